@@ -1,0 +1,141 @@
+package ubcoll
+
+import (
+	"context"
+	"fmt"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// Device is where memory lives.
+type Device = hw.Device
+
+// Host is host memory.
+var Host = hw.Host
+
+// CUDA is the i-th CUDA device of this process.
+func CUDA(i int) Device { return hw.CUDA(i) }
+
+// Buffer is memory off the Go heap that peers can reach: what RegisterBuffer wants. It is owned by whoever made it;
+// nothing frees it but Free, or the close of the rank's last communicator. Its methods may be called from any
+// goroutine.
+type Buffer[T dtype.Elem] struct {
+	c   *engine.Comm
+	a   *mem.Allocation
+	dev Device
+	n   int
+}
+
+// Alloc makes a buffer of n elements on d, zeroed and page-aligned, with all its pages present. Local and blocking: it
+// costs system calls, and the memory of a whole arena now and then. Memory of freed buffers is used again, and returned
+// to the system when the rank's last communicator closes. ErrLimit says which limit was hit. Not allowed in capture.
+func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
+	size := dtype.Of[T]().Size()
+	if n < 0 || n > (1<<62)/size {
+		return nil, c.v.Local("alloc", fmt.Errorf("%d elements: %w", n, ErrArgument))
+	}
+	a, err := c.v.Alloc(d, max(n, 1)*size)
+	if err != nil {
+		return nil, err
+	}
+	return &Buffer[T]{c: c.v.Comm, a: a, dev: d, n: n}, nil
+}
+
+// Adopt makes a buffer of memory that belongs to C code, to mmap or to another library. The caller vouches that it
+// stays mapped and stays the same until Free, which leaves the memory itself alone. A backend that cannot use such
+// memory says why in LastOp, and the buffer is staged. The Go heap must not be adopted. Local.
+func Adopt(c *Comm, d Device, p unsafe.Pointer, bytes int) (*Buffer[byte], error) {
+	a, err := c.v.Adopt(d, p, bytes)
+	if err != nil {
+		return nil, err
+	}
+	return &Buffer[byte]{c: c.v.Comm, a: a, dev: d, n: bytes}, nil
+}
+
+// Len is the number of elements.
+func (b *Buffer[T]) Len() int { return b.n }
+
+// Device is where the buffer lives.
+func (b *Buffer[T]) Device() Device { return b.dev }
+
+// Vec views the buffer.
+func (b *Buffer[T]) Vec() Vec {
+	return Vec{engine.Vec{Ptr: b.a.Ptr, Len: b.n, Type: dtype.Of[T](), Dev: b.dev, Alloc: b.a}}
+}
+
+// Slice is the buffer's memory; nil on a device, and after Free. The slice belongs to the buffer: using it after Free
+// faults.
+func (b *Buffer[T]) Slice() []T {
+	if !b.dev.IsHost() || !b.a.Live() {
+		return nil
+	}
+	return unsafe.Slice((*T)(b.a.Ptr), b.n)
+}
+
+// CopyFrom copies src to the buffer's start. Local and blocking.
+func (b *Buffer[T]) CopyFrom(ctx context.Context, src []T) error {
+	return b.copy(ctx, "copy_from", src, true)
+}
+
+// CopyTo copies the buffer's start to dst. Local and blocking.
+func (b *Buffer[T]) CopyTo(ctx context.Context, dst []T) error {
+	return b.copy(ctx, "copy_to", dst, false)
+}
+
+func (b *Buffer[T]) copy(ctx context.Context, op string, s []T, in bool) error {
+	mine := b.Slice()
+	switch {
+	case ctx.Err() != nil:
+		return b.c.Local(op, context.Cause(ctx))
+	case !b.a.Live():
+		return b.c.Local(op, fmt.Errorf("freed buffer: %w", ErrStale))
+	case len(s) > b.n:
+		return b.c.Local(op, fmt.Errorf("%d elements, and the buffer has %d: %w", len(s), b.n, ErrArgument))
+	case in:
+		copy(mine, s)
+	default:
+		copy(s, mine)
+	}
+	return nil
+}
+
+// Free ends the buffer. Local: it returns at once, and completes when operations in flight leave. ErrInUse while a
+// registration of it is open; ErrClosed the second time.
+func (b *Buffer[T]) Free() error { return b.c.Free(b.a) }
+
+// Registration is a claim on memory, made by Comm.RegisterBuffer.
+type Registration struct{ r *engine.Registration }
+
+// Close ends the registration. Local: it returns at once, and deregistration completes when operations in flight
+// leave. ErrClosed the second time, and after the rank's last communicator.
+func (r *Registration) Close() error { return r.r.Close() }
+
+// Engine is for the packages of this module.
+func (r *Registration) Engine() *engine.Registration { return r.r }
+
+// Stream is an in-order queue of operations; see Comm.On. Its methods may be called from any goroutine.
+type Stream struct{ s *engine.Stream }
+
+// NewStream makes a stream. Local. This version has streams on the host only.
+func NewStream(d Device) (*Stream, error) {
+	s, err := engine.NewStream(d)
+	if err != nil {
+		return nil, err
+	}
+	return &Stream{s}, nil
+}
+
+// Sync waits until everything that was queued before has run, and returns the errors since the last Sync. If ctx ends
+// first, the operations go on.
+func (s *Stream) Sync(ctx context.Context) error { return s.s.Sync(ctx) }
+
+// Close ends the stream and returns the errors that no Sync has returned: ErrBusy while operations are queued,
+// ErrClosed the second time.
+func (s *Stream) Close() error { return s.s.Close() }
+
+// Engine is for the packages of this module.
+func (s *Stream) Engine() *engine.Stream { return s.s }

@@ -1,0 +1,208 @@
+package coll
+
+import (
+	"context"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/engine"
+)
+
+// The ring all-reduce (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+// 2009), as a chain of reads: each rank reads what its left neighbour has reduced so far, straight from the
+// neighbour's destination, adds its own source, and writes its own destination.
+//
+// The data is cut into rounds of n slices, each slice into chunks. In step 0 of a round a rank offers its own slice as
+// it is; in steps 1 to n-1 it reduces, the last of which gives a finished slice; in steps n to 2n-2 it copies finished
+// slices on. One (step, chunk) is an item; a rank announces each item that it has done, and item i needs the left
+// neighbour's item i minus one step. So chunks flow around the ring in a pipeline, and no step needs a barrier.
+//
+// What a rank offers lies in its own registered buffer, or, for a buffer that is not registered, in its staging memory,
+// a window of ringWindow chunks. Then the rank must not get ahead of its right neighbour by more than the window, which
+// holds more than one step, or the ring would stop.
+const (
+	ringChunk  = 64 << 10
+	ringChunks = 4 // in a slice, at most
+	ringWindow = engine.StagingBytes / ringChunk
+)
+
+type ring struct {
+	ctx   context.Context
+	c     *engine.Comm
+	w     *engine.Work
+	size  int // of an element
+	n     int // ranks
+	left  int
+	right int
+
+	src, dst         unsafe.Pointer // this rank's
+	leftSrc, leftDst unsafe.Pointer // nil if the left neighbour stages it
+	stageSrc         bool           // this rank stages what it offers from its source, or from its destination
+	stageDst         bool
+
+	// The current round.
+	base   int    // first element
+	count  int    // elements
+	slice  int    // elements of a slice
+	chunk  int    // elements of a chunk
+	chunks int    // in a slice
+	first  uint64 // number of its first item
+	cursor uint64 // items done
+}
+
+func ringAllReduce(ctx context.Context, c *engine.Comm, w *engine.Work) error {
+	if w.Count == 0 {
+		return nil
+	}
+	n := c.Size()
+	r := ring{ctx: ctx, c: c, w: w, size: w.Type.Size(), n: n, left: (c.Rank() + n - 1) % n, right: (c.Rank() + 1) % n,
+		src: w.Src.Ptr, dst: w.Dst.Ptr, stageSrc: !w.SrcBuf.Direct(), stageDst: !w.DstBuf.Direct()}
+	var err error
+	if r.leftSrc, r.leftDst, err = c.PeerBuffers(r.left, w.Src.Bytes()); err != nil {
+		return err
+	}
+	r.chunk = ringChunk / r.size
+	round := n * ringChunks * r.chunk
+	for r.base < w.Count {
+		r.count = min(round, w.Count-r.base)
+		r.slice = (r.count + n - 1) / n
+		r.chunks = (r.slice + r.chunk - 1) / r.chunk
+		if err := r.round(); err != nil {
+			return err
+		}
+		r.base += r.count
+		r.first += uint64((2*n - 1) * r.chunks)
+	}
+	if r.stageSrc && r.stageDst {
+		return nil // the window is not written again before the neighbour's next descriptor
+	}
+	// The right neighbour has read this rank's buffers when it has done its last item.
+	return c.WaitProgress(ctx, r.right, r.cursor, "exit")
+}
+
+func (r *ring) round() error {
+	for step := 0; step < 2*r.n-1; step++ {
+		s := r.c.Rank() - step // the slice that this step works on
+		for s < 0 {
+			s += r.n
+		}
+		for k := 0; k < r.chunks; k++ {
+			lo := min(s*r.slice+k*r.chunk, r.count)
+			hi := min(s*r.slice+min((k+1)*r.chunk, r.slice), r.count)
+			if err := r.item(step, r.base+lo, max(hi-lo, 0)); err != nil {
+				return err
+			}
+			r.cursor++
+			r.c.Progress(r.cursor)
+		}
+	}
+	return nil
+}
+
+// item does one chunk of one step: n elements from element lo on.
+func (r *ring) item(step, lo, n int) error {
+	off := lo * r.size
+	last := step == 2*r.n-2 // nobody reads what this step leaves
+	out := unsafe.Add(r.dst, off)
+	if step == 0 {
+		if !r.stageSrc {
+			return nil // the right neighbour reads the source itself
+		}
+		if err := r.room(); err != nil {
+			return err
+		}
+		cpu.Copy(r.window(r.c.Rank(), r.cursor), unsafe.Add(r.src, off), n*r.size, false)
+		return nil
+	}
+	staged := r.stageDst && !last
+	if staged {
+		if err := r.room(); err != nil {
+			return err
+		}
+	}
+	need := r.cursor - uint64(r.chunks) // the left neighbour's item
+	if err := r.c.WaitProgress(r.ctx, r.left, need+1, stepName(step, r.n)); err != nil {
+		return err
+	}
+	in := r.offered(step-1, off, need)
+	switch {
+	case step < r.n-1: // a partial result
+		if staged {
+			out = r.window(r.c.Rank(), r.cursor)
+		}
+		r.reduce(out, in, off, n, 1)
+	case step == r.n-1: // a finished slice
+		div := 1
+		if r.w.Red == engine.Avg {
+			div = r.n
+		}
+		r.reduce(out, in, off, n, div)
+		if staged {
+			cpu.Copy(r.window(r.c.Rank(), r.cursor), out, n*r.size, false)
+		}
+	default:
+		cpu.Copy(out, in, n*r.size, false)
+		if staged {
+			cpu.Copy(r.window(r.c.Rank(), r.cursor), out, n*r.size, false)
+		}
+	}
+	return nil
+}
+
+func stepName(step, n int) string {
+	if step < n {
+		return "reduce-scatter"
+	}
+	return "all-gather"
+}
+
+// offered is where the left neighbour's item of the given step is.
+func (r *ring) offered(step, off int, item uint64) unsafe.Pointer {
+	p := r.leftDst
+	if step == 0 {
+		p = r.leftSrc
+	}
+	if p == nil {
+		return r.window(r.left, item)
+	}
+	return unsafe.Add(p, off)
+}
+
+func (r *ring) window(rank int, item uint64) unsafe.Pointer {
+	return unsafe.Add(r.c.Staging(rank), int(item%ringWindow)*ringChunk)
+}
+
+// room waits until the right neighbour has read what the window holds in the place of the next item.
+func (r *ring) room() error {
+	if r.cursor < ringWindow {
+		return nil
+	}
+	old := r.cursor - ringWindow
+	step := uint64(r.chunks)
+	if old < r.first {
+		step = ringChunks // of a round before, and only the last round has shorter slices
+	}
+	return r.c.WaitProgress(r.ctx, r.right, old+step+1, "staging")
+}
+
+func (r *ring) reduce(out, in unsafe.Pointer, off, n, div int) {
+	own := unsafe.Add(r.src, off)
+	op := kernels[r.w.Red]
+	if div == 1 {
+		cpu.Reduce(r.w.Type, op, out, in, own, n, false)
+		return
+	}
+	srcs := [2]unsafe.Pointer{in, own}
+	cpu.ReduceN(r.w.Type, op, out, srcs[:], n, div, false)
+}
+
+var kernels = [...]cpu.Op{engine.Sum: cpu.Sum, engine.Prod: cpu.Prod, engine.Min: cpu.Min, engine.Max: cpu.Max,
+	engine.Avg: cpu.Sum}
+
+// copyRun is every collective of a single rank.
+func copyRun(_ context.Context, _ *engine.Comm, w *engine.Work) error {
+	if w.Dst.Ptr != w.Src.Ptr {
+		cpu.Copy(w.Dst.Ptr, w.Src.Ptr, w.Src.Bytes(), false)
+	}
+	return nil
+}

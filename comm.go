@@ -1,0 +1,160 @@
+package ubcoll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/transport/ipc"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// Options are what all ranks of a communicator agree on; Open compares them. The zero Options are the defaults.
+type Options struct {
+	Timeout   time.Duration   // longest wait inside one operation; 0 = 10 minutes
+	Register  register.Policy // 0 = Auto
+	Algorithm string          // "" = the plan chooses; "ring"
+}
+
+// Validate reports everything that is wrong with o.
+func (o Options) Validate() error {
+	var errs []error
+	if o.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("timeout %v is negative: %w", o.Timeout, ErrArgument))
+	}
+	if o.Register < register.Auto || o.Register > register.Off {
+		errs = append(errs, fmt.Errorf("registration policy %v: %w", o.Register, ErrArgument))
+	}
+	if o.Algorithm != "" && o.Algorithm != "ring" {
+		errs = append(errs, fmt.Errorf("algorithm %q (\"\" or \"ring\"): %w", o.Algorithm, ErrArgument))
+	}
+	return errors.Join(errs...)
+}
+
+// Comm is one rank's side of a communicator: a fixed set of ranks that call collectives together. It runs one
+// collective at a time, in call order; a second goroutine's call gets ErrBusy. Point-to-point operations are
+// independent of collectives.
+type Comm struct{ v engine.View }
+
+// Open makes a communicator of all ranks of b. Collective and blocking. b stays the caller's, who closes it after the
+// Comm; the Comm does not use it again. If one rank fails, all return an error.
+func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) {
+	// Faulty options go to Open too: it is collective, and peers wait for this rank.
+	c, err := engine.Open(ctx, b, engine.Options(o), o.Validate(), ipc.New)
+	if err != nil {
+		return nil, err
+	}
+	return &Comm{engine.View{Comm: c}}, nil
+}
+
+// Rank is this rank, from 0 to Size-1. Local.
+func (c *Comm) Rank() int { return c.v.Rank() }
+
+// Size is the number of ranks. Local.
+func (c *Comm) Size() int { return c.v.Size() }
+
+// LocalRank is this rank's place among the ranks of its host. Local.
+func (c *Comm) LocalRank() int { return c.v.LocalRank() }
+
+// LocalSize is the number of ranks on this rank's host. Local.
+func (c *Comm) LocalSize() int { return c.v.LocalSize() }
+
+// Hostname is the name of rank's host, "" if there is no such rank. Local.
+func (c *Comm) Hostname(rank int) string { return c.v.Hostname(rank) }
+
+// GPU is the device that this rank should use: an error that wraps hw.ErrNotSupported, since this version has host
+// memory only. Local.
+func (c *Comm) GPU() (Device, error) {
+	return Host, &Error{Op: "gpu", Rank: c.Rank(), Peer: -1, Host: c.Hostname(c.Rank()),
+		Err: fmt.Errorf("CUDA devices in this version: %w", hw.ErrNotSupported)}
+}
+
+// On is the same communicator, whose operations queue on s instead of being waited for: a collective returns once it is
+// queued, and its error comes from s.Sync. Operations of one communicator run in call order whatever their streams.
+// Local.
+func (c *Comm) On(s *Stream) *Comm {
+	d := *c
+	d.v.Stream = nil
+	if s != nil {
+		d.v.Stream = s.s
+	}
+	return &d
+}
+
+// RegisterBuffer registers the memory that v views, so that operations on any part of it use it directly, whatever the
+// policy. Local and blocking; it costs no communication. The memory must come from Alloc (or Adopt, where a backend can
+// use it), not from a Go slice: ErrArgument. Registrations are counted: the same memory may be registered again. They
+// are the rank's, shared by all its communicators, and end with Close or with the rank's last communicator. Not allowed
+// in capture. Source: NCCL's ncclCommRegister, nccl4py's register_buffer.
+func (c *Comm) RegisterBuffer(v Vec) (*Registration, error) {
+	r, err := c.v.RegisterBuffer(v.v)
+	if err != nil {
+		return nil, err
+	}
+	return &Registration{r}, nil
+}
+
+// Abort ends the communicator on all ranks: their waits return ErrAborted with cause within milliseconds. Local, does
+// not wait, any goroutine. The job lives on: Main, or whoever owns the bootstrap, decides about that.
+func (c *Comm) Abort(cause error) { c.v.Comm.Abort(cause) }
+
+// Close ends this rank's side. Local: it waits for nobody, and what peers still read of this rank stays readable to
+// them. With the rank's last communicator its registrations end, and its buffers: views of them fault from then on.
+// ErrBusy while an operation runs or is queued; ErrClosed the second time.
+func (c *Comm) Close() error { return c.v.Comm.Close() }
+
+// Err is nil while the communicator is usable, and else says why it is not. Local, waits for nothing.
+func (c *Comm) Err() error { return c.v.Err() }
+
+// OpInfo says how an operation went; see Comm.LastOp.
+type OpInfo = engine.OpInfo
+
+// Stats counts what a communicator and its rank have done; see Comm.Stats.
+type Stats = engine.Stats
+
+// LastOp says how this communicator's last collective went: which algorithm, and for each buffer whether peers reached
+// it directly or why it was copied. Local.
+func (c *Comm) LastOp() OpInfo { return c.v.LastOp() }
+
+// Stats counts. Local.
+func (c *Comm) Stats() Stats { return c.v.Stats() }
+
+// Explain says what the registration cache knows of the memory that v views. Local.
+func (c *Comm) Explain(v Vec) string { return c.v.Explain(v.v) }
+
+// Engine is for the packages of this module.
+func (c *Comm) Engine() *engine.View { return &c.v }
+
+// Group collects the collectives that calls makes on g and runs them in call order as one: nothing else of this
+// communicator comes between. Collective: all ranks make the same calls. It blocks until they are done (or queues them,
+// on a view made by On), and reports all errors. Point-to-point on g is ErrArgument: p2p.Group is for that. If calls
+// returns an error, nothing is run. Source: NCCL's ncclGroupStart and ncclGroupEnd.
+func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
+	b := &batch{}
+	g := *c
+	g.v.Recorder = b
+	if err := calls(&g); err != nil {
+		return err
+	}
+	b.done = true
+	return c.v.SubmitAll(ctx, b.works)
+}
+
+type batch struct {
+	works []engine.Work
+	done  bool
+}
+
+// Record implements engine.Recorder.
+func (b *batch) Record(c *engine.Comm, w engine.Work) error {
+	if b.done {
+		return fmt.Errorf("%v on a group that has ended: %w", w.Kind, fault.ErrClosed)
+	}
+	b.works = append(b.works, w)
+	return nil
+}

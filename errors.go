@@ -1,0 +1,24 @@
+package ubcoll
+
+import "github.com/ubcoll/ubcoll/internal/fault"
+
+// Error is what operations return: which operation, on which rank, about which peer, at which step, and why. Use
+// errors.Is with the sentinels below, with hw.ErrNotSupported, and with the context errors.
+type Error = fault.Error
+
+// The reasons for failure. ErrArgument, ErrStale, ErrLimit and hw.ErrNotSupported on one rank, and ErrMismatch between
+// ranks, are returned by all ranks before data moves, and the Comm stays usable. ErrBusy and ErrInUse are local and
+// change nothing. After ErrPeerLost, ErrTimeout, ErrAborted, and a cancelled context, the Comm is broken: Err says why
+// and only Abort and Close work.
+var (
+	ErrArgument = fault.ErrArgument // this rank's own arguments are wrong
+	ErrMismatch = fault.ErrMismatch // ranks called with different arguments
+	ErrBusy     = fault.ErrBusy     // an operation of the same Comm runs on another goroutine
+	ErrStale    = fault.ErrStale    // memory or a handle that has been freed or re-created
+	ErrInUse    = fault.ErrInUse    // memory that is registered
+	ErrClosed   = fault.ErrClosed   // closed already
+	ErrPeerLost = fault.ErrPeerLost // a peer died, exited, or closed its communicator
+	ErrTimeout  = fault.ErrTimeout  // Options.Timeout ran out
+	ErrAborted  = fault.ErrAborted  // some rank called Abort
+	ErrLimit    = fault.ErrLimit    // a limit of the library, the process or the system
+)

@@ -1,0 +1,53 @@
+// Package hw names devices and says what the hardware of this host can do. The bindings themselves live in its
+// sub-packages. There is no compatibility promise for this package and those below it.
+package hw
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNotSupported is wrapped by every error that says that this machine, build or backend lacks something. The
+// wrapping error says what is missing.
+var ErrNotSupported = errors.New("not supported")
+
+// Device is where memory lives: the host or a CUDA device. The zero Device is the host.
+type Device struct{ cuda int } // 0 is the host, i+1 is CUDA device i
+
+// Host is host memory.
+var Host Device
+
+// CUDA is the i-th CUDA device of this process, in the driver's order.
+func CUDA(i int) Device { return Device{cuda: i + 1} }
+
+// IsHost reports whether d is host memory.
+func (d Device) IsHost() bool { return d.cuda == 0 }
+
+// Index is the CUDA device's ordinal, or -1 for the host.
+func (d Device) Index() int { return d.cuda - 1 }
+
+// String is "host" or "cuda:0".
+func (d Device) String() string {
+	if d.cuda == 0 {
+		return "host"
+	}
+	return fmt.Sprintf("cuda:%d", d.cuda-1)
+}
+
+// Probe is the answer to "can this machine do it": a nil Err means available, an Err that wraps ErrNotSupported means
+// that it cannot and says what is missing, any other Err means that the probe itself could not tell and says why.
+type Probe struct {
+	Name string
+	Err  error
+}
+
+// String is one line for people: "memfd: available".
+func (p Probe) String() string {
+	switch {
+	case p.Err == nil:
+		return p.Name + ": available"
+	case errors.Is(p.Err, ErrNotSupported):
+		return p.Name + ": " + p.Err.Error()
+	}
+	return p.Name + ": could not tell: " + p.Err.Error()
+}

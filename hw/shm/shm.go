@@ -1,0 +1,39 @@
+// Package shm makes memory that several processes of one host can share: sealed memory files (memfd), their mappings,
+// and the identity of the processes that own them. It is Linux only; elsewhere every call returns an error that wraps
+// hw.ErrNotSupported. Everything here is local.
+package shm
+
+import "fmt"
+
+// Process identifies a process for as long as the host is up: a process id alone may be used again.
+type Process struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // clock ticks after boot, /proc/PID/stat field 22
+}
+
+// String is "pid 123".
+func (p Process) String() string { return fmt.Sprintf("pid %d", p.PID) }
+
+// Ref names a memory file of some process, for that process' peers: enough to open it and to notice if it is not the
+// one that was meant.
+type Ref struct {
+	Process Process `json:"process"`
+	FD      int     `json:"fd"`
+	Inode   uint64  `json:"inode"`
+	Size    int     `json:"size"`
+}
+
+// File is an open memory file, one's own or a peer's.
+type File struct {
+	fd  int
+	ref Ref
+}
+
+// Ref names f for the process' peers.
+func (f *File) Ref() Ref { return f.ref }
+
+// FD is f's descriptor; it belongs to f.
+func (f *File) FD() int { return f.fd }
+
+// Size is f's size in bytes, a multiple of the page size. It never changes: the file is sealed.
+func (f *File) Size() int { return f.ref.Size }

@@ -1,0 +1,306 @@
+package shm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// PageSize is the size of a page.
+var PageSize = os.Getpagesize()
+
+// RoundUp rounds n up to whole pages.
+func RoundUp(n int) int { return (n + PageSize - 1) &^ (PageSize - 1) }
+
+// Self is this process.
+var Self = sync.OnceValues(func() (Process, error) {
+	pid := os.Getpid()
+	start, err := startTime(pid)
+	return Process{PID: pid, Start: start}, err
+})
+
+func startTime(pid int) (uint64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The command name, field 2, is in parentheses and may hold anything: count the fields after it.
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(f) < 20 {
+		return 0, fmt.Errorf("/proc/%d/stat has only %d fields", pid, len(f)+2)
+	}
+	return strconv.ParseUint(f[19], 10, 64)
+}
+
+// Check reports whether p is still the process it was: an error that wraps fault.ErrPeerLost says that it is not.
+func (p Process) Check() error {
+	start, err := startTime(p.PID)
+	switch {
+	case errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH):
+		return fmt.Errorf("%v is gone: %w", p, fault.ErrPeerLost)
+	case err != nil:
+		return fmt.Errorf("%v: %w", p, err)
+	case start != p.Start:
+		return fmt.Errorf("%v is another process now: %w", p, fault.ErrPeerLost)
+	}
+	return nil
+}
+
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// Create makes a memory file of n bytes, rounded up to whole pages: pages allocated, so that a later touch cannot fail
+// for want of memory, and sealed, so that nobody can shrink it under a peer's mapping (which would raise SIGBUS). It
+// has no name in any file system and goes with its last descriptor and mapping.
+func Create(name string, n int) (*File, error) {
+	if n <= 0 {
+		return nil, fmt.Errorf("a memory file of %d bytes: %w", n, fault.ErrArgument)
+	}
+	self, err := Self()
+	if err != nil {
+		return nil, err
+	}
+	n = RoundUp(n)
+	fd, err := unix.MemfdCreate("ubcoll-"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, limit("memfd_create", n, err)
+	}
+	f := &File{fd: fd, ref: Ref{Process: self, FD: fd, Size: n}}
+	if err := f.prepare(n); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *File) prepare(n int) error {
+	if err := retry(func() error { return unix.Fallocate(f.fd, 0, 0, int64(n)) }); err != nil {
+		return limit("fallocate", n, err)
+	}
+	if _, err := unix.FcntlInt(uintptr(f.fd), unix.F_ADD_SEALS, seals); err != nil {
+		return os.NewSyscallError("fcntl(F_ADD_SEALS)", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd, &st); err != nil {
+		return os.NewSyscallError("fstat", err)
+	}
+	f.ref.Inode = st.Ino
+	return nil
+}
+
+func limit(call string, n int, err error) error {
+	what := ""
+	switch {
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		what = "no file descriptor left (raise `ulimit -n`)"
+	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOSPC):
+		what = "no memory left (see `free`, the container's memory limit, and `ulimit -v`)"
+	case errors.Is(err, unix.EFBIG):
+		what = "file size limit (raise `ulimit -f`)"
+	default:
+		return fmt.Errorf("%s of %d bytes of shared memory: %w", call, n, err)
+	}
+	return fmt.Errorf("%s of %d bytes of shared memory: %w: %s: %w", call, n, err, what, fault.ErrLimit)
+}
+
+func retry(f func() error) error {
+	for {
+		if err := f(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// Open opens a peer's memory file through /proc and checks that it is the one that r names, that its owner is the
+// process r names, and that it is sealed. An error that wraps os.ErrPermission means that this way is closed to the
+// caller: take the descriptor over a socket and use Adopt.
+func Open(r Ref) (*File, error) {
+	path := fmt.Sprintf("/proc/%d/fd/%d", r.Process.PID, r.FD)
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		if perr := r.Process.Check(); perr != nil {
+			return nil, perr
+		}
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	f, err := Adopt(fd, r)
+	if err != nil {
+		return nil, err
+	}
+	// Only now: had the process id been used again before the open, the start time would tell.
+	if err := r.Process.Check(); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// Adopt takes over fd, which came from a peer, after the checks of Open that a descriptor allows. It closes fd if they
+// fail.
+func Adopt(fd int, r Ref) (*File, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("fstat", err)
+	}
+	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	switch {
+	case st.Ino != r.Inode || st.Size != int64(r.Size):
+		err = fmt.Errorf("descriptor %d of %v is another file now: %w", r.FD, r.Process, fault.ErrStale)
+	case err != nil:
+		err = fmt.Errorf("descriptor %d of %v is no memory file: %w", r.FD, r.Process, fault.ErrStale)
+	case got&seals != seals:
+		err = fmt.Errorf("descriptor %d of %v is not sealed: %w", r.FD, r.Process, fault.ErrStale)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return &File{fd: fd, ref: r}, nil
+}
+
+// Close closes the descriptor. Mappings stay.
+func (f *File) Close() error { return os.NewSyscallError("close", unix.Close(f.fd)) }
+
+// Map maps n bytes of f from offset off, both whole pages, for reading and writing. populate fills the page tables, so
+// that no page fault is left for later.
+func (f *File) Map(off, n int, populate bool) (unsafe.Pointer, error) {
+	return f.mapAt(nil, off, n, 0, populate)
+}
+
+// MapAt maps as Map does, populated, over part of a Reservation.
+func (f *File) MapAt(addr unsafe.Pointer, off, n int) error {
+	_, err := f.mapAt(addr, off, n, unix.MAP_FIXED, true)
+	return err
+}
+
+func (f *File) mapAt(addr unsafe.Pointer, off, n, flags int, populate bool) (unsafe.Pointer, error) {
+	if off < 0 || n <= 0 || off%PageSize != 0 || n%PageSize != 0 || off > f.Size() || n > f.Size()-off {
+		return nil, fmt.Errorf("map [%d,+%d) of a memory file of %d bytes: %w", off, n, f.Size(), fault.ErrArgument)
+	}
+	if populate {
+		flags |= unix.MAP_POPULATE
+	}
+	p, err := unix.MmapPtr(f.fd, int64(off), addr, uintptr(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|flags)
+	if err != nil {
+		if err == unix.ENOMEM {
+			return nil, fmt.Errorf("mmap of %d bytes: %w: too many mappings (`sysctl vm.max_map_count`) or no address space (`ulimit -v`): %w",
+				n, err, fault.ErrLimit)
+		}
+		return nil, limit("mmap", n, err)
+	}
+	return p, nil
+}
+
+// Unmap removes a mapping or reservation.
+func Unmap(p unsafe.Pointer, n int) error {
+	return os.NewSyscallError("munmap", unix.MunmapPtr(p, uintptr(n)))
+}
+
+// Reserve takes n bytes of address space that hold nothing: a touch faults.
+func Reserve(n int) (unsafe.Pointer, error) {
+	p, err := unix.MmapPtr(-1, 0, nil, uintptr(n), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, limit("mmap(PROT_NONE)", n, err)
+	}
+	return p, nil
+}
+
+// Retire puts [p, p+n), which lies in a reservation, back to holding nothing, so that a stale pointer faults.
+func Retire(p unsafe.Pointer, n int) error {
+	_, err := unix.MmapPtr(-1, 0, p, uintptr(n), unix.PROT_NONE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED)
+	return os.NewSyscallError("mmap(PROT_NONE)", err)
+}
+
+// Populate fills the page tables of [p, p+n), whole pages of a mapping. Kernels before 5.14 cannot; there each page is
+// touched.
+func Populate(p unsafe.Pointer, n int) {
+	b := unsafe.Slice((*byte)(p), n)
+	if unix.Madvise(b, unix.MADV_POPULATE_WRITE) == nil {
+		return
+	}
+	for i := 0; i < n; i += PageSize {
+		touched = b[i]
+	}
+}
+
+var touched byte // keeps Populate's reads
+
+// Watch holds a process so that its death can be seen. The process must have been identified by Process.Check after
+// the watch was made, which NewWatch does.
+type Watch struct{ fd int }
+
+// NewWatch opens a pidfd (pidfd_open(2), Linux 5.3) on p.
+func NewWatch(p Process) (*Watch, error) {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	switch {
+	case err == unix.ESRCH:
+		return nil, fmt.Errorf("%v is gone: %w", p, fault.ErrPeerLost)
+	case err == unix.ENOSYS:
+		return nil, fmt.Errorf("pidfd_open (needs Linux 5.3): %w", hw.ErrNotSupported)
+	case err != nil:
+		return nil, limit("pidfd_open", 0, err)
+	}
+	if err := p.Check(); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return &Watch{fd: fd}, nil
+}
+
+// Dead reports whether the process has ended. It makes one system call and does not wait.
+func (w *Watch) Dead() bool {
+	p := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n == 1
+}
+
+// Close ends the watch.
+func (w *Watch) Close() error { return os.NewSyscallError("close", unix.Close(w.fd)) }
+
+// Yield gives the processor to another process.
+func Yield() {
+	// Through Syscall, so that a stop-the-world does not wait for this thread to be scheduled again.
+	unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+}
+
+// FutexWait sleeps while *word is val, until a FutexWake or for d nanoseconds at most.
+func FutexWait(word *uint32, val uint32, d int64) {
+	ts := unix.NsecToTimespec(d)
+	unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), 0 /* FUTEX_WAIT, shared */, uintptr(val),
+		uintptr(unsafe.Pointer(&ts)), 0, 0)
+}
+
+// FutexWake wakes all that sleep on word, in any process that maps it.
+func FutexWake(word *uint32) {
+	unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), 1 /* FUTEX_WAKE, shared */, 1<<30, 0, 0, 0)
+}
+
+// HostID tells hosts apart: the kernel's boot id and the host's name. Ranks with equal HostIDs are on one host.
+func HostID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", err
+	}
+	name, err := os.Hostname()
+	return name + "/" + strings.TrimSpace(string(b)), err
+}
+
+// Have probes for what this package needs.
+func Have() hw.Probe {
+	f, err := Create("probe", PageSize)
+	if err == nil {
+		err = f.Close()
+	}
+	return hw.Probe{Name: "shared memory files", Err: err}
+}

@@ -1,0 +1,83 @@
+//go:build !linux
+
+package shm
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw"
+)
+
+var errOther = fmt.Errorf("shared memory on %s: %w", runtime.GOOS, hw.ErrNotSupported)
+
+// PageSize is the size of a page.
+var PageSize = os.Getpagesize()
+
+// RoundUp rounds n up to whole pages.
+func RoundUp(n int) int { return (n + PageSize - 1) &^ (PageSize - 1) }
+
+// Self is not supported here.
+func Self() (Process, error) { return Process{}, errOther }
+
+// Check is not supported here.
+func (p Process) Check() error { return errOther }
+
+// Create is not supported here.
+func Create(name string, n int) (*File, error) { return nil, errOther }
+
+// Open is not supported here.
+func Open(r Ref) (*File, error) { return nil, errOther }
+
+// Adopt is not supported here.
+func Adopt(fd int, r Ref) (*File, error) { return nil, errOther }
+
+// Close is not supported here.
+func (f *File) Close() error { return errOther }
+
+// Map is not supported here.
+func (f *File) Map(off, n int, populate bool) (unsafe.Pointer, error) { return nil, errOther }
+
+// MapAt is not supported here.
+func (f *File) MapAt(addr unsafe.Pointer, off, n int) error { return errOther }
+
+// Unmap is not supported here.
+func Unmap(p unsafe.Pointer, n int) error { return errOther }
+
+// Reserve is not supported here.
+func Reserve(n int) (unsafe.Pointer, error) { return nil, errOther }
+
+// Retire is not supported here.
+func Retire(p unsafe.Pointer, n int) error { return errOther }
+
+// Populate does nothing here.
+func Populate(p unsafe.Pointer, n int) {}
+
+// Watch is not supported here.
+type Watch struct{}
+
+// NewWatch is not supported here.
+func NewWatch(p Process) (*Watch, error) { return nil, errOther }
+
+// Dead is not supported here.
+func (w *Watch) Dead() bool { return false }
+
+// Close is not supported here.
+func (w *Watch) Close() error { return errOther }
+
+// Yield does nothing here.
+func Yield() {}
+
+// FutexWait does nothing here.
+func FutexWait(word *uint32, val uint32, d int64) {}
+
+// FutexWake does nothing here.
+func FutexWake(word *uint32) {}
+
+// HostID is not supported here.
+func HostID() (string, error) { return "", errOther }
+
+// Have says that shared memory is not supported here.
+func Have() hw.Probe { return hw.Probe{Name: "shared memory files", Err: errOther} }

@@ -1,0 +1,96 @@
+package engine
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// The control segment of a communicator is one area per rank, an allocation of that rank which all peers map. Only its
+// rank writes it, so that every shared cache line has one writer.
+
+const (
+	areaMagic   = 0x75622d6172656101 // "ub-area", layout 1
+	areaBytes   = 4096               // the area proper; the rank's staging memory follows
+	textBytes   = 480
+	PayloadSize = 48 // bytes of data that travel in a descriptor's first line
+)
+
+// bufWord says where one buffer of a call is: generation 0 means that peers cannot reach it (it is staged).
+type bufWord struct {
+	arena, slot uint32
+	generation  uint64
+	offset      uint64
+}
+
+func (w *bufWord) location() mem.Location {
+	return mem.Location{Arena: w.arena, Slot: w.slot, Generation: w.generation, Offset: w.offset}
+}
+
+// descriptor is what a rank publishes per operation. The first line is all that peers read when signatures agree and
+// nothing but the payload is needed; the second has the buffers.
+type descriptor struct {
+	seq     atomic.Uint64 // written last
+	sig     uint64
+	payload [PayloadSize]byte
+
+	src, dst bufWord
+	refusal  uint64 // why the rank refused: a code of refusals
+	hash     uint64 // of count vectors
+}
+
+// refusalText explains a refusal to the peers, one for each descriptor slot.
+type refusalText struct {
+	n    uint64
+	text [textBytes]byte
+}
+
+// area is one rank's part of the control segment. The gaps keep what different peers wait for on different pairs of
+// cache lines (the adjacent-line prefetcher fetches pairs).
+type area struct {
+	magic uint64
+	comm  uint64
+	rank  uint32
+	size  uint32
+	_     [104]byte
+
+	desc [2]descriptor // sequence mod 2
+
+	// progress is seq<<32 + the number of steps of that operation that this rank has done.
+	progress atomic.Uint64
+	_        [120]byte
+
+	state atomic.Uint64
+	// lost is why the communicator broke, as its rank saw it: code<<32 | (rank it is about)+1; 0 while usable.
+	lost atomic.Uint64
+	_    [112]byte
+
+	refusals [2]refusalText
+	lostText refusalText
+}
+
+// Area states.
+const (
+	stateOpen   = 1
+	stateClosed = 2
+)
+
+func init() {
+	if unsafe.Sizeof(area{}) > areaBytes || unsafe.Sizeof(descriptor{}) != 128 || unsafe.Offsetof(area{}.desc) != 128 {
+		panic("engine: control area layout")
+	}
+}
+
+func (a *area) check(comm uint64, rank, size int) error {
+	if a.magic != areaMagic || a.comm != comm || a.rank != uint32(rank) || a.size != uint32(size) {
+		return fmt.Errorf("control area of rank %d of %d is not what it should be: %w", rank, size, fault.ErrStale)
+	}
+	return nil
+}
+
+func (t *refusalText) set(s string) { t.n = uint64(copy(t.text[:], s)) }
+
+func (t *refusalText) get() string { return string(t.text[:min(t.n, textBytes)]) }

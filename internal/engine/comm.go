@@ -1,0 +1,215 @@
+// Package engine is what a communicator is inside: the control segment and the descriptors by which ranks agree, the
+// waits, the streams, and Work, one planned operation that can be run, queued or recorded.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// Options are what all ranks of a communicator must agree on.
+type Options struct {
+	Timeout   time.Duration
+	Register  register.Policy
+	Algorithm string
+}
+
+// Comm is one rank's side of a communicator.
+type Comm struct {
+	rank, size int
+	opts       Options
+	dom        *Domain
+	area       *mem.Allocation // control area and staging
+	me         *area
+	peers      []peer // by rank; peers[rank] is this rank itself
+	inProcess  bool   // some peer is a goroutine of this process
+	crowded    bool   // more ranks than processors
+	localRank  int
+	localSize  int
+
+	turn  turn
+	seq   uint64
+	work  Work // the running operation
+	last  OpInfo
+	infoM sync.Mutex
+
+	broken  atomic.Pointer[fault.Error]
+	closing atomic.Bool
+	ops     atomic.Uint64
+	bytes   atomic.Uint64
+	staged  atomic.Uint64
+}
+
+type peer struct {
+	area    *area
+	staging unsafe.Pointer
+	mem     Peer       // nil for this rank itself
+	watch   *shm.Watch // nil for this process
+	proc    shm.Process
+	host    string
+}
+
+// Rank is this rank.
+func (c *Comm) Rank() int { return c.rank }
+
+// Size is the number of ranks.
+func (c *Comm) Size() int { return c.size }
+
+// LocalRank is this rank's place among those of its host.
+func (c *Comm) LocalRank() int { return c.localRank }
+
+// LocalSize is the number of ranks on this rank's host.
+func (c *Comm) LocalSize() int { return c.localSize }
+
+// Hostname is the name of a rank's host, or "" if there is no such rank.
+func (c *Comm) Hostname(rank int) string {
+	if rank < 0 || rank >= c.size {
+		return ""
+	}
+	return c.peers[rank].host
+}
+
+// Options are those of Open, with defaults filled in.
+func (c *Comm) Options() Options { return c.opts }
+
+// Domain is the rank's domain.
+func (c *Comm) Domain() *Domain { return c.dom }
+
+// Staging is a rank's staging memory, StagingBytes long.
+func (c *Comm) Staging(rank int) unsafe.Pointer { return c.peers[rank].staging }
+
+// StagingBytes is the size of each rank's staging memory in each communicator.
+const StagingBytes = 512 << 10
+
+// errorf is an error of the running operation.
+func (c *Comm) errorf(step string, about int, err error) *fault.Error {
+	return &fault.Error{Op: c.work.Kind.String(), Seq: c.seq, Rank: c.rank, Peer: about, Host: c.peers[c.rank].host,
+		Step: step, Device: hw.Host, Err: err}
+}
+
+// local is an error that consumed no sequence number.
+func (c *Comm) local(op string, err error) error {
+	return &fault.Error{Op: op, Rank: c.rank, Peer: -1, Host: c.peers[c.rank].host, Err: err}
+}
+
+// Err is nil while the communicator is usable, and else says why it is not. Waits for nothing.
+func (c *Comm) Err() error {
+	if e := c.broken.Load(); e != nil {
+		return e
+	}
+	if c.closing.Load() {
+		return c.local("communicator", fault.ErrClosed)
+	}
+	return nil
+}
+
+// Codes of area.lost.
+const (
+	lostPeer = iota + 1
+	lostTimeout
+	lostCancelled
+	lostAborted
+	lostInternal
+)
+
+// fail breaks the communicator: this rank's later calls return e, and its peers' waits end.
+func (c *Comm) fail(e *fault.Error) error {
+	if !c.broken.CompareAndSwap(nil, e) {
+		return e
+	}
+	code := uint64(lostInternal)
+	switch {
+	case errors.Is(e, fault.ErrPeerLost):
+		code = lostPeer
+	case errors.Is(e, fault.ErrTimeout):
+		code = lostTimeout
+	case errors.Is(e, context.Canceled), errors.Is(e, context.DeadlineExceeded):
+		code = lostCancelled
+	case errors.Is(e, fault.ErrAborted):
+		code = lostAborted
+	}
+	about := e.Peer
+	if about < 0 {
+		about = c.rank
+	}
+	// A peer that lags may still read or write what its descriptors name.
+	c.dom.Heap.Quarantine()
+	c.me.lostText.set(e.Err.Error())
+	c.me.lost.CompareAndSwap(0, code<<32|uint64(about+1))
+	return e
+}
+
+// lostError turns what a peer published into this rank's error.
+func (c *Comm) lostError(step string, from int, v uint64) *fault.Error {
+	about := int(uint32(v)) - 1
+	text := c.peers[from].area.lostText.get()
+	if about < 0 || about >= c.size {
+		return c.errorf(step, from, fmt.Errorf("control area is damaged (%#x): %w", v, fault.ErrPeerLost))
+	}
+	switch v >> 32 {
+	case lostPeer:
+		return c.errorf(step, about, fmt.Errorf("rank %d saw it: %w", from, fault.ErrPeerLost))
+	case lostTimeout:
+		return c.errorf(step, about, fmt.Errorf("rank %d waited for it: %w", from, fault.ErrTimeout))
+	case lostCancelled:
+		return c.errorf(step, from, fmt.Errorf("rank %d gave up: %s: %w", from, text, fault.ErrAborted))
+	case lostAborted:
+		return c.errorf(step, about, fmt.Errorf("%s: %w", text, fault.ErrAborted))
+	}
+	return c.errorf(step, from, fmt.Errorf("rank %d failed: %s: %w", from, text, fault.ErrAborted))
+}
+
+// Abort breaks the communicator on all ranks: their waits end within milliseconds with fault.ErrAborted and cause.
+// Local; does not wait; any goroutine.
+func (c *Comm) Abort(cause error) {
+	if c.closing.Load() {
+		return
+	}
+	if cause == nil {
+		cause = errors.New("no reason given")
+	}
+	e := &fault.Error{Op: "abort", Rank: c.rank, Peer: c.rank, Host: c.peers[c.rank].host,
+		Err: fmt.Errorf("rank %d: %w: %w", c.rank, cause, fault.ErrAborted)}
+	c.fail(e)
+}
+
+// Close ends this rank's side. Local: it waits for nobody, and what peers still read stays readable. fault.ErrBusy
+// while an operation runs; a second Close is fault.ErrClosed. It reports what the cleanup reported.
+func (c *Comm) Close() error {
+	if !c.turn.tryBlock() {
+		return c.local("close", fmt.Errorf("close: %w", fault.ErrBusy))
+	}
+	if c.closing.Swap(true) {
+		c.turn.leave()
+		return c.local("close", fault.ErrClosed)
+	}
+	c.me.state.Store(stateClosed)
+	c.turn.leave()
+	return c.release()
+}
+
+func (c *Comm) release() error {
+	var errs []error
+	var others []*area
+	for i := range c.peers {
+		if c.peers[i].watch != nil {
+			errs = append(errs, c.peers[i].watch.Close())
+		}
+		if i != c.rank && c.peers[i].area != nil {
+			others = append(others, c.peers[i].area)
+		}
+	}
+	errs = append(errs, c.dom.drop(c.area, others))
+	return errors.Join(errs...)
+}

@@ -1,0 +1,126 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// Domain is what one rank has once, whatever the number of its communicators: its memory, its registration cache, its
+// transports. It lives until its last communicator closes.
+type Domain struct {
+	Heap  *mem.Heap
+	Cache *register.Cache
+	IPC   Transport
+
+	mu      sync.Mutex
+	comms   int
+	closed  bool
+	retired []retiree // areas of closed communicators that peers may still read
+}
+
+// retiree is a closed communicator's area, given back once every peer has closed it too.
+type retiree struct {
+	alloc *mem.Allocation
+	peers []*area
+}
+
+// NewIPC makes the transport for host memory; the root wires it in, since transports import the engine.
+type NewIPC func(h *mem.Heap, secret []byte) (Transport, error)
+
+func newDomain(goHeap bool, secret []byte, newIPC NewIPC, limits register.Config) (*Domain, error) {
+	var id [8]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return nil, err
+	}
+	d := &Domain{}
+	h, err := mem.New(binary.LittleEndian.Uint64(id[:]), goHeap)
+	if err != nil {
+		return nil, err
+	}
+	if d.IPC, err = newIPC(h, secret); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	d.Heap = h
+	limits.Backends = []register.Backend{d.IPC}
+	d.Cache, err = register.New(limits)
+	return d, err
+}
+
+// Memory describes a to the cache.
+func Memory(a *mem.Allocation) register.Memory {
+	return register.Memory{ID: uint64(a.At.Slot) + 1, Generation: a.At.Generation, Base: a.Base(), Bytes: a.Bytes,
+		Device: hw.Host, Kind: a.Kind.String()}
+}
+
+// Free ends an allocation: fault.ErrInUse while a registration, window or graph is open; else it returns at once and
+// completes when operations in flight leave.
+func (d *Domain) Free(a *mem.Allocation) error {
+	if !a.Live() {
+		return fmt.Errorf("free: %w", fault.ErrClosed)
+	}
+	var done error
+	if err := d.Cache.Forget(Memory(a), func() { done = d.Heap.Retire(a) }); err != nil {
+		return err
+	}
+	return done
+}
+
+func (d *Domain) card() (json.RawMessage, error) { return d.IPC.Card() }
+
+func (d *Domain) attach(ctx context.Context, card json.RawMessage) (Peer, error) {
+	return d.IPC.Attach(ctx, card)
+}
+
+func (d *Domain) hold() {
+	d.mu.Lock()
+	d.comms++
+	d.mu.Unlock()
+}
+
+// sweep gives back the areas that no peer reads any more.
+func (d *Domain) sweep() {
+	var rest []retiree
+	for _, r := range d.retired {
+		open := false
+		for _, p := range r.peers {
+			open = open || p.state.Load() != stateClosed
+		}
+		if open {
+			rest = append(rest, r)
+			continue
+		}
+		d.Heap.Retire(r.alloc)
+	}
+	d.retired = rest
+}
+
+// drop ends one communicator's hold; the last one ends the domain.
+func (d *Domain) drop(alloc *mem.Allocation, peers []*area) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.comms--
+	if d.comms > 0 {
+		d.retired = append(d.retired, retiree{alloc, peers})
+		d.sweep()
+		return nil
+	}
+	d.closed = true
+	return errors.Join(d.Cache.Close(), d.IPC.Close(), d.Heap.Close())
+}
+
+// Closed reports whether the rank's last communicator has closed.
+func (d *Domain) Closed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closed
+}

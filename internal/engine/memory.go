@@ -1,0 +1,128 @@
+package engine
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// Local is an error of a local call.
+func (c *Comm) Local(op string, err error) error { return c.local(op, err) }
+
+func (c *Comm) usable(op string) error {
+	if c.closing.Load() {
+		return c.local(op, fault.ErrClosed)
+	}
+	return nil
+}
+
+// Alloc allocates n bytes on d.
+func (c *Comm) Alloc(d hw.Device, n int) (*mem.Allocation, error) {
+	if err := c.usable("alloc"); err != nil {
+		return nil, err
+	}
+	if !d.IsHost() {
+		return nil, c.local("alloc", fmt.Errorf("memory on %v: %w", d, hw.ErrNotSupported))
+	}
+	a, err := c.dom.Heap.Alloc(n)
+	if err != nil {
+		return nil, c.local("alloc", err)
+	}
+	return a, nil
+}
+
+// Adopt makes an allocation of memory that the caller owns.
+func (c *Comm) Adopt(d hw.Device, p unsafe.Pointer, n int) (*mem.Allocation, error) {
+	if err := c.usable("adopt"); err != nil {
+		return nil, err
+	}
+	if !d.IsHost() {
+		return nil, c.local("adopt", fmt.Errorf("memory on %v: %w", d, hw.ErrNotSupported))
+	}
+	a, err := c.dom.Heap.Adopt(p, n)
+	if err != nil {
+		return nil, c.local("adopt", err)
+	}
+	return a, nil
+}
+
+// Free ends an allocation.
+func (c *Comm) Free(a *mem.Allocation) error {
+	if err := c.dom.Free(a); err != nil {
+		return c.local("free", err)
+	}
+	return nil
+}
+
+// Registration is one registration of a buffer.
+type Registration struct {
+	c   *Comm
+	ref *register.Ref
+}
+
+// RegisterBuffer registers the memory of v.
+func (c *Comm) RegisterBuffer(v Vec) (*Registration, error) {
+	if err := c.usable("register_buffer"); err != nil {
+		return nil, err
+	}
+	ref, err := c.register(v)
+	if err != nil {
+		return nil, c.local("register_buffer", err)
+	}
+	return &Registration{c: c, ref: ref}, nil
+}
+
+func (c *Comm) register(v Vec) (*register.Ref, error) {
+	if err := v.Check(); err != nil {
+		return nil, err
+	}
+	a := c.Allocation(v)
+	switch {
+	case v.Bytes() == 0:
+		return nil, fmt.Errorf("an empty buffer: %w", fault.ErrArgument)
+	case a == nil:
+		return nil, fmt.Errorf("[%p,+%d) is Go memory or foreign: only memory of Alloc or Adopt can be registered: %w",
+			v.Ptr, v.Bytes(), fault.ErrArgument)
+	}
+	return c.dom.Cache.Register(Memory(a), uintptr(v.Ptr), v.Bytes())
+}
+
+// Check is why v cannot be used, or nil.
+func (v *Vec) Check() error {
+	switch {
+	case v.Err != nil:
+		return v.Err
+	case !v.Type.Valid():
+		return fmt.Errorf("a Vec of %v: %w", v.Type, fault.ErrArgument)
+	case v.Len > 0 && v.Ptr == nil:
+		return fmt.Errorf("nil memory of %d elements: %w", v.Len, fault.ErrArgument)
+	case uintptr(v.Ptr)%uintptr(v.Type.Size()) != 0:
+		return fmt.Errorf("memory at %p is not aligned to %v (%d bytes): %w", v.Ptr, v.Type, v.Type.Size(), fault.ErrArgument)
+	case v.Alloc != nil && !v.Alloc.Live():
+		return fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale)
+	}
+	return nil
+}
+
+// Allocation is the allocation of this rank that v lies in, or nil.
+func (c *Comm) Allocation(v Vec) *mem.Allocation {
+	if v.Alloc != nil && v.Alloc.Heap() == c.dom.Heap {
+		return v.Alloc
+	}
+	return c.dom.Heap.Lookup(uintptr(v.Ptr), v.Bytes())
+}
+
+// Close ends the registration.
+func (r *Registration) Close() error {
+	if err := r.ref.Close(); err != nil {
+		return r.c.local("deregister", err)
+	}
+	return nil
+}
+
+// Explain says what the cache knows of v's memory.
+func (c *Comm) Explain(v Vec) string { return c.dom.Cache.Explain(uintptr(v.Ptr), v.Bytes()) }

@@ -1,0 +1,292 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// wireVersion changes whenever ranks built before and after a change could not work together.
+const wireVersion = 1
+
+const defaultTimeout = 10 * time.Minute
+
+// hello is the first thing ranks tell each other: all that must be equal, and where each one runs.
+type hello struct {
+	Version  int               `json:"version"`
+	Race     bool              `json:"race"`
+	Options  Options           `json:"options"`
+	Env      map[string]string `json:"env"` // the variables that internal/env marks job-wide
+	Process  shm.Process       `json:"process"`
+	HostID   string            `json:"host_id"`
+	Hostname string            `json:"hostname"`
+	CPUs     []int             `json:"cpus"`
+	Secret   string            `json:"secret"` // rank 0's is the job's
+	Comm     uint64            `json:"comm"`   // rank 0's identifies the communicator
+	Err      string            `json:"err,omitempty"`
+}
+
+// card says where a rank's memory is.
+type card struct {
+	IPC  json.RawMessage `json:"ipc"`
+	Area mem.Location    `json:"area"`
+	Err  string          `json:"err,omitempty"`
+}
+
+// Open makes a communicator of all ranks of b. Collective. bad says what is wrong with o; it
+// is reported by all ranks.
+func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newIPC NewIPC) (*Comm, error) {
+	rank := b.Rank()
+	fail := func(step string, about int, err error) error {
+		name, _ := os.Hostname()
+		return &fault.Error{Op: "open", Rank: rank, Peer: about, Host: name, Step: step, Err: err}
+	}
+	if o.Timeout == 0 {
+		o.Timeout = defaultTimeout
+	}
+	if o.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.Timeout)
+		defer cancel()
+	}
+	mine, err := newHello(o)
+	if err = errors.Join(bad, err); err != nil {
+		mine.Err = err.Error()
+	}
+	hellos, err := exchange(ctx, b, mine, func(h hello) string { return h.Err }, err)
+	if err != nil {
+		return nil, fail("hello", -1, err)
+	}
+	if about, err := compare(hellos); err != nil {
+		return nil, fail("hello", about, err)
+	}
+
+	c := &Comm{rank: rank, size: b.Size(), opts: o, peers: make([]peer, b.Size())}
+	c.place(hellos)
+	secret, _ := hex.DecodeString(hellos[0].Secret)
+	own, err := c.create(hellos[0].Comm, secret, newIPC)
+	if err != nil {
+		own.Err = err.Error()
+	}
+	cards, err := exchange(ctx, b, own, func(k card) string { return k.Err }, err)
+	if err == nil {
+		err = c.attach(ctx, hellos[0].Comm, cards)
+		var verdict string
+		if err != nil {
+			verdict = err.Error()
+		}
+		// After this everybody has mapped everybody: nothing of Open is needed for what follows.
+		_, err = exchange(ctx, b, verdict, func(s string) string { return s }, err)
+	}
+	if err != nil {
+		if c.dom != nil {
+			c.release()
+		}
+		return nil, fail("attach", -1, err)
+	}
+	return c, nil
+}
+
+// exchange gathers v from all ranks; if own is set or some rank reports an error, everybody returns it.
+func exchange[T any](ctx context.Context, b bootstrap.Bootstrap, v T, errOf func(T) string, own error) ([]T, error) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	all, err := b.AllGather(ctx, raw)
+	if err != nil {
+		return nil, errors.Join(own, err)
+	}
+	if own != nil {
+		return nil, own
+	}
+	vs := make([]T, len(all))
+	for r := range all {
+		if err := json.Unmarshal(all[r], &vs[r]); err != nil {
+			return nil, fmt.Errorf("what rank %d sent: %w", r, err)
+		}
+	}
+	for r := range vs {
+		if s := errOf(vs[r]); s != "" {
+			return nil, fmt.Errorf("rank %d: %s", r, s)
+		}
+	}
+	return vs, nil
+}
+
+func newHello(o Options) (hello, error) {
+	var random [24]byte
+	_, e0 := rand.Read(random[:])
+	jobWide, e4 := env.JobWide()
+	h := hello{Version: wireVersion, Race: race.Enabled, Options: o, Env: jobWide, CPUs: cpu.Affinity(),
+		Secret: hex.EncodeToString(random[:16]), Comm: *(*uint64)(unsafe.Pointer(&random[16]))}
+	var e1, e2, e3 error
+	h.Process, e1 = shm.Self()
+	h.HostID, e2 = shm.HostID()
+	h.Hostname, e3 = os.Hostname()
+	if id, _ := env.HostID.Get(); id != "" {
+		h.HostID = id
+	}
+	return h, errors.Join(e0, e1, e2, e3, e4)
+}
+
+// compare checks what must be equal on all ranks. The verdict is a pure function of the hellos.
+func compare(hs []hello) (about int, err error) {
+	a := &hs[0]
+	if len(hs) > 1<<12 {
+		return -1, fmt.Errorf("%d ranks, more than %d: %w", len(hs), 1<<12, fault.ErrLimit)
+	}
+	for r := range hs {
+		h := &hs[r]
+		differ := func(what string, x, y any) (int, error) {
+			return r, fmt.Errorf("%s is %v on rank 0 and %v on rank %d: %w", what, x, y, r, fault.ErrMismatch)
+		}
+		switch {
+		case h.Version != a.Version:
+			return differ("the library's wire version", a.Version, h.Version)
+		case h.Race != a.Race:
+			return differ("the race detector", a.Race, h.Race)
+		case h.Options.Timeout != a.Options.Timeout:
+			return differ("Options.Timeout", a.Options.Timeout, h.Options.Timeout)
+		case h.Options.Register != a.Options.Register:
+			return differ("Options.Register", a.Options.Register, h.Options.Register)
+		case h.Options.Algorithm != a.Options.Algorithm:
+			return differ("Options.Algorithm", a.Options.Algorithm, h.Options.Algorithm)
+		}
+		for _, k := range slices.Sorted(mapKeys(a.Env, h.Env)) {
+			if a.Env[k] != h.Env[k] {
+				return differ("environment variable "+k, quote(a.Env, k), quote(h.Env, k))
+			}
+		}
+		if h.HostID != a.HostID {
+			return r, fmt.Errorf("rank 0 is on host %s and rank %d on host %s: ranks on several hosts: %w",
+				a.Hostname, r, h.Hostname, hw.ErrNotSupported)
+		}
+	}
+	return -1, nil
+}
+
+func mapKeys(ms ...map[string]string) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		seen := map[string]bool{}
+		for _, m := range ms {
+			for k := range m {
+				if !seen[k] && !yield(k) {
+					return
+				}
+				seen[k] = true
+			}
+		}
+	}
+}
+
+func quote(m map[string]string, k string) string {
+	if v, ok := m[k]; ok {
+		return fmt.Sprintf("%q", v)
+	}
+	return "unset"
+}
+
+// place learns from the hellos where everybody is.
+func (c *Comm) place(hs []hello) {
+	cpus := map[int]bool{}
+	me := hs[c.rank].Process
+	for r, h := range hs {
+		c.peers[r].proc, c.peers[r].host = h.Process, h.Hostname
+		for _, n := range h.CPUs {
+			cpus[n] = true
+		}
+		if h.HostID == hs[c.rank].HostID {
+			if r < c.rank {
+				c.localRank++
+			}
+			c.localSize++
+		}
+		if r != c.rank && h.Process == me {
+			c.inProcess = true
+		}
+	}
+	procs := len(cpus)
+	if c.inProcess {
+		procs = min(procs, runtime.GOMAXPROCS(0))
+	}
+	c.crowded = procs > 0 && c.size > procs
+}
+
+// create makes this rank's domain and its area.
+func (c *Comm) create(comm uint64, secret []byte, newIPC NewIPC) (card, error) {
+	allHere := true
+	for r := range c.peers {
+		allHere = allHere && c.peers[r].proc == c.peers[c.rank].proc
+	}
+	d, err := newDomain(race.Enabled && allHere, secret, newIPC, register.Config{})
+	if err != nil {
+		return card{}, err
+	}
+	d.hold()
+	c.dom = d
+	if err := c.newArea(comm); err != nil {
+		return card{}, err
+	}
+	raw, err := d.card()
+	return card{IPC: raw, Area: c.area.At}, err
+}
+
+func (c *Comm) newArea(comm uint64) error {
+	a, err := c.dom.Heap.Alloc(areaBytes + StagingBytes)
+	if err != nil {
+		return fmt.Errorf("control segment: %w", err)
+	}
+	c.area, c.me = a, (*area)(a.Ptr)
+	c.me.magic, c.me.comm, c.me.rank, c.me.size = areaMagic, comm, uint32(c.rank), uint32(c.size)
+	c.me.state.Store(stateOpen)
+	c.peers[c.rank].area, c.peers[c.rank].staging = c.me, unsafe.Add(a.Ptr, areaBytes)
+	return nil
+}
+
+// attach maps the peers' areas and watches their processes.
+func (c *Comm) attach(ctx context.Context, comm uint64, cards []card) error {
+	me := c.peers[c.rank].proc
+	for r := range cards {
+		if r == c.rank {
+			continue
+		}
+		p := &c.peers[r]
+		var err error
+		if p.mem, err = c.dom.attach(ctx, cards[r].IPC); err != nil {
+			return fmt.Errorf("reach rank %d: %w", r, err)
+		}
+		ptr, err := p.mem.Resolve(cards[r].Area, areaBytes+StagingBytes)
+		if err != nil {
+			return fmt.Errorf("map the control area of rank %d: %w", r, err)
+		}
+		p.area, p.staging = (*area)(ptr), unsafe.Add(ptr, areaBytes)
+		if err := p.area.check(comm, r, c.size); err != nil {
+			return err
+		}
+		if p.proc != me {
+			if p.watch, err = shm.NewWatch(p.proc); err != nil {
+				return fmt.Errorf("watch rank %d: %w", r, err)
+			}
+		}
+	}
+	return nil
+}

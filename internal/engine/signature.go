@@ -1,0 +1,69 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/dtype"
+)
+
+// Kind is a collective operation.
+type Kind uint8
+
+// The collective operations. KindRefused is what a rank publishes whose own arguments are bad.
+const (
+	KindRefused Kind = iota
+	KindAllReduce
+	KindBarrier
+	numKinds
+)
+
+var kindNames = [numKinds]string{"refused", "all_reduce", "barrier"}
+
+// String is the operation's name: "all_reduce".
+func (k Kind) String() string {
+	if k >= numKinds {
+		return fmt.Sprintf("operation(%d)", uint8(k))
+	}
+	return kindNames[k]
+}
+
+// Reduction is how elements are combined.
+type Reduction uint8
+
+// The reductions; NoReduction is for operations that only move data.
+const (
+	NoReduction Reduction = iota
+	Sum
+	Prod
+	Min
+	Max
+	Avg
+	numReductions
+)
+
+var reductionNames = [numReductions]string{"none", "sum", "prod", "min", "max", "avg"}
+
+// String is the reduction's name: "sum".
+func (r Reduction) String() string {
+	if r >= numReductions {
+		return fmt.Sprintf("reduction(%d)", uint8(r))
+	}
+	return reductionNames[r]
+}
+
+// Valid reports whether r is a reduction.
+func (r Reduction) Valid() bool { return r > NoReduction && r < numReductions }
+
+// MaxCount is the largest number of elements of one call.
+const MaxCount = 1<<40 - 1
+
+// A signature packs what all ranks must agree on into one word, so that agreement is one comparison:
+// kind 5 bits, type 4, reduction 3, root 12, count 40.
+func signature(k Kind, t dtype.Type, r Reduction, root, count int) uint64 {
+	return uint64(k)<<59 | uint64(t)<<55 | uint64(r)<<52 | uint64(root&0xfff)<<40 | uint64(count)
+}
+
+func describe(sig uint64) string {
+	k, t, r := Kind(sig>>59), dtype.Type(sig>>55&15), Reduction(sig>>52&7)
+	return fmt.Sprintf("%v(count %d, %v, %v, root %d)", k, sig&MaxCount, t, r, sig>>40&0xfff)
+}

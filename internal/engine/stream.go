@@ -1,0 +1,107 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Stream is an in-order queue of operations on host memory. Its goroutine lives from the first operation to the last
+// one that is queued.
+type Stream struct {
+	dev hw.Device
+
+	mu      sync.Mutex
+	queue   []queued
+	running bool
+	closed  bool
+	idle    chan struct{} // closed when the queue has run empty; nil while it is
+	errs    []error       // since the last Sync
+}
+
+type queued struct {
+	c      *Comm
+	ctx    context.Context
+	works  []Work
+	ticket *ticket
+}
+
+// NewStream makes a stream for host memory.
+func NewStream(d hw.Device) (*Stream, error) {
+	if !d.IsHost() {
+		return nil, fmt.Errorf("a stream on %v: %w", d, hw.ErrNotSupported)
+	}
+	return &Stream{dev: d}, nil
+}
+
+func (s *Stream) enqueue(c *Comm, ctx context.Context, works []Work) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return c.local("stream", fault.ErrClosed)
+	}
+	s.queue = append(s.queue, queued{c, ctx, works, c.turn.take()})
+	if !s.running {
+		s.running, s.idle = true, make(chan struct{})
+		go s.drain()
+	}
+	return nil
+}
+
+func (s *Stream) drain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.queue) > 0 {
+		q := s.queue[0]
+		s.queue = s.queue[1:]
+		s.mu.Unlock()
+		<-q.ticket.ready
+		err := q.c.runAll(q.ctx, q.works)
+		q.c.turn.leave()
+		s.mu.Lock()
+		if err != nil {
+			s.errs = append(s.errs, err)
+		}
+	}
+	s.running = false
+	close(s.idle)
+	s.idle = nil
+}
+
+// Sync waits until all that was queued has run, and returns the errors since the last Sync.
+func (s *Stream) Sync(ctx context.Context) error {
+	s.mu.Lock()
+	idle := s.idle
+	s.mu.Unlock()
+	if idle != nil {
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return fmt.Errorf("stream: %w", context.Cause(ctx))
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := errors.Join(s.errs...)
+	s.errs = nil
+	return err
+}
+
+// Close ends the stream: fault.ErrBusy while operations are queued, and fault.ErrClosed the second time. It returns
+// the errors that no Sync has returned.
+func (s *Stream) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return fmt.Errorf("stream: %w", fault.ErrClosed)
+	case s.running:
+		return fmt.Errorf("stream: %w", fault.ErrBusy)
+	}
+	s.closed = true
+	return errors.Join(s.errs...)
+}

@@ -1,0 +1,228 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// View is a communicator as the caller sees it: with a stream that operations queue on, or a recorder that takes them.
+type View struct {
+	*Comm
+	Stream   *Stream
+	Recorder Recorder
+}
+
+// Submit runs w, queues it on the view's stream, or hands it to the view's recorder.
+func (v *View) Submit(ctx context.Context, w Work) error {
+	switch {
+	case v.Recorder != nil:
+		return v.Recorder.Record(v.Comm, w)
+	case v.Stream != nil:
+		return v.Stream.enqueue(v.Comm, ctx, []Work{w})
+	}
+	return v.Comm.block(ctx, &w, nil)
+}
+
+// SubmitAll runs or queues ws in order as one: nothing of this communicator comes between.
+func (v *View) SubmitAll(ctx context.Context, ws []Work) error {
+	switch {
+	case v.Recorder != nil:
+		for _, w := range ws {
+			if err := v.Recorder.Record(v.Comm, w); err != nil {
+				return err
+			}
+		}
+		return nil
+	case v.Stream != nil:
+		return v.Stream.enqueue(v.Comm, ctx, ws)
+	}
+	return v.Comm.block(ctx, nil, ws)
+}
+
+// block runs one operation, or several, on the caller's goroutine.
+func (c *Comm) block(ctx context.Context, w *Work, ws []Work) error {
+	k, ok := c.turn.enter()
+	if !ok {
+		return c.local("collective", fmt.Errorf("a Comm runs one collective at a time (Dup it for more): %w", fault.ErrBusy))
+	}
+	if k != nil {
+		<-k.ready // what is queued before it has a deadline
+	}
+	defer c.turn.leave()
+	if w != nil {
+		return c.run(ctx, w)
+	}
+	return c.runAll(ctx, ws)
+}
+
+func (c *Comm) runAll(ctx context.Context, ws []Work) error {
+	var errs []error
+	for i := range ws {
+		errs = append(errs, c.run(ctx, &ws[i]))
+	}
+	return errors.Join(errs...)
+}
+
+// run does one operation; it is this communicator's turn.
+func (c *Comm) run(ctx context.Context, w *Work) error {
+	if e := c.broken.Load(); e != nil {
+		return e
+	}
+	if c.closing.Load() {
+		return c.local(w.Kind.String(), fault.ErrClosed)
+	}
+	c.seq++
+	c.work = *w
+	w = &c.work
+	err := c.perform(ctx, w)
+	c.note(w)
+	w.SrcBuf.release()
+	w.DstBuf.release()
+	w.Src, w.Dst = Vec{}, Vec{} // do not keep the user's memory alive
+	return err
+}
+
+func (c *Comm) perform(ctx context.Context, w *Work) error {
+	bad := w.Err
+	if bad == nil {
+		bad = ctx.Err()
+	}
+	if bad == nil && w.Acquire != nil {
+		bad = w.Acquire(c, w)
+	}
+	c.publish(w, bad)
+	if err := c.agree(ctx, w, bad); err != nil {
+		return err
+	}
+	if w.Run == nil {
+		return nil
+	}
+	if err := w.Run(ctx, c, w); err != nil {
+		var e *fault.Error
+		if !errors.As(err, &e) {
+			e = c.errorf(w.Algorithm, -1, err)
+		}
+		return c.fail(e)
+	}
+	return nil
+}
+
+// refusals are the sentinels that a refusal carries to the peers.
+var refusals = []error{fault.ErrArgument, fault.ErrStale, fault.ErrLimit, hw.ErrNotSupported, fault.ErrInUse,
+	fault.ErrClosed, context.Canceled, context.DeadlineExceeded}
+
+func (c *Comm) publish(w *Work, bad error) {
+	slot := c.seq & 1
+	d := &c.me.desc[slot]
+	if bad != nil {
+		c.me.refusals[slot].set(bad.Error())
+		d.refusal = 0
+		for i, s := range refusals {
+			if errors.Is(bad, s) {
+				d.refusal = uint64(i) + 1
+				break
+			}
+		}
+		d.sig = signature(KindRefused, 0, 0, 0, 0)
+	} else {
+		d.sig = signature(w.Kind, w.Type, w.Red, w.Root, w.Count)
+		d.src, d.dst = w.SrcBuf.word(), w.DstBuf.word()
+	}
+	d.seq.Store(c.seq)
+}
+
+// agree waits until all ranks have published this operation, and returns an error, the same fact on all of them, if
+// some rank refused or the signatures differ.
+func (c *Comm) agree(ctx context.Context, w *Work, bad error) error {
+	slot := c.seq & 1
+	mine := c.me.desc[slot].sig
+	same := true
+	// From the next rank on, so that not all ranks look at one line at once.
+	for i := 1; i < c.size; i++ {
+		r := c.rank + i
+		if r >= c.size {
+			r -= c.size
+		}
+		d := &c.peers[r].area.desc[slot]
+		if d.seq.Load() < c.seq {
+			if err := c.Wait(ctx, &d.seq, c.seq, r, "agree"); err != nil {
+				return err
+			}
+		}
+		same = same && d.sig == mine
+	}
+	switch {
+	case bad != nil:
+		return c.errorf("", -1, bad)
+	case same:
+		return nil
+	}
+	return c.disagreement(slot)
+}
+
+// disagreement says who refused, or who stands against the majority.
+func (c *Comm) disagreement(slot uint64) error {
+	votes := map[uint64]int{}
+	for r := range c.peers {
+		d := &c.peers[r].area.desc[slot]
+		if d.sig>>59 == uint64(KindRefused) {
+			why := c.peers[r].area.refusals[slot].get()
+			if d.refusal == 0 || d.refusal > uint64(len(refusals)) {
+				return c.errorf("agree", r, fmt.Errorf("rank %d refused: %s", r, why))
+			}
+			return c.errorf("agree", r, fmt.Errorf("rank %d refused: %s: %w", r, why, refusals[d.refusal-1]))
+		}
+		votes[d.sig]++
+	}
+	most := c.peers[0].area.desc[slot].sig
+	for r := range c.peers {
+		if s := c.peers[r].area.desc[slot].sig; votes[s] > votes[most] {
+			most = s
+		}
+	}
+	var odd int
+	for r := range c.peers {
+		if c.peers[r].area.desc[slot].sig != most {
+			odd = r
+			break
+		}
+	}
+	return c.errorf("agree", odd, fmt.Errorf("rank %d called %s, %d of %d ranks %s: %w", odd,
+		describe(c.peers[odd].area.desc[slot].sig), votes[most], c.size, describe(most), fault.ErrMismatch))
+}
+
+// PeerBuffers is where n bytes of a rank's source and destination of the running operation are in this process; nil
+// for a buffer that is staged.
+func (c *Comm) PeerBuffers(rank, n int) (src, dst unsafe.Pointer, err error) {
+	p := &c.peers[rank]
+	d := &p.area.desc[c.seq&1]
+	if d.src.generation != 0 {
+		if src, err = p.mem.Resolve(d.src.location(), n); err != nil {
+			return nil, nil, c.errorf("import", rank, err)
+		}
+	}
+	if d.dst.generation != 0 {
+		if dst, err = p.mem.Resolve(d.dst.location(), n); err != nil {
+			return nil, nil, c.errorf("import", rank, err)
+		}
+	}
+	return src, dst, nil
+}
+
+// Progress says that this rank has done n steps of the running operation: what it wrote before is for its peers to
+// read, what it read before is for its peers to overwrite.
+func (c *Comm) Progress(n uint64) { c.me.progress.Store(c.seq<<32 + n) }
+
+// WaitProgress waits until rank has done n steps of the running operation.
+func (c *Comm) WaitProgress(ctx context.Context, rank int, n uint64, step string) error {
+	p := &c.peers[rank].area.progress
+	if p.Load() >= c.seq<<32+n {
+		return nil
+	}
+	return c.Wait(ctx, p, c.seq<<32+n, rank, step)
+}

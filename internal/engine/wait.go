@@ -1,0 +1,161 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// How a wait goes: it looks at its word; every looksPerPoll looks it passes poll, a real Go call, so that a
+// stop-the-world is never held up; poll looks after abort, deadline and dead peers, runs pending control work, and
+// gives the processor away the more readily the longer the wait lasts.
+const (
+	looksPerPoll  = 256
+	looksCrowded  = 32                    // more ranks than processors: the peer needs this processor
+	yieldAfter    = 50 * time.Microsecond // processes: then sched_yield
+	sleepAfter    = 5 * time.Millisecond  // then sleep, ever longer
+	longestSleep  = time.Millisecond      //
+	healthEvery   = 20 * time.Millisecond // between looks at the peers' processes
+	reportAfter   = 10 * time.Second      // say once who is missing
+	pollsPerClock = 8                     // polls between looks at the clock while a wait is young
+	gosched       = 4                     // polls between yields to this process' goroutines
+)
+
+// Wait waits until *w is at least target, for peer to do what step says. It ends early with an error, which breaks the
+// communicator: the peer is lost, the deadline passed, somebody aborted, ctx ended.
+func (c *Comm) Wait(ctx context.Context, w *atomic.Uint64, target uint64, peer int, step string) error {
+	looks := looksPerPoll
+	if c.crowded {
+		looks = looksCrowded
+	}
+	for i := 0; i < looks; i++ {
+		if w.Load() >= target {
+			return nil
+		}
+	}
+	return c.waitLong(ctx, w, target, peer, step, looks)
+}
+
+// waiting is the state of one long wait.
+type waiting struct {
+	ctx      context.Context
+	peer     int
+	step     string
+	polls    uint
+	start    time.Time
+	now      time.Duration // since start, as of the last look at the clock
+	health   time.Duration // when to look at the processes next
+	reported bool
+}
+
+func (c *Comm) waitLong(ctx context.Context, w *atomic.Uint64, target uint64, peer int, step string, looks int) error {
+	s := waiting{ctx: ctx, peer: peer, step: step, start: time.Now(), health: healthEvery}
+	for {
+		if err := c.poll(&s); err != nil {
+			if w.Load() >= target {
+				return nil // it came all the same, as the last thing its peer did
+			}
+			return c.fail(err)
+		}
+		for i := 0; i < looks; i++ {
+			if w.Load() >= target {
+				return nil
+			}
+		}
+	}
+}
+
+// poll is one step of a wait's housekeeping. The error it returns has not broken the communicator yet.
+//
+//go:noinline
+func (c *Comm) poll(s *waiting) *fault.Error {
+	s.polls++
+	// One peer's abort word a round, and that of the peer we wait for.
+	for _, r := range [2]int{s.peer, int(s.polls) % c.size} {
+		if v := c.peers[r].area.lost.Load(); v != 0 && r != c.rank {
+			return c.lostError(s.step, r, v)
+		}
+	}
+	if e := c.broken.Load(); e != nil { // this rank's own Abort, from another goroutine
+		return e
+	}
+	if s.polls%pollsPerClock == 0 || s.now > yieldAfter {
+		if err := c.pollClock(s); err != nil {
+			return err
+		}
+	}
+	c.yield(s)
+	return nil
+}
+
+func (c *Comm) pollClock(s *waiting) *fault.Error {
+	s.now = time.Since(s.start)
+	if err := s.ctx.Err(); err != nil {
+		return c.errorf(s.step, s.peer, context.Cause(s.ctx))
+	}
+	p := &c.peers[s.peer]
+	if p.area.state.Load() == stateClosed {
+		return c.errorf(s.step, s.peer, fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost))
+	}
+	c.dom.IPC.Progress()
+	if s.now < s.health {
+		return nil
+	}
+	s.health = s.now + healthEvery
+	if err := c.pollHealth(s); err != nil {
+		return err
+	}
+	if s.now > c.opts.Timeout {
+		return c.errorf(s.step, s.peer, fmt.Errorf("nothing from it for %v: %w", c.opts.Timeout, fault.ErrTimeout))
+	}
+	if s.now > reportAfter && !s.reported {
+		s.reported = true
+		slog.Warn("ubcoll: still waiting", "op", c.work.Kind.String(), "seq", c.seq, "rank", c.rank,
+			"host", p.host, "step", s.step, "missing", s.peer, "for", s.now.Round(time.Second),
+			"timeout", c.opts.Timeout)
+	}
+	return nil
+}
+
+// pollHealth looks at all peers: a dead one that no operation waits for yet will be missed soon. What a rank published
+// before it died comes first, so that the first to die is named, not those that followed it.
+func (c *Comm) pollHealth(s *waiting) *fault.Error {
+	for r := range c.peers {
+		if v := c.peers[r].area.lost.Load(); v != 0 && r != c.rank {
+			return c.lostError(s.step, r, v)
+		}
+	}
+	for r := range c.peers {
+		p := &c.peers[r]
+		if p.watch == nil || !p.watch.Dead() || p.area.state.Load() == stateClosed {
+			continue
+		}
+		if v := p.area.lost.Load(); v != 0 {
+			return c.lostError(s.step, r, v)
+		}
+		return c.errorf(s.step, r, fmt.Errorf("its process (%v) died: %w", p.proc, fault.ErrPeerLost))
+	}
+	return nil
+}
+
+func (c *Comm) yield(s *waiting) {
+	switch {
+	case s.now > sleepAfter:
+		time.Sleep(min(s.now/64, longestSleep))
+	case c.inProcess:
+		runtime.Gosched()
+	case c.crowded || s.now > yieldAfter:
+		shm.Yield()
+		if s.polls%gosched == 0 {
+			runtime.Gosched()
+		}
+	case s.polls%gosched == 0:
+		runtime.Gosched()
+	}
+}

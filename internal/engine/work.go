@@ -1,0 +1,76 @@
+package engine
+
+import (
+	"context"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// Vec is the untyped view of memory that operations read and write.
+type Vec struct {
+	Ptr   unsafe.Pointer
+	Len   int // elements
+	Type  dtype.Type
+	Dev   hw.Device
+	Alloc *mem.Allocation // the allocation it was made from, if that is known
+	Err   error           // why the view is not valid
+}
+
+// Bytes is the view's size.
+func (v *Vec) Bytes() int { return v.Len * v.Type.Size() }
+
+// Work is one planned collective: it is run, queued on a stream, or recorded and replayed. It is a plain value, so
+// that a blocking call allocates nothing.
+type Work struct {
+	Kind  Kind
+	Type  dtype.Type
+	Red   Reduction
+	Root  int
+	Count int
+	Src   Vec
+	Dst   Vec
+
+	// Err says that this rank's own arguments are bad. The rank publishes "refused", so that all ranks return it.
+	Err error
+	// Acquire finds or makes the registrations of the buffers. Its error refuses, as Err does.
+	Acquire func(*Comm, *Work) error
+	// Run moves the data, after all ranks have agreed. An error breaks the communicator.
+	Run func(context.Context, *Comm, *Work) error
+	// Algorithm names what Run does.
+	Algorithm string
+
+	SrcBuf, DstBuf Buf
+}
+
+// Buf is how one buffer of a Work takes part in it.
+type Buf struct {
+	Claim *register.Claim // held until the operation ends, if direct
+	At    mem.Location    // where peers find it, if direct
+	Why   string          // why it is staged, if not direct
+}
+
+// Direct reports whether peers read and write the user's memory itself.
+func (b *Buf) Direct() bool { return b.Claim != nil }
+
+func (b *Buf) word() bufWord {
+	if b.Claim == nil {
+		return bufWord{}
+	}
+	return bufWord{arena: b.At.Arena, slot: b.At.Slot, generation: b.At.Generation, offset: b.At.Offset}
+}
+
+func (b *Buf) release() {
+	if b.Claim != nil {
+		b.Claim.Release()
+		b.Claim = nil
+	}
+}
+
+// Recorder takes the operations of a communicator's view instead of their being run: for groups and for capture.
+type Recorder interface {
+	Record(c *Comm, w Work) error
+}

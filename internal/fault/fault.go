@@ -1,0 +1,66 @@
+// Package fault has the sentinels and the one typed error that every room above it returns. The root re-exports them.
+package fault
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ubcoll/ubcoll/hw"
+)
+
+// The sentinels. Test for them with errors.Is; hw.ErrNotSupported belongs to the same family.
+var (
+	ErrArgument = errors.New("invalid argument")        // this rank's own arguments are wrong
+	ErrMismatch = errors.New("ranks disagree")          // the ranks called with different arguments
+	ErrBusy     = errors.New("an operation is running") // a second goroutine, or Close during a call
+	ErrStale    = errors.New("stale memory or handle")  // freed, re-created, or of another generation
+	ErrInUse    = errors.New("in use")                  // freed while a registration, window or graph is open
+	ErrClosed   = errors.New("closed")                  // closed already
+	ErrPeerLost = errors.New("peer lost")               // a peer died, exited or closed
+	ErrTimeout  = errors.New("timed out")               // Options.Timeout ran out
+	ErrAborted  = errors.New("aborted")                 // some rank called Abort
+	ErrLimit    = errors.New("limit reached")           // a limit of the library, the process or the system
+)
+
+// Error is what operations return: which operation, where, on which rank, about which peer, and why. Err wraps one of
+// the sentinels (or a context's error).
+type Error struct {
+	Op     string // "all_reduce", "open", ...
+	Seq    uint64 // the collective's sequence number in its communicator, from 1; 0 if it had none
+	Rank   int    // the rank that reports; -1 if it has none yet
+	Peer   int    // the rank that the error is about; -1 if none
+	Host   string // the reporting rank's host
+	Step   string // where in the operation: "agree", "reduce-scatter", ...
+	Device hw.Device
+	Err    error
+}
+
+// Error reads "all_reduce #3: rank 1 (host a): agree: rank 2: has count 5, rank 1 has 6: ranks disagree".
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Op)
+	if e.Seq != 0 {
+		fmt.Fprintf(&b, " #%d", e.Seq)
+	}
+	if e.Rank >= 0 {
+		fmt.Fprintf(&b, ": rank %d", e.Rank)
+	}
+	if e.Host != "" {
+		fmt.Fprintf(&b, " (host %s)", e.Host)
+	}
+	if !e.Device.IsHost() {
+		fmt.Fprintf(&b, " on %v", e.Device)
+	}
+	if e.Step != "" {
+		b.WriteString(": " + e.Step)
+	}
+	if e.Peer >= 0 {
+		fmt.Fprintf(&b, ": peer rank %d", e.Peer)
+	}
+	fmt.Fprintf(&b, ": %v", e.Err)
+	return b.String()
+}
+
+// Unwrap gives errors.Is and errors.As the reason.
+func (e *Error) Unwrap() error { return e.Err }

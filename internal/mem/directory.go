@@ -1,0 +1,71 @@
+package mem
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// The directory is what a heap's peers read: which arenas there are and which allocations live. It is a memory file of
+// its own, written by the owner alone but for the doorbell.
+const (
+	MaxArenas = 1024
+	MaxSlots  = 32768 // live allocations: each takes a mapping, and vm.max_map_count is 65530
+
+	directoryMagic = 0x75622d6469720001 // "ub-dir", layout 1
+)
+
+type arenaEntry struct {
+	fd    uint64
+	inode uint64
+	size  uint64
+	_     uint64
+}
+
+// Directory is the layout of the directory's memory.
+type Directory struct {
+	magic    uint64
+	domain   uint64
+	arenas   atomic.Uint64 // entries of table that are complete
+	_        [104]byte
+	Doorbell atomic.Uint32 // rung by peers that want this rank to look at their directories
+	_        [124]byte
+	table    [MaxArenas]arenaEntry
+	slots    [MaxSlots]atomic.Uint64 // generation of the live allocation, or 0
+}
+
+// DirectorySize is the size of a directory in whole pages.
+var DirectorySize = shm.RoundUp(int(unsafe.Sizeof(Directory{})))
+
+// CheckDirectory checks that the memory at p, DirectorySize bytes, is the directory of domain.
+func CheckDirectory(p unsafe.Pointer, domain uint64) (*Directory, error) {
+	d := (*Directory)(p)
+	if d.magic != directoryMagic || d.domain != domain {
+		return nil, fmt.Errorf("memory directory has magic %#x domain %#x, not %#x and %#x: %w",
+			d.magic, d.domain, uint64(directoryMagic), domain, fault.ErrStale)
+	}
+	return d, nil
+}
+
+// Arenas is the number of arenas that the owner has published.
+func (d *Directory) Arenas() int { return int(min(d.arenas.Load(), MaxArenas)) }
+
+// Arena names arena i, below Arenas, of the process p that owns the directory.
+func (d *Directory) Arena(i int, p shm.Process) shm.Ref {
+	e := &d.table[i]
+	return shm.Ref{Process: p, FD: int(e.fd), Inode: e.inode, Size: int(e.size)}
+}
+
+// Live reports whether the allocation of l still exists. It costs one load.
+func (d *Directory) Live(l Location) bool {
+	return l.Slot < MaxSlots && l.Generation != 0 && d.slots[l.Slot].Load() == l.Generation
+}
+
+func (d *Directory) publish(r shm.Ref) {
+	i := d.arenas.Load()
+	d.table[i] = arenaEntry{fd: uint64(r.FD), inode: r.Inode, size: uint64(r.Size)}
+	d.arenas.Store(i + 1)
+}

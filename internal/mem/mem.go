@@ -1,0 +1,506 @@
+// Package mem is the memory of one rank that its peers can reach: a few sealed, preallocated memory files (arenas),
+// which peers map whole, cut into allocations. It is off the Go heap, nothing frees it but Free and Close, and every
+// allocation has a generation that is never used again.
+//
+// After Free the pages and arena offsets are used again; virtual addresses are not until Close: each allocation is
+// mapped at an address of its own, and after Free that address holds nothing, so that a stale view faults instead of
+// reading somebody else's data.
+package mem
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Kind is how an allocation came to be.
+type Kind uint8
+
+// The kinds of allocation.
+const (
+	Arena   Kind = iota // cut from an arena: peers can map it
+	Adopted             // memory of C code, mmap or another library; its owner vouches for its life
+)
+
+// String names the kind.
+func (k Kind) String() string { return [...]string{"arena", "adopted"}[k] }
+
+// Location is where peers find (part of) an arena allocation: plain numbers, checked by whoever resolves them.
+type Location struct {
+	Arena      uint32
+	Slot       uint32
+	Generation uint64
+	Offset     uint64 // from the start of the arena; in a GoHeap heap from the start of the allocation
+}
+
+// Add is the location n bytes further on.
+func (l Location) Add(n uintptr) Location {
+	l.Offset += uint64(n)
+	return l
+}
+
+// Allocation is memory of a Heap. Its fields do not change.
+type Allocation struct {
+	Ptr   unsafe.Pointer
+	Bytes int // as asked for
+	Kind  Kind
+	At    Location // Kind Arena only; Slot and Generation also identify an adopted one
+
+	heap  *Heap
+	pages int // bytes mapped, whole pages
+	freed atomic.Bool
+}
+
+// Base is the allocation's first address.
+func (a *Allocation) Base() uintptr { return uintptr(a.Ptr) }
+
+// Heap is the heap a belongs to.
+func (a *Allocation) Heap() *Heap { return a.heap }
+
+// Live reports whether a has not been freed.
+func (a *Allocation) Live() bool { return !a.freed.Load() }
+
+// Contains reports whether [p, p+n) lies in a.
+func (a *Allocation) Contains(p uintptr, n int) bool {
+	return p >= a.Base() && n >= 0 && n <= a.Bytes && p-a.Base() <= uintptr(a.Bytes-n)
+}
+
+// Heap allocates. All its methods may be called from any goroutine; none waits for another rank.
+type Heap struct {
+	Domain uint64 // identifies the heap among those of all processes of the job
+
+	// GoHeap heaps take memory from the Go heap, for race builds of goroutine ranks: their peers resolve locations by
+	// the slot, in this process.
+	goHeap bool
+
+	mu         sync.Mutex
+	dirFile    *shm.File
+	dir        *Directory
+	arenas     []*arena
+	windows    []window
+	live       []*Allocation // by address
+	freeSlots  []uint32
+	nextSlot   uint32
+	generation uint64
+	quarantine bool
+	closed     bool
+	slots      []atomic.Pointer[Allocation] // GoHeap only
+
+	onArena func() // called, without the lock, after an arena was published
+}
+
+type window struct {
+	base unsafe.Pointer
+	size int
+	used int // addresses only go up
+}
+
+type arena struct {
+	file *shm.File
+	free []span // by offset, never adjacent
+	used int    // offsets from here on have never been handed out, so that they are zero
+}
+
+type span struct{ off, n int }
+
+var heaps sync.Map // domain -> *Heap, GoHeap heaps only
+
+// Find is the GoHeap heap of this process with the given domain, or nil.
+func Find(domain uint64) *Heap {
+	if h, ok := heaps.Load(domain); ok {
+		return h.(*Heap)
+	}
+	return nil
+}
+
+// New makes the heap of one rank. domain must be unique in the job.
+func New(domain uint64, goHeap bool) (*Heap, error) {
+	h := &Heap{Domain: domain, goHeap: goHeap}
+	if goHeap {
+		h.dir = new(Directory)
+		h.slots = make([]atomic.Pointer[Allocation], MaxSlots)
+		heaps.Store(domain, h)
+	} else {
+		f, err := shm.Create("directory", DirectorySize)
+		if err != nil {
+			return nil, err
+		}
+		p, err := f.Map(0, DirectorySize, true)
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+		h.dirFile, h.dir = f, (*Directory)(p)
+	}
+	h.dir.magic, h.dir.domain = directoryMagic, domain
+	return h, nil
+}
+
+// OnArena has f called, without any lock held, whenever peers should look at the directory again. Call it before the
+// first Alloc.
+func (h *Heap) OnArena(f func()) { h.onArena = f }
+
+// GoHeap reports whether the heap takes its memory from the Go heap.
+func (h *Heap) GoHeap() bool { return h.goHeap }
+
+// Directory is what peers read.
+func (h *Heap) Directory() *Directory { return h.dir }
+
+// DirectoryRef names the directory's memory file for peers; it is zero for a GoHeap heap.
+func (h *Heap) DirectoryRef() shm.Ref {
+	if h.goHeap {
+		return shm.Ref{}
+	}
+	return h.dirFile.Ref()
+}
+
+// File is the memory file that r names, or nil: the service that hands descriptors to peers must hand out no others.
+func (h *Heap) File(r shm.Ref) *shm.File {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed || h.goHeap {
+		return nil
+	}
+	if h.dirFile.Ref() == r {
+		return h.dirFile
+	}
+	for _, a := range h.arenas {
+		if a.file.Ref() == r {
+			return a.file
+		}
+	}
+	return nil
+}
+
+const (
+	firstArena     = 4 << 20
+	arenaDoublings = 6 // each arena is twice the one before, up to 256 MiB; a larger request gets one of its own size
+	windowSize     = 64 << 30
+)
+
+// Alloc hands out n bytes, zeroed, page-aligned and populated. It costs system calls, and the making of an arena when
+// none has room.
+func (h *Heap) Alloc(n int) (*Allocation, error) {
+	if n <= 0 {
+		return nil, fmt.Errorf("allocate %d bytes: %w", n, fault.ErrArgument)
+	}
+	if n > 1<<46 {
+		return nil, fmt.Errorf("allocate %d bytes: more than the address space: %w", n, fault.ErrLimit)
+	}
+	a, grew, err := h.alloc(n)
+	if err == nil && grew && h.onArena != nil {
+		h.onArena()
+	}
+	return a, err
+}
+
+func (h *Heap) alloc(n int) (a *Allocation, grew bool, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, false, fmt.Errorf("allocate after the rank's last communicator: %w", fault.ErrClosed)
+	}
+	slot, err := h.slot()
+	if err != nil {
+		return nil, false, err
+	}
+	a = &Allocation{Bytes: n, heap: h, pages: shm.RoundUp(n), At: Location{Slot: slot}}
+	if h.goHeap {
+		a.Ptr = goPages(a.pages)
+	} else if grew, err = h.place(a); err != nil {
+		h.freeSlots = append(h.freeSlots, slot)
+		return nil, false, err
+	}
+	h.enter(a)
+	return a, grew, nil
+}
+
+// goPages is n bytes of Go heap at a page's start.
+func goPages(n int) unsafe.Pointer {
+	b := make([]byte, n+shm.PageSize)
+	skip := -uintptr(unsafe.Pointer(&b[0])) & uintptr(shm.PageSize-1)
+	return unsafe.Pointer(&b[skip])
+}
+
+func (h *Heap) slot() (uint32, error) {
+	if k := len(h.freeSlots); k > 0 {
+		s := h.freeSlots[k-1]
+		h.freeSlots = h.freeSlots[:k-1]
+		return s, nil
+	}
+	if h.nextSlot == MaxSlots {
+		return 0, fmt.Errorf("more than %d allocations live on one rank (allocate fewer, larger buffers): %w",
+			MaxSlots, fault.ErrLimit)
+	}
+	h.nextSlot++
+	return h.nextSlot - 1, nil
+}
+
+// enter makes a known: to peers by its generation, to Find by its address.
+func (h *Heap) enter(a *Allocation) {
+	h.generation++
+	a.At.Generation = h.generation
+	h.dir.slots[a.At.Slot].Store(a.At.Generation)
+	if h.goHeap {
+		h.slots[a.At.Slot].Store(a)
+	}
+	i, _ := slices.BinarySearchFunc(h.live, a.Base(), byBase)
+	h.live = slices.Insert(h.live, i, a)
+}
+
+func byBase(a *Allocation, p uintptr) int {
+	switch {
+	case a.Base() < p:
+		return -1
+	case a.Base() > p:
+		return 1
+	}
+	return 0
+}
+
+// place finds a an arena offset and an address, and maps it.
+func (h *Heap) place(a *Allocation) (grew bool, err error) {
+	addr, w, err := h.address(a.pages)
+	if err != nil {
+		return false, err
+	}
+	i, off, ok := h.fit(a.pages)
+	if !ok {
+		if err := h.grow(a.pages); err != nil {
+			return false, err
+		}
+		grew = true
+		i, off, _ = h.fit(a.pages)
+	}
+	ar := h.arenas[i]
+	if err := ar.file.MapAt(addr, off, a.pages); err != nil {
+		ar.give(off, a.pages)
+		return grew, err
+	}
+	w.used += a.pages // never given back: addresses are not used again
+	a.Ptr, a.At.Arena, a.At.Offset = addr, uint32(i), uint64(off)
+	if old := min(ar.used-off, a.pages); old > 0 {
+		zero(addr, old)
+	}
+	ar.used = max(ar.used, off+a.pages)
+	return grew, nil
+}
+
+//go:noinline
+func zeroPiece(p unsafe.Pointer, n int) { clear(unsafe.Slice((*byte)(p), n)) }
+
+// zero clears in pieces, so that the garbage collector is not held up by one long assembly routine.
+func zero(p unsafe.Pointer, n int) {
+	for n > 0 {
+		k := min(n, 64<<10)
+		zeroPiece(p, k)
+		p, n = unsafe.Add(p, k), n-k
+	}
+}
+
+func (h *Heap) address(n int) (unsafe.Pointer, *window, error) {
+	if k := len(h.windows); k > 0 && h.windows[k-1].size-h.windows[k-1].used >= n {
+		w := &h.windows[k-1]
+		return unsafe.Add(w.base, w.used), w, nil
+	}
+	size := max(windowSize, n)
+	base, err := shm.Reserve(size)
+	for err != nil && size/2 >= n { // a limit on address space (ulimit -v): take less
+		size = shm.RoundUp(size / 2)
+		base, err = shm.Reserve(size)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	h.windows = append(h.windows, window{base: base, size: size})
+	return base, &h.windows[len(h.windows)-1], nil
+}
+
+// fit takes n bytes of the first arena that has room, first fit.
+func (h *Heap) fit(n int) (i, off int, ok bool) {
+	for i, a := range h.arenas {
+		for j, s := range a.free {
+			if s.n < n {
+				continue
+			}
+			if s.n == n {
+				a.free = slices.Delete(a.free, j, j+1)
+			} else {
+				a.free[j] = span{s.off + n, s.n - n}
+			}
+			return i, s.off, true
+		}
+	}
+	return 0, 0, false
+}
+
+func (h *Heap) grow(n int) error {
+	if len(h.arenas) == MaxArenas {
+		return fmt.Errorf("allocate %d bytes: %d arenas are in use and none has room: %w", n, MaxArenas, fault.ErrLimit)
+	}
+	size := max(n, firstArena<<min(len(h.arenas), arenaDoublings))
+	f, err := shm.Create("arena", size)
+	if err != nil && size > n {
+		f, err = shm.Create("arena", n) // short of memory: just what is needed
+	}
+	if err != nil {
+		return err
+	}
+	h.arenas = append(h.arenas, &arena{file: f, free: []span{{0, f.Size()}}})
+	h.dir.publish(f.Ref())
+	return nil
+}
+
+func (a *arena) give(off, n int) {
+	i, _ := slices.BinarySearchFunc(a.free, off, func(s span, off int) int { return s.off - off })
+	if i < len(a.free) && off+n == a.free[i].off {
+		a.free[i].off, a.free[i].n = off, a.free[i].n+n
+	} else {
+		a.free = slices.Insert(a.free, i, span{off, n})
+	}
+	if i > 0 && a.free[i-1].off+a.free[i-1].n == a.free[i].off {
+		a.free[i-1].n += a.free[i].n
+		a.free = slices.Delete(a.free, i, i+1)
+	}
+}
+
+// Adopt makes an allocation of memory that somebody else owns, off the Go heap, and that stays as it is until Free.
+// Peers cannot map it.
+func (h *Heap) Adopt(p unsafe.Pointer, n int) (*Allocation, error) {
+	if p == nil || n <= 0 || uintptr(p)+uintptr(n) < uintptr(p) {
+		return nil, fmt.Errorf("adopt %d bytes at %p: %w", n, p, fault.ErrArgument)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, fmt.Errorf("adopt after the rank's last communicator: %w", fault.ErrClosed)
+	}
+	i, _ := slices.BinarySearchFunc(h.live, uintptr(p), byBase)
+	for _, j := range []int{i - 1, i} {
+		if j >= 0 && j < len(h.live) && h.live[j].Base() < uintptr(p)+uintptr(n) && uintptr(p) < h.live[j].Base()+uintptr(h.live[j].Bytes) {
+			return nil, fmt.Errorf("adopt [%p,+%d): it overlaps memory at %p that is in use: %w", p, n, h.live[j].Ptr, fault.ErrInUse)
+		}
+	}
+	slot, err := h.slot()
+	if err != nil {
+		return nil, err
+	}
+	a := &Allocation{Ptr: p, Bytes: n, Kind: Adopted, heap: h, At: Location{Slot: slot}}
+	h.enter(a)
+	return a, nil
+}
+
+// Lookup is the live allocation that holds [p, p+n), or nil.
+func (h *Heap) Lookup(p uintptr, n int) *Allocation {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i, ok := slices.BinarySearchFunc(h.live, p, byBase)
+	if !ok {
+		i--
+	}
+	if i >= 0 && h.live[i].Contains(p, n) {
+		return h.live[i]
+	}
+	return nil
+}
+
+// Retire ends a's life for everybody: views of it fault, handles to it are refused. The caller has made sure that no
+// operation of this rank uses it, and calls Recycle next. A second Retire is ErrClosed.
+func (h *Heap) Retire(a *Allocation) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if a.freed.Swap(true) {
+		return fmt.Errorf("free: %w", fault.ErrClosed)
+	}
+	h.dir.slots[a.At.Slot].Store(0)
+	if i, ok := slices.BinarySearchFunc(h.live, a.Base(), byBase); ok {
+		h.live = slices.Delete(h.live, i, i+1)
+	}
+	h.freeSlots = append(h.freeSlots, a.At.Slot)
+	switch {
+	case h.closed || a.Kind == Adopted:
+		return nil
+	case h.goHeap:
+		h.slots[a.At.Slot].Store(nil)
+		return nil
+	}
+	err := shm.Retire(a.Ptr, a.pages)
+	if err == nil && !h.quarantine {
+		h.arenas[a.At.Arena].give(int(a.At.Offset), a.pages)
+	}
+	return err
+}
+
+// Quarantine keeps what is freed from now on from being used again: a peer that was lost to a time-out may still read
+// or write it.
+func (h *Heap) Quarantine() {
+	h.mu.Lock()
+	h.quarantine = true
+	h.mu.Unlock()
+}
+
+// Resolve is where n bytes at l are in a GoHeap heap of this process.
+func (h *Heap) Resolve(l Location, n int) (unsafe.Pointer, error) {
+	if l.Slot < MaxSlots {
+		if a := h.slots[l.Slot].Load(); a != nil && a.At.Generation == l.Generation &&
+			n >= 0 && l.Offset <= uint64(a.pages) && n <= a.pages-int(l.Offset) {
+			return unsafe.Add(a.Ptr, l.Offset), nil
+		}
+	}
+	return nil, fmt.Errorf("%d bytes at %+v: %w", n, l, fault.ErrStale)
+}
+
+// Stats is a heap's use of memory.
+type Stats struct {
+	Arenas      int   // memory files
+	ArenaBytes  int64 // their size, all of it allocated
+	Allocations int
+	LiveBytes   int64 // as asked for
+}
+
+// Stats counts.
+func (h *Heap) Stats() Stats {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := Stats{Arenas: len(h.arenas), Allocations: len(h.live)}
+	for _, a := range h.arenas {
+		s.ArenaBytes += int64(a.file.Size())
+	}
+	for _, a := range h.live {
+		s.LiveBytes += int64(a.Bytes)
+	}
+	return s
+}
+
+// Close gives everything back, live allocations too: their views fault from now on.
+func (h *Heap) Close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return fmt.Errorf("heap: %w", fault.ErrClosed)
+	}
+	h.closed = true
+	if h.goHeap {
+		heaps.Delete(h.Domain)
+		return nil
+	}
+	var errs []error
+	for _, w := range h.windows {
+		errs = append(errs, shm.Unmap(w.base, w.size))
+	}
+	for _, a := range h.arenas {
+		errs = append(errs, a.file.Close())
+	}
+	for i := range h.dir.slots[:h.nextSlot] {
+		h.dir.slots[i].Store(0)
+	}
+	errs = append(errs, shm.Unmap(unsafe.Pointer(h.dir), DirectorySize), h.dirFile.Close())
+	h.dir = new(Directory) // late Live and Retire calls find nothing
+	return errors.Join(errs...)
+}

@@ -1,0 +1,200 @@
+package ipc
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// The descriptor service hands this rank's memory files to peers that may not open them through /proc (a hardened
+// kernel, a process that is not dumpable). It listens on an abstract Unix socket, which leaves nothing on disk. A
+// client must run as the same user and prove that it knows the job's secret.
+//
+//	server: 32 bytes of challenge
+//	client: 32 bytes HMAC-SHA256(secret, challenge + request), 24 bytes of request (descriptor, inode, size)
+//	server: 1 byte 1 with the descriptor attached, or 1 byte 0
+const requestTimeout = 10 * time.Second
+
+type server struct {
+	name     string
+	heap     *mem.Heap
+	secret   []byte
+	listener *net.UnixListener
+	serving  sync.WaitGroup
+}
+
+// serve starts the service; nil if there can be none: then /proc is the only way.
+func serve(h *mem.Heap, secret []byte) *server {
+	var id [8]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return nil
+	}
+	name := "@ubcoll-" + hex.EncodeToString(id[:])
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		return nil
+	}
+	s := &server{name: name, heap: h, secret: secret, listener: l}
+	s.serving.Add(1)
+	go s.run()
+	return s
+}
+
+func (s *server) close() {
+	s.listener.Close()
+	s.serving.Wait()
+}
+
+func (s *server) run() {
+	defer s.serving.Done()
+	for {
+		conn, err := s.listener.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(10 * time.Millisecond) // out of descriptors: others may close some
+			continue
+		}
+		s.serving.Add(1)
+		go func() {
+			defer s.serving.Done()
+			defer conn.Close()
+			conn.SetDeadline(time.Now().Add(requestTimeout))
+			s.answer(conn) // the client sees a closed connection if this fails
+		}()
+	}
+}
+
+func (s *server) answer(conn *net.UnixConn) error {
+	if err := sameUser(conn); err != nil {
+		return err
+	}
+	var challenge [32]byte
+	if _, err := rand.Read(challenge[:]); err != nil {
+		return err
+	}
+	if _, err := conn.Write(challenge[:]); err != nil {
+		return err
+	}
+	var msg [32 + 24]byte
+	if _, err := readFull(conn, msg[:]); err != nil {
+		return err
+	}
+	if !hmac.Equal(msg[:32], sign(s.secret, challenge[:], msg[32:])) {
+		_, err := conn.Write([]byte{0})
+		return err
+	}
+	self, err := shm.Self()
+	if err != nil {
+		return err
+	}
+	f := s.heap.File(shm.Ref{Process: self, FD: int(binary.LittleEndian.Uint64(msg[32:])),
+		Inode: binary.LittleEndian.Uint64(msg[40:]), Size: int(binary.LittleEndian.Uint64(msg[48:]))})
+	if f == nil {
+		_, err := conn.Write([]byte{0})
+		return err
+	}
+	_, _, err = conn.WriteMsgUnix([]byte{1}, syscall.UnixRights(f.FD()), nil)
+	return err
+}
+
+func sign(secret, challenge, request []byte) []byte {
+	h := hmac.New(sha256.New, secret)
+	h.Write(challenge)
+	h.Write(request)
+	return h.Sum(nil)
+}
+
+func readFull(conn *net.UnixConn, b []byte) (n int, err error) {
+	for n < len(b) && err == nil {
+		var k int
+		k, err = conn.Read(b[n:])
+		n += k
+	}
+	if n == len(b) {
+		return n, nil
+	}
+	return n, err
+}
+
+// request asks the service called name for the memory file r.
+func request(ctx context.Context, name string, secret []byte, r shm.Ref) (*shm.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", name)
+	if err != nil {
+		return nil, err
+	}
+	conn := c.(*net.UnixConn)
+	defer conn.Close()
+	if t, ok := ctx.Deadline(); ok {
+		conn.SetDeadline(t)
+	}
+	if err := sameUser(conn); err != nil {
+		return nil, err
+	}
+	var challenge [32]byte
+	if _, err := readFull(conn, challenge[:]); err != nil {
+		return nil, err
+	}
+	var msg [32 + 24]byte
+	binary.LittleEndian.PutUint64(msg[32:], uint64(r.FD))
+	binary.LittleEndian.PutUint64(msg[40:], r.Inode)
+	binary.LittleEndian.PutUint64(msg[48:], uint64(r.Size))
+	copy(msg[:32], sign(secret, challenge[:], msg[32:]))
+	if _, err := conn.Write(msg[:]); err != nil {
+		return nil, err
+	}
+	var answer [1]byte
+	oob := make([]byte, 64)
+	n, oobn, _, _, err := conn.ReadMsgUnix(answer[:], oob)
+	if err != nil {
+		return nil, err
+	}
+	if n != 1 || answer[0] != 1 {
+		return nil, fmt.Errorf("%v refused to hand out descriptor %d: %w", r.Process, r.FD, os.ErrPermission)
+	}
+	fd, err := oneDescriptor(oob[:oobn])
+	if err != nil {
+		return nil, err
+	}
+	return shm.Adopt(fd, r)
+}
+
+func oneDescriptor(oob []byte) (int, error) {
+	msgs, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil {
+		return -1, err
+	}
+	var fds []int
+	for i := range msgs {
+		got, err := syscall.ParseUnixRights(&msgs[i])
+		if err != nil {
+			return -1, err
+		}
+		fds = append(fds, got...)
+	}
+	if len(fds) == 1 {
+		return fds[0], nil
+	}
+	for _, fd := range fds {
+		syscall.Close(fd)
+	}
+	return -1, fmt.Errorf("%d descriptors in the answer: %w", len(fds), fault.ErrStale)
+}

@@ -1,0 +1,343 @@
+// Package ipc reaches the memory of other ranks on this host by mapping it: each rank's arenas are memory files, opened
+// through /proc/PID/fd of their owner, or received over a Unix socket where that is not allowed. Importing an arena
+// happens when its owner publishes it, in the background or while waiting; a call finds it mapped.
+package ipc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// Transport is one rank's host memory transport.
+type Transport struct {
+	heap   *mem.Heap
+	secret []byte
+	server *server // nil where no socket could be had
+
+	mu     sync.Mutex
+	peers  map[uint64]*peer // by domain
+	closed atomic.Bool
+	seen   atomic.Uint32 // the doorbell's value when Progress last looked
+	done   chan struct{} // closed when the importer has ended
+}
+
+// New makes the transport of the rank whose heap is h. secret is the job's.
+func New(h *mem.Heap, secret []byte) (engine.Transport, error) {
+	t := &Transport{heap: h, secret: secret, peers: map[uint64]*peer{}}
+	if h.GoHeap() {
+		return t, nil
+	}
+	t.server = serve(h, secret)
+	h.OnArena(t.announce)
+	t.done = make(chan struct{})
+	go t.importer()
+	return t, nil
+}
+
+// card is what peers need to reach this rank.
+type card struct {
+	Domain    uint64      `json:"domain"`
+	Process   shm.Process `json:"process"`
+	Directory shm.Ref     `json:"directory"` // zero for a Go-heap domain
+	Socket    string      `json:"socket,omitempty"`
+}
+
+// Card implements engine.Transport.
+func (t *Transport) Card() (json.RawMessage, error) {
+	self, err := shm.Self()
+	if err != nil {
+		return nil, err
+	}
+	k := card{Domain: t.heap.Domain, Process: self, Directory: t.heap.DirectoryRef()}
+	if t.server != nil {
+		k.Socket = t.server.name
+	}
+	return json.Marshal(k)
+}
+
+// Attach implements engine.Transport. Communicators of one domain share what it reaches.
+func (t *Transport) Attach(ctx context.Context, raw json.RawMessage) (engine.Peer, error) {
+	var k card
+	if err := json.Unmarshal(raw, &k); err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.peers[k.Domain]; p != nil {
+		return p, nil
+	}
+	p := &peer{t: t, card: k, ctx: ctx}
+	p.arenas.Store(&[]arena{})
+	if k.Directory == (shm.Ref{}) {
+		if p.heap = mem.Find(k.Domain); p.heap == nil {
+			return nil, fmt.Errorf("domain %#x is not in this process: %w", k.Domain, fault.ErrStale)
+		}
+		p.dir = p.heap.Directory()
+	} else if err := p.open(); err != nil {
+		return nil, err
+	}
+	t.peers[k.Domain] = p
+	return p, nil
+}
+
+// announce tells the peers that this rank has a new arena.
+func (t *Transport) announce() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.peers {
+		p.ring()
+	}
+}
+
+// importer imports what peers publish while nobody waits. It sleeps on this rank's doorbell.
+func (t *Transport) importer() {
+	defer close(t.done)
+	bell := &t.heap.Directory().Doorbell
+	for !t.closed.Load() {
+		v := bell.Load()
+		t.Progress()
+		if !t.closed.Load() {
+			shm.FutexWait((*uint32)(unsafe.Pointer(bell)), v, 1e9)
+		}
+	}
+}
+
+// Progress implements engine.Transport: a load and a comparison when nothing is pending.
+func (t *Transport) Progress() {
+	if t.heap.GoHeap() {
+		return
+	}
+	v := t.heap.Directory().Doorbell.Load()
+	if t.seen.Load() == v || !t.mu.TryLock() {
+		return
+	}
+	defer t.mu.Unlock()
+	t.seen.Store(v)
+	for _, p := range t.peers {
+		p.sync()
+	}
+}
+
+// Close implements engine.Transport.
+func (t *Transport) Close() error {
+	t.closed.Store(true)
+	if t.done != nil {
+		bell := &t.heap.Directory().Doorbell
+		bell.Add(1)
+		shm.FutexWake((*uint32)(unsafe.Pointer(bell)))
+		<-t.done
+	}
+	if t.server != nil {
+		t.server.close()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var errs []error
+	for _, p := range t.peers {
+		errs = append(errs, p.unmap())
+	}
+	t.peers = nil
+	return errors.Join(errs...)
+}
+
+// Kind implements register.Backend.
+func (t *Transport) Kind() register.Kind { return register.IPC }
+
+// Register implements register.Backend: an allocation from an arena is reachable already, and its handle is where.
+func (t *Transport) Register(m register.Memory) (any, error) {
+	a := t.heap.Lookup(m.Base, m.Bytes)
+	switch {
+	case a == nil || a.At.Generation != m.Generation:
+		return nil, fmt.Errorf("[%#x,+%d) is no allocation of this rank: %w", m.Base, m.Bytes, fault.ErrStale)
+	case a.Kind != mem.Arena:
+		return nil, fmt.Errorf("adopted memory has no file that peers could map (use Alloc): %w", hw.ErrNotSupported)
+	}
+	return a.At, nil
+}
+
+// Deregister implements register.Backend. Peers keep the arena mapped; handles end with the generation.
+func (t *Transport) Deregister(register.Memory, any) error { return nil }
+
+// peer is another rank's memory.
+type peer struct {
+	t    *Transport
+	card card
+	ctx  context.Context // of Attach
+	heap *mem.Heap       // in this process, Go-heap domains only
+	dir  *mem.Directory
+
+	mu        sync.Mutex              // for importing
+	arenas    atomic.Pointer[[]arena] // as imported; grows only
+	populated int                     // how many of them have full page tables; under t.mu
+	failed    error                   // why the last background import failed; under t.mu
+}
+
+type arena struct {
+	base unsafe.Pointer
+	size int
+}
+
+// fetch opens one of the peer's memory files.
+func (p *peer) fetch(ctx context.Context, r shm.Ref) (*shm.File, error) {
+	var f *shm.File
+	err := error(os.ErrPermission)
+	if !avoidProc.Load() {
+		f, err = shm.Open(r)
+	}
+	if err == nil || errors.Is(err, fault.ErrPeerLost) || errors.Is(err, fault.ErrStale) || p.card.Socket == "" {
+		return f, err
+	}
+	f, serr := request(ctx, p.card.Socket, p.t.secret, r)
+	if serr != nil {
+		return nil, fmt.Errorf("%w; over its socket: %w", err, serr)
+	}
+	return f, nil
+}
+
+// avoidProc makes tests take the socket.
+var avoidProc atomic.Bool
+
+func (p *peer) open() error {
+	if p.card.Directory.Process != p.card.Process || p.card.Directory.Size != mem.DirectorySize {
+		return fmt.Errorf("memory directory of %v is not what it should be: %w", p.card.Process, fault.ErrStale)
+	}
+	f, err := p.fetch(p.ctx, p.card.Directory)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	ptr, err := f.Map(0, mem.DirectorySize, true)
+	if err != nil {
+		return err
+	}
+	if p.dir, err = mem.CheckDirectory(ptr, p.card.Domain); err != nil {
+		return errors.Join(err, shm.Unmap(ptr, mem.DirectorySize))
+	}
+	p.sync()
+	if p.failed != nil {
+		return errors.Join(p.failed, p.unmap())
+	}
+	return nil
+}
+
+// ring makes the peer look at this rank's directory.
+func (p *peer) ring() {
+	if p.heap == nil {
+		p.dir.Doorbell.Add(1)
+		shm.FutexWake((*uint32)(unsafe.Pointer(&p.dir.Doorbell)))
+	}
+}
+
+// sync imports all arenas that the peer has published and populates them, in pieces, after they can be used: a call
+// that needs one meanwhile does not wait. The caller holds t.mu.
+func (p *peer) sync() {
+	if p.heap != nil {
+		return
+	}
+	p.failed = p.grow(p.dir.Arenas())
+	for _, a := range (*p.arenas.Load())[p.populated:] {
+		for off := 0; off < a.size; off += populatePiece {
+			shm.Populate(unsafe.Add(a.base, off), min(populatePiece, a.size-off))
+		}
+		p.populated++
+	}
+}
+
+const populatePiece = 4 << 20
+
+// grow imports arenas until there are n.
+func (p *peer) grow(n int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		have := *p.arenas.Load()
+		if len(have) >= n {
+			return nil
+		}
+		a, err := p.load(len(have))
+		if err != nil {
+			return err
+		}
+		grown := append(have[:len(have):len(have)], a)
+		p.arenas.Store(&grown)
+	}
+}
+
+func (p *peer) load(i int) (arena, error) {
+	ref := p.dir.Arena(i, p.card.Process)
+	if ref.Size <= 0 || ref.Size != shm.RoundUp(ref.Size) {
+		return arena{}, fmt.Errorf("arena %d of %v has size %d: %w", i, p.card.Process, ref.Size, fault.ErrStale)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	defer cancel()
+	f, err := p.fetch(ctx, ref)
+	if err != nil {
+		return arena{}, err
+	}
+	defer f.Close()
+	base, err := f.Map(0, ref.Size, false)
+	return arena{base, ref.Size}, err
+}
+
+// Resolve implements engine.Peer.
+func (p *peer) Resolve(l mem.Location, n int) (unsafe.Pointer, error) {
+	if p.heap != nil {
+		return p.heap.Resolve(l, n)
+	}
+	have := *p.arenas.Load()
+	if int(l.Arena) >= len(have) {
+		return p.resolveNew(l, n)
+	}
+	a := have[l.Arena]
+	if n < 0 || l.Offset > uint64(a.size) || n > a.size-int(l.Offset) {
+		return nil, fmt.Errorf("%d bytes at %+v are outside the arena of %d: %w", n, l, a.size, fault.ErrStale)
+	}
+	return unsafe.Add(a.base, l.Offset), nil
+}
+
+// resolveNew is for a location in an arena that is not imported yet: the caller waits, so only what it needs is
+// populated.
+func (p *peer) resolveNew(l mem.Location, n int) (unsafe.Pointer, error) {
+	if int(l.Arena) >= p.dir.Arenas() {
+		return nil, fmt.Errorf("arena %d of %d: %w", l.Arena, p.dir.Arenas(), fault.ErrStale)
+	}
+	if err := p.grow(int(l.Arena) + 1); err != nil {
+		return nil, err
+	}
+	ptr, err := p.Resolve(l, n)
+	if err == nil && n > 0 {
+		page := uintptr(ptr) & uintptr(shm.PageSize-1)
+		shm.Populate(unsafe.Add(ptr, -int(page)), shm.RoundUp(n+int(page)))
+	}
+	return ptr, err
+}
+
+// Live implements engine.Peer.
+func (p *peer) Live(l mem.Location) bool { return p.dir.Live(l) }
+
+// Close implements engine.Peer: the mappings are the domain's and go with it.
+func (p *peer) Close() error { return nil }
+
+func (p *peer) unmap() error {
+	if p.heap != nil {
+		return nil
+	}
+	var errs []error
+	for _, a := range *p.arenas.Load() {
+		errs = append(errs, shm.Unmap(a.base, a.size))
+	}
+	return errors.Join(append(errs, shm.Unmap(unsafe.Pointer(p.dir), mem.DirectorySize))...)
+}

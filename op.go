@@ -1,0 +1,38 @@
+package ubcoll
+
+import (
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Op is how a collective combines elements. All ranks must pass the same.
+type Op struct{ r engine.Reduction }
+
+// The reductions. Integers wrap around on overflow. Min and Max give NaN if any operand is NaN. Avg is the sum divided
+// by the number of ranks, truncated toward zero for integers. Half types are computed in float32. The order of
+// operands is the algorithm's, and the result is bitwise the same on all ranks.
+var (
+	Sum  = Op{engine.Sum}
+	Prod = Op{engine.Prod}
+	Min  = Op{engine.Min}
+	Max  = Op{engine.Max}
+	Avg  = Op{engine.Avg}
+)
+
+// ParseOp reads what Op.String gives: "sum", "prod", "min", "max", "avg".
+func ParseOp(s string) (Op, error) {
+	for _, o := range []Op{Sum, Prod, Min, Max, Avg} {
+		if o.String() == s {
+			return o, nil
+		}
+	}
+	return Op{}, fmt.Errorf("unknown operation %q (one of sum, prod, min, max, avg): %w", s, fault.ErrArgument)
+}
+
+// String is the operation's name: "sum".
+func (o Op) String() string { return o.r.String() }
+
+// Engine is for the packages of this module.
+func (o Op) Engine() engine.Reduction { return o.r }

@@ -1,0 +1,244 @@
+package ubcoll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Exit codes of Main. An error with an ExitCode() int method has its own; a signal gives 128 plus its number.
+const (
+	exitInternal  = 1
+	exitPanic     = 2
+	exitTransport = 3
+	exitTimeout   = 4
+	exitSupport   = 5
+	exitUsage     = 6
+)
+
+// abortGrace is how long a rank whose failure its peers see as well lets them say so before it ends the job.
+const abortGrace = 500 * time.Millisecond
+
+// Main runs run as every rank of the job and returns when it has succeeded. If run fails, panics, or a signal (SIGINT,
+// SIGTERM) comes, it says so once on standard error, with rank and host, aborts the job, and exits with a code: 1
+// internal, 2 panic, 3 peer lost, aborted or ranks disagree, 4 timed out, 5 not supported, 6 usage, 128+n signal n, or
+// what the error's ExitCode() says.
+//
+// The ranks are: with UBCOLL_RANK in the environment, this process, by bootstrap.Env; under a launcher (mpirun, srun),
+// this process, by bootstrap.MPI; else NTHREADS goroutines of this process, one by default. ctx ends when a signal
+// comes. Collective: it opens and closes the Comm around run.
+func Main(o Options, run func(context.Context, *Comm) error) {
+	ctx, stop := withSignals(context.Background())
+	code := mainJob(ctx, o, run)
+	stop()
+	if code != 0 {
+		os.Exit(code)
+	}
+}
+
+func mainJob(ctx context.Context, o Options, run func(context.Context, *Comm) error) int {
+	b, err := findJob()
+	if err != nil {
+		return say(-1, err)
+	}
+	if b == nil {
+		n, err := env.Threads.Get()
+		if err == nil {
+			err = Local(ctx, n, o, run)
+		}
+		if err != nil {
+			return say(-1, err)
+		}
+		return 0
+	}
+	if err := rankJob(ctx, b, o, run); err != nil {
+		code := say(b.Rank(), err)
+		if shared(err) {
+			time.Sleep(abortGrace)
+		}
+		b.Abort(code)
+		return code
+	}
+	if err := b.Close(); err != nil {
+		return say(b.Rank(), err)
+	}
+	return 0
+}
+
+// findJob is the job that this process was started as a rank of, or nil.
+func findJob() (bootstrap.Bootstrap, error) {
+	if env.Rank.IsSet() || env.Size.IsSet() {
+		return bootstrap.Env()
+	}
+	name, size := bootstrap.Launcher()
+	if name == "" {
+		return nil, nil
+	}
+	b, err := bootstrap.MPI()
+	if errors.Is(err, hw.ErrNotSupported) && size == 1 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("started by %s: %w", name, err)
+	}
+	return b, nil
+}
+
+// rankJob is one rank's whole job but for the bootstrap's end.
+func rankJob(ctx context.Context, b bootstrap.Bootstrap, o Options, run func(context.Context, *Comm) error) error {
+	c, err := Open(ctx, b, o)
+	if err != nil {
+		return err
+	}
+	if err := protect(ctx, c, run); err != nil {
+		c.Abort(err)
+		c.Close()
+		return err
+	}
+	if err := c.Close(); err != nil && !errors.Is(err, ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// panicError is a panic of the job's function.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (p *panicError) Error() string { return fmt.Sprintf("panic: %v\n\n%s", p.value, p.stack) }
+
+// ExitCode is what the Go runtime exits with.
+func (p *panicError) ExitCode() int { return exitPanic }
+
+var errGoexit = errors.New("the job's function called runtime.Goexit")
+
+// protect calls run and makes an error of a panic.
+func protect(ctx context.Context, c *Comm, run func(context.Context, *Comm) error) (err error) {
+	if run == nil {
+		return fmt.Errorf("the job's function is nil: %w", ErrArgument)
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			err = &panicError{v, debug.Stack()}
+		}
+	}()
+	return run(ctx, c)
+}
+
+// Local runs run as n goroutine ranks of this process, each with a Comm of its own, and returns when all have returned:
+// nil, or the first error (a panic is one). When one rank fails, the others' waits end with ErrAborted. For tests,
+// examples and laptops; the ranks share memory as processes do.
+func Local(ctx context.Context, n int, o Options, run func(context.Context, *Comm) error) error {
+	if n < 1 {
+		return &Error{Op: "local", Rank: -1, Peer: -1, Err: fmt.Errorf("%d ranks: %w", n, ErrArgument)}
+	}
+	return runLocal(ctx, bootstrap.Local(n), o, run)
+}
+
+func runLocal(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run func(context.Context, *Comm) error) error {
+	var (
+		wg    sync.WaitGroup
+		once  sync.Once
+		first error
+	)
+	for _, b := range bs {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			err := errGoexit
+			defer func() {
+				if err != nil {
+					once.Do(func() { first = err })
+					b.Abort(exitCode(err))
+				}
+				b.Close()
+			}()
+			err = rankJob(ctx, b, o, run)
+		}()
+	}
+	wg.Wait()
+	return first
+}
+
+// shared reports whether the peers will see err by themselves.
+func shared(err error) bool {
+	for _, s := range []error{ErrPeerLost, ErrTimeout, ErrAborted, ErrMismatch} {
+		if errors.Is(err, s) {
+			return true
+		}
+	}
+	return false
+}
+
+func exitCode(err error) int {
+	var own interface{ ExitCode() int }
+	if errors.As(err, &own) {
+		return own.ExitCode()
+	}
+	for _, c := range []struct {
+		is   error
+		code int
+	}{
+		{ErrTimeout, exitTimeout}, {fault.ErrPeerLost, exitTransport}, {ErrAborted, exitTransport},
+		{ErrMismatch, exitTransport}, {hw.ErrNotSupported, exitSupport}, {ErrArgument, exitUsage},
+	} {
+		if errors.Is(err, c.is) {
+			return c.code
+		}
+	}
+	return exitInternal
+}
+
+// say prints err once, in one write so that ranks do not mix, and returns its exit code.
+func say(rank int, err error) int {
+	host, _ := os.Hostname()
+	who := fmt.Sprintf("host %s", host)
+	if rank >= 0 {
+		who = fmt.Sprintf("rank %d on host %s", rank, host)
+	}
+	fmt.Fprintf(os.Stderr, "ubcoll: %s: %v\n", who, err)
+	return exitCode(err)
+}
+
+// signalError is why a context ended.
+type signalError struct{ sig syscall.Signal }
+
+func (e signalError) Error() string { return "signal: " + e.sig.String() }
+func (e signalError) Unwrap() error { return context.Canceled }
+
+// ExitCode is what a shell makes of the signal.
+func (e signalError) ExitCode() int { return 128 + int(e.sig) }
+
+// withSignals ends the context on SIGINT and SIGTERM. A second signal finds the default handling.
+func withSignals(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case s := <-ch:
+			signal.Stop(ch)
+			cancel(signalError{s.(syscall.Signal)})
+		case <-done:
+			signal.Stop(ch)
+		}
+	}()
+	return ctx, func() {
+		close(done)
+		cancel(nil)
+	}
+}
