@@ -101,6 +101,9 @@ func (r *ring) round() error {
 
 // item does one chunk of one step: n elements from element lo on.
 func (r *ring) item(step, lo, n int) error {
+	if n == 0 {
+		return nil // nothing to wait for: the neighbour's item is empty too
+	}
 	off := lo * r.size
 	last := step == 2*r.n-2 // nobody reads what this step leaves
 	out := unsafe.Add(r.dst, off)

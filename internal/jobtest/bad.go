@@ -1,0 +1,188 @@
+package jobtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw"
+)
+
+// Bad makes calls that are wrong on one rank, and checks that every rank gets the error, that it names that rank, and
+// that the communicator works afterwards.
+func Bad(ctx context.Context, c *ubcoll.Comm) error {
+	n := c.Size()
+	bad := n - 1 // the rank that errs
+	mine := c.Rank() == bad
+	x, y := make([]float32, 64), make([]float32, 64)
+	call := func(dst, src ubcoll.Vec, op ubcoll.Op) error { return coll.AllReduce(ctx, c, dst, src, op) }
+	freed, err := ubcoll.Alloc[float32](c, ubcoll.Host, 64)
+	if err != nil {
+		return err
+	}
+	stale := freed.Vec()
+	if err := freed.Free(); err != nil {
+		return err
+	}
+	shifted := ubcoll.Of(make([]byte, 256)).Slice(1, 241).As(dtype.Float32) // at an odd address
+
+	cases := []struct {
+		name string
+		call func() error
+		want error
+		text string // in the error of the other ranks
+	}{
+		{"count differs", func() error {
+			if mine {
+				return call(ubcoll.Of(y[:63]), ubcoll.Of(x[:63]), ubcoll.Sum)
+			}
+			return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum)
+		}, ubcoll.ErrMismatch, "count 63"},
+		{"type differs", func() error {
+			if mine {
+				return call(ubcoll.Of(y).As(dtype.Int32), ubcoll.Of(x).As(dtype.Int32), ubcoll.Sum)
+			}
+			return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum)
+		}, ubcoll.ErrMismatch, "int32"},
+		{"reduction differs", func() error {
+			if mine {
+				return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Max)
+			}
+			return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum)
+		}, ubcoll.ErrMismatch, "max"},
+		{"operation differs", func() error {
+			if mine {
+				return coll.Barrier(ctx, c)
+			}
+			return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum)
+		}, ubcoll.ErrMismatch, "barrier"},
+		{"short destination", refuse(mine, func() error { return call(ubcoll.Of(y[:10]), ubcoll.Of(x), ubcoll.Sum) },
+			func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum) }), ubcoll.ErrArgument, "the destination has 10 elements"},
+		{"nil destination", refuse(mine, func() error { return call(ubcoll.Of[float32](nil), ubcoll.Of(x), ubcoll.Sum) },
+			func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum) }), ubcoll.ErrArgument, "0 elements"},
+		{"zero Vec", refuse(mine, func() error { return call(ubcoll.Vec{}, ubcoll.Of(x), ubcoll.Sum) },
+			func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum) }), ubcoll.ErrArgument, "invalid"},
+		{"zero Op", refuse(mine, func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Op{}) },
+			func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum) }), ubcoll.ErrArgument, "zero Op"},
+		{"misaligned", refuse(mine, func() error { return call(shifted, shifted, ubcoll.Sum) },
+			func() error { return call(ubcoll.Of(y[:60]), ubcoll.Of(x[:60]), ubcoll.Sum) }), ubcoll.ErrArgument, "not aligned"},
+		{"overlap", refuse(mine, func() error { return call(ubcoll.Of(x[1:]), ubcoll.Of(x[:63]), ubcoll.Sum) },
+			func() error { return call(ubcoll.Of(y[:63]), ubcoll.Of(x[:63]), ubcoll.Sum) }), ubcoll.ErrArgument, "overlap"},
+		{"out of range", refuse(mine, func() error { return call(ubcoll.Of(y).Slice(60, 70), ubcoll.Of(x), ubcoll.Sum) },
+			func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum) }), ubcoll.ErrArgument, "[60:70] of 64"},
+		{"freed buffer", refuse(mine, func() error { return call(stale, stale, ubcoll.Sum) },
+			func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum) }), ubcoll.ErrStale, "freed"},
+		{"cancelled before the call", refuse(mine, func() error {
+			gone, cancel := context.WithCancel(ctx)
+			cancel()
+			return coll.AllReduce(gone, c, ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum)
+		}, func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum) }), context.Canceled, "canceled"},
+	}
+	for _, k := range cases {
+		if n == 1 && errors.Is(k.want, ubcoll.ErrMismatch) {
+			continue
+		}
+		err := k.call()
+		if !errors.Is(err, k.want) {
+			return fail(c, "%s: error %v, not %v", k.name, err, k.want)
+		}
+		var e *ubcoll.Error
+		if !errors.As(err, &e) || e.Rank != c.Rank() || e.Seq == 0 {
+			return fail(c, "%s: error %#v does not say rank and sequence", k.name, err)
+		}
+		if !mine && (!strings.Contains(err.Error(), fmt.Sprintf("rank %d", bad)) || !strings.Contains(err.Error(), k.text)) && n > 2 {
+			return fail(c, "%s: error %q names neither rank %d nor %q", k.name, err, bad, k.text)
+		}
+		if !mine && n == 2 && !strings.Contains(err.Error(), k.text) {
+			return fail(c, "%s: error %q does not have %q", k.name, err, k.text)
+		}
+		if err := c.Err(); err != nil {
+			return fail(c, "%s: the communicator is broken: %v", k.name, err)
+		}
+		// It works as before.
+		z := []int32{1}
+		if err := coll.AllReduce(ctx, c, ubcoll.Of(z), ubcoll.Of(z), ubcoll.Sum); err != nil || z[0] != int32(n) {
+			return fail(c, "%s: after it: %v %v", k.name, z, err)
+		}
+	}
+	return errors.Join(badLocal(ctx, c), badConcurrent(ctx, c))
+}
+
+func refuse(mine bool, wrong, right func() error) func() error {
+	if mine {
+		return wrong
+	}
+	return right
+}
+
+// badLocal makes local calls that are wrong.
+func badLocal(ctx context.Context, c *ubcoll.Comm) error {
+	b, err := ubcoll.Alloc[float64](c, ubcoll.Host, 1000)
+	if err != nil {
+		return err
+	}
+	want := func(name string, err, is error) error {
+		if !errors.Is(err, is) {
+			return fail(c, "%s: error %v, not %v", name, err, is)
+		}
+		return nil
+	}
+	r, err := c.RegisterBuffer(b.Vec().Slice(10, 20))
+	if err != nil {
+		return err
+	}
+	errs := []error{want("free while registered", b.Free(), ubcoll.ErrInUse), r.Close(),
+		want("second close of a registration", r.Close(), ubcoll.ErrClosed)}
+	_, err = c.RegisterBuffer(ubcoll.Of(make([]float32, 10)))
+	errs = append(errs, want("registering Go memory", err, ubcoll.ErrArgument))
+	_, err = c.RegisterBuffer(b.Vec().Slice(990, 1001))
+	errs = append(errs, want("registering out of range", err, ubcoll.ErrArgument))
+	_, err = c.RegisterBuffer(b.Vec().Slice(5, 5))
+	errs = append(errs, want("registering nothing", err, ubcoll.ErrArgument))
+	_, err = ubcoll.Alloc[float64](c, ubcoll.Host, -1)
+	errs = append(errs, want("allocating -1", err, ubcoll.ErrArgument))
+	_, err = ubcoll.Alloc[float64](c, ubcoll.CUDA(0), 1)
+	errs = append(errs, want("allocating on a device", err, hw.ErrNotSupported))
+	_, err = ubcoll.Adopt(c, ubcoll.Host, nil, 10)
+	errs = append(errs, want("adopting nil", err, ubcoll.ErrArgument))
+	errs = append(errs, want("copying too much", b.CopyFrom(ctx, make([]float64, 1001)), ubcoll.ErrArgument))
+	v := b.Vec()
+	errs = append(errs, b.Free(), want("second free", b.Free(), ubcoll.ErrClosed),
+		want("copying from a freed buffer", b.CopyTo(ctx, make([]float64, 1)), ubcoll.ErrStale))
+	_, err = c.RegisterBuffer(v)
+	errs = append(errs, want("registering a freed buffer", err, ubcoll.ErrStale))
+	if b.Slice() != nil {
+		errs = append(errs, fail(c, "Slice of a freed buffer is not nil"))
+	}
+	return errors.Join(errs...)
+}
+
+// badConcurrent calls from a second goroutine while the first is inside, and closes then.
+func badConcurrent(ctx context.Context, c *ubcoll.Comm) error {
+	if c.Size() == 1 {
+		return nil
+	}
+	x := []int64{1}
+	if c.Rank() == 0 { // the others wait inside for this one
+		time.Sleep(50 * time.Millisecond)
+		return coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum)
+	}
+	done := make(chan error, 1)
+	go func() { done <- coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum) }()
+	time.Sleep(10 * time.Millisecond)
+	y := []int64{1}
+	second := coll.AllReduce(ctx, c, ubcoll.Of(y), ubcoll.Of(y), ubcoll.Sum)
+	closing := c.Close()
+	if err := <-done; err != nil {
+		return err
+	}
+	if !errors.Is(second, ubcoll.ErrBusy) || !errors.Is(closing, ubcoll.ErrBusy) {
+		return fail(c, "a second call gave %v, Close gave %v, not ErrBusy", second, closing)
+	}
+	return nil
+}

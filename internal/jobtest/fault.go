@@ -1,0 +1,313 @@
+package jobtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+)
+
+// Kill reduces without end, from registered and from Go memory in turn, until a peer is lost, and writes what it then
+// knows to a file of its own in JOBTEST_DIR: the rank it names and when. The test kills some rank at some moment, and
+// looks into the files. A file rank-N.ready says that the rank is inside.
+func Kill(ctx context.Context, c *ubcoll.Comm) error {
+	dir := os.Getenv("JOBTEST_DIR")
+	if dir == "" {
+		return fmt.Errorf("JOBTEST_DIR is not set: %w", ubcoll.ErrArgument)
+	}
+	ready := filepath.Join(dir, fmt.Sprintf("rank-%d.ready", c.Rank()))
+	if err := os.WriteFile(ready, []byte(fmt.Sprint(os.Getpid())), 0o600); err != nil {
+		return err
+	}
+	b, err := ubcoll.Alloc[float32](c, ubcoll.Host, 300000)
+	if err != nil {
+		return err
+	}
+	x := make([]float32, 50000)
+	for k := 0; ; k++ {
+		v := b.Vec()
+		if k%2 == 1 {
+			v = ubcoll.Of(x)
+		}
+		err := coll.AllReduce(ctx, c, v, v, ubcoll.Max)
+		if err == nil {
+			continue
+		}
+		var e *ubcoll.Error
+		if !errors.As(err, &e) {
+			e = &ubcoll.Error{Peer: -1, Err: err}
+		}
+		report := fmt.Sprintf("%d %d lost=%v %v", e.Peer, time.Now().UnixNano(), errors.Is(err, ubcoll.ErrPeerLost), err)
+		path := filepath.Join(dir, fmt.Sprintf("rank-%d.report", c.Rank()))
+		if werr := os.WriteFile(path+".tmp", []byte(report), 0o600); werr != nil {
+			return werr
+		}
+		if werr := os.Rename(path+".tmp", path); werr != nil {
+			return werr
+		}
+		if again := coll.AllReduce(ctx, c, v, v, ubcoll.Max); again == nil || c.Err() == nil {
+			return fail(c, "a broken communicator worked: %v", again)
+		}
+		return err
+	}
+}
+
+// ExitEarly has the last rank return before a collective that the others call.
+func ExitEarly(ctx context.Context, c *ubcoll.Comm) error {
+	if c.Size() == 1 || c.Rank() == c.Size()-1 {
+		return nil
+	}
+	start := time.Now()
+	err := coll.Barrier(ctx, c)
+	var e *ubcoll.Error
+	if !errors.Is(err, ubcoll.ErrPeerLost) || !errors.As(err, &e) || e.Peer != c.Size()-1 {
+		return fail(c, "a rank that left gave %v, not ErrPeerLost about rank %d", err, c.Size()-1)
+	}
+	if d := time.Since(start); d > 2*time.Second {
+		return fail(c, "noticed after %v", d)
+	}
+	return nil
+}
+
+// descriptors counts this process' open descriptors and mappings.
+func descriptors() (fds, maps int, err error) {
+	es, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0, 0, err
+	}
+	m, err := os.ReadFile("/proc/self/maps")
+	for _, b := range m {
+		if b == '\n' {
+			maps++
+		}
+	}
+	return len(es), maps, err
+}
+
+func resident() (kib int, err error) {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0, err
+	}
+	var size, rss int
+	if _, err := fmt.Sscan(string(b), &size, &rss); err != nil {
+		return 0, err
+	}
+	return rss * os.Getpagesize() / 1024, nil
+}
+
+// Churn registers and deregisters, allocates and frees 100,000 times, and checks that descriptors, mappings,
+// goroutines and resident memory have not grown.
+func Churn(ctx context.Context, c *ubcoll.Comm) error {
+	round := func(k int) error {
+		b, err := ubcoll.Alloc[byte](c, ubcoll.Host, 4096*(1+k%3))
+		if err != nil {
+			return err
+		}
+		b.Slice()[k%4096] = 1
+		for i := 0; i < 10; i++ {
+			r, err := c.RegisterBuffer(b.Vec().Slice(i, 1000+i))
+			if err != nil {
+				return err
+			}
+			if err := r.Close(); err != nil {
+				return err
+			}
+		}
+		return b.Free()
+	}
+	// First as many rounds as it takes for the Go heap to find its size.
+	for k := 0; k < 1000; k++ {
+		if err := round(k); err != nil {
+			return err
+		}
+	}
+	runtime.GC()
+	fds, maps, err := descriptors()
+	if err != nil {
+		return err
+	}
+	rss, err := resident()
+	if err != nil {
+		return err
+	}
+	routines := runtime.NumGoroutine()
+	for k := 0; k < 10000; k++ {
+		if err := round(k); err != nil {
+			return fail(c, "round %d: %w", k, err)
+		}
+	}
+	runtime.GC()
+	fds2, maps2, err := descriptors()
+	if err != nil {
+		return err
+	}
+	rss2, err := resident()
+	if err != nil {
+		return err
+	}
+	// Goroutine ranks share the process, whose mappings the Go heap adds to now and then.
+	if fds2 > fds || maps2 > maps+8 || runtime.NumGoroutine() > routines || rss2 > rss+8<<10 {
+		return fail(c, "descriptors %d to %d, mappings %d to %d, goroutines %d to %d, resident %d to %d KiB", fds, fds2,
+			maps, maps2, routines, runtime.NumGoroutine(), rss, rss2)
+	}
+	return coll.Barrier(ctx, c)
+}
+
+// Imports allocates more and more, so that new arenas come between calls, and reduces from each at once.
+func Imports(ctx context.Context, c *ubcoll.Comm) error {
+	for k := 0; k < 12; k++ {
+		n := 1 << (12 + k)
+		if err := one[float32](ctx, c, ubcoll.Sum, n, k%2 == 0, alloced, registered, uint64(k)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Steady makes calls for somebody who counts system calls: first some to warm up, then, between two writes to standard
+// error that mark the place, 100 more.
+func Steady(ctx context.Context, c *ubcoll.Comm) error {
+	src, err := hold[float32](c, registered, 1<<20)
+	if err != nil {
+		return err
+	}
+	dst, err := hold[float32](c, registered, 1<<20)
+	if err != nil {
+		return err
+	}
+	call := func(n int) error {
+		for ; n > 0; n-- {
+			if err := coll.AllReduce(ctx, c, dst.vec, src.vec, ubcoll.Sum); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := call(1); err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "steady: begin")
+	if err := call(100); err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "steady: end")
+	return errors.Join(src.free(), dst.free())
+}
+
+// Pauses measures how long ReadMemStats, which stops the world, takes during a wait and during a 64 MiB all-reduce.
+func Pauses(ctx context.Context, c *ubcoll.Comm) error {
+	src, err := hold[float32](c, registered, 16<<20)
+	if err != nil {
+		return err
+	}
+	measure := func(what string, during func() error) error {
+		done := make(chan error, 1)
+		go func() { done <- during() }()
+		var took []time.Duration
+		var m runtime.MemStats
+		for {
+			select {
+			case err := <-done:
+				slices.Sort(took)
+				if len(took) == 0 {
+					return err
+				}
+				p99 := took[len(took)*99/100]
+				fmt.Fprintf(os.Stderr, "pauses: rank %d: %s: %d stops, median %v, p99 %v, max %v\n", c.Rank(), what,
+					len(took), took[len(took)/2], p99, took[len(took)-1])
+				return err
+			default:
+				start := time.Now()
+				runtime.ReadMemStats(&m)
+				took = append(took, time.Since(start))
+				time.Sleep(200 * time.Microsecond)
+			}
+		}
+	}
+	if c.Rank() == 0 { // the others wait for it
+		time.Sleep(500 * time.Millisecond)
+		if err := coll.Barrier(ctx, c); err != nil {
+			return err
+		}
+	} else if err := measure("wait", func() error { return coll.Barrier(ctx, c) }); err != nil {
+		return err
+	}
+	for i := 0; i < 2; i++ { // the first one faults pages in
+		err := measure("64 MiB", func() error {
+			for k := 0; k < 10; k++ {
+				if err := coll.AllReduce(ctx, c, src.vec, src.vec, ubcoll.Max); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return src.free()
+}
+
+// FirstUse measures the first all-reduce of a registered 1 MiB buffer that lies in a new, large arena, and how soon
+// rank 0's abort is seen.
+func FirstUse(ctx context.Context, c *ubcoll.Comm) error {
+	for k := 0; k < 5; k++ {
+		big, err := ubcoll.Alloc[byte](c, ubcoll.Host, 48<<20<<(k/2)) // takes up the arenas there are
+		if err != nil {
+			return err
+		}
+		b, err := hold[float32](c, registered, 1<<18)
+		if err != nil {
+			return err
+		}
+		if err := coll.Barrier(ctx, c); err != nil {
+			return err
+		}
+		start := time.Now()
+		if err := coll.AllReduce(ctx, c, b.vec, b.vec, ubcoll.Sum); err != nil {
+			return err
+		}
+		first := time.Since(start)
+		start = time.Now()
+		if err := coll.AllReduce(ctx, c, b.vec, b.vec, ubcoll.Sum); err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "first-use: rank %d: first %v, second %v\n", c.Rank(), first, time.Since(start))
+		if err := errors.Join(b.free(), big.Free()); err != nil {
+			return err
+		}
+	}
+	if c.Size() == 1 {
+		return nil
+	}
+	stamp := []int64{0}
+	if c.Rank() == 0 {
+		time.Sleep(300 * time.Millisecond)
+		stamp[0] = time.Now().UnixNano()
+		os.WriteFile(abortFile(), []byte(fmt.Sprint(stamp[0])), 0o600)
+		c.Abort(errors.New("on purpose"))
+		return nil
+	}
+	err := coll.Barrier(ctx, c)
+	seen := time.Now().UnixNano()
+	if !errors.Is(err, ubcoll.ErrAborted) {
+		return fail(c, "abort gave %v", err)
+	}
+	b, rerr := os.ReadFile(abortFile())
+	if rerr != nil {
+		return rerr
+	}
+	fmt.Sscan(string(b), &stamp[0])
+	fmt.Fprintf(os.Stderr, "first-use: rank %d: abort seen after %v\n", c.Rank(), time.Duration(seen-stamp[0]))
+	return nil
+}
+
+func abortFile() string { return filepath.Join(os.Getenv("JOBTEST_DIR"), "abort") }
