@@ -89,8 +89,9 @@ func (c *Comm) run(ctx context.Context, w *Work) error {
 
 func (c *Comm) perform(ctx context.Context, w *Work) error {
 	bad := w.Err
-	if bad == nil {
-		bad = ctx.Err()
+	if bad == nil && ctx.Err() != nil {
+		bad = context.Cause(ctx)
+		ctx = context.WithoutCancel(ctx) // the peers must still be heard out, for Options.Timeout at most
 	}
 	if bad == nil && w.Acquire != nil {
 		bad = w.Acquire(c, w)

@@ -1,0 +1,107 @@
+package jobtest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+func local(t *testing.T, n int, o ubcoll.Options, suites ...string) {
+	t.Helper()
+	t.Logf("TEST_SEED=%d", Seed())
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	for _, name := range suites {
+		start := time.Now()
+		require.NoError(t, ubcoll.Local(t.Context(), n, o, Suites[name]), name)
+		t.Logf("%s: %v", name, time.Since(start).Round(time.Millisecond))
+	}
+}
+
+// TestLocal runs the suites as goroutine ranks. With the race detector, that shows that every hand-off is ordered.
+func TestLocal(t *testing.T) {
+	sizes := []int{1, 2, 3, 4, 8}
+	suites := []string{"matrix", "random", "bad", "order", "imports", "exit-early"}
+	if race.Enabled || testing.Short() {
+		sizes, suites = []int{1, 2, 3}, []string{"random", "bad", "order", "exit-early"}
+	}
+	for _, n := range sizes {
+		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) { local(t, n, ubcoll.Options{}, suites...) })
+	}
+}
+
+func TestPolicies(t *testing.T) {
+	for _, p := range []register.Policy{register.Auto, register.Explicit, register.Off} {
+		t.Run(p.String(), func(t *testing.T) { local(t, 3, ubcoll.Options{Register: p}, "random", "order") })
+	}
+}
+
+func TestChurnLocal(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector's own memory grows")
+	}
+	local(t, 2, ubcoll.Options{}, "churn")
+}
+
+// TestCancel cancels one rank's context during a call; the others learn of it.
+func TestCancel(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(100*time.Millisecond, cancel)
+	err := ubcoll.Local(context.Background(), 3, ubcoll.Options{}, func(_ context.Context, c *ubcoll.Comm) error {
+		if c.Rank() == 1 {
+			<-ctx.Done()
+			time.Sleep(100 * time.Millisecond)
+			return nil
+		}
+		x := ubcoll.Of([]int32{1})
+		if c.Rank() == 0 {
+			return Barrier(ctx, c, x)
+		}
+		return Barrier(context.Background(), c, x)
+	})
+	require.Error(t, err)
+	require.True(t, isAny(err, context.Canceled, ubcoll.ErrAborted, ubcoll.ErrPeerLost), "%v", err)
+}
+
+// TestTimeout has one rank never come.
+func TestTimeout(t *testing.T) {
+	quit := make(chan struct{})
+	err := ubcoll.Local(t.Context(), 3, ubcoll.Options{Timeout: 300 * time.Millisecond}, func(ctx context.Context, c *ubcoll.Comm) error {
+		if c.Rank() == 1 {
+			<-quit
+			return nil
+		}
+		start := time.Now()
+		err := Barrier(ctx, c, ubcoll.Of([]int32{1}))
+		if took := time.Since(start); took < 290*time.Millisecond || took > 2*time.Second {
+			return fmt.Errorf("timed out after %v", took)
+		}
+		if c.Rank() == 0 {
+			time.Sleep(50 * time.Millisecond)
+			close(quit)
+		}
+		return err
+	})
+	require.ErrorIs(t, err, ubcoll.ErrTimeout)
+	var e *ubcoll.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, 1, e.Peer)
+}
+
+// TestPanic is a rank that panics: the job ends, and the panic is the error.
+func TestPanic(t *testing.T) {
+	err := ubcoll.Local(t.Context(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		if c.Rank() == 2 {
+			panic("on purpose")
+		}
+		return Barrier(ctx, c, ubcoll.Of([]int32{1}))
+	})
+	require.ErrorContains(t, err, "panic: on purpose")
+}

@@ -1,0 +1,185 @@
+package jobtest
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	mrand "math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// program is the job program, built once.
+var program = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "ubcoll-jobtest-")
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(dir, "job")
+	args := []string{"build", "-o", bin}
+	if race.Enabled {
+		args = append(args, "-race")
+	}
+	out, err := exec.Command("go", append(args, "./job")...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return bin, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if bin, err := program(); err == nil {
+		os.RemoveAll(filepath.Dir(bin))
+	}
+	os.Exit(code)
+}
+
+// job is a job of real processes that have nothing but their environment.
+type job struct {
+	cmds   []*exec.Cmd
+	output []*bytes.Buffer
+}
+
+func start(t *testing.T, n int, extra []string, args ...string) *job {
+	t.Helper()
+	bin, err := program()
+	require.NoError(t, err)
+	var id [16]byte
+	rand.Read(id[:])
+	name := hex.EncodeToString(id[:])
+	j := &job{}
+	for r := 0; r < n; r++ {
+		cmd := exec.Command(bin, args...)
+		cmd.Env = append(append(os.Environ(), bootstrap.EnvVars(r, n, "unix:@"+name[:12], name)...), extra...)
+		out := &bytes.Buffer{}
+		cmd.Stdout, cmd.Stderr = out, out
+		require.NoError(t, cmd.Start())
+		j.cmds, j.output = append(j.cmds, cmd), append(j.output, out)
+	}
+	t.Cleanup(func() {
+		for _, c := range j.cmds {
+			c.Process.Kill()
+		}
+	})
+	return j
+}
+
+// wait waits for all processes, and kills them after d.
+func (j *job) wait(d time.Duration) []error {
+	timer := time.AfterFunc(d, func() {
+		for _, c := range j.cmds {
+			c.Process.Kill()
+		}
+	})
+	defer timer.Stop()
+	errs := make([]error, len(j.cmds))
+	for r, c := range j.cmds {
+		errs[r] = c.Wait()
+	}
+	return errs
+}
+
+func TestProcesses(t *testing.T) {
+	sizes := []int{1, 2, 3, 4, 8}
+	suites := []string{"matrix", "random", "bad", "order", "imports", "exit-early"}
+	if testing.Short() || race.Enabled {
+		sizes, suites = []int{2, 3}, []string{"random", "bad", "order", "exit-early"}
+	}
+	for _, n := range sizes {
+		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
+			j := start(t, n, nil, suites...)
+			for r, err := range j.wait(3 * time.Minute) {
+				require.NoError(t, err, "rank %d: %s", r, j.output[r])
+			}
+			t.Log(j.output[0])
+		})
+	}
+}
+
+// leftovers is what jobs must not leave behind.
+func leftovers(t *testing.T) (left []string) {
+	t.Helper()
+	for _, dir := range []string{"/dev/shm", os.TempDir()} {
+		es, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		for _, e := range es {
+			if strings.Contains(e.Name(), "ubcoll") && !strings.HasPrefix(e.Name(), "ubcoll-jobtest-") {
+				left = append(left, filepath.Join(dir, e.Name()))
+			}
+		}
+	}
+	return left
+}
+
+// TestKill kills a random rank at a random moment, again and again: every survivor must say which one within two
+// seconds, and nothing may be left behind.
+func TestKill(t *testing.T) {
+	rounds := 50
+	if testing.Short() || race.Enabled {
+		rounds = 5
+	}
+	seed := Seed()
+	if os.Getenv("TEST_SEED") == "" {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("TEST_SEED=%d", seed)
+	pick := mrand.New(mrand.NewPCG(seed, 0))
+	for k := 0; k < rounds; k++ {
+		killOne(t, 2+pick.IntN(3), pick)
+	}
+}
+
+func killOne(t *testing.T, n int, pick *mrand.Rand) {
+	dir := t.TempDir()
+	j := start(t, n, []string{"JOBTEST_DIR=" + dir}, "kill")
+	done := make(chan []error, 1)
+	go func() { done <- j.wait(time.Minute) }()
+	for r := 0; r < n; r++ {
+		require.Eventually(t, exists(dir, r, "ready"), 30*time.Second, time.Millisecond, "rank %d: %s", r, j.output[r])
+	}
+	time.Sleep(time.Duration(pick.IntN(100_000)) * time.Microsecond)
+	victim := pick.IntN(n)
+	require.NoError(t, j.cmds[victim].Process.Kill())
+	killed := time.Now()
+	<-done
+	checkReports(t, dir, n, victim, killed, func(r int) string { return j.output[r].String() })
+	require.Empty(t, leftovers(t))
+}
+
+func exists(dir string, r int, kind string) func() bool {
+	return func() bool {
+		_, err := os.Stat(filepath.Join(dir, fmt.Sprintf("rank-%d.%s", r, kind)))
+		return err == nil
+	}
+}
+
+func checkReports(t *testing.T, dir string, n, victim int, killed time.Time, output func(int) string) {
+	t.Helper()
+	for r := 0; r < n; r++ {
+		if r == victim {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("rank-%d.report", r)))
+		require.NoError(t, err, "rank %d wrote no report: %s", r, output(r))
+		var about int
+		var at int64
+		var lost string
+		_, err = fmt.Sscan(string(b), &about, &at, &lost)
+		require.NoError(t, err, "%s", b)
+		require.Equal(t, victim, about, "%s", b)
+		require.Equal(t, "lost=true", lost, "%s", b)
+		require.Less(t, time.Unix(0, at).Sub(killed), 2*time.Second, "%s", b)
+	}
+}
