@@ -61,6 +61,9 @@ func Kill(ctx context.Context, c *ubcoll.Comm) error {
 
 // ExitEarly has the last rank return before a collective that the others call.
 func ExitEarly(ctx context.Context, c *ubcoll.Comm) error {
+	if err := coll.Barrier(ctx, c); err != nil {
+		return err
+	}
 	if c.Size() == 1 || c.Rank() == c.Size()-1 {
 		return nil
 	}
@@ -163,7 +166,7 @@ func Churn(ctx context.Context, c *ubcoll.Comm) error {
 
 // Imports allocates more and more, so that new arenas come between calls, and reduces from each at once.
 func Imports(ctx context.Context, c *ubcoll.Comm) error {
-	for k := 0; k < 12; k++ {
+	for k := 0; k < 9; k++ {
 		n := 1 << (12 + k)
 		if err := one[float32](ctx, c, ubcoll.Sum, n, k%2 == 0, alloced, registered, uint64(k)); err != nil {
 			return err

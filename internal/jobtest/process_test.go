@@ -54,15 +54,25 @@ type job struct {
 
 func start(t *testing.T, n int, extra []string, args ...string) *job {
 	t.Helper()
+	return startEach(t, n, func(int) []string { return extra }, args...)
+}
+
+func startEach(t *testing.T, n int, extra func(rank int) []string, args ...string) *job {
+	t.Helper()
 	bin, err := program()
 	require.NoError(t, err)
+	return startProgram(t, bin, n, extra, args...)
+}
+
+func startProgram(t *testing.T, bin string, n int, extra func(rank int) []string, args ...string) *job {
+	t.Helper()
 	var id [16]byte
 	rand.Read(id[:])
 	name := hex.EncodeToString(id[:])
 	j := &job{}
 	for r := 0; r < n; r++ {
 		cmd := exec.Command(bin, args...)
-		cmd.Env = append(append(os.Environ(), bootstrap.EnvVars(r, n, "unix:@"+name[:12], name)...), extra...)
+		cmd.Env = append(append(os.Environ(), bootstrap.EnvVars(r, n, "unix:@"+name[:12], name)...), extra(r)...)
 		out := &bytes.Buffer{}
 		cmd.Stdout, cmd.Stderr = out, out
 		require.NoError(t, cmd.Start())
@@ -101,7 +111,9 @@ func TestProcesses(t *testing.T) {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
 			j := start(t, n, nil, suites...)
 			for r, err := range j.wait(3 * time.Minute) {
-				require.NoError(t, err, "rank %d: %s", r, j.output[r])
+				if err != nil {
+					t.Errorf("rank %d: %v: %s", r, err, j.output[r])
+				}
 			}
 			t.Log(j.output[0])
 		})

@@ -11,6 +11,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw"
@@ -102,17 +103,39 @@ func (t *Transport) announce() {
 	}
 }
 
-// importer imports what peers publish while nobody waits. It sleeps on this rank's doorbell.
+// importer imports what peers publish while nobody waits, and fills the page tables of what is imported. It sleeps on
+// this rank's doorbell.
 func (t *Transport) importer() {
 	defer close(t.done)
 	bell := &t.heap.Directory().Doorbell
 	for !t.closed.Load() {
 		v := bell.Load()
 		t.Progress()
-		if !t.closed.Load() {
+		if !t.populate() && !t.closed.Load() {
 			shm.FutexWait((*uint32)(unsafe.Pointer(bell)), v, 1e9)
 		}
 	}
+}
+
+// populate fills the page tables of one piece of some peer's arena, and then rests, so that the program's own threads
+// hardly notice. Until it has come to a page, the first touch of that page faults, which is much the same work. It
+// reports whether there was anything to do.
+func (t *Transport) populate() bool {
+	t.mu.Lock()
+	var piece unsafe.Pointer
+	var n int
+	for _, p := range t.peers {
+		if piece, n = p.unpopulated(); n > 0 {
+			break
+		}
+	}
+	t.mu.Unlock()
+	if n == 0 {
+		return false
+	}
+	shm.Populate(piece, n)
+	time.Sleep(time.Millisecond)
+	return true
 }
 
 // Progress implements engine.Transport: a load and a comparison when nothing is pending.
@@ -179,10 +202,11 @@ type peer struct {
 	heap *mem.Heap       // in this process, Go-heap domains only
 	dir  *mem.Directory
 
-	mu        sync.Mutex              // for importing
-	arenas    atomic.Pointer[[]arena] // as imported; grows only
-	populated int                     // how many of them have full page tables; under t.mu
-	failed    error                   // why the last background import failed; under t.mu
+	mu     sync.Mutex              // for importing
+	arenas atomic.Pointer[[]arena] // as imported; grows only
+	failed error                   // why the last background import failed; under t.mu
+
+	popArena, popOffset int // how far the page tables are filled; under t.mu
 }
 
 type arena struct {
@@ -241,22 +265,29 @@ func (p *peer) ring() {
 	}
 }
 
-// sync imports all arenas that the peer has published and populates them, in pieces, after they can be used: a call
-// that needs one meanwhile does not wait. The caller holds t.mu.
+// sync imports all arenas that the peer has published. The caller holds t.mu.
 func (p *peer) sync() {
-	if p.heap != nil {
-		return
-	}
-	p.failed = p.grow(p.dir.Arenas())
-	for _, a := range (*p.arenas.Load())[p.populated:] {
-		for off := 0; off < a.size; off += populatePiece {
-			shm.Populate(unsafe.Add(a.base, off), min(populatePiece, a.size-off))
-		}
-		p.populated++
+	if p.heap == nil {
+		p.failed = p.grow(p.dir.Arenas())
 	}
 }
 
-const populatePiece = 4 << 20
+const populatePiece = 1 << 20
+
+// unpopulated is the next piece of the peer's arenas whose page tables may be empty. The caller holds t.mu.
+func (p *peer) unpopulated() (unsafe.Pointer, int) {
+	have := *p.arenas.Load()
+	for p.popArena < len(have) && p.popOffset >= have[p.popArena].size {
+		p.popArena, p.popOffset = p.popArena+1, 0
+	}
+	if p.popArena >= len(have) {
+		return nil, 0
+	}
+	a := have[p.popArena]
+	piece, n := unsafe.Add(a.base, p.popOffset), min(populatePiece, a.size-p.popOffset)
+	p.popOffset += n
+	return piece, n
+}
 
 // grow imports arenas until there are n.
 func (p *peer) grow(n int) error {
@@ -308,8 +339,7 @@ func (p *peer) Resolve(l mem.Location, n int) (unsafe.Pointer, error) {
 	return unsafe.Add(a.base, l.Offset), nil
 }
 
-// resolveNew is for a location in an arena that is not imported yet: the caller waits, so only what it needs is
-// populated.
+// resolveNew is for a location in an arena that is not imported yet.
 func (p *peer) resolveNew(l mem.Location, n int) (unsafe.Pointer, error) {
 	if int(l.Arena) >= p.dir.Arenas() {
 		return nil, fmt.Errorf("arena %d of %d: %w", l.Arena, p.dir.Arenas(), fault.ErrStale)
@@ -317,12 +347,7 @@ func (p *peer) resolveNew(l mem.Location, n int) (unsafe.Pointer, error) {
 	if err := p.grow(int(l.Arena) + 1); err != nil {
 		return nil, err
 	}
-	ptr, err := p.Resolve(l, n)
-	if err == nil && n > 0 {
-		page := uintptr(ptr) & uintptr(shm.PageSize-1)
-		shm.Populate(unsafe.Add(ptr, -int(page)), shm.RoundUp(n+int(page)))
-	}
-	return ptr, err
+	return p.Resolve(l, n)
 }
 
 // Live implements engine.Peer.

@@ -1,0 +1,179 @@
+// Package env is the one table of every environment variable that the project reads. Nothing else in the tree looks
+// up a UBCOLL_ variable, so that the documentation, the doctor and the agreement of the ranks all see the same list.
+package env
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Info describes one variable.
+type Info struct {
+	Name    string
+	Kind    string // "number", "duration", "text", "list", or the choices: "auto|explicit|off"
+	Default string // what an unset or empty variable means; "" is none
+	JobWide bool   // ranks must agree on it; Open compares the effective values
+	Secret  bool   // never print the value
+	Doc     string // one sentence
+}
+
+// Var is one variable with values of type T. All methods are local and safe for concurrent use; they read the
+// environment at each call.
+type Var[T any] struct {
+	Info
+	parse func(string) (T, error)
+}
+
+// IsSet reports whether the environment has the variable with a value that is not empty.
+func (v *Var[T]) IsSet() bool { return os.Getenv(v.Name) != "" }
+
+// Get is the variable's value, or its default where it is unset or empty. The error names the variable and, unless it
+// is a secret, the value.
+func (v *Var[T]) Get() (T, error) {
+	s := os.Getenv(v.Name)
+	if s == "" {
+		s = v.Default
+		if s == "" {
+			var zero T
+			return zero, nil
+		}
+	}
+	x, err := v.parse(s)
+	switch {
+	case err == nil:
+		return x, nil
+	case v.Secret:
+		return x, fmt.Errorf("%s: %w", v.Name, err)
+	}
+	return x, fmt.Errorf("%s=%q: %w", v.Name, s, err)
+}
+
+// effective is the value in force, written in one way whatever the user's spelling.
+func (v *Var[T]) effective() (string, error) {
+	x, err := v.Get()
+	return fmt.Sprint(x), err
+}
+
+func (v *Var[T]) info() Info { return v.Info }
+
+// The variables.
+var (
+	Rank = define(Info{Name: "UBCOLL_RANK", Kind: "number",
+		Doc: "This process's rank, for jobs started without MPI; from 0."}, number(0, maxRanks-1))
+	Size = define(Info{Name: "UBCOLL_SIZE", Kind: "number",
+		Doc: "How many processes the job has, for jobs started without MPI."}, number(1, maxRanks))
+	Rendezvous = define(Info{Name: "UBCOLL_RENDEZVOUS", Kind: "text",
+		Doc: "Where rank 0 listens: host:port, unix:@name (an abstract socket) or unix:/path."}, text)
+	Secret = define(Info{Name: "UBCOLL_SECRET", Kind: "text", Secret: true,
+		Doc: "The job's secret, at least 16 bytes; ranks prove that they know it and never send it."}, text)
+	Require = define(Info{Name: "UBCOLL_REQUIRE", Kind: "list",
+		Doc: "What must be there, as mpi,verbs,cuda: a test or tool that lacks it fails where it would skip."}, list)
+	Timeout = define(Info{Name: "UBCOLL_TIMEOUT", Kind: "duration", Default: "10m", JobWide: true,
+		Doc: "The longest wait inside one operation."}, duration)
+	Register = define(Info{Name: "UBCOLL_REGISTER", Kind: "auto|explicit|off", Default: "auto", JobWide: true,
+		Doc: "Which buffers the library registers: those it meets, those the program names, or none."},
+		choice("auto", "explicit", "off"))
+	Algorithm = define(Info{Name: "UBCOLL_ALGO", Kind: "text", JobWide: true,
+		Doc: "The algorithm that every collective has to take; empty lets the plan choose."}, text)
+	CPU = define(Info{Name: "UBCOLL_CPU", Kind: "avx512|avx2|neon|portable|go",
+		Doc: "The instructions that reductions on host memory use; empty takes the best that this machine has."},
+		choice("avx512", "avx2", "neon", "portable", "go"))
+	Threads = define(Info{Name: "NTHREADS", Kind: "number", Default: "1",
+		Doc: "How many goroutine ranks a program runs when nothing launched it as several processes."},
+		number(1, maxRanks))
+	HostID = define(Info{Name: "UBCOLL_HOSTID", Kind: "text",
+		Doc: "Replaces the identity of this host, where containers of one host, or hosts with one identity, mislead it."}, text)
+	Log = define(Info{Name: "UBCOLL_LOG", Kind: "debug|info|warn", Default: "warn",
+		Doc: "The least severe message that is written to standard error."}, choice("debug", "info", "warn"))
+)
+
+// maxRanks only catches nonsense early; the transports have limits of their own.
+const maxRanks = 1 << 16
+
+// All lists every variable in the order of the table. The caller owns the slice.
+func All() []Info {
+	var all []Info
+	for _, v := range table {
+		all = append(all, v.info())
+	}
+	return all
+}
+
+// JobWide is the effective value of every variable on which the ranks must agree, by name. Values are in one spelling
+// ("60s" and "1m" are both "1m0s"), so that equal settings compare equal. The caller owns the map.
+func JobWide() (map[string]string, error) {
+	values := map[string]string{}
+	for _, v := range table {
+		if !v.info().JobWide {
+			continue
+		}
+		s, err := v.effective()
+		if err != nil {
+			return nil, err
+		}
+		values[v.info().Name] = s
+	}
+	return values, nil
+}
+
+// Requires reports whether UBCOLL_REQUIRE lists what.
+func Requires(what string) bool {
+	l, err := Require.Get()
+	return err == nil && slices.Contains(l, what)
+}
+
+type entry interface {
+	info() Info
+	effective() (string, error)
+}
+
+var table []entry
+
+func define[T any](i Info, parse func(string) (T, error)) *Var[T] {
+	v := &Var[T]{i, parse}
+	table = append(table, v)
+	return v
+}
+
+func text(s string) (string, error) { return s, nil }
+
+func number(low, high int) func(string) (int, error) {
+	return func(s string) (int, error) {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < low || n > high {
+			return 0, fmt.Errorf("want a whole number from %d to %d", low, high)
+		}
+		return n, nil
+	}
+}
+
+func duration(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("want a duration over zero, as 30s or 10m")
+	}
+	return d, nil
+}
+
+func list(s string) ([]string, error) {
+	var l []string
+	for part := range strings.SplitSeq(s, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			l = append(l, part)
+		}
+	}
+	return l, nil
+}
+
+func choice(words ...string) func(string) (string, error) {
+	return func(s string) (string, error) {
+		if !slices.Contains(words, s) {
+			return "", fmt.Errorf("want one of %s", strings.Join(words, ", "))
+		}
+		return s, nil
+	}
+}

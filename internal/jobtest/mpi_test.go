@@ -1,0 +1,79 @@
+package jobtest
+
+import (
+	"bytes"
+	"fmt"
+	mrand "math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// mpiJob is the command that starts the job program, built with MPI, as n ranks. scripts/conform-jobs sets what it
+// needs.
+func mpiJob(t *testing.T, n int, args ...string) *exec.Cmd {
+	t.Helper()
+	launch, bin := os.Getenv("JOBTEST_LAUNCH"), os.Getenv("JOBTEST_PROGRAM")
+	if launch == "" || bin == "" {
+		t.Skip("runs under scripts/conform-jobs, which sets JOBTEST_LAUNCH and JOBTEST_PROGRAM")
+	}
+	return exec.Command(launch, append([]string{"-n", strconv.Itoa(n), "--", bin}, args...)...)
+}
+
+func TestMPI(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 4, 8} {
+		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
+			suites := []string{"matrix", "random", "bad", "order", "imports", "exit-early"}
+			if n == 8 {
+				suites = []string{"random", "bad", "order", "exit-early"}
+			}
+			out, err := mpiJob(t, n, suites...).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			for _, s := range suites {
+				require.Contains(t, string(out), fmt.Sprintf("ok %s: %d ranks", s, n))
+			}
+		})
+	}
+}
+
+// TestMPIKill is as TestKill under an mpirun that is told to let the survivors live.
+func TestMPIKill(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	if s, ok := os.LookupEnv("TEST_SEED"); ok {
+		seed, _ = strconv.ParseUint(s, 10, 64)
+	}
+	t.Logf("TEST_SEED=%d", seed)
+	if os.Getenv("MPI_NAME") == "mpich" {
+		t.Skip("MPICH's mpirun cannot be told to leave the survivors alive")
+	}
+	pick := mrand.New(mrand.NewPCG(seed, 0))
+	for k := 0; k < 50; k++ {
+		n := 2 + pick.IntN(3)
+		dir := t.TempDir()
+		cmd := mpiJob(t, n, "kill")
+		cmd.Env = append(os.Environ(), "JOBTEST_DIR="+dir, "OMPI_MCA_orte_abort_on_non_zero_status=0")
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		require.NoError(t, cmd.Start())
+		for r := 0; r < n; r++ {
+			require.Eventually(t, exists(dir, r, "ready"), 30*time.Second, time.Millisecond, "rank %d: %s", r, &out)
+		}
+		time.Sleep(time.Duration(pick.IntN(100_000)) * time.Microsecond)
+		victim := pick.IntN(n)
+		var pid int
+		b, err := os.ReadFile(fmt.Sprintf("%s/rank-%d.ready", dir, victim))
+		require.NoError(t, err)
+		fmt.Sscan(string(b), &pid)
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		killed := time.Now()
+		time.AfterFunc(30*time.Second, func() { cmd.Process.Kill() })
+		require.Error(t, cmd.Wait(), "a job that lost a rank must not exit 0")
+		checkReports(t, dir, n, victim, killed, func(int) string { return out.String() })
+		require.Empty(t, leftovers(t))
+	}
+}

@@ -1,0 +1,151 @@
+package jobtest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// TestOpenDisagrees opens jobs whose ranks cannot work together: every rank says why and exits with the same code.
+func TestOpenDisagrees(t *testing.T) {
+	odd := func(v string) func(int) []string {
+		return func(r int) []string {
+			if r == 2 {
+				return []string{v}
+			}
+			return nil
+		}
+	}
+	for _, k := range []struct {
+		name  string
+		extra func(int) []string
+		want  []string
+		code  int
+	}{
+		{"variable", odd("UBCOLL_REGISTER=off"), []string{"UBCOLL_REGISTER", `"auto"`, `"off"`, "rank 2"}, 3},
+		{"bad variable", odd("UBCOLL_REGISTER=maybe"), []string{"UBCOLL_REGISTER", "maybe", "rank 2"}, -1},
+		{"two hosts", func(r int) []string { return []string{fmt.Sprintf("UBCOLL_HOSTID=%d", r/2)} },
+			[]string{"several hosts", "rank 2", "not supported"}, 5},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			j := startEach(t, 3, k.extra, "order")
+			for r, err := range j.wait(time.Minute) {
+				var exit *exec.ExitError
+				require.ErrorAs(t, err, &exit, "rank %d: %s", r, j.output[r])
+				if k.code >= 0 {
+					require.Equal(t, k.code, exit.ExitCode(), "rank %d: %s", r, j.output[r])
+				}
+				for _, w := range k.want {
+					require.Contains(t, j.output[r].String(), w, "rank %d", r)
+				}
+			}
+		})
+	}
+}
+
+// TestOpenLimits opens jobs in which one rank may not have what it needs.
+func TestOpenLimits(t *testing.T) {
+	bin, err := program()
+	require.NoError(t, err)
+	for _, k := range []struct {
+		name, limit string
+		want        []string
+	}{
+		{"file size", "ulimit -f 100", []string{"ulimit -f", "limit reached"}},
+		{"descriptors", "ulimit -n 10", []string{"ulimit -n", "limit reached"}},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			if race.Enabled {
+				t.Skip("race builds need descriptors of their own")
+			}
+			script := filepath.Join(t.TempDir(), "limited")
+			text := fmt.Sprintf("#!/bin/sh\n[ $UBCOLL_RANK = 1 ] && %s\nexec %s \"$@\"\n", k.limit, bin)
+			require.NoError(t, os.WriteFile(script, []byte(text), 0o700))
+			j := startProgram(t, script, 2, func(int) []string { return nil }, "order")
+			for r, err := range j.wait(time.Minute) {
+				require.Error(t, err, "rank %d: %s", r, j.output[r])
+				for _, w := range k.want {
+					require.Contains(t, j.output[r].String(), w, "rank %d", r)
+				}
+			}
+		})
+	}
+}
+
+// TestSteadyCalls looks at the system calls of a rank whose buffers are registered: after the first call there is no
+// opening, no making and no mapping of memory.
+func TestSteadyCalls(t *testing.T) {
+	strace, err := exec.LookPath("strace")
+	if err != nil || race.Enabled {
+		t.Skip("needs strace and a build without the race detector")
+	}
+	bin, err := program()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	script := filepath.Join(dir, "traced")
+	text := fmt.Sprintf("#!/bin/sh\nexec %s -f -o %s/trace.$UBCOLL_RANK -e trace=openat,memfd_create,mmap,write %s \"$@\"\n",
+		strace, dir, bin)
+	require.NoError(t, os.WriteFile(script, []byte(text), 0o700))
+	j := startProgram(t, script, 4, func(int) []string { return nil }, "steady")
+	for r, err := range j.wait(2 * time.Minute) {
+		require.NoError(t, err, "rank %d: %s", r, j.output[r])
+	}
+	for r := 0; r < 4; r++ {
+		b, err := os.ReadFile(fmt.Sprintf("%s/trace.%d", dir, r))
+		require.NoError(t, err)
+		_, after, ok := bytes.Cut(b, []byte("steady: begin"))
+		require.True(t, ok)
+		steady, _, ok := bytes.Cut(after, []byte("steady: end"))
+		require.True(t, ok)
+		for _, line := range strings.Split(string(steady), "\n") {
+			require.NotRegexp(t, regexp.MustCompile(`openat\(|memfd_create\(|mmap\(.*MAP_SHARED`), line, "rank %d", r)
+		}
+	}
+}
+
+// TestPauses looks at how long stop-the-world takes while ranks wait and reduce. It is no timed test: the bound is a
+// hundred times what a healthy build shows, and the figures are logged.
+func TestPauses(t *testing.T) {
+	if race.Enabled || testing.Short() {
+		t.Skip("timing under the race detector says nothing")
+	}
+	j := start(t, 2, nil, "pauses")
+	for r, err := range j.wait(2 * time.Minute) {
+		require.NoError(t, err, "rank %d: %s", r, j.output[r])
+		t.Log(j.output[r])
+	}
+	for r := range j.cmds {
+		for _, m := range regexp.MustCompile(`p99 (\S+),`).FindAllStringSubmatch(j.output[r].String(), -1) {
+			d, err := time.ParseDuration(m[1])
+			require.NoError(t, err)
+			require.Less(t, d, 200*time.Millisecond)
+		}
+	}
+}
+
+// TestFirstUse is as TestPauses, for the first use of a buffer and the sight of an abort with one processor a rank.
+func TestFirstUse(t *testing.T) {
+	if race.Enabled || testing.Short() {
+		t.Skip("timing under the race detector says nothing")
+	}
+	j := start(t, 2, []string{"GOMAXPROCS=1", "JOBTEST_DIR=" + t.TempDir()}, "first-use")
+	j.wait(2 * time.Minute) // rank 0 aborts
+	for r := range j.cmds {
+		t.Log(j.output[r])
+	}
+	m := regexp.MustCompile(`abort seen after (\S+)`).FindStringSubmatch(j.output[1].String())
+	require.NotNil(t, m, "%s", j.output[1])
+	d, err := time.ParseDuration(m[1])
+	require.NoError(t, err)
+	require.Less(t, d, time.Second)
+}
