@@ -124,7 +124,7 @@ func (r *ring) item(step, lo, n int) error {
 		}
 	}
 	need := r.cursor - uint64(r.chunks) // the left neighbour's item
-	if err := r.c.WaitProgress(r.ctx, r.left, need+1, stepName(step, r.n)); err != nil {
+	if err := waitLeft(r.ctx, r.c, r.left, need+1, stepName(step, r.n)); err != nil {
 		return err
 	}
 	in := r.offered(step-1, off, need)
@@ -150,6 +150,11 @@ func (r *ring) item(step, lo, n int) error {
 		}
 	}
 	return nil
+}
+
+// waitLeft waits for the left neighbour. A variable, so that a test can take the wait out and see it missed.
+var waitLeft = func(ctx context.Context, c *engine.Comm, left int, items uint64, step string) error {
+	return c.WaitProgress(ctx, left, items, step)
 }
 
 func stepName(step, n int) string {

@@ -1,0 +1,36 @@
+# Two commands do all the set-up: `make run` (the main job on 4 ranks) and `make test` (everything).
+# MPI=1 wants MPI, MPI=0 builds without; by default it is used where it is found. MPI_HOME or MPICC says which.
+SHELL := /bin/sh
+export MPI MPI_HOME MPICC
+
+.PHONY: build run test check race fuzz bench lint clean help
+
+build: ## programs into bin/, with MPI where it is found
+	@scripts/build
+
+run: ## install MPI if that may be done, build, run the main job on 4 ranks
+	@scripts/run
+
+test: ## everything, as CI does it: installs both MPIs if that may be done
+	@scripts/test
+
+check: lint ## the daily minute: no MPI, no race detector
+	go test ./...
+
+race: ## the unit tests under the race detector
+	go test -race ./...
+
+fuzz: ## each fuzz test for FUZZTIME (10s)
+	@scripts/fuzz
+
+bench: ## all benchmarks
+	go test -run '^$$' -bench . -benchmem ./...
+
+lint: ## formatting and vet, also for other systems and with MPI
+	@scripts/lint
+
+clean: ## what make has built
+	rm -rf bin build
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | expand -t 10

@@ -1,0 +1,99 @@
+// Package bootstrap is how the ranks of a job find each other: who they are, one exchange of bytes among all of them,
+// and one way to end the job. The library uses it while communicators open, close and abort, never in between.
+//
+// Four kinds exist. [MPI] starts MPI and is for programs under mpirun or srun (build tag mpi); Gompi (same tag) is for
+// programs that run MPI themselves; [Env] takes the ranks from environment variables, for real processes without MPI;
+// [Local] makes ranks of goroutines. [PerProcess] puts several goroutine ranks into each process of any other kind.
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Bootstrap is one rank's view of its job.
+//
+// A rank makes one AllGather at a time: a second one meanwhile, or a Close, is ErrBusy. Rank, Size and Abort may be
+// called from any goroutine at any time. After an AllGather has failed, only Abort and Close are of use.
+type Bootstrap interface {
+	// Rank is this rank, from 0 to Size()-1. Local, does not block.
+	Rank() int
+
+	// Size is the number of ranks. Local, does not block.
+	Size() int
+
+	// AllGather gives every rank what each rank passed, in rank order. Collective: every rank calls it, in the same
+	// order as its other calls. It blocks until all ranks have called it or ctx ends. Lengths may differ between the
+	// ranks; nil and empty are allowed and both arrive with length 0. mine is only read, and not kept after the
+	// return; the result belongs to the caller.
+	//
+	// An error breaks the bootstrap for this rank: ErrAborted when a rank called Abort, ErrPeerLost when one died,
+	// closed or gave up (both name the rank, as a *fault.Error's Peer), the context's error when ctx ended.
+	AllGather(ctx context.Context, mine []byte) ([][]byte, error)
+
+	// Abort ends the job with an exit code. Local: one rank calls it, whatever the others do, also while its own
+	// AllGather is under way. Under MPI it kills every process of the job, this one included, and does not return;
+	// elsewhere it tells the others, whose pending or next AllGather is ErrAborted, and returns within 2 seconds: to
+	// exit is then up to the caller.
+	Abort(code int)
+
+	// Close ends this rank's part and frees what the bootstrap holds. Every rank calls it, after its last AllGather;
+	// it may wait for the others, for a minute at most (ErrTimeout). After an error or an Abort it is local, and
+	// under MPI leaves MPI unfinalized, because to finalize while a peer is gone can hang. A second Close is
+	// ErrClosed.
+	Close() error
+}
+
+// ErrLauncher means that a launcher started several ranks, and the linked MPI library sees only one: the launcher and
+// the library belong to different MPIs. The wrapping error names both.
+var ErrLauncher = fmt.Errorf("the launcher does not belong to the linked MPI library: %w", fault.ErrMismatch)
+
+// gate admits one call at a time, and none after the close.
+type gate struct{ state atomic.Int32 }
+
+const (
+	idle int32 = iota
+	busy
+	closed
+)
+
+func (g *gate) enter(to int32) error {
+	if g.state.CompareAndSwap(idle, to) {
+		return nil
+	}
+	if g.state.Load() == closed {
+		return fmt.Errorf("bootstrap: %w", fault.ErrClosed)
+	}
+	return fmt.Errorf("bootstrap: one call at a time: %w", fault.ErrBusy)
+}
+
+func (g *gate) leave() { g.state.Store(idle) }
+
+// cause is why a job broke, before it is told to a particular rank.
+type cause struct {
+	peer int    // the rank that it is about
+	code int    // of an Abort
+	why  string // what peer did; "" if err says it
+	err  error
+}
+
+func aborted(rank, code int) cause {
+	return cause{rank, code, fmt.Sprintf("called Abort(%d)", code), fault.ErrAborted}
+}
+
+func lost(rank int, why string) cause { return cause{rank, 0, why, fault.ErrPeerLost} }
+
+// on is the cause as rank reports it.
+func (c cause) on(rank int) error {
+	e := &fault.Error{Op: "bootstrap", Rank: rank, Peer: c.peer, Err: c.err}
+	if c.peer == rank {
+		e.Peer = -1
+	}
+	if c.why != "" {
+		e.Err = fmt.Errorf("%s: %w", c.why, c.err)
+	}
+	return e
+}

@@ -1,0 +1,266 @@
+package bootstrap_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/bootstrap/internal/suite"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// rankCase makes this test binary one rank of an Env job: the name of the case that it runs.
+const rankCase = "BOOTSTRAP_TEST_CASE"
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(rankCase); name != "" {
+		os.Exit(runRank(name))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func runRank(name string) int {
+	b, err := bootstrap.Env()
+	if err == nil {
+		err = suite.Cases[name](b, suite.Kind{Tells: true, Group: 1}, 1)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func seed(t *testing.T) uint64 {
+	s := uint64(time.Now().UnixNano())
+	if text := os.Getenv("TEST_SEED"); text != "" {
+		var err error
+		s, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("TEST_SEED=%d", s)
+	return s
+}
+
+const secret = "0123456789abcdef-test"
+
+func abstract(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprintf("unix:@ubcoll-test-%d-%d", os.Getpid(), rand.Uint64())
+}
+
+// together runs f for every rank at once.
+func together(bs []bootstrap.Bootstrap, f func(b bootstrap.Bootstrap) error) error {
+	errs := make([]error, len(bs))
+	var wg sync.WaitGroup
+	for i, b := range bs {
+		wg.Go(func() { errs[i] = f(b) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// joinAll is an Env job whose ranks are goroutines.
+func joinAll(t *testing.T, n int, where string) []bootstrap.Bootstrap {
+	t.Helper()
+	bs := make([]bootstrap.Bootstrap, n)
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range bs {
+		wg.Go(func() { bs[i], errs[i] = bootstrap.Join(i, n, where, secret, 30*time.Second) })
+	}
+	wg.Wait()
+	require.NoError(t, errors.Join(errs...))
+	return bs
+}
+
+func perProcess(under []bootstrap.Bootstrap, n int) []bootstrap.Bootstrap {
+	var bs []bootstrap.Bootstrap
+	for _, b := range under {
+		bs = append(bs, bootstrap.PerProcess(b, n)...)
+	}
+	return bs
+}
+
+// TestConformance is the suite on every kind that can run as goroutines.
+func TestConformance(t *testing.T) {
+	seed := seed(t)
+	kinds := []struct {
+		name  string
+		group int
+		start func(t *testing.T, n int) []bootstrap.Bootstrap
+	}{
+		{"local", 1, func(t *testing.T, n int) []bootstrap.Bootstrap { return bootstrap.Local(n) }},
+		{"per process over local", 2, func(t *testing.T, n int) []bootstrap.Bootstrap {
+			return perProcess(bootstrap.Local(n), 2)
+		}},
+		{"per process over env", 3, func(t *testing.T, n int) []bootstrap.Bootstrap {
+			return perProcess(joinAll(t, n, abstract(t)), 3)
+		}},
+		{"env on an abstract socket", 1, func(t *testing.T, n int) []bootstrap.Bootstrap {
+			return joinAll(t, n, abstract(t))
+		}},
+		{"env on a path", 1, func(t *testing.T, n int) []bootstrap.Bootstrap {
+			return joinAll(t, n, "unix:"+t.TempDir()+"/s")
+		}},
+		{"env on tcp", 1, func(t *testing.T, n int) []bootstrap.Bootstrap { return joinAll(t, n, freePort(t)) }},
+	}
+	for _, k := range kinds {
+		for _, n := range []int{1, 2, 3, 4, 8} {
+			for _, name := range []string{"healthy", "missing", "abort"} {
+				if name != "healthy" && n != 1 && n != 4 {
+					continue // these wait more than they work
+				}
+				t.Run(fmt.Sprintf("%s/%d/%s", k.name, n, name), func(t *testing.T) {
+					t.Parallel()
+					bs := k.start(t, n)
+					err := together(bs, func(b bootstrap.Bootstrap) error {
+						return suite.Cases[name](b, suite.Kind{Tells: true, Group: k.group}, seed)
+					})
+					if name != "healthy" {
+						require.NoError(t, together(bs, bootstrap.Bootstrap.Close))
+					}
+					require.NoError(t, err)
+				})
+			}
+		}
+	}
+}
+
+// TestEnvProcesses is the suite on Env with real processes.
+func TestEnvProcesses(t *testing.T) {
+	for _, name := range []string{"healthy", "missing", "abort", "killed", "killed-hub"} {
+		for _, n := range []int{2, 4} {
+			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
+				t.Parallel()
+				victim := map[string]int{"killed": n - 1, "killed-hub": 0}
+				dead, kills := victim[name]
+				for rank, p := range startRanks(t, n, abstract(t), name) {
+					err := p.Wait()
+					if kills && rank == dead {
+						require.ErrorContains(t, err, "killed")
+						continue
+					}
+					require.NoError(t, err, "rank %d: %s", rank, p.Stderr)
+				}
+			})
+		}
+	}
+}
+
+func startRanks(t *testing.T, n int, where, name string) []*exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	var ps []*exec.Cmd
+	for rank := range n {
+		p := exec.Command(self)
+		p.Env = append(os.Environ(), bootstrap.EnvVars(rank, n, where, secret)...)
+		p.Env = append(p.Env, rankCase+"="+name)
+		p.Stderr = new(strings.Builder)
+		require.NoError(t, p.Start())
+		ps = append(ps, p)
+	}
+	return ps
+}
+
+func TestPerProcessNamesGlobalRanks(t *testing.T) {
+	under := joinAll(t, 3, abstract(t))
+	bs := perProcess(under, 2)
+	for i, b := range bs {
+		require.Equal(t, i, b.Rank())
+		require.Equal(t, 6, b.Size())
+	}
+	err := together(bs, func(b bootstrap.Bootstrap) error {
+		if b.Rank() == 3 { // the second rank of process 1
+			time.Sleep(100 * time.Millisecond)
+			b.Abort(4)
+			return nil
+		}
+		_, err := b.AllGather(context.Background(), nil)
+		e, ok := errors.AsType[*fault.Error](err)
+		want := 3 // rank 2 shares the process
+		if b.Rank() != 2 {
+			want = 2 // the others know the process only, and its first rank stands for it
+		}
+		if !ok || !errors.Is(err, fault.ErrAborted) || e.Rank != b.Rank() || e.Peer != want {
+			return fmt.Errorf("rank %d: %v", b.Rank(), err)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.NoError(t, together(bs, bootstrap.Bootstrap.Close))
+}
+
+func TestPerProcessWithDifferentNumbers(t *testing.T) {
+	under := bootstrap.Local(2)
+	bs := append(bootstrap.PerProcess(under[0], 2), bootstrap.PerProcess(under[1], 3)...)
+	err := together(bs, func(b bootstrap.Bootstrap) error {
+		if _, err := b.AllGather(context.Background(), nil); !errors.Is(err, fault.ErrMismatch) {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.NoError(t, together(bs, bootstrap.Bootstrap.Close))
+}
+
+// A rank that has closed cannot take part any more, and whoever waits for it learns that.
+func TestCloseWhileOthersGather(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		start func() []bootstrap.Bootstrap
+		who   int
+	}{
+		{"local", func() []bootstrap.Bootstrap { return bootstrap.Local(3) }, 1},
+		{"env", func() []bootstrap.Bootstrap { return joinAll(t, 3, abstract(t)) }, 1},
+		{"env rank 0", func() []bootstrap.Bootstrap { return joinAll(t, 3, abstract(t)) }, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bs := c.start()
+			err := together(bs, func(b bootstrap.Bootstrap) error {
+				if b.Rank() == c.who {
+					return b.Close()
+				}
+				_, err := b.AllGather(context.Background(), nil)
+				e, ok := errors.AsType[*fault.Error](err)
+				if !ok || !errors.Is(err, fault.ErrPeerLost) || e.Peer != c.who {
+					return fmt.Errorf("rank %d: %v", b.Rank(), err)
+				}
+				return b.Close()
+			})
+			require.NoError(t, err)
+		})
+	}
+}
+
+func TestCloseDuringAllGather(t *testing.T) {
+	b := bootstrap.Local(2)[0]
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	for range 2 {
+		go func() {
+			_, err := b.AllGather(ctx, nil)
+			done <- err
+		}()
+	}
+	require.ErrorIs(t, <-done, fault.ErrBusy) // so the other one is in
+	require.ErrorIs(t, b.Close(), fault.ErrBusy)
+	cancel()
+	err := <-done
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorContains(t, err, "waiting for rank 1")
+	require.NoError(t, b.Close())
+}

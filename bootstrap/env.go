@@ -1,0 +1,141 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+const (
+	joinTimeout = time.Minute // for all processes to find rank 0
+	minSecret   = 16          // bytes
+)
+
+// closeTimeout is how long Close waits for the other ranks.
+const closeTimeout = time.Minute
+
+// Env takes this process's rank from the environment: UBCOLL_RANK, UBCOLL_SIZE, UBCOLL_RENDEZVOUS (where rank 0
+// listens: host:port, unix:@name for an abstract socket, or unix:/path) and UBCOLL_SECRET (at least 16 bytes; ranks
+// prove to each other that they know it, it is never sent). It is for real processes without MPI. [EnvVars] writes the
+// four.
+//
+// Env is collective over the processes of the job and blocks until all are there, for a minute at most. Missing or
+// malformed variables are ErrArgument, all named at once; two processes of one rank, ranks that disagree on the size
+// or the secret, are ErrMismatch; ranks that never come are ErrTimeout, on every rank that did.
+//
+// All messages go through rank 0, over connections that are authenticated when they open and not encrypted. A rank
+// that dies is ErrPeerLost, naming it, on all others within 2 seconds. Abstract and TCP rendezvous leave nothing on
+// disk however the job ends; a socket at a path is removed once all ranks are there.
+func Env() (Bootstrap, error) {
+	c, err := envConfig()
+	if err != nil {
+		return nil, err
+	}
+	return c.join(joinTimeout)
+}
+
+// EnvVars is what [Env] needs in the environment of one process of a job, as NAME=value for exec.Cmd.Env. Local.
+func EnvVars(rank, size int, rendezvous, secret string) []string {
+	return []string{
+		env.Rank.Name + "=" + strconv.Itoa(rank),
+		env.Size.Name + "=" + strconv.Itoa(size),
+		env.Rendezvous.Name + "=" + rendezvous,
+		env.Secret.Name + "=" + secret,
+	}
+}
+
+// config is one process's place in an Env job.
+type config struct {
+	rank, size    int
+	network, addr string
+	secret        []byte
+}
+
+// envConfig reads the variables, and reports all that is wrong with them at once.
+func envConfig() (config, error) {
+	var faults []error
+	var c config
+	missing := func(i env.Info, set bool) {
+		if !set {
+			faults = append(faults, fmt.Errorf("%s is not set", i.Name))
+		}
+	}
+	bad := func(err error) {
+		if err != nil {
+			faults = append(faults, err)
+		}
+	}
+	missing(env.Rank.Info, env.Rank.IsSet())
+	missing(env.Size.Info, env.Size.IsSet())
+	missing(env.Rendezvous.Info, env.Rendezvous.IsSet())
+	missing(env.Secret.Info, env.Secret.IsSet())
+
+	var err, err2 error
+	c.rank, err = env.Rank.Get()
+	bad(err)
+	c.size, err2 = env.Size.Get()
+	bad(err2)
+	if err == nil && err2 == nil && env.Rank.IsSet() && env.Size.IsSet() && c.rank >= c.size {
+		bad(fmt.Errorf("%s=%d does not fit %s=%d: ranks count from 0", env.Rank.Name, c.rank, env.Size.Name, c.size))
+	}
+	if where, _ := env.Rendezvous.Get(); where != "" {
+		c.network, c.addr, err = rendezvous(where)
+		bad(err)
+	}
+	if secret, _ := env.Secret.Get(); secret != "" {
+		c.secret = []byte(secret)
+		if len(c.secret) < minSecret {
+			bad(fmt.Errorf("%s has %d bytes, want at least %d", env.Secret.Name, len(c.secret), minSecret))
+		}
+	}
+	if faults != nil {
+		var text []string
+		for _, f := range faults {
+			text = append(text, f.Error())
+		}
+		return config{}, fmt.Errorf("bootstrap: %s: %w", strings.Join(text, "; "), fault.ErrArgument)
+	}
+	return c, nil
+}
+
+// rendezvous splits the variable's value into what the net package takes.
+func rendezvous(s string) (network, addr string, err error) {
+	if path, ok := strings.CutPrefix(s, "unix:"); ok {
+		if len(path) < 2 || path[0] != '@' && path[0] != '/' {
+			return "", "", fmt.Errorf("%s=%q: want unix:@name or unix:/path", env.Rendezvous.Name, s)
+		}
+		return "unix", path, nil
+	}
+	host, port, err := net.SplitHostPort(s)
+	n, err2 := strconv.ParseUint(port, 10, 16)
+	if err != nil || err2 != nil || host == "" || n == 0 {
+		return "", "", fmt.Errorf("%s=%q: want host:port, unix:@name or unix:/path", env.Rendezvous.Name, s)
+	}
+	return "tcp", s, nil
+}
+
+// join finds the other processes.
+func (c config) join(timeout time.Duration) (Bootstrap, error) {
+	find := c.host
+	if c.rank != 0 {
+		find = c.dial
+		timeout += handshakeTimeout // rank 0 knows who is missing, and its clock may have started later
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	b, err := find(ctx)
+	if err == nil {
+		return b, nil
+	}
+	if e, ok := errors.AsType[*fault.Error](err); ok { // about a rank that died meanwhile
+		return nil, e
+	}
+	return nil, &fault.Error{Op: "bootstrap", Rank: c.rank, Peer: -1, Step: "join at " + c.addr, Err: err}
+}

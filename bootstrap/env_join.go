@@ -1,0 +1,306 @@
+package bootstrap
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// The handshake. Rank 0 greets with its nonce; the other rank answers with what it claims, a nonce of its own, and a
+// MAC over it all under the job's secret; rank 0 proves itself by a MAC over the same in its role. Only then do frames
+// follow. Nobody learns the secret, and a recorded handshake is of no use with other nonces.
+const (
+	magic     = "ubcoll-1" // the digit is the wire version
+	nonceSize = 32
+	macSize   = sha256.Size
+
+	handshakeTimeout = 5 * time.Second
+	maxHandshakes    = 64 // at a time; whoever connects and says nothing holds one for handshakeTimeout
+)
+
+type greeting struct {
+	Magic [len(magic)]byte
+	Nonce [nonceSize]byte
+}
+
+type answer struct {
+	Magic      [len(magic)]byte
+	Rank, Size uint32
+	Nonce      [nonceSize]byte
+}
+
+func (c config) mac(role string, g greeting, a answer) []byte {
+	h := hmac.New(sha256.New, c.secret)
+	_ = binary.Write(h, binary.BigEndian, g)
+	_ = binary.Write(h, binary.BigEndian, a)
+	io.WriteString(h, role)
+	return h.Sum(nil)
+}
+
+// greet is rank 0's side. The error says what was wrong with the visitor.
+func (c config) greet(conn net.Conn) (answer, error) {
+	var a answer
+	g := greeting{Magic: [len(magic)]byte([]byte(magic))}
+	rand.Read(g.Nonce[:])
+	if err := binary.Write(conn, binary.BigEndian, g); err != nil {
+		return a, err
+	}
+	var theirs [macSize]byte
+	if err := binary.Read(conn, binary.BigEndian, &a); err != nil {
+		return a, err
+	}
+	if string(a.Magic[:]) != magic {
+		return a, fmt.Errorf("a visitor speaks %q, not %q: %w", a.Magic, magic, fault.ErrMismatch)
+	}
+	if _, err := io.ReadFull(conn, theirs[:]); err != nil {
+		return a, err
+	}
+	if !hmac.Equal(theirs[:], c.mac("rank", g, a)) {
+		_, _ = conn.Write(make([]byte, macSize)) // proves nothing, which says it
+		return a, fmt.Errorf("a process that says it is rank %d has another %s: %w",
+			a.Rank, env.Secret.Name, fault.ErrMismatch)
+	}
+	_, err := conn.Write(c.mac("rank 0", g, a))
+	return a, err
+}
+
+// introduce is the other side.
+func (c config) introduce(conn net.Conn) error {
+	var g greeting
+	if err := binary.Read(conn, binary.BigEndian, &g); err != nil {
+		return fmt.Errorf("no greeting from rank 0: %w", err)
+	}
+	if string(g.Magic[:]) != magic {
+		return fmt.Errorf("what listens there is no rank 0 that speaks %q: %w", magic, fault.ErrMismatch)
+	}
+	a := answer{Magic: g.Magic, Rank: uint32(c.rank), Size: uint32(c.size)}
+	rand.Read(a.Nonce[:])
+	if err := binary.Write(conn, binary.BigEndian, a); err != nil {
+		return err
+	}
+	if _, err := conn.Write(c.mac("rank", g, a)); err != nil {
+		return err
+	}
+	var theirs [macSize]byte
+	if _, err := io.ReadFull(conn, theirs[:]); err != nil {
+		return fmt.Errorf("no proof from rank 0: %w", err)
+	}
+	if !hmac.Equal(theirs[:], c.mac("rank 0", g, a)) {
+		return fmt.Errorf("rank 0 has another %s: %w", env.Secret.Name, fault.ErrMismatch)
+	}
+	return nil
+}
+
+// visitor is what came of one connection to rank 0.
+type visitor struct {
+	conn net.Conn
+	answer
+	err error
+}
+
+// host is rank 0's join: it listens until all others are there, then lets all go.
+func (c config) host(ctx context.Context) (Bootstrap, error) {
+	h := newHub(c.size)
+	if c.size == 1 {
+		return h, nil
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, c.network, c.addr)
+	if err != nil {
+		return nil, err
+	}
+	visitors := make(chan visitor)
+	greeting, done := context.WithCancel(ctx)
+	h.wg.Go(func() { c.accept(greeting, l, visitors) })
+	err = h.gather(ctx, c, visitors)
+	done()
+	l.Close()
+	if err != nil {
+		h.refuse(err)
+		return nil, err
+	}
+	h.letGo()
+	return h, nil
+}
+
+// accept shakes hands with whoever connects until l closes; when ctx ends, it drops those who are at it.
+func (c config) accept(ctx context.Context, l net.Listener, visitors chan<- visitor) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	slots := make(chan struct{}, maxHandshakes)
+	for {
+		conn, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of descriptors, or the visitor left: neither is for good
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			conn.Close()
+			return
+		}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			stop := context.AfterFunc(ctx, func() { conn.Close() })
+			_ = conn.SetDeadline(time.Now().Add(handshakeTimeout))
+			a, err := c.greet(conn)
+			_ = conn.SetDeadline(time.Time{})
+			if !stop() {
+				return
+			}
+			select {
+			case visitors <- visitor{conn, a, err}:
+			case <-ctx.Done():
+				conn.Close()
+			}
+		})
+	}
+}
+
+// gather takes visitors in until all ranks are there. Only an authenticated visitor can fail the job; anything else
+// that connects is sent away, and mentioned if the job never completes.
+func (h *hub) gather(ctx context.Context, c config, visitors <-chan visitor) error {
+	var odd error
+	for n := 1; n < c.size; n++ {
+		select {
+		case v := <-visitors:
+			if v.err != nil {
+				odd = v.err
+				v.conn.Close()
+				n--
+				continue
+			}
+			if err := h.admit(c, v); err != nil {
+				(&wire{Conn: v.conn}).sendNotice(refusal(err))
+				v.conn.Close()
+				return err
+			}
+		case <-h.broken:
+			return h.reason()
+		case <-ctx.Done():
+			var missing []int
+			for r := 1; r < c.size; r++ {
+				if h.wires[r] == nil {
+					missing = append(missing, r)
+				}
+			}
+			if odd != nil {
+				return fmt.Errorf("%s of %d did not come (%v): %w", rankList(missing), c.size, odd, fault.ErrTimeout)
+			}
+			return fmt.Errorf("%s of %d did not come: %w", rankList(missing), c.size, fault.ErrTimeout)
+		}
+	}
+	return nil
+}
+
+// admit gives an authenticated visitor its place.
+func (h *hub) admit(c config, v visitor) error {
+	switch {
+	case uint64(v.Size) != uint64(c.size):
+		return fmt.Errorf("rank %d has %s=%d, rank 0 has %d: %w", v.Rank, env.Size.Name, v.Size, c.size, fault.ErrMismatch)
+	case uint64(v.Rank) >= uint64(c.size):
+		return fmt.Errorf("a process says it is rank %d of %d: %w", v.Rank, c.size, fault.ErrMismatch)
+	case v.Rank == 0 || h.wires[v.Rank] != nil:
+		return fmt.Errorf("two processes say they are rank %d (%s): %w", v.Rank, env.Rank.Name, fault.ErrMismatch)
+	}
+	h.mu.Lock()
+	h.wires[v.Rank] = &wire{Conn: v.conn}
+	h.mu.Unlock()
+	h.wg.Go(func() { h.read(int(v.Rank)) })
+	return nil
+}
+
+// refusal tells a rank that the job cannot start; its sequence number carries which sentinel it is.
+func refusal(err error) frame {
+	f := frame{kind: kindRefuse, body: []byte(err.Error())}
+	if errors.Is(err, fault.ErrTimeout) {
+		f.seq = 1
+	}
+	f.body = f.body[:min(len(f.body), maxText)]
+	return f
+}
+
+func (f frame) refused() error {
+	if f.seq == 1 {
+		return &told{string(f.body), fault.ErrTimeout}
+	}
+	return &told{string(f.body), fault.ErrMismatch}
+}
+
+// told is an error in rank 0's words, which already name the sentinel.
+type told struct {
+	text string
+	err  error
+}
+
+func (e *told) Error() string { return "rank 0 says: " + e.text }
+func (e *told) Unwrap() error { return e.err }
+
+// dial is the join of every rank but 0. It retries until rank 0 listens.
+func (c config) dial(ctx context.Context) (Bootstrap, error) {
+	var conn net.Conn
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		var err error
+		if conn, err = new(net.Dialer).DialContext(ctx, c.network, c.addr); err == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("rank 0 does not listen (%v): %w", err, fault.ErrTimeout)
+		case <-time.After(wait):
+		}
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	err := c.introduce(conn)
+	if err == nil {
+		err = c.awaitGo(conn)
+	}
+	if err == nil && stop() {
+		return newSpoke(c.rank, c.size, conn), nil
+	}
+	conn.Close()
+	if errors.Is(err, os.ErrDeadlineExceeded) || err == nil {
+		err = fmt.Errorf("rank 0 did not say that all are there: %w", fault.ErrTimeout)
+	}
+	return nil, err
+}
+
+// awaitGo waits until rank 0 says that all are there.
+func (c config) awaitGo(conn net.Conn) error {
+	f, err := readFrame(conn)
+	if err != nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		return lost(0, "ended while the job was starting: "+err.Error()).on(c.rank)
+	}
+	switch f.kind {
+	case kindGo:
+		return nil
+	case kindRefuse:
+		return f.refused()
+	case kindLost, kindAbort:
+		cause, err := f.decode(c.size)
+		if err != nil {
+			return err
+		}
+		return cause.on(c.rank)
+	}
+	return fmt.Errorf("rank 0 sent a frame of kind %d before the start: %w", f.kind, fault.ErrMismatch)
+}

@@ -1,0 +1,12 @@
+package bootstrap
+
+import "time"
+
+// Join is Env with the settings given.
+func Join(rank, size int, where, secret string, timeout time.Duration) (Bootstrap, error) {
+	network, addr, err := rendezvous(where)
+	if err != nil {
+		return nil, err
+	}
+	return config{rank, size, network, addr, []byte(secret)}.join(timeout)
+}

@@ -1,0 +1,130 @@
+package bootstrap
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// After the handshake, Env's connections carry frames: "UB", a kind, a zero byte, a sequence number and the body's
+// length (both 32 bits, big endian), the body.
+const (
+	kindGather = iota + 1 // to rank 0: this rank's part of AllGather number seq
+	kindResult            // from rank 0: all parts
+	kindAbort             // rank, code: some rank called Abort
+	kindLost              // rank, text: some rank died or gave up
+	kindBye               // this rank has closed
+	kindGo                // from rank 0: all ranks are there
+	kindRefuse            // from rank 0: text: the job cannot start
+	kindEnd
+)
+
+const (
+	headerSize = 12
+	maxPart    = 64 << 20 // one rank's part of an AllGather
+	maxText    = 4 << 10  // every other body
+	maxResult  = 1 << 30  // all parts
+)
+
+type frame struct {
+	kind byte
+	seq  uint32
+	body []byte
+}
+
+func (f frame) append(b []byte) []byte {
+	b = append(b, 'U', 'B', f.kind, 0)
+	b = binary.BigEndian.AppendUint32(b, f.seq)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(f.body)))
+	return append(b, f.body...)
+}
+
+// readFrame reads one frame. Memory grows with what arrives, not with what a header claims.
+func readFrame(r io.Reader) (frame, error) {
+	var h [headerSize]byte
+	if _, err := io.ReadFull(r, h[:]); err != nil {
+		return frame{}, err
+	}
+	f := frame{kind: h[2], seq: binary.BigEndian.Uint32(h[4:])}
+	size := binary.BigEndian.Uint32(h[8:])
+	if h[0] != 'U' || h[1] != 'B' || h[3] != 0 || f.kind == 0 || f.kind >= kindEnd {
+		return frame{}, fmt.Errorf("not a frame: % x: %w", h, fault.ErrMismatch)
+	}
+	most := uint32(maxText)
+	switch f.kind {
+	case kindGather:
+		most = maxPart
+	case kindResult:
+		most = maxResult
+	}
+	if size > most {
+		return frame{}, fmt.Errorf("frame of kind %d with %d bytes, at most %d: %w", f.kind, size, most, fault.ErrLimit)
+	}
+	var body bytes.Buffer
+	if n, err := io.CopyN(&body, r, int64(size)); err != nil {
+		return frame{}, fmt.Errorf("connection ended after %d of %d bytes: %w", n, size, io.ErrUnexpectedEOF)
+	}
+	f.body = body.Bytes()
+	return f, nil
+}
+
+// about is the body of kindAbort (x is the code) and kindLost (text is the reason; x is 0).
+func about(rank, x int, text string) []byte {
+	b := binary.BigEndian.AppendUint32(nil, uint32(rank))
+	b = binary.BigEndian.AppendUint32(b, uint32(int32(x)))
+	return append(b, text[:min(len(text), maxText-8)]...)
+}
+
+// decode reads an abort or lost frame of a job of size ranks.
+func (f frame) decode(size int) (cause, error) {
+	if len(f.body) < 8 {
+		return cause{}, fmt.Errorf("frame of kind %d with %d bytes: %w", f.kind, len(f.body), fault.ErrMismatch)
+	}
+	rank := binary.BigEndian.Uint32(f.body)
+	if uint64(rank) >= uint64(size) {
+		return cause{}, fmt.Errorf("frame about rank %d of %d: %w", rank, size, fault.ErrMismatch)
+	}
+	if f.kind == kindAbort {
+		return aborted(int(rank), int(int32(binary.BigEndian.Uint32(f.body[4:])))), nil
+	}
+	return lost(int(rank), string(f.body[8:])), nil
+}
+
+// encode is the frame that tells another rank of c.
+func (c cause) encode() frame {
+	if errors.Is(c.err, fault.ErrAborted) {
+		return frame{kind: kindAbort, body: about(c.peer, c.code, "")}
+	}
+	return frame{kind: kindLost, body: about(c.peer, 0, c.why)}
+}
+
+// wire is a connection that several goroutines may write frames to.
+type wire struct {
+	net.Conn
+	mu sync.Mutex
+}
+
+func (w *wire) send(f frame) error {
+	b := f.append(make([]byte, 0, headerSize+len(f.body)))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, err := w.Write(b)
+	return err
+}
+
+// notice is how long a rank tries to tell another that the job broke.
+const notice = 2 * time.Second
+
+// sendNotice sends what breaks the job: it does not wait long for a peer that stopped reading, nor behind a send that
+// waits for such a peer.
+func (w *wire) sendNotice(f frame) {
+	_ = w.SetWriteDeadline(time.Now().Add(notice))
+	_ = w.send(f) // whoever cannot be told finds the connection closed
+}

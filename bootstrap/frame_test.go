@@ -1,0 +1,117 @@
+package bootstrap
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+func TestFrame(t *testing.T) {
+	for _, f := range []frame{
+		{kindGather, 7, []byte("part")},
+		{kindResult, 1 << 31, packParts([][]byte{nil, []byte("x")})},
+		{kindBye, 0, nil},
+		aborted(3, -1).encode(),
+		lost(2, "gone").encode(),
+	} {
+		got, err := readFrame(bytes.NewReader(f.append(nil)))
+		require.NoError(t, err)
+		require.Equal(t, f.kind, got.kind)
+		require.Equal(t, f.seq, got.seq)
+		require.True(t, bytes.Equal(f.body, got.body))
+	}
+}
+
+func TestFrameRefused(t *testing.T) {
+	header := func(kind byte, size uint32) []byte {
+		b := frame{kind: kind}.append(nil)
+		binary.BigEndian.PutUint32(b[8:], size)
+		return b
+	}
+	for _, c := range []struct {
+		name string
+		in   []byte
+		want error
+	}{
+		{"empty", nil, io.EOF},
+		{"half a header", header(kindBye, 0)[:5], io.ErrUnexpectedEOF},
+		{"no magic", append([]byte("XY"), header(kindBye, 0)[2:]...), fault.ErrMismatch},
+		{"kind 0", header(0, 0), fault.ErrMismatch},
+		{"kind too high", header(kindEnd, 0), fault.ErrMismatch},
+		{"body missing", header(kindGather, 10), io.ErrUnexpectedEOF},
+		{"claims 64 MiB, has none", header(kindGather, maxPart), io.ErrUnexpectedEOF},
+		{"part too long", header(kindGather, maxPart+1), fault.ErrLimit},
+		{"result too long", header(kindResult, maxResult+1), fault.ErrLimit},
+		{"text too long", header(kindLost, maxText+1), fault.ErrLimit},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := readFrame(bytes.NewReader(c.in))
+			require.ErrorIs(t, err, c.want)
+		})
+	}
+}
+
+func TestCause(t *testing.T) {
+	got, err := aborted(3, -6).encode().decode(4)
+	require.NoError(t, err)
+	require.Equal(t, aborted(3, -6), got)
+	got, err = lost(1, "why").encode().decode(2)
+	require.NoError(t, err)
+	require.Equal(t, lost(1, "why"), got)
+
+	_, err = lost(2, "why").encode().decode(2)
+	require.ErrorIs(t, err, fault.ErrMismatch)
+	_, err = frame{kind: kindLost, body: []byte("short")}.decode(2)
+	require.ErrorIs(t, err, fault.ErrMismatch)
+	require.LessOrEqual(t, len(about(0, 0, string(make([]byte, 2*maxText)))), maxText)
+}
+
+func TestParts(t *testing.T) {
+	parts := [][]byte{[]byte("a"), {}, []byte("bcd")}
+	packed := packParts(parts)
+	got, err := unpackParts(packed, 3)
+	require.NoError(t, err)
+	require.Equal(t, parts, got)
+
+	for n := range packed {
+		_, err := unpackParts(packed[:n], 3)
+		require.ErrorIs(t, err, fault.ErrMismatch, "cut to %d bytes", n)
+	}
+	_, err = unpackParts(append(packed, 0), 3)
+	require.ErrorIs(t, err, fault.ErrMismatch)
+	_, err = unpackParts(packed, 2)
+	require.ErrorIs(t, err, fault.ErrMismatch)
+}
+
+// FuzzFrame: whatever a connection brings is either refused or comes out as it went in.
+func FuzzFrame(f *testing.F) {
+	f.Add(frame{kindGather, 1, []byte("part")}.append(nil))
+	f.Add(frame{kindResult, 1, packParts([][]byte{{1}, {2, 3}, nil})}.append(nil))
+	f.Add(aborted(1, 9).encode().append(nil))
+	f.Add(lost(2, "gone").encode().append(nil))
+	f.Add([]byte("UB\x01\x00\x00\x00\x00\x00\xff\xff\xff\xff"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, err := readFrame(bytes.NewReader(b))
+		if err != nil {
+			return
+		}
+		again := got.append(nil)
+		require.True(t, bytes.Equal(b[:len(again)], again))
+		switch got.kind {
+		case kindResult:
+			if parts, err := unpackParts(got.body, 3); err == nil {
+				require.Equal(t, got.body, packParts(parts))
+			}
+		case kindAbort, kindLost:
+			if c, err := got.decode(3); err == nil {
+				require.Less(t, c.peer, 3)
+				require.GreaterOrEqual(t, c.peer, 0)
+			}
+		}
+	})
+}

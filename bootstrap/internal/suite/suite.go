@@ -1,0 +1,298 @@
+// Package suite is what every kind of bootstrap has to do, as functions that each rank runs: goroutines of a test,
+// processes of one, or ranks under an MPI launcher. A nil result means that this rank saw what it should.
+package suite
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// patience is the longest that any exchange here may take on a slow, oversubscribed machine.
+const patience = 60 * time.Second
+
+// Kind says what a bootstrap promises beyond the interface.
+type Kind struct {
+	Tells     bool // a rank that is lost, aborts or gives up is told to the others, by rank
+	Group     int  // ranks that share a process: others may hear only of the first of them
+	OneThread bool // calls have to come from the goroutine that made it
+}
+
+// Brief is the least that shows that ranks and exchanges are right. It leaves b open.
+func Brief(b bootstrap.Bootstrap, seed uint64) error {
+	if err := identity(b, seed); err != nil {
+		return err
+	}
+	return lengths(b, seed)
+}
+
+// Healthy runs everything that leaves a job whole, and closes b.
+func Healthy(b bootstrap.Bootstrap, k Kind, seed uint64) error {
+	for _, c := range []struct {
+		name string
+		run  func(bootstrap.Bootstrap, uint64) error
+	}{
+		{"identity", identity}, {"lengths", lengths}, {"large", large}, {"rounds", rounds}, {"ownership", ownership},
+	} {
+		if err := c.run(b, seed); err != nil {
+			return fmt.Errorf("rank %d of %d: %s: %w", b.Rank(), b.Size(), c.name, err)
+		}
+	}
+	if !k.OneThread {
+		if err := oneAtATime(b); err != nil {
+			return fmt.Errorf("rank %d of %d: one at a time: %w", b.Rank(), b.Size(), err)
+		}
+	}
+	if err := b.Close(); err != nil {
+		return fmt.Errorf("rank %d of %d: close: %w", b.Rank(), b.Size(), err)
+	}
+	if err := b.Close(); !errors.Is(err, fault.ErrClosed) {
+		return fmt.Errorf("second close: %v, want ErrClosed", err)
+	}
+	if _, err := b.AllGather(context.Background(), nil); !errors.Is(err, fault.ErrClosed) {
+		return fmt.Errorf("all-gather after close: %v, want ErrClosed", err)
+	}
+	return nil
+}
+
+func gather(b bootstrap.Bootstrap, mine []byte) ([][]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	all, err := b.AllGather(ctx, mine)
+	if err == nil && len(all) != b.Size() {
+		err = fmt.Errorf("%d parts for %d ranks", len(all), b.Size())
+	}
+	return all, err
+}
+
+// exchange gathers what part makes of each rank, and compares.
+func exchange(b bootstrap.Bootstrap, part func(rank int) []byte) error {
+	all, err := gather(b, part(b.Rank()))
+	if err != nil {
+		return err
+	}
+	for r, got := range all {
+		if want := part(r); !bytes.Equal(got, want) {
+			return fmt.Errorf("part of rank %d has %d bytes and differs from the %d bytes sent", r, len(got), len(want))
+		}
+	}
+	return nil
+}
+
+// part is n bytes that differ between ranks and salts.
+func part(n, rank int, salt uint64) []byte {
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], salt)
+	binary.LittleEndian.PutUint64(key[8:], uint64(rank))
+	b := make([]byte, n)
+	rand.NewChaCha8(key).Read(b)
+	return b
+}
+
+func identity(b bootstrap.Bootstrap, _ uint64) error {
+	if b.Size() < 1 || b.Rank() < 0 || b.Rank() >= b.Size() {
+		return fmt.Errorf("rank %d of %d", b.Rank(), b.Size())
+	}
+	return exchange(b, func(r int) []byte { return fmt.Appendf(nil, "I am %d of %d", r, b.Size()) })
+}
+
+func lengths(b bootstrap.Bootstrap, seed uint64) error {
+	for _, part := range []func(int) []byte{
+		func(int) []byte { return nil },
+		func(int) []byte { return []byte{} },
+		func(r int) []byte { return part(r*1001, r, seed) },            // rank 0 has none
+		func(r int) []byte { return part((b.Size()-1-r)*7, r, seed) },  // the last has none
+		func(r int) []byte { return part(r%2*(256<<10+1), r, seed) },   // only odd ranks
+		func(r int) []byte { return part(256<<10, r, seed) },           // just a round of MPI's
+		func(r int) []byte { return part(256<<10*(r%3)+r, r, seed+1) }, // different numbers of rounds
+	} {
+		if err := exchange(b, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func large(b bootstrap.Bootstrap, seed uint64) error {
+	n := 1 << 20
+	if b.Size() > 8 {
+		n = 64 << 10 // every rank holds every part
+	}
+	return exchange(b, func(r int) []byte { return part(n, r, seed) })
+}
+
+func rounds(b bootstrap.Bootstrap, seed uint64) error {
+	for i := range uint64(100) {
+		n := int(rand.New(rand.NewPCG(seed, i)).Uint32() % 300)
+		if err := exchange(b, func(r int) []byte { return part(n+r, r, seed+i) }); err != nil {
+			return fmt.Errorf("round %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// ownership: what a rank does to its part and its result afterwards is nobody else's business.
+func ownership(b bootstrap.Bootstrap, seed uint64) error {
+	mine := part(100, b.Rank(), seed)
+	first, err := gather(b, mine)
+	if err != nil {
+		return err
+	}
+	for _, p := range append(first, mine) {
+		clear(p)
+	}
+	second, err := gather(b, part(100, b.Rank(), seed+1))
+	if err != nil {
+		return err
+	}
+	for r := range second {
+		if !bytes.Equal(first[r], make([]byte, 100)) || !bytes.Equal(second[r], part(100, r, seed+1)) {
+			return fmt.Errorf("part of rank %d changed after the call", r)
+		}
+	}
+	return nil
+}
+
+// oneAtATime: of two calls at once on rank 0, one is refused and the other unharmed.
+func oneAtATime(b bootstrap.Bootstrap) error {
+	if b.Size() == 1 {
+		return nil
+	}
+	if b.Rank() != 0 {
+		time.Sleep(200 * time.Millisecond) // rank 0's calls meet
+		_, err := gather(b, nil)
+		return err
+	}
+	var errs [2]error
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = gather(b, nil) })
+	}
+	wg.Wait()
+	if errors.Is(errs[0], fault.ErrBusy) == errors.Is(errs[1], fault.ErrBusy) || errs[0] != nil && errs[1] != nil {
+		return fmt.Errorf("two calls at once: %v, %v; want one ErrBusy", errs[0], errs[1])
+	}
+	return nil
+}
+
+// Missing: the last rank stays away, and the others get away when their context ends. The job is broken afterwards;
+// b is not closed.
+func Missing(b bootstrap.Bootstrap, k Kind, _ uint64) error {
+	last := b.Size() - 1
+	if b.Rank() == last && last > 0 {
+		time.Sleep(time.Second)
+		if !k.Tells {
+			return nil
+		}
+		_, err := gather(b, nil)
+		if !errors.Is(err, fault.ErrPeerLost) {
+			return fmt.Errorf("the rank that stayed away: %v, want ErrPeerLost", err)
+		}
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 150*time.Millisecond)
+	defer cancel()
+	if last == 0 {
+		cancel()
+	}
+	began := time.Now()
+	_, err := b.AllGather(ctx, nil)
+	if took := time.Since(began); took > 900*time.Millisecond {
+		return fmt.Errorf("returned after %v", took)
+	}
+	if errors.Is(err, ctx.Err()) && ctx.Err() != nil {
+		return nil
+	}
+	if k.Tells && errors.Is(err, fault.ErrPeerLost) { // another rank's context ended first
+		return nil
+	}
+	return fmt.Errorf("%v, want the context's error", err)
+}
+
+// Abort: rank 1 (or 0 of 1) aborts while the others are in an AllGather. Where the bootstrap tells, they hear of it.
+func Abort(b bootstrap.Bootstrap, k Kind, _ uint64) error {
+	culprit := min(1, b.Size()-1)
+	if b.Rank() == culprit {
+		time.Sleep(300 * time.Millisecond)
+		b.Abort(9)
+		if !k.Tells {
+			return errors.New("MPI_Abort returned")
+		}
+		_, err := gather(b, nil)
+		if !errors.Is(err, fault.ErrAborted) {
+			return fmt.Errorf("after own abort: %v", err)
+		}
+		return nil
+	}
+	began := time.Now()
+	_, err := gather(b, nil)
+	if took := time.Since(began); took > 2*time.Second {
+		return fmt.Errorf("heard of the abort after %v", took)
+	}
+	return about(err, fault.ErrAborted, culprit, k)
+}
+
+// about checks which rank an error names.
+func about(err, want error, peer int, k Kind) error {
+	e, ok := errors.AsType[*fault.Error](err)
+	if !ok || !errors.Is(err, want) || e.Peer != peer && e.Peer != peer/k.Group*k.Group {
+		return fmt.Errorf("%v, want %v about rank %d", err, want, peer)
+	}
+	return nil
+}
+
+// Killed: the last rank ends without a word while the others are in an AllGather.
+func Killed(b bootstrap.Bootstrap, k Kind, _ uint64) error { return killed(b, k, b.Size()-1) }
+
+// KilledHub is Killed for rank 0.
+func KilledHub(b bootstrap.Bootstrap, k Kind, _ uint64) error { return killed(b, k, 0) }
+
+func killed(b bootstrap.Bootstrap, k Kind, victim int) error {
+	if b.Rank() == victim {
+		time.Sleep(300 * time.Millisecond)
+		p, err := os.FindProcess(os.Getpid())
+		if err == nil {
+			err = p.Kill()
+		}
+		time.Sleep(time.Minute) // until the signal comes
+		return err
+	}
+	began := time.Now()
+	_, err := gather(b, nil)
+	if took := time.Since(began); took > 2300*time.Millisecond {
+		return fmt.Errorf("heard of the death after %v", took)
+	}
+	return about(err, fault.ErrPeerLost, victim, k)
+}
+
+// Exit: the last rank exits with a code of its own while the others are in an AllGather: only a launcher can see that.
+func Exit(code int) func(bootstrap.Bootstrap, Kind, uint64) error {
+	return func(b bootstrap.Bootstrap, _ Kind, _ uint64) error {
+		if b.Rank() == b.Size()-1 {
+			time.Sleep(300 * time.Millisecond)
+			os.Exit(code)
+		}
+		_, err := gather(b, nil)
+		return fmt.Errorf("a rank left, and the job goes on: %w", err)
+	}
+}
+
+// Cases is every case by name.
+var Cases = map[string]func(bootstrap.Bootstrap, Kind, uint64) error{
+	"healthy":    Healthy,
+	"missing":    Missing,
+	"abort":      Abort,
+	"killed":     Killed,
+	"killed-hub": KilledHub,
+	"exit0":      Exit(0),
+	"exit6":      Exit(6),
+}

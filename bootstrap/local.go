@@ -1,0 +1,281 @@
+package bootstrap
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Local makes a job of n ranks that are goroutines of this process, and returns the bootstrap of each. It is local,
+// does not block and starts no goroutine. AllGather is a meeting in memory; Abort wakes everybody.
+func Local(n int) []Bootstrap { return newMeeting(n, nil).ranks() }
+
+// PerProcess puts n ranks, goroutines of this process, where b has one: global rank b.Rank()*n + i for the i-th
+// result. It is local and does not block. Every process of b has to use the same n. The last of the n ranks to arrive
+// makes the exchange through b on its own goroutine, so b must not be bound to one (as Gompi's is). PerProcess takes b
+// over: the last of the n ranks to close closes it.
+func PerProcess(b Bootstrap, n int) []Bootstrap { return newMeeting(n, b).ranks() }
+
+// meeting is where the n goroutine ranks of one process meet, and, with under, whence they reach other processes.
+type meeting struct {
+	n     int
+	under Bootstrap // nil: this process is the whole job
+
+	// broken ends when the job breaks; its cancel keeps the first cause only.
+	broken context.Context
+	cancel context.CancelCauseFunc
+
+	mu      sync.Mutex
+	now     *round
+	gone    []bool // by local index: has closed
+	ngone   int
+	failure *cause
+}
+
+// round is one AllGather.
+type round struct {
+	parts [][]byte // by local index; nil where the rank has yet to come
+	n     int
+	done  chan struct{} // closed once all is set
+	all   [][]byte      // by global rank
+}
+
+func newMeeting(n int, under Bootstrap) *meeting {
+	m := &meeting{n: n, under: under, gone: make([]bool, n)}
+	m.broken, m.cancel = context.WithCancelCause(context.Background())
+	m.now = m.newRound()
+	return m
+}
+
+func (m *meeting) newRound() *round {
+	return &round{parts: make([][]byte, m.n), done: make(chan struct{})}
+}
+
+func (m *meeting) ranks() []Bootstrap {
+	bs := make([]Bootstrap, m.n)
+	for i := range bs {
+		bs[i] = &goRank{m: m, i: i}
+	}
+	return bs
+}
+
+// global is the rank of local index i.
+func (m *meeting) global(i int) int {
+	if m.under == nil {
+		return i
+	}
+	return m.under.Rank()*m.n + i
+}
+
+// fail breaks the job; the first cause stays.
+func (m *meeting) fail(c cause) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.failLocked(c)
+}
+
+func (m *meeting) failLocked(c cause) {
+	if m.failure == nil {
+		m.failure = &c
+		m.cancel(c.err)
+	}
+}
+
+// goRank is one goroutine rank.
+type goRank struct {
+	m    *meeting
+	i    int
+	gate gate
+}
+
+func (r *goRank) Rank() int { return r.m.global(r.i) }
+
+func (r *goRank) Size() int {
+	if r.m.under == nil {
+		return r.m.n
+	}
+	return r.m.under.Size() * r.m.n
+}
+
+func (r *goRank) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
+	if err := r.gate.enter(busy); err != nil {
+		return nil, err
+	}
+	defer r.gate.leave()
+	if err := ctx.Err(); err != nil {
+		return nil, r.giveUp(nil, err)
+	}
+	now, last, err := r.arrive(mine)
+	if err != nil {
+		return nil, err
+	}
+	if last {
+		if now.all, err = r.m.exchange(ctx, now.parts); err != nil {
+			return nil, r.exchangeFailed(ctx, err)
+		}
+		close(now.done)
+	}
+	select {
+	case <-now.done:
+		return r.copyOf(now.all), nil
+	default:
+	}
+	select {
+	case <-now.done:
+		return r.copyOf(now.all), nil
+	case <-r.m.broken.Done():
+		return nil, r.failure()
+	case <-ctx.Done():
+		return nil, r.giveUp(now, ctx.Err())
+	}
+}
+
+// arrive puts mine into the present round, and opens the next one when that completes it.
+func (r *goRank) arrive(mine []byte) (now *round, last bool, err error) {
+	m := r.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, gone := range m.gone {
+		if gone {
+			m.failLocked(lost(m.global(i), "closed its bootstrap"))
+		}
+	}
+	if m.failure != nil {
+		return nil, false, m.failure.on(r.Rank())
+	}
+	now = m.now
+	now.parts[r.i] = append([]byte{}, mine...) // not nil: it has come
+	now.n++
+	if now.n < m.n {
+		return now, false, nil
+	}
+	m.now = m.newRound()
+	return now, true, nil
+}
+
+// exchange reaches the other processes, if any, and gives every part by global rank.
+func (m *meeting) exchange(ctx context.Context, parts [][]byte) ([][]byte, error) {
+	if m.under == nil {
+		return parts, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(m.broken, cancel) // another of our ranks gave up or aborted meanwhile
+	defer stop()
+	packed, err := m.under.AllGather(ctx, packParts(parts))
+	if err != nil {
+		return nil, err
+	}
+	var all [][]byte
+	for p, b := range packed {
+		parts, err := unpackParts(b, m.n)
+		if err != nil {
+			return nil, fmt.Errorf("process %d, which may run another number of ranks than the %d of process %d: %w",
+				p, m.n, m.under.Rank(), err)
+		}
+		all = append(all, parts...)
+	}
+	return all, nil
+}
+
+// exchangeFailed tells the ranks of this process why the exchange between processes failed.
+func (r *goRank) exchangeFailed(ctx context.Context, err error) error {
+	m := r.m
+	if m.broken.Err() != nil {
+		return r.failure()
+	}
+	if ctx.Err() != nil {
+		return r.giveUp(nil, err)
+	}
+	c := cause{peer: r.Rank(), err: err}
+	if e, ok := errors.AsType[*fault.Error](err); ok && e.Peer >= 0 { // a process of under: name its ranks
+		first := e.Peer * m.n
+		c = cause{peer: first, err: fmt.Errorf("process %d with ranks %d to %d: %w", e.Peer, first, first+m.n-1, e.Err)}
+	}
+	m.fail(c)
+	return r.failure()
+}
+
+func (r *goRank) failure() error {
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
+	return r.m.failure.on(r.Rank())
+}
+
+// giveUp is this rank's error when its context ended; the others learn that it left.
+func (r *goRank) giveUp(now *round, why error) error {
+	m := r.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.failLocked(lost(r.Rank(), "gave up: "+why.Error()))
+	if now != nil {
+		var missing []int
+		for i, p := range now.parts {
+			if p == nil {
+				missing = append(missing, m.global(i))
+			}
+		}
+		if len(missing) > 0 {
+			why = fmt.Errorf("waiting for %s: %w", rankList(missing), why)
+		}
+	}
+	return &fault.Error{Op: "bootstrap", Rank: r.Rank(), Peer: -1, Err: why}
+}
+
+// copyOf gives this rank memory of its own.
+func (r *goRank) copyOf(all [][]byte) [][]byte {
+	mine := make([][]byte, len(all))
+	for i, b := range all {
+		mine[i] = bytes.Clone(b)
+	}
+	return mine
+}
+
+func (r *goRank) Abort(code int) {
+	r.m.fail(aborted(r.Rank(), code))
+	if r.m.under != nil {
+		r.m.under.Abort(code)
+	}
+}
+
+func (r *goRank) Close() error {
+	if err := r.gate.enter(closed); err != nil {
+		return err
+	}
+	m := r.m
+	m.mu.Lock()
+	m.gone[r.i] = true
+	m.ngone++
+	last := m.ngone == m.n
+	if m.now.n > 0 { // somebody waits for us in vain
+		m.failLocked(lost(r.Rank(), "closed its bootstrap"))
+	}
+	m.mu.Unlock()
+	if last && m.under != nil {
+		return m.under.Close()
+	}
+	return nil
+}
+
+// rankList is "rank 3" or "ranks 1, 2, 5"; long lists are cut.
+func rankList(ranks []int) string {
+	const most = 16
+	var s []string
+	for _, r := range ranks[:min(len(ranks), most)] {
+		s = append(s, strconv.Itoa(r))
+	}
+	list := strings.Join(s, ", ")
+	if len(ranks) > most {
+		list += fmt.Sprintf(" and %d more", len(ranks)-most)
+	}
+	if len(ranks) == 1 {
+		return "rank " + list
+	}
+	return "ranks " + list
+}

@@ -1,0 +1,239 @@
+//go:build mpi && cgo
+
+package bootstrap
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	gompi "github.com/sbromberger/gompi"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// startTimeout bounds the first exchange after MPI_Init.
+const startTimeout = time.Minute
+
+// mpiState is what this process has done with MPI through this package.
+var mpiState atomic.Int32
+
+const (
+	mpiUnused int32 = iota
+	mpiRunning
+	mpiOver
+)
+
+// MPI starts MPI and takes its world as the job. It is collective over the world, and blocks until all processes are
+// there: MPI_Init has no deadline, nor has MPI_Finalize, which Close calls; every other wait has one. MPI lives on one
+// goroutine with a thread of its own, is called in AllGather, Abort and Close only, and on a communicator of its own.
+//
+// A process can start MPI once: while a result of MPI is open, a second call is ErrBusy, afterwards ErrClosed. In a
+// program that started MPI itself it is ErrArgument; use Gompi there. Where a launcher started several ranks and MPI
+// sees one, it is [ErrLauncher]. After MPI_Init, signal handlers that MPI installed without SA_ONSTACK are re-installed
+// with it, because Go's runtime dies of them otherwise.
+//
+// Whatever fails, on an error the process has to end by Abort or with a non-zero exit code, never by finalizing MPI.
+func MPI() (Bootstrap, error) {
+	if !mpiState.CompareAndSwap(mpiUnused, mpiRunning) {
+		if mpiState.Load() == mpiRunning {
+			return nil, fmt.Errorf("bootstrap: MPI runs already, a process has one MPI() at a time: %w", fault.ErrBusy)
+		}
+		return nil, fmt.Errorf("bootstrap: MPI cannot start twice in one process: %w", fault.ErrClosed)
+	}
+	if gompi.IsOn() {
+		mpiState.Store(mpiUnused)
+		return nil, fmt.Errorf("bootstrap: this program started MPI itself: use Gompi with its communicator: %w",
+			fault.ErrArgument)
+	}
+	w := &world{calls: make(chan func()), aborts: make(chan int, 1), ended: make(chan struct{})}
+	go w.run()
+	var err error
+	w.do(func() { err = w.start() })
+	if err != nil {
+		w.stop()
+		return nil, err
+	}
+	return w, nil
+}
+
+// world is this process in MPI_COMM_WORLD.
+type world struct {
+	rank, size int
+	gate       gate
+	failed     atomic.Bool // the job is broken: do not finalize
+
+	calls  chan func()   // for the MPI goroutine
+	aborts chan int      // likewise, seen during a wait too
+	ended  chan struct{} // closed when the MPI goroutine has ended
+}
+
+// run is the MPI goroutine. It alone is locked to a thread: a locked goroutine is slow to yield.
+func (w *world) run() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer close(w.ended)
+	for {
+		select {
+		case call, ok := <-w.calls:
+			if !ok {
+				return
+			}
+			call()
+		case code := <-w.aborts:
+			mpiAbort(code)
+		}
+	}
+}
+
+// do runs f on the MPI goroutine.
+func (w *world) do(f func()) {
+	done := make(chan struct{})
+	w.calls <- func() { f(); close(done) }
+	<-done
+}
+
+// stop ends the MPI goroutine; MPI is as it is.
+func (w *world) stop() {
+	close(w.calls)
+	<-w.ended
+	mpiState.Store(mpiOver)
+}
+
+func (w *world) start() error {
+	gompi.Start(false)
+	mendSignalHandlers()
+	w.rank, w.size = gompi.WorldRank(), gompi.WorldSize()
+	if name, n := Launcher(); n > 1 && w.size == 1 {
+		return fmt.Errorf("bootstrap: %s started %d ranks, but %s sees only this one, so each would run alone; "+
+			"start the program with that library's own mpirun: %w", name, n, mpiLibrary(), ErrLauncher)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	return w.finish(ctx, mpiDup())
+}
+
+func (w *world) Rank() int { return w.rank }
+func (w *world) Size() int { return w.size }
+
+func (w *world) AllGather(ctx context.Context, mine []byte) (all [][]byte, err error) {
+	if err := w.gate.enter(busy); err != nil {
+		return nil, err
+	}
+	defer w.gate.leave()
+	if w.failed.Load() {
+		return nil, w.fail(fmt.Errorf("the bootstrap failed before: %w", fault.ErrClosed))
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, w.fail(err)
+	}
+	w.do(func() { all, err = w.allGather(ctx, mine) })
+	if err != nil {
+		return nil, w.fail(err)
+	}
+	return all, nil
+}
+
+// fail marks the job as broken and gives the error its rank.
+func (w *world) fail(err error) error {
+	w.failed.Store(true)
+	return &fault.Error{Op: "bootstrap", Rank: w.rank, Peer: -1, Err: err}
+}
+
+// allGather exchanges the lengths, then the parts in rounds. Buffers of an exchange that did not finish are left to
+// MPI, which may still write them.
+func (w *world) allGather(ctx context.Context, mine []byte) ([][]byte, error) {
+	in, out := newCbuf(8), newCbuf(8*w.size)
+	binary.NativeEndian.PutUint64(in.get(), uint64(len(mine)))
+	if err := w.finish(ctx, mpiAllGather(in, out)); err != nil {
+		return nil, err
+	}
+	lengths := make([]int, w.size)
+	parts := make([][]byte, w.size)
+	for r := range lengths {
+		lengths[r] = int(binary.NativeEndian.Uint64(out.get()[8*r:]))
+		parts[r] = make([]byte, 0, lengths[r])
+	}
+	in.free()
+	out.free()
+
+	for from, sizes := range rounds(lengths) {
+		in, out, table := newCbuf(sizes[w.rank]), newCbuf(sum(sizes)), newCbuf(2*cintSize*w.size)
+		if in.n > 0 {
+			copy(in.get(), mine[from:])
+		}
+		if err := w.finish(ctx, mpiAllGatherV(in, out, table, sizes)); err != nil {
+			return nil, err
+		}
+		scatter(parts, out.get(), sizes)
+		in.free()
+		out.free()
+		table.free()
+	}
+	return parts, nil
+}
+
+// finish waits for the request that was started with err, as long as ctx lasts. It looks often at first, then sleeps
+// in between: more ranks than cores must not starve each other.
+func (w *world) finish(ctx context.Context, err error) error {
+	pause := time.Microsecond
+	for looks := 0; err == nil; looks++ {
+		var done bool
+		if done, err = mpiTest(); err != nil || done {
+			break
+		}
+		select {
+		case code := <-w.aborts:
+			mpiAbort(code)
+		case <-ctx.Done():
+			return ctx.Err()
+		default:
+		}
+		if looks >= 100 {
+			time.Sleep(pause)
+			pause = min(2*pause, time.Millisecond)
+		}
+	}
+	return err
+}
+
+func (w *world) Abort(code int) {
+	w.failed.Store(true)
+	select {
+	case w.aborts <- code:
+	default: // under way already
+	}
+	select {
+	case <-w.ended: // closed: there is no job to end
+	case <-time.After(10 * time.Second): // MPI_Abort does not return; let the caller exit where it fails to
+	}
+}
+
+func (w *world) Close() error {
+	if err := w.gate.enter(closed); err != nil {
+		return err
+	}
+	defer w.stop()
+	if w.failed.Load() {
+		return nil
+	}
+	var err error
+	w.do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		if err = w.finish(ctx, mpiBarrier()); err == nil {
+			gompi.Stop()
+		}
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("other ranks did not close: %w", fault.ErrTimeout)
+	}
+	if err != nil {
+		return w.fail(err)
+	}
+	return nil
+}

@@ -1,0 +1,24 @@
+//go:build !mpi || !cgo
+
+package bootstrap_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/hw"
+)
+
+func TestMPIWithoutTheTag(t *testing.T) {
+	clearLaunchers(t)
+	_, err := bootstrap.MPI()
+	require.ErrorIs(t, err, hw.ErrNotSupported)
+	require.ErrorContains(t, err, "-tags mpi")
+
+	t.Setenv("PMI_SIZE", "4")
+	_, err = bootstrap.MPI()
+	require.ErrorIs(t, err, hw.ErrNotSupported)
+	require.ErrorContains(t, err, "started 4 ranks")
+}

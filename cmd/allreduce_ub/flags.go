@@ -1,0 +1,92 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/ubcoll/ubcoll/internal/experiment"
+)
+
+// flags are the keys of an experiment that the command line can set. Short names are those of nccl-tests.
+var flags = []struct{ name, short, key, help string }{
+	{"elements", "", "allreduce.elements", "elements per buffer, as in 1M (K = 1024)"},
+	{"bytes", "b", "allreduce.bytes", "bytes per buffer, as in 4M (the default)"},
+	{"type", "d", "allreduce.type", "int8 ... uint64, float16 (half), bfloat16, float32 (float), float64 (double)"},
+	{"op", "o", "allreduce.op", "sum, prod, min, max, avg"},
+	{"iterations", "n", "allreduce.iterations", "how many all-reduces"},
+	{"in-place", "", "allreduce.in_place", "reduce in the send buffer"},
+	{"registration", "", "allreduce.registration",
+		"explicit: the job registers its buffers; auto: the library does; off: all is staged"},
+	{"device", "", "allreduce.device", "auto: the rank's GPU if it has one; host"},
+	{"timeout", "", "options.timeout", "the longest wait inside one operation, as in 90s"},
+	{"algorithm", "", "options.algorithm", "which algorithm (the plan chooses if empty)"},
+}
+
+// configure is the experiment that args ask for: the file of -config, or the defaults, and over it the flags. The
+// error has every fault of both. For -h it is flag.ErrHelp, with the usage on help.
+func configure(args []string, help io.Writer) (*experiment.Experiment, error) {
+	fs := flag.NewFlagSet("allreduce_ub", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	config := fs.String("config", "", "")
+	given := map[string]string{} // by key; the last one counts
+	for _, f := range flags {
+		store := func(value string) error { given[f.key] = value; return nil }
+		for _, name := range strings.Fields(f.name + " " + f.short) {
+			if f.name == "in-place" {
+				fs.BoolFunc(name, "", store)
+			} else {
+				fs.Func(name, "", store)
+			}
+		}
+	}
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		usage(help)
+		return nil, err
+	} else if err != nil {
+		return nil, fmt.Errorf("allreduce_ub: %w", err)
+	}
+	if fs.NArg() > 0 {
+		return nil, fmt.Errorf("allreduce_ub: unexpected argument %q", fs.Arg(0))
+	}
+
+	var faults []error
+	e := experiment.Default()
+	if *config != "" {
+		loaded, err := experiment.Load(*config)
+		if err != nil {
+			faults = append(faults, err)
+		} else {
+			e = loaded
+		}
+	}
+	_, elements := given["allreduce.elements"]
+	_, bytes := given["allreduce.bytes"]
+	if elements || bytes { // a size here replaces the file's, whichever way that gives it
+		e.AllReduce.Elements, e.AllReduce.Bytes = nil, nil
+	}
+	for _, f := range flags {
+		if value, ok := given[f.key]; ok {
+			if err := e.Set(f.key, value); err != nil {
+				faults = append(faults, fmt.Errorf("-%s: %w", f.name, err))
+			}
+		}
+	}
+	if err := e.Validate(); err != nil {
+		faults = append(faults, err)
+	}
+	return e, errors.Join(faults...)
+}
+
+func usage(w io.Writer) {
+	fmt.Fprintf(w, "Usage: allreduce_ub [flags]\n\n  -config FILE\n\ta TOML experiment; flags override it\n")
+	for _, f := range flags {
+		name := "-" + f.name
+		if f.short != "" {
+			name += ", -" + f.short
+		}
+		fmt.Fprintf(w, "  %s\n\t%s\n", name, f.help)
+	}
+}

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/experiment"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// run is the job of one rank. Rank 0 alone writes, to out.
+func run(ctx context.Context, c *ubcoll.Comm, e *experiment.Experiment, out io.Writer) error {
+	if n := e.Job.Ranks; n != 0 && n != c.Size() {
+		return exitError{fmt.Errorf("the config asks for %d ranks, but the job has %d", n, c.Size()), exitUsage}
+	}
+	if c.Rank() != 0 {
+		out = io.Discard
+	}
+	p := &printer{w: out}
+	switch e.AllReduce.Type {
+	case dtype.Int8:
+		return allReduce[int8](ctx, c, &e.AllReduce, p)
+	case dtype.Uint8:
+		return allReduce[uint8](ctx, c, &e.AllReduce, p)
+	case dtype.Int16:
+		return allReduce[int16](ctx, c, &e.AllReduce, p)
+	case dtype.Uint16:
+		return allReduce[uint16](ctx, c, &e.AllReduce, p)
+	case dtype.Int32:
+		return allReduce[int32](ctx, c, &e.AllReduce, p)
+	case dtype.Uint32:
+		return allReduce[uint32](ctx, c, &e.AllReduce, p)
+	case dtype.Int64:
+		return allReduce[int64](ctx, c, &e.AllReduce, p)
+	case dtype.Uint64:
+		return allReduce[uint64](ctx, c, &e.AllReduce, p)
+	case dtype.Float16:
+		return allReduce[dtype.F16](ctx, c, &e.AllReduce, p)
+	case dtype.BFloat16:
+		return allReduce[dtype.BF16](ctx, c, &e.AllReduce, p)
+	case dtype.Float32:
+		return allReduce[float32](ctx, c, &e.AllReduce, p)
+	}
+	return allReduce[float64](ctx, c, &e.AllReduce, p)
+}
+
+// noResult is what the receive buffers hold at first, so that an all-reduce which does nothing does not pass for one
+// whose result is 0.
+const noResult = 111
+
+// allReduce is the job on elements of type T. What rank 0 prints about a rank has come from that rank.
+func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.AllReduce, p *printer) error {
+	op, err := ubcoll.ParseOp(a.Op)
+	if err != nil {
+		return err
+	}
+	p.printf("Starting AllReduce example with %d ranks\n", c.Size())
+	device, index := place(c, a.Device)
+	devices, err := gather(ctx, c, uint64(index))
+	if err != nil {
+		return err
+	}
+	for r, d := range devices {
+		p.printf("  Rank %d communicator initialized using device %d\n", r, d)
+	}
+
+	send, err := ubcoll.Alloc[T](c, device, a.Count())
+	if err != nil {
+		return err
+	}
+	recv := send
+	if !a.InPlace {
+		if recv, err = ubcoll.Alloc[T](c, device, a.Count()); err != nil {
+			return err
+		}
+	}
+	bytes := uint64(send.Vec().Len() * send.Vec().Type().Size())
+	allocated, err := gather(ctx, c, bytes)
+	if err != nil {
+		return err
+	}
+	p.printf("User Buffer allocation:\n")
+	for r, n := range allocated {
+		p.printf("  Rank %d allocating %s per buffer\n", r, size("%.2f", n))
+	}
+	var registered []*ubcoll.Registration
+	if a.Registration == register.Explicit {
+		vecs := []ubcoll.Vec{send.Vec(), recv.Vec()}
+		if a.InPlace {
+			vecs = vecs[:1]
+		}
+		for _, v := range vecs {
+			r, err := c.RegisterBuffer(v)
+			if err != nil {
+				return err
+			}
+			registered = append(registered, r)
+		}
+	}
+
+	mine := fill(make([]T, a.Count()), float64(c.Rank()))
+	got := fill(make([]T, a.Count()), noResult)
+	if err := recv.CopyFrom(ctx, got); err != nil {
+		return err
+	}
+	for i := range a.Iterations {
+		if i == 0 || a.InPlace { // in place, the last result has overwritten it
+			if err := send.CopyFrom(ctx, mine); err != nil {
+				return err
+			}
+		}
+		if i == 0 {
+			if err := announce(ctx, c, send, bytes, p); err != nil {
+				return err
+			}
+		}
+		if err := coll.AllReduce(ctx, c, recv.Vec(), send.Vec(), op); err != nil {
+			return err
+		}
+	}
+	if err := coll.Barrier(ctx, c); err != nil {
+		return err
+	}
+	p.printf("AllReduce completed successfully\n")
+
+	if err := recv.CopyTo(ctx, got); err != nil {
+		return err
+	}
+	if err := corrupt(c.Rank(), got); err != nil {
+		return err
+	}
+	if err := report(ctx, c, check(got, a.Op, c.Size()), p); err != nil {
+		return err
+	}
+
+	for _, r := range registered {
+		if err := r.Close(); err != nil {
+			return err
+		}
+	}
+	closed, err := gather(ctx, c, uint64(len(registered)))
+	if err != nil {
+		return err
+	}
+	for r, n := range closed {
+		if n > 0 {
+			p.printf("  Rank %d buffers deregistered\n", r)
+		}
+	}
+	if err := send.Free(); err != nil {
+		return err
+	}
+	if !a.InPlace {
+		if err := recv.Free(); err != nil {
+			return err
+		}
+	}
+	return p.err
+}
+
+// place is where this rank's buffers go, and the number of the device that it prints: the GPU's, or without GPUs its
+// local rank.
+func place(c *ubcoll.Comm, want string) (ubcoll.Device, int) {
+	if want == "auto" {
+		if d, err := c.GPU(); err == nil {
+			return d, d.Index()
+		}
+	}
+	return ubcoll.Host, c.LocalRank()
+}
+
+// announce prints what the send buffers of all ranks hold.
+func announce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, send *ubcoll.Buffer[T], bytes uint64, p *printer) error {
+	first := make([]T, send.Vec().Len())
+	if err := send.CopyTo(ctx, first); err != nil {
+		return err
+	}
+	values, err := gather(ctx, c, uint64(value(first[0])))
+	if err != nil {
+		return err
+	}
+	for r, v := range values {
+		p.printf("  Rank %d data initialized (value: %d)\n", r, v)
+	}
+	p.printf("Starting AllReduce with %d elements (%s)\n", len(first), size("%.4g", bytes))
+	return p.err
+}
+
+// report prints what the ranks have found in their results, and fails if any of them found a wrong element.
+func report(ctx context.Context, c *ubcoll.Comm, mine finding, p *printer) error {
+	found, err := gather(ctx, c, mine.words()...)
+	if err != nil {
+		return err
+	}
+	failed := 0
+	p.printf("Verification - Expected: %.1f, Got: %.1f\n", mine.expected, mine.got)
+	for r := range c.Size() {
+		f := findingOf(found[r*findingWords:])
+		if f.wrong == 0 {
+			continue
+		}
+		if failed++; failed == 1 {
+			p.printf("Results verification failed\n")
+		}
+		p.printf("  Rank %d has %d wrong elements, the first at index %d: expected %v, got %v\n", r, f.wrong, f.index,
+			f.expected, f.got)
+	}
+	if failed == 0 {
+		p.printf("Results verified correctly\n")
+		return p.err
+	}
+	// No rank may end the job before rank 0 has said what is wrong.
+	err = errors.Join(p.err, coll.Barrier(ctx, c))
+	return exitError{errors.Join(fmt.Errorf("wrong results on %d of %d ranks", failed, c.Size()), err), exitWrong}
+}
+
+// gather is the words of every rank in rank order: each rank fills its own slots of a vector, and the sum of the
+// vectors has them all.
+func gather(ctx context.Context, c *ubcoll.Comm, words ...uint64) ([]uint64, error) {
+	all := make([]uint64, c.Size()*len(words))
+	copy(all[c.Rank()*len(words):], words)
+	return all, coll.AllReduce(ctx, c, ubcoll.Of(all), ubcoll.Of(all), ubcoll.Sum)
+}
+
+// printer writes the job's lines as they come, and keeps the first error.
+type printer struct {
+	w   io.Writer
+	err error
+}
+
+func (p *printer) printf(format string, args ...any) {
+	if p.err == nil {
+		_, p.err = fmt.Fprintf(p.w, format, args...)
+	}
+}
+
+// size is n bytes in the largest unit that they fill, the number in the given format.
+func size(format string, n uint64) string {
+	unit, v := "bytes", float64(n)
+	for _, u := range []string{"KB", "MB"} {
+		if v < 1024 {
+			break
+		}
+		unit, v = u, v/1024
+	}
+	if unit == "bytes" {
+		return fmt.Sprintf("%d bytes", n)
+	}
+	return fmt.Sprintf(format+" "+unit, v)
+}

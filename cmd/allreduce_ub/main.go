@@ -1,0 +1,80 @@
+// Command allreduce_ub is the main job: each rank allocates two buffers, registers them, reduces over all ranks,
+// verifies every element, deregisters, frees and exits 0. Library calls and printing, nothing else.
+//
+//	mpirun -np 4 bin/allreduce_ub
+//	NTHREADS=4 bin/allreduce_ub
+//	bin/allreduce_ub -config configs/allreduce_ub.toml -type half -op max
+//
+// Without a launcher it runs NTHREADS goroutine ranks, 4 by default. Exit codes: 0 verified, 6 bad flags or config, 7
+// wrong results, others as ubcoll.Main has them.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/experiment"
+)
+
+func main() {
+	e, err := configure(os.Args[1:], os.Stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "%v\nallreduce_ub: -h lists the flags\n", err)
+		os.Exit(exitUsage)
+	}
+	o := ubcoll.Options{Timeout: time.Duration(e.Options.Timeout), Register: e.AllReduce.Registration,
+		Algorithm: e.Options.Algorithm}
+	if !env.Threads.IsSet() {
+		os.Setenv(env.Threads.Name, strconv.Itoa(defaultRanks(e)))
+	}
+	var writer atomic.Bool // this process has rank 0
+	ubcoll.Main(o, func(ctx context.Context, c *ubcoll.Comm) error {
+		if c.Rank() == 0 {
+			writer.Store(true)
+		}
+		return run(ctx, c, e, os.Stdout)
+	})
+	// Main returns when every rank has closed its communicator, so that only here this is true.
+	if writer.Load() {
+		if _, err := fmt.Println("All resources cleaned up successfully"); err != nil {
+			os.Exit(1)
+		}
+	}
+}
+
+// defaultRanks is how many goroutine ranks run if nobody says.
+func defaultRanks(e *experiment.Experiment) int {
+	if e.Job.Ranks > 0 {
+		return e.Job.Ranks
+	}
+	return 4
+}
+
+// The exit codes that are this program's own.
+const (
+	exitUsage = 6
+	exitWrong = 7
+)
+
+// exitError is an error with which ubcoll.Main exits with a code of ours.
+type exitError struct {
+	error
+	code int
+}
+
+// ExitCode is what ubcoll.Main looks for.
+func (e exitError) ExitCode() int { return e.code }
+
+// Unwrap gives errors.Is and errors.As the reason.
+func (e exitError) Unwrap() error { return e.error }

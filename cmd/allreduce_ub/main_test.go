@@ -1,0 +1,222 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/dtype"
+)
+
+// The tests run the program as users do: this test binary started again, with main for its tests.
+func TestMain(m *testing.M) {
+	if os.Getenv("ALLREDUCE_UB_MAIN") != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// program runs the program with args and env, and gives what it wrote and how it ended.
+func program(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.WaitDelay = time.Second
+	for _, v := range os.Environ() { // no launcher and no settings but the test's own
+		if name, _, _ := strings.Cut(v, "="); name != "NTHREADS" && !strings.Contains(name, "UBCOLL_") &&
+			!strings.Contains(name, "MPI") && !strings.Contains(name, "PMI") && !strings.HasPrefix(name, "SLURM_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	// A program with the race detector in it sleeps for a second when it exits, for reports that it may have left.
+	cmd.Env = append(append(cmd.Env, "ALLREDUCE_UB_MAIN=1", "GORACE=atexit_sleep_ms=0"), env...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		require.NoError(t, err)
+	}
+	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
+}
+
+func TestOutput(t *testing.T) {
+	for _, c := range []struct {
+		name, golden string
+		env          []string
+		args         []string
+	}{
+		{"4 by default", "ranks4", nil, nil},
+		{"4", "ranks4", []string{"NTHREADS=4"}, nil},
+		{"1", "ranks1", []string{"NTHREADS=1"}, nil},
+		{"2", "ranks2", []string{"NTHREADS=2"}, nil},
+		{"3", "ranks3", []string{"NTHREADS=3"}, nil},
+		{"8", "ranks8", []string{"NTHREADS=8"}, nil},
+		{"the config as it stands", "ranks4", nil, []string{"-config", "../../configs/allreduce_ub.toml"}},
+		{"in place", "ranks4", nil, []string{"-in-place", "-n", "3"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			want, err := os.ReadFile(filepath.Join("testdata", c.golden+".golden"))
+			require.NoError(t, err)
+			stdout, stderr, code := program(t, c.env, c.args...)
+			require.Equal(t, string(want), stdout)
+			require.Empty(t, stderr)
+			require.Equal(t, 0, code)
+		})
+	}
+}
+
+func TestEveryTypeAndOperation(t *testing.T) {
+	want := map[string]string{"sum": "6.0", "prod": "0.0", "min": "0.0", "max": "3.0", "avg": "1.5"}
+	for _, ty := range dtype.All() {
+		for op, value := range want {
+			if op != "sum" && ty != dtype.Float16 && ty != dtype.Int8 {
+				continue // the whole product is for package coll to test
+			}
+			t.Run(ty.String()+"/"+op, func(t *testing.T) {
+				if op == "avg" && !ty.Float() {
+					value = "1.0"
+				}
+				stdout, stderr, code := program(t, nil, "-d", ty.String(), "-o", op, "-elements", "1001")
+				require.Equal(t, 0, code, "%s%s", stdout, stderr)
+				require.Contains(t, stdout, "Expected: "+value+", Got: "+value+"\nResults verified correctly\n")
+			})
+		}
+	}
+}
+
+func TestRegistration(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		says bool
+	}{
+		{"explicit", []string{"-registration", "explicit"}, true},
+		{"auto", []string{"-registration", "auto"}, false},
+		{"off", []string{"-registration=off", "-device=host", "-timeout=1m"}, false},
+		{"off by config", []string{"-config", "../../configs/small_integers.toml"}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			stdout, stderr, code := program(t, []string{"NTHREADS=2"}, c.args...)
+			require.Equal(t, 0, code, "%s%s", stdout, stderr)
+			require.Contains(t, stdout, "Results verified correctly")
+			require.Equal(t, c.says, strings.Contains(stdout, "buffers deregistered"),
+				"only what was registered by the job is deregistered by it")
+		})
+	}
+}
+
+func TestCorrupted(t *testing.T) {
+	for _, rank := range []string{"0", "2"} {
+		for _, ty := range []string{"float32", "int8", "half"} {
+			t.Run(rank+"/"+ty, func(t *testing.T) {
+				stdout, stderr, code := program(t, []string{"UBCOLL_TEST_CORRUPT=" + rank}, "-d", ty, "-elements=100")
+				require.Equal(t, 7, code)
+				require.Contains(t, stdout, "Results verification failed\n  Rank "+rank+
+					" has 1 wrong elements, the first at index 50: expected 6, got 7\n")
+				require.NotContains(t, stdout, "verified correctly")
+				require.NotContains(t, stdout, "cleaned up")
+				require.Contains(t, stderr, "wrong results on 1 of 4 ranks")
+			})
+		}
+	}
+}
+
+func TestBadUsage(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "bad.toml")
+	require.NoError(t, os.WriteFile(bad, []byte("[allreduce]\ntyp = 1\niterations = 0\n[job]\nranks = true\n"), 0o644))
+	three := filepath.Join(t.TempDir(), "three.toml")
+	require.NoError(t, os.WriteFile(three, []byte("job.ranks = 3\n"), 0o644))
+	for _, c := range []struct {
+		name string
+		env  []string
+		args []string
+		want []string
+	}{
+		{"unknown flag", nil, []string{"-bogus"}, []string{"flag provided but not defined: -bogus"}},
+		{"an argument", nil, []string{"4M"}, []string{`unexpected argument "4M"`}},
+		{"every bad value", nil, []string{"-b", "4X", "-type=float31", "-in-place=maybe", "-o", "xor", "-n", "0"},
+			[]string{`-bytes: allreduce.bytes: invalid size "4X"`, `unknown element type "float31"`,
+				`allreduce.in_place: must be true or false, not "maybe"`, `allreduce.op: unknown value "xor"`,
+				"allreduce.iterations: must be 1 or more"}},
+		{"both sizes", nil, []string{"-b", "4M", "-elements", "3"}, []string{"give one of them"}},
+		{"no such config", nil, []string{"-config", "none.toml"}, []string{"none.toml: no such file"}},
+		{"every fault of a config, and of a flag", nil, []string{"-config", bad, "-device", "gpu"},
+			[]string{bad + ":2: allreduce.typ: unknown key: did you mean type?", bad + ":3: allreduce.iterations: must",
+				bad + ":5: job.ranks: must be an integer", `allreduce.device: unknown value "gpu"`}},
+		{"other ranks than the config's", []string{"NTHREADS=2"}, []string{"-config", three},
+			[]string{"asks for 3 ranks, but the job has 2"}},
+		{"hook without a rank", []string{"UBCOLL_TEST_CORRUPT=x"}, []string{"-b=64"}, []string{`"x": want a rank`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			stdout, stderr, code := program(t, c.env, c.args...)
+			require.Equal(t, 6, code, "%s%s", stdout, stderr)
+			for _, w := range c.want {
+				require.Contains(t, stderr, w)
+			}
+		})
+	}
+	stdout, _, code := program(t, nil, "-config", three)
+	require.Equal(t, 0, code)
+	require.Contains(t, stdout, "with 3 ranks", "without NTHREADS the config's number counts")
+}
+
+func TestUsage(t *testing.T) {
+	stdout, stderr, code := program(t, nil, "-h")
+	require.Equal(t, 0, code)
+	require.Empty(t, stderr)
+	for _, f := range flags {
+		require.Contains(t, stdout, "  -"+f.name)
+	}
+}
+
+func TestExpected(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		want, tol float64
+		f         func(string, int) (float64, float64)
+		op        string
+		n         int
+	}{
+		{"one rank", 0, 0, expected[int8], "sum", 1},
+		{"sum", 6, 0, expected[int64], "sum", 4},
+		{"sum wraps", 120 + 16 - 256, 0, expected[int8], "sum", 17},
+		{"unsigned wraps", 276 - 256, 0, expected[uint8], "sum", 24},
+		{"avg of integers is cut", 1, 0, expected[int32], "avg", 4},
+		{"avg", 1.5, 4*1.5/(1<<23) + 1.5/(1<<23), expected[float32], "avg", 4},
+		{"max", 7, 0, expected[dtype.BF16], "max", 8},
+		{"half sum", 28, 8 * 28.0 / (1 << 10), expected[dtype.F16], "sum", 8},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			want, tol := c.f(c.op, c.n)
+			require.Equal(t, c.want, want)
+			require.Equal(t, c.tol, tol)
+		})
+	}
+}
+
+func TestCheckSeesEachElement(t *testing.T) {
+	for i := range 5 {
+		got := fill(make([]float32, 5), 6)
+		require.Zero(t, check(got, "sum", 4).wrong)
+		got[i] = float32(math.NaN())
+		f := check(got, "sum", 4)
+		require.Equal(t, uint64(1), f.wrong)
+		require.Equal(t, uint64(i), f.index)
+		require.True(t, math.IsNaN(findingOf(f.words()).got))
+	}
+}
+
+func TestSize(t *testing.T) {
+	for n, want := range map[uint64]string{0: "0 bytes", 1023: "1023 bytes", 1024: "1.00 KB", 4 << 20: "4.00 MB",
+		3 << 30: "3072.00 MB", 4000: "3.91 KB"} {
+		require.Equal(t, want, size("%.2f", n))
+	}
+}

@@ -1,0 +1,183 @@
+// Package cpu reduces, scales and copies host memory with the widest instructions that the machine has, waits between
+// two looks at a word (package spin), and says which processors and caches the process may use.
+//
+// Everything here is local, never blocks and never allocates. The memory is the caller's, on the Go heap or off it; it
+// must stay valid and, but for concurrent readers of the sources, untouched by others during the call. Pointers must
+// be aligned to the element, and an operand must not overlap a destination unless it is exactly it. Types and
+// operations must be valid and counts not negative; otherwise the functions do nothing.
+//
+// Long calls come back to Go every 64 KiB, so that they never hold up the garbage collector.
+//
+// Results do not depend on the level of instructions, bit for bit, but for the sign and payload of a NaN: integers
+// wrap; floats are combined in the order given, half types in float32 with one rounding (to nearest even) at the end;
+// Min and Max are those of Go: a NaN operand gives NaN, and -0 is less than +0.
+package cpu
+
+import (
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/dtype"
+)
+
+// Op is how two elements become one. An average is Sum with a division at the end.
+type Op uint8
+
+// The operations.
+const (
+	Sum Op = iota
+	Prod
+	Min
+	Max
+)
+
+var opNames = [...]string{"sum", "prod", "min", "max"}
+
+// String is the operation's name: "sum".
+func (o Op) String() string {
+	if o > Max {
+		return "invalid"
+	}
+	return opNames[o]
+}
+
+const (
+	pieceBytes = 64 << 10 // between two returns to Go
+	maxSources = 16       // pointers that one call of a kernel takes
+	maxDests   = 8
+)
+
+// Below these numbers of elements plain Go is done before a call into C has begun; half types take it longer.
+const (
+	tinyElements = 96
+	tinyHalves   = 4
+)
+
+// tiny reports whether n elements from each of several sources are better left to Go, as everything is when there are
+// no kernels.
+func tiny(t dtype.Type, n, sources int) bool {
+	if t == dtype.Float16 || t == dtype.BFloat16 {
+		return n*(sources-1) < tinyHalves || current == levelGo
+	}
+	return n*(sources-1) < tinyElements || current == levelGo
+}
+
+// Reduce sets dst[i] = a[i] op b[i] for n elements. dst may be a, b or both. With stream the result goes past the
+// caches, which pays when dst is larger than they are; it is visible to other processors when Reduce returns.
+func Reduce(t dtype.Type, op Op, dst, a, b unsafe.Pointer, n int, stream bool) {
+	if n <= 0 || !t.Valid() || op > Max {
+		return
+	}
+	if t == dtype.Float32 && op == Sum && n <= 16 {
+		addFloat32(dst, a, b, n)
+		return
+	}
+	if tiny(t, n, 2) {
+		reduceGo(t, op, dst, a, b, n)
+		return
+	}
+	size := t.Size()
+	step := pieceBytes / size
+	for i := 0; i < n; i += step {
+		at := i * size
+		reducePiece(t, op, unsafe.Add(dst, at), unsafe.Add(a, at), unsafe.Add(b, at), min(step, n-i), stream)
+	}
+}
+
+// ReduceN sets dst[i] = ((srcs[0][i] op srcs[1][i]) op srcs[2][i]) ... for n elements, in one pass over memory, and
+// divides the result by div if div is larger than 1: floats exactly (half types before their one rounding), integers
+// truncating toward zero. dst may be one of the sources. stream is as in Reduce.
+func ReduceN(t dtype.Type, op Op, dst unsafe.Pointer, srcs []unsafe.Pointer, n, div int, stream bool) {
+	dsts := [1]unsafe.Pointer{dst}
+	ReduceMulti(t, op, dsts[:], srcs, n, div, stream)
+}
+
+// ReduceMulti is ReduceN with the same result, to the bit, stored to every destination. Each destination may be one
+// of the sources, but not another destination.
+func ReduceMulti(t dtype.Type, op Op, dsts, srcs []unsafe.Pointer, n, div int, stream bool) {
+	if n <= 0 || !t.Valid() || op > Max || len(srcs) == 0 || len(dsts) == 0 {
+		return
+	}
+	if tiny(t, n, len(srcs)) {
+		reduceMultiGo(t, op, dsts, srcs, n, div)
+		return
+	}
+	size := t.Size()
+	if len(srcs) > maxSources || len(dsts) > maxDests {
+		reduceMany(t, op, dsts, srcs, n, div, stream)
+		return
+	}
+	step := pieceBytes / size
+	for i := 0; i < n; i += step {
+		p := piece{t: t, op: op, at: i * size, n: min(step, n-i), div: div, stream: stream}
+		reduceMultiPiece(p, nil, nil, srcs, dsts)
+	}
+}
+
+// piece is what one call of a kernel is told beside the operands: at is its place in them, in bytes.
+type piece struct {
+	t          dtype.Type
+	op         Op
+	at, n, div int
+	stream     bool
+}
+
+// reduceMany does in rounds what is too much for the arguments of one call. The accumulators, float32 for half types,
+// wait on this stack between rounds, so that half types are rounded once here too.
+func reduceMany(t dtype.Type, op Op, dsts, srcs []unsafe.Pointer, n, div int, stream bool) {
+	var acc [16 << 10]byte
+	size := t.Size()
+	step := len(acc) / max(size, 4)
+	for i := 0; i < n; i += step {
+		p := piece{t: t, op: op, at: i * size, n: min(step, n-i), div: div, stream: stream}
+		var in *[16 << 10]byte
+		for s := srcs; len(s) > 0; in = &acc {
+			k := min(len(s), maxSources)
+			reduceMultiPiece(p, unsafe.Pointer(in), unsafe.Pointer(&acc), s[:k], nil)
+			s = s[k:]
+		}
+		for d := dsts; len(d) > 0; {
+			k := min(len(d), maxDests)
+			reduceMultiPiece(p, unsafe.Pointer(in), nil, nil, d[:k])
+			d = d[k:]
+		}
+	}
+}
+
+// Scale sets dst[i] = src[i] * factor for n elements: floats multiply by factor in their own type (half types in
+// float32), integers by factor's integer part, wrapping. dst may be src.
+func Scale(t dtype.Type, dst, src unsafe.Pointer, n int, factor float64) {
+	if n <= 0 || !t.Valid() {
+		return
+	}
+	if tiny(t, n, 2) {
+		scaleGo(t, dst, src, n, factor)
+		return
+	}
+	size := t.Size()
+	step := pieceBytes / size
+	for i := 0; i < n; i += step {
+		at := i * size
+		scalePiece(t, unsafe.Add(dst, at), unsafe.Add(src, at), min(step, n-i), factor)
+	}
+}
+
+// Copy copies bytes from src to dst, which are the same or do not overlap. stream is as in Reduce.
+func Copy(dst, src unsafe.Pointer, bytes int, stream bool) {
+	for i := 0; i < bytes; i += pieceBytes {
+		d, s, n := unsafe.Add(dst, i), unsafe.Add(src, i), min(pieceBytes, bytes-i)
+		// A last piece that is not whole is not worth the call.
+		if stream && current != levelGo && n == pieceBytes {
+			streamPiece(d, s, n)
+		} else {
+			copyPiece(d, s, n)
+		}
+	}
+}
+
+// copyPiece is a call that the runtime can stop at, unlike the assembly inside: a function that calls another one
+// checks its stack first.
+//
+//go:noinline
+func copyPiece(dst, src unsafe.Pointer, n int) {
+	copy(unsafe.Slice((*byte)(dst), n), unsafe.Slice((*byte)(src), n))
+}

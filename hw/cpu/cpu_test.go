@@ -1,0 +1,349 @@
+package cpu
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"github.com/ubcoll/ubcoll/dtype"
+)
+
+// TestSixteenBitsExhaustive combines every 16-bit value with every special one and some random ones.
+func TestSixteenBitsExhaustive(t *testing.T) {
+	r := newRand(t)
+	const n = 1 << 16
+	for _, ty := range []dtype.Type{dtype.Float16, dtype.BFloat16, dtype.Int16, dtype.Uint16} {
+		all, other, got := make([]byte, 2*n), make([]byte, 2*n), make([]byte, 2*n)
+		for i := range n {
+			store(ty, all, i, uint64(i))
+		}
+		partners := special(ty)
+		for range 6 {
+			partners = append(partners, r.Uint64()&0xffff)
+		}
+		if race {
+			partners = partners[len(partners)-2:]
+		}
+		for _, p := range partners {
+			for i := range n {
+				store(ty, other, i, p)
+			}
+			for _, op := range allOps {
+				want := naiveAll(ty, op, [][]byte{all, other}, n, 0)
+				swapped := naiveAll(ty, op, [][]byte{other, all}, n, 0)
+				eachLevelQuietly(func(l level) {
+					Reduce(ty, op, at(got), at(all), at(other), n, false)
+					same(t, ty, want, got, op, l, p)
+					Reduce(ty, op, at(got), at(other), at(all), n, true)
+					same(t, ty, swapped, got, op, l, p)
+				})
+			}
+		}
+		for _, div := range []int{2, 3, 5, 200, 1 << 17} {
+			want := naiveAll(ty, Sum, [][]byte{all}, n, div)
+			eachLevelQuietly(func(l level) {
+				ReduceN(ty, Sum, at(got), []unsafe.Pointer{at(all)}, n, div, false)
+				same(t, ty, want, got, "div", div, l)
+			})
+		}
+	}
+}
+
+// eachLevelQuietly is eachLevel without a subtest each, for many small cases.
+func eachLevelQuietly(f func(l level)) {
+	was := current
+	defer func() { current = was }()
+	for l := levelGo; l <= levelAVX512; l++ {
+		if l.available() {
+			current = l
+			f(l)
+		}
+	}
+}
+
+func lengths() (ns []int) {
+	for n := range 68 {
+		ns = append(ns, n)
+	}
+	if race {
+		return append(ns, 127, 1000, 4099)
+	}
+	return append(ns, 127, 1000, 4099, 65537)
+}
+
+func TestReduce(t *testing.T) {
+	r := newRand(t)
+	for _, ty := range dtype.All() {
+		for _, op := range allOps {
+			for _, n := range lengths() {
+				srcs := [][]byte{elements(r, ty, n), elements(r, ty, n)}
+				same2 := [][]byte{srcs[0], srcs[0]}
+				want, wantSame := naiveAll(ty, op, srcs, n, 0), naiveAll(ty, op, same2, n, 0)
+				eachLevelQuietly(func(l level) {
+					for _, mode := range []string{"apart", "dst is a", "dst is b", "all one"} {
+						a, b, dst := elements(r, ty, n), elements(r, ty, n), elements(r, ty, n+2)
+						copy(a, srcs[0])
+						copy(b, srcs[1])
+						before := bytes.Clone(dst)
+						d, w := dst[ty.Size():][:n*ty.Size()], want
+						switch mode {
+						case "dst is a":
+							d = a
+						case "dst is b":
+							d = b
+						case "all one":
+							d, b, w = a, a, wantSame
+						}
+						stream := r.IntN(2) == 0
+						Reduce(ty, op, at(d), at(a), at(b), n, stream)
+						same(t, ty, w, d, op, n, l, mode, stream)
+						if l != levelGo && n > 0 { // sizes that Reduce leaves to Go
+							if copy(a, srcs[0]); mode != "all one" {
+								copy(b, srcs[1])
+							}
+							reducePiece(ty, op, at(d), at(a), at(b), n, stream)
+							same(t, ty, w, d, op, n, l, mode, stream)
+						}
+						copy(before[ty.Size():], dst[ty.Size():][:n*ty.Size()])
+						require.Equal(t, before, dst, "wrote beside its %d elements", n)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestReduceMulti(t *testing.T) {
+	r := newRand(t)
+	divs := []int{0, 1, 2, 3, 7, 8, 100, 300, 1 << 33}
+	for _, ty := range dtype.All() {
+		for ns := 1; ns <= 18; ns++ {
+			for _, n := range []int{1, 5, 63, 1000, 65537} {
+				if n == 65537 && (race || ns%8 > 2) {
+					continue
+				}
+				op, div, nd := allOps[r.IntN(4)], divs[r.IntN(len(divs))], 1+r.IntN(10)
+				var srcs, kept [][]byte
+				for range ns {
+					srcs = append(srcs, elements(r, ty, n))
+					kept = append(kept, bytes.Clone(srcs[len(srcs)-1]))
+				}
+				want := naiveAll(ty, op, srcs, n, div)
+				eachLevelQuietly(func(l level) {
+					var dsts [][]byte
+					for range nd {
+						dsts = append(dsts, elements(r, ty, n))
+					}
+					place := r.IntN(ns)
+					dsts[r.IntN(nd)] = srcs[place]
+					stream := r.IntN(2) == 0
+					ReduceMulti(ty, op, ats(dsts), ats(srcs), n, div, stream)
+					for _, d := range dsts {
+						same(t, ty, want, d, op, n, l, ns, nd, div, stream)
+					}
+					copy(srcs[place], kept[place])
+					require.Equal(t, kept, srcs, "wrote to a source")
+					ReduceN(ty, op, at(dsts[0]), ats(srcs), n, div, stream)
+					same(t, ty, want, dsts[0], op, n, l, ns, div, stream)
+					for i := range srcs {
+						copy(srcs[i], kept[i])
+					}
+					if l != levelGo && ns <= maxSources { // sizes that ReduceMulti leaves to Go
+						d := elements(r, ty, n)
+						p := piece{t: ty, op: op, n: n, div: div, stream: stream}
+						reduceMultiPiece(p, nil, nil, ats(srcs), ats([][]byte{d}))
+						same(t, ty, want, d, op, n, l, ns, div, stream)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestHalfRoundsOnce sums what would be lost if every step rounded to the half type.
+func TestHalfRoundsOnce(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		for _, n := range []int{3, 5000} {
+			for _, ranks := range []int{5, 17} {
+				first, rest, dst := make([]dtype.BF16, n), make([]dtype.BF16, n), make([]dtype.BF16, n)
+				srcs := []unsafe.Pointer{unsafe.Pointer(&first[0])}
+				for range ranks - 1 {
+					srcs = append(srcs, unsafe.Pointer(&rest[0]))
+				}
+				for i := range n {
+					first[i], rest[i] = dtype.ToBF16(256), dtype.ToBF16(0.5)
+				}
+				ReduceN(dtype.BFloat16, Sum, unsafe.Pointer(&dst[0]), srcs, n, 0, false)
+				require.Equal(t, dtype.ToBF16(256+float32(ranks-1)/2), dst[n-1])
+				require.NotEqual(t, dtype.ToBF16(256), dst[n-1])
+			}
+		}
+	})
+}
+
+func TestScale(t *testing.T) {
+	r := newRand(t)
+	for _, ty := range dtype.All() {
+		for _, n := range lengths() {
+			for _, factor := range []float64{0, 1, -3.75, 0.1, 1e10, -1e300, math.Inf(1), math.NaN()} {
+				src := elements(r, ty, n)
+				k := elements(r, ty, 1)
+				switch whole := math.Trunc(factor); {
+				case ty == dtype.Float16: // the factor is a float32 there: compare by hand below
+				case ty == dtype.BFloat16:
+				case ty == dtype.Float32:
+					store(ty, k, 0, uint64(math.Float32bits(float32(factor))))
+				case ty == dtype.Float64:
+					store(ty, k, 0, math.Float64bits(factor))
+				case math.Abs(whole) < 1<<63:
+					store(ty, k, 0, uint64(int64(whole)))
+				default:
+					store(ty, k, 0, 0)
+				}
+				want := make([]byte, len(src))
+				for i := range n {
+					x := load(ty, src, i)
+					switch ty {
+					case dtype.Float16:
+						store(ty, want, i, uint64(dtype.ToF16(dtype.F16(x).Float32()*float32(factor))))
+					case dtype.BFloat16:
+						store(ty, want, i, uint64(dtype.ToBF16(dtype.BF16(x).Float32()*float32(factor))))
+					default:
+						store(ty, want, i, naive(ty, Prod, [][]byte{src[i*ty.Size():], k}, 0, 0))
+					}
+				}
+				eachLevelQuietly(func(l level) {
+					got := elements(r, ty, n)
+					Scale(ty, at(got), at(src), n, factor)
+					same(t, ty, want, got, n, factor, l)
+					copy(got, src)
+					Scale(ty, at(got), at(got), n, factor)
+					same(t, ty, want, got, n, factor, l, "in place")
+				})
+			}
+		}
+	}
+}
+
+func TestCopy(t *testing.T) {
+	r := newRand(t)
+	eachLevel(t, func(t *testing.T) {
+		for _, n := range []int{0, 1, 63, 511, 512, 1000, 65535, 65536, 65537, 200001} {
+			for _, stream := range []bool{false, true} {
+				src, dst := elements(r, dtype.Uint8, n), elements(r, dtype.Uint8, n+2)
+				first, last := dst[0], dst[n+1]
+				Copy(at(dst[1:]), at(src), n, stream)
+				require.True(t, bytes.Equal(src, dst[1:n+1]), "%d bytes, stream=%v", n, stream)
+				require.Equal(t, []byte{first, last}, []byte{dst[0], dst[n+1]})
+			}
+		}
+	})
+}
+
+func TestBadArgumentsDoNothing(t *testing.T) {
+	x := []float32{1, 2}
+	p := unsafe.Pointer(&x[0])
+	Reduce(dtype.Invalid, Sum, p, p, p, 2, false)
+	Reduce(dtype.Float32, Max+1, p, p, p, 2, false)
+	Reduce(dtype.Float32, Sum, p, p, p, -1, false)
+	ReduceN(dtype.Type(200), Sum, p, []unsafe.Pointer{p, p}, 2, 0, false)
+	ReduceN(dtype.Float32, Sum, p, nil, 2, 0, false)
+	ReduceMulti(dtype.Float32, Sum, nil, []unsafe.Pointer{p}, 2, 0, false)
+	Scale(dtype.Float32, p, p, 0, 5)
+	Copy(p, nil, 0, true)
+	require.Equal(t, []float32{1, 2}, x)
+	require.Equal(t, "invalid", (Max + 1).String())
+}
+
+// TestMemoryBesidePointers reduces elements that share their object with Go pointers, which cgo's own check refuses.
+func TestMemoryBesidePointers(t *testing.T) {
+	type mixed struct {
+		name *string
+		data [4096]float32
+	}
+	name := "x"
+	m := &mixed{name: &name}
+	m.data[4095] = 1
+	p := unsafe.Pointer(&m.data)
+	Reduce(dtype.Float32, Sum, p, p, p, len(m.data), true)
+	ReduceN(dtype.Float32, Sum, p, []unsafe.Pointer{p, p, p}, len(m.data), 0, false)
+	require.Equal(t, float32(6), m.data[4095])
+}
+
+func TestNoAllocation(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		for _, n := range []int{4, 100000} {
+			var bufs [10][]float32
+			var srcs [10]unsafe.Pointer
+			for i := range bufs {
+				bufs[i] = make([]float32, n)
+				srcs[i] = unsafe.Pointer(&bufs[i][0])
+			}
+			require.Zero(t, testing.AllocsPerRun(10, func() {
+				Reduce(dtype.Float32, Sum, srcs[0], srcs[1], srcs[2], n, false)
+				Reduce(dtype.BFloat16, Max, srcs[0], srcs[1], srcs[2], n, true)
+				ReduceN(dtype.Float32, Sum, srcs[0], srcs[:4], n, 4, false)
+				ReduceMulti(dtype.Int32, Sum, srcs[:10], srcs[:], n, 4, true)
+				Scale(dtype.Float16, srcs[0], srcs[1], n, 2)
+				Copy(srcs[0], srcs[1], 4*n, true)
+			}))
+		}
+	})
+}
+
+// TestTheCollectorIsNotHeldUp stops the world again and again while another goroutine does nothing but long calls,
+// each some 10 ms: a call that could not be stopped inside would make the median as long.
+func TestTheCollectorIsNotHeldUp(t *testing.T) {
+	if runtime.GOMAXPROCS(0) < 2 {
+		t.Skip("needs two processors")
+	}
+	const n = 64 << 20
+	a, b := make([]byte, n), make([]byte, n)
+	for _, c := range []struct {
+		name string
+		call func()
+	}{
+		{"copy", func() { Copy(at(a), at(b), n, false) }},
+		{"stream", func() { Copy(at(a), at(b), n, true) }},
+		{"reduce", func() { Reduce(dtype.Float32, Sum, at(a), at(a), at(b), n/4, false) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var stop atomic.Bool
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for !stop.Load() {
+					c.call()
+				}
+			}()
+			var took []time.Duration
+			for range 40 {
+				var m runtime.MemStats
+				from := time.Now()
+				runtime.ReadMemStats(&m)
+				took = append(took, time.Since(from))
+				time.Sleep(time.Millisecond)
+			}
+			stop.Store(true)
+			<-done
+			slices.Sort(took)
+			t.Logf("stop the world: median %v, longest %v", took[20], took[39])
+			require.Less(t, took[20], 3*time.Millisecond)
+		})
+	}
+}
+
+func ExampleReduceN() {
+	a, b, c := []int32{1, 2}, []int32{10, 20}, []int32{-5, -6}
+	srcs := []unsafe.Pointer{unsafe.Pointer(&a[0]), unsafe.Pointer(&b[0]), unsafe.Pointer(&c[0])}
+	ReduceN(dtype.Int32, Sum, unsafe.Pointer(&a[0]), srcs, len(a), 0, false)
+	fmt.Println(a)
+	// Output: [6 16]
+}

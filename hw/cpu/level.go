@@ -1,0 +1,74 @@
+package cpu
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/ubcoll/ubcoll/hw"
+)
+
+// level is a set of instructions; from levelPortable on as in cpu.h.
+type level int
+
+const (
+	levelGo level = iota - 1
+	levelPortable
+	levelNEON
+	levelAVX2
+	levelAVX512
+)
+
+var levelNames = map[string]level{
+	"go": levelGo, "portable": levelPortable, "neon": levelNEON, "avx2": levelAVX2, "avx512": levelAVX512,
+}
+
+// current is the level in use, set once before main; tests change it between calls.
+var current, errLevel = choose(os.Getenv("UBCOLL_CPU"))
+
+// String is the level's name as UBCOLL_CPU takes it.
+func (l level) String() string {
+	for name, x := range levelNames {
+		if x == l {
+			return name
+		}
+	}
+	return "invalid"
+}
+
+// choose is the best level of this machine and build, or the one asked for by name. If there is no such level, it is
+// the best one and an error.
+func choose(name string) (level, error) {
+	best := bestLevel()
+	if name == "" {
+		return best, nil
+	}
+	l, ok := levelNames[name]
+	if !ok {
+		return best, fmt.Errorf("UBCOLL_CPU=%s: no such level, want avx512, avx2, neon, portable or go", name)
+	}
+	if !l.available() {
+		return best, fmt.Errorf("UBCOLL_CPU=%s: this machine and build have %v: %w", name, best, hw.ErrNotSupported)
+	}
+	return l, nil
+}
+
+// available reports whether this machine and build have the level.
+func (l level) available() bool {
+	best := bestLevel()
+	switch l {
+	case levelNEON:
+		return best == levelNEON
+	case levelAVX2, levelAVX512:
+		return best >= l // an arm64 never has more than levelNEON
+	}
+	return best >= l
+}
+
+// Level is the name of the instructions in use: "avx512", "avx2", "neon", "portable" (compiled C) or "go". The
+// variable UBCOLL_CPU forces one; programs without cgo and those built with the race detector, which sees what Go
+// touches only, have "go".
+func Level() string { return current.String() }
+
+// LevelError is nil, or says why the level that UBCOLL_CPU asks for is not the one in use: unknown, or one that wraps
+// hw.ErrNotSupported.
+func LevelError() error { return errLevel }

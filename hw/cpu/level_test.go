@@ -1,0 +1,76 @@
+package cpu
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/ubcoll/ubcoll/hw"
+)
+
+func TestChoose(t *testing.T) {
+	best := bestLevel()
+	l, err := choose("")
+	require.NoError(t, err)
+	require.Equal(t, best, l)
+	for name, want := range levelNames {
+		l, err := choose(name)
+		if !want.available() {
+			require.ErrorIs(t, err, hw.ErrNotSupported, name)
+			require.Equal(t, best, l)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, want, l)
+		require.Equal(t, name, l.String())
+	}
+	_, err = choose("sse9")
+	require.ErrorContains(t, err, "UBCOLL_CPU=sse9")
+	require.Equal(t, runtime.GOARCH == "arm64" && best > levelGo, levelNEON.available())
+}
+
+// TestLevelOfVariable runs itself with the variable set.
+func TestLevelOfVariable(t *testing.T) {
+	if want := os.Getenv("CPU_TEST_LEVEL"); want != "" {
+		require.Equal(t, want, Level())
+		require.Equal(t, want != os.Getenv("UBCOLL_CPU"), LevelError() != nil)
+		return
+	}
+	for asked, got := range map[string]string{"go": "go", "nonsense": bestLevel().String()} {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestLevelOfVariable$", "-test.v")
+		cmd.Env = append(os.Environ(), "UBCOLL_CPU="+asked, "CPU_TEST_LEVEL="+got)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), "--- PASS: TestLevelOfVariable")
+	}
+}
+
+func TestTopology(t *testing.T) {
+	set := Affinity()
+	require.NotEmpty(t, set)
+	require.IsIncreasing(t, append([]int{-1}, set...))
+	require.LessOrEqual(t, Cores(), len(set))
+	require.Positive(t, Cores())
+	require.GreaterOrEqual(t, LastLevelCacheBytes(), 0)
+
+	dir := t.TempDir()
+	write := func(content string, path ...string) {
+		p := filepath.Join(append([]string{dir}, path...)...)
+		require.NoError(t, os.MkdirAll(filepath.Dir(p), 0o755))
+		require.NoError(t, os.WriteFile(p, []byte(content), 0o644))
+	}
+	write("0,2\n", "cpu0", "topology", "thread_siblings_list")
+	write("0,2\n", "cpu2", "topology", "thread_siblings_list")
+	write("1\n", "cpu1", "topology", "thread_siblings_list")
+	write("32K\n", "cpu0", "cache", "index0", "size")
+	write("32M\n", "cpu0", "cache", "index3", "size")
+	write("garbage\n", "cpu1", "cache", "index0", "size")
+	require.Equal(t, 2, coresIn(dir, []int{0, 1, 2}))
+	require.Equal(t, 3, coresIn(dir, []int{0, 1, 2, 7}), "a processor without a description is a core")
+	require.Equal(t, 32<<20, cacheIn(dir, 0))
+	require.Zero(t, cacheIn(dir, 1))
+	require.Zero(t, cacheIn(dir, 9))
+}

@@ -1,0 +1,224 @@
+// Package experiment reads the TOML files of configs/: what to run, on what sizes and types, with which options.
+// Reading is strict: a key that nobody knows, a value of the wrong type and a value out of range are all errors, and
+// one reading reports all of them, each with its line. Everything here is local and blocks on nothing but the file.
+package experiment
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// Experiment is one file. Default gives the values of what a file leaves out.
+type Experiment struct {
+	Title     string    `toml:"title,omitempty"`
+	Job       Job       `toml:"job"`
+	AllReduce AllReduce `toml:"allreduce"`
+	Options   Options   `toml:"options"`
+}
+
+// Job says how many ranks run.
+type Job struct {
+	Ranks int `toml:"ranks"` // 0: as many as were launched
+}
+
+// AllReduce is the job of cmd/allreduce_ub.
+type AllReduce struct {
+	Elements     *Size           `toml:"elements,omitempty"` // elements per buffer, or
+	Bytes        *Size           `toml:"bytes,omitempty"`    // bytes per buffer; with neither, 4M bytes
+	Type         dtype.Type      `toml:"type"`
+	Op           string          `toml:"op"` // sum, prod, min, max or avg
+	Iterations   int             `toml:"iterations"`
+	InPlace      bool            `toml:"in_place"`
+	Registration register.Policy `toml:"registration"` // explicit: by the job; auto: by the library; off: never
+	Device       string          `toml:"device"`       // auto: the rank's GPU if it has one; host
+}
+
+// Options are the library's, as ubcoll.Options has them.
+type Options struct {
+	Timeout   Duration `toml:"timeout,omitempty"` // 0: as the environment or the library has it
+	Algorithm string   `toml:"algorithm"`         // "": the plan chooses
+}
+
+// The words that the string values may be. In each the first is the default.
+var (
+	Ops     = []string{"sum", "prod", "min", "max", "avg"}
+	Devices = []string{"auto", "host"}
+)
+
+const (
+	defaultBytes = 4 << 20
+	maxBytes     = 1 << 40 // per buffer
+	maxFile      = 1 << 20 // nobody writes an experiment of this length by hand
+)
+
+// Default is the experiment of an empty file.
+func Default() *Experiment {
+	return &Experiment{
+		AllReduce: AllReduce{Type: dtype.Float32, Op: Ops[0], Iterations: 1, Registration: register.Explicit,
+			Device: Devices[0]},
+	}
+}
+
+// Load reads the experiment in the file at path. A file that cannot be read is an error that says why; a file with
+// faults gives a Faults with all of them.
+func Load(path string) (*Experiment, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	return Parse(path, data)
+}
+
+// Parse reads an experiment from data; name is what its faults call it. Keys that data leaves out have their
+// defaults. The error, if any, is a Faults in the order of the lines.
+func Parse(name string, data []byte) (*Experiment, error) {
+	if len(data) > maxFile {
+		return nil, Faults{{File: name, Msg: fmt.Sprintf("longer than %d bytes: this is no experiment", maxFile)}}
+	}
+	var table map[string]any
+	if _, err := toml.Decode(string(data), &table); err != nil {
+		return nil, Faults{syntaxFault(name, err)}
+	}
+	e := Default()
+	faults := decode(table, e)
+	// A value that could not be read has its default, which is valid, so nothing is reported twice.
+	var invalid Faults
+	if errors.As(e.Validate(), &invalid) {
+		faults = append(faults, invalid...)
+	}
+	if len(faults) == 0 {
+		return e, nil
+	}
+	lines := keyLines(string(data))
+	for i := range faults {
+		faults[i].File = name
+		faults[i].Line = lines.of(faults[i].path)
+	}
+	slices.SortStableFunc(faults, func(a, b Fault) int { return a.Line - b.Line })
+	return nil, faults
+}
+
+// syntaxFault is what the TOML parser says, with its line. The parser stops at the first such fault, since what
+// follows one cannot be read reliably.
+func syntaxFault(name string, err error) Fault {
+	var pe toml.ParseError
+	if !errors.As(err, &pe) {
+		return Fault{File: name, Msg: err.Error()}
+	}
+	msg := pe.Message
+	if msg == "" { // some of the parser's errors have their text only in Error()
+		msg = strings.TrimPrefix(pe.Error(), "toml: ")
+	}
+	return Fault{File: name, Line: max(pe.Position.Line, 1), Key: pe.LastKey, Msg: strings.TrimSuffix(msg, ".")}
+}
+
+// Validate reports every value that is out of range, as a Faults without lines; nil if there is none.
+func (e *Experiment) Validate() error {
+	var faults Faults
+	bad := func(key, format string, args ...any) {
+		faults = append(faults, Fault{Key: key, Msg: fmt.Sprintf(format, args...), path: strings.Split(key, ".")})
+	}
+	oneOf := func(key, value string, words []string) {
+		if !slices.Contains(words, value) {
+			bad(key, "unknown value %q (one of %s)%s", value, strings.Join(words, ", "), didYouMean(value, words))
+		}
+	}
+	if e.Job.Ranks < 0 {
+		bad("job.ranks", "must be 0 (as launched) or more, not %d", e.Job.Ranks)
+	}
+	a := &e.AllReduce
+	size := int64(a.Type.Size())
+	if !a.Type.Valid() {
+		bad("allreduce.type", "missing")
+		size = 1
+	}
+	if n := a.Elements; n != nil {
+		switch {
+		case a.Bytes != nil:
+			bad("allreduce.bytes", "given beside elements: give one of them")
+		case *n < 1 || int64(*n) > maxBytes/size:
+			bad("allreduce.elements", "must be 1 to %d (1 TiB of %v), not %d", maxBytes/size, a.Type, int64(*n))
+		}
+	} else if n := a.Bytes; n != nil {
+		switch {
+		case *n < 1 || *n > maxBytes:
+			bad("allreduce.bytes", "must be 1 to 1024G, not %d", int64(*n))
+		case int64(*n)%size != 0:
+			bad("allreduce.bytes", "%d bytes are not a whole number of %v elements (%d bytes each)", int64(*n), a.Type,
+				size)
+		}
+	}
+	oneOf("allreduce.op", a.Op, Ops)
+	if a.Iterations < 1 {
+		bad("allreduce.iterations", "must be 1 or more, not %d", a.Iterations)
+	}
+	if _, err := a.Registration.MarshalText(); err != nil {
+		bad("allreduce.registration", "%v", err)
+	}
+	oneOf("allreduce.device", a.Device, Devices)
+	if e.Options.Timeout < 0 {
+		bad("options.timeout", "must be 0 (the library's default) or longer, not %v", e.Options.Timeout)
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return faults
+}
+
+// Count is the number of elements per buffer of a valid experiment.
+func (a *AllReduce) Count() int {
+	switch {
+	case a.Elements != nil:
+		return int(min(int64(*a.Elements), math.MaxInt))
+	case a.Bytes != nil:
+		return int(min(int64(*a.Bytes)/int64(a.Type.Size()), math.MaxInt))
+	}
+	return defaultBytes / a.Type.Size()
+}
+
+// String is the whole experiment, defaults included, as TOML that Parse reads back to an equal one.
+func (e *Experiment) String() string {
+	var b bytes.Buffer
+	enc := toml.NewEncoder(&b)
+	enc.Indent = ""
+	if err := enc.Encode(e); err != nil {
+		return fmt.Sprintf("# %v\n", err) // only an experiment that is not valid cannot be written
+	}
+	return b.String()
+}
+
+// Duration is a time.Duration that reads and prints as "10m".
+type Duration time.Duration
+
+// String is the duration as time.Duration has it: "10m0s".
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// MarshalText gives String.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads what time.ParseDuration reads.
+func (d *Duration) UnmarshalText(b []byte) error {
+	v, err := time.ParseDuration(string(b))
+	if err != nil {
+		return fmt.Errorf("invalid duration %q (as in 90s, 10m, 1h30m)", b)
+	}
+	*d = Duration(v)
+	return nil
+}

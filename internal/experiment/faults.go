@@ -1,0 +1,87 @@
+package experiment
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Fault is one thing that is wrong with an experiment.
+type Fault struct {
+	File string // as given to Parse; "" if the value did not come from a file
+	Line int    // from 1; 0 if unknown
+	Key  string // dotted: "allreduce.type"; "" if the fault is not about one key
+	Msg  string // what is wrong, and what would be right
+
+	path []string // Key before quoting, to find the line
+}
+
+// String is "file:line: key: what is wrong".
+func (f Fault) String() string {
+	var b strings.Builder
+	if f.File != "" {
+		b.WriteString(f.File)
+		if f.Line > 0 {
+			fmt.Fprintf(&b, ":%d", f.Line)
+		}
+		b.WriteString(": ")
+	}
+	if f.Key != "" {
+		b.WriteString(f.Key + ": ")
+	}
+	return b.String() + f.Msg
+}
+
+// Faults is everything that is wrong with an experiment. It wraps ErrArgument.
+type Faults []Fault
+
+// Error has one line for each fault.
+func (fs Faults) Error() string {
+	lines := make([]string, len(fs))
+	for i, f := range fs {
+		lines[i] = f.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap makes errors.Is(err, ubcoll.ErrArgument) true.
+func (fs Faults) Unwrap() error { return fault.ErrArgument }
+
+// didYouMean is a hint at the word nearest to s, "" if none is near.
+func didYouMean(s string, words []string) string {
+	best, word := len(s)/3+2, ""
+	for _, w := range words {
+		if d := distance(strings.ToLower(s), strings.ToLower(w)); d < best {
+			best, word = d, w
+		}
+	}
+	if word == "" {
+		return ""
+	}
+	return fmt.Sprintf(": did you mean %s?", word)
+}
+
+// distance is the number of letters to add, drop or change to get from a to b. Beyond 64 bytes nothing is near.
+func distance(a, b string) int {
+	if len(a) > 64 || len(b) > 64 {
+		return max(len(a), len(b))
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

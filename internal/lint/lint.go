@@ -1,0 +1,298 @@
+// Package lint checks what the compiler does not: which package may import which, where C and system calls may stand,
+// that exported names are documented. Its test runs it on the whole project.
+package lint
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// module is the path of the project's module.
+const module = "github.com/ubcoll/ubcoll"
+
+// layers is the order of the rooms: a package may import only packages on lines above its own (and, in hw, those of
+// its own line). "" is the root package; a star stands for everything below a folder.
+var layers = [][]string{
+	{"hw", "dtype", "internal/env", "internal/race", "internal/invariants"},
+	{"internal/fault"},
+	{"hw/*"},
+	{"internal/mem"},
+	{"bootstrap"},
+	{"bootstrap/internal/*"},
+	{"register"},
+	{"internal/engine"},
+	{"internal/transport/*"},
+	{""},
+	{"p2p"},
+	{"coll"},
+	{"graph"},
+	{"internal/verify", "internal/bench", "internal/experiment", "internal/testutil", "internal/jobtest"},
+	{"internal/lint"},
+	{programs, "cmd/*", "examples/*"},
+}
+
+// programs stands for every main package, wherever it lies: it may import everything.
+const programs = "main"
+
+// rooms that may hold C, and those that may make system calls through x/sys.
+var (
+	cgoRooms = []string{"hw/*", "bootstrap", "bootstrap/internal/*"}
+	sysRooms = []string{"hw", "hw/*", "internal/mem", "bootstrap", "bootstrap/internal/*", "internal/engine",
+		"internal/transport/*"}
+)
+
+// wherePrivate are beginnings of paths that exist on one machine only. They are split so that this file passes.
+var wherePrivate = []string{"/wo" + "rk/", "/ro" + "ot/"}
+
+// Check reads the tree and returns one line for each rule broken in each place: "file:line: what is wrong". Folders
+// with a go.mod of their own, hidden ones, testdata, bin and build are not entered.
+func Check(tree fs.FS) ([]string, error) {
+	c := &checker{tree: tree, fset: token.NewFileSet()}
+	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			return c.enter(name)
+		}
+		return c.file(name)
+	})
+	c.project()
+	slices.Sort(c.faults)
+	return c.faults, err
+}
+
+type checker struct {
+	tree   fs.FS
+	fset   *token.FileSet
+	faults []string
+}
+
+func (c *checker) fault(where, format string, args ...any) {
+	c.faults = append(c.faults, where+": "+fmt.Sprintf(format, args...))
+}
+
+func (c *checker) at(p token.Pos) string {
+	pos := c.fset.Position(p)
+	return fmt.Sprintf("%s:%d", pos.Filename, pos.Line)
+}
+
+func (c *checker) enter(dir string) error {
+	base := path.Base(dir)
+	switch {
+	case dir == ".":
+		return nil
+	case strings.HasPrefix(base, "."), base == "testdata", dir == "bin", dir == "build":
+		return fs.SkipDir
+	}
+	if _, err := fs.Stat(c.tree, path.Join(dir, "go.mod")); err == nil {
+		return fs.SkipDir
+	}
+	return nil
+}
+
+func (c *checker) file(name string) error {
+	data, err := fs.ReadFile(c.tree, name)
+	if err != nil {
+		return err
+	}
+	for i, line := range strings.Split(string(data), "\n") {
+		for _, p := range wherePrivate {
+			if strings.Contains(line, p) {
+				c.fault(fmt.Sprintf("%s:%d", name, i+1), "names %s, which is a folder of one machine", p)
+			}
+		}
+	}
+	if !strings.HasSuffix(name, ".go") {
+		return nil
+	}
+	f, err := parser.ParseFile(c.fset, name, data, parser.ParseComments)
+	if err != nil {
+		c.fault(name, "%v", err)
+		return nil
+	}
+	room := path.Dir(name)
+	if room == "." {
+		room = ""
+	}
+	test := strings.HasSuffix(name, "_test.go")
+	c.imports(f, room, test)
+	if !test {
+		c.calls(f, room)
+		if f.Name.Name != "main" {
+			c.documented(f)
+		}
+	}
+	return nil
+}
+
+// imports checks the order of the rooms (tests may look up: Go itself refuses cycles), C and x/sys.
+func (c *checker) imports(f *ast.File, room string, test bool) {
+	mine, known := layer(room), true
+	if f.Name.Name == "main" {
+		mine = layer(programs)
+	}
+	if mine < 0 {
+		known = false
+		c.fault(c.at(f.Package), "package %q is not in the import order: give it a line in internal/lint", room)
+	}
+	for _, spec := range f.Imports {
+		p, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			continue
+		}
+		where := c.at(spec.Pos())
+		switch {
+		case p == "C" && !within(room, cgoRooms):
+			c.fault(where, "C belongs in hw and bootstrap only")
+		case (p == "golang.org/x/sys" || strings.HasPrefix(p, "golang.org/x/sys/")) && !within(room, sysRooms) && !test:
+			c.fault(where, "system calls belong in %s", strings.Join(sysRooms, ", "))
+		}
+		other, ours := strings.CutPrefix(p+"/", module+"/")
+		other = strings.TrimSuffix(other, "/")
+		if !ours || !known || test {
+			continue
+		}
+		theirs := layer(other)
+		sameRoom := theirs == mine && strings.HasPrefix(room, "hw/")
+		if theirs >= mine && !sameRoom {
+			c.fault(where, "%s must not import %s, which is not below it", or(room, "the root"), or(other, "the root"))
+		}
+	}
+}
+
+// calls checks what may be called where.
+func (c *checker) calls(f *ast.File, room string) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.SelectorExpr:
+			if name := called(n); name == "runtime.SetFinalizer" || name == "runtime.AddCleanup" {
+				c.fault(c.at(n.Pos()), "%s: nothing is freed behind the user's back", name)
+			}
+		case *ast.CallExpr:
+			name := called(n.Fun)
+			if room == "internal/env" || len(n.Args) == 0 || name != "os.Getenv" && name != "os.LookupEnv" {
+				break
+			}
+			// Test hooks are no settings: they stay out of the table that users read.
+			if s := text(n.Args[0]); strings.HasPrefix(s, "UBCOLL_") && !strings.HasPrefix(s, "UBCOLL_TEST_") {
+				c.fault(c.at(n.Pos()), "%s is read outside internal/env, the table of all variables", s)
+			}
+		}
+		return true
+	})
+}
+
+// documented checks that every exported name has a comment: its own, its line's or its group's.
+func (c *checker) documented(f *ast.File) {
+	need := func(id *ast.Ident, docs ...*ast.CommentGroup) {
+		if !id.IsExported() {
+			return
+		}
+		for _, d := range docs {
+			if d.Text() != "" {
+				return
+			}
+		}
+		c.fault(c.at(id.Pos()), "exported %s has no comment", id.Name)
+	}
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if d.Recv == nil || exportedReceiver(d.Recv) {
+				need(d.Name, d.Doc)
+			}
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				switch s := s.(type) {
+				case *ast.TypeSpec:
+					need(s.Name, d.Doc, s.Doc, s.Comment)
+				case *ast.ValueSpec:
+					for _, id := range s.Names {
+						need(id, d.Doc, s.Doc, s.Comment)
+					}
+				}
+			}
+		}
+	}
+}
+
+// project checks the files that every reader looks for.
+func (c *checker) project() {
+	if b, err := fs.ReadFile(c.tree, "LICENSE"); err != nil || !strings.Contains(string(b), "Apache License") {
+		c.fault("LICENSE", "must be there, with the Apache License")
+	}
+	if b, err := fs.ReadFile(c.tree, "README.md"); err != nil {
+		c.fault("README.md", "must be there")
+	} else if n := strings.Count(string(b), "\n"); n > 150 {
+		c.fault("README.md", "has %d lines, more than 150", n)
+	}
+}
+
+// layer is the line of room in the order, -1 if it has none.
+func layer(room string) int {
+	return slices.IndexFunc(layers, func(rooms []string) bool { return within(room, rooms) })
+}
+
+func within(room string, rooms []string) bool {
+	return slices.ContainsFunc(rooms, func(r string) bool {
+		below, star := strings.CutSuffix(r, "*")
+		return room == r || star && strings.HasPrefix(room, below)
+	})
+}
+
+// called is "os.Getenv" for that expression, "" for what is no name of a package.
+func called(e ast.Expr) string {
+	if s, ok := e.(*ast.SelectorExpr); ok {
+		if x, ok := s.X.(*ast.Ident); ok {
+			return x.Name + "." + s.Sel.Name
+		}
+	}
+	return ""
+}
+
+// text is the value of a string literal, or of a constant declared in the same file.
+func text(e ast.Expr) string {
+	if id, ok := e.(*ast.Ident); ok && id.Obj != nil {
+		if s, ok := id.Obj.Decl.(*ast.ValueSpec); ok && len(s.Values) == 1 {
+			e = s.Values[0]
+		}
+	}
+	if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+		s, _ := strconv.Unquote(lit.Value) // the parser has accepted it
+		return s
+	}
+	return ""
+}
+
+func exportedReceiver(recv *ast.FieldList) bool {
+	t := recv.List[0].Type
+	for {
+		switch x := t.(type) {
+		case *ast.StarExpr:
+			t = x.X
+		case *ast.IndexExpr:
+			t = x.X
+		case *ast.IndexListExpr:
+			t = x.X
+		case *ast.Ident:
+			return x.IsExported()
+		default:
+			return false
+		}
+	}
+}
+
+func or(s, empty string) string {
+	if s == "" {
+		return empty
+	}
+	return s
+}

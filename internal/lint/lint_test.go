@@ -1,0 +1,116 @@
+package lint
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestProject(t *testing.T) {
+	faults, err := Check(os.DirFS("../.."))
+	require.NoError(t, err)
+	for _, f := range faults {
+		t.Error(f)
+	}
+}
+
+// Each rule must be able to fail, and only where it should.
+func TestRules(t *testing.T) {
+	for _, c := range []struct {
+		name, file, text string
+		want             string // "" if the file is in order
+	}{
+		{"import down", "coll/a.go", `package coll; import _ "github.com/ubcoll/ubcoll/register"`, ""},
+		{"import up", "register/a.go", `package register; import _ "github.com/ubcoll/ubcoll/coll"`,
+			"register/a.go:1: register must not import coll, which is not below it"},
+		{"import the root from below", "internal/engine/a.go", `package engine; import _ "github.com/ubcoll/ubcoll"`,
+			"internal/engine/a.go:1: internal/engine must not import the root, which is not below it"},
+		{"import up from the root", "a.go", `package ubcoll; import _ "github.com/ubcoll/ubcoll/p2p"`,
+			"a.go:1: the root must not import p2p, which is not below it"},
+		{"import of the same line", "internal/transport/net/a.go",
+			`package net; import _ "github.com/ubcoll/ubcoll/internal/transport/ipc"`,
+			"internal/transport/net/a.go:1: internal/transport/net must not import internal/transport/ipc, " +
+				"which is not below it"},
+		{"import within hw", "hw/verbs/a.go", `package verbs; import _ "github.com/ubcoll/ubcoll/hw/shm"`, ""},
+		{"import of a program", "coll/a.go", `package coll; import _ "github.com/ubcoll/ubcoll/cmd/x"`,
+			"coll/a.go:1: coll must not import cmd/x, which is not below it"},
+		{"a program imports all", "bootstrap/internal/c/a.go", `package main; import _ "github.com/ubcoll/ubcoll/coll"`, ""},
+		{"a test looks up", "a_test.go", `package ubcoll_test; import _ "github.com/ubcoll/ubcoll/coll"`, ""},
+		{"a room that nobody knows", "util/a.go", `package util`,
+			`util/a.go:1: package "util" is not in the import order: give it a line in internal/lint`},
+		{"a module whose name begins as ours", "dtype/a.go", `package dtype; import _ "github.com/ubcoll/ubcollision/x"`, ""},
+		{"C in a binding", "hw/cpu/a.go", "package cpu\n\nimport \"C\"", ""},
+		{"C above", "coll/a.go", "package coll\n\nimport \"C\"", "coll/a.go:3: C belongs in hw and bootstrap only"},
+		{"system calls in place", "internal/mem/a.go", `package mem; import _ "golang.org/x/sys/unix"`, ""},
+		{"system calls above", "p2p/a.go", `package p2p; import _ "golang.org/x/sys/unix"`,
+			"p2p/a.go:1: system calls belong in"},
+		{"undocumented function", "coll/a.go", "package coll\n\nfunc F() {}\n", "coll/a.go:3: exported F has no comment"},
+		{"undocumented method", "coll/a.go", "package coll\n\n// T is.\ntype T[E any] struct{}\n\nfunc (*T[E]) M() {}\n",
+			"coll/a.go:6: exported M has no comment"},
+		{"undocumented type", "coll/a.go", "package coll\n\ntype T int\n", "coll/a.go:3: exported T has no comment"},
+		{"undocumented variable", "coll/a.go", "package coll\n\nvar a, B = 1, 2\n", "coll/a.go:3: exported B has no comment"},
+		{"documented", "coll/a.go", "package coll\n\n// F is.\nfunc F() {}\n\n// These are.\nvar (\n\tA int\n)\n\n" +
+			"const (\n\tB = 1 // is\n)\n\ntype t int\n\nfunc (t) M() {}\n", ""},
+		{"finalizer", "coll/a.go", "package coll\n\nimport \"runtime\"\n\nfunc f() { runtime.SetFinalizer(nil, nil) }\n",
+			"coll/a.go:5: runtime.SetFinalizer: nothing is freed"},
+		{"cleanup", "coll/a.go", "package coll\n\nimport \"runtime\"\n\nvar _ = runtime.AddCleanup[int, int]\n",
+			"coll/a.go:5: runtime.AddCleanup: nothing is freed"},
+		{"variable outside the table", "coll/a.go", "package coll\n\nimport \"os\"\n\nvar v = os.Getenv(\"UBCOLL_X\")\n",
+			"coll/a.go:5: UBCOLL_X is read outside internal/env"},
+		{"variable by a constant", "coll/a.go",
+			"package coll\n\nimport \"os\"\n\nconst n = \"UBCOLL_X\"\n\nvar _, v = os.LookupEnv(n)\n",
+			"coll/a.go:7: UBCOLL_X is read outside internal/env"},
+		{"variable in the table", "internal/env/a.go",
+			"package env\n\nimport \"os\"\n\nvar v = os.Getenv(\"UBCOLL_X\")\n", ""},
+		{"another's variable", "coll/a.go", "package coll\n\nimport \"os\"\n\nvar v = os.Getenv(\"PMI_SIZE\")\n", ""},
+		{"test hook", "coll/a.go", "package coll\n\nimport \"os\"\n\nvar v = os.Getenv(\"UBCOLL_TEST_X\")\n", ""},
+		{"folder of one machine", "docs/a.md", "one\n" + wherePrivate[0] + "x\n",
+			"docs/a.md:2: names " + wherePrivate[0] + ", which is a folder of one machine"},
+		{"not Go", "coll/a.go", "package", "coll/a.go: coll/a.go:1:8: expected 'IDENT'"},
+		{"another module", "examples/x/go.mod", "module x", ""},
+		{"long README", "README.md", strings.Repeat("x\n", 151), "README.md: has 151 lines, more than 150"},
+		{"other licence", "LICENSE", "MIT", "LICENSE: must be there, with the Apache License"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tree := fstest.MapFS{
+				"LICENSE":           {Data: []byte("Apache License")},
+				"README.md":         {Data: []byte("x\n")},
+				"examples/x/a.go":   {Data: []byte(`package main; import _ "github.com/ubcoll/ubcoll/hw"`)},
+				"hw/testdata/a.go":  {Data: []byte(`package util`)},
+				".hidden/a/util.go": {Data: []byte(`package util`)},
+			}
+			tree[c.file] = &fstest.MapFile{Data: []byte(c.text)}
+			faults, err := Check(tree)
+			require.NoError(t, err)
+			if c.want == "" {
+				require.Empty(t, faults)
+				return
+			}
+			require.Len(t, faults, 1)
+			require.True(t, strings.HasPrefix(faults[0], c.want), "%s", faults[0])
+		})
+	}
+	faults, err := Check(fstest.MapFS{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"LICENSE: must be there, with the Apache License", "README.md: must be there"}, faults)
+}
+
+// A module of its own is not entered: what it imports is its own business.
+func TestOtherModule(t *testing.T) {
+	tree := fstest.MapFS{
+		"LICENSE":           {Data: []byte("Apache License")},
+		"README.md":         {},
+		"examples/m/go.mod": {},
+		"examples/m/a.go":   {Data: []byte("package main\n\nimport \"C\"\n")},
+	}
+	faults, err := Check(tree)
+	require.NoError(t, err)
+	require.Empty(t, faults)
+	delete(tree, "examples/m/go.mod")
+	faults, err = Check(tree)
+	require.NoError(t, err)
+	require.Len(t, faults, 1)
+}

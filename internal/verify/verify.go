@@ -1,0 +1,253 @@
+// Package verify fills buffers with data whose reduction everybody can compute, and checks every element of the
+// result, bit for bit. Everything here is local, never blocks, touches only the memory that the caller owns and hands
+// it, and may be called concurrently.
+//
+// No tolerance is needed, since the data are chosen so that every order of combining them is exact: sums of floats are
+// sums of integers that the type holds with room for all ranks, products are of powers of two; integers wrap, which
+// any order does alike; and the averages' one division is rounded once.
+package verify
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw/cpu"
+)
+
+// Data is what is reduced: every rank has the same one. Type, Op and Ranks (at least 1) must be valid; Average, with
+// Op Sum, divides the sum by Ranks.
+type Data struct {
+	Type    dtype.Type
+	Op      cpu.Op
+	Average bool
+	Ranks   int
+	Seed    uint64
+}
+
+// Mismatch is a wrong element: its index in the whole buffer, and its value and the right one in decimal (floats that
+// look the same there differ in the sign of a zero or in a NaN's bits).
+type Mismatch struct {
+	Index     int
+	Got, Want string
+}
+
+// String is "element 3: got 5, want 6".
+func (m Mismatch) String() string {
+	return fmt.Sprintf("element %d: got %s, want %s", m.Index, m.Got, m.Want)
+}
+
+// Fill writes rank's n input elements to p.
+func (d Data) Fill(p unsafe.Pointer, n, rank int) {
+	for i := range n {
+		store(d.Type, p, i, d.input(rank, i))
+	}
+}
+
+// Check compares the n elements at p with the elements from first on of all ranks' reduction. It returns how many are
+// wrong, and the first of them.
+func (d Data) Check(p unsafe.Pointer, first, n int) (wrong int, at Mismatch) {
+	return d.compare(p, first, n, d.reduced)
+}
+
+// CheckInput compares the n elements at p with the elements from first on of rank's input, as a collective that only
+// moves data leaves them. It returns how many are wrong, and the first of them.
+func (d Data) CheckInput(p unsafe.Pointer, first, n, rank int) (wrong int, at Mismatch) {
+	return d.compare(p, first, n, func(i int) uint64 { return d.input(rank, i) })
+}
+
+func (d Data) compare(p unsafe.Pointer, first, n int, right func(i int) uint64) (wrong int, at Mismatch) {
+	for i := range n {
+		got, want := load(d.Type, p, i), right(first+i)
+		if got == want {
+			continue
+		}
+		if wrong == 0 {
+			at = Mismatch{Index: first + i, Got: d.format(got), Want: d.format(want)}
+		}
+		wrong++
+	}
+	return wrong, at
+}
+
+// input is the bits of rank's i-th element.
+func (d Data) input(rank, i int) uint64 {
+	h := mix(d.Seed + mix(uint64(rank)<<40+uint64(i)))
+	bits := 8 * d.Type.Size()
+	random := h >> (64 - bits)
+	switch {
+	case !d.Type.Float() && d.Op == cpu.Prod:
+		return random | 1 // even factors would soon leave nothing but zeros
+	case !d.Type.Float():
+		return random
+	case d.Op == cpu.Sum:
+		return encode(d.Type, d.summand(h, rank, i))
+	case d.Op == cpu.Prod: // neighbours cancel out, or many ranks would overflow
+		x := [2]float64{2, 0.5}[rank&1]
+		if h>>63 != 0 {
+			x = -x
+		}
+		return encode(d.Type, x)
+	}
+	if x := decode(d.Type, random); x-x != 0 { // min and max take anything but NaN and the infinities
+		random ^= 1 << (bits - 2) // the exponent's upper bit
+	}
+	return random
+}
+
+// summand is an integer; the sums of all ranks' have no more digits than the type. With more ranks than even that
+// allows, only as many as fit have something else than 0.
+func (d Data) summand(h uint64, rank, i int) float64 {
+	limit := 1 << 53
+	switch d.Type {
+	case dtype.Float16:
+		limit = 1 << 11
+	case dtype.BFloat16:
+		limit = 1 << 8
+	case dtype.Float32:
+		limit = 1 << 24
+	}
+	if d.Ranks > limit {
+		if every := (d.Ranks + limit - 1) / limit; (rank+i)%every != 0 {
+			return 0
+		}
+		return float64(int(h>>63)*2 - 1)
+	}
+	largest := uint64(limit / d.Ranks)
+	return float64(int64(h%(2*largest+1)) - int64(largest))
+}
+
+// reduced is the bits of the i-th element of the result.
+func (d Data) reduced(i int) uint64 {
+	if !d.Type.Float() {
+		return d.reducedInteger(i)
+	}
+	r := decode(d.Type, d.input(0, i))
+	for rank := 1; rank < d.Ranks; rank++ {
+		x := decode(d.Type, d.input(rank, i))
+		switch d.Op {
+		case cpu.Sum:
+			r += x
+		case cpu.Prod:
+			r *= x
+		case cpu.Min:
+			r = min(r, x)
+		case cpu.Max:
+			r = max(r, x)
+		}
+	}
+	switch {
+	case d.Average && d.Type == dtype.Float64:
+		r /= float64(d.Ranks)
+	case d.Average:
+		r = float64(float32(r) / float32(d.Ranks))
+	}
+	return encode(d.Type, r)
+}
+
+func (d Data) reducedInteger(i int) uint64 {
+	r := extend(d.Type, d.input(0, i))
+	for rank := 1; rank < d.Ranks; rank++ {
+		x := extend(d.Type, d.input(rank, i))
+		less := x < r
+		if d.Type.Signed() {
+			less = int64(x) < int64(r)
+		}
+		switch {
+		case d.Op == cpu.Sum:
+			r = extend(d.Type, r+x)
+		case d.Op == cpu.Prod:
+			r = extend(d.Type, r*x)
+		case (d.Op == cpu.Min) == less:
+			r = x
+		}
+	}
+	switch {
+	case d.Average && d.Type.Signed():
+		r = uint64(int64(r) / int64(d.Ranks))
+	case d.Average:
+		r /= uint64(d.Ranks)
+	}
+	unused := 64 - 8*d.Type.Size()
+	return r << unused >> unused
+}
+
+// format is the element in decimal.
+func (d Data) format(bits uint64) string {
+	switch {
+	case d.Type.Float():
+		return fmt.Sprint(decode(d.Type, bits))
+	case d.Type.Signed():
+		return fmt.Sprint(int64(extend(d.Type, bits)))
+	}
+	return fmt.Sprint(bits)
+}
+
+// mix is the finalizer of splitmix64: every bit of x changes about half of the result's.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// extend makes an integer's bits those of the 64-bit integer of the same value, of a larger result what is left of it.
+func extend(t dtype.Type, bits uint64) uint64 {
+	unused := 64 - 8*t.Size()
+	if t.Signed() {
+		return uint64(int64(bits<<unused) >> unused)
+	}
+	return bits << unused >> unused
+}
+
+func decode(t dtype.Type, bits uint64) float64 {
+	switch t {
+	case dtype.Float16:
+		return float64(dtype.F16(bits).Float32())
+	case dtype.BFloat16:
+		return float64(dtype.BF16(bits).Float32())
+	case dtype.Float32:
+		return float64(math.Float32frombits(uint32(bits)))
+	}
+	return math.Float64frombits(bits)
+}
+
+func encode(t dtype.Type, x float64) uint64 {
+	switch t {
+	case dtype.Float16:
+		return uint64(dtype.ToF16(float32(x)))
+	case dtype.BFloat16:
+		return uint64(dtype.ToBF16(float32(x)))
+	case dtype.Float32:
+		return uint64(math.Float32bits(float32(x)))
+	}
+	return math.Float64bits(x)
+}
+
+func load(t dtype.Type, p unsafe.Pointer, i int) uint64 {
+	p = unsafe.Add(p, i*t.Size())
+	switch t.Size() {
+	case 1:
+		return uint64(*(*uint8)(p))
+	case 2:
+		return uint64(*(*uint16)(p))
+	case 4:
+		return uint64(*(*uint32)(p))
+	}
+	return *(*uint64)(p)
+}
+
+func store(t dtype.Type, p unsafe.Pointer, i int, bits uint64) {
+	p = unsafe.Add(p, i*t.Size())
+	switch t.Size() {
+	case 1:
+		*(*uint8)(p) = uint8(bits)
+	case 2:
+		*(*uint16)(p) = uint16(bits)
+	case 4:
+		*(*uint32)(p) = uint32(bits)
+	case 8:
+		*(*uint64)(p) = bits
+	}
+}

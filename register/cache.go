@@ -1,0 +1,416 @@
+package register
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Cache is a registration cache. Make one with New. Its methods are local and safe for concurrent use.
+type Cache struct {
+	local, graph *index // claims with local references or automatic ones; claims with graph references
+
+	config   Config
+	pageSize uint64
+	backends []Backend // in the order of Kind
+	slot     [kinds]int
+
+	_     [64]byte
+	clock atomic.Uint64 // moves when a claim is made; every lookup reads it
+	_     [64]byte
+
+	counters counters
+
+	mu      sync.Mutex // everything below, the indexes' writers, and what Claim and extent say
+	closed  bool
+	extents map[uint64]*extent // by Memory.ID: alive, or the memory of a failure
+	places  *index             // those extents' exact bytes, which do not overlap
+	leaving []*extent          // gone, with uses still in flight
+	queue   queue              // automatic claims without references
+	regions int                // claims alive or registering
+	live    int                // extents with claims
+	pinned  int64              // their bytes, rounded to pages
+
+	hits, made, over, evictions int64 // hits: of claims that no index has any more; over: claims that have ended
+}
+
+// counters are those that are counted without the mutex.
+type counters struct {
+	misses, failures, registerTime, deregisterTime atomic.Int64
+	_                                              [64]byte
+}
+
+// New makes an empty cache, or says with ErrArgument what is wrong with config.
+func New(config Config) (*Cache, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Cache{
+		local: newIndex(false), graph: newIndex(false), places: newIndex(true),
+		config: config, pageSize: uint64(config.PageSize), backends: slices.Clone(config.Backends),
+		extents: map[uint64]*extent{},
+	}
+	if c.pageSize == 0 {
+		c.pageSize = uint64(os.Getpagesize())
+	}
+	slices.SortFunc(c.backends, func(a, b Backend) int { return int(a.Kind() - b.Kind()) })
+	for k := range c.slot {
+		c.slot[k] = slices.IndexFunc(c.backends, func(b Backend) bool { return b.Kind() == Kind(k) })
+	}
+	return c, nil
+}
+
+// FindLocal is a claim that contains the n bytes at addr and that the program registered or an operation did
+// automatically, with its in-flight count raised: the caller calls Release. It is nil when there is none, when only a
+// graph holds one, when n is not positive, or when generation is neither 0 (unknown) nor that of the claim's memory:
+// the caller's memory was freed and other memory took its place. It takes no lock, does not wait for writers and does
+// not allocate.
+func (c *Cache) FindLocal(addr uintptr, n int, generation uint64) *Claim {
+	return c.find(c.local, addr, n, generation)
+}
+
+// FindGraph is FindLocal for claims that a graph holds.
+func (c *Cache) FindGraph(addr uintptr, n int, generation uint64) *Claim {
+	return c.find(c.graph, addr, n, generation)
+}
+
+func (c *Cache) find(ix *index, addr uintptr, n int, generation uint64) *Claim {
+	a, end := uint64(addr), uint64(addr)+uint64(n)
+	if n <= 0 || a >= maxAddr || end > maxAddr {
+		c.counters.misses.Add(1)
+		return nil
+	}
+	cl := ix.find(a, end)
+	if cl == nil {
+		c.counters.misses.Add(1)
+		return nil
+	}
+	if generation != 0 && generation != cl.ext.mem.Generation {
+		cl.state.Add(minus(oneHit))
+		cl.Release()
+		c.counters.misses.Add(1)
+		return nil
+	}
+	if now := c.clock.Load(); cl.used.Load() != now {
+		cl.used.Store(now)
+	}
+	return cl
+}
+
+// Register opens a local reference to exactly the n bytes at addr, a part of m, registering m with every backend
+// unless that was done before. It may block in the backends. Registering the same bytes again opens another reference
+// to the same claim. It succeeds when a backend could register m, when all say "not supported" and when there are
+// none; Claim.Handle has the reasons of the others. To stay within a limit it evicts idle automatic claims.
+//
+// Errors: ErrArgument; ErrStale when m is known in a newer generation or was freed; ErrLimit; ErrClosed; or what every
+// backend said. Memory of an older generation, or of another ID at the same addresses, becomes stale: see Invalidate.
+func (c *Cache) Register(m Memory, addr uintptr, n int) (*Ref, error) {
+	cl, err := c.join(m, addr, n, forLocal)
+	if err != nil {
+		return nil, err
+	}
+	return &Ref{cl: cl}, nil
+}
+
+// RetainGraph is Register for a reference that a graph holds. FindLocal does not find it.
+func (c *Cache) RetainGraph(m Memory, addr uintptr, n int) (*Ref, error) {
+	cl, err := c.join(m, addr, n, forGraph)
+	if err != nil {
+		return nil, err
+	}
+	return &Ref{cl: cl, graph: true}, nil
+}
+
+// RegisterAuto is Register without a reference: it returns a claim whose in-flight count is raised, which the caller
+// releases, and which FindLocal finds until it is evicted or m is freed. When every backend has failed to register m
+// before, it returns that failure without asking them again.
+func (c *Cache) RegisterAuto(m Memory, addr uintptr, n int) (*Claim, error) {
+	return c.join(m, addr, n, forUse)
+}
+
+// purpose is what join takes on the claim.
+type purpose int
+
+const (
+	forLocal purpose = iota // a local reference
+	forGraph                // a graph reference
+	forUse                  // an in-flight use of an automatic claim
+)
+
+func (c *Cache) join(m Memory, addr uintptr, n int, why purpose) (*Claim, error) {
+	if err := m.check(addr, n); err != nil {
+		return nil, err
+	}
+	start, end := uint64(addr), uint64(addr)+uint64(n)
+	var dead []*extent
+	c.mu.Lock()
+	cl, e, err := c.begin(m, start, end, why, &dead)
+	c.mu.Unlock()
+	deregister(dead) // before registering: what was evicted makes room
+	if err != nil {
+		return nil, fmt.Errorf("register %s of %v: %w", span(start, end), m, err)
+	}
+	if cl != nil {
+		return cl, nil
+	}
+	err = e.register()
+	dead = nil
+	c.mu.Lock()
+	cl, err = c.finish(e, start, end, why, err, &dead)
+	c.mu.Unlock()
+	deregister(dead)
+	if err != nil {
+		return nil, fmt.Errorf("register %s of %v: %w", span(start, end), m, err)
+	}
+	return cl, nil
+}
+
+// begin returns the claim if it exists, or an extent that was counted for a claim to come and still must register.
+func (c *Cache) begin(m Memory, start, end uint64, why purpose, dead *[]*extent) (*Claim, *extent, error) {
+	if c.closed {
+		return nil, nil, fmt.Errorf("registration cache: %w", fault.ErrClosed)
+	}
+	e, err := c.extentOf(m, why, dead)
+	if err != nil {
+		return nil, nil, err
+	}
+	if e != nil {
+		if cl := c.exact(start, end); cl != nil {
+			c.take(cl, why)
+			return cl, nil, nil
+		}
+		e.claims++ // before evicting: not this one
+		if err := c.makeRoom(0, dead); err != nil {
+			c.drop(e, dead)
+			return nil, nil, err
+		}
+	} else {
+		size := c.pages(uint64(m.Base), m.end())
+		if err := c.makeRoom(size, dead); err != nil {
+			return nil, nil, err
+		}
+		e = &extent{cache: c, mem: m, pinned: size, claims: 1}
+		e.place = Claim{start: uint64(m.Base), end: m.end(), ext: e}
+		c.extents[m.ID] = e
+		c.places.insert(&e.place)
+		c.live++
+		c.pinned += size
+	}
+	c.regions++
+	if why != forUse {
+		e.pending++
+	}
+	return nil, e, nil
+}
+
+// extentOf is the extent that m has, or nil. What m proves to be stale is retired.
+func (c *Cache) extentOf(m Memory, why purpose, dead *[]*extent) (*extent, error) {
+	for _, e := range c.leaving {
+		if e.mem.ID == m.ID && e.mem.Generation == m.Generation && e.done != nil {
+			return nil, fmt.Errorf("it was freed: %w", fault.ErrStale)
+		}
+	}
+	if e := c.extents[m.ID]; e != nil {
+		switch {
+		case m.Generation < e.mem.Generation:
+			return nil, fmt.Errorf("generation %d of it is in use: %w", e.mem.Generation, fault.ErrStale)
+		case m.Generation == e.mem.Generation && m != e.mem:
+			return nil, fmt.Errorf("it was described before as %v at %s: %w", e.mem, span(uint64(e.mem.Base), e.mem.end()),
+				fault.ErrArgument)
+		case m.Generation == e.mem.Generation && (!e.ready || e.failed == nil):
+			return e, nil
+		case m.Generation == e.mem.Generation && why == forUse:
+			return nil, e.failed
+		}
+		c.retire(e, dead)
+	}
+	for _, p := range c.overlapping(uint64(m.Base), m.end()) {
+		c.retire(p.ext, dead)
+	}
+	return nil, nil
+}
+
+// finish makes the claim that begin counted, unless something came between.
+func (c *Cache) finish(e *extent, start, end uint64, why purpose, err error, dead *[]*extent) (*Claim, error) {
+	if why != forUse {
+		e.pending--
+	}
+	e.ready = true
+	switch {
+	case err != nil:
+	case c.closed:
+		err = fmt.Errorf("registration cache: %w", fault.ErrClosed)
+	case e.gone.Load():
+		err = fmt.Errorf("it was freed, unmapped or replaced meanwhile: %w", fault.ErrStale)
+	}
+	if err != nil {
+		c.regions--
+		c.drop(e, dead)
+		return nil, err
+	}
+	cl := c.exact(start, end)
+	if cl != nil { // another goroutine was first
+		c.regions--
+		c.drop(e, dead)
+		c.take(cl, why)
+		return cl, nil
+	}
+	cl = &Claim{start: start, end: end, ext: e}
+	cl.used.Store(c.clock.Load())
+	c.take(cl, why)
+	c.clock.Add(1) // lookups from now on are later
+	c.made++
+	return cl, nil
+}
+
+// exact is the live claim of these bytes. It belongs to the live extent there: those of stale memory are in no index.
+func (c *Cache) exact(start, end uint64) *Claim {
+	if cl := c.local.exact(start, end); cl != nil {
+		return cl
+	}
+	return c.graph.exact(start, end)
+}
+
+// take adds what why says to a claim that is in the indexes or new.
+func (c *Cache) take(cl *Claim, why purpose) {
+	switch why {
+	case forLocal:
+		if !cl.inLocal() {
+			c.local.insert(cl)
+		}
+		cl.local++
+		c.queue.hold(cl)
+	case forGraph:
+		if cl.graph == 0 {
+			c.graph.insert(cl)
+		}
+		cl.graph++
+		c.queue.hold(cl)
+	case forUse:
+		cl.state.Add(oneUse)
+		cl.used.Store(c.clock.Load())
+		if cl.inLocal() {
+			return // a registration that the program made stays the program's
+		}
+		c.local.insert(cl)
+		cl.lru = held
+		if cl.graph == 0 {
+			c.queue.push(cl)
+		}
+	}
+}
+
+func (cl *Claim) inLocal() bool { return cl.local > 0 || cl.lru != 0 }
+
+// closeRef takes back what take gave.
+func (c *Cache) closeRef(r *Ref) error {
+	cl := r.cl
+	var dead []*extent
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return fmt.Errorf("registration of %v: the cache is closed: %w", cl, fault.ErrClosed)
+	}
+	if !cl.ext.gone.Load() {
+		if r.graph {
+			cl.graph--
+			if cl.graph == 0 {
+				c.graph.remove(cl)
+			}
+		} else {
+			cl.local--
+			if !cl.inLocal() {
+				c.local.remove(cl)
+			}
+		}
+		switch {
+		case cl.local > 0 || cl.graph > 0:
+		case cl.lru == held:
+			c.queue.push(cl)
+		default:
+			c.shut(cl, &dead)
+		}
+	}
+	c.mu.Unlock()
+	return deregister(dead)
+}
+
+// shut closes a claim that is in no index to new uses, and ends it when there are none. A late reader may still hold
+// a pointer to it: acquire fails for it.
+func (c *Cache) shut(cl *Claim, dead *[]*extent) {
+	v := cl.state.Or(closing)
+	c.hits += int64(v >> hitShift)
+	if v&useMask == 0 {
+		c.end(cl, dead)
+	}
+}
+
+// lastUse is for the use that was the last of a closing claim.
+func (c *Cache) lastUse(cl *Claim) {
+	var dead []*extent
+	c.mu.Lock()
+	c.end(cl, &dead)
+	c.mu.Unlock()
+	deregister(dead) // its errors went to OnError
+}
+
+// end ends a claim once: a reader that backs off may see the last use leave as well.
+func (c *Cache) end(cl *Claim, dead *[]*extent) {
+	if cl.ended.Swap(true) {
+		return
+	}
+	c.over++
+	c.regions--
+	c.drop(cl.ext, dead)
+}
+
+// drop gives up one claim's hold on e. With the last one e is dead: the caller calls deregister without the mutex.
+func (c *Cache) drop(e *extent, dead *[]*extent) {
+	e.claims--
+	if e.claims > 0 {
+		return
+	}
+	c.live--
+	c.pinned -= e.pinned
+	switch {
+	case e.gone.Load():
+		if i := slices.Index(c.leaving, e); i >= 0 {
+			c.leaving = slices.Delete(c.leaving, i, i+1)
+		}
+	case e.ready && e.failed != nil:
+		return // stays, as the memory of the failure
+	default:
+		c.unplace(e)
+	}
+	*dead = append(*dead, e)
+}
+
+func (c *Cache) unplace(e *extent) {
+	delete(c.extents, e.mem.ID)
+	c.places.remove(&e.place)
+}
+
+func deregister(dead []*extent) error {
+	var errs []error
+	for _, e := range dead {
+		errs = append(errs, e.deregister())
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Cache) report(err error) {
+	if c.config.OnError != nil {
+		c.config.OnError(err)
+	}
+}
+
+// pages is the size of a range rounded out to pages.
+func (c *Cache) pages(start, end uint64) int64 {
+	mask := c.pageSize - 1
+	return int64((end+mask)&^mask - start&^mask)
+}

@@ -1,0 +1,170 @@
+package register
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Stats is what a cache has done and has.
+type Stats struct {
+	Hits, Misses     int64         // lookups that found a claim, or found none
+	Registrations    int64         // claims made
+	Deregistrations  int64         // claims whose last use has left
+	Evictions        int64         // of those, automatic ones that made room
+	BackendFailures  int64         // errors of backends other than "not supported"
+	Regions, Extents int           // claims and backend registrations alive
+	PinnedBytes      int64         // the extents' bytes, rounded to pages
+	RegisterTime     time.Duration // in the backends, in all
+	DeregisterTime   time.Duration
+}
+
+// Stats adds up the counters. It takes the time of a walk over all claims, in which registrations wait and lookups do
+// not; what runs meanwhile may be counted in part.
+func (c *Cache) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := Stats{
+		Hits: c.hits, Misses: c.counters.misses.Load(), Registrations: c.made, Deregistrations: c.over,
+		Evictions: c.evictions, BackendFailures: c.counters.failures.Load(),
+		Regions: c.regions, Extents: c.live, PinnedBytes: c.pinned,
+		RegisterTime:   time.Duration(c.counters.registerTime.Load()),
+		DeregisterTime: time.Duration(c.counters.deregisterTime.Load()),
+	}
+	c.local.ascend(0, maxAddr, func(cl *Claim) bool {
+		s.Hits += int64(cl.state.Load() >> hitShift)
+		return true
+	})
+	c.graph.ascend(0, maxAddr, func(cl *Claim) bool {
+		if !cl.inLocal() {
+			s.Hits += int64(cl.state.Load() >> hitShift)
+		}
+		return true
+	})
+	return s
+}
+
+// Explain says in a few lines for people why lookups of the n bytes at addr hit or miss.
+func (c *Cache) Explain(addr uintptr, n int) string {
+	var b strings.Builder
+	start, end := uint64(addr), uint64(addr)+uint64(n)
+	if n <= 0 || start >= maxAddr || end > maxAddr {
+		return fmt.Sprintf("%d bytes at %#x: miss: no such range", n, addr)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fmt.Fprintf(&b, "%s: ", span(start, end))
+	local, graph := c.local.containing(start, end), c.graph.containing(start, end)
+	switch {
+	case c.closed:
+		b.WriteString("miss: the cache is closed\n")
+		return b.String()
+	case local != nil:
+		b.WriteString("hit\n")
+		c.describe(&b, local)
+	case graph != nil:
+		b.WriteString("miss: only a graph holds it\n")
+		c.describe(&b, graph)
+	default:
+		b.WriteString("miss: no claim contains it\n")
+		c.describeNear(&b, start, end)
+	}
+	c.describeExtent(&b, start, end)
+	return b.String()
+}
+
+// containing is the claim that contains [start, end) and starts last, or nil. The caller holds the cache's mutex.
+func (ix *index) containing(start, end uint64) *Claim {
+	cl := ix.stab(&query{addr: start, end: end})
+	if cl != nil {
+		cl.state.Add(minus(oneHit | oneUse)) // explaining is no use and no hit
+	}
+	return cl
+}
+
+func (c *Cache) describe(b *strings.Builder, cl *Claim) {
+	fmt.Fprintf(b, "  claim %v: local %d, graph %d, in flight %d", cl, cl.local, cl.graph, cl.inFlight())
+	if cl.lru != notAutomatic {
+		b.WriteString(", automatic")
+	}
+	b.WriteString("\n")
+}
+
+// describeNear says of the nearest claims on both sides how far they are and whether a page is shared.
+func (c *Cache) describeNear(b *strings.Builder, start, end uint64) {
+	before, after := c.local.nearest(start), c.local.after(start)
+	if before == after {
+		before = nil // all claims start after it
+	}
+	for _, cl := range []*Claim{before, after} {
+		if cl == nil {
+			continue
+		}
+		var where string
+		switch {
+		case cl.start > start && cl.start >= end:
+			where = fmt.Sprintf("begins %d bytes after it", cl.start-end)
+		case cl.start > start:
+			where = fmt.Sprintf("begins %d bytes into it", cl.start-start)
+		case cl.end > start:
+			where = fmt.Sprintf("ends %d bytes before its end", end-cl.end)
+		default:
+			where = fmt.Sprintf("ends %d bytes before it", start-cl.end)
+		}
+		if c.samePage(cl, start, end) {
+			where += ", on the same page: only exact bytes hit"
+		}
+		fmt.Fprintf(b, "  nearest claim %v %s\n", cl, where)
+	}
+}
+
+// samePage reports whether some page has bytes of cl and of [start, end).
+func (c *Cache) samePage(cl *Claim, start, end uint64) bool {
+	page := c.pageSize - 1
+	return cl.start&^page <= (end-1)|page && start&^page <= (cl.end-1)|page
+}
+
+// after is the first claim that starts after addr, or nil. The caller holds the cache's mutex.
+func (ix *index) after(addr uint64) (found *Claim) {
+	ix.ascend(addr+1, maxAddr, func(cl *Claim) bool {
+		found = cl
+		return false
+	})
+	return found
+}
+
+// describeExtent says what the backends made of the allocations there.
+func (c *Cache) describeExtent(b *strings.Builder, start, end uint64) {
+	places := c.overlapping(start, end)
+	if len(places) == 0 {
+		b.WriteString("  no memory there was registered\n")
+	}
+	for _, p := range places {
+		e := p.ext
+		fmt.Fprintf(b, "  %v at %s, %d claims", e.mem, span(p.start, p.end), len(c.claimsOf(e)))
+		if n := e.claims - len(c.claimsOf(e)); n > 0 {
+			fmt.Fprintf(b, " and %d more that are closed but in use, or registering", n)
+		}
+		switch {
+		case !e.ready:
+			b.WriteString(", registering")
+		case len(c.backends) == 0:
+			b.WriteString(", no backends")
+		default:
+			for i, be := range c.backends {
+				if err := e.states[i].err; err != nil {
+					fmt.Fprintf(b, "; failed: %v", err)
+				} else {
+					fmt.Fprintf(b, "; %v complete", be.Kind())
+				}
+			}
+		}
+		b.WriteString("\n")
+	}
+	for _, e := range c.leaving {
+		if e.place.start < end && start < e.place.end {
+			fmt.Fprintf(b, "  %v at %s is gone, and deregisters when %d claims are no longer in use\n", e.mem,
+				span(e.place.start, e.place.end), e.claims)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package register
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// extent is one registration of a whole allocation with the backends. The claims in it hold it; with the last one it
+// goes. An extent that no backend could register is kept without holds, as the memory of that failure.
+type extent struct {
+	cache  *Cache
+	mem    Memory
+	pinned int64       // bytes, rounded to pages
+	gone   atomic.Bool // freed, vanished or replaced: takes no new claim; set under the cache's mutex
+
+	// Under the cache's mutex.
+	place   Claim  // stands for the allocation's exact bytes in the cache's index of extents
+	claims  int    // alive: until their last use has left, or still registering
+	pending int    // of those, registering for a local or graph reference
+	ready   bool   // register has returned
+	done    func() // whom Forget promised to tell
+
+	// Set by the first register, then constant.
+	once   sync.Once
+	states []state // one for each of Cache.backends
+	failed error   // no backend could register it, and not because that is not supported
+}
+
+// state is what one backend made of an extent.
+type state struct {
+	handle any
+	err    error // nil: complete
+	took   time.Duration
+}
+
+// errAbsent answers for a backend that the cache does not have.
+var errAbsent [kinds]error
+
+func init() {
+	for k := range errAbsent {
+		errAbsent[k] = fmt.Errorf("there is no %v backend: %w", Kind(k), hw.ErrNotSupported)
+	}
+}
+
+func (e *extent) handle(k Kind) (any, error) {
+	if k < 0 || k >= kinds {
+		return nil, fmt.Errorf("%v is not a kind of backend: %w", k, fault.ErrArgument)
+	}
+	i := e.cache.slot[k]
+	if i < 0 {
+		return nil, errAbsent[k]
+	}
+	return e.states[i].handle, e.states[i].err
+}
+
+// register asks every backend once. It is called without the cache's mutex; concurrent calls wait for the first.
+// Registration succeeds when a backend is complete, when there is none, or when all of them say "not supported" (then
+// transports stage, with that reason). Otherwise the failure is remembered.
+func (e *extent) register() error {
+	e.once.Do(func() {
+		var failures []error
+		complete, unsupported := 0, 0
+		e.states = make([]state, len(e.cache.backends))
+		for i, b := range e.cache.backends {
+			begin := time.Now()
+			h, err := b.Register(e.mem)
+			s := &e.states[i]
+			s.took = time.Since(begin)
+			switch {
+			case err == nil:
+				s.handle = h
+				complete++
+			case errors.Is(err, hw.ErrNotSupported):
+				s.err = fmt.Errorf("%v cannot use %v: %w", b.Kind(), e.mem, err)
+				unsupported++
+			default:
+				s.err = fmt.Errorf("%v could not register %v: %w", b.Kind(), e.mem, err)
+				failures = append(failures, s.err)
+			}
+		}
+		if complete == 0 && unsupported < len(e.states) {
+			e.failed = errors.Join(failures...)
+		}
+		e.cache.counters.failures.Add(int64(len(failures)))
+		for _, s := range e.states {
+			e.cache.counters.registerTime.Add(int64(s.took))
+		}
+	})
+	return e.failed
+}
+
+// deregister undoes what is complete, in the order of Kind, and tells the owner of forgotten memory. It is called once,
+// without the cache's mutex. No failure keeps the next backend from its turn.
+func (e *extent) deregister() error {
+	var failures []error
+	begin := time.Now()
+	for i, b := range e.cache.backends {
+		if i >= len(e.states) || e.states[i].err != nil {
+			continue
+		}
+		if err := b.Deregister(e.mem, e.states[i].handle); err != nil {
+			failures = append(failures, fmt.Errorf("%v could not deregister %v: %w", b.Kind(), e.mem, err))
+		}
+	}
+	e.cache.counters.deregisterTime.Add(int64(time.Since(begin)))
+	e.cache.counters.failures.Add(int64(len(failures)))
+	for _, err := range failures {
+		e.cache.report(err)
+	}
+	if e.done != nil {
+		e.done()
+	}
+	return errors.Join(failures...)
+}

@@ -1,0 +1,186 @@
+package register
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Forget is for the owner of m, who wants to free it. While local or graph references are open it is ErrInUse, with
+// their number, and changes nothing. Otherwise lookups miss from now on, automatic claims go, and done is called once,
+// when the last in-flight use has left and the backends have deregistered: before Forget returns if that is now, else
+// on the goroutine that ends the last use. done is called without locks; it may free the memory. When the cache knows
+// nothing of m, done is called at once. Freed twice, or known in a newer generation, is ErrStale: done is not called.
+//
+// Forget works after Close too: memory outlives the cache while operations still use it.
+func (c *Cache) Forget(m Memory, done func()) error {
+	var dead []*extent
+	c.mu.Lock()
+	left, err := c.forget(m, done, &dead)
+	c.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("free %v: %w", m, err)
+	}
+	deregister(dead) // its errors went to OnError: the memory is free all the same
+	if left == 0 {
+		done()
+	}
+	return nil
+}
+
+// forget returns how many extents of m, one but for invalidated ones, must go before done is called.
+func (c *Cache) forget(m Memory, done func(), dead *[]*extent) (int, error) {
+	var waiting []*extent
+	for _, e := range c.leaving {
+		if e.mem.ID != m.ID || e.mem.Generation != m.Generation {
+			continue
+		}
+		if e.done != nil {
+			return 0, fmt.Errorf("it was freed before: %w", fault.ErrStale)
+		}
+		waiting = append(waiting, e)
+	}
+	e := c.extents[m.ID]
+	switch {
+	case e == nil:
+	case e.mem.Generation > m.Generation:
+		return 0, fmt.Errorf("generation %d of it is in use: %w", e.mem.Generation, fault.ErrStale)
+	case e.mem.Generation < m.Generation:
+		c.retire(e, dead)
+	default:
+		locals, graphs := c.references(e)
+		if locals+graphs > 0 {
+			return 0, fmt.Errorf("%d local and %d graph references are open, close them first: %w", locals, graphs,
+				fault.ErrInUse)
+		}
+		if e.claims > 0 {
+			waiting = append(waiting, e)
+		}
+	}
+	left := int64(len(waiting))
+	var n atomic.Int64
+	n.Store(left)
+	for _, w := range waiting {
+		w.done = func() {
+			if n.Add(-1) == 0 {
+				done()
+			}
+		}
+	}
+	if e != nil && e.mem.Generation == m.Generation {
+		c.retire(e, dead)
+	}
+	return int(left), nil
+}
+
+// claimsOf is every claim in e, a live extent, that is in an index.
+func (c *Cache) claimsOf(e *extent) []*Claim {
+	claims := c.local.claimsIn(e.place.start, e.place.end)
+	for _, cl := range c.graph.claimsIn(e.place.start, e.place.end) {
+		if !cl.inLocal() {
+			claims = append(claims, cl)
+		}
+	}
+	return claims
+}
+
+// references counts the open references to e; a registration that is still under way is one.
+func (c *Cache) references(e *extent) (locals, graphs int) {
+	locals = e.pending
+	for _, cl := range c.claimsOf(e) {
+		locals += int(cl.local)
+		graphs += int(cl.graph)
+	}
+	return locals, graphs
+}
+
+// Invalidate is for memory that vanished without Forget: somebody unmapped adopted memory. Every allocation that
+// overlaps the n bytes at addr goes as a whole, since a backend cannot tell a part of a registration from the rest: its
+// claims are stale, lookups miss from now on, and the backends deregister when the last in-flight use leaves, here if
+// there is none. Open references stay to be closed. The error joins what the backends said here.
+func (c *Cache) Invalidate(addr uintptr, n int) error {
+	if n <= 0 || uint64(addr) >= maxAddr || uint64(n) >= maxAddr {
+		return fmt.Errorf("invalidate %d bytes at %#x: %w", n, addr, fault.ErrArgument)
+	}
+	var dead []*extent
+	c.mu.Lock()
+	for _, p := range c.overlapping(uint64(addr), uint64(addr)+uint64(n)) {
+		c.retire(p.ext, &dead)
+	}
+	c.mu.Unlock()
+	return deregister(dead)
+}
+
+// overlapping is the places of the extents that overlap [start, end).
+func (c *Cache) overlapping(start, end uint64) []*Claim {
+	var all []*Claim
+	if p := c.places.nearest(start); p != nil && p.start < start && p.end > start {
+		all = append(all, p)
+	}
+	return append(all, c.places.claimsIn(start, end)...)
+}
+
+// retire makes an extent and its claims stale. What has no use in flight is dead.
+func (c *Cache) retire(e *extent, dead *[]*extent) {
+	c.unplace(e)
+	e.gone.Store(true)
+	if e.claims == 0 {
+		return // the memory of a failure
+	}
+	c.leaving = append(c.leaving, e)
+	for _, cl := range c.claimsOf(e) {
+		if cl.inLocal() {
+			c.local.remove(cl)
+			c.queue.remove(cl)
+		}
+		if cl.graph > 0 {
+			c.graph.remove(cl)
+		}
+		c.shut(cl, dead)
+	}
+}
+
+// Close ends the cache: everything that is left is deregistered when its last in-flight use leaves, here if there is
+// none. The error names the references that were still open, with ErrInUse, and joins what the backends said here.
+// Later calls are ErrClosed, lookups miss; releasing claims and Forget go on working.
+func (c *Cache) Close() error {
+	var dead []*extent
+	var errs []error
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return fmt.Errorf("registration cache: %w", fault.ErrClosed)
+	}
+	c.closed = true
+	if err := c.leftovers(); err != nil {
+		errs = append(errs, err)
+	}
+	for _, p := range c.overlapping(0, maxAddr) {
+		c.retire(p.ext, &dead)
+	}
+	c.mu.Unlock()
+	return errors.Join(append(errs, deregister(dead))...)
+}
+
+// leftovers names the claims with open references.
+func (c *Cache) leftovers() error {
+	const most = 8
+	text, n := "", 0
+	note := func(cl *Claim) bool {
+		if n++; n <= most {
+			text += fmt.Sprintf("; %v: %d local, %d graph", cl, cl.local, cl.graph)
+		}
+		return true
+	}
+	c.local.ascend(0, maxAddr, func(cl *Claim) bool { return cl.local+cl.graph == 0 || note(cl) })
+	c.graph.ascend(0, maxAddr, func(cl *Claim) bool { return cl.inLocal() || note(cl) })
+	if n == 0 {
+		return nil
+	}
+	if n > most {
+		text += fmt.Sprintf("; and %d more", n-most)
+	}
+	return fmt.Errorf("registration cache closed with open references to %d claims%s: %w", n, text, fault.ErrInUse)
+}

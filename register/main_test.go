@@ -1,0 +1,195 @@
+package register
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/ubcoll/ubcoll/hw"
+)
+
+func TestMain(m *testing.M) {
+	// Longer runs than by default, which flags can change; testdata has the scripts only.
+	for name, value := range map[string]string{"checks": "300", "steps": "100", "nofailfile": "true"} {
+		if err := flag.Set("rapid."+name, value); err != nil {
+			panic(err)
+		}
+	}
+	flag.Parse()
+	if s := os.Getenv("TEST_SEED"); s != "" {
+		if err := flag.Set("rapid.seed", s); err != nil {
+			fmt.Fprintln(os.Stderr, "TEST_SEED:", err)
+			os.Exit(2)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// random is seeded by TEST_SEED or the clock, and says how.
+func random(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("TEST_SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("TEST_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// fake is a backend for tests only: it moves nothing, and remembers what is registered.
+type fake struct {
+	kind           Kind
+	log            func(string)  // told every call; or nil
+	hold           chan struct{} // Register waits for it to be closed; or nil
+	entered        chan struct{} // told when Register is called; or nil
+	mu             sync.Mutex
+	regErr, derErr error
+	live           map[*fakeHandle]bool
+	registers      int
+	deregisters    int
+}
+
+type fakeHandle struct {
+	kind Kind
+	mem  Memory
+	gone bool // under no lock: the race detector sees a use after Deregister
+}
+
+var errFake = errors.New("fake failure")
+
+func (f *fake) Kind() Kind { return f.kind }
+
+func (f *fake) Register(m Memory) (any, error) {
+	hold := f.hold
+	if f.entered != nil {
+		f.entered <- struct{}{}
+	}
+	if hold != nil {
+		<-hold
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.registers++
+	f.say("register", m, f.regErr)
+	if f.regErr != nil {
+		return nil, f.regErr
+	}
+	if f.live == nil {
+		f.live = map[*fakeHandle]bool{}
+	}
+	h := &fakeHandle{kind: f.kind, mem: m}
+	f.live[h] = true
+	return h, nil
+}
+
+func (f *fake) Deregister(m Memory, handle any) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	h := handle.(*fakeHandle)
+	if !f.live[h] || h.mem != m || h.gone {
+		panic("deregistered what is not registered")
+	}
+	delete(f.live, h)
+	h.gone = true
+	f.deregisters++
+	f.say("deregister", m, f.derErr)
+	return f.derErr
+}
+
+func (f *fake) say(what string, m Memory, err error) {
+	if f.log == nil {
+		return
+	}
+	s := fmt.Sprintf("%v %s memory %d generation %d", f.kind, what, m.ID, m.Generation)
+	if err != nil {
+		s += ": " + err.Error()
+	}
+	f.log(s)
+}
+
+func (f *fake) fail(register, deregister error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.regErr, f.derErr = register, deregister
+}
+
+func (f *fake) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.live)
+}
+
+// calls is how often Register and Deregister were called.
+func (f *fake) calls() [2]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return [2]int{f.registers, f.deregisters}
+}
+
+// errList is an OnError that keeps what it is told.
+type errList struct {
+	mu   sync.Mutex
+	errs []error
+}
+
+func (l *errList) add(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.errs = append(l.errs, err)
+}
+
+func (l *errList) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var s []string
+	for _, err := range l.errs {
+		s = append(s, err.Error())
+	}
+	return strings.Join(s, "\n")
+}
+
+// mem is an allocation of the tests: two pages or so, wherever.
+func mem(id, generation uint64, base uintptr, bytes int) Memory {
+	return Memory{ID: id, Generation: generation, Base: base, Bytes: bytes, Device: hw.Host, Kind: "arena"}
+}
+
+func newCache(t *testing.T, config Config) *Cache {
+	t.Helper()
+	config.PageSize = 4096
+	c, err := New(config)
+	require.NoError(t, err)
+	return c
+}
+
+func mustRegister(t *testing.T, c *Cache, m Memory, addr uintptr, n int) *Ref {
+	t.Helper()
+	r, err := c.Register(m, addr, n)
+	require.NoError(t, err)
+	return r
+}
+
+func requireHit(t *testing.T, c *Cache, addr uintptr, n int) {
+	t.Helper()
+	cl := c.FindLocal(addr, n, 0)
+	require.NotNil(t, cl, "%s", c.Explain(addr, n))
+	require.LessOrEqual(t, cl.Addr(), addr)
+	require.GreaterOrEqual(t, cl.Addr()+uintptr(cl.Len()), addr+uintptr(n))
+	cl.Release()
+}
+
+func requireMiss(t *testing.T, c *Cache, addr uintptr, n int) {
+	t.Helper()
+	require.Nil(t, c.FindLocal(addr, n, 0), "%s", c.Explain(addr, n))
+}

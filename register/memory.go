@@ -1,0 +1,118 @@
+package register
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Memory describes one allocation. Its owner makes it, vouches that the bytes stay mapped until [Cache.Forget] says
+// that nobody uses them, and gives a new generation whenever an ID is used again. (ID, Generation) is its identity: the
+// same bytes under another identity are other memory.
+type Memory struct {
+	ID         uint64
+	Generation uint64 // not 0
+	Base       uintptr
+	Bytes      int
+	Device     hw.Device
+	Kind       string // what made it, for people and backends: "arena", "adopted"
+}
+
+// String is like "memory 3 generation 1 (arena, host)".
+func (m Memory) String() string {
+	return fmt.Sprintf("memory %d generation %d (%s, %v)", m.ID, m.Generation, m.Kind, m.Device)
+}
+
+func (m Memory) end() uint64 { return uint64(m.Base) + uint64(m.Bytes) }
+
+// check says what is wrong with m, or with [addr, addr+n) as a part of it.
+func (m Memory) check(addr uintptr, n int) error {
+	switch {
+	case m.Bytes <= 0 || uint64(m.Base) >= maxAddr || uint64(m.Bytes) >= maxAddr:
+		return fmt.Errorf("%v has %d bytes at %#x, which is no memory: %w", m, m.Bytes, m.Base, fault.ErrArgument)
+	case m.Generation == 0:
+		return fmt.Errorf("%v: generations begin at 1: %w", m, fault.ErrArgument)
+	case n <= 0:
+		return fmt.Errorf("%d bytes at %#x: nothing to register: %w", n, addr, fault.ErrArgument)
+	case addr < m.Base || uint64(addr) >= m.end() || uint64(n) > m.end()-uint64(addr):
+		return fmt.Errorf("%s is outside of %v, which is %s: %w", span(uint64(addr), uint64(addr)+uint64(n)), m,
+			span(uint64(m.Base), m.end()), fault.ErrArgument)
+	}
+	return nil
+}
+
+func span(start, end uint64) string { return fmt.Sprintf("[%#x,+%d)", start, end-start) }
+
+// Kind is what a backend reaches. Deregistration goes in this order.
+type Kind int
+
+// The kinds of backends.
+const (
+	NET     Kind = iota // other hosts
+	NVLS                // multicast within a switch domain
+	COLLNET             // offload to the network's switches
+	IPC                 // other processes of this host
+	kinds
+)
+
+// String is "NET", "NVLS", "COLLNET" or "IPC".
+func (k Kind) String() string {
+	if k < 0 || k >= kinds {
+		return fmt.Sprintf("Kind(%d)", int(k))
+	}
+	return [kinds]string{"NET", "NVLS", "COLLNET", "IPC"}[k]
+}
+
+// Backend registers whole allocations with one kind of transport. Register and Deregister may block, are called
+// without any lock that lookups or other allocations need, possibly from several goroutines at once but once per
+// registration, and must not call the cache. An error that wraps hw.ErrNotSupported says that this memory can never be
+// used that way, and why; it is no failure. The handle belongs to the backend again when Deregister is called,
+// whatever that returns.
+type Backend interface {
+	Kind() Kind
+	Register(m Memory) (handle any, err error)
+	Deregister(m Memory, handle any) error
+}
+
+// Config is how a cache is made. The zero Config is a cache without backends and limits.
+type Config struct {
+	MaxRegions int         // claims at most; 0 = no limit
+	MaxBytes   int64       // pinned at most: the sum of the page-rounded allocations that are registered; 0 = no limit
+	PageSize   int         // a power of two; 0 = the system's
+	Backends   []Backend   // at most one of a kind, in any order
+	OnError    func(error) // told every failure to deregister and every misuse that has no caller to return to; or nil.
+	// OnError is called without locks, from whichever goroutine ended the last use, and must not block.
+}
+
+// Validate reports all that is wrong with c, wrapping ErrArgument.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf(format+": %w", append(args, fault.ErrArgument)...))
+	}
+	if c.MaxRegions < 0 {
+		bad("MaxRegions is %d, must be 0 (no limit) or more", c.MaxRegions)
+	}
+	if c.MaxBytes < 0 {
+		bad("MaxBytes is %d, must be 0 (no limit) or more", c.MaxBytes)
+	}
+	if c.PageSize < 0 || c.PageSize&(c.PageSize-1) != 0 {
+		bad("PageSize is %d, must be a power of two or 0 (the system's)", c.PageSize)
+	}
+	var seen [kinds]bool
+	for i, b := range c.Backends {
+		switch {
+		case b == nil:
+			bad("backend %d is nil", i)
+		case b.Kind() < 0 || b.Kind() >= kinds:
+			bad("backend %d has the unknown kind %d", i, int(b.Kind()))
+		case seen[b.Kind()]:
+			bad("backend %d is a second one of kind %v", i, b.Kind())
+		default:
+			seen[b.Kind()] = true
+		}
+	}
+	return errors.Join(errs...)
+}

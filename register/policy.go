@@ -1,0 +1,44 @@
+package register
+
+import (
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Policy is when operations use the cache for the buffers they are given.
+type Policy int
+
+// The policies. All ranks of a job have the same one.
+const (
+	Auto     Policy = iota // what the user registered, and exportable memory is registered at its first use
+	Explicit               // only what the user registered; everything else is staged
+	Off                    // everything is staged
+)
+
+// String is "auto", "explicit" or "off".
+func (p Policy) String() string {
+	if p < Auto || p > Off {
+		return fmt.Sprintf("Policy(%d)", int(p))
+	}
+	return [...]string{"auto", "explicit", "off"}[p]
+}
+
+// MarshalText is String for a known policy.
+func (p Policy) MarshalText() ([]byte, error) {
+	if p < Auto || p > Off {
+		return nil, fmt.Errorf("registration policy %d is unknown: %w", int(p), fault.ErrArgument)
+	}
+	return []byte(p.String()), nil
+}
+
+// UnmarshalText knows "auto", "explicit" and "off".
+func (p *Policy) UnmarshalText(text []byte) error {
+	for q := Auto; q <= Off; q++ {
+		if q.String() == string(text) {
+			*p = q
+			return nil
+		}
+	}
+	return fmt.Errorf("registration policy %q is unknown, use auto, explicit or off: %w", text, fault.ErrArgument)
+}
