@@ -9,16 +9,18 @@ import (
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Options are what all ranks of a communicator agree on; Open compares them. The zero Options are the defaults.
+// Options are what all ranks of a communicator agree on; Open compares them. The zero Options are the defaults, which
+// the variables UBCOLL_TIMEOUT, UBCOLL_REGISTER and UBCOLL_ALGO change.
 type Options struct {
 	Timeout   time.Duration   // longest wait inside one operation; 0 = 10 minutes
 	Register  register.Policy // 0 = Auto
-	Algorithm string          // "" = the plan chooses; "ring"
+	Algorithm string          // of all-reduces: "" = the plan chooses; "ring"
 }
 
 // Validate reports everything that is wrong with o.
@@ -36,6 +38,24 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
+// fromEnvironment fills what o leaves open from UBCOLL_TIMEOUT, UBCOLL_REGISTER and UBCOLL_ALGO.
+func (o Options) fromEnvironment() (Options, error) {
+	var errs [3]error
+	if o.Timeout == 0 {
+		o.Timeout, errs[0] = env.Timeout.Get()
+	}
+	if o.Register == register.Auto {
+		var name string
+		if name, errs[1] = env.Register.Get(); errs[1] == nil {
+			errs[1] = o.Register.UnmarshalText([]byte(name))
+		}
+	}
+	if o.Algorithm == "" {
+		o.Algorithm, errs[2] = env.Algorithm.Get()
+	}
+	return o, errors.Join(errs[:]...)
+}
+
 // Comm is one rank's side of a communicator: a fixed set of ranks that call collectives together. It runs one
 // collective at a time, in call order; a second goroutine's call gets ErrBusy. Point-to-point operations are
 // independent of collectives.
@@ -44,8 +64,9 @@ type Comm struct{ v engine.View }
 // Open makes a communicator of all ranks of b. Collective and blocking. b stays the caller's, who closes it after the
 // Comm; the Comm does not use it again. If one rank fails, all return an error.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) {
-	// Faulty options go to Open too: it is collective, and peers wait for this rank.
-	c, err := engine.Open(ctx, b, engine.Options(o), o.Validate(), ipc.New)
+	// Faults go to Open too: it is collective, and peers wait for this rank.
+	o, bad := o.fromEnvironment()
+	c, err := engine.Open(ctx, b, engine.Options(o), errors.Join(bad, o.Validate()), ipc.New)
 	if err != nil {
 		return nil, err
 	}

@@ -8,18 +8,23 @@ import (
 )
 
 // Op is how a collective combines elements. All ranks must pass the same.
-type Op struct{ r engine.Reduction }
+type Op struct{ o engine.Op }
 
 // The reductions. Integers wrap around on overflow. Min and Max give NaN if any operand is NaN. Avg is the sum divided
 // by the number of ranks, truncated toward zero for integers. Half types are computed in float32. The order of
 // operands is the algorithm's, and the result is bitwise the same on all ranks.
 var (
-	Sum  = Op{engine.Sum}
-	Prod = Op{engine.Prod}
-	Min  = Op{engine.Min}
-	Max  = Op{engine.Max}
-	Avg  = Op{engine.Avg}
+	Sum  = Op{engine.Op{Red: engine.Sum}}
+	Prod = Op{engine.Op{Red: engine.Prod}}
+	Min  = Op{engine.Op{Red: engine.Min}}
+	Max  = Op{engine.Op{Red: engine.Max}}
+	Avg  = Op{engine.Op{Red: engine.Avg}}
 )
+
+// PreMulSum is the sum of each rank's source times x, which may differ between ranks. Floats are multiplied in their own
+// type (half types in float32, rounded once), integers by x's integer part. The source itself is not changed, so the
+// product goes through staging memory. Source: NCCL's ncclRedOpCreatePreMulSum.
+func PreMulSum(x float64) Op { return Op{engine.Op{Red: engine.PreMulSum, Factor: x}} }
 
 // ParseOp reads what Op.String gives: "sum", "prod", "min", "max", "avg".
 func ParseOp(s string) (Op, error) {
@@ -32,7 +37,7 @@ func ParseOp(s string) (Op, error) {
 }
 
 // String is the operation's name: "sum".
-func (o Op) String() string { return o.r.String() }
+func (o Op) String() string { return o.o.Red.String() }
 
 // Engine is for the packages of this module.
-func (o Op) Engine() engine.Reduction { return o.r }
+func (o Op) Engine() engine.Op { return o.o }

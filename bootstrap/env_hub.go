@@ -54,9 +54,19 @@ func (h *hub) letGo() {
 	}
 }
 
-// refuse ends a job that could not start.
+// refuse ends a job that could not start. Whoever hears of it and hangs up must not pass for the reason.
 func (h *hub) refuse(why error) {
-	h.notify(-1, refusal(why))
+	h.mu.Lock()
+	first := h.failure == nil
+	if first {
+		h.failure = &cause{err: why}
+	}
+	h.mu.Unlock()
+	if first {
+		h.notify(-1, refusal(why))
+		close(h.broken)
+	}
+	<-h.broken
 	h.hangUp()
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// Local makes a job of n ranks that are goroutines of this process, and returns the bootstrap of each. It is local,
-// does not block and starts no goroutine. AllGather is a meeting in memory; Abort wakes everybody.
+// Local makes a job of n ranks that are goroutines of this process, and returns the bootstrap of each; none if n is
+// below 1. It is local, does not block and starts no goroutine. AllGather is a meeting in memory; Abort wakes everybody.
 func Local(n int) []Bootstrap { return newMeeting(n, nil).ranks() }
 
 // PerProcess puts n ranks, goroutines of this process, where b has one: global rank b.Rank()*n + i for the i-th
@@ -47,6 +47,7 @@ type round struct {
 }
 
 func newMeeting(n int, under Bootstrap) *meeting {
+	n = max(n, 0)
 	m := &meeting{n: n, under: under, gone: make([]bool, n)}
 	m.broken, m.cancel = context.WithCancelCause(context.Background())
 	m.now = m.newRound()

@@ -3,8 +3,9 @@
 //
 // They block until this rank's part is done and its buffers are the caller's again; on a view made by Comm.On they are
 // queued instead. Any memory will do: registered buffers are read and written by the peers directly, Go slices go
-// through staging memory, and ranks may differ in this. Counts may be zero. The source is not written to. One
-// communicator runs one collective at a time (ErrBusy).
+// through staging memory, and ranks may differ in this. Lengths may be zero. The source is not written to. Source and
+// destination do not overlap but for the ways of working in place that each function names. One communicator runs one
+// collective at a time (ErrBusy).
 package coll
 
 import (
@@ -17,23 +18,143 @@ import (
 )
 
 // AllReduce combines src of all ranks element by element with op and leaves the result in dst on every rank, bitwise
-// the same. dst and src have the same length and type, and are either the same memory (in place) or do not overlap.
-// Collective and blocking (queued on a view made by On); allowed in groups and in capture. Source: MPI_Allreduce
-// (MPI-4.1, 6.9.6), ncclAllReduce.
+// the same. dst and src have the same length and type; in place when they are the same memory. Collective and blocking
+// (queued on a view made by On); allowed in groups and in capture. Source: MPI_Allreduce (MPI-4.1, 6.9.6),
+// ncclAllReduce.
 func AllReduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op) error {
-	w := engine.Work{Kind: engine.KindAllReduce, Type: src.Type(), Red: op.Engine(), Count: src.Len(),
-		Src: src.Engine(), Dst: dst.Engine(), Acquire: acquire}
-	w.Err = checkReduce(&w)
-	plan(c.Engine().Comm, &w)
-	return c.Engine().Submit(ctx, w)
+	w := reduction(engine.KindAllReduce, dst, src, op, 0)
+	w.Count = w.Src.Len
+	w.Err = check(&w, w.Count, w.Count, 0)
+	return submit(ctx, c, &w)
 }
 
-// Barrier returns when all ranks have called it. Collective and blocking (queued on a view made by On).
+// ReduceScatter combines src of all ranks element by element with op and leaves slice r of the result in dst of rank r:
+// src is Size times as long as dst. In place when dst is this rank's slice of src. Collective and blocking (queued on a
+// view made by On); allowed in groups and in capture. Source: MPI_Reduce_scatter_block (MPI-4.1, 6.10.1),
+// ncclReduceScatter.
+func ReduceScatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op) error {
+	w := reduction(engine.KindReduceScatter, dst, src, op, 0)
+	w.Count = w.Dst.Len
+	w.Err = check(&w, w.Count, w.Count*c.Size(), -c.Rank()*w.Dst.Bytes())
+	return submit(ctx, c, &w)
+}
+
+// Reduce combines src of all ranks element by element with op and leaves the result in dst of root; the other ranks'
+// dst is not used and may be the zero Vec. In place when root's dst is its src. Collective and blocking (queued on a
+// view made by On); allowed in groups and in capture. Source: MPI_Reduce (MPI-4.1, 6.9.1), ncclReduce.
+func Reduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op, root int) error {
+	w := reduction(engine.KindReduce, dst, src, op, root)
+	w.Count = w.Src.Len
+	if c.Rank() != root {
+		w.Dst = engine.Vec{Type: w.Type}
+		w.Err = check(&w, 0, w.Count, 0)
+	} else {
+		w.Err = check(&w, w.Count, w.Count, 0)
+	}
+	return submit(ctx, c, &w)
+}
+
+// AllGather leaves src of rank r in slice r of dst, on every rank: dst is Size times as long as src. In place when src
+// is this rank's slice of dst. Collective and blocking (queued on a view made by On); allowed in groups and in capture.
+// Source: MPI_Allgather (MPI-4.1, 6.7), ncclAllGather.
+func AllGather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
+	w := transfer(engine.KindAllGather, dst, src, 0)
+	w.Count = w.Src.Len
+	w.Err = check(&w, w.Count*c.Size(), w.Count, c.Rank()*w.Src.Bytes())
+	return submit(ctx, c, &w)
+}
+
+// Broadcast leaves buf of root in buf of every rank. Collective and blocking (queued on a view made by On); allowed in
+// groups and in capture. Source: MPI_Bcast (MPI-4.1, 6.4), ncclBroadcast.
+func Broadcast(ctx context.Context, c *ubcoll.Comm, buf ubcoll.Vec, root int) error {
+	w := transfer(engine.KindBroadcast, buf, buf, root)
+	w.Count = buf.Len()
+	w.Err = check(&w, w.Count, w.Count, 0)
+	if c.Rank() == root {
+		w.Dst = engine.Vec{Type: w.Type}
+	} else {
+		w.Src = engine.Vec{Type: w.Type}
+	}
+	return submit(ctx, c, &w)
+}
+
+// Gather leaves src of rank r in slice r of root's dst, which is Size times as long as src; the other ranks' dst is not
+// used and may be the zero Vec. In place when root's src is its slice of dst. Collective and blocking (queued on a view
+// made by On); allowed in groups and in capture. Source: MPI_Gather (MPI-4.1, 6.5), nccl-tests' gather.
+func Gather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int) error {
+	w := transfer(engine.KindGather, dst, src, root)
+	w.Count = w.Src.Len
+	if c.Rank() != root {
+		w.Dst = engine.Vec{Type: w.Type}
+		w.Err = check(&w, 0, w.Count, 0)
+	} else {
+		w.Err = check(&w, w.Count*c.Size(), w.Count, root*w.Src.Bytes())
+	}
+	return submit(ctx, c, &w)
+}
+
+// Scatter leaves slice r of root's src in dst of rank r: root's src is Size times as long as dst; the other ranks' src
+// is not used and may be the zero Vec. In place when root's dst is its slice of src. Collective and blocking (queued on
+// a view made by On); allowed in groups and in capture. Source: MPI_Scatter (MPI-4.1, 6.6), nccl-tests' scatter.
+func Scatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int) error {
+	w := transfer(engine.KindScatter, dst, src, root)
+	w.Type, w.Count = dst.Type(), w.Dst.Len
+	if c.Rank() != root {
+		w.Src = engine.Vec{Type: w.Type}
+		w.Err = check(&w, w.Count, 0, 0)
+	} else {
+		w.Err = check(&w, w.Count, w.Count*c.Size(), -root*w.Dst.Bytes())
+	}
+	return submit(ctx, c, &w)
+}
+
+// AllToAll leaves slice d of rank s's src in slice s of rank d's dst; dst and src have the same length, a multiple of
+// Size. Not in place. Collective and blocking (queued on a view made by On); allowed in groups and in capture. Source:
+// MPI_Alltoall (MPI-4.1, 6.8), nccl-tests' alltoall.
+func AllToAll(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
+	w := transfer(engine.KindAllToAll, dst, src, 0)
+	w.Count = w.Src.Len / c.Size()
+	w.Err = check(&w, w.Src.Len, w.Src.Len, notInPlace)
+	if w.Err == nil && w.Src.Len%c.Size() != 0 {
+		w.Err = fmt.Errorf("%d elements for %d ranks do not come out even: %w", w.Src.Len, c.Size(), fault.ErrArgument)
+	}
+	return submit(ctx, c, &w)
+}
+
+// Barrier returns when all ranks have called it. Collective and blocking (queued on a view made by On); allowed in
+// groups and in capture. Source: MPI_Barrier (MPI-4.1, 6.3).
 func Barrier(ctx context.Context, c *ubcoll.Comm) error {
 	return c.Engine().Submit(ctx, engine.Work{Kind: engine.KindBarrier, Algorithm: "descriptors"})
 }
 
-func checkReduce(w *engine.Work) error {
+func reduction(k engine.Kind, dst, src ubcoll.Vec, op ubcoll.Op, root int) engine.Work {
+	o := op.Engine()
+	w := transfer(k, dst, src, root)
+	w.Red, w.Factor = o.Red, o.Factor
+	return w
+}
+
+func transfer(k engine.Kind, dst, src ubcoll.Vec, root int) engine.Work {
+	return engine.Work{Kind: k, Type: src.Type(), Root: root, Src: src.Engine(), Dst: dst.Engine()}
+}
+
+func submit(ctx context.Context, c *ubcoll.Comm, w *engine.Work) error {
+	v := c.Engine()
+	if w.Err == nil && (w.Root < 0 || w.Root >= c.Size()) {
+		w.Err = fmt.Errorf("root %d of %d ranks: %w", w.Root, c.Size(), fault.ErrArgument)
+	}
+	if w.Err == nil {
+		plan(v.Comm, w)
+	}
+	return v.Submit(ctx, *w)
+}
+
+// notInPlace is no distance between buffers that check accepts.
+const notInPlace = -1 << 62
+
+// check is what is wrong with this rank's arguments: dst and src must have so many elements, and do not overlap unless
+// dst begins distance bytes before src.
+func check(w *engine.Work, dst, src, distance int) error {
 	if err := w.Src.Check(); err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
@@ -41,23 +162,30 @@ func checkReduce(w *engine.Work) error {
 		return fmt.Errorf("destination: %w", err)
 	}
 	switch {
-	case !w.Red.Valid():
+	case isReduction(w.Kind) && !w.Red.Valid():
 		return fmt.Errorf("no such operation (the zero Op): %w", fault.ErrArgument)
 	case w.Dst.Type != w.Src.Type:
 		return fmt.Errorf("the destination has type %v, the source %v: %w", w.Dst.Type, w.Src.Type, fault.ErrArgument)
-	case w.Dst.Len != w.Src.Len:
-		return fmt.Errorf("the destination has %d elements, the source %d: %w", w.Dst.Len, w.Src.Len, fault.ErrArgument)
+	case w.Dst.Len != dst:
+		return fmt.Errorf("the destination has %d elements, not %d: %w", w.Dst.Len, dst, fault.ErrArgument)
+	case w.Src.Len != src:
+		return fmt.Errorf("the source has %d elements, not %d: %w", w.Src.Len, src, fault.ErrArgument)
 	case w.Count > engine.MaxCount:
 		return fmt.Errorf("%d elements, more than %d: %w", w.Count, engine.MaxCount, fault.ErrLimit)
 	}
-	return checkOverlap(&w.Dst, &w.Src)
+	return checkOverlap(&w.Dst, &w.Src, distance)
 }
 
-func checkOverlap(a, b *engine.Vec) error {
-	p, q := uintptr(a.Ptr), uintptr(b.Ptr)
-	if p == q || p+uintptr(a.Bytes()) <= q || q+uintptr(b.Bytes()) <= p || a.Len == 0 || b.Len == 0 {
+func isReduction(k engine.Kind) bool {
+	return k == engine.KindAllReduce || k == engine.KindReduceScatter || k == engine.KindReduce
+}
+
+func checkOverlap(dst, src *engine.Vec, distance int) error {
+	p, q := uintptr(dst.Ptr), uintptr(src.Ptr)
+	if dst.Len == 0 || src.Len == 0 || p+uintptr(dst.Bytes()) <= q || q+uintptr(src.Bytes()) <= p ||
+		int(q-p) == distance {
 		return nil
 	}
-	return fmt.Errorf("destination [%#x,+%d) and source [%#x,+%d) overlap but are not the same: %w",
-		p, a.Bytes(), q, b.Bytes(), fault.ErrArgument)
+	return fmt.Errorf("destination [%#x,+%d) and source [%#x,+%d) overlap, and not as in place: %w",
+		p, dst.Bytes(), q, src.Bytes(), fault.ErrArgument)
 }

@@ -12,20 +12,20 @@ import (
 // acquire finds the registrations of a call's buffers, or makes them if the policy allows, and holds them until the
 // call ends. A buffer without one is staged; that is no error.
 func acquire(c *engine.Comm, w *engine.Work) error {
-	if err := acquireOne(c, &w.Src, &w.SrcBuf); err != nil {
+	if err := acquireOne(c, w, &w.Src, &w.SrcBuf); err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
 	if w.Dst.Ptr == w.Src.Ptr && w.Dst.Len == w.Src.Len && !w.SrcBuf.Direct() {
 		w.DstBuf = w.SrcBuf // in place and staged: one search was enough
 		return nil
 	}
-	if err := acquireOne(c, &w.Dst, &w.DstBuf); err != nil {
+	if err := acquireOne(c, w, &w.Dst, &w.DstBuf); err != nil {
 		return fmt.Errorf("destination: %w", err)
 	}
 	return nil
 }
 
-func acquireOne(c *engine.Comm, v *engine.Vec, b *engine.Buf) error {
+func acquireOne(c *engine.Comm, w *engine.Work, v *engine.Vec, b *engine.Buf) error {
 	n := v.Bytes()
 	if n == 0 {
 		b.Why = "it is empty"
@@ -33,6 +33,10 @@ func acquireOne(c *engine.Comm, v *engine.Vec, b *engine.Buf) error {
 	}
 	if v.Alloc != nil && !v.Alloc.Live() {
 		return fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale)
+	}
+	if b == &w.SrcBuf && w.Red == engine.PreMulSum {
+		b.Why = "it is multiplied first"
+		return nil
 	}
 	policy := c.Options().Register
 	if policy == register.Off {

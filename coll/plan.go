@@ -1,12 +1,68 @@
 package coll
 
-import "github.com/ubcoll/ubcoll/internal/engine"
+import (
+	"fmt"
 
-// plan chooses the algorithm: a pure function of what all ranks agree on, so that all choose alike.
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// way is how an all-reduce beyond eager size goes.
+type way int
+
+const (
+	twoShotWay way = iota
+	oneShot
+	push
+)
+
+// plan chooses how a collective travels: a pure function of what all ranks agree on, so that all choose alike.
 func plan(c *engine.Comm, w *engine.Work) {
-	if c.Size() == 1 {
-		w.Algorithm, w.Run = "copy", copyRun
+	switch {
+	case c.Size() == 1:
+		w.Algorithm, w.Run = "copy", runAlone
+		return
+	case isVector(w.Kind):
+		if c.Size() > maxVectorRanks {
+			w.Err = fmt.Errorf("%v of %d ranks, more than %d: %w", w.Kind, c.Size(), maxVectorRanks, fault.ErrLimit)
+		}
+		w.Acquire, w.Offer, w.Check, w.Run, w.Algorithm = acquire, offerRows, checkRows, runMove, "pull"
+		return
+	case w.Kind == engine.KindAllReduce && c.Options().Algorithm == "ring" && w.Red != engine.PreMulSum:
+		w.Acquire, w.Run, w.Algorithm = acquire, ringAllReduce, "ring"
+		return
+	case eagerBytes(c, w) <= eagerLimit:
+		w.Offer, w.Run, w.Algorithm = offerEager, runEager, "eager"
+		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with the descriptor", "its own rank alone writes it"
 		return
 	}
-	w.Algorithm, w.Run = "ring", ringAllReduce
+	w.Acquire = acquire
+	if isReduction(w.Kind) {
+		w.Run, w.Algorithm = runReduce, "two-shot"
+	} else {
+		w.Run, w.Algorithm = runMove, "pull"
+	}
 }
+
+// eagerLimit is the largest source that travels with the descriptor.
+const eagerLimit = 4 << 10
+
+// choose is the way of an all-reduce of so many bytes.
+func choose(c *engine.Comm, bytes int, how engine.Where) way {
+	switch {
+	case how.AllSrc && !how.InPlace && bytes*c.Size() <= 2<<20:
+		return oneShot
+	case how.AllSrc && how.AllDst && bytes >= 2<<20:
+		return push
+	}
+	return twoShotWay
+}
+
+// directSlice is how many bytes of a slice one round of a two-shot takes when nothing is staged.
+const directSlice = 256 << 10
+
+// streams reports whether a result of so many bytes should be written past the caches.
+func streams(bytes int) bool { return bytes >= cacheBytes/4 }
+
+var cacheBytes = max(cpu.LastLevelCacheBytes(), 8<<20)

@@ -57,10 +57,11 @@ func ringAllReduce(ctx context.Context, c *engine.Comm, w *engine.Work) error {
 	n := c.Size()
 	r := ring{ctx: ctx, c: c, w: w, size: w.Type.Size(), n: n, left: (c.Rank() + n - 1) % n, right: (c.Rank() + 1) % n,
 		src: w.Src.Ptr, dst: w.Dst.Ptr, stageSrc: !w.SrcBuf.Direct(), stageDst: !w.DstBuf.Direct()}
-	var err error
-	if r.leftSrc, r.leftDst, err = c.PeerBuffers(r.left, w.Src.Bytes()); err != nil {
+	srcs, dsts, _, err := c.Buffers(w.Src.Bytes(), w.Dst.Bytes())
+	if err != nil {
 		return err
 	}
+	r.leftSrc, r.leftDst = srcs[r.left], dsts[r.left]
 	r.chunk = ringChunk / r.size
 	round := n * ringChunks * r.chunk
 	for r.base < w.Count {
@@ -202,15 +203,4 @@ func (r *ring) reduce(out, in unsafe.Pointer, off, n, div int) {
 	}
 	srcs := [2]unsafe.Pointer{in, own}
 	cpu.ReduceN(r.w.Type, op, out, srcs[:], n, div, false)
-}
-
-var kernels = [...]cpu.Op{engine.Sum: cpu.Sum, engine.Prod: cpu.Prod, engine.Min: cpu.Min, engine.Max: cpu.Max,
-	engine.Avg: cpu.Sum}
-
-// copyRun is every collective of a single rank.
-func copyRun(_ context.Context, _ *engine.Comm, w *engine.Work) error {
-	if w.Dst.Ptr != w.Src.Ptr {
-		cpu.Copy(w.Dst.Ptr, w.Src.Ptr, w.Src.Bytes(), false)
-	}
-	return nil
 }

@@ -12,7 +12,7 @@ import (
 //
 // Only an empty node is unlinked, none is merged: every leaf holds a claim, so the size is bound by the live claims.
 const (
-	leafFan  = 16 // starts in two cache lines, claims in two: measured against 8, 32 and 64 at a million claims
+	leafFan  = 16 // starts in two cache lines, claims in two; an insert copies no more than that
 	innerFan = 64 // eight groups of eight, each one cache line
 	unused   = 1<<63 - 1
 
@@ -20,7 +20,7 @@ const (
 	maxAddr = 1 << 62
 )
 
-// leaf is immutable once it is reachable. It is 384 bytes, a size class that keeps each array on its own cache lines.
+// leaf is immutable once it is reachable, but for a private index. It is 384 bytes, a size class that keeps each array on its own cache lines.
 type leaf struct {
 	starts [leafFan]uint64 // ascending, then unused
 	claims [leafFan]*Claim
@@ -34,7 +34,7 @@ type inner struct {
 	guide [8]uint64        // guide[g] is keys[8*g], the group's first key
 	keys  [innerFan]uint64 // keys[i] bounds child i from below, keys[0] is never looked at; then unused
 	kids  [innerFan]unsafe.Pointer
-	reach [innerFan]atomic.Uint64 // at least the largest end below child i; exact while no writer runs
+	reach [innerFan]uint64 // at least the largest end below child i; exact while no writer runs
 }
 
 // root is the tree of one moment: top is a *leaf when height is 0, else an *inner.
@@ -150,7 +150,7 @@ func (q *query) stab(p unsafe.Pointer, height int) *Claim {
 	// Everything below the children left of the first one looked at starts at or before addr, so a sufficient reach is
 	// a claim that contains the range, unless it is closing: at most two paths down are walked for each such claim.
 	for i := nd.search(q.addr); i >= 0; i-- {
-		if nd.reach[i].Load() < q.end {
+		if atomic.LoadUint64(&nd.reach[i]) < q.end {
 			continue
 		}
 		if cl := q.stab(atomic.LoadPointer(&nd.kids[i]), height-1); cl != nil {
@@ -200,8 +200,8 @@ func (ix *index) insertBelow(p unsafe.Pointer, height int, cl *Claim) (left, rig
 	}
 	nd := (*inner)(p)
 	i := nd.search(cl.start)
-	if nd.reach[i].Load() < cl.end {
-		nd.reach[i].Store(cl.end)
+	if nd.reach[i] < cl.end {
+		atomic.StoreUint64(&nd.reach[i], cl.end)
 	}
 	l, r, k := ix.insertBelow(nd.kids[i], height-1, cl)
 	if r == nil {
@@ -212,13 +212,14 @@ func (ix *index) insertBelow(p unsafe.Pointer, height int, cl *Claim) (left, rig
 	}
 	// A child was split: rebuild this node with one child more, in two halves when it is full. A split at the very
 	// end leaves the left half full, so that ascending inserts, as arenas make them, fill the nodes.
-	a, b := newInner(), newInner()
+	a, b := newInner(), (*inner)(nil)
 	cut := nd.n + 1
 	if nd.n == innerFan {
 		cut = innerFan / 2
 		if i == nd.n-1 {
 			cut = nd.n
 		}
+		b = newInner()
 	}
 	for j, at := 0, 0; j < nd.n; j++ {
 		put := func(key uint64, kid unsafe.Pointer, reach uint64) {
@@ -230,13 +231,13 @@ func (ix *index) insertBelow(p unsafe.Pointer, height int, cl *Claim) (left, rig
 			at++
 		}
 		if j != i {
-			put(nd.keys[j], nd.kids[j], nd.reach[j].Load())
+			put(nd.keys[j], nd.kids[j], nd.reach[j])
 			continue
 		}
 		put(nd.keys[j], l, reachOf(l, height-1))
 		put(k, r, reachOf(r, height-1))
 	}
-	if b.n == 0 {
+	if b == nil {
 		return unsafe.Pointer(a), nil, 0
 	}
 	return unsafe.Pointer(a), unsafe.Pointer(b), b.keys[0]
@@ -249,7 +250,7 @@ func (nd *inner) add(at int, key uint64, kid unsafe.Pointer, reach uint64) {
 		nd.guide[at/8] = key
 	}
 	nd.kids[at] = kid
-	nd.reach[at].Store(reach)
+	nd.reach[at] = reach
 	nd.n = at + 1
 }
 
@@ -320,7 +321,7 @@ func reachOf(p unsafe.Pointer, height int) uint64 {
 	nd := (*inner)(p)
 	var reach uint64
 	for i := range nd.n {
-		reach = max(reach, nd.reach[i].Load())
+		reach = max(reach, nd.reach[i])
 	}
 	return reach
 }
@@ -381,7 +382,7 @@ func removeBelow(p unsafe.Pointer, height int, cl *Claim) (unsafe.Pointer, bool)
 			if q != nd.kids[i] {
 				atomic.StorePointer(&nd.kids[i], q)
 			}
-			nd.reach[i].Store(reachOf(q, height-1))
+			atomic.StoreUint64(&nd.reach[i], reachOf(q, height-1))
 			return p, true
 		case nd.n == 1:
 			return nil, true
@@ -389,7 +390,7 @@ func removeBelow(p unsafe.Pointer, height int, cl *Claim) (unsafe.Pointer, bool)
 		a := newInner()
 		for j := range nd.n {
 			if j != i {
-				a.add(a.n, nd.keys[j], nd.kids[j], nd.reach[j].Load())
+				a.add(a.n, nd.keys[j], nd.kids[j], nd.reach[j])
 			}
 		}
 		return unsafe.Pointer(a), true

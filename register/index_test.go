@@ -58,7 +58,7 @@ func checkBelow(t *testing.T, p unsafe.Pointer, height int, lo, hi uint64, isRoo
 			require.Equal(t, nd.keys[i], nd.guide[i/8])
 		}
 		m, top := checkBelow(t, nd.kids[i], height-1, low, high, false)
-		require.Equal(t, top, nd.reach[i].Load(), "reach is not exact while no writer runs")
+		require.Equal(t, top, nd.reach[i], "reach is not exact while no writer runs")
 		n += m
 		reach = max(reach, top)
 	}

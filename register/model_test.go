@@ -333,6 +333,26 @@ func TestModel(t *testing.T) {
 				u.cl.uses--
 				m.sweep()
 			},
+			"quiet": func(t *rapid.T) { // so that there is something to evict
+				for _, u := range m.uses {
+					u.real.Release()
+					u.cl.uses--
+				}
+				m.uses = nil
+				for _, r := range m.refs {
+					if !r.open {
+						continue
+					}
+					require.NoError(t, r.real.Close())
+					if r.graph {
+						r.cl.graph--
+					} else {
+						r.cl.local--
+					}
+				}
+				m.refs = nil
+				m.sweep()
+			},
 			"close": func(t *rapid.T) {
 				if len(m.refs) == 0 {
 					t.Skip("no references")
@@ -410,6 +430,7 @@ func (m *model) check(t *rapid.T, errs *errList) {
 		require.LessOrEqual(t, s.Regions, m.maxRegions)
 	}
 	for _, cl := range m.claims {
+		require.False(t, cl.real.ended.Load(), "%v has ended", cl.real)
 		require.Equal(t, cl.uses, cl.real.inFlight())
 		require.Equal(t, cl.stale, cl.real.Valid() != nil)
 		h, err := cl.real.Handle(IPC)

@@ -1,7 +1,7 @@
 // Package cpu reduces, scales and copies host memory with the widest instructions that the machine has, waits between
 // two looks at a word (package spin), and says which processors and caches the process may use.
 //
-// Everything here is local, never blocks and never allocates. The memory is the caller's, on the Go heap or off it; it
+// Everything here is local and never blocks, and what touches elements never allocates. The memory is the caller's, on the Go heap or off it; it
 // must stay valid and, but for concurrent readers of the sources, untouched by others during the call. Pointers must
 // be aligned to the element, and an operand must not overlap a destination unless it is exactly it. Types and
 // operations must be valid and counts not negative; otherwise the functions do nothing.
@@ -52,13 +52,15 @@ const (
 	tinyHalves   = 4
 )
 
-// tiny reports whether n elements from each of several sources are better left to Go, as everything is when there are
-// no kernels.
+// tiny reports whether n elements from each source are better left to Go, as everything is when there are no kernels.
 func tiny(t dtype.Type, n, sources int) bool {
-	if t == dtype.Float16 || t == dtype.BFloat16 {
-		return n*(sources-1) < tinyHalves || current == levelGo
+	if sources > 2 {
+		n *= sources - 1
 	}
-	return n*(sources-1) < tinyElements || current == levelGo
+	if t == dtype.Float16 || t == dtype.BFloat16 {
+		return n < tinyHalves || current == levelGo
+	}
+	return n < tinyElements || current == levelGo
 }
 
 // Reduce sets dst[i] = a[i] op b[i] for n elements. dst may be a, b or both. With stream the result goes past the
@@ -121,15 +123,18 @@ type piece struct {
 	stream     bool
 }
 
+// accumulators are aligned for every type.
+type accumulators [2 << 10]uint64
+
 // reduceMany does in rounds what is too much for the arguments of one call. The accumulators, float32 for half types,
 // wait on this stack between rounds, so that half types are rounded once here too.
 func reduceMany(t dtype.Type, op Op, dsts, srcs []unsafe.Pointer, n, div int, stream bool) {
-	var acc [16 << 10]byte
+	var acc accumulators
 	size := t.Size()
-	step := len(acc) / max(size, 4)
+	step := int(unsafe.Sizeof(acc)) / max(size, 4)
 	for i := 0; i < n; i += step {
 		p := piece{t: t, op: op, at: i * size, n: min(step, n-i), div: div, stream: stream}
-		var in *[16 << 10]byte
+		var in *accumulators
 		for s := srcs; len(s) > 0; in = &acc {
 			k := min(len(s), maxSources)
 			reduceMultiPiece(p, unsafe.Pointer(in), unsafe.Pointer(&acc), s[:k], nil)
@@ -149,7 +154,7 @@ func Scale(t dtype.Type, dst, src unsafe.Pointer, n int, factor float64) {
 	if n <= 0 || !t.Valid() {
 		return
 	}
-	if tiny(t, n, 2) {
+	if tiny(t, n, 1) {
 		scaleGo(t, dst, src, n, factor)
 		return
 	}

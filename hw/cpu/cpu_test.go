@@ -46,7 +46,7 @@ func TestSixteenBitsExhaustive(t *testing.T) {
 				})
 			}
 		}
-		for _, div := range []int{2, 3, 5, 200, 1 << 17} {
+		for _, div := range []int{2, 3, 5, 41, 47, 200, 1 << 17} {
 			want := naiveAll(ty, Sum, [][]byte{all}, n, div)
 			eachLevelQuietly(func(l level) {
 				ReduceN(ty, Sum, at(got), []unsafe.Pointer{at(all)}, n, div, false)
@@ -130,6 +130,9 @@ func TestReduceMulti(t *testing.T) {
 					continue
 				}
 				op, div, nd := allOps[r.IntN(4)], divs[r.IntN(len(divs))], 1+r.IntN(10)
+				if ty == dtype.Float32 && n < 16 {
+					op, div = Sum, 0 // has code of its own
+				}
 				var srcs, kept [][]byte
 				for range ns {
 					srcs = append(srcs, elements(r, ty, n))

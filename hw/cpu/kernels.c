@@ -113,7 +113,8 @@ __attribute__((target("avx512f"))) static inline __m256i narrow16(__m512 f) {
 #define TARGET __attribute__((target("avx2,f16c")))
 #define HALF_STEP 8
 #define WIDEN_F16(d, s) _mm256_storeu_ps(d, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(s))))
-#define NARROW_F16(d, s) _mm_storeu_si128((__m128i *)(d), _mm256_cvtps_ph(_mm256_loadu_ps(s), _MM_FROUND_TO_NEAREST_INT))
+#define NARROW_F16(d, s) \
+	_mm_storeu_si128((__m128i *)(d), _mm256_cvtps_ph(_mm256_loadu_ps(s), _MM_FROUND_TO_NEAREST_INT))
 #define WIDEN_BF16(d, s) _mm256_storeu_si256((__m256i *)(d), \
 	_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(s))), 16))
 #define NARROW_BF16(d, s) _mm_storeu_si128((__m128i *)(d), narrow8(_mm256_loadu_ps(s)))

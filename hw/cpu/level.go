@@ -2,9 +2,9 @@ package cpu
 
 import (
 	"fmt"
-	"os"
 
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/env"
 )
 
 // level is a set of instructions; from levelPortable on as in cpu.h.
@@ -23,7 +23,17 @@ var levelNames = map[string]level{
 }
 
 // current is the level in use, set once before main; tests change it between calls.
-var current, errLevel = choose(os.Getenv("UBCOLL_CPU"))
+var current, errLevel = fromEnvironment()
+
+// fromEnvironment is the level that UBCOLL_CPU asks for, or the best with the error.
+func fromEnvironment() (level, error) {
+	name, err := env.CPU.Get()
+	if err != nil {
+		best, _ := choose("")
+		return best, err
+	}
+	return choose(name)
+}
 
 // String is the level's name as UBCOLL_CPU takes it.
 func (l level) String() string {

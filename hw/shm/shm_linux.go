@@ -32,7 +32,7 @@ var Self = sync.OnceValues(func() (Process, error) {
 func startTime(pid int) (uint64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, err
+		return 0, limit("identify a process", 0, err)
 	}
 	// The command name, field 2, is in parentheses and may hold anything: count the fields after it.
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
@@ -83,6 +83,9 @@ func Create(name string, n int) (*File, error) {
 }
 
 func (f *File) prepare(n int) error {
+	if err := room(n); err != nil {
+		return limit("fallocate", n, err)
+	}
 	if err := retry(func() error { return unix.Fallocate(f.fd, 0, 0, int64(n)) }); err != nil {
 		return limit("fallocate", n, err)
 	}
@@ -97,7 +100,36 @@ func (f *File) prepare(n int) error {
 	return nil
 }
 
+// room refuses what fallocate must not try: without memory it would not fail but have the kernel kill processes, this
+// one or others, and above the file size limit it would raise SIGXFSZ.
+func room(n int) error {
+	var r unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_FSIZE, &r) == nil && uint64(n) > r.Cur {
+		return unix.EFBIG
+	}
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return nil // the kernel will have the last word
+	}
+	free := 0
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) > 1 && (f[0] == "MemAvailable:" || f[0] == "SwapFree:") {
+			kib, _ := strconv.Atoi(f[1])
+			free += kib << 10
+		}
+	}
+	if free > 0 && n > free {
+		return unix.ENOMEM
+	}
+	return nil
+}
+
+// limit says what ran out in a call that failed with err, if something did; n is the size that it asked for, if any.
 func limit(call string, n int, err error) error {
+	if n > 0 {
+		call = fmt.Sprintf("%s of %d bytes of shared memory", call, n)
+	}
 	what := ""
 	switch {
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
@@ -107,9 +139,9 @@ func limit(call string, n int, err error) error {
 	case errors.Is(err, unix.EFBIG):
 		what = "file size limit (raise `ulimit -f`)"
 	default:
-		return fmt.Errorf("%s of %d bytes of shared memory: %w", call, n, err)
+		return fmt.Errorf("%s: %w", call, err)
 	}
-	return fmt.Errorf("%s of %d bytes of shared memory: %w: %s: %w", call, n, err, what, fault.ErrLimit)
+	return fmt.Errorf("%s: %w: %s: %w", call, err, what, fault.ErrLimit)
 }
 
 func retry(f func() error) error {
@@ -127,10 +159,7 @@ func Open(r Ref) (*File, error) {
 	path := fmt.Sprintf("/proc/%d/fd/%d", r.Process.PID, r.FD)
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		if perr := r.Process.Check(); perr != nil {
-			return nil, perr
-		}
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		return nil, openError(r, path, err)
 	}
 	f, err := Adopt(fd, r)
 	if err != nil {
@@ -142,6 +171,20 @@ func Open(r Ref) (*File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+func openError(r Ref, path string, err error) error {
+	if err == unix.EMFILE || err == unix.ENFILE {
+		return limit("open "+path, 0, err)
+	}
+	if perr := r.Process.Check(); perr != nil {
+		return perr
+	}
+	switch err {
+	case unix.ENOENT, unix.ENXIO, unix.EISDIR, unix.ETXTBSY: // closed, a socket, a folder, a program
+		return fmt.Errorf("descriptor %d of %v is no memory file (%w): %w", r.FD, r.Process, err, fault.ErrStale)
+	}
+	return &os.PathError{Op: "open", Path: path, Err: err}
 }
 
 // Adopt takes over fd, which came from a peer, after the checks of Open that a descriptor allows. It closes fd if they

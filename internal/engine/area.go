@@ -14,7 +14,7 @@ import (
 
 const (
 	areaMagic   = 0x75622d6172656101 // "ub-area", layout 1
-	areaBytes   = 4096               // the area proper; the rank's staging memory follows
+	areaBytes   = 4096               // the area proper; the rank's eager slots and staging memory follow
 	textBytes   = 480
 	PayloadSize = 48 // bytes of data that travel in a descriptor's first line
 )

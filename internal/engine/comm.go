@@ -38,11 +38,14 @@ type Comm struct {
 	localRank  int
 	localSize  int
 
-	turn  turn
-	seq   uint64
-	work  Work // the running operation
-	last  OpInfo
-	infoM sync.Mutex
+	turn    turn
+	seq     uint64
+	work    Work             // the running operation
+	srcs    []unsafe.Pointer // for Buffers
+	dsts    []unsafe.Pointer
+	scratch []unsafe.Pointer
+	last    OpInfo
+	infoM   sync.Mutex
 
 	broken  atomic.Pointer[fault.Error]
 	closing atomic.Bool
@@ -53,6 +56,7 @@ type Comm struct {
 
 type peer struct {
 	area    *area
+	eager   unsafe.Pointer
 	staging unsafe.Pointer
 	mem     Peer       // nil for this rank itself
 	watch   *shm.Watch // nil for this process
@@ -86,11 +90,28 @@ func (c *Comm) Options() Options { return c.opts }
 // Domain is the rank's domain.
 func (c *Comm) Domain() *Domain { return c.dom }
 
+// Each rank has staging memory in each communicator: eager slots, which may be written before the running operation is
+// published, and bulk staging, which may be written once all ranks have agreed on it.
+const (
+	EagerBytes   = 16 << 10 // of one eager slot
+	StagingBytes = 512 << 10
+
+	sharedBytes = areaBytes + 2*EagerBytes + StagingBytes
+)
+
+// Eager is a rank's eager slot of the running operation. This rank writes its own before it publishes: its peers have
+// done with the slot, which was that of the operation before the last. They read it after agreement.
+func (c *Comm) Eager(rank int) unsafe.Pointer {
+	return unsafe.Add(c.peers[rank].eager, int(c.seq&1)*EagerBytes)
+}
+
+// Payload is the payload, PayloadSize bytes, of a rank's descriptor of the running operation. The rules are Eager's.
+func (c *Comm) Payload(rank int) unsafe.Pointer {
+	return unsafe.Pointer(&c.peers[rank].area.desc[c.seq&1].payload)
+}
+
 // Staging is a rank's staging memory, StagingBytes long.
 func (c *Comm) Staging(rank int) unsafe.Pointer { return c.peers[rank].staging }
-
-// StagingBytes is the size of each rank's staging memory in each communicator.
-const StagingBytes = 512 << 10
 
 // errorf is an error of the running operation.
 func (c *Comm) errorf(step string, about int, err error) *fault.Error {

@@ -79,7 +79,9 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newI
 		return nil, fail("hello", about, err)
 	}
 
-	c := &Comm{rank: rank, size: b.Size(), opts: o, peers: make([]peer, b.Size())}
+	c := &Comm{rank: rank, size: b.Size(), opts: o, peers: make([]peer, b.Size()),
+		srcs: make([]unsafe.Pointer, b.Size()), dsts: make([]unsafe.Pointer, b.Size()),
+		scratch: make([]unsafe.Pointer, b.Size())}
 	c.place(hellos)
 	secret, _ := hex.DecodeString(hellos[0].Secret)
 	own, err := c.create(hellos[0].Comm, secret, newIPC)
@@ -145,7 +147,7 @@ func newHello(o Options) (hello, error) {
 	if id, _ := env.HostID.Get(); id != "" {
 		h.HostID = id
 	}
-	return h, errors.Join(e0, e1, e2, e3, e4)
+	return h, errors.Join(e0, e1, e2, e3, e4, cpu.LevelError())
 }
 
 // compare checks what must be equal on all ranks. The verdict is a pure function of the hellos.
@@ -251,15 +253,21 @@ func (c *Comm) create(comm uint64, secret []byte, newIPC NewIPC) (card, error) {
 }
 
 func (c *Comm) newArea(comm uint64) error {
-	a, err := c.dom.Heap.Alloc(areaBytes + StagingBytes)
+	a, err := c.dom.Heap.Alloc(sharedBytes)
 	if err != nil {
 		return fmt.Errorf("control segment: %w", err)
 	}
 	c.area, c.me = a, (*area)(a.Ptr)
 	c.me.magic, c.me.comm, c.me.rank, c.me.size = areaMagic, comm, uint32(c.rank), uint32(c.size)
 	c.me.state.Store(stateOpen)
-	c.peers[c.rank].area, c.peers[c.rank].staging = c.me, unsafe.Add(a.Ptr, areaBytes)
+	c.peers[c.rank].lay(a.Ptr)
 	return nil
+}
+
+// lay sets where the parts of a rank's shared memory are.
+func (p *peer) lay(ptr unsafe.Pointer) {
+	p.area, p.eager = (*area)(ptr), unsafe.Add(ptr, areaBytes)
+	p.staging = unsafe.Add(p.eager, 2*EagerBytes)
 }
 
 // attach maps the peers' areas and watches their processes.
@@ -274,11 +282,11 @@ func (c *Comm) attach(ctx context.Context, comm uint64, cards []card) error {
 		if p.mem, err = c.dom.attach(ctx, cards[r].IPC); err != nil {
 			return fmt.Errorf("reach rank %d: %w", r, err)
 		}
-		ptr, err := p.mem.Resolve(cards[r].Area, areaBytes+StagingBytes)
+		ptr, err := p.mem.Resolve(cards[r].Area, sharedBytes)
 		if err != nil {
 			return fmt.Errorf("map the control area of rank %d: %w", r, err)
 		}
-		p.area, p.staging = (*area)(ptr), unsafe.Add(ptr, areaBytes)
+		p.lay(ptr)
 		if err := p.area.check(comm, r, c.size); err != nil {
 			return err
 		}

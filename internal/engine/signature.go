@@ -14,10 +14,22 @@ const (
 	KindRefused Kind = iota
 	KindAllReduce
 	KindBarrier
+	KindReduceScatter
+	KindReduce
+	KindAllGather
+	KindBroadcast
+	KindGather
+	KindScatter
+	KindAllToAll
+	KindAllGatherV
+	KindGatherV
+	KindScatterV
+	KindAllToAllV
 	numKinds
 )
 
-var kindNames = [numKinds]string{"refused", "all_reduce", "barrier"}
+var kindNames = [numKinds]string{"refused", "all_reduce", "barrier", "reduce_scatter", "reduce", "all_gather",
+	"broadcast", "gather", "scatter", "all_to_all", "all_gather_v", "gather_v", "scatter_v", "all_to_all_v"}
 
 // String is the operation's name: "all_reduce".
 func (k Kind) String() string {
@@ -38,10 +50,11 @@ const (
 	Min
 	Max
 	Avg
+	PreMulSum
 	numReductions
 )
 
-var reductionNames = [numReductions]string{"none", "sum", "prod", "min", "max", "avg"}
+var reductionNames = [numReductions]string{"none", "sum", "prod", "min", "max", "avg", "premulsum"}
 
 // String is the reduction's name: "sum".
 func (r Reduction) String() string {
@@ -53,6 +66,12 @@ func (r Reduction) String() string {
 
 // Valid reports whether r is a reduction.
 func (r Reduction) Valid() bool { return r > NoReduction && r < numReductions }
+
+// Op is a reduction with its factor.
+type Op struct {
+	Red    Reduction
+	Factor float64 // PreMulSum only
+}
 
 // MaxCount is the largest number of elements of one call.
 const MaxCount = 1<<40 - 1

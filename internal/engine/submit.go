@@ -96,9 +96,17 @@ func (c *Comm) perform(ctx context.Context, w *Work) error {
 	if bad == nil && w.Acquire != nil {
 		bad = w.Acquire(c, w)
 	}
+	if bad == nil && w.Offer != nil {
+		w.Offer(c, w)
+	}
 	c.publish(w, bad)
 	if err := c.agree(ctx, w, bad); err != nil {
 		return err
+	}
+	if w.Check != nil {
+		if about, err := w.Check(c, w); err != nil {
+			return c.errorf("agree", about, err)
+		}
 	}
 	if w.Run == nil {
 		return nil
@@ -197,23 +205,58 @@ func (c *Comm) disagreement(slot uint64) error {
 		describe(c.peers[odd].area.desc[slot].sig), votes[most], c.size, describe(most), fault.ErrMismatch))
 }
 
-// PeerBuffers is where n bytes of a rank's source and destination of the running operation are in this process; nil
-// for a buffer that is staged.
-func (c *Comm) PeerBuffers(rank, n int) (src, dst unsafe.Pointer, err error) {
-	p := &c.peers[rank]
-	d := &p.area.desc[c.seq&1]
-	if d.src.generation != 0 {
-		if src, err = p.mem.Resolve(d.src.location(), n); err != nil {
-			return nil, nil, c.errorf("import", rank, err)
-		}
-	}
-	if d.dst.generation != 0 {
-		if dst, err = p.mem.Resolve(d.dst.location(), n); err != nil {
-			return nil, nil, c.errorf("import", rank, err)
-		}
-	}
-	return src, dst, nil
+// Where says how the ranks hold the buffers of the running operation.
+type Where struct {
+	AllSrc, AllDst bool // every rank's source, or destination, is direct
+	InPlace        bool // some direct source is its rank's destination as well
 }
+
+// Buffers is where each rank's source and destination of the running operation are in this process: their first
+// srcBytes and dstBytes bytes, and nil for a buffer of another rank that is staged. The slices are the communicator's,
+// until the next operation.
+func (c *Comm) Buffers(srcBytes, dstBytes int) (srcs, dsts []unsafe.Pointer, how Where, err error) {
+	how = Where{AllSrc: true, AllDst: true}
+	for r := range c.peers {
+		d := &c.peers[r].area.desc[c.seq&1]
+		how.AllSrc = how.AllSrc && d.src.generation != 0
+		how.AllDst = how.AllDst && d.dst.generation != 0
+		how.InPlace = how.InPlace || d.src.generation != 0 && d.src == d.dst
+		if c.srcs[r], err = c.resolve(r, &d.src, 0, srcBytes); err != nil {
+			return nil, nil, how, err
+		}
+		if c.dsts[r], err = c.resolve(r, &d.dst, 0, dstBytes); err != nil {
+			return nil, nil, how, err
+		}
+	}
+	c.srcs[c.rank], c.dsts[c.rank] = c.work.Src.Ptr, c.work.Dst.Ptr
+	return c.srcs, c.dsts, how, nil
+}
+
+// Source is where n bytes of a rank's source, from byte off on, are in this process; nil if it is another rank's and
+// staged.
+func (c *Comm) Source(rank, off, n int) (unsafe.Pointer, error) {
+	if rank == c.rank {
+		return unsafe.Add(c.work.Src.Ptr, off), nil
+	}
+	return c.resolve(rank, &c.peers[rank].area.desc[c.seq&1].src, off, n)
+}
+
+// Direct reports whether a rank's source of the running operation is direct.
+func (c *Comm) Direct(rank int) bool { return c.peers[rank].area.desc[c.seq&1].src.generation != 0 }
+
+func (c *Comm) resolve(rank int, w *bufWord, off, n int) (unsafe.Pointer, error) {
+	if w.generation == 0 || rank == c.rank {
+		return nil, nil
+	}
+	p, err := c.peers[rank].mem.Resolve(w.location().Add(uintptr(off)), n)
+	if err != nil {
+		return nil, c.errorf("import", rank, err)
+	}
+	return p, nil
+}
+
+// Scratch is one pointer a rank for the running operation to use.
+func (c *Comm) Scratch() []unsafe.Pointer { return c.scratch }
 
 // Progress says that this rank has done n steps of the running operation: what it wrote before is for its peers to
 // read, what it read before is for its peers to overwrite.

@@ -34,10 +34,19 @@ type Work struct {
 	Src   Vec
 	Dst   Vec
 
+	Factor     float64 // what each source element is multiplied by first; 0 = 1
+	SendCounts []int   // of the operations with vectors of counts, in elements; the caller's until they end
+	RecvCounts []int
+
 	// Err says that this rank's own arguments are bad. The rank publishes "refused", so that all ranks return it.
 	Err error
 	// Acquire finds or makes the registrations of the buffers. Its error refuses, as Err does.
 	Acquire func(*Comm, *Work) error
+	// Offer writes what travels with the descriptor: the payload, or the eager slot. It cannot fail.
+	Offer func(*Comm, *Work)
+	// Check looks at what the ranks have offered, after their signatures agreed. Its verdict must be the same on all
+	// ranks; an error, about a rank or -1, leaves the communicator usable.
+	Check func(*Comm, *Work) (about int, err error)
 	// Run moves the data, after all ranks have agreed. An error breaks the communicator.
 	Run func(context.Context, *Comm, *Work) error
 	// Algorithm names what Run does.

@@ -86,7 +86,8 @@ var (
 		Doc: "How many goroutine ranks a program runs when nothing launched it as several processes."},
 		number(1, maxRanks))
 	HostID = define(Info{Name: "UBCOLL_HOSTID", Kind: "text",
-		Doc: "Replaces the identity of this host, where containers of one host, or hosts with one identity, mislead it."}, text)
+		Doc: "Replaces the identity of this host, where containers of one host, or hosts with one identity, mislead it."},
+		text)
 	Log = define(Info{Name: "UBCOLL_LOG", Kind: "debug|info|warn", Default: "warn",
 		Doc: "The least severe message that is written to standard error."}, choice("debug", "info", "warn"))
 )

@@ -21,6 +21,7 @@ var Suites = map[string]Suite{
 	"random":     Random,
 	"bad":        Bad,
 	"order":      Order,
+	"moves":      Moves,
 	"churn":      Churn,
 	"imports":    Imports,
 	"kill":       Kill,

@@ -103,9 +103,9 @@ func (j *job) wait(d time.Duration) []error {
 
 func TestProcesses(t *testing.T) {
 	sizes := []int{1, 2, 3, 4, 8}
-	suites := []string{"matrix", "random", "bad", "order", "imports", "exit-early"}
+	suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "exit-early"}
 	if testing.Short() || race.Enabled {
-		sizes, suites = []int{2, 3}, []string{"random", "bad", "order", "exit-early"}
+		sizes, suites = []int{2, 3}, []string{"random", "moves", "bad", "order", "exit-early"}
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {

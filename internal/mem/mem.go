@@ -182,6 +182,7 @@ const (
 	firstArena     = 4 << 20
 	arenaDoublings = 6 // each arena is twice the one before, up to 256 MiB; a larger request gets one of its own size
 	windowSize     = 64 << 30
+	spareSpace     = 128 << 20 // address space to leave to the Go runtime, which does not survive the lack of it
 )
 
 // Alloc hands out n bytes, zeroed, page-aligned and populated. It costs system calls, and the making of an arena when
@@ -310,13 +311,16 @@ func (h *Heap) address(n int) (unsafe.Pointer, *window, error) {
 		return unsafe.Add(w.base, w.used), w, nil
 	}
 	size := max(windowSize, n)
-	base, err := shm.Reserve(size)
+	base, err := shm.Reserve(size + spareSpace)
 	for err != nil && size/2 >= n { // a limit on address space (ulimit -v): take less
 		size = shm.RoundUp(size / 2)
-		base, err = shm.Reserve(size)
+		base, err = shm.Reserve(size + spareSpace)
 	}
 	if err != nil {
 		return nil, nil, err
+	}
+	if err := shm.Unmap(unsafe.Add(base, size), spareSpace); err != nil {
+		return nil, nil, errors.Join(err, shm.Unmap(base, size+spareSpace))
 	}
 	h.windows = append(h.windows, window{base: base, size: size})
 	return base, &h.windows[len(h.windows)-1], nil

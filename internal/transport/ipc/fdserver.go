@@ -35,6 +35,9 @@ type server struct {
 	secret   []byte
 	listener *net.UnixListener
 	serving  sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[*net.UnixConn]bool // being served; nil after close
 }
 
 // serve starts the service; nil if there can be none: then /proc is the only way.
@@ -48,7 +51,7 @@ func serve(h *mem.Heap, secret []byte) *server {
 	if err != nil {
 		return nil
 	}
-	s := &server{name: name, heap: h, secret: secret, listener: l}
+	s := &server{name: name, heap: h, secret: secret, listener: l, conns: map[*net.UnixConn]bool{}}
 	s.serving.Add(1)
 	go s.run()
 	return s
@@ -56,7 +59,31 @@ func serve(h *mem.Heap, secret []byte) *server {
 
 func (s *server) close() {
 	s.listener.Close()
+	s.mu.Lock()
+	for conn := range s.conns {
+		conn.Close() // its client may be silent
+	}
+	s.conns = nil
+	s.mu.Unlock()
 	s.serving.Wait()
+}
+
+// hold notes conn, for close; false after it.
+func (s *server) hold(conn *net.UnixConn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conns == nil {
+		return false
+	}
+	s.conns[conn] = true
+	return true
+}
+
+func (s *server) done(conn *net.UnixConn) {
+	conn.Close()
+	s.mu.Lock()
+	delete(s.conns, conn)
+	s.mu.Unlock()
 }
 
 func (s *server) run() {
@@ -70,10 +97,14 @@ func (s *server) run() {
 			time.Sleep(10 * time.Millisecond) // out of descriptors: others may close some
 			continue
 		}
+		if !s.hold(conn) {
+			conn.Close()
+			return
+		}
 		s.serving.Add(1)
 		go func() {
 			defer s.serving.Done()
-			defer conn.Close()
+			defer s.done(conn)
 			conn.SetDeadline(time.Now().Add(requestTimeout))
 			s.answer(conn) // the client sees a closed connection if this fails
 		}()
@@ -167,10 +198,13 @@ func request(ctx context.Context, name string, secret []byte, r shm.Ref) (*shm.F
 	if err != nil {
 		return nil, err
 	}
+	fd, err := oneDescriptor(oob[:oobn]) // whatever the answer: what came must be closed
 	if n != 1 || answer[0] != 1 {
+		if err == nil {
+			syscall.Close(fd)
+		}
 		return nil, fmt.Errorf("%v refused to hand out descriptor %d: %w", r.Process, r.FD, os.ErrPermission)
 	}
-	fd, err := oneDescriptor(oob[:oobn])
 	if err != nil {
 		return nil, err
 	}
@@ -184,11 +218,9 @@ func oneDescriptor(oob []byte) (int, error) {
 	}
 	var fds []int
 	for i := range msgs {
-		got, err := syscall.ParseUnixRights(&msgs[i])
-		if err != nil {
-			return -1, err
+		if got, err := syscall.ParseUnixRights(&msgs[i]); err == nil {
+			fds = append(fds, got...)
 		}
-		fds = append(fds, got...)
 	}
 	if len(fds) == 1 {
 		return fds[0], nil

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw"
+	measure "github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/experiment"
+)
+
+// options is what the command line of bench says.
+type options struct {
+	config  measure.Config
+	job     ubcoll.Options
+	threads int // 0 = not said
+	output  string
+}
+
+// flags are those of nccl-tests, with its letters, and after them our own.
+var flags = []struct {
+	short, long, help string
+	set               func(o *options, value string) error
+}{
+	{"b", "minbytes", "smallest size (32M)", size(func(o *options) *int { return &o.config.MinBytes })},
+	{"e", "maxbytes", "largest size (32M)", size(func(o *options) *int { return &o.config.MaxBytes })},
+	{"i", "stepbytes", "from one size to the next (1M)", size(func(o *options) *int { return &o.config.StepBytes })},
+	{"f", "stepfactor", "multiply sizes instead", number(func(o *options) *int { return &o.config.StepFactor })},
+	{"n", "iters", "timed calls (by size: 2000, from 64K 400, from 4M 20)",
+		number(func(o *options) *int { return &o.config.Iterations })},
+	{"w", "warmup_iters", "calls before those (a tenth)", number(func(o *options) *int { return &o.config.Warmup })},
+	{"m", "agg_iters", "operations in one timed call, as a group (1)",
+		number(func(o *options) *int { return &o.config.Aggregate })},
+	{"N", "run_cycles", "how often to go through all sizes; 0 = for ever (1)",
+		number(func(o *options) *int { return &o.config.Cycles })},
+	{"c", "check", "how often to check every element (1)", number(func(o *options) *int { return &o.config.Checks })},
+	{"o", "op", "sum, prod, min, max, avg or all (sum)", setReductions},
+	{"d", "datatype", "int8 ... uint64, half, bfloat16, float, double or all (float)", setTypes},
+	{"r", "root", "root of rooted operations; -1 = each in turn (0)",
+		number(func(o *options) *int { return &o.config.Root })},
+	{"R", "local_register", "buffers: 0 Go slices, 1 registered (1)",
+		number(func(o *options) *int { return &o.config.Buffers })},
+	{"a", "average", "the ranks' times of a call: 0 rank 0's, 1 mean, 2 min, 3 max (3)",
+		number(func(o *options) *int { return &o.config.Average })},
+	{"I", "per_iter_timing", "1: columns of the calls' spread (0)",
+		boolean(func(o *options) *bool { return &o.config.PerCall })},
+	{"K", "per_iter_skip", "the first timed calls that statistics leave out (0)",
+		number(func(o *options) *int { return &o.config.Skip })},
+	{"S", "report_timestamps", "1: a time stamp on each row (0)",
+		boolean(func(o *options) *bool { return &o.config.Timestamps })},
+	{"t", "nthreads", "goroutine ranks, where no launcher started the job (NTHREADS, or 2)", setThreads},
+	{"T", "timeout", "longest wait inside one operation, in seconds or as 2m (10m)", setTimeout},
+	{"J", "output_file", "also write results to a file: .json, .jsonl or .csv", setOutput},
+	{"", "output", "the same as -J", setOutput},
+	{"", "loop", "1: calls back to back on untouched buffers, as nccl-tests times them (0)",
+		boolean(func(o *options) *bool { return &o.config.Loop })},
+	{"", "paths", "1: below each row, and at the end, which path it took and what registration cost (0)", setPaths},
+	{"", "min-busbw", "fail with exit code 7 below this average bus bandwidth, in GB/s", setMinBusBW},
+	{"", "algorithm", "the algorithm to take (the plan chooses)", setAlgorithm},
+	{"", "seed", "of the data (1)", setSeed},
+}
+
+// elsewhere are nccl-tests' flags that mean something to CUDA devices only, with the value that asks for nothing.
+var elsewhere = []struct{ short, long, neutral string }{
+	{"g", "ngpus", "1"}, {"p", "parallel_init", "0"}, {"z", "blocking", "0"}, {"y", "stream_null", "0"},
+	{"G", "cudagraph", "0"}, {"C", "report_cputime", "0"}, {"x", "cta_policy", "0"}, {"D", "device_implementation", "0"},
+	{"V", "device_cta_count", "16"}, {"M", "memory", "0"}, {"u", "unalign", "0"},
+}
+
+// parse reads "OP [flags]". The error has every fault, and is flag.ErrHelp, with the usage on help, if asked for that.
+func parse(args []string, help io.Writer) (*options, error) {
+	o := &options{}
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		for _, a := range args {
+			if a == "-h" || a == "-help" || a == "--help" {
+				benchUsage(help)
+				return nil, flag.ErrHelp
+			}
+		}
+		return nil, usageError("bench: which operation? (%s)", strings.Join(measure.Names(), ", "))
+	}
+	o.config = measure.Default(args[0])
+	o.config.Cache = true
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	var faults []error
+	for _, f := range flags {
+		set := func(value string) error {
+			if err := f.set(o, value); err != nil {
+				faults = append(faults, fmt.Errorf("%s: %w", names(f.short, f.long), err))
+			}
+			return nil
+		}
+		each(f.short, f.long, func(name string) { fs.Func(name, "", set) })
+	}
+	for _, f := range elsewhere {
+		set := func(value string) error {
+			if value != f.neutral {
+				faults = append(faults, fmt.Errorf("%s %s, which nccl-tests has for CUDA devices: %w", names(f.short, f.long),
+					value, hw.ErrNotSupported))
+			}
+			return nil
+		}
+		each(f.short, f.long, func(name string) { fs.Func(name, "", set) })
+	}
+	if err := fs.Parse(args[1:]); errors.Is(err, flag.ErrHelp) {
+		benchUsage(help)
+		return nil, err
+	} else if err != nil {
+		faults = append(faults, err)
+	} else if fs.NArg() > 0 {
+		faults = append(faults, fmt.Errorf("unexpected argument %q", fs.Arg(0)))
+	}
+	if err := o.config.Validate(); err != nil {
+		faults = append(faults, err)
+	}
+	if err := o.job.Validate(); err != nil {
+		faults = append(faults, err)
+	}
+	err := errors.Join(faults...)
+	switch {
+	case err == nil:
+		return o, nil
+	case errors.Is(err, hw.ErrNotSupported):
+		return nil, exitError{fmt.Errorf("bench: %w", err), exitSupport}
+	}
+	return nil, usageError("bench: %w", err)
+}
+
+func benchUsage(w io.Writer) {
+	fmt.Fprintf(w, "Usage: ubcoll bench OP [flags]\n\nOP is one of %s.\nSizes take K, M and G (1024, ...).\n\n",
+		strings.Join(measure.Names(), ", "))
+	for _, f := range flags {
+		fmt.Fprintf(w, "  %s\n\t%s\n", names(f.short, f.long), f.help)
+	}
+}
+
+func each(short, long string, do func(name string)) {
+	do(long)
+	if short != "" {
+		do(short)
+	}
+}
+
+func names(short, long string) string {
+	if short == "" {
+		return "--" + long
+	}
+	return "-" + short + ", --" + long
+}
+
+func size(at func(*options) *int) func(*options, string) error {
+	return func(o *options, value string) error {
+		n, err := experiment.ParseSize(value)
+		*at(o) = int(n)
+		return err
+	}
+}
+
+func number(at func(*options) *int) func(*options, string) error {
+	return func(o *options, value string) error {
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			return fmt.Errorf("%q is no whole number", value)
+		}
+		*at(o) = n
+		return nil
+	}
+}
+
+func boolean(at func(*options) *bool) func(*options, string) error {
+	return func(o *options, value string) error {
+		if value != "0" && value != "1" {
+			return fmt.Errorf("%q is neither 0 nor 1", value)
+		}
+		*at(o) = value == "1"
+		return nil
+	}
+}
+
+func setReductions(o *options, value string) error {
+	if value == "all" {
+		o.config.Reductions = []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg}
+		return nil
+	}
+	op, err := ubcoll.ParseOp(value)
+	o.config.Reductions = []ubcoll.Op{op}
+	return err
+}
+
+func setTypes(o *options, value string) error {
+	if value == "all" {
+		o.config.Types = dtype.All()
+		return nil
+	}
+	t, err := dtype.Parse(value)
+	o.config.Types = []dtype.Type{t}
+	return err
+}
+
+func setThreads(o *options, value string) error {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 {
+		return fmt.Errorf("%q ranks: want a whole number from 1", value)
+	}
+	o.threads = n
+	return nil
+}
+
+func setTimeout(o *options, value string) error {
+	if _, err := strconv.Atoi(value); err == nil {
+		value += "s"
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil {
+		return fmt.Errorf("%q: want seconds, or a duration as 2m", value)
+	}
+	o.job.Timeout = d
+	return nil
+}
+
+func setOutput(o *options, value string) error {
+	o.output = value
+	return measure.CheckOutput(value)
+}
+
+func setPaths(o *options, value string) error {
+	return boolean(func(o *options) *bool { return &o.config.Paths })(o, value)
+}
+
+func setMinBusBW(o *options, value string) error {
+	x, err := strconv.ParseFloat(value, 64)
+	if err != nil || !(x > 0) {
+		return fmt.Errorf("%q: want GB/s, more than 0", value)
+	}
+	o.config.MinBusBW = x
+	return nil
+}
+
+func setAlgorithm(o *options, value string) error {
+	o.job.Algorithm = value
+	return nil
+}
+
+func setSeed(o *options, value string) error {
+	n, err := strconv.ParseUint(value, 10, 32)
+	if err != nil {
+		return fmt.Errorf("%q: want a whole number below 2^32", value)
+	}
+	o.config.Seed = n
+	return nil
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/env"
+)
+
+// info says what is here. It starts no MPI and no job.
+func info(args []string, out io.Writer) error {
+	fs := flag.NewFlagSet("info", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	withEnv := fs.Bool("env", false, "")
+	if err := fs.Parse(args); err != nil || fs.NArg() > 0 {
+		return usageError("info takes -env and nothing else")
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	line := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
+	line("version", "%s", version())
+	line("go", "%s %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	line("mpi", "%s", built(strings.Contains(","+setting("-tags")+",", ",mpi,")))
+	line("cgo", "%s", built(setting("CGO_ENABLED") == "1"))
+	if name, n := bootstrap.Launcher(); name != "" {
+		line("launcher", "%s, %d ranks", name, n)
+	} else {
+		line("launcher", "none")
+	}
+	host, _ := os.Hostname()
+	line("host", "%s", host)
+	line("processors", "%d allowed, %d cores, last-level cache %d KiB", len(cpu.Affinity()), cpu.Cores(),
+		cpu.LastLevelCacheBytes()>>10)
+	line("instructions", "%s", cpu.Level())
+	if err := cpu.LevelError(); err != nil {
+		line("", "%v", err)
+	}
+	probe := shm.Have()
+	name, state, _ := strings.Cut(probe.String(), ": ")
+	line(name, "%s", state)
+	if *withEnv {
+		fmt.Fprintln(w)
+		for _, v := range env.All() {
+			line(v.Name, "%s\t%s", value(v), v.Doc)
+		}
+	}
+	return w.Flush()
+}
+
+func value(v env.Info) string {
+	s, ok := os.LookupEnv(v.Name)
+	switch {
+	case ok && v.Secret:
+		return "(set)"
+	case ok:
+		return s
+	case v.Default != "":
+		return v.Default + " (default)"
+	}
+	return "-"
+}
+
+func built(in bool) string {
+	if in {
+		return "built in"
+	}
+	return "not built in"
+}
+
+// version is the module's version, and the commit if the build knows it.
+func version() string {
+	b, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := b.Main.Version
+	if v == "" || v == "(devel)" {
+		v = "devel"
+	}
+	if r := setting("vcs.revision"); r != "" && !strings.Contains(v, r[:min(12, len(r))]) {
+		v += " " + r[:min(12, len(r))]
+		if setting("vcs.modified") == "true" {
+			v += "+dirty"
+		}
+	}
+	return v
+}
+
+// setting is a setting of the build, "" if it is not known.
+func setting(key string) string {
+	if b, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range b.Settings {
+			if s.Key == key {
+				return s.Value
+			}
+		}
+	}
+	return ""
+}

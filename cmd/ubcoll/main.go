@@ -1,0 +1,87 @@
+// Command ubcoll is the tool: it measures the collectives and says what a machine can do.
+//
+//	mpirun -np 4 ubcoll bench all_reduce -b 8 -e 64M -f 4
+//	ubcoll bench all_reduce -t 2 -R 0 -J result.csv
+//	ubcoll info -env
+//
+// Exit codes: 0 done, 1 internal, 3 a peer was lost or ranks disagree, 4 timed out, 5 not supported, 6 bad usage, 7
+// wrong data or less bandwidth than -min-busbw.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/ubcoll/ubcoll/hw"
+)
+
+// The exit codes that are this program's own; ubcoll.Main has the others.
+const (
+	exitInternal = 1
+	exitSupport  = 5
+	exitUsage    = 6
+	exitFailed   = 7
+)
+
+var commands = []struct {
+	name, help string
+	run        func(args []string, out io.Writer) error // a benchmark ends the process itself where it fails
+}{
+	{"bench", "measure a collective: ubcoll bench OP [flags], as nccl-tests' programs; -h lists the flags", bench},
+	{"info", "what this build and this machine have; -env adds the environment variables", info},
+}
+
+func main() {
+	err := run(os.Args[1:], os.Stdout)
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "ubcoll: %v\n", err)
+	var e exitError
+	switch {
+	case errors.As(err, &e):
+		os.Exit(e.code)
+	case errors.Is(err, hw.ErrNotSupported):
+		os.Exit(exitSupport)
+	}
+	os.Exit(exitInternal)
+}
+
+func run(args []string, out io.Writer) error {
+	if len(args) == 0 {
+		return usageError("which command? ubcoll help lists them")
+	}
+	switch args[0] {
+	case "help", "-h", "-help", "--help":
+		fmt.Fprint(out, "Usage: ubcoll COMMAND [arguments]\n\n")
+		for _, c := range commands {
+			fmt.Fprintf(out, "  %-8s %s\n", c.name, c.help)
+		}
+		return nil
+	}
+	for _, c := range commands {
+		if c.name == args[0] {
+			return c.run(args[1:], out)
+		}
+	}
+	return usageError("unknown command %q: ubcoll help lists them", args[0])
+}
+
+// exitError is an error with which the program, or ubcoll.Main, exits with a code of ours.
+type exitError struct {
+	error
+	code int
+}
+
+// ExitCode is what ubcoll.Main looks for.
+func (e exitError) ExitCode() int { return e.code }
+
+// Unwrap gives errors.Is and errors.As the reason.
+func (e exitError) Unwrap() error { return e.error }
+
+func usageError(format string, args ...any) error {
+	return exitError{fmt.Errorf(format, args...), exitUsage}
+}

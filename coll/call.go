@@ -1,0 +1,75 @@
+package coll
+
+import (
+	"context"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/engine"
+)
+
+// call is a collective on which all ranks have agreed, as one rank sees it.
+type call struct {
+	ctx   context.Context
+	c     *engine.Comm
+	w     *engine.Work
+	n, me int
+	size  int // of an element
+}
+
+func begin(ctx context.Context, c *engine.Comm, w *engine.Work) call {
+	return call{ctx: ctx, c: c, w: w, n: c.Size(), me: c.Rank(), size: w.Type.Size()}
+}
+
+// next is the i-th rank after this one: ranks begin with different peers, so that they do not all crowd around one.
+func (k *call) next(i int) int {
+	r := k.me + i
+	if r >= k.n {
+		r -= k.n
+	}
+	return r
+}
+
+// waitAll waits until all other ranks have done so many steps.
+func (k *call) waitAll(steps uint64, step string) error {
+	for i := 1; i < k.n; i++ {
+		if err := k.c.WaitProgress(k.ctx, k.next(i), steps, step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kernels are the reductions without what comes before and after them.
+var kernels = [...]cpu.Op{engine.Sum: cpu.Sum, engine.Prod: cpu.Prod, engine.Min: cpu.Min, engine.Max: cpu.Max,
+	engine.Avg: cpu.Sum, engine.PreMulSum: cpu.Sum}
+
+// reduce combines n elements of srcs, in rank order so that all ranks get the same bits.
+func (k *call) reduce(dst unsafe.Pointer, srcs []unsafe.Pointer, n int, stream bool) {
+	op := kernels[k.w.Red]
+	switch {
+	case k.w.Red == engine.Avg:
+		cpu.ReduceN(k.w.Type, op, dst, srcs, n, k.n, stream)
+	case len(srcs) == 2:
+		cpu.Reduce(k.w.Type, op, dst, srcs[0], srcs[1], n, stream)
+	default:
+		cpu.ReduceN(k.w.Type, op, dst, srcs, n, 1, stream)
+	}
+}
+
+// load copies n elements of this rank's source, multiplied if the operation says so.
+func load(w *engine.Work, dst, src unsafe.Pointer, n int) {
+	if w.Red == engine.PreMulSum {
+		cpu.Scale(w.Type, dst, src, n, w.Factor)
+		return
+	}
+	cpu.Copy(dst, src, n*w.Type.Size(), false)
+}
+
+// runAlone is every collective of a communicator of one rank.
+func runAlone(_ context.Context, _ *engine.Comm, w *engine.Work) error {
+	if w.Dst.Ptr != nil && w.Src.Ptr != nil && (w.Dst.Ptr != w.Src.Ptr || w.Red == engine.PreMulSum) {
+		load(w, w.Dst.Ptr, w.Src.Ptr, w.Src.Len)
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+package coll
+
+import (
+	"context"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/engine"
+)
+
+// move is the operations that only move data: each rank fetches its parts of the others' sources. A direct source is
+// read where it is, once the ranks have agreed; a staged one comes in rounds through its rank's staging memory, each
+// half of which serves every other round.
+type move struct {
+	call
+	stage  bool // this rank's source is staged
+	parts  int  // 1: everybody reads the same of a source; n: each reader its own part
+	window int  // bytes of a part in one round
+}
+
+// Each round is two steps of progress; movesDone is the last.
+const (
+	stepShown = 1 + iota
+	stepTaken
+	stepsOfMove = stepTaken
+
+	movesDone = 1 << 31
+)
+
+func runMove(ctx context.Context, c *engine.Comm, w *engine.Work) error {
+	m := move{call: begin(ctx, c, w), stage: !w.SrcBuf.Direct(), parts: 1}
+	switch w.Kind {
+	case engine.KindScatter, engine.KindAllToAll, engine.KindScatterV, engine.KindAllToAllV:
+		m.parts = m.n
+	}
+	m.window = stagingHalf / m.parts &^ 63
+	if err := m.takeDirect(); err != nil {
+		return err
+	}
+	for r := range m.rounds() {
+		if err := m.round(r); err != nil {
+			return err
+		}
+	}
+	c.Progress(movesDone)
+	if m.stage {
+		return nil // peers read nothing of the caller's
+	}
+	for i := 1; i < m.n; i++ {
+		p := m.next(i)
+		if _, _, n := m.part(m.me, p); n > 0 {
+			if err := c.WaitProgress(ctx, p, movesDone, "exit"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// part is what rank d fetches from rank s: n bytes from byte src of s's source on, to byte dst of d's destination on.
+func (m *move) part(s, d int) (src, dst, n int) {
+	w := m.w
+	bytes := w.Count * m.size
+	toRoot, fromRoot := d == w.Root, s == w.Root
+	switch w.Kind {
+	case engine.KindAllGather:
+		return 0, s * bytes, bytes
+	case engine.KindBroadcast:
+		if fromRoot && !toRoot {
+			return 0, 0, bytes
+		}
+	case engine.KindGather:
+		if toRoot {
+			return 0, s * bytes, bytes
+		}
+	case engine.KindScatter:
+		if fromRoot {
+			return d * bytes, 0, bytes
+		}
+	case engine.KindAllToAll:
+		return d * bytes, s * bytes, bytes
+	default:
+		return m.partOfRows(s, d)
+	}
+	return 0, 0, 0
+}
+
+func (m *move) partOfRows(s, d int) (src, dst, n int) {
+	send, _ := rows(m.c, s)
+	_, recv := rows(m.c, d)
+	if m.parts > 1 {
+		for _, k := range send[:d] {
+			src += int(k)
+		}
+	}
+	if m.w.Kind != engine.KindScatterV {
+		for _, k := range recv[:s] {
+			dst += int(k)
+		}
+	}
+	return src * m.size, dst * m.size, int(send[d]) * m.size
+}
+
+// takeDirect fetches from this rank itself, and from all whose source is direct.
+func (m *move) takeDirect() error {
+	for i := range m.n {
+		s := m.next(i)
+		src, dst, n := m.part(s, m.me)
+		if n == 0 {
+			continue
+		}
+		from, err := m.c.Source(s, src, n)
+		if err != nil {
+			return err
+		}
+		to := unsafe.Add(m.w.Dst.Ptr, dst)
+		if from != nil && from != to {
+			cpu.Copy(to, from, n, streams(m.w.Dst.Bytes()))
+		}
+	}
+	return nil
+}
+
+// rounds is how many rounds this rank takes part in, showing or taking.
+func (m *move) rounds() int {
+	longest := 0
+	for p := range m.n {
+		if p == m.me {
+			continue
+		}
+		if m.stage {
+			_, _, n := m.part(m.me, p)
+			longest = max(longest, n)
+		}
+		if !m.c.Direct(p) {
+			_, _, n := m.part(p, m.me)
+			longest = max(longest, n)
+		}
+	}
+	return (longest + m.window - 1) / m.window
+}
+
+// at is where part of a rank's source is in round r.
+func (m *move) at(rank, r, part int) unsafe.Pointer {
+	if m.parts == 1 {
+		part = 0
+	}
+	return unsafe.Add(m.c.Staging(rank), r&1*stagingHalf+part*m.window)
+}
+
+func (m *move) round(r int) error {
+	base := uint64(r * stepsOfMove)
+	lo := r * m.window
+	if m.stage {
+		if err := m.show(r, lo, base); err != nil {
+			return err
+		}
+		m.c.Progress(base + stepShown)
+	}
+	for i := 1; i < m.n; i++ {
+		s := m.next(i)
+		_, dst, n := m.part(s, m.me)
+		if n <= lo || m.c.Direct(s) {
+			continue
+		}
+		if err := m.c.WaitProgress(m.ctx, s, base+stepShown, "fetch"); err != nil {
+			return err
+		}
+		cpu.Copy(unsafe.Add(m.w.Dst.Ptr, dst+lo), m.at(s, r, m.me), min(m.window, n-lo), false)
+	}
+	m.c.Progress(base + stepTaken)
+	return nil
+}
+
+// show copies this round's part of the source into staging memory, after its readers have done with what was there.
+func (m *move) show(r, lo int, base uint64) error {
+	if r >= 2 {
+		for i := 1; i < m.n; i++ {
+			d := m.next(i)
+			if _, _, n := m.part(m.me, d); n > lo-2*m.window {
+				if err := m.c.WaitProgress(m.ctx, d, base-stepsOfMove, "staging"); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for i := 1; i < m.n; i++ {
+		d := m.next(i)
+		src, _, n := m.part(m.me, d)
+		if n > lo {
+			cpu.Copy(m.at(m.me, r, d), unsafe.Add(m.w.Src.Ptr, src+lo), min(m.window, n-lo), false)
+			if m.parts == 1 {
+				break // the same for everybody
+			}
+		}
+	}
+	return nil
+}

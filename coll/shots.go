@@ -1,0 +1,222 @@
+package coll
+
+import (
+	"context"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/engine"
+)
+
+// runReduce is the reduce family beyond eager size. Which way it goes depends on the descriptors, which all ranks see.
+func runReduce(ctx context.Context, c *engine.Comm, w *engine.Work) error {
+	if w.Count == 0 {
+		return nil
+	}
+	k := begin(ctx, c, w)
+	srcBytes, dstBytes := w.Count*k.size, w.Count*k.size
+	if w.Kind == engine.KindReduceScatter {
+		srcBytes *= k.n
+	}
+	srcs, dsts, how, err := c.Buffers(srcBytes, dstBytes)
+	if err != nil {
+		return err
+	}
+	if w.Kind == engine.KindAllReduce {
+		switch choose(c, srcBytes, how) {
+		case oneShot:
+			return k.oneShot(srcs)
+		case push:
+			return k.push(srcs, dsts)
+		}
+	}
+	return k.twoShot(srcs, dsts, how)
+}
+
+// oneShot reads all sources and computes the whole result. Nobody's destination may be a source.
+func (k *call) oneShot(srcs []unsafe.Pointer) error {
+	k.w.Algorithm = "one-shot"
+	k.reduce(k.w.Dst.Ptr, srcs, k.w.Count, streams(k.w.Dst.Bytes()))
+	k.c.Progress(1)
+	return k.waitAll(1, "exit")
+}
+
+// push computes one slice of the result from all sources, and writes it to all destinations.
+func (k *call) push(srcs, dsts []unsafe.Pointer) error {
+	k.w.Algorithm = "push"
+	slice := alignedSlice(k.w.Count, k.n)
+	lo := min(k.me*slice, k.w.Count)
+	n := min(lo+slice, k.w.Count) - lo
+	div := 1
+	if k.w.Red == engine.Avg {
+		div = k.n
+	}
+	if n > 0 {
+		for r := range srcs {
+			srcs[r], dsts[r] = unsafe.Add(srcs[r], lo*k.size), unsafe.Add(dsts[r], lo*k.size)
+		}
+		cpu.ReduceMulti(k.w.Type, kernels[k.w.Red], dsts, srcs, n, div, streams(k.w.Dst.Bytes()))
+	}
+	k.c.Progress(1)
+	return k.waitAll(1, "exit")
+}
+
+// alignedSlice cuts count elements into n slices of whole cache lines.
+func alignedSlice(count, n int) int { return ((count+n-1)/n + 63) &^ 63 }
+
+// twoShot computes slices in two steps, in rounds: each rank reduces its slice of the round from all sources, and then
+// whoever wants the result fetches the slices of the others. It works with any mix of direct and staged buffers: a rank
+// whose source is staged first copies what the others will read of it into its staging memory, and one whose result
+// cannot be read where it is leaves it there too. Each half of the staging memory serves every other round.
+type twoShot struct {
+	call
+	srcs, dsts []unsafe.Pointer
+	stageSrc   bool // this rank's source is staged
+	stageOut   bool // this rank's slice is fetched from its staging memory
+	per        int  // elements of a slice in one round
+	stride     int  // bytes of a slice in staging memory
+}
+
+// Each round is three steps of progress.
+const (
+	stepExposed = 1 + iota
+	stepReduced
+	stepFetched
+	stepsOfRound = stepFetched
+)
+
+const stagingHalf = engine.StagingBytes / 2
+
+func (k *call) twoShot(srcs, dsts []unsafe.Pointer, how engine.Where) error {
+	k.w.Algorithm = "two-shot"
+	t := twoShot{call: *k, srcs: srcs, dsts: dsts, stageSrc: !k.w.SrcBuf.Direct()}
+	staged := !how.AllSrc
+	switch k.w.Kind {
+	case engine.KindAllReduce:
+		t.stageOut = !k.w.DstBuf.Direct()
+		staged = staged || !how.AllDst
+	case engine.KindReduce:
+		t.stageOut = k.me != k.w.Root
+		staged = true
+	}
+	t.stride = directSlice
+	if staged {
+		t.stride = stagingHalf / (k.n + 1) &^ 63
+	}
+	t.per = t.stride / k.size
+	share := k.w.Count // elements of a slice in all
+	if k.w.Kind != engine.KindReduceScatter {
+		share = (share + k.n - 1) / k.n
+	}
+	rounds := (share + t.per - 1) / t.per
+	for r := 0; r < rounds; r++ {
+		if err := t.round(r); err != nil {
+			return err
+		}
+	}
+	if t.stageSrc && (t.stageOut || k.w.Kind != engine.KindAllReduce) {
+		return nil // peers read nothing of the caller's
+	}
+	return k.waitAll(uint64(rounds*stepsOfRound), "exit")
+}
+
+// slice is slice q of round r: n elements, from element off of the source and element dst of the destination on.
+func (t *twoShot) slice(r, q int) (off, dst, n int) {
+	count := t.w.Count
+	if t.w.Kind == engine.KindReduceScatter {
+		lo := r * t.per
+		return q*count + lo, lo, min(t.per, count-lo)
+	}
+	base := r * t.n * t.per
+	rest := min(t.n*t.per, count-base)
+	sl := min(alignedSlice(rest, t.n), t.per)
+	lo := min(q*sl, rest)
+	return base + lo, base + lo, min(lo+sl, rest) - lo
+}
+
+// window is slice q of a round in a rank's staging memory; slice n is its result.
+func (t *twoShot) window(rank, r, q int) unsafe.Pointer {
+	return unsafe.Add(t.c.Staging(rank), r&1*stagingHalf+q*t.stride)
+}
+
+func (t *twoShot) round(r int) error {
+	base := uint64(r * stepsOfRound)
+	if (t.stageSrc || t.stageOut) && r >= 2 {
+		if err := t.waitAll(base-stepsOfRound, "staging"); err != nil {
+			return err
+		}
+	}
+	if t.stageSrc {
+		t.expose(r)
+		t.c.Progress(base + stepExposed)
+	}
+	if err := t.reduceOwn(r, base); err != nil {
+		return err
+	}
+	t.c.Progress(base + stepReduced)
+	if t.w.Kind == engine.KindAllReduce || t.w.Kind == engine.KindReduce && t.me == t.w.Root {
+		if err := t.fetch(r, base); err != nil {
+			return err
+		}
+	}
+	t.c.Progress(base + stepFetched)
+	return nil
+}
+
+func (t *twoShot) expose(r int) {
+	for q := 0; q < t.n; q++ {
+		if off, _, n := t.slice(r, q); n > 0 && (q != t.me || t.w.Red == engine.PreMulSum) {
+			load(t.w, t.window(t.me, r, q), unsafe.Add(t.w.Src.Ptr, off*t.size), n)
+		}
+	}
+}
+
+func (t *twoShot) reduceOwn(r int, base uint64) error {
+	off, dst, n := t.slice(r, t.me)
+	if n <= 0 {
+		return nil
+	}
+	srcs := t.c.Scratch()
+	for p := range srcs {
+		switch {
+		case p == t.me && t.w.Red == engine.PreMulSum:
+			srcs[p] = t.window(p, r, t.me)
+		case t.srcs[p] != nil:
+			srcs[p] = unsafe.Add(t.srcs[p], off*t.size)
+		default:
+			if err := t.c.WaitProgress(t.ctx, p, base+stepExposed, "reduce-scatter"); err != nil {
+				return err
+			}
+			srcs[p] = t.window(p, r, t.me)
+		}
+	}
+	if t.w.Kind == engine.KindReduce && t.stageOut {
+		t.reduce(t.window(t.me, r, t.n), srcs, n, false)
+		return nil
+	}
+	out := unsafe.Add(t.w.Dst.Ptr, dst*t.size)
+	t.reduce(out, srcs, n, false)
+	if t.stageOut {
+		cpu.Copy(t.window(t.me, r, t.n), out, n*t.size, false)
+	}
+	return nil
+}
+
+func (t *twoShot) fetch(r int, base uint64) error {
+	for i := 1; i < t.n; i++ {
+		p := t.next(i)
+		_, dst, n := t.slice(r, p)
+		if n <= 0 {
+			continue
+		}
+		if err := t.c.WaitProgress(t.ctx, p, base+stepReduced, "all-gather"); err != nil {
+			return err
+		}
+		from := t.window(p, r, t.n)
+		if t.w.Kind == engine.KindAllReduce && t.dsts[p] != nil {
+			from = unsafe.Add(t.dsts[p], dst*t.size)
+		}
+		cpu.Copy(unsafe.Add(t.w.Dst.Ptr, dst*t.size), from, n*t.size, false)
+	}
+	return nil
+}

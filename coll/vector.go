@@ -1,0 +1,156 @@
+package coll
+
+import (
+	"context"
+	"fmt"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// AllGatherV is AllGather with lengths that differ: counts[r] elements come from rank r, one after the other in dst.
+// counts is the same on all ranks. In place when src is this rank's part of dst. Collective and blocking (queued on a
+// view made by On); allowed in groups and in capture. The caller leaves counts alone until it is done. Source:
+// MPI_Allgatherv (MPI-4.1, 6.7).
+func AllGatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []int, src ubcoll.Vec) error {
+	w := transfer(engine.KindAllGatherV, dst, src, 0)
+	w.RecvCounts = counts
+	total, mine, before, err := sumCounts(counts, c, "counts")
+	if w.Err = err; err == nil {
+		w.Err = check(&w, total, mine, before*w.Type.Size())
+	}
+	return submit(ctx, c, &w)
+}
+
+// GatherV is Gather with lengths that differ: counts[r] elements come from rank r, one after the other in root's dst.
+// counts and dst matter on root alone. In place when root's src is its part of dst. Collective and blocking (queued on
+// a view made by On); allowed in groups and in capture. The caller leaves counts alone until it is done. Source:
+// MPI_Gatherv (MPI-4.1, 6.5).
+func GatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []int, src ubcoll.Vec, root int) error {
+	w := transfer(engine.KindGatherV, dst, src, root)
+	if c.Rank() != root {
+		w.Dst = engine.Vec{Type: w.Type}
+		w.Err = check(&w, 0, w.Src.Len, 0)
+		return submit(ctx, c, &w)
+	}
+	w.RecvCounts = counts
+	total, mine, before, err := sumCounts(counts, c, "counts")
+	if w.Err = err; err == nil {
+		w.Err = check(&w, total, mine, before*w.Type.Size())
+	}
+	return submit(ctx, c, &w)
+}
+
+// ScatterV is Scatter with lengths that differ: counts[r] elements go to rank r, one after the other in root's src.
+// counts and src matter on root alone. In place when root's dst is its part of src. Collective and blocking (queued on
+// a view made by On); allowed in groups and in capture. The caller leaves counts alone until it is done. Source:
+// MPI_Scatterv (MPI-4.1, 6.6).
+func ScatterV(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, counts []int, root int) error {
+	w := transfer(engine.KindScatterV, dst, src, root)
+	w.Type = dst.Type()
+	if c.Rank() != root {
+		w.Src = engine.Vec{Type: w.Type}
+		w.Err = check(&w, w.Dst.Len, 0, 0)
+		return submit(ctx, c, &w)
+	}
+	w.SendCounts = counts
+	total, mine, before, err := sumCounts(counts, c, "counts")
+	if w.Err = err; err == nil {
+		w.Err = check(&w, mine, total, -before*w.Type.Size())
+	}
+	return submit(ctx, c, &w)
+}
+
+// AllToAllV is AllToAll with lengths that differ: sendCounts[d] elements go to rank d, one after the other in src, and
+// recvCounts[s] come from rank s, one after the other in dst. Rank s's sendCounts[d] equals rank d's recvCounts[s]. Not
+// in place. Collective and blocking (queued on a view made by On); allowed in groups and in capture. The caller leaves
+// the counts alone until it is done. Source: MPI_Alltoallv (MPI-4.1, 6.8), nccl-tests' alltoallv.
+func AllToAllV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, recvCounts []int, src ubcoll.Vec, sendCounts []int) error {
+	w := transfer(engine.KindAllToAllV, dst, src, 0)
+	w.SendCounts, w.RecvCounts = sendCounts, recvCounts
+	recv, _, _, err := sumCounts(recvCounts, c, "recvCounts")
+	if w.Err = err; err == nil {
+		var send int
+		if send, _, _, w.Err = sumCounts(sendCounts, c, "sendCounts"); w.Err == nil {
+			w.Err = check(&w, recv, send, notInPlace)
+		}
+	}
+	return submit(ctx, c, &w)
+}
+
+// sumCounts checks a vector of counts: their sum, this rank's, and the sum of those before it.
+func sumCounts(counts []int, c *ubcoll.Comm, name string) (total, mine, before int, err error) {
+	if len(counts) != c.Size() {
+		return 0, 0, 0, fmt.Errorf("%s has %d entries for %d ranks: %w", name, len(counts), c.Size(), fault.ErrArgument)
+	}
+	for r, n := range counts {
+		if n < 0 || n > engine.MaxCount {
+			return 0, 0, 0, fmt.Errorf("%s[%d] is %d: %w", name, r, n, fault.ErrArgument)
+		}
+		if r == c.Rank() {
+			mine, before = n, total
+		}
+		total += n
+	}
+	return total, mine, before, nil
+}
+
+// What each rank offers with its descriptor in the operations with vectors: how many elements it sends to each rank,
+// and how many it expects from each. So peers know where in its source their part begins, and all ranks check all
+// pairs and come to the same verdict.
+const maxVectorRanks = engine.EagerBytes / 16
+
+func rows(c *engine.Comm, rank int) (send, recv []int64) {
+	n := c.Size()
+	p := unsafe.Slice((*int64)(c.Eager(rank)), 2*n)
+	return p[:n], p[n:]
+}
+
+func offerRows(c *engine.Comm, w *engine.Work) {
+	send, recv := rows(c, c.Rank())
+	atRoot := c.Rank() == w.Root
+	for r := range send {
+		send[r], recv[r] = 0, 0
+		switch {
+		case w.Kind == engine.KindAllGatherV:
+			send[r], recv[r] = int64(w.Src.Len), int64(w.RecvCounts[r])
+		case w.Kind == engine.KindAllToAllV:
+			send[r], recv[r] = int64(w.SendCounts[r]), int64(w.RecvCounts[r])
+		case w.Kind == engine.KindGatherV && atRoot:
+			recv[r] = int64(w.RecvCounts[r])
+		case w.Kind == engine.KindScatterV && atRoot:
+			send[r] = int64(w.SendCounts[r])
+		}
+	}
+	switch w.Kind {
+	case engine.KindGatherV:
+		send[w.Root] = int64(w.Src.Len)
+	case engine.KindScatterV:
+		recv[w.Root] = int64(w.Dst.Len)
+	}
+}
+
+func checkRows(c *engine.Comm, w *engine.Work) (int, error) {
+	for s := 0; s < c.Size(); s++ {
+		send, _ := rows(c, s)
+		for d := 0; d < c.Size(); d++ {
+			_, recv := rows(c, d)
+			if send[d] != recv[s] {
+				return d, fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", d, recv[s], s, send[d],
+					fault.ErrMismatch)
+			}
+		}
+	}
+	return -1, nil
+}
+
+// isVector reports whether an operation has vectors of counts.
+func isVector(k engine.Kind) bool {
+	switch k {
+	case engine.KindAllGatherV, engine.KindGatherV, engine.KindScatterV, engine.KindAllToAllV:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,88 @@
+package bench
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+)
+
+const (
+	hitBatch   = 64 // lookups between two readings of the clock, which costs as much as a lookup
+	hitBatches = 1000
+	churnBytes = 64 << 10
+	churns     = 50
+)
+
+// cacheTimes measures the registration cache with m registered in it. Collective; m is nil for Go slices.
+func cacheTimes(ctx context.Context, c *ubcoll.Comm, m *memory) (*CacheTimes, error) {
+	s := c.Stats().Cache // before the lookups made here
+	t := &CacheTimes{Hits: s.Hits, Misses: s.Misses, Regions: s.Regions, PinnedBytes: s.PinnedBytes,
+		RegisterTime: float64(s.RegisterTime) / 1e3, ChurnBytes: churnBytes}
+	if n := s.Hits + s.Misses; n > 0 {
+		t.HitRate = float64(s.Hits) / float64(n)
+	}
+	if m.reg != nil {
+		hitTimes(c, m, t)
+		us := make([]float64, churns)
+		for i := range us {
+			start := time.Since(epoch)
+			r, err := c.RegisterBuffer(m.vec)
+			if err != nil {
+				return nil, err
+			}
+			if err := r.Close(); err != nil {
+				return nil, err
+			}
+			us[i] = float64(time.Since(epoch)-start) / 1e3
+		}
+		t.Again = spread(us)
+	}
+	us := make([]float64, churns)
+	for i := range us {
+		if err := coll.Barrier(ctx, c); err != nil {
+			return nil, err
+		}
+		start := time.Since(epoch)
+		if err := churn(ctx, c); err != nil {
+			return nil, err
+		}
+		us[i] = float64(time.Since(epoch)-start) / 1e3
+	}
+	if err := combine(ctx, c, us, Max); err != nil {
+		return nil, err
+	}
+	t.Churn = spread(us)
+	return t, nil
+}
+
+// hitTimes looks m up again and again.
+func hitTimes(c *ubcoll.Comm, m *memory, t *CacheTimes) {
+	cache, v := c.Engine().Domain().Cache, m.vec.Engine()
+	ns := make([]float64, hitBatches)
+	for i := range ns {
+		start := time.Since(epoch)
+		for range hitBatch {
+			if claim := cache.FindLocal(uintptr(v.Ptr), v.Bytes(), 0); claim != nil {
+				claim.Release()
+			}
+		}
+		ns[i] = float64(time.Since(epoch)-start) / hitBatch
+	}
+	slices.Sort(ns)
+	t.HitP50, t.HitP99, t.HitMax = percentile(ns, 50), percentile(ns, 99), ns[len(ns)-1]
+}
+
+// churn is the life of one buffer that is used once.
+func churn(ctx context.Context, c *ubcoll.Comm) error {
+	m, err := newMemory(c, Registered, churnBytes)
+	if err != nil {
+		return err
+	}
+	if err := coll.AllReduce(ctx, c, m.vec, m.vec, ubcoll.Sum); err != nil {
+		return err
+	}
+	return m.close()
+}

@@ -1,0 +1,152 @@
+// Package bench measures the collectives: nccl-tests' loop, columns and files, with a protocol for host memory in which
+// data really crosses cores.
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw"
+)
+
+// How the ranks' times of one call become one: nccl-tests' -a.
+const (
+	FromRank0 = iota
+	Mean
+	Min
+	Max // the slower rank counts
+)
+
+// What the buffers are: nccl-tests' -R.
+const (
+	GoSlices   = iota // not registered, on the Go heap
+	Registered        // from Alloc, registered once over their whole length
+	Symmetric         // in windows; not in this version
+)
+
+// Config is what to measure. All ranks have the same one. Default gives the values of nccl-tests, but for
+// registration, which is on, and for the times, of which the slower rank's counts.
+type Config struct {
+	Op         string // "all_reduce", ...; see Names
+	MinBytes   int    // of the larger of a rank's two buffers, as nccl-tests counts
+	MaxBytes   int
+	StepBytes  int
+	StepFactor int // over 1: sizes are multiplied by it, and StepBytes does not count
+
+	Iterations int // timed calls of each size; 0 = by size: 2000 below 64 KiB, 400 below 4 MiB, else 20
+	Warmup     int // calls before those; -1 = a tenth of Iterations
+	Skip       int // the first timed calls that the statistics leave out
+	Aggregate  int // operations in one timed call, as one group
+	Cycles     int // how often to go through all sizes; 0 = until interrupted
+	Loop       bool
+	Checks     int // how often to check every element, each time with other data; 0 = never
+
+	Types      []dtype.Type // each is measured
+	Reductions []ubcoll.Op  // each is measured, by operations that reduce
+	Root       int          // -1: every rank in turn
+	Buffers    int          // GoSlices, Registered
+	Average    int          // FromRank0, Mean, Min, Max
+	MinBusBW   float64      // GB/s on average, below which the run has failed; 0 = any will do
+	Seed       uint64       // of the data
+
+	PerCall    bool // columns of the calls' spread: nccl-tests' -I
+	Timestamps bool
+	Paths      bool // a comment after each size: which path it took
+	Cache      bool // measure the registration cache too
+}
+
+// Default measures op on 32 MiB, float32 sums, registered.
+func Default(op string) Config {
+	return Config{Op: op, MinBytes: 32 << 20, MaxBytes: 32 << 20, StepBytes: 1 << 20, StepFactor: 1, Warmup: -1,
+		Aggregate: 1, Cycles: 1, Checks: 1, Types: []dtype.Type{dtype.Float32}, Reductions: []ubcoll.Op{ubcoll.Sum},
+		Buffers: Registered, Average: Max, Seed: 1}
+}
+
+// Validate reports everything that is wrong with c in a job of any size.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(is bool, format string, args ...any) {
+		if is {
+			errs = append(errs, fmt.Errorf(format+": %w", append(args, ubcoll.ErrArgument)...))
+		}
+	}
+	bad(operationOf(c.Op) == nil, "unknown operation %q (one of %s)", c.Op, strings.Join(Names(), ", "))
+	bad(c.MinBytes < 0 || c.MaxBytes < c.MinBytes, "sizes from %d to %d bytes", c.MinBytes, c.MaxBytes)
+	bad(c.StepFactor < 1, "step factor %d is not positive", c.StepFactor)
+	bad(c.StepFactor == 1 && c.StepBytes < 1, "step of %d bytes is not positive", c.StepBytes)
+	bad(c.StepFactor > 1 && c.MinBytes == 0, "a step factor never gets beyond size 0")
+	bad(c.Iterations < 0, "%d iterations", c.Iterations)
+	bad(c.Warmup < -1, "%d warm-up calls", c.Warmup)
+	bad(c.Skip < 0 || c.Iterations > 0 && c.Skip >= c.Iterations, "%d calls to skip of %d", c.Skip, c.Iterations)
+	bad(c.Iterations == 0 && c.Skip >= iterations(c.MaxBytes), "%d calls to skip of %d", c.Skip, iterations(c.MaxBytes))
+	bad(c.Aggregate < 1, "%d operations in a call", c.Aggregate)
+	bad(c.Cycles < 0, "%d cycles", c.Cycles)
+	bad(c.Checks < 0, "%d checks", c.Checks)
+	bad(len(c.Types) == 0, "no element type")
+	bad(len(c.Reductions) == 0, "no reduction")
+	bad(c.Root < -1, "root %d", c.Root)
+	bad(c.Buffers < GoSlices || c.Buffers > Symmetric, "buffers of kind %d (0, 1 or 2)", c.Buffers)
+	bad(c.Average < FromRank0 || c.Average > Max, "average of kind %d (0, 1, 2 or 3)", c.Average)
+	bad(c.PerCall && c.Loop, "a loop has no times of single calls")
+	if c.Buffers == Symmetric {
+		errs = append(errs, fmt.Errorf("symmetric windows in this version: %w", hw.ErrNotSupported))
+	}
+	return errors.Join(errs...)
+}
+
+// sizes is the sizes in bytes.
+func (c *Config) sizes() (all []int) {
+	for n := c.MinBytes; n <= c.MaxBytes; {
+		all = append(all, n)
+		if c.StepFactor > 1 {
+			n *= c.StepFactor
+		} else {
+			n += c.StepBytes
+		}
+	}
+	return all
+}
+
+// iterations is how many calls give a steady median in a fraction of a second.
+func iterations(bytes int) int {
+	switch {
+	case bytes < 64<<10:
+		return 2000
+	case bytes < 4<<20:
+		return 400
+	}
+	return 20
+}
+
+// calls is how many calls of this size are made untimed and timed.
+func (c *Config) calls(bytes int) (warmup, timed int) {
+	timed = c.Iterations
+	if timed == 0 {
+		timed = iterations(bytes)
+	}
+	if warmup = c.Warmup; warmup < 0 {
+		warmup = max(1, timed/10)
+	}
+	return warmup, timed
+}
+
+// Names is the operations that can be measured.
+func Names() []string {
+	var all []string
+	for i := range operations {
+		all = append(all, operations[i].name)
+	}
+	return all
+}
+
+func operationOf(name string) *operation {
+	i := slices.IndexFunc(operations, func(o operation) bool { return o.name == name })
+	if i < 0 {
+		return nil
+	}
+	return &operations[i]
+}

@@ -1,0 +1,167 @@
+package bench
+
+import (
+	"context"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+)
+
+// operation is one line of the table of what can be measured.
+type operation struct {
+	name    string
+	reduces bool // combines elements
+	rooted  bool
+	only    bool // has no variant that is in place
+	// bus is how many times a result's bytes cross the busiest link, which makes bandwidths of operations comparable;
+	// the factors are those of nccl-tests.
+	bus func(ranks float64) float64
+	// shape is what a rank's buffers hold when the larger one of some rank has up to count elements.
+	shape func(who place, count int) shape
+	run   func(ctx context.Context, c *ubcoll.Comm, a *args) error
+}
+
+// place is a rank in a job, and the root if there is one.
+type place struct{ ranks, rank, root int }
+
+// shape is one rank's part of an operation. Lengths and offsets are in elements.
+type shape struct {
+	size  int     // of the larger buffer of any rank: what the size column counts
+	param int     // what the count column shows
+	src   span    // from 0; in place, it starts at its offset
+	dst   span    // likewise
+	want  []piece // what the destination holds afterwards
+	sends []int   // for the v variants
+	recvs []int
+}
+
+type span struct{ at, n int }
+
+// piece is n elements of the destination that are those of a rank's input from first on, or of all ranks' reduction.
+type piece struct{ at, n, rank, first int }
+
+// reduced is the rank of a piece that all ranks' inputs make.
+const reduced = -1
+
+// args is one call.
+type args struct {
+	dst, src     ubcoll.Vec
+	op           ubcoll.Op
+	root         int
+	sends, recvs []int
+}
+
+func twice(n float64) float64 { return 2 * (n - 1) / n }
+func most(n float64) float64  { return (n - 1) / n }
+func once(float64) float64    { return 1 }
+func none(float64) float64    { return 0 }
+
+var operations = []operation{
+	{name: "all_reduce", reduces: true, bus: twice, shape: allReduce,
+		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
+			return coll.AllReduce(ctx, c, a.dst, a.src, a.op)
+		}},
+	{name: "all_gather", bus: most, shape: allGather},
+	{name: "reduce_scatter", reduces: true, bus: most, shape: reduceScatter},
+	{name: "broadcast", rooted: true, bus: once, shape: broadcast},
+	{name: "reduce", reduces: true, rooted: true, bus: once, shape: reduce},
+	{name: "gather", rooted: true, bus: most, shape: gather},
+	{name: "scatter", rooted: true, bus: most, shape: scatter},
+	{name: "alltoall", only: true, bus: most, shape: allToAll},
+	{name: "alltoallv", only: true, bus: most, shape: allToAllV},
+	{name: "barrier", only: true, bus: none, shape: func(place, int) shape { return shape{} },
+		run: func(ctx context.Context, c *ubcoll.Comm, _ *args) error { return coll.Barrier(ctx, c) }},
+}
+
+func allReduce(_ place, count int) shape {
+	return shape{size: count, param: count, src: span{0, count}, dst: span{0, count},
+		want: []piece{{0, count, reduced, 0}}}
+}
+
+func reduce(p place, count int) shape {
+	s := allReduce(p, count)
+	if p.rank != p.root {
+		s.dst.n, s.want = 0, nil
+	}
+	return s
+}
+
+// broadcast has one buffer: the root's is the input, the others' are outputs.
+func broadcast(p place, count int) shape {
+	s := shape{size: count, param: count, want: []piece{{0, count, p.root, 0}}}
+	if p.rank == p.root {
+		s.src.n = count
+	} else {
+		s.dst.n = count
+	}
+	return s
+}
+
+func reduceScatter(p place, count int) shape {
+	n := count / p.ranks
+	return shape{size: n * p.ranks, param: n, src: span{0, n * p.ranks}, dst: span{p.rank * n, n},
+		want: []piece{{0, n, reduced, p.rank * n}}}
+}
+
+func allGather(p place, count int) shape {
+	n := count / p.ranks
+	s := shape{size: n * p.ranks, param: n, src: span{p.rank * n, n}, dst: span{0, n * p.ranks}}
+	for r := range p.ranks {
+		s.want = append(s.want, piece{r * n, n, r, 0})
+	}
+	return s
+}
+
+func gather(p place, count int) shape {
+	s := allGather(p, count)
+	if p.rank != p.root {
+		s.src.at, s.dst.n, s.want = 0, 0, nil
+	}
+	return s
+}
+
+func scatter(p place, count int) shape {
+	n := count / p.ranks
+	s := shape{size: n * p.ranks, param: n, dst: span{0, n}, want: []piece{{0, n, p.root, p.rank * n}}}
+	if p.rank == p.root {
+		s.src.n, s.dst.at = n*p.ranks, p.rank*n
+	}
+	return s
+}
+
+func allToAll(p place, count int) shape {
+	n := count / p.ranks
+	s := shape{size: n * p.ranks, param: n, src: span{0, n * p.ranks}, dst: span{0, n * p.ranks}}
+	for r := range p.ranks {
+		s.want = append(s.want, piece{r * n, n, r, p.rank * n})
+	}
+	return s
+}
+
+// allToAllV sends half as much as allToAll to one peer and one and a half times as much to the next, counted from each
+// rank's own place, so that all ranks send and receive the same in all.
+func allToAllV(p place, count int) shape {
+	n := count / p.ranks
+	s := shape{size: n * p.ranks, param: n, src: span{0, n * p.ranks}, dst: span{0, n * p.ranks}}
+	sent := func(from, to int) int {
+		switch k := (to - from + p.ranks) % p.ranks; {
+		case p.ranks%2 == 1 && k == p.ranks-1:
+			return n
+		case k%2 == 0:
+			return n + n/2
+		}
+		return n - n/2
+	}
+	at := 0
+	for r := range p.ranks {
+		s.sends = append(s.sends, sent(p.rank, r))
+		s.recvs = append(s.recvs, sent(r, p.rank))
+		first := 0 // of what r sends here, in r's source
+		for to := range p.rank {
+			first += sent(r, to)
+		}
+		s.want = append(s.want, piece{at, s.recvs[r], r, first})
+		at += s.recvs[r]
+	}
+	return s
+}

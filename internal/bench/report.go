@@ -1,0 +1,116 @@
+package bench
+
+import (
+	"time"
+)
+
+// SchemaVersion is that of the files that Report.Write writes. It changes when a key changes its meaning or goes.
+const SchemaVersion = 1
+
+// Report is everything that a run has found. Keys that nccl-tests' files have too are named as there.
+type Report struct {
+	Schema    int               `json:"schema_version"`
+	Version   string            `json:"ubcoll_version"`
+	Args      []string          `json:"args"`
+	Env       map[string]string `json:"env"` // the project's own variables that are set, but for secrets
+	Start     time.Time         `json:"start_time"`
+	End       time.Time         `json:"end_time"`
+	Config    Settings          `json:"config"`
+	Ranks     []RankInfo        `json:"devices"`
+	ClockCost float64           `json:"clock_ns"` // subtracted from every time of a single call
+
+	Setup   *Setup      `json:"registration"` // null for Go slices
+	Results []Row       `json:"results"`
+	Cache   *CacheTimes `json:"cache"`
+	Wrong   Bounds      `json:"out_of_bounds"`
+	Average BusBW       `json:"average_bus_bandwidth"`
+	Errors  []string    `json:"errors"`
+}
+
+// Settings is the part of a Config that results depend on.
+type Settings struct {
+	Op           string `json:"operation"`
+	Ranks        int    `json:"ranks"`
+	Threads      int    `json:"nthreads"`
+	MinBytes     int    `json:"minimum_bytes"`
+	MaxBytes     int    `json:"maximum_bytes"`
+	StepBytes    int    `json:"step_bytes"`
+	StepFactor   int    `json:"step_factor"`
+	Iterations   int    `json:"iterations"` // 0 = by size
+	Warmup       int    `json:"warmup_iters"`
+	Aggregate    int    `json:"aggregated_iterations"`
+	Checks       int    `json:"validation"`
+	Registration string `json:"registration"` // "none", "local"
+	Protocol     string `json:"protocol"`     // "each": calls timed by themselves on rewritten buffers; "loop"
+	Average      string `json:"average"`      // how the ranks' times became one: "rank0", "avg", "min", "max"
+	Level        string `json:"instructions"`
+}
+
+// RankInfo is one rank.
+type RankInfo struct {
+	Rank     int    `json:"rank"`
+	PID      int    `json:"pid"`
+	Hostname string `json:"hostname"`
+	Local    int    `json:"local_rank"`
+}
+
+// Row is one size, type, reduction and root.
+type Row struct {
+	Size      int     `json:"size"`
+	Count     int     `json:"count"`
+	Type      string  `json:"type"`
+	Reduction string  `json:"redop"`
+	Root      int     `json:"root"`
+	Out       *Result `json:"out_of_place"`
+	In        *Result `json:"in_place"` // null for what has no such variant
+}
+
+// Result is one variant of a row.
+type Result struct {
+	Time   float64 `json:"time"` // microseconds: the median call, or with the loop the mean
+	AlgBW  float64 `json:"alg_bw"`
+	BusBW  float64 `json:"bus_bw"`
+	Wrong  *int    `json:"nwrong"` // elements, on all ranks and in all checks; null if not checked
+	Spread *Spread `json:"per_iter"`
+
+	Algorithm   string `json:"algorithm"`
+	Source      string `json:"source"`      // "direct", "staged: why", or "" where the operation has none
+	Destination string `json:"destination"` // on rank 0, as is the source
+	Hits        int64  `json:"cache_hits"`  // of rank 0's registration cache during the timed calls
+	Misses      int64  `json:"cache_misses"`
+}
+
+// Bounds is how many elements were wrong.
+type Bounds struct {
+	Count int  `json:"count"`
+	OK    bool `json:"okay"`
+}
+
+// BusBW is the mean of all results, in GB/s.
+type BusBW struct {
+	Bandwidth float64 `json:"bandwidth"`
+	OK        *bool   `json:"okay"` // null if no minimum was asked for
+}
+
+// Setup is what the first touch of the buffers cost, in microseconds on the slower rank.
+type Setup struct {
+	Bytes    int     `json:"bytes"` // of each of the two buffers
+	Alloc    float64 `json:"alloc_us"`
+	Register float64 `json:"register_us"`
+}
+
+// CacheTimes is what the registration cache costs, on rank 0 but for Churn.
+type CacheTimes struct {
+	Hits         int64   `json:"hits"`
+	Misses       int64   `json:"misses"`
+	HitRate      float64 `json:"hit_rate"` // 0 to 1; of the lookups of the whole run
+	HitP50       float64 `json:"hit_p50_ns"`
+	HitP99       float64 `json:"hit_p99_ns"`
+	HitMax       float64 `json:"hit_max_ns"`
+	Again        Spread  `json:"register_again"` // register and close, of memory that is registered already
+	Churn        Spread  `json:"churn"`          // allocate, register, all-reduce, close, free
+	ChurnBytes   int     `json:"churn_bytes"`
+	Regions      int     `json:"regions"`
+	PinnedBytes  int64   `json:"pinned_bytes"`
+	RegisterTime float64 `json:"backends_us"` // in the backends, in all
+}

@@ -1,0 +1,321 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/env"
+)
+
+// Program is what a report says of the program that ran.
+type Program struct {
+	Version string
+	Args    []string
+	Threads int // goroutine ranks in this process
+}
+
+// ErrFailed is wrapped by the error of a run whose data were wrong or whose bandwidth was too low.
+var ErrFailed = errors.New("failed")
+
+// Run measures what cfg says. Collective: all ranks of c call it with the same cfg. Rank 0 writes the table to out as it
+// grows, and to progress, if that is not nil, a line on what it is doing. The report is complete on rank 0 only, and
+// there is one, with what was measured so far, also with an error; it is nil if cfg is not valid. Buffers are freed
+// again.
+func Run(ctx context.Context, c *ubcoll.Comm, cfg Config, p Program, out, progress io.Writer) (*Report, error) {
+	err := cfg.Validate()
+	if err == nil && cfg.Root >= c.Size() {
+		err = fmt.Errorf("root %d of %d ranks: %w", cfg.Root, c.Size(), ubcoll.ErrArgument)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if c.Rank() != 0 {
+		out, progress = io.Discard, nil
+	}
+	r := &runner{c: c, cfg: &cfg, op: operationOf(cfg.Op), rep: newReport(c, &cfg, p),
+		text: &text{w: out, progress: progress, cfg: &cfg}}
+	if err := r.run(ctx); err != nil {
+		r.rep.Errors = append(r.rep.Errors, err.Error())
+		r.rep.End = time.Now().UTC()
+		return r.rep, err
+	}
+	return r.rep, errors.Join(r.text.err, r.verdict())
+}
+
+type runner struct {
+	c     *ubcoll.Comm
+	cfg   *Config
+	op    *operation
+	rep   *Report
+	text  *text
+	clock time.Duration
+	a, b  *memory
+	seed  uint64
+	busBW []float64
+}
+
+func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
+	s := Settings{Op: cfg.Op, Ranks: c.Size(), Threads: p.Threads, MinBytes: cfg.MinBytes, MaxBytes: cfg.MaxBytes,
+		StepBytes: cfg.StepBytes, StepFactor: cfg.StepFactor, Iterations: cfg.Iterations, Warmup: cfg.Warmup,
+		Aggregate: cfg.Aggregate, Checks: cfg.Checks, Registration: []string{"none", "local"}[cfg.Buffers],
+		Protocol: "each", Average: []string{"rank0", "avg", "min", "max"}[cfg.Average], Level: cpu.Level()}
+	if cfg.Loop {
+		s.Protocol = "loop"
+	}
+	rep := &Report{Schema: SchemaVersion, Version: p.Version, Args: p.Args, Env: map[string]string{}, Config: s,
+		Start: time.Now().UTC(), Results: []Row{}, Errors: []string{}}
+	for _, v := range env.All() {
+		if s, ok := os.LookupEnv(v.Name); ok && !v.Secret {
+			rep.Env[v.Name] = s
+		}
+	}
+	return rep
+}
+
+func (r *runner) run(ctx context.Context) (err error) {
+	if r.op.run == nil {
+		return fmt.Errorf("%s in this version: %w", r.op.name, hw.ErrNotSupported)
+	}
+	if err := r.ranks(ctx); err != nil {
+		return err
+	}
+	r.clock = clockCost()
+	r.rep.ClockCost = float64(r.clock)
+	r.text.header(r.rep)
+	if err := r.buffers(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.a.close(), r.b.close()) }()
+
+	r.text.columns()
+	for cycle := 0; r.cfg.Cycles == 0 || cycle < r.cfg.Cycles; cycle++ {
+		if err := r.cycle(ctx); err != nil {
+			return err
+		}
+	}
+	if r.cfg.Cache {
+		if r.rep.Cache, err = cacheTimes(ctx, r.c, r.a); err != nil {
+			return err
+		}
+	}
+	r.finish()
+	return nil
+}
+
+// ranks tells rank 0 who takes part.
+func (r *runner) ranks(ctx context.Context) error {
+	n := r.c.Size()
+	all := make([]uint64, 2*n)
+	all[2*r.c.Rank()], all[2*r.c.Rank()+1] = uint64(os.Getpid()), uint64(r.c.LocalRank())
+	if err := coll.AllReduce(ctx, r.c, ubcoll.Of(all), ubcoll.Of(all), ubcoll.Sum); err != nil {
+		return err
+	}
+	for i := range n {
+		r.rep.Ranks = append(r.rep.Ranks, RankInfo{i, int(all[2*i]), r.c.Hostname(i), int(all[2*i+1])})
+	}
+	return nil
+}
+
+func (r *runner) buffers(ctx context.Context) (err error) {
+	if r.a, err = newMemory(r.c, r.cfg.Buffers, r.cfg.MaxBytes); err != nil {
+		return err
+	}
+	if r.b, err = newMemory(r.c, r.cfg.Buffers, r.cfg.MaxBytes); err != nil {
+		return errors.Join(err, r.a.close())
+	}
+	cost := []float64{float64(r.a.allocated) / 1e3, float64(r.a.registered) / 1e3}
+	if err := combine(ctx, r.c, cost, Max); err != nil {
+		return errors.Join(err, r.a.close(), r.b.close())
+	}
+	if r.cfg.Buffers == Registered {
+		r.rep.Setup = &Setup{Bytes: r.cfg.MaxBytes, Alloc: cost[0], Register: cost[1]}
+	}
+	return nil
+}
+
+// cycle measures every size once.
+func (r *runner) cycle(ctx context.Context) error {
+	reductions, roots, types := r.cfg.Reductions, []int{r.cfg.Root}, r.cfg.Types
+	if !r.op.reduces {
+		reductions = reductions[:1]
+	}
+	switch {
+	case !r.op.rooted:
+		roots = []int{-1}
+	case r.cfg.Root < 0:
+		roots = nil
+		for i := range r.c.Size() {
+			roots = append(roots, i)
+		}
+	}
+	sizes := r.cfg.sizes()
+	if r.op.name == "barrier" {
+		sizes, types = []int{0}, types[:1]
+	}
+	for _, t := range types {
+		for _, red := range reductions {
+			for _, root := range roots {
+				for i, bytes := range sizes {
+					r.text.heartbeat("%s: %d bytes, size %d of %d, %v", r.op.name, bytes, i+1, len(sizes),
+						time.Since(r.rep.Start).Round(time.Second))
+					if err := r.row(ctx, bytes, t, red, root); err != nil {
+						return err
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (r *runner) row(ctx context.Context, bytes int, t dtype.Type, red ubcoll.Op, root int) error {
+	s := r.op.shape(place{r.c.Size(), r.c.Rank(), root}, bytes/t.Size())
+	row := Row{Size: s.size * t.Size(), Count: s.param, Type: typeName(t), Reduction: "none", Root: root}
+	if r.op.reduces {
+		row.Reduction = red.String()
+	}
+	var err error
+	if row.Out, err = r.result(ctx, newTask(ctx, r.c, r.cfg, r.op, s, t, red, root, r.a, r.b, false), row.Size); err != nil {
+		return err
+	}
+	if !r.op.only {
+		k := newTask(ctx, r.c, r.cfg, r.op, s, t, red, root, r.a, r.b, true)
+		if row.In, err = r.result(ctx, k, row.Size); err != nil {
+			return err
+		}
+	}
+	r.rep.Results = append(r.rep.Results, row)
+	r.text.row(&row)
+	return nil
+}
+
+// result checks and times one task.
+func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error) {
+	res := &Result{}
+	wrong := []uint64{0}
+	for range max(1, r.cfg.Checks) { // once in any case, so that the timed calls get sensible numbers
+		r.seed++
+		n, err := k.check(ctx, r.cfg.Seed<<32+r.seed)
+		if err != nil {
+			return nil, err
+		}
+		wrong[0] += uint64(n)
+	}
+	if err := coll.AllReduce(ctx, r.c, ubcoll.Of(wrong), ubcoll.Of(wrong), ubcoll.Sum); err != nil {
+		return nil, err
+	}
+	if n := int(wrong[0]); r.cfg.Checks > 0 && r.op.name != "barrier" {
+		res.Wrong = &n
+		r.rep.Wrong.Count += n
+	}
+
+	runtime.GC() // what the checks have left must not be collected during the calls
+	warmup, timed := r.cfg.calls(bytes)
+	before := r.c.Stats().Cache
+	us := make([]float64, 1)
+	var err error
+	if r.cfg.Loop {
+		us[0], err = k.loop(ctx, warmup, timed)
+	} else {
+		us = make([]float64, timed)
+		err = k.each(ctx, warmup, us, r.clock)
+		us = us[r.cfg.Skip:]
+	}
+	if err != nil {
+		return nil, err
+	}
+	after, op := r.c.Stats().Cache, r.c.LastOp()
+	res.Hits, res.Misses = after.Hits-before.Hits, after.Misses-before.Misses
+	res.Algorithm, res.Source, res.Destination = op.Algorithm, route(op.Src), route(op.Dst)
+
+	if err := combine(ctx, r.c, us, r.cfg.Average); err != nil {
+		return nil, err
+	}
+	for i := range us {
+		us[i] /= float64(r.cfg.Aggregate)
+	}
+	s := spread(us)
+	if !r.cfg.Loop {
+		res.Spread = &s
+	}
+	res.Time = s.Median
+	if res.Time > 0 {
+		res.AlgBW = float64(bytes) / 1e3 / res.Time
+	}
+	res.BusBW = res.AlgBW * r.op.bus(float64(r.c.Size()))
+	r.busBW = append(r.busBW, res.BusBW)
+	return res, nil
+}
+
+// combine makes of every rank's values one value each, the same on all ranks.
+func combine(ctx context.Context, c *ubcoll.Comm, values []float64, how int) error {
+	op := ubcoll.Sum
+	switch {
+	case how == Min:
+		op = ubcoll.Min
+	case how == Max:
+		op = ubcoll.Max
+	case how == Mean:
+		op = ubcoll.Avg
+	case c.Rank() != 0:
+		clear(values)
+	}
+	return coll.AllReduce(ctx, c, ubcoll.Of(values), ubcoll.Of(values), op)
+}
+
+// finish closes the report and the table.
+func (r *runner) finish() {
+	r.rep.End = time.Now().UTC()
+	r.rep.Wrong.OK = r.rep.Wrong.Count == 0
+	for _, b := range r.busBW {
+		r.rep.Average.Bandwidth += b / float64(len(r.busBW))
+	}
+	if r.cfg.MinBusBW > 0 {
+		ok := r.rep.Average.Bandwidth >= r.cfg.MinBusBW
+		r.rep.Average.OK = &ok
+	}
+	r.text.footer(r.rep)
+}
+
+// verdict is the same on all ranks.
+func (r *runner) verdict() error {
+	var errs []error
+	if n := r.rep.Wrong.Count; n > 0 {
+		errs = append(errs, fmt.Errorf("%d elements are wrong: %w", n, ErrFailed))
+	}
+	if ok := r.rep.Average.OK; ok != nil && !*ok {
+		errs = append(errs, fmt.Errorf("the average bus bandwidth is %.6g GB/s, less than %g: %w",
+			r.rep.Average.Bandwidth, r.cfg.MinBusBW, ErrFailed))
+	}
+	return errors.Join(errs...)
+}
+
+// typeName is nccl-tests' name of t where it has one.
+func typeName(t dtype.Type) string {
+	if i := slices.Index([]dtype.Type{dtype.Float16, dtype.Float32, dtype.Float64}, t); i >= 0 {
+		return []string{"half", "float", "double"}[i]
+	}
+	return t.String()
+}
+
+func route(b engine.BufferInfo) string {
+	switch {
+	case !b.Used:
+		return ""
+	case b.Direct:
+		return "direct"
+	}
+	return "staged: " + b.Why
+}

@@ -1,0 +1,44 @@
+package bench
+
+import (
+	"math"
+	"slices"
+)
+
+// Spread is what the times of many calls come to.
+type Spread struct {
+	Calls  int     `json:"calls"`
+	Min    float64 `json:"min_us"`
+	Median float64 `json:"p50_us"`
+	Mean   float64 `json:"avg_us"`
+	P95    float64 `json:"p95_us"`
+	P99    float64 `json:"p99_us"`
+	Max    float64 `json:"max_us"`
+	StdDev float64 `json:"stdev_us"`
+	CV     float64 `json:"cv_pct"`
+}
+
+// spread sorts us, of which there is at least one, and sums it up.
+func spread(us []float64) Spread {
+	slices.Sort(us)
+	n := len(us)
+	s := Spread{Calls: n, Min: us[0], Median: percentile(us, 50), P95: percentile(us, 95), P99: percentile(us, 99),
+		Max: us[n-1]}
+	for _, t := range us {
+		s.Mean += t
+	}
+	s.Mean /= float64(n)
+	for _, t := range us {
+		s.StdDev += (t - s.Mean) * (t - s.Mean)
+	}
+	s.StdDev = math.Sqrt(s.StdDev / float64(n))
+	if s.Mean > 0 {
+		s.CV = 100 * s.StdDev / s.Mean
+	}
+	return s
+}
+
+// percentile is the smallest value that p percent of the sorted values do not exceed.
+func percentile(sorted []float64, p int) float64 {
+	return sorted[max(0, (len(sorted)*p+99)/100-1)]
+}

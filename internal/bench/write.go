@@ -1,0 +1,171 @@
+package bench
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/ubcoll/ubcoll"
+)
+
+// formats is how reports are written, by the file's suffix.
+var formats = map[string]func(*Report, io.Writer) error{
+	".json":  (*Report).json,
+	".jsonl": (*Report).jsonl,
+	".csv":   (*Report).csv,
+}
+
+// CheckOutput says whether Write knows the suffix of name.
+func CheckOutput(name string) error {
+	if formats[filepath.Ext(name)] == nil {
+		return fmt.Errorf("output %q: want a name that ends in .json, .jsonl or .csv: %w", name, ubcoll.ErrArgument)
+	}
+	return nil
+}
+
+// Write writes r to a new file: one object as JSON, or a line for each variant of each row as JSONL (which repeats the
+// settings) or CSV. Where there is such a file already, it writes to name.0, name.1, ..., as nccl-tests does. It returns
+// the name that it took.
+func (r *Report) Write(name string) (string, error) {
+	if err := CheckOutput(name); err != nil {
+		return "", err
+	}
+	f, err := create(name)
+	if err != nil {
+		return "", fmt.Errorf("writing results: %w", err)
+	}
+	err = formats[filepath.Ext(name)](r, f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", fmt.Errorf("writing results: %w", err)
+	}
+	return f.Name(), nil
+}
+
+func create(name string) (*os.File, error) {
+	try := name
+	for i := 0; ; i++ {
+		f, err := os.OpenFile(try, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if !errors.Is(err, fs.ErrExist) {
+			return f, err
+		}
+		try = name + "." + strconv.Itoa(i)
+	}
+}
+
+func (r *Report) json(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "\t")
+	return e.Encode(r)
+}
+
+// record is a line of JSONL: everything that the result depends on, and the result.
+type record struct {
+	Schema int      `json:"schema_version"`
+	Start  string   `json:"start_time"`
+	Config Settings `json:"config"`
+	Row             // without its results
+	Out    *Result  `json:"out_of_place,omitempty"` // hides the row's
+	In     *Result  `json:"in_place,omitempty"`
+}
+
+func (r *Report) jsonl(w io.Writer) error {
+	e := json.NewEncoder(w)
+	for _, row := range r.Results {
+		rec := record{r.Schema, r.Start.Format("2006-01-02T15:04:05Z07:00"), r.Config, row, row.Out, nil}
+		if err := e.Encode(rec); err != nil {
+			return err
+		}
+		if row.In == nil {
+			continue
+		}
+		rec.Out, rec.In = nil, row.In
+		if err := e.Encode(rec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// columns are those of CSV: what a result depends on, then the result. Times are in microseconds, bandwidths in GB/s.
+var columns = []struct {
+	name  string
+	value func(*Report, *Row, *Result) any
+}{
+	{"schema_version", func(r *Report, _ *Row, _ *Result) any { return r.Schema }},
+	{"operation", func(r *Report, _ *Row, _ *Result) any { return r.Config.Op }},
+	{"ranks", func(r *Report, _ *Row, _ *Result) any { return r.Config.Ranks }},
+	{"registration", func(r *Report, _ *Row, _ *Result) any { return r.Config.Registration }},
+	{"protocol", func(r *Report, _ *Row, _ *Result) any { return r.Config.Protocol }},
+	{"average", func(r *Report, _ *Row, _ *Result) any { return r.Config.Average }},
+	{"size", func(_ *Report, w *Row, _ *Result) any { return w.Size }},
+	{"count", func(_ *Report, w *Row, _ *Result) any { return w.Count }},
+	{"type", func(_ *Report, w *Row, _ *Result) any { return w.Type }},
+	{"redop", func(_ *Report, w *Row, _ *Result) any { return w.Reduction }},
+	{"root", func(_ *Report, w *Row, _ *Result) any { return w.Root }},
+	{"in_place", func(_ *Report, w *Row, v *Result) any { return v == w.In }},
+	{"time", func(_ *Report, _ *Row, v *Result) any { return v.Time }},
+	{"alg_bw", func(_ *Report, _ *Row, v *Result) any { return v.AlgBW }},
+	{"bus_bw", func(_ *Report, _ *Row, v *Result) any { return v.BusBW }},
+	{"nwrong", func(_ *Report, _ *Row, v *Result) any {
+		if v.Wrong == nil {
+			return ""
+		}
+		return *v.Wrong
+	}},
+	{"calls", ofSpread(func(s *Spread) any { return s.Calls })},
+	{"min_us", ofSpread(func(s *Spread) any { return s.Min })},
+	{"p50_us", ofSpread(func(s *Spread) any { return s.Median })},
+	{"avg_us", ofSpread(func(s *Spread) any { return s.Mean })},
+	{"p95_us", ofSpread(func(s *Spread) any { return s.P95 })},
+	{"p99_us", ofSpread(func(s *Spread) any { return s.P99 })},
+	{"max_us", ofSpread(func(s *Spread) any { return s.Max })},
+	{"algorithm", func(_ *Report, _ *Row, v *Result) any { return v.Algorithm }},
+	{"source", func(_ *Report, _ *Row, v *Result) any { return v.Source }},
+	{"destination", func(_ *Report, _ *Row, v *Result) any { return v.Destination }},
+	{"cache_hits", func(_ *Report, _ *Row, v *Result) any { return v.Hits }},
+	{"cache_misses", func(_ *Report, _ *Row, v *Result) any { return v.Misses }},
+}
+
+// ofSpread is a column that only calls timed by themselves have.
+func ofSpread(value func(*Spread) any) func(*Report, *Row, *Result) any {
+	return func(_ *Report, _ *Row, v *Result) any {
+		if v.Spread == nil {
+			return ""
+		}
+		return value(v.Spread)
+	}
+}
+
+func (r *Report) csv(w io.Writer) error {
+	out := csv.NewWriter(w)
+	var line []string
+	for _, c := range columns {
+		line = append(line, c.name)
+	}
+	if err := out.Write(line); err != nil {
+		return err
+	}
+	for i := range r.Results {
+		row := &r.Results[i]
+		for _, v := range []*Result{row.Out, row.In} {
+			if v == nil {
+				continue
+			}
+			line = line[:0]
+			for _, c := range columns {
+				line = append(line, fmt.Sprint(c.value(r, row, v)))
+			}
+			if err := out.Write(line); err != nil {
+				return err
+			}
+		}
+	}
+	out.Flush()
+	return out.Error()
+}

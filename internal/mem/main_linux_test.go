@@ -1,0 +1,230 @@
+package mem
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// The test program runs itself as another process under limits: the variable names what that one does.
+const childVar = "UBCOLL_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(childVar); name != "" {
+		if err := children[name](); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	checks := "60"
+	if race.Enabled {
+		checks = "15"
+	}
+	for name, value := range map[string]string{"checks": checks, "steps": "60", "nofailfile": "true"} {
+		if err := flag.Set("rapid."+name, value); err != nil {
+			panic(err)
+		}
+	}
+	flag.Parse()
+	if s := os.Getenv("TEST_SEED"); s != "" { // rapid logs the seed of what fails
+		if err := flag.Set("rapid.seed", s); err != nil {
+			fmt.Fprintln(os.Stderr, "TEST_SEED:", err)
+			os.Exit(2)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+var children = map[string]func() error{
+	"space":    childSpace,
+	"nofile":   childNoFile,
+	"nomemory": childNoMemory,
+}
+
+func limited(t *testing.T, name string, args ...string) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(append(os.Environ(), childVar+"="+name), args...)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// childSpace allocates under a limit on address space that leaves HEADROOM MiB.
+func childSpace() error {
+	room, err := strconv.Atoi(os.Getenv("HEADROOM"))
+	if err != nil {
+		return err
+	}
+	size := uint64(status("VmSize") + room<<20)
+	if err := unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: size, Max: size}); err != nil {
+		return err
+	}
+	h, err := New(1, false)
+	if err != nil {
+		return err
+	}
+	for n := 0; ; n++ {
+		a, err := h.Alloc(1 << 20)
+		if errors.Is(err, fault.ErrLimit) && strings.Contains(err.Error(), "ulimit -v") && n >= room/16 {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("after %d MiB of %d: %w", n, room, err)
+		}
+		*(*byte)(a.Ptr) = 1
+	}
+	// The program itself must have been left some.
+	var keep [4][]byte
+	for i := range keep {
+		keep[i] = make([]byte, 8<<20)
+	}
+	runtime.KeepAlive(&keep)
+	return h.Close()
+}
+
+func check(ok bool, what string) error {
+	if ok {
+		return nil
+	}
+	return errors.New(what)
+}
+
+func childNoFile() error {
+	h, err := New(1, false)
+	if err != nil {
+		return err
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 32, Max: 32}); err != nil {
+		return err
+	}
+	first, err := h.Alloc(firstArena / 2)
+	if err != nil {
+		return err
+	}
+	for err == nil {
+		_, err = unix.Dup(0)
+	}
+	_, err = h.Alloc(firstArena) // needs a second arena
+	if !errors.Is(err, fault.ErrLimit) || !strings.Contains(err.Error(), "ulimit -n") {
+		return fmt.Errorf("without descriptors: %w", err)
+	}
+	live := h.Stats().Allocations
+	a, err := h.Alloc(1) // room in the arenas there are needs none
+	if err != nil {
+		return err
+	}
+	return errors.Join(check(live == 1, "what failed is counted"), h.Retire(first), h.Retire(a), h.Close())
+}
+
+// childNoMemory asks for more than there is. Should it get that far, it is the process to kill.
+func childNoMemory() error {
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0); err != nil {
+		return err
+	}
+	h, err := New(1, false)
+	if err != nil {
+		return err
+	}
+	for _, n := range []int{1 << 44, 1 << 46, 1<<46 + 1, 1<<63 - 1} {
+		if _, err := h.Alloc(n); !errors.Is(err, fault.ErrLimit) {
+			return fmt.Errorf("%d bytes: %w", n, err)
+		}
+	}
+	a, err := h.Alloc(1)
+	if err != nil {
+		return err
+	}
+	return errors.Join(check(a.At.Slot == 0, "failures must not use up slots"), h.Close())
+}
+
+// status is a field of /proc/self/status, in bytes.
+func status(name string) int {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		panic(err)
+	}
+	_, rest, _ := strings.Cut(string(b), name+":")
+	var kib int
+	fmt.Sscan(rest, &kib)
+	return kib << 10
+}
+
+// footprint is what a heap could leave behind.
+type footprint struct{ descriptors, mappings, shared int }
+
+func measure(t *testing.T) (f footprint) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	left, err := filepath.Glob("/dev/shm/ubcoll*")
+	require.NoError(t, err)
+	require.Empty(t, left)
+	return footprint{len(fds), strings.Count(string(maps), "\n"), strings.Count(string(maps), "memfd:ubcoll")}
+}
+
+// faults reports whether a read at p faults.
+func faults(p unsafe.Pointer) (fault bool) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() { fault = recover() != nil }()
+	sink = *(*byte)(p)
+	return
+}
+
+var sink byte
+
+func newHeap(t *testing.T, goHeap bool) *Heap {
+	t.Helper()
+	domains++
+	h, err := New(domains, goHeap)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if !h.closed {
+			require.NoError(t, h.Close())
+		}
+	})
+	return h
+}
+
+var domains = uint64(1 << 20)
+
+func alloc(t require.TestingT, h *Heap, n int) *Allocation {
+	a, err := h.Alloc(n)
+	require.NoError(t, err)
+	return a
+}
+
+// fill sets b, which is not empty, by copies, which the race detector looks at once each.
+func fill(b []byte, with byte) {
+	b[0] = with
+	for n := 1; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
+	}
+}
+
+func bytesOf(a *Allocation) []byte { return unsafe.Slice((*byte)(a.Ptr), a.Bytes) }
+
+// modes runs a test on both kinds of heap.
+func modes(t *testing.T, f func(t *testing.T, goHeap bool)) {
+	for _, goHeap := range []bool{false, true} {
+		t.Run(map[bool]string{false: "files", true: "go heap"}[goHeap], func(t *testing.T) { f(t, goHeap) })
+	}
+}

@@ -1,0 +1,492 @@
+package mem
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+func TestAlloc(t *testing.T) {
+	modes(t, func(t *testing.T, goHeap bool) {
+		h := newHeap(t, goHeap)
+		for _, n := range []int{1, 2, 4095, 4096, 4097, 1 << 20, 5 << 20} {
+			t.Run(fmt.Sprint(n), func(t *testing.T) {
+				a := alloc(t, h, n)
+				require.Equal(t, n, a.Bytes)
+				require.Zero(t, a.Base()%uintptr(shm.PageSize), "page-aligned")
+				require.True(t, a.Live())
+				require.Same(t, h, a.Heap())
+				require.Equal(t, Arena, a.Kind)
+				require.True(t, h.Directory().Live(a.At))
+				b := bytesOf(a)
+				require.Equal(t, make([]byte, n), b)
+				b[0], b[n-1] = 1, 2
+				require.Same(t, a, h.Lookup(a.Base(), n))
+				require.NoError(t, h.Retire(a))
+				require.False(t, a.Live())
+				require.Nil(t, h.Lookup(a.Base(), n))
+				require.False(t, h.Directory().Live(a.At))
+				require.ErrorIs(t, h.Retire(a), fault.ErrClosed)
+			})
+		}
+		for _, n := range []int{0, -1, math.MinInt} {
+			_, err := h.Alloc(n)
+			require.ErrorIs(t, err, fault.ErrArgument, "%d bytes", n)
+		}
+		for _, n := range []int{1<<46 + 1, math.MaxInt} {
+			_, err := h.Alloc(n)
+			require.ErrorIs(t, err, fault.ErrLimit, "%d bytes", n)
+		}
+		s := h.Stats()
+		require.Zero(t, s.Allocations)
+		require.Zero(t, s.LiveBytes)
+	})
+}
+
+func TestContains(t *testing.T) {
+	a := &Allocation{Ptr: unsafe.Pointer(new([4096]byte)), Bytes: 100}
+	for _, c := range []struct {
+		name   string
+		off, n int
+		want   bool
+	}{
+		{"all", 0, 100, true}, {"first", 0, 1, true}, {"last", 99, 1, true}, {"nothing at the end", 100, 0, true},
+		{"beyond", 99, 2, false}, {"after", 100, 1, false}, {"before", -1, 1, false}, {"too long", 0, 101, false},
+		{"negative", 1, -1, false}, {"huge", 1, math.MaxInt, false}, {"far", 1 << 40, 0, false},
+	} {
+		require.Equal(t, c.want, a.Contains(a.Base()+uintptr(c.off), c.n), c.name)
+	}
+	runtime.KeepAlive(a)
+}
+
+// What the kernel gave to an earlier allocation must not be seen in a later one, nor through an earlier view.
+func TestStaleViewFaults(t *testing.T) {
+	h := newHeap(t, false)
+	a := alloc(t, h, 3*shm.PageSize)
+	bytesOf(a)[0], bytesOf(a)[2*shm.PageSize] = 1, 2
+	for i := range 3 {
+		require.False(t, faults(unsafe.Add(a.Ptr, i*shm.PageSize)))
+	}
+	require.NoError(t, h.Retire(a))
+	b := alloc(t, h, 3*shm.PageSize)
+	require.Equal(t, a.At.Offset, b.At.Offset, "the memory is used again")
+	require.NotEqual(t, a.Base(), b.Base(), "the address is not")
+	require.NotEqual(t, a.At.Generation, b.At.Generation)
+	require.False(t, h.Directory().Live(a.At))
+	require.True(t, h.Directory().Live(b.At))
+	require.Equal(t, make([]byte, b.Bytes), bytesOf(b))
+	for i := range 3 {
+		require.True(t, faults(unsafe.Add(a.Ptr, i*shm.PageSize)))
+		require.False(t, faults(unsafe.Add(b.Ptr, i*shm.PageSize)))
+	}
+}
+
+func TestClose(t *testing.T) {
+	alloc(t, newHeap(t, false), 1) // what the first one costs for good
+	before, space := measure(t), status("VmSize")
+	h, err := New(77, false)
+	require.NoError(t, err)
+	dir := h.DirectoryRef()
+	small, big, freed := alloc(t, h, 1), alloc(t, h, 40<<20), alloc(t, h, 10)
+	require.NoError(t, h.Retire(freed))
+	during := measure(t)
+	require.Greater(t, during.descriptors, before.descriptors)
+	require.Greater(t, during.shared, before.shared)
+	require.Greater(t, status("VmSize"), space+windowSize-1)
+
+	require.NoError(t, h.Close())
+	for _, a := range []*Allocation{small, big, freed} {
+		require.True(t, faults(a.Ptr))
+		require.False(t, h.Directory().Live(a.At))
+	}
+	after := measure(t)
+	require.Equal(t, before.descriptors, after.descriptors)
+	require.Equal(t, before.shared, after.shared)
+	require.Less(t, status("VmSize"), space+1<<30)
+
+	require.ErrorIs(t, h.Close(), fault.ErrClosed)
+	_, err = h.Alloc(1)
+	require.ErrorIs(t, err, fault.ErrClosed)
+	_, err = h.Adopt(unsafe.Pointer(new(int)), 8)
+	require.ErrorIs(t, err, fault.ErrClosed)
+	require.Nil(t, h.File(dir), "no descriptor is handed out any more")
+	require.NoError(t, h.Retire(small), "a late free is in order")
+	require.ErrorIs(t, h.Retire(small), fault.ErrClosed)
+}
+
+func TestQuarantine(t *testing.T) {
+	h := newHeap(t, false)
+	kept := alloc(t, h, 1<<20)
+	h.Quarantine()
+	require.NoError(t, h.Retire(kept))
+	require.True(t, faults(kept.Ptr))
+	for range 20 {
+		a := alloc(t, h, 1<<20)
+		require.False(t, a.At.Arena == kept.At.Arena && a.At.Offset < kept.At.Offset+1<<20 &&
+			kept.At.Offset < a.At.Offset+1<<20, "a peer may still write there")
+		require.NoError(t, h.Retire(a))
+	}
+}
+
+func TestOffsetsAreReused(t *testing.T) {
+	h := newHeap(t, false)
+	var grew int
+	h.OnArena(func() { grew++ })
+	for i := range 200 {
+		a := alloc(t, h, 1<<20+i)
+		require.NoError(t, h.Retire(a))
+	}
+	require.Equal(t, 1, h.Stats().Arenas)
+	require.Equal(t, 1, grew, "peers are told of new arenas only")
+	// Holes grow together again, whatever the order in which they were made.
+	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {0, 2, 1, 3}, {1, 3, 0, 2}, {1, 2, 3, 0}} {
+		var as []*Allocation
+		for range 4 {
+			as = append(as, alloc(t, h, 1<<20))
+		}
+		for _, i := range order {
+			require.NoError(t, h.Retire(as[i]))
+		}
+		require.Equal(t, []span{{0, firstArena}}, h.arenas[0].free, "%v", order)
+	}
+	require.Equal(t, 1, h.Stats().Arenas)
+	require.Equal(t, int64(firstArena), h.Stats().ArenaBytes)
+}
+
+// A window that is used up is followed by another one.
+func TestWindows(t *testing.T) {
+	space := status("VmSize")
+	h := newHeap(t, false)
+	a := alloc(t, h, 1)
+	h.windows[0].used = h.windows[0].size - shm.PageSize
+	b, c := alloc(t, h, 1), alloc(t, h, 1)
+	require.Len(t, h.windows, 2)
+	require.Equal(t, a.Base()+windowSize-uintptr(shm.PageSize), b.Base(), "the last page of the first window")
+	require.Equal(t, uintptr(h.windows[1].base), c.Base())
+	require.False(t, faults(c.Ptr))
+	require.NoError(t, h.Close())
+	require.Less(t, status("VmSize"), space+1<<30)
+}
+
+func TestAdopt(t *testing.T) {
+	modes(t, func(t *testing.T, goHeap bool) {
+		h := newHeap(t, goHeap)
+		foreign, err := shm.Reserve(16 * shm.PageSize)
+		require.NoError(t, err)
+		defer shm.Unmap(foreign, 16*shm.PageSize)
+		at := func(n int) unsafe.Pointer { return unsafe.Add(foreign, n) }
+
+		own := alloc(t, h, 100)
+		a, err := h.Adopt(at(1000), 1000) // needs no alignment
+		require.NoError(t, err)
+		require.Equal(t, Adopted, a.Kind)
+		require.Equal(t, "adopted", a.Kind.String())
+		require.Same(t, a, h.Lookup(a.Base()+999, 1))
+		require.Nil(t, h.Lookup(a.Base()-1, 2))
+		require.NotEqual(t, own.At.Slot, a.At.Slot)
+		for _, c := range []struct {
+			name string
+			p    unsafe.Pointer
+			n    int
+			want error
+		}{
+			{"nil", nil, 1, fault.ErrArgument},
+			{"nothing", at(0), 0, fault.ErrArgument},
+			{"negative", at(0), -1, fault.ErrArgument},
+			{"around the end of the address space", at(0), math.MaxInt, fault.ErrInUse},
+			{"the same", at(1000), 1000, fault.ErrInUse},
+			{"its first byte", at(1000), 1, fault.ErrInUse},
+			{"its last byte", at(1999), 1, fault.ErrInUse},
+			{"from before into it", at(0), 1001, fault.ErrInUse},
+			{"from it to after", at(1999), 2, fault.ErrInUse},
+			{"around it", at(0), 4000, fault.ErrInUse},
+			{"memory of this heap", own.Ptr, 10, fault.ErrInUse},
+			{"before it", at(0), 1000, nil},
+			{"after it", at(2000), 1000, nil},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				live := h.Stats().Allocations
+				b, err := h.Adopt(c.p, c.n)
+				if c.want != nil {
+					require.ErrorIs(t, err, c.want)
+					require.Equal(t, live, h.Stats().Allocations)
+					return
+				}
+				require.NoError(t, err)
+				require.NoError(t, h.Retire(b))
+			})
+		}
+		require.NoError(t, h.Retire(a))
+		require.Nil(t, h.Lookup(a.Base(), 1))
+		b, err := h.Adopt(at(1000), 1000)
+		require.NoError(t, err)
+		require.NotEqual(t, a.At.Generation, b.At.Generation)
+		require.False(t, h.Directory().Live(a.At))
+	})
+}
+
+func TestFile(t *testing.T) {
+	h, other := newHeap(t, false), newHeap(t, false)
+	alloc(t, h, 1)
+	alloc(t, other, 1)
+	self, err := shm.Self()
+	require.NoError(t, err)
+	arena := h.Directory().Arena(0, self)
+	require.Equal(t, h.arenas[0].file.Ref(), arena)
+	require.Same(t, h.arenas[0].file, h.File(arena))
+	require.Same(t, h.dirFile, h.File(h.DirectoryRef()))
+	for name, change := range map[string]func(*shm.Ref){
+		"inode": func(r *shm.Ref) { r.Inode++ }, "descriptor": func(r *shm.Ref) { r.FD++ },
+		"size": func(r *shm.Ref) { r.Size++ }, "process": func(r *shm.Ref) { r.Process.Start++ },
+		"all": func(r *shm.Ref) { *r = other.Directory().Arena(0, self) }, "none": func(r *shm.Ref) { *r = shm.Ref{} },
+	} {
+		r := arena
+		change(&r)
+		require.Nil(t, h.File(r), name)
+	}
+	require.Nil(t, newHeap(t, true).File(shm.Ref{}))
+}
+
+func TestDirectory(t *testing.T) {
+	h := newHeap(t, false)
+	p := unsafe.Pointer(h.Directory())
+	d, err := CheckDirectory(p, h.Domain)
+	require.NoError(t, err)
+	_, err = CheckDirectory(p, h.Domain+1)
+	require.ErrorIs(t, err, fault.ErrStale)
+	d.magic++
+	_, err = CheckDirectory(p, h.Domain)
+	require.ErrorIs(t, err, fault.ErrStale)
+	require.Zero(t, DirectorySize%shm.PageSize)
+	require.Zero(t, unsafe.Offsetof(d.Doorbell)%128, "peers write the doorbell: it has its cache lines to itself")
+	require.GreaterOrEqual(t, unsafe.Offsetof(d.table)-unsafe.Offsetof(d.Doorbell), uintptr(128))
+
+	a := alloc(t, h, 1)
+	for name, l := range map[string]Location{
+		"no generation":      {Slot: a.At.Slot},
+		"another generation": {Slot: a.At.Slot, Generation: a.At.Generation + 1},
+		"another slot":       {Slot: a.At.Slot + 1, Generation: a.At.Generation},
+		"a slot beyond":      {Slot: MaxSlots, Generation: a.At.Generation},
+		"a slot far beyond":  {Slot: math.MaxUint32, Generation: a.At.Generation},
+		"an empty slot":      {Slot: a.At.Slot + 1},
+	} {
+		require.False(t, d.Live(l), name)
+	}
+	require.True(t, d.Live(a.At.Add(100)))
+	d.arenas.Store(math.MaxUint64)
+	require.Equal(t, MaxArenas, d.Arenas(), "whatever the owner writes")
+	d.arenas.Store(1)
+}
+
+func TestMaxSlots(t *testing.T) {
+	h := newHeap(t, false)
+	as := make([]*Allocation, MaxSlots)
+	for i := range as {
+		as[i] = alloc(t, h, 1)
+	}
+	_, err := h.Alloc(1)
+	require.ErrorIs(t, err, fault.ErrLimit)
+	_, err = h.Adopt(unsafe.Pointer(&as[0].Bytes), 8)
+	require.ErrorIs(t, err, fault.ErrLimit)
+	require.NoError(t, h.Retire(as[100]))
+	again := alloc(t, h, 1)
+	require.Equal(t, as[100].At.Slot, again.At.Slot)
+	require.NotEqual(t, as[100].At.Generation, again.At.Generation)
+	_, err = h.Alloc(1)
+	require.ErrorIs(t, err, fault.ErrLimit)
+	require.Equal(t, MaxSlots, h.Stats().Allocations)
+}
+
+func TestMaxArenas(t *testing.T) {
+	h := newHeap(t, false)
+	alloc(t, h, firstArena) // full
+	one := h.arenas[0]
+	for len(h.arenas) < MaxArenas {
+		h.arenas = append(h.arenas, &arena{file: one.file})
+	}
+	_, err := h.Alloc(1)
+	require.ErrorIs(t, err, fault.ErrLimit)
+	h.arenas = h.arenas[:1]
+	alloc(t, h, 1)
+}
+
+func TestLimits(t *testing.T) {
+	t.Run("descriptors", func(t *testing.T) { limited(t, "nofile") })
+	t.Run("memory", func(t *testing.T) { limited(t, "nomemory") })
+	for _, room := range []int{300, 520, 1030} {
+		t.Run(fmt.Sprintf("%d MiB of address space", room), func(t *testing.T) {
+			if race.Enabled {
+				t.Skip("the race detector reserves address space of its own")
+			}
+			limited(t, "space", fmt.Sprintf("HEADROOM=%d", room))
+		})
+	}
+}
+
+func TestGoHeap(t *testing.T) {
+	h := newHeap(t, true)
+	require.True(t, h.GoHeap())
+	require.Zero(t, h.DirectoryRef())
+	require.Same(t, h, Find(h.Domain))
+	require.Nil(t, Find(h.Domain+1000))
+	a, b := alloc(t, h, 5000), alloc(t, h, 10)
+	end := uint64(a.pages)
+	for _, c := range []struct {
+		name string
+		l    Location
+		n    int
+		ok   bool
+	}{
+		{"start", a.At, 5000, true},
+		{"inside", a.At.Add(4000), 1000, true},
+		{"its last page", a.At, a.pages, true},
+		{"nothing at the end", a.At.Add(uintptr(end)), 0, true},
+		{"beyond", a.At, a.pages + 1, false},
+		{"at the end", a.At.Add(uintptr(end)), 1, false},
+		{"a huge offset", a.At.Add(math.MaxUint64), 1, false},
+		{"a large offset", a.At.Add(1 << 62), 1, false},
+		{"a negative length", a.At, -1, false},
+		{"a huge length", a.At.Add(1), math.MaxInt, false},
+		{"another's generation", Location{Slot: a.At.Slot, Generation: b.At.Generation}, 1, false},
+		{"no generation", Location{Slot: a.At.Slot}, 1, false},
+		{"an empty slot", Location{Slot: 7, Generation: 1}, 1, false},
+		{"no slot", Location{Slot: MaxSlots, Generation: 1}, 1, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, err := h.Resolve(c.l, c.n)
+			if !c.ok {
+				require.ErrorIs(t, err, fault.ErrStale)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, unsafe.Add(a.Ptr, c.l.Offset), p)
+		})
+	}
+	require.NoError(t, h.Retire(a))
+	_, err := h.Resolve(a.At, 1)
+	require.ErrorIs(t, err, fault.ErrStale)
+	require.NoError(t, h.Close())
+	require.Nil(t, Find(h.Domain))
+	require.ErrorIs(t, h.Close(), fault.ErrClosed)
+	bytesOf(b)[0] = 1 // it stays as long as somebody has it
+}
+
+func TestConcurrent(t *testing.T) {
+	modes(t, func(t *testing.T, goHeap bool) {
+		h := newHeap(t, goHeap)
+		const workers, rounds = 8, 150
+		generations := make([][]uint64, workers)
+		var wg sync.WaitGroup
+		for w := range workers {
+			wg.Go(func() {
+				var mine []*Allocation
+				for i := range rounds {
+					a, err := h.Alloc(1 + (i*7919+w*131)%(3*shm.PageSize))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					generations[w] = append(generations[w], a.At.Generation)
+					b := bytesOf(a)
+					if n := bytes.Count(b, []byte{0}); n != len(b) {
+						t.Errorf("%d of %d bytes are zero", n, len(b))
+						return
+					}
+					fill(b, byte(w+1))
+					if mine = append(mine, a); len(mine) < 5 {
+						continue
+					}
+					old := mine[0]
+					mine = mine[1:]
+					if got := h.Lookup(old.Base(), old.Bytes); got != old {
+						t.Errorf("Lookup gave %v", got)
+					}
+					if n := bytes.Count(bytesOf(old), []byte{byte(w + 1)}); n != old.Bytes {
+						t.Errorf("%d of %d bytes are still there", n, old.Bytes)
+					}
+					if err := h.Retire(old); err != nil {
+						t.Error(err)
+					}
+				}
+				for _, a := range mine {
+					if err := h.Retire(a); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		all := slices.Concat(generations...)
+		slices.Sort(all)
+		require.Len(t, slices.Compact(all), workers*rounds, "generations are unique")
+		require.Zero(t, h.Stats().Allocations)
+	})
+}
+
+// One of many concurrent frees wins.
+func TestConcurrentRetire(t *testing.T) {
+	h := newHeap(t, false)
+	a := alloc(t, h, 1)
+	errs := make([]error, 8)
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() { errs[i] = h.Retire(a) })
+	}
+	wg.Wait()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+		} else {
+			require.ErrorIs(t, err, fault.ErrClosed)
+		}
+	}
+	require.Equal(t, 1, won)
+	require.Equal(t, []span{{0, firstArena}}, h.arenas[0].free)
+}
+
+func TestManyRounds(t *testing.T) {
+	rounds := 100000
+	if race.Enabled || testing.Short() {
+		rounds /= 10
+	}
+	h := newHeap(t, false)
+	round := func(i int) {
+		a, err := h.Alloc(1 + i%3*shm.PageSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		*(*byte)(a.Ptr) = 1
+		if err := h.Retire(a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 1000 {
+		round(i)
+	}
+	runtime.GC()
+	before, rss, tables := measure(t), status("VmRSS"), status("VmPTE")
+	for i := range rounds {
+		round(i)
+	}
+	runtime.GC()
+	after := measure(t)
+	require.Equal(t, before.descriptors, after.descriptors)
+	require.LessOrEqual(t, after.mappings, before.mappings+20, "the Go runtime may add some")
+	require.Equal(t, before.shared, after.shared)
+	require.Less(t, status("VmRSS"), rss+8<<20)
+	// Addresses that are not used again cost page tables: 4 KiB for 2 MiB.
+	t.Logf("%d rounds: %d bytes of page tables", rounds, status("VmPTE")-tables)
+	require.Less(t, status("VmPTE"), tables+rounds*2*shm.PageSize/512*2+1<<20)
+}
