@@ -57,11 +57,13 @@ func ringAllReduce(ctx context.Context, c *engine.Comm, w *engine.Work) error {
 	n := c.Size()
 	r := ring{ctx: ctx, c: c, w: w, size: w.Type.Size(), n: n, left: (c.Rank() + n - 1) % n, right: (c.Rank() + 1) % n,
 		src: w.Src.Ptr, dst: w.Dst.Ptr, stageSrc: !w.SrcBuf.Direct(), stageDst: !w.DstBuf.Direct()}
-	srcs, dsts, _, err := c.Buffers(w.Src.Bytes(), w.Dst.Bytes())
-	if err != nil {
+	var err error
+	if r.leftSrc, err = c.Source(r.left, 0, w.Src.Bytes()); err != nil {
 		return err
 	}
-	r.leftSrc, r.leftDst = srcs[r.left], dsts[r.left]
+	if r.leftDst, err = c.Destination(r.left, 0, w.Dst.Bytes()); err != nil {
+		return err
+	}
 	r.chunk = ringChunk / r.size
 	round := n * ringChunks * r.chunk
 	for r.base < w.Count {

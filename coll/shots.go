@@ -18,6 +18,9 @@ func runReduce(ctx context.Context, c *engine.Comm, w *engine.Work) error {
 	if w.Kind == engine.KindReduceScatter {
 		srcBytes *= k.n
 	}
+	if w.Kind != engine.KindAllReduce {
+		dstBytes = 0 // nobody reads or writes another rank's
+	}
 	srcs, dsts, how, err := c.Buffers(srcBytes, dstBytes)
 	if err != nil {
 		return err

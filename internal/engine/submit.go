@@ -212,7 +212,8 @@ type Where struct {
 }
 
 // Buffers is where each rank's source and destination of the running operation are in this process: their first
-// srcBytes and dstBytes bytes, and nil for a buffer of another rank that is staged. The slices are the communicator's,
+// srcBytes and dstBytes bytes, and nil for a buffer of another rank that is staged, and for all destinations if dstBytes
+// is 0. Ask only for what every rank keeps until this one has done its last step. The slices are the communicator's,
 // until the next operation.
 func (c *Comm) Buffers(srcBytes, dstBytes int) (srcs, dsts []unsafe.Pointer, how Where, err error) {
 	how = Where{AllSrc: true, AllDst: true}
@@ -223,6 +224,9 @@ func (c *Comm) Buffers(srcBytes, dstBytes int) (srcs, dsts []unsafe.Pointer, how
 		how.InPlace = how.InPlace || d.src.generation != 0 && d.src == d.dst
 		if c.srcs[r], err = c.resolve(r, &d.src, 0, srcBytes); err != nil {
 			return nil, nil, how, err
+		}
+		if c.dsts[r] = nil; dstBytes == 0 {
+			continue
 		}
 		if c.dsts[r], err = c.resolve(r, &d.dst, 0, dstBytes); err != nil {
 			return nil, nil, how, err
@@ -239,6 +243,14 @@ func (c *Comm) Source(rank, off, n int) (unsafe.Pointer, error) {
 		return unsafe.Add(c.work.Src.Ptr, off), nil
 	}
 	return c.resolve(rank, &c.peers[rank].area.desc[c.seq&1].src, off, n)
+}
+
+// Destination is as Source for a rank's destination.
+func (c *Comm) Destination(rank, off, n int) (unsafe.Pointer, error) {
+	if rank == c.rank {
+		return unsafe.Add(c.work.Dst.Ptr, off), nil
+	}
+	return c.resolve(rank, &c.peers[rank].area.desc[c.seq&1].dst, off, n)
 }
 
 // Direct reports whether a rank's source of the running operation is direct.

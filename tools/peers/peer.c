@@ -1,0 +1,113 @@
+// peer measures one collective of an MPI on float32 by the protocol of protocol.h, and prints a line "bytes
+// microseconds" for each size. Sizes are those of `ubcoll bench`: bytes of the larger of a rank's two buffers.
+//
+//	mpicc -O2 -o peer peer.c && mpirun -n 2 ./peer all_reduce 4 67108864 4 [calls]
+#include "protocol.h"
+#include <mpi.h>
+
+static int ranks, rank;
+
+struct buffers {
+	char *src, *dst;
+	int n;             // elements of one rank's part
+	size_t in, out;    // bytes that this rank reads and writes
+};
+
+struct operation {
+	const char *name;
+	int parts;  // the larger buffer has one part for each rank
+	int root_in, root_out, all_in, all_out; // parts: of the root's buffers and of the others'; -1 is one for each rank
+	int (*call)(const struct buffers *);
+};
+
+static int all_reduce(const struct buffers *b) {
+	return MPI_Allreduce(b->src, b->dst, b->n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+static int all_gather(const struct buffers *b) {
+	return MPI_Allgather(b->src, b->n, MPI_FLOAT, b->dst, b->n, MPI_FLOAT, MPI_COMM_WORLD);
+}
+static int reduce_scatter(const struct buffers *b) {
+	return MPI_Reduce_scatter_block(b->src, b->dst, b->n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+static int broadcast(const struct buffers *b) {
+	return MPI_Bcast(rank == 0 ? b->src : b->dst, b->n, MPI_FLOAT, 0, MPI_COMM_WORLD);
+}
+static int reduce(const struct buffers *b) {
+	return MPI_Reduce(b->src, b->dst, b->n, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
+}
+static int gather(const struct buffers *b) {
+	return MPI_Gather(b->src, b->n, MPI_FLOAT, b->dst, b->n, MPI_FLOAT, 0, MPI_COMM_WORLD);
+}
+static int scatter(const struct buffers *b) {
+	return MPI_Scatter(b->src, b->n, MPI_FLOAT, b->dst, b->n, MPI_FLOAT, 0, MPI_COMM_WORLD);
+}
+static int all_to_all(const struct buffers *b) {
+	return MPI_Alltoall(b->src, b->n, MPI_FLOAT, b->dst, b->n, MPI_FLOAT, MPI_COMM_WORLD);
+}
+static int barrier(const struct buffers *b) {
+	(void)b;
+	return MPI_Barrier(MPI_COMM_WORLD);
+}
+
+static const struct operation operations[] = {
+	{"all_reduce", 0, 1, 1, 1, 1, all_reduce},
+	{"all_gather", 1, 1, -1, 1, -1, all_gather},
+	{"reduce_scatter", 1, -1, 1, -1, 1, reduce_scatter},
+	{"broadcast", 0, 1, 0, 0, 1, broadcast},
+	{"reduce", 0, 1, 1, 1, 0, reduce},
+	{"gather", 1, 1, -1, 1, 0, gather},
+	{"scatter", 1, -1, 1, 0, 1, scatter},
+	{"alltoall", 1, -1, -1, -1, -1, all_to_all},
+	{"barrier", 0, 0, 0, 0, 0, barrier},
+};
+
+static size_t parts(int n, size_t bytes) { return n < 0 ? bytes * ranks : bytes * n; }
+
+static double measure(const struct operation *op, const struct buffers *b, int timed, double *us, double clock) {
+	for (int i = -(timed / 10 + 1); i < timed; i++) {
+		change_lines(b->src, b->in);
+		look_at_lines(b->dst, b->out);
+		MPI_Barrier(MPI_COMM_WORLD);
+		settle();
+		double start = now_us();
+		op->call(b);
+		double t = now_us() - start - clock;
+		if (i >= 0) us[i] = t > 0 ? t : 0;
+	}
+	double *slower = malloc(timed * sizeof *slower);
+	MPI_Reduce(us, slower, timed, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+	double m = rank == 0 ? median(slower, timed) : 0;
+	free(slower);
+	return m;
+}
+
+int main(int argc, char **argv) {
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	const struct operation *op = NULL;
+	for (size_t i = 0; argc > 1 && i < sizeof operations / sizeof *operations; i++)
+		if (strcmp(argv[1], operations[i].name) == 0) op = &operations[i];
+	size_t low = argc > 2 ? strtoul(argv[2], NULL, 10) : 0, high = argc > 3 ? strtoul(argv[3], NULL, 10) : 0;
+	size_t factor = argc > 4 ? strtoul(argv[4], NULL, 10) : 0;
+	int want = argc > 5 ? atoi(argv[5]) : 0;
+	if (!op || low == 0 || high < low || factor < 2) {
+		if (rank == 0) fprintf(stderr, "usage: peer OP MINBYTES MAXBYTES FACTOR [CALLS]\n");
+		MPI_Abort(MPI_COMM_WORLD, 6);
+	}
+	struct buffers b = {memory(high), memory(high), 0, 0, 0};
+	double clock = clock_cost(), *us = malloc(sizeof *us * (want > 2000 ? want : 2000));
+	for (size_t bytes = low; bytes <= high; bytes *= factor) {
+		b.n = bytes / sizeof(float) / (op->parts ? ranks : 1);
+		size_t part = b.n * sizeof(float);
+		b.in = parts(rank == 0 ? op->root_in : op->all_in, part);
+		b.out = parts(rank == 0 ? op->root_out : op->all_out, part);
+		double m = measure(op, &b, calls(bytes, want), us, clock);
+		if (rank == 0) {
+			printf("%zu %.3f\n", op->parts ? part * ranks : part, m);
+			fflush(stdout);
+		}
+		if (strcmp(op->name, "barrier") == 0) break;
+	}
+	return MPI_Finalize();
+}
