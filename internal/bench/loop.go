@@ -61,10 +61,8 @@ func newTask(ctx context.Context, c *ubcoll.Comm, cfg *Config, op *operation, s 
 		args: args{root: root, op: red, sends: s.sends, recvs: s.recvs}}
 	k.args.src, k.src = from.view(src, t)
 	k.args.dst, k.dst = b.view(dst, t)
-	if op.name == "broadcast" { // the only one with a single buffer
-		k.args.src, _ = from.view(span{0, s.size}, t)
-		k.args.dst = k.args.src
-		_, k.src = from.view(src, t)
+	if op.single {
+		k.args.dst, _ = from.view(span{0, s.size}, t)
 		_, k.dst = from.view(dst, t)
 	}
 	if inPlace {
@@ -180,7 +178,7 @@ func (k *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
 	}
 	size := d.Type.Size()
 	out := k.dst
-	if k.op.name == "broadcast" && len(out) == 0 {
+	if k.op.single && len(out) == 0 {
 		out = k.src
 	}
 	for _, p := range k.shape.want {

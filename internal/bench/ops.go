@@ -12,7 +12,8 @@ type operation struct {
 	name    string
 	reduces bool // combines elements
 	rooted  bool
-	only    bool // has no variant that is in place
+	single  bool // has one buffer, which is input here and output there
+	apart   bool // has no variant that is in place
 	// bus is how many times a result's bytes cross the busiest link, which makes bandwidths of operations comparable;
 	// the factors are those of nccl-tests.
 	bus func(ranks float64) float64
@@ -61,17 +62,40 @@ var operations = []operation{
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.AllReduce(ctx, c, a.dst, a.src, a.op)
 		}},
-	{name: "all_gather", bus: most, shape: allGather},
-	{name: "reduce_scatter", reduces: true, bus: most, shape: reduceScatter},
-	{name: "broadcast", rooted: true, bus: once, shape: broadcast},
-	{name: "reduce", reduces: true, rooted: true, bus: once, shape: reduce},
-	{name: "gather", rooted: true, bus: most, shape: gather},
-	{name: "scatter", rooted: true, bus: most, shape: scatter},
-	{name: "alltoall", only: true, bus: most, shape: allToAll},
-	{name: "alltoallv", only: true, bus: most, shape: allToAllV},
-	{name: "barrier", only: true, bus: none, shape: func(place, int) shape { return shape{} },
+	{name: "all_gather", bus: most, shape: allGather,
+		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error { return coll.AllGather(ctx, c, a.dst, a.src) }},
+	{name: "reduce_scatter", reduces: true, bus: most, shape: reduceScatter,
+		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
+			return coll.ReduceScatter(ctx, c, a.dst, a.src, a.op)
+		}},
+	{name: "broadcast", rooted: true, single: true, bus: once, shape: broadcast,
+		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
+			return coll.Broadcast(ctx, c, a.dst, a.root)
+		}},
+	{name: "reduce", reduces: true, rooted: true, bus: once, shape: reduce,
+		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
+			return coll.Reduce(ctx, c, a.dst, a.src, a.op, a.root)
+		}},
+	{name: "gather", rooted: true, bus: most, shape: gather,
+		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
+			return coll.Gather(ctx, c, a.dst, a.src, a.root)
+		}},
+	{name: "scatter", rooted: true, bus: most, shape: scatter,
+		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
+			return coll.Scatter(ctx, c, a.dst, a.src, a.root)
+		}},
+	{name: "alltoall", apart: true, bus: most, shape: allToAll,
+		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error { return coll.AllToAll(ctx, c, a.dst, a.src) }},
+	{name: "alltoallv", apart: true, bus: most, shape: allToAllV,
+		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
+			return coll.AllToAllV(ctx, c, a.dst, a.recvs, a.src, a.sends)
+		}},
+	{name: barrier, apart: true, bus: none, shape: func(place, int) shape { return shape{} },
 		run: func(ctx context.Context, c *ubcoll.Comm, _ *args) error { return coll.Barrier(ctx, c) }},
 }
+
+// barrier has neither sizes nor data.
+const barrier = "barrier"
 
 func allReduce(_ place, count int) shape {
 	return shape{size: count, param: count, src: span{0, count}, dst: span{0, count},

@@ -13,7 +13,6 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
@@ -85,9 +84,6 @@ func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
 }
 
 func (r *runner) run(ctx context.Context) (err error) {
-	if r.op.run == nil {
-		return fmt.Errorf("%s in this version: %w", r.op.name, hw.ErrNotSupported)
-	}
 	if err := r.ranks(ctx); err != nil {
 		return err
 	}
@@ -161,7 +157,7 @@ func (r *runner) cycle(ctx context.Context) error {
 		}
 	}
 	sizes := r.cfg.sizes()
-	if r.op.name == "barrier" {
+	if r.op.name == barrier {
 		sizes, types = []int{0}, types[:1]
 	}
 	for _, t := range types {
@@ -190,7 +186,7 @@ func (r *runner) row(ctx context.Context, bytes int, t dtype.Type, red ubcoll.Op
 	if row.Out, err = r.result(ctx, newTask(ctx, r.c, r.cfg, r.op, s, t, red, root, r.a, r.b, false), row.Size); err != nil {
 		return err
 	}
-	if !r.op.only {
+	if !r.op.apart {
 		k := newTask(ctx, r.c, r.cfg, r.op, s, t, red, root, r.a, r.b, true)
 		if row.In, err = r.result(ctx, k, row.Size); err != nil {
 			return err
@@ -216,7 +212,7 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	if err := coll.AllReduce(ctx, r.c, ubcoll.Of(wrong), ubcoll.Of(wrong), ubcoll.Sum); err != nil {
 		return nil, err
 	}
-	if n := int(wrong[0]); r.cfg.Checks > 0 && r.op.name != "barrier" {
+	if n := int(wrong[0]); r.cfg.Checks > 0 && r.op.name != barrier {
 		res.Wrong = &n
 		r.rep.Wrong.Count += n
 	}

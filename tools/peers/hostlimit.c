@@ -29,7 +29,7 @@ static void sum_portable(float *x, float *y, const float *a, const float *b, siz
 }
 
 #if defined(__x86_64__)
-// Both wide versions are one text. Streaming stores want aligned outputs: those are whole mappings or their halves.
+// Both wide versions are one text. Streaming stores want outputs that are aligned.
 #define WIDE(name, isa, vec, width, load, add, store, nontemporal)                                              \
 	__attribute__((target(isa))) static void name(float *x, float *y, const float *a, const float *b, size_t n, \
 	                                              int stream) {                                                 \
@@ -91,7 +91,7 @@ static void *run(void *arg) {
 	CPU_SET(mine->cpu, &set);
 	pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 	size_t bytes = count * sizeof(float), half = count / 2, mine_at = me ? half : 0, n = me ? count - half : half;
-	int stream = bytes >= STREAM, warmup = timed / 10 + 1;
+	int stream = bytes >= STREAM && half * sizeof(float) % LINE == 0, warmup = timed / 10 + 1;
 	for (int i = 0; i < warmup + timed; i++) {
 		uint64_t s = base + i + 1;
 		change_lines((char *)mine->in, bytes);

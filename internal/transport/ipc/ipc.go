@@ -77,6 +77,9 @@ func (t *Transport) Attach(ctx context.Context, raw json.RawMessage) (engine.Pee
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.peers == nil {
+		return nil, fmt.Errorf("attach: %w", fault.ErrClosed)
+	}
 	if p := t.peers[k.Domain]; p != nil {
 		return p, nil
 	}

@@ -1,0 +1,259 @@
+package ipc
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// The test program runs itself as another process, a peer: the variable names what that one does.
+const childVar = "UBCOLL_TEST_CHILD"
+
+var secret = []byte("the job's secret")
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(childVar); name != "" {
+		if err := map[string]func() error{"peer": childPeer, "stranger": childStranger}[name](); err != nil {
+			fmt.Fprintln(os.Stderr, name+":", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// rank is one rank's side, in this process.
+type rank struct {
+	heap *mem.Heap
+	*Transport
+}
+
+var domains = uint64(1 << 20)
+
+func newRank(t testing.TB, goHeap bool, secret []byte) *rank {
+	t.Helper()
+	domains++
+	h, err := mem.New(domains, goHeap)
+	require.NoError(t, err)
+	tr, err := New(h, secret)
+	require.NoError(t, err)
+	r := &rank{h, tr.(*Transport)}
+	t.Cleanup(r.close)
+	return r
+}
+
+func (r *rank) close() {
+	if r.closed.Load() {
+		return
+	}
+	if err := errors.Join(r.Transport.Close(), r.heap.Close()); err != nil {
+		panic(err)
+	}
+}
+
+func (r *rank) card(t testing.TB) json.RawMessage {
+	t.Helper()
+	raw, err := r.Card()
+	require.NoError(t, err)
+	return raw
+}
+
+func (r *rank) attach(t testing.TB, card json.RawMessage) *peer {
+	t.Helper()
+	p, err := r.Attach(context.Background(), card)
+	require.NoError(t, err)
+	return p.(*peer)
+}
+
+func (r *rank) alloc(t testing.TB, n int, text string) *mem.Allocation {
+	t.Helper()
+	a, err := r.heap.Alloc(n)
+	require.NoError(t, err)
+	copy(unsafe.Slice((*byte)(a.Ptr), n), text)
+	return a
+}
+
+// read is what p finds at l.
+func read(t testing.TB, p engine.Peer, l mem.Location, n int) string {
+	t.Helper()
+	ptr, err := p.Resolve(l, n)
+	require.NoError(t, err)
+	return string(unsafe.Slice((*byte)(ptr), n))
+}
+
+// viaSocket makes this process take the socket for the rest of the test.
+func viaSocket(t testing.TB) {
+	avoidProc.Store(true)
+	t.Cleanup(func() { avoidProc.Store(false) })
+}
+
+// imported is how many of the peer's arenas are mapped.
+func (p *peer) imported() int { return len(*p.arenas.Load()) }
+
+// left is what a rank could leave behind.
+type left struct{ descriptors, mappings int }
+
+func measure(t testing.TB) left {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	for _, where := range []string{"/dev/shm/*ubcoll*", filepath.Join(os.TempDir(), "ubcoll*")} {
+		files, err := filepath.Glob(where)
+		require.NoError(t, err)
+		require.Empty(t, files, "nothing has a name in a file system")
+	}
+	return left{len(fds), strings.Count(string(maps), "memfd:ubcoll")}
+}
+
+// process is another process that runs this program.
+type process struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// report is what a peer process says of itself and of its answers to what it is told.
+type report struct {
+	Card   json.RawMessage
+	At     mem.Location
+	Opened int // descriptors
+}
+
+func startPeer(t *testing.T, attr *syscall.SysProcAttr) (*process, report) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), childVar+"=peer")
+	cmd.Stderr = os.Stderr
+	cmd.Dir = "/"
+	cmd.SysProcAttr = attr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		in.Close()
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	p := &process{cmd, in, bufio.NewReader(out)}
+	return p, p.read(t)
+}
+
+func (p *process) read(t *testing.T) (r report) {
+	t.Helper()
+	line, err := p.out.ReadBytes('\n')
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(line, &r), "%s", line)
+	return r
+}
+
+// tell has the process do what childPeer knows.
+func (p *process) tell(t *testing.T, what string) report {
+	t.Helper()
+	_, err := fmt.Fprintln(p.in, what)
+	require.NoError(t, err)
+	return p.read(t)
+}
+
+// childPeer is a rank that does what it is told.
+func childPeer() error {
+	h, err := mem.New(1, false)
+	if err != nil {
+		return err
+	}
+	tr, err := New(h, secret)
+	if err != nil {
+		return err
+	}
+	var last *mem.Allocation
+	in := bufio.NewScanner(os.Stdin)
+	for what := "alloc 4096 first"; ; {
+		var n int
+		var text string
+		switch {
+		case what == "free":
+			err = h.Retire(last)
+		case strings.HasPrefix(what, "attach "):
+			_, err = tr.Attach(context.Background(), json.RawMessage(what[7:]))
+		default:
+			if _, err = fmt.Sscanf(what, "alloc %d %s", &n, &text); err == nil {
+				last, err = h.Alloc(n)
+			}
+			if err == nil {
+				copy(unsafe.Slice((*byte)(last.Ptr), n), text)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		card, err := tr.Card()
+		if err != nil {
+			return err
+		}
+		json.NewEncoder(os.Stdout).Encode(report{Card: card, At: last.At})
+		if !in.Scan() {
+			return errors.Join(tr.Close(), h.Close())
+		}
+		what = in.Text()
+	}
+}
+
+// childStranger runs as another user: nothing that it tries may work.
+func childStranger() error {
+	var raw json.RawMessage
+	if err := json.NewDecoder(os.Stdin).Decode(&raw); err != nil {
+		return err
+	}
+	var k card
+	if err := json.Unmarshal(raw, &k); err != nil {
+		return err
+	}
+	if _, err := shm.Open(k.Directory); !errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("through /proc: %w", err)
+	}
+	conn, err := net.Dial("unix", k.Socket)
+	if err != nil {
+		return err
+	}
+	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	if n, err := conn.Read(make([]byte, 100)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("the service sent %d bytes: %w", n, err)
+	}
+	conn.Close()
+	h, err := mem.New(2, false)
+	if err != nil {
+		return err
+	}
+	tr, err := New(h, secret) // the right one: it is the user that is wrong
+	if err != nil {
+		return err
+	}
+	_, err = tr.Attach(context.Background(), raw)
+	if err == nil {
+		return errors.New("attached")
+	}
+	fmt.Println(err)
+	return errors.Join(tr.Close(), h.Close())
+}
