@@ -124,7 +124,7 @@ func AllToAll(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
 // Barrier returns when all ranks have called it. Collective and blocking (queued on a view made by On); allowed in
 // groups and in capture. Source: MPI_Barrier (MPI-4.1, 6.3).
 func Barrier(ctx context.Context, c *ubcoll.Comm) error {
-	return c.Engine().Submit(ctx, engine.Work{Kind: engine.KindBarrier, Algorithm: "descriptors"})
+	return c.Engine().Submit(ctx, &engine.Work{Kind: engine.KindBarrier, Algorithm: "descriptors"})
 }
 
 func reduction(k engine.Kind, dst, src ubcoll.Vec, op ubcoll.Op, root int) engine.Work {
@@ -146,7 +146,7 @@ func submit(ctx context.Context, c *ubcoll.Comm, w *engine.Work) error {
 	if w.Err == nil {
 		plan(v.Comm, w)
 	}
-	return v.Submit(ctx, *w)
+	return v.Submit(ctx, w)
 }
 
 // notInPlace is no distance between buffers that check accepts.

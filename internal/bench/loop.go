@@ -45,19 +45,19 @@ type task struct {
 
 	src, dst []byte // the memory of args
 	fresh    []byte // in place: what src holds before each call
-	many     func(g *ubcoll.Comm) error
-	sum      byte // of all that was read, so that reading is not optimized away
+	times    int    // operations in a call
+	sum      byte   // of all that was read, so that reading is not optimized away
 }
 
 // newTask views buffers a and b; in place, b alone is used, and a keeps a copy of the input.
-func newTask(ctx context.Context, c *ubcoll.Comm, cfg *Config, op *operation, s shape, t dtype.Type, red ubcoll.Op,
+func newTask(c *ubcoll.Comm, cfg *Config, op *operation, s shape, t dtype.Type, red ubcoll.Op,
 	root int, a, b *memory, inPlace bool) *task {
 	src, dst := span{0, s.src.n}, span{0, s.dst.n}
 	from := a
 	if inPlace {
 		src, dst, from = s.src, s.dst, b
 	}
-	k := &task{c: c, op: op, shape: s, inPlace: inPlace, data: dataOf(t, red, c.Size()),
+	k := &task{c: c, op: op, shape: s, inPlace: inPlace, times: cfg.Aggregate, data: dataOf(t, red, c.Size()),
 		args: args{root: root, op: red, sends: s.sends, recvs: s.recvs}}
 	k.args.src, k.src = from.view(src, t)
 	k.args.dst, k.dst = b.view(dst, t)
@@ -67,16 +67,6 @@ func newTask(ctx context.Context, c *ubcoll.Comm, cfg *Config, op *operation, s 
 	}
 	if inPlace {
 		k.fresh = a.bytes[:len(k.src)]
-	}
-	if cfg.Aggregate > 1 {
-		k.many = func(g *ubcoll.Comm) error {
-			for range cfg.Aggregate {
-				if err := op.run(ctx, g, &k.args); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
 	}
 	return k
 }
@@ -105,10 +95,17 @@ func dataOf(t dtype.Type, red ubcoll.Op, ranks int) verify.Data {
 
 // call is what is timed.
 func (k *task) call(ctx context.Context) error {
-	if k.many != nil {
-		return ubcoll.Group(ctx, k.c, k.many)
+	if k.times == 1 {
+		return k.op.run(ctx, k.c, &k.args)
 	}
-	return k.op.run(ctx, k.c, &k.args)
+	return ubcoll.Group(ctx, k.c, func(g *ubcoll.Comm) error {
+		for range k.times {
+			if err := k.op.run(ctx, g, &k.args); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // prepare is this rank's work between two calls: it rewrites its whole input and reads its whole output.

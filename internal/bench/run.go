@@ -183,11 +183,11 @@ func (r *runner) row(ctx context.Context, bytes int, t dtype.Type, red ubcoll.Op
 		row.Reduction = red.String()
 	}
 	var err error
-	if row.Out, err = r.result(ctx, newTask(ctx, r.c, r.cfg, r.op, s, t, red, root, r.a, r.b, false), row.Size); err != nil {
+	if row.Out, err = r.result(ctx, newTask(r.c, r.cfg, r.op, s, t, red, root, r.a, r.b, false), row.Size); err != nil {
 		return err
 	}
 	if !r.op.apart {
-		k := newTask(ctx, r.c, r.cfg, r.op, s, t, red, root, r.a, r.b, true)
+		k := newTask(r.c, r.cfg, r.op, s, t, red, root, r.a, r.b, true)
 		if row.In, err = r.result(ctx, k, row.Size); err != nil {
 			return err
 		}

@@ -44,14 +44,14 @@ type Comm struct {
 	srcs    []unsafe.Pointer // for Buffers
 	dsts    []unsafe.Pointer
 	scratch []unsafe.Pointer
-	last    OpInfo
-	infoM   sync.Mutex
 
 	broken  atomic.Pointer[fault.Error]
 	closing atomic.Bool
-	ops     atomic.Uint64
-	bytes   atomic.Uint64
-	staged  atomic.Uint64
+	ending  sync.Mutex // Abort writes the area that Close gives back
+
+	infoM              sync.Mutex // for what follows
+	last               OpInfo
+	ops, bytes, staged uint64
 }
 
 type peer struct {
@@ -194,6 +194,8 @@ func (c *Comm) lostError(step string, from int, v uint64) *fault.Error {
 // Abort breaks the communicator on all ranks: their waits end within milliseconds with fault.ErrAborted and cause.
 // Local; does not wait; any goroutine.
 func (c *Comm) Abort(cause error) {
+	c.ending.Lock()
+	defer c.ending.Unlock()
 	if c.closing.Load() {
 		return
 	}
@@ -211,7 +213,10 @@ func (c *Comm) Close() error {
 	if !c.turn.tryBlock() {
 		return c.local("close", fmt.Errorf("close: %w", fault.ErrBusy))
 	}
-	if c.closing.Swap(true) {
+	c.ending.Lock()
+	closed := c.closing.Swap(true)
+	c.ending.Unlock()
+	if closed {
 		c.turn.leave()
 		return c.local("close", fault.ErrClosed)
 	}

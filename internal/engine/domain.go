@@ -68,11 +68,16 @@ func (d *Domain) Free(a *mem.Allocation) error {
 	if !a.Live() {
 		return fmt.Errorf("free: %w", fault.ErrClosed)
 	}
-	var done error
-	if err := d.Cache.Forget(Memory(a), func() { done = d.Heap.Retire(a) }); err != nil {
+	retired := make(chan error, 1)
+	if err := d.Cache.Forget(Memory(a), func() { retired <- d.Heap.Retire(a) }); err != nil {
 		return err
 	}
-	return done
+	select {
+	case err := <-retired:
+		return err
+	default: // when the operations in flight leave
+		return nil
+	}
 }
 
 func (d *Domain) card() (json.RawMessage, error) { return d.IPC.Card() }

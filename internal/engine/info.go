@@ -11,6 +11,7 @@ import (
 // OpInfo says how the last operation went: which algorithm, and for each buffer whether peers reached it directly.
 type OpInfo struct {
 	Op        string
+	kind      Kind
 	Seq       uint64
 	Algorithm string
 	Bytes     int // of the larger buffer
@@ -52,25 +53,22 @@ type Stats struct {
 	Memory     mem.Stats
 }
 
-// note keeps what LastOp and Stats tell.
+// note keeps what LastOp and Stats tell. Every call passes here, so it is brief: one lock, no conversion.
 func (c *Comm) note(w *Work) {
 	n := max(w.Src.Bytes(), w.Dst.Bytes())
-	c.ops.Add(1)
-	c.bytes.Add(uint64(n))
-	info := OpInfo{Op: w.Kind.String(), Seq: c.seq, Algorithm: w.Algorithm, Bytes: n}
-	if w.Src.Ptr != nil {
-		info.Src = BufferInfo{Used: true, Direct: w.SrcBuf.Direct(), Why: w.SrcBuf.Why}
-	}
-	if w.Dst.Ptr != nil {
-		info.Dst = BufferInfo{Used: true, Direct: w.DstBuf.Direct(), Why: w.DstBuf.Why}
-	}
-	for _, b := range [2]BufferInfo{info.Src, info.Dst} {
-		if b.Used && !b.Direct {
-			c.staged.Add(1)
-		}
-	}
 	c.infoM.Lock()
-	c.last = info
+	c.ops++
+	c.bytes += uint64(n)
+	i := &c.last
+	i.kind, i.Seq, i.Algorithm, i.Bytes = w.Kind, c.seq, w.Algorithm, n
+	i.Src = BufferInfo{Used: w.Src.Ptr != nil, Direct: w.SrcBuf.Claim != nil, Why: w.SrcBuf.Why}
+	i.Dst = BufferInfo{Used: w.Dst.Ptr != nil, Direct: w.DstBuf.Claim != nil, Why: w.DstBuf.Why}
+	if i.Src.Used && !i.Src.Direct {
+		c.staged++
+	}
+	if i.Dst.Used && !i.Dst.Direct {
+		c.staged++
+	}
 	c.infoM.Unlock()
 }
 
@@ -78,11 +76,17 @@ func (c *Comm) note(w *Work) {
 func (c *Comm) LastOp() OpInfo {
 	c.infoM.Lock()
 	defer c.infoM.Unlock()
-	return c.last
+	o := c.last
+	if o.Seq != 0 {
+		o.Op = o.kind.String()
+	}
+	return o
 }
 
 // Stats counts.
 func (c *Comm) Stats() Stats {
-	return Stats{Operations: c.ops.Load(), Bytes: c.bytes.Load(), Staged: c.staged.Load(),
+	c.infoM.Lock()
+	defer c.infoM.Unlock()
+	return Stats{Operations: c.ops, Bytes: c.bytes, Staged: c.staged,
 		Cache: c.dom.Cache.Stats(), Memory: c.dom.Heap.Stats()}
 }

@@ -81,7 +81,7 @@ func (s *Stream) Sync(ctx context.Context) error {
 		select {
 		case <-idle:
 		case <-ctx.Done():
-			return fmt.Errorf("stream: %w", context.Cause(ctx))
+			return fmt.Errorf("stream: %w", ended(ctx))
 		}
 	}
 	s.mu.Lock()

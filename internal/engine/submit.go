@@ -17,15 +17,21 @@ type View struct {
 	Recorder Recorder
 }
 
-// Submit runs w, queues it on the view's stream, or hands it to the view's recorder.
-func (v *View) Submit(ctx context.Context, w Work) error {
+// Submit runs w, queues it on the view's stream, or hands it to the view's recorder. It does not keep w.
+func (v *View) Submit(ctx context.Context, w *Work) error {
 	switch {
 	case v.Recorder != nil:
-		return v.Recorder.Record(v.Comm, w)
+		return v.Recorder.Record(v.Comm, *w)
 	case v.Stream != nil:
-		return v.Stream.enqueue(v.Comm, ctx, []Work{w})
+		return v.Stream.enqueue(v.Comm, ctx, []Work{*w})
 	}
-	return v.Comm.block(ctx, &w, nil)
+	c := v.Comm
+	if err := c.enter(); err != nil {
+		return err
+	}
+	err := c.run(ctx, w)
+	c.turn.leave()
+	return err
 }
 
 // SubmitAll runs or queues ws in order as one: nothing of this communicator comes between.
@@ -41,11 +47,17 @@ func (v *View) SubmitAll(ctx context.Context, ws []Work) error {
 	case v.Stream != nil:
 		return v.Stream.enqueue(v.Comm, ctx, ws)
 	}
-	return v.Comm.block(ctx, nil, ws)
+	c := v.Comm
+	if err := c.enter(); err != nil {
+		return err
+	}
+	err := c.runAll(ctx, ws)
+	c.turn.leave()
+	return err
 }
 
-// block runs one operation, or several, on the caller's goroutine.
-func (c *Comm) block(ctx context.Context, w *Work, ws []Work) error {
+// enter begins a blocking call; turn.leave ends it.
+func (c *Comm) enter() error {
 	k, ok := c.turn.enter()
 	if !ok {
 		return c.local("collective", fmt.Errorf("a Comm runs one collective at a time (Dup it for more): %w", fault.ErrBusy))
@@ -53,11 +65,7 @@ func (c *Comm) block(ctx context.Context, w *Work, ws []Work) error {
 	if k != nil {
 		<-k.ready // what is queued before it has a deadline
 	}
-	defer c.turn.leave()
-	if w != nil {
-		return c.run(ctx, w)
-	}
-	return c.runAll(ctx, ws)
+	return nil
 }
 
 func (c *Comm) runAll(ctx context.Context, ws []Work) error {
@@ -69,28 +77,30 @@ func (c *Comm) runAll(ctx context.Context, ws []Work) error {
 }
 
 // run does one operation; it is this communicator's turn.
-func (c *Comm) run(ctx context.Context, w *Work) error {
+func (c *Comm) run(ctx context.Context, work *Work) error {
 	if e := c.broken.Load(); e != nil {
 		return e
 	}
 	if c.closing.Load() {
-		return c.local(w.Kind.String(), fault.ErrClosed)
+		return c.local(work.Kind.String(), fault.ErrClosed)
 	}
 	c.seq++
-	c.work = *w
-	w = &c.work
+	c.work = *work // a copy of the communicator's own, so that the caller's stays on its stack
+	w := &c.work
 	err := c.perform(ctx, w)
-	c.note(w)
-	w.SrcBuf.release()
-	w.DstBuf.release()
-	w.Src, w.Dst = Vec{}, Vec{} // do not keep the user's memory alive
+	if w.Acquire != nil {
+		c.note(w) // only now is it known how it went
+		w.SrcBuf.release()
+		w.DstBuf.release()
+	}
+	w.Src.Ptr, w.Dst.Ptr, w.Src.Alloc, w.Dst.Alloc = nil, nil, nil, nil // do not keep the user's memory alive
 	return err
 }
 
 func (c *Comm) perform(ctx context.Context, w *Work) error {
 	bad := w.Err
 	if bad == nil && ctx.Err() != nil {
-		bad = context.Cause(ctx)
+		bad = ended(ctx)
 		ctx = context.WithoutCancel(ctx) // the peers must still be heard out, for Options.Timeout at most
 	}
 	if bad == nil && w.Acquire != nil {
@@ -100,6 +110,9 @@ func (c *Comm) perform(ctx context.Context, w *Work) error {
 		w.Offer(c, w)
 	}
 	c.publish(w, bad)
+	if w.Acquire == nil {
+		c.note(w) // while the peers' descriptors are on their way
+	}
 	if err := c.agree(ctx, w, bad); err != nil {
 		return err
 	}
@@ -112,13 +125,18 @@ func (c *Comm) perform(ctx context.Context, w *Work) error {
 		return nil
 	}
 	if err := w.Run(ctx, c, w); err != nil {
-		var e *fault.Error
-		if !errors.As(err, &e) {
-			e = c.errorf(w.Algorithm, -1, err)
-		}
-		return c.fail(e)
+		return c.failed(err)
 	}
 	return nil
+}
+
+// failed breaks the communicator with what an algorithm returned.
+func (c *Comm) failed(err error) error {
+	var e *fault.Error
+	if !errors.As(err, &e) {
+		e = c.errorf(c.work.Algorithm, -1, err)
+	}
+	return c.fail(e)
 }
 
 // refusals are the sentinels that a refusal carries to the peers.
@@ -142,8 +160,14 @@ func (c *Comm) publish(w *Work, bad error) {
 		d.sig = signature(w.Kind, w.Type, w.Red, w.Root, w.Count)
 		d.src, d.dst = w.SrcBuf.word(), w.DstBuf.word()
 	}
+	if c.seq%progressEvery == 0 {
+		c.Progress(0)
+	}
 	d.seq.Store(c.seq)
 }
+
+// Progress words wrap around after 1<<32 operations, so that reached must not see one that is half of that old.
+const progressEvery = 1 << 20
 
 // agree waits until all ranks have published this operation, and returns an error, the same fact on all of them, if
 // some rank refused or the signatures differ.
@@ -277,7 +301,7 @@ func (c *Comm) Progress(n uint64) { c.me.progress.Store(c.seq<<32 + n) }
 // WaitProgress waits until rank has done n steps of the running operation.
 func (c *Comm) WaitProgress(ctx context.Context, rank int, n uint64, step string) error {
 	p := &c.peers[rank].area.progress
-	if p.Load() >= c.seq<<32+n {
+	if reached(p.Load(), c.seq<<32+n) {
 		return nil
 	}
 	return c.Wait(ctx, p, c.seq<<32+n, rank, step)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -22,10 +23,24 @@ const (
 	sleepAfter    = 5 * time.Millisecond  // then sleep, ever longer
 	longestSleep  = time.Millisecond      //
 	healthEvery   = 20 * time.Millisecond // between looks at the peers' processes
-	reportAfter   = 10 * time.Second      // say once who is missing
 	pollsPerClock = 8                     // polls between looks at the clock while a wait is young
 	gosched       = 4                     // polls between yields to this process' goroutines
 )
+
+// reportAfter is when a wait says once who is missing. A variable for tests.
+var reportAfter = 10 * time.Second
+
+// reached compares words that may wrap around.
+func reached(have, target uint64) bool { return int64(have-target) >= 0 }
+
+// ended is why ctx ended: its error, and its cause if that says more.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
 
 // Wait waits until *w is at least target, for peer to do what step says. It ends early with an error, which breaks the
 // communicator: the peer is lost, the deadline passed, somebody aborted, ctx ended.
@@ -35,7 +50,7 @@ func (c *Comm) Wait(ctx context.Context, w *atomic.Uint64, target uint64, peer i
 		looks = looksCrowded
 	}
 	for i := 0; i < looks; i++ {
-		if w.Load() >= target {
+		if reached(w.Load(), target) {
 			return nil
 		}
 	}
@@ -48,23 +63,23 @@ type waiting struct {
 	peer     int
 	step     string
 	polls    uint
-	start    time.Time
+	start    time.Time     // of the first look at the clock
 	now      time.Duration // since start, as of the last look at the clock
 	health   time.Duration // when to look at the processes next
 	reported bool
 }
 
 func (c *Comm) waitLong(ctx context.Context, w *atomic.Uint64, target uint64, peer int, step string, looks int) error {
-	s := waiting{ctx: ctx, peer: peer, step: step, start: time.Now(), health: healthEvery}
+	s := waiting{ctx: ctx, peer: peer, step: step, health: healthEvery}
 	for {
 		if err := c.poll(&s); err != nil {
-			if w.Load() >= target {
+			if reached(w.Load(), target) {
 				return nil // it came all the same, as the last thing its peer did
 			}
 			return c.fail(err)
 		}
 		for i := 0; i < looks; i++ {
-			if w.Load() >= target {
+			if reached(w.Load(), target) {
 				return nil
 			}
 		}
@@ -95,9 +110,12 @@ func (c *Comm) poll(s *waiting) *fault.Error {
 }
 
 func (c *Comm) pollClock(s *waiting) *fault.Error {
+	if s.start.IsZero() {
+		s.start = time.Now()
+	}
 	s.now = time.Since(s.start)
 	if err := s.ctx.Err(); err != nil {
-		return c.errorf(s.step, s.peer, context.Cause(s.ctx))
+		return c.errorf(s.step, s.peer, ended(s.ctx))
 	}
 	p := &c.peers[s.peer]
 	if p.area.state.Load() == stateClosed {
@@ -148,9 +166,9 @@ func (c *Comm) yield(s *waiting) {
 	switch {
 	case s.now > sleepAfter:
 		time.Sleep(min(s.now/64, longestSleep))
-	case c.inProcess:
+	case c.inProcess && (c.crowded || s.now > yieldAfter):
 		runtime.Gosched()
-	case c.crowded || s.now > yieldAfter:
+	case !c.inProcess && (c.crowded || s.now > yieldAfter):
 		shm.Yield()
 		if s.polls%gosched == 0 {
 			runtime.Gosched()

@@ -1,0 +1,382 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func seed(t *testing.T) uint64 {
+	s := uint64(time.Now().UnixNano())
+	if v := os.Getenv("TEST_SEED"); v != "" {
+		var err error
+		s, err = strconv.ParseUint(v, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("TEST_SEED=%d", s)
+	return s
+}
+
+// small is a Config that takes milliseconds.
+func small(op string) Config {
+	c := Default(op)
+	c.MinBytes, c.MaxBytes, c.StepFactor, c.Iterations, c.Warmup = 1, 5000, 70, 3, 1
+	return c
+}
+
+// measure runs cfg on n goroutine ranks and gives rank 0's report and table.
+func measure(t *testing.T, n int, cfg Config) (rep *Report, table string, err error) {
+	var out bytes.Buffer
+	err = ubcoll.Local(t.Context(), n, ubcoll.Options{Timeout: time.Minute}, func(ctx context.Context, c *ubcoll.Comm) error {
+		mine, err := Run(ctx, c, cfg, Program{Version: "test", Args: []string{"a"}, Threads: n}, &out, nil)
+		if c.Rank() == 0 {
+			rep = mine
+		}
+		return err
+	})
+	return rep, out.String(), err
+}
+
+func TestEveryOperation(t *testing.T) {
+	rng := rand.New(rand.NewPCG(seed(t), 0))
+	for _, name := range Names() {
+		for _, n := range []int{1, 2, 3, 5} {
+			for _, buffers := range []int{GoSlices, Registered} {
+				cfg := small(name)
+				cfg.Buffers, cfg.Root, cfg.Checks, cfg.Seed = buffers, -1, 2, rng.Uint64()>>32
+				cfg.Types = []dtype.Type{dtype.All()[rng.IntN(len(dtype.All()))]}
+				cfg.Reductions = []ubcoll.Op{[]ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg}[rng.IntN(5)]}
+				t.Run(fmt.Sprintf("%s/%d/%d/%v/%v", name, n, buffers, cfg.Types[0], cfg.Reductions[0]), func(t *testing.T) {
+					rep, _, err := measure(t, n, cfg)
+					require.NoError(t, err)
+					op, roots := operationOf(name), 1
+					if op.rooted {
+						roots = n
+					}
+					rows := 3 * roots // of 1, 70 and 4900 bytes
+					if name == barrier {
+						rows = 1
+					}
+					require.Len(t, rep.Results, rows)
+					require.Equal(t, Bounds{0, true}, rep.Wrong)
+					for _, r := range rep.Results {
+						require.Equal(t, op.apart, r.In == nil)
+						require.Equal(t, name == barrier, r.Out.Wrong == nil)
+						require.Equal(t, 3, r.Out.Spread.Calls)
+						require.LessOrEqual(t, r.Size, 4900)
+						if n > 1 && name != barrier && r.Size > 0 {
+							direct := r.Out.Source + r.Out.Destination
+							require.NotEmpty(t, direct)
+							require.NotEmpty(t, r.Out.Algorithm)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// An operation that goes wrong has to be noticed in both variants, or the checks are worth nothing.
+func TestChecksNotice(t *testing.T) {
+	for i := range operations {
+		op := operations[i]
+		if op.name == barrier {
+			continue
+		}
+		for _, fault := range []struct {
+			name string
+			run  func(ctx context.Context, c *ubcoll.Comm, a *args, k *task) error
+		}{
+			{"does nothing", func(context.Context, *ubcoll.Comm, *args, *task) error { return nil }},
+			{"spoils one element", func(ctx context.Context, c *ubcoll.Comm, a *args, k *task) error {
+				err := op.run(ctx, c, a)
+				if c.Rank() == c.Size()-1 && len(k.dst) > 0 {
+					k.dst[len(k.dst)-1] ^= 0x40
+				}
+				return err
+			}},
+			{"writes to its source", func(ctx context.Context, c *ubcoll.Comm, a *args, k *task) error {
+				err := op.run(ctx, c, a)
+				if c.Rank() == a.root && len(k.src) > 0 && !k.inPlace {
+					k.src[0] ^= 0x40
+				}
+				return err
+			}},
+		} {
+			t.Run(op.name+"/"+fault.name, func(t *testing.T) {
+				const n, count = 3, 99
+				var mu sync.Mutex
+				wrong := map[bool]int{}
+				err := ubcoll.Local(t.Context(), n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+					a, err := newMemory(c, Registered, 4*count)
+					if err != nil {
+						return err
+					}
+					b, err := newMemory(c, Registered, 4*count)
+					if err != nil {
+						return err
+					}
+					cfg := small(op.name)
+					for _, inPlace := range []bool{false, true} {
+						if inPlace && op.apart {
+							continue
+						}
+						bad := op
+						const root = n - 1
+						k := newTask(c, &cfg, &bad, op.shape(place{n, c.Rank(), root}, count), dtype.Float32, ubcoll.Sum, root, a, b,
+							inPlace)
+						bad.run = func(ctx context.Context, c *ubcoll.Comm, a *args) error { return fault.run(ctx, c, a, k) }
+						w, err := k.check(ctx, 1)
+						if err != nil {
+							return err
+						}
+						mu.Lock()
+						wrong[inPlace] += w
+						mu.Unlock()
+					}
+					return nil
+				})
+				require.NoError(t, err)
+				lastHasOutput := op.name != "broadcast" // whose last rank is the root here
+				switch {
+				case fault.name == "writes to its source":
+					require.Equal(t, op.name != "all_to_all", wrong[false] > 0)
+				case fault.name == "does nothing" || lastHasOutput:
+					require.Positive(t, wrong[false])
+					require.Equal(t, !op.apart, wrong[true] > 0)
+				}
+				if fault.name == "spoils one element" && lastHasOutput {
+					require.Equal(t, 1, wrong[false])
+				}
+			})
+		}
+	}
+}
+
+func TestShapes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		op := &operations[rapid.IntRange(0, len(operations)-1).Draw(t, "op")]
+		n := rapid.IntRange(1, 9).Draw(t, "ranks")
+		root, count := rapid.IntRange(0, n-1).Draw(t, "root"), rapid.IntRange(0, 500).Draw(t, "count")
+		var all []shape
+		for r := range n {
+			all = append(all, op.shape(place{n, r, root}, count))
+		}
+		for r, s := range all {
+			require.Equal(t, all[0].size, s.size)
+			require.Equal(t, all[0].param, s.param)
+			require.LessOrEqual(t, s.size, count)
+			require.Less(t, count-s.size, n, "no more is left out than does not divide")
+			for _, p := range []span{s.src, s.dst} {
+				require.LessOrEqual(t, p.at+p.n, s.size, "in place, both lie in one buffer")
+			}
+			covered := 0
+			for _, p := range s.want {
+				require.Equal(t, covered, p.at)
+				covered += p.n
+				if p.rank != reduced && !op.single {
+					require.LessOrEqual(t, p.first+p.n, all[p.rank].src.n)
+				}
+			}
+			if !op.single {
+				require.Equal(t, s.dst.n, covered, "every element is checked")
+			}
+			for to, k := range s.sends {
+				require.Equal(t, k, all[to].recvs[r])
+			}
+		}
+	})
+}
+
+func TestUnevenAllToAllV(t *testing.T) {
+	for n := 2; n < 8; n++ {
+		s := allToAllV(place{n, 0, 0}, 1000)
+		require.NotEqual(t, s.sends[0], s.sends[1], "%d ranks", n)
+	}
+}
+
+func TestModes(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*Config)
+		rows   int
+		check  func(t *testing.T, r *Report)
+	}{
+		{"sizes by steps", func(c *Config) { c.MinBytes, c.MaxBytes, c.StepFactor, c.StepBytes = 8, 24, 1, 8 }, 3, nil},
+		{"two cycles", func(c *Config) { c.Cycles = 2 }, 6, nil},
+		{"all types and reductions", func(c *Config) {
+			c.MinBytes, c.Types, c.Reductions = 5000, dtype.All(), []ubcoll.Op{ubcoll.Sum, ubcoll.Max}
+		}, 2 * len(dtype.All()), nil},
+		{"loop", func(c *Config) { c.Loop = true }, 3, func(t *testing.T, r *Report) {
+			require.Equal(t, "loop", r.Config.Protocol)
+			require.Nil(t, r.Results[0].Out.Spread)
+			require.Positive(t, r.Results[0].Out.Time)
+		}},
+		{"groups", func(c *Config) { c.Aggregate = 4 }, 3, nil},
+		{"unchecked", func(c *Config) { c.Checks = 0 }, 3, func(t *testing.T, r *Report) {
+			require.Nil(t, r.Results[0].Out.Wrong)
+		}},
+		{"skipped", func(c *Config) { c.Skip = 2 }, 3, func(t *testing.T, r *Report) {
+			require.Equal(t, 1, r.Results[0].Out.Spread.Calls)
+		}},
+		{"rank 0's times", func(c *Config) { c.Average = FromRank0 }, 3, nil},
+		{"cache", func(c *Config) { c.Cache = true }, 3, func(t *testing.T, r *Report) {
+			require.Positive(t, r.Setup.Alloc)
+			require.Positive(t, r.Cache.HitP50)
+			require.Equal(t, churns, r.Cache.Churn.Calls)
+			require.Equal(t, churns, r.Cache.Again.Calls)
+			require.Positive(t, r.Cache.Hits)
+			require.Positive(t, r.Results[1].Out.Hits)
+			require.Zero(t, r.Results[1].Out.Misses, "registered once over the whole length")
+		}},
+		{"cache with Go slices", func(c *Config) { c.Cache, c.Buffers = true, GoSlices }, 3, func(t *testing.T, r *Report) {
+			require.Nil(t, r.Setup)
+			require.Zero(t, r.Cache.HitP50)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := small("all_reduce")
+			c.change(&cfg)
+			rep, table, err := measure(t, 2, cfg)
+			require.NoError(t, err)
+			require.Len(t, rep.Results, c.rows)
+			rows, _ := scrape(t, table, cfg.PerCall)
+			require.Len(t, rows, c.rows)
+			if c.check != nil {
+				c.check(t, rep)
+			}
+		})
+	}
+}
+
+func TestCombine(t *testing.T) {
+	for how, want := range map[int]float64{FromRank0: 1, Mean: 2, Min: 1, Max: 3} {
+		err := ubcoll.Local(t.Context(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+			v := []float64{float64(c.Rank() + 1), 7}
+			err := combine(ctx, c, v, how)
+			if err == nil && (v[0] != want || v[1] != 7) {
+				return fmt.Errorf("rank %d has %v, not %v", c.Rank(), v, want)
+			}
+			return err
+		})
+		require.NoError(t, err)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	cfg := small("all_reduce")
+	cfg.MinBusBW = 1e9
+	rep, table, err := measure(t, 2, cfg)
+	require.ErrorIs(t, err, ErrFailed)
+	require.ErrorContains(t, err, "less than 1e+09")
+	require.False(t, *rep.Average.OK)
+	require.Regexp(t, `(?m)^# Avg bus bandwidth    : [0-9.e-]+ FAILED$`, table)
+
+	cfg.MinBusBW = 1e-9
+	rep, _, err = measure(t, 2, cfg)
+	require.NoError(t, err)
+	require.True(t, *rep.Average.OK)
+}
+
+func TestInterrupted(t *testing.T) {
+	cfg := small("all_reduce")
+	cfg.Cycles = 0
+	var rep *Report
+	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		defer cancel()
+		mine, err := Run(ctx, c, cfg, Program{}, new(bytes.Buffer), nil)
+		if c.Rank() == 0 {
+			rep = mine
+		}
+		return err
+	})
+	require.Error(t, err)
+	require.NotEmpty(t, rep.Results, "what was measured is not lost")
+	require.Len(t, rep.Errors, 1)
+}
+
+func TestValidate(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*Config)
+		want   string
+	}{
+		{"operation", func(c *Config) { c.Op = "allreduce" }, `unknown operation "allreduce"`},
+		{"sizes", func(c *Config) { c.MinBytes, c.MaxBytes = 8, 4 }, "sizes from 8 to 4 bytes"},
+		{"factor", func(c *Config) { c.StepFactor = 0 }, "step factor 0"},
+		{"step", func(c *Config) { c.StepBytes = 0 }, "step of 0 bytes"},
+		{"endless", func(c *Config) { c.MinBytes, c.StepFactor = 0, 2 }, "never gets beyond size 0"},
+		{"iterations", func(c *Config) { c.Iterations = -1 }, "-1 iterations"},
+		{"skip", func(c *Config) { c.Iterations, c.Skip = 5, 5 }, "5 calls to skip of 5"},
+		{"skip by size", func(c *Config) { c.Skip = 20 }, "20 calls to skip of 20"},
+		{"loop with spread", func(c *Config) { c.Loop, c.PerCall = true, true }, "no times of single calls"},
+		{"buffers", func(c *Config) { c.Buffers = 3 }, "buffers of kind 3"},
+		{"average", func(c *Config) { c.Average = -1 }, "average of kind -1"},
+		{"root", func(c *Config) { c.Root = -2 }, "root -2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := Default("all_reduce")
+			require.NoError(t, cfg.Validate())
+			c.change(&cfg)
+			err := cfg.Validate()
+			require.ErrorIs(t, err, ubcoll.ErrArgument)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+	cfg := Default("all_reduce")
+	cfg.Buffers = Symmetric
+	require.ErrorIs(t, cfg.Validate(), hw.ErrNotSupported)
+	cfg = Default("broadcast")
+	cfg.Root = 2
+	_, _, err := measure(t, 2, cfg)
+	require.ErrorContains(t, err, "root 2 of 2 ranks")
+}
+
+func TestSpread(t *testing.T) {
+	us := make([]float64, 200)
+	for i := range us {
+		us[i] = float64(200 - i) // 1 to 200, not in order
+	}
+	require.Equal(t, Spread{Calls: 200, Min: 1, Median: 100, Mean: 100.5, P95: 190, P99: 198, Max: 200}, func() Spread {
+		s := spread(us)
+		require.InDelta(t, 57.73, s.StdDev, 0.01)
+		require.InDelta(t, 57.45, s.CV, 0.01)
+		s.StdDev, s.CV = 0, 0
+		return s
+	}())
+	require.Equal(t, 5.0, spread([]float64{5}).P99)
+}
+
+func TestHeartbeat(t *testing.T) {
+	var out, progress strings.Builder
+	x := &text{w: &out, progress: &progress, cfg: &Config{}}
+	x.heartbeat("size %d", 1)
+	x.heartbeat("ab")
+	x.printf("row\n")
+	require.Equal(t, "size 1\r      \rab\r  \r", progress.String())
+	require.Equal(t, "row\n", out.String())
+}
+
+func TestClockCost(t *testing.T) {
+	d := clockCost()
+	require.GreaterOrEqual(t, d, time.Duration(0))
+	require.Less(t, d, 100*time.Microsecond)
+}

@@ -1,0 +1,40 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// ReportAfter shortens the time after which a wait is reported, and returns what restores it.
+func ReportAfter(d time.Duration) (restore func()) {
+	old := reportAfter
+	reportAfter = d
+	return func() { reportAfter = old }
+}
+
+// Refusals are the sentinels that a refusal carries to the peers.
+var Refusals = refusals
+
+// ForgeSource makes this rank's descriptor of the running operation name l as its source.
+func (c *Comm) ForgeSource(l mem.Location) {
+	c.me.desc[c.seq&1].src = bufWord{arena: l.Arena, slot: l.Slot, generation: l.Generation, offset: l.Offset}
+}
+
+// ForgeLost writes v where this rank says why its communicator broke.
+func (c *Comm) ForgeLost(v uint64) { c.me.lost.Store(v) }
+
+// ForgeRefusal makes this rank's refusal n bytes long, whatever there is room for, and its code what it never is.
+func (c *Comm) ForgeRefusal(n, code uint64) {
+	slot := (c.seq + 1) & 1 // the next operation's
+	c.me.refusals[slot].n = n
+	c.me.desc[slot].refusal = code
+	c.me.desc[slot].sig = signature(KindRefused, 0, 0, 0, 0)
+	c.me.desc[slot].seq.Store(c.seq + 1)
+}
+
+// Skip is as if n operations had been done.
+func (c *Comm) Skip(n uint64) { c.seq += n }
+
+// Area is where this rank's control area is.
+func (c *Comm) Area() mem.Location { return c.area.At }
