@@ -17,7 +17,7 @@ type call struct {
 	size  int // of an element
 }
 
-func begin(ctx context.Context, c *engine.Comm, w *engine.Work) call {
+func newCall(ctx context.Context, c *engine.Comm, w *engine.Work) call {
 	return call{ctx: ctx, c: c, w: w, n: c.Size(), me: c.Rank(), size: w.Type.Size()}
 }
 

@@ -22,10 +22,13 @@ import (
 // (queued on a view made by On); allowed in groups and in capture. Source: MPI_Allreduce (MPI-4.1, 6.9.6),
 // ncclAllReduce.
 func AllReduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op) error {
-	w := reduction(engine.KindAllReduce, dst, src, op, 0)
+	w, err := begin(c, engine.KindAllReduce, dst, src, op, 0)
+	if err != nil {
+		return err
+	}
 	w.Count = w.Src.Len
-	w.Err = check(&w, w.Count, w.Count, 0)
-	return submit(ctx, c, &w)
+	w.Err = check(w, w.Count, w.Count, 0)
+	return end(ctx, c, w)
 }
 
 // ReduceScatter combines src of all ranks element by element with op and leaves slice r of the result in dst of rank r:
@@ -33,120 +36,148 @@ func AllReduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubco
 // view made by On); allowed in groups and in capture. Source: MPI_Reduce_scatter_block (MPI-4.1, 6.10.1),
 // ncclReduceScatter.
 func ReduceScatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op) error {
-	w := reduction(engine.KindReduceScatter, dst, src, op, 0)
+	w, err := begin(c, engine.KindReduceScatter, dst, src, op, 0)
+	if err != nil {
+		return err
+	}
 	w.Count = w.Dst.Len
-	w.Err = check(&w, w.Count, w.Count*c.Size(), -c.Rank()*w.Dst.Bytes())
-	return submit(ctx, c, &w)
+	w.Err = check(w, w.Count, w.Count*c.Size(), -c.Rank()*w.Dst.Bytes())
+	return end(ctx, c, w)
 }
 
 // Reduce combines src of all ranks element by element with op and leaves the result in dst of root; the other ranks'
 // dst is not used and may be the zero Vec. In place when root's dst is its src. Collective and blocking (queued on a
 // view made by On); allowed in groups and in capture. Source: MPI_Reduce (MPI-4.1, 6.9.1), ncclReduce.
 func Reduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op, root int) error {
-	w := reduction(engine.KindReduce, dst, src, op, root)
+	w, err := begin(c, engine.KindReduce, dst, src, op, root)
+	if err != nil {
+		return err
+	}
 	w.Count = w.Src.Len
 	if c.Rank() != root {
 		w.Dst = engine.Vec{Type: w.Type}
-		w.Err = check(&w, 0, w.Count, 0)
+		w.Err = check(w, 0, w.Count, 0)
 	} else {
-		w.Err = check(&w, w.Count, w.Count, 0)
+		w.Err = check(w, w.Count, w.Count, 0)
 	}
-	return submit(ctx, c, &w)
+	return end(ctx, c, w)
 }
 
 // AllGather leaves src of rank r in slice r of dst, on every rank: dst is Size times as long as src. In place when src
 // is this rank's slice of dst. Collective and blocking (queued on a view made by On); allowed in groups and in capture.
 // Source: MPI_Allgather (MPI-4.1, 6.7), ncclAllGather.
 func AllGather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
-	w := transfer(engine.KindAllGather, dst, src, 0)
+	w, err := begin(c, engine.KindAllGather, dst, src, ubcoll.Op{}, 0)
+	if err != nil {
+		return err
+	}
 	w.Count = w.Src.Len
-	w.Err = check(&w, w.Count*c.Size(), w.Count, c.Rank()*w.Src.Bytes())
-	return submit(ctx, c, &w)
+	w.Err = check(w, w.Count*c.Size(), w.Count, c.Rank()*w.Src.Bytes())
+	return end(ctx, c, w)
 }
 
 // Broadcast leaves buf of root in buf of every rank. Collective and blocking (queued on a view made by On); allowed in
 // groups and in capture. Source: MPI_Bcast (MPI-4.1, 6.4), ncclBroadcast.
 func Broadcast(ctx context.Context, c *ubcoll.Comm, buf ubcoll.Vec, root int) error {
-	w := transfer(engine.KindBroadcast, buf, buf, root)
+	w, err := begin(c, engine.KindBroadcast, buf, buf, ubcoll.Op{}, root)
+	if err != nil {
+		return err
+	}
 	w.Count = buf.Len()
-	w.Err = check(&w, w.Count, w.Count, 0)
+	w.Err = check(w, w.Count, w.Count, 0)
 	if c.Rank() == root {
 		w.Dst = engine.Vec{Type: w.Type}
 	} else {
 		w.Src = engine.Vec{Type: w.Type}
 	}
-	return submit(ctx, c, &w)
+	return end(ctx, c, w)
 }
 
 // Gather leaves src of rank r in slice r of root's dst, which is Size times as long as src; the other ranks' dst is not
 // used and may be the zero Vec. In place when root's src is its slice of dst. Collective and blocking (queued on a view
 // made by On); allowed in groups and in capture. Source: MPI_Gather (MPI-4.1, 6.5), nccl-tests' gather.
 func Gather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int) error {
-	w := transfer(engine.KindGather, dst, src, root)
+	w, err := begin(c, engine.KindGather, dst, src, ubcoll.Op{}, root)
+	if err != nil {
+		return err
+	}
 	w.Count = w.Src.Len
 	if c.Rank() != root {
 		w.Dst = engine.Vec{Type: w.Type}
-		w.Err = check(&w, 0, w.Count, 0)
+		w.Err = check(w, 0, w.Count, 0)
 	} else {
-		w.Err = check(&w, w.Count*c.Size(), w.Count, root*w.Src.Bytes())
+		w.Err = check(w, w.Count*c.Size(), w.Count, root*w.Src.Bytes())
 	}
-	return submit(ctx, c, &w)
+	return end(ctx, c, w)
 }
 
 // Scatter leaves slice r of root's src in dst of rank r: root's src is Size times as long as dst; the other ranks' src
 // is not used and may be the zero Vec. In place when root's dst is its slice of src. Collective and blocking (queued on
 // a view made by On); allowed in groups and in capture. Source: MPI_Scatter (MPI-4.1, 6.6), nccl-tests' scatter.
 func Scatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int) error {
-	w := transfer(engine.KindScatter, dst, src, root)
+	w, err := begin(c, engine.KindScatter, dst, src, ubcoll.Op{}, root)
+	if err != nil {
+		return err
+	}
 	w.Type, w.Count = dst.Type(), w.Dst.Len
 	if c.Rank() != root {
 		w.Src = engine.Vec{Type: w.Type}
-		w.Err = check(&w, w.Count, 0, 0)
+		w.Err = check(w, w.Count, 0, 0)
 	} else {
-		w.Err = check(&w, w.Count, w.Count*c.Size(), -root*w.Dst.Bytes())
+		w.Err = check(w, w.Count, w.Count*c.Size(), -root*w.Dst.Bytes())
 	}
-	return submit(ctx, c, &w)
+	return end(ctx, c, w)
 }
 
 // AllToAll leaves slice d of rank s's src in slice s of rank d's dst; dst and src have the same length, a multiple of
 // Size. Not in place. Collective and blocking (queued on a view made by On); allowed in groups and in capture. Source:
 // MPI_Alltoall (MPI-4.1, 6.8), nccl-tests' alltoall.
 func AllToAll(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
-	w := transfer(engine.KindAllToAll, dst, src, 0)
+	w, err := begin(c, engine.KindAllToAll, dst, src, ubcoll.Op{}, 0)
+	if err != nil {
+		return err
+	}
 	w.Count = w.Src.Len / c.Size()
-	w.Err = check(&w, w.Src.Len, w.Src.Len, notInPlace)
+	w.Err = check(w, w.Src.Len, w.Src.Len, notInPlace)
 	if w.Err == nil && w.Src.Len%c.Size() != 0 {
 		w.Err = fmt.Errorf("%d elements for %d ranks do not come out even: %w", w.Src.Len, c.Size(), fault.ErrArgument)
 	}
-	return submit(ctx, c, &w)
+	return end(ctx, c, w)
 }
 
 // Barrier returns when all ranks have called it. Collective and blocking (queued on a view made by On); allowed in
 // groups and in capture. Source: MPI_Barrier (MPI-4.1, 6.3).
 func Barrier(ctx context.Context, c *ubcoll.Comm) error {
-	return c.Engine().Submit(ctx, &engine.Work{Kind: engine.KindBarrier, Algorithm: "descriptors"})
-}
-
-func reduction(k engine.Kind, dst, src ubcoll.Vec, op ubcoll.Op, root int) engine.Work {
-	o := op.Engine()
-	w := transfer(k, dst, src, root)
-	w.Red, w.Factor = o.Red, o.Factor
-	return w
-}
-
-func transfer(k engine.Kind, dst, src ubcoll.Vec, root int) engine.Work {
-	return engine.Work{Kind: k, Type: src.Type(), Root: root, Src: src.Engine(), Dst: dst.Engine()}
-}
-
-func submit(ctx context.Context, c *ubcoll.Comm, w *engine.Work) error {
 	v := c.Engine()
-	if w.Err == nil && (w.Root < 0 || w.Root >= c.Size()) {
+	w, err := v.Begin()
+	if err != nil {
+		return err
+	}
+	w.Kind, w.Path = engine.KindBarrier, &barrierPath
+	return v.End(ctx, w)
+}
+
+// begin starts to describe an operation; end has it done.
+func begin(c *ubcoll.Comm, k engine.Kind, dst, src ubcoll.Vec, op ubcoll.Op, root int) (*engine.Work, error) {
+	w, err := c.Engine().Begin()
+	if err != nil {
+		return nil, err
+	}
+	o := op.Engine()
+	w.Kind, w.Type, w.Root, w.Red, w.Factor = k, src.Type(), root, o.Red, o.Factor
+	w.Src, w.Dst = src.Engine(), dst.Engine()
+	return w, nil
+}
+
+func end(ctx context.Context, c *ubcoll.Comm, w *engine.Work) error {
+	v := c.Engine()
+	if w.Err == nil && uint(w.Root) >= uint(c.Size()) {
 		w.Err = fmt.Errorf("root %d of %d ranks: %w", w.Root, c.Size(), fault.ErrArgument)
 	}
 	if w.Err == nil {
 		plan(v.Comm, w)
 	}
-	return v.Submit(ctx, w)
+	return v.End(ctx, w)
 }
 
 // notInPlace is no distance between buffers that check accepts.

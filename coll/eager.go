@@ -39,7 +39,7 @@ func runEager(ctx context.Context, c *engine.Comm, w *engine.Work) error {
 	if w.Dst.Ptr == nil || w.Count == 0 {
 		return nil
 	}
-	k := begin(ctx, c, w)
+	k := newCall(ctx, c, w)
 	bytes := w.Count * k.size
 	switch w.Kind {
 	case engine.KindAllReduce, engine.KindReduce, engine.KindReduceScatter:

@@ -28,7 +28,7 @@ const (
 )
 
 func runMove(ctx context.Context, c *engine.Comm, w *engine.Work) error {
-	m := move{call: begin(ctx, c, w), stage: !w.SrcBuf.Direct(), parts: 1}
+	m := move{call: newCall(ctx, c, w), stage: !w.SrcBuf.Direct(), parts: 1}
 	switch w.Kind {
 	case engine.KindScatter, engine.KindAllToAll, engine.KindScatterV, engine.KindAllToAllV:
 		m.parts = m.n

@@ -17,31 +17,36 @@ const (
 	push
 )
 
+// The paths.
+var (
+	alonePath   = engine.Path{Name: "copy", Run: runAlone}
+	barrierPath = engine.Path{Name: "descriptors"}
+	eagerPath   = engine.Path{Name: "eager", Offer: offerEager, Run: runEager}
+	ringPath    = engine.Path{Name: "ring", Acquire: acquire, Run: runRing}
+	reducePath  = engine.Path{Name: "two-shot", Acquire: acquire, Run: runReduce}
+	movePath    = engine.Path{Name: "pull", Acquire: acquire, Run: runMove}
+	vectorPath  = engine.Path{Name: "pull", Acquire: acquire, Offer: offerRows, Check: checkRows, Run: runMove}
+)
+
 // plan chooses how a collective travels: a pure function of what all ranks agree on, so that all choose alike.
 func plan(c *engine.Comm, w *engine.Work) {
 	switch {
 	case c.Size() == 1:
-		w.Algorithm, w.Run = "copy", runAlone
-		return
+		w.Path = &alonePath
 	case isVector(w.Kind):
+		w.Path = &vectorPath
 		if c.Size() > maxVectorRanks {
 			w.Err = fmt.Errorf("%v of %d ranks, more than %d: %w", w.Kind, c.Size(), maxVectorRanks, fault.ErrLimit)
 		}
-		w.Acquire, w.Offer, w.Check, w.Run, w.Algorithm = acquire, offerRows, checkRows, runMove, "pull"
-		return
 	case w.Kind == engine.KindAllReduce && c.Options().Algorithm == "ring" && w.Red != engine.PreMulSum:
-		w.Acquire, w.Run, w.Algorithm = acquire, ringAllReduce, "ring"
-		return
+		w.Path = &ringPath
 	case eagerBytes(c, w) <= eagerLimit:
-		w.Offer, w.Run, w.Algorithm = offerEager, runEager, "eager"
+		w.Path = &eagerPath
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with the descriptor", "its own rank alone writes it"
-		return
-	}
-	w.Acquire = acquire
-	if isReduction(w.Kind) {
-		w.Run, w.Algorithm = runReduce, "two-shot"
-	} else {
-		w.Run, w.Algorithm = runMove, "pull"
+	case isReduction(w.Kind):
+		w.Path = &reducePath
+	default:
+		w.Path = &movePath
 	}
 }
 

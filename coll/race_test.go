@@ -21,7 +21,7 @@ func TestMissingWaitIsCaught(t *testing.T) {
 	}
 	if os.Getenv("COLL_TEST_NO_WAIT") != "" {
 		coll.SkipWait()
-		err := ubcoll.Local(context.Background(), 4, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		err := ubcoll.Local(context.Background(), 4, ubcoll.Options{Algorithm: "ring"}, func(ctx context.Context, c *ubcoll.Comm) error {
 			b, err := ubcoll.Alloc[float32](c, ubcoll.Host, 100000)
 			if err != nil {
 				return err
@@ -41,5 +41,5 @@ func TestMissingWaitIsCaught(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	require.Error(t, err, "%s", out)
 	require.Contains(t, string(out), "WARNING: DATA RACE")
-	require.Contains(t, string(out), "ringAllReduce")
+	require.Contains(t, string(out), "runRing")
 }

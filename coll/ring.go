@@ -50,7 +50,7 @@ type ring struct {
 	cursor uint64 // items done
 }
 
-func ringAllReduce(ctx context.Context, c *engine.Comm, w *engine.Work) error {
+func runRing(ctx context.Context, c *engine.Comm, w *engine.Work) error {
 	if w.Count == 0 {
 		return nil
 	}

@@ -13,7 +13,7 @@ func runReduce(ctx context.Context, c *engine.Comm, w *engine.Work) error {
 	if w.Count == 0 {
 		return nil
 	}
-	k := begin(ctx, c, w)
+	k := newCall(ctx, c, w)
 	srcBytes, dstBytes := w.Count*k.size, w.Count*k.size
 	if w.Kind == engine.KindReduceScatter {
 		srcBytes *= k.n

@@ -15,13 +15,16 @@ import (
 // view made by On); allowed in groups and in capture. The caller leaves counts alone until it is done. Source:
 // MPI_Allgatherv (MPI-4.1, 6.7).
 func AllGatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []int, src ubcoll.Vec) error {
-	w := transfer(engine.KindAllGatherV, dst, src, 0)
+	w, err := begin(c, engine.KindAllGatherV, dst, src, ubcoll.Op{}, 0)
+	if err != nil {
+		return err
+	}
 	w.RecvCounts = counts
 	total, mine, before, err := sumCounts(counts, c, "counts")
 	if w.Err = err; err == nil {
-		w.Err = check(&w, total, mine, before*w.Type.Size())
+		w.Err = check(w, total, mine, before*w.Type.Size())
 	}
-	return submit(ctx, c, &w)
+	return end(ctx, c, w)
 }
 
 // GatherV is Gather with lengths that differ: counts[r] elements come from rank r, one after the other in root's dst.
@@ -29,18 +32,21 @@ func AllGatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []in
 // a view made by On); allowed in groups and in capture. The caller leaves counts alone until it is done. Source:
 // MPI_Gatherv (MPI-4.1, 6.5).
 func GatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []int, src ubcoll.Vec, root int) error {
-	w := transfer(engine.KindGatherV, dst, src, root)
+	w, err := begin(c, engine.KindGatherV, dst, src, ubcoll.Op{}, root)
+	if err != nil {
+		return err
+	}
 	if c.Rank() != root {
 		w.Dst = engine.Vec{Type: w.Type}
-		w.Err = check(&w, 0, w.Src.Len, 0)
-		return submit(ctx, c, &w)
+		w.Err = check(w, 0, w.Src.Len, 0)
+		return end(ctx, c, w)
 	}
 	w.RecvCounts = counts
 	total, mine, before, err := sumCounts(counts, c, "counts")
 	if w.Err = err; err == nil {
-		w.Err = check(&w, total, mine, before*w.Type.Size())
+		w.Err = check(w, total, mine, before*w.Type.Size())
 	}
-	return submit(ctx, c, &w)
+	return end(ctx, c, w)
 }
 
 // ScatterV is Scatter with lengths that differ: counts[r] elements go to rank r, one after the other in root's src.
@@ -48,19 +54,22 @@ func GatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []int, 
 // a view made by On); allowed in groups and in capture. The caller leaves counts alone until it is done. Source:
 // MPI_Scatterv (MPI-4.1, 6.6).
 func ScatterV(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, counts []int, root int) error {
-	w := transfer(engine.KindScatterV, dst, src, root)
+	w, err := begin(c, engine.KindScatterV, dst, src, ubcoll.Op{}, root)
+	if err != nil {
+		return err
+	}
 	w.Type = dst.Type()
 	if c.Rank() != root {
 		w.Src = engine.Vec{Type: w.Type}
-		w.Err = check(&w, w.Dst.Len, 0, 0)
-		return submit(ctx, c, &w)
+		w.Err = check(w, w.Dst.Len, 0, 0)
+		return end(ctx, c, w)
 	}
 	w.SendCounts = counts
 	total, mine, before, err := sumCounts(counts, c, "counts")
 	if w.Err = err; err == nil {
-		w.Err = check(&w, mine, total, -before*w.Type.Size())
+		w.Err = check(w, mine, total, -before*w.Type.Size())
 	}
-	return submit(ctx, c, &w)
+	return end(ctx, c, w)
 }
 
 // AllToAllV is AllToAll with lengths that differ: sendCounts[d] elements go to rank d, one after the other in src, and
@@ -68,16 +77,19 @@ func ScatterV(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, counts [
 // in place. Collective and blocking (queued on a view made by On); allowed in groups and in capture. The caller leaves
 // the counts alone until it is done. Source: MPI_Alltoallv (MPI-4.1, 6.8), nccl-tests' alltoallv.
 func AllToAllV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, recvCounts []int, src ubcoll.Vec, sendCounts []int) error {
-	w := transfer(engine.KindAllToAllV, dst, src, 0)
+	w, err := begin(c, engine.KindAllToAllV, dst, src, ubcoll.Op{}, 0)
+	if err != nil {
+		return err
+	}
 	w.SendCounts, w.RecvCounts = sendCounts, recvCounts
 	recv, _, _, err := sumCounts(recvCounts, c, "recvCounts")
 	if w.Err = err; err == nil {
 		var send int
 		if send, _, _, w.Err = sumCounts(sendCounts, c, "sendCounts"); w.Err == nil {
-			w.Err = check(&w, recv, send, notInPlace)
+			w.Err = check(w, recv, send, notInPlace)
 		}
 	}
-	return submit(ctx, c, &w)
+	return end(ctx, c, w)
 }
 
 // sumCounts checks a vector of counts: their sum, this rank's, and the sum of those before it.

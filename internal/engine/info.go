@@ -54,13 +54,16 @@ type Stats struct {
 }
 
 // note keeps what LastOp and Stats tell. Every call passes here, so it is brief: one lock, no conversion.
-func (c *Comm) note(w *Work) {
+func (c *Comm) note(w *Work, algorithm string) {
+	if w.Algorithm != "" {
+		algorithm = w.Algorithm
+	}
 	n := max(w.Src.Bytes(), w.Dst.Bytes())
 	c.infoM.Lock()
 	c.ops++
 	c.bytes += uint64(n)
 	i := &c.last
-	i.kind, i.Seq, i.Algorithm, i.Bytes = w.Kind, c.seq, w.Algorithm, n
+	i.kind, i.Seq, i.Algorithm, i.Bytes = w.Kind, c.seq, algorithm, n
 	i.Src = BufferInfo{Used: w.Src.Ptr != nil, Direct: w.SrcBuf.Claim != nil, Why: w.SrcBuf.Why}
 	i.Dst = BufferInfo{Used: w.Dst.Ptr != nil, Direct: w.DstBuf.Claim != nil, Why: w.DstBuf.Why}
 	if i.Src.Used && !i.Src.Direct {

@@ -17,20 +17,28 @@ type View struct {
 	Recorder Recorder
 }
 
-// Submit runs w, queues it on the view's stream, or hands it to the view's recorder. It does not keep w.
-func (v *View) Submit(ctx context.Context, w *Work) error {
+// Begin gives the caller an empty Work to fill and to pass to End. On a plain view it is the communicator's own, and it
+// is the caller's turn from here on: a call costs no allocation and no copy.
+func (v *View) Begin() (*Work, error) {
+	if v.Recorder != nil || v.Stream != nil {
+		return new(Work), nil
+	}
+	if err := v.Comm.enter(); err != nil {
+		return nil, err
+	}
+	return &v.Comm.work, nil
+}
+
+// End runs w, queues it on the view's stream, or hands it to the view's recorder.
+func (v *View) End(ctx context.Context, w *Work) error {
 	switch {
 	case v.Recorder != nil:
 		return v.Recorder.Record(v.Comm, *w)
 	case v.Stream != nil:
 		return v.Stream.enqueue(v.Comm, ctx, []Work{*w})
 	}
-	c := v.Comm
-	if err := c.enter(); err != nil {
-		return err
-	}
-	err := c.run(ctx, w)
-	c.turn.leave()
+	err := v.Comm.run(ctx)
+	v.Comm.turn.leave()
 	return err
 }
 
@@ -71,70 +79,78 @@ func (c *Comm) enter() error {
 func (c *Comm) runAll(ctx context.Context, ws []Work) error {
 	var errs []error
 	for i := range ws {
-		errs = append(errs, c.run(ctx, &ws[i]))
+		c.work = ws[i]
+		errs = append(errs, c.run(ctx))
 	}
 	return errors.Join(errs...)
 }
 
-// run does one operation; it is this communicator's turn.
-func (c *Comm) run(ctx context.Context, work *Work) error {
-	if e := c.broken.Load(); e != nil {
-		return e
-	}
-	if c.closing.Load() {
-		return c.local(work.Kind.String(), fault.ErrClosed)
-	}
-	c.seq++
-	c.work = *work // a copy of the communicator's own, so that the caller's stays on its stack
+// run does the operation c.work; it is this communicator's turn.
+func (c *Comm) run(ctx context.Context) error {
 	w := &c.work
 	err := c.perform(ctx, w)
-	if w.Acquire != nil {
-		c.note(w) // only now is it known how it went
-		w.SrcBuf.release()
-		w.DstBuf.release()
+	if w.SrcBuf.Claim != nil {
+		w.SrcBuf.Claim.Release()
 	}
-	w.Src.Ptr, w.Dst.Ptr, w.Src.Alloc, w.Dst.Alloc = nil, nil, nil, nil // do not keep the user's memory alive
+	if w.DstBuf.Claim != nil {
+		w.DstBuf.Claim.Release()
+	}
+	*w = Work{} // for the next Begin; and the user's memory is not kept alive
 	return err
 }
 
 func (c *Comm) perform(ctx context.Context, w *Work) error {
+	if e := c.broken.Load(); e != nil {
+		return e
+	}
+	if c.closing.Load() {
+		return c.local(w.Kind.String(), fault.ErrClosed)
+	}
+	c.seq++
 	bad := w.Err
 	if bad == nil && ctx.Err() != nil {
-		bad = ended(ctx)
+		bad = context.Cause(ctx)
 		ctx = context.WithoutCancel(ctx) // the peers must still be heard out, for Options.Timeout at most
 	}
-	if bad == nil && w.Acquire != nil {
-		bad = w.Acquire(c, w)
+	path := w.Path
+	if bad != nil {
+		path = &refused
 	}
-	if bad == nil && w.Offer != nil {
-		w.Offer(c, w)
+	if path.Acquire != nil {
+		bad = path.Acquire(c, w)
+	}
+	if path.Offer != nil && bad == nil {
+		path.Offer(c, w)
 	}
 	c.publish(w, bad)
-	if w.Acquire == nil {
-		c.note(w) // while the peers' descriptors are on their way
+	if path.Acquire == nil {
+		c.note(w, path.Name) // while the peers' descriptors are on their way
 	}
-	if err := c.agree(ctx, w, bad); err != nil {
-		return err
-	}
-	if w.Check != nil {
-		if about, err := w.Check(c, w); err != nil {
-			return c.errorf("agree", about, err)
+	err := c.agree(ctx, w, bad)
+	if err == nil && path.Check != nil {
+		if about, cerr := path.Check(c, w); cerr != nil {
+			err = c.errorf("agree", about, cerr)
 		}
 	}
-	if w.Run == nil {
-		return nil
+	if err == nil && path.Run != nil {
+		if err = path.Run(ctx, c, w); err != nil {
+			err = c.failed(err)
+		}
 	}
-	if err := w.Run(ctx, c, w); err != nil {
-		return c.failed(err)
+	if path.Acquire != nil {
+		c.note(w, path.Name) // only now is it known how it went
 	}
-	return nil
+	return err
 }
+
+// refused is the path of an operation whose arguments are bad.
+var refused = Path{Name: "refused"}
 
 // failed breaks the communicator with what an algorithm returned.
 func (c *Comm) failed(err error) error {
 	var e *fault.Error
 	if !errors.As(err, &e) {
-		e = c.errorf(c.work.Algorithm, -1, err)
+		e = c.errorf(c.work.Path.Name, -1, err)
 	}
 	return c.fail(e)
 }

@@ -40,7 +40,19 @@ type Work struct {
 
 	// Err says that this rank's own arguments are bad. The rank publishes "refused", so that all ranks return it.
 	Err error
-	// Acquire finds or makes the registrations of the buffers. Its error refuses, as Err does.
+	// Path is how the data travels.
+	Path *Path
+	// Algorithm is what Path.Run chose to do, if that is more than Path.Name.
+	Algorithm string
+
+	SrcBuf, DstBuf Buf
+}
+
+// Path is one way of moving the data of operations. All ranks choose the same, before they have heard of each other.
+type Path struct {
+	Name string
+	// Acquire finds or makes the registrations of the buffers. Its error refuses, as Work.Err does. Without it the
+	// buffers are this rank's alone.
 	Acquire func(*Comm, *Work) error
 	// Offer writes what travels with the descriptor: the payload, or the eager slot. It cannot fail.
 	Offer func(*Comm, *Work)
@@ -49,10 +61,6 @@ type Work struct {
 	Check func(*Comm, *Work) (about int, err error)
 	// Run moves the data, after all ranks have agreed. An error breaks the communicator.
 	Run func(context.Context, *Comm, *Work) error
-	// Algorithm names what Run does.
-	Algorithm string
-
-	SrcBuf, DstBuf Buf
 }
 
 // Buf is how one buffer of a Work takes part in it.
@@ -70,13 +78,6 @@ func (b *Buf) word() bufWord {
 		return bufWord{}
 	}
 	return bufWord{arena: b.At.Arena, slot: b.At.Slot, generation: b.At.Generation, offset: b.At.Offset}
-}
-
-func (b *Buf) release() {
-	if b.Claim != nil {
-		b.Claim.Release()
-		b.Claim = nil
-	}
 }
 
 // Recorder takes the operations of a communicator's view instead of their being run: for groups and for capture.

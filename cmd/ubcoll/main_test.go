@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/dtype"
+	measure "github.com/ubcoll/ubcoll/internal/bench"
+)
+
+// The tests run the program as users do: this test binary started again, with main for its tests.
+func TestMain(m *testing.M) {
+	if os.Getenv("UBCOLL_TEST_MAIN") != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func program(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.WaitDelay = time.Second
+	for _, v := range os.Environ() { // no launcher and no settings but the test's own
+		if name, _, _ := strings.Cut(v, "="); name != "NTHREADS" && !strings.Contains(name, "UBCOLL_") &&
+			!strings.Contains(name, "MPI") && !strings.Contains(name, "PMI") && !strings.HasPrefix(name, "SLURM_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(append(cmd.Env, "UBCOLL_TEST_MAIN=1", "GORACE=atexit_sleep_ms=0"), env...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		require.NoError(t, err)
+	}
+	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
+}
+
+// The same numbers go to the table and to every kind of file.
+func TestBench(t *testing.T) {
+	for _, suffix := range []string{".json", ".jsonl", ".csv"} {
+		file := filepath.Join(t.TempDir(), "x"+suffix)
+		stdout, stderr, code := program(t, nil, "bench", "all_reduce", "-b", "8", "-e", "64K", "-f", "4", "-n", "5", "-J", file)
+		require.Equal(t, 0, code, stderr)
+		require.Empty(t, stderr, "no terminal, no heartbeat")
+		require.Contains(t, stdout, "# Out of bounds values : 0 OK\n")
+		require.Contains(t, stdout, "# Results written to "+file+"\n")
+		var rows [][]string
+		for line := range strings.Lines(stdout) {
+			if f := strings.Fields(line); len(f) > 0 && f[0] != "#" {
+				require.Len(t, f, 13)
+				rows = append(rows, f)
+			}
+		}
+		require.Len(t, rows, 7) // 8 to 32K
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		times := timesIn(t, suffix, b)
+		require.Len(t, times, 7)
+		for i, row := range rows {
+			shown, err := strconv.ParseFloat(row[5], 64)
+			require.NoError(t, err)
+			require.InDelta(t, times[i], shown, 0.006+times[i]/1e4)
+		}
+	}
+}
+
+// timesIn is the out-of-place times of a file.
+func timesIn(t *testing.T, suffix string, b []byte) (times []float64) {
+	type row struct {
+		Out *struct{ Time float64 } `json:"out_of_place"`
+	}
+	switch suffix {
+	case ".json":
+		var all struct{ Results []row }
+		require.NoError(t, json.Unmarshal(b, &all))
+		for _, r := range all.Results {
+			times = append(times, r.Out.Time)
+		}
+	case ".jsonl":
+		for d := json.NewDecoder(bytes.NewReader(b)); ; {
+			var r row
+			if err := d.Decode(&r); err == io.EOF {
+				break
+			} else {
+				require.NoError(t, err)
+			}
+			if r.Out != nil {
+				times = append(times, r.Out.Time)
+			}
+		}
+	case ".csv":
+		rows, err := csv.NewReader(bytes.NewReader(b)).ReadAll()
+		require.NoError(t, err)
+		at := map[string]int{}
+		for i, name := range rows[0] {
+			at[name] = i
+		}
+		for _, r := range rows[1:] {
+			if r[at["in_place"]] == "false" {
+				x, err := strconv.ParseFloat(r[at["time"]], 64)
+				require.NoError(t, err)
+				times = append(times, x)
+			}
+		}
+	}
+	return times
+}
+
+func TestExitCodes(t *testing.T) {
+	quick := []string{"-b", "64", "-e", "64", "-n", "2"}
+	for _, c := range []struct {
+		name   string
+		env    []string
+		args   []string
+		code   int
+		stderr string
+	}{
+		{"too slow", nil, append([]string{"bench", "all_reduce", "--min-busbw", "1e9"}, quick...), 7, "less than 1e+09"},
+		{"no command", nil, nil, 6, "which command?"},
+		{"unknown command", nil, []string{"banch"}, 6, `unknown command "banch"`},
+		{"no operation", nil, []string{"bench", "-b", "8"}, 6, "which operation? (all_reduce, "},
+		{"unknown operation", nil, []string{"bench", "allreduce"}, 6, `unknown operation "allreduce"`},
+		{"unknown flag", nil, []string{"bench", "barrier", "-Q", "1"}, 6, "not defined: -Q"},
+		{"argument", nil, []string{"bench", "barrier", "-n", "2", "x"}, 6, `unexpected argument "x"`},
+		{"root", nil, append([]string{"bench", "broadcast", "-r", "5"}, quick...), 6, "root 5 of 2 ranks"},
+		{"ranks", []string{"NTHREADS=many"}, append([]string{"bench", "barrier"}, quick...), 6, `NTHREADS="many"`},
+		{"output", nil, []string{"bench", "barrier", "-J", "x.txt"}, 6, "ends in .json, .jsonl or .csv"},
+		{"symmetric", nil, []string{"bench", "all_reduce", "-R", "2"}, 5, "symmetric windows"},
+		{"graphs", nil, []string{"bench", "all_reduce", "-G", "20"}, 5, "-G, --cudagraph 20, which nccl-tests has"},
+		{"threads in a job", []string{"UBCOLL_RANK=0", "UBCOLL_SIZE=1"}, []string{"bench", "barrier", "-t", "2"}, 5,
+			"each process of a job is one rank"},
+		{"info", nil, []string{"info", "x"}, 6, "info takes -env"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, stderr, code := program(t, c.env, c.args...)
+			require.Equal(t, c.code, code, stderr)
+			require.Contains(t, stderr, c.stderr)
+		})
+	}
+}
+
+func TestRanks(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		env   []string
+		args  []string
+		ranks int
+	}{
+		{"default", nil, nil, 2},
+		{"variable", []string{"NTHREADS=3"}, nil, 3},
+		{"flag", []string{"NTHREADS=3"}, []string{"-t", "4"}, 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			stdout, stderr, code := program(t, c.env, append([]string{"bench", "barrier", "-n", "2"}, c.args...)...)
+			require.Equal(t, 0, code, stderr)
+			require.Equal(t, c.ranks, strings.Count(stdout, "#  Rank "))
+		})
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{{"help"}, {"-h"}, {"bench", "-h"}, {"bench", "all_reduce", "--help"}} {
+		stdout, stderr, code := program(t, nil, args...)
+		require.Equal(t, 0, code)
+		require.Empty(t, stderr)
+		require.Contains(t, stdout, "Usage: ubcoll ")
+	}
+}
+
+func TestInfo(t *testing.T) {
+	secret := "UBCOLL_SECRET=hush-hush-hush-hush"
+	stdout, stderr, code := program(t, []string{secret, "UBCOLL_LOG=info"}, "info", "-env")
+	require.Equal(t, 0, code, stderr)
+	for _, want := range []string{`(?m)^version  `, `(?m)^go +go1`, `(?m)^mpi +(not )?built in$`, `(?m)^instructions +\w+$`,
+		`(?m)^UBCOLL_SECRET +\(set\) `, `(?m)^UBCOLL_LOG +info `, `(?m)^UBCOLL_TIMEOUT +10m \(default\) `} {
+		require.Regexp(t, regexp.MustCompile(want), stdout)
+	}
+	require.NotContains(t, stdout, "hush")
+	stdout, _, _ = program(t, nil, "info")
+	require.NotContains(t, stdout, "UBCOLL_LOG")
+}
+
+func TestParse(t *testing.T) {
+	o, err := parse(strings.Fields("reduce -b 8 --maxbytes 1G -i 3 -f 2 -n 7 -w 0 -m 2 -N 0 -c 3 -o max -d half -r -1 -R 0 "+
+		"-a 1 -I 1 -K 4 -S 1 -t 3 -T 90 --output a.csv --paths 1 --min-busbw 2.5 --algorithm ring --seed 9 -g 1 -z 0"),
+		io.Discard)
+	require.NoError(t, err)
+	require.Equal(t, measure.Config{Op: "reduce", MinBytes: 8, MaxBytes: 1 << 30, StepBytes: 3, StepFactor: 2, Iterations: 7,
+		Skip: 4, Aggregate: 2, Checks: 3, Types: []dtype.Type{dtype.Float16}, Reductions: []ubcoll.Op{ubcoll.Max}, Root: -1,
+		Average: measure.Mean, MinBusBW: 2.5, Seed: 9, PerCall: true, Timestamps: true, Paths: true, Cache: true}, o.config)
+	require.Equal(t, ubcoll.Options{Timeout: 90 * time.Second, Algorithm: "ring"}, o.job)
+	require.Equal(t, 3, o.threads)
+	require.Equal(t, "a.csv", o.output)
+
+	o, err = parse(strings.Fields("all_reduce -o all -d all -T 2m --loop 1"), io.Discard)
+	require.NoError(t, err)
+	require.Len(t, o.config.Reductions, 5)
+	require.Equal(t, dtype.All(), o.config.Types)
+	require.Equal(t, 2*time.Minute, o.job.Timeout)
+	require.True(t, o.config.Loop)
+
+	_, err = parse([]string{"all_reduce", "-h"}, io.Discard)
+	require.ErrorIs(t, err, flag.ErrHelp)
+	_, err = parse(strings.Fields("all_reduce -b 1x -d complex -o xor -n 1.5 -I 2 -t 0 -T soon --min-busbw -1 --seed -1"),
+		io.Discard)
+	for _, want := range []string{"-b, --minbytes: ", "-d, --datatype: ", "-o, --op: ", "-n, --iters: ",
+		"-I, --per_iter_timing: ", "-t, --nthreads: ", "-T, --timeout: ", "--min-busbw: ", "--seed: "} {
+		require.ErrorContains(t, err, want, "all faults are said at once")
+	}
+}
