@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/bootstrap"
@@ -31,19 +32,30 @@ func bench(args []string, out io.Writer) error {
 	p := measure.Program{Version: version(), Args: os.Args, Threads: threads}
 	ubcoll.Main(o.job, func(ctx context.Context, c *ubcoll.Comm) error {
 		rep, err := measure.Run(ctx, c, o.config, p, out, terminal(os.Stderr))
+		if rep != nil && o.output != "" {
+			if c.Rank() == 0 {
+				err = errors.Join(err, write(rep, o.output, out))
+			} else if err != nil {
+				time.Sleep(grace)
+			}
+		}
 		if errors.Is(err, measure.ErrFailed) {
 			err = exitError{err, exitFailed}
 		}
-		if rep == nil || c.Rank() != 0 || o.output == "" {
-			return err
-		}
-		name, wrote := rep.Write(o.output)
-		if wrote == nil {
-			_, wrote = fmt.Fprintf(out, "# Results written to %s\n", name)
-		}
-		return errors.Join(err, wrote)
+		return err
 	})
 	return nil
+}
+
+// grace is how long the other ranks leave rank 0 to write what there is, before their errors end the job.
+const grace = 300 * time.Millisecond
+
+func write(rep *measure.Report, name string, out io.Writer) error {
+	name, err := rep.Write(name)
+	if err == nil {
+		_, err = fmt.Fprintf(out, "# Results written to %s\n", name)
+	}
+	return err
 }
 
 // ranksHere sets how many goroutine ranks this process will run, and returns that: 1 in a job of processes.

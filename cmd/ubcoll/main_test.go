@@ -225,3 +225,20 @@ func TestParse(t *testing.T) {
 		require.ErrorContains(t, err, want, "all faults are said at once")
 	}
 }
+
+// A run that fails leaves its numbers all the same.
+func TestFailedRunWritesFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.json")
+	_, _, code := program(t, nil, "bench", "all_reduce", "-b", "64", "-e", "64", "-n", "2", "--min-busbw", "1e9",
+		"-J", file)
+	require.Equal(t, 7, code)
+	var all struct {
+		Results []any
+		Average struct{ Okay *bool } `json:"average_bus_bandwidth"`
+	}
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(b, &all))
+	require.Len(t, all.Results, 1)
+	require.False(t, *all.Average.Okay)
+}

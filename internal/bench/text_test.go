@@ -67,8 +67,10 @@ func sample(cfg *Config) *Report {
 				Algorithm: "one-shot", Source: "direct", Destination: "direct", Hits: 40},
 				&Result{Time: 12.3456, AlgBW: 1.5, BusBW: 1.5, Wrong: &many, Spread: spread, Algorithm: "ring",
 					Source: "staged: a Go slice", Misses: 2}},
-			{1 << 30, 1 << 28, "bfloat16", "none", 3, &Result{Algorithm: "two-shot", Time: 12345.67, AlgBW: 1234.5, BusBW: 12345.6, Spread: spread}, nil},
-			{4, 1, "int8", "max", 0, &Result{Algorithm: "two-shot", Time: 1234567.8, AlgBW: 99999, BusBW: 1234567, Spread: spread},
+			{1 << 30, 1 << 28, "bfloat16", "none", 3, &Result{Algorithm: "two-shot", Time: 12345.67, AlgBW: 1234.5,
+				BusBW: 12345.6, Spread: spread}, nil},
+			{4, 1, "int8", "max", 0, &Result{Algorithm: "two-shot", Time: 1234567.8, AlgBW: 99999, BusBW: 1234567,
+				Spread: spread},
 				&Result{Algorithm: "two-shot", Time: 123456789, AlgBW: 0, BusBW: 0, Spread: spread}},
 		},
 		Wrong: Bounds{1234567, false}, Average: BusBW{Bandwidth: 2.91501}, Errors: []string{}}

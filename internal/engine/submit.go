@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
@@ -107,9 +108,10 @@ func (c *Comm) perform(ctx context.Context, w *Work) error {
 		return c.local(w.Kind.String(), fault.ErrClosed)
 	}
 	c.seq++
+	spin.Claim(unsafe.Pointer(&c.me.desc[c.seq&1]))
 	bad := w.Err
 	if bad == nil && ctx.Err() != nil {
-		bad = context.Cause(ctx)
+		bad = ended(ctx)
 		ctx = context.WithoutCancel(ctx) // the peers must still be heard out, for Options.Timeout at most
 	}
 	path := w.Path
@@ -179,7 +181,7 @@ func (c *Comm) publish(w *Work, bad error) {
 	if c.seq%progressEvery == 0 {
 		c.Progress(0)
 	}
-	d.seq.Store(c.seq)
+	spin.Release(&d.seq, c.seq)
 }
 
 // Progress words wrap around after 1<<32 operations, so that reached must not see one that is half of that old.
@@ -312,7 +314,7 @@ func (c *Comm) Scratch() []unsafe.Pointer { return c.scratch }
 
 // Progress says that this rank has done n steps of the running operation: what it wrote before is for its peers to
 // read, what it read before is for its peers to overwrite.
-func (c *Comm) Progress(n uint64) { c.me.progress.Store(c.seq<<32 + n) }
+func (c *Comm) Progress(n uint64) { spin.Release(&c.me.progress, c.seq<<32+n) }
 
 // WaitProgress waits until rank has done n steps of the running operation.
 func (c *Comm) WaitProgress(ctx context.Context, rank int, n uint64, step string) error {

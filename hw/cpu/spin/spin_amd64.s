@@ -4,3 +4,16 @@
 TEXT ·Pause(SB), NOSPLIT, $0-0
 	PAUSE
 	RET
+
+// func release(w *uint64, v uint64)
+TEXT ·release(SB), NOSPLIT, $0-16
+	MOVQ w+0(FP), AX
+	MOVQ v+8(FP), CX
+	MOVQ CX, (AX) // x86 stores are seen in order
+	RET
+
+// func Claim(p unsafe.Pointer)
+TEXT ·Claim(SB), NOSPLIT, $0-8
+	MOVQ p+0(FP), AX
+	BYTE $0x0F; BYTE $0x0D; BYTE $0x08 // PREFETCHW (AX)
+	RET

@@ -4,3 +4,16 @@
 TEXT ·Pause(SB), NOSPLIT, $0-0
 	YIELD
 	RET
+
+// func release(w *uint64, v uint64)
+TEXT ·release(SB), NOSPLIT, $0-16
+	MOVD w+0(FP), R0
+	MOVD v+8(FP), R1
+	STLR R1, (R0)
+	RET
+
+// func Claim(p unsafe.Pointer)
+TEXT ·Claim(SB), NOSPLIT, $0-8
+	MOVD p+0(FP), R0
+	PRFM (R0), PSTL1KEEP
+	RET

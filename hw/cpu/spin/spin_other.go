@@ -1,7 +1,18 @@
 //go:build !amd64 && !arm64
 
-// Package spin has the instruction that belongs between two looks at a word that another core is about to write.
+// Package spin has the instructions that words shared between cores want.
 package spin
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
 // Pause does nothing on this processor.
 func Pause() {}
+
+// Release stores v in w with release order.
+func Release(w *atomic.Uint64, v uint64) { w.Store(v) }
+
+// Claim does nothing on this processor.
+func Claim(p unsafe.Pointer) {}

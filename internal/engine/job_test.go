@@ -1,0 +1,338 @@
+package engine_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/transport/ipc"
+)
+
+var background = context.Background()
+
+// open opens a communicator of n goroutine ranks, which the test closes if it has not.
+func open(t *testing.T, n int, o engine.Options) []*engine.Comm {
+	t.Helper()
+	comms, errs := openWith(bootstrap.Local(n), o)
+	require.NoError(t, errors.Join(errs...))
+	t.Cleanup(func() {
+		for _, c := range comms {
+			if err := c.Close(); !errors.Is(err, fault.ErrClosed) && err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return comms
+}
+
+func openWith(bs []bootstrap.Bootstrap, o engine.Options) ([]*engine.Comm, []error) {
+	comms, errs := make([]*engine.Comm, len(bs)), make([]error, len(bs))
+	var wg sync.WaitGroup
+	for r, b := range bs {
+		wg.Go(func() { comms[r], errs[r] = engine.Open(background, b, o, nil, ipc.New) })
+	}
+	wg.Wait()
+	for _, b := range bs {
+		wg.Go(func() { b.Close() })
+	}
+	wg.Wait()
+	return comms, errs
+}
+
+// each runs f on every rank and returns what each returned.
+func each(comms []*engine.Comm, f func(c *engine.Comm) error) []error {
+	errs := make([]error, len(comms))
+	var wg sync.WaitGroup
+	for r, c := range comms {
+		wg.Go(func() { errs[r] = f(c) })
+	}
+	wg.Wait()
+	return errs
+}
+
+// submit does w on v, as package coll does.
+func submit(ctx context.Context, v *engine.View, w engine.Work) error {
+	p, err := v.Begin()
+	if err != nil {
+		return err
+	}
+	*p = w
+	return v.End(ctx, p)
+}
+
+func run(ctx context.Context, c *engine.Comm, w engine.Work) error {
+	return submit(ctx, &engine.View{Comm: c}, w)
+}
+
+func barrier(c *engine.Comm) error {
+	return run(background, c, engine.Work{Kind: engine.KindBarrier, Path: &engine.Path{Name: "descriptors"}})
+}
+
+func requireUsable(t *testing.T, comms []*engine.Comm) {
+	t.Helper()
+	require.NoError(t, errors.Join(each(comms, barrier)...))
+	for _, c := range comms {
+		require.NoError(t, c.Err())
+	}
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	d, err := os.ReadDir("/proc/self/fd")
+	if errors.Is(err, os.ErrNotExist) {
+		t.Skip("needs /proc")
+	}
+	require.NoError(t, err)
+	return len(d)
+}
+
+func TestOpen(t *testing.T) {
+	for _, n := range []int{1, 2, 5} {
+		comms := open(t, n, engine.Options{})
+		for r, c := range comms {
+			require.Equal(t, []int{r, n, r, n}, []int{c.Rank(), c.Size(), c.LocalRank(), c.LocalSize()})
+			require.Equal(t, 10*time.Minute, c.Options().Timeout)
+			require.NotEmpty(t, c.Hostname(n-1))
+			require.Empty(t, c.Hostname(n))
+			require.Empty(t, c.Hostname(-1))
+			require.Equal(t, "no operation yet", c.LastOp().Explain())
+		}
+		requireUsable(t, comms)
+	}
+}
+
+// tampered sends something else than its rank wants to, in one round of Open: hello, card, verdict.
+type tampered struct {
+	bootstrap.Bootstrap
+	round  int
+	change func([]byte) []byte
+}
+
+func (b *tampered) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
+	if b.round == 0 {
+		mine = b.change(mine)
+	}
+	b.round--
+	return b.Bootstrap.AllGather(ctx, mine)
+}
+
+func TestOpenRefused(t *testing.T) {
+	requireUsable(t, open(t, 2, engine.Options{})) // what the first one costs for good
+	field := func(name string, v any) func([]byte) []byte {
+		return func(b []byte) []byte {
+			var m map[string]any
+			if err := json.Unmarshal(b, &m); err != nil {
+				return nil
+			}
+			m[name] = v
+			b, _ = json.Marshal(m)
+			return b
+		}
+	}
+	garbage := func([]byte) []byte { return []byte("}") }
+	area := func(change func(*mem.Location)) func([]byte) []byte {
+		return func(b []byte) []byte {
+			var k struct {
+				IPC  json.RawMessage `json:"ipc"`
+				Area mem.Location    `json:"area"`
+			}
+			if err := json.Unmarshal(b, &k); err != nil {
+				return nil
+			}
+			change(&k.Area)
+			b, _ = json.Marshal(k)
+			return b
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		round  int
+		change func([]byte) []byte
+		want   error // on rank 0; nil: any
+		text   string
+	}{
+		{"another version", 0, field("version", 99), fault.ErrMismatch, "wire version is 1 on rank 0 and 99 on rank 1"},
+		{"other options", 0, field("options", engine.Options{Timeout: time.Second}), fault.ErrMismatch, "Options.Timeout"},
+		{"another algorithm", 0, field("options", engine.Options{Timeout: 10 * time.Minute, Algorithm: "ring"}),
+			fault.ErrMismatch, "Options.Algorithm"},
+		{"another environment", 0, field("env", map[string]string{"X": "1"}), fault.ErrMismatch, "environment variable"},
+		{"another host", 0, field("host_id", "elsewhere"), hw.ErrNotSupported, "ranks on several hosts"},
+		{"a race build", 0, field("race", nil), nil, ""},
+		{"a rank that cannot", 0, field("err", "no can do"), nil, "rank 1: no can do"},
+		{"no hello", 0, garbage, nil, "what rank 1 sent"},
+		{"no card", 1, garbage, nil, "what rank 1 sent"},
+		{"no memory", 1, field("err", "out of memory"), nil, "rank 1: out of memory"},
+		{"a card of nobody", 1, field("ipc", map[string]any{"domain": 1}), fault.ErrStale, "reach rank 1"},
+		{"an area that is none", 1, area(func(l *mem.Location) { l.Offset += 4096 }), fault.ErrStale, "control area of rank 1"},
+		{"an area outside", 1, area(func(l *mem.Location) { l.Offset = 1 << 40 }), fault.ErrStale, "map the control area of rank 1"},
+		{"an area nowhere", 1, area(func(l *mem.Location) { l.Arena, l.Slot = 7, 7 }), fault.ErrStale, "map the control area of rank 1"},
+		{"a late no", 2, func([]byte) []byte { return []byte(`"not me"`) }, nil, "rank 1: not me"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.name == "a race build" {
+				c.change = func(b []byte) []byte { // the other kind than this one
+					var m struct {
+						Race bool `json:"race"`
+					}
+					json.Unmarshal(b, &m)
+					return field("race", !m.Race)(b)
+				}
+				c.want, c.text = fault.ErrMismatch, "race detector"
+			}
+			before := descriptors(t)
+			bs := bootstrap.Local(2)
+			bs[1] = &tampered{bs[1], c.round, c.change}
+			_, errs := openWith(bs, engine.Options{})
+			require.Error(t, errs[0])
+			require.Error(t, errs[1], "no rank is left behind with a communicator")
+			if c.want != nil {
+				require.ErrorIs(t, errs[0], c.want)
+			}
+			require.ErrorContains(t, errs[0], c.text)
+			var e *fault.Error
+			require.ErrorAs(t, errs[0], &e)
+			require.Equal(t, "open", e.Op)
+			require.Equal(t, before, descriptors(t))
+		})
+	}
+	t.Run("bad options", func(t *testing.T) {
+		bs, errs := bootstrap.Local(2), make([]error, 2)
+		var wg sync.WaitGroup
+		for r, b := range bs {
+			var bad error
+			if r == 1 {
+				bad = fault.ErrArgument
+			}
+			wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, bad, ipc.New) })
+		}
+		wg.Wait()
+		require.ErrorIs(t, errs[1], fault.ErrArgument)
+		require.ErrorContains(t, errs[0], "rank 1: invalid argument")
+	})
+}
+
+func TestClose(t *testing.T) {
+	before := descriptors(t)
+	comms := open(t, 3, engine.Options{})
+	requireUsable(t, comms)
+	a, err := comms[0].Alloc(hw.Host, 100)
+	require.NoError(t, err)
+	for _, c := range comms {
+		require.NoError(t, c.Close())
+		require.True(t, c.Domain().Closed())
+	}
+	for _, c := range comms {
+		require.ErrorIs(t, c.Close(), fault.ErrClosed)
+		require.ErrorIs(t, c.Err(), fault.ErrClosed)
+		require.ErrorIs(t, barrier(c), fault.ErrClosed)
+		_, err := c.Alloc(hw.Host, 1)
+		require.ErrorIs(t, err, fault.ErrClosed)
+		_, err = c.Adopt(hw.Host, unsafe.Pointer(&before), 8)
+		require.ErrorIs(t, err, fault.ErrClosed)
+		_, err = c.RegisterBuffer(engine.Vec{Ptr: a.Ptr, Len: 1, Type: dtype.Int8, Alloc: a})
+		require.ErrorIs(t, err, fault.ErrClosed)
+		c.Abort(nil) // too late, and harmless
+	}
+	require.LessOrEqual(t, descriptors(t), before+2, "the Go runtime's poller may stay")
+}
+
+// Abort may come at any time, from any goroutine: while Close gives back what it writes, too.
+func TestAbortDuringClose(t *testing.T) {
+	for range 30 {
+		c := open(t, 1, engine.Options{})[0]
+		var wg sync.WaitGroup
+		start := make(chan struct{})
+		wg.Go(func() {
+			<-start
+			for c.Err() == nil {
+				c.Abort(errors.New("now"))
+			}
+			c.Abort(errors.New("again"))
+		})
+		close(start)
+		require.NoError(t, c.Close())
+		wg.Wait()
+		require.Error(t, c.Err())
+	}
+}
+
+// Memory that an operation uses lives until the operation ends, whatever its owner does meanwhile.
+func TestFreeDuringOperation(t *testing.T) {
+	comms := open(t, 1, engine.Options{})
+	c := comms[0]
+	for range 20 {
+		a, err := c.Alloc(hw.Host, 4096)
+		require.NoError(t, err)
+		v := engine.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a}
+		reg, err := c.RegisterBuffer(v)
+		require.NoError(t, err)
+		running, end, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- run(background, c, engine.Work{Kind: engine.KindBarrier, Src: v, Path: &engine.Path{
+				Acquire: func(c *engine.Comm, w *engine.Work) error {
+					w.SrcBuf.Claim = c.Domain().Cache.FindLocal(uintptr(v.Ptr), 4096, 0)
+					w.SrcBuf.At = a.At
+					return nil
+				},
+				Run: func(context.Context, *engine.Comm, *engine.Work) error {
+					close(running)
+					<-end
+					*(*byte)(a.Ptr) = 1 // faults if it is gone
+					return nil
+				}}})
+		}()
+		<-running
+		require.ErrorIs(t, c.Free(a), fault.ErrInUse)
+		require.NoError(t, reg.Close())
+		require.ErrorIs(t, reg.Close(), fault.ErrClosed)
+		go func() { close(end) }() // at once with Free
+		require.NoError(t, c.Free(a))
+		require.NoError(t, <-done)
+		require.False(t, a.Live())
+		require.Error(t, c.Free(a))
+	}
+	require.Equal(t, 1, c.Stats().Memory.Allocations, "the control segment's")
+}
+
+func TestRegisterRefused(t *testing.T) {
+	c := open(t, 1, engine.Options{})[0]
+	a, err := c.Alloc(hw.Host, 4096)
+	require.NoError(t, err)
+	freed, err := c.Alloc(hw.Host, 4096)
+	require.NoError(t, err)
+	require.NoError(t, c.Free(freed))
+	require.ErrorIs(t, c.Free(freed), fault.ErrClosed)
+	foreign := make([]byte, 64)
+	for _, k := range []struct {
+		name string
+		v    engine.Vec
+		want error
+	}{
+		{"Go memory", engine.Vec{Ptr: unsafe.Pointer(&foreign[0]), Len: 64, Type: dtype.Uint8}, fault.ErrArgument},
+		{"nil", engine.Vec{Len: 1, Type: dtype.Uint8}, fault.ErrArgument},
+		{"nothing", engine.Vec{Ptr: a.Ptr, Type: dtype.Uint8}, fault.ErrArgument},
+		{"no type", engine.Vec{Ptr: a.Ptr, Len: 1, Type: 15}, fault.ErrArgument},
+		{"misaligned", engine.Vec{Ptr: unsafe.Add(a.Ptr, 1), Len: 1, Type: dtype.Float32, Alloc: a}, fault.ErrArgument},
+		{"freed", engine.Vec{Ptr: freed.Ptr, Len: 1, Type: dtype.Uint8, Alloc: freed}, fault.ErrStale},
+		{"beyond its allocation", engine.Vec{Ptr: a.Ptr, Len: 4097, Type: dtype.Uint8}, fault.ErrArgument},
+		{"an invalid view", engine.Vec{Err: fault.ErrLimit}, fault.ErrLimit},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			_, err := c.RegisterBuffer(k.v)
+			require.ErrorIs(t, err, k.want)
+		})
+	}
+}

@@ -1,0 +1,226 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+func newStream(t *testing.T) *engine.Stream {
+	t.Helper()
+	s, err := engine.NewStream(hw.Host)
+	require.NoError(t, err)
+	return s
+}
+
+func TestNewStream(t *testing.T) {
+	_, err := engine.NewStream(hw.CUDA(0))
+	require.ErrorIs(t, err, hw.ErrNotSupported)
+	s := newStream(t)
+	require.NoError(t, s.Sync(background), "nothing was queued")
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, s.Close(), fault.ErrClosed)
+}
+
+// gated is an operation that notes that it runs, and waits for the gate.
+func gated(note func(), gate <-chan struct{}) engine.Work {
+	w := reduce(1)
+	w.Path.Name = "gated"
+	w.Path.Run = func(context.Context, *engine.Comm, *engine.Work) error {
+		note()
+		<-gate
+		return nil
+	}
+	return w
+}
+
+// What is queued, on one stream or several, and what is called, run one at a time in the order of the calls.
+func TestStreamOrder(t *testing.T) {
+	c := open(t, 1, engine.Options{})[0]
+	s, u := newStream(t), newStream(t)
+	on := []*engine.View{{Comm: c, Stream: s}, {Comm: c, Stream: u}}
+	gate := make(chan struct{})
+	var order []int // under no lock: the race detector sees operations that overlap
+	for i := range 20 {
+		w := gated(func() { order = append(order, i) }, gate)
+		require.NoError(t, submit(background, on[i*7%3%2], w))
+	}
+	require.ErrorIs(t, s.Close(), fault.ErrBusy)
+	require.ErrorIs(t, c.Close(), fault.ErrBusy)
+	ctx, cancel := context.WithTimeout(background, 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, u.Sync(ctx), context.DeadlineExceeded)
+	close(gate)
+	w := gated(func() { order = append(order, 20) }, gate)
+	require.NoError(t, run(background, c, w), "a call waits for what is queued")
+	require.NoError(t, s.Sync(background))
+	require.NoError(t, u.Sync(background))
+	for i := range 21 {
+		require.Equal(t, i, order[i], "%v", order)
+	}
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, submit(background, on[0], w), fault.ErrClosed)
+	require.NoError(t, u.Close())
+	require.NoError(t, c.Close())
+}
+
+// Ranks may queue far ahead of each other, and call in between.
+func TestStreamsOfSeveralRanks(t *testing.T) {
+	comms := open(t, 3, engine.Options{})
+	errs := each(comms, func(c *engine.Comm) error {
+		s, err := engine.NewStream(hw.Host)
+		if err != nil {
+			return err
+		}
+		v := engine.View{Comm: c, Stream: s}
+		for i := range 100 {
+			w := pass(uint64(i * 100))
+			if err := submit(background, &v, w); err != nil {
+				return err
+			}
+			if i%30 == 10*c.Rank() {
+				time.Sleep(time.Millisecond)
+			}
+			if i%20 == 0 {
+				if err := run(background, c, pass(uint64(i*100+50))); err != nil {
+					return err
+				}
+			}
+		}
+		return errors.Join(s.Sync(background), s.Close())
+	})
+	require.NoError(t, errors.Join(errs...))
+	require.Equal(t, uint64(105), comms[0].LastOp().Seq)
+}
+
+func TestStreamErrors(t *testing.T) {
+	comms := open(t, 2, engine.Options{})
+	errs := each(comms, func(c *engine.Comm) error {
+		s, err := engine.NewStream(hw.Host)
+		if err != nil {
+			return err
+		}
+		v := engine.View{Comm: c, Stream: s}
+		for i := range 4 {
+			w := reduce(5)
+			if i%2 == 1 && c.Rank() == 1 {
+				w.Err = fmt.Errorf("bad call %d: %w", i, fault.ErrArgument)
+			}
+			if err := submit(background, &v, w); err != nil {
+				return fmt.Errorf("queuing does not fail for what an operation meets: %w", err)
+			}
+		}
+		err = s.Sync(background)
+		if again := s.Sync(background); again != nil {
+			return fmt.Errorf("told twice: %w", again)
+		}
+		w := reduce(5 + c.Rank())
+		if err := submit(background, &v, w); err != nil {
+			return err
+		}
+		for errors.Is(s.Close(), fault.ErrBusy) {
+			time.Sleep(time.Millisecond)
+		}
+		return err
+	})
+	for _, err := range errs {
+		require.ErrorIs(t, err, fault.ErrArgument)
+		require.ErrorContains(t, err, "bad call 1")
+		require.ErrorContains(t, err, "bad call 3")
+	}
+	requireUsable(t, comms)
+}
+
+func TestStreamCloseTellsWhatSyncDidNot(t *testing.T) {
+	c := open(t, 1, engine.Options{})[0]
+	s := newStream(t)
+	w := reduce(5)
+	w.Err = fault.ErrArgument
+	require.NoError(t, submit(background, &engine.View{Comm: c, Stream: s}, w))
+	var err error
+	require.Eventually(t, func() bool { err = s.Close(); return !errors.Is(err, fault.ErrBusy) }, 5*time.Second, time.Millisecond)
+	require.ErrorIs(t, err, fault.ErrArgument)
+}
+
+// A second blocking call, from another goroutine, is refused and disturbs nothing.
+func TestBusy(t *testing.T) {
+	c := open(t, 1, engine.Options{})[0]
+	gate, running := make(chan struct{}), make(chan struct{})
+	done := make(chan error, 1)
+	go func() { done <- run(background, c, gated(func() { close(running) }, gate)) }()
+	<-running
+	seq := c.LastOp().Seq
+	for range 10 {
+		err := barrier(c)
+		require.ErrorIs(t, err, fault.ErrBusy)
+		require.ErrorContains(t, err, "one collective at a time")
+	}
+	require.ErrorIs(t, c.Close(), fault.ErrBusy)
+	close(gate)
+	require.NoError(t, <-done)
+	require.NoError(t, barrier(c))
+	require.LessOrEqual(t, c.LastOp().Seq, seq+2, "refused calls take no number")
+}
+
+// recorder keeps what it is given, until it has enough.
+type recorder struct {
+	mu    sync.Mutex
+	works []engine.Work
+	room  int
+}
+
+var errFull = errors.New("full")
+
+func (r *recorder) Record(_ *engine.Comm, w engine.Work) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.works) == r.room {
+		return errFull
+	}
+	r.works = append(r.works, w)
+	return nil
+}
+
+func TestRecorder(t *testing.T) {
+	c := open(t, 1, engine.Options{})[0]
+	r := &recorder{room: 3}
+	v := engine.View{Comm: c, Recorder: r}
+	w := reduce(7)
+	require.NoError(t, submit(background, &v, w))
+	require.NoError(t, v.SubmitAll(background, []engine.Work{reduce(8), reduce(9)}))
+	require.ErrorIs(t, submit(background, &v, w), errFull)
+	require.ErrorIs(t, v.SubmitAll(background, []engine.Work{w}), errFull)
+	var counts []int
+	for _, w := range r.works {
+		counts = append(counts, w.Count)
+	}
+	require.Equal(t, []int{7, 8, 9}, counts)
+	require.Zero(t, c.LastOp().Seq, "nothing ran")
+	require.NoError(t, (&engine.View{Comm: c}).SubmitAll(background, r.works))
+	require.Equal(t, uint64(3), c.LastOp().Seq)
+}
+
+// Several operations as one: all run, all errors are told.
+func TestSubmitAll(t *testing.T) {
+	comms := open(t, 2, engine.Options{})
+	errs := each(comms, func(c *engine.Comm) error {
+		ws := []engine.Work{pass(100), reduce(5 + c.Rank()), pass(200), reduce(7 + c.Rank()), pass(300)}
+		return (&engine.View{Comm: c}).SubmitAll(background, ws)
+	})
+	for _, err := range errs {
+		require.ErrorIs(t, err, fault.ErrMismatch)
+		require.ErrorContains(t, err, "rank 1 called all_reduce(count 6")
+		require.ErrorContains(t, err, "rank 1 called all_reduce(count 8")
+	}
+	require.Equal(t, uint64(5), comms[0].LastOp().Seq)
+	requireUsable(t, comms)
+}
