@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
@@ -20,8 +21,11 @@ import (
 type Options struct {
 	Timeout   time.Duration   // longest wait inside one operation; 0 = 10 minutes
 	Register  register.Policy // 0 = Auto
-	Algorithm string          // of all-reduces: "" = the plan chooses; "ring"
+	Algorithm string          // of all-reduces, where it can be had: "" = the plan chooses; see Algorithms
 }
+
+// Algorithms are the names that Options.Algorithm takes.
+var Algorithms = []string{"ring", "one-shot", "two-shot", "push"}
 
 // Validate reports everything that is wrong with o.
 func (o Options) Validate() error {
@@ -32,8 +36,8 @@ func (o Options) Validate() error {
 	if o.Register < register.Auto || o.Register > register.Off {
 		errs = append(errs, fmt.Errorf("registration policy %v: %w", o.Register, ErrArgument))
 	}
-	if o.Algorithm != "" && o.Algorithm != "ring" {
-		errs = append(errs, fmt.Errorf("algorithm %q (\"\" or \"ring\"): %w", o.Algorithm, ErrArgument))
+	if o.Algorithm != "" && !slices.Contains(Algorithms, o.Algorithm) {
+		errs = append(errs, fmt.Errorf("algorithm %q (empty or one of %v): %w", o.Algorithm, Algorithms, ErrArgument))
 	}
 	return errors.Join(errs...)
 }

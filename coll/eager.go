@@ -8,24 +8,15 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
-// Eager collectives are for small data: each rank's source travels with its descriptor, in the first line of it or in
-// the rank's eager slot, so that agreement is all the waiting there is. Each rank then computes its own result.
+// Eager collectives are for small data: each rank's source travels with its descriptor, as the descriptor's payload or
+// in the rank's eager slot, so that agreement is all the waiting there is, and each rank computes its own result.
+// (Flags beside the data in every cache line, as NCCL's LL protocol has them, were tried: looking at lines before they
+// are written takes them away from their writer, and from 128 bytes on it was slower.)
 
-func offerEager(c *engine.Comm, w *engine.Work) {
-	if w.Src.Len > 0 {
-		load(w, eagerSlot(c, w, c.Rank()), w.Src.Ptr, w.Src.Len)
-	}
-}
+// eagerLimit is the largest source that travels so; beyond it, reading the source where it is costs less.
+const eagerLimit = 2 << 10
 
-// eagerSlot is where a rank's source travels: a function of what the ranks agree on.
-func eagerSlot(c *engine.Comm, w *engine.Work, rank int) unsafe.Pointer {
-	if eagerBytes(c, w) <= engine.PayloadSize {
-		return c.Payload(rank)
-	}
-	return c.Eager(rank)
-}
-
-// eagerBytes is the size of the largest source.
+// eagerBytes is the size of the largest source: a function of what the ranks agree on.
 func eagerBytes(c *engine.Comm, w *engine.Work) int {
 	n := w.Count * w.Type.Size()
 	switch w.Kind {
@@ -33,6 +24,34 @@ func eagerBytes(c *engine.Comm, w *engine.Work) int {
 		n *= c.Size()
 	}
 	return n
+}
+
+// planEager makes w eager if it is small enough.
+func planEager(c *engine.Comm, w *engine.Work) bool {
+	n := eagerBytes(c, w)
+	if n > eagerLimit {
+		return false
+	}
+	if n > engine.PayloadSize {
+		c.ClaimEager(n)
+	}
+	w.Path = &eagerPath
+	w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with the descriptor", "its own rank alone writes it"
+	return true
+}
+
+func offerEager(c *engine.Comm, w *engine.Work) {
+	if w.Src.Len > 0 {
+		load(w, slot(c, w, c.Rank()), w.Src.Ptr, w.Src.Len)
+	}
+}
+
+// slot is where a rank's source travels.
+func slot(c *engine.Comm, w *engine.Work, rank int) unsafe.Pointer {
+	if eagerBytes(c, w) <= engine.PayloadSize {
+		return c.Payload(rank)
+	}
+	return c.Eager(rank)
 }
 
 func runEager(ctx context.Context, c *engine.Comm, w *engine.Work) error {
@@ -49,20 +68,20 @@ func runEager(ctx context.Context, c *engine.Comm, w *engine.Work) error {
 		}
 		srcs := c.Scratch()
 		for r := range srcs {
-			srcs[r] = unsafe.Add(eagerSlot(c, w, r), off)
+			srcs[r] = unsafe.Add(slot(c, w, r), off)
 		}
 		k.reduce(w.Dst.Ptr, srcs, w.Count, false)
 	case engine.KindAllGather, engine.KindGather:
 		for r := 0; r < k.n; r++ {
-			cpu.Copy(unsafe.Add(w.Dst.Ptr, r*bytes), eagerSlot(c, w, r), bytes, false)
+			cpu.Copy(unsafe.Add(w.Dst.Ptr, r*bytes), slot(c, w, r), bytes, false)
 		}
 	case engine.KindBroadcast:
-		cpu.Copy(w.Dst.Ptr, eagerSlot(c, w, w.Root), bytes, false)
+		cpu.Copy(w.Dst.Ptr, slot(c, w, w.Root), bytes, false)
 	case engine.KindScatter:
-		cpu.Copy(w.Dst.Ptr, unsafe.Add(eagerSlot(c, w, w.Root), k.me*bytes), bytes, false)
+		cpu.Copy(w.Dst.Ptr, unsafe.Add(slot(c, w, w.Root), k.me*bytes), bytes, false)
 	case engine.KindAllToAll:
 		for r := 0; r < k.n; r++ {
-			cpu.Copy(unsafe.Add(w.Dst.Ptr, r*bytes), unsafe.Add(eagerSlot(c, w, r), k.me*bytes), bytes, false)
+			cpu.Copy(unsafe.Add(w.Dst.Ptr, r*bytes), unsafe.Add(slot(c, w, r), k.me*bytes), bytes, false)
 		}
 	}
 	return nil

@@ -40,9 +40,7 @@ func plan(c *engine.Comm, w *engine.Work) {
 		}
 	case w.Kind == engine.KindAllReduce && c.Options().Algorithm == "ring" && w.Red != engine.PreMulSum:
 		w.Path = &ringPath
-	case eagerBytes(c, w) <= eagerLimit:
-		w.Path = &eagerPath
-		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with the descriptor", "its own rank alone writes it"
+	case planEager(c, w):
 	case isReduction(w.Kind):
 		w.Path = &reducePath
 	default:
@@ -50,12 +48,17 @@ func plan(c *engine.Comm, w *engine.Work) {
 	}
 }
 
-// eagerLimit is the largest source that travels with the descriptor.
-const eagerLimit = 4 << 10
-
 // choose is the way of an all-reduce of so many bytes.
 func choose(c *engine.Comm, bytes int, how engine.Where) way {
-	switch {
+	switch algorithm := c.Options().Algorithm; {
+	case algorithm == "two-shot":
+		return twoShotWay
+	case algorithm == "one-shot" && how.AllSrc && !how.InPlace:
+		return oneShot
+	case algorithm == "push" && how.AllSrc && how.AllDst:
+		return push
+	case algorithm != "":
+		return twoShotWay
 	case how.AllSrc && !how.InPlace && bytes*c.Size() <= 2<<20:
 		return oneShot
 	case how.AllSrc && how.AllDst && bytes >= 2<<20:

@@ -215,9 +215,11 @@ func (t *twoShot) fetch(r int, base uint64) error {
 		if err := t.c.WaitProgress(t.ctx, p, base+stepReduced, "all-gather"); err != nil {
 			return err
 		}
-		from := t.window(p, r, t.n)
-		if t.w.Kind == engine.KindAllReduce && t.dsts[p] != nil {
+		var from unsafe.Pointer
+		if t.dsts[p] != nil {
 			from = unsafe.Add(t.dsts[p], dst*t.size)
+		} else {
+			from = t.window(p, r, t.n)
 		}
 		cpu.Copy(unsafe.Add(t.w.Dst.Ptr, dst*t.size), from, n*t.size, false)
 	}

@@ -298,6 +298,27 @@ func TestVerdict(t *testing.T) {
 	require.True(t, *rep.Average.OK)
 }
 
+func TestWrongDataFail(t *testing.T) {
+	r := runner{rep: &Report{Wrong: Bounds{Count: 3}}, cfg: &Config{}}
+	require.ErrorIs(t, r.verdict(), ErrFailed)
+	require.ErrorContains(t, r.verdict(), "3 elements are wrong")
+}
+
+func TestEveryLine(t *testing.T) {
+	for _, n := range []int{0, 1, 64, 65, 1000} {
+		b := make([]byte, n)
+		before := read(b)
+		rewrite(b)
+		lines := 0
+		for i, x := range b {
+			require.Equal(t, i%line == 0, x != 0)
+			lines += int(x)
+		}
+		require.Equal(t, (n+line-1)/line, lines)
+		require.Equal(t, byte(lines), read(b)-before, "every line that was rewritten is looked at")
+	}
+}
+
 func TestInterrupted(t *testing.T) {
 	cfg := small("all_reduce")
 	cfg.Cycles = 0

@@ -30,17 +30,21 @@ func (w *bufWord) location() mem.Location {
 	return mem.Location{Arena: w.arena, Slot: w.slot, Generation: w.generation, Offset: w.offset}
 }
 
-// descriptor is what a rank publishes per operation. The first line is all that peers read when signatures agree and
-// nothing but the payload is needed; the second has the buffers.
+// descriptor is what a rank publishes per operation. Its first line is all that peers read when signatures agree: what
+// follows the signature there is the payload of small operations and the buffers of others.
 type descriptor struct {
 	seq     atomic.Uint64 // written last
 	sig     uint64
 	payload [PayloadSize]byte
 
-	src, dst bufWord
-	refusal  uint64 // why the rank refused: a code of refusals
-	hash     uint64 // of count vectors
+	refusal uint64 // why the rank refused: a code of refusals
+	_       [56]byte
 }
+
+// buffers are where the buffers of a call are, in the place of its payload.
+type buffers struct{ src, dst bufWord }
+
+func (d *descriptor) buffers() *buffers { return (*buffers)(unsafe.Pointer(&d.payload)) }
 
 // refusalText explains a refusal to the peers, one for each descriptor slot.
 type refusalText struct {
@@ -79,7 +83,8 @@ const (
 )
 
 func init() {
-	if unsafe.Sizeof(area{}) > areaBytes || unsafe.Sizeof(descriptor{}) != 128 || unsafe.Offsetof(area{}.desc) != 128 {
+	if unsafe.Sizeof(area{}) > areaBytes || unsafe.Sizeof(descriptor{}) != 128 ||
+		unsafe.Sizeof(buffers{}) != PayloadSize || unsafe.Offsetof(area{}.desc) != 128 {
 		panic("engine: control area layout")
 	}
 }

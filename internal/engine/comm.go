@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -104,6 +105,16 @@ const (
 func (c *Comm) Eager(rank int) unsafe.Pointer {
 	return unsafe.Add(c.peers[rank].eager, int(c.seq&1)*EagerBytes)
 }
+
+// ClaimEager begins to fetch the cache lines of this rank's next eager slot that n bytes will be written to.
+func (c *Comm) ClaimEager(n int) {
+	p := unsafe.Add(c.peers[c.rank].eager, int((c.seq+1)&1)*EagerBytes)
+	for i := 0; i < min(n, claimBytes); i += 64 {
+		spin.Claim(unsafe.Add(p, i))
+	}
+}
+
+const claimBytes = 1 << 10 // about what a core can have under way
 
 // Payload is the payload, PayloadSize bytes, of a rank's descriptor of the running operation. The rules are Eager's.
 func (c *Comm) Payload(rank int) unsafe.Pointer {

@@ -245,7 +245,7 @@ func TestLayout(t *testing.T) {
 	const line, pair = 64, 128
 	var a area
 	require.Equal(t, uintptr(pair), unsafe.Sizeof(descriptor{}))
-	require.Equal(t, uintptr(line), unsafe.Offsetof(a.desc[0].src), "the first line ends with the payload")
+	require.Equal(t, uintptr(line), unsafe.Offsetof(a.desc[0].refusal), "the first line ends with the payload")
 	require.Zero(t, unsafe.Offsetof(a.desc)%pair)
 	require.Zero(t, unsafe.Offsetof(a.progress)%pair)
 	require.Zero(t, unsafe.Offsetof(a.state)%pair)

@@ -18,7 +18,7 @@ var Refusals = refusals
 
 // ForgeSource makes this rank's descriptor of the running operation name l as its source.
 func (c *Comm) ForgeSource(l mem.Location) {
-	c.me.desc[c.seq&1].src = bufWord{arena: l.Arena, slot: l.Slot, generation: l.Generation, offset: l.Offset}
+	c.me.desc[c.seq&1].buffers().src = bufWord{arena: l.Arena, slot: l.Slot, generation: l.Generation, offset: l.Offset}
 }
 
 // ForgeLost writes v where this rank says why its communicator broke.

@@ -176,7 +176,9 @@ func (c *Comm) publish(w *Work, bad error) {
 		d.sig = signature(KindRefused, 0, 0, 0, 0)
 	} else {
 		d.sig = signature(w.Kind, w.Type, w.Red, w.Root, w.Count)
-		d.src, d.dst = w.SrcBuf.word(), w.DstBuf.word()
+		if w.Path.Acquire != nil {
+			*d.buffers() = buffers{w.SrcBuf.word(), w.DstBuf.word()}
+		}
 	}
 	if c.seq%progressEvery == 0 {
 		c.Progress(0)
@@ -200,7 +202,7 @@ func (c *Comm) agree(ctx context.Context, w *Work, bad error) error {
 			r -= c.size
 		}
 		d := &c.peers[r].area.desc[slot]
-		if d.seq.Load() < c.seq {
+		if !reached(d.seq.Load(), c.seq) {
 			if err := c.Wait(ctx, &d.seq, c.seq, r, "agree"); err != nil {
 				return err
 			}
@@ -260,7 +262,7 @@ type Where struct {
 func (c *Comm) Buffers(srcBytes, dstBytes int) (srcs, dsts []unsafe.Pointer, how Where, err error) {
 	how = Where{AllSrc: true, AllDst: true}
 	for r := range c.peers {
-		d := &c.peers[r].area.desc[c.seq&1]
+		d := c.peers[r].area.desc[c.seq&1].buffers()
 		how.AllSrc = how.AllSrc && d.src.generation != 0
 		how.AllDst = how.AllDst && d.dst.generation != 0
 		how.InPlace = how.InPlace || d.src.generation != 0 && d.src == d.dst
@@ -284,7 +286,7 @@ func (c *Comm) Source(rank, off, n int) (unsafe.Pointer, error) {
 	if rank == c.rank {
 		return unsafe.Add(c.work.Src.Ptr, off), nil
 	}
-	return c.resolve(rank, &c.peers[rank].area.desc[c.seq&1].src, off, n)
+	return c.resolve(rank, &c.peers[rank].area.desc[c.seq&1].buffers().src, off, n)
 }
 
 // Destination is as Source for a rank's destination.
@@ -292,11 +294,13 @@ func (c *Comm) Destination(rank, off, n int) (unsafe.Pointer, error) {
 	if rank == c.rank {
 		return unsafe.Add(c.work.Dst.Ptr, off), nil
 	}
-	return c.resolve(rank, &c.peers[rank].area.desc[c.seq&1].dst, off, n)
+	return c.resolve(rank, &c.peers[rank].area.desc[c.seq&1].buffers().dst, off, n)
 }
 
 // Direct reports whether a rank's source of the running operation is direct.
-func (c *Comm) Direct(rank int) bool { return c.peers[rank].area.desc[c.seq&1].src.generation != 0 }
+func (c *Comm) Direct(rank int) bool {
+	return c.peers[rank].area.desc[c.seq&1].buffers().src.generation != 0
+}
 
 func (c *Comm) resolve(rank int, w *bufWord, off, n int) (unsafe.Pointer, error) {
 	if w.generation == 0 || rank == c.rank {

@@ -9,14 +9,14 @@ static int ranks, rank;
 
 struct buffers {
 	char *src, *dst;
-	int n;             // elements of one rank's part
-	size_t in, out;    // bytes that this rank reads and writes
+	int n;          // elements of one rank's part
+	size_t in, out; // bytes that this rank reads and writes
 };
 
 struct operation {
 	const char *name;
-	int parts;  // the larger buffer has one part for each rank
-	int root_in, root_out, all_in, all_out; // parts: of the root's buffers and of the others'; -1 is one for each rank
+	int parts;                              // whether the larger buffer has one part for each rank
+	int root_in, root_out, all_in, all_out; // parts of rank 0's buffers and of the others'; -1 is one for each rank
 	int (*call)(const struct buffers *);
 };
 
@@ -44,6 +44,32 @@ static int scatter(const struct buffers *b) {
 static int all_to_all(const struct buffers *b) {
 	return MPI_Alltoall(b->src, b->n, MPI_FLOAT, b->dst, b->n, MPI_FLOAT, MPI_COMM_WORLD);
 }
+
+// sent is how many elements go from one rank to another, as in `ubcoll bench alltoallv`: half as much as on average to
+// one peer, one and a half times as much to the next.
+static int sent(int from, int to, int n) {
+	int k = (to - from + ranks) % ranks;
+	if (ranks % 2 == 1 && k == ranks - 1) return n;
+	return k % 2 == 0 ? n + n / 2 : n - n / 2;
+}
+
+static int *sends, *receives, *send_at, *receive_at;
+
+static void count(int n) {
+	for (int i = 0, s = 0, r = 0; i < ranks; i++) {
+		sends[i] = sent(rank, i, n);
+		receives[i] = sent(i, rank, n);
+		send_at[i] = s;
+		receive_at[i] = r;
+		s += sends[i];
+		r += receives[i];
+	}
+}
+
+static int all_to_all_v(const struct buffers *b) {
+	return MPI_Alltoallv(b->src, sends, send_at, MPI_FLOAT, b->dst, receives, receive_at, MPI_FLOAT, MPI_COMM_WORLD);
+}
+
 static int barrier(const struct buffers *b) {
 	(void)b;
 	return MPI_Barrier(MPI_COMM_WORLD);
@@ -58,6 +84,7 @@ static const struct operation operations[] = {
 	{"gather", 1, 1, -1, 1, 0, gather},
 	{"scatter", 1, -1, 1, 0, 1, scatter},
 	{"alltoall", 1, -1, -1, -1, -1, all_to_all},
+	{"alltoallv", 1, -1, -1, -1, -1, all_to_all_v},
 	{"barrier", 0, 0, 0, 0, 0, barrier},
 };
 
@@ -95,16 +122,19 @@ int main(int argc, char **argv) {
 		if (rank == 0) fprintf(stderr, "usage: peer OP MINBYTES MAXBYTES FACTOR [CALLS]\n");
 		MPI_Abort(MPI_COMM_WORLD, 6);
 	}
+	sends = calloc(4 * ranks, sizeof *sends);
+	receives = sends + ranks, send_at = receives + ranks, receive_at = send_at + ranks;
 	struct buffers b = {memory(high), memory(high), 0, 0, 0};
 	double clock = clock_cost(), *us = malloc(sizeof *us * (want > 2000 ? want : 2000));
 	for (size_t bytes = low; bytes <= high; bytes *= factor) {
 		b.n = bytes / sizeof(float) / (op->parts ? ranks : 1);
+		count(b.n);
 		size_t part = b.n * sizeof(float);
 		b.in = parts(rank == 0 ? op->root_in : op->all_in, part);
 		b.out = parts(rank == 0 ? op->root_out : op->all_out, part);
 		double m = measure(op, &b, calls(bytes, want), us, clock);
 		if (rank == 0) {
-			printf("%zu %.3f\n", op->parts ? part * ranks : part, m);
+			printf("%zu %.3f\n", b.in > b.out ? b.in : b.out, m); // one of the root's is the larger
 			fflush(stdout);
 		}
 		if (strcmp(op->name, "barrier") == 0) break;
