@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 export MPI MPI_HOME MPICC
 
-.PHONY: build run test check race fuzz bench lint clean help
+.PHONY: build run test check race fuzz bench bench-peers lint clean help
 
 build: ## programs into bin/, with MPI where it is found
 	@scripts/build
@@ -26,6 +26,9 @@ fuzz: ## each fuzz test for FUZZTIME (10s)
 bench: ## all benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
 
+bench-peers: ## against Open MPI, MPICH and the bound of the hardware; ARGS="-op all_gather -np 4"
+	@scripts/bench-peers $(ARGS)
+
 lint: ## formatting and vet, also for other systems and with MPI
 	@scripts/lint
 
@@ -33,4 +36,4 @@ clean: ## what make has built
 	rm -rf bin build
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14

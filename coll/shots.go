@@ -30,7 +30,7 @@ func runReduce(ctx context.Context, c *engine.Comm, w *engine.Work) error {
 		case oneShot:
 			return k.oneShot(srcs)
 		case push:
-			return k.push(srcs, dsts)
+			return k.push(srcs, dsts, how)
 		}
 	}
 	return k.twoShot(srcs, dsts, how)
@@ -45,7 +45,7 @@ func (k *call) oneShot(srcs []unsafe.Pointer) error {
 }
 
 // push computes one slice of the result from all sources, and writes it to all destinations.
-func (k *call) push(srcs, dsts []unsafe.Pointer) error {
+func (k *call) push(srcs, dsts []unsafe.Pointer, how engine.Where) error {
 	k.w.Algorithm = "push"
 	slice := alignedSlice(k.w.Count, k.n)
 	lo := min(k.me*slice, k.w.Count)
@@ -58,7 +58,7 @@ func (k *call) push(srcs, dsts []unsafe.Pointer) error {
 		for r := range srcs {
 			srcs[r], dsts[r] = unsafe.Add(srcs[r], lo*k.size), unsafe.Add(dsts[r], lo*k.size)
 		}
-		cpu.ReduceMulti(k.w.Type, kernels[k.w.Red], dsts, srcs, n, div, streams(k.w.Dst.Bytes()))
+		cpu.ReduceMulti(k.w.Type, kernels[k.w.Red], dsts, srcs, n, div, !how.InPlace && streams(k.w.Dst.Bytes()))
 	}
 	k.c.Progress(1)
 	return k.waitAll(1, "exit")

@@ -57,3 +57,14 @@ func readLine(path ...string) (line string, ok bool) {
 	b, err := os.ReadFile(filepath.Join(path...))
 	return strings.TrimSpace(string(b)), err == nil
 }
+
+// Vendor is who made the processor, as in /proc/cpuinfo: "GenuineIntel", "AuthenticAMD"; "" if the system does not say.
+func Vendor() string {
+	b, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(b)) {
+		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "vendor_id" {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}

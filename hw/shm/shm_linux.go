@@ -101,12 +101,8 @@ func (f *File) prepare(n int) error {
 }
 
 // room refuses what fallocate must not try: without memory it would not fail but have the kernel kill processes, this
-// one or others, and above the file size limit it would raise SIGXFSZ.
+// one or others.
 func room(n int) error {
-	var r unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_FSIZE, &r) == nil && uint64(n) > r.Cur {
-		return unix.EFBIG
-	}
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return nil // the kernel will have the last word

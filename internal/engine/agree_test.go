@@ -269,6 +269,7 @@ func TestProgressWrapsAround(t *testing.T) {
 	for _, skip := range []uint64{1<<31 - 4, 1<<31 - 4, 1<<31 - 4, 1 << 31} {
 		for _, c := range comms {
 			c.Skip(skip)
+			c.Progress(0)
 		}
 		errs := each(comms, func(c *engine.Comm) error {
 			for i := range 8 {
@@ -280,6 +281,27 @@ func TestProgressWrapsAround(t *testing.T) {
 		})
 		require.NoError(t, errors.Join(errs...))
 	}
+}
+
+// A rank whose operations made no progress for long, since they were small, has made none in the next one either.
+func TestProgressIsNotTooOld(t *testing.T) {
+	comms := open(t, 2, engine.Options{})
+	errs := each(comms, func(c *engine.Comm) error {
+		for range 1<<11 + 1 {
+			c.Skip(1<<20 - 1)
+			if err := barrier(c); err != nil {
+				return err
+			}
+		}
+		w := pass(5)
+		run1 := w.Path.Run
+		w.Path.Run = func(ctx context.Context, c *engine.Comm, w *engine.Work) error {
+			time.Sleep(time.Duration(c.Rank()) * 50 * time.Millisecond)
+			return run1(ctx, c, w)
+		}
+		return run(background, c, w)
+	})
+	require.NoError(t, errors.Join(errs...))
 }
 
 // A failing algorithm breaks the communicator, on all ranks.

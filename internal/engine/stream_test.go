@@ -121,7 +121,7 @@ func TestStreamErrors(t *testing.T) {
 		}
 		err = s.Sync(background)
 		if again := s.Sync(background); again != nil {
-			return fmt.Errorf("told twice: %w", again)
+			return fmt.Errorf("told twice: %v", again)
 		}
 		w := reduce(5 + c.Rank())
 		if err := submit(background, &v, w); err != nil {

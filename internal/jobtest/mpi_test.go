@@ -52,7 +52,11 @@ func TestMPIKill(t *testing.T) {
 		t.Skip("MPICH's mpirun cannot be told to leave the survivors alive")
 	}
 	pick := mrand.New(mrand.NewPCG(seed, 0))
-	for k := 0; k < 50; k++ {
+	kills := 10
+	if s, ok := os.LookupEnv("JOBTEST_KILLS"); ok {
+		kills, _ = strconv.Atoi(s)
+	}
+	for k := 0; k < kills; k++ {
 		n := 2 + pick.IntN(3)
 		dir := t.TempDir()
 		cmd := mpiJob(t, n, "kill")

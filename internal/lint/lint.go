@@ -33,7 +33,8 @@ var layers = [][]string{
 	{"p2p"},
 	{"coll"},
 	{"graph"},
-	{"internal/verify", "internal/bench", "internal/experiment", "internal/testutil", "internal/jobtest"},
+	{"internal/verify"},
+	{"internal/bench", "internal/experiment", "internal/testutil", "internal/jobtest"},
 	{"internal/lint"},
 	{programs, "cmd/*", "examples/*"},
 }
