@@ -44,17 +44,22 @@ func (k *call) waitAll(steps uint64, step string) error {
 var kernels = [...]cpu.Op{engine.Sum: cpu.Sum, engine.Prod: cpu.Prod, engine.Min: cpu.Min, engine.Max: cpu.Max,
 	engine.Avg: cpu.Sum, engine.PreMulSum: cpu.Sum}
 
+// div is what the sum is divided by.
+func (k *call) div() int {
+	if k.w.Red == engine.Avg {
+		return k.n
+	}
+	return 1
+}
+
 // reduce combines n elements of srcs, in rank order so that all ranks get the same bits.
 func (k *call) reduce(dst unsafe.Pointer, srcs []unsafe.Pointer, n int, stream bool) {
 	op := kernels[k.w.Red]
-	switch {
-	case k.w.Red == engine.Avg:
-		cpu.ReduceN(k.w.Type, op, dst, srcs, n, k.n, stream)
-	case len(srcs) == 2:
+	if len(srcs) == 2 && k.w.Red != engine.Avg {
 		cpu.Reduce(k.w.Type, op, dst, srcs[0], srcs[1], n, stream)
-	default:
-		cpu.ReduceN(k.w.Type, op, dst, srcs, n, 1, stream)
+		return
 	}
+	cpu.ReduceN(k.w.Type, op, dst, srcs, n, k.div(), stream)
 }
 
 // load copies n elements of this rank's source, multiplied if the operation says so.

@@ -47,25 +47,24 @@ func (k *call) oneShot(srcs []unsafe.Pointer) error {
 // push computes one slice of the result from all sources, and writes it to all destinations.
 func (k *call) push(srcs, dsts []unsafe.Pointer, how engine.Where) error {
 	k.w.Algorithm = "push"
-	slice := alignedSlice(k.w.Count, k.n)
+	slice := alignedSlice(k.w.Count, k.n, k.size)
 	lo := min(k.me*slice, k.w.Count)
 	n := min(lo+slice, k.w.Count) - lo
-	div := 1
-	if k.w.Red == engine.Avg {
-		div = k.n
-	}
 	if n > 0 {
 		for r := range srcs {
 			srcs[r], dsts[r] = unsafe.Add(srcs[r], lo*k.size), unsafe.Add(dsts[r], lo*k.size)
 		}
-		cpu.ReduceMulti(k.w.Type, kernels[k.w.Red], dsts, srcs, n, div, !how.InPlace && streams(k.w.Dst.Bytes()))
+		cpu.ReduceMulti(k.w.Type, kernels[k.w.Red], dsts, srcs, n, k.div(), !how.InPlace && streams(k.w.Dst.Bytes()))
 	}
 	k.c.Progress(1)
 	return k.waitAll(1, "exit")
 }
 
-// alignedSlice cuts count elements into n slices of whole cache lines.
-func alignedSlice(count, n int) int { return ((count+n-1)/n + 63) &^ 63 }
+// alignedSlice cuts count elements of a size into n slices of whole cache lines.
+func alignedSlice(count, n, size int) int {
+	line := 64/size - 1
+	return ((count+n-1)/n + line) &^ line
+}
 
 // twoShot computes slices in two steps, in rounds: each rank reduces its slice of the round from all sources, and then
 // whoever wants the result fetches the slices of the others. It works with any mix of direct and staged buffers: a rank
@@ -132,7 +131,7 @@ func (t *twoShot) slice(r, q int) (off, dst, n int) {
 	}
 	base := r * t.n * t.per
 	rest := min(t.n*t.per, count-base)
-	sl := min(alignedSlice(rest, t.n), t.per)
+	sl := min(alignedSlice(rest, t.n, t.size), t.per)
 	lo := min(q*sl, rest)
 	return base + lo, base + lo, min(lo+sl, rest) - lo
 }
@@ -198,10 +197,12 @@ func (t *twoShot) reduceOwn(r int, base uint64) error {
 		return nil
 	}
 	out := unsafe.Add(t.w.Dst.Ptr, dst*t.size)
-	t.reduce(out, srcs, n, false)
 	if t.stageOut {
-		cpu.Copy(t.window(t.me, r, t.n), out, n*t.size, false)
+		outs := [2]unsafe.Pointer{out, t.window(t.me, r, t.n)}
+		cpu.ReduceMulti(t.w.Type, kernels[t.w.Red], outs[:], srcs, n, t.div(), false)
+		return nil
 	}
+	t.reduce(out, srcs, n, false)
 	return nil
 }
 
