@@ -166,17 +166,19 @@ func compare(hs []hello) (about int, err error) {
 			return differ("the library's wire version", a.Version, h.Version)
 		case h.Race != a.Race:
 			return differ("the race detector", a.Race, h.Race)
+		}
+		for _, k := range slices.Sorted(mapKeys(a.Env, h.Env)) {
+			if a.Env[k] != h.Env[k] {
+				return differ("environment variable "+k, quote(a.Env, k), quote(h.Env, k))
+			}
+		}
+		switch {
 		case h.Options.Timeout != a.Options.Timeout:
 			return differ("Options.Timeout", a.Options.Timeout, h.Options.Timeout)
 		case h.Options.Register != a.Options.Register:
 			return differ("Options.Register", a.Options.Register, h.Options.Register)
 		case h.Options.Algorithm != a.Options.Algorithm:
 			return differ("Options.Algorithm", a.Options.Algorithm, h.Options.Algorithm)
-		}
-		for _, k := range slices.Sorted(mapKeys(a.Env, h.Env)) {
-			if a.Env[k] != h.Env[k] {
-				return differ("environment variable "+k, quote(a.Env, k), quote(h.Env, k))
-			}
 		}
 		if h.HostID != a.HostID {
 			return r, fmt.Errorf("rank 0 is on host %s and rank %d on host %s: ranks on several hosts: %w",
