@@ -32,7 +32,8 @@ type Buffer[T dtype.Elem] struct {
 
 // Alloc makes a buffer of n elements on d, zeroed and page-aligned, with all its pages present. Local and blocking: it
 // costs system calls, and the memory of a whole arena now and then. Memory of freed buffers is used again, and returned
-// to the system when the rank's last communicator closes. ErrLimit says which limit was hit. Not allowed in capture.
+// to the system when the rank's last communicator closes. ErrLimit says which limit was hit; ErrArgument is a negative
+// n, ErrClosed a closed Comm, hw.ErrNotSupported any device but the host.
 func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 	size := dtype.Of[T]().Size()
 	if n < 0 || n > (1<<62)/size {
@@ -47,7 +48,8 @@ func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 
 // Adopt makes a buffer of memory that belongs to C code, to mmap or to another library. The caller vouches that it
 // stays mapped and stays the same until Free, which leaves the memory itself alone. A backend that cannot use such
-// memory says why in LastOp, and the buffer is staged. The Go heap must not be adopted. Local.
+// memory says why in LastOp, and the buffer is staged: in this version always. The Go heap must not be adopted. Local.
+// ErrInUse if the memory overlaps another buffer; ErrArgument, ErrLimit, ErrClosed, hw.ErrNotSupported as in Alloc.
 func Adopt(c *Comm, d Device, p unsafe.Pointer, bytes int) (*Buffer[byte], error) {
 	a, err := c.v.Adopt(d, p, bytes)
 	if err != nil {
@@ -76,12 +78,13 @@ func (b *Buffer[T]) Slice() []T {
 	return unsafe.Slice((*T)(b.a.Ptr), b.n)
 }
 
-// CopyFrom copies src to the buffer's start. Local and blocking.
+// CopyFrom copies src to the buffer's start. Local and blocking. ErrArgument if src is longer than the buffer, ErrStale
+// after Free; an error copies nothing.
 func (b *Buffer[T]) CopyFrom(ctx context.Context, src []T) error {
 	return b.copy(ctx, "copy_from", src, true)
 }
 
-// CopyTo copies the buffer's start to dst. Local and blocking.
+// CopyTo fills dst from the buffer's start. Local and blocking. Errors as in CopyFrom.
 func (b *Buffer[T]) CopyTo(ctx context.Context, dst []T) error {
 	return b.copy(ctx, "copy_to", dst, false)
 }
@@ -120,7 +123,7 @@ func (r *Registration) Engine() *engine.Registration { return r.r }
 // Stream is an in-order queue of operations; see Comm.On. Its methods may be called from any goroutine.
 type Stream struct{ s *engine.Stream }
 
-// NewStream makes a stream. Local. This version has streams on the host only.
+// NewStream makes a stream on d. Local. This version has streams on the host only: hw.ErrNotSupported for others.
 func NewStream(d Device) (*Stream, error) {
 	s, err := engine.NewStream(d)
 	if err != nil {
@@ -129,11 +132,11 @@ func NewStream(d Device) (*Stream, error) {
 	return &Stream{s}, nil
 }
 
-// Sync waits until everything that was queued before has run, and returns the errors since the last Sync. If ctx ends
-// first, the operations go on.
+// Sync waits until everything that was queued has run, and returns the errors since the last Sync, joined. Local and
+// blocking: each operation that is waited for has its own deadline. If ctx ends first, the operations go on.
 func (s *Stream) Sync(ctx context.Context) error { return s.s.Sync(ctx) }
 
-// Close ends the stream and returns the errors that no Sync has returned: ErrBusy while operations are queued,
+// Close ends the stream and returns the errors that no Sync has returned. Local: ErrBusy while operations are queued,
 // ErrClosed the second time.
 func (s *Stream) Close() error { return s.s.Close() }
 

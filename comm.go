@@ -61,12 +61,15 @@ func (o Options) fromEnvironment() (Options, error) {
 }
 
 // Comm is one rank's side of a communicator: a fixed set of ranks that call collectives together. It runs one
-// collective at a time, in call order; a second goroutine's call gets ErrBusy. Point-to-point operations are
-// independent of collectives.
+// collective at a time, in call order: a blocking call while another goroutine's runs is ErrBusy. Its methods may be
+// called from any goroutine.
 type Comm struct{ v engine.View }
 
-// Open makes a communicator of all ranks of b. Collective and blocking. b stays the caller's, who closes it after the
-// Comm; the Comm does not use it again. If one rank fails, all return an error.
+// Open makes a communicator of all ranks of b. Collective and blocking, for Options.Timeout at most. b stays the
+// caller's, who closes it after the Comm; the Comm does not use it again. If one rank fails, all return an error:
+// ErrArgument for bad Options or variables, ErrMismatch where they differ between ranks, hw.ErrNotSupported for ranks
+// on several hosts, ErrLimit, or what b's exchange returned. Each Open has memory and registrations of its own: a
+// buffer made with another Comm works, by way of a copy.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) {
 	// Faults go to Open too: it is collective, and peers wait for this rank.
 	o, bad := o.fromEnvironment()
@@ -111,11 +114,13 @@ func (c *Comm) On(s *Stream) *Comm {
 	return &d
 }
 
-// RegisterBuffer registers the memory that v views, so that operations on any part of it use it directly, whatever the
-// policy. Local and blocking; it costs no communication. The memory must come from Alloc (or Adopt, where a backend can
-// use it), not from a Go slice: ErrArgument. Registrations are counted: the same memory may be registered again. They
-// are the rank's, shared by all its communicators, and end with Close or with the rank's last communicator. Not allowed
-// in capture. Source: NCCL's ncclCommRegister, nccl4py's register_buffer.
+// RegisterBuffer registers the memory that v views, so that operations on any part of it use it directly, unless the
+// policy is off. Local and blocking; it costs no communication. The memory stays the caller's, who closes the
+// registration before freeing it. It must come from Alloc or Adopt of this Comm, not from a Go slice: ErrArgument, as
+// for an empty or misaligned v; ErrStale after Free, ErrLimit, ErrClosed. Adopted memory that no backend can use is
+// registered and staged all the same, and LastOp says why. Registrations are counted: the same memory may be registered
+// again. They end with Close or with the rank's last communicator. Source: NCCL's ncclCommRegister, nccl4py's
+// register_buffer.
 func (c *Comm) RegisterBuffer(v Vec) (*Registration, error) {
 	r, err := c.v.RegisterBuffer(v.v)
 	if err != nil {
@@ -136,20 +141,25 @@ func (c *Comm) Close() error { return c.v.Comm.Close() }
 // Err is nil while the communicator is usable, and else says why it is not. Local, waits for nothing.
 func (c *Comm) Err() error { return c.v.Err() }
 
-// OpInfo says how an operation went; see Comm.LastOp.
+// OpInfo says how an operation went: Algorithm is the way the data took, Src and Dst say whether the buffer was used
+// directly, and Why not. Its Explain is all of that in a line. See Comm.LastOp.
 type OpInfo = engine.OpInfo
 
-// Stats counts what a communicator and its rank have done; see Comm.Stats.
+// Stats counts what a communicator and its rank have done: Operations (failed ones too), Bytes (of each operation's
+// larger buffer), Staged (buffers that were copied), Cache (register.Stats) and Memory (arenas and allocations). See
+// Comm.Stats.
 type Stats = engine.Stats
 
 // LastOp says how this communicator's last collective went: which algorithm, and for each buffer whether peers reached
 // it directly or why it was copied. Local.
 func (c *Comm) LastOp() OpInfo { return c.v.LastOp() }
 
-// Stats counts. Local.
+// Stats is what this communicator and its rank's registration cache and memory have done so far. Local; it takes the
+// time of a walk over all registrations.
 func (c *Comm) Stats() Stats { return c.v.Stats() }
 
-// Explain says what the registration cache knows of the memory that v views. Local.
+// Explain says in a few lines for people what the registration cache knows of the memory that v views, and why lookups
+// of it hit or miss. Local.
 func (c *Comm) Explain(v Vec) string { return c.v.Explain(v.v) }
 
 // Engine is for the packages of this module.
@@ -157,8 +167,9 @@ func (c *Comm) Engine() *engine.View { return &c.v }
 
 // Group collects the collectives that calls makes on g and runs them in call order as one: nothing else of this
 // communicator comes between. Collective: all ranks make the same calls. It blocks until they are done (or queues them,
-// on a view made by On), and reports all errors. Point-to-point on g is ErrArgument: p2p.Group is for that. If calls
-// returns an error, nothing is run. Source: NCCL's ncclGroupStart and ncclGroupEnd.
+// on a view made by On), and reports all errors, joined. calls runs on the caller's goroutine; its own calls on g wait
+// for nothing, and g is of no use after it (ErrClosed). If calls returns an error, nothing is run, on this rank: all
+// ranks must come to the same, or the others wait. Source: NCCL's ncclGroupStart and ncclGroupEnd.
 func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 	b := &batch{}
 	g := *c

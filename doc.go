@@ -1,6 +1,8 @@
-// Package ubcoll is collectives and point-to-point for Go programs on one or many processes, on buffers that the user
-// registers once. MPI (or nothing but the environment) starts the ranks, a registration cache remembers what the
-// hardware knows about each buffer, and every transfer reads and writes the user's memory directly.
+// Package ubcoll is collectives for Go programs on one or many processes, on buffers that the user registers once. MPI
+// (or nothing but the environment) starts the ranks, a registration cache remembers what is known about each buffer,
+// and every transfer reads and writes the user's memory directly. This version has host memory on one host;
+// point-to-point, windows, graphs, devices and several hosts are to come, and what asks for them gets an error that
+// wraps hw.ErrNotSupported.
 //
 // This package has the nouns: Comm, Vec, Buffer, Registration, Stream, Op, Error, Options. The verbs are in package
 // coll. A first program:
@@ -14,5 +16,12 @@
 //
 // What a function's comment says: "local" means that other ranks need not call it, "collective" that all ranks of the
 // communicator must, in the same order. "Blocking" calls wait for this rank's part; none waits longer than
-// Options.Timeout for a peer, and the death of a peer's process ends it within two seconds.
+// Options.Timeout for a peer, and the death of a peer's process ends it within two seconds. What says neither
+// "blocking" nor "waits" returns at once.
+//
+// Memory belongs to whoever made it. An operation uses the memory of its arguments until it is done (on a stream, until
+// Stream.Sync; in a group, until Group returns): the caller leaves it alone meanwhile. A Comm runs one collective at a
+// time (ErrBusy); everything else may be called from any goroutine.
+//
+// Errors are *Error, and wrap one of the sentinels below, hw.ErrNotSupported, or a context's error.
 package ubcoll

@@ -7,9 +7,10 @@ import "github.com/ubcoll/ubcoll/internal/fault"
 type Error = fault.Error
 
 // The reasons for failure. ErrArgument, ErrStale, ErrLimit and hw.ErrNotSupported on one rank, and ErrMismatch between
-// ranks, are returned by all ranks before data moves, and the Comm stays usable. ErrBusy and ErrInUse are local and
-// change nothing. After ErrPeerLost, ErrTimeout, ErrAborted, and a cancelled context, the Comm is broken: Err says why
-// and only Abort and Close work.
+// ranks, are returned by all ranks before data moves, and the Comm stays usable; so is the error of a context that had
+// ended before the call. ErrBusy and ErrInUse are local and change nothing. After ErrPeerLost, ErrTimeout, ErrAborted,
+// and a context that ended during the call, the Comm is broken: Err says why, every collective returns that, and what
+// is left to do is Close. docs/errors.md has them one by one.
 var (
 	ErrArgument = fault.ErrArgument // this rank's own arguments are wrong
 	ErrMismatch = fault.ErrMismatch // ranks called with different arguments

@@ -26,7 +26,7 @@ var (
 // product goes through staging memory. Source: NCCL's ncclRedOpCreatePreMulSum.
 func PreMulSum(x float64) Op { return Op{engine.Op{Red: engine.PreMulSum, Factor: x}} }
 
-// ParseOp reads what Op.String gives: "sum", "prod", "min", "max", "avg".
+// ParseOp reads what Op.String gives: "sum", "prod", "min", "max", "avg"; anything else is ErrArgument. Local.
 func ParseOp(s string) (Op, error) {
 	for _, o := range []Op{Sum, Prod, Min, Max, Avg} {
 		if o.String() == s {

@@ -36,7 +36,7 @@ type Error struct {
 	Err    error
 }
 
-// Error reads "all_reduce #3: rank 1 (host a): agree: rank 2: has count 5, rank 1 has 6: ranks disagree".
+// Error reads "all_reduce #3: rank 1 (host a): agree: peer rank 2: rank 2 called ...: ranks disagree".
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Op)

@@ -120,14 +120,14 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// leftovers is what jobs must not leave behind.
-func leftovers(t *testing.T) (left []string) {
+// leftovers is what a job whose temporary files go to tmp has left behind, there and in /dev/shm.
+func leftovers(t *testing.T, tmp string) (left []string) {
 	t.Helper()
-	for _, dir := range []string{"/dev/shm", os.TempDir()} {
+	for _, dir := range []string{"/dev/shm", tmp} {
 		es, err := os.ReadDir(dir)
 		require.NoError(t, err)
 		for _, e := range es {
-			if strings.Contains(e.Name(), "ubcoll") && !strings.HasPrefix(e.Name(), "ubcoll-jobtest-") {
+			if dir == tmp || strings.Contains(e.Name(), "ubcoll") {
 				left = append(left, filepath.Join(dir, e.Name()))
 			}
 		}
@@ -154,8 +154,8 @@ func TestKill(t *testing.T) {
 }
 
 func killOne(t *testing.T, n int, pick *mrand.Rand) {
-	dir := t.TempDir()
-	j := start(t, n, []string{"JOBTEST_DIR=" + dir}, "kill")
+	dir, tmp := t.TempDir(), t.TempDir()
+	j := start(t, n, []string{"JOBTEST_DIR=" + dir, "TMPDIR=" + tmp}, "kill")
 	done := make(chan []error, 1)
 	go func() { done <- j.wait(time.Minute) }()
 	for r := 0; r < n; r++ {
@@ -167,7 +167,7 @@ func killOne(t *testing.T, n int, pick *mrand.Rand) {
 	killed := time.Now()
 	<-done
 	checkReports(t, dir, n, victim, killed, func(r int) string { return j.output[r].String() })
-	require.Empty(t, leftovers(t))
+	require.Empty(t, leftovers(t, tmp))
 }
 
 func exists(dir string, r int, kind string) func() bool {
