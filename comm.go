@@ -24,7 +24,8 @@ type Options struct {
 	Algorithm string          // of all-reduces, where it can be had: "" = the plan chooses; see Algorithms
 }
 
-// Algorithms are the names that Options.Algorithm takes.
+// Algorithms are the names that Options.Algorithm takes. The two-shot works with every mix of buffers, and stands in
+// where another cannot be had; what is small enough to travel with the agreement does so, unless "ring" is asked for.
 var Algorithms = []string{"ring", "one-shot", "two-shot", "push"}
 
 // Validate reports everything that is wrong with o.
@@ -172,13 +173,18 @@ func (c *Comm) Engine() *engine.View { return &c.v }
 // ranks must come to the same, or the others wait. Source: NCCL's ncclGroupStart and ncclGroupEnd.
 func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 	b := &batch{}
-	g := *c
-	g.v.Recorder = b
-	if err := calls(&g); err != nil {
+	if err := calls(c.Recording(b)); err != nil {
 		return err
 	}
 	b.done = true
 	return c.v.SubmitAll(ctx, b.works)
+}
+
+// Recording is for the packages of this module: a view of c whose collectives r takes.
+func (c *Comm) Recording(r engine.Recorder) *Comm {
+	g := *c
+	g.v.Recorder = r
+	return &g
 }
 
 type batch struct {

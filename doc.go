@@ -23,5 +23,6 @@
 // Stream.Sync; in a group, until Group returns): the caller leaves it alone meanwhile. A Comm runs one collective at a
 // time (ErrBusy); everything else may be called from any goroutine.
 //
-// Errors are *Error, and wrap one of the sentinels below, hw.ErrNotSupported, or a context's error.
+// Errors of operations are *Error. All errors wrap one of the sentinels below, hw.ErrNotSupported, a context's error,
+// or what the system said.
 package ubcoll

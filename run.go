@@ -139,8 +139,9 @@ func protect(ctx context.Context, c *Comm, run func(context.Context, *Comm) erro
 }
 
 // Local runs run as n goroutine ranks of this process, each with a Comm of its own, and returns when all have returned:
-// nil, or the first error (a panic is one). When one rank fails, the others' waits end with ErrAborted. For tests,
-// examples and laptops; the ranks share memory as processes do.
+// nil, or the first error (a panic is one). When one rank fails, the others' waits end with ErrAborted. Local and
+// blocking, as long as run does; it opens and closes the Comms around run. For tests, examples and laptops; the ranks
+// share memory as processes do.
 func Local(ctx context.Context, n int, o Options, run func(context.Context, *Comm) error) error {
 	if n < 1 {
 		return &Error{Op: "local", Rank: -1, Peer: -1, Err: fmt.Errorf("%d ranks: %w", n, ErrArgument)}

@@ -9,10 +9,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// Vec is an untyped view of memory: what collectives and point-to-point operations read and write. It is a small
-// value, made by Of, by Buffer.Vec, or from another Vec; making one costs nothing and registers nothing. The memory
-// stays the maker's. A Vec that could not be made (Slice out of range, say) is not valid, and the operation that it is
-// given to says why, on all ranks.
+// Vec is an untyped view of memory: what operations read and write. It is a small value, made by Of, by Buffer.Vec, or
+// from another Vec; making one is local, costs nothing and registers nothing. The memory stays the maker's. A
+// Vec that could not be made (Slice out of range, say) is not valid, and the operation that it is given to says why, on
+// all ranks.
 type Vec struct{ v engine.Vec }
 
 // Of views a Go slice. It works with every operation, through staging memory; a slice is never registered, peers never
@@ -28,7 +28,7 @@ func (v Vec) Len() int { return v.v.Len }
 // Type is the element type.
 func (v Vec) Type() dtype.Type { return v.v.Type }
 
-// Slice views elements i to j-1.
+// Slice views elements i to j-1, without a copy. Out of range, it gives a Vec that is not valid.
 func (v Vec) Slice(i, j int) Vec {
 	if v.v.Err != nil {
 		return v
@@ -44,7 +44,8 @@ func (v Vec) Slice(i, j int) Vec {
 	return v
 }
 
-// As views the same bytes as elements of another type; their number must come out even.
+// As views the same bytes as elements of another type, without a copy. Their number must come out even, or it gives a
+// Vec that is not valid.
 func (v Vec) As(t dtype.Type) Vec {
 	if v.v.Err != nil {
 		return v

@@ -48,7 +48,12 @@ func acquireOne(c *engine.Comm, w *engine.Work, v *engine.Vec, b *engine.Buf) er
 	if v.Alloc != nil {
 		generation = v.Alloc.At.Generation
 	}
-	claim := cache.FindLocal(uintptr(v.Ptr), n, generation)
+	var claim *register.Claim
+	if w.Graph {
+		claim = cache.FindGraph(uintptr(v.Ptr), n, generation)
+	} else {
+		claim = cache.FindLocal(uintptr(v.Ptr), n, generation)
+	}
 	if claim == nil {
 		a := c.Allocation(*v)
 		switch {

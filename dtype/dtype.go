@@ -71,7 +71,7 @@ func All() []Type {
 }
 
 // Parse reads a type name. Beside the names that String gives it takes those of nccl-tests: "half", "float",
-// "double".
+// "double". The error of any other name lists them.
 func Parse(s string) (Type, error) {
 	switch s {
 	case "half":

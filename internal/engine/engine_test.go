@@ -197,7 +197,7 @@ func TestSignature(t *testing.T) {
 		sig := signature(k, d, r, root, count)
 		k2, d2, r2, root2, count2 := unpack(sig)
 		require.Equal(t, []int{int(k), int(d), int(r), root, count}, []int{int(k2), int(d2), int(r2), root2, count2})
-		require.Equal(t, fmt.Sprintf("%v(count %d, %v, %v, root %d)", k, count, d, r, root), describe(sig))
+		require.Equal(t, fmt.Sprintf("%v(count %d, %v, %v, root %d)", k, count, d, r, root), Describe(sig))
 	})
 	require.Equal(t, uint64(math.MaxUint64), signature(31, 15, 7, 1<<12-1, MaxCount))
 	require.LessOrEqual(t, int(numKinds), 32, "a kind has 5 bits")

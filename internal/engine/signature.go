@@ -82,7 +82,8 @@ func signature(k Kind, t dtype.Type, r Reduction, root, count int) uint64 {
 	return uint64(k)<<59 | uint64(t)<<55 | uint64(r)<<52 | uint64(root&0xfff)<<40 | uint64(count)
 }
 
-func describe(sig uint64) string {
+// Describe is a signature for people.
+func Describe(sig uint64) string {
 	k, t, r := Kind(sig>>59), dtype.Type(sig>>55&15), Reduction(sig>>52&7)
 	return fmt.Sprintf("%v(count %d, %v, %v, root %d)", k, sig&MaxCount, t, r, sig>>40&0xfff)
 }

@@ -175,7 +175,7 @@ func (c *Comm) publish(w *Work, bad error) {
 		}
 		d.sig = signature(KindRefused, 0, 0, 0, 0)
 	} else {
-		d.sig = signature(w.Kind, w.Type, w.Red, w.Root, w.Count)
+		d.sig = w.Signature()
 		if w.Path.Acquire != nil {
 			*d.buffers() = buffers{w.SrcBuf.word(), w.DstBuf.word()}
 		}
@@ -246,7 +246,7 @@ func (c *Comm) disagreement(slot uint64) error {
 		}
 	}
 	return c.errorf("agree", odd, fmt.Errorf("rank %d called %s, %d of %d ranks %s: %w", odd,
-		describe(c.peers[odd].area.desc[slot].sig), votes[most], c.size, describe(most), fault.ErrMismatch))
+		Describe(c.peers[odd].area.desc[slot].sig), votes[most], c.size, Describe(most), fault.ErrMismatch))
 }
 
 // Where says how the ranks hold the buffers of the running operation.

@@ -40,6 +40,8 @@ type Work struct {
 
 	// Err says that this rank's own arguments are bad. The rank publishes "refused", so that all ranks return it.
 	Err error
+	// Graph says that the work is a graph's, whose buffers are found among those that graphs hold.
+	Graph bool
 	// Path is how the data travels.
 	Path *Path
 	// Algorithm is what Path.Run chose to do, if that is more than Path.Name.
@@ -47,6 +49,9 @@ type Work struct {
 
 	SrcBuf, DstBuf Buf
 }
+
+// Signature is what all ranks must agree on.
+func (w *Work) Signature() uint64 { return signature(w.Kind, w.Type, w.Red, w.Root, w.Count) }
 
 // Path is one way of moving the data of operations. All ranks choose the same, before they have heard of each other.
 type Path struct {

@@ -1,0 +1,160 @@
+// Package graph records the collectives that a function calls and replays them. Recording validates once and holds the
+// buffers, so that a launch does nothing but the work. Buffers that a graph holds cannot be freed, and are found by its
+// launches whatever becomes of their registrations by the program.
+package graph
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// Graph is a recorded sequence of collectives of one communicator. It is the caller's, who closes it. Its methods may be
+// called from any goroutine; launches of one communicator run one after the other, as its operations do.
+type Graph struct {
+	view  engine.View
+	works []engine.Work
+
+	mu     sync.Mutex
+	refs   map[*mem.Allocation]*register.Ref
+	closed bool
+}
+
+// Capture calls record with a view of c whose collectives are recorded and not run, and returns them as a graph.
+// Collective and blocking: all ranks capture together, and if they do not record the same calls, or one of them fails,
+// all return an error that names the first call that differs, and nothing is kept. Only memory of Alloc and Adopt can be
+// captured (a Go slice is ErrArgument): what it holds at each launch counts. Count vectors are read at each launch too.
+// Not inside a group or another capture. Source: cudaStreamBeginCapture; NCCL's graph registration.
+func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) error) (*Graph, error) {
+	v := c.Engine()
+	g := &Graph{view: *v, refs: map[*mem.Allocation]*register.Ref{}}
+	fail := func(err error) (*Graph, error) {
+		return nil, errors.Join(&ubcoll.Error{Op: "capture", Rank: c.Rank(), Peer: -1, Host: c.Hostname(c.Rank()), Err: err},
+			g.Close())
+	}
+	if v.Recorder != nil {
+		return fail(fmt.Errorf("inside a group or another capture: %w", fault.ErrArgument))
+	}
+	own := record(c.Recording(g))
+	if err := g.compare(ctx, c.On(nil), own); err != nil {
+		return fail(err)
+	}
+	return g, nil
+}
+
+// Record implements engine.Recorder.
+func (g *Graph) Record(c *engine.Comm, w engine.Work) error {
+	if w.Err != nil {
+		return c.Local(w.Kind.String(), w.Err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, v := range []*engine.Vec{&w.Src, &w.Dst} {
+		if err := g.retain(c, v); err != nil {
+			return c.Local(w.Kind.String(), err)
+		}
+	}
+	w.Graph = true
+	g.works = append(g.works, w)
+	return nil
+}
+
+// retain holds v's memory for the graph, once whatever the number of calls that use it.
+func (g *Graph) retain(c *engine.Comm, v *engine.Vec) error {
+	if v.Bytes() == 0 {
+		return nil
+	}
+	a := c.Allocation(*v)
+	if a == nil {
+		return fmt.Errorf("[%p,+%d) is Go memory or foreign: only memory of Alloc or Adopt can be captured: %w", v.Ptr,
+			v.Bytes(), fault.ErrArgument)
+	}
+	if g.refs[a] != nil {
+		return nil
+	}
+	ref, err := c.Domain().Cache.RetainGraph(engine.Memory(a), a.Base(), a.Bytes)
+	if err == nil {
+		g.refs[a] = ref
+	}
+	return err
+}
+
+// compare makes sure that all ranks have recorded the same calls. own is why this rank has not.
+func (g *Graph) compare(ctx context.Context, c *ubcoll.Comm, own error) error {
+	calls := int64(len(g.works))
+	if own != nil {
+		calls = -1
+	}
+	all := make([]int64, c.Size())
+	if err := coll.AllGather(ctx, c, ubcoll.Of(all), ubcoll.Of([]int64{calls})); err != nil {
+		return errors.Join(own, err)
+	}
+	var longest int64
+	for r, n := range all {
+		if own == nil && n < 0 {
+			return fmt.Errorf("rank %d could not capture: %w", r, fault.ErrMismatch)
+		}
+		longest = max(longest, n)
+	}
+	if own != nil {
+		return own
+	}
+	mine := make([]uint64, longest)
+	for i := range g.works {
+		mine[i] = g.works[i].Signature()
+	}
+	theirs := make([]uint64, int(longest)*c.Size())
+	if err := coll.AllGather(ctx, c, ubcoll.Of(theirs), ubcoll.Of(mine)); err != nil {
+		return err
+	}
+	for i := range int(longest) {
+		for r := range all {
+			if a, b := theirs[i], theirs[r*int(longest)+i]; a != b {
+				return fmt.Errorf("call %d is %s on rank 0 and %s on rank %d: %w", i, engine.Describe(a), engine.Describe(b), r,
+					fault.ErrMismatch)
+			}
+		}
+	}
+	return nil
+}
+
+// Len is the number of calls that were recorded.
+func (g *Graph) Len() int { return len(g.works) }
+
+// Launch runs the recorded calls in order, as one: nothing else of the communicator comes between. Collective. Blocking
+// if the graph was captured on a plain communicator; on a view made by On, it is queued on the stream. It costs no
+// look-up that a call does not, and validates nothing again. Not allowed in capture.
+func (g *Graph) Launch(ctx context.Context) error {
+	g.mu.Lock()
+	closed := g.closed
+	g.mu.Unlock()
+	if closed {
+		return g.view.Local("launch", fault.ErrClosed)
+	}
+	return g.view.SubmitAll(ctx, g.works)
+}
+
+// Close ends the graph and lets go of its buffers. Local: it returns at once, and what is in flight completes.
+// ErrClosed the second time.
+func (g *Graph) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return g.view.Local("graph", fault.ErrClosed)
+	}
+	g.closed = true
+	var errs []error
+	for _, r := range g.refs {
+		errs = append(errs, r.Close())
+	}
+	g.refs = nil
+	return errors.Join(errs...)
+}
