@@ -155,6 +155,14 @@ func runLocal(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run func
 		once  sync.Once
 		first error
 	)
+	// The cause is noted before the other ranks can hear of it, and fail of it.
+	noted := func(ctx context.Context, c *Comm) error {
+		err := protect(ctx, c, run)
+		if err != nil {
+			once.Do(func() { first = err })
+		}
+		return err
+	}
 	for _, b := range bs {
 		wg.Add(1)
 		go func() {
@@ -167,7 +175,7 @@ func runLocal(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run func
 				}
 				b.Close()
 			}()
-			err = rankJob(ctx, b, o, run)
+			err = rankJob(ctx, b, o, noted)
 		}()
 	}
 	wg.Wait()

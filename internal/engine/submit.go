@@ -69,7 +69,7 @@ func (v *View) SubmitAll(ctx context.Context, ws []Work) error {
 func (c *Comm) enter() error {
 	k, ok := c.turn.enter()
 	if !ok {
-		return c.local("collective", fmt.Errorf("a Comm runs one collective at a time (Dup it for more): %w", fault.ErrBusy))
+		return c.local("collective", fmt.Errorf("a Comm runs one collective at a time: %w", fault.ErrBusy))
 	}
 	if k != nil {
 		<-k.ready // what is queued before it has a deadline

@@ -119,6 +119,9 @@ func (c *Comm) pollClock(s *waiting) *fault.Error {
 	}
 	p := &c.peers[s.peer]
 	if p.area.state.Load() == stateClosed {
+		if v := p.area.lost.Load(); v != 0 { // written before the close, and perhaps after poll looked
+			return c.lostError(s.step, s.peer, v)
+		}
 		return c.errorf(s.step, s.peer, fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost))
 	}
 	c.dom.IPC.Progress()

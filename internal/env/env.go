@@ -78,7 +78,7 @@ var (
 		Doc: "Which buffers the library registers: those it meets, those the program names, or none."},
 		choice("auto", "explicit", "off"))
 	Algorithm = define(Info{Name: "UBCOLL_ALGO", Kind: "text", JobWide: true,
-		Doc: "The algorithm that every collective has to take; empty lets the plan choose."}, text)
+		Doc: "The algorithm of all-reduces, where it can be had: ring, one-shot, two-shot, push; empty lets the plan choose."}, text)
 	CPU = define(Info{Name: "UBCOLL_CPU", Kind: "avx512|avx2|neon|portable|go",
 		Doc: "The instructions that reductions on host memory use; empty takes the best that this machine has."},
 		choice("avx512", "avx2", "neon", "portable", "go"))
