@@ -13,10 +13,6 @@ import (
 // (Flags beside the data in every cache line, as NCCL's LL protocol has them, were tried: looking at lines before they
 // are written takes them away from their writer, and from 128 bytes on it was slower.)
 
-// eagerTotal is how much all sources together may have to travel so; beyond it, two steps with less to read cost less
-// (measured: 2 KiB for 2 ranks, 256 bytes for 16).
-const eagerTotal = 4 << 10
-
 // eagerBytes is the size of the largest source: a function of what the ranks agree on.
 func eagerBytes(c *engine.Comm, w *engine.Work) int {
 	n := w.Count * w.Type.Size()
@@ -30,8 +26,8 @@ func eagerBytes(c *engine.Comm, w *engine.Work) int {
 // planEager makes w eager if it is small enough.
 func planEager(c *engine.Comm, w *engine.Work) bool {
 	n := eagerBytes(c, w)
-	if n > engine.PayloadSize && n*c.Size() > eagerTotal {
-		return false
+	if n > engine.PayloadSize && (n > engine.EagerBytes || n*c.Size() > c.Tuning().EagerTotal) {
+		return false // beyond that, two steps with less to read cost less
 	}
 	if n > engine.PayloadSize {
 		c.ClaimEager(n)

@@ -115,7 +115,7 @@ func (m *move) takeDirect() error {
 		}
 		to := unsafe.Add(m.w.Dst.Ptr, dst)
 		if from != nil && from != to {
-			cpu.Copy(to, from, n, streams(m.w.Dst.Bytes()))
+			cpu.Copy(to, from, n, streams(m.c, m.w.Dst.Bytes()))
 		}
 	}
 	return nil

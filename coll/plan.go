@@ -3,7 +3,6 @@ package coll
 import (
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
@@ -59,9 +58,9 @@ func choose(c *engine.Comm, bytes int, how engine.Where) way {
 		return push
 	case algorithm != "":
 		return twoShotWay
-	case how.AllSrc && how.AllDst && (how.InPlace || bytes >= pushFrom):
+	case how.AllSrc && how.AllDst && (how.InPlace || bytes >= c.Tuning().PushFrom):
 		return push
-	case how.AllSrc && !how.InPlace && bytes*c.Size() <= oneShotTotal:
+	case how.AllSrc && !how.InPlace && bytes*c.Size() <= c.Tuning().OneShotTotal:
 		return oneShot
 	}
 	return twoShotWay
@@ -70,18 +69,5 @@ func choose(c *engine.Comm, bytes int, how engine.Where) way {
 // directSlice is how many bytes of a slice one round of a two-shot takes when nothing is staged.
 const directSlice = 256 << 10
 
-// Where the ways of an all-reduce cross over, measured on Intel Sapphire Rapids and AMD Zen 4. A core that writes lines
-// which its neighbour has is slow on the one and quick on the other.
-const oneShotTotal = 2 << 20 // sources together
-
-var pushFrom = func() int {
-	if cpu.Vendor() == "GenuineIntel" {
-		return 4 << 10
-	}
-	return 1 << 20
-}()
-
 // streams reports whether a result of so many bytes, which is no rank's source, should be written past the caches.
-func streams(bytes int) bool { return bytes >= min(cacheBytes/4, 32<<20) }
-
-var cacheBytes = max(cpu.LastLevelCacheBytes(), 8<<20)
+func streams(c *engine.Comm, bytes int) bool { return bytes >= c.Tuning().StreamFrom }

@@ -39,7 +39,7 @@ func runReduce(ctx context.Context, c *engine.Comm, w *engine.Work) error {
 // oneShot reads all sources and computes the whole result. Nobody's destination may be a source.
 func (k *call) oneShot(srcs []unsafe.Pointer) error {
 	k.w.Algorithm = "one-shot"
-	k.reduce(k.w.Dst.Ptr, srcs, k.w.Count, streams(k.w.Dst.Bytes()))
+	k.reduce(k.w.Dst.Ptr, srcs, k.w.Count, streams(k.c, k.w.Dst.Bytes()))
 	k.c.Progress(1)
 	return k.waitAll(1, "exit")
 }
@@ -54,7 +54,7 @@ func (k *call) push(srcs, dsts []unsafe.Pointer, how engine.Where) error {
 		for r := range srcs {
 			srcs[r], dsts[r] = unsafe.Add(srcs[r], lo*k.size), unsafe.Add(dsts[r], lo*k.size)
 		}
-		cpu.ReduceMulti(k.w.Type, kernels[k.w.Red], dsts, srcs, n, k.div(), !how.InPlace && streams(k.w.Dst.Bytes()))
+		cpu.ReduceMulti(k.w.Type, kernels[k.w.Red], dsts, srcs, n, k.div(), !how.InPlace && streams(k.c, k.w.Dst.Bytes()))
 	}
 	k.c.Progress(1)
 	return k.waitAll(1, "exit")

@@ -31,6 +31,7 @@ var commands = []struct {
 	run        func(args []string, out io.Writer) error // a benchmark ends the process itself where it fails
 }{
 	{"bench", "measure a collective: ubcoll bench OP [flags], as nccl-tests' programs; -h lists the flags", bench},
+	{"tune", "measure where algorithms cross over, and write the table for UBCOLL_TUNING", tune},
 	{"info", "what this build and this machine have; -env adds the environment variables", info},
 }
 

@@ -98,6 +98,14 @@ func (k *task) call(ctx context.Context) error {
 	if k.times == 1 {
 		return k.op.run(ctx, k.c, &k.args)
 	}
+	if k.op.trips > 0 { // messages are not for groups of collectives
+		for range k.times {
+			if err := k.op.run(ctx, k.c, &k.args); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	return ubcoll.Group(ctx, k.c, func(g *ubcoll.Comm) error {
 		for range k.times {
 			if err := k.op.run(ctx, g, &k.args); err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/p2p"
 )
 
 // operation is one line of the table of what can be measured.
@@ -14,6 +15,7 @@ type operation struct {
 	rooted  bool
 	single  bool // has one buffer, which is input here and output there
 	apart   bool // has no variant that is in place
+	trips   int  // one after the other in a call, of which the time of one is reported; 0 = not point-to-point
 	// bus is how many times a result's bytes cross the busiest link, which makes bandwidths of operations comparable;
 	// the factors are those of nccl-tests.
 	bus func(ranks float64) float64
@@ -90,8 +92,50 @@ var operations = []operation{
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.AllToAllV(ctx, c, a.dst, a.recvs, a.src, a.sends)
 		}},
+	{name: "pingpong", apart: true, trips: 2, bus: once, shape: pairs, run: pingPong},
+	{name: "sendrecv", apart: true, trips: 1, bus: once, shape: chain, run: sendRecv},
 	{name: barrier, apart: true, bus: none, shape: func(place, int) shape { return shape{} },
 		run: func(ctx context.Context, c *ubcoll.Comm, _ *args) error { return coll.Barrier(ctx, c) }},
+}
+
+// pingPong sends a message to the other rank of a pair and back: 0 and 1, 2 and 3, and so on. A last rank without
+// another does nothing.
+func pingPong(ctx context.Context, c *ubcoll.Comm, a *args) error {
+	peer := c.Rank() ^ 1
+	switch {
+	case peer >= c.Size():
+		return nil
+	case peer < c.Rank():
+		if _, err := p2p.Recv(ctx, c, peer, a.dst); err != nil {
+			return err
+		}
+		return p2p.Send(ctx, c, peer, a.src)
+	}
+	if err := p2p.Send(ctx, c, peer, a.src); err != nil {
+		return err
+	}
+	_, err := p2p.Recv(ctx, c, peer, a.dst)
+	return err
+}
+
+func pairs(p place, count int) shape {
+	s := shape{size: count, param: count}
+	if peer := p.rank ^ 1; peer < p.ranks {
+		s.src, s.dst, s.want = span{0, count}, span{0, count}, []piece{{0, count, peer, 0}}
+	}
+	return s
+}
+
+// sendRecv sends to the next rank and receives from the one before, as nccl-tests' sendrecv.
+func sendRecv(ctx context.Context, c *ubcoll.Comm, a *args) error {
+	n := c.Size()
+	_, err := p2p.SendRecv(ctx, c, (c.Rank()+1)%n, a.src, (c.Rank()+n-1)%n, a.dst)
+	return err
+}
+
+func chain(p place, count int) shape {
+	return shape{size: count, param: count, src: span{0, count}, dst: span{0, count},
+		want: []piece{{0, count, (p.rank + p.ranks - 1) % p.ranks, 0}}}
 }
 
 // barrier has neither sizes nor data.

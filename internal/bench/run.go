@@ -240,7 +240,7 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 		return nil, err
 	}
 	for i := range us {
-		us[i] /= float64(r.cfg.Aggregate)
+		us[i] /= float64(r.cfg.Aggregate * max(1, r.op.trips))
 	}
 	s := spread(us)
 	if !r.cfg.Loop {

@@ -72,8 +72,19 @@ type area struct {
 	lost atomic.Uint64
 	_    [112]byte
 
+	channels place // of the channel table
+	_        [64]byte
+
 	refusals [2]refusalText
 	lostText refusalText
+}
+
+// place publishes where something is that its rank made later than the area.
+type place struct {
+	ready atomic.Uint64 // set last
+	_     uint64
+	at    bufWord
+	_     [24]byte
 }
 
 // Area states.

@@ -16,6 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/tuning"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -30,8 +31,10 @@ type Options struct {
 type Comm struct {
 	rank, size int
 	opts       Options
+	tuning     tuning.Table
 	dom        *Domain
-	area       *mem.Allocation // control area and staging
+	area       *mem.Allocation   // control area and staging
+	shared     []*mem.Allocation // what else goes with the communicator; under nouns.mu
 	me         *area
 	peers      []peer // by rank; peers[rank] is this rank itself
 	inProcess  bool   // some peer is a goroutine of this process
@@ -50,6 +53,9 @@ type Comm struct {
 	closing atomic.Bool
 	ending  sync.Mutex // Abort writes the area that Close gives back
 
+	mails []Mail // by rank
+	nouns nouns  // channels and windows
+
 	infoM              sync.Mutex // for what follows
 	last               OpInfo
 	ops, bytes, staged uint64
@@ -63,6 +69,8 @@ type peer struct {
 	watch   *shm.Watch // nil for this process
 	proc    shm.Process
 	host    string
+	domain  uint64
+	at      mem.Location // of area
 }
 
 // Rank is this rank.
@@ -87,6 +95,12 @@ func (c *Comm) Hostname(rank int) string {
 
 // Options are those of Open, with defaults filled in.
 func (c *Comm) Options() Options { return c.opts }
+
+// Tuning is the table by which plans choose.
+func (c *Comm) Tuning() *tuning.Table { return &c.tuning }
+
+// Tune replaces the table, on all ranks between the same two operations: for measuring.
+func (c *Comm) Tune(t tuning.Table) { c.tuning = t }
 
 // Domain is the rank's domain.
 func (c *Comm) Domain() *Domain { return c.dom }
@@ -183,23 +197,23 @@ func (c *Comm) fail(e *fault.Error) error {
 }
 
 // lostError turns what a peer published into this rank's error.
-func (c *Comm) lostError(step string, from int, v uint64) *fault.Error {
+func (c *Comm) lostError(s *waiting, from int, v uint64) *fault.Error {
 	about := int(uint32(v)) - 1
 	text := c.peers[from].area.lostText.get()
 	if about < 0 || about >= c.size {
-		return c.errorf(step, from, fmt.Errorf("control area is damaged (%#x): %w", v, fault.ErrPeerLost))
+		return c.errorAt(s, from, fmt.Errorf("control area is damaged (%#x): %w", v, fault.ErrPeerLost))
 	}
 	switch v >> 32 {
 	case lostPeer:
-		return c.errorf(step, about, fmt.Errorf("rank %d saw it: %w", from, fault.ErrPeerLost))
+		return c.errorAt(s, about, fmt.Errorf("rank %d saw it: %w", from, fault.ErrPeerLost))
 	case lostTimeout:
-		return c.errorf(step, about, fmt.Errorf("rank %d waited for it: %w", from, fault.ErrTimeout))
+		return c.errorAt(s, about, fmt.Errorf("rank %d waited for it: %w", from, fault.ErrTimeout))
 	case lostCancelled:
-		return c.errorf(step, from, fmt.Errorf("rank %d gave up: %s: %w", from, text, fault.ErrAborted))
+		return c.errorAt(s, from, fmt.Errorf("rank %d gave up: %s: %w", from, text, fault.ErrAborted))
 	case lostAborted:
-		return c.errorf(step, about, fmt.Errorf("%s: %w", text, fault.ErrAborted))
+		return c.errorAt(s, about, fmt.Errorf("%s: %w", text, fault.ErrAborted))
 	}
-	return c.errorf(step, from, fmt.Errorf("rank %d failed: %s: %w", from, text, fault.ErrAborted))
+	return c.errorAt(s, from, fmt.Errorf("rank %d failed: %s: %w", from, text, fault.ErrAborted))
 }
 
 // Abort breaks the communicator on all ranks: their waits end within milliseconds with fault.ErrAborted and cause.
@@ -216,6 +230,7 @@ func (c *Comm) Abort(cause error) {
 	e := &fault.Error{Op: "abort", Rank: c.rank, Peer: c.rank, Host: c.peers[c.rank].host,
 		Err: fmt.Errorf("rank %d: %w: %w", c.rank, cause, fault.ErrAborted)}
 	c.fail(e)
+	c.nouns.close(true)
 }
 
 // Close ends this rank's side. Local: it waits for nobody, and what peers still read stays readable. fault.ErrBusy
@@ -224,29 +239,38 @@ func (c *Comm) Close() error {
 	if !c.turn.tryBlock() {
 		return c.local("close", fmt.Errorf("close: %w", fault.ErrBusy))
 	}
-	c.ending.Lock()
-	closed := c.closing.Swap(true)
-	c.ending.Unlock()
-	if closed {
+	if c.closing.Load() {
 		c.turn.leave()
 		return c.local("close", fault.ErrClosed)
 	}
+	if err := c.closeMail(); err != nil {
+		c.turn.leave()
+		return c.local("close", err)
+	}
+	if busy := c.nouns.busy(); busy != "" {
+		c.reopenMail()
+		c.turn.leave()
+		return c.local("close", fmt.Errorf("%s is in use: %w", busy, fault.ErrBusy))
+	}
+	c.ending.Lock()
+	c.closing.Store(true)
+	c.ending.Unlock()
 	c.me.state.Store(stateClosed)
 	c.turn.leave()
-	return c.release()
+	return errors.Join(c.nouns.close(false), c.release())
 }
 
 func (c *Comm) release() error {
 	var errs []error
-	var others []*area
+	var others []reader
 	for i := range c.peers {
 		if c.peers[i].watch != nil {
 			errs = append(errs, c.peers[i].watch.Close())
 		}
 		if i != c.rank && c.peers[i].area != nil {
-			others = append(others, c.peers[i].area)
+			others = append(others, reader{&c.peers[i].area.state, c.peers[i].mem, c.peers[i].at})
 		}
 	}
-	errs = append(errs, c.dom.drop(c.area, others))
+	errs = append(errs, c.dom.drop(append(c.shared, c.area), others))
 	return errors.Join(errs...)
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -22,17 +23,31 @@ type Domain struct {
 	Cache *register.Cache
 	IPC   Transport
 
+	identity // of what this rank exports
+
 	mu      sync.Mutex
 	comms   int
 	closed  bool
-	retired []retiree // areas of closed communicators that peers may still read
+	copying map[*atomic.Uint64]bool // peers' counts of copies under way that may touch this rank's memory
+	retired []retiree               // areas of closed communicators that peers may still read
 }
 
-// retiree is a closed communicator's area, given back once every peer has closed it too.
+// retiree is a closed communicator's shared memory, given back once every peer has closed it too.
 type retiree struct {
-	alloc *mem.Allocation
-	peers []*area
+	allocs []*mem.Allocation
+	peers  []reader
 }
+
+// reader is a peer's side of something shared: its word that says whether it has closed it, which lies in memory that
+// the peer may have given back.
+type reader struct {
+	state *atomic.Uint64
+	mem   Peer
+	at    mem.Location // of that memory
+}
+
+// done reports whether the peer has closed it.
+func (r *reader) done() bool { return !r.mem.Live(r.at) || r.state.Load() == stateClosed }
 
 // NewIPC makes the transport for host memory; the root wires it in, since transports import the engine.
 type NewIPC func(h *mem.Heap, secret []byte) (Transport, error)
@@ -42,7 +57,10 @@ func newDomain(goHeap bool, secret []byte, newIPC NewIPC, limits register.Config
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	d := &Domain{}
+	d := &Domain{copying: map[*atomic.Uint64]bool{}}
+	if err := d.identify(secret); err != nil {
+		return nil, err
+	}
 	h, err := mem.New(binary.LittleEndian.Uint64(id[:]), goHeap)
 	if err != nil {
 		return nil, err
@@ -98,24 +116,26 @@ func (d *Domain) sweep() {
 	for _, r := range d.retired {
 		open := false
 		for _, p := range r.peers {
-			open = open || p.state.Load() != stateClosed
+			open = open || !p.done()
 		}
 		if open {
 			rest = append(rest, r)
 			continue
 		}
-		d.Heap.Retire(r.alloc)
+		for _, a := range r.allocs {
+			d.Heap.Retire(a)
+		}
 	}
 	d.retired = rest
 }
 
 // drop ends one communicator's hold; the last one ends the domain.
-func (d *Domain) drop(alloc *mem.Allocation, peers []*area) error {
+func (d *Domain) drop(allocs []*mem.Allocation, peers []reader) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.comms--
 	if d.comms > 0 {
-		d.retired = append(d.retired, retiree{alloc, peers})
+		d.retired = append(d.retired, retiree{allocs, peers})
 		d.sweep()
 		return nil
 	}

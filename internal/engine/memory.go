@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"sync"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw"
@@ -60,8 +61,13 @@ func (c *Comm) Free(a *mem.Allocation) error {
 
 // Registration is one registration of a buffer.
 type Registration struct {
-	c   *Comm
-	ref *register.Ref
+	c    *Comm
+	base unsafe.Pointer
+	ref  *register.Ref
+
+	mu     sync.Mutex
+	closed bool
+	grant  mem.Location // by which peers may use it; made when first asked for
 }
 
 // RegisterBuffer registers the memory of v.
@@ -73,7 +79,7 @@ func (c *Comm) RegisterBuffer(v Vec) (*Registration, error) {
 	if err != nil {
 		return nil, c.local("register_buffer", err)
 	}
-	return &Registration{c: c, ref: ref}, nil
+	return &Registration{c: c, base: v.Ptr, ref: ref}, nil
 }
 
 func (c *Comm) register(v Vec) (*register.Ref, error) {
@@ -114,14 +120,6 @@ func (c *Comm) Allocation(v Vec) *mem.Allocation {
 		return v.Alloc
 	}
 	return c.dom.Heap.Lookup(uintptr(v.Ptr), v.Bytes())
-}
-
-// Close ends the registration.
-func (r *Registration) Close() error {
-	if err := r.ref.Close(); err != nil {
-		return r.c.local("deregister", err)
-	}
-	return nil
 }
 
 // Explain says what the cache knows of v's memory.

@@ -21,6 +21,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/tuning"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -35,6 +36,7 @@ type hello struct {
 	Race     bool              `json:"race"`
 	Options  Options           `json:"options"`
 	Env      map[string]string `json:"env"` // the variables that internal/env marks job-wide
+	Tuning   string            `json:"tuning"`
 	Process  shm.Process       `json:"process"`
 	HostID   string            `json:"host_id"`
 	Hostname string            `json:"hostname"`
@@ -46,9 +48,10 @@ type hello struct {
 
 // card says where a rank's memory is.
 type card struct {
-	IPC  json.RawMessage `json:"ipc"`
-	Area mem.Location    `json:"area"`
-	Err  string          `json:"err,omitempty"`
+	IPC    json.RawMessage `json:"ipc"`
+	Domain uint64          `json:"domain"`
+	Area   mem.Location    `json:"area"`
+	Err    string          `json:"err,omitempty"`
 }
 
 // Open makes a communicator of all ranks of b. Collective. bad says what is wrong with o; it
@@ -67,8 +70,9 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newI
 		ctx, cancel = context.WithTimeout(ctx, o.Timeout)
 		defer cancel()
 	}
-	mine, err := newHello(o)
-	if err = errors.Join(bad, err); err != nil {
+	table, terr := tuning.Load()
+	mine, err := newHello(o, table)
+	if err = errors.Join(bad, terr, err); err != nil {
 		mine.Err = err.Error()
 	}
 	hellos, err := exchange(ctx, b, mine, func(h hello) string { return h.Err }, err)
@@ -79,7 +83,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newI
 		return nil, fail("hello", about, err)
 	}
 
-	c := &Comm{rank: rank, size: b.Size(), opts: o, peers: make([]peer, b.Size()),
+	c := &Comm{rank: rank, size: b.Size(), opts: o, tuning: table, peers: make([]peer, b.Size()),
 		srcs: make([]unsafe.Pointer, b.Size()), dsts: make([]unsafe.Pointer, b.Size()),
 		scratch: make([]unsafe.Pointer, b.Size())}
 	c.place(hellos)
@@ -134,20 +138,25 @@ func exchange[T any](ctx context.Context, b bootstrap.Bootstrap, v T, errOf func
 	return vs, nil
 }
 
-func newHello(o Options) (hello, error) {
+func newHello(o Options, table tuning.Table) (hello, error) {
 	var random [24]byte
 	_, e0 := rand.Read(random[:])
 	jobWide, e4 := env.JobWide()
-	h := hello{Version: wireVersion, Race: race.Enabled, Options: o, Env: jobWide, CPUs: cpu.Affinity(),
+	h := hello{Version: wireVersion, Race: race.Enabled, Options: o, Env: jobWide, Tuning: table.Hash(), CPUs: cpu.Affinity(),
 		Secret: hex.EncodeToString(random[:16]), Comm: *(*uint64)(unsafe.Pointer(&random[16]))}
 	var e1, e2, e3 error
 	h.Process, e1 = shm.Self()
-	h.HostID, e2 = shm.HostID()
+	h.HostID, e2 = hostID()
 	h.Hostname, e3 = os.Hostname()
-	if id, _ := env.HostID.Get(); id != "" {
-		h.HostID = id
-	}
 	return h, errors.Join(e0, e1, e2, e3, e4, cpu.LevelError())
+}
+
+// hostID is this host, as UBCOLL_HOSTID says or as the system does.
+func hostID() (string, error) {
+	if id, _ := env.HostID.Get(); id != "" {
+		return id, nil
+	}
+	return shm.HostID()
 }
 
 // compare checks what must be equal on all ranks. The verdict is a pure function of the hellos.
@@ -179,6 +188,9 @@ func compare(hs []hello) (about int, err error) {
 			return differ("Options.Register", a.Options.Register, h.Options.Register)
 		case h.Options.Algorithm != a.Options.Algorithm:
 			return differ("Options.Algorithm", a.Options.Algorithm, h.Options.Algorithm)
+		}
+		if h.Tuning != a.Tuning {
+			return differ("the tuning table's hash", a.Tuning, h.Tuning)
 		}
 		if h.HostID != a.HostID {
 			return r, fmt.Errorf("rank 0 is on host %s and rank %d on host %s: ranks on several hosts: %w",
@@ -241,7 +253,11 @@ func (c *Comm) create(comm uint64, secret []byte, newIPC NewIPC) (card, error) {
 	for r := range c.peers {
 		allHere = allHere && c.peers[r].proc == c.peers[c.rank].proc
 	}
-	d, err := newDomain(race.Enabled && allHere, secret, newIPC, register.Config{})
+	limits, err := cacheLimits()
+	if err != nil {
+		return card{}, err
+	}
+	d, err := newDomain(race.Enabled && allHere, secret, newIPC, limits)
 	if err != nil {
 		return card{}, err
 	}
@@ -251,11 +267,18 @@ func (c *Comm) create(comm uint64, secret []byte, newIPC NewIPC) (card, error) {
 		return card{}, err
 	}
 	raw, err := d.card()
-	return card{IPC: raw, Area: c.area.At}, err
+	return card{IPC: raw, Domain: d.Heap.Domain, Area: c.area.At}, err
+}
+
+// cacheLimits are the limits of the registration cache.
+func cacheLimits() (register.Config, error) {
+	regions, err1 := env.MaxRegions.Get()
+	pinned, err2 := env.MaxPinned.Get()
+	return register.Config{MaxRegions: regions, MaxBytes: int64(pinned)}, errors.Join(err1, err2)
 }
 
 func (c *Comm) newArea(comm uint64) error {
-	a, err := c.dom.Heap.Alloc(sharedBytes)
+	a, err := c.dom.Heap.Alloc(sharedBytes + mailBytes(c.size))
 	if err != nil {
 		return fmt.Errorf("control segment: %w", err)
 	}
@@ -263,6 +286,7 @@ func (c *Comm) newArea(comm uint64) error {
 	c.me.magic, c.me.comm, c.me.rank, c.me.size = areaMagic, comm, uint32(c.rank), uint32(c.size)
 	c.me.state.Store(stateOpen)
 	c.peers[c.rank].lay(a.Ptr)
+	c.layMail()
 	return nil
 }
 
@@ -274,28 +298,39 @@ func (p *peer) lay(ptr unsafe.Pointer) {
 
 // attach maps the peers' areas and watches their processes.
 func (c *Comm) attach(ctx context.Context, comm uint64, cards []card) error {
-	me := c.peers[c.rank].proc
 	for r := range cards {
+		p := &c.peers[r]
+		p.domain = cards[r].Domain
 		if r == c.rank {
 			continue
 		}
-		p := &c.peers[r]
 		var err error
 		if p.mem, err = c.dom.attach(ctx, cards[r].IPC); err != nil {
 			return fmt.Errorf("reach rank %d: %w", r, err)
 		}
-		ptr, err := p.mem.Resolve(cards[r].Area, sharedBytes)
-		if err != nil {
-			return fmt.Errorf("map the control area of rank %d: %w", r, err)
-		}
-		p.lay(ptr)
-		if err := p.area.check(comm, r, c.size); err != nil {
+		if err := c.meet(comm, r, cards[r].Area); err != nil {
 			return err
 		}
-		if p.proc != me {
-			if p.watch, err = shm.NewWatch(p.proc); err != nil {
-				return fmt.Errorf("watch rank %d: %w", r, err)
-			}
+	}
+	return nil
+}
+
+// meet maps the control area that rank r has at at, and watches its process.
+func (c *Comm) meet(comm uint64, r int, at mem.Location) error {
+	p := &c.peers[r]
+	ptr, err := p.mem.Resolve(at, sharedBytes+mailBytes(c.size))
+	if err != nil {
+		return fmt.Errorf("map the control area of rank %d: %w", r, err)
+	}
+	p.lay(ptr)
+	p.at = at
+	c.mails[r].In, c.mails[r].InEager = c.outbox(r, c.rank)
+	if err := p.area.check(comm, r, c.size); err != nil {
+		return err
+	}
+	if p.proc != c.peers[c.rank].proc {
+		if p.watch, err = shm.NewWatch(p.proc); err != nil {
+			return fmt.Errorf("watch rank %d: %w", r, err)
 		}
 	}
 	return nil

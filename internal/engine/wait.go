@@ -59,6 +59,7 @@ func (c *Comm) Wait(ctx context.Context, w *atomic.Uint64, target uint64, peer i
 
 // waiting is the state of one long wait.
 type waiting struct {
+	op       string // beside the collectives; "" = the running one
 	ctx      context.Context
 	peer     int
 	step     string
@@ -94,7 +95,7 @@ func (c *Comm) poll(s *waiting) *fault.Error {
 	// One peer's abort word a round, and that of the peer we wait for.
 	for _, r := range [2]int{s.peer, int(s.polls) % c.size} {
 		if v := c.peers[r].area.lost.Load(); v != 0 && r != c.rank {
-			return c.lostError(s.step, r, v)
+			return c.lostError(s, r, v)
 		}
 	}
 	if e := c.broken.Load(); e != nil { // this rank's own Abort, from another goroutine
@@ -115,14 +116,14 @@ func (c *Comm) pollClock(s *waiting) *fault.Error {
 	}
 	s.now = time.Since(s.start)
 	if err := s.ctx.Err(); err != nil {
-		return c.errorf(s.step, s.peer, ended(s.ctx))
+		return c.errorAt(s, s.peer, ended(s.ctx))
 	}
 	p := &c.peers[s.peer]
 	if p.area.state.Load() == stateClosed {
 		if v := p.area.lost.Load(); v != 0 { // written before the close, and perhaps after poll looked
-			return c.lostError(s.step, s.peer, v)
+			return c.lostError(s, s.peer, v)
 		}
-		return c.errorf(s.step, s.peer, fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost))
+		return c.errorAt(s, s.peer, fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost))
 	}
 	c.dom.IPC.Progress()
 	if s.now < s.health {
@@ -133,11 +134,12 @@ func (c *Comm) pollClock(s *waiting) *fault.Error {
 		return err
 	}
 	if s.now > c.opts.Timeout {
-		return c.errorf(s.step, s.peer, fmt.Errorf("nothing from it for %v: %w", c.opts.Timeout, fault.ErrTimeout))
+		return c.errorAt(s, s.peer, fmt.Errorf("nothing from it for %v: %w", c.opts.Timeout, fault.ErrTimeout))
 	}
 	if s.now > reportAfter && !s.reported {
 		s.reported = true
-		slog.Warn("ubcoll: still waiting", "op", c.work.Kind.String(), "seq", c.seq, "rank", c.rank,
+		e := c.errorAt(s, s.peer, nil)
+		slog.Warn("ubcoll: still waiting", "op", e.Op, "seq", e.Seq, "rank", c.rank,
 			"host", p.host, "step", s.step, "missing", s.peer, "for", s.now.Round(time.Second),
 			"timeout", c.opts.Timeout)
 	}
@@ -149,7 +151,7 @@ func (c *Comm) pollClock(s *waiting) *fault.Error {
 func (c *Comm) pollHealth(s *waiting) *fault.Error {
 	for r := range c.peers {
 		if v := c.peers[r].area.lost.Load(); v != 0 && r != c.rank {
-			return c.lostError(s.step, r, v)
+			return c.lostError(s, r, v)
 		}
 	}
 	for r := range c.peers {
@@ -158,11 +160,19 @@ func (c *Comm) pollHealth(s *waiting) *fault.Error {
 			continue
 		}
 		if v := p.area.lost.Load(); v != 0 {
-			return c.lostError(s.step, r, v)
+			return c.lostError(s, r, v)
 		}
-		return c.errorf(s.step, r, fmt.Errorf("its process (%v) died: %w", p.proc, fault.ErrPeerLost))
+		return c.errorAt(s, r, fmt.Errorf("its process (%v) died: %w", p.proc, fault.ErrPeerLost))
 	}
 	return nil
+}
+
+// errorAt is an error of a wait: it must not look at the running operation if that is another one.
+func (c *Comm) errorAt(s *waiting, about int, err error) *fault.Error {
+	if s.op == "" {
+		return c.errorf(s.step, about, err)
+	}
+	return &fault.Error{Op: s.op, Rank: c.rank, Peer: about, Host: c.peers[c.rank].host, Step: s.step, Err: err}
 }
 
 func (c *Comm) yield(s *waiting) {

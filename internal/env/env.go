@@ -79,6 +79,13 @@ var (
 		choice("auto", "explicit", "off"))
 	Algorithm = define(Info{Name: "UBCOLL_ALGO", Kind: "text", JobWide: true,
 		Doc: "The algorithm of all-reduces, where it can be had: ring, one-shot, two-shot, push; empty lets the plan choose."}, text)
+	Tuning = define(Info{Name: "UBCOLL_TUNING", Kind: "text",
+		Doc: "A tuning table as ubcoll tune writes it; empty takes the default. Open compares what it says."}, text)
+	MaxRegions = define(Info{Name: "UBCOLL_MAX_REGIONS", Kind: "number", Default: "0",
+		Doc: "How many regions a rank's registration cache may hold; idle automatic ones make room; 0 is no limit."},
+		number(0, 1<<40))
+	MaxPinned = define(Info{Name: "UBCOLL_MAX_PINNED", Kind: "number", Default: "0",
+		Doc: "How many bytes a rank's registration cache may hold registered; 0 is no limit."}, number(0, 1<<60))
 	CPU = define(Info{Name: "UBCOLL_CPU", Kind: "avx512|avx2|neon|portable|go",
 		Doc: "The instructions that reductions on host memory use; empty takes the best that this machine has."},
 		choice("avx512", "avx2", "neon", "portable", "go"))

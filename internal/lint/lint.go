@@ -23,7 +23,7 @@ var layers = [][]string{
 	{"hw", "dtype", "internal/env", "internal/race", "internal/invariants"},
 	{"internal/fault"},
 	{"hw/*"},
-	{"internal/mem"},
+	{"internal/mem", "internal/tuning"},
 	{"bootstrap"},
 	{"bootstrap/internal/*"},
 	{"register"},

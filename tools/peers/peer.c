@@ -70,6 +70,20 @@ static int all_to_all_v(const struct buffers *b) {
 	return MPI_Alltoallv(b->src, sends, send_at, MPI_FLOAT, b->dst, receives, receive_at, MPI_FLOAT, MPI_COMM_WORLD);
 }
 
+// Half of a ping-pong's time is reported.
+static int ping_pong(const struct buffers *b) {
+	int peer = rank ^ 1;
+	if (peer >= ranks) return MPI_SUCCESS;
+	if (rank < peer) MPI_Send(b->src, b->n, MPI_FLOAT, peer, 0, MPI_COMM_WORLD);
+	MPI_Recv(b->dst, b->n, MPI_FLOAT, peer, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+	if (rank > peer) MPI_Send(b->src, b->n, MPI_FLOAT, peer, 0, MPI_COMM_WORLD);
+	return MPI_SUCCESS;
+}
+static int send_recv(const struct buffers *b) {
+	return MPI_Sendrecv(b->src, b->n, MPI_FLOAT, (rank + 1) % ranks, 0, b->dst, b->n, MPI_FLOAT,
+		(rank + ranks - 1) % ranks, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
 static int barrier(const struct buffers *b) {
 	(void)b;
 	return MPI_Barrier(MPI_COMM_WORLD);
@@ -85,6 +99,8 @@ static const struct operation operations[] = {
 	{"scatter", 1, -1, 1, 0, 1, scatter},
 	{"alltoall", 1, -1, -1, -1, -1, all_to_all},
 	{"alltoallv", 1, -1, -1, -1, -1, all_to_all_v},
+	{"pingpong", 0, 1, 1, 1, 1, ping_pong},
+	{"sendrecv", 0, 1, 1, 1, 1, send_recv},
 	{"barrier", 0, 0, 0, 0, 0, barrier},
 };
 
@@ -132,7 +148,7 @@ int main(int argc, char **argv) {
 		size_t part = b.n * sizeof(float);
 		b.in = parts(rank == 0 ? op->root_in : op->all_in, part);
 		b.out = parts(rank == 0 ? op->root_out : op->all_out, part);
-		double m = measure(op, &b, calls(bytes, want), us, clock);
+		double m = measure(op, &b, calls(bytes, want), us, clock) / (op->call == ping_pong ? 2 : 1);
 		if (rank == 0) {
 			printf("%zu %.3f\n", b.in > b.out ? b.in : b.out, m); // one of the root's is the larger
 			fflush(stdout);

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+
+	"github.com/ubcoll/ubcoll"
+	measure "github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/tuning"
+)
+
+// tune measures where the ways of an all-reduce cross over, and writes the table for UBCOLL_TUNING.
+func tune(args []string, out io.Writer) error {
+	fs := flag.NewFlagSet("tune", flag.ContinueOnError)
+	fs.SetOutput(out)
+	name := fs.String("o", "ubcoll-tuning.json", "the table's file; an existing one is replaced")
+	threads := fs.Int("t", 0, "goroutine ranks, if nothing launched the job as processes (2)")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if fs.NArg() > 0 {
+		return usageError("tune: unexpected argument %q", fs.Arg(0))
+	}
+	if _, err := ranksHere(*threads); err != nil {
+		return err
+	}
+	ubcoll.Main(ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		t, err := tuned(ctx, c)
+		if err != nil || c.Rank() != 0 {
+			return err
+		}
+		if err := os.WriteFile(*name, t.Bytes(), 0o644); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(out, "%s# measured on %d ranks; use it with UBCOLL_TUNING=%s\n", t.Bytes(), c.Size(), *name)
+		return err
+	})
+	return nil
+}
+
+const never = math.MaxInt >> 1
+
+// ways are tables that force one way wherever it can be had, in the order in which they take over as sizes grow.
+var ways = []struct {
+	name  string
+	table tuning.Table
+}{
+	{"eager", tuning.Table{EagerTotal: never, PushFrom: never, StreamFrom: never}},
+	{"one-shot", tuning.Table{OneShotTotal: never, PushFrom: never, StreamFrom: never}},
+	{"push", tuning.Table{StreamFrom: never}},
+	{"two-shot", tuning.Table{PushFrom: never, StreamFrom: never}},
+	{"push with streaming", tuning.Table{}},
+}
+
+// tuned measures all ways at all sizes, three times, and takes each way's best median.
+func tuned(ctx context.Context, c *ubcoll.Comm) (tuning.Table, error) {
+	t := tuning.Default()
+	t.Machine = tuning.Machine()
+	cfg := measure.Default("all_reduce")
+	cfg.MinBytes, cfg.MaxBytes, cfg.StepFactor, cfg.Checks, cfg.Iterations = 64, 64<<20, 2, 0, 0
+	best := map[int][]float64{} // by size, then by way
+	for range 3 {
+		for i, w := range ways {
+			w.table.Version = tuning.Version
+			c.Engine().Tune(w.table)
+			rep, err := measure.Run(ctx, c, cfg, measure.Program{Version: version()}, io.Discard, nil)
+			if err != nil {
+				return t, err
+			}
+			for _, row := range rep.Results {
+				us := best[row.Size]
+				if us == nil {
+					us = slices.Repeat([]float64{math.Inf(1)}, len(ways))
+					best[row.Size] = us
+				}
+				us[i] = min(us[i], row.Out.Time)
+			}
+		}
+	}
+	choose(&t, best, c.Size())
+	return t, nil
+}
+
+// choose sets t to what the times say: each way up to the largest size at which it is still the quickest of those that
+// remain.
+func choose(t *tuning.Table, best map[int][]float64, ranks int) {
+	sizes := make([]int, 0, len(best))
+	for s := range best {
+		sizes = append(sizes, s)
+	}
+	slices.Sort(sizes)
+	t.EagerTotal, t.OneShotTotal, t.PushFrom, t.StreamFrom = 0, 0, never, never
+	for _, s := range sizes {
+		us := best[s]
+		eager, oneShot, push, twoShot, streamed := us[0], us[1], us[2], us[3], us[4]
+		if eager <= min(oneShot, push, twoShot) && s <= 16<<10 {
+			t.EagerTotal = s * ranks
+		}
+		if oneShot <= min(push, twoShot) {
+			t.OneShotTotal, t.PushFrom, t.StreamFrom = s*ranks, never, never
+		} else if t.PushFrom == never && min(push, streamed) <= twoShot {
+			t.PushFrom = s
+		}
+		if streamed > push {
+			t.StreamFrom = never
+		} else if t.StreamFrom == never {
+			t.StreamFrom = s
+		}
+	}
+}

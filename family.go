@@ -1,0 +1,37 @@
+package ubcoll
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
+)
+
+// Split makes a communicator of the ranks that give the same color: ordered by key, and by their rank here where keys
+// are equal. A rank whose color is negative takes no part and gets nil and no error. Collective and blocking, for all
+// ranks of c; on a view made by On too, after what is queued. Not in a group (ErrArgument).
+//
+// The new communicator has the same memory: what is allocated or registered with one of the rank's communicators is known to
+// all, is registered once, and lives until the last of them closes. It has its own order of operations, its own errors
+// (Err), and c's Options; c may be closed before it. If it fails on one rank, it fails on all; what breaks c and what
+// does not is as for collectives. Source: MPI_Comm_split (MPI-4.1, 7.4.2), ncclCommSplit.
+func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
+	return c.offspring("split", func() (*engine.Comm, error) { return c.v.Split(ctx, color, key) })
+}
+
+// Dup makes a communicator of the same ranks, for collectives that run beside those of c, from another goroutine.
+// Collective and blocking; otherwise as Split. Source: MPI_Comm_dup.
+func (c *Comm) Dup(ctx context.Context) (*Comm, error) {
+	return c.offspring("dup", func() (*engine.Comm, error) { return c.v.Dup(ctx) })
+}
+
+func (c *Comm) offspring(op string, do func() (*engine.Comm, error)) (*Comm, error) {
+	if c.v.Recorder != nil {
+		return nil, c.v.Local(op, fmt.Errorf("not in a group: %w", ErrArgument))
+	}
+	child, err := do()
+	if child == nil || err != nil {
+		return nil, err
+	}
+	return &Comm{engine.View{Comm: child}}, nil
+}

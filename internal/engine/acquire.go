@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// Acquire finds the registration of v's memory, or makes it if the policy allows, and holds it until the operation
+// releases b.Claim; a graph's operation finds what the graph registered. A buffer without one is staged; that is no
+// error.
+func (c *Comm) Acquire(v *Vec, b *Buf, graph bool) error {
+	n := v.Bytes()
+	if n == 0 {
+		b.Why = "it is empty"
+		return nil
+	}
+	if v.Alloc != nil && !v.Alloc.Live() {
+		return fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale)
+	}
+	policy := c.opts.Register
+	if policy == register.Off {
+		b.Why = "the registration policy is off"
+		return nil
+	}
+	cache := c.dom.Cache
+	var generation uint64 // not known for a view of a plain slice
+	if v.Alloc != nil {
+		generation = v.Alloc.At.Generation
+	}
+	var claim *register.Claim
+	if graph {
+		claim = cache.FindGraph(uintptr(v.Ptr), n, generation)
+	} else {
+		claim = cache.FindLocal(uintptr(v.Ptr), n, generation)
+	}
+	if claim == nil {
+		a := c.Allocation(*v)
+		switch {
+		case a == nil:
+			b.Why = "Go or foreign memory is never registered"
+			return nil
+		case policy == register.Explicit:
+			b.Why = "it is not registered, and the registration policy is explicit"
+			return nil
+		}
+		// All of the allocation, so that its other parts are found as well.
+		var err error
+		if claim, err = cache.RegisterAuto(Memory(a), a.Base(), a.Bytes); err != nil {
+			b.Why = err.Error()
+			return nil
+		}
+	}
+	h, err := claim.Handle(register.IPC)
+	if err != nil {
+		claim.Release()
+		b.Why = err.Error()
+		return nil
+	}
+	b.Claim = claim
+	b.At = h.(mem.Location).Add(uintptr(v.Ptr) - claim.Memory().Base)
+	return nil
+}

@@ -1,0 +1,427 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// A link is one end of a channel: a semaphore each way, and memory that each end shows the other. The k-th link that a
+// rank makes to a peer and the k-th that the peer makes to this rank are the two ends. Each rank has a table of its
+// ends, made with the first one, which its peers map and it alone writes.
+const (
+	maxLinks   = 512
+	tableBytes = 128 * maxLinks
+)
+
+// linkSlot is one end.
+type linkSlot struct {
+	signals atomic.Uint64 // sent by this end
+	state   atomic.Uint64 // stateOpen or stateClosed
+	_       [48]byte
+
+	key     atomic.Uint64 // of the link; written last, 0 while the slot is free
+	copying atomic.Uint64 // copies of this end, under way in the other's memory
+	shown   shown
+}
+
+// shown is an export as peers read it. Without bytes, its rank refused the link, and slot says why.
+type shown struct {
+	at         bufWord
+	bytes      uint64
+	slot       uint64
+	generation uint64
+}
+
+func (s *shown) set(e export) {
+	s.at = bufWord{e.at.Arena, e.at.Slot, e.at.Generation, e.at.Offset}
+	s.bytes, s.slot, s.generation = uint64(e.bytes), uint64(e.grant.Slot), e.grant.Generation
+}
+
+func (s *shown) get() export {
+	return export{at: s.at.location(), bytes: int(s.bytes),
+		grant: mem.Location{Slot: uint32(s.slot), Generation: s.generation}}
+}
+
+type linkTable [maxLinks]linkSlot // a rank's ends
+
+func init() {
+	if unsafe.Sizeof(linkSlot{}) != 128 || unsafe.Sizeof(linkTable{}) != tableBytes || unsafe.Sizeof(place{}) != 64 {
+		panic("engine: link table layout")
+	}
+}
+
+// links is what a communicator knows of links; under nouns.mu.
+type links struct {
+	table *linkTable
+	used  [maxLinks]*Link // open, or closed here and not yet there
+	next  []uint32        // by peer: how many links there have been
+}
+
+// Link is one end of a channel.
+type Link struct {
+	gate
+	c      *Comm
+	peer   int
+	slot   int // of the table
+	key    uint64
+	mine   *linkSlot
+	theirs *linkSlot // nil until the other end is there
+	remote *Remote   // what the other end shows
+
+	sent, awaited atomic.Uint64 // signals
+}
+
+func linkKey(to int, n uint32) uint64 { return uint64(to+1)<<32 | uint64(n) + 1 }
+
+// Connect makes a link to peer, which calls it too, and shows r there: the end of the wait for the other end is its
+// only deadline. A nil remote means what the peer shows.
+func (c *Comm) Connect(ctx context.Context, peer int, r *Registration, remote *Remote) (*Link, error) {
+	const op = "connect"
+	switch {
+	case c.Err() != nil:
+		return nil, c.Err()
+	case peer < 0 || peer >= c.size || peer == c.rank:
+		return nil, c.local(op, fmt.Errorf("rank %d has no peer %d among %d ranks: %w", c.rank, peer, c.size,
+			fault.ErrArgument))
+	}
+	e, err := c.shows(r, remote, peer)
+	if err == nil && ctx.Err() != nil {
+		err = ended(ctx)
+	}
+	l, merr := c.newLink(peer, e, err)
+	if merr != nil {
+		return nil, c.aside(op, peer, merr)
+	}
+	if err == nil {
+		err = l.meet(ctx, op, remote)
+	}
+	if err != nil {
+		shut(l, true)
+	}
+	end(l)
+	if err != nil {
+		return nil, c.aside(op, peer, err)
+	}
+	return l, nil
+}
+
+// shows checks what a link is to be made of.
+func (c *Comm) shows(r *Registration, remote *Remote, peer int) (export, error) {
+	switch {
+	case r == nil:
+		return export{}, fmt.Errorf("nil registration: %w", fault.ErrArgument)
+	case r.c.dom != c.dom:
+		return export{}, fmt.Errorf("the registration is another rank's: %w", fault.ErrArgument)
+	case remote != nil && (remote.c.dom != c.dom || remote.mem != c.peers[peer].mem):
+		return export{}, fmt.Errorf("the remote memory is not that of rank %d: %w", peer, fault.ErrArgument)
+	}
+	if remote != nil {
+		if err := remote.live(); err != nil {
+			return export{}, err
+		}
+	}
+	return r.export()
+}
+
+// newLink takes a slot, publishes it, and begins a use; with an error, it is one that was refused.
+func (c *Comm) newLink(peer int, e export, refused error) (*Link, error) {
+	ns := &c.nouns
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	if c.closing.Load() {
+		return nil, fault.ErrClosed
+	}
+	if err := c.linkTable(); err != nil {
+		return nil, err
+	}
+	l := &Link{c: c, peer: peer, slot: -1}
+	c.sweepLinks()
+	for i, u := range ns.used {
+		if u == nil {
+			l.slot = i
+			break
+		}
+	}
+	if l.slot < 0 {
+		return nil, fmt.Errorf("%d channels are open, or closed on one side only (close both): %w", maxLinks,
+			fault.ErrLimit)
+	}
+	l.key = linkKey(peer, ns.next[peer])
+	ns.next[peer]++
+	l.mine = &ns.table[l.slot]
+	ns.used[l.slot] = l
+	l.mine.signals.Store(0)
+	l.mine.copying.Store(0)
+	l.mine.state.Store(stateOpen)
+	l.mine.shown.set(e)
+	if refused != nil {
+		l.mine.shown = shown{}
+		for i, s := range refusals {
+			if errors.Is(refused, s) {
+				l.mine.shown.slot = uint64(i) + 1
+				break
+			}
+		}
+	}
+	l.mine.key.Store(l.key)
+	if ns.open == nil {
+		ns.open = map[noun]bool{}
+	}
+	ns.open[l] = true
+	l.enter()
+	return l, nil
+}
+
+// linkTable makes this rank's table if there is none.
+func (c *Comm) linkTable() error {
+	if c.nouns.table != nil {
+		return nil
+	}
+	a, err := c.dom.Heap.Alloc(tableBytes)
+	if err != nil {
+		return fmt.Errorf("channel table: %w", err)
+	}
+	c.shared = append(c.shared, a)
+	c.nouns.table, c.nouns.next = (*linkTable)(a.Ptr), make([]uint32, c.size)
+	c.me.channels.at = bufWord{a.At.Arena, a.At.Slot, a.At.Generation, a.At.Offset}
+	c.me.channels.ready.Store(1)
+	return nil
+}
+
+// sweepLinks frees the slots of links that both ends have closed: the other end's slot has gone on to another link,
+// then, or says so.
+func (c *Comm) sweepLinks() {
+	for i, l := range c.nouns.used {
+		if l == nil || l.mine.state.Load() != stateClosed {
+			continue
+		}
+		if l.theirs == nil {
+			l.theirs, _ = c.otherEnd(l)
+		}
+		p := &c.peers[l.peer]
+		there := reader{&p.area.state, p.mem, p.at}
+		gone := l.theirs != nil && (l.theirs.key.Load() != l.otherKey() || l.theirs.state.Load() == stateClosed)
+		if gone || there.done() {
+			l.mine.key.Store(0)
+			c.nouns.used[i] = nil
+		}
+	}
+}
+
+func (l *Link) otherKey() uint64 { return linkKey(l.c.rank, uint32(l.key)-1) }
+
+// otherEnd is the other end's slot, or nil if it is not there yet.
+func (c *Comm) otherEnd(l *Link) (*linkSlot, error) {
+	p := &c.peers[l.peer]
+	if p.area.channels.ready.Load() == 0 {
+		return nil, nil
+	}
+	ptr, err := p.mem.Resolve(p.area.channels.at.location(), tableBytes)
+	if err != nil {
+		return nil, fmt.Errorf("channel table of rank %d: %w", l.peer, err)
+	}
+	t, key := (*linkTable)(ptr), l.otherKey()
+	for i := range t {
+		if t[i].key.Load() == key {
+			return &t[i], nil
+		}
+	}
+	return nil, nil
+}
+
+// meet waits for the other end.
+func (l *Link) meet(ctx context.Context, op string, remote *Remote) error {
+	var theirs *linkSlot
+	var failed error
+	s := waiting{op: op, ctx: ctx, peer: l.peer, step: "the other end", health: healthEvery}
+	if err := l.wait(&s, func() bool {
+		theirs, failed = l.c.otherEnd(l)
+		return theirs != nil || failed != nil
+	}); err != nil {
+		return err
+	}
+	if failed != nil {
+		return failed
+	}
+	e := theirs.shown.get()
+	if e.bytes == 0 {
+		if k := theirs.shown.slot; k > 0 && k <= uint64(len(refusals)) {
+			return fmt.Errorf("rank %d could not make its end: %w", l.peer, refusals[k-1])
+		}
+		return fmt.Errorf("rank %d could not make its end: %w", l.peer, fault.ErrArgument)
+	}
+	if remote == nil {
+		var err error
+		if remote, err = l.c.reach(l.peer, e); err != nil {
+			return err
+		}
+	}
+	l.c.nouns.mu.Lock()
+	l.theirs, l.remote = theirs, remote
+	l.c.nouns.mu.Unlock()
+	l.c.dom.watchCopies(&theirs.copying)
+	return nil
+}
+
+// wait waits until ready, which is called often, says so. Of its errors, only the loss of a peer and what the
+// communicator broke of before are the communicator's end.
+func (l *Link) wait(s *waiting, ready func() bool) error {
+	looks := looksPerPoll / 8
+	for {
+		for i := 0; i < looks; i++ {
+			if ready() {
+				return nil
+			}
+		}
+		if err := l.poll(s, ready()); err != nil {
+			if ready() {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// poll is a wait's housekeeping.
+//
+//go:noinline
+func (l *Link) poll(s *waiting, ready bool) error {
+	switch {
+	case ready:
+		return nil
+	case l.isClosed() || l.c.closing.Load():
+		return fmt.Errorf("closed while it waited: %w", fault.ErrClosed)
+	case l.theirs != nil && l.theirs.state.Load() == stateClosed:
+		return fmt.Errorf("rank %d has closed its end: %w", l.peer, fault.ErrClosed)
+	}
+	err := l.c.poll(s)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fault.ErrPeerLost):
+		l.c.fail(err)
+	}
+	return err
+}
+
+// Begin begins a use of the link; End ends it.
+func (l *Link) Begin(ctx context.Context) error {
+	if err := begin(l); err != nil {
+		return err
+	}
+	if e := l.c.broken.Load(); e != nil {
+		end(l)
+		return e
+	}
+	if ctx.Err() != nil {
+		end(l)
+		return ended(ctx)
+	}
+	return nil
+}
+
+// End ends a use.
+func (l *Link) End() { end(l) }
+
+// Reach is n bytes at off of what the other end shows; Done after the copy. Within a use.
+func (l *Link) Reach(off, n int) (unsafe.Pointer, error) {
+	return l.remote.begin(&l.mine.copying, off, n)
+}
+
+// Done ends a copy: an error says that the peer has taken the memory back meanwhile, so that what was read may be
+// anything.
+func (l *Link) Done() error {
+	l.mine.copying.Add(^uint64(0))
+	return l.remote.live()
+}
+
+// Signal lets one Wait of the other end go on; it sees all that this rank wrote before. Within a use.
+func (l *Link) Signal() { spin.Release(&l.mine.signals, l.sent.Add(1)) }
+
+// Poll takes a signal if there is one. Within a use.
+func (l *Link) Poll() bool {
+	next := l.awaited.Load() + 1
+	if !reached(l.theirs.signals.Load(), next) {
+		return false
+	}
+	l.awaited.Store(next)
+	return true
+}
+
+// Wait waits for a signal. Within a use.
+func (l *Link) Wait(ctx context.Context) error {
+	next := l.awaited.Load() + 1
+	w := &l.theirs.signals
+	looks := looksPerPoll
+	if l.c.crowded {
+		looks = looksCrowded
+	}
+	var s waiting
+	for {
+		for i := 0; i < looks; i++ {
+			if reached(w.Load(), next) {
+				l.awaited.Store(next)
+				return nil
+			}
+		}
+		if s.op == "" {
+			s = waiting{op: "wait", ctx: ctx, peer: l.peer, step: "signal", health: healthEvery}
+		}
+		if err := l.poll(&s, false); err != nil && !reached(w.Load(), next) {
+			return err
+		}
+	}
+}
+
+// WaitWord waits until *w is v. Within a use.
+func (l *Link) WaitWord(ctx context.Context, w *uint64, mask, v uint64, step string) error {
+	s := waiting{op: "get_packets", ctx: ctx, peer: l.peer, step: step, health: healthEvery}
+	return l.wait(&s, func() bool { return atomic.LoadUint64(w)&mask == v })
+}
+
+// Salt is a number that both ends know and other links hardly have: the from end's of its own direction.
+func (l *Link) Salt(mine bool) uint64 {
+	from, to := l.c.rank, l.peer
+	if !mine {
+		from, to = to, from
+	}
+	var b [32]byte
+	*(*[4]uint64)(unsafe.Pointer(&b)) = [4]uint64{l.c.me.comm, uint64(from), uint64(to), l.key & (1<<32 - 1)}
+	return hash("packets", b[:])
+}
+
+// Comm is the link's communicator.
+func (l *Link) Comm() *Comm { return l.c }
+
+// Peer is the other end's rank.
+func (l *Link) Peer() int { return l.peer }
+
+// Error is an error of a call on the link.
+func (l *Link) Error(op string, err error) error { return l.c.aside(op, l.peer, err) }
+
+// Close ends the link.
+func (l *Link) Close() error {
+	if err := shut(l, false); err != nil {
+		return l.c.aside("close", l.peer, err)
+	}
+	return nil
+}
+
+func (l *Link) use() *gate   { return &l.gate }
+func (l *Link) name() string { return fmt.Sprintf("the channel to rank %d", l.peer) }
+
+func (l *Link) giveUp(bool) error {
+	if l.theirs != nil {
+		l.c.dom.forgetCopies(&l.theirs.copying)
+	}
+	l.mine.state.Store(stateClosed)
+	l.c.nouns.remove(l)
+	return nil
+}

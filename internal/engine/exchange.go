@@ -1,0 +1,96 @@
+package engine
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// maxRecord is how many bytes a rank can put into one exchange.
+const maxRecord = EagerBytes - 8
+
+// gathering is an all-gather of a few bytes, as an operation of the communicator: the records travel in the eager
+// slots, so that it costs one agreement and nothing of the bootstrap.
+type gathering struct {
+	kind Kind
+	step int // of the call that it is part of: all ranks must be at the same
+	// before is this rank's part of what comes first, and its record. Its error is returned by all ranks.
+	before func() (record []byte, err error)
+	// check looks at all records; its verdict must be the same on all ranks. Or nil.
+	check func(all [][]byte) (about int, err error)
+	// after takes the records when all is well.
+	after func(all [][]byte)
+
+	record []byte
+}
+
+// work is the gathering as an operation.
+func (g *gathering) work() Work {
+	return Work{Kind: g.kind, Type: dtype.Uint8, Count: g.step, Path: &Path{
+		Name: "exchange",
+		Acquire: func(*Comm, *Work) (err error) {
+			if g.record, err = g.before(); err == nil && len(g.record) > maxRecord {
+				err = fmt.Errorf("a record of %d bytes, more than %d: %w", len(g.record), maxRecord, fault.ErrLimit)
+			}
+			return err
+		},
+		Offer: func(c *Comm, _ *Work) {
+			b := eagerSlot(c, c.rank)
+			binary.LittleEndian.PutUint64(b, uint64(len(g.record)))
+			copy(b[8:], g.record)
+		},
+		Check: func(c *Comm, _ *Work) (int, error) {
+			all, about, err := g.records(c)
+			if err == nil && g.check != nil {
+				about, err = g.check(all)
+			}
+			if err == nil && g.after != nil {
+				g.after(all)
+			}
+			return about, err
+		},
+	}}
+}
+
+func eagerSlot(c *Comm, rank int) []byte { return unsafe.Slice((*byte)(c.Eager(rank)), EagerBytes) }
+
+// records are copies: the slots are used again.
+func (g *gathering) records(c *Comm) ([][]byte, int, error) {
+	all := make([][]byte, c.size)
+	for r := range all {
+		b := eagerSlot(c, r)
+		n := binary.LittleEndian.Uint64(b)
+		if n > maxRecord {
+			return nil, r, fmt.Errorf("a record of %d bytes: %w", n, fault.ErrMismatch)
+		}
+		all[r] = append([]byte{}, b[8:8+n]...)
+	}
+	return all, -1, nil
+}
+
+// Exchange gathers mine from all ranks, in rank order. Collective; it is an operation of its own.
+func (c *Comm) Exchange(ctx context.Context, kind Kind, mine []byte) (all [][]byte, err error) {
+	g := gathering{kind: kind, before: func() ([]byte, error) { return mine, nil },
+		after: func(records [][]byte) { all = records }}
+	return all, c.steps(ctx, &g)
+}
+
+// steps does gatherings in order, in one turn, up to the first that fails: that one fails on all ranks.
+func (c *Comm) steps(ctx context.Context, gs ...*gathering) error {
+	if err := c.enter(); err != nil {
+		return err
+	}
+	defer c.turn.leave()
+	for i, g := range gs {
+		g.step = i
+		c.work = g.work()
+		if err := c.run(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

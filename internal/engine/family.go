@@ -1,0 +1,146 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// NoColor is the color of ranks that take no part in a split; so is every negative one.
+const NoColor = -1
+
+// Split makes a communicator of the ranks that give the same color, ordered by key and then by their rank in c; nil for
+// a rank whose color is negative. Collective over c. The new communicator shares the domain: memory, registrations and
+// what is mapped of the peers.
+func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
+	return c.split(ctx, KindSplit, color, key)
+}
+
+// Dup makes a communicator of the same ranks. Collective over c.
+func (c *Comm) Dup(ctx context.Context) (*Comm, error) { return c.split(ctx, KindDup, 0, c.rank) }
+
+type member struct{ color, key, rank int }
+
+// split does it in three operations, in one turn: who goes where; where the control areas are; all have mapped all.
+func (c *Comm) split(ctx context.Context, kind Kind, color, key int) (*Comm, error) {
+	s := splitting{parent: c, kind: kind, me: member{color, key, c.rank}}
+	err := c.steps(ctx,
+		&gathering{kind: kind, before: s.choose, check: s.assign},
+		&gathering{kind: kind, before: s.create, check: s.place},
+		&gathering{kind: kind, before: s.meet})
+	if err != nil && s.child != nil {
+		return nil, errors.Join(err, s.child.abandon())
+	}
+	return s.child, err
+}
+
+type splitting struct {
+	parent *Comm
+	kind   Kind
+	me     member
+	id     uint64
+	group  []member
+	child  *Comm
+}
+
+// choose says where this rank goes.
+func (s *splitting) choose() ([]byte, error) {
+	return binary.Append(nil, binary.LittleEndian, []int64{int64(s.me.color), int64(s.me.key)})
+}
+
+// assign finds this rank's group.
+func (s *splitting) assign(all [][]byte) (int, error) {
+	for r, b := range all {
+		var w [2]int64
+		if _, err := binary.Decode(b, binary.LittleEndian, &w); err != nil {
+			return r, fmt.Errorf("record of rank %d: %w: %w", r, err, fault.ErrMismatch)
+		}
+		if m := (member{int(w[0]), int(w[1]), r}); m.color == s.me.color && m.color >= 0 {
+			s.group = append(s.group, m)
+		}
+	}
+	slices.SortFunc(s.group, func(a, b member) int {
+		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.rank, b.rank))
+	})
+	sum := sha256.Sum256(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(
+		binary.LittleEndian.AppendUint64(nil, s.parent.me.comm), s.parent.seq), uint64(s.me.color)))
+	s.id = binary.LittleEndian.Uint64(sum[:])
+	return -1, nil
+}
+
+// create makes this rank's side, and its record, which says where the control area is.
+func (s *splitting) create() ([]byte, error) {
+	if len(s.group) == 0 {
+		return nil, nil
+	}
+	p, n := s.parent, len(s.group)
+	c := &Comm{size: n, opts: p.opts, tuning: p.tuning, dom: p.dom, crowded: p.crowded, peers: make([]peer, n),
+		srcs: make([]unsafe.Pointer, n), dsts: make([]unsafe.Pointer, n), scratch: make([]unsafe.Pointer, n)}
+	for r, m := range s.group {
+		from := &p.peers[m.rank]
+		c.peers[r] = peer{mem: from.mem, proc: from.proc, host: from.host, domain: from.domain}
+		if m.rank == p.rank {
+			c.rank = r
+		} else if from.proc == p.peers[p.rank].proc {
+			c.inProcess = true
+		}
+	}
+	c.localRank, c.localSize = c.rank, n // one host
+	if err := c.newArea(s.id); err != nil {
+		return nil, err
+	}
+	p.dom.hold()
+	s.child = c
+	return binary.Append(nil, binary.LittleEndian, c.area.At)
+}
+
+// place reads where the group's areas are.
+func (s *splitting) place(all [][]byte) (int, error) {
+	if s.child == nil {
+		return -1, nil
+	}
+	for i, m := range s.group {
+		var at mem.Location
+		if _, err := binary.Decode(all[m.rank], binary.LittleEndian, &at); err != nil {
+			return m.rank, fmt.Errorf("record of rank %d: %w: %w", m.rank, err, fault.ErrMismatch)
+		}
+		s.child.peers[i].at = at
+	}
+	return -1, nil
+}
+
+// meet maps the areas of the others.
+func (s *splitting) meet() ([]byte, error) {
+	if s.child == nil {
+		return nil, nil
+	}
+	for i := range s.group {
+		if i == s.child.rank {
+			continue
+		}
+		if err := s.child.meet(s.id, i, s.child.peers[i].at); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// abandon gives back what there is of a communicator that did not come to be.
+func (c *Comm) abandon() error {
+	var errs []error
+	for i := range c.peers {
+		if w := c.peers[i].watch; w != nil {
+			errs = append(errs, w.Close())
+		}
+	}
+	return errors.Join(append(errs, c.dom.drop([]*mem.Allocation{c.area}, nil))...)
+}
+

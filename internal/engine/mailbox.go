@@ -1,0 +1,319 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// Point-to-point messages go from an outbox, which one rank writes for one other, to that rank, which answers in its
+// own outbox for the first. All outboxes of a rank follow its staging memory. Package p2p has the protocol; here is
+// where things are, and what a rank must remember of each peer.
+
+// The limits of a message's ways.
+const (
+	MailSlots   = 8   // messages to one peer that it has not taken yet
+	InlineBytes = 112 // travel in a slot
+)
+
+// EagerLimit is the size of the largest message that a Send does not wait for its Recv with: it is copied to the
+// sender's shared memory, of which there is the less for each peer the more ranks there are.
+func (c *Comm) EagerLimit() int { return mailEager(c.size) }
+
+func mailEager(ranks int) int {
+	switch {
+	case ranks <= 16:
+		return 4 << 10
+	case ranks <= 128:
+		return 1 << 10
+	}
+	return 256
+}
+
+// Slot announces a message. What follows Head is the message itself, or where it is: a zero location is the sender's
+// window.
+type Slot struct {
+	Seq  atomic.Uint64 // number of the message to this peer, from 1; written last
+	Head uint64        // see p2p
+	Data [InlineBytes]byte
+}
+
+// Place is where the message is, in the place of its data.
+func (s *Slot) Place() *mem.Location { return (*mem.Location)(unsafe.Pointer(&s.Data)) }
+
+// Outbox is what one rank writes for one other. Each group of words has a pair of cache lines to itself. Words that
+// belong to one message hold the low bits of its number beside the count, see p2p.
+type Outbox struct {
+	Slots [MailSlots]Slot
+
+	// Of the oldest message that the peer has not taken, if it is a large one: pieces that this rank, its sender,
+	// begins with, is done with, and has really copied.
+	Claimed, Done, Kept atomic.Uint64
+	Window              mem.Location // memory that unregistered messages pass through
+	_                   [80]byte
+
+	// As the receiver of the peer's messages: how many it has taken, and a byte each for how the last ones went.
+	Taken, Verdicts atomic.Uint64
+	_               [112]byte
+
+	// The message for which Into is the receiver's buffer.
+	Answer atomic.Uint64
+	Into   mem.Location
+	_      [96]byte
+
+	Pulled atomic.Uint64 // pieces that the receiver begins with, or has taken out of the window
+	_      [120]byte
+}
+
+func init() {
+	if unsafe.Sizeof(Slot{}) != 128 || unsafe.Sizeof(Outbox{}) != (MailSlots+4)*128 {
+		panic("engine: outbox layout")
+	}
+}
+
+// mailBytes is the size of a rank's outboxes.
+func mailBytes(ranks int) int {
+	return ranks * (int(unsafe.Sizeof(Outbox{})) + MailSlots*mailEager(ranks))
+}
+
+// Mail is this rank's side of its messages with one peer, which may be itself.
+type Mail struct {
+	Peer              int
+	Out, In           *Outbox // for the peer, and the peer's for this rank
+	OutEager, InEager unsafe.Pointer
+	Send, Recv        Lane
+
+	OutWindow unsafe.Pointer // this rank's window for the peer, or nil; under Send's lock
+	InWindow  unsafe.Pointer // the peer's window for this rank, and where that is; under Recv's lock
+	inWindow  mem.Location
+}
+
+// Lane is one direction. Whoever waits for any message of a lane moves the first one on, under the lane's lock.
+type Lane struct {
+	sync.Mutex
+	Seq     uint64 // number of the last message that was posted, or taken
+	Taken   uint64 // of those sent: the last one known to be taken
+	Open    MessageList
+	Waiting MessageList
+	closed  bool
+}
+
+// Message is one send or receive on its way. It is the caller's until it is put into a lane, and again once it is Done.
+type Message struct {
+	Vec  Vec
+	Buf  Buf
+	Peer int
+	Recv bool
+	Done atomic.Bool
+	Err  error
+	Got  int // elements received
+
+	// The transfer, under the lane's lock.
+	Seq      uint64
+	Bytes    int
+	Piece    int // bytes
+	Pieces   int
+	Next     int            // pieces done
+	Src, Dst unsafe.Pointer // of the transfer, as far as it is known
+	Started  bool
+	Answered bool
+	Ending   bool
+
+	next *Message
+}
+
+// MessageList is a queue of messages.
+type MessageList struct{ Head, tail *Message }
+
+// Push appends m.
+func (l *MessageList) Push(m *Message) {
+	if m.next = nil; l.Head == nil {
+		l.Head, l.tail = m, m
+		return
+	}
+	l.tail.next, l.tail = m, m
+}
+
+// Pop takes the first message off.
+func (l *MessageList) Pop() *Message {
+	m := l.Head
+	l.Head, m.next = m.next, nil
+	return m
+}
+
+// Idle reports whether nothing is on its way.
+func (l *Lane) Idle() bool { return l.Open.Head == nil && l.Waiting.Head == nil }
+
+// Enter locks the lane for a new message; it fails when the communicator has been closed.
+func (l *Lane) Enter() error {
+	l.Lock()
+	if l.closed {
+		l.Unlock()
+		return fault.ErrClosed
+	}
+	return nil
+}
+
+// Mail is the mail with a peer.
+func (c *Comm) Mail(peer int) *Mail { return &c.mails[peer] }
+
+// outbox is what rank of has for rank to, and its eager slots. The area of rank of must be mapped.
+func (c *Comm) outbox(of, to int) (*Outbox, unsafe.Pointer) {
+	const size = int(unsafe.Sizeof(Outbox{}))
+	base := unsafe.Add(unsafe.Pointer(c.peers[of].area), sharedBytes)
+	return (*Outbox)(unsafe.Add(base, to*size)), unsafe.Add(base, c.size*size+to*MailSlots*mailEager(c.size))
+}
+
+// layMail sets where this rank's outboxes are.
+func (c *Comm) layMail() {
+	c.mails = make([]Mail, c.size)
+	for r := range c.mails {
+		m := &c.mails[r]
+		m.Peer = r
+		m.Out, m.OutEager = c.outbox(c.rank, r)
+	}
+	c.mails[c.rank].In, c.mails[c.rank].InEager = c.outbox(c.rank, c.rank)
+}
+
+// closeMail ends all lanes, unless a message is on its way on a communicator that still works.
+func (c *Comm) closeMail() error {
+	broken := c.broken.Load() != nil
+	var err error
+	for r := range c.mails {
+		m := &c.mails[r]
+		for _, l := range [2]*Lane{&m.Send, &m.Recv} {
+			l.Lock()
+			if !l.Idle() && !broken {
+				err = fmt.Errorf("a message from or to rank %d is on its way: %w", r, fault.ErrBusy)
+			}
+		}
+	}
+	for r := range c.mails {
+		m := &c.mails[r]
+		for _, l := range [2]*Lane{&m.Send, &m.Recv} {
+			l.closed = err == nil
+			l.Unlock()
+		}
+	}
+	return err
+}
+
+// reopenMail takes closeMail back.
+func (c *Comm) reopenMail() {
+	for r := range c.mails {
+		m := &c.mails[r]
+		for _, l := range [2]*Lane{&m.Send, &m.Recv} {
+			l.Lock()
+			l.closed = false
+			l.Unlock()
+		}
+	}
+}
+
+// GrowWindow makes m's window of n bytes. The caller holds m.Send.
+func (c *Comm) GrowWindow(m *Mail, n int) error {
+	if m.OutWindow != nil {
+		return nil
+	}
+	a, err := c.dom.Heap.Alloc(n)
+	if err != nil {
+		return fmt.Errorf("staging memory for messages to rank %d: %w", m.Peer, err)
+	}
+	c.nouns.mu.Lock()
+	c.shared = append(c.shared, a)
+	c.nouns.mu.Unlock()
+	m.OutWindow, m.Out.Window = a.Ptr, a.At
+	return nil
+}
+
+// Window is the peer's window of n bytes for this rank. The caller holds m.Recv, and has seen a message that is there.
+func (c *Comm) Window(m *Mail, n int) (unsafe.Pointer, error) {
+	l := m.In.Window
+	if m.InWindow != nil && m.inWindow == l {
+		return m.InWindow, nil
+	}
+	p, err := c.ResolveAt(m.Peer, l, n)
+	if err == nil {
+		m.InWindow, m.inWindow = p, l
+	}
+	return p, err
+}
+
+// ResolveAt is where n bytes of a rank's memory are in this process. The location is checked.
+func (c *Comm) ResolveAt(rank int, l mem.Location, n int) (unsafe.Pointer, error) {
+	if rank == c.rank {
+		return c.mails[rank].OutWindow, nil // the one memory that a rank shows to itself
+	}
+	return c.peers[rank].mem.Resolve(l, n)
+}
+
+// MessageError is an error about a message.
+func (c *Comm) MessageError(op string, peer int, step string, err error) *fault.Error {
+	return &fault.Error{Op: op, Rank: c.rank, Peer: peer, Host: c.peers[c.rank].host, Step: step, Err: err}
+}
+
+// Damaged is the error for what a peer cannot have written.
+func (c *Comm) Damaged(peer int, what string, v uint64) error {
+	return c.MessageError("mail", peer, "", fmt.Errorf("its mailbox is damaged (%s %#x): %w", what, v, fault.ErrPeerLost))
+}
+
+// Fail breaks the communicator with what ended a message, and returns what broke it.
+func (c *Comm) Fail(op string, peer int, err error) error {
+	e, ok := err.(*fault.Error)
+	if !ok {
+		e = c.MessageError(op, peer, "", err)
+	}
+	return c.fail(e)
+}
+
+// Looks is how often a wait looks before it polls.
+func (c *Comm) Looks() int {
+	if c.crowded {
+		return looksCrowded
+	}
+	return looksPerPoll
+}
+
+// Patience is the housekeeping of a wait for messages. The zero value begins one.
+type Patience struct{ w waiting }
+
+// Poll looks after abort, deadline, dead peers and other goroutines, as Wait does. Its error says why the wait for the
+// peer is over; it has not broken the communicator yet.
+func (p *Patience) Poll(ctx context.Context, c *Comm, op string, peer int) error {
+	p.w.ctx, p.w.op, p.w.peer = ctx, op, peer
+	if p.w.health == 0 {
+		p.w.health = healthEvery
+	}
+	if err := c.poll(&p.w); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Look is Poll for those who do not wait: it does not give the processor away.
+func (p *Patience) Look(c *Comm, op string, peer int) error {
+	p.w.ctx, p.w.op, p.w.peer = context.Background(), op, peer
+	if e := c.broken.Load(); e != nil {
+		return e
+	}
+	if err := c.pollClock(&p.w); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Restart says that something has come: the deadline begins anew.
+func (p *Patience) Restart() { p.w = waiting{} }
+
+// Broken is why the communicator is broken, or nil.
+func (c *Comm) Broken() error {
+	if e := c.broken.Load(); e != nil {
+		return e
+	}
+	return nil
+}

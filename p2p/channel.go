@@ -1,0 +1,185 @@
+package p2p
+
+import (
+	"context"
+	"fmt"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Channel is one end of a one-sided connection between two ranks: this rank's registered memory, the peer's, and a
+// semaphore each way. Put and Get copy between the two memories without the peer's help; Signal and Wait tell when.
+// Source: MSCCL++'s MemoryChannel.
+//
+// Offsets and sizes are in bytes, from the start of what was registered, and are checked on both sides. The memory stays
+// its owners'. What puts, gets and signals is for one goroutine at a time, and so is what waits, polls and takes
+// packets; the two may be different, and Close may come from any.
+//
+// Errors of all calls but Connect and NewChannel: ErrArgument for a range that is outside of either memory, ErrStale
+// when either rank has closed its registration, ErrClosed when this end, the remote memory or the communicator is
+// closed, and what the communicator broke of. They are local, and the channel stays as it was.
+type Channel struct {
+	l     *engine.Link
+	local *engine.Registration
+
+	packed, unpacked uint64 // calls, by which packets of one are told from those of the next
+	saltOut, saltIn  uint64
+}
+
+// Connect makes a channel to peer over r here and what the peer connects with there. The peer must call Connect or
+// NewChannel too: the k-th call of the one for the other is met by the k-th of the other. Blocking until then, for
+// Options.Timeout at most or until ctx ends; no other rank takes part. r stays the caller's and must stay open as long
+// as the channel is used. At most 512 channels of a rank are open at a time (ErrLimit). ErrArgument for a bad rank, hw.ErrNotSupported for memory
+// that peers cannot reach (Adopt): the peer learns it at once. ErrTimeout and a context's end leave the communicator
+// usable; the peer's call then fails too, or its channel is closed. ErrPeerLost breaks it. On a view made by Comm.On, and in a group, as
+// on the communicator itself.
+func Connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration) (*Channel, error) {
+	return connect(ctx, c, peer, r, nil)
+}
+
+// NewChannel is Connect over memory of the peer's that was imported: it may be another registration than that which the
+// peer's end has. The remote memory stays the caller's and must stay open as long as the channel is used.
+func NewChannel(ctx context.Context, c *ubcoll.Comm, r *ubcoll.Registration, m *ubcoll.Remote) (*Channel, error) {
+	if m == nil {
+		return nil, c.Engine().Local("connect", fmt.Errorf("nil remote memory: %w", fault.ErrArgument))
+	}
+	return connect(ctx, c, m.Rank(), r, m.Engine())
+}
+
+func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration, m *engine.Remote) (*Channel, error) {
+	if r == nil {
+		return nil, c.Engine().Local("connect", fmt.Errorf("nil registration: %w", fault.ErrArgument))
+	}
+	l, err := c.Engine().Comm.Connect(ctx, peer, r.Engine(), m)
+	if err != nil {
+		return nil, err
+	}
+	return &Channel{l: l, local: r.Engine(), saltOut: l.Salt(true), saltIn: l.Salt(false)}, nil
+}
+
+// Peer is the other end's rank. Local.
+func (ch *Channel) Peer() int { return ch.l.Peer() }
+
+// Put copies n bytes at srcOff of this rank's memory to dstOff of the peer's. When it returns, the source is free to
+// change; the peer sees the bytes after a Signal. Local; it takes the time of the copy.
+func (ch *Channel) Put(ctx context.Context, dstOff, srcOff, n int) error {
+	return ch.move(ctx, "put", srcOff, dstOff, n, true, false)
+}
+
+// PutWithSignal is Put and then Signal.
+func (ch *Channel) PutWithSignal(ctx context.Context, dstOff, srcOff, n int) error {
+	return ch.move(ctx, "put_with_signal", srcOff, dstOff, n, true, true)
+}
+
+// Get copies n bytes at srcOff of the peer's memory to dstOff of this rank's. Local; it takes the time of the copy.
+// ErrStale also means that the destination holds anything, if the peer took its memory back during the copy.
+func (ch *Channel) Get(ctx context.Context, dstOff, srcOff, n int) error {
+	return ch.move(ctx, "get", dstOff, srcOff, n, false, false)
+}
+
+func (ch *Channel) move(ctx context.Context, op string, here, there, n int, put, signal bool) error {
+	if err := ch.l.Begin(ctx); err != nil {
+		return ch.l.Error(op, err)
+	}
+	defer ch.l.End()
+	mine, claim, err := ch.local.Range(here, n)
+	if err != nil {
+		return ch.l.Error(op, err)
+	}
+	defer claim.Release()
+	theirs, err := ch.l.Reach(there, n)
+	if err != nil {
+		return ch.l.Error(op, err)
+	}
+	if put {
+		cpu.Copy(theirs, mine, n, n >= streamFrom)
+	} else {
+		cpu.Copy(mine, theirs, n, n >= streamFrom)
+	}
+	if err := ch.l.Done(); err != nil {
+		return ch.l.Error(op, err)
+	}
+	if signal {
+		ch.l.Signal()
+	}
+	return nil
+}
+
+// streamFrom is from what size on a copy goes past the caches.
+var streamFrom = max(cpu.LastLevelCacheBytes()/2, 4<<20)
+
+// Signal lets one Wait of the peer go on, which then sees all that this rank wrote before, by Put or otherwise. Local;
+// signals are counted, and none is lost.
+func (ch *Channel) Signal(ctx context.Context) error { return ch.signal(ctx, "signal") }
+
+// RelaxedSignal is a Signal that promises no order: for signals that carry nothing but themselves. On host memory it
+// costs the same, and orders the same.
+func (ch *Channel) RelaxedSignal(ctx context.Context) error { return ch.signal(ctx, "relaxed_signal") }
+
+func (ch *Channel) signal(ctx context.Context, op string) error {
+	if err := ch.l.Begin(ctx); err != nil {
+		return ch.l.Error(op, err)
+	}
+	ch.l.Signal()
+	ch.l.End()
+	return nil
+}
+
+// Wait waits for a signal of the peer and takes it. Blocking, for Options.Timeout at most (ErrTimeout) or until ctx
+// ends; either takes no signal, and the communicator stays usable. ErrClosed when the peer has closed its end and no
+// signal is left. A peer that died, aborted or closed its communicator ends it within two seconds: ErrPeerLost or
+// ErrAborted, which break the communicator.
+func (ch *Channel) Wait(ctx context.Context) error {
+	if err := ch.l.Begin(ctx); err != nil {
+		return ch.l.Error("wait", err)
+	}
+	err := ch.l.Wait(ctx)
+	ch.l.End()
+	if err != nil {
+		return ch.l.Error("wait", err)
+	}
+	return nil
+}
+
+// Poll looks once whether there is a signal, and takes it if so. Local, waits for nothing.
+func (ch *Channel) Poll() (bool, error) {
+	if err := ch.l.Begin(context.Background()); err != nil {
+		return false, ch.l.Error("poll", err)
+	}
+	ok := ch.l.Poll()
+	ch.l.End()
+	return ok, nil
+}
+
+// Flush waits until the puts before it are done: their source is free, and what comes after is seen after them. On host
+// memory a put that has returned is done, so it is a check that the channel is usable. Local.
+func (ch *Channel) Flush(ctx context.Context) error {
+	if err := ch.l.Begin(ctx); err != nil {
+		return ch.l.Error("flush", err)
+	}
+	ch.l.End()
+	return nil
+}
+
+// On is the channel for operations that queue on s. This version's channels are for host memory, whose operations wait
+// for nobody but in Wait and GetPackets, and are not queued: a channel whose every operation is hw.ErrNotSupported
+// would be of no use, so On panics for none and returns the channel itself for nil.
+func (ch *Channel) On(s *ubcoll.Stream) *Channel { return ch }
+
+// Close ends this end. Local: it waits for nobody; a Wait under way returns ErrClosed. The other end's memory is no
+// longer reached from here, the peer's waits end with ErrClosed once they have taken the signals that were sent, and
+// when it has closed too, the place is free for another channel. ErrClosed the second time, and after the
+// communicator's Close.
+func (ch *Channel) Close() error { return ch.l.Close() }
+
+var (
+	_ = hw.Host
+	_ = spin.Pause
+	_ unsafe.Pointer
+)

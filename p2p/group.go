@@ -1,0 +1,176 @@
+package p2p
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Group is sends and receives that start together, so that their order in the group cannot make ranks wait for each
+// other; between two ranks it is the order of the messages. The zero Group is empty and ready. It may be done again and
+// again, on any communicator. One goroutine at a time. Source: ncclGroupStart and ncclGroupEnd, MPI's persistent
+// requests.
+type Group struct {
+	calls    []call
+	messages []*engine.Message
+	received []int
+	running  bool
+}
+
+type call struct {
+	peer int
+	vec  ubcoll.Vec
+	recv bool
+}
+
+// Send adds a send of src to peer. Local; what is wrong with it is reported by Do and Start.
+func (g *Group) Send(peer int, src ubcoll.Vec) { g.calls = append(g.calls, call{peer, src, false}) }
+
+// Recv adds a receive of the next message from peer into dst. Local; what is wrong with it is reported by Do and Start.
+func (g *Group) Recv(peer int, dst ubcoll.Vec) { g.calls = append(g.calls, call{peer, dst, true}) }
+
+// Received is how many elements each Recv got, in the order in which they were added, when the group was last done. The
+// slice is the group's, until it is started again. Local.
+func (g *Group) Received() []int { return g.received }
+
+// Reset empties the group. Local; ErrBusy while a request is not done.
+func (g *Group) Reset() error {
+	if g.running {
+		return fmt.Errorf("the group's request is not done: %w", fault.ErrBusy)
+	}
+	clear(g.calls)
+	g.calls, g.received = g.calls[:0], g.received[:0]
+	return nil
+}
+
+// Do sends and receives everything. Blocking until all is done; the errors of single messages are joined. If anything
+// is wrong with a call, nothing is sent or received.
+func (g *Group) Do(ctx context.Context, c *ubcoll.Comm) error {
+	r, err := g.start(ctx, c)
+	if err != nil {
+		return err
+	}
+	return r.Wait(ctx)
+}
+
+// Start begins what Do does, and returns without waiting. The caller calls Wait, or Test until it is done: messages move
+// during calls of this package only, of this rank and its peer. The memory is the caller's again after that.
+func (g *Group) Start(ctx context.Context, c *ubcoll.Comm) (*Request, error) {
+	r, err := g.start(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	// What can go at once does.
+	if _, err := r.Test(); err != nil && !r.done {
+		return nil, err
+	}
+	return &r, nil
+}
+
+func (g *Group) start(ctx context.Context, c *ubcoll.Comm) (Request, error) {
+	if g.running {
+		return Request{}, fmt.Errorf("the group's request is not done: %w", fault.ErrBusy)
+	}
+	e := c.Engine()
+	var errs []error
+	for i := range g.calls {
+		v := g.calls[i].vec.Engine()
+		if err := check(ctx, e, "group", g.calls[i].peer, &v); err != nil {
+			errs = append(errs, fmt.Errorf("call %d: %w", i, err))
+			continue
+		}
+		if i == len(g.messages) {
+			g.messages = append(g.messages, new(engine.Message))
+		}
+		set(g.messages[i], g.calls[i].peer, &v, g.calls[i].recv)
+	}
+	if errs != nil {
+		return Request{}, errors.Join(errs...)
+	}
+	if err := start(e.Comm, "group", g.messages[:len(g.calls)]); err != nil {
+		g.messages = nil
+		return Request{}, err
+	}
+	g.running = true
+	return Request{g: g, c: e.Comm}, nil
+}
+
+// Request is a group that has been started. One goroutine at a time.
+type Request struct {
+	g    *Group
+	c    *engine.Comm
+	p    engine.Patience
+	turn int
+	done bool
+	err  error
+}
+
+// Wait waits until everything is done, and returns the errors of the messages, joined. Blocking. If ctx ends first, the
+// communicator is broken, as in all operations. Calling it again returns the same.
+func (r *Request) Wait(ctx context.Context) error {
+	if r.done {
+		return r.err
+	}
+	ms := r.messages()
+	if err := await(ctx, r.c, "group", ms); err != nil {
+		return r.fail(err)
+	}
+	return r.finish(ms)
+}
+
+// Test moves the messages on as far as they go at once, and reports whether everything is done; only then its error is
+// that of the messages, or why the communicator is broken. Local, does not wait.
+func (r *Request) Test() (bool, error) {
+	if r.done {
+		return true, r.err
+	}
+	ms := r.messages()
+	for {
+		r.turn++
+		open, moved, err := round(r.c, ms, 1, r.turn)
+		if err == nil && open < 0 {
+			return true, r.finish(ms)
+		}
+		if err == nil && moved {
+			r.p.Restart()
+			continue
+		}
+		if err == nil {
+			if err = r.p.Look(r.c, "group", open); err == nil || arrivedAfterAll(r.c, ms) {
+				return false, nil
+			}
+		}
+		return true, r.fail(abandon(r.c, ms, r.c.Fail("group", open, err)))
+	}
+}
+
+func (r *Request) messages() []*engine.Message { return r.g.messages[:len(r.g.calls)] }
+
+// fail ends the request with its communicator, whose lanes keep the messages.
+func (r *Request) fail(err error) error {
+	r.done, r.err = true, err
+	r.g.messages, r.g.running = nil, false
+	return err
+}
+
+func (r *Request) finish(ms []*engine.Message) error {
+	var errs []error
+	g := r.g
+	g.received = g.received[:0]
+	for _, h := range ms {
+		if h.Err != nil {
+			errs = append(errs, h.Err)
+		}
+		if h.Recv {
+			g.received = append(g.received, h.Got)
+		}
+		h.Vec = engine.Vec{} // keep nobody's memory alive
+	}
+	g.running = false
+	r.done, r.err = true, errors.Join(errs...)
+	return r.err
+}

@@ -1,0 +1,187 @@
+package p2p
+
+import (
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/engine"
+)
+
+// arrived is the peer's next message for this rank, or nil. The caller holds the lane.
+func arrived(m *engine.Mail) *engine.Slot {
+	seq := m.Recv.Seq + 1
+	if s := &m.In.Slots[seq%engine.MailSlots]; s.Seq.Load() == seq {
+		return s
+	}
+	return nil
+}
+
+// takeSmall receives a message that has come with its announcement. The error is the receiver's alone.
+func takeSmall(c *engine.Comm, m *engine.Mail, s *engine.Slot, h header, v *engine.Vec) (n int, err error) {
+	verdict, err := judge(h, v)
+	if err == nil {
+		src := unsafe.Pointer(&s.Data)
+		if h.way == wayEager {
+			src = eager(c, m.InEager, m.Recv.Seq+1)
+		}
+		cpu.Copy(v.Ptr, src, h.bytes, false)
+		n = h.count
+	} else {
+		err = c.MessageError("recv", m.Peer, "", err)
+	}
+	taken(m, verdict)
+	return n, err
+}
+
+// taken says that this rank has done with the next message.
+func taken(m *engine.Mail, verdict uint8) {
+	l := &m.Recv
+	l.Seq++
+	shift := l.Seq % engine.MailSlots * 8
+	old := m.Out.Verdicts.Load()
+	if v := old&^(0xff<<shift) | uint64(verdict)<<shift; v != old {
+		spin.Release(&m.Out.Verdicts, v)
+	}
+	spin.Release(&m.Out.Taken, l.Seq)
+}
+
+// advanceRecv moves the first receive from one peer on, by a piece at most. The caller holds the lane. An error is
+// fatal.
+func advanceRecv(c *engine.Comm, m *engine.Mail) (moved bool, err error) {
+	h := m.Recv.Waiting.Head
+	if h == nil {
+		return false, nil
+	}
+	if !h.Started {
+		s := arrived(m)
+		if s == nil {
+			return false, nil
+		}
+		return true, match(c, m, h, s)
+	}
+	var done bool
+	switch {
+	case h.Ending:
+		done = meet(m, h)
+		moved = done
+	case h.Src != nil:
+		moved, err = true, pull(c, m, h)
+	default:
+		moved, done, err = drain(c, m, h)
+	}
+	if done && err == nil {
+		end(m, h, verdictOK)
+	}
+	return moved, err
+}
+
+// end completes the first receive.
+func end(m *engine.Mail, h *engine.Message, verdict uint8) {
+	m.Recv.Waiting.Pop()
+	taken(m, verdict)
+	finish(h)
+}
+
+// match begins with the message that the first receive gets.
+func match(c *engine.Comm, m *engine.Mail, h *engine.Message, s *engine.Slot) error {
+	hd, err := readHead(c, m, s.Head)
+	if err != nil {
+		return err
+	}
+	if hd.way != wayLarge {
+		h.Got, h.Err = takeSmall(c, m, s, hd, &h.Vec)
+		m.Recv.Waiting.Pop()
+		finish(h)
+		return nil
+	}
+	if verdict, err := judge(hd, &h.Vec); err != nil {
+		h.Err = c.MessageError("recv", m.Peer, "", err)
+		end(m, h, verdict)
+		return nil
+	}
+	h.Vec.Len = hd.count
+	h.Got, h.Seq, h.Bytes, h.Started = hd.count, m.Recv.Seq+1, hd.bytes, true
+	place := *s.Place()
+	direct := place.Generation != 0
+	h.Piece, h.Pieces = pieces(h.Bytes, direct)
+	spin.Release(&m.Out.Pulled, word(h.Seq, 0))
+	if err := acquire(c, m, h); err != nil {
+		return err
+	}
+	if direct {
+		if h.Src, err = c.ResolveAt(m.Peer, place, h.Bytes); err != nil {
+			return err
+		}
+		if h.Answered = h.Buf.Direct() && h.Bytes >= sharedBytes; !h.Answered {
+			h.Piece, h.Pieces = maxPiece, (h.Bytes+maxPiece-1)/maxPiece // the sender does not look
+		}
+	} else {
+		h.Answered = h.Buf.Direct() && h.Pieces > windowPieces
+	}
+	if h.Answered {
+		m.Out.Into = h.Buf.At
+		spin.Release(&m.Out.Answer, h.Seq)
+	}
+	return nil
+}
+
+// pull copies the next piece of a message from registered memory, the first one first; see share.
+func pull(c *engine.Comm, m *engine.Mail, h *engine.Message) error {
+	if !h.Answered {
+		copyPiece(h, h.Vec.Ptr, h.Src, h.Next)
+		h.Next++
+		h.Ending = h.Next == h.Pieces
+		return nil
+	}
+	k := h.Next + 1
+	theirs := count(m.In.Claimed.Load(), h.Seq)
+	if k <= h.Pieces-theirs {
+		m.Out.Pulled.Store(word(h.Seq, k))
+		theirs = count(m.In.Claimed.Load(), h.Seq)
+	}
+	switch {
+	case theirs > h.Pieces:
+		return c.Damaged(m.Peer, "count of pieces", uint64(theirs))
+	case k > h.Pieces-theirs:
+		h.Ending = true
+	default:
+		copyPiece(h, h.Vec.Ptr, h.Src, k-1)
+		h.Next = k
+	}
+	return nil
+}
+
+// meet waits for what the sender still copies, and copies the piece where both met if the sender has not.
+func meet(m *engine.Mail, h *engine.Message) (done bool) {
+	if !h.Answered {
+		return true
+	}
+	if theirs := count(m.In.Claimed.Load(), h.Seq); count(m.In.Done.Load(), h.Seq) < theirs {
+		return false
+	}
+	for kept := count(m.In.Kept.Load(), h.Seq); h.Next < h.Pieces-kept; h.Next++ {
+		copyPiece(h, h.Vec.Ptr, h.Src, h.Next)
+	}
+	return true
+}
+
+// drain copies the next piece of a message out of the sender's window, or waits for the sender to have written the rest.
+func drain(c *engine.Comm, m *engine.Mail, h *engine.Message) (moved, done bool, err error) {
+	k, ready := h.Next, count(m.In.Done.Load(), h.Seq)
+	if h.Answered && k >= windowPieces {
+		return ready >= h.Pieces, ready >= h.Pieces, nil
+	}
+	if ready <= k {
+		return false, false, nil
+	}
+	w, err := c.Window(m, windowPieces*windowPiece)
+	if err != nil {
+		return false, false, err
+	}
+	off := k * windowPiece
+	cpu.Copy(unsafe.Add(h.Vec.Ptr, off), unsafe.Add(w, k%windowPieces*windowPiece), min(windowPiece, h.Bytes-off), false)
+	h.Next = k + 1
+	spin.Release(&m.Out.Pulled, word(h.Seq, k+1))
+	return true, h.Next == h.Pieces, nil
+}

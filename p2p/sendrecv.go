@@ -1,0 +1,201 @@
+package p2p
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+var (
+	errMismatch = fault.ErrMismatch
+	errLimit    = fault.ErrLimit
+)
+
+// Send sends src to peer, which calls Recv. Blocking until src is the caller's again: a message of a few KiB at most
+// (4 KiB for up to 16 ranks) is copied and does not wait for its Recv, unless 8 such messages are on their way to that
+// peer already; a larger one does wait. To this rank itself only what does not wait can be sent so (ErrArgument,
+// ErrLimit): use SendRecv or a Group. Any goroutine. Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
+func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
+	e, v := c.Engine(), src.Engine()
+	if err := check(ctx, e, "send", peer, &v); err != nil {
+		return err
+	}
+	m, n := e.Mail(peer), v.Bytes()
+	if n <= e.EagerLimit() {
+		l := &m.Send
+		if err := l.Enter(); err != nil {
+			return e.MessageError("send", peer, "", err)
+		}
+		free, err := room(e.Comm, m)
+		if free && l.Idle() {
+			postSmall(e.Comm, m, &v, n)
+			l.Unlock()
+			return nil
+		}
+		l.Unlock()
+		if err != nil {
+			return e.Fail("send", peer, err)
+		}
+	}
+	if peer == e.Rank() {
+		return selfError(e, n)
+	}
+	h := newMessage(peer, &v, false)
+	_, err := one(ctx, e.Comm, "send", h)
+	return err
+}
+
+func selfError(e *engine.View, n int) error {
+	if n > e.EagerLimit() {
+		return e.MessageError("send", e.Rank(), "", fmt.Errorf(
+			"%d bytes to this rank itself, more than %d, would wait for a Recv that comes later (use SendRecv or a Group): %w",
+			n, e.EagerLimit(), fault.ErrArgument))
+	}
+	return e.MessageError("send", e.Rank(), "", fmt.Errorf(
+		"%d messages to this rank itself have not been received yet (use SendRecv or a Group): %w", engine.MailSlots, errLimit))
+}
+
+// Recv receives the next message from peer into dst, and returns how many elements it had; dst may be longer. Blocking
+// until they are there. Any goroutine. Source: MPI_Recv (MPI-4.1, 3.2.4), ncclRecv.
+func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, error) {
+	e, v := c.Engine(), dst.Engine()
+	if err := check(ctx, e, "recv", peer, &v); err != nil {
+		return 0, err
+	}
+	if n, done, err := recvNow(e.Comm, e.Mail(peer), &v); done {
+		return n, err
+	}
+	h := newMessage(peer, &v, true)
+	return one(ctx, e.Comm, "recv", h)
+}
+
+// recvNow receives a small message that comes at once, if no other receive waits.
+func recvNow(c *engine.Comm, m *engine.Mail, v *engine.Vec) (n int, done bool, err error) {
+	l := &m.Recv
+	if err := l.Enter(); err != nil {
+		return 0, true, c.MessageError("recv", m.Peer, "", err)
+	}
+	if l.Waiting.Head != nil {
+		l.Unlock()
+		return 0, false, nil
+	}
+	var s *engine.Slot
+	for i := c.Looks(); s == nil && i > 0; i-- {
+		s = arrived(m)
+	}
+	if s == nil {
+		l.Unlock()
+		return 0, false, nil
+	}
+	h, err := readHead(c, m, s.Head)
+	switch {
+	case err != nil:
+		l.Unlock()
+		return 0, true, c.Fail("recv", m.Peer, err)
+	case h.way == wayLarge:
+		l.Unlock()
+		return 0, false, nil
+	}
+	n, err = takeSmall(c, m, s, h, v)
+	l.Unlock()
+	return n, true, err
+}
+
+// SendRecv sends src to one peer and receives from another, or the same, or this rank itself, at the same time, and
+// returns how many elements it received. Blocking until both are done. Any goroutine. Source: MPI_Sendrecv (MPI-4.1,
+// 3.10).
+func SendRecv(ctx context.Context, c *ubcoll.Comm, to int, src ubcoll.Vec, from int, dst ubcoll.Vec) (int, error) {
+	e, v, w := c.Engine(), src.Engine(), dst.Engine()
+	if err := check(ctx, e, "send_recv", to, &v); err != nil {
+		return 0, err
+	}
+	if err := check(ctx, e, "send_recv", from, &w); err != nil {
+		return 0, err
+	}
+	s, r := newMessage(to, &v, false), newMessage(from, &w, true)
+	ms := [2]*engine.Message{s, r}
+	if err := start(e.Comm, "send_recv", ms[:]); err != nil {
+		return 0, err
+	}
+	if err := await(ctx, e.Comm, "send_recv", ms[:]); err != nil {
+		return 0, err
+	}
+	n, err := r.Got, s.Err
+	if r.Err != nil {
+		err = errors.Join(s.Err, r.Err)
+	}
+	messages.Put(s)
+	messages.Put(r)
+	return n, err
+}
+
+// messages are messages that are not in use.
+var messages = sync.Pool{New: func() any { return new(engine.Message) }}
+
+func newMessage(peer int, v *engine.Vec, recv bool) *engine.Message {
+	h := messages.Get().(*engine.Message)
+	set(h, peer, v, recv)
+	return h
+}
+
+func set(h *engine.Message, peer int, v *engine.Vec, recv bool) {
+	*h = engine.Message{Peer: peer, Vec: *v, Recv: recv, Bytes: v.Bytes()}
+}
+
+// one sends or receives h.
+func one(ctx context.Context, c *engine.Comm, op string, h *engine.Message) (int, error) {
+	ms := [1]*engine.Message{h}
+	if err := start(c, op, ms[:]); err != nil {
+		return 0, err
+	}
+	if err := await(ctx, c, op, ms[:]); err != nil {
+		return 0, err
+	}
+	n, err := h.Got, h.Err
+	messages.Put(h)
+	return n, err
+}
+
+// start gives ms their places in the order. An error says that the communicator has been closed meanwhile.
+func start(c *engine.Comm, op string, ms []*engine.Message) error {
+	for _, h := range ms {
+		m := c.Mail(h.Peer)
+		l := &m.Send
+		if h.Recv {
+			l = &m.Recv
+		}
+		if err := l.Enter(); err != nil {
+			return c.MessageError(op, h.Peer, "", err)
+		}
+		l.Waiting.Push(h)
+		l.Unlock()
+	}
+	return nil
+}
+
+// check is what is wrong with a call.
+func check(ctx context.Context, e *engine.View, op string, peer int, v *engine.Vec) error {
+	if e.Stream == nil && e.Recorder == nil && uint(peer) < uint(e.Size()) && ctx.Err() == nil {
+		if err := v.Check(); err != nil {
+			return e.MessageError(op, peer, "", err)
+		}
+		return e.Err()
+	}
+	err := context.Cause(ctx)
+	switch {
+	case e.Recorder != nil:
+		err = fmt.Errorf("messages in a group of collectives or in capture (use p2p.Group): %w", fault.ErrArgument)
+	case e.Stream != nil:
+		err = fmt.Errorf("messages on a stream: %w", hw.ErrNotSupported)
+	case uint(peer) >= uint(e.Size()):
+		err = fmt.Errorf("rank %d of %d ranks: %w", peer, e.Size(), fault.ErrArgument)
+		peer = -1
+	}
+	return e.MessageError(op, peer, "", err)
+}

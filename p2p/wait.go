@@ -1,0 +1,110 @@
+package p2p
+
+import (
+	"context"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
+)
+
+// step moves the lane of h on once. It reports whether anything moved.
+func step(c *engine.Comm, h *engine.Message, looks int) (moved bool, err error) {
+	m := c.Mail(h.Peer)
+	l, advance := &m.Send, advanceSend
+	if h.Recv {
+		l, advance = &m.Recv, advanceRecv
+	}
+	if !l.TryLock() {
+		return false, nil // somebody else is at it
+	}
+	defer l.Unlock()
+	if err := c.Broken(); err != nil {
+		return false, err // whoever failed has taken its memory back
+	}
+	for range looks {
+		if moved, err = advance(c, m); moved || err != nil {
+			break
+		}
+	}
+	return moved, err
+}
+
+// round moves all of ms on once. open is a peer of one that is not done yet, or -1; which one changes with turn.
+func round(c *engine.Comm, ms []*engine.Message, looks, turn int) (open int, moved bool, err error) {
+	open = -1
+	for i := range ms {
+		h := ms[(i+turn)%len(ms)]
+		if h.Done.Load() {
+			continue
+		}
+		one, err := step(c, h, looks)
+		if err != nil {
+			return h.Peer, false, err
+		}
+		moved = moved || one
+		if !h.Done.Load() && open < 0 {
+			open = h.Peer
+		}
+	}
+	return open, moved, nil
+}
+
+// await moves ms on until all are done. Its error has broken the communicator, and ms are abandoned.
+func await(ctx context.Context, c *engine.Comm, op string, ms []*engine.Message) error {
+	var p engine.Patience
+	looks := c.Looks()
+	if len(ms) > 1 {
+		looks = 1
+	}
+	for turn, idle := 0, 0; ; turn++ {
+		open, moved, err := round(c, ms, looks, turn)
+		switch {
+		case err != nil:
+			return abandon(c, ms, c.Fail(op, open, err))
+		case open < 0:
+			return nil
+		case moved:
+			p.Restart()
+			idle = 0
+			continue
+		}
+		if idle += looks * len(ms); idle < c.Looks() {
+			continue
+		}
+		idle = 0
+		if err := p.Poll(ctx, c, op, open); err != nil {
+			if arrivedAfterAll(c, ms) {
+				return nil
+			}
+			return abandon(c, ms, c.Fail(op, open, err))
+		}
+	}
+}
+
+// arrivedAfterAll moves ms on for as long as they move: what a peer did before it went counts.
+func arrivedAfterAll(c *engine.Comm, ms []*engine.Message) bool {
+	for {
+		open, moved, err := round(c, ms, 1, 0)
+		if err != nil || !moved {
+			return err == nil && open < 0
+		}
+	}
+}
+
+// abandon takes the memory of messages back from a broken communicator: nobody moves its messages any more, once
+// whoever is at it has let go of the lane.
+func abandon(c *engine.Comm, ms []*engine.Message, err error) error {
+	for _, h := range ms {
+		m := c.Mail(h.Peer)
+		l := &m.Send
+		if h.Recv {
+			l = &m.Recv
+		}
+		l.Lock()
+		if !h.Done.Load() && h.Buf.Claim != nil {
+			h.Buf.Claim.Release()
+			h.Buf.Claim = nil
+		}
+		l.Unlock()
+	}
+	return err
+}

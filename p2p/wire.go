@@ -1,0 +1,107 @@
+package p2p
+
+import (
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/engine"
+)
+
+// The ways of a message, as its slot says.
+const (
+	wayInline = 1 + iota // in the slot
+	wayEager             // in the sender's eager slot of the same number
+	wayLarge             // where the slot says, or through the sender's window
+)
+
+// A head is what a slot says of its message: way 8 bits, type 8, count 48.
+func head(way int, t dtype.Type, count int) uint64 {
+	return uint64(way)<<56 | uint64(t)<<48 | uint64(count)
+}
+
+// header is a head that has been checked.
+type header struct {
+	way   int
+	typ   dtype.Type
+	count int
+	bytes int
+}
+
+func readHead(c *engine.Comm, m *engine.Mail, v uint64) (header, error) {
+	h := header{way: int(v >> 56), typ: dtype.Type(v >> 48), count: int(v & (1<<48 - 1))}
+	limit := 0
+	switch h.way {
+	case wayInline:
+		limit = engine.InlineBytes
+	case wayEager:
+		limit = c.EagerLimit()
+	case wayLarge:
+		limit = maxBytes
+	}
+	if !h.typ.Valid() || h.count > engine.MaxCount || h.count*h.typ.Size() > limit {
+		return h, c.Damaged(m.Peer, "message", v)
+	}
+	h.bytes = h.count * h.typ.Size()
+	return h, nil
+}
+
+// Counts of pieces are words with the low 40 bits of the message's number above them, so that what is left of another
+// message counts as nothing.
+const countBits = 24
+
+func word(seq uint64, n int) uint64 { return seq<<countBits | uint64(n) }
+
+func count(w, seq uint64) int {
+	if w>>countBits != seq<<countBits>>countBits {
+		return 0
+	}
+	return int(w & (1<<countBits - 1))
+}
+
+// Large messages go in pieces.
+const (
+	windowPiece  = 16 << 10 // of messages through the window
+	windowPieces = 8
+	minPiece     = 8 << 10 // of messages that both sides copy
+	maxPiece     = 64 << 10
+	sharedBytes  = 16 << 10 // from here on the sender copies too
+	maxBytes     = 1 << (countBits + 13)
+)
+
+// pieces is how a message of n bytes is cut.
+func pieces(n int, direct bool) (size, number int) {
+	size = windowPiece
+	if direct {
+		size = min(max(n/8&^4095, minPiece), maxPiece)
+	}
+	return size, (n + size - 1) / size
+}
+
+// Verdicts of the receiver on a message.
+const (
+	verdictOK = iota
+	verdictType
+	verdictSize
+)
+
+// judge is what the receiver thinks of a message, and says about it.
+func judge(h header, v *engine.Vec) (verdict uint8, err error) {
+	switch {
+	case h.typ != v.Type:
+		return verdictType, fmt.Errorf("it sent %d elements of %v, and %v was expected: %w", h.count, h.typ, v.Type, errMismatch)
+	case h.count > v.Len:
+		return verdictSize, fmt.Errorf("it sent %d elements, and there is room for %d: %w", h.count, v.Len, errMismatch)
+	}
+	return verdictOK, nil
+}
+
+// sentence is what the sender says about a verdict.
+func sentence(verdict uint8, v *engine.Vec) error {
+	switch verdict {
+	case verdictOK:
+		return nil
+	case verdictType:
+		return fmt.Errorf("it did not expect elements of %v: %w", v.Type, errMismatch)
+	}
+	return fmt.Errorf("it has no room for %d elements: %w", v.Len, errMismatch)
+}
