@@ -34,6 +34,12 @@ func runMove(ctx context.Context, c *engine.Comm, w *engine.Work) error {
 		m.parts = m.n
 	}
 	m.window = stagingHalf / m.parts &^ 63
+	switch m.direction() {
+	case pushes:
+		return m.push()
+	case shares:
+		return m.share()
+	}
 	if err := m.takeDirect(); err != nil {
 		return err
 	}
@@ -55,6 +61,82 @@ func runMove(ctx context.Context, c *engine.Comm, w *engine.Work) error {
 		}
 	}
 	return nil
+}
+
+// How a move goes, which all ranks see from the descriptors.
+const (
+	pulls  = iota // each rank fetches its parts
+	pushes        // a gather in which each rank delivers its part
+	shares        // a broadcast in which the root delivers as much as each of the others fetches
+)
+
+func (m *move) direction() int {
+	switch m.w.Kind {
+	case engine.KindGather, engine.KindGatherV: // one rank would fetch, all the others wait
+		if m.c.DirectDst(m.w.Root) {
+			return pushes
+		}
+	case engine.KindBroadcast:
+		for r := range m.n {
+			if r == m.w.Root && !m.c.Direct(r) || r != m.w.Root && !m.c.DirectDst(r) {
+				return pulls
+			}
+		}
+		return shares
+	}
+	return pulls
+}
+
+// push delivers this rank's part to the root of a gather, which waits for all.
+func (m *move) push() error {
+	m.w.Algorithm = "push"
+	src, dst, n := m.part(m.me, m.w.Root)
+	to, err := m.c.Destination(m.w.Root, dst, n)
+	if err != nil {
+		return err
+	}
+	if from := unsafe.Add(m.w.Src.Ptr, src); from != to && n > 0 {
+		cpu.Copy(to, from, n, streams(m.c, n*m.n))
+	}
+	m.c.Progress(movesDone)
+	if m.me == m.w.Root {
+		return m.waitAll(movesDone, "delivery")
+	}
+	return nil
+}
+
+// sharePiece is how much of the source the root writes to all the others while it is in its cache.
+const sharePiece = 32 << 10
+
+// share is a broadcast: the root, which would only wait, writes the last share of the data to all others.
+func (m *move) share() error {
+	m.w.Algorithm = "share"
+	bytes := m.w.Count * m.size
+	lo := (bytes - bytes/m.n) &^ 63
+	stream := streams(m.c, bytes)
+	if m.me == m.w.Root {
+		for at := lo; at < bytes; at += sharePiece {
+			n := min(sharePiece, bytes-at)
+			for i := 1; i < m.n; i++ {
+				to, err := m.c.Destination(m.next(i), at, n)
+				if err != nil {
+					return err
+				}
+				cpu.Copy(to, unsafe.Add(m.w.Src.Ptr, at), n, stream)
+			}
+		}
+	} else {
+		from, err := m.c.Source(m.w.Root, 0, lo)
+		if err != nil {
+			return err
+		}
+		cpu.Copy(m.w.Dst.Ptr, from, lo, stream)
+	}
+	m.c.Progress(movesDone)
+	if m.me == m.w.Root {
+		return m.waitAll(movesDone, "exit")
+	}
+	return m.c.WaitProgress(m.ctx, m.w.Root, movesDone, "delivery")
 }
 
 // part is what rank d fetches from rank s: n bytes from byte src of s's source on, to byte dst of d's destination on.

@@ -302,6 +302,11 @@ func (c *Comm) Direct(rank int) bool {
 	return c.peers[rank].area.desc[c.seq&1].buffers().src.generation != 0
 }
 
+// DirectDst reports whether a rank's destination of the running operation is direct.
+func (c *Comm) DirectDst(rank int) bool {
+	return c.peers[rank].area.desc[c.seq&1].buffers().dst.generation != 0
+}
+
 func (c *Comm) resolve(rank int, w *bufWord, off, n int) (unsafe.Pointer, error) {
 	if w.generation == 0 || rank == c.rank {
 		return nil, nil

@@ -45,7 +45,7 @@ func Machine() string {
 func Default() Table {
 	cache := max(cpu.LastLevelCacheBytes(), 8<<20)
 	t := Table{Version: Version, Machine: "default for " + cpu.Vendor(), EagerTotal: 4 << 10, OneShotTotal: 2 << 20,
-		PushFrom: 1 << 20, StreamFrom: min(cache/4, 32<<20)}
+		PushFrom: 1 << 20, StreamFrom: min(cache/4, 16<<20)}
 	if cpu.Vendor() == "GenuineIntel" {
 		t.PushFrom = 0
 	}
