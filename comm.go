@@ -168,13 +168,19 @@ func (c *Comm) Engine() *engine.View { return &c.v }
 
 // Group collects the collectives that calls makes on g and runs them in call order as one: nothing else of this
 // communicator comes between. Collective: all ranks make the same calls. It blocks until they are done (or queues them,
-// on a view made by On), and reports all errors, joined. calls runs on the caller's goroutine; its own calls on g wait
-// for nothing, and g is of no use after it (ErrClosed). If calls returns an error, nothing is run, on this rank: all
-// ranks must come to the same, or the others wait. Source: NCCL's ncclGroupStart and ncclGroupEnd.
+// on a view made by On). calls runs on the caller's goroutine; its own calls on g wait for nothing, and g is of no use
+// after it (ErrClosed). The first call that fails ends the group, on all ranks alike, and Group returns its error. If
+// calls itself returns an error, nothing of this rank is run, Group returns it, and the other ranks are told. Allowed in
+// capture. Source: NCCL's ncclGroupStart and ncclGroupEnd.
 func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 	b := &batch{}
 	if err := calls(c.Recording(b)); err != nil {
-		return err
+		// The peers wait for the group: they are told.
+		refused := engine.Work{Kind: engine.KindBarrier, Err: err}
+		if len(b.works) > 0 {
+			refused.Kind = b.works[0].Kind
+		}
+		return c.v.SubmitAll(ctx, []engine.Work{refused})
 	}
 	b.done = true
 	return c.v.SubmitAll(ctx, b.works)

@@ -3,12 +3,9 @@ package p2p
 import (
 	"context"
 	"fmt"
-	"unsafe"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cpu"
-	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
@@ -25,11 +22,10 @@ import (
 // when either rank has closed its registration, ErrClosed when this end, the remote memory or the communicator is
 // closed, and what the communicator broke of. They are local, and the channel stays as it was.
 type Channel struct {
-	l     *engine.Link
-	local *engine.Registration
-
-	packed, unpacked uint64 // calls, by which packets of one are told from those of the next
-	saltOut, saltIn  uint64
+	l       *engine.Link
+	local   *engine.Registration
+	stream  *engine.Stream
+	packets *packets
 }
 
 // Connect makes a channel to peer over r here and what the peer connects with there. The peer must call Connect or
@@ -60,7 +56,7 @@ func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registrati
 	if err != nil {
 		return nil, err
 	}
-	return &Channel{l: l, local: r.Engine(), saltOut: l.Salt(true), saltIn: l.Salt(false)}, nil
+	return &Channel{l: l, local: r.Engine(), packets: newPackets(l)}, nil
 }
 
 // Peer is the other end's rank. Local.
@@ -69,62 +65,79 @@ func (ch *Channel) Peer() int { return ch.l.Peer() }
 // Put copies n bytes at srcOff of this rank's memory to dstOff of the peer's. When it returns, the source is free to
 // change; the peer sees the bytes after a Signal. Local; it takes the time of the copy.
 func (ch *Channel) Put(ctx context.Context, dstOff, srcOff, n int) error {
-	return ch.move(ctx, "put", srcOff, dstOff, n, true, false)
+	return ch.copy(ctx, transfer{"put", srcOff, dstOff, n, true, false})
 }
 
 // PutWithSignal is Put and then Signal.
 func (ch *Channel) PutWithSignal(ctx context.Context, dstOff, srcOff, n int) error {
-	return ch.move(ctx, "put_with_signal", srcOff, dstOff, n, true, true)
+	return ch.copy(ctx, transfer{"put_with_signal", srcOff, dstOff, n, true, true})
 }
 
 // Get copies n bytes at srcOff of the peer's memory to dstOff of this rank's. Local; it takes the time of the copy.
 // ErrStale also means that the destination holds anything, if the peer took its memory back during the copy.
 func (ch *Channel) Get(ctx context.Context, dstOff, srcOff, n int) error {
-	return ch.move(ctx, "get", dstOff, srcOff, n, false, false)
+	return ch.copy(ctx, transfer{"get", dstOff, srcOff, n, false, false})
 }
 
-func (ch *Channel) move(ctx context.Context, op string, here, there, n int, put, signal bool) error {
+// transfer is n bytes between here and there.
+type transfer struct {
+	op          string
+	here, there int
+	n           int
+	put, signal bool
+}
+
+func (ch *Channel) copy(ctx context.Context, t transfer) error {
+	if ch.stream != nil {
+		return ch.do(ctx, func(ctx context.Context) error { return ch.copyNow(ctx, t) })
+	}
+	return ch.copyNow(ctx, t)
+}
+
+func (ch *Channel) copyNow(ctx context.Context, t transfer) error {
 	if err := ch.l.Begin(ctx); err != nil {
-		return ch.l.Error(op, err)
+		return ch.l.Error(t.op, err)
 	}
 	defer ch.l.End()
-	mine, claim, err := ch.local.Range(here, n)
+	mine, claim, err := ch.local.Range(t.here, t.n)
 	if err != nil {
-		return ch.l.Error(op, err)
+		return ch.l.Error(t.op, err)
 	}
 	defer claim.Release()
-	theirs, err := ch.l.Reach(there, n)
+	theirs, err := ch.l.Reach(t.there, t.n)
 	if err != nil {
-		return ch.l.Error(op, err)
+		return ch.l.Error(t.op, err)
 	}
-	if put {
-		cpu.Copy(theirs, mine, n, n >= streamFrom)
+	if t.put {
+		cpu.Copy(theirs, mine, t.n, t.n >= engine.StreamFrom)
 	} else {
-		cpu.Copy(mine, theirs, n, n >= streamFrom)
+		cpu.Copy(mine, theirs, t.n, t.n >= engine.StreamFrom)
 	}
 	if err := ch.l.Done(); err != nil {
-		return ch.l.Error(op, err)
+		return ch.l.Error(t.op, err)
 	}
-	if signal {
+	if t.signal {
 		ch.l.Signal()
 	}
 	return nil
 }
 
-// streamFrom is from what size on a copy goes past the caches.
-var streamFrom = max(cpu.LastLevelCacheBytes()/2, 4<<20)
-
 // Signal lets one Wait of the peer go on, which then sees all that this rank wrote before, by Put or otherwise. Local;
 // signals are counted, and none is lost.
-func (ch *Channel) Signal(ctx context.Context) error { return ch.signal(ctx, "signal") }
+func (ch *Channel) Signal(ctx context.Context) error {
+	if ch.stream != nil {
+		return ch.do(ctx, func(ctx context.Context) error { return ch.signal(ctx) })
+	}
+	return ch.signal(ctx)
+}
 
 // RelaxedSignal is a Signal that promises no order: for signals that carry nothing but themselves. On host memory it
 // costs the same, and orders the same.
-func (ch *Channel) RelaxedSignal(ctx context.Context) error { return ch.signal(ctx, "relaxed_signal") }
+func (ch *Channel) RelaxedSignal(ctx context.Context) error { return ch.Signal(ctx) }
 
-func (ch *Channel) signal(ctx context.Context, op string) error {
+func (ch *Channel) signal(ctx context.Context) error {
 	if err := ch.l.Begin(ctx); err != nil {
-		return ch.l.Error(op, err)
+		return ch.l.Error("signal", err)
 	}
 	ch.l.Signal()
 	ch.l.End()
@@ -136,6 +149,13 @@ func (ch *Channel) signal(ctx context.Context, op string) error {
 // signal is left. A peer that died, aborted or closed its communicator ends it within two seconds: ErrPeerLost or
 // ErrAborted, which break the communicator.
 func (ch *Channel) Wait(ctx context.Context) error {
+	if ch.stream != nil {
+		return ch.do(ctx, ch.wait)
+	}
+	return ch.wait(ctx)
+}
+
+func (ch *Channel) wait(ctx context.Context) error {
 	if err := ch.l.Begin(ctx); err != nil {
 		return ch.l.Error("wait", err)
 	}
@@ -160,6 +180,13 @@ func (ch *Channel) Poll() (bool, error) {
 // Flush waits until the puts before it are done: their source is free, and what comes after is seen after them. On host
 // memory a put that has returned is done, so it is a check that the channel is usable. Local.
 func (ch *Channel) Flush(ctx context.Context) error {
+	if ch.stream != nil {
+		return ch.do(ctx, ch.flush)
+	}
+	return ch.flush(ctx)
+}
+
+func (ch *Channel) flush(ctx context.Context) error {
 	if err := ch.l.Begin(ctx); err != nil {
 		return ch.l.Error("flush", err)
 	}
@@ -167,19 +194,24 @@ func (ch *Channel) Flush(ctx context.Context) error {
 	return nil
 }
 
-// On is the channel for operations that queue on s. This version's channels are for host memory, whose operations wait
-// for nobody but in Wait and GetPackets, and are not queued: a channel whose every operation is hw.ErrNotSupported
-// would be of no use, so On panics for none and returns the channel itself for nil.
-func (ch *Channel) On(s *ubcoll.Stream) *Channel { return ch }
+// On is the same channel, whose operations but Poll queue on s: they return once they are queued, and their errors come
+// from s.Sync. They run in the stream's order, and are independent of what the communicator runs elsewhere. Local.
+func (ch *Channel) On(s *ubcoll.Stream) *Channel {
+	d := *ch
+	d.stream = nil
+	if s != nil {
+		d.stream = s.Engine()
+	}
+	return &d
+}
+
+// do does f, or queues it.
+func (ch *Channel) do(ctx context.Context, f func(context.Context) error) error {
+	return ch.stream.Do(ctx, ch.l.Comm(), f)
+}
 
 // Close ends this end. Local: it waits for nobody; a Wait under way returns ErrClosed. The other end's memory is no
 // longer reached from here, the peer's waits end with ErrClosed once they have taken the signals that were sent, and
 // when it has closed too, the place is free for another channel. ErrClosed the second time, and after the
 // communicator's Close.
 func (ch *Channel) Close() error { return ch.l.Close() }
-
-var (
-	_ = hw.Host
-	_ = spin.Pause
-	_ unsafe.Pointer
-)

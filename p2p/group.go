@@ -57,8 +57,9 @@ func (g *Group) Do(ctx context.Context, c *ubcoll.Comm) error {
 	return r.Wait(ctx)
 }
 
-// Start begins what Do does, and returns without waiting. The caller calls Wait, or Test until it is done: messages move
-// during calls of this package only, of this rank and its peer. The memory is the caller's again after that.
+// Start begins what Do does, and returns without waiting. The caller calls Wait, or Test until it is done, before Close;
+// the memory is the caller's again after that. No goroutine of its own moves the messages: they move while this rank
+// tests, or waits for anything, collectives and other communicators included.
 func (g *Group) Start(ctx context.Context, c *ubcoll.Comm) (*Request, error) {
 	r, err := g.start(ctx, c)
 	if err != nil {
@@ -96,6 +97,7 @@ func (g *Group) start(ctx context.Context, c *ubcoll.Comm) (Request, error) {
 		return Request{}, err
 	}
 	g.running = true
+	e.OpenRequest()
 	return Request{g: g, c: e.Comm}, nil
 }
 
@@ -154,6 +156,7 @@ func (r *Request) messages() []*engine.Message { return r.g.messages[:len(r.g.ca
 func (r *Request) fail(err error) error {
 	r.done, r.err = true, err
 	r.g.messages, r.g.running = nil, false
+	r.c.CloseRequest()
 	return err
 }
 
@@ -171,6 +174,7 @@ func (r *Request) finish(ms []*engine.Message) error {
 		h.Vec = engine.Vec{} // keep nobody's memory alive
 	}
 	g.running = false
+	r.c.CloseRequest()
 	r.done, r.err = true, errors.Join(errs...)
 	return r.err
 }

@@ -17,21 +17,31 @@ func arrived(m *engine.Mail) *engine.Slot {
 	return nil
 }
 
-// takeSmall receives a message that has come with its announcement. The error is the receiver's alone.
-func takeSmall(c *engine.Comm, m *engine.Mail, s *engine.Slot, h header, v *engine.Vec) (n int, err error) {
-	verdict, err := judge(h, v)
-	if err == nil {
-		src := unsafe.Pointer(&s.Data)
-		if h.way == wayEager {
-			src = eager(c, m.InEager, m.Recv.Seq+1)
-		}
-		cpu.Copy(v.Ptr, src, h.bytes, false)
-		n = h.count
-	} else {
-		err = c.MessageError("recv", m.Peer, "", err)
+// take receives a message that does not take long: it has come with its announcement, or is in registered memory and so
+// short that the sender need not help. The message is done, or it is one of the others; the error of one that is done is
+// the receiver's alone, else it is fatal.
+func take(c *engine.Comm, m *engine.Mail, s *engine.Slot, h header, v *engine.Vec) (n int, done bool, err error) {
+	place := *s.Place()
+	if h.way == wayLarge && (place.Generation == 0 || h.bytes >= sharedBytes) {
+		return 0, false, nil
 	}
-	taken(m, verdict)
-	return n, err
+	verdict, err := judge(h, v)
+	if err != nil {
+		taken(m, verdict)
+		return 0, true, c.MessageError("recv", m.Peer, "", err)
+	}
+	src := unsafe.Pointer(&s.Data)
+	switch h.way {
+	case wayEager:
+		src = eager(c, m.InEager, m.Recv.Seq+1)
+	case wayLarge:
+		if src, err = c.ResolveAt(m.Peer, place, h.bytes); err != nil {
+			return 0, false, err
+		}
+	}
+	cpu.Copy(v.Ptr, src, h.bytes, false)
+	taken(m, verdictOK)
+	return h.count, true, nil
 }
 
 // taken says that this rank has done with the next message.
@@ -89,11 +99,14 @@ func match(c *engine.Comm, m *engine.Mail, h *engine.Message, s *engine.Slot) er
 	if err != nil {
 		return err
 	}
-	if hd.way != wayLarge {
-		h.Got, h.Err = takeSmall(c, m, s, hd, &h.Vec)
-		m.Recv.Waiting.Pop()
-		finish(h)
-		return nil
+	if n, done, err := take(c, m, s, hd, &h.Vec); done || err != nil {
+		if done {
+			h.Got, h.Err = n, err
+			m.Recv.Waiting.Pop()
+			finish(h)
+			err = nil
+		}
+		return err
 	}
 	if verdict, err := judge(hd, &h.Vec); err != nil {
 		h.Err = c.MessageError("recv", m.Peer, "", err)
@@ -106,22 +119,20 @@ func match(c *engine.Comm, m *engine.Mail, h *engine.Message, s *engine.Slot) er
 	direct := place.Generation != 0
 	h.Piece, h.Pieces = pieces(h.Bytes, direct)
 	spin.Release(&m.Out.Pulled, word(h.Seq, 0))
-	if err := acquire(c, m, h); err != nil {
-		return err
+	if direct || h.Pieces > windowPieces { // else all of it comes through the window
+		if err := acquire(c, m, h); err != nil {
+			return err
+		}
 	}
 	if direct {
 		if h.Src, err = c.ResolveAt(m.Peer, place, h.Bytes); err != nil {
 			return err
 		}
-		if h.Answered = h.Buf.Direct() && h.Bytes >= sharedBytes; !h.Answered {
-			h.Piece, h.Pieces = maxPiece, (h.Bytes+maxPiece-1)/maxPiece // the sender does not look
-		}
-	} else {
-		h.Answered = h.Buf.Direct() && h.Pieces > windowPieces
 	}
-	if h.Answered {
-		m.Out.Into = h.Buf.At
-		spin.Release(&m.Out.Answer, h.Seq)
+	if h.Answered = h.Buf.Direct(); h.Answered {
+		a := &m.Out.Answers[h.Seq%engine.MailSlots]
+		a.Into = h.Buf.At
+		spin.Release(&a.Seq, h.Seq)
 	}
 	return nil
 }
@@ -180,7 +191,8 @@ func drain(c *engine.Comm, m *engine.Mail, h *engine.Message) (moved, done bool,
 		return false, false, err
 	}
 	off := k * windowPiece
-	cpu.Copy(unsafe.Add(h.Vec.Ptr, off), unsafe.Add(w, k%windowPieces*windowPiece), min(windowPiece, h.Bytes-off), false)
+	src, n := unsafe.Add(w, k%windowPieces*windowPiece), min(windowPiece, h.Bytes-off)
+	cpu.Copy(unsafe.Add(h.Vec.Ptr, off), src, n, false)
 	h.Next = k + 1
 	spin.Release(&m.Out.Pulled, word(h.Seq, k+1))
 	return true, h.Next == h.Pieces, nil

@@ -42,6 +42,9 @@ func postSmall(c *engine.Comm, m *engine.Mail, v *engine.Vec, n int) {
 	}
 	s.Head = head(way, v.Type, v.Len)
 	publish(c, m, s, seq, n)
+	if way == wayEager {
+		spin.Demote(eager(c, m.OutEager, seq), n)
+	}
 }
 
 // eager is the eager slot of a message.
@@ -95,6 +98,9 @@ func post(c *engine.Comm, m *engine.Mail, h *engine.Message) {
 		*s.Place() = h.Buf.At
 	}
 	publish(c, m, s, h.Seq, h.Bytes)
+	if h.Buf.Direct() && h.Bytes < sharedBytes {
+		spin.Demote(h.Vec.Ptr, h.Bytes)
+	}
 }
 
 // begin makes the counts of this rank's outbox those of h.
@@ -160,11 +166,12 @@ func advanceSend(c *engine.Comm, m *engine.Mail) (moved bool, err error) {
 
 // answered reports whether the receiver has said where its buffer is.
 func answered(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
-	if h.Answered || m.In.Answer.Load() != h.Seq {
+	a := &m.In.Answers[h.Seq%engine.MailSlots]
+	if h.Answered || a.Seq.Load() != h.Seq {
 		return h.Answered, nil
 	}
 	var err error
-	if h.Dst, err = c.ResolveAt(m.Peer, m.In.Into, h.Bytes); err != nil {
+	if h.Dst, err = c.ResolveAt(m.Peer, a.Into, h.Bytes); err != nil {
 		return false, err
 	}
 	h.Answered = true
@@ -188,20 +195,27 @@ func share(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
 		return false, err
 	}
 	k := h.Next + 1
-	if k > h.Pieces-count(m.In.Pulled.Load(), h.Seq) {
-		h.Ending = true
+	if h.Ending = k > left(m, h); h.Ending {
 		return false, nil
 	}
 	m.Out.Claimed.Store(word(h.Seq, k))
-	if k > h.Pieces-count(m.In.Pulled.Load(), h.Seq) {
-		h.Ending = true
-	} else {
+	if h.Ending = k > left(m, h); !h.Ending {
 		copyPiece(h, h.Dst, h.Vec.Ptr, h.Pieces-k)
 		h.Next = k
 		spin.Release(&m.Out.Kept, word(h.Seq, k))
 	}
 	spin.Release(&m.Out.Done, word(h.Seq, k))
 	return true, nil
+}
+
+// left is how many pieces the receiver has not taken: none if it is at another message, which is a later one, since it
+// began with this one before it answered.
+func left(m *engine.Mail, h *engine.Message) int {
+	w := m.In.Pulled.Load()
+	if !of(w, h.Seq) {
+		return 0
+	}
+	return h.Pieces - count(w, h.Seq)
 }
 
 // stage moves one piece of a message from unregistered memory: to the window, or, once that has been full and if the

@@ -75,7 +75,7 @@ func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, e
 	return one(ctx, e.Comm, "recv", h)
 }
 
-// recvNow receives a small message that comes at once, if no other receive waits.
+// recvNow receives a message that comes soon and takes little time, if no other receive waits.
 func recvNow(c *engine.Comm, m *engine.Mail, v *engine.Vec) (n int, done bool, err error) {
 	l := &m.Recv
 	if err := l.Enter(); err != nil {
@@ -94,17 +94,16 @@ func recvNow(c *engine.Comm, m *engine.Mail, v *engine.Vec) (n int, done bool, e
 		return 0, false, nil
 	}
 	h, err := readHead(c, m, s.Head)
-	switch {
-	case err != nil:
+	if err != nil {
 		l.Unlock()
 		return 0, true, c.Fail("recv", m.Peer, err)
-	case h.way == wayLarge:
-		l.Unlock()
-		return 0, false, nil
 	}
-	n, err = takeSmall(c, m, s, h, v)
+	n, done, err = take(c, m, s, h, v)
 	l.Unlock()
-	return n, true, err
+	if err != nil && !done {
+		return 0, true, c.Fail("recv", m.Peer, err)
+	}
+	return n, done, err
 }
 
 // SendRecv sends src to one peer and receives from another, or the same, or this rank itself, at the same time, and
@@ -150,11 +149,24 @@ func set(h *engine.Message, peer int, v *engine.Vec, recv bool) {
 
 // one sends or receives h.
 func one(ctx context.Context, c *engine.Comm, op string, h *engine.Message) (int, error) {
-	ms := [1]*engine.Message{h}
-	if err := start(c, op, ms[:]); err != nil {
-		return 0, err
+	l, advance := lane(c, h)
+	if err := l.Enter(); err != nil {
+		return 0, c.MessageError(op, h.Peer, "", err)
 	}
-	if err := await(ctx, c, op, ms[:]); err != nil {
+	l.Waiting.Push(h)
+	var err error
+	m := c.Mail(h.Peer)
+	for i := c.Looks(); i > 0 && err == nil && !h.Done.Load(); i-- {
+		_, err = advance(c, m)
+	}
+	l.Unlock()
+	if err == nil && !h.Done.Load() {
+		ms := [1]*engine.Message{h}
+		err = await(ctx, c, op, ms[:])
+	} else if err != nil {
+		err = c.Fail(op, h.Peer, err)
+	}
+	if err != nil {
 		return 0, err
 	}
 	n, err := h.Got, h.Err
@@ -162,14 +174,18 @@ func one(ctx context.Context, c *engine.Comm, op string, h *engine.Message) (int
 	return n, err
 }
 
+// lane is where h goes, and what moves it on there.
+func lane(c *engine.Comm, h *engine.Message) (*engine.Lane, func(*engine.Comm, *engine.Mail) (bool, error)) {
+	if h.Recv {
+		return &c.Mail(h.Peer).Recv, advanceRecv
+	}
+	return &c.Mail(h.Peer).Send, advanceSend
+}
+
 // start gives ms their places in the order. An error says that the communicator has been closed meanwhile.
 func start(c *engine.Comm, op string, ms []*engine.Message) error {
 	for _, h := range ms {
-		m := c.Mail(h.Peer)
-		l := &m.Send
-		if h.Recv {
-			l = &m.Recv
-		}
+		l, _ := lane(c, h)
 		if err := l.Enter(); err != nil {
 			return c.MessageError(op, h.Peer, "", err)
 		}

@@ -9,10 +9,7 @@ import (
 // step moves the lane of h on once. It reports whether anything moved.
 func step(c *engine.Comm, h *engine.Message, looks int) (moved bool, err error) {
 	m := c.Mail(h.Peer)
-	l, advance := &m.Send, advanceSend
-	if h.Recv {
-		l, advance = &m.Recv, advanceRecv
-	}
+	l, advance := lane(c, h)
 	if !l.TryLock() {
 		return false, nil // somebody else is at it
 	}
@@ -94,11 +91,7 @@ func arrivedAfterAll(c *engine.Comm, ms []*engine.Message) bool {
 // whoever is at it has let go of the lane.
 func abandon(c *engine.Comm, ms []*engine.Message, err error) error {
 	for _, h := range ms {
-		m := c.Mail(h.Peer)
-		l := &m.Send
-		if h.Recv {
-			l = &m.Recv
-		}
+		l, _ := lane(c, h)
 		l.Lock()
 		if !h.Done.Load() && h.Buf.Claim != nil {
 			h.Buf.Claim.Release()
@@ -107,4 +100,29 @@ func abandon(c *engine.Comm, ms []*engine.Message, err error) error {
 		l.Unlock()
 	}
 	return err
+}
+
+func init() { engine.MoveMail = moveAll }
+
+// moveAll moves all messages of c on as far as they go at once.
+func moveAll(c *engine.Comm) {
+	for r := range c.Size() {
+		m := c.Mail(r)
+		move(c, m, &m.Send, advanceSend)
+		move(c, m, &m.Recv, advanceRecv)
+	}
+}
+
+func move(c *engine.Comm, m *engine.Mail, l *engine.Lane, advance func(*engine.Comm, *engine.Mail) (bool, error)) {
+	if !l.TryLock() {
+		return // somebody else is at it
+	}
+	moved, err := true, c.Broken()
+	for moved && err == nil {
+		moved, err = advance(c, m)
+	}
+	l.Unlock()
+	if err != nil {
+		c.Fail("mail", m.Peer, err)
+	}
 }

@@ -51,8 +51,10 @@ const countBits = 24
 
 func word(seq uint64, n int) uint64 { return seq<<countBits | uint64(n) }
 
+func of(w, seq uint64) bool { return w>>countBits == seq<<countBits>>countBits }
+
 func count(w, seq uint64) int {
-	if w>>countBits != seq<<countBits>>countBits {
+	if !of(w, seq) {
 		return 0
 	}
 	return int(w & (1<<countBits - 1))

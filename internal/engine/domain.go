@@ -24,6 +24,7 @@ type Domain struct {
 	IPC   Transport
 
 	identity // of what this rank exports
+	mailroom mailroom
 
 	mu      sync.Mutex
 	comms   int
@@ -127,6 +128,16 @@ func (d *Domain) sweep() {
 		}
 	}
 	d.retired = rest
+}
+
+// retire gives allocs back when no peer reads them any more.
+func (d *Domain) retire(allocs []*mem.Allocation, peers []reader) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.closed {
+		d.retired = append(d.retired, retiree{allocs, peers})
+		d.sweep()
+	}
 }
 
 // drop ends one communicator's hold; the last one ends the domain.

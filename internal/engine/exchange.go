@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -93,4 +94,12 @@ func (c *Comm) steps(ctx context.Context, gs ...*gathering) error {
 		}
 	}
 	return nil
+}
+
+// also is err, and what the cleanup after it said.
+func also(err, cleanup error) error {
+	if cleanup == nil {
+		return err
+	}
+	return errors.Join(err, cleanup)
 }

@@ -37,7 +37,7 @@ func (c *Comm) split(ctx context.Context, kind Kind, color, key int) (*Comm, err
 		&gathering{kind: kind, before: s.create, check: s.place},
 		&gathering{kind: kind, before: s.meet})
 	if err != nil && s.child != nil {
-		return nil, errors.Join(err, s.child.abandon())
+		return nil, also(err, s.child.abandon())
 	}
 	return s.child, err
 }
@@ -143,4 +143,3 @@ func (c *Comm) abandon() error {
 	}
 	return errors.Join(append(errs, c.dom.drop([]*mem.Allocation{c.area}, nil))...)
 }
-

@@ -166,14 +166,19 @@ func (r *Registration) MarshalBinary() ([]byte, error) {
 
 // Close ends the registration for this rank and for all that imported it. Peers in the middle of a copy are waited
 // for.
-func (r *Registration) Close() error {
+func (r *Registration) Close() error { return r.close(false) }
+
+// close is Close; quick, of a communicator that broke, does not wait: what it frees is kept out of use anyway.
+func (r *Registration) close(quick bool) error {
 	r.mu.Lock()
 	granted := r.grant.Generation != 0 && !r.closed
 	r.closed = true
 	r.mu.Unlock()
 	if granted {
 		r.c.dom.Heap.Revoke(r.grant)
-		r.c.dom.settle()
+		if !quick {
+			r.c.dom.settle()
+		}
 	}
 	if err := r.ref.Close(); err != nil {
 		return r.c.local("deregister", err)

@@ -28,7 +28,7 @@ func (c *Comm) EagerLimit() int { return mailEager(c.size) }
 func mailEager(ranks int) int {
 	switch {
 	case ranks <= 16:
-		return 4 << 10
+		return 2 << 10
 	case ranks <= 128:
 		return 1 << 10
 	}
@@ -61,17 +61,21 @@ type Outbox struct {
 	Taken, Verdicts atomic.Uint64
 	_               [112]byte
 
-	// The message for which Into is the receiver's buffer.
-	Answer atomic.Uint64
-	Into   mem.Location
-	_      [96]byte
+	// Where the receiver's buffers are, by slot: a sender may still look at one when the receiver is messages ahead.
+	Answers [MailSlots]Answer
 
 	Pulled atomic.Uint64 // pieces that the receiver begins with, or has taken out of the window
 	_      [120]byte
 }
 
+// Answer says where the receiver of message Seq wants it. Seq is written last.
+type Answer struct {
+	Seq  atomic.Uint64
+	Into mem.Location
+}
+
 func init() {
-	if unsafe.Sizeof(Slot{}) != 128 || unsafe.Sizeof(Outbox{}) != (MailSlots+4)*128 {
+	if unsafe.Sizeof(Slot{}) != 128 || unsafe.Sizeof(Outbox{}) != (MailSlots+5)*128 {
 		panic("engine: outbox layout")
 	}
 }
@@ -305,6 +309,52 @@ func (p *Patience) Look(c *Comm, op string, peer int) error {
 		return err
 	}
 	return nil
+}
+
+// mailroom knows the communicators of a domain that have open requests: whatever this rank waits for meanwhile, its
+// peers may wait for those.
+type mailroom struct {
+	open  atomic.Int32
+	mu    sync.Mutex
+	comms map[*Comm]int
+}
+
+// MoveMail moves all messages of a communicator on as far as they go at once. Package p2p sets it.
+var MoveMail func(*Comm)
+
+// OpenRequest has the waits of this rank move the messages of c, until as many calls of CloseRequest.
+func (c *Comm) OpenRequest() {
+	r := &c.dom.mailroom
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.comms == nil {
+		r.comms = map[*Comm]int{}
+	}
+	r.comms[c]++
+	r.open.Add(1)
+}
+
+// CloseRequest ends what OpenRequest began.
+func (c *Comm) CloseRequest() {
+	r := &c.dom.mailroom
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.comms[c]--; r.comms[c] == 0 {
+		delete(r.comms, c)
+	}
+	r.open.Add(-1)
+}
+
+// move is a load when no request is open.
+func (r *mailroom) move() {
+	if r.open.Load() == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.comms {
+		MoveMail(c)
+	}
 }
 
 // Restart says that something has come: the deadline begins anew.

@@ -28,6 +28,7 @@ type queued struct {
 	ctx    context.Context
 	works  []Work
 	ticket *ticket
+	do     func(context.Context) error // instead of works, and independent of the communicator's order
 }
 
 // NewStream makes a stream for host memory.
@@ -44,12 +45,27 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []Work) error {
 	if s.closed {
 		return c.local("stream", fault.ErrClosed)
 	}
-	s.queue = append(s.queue, queued{c, ctx, works, c.turn.take()})
+	s.add(queued{c: c, ctx: ctx, works: works, ticket: c.turn.take()})
+	return nil
+}
+
+// Do queues do, which is no collective of c.
+func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return c.local("stream", fault.ErrClosed)
+	}
+	s.add(queued{c: c, ctx: ctx, do: do})
+	return nil
+}
+
+func (s *Stream) add(q queued) {
+	s.queue = append(s.queue, q)
 	if !s.running {
 		s.running, s.idle = true, make(chan struct{})
 		go s.drain()
 	}
-	return nil
 }
 
 func (s *Stream) drain() {
@@ -59,9 +75,7 @@ func (s *Stream) drain() {
 		q := s.queue[0]
 		s.queue = s.queue[1:]
 		s.mu.Unlock()
-		<-q.ticket.ready
-		err := q.c.runAll(q.ctx, q.works)
-		q.c.turn.leave()
+		err := q.run()
 		s.mu.Lock()
 		if err != nil {
 			s.errs = append(s.errs, err)
@@ -70,6 +84,15 @@ func (s *Stream) drain() {
 	s.running = false
 	close(s.idle)
 	s.idle = nil
+}
+
+func (q *queued) run() error {
+	if q.do != nil {
+		return q.do(q.ctx)
+	}
+	<-q.ticket.ready
+	defer q.c.turn.leave()
+	return q.c.runAll(q.ctx, q.works)
 }
 
 // Sync waits until all that was queued has run, and returns the errors since the last Sync.

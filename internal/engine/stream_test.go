@@ -209,7 +209,7 @@ func TestRecorder(t *testing.T) {
 	require.Equal(t, uint64(3), c.LastOp().Seq)
 }
 
-// Several operations as one: all run, all errors are told.
+// Several operations as one: the first that fails is the last, on all ranks.
 func TestSubmitAll(t *testing.T) {
 	comms := open(t, 2, engine.Options{})
 	errs := each(comms, func(c *engine.Comm) error {
@@ -219,8 +219,8 @@ func TestSubmitAll(t *testing.T) {
 	for _, err := range errs {
 		require.ErrorIs(t, err, fault.ErrMismatch)
 		require.ErrorContains(t, err, "rank 1 called all_reduce(count 6")
-		require.ErrorContains(t, err, "rank 1 called all_reduce(count 8")
+		require.NotContains(t, err.Error(), "count 8")
 	}
-	require.Equal(t, uint64(5), comms[0].LastOp().Seq)
+	require.Equal(t, uint64(2), comms[0].LastOp().Seq)
 	requireUsable(t, comms)
 }

@@ -77,13 +77,15 @@ func (c *Comm) enter() error {
 	return nil
 }
 
+// runAll runs ws in order. It ends with the first error: the other ranks get it too, and end there as well.
 func (c *Comm) runAll(ctx context.Context, ws []Work) error {
-	var errs []error
 	for i := range ws {
 		c.work = ws[i]
-		errs = append(errs, c.run(ctx))
+		if err := c.run(ctx); err != nil {
+			return err
+		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // run does the operation c.work; it is this communicator's turn.

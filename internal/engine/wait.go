@@ -126,6 +126,7 @@ func (c *Comm) pollClock(s *waiting) *fault.Error {
 		return c.errorAt(s, s.peer, fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost))
 	}
 	c.dom.IPC.Progress()
+	c.dom.mailroom.move()
 	if s.now < s.health {
 		return nil
 	}

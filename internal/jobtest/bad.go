@@ -110,7 +110,7 @@ func Bad(ctx context.Context, c *ubcoll.Comm) error {
 			return fail(c, "%s: after it: %v %v", k.name, z, err)
 		}
 	}
-	return errors.Join(badLocal(ctx, c), badConcurrent(ctx, c))
+	return errors.Join(badLocal(ctx, c), badConcurrent(ctx, c), badGroup(ctx, c))
 }
 
 func refuse(mine bool, wrong, right func() error) func() error {
@@ -183,6 +183,30 @@ func badConcurrent(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	if !errors.Is(second, ubcoll.ErrBusy) || !errors.Is(closing, ubcoll.ErrBusy) {
 		return fail(c, "a second call gave %v, Close gave %v, not ErrBusy", second, closing)
+	}
+	return nil
+}
+
+// badGroup has one rank fail while it collects a group: its peers are told at once.
+func badGroup(ctx context.Context, c *ubcoll.Comm) error {
+	x := []int64{1}
+	v := ubcoll.Of(x)
+	own := errors.New("on purpose")
+	err := ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
+		if err := coll.AllReduce(ctx, g, v, v, ubcoll.Sum); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			return own
+		}
+		return coll.Barrier(ctx, g)
+	})
+	switch {
+	case err == nil, c.Rank() == 0 && !errors.Is(err, own), !strings.Contains(err.Error(), "on purpose"):
+		return fail(c, "a group that rank 0 could not collect gave %v", err)
+	}
+	if err := coll.AllReduce(ctx, c, v, v, ubcoll.Sum); err != nil || x[0] != int64(c.Size()) {
+		return fail(c, "after it: %v %v", x, err)
 	}
 	return nil
 }

@@ -12,12 +12,27 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/p2p"
 )
 
 // Kill reduces without end, from registered and from Go memory in turn, until a peer is lost, and writes what it then
 // knows to a file of its own in JOBTEST_DIR: the rank it names and when. The test kills some rank at some moment, and
 // looks into the files. A file rank-N.ready says that the rank is inside.
 func Kill(ctx context.Context, c *ubcoll.Comm) error {
+	return untilLost(c, func(v ubcoll.Vec) error { return coll.AllReduce(ctx, c, v, v, ubcoll.Max) })
+}
+
+// KillP2P is Kill with messages around the ring.
+func KillP2P(ctx context.Context, c *ubcoll.Comm) error {
+	n := c.Size()
+	dst := make([]float32, 300000)
+	return untilLost(c, func(v ubcoll.Vec) error {
+		_, err := p2p.SendRecv(ctx, c, (c.Rank()+1)%n, v, (c.Rank()+n-1)%n, ubcoll.Of(dst))
+		return err
+	})
+}
+
+func untilLost(c *ubcoll.Comm, call func(v ubcoll.Vec) error) error {
 	dir := os.Getenv("JOBTEST_DIR")
 	if dir == "" {
 		return fmt.Errorf("JOBTEST_DIR is not set: %w", ubcoll.ErrArgument)
@@ -36,7 +51,7 @@ func Kill(ctx context.Context, c *ubcoll.Comm) error {
 		if k%2 == 1 {
 			v = ubcoll.Of(x)
 		}
-		err := coll.AllReduce(ctx, c, v, v, ubcoll.Max)
+		err := call(v)
 		if err == nil {
 			continue
 		}
@@ -52,7 +67,7 @@ func Kill(ctx context.Context, c *ubcoll.Comm) error {
 		if werr := os.Rename(path+".tmp", path); werr != nil {
 			return werr
 		}
-		if again := coll.AllReduce(ctx, c, v, v, ubcoll.Max); again == nil || c.Err() == nil {
+		if again := call(v); again == nil || c.Err() == nil {
 			return fail(c, "a broken communicator worked: %v", again)
 		}
 		return err
@@ -314,3 +329,31 @@ func FirstUse(ctx context.Context, c *ubcoll.Comm) error {
 }
 
 func abortFile() string { return filepath.Join(os.Getenv("JOBTEST_DIR"), "abort") }
+
+// SmallCalls is how many calls SteadySmall makes.
+const SmallCalls = 20000
+
+// SteadySmall is as Steady for calls of 32 KiB.
+func SteadySmall(ctx context.Context, c *ubcoll.Comm) error {
+	b, err := hold[float32](c, registered, 8<<10)
+	if err != nil {
+		return err
+	}
+	call := func(n int) error {
+		for ; n > 0; n-- {
+			if err := coll.AllReduce(ctx, c, b.vec, b.vec, ubcoll.Max); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := call(1000); err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "steady: begin")
+	if err := call(SmallCalls); err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "steady: end")
+	return b.free()
+}

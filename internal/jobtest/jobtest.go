@@ -17,18 +17,26 @@ type Suite func(ctx context.Context, c *ubcoll.Comm) error
 
 // Suites are the suites by name.
 var Suites = map[string]Suite{
-	"matrix":     Matrix,
-	"random":     Random,
-	"bad":        Bad,
-	"order":      Order,
-	"moves":      Moves,
-	"churn":      Churn,
-	"imports":    Imports,
-	"kill":       Kill,
-	"steady":     Steady,
-	"pauses":     Pauses,
-	"first-use":  FirstUse,
-	"exit-early": ExitEarly,
+	"matrix":       Matrix,
+	"random":       Random,
+	"bad":          Bad,
+	"order":        Order,
+	"moves":        Moves,
+	"churn":        Churn,
+	"imports":      Imports,
+	"kill":         Kill,
+	"steady":       Steady,
+	"steady-small": SteadySmall,
+	"pauses":       Pauses,
+	"first-use":    FirstUse,
+	"exit-early":   ExitEarly,
+	"kill-p2p":     KillP2P,
+	"p2p":          P2P,
+	"programs":     Programs,
+	"family":       Family,
+	"handles":      Handles,
+	"channels":     Channels,
+	"windows":      Windows,
 }
 
 // Names lists the suites.

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -148,4 +149,49 @@ func TestFirstUse(t *testing.T) {
 	d, err := time.ParseDuration(m[1])
 	require.NoError(t, err)
 	require.Less(t, d, time.Second)
+}
+
+// TestSmallCalls looks at the system calls of ranks that have a processor each: small calls make none but the odd yield
+// when something else took a processor away.
+func TestSmallCalls(t *testing.T) {
+	strace, err := exec.LookPath("strace")
+	if err != nil || race.Enabled || runtime.NumCPU() < 2 {
+		t.Skip("needs strace, two processors, and a build without the race detector")
+	}
+	bin, err := program()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	script := filepath.Join(dir, "traced")
+	text := fmt.Sprintf("#!/bin/sh\nexec %s -f -o %s/trace.$UBCOLL_RANK %s \"$@\"\n", strace, dir, bin)
+	require.NoError(t, os.WriteFile(script, []byte(text), 0o700))
+	j := startProgram(t, script, 2, func(int) []string { return nil }, "steady-small")
+	for r, err := range j.wait(2 * time.Minute) {
+		require.NoError(t, err, "rank %d: %s", r, j.output[r])
+	}
+	for r := range j.cmds {
+		b, err := os.ReadFile(fmt.Sprintf("%s/trace.%d", dir, r))
+		require.NoError(t, err)
+		steady, ok := between(string(b), "steady: begin", "steady: end")
+		require.True(t, ok)
+		lines := strings.Split(steady, "\n")
+		caller, _, _ := strings.Cut(lines[len(lines)-1], " ") // the thread that wrote the end mark
+		count := 0
+		for _, line := range lines[1 : len(lines)-1] {
+			// Signals are the Go runtime's way to stop goroutines, and it sleeps and wakes its own threads.
+			if strings.HasPrefix(line, caller+" ") && !regexp.MustCompile(`SIGURG|rt_sigreturn|futex\(`).MatchString(line) {
+				count++
+			}
+		}
+		t.Logf("rank %d: %d system calls by the calling thread in %d calls", r, count, SmallCalls)
+		require.Less(t, count, SmallCalls/10, "rank %d: %s", r, steady[:min(len(steady), 3000)])
+	}
+}
+
+func between(s, begin, end string) (string, bool) {
+	_, s, ok := strings.Cut(s, begin)
+	if !ok {
+		return "", false
+	}
+	i := strings.Index(s, end)
+	return s[:max(i, 0)], i >= 0
 }

@@ -103,9 +103,9 @@ func (j *job) wait(d time.Duration) []error {
 
 func TestProcesses(t *testing.T) {
 	sizes := []int{1, 2, 3, 4, 8}
-	suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "exit-early"}
+	suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "p2p", "programs", "exit-early"}
 	if testing.Short() || race.Enabled {
-		sizes, suites = []int{2, 3}, []string{"random", "moves", "bad", "order", "exit-early"}
+		sizes, suites = []int{2, 3}, []string{"random", "moves", "bad", "order", "p2p", "programs", "exit-early"}
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
@@ -149,13 +149,13 @@ func TestKill(t *testing.T) {
 	t.Logf("TEST_SEED=%d", seed)
 	pick := mrand.New(mrand.NewPCG(seed, 0))
 	for k := 0; k < rounds; k++ {
-		killOne(t, 2+pick.IntN(3), pick)
+		killOne(t, "kill", 2+pick.IntN(3), pick)
 	}
 }
 
-func killOne(t *testing.T, n int, pick *mrand.Rand) {
+func killOne(t *testing.T, suite string, n int, pick *mrand.Rand) {
 	dir, tmp := t.TempDir(), t.TempDir()
-	j := start(t, n, []string{"JOBTEST_DIR=" + dir, "TMPDIR=" + tmp}, "kill")
+	j := start(t, n, []string{"JOBTEST_DIR=" + dir, "TMPDIR=" + tmp}, suite)
 	done := make(chan []error, 1)
 	go func() { done <- j.wait(time.Minute) }()
 	for r := 0; r < n; r++ {

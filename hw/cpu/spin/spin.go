@@ -34,3 +34,9 @@ func release(w *uint64, v uint64)
 //
 //go:noescape
 func Claim(p unsafe.Pointer)
+
+// Demote says that another core will read the n bytes at p next: they may move to the cache that cores share, from where
+// that core gets them sooner than out of this one's own. A hint, where the processor knows it (x86: CLDEMOTE).
+//
+//go:noescape
+func Demote(p unsafe.Pointer, n int)

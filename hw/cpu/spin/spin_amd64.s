@@ -17,3 +17,20 @@ TEXT ·Claim(SB), NOSPLIT, $0-8
 	MOVQ p+0(FP), AX
 	BYTE $0x0F; BYTE $0x0D; BYTE $0x08 // PREFETCHW (AX)
 	RET
+
+// func Demote(p unsafe.Pointer, n int)
+TEXT ·Demote(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), AX
+	MOVQ n+8(FP), CX
+	ADDQ AX, CX
+	ANDQ $~63, AX
+
+loop:
+	CMPQ AX, CX
+	JAE  done
+	BYTE $0x0F; BYTE $0x1C; BYTE $0x00 // CLDEMOTE (AX), a NOP where it is not known
+	ADDQ $64, AX
+	JMP  loop
+
+done:
+	RET

@@ -16,3 +16,6 @@ func Release(w *atomic.Uint64, v uint64) { w.Store(v) }
 
 // Claim does nothing on this processor.
 func Claim(p unsafe.Pointer) {}
+
+// Demote does nothing on this processor.
+func Demote(p unsafe.Pointer, n int) {}

@@ -1,0 +1,74 @@
+package coll_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// TestNoAllocation counts Go-heap allocations of calls in their steady state.
+func TestNoAllocation(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	const runs = 100
+	for _, n := range []int{2, 256, 20000, 1 << 20} {
+		for _, registered := range []bool{true, false} {
+			t.Run(fmt.Sprintf("elements=%d/registered=%v", n, registered), func(t *testing.T) {
+				err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+					src, dst := ubcoll.Of(make([]float32, n)), ubcoll.Of(make([]float32, n))
+					if registered {
+						a, err := ubcoll.Alloc[float32](c, ubcoll.Host, n)
+						if err != nil {
+							return err
+						}
+						b, err := ubcoll.Alloc[float32](c, ubcoll.Host, n)
+						if err != nil {
+							return err
+						}
+						src, dst = a.Vec(), b.Vec()
+					}
+					half := src.Slice(0, n/2)
+					for _, k := range []struct {
+						name string
+						call func() error
+					}{
+						{"all-reduce", func() error { return coll.AllReduce(ctx, c, dst, src, ubcoll.Sum) }},
+						{"average", func() error { return coll.AllReduce(ctx, c, dst, src, ubcoll.Avg) }},
+						{"reduce-scatter", func() error { return coll.ReduceScatter(ctx, c, dst.Slice(0, n/2), src, ubcoll.Sum) }},
+						{"all-gather", func() error { return coll.AllGather(ctx, c, dst, half) }},
+						{"broadcast", func() error { return coll.Broadcast(ctx, c, dst, 1) }},
+						{"all-to-all", func() error { return coll.AllToAll(ctx, c, dst, src) }},
+						{"barrier", func() error { return coll.Barrier(ctx, c) }},
+					} {
+						var failed error
+						call := func() {
+							if err := k.call(); err != nil {
+								failed = err
+							}
+						}
+						call()
+						if c.Rank() == 1 {
+							for range runs + 1 { // as many as AllocsPerRun makes
+								call()
+							}
+						} else if got := testing.AllocsPerRun(runs, call); got != 0 {
+							failed = fmt.Errorf("%s allocates %v times a call", k.name, got)
+						}
+						if failed != nil {
+							return failed
+						}
+					}
+					return nil
+				})
+				require.NoError(t, err)
+			})
+		}
+	}
+}

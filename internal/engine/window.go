@@ -1,0 +1,423 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// WindowFlags say what ranks promise of a window, and want of it.
+type WindowFlags uint32
+
+// The flags; they may be combined.
+const (
+	WindowDefault        WindowFlags = 0
+	WindowCollSymmetric  WindowFlags = 1 << 0
+	WindowStrictOrdering WindowFlags = 1 << 1
+
+	allWindowFlags = WindowCollSymmetric | WindowStrictOrdering
+)
+
+// String is "default", or the names of the flags.
+func (f WindowFlags) String() string {
+	var s []string
+	if f&WindowCollSymmetric != 0 {
+		s = append(s, "coll_symmetric")
+	}
+	if f&WindowStrictOrdering != 0 {
+		s = append(s, "strict_ordering")
+	}
+	if rest := f &^ allWindowFlags; rest != 0 {
+		s = append(s, fmt.Sprintf("%#x", uint32(rest)))
+	}
+	if s == nil {
+		return "default"
+	}
+	return strings.Join(s, "|")
+}
+
+// Window is memory of every rank that all ranks may put to and get from.
+type Window struct {
+	gate
+	c      *Comm
+	flags  WindowFlags
+	vec    Vec
+	reg    *Registration
+	block  *mem.Allocation
+	mine   *windowBlock
+	ranks  []windowRank
+	filled atomic.Bool // it is complete
+	given  atomic.Bool // up, before it was complete
+}
+
+// windowRank is what this rank knows of another's part; of its own, only signals.
+type windowRank struct {
+	*Remote
+	base    mem.Location // of its memory
+	block   *windowBlock
+	at      mem.Location // of block
+	signals *atomic.Uint64
+	sent    uint64 // to it
+	awaited uint64 // from it
+}
+
+// windowBlock is one rank's words: it alone writes them. A line for the signals to each rank follows.
+type windowBlock struct {
+	state   atomic.Uint64
+	_       [120]byte
+	copying atomic.Uint64
+	_       [120]byte
+}
+
+const (
+	windowBlockBytes = 256
+	windowLine       = 128
+)
+
+func (b *windowBlock) signals(to int) *atomic.Uint64 {
+	return (*atomic.Uint64)(unsafe.Add(unsafe.Pointer(b), windowBlockBytes+to*windowLine))
+}
+
+// windowRecord is what ranks tell each other of a window.
+type windowRecord struct {
+	Flags    uint64
+	Bytes    uint64
+	Distance uint64 // from the start of the allocation
+	At       mem.Location
+	Grant    mem.Location
+	Block    mem.Location
+}
+
+// RegisterWindow makes a window of v on every rank. Collective. On a view that records, the window is complete when
+// what was recorded has run.
+func (v *View) RegisterWindow(ctx context.Context, vec Vec, flags WindowFlags) (*Window, error) {
+	w := &Window{c: v.Comm, flags: flags, vec: vec}
+	tell := &gathering{kind: KindWindow, before: w.offer, check: w.compare}
+	meet := &gathering{kind: KindWindow, before: w.meet, after: w.complete}
+	if v.Recorder == nil {
+		err := v.Comm.steps(ctx, tell, meet)
+		if err != nil {
+			return nil, also(err, w.discard())
+		}
+		return w, nil
+	}
+	meet.step = 1
+	for _, g := range []*gathering{tell, meet} {
+		if err := v.Recorder.Record(v.Comm, g.work()); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// offer registers this rank's part, and says where it is.
+func (w *Window) offer() ([]byte, error) {
+	c := w.c
+	switch {
+	case w.given.Load():
+		return nil, fmt.Errorf("the window was closed before its group ended: %w", fault.ErrClosed)
+	case w.flags&^allWindowFlags != 0:
+		return nil, fmt.Errorf("window flags %v: %w", w.flags, fault.ErrArgument)
+	}
+	var err error
+	if w.reg, err = c.RegisterBuffer(w.vec); err != nil {
+		return nil, cause(err)
+	}
+	e, err := w.reg.export()
+	if err != nil {
+		return nil, err
+	}
+	if w.block, err = c.dom.Heap.Alloc(windowBlockBytes + c.size*windowLine); err != nil {
+		return nil, fmt.Errorf("window's words: %w", err)
+	}
+	w.mine = (*windowBlock)(w.block.Ptr)
+	w.mine.state.Store(stateOpen)
+	a := c.Allocation(w.vec)
+	return binary.Append(nil, binary.LittleEndian, windowRecord{uint64(w.flags), uint64(e.bytes),
+		uint64(uintptr(w.vec.Ptr) - a.Base()), e.at, e.grant, w.block.At})
+}
+
+// cause is an error of a local call without where it happened, which the operation will say.
+func cause(err error) error {
+	var e *fault.Error
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+// compare checks what must be equal on all ranks, and keeps what they said.
+func (w *Window) compare(all [][]byte) (int, error) {
+	var first windowRecord
+	w.ranks = make([]windowRank, w.c.size)
+	for r, b := range all {
+		var x windowRecord
+		if err := binary.Read(bytes.NewReader(b), binary.LittleEndian, &x); err != nil {
+			return r, fmt.Errorf("record of rank %d: %w: %w", r, err, fault.ErrMismatch)
+		}
+		if r == 0 {
+			first = x
+		}
+		differ := func(what string, a, b any) (int, error) {
+			return r, fmt.Errorf("%s is %v on rank 0 and %v on rank %d: %w", what, a, b, r, fault.ErrMismatch)
+		}
+		switch {
+		case x.Flags != first.Flags:
+			return differ("the window's flags", WindowFlags(first.Flags), WindowFlags(x.Flags))
+		case x.Bytes != first.Bytes:
+			return differ("the window's size in bytes", first.Bytes, x.Bytes)
+		case WindowFlags(x.Flags)&WindowCollSymmetric != 0 && x.Distance != first.Distance:
+			return differ("the symmetric window's offset in its allocation", first.Distance, x.Distance)
+		}
+		w.ranks[r].at, w.ranks[r].base = x.Block, x.At
+		w.ranks[r].Remote = &Remote{c: w.c, rank: r, bytes: int(x.Bytes), grant: x.Grant}
+		w.ranks[r].mem = w.c.peers[r].mem
+	}
+	return -1, nil
+}
+
+// meet maps the other ranks' parts.
+func (w *Window) meet() ([]byte, error) {
+	if w.ranks == nil || w.mine == nil {
+		return nil, fmt.Errorf("its ranks did not agree: %w", fault.ErrMismatch)
+	}
+	for r := range w.ranks {
+		k := &w.ranks[r]
+		if r == w.c.rank {
+			k.block, k.ptr = w.mine, w.vec.Ptr
+			k.signals = w.mine.signals(r)
+			continue
+		}
+		var err error
+		if k.ptr, err = k.mem.Resolve(k.base, k.bytes); err != nil {
+			return nil, fmt.Errorf("map the window of rank %d: %w", r, err)
+		}
+		block, err := k.mem.Resolve(k.at, windowBlockBytes+w.c.size*windowLine)
+		if err != nil {
+			return nil, fmt.Errorf("map the words of rank %d's window: %w", r, err)
+		}
+		k.block = (*windowBlock)(block)
+		k.signals = k.block.signals(w.c.rank)
+	}
+	return nil, nil
+}
+
+// complete makes the window usable. All ranks get here, or none.
+func (w *Window) complete([][]byte) {
+	for r := range w.ranks {
+		if r != w.c.rank {
+			w.c.dom.watchCopies(&w.ranks[r].block.copying)
+		}
+	}
+	w.c.nouns.add(w)
+	w.filled.Store(true)
+}
+
+// discard gives back what there is of a window that did not come to be.
+func (w *Window) discard() error {
+	var errs []error
+	if w.reg != nil {
+		errs = append(errs, w.reg.Close())
+	}
+	if w.block != nil {
+		errs = append(errs, w.c.dom.Heap.Retire(w.block))
+	}
+	return errors.Join(errs...)
+}
+
+// begin begins a use of the window towards a rank.
+func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, error) {
+	c := w.c
+	if !w.filled.Load() {
+		return nil, c.local(op, fmt.Errorf("the window is not complete: its group has not ended, or failed: %w",
+			fault.ErrClosed))
+	}
+	if err := begin(w); err != nil {
+		return nil, c.local(op, err)
+	}
+	err := error(nil)
+	switch e := c.broken.Load(); {
+	case e != nil:
+		err = e
+	case ctx.Err() != nil:
+		err = c.local(op, ended(ctx))
+	case peer < 0 || peer >= c.size:
+		err = c.local(op, fmt.Errorf("rank %d of %d: %w", peer, c.size, fault.ErrArgument))
+	}
+	if err != nil {
+		end(w)
+		return nil, err
+	}
+	return &w.ranks[peer], nil
+}
+
+// Copy copies all of v to off in peer's part, or from there to v.
+func (w *Window) Copy(ctx context.Context, op string, peer, off int, v Vec, put bool) error {
+	k, err := w.begin(ctx, op, peer)
+	if err != nil {
+		return err
+	}
+	defer end(w)
+	if err := v.Check(); err != nil {
+		return w.c.aside(op, peer, err)
+	}
+	n := v.Bytes()
+	if peer == w.c.rank {
+		mine, claim, err := w.reg.Range(off, n)
+		if err != nil {
+			return w.c.aside(op, peer, err)
+		}
+		defer claim.Release()
+		copyEither(mine, v.Ptr, n, put)
+		return nil
+	}
+	theirs, err := k.Remote.begin(&w.mine.copying, off, n)
+	if err != nil {
+		return w.c.aside(op, peer, err)
+	}
+	copyEither(theirs, v.Ptr, n, put)
+	w.mine.copying.Add(^uint64(0))
+	if err := k.live(); err != nil {
+		return w.c.aside(op, peer, err)
+	}
+	return nil
+}
+
+func copyEither(there, here unsafe.Pointer, n int, put bool) {
+	if put {
+		cpu.Copy(there, here, n, n >= StreamFrom)
+	} else {
+		cpu.Copy(here, there, n, n >= StreamFrom)
+	}
+}
+
+// StreamFrom is from what size on a copy between ranks goes past the caches.
+var StreamFrom = max(cpu.LastLevelCacheBytes()/2, 4<<20)
+
+// Signal lets one Wait for this rank on peer go on.
+func (w *Window) Signal(ctx context.Context, peer int) error {
+	k, err := w.begin(ctx, "signal", peer)
+	if err != nil {
+		return err
+	}
+	k.sent++
+	spin.Release(w.mine.signals(peer), k.sent)
+	end(w)
+	return nil
+}
+
+// Wait takes a signal of peer.
+func (w *Window) Wait(ctx context.Context, peer int) error {
+	const op = "wait"
+	k, err := w.begin(ctx, op, peer)
+	if err != nil {
+		return err
+	}
+	defer end(w)
+	next := k.awaited + 1
+	looks := looksPerPoll
+	if w.c.crowded {
+		looks = looksCrowded
+	}
+	s := waiting{op: op, ctx: ctx, peer: peer, step: "signal", health: healthEvery}
+	for {
+		for i := 0; i < looks; i++ {
+			if reached(k.signals.Load(), next) {
+				k.awaited = next
+				return nil
+			}
+		}
+		var err error
+		switch {
+		case w.isClosed() || w.c.closing.Load():
+			err = fmt.Errorf("closed while it waited: %w", fault.ErrClosed)
+		case k.block.state.Load() == stateClosed:
+			err = fmt.Errorf("rank %d has closed its window: %w", peer, fault.ErrClosed)
+		default:
+			if e := w.c.poll(&s); e != nil {
+				err = e
+				if errors.Is(e, fault.ErrPeerLost) {
+					w.c.fail(e)
+				}
+			}
+		}
+		if err != nil && !reached(k.signals.Load(), next) {
+			return w.c.aside(op, peer, err)
+		}
+	}
+}
+
+// Usable begins and ends a use: it is why the window cannot be used, or nil.
+func (w *Window) Usable(ctx context.Context, op string, peer int) error {
+	if _, err := w.begin(ctx, op, peer); err != nil {
+		return err
+	}
+	end(w)
+	return nil
+}
+
+// Peer is a rank's part.
+func (w *Window) Peer(rank int) (Vec, error) {
+	k, err := w.begin(context.Background(), "peer", rank)
+	if err != nil {
+		return Vec{}, err
+	}
+	defer end(w)
+	if rank == w.c.rank {
+		return w.vec, nil
+	}
+	if err := k.live(); err != nil {
+		return Vec{}, w.c.aside("peer", rank, err)
+	}
+	return Vec{Ptr: k.ptr, Len: k.bytes / w.vec.Type.Size(), Type: w.vec.Type}, nil
+}
+
+// Flags are those that the window was made with.
+func (w *Window) Flags() WindowFlags { return w.flags }
+
+// Bytes is the size of each rank's part.
+func (w *Window) Bytes() int { return w.vec.Bytes() }
+
+// Close ends this rank's part.
+func (w *Window) Close() error {
+	if !w.filled.Load() { // its group failed, or has not ended
+		if w.given.Swap(true) {
+			return w.c.local("close", fmt.Errorf("the window: %w", fault.ErrClosed))
+		}
+		return w.discard()
+	}
+	if err := shut(w, false); err != nil {
+		return w.c.aside("close", -1, err)
+	}
+	return nil
+}
+
+func (w *Window) use() *gate   { return &w.gate }
+func (w *Window) name() string { return "the window" }
+
+// giveUp closes the registration. The words stay until the other ranks have closed theirs.
+func (w *Window) giveUp(quick bool) error {
+	var readers []reader
+	for r := range w.ranks {
+		if r != w.c.rank {
+			k := &w.ranks[r]
+			w.c.dom.forgetCopies(&k.block.copying)
+			readers = append(readers, reader{&k.block.state, k.mem, k.at})
+		}
+	}
+	err := w.reg.close(quick)
+	w.mine.state.Store(stateClosed)
+	w.c.dom.retire([]*mem.Allocation{w.block}, readers)
+	w.c.nouns.remove(w)
+	return err
+}

@@ -1,0 +1,58 @@
+package jobtest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// oneSided are the suites of communicator families, handles, channels and windows. Windows come last: they abort a
+// communicator, and what is freed after that is not used again.
+var oneSided = []string{"family", "handles", "channels", "windows"}
+
+func TestOneSidedLocal(t *testing.T) {
+	sizes := []int{1, 2, 3, 4, 8}
+	if race.Enabled || testing.Short() {
+		sizes = []int{1, 2, 3}
+	}
+	for _, n := range sizes {
+		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
+			local(t, n, ubcoll.Options{Timeout: time.Minute}, oneSided...)
+		})
+	}
+}
+
+func TestOneSidedProcesses(t *testing.T) {
+	sizes := []int{2, 3, 4, 8}
+	if race.Enabled || testing.Short() {
+		sizes = []int{2, 3}
+	}
+	for _, n := range sizes {
+		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
+			j := start(t, n, nil, oneSided...)
+			for r, err := range j.wait(3 * time.Minute) {
+				if err != nil {
+					t.Errorf("rank %d: %v: %s", r, err, j.output[r])
+				}
+			}
+			t.Log(j.output[0])
+		})
+	}
+}
+
+func TestOneSidedMPI(t *testing.T) {
+	for _, n := range []int{2, 3, 4, 8} {
+		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
+			out, err := mpiJob(t, n, oneSided...).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			for _, s := range oneSided {
+				require.Contains(t, string(out), fmt.Sprintf("ok %s: %d ranks", s, n))
+			}
+		})
+	}
+}

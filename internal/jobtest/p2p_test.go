@@ -1,0 +1,62 @@
+package jobtest
+
+import (
+	"fmt"
+	mrand "math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// programs is how many random programs each number of ranks from 2 to 8 runs: JOBTEST_PROGRAMS, or 10,000 in all, and
+// fewer with the race detector.
+func programs(t *testing.T) string {
+	t.Helper()
+	n := "1430"
+	if s := os.Getenv("JOBTEST_PROGRAMS"); s != "" {
+		n = s
+	} else if race.Enabled || testing.Short() {
+		n = "150"
+	}
+	t.Logf("%s programs for each number of ranks", n)
+	return n
+}
+
+func TestProgramsLocal(t *testing.T) {
+	t.Setenv("JOBTEST_PROGRAMS", programs(t))
+	for n := 2; n <= 8; n++ {
+		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) { local(t, n, ubcoll.Options{}, "programs") })
+	}
+}
+
+func TestProgramsProcesses(t *testing.T) {
+	n := "JOBTEST_PROGRAMS=" + programs(t)
+	t.Logf("TEST_SEED=%d", Seed())
+	for ranks := 2; ranks <= 8; ranks++ {
+		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
+			j := start(t, ranks, []string{n}, "programs")
+			for r, err := range j.wait(3 * time.Minute) {
+				if err != nil {
+					t.Errorf("rank %d: %v: %s", r, err, j.output[r])
+				}
+			}
+			t.Log(j.output[0])
+		})
+	}
+}
+
+// TestKillP2P is TestKill with messages under way.
+func TestKillP2P(t *testing.T) {
+	seed := Seed()
+	if os.Getenv("TEST_SEED") == "" {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("TEST_SEED=%d", seed)
+	pick := mrand.New(mrand.NewPCG(seed, 0))
+	for range 10 {
+		killOne(t, "kill-p2p", 2+pick.IntN(3), pick)
+	}
+}

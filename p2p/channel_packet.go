@@ -1,0 +1,195 @@
+package p2p
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// PacketWidth is the size of a packet in bytes, of which one half is data and the other a flag.
+type PacketWidth int
+
+// The widths. A packet of 8 bytes is one word; of 16, two. Source: MSCCL++'s LL8Packet and LL16Packet.
+const (
+	Packet8  PacketWidth = 8
+	Packet16 PacketWidth = 16
+)
+
+// packets tells those of one call from those of the next, and of other channels over the same memory, by flags that
+// both ends can compute.
+type packets struct {
+	out, in         uint64 // calls so far
+	saltOut, saltIn uint64
+}
+
+func newPackets(l *engine.Link) *packets {
+	return &packets{saltOut: l.Salt(true), saltIn: l.Salt(false)}
+}
+
+// flag is the flag of call k: never 0, which is what fresh memory holds.
+func flag(w PacketWidth, salt, k uint64) uint64 {
+	f := salt + k
+	if w == Packet8 {
+		f &= 1<<32 - 1
+	}
+	return max(f, 1)
+}
+
+// size is the bytes that n bytes take as packets.
+func (w PacketWidth) size(n int) int {
+	half := int(w) / 2
+	return (n + half - 1) / half * int(w)
+}
+
+func (w PacketWidth) check(n int, p unsafe.Pointer) error {
+	switch {
+	case w != Packet8 && w != Packet16:
+		return fmt.Errorf("packets of %d bytes (8 or 16): %w", w, fault.ErrArgument)
+	case n < 0 || n > 1<<46:
+		return fmt.Errorf("%d bytes as packets: %w", n, fault.ErrArgument)
+	case uintptr(p)%uintptr(w) != 0:
+		return fmt.Errorf("packets at %p, which is no multiple of %d: %w", p, w, fault.ErrArgument)
+	}
+	return nil
+}
+
+// PutPackets copies n bytes at srcOff of this rank's memory to dstOff of the peer's as packets: twice the size, but with
+// its own signals: the peer's GetPackets takes each as it comes. The k-th PutPackets is met by the peer's k-th
+// GetPackets, of the same size and width; the bytes at dstOff should hold nothing but packets, and none that the peer has
+// not taken yet. Local; it takes the time of the copy. ErrArgument also for packets that are not aligned to their width.
+func (ch *Channel) PutPackets(ctx context.Context, dstOff, srcOff, n int, w PacketWidth) error {
+	if ch.stream != nil {
+		return ch.do(ctx, func(ctx context.Context) error { return ch.putPackets(ctx, dstOff, srcOff, n, w) })
+	}
+	return ch.putPackets(ctx, dstOff, srcOff, n, w)
+}
+
+func (ch *Channel) putPackets(ctx context.Context, dstOff, srcOff, n int, w PacketWidth) error {
+	const op = "put_packets"
+	if err := ch.l.Begin(ctx); err != nil {
+		return ch.l.Error(op, err)
+	}
+	defer ch.l.End()
+	if err := w.check(n, nil); err != nil {
+		return ch.l.Error(op, err)
+	}
+	src, claim, err := ch.local.Range(srcOff, n)
+	if err != nil {
+		return ch.l.Error(op, err)
+	}
+	defer claim.Release()
+	dst, err := ch.l.Reach(dstOff, w.size(n))
+	if err != nil {
+		return ch.l.Error(op, err)
+	}
+	if err = w.check(n, dst); err == nil {
+		ch.packets.out++
+		pack(w, dst, src, n, flag(w, ch.packets.saltOut, ch.packets.out))
+	}
+	if done := ch.l.Done(); err == nil {
+		err = done
+	}
+	if err != nil {
+		return ch.l.Error(op, err)
+	}
+	return nil
+}
+
+// GetPackets takes n bytes that the peer puts as packets at srcOff of this rank's memory, and copies them to dstOff of
+// this rank's memory, which does not overlap the packets. Blocking until the last one has come; errors as in Wait and
+// PutPackets. After an error the same call may be made again.
+func (ch *Channel) GetPackets(ctx context.Context, dstOff, srcOff, n int, w PacketWidth) error {
+	if ch.stream != nil {
+		return ch.do(ctx, func(ctx context.Context) error { return ch.getPackets(ctx, dstOff, srcOff, n, w) })
+	}
+	return ch.getPackets(ctx, dstOff, srcOff, n, w)
+}
+
+func (ch *Channel) getPackets(ctx context.Context, dstOff, srcOff, n int, w PacketWidth) error {
+	const op = "get_packets"
+	if err := ch.l.Begin(ctx); err != nil {
+		return ch.l.Error(op, err)
+	}
+	defer ch.l.End()
+	if err := w.check(n, nil); err != nil {
+		return ch.l.Error(op, err)
+	}
+	src, claim, err := ch.local.Range(srcOff, w.size(n))
+	if err != nil {
+		return ch.l.Error(op, err)
+	}
+	defer claim.Release()
+	dst, other, err := ch.local.Range(dstOff, n)
+	if err != nil {
+		return ch.l.Error(op, err)
+	}
+	defer other.Release()
+	if err = w.check(n, src); err == nil && dstOff < srcOff+w.size(n) && srcOff < dstOff+n {
+		err = fmt.Errorf("packets [%d,+%d) overlap their destination [%d,+%d): %w", srcOff, w.size(n), dstOff, n,
+			fault.ErrArgument)
+	}
+	if err == nil {
+		err = unpack(ctx, ch.l, w, dst, src, n, flag(w, ch.packets.saltIn, ch.packets.in+1))
+	}
+	if err != nil {
+		return ch.l.Error(op, err)
+	}
+	ch.packets.in++
+	return nil
+}
+
+// pack writes n bytes as packets. A flag is written with its data, or after it.
+func pack(w PacketWidth, dst, src unsafe.Pointer, n int, f uint64) {
+	half := int(w) / 2
+	for ; n >= half; n -= half {
+		if w == Packet8 {
+			storeWord((*uint64)(dst), uint64(*(*uint32)(src))|f<<32)
+		} else {
+			*(*uint64)(dst) = *(*uint64)(src)
+			storeWord((*uint64)(unsafe.Add(dst, 8)), f)
+		}
+		dst, src = unsafe.Add(dst, w), unsafe.Add(src, half)
+	}
+	if n > 0 {
+		var last [8]byte
+		copy(last[:], unsafe.Slice((*byte)(src), n))
+		pack(w, dst, unsafe.Pointer(&last), half, f)
+	}
+}
+
+// unpack reads n bytes that come as packets.
+func unpack(ctx context.Context, l *engine.Link, w PacketWidth, dst, src unsafe.Pointer, n int, f uint64) error {
+	half := int(w) / 2
+	at, mask := 8, uint64(1<<64-1) // of the flag
+	if w == Packet8 {
+		at, mask, f = 0, 0xffffffff<<32, f<<32
+	}
+	for n > 0 {
+		word := (*uint64)(unsafe.Add(src, at))
+		v := atomic.LoadUint64(word)
+		if v&mask != f {
+			if err := l.WaitWord(ctx, word, mask, f, "packets"); err != nil {
+				return err
+			}
+			v = atomic.LoadUint64(word)
+		}
+		if w == Packet16 {
+			v = *(*uint64)(src)
+		}
+		switch {
+		case n < half:
+			copy(unsafe.Slice((*byte)(dst), n), unsafe.Slice((*byte)(unsafe.Pointer(&v)), half))
+		case w == Packet8:
+			*(*uint32)(dst) = uint32(v)
+		default:
+			*(*uint64)(dst) = v
+		}
+		n -= half
+		dst, src = unsafe.Add(dst, half), unsafe.Add(src, w)
+	}
+	return nil
+}
