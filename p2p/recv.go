@@ -190,8 +190,8 @@ func drain(c *engine.Comm, m *engine.Mail, h *engine.Message) (moved, done bool,
 	if err != nil {
 		return false, false, err
 	}
-	off := k * windowPiece
-	src, n := unsafe.Add(w, k%windowPieces*windowPiece), min(windowPiece, h.Bytes-off)
+	off := k * h.Piece
+	src, n := unsafe.Add(w, k%windowPieces*windowPiece), min(h.Piece, h.Bytes-off)
 	cpu.Copy(unsafe.Add(h.Vec.Ptr, off), src, n, false)
 	h.Next = k + 1
 	spin.Release(&m.Out.Pulled, word(h.Seq, k+1))

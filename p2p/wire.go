@@ -62,19 +62,21 @@ func count(w, seq uint64) int {
 
 // Large messages go in pieces.
 const (
-	windowPiece  = 16 << 10 // of messages through the window
-	windowPieces = 8
-	minPiece     = 8 << 10 // of messages that both sides copy
-	maxPiece     = 64 << 10
-	sharedBytes  = 16 << 10 // from here on the sender copies too
-	maxBytes     = 1 << (countBits + 13)
+	windowPiece    = 16 << 10 // of messages through the window, at most
+	windowPieces   = 8
+	minWindowPiece = 2 << 10
+	minPiece       = 8 << 10 // of messages that both sides copy
+	maxPiece       = 64 << 10
+	sharedBytes    = 16 << 10 // from here on the sender copies too
+	maxBytes       = 1 << (countBits + 13)
 )
 
 // pieces is how a message of n bytes is cut.
 func pieces(n int, direct bool) (size, number int) {
-	size = windowPiece
 	if direct {
 		size = min(max(n/8&^4095, minPiece), maxPiece)
+	} else {
+		size = min(max(n/8&^1023, minWindowPiece), windowPiece)
 	}
 	return size, (n + size - 1) / size
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -103,9 +105,17 @@ func (f *File) prepare(n int) error {
 // room refuses what fallocate must not try: without memory it would not fail but have the kernel kill processes, this
 // one or others.
 func room(n int) error {
+	if free := min(systemMemory(), cgroupMemory("/sys/fs/cgroup", "/proc/self/cgroup")); n > free {
+		return unix.ENOMEM
+	}
+	return nil
+}
+
+// systemMemory is what the system could still give, or no limit if it does not say.
+func systemMemory() int {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
-		return nil // the kernel will have the last word
+		return math.MaxInt
 	}
 	free := 0
 	for line := range strings.Lines(string(b)) {
@@ -115,10 +125,42 @@ func room(n int) error {
 			free += kib << 10
 		}
 	}
-	if free > 0 && n > free {
-		return unix.ENOMEM
+	if free == 0 {
+		return math.MaxInt
 	}
-	return nil
+	return free
+}
+
+// cgroupMemory is what the process' control group (version 2) and those above it allow beyond what they use. Page cache
+// counts as used though the kernel would give it up, but for the inactive part.
+func cgroupMemory(root, self string) int {
+	b, err := os.ReadFile(self)
+	path, ok := strings.CutPrefix(strings.TrimSpace(string(b)), "0::")
+	if err != nil || !ok {
+		return math.MaxInt
+	}
+	free := math.MaxInt
+	for dir := filepath.Join(root, path); strings.HasPrefix(dir, root); dir = filepath.Dir(dir) {
+		limit, ok1 := readInt(filepath.Join(dir, "memory.max"))
+		used, ok2 := readInt(filepath.Join(dir, "memory.current"))
+		if !ok1 || !ok2 {
+			continue // "max", or no such controller here
+		}
+		stat, _ := os.ReadFile(filepath.Join(dir, "memory.stat"))
+		if _, after, ok := strings.Cut(string(stat), "\ninactive_file "); ok {
+			line, _, _ := strings.Cut(after, "\n")
+			cache, _ := strconv.Atoi(line)
+			used -= cache
+		}
+		free = min(free, max(limit-used, 0))
+	}
+	return free
+}
+
+func readInt(name string) (int, bool) {
+	b, err := os.ReadFile(name)
+	n, perr := strconv.Atoi(strings.TrimSpace(string(b)))
+	return n, err == nil && perr == nil
 }
 
 // limit says what ran out in a call that failed with err, if something did; n is the size that it asked for, if any.

@@ -71,8 +71,10 @@ func newDomain(goHeap bool, secret []byte, newIPC NewIPC, limits register.Config
 	}
 	d.Heap = h
 	limits.Backends = []register.Backend{d.IPC}
-	d.Cache, err = register.New(limits)
-	return d, err
+	if d.Cache, err = register.New(limits); err != nil {
+		return nil, errors.Join(err, d.IPC.Close(), h.Close())
+	}
+	return d, nil
 }
 
 // Memory describes a to the cache.
