@@ -239,7 +239,9 @@ func stage(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
 	if h.Answered && k >= windowPieces {
 		cpu.Copy(unsafe.Add(h.Dst, off), src, n, false)
 	} else {
-		cpu.Copy(unsafe.Add(m.OutWindow, k%windowPieces*windowPiece), src, n, false)
+		w := unsafe.Add(m.OutWindow, k%windowPieces*windowPiece)
+		cpu.Copy(w, src, n, false)
+		spin.Demote(w, n)
 	}
 	h.Next = k + 1
 	spin.Release(&m.Out.Done, word(h.Seq, k+1))

@@ -153,7 +153,7 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []reader) error {
 		return nil
 	}
 	d.closed = true
-	return errors.Join(d.Cache.Close(), d.IPC.Close(), d.Heap.Close())
+	return errors.Join(closeCache(d.Cache), d.IPC.Close(), d.Heap.Close())
 }
 
 // Closed reports whether the rank's last communicator has closed.
@@ -161,4 +161,20 @@ func (d *Domain) Closed() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.closed
+}
+
+// closeCache ends the cache. Registrations that are still open end with it, as their documentation says: that is no
+// failure, and only what the backends say is one.
+func closeCache(c *register.Cache) error {
+	joined, ok := c.Close().(interface{ Unwrap() []error })
+	if !ok {
+		return nil
+	}
+	var errs []error
+	for _, err := range joined.Unwrap() {
+		if !errors.Is(err, fault.ErrInUse) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -23,6 +23,7 @@ func registered(t *testing.T, c *engine.Comm, n int) (engine.Vec, *engine.Regist
 	v := engine.Vec{Ptr: a.Ptr, Len: n, Type: dtype.Uint8, Alloc: a}
 	r, err := c.RegisterBuffer(v)
 	require.NoError(t, err)
+	t.Cleanup(func() { r.Close() }) // before the communicator
 	return v, r
 }
 
@@ -91,10 +92,10 @@ func TestExchange(t *testing.T) {
 // TestCloseBusy closes a communicator during a wait on a channel: busy; and the channel with it afterwards.
 func TestCloseBusy(t *testing.T) {
 	comms := open(t, 2, engine.Options{})
-	links := make([]*engine.Link, 2)
+	links, regs := make([]*engine.Link, 2), make([]*engine.Registration, 2)
 	for _, err := range each(comms, func(c *engine.Comm) (err error) {
-		_, r := registered(t, c, 100)
-		links[c.Rank()], err = c.Connect(background, 1-c.Rank(), r, nil)
+		_, regs[c.Rank()] = registered(t, c, 100)
+		links[c.Rank()], err = c.Connect(background, 1-c.Rank(), regs[c.Rank()], nil)
 		return err
 	}) {
 		require.NoError(t, err)
@@ -103,14 +104,16 @@ func TestCloseBusy(t *testing.T) {
 	done := make(chan error)
 	require.NoError(t, links[0].Begin(ctx))
 	go func() {
-		done <- links[0].Wait(ctx)
+		err := links[0].Wait(ctx)
 		links[0].End()
+		done <- err
 	}()
 	require.ErrorIs(t, comms[0].Close(), fault.ErrBusy)
 	require.NoError(t, comms[0].Err())
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
-	require.Eventually(t, func() bool { return comms[0].Close() != nil || true }, time.Second, time.Millisecond)
+	require.NoError(t, regs[0].Close())
+	require.NoError(t, comms[0].Close())
 	require.ErrorIs(t, links[0].Begin(background), fault.ErrClosed)
 	// The other end sees it.
 	require.NoError(t, links[1].Begin(background))

@@ -105,3 +105,19 @@ func TestPanic(t *testing.T) {
 	})
 	require.ErrorContains(t, err, "panic: on purpose")
 }
+
+// TestOpenRegistrations ends a job with registrations and buffers open: they end with the last communicator, and
+// closing them then is ErrClosed.
+func TestOpenRegistrations(t *testing.T) {
+	var kept []*ubcoll.Registration
+	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		b, err := ubcoll.Alloc[float32](c, ubcoll.Host, 100)
+		if err != nil {
+			return err
+		}
+		r, err := c.RegisterBuffer(b.Vec())
+		kept = append(kept, r)
+		return err
+	}))
+	require.ErrorIs(t, kept[0].Close(), ubcoll.ErrClosed)
+}
