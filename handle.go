@@ -2,21 +2,21 @@ package ubcoll
 
 import "github.com/ubcoll/ubcoll/internal/engine"
 
-// MarshalBinary is the registration as bytes, its handle: what a peer needs for Comm.Import. Send them any way you like.
-// The handle names the host, the process, the memory and its exact bytes, and is signed with the job's secret. It holds
-// until this registration is closed, even if the memory is registered again. Local. hw.ErrNotSupported if peers cannot reach
-// the memory (Adopt), ErrStale after Close, ErrLimit.
+// MarshalBinary is the registration as bytes, its handle: what a peer needs for Comm.Import. Send them any way you
+// like. The handle names the host, the process, the memory and its exact bytes, and is signed with the job's secret.
+// It holds until this registration is closed, even if the memory is registered again. Local. hw.ErrNotSupported if
+// peers cannot reach the memory (Adopt), ErrStale after Close, ErrLimit.
 func (r *Registration) MarshalBinary() ([]byte, error) { return r.r.MarshalBinary() }
 
 // Remote is memory of a peer, made by Comm.Import: what p2p.NewChannel wants. Its methods may be called from any
 // goroutine.
 type Remote struct{ m *engine.Remote }
 
-// Import makes a peer's registration known from its handle. Local and blocking: the first import of new memory may cost
-// system calls. The memory stays the peer's, who may close the registration at any time: every use looks, and then
-// returns ErrStale. Nothing of a handle is believed: ErrArgument for bytes that are no handle, too few, of another version, changed, or
-// this rank's own; ErrStale if it comes from another job (another Open is one), from a process that is no rank of c, or from a registration that has been
-// closed; hw.ErrNotSupported from another host.
+// Import makes a peer's registration known from its handle. Local and blocking: the first import of new memory may
+// cost system calls. The memory stays the peer's, who may close the registration at any time: every use looks, and
+// then returns ErrStale. Nothing of a handle is believed: ErrArgument for bytes that are no handle, too few, of
+// another version, changed, or this rank's own; ErrStale if it comes from another job (another Open is one), from a
+// process that is no rank of c, or from a registration that has been closed; hw.ErrNotSupported from another host.
 func (c *Comm) Import(handle []byte) (*Remote, error) {
 	m, err := c.v.Import(handle)
 	if err != nil {

@@ -38,8 +38,9 @@ type Window struct{ w *engine.Window }
 // window without an error.
 //
 // In a group it is one of the group's operations: the window that it returns is empty, each use of it ErrClosed, until
-// Group returns without an error for it; after an error, Close it. That, and a goroutine of its own for the call, are what other libraries
-// have non-blocking communicators for. Source: NCCL's ncclCommWindowRegister, nccl4py's register_window.
+// Group returns without an error for it; after an error, Close it. That, and a goroutine of its own for the call, are
+// what other libraries have non-blocking communicators for. Source: NCCL's ncclCommWindowRegister, nccl4py's
+// register_window.
 func (c *Comm) RegisterWindow(ctx context.Context, v Vec, f WindowFlags) (*Window, error) {
 	w, err := c.v.RegisterWindow(ctx, v.v, f)
 	if err != nil {
@@ -66,8 +67,8 @@ func (w *Window) Signal(ctx context.Context, peer int) error { return w.w.Signal
 
 // Wait waits for a signal of peer and takes it. Blocking, for Options.Timeout at most (ErrTimeout) or until ctx ends;
 // either takes no signal, and the communicator stays usable. ErrClosed when peer has closed its part and no signal is
-// left, or when this one is closed meanwhile. A peer that died, aborted or closed its communicator ends it within two seconds: ErrPeerLost
-// or ErrAborted, which break the communicator.
+// left, or when this one is closed meanwhile. A peer that died, aborted or closed its communicator ends it within two
+// seconds: ErrPeerLost or ErrAborted, which break the communicator.
 func (w *Window) Wait(ctx context.Context, peer int) error { return w.w.Wait(ctx, peer) }
 
 // Fence completes this rank's puts and gets before it, on all peers: whatever this rank does next is seen after them.

@@ -5,7 +5,7 @@
 // queued instead. Any memory will do: registered buffers are read and written by the peers directly, Go slices go
 // through staging memory, and ranks may differ in this. Lengths may be zero. The source is not written to. Source and
 // destination do not overlap but for the ways of working in place that each function names. One communicator runs one
-// collective at a time (ErrBusy). Groups are those of ubcoll.Group; captures, for graphs, are to come.
+// collective at a time (ErrBusy). Groups are those of ubcoll.Group, captures those of package graph.
 //
 // The memory stays the caller's, who leaves it alone until the operation is done. Before data moves, a rank's
 // ErrArgument, ErrStale, ErrLimit or ended context, and an ErrMismatch between ranks, are returned by all ranks, and

@@ -55,6 +55,10 @@ func (g *Graph) Record(c *engine.Comm, w engine.Work) error {
 	if w.Err != nil {
 		return c.Local(w.Kind.String(), w.Err)
 	}
+	if w.Kind == engine.KindWindow {
+		return c.Local(w.Kind.String(), fmt.Errorf("not in a capture, whose launches would each make one: %w",
+			fault.ErrArgument))
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, v := range []*engine.Vec{&w.Src, &w.Dst} {

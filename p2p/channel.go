@@ -14,8 +14,8 @@ import (
 // semaphore each way. Put and Get copy between the two memories without the peer's help; Signal and Wait tell when.
 // Source: MSCCL++'s MemoryChannel.
 //
-// Offsets and sizes are in bytes, from the start of what was registered, and are checked on both sides. The memory stays
-// its owners'. What puts, gets and signals is for one goroutine at a time, and so is what waits, polls and takes
+// Offsets and sizes are in bytes, from the start of what was registered, and are checked on both sides. The memory
+// stays its owners'. What puts, gets and signals is for one goroutine at a time, and so is what waits, polls and takes
 // packets; the two may be different, and Close may come from any.
 //
 // Errors of all calls but Connect and NewChannel: ErrArgument for a range that is outside of either memory, ErrStale
@@ -31,10 +31,11 @@ type Channel struct {
 // Connect makes a channel to peer over r here and what the peer connects with there. The peer must call Connect or
 // NewChannel too: the k-th call of the one for the other is met by the k-th of the other. Blocking until then, for
 // Options.Timeout at most or until ctx ends; no other rank takes part. r stays the caller's and must stay open as long
-// as the channel is used. At most 512 channels of a rank are open at a time (ErrLimit). ErrArgument for a bad rank, hw.ErrNotSupported for memory
-// that peers cannot reach (Adopt): the peer learns it at once. ErrTimeout and a context's end leave the communicator
-// usable; the peer's call then fails too, or its channel is closed. ErrPeerLost breaks it. On a view made by Comm.On, and in a group, as
-// on the communicator itself.
+// as the channel is used. At most 512 channels of a rank are open at a time (ErrLimit). ErrArgument for a bad rank,
+// hw.ErrNotSupported for memory that peers cannot reach (Adopt): the peer learns it at once. ErrTimeout and a
+// context's end leave the communicator usable; the peer's call then fails too, or its channel is closed. ErrPeerLost
+// breaks it. On a view made by Comm.On it is as on the
+// communicator itself; in a group or a capture it is ErrArgument.
 func Connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration) (*Channel, error) {
 	return connect(ctx, c, peer, r, nil)
 }
@@ -49,6 +50,9 @@ func NewChannel(ctx context.Context, c *ubcoll.Comm, r *ubcoll.Registration, m *
 }
 
 func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration, m *engine.Remote) (*Channel, error) {
+	if c.Engine().Recorder != nil {
+		return nil, c.Engine().Local("connect", fmt.Errorf("not in a group or a capture: %w", fault.ErrArgument))
+	}
 	if r == nil {
 		return nil, c.Engine().Local("connect", fmt.Errorf("nil registration: %w", fault.ErrArgument))
 	}

@@ -57,10 +57,11 @@ func (w PacketWidth) check(n int, p unsafe.Pointer) error {
 	return nil
 }
 
-// PutPackets copies n bytes at srcOff of this rank's memory to dstOff of the peer's as packets: twice the size, but with
-// its own signals: the peer's GetPackets takes each as it comes. The k-th PutPackets is met by the peer's k-th
-// GetPackets, of the same size and width; the bytes at dstOff should hold nothing but packets, and none that the peer has
-// not taken yet. Local; it takes the time of the copy. ErrArgument also for packets that are not aligned to their width.
+// PutPackets copies n bytes at srcOff of this rank's memory to dstOff of the peer's as packets: twice the size, but
+// with its own signals: the peer's GetPackets takes each as it comes. The k-th PutPackets is met by the peer's k-th
+// GetPackets, of the same size and width; the bytes at dstOff should hold nothing but packets, and none that the peer
+// has not taken yet. Local; it takes the time of the copy. ErrArgument also for packets that are not aligned to their
+// width.
 func (ch *Channel) PutPackets(ctx context.Context, dstOff, srcOff, n int, w PacketWidth) error {
 	if ch.stream != nil {
 		return ch.do(ctx, func(ctx context.Context) error { return ch.putPackets(ctx, dstOff, srcOff, n, w) })

@@ -66,7 +66,10 @@ func advanceRecv(c *engine.Comm, m *engine.Mail) (moved bool, err error) {
 	if !h.Started {
 		s := arrived(m)
 		if s == nil {
-			return false, nil
+			if !h.Offered && h.Bytes >= sharedBytes {
+				err = offer(c, m, h)
+			}
+			return false, err
 		}
 		return true, match(c, m, h, s)
 	}
@@ -113,28 +116,40 @@ func match(c *engine.Comm, m *engine.Mail, h *engine.Message, s *engine.Slot) er
 		end(m, h, verdict)
 		return nil
 	}
-	h.Vec.Len = hd.count
-	h.Got, h.Seq, h.Bytes, h.Started = hd.count, m.Recv.Seq+1, hd.bytes, true
-	place := *s.Place()
-	direct := place.Generation != 0
-	h.Piece, h.Pieces = pieces(h.Bytes, direct)
-	spin.Release(&m.Out.Pulled, word(h.Seq, 0))
-	if direct || h.Pieces > windowPieces { // else all of it comes through the window
-		if err := acquire(c, m, h); err != nil {
+	direct := s.Place().Generation != 0
+	h.Seq = m.Recv.Seq + 1
+	n, number := pieces(hd.bytes, direct)
+	if !h.Offered && (direct || number > windowPieces) { // else all of it comes through the window
+		if err := offer(c, m, h); err != nil {
 			return err
 		}
+	} else if !h.Offered {
+		spin.Release(&reply(m, h).Pulled, word(h.Seq, 0))
 	}
+	h.Got, h.Bytes, h.Piece, h.Pieces, h.Started = hd.count, hd.bytes, n, number, true
+	h.Answered = h.Buf.Direct()
 	if direct {
-		if h.Src, err = c.ResolveAt(m.Peer, place, h.Bytes); err != nil {
-			return err
-		}
+		h.Src, err = c.ResolveAt(m.Peer, *s.Place(), h.Bytes)
 	}
-	if h.Answered = h.Buf.Direct(); h.Answered {
-		a := &m.Out.Answers[h.Seq%engine.MailSlots]
-		a.Into = h.Buf.At
-		spin.Release(&a.Seq, h.Seq)
+	return err
+}
+
+// offer lets the sender of the next message write to where h is, if that is registered.
+func offer(c *engine.Comm, m *engine.Mail, h *engine.Message) error {
+	h.Seq, h.Offered = m.Recv.Seq+1, true
+	a := reply(m, h)
+	spin.Release(&a.Pulled, word(h.Seq, 0))
+	if err := acquire(c, m, h); err != nil || !h.Buf.Direct() {
+		return err
 	}
+	a.Into, a.Type, a.Bytes = h.Buf.At, uint64(h.Vec.Type), uint64(h.Vec.Bytes())
+	spin.Release(&a.Seq, h.Seq)
 	return nil
+}
+
+// reply is what this rank, the receiver of h, says about it.
+func reply(m *engine.Mail, h *engine.Message) *engine.Answer {
+	return &m.Out.Answers[h.Seq%engine.MailAnswers]
 }
 
 // pull copies the next piece of a message from registered memory, the first one first; see share.
@@ -148,7 +163,7 @@ func pull(c *engine.Comm, m *engine.Mail, h *engine.Message) error {
 	k := h.Next + 1
 	theirs := count(m.In.Claimed.Load(), h.Seq)
 	if k <= h.Pieces-theirs {
-		m.Out.Pulled.Store(word(h.Seq, k))
+		reply(m, h).Pulled.Store(word(h.Seq, k))
 		theirs = count(m.In.Claimed.Load(), h.Seq)
 	}
 	switch {
@@ -194,6 +209,6 @@ func drain(c *engine.Comm, m *engine.Mail, h *engine.Message) (moved, done bool,
 	src, n := unsafe.Add(w, k%windowPieces*windowPiece), min(h.Piece, h.Bytes-off)
 	cpu.Copy(unsafe.Add(h.Vec.Ptr, off), src, n, false)
 	h.Next = k + 1
-	spin.Release(&m.Out.Pulled, word(h.Seq, k+1))
+	spin.Release(&reply(m, h).Pulled, word(h.Seq, k+1))
 	return true, h.Next == h.Pieces, nil
 }

@@ -157,6 +157,9 @@ func advanceSend(c *engine.Comm, m *engine.Mail) (moved bool, err error) {
 		begin(m, h)
 	}
 	if h.Buf.Direct() {
+		if h.Bytes < sharedBytes {
+			return moved, nil // the receiver alone copies
+		}
 		helped, err := share(c, m, h)
 		return moved || helped, err
 	}
@@ -164,10 +167,15 @@ func advanceSend(c *engine.Comm, m *engine.Mail) (moved bool, err error) {
 	return moved || staged, err
 }
 
-// answered reports whether the receiver has said where its buffer is.
+// answer is what the receiver of h says about it.
+func answer(m *engine.Mail, h *engine.Message) *engine.Answer {
+	return &m.In.Answers[h.Seq%engine.MailAnswers]
+}
+
+// answered reports whether the receiver has said where its buffer is, and that is one for this message.
 func answered(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
-	a := &m.In.Answers[h.Seq%engine.MailSlots]
-	if h.Answered || a.Seq.Load() != h.Seq {
+	a := answer(m, h)
+	if h.Answered || a.Seq.Load() != h.Seq || a.Type != uint64(h.Vec.Type) || a.Bytes < uint64(h.Bytes) {
 		return h.Answered, nil
 	}
 	var err error
@@ -211,7 +219,7 @@ func share(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
 // left is how many pieces the receiver has not taken: none if it is at another message, which is a later one, since it
 // began with this one before it answered.
 func left(m *engine.Mail, h *engine.Message) int {
-	w := m.In.Pulled.Load()
+	w := answer(m, h).Pulled.Load()
 	if !of(w, h.Seq) {
 		return 0
 	}
@@ -228,7 +236,7 @@ func stage(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
 	off := k * h.Piece
 	src, n := unsafe.Add(h.Vec.Ptr, off), min(h.Piece, h.Bytes-off)
 	if k >= windowPieces {
-		pulled := count(m.In.Pulled.Load(), h.Seq) // before the answer, which the receiver gives before it pulls
+		pulled := count(answer(m, h).Pulled.Load(), h.Seq) // before the answer, which the receiver gives before it pulls
 		switch ok, err := answered(c, m, h); {
 		case err != nil:
 			return false, err
@@ -240,8 +248,8 @@ func stage(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
 		cpu.Copy(unsafe.Add(h.Dst, off), src, n, false)
 	} else {
 		w := unsafe.Add(m.OutWindow, k%windowPieces*windowPiece)
+		spin.ClaimAll(w, n)
 		cpu.Copy(w, src, n, false)
-		spin.Demote(w, n)
 	}
 	h.Next = k + 1
 	spin.Release(&m.Out.Done, word(h.Seq, k+1))

@@ -68,8 +68,10 @@ func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, e
 	if err := check(ctx, e, "recv", peer, &v); err != nil {
 		return 0, err
 	}
-	if n, done, err := recvNow(e.Comm, e.Mail(peer), &v); done {
-		return n, err
+	if v.Bytes() < sharedBytes {
+		if n, done, err := recvNow(e.Comm, e.Mail(peer), &v); done {
+			return n, err
+		}
 	}
 	h := newMessage(peer, &v, true)
 	return one(ctx, e.Comm, "recv", h)

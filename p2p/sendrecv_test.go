@@ -2,19 +2,26 @@ package p2p_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
+func value(i int) byte { return byte(i*7 + i>>8) }
+
+// TestSizes sends to and fro, registered and not on either side.
 func TestSizes(t *testing.T) {
 	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
-		for _, n := range []int{0, 1, 48, 112, 113, 4096, 4097, 16384, 20000, 131072, 131073, 200000, 1 << 20, 8 << 20, 8<<20 + 1} {
-			for kinds := 0; kinds < 4; kinds++ {
+		for _, n := range []int{0, 1, 48, 112, 113, 2048, 2049, 16383, 16384, 20000, 262144, 262145, 300000, 1 << 20, 8<<20 + 1} {
+			for kinds := range 4 {
 				x := make([]byte, n)
 				v := ubcoll.Of(x)
 				if kinds>>c.Rank()&1 == 1 {
@@ -24,27 +31,16 @@ func TestSizes(t *testing.T) {
 					}
 					x, v = b.Slice(), b.Vec()
 				}
-				for i := range x {
-					x[i] = byte(i*7+i>>8) * byte(1-c.Rank())
-				}
 				if c.Rank() == 0 {
-					if err := p2p.Send(ctx, c, 1, v); err != nil {
-						return err
-					}
-					if k, err := p2p.Recv(ctx, c, 1, v); err != nil || k != n {
-						return fmt.Errorf("%d, %w", k, err)
-					}
-				} else {
-					k, err := p2p.Recv(ctx, c, 0, v)
-					if err != nil || k != n {
-						return fmt.Errorf("%d, %w", k, err)
-					}
-					if err := p2p.Send(ctx, c, 0, v); err != nil {
-						return err
+					for i := range x {
+						x[i] = value(i)
 					}
 				}
+				if err := exchange(ctx, c, v, n); err != nil {
+					return err
+				}
 				for i := range x {
-					if x[i] != byte(i*7+i>>8) {
+					if x[i] != value(i) {
 						return fmt.Errorf("size %d, kinds %d, element %d is %d", n, kinds, i, x[i])
 					}
 				}
@@ -53,4 +49,149 @@ func TestSizes(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
+}
+
+// exchange has rank 0 send v, and rank 1 send it back.
+func exchange(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec, n int) error {
+	peer := 1 - c.Rank()
+	for step := range 2 {
+		if step == c.Rank() {
+			if err := p2p.Send(ctx, c, peer, v); err != nil {
+				return err
+			}
+			continue
+		}
+		if k, err := p2p.Recv(ctx, c, peer, v); err != nil || k != n {
+			return fmt.Errorf("received %d of %d: %w", k, n, err)
+		}
+	}
+	return nil
+}
+
+// TestAllocations: messages cost no memory once the first have gone.
+func TestAllocations(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	for _, bytes := range []int{8, 1000, 8000, 100000} {
+		err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+			b, err := ubcoll.Alloc[byte](c, ubcoll.Host, bytes)
+			if err != nil {
+				return err
+			}
+			const runs = 200
+			if c.Rank() == 1 {
+				for range 1 + runs { // AllocsPerRun warms up once
+					err = errors.Join(err, exchange(ctx, c, b.Vec(), bytes))
+				}
+				return err
+			}
+			n := testing.AllocsPerRun(runs, func() { err = errors.Join(err, exchange(ctx, c, b.Vec(), bytes)) })
+			if n > 0 {
+				return fmt.Errorf("%d bytes: %v allocations", bytes, n)
+			}
+			return err
+		})
+		require.NoError(t, err)
+	}
+}
+
+// TestTimeout is a receive that nothing comes for.
+func TestTimeout(t *testing.T) {
+	o := ubcoll.Options{Timeout: 200 * time.Millisecond}
+	quit := make(chan struct{})
+	err := ubcoll.Local(t.Context(), 2, o, func(ctx context.Context, c *ubcoll.Comm) error {
+		if c.Rank() == 1 {
+			<-quit
+			return nil
+		}
+		defer close(quit)
+		_, err := p2p.Recv(ctx, c, 1, ubcoll.Of(make([]byte, 1)))
+		if again := p2p.Send(ctx, c, 1, ubcoll.Of(make([]byte, 1))); c.Err() == nil || again == nil {
+			return fmt.Errorf("a broken communicator sends: %w", again)
+		}
+		return err
+	})
+	require.ErrorIs(t, err, ubcoll.ErrTimeout)
+	var e *ubcoll.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, 1, e.Peer)
+	require.Equal(t, "recv", e.Op)
+}
+
+// TestCancel is a send of much whose context ends, and its peer.
+func TestCancel(t *testing.T) {
+	errs := make([]error, 2)
+	require.Error(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		x := ubcoll.Of(make([]byte, 1<<20))
+		if c.Rank() == 0 {
+			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			errs[0] = p2p.Send(ctx, c, 1, x)
+			return errs[0]
+		}
+		for errs[1] == nil { // rank 0 sends this rank nothing
+			_, errs[1] = p2p.Recv(ctx, c, 1, x)
+		}
+		return errs[1]
+	}))
+	require.ErrorIs(t, errs[0], context.DeadlineExceeded)
+	require.ErrorIs(t, errs[1], ubcoll.ErrAborted)
+}
+
+// TestProgress: a request's message moves while its sender waits for something else.
+func TestProgress(t *testing.T) {
+	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		x := make([]byte, 3<<20) // a Go slice: its sender must move it
+		if c.Rank() == 0 {
+			var g p2p.Group
+			g.Send(1, ubcoll.Of(x))
+			r, err := g.Start(ctx, c)
+			if err != nil {
+				return err
+			}
+			if _, err := p2p.Recv(ctx, c, 1, ubcoll.Of(make([]byte, 1))); err != nil {
+				return err
+			}
+			return r.Wait(ctx)
+		}
+		if _, err := p2p.Recv(ctx, c, 0, ubcoll.Of(x)); err != nil {
+			return err
+		}
+		return p2p.Send(ctx, c, 0, ubcoll.Of(x[:1]))
+	})
+	require.NoError(t, err)
+}
+
+// TestDamage: what no rank writes breaks the communicator, and nothing else.
+func TestDamage(t *testing.T) {
+	for _, k := range []struct {
+		name string
+		head uint64
+	}{
+		{"way", 9<<56 | 1},
+		{"type", 1<<56 | 0xff<<48 | 1},
+		{"too long for a slot", 1<<56 | 1<<48 | 1000},
+		{"too long for an eager slot", 2<<56 | 1<<48 | 1<<20},
+		{"too long", 3<<56 | 1<<48 | 1<<47},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+				if c.Rank() == 0 {
+					s := &c.Engine().Mail(1).Out.Slots[1%engine.MailSlots]
+					s.Head = k.head
+					s.Seq.Store(1)
+					_, err := p2p.Recv(ctx, c, 1, ubcoll.Of(make([]byte, 1)))
+					return err
+				}
+				_, err := p2p.Recv(ctx, c, 0, ubcoll.Of(make([]byte, 1<<21)))
+				if !errors.Is(err, ubcoll.ErrPeerLost) {
+					return fmt.Errorf("a damaged message gave %w", err)
+				}
+				return err
+			})
+			require.ErrorIs(t, err, ubcoll.ErrPeerLost)
+			require.ErrorContains(t, err, "damaged")
+		})
+	}
 }

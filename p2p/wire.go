@@ -62,7 +62,7 @@ func count(w, seq uint64) int {
 
 // Large messages go in pieces.
 const (
-	windowPiece    = 16 << 10 // of messages through the window, at most
+	windowPiece    = 32 << 10 // of messages through the window, at most
 	windowPieces   = 8
 	minWindowPiece = 2 << 10
 	minPiece       = 8 << 10 // of messages that both sides copy
@@ -74,7 +74,7 @@ const (
 // pieces is how a message of n bytes is cut.
 func pieces(n int, direct bool) (size, number int) {
 	if direct {
-		size = min(max(n/8&^4095, minPiece), maxPiece)
+		size = min(max((n/2+63)&^63, minPiece), maxPiece) // two halves, while that is little
 	} else {
 		size = min(max(n/8&^1023, minWindowPiece), windowPiece)
 	}

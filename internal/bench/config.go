@@ -137,16 +137,19 @@ func (c *Config) calls(bytes int) (warmup, timed int) {
 // Names is the operations that can be measured.
 func Names() []string {
 	var all []string
-	for i := range operations {
-		all = append(all, operations[i].name)
+	for _, o := range slices.Concat(operations, oneSided) {
+		all = append(all, o.name)
 	}
 	return all
 }
 
 func operationOf(name string) *operation {
-	i := slices.IndexFunc(operations, func(o operation) bool { return o.name == name })
-	if i < 0 {
-		return nil
+	for _, table := range [][]operation{operations, oneSided} {
+		for i := range table {
+			if table[i].name == name {
+				return &table[i]
+			}
+		}
 	}
-	return &operations[i]
+	return nil
 }

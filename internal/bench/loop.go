@@ -178,6 +178,11 @@ func (k *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
 	if len(k.src) > 0 {
 		d.Fill(unsafe.Pointer(&k.src[0]), k.shape.src.n, k.c.Rank())
 	}
+	if k.op.open != nil { // nobody waits for the peer there
+		if err := coll.Barrier(ctx, k.c); err != nil {
+			return 0, err
+		}
+	}
 	if err := k.op.run(ctx, k.c, &k.args); err != nil {
 		return 0, err
 	}

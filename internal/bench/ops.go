@@ -22,6 +22,9 @@ type operation struct {
 	// shape is what a rank's buffers hold when the larger one of some rank has up to count elements.
 	shape func(who place, count int) shape
 	run   func(ctx context.Context, c *ubcoll.Comm, a *args) error
+
+	open     func(ctx context.Context, c *ubcoll.Comm, e *ends) error // of one-sided operations, instead of run
+	variants []string
 }
 
 // place is a rank in a job, and the root if there is one.

@@ -90,6 +90,9 @@ func (r *runner) run(ctx context.Context) (err error) {
 	r.clock = clockCost()
 	r.rep.ClockCost = float64(r.clock)
 	r.text.header(r.rep)
+	if r.op.open != nil {
+		return r.oneSided(ctx)
+	}
 	if err := r.buffers(ctx); err != nil {
 		return err
 	}

@@ -292,8 +292,7 @@ func (l *Link) meet(ctx context.Context, op string, remote *Remote) error {
 	return l.wait(&s, func() bool { return theirs.state.Load() != stateOpen })
 }
 
-// wait waits until ready, which is called often, says so. Of its errors, only the loss of a peer and what the
-// communicator broke of before are the communicator's end.
+// wait waits until ready, which is called often, says so.
 func (l *Link) wait(s *waiting, ready func() bool) error {
 	looks := looksPerPoll / 8
 	for {
@@ -302,7 +301,7 @@ func (l *Link) wait(s *waiting, ready func() bool) error {
 				return nil
 			}
 		}
-		if err := l.poll(s, ready()); err != nil {
+		if err := l.poll(s); err != nil {
 			if ready() {
 				return nil
 			}
@@ -312,25 +311,30 @@ func (l *Link) wait(s *waiting, ready func() bool) error {
 }
 
 // poll is a wait's housekeeping.
-//
-//go:noinline
-func (l *Link) poll(s *waiting, ready bool) error {
-	switch {
-	case ready:
-		return nil
-	case l.isClosed() || l.c.closing.Load():
-		return fmt.Errorf("closed while it waited: %w", fault.ErrClosed)
-	case l.theirs != nil && l.theirs.state.Load() == stateClosed:
-		return fmt.Errorf("rank %d has closed its end: %w", l.peer, fault.ErrClosed)
+func (l *Link) poll(s *waiting) error {
+	var theirs *atomic.Uint64
+	if l.theirs != nil {
+		theirs = &l.theirs.state
 	}
-	err := l.c.poll(s)
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, fault.ErrPeerLost):
-		l.c.fail(err)
+	return l.c.pollNoun(s, l, theirs)
+}
+
+// pollNoun is the housekeeping of a wait on n, of which the peer may have closed its part. Of its errors, only the loss
+// of a peer is the communicator's end. What broke a peer's communicator comes before what that has closed.
+func (c *Comm) pollNoun(s *waiting, n noun, theirs *atomic.Uint64) error {
+	if err := c.poll(s); err != nil {
+		if errors.Is(err, fault.ErrPeerLost) {
+			c.fail(err)
+		}
+		return err
 	}
-	return err
+	switch {
+	case n.use().isClosed() || c.closing.Load():
+		return fmt.Errorf("%s was closed during the wait: %w", n.name(), fault.ErrClosed)
+	case theirs != nil && theirs.Load() == stateClosed && c.peers[s.peer].area.lost.Load() == 0:
+		return fmt.Errorf("rank %d has closed its side of %s: %w", s.peer, n.name(), fault.ErrClosed)
+	}
+	return nil
 }
 
 // Begin begins a use of the link; End ends it.
@@ -399,7 +403,7 @@ func (l *Link) Wait(ctx context.Context) error {
 		if s.op == "" {
 			s = waiting{op: "wait", ctx: ctx, peer: l.peer, step: "signal", health: healthEvery}
 		}
-		if err := l.poll(&s, false); err != nil && !reached(w.Load(), next) {
+		if err := l.poll(&s); err != nil && !reached(w.Load(), next) {
 			return err
 		}
 	}

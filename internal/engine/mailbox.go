@@ -17,7 +17,8 @@ import (
 
 // The limits of a message's ways.
 const (
-	MailSlots   = 8   // messages to one peer that it has not taken yet
+	MailSlots   = 8 // messages to one peer that it has not taken yet
+	MailAnswers = 2 * MailSlots
 	InlineBytes = 112 // travel in a slot
 )
 
@@ -61,21 +62,23 @@ type Outbox struct {
 	Taken, Verdicts atomic.Uint64
 	_               [112]byte
 
-	// Where the receiver's buffers are, by slot: a sender may still look at one when the receiver is messages ahead.
-	Answers [MailSlots]Answer
-
-	Pulled atomic.Uint64 // pieces that the receiver begins with, or has taken out of the window
-	_      [120]byte
+	// As the receiver of large messages, by number: a sender may still look at one when the receiver has taken all that
+	// was sent and says where it wants what comes next.
+	Answers [MailAnswers]Answer
 }
 
-// Answer says where the receiver of message Seq wants it. Seq is written last.
+// Answer says where the receiver wants message Seq, often before that is sent.
 type Answer struct {
-	Seq  atomic.Uint64
-	Into mem.Location
+	Seq    atomic.Uint64 // written after what follows
+	Into   mem.Location
+	Type   uint64
+	Bytes  uint64        // that there is room for
+	Pulled atomic.Uint64 // pieces that the receiver begins with, or has taken out of the window
+	_      uint64
 }
 
 func init() {
-	if unsafe.Sizeof(Slot{}) != 128 || unsafe.Sizeof(Outbox{}) != (MailSlots+5)*128 {
+	if unsafe.Sizeof(Slot{}) != 128 || unsafe.Sizeof(Outbox{}) != MailSlots*128+MailAnswers*64+2*128 {
 		panic("engine: outbox layout")
 	}
 }
@@ -124,6 +127,7 @@ type Message struct {
 	Pieces   int
 	Next     int            // pieces done
 	Src, Dst unsafe.Pointer // of the transfer, as far as it is known
+	Offered  bool
 	Started  bool
 	Answered bool
 	Ending   bool

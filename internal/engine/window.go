@@ -337,20 +337,7 @@ func (w *Window) Wait(ctx context.Context, peer int) error {
 				return nil
 			}
 		}
-		var err error
-		switch {
-		case w.isClosed() || w.c.closing.Load():
-			err = fmt.Errorf("closed while it waited: %w", fault.ErrClosed)
-		case k.block.state.Load() == stateClosed:
-			err = fmt.Errorf("rank %d has closed its window: %w", peer, fault.ErrClosed)
-		default:
-			if e := w.c.poll(&s); e != nil {
-				err = e
-				if errors.Is(e, fault.ErrPeerLost) {
-					w.c.fail(e)
-				}
-			}
-		}
+		err := w.c.pollNoun(&s, w, &k.block.state)
 		if err != nil && !reached(k.signals.Load(), next) {
 			return w.c.aside(op, peer, err)
 		}

@@ -473,6 +473,26 @@ func channelOrder(ctx context.Context, c *ubcoll.Comm) error {
 			return fail(c, "channel %d has a signal more: %v", i, err)
 		}
 	}
+	// All that there is room for, and one more.
+	for _, ch := range chs {
+		if err := ch.Close(); err != nil {
+			return err
+		}
+	}
+	chs = nil
+	for {
+		ch, err := p2p.Connect(ctx, c, peer, r.reg)
+		if err != nil {
+			if err := refused(c, "a channel too many", err, ubcoll.ErrLimit); err != nil {
+				return err
+			}
+			break
+		}
+		chs = append(chs, ch)
+	}
+	if len(chs) != 512 {
+		return fail(c, "%d channels are the limit", len(chs))
+	}
 	for _, ch := range chs {
 		if err := ch.Close(); err != nil {
 			return err

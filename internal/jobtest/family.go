@@ -1,6 +1,7 @@
 package jobtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/p2p"
 )
 
 // sumOf reduces each rank's own number in c and compares.
@@ -25,7 +27,7 @@ func sumOf(ctx context.Context, c *ubcoll.Comm, mine, want int64) error {
 // Family splits and duplicates communicators, and uses them beside and after their parents.
 func Family(ctx context.Context, c *ubcoll.Comm) error {
 	for _, f := range []Suite{splitHalves, splitReversed, splitNone, nested, childOutlives, sharedMemory, beside,
-		familyMisuse, manyChildren} {
+		messages, familyMisuse, manyChildren} {
 		if err := f(ctx, c); err != nil {
 			return err
 		}
@@ -191,6 +193,36 @@ func beside(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	wg.Wait()
 	return errors.Join(append(errs, comms[1].Close(), comms[2].Close())...)
+}
+
+// messages sends around the ring of a communicator and of its reversed child, whose messages are apart.
+func messages(ctx context.Context, c *ubcoll.Comm) error {
+	if c.Size() == 1 {
+		return nil
+	}
+	d, err := c.Split(ctx, 0, -c.Rank())
+	if err != nil {
+		return err
+	}
+	for _, n := range []int{1, 1000, 300_000} {
+		var errs [2]error
+		var wg sync.WaitGroup
+		for i, x := range []*ubcoll.Comm{c, d} {
+			wg.Go(func() {
+				next, last := (x.Rank()+1)%x.Size(), (x.Rank()+x.Size()-1)%x.Size()
+				got := make([]byte, n)
+				_, errs[i] = p2p.SendRecv(ctx, x, next, ubcoll.Of(pattern(10*i+x.Rank(), n, n)), last, ubcoll.Of(got))
+				if errs[i] == nil && !bytes.Equal(got, pattern(10*i+last, n, n)) {
+					errs[i] = fail(x, "message of %d bytes from rank %d of communicator %d: wrong data", n, last, i)
+				}
+			})
+		}
+		wg.Wait()
+		if err := errors.Join(errs[:]...); err != nil {
+			return err
+		}
+	}
+	return errors.Join(coll.Barrier(ctx, d), d.Close())
 }
 
 func familyMisuse(ctx context.Context, c *ubcoll.Comm) error {

@@ -2,6 +2,7 @@ package jobtest
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -45,7 +46,7 @@ func TestOneSidedProcesses(t *testing.T) {
 	}
 }
 
-func TestOneSidedMPI(t *testing.T) {
+func TestMPIOneSided(t *testing.T) {
 	for _, n := range []int{2, 3, 4, 8} {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
 			out, err := mpiJob(t, n, oneSided...).CombinedOutput()
@@ -54,5 +55,19 @@ func TestOneSidedMPI(t *testing.T) {
 				require.Contains(t, string(out), fmt.Sprintf("ok %s: %d ranks", s, n))
 			}
 		})
+	}
+}
+
+// TestKillWait kills a random rank while all signal and wait.
+func TestKillWait(t *testing.T) {
+	rounds := 15
+	if testing.Short() || race.Enabled {
+		rounds = 3
+	}
+	seed := Seed()
+	t.Logf("TEST_SEED=%d", seed)
+	pick := rand.New(rand.NewPCG(seed, 1))
+	for range rounds {
+		killOne(t, "kill-wait", 2+pick.IntN(3), pick)
 	}
 }

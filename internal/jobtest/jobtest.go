@@ -37,6 +37,7 @@ var Suites = map[string]Suite{
 	"handles":      Handles,
 	"channels":     Channels,
 	"windows":      Windows,
+	"kill-wait":    KillWait,
 }
 
 // Names lists the suites.

@@ -40,3 +40,8 @@ func Claim(p unsafe.Pointer)
 //
 //go:noescape
 func Demote(p unsafe.Pointer, n int)
+
+// ClaimAll is Claim for n bytes.
+//
+//go:noescape
+func ClaimAll(p unsafe.Pointer, n int)

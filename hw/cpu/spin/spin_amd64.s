@@ -34,3 +34,20 @@ loop:
 
 done:
 	RET
+
+// func claimAll(p unsafe.Pointer, n int)
+TEXT ·ClaimAll(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), AX
+	MOVQ n+8(FP), CX
+	ADDQ AX, CX
+	ANDQ $~63, AX
+
+loop:
+	CMPQ AX, CX
+	JAE  done
+	BYTE $0x0F; BYTE $0x0D; BYTE $0x08 // PREFETCHW (AX)
+	ADDQ $64, AX
+	JMP  loop
+
+done:
+	RET

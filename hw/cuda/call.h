@@ -1,0 +1,28 @@
+// How the C files of this package call the driver.
+#include "driver.h"
+
+typedef struct {
+#define FIELD(name, params) int (*name) params;
+	UBC_CALLS(FIELD)
+#undef FIELD
+} ubc_driver;
+extern ubc_driver ubc;
+
+// Makes ctx current, and calls that a capture on another thread would forbid (an allocation, say) permitted: they would
+// fail, and end that capture, which may be the user's. Returns what ubc_leave needs to restore both.
+int ubc_enter(ubc_result *r, uintptr_t ctx);
+void ubc_leave(ubc_result *r, int mode);
+
+#define ENTER(ctx) \
+	ubc_result r = {0}; \
+	int mode = ubc_enter(&r, ctx)
+#define LEAVE() \
+	ubc_leave(&r, mode); \
+	return r
+
+// Calls the driver unless an earlier call of the function failed, and notes a failure.
+#define TRY(name, ...) \
+	do { \
+		if (!r.code && (r.code = ubc.name(__VA_ARGS__))) \
+			r.call = #name; \
+	} while (0)

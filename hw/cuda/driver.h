@@ -1,0 +1,284 @@
+// The part of NVIDIA's CUDA driver API that this package binds, declared here so that building needs no toolkit. The
+// calls are the documented exports of libcuda.so.1, by the names that carry their version, which the driver keeps.
+#ifndef UBC_CUDA_DRIVER_H
+#define UBC_CUDA_DRIVER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// CUmemLocation, CUmemAllocationProp, CUmemAccessDesc and CUipcMemHandle, field by field.
+typedef struct {
+	int type;
+	int id;
+} ubc_location;
+
+typedef struct {
+	int type;
+	int handle_types;
+	ubc_location location;
+	void *win32;
+	struct {
+		uint8_t compression;
+		uint8_t rdma;
+		uint16_t usage;
+		uint8_t reserved[4];
+	} flags;
+} ubc_prop;
+
+typedef struct {
+	ubc_location location;
+	int flags;
+} ubc_access;
+
+typedef struct {
+	char reserved[64];
+} ubc_ipc;
+
+#define UBC_AT(type, field, at) _Static_assert(offsetof(type, field) == (at), #type "." #field)
+#define UBC_SIZE(type, n) _Static_assert(sizeof(type) == (n), #type)
+UBC_SIZE(void *, 8);
+UBC_SIZE(ubc_location, 8);
+UBC_SIZE(ubc_prop, 32);
+UBC_SIZE(ubc_access, 12);
+UBC_SIZE(ubc_ipc, 64);
+UBC_AT(ubc_location, id, 4);
+UBC_AT(ubc_prop, handle_types, 4);
+UBC_AT(ubc_prop, location, 8);
+UBC_AT(ubc_prop, win32, 16);
+UBC_AT(ubc_prop, flags, 24);
+UBC_AT(ubc_prop, flags.rdma, 25);
+UBC_AT(ubc_prop, flags.usage, 26);
+UBC_AT(ubc_access, flags, 8);
+
+// Values of the API's enumerations. testdata/parity.c compares them, and the layouts, with a cuda.h.
+enum {
+	UBC_ATTR_SMS = 16,
+	UBC_ATTR_COPY_ENGINES = 40,
+	UBC_ATTR_MAJOR = 75,
+	UBC_ATTR_MINOR = 76,
+	UBC_ATTR_HOST_ATOMICS = 86,
+	UBC_ATTR_SHARED_OPTIN = 97,
+	UBC_ATTR_VMM = 102,
+	UBC_ATTR_POSIX_FD = 103,
+	UBC_ATTR_RDMA_VMM = 110,
+	UBC_ATTR_POOLS = 115,
+	UBC_ATTR_RDMA = 116,
+	UBC_ATTR_DMA_BUF = 124,
+	UBC_ATTR_FABRIC = 128,
+	UBC_ATTR_MULTICAST = 132,
+
+	UBC_PTR_MEMORY_TYPE = 2,
+	UBC_PTR_BUFFER_ID = 7,
+	UBC_PTR_MANAGED = 8,
+	UBC_PTR_DEVICE = 9,
+	UBC_PTR_LEGACY_IPC = 10,
+	UBC_PTR_RANGE_START = 11,
+	UBC_PTR_RANGE_SIZE = 12,
+	UBC_PTR_HANDLE_TYPES = 14,
+	UBC_PTR_RDMA = 15,
+	UBC_PTR_POOL = 17,
+
+	UBC_P2P_RANK = 1,
+	UBC_P2P_ACCESS = 2,
+	UBC_P2P_ATOMICS = 3,
+
+	UBC_MEMORY_HOST = 1,
+	UBC_MEMORY_DEVICE = 2,
+
+	UBC_PINNED = 1,
+	UBC_HANDLE_POSIX_FD = 1,
+	UBC_LOCATION_DEVICE = 1,
+	UBC_ACCESS_READ_WRITE = 3,
+	UBC_GRANULARITY_RECOMMENDED = 1,
+	UBC_IPC_LAZY_PEER = 1,
+	UBC_HOST_PORTABLE = 1,
+	UBC_HOST_DEVICE_MAP = 2,
+	UBC_STREAM_NON_BLOCKING = 1,
+	UBC_EVENT_DISABLE_TIMING = 2,
+	UBC_CAPTURE_RELAXED = 2,
+	UBC_CAPTURE_ACTIVE = 1,
+	UBC_CAPTURE_INVALIDATED = 2,
+	UBC_JIT_ERROR_LOG = 5,
+	UBC_JIT_ERROR_LOG_SIZE = 6,
+	UBC_FUNC_MAX_THREADS = 0,
+	UBC_FUNC_REGISTERS = 4,
+	UBC_FUNC_MAX_DYNAMIC_SHARED = 8,
+
+	UBC_NOT_READY = 600,
+	UBC_PEER_ALREADY_ENABLED = 704,
+	UBC_CAPTURE_BROKEN = 901,
+
+	UBC_CLOSED = -1, // ours: the Go object was closed
+};
+// Two words that cuLaunchKernel's last argument is made of.
+#define UBC_PARAM_END ((void *)0)
+#define UBC_PARAM_POINTER ((void *)1)
+#define UBC_PARAM_SIZE ((void *)2)
+
+// Every call: its name and parameters. Handles (CUcontext, CUstream, ...) and CUdeviceptr are uintptr_t here; all
+// return CUresult, an int. Nothing that makes a multicast object may be in this list.
+#define UBC_CALLS(X) \
+	X(cuInit, (unsigned flags)) \
+	X(cuDriverGetVersion, (int *version)) \
+	X(cuGetErrorName, (int code, const char **s)) \
+	X(cuGetErrorString, (int code, const char **s)) \
+	X(cuDeviceGetCount, (int *n)) \
+	X(cuDeviceGet, (int *device, int ordinal)) \
+	X(cuDeviceGetName, (char *name, int len, int device)) \
+	X(cuDeviceGetUuid_v2, (void *uuid, int device)) \
+	X(cuDeviceGetPCIBusId, (char *id, int len, int device)) \
+	X(cuDeviceTotalMem_v2, (size_t *n, int device)) \
+	X(cuDeviceGetAttribute, (int *value, int attribute, int device)) \
+	X(cuDeviceCanAccessPeer, (int *can, int device, int peer)) \
+	X(cuDeviceGetP2PAttribute, (int *value, int attribute, int from, int to)) \
+	X(cuDevicePrimaryCtxRetain, (uintptr_t *ctx, int device)) \
+	X(cuDevicePrimaryCtxRelease_v2, (int device)) \
+	X(cuCtxPushCurrent_v2, (uintptr_t ctx)) \
+	X(cuCtxPopCurrent_v2, (uintptr_t *ctx)) \
+	X(cuCtxEnablePeerAccess, (uintptr_t peer, unsigned flags)) \
+	X(cuThreadExchangeStreamCaptureMode, (int *mode)) \
+	X(cuMemGetInfo_v2, (size_t *available, size_t *total)) \
+	X(cuMemAlloc_v2, (uintptr_t *p, size_t n)) \
+	X(cuMemFree_v2, (uintptr_t p)) \
+	X(cuMemHostRegister_v2, (void *p, size_t n, unsigned flags)) \
+	X(cuMemHostGetDevicePointer_v2, (uintptr_t *d, void *p, unsigned flags)) \
+	X(cuMemHostUnregister, (void *p)) \
+	X(cuPointerGetAttributes, (unsigned n, const int *attributes, void **values, uintptr_t p)) \
+	X(cuIpcGetMemHandle, (ubc_ipc *h, uintptr_t p)) \
+	X(cuIpcOpenMemHandle_v2, (uintptr_t *p, ubc_ipc h, unsigned flags)) \
+	X(cuIpcCloseMemHandle, (uintptr_t p)) \
+	X(cuMemGetAllocationGranularity, (size_t *n, const ubc_prop *prop, int option)) \
+	X(cuMemCreate, (uint64_t *h, size_t n, const ubc_prop *prop, uint64_t flags)) \
+	X(cuMemRelease, (uint64_t h)) \
+	X(cuMemRetainAllocationHandle, (uint64_t *h, void *p)) \
+	X(cuMemExportToShareableHandle, (void *fd, uint64_t h, int type, uint64_t flags)) \
+	X(cuMemImportFromShareableHandle, (uint64_t *h, void *fd, int type)) \
+	X(cuMemAddressReserve, (uintptr_t *p, size_t n, size_t align, uintptr_t at, uint64_t flags)) \
+	X(cuMemAddressFree, (uintptr_t p, size_t n)) \
+	X(cuMemMap, (uintptr_t p, size_t n, size_t offset, uint64_t h, uint64_t flags)) \
+	X(cuMemUnmap, (uintptr_t p, size_t n)) \
+	X(cuMemSetAccess, (uintptr_t p, size_t n, const ubc_access *desc, size_t count)) \
+	X(cuMemcpyAsync, (uintptr_t dst, uintptr_t src, size_t n, uintptr_t stream)) \
+	X(cuMemcpyHtoDAsync_v2, (uintptr_t dst, const void *src, size_t n, uintptr_t stream)) \
+	X(cuMemcpyDtoHAsync_v2, (void *dst, uintptr_t src, size_t n, uintptr_t stream)) \
+	X(cuMemsetD8Async, (uintptr_t dst, unsigned char value, size_t n, uintptr_t stream)) \
+	X(cuStreamCreate, (uintptr_t *stream, unsigned flags)) \
+	X(cuStreamGetCtx, (uintptr_t stream, uintptr_t *ctx)) \
+	X(cuStreamDestroy_v2, (uintptr_t stream)) \
+	X(cuStreamQuery, (uintptr_t stream)) \
+	X(cuStreamSynchronize, (uintptr_t stream)) \
+	X(cuStreamWaitEvent, (uintptr_t stream, uintptr_t event, unsigned flags)) \
+	X(cuStreamBeginCapture_v2, (uintptr_t stream, int mode)) \
+	X(cuStreamEndCapture, (uintptr_t stream, uintptr_t *graph)) \
+	X(cuStreamGetCaptureInfo_v2, (uintptr_t stream, int *status, uint64_t *id, uintptr_t *graph, \
+		const uintptr_t **after, size_t *count)) \
+	X(cuEventCreate, (uintptr_t *event, unsigned flags)) \
+	X(cuEventDestroy_v2, (uintptr_t event)) \
+	X(cuEventRecord, (uintptr_t event, uintptr_t stream)) \
+	X(cuEventQuery, (uintptr_t event)) \
+	X(cuEventSynchronize, (uintptr_t event)) \
+	X(cuEventElapsedTime, (float *ms, uintptr_t from, uintptr_t to)) \
+	X(cuGraphInstantiateWithFlags, (uintptr_t *exec, uintptr_t graph, uint64_t flags)) \
+	X(cuGraphDestroy, (uintptr_t graph)) \
+	X(cuGraphLaunch, (uintptr_t exec, uintptr_t stream)) \
+	X(cuGraphExecDestroy, (uintptr_t exec)) \
+	X(cuModuleLoadDataEx, (uintptr_t *module, const void *image, unsigned n, int *options, void **values)) \
+	X(cuModuleGetFunction, (uintptr_t *function, uintptr_t module, const char *name)) \
+	X(cuModuleUnload, (uintptr_t module)) \
+	X(cuFuncGetAttribute, (int *value, int attribute, uintptr_t function)) \
+	X(cuFuncSetAttribute, (uintptr_t function, int attribute, int value)) \
+	X(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *n, uintptr_t function, int threads, size_t shared)) \
+	X(cuLaunchKernel, (uintptr_t function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, \
+		unsigned bz, unsigned shared, uintptr_t stream, void **params, void **extra))
+
+// What a call says: the driver's code and which of its calls it was, or two values.
+typedef struct {
+	int code;
+	const char *call;
+	uint64_t a, b;
+} ubc_result;
+
+// Loads the driver, once a process: false with the reason and, if a symbol is missing, which.
+int ubc_load(const char *path, char *why, size_t len, const char **missing);
+ubc_result ubc_init(void); // a: devices, b: version
+const char *ubc_error_name(int code);
+const char *ubc_error_string(int code);
+
+typedef struct {
+	char name[256], pci[32];
+	uint8_t uuid[16];
+	uint64_t memory;
+	int major, minor, sms, copy_engines, shared;
+	int vmm, posix_fd, fabric, multicast, rdma, rdma_vmm, dma_buf, host_atomics, pools;
+} ubc_device;
+ubc_result ubc_describe(int ordinal, ubc_device *d);
+
+typedef struct {
+	int access, atomics, rank;
+} ubc_link;
+ubc_result ubc_p2p(int from, int to, ubc_link *l);
+
+// Below, each function makes ctx current on its thread, calls the driver, and restores what was current.
+ubc_result ubc_retain(int ordinal); // a: context
+ubc_result ubc_release(int ordinal);
+ubc_result ubc_enable_peer(uintptr_t ctx, uintptr_t peer);
+
+typedef struct {
+	uint64_t type, device, id, managed, legacy_ipc, start, size, handle_types, rdma, pool;
+} ubc_memory;
+ubc_result ubc_inspect(uintptr_t p, ubc_memory *m); // needs no context
+
+ubc_result ubc_mem_info(uintptr_t ctx); // a: free, b: total
+ubc_result ubc_alloc(uintptr_t ctx, size_t n);
+ubc_result ubc_free(uintptr_t ctx, uintptr_t p);
+ubc_result ubc_host_register(uintptr_t ctx, void *p, size_t n);
+ubc_result ubc_host_unregister(uintptr_t ctx, void *p);
+ubc_result ubc_ipc_get(uintptr_t ctx, uintptr_t p, ubc_ipc *h);
+ubc_result ubc_ipc_open(uintptr_t ctx, const ubc_ipc *h);
+ubc_result ubc_ipc_close(uintptr_t ctx, uintptr_t p);
+
+ubc_result ubc_granularity(uintptr_t ctx, int device);
+ubc_result ubc_create(uintptr_t ctx, int device, int rdma, size_t n);
+ubc_result ubc_release_handle(uintptr_t ctx, uint64_t h);
+ubc_result ubc_retain_handle(uintptr_t ctx, uintptr_t p);
+ubc_result ubc_export(uintptr_t ctx, uint64_t h);
+ubc_result ubc_import(uintptr_t ctx, int fd);
+ubc_result ubc_reserve(uintptr_t ctx, size_t n);
+ubc_result ubc_unreserve(uintptr_t ctx, uintptr_t p, size_t n);
+ubc_result ubc_map(uintptr_t ctx, uintptr_t p, size_t n, uint64_t h);
+ubc_result ubc_unmap(uintptr_t ctx, uintptr_t p, size_t n);
+ubc_result ubc_set_access(uintptr_t ctx, uintptr_t p, size_t n, int device);
+
+ubc_result ubc_stream_create(uintptr_t ctx);
+ubc_result ubc_stream_check(uintptr_t ctx, uintptr_t s); // a: whether s belongs to ctx
+ubc_result ubc_stream_destroy(uintptr_t ctx, uintptr_t s);
+ubc_result ubc_stream_query(uintptr_t ctx, uintptr_t s); // a: done
+ubc_result ubc_stream_sync(uintptr_t ctx, uintptr_t s);
+ubc_result ubc_stream_wait(uintptr_t ctx, uintptr_t s, uintptr_t event);
+ubc_result ubc_copy(uintptr_t ctx, uintptr_t s, uintptr_t dst, uintptr_t src, size_t n);
+ubc_result ubc_fill(uintptr_t ctx, uintptr_t s, uintptr_t dst, int value, size_t n);
+ubc_result ubc_upload(uintptr_t ctx, uintptr_t s, uintptr_t dst, const void *src, size_t n);
+ubc_result ubc_download(uintptr_t ctx, uintptr_t s, void *dst, uintptr_t src, size_t n);
+
+ubc_result ubc_event_create(uintptr_t ctx, int timing);
+ubc_result ubc_event_destroy(uintptr_t ctx, uintptr_t e);
+ubc_result ubc_event_record(uintptr_t ctx, uintptr_t e, uintptr_t s);
+ubc_result ubc_event_query(uintptr_t ctx, uintptr_t e); // a: done
+ubc_result ubc_event_sync(uintptr_t ctx, uintptr_t e);
+ubc_result ubc_event_elapsed(uintptr_t ctx, uintptr_t from, uintptr_t to, float *ms);
+
+ubc_result ubc_capture_begin(uintptr_t ctx, uintptr_t s);
+ubc_result ubc_capture_end(uintptr_t ctx, uintptr_t s); // a: an executable graph
+ubc_result ubc_capture_info(uintptr_t ctx, uintptr_t s); // a: the capture's id, 0 for none
+ubc_result ubc_graph_launch(uintptr_t ctx, uintptr_t g, uintptr_t s);
+ubc_result ubc_graph_destroy(uintptr_t ctx, uintptr_t g);
+
+ubc_result ubc_module_load(uintptr_t ctx, const char *ptx, char *log, size_t len);
+ubc_result ubc_module_unload(uintptr_t ctx, uintptr_t m);
+ubc_result ubc_function(uintptr_t ctx, uintptr_t m, const char *name, int *threads, int *registers);
+ubc_result ubc_function_shared(uintptr_t ctx, uintptr_t f, int n);
+ubc_result ubc_occupancy(uintptr_t ctx, uintptr_t f, int threads, size_t shared);
+ubc_result ubc_launch(uintptr_t ctx, uintptr_t f, uintptr_t s, unsigned grid, unsigned block, unsigned shared,
+	const void *params, size_t n);
+
+#endif

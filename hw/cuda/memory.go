@@ -1,0 +1,210 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package cuda
+
+// #include "driver.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Inspect says what the driver knows about the memory at a. An address of memory that it does not know is no error but
+// of the Unknown kind.
+func Inspect(a Addr) (Memory, error) {
+	if s := driver(); s.err != nil {
+		return Memory{}, s.err
+	}
+	var m C.ubc_memory
+	if err := check(C.ubc_inspect(C.uintptr_t(a), &m)); err != nil {
+		return Memory{}, fmt.Errorf("memory at %#x: %w", uintptr(a), err)
+	}
+	x := Memory{Base: Addr(m.start), Size: int(m.size), ID: uint64(m.id), LegacyIPC: m.legacy_ipc != 0,
+		PosixFD: m.handle_types&C.UBC_HANDLE_POSIX_FD != 0, Pool: m.pool != 0, DirectRDMA: m.rdma != 0}
+	switch {
+	case m._type == 0:
+		return Memory{}, nil
+	case m.managed != 0:
+		x.Kind = Managed
+	case m._type == C.UBC_MEMORY_HOST:
+		x.Kind = HostSide
+	case m._type == C.UBC_MEMORY_DEVICE:
+		x.Kind = OnDevice
+	}
+	if i := int32(m.device); i >= 0 { // managed memory may have none
+		x.Device = hw.CUDA(int(i))
+	}
+	return x, nil
+}
+
+// Available is how much of the device's memory is free, and how much there is.
+func (c *Context) Available() (free, total int, err error) {
+	r := C.ubc_mem_info(C.uintptr_t(c.h))
+	return int(r.a), int(r.b), check(r)
+}
+
+// Alloc allocates n bytes of device memory, which the caller owns until Free.
+func (c *Context) Alloc(n int) (Addr, error) {
+	if err := size("device memory", n); err != nil {
+		return 0, err
+	}
+	r := C.ubc_alloc(C.uintptr_t(c.h), C.size_t(n))
+	if err := check(r); err != nil {
+		return 0, fmt.Errorf("%d bytes on %v: %w", n, c.device, err)
+	}
+	return Addr(r.a), nil
+}
+
+// Free frees what Alloc allocated. It waits for work that is queued on the device.
+func (c *Context) Free(a Addr) error { return c.at(a, C.ubc_free(C.uintptr_t(c.h), C.uintptr_t(a))) }
+
+// at names the address that a call failed for.
+func (c *Context) at(a Addr, r C.ubc_result) error {
+	if err := check(r); err != nil {
+		return fmt.Errorf("memory at %#x on %v: %w", uintptr(a), c.device, err)
+	}
+	return nil
+}
+
+// HostRegister page-locks n bytes of host memory for all contexts, and is their address on the device. The memory must be
+// off the Go heap, and stay mapped until HostUnregister.
+func (c *Context) HostRegister(p unsafe.Pointer, n int) (Addr, error) {
+	if err := size("host memory", n); err != nil {
+		return 0, err
+	}
+	r := C.ubc_host_register(C.uintptr_t(c.h), p, C.size_t(n))
+	if err := check(r); err != nil {
+		return 0, fmt.Errorf("%d bytes of host memory: %w", n, err)
+	}
+	return Addr(r.a), nil
+}
+
+// HostUnregister undoes HostRegister, by the same address.
+func (c *Context) HostUnregister(p unsafe.Pointer) error {
+	return check(C.ubc_host_unregister(C.uintptr_t(c.h), p))
+}
+
+// IPCHandle exports the whole allocation around a, which Alloc or the runtime's cudaMalloc made. Memory whose LegacyIPC
+// is false is refused.
+func (c *Context) IPCHandle(a Addr) (IPCHandle, error) {
+	var h C.ubc_ipc
+	if err := c.at(a, C.ubc_ipc_get(C.uintptr_t(c.h), C.uintptr_t(a), &h)); err != nil {
+		return IPCHandle{}, err
+	}
+	return *(*IPCHandle)(unsafe.Pointer(&h)), nil
+}
+
+// OpenIPC maps another process's allocation, from its base, until CloseIPC, and enables peer access to its device. The
+// exporter itself cannot open its handle. The owner must not free the memory before every CloseIPC.
+func (c *Context) OpenIPC(h IPCHandle) (Addr, error) {
+	r := C.ubc_ipc_open(C.uintptr_t(c.h), (*C.ubc_ipc)(unsafe.Pointer(&h)))
+	if err := check(r); err != nil {
+		return 0, fmt.Errorf("a peer's memory for %v: %w", c.device, err)
+	}
+	return Addr(r.a), nil
+}
+
+// CloseIPC undoes OpenIPC.
+func (c *Context) CloseIPC(a Addr) error {
+	return c.at(a, C.ubc_ipc_close(C.uintptr_t(c.h), C.uintptr_t(a)))
+}
+
+// Granularity is what the sizes of Create and Reserve must be multiples of, for the device to be fast.
+func (c *Context) Granularity() (int, error) {
+	r := C.ubc_granularity(C.uintptr_t(c.h), C.int(c.device.Index()))
+	return int(r.a), check(r)
+}
+
+// Create makes n bytes of device memory that can be exported, and reached by network cards where the device has that.
+func (c *Context) Create(n int) (Allocation, error) {
+	if err := size("device memory", n); err != nil {
+		return 0, err
+	}
+	var rdma C.int
+	if c.rdma {
+		rdma = 1
+	}
+	r := C.ubc_create(C.uintptr_t(c.h), C.int(c.device.Index()), rdma, C.size_t(n))
+	if err := check(r); err != nil {
+		return 0, fmt.Errorf("%d bytes on %v: %w", n, c.device, err)
+	}
+	return Allocation(r.a), nil
+}
+
+// Release gives the reference back.
+func (c *Context) Release(m Allocation) error {
+	return check(C.ubc_release_handle(C.uintptr_t(c.h), C.uint64_t(m)))
+}
+
+// Retain takes another reference of what is mapped at a, whoever mapped it. Memory that was not made by Create or the
+// driver's call for it is refused.
+func (c *Context) Retain(a Addr) (Allocation, error) {
+	r := C.ubc_retain_handle(C.uintptr_t(c.h), C.uintptr_t(a))
+	return Allocation(r.a), c.at(a, r)
+}
+
+// Export makes a file descriptor, closed on exec, that other processes can Import. The caller closes it; it keeps the
+// memory until then.
+func (c *Context) Export(m Allocation) (fd int, err error) {
+	r := C.ubc_export(C.uintptr_t(c.h), C.uint64_t(m))
+	if err := check(r); err != nil {
+		return -1, err
+	}
+	return int(C.int(r.a)), nil
+}
+
+// Import makes an Allocation of a descriptor that Export made, here or in another process. The descriptor stays the
+// caller's, and may be closed at once.
+func (c *Context) Import(fd int) (Allocation, error) {
+	if fd < 0 {
+		return 0, fmt.Errorf("import of descriptor %d: %w", fd, fault.ErrArgument)
+	}
+	r := C.ubc_import(C.uintptr_t(c.h), C.int(fd))
+	if err := check(r); err != nil {
+		return 0, fmt.Errorf("import of descriptor %d: %w", fd, err)
+	}
+	return Allocation(r.a), nil
+}
+
+// Reserve takes n bytes of addresses, with nothing behind them, until Unreserve.
+func (c *Context) Reserve(n int) (Addr, error) {
+	if err := size("addresses", n); err != nil {
+		return 0, err
+	}
+	r := C.ubc_reserve(C.uintptr_t(c.h), C.size_t(n))
+	if err := check(r); err != nil {
+		return 0, fmt.Errorf("addresses for %d bytes: %w", n, err)
+	}
+	return Addr(r.a), nil
+}
+
+// Unreserve gives addresses of Reserve back, all n of them, once nothing is mapped there.
+func (c *Context) Unreserve(a Addr, n int) error {
+	return c.at(a, C.ubc_unreserve(C.uintptr_t(c.h), C.uintptr_t(a), C.size_t(n)))
+}
+
+// Map puts m, of n bytes, at a, which Reserve gave. No device can reach it before Access.
+func (c *Context) Map(a Addr, n int, m Allocation) error {
+	return c.at(a, C.ubc_map(C.uintptr_t(c.h), C.uintptr_t(a), C.size_t(n), C.uint64_t(m)))
+}
+
+// Unmap undoes Map. It does not wait for work that is queued.
+func (c *Context) Unmap(a Addr, n int) error {
+	return c.at(a, C.ubc_unmap(C.uintptr_t(c.h), C.uintptr_t(a), C.size_t(n)))
+}
+
+// Access lets d, the context's device or another that P2P has access for, read and write the n bytes mapped at a.
+func (c *Context) Access(a Addr, n int, d hw.Device) error {
+	i, err := ordinal(d)
+	if err != nil {
+		return err
+	}
+	if err := check(C.ubc_set_access(C.uintptr_t(c.h), C.uintptr_t(a), C.size_t(n), i)); err != nil {
+		return fmt.Errorf("access of %v to memory at %#x: %w", d, uintptr(a), err)
+	}
+	return nil
+}

@@ -1,0 +1,102 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package cuda
+
+/*
+#include <stdlib.h>
+#include "driver.h"
+#cgo noescape ubc_launch
+#cgo nocallback ubc_launch
+*/
+import "C"
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// LoadModule assembles PTX text for the context's device, which takes the driver's time and is cached by it on disk. The
+// caller closes the module. The error has the assembler's words.
+func (c *Context) LoadModule(ptx string) (*Module, error) {
+	text := C.CString(ptx)
+	defer C.free(unsafe.Pointer(text))
+	var log [4096]C.char
+	r := C.ubc_module_load(C.uintptr_t(c.h), text, &log[0], C.size_t(len(log)-1))
+	if r.code != 0 {
+		e := failed(r)
+		e.Log = strings.TrimSpace(C.GoString(&log[0]))
+		return nil, fmt.Errorf("a module for %v: %w", c.device, e)
+	}
+	return &Module{c.h, uintptr(r.a)}, nil
+}
+
+// Close unloads the module, whose kernels must not be running.
+func (m *Module) Close() error {
+	ctx := m.ctx
+	m.ctx = 0
+	if ctx == 0 {
+		return nil
+	}
+	return check(C.ubc_module_unload(C.uintptr_t(ctx), C.uintptr_t(m.h)))
+}
+
+// Function finds a kernel by its name and loads it, so that its first launch waits for nothing.
+func (m *Module) Function(name string) (*Function, error) {
+	text := C.CString(name)
+	defer C.free(unsafe.Pointer(text))
+	var threads, registers C.int
+	r := C.ubc_function(C.uintptr_t(m.ctx), C.uintptr_t(m.h), text, &threads, &registers)
+	if err := check(r); err != nil {
+		return nil, fmt.Errorf("kernel %q: %w", name, err)
+	}
+	return &Function{m, uintptr(r.a), name, int(threads), int(registers)}, nil
+}
+
+// AllowShared lets launches ask for up to n bytes of dynamic shared memory, where 48 KiB is the limit without.
+func (f *Function) AllowShared(n int) error {
+	if n < 0 || n > math.MaxInt32 {
+		return fmt.Errorf("kernel %q: %d bytes of shared memory: %w", f.name, n, fault.ErrArgument)
+	}
+	return f.check(C.ubc_function_shared(C.uintptr_t(f.module.ctx), C.uintptr_t(f.h), C.int(n)))
+}
+
+// Resident is how many blocks of l's shape fit on one multiprocessor at once. Blocks that wait for each other must not
+// be more than that times the multiprocessors.
+func (f *Function) Resident(l Launch) (int, error) {
+	if err := f.shape(l); err != nil {
+		return 0, err
+	}
+	r := C.ubc_occupancy(C.uintptr_t(f.module.ctx), C.uintptr_t(f.h), C.int(l.Block), C.size_t(l.Shared))
+	return int(r.a), f.check(r)
+}
+
+// Launch queues the kernel on s, a stream of its device. params is a struct of plain words with the kernel's parameters
+// in order, each at its natural alignment, as Go and PTX both lay them out; the driver has copied it when Launch returns.
+func (f *Function) Launch(s *Stream, l Launch, params []byte) error {
+	if err := f.shape(l); err != nil {
+		return err
+	}
+	return f.check(C.ubc_launch(C.uintptr_t(both(f.module.ctx, s.ctx)), C.uintptr_t(f.h), C.uintptr_t(s.h), C.uint(l.Grid),
+		C.uint(l.Block), C.uint(l.Shared), unsafe.Pointer(unsafe.SliceData(params)), C.size_t(len(params))))
+}
+
+// shape refuses numbers that C would cut off; the driver refuses the rest.
+func (f *Function) shape(l Launch) error {
+	for _, n := range []int{l.Grid, l.Block, l.Shared} {
+		if n < 0 || n > math.MaxInt32 {
+			return fmt.Errorf("kernel %q: launch %+v: %w", f.name, l, fault.ErrArgument)
+		}
+	}
+	return nil
+}
+
+func (f *Function) check(r C.ubc_result) error {
+	if err := check(r); err != nil {
+		return fmt.Errorf("kernel %q: %w", f.name, err)
+	}
+	return nil
+}

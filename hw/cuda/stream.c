@@ -1,0 +1,210 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+#include "call.h"
+
+// "Not ready" is an answer, not an error.
+static void answer(ubc_result *r) {
+	r->a = r->code == 0;
+	if (r->code == UBC_NOT_READY)
+		r->code = 0;
+}
+
+ubc_result ubc_stream_create(uintptr_t ctx) {
+	ENTER(ctx);
+	uintptr_t s = 0;
+	TRY(cuStreamCreate, &s, UBC_STREAM_NON_BLOCKING);
+	r.a = s;
+	LEAVE();
+}
+
+ubc_result ubc_stream_check(uintptr_t ctx, uintptr_t s) {
+	ENTER(ctx);
+	uintptr_t owner = 0;
+	TRY(cuStreamGetCtx, s, &owner);
+	r.a = owner == ctx;
+	LEAVE();
+}
+
+ubc_result ubc_stream_destroy(uintptr_t ctx, uintptr_t s) {
+	ENTER(ctx);
+	TRY(cuStreamDestroy_v2, s);
+	LEAVE();
+}
+
+ubc_result ubc_stream_query(uintptr_t ctx, uintptr_t s) {
+	ENTER(ctx);
+	TRY(cuStreamQuery, s);
+	answer(&r);
+	LEAVE();
+}
+
+ubc_result ubc_stream_sync(uintptr_t ctx, uintptr_t s) {
+	ENTER(ctx);
+	TRY(cuStreamSynchronize, s);
+	LEAVE();
+}
+
+ubc_result ubc_stream_wait(uintptr_t ctx, uintptr_t s, uintptr_t event) {
+	ENTER(ctx);
+	TRY(cuStreamWaitEvent, s, event, 0);
+	LEAVE();
+}
+
+ubc_result ubc_copy(uintptr_t ctx, uintptr_t s, uintptr_t dst, uintptr_t src, size_t n) {
+	ENTER(ctx);
+	TRY(cuMemcpyAsync, dst, src, n, s);
+	LEAVE();
+}
+
+ubc_result ubc_fill(uintptr_t ctx, uintptr_t s, uintptr_t dst, int value, size_t n) {
+	ENTER(ctx);
+	TRY(cuMemsetD8Async, dst, value, n, s);
+	LEAVE();
+}
+
+// These wait, since the host memory may be of the Go heap, which is held in place for the length of a call only.
+ubc_result ubc_upload(uintptr_t ctx, uintptr_t s, uintptr_t dst, const void *src, size_t n) {
+	ENTER(ctx);
+	TRY(cuMemcpyHtoDAsync_v2, dst, src, n, s);
+	TRY(cuStreamSynchronize, s);
+	LEAVE();
+}
+
+ubc_result ubc_download(uintptr_t ctx, uintptr_t s, void *dst, uintptr_t src, size_t n) {
+	ENTER(ctx);
+	TRY(cuMemcpyDtoHAsync_v2, dst, src, n, s);
+	TRY(cuStreamSynchronize, s);
+	LEAVE();
+}
+
+ubc_result ubc_event_create(uintptr_t ctx, int timing) {
+	ENTER(ctx);
+	uintptr_t e = 0;
+	TRY(cuEventCreate, &e, timing ? 0 : UBC_EVENT_DISABLE_TIMING);
+	r.a = e;
+	LEAVE();
+}
+
+ubc_result ubc_event_destroy(uintptr_t ctx, uintptr_t e) {
+	ENTER(ctx);
+	TRY(cuEventDestroy_v2, e);
+	LEAVE();
+}
+
+ubc_result ubc_event_record(uintptr_t ctx, uintptr_t e, uintptr_t s) {
+	ENTER(ctx);
+	TRY(cuEventRecord, e, s);
+	LEAVE();
+}
+
+ubc_result ubc_event_query(uintptr_t ctx, uintptr_t e) {
+	ENTER(ctx);
+	TRY(cuEventQuery, e);
+	answer(&r);
+	LEAVE();
+}
+
+ubc_result ubc_event_sync(uintptr_t ctx, uintptr_t e) {
+	ENTER(ctx);
+	TRY(cuEventSynchronize, e);
+	LEAVE();
+}
+
+ubc_result ubc_event_elapsed(uintptr_t ctx, uintptr_t from, uintptr_t to, float *ms) {
+	ENTER(ctx);
+	TRY(cuEventElapsedTime, ms, from, to);
+	LEAVE();
+}
+
+// A goroutine may end a capture on another thread than it began it on, which only relaxed captures allow.
+ubc_result ubc_capture_begin(uintptr_t ctx, uintptr_t s) {
+	ENTER(ctx);
+	TRY(cuStreamBeginCapture_v2, s, UBC_CAPTURE_RELAXED);
+	LEAVE();
+}
+
+ubc_result ubc_capture_end(uintptr_t ctx, uintptr_t s) {
+	ENTER(ctx);
+	uintptr_t graph = 0, exec = 0;
+	TRY(cuStreamEndCapture, s, &graph);
+	TRY(cuGraphInstantiateWithFlags, &exec, graph, 0);
+	if (graph)
+		ubc.cuGraphDestroy(graph);
+	r.a = exec;
+	LEAVE();
+}
+
+ubc_result ubc_capture_info(uintptr_t ctx, uintptr_t s) {
+	ENTER(ctx);
+	int status = 0;
+	uint64_t id = 0;
+	TRY(cuStreamGetCaptureInfo_v2, s, &status, &id, 0, 0, 0);
+	if (!r.code && status == UBC_CAPTURE_INVALIDATED) {
+		r.code = UBC_CAPTURE_BROKEN;
+		r.call = "cuStreamGetCaptureInfo_v2";
+	}
+	r.a = status == UBC_CAPTURE_ACTIVE ? id : 0;
+	LEAVE();
+}
+
+ubc_result ubc_graph_launch(uintptr_t ctx, uintptr_t g, uintptr_t s) {
+	ENTER(ctx);
+	TRY(cuGraphLaunch, g, s);
+	LEAVE();
+}
+
+ubc_result ubc_graph_destroy(uintptr_t ctx, uintptr_t g) {
+	ENTER(ctx);
+	TRY(cuGraphExecDestroy, g);
+	LEAVE();
+}
+
+ubc_result ubc_module_load(uintptr_t ctx, const char *ptx, char *log, size_t len) {
+	ENTER(ctx);
+	uintptr_t m = 0;
+	int options[] = {UBC_JIT_ERROR_LOG, UBC_JIT_ERROR_LOG_SIZE};
+	void *values[] = {log, (void *)(uintptr_t)len};
+	TRY(cuModuleLoadDataEx, &m, ptx, 2, options, values);
+	r.a = m;
+	LEAVE();
+}
+
+ubc_result ubc_module_unload(uintptr_t ctx, uintptr_t m) {
+	ENTER(ctx);
+	TRY(cuModuleUnload, m);
+	LEAVE();
+}
+
+// Asking for an attribute also loads a function that the driver would load lazily, at its first launch, and would wait
+// for running kernels to do so: for ever, if those wait for this one.
+ubc_result ubc_function(uintptr_t ctx, uintptr_t m, const char *name, int *threads, int *registers) {
+	ENTER(ctx);
+	uintptr_t f = 0;
+	TRY(cuModuleGetFunction, &f, m, name);
+	TRY(cuFuncGetAttribute, threads, UBC_FUNC_MAX_THREADS, f);
+	TRY(cuFuncGetAttribute, registers, UBC_FUNC_REGISTERS, f);
+	r.a = f;
+	LEAVE();
+}
+
+ubc_result ubc_function_shared(uintptr_t ctx, uintptr_t f, int n) {
+	ENTER(ctx);
+	TRY(cuFuncSetAttribute, f, UBC_FUNC_MAX_DYNAMIC_SHARED, n);
+	LEAVE();
+}
+
+ubc_result ubc_occupancy(uintptr_t ctx, uintptr_t f, int threads, size_t shared) {
+	ENTER(ctx);
+	int n = 0;
+	TRY(cuOccupancyMaxActiveBlocksPerMultiprocessor, &n, f, threads, shared);
+	r.a = n;
+	LEAVE();
+}
+
+ubc_result ubc_launch(uintptr_t ctx, uintptr_t f, uintptr_t s, unsigned grid, unsigned block, unsigned shared,
+	const void *params, size_t n) {
+	ENTER(ctx);
+	void *extra[] = {UBC_PARAM_POINTER, (void *)params, UBC_PARAM_SIZE, &n, UBC_PARAM_END};
+	TRY(cuLaunchKernel, f, grid, 1, 1, block, 1, 1, shared, s, 0, extra);
+	LEAVE();
+}

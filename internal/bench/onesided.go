@@ -1,0 +1,166 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+// oneSided are the operations by which one rank reads or writes another's memory, in pairs of ranks (0 and 1, 2 and 3)
+// and both ways at once. They have several variants, which the table names in place of a reduction, and one region of
+// memory a rank: the source, the destination, and twice the packets of a call, since a rank may begin the next call
+// before its peer has taken the packets of this one.
+var oneSided = []operation{
+	{name: "channel", apart: true, trips: 1, bus: once, shape: pairs, open: openChannel,
+		variants: []string{"put", "get", "packet"}},
+	{name: "window", apart: true, trips: 1, bus: once, shape: pairs, open: openWindow, variants: []string{"put", "get"}},
+}
+
+const regionParts = 6
+
+// ends is what a rank has for the one-sided operations of a run.
+type ends struct {
+	buf  *ubcoll.Buffer[byte]
+	max  int // bytes of a part
+	run  func(ctx context.Context, variant string, n int) error
+	done func() error
+}
+
+func (e *ends) part(i, n int) []byte { return e.buf.Slice()[i*e.max:][:n] }
+
+// openEnds makes the region and what op opens over it.
+func (r *runner) openEnds(ctx context.Context) (*ends, error) {
+	const line = 64
+	e := &ends{max: (r.cfg.MaxBytes + line) &^ (line - 1)}
+	start := time.Now()
+	var err error
+	if e.buf, err = ubcoll.Alloc[byte](r.c, ubcoll.Host, regionParts*e.max); err != nil {
+		return nil, err
+	}
+	allocated := time.Since(start)
+	start = time.Now()
+	if err := r.op.open(ctx, r.c, e); err != nil {
+		return nil, errors.Join(err, e.buf.Free())
+	}
+	r.rep.Setup = &Setup{Bytes: regionParts * e.max, Alloc: float64(allocated) / 1e3,
+		Register: float64(time.Since(start)) / 1e3}
+	return e, nil
+}
+
+func openChannel(ctx context.Context, c *ubcoll.Comm, e *ends) error {
+	reg, err := c.RegisterBuffer(e.buf.Vec())
+	if err != nil {
+		return err
+	}
+	peer := c.Rank() ^ 1
+	if peer >= c.Size() {
+		e.run, e.done = func(context.Context, string, int) error { return nil }, reg.Close
+		return nil
+	}
+	ch, err := p2p.Connect(ctx, c, peer, reg)
+	if err != nil {
+		return errors.Join(err, reg.Close())
+	}
+	e.done = func() error { return errors.Join(ch.Close(), reg.Close()) }
+	turn := 0
+	e.run = func(ctx context.Context, variant string, n int) error {
+		switch variant {
+		case "put":
+			if err := ch.PutWithSignal(ctx, e.max, 0, n); err != nil {
+				return err
+			}
+			return ch.Wait(ctx)
+		case "get":
+			if err := ch.Get(ctx, e.max, 0, n); err != nil {
+				return err
+			}
+			// The peer rewrites its source after the call.
+			if err := ch.Signal(ctx); err != nil {
+				return err
+			}
+			return ch.Wait(ctx)
+		}
+		turn ^= 1
+		at := (2 + 2*turn) * e.max
+		if err := ch.PutPackets(ctx, at, 0, n, p2p.Packet16); err != nil {
+			return err
+		}
+		return ch.GetPackets(ctx, e.max, at, n, p2p.Packet16)
+	}
+	return nil
+}
+
+func openWindow(ctx context.Context, c *ubcoll.Comm, e *ends) error {
+	w, err := c.RegisterWindow(ctx, e.buf.Vec(), ubcoll.WindowCollSymmetric)
+	if err != nil {
+		return err
+	}
+	e.done = w.Close
+	peer := c.Rank() ^ 1
+	e.run = func(ctx context.Context, variant string, n int) error {
+		if peer >= c.Size() {
+			return nil
+		}
+		var err error
+		if variant == "put" {
+			err = w.Put(ctx, peer, e.max, e.buf.Vec().Slice(0, n))
+		} else {
+			err = w.Get(ctx, e.buf.Vec().Slice(e.max, e.max+n), peer, 0)
+		}
+		if err != nil {
+			return err
+		}
+		if err := w.Signal(ctx, peer); err != nil {
+			return err
+		}
+		return w.Wait(ctx, peer)
+	}
+	return nil
+}
+
+// oneSided measures every variant on every size.
+func (r *runner) oneSided(ctx context.Context) (err error) {
+	if r.cfg.Buffers != Registered {
+		return fmt.Errorf("%s moves registered memory only (-R 1): %w", r.op.name, ubcoll.ErrArgument)
+	}
+	e, err := r.openEnds(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.done(), e.buf.Free()) }()
+	r.text.columns()
+	for cycle := 0; r.cfg.Cycles == 0 || cycle < r.cfg.Cycles; cycle++ {
+		for _, variant := range r.op.variants {
+			for _, n := range r.cfg.sizes() {
+				r.text.heartbeat("%s: %s of %d bytes, %v", r.op.name, variant, n, time.Since(r.rep.Start).Round(time.Second))
+				if err := r.oneSidedRow(ctx, e, variant, n); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	r.finish()
+	return nil
+}
+
+func (r *runner) oneSidedRow(ctx context.Context, e *ends, variant string, n int) error {
+	op := *r.op
+	op.run = func(ctx context.Context, _ *ubcoll.Comm, _ *args) error { return e.run(ctx, variant, n) }
+	s := op.shape(place{r.c.Size(), r.c.Rank(), -1}, n)
+	k := &task{c: r.c, op: &op, shape: s, times: r.cfg.Aggregate, data: dataOf(dtype.Uint8, ubcoll.Sum, r.c.Size()),
+		src: e.part(0, s.src.n), dst: e.part(1, s.dst.n)}
+	row := Row{Size: n, Count: n, Type: dtype.Uint8.String(), Reduction: variant, Root: -1}
+	var err error
+	if row.Out, err = r.result(ctx, k, n); err != nil {
+		return err
+	}
+	row.Out.Algorithm, row.Out.Source, row.Out.Destination = r.op.name+" "+variant, "direct", "direct"
+	r.rep.Results = append(r.rep.Results, row)
+	r.text.row(&row)
+	return nil
+}

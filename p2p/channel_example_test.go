@@ -1,0 +1,44 @@
+package p2p_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+// Two ranks write into each other's memory.
+func ExampleConnect() {
+	err := ubcoll.Local(context.Background(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		b, err := ubcoll.Alloc[byte](c, ubcoll.Host, 128)
+		if err != nil {
+			return err
+		}
+		r, err := c.RegisterBuffer(b.Vec())
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		ch, err := p2p.Connect(ctx, c, 1-c.Rank(), r)
+		if err != nil {
+			return err
+		}
+		defer ch.Close()
+		n := copy(b.Slice(), fmt.Sprintf("hello from rank %d", c.Rank()))
+		if err := ch.PutWithSignal(ctx, 64, 0, n); err != nil { // to the second half there
+			return err
+		}
+		if err := ch.Wait(ctx); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			fmt.Printf("%s\n", b.Slice()[64:64+n])
+		}
+		return nil
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output: hello from rank 1
+}

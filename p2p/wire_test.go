@@ -1,0 +1,43 @@
+package p2p_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+// TestPieces: pieces cover a message exactly, and fit where they go.
+func TestPieces(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 1<<24).Draw(t, "bytes")
+		direct := rapid.Bool().Draw(t, "direct")
+		size, number := p2p.Pieces(n, direct)
+		require.Greater(t, size, 0)
+		require.GreaterOrEqual(t, size*number, n)
+		require.Less(t, size*(number-1), n)
+		if !direct {
+			require.LessOrEqual(t, size, p2p.WindowPiece)
+		}
+	})
+	_, number := p2p.Pieces(p2p.MaxBytes, false)
+	require.Less(t, number, 1<<24, "the number of pieces fits into its word")
+}
+
+// TestWords: what another message has left counts as nothing, also where the numbers wrap around.
+func TestWords(t *testing.T) {
+	for _, k := range []struct {
+		name       string
+		seq, other uint64
+	}{{"first", 1, 0}, {"next", 5, 6}, {"wrapped", 1 << 40, 1<<40 - 1}, {"largest", 1<<64 - 1, 1<<64 - 2}} {
+		t.Run(k.name, func(t *testing.T) {
+			w := p2p.Word(k.seq, 77)
+			require.Equal(t, 77, p2p.Count(w, k.seq))
+			require.True(t, p2p.Of(w, k.seq))
+			require.Zero(t, p2p.Count(w, k.other))
+			require.False(t, p2p.Of(w, k.other))
+		})
+	}
+}
