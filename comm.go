@@ -151,8 +151,8 @@ type OpInfo = engine.OpInfo
 // Comm.Stats.
 type Stats = engine.Stats
 
-// LastOp says how this communicator's last collective went: which algorithm, and for each buffer whether peers reached
-// it directly or why it was copied. Local.
+// LastOp says how this communicator's last collective or message of package p2p went, small messages that were received
+// excepted: which algorithm, and for each buffer whether peers reached it directly or why it was copied. Local.
 func (c *Comm) LastOp() OpInfo { return c.v.LastOp() }
 
 // Stats is what this communicator and its rank's registration cache and memory have done so far. Local; it takes the
@@ -174,16 +174,17 @@ func (c *Comm) Engine() *engine.View { return &c.v }
 // capture. Source: NCCL's ncclGroupStart and ncclGroupEnd.
 func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 	b := &batch{}
-	if err := calls(c.Recording(b)); err != nil {
+	err := calls(c.Recording(b))
+	b.done = true
+	if err != nil {
 		// The peers wait for the group: they are told.
 		refused := engine.Work{Kind: engine.KindBarrier, Err: err}
 		if len(b.works) > 0 {
 			refused.Kind = b.works[0].Kind
 		}
-		return c.v.SubmitAll(ctx, []engine.Work{refused})
+		return c.v.SubmitAll(ctx, []engine.Work{refused}, nil)
 	}
-	b.done = true
-	return c.v.SubmitAll(ctx, b.works)
+	return c.v.SubmitAll(ctx, b.works, nil)
 }
 
 // Recording is for the packages of this module: a view of c whose collectives r takes.

@@ -62,7 +62,13 @@ func mainJob(ctx context.Context, o Options, run func(context.Context, *Comm) er
 		}
 		return 0
 	}
-	if err := rankJob(ctx, b, o, run); err != nil {
+	ended := make(chan error, 1)
+	go func() { // so that runtime.Goexit in run ends the rank, not the program
+		err := errGoexit
+		defer func() { ended <- err }()
+		err = rankJob(ctx, b, o, run)
+	}()
+	if err := <-ended; err != nil {
 		code := say(b.Rank(), err)
 		if shared(err) {
 			time.Sleep(abortGrace)

@@ -12,8 +12,11 @@ func acquire(c *engine.Comm, w *engine.Work) error {
 	if err := acquireOne(c, w, &w.Src, &w.SrcBuf); err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
-	if w.Dst.Ptr == w.Src.Ptr && w.Dst.Len == w.Src.Len && !w.SrcBuf.Direct() {
-		w.DstBuf = w.SrcBuf // in place and staged: one search was enough
+	if w.Dst.Ptr == w.Src.Ptr && w.Dst.Len == w.Src.Len && w.Red != engine.PreMulSum {
+		// In place. One search, so that both are direct or neither: had a registration gone in between, the peers would
+		// take this rank to be out of place.
+		w.DstBuf = w.SrcBuf
+		w.DstBuf.Shared = true
 		return nil
 	}
 	if err := acquireOne(c, w, &w.Dst, &w.DstBuf); err != nil {

@@ -30,7 +30,7 @@ func planEager(c *engine.Comm, w *engine.Work) bool {
 		return false // beyond that, two steps with less to read cost less
 	}
 	if n > engine.PayloadSize {
-		c.ClaimEager(n)
+		w.EagerBytes = n
 	}
 	w.Path = &eagerPath
 	w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with the descriptor", "its own rank alone writes it"

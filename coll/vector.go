@@ -88,6 +88,9 @@ func AllToAllV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, recvCounts [
 		if send, _, _, w.Err = sumCounts(sendCounts, c, "sendCounts"); w.Err == nil {
 			w.Err = check(w, recv, send, notInPlace)
 		}
+		if w.Err == nil && c.Size() == 1 && recv != send { // with more ranks all of them check all pairs
+			w.Err = fmt.Errorf("rank 0 expects %d elements from rank 0, which sends %d: %w", recv, send, fault.ErrMismatch)
+		}
 	}
 	return end(ctx, c, w)
 }

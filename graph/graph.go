@@ -23,9 +23,11 @@ type Graph struct {
 	view  engine.View
 	works []engine.Work
 
-	mu     sync.Mutex
-	refs   map[*mem.Allocation]*register.Ref
-	closed bool
+	mu       sync.Mutex
+	refs     map[*mem.Allocation]*register.Ref
+	captured bool // Record is over
+	launches int  // that hold the buffers, beside the graph itself
+	closed   bool
 }
 
 // Capture calls record with a view of c whose collectives are recorded and not run, and returns them as a graph.
@@ -44,6 +46,9 @@ func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) erro
 		return fail(fmt.Errorf("inside a group or another capture: %w", fault.ErrArgument))
 	}
 	own := record(c.Recording(g))
+	g.mu.Lock()
+	g.captured = true
+	g.mu.Unlock()
 	if err := g.compare(ctx, c.On(nil), own); err != nil {
 		return fail(err)
 	}
@@ -61,6 +66,9 @@ func (g *Graph) Record(c *engine.Comm, w engine.Work) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.captured {
+		return c.Local(w.Kind.String(), fmt.Errorf("on a capture that has ended: %w", fault.ErrClosed))
+	}
 	for _, v := range []*engine.Vec{&w.Src, &w.Dst} {
 		if err := g.retain(c, v); err != nil {
 			return c.Local(w.Kind.String(), err)
@@ -81,6 +89,7 @@ func (g *Graph) retain(c *engine.Comm, v *engine.Vec) error {
 		return fmt.Errorf("[%p,+%d) is Go memory or foreign: only memory of Alloc or Adopt can be captured: %w", v.Ptr,
 			v.Bytes(), fault.ErrArgument)
 	}
+	v.Alloc = a // so that a launch notices if it is gone
 	if g.refs[a] != nil {
 		return nil
 	}
@@ -138,15 +147,35 @@ func (g *Graph) Len() int { return len(g.works) }
 // look-up that a call does not, and validates nothing again. Not allowed in capture.
 func (g *Graph) Launch(ctx context.Context) error {
 	g.mu.Lock()
-	closed := g.closed
-	g.mu.Unlock()
-	if closed {
+	if g.closed {
+		g.mu.Unlock()
 		return g.view.Local("launch", fault.ErrClosed)
 	}
-	return g.view.SubmitAll(ctx, g.works)
+	g.launches++
+	g.mu.Unlock()
+	return g.view.SubmitAll(ctx, g.works, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.launches--
+		g.letGo()
+	})
 }
 
-// Close ends the graph and lets go of its buffers. Local: it returns at once, and what is in flight completes.
+// letGo gives the buffers back when the graph is closed and the last launch is over.
+func (g *Graph) letGo() error {
+	if !g.closed || g.launches > 0 {
+		return nil
+	}
+	var errs []error
+	for _, r := range g.refs {
+		errs = append(errs, r.Close())
+	}
+	g.refs = nil
+	return errors.Join(errs...)
+}
+
+// Close ends the graph, and lets go of its buffers when the launches that are under way or queued are over. Local: it
+// returns at once.
 // ErrClosed the second time.
 func (g *Graph) Close() error {
 	g.mu.Lock()
@@ -155,10 +184,5 @@ func (g *Graph) Close() error {
 		return g.view.Local("graph", fault.ErrClosed)
 	}
 	g.closed = true
-	var errs []error
-	for _, r := range g.refs {
-		errs = append(errs, r.Close())
-	}
-	g.refs = nil
-	return errors.Join(errs...)
+	return g.letGo()
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -82,6 +83,41 @@ func TestReplay(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestLateCalls calls on the view of a capture that is over, and closes a graph while a launch of it is queued.
+func TestLateCalls(t *testing.T) {
+	run(t, 2, func(ctx context.Context, c *ubcoll.Comm) error {
+		a, err := ubcoll.Alloc[float32](c, ubcoll.Host, 1000)
+		if err != nil {
+			return err
+		}
+		s, err := ubcoll.NewStream(ubcoll.Host)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		var kept *ubcoll.Comm
+		g, err := graph.Capture(ctx, c.On(s), func(c *ubcoll.Comm) error {
+			kept = c
+			return coll.AllReduce(ctx, c, ubcoll.Of(a.Slice()), ubcoll.Of(a.Slice()), ubcoll.Sum)
+		})
+		if err != nil {
+			return err
+		}
+		late := coll.Barrier(ctx, kept)
+		a.Slice()[0] = 1
+		if c.Rank() == 0 { // so that the other's launches stay queued
+			time.Sleep(20 * time.Millisecond)
+		}
+		for range 3 {
+			if err := g.Launch(ctx); err != nil {
+				return err
+			}
+		}
+		return errors.Join(check(c, "a late call", errors.Is(late, ubcoll.ErrClosed), true), g.Close(), s.Sync(ctx),
+			check(c, "the result", a.Slice()[0], float32(8)), a.Free())
+	})
 }
 
 // TestHolds shows that a graph finds its buffers after the program's own registration is gone, and that calls outside

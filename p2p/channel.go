@@ -49,7 +49,8 @@ func NewChannel(ctx context.Context, c *ubcoll.Comm, r *ubcoll.Registration, m *
 	return connect(ctx, c, m.Rank(), r, m.Engine())
 }
 
-func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration, m *engine.Remote) (*Channel, error) {
+func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration, m *engine.Remote) (*Channel,
+	error) {
 	if c.Engine().Recorder != nil {
 		return nil, c.Engine().Local("connect", fmt.Errorf("not in a group or a capture: %w", fault.ErrArgument))
 	}

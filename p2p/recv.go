@@ -84,16 +84,12 @@ func advanceRecv(c *engine.Comm, m *engine.Mail) (moved bool, err error) {
 		moved, done, err = drain(c, m, h)
 	}
 	if done && err == nil {
-		end(m, h, verdictOK)
+		m.Recv.Waiting.Pop()
+		taken(m, verdictOK)
+		note(c, h, h.Src != nil)
+		finish(h)
 	}
 	return moved, err
-}
-
-// end completes the first receive.
-func end(m *engine.Mail, h *engine.Message, verdict uint8) {
-	m.Recv.Waiting.Pop()
-	taken(m, verdict)
-	finish(h)
 }
 
 // match begins with the message that the first receive gets.
@@ -113,7 +109,9 @@ func match(c *engine.Comm, m *engine.Mail, h *engine.Message, s *engine.Slot) er
 	}
 	if verdict, err := judge(hd, &h.Vec); err != nil {
 		h.Err = c.MessageError("recv", m.Peer, "", err)
-		end(m, h, verdict)
+		m.Recv.Waiting.Pop()
+		taken(m, verdict)
+		finish(h)
 		return nil
 	}
 	direct := s.Place().Generation != 0
@@ -125,6 +123,7 @@ func match(c *engine.Comm, m *engine.Mail, h *engine.Message, s *engine.Slot) er
 		}
 	} else if !h.Offered {
 		spin.Release(&reply(m, h).Pulled, word(h.Seq, 0))
+		h.Buf.Why = "what fits into the sender's window goes through it"
 	}
 	h.Got, h.Bytes, h.Piece, h.Pieces, h.Started = hd.count, hd.bytes, n, number, true
 	h.Answered = h.Buf.Direct()
@@ -206,7 +205,7 @@ func drain(c *engine.Comm, m *engine.Mail, h *engine.Message) (moved, done bool,
 		return false, false, err
 	}
 	off := k * h.Piece
-	src, n := unsafe.Add(w, k%windowPieces*windowPiece), min(h.Piece, h.Bytes-off)
+	src, n := unsafe.Add(w, windowAt(h, k)), min(h.Piece, h.Bytes-off)
 	cpu.Copy(unsafe.Add(h.Vec.Ptr, off), src, n, false)
 	h.Next = k + 1
 	spin.Release(&reply(m, h).Pulled, word(h.Seq, k+1))

@@ -45,6 +45,7 @@ func postSmall(c *engine.Comm, m *engine.Mail, v *engine.Vec, n int) {
 	if way == wayEager {
 		spin.Demote(eager(c, m.OutEager, seq), n)
 	}
+	c.NoteSmall(seq, n)
 }
 
 // eager is the eager slot of a message.
@@ -101,6 +102,28 @@ func post(c *engine.Comm, m *engine.Mail, h *engine.Message) {
 	if h.Buf.Direct() && h.Bytes < sharedBytes {
 		spin.Demote(h.Vec.Ptr, h.Bytes)
 	}
+	note(c, h, h.Buf.Direct())
+}
+
+// note keeps how a large message went, whose source is direct or not.
+func note(c *engine.Comm, h *engine.Message, direct bool) {
+	k := engine.KindSend
+	if h.Recv {
+		k = engine.KindRecv
+	}
+	c.NoteMessage(k, h.Seq, h.Bytes, algorithm(h, direct),
+		engine.BufferInfo{Used: true, Direct: h.Buf.Direct(), Why: h.Buf.Why})
+}
+
+// algorithm names the way of a large message.
+func algorithm(h *engine.Message, direct bool) string {
+	switch {
+	case !direct:
+		return "window"
+	case h.Bytes < sharedBytes:
+		return "pull"
+	}
+	return "shared copy"
 }
 
 // begin makes the counts of this rank's outbox those of h.
@@ -247,7 +270,7 @@ func stage(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
 	if h.Answered && k >= windowPieces {
 		cpu.Copy(unsafe.Add(h.Dst, off), src, n, false)
 	} else {
-		w := unsafe.Add(m.OutWindow, k%windowPieces*windowPiece)
+		w := unsafe.Add(m.OutWindow, windowAt(h, k))
 		spin.ClaimAll(w, n)
 		cpu.Copy(w, src, n, false)
 	}

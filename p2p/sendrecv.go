@@ -17,8 +17,8 @@ var (
 	errLimit    = fault.ErrLimit
 )
 
-// Send sends src to peer, which calls Recv. Blocking until src is the caller's again: a message of a few KiB at most
-// (4 KiB for up to 16 ranks) is copied and does not wait for its Recv, unless 8 such messages are on their way to that
+// Send sends src to peer, which calls Recv. Blocking until src is the caller's again: a message of 2 KiB at most
+// (less for more than 16 ranks) is copied and does not wait for its Recv, unless 8 such messages are on their way to that
 // peer already; a larger one does wait. To this rank itself only what does not wait can be sent so (ErrArgument,
 // ErrLimit): use SendRecv or a Group. Any goroutine. Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
 func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
@@ -162,11 +162,11 @@ func one(ctx context.Context, c *engine.Comm, op string, h *engine.Message) (int
 		_, err = advance(c, m)
 	}
 	l.Unlock()
-	if err == nil && !h.Done.Load() {
-		ms := [1]*engine.Message{h}
+	ms := [1]*engine.Message{h}
+	if err != nil {
+		err = abandon(c, ms[:], c.Fail(op, h.Peer, err))
+	} else if !h.Done.Load() {
 		err = await(ctx, c, op, ms[:])
-	} else if err != nil {
-		err = c.Fail(op, h.Peer, err)
 	}
 	if err != nil {
 		return 0, err

@@ -64,6 +64,7 @@ func count(w, seq uint64) int {
 const (
 	windowPiece    = 32 << 10 // of messages through the window, at most
 	windowPieces   = 8
+	windowParts    = 4
 	minWindowPiece = 2 << 10
 	minPiece       = 8 << 10 // of messages that both sides copy
 	maxPiece       = 64 << 10
@@ -79,6 +80,16 @@ func pieces(n int, direct bool) (size, number int) {
 		size = min(max(n/8&^1023, minWindowPiece), windowPiece)
 	}
 	return size, (n + size - 1) / size
+}
+
+// windowAt is where piece k of a message is in the window. Short messages take turns with its parts: what the receiver
+// read last is the slowest to write again.
+func windowAt(h *engine.Message, k int) int {
+	const part = windowPieces * windowPiece / windowParts
+	if h.Bytes <= part {
+		return int(h.Seq%windowParts)*part + k*h.Piece
+	}
+	return k % windowPieces * windowPiece
 }
 
 // Verdicts of the receiver on a message.

@@ -11,7 +11,9 @@ import (
 	"text/tabwriter"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
@@ -43,9 +45,13 @@ func info(args []string, out io.Writer) error {
 	if err := cpu.LevelError(); err != nil {
 		line("", "%v", err)
 	}
-	probe := shm.Have()
-	name, state, _ := strings.Cut(probe.String(), ": ")
-	line(name, "%s", state)
+	for _, probe := range []hw.Probe{shm.Have(), cuda.Have()} {
+		name, state, _ := strings.Cut(probe.String(), ": ")
+		line(name, "%s", state)
+	}
+	if err := devices(line); err != nil {
+		return err
+	}
 	if *withEnv {
 		fmt.Fprintln(w)
 		for _, v := range env.All() {
@@ -53,6 +59,52 @@ func info(args []string, out io.Writer) error {
 		}
 	}
 	return w.Flush()
+}
+
+// devices lists the CUDA devices, if the driver and some are there.
+func devices(line func(name, format string, args ...any)) error {
+	if cuda.Have().Err != nil {
+		return nil
+	}
+	major, minor, err := cuda.Version()
+	if err != nil {
+		return err
+	}
+	line("CUDA driver", "%d.%d", major, minor)
+	all, err := cuda.Devices()
+	if err != nil {
+		return err
+	}
+	for _, d := range all {
+		_, rest, _ := strings.Cut(d.String(), " ")
+		line(d.Device.String(), "%s", rest)
+		var can []string
+		for _, c := range []struct {
+			name string
+			has  bool
+		}{
+			{"VMM", d.VMM}, {"export as descriptor", d.PosixFD}, {"fabric handles", d.Fabric}, {"RDMA", d.DirectRDMA},
+			{"dma-buf", d.DMABuf}, {"host atomics", d.HostAtomics}, {"multicast", d.Multicast},
+		} {
+			if c.has {
+				can = append(can, c.name)
+			}
+		}
+		for _, peer := range all {
+			if peer.Device == d.Device {
+				continue
+			}
+			link, err := cuda.P2P(d.Device, peer.Device)
+			if err != nil {
+				return err
+			}
+			if link.Access {
+				can = append(can, "access to "+peer.Device.String())
+			}
+		}
+		line("", "%s", strings.Join(can, ", "))
+	}
+	return nil
 }
 
 func value(v env.Info) string {

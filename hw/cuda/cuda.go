@@ -113,12 +113,21 @@ type Context struct {
 	rdma   bool // Create makes memory that network cards can reach
 }
 
+// handle is 0, which no driver call gets past, if c or what belonged to it was closed.
+func (c *Context) handle() uintptr {
+	if c == nil {
+		return 0
+	}
+	return c.h
+}
+
 // Device is the context's device.
 func (c *Context) Device() hw.Device { return c.device }
 
 // Stream is a queue of work on a device, in order.
 type Stream struct {
-	ctx, h   uintptr
+	c        *Context // nil once closed, as below
+	h        uintptr
 	device   hw.Device
 	borrowed bool
 }
@@ -130,13 +139,22 @@ func (s *Stream) Device() hw.Device { return s.device }
 func (s *Stream) Handle() uintptr { return s.h }
 
 // Event marks a place in a stream.
-type Event struct{ ctx, h uintptr }
+type Event struct {
+	c *Context
+	h uintptr
+}
 
 // Graph is work that was captured from a stream, ready to be launched again and again.
-type Graph struct{ ctx, h uintptr }
+type Graph struct {
+	c *Context
+	h uintptr
+}
 
 // Module is code on a device.
-type Module struct{ ctx, h uintptr }
+type Module struct {
+	c *Context
+	h uintptr
+}
 
 // Function is a kernel. It goes with its Module.
 type Function struct {
@@ -162,10 +180,10 @@ func size(what string, n int) error {
 	return nil
 }
 
-// both is a, or 0, which no driver call gets past, if a or b belongs to something that was closed.
-func both(a, b uintptr) uintptr {
-	if b == 0 {
-		return 0
+// both is a, or nil if something of b's was closed.
+func both(a, b *Context) *Context {
+	if b.handle() == 0 {
+		return nil
 	}
 	return a
 }

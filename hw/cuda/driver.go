@@ -176,7 +176,7 @@ func (c *Context) Close() error {
 
 // EnablePeer lets kernels and copies of c's device reach what Alloc made on peer's. It may be called again.
 func (c *Context) EnablePeer(peer *Context) error {
-	if err := check(C.ubc_enable_peer(C.uintptr_t(both(c.h, peer.h)), C.uintptr_t(peer.h))); err != nil {
+	if err := check(C.ubc_enable_peer(C.uintptr_t(both(c, peer).handle()), C.uintptr_t(peer.h))); err != nil {
 		return fmt.Errorf("access of %v to %v: %w", c.device, peer.device, err)
 	}
 	return nil

@@ -77,6 +77,8 @@ enum {
 	UBC_PTR_HANDLE_TYPES = 14,
 	UBC_PTR_RDMA = 15,
 	UBC_PTR_POOL = 17,
+	UBC_PTR_MAPPING_SIZE = 18,
+	UBC_PTR_MAPPING_START = 19,
 
 	UBC_P2P_RANK = 1,
 	UBC_P2P_ACCESS = 2,
@@ -224,7 +226,7 @@ ubc_result ubc_release(int ordinal);
 ubc_result ubc_enable_peer(uintptr_t ctx, uintptr_t peer);
 
 typedef struct {
-	uint64_t type, device, id, managed, legacy_ipc, start, size, handle_types, rdma, pool;
+	uint64_t type, device, id, managed, legacy_ipc, start, size, handle_types, rdma, pool, map_start, map_size;
 } ubc_memory;
 ubc_result ubc_inspect(uintptr_t p, ubc_memory *m); // needs no context
 
@@ -257,8 +259,8 @@ ubc_result ubc_stream_sync(uintptr_t ctx, uintptr_t s);
 ubc_result ubc_stream_wait(uintptr_t ctx, uintptr_t s, uintptr_t event);
 ubc_result ubc_copy(uintptr_t ctx, uintptr_t s, uintptr_t dst, uintptr_t src, size_t n);
 ubc_result ubc_fill(uintptr_t ctx, uintptr_t s, uintptr_t dst, int value, size_t n);
-ubc_result ubc_upload(uintptr_t ctx, uintptr_t s, uintptr_t dst, const void *src, size_t n);
-ubc_result ubc_download(uintptr_t ctx, uintptr_t s, void *dst, uintptr_t src, size_t n);
+ubc_result ubc_upload(uintptr_t ctx, uintptr_t s, uintptr_t dst, const uint8_t *src, size_t n);
+ubc_result ubc_download(uintptr_t ctx, uintptr_t s, uint8_t *dst, uintptr_t src, size_t n);
 
 ubc_result ubc_event_create(uintptr_t ctx, int timing);
 ubc_result ubc_event_destroy(uintptr_t ctx, uintptr_t e);
@@ -279,6 +281,6 @@ ubc_result ubc_function(uintptr_t ctx, uintptr_t m, const char *name, int *threa
 ubc_result ubc_function_shared(uintptr_t ctx, uintptr_t f, int n);
 ubc_result ubc_occupancy(uintptr_t ctx, uintptr_t f, int threads, size_t shared);
 ubc_result ubc_launch(uintptr_t ctx, uintptr_t f, uintptr_t s, unsigned grid, unsigned block, unsigned shared,
-	const void *params, size_t n);
+	const uint8_t *params, size_t n);
 
 #endif

@@ -64,8 +64,13 @@ func (e *Error) Unwrap() error {
 		900, 901, 902, 903, 904, 905, 906, 907, 908: // STREAM_CAPTURE_..., CAPTURED_EVENT
 		return fault.ErrArgument
 	case closedCode,
-		4,        // DEINITIALIZED
-		201, 709: // INVALID_CONTEXT, CONTEXT_IS_DESTROYED
+		4,   // DEINITIALIZED
+		709: // CONTEXT_IS_DESTROYED
+		return fault.ErrClosed
+	case 201: // INVALID_CONTEXT: somebody reset the device, or this process itself exported what it opens
+		if e.Call == "cuIpcOpenMemHandle_v2" {
+			return fault.ErrArgument
+		}
 		return fault.ErrClosed
 	}
 	return nil

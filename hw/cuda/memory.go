@@ -2,7 +2,11 @@
 
 package cuda
 
-// #include "driver.h"
+/*
+#include "driver.h"
+#cgo noescape ubc_inspect
+#cgo nocallback ubc_inspect
+*/
 import "C"
 
 import (
@@ -23,7 +27,12 @@ func Inspect(a Addr) (Memory, error) {
 	if err := check(C.ubc_inspect(C.uintptr_t(a), &m)); err != nil {
 		return Memory{}, fmt.Errorf("memory at %#x: %w", uintptr(a), err)
 	}
-	x := Memory{Base: Addr(m.start), Size: int(m.size), ID: uint64(m.id), LegacyIPC: m.legacy_ipc != 0,
+	// Several mappings can share a reserved range, and several allocations the driver's mapping: what is meant is in both.
+	start, end := m.start, m.start+m.size
+	if m.map_size != 0 {
+		start, end = max(start, m.map_start), min(end, m.map_start+m.map_size)
+	}
+	x := Memory{Base: Addr(start), Size: int(end - start), ID: uint64(m.id), LegacyIPC: m.legacy_ipc != 0,
 		PosixFD: m.handle_types&C.UBC_HANDLE_POSIX_FD != 0, Pool: m.pool != 0, DirectRDMA: m.rdma != 0}
 	switch {
 	case m._type == 0:
@@ -59,7 +68,7 @@ func (c *Context) Alloc(n int) (Addr, error) {
 	return Addr(r.a), nil
 }
 
-// Free frees what Alloc allocated. It waits for work that is queued on the device.
+// Free frees what Alloc allocated. It may wait for work that is queued on the device.
 func (c *Context) Free(a Addr) error { return c.at(a, C.ubc_free(C.uintptr_t(c.h), C.uintptr_t(a))) }
 
 // at names the address that a call failed for.

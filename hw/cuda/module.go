@@ -31,17 +31,17 @@ func (c *Context) LoadModule(ptx string) (*Module, error) {
 		e.Log = strings.TrimSpace(C.GoString(&log[0]))
 		return nil, fmt.Errorf("a module for %v: %w", c.device, e)
 	}
-	return &Module{c.h, uintptr(r.a)}, nil
+	return &Module{c, uintptr(r.a)}, nil
 }
 
 // Close unloads the module, whose kernels must not be running.
 func (m *Module) Close() error {
-	ctx := m.ctx
-	m.ctx = 0
-	if ctx == 0 {
+	c := m.c
+	m.c = nil
+	if c == nil {
 		return nil
 	}
-	return check(C.ubc_module_unload(C.uintptr_t(ctx), C.uintptr_t(m.h)))
+	return check(C.ubc_module_unload(C.uintptr_t(c.handle()), C.uintptr_t(m.h)))
 }
 
 // Function finds a kernel by its name and loads it, so that its first launch waits for nothing.
@@ -49,7 +49,7 @@ func (m *Module) Function(name string) (*Function, error) {
 	text := C.CString(name)
 	defer C.free(unsafe.Pointer(text))
 	var threads, registers C.int
-	r := C.ubc_function(C.uintptr_t(m.ctx), C.uintptr_t(m.h), text, &threads, &registers)
+	r := C.ubc_function(C.uintptr_t(m.c.handle()), C.uintptr_t(m.h), text, &threads, &registers)
 	if err := check(r); err != nil {
 		return nil, fmt.Errorf("kernel %q: %w", name, err)
 	}
@@ -61,7 +61,7 @@ func (f *Function) AllowShared(n int) error {
 	if n < 0 || n > math.MaxInt32 {
 		return fmt.Errorf("kernel %q: %d bytes of shared memory: %w", f.name, n, fault.ErrArgument)
 	}
-	return f.check(C.ubc_function_shared(C.uintptr_t(f.module.ctx), C.uintptr_t(f.h), C.int(n)))
+	return f.check(C.ubc_function_shared(C.uintptr_t(f.module.c.handle()), C.uintptr_t(f.h), C.int(n)))
 }
 
 // Resident is how many blocks of l's shape fit on one multiprocessor at once. Blocks that wait for each other must not
@@ -70,18 +70,19 @@ func (f *Function) Resident(l Launch) (int, error) {
 	if err := f.shape(l); err != nil {
 		return 0, err
 	}
-	r := C.ubc_occupancy(C.uintptr_t(f.module.ctx), C.uintptr_t(f.h), C.int(l.Block), C.size_t(l.Shared))
+	r := C.ubc_occupancy(C.uintptr_t(f.module.c.handle()), C.uintptr_t(f.h), C.int(l.Block), C.size_t(l.Shared))
 	return int(r.a), f.check(r)
 }
 
 // Launch queues the kernel on s, a stream of its device. params is a struct of plain words with the kernel's parameters
-// in order, each at its natural alignment, as Go and PTX both lay them out; the driver has copied it when Launch returns.
+// in order, each at its natural alignment, as Go and PTX both lay them out. The driver has copied it when Launch returns. It
+// does not check the size: parameters that are missing have any value.
 func (f *Function) Launch(s *Stream, l Launch, params []byte) error {
 	if err := f.shape(l); err != nil {
 		return err
 	}
-	return f.check(C.ubc_launch(C.uintptr_t(both(f.module.ctx, s.ctx)), C.uintptr_t(f.h), C.uintptr_t(s.h), C.uint(l.Grid),
-		C.uint(l.Block), C.uint(l.Shared), unsafe.Pointer(unsafe.SliceData(params)), C.size_t(len(params))))
+	return f.check(C.ubc_launch(C.uintptr_t(both(f.module.c, s.c).handle()), C.uintptr_t(f.h), C.uintptr_t(s.h), C.uint(l.Grid),
+		C.uint(l.Block), C.uint(l.Shared), (*C.uint8_t)(unsafe.SliceData(params)), C.size_t(len(params))))
 }
 
 // shape refuses numbers that C would cut off; the driver refuses the rest.

@@ -63,14 +63,14 @@ ubc_result ubc_fill(uintptr_t ctx, uintptr_t s, uintptr_t dst, int value, size_t
 }
 
 // These wait, since the host memory may be of the Go heap, which is held in place for the length of a call only.
-ubc_result ubc_upload(uintptr_t ctx, uintptr_t s, uintptr_t dst, const void *src, size_t n) {
+ubc_result ubc_upload(uintptr_t ctx, uintptr_t s, uintptr_t dst, const uint8_t *src, size_t n) {
 	ENTER(ctx);
 	TRY(cuMemcpyHtoDAsync_v2, dst, src, n, s);
 	TRY(cuStreamSynchronize, s);
 	LEAVE();
 }
 
-ubc_result ubc_download(uintptr_t ctx, uintptr_t s, void *dst, uintptr_t src, size_t n) {
+ubc_result ubc_download(uintptr_t ctx, uintptr_t s, uint8_t *dst, uintptr_t src, size_t n) {
 	ENTER(ctx);
 	TRY(cuMemcpyDtoHAsync_v2, dst, src, n, s);
 	TRY(cuStreamSynchronize, s);
@@ -202,7 +202,7 @@ ubc_result ubc_occupancy(uintptr_t ctx, uintptr_t f, int threads, size_t shared)
 }
 
 ubc_result ubc_launch(uintptr_t ctx, uintptr_t f, uintptr_t s, unsigned grid, unsigned block, unsigned shared,
-	const void *params, size_t n) {
+	const uint8_t *params, size_t n) {
 	ENTER(ctx);
 	void *extra[] = {UBC_PARAM_POINTER, (void *)params, UBC_PARAM_SIZE, &n, UBC_PARAM_END};
 	TRY(cuLaunchKernel, f, grid, 1, 1, block, 1, 1, shared, s, 0, extra);

@@ -21,13 +21,17 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
+// bytes types a pointer as one to bytes: cgo would search the whole object behind an unsafe.Pointer for Go pointers, and
+// panic if the bytes share it with some.
+func bytes(b []byte) *C.uint8_t { return (*C.uint8_t)(unsafe.SliceData(b)) }
+
 // NewStream makes a stream that does not wait for the default stream. The caller closes it.
 func (c *Context) NewStream() (*Stream, error) {
 	r := C.ubc_stream_create(C.uintptr_t(c.h))
 	if err := check(r); err != nil {
 		return nil, err
 	}
-	return &Stream{ctx: c.h, h: uintptr(r.a), device: c.device}, nil
+	return &Stream{c: c, h: uintptr(r.a), device: c.device}, nil
 }
 
 // StreamFrom borrows a stream that someone else made in c, by its CUstream (0 is the default stream). It must outlive
@@ -41,31 +45,33 @@ func (c *Context) StreamFrom(cuStream uintptr) (*Stream, error) {
 	if r.a == 0 {
 		return nil, fmt.Errorf("stream %#x is not of the primary context of %v: %w", cuStream, c.device, fault.ErrArgument)
 	}
-	return &Stream{c.h, cuStream, c.device, true}, nil
+	return &Stream{c, cuStream, c.device, true}, nil
 }
 
 // Close gives the stream up. Work that is queued on it is still done.
 func (s *Stream) Close() error {
-	ctx := s.ctx
-	s.ctx = 0
-	if ctx == 0 || s.borrowed {
+	c := s.c
+	s.c = nil
+	if c == nil || s.borrowed {
 		return nil
 	}
-	return check(C.ubc_stream_destroy(C.uintptr_t(ctx), C.uintptr_t(s.h)))
+	return check(C.ubc_stream_destroy(C.uintptr_t(c.handle()), C.uintptr_t(s.h)))
 }
 
 // Done says whether all work queued on the stream is done, without waiting. The error is that of the work.
 func (s *Stream) Done() (bool, error) {
-	r := C.ubc_stream_query(C.uintptr_t(s.ctx), C.uintptr_t(s.h))
+	r := C.ubc_stream_query(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h))
 	return r.a != 0, check(r)
 }
 
 // Sync waits until all work queued on the stream is done, however long that is. The error is that of the work.
-func (s *Stream) Sync() error { return check(C.ubc_stream_sync(C.uintptr_t(s.ctx), C.uintptr_t(s.h))) }
+func (s *Stream) Sync() error {
+	return check(C.ubc_stream_sync(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h)))
+}
 
 // Wait queues a wait for what e has recorded, perhaps on another stream or device.
 func (s *Stream) Wait(e *Event) error {
-	return check(C.ubc_stream_wait(C.uintptr_t(both(s.ctx, e.ctx)), C.uintptr_t(s.h), C.uintptr_t(e.h)))
+	return check(C.ubc_stream_wait(C.uintptr_t(both(s.c, e.c).handle()), C.uintptr_t(s.h), C.uintptr_t(e.h)))
 }
 
 // Copy queues a copy of n bytes between any two places that the device can reach. Host memory should be page-locked, or
@@ -74,7 +80,7 @@ func (s *Stream) Copy(dst, src Addr, n int) error {
 	if n < 0 {
 		return size("a copy", n)
 	}
-	return check(C.ubc_copy(C.uintptr_t(s.ctx), C.uintptr_t(s.h), C.uintptr_t(dst), C.uintptr_t(src), C.size_t(n)))
+	return check(C.ubc_copy(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h), C.uintptr_t(dst), C.uintptr_t(src), C.size_t(n)))
 }
 
 // Fill queues setting n bytes at dst to b.
@@ -82,7 +88,7 @@ func (s *Stream) Fill(dst Addr, b byte, n int) error {
 	if n < 0 {
 		return size("a fill", n)
 	}
-	return check(C.ubc_fill(C.uintptr_t(s.ctx), C.uintptr_t(s.h), C.uintptr_t(dst), C.int(b), C.size_t(n)))
+	return check(C.ubc_fill(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h), C.uintptr_t(dst), C.int(b), C.size_t(n)))
 }
 
 // Upload copies src to the device in the stream's order, and waits. src may be on the Go heap.
@@ -90,8 +96,8 @@ func (s *Stream) Upload(dst Addr, src []byte) error {
 	if len(src) == 0 {
 		return nil
 	}
-	return check(C.ubc_upload(C.uintptr_t(s.ctx), C.uintptr_t(s.h), C.uintptr_t(dst),
-		unsafe.Pointer(unsafe.SliceData(src)), C.size_t(len(src))))
+	return check(C.ubc_upload(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h), C.uintptr_t(dst),
+		bytes(src), C.size_t(len(src))))
 }
 
 // Download copies from the device in the stream's order, and waits. dst may be on the Go heap.
@@ -99,8 +105,8 @@ func (s *Stream) Download(dst []byte, src Addr) error {
 	if len(dst) == 0 {
 		return nil
 	}
-	return check(C.ubc_download(C.uintptr_t(s.ctx), C.uintptr_t(s.h),
-		unsafe.Pointer(unsafe.SliceData(dst)), C.uintptr_t(src), C.size_t(len(dst))))
+	return check(C.ubc_download(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h),
+		bytes(dst), C.uintptr_t(src), C.size_t(len(dst))))
 }
 
 // NewEvent makes an event, with times if timing is wanted, which costs a little. The caller closes it.
@@ -113,74 +119,76 @@ func (c *Context) NewEvent(timing bool) (*Event, error) {
 	if err := check(r); err != nil {
 		return nil, err
 	}
-	return &Event{c.h, uintptr(r.a)}, nil
+	return &Event{c, uintptr(r.a)}, nil
 }
 
 // Close gives the event up.
 func (e *Event) Close() error {
-	ctx := e.ctx
-	e.ctx = 0
-	if ctx == 0 {
+	c := e.c
+	e.c = nil
+	if c == nil {
 		return nil
 	}
-	return check(C.ubc_event_destroy(C.uintptr_t(ctx), C.uintptr_t(e.h)))
+	return check(C.ubc_event_destroy(C.uintptr_t(c.handle()), C.uintptr_t(e.h)))
 }
 
 // Record marks the end of what is queued on s, a stream of the event's device.
 func (e *Event) Record(s *Stream) error {
-	return check(C.ubc_event_record(C.uintptr_t(both(e.ctx, s.ctx)), C.uintptr_t(e.h), C.uintptr_t(s.h)))
+	return check(C.ubc_event_record(C.uintptr_t(both(e.c, s.c).handle()), C.uintptr_t(e.h), C.uintptr_t(s.h)))
 }
 
 // Done says whether what was recorded is done, without waiting; true if nothing was.
 func (e *Event) Done() (bool, error) {
-	r := C.ubc_event_query(C.uintptr_t(e.ctx), C.uintptr_t(e.h))
+	r := C.ubc_event_query(C.uintptr_t(e.c.handle()), C.uintptr_t(e.h))
 	return r.a != 0, check(r)
 }
 
 // Sync waits until what was recorded is done.
-func (e *Event) Sync() error { return check(C.ubc_event_sync(C.uintptr_t(e.ctx), C.uintptr_t(e.h))) }
+func (e *Event) Sync() error {
+	return check(C.ubc_event_sync(C.uintptr_t(e.c.handle()), C.uintptr_t(e.h)))
+}
 
 // Since is the device's time from start, an earlier event, to e, which are both done and made with timing.
 func (e *Event) Since(start *Event) (time.Duration, error) {
 	var ms C.float
-	err := check(C.ubc_event_elapsed(C.uintptr_t(both(e.ctx, start.ctx)), C.uintptr_t(start.h), C.uintptr_t(e.h), &ms))
+	err := check(C.ubc_event_elapsed(C.uintptr_t(both(e.c, start.c).handle()), C.uintptr_t(start.h), C.uintptr_t(e.h), &ms))
 	return time.Duration(float64(ms) * float64(time.Millisecond)), err
 }
 
 // BeginCapture records what is queued on the stream from here on, and does not do it, until EndCapture. Both may be
 // called from any thread; other goroutines must not use the stream meanwhile.
 func (s *Stream) BeginCapture() error {
-	return check(C.ubc_capture_begin(C.uintptr_t(s.ctx), C.uintptr_t(s.h)))
+	return check(C.ubc_capture_begin(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h)))
 }
 
 // EndCapture ends the capture and makes a graph of it, which the caller closes. The stream can be used again, also after
 // an error.
 func (s *Stream) EndCapture() (*Graph, error) {
-	r := C.ubc_capture_end(C.uintptr_t(s.ctx), C.uintptr_t(s.h))
+	r := C.ubc_capture_end(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h))
 	if err := check(r); err != nil {
 		return nil, err
 	}
-	return &Graph{s.ctx, uintptr(r.a)}, nil
+	return &Graph{s.c, uintptr(r.a)}, nil
 }
 
 // Capture is the number of the capture that the stream takes part in, whoever began it, and 0 for none. A capture that
 // an error ended is an error.
 func (s *Stream) Capture() (uint64, error) {
-	r := C.ubc_capture_info(C.uintptr_t(s.ctx), C.uintptr_t(s.h))
+	r := C.ubc_capture_info(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h))
 	return uint64(r.a), check(r)
 }
 
 // Launch queues the graph on s, a stream of any context of its device. A graph runs once at a time.
 func (g *Graph) Launch(s *Stream) error {
-	return check(C.ubc_graph_launch(C.uintptr_t(both(g.ctx, s.ctx)), C.uintptr_t(g.h), C.uintptr_t(s.h)))
+	return check(C.ubc_graph_launch(C.uintptr_t(both(g.c, s.c).handle()), C.uintptr_t(g.h), C.uintptr_t(s.h)))
 }
 
 // Close gives the graph up. A launch that is running ends first.
 func (g *Graph) Close() error {
-	ctx := g.ctx
-	g.ctx = 0
-	if ctx == 0 {
+	c := g.c
+	g.c = nil
+	if c == nil {
 		return nil
 	}
-	return check(C.ubc_graph_destroy(C.uintptr_t(ctx), C.uintptr_t(g.h)))
+	return check(C.ubc_graph_destroy(C.uintptr_t(c.handle()), C.uintptr_t(g.h)))
 }

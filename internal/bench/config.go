@@ -59,11 +59,16 @@ type Config struct {
 	Cache      bool // measure the registration cache too
 }
 
-// Default measures op on 32 MiB, float32 sums, registered.
+// Default measures op on 32 MiB, float32 sums, registered; one-sided operations from 1 KiB to 128 MiB, between which
+// MSCCL++'s tutorial has its three rows.
 func Default(op string) Config {
-	return Config{Op: op, MinBytes: 32 << 20, MaxBytes: 32 << 20, StepBytes: 1 << 20, StepFactor: 1, Warmup: -1,
+	c := Config{Op: op, MinBytes: 32 << 20, MaxBytes: 32 << 20, StepBytes: 1 << 20, StepFactor: 1, Warmup: -1,
 		Aggregate: 1, Cycles: 1, Checks: 1, Types: []dtype.Type{dtype.Float32}, Reductions: []ubcoll.Op{ubcoll.Sum},
 		Buffers: Registered, Average: Max, Seed: 1}
+	if o := operationOf(op); o != nil && o.open != nil {
+		c.MinBytes, c.MaxBytes, c.StepFactor = 1<<10, 128<<20, 2
+	}
+	return c
 }
 
 // Validate reports everything that is wrong with c in a job of any size.

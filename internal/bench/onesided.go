@@ -13,15 +13,14 @@ import (
 
 // oneSided are the operations by which one rank reads or writes another's memory, in pairs of ranks (0 and 1, 2 and 3)
 // and both ways at once. They have several variants, which the table names in place of a reduction, and one region of
-// memory a rank: the source, the destination, and twice the packets of a call, since a rank may begin the next call
-// before its peer has taken the packets of this one.
+// memory a rank: the source, the destination, and, for packets, twice those of a call, since a rank may begin the next
+// call before its peer has taken the packets of this one.
 var oneSided = []operation{
-	{name: "channel", apart: true, trips: 1, bus: once, shape: pairs, open: openChannel,
+	{name: "channel", apart: true, trips: 1, bus: once, shape: pairs, open: openChannel, parts: 6,
 		variants: []string{"put", "get", "packet"}},
-	{name: "window", apart: true, trips: 1, bus: once, shape: pairs, open: openWindow, variants: []string{"put", "get"}},
+	{name: "window", apart: true, trips: 1, bus: once, shape: pairs, open: openWindow, parts: 2,
+		variants: []string{"put", "get"}},
 }
-
-const regionParts = 6
 
 // ends is what a rank has for the one-sided operations of a run.
 type ends struct {
@@ -39,7 +38,7 @@ func (r *runner) openEnds(ctx context.Context) (*ends, error) {
 	e := &ends{max: (r.cfg.MaxBytes + line) &^ (line - 1)}
 	start := time.Now()
 	var err error
-	if e.buf, err = ubcoll.Alloc[byte](r.c, ubcoll.Host, regionParts*e.max); err != nil {
+	if e.buf, err = ubcoll.Alloc[byte](r.c, ubcoll.Host, r.op.parts*e.max); err != nil {
 		return nil, err
 	}
 	allocated := time.Since(start)
@@ -47,7 +46,7 @@ func (r *runner) openEnds(ctx context.Context) (*ends, error) {
 	if err := r.op.open(ctx, r.c, e); err != nil {
 		return nil, errors.Join(err, e.buf.Free())
 	}
-	r.rep.Setup = &Setup{Bytes: regionParts * e.max, Alloc: float64(allocated) / 1e3,
+	r.rep.Setup = &Setup{Bytes: r.op.parts * e.max, Alloc: float64(allocated) / 1e3,
 		Register: float64(time.Since(start)) / 1e3}
 	return e, nil
 }

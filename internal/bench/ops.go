@@ -25,6 +25,7 @@ type operation struct {
 
 	open     func(ctx context.Context, c *ubcoll.Comm, e *ends) error // of one-sided operations, instead of run
 	variants []string
+	parts    int // of the region, each as large as the largest size
 }
 
 // place is a rank in a job, and the root if there is one.

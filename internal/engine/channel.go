@@ -17,7 +17,8 @@ import (
 // ends, made with the first one, which its peers map and it alone writes.
 const (
 	maxLinks   = 512
-	tableBytes = 256 * maxLinks
+	linkSlots  = maxLinks + 32 // the rest is for telling peers of links that could not be made
+	slotsBytes = 256 * linkSlots
 
 	linkMet = 3 // a state: this end has found the other
 )
@@ -65,10 +66,18 @@ func (s *shown) get() export {
 		grant: mem.Location{Slot: uint32(s.slot), Generation: s.generation}}
 }
 
-type linkTable [maxLinks]linkSlot // a rank's ends
+// They are followed by how many ends there have been, for each rank.
+type linkTable [linkSlots]linkSlot // a rank's ends
+
+func tableBytes(ranks int) int { return slotsBytes + 8*ranks }
+
+// made is how many links to a rank there have been: those whose slots are gone too.
+func (t *linkTable) made(to int) *atomic.Uint64 {
+	return (*atomic.Uint64)(unsafe.Add(unsafe.Pointer(t), slotsBytes+8*to))
+}
 
 func init() {
-	if unsafe.Sizeof(linkSlot{}) != 256 || unsafe.Sizeof(linkTable{}) != tableBytes || unsafe.Sizeof(place{}) != 64 {
+	if unsafe.Sizeof(linkSlot{}) != 256 || unsafe.Sizeof(linkTable{}) != slotsBytes || unsafe.Sizeof(place{}) != 64 {
 		panic("engine: link table layout")
 	}
 }
@@ -76,8 +85,7 @@ func init() {
 // links is what a communicator knows of links; under nouns.mu.
 type links struct {
 	table *linkTable
-	used  [maxLinks]*Link // open, or closed here and not yet there
-	next  []uint32        // by peer: how many links there have been
+	used  [linkSlots]*Link // open, or closed here and not yet there
 }
 
 // Link is one end of a channel.
@@ -112,17 +120,16 @@ func (c *Comm) Connect(ctx context.Context, peer int, r *Registration, remote *R
 	if err == nil && ctx.Err() != nil {
 		err = ended(ctx)
 	}
-	l, merr := c.newLink(peer, e, err)
-	if merr != nil {
-		return nil, c.aside(op, peer, merr)
-	}
+	l, err := c.newLink(peer, e, err)
 	if err == nil {
 		err = l.meet(ctx, op, remote)
 	}
-	if err != nil {
-		shut(l, true)
+	if l != nil {
+		if err != nil {
+			shut(l, true)
+		}
+		end(l)
 	}
-	end(l)
 	if err != nil {
 		return nil, c.aside(op, peer, err)
 	}
@@ -147,7 +154,8 @@ func (c *Comm) shows(r *Registration, remote *Remote, peer int) (export, error) 
 	return r.export()
 }
 
-// newLink takes a slot, publishes it, and begins a use; with an error, it is one that was refused.
+// newLink takes a slot, publishes it, and begins a use. With an error, the one that it is given or one of its own, the
+// link is there to tell the peer, if there is one.
 func (c *Comm) newLink(peer int, e export, refused error) (*Link, error) {
 	ns := &c.nouns
 	ns.mu.Lock()
@@ -166,12 +174,16 @@ func (c *Comm) newLink(peer int, e export, refused error) (*Link, error) {
 			break
 		}
 	}
-	if l.slot < 0 {
-		return nil, fmt.Errorf("%d channels are open, or closed on one side only (close both): %w", maxLinks,
+	if (l.slot < 0 || l.slot >= maxLinks) && refused == nil {
+		refused = fmt.Errorf("%d channels are open, or closed on one side only (close both): %w", maxLinks,
 			fault.ErrLimit)
 	}
-	l.key = linkKey(peer, ns.next[peer])
-	ns.next[peer]++
+	if l.slot < 0 {
+		return nil, refused
+	}
+	made := ns.table.made(peer)
+	n := made.Load()
+	l.key = linkKey(peer, uint32(n))
 	l.mine = &ns.table[l.slot]
 	ns.used[l.slot] = l
 	l.out = l.mine.word(c.rank > peer)
@@ -189,12 +201,13 @@ func (c *Comm) newLink(peer int, e export, refused error) (*Link, error) {
 		}
 	}
 	l.mine.key.Store(l.key)
+	made.Store(n + 1)
 	if ns.open == nil {
 		ns.open = map[noun]bool{}
 	}
 	ns.open[l] = true
 	l.enter()
-	return l, nil
+	return l, refused
 }
 
 // linkTable makes this rank's table if there is none.
@@ -202,12 +215,12 @@ func (c *Comm) linkTable() error {
 	if c.nouns.table != nil {
 		return nil
 	}
-	a, err := c.dom.Heap.Alloc(tableBytes)
+	a, err := c.dom.Heap.Alloc(tableBytes(c.size))
 	if err != nil {
 		return fmt.Errorf("channel table: %w", err)
 	}
 	c.shared = append(c.shared, a)
-	c.nouns.table, c.nouns.next = (*linkTable)(a.Ptr), make([]uint32, c.size)
+	c.nouns.table = (*linkTable)(a.Ptr)
 	c.me.channels.at = bufWord{a.At.Arena, a.At.Slot, a.At.Generation, a.At.Offset}
 	c.me.channels.ready.Store(1)
 	return nil
@@ -220,12 +233,13 @@ func (c *Comm) sweepLinks() {
 		if l == nil || l.mine.state.Load() != stateClosed {
 			continue
 		}
+		gone := false
 		if l.theirs == nil {
-			l.theirs, _ = c.otherEnd(l)
+			l.theirs, gone, _ = c.otherEnd(l)
 		}
 		p := &c.peers[l.peer]
 		there := reader{&p.area.state, p.mem, p.at}
-		gone := l.theirs != nil && (l.theirs.key.Load() != l.otherKey() || l.theirs.state.Load() == stateClosed)
+		gone = gone || l.theirs != nil && (l.theirs.key.Load() != l.otherKey() || l.theirs.state.Load() == stateClosed)
 		if gone || there.done() {
 			l.mine.key.Store(0)
 			c.nouns.used[i] = nil
@@ -235,23 +249,24 @@ func (c *Comm) sweepLinks() {
 
 func (l *Link) otherKey() uint64 { return linkKey(l.c.rank, uint32(l.key)-1) }
 
-// otherEnd is the other end's slot, or nil if it is not there yet.
-func (c *Comm) otherEnd(l *Link) (*linkSlot, error) {
+// otherEnd is the other end's slot, or nil if it is not there: not yet, or not any more.
+func (c *Comm) otherEnd(l *Link) (s *linkSlot, gone bool, err error) {
 	p := &c.peers[l.peer]
 	if p.area.channels.ready.Load() == 0 {
-		return nil, nil
+		return nil, false, nil
 	}
-	ptr, err := p.mem.Resolve(p.area.channels.at.location(), tableBytes)
+	ptr, err := p.mem.Resolve(p.area.channels.at.location(), tableBytes(c.size))
 	if err != nil {
-		return nil, fmt.Errorf("channel table of rank %d: %w", l.peer, err)
+		return nil, false, fmt.Errorf("channel table of rank %d: %w", l.peer, err)
 	}
 	t, key := (*linkTable)(ptr), l.otherKey()
+	gone = t.made(c.rank).Load() > uint64(uint32(key)-1) // looked at before the slots
 	for i := range t {
 		if t[i].key.Load() == key {
-			return &t[i], nil
+			return &t[i], false, nil
 		}
 	}
-	return nil, nil
+	return nil, gone, nil
 }
 
 // meet waits for the other end.
@@ -259,11 +274,15 @@ func (l *Link) meet(ctx context.Context, op string, remote *Remote) error {
 	var theirs *linkSlot
 	var failed error
 	s := waiting{op: op, ctx: ctx, peer: l.peer, step: "the other end", health: healthEvery}
+	gone := false
 	if err := l.wait(&s, func() bool {
-		theirs, failed = l.c.otherEnd(l)
-		return theirs != nil || failed != nil
+		theirs, gone, failed = l.c.otherEnd(l)
+		return theirs != nil || gone || failed != nil
 	}); err != nil {
 		return err
+	}
+	if gone {
+		failed = fmt.Errorf("rank %d has given its end up: %w", l.peer, fault.ErrClosed)
 	}
 	if failed != nil {
 		return failed

@@ -59,6 +59,7 @@ type Comm struct {
 	infoM              sync.Mutex // for what follows
 	last               OpInfo
 	ops, bytes, staged uint64
+	lastSmall          atomic.Uint64 // a small message that was sent after last
 }
 
 type peer struct {
@@ -120,9 +121,9 @@ func (c *Comm) Eager(rank int) unsafe.Pointer {
 	return unsafe.Add(c.peers[rank].eager, int(c.seq&1)*EagerBytes)
 }
 
-// ClaimEager begins to fetch the cache lines of this rank's next eager slot that n bytes will be written to.
-func (c *Comm) ClaimEager(n int) {
-	p := unsafe.Add(c.peers[c.rank].eager, int((c.seq+1)&1)*EagerBytes)
+// claimEager begins to fetch the cache lines of this rank's eager slot that n bytes will be written to.
+func (c *Comm) claimEager(n int) {
+	p := c.Eager(c.rank)
 	for i := 0; i < min(n, claimBytes); i += 64 {
 		spin.Claim(unsafe.Add(p, i))
 	}

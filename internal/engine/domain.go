@@ -90,7 +90,7 @@ func (d *Domain) Free(a *mem.Allocation) error {
 		return fmt.Errorf("free: %w", fault.ErrClosed)
 	}
 	retired := make(chan error, 1)
-	if err := d.Cache.Forget(Memory(a), func() { retired <- d.Heap.Retire(a) }); err != nil {
+	if err := d.Cache.Forget(Memory(a), func() { a.WhenIdle(func() { retired <- d.Heap.Retire(a) }) }); err != nil {
 		return err
 	}
 	select {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -73,10 +74,14 @@ func (c *Comm) note(w *Work, algorithm string) {
 		c.staged++
 	}
 	c.infoM.Unlock()
+	spin.Release(&c.lastSmall, 0)
 }
 
 // LastOp says how the last operation of this communicator went.
 func (c *Comm) LastOp() OpInfo {
+	if v := c.lastSmall.Load(); v != 0 {
+		return smallInfo(v)
+	}
 	c.infoM.Lock()
 	defer c.infoM.Unlock()
 	o := c.last

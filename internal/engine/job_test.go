@@ -137,7 +137,11 @@ func TestOpenRefused(t *testing.T) {
 			if err := json.Unmarshal(b, &m); err != nil {
 				return nil
 			}
-			m[name] = v
+			if body, ok := m["body"].(map[string]any); ok && name != "err" {
+				body[name] = v
+			} else {
+				m[name] = v
+			}
 			b, _ = json.Marshal(m)
 			return b
 		}
@@ -146,13 +150,16 @@ func TestOpenRefused(t *testing.T) {
 	area := func(change func(*mem.Location)) func([]byte) []byte {
 		return func(b []byte) []byte {
 			var k struct {
-				IPC  json.RawMessage `json:"ipc"`
-				Area mem.Location    `json:"area"`
+				Body struct {
+					IPC    json.RawMessage `json:"ipc"`
+					Domain uint64          `json:"domain"`
+					Area   mem.Location    `json:"area"`
+				} `json:"body"`
 			}
 			if err := json.Unmarshal(b, &k); err != nil {
 				return nil
 			}
-			change(&k.Area)
+			change(&k.Body.Area)
 			b, _ = json.Marshal(k)
 			return b
 		}
@@ -179,16 +186,18 @@ func TestOpenRefused(t *testing.T) {
 		{"an area that is none", 1, area(func(l *mem.Location) { l.Offset += 4096 }), fault.ErrStale, "control area of rank 1"},
 		{"an area outside", 1, area(func(l *mem.Location) { l.Offset = 1 << 40 }), fault.ErrStale, "map the control area of rank 1"},
 		{"an area nowhere", 1, area(func(l *mem.Location) { l.Arena, l.Slot = 7, 7 }), fault.ErrStale, "map the control area of rank 1"},
-		{"a late no", 2, func([]byte) []byte { return []byte(`"not me"`) }, nil, "rank 1: not me"},
+		{"a late no", 2, func([]byte) []byte { return []byte(`{"err":"not me"}`) }, nil, "rank 1: not me"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.name == "a race build" {
 				c.change = func(b []byte) []byte { // the other kind than this one
 					var m struct {
-						Race bool `json:"race"`
+						Body struct {
+							Race bool `json:"race"`
+						} `json:"body"`
 					}
 					json.Unmarshal(b, &m)
-					return field("race", !m.Race)(b)
+					return field("race", !m.Body.Race)(b)
 				}
 				c.want, c.text = fault.ErrMismatch, "race detector"
 			}

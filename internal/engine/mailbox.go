@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
@@ -270,6 +271,29 @@ func (c *Comm) Damaged(peer int, what string, v uint64) error {
 	return c.MessageError("mail", peer, "", fmt.Errorf("its mailbox is damaged (%s %#x): %w", what, v, fault.ErrPeerLost))
 }
 
+// NoteSmall keeps for LastOp that a message of n bytes was sent with its announcement: one store, which waits for nothing.
+func (c *Comm) NoteSmall(seq uint64, n int) { spin.Release(&c.lastSmall, seq<<16|uint64(n)) }
+
+func smallInfo(v uint64) OpInfo {
+	return OpInfo{Op: KindSend.String(), kind: KindSend, Seq: v >> 16, Algorithm: "eager", Bytes: int(v & 0xffff),
+		Src: BufferInfo{Used: true, Why: "small enough to travel with the announcement"}}
+}
+
+// NoteMessage keeps for LastOp and Stats how a message went.
+func (c *Comm) NoteMessage(k Kind, seq uint64, n int, algorithm string, b BufferInfo) {
+	c.infoM.Lock()
+	i := &c.last
+	i.kind, i.Seq, i.Algorithm, i.Bytes, i.Src, i.Dst = k, seq, algorithm, n, b, BufferInfo{}
+	if k == KindRecv {
+		i.Src, i.Dst = BufferInfo{}, b
+	}
+	if !b.Direct {
+		c.staged++
+	}
+	c.infoM.Unlock()
+	spin.Release(&c.lastSmall, 0)
+}
+
 // Fail breaks the communicator with what ended a message, and returns what broke it.
 func (c *Comm) Fail(op string, peer int, err error) error {
 	e, ok := err.(*fault.Error)
@@ -354,7 +378,9 @@ func (r *mailroom) move() {
 	if r.open.Load() == 0 {
 		return
 	}
-	r.mu.Lock()
+	if !r.mu.TryLock() {
+		return // another goroutine is at it
+	}
 	defer r.mu.Unlock()
 	for c := range r.comms {
 		MoveMail(c)

@@ -43,7 +43,6 @@ type hello struct {
 	CPUs     []int             `json:"cpus"`
 	Secret   string            `json:"secret"` // rank 0's is the job's
 	Comm     uint64            `json:"comm"`   // rank 0's identifies the communicator
-	Err      string            `json:"err,omitempty"`
 }
 
 // card says where a rank's memory is.
@@ -51,8 +50,23 @@ type card struct {
 	IPC    json.RawMessage `json:"ipc"`
 	Domain uint64          `json:"domain"`
 	Area   mem.Location    `json:"area"`
-	Err    string          `json:"err,omitempty"`
 }
+
+// envelope carries what a rank tells, or why it cannot go on.
+type envelope struct {
+	Err  string          `json:"err,omitempty"`
+	Code int             `json:"code,omitempty"` // of the sentinel in Err
+	Body json.RawMessage `json:"body,omitempty"`
+}
+
+// toldError is another rank's error.
+type toldError struct {
+	text string
+	is   error // the sentinel, or nil
+}
+
+func (e *toldError) Error() string { return e.text }
+func (e *toldError) Unwrap() error { return e.is }
 
 // Open makes a communicator of all ranks of b. Collective. bad says what is wrong with o; it
 // is reported by all ranks.
@@ -72,10 +86,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newI
 	}
 	table, terr := tuning.Load()
 	mine, err := newHello(o, table)
-	if err = errors.Join(bad, terr, err); err != nil {
-		mine.Err = err.Error()
-	}
-	hellos, err := exchange(ctx, b, mine, func(h hello) string { return h.Err }, err)
+	hellos, err := exchange(ctx, b, mine, errors.Join(bad, terr, err))
 	if err != nil {
 		return nil, fail("hello", -1, err)
 	}
@@ -89,18 +100,10 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newI
 	c.place(hellos)
 	secret, _ := hex.DecodeString(hellos[0].Secret)
 	own, err := c.create(hellos[0].Comm, secret, newIPC)
-	if err != nil {
-		own.Err = err.Error()
-	}
-	cards, err := exchange(ctx, b, own, func(k card) string { return k.Err }, err)
+	cards, err := exchange(ctx, b, own, err)
 	if err == nil {
-		err = c.attach(ctx, hellos[0].Comm, cards)
-		var verdict string
-		if err != nil {
-			verdict = err.Error()
-		}
 		// After this everybody has mapped everybody: nothing of Open is needed for what follows.
-		_, err = exchange(ctx, b, verdict, func(s string) string { return s }, err)
+		_, err = exchange(ctx, b, "attached", c.attach(ctx, hellos[0].Comm, cards))
 	}
 	if err != nil {
 		if c.dom != nil {
@@ -111,12 +114,17 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newI
 	return c, nil
 }
 
-// exchange gathers v from all ranks; if own is set or some rank reports an error, everybody returns it.
-func exchange[T any](ctx context.Context, b bootstrap.Bootstrap, v T, errOf func(T) string, own error) ([]T, error) {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
+// exchange gathers v from all ranks. own is why this rank has none: it takes part all the same, since the others wait
+// for it, and everybody returns the error of the first rank that has one.
+func exchange[T any](ctx context.Context, b bootstrap.Bootstrap, v T, own error) ([]T, error) {
+	var e envelope
+	if own == nil {
+		e.Body, own = json.Marshal(v)
 	}
+	if own != nil {
+		e = envelope{Err: own.Error(), Code: refusalCode(own)}
+	}
+	raw, _ := json.Marshal(e) // strings and what has been marshalled: it cannot fail
 	all, err := b.AllGather(ctx, raw)
 	if err != nil {
 		return nil, errors.Join(own, err)
@@ -126,13 +134,15 @@ func exchange[T any](ctx context.Context, b bootstrap.Bootstrap, v T, errOf func
 	}
 	vs := make([]T, len(all))
 	for r := range all {
-		if err := json.Unmarshal(all[r], &vs[r]); err != nil {
+		var e envelope
+		if err := json.Unmarshal(all[r], &e); err != nil {
 			return nil, fmt.Errorf("what rank %d sent: %w", r, err)
 		}
-	}
-	for r := range vs {
-		if s := errOf(vs[r]); s != "" {
-			return nil, fmt.Errorf("rank %d: %s", r, s)
+		if e.Err != "" {
+			return nil, fmt.Errorf("rank %d: %w", r, &toldError{e.Err, refusalOf(e.Code)})
+		}
+		if err := json.Unmarshal(e.Body, &vs[r]); err != nil {
+			return nil, fmt.Errorf("what rank %d sent: %w", r, err)
 		}
 	}
 	return vs, nil
@@ -159,11 +169,14 @@ func hostID() (string, error) {
 	return shm.HostID()
 }
 
+// maxRanks is what signatures have room for, less one: staging memory has a line for each rank and one for the result.
+const maxRanks = 1<<12 - 1
+
 // compare checks what must be equal on all ranks. The verdict is a pure function of the hellos.
 func compare(hs []hello) (about int, err error) {
 	a := &hs[0]
-	if len(hs) > 1<<12 {
-		return -1, fmt.Errorf("%d ranks, more than %d: %w", len(hs), 1<<12, fault.ErrLimit)
+	if len(hs) > maxRanks {
+		return -1, fmt.Errorf("%d ranks, more than %d: %w", len(hs), maxRanks, fault.ErrLimit)
 	}
 	for r := range hs {
 		h := &hs[r]

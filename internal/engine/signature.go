@@ -28,12 +28,14 @@ const (
 	KindSplit
 	KindDup
 	KindWindow
+	KindSend // messages have no signature: for OpInfo
+	KindRecv
 	numKinds
 )
 
 var kindNames = [numKinds]string{"refused", "all_reduce", "barrier", "reduce_scatter", "reduce", "all_gather",
 	"broadcast", "gather", "scatter", "all_to_all", "all_gather_v", "gather_v", "scatter_v", "all_to_all_v", "split", "dup",
-	"register_window"}
+	"register_window", "send", "recv"}
 
 // String is the operation's name: "all_reduce".
 func (k Kind) String() string {

@@ -27,6 +27,7 @@ type queued struct {
 	c      *Comm
 	ctx    context.Context
 	works  []Work
+	after  func() // when the works are over; or nil
 	ticket *ticket
 	do     func(context.Context) error // instead of works, and independent of the communicator's order
 }
@@ -39,13 +40,16 @@ func NewStream(d hw.Device) (*Stream, error) {
 	return &Stream{dev: d}, nil
 }
 
-func (s *Stream) enqueue(c *Comm, ctx context.Context, works []Work) error {
+func (s *Stream) enqueue(c *Comm, ctx context.Context, works []Work, after func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
+		if after != nil {
+			after()
+		}
 		return c.local("stream", fault.ErrClosed)
 	}
-	s.add(queued{c: c, ctx: ctx, works: works, ticket: c.turn.take()})
+	s.add(queued{c: c, ctx: ctx, works: works, after: after, ticket: c.turn.take()})
 	return nil
 }
 
@@ -91,6 +95,9 @@ func (q *queued) run() error {
 		return q.do(q.ctx)
 	}
 	<-q.ticket.ready
+	if q.after != nil {
+		defer q.after()
+	}
 	defer q.c.turn.leave()
 	return q.c.runAll(q.ctx, q.works)
 }

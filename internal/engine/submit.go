@@ -36,25 +36,29 @@ func (v *View) End(ctx context.Context, w *Work) error {
 	case v.Recorder != nil:
 		return v.Recorder.Record(v.Comm, *w)
 	case v.Stream != nil:
-		return v.Stream.enqueue(v.Comm, ctx, []Work{*w})
+		return v.Stream.enqueue(v.Comm, ctx, []Work{*w}, nil)
 	}
 	err := v.Comm.run(ctx)
 	v.Comm.turn.leave()
 	return err
 }
 
-// SubmitAll runs or queues ws in order as one: nothing of this communicator comes between.
-func (v *View) SubmitAll(ctx context.Context, ws []Work) error {
-	switch {
-	case v.Recorder != nil:
+// SubmitAll runs or queues ws in order as one: nothing of this communicator comes between. after, if it is not nil, is
+// called once when that is over, or was refused.
+func (v *View) SubmitAll(ctx context.Context, ws []Work, after func()) error {
+	if v.Stream != nil && v.Recorder == nil {
+		return v.Stream.enqueue(v.Comm, ctx, ws, after)
+	}
+	if after != nil {
+		defer after()
+	}
+	if v.Recorder != nil {
 		for _, w := range ws {
 			if err := v.Recorder.Record(v.Comm, w); err != nil {
 				return err
 			}
 		}
 		return nil
-	case v.Stream != nil:
-		return v.Stream.enqueue(v.Comm, ctx, ws)
 	}
 	c := v.Comm
 	if err := c.enter(); err != nil {
@@ -95,8 +99,13 @@ func (c *Comm) run(ctx context.Context) error {
 	if w.SrcBuf.Claim != nil {
 		w.SrcBuf.Claim.Release()
 	}
-	if w.DstBuf.Claim != nil {
+	if w.DstBuf.Claim != nil && !w.DstBuf.Shared {
 		w.DstBuf.Claim.Release()
+	}
+	for _, a := range w.held {
+		if a != nil {
+			a.Release()
+		}
 	}
 	*w = Work{} // for the next Begin; and the user's memory is not kept alive
 	return err
@@ -111,7 +120,11 @@ func (c *Comm) perform(ctx context.Context, w *Work) error {
 	}
 	c.seq++
 	spin.Claim(unsafe.Pointer(&c.me.desc[c.seq&1]))
+	c.claimEager(w.EagerBytes)
 	bad := w.Err
+	if bad == nil {
+		bad = w.hold()
+	}
 	if bad == nil && ctx.Err() != nil {
 		bad = ended(ctx)
 		ctx = context.WithoutCancel(ctx) // the peers must still be heard out, for Options.Timeout at most
@@ -163,18 +176,29 @@ func (c *Comm) failed(err error) error {
 var refusals = []error{fault.ErrArgument, fault.ErrStale, fault.ErrLimit, hw.ErrNotSupported, fault.ErrInUse,
 	fault.ErrClosed, context.Canceled, context.DeadlineExceeded}
 
+// refusalCode is what stands for err's sentinel, 0 if it has none; refusalOf is the way back.
+func refusalCode(err error) int {
+	for i, s := range refusals {
+		if errors.Is(err, s) {
+			return i + 1
+		}
+	}
+	return 0
+}
+
+func refusalOf(code int) error {
+	if code < 1 || code > len(refusals) {
+		return nil
+	}
+	return refusals[code-1]
+}
+
 func (c *Comm) publish(w *Work, bad error) {
 	slot := c.seq & 1
 	d := &c.me.desc[slot]
 	if bad != nil {
 		c.me.refusals[slot].set(bad.Error())
-		d.refusal = 0
-		for i, s := range refusals {
-			if errors.Is(bad, s) {
-				d.refusal = uint64(i) + 1
-				break
-			}
-		}
+		d.refusal = uint64(refusalCode(bad))
 		d.sig = signature(KindRefused, 0, 0, 0, 0)
 	} else {
 		d.sig = w.Signature()
@@ -227,10 +251,8 @@ func (c *Comm) disagreement(slot uint64) error {
 		d := &c.peers[r].area.desc[slot]
 		if d.sig>>59 == uint64(KindRefused) {
 			why := c.peers[r].area.refusals[slot].get()
-			if d.refusal == 0 || d.refusal > uint64(len(refusals)) {
-				return c.errorf("agree", r, fmt.Errorf("rank %d refused: %s", r, why))
-			}
-			return c.errorf("agree", r, fmt.Errorf("rank %d refused: %s: %w", r, why, refusals[d.refusal-1]))
+			return c.errorf("agree", r, fmt.Errorf("rank %d refused: %w", r,
+				&toldError{why, refusalOf(int(min(d.refusal, 1<<20)))}))
 		}
 		votes[d.sig]++
 	}

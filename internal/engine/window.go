@@ -302,7 +302,7 @@ func copyEither(there, here unsafe.Pointer, n int, put bool) {
 }
 
 // StreamFrom is from what size on a copy between ranks goes past the caches.
-var StreamFrom = max(cpu.LastLevelCacheBytes()/2, 4<<20)
+var StreamFrom = min(max(cpu.LastLevelCacheBytes(), 8<<20)/4, 32<<20)
 
 // Signal lets one Wait for this rank on peer go on.
 func (w *Window) Signal(ctx context.Context, peer int) error {

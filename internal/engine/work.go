@@ -2,10 +2,12 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -47,7 +49,26 @@ type Work struct {
 	// Algorithm is what Path.Run chose to do, if that is more than Path.Name.
 	Algorithm string
 
+	// EagerBytes is how much Path.Offer will write to the eager slot.
+	EagerBytes int
+
 	SrcBuf, DstBuf Buf
+
+	held [2]*mem.Allocation // what cannot be freed until the operation ends
+}
+
+// hold keeps the memory of the buffers, as far as it is known whose it is, from being freed while the operation runs.
+func (w *Work) hold() error {
+	for i, v := range [2]*Vec{&w.Src, &w.Dst} {
+		if v.Alloc == nil || i == 1 && v.Alloc == w.held[0] {
+			continue
+		}
+		if !v.Alloc.Hold() {
+			return fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale)
+		}
+		w.held[i] = v.Alloc
+	}
+	return nil
 }
 
 // Signature is what all ranks must agree on.
@@ -73,6 +94,8 @@ type Buf struct {
 	Claim *register.Claim // held until the operation ends, if direct
 	At    mem.Location    // where peers find it, if direct
 	Why   string          // why it is staged, if not direct
+
+	Shared bool // Claim is the other buffer's
 }
 
 // Direct reports whether peers read and write the user's memory itself.

@@ -110,7 +110,7 @@ func Bad(ctx context.Context, c *ubcoll.Comm) error {
 			return fail(c, "%s: after it: %v %v", k.name, z, err)
 		}
 	}
-	return errors.Join(badLocal(ctx, c), badConcurrent(ctx, c), badGroup(ctx, c))
+	return errors.Join(badLocal(ctx, c), badConcurrent(ctx, c), badGroup(ctx, c), badFree(ctx, c))
 }
 
 func refuse(mine bool, wrong, right func() error) func() error {
@@ -192,7 +192,9 @@ func badGroup(ctx context.Context, c *ubcoll.Comm) error {
 	x := []int64{1}
 	v := ubcoll.Of(x)
 	own := errors.New("on purpose")
+	var kept *ubcoll.Comm
 	err := ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
+		kept = g
 		if err := coll.AllReduce(ctx, g, v, v, ubcoll.Sum); err != nil {
 			return err
 		}
@@ -205,8 +207,49 @@ func badGroup(ctx context.Context, c *ubcoll.Comm) error {
 	case err == nil, c.Rank() == 0 && !errors.Is(err, own), !strings.Contains(err.Error(), "on purpose"):
 		return fail(c, "a group that rank 0 could not collect gave %v", err)
 	}
+	if err := coll.Barrier(ctx, kept); !errors.Is(err, ubcoll.ErrClosed) {
+		return fail(c, "a call on a group that has ended gave %v", err)
+	}
 	if err := coll.AllReduce(ctx, c, v, v, ubcoll.Sum); err != nil || x[0] != int64(c.Size()) {
 		return fail(c, "after it: %v %v", x, err)
+	}
+	return nil
+}
+
+// badFree frees buffers while operations of every size use them: Free returns at once, and the memory goes when the
+// operation is over.
+func badFree(ctx context.Context, c *ubcoll.Comm) error {
+	for _, n := range []int{1, 300, 100000} {
+		b, err := ubcoll.Alloc[float32](c, ubcoll.Host, n)
+		if err != nil {
+			return err
+		}
+		v := b.Vec()
+		for i := range b.Slice() {
+			b.Slice()[i] = 1
+		}
+		done := make(chan error, 1)
+		if c.Rank() == 0 { // the others are inside before it comes
+			time.Sleep(20 * time.Millisecond)
+		}
+		go func() { done <- coll.AllReduce(ctx, c, v, v, ubcoll.Sum) }()
+		if c.Rank() != 0 {
+			time.Sleep(10 * time.Millisecond)
+			if err := b.Free(); err != nil {
+				return fail(c, "free during an operation: %w", err)
+			}
+		}
+		if err := <-done; err != nil {
+			return fail(c, "operation on a buffer of %d that was freed meanwhile: %w", n, err)
+		}
+		if c.Rank() == 0 {
+			if b.Slice()[0] != float32(c.Size()) {
+				return fail(c, "%v", b.Slice()[0])
+			}
+			if err := b.Free(); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

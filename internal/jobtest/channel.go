@@ -137,7 +137,8 @@ func badHandles(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	h := hs[(c.Rank()+1)%c.Size()]
 	for n := range len(h) {
-		if err := refused(c, fmt.Sprintf("%d bytes of a handle", n), second(c.Import(h[:n])), ubcoll.ErrArgument); err != nil {
+		what := fmt.Sprintf("%d bytes of a handle", n)
+		if err := refused(c, what, second(c.Import(h[:n])), ubcoll.ErrArgument); err != nil {
 			return err
 		}
 		bad := bytes.Clone(h)
@@ -326,7 +327,8 @@ func Channels(ctx context.Context, c *ubcoll.Comm) error {
 	if c.Size() == 1 {
 		return nil
 	}
-	for _, f := range []Suite{channelData, channelOrder, channelLimits, channelWaits, channelEnds, channelStream} {
+	for _, f := range []Suite{channelData, channelOrder, channelMany, channelLimits, channelWaits, channelEnds,
+		channelStream} {
 		if err := f(ctx, c); err != nil {
 			return err
 		}
@@ -396,7 +398,8 @@ func exchangeData(ctx context.Context, c *ubcoll.Comm, ch *p2p.Channel, mem []by
 		}
 		// A get, once the peer has seen the put.
 		clear(mem[half:])
-		if err := errors.Join(ch.RelaxedSignal(ctx), ch.Wait(ctx), ch.Get(ctx, to, off, n), same("get", to)); err != nil {
+		err = errors.Join(ch.RelaxedSignal(ctx), ch.Wait(ctx), ch.Get(ctx, to, off, n), same("get", to))
+		if err != nil {
 			return err
 		}
 		for _, w := range []p2p.PacketWidth{p2p.Packet8, p2p.Packet16} {
@@ -473,26 +476,6 @@ func channelOrder(ctx context.Context, c *ubcoll.Comm) error {
 			return fail(c, "channel %d has a signal more: %v", i, err)
 		}
 	}
-	// All that there is room for, and one more.
-	for _, ch := range chs {
-		if err := ch.Close(); err != nil {
-			return err
-		}
-	}
-	chs = nil
-	for {
-		ch, err := p2p.Connect(ctx, c, peer, r.reg)
-		if err != nil {
-			if err := refused(c, "a channel too many", err, ubcoll.ErrLimit); err != nil {
-				return err
-			}
-			break
-		}
-		chs = append(chs, ch)
-	}
-	if len(chs) != 512 {
-		return fail(c, "%d channels are the limit", len(chs))
-	}
 	for _, ch := range chs {
 		if err := ch.Close(); err != nil {
 			return err
@@ -502,6 +485,46 @@ func channelOrder(ctx context.Context, c *ubcoll.Comm) error {
 		ch, err := p2p.Connect(ctx, c, peer, r.reg)
 		if err != nil {
 			return fmt.Errorf("channel %d: %w", k, err)
+		}
+		if err := errors.Join(ch.Signal(ctx), ch.Wait(ctx), ch.Close()); err != nil {
+			return err
+		}
+	}
+	return r.free()
+}
+
+// channelMany makes all channels that there is room for, and one more.
+func channelMany(ctx context.Context, c *ubcoll.Comm) error {
+	r, err := newRegion(c, 4096)
+	if err != nil {
+		return err
+	}
+	var chs []*p2p.Channel
+	for peer := neighbour(c); peer >= 0; {
+		ch, err := p2p.Connect(ctx, c, peer, r.reg)
+		if err != nil {
+			if err := refused(c, "a channel too many", err, ubcoll.ErrLimit); err != nil {
+				return err
+			}
+			if len(chs) != 512 {
+				return fail(c, "%d channels are the limit", len(chs))
+			}
+			break
+		}
+		chs = append(chs, ch)
+	}
+	for _, ch := range chs {
+		if err := ch.Close(); err != nil {
+			return err
+		}
+	}
+	if err := coll.Barrier(ctx, c); err != nil { // both ends must be closed
+		return err
+	}
+	if peer := neighbour(c); peer >= 0 {
+		ch, err := p2p.Connect(ctx, c, peer, r.reg)
+		if err != nil {
+			return err
 		}
 		if err := errors.Join(ch.Signal(ctx), ch.Wait(ctx), ch.Close()); err != nil {
 			return err

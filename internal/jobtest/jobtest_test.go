@@ -110,14 +110,18 @@ func TestPanic(t *testing.T) {
 // closing them then is ErrClosed.
 func TestOpenRegistrations(t *testing.T) {
 	var kept []*ubcoll.Registration
+	var buffer *ubcoll.Buffer[float32]
 	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		b, err := ubcoll.Alloc[float32](c, ubcoll.Host, 100)
 		if err != nil {
 			return err
 		}
 		r, err := c.RegisterBuffer(b.Vec())
-		kept = append(kept, r)
+		kept, buffer = append(kept, r), b
 		return err
 	}))
 	require.ErrorIs(t, kept[0].Close(), ubcoll.ErrClosed)
+	require.Nil(t, buffer.Slice())
+	require.ErrorIs(t, buffer.CopyTo(t.Context(), make([]float32, 1)), ubcoll.ErrStale)
+	require.ErrorIs(t, buffer.Free(), ubcoll.ErrClosed)
 }

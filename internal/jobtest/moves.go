@@ -299,6 +299,10 @@ func (m *mover[T]) scatterV(counts []int) error {
 // movesBad makes wrong calls of these operations.
 func movesBad(ctx context.Context, c *ubcoll.Comm) error {
 	if c.Size() == 1 {
+		d, s := ubcoll.Of(make([]int32, 4)), ubcoll.Of(make([]int32, 8))
+		if err := coll.AllToAllV(ctx, c, d, []int{4}, s, []int{8}); !errors.Is(err, ubcoll.ErrMismatch) {
+			return fail(c, "more to itself than it expects: %v", err)
+		}
 		return nil
 	}
 	p := c.Size()

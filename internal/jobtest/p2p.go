@@ -308,7 +308,7 @@ func p2pBad(ctx context.Context, c *ubcoll.Comm) error {
 			src[i] = int32(i)
 		}
 		dst := make([]int32, n-1)
-		large := c.Size() <= 16 && n*4 > 4096
+		large := c.Size() <= 16 && n*4 > 2048
 		for _, into := range []ubcoll.Vec{ubcoll.Of(dst), ubcoll.Of(make([]float32, n))} {
 			if c.Rank() < peer {
 				if err := p2p.Send(ctx, c, peer, ubcoll.Of(src)); errors.Is(err, ubcoll.ErrMismatch) != large {

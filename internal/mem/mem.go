@@ -55,6 +55,36 @@ type Allocation struct {
 	heap  *Heap
 	pages int // bytes mapped, whole pages
 	freed atomic.Bool
+	uses  atomic.Int64 // operations that use it, plus freeing once WhenIdle waits for them
+	idle  func()
+	once  sync.Once // for idle
+}
+
+const freeing = 1 << 40
+
+// Hold keeps the memory from being given back until Release; false if it is on its way out already.
+func (a *Allocation) Hold() bool {
+	if a.uses.Add(1) < freeing {
+		return true
+	}
+	a.Release()
+	return false
+}
+
+// Release ends one Hold.
+func (a *Allocation) Release() {
+	if a.uses.Add(-1) == freeing {
+		a.once.Do(a.idle)
+	}
+}
+
+// WhenIdle has f called when nobody holds a any more, here if that is so now, and lets nobody hold it from now on. It
+// is called once.
+func (a *Allocation) WhenIdle(f func()) {
+	a.idle = f
+	if a.uses.Add(freeing) == freeing {
+		a.once.Do(f)
+	}
 }
 
 // Base is the allocation's first address.
@@ -490,6 +520,9 @@ func (h *Heap) Close() error {
 		return fmt.Errorf("heap: %w", fault.ErrClosed)
 	}
 	h.closed = true
+	for _, a := range h.live {
+		a.freed.Store(true)
+	}
 	if h.goHeap {
 		heaps.Delete(h.Domain)
 		return nil

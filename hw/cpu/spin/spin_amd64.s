@@ -35,7 +35,7 @@ loop:
 done:
 	RET
 
-// func claimAll(p unsafe.Pointer, n int)
+// func ClaimAll(p unsafe.Pointer, n int)
 TEXT ·ClaimAll(SB), NOSPLIT, $0-16
 	MOVQ p+0(FP), AX
 	MOVQ n+8(FP), CX

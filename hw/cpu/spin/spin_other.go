@@ -19,3 +19,6 @@ func Claim(p unsafe.Pointer) {}
 
 // Demote does nothing on this processor.
 func Demote(p unsafe.Pointer, n int) {}
+
+// ClaimAll does nothing on this processor.
+func ClaimAll(p unsafe.Pointer, n int) {}

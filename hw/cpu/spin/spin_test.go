@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 )
@@ -20,6 +21,25 @@ func ExamplePause() {
 	}
 	fmt.Println("ready")
 	// Output: ready
+}
+
+// Hints change nothing, also where n bytes do not begin or end with a cache line.
+func TestHints(t *testing.T) {
+	b := make([]byte, 1000)
+	for i := range b {
+		b[i] = byte(i)
+	}
+	for _, k := range [][2]int{{0, 0}, {0, 1}, {7, 64}, {63, 66}, {1, 999}} {
+		p := unsafe.Pointer(&b[k[0]])
+		spin.Claim(p)
+		spin.ClaimAll(p, k[1])
+		spin.Demote(p, k[1])
+	}
+	for i := range b {
+		if b[i] != byte(i) {
+			t.Fatalf("byte %d is %d", i, b[i])
+		}
+	}
 }
 
 func BenchmarkPause(b *testing.B) {

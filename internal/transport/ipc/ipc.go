@@ -119,6 +119,10 @@ func (t *Transport) importer() {
 	for !t.closed.Load() {
 		v := bell.Load()
 		t.Progress()
+		if t.seen.Load() != v { // somebody else held the lock
+			time.Sleep(time.Millisecond)
+			continue
+		}
 		if !t.populate() && !t.closed.Load() {
 			shm.FutexWait((*uint32)(unsafe.Pointer(bell)), v, 1e9)
 		}

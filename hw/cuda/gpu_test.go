@@ -1,0 +1,621 @@
+//go:build linux
+
+package cuda_test
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// gpus is the contexts of n devices; a machine without any fails the test where UBCOLL_REQUIRE has cuda.
+func gpus(t testing.TB, n int) []*cuda.Context {
+	t.Helper()
+	if p := cuda.Have(); p.Err != nil {
+		if env.Requires("cuda") {
+			t.Fatal(p)
+		}
+		t.Skip(p)
+	}
+	all, err := cuda.Devices()
+	require.NoError(t, err)
+	if len(all) < n {
+		t.Skipf("needs %d CUDA devices, there are %d", n, len(all))
+	}
+	cs := make([]*cuda.Context, n)
+	for i := range cs {
+		cs[i], err = cuda.Primary(hw.CUDA(i))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, cs[i].Close()) })
+	}
+	return cs
+}
+
+func gpu(t testing.TB) *cuda.Context { t.Helper(); return gpus(t, 1)[0] }
+
+func stream(t testing.TB, c *cuda.Context) *cuda.Stream {
+	s, err := c.NewStream()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+func alloc(t testing.TB, c *cuda.Context, n int) cuda.Addr {
+	p, err := c.Alloc(n)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Free(p)) })
+	return p
+}
+
+func kernel(t testing.TB, c *cuda.Context, name string) *cuda.Function {
+	ptx, err := os.ReadFile("testdata/kernels.ptx")
+	require.NoError(t, err)
+	m, err := c.LoadModule(string(ptx))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	k, err := m.Function(name)
+	require.NoError(t, err)
+	return k
+}
+
+// addParams are the parameters of the kernel add.
+type addParams struct {
+	p    cuda.Addr
+	n, x uint32
+}
+
+func params[T any](p T) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(&p)), unsafe.Sizeof(p)) }
+
+func bytesOf(r *rand.ChaCha8, n int) []byte {
+	b := make([]byte, n)
+	r.Read(b)
+	return b
+}
+
+func random(t *testing.T) *rand.ChaCha8 {
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("TEST_SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 0, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("TEST_SEED=%d", seed)
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
+	return rand.NewChaCha8(key)
+}
+
+func TestDevices(t *testing.T) {
+	gpu(t)
+	major, minor, err := cuda.Version()
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, major, 11)
+	t.Logf("CUDA %d.%d", major, minor)
+	all, err := cuda.Devices()
+	require.NoError(t, err)
+	seen := map[[16]byte]bool{}
+	for i, d := range all {
+		type fields cuda.Info // without its String
+		t.Logf("%+v", fields(d))
+		require.Equal(t, hw.CUDA(i), d.Device)
+		require.NotEmpty(t, d.Name)
+		require.Regexp(t, `^[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.0$`, d.PCI)
+		require.Positive(t, d.Major)
+		require.Positive(t, d.Multiprocessors)
+		require.Greater(t, d.Memory, 1<<28)
+		require.GreaterOrEqual(t, d.SharedMemory, 48<<10)
+		require.False(t, seen[d.UUID], "twice %x", d.UUID)
+		seen[d.UUID] = true
+	}
+}
+
+func TestCopies(t *testing.T) {
+	c := gpu(t)
+	s, r := stream(t, c), random(t)
+	for _, n := range []int{1, 3, 4096, 1<<20 + 1} {
+		want := bytesOf(r, n)
+		a, b := alloc(t, c, n), alloc(t, c, n)
+		require.NoError(t, s.Upload(a, want))
+		require.NoError(t, s.Copy(b, a, n))
+		got := make([]byte, n)
+		require.NoError(t, s.Download(got, b))
+		require.Equal(t, want, got)
+		require.NoError(t, s.Fill(b, 0xa5, n/2))
+		require.NoError(t, s.Download(got, b))
+		for i := range n / 2 {
+			want[i] = 0xa5
+		}
+		require.Equal(t, want, got)
+	}
+	require.NoError(t, s.Upload(0, nil))
+	require.NoError(t, s.Download(nil, 0))
+	done, err := s.Done()
+	require.NoError(t, err)
+	require.True(t, done)
+}
+
+// mapping is memory of n bytes off the Go heap.
+func mapping(t testing.TB, n int) unsafe.Pointer {
+	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	require.NoError(t, err)
+	t.Cleanup(func() { unix.Munmap(b) })
+	return unsafe.Pointer(&b[0])
+}
+
+// vmm maps m at an address that c's device can reach.
+func vmm(t testing.TB, c *cuda.Context, m cuda.Allocation, n int) cuda.Addr {
+	p, err := c.Reserve(n)
+	require.NoError(t, err)
+	require.NoError(t, c.Map(p, n, m))
+	require.NoError(t, c.Access(p, n, c.Device()))
+	t.Cleanup(func() {
+		require.NoError(t, c.Unmap(p, n))
+		require.NoError(t, c.Unreserve(p, n))
+	})
+	return p
+}
+
+func create(t testing.TB, c *cuda.Context) (cuda.Allocation, int) {
+	n, err := c.Granularity()
+	require.NoError(t, err)
+	m, err := c.Create(n)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Release(m)) })
+	return m, n
+}
+
+func TestInspect(t *testing.T) {
+	c := gpu(t)
+	inspect := func(p cuda.Addr) cuda.Memory {
+		m, err := cuda.Inspect(p)
+		require.NoError(t, err)
+		t.Logf("%+v", m)
+		return m
+	}
+	t.Run("device", func(t *testing.T) {
+		p := alloc(t, c, 3<<20)
+		small, next := alloc(t, c, 1000), alloc(t, c, 1000) // in one of the driver's mappings
+		require.Equal(t, [2]int{1000, 1000}, [2]int{inspect(small).Size, inspect(next + 999).Size})
+		require.Equal(t, [2]cuda.Addr{small, next}, [2]cuda.Addr{inspect(small + 999).Base, inspect(next).Base})
+		require.NotEqual(t, inspect(small).ID, inspect(next).ID)
+		m := inspect(p + 1<<20 + 5)
+		require.Equal(t, cuda.Memory{Kind: cuda.OnDevice, Device: c.Device(), Base: p, Size: 3 << 20, ID: m.ID,
+			LegacyIPC: true, DirectRDMA: m.DirectRDMA}, m)
+		require.NotZero(t, m.ID)
+	})
+	t.Run("an address again", func(t *testing.T) {
+		ids := map[uint64]bool{}
+		for range 10 {
+			p, err := c.Alloc(4 << 20)
+			require.NoError(t, err)
+			m := inspect(p)
+			require.False(t, ids[m.ID], "twice buffer %d", m.ID)
+			ids[m.ID] = true
+			require.NoError(t, c.Free(p))
+			require.Equal(t, cuda.Memory{}, inspect(p))
+		}
+	})
+	t.Run("pageable", func(t *testing.T) {
+		require.Equal(t, cuda.Memory{}, inspect(cuda.Addr(uintptr(mapping(t, 4096)))))
+	})
+	t.Run("page-locked", func(t *testing.T) {
+		p := mapping(t, 1<<20)
+		d, err := c.HostRegister(p, 1<<20)
+		require.NoError(t, err)
+		m := inspect(d)
+		require.Equal(t, cuda.HostSide, m.Kind)
+		require.False(t, m.LegacyIPC || m.PosixFD)
+		require.NoError(t, c.HostUnregister(p))
+		require.Equal(t, cuda.Unknown, inspect(d).Kind)
+	})
+	t.Run("mapped", func(t *testing.T) {
+		a, n := create(t, c)
+		b, _ := create(t, c)
+		p, err := c.Reserve(2 * n)
+		require.NoError(t, err)
+		ids := map[uint64]bool{}
+		for i, m := range []cuda.Allocation{a, b} {
+			at := p + cuda.Addr(i*n)
+			require.NoError(t, c.Map(at, n, m))
+			require.NoError(t, c.Access(at, n, c.Device()))
+			x := inspect(at + 1)
+			ids[x.ID] = true
+			require.Equal(t, cuda.OnDevice, x.Kind)
+			require.Equal(t, at, x.Base, "the mapping, not the range that was reserved")
+			require.Equal(t, n, x.Size)
+			require.True(t, x.PosixFD)
+			require.False(t, x.LegacyIPC)
+		}
+		for range 3 { // mapped again at one address
+			require.NoError(t, c.Unmap(p, n))
+			require.NoError(t, c.Map(p, n, a))
+			require.NoError(t, c.Access(p, n, c.Device()))
+			x := inspect(p)
+			require.False(t, ids[x.ID], "twice buffer %d", x.ID)
+			ids[x.ID] = true
+		}
+		require.NoError(t, c.Unmap(p, n))
+		require.NoError(t, c.Unmap(p+cuda.Addr(n), n))
+		require.NoError(t, c.Unreserve(p, 2*n))
+	})
+}
+
+func TestHostMemory(t *testing.T) {
+	c := gpu(t)
+	s, k := stream(t, c), kernel(t, c, "add")
+	p := mapping(t, 4096)
+	d, err := c.HostRegister(p, 4096)
+	require.NoError(t, err)
+	*(*uint32)(p) = 40
+	require.NoError(t, k.Launch(s, cuda.Launch{Grid: 1, Block: 1}, params(addParams{d, 1, 2})))
+	require.NoError(t, s.Sync())
+	require.EqualValues(t, 42, *(*uint32)(p))
+	_, err = c.HostRegister(p, 4096)
+	require.ErrorIs(t, err, fault.ErrArgument, "registered already")
+	require.NoError(t, c.HostUnregister(p))
+	require.ErrorIs(t, c.HostUnregister(p), fault.ErrArgument)
+}
+
+func TestKernel(t *testing.T) {
+	c := gpu(t)
+	s, k, r := stream(t, c), kernel(t, c, "add"), random(t)
+	require.Positive(t, k.Registers)
+	require.GreaterOrEqual(t, k.MaxThreads, 256)
+	for _, n := range []int{1, 255, 256, 100001} {
+		data := bytesOf(r, 4*n)
+		p := alloc(t, c, 4*n+4)
+		require.NoError(t, s.Fill(p, 0xee, 4*n+4))
+		require.NoError(t, s.Upload(p, data))
+		l := cuda.Launch{Grid: (n + 255) / 256, Block: 256}
+		require.NoError(t, k.Launch(s, l, params(addParams{p, uint32(n), 0x01020304})))
+		got := make([]byte, 4*n+4)
+		require.NoError(t, s.Download(got, p))
+		for i := range n {
+			want := binary.LittleEndian.Uint32(data[4*i:]) + 0x01020304
+			require.Equal(t, want, binary.LittleEndian.Uint32(got[4*i:]), "element %d of %d", i, n)
+		}
+		require.EqualValues(t, 0xeeeeeeee, binary.LittleEndian.Uint32(got[4*n:]), "past the end")
+	}
+	few, err := k.Resident(cuda.Launch{Block: 1024})
+	require.NoError(t, err)
+	many, err := k.Resident(cuda.Launch{Block: 32})
+	require.NoError(t, err)
+	require.Greater(t, many, few)
+	big := cuda.Launch{Grid: 1, Block: 1, Shared: 64 << 10}
+	p := alloc(t, c, 4)
+	require.ErrorIs(t, k.Launch(s, big, params(addParams{p, 0, 0})), fault.ErrArgument)
+	require.NoError(t, k.AllowShared(64<<10))
+	require.NoError(t, k.Launch(s, big, params(addParams{p, 0, 0})))
+	require.ErrorIs(t, k.AllowShared(1<<30), fault.ErrArgument)
+	require.NoError(t, s.Sync())
+	require.Error(t, k.Launch(s, cuda.Launch{Grid: 1, Block: 4096}, params(addParams{})), "a block that is too large")
+	require.Error(t, k.Launch(s, cuda.Launch{Grid: 0, Block: 1}, params(addParams{})), "no block")
+	none := kernel(t, c, "none")
+	require.NoError(t, none.Launch(s, cuda.Launch{Grid: 1, Block: 1}, nil))
+	require.NoError(t, s.Sync())
+}
+
+func TestModuleErrors(t *testing.T) {
+	c := gpu(t)
+	for _, x := range []struct {
+		name, ptx, log string
+		class          error
+	}{
+		{"text", "nonsense", "", fault.ErrArgument},
+		{"instruction", ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k()\n{\nfrobnicate;\nret;\n}\n", "line 6",
+			fault.ErrArgument},
+		{"version", ".version 99.0\n.target sm_80\n.address_size 64\n", "", hw.ErrNotSupported},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			_, err := c.LoadModule(x.ptx)
+			t.Log(err)
+			require.ErrorIs(t, err, x.class)
+			var e *cuda.Error
+			require.ErrorAs(t, err, &e)
+			require.Contains(t, e.Log, x.log)
+		})
+	}
+	m, err := c.LoadModule(".version 7.0\n.target sm_80\n.address_size 64\n")
+	require.NoError(t, err)
+	_, err = m.Function("nobody")
+	require.ErrorIs(t, err, fault.ErrArgument)
+	require.ErrorContains(t, err, `"nobody"`)
+	require.NoError(t, m.Close())
+}
+
+type waitParams struct {
+	flag  cuda.Addr
+	limit uint64
+}
+
+// A kernel that waits holds its stream and nothing else.
+func TestStreamsAndEvents(t *testing.T) {
+	c := gpu(t)
+	first, second := stream(t, c), stream(t, c)
+	k := kernel(t, c, "wait")
+	flag := mapping(t, 4096)
+	d, err := c.HostRegister(flag, 4096)
+	require.NoError(t, err)
+	start, err := c.NewEvent(true)
+	require.NoError(t, err)
+	end, err := c.NewEvent(true)
+	require.NoError(t, err)
+	done, err := end.Done()
+	require.NoError(t, err)
+	require.True(t, done, "nothing was recorded")
+	p := alloc(t, c, 1)
+	require.NoError(t, second.Fill(p, 0, 1))
+	require.NoError(t, start.Record(first))
+	require.NoError(t, k.Launch(first, cuda.Launch{Grid: 1, Block: 1}, params(waitParams{d, uint64(20 * time.Second)})))
+	require.NoError(t, first.Fill(p, 7, 1))
+	require.NoError(t, end.Record(first))
+	require.NoError(t, second.Sync(), "another stream goes on")
+	require.NoError(t, second.Wait(end))
+	time.Sleep(20 * time.Millisecond)
+	for name, isDone := range map[string]func() (bool, error){"first": first.Done, "second": second.Done, "event": end.Done} {
+		done, err := isDone()
+		require.NoError(t, err)
+		require.False(t, done, name)
+	}
+	_, err = end.Since(start)
+	require.Error(t, err, "not done")
+	*(*uint32)(flag) = 1
+	got := make([]byte, 1)
+	require.NoError(t, second.Download(got, p))
+	require.Equal(t, []byte{7}, got, "the second stream waited for the first")
+	require.NoError(t, end.Sync())
+	took, err := end.Since(start)
+	require.NoError(t, err)
+	require.Greater(t, took, 15*time.Millisecond)
+	require.Less(t, took, 19*time.Second)
+	require.NoError(t, start.Close())
+	require.NoError(t, end.Close())
+	require.NoError(t, c.HostUnregister(flag))
+}
+
+func TestStreamFrom(t *testing.T) {
+	c := gpu(t)
+	s := stream(t, c)
+	theirs, err := c.StreamFrom(s.Handle())
+	require.NoError(t, err)
+	require.NoError(t, theirs.Sync())
+	require.NoError(t, theirs.Close())
+	require.NoError(t, s.Sync(), "it is still there")
+	def, err := c.StreamFrom(0)
+	require.NoError(t, err)
+	require.NoError(t, def.Sync())
+	require.NoError(t, def.Close())
+}
+
+func TestGraph(t *testing.T) {
+	c := gpu(t)
+	s, k := stream(t, c), kernel(t, c, "add")
+	const n = 1000
+	a, b := alloc(t, c, 4*n), alloc(t, c, 4*n)
+	require.NoError(t, s.Fill(a, 0, 4*n))
+	require.NoError(t, s.Fill(b, 9, 4*n))
+	id, err := s.Capture()
+	require.NoError(t, err)
+	require.Zero(t, id)
+	require.NoError(t, s.BeginCapture())
+	id, err = s.Capture()
+	require.NoError(t, err)
+	require.NotZero(t, id)
+	l := cuda.Launch{Grid: 4, Block: 256}
+	require.NoError(t, k.Launch(s, l, params(addParams{a, n, 1})))
+	require.NoError(t, s.Copy(b, a, 4*n))
+	other := make(chan error) // a capture hinders no one else
+	go func() {
+		p, err := c.Alloc(1 << 20)
+		if err == nil {
+			err = c.Free(p)
+		}
+		other <- err
+	}()
+	require.NoError(t, <-other)
+	g, err := s.EndCapture()
+	require.NoError(t, err)
+	got := make([]byte, 4*n)
+	require.NoError(t, s.Download(got, b))
+	require.EqualValues(t, 9, got[0], "a captured operation was done")
+	for range 5 {
+		require.NoError(t, g.Launch(s))
+	}
+	require.NoError(t, s.Download(got, b))
+	for i := range n {
+		require.EqualValues(t, 5, binary.LittleEndian.Uint32(got[4*i:]))
+	}
+	require.NoError(t, g.Close())
+	require.ErrorIs(t, g.Launch(s), fault.ErrClosed)
+
+	// Waiting breaks a capture; the stream survives it.
+	_, err = s.EndCapture()
+	require.ErrorIs(t, err, fault.ErrArgument, "no capture")
+	require.NoError(t, s.BeginCapture())
+	require.ErrorIs(t, s.Sync(), fault.ErrArgument)
+	_, err = s.Capture()
+	t.Log(err)
+	_, err = s.EndCapture()
+	require.ErrorIs(t, err, fault.ErrArgument)
+	require.NoError(t, s.Download(got, b))
+}
+
+func TestWrongMemory(t *testing.T) {
+	c := gpu(t)
+	s := stream(t, c)
+	m, n := create(t, c)
+	p, mapped, host := alloc(t, c, 1<<20), vmm(t, c, m, n), cuda.Addr(uintptr(mapping(t, 4096)))
+	_, err := c.IPCHandle(mapped)
+	t.Log(err)
+	require.Error(t, err, "memory of Create by IPC")
+	for name, err := range map[string]error{
+		"free host memory": c.Free(host), "free nothing of ours": c.Free(p + 1<<40), "unmap": c.Unmap(p, n),
+		"retain": second(c.Retain(p)), "retain host memory": second(c.Retain(host)), "ipc of host memory": second(c.IPCHandle(host)),
+		"import": second(c.Import(0)), "create": second(c.Create(n + 1)), "a handle that is none": second(c.OpenIPC(cuda.IPCHandle{})),
+		"map twice": c.Map(mapped, n, m),
+	} {
+		t.Log(name, err)
+		var e *cuda.Error
+		require.ErrorAs(t, err, &e, name)
+	}
+	h, err := c.IPCHandle(p)
+	require.NoError(t, err)
+	_, err = c.OpenIPC(h)
+	t.Log(err)
+	require.Error(t, err, "one's own handle")
+	_, err = c.Alloc(1 << 50)
+	t.Log(err)
+	require.ErrorIs(t, err, fault.ErrLimit)
+	_, err = c.Create(1 << 50)
+	t.Log(err)
+	require.ErrorIs(t, err, fault.ErrLimit)
+	require.NoError(t, s.Sync(), "none of that broke the context")
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// Goroutines move between threads and share a context.
+func TestGoroutines(t *testing.T) {
+	c := gpu(t)
+	r := random(t)
+	var wg sync.WaitGroup
+	for range 16 {
+		data := bytesOf(r, 100_000)
+		s := stream(t, c)
+		wg.Go(func() {
+			for range 20 {
+				p, err := c.Alloc(len(data))
+				if err == nil {
+					err = s.Upload(p, data)
+				}
+				got := make([]byte, len(data))
+				if err == nil {
+					err = s.Download(got, p)
+				}
+				if err != nil || string(got) != string(data) || c.Free(p) != nil {
+					t.Errorf("%v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestNoLeaks(t *testing.T) {
+	c := gpu(t)
+	ptx, err := os.ReadFile("testdata/kernels.ptx")
+	require.NoError(t, err)
+	round := func() {
+		s, err := c.NewStream()
+		require.NoError(t, err)
+		e, err := c.NewEvent(false)
+		require.NoError(t, err)
+		m, err := c.LoadModule(string(ptx))
+		require.NoError(t, err)
+		k, err := m.Function("none")
+		require.NoError(t, err)
+		require.NoError(t, s.BeginCapture())
+		require.NoError(t, k.Launch(s, cuda.Launch{Grid: 1, Block: 1}, nil))
+		g, err := s.EndCapture()
+		require.NoError(t, err)
+		require.NoError(t, g.Launch(s))
+		require.NoError(t, s.Sync())
+		n, err := c.Granularity()
+		require.NoError(t, err)
+		a, err := c.Create(n)
+		require.NoError(t, err)
+		fd, err := c.Export(a)
+		require.NoError(t, err)
+		b, err := c.Import(fd)
+		require.NoError(t, err)
+		require.NoError(t, unix.Close(fd))
+		p, err := c.Reserve(n)
+		require.NoError(t, err)
+		require.NoError(t, c.Map(p, n, b))
+		d, err := c.Retain(p)
+		require.NoError(t, err)
+		require.NoError(t, c.Unmap(p, n))
+		require.NoError(t, c.Unreserve(p, n))
+		for _, x := range []cuda.Allocation{a, b, d} {
+			require.NoError(t, c.Release(x))
+		}
+		for _, err := range []error{g.Close(), m.Close(), e.Close(), s.Close()} {
+			require.NoError(t, err)
+		}
+	}
+	descriptors := func() int {
+		d, err := os.ReadDir("/proc/self/fd")
+		require.NoError(t, err)
+		return len(d)
+	}
+	for range 3 { // the driver keeps some memory of its own
+		round()
+	}
+	files := descriptors()
+	before, _, err := c.Available()
+	require.NoError(t, err)
+	for range 50 {
+		round()
+	}
+	after, _, err := c.Available()
+	require.NoError(t, err)
+	require.InDelta(t, before, after, 16<<20)
+	require.Equal(t, files, descriptors())
+}
+
+func BenchmarkLaunch(b *testing.B) {
+	c := gpu(b)
+	s, k := stream(b, c), kernel(b, c, "none")
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if err := k.Launch(s, cuda.Launch{Grid: 1, Block: 1}, nil); err != nil {
+			b.Fatal(err)
+		}
+		if i%256 == 0 {
+			s.Sync()
+		}
+	}
+}
+
+func BenchmarkDone(b *testing.B) {
+	s := stream(b, gpu(b))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.Done(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkEnter(b *testing.B) { // and little else
+	s := stream(b, gpu(b))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.Capture(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkInspect(b *testing.B) {
+	p := alloc(b, gpu(b), 1<<20)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := cuda.Inspect(p); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
