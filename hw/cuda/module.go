@@ -75,14 +75,14 @@ func (f *Function) Resident(l Launch) (int, error) {
 }
 
 // Launch queues the kernel on s, a stream of its device. params is a struct of plain words with the kernel's parameters
-// in order, each at its natural alignment, as Go and PTX both lay them out. The driver has copied it when Launch returns. It
-// does not check the size: parameters that are missing have any value.
+// in order, each at its natural alignment, as Go and PTX both lay them out. The driver has copied it when Launch returns.
+// It does not check the size: parameters that are missing have any value.
 func (f *Function) Launch(s *Stream, l Launch, params []byte) error {
 	if err := f.shape(l); err != nil {
 		return err
 	}
-	return f.check(C.ubc_launch(C.uintptr_t(both(f.module.c, s.c).handle()), C.uintptr_t(f.h), C.uintptr_t(s.h), C.uint(l.Grid),
-		C.uint(l.Block), C.uint(l.Shared), (*C.uint8_t)(unsafe.SliceData(params)), C.size_t(len(params))))
+	return f.check(C.ubc_launch(C.uintptr_t(both(f.module.c, s.c).handle()), C.uintptr_t(f.h), C.uintptr_t(s.h),
+		C.uint(l.Grid), C.uint(l.Block), C.uint(l.Shared), (*C.uint8_t)(unsafe.SliceData(params)), C.size_t(len(params))))
 }
 
 // shape refuses numbers that C would cut off; the driver refuses the rest.

@@ -11,7 +11,8 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 )
 
-var errOther = fmt.Errorf("CUDA in a build for %s/%s or without cgo: %w", runtime.GOOS, runtime.GOARCH, hw.ErrNotSupported)
+var errOther = fmt.Errorf("CUDA in a build for %s/%s or without cgo: %w", runtime.GOOS, runtime.GOARCH,
+	hw.ErrNotSupported)
 
 // Have says that CUDA is not supported here.
 func Have() hw.Probe { return hw.Probe{Name: "CUDA", Err: errOther} }

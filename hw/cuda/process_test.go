@@ -171,7 +171,7 @@ func child(t *testing.T, name string, o order, fd int) {
 	defer theirs.Close()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(os.Environ(), childVar+"="+name)
+	cmd.Env = append(os.Environ(), childVar+"="+name, "GORACE=atexit_sleep_ms=0")
 	cmd.ExtraFiles = []*os.File{theirs}
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)

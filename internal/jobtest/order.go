@@ -68,5 +68,5 @@ func Order(ctx context.Context, c *ubcoll.Comm) error {
 	if y[0] != n*(n-1)/2 {
 		return fail(c, "first call of the group: %d", y[0])
 	}
-	return s2.Close()
+	return errors.Join(s2.Sync(ctx), s2.Close())
 }

@@ -241,12 +241,6 @@ func p2pRequests(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
-	if err := s.Reset(); !errors.Is(err, ubcoll.ErrBusy) {
-		return fail(c, "reset of a running group: %v", err)
-	}
-	if err := c.Close(); !errors.Is(err, ubcoll.ErrBusy) {
-		return fail(c, "close while a request is open: %v", err)
-	}
 	recvs, err := r.Start(ctx, c)
 	if err != nil {
 		return err
@@ -266,7 +260,36 @@ func p2pRequests(ctx context.Context, c *ubcoll.Comm) error {
 	if err := errors.Join(sends.Wait(ctx), sends.Wait(ctx), recvs.Wait(ctx)); err != nil || y[29999] != float64(left) {
 		return fail(c, "requests: %v, %w", y[29999], err)
 	}
-	return nil
+	return p2pBusy(ctx, c)
+}
+
+// p2pBusy has a request that cannot be done before this rank sends.
+func p2pBusy(ctx context.Context, c *ubcoll.Comm) error {
+	var g p2p.Group
+	g.Recv(c.Rank(), ubcoll.Of(make([]byte, 3)))
+	r, err := g.Start(ctx, c)
+	if err != nil {
+		return err
+	}
+	if done, err := r.Test(); done || err != nil {
+		return fail(c, "a receive of nothing is done: %v, %w", done, err)
+	}
+	if err := g.Reset(); !errors.Is(err, ubcoll.ErrBusy) {
+		return fail(c, "reset of a running group: %v", err)
+	}
+	if err := g.Do(ctx, c); !errors.Is(err, ubcoll.ErrBusy) {
+		return fail(c, "a running group is done again: %v", err)
+	}
+	if err := c.Close(); !errors.Is(err, ubcoll.ErrBusy) {
+		return fail(c, "close while a request is open: %v", err)
+	}
+	if err := p2p.Send(ctx, c, c.Rank(), ubcoll.Of(make([]byte, 2))); err != nil {
+		return err
+	}
+	if err := r.Wait(ctx); err != nil || g.Received()[0] != 2 {
+		return fail(c, "received %v: %w", g.Received(), err)
+	}
+	return g.Reset()
 }
 
 // p2pBad makes wrong calls, and right ones after each.
@@ -326,7 +349,8 @@ func p2pBad(ctx context.Context, c *ubcoll.Comm) error {
 			return fail(c, "a message that was refused has been written")
 		}
 		back := make([]int32, n)
-		if k, err := p2p.SendRecv(ctx, c, peer, ubcoll.Of(src), peer, ubcoll.Of(back)); err != nil || k != n || back[n-1] != src[n-1] {
+		k, err := p2p.SendRecv(ctx, c, peer, ubcoll.Of(src), peer, ubcoll.Of(back))
+		if err != nil || k != n || back[n-1] != src[n-1] {
 			return fail(c, "after a wrong receive: %d, %w", k, err)
 		}
 	}
