@@ -1,11 +1,10 @@
-// Package ubcoll is collectives for Go programs on one or many processes, on buffers that the user registers once. MPI
+// Package ubcoll is collectives and point-to-point for Go programs on one or many processes, on buffers that the user registers once. MPI
 // (or nothing but the environment) starts the ranks, a registration cache remembers what is known about each buffer,
-// and every transfer reads and writes the user's memory directly. This version has host memory on one host;
-// point-to-point, windows, graphs, devices and several hosts are to come, and what asks for them gets an error that
-// wraps hw.ErrNotSupported.
+// and every transfer reads and writes the user's memory directly. This version has host memory on one host; devices and
+// several hosts are to come, and what asks for them gets an error that wraps hw.ErrNotSupported.
 //
-// This package has the nouns: Comm, Vec, Buffer, Registration, Stream, Op, Error, Options. The verbs are in package
-// coll. A first program:
+// This package has the nouns: Comm, Vec, Buffer, Registration, Remote, Window, Stream, Op, Error, Options. The verbs are
+// in packages coll, p2p and graph. A first program:
 //
 //	ubcoll.Main(ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 //		x := []float32{float32(c.Rank())}
