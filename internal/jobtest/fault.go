@@ -260,7 +260,7 @@ func Pauses(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	for i := 0; i < 2; i++ { // the first one faults pages in
 		err := measure("64 MiB", func() error {
-			for k := 0; k < 10; k++ {
+			for k := 0; k < 150; k++ {
 				if err := coll.AllReduce(ctx, c, src.vec, src.vec, ubcoll.Max); err != nil {
 					return err
 				}
