@@ -1,6 +1,6 @@
 module example
 
-go 1.26.8
+go 1.26.0
 
 require (
 	github.com/sbromberger/gompi v0.2.0
