@@ -131,12 +131,18 @@ func (g *Graph) compare(ctx context.Context, c *ubcoll.Comm, own error) error {
 	for i := range int(longest) {
 		for r := range all {
 			if a, b := theirs[i], theirs[r*int(longest)+i]; a != b {
-				return fmt.Errorf("call %d is %s on rank 0 and %s on rank %d: %w", i, engine.Describe(a), engine.Describe(b), r,
-					fault.ErrMismatch)
+				return fmt.Errorf("call %d is %s on rank 0 and %s on rank %d: %w", i, describe(a), describe(b), r, fault.ErrMismatch)
 			}
 		}
 	}
 	return nil
+}
+
+func describe(signature uint64) string {
+	if signature == 0 { // this rank recorded fewer calls
+		return "missing"
+	}
+	return engine.Describe(signature)
 }
 
 // Len is the number of calls that were recorded.
