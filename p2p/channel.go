@@ -113,10 +113,10 @@ func (ch *Channel) copyNow(ctx context.Context, t transfer) error {
 	if err != nil {
 		return ch.l.Error(t.op, err)
 	}
-	if t.put {
-		cpu.Copy(theirs, mine, t.n, t.n >= engine.StreamFrom)
+	if stream := t.n >= ch.l.Comm().Tuning().StreamFrom; t.put {
+		cpu.Copy(theirs, mine, t.n, stream)
 	} else {
-		cpu.Copy(mine, theirs, t.n, t.n >= engine.StreamFrom)
+		cpu.Copy(mine, theirs, t.n, stream)
 	}
 	if err := ch.l.Done(); err != nil {
 		return ch.l.Error(t.op, err)

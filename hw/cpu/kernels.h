@@ -104,16 +104,25 @@ UNARY(widen_bf16, float, uint16_t, float_of_bf16(x))
 UNARY(narrow_bf16, uint16_t, float, bf16_of_float(x))
 #endif
 
-// Copies bytes past the caches where d is aligned for it; the head and the tail go the ordinary way. The caller fences.
+// Copies bytes past the caches, in whole lines of d; the head and the tail go the ordinary way. Four pages take turns,
+// line by line, which keeps more of the memory's banks busy than one would. The caller fences.
 TARGET static void NAME(stream)(void *d_, const void *s_, size_t bytes) {
 #ifdef STREAM
 	uint8_t *d = d_;
 	const uint8_t *s = s_;
-	size_t head = -(uintptr_t)d % STREAM_BYTES, i;
-	if (head > bytes)
-		head = bytes;
-	memcpy(d, s, head);
-	for (i = head; i + STREAM_BYTES <= bytes; i += STREAM_BYTES)
+	enum { line = 64, page = 4096, pages = 4 };
+	size_t i = -(uintptr_t)d % line;
+	if (i > bytes)
+		i = bytes;
+	memcpy(d, s, i);
+	for (; i + pages * page <= bytes; i += pages * page)
+		for (size_t j = i; j < i + page; j += line)
+			for (size_t p = j; p < j + pages * page; p += page) {
+				__builtin_prefetch(s + p + 8 * line);
+				for (size_t k = p; k < p + line; k += STREAM_BYTES)
+					STREAM(d + k, s + k);
+			}
+	for (; i + STREAM_BYTES <= bytes; i += STREAM_BYTES)
 		STREAM(d + i, s + i);
 	memcpy(d + i, s + i, bytes - i);
 #else

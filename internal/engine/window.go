@@ -278,31 +278,20 @@ func (w *Window) Copy(ctx context.Context, op string, peer, off int, v Vec, put 
 			return w.c.aside(op, peer, err)
 		}
 		defer claim.Release()
-		copyEither(mine, v.Ptr, n, put)
+		w.copyEither(mine, v.Ptr, n, put)
 		return nil
 	}
 	theirs, err := k.Remote.begin(&w.mine.copying, off, n)
 	if err != nil {
 		return w.c.aside(op, peer, err)
 	}
-	copyEither(theirs, v.Ptr, n, put)
+	w.copyEither(theirs, v.Ptr, n, put)
 	w.mine.copying.Add(^uint64(0))
 	if err := k.live(); err != nil {
 		return w.c.aside(op, peer, err)
 	}
 	return nil
 }
-
-func copyEither(there, here unsafe.Pointer, n int, put bool) {
-	if put {
-		cpu.Copy(there, here, n, n >= StreamFrom)
-	} else {
-		cpu.Copy(here, there, n, n >= StreamFrom)
-	}
-}
-
-// StreamFrom is from what size on a copy between ranks goes past the caches.
-var StreamFrom = min(max(cpu.LastLevelCacheBytes(), 8<<20)/4, 32<<20)
 
 // Signal lets one Wait for this rank on peer go on.
 func (w *Window) Signal(ctx context.Context, peer int) error {
@@ -407,4 +396,12 @@ func (w *Window) giveUp(quick bool) error {
 	w.c.dom.retire([]*mem.Allocation{w.block}, readers)
 	w.c.nouns.remove(w)
 	return err
+}
+
+func (w *Window) copyEither(there, here unsafe.Pointer, n int, put bool) {
+	if stream := n >= w.c.tuning.StreamFrom; put {
+		cpu.Copy(there, here, n, stream)
+	} else {
+		cpu.Copy(here, there, n, stream)
+	}
 }

@@ -20,7 +20,7 @@ const module = "github.com/ubcoll/ubcoll"
 // layers is the order of the rooms: a package may import only packages on lines above its own (and, in hw, those of
 // its own line). "" is the root package; a star stands for everything below a folder.
 var layers = [][]string{
-	{"hw", "dtype", "internal/env", "internal/race", "internal/invariants"},
+	{"hw", "dtype", "internal/env", "internal/race"},
 	{"internal/fault"},
 	{"hw/*"},
 	{"internal/mem", "internal/tuning"},
@@ -34,7 +34,7 @@ var layers = [][]string{
 	{"coll"},
 	{"graph"},
 	{"internal/verify"},
-	{"internal/bench", "internal/experiment", "internal/testutil", "internal/jobtest"},
+	{"internal/bench", "internal/experiment", "internal/jobtest"},
 	{"internal/lint"},
 	{programs, "cmd/*", "examples/*"},
 }
