@@ -295,6 +295,7 @@ func TestForgedDirectory(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := newRank(t, false, secret), newRank(t, false, secret)
 			p := a.attach(t, b.card(t))
+			a.settle()
 			x := b.alloc(t, 1, "") // b has not attached a: nothing is imported yet
 			self, err := shm.Self()
 			require.NoError(t, err)

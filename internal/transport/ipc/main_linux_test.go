@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -91,6 +92,15 @@ func (r *rank) attach(t testing.TB, card json.RawMessage) *peer {
 	p, err := r.Attach(context.Background(), card)
 	require.NoError(t, err)
 	return p.(*peer)
+}
+
+// settle waits until the importer has looked at what peers have published so far, and imports nothing more unless one
+// rings.
+func (r *rank) settle() {
+	for bell := &r.heap.Directory().Doorbell; r.seen.Load() != bell.Load(); runtime.Gosched() {
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 }
 
 func (r *rank) alloc(t testing.TB, n int, text string) *mem.Allocation {
