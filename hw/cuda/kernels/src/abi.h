@@ -1,0 +1,98 @@
+// What the host and the kernels agree on: the layout of a rank's device area, of the parameters of every kernel, and of
+// the status words that a kernel leaves for the host. abi.go mirrors it, and a test compares the two.
+#ifndef UBC_ABI_H
+#define UBC_ABI_H
+
+typedef unsigned int ubc_u32;
+typedef unsigned long long ubc_u64;
+
+enum {
+	UBC_MAX_RANKS = 8,
+	UBC_MAX_BLOCKS = 256,
+	UBC_MAX_EXTENTS = 1024, // exported allocations of a rank at a time
+
+	// A rank's device area, which peers map. Offsets in bytes.
+	UBC_AREA_EPOCH = 0,       // u32 [MAX_BLOCKS]: the last operation that each block has done; own use
+	UBC_AREA_ERROR = 1024,    // u32: 1 once a kernel has written an error of this operation; own use
+	UBC_AREA_DESC = 4096,     // packets [2][MAX_RANKS][4]: by parity, row r written by rank r
+	UBC_AREA_FLAG = 8192,     // u32 [MAX_RANKS][MAX_BLOCKS]: row r written by rank r's blocks
+	UBC_AREA_PACKETS = 1 << 20,
+
+	// Behind it, for n ranks: twice (scatter, gather) [2 parities][n ranks] of PACKET_BYTES, then the staging memory,
+	// two halves of STAGING_HALF.
+	UBC_PACKET_BYTES = 2 << 20, // packets of one rank: half of it is data
+	UBC_STAGING_HALF = 16 << 20,
+
+	// A packet is 16 bytes: data (4), flag (4), data (4), flag (4). The flag is the epoch, so that a packet is complete
+	// when both flags have it. Of a descriptor: [0] signature, [1] source word, [2] destination word, [3] nothing yet.
+	UBC_PACKET = 16,
+};
+
+// A buffer's word: 0 if it is staged, else DIRECT, the number of the extent (15 bits from bit 48), and the offset in it
+// (48 bits).
+#define UBC_DIRECT (1ull << 63)
+
+// Signatures are the engine's: kind 5 bits, type 4, reduction 3, root 12, count 40. Kind 0 is a refusal, whose
+// low 32 bits are its code.
+#define UBC_KIND(sig) ((ubc_u32)((sig) >> 59))
+
+enum { // kinds, as the engine numbers them
+	UBC_ALL_REDUCE = 1,
+	UBC_BARRIER = 2,
+	UBC_REDUCE_SCATTER = 3,
+	UBC_REDUCE = 4,
+	UBC_ALL_GATHER = 5,
+	UBC_BROADCAST = 6,
+	UBC_GATHER = 7,
+	UBC_SCATTER = 8,
+	UBC_ALL_TO_ALL = 9,
+};
+
+enum { // reductions, as the engine numbers them
+	UBC_SUM = 1,
+	UBC_PROD = 2,
+	UBC_MIN = 3,
+	UBC_MAX = 4,
+	UBC_AVG = 5,
+	UBC_PREMULSUM = 6,
+};
+
+// The parameters of every kernel. A kernel's grid is the same on all ranks, a function of what the signature says and
+// of the number of ranks.
+typedef struct {
+	ubc_u64 area[UBC_MAX_RANKS];  // every rank's device area, as mapped here
+	ubc_u64 table[UBC_MAX_RANKS]; // u64 [MAX_EXTENTS] in own memory: where each extent of rank r is mapped here, 0: not
+	ubc_u64 status;               // ubc_status in page-locked host memory, this rank's
+	ubc_u64 src, dst;             // own buffers; 0 if there is none
+	ubc_u64 src_word, dst_word;   // for the descriptor
+	ubc_u64 signature;
+	ubc_u64 count;   // as in the signature: elements of one slice, or of the whole, as the kind has it
+	ubc_u64 timeout; // nanoseconds
+	double factor;   // PREMULSUM: what the source is multiplied by first
+	ubc_u32 rank, ranks;
+	ubc_u32 op;      // reduction
+	ubc_u32 root;
+	ubc_u32 size;    // bytes of an element
+	ubc_u32 push;    // 1: always by way of the receivers' staging memory; 0: peers' direct sources are read where they are
+} ubc_params;
+
+enum { // errors
+	UBC_OK = 0,
+	UBC_MISMATCH = 1, // peer published another signature (theirs); no loss: what follows works
+	UBC_REFUSED = 2,  // peer refused: the code is in theirs
+	UBC_TIMEOUT = 3,  // waited for peer longer than params.timeout
+	UBC_ABORTED = 4,  // the host set abort
+	UBC_NO_EXTENT = 5, // peer named an extent that is not mapped here: detail is its word
+};
+
+// What a kernel tells its host. The first error of an operation stays until the host has taken it (error = 0).
+typedef struct {
+	ubc_u32 abort; // set by the host, or by a kernel that timed out: all waits end
+	ubc_u32 error; // written last
+	ubc_u32 peer;
+	ubc_u32 epoch;
+	ubc_u64 mine, theirs; // signatures
+	ubc_u64 detail;
+} ubc_status;
+
+#endif
