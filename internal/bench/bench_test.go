@@ -110,6 +110,13 @@ func TestChecksNotice(t *testing.T) {
 			name string
 			run  func(ctx context.Context, c *ubcoll.Comm, a *args, k *task) error
 		}{
+			{"writes past its result", func(ctx context.Context, c *ubcoll.Comm, a *args, k *task) error {
+				err := op.run(ctx, c, a)
+				if len(k.guard) > 0 {
+					k.guard[0]++
+				}
+				return err
+			}},
 			{"does nothing", func(context.Context, *ubcoll.Comm, *args, *task) error { return nil }},
 			{"spoils one element", func(ctx context.Context, c *ubcoll.Comm, a *args, k *task) error {
 				err := op.run(ctx, c, a)
@@ -136,11 +143,11 @@ func TestChecksNotice(t *testing.T) {
 				var mu sync.Mutex
 				wrong := map[bool]int{}
 				err := ubcoll.Local(t.Context(), n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
-					a, err := newMemory(c, Registered, 4*count)
+					a, err := newMemory(c, ubcoll.Host, Registered, 4*count+guarded)
 					if err != nil {
 						return err
 					}
-					b, err := newMemory(c, Registered, 4*count)
+					b, err := newMemory(c, ubcoll.Host, Registered, 4*count+guarded)
 					if err != nil {
 						return err
 					}
@@ -166,7 +173,7 @@ func TestChecksNotice(t *testing.T) {
 				require.NoError(t, err)
 				lastHasOutput := op.name != "broadcast" // whose last rank is the root here
 				switch {
-				case fault.name == "writes to its source":
+				case fault.name == "writes past its result" || fault.name == "writes to its source":
 					require.Positive(t, wrong[false])
 				case fault.name == "does nothing" || lastHasOutput:
 					require.Positive(t, wrong[false])
@@ -238,6 +245,16 @@ func TestModes(t *testing.T) {
 			require.Equal(t, "loop", r.Config.Protocol)
 			require.Nil(t, r.Results[0].Out.Spread)
 			require.Positive(t, r.Results[0].Out.Time)
+		}},
+		{"graphs", func(c *Config) { c.Graphs, c.Iterations = 2, 25 }, 3, func(t *testing.T, r *Report) {
+			require.Equal(t, "loop", r.Config.Protocol)
+			require.Equal(t, 2, r.Config.Graphs)
+			require.Positive(t, r.Results[0].Out.Time)
+			require.Positive(t, r.Results[0].In.Time)
+		}},
+		{"device by itself", func(c *Config) { c.Device = Auto; c.Op = "alltoallv" }, 3, func(t *testing.T, r *Report) {
+			require.Equal(t, Host, r.Config.Device)
+			require.Equal(t, "each", r.Config.Protocol)
 		}},
 		{"groups", func(c *Config) { c.Aggregate = 4 }, 3, nil},
 		{"unchecked", func(c *Config) { c.Checks = 0 }, 3, func(t *testing.T, r *Report) {

@@ -17,7 +17,7 @@ const (
 )
 
 // cacheTimes measures the registration cache with m registered in it. Collective; m is nil for Go slices.
-func cacheTimes(ctx context.Context, c *ubcoll.Comm, m *memory) (*CacheTimes, error) {
+func cacheTimes(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, m *memory) (*CacheTimes, error) {
 	s := c.Stats().Cache // before the lookups made here
 	t := &CacheTimes{Hits: s.Hits, Misses: s.Misses, Regions: s.Regions, PinnedBytes: s.PinnedBytes,
 		RegisterTime: float64(s.RegisterTime) / 1e3, ChurnBytes: churnBytes}
@@ -46,7 +46,7 @@ func cacheTimes(ctx context.Context, c *ubcoll.Comm, m *memory) (*CacheTimes, er
 			return nil, err
 		}
 		start := time.Since(epoch)
-		if err := churn(ctx, c); err != nil {
+		if err := churn(ctx, c, dev); err != nil {
 			return nil, err
 		}
 		us[i] = float64(time.Since(epoch)-start) / 1e3
@@ -76,8 +76,8 @@ func hitTimes(c *ubcoll.Comm, m *memory, t *CacheTimes) {
 }
 
 // churn is the life of one buffer that is used once.
-func churn(ctx context.Context, c *ubcoll.Comm) error {
-	m, err := newMemory(c, Registered, churnBytes)
+func churn(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	m, err := newMemory(c, dev, Registered, churnBytes)
 	if err != nil {
 		return err
 	}

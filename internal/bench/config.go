@@ -23,13 +23,22 @@ const (
 
 // What the buffers are: nccl-tests' -R.
 const (
-	GoSlices   = iota // not registered, on the Go heap
+	GoSlices   = iota // not registered: on the Go heap, or from Alloc on a device
 	Registered        // from Alloc, registered once over their whole length
 	Symmetric         // in windows; not in this version
 )
 
+// Where the buffers are. Auto is each rank's GPU where all ranks have one and the operation runs there, else host
+// memory.
+const (
+	Auto = "auto"
+	Host = "host"
+	CUDA = "cuda"
+)
+
 // Config is what to measure. All ranks have the same one. Default gives the values of nccl-tests, but for
-// registration, which is on, and for the times, of which the slower rank's counts.
+// registration, which is on, and for the times, of which the slower rank's counts. On a device, unregistered memory
+// stays that only in a job whose Options.Register is not Auto.
 type Config struct {
 	Op         string // "all_reduce", ...; see Names
 	MinBytes   int    // of the larger of a rank's two buffers, as nccl-tests counts
@@ -37,8 +46,11 @@ type Config struct {
 	StepBytes  int
 	StepFactor int // over 1: sizes are multiplied by it, and StepBytes does not count
 
-	Iterations int // timed calls of each size; 0 = by size: 2000 below 64 KiB, 400 below 4 MiB, else 20
-	Warmup     int // calls before those; -1 = a tenth of Iterations
+	Device string // Auto, Host, CUDA
+
+	Iterations int // timed calls of each size; 0 = by size: 2000 below 64 KiB, 400 below 4 MiB, else 20; queued always 20
+	Warmup     int // calls before those; -1 = a tenth of Iterations; queued 5
+	Graphs     int // launches of a graph that holds the timed calls, a tenth of them from 64 MiB on; 0 = no graph
 	Skip       int // the first timed calls that the statistics leave out
 	Aggregate  int // operations in one timed call, as one group
 	Cycles     int // how often to go through all sizes; 0 = until interrupted
@@ -63,8 +75,8 @@ type Config struct {
 // MSCCL++'s tutorial has its three rows.
 func Default(op string) Config {
 	c := Config{Op: op, MinBytes: 32 << 20, MaxBytes: 32 << 20, StepBytes: 1 << 20, StepFactor: 1, Warmup: -1,
-		Aggregate: 1, Cycles: 1, Checks: 1, Types: []dtype.Type{dtype.Float32}, Reductions: []ubcoll.Op{ubcoll.Sum},
-		Buffers: Registered, Average: Max, Seed: 1}
+		Aggregate: 1, Cycles: 1, Checks: 1, Device: Host, Types: []dtype.Type{dtype.Float32},
+		Reductions: []ubcoll.Op{ubcoll.Sum}, Buffers: Registered, Average: Max, Seed: 1}
 	if o := operationOf(op); o != nil && o.open != nil {
 		c.MinBytes, c.MaxBytes, c.StepFactor = 1<<10, 128<<20, 2
 	}
@@ -84,10 +96,14 @@ func (c *Config) Validate() error {
 	bad(c.StepFactor < 1, "step factor %d is not positive", c.StepFactor)
 	bad(c.StepFactor == 1 && c.StepBytes < 1, "step of %d bytes is not positive", c.StepBytes)
 	bad(c.StepFactor > 1 && c.MinBytes == 0, "a step factor never gets beyond size 0")
+	bad(c.Device != Auto && c.Device != Host && c.Device != CUDA, "unknown device %q (%s, %s or %s)", c.Device, Auto,
+		Host, CUDA)
 	bad(c.Iterations < 0, "%d iterations", c.Iterations)
+	bad(c.Graphs < 0, "%d launches of a graph", c.Graphs)
 	bad(c.Warmup < -1, "%d warm-up calls", c.Warmup)
 	bad(c.Skip < 0 || c.Iterations > 0 && c.Skip >= c.Iterations, "%d calls to skip of %d", c.Skip, c.Iterations)
-	bad(c.Iterations == 0 && c.Skip >= iterations(c.MaxBytes), "%d calls to skip of %d", c.Skip, iterations(c.MaxBytes))
+	_, timed := c.calls(c.MaxBytes)
+	bad(c.Iterations == 0 && c.Skip >= timed, "%d calls to skip of %d", c.Skip, timed)
 	bad(c.Aggregate < 1, "%d operations in a call", c.Aggregate)
 	bad(c.Cycles < 0, "%d cycles", c.Cycles)
 	bad(c.Checks < 0, "%d checks", c.Checks)
@@ -96,9 +112,12 @@ func (c *Config) Validate() error {
 	bad(c.Root < -1, "root %d", c.Root)
 	bad(c.Buffers < GoSlices || c.Buffers > Symmetric, "buffers of kind %d (0, 1 or 2)", c.Buffers)
 	bad(c.Average < FromRank0 || c.Average > Max, "average of kind %d (0, 1, 2 or 3)", c.Average)
-	bad(c.PerCall && c.Loop, "a loop has no times of single calls")
+	bad(c.PerCall && (c.Loop || c.queued()), "a loop has no times of single calls")
 	if c.Buffers == Symmetric {
 		errs = append(errs, fmt.Errorf("symmetric windows in this version: %w", hw.ErrNotSupported))
+	}
+	if o := operationOf(c.Op); o != nil && (o.open != nil && c.queued() || o.trips > 0 && c.Graphs > 0) {
+		errs = append(errs, fmt.Errorf("%s on devices or in graphs: %w", c.Op, hw.ErrNotSupported))
 	}
 	return errors.Join(errs...)
 }
@@ -129,15 +148,36 @@ func iterations(bytes int) int {
 
 // calls is how many calls of this size are made untimed and timed.
 func (c *Config) calls(bytes int) (warmup, timed int) {
-	timed = c.Iterations
+	timed, warmup = c.Iterations, c.Warmup
+	if c.queued() { // as nccl-tests
+		if timed == 0 {
+			timed = 20
+		}
+		if warmup < 0 {
+			warmup = 5
+		}
+		return warmup, timed
+	}
 	if timed == 0 {
 		timed = iterations(bytes)
 	}
-	if warmup = c.Warmup; warmup < 0 {
+	if warmup < 0 {
 		warmup = max(1, timed/10)
 	}
 	return warmup, timed
 }
+
+// launches is how often the graph of a size is launched.
+func (c *Config) launches(bytes int) int {
+	if bytes < 64<<20 {
+		return c.Graphs
+	}
+	return max(min(c.Graphs, 2), c.Graphs/10)
+}
+
+// queued is whether calls go to a stream, back to back, and are timed together. On devices a call by itself would
+// measure how long the host takes to hear of it.
+func (c *Config) queued() bool { return c.Device == CUDA || c.Graphs > 0 }
 
 // Names is the operations that can be measured.
 func Names() []string {

@@ -2,13 +2,18 @@ package bench
 
 import (
 	"context"
+	"errors"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/verify"
@@ -36,7 +41,9 @@ func clockCost() time.Duration {
 
 // task is one size, type, reduction and root, out of place or in place.
 type task struct {
-	c       *ubcoll.Comm
+	c       *ubcoll.Comm   // for what is not measured
+	stream  *ubcoll.Stream // where calls are queued; nil: they block
+	capture bool           // the checked call goes into a graph first
 	op      *operation
 	shape   shape
 	args    args
@@ -44,26 +51,57 @@ type task struct {
 	inPlace bool
 
 	src, dst []byte // the memory of args
+	guard    []byte // what follows the destination and is not to be written to
 	fresh    []byte // in place: what src holds before each call
+	in, out  *memory
+	extent   int    // bytes of those that matter, with the guard
 	times    int    // operations in a call
+	shifts   []args // args at other places of the memory, of the calls of a queue in turn
 	sum      byte   // of all that was read, so that reading is not optimized away
 }
+
+// guarded is how many bytes after the destination are checked.
+const guarded = 64
 
 // newTask views buffers a and b; in place, b alone is used, and a keeps a copy of the input.
 func newTask(c *ubcoll.Comm, cfg *Config, op *operation, s shape, t dtype.Type, red ubcoll.Op,
 	root int, a, b *memory, inPlace bool) *task {
-	src, dst := span{0, s.src.n}, span{0, s.dst.n}
-	from := a
+	from, size := a, s.size*t.Size()
 	if inPlace {
-		src, dst, from = s.src, s.dst, b
+		from = b
 	}
-	k := &task{c: c, op: op, shape: s, inPlace: inPlace, times: cfg.Aggregate, data: dataOf(t, red, c.Size()),
-		args: args{root: root, op: red, sends: s.sends, recvs: s.recvs}}
-	k.args.src, k.src = from.view(src, t)
-	k.args.dst, k.dst = b.view(dst, t)
-	if op.single {
-		k.args.dst, _ = from.view(span{0, s.size}, t)
-		_, k.dst = from.view(dst, t)
+	k := &task{c: c, op: op, shape: s, inPlace: inPlace, times: cfg.Aggregate, data: dataOf(t, red, c.Size()), in: from,
+		out: b}
+	for at := 0; at == 0 || at+size <= len(b.bytes) && at/size < shifts; at += size {
+		x := args{root: root, op: red, sends: s.sends, recvs: s.recvs}
+		src, dst := span{0, s.src.n}, span{0, s.dst.n}
+		if inPlace {
+			src, dst = s.src, s.dst
+		}
+		x.src, _ = from.view(at, src, t)
+		x.dst, _ = b.view(at, dst, t)
+		if op.single {
+			x.dst, _ = from.view(at, span{0, s.size}, t)
+		}
+		k.shifts = append(k.shifts, x)
+		if at > 0 {
+			continue
+		}
+		k.args = x
+		_, k.src = from.view(0, src, t)
+		if op.single {
+			k.out = from
+		}
+		_, k.dst = k.out.view(0, dst, t)
+		end := (dst.at + dst.n) * t.Size()
+		if inPlace || op.single { // what follows the result is the input
+			end = size
+		}
+		k.extent = min(max(size, end)+guarded, len(b.bytes))
+		k.guard = k.out.bytes[end:min(end+guarded, k.extent)]
+		if size == 0 {
+			break
+		}
 	}
 	if inPlace {
 		k.fresh = a.bytes[:len(k.src)]
@@ -71,9 +109,13 @@ func newTask(c *ubcoll.Comm, cfg *Config, op *operation, s shape, t dtype.Type, 
 	return k
 }
 
-// view is elements of m.
-func (m *memory) view(s span, t dtype.Type) (ubcoll.Vec, []byte) {
-	i, j := s.at*t.Size(), (s.at+s.n)*t.Size()
+// shifts is at how many places calls of a queue use the memory in turn, if it is large enough, as nccl-tests does:
+// otherwise small sizes would stay in caches.
+const shifts = 20
+
+// view is elements of m, from some byte on.
+func (m *memory) view(at int, s span, t dtype.Type) (ubcoll.Vec, []byte) {
+	i, j := at+s.at*t.Size(), at+(s.at+s.n)*t.Size()
 	return m.vec.Slice(i, j).As(t), m.bytes[i:j]
 }
 
@@ -94,21 +136,21 @@ func dataOf(t dtype.Type, red ubcoll.Op, ranks int) verify.Data {
 }
 
 // call is what is timed.
-func (k *task) call(ctx context.Context) error {
+func (k *task) call(ctx context.Context, c *ubcoll.Comm, a *args) error {
 	if k.times == 1 {
-		return k.op.run(ctx, k.c, &k.args)
+		return k.op.run(ctx, c, a)
 	}
 	if k.op.trips > 0 { // messages are not for groups of collectives
 		for range k.times {
-			if err := k.op.run(ctx, k.c, &k.args); err != nil {
+			if err := k.op.run(ctx, c, a); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	return ubcoll.Group(ctx, k.c, func(g *ubcoll.Comm) error {
+	return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
 		for range k.times {
-			if err := k.op.run(ctx, g, &k.args); err != nil {
+			if err := k.op.run(ctx, g, a); err != nil {
 				return err
 			}
 		}
@@ -137,7 +179,7 @@ func (k *task) each(ctx context.Context, warmup int, us []float64, clock time.Du
 			spin.Pause()
 		}
 		start := time.Since(epoch)
-		if err := k.call(ctx); err != nil {
+		if err := k.call(ctx, k.c, &k.args); err != nil {
 			return err
 		}
 		d := time.Since(epoch) - start - clock
@@ -151,7 +193,7 @@ func (k *task) each(ctx context.Context, warmup int, us []float64, clock time.Du
 // loop times n calls back to back on buffers that nobody touches in between, as nccl-tests does, and gives their mean.
 func (k *task) loop(ctx context.Context, warmup, n int) (us float64, err error) {
 	for range warmup {
-		if err := k.call(ctx); err != nil {
+		if err := k.call(ctx, k.c, &k.args); err != nil {
 			return 0, err
 		}
 	}
@@ -160,31 +202,105 @@ func (k *task) loop(ctx context.Context, warmup, n int) (us float64, err error) 
 	}
 	start := time.Since(epoch)
 	for range n {
-		if err := k.call(ctx); err != nil {
+		if err := k.call(ctx, k.c, &k.args); err != nil {
 			return 0, err
 		}
 	}
 	return float64(time.Since(epoch)-start) / 1e3 / float64(n), nil
 }
 
+// queue times n calls that follow each other on the stream, from the first one's queuing to the last one's end, or
+// launches of a graph of them, and gives a call's mean. A first launch of the graph is not timed: it takes the graph to
+// the device.
+func (k *task) queue(ctx context.Context, warmup, n, launches int) (us float64, err error) {
+	calls := func(c *ubcoll.Comm, n int) error {
+		for i := range n {
+			if err := k.call(ctx, c, &k.shifts[i%len(k.shifts)]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	q := k.c.On(k.stream)
+	run, times := func() error { return calls(q, n) }, 1
+	if err := errors.Join(calls(q, warmup), k.stream.Sync(ctx)); err != nil {
+		return 0, err
+	}
+	if launches > 0 {
+		g, err := graph.Capture(ctx, q, func(c *ubcoll.Comm) error { return calls(c, n) })
+		if err != nil {
+			return 0, err
+		}
+		defer func() { err = errors.Join(err, g.Close()) }()
+		run, times = func() error { return g.Launch(ctx) }, launches
+		if err := errors.Join(run(), k.stream.Sync(ctx)); err != nil {
+			return 0, err
+		}
+	}
+	if err := coll.Barrier(ctx, k.c); err != nil {
+		return 0, err
+	}
+	start := time.Since(epoch)
+	for range times {
+		if err := run(); err != nil {
+			return 0, errors.Join(err, k.stream.Sync(ctx))
+		}
+	}
+	if err := k.stream.Sync(ctx); err != nil {
+		return 0, err
+	}
+	return float64(time.Since(epoch)-start) / 1e3 / float64(n*times), nil
+}
+
+// once makes one call, in the way in which calls are made.
+func (k *task) once(ctx context.Context) error {
+	if k.stream == nil {
+		return k.op.run(ctx, k.c, &k.args)
+	}
+	q := k.c.On(k.stream)
+	if !k.capture {
+		return errors.Join(k.op.run(ctx, q, &k.args), k.stream.Sync(ctx))
+	}
+	g, err := graph.Capture(ctx, q, func(c *ubcoll.Comm) error { return k.op.run(ctx, c, &k.args) })
+	if err != nil {
+		return err
+	}
+	return errors.Join(g.Launch(ctx), k.stream.Sync(ctx), g.Close())
+}
+
 // check runs the operation once on data whose result is known, and counts the wrong elements on this rank: of the
-// result, and of the input, which is not to be written to.
+// result, of what follows it, and of the input, neither of which is to be written to.
 func (k *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
 	d := k.data
 	d.Seed = seed
+	const poison = 0x55 // an operation that does nothing must not find the last result there
 	for i := range k.dst {
-		k.dst[i] = 0x55 // an operation that does nothing must not find the last result there
+		k.dst[i] = poison
+	}
+	for i := range k.guard {
+		k.guard[i] = poison
 	}
 	if len(k.src) > 0 {
-		d.Fill(unsafe.Pointer(&k.src[0]), k.shape.src.n, k.c.Rank())
+		fill(d, k.src, k.c.Rank())
+	}
+	if err := errors.Join(k.in.upload(ctx, k.extent), k.out.upload(ctx, k.extent)); err != nil {
+		return 0, err
 	}
 	if k.op.open != nil { // nobody waits for the peer there
 		if err := coll.Barrier(ctx, k.c); err != nil {
 			return 0, err
 		}
 	}
-	if err := k.op.run(ctx, k.c, &k.args); err != nil {
+	if err := k.once(ctx); err != nil {
 		return 0, err
+	}
+	if err := errors.Join(k.in.download(ctx, k.extent), k.out.download(ctx, k.extent)); err != nil {
+		return 0, err
+	}
+	for _, b := range k.guard {
+		if b != poison {
+			wrong++
+		}
 	}
 	size := d.Type.Size()
 	out := k.dst
@@ -195,17 +311,54 @@ func (k *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
 		if p.n == 0 {
 			continue
 		}
-		at, n := unsafe.Pointer(&out[p.at*size]), 0
-		if p.rank == reduced {
-			n, _ = d.Check(at, p.first, p.n)
-		} else {
-			n, _ = d.CheckInput(at, p.first, p.n, p.rank)
-		}
-		wrong += n
+		wrong += check(d, out[p.at*size:][:p.n*size], p.first, p.rank)
 	}
 	if !k.inPlace && len(k.src) > 0 {
-		n, _ := d.CheckInput(unsafe.Pointer(&k.src[0]), 0, k.shape.src.n, k.c.Rank())
-		wrong += n
+		wrong += check(d, k.src, 0, k.c.Rank())
 	}
 	return wrong, nil
+}
+
+// fill makes b rank's input.
+func fill(d verify.Data, b []byte, rank int) {
+	parts(b, d.Type.Size(), func(p []byte, at int) int {
+		d.Fill(unsafe.Pointer(&p[0]), at, len(p)/d.Type.Size(), rank)
+		return 0
+	})
+}
+
+// check counts the elements of b that are not rank's input from first on, or all ranks' reduction of it.
+func check(d verify.Data, b []byte, first, rank int) int {
+	return parts(b, d.Type.Size(), func(p []byte, at int) (wrong int) {
+		n := len(p) / d.Type.Size()
+		if rank == reduced {
+			wrong, _ = d.Check(unsafe.Pointer(&p[0]), first+at, n)
+		} else {
+			wrong, _ = d.CheckInput(unsafe.Pointer(&p[0]), first+at, n, rank)
+		}
+		return wrong
+	})
+}
+
+// parts calls do for pieces of b, which begin at some element, on all processors, and adds up what it returns.
+func parts(b []byte, size int, do func(p []byte, at int) int) int {
+	const piece = 1 << 20
+	if len(b) <= piece {
+		return do(b, 0)
+	}
+	var sum, next atomic.Int64
+	var wait sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(b)/piece) {
+		wait.Go(func() {
+			for {
+				at := int(next.Add(piece)) - piece
+				if at >= len(b) {
+					return
+				}
+				sum.Add(int64(do(b[at:min(at+piece, len(b))], at/size)))
+			}
+		})
+	}
+	wait.Wait()
+	return int(sum.Load())
 }

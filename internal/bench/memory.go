@@ -1,6 +1,8 @@
 package bench
 
 import (
+	"context"
+	"errors"
 	"time"
 	"unsafe"
 
@@ -12,38 +14,73 @@ const line = 64
 
 // memory is one buffer of a rank.
 type memory struct {
-	vec   ubcoll.Vec // of bytes
-	bytes []byte
+	vec   ubcoll.Vec             // of bytes
+	bytes []byte                 // the memory, or of a device's a copy on the host
+	words []uint64               // the same as bytes
 	buf   *ubcoll.Buffer[uint64] // nil for Go slices
-	reg   *ubcoll.Registration
+	reg   *ubcoll.Registration   // nil if it is not registered
 
 	allocated, registered time.Duration // what that took
 }
 
-// newMemory makes a buffer of n bytes.
-func newMemory(c *ubcoll.Comm, kind, n int) (*memory, error) {
+// newMemory makes a buffer of n bytes on dev.
+func newMemory(c *ubcoll.Comm, dev ubcoll.Device, kind, n int) (*memory, error) {
 	m := &memory{}
-	words := make([]uint64, 0)
-	if kind == GoSlices {
-		words = make([]uint64, (n+7)/8)
-		m.vec = ubcoll.Of(words)
-	} else {
-		start := time.Now()
-		buf, err := ubcoll.Alloc[uint64](c, ubcoll.Host, (n+7)/8)
-		if err != nil {
-			return nil, err
-		}
-		m.allocated = time.Since(start)
-		m.buf, m.vec, words = buf, buf.Vec(), buf.Slice()
-		start = time.Now()
-		if m.reg, err = c.RegisterBuffer(m.vec); err != nil {
-			return nil, err
-		}
-		m.registered = time.Since(start)
+	if kind == GoSlices && dev.IsHost() {
+		m.words = make([]uint64, (n+7)/8)
+		m.vec = ubcoll.Of(m.words)
+	} else if err := m.alloc(c, dev, kind, (n+7)/8); err != nil {
+		return nil, err
 	}
 	m.vec = m.vec.As(byteType)
-	m.bytes = unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), 8*len(words))[:n]
+	m.bytes = unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(m.words))), 8*len(m.words))[:n]
 	return m, nil
+}
+
+func (m *memory) alloc(c *ubcoll.Comm, dev ubcoll.Device, kind, words int) (err error) {
+	start := time.Now()
+	if m.buf, err = ubcoll.Alloc[uint64](c, dev, words); err != nil {
+		return err
+	}
+	m.allocated = time.Since(start)
+	m.vec, m.words = m.buf.Vec(), m.buf.Slice()
+	if m.onDevice() {
+		m.words = make([]uint64, words)
+	}
+	if kind == GoSlices {
+		return nil
+	}
+	start = time.Now()
+	if m.reg, err = c.RegisterBuffer(m.vec); err != nil {
+		return errors.Join(err, m.buf.Free())
+	}
+	m.registered = time.Since(start)
+	return nil
+}
+
+func (m *memory) onDevice() bool { return m != nil && m.buf != nil && !m.buf.Device().IsHost() }
+
+// upload brings the first n bytes to the device, download from there; on the host they are there.
+func (m *memory) upload(ctx context.Context, n int) error {
+	if !m.onDevice() {
+		return nil
+	}
+	return m.buf.CopyFrom(ctx, m.words[:(n+7)/8])
+}
+
+func (m *memory) download(ctx context.Context, n int) error {
+	if !m.onDevice() {
+		return nil
+	}
+	return m.buf.CopyTo(ctx, m.words[:(n+7)/8])
+}
+
+// fill puts numbers around 1, of any float type, into memory whose content no check has set: zeros might travel faster.
+func (m *memory) fill(ctx context.Context) error {
+	for i := range m.words {
+		m.words[i] = 0x3f803f803f803f80 ^ uint64(i)*0x9e3779b97f4a7c15&0x007f007f007f007f
+	}
+	return m.upload(ctx, len(m.bytes))
 }
 
 // close gives the memory back.
@@ -51,8 +88,10 @@ func (m *memory) close() error {
 	if m.buf == nil {
 		return nil
 	}
-	if err := m.reg.Close(); err != nil {
-		return err
+	if m.reg != nil {
+		if err := m.reg.Close(); err != nil {
+			return err
+		}
 	}
 	return m.buf.Free()
 }

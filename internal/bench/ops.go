@@ -15,6 +15,7 @@ type operation struct {
 	rooted  bool
 	single  bool // has one buffer, which is input here and output there
 	apart   bool // has no variant that is in place
+	device  bool // runs on device memory
 	trips   int  // one after the other in a call, of which the time of one is reported; 0 = not point-to-point
 	// bus is how many times a result's bytes cross the busiest link, which makes bandwidths of operations comparable;
 	// the factors are those of nccl-tests.
@@ -64,33 +65,33 @@ func once(float64) float64    { return 1 }
 func none(float64) float64    { return 0 }
 
 var operations = []operation{
-	{name: "all_reduce", reduces: true, bus: twice, shape: allReduce,
+	{name: "all_reduce", device: true, reduces: true, bus: twice, shape: allReduce,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.AllReduce(ctx, c, a.dst, a.src, a.op)
 		}},
-	{name: "all_gather", bus: most, shape: allGather,
+	{name: "all_gather", device: true, bus: most, shape: allGather,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error { return coll.AllGather(ctx, c, a.dst, a.src) }},
-	{name: "reduce_scatter", reduces: true, bus: most, shape: reduceScatter,
+	{name: "reduce_scatter", device: true, reduces: true, bus: most, shape: reduceScatter,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.ReduceScatter(ctx, c, a.dst, a.src, a.op)
 		}},
-	{name: "broadcast", rooted: true, single: true, bus: once, shape: broadcast,
+	{name: "broadcast", device: true, rooted: true, single: true, bus: once, shape: broadcast,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.Broadcast(ctx, c, a.dst, a.root)
 		}},
-	{name: "reduce", reduces: true, rooted: true, bus: once, shape: reduce,
+	{name: "reduce", device: true, reduces: true, rooted: true, bus: once, shape: reduce,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.Reduce(ctx, c, a.dst, a.src, a.op, a.root)
 		}},
-	{name: "gather", rooted: true, bus: most, shape: gather,
+	{name: "gather", device: true, rooted: true, bus: most, shape: gather,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.Gather(ctx, c, a.dst, a.src, a.root)
 		}},
-	{name: "scatter", rooted: true, bus: most, shape: scatter,
+	{name: "scatter", device: true, rooted: true, bus: most, shape: scatter,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.Scatter(ctx, c, a.dst, a.src, a.root)
 		}},
-	{name: "alltoall", apart: true, bus: most, shape: allToAll,
+	{name: "alltoall", device: true, apart: true, bus: most, shape: allToAll,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error { return coll.AllToAll(ctx, c, a.dst, a.src) }},
 	{name: "alltoallv", apart: true, bus: most, shape: allToAllV,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
@@ -98,7 +99,7 @@ var operations = []operation{
 		}},
 	{name: "pingpong", apart: true, trips: 2, bus: once, shape: pairs, run: pingPong},
 	{name: "sendrecv", apart: true, trips: 1, bus: once, shape: chain, run: sendRecv},
-	{name: barrier, apart: true, bus: none, shape: func(place, int) shape { return shape{} },
+	{name: barrier, device: true, apart: true, bus: none, shape: func(place, int) shape { return shape{} },
 		run: func(ctx context.Context, c *ubcoll.Comm, _ *args) error { return coll.Barrier(ctx, c) }},
 }
 

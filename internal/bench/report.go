@@ -39,8 +39,10 @@ type Settings struct {
 	Iterations   int    `json:"iterations"` // 0 = by size
 	Warmup       int    `json:"warmup_iters"`
 	Aggregate    int    `json:"aggregated_iterations"`
+	Graphs       int    `json:"graph"` // launches; a tenth of them from 64 MiB on; 0 = no graph
 	Checks       int    `json:"validation"`
 	Registration string `json:"registration"` // "none", "local"
+	Device       string `json:"device"`       // "host", "cuda": where the buffers were
 	Protocol     string `json:"protocol"`     // "each": calls timed by themselves on rewritten buffers; "loop"
 	Average      string `json:"average"`      // how the ranks' times became one: "rank0", "avg", "min", "max"
 	Level        string `json:"instructions"`
@@ -52,6 +54,10 @@ type RankInfo struct {
 	PID      int    `json:"pid"`
 	Hostname string `json:"hostname"`
 	Local    int    `json:"local_rank"`
+	Device   string `json:"device"`        // where its buffers were: "host", "cuda:1"
+	Index    int    `json:"device_number"` // the CUDA device's, on the host the local rank
+	Name     string `json:"device_name"`
+	PCI      string `json:"pci"` // "0000:1b:00.0"
 }
 
 // Row is one size, type, reduction and root.

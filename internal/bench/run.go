@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +15,9 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
@@ -54,25 +58,25 @@ func Run(ctx context.Context, c *ubcoll.Comm, cfg Config, p Program, out, progre
 }
 
 type runner struct {
-	c     *ubcoll.Comm
-	cfg   *Config
-	op    *operation
-	rep   *Report
-	text  *text
-	clock time.Duration
-	a, b  *memory
-	seed  uint64
-	busBW []float64
+	c      *ubcoll.Comm
+	cfg    *Config
+	op     *operation
+	rep    *Report
+	text   *text
+	clock  time.Duration
+	dev    ubcoll.Device  // where the buffers are
+	stream *ubcoll.Stream // where calls are queued; nil: they block
+	a, b   *memory
+	seed   uint64
+	busBW  []float64
 }
 
 func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
 	s := Settings{Op: cfg.Op, Ranks: c.Size(), Threads: p.Threads, MinBytes: cfg.MinBytes, MaxBytes: cfg.MaxBytes,
 		StepBytes: cfg.StepBytes, StepFactor: cfg.StepFactor, Iterations: cfg.Iterations, Warmup: cfg.Warmup,
-		Aggregate: cfg.Aggregate, Checks: cfg.Checks, Registration: []string{"none", "local"}[cfg.Buffers],
-		Protocol: "each", Average: []string{"rank0", "avg", "min", "max"}[cfg.Average], Level: cpu.Level()}
-	if cfg.Loop {
-		s.Protocol = "loop"
-	}
+		Aggregate: cfg.Aggregate, Graphs: cfg.Graphs, Checks: cfg.Checks,
+		Registration: []string{"none", "local"}[cfg.Buffers],
+		Protocol:     "each", Average: []string{"rank0", "avg", "min", "max"}[cfg.Average], Level: cpu.Level()}
 	rep := &Report{Schema: SchemaVersion, Version: p.Version, Args: p.Args, Env: map[string]string{}, Config: s,
 		Start: time.Now().UTC(), Results: []Row{}, Errors: []string{}}
 	for _, v := range env.All() {
@@ -84,8 +88,17 @@ func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
 }
 
 func (r *runner) run(ctx context.Context) (err error) {
+	if err := r.place(ctx); err != nil {
+		return err
+	}
 	if err := r.ranks(ctx); err != nil {
 		return err
+	}
+	if r.cfg.queued() {
+		if r.stream, err = ubcoll.NewStream(r.dev); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, r.stream.Close()) }()
 	}
 	r.clock = clockCost()
 	r.rep.ClockCost = float64(r.clock)
@@ -104,8 +117,8 @@ func (r *runner) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if r.cfg.Cache {
-		if r.rep.Cache, err = cacheTimes(ctx, r.c, r.a); err != nil {
+	if r.cfg.Cache && (r.dev.IsHost() || r.cfg.Paths) { // making and freeing device memory takes long
+		if r.rep.Cache, err = cacheTimes(ctx, r.c, r.dev, r.a); err != nil {
 			return err
 		}
 	}
@@ -113,26 +126,91 @@ func (r *runner) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// ranks tells rank 0 who takes part.
-func (r *runner) ranks(ctx context.Context) error {
-	n := r.c.Size()
-	all := make([]uint64, 2*n)
-	all[2*r.c.Rank()], all[2*r.c.Rank()+1] = uint64(os.Getpid()), uint64(r.c.LocalRank())
-	if err := coll.AllReduce(ctx, r.c, ubcoll.Of(all), ubcoll.Of(all), ubcoll.Sum); err != nil {
+// place settles where the buffers are, the same on all ranks, and with it how calls are timed.
+func (r *runner) place(ctx context.Context) error {
+	dev, err := Place(ctx, r.c, r.cfg.Device, r.op.device)
+	if err != nil {
 		return err
 	}
-	for i := range n {
-		r.rep.Ranks = append(r.rep.Ranks, RankInfo{i, int(all[2*i]), r.c.Hostname(i), int(all[2*i+1])})
+	r.dev, r.cfg.Device = dev, Host
+	if !dev.IsHost() {
+		r.cfg.Device = CUDA
+	}
+	r.rep.Config.Device = r.cfg.Device
+	if r.cfg.Loop || r.cfg.queued() {
+		r.rep.Config.Protocol = "loop"
+	}
+	return r.cfg.Validate()
+}
+
+// Place is the device for this rank's buffers: Host, CUDA or Auto as in a Config, where Auto is the host unless what
+// runs can use a device. Collective: ranks that have no GPU fail all, or with Auto put all on the host.
+func Place(ctx context.Context, c *ubcoll.Comm, device string, can bool) (ubcoll.Device, error) {
+	if device == Host || device == Auto && !can {
+		return ubcoll.Host, nil
+	}
+	dev, err := c.GPU()
+	without := make([]int32, c.Size())
+	if err != nil {
+		without[c.Rank()] = 1
+	}
+	if err := coll.AllReduce(ctx, c, ubcoll.Of(without), ubcoll.Of(without), ubcoll.Sum); err != nil {
+		return ubcoll.Host, err
+	}
+	switch first := slices.Index(without, 1); {
+	case first < 0:
+		return dev, nil
+	case device == Auto:
+		return ubcoll.Host, nil
+	case err == nil:
+		err = fmt.Errorf("rank %d has no GPU: %w", first, hw.ErrNotSupported)
+	}
+	return ubcoll.Host, err
+}
+
+// ranks tells rank 0 who takes part.
+func (r *runner) ranks(ctx context.Context) error {
+	mine := RankInfo{Rank: r.c.Rank(), PID: os.Getpid(), Hostname: r.c.Hostname(r.c.Rank()), Local: r.c.LocalRank(),
+		Device: r.dev.String(), Index: r.c.LocalRank(), Name: "host memory, " + cpu.Level(), PCI: "0000:00:00.0"}
+	if !r.dev.IsHost() {
+		i, err := cuda.Describe(r.dev)
+		if err != nil {
+			return err
+		}
+		mine.Index, mine.Name, mine.PCI = r.dev.Index(), i.Name, i.PCI
+	}
+	b, err := json.Marshal(mine)
+	if err != nil {
+		return err
+	}
+	const room = 1 << 10
+	if len(b) > room {
+		return fmt.Errorf("%d bytes to say who rank %d is: %w", len(b), r.c.Rank(), ubcoll.ErrLimit)
+	}
+	all := make([]byte, room*r.c.Size())
+	if err := coll.AllGather(ctx, r.c, ubcoll.Of(all), ubcoll.Of(append(b, make([]byte, room-len(b))...))); err != nil {
+		return err
+	}
+	r.rep.Ranks = make([]RankInfo, r.c.Size())
+	for i := range r.rep.Ranks {
+		if err := json.Unmarshal(bytes.TrimRight(all[i*room:][:room], "\x00"), &r.rep.Ranks[i]); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
 func (r *runner) buffers(ctx context.Context) (err error) {
-	if r.a, err = newMemory(r.c, r.cfg.Buffers, r.cfg.MaxBytes); err != nil {
+	if r.a, err = newMemory(r.c, r.dev, r.cfg.Buffers, r.cfg.MaxBytes); err != nil {
 		return err
 	}
-	if r.b, err = newMemory(r.c, r.cfg.Buffers, r.cfg.MaxBytes); err != nil {
+	if r.b, err = newMemory(r.c, r.dev, r.cfg.Buffers, r.cfg.MaxBytes); err != nil {
 		return errors.Join(err, r.a.close())
+	}
+	if r.cfg.Checks == 0 && !r.dev.IsHost() {
+		if err := errors.Join(r.a.fill(ctx), r.b.fill(ctx)); err != nil {
+			return errors.Join(err, r.a.close(), r.b.close())
+		}
 	}
 	cost := []float64{float64(r.a.allocated) / 1e3, float64(r.a.registered) / 1e3}
 	if err := combine(ctx, r.c, cost, Max); err != nil {
@@ -204,7 +282,12 @@ func (r *runner) row(ctx context.Context, bytes int, t dtype.Type, red ubcoll.Op
 func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error) {
 	res := &Result{}
 	wrong := []uint64{0}
-	for range max(1, r.cfg.Checks) { // once in any case, so that the timed calls get sensible numbers
+	k.stream = r.stream
+	checks := r.cfg.Checks
+	if r.dev.IsHost() {
+		checks = max(1, checks) // so that the timed calls get sensible numbers
+	}
+	for range checks {
 		r.seed++
 		n, err := k.check(ctx, r.cfg.Seed<<32+r.seed)
 		if err != nil {
@@ -225,7 +308,9 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	before := r.c.Stats().Cache
 	us := make([]float64, 1)
 	var err error
-	if r.cfg.Loop {
+	if r.cfg.queued() {
+		us[0], err = k.queue(ctx, warmup, timed, r.cfg.launches(bytes))
+	} else if r.cfg.Loop {
 		us[0], err = k.loop(ctx, warmup, timed)
 	} else {
 		us = make([]float64, timed)
@@ -246,7 +331,7 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 		us[i] /= float64(r.cfg.Aggregate * max(1, r.op.trips))
 	}
 	s := spread(us)
-	if !r.cfg.Loop {
+	if r.rep.Config.Protocol == "each" {
 		res.Spread = &s
 	}
 	res.Time = s.Median

@@ -46,15 +46,15 @@ func (t *text) header(r *Report) {
 	}
 	warmup, timed := c.calls(c.MinBytes)
 	t.printf("# nThread %d nGpus 1 minBytes %d maxBytes %d step: %d(%s) warmup iters: %d iters: %d agg iters: %d "+
-		"validation: %d graph: 0 unalign: 0\n", r.Config.Threads, c.MinBytes, c.MaxBytes, step, unit, warmup, timed,
-		c.Aggregate, c.Checks)
+		"validation: %d graph: %d unalign: 0\n", r.Config.Threads, c.MinBytes, c.MaxBytes, step, unit, warmup, timed,
+		c.Aggregate, c.Checks, c.Graphs)
 	if c.PerCall {
 		t.printf("# Per-Iteration Report: host clock timing; i_* uses %s over ranks\n", r.Config.Average)
 	}
 	t.printf("#\n# Using devices\n")
 	for _, i := range r.Ranks {
-		t.printf("#  Rank %2d Group %2d Pid %6d on %10s device %2d [%04x:%02x:%02x] %s\n", i.Rank, 0, i.PID, i.Hostname,
-			i.Local, 0, 0, 0, "host memory, "+r.Config.Level)
+		t.printf("#  Rank %2d Group %2d Pid %6d on %10s device %2d [%s] %s\n", i.Rank, 0, i.PID, i.Hostname,
+			i.Index, strings.TrimSuffix(i.PCI, ".0"), i.Name)
 	}
 }
 

@@ -58,8 +58,10 @@ func sample(cfg *Config) *Report {
 	return &Report{Schema: SchemaVersion, Version: "v1", Args: []string{"x"}, Env: map[string]string{},
 		Start:  time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Config: Settings{Op: cfg.Op, Threads: 2, Ranks: 2, Level: "avx2", Average: "max"},
-		Ranks:  []RankInfo{{0, 77, "node1", 0}, {1, 123456, "node1", 1}},
-		Setup:  &Setup{Bytes: 1 << 20, Alloc: 1000.25, Register: 12},
+		Ranks: []RankInfo{
+			{Rank: 0, PID: 77, Hostname: "node1", Index: 0, Name: "host memory, avx2", PCI: "0000:00:00.0"},
+			{Rank: 1, PID: 123456, Hostname: "node1", Index: 1, Name: "host memory, avx2", PCI: "0000:00:00.0"}},
+		Setup: &Setup{Bytes: 1 << 20, Alloc: 1000.25, Register: 12},
 		Cache: &CacheTimes{Hits: 99, Misses: 1, HitRate: 0.99, HitP50: 22.8, HitP99: 50, ChurnBytes: churnBytes,
 			Churn: *spread},
 		Results: []Row{

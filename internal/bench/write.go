@@ -102,6 +102,8 @@ var columns = []struct {
 	{"ranks", func(r *Report, _ *Row, _ *Result) any { return r.Config.Ranks }},
 	{"registration", func(r *Report, _ *Row, _ *Result) any { return r.Config.Registration }},
 	{"protocol", func(r *Report, _ *Row, _ *Result) any { return r.Config.Protocol }},
+	{"device", func(r *Report, _ *Row, _ *Result) any { return r.Config.Device }},
+	{"graph", func(r *Report, _ *Row, _ *Result) any { return r.Config.Graphs }},
 	{"average", func(r *Report, _ *Row, _ *Result) any { return r.Config.Average }},
 	{"size", func(_ *Report, w *Row, _ *Result) any { return w.Size }},
 	{"count", func(_ *Report, w *Row, _ *Result) any { return w.Count }},

@@ -38,10 +38,10 @@ func (m Mismatch) String() string {
 	return fmt.Sprintf("element %d: got %s, want %s", m.Index, m.Got, m.Want)
 }
 
-// Fill writes rank's n input elements to p.
-func (d Data) Fill(p unsafe.Pointer, n, rank int) {
+// Fill writes n of rank's input elements, from first on, to p.
+func (d Data) Fill(p unsafe.Pointer, first, n, rank int) {
 	for i := range n {
-		store(d.Type, p, i, d.input(rank, i))
+		store(d.Type, p, i, d.input(rank, first+i))
 	}
 }
 
