@@ -20,7 +20,7 @@ var flags = []struct{ name, short, key, help string }{
 	{"in-place", "", "allreduce.in_place", "reduce in the send buffer"},
 	{"registration", "", "allreduce.registration",
 		"explicit: the job registers its buffers; auto: the library does; off: all is staged"},
-	{"device", "", "allreduce.device", "auto: the rank's GPU if it has one; host"},
+	{"device", "", "allreduce.device", "auto: each rank's GPU where all have one, else the host; host; cuda"},
 	{"timeout", "", "options.timeout", "the longest wait inside one operation, as in 90s"},
 	{"algorithm", "", "options.algorithm", "which algorithm (the plan chooses if empty)"},
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/experiment"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -60,7 +61,14 @@ func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.
 		return err
 	}
 	p.printf("Starting AllReduce example with %d ranks\n", c.Size())
-	device, index := place(c, a.Device)
+	device, err := bench.Place(ctx, c, a.Device, true)
+	if err != nil {
+		return err
+	}
+	index := device.Index()
+	if device.IsHost() {
+		index = c.LocalRank()
+	}
 	devices, err := gather(ctx, c, uint64(index))
 	if err != nil {
 		return err
@@ -161,17 +169,6 @@ func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.
 		}
 	}
 	return p.err
-}
-
-// place is where this rank's buffers go, and the number of the device that it prints: the GPU's, or without GPUs its
-// local rank.
-func place(c *ubcoll.Comm, want string) (ubcoll.Device, int) {
-	if want == "auto" {
-		if d, err := c.GPU(); err == nil {
-			return d, d.Index()
-		}
-	}
-	return ubcoll.Host, c.LocalRank()
 }
 
 // announce prints what the send buffers of all ranks hold.

@@ -113,6 +113,14 @@ func TestRegistration(t *testing.T) {
 	}
 }
 
+// Asked for GPUs, the job does not run on the host instead.
+func TestNoGPU(t *testing.T) {
+	stdout, stderr, code := program(t, []string{"CUDA_VISIBLE_DEVICES=-1"}, "-device", "cuda", "-b=64")
+	require.Equal(t, 5, code, "%s%s", stdout, stderr)
+	require.Contains(t, stderr, "not supported")
+	require.NotContains(t, stdout, "cleaned up")
+}
+
 func TestCorrupted(t *testing.T) {
 	for _, rank := range []string{"0", "2"} {
 		for _, ty := range []string{"float32", "int8", "half"} {

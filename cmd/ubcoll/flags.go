@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/experiment"
+	"github.com/ubcoll/ubcoll/register"
 )
 
 // options is what the command line of bench says.
@@ -33,9 +34,10 @@ var flags = []struct {
 	{"e", "maxbytes", "largest size (32M)", size(func(o *options) *int { return &o.config.MaxBytes })},
 	{"i", "stepbytes", "from one size to the next (1M)", size(func(o *options) *int { return &o.config.StepBytes })},
 	{"f", "stepfactor", "multiply sizes instead", number(func(o *options) *int { return &o.config.StepFactor })},
-	{"n", "iters", "timed calls (by size: 2000, from 64K 400, from 4M 20)",
+	{"n", "iters", "timed calls (by size: 2000, from 64K 400, from 4M 20; on devices and in graphs 20)",
 		number(func(o *options) *int { return &o.config.Iterations })},
-	{"w", "warmup_iters", "calls before those (a tenth)", number(func(o *options) *int { return &o.config.Warmup })},
+	{"w", "warmup_iters", "calls before those (a tenth; on devices and in graphs 5)",
+		number(func(o *options) *int { return &o.config.Warmup })},
 	{"m", "agg_iters", "operations in one timed call, as a group (1)",
 		number(func(o *options) *int { return &o.config.Aggregate })},
 	{"N", "run_cycles", "how often to go through all sizes; 0 = for ever (1)",
@@ -45,7 +47,11 @@ var flags = []struct {
 	{"d", "datatype", "int8 ... uint64, half, bfloat16, float, double or all (float)", setTypes},
 	{"r", "root", "root of rooted operations; -1 = each in turn (0)",
 		number(func(o *options) *int { return &o.config.Root })},
-	{"R", "local_register", "buffers: 0 Go slices, 1 registered (1)",
+	{"", "device", "where the buffers are: auto (each rank's GPU where all have one and OP runs there), host, cuda (auto)",
+		setDevice},
+	{"G", "cudagraph", "launches of a graph that holds the timed calls, a tenth of them from 64M on; 0 = no graph (0)",
+		number(func(o *options) *int { return &o.config.Graphs })},
+	{"R", "local_register", "buffers: 0 not registered (on the host Go slices), 1 registered (1)",
 		number(func(o *options) *int { return &o.config.Buffers })},
 	{"a", "average", "the ranks' times of a call: 0 rank 0's, 1 mean, 2 min, 3 max (3)",
 		number(func(o *options) *int { return &o.config.Average })},
@@ -70,7 +76,7 @@ var flags = []struct {
 // elsewhere are nccl-tests' flags that mean something to CUDA devices only, with the value that asks for nothing.
 var elsewhere = []struct{ short, long, neutral string }{
 	{"g", "ngpus", "1"}, {"p", "parallel_init", "0"}, {"z", "blocking", "0"}, {"y", "stream_null", "0"},
-	{"G", "cudagraph", "0"}, {"C", "report_cputime", "0"}, {"x", "cta_policy", "0"}, {"D", "device_implementation", "0"},
+	{"C", "report_cputime", "0"}, {"x", "cta_policy", "0"}, {"D", "device_implementation", "0"},
 	{"V", "device_cta_count", "16"}, {"M", "memory", "0"}, {"u", "unalign", "0"},
 }
 
@@ -87,7 +93,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 		return nil, usageError("bench: which operation? (%s)", strings.Join(measure.Names(), ", "))
 	}
 	o.config = measure.Default(args[0])
-	o.config.Cache = true
+	o.config.Cache, o.config.Device = true, measure.Auto
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	var faults []error
@@ -123,6 +129,9 @@ func parse(args []string, help io.Writer) (*options, error) {
 	}
 	if err := o.job.Validate(); err != nil {
 		faults = append(faults, err)
+	}
+	if o.config.Buffers == measure.GoSlices { // or memory of Alloc would be registered at its first use
+		o.job.Register = register.Explicit
 	}
 	err := errors.Join(faults...)
 	switch {
@@ -229,6 +238,11 @@ func setTimeout(o *options, value string) error {
 func setOutput(o *options, value string) error {
 	o.output = value
 	return measure.CheckOutput(value)
+}
+
+func setDevice(o *options, value string) error {
+	o.config.Device = value
+	return nil
 }
 
 func setPaths(o *options, value string) error {

@@ -1,7 +1,10 @@
-// Command ubcoll is the tool: it measures the collectives and says what a machine can do.
+// Command ubcoll is the tool: it measures and verifies the collectives and says what a machine can
+// do.
 //
 //	mpirun -np 4 ubcoll bench all_reduce -b 8 -e 64M -f 4
 //	ubcoll bench all_reduce -t 2 -R 0 -J result.csv
+//	mpirun -np 2 ubcoll bench all_reduce -device cuda -G 20 -b 16 -e 1G -f 4
+//	mpirun -np 2 ubcoll verify -device cuda
 //	ubcoll info -env
 //
 // Exit codes: 0 done, 1 internal, 3 a peer was lost or ranks disagree, 4 timed out, 5 not supported, 6 bad usage, 7
@@ -31,6 +34,7 @@ var commands = []struct {
 	run        func(args []string, out io.Writer) error // a benchmark ends the process itself where it fails
 }{
 	{"bench", "measure a collective: ubcoll bench OP [flags], as nccl-tests' programs; -h lists the flags", bench},
+	{"verify", "check every element of what the collectives compute: ubcoll verify [flags] [OP ...]; -h lists them", verify},
 	{"tune", "measure where algorithms cross over, and write the table for UBCOLL_TUNING", tune},
 	{"info", "what this build and this machine have; -env adds the environment variables", info},
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/register"
 )
 
 // The tests run the program as users do: this test binary started again, with main for its tests.
@@ -123,6 +124,17 @@ func timesIn(t *testing.T, suffix string, b []byte) (times []float64) {
 	return times
 }
 
+// A graph's times are a loop's; verifying says so in one line.
+func TestGraphsAndVerify(t *testing.T) {
+	stdout, stderr, code := program(t, nil, "bench", "all_reduce", "-b", "1K", "-e", "1K", "-G", "3", "-n", "5",
+		"-device", "host")
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, "warmup iters: 5 iters: 5 agg iters: 1 validation: 1 graph: 3 unalign: 0\n")
+	stdout, stderr, code = program(t, nil, "verify", "-e", "1K", "-t", "3", "-device", "host", "all_reduce", "broadcast")
+	require.Equal(t, 0, code, stderr)
+	require.Regexp(t, `^verify: 3 ranks on host memory: \d+ calls of 2 operations .*: OK\n$`, stdout)
+}
+
 func TestExitCodes(t *testing.T) {
 	quick := []string{"-b", "64", "-e", "64", "-n", "2"}
 	for _, c := range []struct {
@@ -143,7 +155,13 @@ func TestExitCodes(t *testing.T) {
 		{"ranks", []string{"NTHREADS=many"}, append([]string{"bench", "barrier"}, quick...), 6, `NTHREADS="many"`},
 		{"output", nil, []string{"bench", "barrier", "-J", "x.txt"}, 6, "ends in .json, .jsonl or .csv"},
 		{"symmetric", nil, []string{"bench", "all_reduce", "-R", "2"}, 5, "symmetric windows"},
-		{"graphs", nil, []string{"bench", "all_reduce", "-G", "20"}, 5, "-G, --cudagraph 20, which nccl-tests has"},
+		{"policy", nil, []string{"bench", "all_reduce", "-x", "1"}, 5, "-x, --cta_policy 1, which nccl-tests has"},
+		{"graphs", nil, []string{"bench", "pingpong", "-G", "20"}, 5, "pingpong on devices or in graphs"},
+		{"device", nil, []string{"bench", "barrier", "-device", "gpu"}, 6, `unknown device "gpu" (auto, host or cuda)`},
+		{"no GPU", []string{"CUDA_VISIBLE_DEVICES=-1"}, append([]string{"bench", "all_reduce", "-device", "cuda"}, quick...), 5,
+			"not supported"},
+		{"verify what", nil, []string{"verify", "all_reduced"}, 6, `"all_reduced" cannot be verified`},
+		{"verify where", nil, []string{"verify", "-device", "gpu"}, 6, `unknown device "gpu"`},
 		{"threads in a job", []string{"UBCOLL_RANK=0", "UBCOLL_SIZE=1"}, []string{"bench", "barrier", "-t", "2"}, 5,
 			"each process of a job is one rank"},
 		{"info", nil, []string{"info", "x"}, 6, "info takes -env"},
@@ -176,7 +194,7 @@ func TestRanks(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"help"}, {"-h"}, {"bench", "-h"}, {"bench", "all_reduce", "--help"}} {
+	for _, args := range [][]string{{"help"}, {"-h"}, {"bench", "-h"}, {"verify", "-h"}, {"bench", "all_reduce", "--help"}} {
 		stdout, stderr, code := program(t, nil, args...)
 		require.Equal(t, 0, code)
 		require.Empty(t, stderr)
@@ -199,13 +217,15 @@ func TestInfo(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	o, err := parse(strings.Fields("reduce -b 8 --maxbytes 1G -i 3 -f 2 -n 7 -w 0 -m 2 -N 0 -c 3 -o max -d half -r -1 -R 0 "+
-		"-a 1 -I 1 -K 4 -S 1 -t 3 -T 90 --output a.csv --paths 1 --min-busbw 2.5 --algorithm ring --seed 9 -g 1 -z 0"),
+		"-a 1 -I 1 -K 4 -S 1 -t 3 -T 90 --output a.csv --paths 1 --min-busbw 2.5 --algorithm ring --seed 9 -g 1 -z 0 "+
+		"-device host"),
 		io.Discard)
 	require.NoError(t, err)
 	require.Equal(t, measure.Config{Op: "reduce", MinBytes: 8, MaxBytes: 1 << 30, StepBytes: 3, StepFactor: 2, Iterations: 7,
 		Skip: 4, Aggregate: 2, Checks: 3, Types: []dtype.Type{dtype.Float16}, Reductions: []ubcoll.Op{ubcoll.Max}, Root: -1,
-		Average: measure.Mean, MinBusBW: 2.5, Seed: 9, PerCall: true, Timestamps: true, Paths: true, Cache: true}, o.config)
-	require.Equal(t, ubcoll.Options{Timeout: 90 * time.Second, Algorithm: "ring"}, o.job)
+		Average: measure.Mean, MinBusBW: 2.5, Seed: 9, PerCall: true, Timestamps: true, Paths: true, Cache: true,
+		Device: measure.Host}, o.config)
+	require.Equal(t, ubcoll.Options{Timeout: 90 * time.Second, Algorithm: "ring", Register: register.Explicit}, o.job)
 	require.Equal(t, 3, o.threads)
 	require.Equal(t, "a.csv", o.output)
 

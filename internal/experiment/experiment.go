@@ -42,7 +42,7 @@ type AllReduce struct {
 	Iterations   int             `toml:"iterations"`
 	InPlace      bool            `toml:"in_place"`
 	Registration register.Policy `toml:"registration"` // explicit: by the job; auto: by the library; off: never
-	Device       string          `toml:"device"`       // auto: the rank's GPU if it has one; host
+	Device       string          `toml:"device"`       // auto: each rank's GPU where all have one, else host; host; cuda
 }
 
 // Options are the library's, as ubcoll.Options has them.
@@ -54,7 +54,7 @@ type Options struct {
 // The words that the string values may be. In each the first is the default.
 var (
 	Ops     = []string{"sum", "prod", "min", "max", "avg"}
-	Devices = []string{"auto", "host"}
+	Devices = []string{"auto", "host", "cuda"}
 )
 
 const (

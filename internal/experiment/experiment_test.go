@@ -92,7 +92,7 @@ x.toml:7: allreduce.bytes: 6 bytes are not a whole number of float32 elements (4
 x.toml:9: allreduce.op: unknown value "summ" (one of sum, prod, min, max, avg): did you mean sum?
 x.toml:10: allreduce.iterations: must be 1 or more, not 0
 x.toml:11: allreduce.in_place: must be true or false, not a string
-x.toml:12: allreduce.device: unknown value "gpu" (one of auto, host)
+x.toml:12: allreduce.device: unknown value "gpu" (one of auto, host, cuda)
 x.toml:13: allreduce.registration: registration policy "of" is unknown, use auto, explicit or off: invalid argument
 x.toml:14: allreduce.timeout: unknown key: did you mean options.timeout?
 x.toml:16: options.timeout: invalid duration "10" (as in 90s, 10m, 1h30m)

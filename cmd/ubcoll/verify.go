@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	measure "github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/experiment"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// verify checks the collectives' results. It does not return if that fails: ubcoll.Main ends the job.
+func verify(args []string, out io.Writer) error {
+	v := measure.Verification{}
+	fs := flag.NewFlagSet("verify", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.StringVar(&v.Device, "device", measure.Auto, "auto: GPUs where all ranks have one; host; cuda")
+	most := fs.String("e", "40M", "the largest size in bytes, from 1K")
+	fs.Uint64Var(&v.Seed, "seed", 1, "of the data, below 2^32")
+	threads := fs.Int("t", 0, "goroutine ranks, where no launcher started the job (NTHREADS, or 2)")
+	timeout := fs.Duration("T", time.Minute, "longest wait inside one operation")
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintf(out, "Usage: ubcoll verify [flags] [OP ...]\n\nOP is one of %s.\n\n", strings.Join(measure.Names(), ", "))
+		fs.SetOutput(out)
+		fs.PrintDefaults()
+		return err
+	} else if err != nil {
+		return usageError("verify: %w", err)
+	}
+	v.Ops = fs.Args()
+	n, err := experiment.ParseSize(*most)
+	if err != nil {
+		return usageError("verify: -e: %w", err)
+	}
+	v.MaxBytes = int(n)
+	switch v.Device {
+	case measure.Auto, measure.Host, measure.CUDA:
+	default:
+		return usageError("verify: unknown device %q (auto, host or cuda)", v.Device)
+	}
+	if v.Seed >= 1<<32 || *threads < 0 || *timeout <= 0 {
+		return usageError("verify: a flag's value is out of range: -h lists them")
+	}
+	if _, err := ranksHere(*threads); err != nil {
+		return err
+	}
+	o := ubcoll.Options{Timeout: *timeout, Register: register.Explicit}
+	ubcoll.Main(o, func(ctx context.Context, c *ubcoll.Comm) error {
+		err := measure.Verify(ctx, c, v, out)
+		if errors.Is(err, measure.ErrFailed) {
+			err = exitError{err, exitFailed}
+		}
+		return err
+	})
+	return nil
+}

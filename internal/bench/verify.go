@@ -1,0 +1,182 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/dtype"
+)
+
+// Verification is what to verify. All ranks have the same one.
+type Verification struct {
+	Device   string   // Auto, Host, CUDA
+	MaxBytes int      // how large the larger buffer of a call gets, from 1 KiB
+	Ops      []string // operations of Names but one-sided ones; none = all that run on the device
+	Seed     uint64   // of the data, and of what is drawn
+}
+
+// mostPrinted is how many calls with wrong elements are told of, beside their number.
+const mostPrinted = 20
+
+// Verify makes every operation with every element type, every reduction, in and out of place and in sizes that nothing
+// divides, and checks every element of every result, what follows the result, and that sources are as they were. Drawn by
+// the seed are the root, which buffers are registered (now and then that differs between ranks), and whether a call blocks,
+// is queued, or is replayed from a graph. Collective: all ranks of c call it with the same v, in a job whose
+// Options.Register is Explicit. Rank 0 writes to out what is wrong, and a last line that
+// sums up. The error wraps ErrFailed if any element is wrong.
+func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) (err error) {
+	if v.MaxBytes < 1<<10 {
+		return fmt.Errorf("sizes up to %d bytes: want 1024 at least: %w", v.MaxBytes, ubcoll.ErrArgument)
+	}
+	if c.Rank() != 0 {
+		out = io.Discard
+	}
+	dev, err := Place(ctx, c, v.Device, true)
+	if err != nil {
+		return err
+	}
+	r := &verifier{c: c, v: &v, out: out, start: time.Now(), dice: rand.New(rand.NewPCG(v.Seed, 0))}
+	for i := range operations {
+		o := &operations[i]
+		asked := slices.Contains(v.Ops, o.name) || len(v.Ops) == 0 && (o.device || dev.IsHost())
+		if asked && o.name != barrier {
+			r.ops = append(r.ops, o)
+		}
+	}
+	for _, name := range v.Ops {
+		if o := operationOf(name); o == nil || o.open != nil || o.name == barrier {
+			return fmt.Errorf("%q cannot be verified: %w", name, ubcoll.ErrArgument)
+		}
+	}
+	if r.stream, err = ubcoll.NewStream(dev); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.stream.Close()) }()
+	for i := range r.mem {
+		if r.mem[i], err = newMemory(c, dev, i/2, v.MaxBytes+4096); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, r.mem[i].close()) }()
+	}
+	if err := r.run(ctx); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "verify: %d ranks on %s: %d calls of %d operations on %d types, up to %d bytes, seed %d, "+
+		"%.1f s: %d calls with wrong elements: %s\n", c.Size(), kindOf(dev), r.calls, len(r.ops), len(dtype.All()),
+		v.MaxBytes, v.Seed, time.Since(r.start).Seconds(), r.failed, verdict(r.failed == 0))
+	if r.failed > 0 {
+		err = errors.Join(err, fmt.Errorf("%d of %d calls had wrong elements: %w", r.failed, r.calls, ErrFailed))
+	}
+	return err
+}
+
+func kindOf(d ubcoll.Device) string {
+	if d.IsHost() {
+		return "host memory"
+	}
+	return "CUDA devices"
+}
+
+type verifier struct {
+	c      *ubcoll.Comm
+	v      *Verification
+	out    io.Writer
+	ops    []*operation
+	stream *ubcoll.Stream
+	mem    [4]*memory // two that are not registered, two that are
+	start  time.Time
+	dice   *rand.Rand // rolls the same on all ranks
+
+	calls, failed int
+}
+
+// sizes in bytes, of which calls have as many elements as fit and, but for the first, a few more that nothing divides:
+// one packet, the ways for small, middle and large sizes, and several rounds of staging. The last takes long, so that it
+// is for sums of one type of each size only.
+var sizes = []int{8, 256, 10 << 10, 300 << 10, 2 << 20, 5 << 20, 40 << 20}
+
+func (r *verifier) wants(bytes int, t dtype.Type, red ubcoll.Op) bool {
+	few := []dtype.Type{dtype.Int8, dtype.BFloat16, dtype.Float32, dtype.Float64}
+	return bytes <= r.v.MaxBytes && (bytes < 40<<20 || red == ubcoll.Sum && slices.Contains(few, t))
+}
+
+func (r *verifier) run(ctx context.Context) error {
+	for _, o := range r.ops {
+		reductions := []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg}
+		if !o.reduces {
+			reductions = reductions[:1]
+		}
+		for _, t := range dtype.All() {
+			for _, red := range reductions {
+				for _, bytes := range sizes {
+					if !r.wants(bytes, t, red) {
+						continue
+					}
+					count := bytes / t.Size()
+					if bytes > 8 {
+						count += []int{1, 3, 7, 13}[r.dice.IntN(4)]
+					}
+					for _, inPlace := range []bool{false, true} {
+						if inPlace && o.apart {
+							continue
+						}
+						if err := r.call(ctx, o, t, red, count, inPlace); err != nil {
+							return err
+						}
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// call makes and checks one call.
+func (r *verifier) call(ctx context.Context, o *operation, t dtype.Type, red ubcoll.Op, count int, inPlace bool) error {
+	r.calls++
+	root, how, kinds, differ := r.dice.IntN(r.c.Size()), r.dice.IntN(3), r.dice.IntN(4), r.dice.IntN(5) == 0
+	if !o.rooted {
+		root = -1
+	}
+	if differ {
+		kinds += r.c.Rank()
+	}
+	a, b := r.mem[kinds%2*2], r.mem[kinds/2%2*2+1]
+	cfg := &Config{Aggregate: 1}
+	s := o.shape(place{r.c.Size(), r.c.Rank(), root}, count)
+	k := newTask(r.c, cfg, o, s, t, red, max(root, 0), a, b, inPlace)
+	if how > 0 && o.trips == 0 {
+		k.stream = r.stream
+		k.capture = how == 2 && (a.onDevice() || !differ && kinds == 3) // no Go slices
+	}
+	what := func() string {
+		return fmt.Sprintf("%s of %d %v, %v, root %d, in place %v, queued %v, graph %v, registered %v and "+
+			"%v", o.name, count, t, red, root, inPlace, k.stream != nil, k.capture, a.reg != nil, b.reg != nil)
+	}
+	n, err := k.check(ctx, r.v.Seed<<32+uint64(r.calls))
+	if err != nil {
+		return fmt.Errorf("%s: %w", what(), err)
+	}
+	explained := r.c.LastOp().Explain()
+	wrong := make([]uint64, r.c.Size())
+	wrong[r.c.Rank()] = uint64(n)
+	if err := coll.AllReduce(ctx, r.c, ubcoll.Of(wrong), ubcoll.Of(wrong), ubcoll.Sum); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(wrong, func(n uint64) bool { return n > 0 }) {
+		return nil
+	}
+	if r.failed++; r.failed <= mostPrinted {
+		_, err = fmt.Fprintf(r.out, "verify: %s: wrong elements of ranks 0 to %d: %s (%s)\n", what(), r.c.Size()-1,
+			strings.Trim(fmt.Sprint(wrong), "[]"), explained)
+	}
+	return err
+}
