@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 export MPI MPI_HOME MPICC
 
-.PHONY: build run test check race fuzz bench bench-peers lint clean help
+.PHONY: build run test check race fuzz bench bench-peers bench-gpu verify-gpu lint clean help
 
 build: ## programs into bin/, with MPI where it is found
 	@scripts/build
@@ -28,6 +28,12 @@ bench: ## all benchmarks
 
 bench-peers: ## against Open MPI, MPICH and the bound of the hardware; ARGS="-op all_gather -np 4"
 	@scripts/bench-peers $(ARGS)
+
+bench-gpu: ## against NCCL on GPUs; ARGS="-np 2,4 -G 0"
+	@scripts/bench-gpu $(ARGS)
+
+verify-gpu: ## every operation and type on 2, 3 and 4 GPUs, element by element; ARGS="-np 2 all_reduce"
+	@scripts/verify-gpu $(ARGS)
 
 lint: ## formatting and vet, also for other systems and with MPI
 	@scripts/lint
