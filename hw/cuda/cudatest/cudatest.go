@@ -26,6 +26,7 @@ import (
 	"os"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/env"
 )
 
 // Variables by which Main and whoever starts tests agree.
@@ -35,17 +36,27 @@ const (
 )
 
 // Main is for a package's TestMain: it exits with what run, or m.Run, returns. Where there is no GPU it first starts the
-// test program again, once, so that it and its children find the emulated driver. Without a compiler it says so, and
-// the tests run as they do without a GPU. UBCOLL_EMULATE=1 emulates also where there is a GPU, 0 never.
+// test program again, once, so that it and its children find the emulated driver; variables of the library's are set
+// before. Without a compiler it says so, and the tests run as they do without a GPU, which they also do where
+// UBCOLL_REQUIRE has cuda, and so wants a real one. UBCOLL_EMULATE=1 emulates whatever there is, UBCOLL_EMULATE=0 never.
 func Main(run func() int) {
-	if os.Getenv(emulated) == "" && os.Getenv(choice) != "0" &&
-		(os.Getenv(choice) == "1" || cuda.Have().Err != nil) {
+	if os.Getenv(emulated) == "" && wanted() {
 		if err := restart(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 	}
 	os.Exit(run())
+}
+
+func wanted() bool {
+	switch os.Getenv(choice) {
+	case "0":
+		return false
+	case "1":
+		return true
+	}
+	return cuda.Have().Err != nil && !env.Requires("cuda")
 }
 
 // Emulated reports whether this process was started with the emulated driver by Main.

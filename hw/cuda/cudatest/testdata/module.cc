@@ -144,8 +144,11 @@ static void run(device *d, const emulated_kernel *k, const std::vector<char> &pa
 	if (d->error)
 		return;
 	emu_kernel e = {k->name, k->f, params.data(), blocks, threads, resident, [](void *d) { return ((device *)d)->error != 0; }, d};
-	if (emu_run(e) == EMU_FAULT)
-		d->error = ILLEGAL_ADDRESS;
+	switch (emu_run(e)) {
+	case EMU_FAULT: d->error = ILLEGAL_ADDRESS; break;
+	case EMU_TRAP: d->error = LAUNCH_FAILED; break;
+	default: break;
+	}
 }
 
 int cuLaunchKernel(uintptr_t handle, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,

@@ -71,7 +71,7 @@ static void *work(void *arg) {
 static int start(const std::shared_ptr<stream> &s) {
 	sigset_t all, before;
 	sigfillset(&all);
-	for (int sig : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
+	for (int sig : {SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE, SIGABRT})
 		sigdelset(&all, sig);
 	pthread_attr_t a;
 	pthread_attr_init(&a);
@@ -145,13 +145,23 @@ void drain(std::unique_lock<std::mutex> &locked, device *d) {
 			progressed.wait(locked);
 }
 
+// over ends a capture for all its streams.
+static void over(const std::shared_ptr<capture> &c) {
+	for (stream *member : c->members)
+		member->capturing = nullptr;
+	c->members.clear();
+	c->over = true;
+}
+
+// leave is for a stream that goes in the middle of a capture.
 static void leave(stream *s) {
-	if (!s->capturing)
+	auto c = s->capturing;
+	if (!c)
 		return;
-	s->capturing->members.erase(s);
-	if (s->capturing->origin == s)
-		s->capturing->origin = 0;
-	s->capturing->broken = true;
+	c->broken = true;
+	if (c->origin == s)
+		return over(c);
+	c->members.erase(s);
 	s->capturing = nullptr;
 }
 
@@ -369,10 +379,7 @@ int cuStreamEndCapture(uintptr_t handle, uintptr_t *out) {
 		c->broken = true;
 		return CAPTURE_UNMATCHED;
 	}
-	for (stream *member : c->members)
-		member->capturing = nullptr;
-	c->members.clear();
-	c->over = true;
+	over(c);
 	if (c->broken)
 		return CAPTURE_INVALIDATED;
 	auto g = std::make_shared<graph>();
@@ -440,7 +447,7 @@ static int queue_move(uintptr_t on, device *d, const char *what, void (*f)(void 
 		return 0;
 	return enqueue(s, [=] {
 		move mine = m;
-		if (!d->error && !emu_try(what, f, &mine))
+		if (!d->error && emu_try(what, f, &mine) != EMU_DONE)
 			d->error = ILLEGAL_ADDRESS;
 	});
 }
