@@ -202,7 +202,7 @@ type remote struct {
 	at     mem.Location
 	slot   int          // of the peer here: in ledger.attached, acks, failures and rows
 	mine   atomic.Int32 // of this rank in the peer's ledger, -1 until it is known
-	silent atomic.Bool  // it let a Withdraw time out: later ones do not wait for it
+	silent atomic.Bool  // it let a Withdraw time out: later ones hardly wait for it
 	dead   atomic.Bool  // its process has ended
 	maps   [maxExtents]mapping
 }

@@ -167,32 +167,45 @@ func (t *Transport) lend(extent uint32, version uint64) (int, error) {
 
 // Withdraw implements engine.Transport.
 func (t *Transport) Withdraw(ctx context.Context, a *mem.Allocation) error {
+	if a.Heap() != t.heap {
+		return fmt.Errorf("withdraw %p: it is another rank's: %w", a.Ptr, fault.ErrArgument)
+	}
 	return t.withdraw(ctx, a.At.Generation)
 }
 
 func (t *Transport) withdraw(ctx context.Context, user uint64) error {
 	d := t.device.Load()
-	if d == nil {
+	if d == nil || !d.exports.has(user) {
 		return nil
 	}
 	t.heap.Quiesce()
-	d.exports.mu.Lock()
-	e := d.exports.byUser[user]
-	last := false
-	if e != nil {
-		delete(d.exports.byUser, user)
-		delete(e.users, user)
-		last = len(e.users) == 0
-	}
-	var err error
-	if last {
-		err = d.exports.end(d, e)
-	}
-	d.exports.mu.Unlock()
-	if !last {
-		return nil
+	e, err := d.exports.leave(d, user)
+	if e == nil {
+		return err
 	}
 	return errors.Join(err, d.settle(ctx, []*export{e}))
+}
+
+func (x *exports) has(user uint64) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.byUser[user] != nil
+}
+
+// leave takes a user from its export, which it returns if that was the last one.
+func (x *exports) leave(d *device, user uint64) (*export, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e := x.byUser[user]
+	if e == nil {
+		return nil, nil
+	}
+	delete(x.byUser, user)
+	delete(e.users, user)
+	if len(e.users) > 0 {
+		return nil, nil
+	}
+	return e, x.end(d, e)
 }
 
 // leaveAll ends all exports.
@@ -265,14 +278,19 @@ func (r *remote) unmapped(e *export) bool {
 	return r.acked(e.number) == ack(e.version, false) || r.mine.Load() < 0 || r.over() || r.dead.Load()
 }
 
-// await waits until the peer has unmapped e.
+// await waits until the peer has unmapped e; not long if an earlier wait for it was in vain.
 func (r *remote) await(ctx context.Context, e *export) error {
 	const look = 20 * time.Millisecond // for its death
+	if r.silent.Load() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 2*look)
+		defer cancel()
+	}
 	next := time.Now().Add(look)
 	for pause := 10 * time.Microsecond; !r.unmapped(e); pause = min(2*pause, time.Millisecond) {
-		if err := ctx.Err(); err != nil || r.silent.Load() {
-			r.silent.Store(true)
-			if err == nil || errors.Is(err, context.DeadlineExceeded) {
+		if err := ctx.Err(); err != nil {
+			if errors.Is(err, context.DeadlineExceeded) {
+				r.silent.Store(true)
 				err = fault.ErrTimeout
 			}
 			return fmt.Errorf("peer %d (%v) has not unmapped extent %d of this rank's device memory, whose number stays "+

@@ -231,9 +231,6 @@ func (t *Transport) Register(m register.Memory) (any, error) {
 // Deregister implements register.Backend. Peers keep an arena mapped: handles end with the generation. Device memory is
 // withdrawn, which waits for the peers for some seconds.
 func (t *Transport) Deregister(m register.Memory, _ any) error {
-	if m.Device.IsHost() {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), withdrawTimeout)
 	defer cancel()
 	return t.withdraw(ctx, m.Generation)
