@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -21,6 +22,22 @@ type Transport interface {
 	Progress()
 	// Close detaches all peers.
 	Close() error
+
+	// UseDevice has the transport export memory of ctx's device, and import that of peers that use one. It comes before
+	// Card, and once. ctx stays the caller's, and open until after Close.
+	UseDevice(ctx *cuda.Context) error
+	// Export makes a device allocation reachable for the peers that use a device, those that Attach finds later too,
+	// until Withdraw. Local, does not wait for them: they import it in the background, see Missing. extent is its number
+	// among this rank's exports. Exporting it again changes nothing. The error is fault.ErrStale if the memory was freed
+	// behind the library's back, and fault.ErrLimit if there are too many exports.
+	Export(a *mem.Allocation) (extent uint32, err error)
+	// Withdraw ends what Export began: it waits for this rank's queued work, then until no peer has the memory mapped,
+	// or ctx ends. The error then names the peer (and wraps fault.ErrTimeout if ctx had a deadline), and the number of
+	// the extent is not used again until that peer has followed. Withdrawing what is not exported does nothing.
+	Withdraw(ctx context.Context, a *mem.Allocation) error
+	// Missing is a peer, by its Peer.Number, that has not imported this rank's extent, and why; -1 and "" if all that use
+	// a device have. It costs a few loads and takes no lock.
+	Missing(extent uint32) (peer int, why string)
 }
 
 // Peer is one other rank's memory.
@@ -32,4 +49,16 @@ type Peer interface {
 	Live(l mem.Location) bool
 	// Close gives up the mappings.
 	Close() error
+
+	// Number is how many other peers the domain had attached before.
+	Number() int
+	// HasDevice reports whether the peer uses a device.
+	HasDevice() bool
+	// Import is where the peer's extent is mapped on this rank's device. It maps the extent if that was not done yet,
+	// which may wait for the peer's process until ctx ends. The address is good until the peer withdraws the extent. The
+	// error is fault.ErrStale if there is no such extent.
+	Import(ctx context.Context, extent uint32) (cuda.Addr, error)
+	// Row is this rank's table of the peer's extents for kernels, in device memory: u64 [MaxExtents], the address of
+	// each extent here, 0 for what is not imported. It is 0 if one of the two uses no device.
+	Row() cuda.Addr
 }
