@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/register"
@@ -25,10 +25,12 @@ type Domain struct {
 
 	identity // of what this rank exports
 	mailroom mailroom
+	gpu      *domainGPU // nil without a device
 
 	mu      sync.Mutex
 	comms   int
 	closed  bool
+	order   []Peer                  // as they were attached
 	copying map[*atomic.Uint64]bool // peers' counts of copies under way that may touch this rank's memory
 	retired []retiree               // areas of closed communicators that peers may still read
 }
@@ -80,7 +82,7 @@ func newDomain(goHeap bool, secret []byte, newIPC NewIPC, limits register.Config
 // Memory describes a to the cache.
 func Memory(a *mem.Allocation) register.Memory {
 	return register.Memory{ID: uint64(a.At.Slot) + 1, Generation: a.At.Generation, Base: a.Base(), Bytes: a.Bytes,
-		Device: hw.Host, Kind: a.Kind.String()}
+		Device: a.Dev, Kind: a.Kind.String()}
 }
 
 // Free ends an allocation: fault.ErrInUse while a registration, window or graph is open; else it returns at once and
@@ -104,7 +106,11 @@ func (d *Domain) Free(a *mem.Allocation) error {
 func (d *Domain) card() (json.RawMessage, error) { return d.IPC.Card() }
 
 func (d *Domain) attach(ctx context.Context, card json.RawMessage) (Peer, error) {
-	return d.IPC.Attach(ctx, card)
+	p, err := d.IPC.Attach(ctx, card)
+	if err == nil {
+		d.order = append(d.order, p)
+	}
+	return p, err
 }
 
 func (d *Domain) hold() {
@@ -126,11 +132,25 @@ func (d *Domain) sweep() {
 			continue
 		}
 		for _, a := range r.allocs {
-			d.Heap.Retire(a)
+			d.giveBack(a)
 		}
 	}
 	d.retired = rest
 }
+
+// giveBack retires memory of the library's own. Who has not unmapped device memory after a while keeps it.
+func (d *Domain) giveBack(a *mem.Allocation) {
+	if !a.Dev.IsHost() {
+		ctx, cancel := context.WithTimeout(context.Background(), withdrawTime)
+		defer cancel()
+		if d.IPC.Withdraw(ctx, a) != nil {
+			return // it goes with the domain
+		}
+	}
+	d.Heap.Retire(a)
+}
+
+const withdrawTime = 2 * time.Second
 
 // retire gives allocs back when no peer reads them any more.
 func (d *Domain) retire(allocs []*mem.Allocation, peers []reader) {
@@ -153,7 +173,7 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []reader) error {
 		return nil
 	}
 	d.closed = true
-	return errors.Join(closeCache(d.Cache), d.IPC.Close(), d.Heap.Close())
+	return errors.Join(closeCache(d.Cache), d.IPC.Close(), d.Heap.Close(), d.gpu.close())
 }
 
 // Closed reports whether the rank's last communicator has closed.

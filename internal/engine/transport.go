@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -21,6 +22,16 @@ type Transport interface {
 	Progress()
 	// Close detaches all peers.
 	Close() error
+
+	// UseDevice lets device memory of ctx be exported, and that of peers imported. It is called before Card.
+	UseDevice(ctx *cuda.Context) error
+	// Export publishes a device allocation to all attached peers, once; they import it in the background.
+	Export(a *mem.Allocation) (extent uint32, err error)
+	// Withdraw ends an export. It waits, for ctx at most, until the importers have unmapped it.
+	Withdraw(ctx context.Context, a *mem.Allocation) error
+	// Missing is which peer, by the order of Attach, has not imported an extent, and why; -1 when all have it. It takes
+	// no lock.
+	Missing(extent uint32) (peer int, why string)
 }
 
 // Peer is one other rank's memory.
@@ -32,4 +43,11 @@ type Peer interface {
 	Live(l mem.Location) bool
 	// Close gives up the mappings.
 	Close() error
+
+	// HasDevice reports whether the peer exports device memory.
+	HasDevice() bool
+	// Import is where an extent of the peer is mapped here. It maps it if that has not happened yet.
+	Import(ctx context.Context, extent uint32) (cuda.Addr, error)
+	// Row is this rank's table, in device memory, of where the peer's extents are mapped here.
+	Row() cuda.Addr
 }

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
@@ -50,6 +51,7 @@ type Allocation struct {
 	Ptr   unsafe.Pointer
 	Bytes int // as asked for
 	Kind  Kind
+	Dev   hw.Device
 	At    Location // Kind Arena only; Slot and Generation also identify an adopted one
 
 	heap  *Heap
