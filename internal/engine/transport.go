@@ -23,14 +23,20 @@ type Transport interface {
 	// Close detaches all peers.
 	Close() error
 
-	// UseDevice lets device memory of ctx be exported, and that of peers imported. It is called before Card.
+	// UseDevice has the transport export memory of ctx's device, and import that of peers that use one. It comes before
+	// Card, and once. ctx stays the caller's, and open until after Close.
 	UseDevice(ctx *cuda.Context) error
-	// Export publishes a device allocation to all attached peers, once; they import it in the background.
+	// Export makes a device allocation reachable for the peers that use a device, those that Attach finds later too,
+	// until Withdraw. Local, does not wait for them: they import it in the background, see Missing. extent is its number
+	// among this rank's exports. Exporting it again changes nothing. The error is fault.ErrStale if the memory was freed
+	// behind the library's back, and fault.ErrLimit if there are too many exports.
 	Export(a *mem.Allocation) (extent uint32, err error)
-	// Withdraw ends an export. It waits, for ctx at most, until the importers have unmapped it.
+	// Withdraw ends what Export began: it waits for this rank's queued work, then until no peer has the memory mapped,
+	// or ctx ends. The error then names the peer (and wraps fault.ErrTimeout if ctx had a deadline), and the number of
+	// the extent is not used again until that peer has followed. Withdrawing what is not exported does nothing.
 	Withdraw(ctx context.Context, a *mem.Allocation) error
-	// Missing is which peer, by the order of Attach, has not imported an extent, and why; -1 when all have it. It takes
-	// no lock.
+	// Missing is a peer, by its Peer.Number, that has not imported this rank's extent, and why; -1 and "" if all that use
+	// a device have. It costs a few loads and takes no lock.
 	Missing(extent uint32) (peer int, why string)
 }
 
@@ -44,10 +50,15 @@ type Peer interface {
 	// Close gives up the mappings.
 	Close() error
 
-	// HasDevice reports whether the peer exports device memory.
+	// Number is how many other peers the domain had attached before.
+	Number() int
+	// HasDevice reports whether the peer uses a device.
 	HasDevice() bool
-	// Import is where an extent of the peer is mapped here. It maps it if that has not happened yet.
+	// Import is where the peer's extent is mapped on this rank's device. It maps the extent if that was not done yet,
+	// which may wait for the peer's process until ctx ends. The address is good until the peer withdraws the extent. The
+	// error is fault.ErrStale if there is no such extent.
 	Import(ctx context.Context, extent uint32) (cuda.Addr, error)
-	// Row is this rank's table, in device memory, of where the peer's extents are mapped here.
+	// Row is this rank's table of the peer's extents for kernels, in device memory: u64 [MaxExtents], the address of
+	// each extent here, 0 for what is not imported. It is 0 if one of the two uses no device.
 	Row() cuda.Addr
 }

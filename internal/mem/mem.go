@@ -1,10 +1,10 @@
 // Package mem is the memory of one rank that its peers can reach: a few sealed, preallocated memory files (arenas),
-// which peers map whole, cut into allocations. It is off the Go heap, nothing frees it but Free and Close, and every
-// allocation has a generation that is never used again.
+// which peers map whole, cut into allocations; and memory of the rank's device. It is off the Go heap, nothing frees it
+// but Free and Close, and every allocation has a generation that is never used again.
 //
 // After Free the pages and arena offsets are used again; virtual addresses are not until Close: each allocation is
 // mapped at an address of its own, and after Free that address holds nothing, so that a stale view faults instead of
-// reading somebody else's data.
+// reading somebody else's data. Device memory has the driver's addresses, which it may use again.
 package mem
 
 import (
@@ -16,6 +16,7 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
@@ -25,12 +26,16 @@ type Kind uint8
 
 // The kinds of allocation.
 const (
-	Arena   Kind = iota // cut from an arena: peers can map it
-	Adopted             // memory of C code, mmap or another library; its owner vouches for its life
+	Arena         Kind = iota // cut from an arena: peers can map it
+	Adopted                   // memory of C code, mmap or another library; its owner vouches for its life
+	Device                    // of the rank's device, made by the heap
+	DeviceAdopted             // of the rank's device, made by another library; its owner vouches for its life
 )
 
 // String names the kind.
-func (k Kind) String() string { return [...]string{"arena", "adopted"}[k] }
+func (k Kind) String() string {
+	return [...]string{"arena", "adopted", "device", "adopted on the device"}[k]
+}
 
 // Location is where peers find (part of) an arena allocation: plain numbers, checked by whoever resolves them.
 type Location struct {
@@ -48,14 +53,15 @@ func (l Location) Add(n uintptr) Location {
 
 // Allocation is memory of a Heap. Its fields do not change.
 type Allocation struct {
-	Ptr   unsafe.Pointer
-	Bytes int // as asked for
+	Ptr   unsafe.Pointer // not the host's to follow if Dev is no host
+	Bytes int            // as asked for
 	Kind  Kind
 	Dev   hw.Device
-	At    Location // Kind Arena only; Slot and Generation also identify an adopted one
+	At    Location // Kind Arena only; Slot and Generation identify those of the other kinds
 
 	heap  *Heap
-	pages int // bytes mapped, whole pages
+	pages int    // bytes mapped: whole pages, on a device of its granularity
+	id    uint64 // the driver's, DeviceAdopted only
 	freed atomic.Bool
 	uses  atomic.Int64 // operations that use it, plus freeing once WhenIdle waits for them
 	idle  func()
@@ -123,6 +129,7 @@ type Heap struct {
 	quarantine bool
 	closed     bool
 	slots      []atomic.Pointer[Allocation] // GoHeap only
+	device     device
 
 	onArena func() // called, without the lock, after an arena was published
 }
@@ -412,24 +419,41 @@ func (h *Heap) Adopt(p unsafe.Pointer, n int) (*Allocation, error) {
 	if p == nil || n <= 0 || uintptr(p)+uintptr(n) < uintptr(p) {
 		return nil, fmt.Errorf("adopt %d bytes at %p: %w", n, p, fault.ErrArgument)
 	}
+	if h.device.ctx != nil {
+		if m, err := cuda.Inspect(cuda.Addr(p)); err == nil && m.Kind == cuda.OnDevice {
+			return nil, fmt.Errorf("adopt %d bytes at %p as memory of the host: it is memory of %v: %w", n, p, m.Device,
+				fault.ErrArgument)
+		}
+	}
+	a := &Allocation{Ptr: p, Bytes: n, Kind: Adopted, heap: h}
+	if err := h.adopt(a); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// adopt enters memory that the heap did not make.
+func (h *Heap) adopt(a *Allocation) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		return nil, fmt.Errorf("adopt after the rank's last communicator: %w", fault.ErrClosed)
+		return fmt.Errorf("adopt after the rank's last communicator: %w", fault.ErrClosed)
 	}
-	i, _ := slices.BinarySearchFunc(h.live, uintptr(p), byBase)
+	i, _ := slices.BinarySearchFunc(h.live, a.Base(), byBase)
 	for _, j := range []int{i - 1, i} {
-		if j >= 0 && j < len(h.live) && h.live[j].Base() < uintptr(p)+uintptr(n) && uintptr(p) < h.live[j].Base()+uintptr(h.live[j].Bytes) {
-			return nil, fmt.Errorf("adopt [%p,+%d): it overlaps memory at %p that is in use: %w", p, n, h.live[j].Ptr, fault.ErrInUse)
+		if j >= 0 && j < len(h.live) && h.live[j].Base() < a.Base()+uintptr(a.Bytes) &&
+			a.Base() < h.live[j].Base()+uintptr(h.live[j].Bytes) {
+			return fmt.Errorf("adopt [%p,+%d): it overlaps memory at %p that is in use (Free that buffer first): %w",
+				a.Ptr, a.Bytes, h.live[j].Ptr, fault.ErrInUse)
 		}
 	}
 	slot, err := h.slot()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	a := &Allocation{Ptr: p, Bytes: n, Kind: Adopted, heap: h, At: Location{Slot: slot}}
+	a.At.Slot = slot
 	h.enter(a)
-	return a, nil
+	return nil
 }
 
 // Lookup is the live allocation that holds [p, p+n), or nil.
@@ -447,20 +471,18 @@ func (h *Heap) Lookup(p uintptr, n int) *Allocation {
 }
 
 // Retire ends a's life for everybody: views of it fault, handles to it are refused. The caller has made sure that no
-// operation of this rank uses it, and calls Recycle next. A second Retire is ErrClosed.
+// operation of this rank uses it; what is queued on the device, Retire waits for. A second Retire is ErrClosed.
 func (h *Heap) Retire(a *Allocation) error {
+	if a.Kind == Device {
+		return h.retireDevice(a)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if a.freed.Swap(true) {
-		return fmt.Errorf("free: %w", fault.ErrClosed)
+	if err := h.leave(a); err != nil {
+		return err
 	}
-	h.dir.slots[a.At.Slot].Store(0)
-	if i, ok := slices.BinarySearchFunc(h.live, a.Base(), byBase); ok {
-		h.live = slices.Delete(h.live, i, i+1)
-	}
-	h.freeSlots = append(h.freeSlots, a.At.Slot)
 	switch {
-	case h.closed || a.Kind == Adopted:
+	case h.closed || a.Kind != Arena:
 		return nil
 	case h.goHeap:
 		h.slots[a.At.Slot].Store(nil)
@@ -471,6 +493,19 @@ func (h *Heap) Retire(a *Allocation) error {
 		h.arenas[a.At.Arena].give(int(a.At.Offset), a.pages)
 	}
 	return err
+}
+
+// leave undoes enter.
+func (h *Heap) leave(a *Allocation) error {
+	if a.freed.Swap(true) {
+		return fmt.Errorf("free: %w", fault.ErrClosed)
+	}
+	h.dir.slots[a.At.Slot].Store(0)
+	if i, ok := slices.BinarySearchFunc(h.live, a.Base(), byBase); ok {
+		h.live = slices.Delete(h.live, i, i+1)
+	}
+	h.freeSlots = append(h.freeSlots, a.At.Slot)
+	return nil
 }
 
 // Quarantine keeps what is freed from now on from being used again: a peer that was lost to a time-out may still read
@@ -497,7 +532,8 @@ type Stats struct {
 	Arenas      int   // memory files
 	ArenaBytes  int64 // their size, all of it allocated
 	Allocations int
-	LiveBytes   int64 // as asked for
+	LiveBytes   int64 // of host memory, as asked for
+	DeviceBytes int64 // of device memory, as asked for
 }
 
 // Stats counts.
@@ -509,7 +545,11 @@ func (h *Heap) Stats() Stats {
 		s.ArenaBytes += int64(a.file.Size())
 	}
 	for _, a := range h.live {
-		s.LiveBytes += int64(a.Bytes)
+		if a.Dev.IsHost() {
+			s.LiveBytes += int64(a.Bytes)
+		} else {
+			s.DeviceBytes += int64(a.Bytes)
+		}
 	}
 	return s
 }
@@ -517,19 +557,22 @@ func (h *Heap) Stats() Stats {
 // Close gives everything back, live allocations too: their views fault from now on.
 func (h *Heap) Close() error {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	if h.closed {
+		h.mu.Unlock()
 		return fmt.Errorf("heap: %w", fault.ErrClosed)
 	}
 	h.closed = true
+	h.mu.Unlock()
+	errs := []error{h.closeDevice()} // without the lock: it waits
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, a := range h.live {
 		a.freed.Store(true)
 	}
 	if h.goHeap {
 		heaps.Delete(h.Domain)
-		return nil
+		return errors.Join(errs...)
 	}
-	var errs []error
 	for _, w := range h.windows {
 		errs = append(errs, shm.Unmap(w.base, w.size))
 	}
