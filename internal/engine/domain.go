@@ -30,7 +30,6 @@ type Domain struct {
 	mu      sync.Mutex
 	comms   int
 	closed  bool
-	order   []Peer                  // as they were attached
 	copying map[*atomic.Uint64]bool // peers' counts of copies under way that may touch this rank's memory
 	retired []retiree               // areas of closed communicators that peers may still read
 }
@@ -106,11 +105,7 @@ func (d *Domain) Free(a *mem.Allocation) error {
 func (d *Domain) card() (json.RawMessage, error) { return d.IPC.Card() }
 
 func (d *Domain) attach(ctx context.Context, card json.RawMessage) (Peer, error) {
-	p, err := d.IPC.Attach(ctx, card)
-	if err == nil {
-		d.order = append(d.order, p)
-	}
-	return p, err
+	return d.IPC.Attach(ctx, card)
 }
 
 func (d *Domain) hold() {

@@ -303,10 +303,8 @@ func (c *Comm) missing(extent uint32) string {
 	if peer < 0 {
 		return ""
 	}
-	c.dom.mu.Lock()
-	defer c.dom.mu.Unlock()
 	for r := range c.peers {
-		if peer < len(c.dom.order) && c.peers[r].mem != nil && c.peers[r].mem == c.dom.order[peer] {
+		if r != c.rank && c.peers[r].mem.Number() == peer {
 			return fmt.Sprintf("rank %d %s", r, why)
 		}
 	}

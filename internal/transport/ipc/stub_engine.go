@@ -15,3 +15,4 @@ func (t *Transport) Missing(extent uint32) (peer int, why string)             { 
 func (p *peer) HasDevice() bool                                               { return false }
 func (p *peer) Import(ctx context.Context, extent uint32) (cuda.Addr, error)  { return 0, nil }
 func (p *peer) Row() cuda.Addr                                                { return 0 }
+func (p *peer) Number() int { return 0 }
