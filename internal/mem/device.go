@@ -143,8 +143,7 @@ func UnmapDevice(ctx *cuda.Context, at cuda.Addr, n int) error {
 func pointer(a cuda.Addr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&a)) }
 
 // AdoptDevice makes an allocation of n bytes at a, on the heap's device, that somebody else owns and that stay as they
-// are until Free: memory of cuMemAlloc or cudaMalloc, or of a pool or mapping that can be exported as POSIX file
-// descriptor. They may be a part of what its owner allocated. The error is fault.ErrArgument for memory of the host, of
+// are until Free: memory of cuMemAlloc or cudaMalloc, or of cuMemCreate with POSIX file descriptors. They may be a part of what its owner allocated. The error is fault.ErrArgument for memory of the host, of
 // another device or freed, fault.ErrInUse for memory that overlaps other allocations of the heap, and hw.ErrNotSupported
 // for memory that peers cannot be given; then it says what can.
 func (h *Heap) AdoptDevice(a cuda.Addr, n int) (*Allocation, error) {
@@ -158,6 +157,9 @@ func (h *Heap) AdoptDevice(a cuda.Addr, n int) (*Allocation, error) {
 	if err == nil {
 		err = adoptable(m, a, n, h.device.ctx.Device())
 	}
+	if err == nil && !m.LegacyIPC {
+		err = h.retainable(m)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("adopt [%#x,+%d): %w", uintptr(a), n, err)
 	}
@@ -168,8 +170,18 @@ func (h *Heap) AdoptDevice(a cuda.Addr, n int) (*Allocation, error) {
 	return x, nil
 }
 
-const whatCan = "memory of cuMemAlloc or cudaMalloc, or of a pool or mapping made with POSIX file descriptors as its " +
-	"handle type, can be shared"
+const whatCan = "what can is memory of cuMemAlloc or cudaMalloc, and of cuMemCreate with POSIX file descriptors as its " +
+	"handle type"
+
+// retainable tries what the export of m will do first: memory of a pool that allows POSIX file descriptors has them for
+// the pool only.
+func (h *Heap) retainable(m cuda.Memory) error {
+	x, err := h.device.ctx.Retain(m.Base)
+	if err != nil {
+		return fmt.Errorf("it cannot be exported to other processes (%w); %s: %w", err, whatCan, hw.ErrNotSupported)
+	}
+	return h.device.ctx.Release(x)
+}
 
 // adoptable says what is wrong with n bytes at a, which the driver describes as m, as memory of device d.
 func adoptable(m cuda.Memory, a cuda.Addr, n int, d hw.Device) error {
@@ -179,7 +191,7 @@ func adoptable(m cuda.Memory, a cuda.Addr, n int, d hw.Device) error {
 	case m.Kind == cuda.HostSide:
 		return fmt.Errorf("it is %v, not memory of %v: %w", m.Kind, d, fault.ErrArgument)
 	case m.Kind == cuda.Managed:
-		return fmt.Errorf("it is managed memory, which cannot be shared with other processes (%s): %w", whatCan,
+		return fmt.Errorf("it is managed memory, which cannot be shared with other processes; %s: %w", whatCan,
 			hw.ErrNotSupported)
 	case m.Device != d:
 		return fmt.Errorf("it is memory of %v, and this rank uses %v: %w", m.Device, d, fault.ErrArgument)
@@ -187,9 +199,9 @@ func adoptable(m cuda.Memory, a cuda.Addr, n int, d hw.Device) error {
 		return fmt.Errorf("it is not all in one allocation, which is [%#x,+%d) there: %w", uintptr(m.Base), m.Size,
 			fault.ErrArgument)
 	case !m.LegacyIPC && !m.PosixFD && m.Pool:
-		return fmt.Errorf("it is of a memory pool that cannot be exported (%s): %w", whatCan, hw.ErrNotSupported)
+		return fmt.Errorf("it is of a memory pool, which cannot be exported; %s: %w", whatCan, hw.ErrNotSupported)
 	case !m.LegacyIPC && !m.PosixFD:
-		return fmt.Errorf("it cannot be exported to other processes (%s): %w", whatCan, hw.ErrNotSupported)
+		return fmt.Errorf("it cannot be exported to other processes; %s: %w", whatCan, hw.ErrNotSupported)
 	}
 	return nil
 }

@@ -15,17 +15,21 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
 // The descriptor service hands this rank's memory files to peers that may not open them through /proc (a hardened
-// kernel, a process that is not dumpable). It listens on an abstract Unix socket, which leaves nothing on disk. A
-// client must run as the same user and prove that it knows the job's secret.
+// kernel, a process that is not dumpable), and descriptors of exported device memory, which nobody can open so. It
+// listens on an abstract Unix socket, which leaves nothing on disk. A client must run as the same user and prove that it
+// knows the job's secret.
 //
 //	server: 32 bytes of challenge
-//	client: 32 bytes HMAC-SHA256(secret, challenge + request), 24 bytes of request (descriptor, inode, size)
+//	client: 32 bytes HMAC-SHA256(secret, challenge + request), 24 bytes of request: descriptor, inode and size of a
+//	        memory file; or number and version of an extent, and 0
 //	server: 1 byte 1 with the descriptor attached, or 1 byte 0
 const requestTimeout = 10 * time.Second
 
@@ -33,6 +37,7 @@ type server struct {
 	name     string
 	heap     *mem.Heap
 	secret   []byte
+	lend     func(extent uint32, version uint64) (fd int, err error)
 	listener *net.UnixListener
 	serving  sync.WaitGroup
 
@@ -41,7 +46,7 @@ type server struct {
 }
 
 // serve starts the service; nil if there can be none: then /proc is the only way.
-func serve(h *mem.Heap, secret []byte) *server {
+func serve(h *mem.Heap, secret []byte, lend func(extent uint32, version uint64) (fd int, err error)) *server {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil
@@ -51,7 +56,7 @@ func serve(h *mem.Heap, secret []byte) *server {
 	if err != nil {
 		return nil
 	}
-	s := &server{name: name, heap: h, secret: secret, listener: l, conns: map[*net.UnixConn]bool{}}
+	s := &server{name: name, heap: h, secret: secret, lend: lend, listener: l, conns: map[*net.UnixConn]bool{}}
 	s.serving.Add(1)
 	go s.run()
 	return s
@@ -130,18 +135,56 @@ func (s *server) answer(conn *net.UnixConn) error {
 		_, err := conn.Write([]byte{0})
 		return err
 	}
-	self, err := shm.Self()
-	if err != nil {
-		return err
+	var req fdRequest
+	for i := range req {
+		req[i] = binary.LittleEndian.Uint64(msg[32+8*i:])
 	}
-	f := s.heap.File(shm.Ref{Process: self, FD: int(binary.LittleEndian.Uint64(msg[32:])),
-		Inode: binary.LittleEndian.Uint64(msg[40:]), Size: int(binary.LittleEndian.Uint64(msg[48:]))})
-	if f == nil {
+	fd, owned, err := s.find(req)
+	if err != nil {
 		_, err := conn.Write([]byte{0})
 		return err
 	}
-	_, _, err = conn.WriteMsgUnix([]byte{1}, syscall.UnixRights(f.FD()), nil)
+	_, _, err = conn.WriteMsgUnix([]byte{1}, syscall.UnixRights(fd), nil)
+	if owned {
+		err = errors.Join(err, closeFD(fd))
+	}
 	return err
+}
+
+// fdRequest is what a client asks for.
+type fdRequest [3]uint64
+
+func fileRequest(r shm.Ref) fdRequest { return fdRequest{uint64(r.FD), r.Inode, uint64(r.Size)} }
+
+func exportRequest(extent uint32, version uint64) fdRequest {
+	return fdRequest{uint64(extent), version, 0}
+}
+
+func (r fdRequest) String() string {
+	if r[2] == 0 {
+		return fmt.Sprintf("extent %d", r[0])
+	}
+	return fmt.Sprintf("descriptor %d", r[0])
+}
+
+// find is the descriptor that the client asks for, and whether it must be closed once it was sent.
+func (s *server) find(req fdRequest) (fd int, owned bool, err error) {
+	if req[2] == 0 {
+		if req[0] >= maxExtents {
+			return -1, false, os.ErrPermission
+		}
+		fd, err := s.lend(uint32(req[0]), req[1])
+		return fd, true, err
+	}
+	self, err := shm.Self()
+	if err != nil {
+		return -1, false, err
+	}
+	f := s.heap.File(shm.Ref{Process: self, FD: int(req[0]), Inode: req[1], Size: int(req[2])})
+	if f == nil {
+		return -1, false, os.ErrPermission
+	}
+	return f.FD(), false, nil
 }
 
 func sign(secret, challenge, request []byte) []byte {
@@ -165,12 +208,21 @@ func readFull(conn *net.UnixConn, b []byte) (n int, err error) {
 
 // request asks the service called name for the memory file r.
 func request(ctx context.Context, name string, secret []byte, r shm.Ref) (*shm.File, error) {
+	fd, err := requestFD(ctx, name, secret, fileRequest(r))
+	if err != nil {
+		return nil, err
+	}
+	return shm.Adopt(fd, r)
+}
+
+// requestFD asks the service called name for what req says. The caller closes the descriptor.
+func requestFD(ctx context.Context, name string, secret []byte, req fdRequest) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", name)
 	if err != nil {
-		return nil, err
+		return -1, err
 	}
 	conn := c.(*net.UnixConn)
 	defer conn.Close()
@@ -178,37 +230,41 @@ func request(ctx context.Context, name string, secret []byte, r shm.Ref) (*shm.F
 		conn.SetDeadline(t)
 	}
 	if err := sameUser(conn); err != nil {
-		return nil, err
+		return -1, err
 	}
 	var challenge [32]byte
 	if _, err := readFull(conn, challenge[:]); err != nil {
-		return nil, err
+		return -1, err
 	}
 	var msg [32 + 24]byte
-	binary.LittleEndian.PutUint64(msg[32:], uint64(r.FD))
-	binary.LittleEndian.PutUint64(msg[40:], r.Inode)
-	binary.LittleEndian.PutUint64(msg[48:], uint64(r.Size))
+	for i, w := range req {
+		binary.LittleEndian.PutUint64(msg[32+8*i:], w)
+	}
 	copy(msg[:32], sign(secret, challenge[:], msg[32:]))
 	if _, err := conn.Write(msg[:]); err != nil {
-		return nil, err
+		return -1, err
 	}
 	var answer [1]byte
 	oob := make([]byte, 64)
 	n, oobn, _, _, err := conn.ReadMsgUnix(answer[:], oob)
 	if err != nil {
-		return nil, err
+		return -1, err
 	}
 	fd, err := oneDescriptor(oob[:oobn]) // whatever the answer: what came must be closed
 	if n != 1 || answer[0] != 1 {
 		if err == nil {
-			syscall.Close(fd)
+			closeFD(fd)
 		}
-		return nil, fmt.Errorf("%v refused to hand out descriptor %d: %w", r.Process, r.FD, os.ErrPermission)
+		return -1, fmt.Errorf("its owner refused to hand out %v: %w", req, os.ErrPermission)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return shm.Adopt(fd, r)
+	return fd, err
+}
+
+func closeFD(fd int) error { return os.NewSyscallError("close", syscall.Close(fd)) }
+
+func dupFD(fd int) (int, error) {
+	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	return fd, os.NewSyscallError("fcntl", err)
 }
 
 func oneDescriptor(oob []byte) (int, error) {

@@ -1,6 +1,7 @@
 // Package ipc reaches the memory of other ranks on this host by mapping it: each rank's arenas are memory files, opened
 // through /proc/PID/fd of their owner, or received over a Unix socket where that is not allowed. Importing an arena
-// happens when its owner publishes it, in the background or while waiting; a call finds it mapped.
+// happens when its owner publishes it, in the background or while waiting; a call finds it mapped. Memory of devices
+// is exported and imported by its own ledger, each of the driver's allocations as an extent.
 package ipc
 
 import (
@@ -15,6 +16,7 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -22,7 +24,7 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Transport is one rank's host memory transport.
+// Transport is one rank's way to its peers' memory.
 type Transport struct {
 	heap   *mem.Heap
 	secret []byte
@@ -31,8 +33,9 @@ type Transport struct {
 	mu     sync.Mutex
 	peers  map[uint64]*peer // by domain
 	closed atomic.Bool
-	seen   atomic.Uint32 // the doorbell's value when Progress last looked
-	done   chan struct{} // closed when the importer has ended
+	seen   atomic.Uint32          // the doorbell's value when Progress last looked
+	done   chan struct{}          // closed when the importer has ended
+	device atomic.Pointer[device] // nil if this rank uses none
 }
 
 // New makes the transport of the rank whose heap is h. secret is the job's.
@@ -41,7 +44,7 @@ func New(h *mem.Heap, secret []byte) (engine.Transport, error) {
 	if h.GoHeap() {
 		return t, nil
 	}
-	t.server = serve(h, secret)
+	t.server = serve(h, secret, t.lend)
 	h.OnArena(t.announce)
 	t.done = make(chan struct{})
 	go t.importer()
@@ -54,6 +57,8 @@ type card struct {
 	Process   shm.Process `json:"process"`
 	Directory shm.Ref     `json:"directory"` // zero for a Go-heap domain
 	Socket    string      `json:"socket,omitempty"`
+
+	Ledger *mem.Location `json:"ledger,omitempty"` // nil if the rank uses no device
 }
 
 // Card implements engine.Transport.
@@ -65,6 +70,9 @@ func (t *Transport) Card() (json.RawMessage, error) {
 	k := card{Domain: t.heap.Domain, Process: self, Directory: t.heap.DirectoryRef()}
 	if t.server != nil {
 		k.Socket = t.server.name
+	}
+	if d := t.device.Load(); d != nil {
+		k.Ledger = &d.page.At
 	}
 	return json.Marshal(k)
 }
@@ -83,7 +91,7 @@ func (t *Transport) Attach(ctx context.Context, raw json.RawMessage) (engine.Pee
 	if p := t.peers[k.Domain]; p != nil {
 		return p, nil
 	}
-	p := &peer{t: t, card: k, ctx: ctx}
+	p := &peer{t: t, card: k, ctx: ctx, number: len(t.peers)}
 	p.arenas.Store(&[]arena{})
 	if k.Directory == (shm.Ref{}) {
 		if p.heap = mem.Find(k.Domain); p.heap == nil {
@@ -92,6 +100,12 @@ func (t *Transport) Attach(ctx context.Context, raw json.RawMessage) (engine.Pee
 		p.dir = p.heap.Directory()
 	} else if err := p.open(); err != nil {
 		return nil, err
+	}
+	if d := t.device.Load(); d != nil && k.Ledger != nil {
+		var err error
+		if p.remote, err = d.meet(p, *k.Ledger); err != nil {
+			return nil, errors.Join(err, p.unmap())
+		}
 	}
 	t.peers[k.Domain] = p
 	if t.done != nil { // for the importer to fill the page tables
@@ -119,7 +133,8 @@ func (t *Transport) importer() {
 	for !t.closed.Load() {
 		v := bell.Load()
 		t.Progress()
-		if t.seen.Load() != v { // somebody else held the lock
+		d := t.device.Load()
+		if t.seen.Load() != v || d != nil && d.looked.Load() != v { // somebody else held a lock
 			time.Sleep(time.Millisecond)
 			continue
 		}
@@ -152,17 +167,16 @@ func (t *Transport) populate() bool {
 
 // Progress implements engine.Transport: a load and a comparison when nothing is pending.
 func (t *Transport) Progress() {
-	if t.heap.GoHeap() {
-		return
+	bell := &t.heap.Directory().Doorbell
+	if v := bell.Load(); t.seen.Load() != v && t.mu.TryLock() {
+		t.seen.Store(v)
+		for _, p := range t.peers {
+			p.sync()
+		}
+		t.mu.Unlock()
 	}
-	v := t.heap.Directory().Doorbell.Load()
-	if t.seen.Load() == v || !t.mu.TryLock() {
-		return
-	}
-	defer t.mu.Unlock()
-	t.seen.Store(v)
-	for _, p := range t.peers {
-		p.sync()
+	if d := t.device.Load(); d != nil {
+		d.progress(bell)
 	}
 }
 
@@ -175,12 +189,15 @@ func (t *Transport) Close() error {
 		shm.FutexWake((*uint32)(unsafe.Pointer(bell)))
 		<-t.done
 	}
+	var errs []error
+	if d := t.device.Load(); d != nil {
+		errs = append(errs, d.close())
+	}
 	if t.server != nil {
 		t.server.close()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var errs []error
 	for _, p := range t.peers {
 		errs = append(errs, p.unmap())
 	}
@@ -191,20 +208,33 @@ func (t *Transport) Close() error {
 // Kind implements register.Backend.
 func (t *Transport) Kind() register.Kind { return register.IPC }
 
-// Register implements register.Backend: an allocation from an arena is reachable already, and its handle is where.
+// Register implements register.Backend: an allocation from an arena is reachable already, and its handle is where. That
+// of device memory is where it lies in its extent, whose number stands for the arena's.
 func (t *Transport) Register(m register.Memory) (any, error) {
 	a := t.heap.Lookup(m.Base, m.Bytes)
 	switch {
 	case a == nil || a.At.Generation != m.Generation:
 		return nil, fmt.Errorf("[%#x,+%d) is no allocation of this rank: %w", m.Base, m.Bytes, fault.ErrStale)
+	case !a.Dev.IsHost():
+		e, err := t.export(a)
+		if err != nil {
+			return nil, err
+		}
+		return mem.Location{Arena: e.number, Slot: a.At.Slot, Generation: a.At.Generation,
+			Offset: uint64(cuda.Addr(a.Base()) - e.memory.Base)}, nil
 	case a.Kind != mem.Arena:
 		return nil, fmt.Errorf("adopted memory has no file that peers could map (use Alloc): %w", hw.ErrNotSupported)
 	}
 	return a.At, nil
 }
 
-// Deregister implements register.Backend. Peers keep the arena mapped; handles end with the generation.
-func (t *Transport) Deregister(register.Memory, any) error { return nil }
+// Deregister implements register.Backend. Peers keep an arena mapped: handles end with the generation. Device memory is
+// withdrawn, which waits for the peers for some seconds.
+func (t *Transport) Deregister(m register.Memory, _ any) error {
+	ctx, cancel := context.WithTimeout(context.Background(), withdrawTimeout)
+	defer cancel()
+	return t.withdraw(ctx, m.Generation)
+}
 
 // peer is another rank's memory.
 type peer struct {
@@ -213,6 +243,9 @@ type peer struct {
 	ctx  context.Context // of Attach
 	heap *mem.Heap       // in this process, Go-heap domains only
 	dir  *mem.Directory
+
+	number int     // of peers attached before
+	remote *remote // its device memory; nil if one of the two ranks uses no device
 
 	mu     sync.Mutex              // for importing
 	arenas atomic.Pointer[[]arena] // as imported; grows only
@@ -269,12 +302,10 @@ func (p *peer) open() error {
 	return nil
 }
 
-// ring makes the peer look at this rank's directory.
+// ring makes the peer look at this rank's directory and ledger.
 func (p *peer) ring() {
-	if p.heap == nil {
-		p.dir.Doorbell.Add(1)
-		shm.FutexWake((*uint32)(unsafe.Pointer(&p.dir.Doorbell)))
-	}
+	p.dir.Doorbell.Add(1)
+	shm.FutexWake((*uint32)(unsafe.Pointer(&p.dir.Doorbell)))
 }
 
 // sync imports all arenas that the peer has published. The caller holds t.mu.

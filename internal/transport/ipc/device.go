@@ -1,0 +1,281 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// device is a rank's side of sharing device memory. Nothing of it is there in a rank that uses no device.
+type device struct {
+	t      *Transport
+	ctx    *cuda.Context
+	page   *mem.Allocation // of the ledger
+	ledger *ledger
+	rows   *mem.Allocation // u64 [maxPeers][maxExtents] on the device: where peers' extents are mapped, for kernels
+
+	remotes [maxPeers]atomic.Pointer[remote] // in the order of Attach, as in ledger.attached
+	looked  atomic.Uint32                    // the doorbell's value when progress last looked
+
+	// importing is held while the driver works, which takes long. Whoever holds it may wait for a peer's service, but
+	// not for its importing.
+	importing sync.Mutex
+	stream    *cuda.Stream // for rows
+	closed    bool
+
+	exports exports
+}
+
+// UseDevice implements engine.Transport. The heap uses ctx already.
+func (t *Transport) UseDevice(ctx *cuda.Context) error {
+	if t.device.Load() != nil {
+		return fmt.Errorf("use %v: this rank uses a device already: %w", ctx.Device(), fault.ErrInUse)
+	}
+	d := &device{t: t, ctx: ctx}
+	if err := d.open(); err != nil {
+		return fmt.Errorf("use %v: %w", ctx.Device(), errors.Join(err, d.free()))
+	}
+	t.device.Store(d)
+	if t.done == nil { // memory on the Go heap needs neither, that on devices does
+		t.server = serve(t.heap, t.secret, t.lend)
+		t.done = make(chan struct{})
+		go t.importer()
+	}
+	return nil
+}
+
+func (d *device) open() (err error) {
+	if d.page, err = d.t.heap.Alloc(ledgerBytes); err != nil {
+		return err
+	}
+	d.ledger = (*ledger)(d.page.Ptr)
+	d.ledger.magic, d.ledger.domain = ledgerMagic, d.t.heap.Domain
+	if d.rows, err = d.t.heap.AllocDevice(maxPeers * maxExtents * 8); err != nil {
+		return err
+	}
+	d.stream, err = d.ctx.NewStream()
+	return err
+}
+
+func (d *device) free() error {
+	var errs []error
+	if d.stream != nil {
+		errs = append(errs, d.stream.Close())
+	}
+	if d.rows != nil {
+		errs = append(errs, d.t.heap.Retire(d.rows))
+	}
+	if d.page != nil {
+		errs = append(errs, d.t.heap.Retire(d.page))
+	}
+	return errors.Join(errs...)
+}
+
+// close ends sharing: first what this rank has imported, so that no peer waits for it, then what it exports. The
+// importer has ended.
+func (d *device) close() error {
+	d.t.heap.Quiesce()
+	d.importing.Lock()
+	d.closed = true
+	var errs []error
+	for r := range d.all() {
+		for i := range r.maps {
+			if err := r.drop(uint32(i)); err != nil && !r.over() { // what a peer has taken with it fails
+				errs = append(errs, err)
+			}
+		}
+	}
+	d.importing.Unlock()
+	d.ledger.closed.Store(1)
+	for r := range d.all() {
+		r.p.ring()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), withdrawTimeout)
+	defer cancel()
+	d.settle(ctx, d.leaveAll()) // whom that leaves behind cannot be helped: the memory goes with this rank
+	d.t.device.Store(nil)
+	return errors.Join(append(errs, d.free())...)
+}
+
+// all are the attached peers that use a device.
+func (d *device) all() func(yield func(*remote) bool) {
+	return func(yield func(*remote) bool) {
+		for i := range d.remotes {
+			if r := d.remotes[i].Load(); r == nil || !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// meet reaches the ledger that p has at at. The caller holds t.mu, so that peers are met one by one.
+func (d *device) meet(p *peer, at mem.Location) (*remote, error) {
+	slot := 0
+	for range d.all() {
+		slot++
+	}
+	if slot == maxPeers {
+		return nil, fmt.Errorf("share device memory with more than %d peers: %w", maxPeers, fault.ErrLimit)
+	}
+	ptr, err := p.Resolve(at, ledgerBytes)
+	if err == nil && (at.Offset%128 != 0 || !p.Live(at)) {
+		err = fmt.Errorf("ledger at %+v: %w", at, fault.ErrStale)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ledger of %v: %w", p.card.Process, err)
+	}
+	l, err := checkLedger(ptr, p.card.Domain)
+	if err != nil {
+		return nil, err
+	}
+	r := &remote{d: d, p: p, ledger: l, at: at, slot: slot}
+	r.mine.Store(-1)
+	d.ledger.attached[slot].Store(p.card.Domain)
+	d.remotes[slot].Store(r)
+	return r, nil
+}
+
+// progress follows what peers export and withdraw. Who finds another goroutine at it leaves it all to that one, which
+// looks again before it goes.
+func (d *device) progress(bell *atomic.Uint32) {
+	for v := bell.Load(); d.looked.Load() != v && d.importing.TryLock(); v = bell.Load() {
+		if !d.closed {
+			ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+			for r := range d.all() {
+				r.sync(ctx)
+			}
+			cancel()
+		}
+		d.looked.Store(v)
+		d.importing.Unlock()
+	}
+}
+
+// Missing implements engine.Transport.
+func (t *Transport) Missing(extent uint32) (peer int, why string) {
+	d := t.device.Load()
+	if d == nil || extent >= maxExtents {
+		return -1, ""
+	}
+	v := d.ledger.exports[extent].version.Load()
+	for i := range d.remotes {
+		r := d.remotes[i].Load()
+		if r == nil {
+			break
+		}
+		got := r.acked(extent)
+		if live(v) && got == ack(v, false) || r.over() {
+			continue
+		}
+		return r.p.number, r.why(extent, v, got)
+	}
+	return -1, ""
+}
+
+// why says what it means that the peer's ack is got, for a version v.
+func (r *remote) why(extent uint32, v, got uint64) string {
+	switch {
+	case !live(v):
+		return "it is not exported any more"
+	case got != ack(v, true):
+		return "has not imported it yet"
+	}
+	if text := r.ledger.failures[r.mine.Load()].read(got); text != "" {
+		return "could not import it: " + text
+	}
+	return "could not import it"
+}
+
+// remote is a peer that uses a device, as seen from this rank.
+type remote struct {
+	d      *device
+	p      *peer
+	ledger *ledger
+	at     mem.Location
+	slot   int          // of the peer here: in ledger.attached, acks, failures and rows
+	mine   atomic.Int32 // of this rank in the peer's ledger, -1 until it is known
+	silent atomic.Bool  // it let a Withdraw time out: later ones hardly wait for it
+	dead   atomic.Bool  // its process has ended
+	maps   [maxExtents]mapping
+}
+
+// over reports whether the peer has closed, so that it follows nothing any more.
+func (r *remote) over() bool { return r.ledger.closed.Load() != 0 || !r.p.Live(r.at) }
+
+// acked is how far the peer has followed this rank's extent.
+func (r *remote) acked(extent uint32) uint64 {
+	i := r.mine.Load()
+	if i < 0 {
+		if i = r.find(); i < 0 {
+			return 0
+		}
+	}
+	return r.ledger.acks[i][extent].Load()
+}
+
+// find looks for this rank in the peer's list; -1 if the peer has not attached this rank yet.
+func (r *remote) find() int32 {
+	for i := range r.ledger.attached {
+		if r.ledger.attached[i].Load() == r.d.t.heap.Domain {
+			r.mine.Store(int32(i))
+			return int32(i)
+		}
+	}
+	return -1
+}
+
+// Number implements engine.Peer.
+func (p *peer) Number() int { return p.number }
+
+// HasDevice implements engine.Peer.
+func (p *peer) HasDevice() bool { return p.card.Ledger != nil }
+
+// Row implements engine.Peer.
+func (p *peer) Row() cuda.Addr {
+	if p.remote == nil {
+		return 0
+	}
+	return p.remote.row(0)
+}
+
+// row is where the kernels' table has the address of the peer's extent.
+func (r *remote) row(extent uint32) cuda.Addr {
+	return cuda.Addr(r.d.rows.Base()) + cuda.Addr(8*(r.slot*maxExtents+int(extent)))
+}
+
+// Import implements engine.Peer.
+func (p *peer) Import(ctx context.Context, extent uint32) (cuda.Addr, error) {
+	r := p.remote
+	if r == nil {
+		return 0, fmt.Errorf("import from %v: this rank or that one uses no device: %w", p.card.Process, hw.ErrNotSupported)
+	}
+	if extent >= maxExtents || !live(r.ledger.exports[extent].version.Load()) {
+		return 0, fmt.Errorf("import extent %d of %v: it is not exported: %w", extent, p.card.Process, fault.ErrStale)
+	}
+	r.d.importing.Lock()
+	defer r.d.importing.Unlock()
+	if r.d.closed {
+		return 0, fmt.Errorf("import: %w", fault.ErrClosed)
+	}
+	if r.maps[extent].err != nil {
+		r.maps[extent].version = 0 // try again
+	}
+	if err := r.follow(ctx, extent); err != nil {
+		return 0, fmt.Errorf("import extent %d of %v: %w", extent, p.card.Process, err)
+	}
+	if r.maps[extent].addr == 0 {
+		return 0, fmt.Errorf("import extent %d of %v: it was withdrawn: %w", extent, p.card.Process, fault.ErrStale)
+	}
+	return r.maps[extent].addr, nil
+}
+
+// bytesOf is a word as the device has it.
+func bytesOf(word *uint64) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(word)), 8) }

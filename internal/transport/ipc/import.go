@@ -1,0 +1,176 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// mapping is what became of a peer's extent here. All of it is under device.importing.
+type mapping struct {
+	version uint64    // of the export, as it was followed last
+	err     error     // why it could not be imported
+	addr    cuda.Addr // 0: it is not mapped
+	undo    func() error
+}
+
+// sync follows all that the peer has exported and withdrawn. The caller holds d.importing, here and below.
+func (r *remote) sync(ctx context.Context) {
+	if r.over() {
+		return // what is mapped stays until Close: the peer waits for nothing
+	}
+	for i := range uint32(min(r.ledger.extents.Load(), maxExtents)) {
+		r.follow(ctx, i) // its error is for who asks for the extent; the peer reads it in the ledger
+	}
+}
+
+// follow does to the mapping what the peer has done to its extent, and acknowledges. Memory that the peer has withdrawn is
+// unmapped without waiting for what this rank has queued: an operation that names an extent ends on its owner only when
+// no peer touches the memory any more, and the owner withdraws nothing before its operations have ended.
+func (r *remote) follow(ctx context.Context, extent uint32) error {
+	m, e := &r.maps[extent], &r.ledger.exports[extent]
+	for v := e.version.Load(); v != m.version; v = e.version.Load() {
+		if err := r.drop(extent); err != nil {
+			return err // not acknowledged: the peer must not give the memory back
+		}
+		if live(v) {
+			if m.err = r.load(ctx, extent, v); m.err != nil {
+				r.d.ledger.failures[r.slot].write(ack(v, true), m.err.Error())
+			}
+		}
+		m.version = v
+		r.d.ledger.acks[r.slot][extent].Store(ack(v, m.err != nil))
+	}
+	return m.err
+}
+
+// drop undoes load, if there is anything to undo.
+func (r *remote) drop(extent uint32) error {
+	m := &r.maps[extent]
+	m.err = nil
+	if m.addr == 0 {
+		return nil
+	}
+	if err := r.tell(extent, 0); err != nil {
+		return err
+	}
+	if err := m.undo(); err != nil {
+		return err
+	}
+	m.addr, m.undo = 0, nil
+	return nil
+}
+
+// tell writes where the extent is into the kernels' table. It is there when tell returns.
+func (r *remote) tell(extent uint32, addr cuda.Addr) error {
+	word := uint64(addr)
+	return r.d.stream.Upload(r.row(extent), bytesOf(&word))
+}
+
+// load maps version v of the extent for this rank's device.
+func (r *remote) load(ctx context.Context, extent uint32, v uint64) error {
+	m, e := &r.maps[extent], &r.ledger.exports[extent]
+	how, size := e.how.Load(), e.size.Load()
+	if size == 0 || size > 1<<46 {
+		return fmt.Errorf("it has %d bytes: %w", size, fault.ErrStale)
+	}
+	self, err := shm.Self()
+	if err != nil {
+		return err
+	}
+	switch {
+	case how == byDescriptor:
+		err = r.mapDescriptor(ctx, m, extent, v, int(size))
+	case how == byHandle && r.p.card.Process == self:
+		err = r.borrow(m, e)
+	case how == byHandle:
+		err = r.openHandle(m, e)
+	default:
+		err = fmt.Errorf("it is exported in the unknown way %d: %w", how, fault.ErrStale)
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.tell(extent, m.addr); err != nil {
+		err = errors.Join(err, m.undo())
+		m.addr, m.undo = 0, nil
+		return err
+	}
+	return nil
+}
+
+// mapDescriptor maps what the peer's service hands out. Such descriptors cannot be opened through /proc.
+func (r *remote) mapDescriptor(ctx context.Context, m *mapping, extent uint32, v uint64, size int) error {
+	if r.p.card.Socket == "" {
+		return fmt.Errorf("%v has no socket to hand out descriptors: %w", r.p.card.Process, hw.ErrNotSupported)
+	}
+	fd, err := requestFD(ctx, r.p.card.Socket, r.p.t.secret, exportRequest(extent, v))
+	if err != nil {
+		return err
+	}
+	x, err := r.d.ctx.Import(fd)
+	if err = errors.Join(err, closeFD(fd)); err != nil {
+		if x != 0 {
+			err = errors.Join(err, r.d.ctx.Release(x))
+		}
+		return err
+	}
+	addr, err := mem.MapDevice(r.d.ctx, x, size)
+	err = errors.Join(err, r.d.ctx.Release(x)) // the mapping keeps the memory
+	undo := func() error { return mem.UnmapDevice(r.d.ctx, addr, size) }
+	if err != nil {
+		if addr != 0 {
+			err = errors.Join(err, undo())
+		}
+		return err
+	}
+	m.addr, m.undo = addr, undo
+	return nil
+}
+
+// openHandle maps memory of another process by the driver's older kind of handle.
+func (r *remote) openHandle(m *mapping, e *exported) error {
+	var words [8]uint64
+	for i := range words {
+		words[i] = e.handle[i].Load()
+	}
+	addr, err := r.d.ctx.OpenIPC(*(*cuda.IPCHandle)(unsafe.Pointer(&words)))
+	if err != nil {
+		return err
+	}
+	m.addr, m.undo = addr, func() error { return r.d.ctx.CloseIPC(addr) }
+	return nil
+}
+
+// borrow takes the peer's own address, since the driver opens no handle in the process that it comes from.
+func (r *remote) borrow(m *mapping, e *exported) error {
+	addr, index := cuda.Addr(e.base.Load()), e.device.Load()
+	x, err := cuda.Inspect(addr)
+	if err != nil {
+		return err
+	}
+	if x.Kind != cuda.OnDevice || x.Base != addr || x.ID != e.id.Load() || uint64(x.Device.Index()) != index ||
+		uint64(x.Size) != e.size.Load() {
+		return fmt.Errorf("memory at %#x is not what was exported: %w", uintptr(addr), fault.ErrStale)
+	}
+	undo := func() error { return nil }
+	if x.Device != r.d.ctx.Device() {
+		owner, err := cuda.Primary(x.Device)
+		if err != nil {
+			return err
+		}
+		if err := r.d.ctx.EnablePeer(owner); err != nil {
+			return errors.Join(err, owner.Close())
+		}
+		undo = owner.Close
+	}
+	m.addr, m.undo = addr, undo
+	return nil
+}
