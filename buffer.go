@@ -30,10 +30,11 @@ type Buffer[T dtype.Elem] struct {
 	n   int
 }
 
-// Alloc makes a buffer of n elements on d, zeroed and page-aligned, with all its pages present. Local and blocking: it
-// costs system calls, and the memory of a whole arena now and then. Memory of freed buffers is used again, and returned
-// to the system when the rank's last communicator closes. ErrLimit says which limit was hit; ErrArgument is a negative
-// n, ErrClosed a closed Comm, hw.ErrNotSupported any device but the host.
+// Alloc makes a buffer of n elements on d, the host or this rank's device (Comm.GPU), zeroed and page-aligned, with all
+// its pages present. Local and blocking: it costs system calls, and the memory of a whole arena now and then; on a device
+// calls of the driver, and whole 2 MiB. Host memory of freed buffers is used again, and returned to the system when the
+// rank's last communicator closes; device memory is returned at once. ErrLimit says which limit was hit; ErrArgument is a
+// negative n or another rank's device, ErrClosed a closed Comm, hw.ErrNotSupported a device where the rank has none.
 func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 	size := dtype.Of[T]().Size()
 	if n < 0 || n > (1<<62)/size {
@@ -46,10 +47,13 @@ func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 	return &Buffer[T]{c: c.v.Comm, a: a, dev: d, n: n}, nil
 }
 
-// Adopt makes a buffer of memory that belongs to C code, to mmap or to another library. The caller vouches that it
-// stays mapped and stays the same until Free, which leaves the memory itself alone. A backend that cannot use such
-// memory says why in LastOp, and the buffer is staged: in this version always. The Go heap must not be adopted. Local.
-// ErrInUse if the memory overlaps another buffer; ErrArgument, ErrLimit, ErrClosed, hw.ErrNotSupported as in Alloc.
+// Adopt makes a buffer of memory that belongs to C code, to mmap or to another library, on the host or on this rank's
+// device. The caller vouches that it stays mapped and stays the same until Free, which leaves the memory itself alone.
+// Host memory of others is staged: peers cannot reach it. Device memory can be that of cuMemAlloc or cudaMalloc, or of a
+// pool or mapping that can be exported as POSIX file descriptor; peers reach it, and if its owner frees it all the same,
+// registering it anew is ErrStale. The Go heap must not be adopted. Local. ErrInUse if the memory overlaps another
+// buffer; hw.ErrNotSupported for device memory that cannot be shared, which says what can; ErrArgument also for memory
+// that is not d's; ErrLimit, ErrClosed as in Alloc.
 func Adopt(c *Comm, d Device, p unsafe.Pointer, bytes int) (*Buffer[byte], error) {
 	a, err := c.v.Adopt(d, p, bytes)
 	if err != nil {
@@ -78,8 +82,8 @@ func (b *Buffer[T]) Slice() []T {
 	return unsafe.Slice((*T)(b.a.Ptr), b.n)
 }
 
-// CopyFrom copies src to the buffer's start. Local and blocking. ErrArgument if src is longer than the buffer, ErrStale
-// after Free; an error copies nothing.
+// CopyFrom copies src to the buffer's start. Local and blocking; on a device it does not wait for what is queued on
+// streams. ErrArgument if src is longer than the buffer, ErrStale after Free; an error copies nothing.
 func (b *Buffer[T]) CopyFrom(ctx context.Context, src []T) error {
 	return b.copy(ctx, "copy_from", src, true)
 }
@@ -98,6 +102,9 @@ func (b *Buffer[T]) copy(ctx context.Context, op string, s []T, in bool) error {
 		return b.c.Local(op, fmt.Errorf("freed buffer: %w", ErrStale))
 	case len(s) > b.n:
 		return b.c.Local(op, fmt.Errorf("%d elements, and the buffer has %d: %w", len(s), b.n, ErrArgument))
+	case !b.dev.IsHost():
+		return b.c.Copy(op, b.a, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(*new(T)))),
+			in)
 	case in:
 		copy(mine, s)
 	default:
@@ -106,8 +113,9 @@ func (b *Buffer[T]) copy(ctx context.Context, op string, s []T, in bool) error {
 	return nil
 }
 
-// Free ends the buffer. Local: it returns at once, and completes when operations in flight leave. ErrInUse while a
-// registration of it is open; ErrClosed the second time.
+// Free ends the buffer. Local: it returns at once, and completes when operations in flight leave; on a device it waits
+// for what is queued on this rank's streams, and for peers to give it up. ErrInUse while a registration of it is open;
+// ErrClosed the second time.
 func (b *Buffer[T]) Free() error { return b.c.Free(b.a) }
 
 // Registration is a claim on memory, made by Comm.RegisterBuffer.
@@ -123,9 +131,21 @@ func (r *Registration) Engine() *engine.Registration { return r.r }
 // Stream is an in-order queue of operations; see Comm.On. Its methods may be called from any goroutine.
 type Stream struct{ s *engine.Stream }
 
-// NewStream makes a stream on d. Local. This version has streams on the host only: hw.ErrNotSupported for others.
+// NewStream makes a stream on d, the host or a device of this process. Local. hw.ErrNotSupported without CUDA.
 func NewStream(d Device) (*Stream, error) {
 	s, err := engine.NewStream(d)
+	if err != nil {
+		return nil, err
+	}
+	return &Stream{s}, nil
+}
+
+// StreamFrom makes a Stream of a CUDA stream of d's primary context that somebody else has made, by its CUstream
+// (cudaStream_t; 0 is the default stream): what is queued comes after what they have queued, and they may capture it,
+// with what it uses registered until the communicator closes. The stream stays theirs, and lives until Close. Local.
+// ErrArgument for the host, or a stream of another device; hw.ErrNotSupported without CUDA.
+func StreamFrom(d Device, cuStream uintptr) (*Stream, error) {
+	s, err := engine.StreamFrom(d, cuStream)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -96,16 +95,21 @@ func (c *Comm) LocalSize() int { return c.v.LocalSize() }
 // Hostname is the name of rank's host, "" if there is no such rank. Local.
 func (c *Comm) Hostname(rank int) string { return c.v.Hostname(rank) }
 
-// GPU is the device that this rank should use: an error that wraps hw.ErrNotSupported, since this version has host
-// memory only. Local.
+// GPU is this rank's device: that of its local rank among those that its process sees. Ranks use devices where each of
+// them has one of its own, up to 8 ranks; else the error, which wraps hw.ErrNotSupported, says what is in the way, and
+// host memory is what there is. Local.
 func (c *Comm) GPU() (Device, error) {
-	return Host, &Error{Op: "gpu", Rank: c.Rank(), Peer: -1, Host: c.Hostname(c.Rank()),
-		Err: fmt.Errorf("CUDA devices in this version: %w", hw.ErrNotSupported)}
+	d, err := c.v.GPU()
+	if err != nil {
+		return Host, c.v.Local("gpu", err)
+	}
+	return d, nil
 }
 
 // On is the same communicator, whose operations queue on s instead of being waited for: a collective returns once it is
-// queued, and its error comes from s.Sync. Operations of one communicator run in call order whatever their streams.
-// Local.
+// queued, and its error comes from s.Sync. Operations of one communicator run in call order whatever their streams. On
+// a stream of a device the memory is that device's, ranks queue at their own pace, and ctx counts at the call only; the
+// memory may be freed as soon as the call has returned, which then waits. Local.
 func (c *Comm) On(s *Stream) *Comm {
 	d := *c
 	d.v.Stream = nil
@@ -180,7 +184,7 @@ func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 		// The peers wait for the group: they are told.
 		refused := engine.Work{Kind: engine.KindBarrier, Err: err}
 		if len(b.works) > 0 {
-			refused.Kind = b.works[0].Kind
+			refused.Kind, refused.Kernel = b.works[0].Kind, b.works[0].Kernel
 		}
 		return c.v.SubmitAll(ctx, []engine.Work{refused}, nil)
 	}

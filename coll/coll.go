@@ -159,6 +159,9 @@ func Barrier(ctx context.Context, c *ubcoll.Comm) error {
 		return err
 	}
 	w.Kind, w.Path = engine.KindBarrier, &barrierPath
+	if onDevice(v, w) {
+		planDevice(v, w)
+	}
 	return v.End(ctx, w)
 }
 
@@ -179,7 +182,9 @@ func end(ctx context.Context, c *ubcoll.Comm, w *engine.Work) error {
 	if w.Err == nil && uint(w.Root) >= uint(c.Size()) {
 		w.Err = fmt.Errorf("root %d of %d ranks: %w", w.Root, c.Size(), fault.ErrArgument)
 	}
-	if w.Err == nil {
+	switch {
+	case onDevice(v, w) && planDevice(v, w):
+	case w.Err == nil:
 		plan(v.Comm, w)
 	}
 	return v.End(ctx, w)

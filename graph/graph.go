@@ -20,8 +20,9 @@ import (
 // Graph is a recorded sequence of collectives of one communicator. It is the caller's, who closes it. Its methods may be
 // called from any goroutine; launches of one communicator run one after the other, as its operations do.
 type Graph struct {
-	view  engine.View
-	works []engine.Work
+	view   engine.View
+	works  []engine.Work
+	device *engine.DeviceGraph // nil for calls on host memory
 
 	mu       sync.Mutex
 	refs     map[*mem.Allocation]*register.Ref
@@ -34,7 +35,9 @@ type Graph struct {
 // Collective and blocking: all ranks capture together, and if they do not record the same calls, or one of them fails,
 // all return an error that names the first call that differs, and nothing is kept. Only memory of Alloc and Adopt can be
 // captured (a Go slice is ErrArgument): what it holds at each launch counts. Count vectors are read at each launch too.
-// Not inside a group or another capture. Source: cudaStreamBeginCapture; NCCL's graph registration.
+// Calls on device memory become a CUDA graph, when the peers have imported the buffers; host and device memory in one
+// graph is ErrArgument. Not inside a group or another capture. Source: cudaStreamBeginCapture; NCCL's graph
+// registration.
 func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) error) (*Graph, error) {
 	v := c.Engine()
 	g := &Graph{view: *v, refs: map[*mem.Allocation]*register.Ref{}}
@@ -52,7 +55,42 @@ func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) erro
 	if err := g.compare(ctx, c.On(nil), own); err != nil {
 		return fail(err)
 	}
+	if g.onDevice() {
+		d, err := v.Comm.CaptureDevice(ctx, g.works)
+		g.device = d
+		if err := g.together(ctx, c.On(nil), err); err != nil {
+			return fail(err)
+		}
+	}
 	return g, nil
+}
+
+// onDevice reports whether the graph is one of a device: all ranks' are, since their calls are the same.
+func (g *Graph) onDevice() bool {
+	for i := range g.works {
+		if g.works[i].Kernel.Name != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// together returns an error on all ranks if one has one.
+func (g *Graph) together(ctx context.Context, c *ubcoll.Comm, own error) error {
+	all := make([]int8, c.Size())
+	var mine int8
+	if own != nil {
+		mine = 1
+	}
+	if err := coll.AllGather(ctx, c, ubcoll.Of(all), ubcoll.Of([]int8{mine})); err != nil || own != nil {
+		return errors.Join(own, err)
+	}
+	for r, failed := range all {
+		if failed != 0 {
+			return fmt.Errorf("rank %d could not capture: %w", r, fault.ErrMismatch)
+		}
+	}
+	return nil
 }
 
 // Record implements engine.Recorder.
@@ -150,7 +188,8 @@ func (g *Graph) Len() int { return len(g.works) }
 
 // Launch runs the recorded calls in order, as one: nothing else of the communicator comes between. Collective. Blocking
 // if the graph was captured on a plain communicator; on a view made by On, it is queued on the stream. It costs no
-// look-up that a call does not, and validates nothing again. Not allowed in capture.
+// look-up that a call does not, and validates nothing again; on a device it is one call of the driver. Not allowed in
+// capture.
 func (g *Graph) Launch(ctx context.Context) error {
 	g.mu.Lock()
 	if g.closed {
@@ -159,12 +198,19 @@ func (g *Graph) Launch(ctx context.Context) error {
 	}
 	g.launches++
 	g.mu.Unlock()
-	return g.view.SubmitAll(ctx, g.works, func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.launches--
-		g.letGo()
-	})
+	if g.device != nil {
+		defer g.over() // the streams are waited for before memory goes
+		return g.device.Launch(ctx, &g.view)
+	}
+	return g.view.SubmitAll(ctx, g.works, g.over)
+}
+
+// over ends a launch.
+func (g *Graph) over() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.launches--
+	g.letGo()
 }
 
 // letGo gives the buffers back when the graph is closed and the last launch is over.
@@ -173,6 +219,9 @@ func (g *Graph) letGo() error {
 		return nil
 	}
 	var errs []error
+	if g.device != nil {
+		errs = append(errs, g.device.Close())
+	}
 	for _, r := range g.refs {
 		errs = append(errs, r.Close())
 	}

@@ -199,7 +199,7 @@ func start(c *engine.Comm, op string, ms []*engine.Message) error {
 
 // check is what is wrong with a call.
 func check(ctx context.Context, e *engine.View, op string, peer int, v *engine.Vec) error {
-	if e.Stream == nil && e.Recorder == nil && uint(peer) < uint(e.Size()) && ctx.Err() == nil {
+	if e.Stream == nil && e.Recorder == nil && v.Dev.IsHost() && uint(peer) < uint(e.Size()) && ctx.Err() == nil {
 		if err := v.Check(); err != nil {
 			return e.MessageError(op, peer, "", err)
 		}
@@ -211,6 +211,8 @@ func check(ctx context.Context, e *engine.View, op string, peer int, v *engine.V
 		err = fmt.Errorf("messages in a group of collectives or in capture (use p2p.Group): %w", fault.ErrArgument)
 	case e.Stream != nil:
 		err = fmt.Errorf("messages on a stream: %w", hw.ErrNotSupported)
+	case !v.Dev.IsHost():
+		err = v.OnHost("messages")
 	case uint(peer) >= uint(e.Size()):
 		err = fmt.Errorf("rank %d of %d ranks: %w", peer, e.Size(), fault.ErrArgument)
 		peer = -1

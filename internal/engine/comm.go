@@ -42,6 +42,10 @@ type Comm struct {
 	localRank  int
 	localSize  int
 
+	device          *device // nil without one
+	gpuWhy          error   // why there is none
+	multiprocessors int     // that each rank's device has at least
+
 	turn    turn
 	seq     uint64
 	work    Work             // the running operation
@@ -194,6 +198,7 @@ func (c *Comm) fail(e *fault.Error) error {
 	c.dom.Heap.Quarantine()
 	c.me.lostText.set(e.Err.Error())
 	c.me.lost.CompareAndSwap(0, code<<32|uint64(about+1))
+	c.device.abort()
 	return e
 }
 
@@ -244,6 +249,10 @@ func (c *Comm) Close() error {
 		c.turn.leave()
 		return c.local("close", fault.ErrClosed)
 	}
+	if c.device != nil && c.broken.Load() == nil && c.device.busy() {
+		c.turn.leave()
+		return c.local("close", fmt.Errorf("close: an operation is queued on a device: %w", fault.ErrBusy))
+	}
 	if err := c.closeMail(); err != nil {
 		c.turn.leave()
 		return c.local("close", err)
@@ -264,6 +273,7 @@ func (c *Comm) Close() error {
 func (c *Comm) release() error {
 	var errs []error
 	var others []reader
+	errs = append(errs, c.device.close())
 	for i := range c.peers {
 		if c.peers[i].watch != nil {
 			errs = append(errs, c.peers[i].watch.Close())
@@ -272,6 +282,6 @@ func (c *Comm) release() error {
 			others = append(others, reader{&c.peers[i].area.state, c.peers[i].mem, c.peers[i].at})
 		}
 	}
-	errs = append(errs, c.dom.drop(append(c.shared, c.area), others))
+	errs = append(errs, c.dom.drop(append(append(c.shared, c.device.allocations()...), c.area), others))
 	return errors.Join(errs...)
 }

@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/register"
@@ -25,6 +25,7 @@ type Domain struct {
 
 	identity // of what this rank exports
 	mailroom mailroom
+	gpu      *domainGPU // nil without a device
 
 	mu      sync.Mutex
 	comms   int
@@ -80,7 +81,7 @@ func newDomain(goHeap bool, secret []byte, newIPC NewIPC, limits register.Config
 // Memory describes a to the cache.
 func Memory(a *mem.Allocation) register.Memory {
 	return register.Memory{ID: uint64(a.At.Slot) + 1, Generation: a.At.Generation, Base: a.Base(), Bytes: a.Bytes,
-		Device: hw.Host, Kind: a.Kind.String()}
+		Device: a.Dev, Kind: a.Kind.String()}
 }
 
 // Free ends an allocation: fault.ErrInUse while a registration, window or graph is open; else it returns at once and
@@ -126,11 +127,25 @@ func (d *Domain) sweep() {
 			continue
 		}
 		for _, a := range r.allocs {
-			d.Heap.Retire(a)
+			d.giveBack(a)
 		}
 	}
 	d.retired = rest
 }
+
+// giveBack retires memory of the library's own. Who has not unmapped device memory after a while keeps it.
+func (d *Domain) giveBack(a *mem.Allocation) {
+	if !a.Dev.IsHost() {
+		ctx, cancel := context.WithTimeout(context.Background(), withdrawTime)
+		defer cancel()
+		if d.IPC.Withdraw(ctx, a) != nil {
+			return // it goes with the domain
+		}
+	}
+	d.Heap.Retire(a)
+}
+
+const withdrawTime = 2 * time.Second
 
 // retire gives allocs back when no peer reads them any more.
 func (d *Domain) retire(allocs []*mem.Allocation, peers []reader) {
@@ -153,7 +168,7 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []reader) error {
 		return nil
 	}
 	d.closed = true
-	return errors.Join(closeCache(d.Cache), d.IPC.Close(), d.Heap.Close())
+	return errors.Join(closeCache(d.Cache), d.IPC.Close(), d.Heap.Close(), d.gpu.close())
 }
 
 // Closed reports whether the rank's last communicator has closed.

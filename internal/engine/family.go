@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -35,7 +36,7 @@ func (c *Comm) split(ctx context.Context, kind Kind, color, key int) (*Comm, err
 	err := c.steps(ctx,
 		&gathering{kind: kind, before: s.choose, check: s.assign},
 		&gathering{kind: kind, before: s.create, check: s.place},
-		&gathering{kind: kind, before: s.meet})
+		&gathering{kind: kind, before: s.meet, after: s.settle})
 	if err != nil && s.child != nil {
 		return nil, also(err, s.child.abandon())
 	}
@@ -49,6 +50,8 @@ type splitting struct {
 	id     uint64
 	group  []member
 	child  *Comm
+
+	devices []deviceCard // of the group
 }
 
 // choose says where this rank goes.
@@ -99,7 +102,15 @@ func (s *splitting) create() ([]byte, error) {
 	}
 	p.dom.hold()
 	s.child = c
-	return binary.Append(nil, binary.LittleEndian, c.area.At)
+	c.gpuWhy, c.multiprocessors = p.gpuWhy, p.multiprocessors
+	k := c.newDevice()
+	k.Why = k.Why[:min(len(k.Why), textBytes)]
+	record, err := binary.Append(nil, binary.LittleEndian, c.area.At)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(k)
+	return append(record, b...), err
 }
 
 // place reads where the group's areas are.
@@ -109,10 +120,16 @@ func (s *splitting) place(all [][]byte) (int, error) {
 	}
 	for i, m := range s.group {
 		var at mem.Location
-		if _, err := binary.Decode(all[m.rank], binary.LittleEndian, &at); err != nil {
+		var k deviceCard
+		n, err := binary.Decode(all[m.rank], binary.LittleEndian, &at)
+		if err == nil {
+			err = json.Unmarshal(all[m.rank][n:], &k)
+		}
+		if err != nil {
 			return m.rank, fmt.Errorf("record of rank %d: %w: %w", m.rank, err, fault.ErrMismatch)
 		}
 		s.child.peers[i].at = at
+		s.devices = append(s.devices, k)
 	}
 	return -1, nil
 }
@@ -130,7 +147,22 @@ func (s *splitting) meet() ([]byte, error) {
 			return nil, err
 		}
 	}
-	return nil, nil
+	ctx, cancel := context.WithTimeout(context.Background(), s.child.opts.Timeout)
+	defer cancel()
+	why := s.child.meetDevices(ctx, s.devices)
+	return []byte(why[:min(len(why), textBytes)]), nil
+}
+
+// settle learns from all whether the group uses its devices.
+func (s *splitting) settle(all [][]byte) {
+	if s.child == nil {
+		return
+	}
+	var whys []string
+	for _, m := range s.group {
+		whys = append(whys, string(all[m.rank]))
+	}
+	s.child.settleDevice(whys) // an error is of giving up what is not used
 }
 
 // abandon gives back what there is of a communicator that did not come to be.
@@ -141,5 +173,6 @@ func (c *Comm) abandon() error {
 			errs = append(errs, w.Close())
 		}
 	}
-	return errors.Join(append(errs, c.dom.drop([]*mem.Allocation{c.area}, nil))...)
+	errs = append(errs, c.dropDevice())
+	return errors.Join(append(errs, c.dom.drop(append(c.shared, c.area), nil))...)
 }

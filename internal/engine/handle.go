@@ -123,6 +123,9 @@ func (r *Registration) export() (export, error) {
 		return export{}, err
 	}
 	defer claim.Release()
+	if d := claim.Memory().Device; !d.IsHost() {
+		return export{}, fmt.Errorf("windows, channels and handles of memory on %v: %w", d, hw.ErrNotSupported)
+	}
 	h, err := claim.Handle(register.IPC)
 	if err != nil {
 		return export{}, err

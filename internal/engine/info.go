@@ -55,7 +55,9 @@ type Stats struct {
 }
 
 // note keeps what LastOp and Stats tell. Every call passes here, so it is brief: one lock, no conversion.
-func (c *Comm) note(w *Work, algorithm string) {
+func (c *Comm) note(w *Work, algorithm string) { c.noteAs(w, algorithm, c.seq) }
+
+func (c *Comm) noteAs(w *Work, algorithm string, seq uint64) {
 	if w.Algorithm != "" {
 		algorithm = w.Algorithm
 	}
@@ -64,7 +66,7 @@ func (c *Comm) note(w *Work, algorithm string) {
 	c.ops++
 	c.bytes += uint64(n)
 	i := &c.last
-	i.kind, i.Seq, i.Algorithm, i.Bytes = w.Kind, c.seq, algorithm, n
+	i.kind, i.Seq, i.Algorithm, i.Bytes = w.Kind, seq, algorithm, n
 	i.Src = BufferInfo{Used: w.Src.Ptr != nil, Direct: w.SrcBuf.Claim != nil, Why: w.SrcBuf.Why}
 	i.Dst = BufferInfo{Used: w.Dst.Ptr != nil, Direct: w.DstBuf.Claim != nil, Why: w.DstBuf.Why}
 	if i.Src.Used && !i.Src.Direct {

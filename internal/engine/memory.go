@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/register"
@@ -26,10 +27,13 @@ func (c *Comm) Alloc(d hw.Device, n int) (*mem.Allocation, error) {
 	if err := c.usable("alloc"); err != nil {
 		return nil, err
 	}
-	if !d.IsHost() {
-		return nil, c.local("alloc", fmt.Errorf("memory on %v: %w", d, hw.ErrNotSupported))
+	var a *mem.Allocation
+	var err error
+	if d.IsHost() {
+		a, err = c.dom.Heap.Alloc(n)
+	} else if err = c.onGPU(d); err == nil {
+		a, err = c.dom.Heap.AllocDevice(n)
 	}
-	a, err := c.dom.Heap.Alloc(n)
 	if err != nil {
 		return nil, c.local("alloc", err)
 	}
@@ -41,10 +45,13 @@ func (c *Comm) Adopt(d hw.Device, p unsafe.Pointer, n int) (*mem.Allocation, err
 	if err := c.usable("adopt"); err != nil {
 		return nil, err
 	}
-	if !d.IsHost() {
-		return nil, c.local("adopt", fmt.Errorf("memory on %v: %w", d, hw.ErrNotSupported))
+	var a *mem.Allocation
+	var err error
+	if d.IsHost() {
+		a, err = c.dom.Heap.Adopt(p, n)
+	} else if err = c.onGPU(d); err == nil {
+		a, err = c.dom.Heap.AdoptDevice(cuda.Addr(uintptr(p)), n)
 	}
-	a, err := c.dom.Heap.Adopt(p, n)
 	if err != nil {
 		return nil, c.local("adopt", err)
 	}
@@ -112,6 +119,14 @@ func (v *Vec) Check() error {
 		return fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale)
 	}
 	return nil
+}
+
+// OnHost is an error if v's memory is on a device, which what has no way for it yet.
+func (v *Vec) OnHost(what string) error {
+	if v.Dev.IsHost() {
+		return nil
+	}
+	return fmt.Errorf("%s of memory on %v: %w", what, v.Dev, hw.ErrNotSupported)
 }
 
 // Allocation is the allocation of this rank that v lies in, or nil.

@@ -26,7 +26,7 @@ import (
 )
 
 // wireVersion changes whenever ranks built before and after a change could not work together.
-const wireVersion = 1
+const wireVersion = 2
 
 const defaultTimeout = 10 * time.Minute
 
@@ -41,6 +41,7 @@ type hello struct {
 	HostID   string            `json:"host_id"`
 	Hostname string            `json:"hostname"`
 	CPUs     []int             `json:"cpus"`
+	GPUs     gpus              `json:"gpus"`
 	Secret   string            `json:"secret"` // rank 0's is the job's
 	Comm     uint64            `json:"comm"`   // rank 0's identifies the communicator
 }
@@ -50,6 +51,7 @@ type card struct {
 	IPC    json.RawMessage `json:"ipc"`
 	Domain uint64          `json:"domain"`
 	Area   mem.Location    `json:"area"`
+	Device deviceCard      `json:"device"`
 }
 
 // envelope carries what a rank tells, or why it cannot go on.
@@ -99,11 +101,15 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newI
 		scratch: make([]unsafe.Pointer, b.Size())}
 	c.place(hellos)
 	secret, _ := hex.DecodeString(hellos[0].Secret)
-	own, err := c.create(hellos[0].Comm, secret, newIPC)
+	own, err := c.create(hellos, secret, newIPC)
 	cards, err := exchange(ctx, b, own, err)
 	if err == nil {
+		why, failed := c.attach(ctx, hellos[0].Comm, cards)
 		// After this everybody has mapped everybody: nothing of Open is needed for what follows.
-		_, err = exchange(ctx, b, "attached", c.attach(ctx, hellos[0].Comm, cards))
+		var whys []string
+		if whys, err = exchange(ctx, b, why, failed); err == nil {
+			err = c.settleDevice(whys)
+		}
 	}
 	if err != nil {
 		if c.dom != nil {
@@ -153,7 +159,7 @@ func newHello(o Options, table tuning.Table) (hello, error) {
 	_, e0 := rand.Read(random[:])
 	jobWide, e4 := env.JobWide()
 	h := hello{Version: wireVersion, Race: race.Enabled, Options: o, Env: jobWide, Tuning: table.Hash(), CPUs: cpu.Affinity(),
-		Secret: hex.EncodeToString(random[:16]), Comm: *(*uint64)(unsafe.Pointer(&random[16]))}
+		GPUs: visibleGPUs(), Secret: hex.EncodeToString(random[:16]), Comm: *(*uint64)(unsafe.Pointer(&random[16]))}
 	var e1, e2, e3 error
 	h.Process, e1 = shm.Self()
 	h.HostID, e2 = hostID()
@@ -261,7 +267,7 @@ func (c *Comm) place(hs []hello) {
 }
 
 // create makes this rank's domain and its area.
-func (c *Comm) create(comm uint64, secret []byte, newIPC NewIPC) (card, error) {
+func (c *Comm) create(hs []hello, secret []byte, newIPC NewIPC) (card, error) {
 	allHere := true
 	for r := range c.peers {
 		allHere = allHere && c.peers[r].proc == c.peers[c.rank].proc
@@ -276,11 +282,29 @@ func (c *Comm) create(comm uint64, secret []byte, newIPC NewIPC) (card, error) {
 	}
 	d.hold()
 	c.dom = d
-	if err := c.newArea(comm); err != nil {
+	if err := c.newArea(hs[0].Comm); err != nil {
 		return card{}, err
 	}
-	raw, err := d.card()
-	return card{IPC: raw, Domain: d.Heap.Domain, Area: c.area.At}, err
+	c.chooseGPU(hs)
+	k := card{Domain: d.Heap.Domain, Area: c.area.At, Device: c.newDevice()}
+	k.IPC, err = d.card()
+	return k, err
+}
+
+// chooseGPU takes the device that is this rank's.
+func (c *Comm) chooseGPU(hs []hello) {
+	var all []gpus
+	for _, h := range hs {
+		all = append(all, h.GPUs)
+	}
+	index, n, err := assignGPUs(all)
+	if err == nil {
+		c.multiprocessors = n
+		if err = c.dom.useGPU(index[c.rank]); err != nil {
+			err = fmt.Errorf("rank %d could not use cuda:%d: %w", c.rank, index[c.rank], err)
+		}
+	}
+	c.gpuWhy = err
 }
 
 // cacheLimits are the limits of the registration cache.
@@ -309,23 +333,24 @@ func (p *peer) lay(ptr unsafe.Pointer) {
 	p.staging = unsafe.Add(p.eager, 2*EagerBytes)
 }
 
-// attach maps the peers' areas and watches their processes.
-func (c *Comm) attach(ctx context.Context, comm uint64, cards []card) error {
+// attach maps the peers' areas and watches their processes. It returns why the devices cannot be used, or "".
+func (c *Comm) attach(ctx context.Context, comm uint64, cards []card) (noDevice string, err error) {
+	devices := make([]deviceCard, len(cards))
 	for r := range cards {
+		devices[r] = cards[r].Device
 		p := &c.peers[r]
 		p.domain = cards[r].Domain
 		if r == c.rank {
 			continue
 		}
-		var err error
 		if p.mem, err = c.dom.attach(ctx, cards[r].IPC); err != nil {
-			return fmt.Errorf("reach rank %d: %w", r, err)
+			return "", fmt.Errorf("reach rank %d: %w", r, err)
 		}
 		if err := c.meet(comm, r, cards[r].Area); err != nil {
-			return err
+			return "", err
 		}
 	}
-	return nil
+	return c.meetDevices(ctx, devices), nil
 }
 
 // meet maps the control area that rank r has at at, and watches its process.

@@ -10,10 +10,11 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// Stream is an in-order queue of operations on host memory. Its goroutine lives from the first operation to the last
-// one that is queued.
+// Stream is an in-order queue of operations: on a device the driver's, on host memory one whose goroutine lives from
+// the first operation to the last one that is queued.
 type Stream struct {
-	dev hw.Device
+	dev    hw.Device
+	device *onDevice // nil on the host
 
 	mu      sync.Mutex
 	queue   []queued
@@ -32,15 +33,30 @@ type queued struct {
 	do     func(context.Context) error // instead of works, and independent of the communicator's order
 }
 
-// NewStream makes a stream for host memory.
+// NewStream makes a stream on d.
 func NewStream(d hw.Device) (*Stream, error) {
 	if !d.IsHost() {
-		return nil, fmt.Errorf("a stream on %v: %w", d, hw.ErrNotSupported)
+		return openStream(d, nil)
 	}
 	return &Stream{dev: d}, nil
 }
 
 func (s *Stream) enqueue(c *Comm, ctx context.Context, works []Work, after func()) error {
+	if after != nil && s.device != nil {
+		defer after()
+	}
+	if s.device != nil {
+		return s.launch(c, ctx, works)
+	}
+	for i := range works {
+		if works[i].Kernel.Name != "" {
+			if after != nil {
+				after()
+			}
+			return c.local(works[i].Kind.String(), fmt.Errorf("memory on a device, and the stream is on %v: %w", s.dev,
+				fault.ErrArgument))
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -55,6 +71,9 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []Work, after func(
 
 // Do queues do, which is no collective of c.
 func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error) error {
+	if s.device != nil {
+		return c.local("stream", fmt.Errorf("channels on %v: %w", s.dev, hw.ErrNotSupported))
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -104,6 +123,9 @@ func (q *queued) run() error {
 
 // Sync waits until all that was queued has run, and returns the errors since the last Sync.
 func (s *Stream) Sync(ctx context.Context) error {
+	if s.device != nil {
+		return s.syncDevice(ctx)
+	}
 	s.mu.Lock()
 	idle := s.idle
 	s.mu.Unlock()
@@ -124,6 +146,9 @@ func (s *Stream) Sync(ctx context.Context) error {
 // Close ends the stream: fault.ErrBusy while operations are queued, and fault.ErrClosed the second time. It returns
 // the errors that no Sync has returned.
 func (s *Stream) Close() error {
+	if s.device != nil {
+		return s.closeDevice()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

@@ -96,22 +96,15 @@ func (c *Comm) runAll(ctx context.Context, ws []Work) error {
 func (c *Comm) run(ctx context.Context) error {
 	w := &c.work
 	err := c.perform(ctx, w)
-	if w.SrcBuf.Claim != nil {
-		w.SrcBuf.Claim.Release()
-	}
-	if w.DstBuf.Claim != nil && !w.DstBuf.Shared {
-		w.DstBuf.Claim.Release()
-	}
-	for _, a := range w.held {
-		if a != nil {
-			a.Release()
-		}
-	}
+	w.letGo()
 	*w = Work{} // for the next Begin; and the user's memory is not kept alive
 	return err
 }
 
 func (c *Comm) perform(ctx context.Context, w *Work) error {
+	if w.Kernel.Name != "" {
+		return c.performDevice(ctx, w)
+	}
 	if e := c.broken.Load(); e != nil {
 		return e
 	}

@@ -271,6 +271,9 @@ func (w *Window) Copy(ctx context.Context, op string, peer, off int, v Vec, put 
 	if err := v.Check(); err != nil {
 		return w.c.aside(op, peer, err)
 	}
+	if err := v.OnHost(op); err != nil {
+		return w.c.aside(op, peer, err)
+	}
 	n := v.Bytes()
 	if peer == w.c.rank {
 		mine, claim, err := w.reg.Range(off, n)

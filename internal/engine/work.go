@@ -44,8 +44,10 @@ type Work struct {
 	Err error
 	// Graph says that the work is a graph's, whose buffers are found among those that graphs hold.
 	Graph bool
-	// Path is how the data travels.
+	// Path is how the data travels on the host.
 	Path *Path
+	// Kernel is how it travels on a device.
+	Kernel Kernel
 	// Algorithm is what Path.Run chose to do, if that is more than Path.Name.
 	Algorithm string
 
@@ -69,6 +71,21 @@ func (w *Work) hold() error {
 		w.held[i] = v.Alloc
 	}
 	return nil
+}
+
+// letGo undoes hold, and gives back the registrations.
+func (w *Work) letGo() {
+	if w.SrcBuf.Claim != nil {
+		w.SrcBuf.Claim.Release()
+	}
+	if w.DstBuf.Claim != nil && !w.DstBuf.Shared {
+		w.DstBuf.Claim.Release()
+	}
+	for _, a := range w.held {
+		if a != nil {
+			a.Release()
+		}
+	}
 }
 
 // Signature is what all ranks must agree on.
@@ -95,6 +112,7 @@ type Buf struct {
 	At    mem.Location    // where peers find it, if direct
 	Why   string          // why it is staged, if not direct
 
+	late   bool // it is staged because a peer has not imported it yet, or cannot
 	Shared bool // Claim is the other buffer's
 }
 
@@ -106,6 +124,15 @@ func (b *Buf) word() bufWord {
 		return bufWord{}
 	}
 	return bufWord{arena: b.At.Arena, slot: b.At.Slot, generation: b.At.Generation, offset: b.At.Offset}
+}
+
+// Kernel is how an operation on a device goes; all ranks choose the same. The zero Kernel is none.
+type Kernel struct {
+	Name   string // of package kernels
+	Blocks int
+	Push   bool   // reductions: always by way of the receivers' staging memory
+	Way    string // for LastOp
+	Words  bool   // peers may reach the buffers themselves, if they are registered
 }
 
 // Recorder takes the operations of a communicator's view instead of their being run: for groups and for capture.

@@ -1,0 +1,135 @@
+package coll
+
+import (
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/hw"
+	cudakernels "github.com/ubcoll/ubcoll/hw/cuda/kernels"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// onDevice reports whether w may be one for a device: a call on host memory and a plain view costs three comparisons.
+func onDevice(v *engine.View, w *engine.Work) bool {
+	return !w.Src.Dev.IsHost() || !w.Dst.Dev.IsHost() || v.Stream != nil && !v.Stream.Device().IsHost()
+}
+
+// planDevice plans w, for which onDevice is true. It reports whether it is a device's operation: otherwise, which needs
+// an error, the peers are told on the host.
+func planDevice(v *engine.View, w *engine.Work) bool {
+	mine, err := v.Comm.GPU()
+	onto, disagree := side(v, w)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("memory or a stream on %v: %w", onto, err)
+		disagree = nil
+	case disagree != nil:
+		err = disagree
+	case onto != mine:
+		err = fmt.Errorf("memory or a stream on %v, and this rank's device is %v: %w", onto, mine, fault.ErrArgument)
+	case isVector(w.Kind):
+		err = fmt.Errorf("%v on %v: %w", w.Kind, onto, hw.ErrNotSupported)
+	}
+	if w.Err == nil {
+		w.Err = err
+	}
+	if _, none := v.Comm.GPU(); none != nil {
+		return false
+	}
+	w.Kernel = kernel(v.Comm, w)
+	return true
+}
+
+// side is the device that w's buffers and the view's stream are on. An empty buffer is on none, if something else is on
+// one.
+func side(v *engine.View, w *engine.Work) (hw.Device, error) {
+	src, dst := w.Src.Dev, w.Dst.Dev
+	switch {
+	case w.Src.Bytes() > 0 && w.Dst.Bytes() > 0 && src != dst:
+		return either(src, dst), fmt.Errorf("the source is on %v, the destination on %v: %w", src, dst, fault.ErrArgument)
+	case w.Src.Bytes() == 0 && (w.Dst.Bytes() > 0 || src.IsHost()):
+		src = dst
+	}
+	if v.Stream == nil {
+		return src, nil
+	}
+	s := v.Stream.Device()
+	if s != src && w.Src.Bytes()+w.Dst.Bytes() > 0 {
+		return either(s, src), fmt.Errorf("the memory is on %v, the stream on %v: %w", src, s, fault.ErrArgument)
+	}
+	return s, nil
+}
+
+// either is the first device that is not the host.
+func either(a, b hw.Device) hw.Device {
+	if a.IsHost() {
+		return b
+	}
+	return a
+}
+
+// Sizes at which the ways on devices change, as measured on H200s linked by NVSwitch (docs/benchmarks).
+const (
+	oneShotPair   = 256 << 10 // all-reduce by one-shot, 2 ranks; more ranks push more
+	oneShotMany   = 64 << 10
+	oneShotCrowd  = 32 << 10 // more than 4 ranks
+	twoShotTotal  = 2 << 20  // by packets
+	movePackets   = 128 << 10
+	packetThread  = 8        // bytes that a thread puts into a packet
+	fullBlock     = 512      // threads that blocks are planned for
+	packetBlocks  = 64       // more do not help packets
+	bulkBlocks    = 128      // of the ways that fill the link
+	oneBlockPair  = 16 << 10 // what one block does faster than many, 2 ranks
+	oneBlockMany  = 4 << 10
+	bulkBlockData = 16 << 10 // less than that a block is not worth it
+)
+
+// kernel chooses how w goes on the device: a pure function of what all ranks agree on.
+func kernel(c *engine.Comm, w *engine.Work) engine.Kernel {
+	bytes, n := w.Count*w.Type.Size(), c.Size()
+	switch {
+	case w.Kind == engine.KindBarrier:
+		return engine.Kernel{Name: cudakernels.Barrier, Blocks: 1, Way: "descriptors"}
+	case isReduction(w.Kind):
+		return reduceKernel(c.Options().Algorithm, w.Kind, bytes, n)
+	case bytes <= movePackets:
+		return engine.Kernel{Name: cudakernels.MovePackets, Blocks: packetGrid(bytes*n, n), Way: "push packets"}
+	}
+	return engine.Kernel{Name: cudakernels.Move, Blocks: bulkGrid(bytes * n), Way: "push", Words: true}
+}
+
+// reduceKernel is kernel for reductions of so many bytes: of a slice for reduce-scatter, else of the whole.
+func reduceKernel(algorithm string, k engine.Kind, bytes, n int) engine.Kernel {
+	slice, total := ((bytes+n-1)/n+15)&^15, bytes // slices end on multiples of 16 bytes
+	if k == engine.KindReduceScatter {
+		slice, total = bytes, bytes*n
+	}
+	fits := k == engine.KindAllReduce && bytes <= cudakernels.PacketData
+	oneShotMost := oneShotMany
+	switch {
+	case n == 2:
+		oneShotMost = oneShotPair
+	case n > 4:
+		oneShotMost = oneShotCrowd
+	}
+	switch {
+	case algorithm == "push":
+		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: bulkGrid(total), Push: true, Way: "two-shot, pushed", Words: true}
+	case algorithm == "one-shot" && fits, algorithm != "two-shot" && fits && bytes <= oneShotMost:
+		return engine.Kernel{Name: cudakernels.OneShot, Blocks: packetGrid(bytes, n), Way: "one-shot packets"}
+	case algorithm != "two-shot" && total <= twoShotTotal && slice <= cudakernels.PacketData:
+		return engine.Kernel{Name: cudakernels.Packets, Blocks: packetGrid(total, n), Way: "two-shot packets"}
+	}
+	return engine.Kernel{Name: cudakernels.TwoShot, Blocks: bulkGrid(total), Way: "two-shot", Words: true}
+}
+
+// packetGrid is how many blocks send so many bytes in packets.
+func packetGrid(bytes, n int) int {
+	if n == 2 && bytes <= oneBlockPair || bytes <= oneBlockMany {
+		return 1
+	}
+	return min(max((bytes+packetThread*fullBlock-1)/(packetThread*fullBlock), 16), packetBlocks)
+}
+
+// bulkGrid is how many blocks move so many bytes.
+func bulkGrid(bytes int) int { return min(max(bytes/bulkBlockData, 1), bulkBlocks) }

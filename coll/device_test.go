@@ -1,0 +1,346 @@
+package coll_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/verify"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// devices runs f on n ranks that have a device each, and skips the test where there are none.
+func devices(t *testing.T, n int, o ubcoll.Options, f func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error) {
+	t.Helper()
+	t.Setenv(env.CUDA.Name, "auto")
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute
+	}
+	var missing error
+	err := ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {
+		dev, err := c.GPU()
+		if err != nil {
+			if c.Rank() == 0 {
+				missing = err
+			}
+			return nil
+		}
+		return f(ctx, c, dev)
+	})
+	require.NoError(t, err)
+	if missing != nil {
+		if env.Requires("cuda") {
+			t.Fatal(missing)
+		}
+		t.Skip(missing)
+	}
+}
+
+func seed(t *testing.T) uint64 {
+	s := rand.Uint64()
+	if v := os.Getenv("TEST_SEED"); v != "" {
+		var err error
+		s, err = strconv.ParseUint(v, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("TEST_SEED=%d", s)
+	return s
+}
+
+// memory is a buffer on a device, of which a test uses a part in the middle: what is around must stay as it is.
+type memory struct {
+	buf        *ubcoll.Buffer[byte]
+	host       []byte
+	at, length int
+}
+
+const poison = 0xa5
+
+func newMemory(c *ubcoll.Comm, dev ubcoll.Device, most int) (*memory, error) {
+	b, err := ubcoll.Alloc[byte](c, dev, most+256)
+	return &memory{buf: b, host: make([]byte, most+256)}, err
+}
+
+// use takes n bytes from 64+shift on, poisons everything, and is a view of them.
+func (m *memory) use(ctx context.Context, shift, n int, t dtype.Type, fill func(p unsafe.Pointer)) (ubcoll.Vec, error) {
+	m.at, m.length = 64+shift, n
+	for i := range m.host {
+		m.host[i] = poison
+	}
+	if fill != nil && n > 0 {
+		fill(unsafe.Pointer(&m.host[m.at]))
+	}
+	err := m.buf.CopyFrom(ctx, m.host)
+	return m.buf.Vec().Slice(m.at, m.at+n).As(t), err
+}
+
+// fetch reads everything back and looks at what is around the view.
+func (m *memory) fetch(ctx context.Context) (unsafe.Pointer, error) {
+	if err := m.buf.CopyTo(ctx, m.host); err != nil {
+		return nil, err
+	}
+	for i, b := range m.host {
+		if (i < m.at || i >= m.at+m.length) && b != poison {
+			return nil, fmt.Errorf("byte %d is %#x, outside of [%d,+%d)", i, b, m.at, m.length)
+		}
+	}
+	return unsafe.Pointer(&m.host[m.at]), nil
+}
+
+var deviceOps = []struct {
+	op      ubcoll.Op
+	cpu     cpu.Op
+	average bool
+}{{ubcoll.Sum, cpu.Sum, false}, {ubcoll.Prod, cpu.Prod, false}, {ubcoll.Min, cpu.Min, false},
+	{ubcoll.Max, cpu.Max, false}, {ubcoll.Avg, cpu.Sum, true}}
+
+// trial is one collective with random arguments, the same on all ranks but for where memory lies.
+type trial struct {
+	data    verify.Data
+	op      ubcoll.Op
+	count   int
+	root    int
+	inPlace bool
+	shift   int // in elements; differs between ranks
+	kind    string
+}
+
+var trialKinds = []string{"all_reduce", "reduce_scatter", "reduce", "all_gather", "broadcast", "gather", "scatter",
+	"all_to_all"}
+
+func newTrial(r *rand.Rand, n, most int) trial {
+	o := deviceOps[r.IntN(len(deviceOps))]
+	k := trial{op: o.op, root: r.IntN(n), inPlace: r.IntN(2) == 0, kind: trialKinds[r.IntN(len(trialKinds))]}
+	k.data = verify.Data{Type: dtype.Type(1 + r.IntN(int(dtype.Float64))), Op: o.cpu, Average: o.average, Ranks: n,
+		Seed: r.Uint64()}
+	most /= k.data.Type.Size()
+	switch k.kind {
+	case "all_reduce", "reduce", "broadcast":
+	default:
+		most /= n
+	}
+	switch r.IntN(4) {
+	case 0:
+		k.count = r.IntN(9)
+	case 1:
+		k.count = r.IntN(min(most, 600) + 1)
+	default:
+		k.count = r.IntN(most + 1)
+	}
+	return k
+}
+
+func (k trial) String() string {
+	return fmt.Sprintf("%s of %d %v, %v, average %v, root %d, in place %v", k.kind, k.count, k.data.Type, k.op,
+		k.data.Average, k.root, k.inPlace)
+}
+
+// run does the trial with two pieces of memory, which must each have room for all ranks' data.
+func (k trial) run(ctx context.Context, c *ubcoll.Comm, a, b *memory, sync func() error) error {
+	size, me, n := k.data.Type.Size(), c.Rank(), c.Size()
+	one := k.count * size
+	fill := func(elements, skip int) func(unsafe.Pointer) {
+		return func(p unsafe.Pointer) { k.data.Fill(p, elements, me) }
+	}
+	_ = fill
+	srcN, dstN := k.count, k.count // elements
+	switch k.kind {
+	case "reduce_scatter":
+		srcN *= n
+	case "all_gather":
+		dstN *= n
+	case "gather":
+		dstN *= n
+	case "scatter":
+		srcN *= n
+	case "all_to_all":
+		srcN, dstN = srcN*n, dstN*n
+		k.inPlace = false
+	}
+	atRoot := me == k.root
+	var src, dst ubcoll.Vec
+	var err error
+	out := b
+	whole := max(srcN, dstN) * size
+	input := func(p unsafe.Pointer) { k.data.Fill(p, srcN, me) }
+	switch {
+	case !k.inPlace:
+		if src, err = a.use(ctx, k.shift*size, srcN*size, k.data.Type, input); err != nil {
+			return err
+		}
+		if dst, err = b.use(ctx, (k.shift+1)*size, dstN*size, k.data.Type, nil); err != nil {
+			return err
+		}
+	default:
+		out = a
+		v, err := a.use(ctx, k.shift*size, whole, k.data.Type, func(p unsafe.Pointer) {
+			if dstN > srcN { // the source is this rank's slice
+				p = unsafe.Add(p, me*one)
+			}
+			input(p)
+		})
+		if err != nil {
+			return err
+		}
+		src, dst = v, v
+		if srcN < dstN {
+			src = v.Slice(me*k.count, (me+1)*k.count)
+		}
+		if dstN < srcN {
+			dst = v.Slice(me*k.count, (me+1)*k.count)
+		}
+		if k.kind == "gather" && !atRoot || k.kind == "all_gather" && false {
+			dst = ubcoll.Vec{}
+		}
+	}
+	switch k.kind {
+	case "all_reduce":
+		err = coll.AllReduce(ctx, c, dst, src, k.op)
+	case "reduce_scatter":
+		err = coll.ReduceScatter(ctx, c, dst, src, k.op)
+	case "reduce":
+		err = coll.Reduce(ctx, c, dst, src, k.op, k.root)
+	case "all_gather":
+		err = coll.AllGather(ctx, c, dst, src)
+	case "broadcast":
+		if !atRoot {
+			src = dst
+		}
+		err = coll.Broadcast(ctx, c, src, k.root)
+	case "gather":
+		err = coll.Gather(ctx, c, dst, src, k.root)
+	case "scatter":
+		err = coll.Scatter(ctx, c, dst, src, k.root)
+	case "all_to_all":
+		err = coll.AllToAll(ctx, c, dst, src)
+	}
+	if err = errors.Join(err, sync()); err != nil {
+		return fmt.Errorf("%v: %w", k, err)
+	}
+	p, err := out.fetch(ctx)
+	if err != nil {
+		return fmt.Errorf("%v: %w", k, err)
+	}
+	if k.count == 0 {
+		return nil
+	}
+	return k.check(p, me, n, one, srcN, dstN)
+}
+
+// check looks at the result at p.
+func (k trial) check(p unsafe.Pointer, me, n, one, srcN, dstN int) error {
+	var wrong int
+	var at verify.Mismatch
+	input := func(p unsafe.Pointer, first, count, rank int) {
+		if wrong == 0 {
+			wrong, at = k.data.CheckInput(p, first, count, rank)
+		}
+	}
+	switch k.kind {
+	case "all_reduce":
+		wrong, at = k.data.Check(p, 0, k.count)
+	case "reduce":
+		if me == k.root {
+			wrong, at = k.data.Check(p, 0, k.count)
+		}
+	case "reduce_scatter":
+		if k.inPlace {
+			p = unsafe.Add(p, me*one)
+		}
+		wrong, at = k.data.Check(p, me*k.count, k.count)
+	case "all_gather", "gather":
+		for r := range n {
+			if k.kind == "all_gather" || me == k.root {
+				input(unsafe.Add(p, r*one), 0, k.count, r)
+			}
+		}
+	case "broadcast":
+		if me != k.root || k.inPlace {
+			input(p, 0, k.count, k.root)
+		}
+	case "scatter":
+		if k.inPlace {
+			p = unsafe.Add(p, me*one)
+		}
+		input(p, me*k.count, k.count, k.root)
+	case "all_to_all":
+		for r := range n {
+			input(unsafe.Add(p, r*one), me*k.count, k.count, r)
+		}
+	}
+	if wrong > 0 {
+		return fmt.Errorf("%v: %d wrong, %v", k, wrong, at)
+	}
+	return nil
+}
+
+// TestDevices does collectives with random arguments on device memory, every way, direct and staged, blocking and on a
+// stream.
+func TestDevices(t *testing.T) {
+	const most = 600 << 10
+	start := seed(t)
+	for _, n := range []int{1, 2, 3, 4, 8} {
+		for _, k := range []struct {
+			algorithm string
+			policy    register.Policy
+			some      bool // ranks register
+			queued    bool
+		}{
+			{"", register.Auto, false, false},
+			{"", register.Auto, false, true},
+			{"two-shot", register.Auto, false, false},
+			{"two-shot", register.Explicit, true, true},
+			{"two-shot", register.Off, false, false},
+			{"push", register.Auto, false, false},
+			{"one-shot", register.Auto, false, true},
+		} {
+			t.Run(fmt.Sprintf("ranks=%d/%s/%v/some=%v/queued=%v", n, k.algorithm, k.policy, k.some, k.queued), func(t *testing.T) {
+				o := ubcoll.Options{Algorithm: k.algorithm, Register: k.policy}
+				devices(t, n, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+					a, err1 := newMemory(c, dev, most)
+					b, err2 := newMemory(c, dev, most)
+					if err := errors.Join(err1, err2); err != nil {
+						return err
+					}
+					if k.some && c.Rank()%2 == 0 {
+						if _, err := c.RegisterBuffer(b.buf.Vec()); err != nil {
+							return err
+						}
+					}
+					view, sync := c, func() error { return nil }
+					if k.queued {
+						s, err := ubcoll.NewStream(dev)
+						if err != nil {
+							return err
+						}
+						defer s.Close()
+						view, sync = c.On(s), func() error { return s.Sync(ctx) }
+					}
+					same := rand.New(rand.NewPCG(start, uint64(n)))
+					own := rand.New(rand.NewPCG(start, uint64(c.Rank())+100))
+					for range 12 {
+						k := newTrial(same, n, most)
+						k.shift = own.IntN(8)
+						if err := k.run(ctx, view, a, b, sync); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			})
+		}
+	}
+}

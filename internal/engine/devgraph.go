@@ -1,0 +1,196 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// DeviceGraph is a sequence of operations on the device as the driver replays it: a launch costs the host one call.
+type DeviceGraph struct {
+	d     *device
+	last  Work // for LastOp
+	works uint64
+
+	mu    sync.Mutex
+	graph *cuda.Graph // nil once closed
+}
+
+// CaptureDevice makes a graph of works, of which the first on a device makes all of them operations on the device. Each
+// rank does so at the same place. It waits until the peers have imported the buffers, or cannot, and runs nothing.
+func (c *Comm) CaptureDevice(ctx context.Context, works []Work) (*DeviceGraph, error) {
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	defer c.turn.leave()
+	d := c.device
+	if d == nil {
+		return nil, c.gpuWhy
+	}
+	for i := range works {
+		w := &works[i]
+		if w.Kernel.Name == "" && w.Kind == KindBarrier {
+			w.Kernel = Kernel{Name: kernels.Barrier, Blocks: 1, Way: "descriptors"}
+		}
+		if w.Kernel.Name == "" {
+			return nil, fmt.Errorf("call %d, %v, is on host memory, and others are on %v: %w", i, w.Kind,
+				d.gpu.ctx.Device(), fault.ErrArgument)
+		}
+	}
+	if err := d.imported(ctx, works); err != nil {
+		return nil, err
+	}
+	return d.capture(works)
+}
+
+// imported waits until the peers have imported the buffers of works. One that a peer has failed to import is staged.
+func (d *device) imported(ctx context.Context, works []Work) error {
+	start := time.Now()
+	for i := range works {
+		w := works[i]
+		for w.Kernel.Words {
+			if err := d.acquire(&w); err != nil {
+				return err
+			}
+			w.letGo()
+			late := w.SrcBuf.late || w.DstBuf.late
+			w.SrcBuf, w.DstBuf = Buf{}, Buf{}
+			switch {
+			case !late:
+			case ctx.Err() != nil:
+				return ended(ctx)
+			case time.Since(start) > min(d.c.opts.Timeout, importTime):
+				late = false
+			}
+			if !late {
+				break
+			}
+			d.c.dom.IPC.Progress()
+			time.Sleep(importPoll)
+		}
+	}
+	return nil
+}
+
+const (
+	importTime = 10 * time.Second // for peers to import a buffer before it is captured as staged
+	importPoll = 100 * time.Microsecond
+)
+
+// capture records the launches of works on a stream of their own.
+func (d *device) capture(works []Work) (*DeviceGraph, error) {
+	s, err := newStream(d.gpu.ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer s.device.cu.Close()
+	g := &DeviceGraph{d: d, works: uint64(len(works))}
+	var all []func(*cuda.Stream) error
+	for i := range works {
+		g.last = works[i]
+		do, err := d.prepare(&g.last) // which loads kernels, and so comes before the capture
+		g.last.letGo()                // the graph has the buffers
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, do)
+	}
+	if err := s.device.cu.BeginCapture(); err != nil {
+		return nil, err
+	}
+	var bad error
+	for _, do := range all {
+		if bad == nil {
+			bad = do(s.device.cu)
+		}
+	}
+	graph, err := s.device.cu.EndCapture()
+	if err = errors.Join(bad, err); err != nil {
+		if graph != nil {
+			err = errors.Join(err, graph.Close())
+		}
+		return nil, err
+	}
+	g.graph = graph
+	d.mu.Lock()
+	d.graphs[g] = true
+	d.mu.Unlock()
+	return g, nil
+}
+
+// Launch queues the graph on view's stream, or runs it and waits.
+func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
+	c, d := v.Comm, g.d
+	s := v.Stream
+	if s == nil {
+		if err := c.enter(); err != nil {
+			return err
+		}
+		s = d.own
+	} else {
+		c.turn.run()
+	}
+	defer c.turn.leave()
+	if err := c.launchable(s); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return c.local("launch", ended(ctx)) // before any of the peers can have heard of it
+	}
+	if v.Stream == nil {
+		if err := d.settle(ctx, g.last.Kind); err != nil {
+			return err
+		}
+	}
+	if err := g.queue(s); err != nil {
+		return err
+	}
+	if v.Stream != nil {
+		return nil
+	}
+	err := d.wait(ctx, s, g.last.Kind)
+	if told := d.take(); err == nil {
+		err = told
+	}
+	return err
+}
+
+func (g *DeviceGraph) queue(s *Stream) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	d := g.d
+	if g.graph == nil {
+		return d.c.local("launch", fault.ErrClosed)
+	}
+	if err := d.enqueue(s, g.graph.Launch); err != nil {
+		return d.failed(g.last.Kind, err)
+	}
+	d.ops += g.works
+	d.c.noteAs(&g.last, g.last.Kernel.Way, d.ops)
+	return nil
+}
+
+// Close gives the graph up; a launch that is under way ends first.
+func (g *DeviceGraph) Close() error {
+	g.d.mu.Lock()
+	delete(g.d.graphs, g)
+	g.d.mu.Unlock()
+	return g.release()
+}
+
+func (g *DeviceGraph) release() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.graph == nil {
+		return nil
+	}
+	graph := g.graph
+	g.graph = nil
+	return graph.Close()
+}

@@ -1,0 +1,195 @@
+package engine
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// gpu is a device that a rank's process may use.
+type gpu struct {
+	UUID            string `json:"uuid"`
+	Multiprocessors int    `json:"multiprocessors"`
+}
+
+// gpus are what a rank tells about its process's devices: all of them, since it does not know yet which one it gets.
+type gpus struct {
+	Devices []gpu  `json:"devices,omitempty"`
+	Why     string `json:"why,omitempty"` // there is none
+}
+
+// visibleGPUs asks the driver. That there is none is no error.
+func visibleGPUs() gpus {
+	if mode, err := env.CUDA.Get(); err != nil || mode == "off" {
+		return gpus{Why: env.CUDA.Name + " is off"}
+	}
+	infos, err := cuda.Devices()
+	if err != nil {
+		return gpus{Why: err.Error()}
+	}
+	var g gpus
+	for _, i := range infos {
+		g.Devices = append(g.Devices, gpu{hex.EncodeToString(i.UUID[:]), i.Multiprocessors})
+	}
+	if len(infos) == 0 {
+		g.Why = "the CUDA driver has no device"
+	}
+	return g
+}
+
+// assignGPUs gives the ranks of a host the devices that they see, in order. It returns the index of each rank's, and the
+// least number of multiprocessors; an error, the same on all ranks, if they have not one each.
+func assignGPUs(all []gpus) (index []int, multiprocessors int, err error) {
+	bad := func(format string, args ...any) ([]int, int, error) {
+		return nil, 0, fmt.Errorf(format+": %w", append(args, hw.ErrNotSupported)...)
+	}
+	owner := map[string]int{} // rank by UUID
+	seen := map[string]bool{}
+	for r, g := range all {
+		if len(g.Devices) == 0 {
+			return bad("rank %d has no CUDA device: %s", r, g.Why)
+		}
+		for _, d := range g.Devices {
+			seen[d.UUID] = true
+		}
+	}
+	if len(all) > kernels.MaxRanks {
+		return bad("%d ranks, and devices work together for up to %d", len(all), kernels.MaxRanks)
+	}
+	if len(all) > len(seen) {
+		return bad("%d ranks and %d CUDA devices, where each rank needs one of its own", len(all), len(seen))
+	}
+	for r, g := range all {
+		i := r % len(g.Devices)
+		d := g.Devices[i]
+		if other, taken := owner[d.UUID]; taken {
+			return bad("ranks %d and %d have the same CUDA device (let all processes see all devices, or each its own)",
+				other, r)
+		}
+		owner[d.UUID] = r
+		index = append(index, i)
+		if r == 0 || d.Multiprocessors < multiprocessors {
+			multiprocessors = d.Multiprocessors
+		}
+	}
+	return index, multiprocessors, nil
+}
+
+// domainGPU is what a domain has once on its device.
+type domainGPU struct {
+	ctx *cuda.Context
+	set *kernels.Set
+
+	mu      sync.Mutex
+	streams map[*Stream]bool // on which communicators of the domain have queued
+
+	copying sync.Mutex   // for copies
+	copies  *cuda.Stream // between host and device; made when first used
+}
+
+// useGPU makes the domain's side of device i. What an error leaves behind goes with the domain.
+func (d *Domain) useGPU(i int) error {
+	ctx, err := cuda.Primary(hw.CUDA(i))
+	if err != nil {
+		return err
+	}
+	d.gpu = &domainGPU{ctx: ctx, set: kernels.New(ctx), streams: map[*Stream]bool{}}
+	d.Heap.UseDevice(ctx)
+	d.Heap.OnQuiesce(d.gpu.quiesce)
+	return d.IPC.UseDevice(ctx)
+}
+
+// quiesce waits until nothing that communicators of the domain have queued runs any more. Kernels end by themselves,
+// the latest when their deadline has passed.
+func (g *domainGPU) quiesce() {
+	g.mu.Lock()
+	var all []*Stream
+	for s := range g.streams {
+		all = append(all, s)
+	}
+	g.mu.Unlock()
+	for _, s := range all {
+		s.quiet()
+	}
+}
+
+func (g *domainGPU) add(s *Stream) {
+	g.mu.Lock()
+	g.streams[s] = true
+	g.mu.Unlock()
+}
+
+func (g *domainGPU) remove(s *Stream) {
+	g.mu.Lock()
+	delete(g.streams, s)
+	g.mu.Unlock()
+}
+
+// copy copies between b, which may be on the Go heap, and a, and waits.
+func (g *domainGPU) copy(a cuda.Addr, b []byte, in bool) error {
+	g.copying.Lock()
+	defer g.copying.Unlock()
+	if g.copies == nil {
+		s, err := g.ctx.NewStream()
+		if err != nil {
+			return err
+		}
+		g.copies = s
+	}
+	if in {
+		return g.copies.Upload(a, b)
+	}
+	return g.copies.Download(b, a)
+}
+
+// close ends what the domain has on the device, after its memory there. It may be nil.
+func (g *domainGPU) close() error {
+	if g == nil {
+		return nil
+	}
+	var errs []error
+	if g.copies != nil {
+		errs = append(errs, g.copies.Close())
+	}
+	return errors.Join(append(errs, g.set.Close(), g.ctx.Close())...)
+}
+
+// GPU is this rank's device, or why it has none.
+func (c *Comm) GPU() (hw.Device, error) {
+	if c.gpuWhy != nil {
+		return hw.Host, c.gpuWhy
+	}
+	return c.dom.gpu.ctx.Device(), nil
+}
+
+// onGPU is why memory or streams of d are none of this communicator's, or nil.
+func (c *Comm) onGPU(d hw.Device) error {
+	mine, err := c.GPU()
+	if err == nil && d != mine {
+		err = fmt.Errorf("it is on %v, and this rank's device is %v: %w", d, mine, fault.ErrArgument)
+	}
+	return err
+}
+
+// Copy copies between b and a's start, on a device, and waits.
+func (c *Comm) Copy(op string, a *mem.Allocation, b []byte, in bool) error {
+	if !a.Hold() {
+		return c.local(op, fmt.Errorf("freed buffer: %w", fault.ErrStale))
+	}
+	defer a.Release()
+	if c.dom.gpu == nil {
+		return c.local(op, c.gpuWhy)
+	}
+	if err := c.dom.gpu.copy(cuda.Addr(a.Base()), b, in); err != nil {
+		return c.local(op, err)
+	}
+	return nil
+}

@@ -1,0 +1,347 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// launch queues works on s, a stream of a device, in order. What is wrong with a rank's arguments is an error of the
+// stream, as on the host, and of the other ranks'.
+func (s *Stream) launch(c *Comm, ctx context.Context, works []Work) error {
+	c.turn.run()
+	defer c.turn.leave()
+	if err := c.launchable(s); err != nil {
+		return err
+	}
+	for i := range works {
+		w := works[i]
+		refusal, err := c.device.queue(ctx, s, &w)
+		w.letGo()
+		if err != nil {
+			return err
+		}
+		if refusal != nil {
+			s.mu.Lock()
+			s.errs = append(s.errs, refusal)
+			s.mu.Unlock()
+			return nil // the group ends here, on all ranks
+		}
+	}
+	return nil
+}
+
+// launchable is why nothing can be queued on s.
+func (c *Comm) launchable(s *Stream) error {
+	switch {
+	case c.broken.Load() != nil:
+		return c.broken.Load()
+	case c.closing.Load():
+		return c.local("stream", fault.ErrClosed)
+	}
+	if err := c.onGPU(s.dev); err != nil {
+		return c.local("stream", err)
+	}
+	return nil
+}
+
+// run begins a turn, after what is queued.
+func (t *turn) run() {
+	if !t.state.CompareAndSwap(0, turnRunning) {
+		<-t.take().ready
+	}
+}
+
+// performDevice does w on the communicator's own stream, and waits.
+func (c *Comm) performDevice(ctx context.Context, w *Work) error {
+	d := c.device
+	if d == nil {
+		return c.local(w.Kind.String(), c.gpuWhy)
+	}
+	if err := c.launchable(d.own); err != nil {
+		return err
+	}
+	if err := d.settle(ctx, w.Kind); err != nil {
+		return err
+	}
+	refusal, err := d.queue(ctx, d.own, w)
+	if err != nil {
+		return err
+	}
+	err = d.wait(ctx, d.own, w.Kind)
+	if told := d.take(); err == nil {
+		err = told
+	}
+	if refusal != nil {
+		return refusal
+	}
+	return err
+}
+
+// settle waits for what was queued on other streams before a blocking call, so that what the status says after it is the
+// call's.
+func (d *device) settle(ctx context.Context, k Kind) error {
+	s := d.last.Load()
+	if s == nil || s == d.own {
+		return nil
+	}
+	if err := d.wait(ctx, s, k); err != nil {
+		return err
+	}
+	if err := d.take(); err != nil {
+		d.mu.Lock()
+		d.pending = append(d.pending, err)
+		d.mu.Unlock()
+	}
+	return nil
+}
+
+// queue queues w on s; it is the communicator's turn. A refusal is what is wrong with w on this rank: it has been queued
+// as such, for the peers to see. An error means that nothing was queued.
+func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err error) {
+	bad := w.Err
+	if bad == nil && w.Kernel.Name == "" {
+		bad = fmt.Errorf("memory of the host on a stream of %v: %w", s.dev, fault.ErrArgument)
+	}
+	if bad == nil && ctx.Err() != nil {
+		bad = ended(ctx)
+	}
+	if bad == nil && s.capturing() {
+		bad = d.retain(w)
+	}
+	var do func(*cuda.Stream) error
+	if bad == nil {
+		do, bad = d.prepare(w)
+	}
+	way := w.Kernel.Way
+	if bad != nil {
+		way = refused.Name
+		if do, err = d.refuse(bad); err != nil {
+			return nil, d.failed(w.Kind, err)
+		}
+	}
+	if err := d.enqueue(s, do); err != nil {
+		return nil, d.failed(w.Kind, err)
+	}
+	d.ops++
+	d.c.noteAs(w, way, d.ops)
+	if bad != nil {
+		refusal = d.error(w.Kind, d.ops, "", -1, bad)
+	}
+	return refusal, nil
+}
+
+// prepare is what does w on a stream. It holds the buffers and their registrations, which w.letGo gives back once that
+// is queued: whatever ends their memory waits for the streams first.
+func (d *device) prepare(w *Work) (do func(*cuda.Stream) error, err error) {
+	if err := w.hold(); err != nil {
+		return nil, err
+	}
+	if d.alone(w) {
+		w.Kernel.Way = "copy"
+		return w.copyAlone, nil
+	}
+	if err := d.acquire(w); err != nil {
+		return nil, err
+	}
+	f, err := d.kernel(w.Kernel.Name, w.Type)
+	if err != nil {
+		return nil, err
+	}
+	p := d.params
+	d.fill(&p, w)
+	shape := cuda.Launch{Grid: min(max(w.Kernel.Blocks, 1), d.blocks), Block: d.threads}
+	return func(cu *cuda.Stream) error { return f.Launch(cu, shape, p.Bytes()) }, nil
+}
+
+// refuse is what tells the peers that this rank takes no part in an operation, and why.
+func (d *device) refuse(why error) (do func(*cuda.Stream) error, err error) {
+	f, err := d.kernel(kernels.Barrier, dtype.Invalid)
+	if err != nil {
+		return nil, err
+	}
+	p := d.params
+	p.Signature = signature(KindRefused, 0, 0, 0, refusalCode(why))
+	shape := cuda.Launch{Grid: 1, Block: d.threads}
+	return func(cu *cuda.Stream) error { return f.Launch(cu, shape, p.Bytes()) }, nil
+}
+
+// alone reports whether w is a copy: every collective of a communicator of one rank is, but for those that change the
+// data.
+func (d *device) alone(w *Work) bool { return d.c.size == 1 && w.Red != PreMulSum }
+
+func (w *Work) copyAlone(cu *cuda.Stream) error {
+	if w.Src.Bytes() == 0 || w.Dst.Bytes() == 0 || w.Dst.Ptr == w.Src.Ptr {
+		return nil
+	}
+	return cu.Copy(cuda.Addr(uintptr(w.Dst.Ptr)), cuda.Addr(uintptr(w.Src.Ptr)), w.Src.Bytes())
+}
+
+// retain registers w's buffers for as long as the communicator lives: somebody else is capturing the stream, and may
+// replay w at any time.
+func (d *device) retain(w *Work) error {
+	w.Graph = true
+	for _, v := range []*Vec{&w.Src, &w.Dst} {
+		a := d.c.Allocation(*v)
+		if v.Bytes() == 0 || a == nil || d.kept[a] != nil {
+			continue
+		}
+		ref, err := d.c.dom.Cache.RetainGraph(Memory(a), a.Base(), a.Bytes)
+		if err != nil {
+			return err
+		}
+		d.kept[a] = ref
+	}
+	return nil
+}
+
+// kernel finds a kernel, and loads it at its first use.
+func (d *device) kernel(name string, t dtype.Type) (*cuda.Function, error) {
+	f, err := d.gpu.set.Kernel(name, t)
+	if err != nil {
+		return nil, fmt.Errorf("kernel %s: %w", name, err)
+	}
+	if f.MaxThreads < d.threads {
+		return nil, fmt.Errorf("kernel %s runs with up to %d threads a block, not %d: %w", name, f.MaxThreads, d.threads,
+			fault.ErrLimit)
+	}
+	return f, nil
+}
+
+// fill sets the parameters of w.
+func (d *device) fill(p *kernels.Params, w *Work) {
+	p.Src, p.Dst = uint64(uintptr(w.Src.Ptr)), uint64(uintptr(w.Dst.Ptr))
+	p.SrcWord, p.DstWord = w.SrcBuf.deviceWord(), w.DstBuf.deviceWord()
+	p.Signature, p.Count = w.Signature(), uint64(w.Count)
+	p.Factor, p.Op, p.Root, p.Size = w.Factor, uint32(w.Red), uint32(w.Root), uint32(w.Type.Size())
+	if w.Kernel.Push {
+		p.Push = 1
+	}
+}
+
+func (b *Buf) deviceWord() uint64 {
+	if b.Claim == nil {
+		return 0
+	}
+	return kernels.Word(b.At.Arena, int(b.At.Offset))
+}
+
+// enqueue has f queue something on s, after what this communicator has queued on other streams.
+func (d *device) enqueue(s *Stream, f func(*cuda.Stream) error) error {
+	s.mu.Lock()
+	if !s.device.devs[d] {
+		s.device.devs[d] = true
+		d.gpu.add(s)
+	}
+	s.mu.Unlock()
+	d.watch()
+	return s.use(func(cu *cuda.Stream) error {
+		if s.capturing() { // when it runs, and after what, is for whoever captures it to say
+			return f(cu)
+		}
+		if last := d.last.Load(); last != nil && last != s {
+			// A stream that was closed meanwhile has nothing queued.
+			last.use(func(before *cuda.Stream) error {
+				if last.capturing() {
+					return nil
+				}
+				err := d.event.Record(before)
+				if err == nil {
+					err = cu.Wait(d.event)
+				}
+				return err
+			})
+		}
+		d.last.Store(s)
+		return f(cu)
+	})
+}
+
+// acquire finds the registrations of w's buffers, as far as its kernel has a use for them.
+func (d *device) acquire(w *Work) error {
+	if !w.Kernel.Words {
+		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel in packets", "its own rank alone writes it"
+		return nil
+	}
+	if w.Red == PreMulSum {
+		w.SrcBuf.Why = "it is multiplied first"
+	} else if err := d.acquireOne(w, &w.Src, &w.SrcBuf); err != nil {
+		return fmt.Errorf("source: %w", err)
+	}
+	if w.Dst.Ptr == w.Src.Ptr && w.Dst.Len == w.Src.Len && w.Red != PreMulSum {
+		w.DstBuf = w.SrcBuf
+		w.DstBuf.Shared = true
+		return nil
+	}
+	if err := d.acquireOne(w, &w.Dst, &w.DstBuf); err != nil {
+		return fmt.Errorf("destination: %w", err)
+	}
+	return nil
+}
+
+func (d *device) acquireOne(w *Work, v *Vec, b *Buf) error {
+	c := d.c
+	b.late = false
+	if err := c.Acquire(v, b, w.Graph); err != nil || b.Claim == nil {
+		return err
+	}
+	if why := c.missing(b.At.Arena); why != "" {
+		b.Claim.Release()
+		b.Claim, b.Why, b.late = nil, why, true
+	}
+	return nil
+}
+
+// missing says which rank cannot reach an extent of this rank, or "".
+func (c *Comm) missing(extent uint32) string {
+	peer, why := c.dom.IPC.Missing(extent)
+	if peer < 0 {
+		return ""
+	}
+	for r := range c.peers {
+		if r != c.rank && c.peers[r].mem.Number() == peer {
+			return fmt.Sprintf("rank %d %s", r, why)
+		}
+	}
+	return fmt.Sprintf("a rank of another communicator %s", why)
+}
+
+// wait waits until s has done what is queued. It ends early with an error, which breaks the communicator.
+func (d *device) wait(ctx context.Context, s *Stream, k Kind) error {
+	c := d.c
+	cancelled := false
+	err := s.await(func(waited time.Duration) error {
+		if ctx.Err() != nil && !cancelled {
+			cancelled = true // kernels end soon, and until then they use the memory
+			c.fail(d.error(k, d.ops, "wait", -1, ended(ctx)))
+		}
+		if waited > c.opts.Timeout+deviceGrace {
+			return fmt.Errorf("what is queued has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
+		}
+		return nil
+	})
+	if err != nil {
+		return d.failed(k, err)
+	}
+	if e := c.broken.Load(); e != nil {
+		return e
+	}
+	return nil
+}
+
+// deviceGrace is how much longer than a kernel's own deadline the host waits for it: work of others may come first.
+const deviceGrace = 10 * time.Second
+
+// failed breaks the communicator with what the driver said: this rank has not taken part in an operation, or its device
+// has ceased to work.
+func (d *device) failed(k Kind, err error) error {
+	if err == nil {
+		return nil
+	}
+	return d.c.fail(d.error(k, d.ops, "device", -1, err))
+}

@@ -1,0 +1,132 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// error is an error of an operation on the device.
+func (d *device) error(k Kind, seq uint64, step string, about int, err error) *fault.Error {
+	c := d.c
+	return &fault.Error{Op: k.String(), Seq: seq, Rank: c.rank, Peer: about, Host: c.peers[c.rank].host, Step: step,
+		Device: d.gpu.ctx.Device(), Err: err}
+}
+
+// collect takes the errors that no stream has returned yet.
+func (d *device) collect() []error {
+	err := d.take()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	errs := d.pending
+	d.pending = nil
+	if err != nil {
+		errs = append(errs, err)
+	}
+	return errs
+}
+
+// take takes what the kernels have said, once what was queued is done. An error that leaves the others waiting breaks
+// the communicator, and is then returned each time.
+func (d *device) take() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	e, fatal := d.told()
+	d.status.Error.Store(kernels.OK)
+	d.mu.Unlock()
+	if fatal {
+		d.c.fail(e)
+	}
+	if b := d.c.broken.Load(); b != nil {
+		return b
+	}
+	if e == nil {
+		return nil
+	}
+	return e
+}
+
+// told is what the status says, nil if there is no error, and whether it breaks the communicator. The caller holds mu.
+func (d *device) told() (e *fault.Error, fatal bool) {
+	s := d.status
+	code := s.Error.Load()
+	peer := int(s.Peer)
+	if peer >= d.c.size {
+		peer = -1
+	}
+	k := Kind(s.Mine >> 59)
+	about := func(step string, err error) *fault.Error { return d.error(k, uint64(s.Epoch), step, peer, err) }
+	switch code {
+	case kernels.OK:
+		return nil, false
+	case kernels.Mismatch, kernels.Refused:
+		if k == KindRefused {
+			return nil, false // by this rank itself, which knows
+		}
+		if Kind(s.Theirs>>59) == KindRefused {
+			err := refusalOf(int(uint32(s.Theirs)))
+			if err == nil {
+				return about("agree", fmt.Errorf("rank %d refused, and says why in its own error", peer)), false
+			}
+			return about("agree", fmt.Errorf("rank %d refused: %w", peer, err)), false
+		}
+		return about("agree", fmt.Errorf("rank %d called %s, this rank %s: %w", peer, Describe(s.Theirs), Describe(s.Mine),
+			fault.ErrMismatch)), false
+	case kernels.Timeout:
+		return about("wait", fmt.Errorf("nothing from it for %v: %w", d.c.opts.Timeout, fault.ErrTimeout)), true
+	case kernels.Aborted:
+		return about("wait", fault.ErrAborted), true
+	case kernels.NoExtent:
+		return about("import", fmt.Errorf("it named memory that is not mapped here (%#x): %w", s.Detail, fault.ErrStale)),
+			true
+	}
+	return about("status", fmt.Errorf("status %d of a kernel is unknown: %w", code, fault.ErrAborted)), true
+}
+
+// watchEvery is how often the watchdog looks.
+const watchEvery = 50 * time.Millisecond
+
+// watch starts the watchdog: nobody on the host waits for what is queued on streams, and a kernel cannot see that a
+// peer's process has died.
+func (d *device) watch() {
+	d.watching.Do(func() {
+		d.mu.Lock()
+		d.stopped = make(chan struct{})
+		d.mu.Unlock()
+		go d.watchdog()
+	})
+}
+
+func (d *device) watchdog() {
+	defer close(d.stopped)
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-d.stop:
+			return
+		case <-tick.C:
+		}
+		if d.c.broken.Load() != nil {
+			d.abort()
+			continue // what is queued later ends as well
+		}
+		s := waiting{op: "device", step: "wait"}
+		if e := d.c.pollHealth(&s); e != nil {
+			e.Device = d.gpu.ctx.Device()
+			d.c.fail(e)
+			continue
+		}
+		d.mu.Lock()
+		e, fatal := d.told()
+		d.mu.Unlock()
+		if fatal {
+			d.c.fail(e)
+		}
+	}
+}
