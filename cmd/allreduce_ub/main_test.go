@@ -115,7 +115,7 @@ func TestRegistration(t *testing.T) {
 
 // Asked for GPUs, the job does not run on the host instead.
 func TestNoGPU(t *testing.T) {
-	stdout, stderr, code := program(t, []string{"CUDA_VISIBLE_DEVICES=-1"}, "-device", "cuda", "-b=64")
+	stdout, stderr, code := program(t, []string{"UBCOLL_CUDA=off"}, "-device", "cuda", "-b=64")
 	require.Equal(t, 5, code, "%s%s", stdout, stderr)
 	require.Contains(t, stderr, "not supported")
 	require.NotContains(t, stdout, "cleaned up")

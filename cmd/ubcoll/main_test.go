@@ -158,7 +158,7 @@ func TestExitCodes(t *testing.T) {
 		{"policy", nil, []string{"bench", "all_reduce", "-x", "1"}, 5, "-x, --cta_policy 1, which nccl-tests has"},
 		{"graphs", nil, []string{"bench", "pingpong", "-G", "20"}, 5, "pingpong on devices or in graphs"},
 		{"device", nil, []string{"bench", "barrier", "-device", "gpu"}, 6, `unknown device "gpu" (auto, host or cuda)`},
-		{"no GPU", []string{"CUDA_VISIBLE_DEVICES=-1"}, append([]string{"bench", "all_reduce", "-device", "cuda"}, quick...), 5,
+		{"no GPU", []string{"UBCOLL_CUDA=off"}, append([]string{"bench", "all_reduce", "-device", "cuda"}, quick...), 5,
 			"not supported"},
 		{"verify what", nil, []string{"verify", "all_reduced"}, 6, `"all_reduced" cannot be verified`},
 		{"verify where", nil, []string{"verify", "-device", "gpu"}, 6, `unknown device "gpu"`},

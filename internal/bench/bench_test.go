@@ -14,15 +14,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func seed(t *testing.T) uint64 {
 	s := uint64(time.Now().UnixNano())

@@ -1,0 +1,108 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// The tests of host memory run without devices, so that they are the same everywhere.
+func TestMain(m *testing.M) {
+	os.Setenv("UBCOLL_EMULATE_DEVICES", "4")
+	cudatest.Main(func() int {
+		os.Setenv(env.CUDA.Name, "off")
+		goleak.VerifyTestMain(m)
+		return 0
+	})
+}
+
+// needDevices turns devices on, and skips the test where there are too few.
+func needDevices(t *testing.T, n int) {
+	t.Helper()
+	t.Setenv(env.CUDA.Name, "auto")
+	all, err := cuda.Devices()
+	if err != nil || len(all) < n {
+		err = fmt.Errorf("%d of %d devices: %w", len(all), n, err)
+		if env.Requires("cuda") {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+}
+
+func TestOnDevices(t *testing.T) {
+	rng := rand.New(rand.NewPCG(seed(t), 0))
+	for i := range operations {
+		op := &operations[i]
+		if !op.device {
+			continue
+		}
+		n := 2 + i%2
+		cfg := small(op.name)
+		cfg.Device, cfg.Buffers, cfg.Checks, cfg.Graphs = Auto, i/2%2, 2*(i%3/2+1)%4, i%3
+		cfg.Types = []dtype.Type{dtype.All()[rng.IntN(len(dtype.All()))]}
+		t.Run(fmt.Sprintf("%s/%d/%d/%v", op.name, n, cfg.Buffers, cfg.Types[0]), func(t *testing.T) {
+			needDevices(t, n)
+			var rep *Report
+			var table bytes.Buffer
+			o := ubcoll.Options{Timeout: time.Minute, Register: register.Explicit}
+			err := ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {
+				mine, err := Run(ctx, c, cfg, Program{Version: "test", Threads: n}, &table, nil)
+				if c.Rank() == 0 {
+					rep = mine
+				}
+				return err
+			})
+			require.NoError(t, err)
+			require.Equal(t, CUDA, rep.Config.Device)
+			require.Equal(t, "loop", rep.Config.Protocol)
+			require.Equal(t, Bounds{0, true}, rep.Wrong)
+			for r, i := range rep.Ranks {
+				require.Equal(t, fmt.Sprintf("cuda:%d", r), i.Device)
+				require.Contains(t, table.String(), i.Name)
+			}
+			for _, row := range rep.Results {
+				require.Equal(t, op.apart, row.In == nil)
+				require.Equal(t, op.name == barrier || cfg.Checks == 0, row.Out.Wrong == nil)
+				require.Positive(t, row.Out.Time)
+				if cfg.Buffers == GoSlices && op.name != barrier && row.Size > 0 {
+					require.NotContains(t, row.Out.Source+row.Out.Destination, "direct")
+				}
+			}
+		})
+	}
+}
+
+// What is verified on devices has to fail there too.
+func TestVerifyOnDevices(t *testing.T) {
+	needDevices(t, 3)
+	v := Verification{Device: Auto, MaxBytes: 1 << 10, Seed: seed(t) >> 32}
+	out, err := verifyOn(t, 3, v)
+	require.NoError(t, err, out)
+	require.Contains(t, out, "verify: 3 ranks on CUDA devices: ")
+	require.Contains(t, out, " of 8 operations on 12 types")
+
+	o := operationOf("all_gather")
+	good := o.run
+	defer func() { o.run = good }()
+	o.run = func(context.Context, *ubcoll.Comm, *args) error { return nil }
+	v.Ops = []string{"all_gather"}
+	out, err = verifyOn(t, 2, v)
+	require.ErrorIs(t, err, ErrFailed)
+	require.Equal(t, mostPrinted+1, strings.Count(out, "\n"))
+}
