@@ -132,7 +132,7 @@ func TestGraphsAndVerify(t *testing.T) {
 	require.Contains(t, stdout, "warmup iters: 5 iters: 5 agg iters: 1 validation: 1 graph: 3 unalign: 0\n")
 	stdout, stderr, code = program(t, nil, "verify", "-e", "1K", "-t", "3", "-device", "host", "all_reduce", "broadcast")
 	require.Equal(t, 0, code, stderr)
-	require.Regexp(t, `^verify: 3 ranks on host memory: \d+ calls of 2 operations .*: OK\n$`, stdout)
+	require.Regexp(t, `(?m)^verify: 3 ranks on host memory: \d+ calls of 2 operations .*: OK\n$`, stdout)
 }
 
 func TestExitCodes(t *testing.T) {

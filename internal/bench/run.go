@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cuda"
@@ -212,6 +213,11 @@ func (r *runner) buffers(ctx context.Context) (err error) {
 			return errors.Join(err, r.a.close(), r.b.close())
 		}
 	}
+	if r.cfg.Buffers == Registered && !r.dev.IsHost() {
+		if err := r.imported(ctx); err != nil {
+			return errors.Join(err, r.a.close(), r.b.close())
+		}
+	}
 	cost := []float64{float64(r.a.allocated) / 1e3, float64(r.a.registered) / 1e3}
 	if err := combine(ctx, r.c, cost, Max); err != nil {
 		return errors.Join(err, r.a.close(), r.b.close())
@@ -220,6 +226,18 @@ func (r *runner) buffers(ctx context.Context) (err error) {
 		r.rep.Setup = &Setup{Bytes: r.cfg.MaxBytes, Alloc: cost[0], Register: cost[1]}
 	}
 	return nil
+}
+
+// imported waits until the peers have imported both buffers, which they do in the background while calls go by way of
+// staging: a capture waits for that.
+func (r *runner) imported(ctx context.Context) error {
+	g, err := graph.Capture(ctx, r.c.On(r.stream), func(c *ubcoll.Comm) error {
+		return coll.AllReduce(ctx, c, r.b.vec, r.a.vec, ubcoll.Max)
+	})
+	if err != nil {
+		return err
+	}
+	return g.Close()
 }
 
 // cycle measures every size once.

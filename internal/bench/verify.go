@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
 // Verification is what to verify. All ranks have the same one.
@@ -43,7 +45,8 @@ func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) 
 	if err != nil {
 		return err
 	}
-	r := &verifier{c: c, v: &v, out: out, start: time.Now(), dice: rand.New(rand.NewPCG(v.Seed, 0))}
+	r := &verifier{c: c, v: &v, out: out, start: time.Now(), dice: rand.New(rand.NewPCG(v.Seed, 0)),
+		ways: map[string]int{}}
 	for i := range operations {
 		o := &operations[i]
 		asked := slices.Contains(v.Ops, o.name) || len(v.Ops) == 0 && (o.device || dev.IsHost())
@@ -68,6 +71,9 @@ func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) 
 	}
 	if err := r.run(ctx); err != nil {
 		return err
+	}
+	for _, way := range slices.Sorted(maps.Keys(r.ways)) {
+		fmt.Fprintf(out, "# %5d calls: %s\n", r.ways[way], way)
 	}
 	_, err = fmt.Fprintf(out, "verify: %d ranks on %s: %d calls of %d operations on %d types, up to %d bytes, seed %d, "+
 		"%.1f s: %d calls with wrong elements: %s\n", c.Size(), kindOf(dev), r.calls, len(r.ops), len(dtype.All()),
@@ -96,6 +102,7 @@ type verifier struct {
 	dice   *rand.Rand // rolls the same on all ranks
 
 	calls, failed int
+	ways          map[string]int // how many calls went each way, as rank 0 saw it
 }
 
 // sizes in bytes, of which calls have as many elements as fit and, but for the first, a few more that nothing divides:
@@ -165,7 +172,8 @@ func (r *verifier) call(ctx context.Context, o *operation, t dtype.Type, red ubc
 	if err != nil {
 		return fmt.Errorf("%s: %w", what(), err)
 	}
-	explained := r.c.LastOp().Explain()
+	op := r.c.LastOp()
+	r.ways[way(op)]++
 	wrong := make([]uint64, r.c.Size())
 	wrong[r.c.Rank()] = uint64(n)
 	if err := coll.AllReduce(ctx, r.c, ubcoll.Of(wrong), ubcoll.Of(wrong), ubcoll.Sum); err != nil {
@@ -176,7 +184,24 @@ func (r *verifier) call(ctx context.Context, o *operation, t dtype.Type, red ubc
 	}
 	if r.failed++; r.failed <= mostPrinted {
 		_, err = fmt.Fprintf(r.out, "verify: %s: wrong elements of ranks 0 to %d: %s (%s)\n", what(), r.c.Size()-1,
-			strings.Trim(fmt.Sprint(wrong), "[]"), explained)
+			strings.Trim(fmt.Sprint(wrong), "[]"), op.Explain())
 	}
 	return err
+}
+
+// way is how a call went: "two-shot, source direct, destination staged".
+func way(op ubcoll.OpInfo) string {
+	s := strings.TrimSpace(op.Algorithm)
+	for _, b := range []struct {
+		name string
+		info engine.BufferInfo
+	}{{"source", op.Src}, {"destination", op.Dst}} {
+		switch {
+		case b.info.Direct:
+			s += ", " + b.name + " direct"
+		case b.info.Used:
+			s += ", " + b.name + " staged"
+		}
+	}
+	return s
 }

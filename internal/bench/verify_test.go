@@ -26,7 +26,8 @@ func TestVerify(t *testing.T) {
 	v := Verification{Device: Host, MaxBytes: 16 << 10, Seed: seed(t) >> 32}
 	out, err := verifyOn(t, 3, v)
 	require.NoError(t, err, out)
-	require.Regexp(t, `^verify: 3 ranks on host memory: \d{3,} calls of 11 operations on 12 types, up to 16384 bytes, `+
+	require.Regexp(t, `(?m)^#  +\d+ calls: two-shot, source direct, destination direct$`, out)
+	require.Regexp(t, `(?m)^verify: 3 ranks on host memory: \d{3,} calls of 11 operations on 12 types, up to 16384 bytes, `+
 		`seed \d+, \S+ s: 0 calls with wrong elements: OK\n$`, out)
 }
 
