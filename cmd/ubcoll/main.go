@@ -34,7 +34,7 @@ var commands = []struct {
 	run        func(args []string, out io.Writer) error // a benchmark ends the process itself where it fails
 }{
 	{"bench", "measure a collective: ubcoll bench OP [flags], as nccl-tests' programs; -h lists the flags", bench},
-	{"verify", "check every element of what the collectives compute: ubcoll verify [flags] [OP ...]; -h lists them", verify},
+	{"verify", "check every element of the collectives' results: ubcoll verify [flags] [OP ...]; -h lists them", verify},
 	{"tune", "measure where algorithms cross over, and write the table for UBCOLL_TUNING", tune},
 	{"info", "what this build and this machine have; -env adds the environment variables", info},
 }

@@ -29,9 +29,9 @@ type Verification struct {
 const mostPrinted = 20
 
 // Verify makes every operation with every element type, every reduction, in and out of place and in sizes that nothing
-// divides, and checks every element of every result, what follows the result, and that sources are as they were. Drawn by
-// the seed are the root, which buffers are registered (now and then that differs between ranks), and whether a call blocks,
-// is queued, or is replayed from a graph. Collective: all ranks of c call it with the same v, in a job whose
+// divides, and checks every element of every result, what follows the result, and that sources are as they were. Drawn
+// by the seed are the root, which buffers are registered (now and then that differs between ranks), and whether a call
+// blocks, is queued, or is replayed from a graph. Collective: all ranks of c call it with the same v, in a job whose
 // Options.Register is Explicit. Rank 0 writes to out what is wrong, and a last line that
 // sums up. The error wraps ErrFailed if any element is wrong.
 func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) (err error) {
@@ -106,8 +106,8 @@ type verifier struct {
 }
 
 // sizes in bytes, of which calls have as many elements as fit and, but for the first, a few more that nothing divides:
-// one packet, the ways for small, middle and large sizes, and several rounds of staging. The last takes long, so that it
-// is for sums of one type of each size only.
+// one packet, the ways for small, middle and large sizes, and several rounds of staging. The last takes long, so that
+// it is for sums of one type of each size only.
 var sizes = []int{8, 256, 10 << 10, 300 << 10, 2 << 20, 5 << 20, 40 << 20}
 
 func (r *verifier) wants(bytes int, t dtype.Type, red ubcoll.Op) bool {

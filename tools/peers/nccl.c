@@ -1,14 +1,15 @@
-// nccl measures NCCL by nccl-tests' method, as `ubcoll bench -device cuda` does: calls follow each other on a stream, or
-// in a graph that is launched several times, at up to 20 places of the buffers in turn, and the mean of a call counts, on
-// the slowest rank. A first launch of each graph is not timed: it takes the graph to the device. One process for each
-// GPU, float32, out of place. It prints lines "mode bytes microseconds", and lines that begin with "#" for people.
+// nccl measures NCCL by nccl-tests' method, as `ubcoll bench -device cuda` does: calls follow each other on a stream,
+// or in a graph that is launched several times, at up to 20 places of the buffers in turn, and the mean of a call
+// counts, on the slowest rank. A first launch of each graph is not timed: it takes the graph to the device. One process
+// for each GPU, float32, out of place. It prints lines "mode bytes microseconds", and lines that begin with "#" for
+// people.
 //
 //	mpirun -n 2 ./nccl unregistered,registered,symmetric all_reduce 16 1073741824 4 20 20
 //
-// Modes are memory of cudaMalloc (unregistered), memory of ncclMemAlloc with ncclCommRegister (registered) or in windows
-// (symmetric), which versions before 2.27 leave out. Operations are all_reduce (sum) and sendrecv (to the next rank, from
-// the one before). The numbers are the smallest and the largest size, the factor between, calls (of which 5 come before),
-// and launches of a graph of them, 0 for none; a tenth of the launches are made from 64 MiB on.
+// Modes are memory of cudaMalloc (unregistered), memory of ncclMemAlloc with ncclCommRegister (registered) or in
+// windows (symmetric), which versions before 2.27 leave out. Operations are all_reduce (sum) and sendrecv (to the next
+// rank, from the one before). The numbers are the smallest and the largest size, the factor between, timed calls (5 come
+// before), and launches of a graph of them, 0 for none; a tenth of the launches are made from 64 MiB on.
 //
 // NVLS stays off (NCCL_NVLS_ENABLE=0): the comparison is of what the link between the GPUs does.
 #include <cuda_runtime.h>
