@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 export MPI MPI_HOME MPICC
 
-.PHONY: build run test check race fuzz bench bench-peers bench-gpu verify-gpu lint clean help
+.PHONY: build run test check race fuzz bench bench-peers bench-gpu verify-gpu kernels lint clean help
 
 build: ## programs into bin/, with MPI where it is found
 	@scripts/build
@@ -34,6 +34,9 @@ bench-gpu: ## against NCCL on GPUs; ARGS="-np 2,4 -G 0"
 
 verify-gpu: ## every operation and type on 2, 3 and 4 GPUs, element by element; ARGS="-np 2 all_reduce"
 	@scripts/verify-gpu $(ARGS)
+
+kernels: ## rebuild the device kernels' PTX, with clang 19
+	@scripts/kernels
 
 lint: ## formatting and vet, also for other systems and with MPI
 	@scripts/lint

@@ -96,8 +96,9 @@ UBC_FN void ubc_copy(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
 		ubc_copy_by<unsigned char>(dst, src, full);
 	}
 	// What is left is less than one element, and its tile's block's.
-	if (UBC_THREAD < bytes - full && full / (16ull * UBC_THREADS) % UBC_BLOCKS == UBC_BLOCK)
-		((volatile unsigned char *)(dst + full))[UBC_THREAD] = ((const volatile unsigned char *)(src + full))[UBC_THREAD];
+	if (full / (16ull * UBC_THREADS) % UBC_BLOCKS == UBC_BLOCK)
+		for (ubc_u64 i = full + UBC_THREAD; i < bytes; i += UBC_THREADS)
+			((volatile unsigned char *)dst)[i] = ((const volatile unsigned char *)src)[i];
 }
 
 // ubc_keep copies what stays on this rank. In place it is there already.
