@@ -81,7 +81,9 @@ func TestDeviceOneProcess(t *testing.T) {
 				if legacy {
 					require.NoError(t, a.Withdraw(background, y)) // as its owner must before the memory goes
 				}
+				begin := time.Now()
 				a.close()
+				require.Less(t, time.Since(begin), 2*time.Second, "b has followed")
 				peer, _ = b.Missing(third)
 				require.Equal(t, -1, peer, "who has closed misses nothing")
 				b.close()
