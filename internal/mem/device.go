@@ -104,12 +104,11 @@ func (h *Heap) placeDevice(a *Allocation) error {
 		}
 		return err
 	}
-	err = h.device.stream.Fill(at, 0, a.pages)
-	if err == nil {
-		err = h.device.stream.Sync()
-	}
-	if err != nil {
+	if err := h.device.stream.Fill(at, 0, a.pages); err != nil {
 		return errors.Join(fmt.Errorf("clear %d bytes: %w", a.pages, err), UnmapDevice(ctx, at, a.pages))
+	}
+	if err := h.device.stream.Sync(); err != nil { // it may be written yet: it stays mapped for good
+		return fmt.Errorf("clear %d bytes: %w", a.pages, err)
 	}
 	a.Ptr = pointer(at)
 	return nil

@@ -440,11 +440,10 @@ func (h *Heap) adopt(a *Allocation) error {
 		return fmt.Errorf("adopt after the rank's last communicator: %w", fault.ErrClosed)
 	}
 	i, _ := slices.BinarySearchFunc(h.live, a.Base(), byBase)
-	for _, j := range []int{i - 1, i} {
-		if j >= 0 && j < len(h.live) && h.live[j].Base() < a.Base()+uintptr(a.Bytes) &&
-			a.Base() < h.live[j].Base()+uintptr(h.live[j].Bytes) {
+	for _, b := range h.live[max(i-1, 0):min(i+1, len(h.live))] {
+		if b.Base() < a.Base()+uintptr(a.Bytes) && a.Base() < b.Base()+uintptr(max(b.Bytes, b.pages)) {
 			return fmt.Errorf("adopt [%p,+%d): it overlaps memory at %p that is in use (Free that buffer first): %w",
-				a.Ptr, a.Bytes, h.live[j].Ptr, fault.ErrInUse)
+				a.Ptr, a.Bytes, b.Ptr, fault.ErrInUse)
 		}
 	}
 	slot, err := h.slot()
