@@ -152,20 +152,12 @@ func (k trial) String() string {
 func (k trial) run(ctx context.Context, c *ubcoll.Comm, a, b *memory, sync func() error) error {
 	size, me, n := k.data.Type.Size(), c.Rank(), c.Size()
 	one := k.count * size
-	fill := func(elements, skip int) func(unsafe.Pointer) {
-		return func(p unsafe.Pointer) { k.data.Fill(p, elements, me) }
-	}
-	_ = fill
 	srcN, dstN := k.count, k.count // elements
 	switch k.kind {
-	case "reduce_scatter":
+	case "reduce_scatter", "scatter":
 		srcN *= n
-	case "all_gather":
+	case "all_gather", "gather":
 		dstN *= n
-	case "gather":
-		dstN *= n
-	case "scatter":
-		srcN *= n
 	case "all_to_all":
 		srcN, dstN = srcN*n, dstN*n
 		k.inPlace = false
@@ -202,7 +194,7 @@ func (k trial) run(ctx context.Context, c *ubcoll.Comm, a, b *memory, sync func(
 		if dstN < srcN {
 			dst = v.Slice(me*k.count, (me+1)*k.count)
 		}
-		if k.kind == "gather" && !atRoot || k.kind == "all_gather" && false {
+		if k.kind == "gather" && !atRoot {
 			dst = ubcoll.Vec{}
 		}
 	}
@@ -237,11 +229,11 @@ func (k trial) run(ctx context.Context, c *ubcoll.Comm, a, b *memory, sync func(
 	if k.count == 0 {
 		return nil
 	}
-	return k.check(p, me, n, one, srcN, dstN)
+	return k.check(p, me, n, one)
 }
 
 // check looks at the result at p.
-func (k trial) check(p unsafe.Pointer, me, n, one, srcN, dstN int) error {
+func (k trial) check(p unsafe.Pointer, me, n, one int) error {
 	var wrong int
 	var at verify.Mismatch
 	input := func(p unsafe.Pointer, first, count, rank int) {

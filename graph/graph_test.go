@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -13,9 +14,19 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/env"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The tests of host memory run without devices.
+func TestMain(m *testing.M) {
+	os.Setenv("UBCOLL_EMULATE_DEVICES", "8")
+	cudatest.Main(func() int {
+		os.Setenv(env.CUDA.Name, "off")
+		goleak.VerifyTestMain(m)
+		return 0
+	})
+}
 
 func run(t *testing.T, n int, f func(ctx context.Context, c *ubcoll.Comm) error) {
 	t.Helper()

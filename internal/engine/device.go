@@ -202,6 +202,7 @@ func (d *device) close() error {
 		s.quiet()
 	}
 	d.gpu.mu.Lock()
+	delete(d.gpu.streams, d.own)
 	var streams []*Stream
 	for s := range d.gpu.streams {
 		streams = append(streams, s)
@@ -223,8 +224,7 @@ func (d *device) close() error {
 		errs = append(errs, g.release())
 	}
 	if d.own != nil {
-		d.gpu.remove(d.own)
-		errs = append(errs, d.own.Close())
+		errs = append(errs, d.own.device.cu.Close()) // nobody else has it
 	}
 	if d.event != nil {
 		errs = append(errs, d.event.Close())

@@ -73,6 +73,9 @@ func (c *Comm) performDevice(ctx context.Context, w *Work) error {
 	if err != nil {
 		return err
 	}
+	if refusal != nil {
+		ctx = context.WithoutCancel(ctx) // the peers must still be heard out, for Options.Timeout at most
+	}
 	err = d.wait(ctx, d.own, w.Kind)
 	if told := d.take(); err == nil {
 		err = told

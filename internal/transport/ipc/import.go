@@ -23,8 +23,8 @@ type mapping struct {
 
 // sync follows all that the peer has exported and withdrawn. The caller holds d.importing, here and below.
 func (r *remote) sync(ctx context.Context) {
-	if r.over() {
-		return // what is mapped stays until Close: the peer waits for nothing
+	if !r.p.Live(r.at) {
+		return // what is mapped stays until Close: the peer waits for nothing any more
 	}
 	for i := range uint32(min(r.ledger.extents.Load(), maxExtents)) {
 		r.follow(ctx, i) // its error is for who asks for the extent; the peer reads it in the ledger

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -39,6 +40,10 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	cudatest.Main(func() int { return testMain(m) })
+}
+
+func testMain(m *testing.M) int {
 	// A place of its own, so that what other tests leave is none of this one's.
 	dir, err := os.MkdirTemp("", "ipc-test-")
 	if err != nil {
@@ -49,6 +54,7 @@ func TestMain(m *testing.M) {
 		os.RemoveAll(dir)
 		os.Exit(code)
 	}))
+	return 0
 }
 
 // rank is one rank's side, in this process.
@@ -157,6 +163,8 @@ type report struct {
 	Card   json.RawMessage
 	At     mem.Location
 	Opened int // descriptors
+	Extent uint32
+	Text   string // of device memory, or of an error
 }
 
 func startPeer(t *testing.T, attr *syscall.SysProcAttr) (*process, report) {
@@ -207,15 +215,19 @@ func childPeer() error {
 		return err
 	}
 	var last *mem.Allocation
+	var gpu childDevice
 	in := bufio.NewScanner(os.Stdin)
 	for what := "alloc 4096 first"; ; {
 		var n int
 		var text string
+		r := report{}
 		switch {
+		case strings.HasPrefix(what, "device "):
+			r, err = gpu.do(h, tr, strings.Fields(what)[1:])
 		case what == "free":
 			err = h.Retire(last)
 		case strings.HasPrefix(what, "attach "):
-			_, err = tr.Attach(context.Background(), json.RawMessage(what[7:]))
+			gpu.peer, err = tr.Attach(context.Background(), json.RawMessage(what[7:]))
 		default:
 			if _, err = fmt.Sscanf(what, "alloc %d %s", &n, &text); err == nil {
 				last, err = h.Alloc(n)
@@ -231,9 +243,10 @@ func childPeer() error {
 		if err != nil {
 			return err
 		}
-		json.NewEncoder(os.Stdout).Encode(report{Card: card, At: last.At})
+		r.Card, r.At = card, last.At
+		json.NewEncoder(os.Stdout).Encode(r)
 		if !in.Scan() {
-			return errors.Join(tr.Close(), h.Close())
+			return errors.Join(tr.Close(), h.Close(), gpu.close())
 		}
 		what = in.Text()
 	}

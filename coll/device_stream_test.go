@@ -1,0 +1,441 @@
+package coll_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// floats is a buffer on dev whose elements are all x.
+func floats(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, n int, x float32) (*ubcoll.Buffer[float32], error) {
+	b, err := ubcoll.Alloc[float32](c, dev, n)
+	if err != nil {
+		return nil, err
+	}
+	return b, b.CopyFrom(ctx, slices.Repeat([]float32{x}, n))
+}
+
+// all checks that all elements of b are x.
+func all(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[float32], x float32) error {
+	got := make([]float32, b.Len())
+	if err := b.CopyTo(ctx, got); err != nil {
+		return err
+	}
+	for i, y := range got {
+		if y != x {
+			return fmt.Errorf("rank %d: element %d is %v, not %v", c.Rank(), i, y, x)
+		}
+	}
+	return nil
+}
+
+// is is nil if err is want.
+func is(c *ubcoll.Comm, what string, err, want error) error {
+	if errors.Is(err, want) {
+		return nil
+	}
+	return fmt.Errorf("rank %d: %s: %v, not %v", c.Rank(), what, err, want)
+}
+
+// TestDeviceOrder queues on two streams in turn, without a wait: each operation sees what the one before it did. Buffers
+// are freed while what uses them is queued.
+func TestDeviceOrder(t *testing.T) {
+	for _, n := range []int{2, 4} {
+		for _, count := range []int{10, 70000} {
+			t.Run(fmt.Sprintf("ranks=%d/count=%d", n, count), func(t *testing.T) {
+				devices(t, n, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+					a, err1 := floats(ctx, c, dev, count, 1)
+					other, err2 := floats(ctx, c, dev, count, 1)
+					s, err3 := ubcoll.NewStream(dev)
+					u, err4 := ubcoll.NewStream(dev)
+					if err := errors.Join(err1, err2, err3, err4); err != nil {
+						return err
+					}
+					want := float32(1)
+					for i := range 10 {
+						view := c.On([]*ubcoll.Stream{s, u}[i%2])
+						if i == 7 {
+							view = c
+						}
+						if err := coll.AllReduce(ctx, view, a.Vec(), a.Vec(), ubcoll.Sum); err != nil {
+							return err
+						}
+						want *= float32(n)
+					}
+					if err := coll.AllReduce(ctx, c.On(s), other.Vec(), other.Vec(), ubcoll.Sum); err != nil {
+						return err
+					}
+					if err := errors.Join(other.Free(), s.Sync(ctx), u.Sync(ctx)); err != nil {
+						return err
+					}
+					return errors.Join(all(ctx, c, a, want), coll.Barrier(ctx, c.On(u)), u.Sync(ctx), s.Close(), u.Close(),
+						is(c, "second close", u.Close(), ubcoll.ErrClosed), coll.Barrier(ctx, c), a.Free())
+				})
+			})
+		}
+	}
+}
+
+// TestDeviceDirect shows that buffers become direct when the peers have imported them, and why they are not.
+func TestDeviceDirect(t *testing.T) {
+	devices(t, 3, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		a, err := floats(ctx, c, dev, 1000, 1)
+		if err != nil {
+			return err
+		}
+		for start := time.Now(); ; {
+			if err := coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Max); err != nil {
+				return err
+			}
+			o := c.LastOp()
+			if o.Algorithm != "two-shot" {
+				return fmt.Errorf("%v", o)
+			}
+			done := []int8{0}
+			if o.Src.Direct && o.Dst.Direct {
+				done[0] = 1
+			} else if !strings.Contains(o.Src.Why, "has not imported it yet") {
+				return fmt.Errorf("%v", o)
+			}
+			if err := coll.AllReduce(ctx, c, ubcoll.Of(done), ubcoll.Of(done), ubcoll.Min); err != nil {
+				return err
+			}
+			if done[0] == 1 {
+				break
+			}
+			if time.Since(start) > 20*time.Second {
+				return fmt.Errorf("still %v", c.LastOp().Explain())
+			}
+		}
+		// Multiplied sources are sent.
+		if err := coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.PreMulSum(float64(c.Rank()))); err != nil {
+			return err
+		}
+		if o := c.LastOp(); o.Src.Direct || !o.Dst.Direct {
+			return fmt.Errorf("%v", o.Explain())
+		}
+		return errors.Join(all(ctx, c, a, 3), a.Free())
+	})
+}
+
+// TestDeviceBad gives arguments that cannot be, on one rank or on all: typed errors on all ranks, and the next call works.
+func TestDeviceBad(t *testing.T) {
+	for _, k := range []struct {
+		name        string
+		call        func(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error // of rank 1
+		mine, other error
+		text        string // of the others' error
+	}{
+		{"count", func(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
+			return coll.AllReduce(ctx, c, v.Slice(0, 99), v.Slice(0, 99), ubcoll.Sum)
+		}, ubcoll.ErrMismatch, ubcoll.ErrMismatch, "rank 1 called all_reduce(count 99"},
+		{"operation", func(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
+			return coll.Broadcast(ctx, c, v, 0)
+		}, ubcoll.ErrMismatch, ubcoll.ErrMismatch, "rank 1 called broadcast"},
+		{"zero Op", func(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
+			return coll.AllReduce(ctx, c, v, v, ubcoll.Op{})
+		}, ubcoll.ErrArgument, ubcoll.ErrArgument, "rank 1 refused"},
+		{"host and device", func(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
+			return coll.AllReduce(ctx, c, v, ubcoll.Of(make([]float32, v.Len())), ubcoll.Sum)
+		}, ubcoll.ErrArgument, ubcoll.ErrArgument, "rank 1 refused"},
+		{"freed", func(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
+			d, _ := c.GPU()
+			b, err := ubcoll.Alloc[float32](c, d, v.Len())
+			if err != nil {
+				return err
+			}
+			return errors.Join(b.Free(), coll.AllReduce(ctx, c, v, b.Vec(), ubcoll.Sum))
+		}, ubcoll.ErrStale, ubcoll.ErrStale, "rank 1 refused"},
+		{"ended context", func(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
+			ctx, cancel := context.WithCancel(ctx)
+			cancel()
+			return coll.AllReduce(ctx, c, v, v, ubcoll.Sum)
+		}, context.Canceled, context.Canceled, "rank 1 refused"},
+		{"vector", func(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
+			return coll.AllGatherV(ctx, c, v, []int{v.Len(), 0, 0}, v.Slice(0, 0))
+		}, hw.ErrNotSupported, hw.ErrNotSupported, "rank 1 refused"},
+	} {
+		for _, queued := range []bool{false, true} {
+			for _, algorithm := range []string{"one-shot", "two-shot"} {
+				t.Run(fmt.Sprintf("%s/queued=%v/%s", k.name, queued, algorithm), func(t *testing.T) {
+					devices(t, 3, ubcoll.Options{Algorithm: algorithm}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+						a, err := floats(ctx, c, dev, 100, 1)
+						if err != nil {
+							return err
+						}
+						view, s := c, (*ubcoll.Stream)(nil)
+						if queued {
+							if s, err = ubcoll.NewStream(dev); err != nil {
+								return err
+							}
+							defer s.Close()
+							view = c.On(s)
+						}
+						if c.Rank() == 1 {
+							err = k.call(ctx, view, a.Vec())
+						} else {
+							err = coll.AllReduce(ctx, view, a.Vec(), a.Vec(), ubcoll.Sum)
+						}
+						if queued {
+							if err != nil {
+								return fmt.Errorf("at the call: %w", err)
+							}
+							err = s.Sync(ctx)
+						}
+						want := k.other
+						if c.Rank() == 1 {
+							want = k.mine
+						}
+						if err := is(c, "error", err, want); err != nil {
+							return err
+						}
+						var e *ubcoll.Error
+						if c.Rank() != 1 && (!errors.As(err, &e) || e.Peer != 1 || e.Device != dev || !strings.Contains(err.Error(), k.text)) {
+							return fmt.Errorf("error: %w", err)
+						}
+						if err := c.Err(); err != nil {
+							return err
+						}
+						if err := a.CopyFrom(ctx, slices.Repeat([]float32{2}, 100)); err != nil {
+							return err
+						}
+						if err := coll.Barrier(ctx, c); err != nil {
+							return err
+						}
+						if err := coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum); err != nil {
+							return fmt.Errorf("afterwards: %w", err)
+						}
+						return all(ctx, c, a, 6)
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestDeviceLocal are errors that no peer hears of.
+func TestDeviceLocal(t *testing.T) {
+	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		a, err := floats(ctx, c, dev, 100, 1)
+		if err != nil {
+			return err
+		}
+		h, err := ubcoll.NewStream(ubcoll.Host)
+		if err != nil {
+			return err
+		}
+		_, window := c.RegisterWindow(ctx, a.Vec(), 0)
+		r, err := c.RegisterBuffer(a.Vec())
+		if err != nil {
+			return err
+		}
+		_, handle := r.MarshalBinary()
+		_, elsewhere := ubcoll.Alloc[int8](c, ubcoll.CUDA(1-dev.Index()), 1)
+		_, nowhere := ubcoll.NewStream(ubcoll.CUDA(99))
+		_, host := ubcoll.StreamFrom(ubcoll.Host, 0)
+		x := []float32{1}
+		return errors.Join(
+			is(c, "a device's memory on a host stream", coll.AllReduce(ctx, c.On(h), a.Vec(), a.Vec(), ubcoll.Sum), ubcoll.ErrArgument),
+			is(c, "a window", window, hw.ErrNotSupported), is(c, "a handle", handle, hw.ErrNotSupported),
+			is(c, "another rank's device", elsewhere, ubcoll.ErrArgument),
+			is(c, "no device", nowhere, ubcoll.ErrArgument), is(c, "a CUDA stream of the host", host, ubcoll.ErrArgument),
+			is(c, "free of what is registered", a.Free(), ubcoll.ErrInUse), r.Close(), a.Free(),
+			is(c, "copy of what is freed", a.CopyTo(ctx, x), ubcoll.ErrStale),
+			is(c, "too long a copy", a.CopyTo(ctx, make([]float32, 101)), ubcoll.ErrStale))
+	})
+}
+
+// TestDeviceBroken are failures that break the communicator: on all ranks, soon, and with the reason.
+func TestDeviceBroken(t *testing.T) {
+	for _, k := range []struct {
+		name    string
+		timeout time.Duration
+		rank1   func(ctx context.Context, c *ubcoll.Comm) error // instead of the call
+		want    error
+		peer    int
+	}{
+		{"missing", time.Second, func(ctx context.Context, c *ubcoll.Comm) error {
+			time.Sleep(1500 * time.Millisecond)
+			return nil
+		}, ubcoll.ErrTimeout, 1},
+		{"abort", time.Minute, func(ctx context.Context, c *ubcoll.Comm) error {
+			time.Sleep(50 * time.Millisecond)
+			c.Abort(errors.New("enough"))
+			return nil
+		}, ubcoll.ErrAborted, 1},
+	} {
+		for _, queued := range []bool{false, true} {
+			for _, algorithm := range []string{"one-shot", "two-shot"} {
+				t.Run(fmt.Sprintf("%s/queued=%v/%s", k.name, queued, algorithm), func(t *testing.T) {
+					o := ubcoll.Options{Timeout: k.timeout, Algorithm: algorithm}
+					devices(t, 3, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+						a, err := floats(ctx, c, dev, 100, 1)
+						if err != nil {
+							return err
+						}
+						if c.Rank() == 1 {
+							if err := k.rank1(ctx, c); err != nil {
+								return err
+							}
+						}
+						start := time.Now()
+						view, sync := c, func() error { return nil }
+						if queued {
+							s, err := ubcoll.NewStream(dev)
+							if err != nil {
+								return err
+							}
+							defer s.Close()
+							view, sync = c.On(s), func() error { return s.Sync(ctx) }
+						}
+						// A rank that comes late may have all that it needs for one operation.
+						for i := 0; err == nil && i < 3; i++ {
+							if err = coll.AllReduce(ctx, view, a.Vec(), a.Vec(), ubcoll.Sum); err == nil {
+								err = sync()
+							}
+						}
+						if err := is(c, "the call", err, k.want); err != nil {
+							return err
+						}
+						var e *ubcoll.Error
+						if errors.As(c.Err(), &e); e == nil || c.Rank() != 1 && e.Peer != k.peer {
+							return fmt.Errorf("rank %d: broken of %w", c.Rank(), c.Err())
+						}
+						if d := time.Since(start); d > k.timeout+2*time.Second || k.want == ubcoll.ErrAborted && d > 2*time.Second {
+							return fmt.Errorf("rank %d: after %v", c.Rank(), d)
+						}
+						return is(c, "afterwards", coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), k.want)
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestDeviceCancel ends the context of a call that waits.
+func TestDeviceCancel(t *testing.T) {
+	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		a, err := floats(ctx, c, dev, 100, 1)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			return is(c, "a call whose context ends", coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), context.DeadlineExceeded)
+		}
+		time.Sleep(300 * time.Millisecond)
+		for i := 0; err == nil && i < 3; i++ { // the first has all that it needs
+			err = coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum)
+		}
+		return is(c, "the other", err, ubcoll.ErrAborted)
+	})
+}
+
+// TestDeviceFamily uses communicators of one domain beside each other, and after the first has closed.
+func TestDeviceFamily(t *testing.T) {
+	devices(t, 4, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		half, err := c.Split(ctx, c.Rank()%2, -c.Rank())
+		if err != nil {
+			return err
+		}
+		twin, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		a, err := floats(ctx, c, dev, 5000, 1)
+		if err != nil {
+			return err
+		}
+		if d, err := half.GPU(); d != dev || err != nil {
+			return fmt.Errorf("%v, %w", d, err)
+		}
+		s, err := ubcoll.NewStream(dev)
+		if err != nil {
+			return err
+		}
+		for range 3 {
+			for _, c := range []*ubcoll.Comm{c, half, twin} {
+				if err := coll.AllReduce(ctx, c.On(s), a.Vec(), a.Vec(), ubcoll.Max); err != nil {
+					return err
+				}
+			}
+		}
+		if err := errors.Join(coll.AllReduce(ctx, half.On(s), a.Vec(), a.Vec(), ubcoll.Sum), s.Sync(ctx), half.Close(),
+			all(ctx, twin, a, 2), coll.AllReduce(ctx, twin, a.Vec(), a.Vec(), ubcoll.Sum), all(ctx, twin, a, 8)); err != nil {
+			return err
+		}
+		return errors.Join(s.Close(), twin.Close())
+	})
+}
+
+// TestForeignCapture captures a stream of another library, and replays it after the program has let go of everything.
+func TestForeignCapture(t *testing.T) {
+	o := ubcoll.Options{Algorithm: "two-shot", Register: register.Auto}
+	devices(t, 2, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		a, err := floats(ctx, c, dev, 70000, 1)
+		if err != nil {
+			return err
+		}
+		x, err := cuda.Primary(dev)
+		if err != nil {
+			return err
+		}
+		defer x.Close()
+		theirs, err := x.NewStream()
+		if err != nil {
+			return err
+		}
+		defer theirs.Close()
+		s, err := ubcoll.StreamFrom(dev, theirs.Handle())
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		if err := coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Max); err != nil { // loads the kernel
+			return err
+		}
+		if err := theirs.BeginCapture(); err != nil {
+			return err
+		}
+		err = coll.AllReduce(ctx, c.On(s), a.Vec(), a.Vec(), ubcoll.Sum)
+		g, err2 := theirs.EndCapture()
+		if err := errors.Join(err, err2); err != nil {
+			return err
+		}
+		defer g.Close()
+		if err := is(c, "free of what is captured", a.Free(), ubcoll.ErrInUse); err != nil {
+			return err
+		}
+		for range 3 {
+			if err := g.Launch(theirs); err != nil {
+				return err
+			}
+		}
+		return errors.Join(theirs.Sync(), s.Sync(ctx), all(ctx, c, a, 8))
+	})
+}
+
+// TestNoDevice is a communicator whose ranks have no device each.
+func TestNoDevice(t *testing.T) {
+	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		_, why := c.GPU()
+		_, alloc := ubcoll.Alloc[int8](c, ubcoll.CUDA(0), 1)
+		x := []int32{1}
+		return errors.Join(is(c, "GPU", why, hw.ErrNotSupported), is(c, "Alloc", alloc, hw.ErrNotSupported),
+			coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum))
+	})
+	require.NoError(t, err)
+}

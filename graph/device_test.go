@@ -1,0 +1,189 @@
+package graph_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/internal/env"
+)
+
+// devices runs f on n ranks that have a device each, and skips the test where there are none.
+func devices(t *testing.T, n int, o ubcoll.Options, f func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error) {
+	t.Helper()
+	t.Setenv(env.CUDA.Name, "auto")
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute
+	}
+	var missing error
+	require.NoError(t, ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {
+		dev, err := c.GPU()
+		if err != nil {
+			if c.Rank() == 0 {
+				missing = err
+			}
+			return nil
+		}
+		return f(ctx, c, dev)
+	}))
+	switch {
+	case missing != nil && env.Requires("cuda"):
+		t.Fatal(missing)
+	case missing != nil:
+		t.Skip(missing)
+	}
+}
+
+func floats(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, n int, x float32) (*ubcoll.Buffer[float32], error) {
+	b, err := ubcoll.Alloc[float32](c, dev, n)
+	if err != nil {
+		return nil, err
+	}
+	return b, b.CopyFrom(ctx, slices.Repeat([]float32{x}, n))
+}
+
+func all(ctx context.Context, b *ubcoll.Buffer[float32], x float32) error {
+	got := make([]float32, b.Len())
+	if err := b.CopyTo(ctx, got); err != nil {
+		return err
+	}
+	for i, y := range got {
+		if y != x {
+			return fmt.Errorf("element %d is %v, not %v", i, y, x)
+		}
+	}
+	return nil
+}
+
+// TestReplayOnDevice launches a graph many times, blocking and on streams, with calls outside of it in between.
+func TestReplayOnDevice(t *testing.T) {
+	for _, algorithm := range []string{"", "two-shot"} {
+		for _, n := range []int{1, 2, 3} {
+			for _, queued := range []bool{false, true} {
+				t.Run(fmt.Sprintf("ranks=%d/%s/queued=%v", n, algorithm, queued), func(t *testing.T) {
+					devices(t, n, ubcoll.Options{Algorithm: algorithm}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+						a, err1 := floats(ctx, c, dev, 5000, 1)
+						b, err2 := floats(ctx, c, dev, 5000, 1)
+						if err := errors.Join(err1, err2); err != nil {
+							return err
+						}
+						view, sync := c, func() error { return nil }
+						if queued {
+							s, err := ubcoll.NewStream(dev)
+							if err != nil {
+								return err
+							}
+							defer s.Close()
+							view, sync = c.On(s), func() error { return s.Sync(ctx) }
+						}
+						g, err := graph.Capture(ctx, view, func(c *ubcoll.Comm) error {
+							return errors.Join(coll.AllReduce(ctx, c, b.Vec(), a.Vec(), ubcoll.Sum), coll.Barrier(ctx, c),
+								coll.AllReduce(ctx, c, a.Vec(), b.Vec(), ubcoll.Max))
+						})
+						if err != nil {
+							return err
+						}
+						want := float32(1)
+						for i := range 4 {
+							if err := g.Launch(ctx); err != nil {
+								return err
+							}
+							want *= float32(n)
+							if i == 2 {
+								if err := coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum); err != nil {
+									return err
+								}
+								want *= float32(n)
+							}
+						}
+						if err := sync(); err != nil {
+							return err
+						}
+						if o := c.LastOp(); algorithm == "two-shot" && n > 1 && (!o.Src.Direct || !o.Dst.Direct) {
+							return fmt.Errorf("not direct: %v", o.Explain())
+						}
+						held := check(c, "free of a captured buffer", errors.Is(a.Free(), ubcoll.ErrInUse), true)
+						if err := g.Launch(ctx); err != nil {
+							return err
+						}
+						return errors.Join(held, g.Close(), sync(), all(ctx, a, want*float32(n)),
+							check(c, "launch of a closed graph", errors.Is(g.Launch(ctx), ubcoll.ErrClosed), true),
+							check(c, "second close", errors.Is(g.Close(), ubcoll.ErrClosed), true), a.Free(), b.Free())
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestDivergesOnDevice captures what cannot be replayed: all ranks say so, and the communicator works.
+func TestDivergesOnDevice(t *testing.T) {
+	for _, k := range []struct {
+		name   string
+		record func(ctx context.Context, c *ubcoll.Comm, device, host ubcoll.Vec) error
+		want   error
+		text   string
+	}{
+		{"another count", func(ctx context.Context, c *ubcoll.Comm, v, _ ubcoll.Vec) error {
+			v = v.Slice(0, 50+c.Rank())
+			return coll.AllReduce(ctx, c, v, v, ubcoll.Sum)
+		}, ubcoll.ErrMismatch, "call 0"},
+		{"host and device", func(ctx context.Context, c *ubcoll.Comm, v, h ubcoll.Vec) error {
+			return errors.Join(coll.AllReduce(ctx, c, v, v, ubcoll.Sum), coll.AllReduce(ctx, c, h, h, ubcoll.Sum))
+		}, ubcoll.ErrArgument, "call 1"},
+		{"both in a call", func(ctx context.Context, c *ubcoll.Comm, v, h ubcoll.Vec) error {
+			return coll.AllReduce(ctx, c, v, h, ubcoll.Sum)
+		}, ubcoll.ErrArgument, "the source is on host"},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				a, err1 := floats(ctx, c, dev, 100, 1)
+				h, err2 := floats(ctx, c, ubcoll.Host, 100, 1)
+				if err := errors.Join(err1, err2); err != nil {
+					return err
+				}
+				g, err := graph.Capture(ctx, c, func(c *ubcoll.Comm) error { return k.record(ctx, c, a.Vec(), h.Vec()) })
+				if g != nil || !errors.Is(err, k.want) || !strings.Contains(err.Error(), k.text) {
+					return fmt.Errorf("rank %d: %v", c.Rank(), err)
+				}
+				return errors.Join(coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), all(ctx, a, 2), a.Free(), h.Free())
+			})
+		})
+	}
+}
+
+// TestMissingLaunch launches a graph on all ranks but one.
+func TestMissingLaunch(t *testing.T) {
+	devices(t, 2, ubcoll.Options{Timeout: time.Second}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		a, err := floats(ctx, c, dev, 100, 1)
+		if err != nil {
+			return err
+		}
+		g, err := graph.Capture(ctx, c, func(c *ubcoll.Comm) error {
+			return coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum)
+		})
+		if err != nil {
+			return err
+		}
+		defer g.Close()
+		if c.Rank() == 1 {
+			time.Sleep(1500 * time.Millisecond)
+			return nil
+		}
+		err = g.Launch(ctx)
+		var e *ubcoll.Error
+		if !errors.Is(err, ubcoll.ErrTimeout) || !errors.As(err, &e) || e.Peer != 1 {
+			return fmt.Errorf("launch: %w", err)
+		}
+		return check(c, "broken", errors.Is(c.Err(), ubcoll.ErrTimeout), true)
+	})
+}
