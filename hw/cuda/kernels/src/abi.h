@@ -13,9 +13,10 @@ enum {
 
 	// A rank's device area, which peers map. Offsets in bytes.
 	UBC_AREA_EPOCH = 0,       // u32 [MAX_BLOCKS]: the last operation that each block has done; own use
-	UBC_AREA_ERROR = 1024,    // u32: 1 once a kernel has written an error of this operation; own use
+	UBC_AREA_ERROR = 1024,    // u32: the last operation that had an error; own use
+	UBC_AREA_BROKEN = 1028,   // u32: the last operation that cannot even learn what its peers want; own use
 	UBC_AREA_DESC = 4096,     // packets [2][MAX_RANKS][4]: by parity, row r written by rank r
-	UBC_AREA_FLAG = 8192,     // u32 [MAX_RANKS][MAX_BLOCKS]: row r written by rank r's blocks
+	UBC_AREA_FLAG = 16384,    // u64 [MAX_RANKS][MAX_BLOCKS]: epoch << 32 + step; row r written by rank r's blocks
 	UBC_AREA_PACKETS = 1 << 20,
 
 	// Behind it, for n ranks: twice (scatter, gather) [2 parities][n ranks] of PACKET_BYTES, then the staging memory,

@@ -1,0 +1,30 @@
+// All kernels for the emulator (-DUBC_EMULATE), by their names.
+#include "move.h"
+#include "reduce.h"
+
+#define UBC_TYPES(X) \
+	X(int8) X(uint8) X(int16) X(uint16) X(int32) X(uint32) X(int64) X(uint64) X(float16) X(bfloat16) X(float32) X(float64)
+
+UBC_MOVE_KERNELS
+UBC_TYPES(UBC_REDUCE_KERNELS)
+
+#define UBC_ENTRIES(T)                       \
+	{"ubc_oneshot_" #T, ubc_oneshot_##T},    \
+	{"ubc_packets_" #T, ubc_packets_##T},    \
+	{"ubc_twoshot_" #T, ubc_twoshot_##T},
+
+struct ubc_entry {
+	const char *name;
+	void (*f)(const ubc_params *);
+};
+
+extern "C" {
+extern const ubc_entry ubc_emulated[];
+const ubc_entry ubc_emulated[] = {
+	{"ubc_move", ubc_move},
+	{"ubc_move_packets", ubc_move_packets},
+	{"ubc_barrier", ubc_barrier},
+	UBC_TYPES(UBC_ENTRIES)
+	{nullptr, nullptr},
+};
+}

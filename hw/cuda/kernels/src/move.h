@@ -1,0 +1,218 @@
+// The operations that only move bytes, and the barrier.
+#ifndef UBC_MOVE_H
+#define UBC_MOVE_H
+
+#include "sync.h"
+#include "types.h"
+
+// What travels between two ranks: bytes at src in the sender's source, to dst in the receiver's destination.
+struct ubc_route {
+	bool any;
+	ubc_u64 src, dst;
+};
+
+UBC_FN ubc_route ubc_between(const ubc_params &p, ubc_u32 from, ubc_u32 to, ubc_u64 bytes) {
+	switch (UBC_KIND(p.signature)) {
+	case UBC_ALL_GATHER:
+		return {true, 0, from * bytes};
+	case UBC_BROADCAST:
+		return {from == p.root && to != p.root, 0, 0};
+	case UBC_GATHER:
+		return {to == p.root, 0, from * bytes};
+	case UBC_SCATTER:
+		return {from == p.root, to * bytes, 0};
+	case UBC_ALL_TO_ALL:
+		return {true, to * bytes, from * bytes};
+	}
+	return {false, 0, 0};
+}
+
+// ubc_width is the largest power of two, up to 16, that all addresses and lengths or-ed into x are multiples of.
+UBC_FN ubc_u32 ubc_width(ubc_u64 x) { return (x & 15) == 0 ? 16 : (x & 7) == 0 ? 8 : (x & 3) == 0 ? 4 : 1; }
+
+// ubc_pairs is by what width 8 bytes at a time are read or written: 8, 4 or 1. x is or-ed of all their places.
+UBC_FN ubc_u32 ubc_pairs(ubc_u64 x, ubc_u64 bytes) {
+	ubc_u32 width = ubc_width(x);
+	return width >= 8 ? 8 : width == 4 && bytes % 4 == 0 ? 4 : 1;
+}
+
+UBC_FN ubc_pair ubc_get8(ubc_u64 a, ubc_u64 left, ubc_u32 width) {
+	return width == 4 ? ubc_load<ubc_pair, ubc_u32>(a, left, false)
+					  : ubc_load<ubc_pair, unsigned char>(a, left, width == 8);
+}
+
+UBC_FN void ubc_put8(ubc_u64 a, const ubc_pair &v, ubc_u64 left, ubc_u32 width) {
+	if (width == 4)
+		ubc_store<ubc_pair, ubc_u32>(a, v, left, false);
+	else
+		ubc_store<ubc_pair, unsigned char>(a, v, left, width == 8);
+}
+
+// ubc_copy_by copies bytes / sizeof(T) elements. Tiles of 16 bytes a thread go to the blocks in turn, whatever T is, so
+// that what one block writes is what the block of its number reads.
+template <class T> UBC_FN void ubc_copy_by(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
+	enum { U = 16 / sizeof(T) };
+	ubc_u64 n = bytes / sizeof(T), threads = UBC_THREADS;
+	for (ubc_u64 i = U * threads * UBC_BLOCK + UBC_THREAD; i - UBC_THREAD < n; i += U * threads * UBC_BLOCKS) {
+		T v[U];
+		UBC_UNROLL
+		for (int u = 0; u < U; u++)
+			if (i + u * threads < n)
+				v[u] = ((const volatile T *)src)[i + u * threads];
+		UBC_UNROLL
+		for (int u = 0; u < U; u++)
+			if (i + u * threads < n)
+				((volatile T *)dst)[i + u * threads] = v[u];
+	}
+}
+
+// ubc_copy copies bytes.
+UBC_FN void ubc_copy(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
+	enum { U = 4 };
+	ubc_u32 width = ubc_width(dst | src);
+	ubc_u64 full = bytes / width * width, at = 16ull * (UBC_BLOCK * UBC_THREADS + UBC_THREAD);
+	ubc_u64 step = 16ull * UBC_BLOCKS * UBC_THREADS;
+	switch (width) {
+	case 16:
+		for (; at + (U - 1) * step < full; at += U * step) {
+			ubc_quad v[U];
+			UBC_UNROLL
+			for (int u = 0; u < U; u++)
+				v[u] = ubc_load16(src + at + u * step);
+			UBC_UNROLL
+			for (int u = 0; u < U; u++)
+				ubc_store16(dst + at + u * step, v[u]);
+		}
+		for (; at < full; at += step)
+			ubc_store16(dst + at, ubc_load16(src + at));
+		break;
+	case 8:
+		ubc_copy_by<ubc_u64>(dst, src, full);
+		break;
+	case 4:
+		ubc_copy_by<ubc_u32>(dst, src, full);
+		break;
+	default:
+		ubc_copy_by<unsigned char>(dst, src, full);
+	}
+	// What is left is less than one element, and its tile's block's.
+	if (full / (16ull * UBC_THREADS) % UBC_BLOCKS == UBC_BLOCK)
+		for (ubc_u64 i = full + UBC_THREAD; i < bytes; i += UBC_THREADS)
+			((volatile unsigned char *)dst)[i] = ((const volatile unsigned char *)src)[i];
+}
+
+// ubc_keep copies what stays on this rank. In place it is there already.
+UBC_FN void ubc_keep(const ubc_params &p, ubc_u64 bytes) {
+	ubc_route own = ubc_between(p, p.rank, p.rank, bytes);
+	if (own.any && p.dst + own.dst != p.src + own.src)
+		ubc_copy(p.dst + own.dst, p.src + own.src, bytes);
+}
+
+// Each rank writes its parts straight into the peers' destinations or, in rounds, into the staging memory of
+// those whose destination is staged.
+UBC_FN void ubc_do_move(const ubc_params &p) {
+	enum { R = UBC_MAX_RANKS };
+	ubc_u32 e = ubc_epoch(p);
+	ubc_u64 bytes = p.count * p.size;
+	UBC_SHARED(ubc_u64, words, 2 * R, 1);
+	UBC_SHARED(ubc_u64, found, R, 2);
+	ubc_announce(p, e);
+	bool ok = ubc_agree(p, e, words), whole = true, copies = false;
+	if (ok && bytes > 0) {
+		for (ubc_u32 r = 0; r < p.ranks; r++) {
+			// A rank receives if any other one sends to it: its neighbour, or the root.
+			bool receives = ubc_between(p, r == p.root ? (r + 1) % p.ranks : p.root, r, bytes).any;
+			if (receives && (words[2 * r + 1] & UBC_DIRECT) == 0) {
+				whole = false;
+				copies = copies || r == p.rank;
+			}
+		}
+		for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
+			ubc_u64 dst = 0;
+			if (r != p.rank && ubc_between(p, p.rank, r, bytes).any && (words[2 * r + 1] & UBC_DIRECT) != 0)
+				ok = (dst = ubc_find(p, e, r, words[2 * r + 1])) != 0 && ok;
+			found[r] = dst;
+		}
+		ok = ubc_all(ok);
+	}
+	ubc_staging stage = ubc_stage(p, p.ranks); // a slot for what each peer pushes
+	ubc_u64 window = whole || p.ranks == 1 ? bytes : stage.bytes;
+	ubc_u32 round = 0;
+	for (ubc_u64 offset = 0; ok && offset < bytes; offset += window, round++) {
+		ubc_u64 part = ubc_part(bytes, offset, window);
+		UBC_ROLLED
+		for (ubc_u32 i = 1; i < p.ranks; i++) {
+			ubc_u32 peer = ubc_peer(p, i);
+			ubc_route to = ubc_between(p, p.rank, peer, bytes);
+			if (to.any)
+				ubc_copy(found[peer] != 0 ? found[peer] + to.dst + offset : p.area[peer] + ubc_slot(stage, round, p.rank),
+					p.src + to.src + offset, part);
+		}
+		if (round == 0)
+			ubc_keep(p, bytes);
+		if (!(ok = ubc_meet(p, e, round + 1)) || !copies)
+			continue;
+		UBC_ROLLED
+		for (ubc_u32 i = 1; i < p.ranks; i++) {
+			ubc_u32 peer = ubc_peer(p, i);
+			ubc_route from = ubc_between(p, peer, p.rank, bytes);
+			if (from.any)
+				ubc_copy(p.dst + from.dst + offset, p.area[p.rank] + ubc_slot(stage, round, peer), part);
+		}
+	}
+	ubc_finish(p, e);
+}
+
+// The same with packets, which are read where they arrive. Each part fits a packet buffer.
+UBC_FN void ubc_do_move_packets(const ubc_params &p) {
+	enum { R = UBC_MAX_RANKS };
+	ubc_u32 e = ubc_epoch(p), wanted = 0;
+	ubc_u64 bytes = p.count * p.size, from[R];
+	ubc_u64 first = 8ull * (UBC_BLOCK * UBC_THREADS + UBC_THREAD), step = 8ull * (UBC_BLOCKS * UBC_THREADS);
+	// Parts are `bytes` apart where there are several in a buffer.
+	ubc_u32 in = ubc_pairs(p.src | ubc_between(p, 0, 1, bytes).src, bytes);
+	ubc_u32 out = ubc_pairs(p.dst | ubc_between(p, 1, 0, bytes).dst, bytes);
+	for (ubc_u64 at = first; at < bytes; at += step)
+		for (ubc_u32 i = 1; i < p.ranks; i++) {
+			ubc_u32 peer = ubc_peer(p, i);
+			ubc_route to = ubc_between(p, p.rank, peer, bytes);
+			if (to.any) {
+				ubc_pair v = ubc_get8(p.src + to.src + at, bytes - at, in);
+				ubc_store_packet(ubc_packets(p, e, 0, peer, p.rank) + 2 * at, v, e);
+			}
+		}
+	ubc_announce(p, e);
+	ubc_keep(p, bytes);
+	UBC_UNROLL
+	for (ubc_u32 r = 0; r < R; r++) {
+		from[r] = ubc_packets(p, e, 0, p.rank, r);
+		if (r < p.ranks && r != p.rank && ubc_between(p, r, p.rank, bytes).any)
+			wanted |= 1u << r;
+	}
+	for (ubc_u64 at = first; wanted != 0 && at < bytes; at += step) {
+		ubc_pair v[R];
+		if (!ubc_receive<R>(p, e, from, wanted, 2 * at, v))
+			break;
+		UBC_UNROLL
+		for (ubc_u32 r = 0; r < R; r++)
+			if (wanted >> r & 1)
+				ubc_put8(p.dst + ubc_between(p, r, p.rank, bytes).dst + at, v[r], bytes - at, out);
+	}
+	ubc_check(p, e);
+	ubc_finish(p, e);
+}
+
+// Descriptors only.
+UBC_FN void ubc_do_barrier(const ubc_params &p) {
+	ubc_u32 e = ubc_epoch(p);
+	ubc_announce(p, e);
+	ubc_check(p, e);
+	ubc_finish(p, e);
+}
+
+#define UBC_MOVE_KERNELS                              \
+	UBC_KERNEL(ubc_move, ubc_do_move)                 \
+	UBC_KERNEL(ubc_move_packets, ubc_do_move_packets) \
+	UBC_KERNEL(ubc_barrier, ubc_do_barrier)
+
+#endif

@@ -1,0 +1,329 @@
+// What the kernels take from the machine: for a GPU, by clang or nvcc, or for the emulator that tests run them on
+// (UBC_EMULATE), which is plain C++17. Addresses are integers, so that kernels do not care whose memory it is.
+#ifndef UBC_PORT_H
+#define UBC_PORT_H
+
+#include "abi.h"
+
+#define UBC_STR_(x) #x
+#define UBC_STR(x) UBC_STR_(x)
+
+struct ubc_pair { // 8 bytes of data: what a packet carries
+	ubc_u32 w[2];
+};
+
+struct ubc_quad { // 16 bytes
+	ubc_u32 w[4];
+};
+
+#ifndef UBC_EMULATE
+
+#ifdef __clang__
+#define __device__ __attribute__((device))
+#define __global__ __attribute__((global))
+#define __shared__ __attribute__((shared))
+#define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
+#define UBC_THREAD ((unsigned)__nvvm_read_ptx_sreg_tid_x())
+#define UBC_BLOCK ((unsigned)__nvvm_read_ptx_sreg_ctaid_x())
+#define UBC_THREADS ((unsigned)__nvvm_read_ptx_sreg_ntid_x())
+#define UBC_BLOCKS ((unsigned)__nvvm_read_ptx_sreg_nctaid_x())
+#else
+#define UBC_THREAD threadIdx.x
+#define UBC_BLOCK blockIdx.x
+#define UBC_THREADS blockDim.x
+#define UBC_BLOCKS gridDim.x
+#endif
+
+// Everything is inlined: only so does the compiler leave the parameters where the launch has put them.
+#define UBC_FN static __device__ inline __attribute__((always_inline))
+#define UBC_KERNEL(name, body) \
+	extern "C" __global__ void __launch_bounds__(512, 1) name(const ubc_params p) { body(p); }
+#define UBC_SHARED(T, name, n, id) static __shared__ T name[n]
+#define UBC_UNROLL _Pragma("unroll")
+#define UBC_ROLLED _Pragma("unroll 1")
+
+enum { UBC_POLLS = 1024, UBC_HALF = UBC_STAGING_HALF };
+
+UBC_FN void ubc_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
+
+// ubc_all is a barrier of the block, and whether ok was true of all its threads.
+UBC_FN bool ubc_all(bool ok) {
+	ubc_u32 r;
+	asm volatile("{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %1, 0;\n\tbar.red.and.pred q, 0, p;\n\t"
+				 "selp.u32 %0, 1, 0, q;\n\t}"
+				 : "=r"(r) : "r"((ubc_u32)ok) : "memory");
+	return r != 0;
+}
+
+UBC_FN void ubc_pause() {}
+
+UBC_FN ubc_u64 ubc_now() {
+	ubc_u64 t;
+	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+	return t;
+}
+
+// User data. No thread reads what another one writes but past a barrier or a flag.
+UBC_FN ubc_pair ubc_load8(ubc_u64 a) {
+	ubc_pair v;
+	asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.w[0]), "=r"(v.w[1]) : "l"(a));
+	return v;
+}
+
+UBC_FN void ubc_store8(ubc_u64 a, ubc_pair v) {
+	asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(a), "r"(v.w[0]), "r"(v.w[1]) : "memory");
+}
+
+UBC_FN ubc_quad ubc_load16(ubc_u64 a) {
+	ubc_quad v;
+	asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+				 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(a));
+	return v;
+}
+
+UBC_FN void ubc_store16(ubc_u64 a, ubc_quad v) {
+	asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+				 ::"l"(a), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
+}
+
+// A packet is one access of 16 bytes; all that the kernels count on is that its two halves of 8 are not torn.
+UBC_FN ubc_quad ubc_load_packet(ubc_u64 a) {
+	ubc_quad v;
+	asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+				 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]) : "l"(a) : "memory");
+	return v;
+}
+
+UBC_FN void ubc_store_packet(ubc_u64 a, ubc_pair v, ubc_u32 flag) {
+	asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};"
+				 ::"l"(a), "r"(v.w[0]), "r"(flag), "r"(v.w[1]), "r"(flag) : "memory");
+}
+
+// Words that kernels, or a kernel and the host, share.
+UBC_FN ubc_u32 ubc_get32(ubc_u64 a) {
+	ubc_u32 v;
+	asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(v) : "l"(a) : "memory");
+	return v;
+}
+
+UBC_FN ubc_u64 ubc_get64(ubc_u64 a) {
+	ubc_u64 v;
+	asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(v) : "l"(a) : "memory");
+	return v;
+}
+
+UBC_FN void ubc_put32(ubc_u64 a, ubc_u32 v) {
+	asm volatile("st.volatile.global.u32 [%0], %1;" ::"l"(a), "r"(v) : "memory");
+}
+
+UBC_FN void ubc_put64(ubc_u64 a, ubc_u64 v) {
+	asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(a), "l"(v) : "memory");
+}
+
+UBC_FN ubc_u32 ubc_swap32(ubc_u64 a, ubc_u32 v) {
+	ubc_u32 old;
+	asm volatile("atom.global.exch.b32 %0, [%1], %2;" : "=r"(old) : "l"(a), "r"(v) : "memory");
+	return old;
+}
+
+UBC_FN void ubc_release32(ubc_u64 a, ubc_u32 v) {
+	asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(a), "r"(v) : "memory");
+}
+
+UBC_FN void ubc_release64(ubc_u64 a, ubc_u64 v) {
+	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(a), "l"(v) : "memory");
+}
+
+UBC_FN ubc_u64 ubc_acquire64(ubc_u64 a) {
+	ubc_u64 v;
+	asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(a) : "memory");
+	return v;
+}
+
+// Half types. bfloat16 is widened by a shift, since cvt does that from sm_90 only.
+UBC_FN float ubc_widen_f16(unsigned short h) {
+	float f;
+	asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+	return f;
+}
+
+UBC_FN unsigned short ubc_narrow_f16(float f) {
+	unsigned short h;
+	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+	return h;
+}
+
+UBC_FN float ubc_widen_bf16(unsigned short h) {
+	float f;
+	asm("mov.b32 %0, %1;" : "=f"(f) : "r"((ubc_u32)h << 16));
+	return f;
+}
+
+UBC_FN unsigned short ubc_narrow_bf16(float f) {
+	unsigned short h;
+	asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f));
+	return h;
+}
+
+UBC_FN float ubc_min(float x, float y) {
+	float r;
+	asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+	return r;
+}
+
+UBC_FN float ubc_max(float x, float y) {
+	float r;
+	asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+	return r;
+}
+
+#else // UBC_EMULATE
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+extern "C" {
+unsigned emu_thread(void), emu_block(void), emu_threads(void), emu_blocks(void);
+void emu_sync(void);
+void emu_yield(void);
+uint64_t emu_now(void);
+void *emu_shared(int id, size_t n);
+}
+
+#define UBC_THREAD emu_thread()
+#define UBC_BLOCK emu_block()
+#define UBC_THREADS emu_threads()
+#define UBC_BLOCKS emu_blocks()
+#define UBC_FN [[maybe_unused]] static inline
+#define UBC_KERNEL(name, body) \
+	extern "C" void name(const ubc_params *q) { const ubc_params p = *q; body(p); }
+#define UBC_SHARED(T, name, n, id) T *name = (T *)emu_shared(id, (n) * sizeof(T))
+#define UBC_UNROLL
+#define UBC_ROLLED
+
+// Little staging, so that small tests go several rounds.
+#ifndef UBC_EMULATE_HALF
+#define UBC_EMULATE_HALF 32768
+#endif
+enum { UBC_POLLS = 64, UBC_HALF = UBC_EMULATE_HALF };
+
+UBC_FN void ubc_sync() { emu_sync(); }
+
+UBC_FN bool ubc_all(bool ok) {
+	UBC_SHARED(ubc_u32, bad, 1, 0);
+	if (!ok)
+		*bad = 1;
+	emu_sync();
+	ok = *bad == 0;
+	emu_sync(); // nobody may say of a later barrier that it is bad before all have looked at this one
+	return ok;
+}
+
+UBC_FN void ubc_pause() { emu_yield(); }
+UBC_FN ubc_u64 ubc_now() { return emu_now(); }
+
+template <class T> static inline T ubc_emu_load(ubc_u64 a) {
+	T v;
+	memcpy(&v, (const void *)(uintptr_t)a, sizeof v);
+	return v;
+}
+
+template <class T> static inline void ubc_emu_store(ubc_u64 a, T v) { memcpy((void *)(uintptr_t)a, &v, sizeof v); }
+
+// A vector access faults where it is not aligned, as on a GPU.
+UBC_FN void ubc_aligned(ubc_u64 a, unsigned n) {
+	if (a % n != 0)
+		__builtin_trap();
+}
+
+UBC_FN ubc_pair ubc_load8(ubc_u64 a) { return ubc_aligned(a, 8), ubc_emu_load<ubc_pair>(a); }
+UBC_FN void ubc_store8(ubc_u64 a, ubc_pair v) { ubc_aligned(a, 8), ubc_emu_store(a, v); }
+UBC_FN ubc_quad ubc_load16(ubc_u64 a) { return ubc_aligned(a, 16), ubc_emu_load<ubc_quad>(a); }
+UBC_FN void ubc_store16(ubc_u64 a, ubc_quad v) { ubc_aligned(a, 16), ubc_emu_store(a, v); }
+
+template <class T> static inline T ubc_emu_get(ubc_u64 a) { return __atomic_load_n((T *)(uintptr_t)a, __ATOMIC_ACQUIRE); }
+template <class T> static inline void ubc_emu_put(ubc_u64 a, T v) {
+	__atomic_store_n((T *)(uintptr_t)a, v, __ATOMIC_RELEASE);
+}
+
+UBC_FN ubc_u32 ubc_get32(ubc_u64 a) { return ubc_emu_get<ubc_u32>(a); }
+UBC_FN ubc_u64 ubc_get64(ubc_u64 a) { return ubc_emu_get<ubc_u64>(a); }
+UBC_FN void ubc_put32(ubc_u64 a, ubc_u32 v) { ubc_emu_put(a, v); }
+UBC_FN void ubc_put64(ubc_u64 a, ubc_u64 v) { ubc_emu_put(a, v); }
+UBC_FN ubc_u32 ubc_swap32(ubc_u64 a, ubc_u32 v) {
+	return __atomic_exchange_n((ubc_u32 *)(uintptr_t)a, v, __ATOMIC_ACQ_REL);
+}
+UBC_FN void ubc_release32(ubc_u64 a, ubc_u32 v) { ubc_emu_put(a, v); }
+UBC_FN void ubc_release64(ubc_u64 a, ubc_u64 v) { ubc_emu_put(a, v); }
+UBC_FN ubc_u64 ubc_acquire64(ubc_u64 a) { return ubc_emu_get<ubc_u64>(a); }
+
+// The halves of a packet travel one by one, the second one sometimes much later.
+UBC_FN ubc_quad ubc_load_packet(ubc_u64 a) {
+	ubc_u64 x = ubc_get64(a), y = ubc_get64(a + 8);
+	return {{(ubc_u32)x, (ubc_u32)(x >> 32), (ubc_u32)y, (ubc_u32)(y >> 32)}};
+}
+
+UBC_FN void ubc_store_packet(ubc_u64 a, ubc_pair v, ubc_u32 flag) {
+	ubc_aligned(a, 16);
+	ubc_put64(a, (ubc_u64)flag << 32 | v.w[0]);
+	emu_yield();
+	ubc_put64(a + 8, (ubc_u64)flag << 32 | v.w[1]);
+}
+
+UBC_FN ubc_u32 ubc_bits(float f) { return ubc_emu_load<ubc_u32>((uintptr_t)&f); }
+UBC_FN float ubc_of_bits(ubc_u32 u) { return ubc_emu_load<float>((uintptr_t)&u); }
+
+UBC_FN float ubc_widen_f16(unsigned short h) {
+	ubc_u32 sign = (ubc_u32)(h & 0x8000) << 16, exp = h >> 10 & 0x1f, frac = h & 0x3ff;
+	if (exp == 0)
+		return ubc_of_bits(sign | ubc_bits((float)frac * 0x1p-24f));
+	return ubc_of_bits(sign | (exp == 31 ? 0x7f800000 : (exp + 112) << 23) | frac << 13);
+}
+
+UBC_FN unsigned short ubc_narrow_f16(float f) {
+	ubc_u32 b = ubc_bits(f), sign = b >> 16 & 0x8000, abs = b & 0x7fffffff;
+	if (abs > 0x7f800000)
+		return 0x7fff; // as cvt has it
+	if (abs >= 0x477ff000)
+		return (unsigned short)(sign | 0x7c00);
+	if (abs < 0x38800000)
+		return (unsigned short)(sign | (ubc_bits(ubc_of_bits(abs) + 0.5f) - 0x3f000000));
+	return (unsigned short)(sign | (abs + 0xfff + (abs >> 13 & 1) - 0x38000000) >> 13);
+}
+
+UBC_FN float ubc_widen_bf16(unsigned short h) { return ubc_of_bits((ubc_u32)h << 16); }
+
+UBC_FN unsigned short ubc_narrow_bf16(float f) {
+	ubc_u32 b = ubc_bits(f);
+	return f != f ? 0x7fff : (unsigned short)((b + 0x7fff + (b >> 16 & 1)) >> 16);
+}
+
+UBC_FN float ubc_min(float x, float y) {
+	if (x == y) // at most the signs of zeros differ
+		return __builtin_signbit(x) ? x : y;
+	return x < y || x != x ? x : y;
+}
+
+UBC_FN float ubc_max(float x, float y) {
+	if (x == y)
+		return __builtin_signbit(x) ? y : x;
+	return x > y || x != x ? x : y;
+}
+
+#endif
+
+// PTX has no min of doubles in which a NaN wins.
+UBC_FN double ubc_min(double x, double y) {
+	if (x == y)
+		return __builtin_signbit(x) ? x : y;
+	return x < y || x != x ? x : y;
+}
+
+UBC_FN double ubc_max(double x, double y) {
+	if (x == y)
+		return __builtin_signbit(x) ? y : x;
+	return x > y || x != x ? x : y;
+}
+
+#endif

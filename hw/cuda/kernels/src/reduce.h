@@ -1,0 +1,377 @@
+// The reductions, for elements of type E.
+#ifndef UBC_REDUCE_H
+#define UBC_REDUCE_H
+
+#include "sync.h"
+#include "types.h"
+
+// What each of the reductions' kernels begins with.
+template <class E> struct ubc_reduction {
+	typedef typename E::T T;
+
+	ubc_u32 e, n, op;
+	bool scaled; // the source is multiplied first
+	typename E::F factor;
+	ubc_u64 bytes; // count in bytes
+	ubc_u32 thread, threads;
+
+	UBC_FN ubc_reduction begin(const ubc_params &p) {
+		ubc_reduction o;
+		o.e = ubc_epoch(p);
+		o.n = p.ranks;
+		o.op = p.op;
+		o.scaled = p.op == UBC_PREMULSUM;
+		o.factor = E::factor(p.factor);
+		o.bytes = p.count * sizeof(T);
+		o.thread = UBC_BLOCK * UBC_THREADS + UBC_THREAD;
+		o.threads = UBC_BLOCKS * UBC_THREADS;
+		return o;
+	}
+};
+
+// ubc_source is this rank's own source, multiplied if need be.
+template <class E, class V>
+UBC_FN V ubc_source(const ubc_reduction<E> &o, ubc_u64 a, ubc_u64 left, bool aligned) {
+	V v = ubc_load<V, typename E::T>(a, left, aligned);
+	return o.scaled ? ubc_scale<E>(v, o.factor) : v;
+}
+
+// ubc_oneshot: every rank sends its source to all, as packets, and reduces all sources itself. ALL_REDUCE.
+template <class E> UBC_FN void ubc_oneshot(const ubc_params &p) {
+	typedef typename E::T T;
+	enum { R = UBC_MAX_RANKS };
+	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
+	bool aligned = ((p.src | p.dst) & 7) == 0;
+	ubc_u64 to[R], from[R]; // peers from rank + 1 on; by rank
+	UBC_UNROLL
+	for (ubc_u32 i = 1; i < R; i++)
+		to[i] = i < o.n ? ubc_packets(p, o.e, 0, ubc_peer(p, i), p.rank) : 0;
+	UBC_UNROLL
+	for (ubc_u32 r = 0; r < R; r++)
+		from[r] = ubc_packets(p, o.e, 0, p.rank, r);
+
+	for (ubc_u64 i = o.thread; 8 * i < o.bytes; i += o.threads) {
+		ubc_pair v = ubc_source<E, ubc_pair>(o, p.src + 8 * i, o.bytes - 8 * i, aligned);
+		UBC_UNROLL
+		for (ubc_u32 q = 1; q < R; q++)
+			if (q < o.n)
+				ubc_store_packet(to[q] + 16 * i, v, o.e);
+	}
+	ubc_announce(p, o.e);
+	ubc_u32 peers = (1u << o.n) - 1 - (1u << p.rank);
+	for (ubc_u64 i = o.thread; 8 * i < o.bytes; i += o.threads) {
+		ubc_pair v[R], mine = ubc_source<E, ubc_pair>(o, p.src + 8 * i, o.bytes - 8 * i, aligned);
+		if (!ubc_receive<R>(p, o.e, from, peers, 16 * i, v))
+			break;
+		UBC_UNROLL
+		for (ubc_u32 r = 0; r < R; r++)
+			if (r == p.rank)
+				v[r] = mine;
+		ubc_pair sum = ubc_combine<E, R>(v, o.n, o.op);
+		ubc_store<ubc_pair, T>(p.dst + 8 * i, sum, o.bytes - 8 * i, aligned);
+	}
+	ubc_check(p, o.e);
+	ubc_finish(p, o.e);
+}
+
+// Which part of the data each rank reduces: its slice.
+struct ubc_slices {
+	ubc_u64 bytes;   // of all the data
+	ubc_u64 stride;  // from one slice's begin to the next's
+	ubc_u64 longest;
+	bool scatter;    // REDUCE_SCATTER: destinations hold one slice
+
+	UBC_FN ubc_slices of(const ubc_params &p, ubc_u64 bytes) {
+		ubc_slices s;
+		s.scatter = UBC_KIND(p.signature) == UBC_REDUCE_SCATTER;
+		s.bytes = s.scatter ? bytes * p.ranks : bytes;
+		s.stride = s.scatter ? bytes : ((bytes + p.ranks - 1) / p.ranks + 15) / 16 * 16;
+		s.longest = s.stride < s.bytes ? s.stride : s.bytes;
+		return s;
+	}
+};
+
+UBC_FN ubc_u64 ubc_begin(const ubc_slices &s, ubc_u32 r) {
+	ubc_u64 at = r * s.stride;
+	return at < s.bytes ? at : s.bytes;
+}
+
+UBC_FN ubc_u64 ubc_length(const ubc_slices &s, ubc_u32 r) { return ubc_begin(s, r + 1) - ubc_begin(s, r); }
+
+// ubc_place is where slice r lies in a destination.
+UBC_FN ubc_u64 ubc_place(const ubc_slices &s, ubc_u32 r) { return s.scatter ? 0 : ubc_begin(s, r); }
+
+// ubc_receives is whether rank r's destination gets the slice of rank `slice`.
+UBC_FN bool ubc_receives(const ubc_params &p, ubc_u32 r, ubc_u32 slice) {
+	switch (UBC_KIND(p.signature)) {
+	case UBC_REDUCE_SCATTER:
+		return r == slice;
+	case UBC_REDUCE:
+		return r == p.root;
+	}
+	return true;
+}
+
+// ubc_two_packets: each rank gets all parts of its slice as packets, reduces them, and sends the result as packets to
+// whoever receives it. Every element is touched by the same thread throughout, so that it works in place.
+template <class E> UBC_FN void ubc_two_packets(const ubc_params &p) {
+	typedef typename E::T T;
+	enum { R = UBC_MAX_RANKS };
+	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
+	ubc_slices s = ubc_slices::of(p, o.bytes);
+	bool aligned = ((p.src | p.dst | s.stride) & 7) == 0;
+	ubc_u64 first[R], second[R]; // packets to this rank, by rank
+	UBC_UNROLL
+	for (ubc_u32 r = 0; r < R; r++) {
+		first[r] = ubc_packets(p, o.e, 0, p.rank, r);
+		second[r] = ubc_packets(p, o.e, 1, p.rank, r);
+	}
+
+	ubc_u64 shortest = aligned ? ubc_length(s, o.n - 1) : 0;
+	for (ubc_u64 at = 8ull * o.thread; at < s.longest; at += 8ull * o.threads)
+		if (at + 8 <= shortest) {
+			ubc_pair v[R]; // all are on their way before the first is needed
+			UBC_UNROLL
+			for (ubc_u32 i = 1; i < R; i++)
+				if (i < o.n)
+					v[i] = ubc_load8(p.src + ubc_peer(p, i) * s.stride + at);
+			UBC_UNROLL
+			for (ubc_u32 i = 1; i < R; i++)
+				if (i < o.n)
+					ubc_store_packet(ubc_packets(p, o.e, 0, ubc_peer(p, i), p.rank) + 2 * at,
+						o.scaled ? ubc_scale<E>(v[i], o.factor) : v[i], o.e);
+		} else {
+			UBC_ROLLED
+			for (ubc_u32 i = 1; i < o.n; i++) {
+				ubc_u32 peer = ubc_peer(p, i);
+				ubc_u64 length = ubc_length(s, peer), a = p.src + ubc_begin(s, peer) + at;
+				if (at < length)
+					ubc_store_packet(ubc_packets(p, o.e, 0, peer, p.rank) + 2 * at,
+						ubc_source<E, ubc_pair>(o, a, length - at, aligned), o.e);
+			}
+		}
+	ubc_announce(p, o.e);
+	ubc_u32 peers = (1u << o.n) - 1 - (1u << p.rank), targets = 0;
+	UBC_UNROLL
+	for (ubc_u32 r = 0; r < R; r++)
+		if (r < o.n && ubc_receives(p, r, p.rank))
+			targets |= 1u << r;
+	ubc_u64 src = p.src + ubc_begin(s, p.rank), length = ubc_length(s, p.rank), dst = p.dst + ubc_place(s, p.rank);
+	bool ok = true;
+	for (ubc_u64 at = 8ull * o.thread; ok && at < length; at += 8ull * o.threads) {
+		ubc_pair v[R], mine = ubc_source<E, ubc_pair>(o, src + at, length - at, aligned);
+		ok = ubc_receive<R>(p, o.e, first, peers, 2 * at, v);
+		if (!ok)
+			break;
+		UBC_UNROLL
+		for (ubc_u32 r = 0; r < R; r++)
+			if (r == p.rank)
+				v[r] = mine;
+		ubc_pair sum = ubc_combine<E, R>(v, o.n, o.op);
+		UBC_UNROLL
+		for (ubc_u32 i = 1; i < R; i++)
+			if (i < o.n && targets >> ubc_peer(p, i) & 1)
+				ubc_store_packet(ubc_packets(p, o.e, 1, ubc_peer(p, i), p.rank) + 2 * at, sum, o.e);
+		if (targets >> p.rank & 1)
+			ubc_store<ubc_pair, T>(dst + at, sum, length - at, aligned);
+	}
+	if (!s.scatter && ubc_receives(p, p.rank, 0))
+		for (ubc_u64 at = 8ull * o.thread; ok && at < s.longest; at += 8ull * o.threads) {
+			ubc_pair v[R];
+			ubc_u32 wanted = 0;
+			UBC_UNROLL
+			for (ubc_u32 r = 0; r < R; r++)
+				if (peers >> r & 1 && at < ubc_length(s, r))
+					wanted |= 1u << r;
+			ok = wanted == 0 || ubc_receive<R>(p, o.e, second, wanted, 2 * at, v);
+			UBC_UNROLL
+			for (ubc_u32 r = 0; r < R; r++)
+				if (ok && wanted >> r & 1)
+					ubc_store<ubc_pair, T>(p.dst + ubc_begin(s, r) + at, v[r], ubc_length(s, r) - at, aligned);
+		}
+	ubc_check(p, o.e);
+	ubc_finish(p, o.e);
+}
+
+// ubc_send copies bytes of this rank's source, multiplied if need be.
+template <class E> UBC_FN void ubc_send(const ubc_reduction<E> &o, ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
+	typedef typename E::T T;
+	enum { U = 4 };
+	bool aligned = ((dst | src) & 15) == 0;
+	ubc_u64 full = aligned ? bytes & ~15ull : 0, at = 16ull * o.thread, step = 16ull * o.threads;
+	for (; at + (U - 1) * step < full; at += U * step) {
+		ubc_quad v[U];
+		UBC_UNROLL
+		for (int u = 0; u < U; u++)
+			v[u] = ubc_load16(src + at + u * step);
+		UBC_UNROLL
+		for (int u = 0; u < U; u++)
+			ubc_store16(dst + at + u * step, o.scaled ? ubc_scale<E>(v[u], o.factor) : v[u]);
+	}
+	for (; at < bytes; at += step) {
+		ubc_quad v = ubc_source<E, ubc_quad>(o, src + at, bytes - at, aligned);
+		ubc_store<ubc_quad, T>(dst + at, v, bytes - at, aligned);
+	}
+}
+
+// What a rank reduces at a time: in[r], r < n, into each out[r] that is not 0.
+struct ubc_merge {
+	ubc_u64 in[UBC_MAX_RANKS], out[UBC_MAX_RANKS];
+	ubc_u64 bytes, full; // full: of these, what goes by whole aligned vectors
+	ubc_u64 at, step;    // this thread's next vector
+	ubc_u32 own;         // the rank whose input is multiplied if need be
+};
+
+// ubc_merge_vectors does all whole vectors but the last ones, U of each of n <= R inputs in flight.
+template <class E, int R, int U> UBC_FN void ubc_merge_vectors(const ubc_reduction<E> &o, ubc_merge &m) {
+	for (; m.at + (U - 1) * m.step < m.full; m.at += U * m.step) {
+		ubc_quad v[U][R];
+		UBC_UNROLL
+		for (int u = 0; u < U; u++) {
+			UBC_UNROLL
+			for (int r = 0; r < R; r++)
+				if (r < (int)o.n)
+					v[u][r] = ubc_load16(m.in[r] + m.at + u * m.step);
+		}
+		UBC_UNROLL
+		for (int u = 0; u < U; u++) {
+			UBC_UNROLL
+			for (int r = 0; r < R; r++)
+				if (o.scaled && r == (int)m.own)
+					v[u][r] = ubc_scale<E>(v[u][r], o.factor);
+			ubc_quad sum = ubc_combine<E, R>(v[u], o.n, o.op);
+			UBC_UNROLL
+			for (int r = 0; r < R; r++)
+				if (r < (int)o.n && m.out[r] != 0)
+					ubc_store16(m.out[r] + m.at + u * m.step, sum);
+		}
+	}
+}
+
+// ubc_merge_rest does what is left, or all of it if anything is not aligned.
+template <class E> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, ubc_merge &m) {
+	typedef typename E::T T;
+	enum { R = UBC_MAX_RANKS };
+	for (; m.at < m.bytes; m.at += m.step) {
+		ubc_quad v[R];
+		ubc_u64 left = m.bytes - m.at;
+		UBC_UNROLL
+		for (int r = 0; r < R; r++)
+			if (r < (int)o.n) {
+				v[r] = ubc_load<ubc_quad, T>(m.in[r] + m.at, left, m.full != 0);
+				if (o.scaled && r == (int)m.own)
+					v[r] = ubc_scale<E>(v[r], o.factor);
+			}
+		ubc_quad sum = ubc_combine<E, R>(v, o.n, o.op);
+		UBC_UNROLL
+		for (int r = 0; r < R; r++)
+			if (r < (int)o.n && m.out[r] != 0)
+				ubc_store<ubc_quad, T>(m.out[r] + m.at, sum, left, m.full != 0);
+	}
+}
+
+// ubc_twoshot: each rank reduces its slice, from where the sources are or after they have been pushed here, and writes
+// the result where it belongs or, by way of their staging memory, to ranks whose destination is staged. In rounds if
+// anything is staged. A block works with the peers' blocks of its number only: element i of a slice is the same
+// block's on all ranks.
+template <class E> UBC_FN void ubc_twoshot(const ubc_params &p) {
+	enum { R = UBC_MAX_RANKS };
+	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
+	ubc_slices s = ubc_slices::of(p, o.bytes);
+	UBC_SHARED(ubc_u64, words, 2 * R, 1); // of all ranks: what they have announced
+	UBC_SHARED(ubc_u64, found, 2 * R, 2); // where that is, 0: staged
+	ubc_announce(p, o.e);
+	bool ok = ubc_agree(p, o.e, words);
+
+	// What all ranks find alike.
+	bool pull = p.push == 0 && !o.scaled, whole = true;
+	if (ok)
+		for (ubc_u32 r = 0; r < o.n; r++) {
+			pull = pull && (words[2 * r] & UBC_DIRECT) != 0;
+			if (!s.scatter && ubc_receives(p, r, 0))
+				whole = whole && (words[2 * r + 1] & UBC_DIRECT) != 0;
+		}
+	if (ok && s.longest > 0) {
+		for (ubc_u32 r = UBC_THREAD; r < o.n; r += UBC_THREADS) {
+			ubc_u64 src = 0, dst = 0;
+			if (r != p.rank && pull)
+				ok = (src = ubc_find(p, o.e, r, words[2 * r])) != 0 && ok;
+			if (r != p.rank && ubc_receives(p, r, p.rank) && (words[2 * r + 1] & UBC_DIRECT) != 0)
+				ok = (dst = ubc_find(p, o.e, r, words[2 * r + 1])) != 0 && ok;
+			found[2 * r] = src;
+			found[2 * r + 1] = dst;
+		}
+		ok = ubc_all(ok);
+	}
+	ubc_staging stage = ubc_stage(p, 2 * o.n); // slots: what peers push, then their results
+	ubc_u64 window = (pull && whole) || o.n == 1 ? s.longest : stage.bytes;
+	bool receiver = ubc_receives(p, p.rank, p.rank), copies = false;
+	if (ok && !s.scatter && receiver)
+		copies = (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
+	ubc_u64 own = p.area[p.rank];
+	ubc_u32 step = 0, round = 0;
+	for (ubc_u64 offset = 0; ok && offset < s.longest; offset += window, round++) {
+		if (!pull && o.n > 1) {
+			UBC_ROLLED
+			for (ubc_u32 i = 1; i < o.n; i++) {
+				ubc_u32 peer = ubc_peer(p, i);
+				ubc_send(o, p.area[peer] + ubc_slot(stage, round, p.rank), p.src + ubc_begin(s, peer) + offset,
+					ubc_part(ubc_length(s, peer), offset, window));
+			}
+			if (!(ok = ubc_meet(p, o.e, ++step)))
+				break;
+		}
+		ubc_merge m;
+		ubc_u64 all = 0;
+		m.own = p.rank;
+		UBC_UNROLL
+		for (ubc_u32 r = 0; r < R; r++) {
+			m.in[r] = m.out[r] = 0;
+			if (r >= o.n)
+				continue;
+			ubc_u64 src = found[2 * r], dst = found[2 * r + 1];
+			if (r == p.rank) {
+				m.in[r] = p.src + ubc_begin(s, r) + offset;
+				m.out[r] = receiver ? p.dst + ubc_place(s, r) + offset : 0;
+			} else {
+				m.in[r] = src != 0 ? src + ubc_begin(s, p.rank) + offset : own + ubc_slot(stage, round, r);
+				if (dst != 0)
+					m.out[r] = dst + ubc_place(s, p.rank) + offset;
+				else if (ubc_receives(p, r, p.rank))
+					m.out[r] = p.area[r] + ubc_slot(stage, round, o.n + p.rank);
+			}
+			all |= m.in[r] | m.out[r];
+		}
+		m.bytes = ubc_part(ubc_length(s, p.rank), offset, window);
+		m.full = (all & 15) == 0 ? m.bytes & ~15ull : 0;
+		m.at = 16ull * o.thread;
+		m.step = 16ull * o.threads;
+		if (o.n <= 2)
+			ubc_merge_vectors<E, 2, 4>(o, m);
+		else if (o.n <= 4)
+			ubc_merge_vectors<E, 4, 2>(o, m);
+		else
+			ubc_merge_vectors<E, R, 1>(o, m);
+		ubc_merge_rest(o, m);
+		if (!(ok = ubc_meet(p, o.e, ++step)))
+			break;
+		if (copies && o.n > 1) {
+			ubc_reduction<E> plain = o;
+			plain.scaled = false;
+			UBC_ROLLED
+			for (ubc_u32 i = 1; i < o.n; i++) {
+				ubc_u32 peer = ubc_peer(p, i);
+				ubc_send(plain, p.dst + ubc_begin(s, peer) + offset, own + ubc_slot(stage, round, o.n + peer),
+					ubc_part(ubc_length(s, peer), offset, window));
+			}
+		}
+	}
+	ubc_finish(p, o.e);
+}
+
+#define UBC_REDUCE_KERNELS(T)                                       \
+	UBC_KERNEL(ubc_oneshot_##T, ubc_oneshot<ubc_##T>)               \
+	UBC_KERNEL(ubc_packets_##T, ubc_two_packets<ubc_##T>)           \
+	UBC_KERNEL(ubc_twoshot_##T, ubc_twoshot<ubc_##T>)
+
+#endif

@@ -1,0 +1,267 @@
+// How the kernels of different ranks meet: epochs, descriptors, flags, and waits that end.
+//
+// Each kernel is one operation of its rank. All ranks run the same kernels in the same order, and none ends before it
+// has heard from every peer in this operation, so that no rank is ever more than one operation ahead. Memory that peers
+// write is therefore used again two operations later at the earliest (descriptors and packets, by the epoch's parity),
+// or after the peers' descriptors of the next operation have come (staging).
+#ifndef UBC_SYNC_H
+#define UBC_SYNC_H
+
+#include "port.h"
+
+// ubc_after is the epoch after e. 0 is none: it is what memory holds that nobody has written yet.
+UBC_FN ubc_u32 ubc_after(ubc_u32 e) { return e == 0xffffffff ? 2 : e + 1; }
+
+UBC_FN ubc_u32 ubc_epoch(const ubc_params &p) {
+	return ubc_after(ubc_get32(p.area[p.rank] + UBC_AREA_EPOCH + 4 * UBC_BLOCK));
+}
+
+// ubc_peer is the i-th rank from this one on. i <= ranks.
+UBC_FN ubc_u32 ubc_peer(const ubc_params &p, ubc_u32 i) {
+	ubc_u32 r = p.rank + i;
+	return r < p.ranks ? r : r - p.ranks;
+}
+
+// ubc_desc is where, in the area of rank at, rank from puts its descriptor.
+UBC_FN ubc_u64 ubc_desc(const ubc_params &p, ubc_u32 e, ubc_u32 at, ubc_u32 from) {
+	return p.area[at] + UBC_AREA_DESC + ((e & 1) * UBC_MAX_RANKS + from) * (4 * UBC_PACKET);
+}
+
+UBC_FN bool ubc_is(const ubc_quad &v, ubc_u32 e) { return v.w[1] == e && v.w[3] == e; }
+
+UBC_FN ubc_u64 ubc_word(const ubc_quad &v) { return (ubc_u64)v.w[2] << 32 | v.w[0]; }
+
+UBC_FN ubc_pair ubc_halves(ubc_u64 v) { return {{(ubc_u32)v, (ubc_u32)(v >> 32)}}; }
+
+// ubc_report tells the host of the operation's first error, unless it has not taken an earlier operation's yet.
+UBC_FN void ubc_report(const ubc_params &p, ubc_u32 e, ubc_u32 code, ubc_u32 peer, ubc_u64 theirs, ubc_u64 detail) {
+	if (ubc_swap32(p.area[p.rank] + UBC_AREA_ERROR, e) == e || ubc_get32(p.status + 4) != UBC_OK)
+		return;
+	ubc_put32(p.status + 8, peer);
+	ubc_put32(p.status + 12, e);
+	ubc_put64(p.status + 16, p.signature);
+	ubc_put64(p.status + 24, theirs);
+	ubc_put64(p.status + 32, detail);
+	ubc_release32(p.status + 4, code);
+}
+
+// ubc_agrees compares a peer's signature with this rank's. A rank that refuses does not mind what its peers want.
+UBC_FN bool ubc_agrees(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 theirs) {
+	if (theirs == p.signature || UBC_KIND(p.signature) == 0)
+		return true;
+	ubc_report(p, e, UBC_KIND(theirs) == 0 ? UBC_REFUSED : UBC_MISMATCH, peer, theirs, 0);
+	return false;
+}
+
+struct ubc_wait {
+	ubc_u32 polls;
+	ubc_u64 since;
+};
+
+// ubc_patience is asked after each look that found nothing from peer: whether to look again. Once in a while it looks at
+// what else may have come: another thread's error, a descriptor that tells that the data never will, abort, the
+// deadline. With descriptors, the caller waits for them, and neither of the first two is a reason to stop.
+UBC_FN bool ubc_patience(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_wait &w, bool descriptors) {
+	ubc_pause();
+	if (++w.polls % UBC_POLLS != 0)
+		return true;
+	ubc_u64 own = p.area[p.rank];
+	if (ubc_get32(own + UBC_AREA_BROKEN) == e)
+		return false;
+	if (!descriptors) {
+		if (ubc_get32(own + UBC_AREA_ERROR) == e)
+			return false;
+		for (ubc_u32 r = 0; r < p.ranks; r++) {
+			if (r == p.rank)
+				continue;
+			ubc_quad v = ubc_load_packet(ubc_desc(p, e, p.rank, r));
+			if (ubc_is(v, e) && !ubc_agrees(p, e, r, ubc_word(v)))
+				return false;
+		}
+	}
+	// Abort is far away, in host memory.
+	if (w.polls / UBC_POLLS % 16 == 1 && ubc_get32(p.status) != 0) {
+		ubc_report(p, e, UBC_ABORTED, peer, 0, 0);
+		ubc_put32(own + UBC_AREA_BROKEN, e);
+		return false;
+	}
+	ubc_u64 now = ubc_now();
+	if (w.since == 0)
+		w.since = now;
+	if (now - w.since > p.timeout) {
+		ubc_report(p, e, UBC_TIMEOUT, peer, 0, 0);
+		ubc_put32(p.status, 1);
+		ubc_put32(own + UBC_AREA_BROKEN, e);
+		return false;
+	}
+	return true;
+}
+
+// ubc_announce pushes this rank's descriptor to all peers. Its last threads do, which have no data if there is little.
+UBC_FN void ubc_announce(const ubc_params &p, ubc_u32 e) {
+	if (UBC_BLOCK != 0)
+		return;
+	for (ubc_u32 peer = UBC_THREADS - 1 - UBC_THREAD; peer < p.ranks; peer += UBC_THREADS) {
+		if (peer == p.rank)
+			continue;
+		ubc_u64 at = ubc_desc(p, e, peer, p.rank);
+		ubc_store_packet(at, ubc_halves(p.signature), e);
+		ubc_store_packet(at + UBC_PACKET, ubc_halves(p.src_word), e);
+		ubc_store_packet(at + 2 * UBC_PACKET, ubc_halves(p.dst_word), e);
+	}
+}
+
+// ubc_check waits until every peer has announced this operation, as every kernel must before it ends, and compares.
+// One block does it.
+UBC_FN void ubc_check(const ubc_params &p, ubc_u32 e) {
+	if (UBC_BLOCK != 0)
+		return;
+	for (ubc_u32 r = UBC_THREADS - 1 - UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
+		ubc_wait w = {0, 0};
+		while (r != p.rank) {
+			ubc_quad v = ubc_load_packet(ubc_desc(p, e, p.rank, r));
+			if (ubc_is(v, e)) {
+				ubc_agrees(p, e, r, ubc_word(v));
+				break;
+			}
+			if (!ubc_patience(p, e, r, w, true))
+				break;
+		}
+	}
+}
+
+// ubc_agree is the entry barrier of a block: all descriptors have come, and agree. words gets every rank's source and
+// destination word, in the block's shared memory. The result is the same for the whole block.
+UBC_FN bool ubc_agree(const ubc_params &p, ubc_u32 e, ubc_u64 *words) {
+	bool ok = true;
+	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
+		if (r == p.rank) {
+			words[2 * r] = p.src_word;
+			words[2 * r + 1] = p.dst_word;
+			continue;
+		}
+		ubc_u64 from = ubc_desc(p, e, p.rank, r);
+		ubc_wait w = {0, 0};
+		for (;;) {
+			ubc_quad sig = ubc_load_packet(from), src = ubc_load_packet(from + UBC_PACKET),
+					 dst = ubc_load_packet(from + 2 * UBC_PACKET);
+			if (ubc_is(sig, e) && ubc_is(src, e) && ubc_is(dst, e)) {
+				words[2 * r] = ubc_word(src);
+				words[2 * r + 1] = ubc_word(dst);
+				ubc_acquire64(from); // what the peer's memory held before is read after this
+				ok = ubc_agrees(p, e, r, ubc_word(sig)) && ok;
+				break;
+			}
+			if (!ubc_patience(p, e, r, w, true)) {
+				ok = false;
+				break;
+			}
+		}
+	}
+	return ubc_all(ok && UBC_KIND(p.signature) != 0);
+}
+
+UBC_FN ubc_u64 ubc_flag(const ubc_params &p, ubc_u32 at, ubc_u32 from) {
+	return p.area[at] + UBC_AREA_FLAG + (from * UBC_MAX_BLOCKS + UBC_BLOCK) * 8;
+}
+
+// ubc_meet is a barrier of this block and the peers' blocks of its number: what any of them wrote before, all can read
+// after. step counts an operation's from 1 on. The result is the same for the whole block.
+UBC_FN bool ubc_meet(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
+	bool ok = true;
+	ubc_sync();
+	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS)
+		if (r != p.rank)
+			ubc_release64(ubc_flag(p, r, p.rank), (ubc_u64)e << 32 | step);
+	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
+		ubc_wait w = {0, 0};
+		while (ok && r != p.rank) {
+			ubc_u64 v = ubc_acquire64(ubc_flag(p, p.rank, r));
+			ubc_u32 at = (ubc_u32)(v >> 32);
+			// The peer may be in the next operation already. Anything else is old, however it compares.
+			if ((at == e && (ubc_u32)v >= step) || at == ubc_after(e))
+				break;
+			ok = ubc_patience(p, e, r, w, false);
+		}
+	}
+	return ubc_all(ok);
+}
+
+// ubc_finish ends the operation, also one that failed. Blocks that this kernel does not have come along.
+UBC_FN void ubc_finish(const ubc_params &p, ubc_u32 e) {
+	ubc_u64 at = p.area[p.rank] + UBC_AREA_EPOCH;
+	ubc_sync();
+	if (UBC_THREAD == 0)
+		ubc_put32(at + 4 * UBC_BLOCK, e);
+	if (UBC_BLOCK == 0)
+		for (ubc_u32 b = UBC_BLOCKS + UBC_THREAD; b < UBC_MAX_BLOCKS; b += UBC_THREADS)
+			ubc_put32(at + 4 * b, e);
+}
+
+// ubc_find is where the buffer of a peer's word is mapped here: 0 if it is not, which has been reported.
+UBC_FN ubc_u64 ubc_find(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 word) {
+	ubc_u32 extent = (ubc_u32)(word >> 48) & 0x7fff;
+	ubc_u64 base = extent < UBC_MAX_EXTENTS ? ubc_get64(p.table[peer] + 8 * extent) : 0;
+	if (base == 0) {
+		ubc_report(p, e, UBC_NO_EXTENT, peer, p.signature, word);
+		ubc_put32(p.area[p.rank] + UBC_AREA_BROKEN, e);
+		return 0;
+	}
+	return base + (word & ((1ull << 48) - 1));
+}
+
+// Packets of rank from in the area of rank at. There are two stages, scatter (0) and gather (1).
+UBC_FN ubc_u64 ubc_packets(const ubc_params &p, ubc_u32 e, ubc_u32 stage, ubc_u32 at, ubc_u32 from) {
+	return p.area[at] + UBC_AREA_PACKETS + ((ubc_u64)(2 * stage + (e & 1)) * p.ranks + from) * UBC_PACKET_BYTES;
+}
+
+// ubc_receive waits for a packet, at `at` of from[r], of each rank r < R whose bit is in wanted, all at once.
+template <int R>
+UBC_FN bool ubc_receive(const ubc_params &p, ubc_u32 e, const ubc_u64 *from, ubc_u32 wanted, ubc_u64 at, ubc_pair *v) {
+	ubc_wait w = {0, 0};
+	for (;;) {
+		ubc_u32 missing = 0, late = 0;
+		ubc_quad q[R];
+		UBC_UNROLL
+		for (int r = 0; r < R; r++)
+			if (wanted >> r & 1)
+				q[r] = ubc_load_packet(from[r] + at);
+		UBC_UNROLL
+		for (int r = 0; r < R; r++)
+			if (wanted >> r & 1) {
+				if (ubc_is(q[r], e)) {
+					v[r].w[0] = q[r].w[0];
+					v[r].w[1] = q[r].w[2];
+				} else {
+					missing |= 1u << r;
+					late = r;
+				}
+			}
+		if (missing == 0)
+			return true;
+		wanted = missing;
+		if (!ubc_patience(p, e, late, w, false))
+			return false;
+	}
+}
+
+// Staging memory is two halves, which take turns, each with slots of `bytes`.
+struct ubc_staging {
+	ubc_u64 offset, bytes;
+};
+
+UBC_FN ubc_staging ubc_stage(const ubc_params &p, ubc_u32 slots) {
+	return {UBC_AREA_PACKETS + 4ull * p.ranks * UBC_PACKET_BYTES, UBC_HALF / slots / 128 * 128};
+}
+
+UBC_FN ubc_u64 ubc_slot(const ubc_staging &s, ubc_u32 round, ubc_u32 slot) {
+	return s.offset + (round & 1) * (ubc_u64)UBC_STAGING_HALF + slot * s.bytes;
+}
+
+// ubc_part is how much of length lies in the window of size bytes from offset on.
+UBC_FN ubc_u64 ubc_part(ubc_u64 length, ubc_u64 offset, ubc_u64 size) {
+	ubc_u64 left = length > offset ? length - offset : 0;
+	return left < size ? left : size;
+}
+
+#endif

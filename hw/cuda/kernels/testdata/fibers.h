@@ -1,0 +1,166 @@
+// The emulator's interface (src/port.h) by coroutines on one thread, all ranks together: the same seed gives the same
+// interleaving.
+#ifndef FIBERS_H
+#define FIBERS_H
+
+#include <map>
+#include <memory>
+#include <random>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+#include <vector>
+
+extern "C" {
+#include "../src/abi.h"
+}
+
+typedef void kernel(const ubc_params *);
+
+struct launch;
+
+struct fiber {
+	ucontext_t context;
+	std::vector<char> stack;
+	launch *of = nullptr;
+	unsigned thread = 0, block = 0;
+	bool done = false;
+	int barrier = -1; // the barrier that it waits at, -1: none
+	int passed = 0;
+};
+
+struct block {
+	unsigned waiting = 0, ended = 0;
+	int barrier = 0;
+	std::map<int, std::vector<char>> shared;
+};
+
+struct launch {
+	kernel *f = nullptr;
+	ubc_params params;
+	unsigned threads = 0, running = 0;
+	std::vector<block> blocks;
+};
+
+struct scheduler {
+	std::mt19937_64 random;
+	ucontext_t main;
+	fiber *current = nullptr;
+	uint64_t now = 1;
+	std::vector<std::unique_ptr<fiber>> idle;
+	std::vector<fiber *> live;
+
+	unsigned below(unsigned n) { return n ? (unsigned)(random() % n) : 0; }
+
+	static void enter(unsigned hi, unsigned lo) {
+		fiber *f = (fiber *)((uintptr_t)hi << 32 | lo);
+		f->of->f(&f->of->params);
+		f->done = true;
+		self().yield();
+	}
+
+	static scheduler &self() {
+		static scheduler s;
+		return s;
+	}
+
+	void yield() { swapcontext(&current->context, &main); }
+
+	void start(launch *l, kernel *f, const ubc_params &p, unsigned blocks, unsigned threads) {
+		l->f = f;
+		l->params = p;
+		l->threads = threads;
+		l->running = blocks * threads;
+		l->blocks = std::vector<block>(blocks);
+		for (unsigned i = 0; i < l->running; i++) {
+			fiber *c;
+			if (idle.empty()) {
+				c = new fiber;
+				c->stack.resize(1 << 16);
+			} else {
+				c = idle.back().release();
+				idle.pop_back();
+			}
+			c->of = l;
+			c->block = i / threads;
+			c->thread = i % threads;
+			c->done = false;
+			c->barrier = -1;
+			getcontext(&c->context);
+			c->context.uc_stack.ss_sp = c->stack.data();
+			c->context.uc_stack.ss_size = c->stack.size();
+			c->context.uc_link = nullptr;
+			makecontext(&c->context, (void (*)())enter, 2, (unsigned)((uintptr_t)c >> 32), (unsigned)(uintptr_t)c);
+			live.push_back(c);
+		}
+	}
+
+	// step runs one coroutine until it yields.
+	void step() {
+		now += 10;
+		size_t i = random() % live.size();
+		fiber *f = live[i];
+		block &b = f->of->blocks[f->block];
+		if (f->barrier >= 0 && f->barrier == b.barrier)
+			return;
+		f->barrier = -1;
+		current = f;
+		swapcontext(&main, &f->context);
+		if (!f->done)
+			return;
+		b.ended++;
+		if (b.waiting > 0) {
+			fprintf(stderr, "a thread ended while others of its block wait at a barrier\n");
+			abort();
+		}
+		f->of->running--;
+		live[i] = live.back();
+		live.pop_back();
+		idle.emplace_back(f);
+	}
+
+	void drop() { // whatever still runs
+		for (fiber *f : live)
+			idle.emplace_back(f);
+		live.clear();
+	}
+};
+
+extern "C" {
+unsigned emu_thread(void) { return scheduler::self().current->thread; }
+unsigned emu_block(void) { return scheduler::self().current->block; }
+unsigned emu_threads(void) { return scheduler::self().current->of->threads; }
+unsigned emu_blocks(void) { return (unsigned)scheduler::self().current->of->blocks.size(); }
+uint64_t emu_now(void) { return scheduler::self().now; }
+
+void emu_yield(void) { scheduler::self().yield(); }
+
+void emu_sync(void) {
+	scheduler &s = scheduler::self();
+	fiber *f = s.current;
+	block &b = f->of->blocks[f->block];
+	if (b.ended > 0) {
+		fprintf(stderr, "a barrier in a block of which a thread has ended\n");
+		abort();
+	}
+	if (++b.waiting == f->of->threads) {
+		b.waiting = 0;
+		b.barrier++;
+		return;
+	}
+	f->barrier = b.barrier;
+	s.yield();
+}
+
+void *emu_shared(int id, size_t n) {
+	scheduler &s = scheduler::self();
+	std::vector<char> &m = s.current->of->blocks[s.current->block].shared[id];
+	if (m.size() < n)
+		m.resize(n);
+	return m.data();
+}
+}
+
+#endif
