@@ -1,5 +1,5 @@
-// Modules and launches. PTX is not read beyond its version and the names of its kernels, which stand in two tables: that
-// of the kernels' source, compiled for the host, and that of the tests' own kernels.
+// Modules and launches. PTX is not read beyond its version and the names of its kernels, which stand in two tables:
+// that of the kernels' source, compiled for the host, and that of the tests' own kernels.
 #include "emulate.h"
 #include "fiber.h"
 #include <stdio.h>
@@ -143,7 +143,8 @@ static void run(device *d, const emulated_kernel *k, const std::vector<char> &pa
 	unsigned resident) {
 	if (d->error)
 		return;
-	emu_kernel e = {k->name, k->f, params.data(), blocks, threads, resident, [](void *d) { return ((device *)d)->error != 0; }, d};
+	auto broken = [](void *d) { return ((device *)d)->error != 0; };
+	emu_kernel e = {k->name, k->f, params.data(), blocks, threads, resident, broken, d};
 	switch (emu_run(e)) {
 	case EMU_FAULT: d->error = ILLEGAL_ADDRESS; break;
 	case EMU_TRAP: d->error = LAUNCH_FAILED; break;
@@ -155,9 +156,7 @@ int cuLaunchKernel(uintptr_t handle, unsigned gx, unsigned gy, unsigned gz, unsi
 	unsigned shared, uintptr_t on, void **params, void **extra) {
 	BEGIN("cuLaunchKernel");
 	FUNCTION(f, handle);
-	std::shared_ptr<stream> s;
-	if (int code = stream_of(d, on, &s))
-		return code;
+	STREAM(s, on);
 	if (!gx || gy != 1 || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1 || shared > (unsigned)f.shared || params)
 		return INVALID_VALUE;
 	if (bx > (unsigned)f.threads)
