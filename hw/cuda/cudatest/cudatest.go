@@ -5,8 +5,8 @@
 // What it is good for: that the logic of kernels, and of everything above them, is right in whatever order threads and
 // ranks come to run, since fibers take turns at random; that errors of the driver are dealt with; that freed memory is
 // not touched, which faults. What it says nothing about: how fast a GPU is, how its memory is ordered (the host's order
-// is stricter), whether PTX is right, which is not read beyond the kernels' names, and whether each device was given
-// access to the memory of others in its own process, which all have here.
+// is stricter), and whether PTX is right, which is not read beyond the kernels' names. That a device was given access to
+// memory is checked of what copies and launches name, not of what kernels find in tables.
 //
 // Its devices are named "Emulated GPU (tests only)". The library takes these variables:
 //

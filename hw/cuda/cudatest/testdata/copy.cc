@@ -2,6 +2,7 @@
 #include "emulate.h"
 #include "fiber.h"
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 
 // What touches memory that is not there breaks the context, as a kernel does.
@@ -11,14 +12,25 @@ struct move {
 	int value;
 };
 
+static bool access(device *d, const move &m) {
+	std::lock_guard<std::mutex> locked(lock);
+	return reachable(d, m.dst, false) && (!m.src || reachable(d, m.src, false));
+}
+
 static int queue_move(uintptr_t on, device *d, const char *what, void (*f)(void *), move m) {
 	STREAM(s, on);
 	if (!m.n)
 		return 0;
 	return enqueue(s, [=] {
 		move mine = m;
-		if (!d->error && emu_try(what, f, &mine) != EMU_DONE)
+		if (d->error)
+			return;
+		if (!access(d, m)) {
+			fprintf(stderr, "emulated GPU: %s: device %d has no access to what is mapped there\n", what, d->index);
 			d->error = ILLEGAL_ADDRESS;
+		} else if (emu_try(what, f, &mine) != EMU_DONE) {
+			d->error = ILLEGAL_ADDRESS;
+		}
 	});
 }
 

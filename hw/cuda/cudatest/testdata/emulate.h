@@ -119,6 +119,8 @@ void free_memory(device *d);
 	if (int code = stream_of(d, handle, &s)) \
 		return code
 
+bool reachable(device *d, uintptr_t p, bool by_kernel); // whether d's kernels, or its copies, reach p
+
 // Whether n bytes at p are the device memory of one mapping; if so where they are in its file.
 bool file_of(uintptr_t p, size_t n, int *fd, size_t *offset);
 

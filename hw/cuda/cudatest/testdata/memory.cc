@@ -88,6 +88,20 @@ bool file_of(uintptr_t p, size_t n, int *fd, size_t *offset) {
 	return true;
 }
 
+// A GPU reaches its own memory, others' to which it was given access, and host memory that is page-locked. Copies get
+// everywhere but to what was mapped without access.
+bool reachable(device *d, uintptr_t p, bool by_kernel) {
+	mapping *m = find(p);
+	if (!m)
+		return !by_kernel;
+	switch (m->what) {
+	case MAPPED: return m->access.count(d->index);
+	case LINEAR: return !by_kernel || m->m->owner == d->index || d->peers.count(m->m->owner);
+	case OPENED: return !by_kernel || m->d == d || d->peers.count(m->m->owner);
+	default: return true;
+	}
+}
+
 int make(device *d, size_t n, memory *m) {
 	uint64_t all = device_memory();
 	if (n > all || d->used + n > all)
@@ -131,7 +145,7 @@ int cuMemGetInfo_v2(size_t *available, size_t *total) {
 }
 
 mapping &add(kind what, uintptr_t at, size_t size, device *d, memory m) {
-	return mappings[at] = mapping{what, at, size, at, size, new_handle() / 16, m, d, 1, 0};
+	return mappings[at] = mapping{what, at, size, at, size, new_handle() / 16, m, d, 1, {}, 0};
 }
 
 // The end of the memory is the end of a page: who goes past it by more than 511 bytes faults.

@@ -32,6 +32,7 @@ struct mapping {
 	memory m;
 	device *d; // its context; the memory's owner is another thing
 	int opened;
+	std::set<int> access; // devices, of a MAPPED one
 	ino_t inode;
 };
 extern std::map<uintptr_t, mapping> &mappings;

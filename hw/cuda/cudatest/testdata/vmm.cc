@@ -206,7 +206,7 @@ int cuMemUnmap(uintptr_t p, size_t n) {
 	return 0;
 }
 
-// Access of one device is access of all here: a forgotten call for another device of this process goes unnoticed.
+// Access of one device lets all touch the memory, but launches and copies check whose it is (reachable).
 int cuMemSetAccess(uintptr_t p, size_t n, const ubc_access *desc, size_t count) {
 	BEGIN("cuMemSetAccess");
 	if (!n || !is_reserved(p, n) || !covered(p, n, false))
@@ -218,6 +218,8 @@ int cuMemSetAccess(uintptr_t p, size_t n, const ubc_access *desc, size_t count) 
 		for (auto m = mappings.lower_bound(p); m != mappings.end() && m->first < p + n; ++m)
 			if (!show(m->first, m->second.size, m->second.m))
 				return OUT_OF_MEMORY;
+			else
+				m->second.access.insert(desc[i].location.id);
 	}
 	return 0;
 }
