@@ -408,7 +408,8 @@ void *emu_shared(int id, size_t bytes) {
 		memset(s.first, 0, n);
 	}
 	if (s.second != bytes) {
-		fprintf(stderr, "emulated GPU: kernel %s: shared object %d has %zu bytes and %zu\n", here->k.name, id, s.second, bytes);
+		fprintf(stderr, "emulated GPU: kernel %s: shared object %d has %zu bytes and %zu\n", here->k.name, id,
+			s.second, bytes);
 		abort();
 	}
 	return s.first;

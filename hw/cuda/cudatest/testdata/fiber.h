@@ -27,8 +27,8 @@ struct emu_kernel {
 enum emu_result { EMU_DONE, EMU_STOPPED, EMU_FAULT, EMU_TRAP };
 emu_result emu_run(const emu_kernel &k);
 
-// Runs what may touch memory that is not there, or trap, and says so on stderr if it did. A thread that does this, or emu_run,
-// calls emu_guard before and emu_unguard in the end.
+// Runs what may touch memory that is not there, or trap, and says so on stderr if it did. A thread that does this, or
+// emu_run, calls emu_guard before and emu_unguard in the end.
 void emu_guard(void);
 void emu_unguard(void);
 emu_result emu_try(const char *what, void (*f)(void *), void *arg);

@@ -175,8 +175,8 @@ int main(int argc, char **argv) {
 	const struct {
 		const char *name;
 		void (*f)();
-	} checks[] = {{"all", all}, {"barriers", barriers}, {"polls", polls}, {"ranks", ranks}, {"order", order}, {"ends", ends},
-		{"lost", lost}};
+	} checks[] = {{"all", all}, {"barriers", barriers}, {"polls", polls}, {"ranks", ranks}, {"order", order},
+		{"ends", ends}, {"lost", lost}};
 	for (auto &c : checks)
 		if (!strcmp(argv[1], c.name)) {
 			c.f();
