@@ -268,6 +268,14 @@ func (k *task) once(ctx context.Context) error {
 	return errors.Join(g.Launch(ctx), k.stream.Sync(ctx), g.Close())
 }
 
+// move uploads or downloads what the task uses.
+func (k *task) move(ctx context.Context, way func(*memory, context.Context, int) error) error {
+	if err := way(k.out, ctx, k.extent); err != nil || k.in == k.out {
+		return err
+	}
+	return way(k.in, ctx, k.extent)
+}
+
 // check runs the operation once on data whose result is known, and counts the wrong elements on this rank: of the
 // result, of what follows it, and of the input, neither of which is to be written to.
 func (k *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
@@ -283,7 +291,7 @@ func (k *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
 	if len(k.src) > 0 {
 		fill(d, k.src, k.c.Rank())
 	}
-	if err := errors.Join(k.in.upload(ctx, k.extent), k.out.upload(ctx, k.extent)); err != nil {
+	if err := k.move(ctx, (*memory).upload); err != nil {
 		return 0, err
 	}
 	if k.op.open != nil { // nobody waits for the peer there
@@ -294,7 +302,7 @@ func (k *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
 	if err := k.once(ctx); err != nil {
 		return 0, err
 	}
-	if err := errors.Join(k.in.download(ctx, k.extent), k.out.download(ctx, k.extent)); err != nil {
+	if err := k.move(ctx, (*memory).download); err != nil {
 		return 0, err
 	}
 	for _, b := range k.guard {
@@ -342,7 +350,7 @@ func check(d verify.Data, b []byte, first, rank int) int {
 
 // parts calls do for pieces of b, which begin at some element, on all processors, and adds up what it returns.
 func parts(b []byte, size int, do func(p []byte, at int) int) int {
-	const piece = 1 << 20
+	const piece = 256 << 10
 	if len(b) <= piece {
 		return do(b, 0)
 	}
