@@ -131,6 +131,47 @@ func TestDeviceImportFails(t *testing.T) {
 	}
 }
 
+// The older kind of export: in one process the peer's device must be reachable, in two the handle is opened.
+func TestDeviceHandleFails(t *testing.T) {
+	primary(t, 1)
+	emulatedOnly(t)
+	failed := func(t *testing.T, a *gpu, extent uint32) (why string) {
+		require.Eventually(t, func() bool {
+			_, why = a.Missing(extent)
+			return why != "has not imported it yet"
+		}, 10*time.Second, time.Millisecond)
+		return why
+	}
+	t.Run("one process", func(t *testing.T) {
+		a, b := newGPU(t, 0, false), newGPU(t, 1, false)
+		ab, _ := meet(t, a.rank, b.rank)
+		t.Setenv("UBCOLL_EMULATE_FAIL", "cuCtxEnablePeerAccess:1=217")
+		extent, err := b.Export(b.make(t, 1, "text", true))
+		require.NoError(t, err)
+		require.Contains(t, failed(t, b, extent), "cuCtxEnablePeerAccess: CUDA_ERROR_PEER_ACCESS_UNSUPPORTED")
+		t.Setenv("UBCOLL_EMULATE_FAIL", "")
+		at, err := ab.Import(background, extent)
+		require.NoError(t, err)
+		require.Equal(t, "text", a.take(t, at, 4))
+	})
+	t.Run("two processes", func(t *testing.T) {
+		t.Setenv("UBCOLL_EMULATE_FAIL", "cuIpcOpenMemHandle_v2:1=2")
+		c, _ := startPeer(t, nil)
+		t.Setenv("UBCOLL_EMULATE_FAIL", "")
+		a := newGPU(t, 0, false)
+		r := c.tell(t, "device use 1")
+		a.attach(t, r.Card)
+		c.tell(t, "attach "+string(a.card(t)))
+		x := a.make(t, 1<<20, "text", true)
+		extent, err := a.Export(x)
+		require.NoError(t, err)
+		require.Contains(t, failed(t, a, extent), "cuIpcOpenMemHandle_v2: CUDA_ERROR_OUT_OF_MEMORY")
+		require.Equal(t, "text", c.tell(t, fmt.Sprint("device read ", extent, " 4")).Text)
+		a.imported(t, extent)
+		require.NoError(t, a.Withdraw(background, x))
+	})
+}
+
 func TestDeviceExportFails(t *testing.T) {
 	primary(t, 0)
 	emulatedOnly(t)
