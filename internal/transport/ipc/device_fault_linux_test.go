@@ -24,6 +24,7 @@ import (
 func TestDevicePeerDies(t *testing.T) {
 	for _, when := range []string{"before", "during"} {
 		t.Run(when, func(t *testing.T) {
+			primary(t, 1)
 			a := newGPU(t, 0, false)
 			c, _ := startPeer(t, nil)
 			r := c.tell(t, "device use 1")
@@ -34,7 +35,7 @@ func TestDevicePeerDies(t *testing.T) {
 			require.NoError(t, err)
 			a.imported(t, extent)
 			if when == "during" {
-				require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+				c.stop(t)
 				time.AfterFunc(100*time.Millisecond, func() { c.cmd.Process.Kill() })
 			} else {
 				require.NoError(t, c.cmd.Process.Kill())
@@ -52,6 +53,7 @@ func TestDevicePeerDies(t *testing.T) {
 
 // A peer that neither follows nor dies keeps the number, until it follows.
 func TestDevicePeerLags(t *testing.T) {
+	primary(t, 1)
 	a := newGPU(t, 0, false)
 	c, _ := startPeer(t, nil)
 	r := c.tell(t, "device use 1")
@@ -66,7 +68,7 @@ func TestDevicePeerLags(t *testing.T) {
 		a.imported(t, extent)
 		made = append(made, x)
 	}
-	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+	c.stop(t)
 	ctx, cancel := context.WithTimeout(background, 50*time.Millisecond)
 	defer cancel()
 	err := a.Withdraw(ctx, made[0])
