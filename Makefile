@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 export MPI MPI_HOME MPICC
 
-.PHONY: build run test check race fuzz bench bench-peers lint clean help
+.PHONY: build run test check race fuzz bench bench-peers kernels lint clean help
 
 build: ## programs into bin/, with MPI where it is found
 	@scripts/build
@@ -28,6 +28,9 @@ bench: ## all benchmarks
 
 bench-peers: ## against Open MPI, MPICH and the bound of the hardware; ARGS="-op all_gather -np 4"
 	@scripts/bench-peers $(ARGS)
+
+kernels: ## rebuild the device kernels' PTX, with clang 19
+	@scripts/kernels
 
 lint: ## formatting and vet, also for other systems and with MPI
 	@scripts/lint

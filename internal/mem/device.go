@@ -142,9 +142,10 @@ func UnmapDevice(ctx *cuda.Context, at cuda.Addr, n int) error {
 func pointer(a cuda.Addr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&a)) }
 
 // AdoptDevice makes an allocation of n bytes at a, on the heap's device, that somebody else owns and that stay as they
-// are until Free: memory of cuMemAlloc or cudaMalloc, or of cuMemCreate with POSIX file descriptors. They may be a part of what its owner allocated. The error is fault.ErrArgument for memory of the host, of
-// another device or freed, fault.ErrInUse for memory that overlaps other allocations of the heap, and hw.ErrNotSupported
-// for memory that peers cannot be given; then it says what can.
+// are until Free: memory of cuMemAlloc or cudaMalloc, or of cuMemCreate with POSIX file descriptors. They may be a part
+// of what their owner allocated. The error is fault.ErrArgument for memory of the host, of another device or freed,
+// fault.ErrInUse for memory that overlaps other allocations of the heap, and hw.ErrNotSupported for memory that peers
+// cannot be given; then it says what can.
 func (h *Heap) AdoptDevice(a cuda.Addr, n int) (*Allocation, error) {
 	if h.device.ctx == nil {
 		return nil, fmt.Errorf("adopt device memory: this rank uses no device: %w", hw.ErrNotSupported)
@@ -169,8 +170,8 @@ func (h *Heap) AdoptDevice(a cuda.Addr, n int) (*Allocation, error) {
 	return x, nil
 }
 
-const whatCan = "what can is memory of cuMemAlloc or cudaMalloc, and of cuMemCreate with POSIX file descriptors as its " +
-	"handle type"
+const whatCan = "what can is memory of cuMemAlloc or cudaMalloc, and of cuMemCreate with POSIX file descriptors as " +
+	"its handle type"
 
 // retainable tries what the export of m will do first: memory of a pool that allows POSIX file descriptors has them for
 // the pool only.

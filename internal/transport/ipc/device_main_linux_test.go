@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -51,6 +52,16 @@ func used(t testing.TB, ctx *cuda.Context) int {
 	free, total, err := ctx.Available()
 	require.NoError(t, err)
 	return total - free
+}
+
+// newSeed is one for random tests, or what TEST_SEED says.
+func newSeed(t *testing.T) uint64 {
+	seed := uint64(time.Now().UnixNano())
+	if s, err := strconv.ParseUint(os.Getenv("TEST_SEED"), 10, 64); err == nil {
+		seed = s
+	}
+	t.Log("TEST_SEED =", seed)
+	return seed
 }
 
 // gpu is a rank that uses a device.

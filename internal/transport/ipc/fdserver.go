@@ -24,8 +24,8 @@ import (
 
 // The descriptor service hands this rank's memory files to peers that may not open them through /proc (a hardened
 // kernel, a process that is not dumpable), and descriptors of exported device memory, which nobody can open so. It
-// listens on an abstract Unix socket, which leaves nothing on disk. A client must run as the same user and prove that it
-// knows the job's secret.
+// listens on an abstract Unix socket, which leaves nothing on disk. A client must run as the same user and prove that
+// it knows the job's secret.
 //
 //	server: 32 bytes of challenge
 //	client: 32 bytes HMAC-SHA256(secret, challenge + request), 24 bytes of request: descriptor, inode and size of a

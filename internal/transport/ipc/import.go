@@ -31,9 +31,10 @@ func (r *remote) sync(ctx context.Context) {
 	}
 }
 
-// follow does to the mapping what the peer has done to its extent, and acknowledges. Memory that the peer has withdrawn is
-// unmapped without waiting for what this rank has queued: an operation that names an extent ends on its owner only when
-// no peer touches the memory any more, and the owner withdraws nothing before its operations have ended.
+// follow does to the mapping what the peer has done to its extent, and acknowledges. Memory that the peer has withdrawn
+// is unmapped without waiting for what this rank has queued, which may wait for the peer in turn: an operation that names
+// an extent ends on its owner only when no peer touches the memory any more, and the owner withdraws nothing before its
+// operations have ended.
 func (r *remote) follow(ctx context.Context, extent uint32) error {
 	m, e := &r.maps[extent], &r.ledger.exports[extent]
 	for v := e.version.Load(); v != m.version; v = e.version.Load() {

@@ -7,12 +7,13 @@ import (
 	"unicode"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 const (
-	maxPeers   = 8    // that use a device, of one rank
-	maxExtents = 1024 // exported at a time by one rank
+	maxPeers   = kernels.MaxRanks   // that use a device, of one rank
+	maxExtents = kernels.MaxExtents // exported at a time by one rank
 
 	ledgerMagic = 0x75622d6c64670001 // "ub-ldg", layout 1
 )

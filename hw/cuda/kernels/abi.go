@@ -1,0 +1,75 @@
+package kernels
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// Limits, as in src/abi.h.
+const (
+	MaxRanks   = 8       // ranks that one operation can have
+	MaxBlocks  = 256     // blocks of a grid
+	MaxExtents = 1024    // exported allocations of a rank at a time
+	PacketData = 1 << 20 // bytes of data that one rank can send another as packets, in one stage of an operation
+)
+
+const (
+	areaPackets = 1 << 20
+	packetBytes = 2 * PacketData
+	stagingHalf = 16 << 20
+)
+
+// What a kernel may find wrong (Status.Error).
+const (
+	OK       = 0
+	Mismatch = 1 // Peer wanted another operation, Theirs; what follows works
+	Refused  = 2 // Peer refused, with the code in the low half of Theirs; what follows works
+	Timeout  = 3 // waited for Peer longer than Params.Timeout
+	Aborted  = 4 // Abort was set while it waited for Peer
+	NoExtent = 5 // Peer named an extent that is not mapped here: Detail is its word
+)
+
+// Params is what every kernel takes: ubc_params of src/abi.h, which says what the fields mean. A kernel's grid, and all
+// of Ranks, Op, Root, Size, Push and Count, must be the same on all ranks.
+type Params struct {
+	Area      [MaxRanks]uint64 // every rank's device area, as mapped here
+	Table     [MaxRanks]uint64 // in own memory: where each extent of a rank is mapped here
+	Status    uint64           // of this rank, as the device sees it
+	Src       uint64
+	Dst       uint64
+	SrcWord   uint64
+	DstWord   uint64
+	Signature uint64
+	Count     uint64
+	Timeout   uint64 // nanoseconds
+	Factor    float64
+	Rank      uint32
+	Ranks     uint32
+	Op        uint32
+	Root      uint32
+	Size      uint32 // bytes of an element
+	Push      uint32
+}
+
+// Bytes is p as a launch takes it: p's own memory, good while p is.
+func (p *Params) Bytes() []byte { return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p)) }
+
+// Status is where a rank's kernels and its host meet: ubc_status of src/abi.h, zeroed, in page-locked host memory. The
+// host may set Abort at any time, and reads the other fields while Error is not OK; setting Error to OK lets kernels
+// report the next one.
+type Status struct {
+	Abort  atomic.Uint32 // all waits end; set by a kernel that times out, too
+	Error  atomic.Uint32
+	Peer   uint32
+	Epoch  uint32
+	Mine   uint64 // signatures
+	Theirs uint64
+	Detail uint64
+}
+
+// AreaBytes is the size of each rank's device area, zeroed, for a communicator of that many ranks.
+func AreaBytes(ranks int) int { return areaPackets + 4*ranks*packetBytes + 2*stagingHalf }
+
+// Word is how a rank tells its peers where its buffer is: at offset in the extent, which all of them have mapped. The
+// word of a buffer that is staged is 0.
+func Word(extent uint32, offset int) uint64 { return 1<<63 | uint64(extent)<<48 | uint64(offset) }

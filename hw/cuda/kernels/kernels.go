@@ -1,0 +1,111 @@
+// Package kernels holds the collectives' device kernels: CUDA C++ in src, built into PTX, which the driver assembles
+// for the device when it is first needed. A kernel is one rank's part of one operation. It meets the other ranks'
+// kernels through memory alone, the device areas that all of them have mapped, so that the host only launches it: on
+// all ranks the same kernels, with the same grids, in the same order. src/abi.h says what host and kernels agree on.
+package kernels
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// The kernels by name. OneShot, Packets and TwoShot reduce, and there is one for each type; the others take bytes.
+const (
+	OneShot     = "oneshot"      // ALL_REDUCE of up to PacketData bytes: packets from every rank to every rank
+	Packets     = "packets"      // ALL_REDUCE, REDUCE_SCATTER and REDUCE with slices of up to PacketData bytes
+	TwoShot     = "twoshot"      // the same, of any size
+	Move        = "move"         // ALL_GATHER, BROADCAST, GATHER, SCATTER and ALL_TO_ALL of any size
+	MovePackets = "move_packets" // the same, with up to PacketData bytes from one rank to another
+	Barrier     = "barrier"      // BARRIER; with a signature of kind 0, this rank's refusal of whatever the peers do
+)
+
+// MaxThreads is the most threads that a block of these kernels can have.
+const MaxThreads = 512
+
+//go:generate ../../../scripts/kernels
+
+//go:embed ptx/*.ptx
+var ptx embed.FS
+
+// Set is the kernels of one device, each module loaded when it is first asked for. Any goroutine may use it.
+type Set struct {
+	ctx *cuda.Context
+
+	mu        sync.Mutex
+	modules   map[string]*cuda.Module // nil once closed
+	functions map[string]*cuda.Function
+}
+
+// New makes the set of ctx's device, and loads nothing. The caller closes it before ctx.
+func New(ctx *cuda.Context) *Set {
+	return &Set{ctx: ctx, modules: map[string]*cuda.Module{}, functions: map[string]*cuda.Function{}}
+}
+
+// Kernel is the kernel of that name, for elements of type t where there is one for each type. The first one of a type
+// takes the driver's assembler some time, if it has not done it before. The Function goes with the Set.
+func (s *Set) Kernel(name string, t dtype.Type) (*cuda.Function, error) {
+	module, entry := "move", "ubc_"+name
+	switch name {
+	case OneShot, Packets, TwoShot:
+		if !t.Valid() {
+			return nil, fmt.Errorf("no kernel for elements of %v: %w", t, fault.ErrArgument)
+		}
+		module = t.String()
+		entry += "_" + module
+	case Move, MovePackets, Barrier:
+	default:
+		return nil, fmt.Errorf("no kernel %q: %w", name, fault.ErrArgument)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.functions[entry]; f != nil {
+		return f, nil
+	}
+	m, err := s.load(module)
+	if err != nil {
+		return nil, err
+	}
+	f, err := m.Function(entry)
+	if err != nil {
+		return nil, err
+	}
+	s.functions[entry] = f
+	return f, nil
+}
+
+func (s *Set) load(name string) (*cuda.Module, error) {
+	if s.modules == nil {
+		return nil, fmt.Errorf("the set of kernels: %w", fault.ErrClosed)
+	}
+	if m := s.modules[name]; m != nil {
+		return m, nil
+	}
+	text, err := ptx.ReadFile("ptx/" + name + ".ptx")
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.ctx.LoadModule(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("kernels of %s: %w", name, err)
+	}
+	s.modules[name] = m
+	return m, nil
+}
+
+// Close unloads the modules, whose kernels must not be running. Closing it again is harmless.
+func (s *Set) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, m := range s.modules {
+		errs = append(errs, m.Close())
+	}
+	s.modules, s.functions = nil, nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,340 @@
+package ipc
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// A peer that dies has unmapped all that it had.
+func TestDevicePeerDies(t *testing.T) {
+	for _, when := range []string{"before", "during"} {
+		t.Run(when, func(t *testing.T) {
+			a := newGPU(t, 0, false)
+			c, _ := startPeer(t, nil)
+			r := c.tell(t, "device use 1")
+			a.attach(t, r.Card)
+			c.tell(t, "attach "+string(a.card(t)))
+			x := a.make(t, 1, "", false)
+			extent, err := a.Export(x)
+			require.NoError(t, err)
+			a.imported(t, extent)
+			if when == "during" {
+				require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+				time.AfterFunc(100*time.Millisecond, func() { c.cmd.Process.Kill() })
+			} else {
+				require.NoError(t, c.cmd.Process.Kill())
+				c.cmd.Wait()
+			}
+			begin := time.Now()
+			require.NoError(t, a.Withdraw(background, x))
+			require.Less(t, time.Since(begin), 5*time.Second)
+			again, err := a.Export(a.make(t, 1, "", false))
+			require.NoError(t, err)
+			require.Equal(t, extent, again, "its number is free")
+		})
+	}
+}
+
+// A peer that neither follows nor dies keeps the number, until it follows.
+func TestDevicePeerLags(t *testing.T) {
+	a := newGPU(t, 0, false)
+	c, _ := startPeer(t, nil)
+	r := c.tell(t, "device use 1")
+	a.attach(t, r.Card)
+	c.tell(t, "attach "+string(a.card(t)))
+	var made []*mem.Allocation
+	for i := range 3 {
+		x := a.make(t, 1, "", false)
+		extent, err := a.Export(x)
+		require.NoError(t, err)
+		require.Equal(t, uint32(i), extent)
+		a.imported(t, extent)
+		made = append(made, x)
+	}
+	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+	ctx, cancel := context.WithTimeout(background, 50*time.Millisecond)
+	defer cancel()
+	err := a.Withdraw(ctx, made[0])
+	require.ErrorIs(t, err, fault.ErrTimeout)
+	require.ErrorContains(t, err, fmt.Sprintf("peer 0 (pid %d) has not unmapped extent 0", c.cmd.Process.Pid))
+	begin := time.Now()
+	require.ErrorIs(t, a.Withdraw(background, made[1]), fault.ErrTimeout)
+	require.Less(t, time.Since(begin), 2*time.Second, "it hardly waits for a peer that has failed it")
+	ctx, cancel = context.WithCancel(background)
+	cancel()
+	require.ErrorIs(t, a.Withdraw(ctx, made[2]), context.Canceled)
+	require.NoError(t, a.heap.Retire(made[0]), "the memory is this rank's to give back")
+	extent, err := a.Export(a.make(t, 1, "", false))
+	require.NoError(t, err)
+	require.Equal(t, uint32(3), extent, "the numbers are taken")
+
+	require.NoError(t, c.cmd.Process.Signal(syscall.SIGCONT))
+	a.imported(t, extent)
+	extent, err = a.Export(a.make(t, 1, "", false))
+	require.NoError(t, err)
+	require.Equal(t, uint32(0), extent, "it has followed")
+	a.imported(t, extent)
+	require.NoError(t, a.Withdraw(background, made[0]), "it is over")
+}
+
+// Each call of the driver fails once: the owner is told, nothing is left, and asking again helps.
+func TestDeviceImportFails(t *testing.T) {
+	one := primary(t, 0)
+	primary(t, 1)
+	emulatedOnly(t)
+	a, b := newGPU(t, 0, false), newGPU(t, 1, false)
+	ab, _ := meet(t, a.rank, b.rank)
+	for _, call := range []string{"cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
+		"cuMemcpyHtoDAsync"} {
+		t.Run(call, func(t *testing.T) {
+			x := b.make(t, 1, "text", false)
+			foot, memory := measure(t), used(t, one)
+			t.Setenv("UBCOLL_EMULATE_FAIL", call+":1=2")
+			extent, err := b.Export(x)
+			require.NoError(t, err)
+			var why string
+			require.Eventually(t, func() bool {
+				_, why = b.Missing(extent)
+				return why != "has not imported it yet"
+			}, 10*time.Second, time.Millisecond)
+			t.Setenv("UBCOLL_EMULATE_FAIL", "")
+			require.Contains(t, why, "could not import it: ")
+			require.Contains(t, why, call)
+			require.Contains(t, why, "OUT_OF_MEMORY")
+			foot.descriptors++ // the export's
+			require.Equal(t, foot, measure(t))
+			require.Equal(t, memory, used(t, one))
+			require.Zero(t, a.row(t, ab, extent))
+
+			at, err := ab.Import(background, extent)
+			require.NoError(t, err)
+			require.Equal(t, "text", a.take(t, at, 4))
+			b.imported(t, extent)
+			require.NoError(t, b.Withdraw(background, x))
+			require.NoError(t, b.heap.Retire(x))
+		})
+	}
+}
+
+func TestDeviceExportFails(t *testing.T) {
+	primary(t, 0)
+	emulatedOnly(t)
+	a := newGPU(t, 0, false)
+	for call, legacy := range map[string]bool{"cuMemRetainAllocationHandle": false, "cuMemExportToShareableHandle": false,
+		"cuIpcGetMemHandle": true} {
+		t.Run(call, func(t *testing.T) {
+			x := a.make(t, 1, "", legacy)
+			foot, memory := measure(t), used(t, a.ctx)
+			t.Setenv("UBCOLL_EMULATE_FAIL", call+":1=2")
+			_, err := a.Export(x)
+			t.Setenv("UBCOLL_EMULATE_FAIL", "")
+			require.ErrorIs(t, err, fault.ErrLimit)
+			require.ErrorContains(t, err, call)
+			require.Equal(t, foot, measure(t))
+			require.Equal(t, memory, used(t, a.ctx))
+			extent, err := a.Export(x)
+			require.NoError(t, err)
+			require.Zero(t, extent)
+			require.NoError(t, a.Withdraw(background, x))
+			require.Equal(t, foot, measure(t))
+		})
+	}
+}
+
+func TestUseDeviceFails(t *testing.T) {
+	ctx := primary(t, 0)
+	emulatedOnly(t)
+	foot, memory := measure(t), used(t, ctx)
+	for _, call := range []string{"cuMemCreate:1=2", "cuStreamCreate:1=2", "cuStreamCreate:2=2"} {
+		r := newRank(t, false, secret)
+		r.heap.UseDevice(ctx)
+		t.Setenv("UBCOLL_EMULATE_FAIL", call)
+		err := r.UseDevice(ctx)
+		t.Setenv("UBCOLL_EMULATE_FAIL", "")
+		require.ErrorIs(t, err, fault.ErrLimit, call)
+		require.Nil(t, r.device.Load())
+		require.NoError(t, r.UseDevice(ctx), "again")
+		require.ErrorIs(t, r.UseDevice(ctx), fault.ErrInUse)
+		r.close()
+	}
+	require.Equal(t, foot, measure(t))
+	require.Equal(t, memory, used(t, ctx))
+}
+
+func TestDeviceTooMany(t *testing.T) {
+	a := newGPU(t, 0, false)
+	base, err := a.ctx.Alloc(4 << 20)
+	require.NoError(t, err)
+	x, err := a.heap.AdoptDevice(base, 4<<20)
+	require.NoError(t, err)
+	d := a.device.Load()
+	for i := range d.exports.numbers { // as if
+		d.exports.numbers[i] = &export{number: uint32(i), version: 1, fd: -1}
+	}
+	_, err = a.Export(x)
+	require.ErrorIs(t, err, fault.ErrLimit)
+	require.ErrorContains(t, err, "1024 exports")
+	clear(d.exports.numbers[:])
+	require.NoError(t, a.ctx.Free(base))
+
+	for range maxPeers {
+		b := newRank(t, false, secret)
+		b.heap.UseDevice(a.ctx)
+		require.NoError(t, b.UseDevice(a.ctx))
+		a.attach(t, b.card(t))
+	}
+	b := newRank(t, false, secret)
+	b.heap.UseDevice(a.ctx)
+	require.NoError(t, b.UseDevice(a.ctx))
+	_, err = a.Attach(background, b.card(t))
+	require.ErrorIs(t, err, fault.ErrLimit)
+}
+
+// The service hands out what is exported now, to nobody else.
+func TestDeviceService(t *testing.T) {
+	a := newGPU(t, 0, false)
+	x := a.make(t, 1, "", false)
+	extent, err := a.Export(x)
+	require.NoError(t, err)
+	legacy, err := a.Export(a.make(t, 1, "", true))
+	require.NoError(t, err)
+	for _, c := range []struct {
+		name   string
+		secret []byte
+		req    fdRequest
+		ok     bool
+	}{
+		{"it", secret, exportRequest(extent, 1), true},
+		{"a wrong secret", []byte("another"), exportRequest(extent, 1), false},
+		{"version 0", secret, exportRequest(extent, 0), false},
+		{"another version", secret, exportRequest(extent, 3), false},
+		{"one that has a handle", secret, exportRequest(legacy, 1), false},
+		{"another extent", secret, exportRequest(5, 1), false},
+		{"the first beyond all", secret, exportRequest(maxExtents, 1), false},
+		{"far beyond all", secret, fdRequest{math.MaxUint64, 1, 0}, false},
+		{"one that wraps around", secret, fdRequest{1 << 32, 1, 0}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			fd, err := requestFD(background, a.server.name, c.secret, c.req)
+			if !c.ok {
+				require.ErrorIs(t, err, os.ErrPermission)
+				return
+			}
+			require.NoError(t, err)
+			require.NoError(t, closeFD(fd))
+		})
+	}
+	require.NoError(t, a.Withdraw(background, x))
+	_, err = requestFD(background, a.server.name, secret, exportRequest(extent, 1))
+	require.ErrorIs(t, err, os.ErrPermission, "withdrawn")
+	_, err = requestFD(background, a.server.name, secret, exportRequest(extent, 2))
+	require.ErrorIs(t, err, os.ErrPermission, "withdrawn")
+}
+
+func TestForgedCard(t *testing.T) {
+	a, b := newGPU(t, 0, false), newGPU(t, 1, false)
+	var good card
+	require.NoError(t, json.Unmarshal(b.card(t), &good))
+	for name, forge := range map[string]func(l *mem.Location){
+		"not a ledger":      func(l *mem.Location) { *l = b.alloc(t, ledgerBytes, "").At },
+		"not aligned":       func(l *mem.Location) { l.Offset += 8 },
+		"beyond the arena":  func(l *mem.Location) { l.Offset = 1 << 40 },
+		"in no arena":       func(l *mem.Location) { l.Arena = 77 },
+		"an old generation": func(l *mem.Location) { l.Generation += 1000 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			forged, at := good, *good.Ledger
+			forge(&at)
+			forged.Ledger = &at
+			raw, err := json.Marshal(forged)
+			require.NoError(t, err)
+			_, err = a.Attach(background, raw)
+			require.ErrorIs(t, err, fault.ErrStale)
+		})
+	}
+	ab := a.attach(t, b.card(t))
+	require.Equal(t, 0, ab.remote.slot, "what failed takes no place")
+}
+
+// What a peer writes into its ledger harms nobody else.
+func TestForgedLedger(t *testing.T) {
+	primary(t, 0)
+	emulatedOnly(t)
+	random := rand.New(rand.NewPCG(newSeed(t), 0))
+	a, b := newGPU(t, 0, false), newGPU(t, 1, false)
+	ab, _ := meet(t, a.rank, b.rank)
+	own, err := a.Export(a.make(t, 1, "", false))
+	require.NoError(t, err)
+	a.imported(t, own)
+	stopImporter(a.rank)
+	stopImporter(b.rank)
+	l := b.device.Load().ledger
+	words := unsafe.Slice((*uint64)(unsafe.Pointer(l)), ledgerBytes/8)
+	before := append([]uint64(nil), words...)
+	value := func() uint64 {
+		switch random.IntN(4) {
+		case 0:
+			return random.Uint64N(4)
+		case 1:
+			return random.Uint64()
+		case 2:
+			return uint64(a.make(t, 1, "", false).Base())
+		}
+		return math.MaxUint64 - random.Uint64N(3)
+	}
+	for range 300 {
+		e := &l.exports[random.IntN(5)]
+		e.how.Store(1 + random.Uint64N(3))
+		for _, w := range []interface{ Store(uint64) }{&e.base, &e.size, &e.id, &e.device, &e.version, &l.extents,
+			&e.handle[0], &e.handle[3], &l.acks[random.IntN(maxPeers)][random.IntN(5)], &l.attached[random.IntN(maxPeers)],
+			&l.failures[0].text[random.IntN(4)], &l.failures[0].ack} {
+			if random.IntN(2) == 0 {
+				w.Store(value())
+			}
+		}
+		a.heap.Directory().Doorbell.Add(1)
+		a.Progress()
+		for i := range uint32(5) {
+			if at := a.row(t, ab, i); at != 0 {
+				m, err := cuda.Inspect(at)
+				require.NoError(t, err)
+				require.Equal(t, cuda.OnDevice, m.Kind, "what kernels are told is mapped")
+			}
+			_, err := ab.Import(background, i)
+			if err != nil {
+				require.NotEmpty(t, err.Error())
+			}
+			a.Missing(i)
+		}
+	}
+	copy(words, before)
+	a.heap.Directory().Doorbell.Add(1)
+	a.Progress()
+}
+
+func TestFailureText(t *testing.T) {
+	var f failure
+	require.Empty(t, f.read(1))
+	f.write(5, "why")
+	require.Equal(t, "why", f.read(5))
+	require.Empty(t, f.read(7), "of another one")
+	f.write(7, strings.Repeat("long ", 100))
+	require.Equal(t, strings.Repeat("long ", 100)[:8*len(f.text)], f.read(7))
+	f.write(9, "a\x1b[0m\xff\n")
+	require.Equal(t, "a?[0m\uFFFD?", f.read(9))
+}
