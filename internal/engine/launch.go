@@ -122,8 +122,8 @@ func (d *device) settle(ctx context.Context, k Kind) error {
 	return nil
 }
 
-// queue queues w on s; it is the communicator's turn. A refusal is what is wrong with w on this rank: it has been queued
-// as such, for the peers to see. An error means that nothing was queued.
+// queue queues w on s; it is the communicator's turn. A refusal is what is wrong with w on this rank: it has been
+// queued as such, for the peers to see. An error means that nothing was queued.
 func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err error) {
 	bad := w.Err
 	if bad == nil && w.Kernel.Name == "" {

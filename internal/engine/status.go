@@ -143,8 +143,8 @@ func (d *device) watchdog() {
 	}
 }
 
-// closedGrace is how long what is queued may go on after a peer has closed: it has what it needs from that peer, or never
-// will, and work of others may come before it.
+// closedGrace is how long what is queued may go on after a peer has closed: it has what it needs from that peer, or
+// never will, and work of others may come before it.
 const closedGrace = 5 * time.Second
 
 // closedPeer is a peer that has closed its communicator, or -1.
