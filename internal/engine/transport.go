@@ -23,8 +23,8 @@ type Transport interface {
 	// Close detaches all peers.
 	Close() error
 
-	// UseDevice has the transport export memory of ctx's device, and import that of peers that use one. It comes before
-	// Card, and once. ctx stays the caller's, and open until after Close.
+	// UseDevice has the transport export memory of ctx's device, which the heap uses already, and import that of peers
+	// that use one. It comes before Card, and once. ctx stays the caller's, and open until after Close.
 	UseDevice(ctx *cuda.Context) error
 	// Export makes a device allocation reachable for the peers that use a device, those that Attach finds later too,
 	// until Withdraw. Local, does not wait for them: they import it in the background, see Missing. extent is its number

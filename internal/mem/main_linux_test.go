@@ -65,7 +65,8 @@ var children = map[string]func() error{
 func limited(t *testing.T, name string, args ...string) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(append(os.Environ(), childVar+"="+name), args...)
+	// C's allocator reserves 64 MiB of addresses for each thread that comes to need it: of a limit, that is most.
+	cmd.Env = append(append(os.Environ(), childVar+"="+name, "MALLOC_ARENA_MAX=1"), args...)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }

@@ -88,7 +88,11 @@ func (d *device) close() error {
 	var errs []error
 	for r := range d.all() {
 		for i := range r.maps {
-			if err := r.drop(uint32(i)); err != nil && !r.over() { // what a peer has taken with it fails
+			err := r.drop(uint32(i))
+			if err == nil {
+				continue
+			}
+			if r.watch(); !r.over() && !r.dead.Load() { // else the peer may have taken the memory with it
 				errs = append(errs, err)
 			}
 		}

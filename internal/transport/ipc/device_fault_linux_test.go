@@ -24,6 +24,7 @@ import (
 func TestDevicePeerDies(t *testing.T) {
 	for _, when := range []string{"before", "during"} {
 		t.Run(when, func(t *testing.T) {
+			primary(t, 1)
 			a := newGPU(t, 0, false)
 			c, _ := startPeer(t, nil)
 			r := c.tell(t, "device use 1")
@@ -34,7 +35,7 @@ func TestDevicePeerDies(t *testing.T) {
 			require.NoError(t, err)
 			a.imported(t, extent)
 			if when == "during" {
-				require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+				c.stop(t)
 				time.AfterFunc(100*time.Millisecond, func() { c.cmd.Process.Kill() })
 			} else {
 				require.NoError(t, c.cmd.Process.Kill())
@@ -52,6 +53,7 @@ func TestDevicePeerDies(t *testing.T) {
 
 // A peer that neither follows nor dies keeps the number, until it follows.
 func TestDevicePeerLags(t *testing.T) {
+	primary(t, 1)
 	a := newGPU(t, 0, false)
 	c, _ := startPeer(t, nil)
 	r := c.tell(t, "device use 1")
@@ -66,7 +68,7 @@ func TestDevicePeerLags(t *testing.T) {
 		a.imported(t, extent)
 		made = append(made, x)
 	}
-	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+	c.stop(t)
 	ctx, cancel := context.WithTimeout(background, 50*time.Millisecond)
 	defer cancel()
 	err := a.Withdraw(ctx, made[0])
@@ -129,6 +131,47 @@ func TestDeviceImportFails(t *testing.T) {
 			require.NoError(t, b.heap.Retire(x))
 		})
 	}
+}
+
+// The older kind of export: in one process the peer's device must be reachable, in two the handle is opened.
+func TestDeviceHandleFails(t *testing.T) {
+	primary(t, 1)
+	emulatedOnly(t)
+	failed := func(t *testing.T, a *gpu, extent uint32) (why string) {
+		require.Eventually(t, func() bool {
+			_, why = a.Missing(extent)
+			return why != "has not imported it yet"
+		}, 10*time.Second, time.Millisecond)
+		return why
+	}
+	t.Run("one process", func(t *testing.T) {
+		a, b := newGPU(t, 0, false), newGPU(t, 1, false)
+		ab, _ := meet(t, a.rank, b.rank)
+		t.Setenv("UBCOLL_EMULATE_FAIL", "cuCtxEnablePeerAccess:1=217")
+		extent, err := b.Export(b.make(t, 1, "text", true))
+		require.NoError(t, err)
+		require.Contains(t, failed(t, b, extent), "cuCtxEnablePeerAccess: CUDA_ERROR_PEER_ACCESS_UNSUPPORTED")
+		t.Setenv("UBCOLL_EMULATE_FAIL", "")
+		at, err := ab.Import(background, extent)
+		require.NoError(t, err)
+		require.Equal(t, "text", a.take(t, at, 4))
+	})
+	t.Run("two processes", func(t *testing.T) {
+		t.Setenv("UBCOLL_EMULATE_FAIL", "cuIpcOpenMemHandle_v2:1=2")
+		c, _ := startPeer(t, nil)
+		t.Setenv("UBCOLL_EMULATE_FAIL", "")
+		a := newGPU(t, 0, false)
+		r := c.tell(t, "device use 1")
+		a.attach(t, r.Card)
+		c.tell(t, "attach "+string(a.card(t)))
+		x := a.make(t, 1<<20, "text", true)
+		extent, err := a.Export(x)
+		require.NoError(t, err)
+		require.Contains(t, failed(t, a, extent), "cuIpcOpenMemHandle_v2: CUDA_ERROR_OUT_OF_MEMORY")
+		require.Equal(t, "text", c.tell(t, fmt.Sprint("device read ", extent, " 4")).Text)
+		a.imported(t, extent)
+		require.NoError(t, a.Withdraw(background, x))
+	})
 }
 
 func TestDeviceExportFails(t *testing.T) {

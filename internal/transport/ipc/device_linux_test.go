@@ -123,6 +123,7 @@ func TestDeviceLeavesNothing(t *testing.T) {
 
 func TestDeviceTwoProcesses(t *testing.T) {
 	memories(t, func(t *testing.T, legacy bool) {
+		primary(t, 1)
 		a := newGPU(t, 0, false)
 		kind := map[bool]string{false: "device alloc", true: "device legacy"}[legacy]
 		c, _ := startPeer(t, nil)

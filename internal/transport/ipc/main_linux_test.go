@@ -204,6 +204,22 @@ func (p *process) tell(t *testing.T, what string) report {
 	return p.read(t)
 }
 
+// stop stops the process: all its threads, once it returns.
+func (p *process) stop(t *testing.T) {
+	t.Helper()
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	require.Eventually(t, func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+		require.NoError(t, err)
+		for _, name := range threads {
+			if b, err := os.ReadFile(name); err == nil && !strings.Contains(string(b), ") T ") {
+				return false
+			}
+		}
+		return true
+	}, 10*time.Second, time.Millisecond)
+}
+
 // childPeer is a rank that does what it is told.
 func childPeer() error {
 	h, err := mem.New(1, false)
