@@ -7,9 +7,8 @@
 
 // What each of the reductions' kernels begins with.
 template <class E> struct ubc_reduction {
-	typedef typename E::T T;
-
-	ubc_u32 e, n, op;
+	ubc_u32 e; // set by the kernel
+	ubc_u32 n, op;
 	bool scaled; // the source is multiplied first
 	typename E::F factor;
 	ubc_u64 bytes; // count in bytes
@@ -17,12 +16,11 @@ template <class E> struct ubc_reduction {
 
 	UBC_FN ubc_reduction begin(const ubc_params &p) {
 		ubc_reduction o;
-		o.e = ubc_epoch(p);
 		o.n = p.ranks;
 		o.op = p.op;
 		o.scaled = p.op == UBC_PREMULSUM;
 		o.factor = E::factor(p.factor);
-		o.bytes = p.count * sizeof(T);
+		o.bytes = p.count * sizeof(typename E::T);
 		o.thread = UBC_BLOCK * UBC_THREADS + UBC_THREAD;
 		o.threads = UBC_BLOCKS * UBC_THREADS;
 		return o;
@@ -42,6 +40,12 @@ template <class E> UBC_FN void ubc_oneshot(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
 	bool aligned = ((p.src | p.dst) & 7) == 0;
+	ubc_pair first = {{0, 0}}; // on its way together with the epoch, without which nothing can be sent
+	if (8ull * o.thread < o.bytes)
+		first = ubc_load<ubc_pair, T>(p.src + 8ull * o.thread, o.bytes - 8ull * o.thread, aligned);
+	o.e = ubc_epoch(p);
+	if (o.scaled)
+		first = ubc_scale<E>(first, o.factor);
 	ubc_u64 to[R], from[R]; // peers from rank + 1 on; by rank
 	UBC_UNROLL
 	for (ubc_u32 i = 1; i < R; i++)
@@ -51,7 +55,9 @@ template <class E> UBC_FN void ubc_oneshot(const ubc_params &p) {
 		from[r] = ubc_packets(p, o.e, 0, p.rank, r);
 
 	for (ubc_u64 i = o.thread; 8 * i < o.bytes; i += o.threads) {
-		ubc_pair v = ubc_source<E, ubc_pair>(o, p.src + 8 * i, o.bytes - 8 * i, aligned);
+		ubc_pair v = first;
+		if (i != o.thread)
+			v = ubc_source<E, ubc_pair>(o, p.src + 8 * i, o.bytes - 8 * i, aligned);
 		UBC_UNROLL
 		for (ubc_u32 q = 1; q < R; q++)
 			if (q < o.n)
@@ -60,7 +66,9 @@ template <class E> UBC_FN void ubc_oneshot(const ubc_params &p) {
 	ubc_announce(p, o.e);
 	ubc_u32 peers = (1u << o.n) - 1 - (1u << p.rank);
 	for (ubc_u64 i = o.thread; 8 * i < o.bytes; i += o.threads) {
-		ubc_pair v[R], mine = ubc_source<E, ubc_pair>(o, p.src + 8 * i, o.bytes - 8 * i, aligned);
+		ubc_pair v[R], mine = first;
+		if (i != o.thread)
+			mine = ubc_source<E, ubc_pair>(o, p.src + 8 * i, o.bytes - 8 * i, aligned);
 		if (!ubc_receive<R>(p, o.e, from, peers, 16 * i, v))
 			break;
 		UBC_UNROLL
@@ -118,6 +126,7 @@ template <class E> UBC_FN void ubc_two_packets(const ubc_params &p) {
 	typedef typename E::T T;
 	enum { R = UBC_MAX_RANKS };
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
+	o.e = ubc_epoch(p);
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	bool aligned = ((p.src | p.dst | s.stride) & 7) == 0;
 	ubc_u64 first[R], second[R]; // packets to this rank, by rank
@@ -277,6 +286,7 @@ template <class E> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, ubc_mer
 template <class E> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
+	o.e = ubc_epoch(p);
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	UBC_SHARED(ubc_u64, words, 2 * R, 1); // of all ranks: what they have announced
 	UBC_SHARED(ubc_u64, found, 2 * R, 2); // where that is, 0: staged

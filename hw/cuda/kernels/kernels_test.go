@@ -1,0 +1,185 @@
+package kernels
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// modules are the PTX files with the kernels that each must have.
+func modules() map[string][]string {
+	m := map[string][]string{"move": {"ubc_move", "ubc_move_packets", "ubc_barrier"}}
+	for _, t := range dtype.All() {
+		for _, k := range []string{OneShot, Packets, TwoShot} {
+			m[t.String()] = append(m[t.String()], "ubc_"+k+"_"+t.String())
+		}
+	}
+	return m
+}
+
+// TestPTX finds PTX that is not of these sources, or that older drivers and devices would not take.
+func TestPTX(t *testing.T) {
+	entries, err := ptx.ReadDir("ptx")
+	require.NoError(t, err)
+	require.Len(t, entries, len(modules()))
+	total := 0
+	for name, kernels := range modules() {
+		t.Run(name, func(t *testing.T) {
+			text, err := ptx.ReadFile("ptx/" + name + ".ptx")
+			require.NoError(t, err)
+			total += len(text)
+			header := regexp.MustCompile(`(?m)^// sources: (.*)\n// sha256: (.*)$`).FindSubmatch(text)
+			require.NotNil(t, header)
+			h := sha256.New()
+			for _, f := range strings.Fields(string(header[1])) {
+				source, err := os.ReadFile(filepath.Join("src", f))
+				require.NoError(t, err)
+				h.Write(source)
+			}
+			require.Equal(t, hex.EncodeToString(h.Sum(nil)), string(header[2]), "run scripts/kernels")
+
+			require.Regexp(t, `(?m)^\.version (7\.[0-9]+|8\.[01])$`, string(text))
+			require.Regexp(t, `(?m)^\.target sm_80$`, string(text))
+			require.NotContains(t, string(text), ".local", "the stack of a thread is slow memory")
+			require.NotContains(t, string(text), ".extern", "nothing to link it with")
+			var found []string
+			for _, m := range regexp.MustCompile(`(?m)^\.visible \.entry (\w+)\($`).FindAllSubmatch(text, -1) {
+				found = append(found, string(m[1]))
+			}
+			require.ElementsMatch(t, kernels, found)
+		})
+	}
+	require.Less(t, total, 4<<20, "bytes of PTX in every program")
+}
+
+// TestRebuild builds the PTX again where that compiler is.
+func TestRebuild(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short")
+	}
+	clang := os.Getenv("CLANG")
+	if clang == "" {
+		clang = "clang-19"
+	}
+	version, err := exec.Command(clang, "--version").Output()
+	if err != nil {
+		t.Skipf("no %s: %v", clang, err)
+	}
+	committed, err := ptx.ReadFile("ptx/move.ptx")
+	require.NoError(t, err)
+	builder := regexp.MustCompile(`with clang ([0-9.]+):`).FindSubmatch(committed)
+	require.NotNil(t, builder)
+	if !strings.Contains(string(version), "version "+string(builder[1])) {
+		t.Skipf("built with clang %s, not with %s", builder[1], strings.SplitN(string(version), "\n", 2)[0])
+	}
+	dir := t.TempDir()
+	out, err := exec.Command("../../../scripts/kernels", dir).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for name := range modules() {
+		want, err := ptx.ReadFile("ptx/" + name + ".ptx")
+		require.NoError(t, err)
+		got, err := os.ReadFile(filepath.Join(dir, name+".ptx"))
+		require.NoError(t, err)
+		require.True(t, string(want) == string(got), "%s.ptx differs: run scripts/kernels", name)
+	}
+}
+
+// compiler is a C or C++ compiler, which machines that only run the tests may lack.
+func compiler(t *testing.T, names ...string) string {
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	t.Skipf("no compiler: none of %q", names)
+	return ""
+}
+
+// TestABI compares the Go side with abi.h.
+func TestABI(t *testing.T) {
+	var p Params
+	var s Status
+	values := map[string]uintptr{
+		"sizeof(ubc_params)": unsafe.Sizeof(p), "sizeof(ubc_status)": unsafe.Sizeof(s),
+		"offsetof(ubc_params, area)": unsafe.Offsetof(p.Area), "offsetof(ubc_params, table)": unsafe.Offsetof(p.Table),
+		"offsetof(ubc_params, status)": unsafe.Offsetof(p.Status), "offsetof(ubc_params, src)": unsafe.Offsetof(p.Src),
+		"offsetof(ubc_params, dst)": unsafe.Offsetof(p.Dst), "offsetof(ubc_params, src_word)": unsafe.Offsetof(p.SrcWord),
+		"offsetof(ubc_params, dst_word)":  unsafe.Offsetof(p.DstWord),
+		"offsetof(ubc_params, signature)": unsafe.Offsetof(p.Signature),
+		"offsetof(ubc_params, count)":     unsafe.Offsetof(p.Count), "offsetof(ubc_params, timeout)": unsafe.Offsetof(p.Timeout),
+		"offsetof(ubc_params, factor)": unsafe.Offsetof(p.Factor), "offsetof(ubc_params, rank)": unsafe.Offsetof(p.Rank),
+		"offsetof(ubc_params, ranks)": unsafe.Offsetof(p.Ranks), "offsetof(ubc_params, op)": unsafe.Offsetof(p.Op),
+		"offsetof(ubc_params, root)": unsafe.Offsetof(p.Root), "offsetof(ubc_params, size)": unsafe.Offsetof(p.Size),
+		"offsetof(ubc_params, push)": unsafe.Offsetof(p.Push), "offsetof(ubc_status, abort)": unsafe.Offsetof(s.Abort),
+		"offsetof(ubc_status, error)": unsafe.Offsetof(s.Error), "offsetof(ubc_status, peer)": unsafe.Offsetof(s.Peer),
+		"offsetof(ubc_status, epoch)": unsafe.Offsetof(s.Epoch), "offsetof(ubc_status, mine)": unsafe.Offsetof(s.Mine),
+		"offsetof(ubc_status, theirs)": unsafe.Offsetof(s.Theirs), "offsetof(ubc_status, detail)": unsafe.Offsetof(s.Detail),
+		"UBC_MAX_RANKS": MaxRanks, "UBC_MAX_BLOCKS": MaxBlocks, "UBC_MAX_EXTENTS": MaxExtents,
+		"UBC_PACKET_BYTES": 2 * PacketData, "UBC_AREA_PACKETS": areaPackets, "UBC_STAGING_HALF": stagingHalf,
+		"UBC_DIRECT": uintptr(Word(0, 0)), "UBC_DIRECT | 3ull << 48 | 5": uintptr(Word(3, 5)),
+		"UBC_MISMATCH": Mismatch, "UBC_REFUSED": Refused, "UBC_TIMEOUT": Timeout, "UBC_ABORTED": Aborted,
+		"UBC_NO_EXTENT": NoExtent, "UBC_OK": OK,
+	}
+	require.Len(t, p.Bytes(), int(unsafe.Sizeof(p)))
+	program := "#include <stddef.h>\n#include \"abi.h\"\n"
+	for expr, v := range values {
+		program += fmt.Sprintf("_Static_assert((%s) == %dull, %q);\n", expr, v, expr)
+	}
+	file := filepath.Join(t.TempDir(), "abi.c")
+	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
+	cc := compiler(t, os.Getenv("CC"), "cc", "gcc", "clang")
+	out, err := exec.Command(cc, "-std=c11", "-fsyntax-only", "-I", "src", file).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// TestCheck runs the kernels' source on coroutines, against a reference: testdata/check.cc.
+func TestCheck(t *testing.T) {
+	cxx := compiler(t, os.Getenv("CXX"), "c++", "g++", "clang++")
+	program := filepath.Join(t.TempDir(), "check")
+	out, err := exec.Command(cxx, "-std=c++17", "-O1", "-ffp-contract=off", "-DUBC_EMULATE", "-o", program,
+		"testdata/check.cc", "src/emulate.cc").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	operations := "400"
+	if testing.Short() {
+		operations = "100"
+	}
+	for _, ranks := range []string{"1", "2", "3", "4", "8"} {
+		for _, what := range []string{operations, "errors"} {
+			if ranks == "1" && what == "errors" {
+				continue // nobody to be missing
+			}
+			t.Run(ranks+" ranks "+what, func(t *testing.T) {
+				seed := fmt.Sprint(rand.Uint32())
+				out, err := exec.Command(program, seed, ranks, what).CombinedOutput()
+				require.NoError(t, err, "seed %s: %s", seed, out)
+				t.Logf("seed %s: %s", seed, out)
+			})
+		}
+	}
+}
+
+func TestSet(t *testing.T) {
+	s := New(nil) // no device is asked before a module is loaded
+	_, err := s.Kernel("threeshot", dtype.Float32)
+	require.ErrorIs(t, err, fault.ErrArgument)
+	require.ErrorContains(t, err, `no kernel "threeshot"`)
+	_, err = s.Kernel(TwoShot, dtype.Invalid)
+	require.ErrorIs(t, err, fault.ErrArgument)
+	require.NoError(t, s.Close())
+	require.NoError(t, s.Close())
+	_, err = s.Kernel(Barrier, dtype.Invalid)
+	require.ErrorIs(t, err, fault.ErrClosed)
+}
