@@ -114,7 +114,8 @@ func reduceKernel(algorithm string, k engine.Kind, bytes, n int) engine.Kernel {
 	}
 	switch {
 	case algorithm == "push":
-		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: bulkGrid(total), Push: true, Way: "two-shot, pushed", Words: true}
+		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: bulkGrid(total), Push: true, Way: "two-shot, pushed",
+			Words: true}
 	case algorithm == "one-shot" && fits, algorithm != "two-shot" && fits && bytes <= oneShotMost:
 		return engine.Kernel{Name: cudakernels.OneShot, Blocks: packetGrid(bytes, n), Way: "one-shot packets"}
 	case algorithm != "two-shot" && total <= twoShotTotal && slice <= cudakernels.PacketData:

@@ -141,7 +141,7 @@ func (c *Comm) settleDevice(whys []string) error {
 		if why == "" {
 			continue
 		}
-		if c.gpuWhy == nil {
+		if !errors.Is(c.gpuWhy, hw.ErrNotSupported) { // else all ranks have found it out alike
 			c.gpuWhy = fmt.Errorf("%s: %w", why, hw.ErrNotSupported)
 		}
 		return c.dropDevice()

@@ -47,7 +47,25 @@ func (c *Comm) launchable(s *Stream) error {
 	if err := c.onGPU(s.dev); err != nil {
 		return c.local("stream", err)
 	}
+	// What is queued now waits for all peers, and the driver would not notice that one is gone.
+	w := waiting{op: "stream", step: "launch"}
+	for r := range c.peers {
+		if r == c.rank {
+			continue
+		}
+		if v := c.peers[r].area.lost.Load(); v != 0 {
+			return c.fail(c.lostError(&w, r, v))
+		}
+		if c.peers[r].area.state.Load() == stateClosed {
+			return c.fail(c.closedError(&w, r))
+		}
+	}
 	return nil
+}
+
+// closedError is about a peer that has closed its communicator.
+func (c *Comm) closedError(w *waiting, r int) *fault.Error {
+	return c.errorAt(w, r, fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost))
 }
 
 // run begins a turn, after what is queued.
@@ -104,8 +122,8 @@ func (d *device) settle(ctx context.Context, k Kind) error {
 	return nil
 }
 
-// queue queues w on s; it is the communicator's turn. A refusal is what is wrong with w on this rank: it has been queued
-// as such, for the peers to see. An error means that nothing was queued.
+// queue queues w on s; it is the communicator's turn. A refusal is what is wrong with w on this rank: it has been
+// queued as such, for the peers to see. An error means that nothing was queued.
 func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err error) {
 	bad := w.Err
 	if bad == nil && w.Kernel.Name == "" {

@@ -106,6 +106,7 @@ func (d *device) watchdog() {
 	defer close(d.stopped)
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
+	var closed time.Time // since when what is queued has not ended, and a peer has closed
 	for {
 		select {
 		case <-d.stop:
@@ -117,16 +118,41 @@ func (d *device) watchdog() {
 			continue // what is queued later ends as well
 		}
 		s := waiting{op: "device", step: "wait"}
-		if e := d.c.pollHealth(&s); e != nil {
+		e := d.c.pollHealth(&s)
+		if r := d.c.closedPeer(); e == nil && r >= 0 && d.busy() {
+			if closed.IsZero() {
+				closed = time.Now()
+			}
+			if time.Since(closed) > closedGrace {
+				e = d.c.closedError(&s, r)
+			}
+		} else {
+			closed = time.Time{}
+		}
+		if e != nil {
 			e.Device = d.gpu.ctx.Device()
 			d.c.fail(e)
 			continue
 		}
 		d.mu.Lock()
-		e, fatal := d.told()
+		told, fatal := d.told()
 		d.mu.Unlock()
 		if fatal {
-			d.c.fail(e)
+			d.c.fail(told)
 		}
 	}
+}
+
+// closedGrace is how long what is queued may go on after a peer has closed: it has what it needs from that peer, or
+// never will, and work of others may come before it.
+const closedGrace = 5 * time.Second
+
+// closedPeer is a peer that has closed its communicator, or -1.
+func (c *Comm) closedPeer() int {
+	for r := range c.peers {
+		if r != c.rank && c.peers[r].area.state.Load() == stateClosed {
+			return r
+		}
+	}
+	return -1
 }

@@ -58,7 +58,8 @@ func TestJobWide(t *testing.T) {
 	t.Setenv("UBCOLL_TIMEOUT", "600s")
 	a, err := JobWide()
 	require.NoError(t, err)
-	require.Equal(t, map[string]string{"UBCOLL_TIMEOUT": "10m0s", "UBCOLL_REGISTER": "auto", "UBCOLL_ALGO": ""}, a)
+	require.Equal(t, map[string]string{"UBCOLL_TIMEOUT": "10m0s", "UBCOLL_REGISTER": "auto", "UBCOLL_ALGO": "",
+		"UBCOLL_CUDA": "auto"}, a)
 
 	t.Setenv("UBCOLL_REGISTER", "sometimes")
 	_, err = JobWide()

@@ -38,6 +38,8 @@ var Suites = map[string]Suite{
 	"channels":     Channels,
 	"windows":      Windows,
 	"kill-wait":    KillWait,
+	"device":       Device,
+	"kill-device":  KillDevice,
 }
 
 // Names lists the suites.

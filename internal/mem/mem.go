@@ -515,6 +515,13 @@ func (h *Heap) Quarantine() {
 	h.mu.Unlock()
 }
 
+// Quarantined reports whether Quarantine was called.
+func (h *Heap) Quarantined() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.quarantine
+}
+
 // Resolve is where n bytes at l are in a GoHeap heap of this process.
 func (h *Heap) Resolve(l Location, n int) (unsafe.Pointer, error) {
 	if l.Slot < MaxSlots {

@@ -179,11 +179,22 @@ func (t *Transport) withdraw(ctx context.Context, user uint64) error {
 		return nil
 	}
 	t.heap.Quiesce()
+	if t.heap.Quarantined() && d.exports.byFD(user) {
+		return nil // a peer that lags may still be at it: its mapping stays, and keeps the memory in being
+	}
 	e, err := d.exports.leave(d, user)
 	if e == nil {
 		return err
 	}
 	return errors.Join(err, d.settle(ctx, []*export{e}))
+}
+
+// byFD reports whether the user's export is one by descriptor.
+func (x *exports) byFD(user uint64) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e := x.byUser[user]
+	return e != nil && e.fd >= 0
 }
 
 func (x *exports) has(user uint64) bool {
@@ -213,8 +224,15 @@ func (d *device) leaveAll() (all []*export) {
 	d.exports.mu.Lock()
 	defer d.exports.mu.Unlock()
 	for _, e := range d.exports.byMemory {
-		d.exports.end(d, e)
-		all = append(all, e)
+		if e.fd < 0 {
+			d.exports.end(d, e)
+			all = append(all, e)
+			continue
+		}
+		// The peers' mappings keep it in being, and they keep them: kernels of theirs that began an operation which failed
+		// here may still be at it.
+		closeFD(e.fd)
+		e.fd = -1
 	}
 	clear(d.exports.byUser)
 	return all

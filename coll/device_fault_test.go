@@ -1,0 +1,59 @@
+package coll_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/env"
+)
+
+// TestDeviceSetup fails calls of the driver while communicators are made. Open works all the same; ranks use their
+// devices all or none, and say why not.
+func TestDeviceSetup(t *testing.T) {
+	if !cudatest.Emulated() {
+		t.Skip("needs the emulated driver")
+	}
+	for _, call := range []string{"cuDevicePrimaryCtxRetain", "cuMemCreate", "cuMemAddressReserve", "cuMemMap",
+		"cuMemSetAccess", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemRetainAllocationHandle",
+		"cuMemHostRegister_v2", "cuModuleLoadDataEx", "cuModuleGetFunction", "cuStreamCreate", "cuEventCreate",
+		"cuMemsetD8Async", "cuPointerGetAttribute"} {
+		for k := 1; k <= 4; k++ {
+			t.Run(fmt.Sprintf("%s:%d", call, k), func(t *testing.T) {
+				t.Setenv(env.CUDA.Name, "auto")
+				t.Setenv("UBCOLL_EMULATE_FAIL", fmt.Sprintf("%s:%d", call, k))
+				have := [2]bool{}
+				err := ubcoll.Local(t.Context(), 2, ubcoll.Options{Timeout: 20 * time.Second}, func(ctx context.Context, c *ubcoll.Comm) error {
+					dev, err := c.GPU()
+					have[c.Rank()] = err == nil
+					if err != nil && !errors.Is(err, hw.ErrNotSupported) {
+						return err
+					}
+					t.Log(err)
+					x := []int32{1}
+					if err := coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum); err != nil || x[0] != 2 {
+						return fmt.Errorf("on the host: %v, %w", x, err)
+					}
+					if err != nil {
+						return nil
+					}
+					a, err := ubcoll.Alloc[float32](c, dev, 1000)
+					if err != nil {
+						return is(c, "alloc", err, ubcoll.ErrLimit)
+					}
+					return a.Free()
+				})
+				require.Equal(t, have[0], have[1])
+				require.NoError(t, err)
+			})
+		}
+	}
+}

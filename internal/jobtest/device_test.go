@@ -1,0 +1,61 @@
+package jobtest
+
+import (
+	"fmt"
+	mrand "math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// gpus is the environment in which processes have devices: none is added where there is a GPU.
+func gpus(t *testing.T) []string {
+	if cuda.Have().Err == nil {
+		return nil
+	}
+	return append(cudatest.Environ(cudatest.Library(t)), "UBCOLL_EMULATE_DEVICES=8", "UBCOLL_REQUIRE=cuda")
+}
+
+// TestDeviceProcesses uses devices of several processes.
+func TestDeviceProcesses(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the processes would be slow, and share what the detector does not see")
+	}
+	environ := gpus(t)
+	for _, n := range []int{2, 4} {
+		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
+			j := start(t, n, environ, "device", "device")
+			for r, err := range j.wait(2 * time.Minute) {
+				if err != nil {
+					t.Errorf("rank %d: %v: %s", r, err, j.output[r])
+				}
+			}
+			t.Log(j.output[0])
+		})
+	}
+}
+
+// TestDeviceKill kills a process whose peers' kernels wait for it.
+func TestDeviceKill(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the processes would be slow")
+	}
+	for _, v := range gpus(t) {
+		name, value, _ := strings.Cut(v, "=")
+		t.Setenv(name, value)
+	}
+	seed := Seed()
+	if os.Getenv("TEST_SEED") == "" {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("TEST_SEED=%d", seed)
+	pick := mrand.New(mrand.NewPCG(seed, 0))
+	for range 3 {
+		killOne(t, "kill-device", 3, pick)
+	}
+}
