@@ -67,6 +67,13 @@ func mapped(t *testing.T, c *cuda.Context) (cuda.Allocation, cuda.Addr, int) {
 	return m, p, n
 }
 
+func mapping(t *testing.T) unsafe.Pointer {
+	b, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	require.NoError(t, err)
+	t.Cleanup(func() { unix.Munmap(b) })
+	return unsafe.Pointer(&b[0])
+}
+
 func TestDevices(t *testing.T) {
 	emulated(t, 0)
 	all, err := cuda.Devices()

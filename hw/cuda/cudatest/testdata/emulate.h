@@ -121,7 +121,7 @@ void free_memory(device *d);
 
 bool reachable(device *d, uintptr_t p, bool by_kernel); // whether d's kernels, or its copies, reach p
 
-// Whether n bytes at p are the device memory of one mapping; if so where they are in its file.
+// Whether n bytes at p are the device memory of one mapping; if so, and asked, where they are in its file.
 bool file_of(uintptr_t p, size_t n, int *fd, size_t *offset);
 
 struct emulated_kernel {

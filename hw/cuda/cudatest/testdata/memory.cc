@@ -83,8 +83,10 @@ bool file_of(uintptr_t p, size_t n, int *fd, size_t *offset) {
 	mapping *m = find(p);
 	if (!m || m->what == REGISTERED || n > m->at + m->size - p)
 		return false;
-	*fd = m->m->fd;
-	*offset = p - m->at;
+	if (fd) {
+		*fd = m->m->fd;
+		*offset = p - m->at;
+	}
 	return true;
 }
 

@@ -148,8 +148,8 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 	auto good = [&](const char *what, unsigned i, uintptr_t at) {
 		if (!at || reachable(d, at, true))
 			return true;
-		fprintf(stderr, "emulated GPU: kernel %s: device %d cannot reach %s %u at %#lx\n", k->name, d->index, what, i,
-			(unsigned long)at);
+		fprintf(stderr, "emulated GPU: kernel %s: device %d cannot reach %s %u at %#lx: %s\n", k->name, d->index, what, i,
+			(unsigned long)at, file_of(at, 1, 0, 0) ? "it has no access" : "no device memory or page-locked memory is there");
 		return false;
 	};
 	for (unsigned r = 0; r < p.ranks && r < UBC_MAX_RANKS; r++)
