@@ -330,7 +330,7 @@ func (k *task) check(ctx context.Context, seed uint64) (wrong int, err error) {
 // fill makes b rank's input.
 func fill(d verify.Data, b []byte, rank int) {
 	parts(b, d.Type.Size(), func(p []byte, at int) int {
-		d.Fill(unsafe.Pointer(&p[0]), at, len(p)/d.Type.Size(), rank)
+		d.FillPart(unsafe.Pointer(&p[0]), at, len(p)/d.Type.Size(), rank)
 		return 0
 	})
 }

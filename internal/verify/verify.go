@@ -38,8 +38,11 @@ func (m Mismatch) String() string {
 	return fmt.Sprintf("element %d: got %s, want %s", m.Index, m.Got, m.Want)
 }
 
-// Fill writes n of rank's input elements, from first on, to p.
-func (d Data) Fill(p unsafe.Pointer, first, n, rank int) {
+// Fill writes rank's n input elements to p.
+func (d Data) Fill(p unsafe.Pointer, n, rank int) { d.FillPart(p, 0, n, rank) }
+
+// FillPart writes n of rank's input elements, from first on, to p.
+func (d Data) FillPart(p unsafe.Pointer, first, n, rank int) {
 	for i := range n {
 		store(d.Type, p, i, d.input(rank, first+i))
 	}

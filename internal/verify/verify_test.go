@@ -47,7 +47,7 @@ func each(t *testing.T, ranks []int, f func(t *testing.T, d Data, srcs []unsafe.
 				var srcs []unsafe.Pointer
 				for rank := range n {
 					p := unsafe.Pointer(&make([]uint64, elements)[0])
-					d.Fill(p, 0, elements, rank)
+					d.Fill(p, elements, rank)
 					srcs = append(srcs, p)
 				}
 				t.Run(fmt.Sprintf("%v/%s/ranks=%d", ty, op, n), func(t *testing.T) { f(t, d, srcs, r) })
@@ -150,8 +150,8 @@ func TestInputsAreSpread(t *testing.T) {
 func ExampleData() {
 	d := Data{Type: dtype.Int32, Ranks: 2}
 	a, b := make([]int32, 3), make([]int32, 3)
-	d.Fill(unsafe.Pointer(&a[0]), 0, 3, 0)
-	d.Fill(unsafe.Pointer(&b[0]), 0, 3, 1)
+	d.Fill(unsafe.Pointer(&a[0]), 3, 0)
+	d.Fill(unsafe.Pointer(&b[0]), 3, 1)
 	for i := range a {
 		a[i] += b[i]
 	}
