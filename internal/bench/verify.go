@@ -117,6 +117,7 @@ func (r *verifier) wants(bytes int, t dtype.Type, red ubcoll.Op) bool {
 
 func (r *verifier) run(ctx context.Context) error {
 	for _, o := range r.ops {
+		fmt.Fprintf(r.out, "# %s, after %d calls and %.1f s\n", o.name, r.calls, time.Since(r.start).Seconds())
 		reductions := []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg}
 		if !o.reduces {
 			reductions = reductions[:1]
