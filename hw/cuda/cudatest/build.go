@@ -19,7 +19,7 @@ import (
 
 // flags of the compiler. The kernels are optimized a little: without, large data take too long.
 var flags = []string{"-std=c++17", "-O1", "-g", "-Wall", "-fPIC", "-shared", "-pthread", "-ftls-model=initial-exec",
-	"-DUBC_EMULATE", "-Wl,-z,now"}
+	"-DUBC_EMULATE", "-Wl,-z,now,-Bsymbolic"}
 
 // unavailable is why the library cannot be had here, which is no fault.
 type unavailable string

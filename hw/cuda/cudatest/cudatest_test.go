@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -66,16 +67,50 @@ func mapped(t *testing.T, c *cuda.Context) (cuda.Allocation, cuda.Addr, int) {
 	return m, p, n
 }
 
+func mapping(t *testing.T) unsafe.Pointer {
+	b, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	require.NoError(t, err)
+	t.Cleanup(func() { unix.Munmap(b) })
+	return unsafe.Pointer(&b[0])
+}
+
 func TestDevices(t *testing.T) {
 	emulated(t, 0)
 	all, err := cuda.Devices()
 	require.NoError(t, err)
-	require.Len(t, all, 4)
+	n := 4
+	if s := os.Getenv("UBCOLL_EMULATE_DEVICES"); s != "" {
+		n, err = strconv.Atoi(s)
+		require.NoError(t, err)
+	}
+	require.Len(t, all, n)
 	for _, d := range all {
 		require.Contains(t, d.Name, "Emulated GPU")
 		require.Equal(t, [3]int{9, 0, 2}, [3]int{d.Major, d.Minor, d.Multiprocessors})
 		require.True(t, d.VMM && d.PosixFD)
 		require.False(t, d.Multicast || d.Fabric)
+	}
+}
+
+// Another program finds the library by its folder.
+func TestLibrary(t *testing.T) {
+	dir := cudatest.Library(t)
+	t.Log(dir)
+	for _, x := range []struct {
+		name string
+		env  []string
+		want string
+	}{
+		{"seven", append(cudatest.Environ(dir), "UBCOLL_EMULATE_DEVICES=7"), "--- PASS: TestDevices"},
+		{"told not to", []string{"UBCOLL_EMULATE=0", "UBCOLL_EMULATED="}, "--- SKIP: TestDevices"},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestDevices$", "-test.v")
+			cmd.Env = append(os.Environ(), x.env...)
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			require.Contains(t, string(out), x.want)
+		})
 	}
 }
 
@@ -156,7 +191,7 @@ func TestGoFaults(t *testing.T) {
 	require.NoError(t, s.Fill(p, 0, 4))
 	require.NoError(t, s.Sync())
 	require.NoError(t, c.Free(p))
-	require.Panics(t, func() { *(*int)(nil) = 1 }) //nolint:all // this is the fault
+	require.Panics(t, func() { *(*int)(nil) = 1 })
 }
 
 func TestOutOfMemory(t *testing.T) {

@@ -44,6 +44,7 @@ enum {
 	CONTEXT_IS_DESTROYED = 709,
 	HOST_MEMORY_ALREADY_REGISTERED = 712,
 	HOST_MEMORY_NOT_REGISTERED = 713,
+	LAUNCH_FAILED = 719,
 	NOT_SUPPORTED = 801,
 	CAPTURE_UNSUPPORTED = 900,
 	CAPTURE_INVALIDATED = 901,
@@ -93,7 +94,8 @@ int current(device **d);
 
 uint64_t new_handle(void); // never the same again
 
-// Work is queued on a stream and done by the stream's thread, which the first work starts and which ends with the stream.
+// Work is queued on a stream and done by the stream's thread, which the first work starts and which ends with the
+// stream.
 struct capture;
 struct stream {
 	uint64_t handle;
@@ -111,7 +113,15 @@ void close_streams(device *d);                                             // an
 void close_modules(device *d);
 void free_memory(device *d);
 
-// Whether n bytes at p are the device memory of one mapping; if so where they are in its file.
+// STREAM is the stream of a handle in a call that began with BEGIN.
+#define STREAM(s, handle) \
+	std::shared_ptr<stream> s; \
+	if (int code = stream_of(d, handle, &s)) \
+		return code
+
+bool reachable(device *d, uintptr_t p, bool by_kernel); // whether d's kernels, or its copies, reach p
+
+// Whether n bytes at p are the device memory of one mapping; if so, and asked, where they are in its file.
 bool file_of(uintptr_t p, size_t n, int *fd, size_t *offset);
 
 struct emulated_kernel {

@@ -2,7 +2,6 @@
 #include "fiber.h"
 #include <map>
 #include <mutex>
-#include <random>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -121,13 +120,23 @@ struct fiber {
 	bool slow;         // it seldom gets a turn
 };
 
+struct splitmix { // enough of a random number
+	uint64_t x;
+	uint64_t operator()() {
+		uint64_t z = x += 0x9e3779b97f4a7c15;
+		z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+		z = (z ^ z >> 27) * 0x94d049bb133111eb;
+		return z ^ z >> 31;
+	}
+};
+
 // A grid that is running, on one thread.
 struct grid {
 	const emu_kernel &k;
 	context scheduler;
 	std::vector<fiber *> ready;
 	fiber *now = 0;
-	std::mt19937_64 random;
+	splitmix random;
 	bool lopsided; // some fibers are slow
 	explicit grid(const emu_kernel &k) : k(k) {}
 };
@@ -164,7 +173,7 @@ uint64_t next_seed() {
 		const char *s = getenv("UBCOLL_EMULATE_SEED");
 		seed = s && *s ? strtoull(s, 0, 0) : emu_now() ^ (uint64_t)getpid() << 40;
 	}
-	return seed + count * 0x9e3779b97f4a7c15;
+	return splitmix{seed * 1000003 + count}();
 }
 
 void start() {
@@ -200,9 +209,9 @@ void forget(fiber *f) {
 	delete f;
 }
 
-// rest is for a thread all of whose fibers poll: what they wait for is another thread's work.
+// rest is for a thread all of whose fibers seem to poll: what they wait for is another thread's work.
 void rest(uint64_t idle_since) {
-	if (emu_now() - idle_since < 5'000'000) {
+	if (emu_now() - idle_since < 50'000'000) {
 		sched_yield();
 		return;
 	}
@@ -287,12 +296,14 @@ emu_result schedule(grid &g) {
 // Faults. The handler takes those of guarded code and hands all others to whoever was there before.
 thread_local sigjmp_buf *guarded;
 thread_local void *fault_at;
+thread_local int fault_signal;
 thread_local char *alternate;
 struct sigaction before[NSIG];
 
 void on_fault(int sig, siginfo_t *info, void *uc) {
 	if (guarded) {
 		fault_at = info->si_addr;
+		fault_signal = sig;
 		siglongjmp(*guarded, 1);
 	}
 	struct sigaction &b = before[sig];
@@ -313,8 +324,8 @@ void emu_guard(void) {
 		a.sa_sigaction = on_fault;
 		a.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
 		sigfillset(&a.sa_mask);
-		sigaction(SIGSEGV, &a, &before[SIGSEGV]);
-		sigaction(SIGBUS, &a, &before[SIGBUS]);
+		for (int sig : {SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE})
+			sigaction(sig, &a, &before[sig]);
 	});
 	alternate = (char *)malloc(64 << 10);
 	stack_t s = {};
@@ -331,17 +342,19 @@ void emu_unguard(void) {
 	alternate = 0;
 }
 
-bool emu_try(const char *what, void (*f)(void *), void *arg) {
+emu_result emu_try(const char *what, void (*f)(void *), void *arg) {
 	sigjmp_buf jump;
-	if (sigsetjmp(jump, 1)) {
+	if (!sigsetjmp(jump, 1)) {
+		guarded = &jump;
+		f(arg);
 		guarded = 0;
-		fprintf(stderr, "emulated GPU: %s: nothing can be reached at %p\n", what, fault_at);
-		return false;
+		return EMU_DONE;
 	}
-	guarded = &jump;
-	f(arg);
 	guarded = 0;
-	return true;
+	bool touch = fault_signal == SIGSEGV || fault_signal == SIGBUS;
+	const char *how = touch ? "nothing can be reached at" : "the kernel trapped at";
+	fprintf(stderr, "emulated GPU: %s: %s %p\n", what, how, fault_at);
+	return touch ? EMU_FAULT : EMU_TRAP;
 }
 
 emu_result emu_run(const emu_kernel &k) {
@@ -350,12 +363,13 @@ emu_result emu_run(const emu_kernel &k) {
 		emu_result result;
 	};
 	// Not on this frame: a fault comes back here past the scheduler's. What was running then is lost, which is little.
-	run *r = new run{grid(k), EMU_FAULT};
-	r->g.random.seed(next_seed());
+	run *r = new run{grid(k), EMU_DONE};
+	r->g.random.x = next_seed();
 	here = &r->g;
-	bool ok = emu_try(k.name, [](void *p) { ((run *)p)->result = schedule(((run *)p)->g); }, r);
+	emu_result result = emu_try(k.name, [](void *p) { ((run *)p)->result = schedule(((run *)p)->g); }, r);
+	if (result == EMU_DONE)
+		result = r->result;
 	here = 0;
-	emu_result result = ok ? r->result : EMU_FAULT;
 	delete r;
 	return result;
 }
@@ -394,7 +408,8 @@ void *emu_shared(int id, size_t bytes) {
 		memset(s.first, 0, n);
 	}
 	if (s.second != bytes) {
-		fprintf(stderr, "emulated GPU: kernel %s: shared object %d has %zu bytes and %zu\n", here->k.name, id, s.second, bytes);
+		fprintf(stderr, "emulated GPU: kernel %s: shared object %d has %zu bytes and %zu\n", here->k.name, id,
+			s.second, bytes);
 		abort();
 	}
 	return s.first;

@@ -23,13 +23,14 @@ struct emu_kernel {
 	bool (*stop)(void *);     // asked between turns: the kernel is given up
 	void *stop_arg;
 };
-enum emu_result { EMU_DONE, EMU_STOPPED, EMU_FAULT }; // FAULT: it touched memory that is not there
+// STOPPED: as stop wanted it. FAULT: it touched memory that is not there. TRAP: __builtin_trap, or a division by zero.
+enum emu_result { EMU_DONE, EMU_STOPPED, EMU_FAULT, EMU_TRAP };
 emu_result emu_run(const emu_kernel &k);
 
-// Runs what may touch memory that is not there: false if it did, after saying so. A thread that does this, or emu_run,
-// calls emu_guard before and emu_unguard in the end.
+// Runs what may touch memory that is not there, or trap, and says so on stderr if it did. A thread that does this, or
+// emu_run, calls emu_guard before and emu_unguard in the end.
 void emu_guard(void);
 void emu_unguard(void);
-bool emu_try(const char *what, void (*f)(void *), void *arg);
+emu_result emu_try(const char *what, void (*f)(void *), void *arg);
 
 #endif

@@ -1,5 +1,6 @@
-// Modules and launches. PTX is not read beyond its version and the names of its kernels, which stand in two tables: that
-// of the kernels' source, compiled for the host, and that of the tests' own kernels.
+// Modules and launches. PTX is not read beyond its version and the names of its kernels, which stand in two tables:
+// that of the kernels' source, compiled for the host, and that of the tests' own kernels.
+#include "../../kernels/src/abi.h"
 #include "emulate.h"
 #include "fiber.h"
 #include <stdio.h>
@@ -139,22 +140,47 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, uintptr_t handle, int th
 	return 0;
 }
 
+// What a kernel of the library is to work on must be within reach of its device. Toys have other parameters.
+static bool check(device *d, const emulated_kernel *k, const std::vector<char> &params) {
+	ubc_params p;
+	memcpy(&p, params.data(), sizeof p);
+	std::lock_guard<std::mutex> locked(lock);
+	auto good = [&](const char *what, unsigned i, uintptr_t at) {
+		if (!at || reachable(d, at, true))
+			return true;
+		fprintf(stderr, "emulated GPU: kernel %s: device %d cannot reach %s %u at %#lx: %s\n", k->name, d->index, what, i,
+			(unsigned long)at, file_of(at, 1, 0, 0) ? "it has no access" : "no device memory or page-locked memory is there");
+		return false;
+	};
+	for (unsigned r = 0; r < p.ranks && r < UBC_MAX_RANKS; r++)
+		if (!good("the area of rank", r, p.area[r]) || !good("the table of rank", r, p.table[r]))
+			return false;
+	return good("the status of rank", p.rank, p.status) &&
+		(!p.count || (good("the source of rank", p.rank, p.src) && good("the destination of rank", p.rank, p.dst)));
+}
+
 static void run(device *d, const emulated_kernel *k, const std::vector<char> &params, unsigned blocks, unsigned threads,
 	unsigned resident) {
 	if (d->error)
 		return;
-	emu_kernel e = {k->name, k->f, params.data(), blocks, threads, resident, [](void *d) { return ((device *)d)->error != 0; }, d};
-	if (emu_run(e) == EMU_FAULT)
+	if (look(ubc_emulated, k->name) == k && !check(d, k, params)) {
 		d->error = ILLEGAL_ADDRESS;
+		return;
+	}
+	auto broken = [](void *d) { return ((device *)d)->error != 0; };
+	emu_kernel e = {k->name, k->f, params.data(), blocks, threads, resident, broken, d};
+	switch (emu_run(e)) {
+	case EMU_FAULT: d->error = ILLEGAL_ADDRESS; break;
+	case EMU_TRAP: d->error = LAUNCH_FAILED; break;
+	default: break;
+	}
 }
 
 int cuLaunchKernel(uintptr_t handle, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
 	unsigned shared, uintptr_t on, void **params, void **extra) {
 	BEGIN("cuLaunchKernel");
 	FUNCTION(f, handle);
-	std::shared_ptr<stream> s;
-	if (int code = stream_of(d, on, &s))
-		return code;
+	STREAM(s, on);
 	if (!gx || gy != 1 || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1 || shared > (unsigned)f.shared || params)
 		return INVALID_VALUE;
 	if (bx > (unsigned)f.threads)

@@ -1,10 +1,8 @@
 // Streams, events, captures and graphs.
 #include "emulate.h"
 #include "fiber.h"
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <string.h>
 
 // capture is what one or more streams record instead of doing it, in the order of the calls, which is one of the orders
 // that the graph allows.
@@ -71,7 +69,7 @@ static void *work(void *arg) {
 static int start(const std::shared_ptr<stream> &s) {
 	sigset_t all, before;
 	sigfillset(&all);
-	for (int sig : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
+	for (int sig : {SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE, SIGABRT})
 		sigdelset(&all, sig);
 	pthread_attr_t a;
 	pthread_attr_init(&a);
@@ -130,11 +128,6 @@ int stream_of(device *d, uintptr_t handle, std::shared_ptr<stream> *s) {
 	return 0;
 }
 
-#define STREAM(s, handle) \
-	std::shared_ptr<stream> s; \
-	if (int code = stream_of(d, handle, &s)) \
-		return code
-
 void drain(std::unique_lock<std::mutex> &locked, device *d) {
 	std::vector<std::pair<std::shared_ptr<stream>, uint64_t>> all;
 	for (auto &s : working)
@@ -145,13 +138,23 @@ void drain(std::unique_lock<std::mutex> &locked, device *d) {
 			progressed.wait(locked);
 }
 
+// over ends a capture for all its streams.
+static void over(const std::shared_ptr<capture> &c) {
+	for (stream *member : c->members)
+		member->capturing = nullptr;
+	c->members.clear();
+	c->over = true;
+}
+
+// leave is for a stream that goes in the middle of a capture.
 static void leave(stream *s) {
-	if (!s->capturing)
+	auto c = s->capturing;
+	if (!c)
 		return;
-	s->capturing->members.erase(s);
-	if (s->capturing->origin == s)
-		s->capturing->origin = 0;
-	s->capturing->broken = true;
+	c->broken = true;
+	if (c->origin == s)
+		return over(c);
+	c->members.erase(s);
 	s->capturing = nullptr;
 }
 
@@ -241,7 +244,8 @@ int cuStreamSynchronize(uintptr_t handle) {
 
 int cuEventCreate(uintptr_t *handle, unsigned flags) {
 	BEGIN("cuEventCreate");
-	events[*handle = new_handle()] = event{d, !(flags & UBC_EVENT_DISABLE_TIMING), std::make_shared<event_state>(), nullptr};
+	bool timing = !(flags & UBC_EVENT_DISABLE_TIMING);
+	events[*handle = new_handle()] = event{d, timing, std::make_shared<event_state>(), nullptr};
 	return 0;
 }
 
@@ -369,10 +373,7 @@ int cuStreamEndCapture(uintptr_t handle, uintptr_t *out) {
 		c->broken = true;
 		return CAPTURE_UNMATCHED;
 	}
-	for (stream *member : c->members)
-		member->capturing = nullptr;
-	c->members.clear();
-	c->over = true;
+	over(c);
 	if (c->broken)
 		return CAPTURE_INVALIDATED;
 	auto g = std::make_shared<graph>();
@@ -425,69 +426,4 @@ int cuGraphLaunch(uintptr_t handle, uintptr_t on) {
 int cuGraphExecDestroy(uintptr_t handle) {
 	BEGIN("cuGraphExecDestroy");
 	return execs.erase(handle) ? 0 : INVALID_VALUE;
-}
-
-// Copies and fills that touch memory which is not there break the context, as a kernel does.
-struct move {
-	uintptr_t dst, src;
-	size_t n;
-	int value;
-};
-
-static int queue_move(uintptr_t on, device *d, const char *what, void (*f)(void *), move m) {
-	STREAM(s, on);
-	if (!m.n)
-		return 0;
-	return enqueue(s, [=] {
-		move mine = m;
-		if (!d->error && !emu_try(what, f, &mine))
-			d->error = ILLEGAL_ADDRESS;
-	});
-}
-
-static void do_copy(void *arg) {
-	move &m = *(move *)arg;
-	memmove((void *)m.dst, (const void *)m.src, m.n);
-}
-
-// Zeroing gives whole pages back instead, so that large memory which is never used costs nothing.
-static void do_fill(void *arg) {
-	move &m = *(move *)arg;
-	const uintptr_t page_mask = page - 1;
-	uintptr_t from = (m.dst + page_mask) & ~page_mask, to = (m.dst + m.n) & ~page_mask;
-	if (!m.value && to > from) {
-		*(volatile char *)m.dst = 0; // is it there?
-		*(volatile char *)(m.dst + m.n - 1) = 0;
-		std::unique_lock<std::mutex> locked(lock);
-		int fd;
-		size_t offset;
-		if (file_of(from, to - from, &fd, &offset) &&
-			!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, to - from)) {
-			locked.unlock();
-			memset((void *)m.dst, 0, from - m.dst);
-			memset((void *)to, 0, m.dst + m.n - to);
-			return;
-		}
-	}
-	memset((void *)m.dst, m.value, m.n);
-}
-
-int cuMemcpyAsync(uintptr_t dst, uintptr_t src, size_t n, uintptr_t s) {
-	BEGIN("cuMemcpyAsync");
-	return queue_move(s, d, "cuMemcpyAsync", do_copy, {dst, src, n, 0});
-}
-
-int cuMemcpyHtoDAsync_v2(uintptr_t dst, const void *src, size_t n, uintptr_t s) {
-	BEGIN("cuMemcpyHtoDAsync_v2");
-	return queue_move(s, d, "cuMemcpyHtoDAsync", do_copy, {dst, (uintptr_t)src, n, 0});
-}
-
-int cuMemcpyDtoHAsync_v2(void *dst, uintptr_t src, size_t n, uintptr_t s) {
-	BEGIN("cuMemcpyDtoHAsync_v2");
-	return queue_move(s, d, "cuMemcpyDtoHAsync", do_copy, {(uintptr_t)dst, src, n, 0});
-}
-
-int cuMemsetD8Async(uintptr_t dst, unsigned char value, size_t n, uintptr_t s) {
-	BEGIN("cuMemsetD8Async");
-	return queue_move(s, d, "cuMemsetD8Async", do_fill, {dst, 0, n, value});
 }

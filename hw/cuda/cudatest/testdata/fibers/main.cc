@@ -126,7 +126,7 @@ static void order() {
 	printf("%s\n", s.c_str());
 }
 
-// A touch of nothing ends the grid, and the next one runs; so does one that is told to stop.
+// A touch of nothing or a trap ends the grid, and the next one runs; so does one that is told to stop.
 static void ends() {
 	int nothing = 0;
 	for (int i = 0; i < 3; i++) {
@@ -136,6 +136,10 @@ static void ends() {
 				*(volatile int *)64 = 1;
 			emu_sync();
 		}, nothing, 2, 8) == EMU_FAULT);
+		CHECK(run("trap", [](const void *) {
+			emu_yield();
+			__builtin_trap();
+		}, nothing, 1, 8) == EMU_TRAP);
 		CHECK(run("stop", [](const void *) {
 			if (emu_thread() % 2)
 				emu_sync();
@@ -171,8 +175,8 @@ int main(int argc, char **argv) {
 	const struct {
 		const char *name;
 		void (*f)();
-	} checks[] = {{"all", all}, {"barriers", barriers}, {"polls", polls}, {"ranks", ranks}, {"order", order}, {"ends", ends},
-		{"lost", lost}};
+	} checks[] = {{"all", all}, {"barriers", barriers}, {"polls", polls}, {"ranks", ranks}, {"order", order},
+		{"ends", ends}, {"lost", lost}};
 	for (auto &c : checks)
 		if (!strcmp(argv[1], c.name)) {
 			c.f();
