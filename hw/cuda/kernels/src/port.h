@@ -242,7 +242,10 @@ UBC_FN void ubc_store8(ubc_u64 a, ubc_pair v) { ubc_aligned(a, 8), ubc_emu_store
 UBC_FN ubc_quad ubc_load16(ubc_u64 a) { return ubc_aligned(a, 16), ubc_emu_load<ubc_quad>(a); }
 UBC_FN void ubc_store16(ubc_u64 a, ubc_quad v) { ubc_aligned(a, 16), ubc_emu_store(a, v); }
 
-template <class T> static inline T ubc_emu_get(ubc_u64 a) { return __atomic_load_n((T *)(uintptr_t)a, __ATOMIC_ACQUIRE); }
+template <class T> static inline T ubc_emu_get(ubc_u64 a) {
+	return __atomic_load_n((T *)(uintptr_t)a, __ATOMIC_ACQUIRE);
+}
+
 template <class T> static inline void ubc_emu_put(ubc_u64 a, T v) {
 	__atomic_store_n((T *)(uintptr_t)a, v, __ATOMIC_RELEASE);
 }

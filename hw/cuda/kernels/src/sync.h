@@ -58,8 +58,8 @@ struct ubc_wait {
 	ubc_u64 since;
 };
 
-// ubc_patience is asked after each look that found nothing from peer: whether to look again. Once in a while it looks at
-// what else may have come: another thread's error, a descriptor that tells that the data never will, abort, the
+// ubc_patience is asked after each look that found nothing from peer: whether to look again. Once in a while it looks
+// at what else may have come: another thread's error, a descriptor that tells that the data never will, abort, the
 // deadline. With descriptors, the caller waits for them, and neither of the first two is a reason to stop.
 UBC_FN bool ubc_patience(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_wait &w, bool descriptors) {
 	ubc_pause();
