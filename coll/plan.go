@@ -21,6 +21,7 @@ var (
 	alonePath   = engine.Path{Name: "copy", Run: runAlone}
 	barrierPath = engine.Path{Name: "descriptors"}
 	eagerPath   = engine.Path{Name: "eager", Offer: offerEager, Run: runEager}
+	groupsPath  = engine.Path{Name: "groups", Offer: offerEager, Combine: combineGroup, Run: runGroups}
 	ringPath    = engine.Path{Name: "ring", Acquire: acquire, Run: runRing}
 	reducePath  = engine.Path{Name: "two-shot", Acquire: acquire, Run: runReduce}
 	movePath    = engine.Path{Name: "pull", Acquire: acquire, Run: runMove}
@@ -39,7 +40,7 @@ func plan(c *engine.Comm, w *engine.Work) {
 		}
 	case w.Kind == engine.KindAllReduce && c.Options().Algorithm == "ring" && w.Red != engine.PreMulSum:
 		w.Path = &ringPath
-	case planEager(c, w):
+	case planGroups(c, w), planEager(c, w):
 	case isReduction(w.Kind):
 		w.Path = &reducePath
 	default:

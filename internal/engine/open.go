@@ -26,7 +26,7 @@ import (
 )
 
 // wireVersion changes whenever ranks built before and after a change could not work together.
-const wireVersion = 1
+const wireVersion = 2
 
 const defaultTimeout = 10 * time.Minute
 
@@ -41,6 +41,8 @@ type hello struct {
 	HostID   string            `json:"host_id"`
 	Hostname string            `json:"hostname"`
 	CPUs     []int             `json:"cpus"`
+	Cache    int               `json:"cache"` // as of cpu.Near
+	Node     int               `json:"node"`
 	Secret   string            `json:"secret"` // rank 0's is the job's
 	Comm     uint64            `json:"comm"`   // rank 0's identifies the communicator
 }
@@ -155,6 +157,7 @@ func newHello(o Options, table tuning.Table) (hello, error) {
 	h := hello{Version: wireVersion, Race: race.Enabled, Options: o, Env: jobWide, Tuning: table.Hash(), CPUs: cpu.Affinity(),
 		Secret: hex.EncodeToString(random[:16]), Comm: *(*uint64)(unsafe.Pointer(&random[16]))}
 	var e1, e2, e3 error
+	h.Cache, h.Node = cpu.Near()
 	h.Process, e1 = shm.Self()
 	h.HostID, e2 = hostID()
 	h.Hostname, e3 = os.Hostname()
@@ -240,6 +243,7 @@ func (c *Comm) place(hs []hello) {
 	me := hs[c.rank].Process
 	for r, h := range hs {
 		c.peers[r].proc, c.peers[r].host = h.Process, h.Hostname
+		c.peers[r].cache, c.peers[r].node = h.Cache, h.Node
 		for _, n := range h.CPUs {
 			cpus[n] = true
 		}
@@ -258,6 +262,7 @@ func (c *Comm) place(hs []hello) {
 		procs = min(procs, runtime.GOMAXPROCS(0))
 	}
 	c.crowded = procs > 0 && c.size > procs
+	c.arrange()
 }
 
 // create makes this rank's domain and its area.
