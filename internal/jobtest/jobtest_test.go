@@ -37,6 +37,17 @@ func TestLocal(t *testing.T) {
 	}
 }
 
+// TestManyLocal runs suites with more ranks than agree each with each: 17 is the fewest, 40 leaves groups of unlike sizes.
+func TestManyLocal(t *testing.T) {
+	sizes, suites := []int{17, 24, 32, 40}, []string{"random", "moves", "bad", "order", "exit-early"}
+	if race.Enabled || testing.Short() {
+		sizes, suites = []int{20}, []string{"random", "order", "exit-early"}
+	}
+	for _, n := range sizes {
+		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) { local(t, n, ubcoll.Options{}, suites...) })
+	}
+}
+
 func TestPolicies(t *testing.T) {
 	for _, p := range []register.Policy{register.Auto, register.Explicit, register.Off} {
 		t.Run(p.String(), func(t *testing.T) { local(t, 3, ubcoll.Options{Register: p}, "random", "order") })
