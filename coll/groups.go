@@ -16,10 +16,10 @@ import (
 // Sources are combined in rank order within a group, and the groups in the order of their leaders: all ranks get the
 // same bits, but not those that combining in rank order gives.
 
-// planGroups makes w go by group if that is possible, and quicker than other ways. Half types are not combined in two
+// planGroups makes w go by the groups that there are if that is possible, and quicker than other ways. Half types are not combined in two
 // steps: between them a sum would be rounded, and might overflow.
 func planGroups(c *engine.Comm, w *engine.Work) bool {
-	if c.Groups() == 0 || w.Kind != engine.KindAllReduce && w.Kind != engine.KindReduce ||
+	if w.Kind != engine.KindAllReduce && w.Kind != engine.KindReduce ||
 		w.Type == dtype.Float16 || w.Type == dtype.BFloat16 {
 		return false
 	}

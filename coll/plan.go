@@ -40,7 +40,7 @@ func plan(c *engine.Comm, w *engine.Work) {
 		}
 	case w.Kind == engine.KindAllReduce && c.Options().Algorithm == "ring" && w.Red != engine.PreMulSum:
 		w.Path = &ringPath
-	case planGroups(c, w), planEager(c, w):
+	case c.Groups() > 0 && planGroups(c, w), planEager(c, w):
 	case isReduction(w.Kind):
 		w.Path = &reducePath
 	default:

@@ -150,7 +150,10 @@ func (c *Comm) agreeByGroup(ctx context.Context, w *Work, bad error) error {
 		}
 		same = same && d.sig == mine
 	}
-	return c.verdict(slot, bad, same)
+	if same && bad == nil {
+		return nil
+	}
+	return c.disagreement(slot, bad)
 }
 
 // vouch waits for the members of this leader's group and says what they have published.

@@ -27,6 +27,7 @@ func TestMissingOfGroup(t *testing.T) {
 		missing int
 	}{{"a member", 9}, {"a leader", 6}, {"the first rank", 0}, {"the last rank", many - 1}} {
 		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
 			comms := open(t, many, engine.Options{Timeout: 3 * time.Second})
 			requireUsable(t, comms)
 			var waiting atomic.Int32

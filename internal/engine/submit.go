@@ -240,22 +240,17 @@ func (c *Comm) agree(ctx context.Context, w *Work, bad error) error {
 		}
 		same = same && d.sig == mine
 	}
-	return c.verdict(slot, bad, same)
-}
-
-// verdict ends the agreement: same says that all signatures are.
-func (c *Comm) verdict(slot uint64, bad error, same bool) error {
-	switch {
-	case bad != nil:
-		return c.errorf("", -1, bad)
-	case same:
+	if same && bad == nil {
 		return nil
 	}
-	return c.disagreement(slot)
+	return c.disagreement(slot, bad)
 }
 
-// disagreement says who refused, or who stands against the majority.
-func (c *Comm) disagreement(slot uint64) error {
+// disagreement says what is wrong with this rank's own arguments, or who refused, or who stands against the majority.
+func (c *Comm) disagreement(slot uint64, bad error) error {
+	if bad != nil {
+		return c.errorf("", -1, bad)
+	}
 	votes := map[uint64]int{}
 	for r := range c.peers {
 		d := &c.peers[r].area.desc[slot]
