@@ -340,6 +340,9 @@ func (c *Comm) meet(comm uint64, r int, at mem.Location) error {
 	if err != nil {
 		return fmt.Errorf("map the control area of rank %d: %w", r, err)
 	}
+	if !c.dom.Heap.GoHeap() { // everybody touches these pages, and page faults of one rank hold up all
+		shm.Populate(ptr, sharedBytes)
+	}
 	p.lay(ptr)
 	p.at = at
 	c.mails[r].In, c.mails[r].InEager = c.outbox(r, c.rank)
