@@ -39,12 +39,22 @@ func TestLocal(t *testing.T) {
 
 // TestManyLocal runs suites with more ranks than agree each with each: 17 is the fewest, 40 leaves groups of unlike sizes.
 func TestManyLocal(t *testing.T) {
-	sizes, suites := []int{17, 24, 32, 40}, []string{"random", "moves", "bad", "order", "exit-early"}
-	if race.Enabled || testing.Short() {
-		sizes, suites = []int{20}, []string{"random", "order", "exit-early"}
-	}
-	for _, n := range sizes {
-		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) { local(t, n, ubcoll.Options{}, suites...) })
+	for _, k := range []struct {
+		ranks  int
+		long   bool
+		suites []string
+	}{
+		{17, true, []string{"moves", "bad"}},
+		{20, false, []string{"order", "exit-early"}},
+		{24, true, []string{"random", "bad"}},
+		{40, true, []string{"random", "order"}},
+	} {
+		t.Run(fmt.Sprintf("ranks=%d", k.ranks), func(t *testing.T) {
+			if k.long && (race.Enabled || testing.Short()) {
+				t.Skip("takes long")
+			}
+			local(t, k.ranks, ubcoll.Options{}, k.suites...)
+		})
 	}
 }
 
