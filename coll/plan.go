@@ -25,7 +25,7 @@ var (
 	ringPath    = engine.Path{Name: "ring", Acquire: acquire, Run: runRing}
 	reducePath  = engine.Path{Name: "two-shot", Acquire: acquire, Run: runReduce}
 	movePath    = engine.Path{Name: "pull", Acquire: acquire, Run: runMove}
-	vectorPath  = engine.Path{Name: "pull", Acquire: acquire, Offer: offerRows, Check: checkRows, Run: runMove}
+	vectorPath  = engine.Path{Name: "pull", Acquire: acquireVector, Offer: offerRows, Check: checkRows, Run: runMove}
 )
 
 // plan chooses how a collective travels: a pure function of what all ranks agree on, so that all choose alike.
@@ -34,7 +34,7 @@ func plan(c *engine.Comm, w *engine.Work) {
 	case c.Size() == 1:
 		w.Path = &alonePath
 	case isVector(w.Kind):
-		w.Path = &vectorPath
+		w.Path, w.EagerBytes = &vectorPath, carriedAt(c)
 		if c.Size() > maxVectorRanks {
 			w.Err = fmt.Errorf("%v of %d ranks, more than %d: %w", w.Kind, c.Size(), maxVectorRanks, fault.ErrLimit)
 		}
