@@ -37,12 +37,12 @@ type hello struct {
 	Options  Options           `json:"options"`
 	Env      map[string]string `json:"env"` // the variables that internal/env marks job-wide
 	Tuning   string            `json:"tuning"`
+	Cache    int               `json:"cache"` // as of cpu.Near
+	Node     int               `json:"node"`
 	Process  shm.Process       `json:"process"`
 	HostID   string            `json:"host_id"`
 	Hostname string            `json:"hostname"`
 	CPUs     []int             `json:"cpus"`
-	Cache    int               `json:"cache"` // as of cpu.Near
-	Node     int               `json:"node"`
 	Secret   string            `json:"secret"` // rank 0's is the job's
 	Comm     uint64            `json:"comm"`   // rank 0's identifies the communicator
 }
