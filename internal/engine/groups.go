@@ -185,8 +185,8 @@ func (c *Comm) vouch(ctx context.Context, w *Work, bad error) error {
 	return nil
 }
 
-// missing is the rank that a wait waits for in the end: a leader's word may be missing because a member's is.
-func (c *Comm) missing(s *waiting) int {
+// absent is the rank that a wait waits for in the end: a leader's word may be missing because a member's is.
+func (c *Comm) absent(s *waiting) int {
 	if s.op != "" || s.step != stepAgree || c.groups == nil {
 		return s.peer
 	}
