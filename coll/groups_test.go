@@ -19,8 +19,8 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 )
 
-// TestGroupsBits reduces numbers whose sum depends on the order: all ranks get the same bits, those of combining in rank
-// order within the groups and then the groups in order, for what fits the descriptor's line and what does not.
+// TestGroupsBits reduces numbers whose sum depends on the order: all ranks get the same bits, those of combining in
+// rank order within the groups and then the groups in order, for what fits the descriptor's line and what does not.
 func TestGroupsBits(t *testing.T) {
 	const ranks, root = 20, 7
 	groups := [][]int{{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11, 12}, {13, 14, 15, 16, 17, 18, 19}}

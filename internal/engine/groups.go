@@ -15,11 +15,11 @@ import (
 // leaders.
 //
 // All that agreement without groups promises holds. What a member wrote before its descriptor is seen by whoever has
-// seen its leader's word, since the leader wrote that after it had seen the descriptor. And the slot, sequence mod 2, of
-// descriptors, leaders' words, eager slots and partial results is free to be written again: who writes for s+1 has seen
-// all leaders' words for s, each written after all of the group had published s, which every rank does after it has
-// finished s-1, the operation that used the slot before. A leader's word for s+1 cannot overtake that for s for the same
-// reason: it stands in the other slot, and the one for s+2 has to wait until everybody has finished s.
+// seen its leader's word, since the leader wrote that after it had seen the descriptor. And the slot, sequence mod 2,
+// of descriptors, leaders' words, eager slots and partial results is free to be written again: who writes for s+1 has
+// seen all leaders' words for s, each written after all of the group had published s, which every rank does after it
+// has finished s-1, the operation that used the slot before. A leader's word for s+1 does not hide that for s from a
+// rank that lags: it stands in the other slot, and the one for s+2 has to wait until everybody has finished s.
 
 const (
 	groupsBeyond  = 16 // ranks: up to here each looks at each other
@@ -30,8 +30,8 @@ const (
 
 // makeGroups cuts ranks into groups whose sizes differ little, near the square root of the number of ranks, where
 // members and groups together are fewest: nil if there is no need. The ranks of a group share a last-level cache if the
-// caches are known (not -1) and each is shared by enough ranks; else they are neighbours by rank. Groups are in the order
-// of their first ranks, their leaders.
+// caches are known (not -1) and each is shared by enough ranks; else they are neighbours by rank. Groups are in the
+// order of their first ranks, their leaders.
 func makeGroups(caches []int) (groups [][]int) {
 	n := len(caches)
 	if n <= groupsBeyond {
