@@ -2,6 +2,8 @@ package ubcoll
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -26,18 +28,32 @@ var (
 // product goes through staging memory. Source: NCCL's ncclRedOpCreatePreMulSum.
 func PreMulSum(x float64) Op { return Op{engine.Op{Red: engine.PreMulSum, Factor: x}} }
 
-// ParseOp reads what Op.String gives: "sum", "prod", "min", "max", "avg"; anything else is ErrArgument. Local.
+// ParseOp reads what Op.String gives: "sum", "prod", "min", "max", "avg", "premulsum(0.5)"; anything else is ErrArgument.
+// Local.
 func ParseOp(s string) (Op, error) {
+	if text, ok := strings.CutPrefix(s, "premulsum("); ok {
+		text, ok = strings.CutSuffix(text, ")")
+		x, err := strconv.ParseFloat(text, 64)
+		if !ok || err != nil {
+			return Op{}, fmt.Errorf("operation %q is not as in premulsum(0.5): %w", s, fault.ErrArgument)
+		}
+		return PreMulSum(x), nil
+	}
 	for _, o := range []Op{Sum, Prod, Min, Max, Avg} {
 		if o.String() == s {
 			return o, nil
 		}
 	}
-	return Op{}, fmt.Errorf("unknown operation %q (one of sum, prod, min, max, avg): %w", s, fault.ErrArgument)
+	return Op{}, fmt.Errorf("unknown operation %q (one of sum, prod, min, max, avg, premulsum(x)): %w", s, fault.ErrArgument)
 }
 
-// String is the operation's name: "sum".
-func (o Op) String() string { return o.o.Red.String() }
+// String is the operation's name, and its factor if it has one: "sum", "premulsum(0.5)".
+func (o Op) String() string {
+	if o.o.Red == engine.PreMulSum {
+		return fmt.Sprintf("%v(%v)", o.o.Red, o.o.Factor)
+	}
+	return o.o.Red.String()
+}
 
 // Engine is for the packages of this module.
 func (o Op) Engine() engine.Op { return o.o }

@@ -21,14 +21,9 @@ func newCall(ctx context.Context, c *engine.Comm, w *engine.Work) call {
 	return call{ctx: ctx, c: c, w: w, n: c.Size(), me: c.Rank(), size: w.Type.Size()}
 }
 
-// next is the i-th rank after this one: ranks begin with different peers, so that they do not all crowd around one.
-func (k *call) next(i int) int {
-	r := k.me + i
-	if r >= k.n {
-		r -= k.n
-	}
-	return r
-}
+// next is the i-th rank after this one, those whose memory is near first: ranks begin with different peers, so that
+// they do not all crowd around one.
+func (k *call) next(i int) int { return k.c.Near(i) }
 
 // waitAll waits until all other ranks have done so many steps.
 func (k *call) waitAll(steps uint64, step string) error {

@@ -29,12 +29,16 @@ func planEager(c *engine.Comm, w *engine.Work) bool {
 	if n > engine.PayloadSize && (n > engine.EagerBytes || n*c.Size() > c.Tuning().EagerTotal) {
 		return false // beyond that, two steps with less to read cost less
 	}
-	if n > engine.PayloadSize {
-		w.EagerBytes = n
-	}
-	w.Path = &eagerPath
-	w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with the descriptor", "its own rank alone writes it"
+	setEager(w, &eagerPath, n)
 	return true
+}
+
+func setEager(w *engine.Work, p *engine.Path, bytes int) {
+	if bytes > engine.PayloadSize {
+		w.EagerBytes = bytes
+	}
+	w.Path = p
+	w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with the descriptor", "its own rank alone writes it"
 }
 
 func offerEager(c *engine.Comm, w *engine.Work) {

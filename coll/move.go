@@ -2,18 +2,20 @@ package coll
 
 import (
 	"context"
+	"fmt"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // move is the operations that only move data: each rank fetches its parts of the others' sources. A direct source is
 // read where it is, once the ranks have agreed; a staged one comes in rounds through its rank's staging memory, each
-// half of which serves every other round.
+// half of which serves every other round. A small source of an operation with vectors is in its rank's eager slot.
 type move struct {
 	call
-	stage  bool // this rank's source is staged
+	stage  bool // this rank's source goes through staging memory
 	parts  int  // 1: everybody reads the same of a source; n: each reader its own part
 	window int  // bytes of a part in one round
 }
@@ -28,7 +30,8 @@ const (
 )
 
 func runMove(ctx context.Context, c *engine.Comm, w *engine.Work) error {
-	m := move{call: newCall(ctx, c, w), stage: !w.SrcBuf.Direct(), parts: 1}
+	m := move{call: newCall(ctx, c, w), parts: 1}
+	m.stage = !w.SrcBuf.Direct() && !m.carried(m.me)
 	switch w.Kind {
 	case engine.KindScatter, engine.KindAllToAll, engine.KindScatterV, engine.KindAllToAllV:
 		m.parts = m.n
@@ -49,7 +52,7 @@ func runMove(ctx context.Context, c *engine.Comm, w *engine.Work) error {
 		}
 	}
 	c.Progress(movesDone)
-	if m.stage {
+	if m.stage || m.carried(m.me) {
 		return nil // peers read nothing of the caller's
 	}
 	for i := 1; i < m.n; i++ {
@@ -90,6 +93,9 @@ func (m *move) direction() int {
 // push delivers this rank's part to the root of a gather, which waits for all.
 func (m *move) push() error {
 	m.w.Algorithm = "push"
+	if m.me != m.w.Root && m.carried(m.me) {
+		return nil // the root takes it
+	}
 	src, dst, n := m.part(m.me, m.w.Root)
 	to, err := m.c.Destination(m.w.Root, dst, n)
 	if err != nil {
@@ -99,8 +105,19 @@ func (m *move) push() error {
 		cpu.Copy(to, from, n, streams(m.c, n*m.n))
 	}
 	m.c.Progress(movesDone)
-	if m.me == m.w.Root {
-		return m.waitAll(movesDone, "delivery")
+	if m.me != m.w.Root {
+		return nil
+	}
+	for i := 1; i < m.n; i++ {
+		p := m.next(i)
+		if !m.carried(p) {
+			err = m.c.WaitProgress(m.ctx, p, movesDone, "delivery")
+		} else {
+			err = m.take(p)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -183,24 +200,46 @@ func (m *move) partOfRows(s, d int) (src, dst, n int) {
 	return src * m.size, dst * m.size, int(send[d]) * m.size
 }
 
-// takeDirect fetches from this rank itself, and from all whose source is direct.
+// carried reports whether a rank's source came with its descriptor.
+func (m *move) carried(rank int) bool { return isVector(m.w.Kind) && *carried(m.c, rank) != 0 }
+
+// takeDirect fetches from this rank itself, and from all whose source needs no rounds.
 func (m *move) takeDirect() error {
 	for i := range m.n {
-		s := m.next(i)
-		src, dst, n := m.part(s, m.me)
-		if n == 0 {
-			continue
-		}
-		from, err := m.c.Source(s, src, n)
-		if err != nil {
+		if err := m.take(m.next(i)); err != nil {
 			return err
-		}
-		to := unsafe.Add(m.w.Dst.Ptr, dst)
-		if from != nil && from != to {
-			cpu.Copy(to, from, n, streams(m.c, m.w.Dst.Bytes()))
 		}
 	}
 	return nil
+}
+
+// take fetches this rank's part of rank s's source, if it needs no rounds.
+func (m *move) take(s int) error {
+	src, dst, n := m.part(s, m.me)
+	if n == 0 {
+		return nil
+	}
+	from, err := m.source(s, src, n)
+	if err != nil {
+		return err
+	}
+	to := unsafe.Add(m.w.Dst.Ptr, dst)
+	if from != nil && from != to {
+		cpu.Copy(to, from, n, streams(m.c, m.w.Dst.Bytes()))
+	}
+	return nil
+}
+
+// source is where n bytes of a rank's source are, from byte off on; nil if they come in rounds.
+func (m *move) source(rank, off, n int) (unsafe.Pointer, error) {
+	if rank == m.me || !m.carried(rank) {
+		return m.c.Source(rank, off, n)
+	}
+	at := carriedAt(m.c)
+	if room := engine.EagerBytes - at; off > room || n > room-off {
+		return nil, fmt.Errorf("rank %d sends %d bytes beyond its eager slot: %w", rank, off+n-room, fault.ErrMismatch)
+	}
+	return unsafe.Add(m.c.Eager(rank), at+off), nil
 }
 
 // rounds is how many rounds this rank takes part in, showing or taking.
@@ -214,7 +253,7 @@ func (m *move) rounds() int {
 			_, _, n := m.part(m.me, p)
 			longest = max(longest, n)
 		}
-		if !m.c.Direct(p) {
+		if !m.c.Direct(p) && !m.carried(p) {
 			_, _, n := m.part(p, m.me)
 			longest = max(longest, n)
 		}
@@ -242,7 +281,7 @@ func (m *move) round(r int) error {
 	for i := 1; i < m.n; i++ {
 		s := m.next(i)
 		_, dst, n := m.part(s, m.me)
-		if n <= lo || m.c.Direct(s) {
+		if n <= lo || m.c.Direct(s) || m.carried(s) {
 			continue
 		}
 		if err := m.c.WaitProgress(m.ctx, s, base+stepShown, "fetch"); err != nil {

@@ -35,6 +35,9 @@ func TestNoAllocation(t *testing.T) {
 						src, dst = a.Vec(), b.Vec()
 					}
 					half := src.Slice(0, n/2)
+					counts := []int{n / 2, n - n/2}
+					halves := []int{n / 2, n / 2}
+					mine := dst.Slice(0, counts[c.Rank()])
 					for _, k := range []struct {
 						name string
 						call func() error
@@ -45,6 +48,18 @@ func TestNoAllocation(t *testing.T) {
 						{"all-gather", func() error { return coll.AllGather(ctx, c, dst, half) }},
 						{"broadcast", func() error { return coll.Broadcast(ctx, c, dst, 1) }},
 						{"all-to-all", func() error { return coll.AllToAll(ctx, c, dst, src) }},
+						{"pre-multiplied sum", func() error { return coll.AllReduce(ctx, c, dst, src, ubcoll.PreMulSum(0.5)) }},
+						{"reduce", func() error { return coll.Reduce(ctx, c, dst, src, ubcoll.Max, 1) }},
+						{"gather", func() error { return coll.Gather(ctx, c, dst, half, 0) }},
+						{"scatter", func() error { return coll.Scatter(ctx, c, dst.Slice(0, n/2), src, 1) }},
+						{"all-gather of counts", func() error {
+							return coll.AllGatherV(ctx, c, dst, counts, src.Slice(0, counts[c.Rank()]))
+						}},
+						{"gather of counts", func() error {
+							return coll.GatherV(ctx, c, dst, counts, src.Slice(0, counts[c.Rank()]), 1)
+						}},
+						{"scatter of counts", func() error { return coll.ScatterV(ctx, c, mine, src, counts, 0) }},
+						{"all-to-all of counts", func() error { return coll.AllToAllV(ctx, c, dst, halves, src, halves) }},
 						{"barrier", func() error { return coll.Barrier(ctx, c) }},
 					} {
 						var failed error

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
@@ -114,13 +115,39 @@ func sumCounts(counts []int, c *ubcoll.Comm, name string) (total, mine, before i
 
 // What each rank offers with its descriptor in the operations with vectors: how many elements it sends to each rank,
 // and how many it expects from each. So peers know where in its source their part begins, and all ranks check all
-// pairs and come to the same verdict.
-const maxVectorRanks = engine.EagerBytes / 16
+// pairs and come to the same verdict. Behind these rows stands whether the source travels with them, and the source if
+// it does: if it is small, which may be the case on some ranks and not on others.
+const maxVectorRanks = (engine.EagerBytes - 8) / 16
 
 func rows(c *engine.Comm, rank int) (send, recv []int64) {
 	n := c.Size()
 	p := unsafe.Slice((*int64)(c.Eager(rank)), 2*n)
 	return p[:n], p[n:]
+}
+
+// carried points to the word that says whether a rank's source travels with its rows: 0 or 1.
+func carried(c *engine.Comm, rank int) *int64 {
+	return (*int64)(unsafe.Add(c.Eager(rank), 16*c.Size()))
+}
+
+// carriedAt is where such a source begins in the eager slot.
+func carriedAt(c *engine.Comm) int { return (16*c.Size() + 8 + 63) &^ 63 }
+
+// carries reports whether this rank's source is small enough to travel with the rows.
+func carries(c *engine.Comm, w *engine.Work) bool {
+	n := w.Src.Bytes()
+	return n <= engine.EagerBytes-carriedAt(c) && n*c.Size() <= c.Tuning().EagerTotal
+}
+
+func acquireVector(c *engine.Comm, w *engine.Work) error {
+	if !carries(c, w) {
+		return acquire(c, w)
+	}
+	w.SrcBuf.Why = "small enough to travel with the descriptor"
+	if err := acquireOne(c, w, &w.Dst, &w.DstBuf); err != nil {
+		return fmt.Errorf("destination: %w", err)
+	}
+	return nil
 }
 
 func offerRows(c *engine.Comm, w *engine.Work) {
@@ -144,6 +171,11 @@ func offerRows(c *engine.Comm, w *engine.Work) {
 		send[w.Root] = int64(w.Src.Len)
 	case engine.KindScatterV:
 		recv[w.Root] = int64(w.Dst.Len)
+	}
+	*carried(c, c.Rank()) = 0
+	if carries(c, w) {
+		*carried(c, c.Rank()) = 1
+		cpu.Copy(unsafe.Add(c.Eager(c.Rank()), carriedAt(c)), w.Src.Ptr, w.Src.Bytes(), false)
 	}
 }
 

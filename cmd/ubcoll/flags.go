@@ -43,7 +43,7 @@ var flags = []struct {
 	{"N", "run_cycles", "how often to go through all sizes; 0 = for ever (1)",
 		number(func(o *options) *int { return &o.config.Cycles })},
 	{"c", "check", "how often to check every element (1)", number(func(o *options) *int { return &o.config.Checks })},
-	{"o", "op", "sum, prod, min, max, avg or all (sum)", setReductions},
+	{"o", "op", "sum, prod, min, max, avg, mulsum (each source doubled first) or all (sum)", setReductions},
 	{"d", "datatype", "int8 ... uint64, half, bfloat16, float, double or all (float)", setTypes},
 	{"r", "root", "root of rooted operations; -1 = each in turn (0)",
 		number(func(o *options) *int { return &o.config.Root })},
@@ -196,7 +196,12 @@ func boolean(at func(*options) *bool) func(*options, string) error {
 
 func setReductions(o *options, value string) error {
 	if value == "all" {
-		o.config.Reductions = []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg}
+		o.config.Reductions = []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg,
+			measure.MulSum}
+		return nil
+	}
+	if value == "mulsum" {
+		o.config.Reductions = []ubcoll.Op{measure.MulSum}
 		return nil
 	}
 	op, err := ubcoll.ParseOp(value)

@@ -231,7 +231,7 @@ func TestParse(t *testing.T) {
 
 	o, err = parse(strings.Fields("all_reduce -o all -d all -T 2m --loop 1"), io.Discard)
 	require.NoError(t, err)
-	require.Len(t, o.config.Reductions, 5)
+	require.Equal(t, measure.MulSum, o.config.Reductions[5])
 	require.Equal(t, dtype.All(), o.config.Types)
 	require.Equal(t, 2*time.Minute, o.job.Timeout)
 	require.True(t, o.config.Loop)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
@@ -55,6 +56,7 @@ var ways = []struct {
 	{"push", tuning.Table{StreamFrom: never}},
 	{"two-shot", tuning.Table{PushFrom: never, StreamFrom: never}},
 	{"push with streaming", tuning.Table{}},
+	{"groups", tuning.Table{CombineUpTo: never}}, // last: only measured where there are groups
 }
 
 // tuned measures all ways at all sizes, three times, and takes each way's best median.
@@ -64,6 +66,10 @@ func tuned(ctx context.Context, c *ubcoll.Comm) (tuning.Table, error) {
 	cfg := measure.Default("all_reduce")
 	cfg.MinBytes, cfg.MaxBytes, cfg.StepFactor, cfg.Checks, cfg.Iterations = 64, 64<<20, 2, 0, 0
 	best := map[int][]float64{} // by size, then by way
+	ways := ways
+	if c.Engine().Groups() == 0 {
+		ways = ways[:len(ways)-1]
+	}
 	for range 3 {
 		for i, w := range ways {
 			w.table.Version = tuning.Version
@@ -95,8 +101,15 @@ func choose(t *tuning.Table, best map[int][]float64, ranks int) {
 	}
 	slices.Sort(sizes)
 	t.EagerTotal, t.OneShotTotal, t.PushFrom, t.StreamFrom = 0, 0, never, never
+	combine := 0
 	for _, s := range sizes {
 		us := best[s]
+		if grouped := len(ways) - 1; len(us) > grouped {
+			if s <= engine.PartialBytes && us[grouped] <= slices.Min(us[:grouped]) {
+				combine = s
+			}
+			t.CombineUpTo = combine
+		}
 		eager, oneShot, push, twoShot, streamed := us[0], us[1], us[2], us[3], us[4]
 		if eager <= min(oneShot, push, twoShot) && s <= 16<<10 {
 			t.EagerTotal = s * ranks

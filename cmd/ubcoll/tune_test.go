@@ -11,7 +11,7 @@ import (
 func TestChoose(t *testing.T) {
 	for _, k := range []struct {
 		name string
-		best map[int][]float64 // eager, one-shot, push, two-shot, push with streaming
+		best map[int][]float64 // eager, one-shot, push, two-shot, push with streaming, groups if there are any
 		want tuning.Table
 	}{
 		{"each in turn", map[int][]float64{
@@ -22,6 +22,10 @@ func TestChoose(t *testing.T) {
 			tuning.Table{EagerTotal: 128, PushFrom: 64, StreamFrom: never}},
 		{"push never", map[int][]float64{64: {3, 2, 9, 1, 9}, 1024: {5, 2, 9, 1, 9}},
 			tuning.Table{PushFrom: never, StreamFrom: 64}},
+		{"groups while small", map[int][]float64{64: {2, 3, 9, 3, 9, 1}, 1024: {5, 2, 9, 3, 9, 2}, 4096: {9, 7, 9, 8, 9, 8}},
+			tuning.Table{EagerTotal: 128, OneShotTotal: 8192, PushFrom: never, StreamFrom: 4096, CombineUpTo: 1024}},
+		{"groups beyond what they can", map[int][]float64{8192: {9, 3, 9, 9, 9, 2}, 16384: {9, 3, 9, 9, 9, 2}},
+			tuning.Table{OneShotTotal: 32768, PushFrom: never, StreamFrom: 16384, CombineUpTo: 8192}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			var got tuning.Table

@@ -74,3 +74,44 @@ func TestTopology(t *testing.T) {
 	require.Zero(t, cacheIn(dir, 1))
 	require.Zero(t, cacheIn(dir, 9))
 }
+
+// Near on machines that are not at hand: two sockets with a cache and a node each.
+func TestNear(t *testing.T) {
+	dir := t.TempDir()
+	write := func(content string, path ...string) {
+		p := filepath.Join(append([]string{dir}, path...)...)
+		require.NoError(t, os.MkdirAll(filepath.Dir(p), 0o755))
+		require.NoError(t, os.WriteFile(p, []byte(content), 0o644))
+	}
+	for _, k := range []struct{ cpu, node, list string }{
+		{"cpu0", "node0", "0-2,8"}, {"cpu2", "node0", "0-2,8"}, {"cpu4", "node1", "4-6,12"},
+		{"cpu9", "node1", "x,9-"},
+	} {
+		write("64K\n", k.cpu, "cache", "index0", "size")
+		write(k.cpu[3:]+"\n", k.cpu, "cache", "index0", "shared_cpu_list")
+		write("32M\n", k.cpu, "cache", "index3", "size")
+		write(k.list+"\n", k.cpu, "cache", "index3", "shared_cpu_list")
+		write(k.list+"\n", k.cpu, k.node, "cpulist")
+	}
+	for _, k := range []struct {
+		name        string
+		cpus        []int
+		cache, node int
+	}{
+		{"one processor", []int{0}, 0, 0},
+		{"the second of its cache", []int{2, 8}, 0, 0},
+		{"the other socket", []int{4, 12}, 4, 1},
+		{"both sockets", []int{2, 4}, -1, -1},
+		{"no description", []int{7}, -1, -1},
+		{"a list that cannot be read", []int{9}, -1, -1},
+		{"no processor", nil, -1, -1},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			cache, node := nearIn(dir, k.cpus)
+			require.Equal(t, []int{k.cache, k.node}, []int{cache, node})
+		})
+	}
+	cache, node := Near()
+	require.GreaterOrEqual(t, cache, -1)
+	require.GreaterOrEqual(t, node, -1)
+}

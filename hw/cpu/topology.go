@@ -3,6 +3,7 @@ package cpu
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -36,7 +37,13 @@ func LastLevelCacheBytes() int {
 	return cacheIn(sysCPU, cpus[0])
 }
 
-func cacheIn(dir string, cpu int) (largest int) {
+func cacheIn(dir string, cpu int) int {
+	_, bytes := largestCache(dir, cpu)
+	return bytes
+}
+
+// largestCache is where the largest cache of a processor is described, "" if nowhere, and its size.
+func largestCache(dir string, cpu int) (path string, largest int) {
 	caches, _ := filepath.Glob(filepath.Join(dir, "cpu"+strconv.Itoa(cpu), "cache", "index*"))
 	for _, c := range caches {
 		s, _ := readLine(c, "size") // as in "32768K"
@@ -46,11 +53,58 @@ func cacheIn(dir string, cpu int) (largest int) {
 				s, unit = t, u
 			}
 		}
-		if n, err := strconv.Atoi(s); err == nil {
-			largest = max(largest, n*unit)
+		if n, err := strconv.Atoi(s); err == nil && n*unit > largest {
+			path, largest = c, n*unit
 		}
 	}
-	return largest
+	return path, largest
+}
+
+// Near says near what memory the processors of Affinity are: the last-level cache that they share, named by its first
+// processor, and their memory node; -1 each if they do not share one, or if the system does not say.
+func Near() (cache, node int) { return nearIn(sysCPU, Affinity()) }
+
+func nearIn(dir string, cpus []int) (cache, node int) {
+	cache, node = -1, -1
+	if len(cpus) == 0 {
+		return cache, node
+	}
+	path, _ := largestCache(dir, cpus[0])
+	if sharers := readList(path, "shared_cpu_list"); containsAll(sharers, cpus) {
+		cache = sharers[0]
+	}
+	nodes, _ := filepath.Glob(filepath.Join(dir, "cpu"+strconv.Itoa(cpus[0]), "node*"))
+	for _, path := range nodes {
+		n, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), "node"))
+		if err == nil && containsAll(readList(path, "cpulist"), cpus) {
+			node = n
+		}
+	}
+	return cache, node
+}
+
+func containsAll(set, cpus []int) bool {
+	return !slices.ContainsFunc(cpus, func(c int) bool { return !slices.Contains(set, c) })
+}
+
+// readList reads processors written as in "0-3,8"; what cannot be read is not in it.
+func readList(path ...string) (cpus []int) {
+	line, _ := readLine(path...)
+	for part := range strings.SplitSeq(line, ",") {
+		first, last, ok := strings.Cut(part, "-")
+		if !ok {
+			last = first
+		}
+		lo, err1 := strconv.Atoi(first)
+		hi, err2 := strconv.Atoi(last)
+		if err1 != nil || err2 != nil {
+			continue
+		}
+		for c := lo; c <= min(hi, lo+1<<16); c++ {
+			cpus = append(cpus, c)
+		}
+	}
+	return cpus
 }
 
 func readLine(path ...string) (line string, ok bool) {

@@ -119,6 +119,9 @@ func (m *memory) view(at int, s span, t dtype.Type) (ubcoll.Vec, []byte) {
 	return m.vec.Slice(i, j).As(t), m.bytes[i:j]
 }
 
+// MulSum is the pre-multiplied sum that is measured as "mulsum", nccl-tests' name: it doubles every source.
+var MulSum = ubcoll.PreMulSum(2)
+
 // dataOf is the data for checks; what only moves takes those of a sum.
 func dataOf(t dtype.Type, red ubcoll.Op, ranks int) verify.Data {
 	d := verify.Data{Type: t, Ranks: ranks}
@@ -131,6 +134,8 @@ func dataOf(t dtype.Type, red ubcoll.Op, ranks int) verify.Data {
 		d.Op = cpu.Max
 	case ubcoll.Avg:
 		d.Average = true
+	case MulSum:
+		d.Factor = 2
 	}
 	return d
 }

@@ -280,6 +280,9 @@ func (r *runner) row(ctx context.Context, bytes int, t dtype.Type, red ubcoll.Op
 	row := Row{Size: s.size * t.Size(), Count: s.param, Type: typeName(t), Reduction: "none", Root: root}
 	if r.op.reduces {
 		row.Reduction = red.String()
+		if red == MulSum {
+			row.Reduction = "mulsum"
+		}
 	}
 	var err error
 	if row.Out, err = r.result(ctx, newTask(r.c, r.cfg, r.op, s, t, red, root, r.a, r.b, false), row.Size); err != nil {

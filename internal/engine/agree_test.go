@@ -40,7 +40,7 @@ func TestDisagreement(t *testing.T) {
 		{"root", other(func(w *engine.Work) { w.Root = 3 }), "all_reduce(count 5, float32, sum, root 3)"},
 		{"operation", engine.Work{Kind: engine.KindBarrier, Type: dtype.Float32, Path: new(engine.Path)}, "barrier(count 0, float32, none, root 0)"},
 	} {
-		for _, n := range []int{2, 3, 4} {
+		for _, n := range []int{2, 3, 4, 18} {
 			t.Run(fmt.Sprintf("%s/ranks=%d", c.name, n), func(t *testing.T) {
 				comms := open(t, n, engine.Options{})
 				for odd := range n {
@@ -98,7 +98,7 @@ func TestRefusal(t *testing.T) {
 	for _, s := range engine.Refusals {
 		reasons = append(reasons, fmt.Errorf("what is wrong: %w", s))
 	}
-	for _, n := range []int{2, 3, 4} {
+	for _, n := range []int{2, 3, 4, 18} {
 		comms := open(t, n, engine.Options{})
 		for i, why := range append(reasons, errors.New("none of the sentinels")) {
 			t.Run(fmt.Sprintf("ranks=%d/%v", n, why), func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // rank writes it, so that every shared cache line has one writer.
 
 const (
-	areaMagic   = 0x75622d6172656101 // "ub-area", layout 1
+	areaMagic   = 0x75622d6172656102 // "ub-area", layout 2
 	areaBytes   = 4096               // the area proper; the rank's eager slots and staging memory follow
 	textBytes   = 480
 	PayloadSize = 48 // bytes of data that travel in a descriptor's first line
@@ -75,6 +75,8 @@ type area struct {
 	channels place // of the channel table
 	_        [64]byte
 
+	group [2]descriptor // what a leader says for its group, sequence mod 2: see groups.go
+
 	refusals [2]refusalText
 	lostText refusalText
 }
@@ -95,7 +97,8 @@ const (
 
 func init() {
 	if unsafe.Sizeof(area{}) > areaBytes || unsafe.Sizeof(descriptor{}) != 128 ||
-		unsafe.Sizeof(buffers{}) != PayloadSize || unsafe.Offsetof(area{}.desc) != 128 {
+		unsafe.Sizeof(buffers{}) != PayloadSize || unsafe.Offsetof(area{}.desc) != 128 ||
+		unsafe.Offsetof(area{}.group)%128 != 0 {
 		panic("engine: control area layout")
 	}
 }

@@ -41,6 +41,9 @@ type Comm struct {
 	crowded    bool   // more ranks than processors
 	localRank  int
 	localSize  int
+	groups     [][]int // see groups.go; nil: every rank looks at every other
+	mine       int     // this rank's group
+	near       []int   // see Near
 
 	device          *device // nil without one
 	gpuWhy          error   // why there is none
@@ -76,6 +79,8 @@ type peer struct {
 	host    string
 	domain  uint64
 	at      mem.Location // of area
+	cache   int          // its last-level cache and its memory node; -1: not known
+	node    int
 }
 
 // Rank is this rank.

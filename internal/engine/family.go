@@ -89,7 +89,8 @@ func (s *splitting) create() ([]byte, error) {
 		srcs: make([]unsafe.Pointer, n), dsts: make([]unsafe.Pointer, n), scratch: make([]unsafe.Pointer, n)}
 	for r, m := range s.group {
 		from := &p.peers[m.rank]
-		c.peers[r] = peer{mem: from.mem, proc: from.proc, host: from.host, domain: from.domain}
+		c.peers[r] = peer{mem: from.mem, proc: from.proc, host: from.host, domain: from.domain, cache: from.cache,
+			node: from.node}
 		if m.rank == p.rank {
 			c.rank = r
 		} else if from.proc == p.peers[p.rank].proc {
@@ -97,6 +98,7 @@ func (s *splitting) create() ([]byte, error) {
 		}
 	}
 	c.localRank, c.localSize = c.rank, n // one host
+	c.arrange()
 	if err := c.newArea(s.id); err != nil {
 		return nil, err
 	}

@@ -37,6 +37,8 @@ type hello struct {
 	Options  Options           `json:"options"`
 	Env      map[string]string `json:"env"` // the variables that internal/env marks job-wide
 	Tuning   string            `json:"tuning"`
+	Cache    int               `json:"cache"` // as of cpu.Near
+	Node     int               `json:"node"`
 	Process  shm.Process       `json:"process"`
 	HostID   string            `json:"host_id"`
 	Hostname string            `json:"hostname"`
@@ -161,6 +163,7 @@ func newHello(o Options, table tuning.Table) (hello, error) {
 	h := hello{Version: wireVersion, Race: race.Enabled, Options: o, Env: jobWide, Tuning: table.Hash(), CPUs: cpu.Affinity(),
 		GPUs: visibleGPUs(), Secret: hex.EncodeToString(random[:16]), Comm: *(*uint64)(unsafe.Pointer(&random[16]))}
 	var e1, e2, e3 error
+	h.Cache, h.Node = cpu.Near()
 	h.Process, e1 = shm.Self()
 	h.HostID, e2 = hostID()
 	h.Hostname, e3 = os.Hostname()
@@ -246,6 +249,7 @@ func (c *Comm) place(hs []hello) {
 	me := hs[c.rank].Process
 	for r, h := range hs {
 		c.peers[r].proc, c.peers[r].host = h.Process, h.Hostname
+		c.peers[r].cache, c.peers[r].node = h.Cache, h.Node
 		for _, n := range h.CPUs {
 			cpus[n] = true
 		}
@@ -264,6 +268,7 @@ func (c *Comm) place(hs []hello) {
 		procs = min(procs, runtime.GOMAXPROCS(0))
 	}
 	c.crowded = procs > 0 && c.size > procs
+	c.arrange()
 }
 
 // create makes this rank's domain and its area.
@@ -359,6 +364,9 @@ func (c *Comm) meet(comm uint64, r int, at mem.Location) error {
 	ptr, err := p.mem.Resolve(at, sharedBytes+mailBytes(c.size))
 	if err != nil {
 		return fmt.Errorf("map the control area of rank %d: %w", r, err)
+	}
+	if !c.dom.Heap.GoHeap() { // everybody touches these pages, and page faults of one rank hold up all
+		shm.Populate(ptr, sharedBytes)
 	}
 	p.lay(ptr)
 	p.at = at

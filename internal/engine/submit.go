@@ -139,7 +139,7 @@ func (c *Comm) perform(ctx context.Context, w *Work) error {
 	err := c.agree(ctx, w, bad)
 	if err == nil && path.Check != nil {
 		if about, cerr := path.Check(c, w); cerr != nil {
-			err = c.errorf("agree", about, cerr)
+			err = c.errorf(stepAgree, about, cerr)
 		}
 	}
 	if err == nil && path.Run != nil {
@@ -208,9 +208,14 @@ func (c *Comm) publish(w *Work, bad error) {
 // Progress words wrap around after 1<<32 operations, so that reached must not see one that is half of that old.
 const progressEvery = 1 << 20
 
+const stepAgree = "agree"
+
 // agree waits until all ranks have published this operation, and returns an error, the same fact on all of them, if
 // some rank refused or the signatures differ.
 func (c *Comm) agree(ctx context.Context, w *Work, bad error) error {
+	if c.groups != nil {
+		return c.agreeByGroup(ctx, w, bad)
+	}
 	slot := c.seq & 1
 	mine := c.me.desc[slot].sig
 	same := true
@@ -222,29 +227,29 @@ func (c *Comm) agree(ctx context.Context, w *Work, bad error) error {
 		}
 		d := &c.peers[r].area.desc[slot]
 		if !reached(d.seq.Load(), c.seq) {
-			if err := c.Wait(ctx, &d.seq, c.seq, r, "agree"); err != nil {
+			if err := c.Wait(ctx, &d.seq, c.seq, r, stepAgree); err != nil {
 				return err
 			}
 		}
 		same = same && d.sig == mine
 	}
-	switch {
-	case bad != nil:
-		return c.errorf("", -1, bad)
-	case same:
+	if same && bad == nil {
 		return nil
 	}
-	return c.disagreement(slot)
+	return c.disagreement(slot, bad)
 }
 
-// disagreement says who refused, or who stands against the majority.
-func (c *Comm) disagreement(slot uint64) error {
+// disagreement says what is wrong with this rank's own arguments, or who refused, or who stands against the majority.
+func (c *Comm) disagreement(slot uint64, bad error) error {
+	if bad != nil {
+		return c.errorf("", -1, bad)
+	}
 	votes := map[uint64]int{}
 	for r := range c.peers {
 		d := &c.peers[r].area.desc[slot]
 		if d.sig>>59 == uint64(KindRefused) {
 			why := c.peers[r].area.refusals[slot].get()
-			return c.errorf("agree", r, fmt.Errorf("rank %d refused: %w", r,
+			return c.errorf(stepAgree, r, fmt.Errorf("rank %d refused: %w", r,
 				&toldError{why, refusalOf(int(min(d.refusal, 1<<20)))}))
 		}
 		votes[d.sig]++
@@ -262,7 +267,7 @@ func (c *Comm) disagreement(slot uint64) error {
 			break
 		}
 	}
-	return c.errorf("agree", odd, fmt.Errorf("rank %d called %s, %d of %d ranks %s: %w", odd,
+	return c.errorf(stepAgree, odd, fmt.Errorf("rank %d called %s, %d of %d ranks %s: %w", odd,
 		Describe(c.peers[odd].area.desc[slot].sig), votes[most], c.size, Describe(most), fault.ErrMismatch))
 }
 

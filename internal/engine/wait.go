@@ -116,7 +116,7 @@ func (c *Comm) pollClock(s *waiting) *fault.Error {
 	}
 	s.now = time.Since(s.start)
 	if err := s.ctx.Err(); err != nil {
-		return c.errorAt(s, s.peer, ended(s.ctx))
+		return c.errorAt(s, c.absent(s), ended(s.ctx))
 	}
 	p := &c.peers[s.peer]
 	if p.area.state.Load() == stateClosed {
@@ -135,13 +135,13 @@ func (c *Comm) pollClock(s *waiting) *fault.Error {
 		return err
 	}
 	if s.now > c.opts.Timeout {
-		return c.errorAt(s, s.peer, fmt.Errorf("nothing from it for %v: %w", c.opts.Timeout, fault.ErrTimeout))
+		return c.errorAt(s, c.absent(s), fmt.Errorf("nothing from it for %v: %w", c.opts.Timeout, fault.ErrTimeout))
 	}
 	if s.now > reportAfter && !s.reported {
 		s.reported = true
-		e := c.errorAt(s, s.peer, nil)
+		e := c.errorAt(s, c.absent(s), nil)
 		slog.Warn("ubcoll: still waiting", "op", e.Op, "seq", e.Seq, "rank", c.rank,
-			"host", p.host, "step", s.step, "missing", s.peer, "for", s.now.Round(time.Second),
+			"host", p.host, "step", s.step, "missing", e.Peer, "for", s.now.Round(time.Second),
 			"timeout", c.opts.Timeout)
 	}
 	return nil

@@ -99,6 +99,9 @@ type Path struct {
 	Acquire func(*Comm, *Work) error
 	// Offer writes what travels with the descriptor: the payload, or the eager slot. It cannot fail.
 	Offer func(*Comm, *Work)
+	// Combine works on what the ranks of a group have offered, on the group's leader and before the group is said to
+	// agree: everybody sees what it left in Partial after agreement. Needs groups; it cannot fail.
+	Combine func(*Comm, *Work)
 	// Check looks at what the ranks have offered, after their signatures agreed. Its verdict must be the same on all
 	// ranks; an error, about a rank or -1, leaves the communicator usable.
 	Check func(*Comm, *Work) (about int, err error)

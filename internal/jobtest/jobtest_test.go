@@ -37,6 +37,27 @@ func TestLocal(t *testing.T) {
 	}
 }
 
+// TestManyLocal runs suites with more ranks than agree each with each: 17 is the fewest, 40 leaves groups of unlike sizes.
+func TestManyLocal(t *testing.T) {
+	for _, k := range []struct {
+		ranks  int
+		long   bool
+		suites []string
+	}{
+		{17, true, []string{"moves", "bad"}},
+		{20, false, []string{"order", "exit-early"}},
+		{24, true, []string{"random", "bad"}},
+		{40, true, []string{"random", "order"}},
+	} {
+		t.Run(fmt.Sprintf("ranks=%d", k.ranks), func(t *testing.T) {
+			if k.long && (race.Enabled || testing.Short()) {
+				t.Skip("takes long")
+			}
+			local(t, k.ranks, ubcoll.Options{}, k.suites...)
+		})
+	}
+}
+
 func TestPolicies(t *testing.T) {
 	for _, p := range []register.Policy{register.Auto, register.Explicit, register.Off} {
 		t.Run(p.String(), func(t *testing.T) { local(t, 3, ubcoll.Options{Register: p}, "random", "order") })

@@ -153,6 +153,22 @@ func TestKill(t *testing.T) {
 	}
 }
 
+// TestKillMany is TestKill with so many ranks that they agree by group: the victim may lead one, or not.
+func TestKillMany(t *testing.T) {
+	if testing.Short() || race.Enabled {
+		t.Skip("takes long")
+	}
+	seed := uint64(time.Now().UnixNano())
+	if os.Getenv("TEST_SEED") != "" {
+		seed = Seed()
+	}
+	t.Logf("TEST_SEED=%d", seed)
+	pick := mrand.New(mrand.NewPCG(seed, 0))
+	for range 5 {
+		killOne(t, "kill", 17+pick.IntN(8), pick)
+	}
+}
+
 func killOne(t *testing.T, suite string, n int, pick *mrand.Rand) {
 	dir, tmp := t.TempDir(), t.TempDir()
 	j := start(t, n, []string{"JOBTEST_DIR=" + dir, "TMPDIR=" + tmp}, suite)

@@ -33,6 +33,8 @@ type Table struct {
 	PushFrom int `json:"push_from"`
 	// StreamFrom is from which size results are written past the caches.
 	StreamFrom int `json:"stream_from"`
+	// CombineUpTo is up to which size, of one rank's source, more than 16 ranks combine by group.
+	CombineUpTo int `json:"combine_up_to"`
 }
 
 // Machine is a fingerprint of this machine, as far as tuning goes.
@@ -45,7 +47,7 @@ func Machine() string {
 func Default() Table {
 	cache := max(cpu.LastLevelCacheBytes(), 8<<20)
 	t := Table{Version: Version, Machine: "default for " + cpu.Vendor(), EagerTotal: 4 << 10, OneShotTotal: 2 << 20,
-		PushFrom: 1 << 20, StreamFrom: min(cache/4, 16<<20)}
+		PushFrom: 1 << 20, StreamFrom: min(cache/4, 16<<20), CombineUpTo: 2 << 10}
 	if cpu.Vendor() == "GenuineIntel" {
 		t.PushFrom = 0
 	}
@@ -62,7 +64,7 @@ func (t Table) Validate() error {
 		name  string
 		value int
 	}{{"eager_total", t.EagerTotal}, {"one_shot_total", t.OneShotTotal}, {"push_from", t.PushFrom},
-		{"stream_from", t.StreamFrom}} {
+		{"stream_from", t.StreamFrom}, {"combine_up_to", t.CombineUpTo}} {
 		if f.value < 0 {
 			errs = append(errs, fmt.Errorf("%s is %d: %w", f.name, f.value, fault.ErrArgument))
 		}

@@ -17,11 +17,13 @@ import (
 )
 
 // Data is what is reduced: every rank has the same one. Type, Op and Ranks (at least 1) must be valid; Average, with
-// Op Sum, divides the sum by Ranks.
+// Op Sum, divides the sum by Ranks; Factor, with Op Sum, is a small power of two that the reduction multiplies every
+// input by first, 0 for none.
 type Data struct {
 	Type    dtype.Type
 	Op      cpu.Op
 	Average bool
+	Factor  int
 	Ranks   int
 	Seed    uint64
 }
@@ -140,6 +142,7 @@ func (d Data) reduced(i int) uint64 {
 			r = max(r, x)
 		}
 	}
+	r *= float64(max(d.Factor, 1))
 	switch {
 	case d.Average && d.Type == dtype.Float64:
 		r /= float64(d.Ranks)
@@ -166,6 +169,7 @@ func (d Data) reducedInteger(i int) uint64 {
 			r = x
 		}
 	}
+	r = extend(d.Type, r*uint64(max(d.Factor, 1)))
 	switch {
 	case d.Average && d.Type.Signed():
 		r = uint64(int64(r) / int64(d.Ranks))

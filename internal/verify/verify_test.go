@@ -164,3 +164,23 @@ func ExampleData() {
 	// 0 wrong
 	// 1 wrong, the first at 1
 }
+
+// TestFactor multiplies the sources first, as a pre-multiplied sum does, and forgets to.
+func TestFactor(t *testing.T) {
+	each(t, []int{1, 3, 16}, func(t *testing.T, d Data, srcs []unsafe.Pointer, _ *rand.Rand) {
+		if d.Op != cpu.Sum || d.Average {
+			t.Skip("the factor is for sums")
+		}
+		d.Factor = 2
+		p := unsafe.Pointer(&make([]uint64, elements)[0])
+		cpu.ReduceN(d.Type, d.Op, p, srcs, elements, 1, false)
+		wrong, _ := d.Check(p, 0, elements)
+		require.Greater(t, wrong, elements/4, "not multiplied")
+		for _, s := range srcs {
+			cpu.Scale(d.Type, s, s, elements, 2)
+		}
+		cpu.ReduceN(d.Type, d.Op, p, srcs, elements, 1, false)
+		wrong, first := d.Check(p, 0, elements)
+		require.Zero(t, wrong, first)
+	})
+}

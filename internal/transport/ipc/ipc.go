@@ -138,17 +138,26 @@ func (t *Transport) importer() {
 			time.Sleep(time.Millisecond)
 			continue
 		}
-		if !t.populate() && !t.closed.Load() {
-			shm.FutexWait((*uint32)(unsafe.Pointer(bell)), v, 1e9)
+		rest := time.Second
+		if n := t.populate(); n > 0 {
+			rest = time.Duration(n) * restPerPeer
+		}
+		if !t.closed.Load() {
+			shm.FutexWait((*uint32)(unsafe.Pointer(bell)), v, int64(rest))
 		}
 	}
 }
 
-// populate fills the page tables of one piece of some peer's arena, and then rests, so that the program's own threads
-// hardly notice. Until it has come to a page, the first touch of that page faults, which is much the same work. It
-// reports whether there was anything to do.
-func (t *Transport) populate() bool {
+// restPerPeer is how long the importer rests between two pieces, for each peer: a piece takes a rank's processor for
+// some 0.1 ms, for which all other ranks wait, and every rank has as many arenas to fill as there are others. So all
+// ranks together disturb a job hardly more than two do.
+const restPerPeer = time.Millisecond
+
+// populate fills the page tables of one piece of some peer's arena. Until it has come to a page, the first touch of
+// that page faults, which is much the same work. It returns the number of peers if there was anything to do, else 0.
+func (t *Transport) populate() (peers int) {
 	t.mu.Lock()
+	peers = len(t.peers)
 	var piece unsafe.Pointer
 	var n int
 	for _, p := range t.peers {
@@ -158,11 +167,10 @@ func (t *Transport) populate() bool {
 	}
 	t.mu.Unlock()
 	if n == 0 {
-		return false
+		return 0
 	}
 	shm.Populate(piece, n)
-	time.Sleep(time.Millisecond)
-	return true
+	return peers
 }
 
 // Progress implements engine.Transport: a load and a comparison when nothing is pending.

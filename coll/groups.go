@@ -1,0 +1,55 @@
+package coll
+
+import (
+	"context"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/engine"
+)
+
+// Small reductions of more ranks than agree each with each go by group: sources travel as in eager collectives, each
+// group's leader combines those of its group before it says that the group agrees, and everybody who wants the result
+// combines the partial results of all groups. So a rank reads no more sources than a group has ranks, and one partial
+// result of each group, and waits for nothing but agreement.
+//
+// Sources are combined in rank order within a group, and the groups in the order of their leaders: all ranks get the
+// same bits, but not those that combining in rank order gives.
+
+// planGroups makes w go by the groups that there are if that is possible, and quicker than other ways. Half types are
+// not combined in two steps: between them a sum would be rounded, and might overflow.
+func planGroups(c *engine.Comm, w *engine.Work) bool {
+	if w.Kind != engine.KindAllReduce && w.Kind != engine.KindReduce ||
+		w.Type == dtype.Float16 || w.Type == dtype.BFloat16 {
+		return false
+	}
+	n := w.Count * w.Type.Size()
+	if n > engine.PayloadSize && (n > min(c.Tuning().CombineUpTo, engine.PartialBytes) || c.Options().Algorithm != "") {
+		return false
+	}
+	setEager(w, &groupsPath, n)
+	return true
+}
+
+func combineGroup(c *engine.Comm, w *engine.Work) {
+	bytes := w.Count * w.Type.Size()
+	members := c.Members()
+	srcs := c.Scratch()[:len(members)]
+	for i, r := range members {
+		srcs[i] = slot(c, w, r)
+	}
+	cpu.ReduceN(w.Type, kernels[w.Red], c.Partial(c.Group(), bytes), srcs, w.Count, 1, false)
+}
+
+func runGroups(ctx context.Context, c *engine.Comm, w *engine.Work) error {
+	if w.Dst.Ptr == nil || w.Count == 0 {
+		return nil
+	}
+	k := newCall(ctx, c, w)
+	parts := c.Scratch()[:c.Groups()]
+	for g := range parts {
+		parts[g] = c.Partial(g, w.Count*k.size)
+	}
+	k.reduce(w.Dst.Ptr, parts, w.Count, false)
+	return nil
+}

@@ -1,0 +1,217 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// many is as many ranks as these tests have: groups of 6, 7 and 7, with leaders 0, 6 and 13.
+const many = 20
+
+// The rank that is missing is named by all, whether it leads a group or not, whoever they look at.
+func TestMissingOfGroup(t *testing.T) {
+	for _, k := range []struct {
+		name    string
+		missing int
+	}{{"a member", 9}, {"a leader", 6}, {"the first rank", 0}, {"the last rank", many - 1}} {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			comms := open(t, many, engine.Options{Timeout: 3 * time.Second})
+			requireUsable(t, comms)
+			var waiting atomic.Int32
+			errs := each(comms, func(c *engine.Comm) error {
+				if c.Rank() == k.missing {
+					return nil
+				}
+				// Ranks of its own group come last: the others' time is up first.
+				if c.Group() == comms[k.missing].Group() {
+					for waiting.Load() < int32(many-len(c.Members())) {
+						time.Sleep(time.Millisecond)
+					}
+					time.Sleep(20 * time.Millisecond)
+				} else {
+					waiting.Add(1)
+				}
+				return barrier(c)
+			})
+			for r, err := range errs {
+				if r == k.missing {
+					continue
+				}
+				require.ErrorIs(t, err, fault.ErrTimeout)
+				var e *fault.Error
+				require.ErrorAs(t, err, &e)
+				require.Equal(t, []int{r, k.missing}, []int{e.Rank, e.Peer})
+			}
+		})
+	}
+}
+
+// A member that closes instead of coming is lost to all, and so is one that aborts.
+func TestLostOfGroup(t *testing.T) {
+	for _, k := range []struct {
+		name string
+		lose func(c *engine.Comm)
+		want error
+	}{
+		{"close", func(c *engine.Comm) { c.Close() }, fault.ErrPeerLost},
+		{"abort", func(c *engine.Comm) { c.Abort(errors.New("stop")) }, fault.ErrAborted},
+	} {
+		for _, lost := range []int{6, 9} {
+			t.Run(fmt.Sprintf("%s/rank=%d", k.name, lost), func(t *testing.T) {
+				comms := open(t, many, engine.Options{})
+				requireUsable(t, comms)
+				start := time.Now()
+				errs := each(comms, func(c *engine.Comm) error {
+					if c.Rank() == lost {
+						k.lose(c)
+						return nil
+					}
+					return barrier(c)
+				})
+				require.Less(t, time.Since(start), 5*time.Second)
+				for r, err := range errs {
+					if r == lost {
+						continue
+					}
+					require.ErrorIs(t, err, k.want)
+					var e *fault.Error
+					require.ErrorAs(t, err, &e)
+					require.Equal(t, lost, e.Peer)
+				}
+			})
+		}
+	}
+}
+
+// A rank's context that ends while it waits names who is missing, and ends the others' waits.
+func TestCancelInGroup(t *testing.T) {
+	comms := open(t, many, engine.Options{})
+	requireUsable(t, comms)
+	ctx, cancel := context.WithTimeout(background, 200*time.Millisecond)
+	defer cancel()
+	errs := each(comms, func(c *engine.Comm) error {
+		switch c.Rank() {
+		case 15:
+			return nil
+		case 2:
+			return run(ctx, c, reduce(5))
+		}
+		return run(background, c, reduce(5))
+	})
+	var e *fault.Error
+	require.ErrorIs(t, errs[2], context.DeadlineExceeded)
+	require.ErrorAs(t, errs[2], &e)
+	require.Equal(t, 15, e.Peer)
+	require.ErrorIs(t, errs[3], fault.ErrAborted)
+	require.ErrorContains(t, errs[3], "rank 2 gave up")
+}
+
+// The report of a long wait names the member, not its leader.
+func TestReportNamesMember(t *testing.T) {
+	defer engine.ReportAfter(100 * time.Millisecond)()
+	var out bytes.Buffer
+	old := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
+	defer slog.SetDefault(old)
+	comms := open(t, many, engine.Options{})
+	requireUsable(t, comms)
+	require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) error {
+		if c.Rank() == 9 {
+			time.Sleep(400 * time.Millisecond)
+		}
+		return barrier(c)
+	})...))
+	require.Equal(t, strings.Count(out.String(), "still waiting"), strings.Count(out.String(), "missing=9"))
+	require.Contains(t, out.String(), "rank=0 ")
+	require.Contains(t, out.String(), "missing=9")
+}
+
+// What members offered and leaders made of it is there after agreement, operation after operation, on all ranks.
+func TestCombine(t *testing.T) {
+	comms := open(t, many, engine.Options{})
+	large := engine.PartialBytes
+	for i := range 100 {
+		errs := each(comms, func(c *engine.Comm) error {
+			w := reduce(5)
+			odd := i%10 == 9 && c.Rank() == 7
+			if odd {
+				w = reduce(6)
+			}
+			w.EagerBytes = large
+			w.Path.Offer = func(c *engine.Comm, _ *engine.Work) {
+				*(*uint64)(c.Payload(c.Rank())) = uint64(1000*i + c.Rank())
+				*(*uint64)(c.Eager(c.Rank())) = uint64(1000*i + c.Rank())
+			}
+			w.Path.Combine = func(c *engine.Comm, _ *engine.Work) {
+				var small, sum uint64
+				for _, r := range c.Members() {
+					small += *(*uint64)(c.Payload(r))
+					sum += *(*uint64)(c.Eager(r))
+				}
+				*(*uint64)(c.Partial(c.Group(), 8)) = small
+				*(*uint64)(c.Partial(c.Group(), large)) = sum
+			}
+			w.Path.Run = func(_ context.Context, c *engine.Comm, _ *engine.Work) error {
+				var small, sum uint64
+				for g := range c.Groups() {
+					small += *(*uint64)(c.Partial(g, 8))
+					sum += *(*uint64)(c.Partial(g, large))
+				}
+				if want := uint64(1000*i*many + many*(many-1)/2); small != want || sum != want {
+					return fmt.Errorf("operation %d: %d and %d, not %d", i, small, sum, want)
+				}
+				return nil
+			}
+			return run(background, c, w)
+		})
+		for _, err := range errs {
+			if i%10 != 9 {
+				require.NoError(t, err)
+				continue
+			}
+			require.ErrorIs(t, err, fault.ErrMismatch)
+			require.ErrorContains(t, err, "rank 7 called")
+		}
+	}
+	requireUsable(t, comms)
+}
+
+// Communicators made of part of a large one have groups of their own, or none.
+func TestGroupsOfFamily(t *testing.T) {
+	comms := open(t, 2*many, engine.Options{})
+	errs := each(comms, func(c *engine.Comm) error {
+		half, err := c.Split(background, c.Rank()%2, 0)
+		if err != nil {
+			return err
+		}
+		defer half.Close()
+		few, err := half.Split(background, half.Rank()/16, 0)
+		if err != nil {
+			return err
+		}
+		defer few.Close()
+		if c.Groups() != 5 || half.Groups() != 3 || few.Groups() != 0 {
+			return fmt.Errorf("%d, %d and %d groups", c.Groups(), half.Groups(), few.Groups())
+		}
+		for range 10 {
+			if err := errors.Join(barrier(c), barrier(half), barrier(few)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	require.NoError(t, errors.Join(errs...))
+}
