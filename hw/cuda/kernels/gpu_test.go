@@ -317,7 +317,7 @@ func (w *world) launch(o operation, r int) {
 	if r == o.odd {
 		p.Signature++
 	}
-	f, err := m.set.Kernel(o.kernel, o.t)
+	f, err := m.set.Kernel(o.kernel, o.t, n)
 	require.NoError(w.t, err)
 	require.NoError(w.t, f.Launch(m.stream, cuda.Launch{Grid: o.blocks, Block: min(o.threads, f.MaxThreads)}, p.Bytes()))
 }
@@ -377,7 +377,7 @@ func TestDevice(t *testing.T) {
 			for _, typ := range dtype.All() { // before any kernel runs: loading may wait for those
 				for _, k := range []string{OneShot, Packets, TwoShot, Move, MovePackets, Barrier} {
 					for _, m := range w.ranks {
-						_, err := m.set.Kernel(k, typ)
+						_, err := m.set.Kernel(k, typ, n)
 						require.NoError(t, err)
 					}
 				}
@@ -437,7 +437,7 @@ func TestDeviceLarge(t *testing.T) {
 			}
 			for _, k := range []string{TwoShot, Move} {
 				for _, typ := range []dtype.Type{dtype.Float32, dtype.BFloat16} {
-					_, err := w.ranks[0].set.Kernel(k, typ)
+					_, err := w.ranks[0].set.Kernel(k, typ, n)
 					require.NoError(t, err)
 					for _, push := range []bool{false, true} {
 						bytes := 80<<20 + 4

@@ -15,7 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// The kernels by name. OneShot, Packets and TwoShot reduce, and there is one for each type; the others take bytes.
+// The kernels by name. OneShot, Packets and TwoShot reduce, and there are some for each type; the others take bytes.
 const (
 	OneShot     = "oneshot"      // ALL_REDUCE of up to PacketData bytes: packets from every rank to every rank
 	Packets     = "packets"      // ALL_REDUCE, REDUCE_SCATTER and REDUCE with slices of up to PacketData bytes
@@ -47,17 +47,18 @@ func New(ctx *cuda.Context) *Set {
 	return &Set{ctx: ctx, modules: map[string]*cuda.Module{}, functions: map[string]*cuda.Function{}}
 }
 
-// Kernel is the kernel of that name, for elements of type t where there is one for each type. The first one of a type
-// takes the driver's assembler some time, if it has not done it before. The Function goes with the Set.
-func (s *Set) Kernel(name string, t dtype.Type) (*cuda.Function, error) {
+// Kernel is the kernel of that name for so many ranks, and, if it reduces, for elements of type t. The first one of a
+// type takes the driver's assembler some time, if it has not done it before. The Function goes with the Set.
+func (s *Set) Kernel(name string, t dtype.Type, ranks int) (*cuda.Function, error) {
 	module, entry := "move", "ubc_"+name
 	switch name {
 	case OneShot, Packets, TwoShot:
 		if !t.Valid() {
 			return nil, fmt.Errorf("no kernel for elements of %v: %w", t, fault.ErrArgument)
 		}
-		module = t.String()
-		entry += "_" + module
+		up := upTo(ranks)
+		module = fmt.Sprintf("%v%d", t, up)
+		entry = fmt.Sprintf("ubc_%s%d_%v", name, up, t)
 	case Move, MovePackets, Barrier:
 	default:
 		return nil, fmt.Errorf("no kernel %q: %w", name, fault.ErrArgument)
@@ -77,6 +78,16 @@ func (s *Set) Kernel(name string, t dtype.Type) (*cuda.Function, error) {
 	}
 	s.functions[entry] = f
 	return f, nil
+}
+
+// upTo is the largest number of ranks of the reductions that are made for so many: 2, 4 or MaxRanks.
+func upTo(ranks int) int {
+	for _, n := range []int{2, 4} {
+		if ranks <= n {
+			return n
+		}
+	}
+	return MaxRanks
 }
 
 func (s *Set) load(name string) (*cuda.Module, error) {

@@ -6,12 +6,14 @@
 	X(int8) X(uint8) X(int16) X(uint16) X(int32) X(uint32) X(int64) X(uint64) X(float16) X(bfloat16) X(float32) X(float64)
 
 UBC_MOVE_KERNELS
-UBC_TYPES(UBC_REDUCE_KERNELS)
+#define UBC_RANKS(T) UBC_REDUCE_KERNELS(T, 2) UBC_REDUCE_KERNELS(T, 4) UBC_REDUCE_KERNELS(T, 8)
+UBC_TYPES(UBC_RANKS)
 
-#define UBC_ENTRIES(T)                       \
-	{"ubc_oneshot_" #T, ubc_oneshot_##T},    \
-	{"ubc_packets_" #T, ubc_packets_##T},    \
-	{"ubc_twoshot_" #T, ubc_twoshot_##T},
+#define UBC_ENTRIES_OF(T, R)                       \
+	{"ubc_oneshot" #R "_" #T, ubc_oneshot##R##_##T}, \
+	{"ubc_packets" #R "_" #T, ubc_packets##R##_##T}, \
+	{"ubc_twoshot" #R "_" #T, ubc_twoshot##R##_##T},
+#define UBC_ENTRIES(T) UBC_ENTRIES_OF(T, 2) UBC_ENTRIES_OF(T, 4) UBC_ENTRIES_OF(T, 8)
 
 struct ubc_entry {
 	const char *name;

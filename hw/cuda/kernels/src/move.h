@@ -145,7 +145,7 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 			ubc_u32 peer = ubc_peer(p, i);
 			ubc_route to = ubc_between(p, p.rank, peer, bytes);
 			if (to.any)
-				ubc_copy(found[peer] != 0 ? found[peer] + to.dst + offset : p.area[peer] + ubc_slot(stage, round, p.rank),
+				ubc_copy(found[peer] != 0 ? found[peer] + to.dst + offset : ubc_at(p.area, peer) + ubc_slot(stage, round, p.rank),
 					p.src + to.src + offset, part);
 		}
 		if (round == 0)
@@ -157,7 +157,7 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 			ubc_u32 peer = ubc_peer(p, i);
 			ubc_route from = ubc_between(p, peer, p.rank, bytes);
 			if (from.any)
-				ubc_copy(p.dst + from.dst + offset, p.area[p.rank] + ubc_slot(stage, round, peer), part);
+				ubc_copy(p.dst + from.dst + offset, ubc_at(p.area, p.rank) + ubc_slot(stage, round, peer), part);
 		}
 	}
 	ubc_finish(p, e);

@@ -39,6 +39,7 @@ struct ubc_quad { // 16 bytes
 #define UBC_KERNEL(name, body) \
 	extern "C" __global__ void __launch_bounds__(512, 1) name(const ubc_params p) { body(p); }
 #define UBC_SHARED(T, name, n, id) static __shared__ T name[n]
+#define UBC_OPAQUE(x) asm("" : "+l"(x))
 #define UBC_UNROLL _Pragma("unroll")
 #define UBC_ROLLED _Pragma("unroll 1")
 
@@ -199,6 +200,7 @@ void *emu_shared(int id, size_t n);
 #define UBC_KERNEL(name, body) \
 	extern "C" void name(const ubc_params *q) { const ubc_params p = *q; body(p); }
 #define UBC_SHARED(T, name, n, id) T *name = (T *)emu_shared(id, (n) * sizeof(T))
+#define UBC_OPAQUE(x)
 #define UBC_UNROLL
 #define UBC_ROLLED
 

@@ -1,5 +1,5 @@
-// The module of the reductions of one element type, -DUBC_TYPE=float32.
+// The module of the reductions of one element type on up to so many ranks: -DUBC_TYPE=float32 -DUBC_RANKS=2.
 #include "reduce.h"
 
-#define UBC_MODULE(T) UBC_REDUCE_KERNELS(T)
-UBC_MODULE(UBC_TYPE)
+#define UBC_MODULE(T, R) UBC_REDUCE_KERNELS(T, R)
+UBC_MODULE(UBC_TYPE, UBC_RANKS)

@@ -35,9 +35,8 @@ UBC_FN V ubc_source(const ubc_reduction<E> &o, ubc_u64 a, ubc_u64 left, bool ali
 }
 
 // ubc_oneshot: every rank sends its source to all, as packets, and reduces all sources itself. ALL_REDUCE.
-template <class E> UBC_FN void ubc_oneshot(const ubc_params &p) {
+template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 	typedef typename E::T T;
-	enum { R = UBC_MAX_RANKS };
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
 	bool aligned = ((p.src | p.dst) & 7) == 0;
 	ubc_pair first = {{0, 0}}; // on its way together with the epoch, without which nothing can be sent
@@ -122,9 +121,8 @@ UBC_FN bool ubc_receives(const ubc_params &p, ubc_u32 r, ubc_u32 slice) {
 
 // ubc_two_packets: each rank gets all parts of its slice as packets, reduces them, and sends the result as packets to
 // whoever receives it. Every element is touched by the same thread throughout, so that it works in place.
-template <class E> UBC_FN void ubc_two_packets(const ubc_params &p) {
+template <class E, int R> UBC_FN void ubc_two_packets(const ubc_params &p) {
 	typedef typename E::T T;
-	enum { R = UBC_MAX_RANKS };
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
 	o.e = ubc_epoch(p);
 	ubc_slices s = ubc_slices::of(p, o.bytes);
@@ -223,16 +221,16 @@ template <class E> UBC_FN void ubc_send(const ubc_reduction<E> &o, ubc_u64 dst, 
 	}
 }
 
-// What a rank reduces at a time: in[r], r < n, into each out[r] that is not 0.
-struct ubc_merge {
-	ubc_u64 in[UBC_MAX_RANKS], out[UBC_MAX_RANKS];
+// What a rank reduces at a time: in[r], r < n <= R, into each out[r] that is not 0.
+template <int R> struct ubc_merge {
+	ubc_u64 in[R], out[R];
 	ubc_u64 bytes, full; // full: of these, what goes by whole aligned vectors
 	ubc_u64 at, step;    // this thread's next vector
 	ubc_u32 own;         // the rank whose input is multiplied if need be
 };
 
 // ubc_merge_vectors does all whole vectors but the last ones, U of each of n <= R inputs in flight.
-template <class E, int R, int U> UBC_FN void ubc_merge_vectors(const ubc_reduction<E> &o, ubc_merge &m) {
+template <class E, int R, int U> UBC_FN void ubc_merge_vectors(const ubc_reduction<E> &o, ubc_merge<R> &m) {
 	for (; m.at + (U - 1) * m.step < m.full; m.at += U * m.step) {
 		ubc_quad v[U][R];
 		UBC_UNROLL
@@ -258,9 +256,8 @@ template <class E, int R, int U> UBC_FN void ubc_merge_vectors(const ubc_reducti
 }
 
 // ubc_merge_rest does what is left, or all of it if anything is not aligned.
-template <class E> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, ubc_merge &m) {
+template <class E, int R> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, ubc_merge<R> &m) {
 	typedef typename E::T T;
-	enum { R = UBC_MAX_RANKS };
 	for (; m.at < m.bytes; m.at += m.step) {
 		ubc_quad v[R];
 		ubc_u64 left = m.bytes - m.at;
@@ -282,9 +279,8 @@ template <class E> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, ubc_mer
 // ubc_twoshot: each rank reduces its slice, from where the sources are or after they have been pushed here, and writes
 // the result where it belongs or, by way of their staging memory, to ranks whose destination is staged. In rounds if
 // anything is staged. A block works with the peers' blocks of its number only: element i of a slice is the same
-// block's on all ranks.
-template <class E> UBC_FN void ubc_twoshot(const ubc_params &p) {
-	enum { R = UBC_MAX_RANKS };
+// block's on all ranks. U vectors of each of up to R inputs are in flight.
+template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
 	o.e = ubc_epoch(p);
 	ubc_slices s = ubc_slices::of(p, o.bytes);
@@ -318,20 +314,20 @@ template <class E> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	bool receiver = ubc_receives(p, p.rank, p.rank), copies = false;
 	if (ok && !s.scatter && receiver)
 		copies = (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
-	ubc_u64 own = p.area[p.rank];
+	ubc_u64 own = ubc_at(p.area, p.rank);
 	ubc_u32 step = 0, round = 0;
 	for (ubc_u64 offset = 0; ok && offset < s.longest; offset += window, round++) {
 		if (!pull && o.n > 1) {
 			UBC_ROLLED
 			for (ubc_u32 i = 1; i < o.n; i++) {
 				ubc_u32 peer = ubc_peer(p, i);
-				ubc_send(o, p.area[peer] + ubc_slot(stage, round, p.rank), p.src + ubc_begin(s, peer) + offset,
+				ubc_send(o, ubc_at(p.area, peer) + ubc_slot(stage, round, p.rank), p.src + ubc_begin(s, peer) + offset,
 					ubc_part(ubc_length(s, peer), offset, window));
 			}
 			if (!(ok = ubc_meet(p, o.e, ++step)))
 				break;
 		}
-		ubc_merge m;
+		ubc_merge<R> m;
 		ubc_u64 all = 0;
 		m.own = p.rank;
 		UBC_UNROLL
@@ -348,7 +344,7 @@ template <class E> UBC_FN void ubc_twoshot(const ubc_params &p) {
 				if (dst != 0)
 					m.out[r] = dst + ubc_place(s, p.rank) + offset;
 				else if (ubc_receives(p, r, p.rank))
-					m.out[r] = p.area[r] + ubc_slot(stage, round, o.n + p.rank);
+					m.out[r] = ubc_at(p.area, r) + ubc_slot(stage, round, o.n + p.rank);
 			}
 			all |= m.in[r] | m.out[r];
 		}
@@ -356,12 +352,7 @@ template <class E> UBC_FN void ubc_twoshot(const ubc_params &p) {
 		m.full = (all & 15) == 0 ? m.bytes & ~15ull : 0;
 		m.at = 16ull * o.thread;
 		m.step = 16ull * o.threads;
-		if (o.n <= 2)
-			ubc_merge_vectors<E, 2, 4>(o, m);
-		else if (o.n <= 4)
-			ubc_merge_vectors<E, 4, 2>(o, m);
-		else
-			ubc_merge_vectors<E, R, 1>(o, m);
+		ubc_merge_vectors<E, R, U>(o, m);
 		ubc_merge_rest(o, m);
 		if (!(ok = ubc_meet(p, o.e, ++step)))
 			break;
@@ -379,9 +370,10 @@ template <class E> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	ubc_finish(p, o.e);
 }
 
-#define UBC_REDUCE_KERNELS(T)                                       \
-	UBC_KERNEL(ubc_oneshot_##T, ubc_oneshot<ubc_##T>)               \
-	UBC_KERNEL(ubc_packets_##T, ubc_two_packets<ubc_##T>)           \
-	UBC_KERNEL(ubc_twoshot_##T, ubc_twoshot<ubc_##T>)
+// The kernels for up to R ranks: one of each for several R, since registers are few, and so is time.
+#define UBC_REDUCE_KERNELS(T, R)                                            \
+	UBC_KERNEL(ubc_oneshot##R##_##T, (ubc_oneshot<ubc_##T, R>))             \
+	UBC_KERNEL(ubc_packets##R##_##T, (ubc_two_packets<ubc_##T, R>))         \
+	UBC_KERNEL(ubc_twoshot##R##_##T, (ubc_twoshot<ubc_##T, R, 8 / R>))
 
 #endif

@@ -9,11 +9,24 @@
 
 #include "port.h"
 
+// ubc_at is element i < MAX_RANKS of one of the parameters' arrays. With an index that is not known, the compiler would
+// copy the parameters to the stack first.
+UBC_FN ubc_u64 ubc_at(const ubc_u64 *a, ubc_u32 i) {
+	ubc_u64 v = a[0];
+	UBC_UNROLL
+	for (ubc_u32 k = 1; k < UBC_MAX_RANKS; k++) {
+		ubc_u64 x = a[k];
+		UBC_OPAQUE(x); // else it makes one load of the choice again
+		v = i == k ? x : v;
+	}
+	return v;
+}
+
 // ubc_after is the epoch after e. 0 is none: it is what memory holds that nobody has written yet.
 UBC_FN ubc_u32 ubc_after(ubc_u32 e) { return e == 0xffffffff ? 2 : e + 1; }
 
 UBC_FN ubc_u32 ubc_epoch(const ubc_params &p) {
-	return ubc_after(ubc_get32(p.area[p.rank] + UBC_AREA_EPOCH + 4 * UBC_BLOCK));
+	return ubc_after(ubc_get32(ubc_at(p.area, p.rank) + UBC_AREA_EPOCH + 4 * UBC_BLOCK));
 }
 
 // ubc_peer is the i-th rank from this one on. i <= ranks.
@@ -24,7 +37,7 @@ UBC_FN ubc_u32 ubc_peer(const ubc_params &p, ubc_u32 i) {
 
 // ubc_desc is where, in the area of rank at, rank from puts its descriptor.
 UBC_FN ubc_u64 ubc_desc(const ubc_params &p, ubc_u32 e, ubc_u32 at, ubc_u32 from) {
-	return p.area[at] + UBC_AREA_DESC + ((e & 1) * UBC_MAX_RANKS + from) * (4 * UBC_PACKET);
+	return ubc_at(p.area, at) + UBC_AREA_DESC + ((e & 1) * UBC_MAX_RANKS + from) * (4 * UBC_PACKET);
 }
 
 UBC_FN bool ubc_is(const ubc_quad &v, ubc_u32 e) { return v.w[1] == e && v.w[3] == e; }
@@ -35,7 +48,7 @@ UBC_FN ubc_pair ubc_halves(ubc_u64 v) { return {{(ubc_u32)v, (ubc_u32)(v >> 32)}
 
 // ubc_report tells the host of the operation's first error, unless it has not taken an earlier operation's yet.
 UBC_FN void ubc_report(const ubc_params &p, ubc_u32 e, ubc_u32 code, ubc_u32 peer, ubc_u64 theirs, ubc_u64 detail) {
-	if (ubc_swap32(p.area[p.rank] + UBC_AREA_ERROR, e) == e || ubc_get32(p.status + 4) != UBC_OK)
+	if (ubc_swap32(ubc_at(p.area, p.rank) + UBC_AREA_ERROR, e) == e || ubc_get32(p.status + 4) != UBC_OK)
 		return;
 	ubc_put32(p.status + 8, peer);
 	ubc_put32(p.status + 12, e);
@@ -65,7 +78,7 @@ UBC_FN bool ubc_patience(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_wait 
 	ubc_pause();
 	if (++w.polls % UBC_POLLS != 0)
 		return true;
-	ubc_u64 own = p.area[p.rank];
+	ubc_u64 own = ubc_at(p.area, p.rank);
 	if (ubc_get32(own + UBC_AREA_BROKEN) == e)
 		return false;
 	if (!descriptors) {
@@ -162,7 +175,7 @@ UBC_FN bool ubc_agree(const ubc_params &p, ubc_u32 e, ubc_u64 *words) {
 }
 
 UBC_FN ubc_u64 ubc_flag(const ubc_params &p, ubc_u32 at, ubc_u32 from) {
-	return p.area[at] + UBC_AREA_FLAG + (from * UBC_MAX_BLOCKS + UBC_BLOCK) * 8;
+	return ubc_at(p.area, at) + UBC_AREA_FLAG + (from * UBC_MAX_BLOCKS + UBC_BLOCK) * 8;
 }
 
 // ubc_meet is a barrier of this block and the peers' blocks of its number: what any of them wrote before, all can read
@@ -189,7 +202,7 @@ UBC_FN bool ubc_meet(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
 
 // ubc_finish ends the operation, also one that failed. Blocks that this kernel does not have come along.
 UBC_FN void ubc_finish(const ubc_params &p, ubc_u32 e) {
-	ubc_u64 at = p.area[p.rank] + UBC_AREA_EPOCH;
+	ubc_u64 at = ubc_at(p.area, p.rank) + UBC_AREA_EPOCH;
 	ubc_sync();
 	if (UBC_THREAD == 0)
 		ubc_put32(at + 4 * UBC_BLOCK, e);
@@ -201,10 +214,10 @@ UBC_FN void ubc_finish(const ubc_params &p, ubc_u32 e) {
 // ubc_find is where the buffer of a peer's word is mapped here: 0 if it is not, which has been reported.
 UBC_FN ubc_u64 ubc_find(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 word) {
 	ubc_u32 extent = (ubc_u32)(word >> 48) & 0x7fff;
-	ubc_u64 base = extent < UBC_MAX_EXTENTS ? ubc_get64(p.table[peer] + 8 * extent) : 0;
+	ubc_u64 base = extent < UBC_MAX_EXTENTS ? ubc_get64(ubc_at(p.table, peer) + 8 * extent) : 0;
 	if (base == 0) {
 		ubc_report(p, e, UBC_NO_EXTENT, peer, p.signature, word);
-		ubc_put32(p.area[p.rank] + UBC_AREA_BROKEN, e);
+		ubc_put32(ubc_at(p.area, p.rank) + UBC_AREA_BROKEN, e);
 		return 0;
 	}
 	return base + (word & ((1ull << 48) - 1));
@@ -212,7 +225,7 @@ UBC_FN ubc_u64 ubc_find(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 wo
 
 // Packets of rank from in the area of rank at. There are two stages, scatter (0) and gather (1).
 UBC_FN ubc_u64 ubc_packets(const ubc_params &p, ubc_u32 e, ubc_u32 stage, ubc_u32 at, ubc_u32 from) {
-	return p.area[at] + UBC_AREA_PACKETS + ((ubc_u64)(2 * stage + (e & 1)) * p.ranks + from) * UBC_PACKET_BYTES;
+	return ubc_at(p.area, at) + UBC_AREA_PACKETS + ((ubc_u64)(2 * stage + (e & 1)) * p.ranks + from) * UBC_PACKET_BYTES;
 }
 
 // ubc_receive waits for a packet, at `at` of from[r], of each rank r < R whose bit is in wanted, all at once.

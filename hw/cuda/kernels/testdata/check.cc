@@ -376,8 +376,12 @@ static operation random(int only) {
 	default:
 		o.name = chance(50) ? "ubc_move" : "ubc_move_packets";
 	}
-	if (reduction(o.kind))
+	if (reduction(o.kind)) {
+		// Kernels for more ranks than there are work too.
+		unsigned up = N <= 2 && chance(60) ? 2 : N <= 4 && chance(60) ? 4 : 8;
+		o.name.insert(o.name.size() - 1, std::to_string(up));
 		o.name += types[o.type];
+	}
 	o.f = find(o.name);
 	o.blocks = 1 + below(3);
 	o.threads = 1 + below(12);
