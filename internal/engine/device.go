@@ -90,7 +90,7 @@ func (c *Comm) makeDevice() (card deviceCard, err error) {
 		return card, err
 	}
 	d.status = (*kernels.Status)(d.page.Ptr)
-	f, err := g.set.Kernel(kernels.Barrier, dtype.Invalid)
+	f, err := g.set.Kernel(kernels.Barrier, dtype.Invalid, c.size)
 	if err != nil {
 		return card, err
 	}

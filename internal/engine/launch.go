@@ -223,7 +223,7 @@ func (d *device) retain(w *Work) error {
 
 // kernel finds a kernel, and loads it at its first use.
 func (d *device) kernel(name string, t dtype.Type) (*cuda.Function, error) {
-	f, err := d.gpu.set.Kernel(name, t)
+	f, err := d.gpu.set.Kernel(name, t, d.c.size)
 	if err != nil {
 		return nil, fmt.Errorf("kernel %s: %w", name, err)
 	}
