@@ -43,7 +43,7 @@ struct ubc_quad { // 16 bytes
 #define UBC_UNROLL _Pragma("unroll")
 #define UBC_ROLLED _Pragma("unroll 1")
 
-enum { UBC_POLLS = 1024, UBC_HALF = UBC_STAGING_HALF };
+enum { UBC_POLLS = 1024, UBC_BUFFER = UBC_STAGING_HALF / 2 };
 
 UBC_FN void ubc_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
 
@@ -205,10 +205,7 @@ void *emu_shared(int id, size_t n);
 #define UBC_ROLLED
 
 // Little staging, so that small tests go several rounds.
-#ifndef UBC_EMULATE_HALF
-#define UBC_EMULATE_HALF 32768
-#endif
-enum { UBC_POLLS = 64, UBC_HALF = UBC_EMULATE_HALF };
+enum { UBC_POLLS = 64, UBC_BUFFER = 16384 };
 
 UBC_FN void ubc_sync() { emu_sync(); }
 

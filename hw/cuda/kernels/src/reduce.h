@@ -124,29 +124,33 @@ UBC_FN bool ubc_receives(const ubc_params &p, ubc_u32 r, ubc_u32 slice) {
 template <class E, int R> UBC_FN void ubc_two_packets(const ubc_params &p) {
 	typedef typename E::T T;
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
-	o.e = ubc_epoch(p);
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	bool aligned = ((p.src | p.dst | s.stride) & 7) == 0;
-	ubc_u64 first[R], second[R]; // packets to this rank, by rank
+	ubc_u64 shortest = aligned ? ubc_length(s, o.n - 1) : 0, begin = 8ull * o.thread, step = 8ull * o.threads;
+	ubc_pair next[R]; // of the peers from rank + 1 on; the first ones come together with the epoch
 	UBC_UNROLL
-	for (ubc_u32 r = 0; r < R; r++) {
-		first[r] = ubc_packets(p, o.e, 0, p.rank, r);
-		second[r] = ubc_packets(p, o.e, 1, p.rank, r);
+	for (ubc_u32 i = 1; i < R; i++)
+		if (i < o.n && begin + 8 <= shortest)
+			next[i] = ubc_load8(p.src + ubc_peer(p, i) * s.stride + begin);
+	o.e = ubc_epoch(p);
+	// Where packets go, by the way from rank + 1 on, and come from, by rank; of the first stage.
+	ubc_u64 to[R], from[R], second = 2ull * p.ranks * UBC_PACKET_BYTES;
+	UBC_UNROLL
+	for (ubc_u32 i = 0; i < R; i++) {
+		to[i] = i > 0 && i < o.n ? ubc_packets(p, o.e, 0, ubc_peer(p, i), p.rank) : 0;
+		from[i] = ubc_packets(p, o.e, 0, p.rank, i);
 	}
 
-	ubc_u64 shortest = aligned ? ubc_length(s, o.n - 1) : 0;
-	for (ubc_u64 at = 8ull * o.thread; at < s.longest; at += 8ull * o.threads)
+	for (ubc_u64 at = begin; at < s.longest; at += step)
 		if (at + 8 <= shortest) {
-			ubc_pair v[R]; // all are on their way before the first is needed
 			UBC_UNROLL
 			for (ubc_u32 i = 1; i < R; i++)
 				if (i < o.n)
-					v[i] = ubc_load8(p.src + ubc_peer(p, i) * s.stride + at);
+					ubc_store_packet(to[i] + 2 * at, o.scaled ? ubc_scale<E>(next[i], o.factor) : next[i], o.e);
 			UBC_UNROLL
 			for (ubc_u32 i = 1; i < R; i++)
-				if (i < o.n)
-					ubc_store_packet(ubc_packets(p, o.e, 0, ubc_peer(p, i), p.rank) + 2 * at,
-						o.scaled ? ubc_scale<E>(v[i], o.factor) : v[i], o.e);
+				if (i < o.n && at + step + 8 <= shortest)
+					next[i] = ubc_load8(p.src + ubc_peer(p, i) * s.stride + at + step);
 		} else {
 			UBC_ROLLED
 			for (ubc_u32 i = 1; i < o.n; i++) {
@@ -165,9 +169,9 @@ template <class E, int R> UBC_FN void ubc_two_packets(const ubc_params &p) {
 			targets |= 1u << r;
 	ubc_u64 src = p.src + ubc_begin(s, p.rank), length = ubc_length(s, p.rank), dst = p.dst + ubc_place(s, p.rank);
 	bool ok = true;
-	for (ubc_u64 at = 8ull * o.thread; ok && at < length; at += 8ull * o.threads) {
+	for (ubc_u64 at = begin; ok && at < length; at += step) {
 		ubc_pair v[R], mine = ubc_source<E, ubc_pair>(o, src + at, length - at, aligned);
-		ok = ubc_receive<R>(p, o.e, first, peers, 2 * at, v);
+		ok = ubc_receive<R>(p, o.e, from, peers, 2 * at, v);
 		if (!ok)
 			break;
 		UBC_UNROLL
@@ -178,19 +182,19 @@ template <class E, int R> UBC_FN void ubc_two_packets(const ubc_params &p) {
 		UBC_UNROLL
 		for (ubc_u32 i = 1; i < R; i++)
 			if (i < o.n && targets >> ubc_peer(p, i) & 1)
-				ubc_store_packet(ubc_packets(p, o.e, 1, ubc_peer(p, i), p.rank) + 2 * at, sum, o.e);
+				ubc_store_packet(to[i] + second + 2 * at, sum, o.e);
 		if (targets >> p.rank & 1)
 			ubc_store<ubc_pair, T>(dst + at, sum, length - at, aligned);
 	}
 	if (!s.scatter && ubc_receives(p, p.rank, 0))
-		for (ubc_u64 at = 8ull * o.thread; ok && at < s.longest; at += 8ull * o.threads) {
+		for (ubc_u64 at = begin; ok && at < s.longest; at += step) {
 			ubc_pair v[R];
 			ubc_u32 wanted = 0;
 			UBC_UNROLL
 			for (ubc_u32 r = 0; r < R; r++)
 				if (peers >> r & 1 && at < ubc_length(s, r))
 					wanted |= 1u << r;
-			ok = wanted == 0 || ubc_receive<R>(p, o.e, second, wanted, 2 * at, v);
+			ok = wanted == 0 || ubc_receive<R>(p, o.e, from, wanted, second + 2 * at, v);
 			UBC_UNROLL
 			for (ubc_u32 r = 0; r < R; r++)
 				if (ok && wanted >> r & 1)
@@ -315,53 +319,66 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	if (ok && !s.scatter && receiver)
 		copies = (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
 	ubc_u64 own = ubc_at(p.area, p.rank);
-	ubc_u32 step = 0, round = 0;
-	for (ubc_u64 offset = 0; ok && offset < s.longest; offset += window, round++) {
-		if (!pull && o.n > 1) {
+	ubc_u32 rounds = ok && s.longest > 0 ? (ubc_u32)((s.longest + window - 1) / window) : 0;
+	// Three stages, a round each behind the one before, so that a wait is for what was sent a while ago. Signals: 2i + 1
+	// for what stage one sends, 2i + 4 for stage two's results.
+	for (ubc_u32 i = 0; ok && rounds > 0 && i < rounds + 2; i++) {
+		if (!pull && i < rounds) {
+			ubc_u64 offset = i * window;
 			UBC_ROLLED
-			for (ubc_u32 i = 1; i < o.n; i++) {
-				ubc_u32 peer = ubc_peer(p, i);
-				ubc_send(o, ubc_at(p.area, peer) + ubc_slot(stage, round, p.rank), p.src + ubc_begin(s, peer) + offset,
+			for (ubc_u32 q = 1; q < o.n; q++) {
+				ubc_u32 peer = ubc_peer(p, q);
+				ubc_send(o, ubc_at(p.area, peer) + ubc_slot(stage, i, p.rank), p.src + ubc_begin(s, peer) + offset,
 					ubc_part(ubc_length(s, peer), offset, window));
 			}
-			if (!(ok = ubc_meet(p, o.e, ++step)))
+			ubc_signal(p, o.e, 2 * i + 1);
+		}
+		if (i >= 1 && i <= rounds) {
+			ubc_u32 round = i - 1;
+			ubc_u64 offset = round * window;
+			if (!pull && !(ok = ubc_await(p, o.e, 2 * round + 1)))
 				break;
-		}
-		ubc_merge<R> m;
-		ubc_u64 all = 0;
-		m.own = p.rank;
-		UBC_UNROLL
-		for (ubc_u32 r = 0; r < R; r++) {
-			m.in[r] = m.out[r] = 0;
-			if (r >= o.n)
-				continue;
-			ubc_u64 src = found[2 * r], dst = found[2 * r + 1];
-			if (r == p.rank) {
-				m.in[r] = p.src + ubc_begin(s, r) + offset;
-				m.out[r] = receiver ? p.dst + ubc_place(s, r) + offset : 0;
-			} else {
-				m.in[r] = src != 0 ? src + ubc_begin(s, p.rank) + offset : own + ubc_slot(stage, round, r);
-				if (dst != 0)
-					m.out[r] = dst + ubc_place(s, p.rank) + offset;
-				else if (ubc_receives(p, r, p.rank))
-					m.out[r] = ubc_at(p.area, r) + ubc_slot(stage, round, o.n + p.rank);
+			ubc_merge<R> m;
+			ubc_u64 all = 0;
+			m.own = p.rank;
+			UBC_UNROLL
+			for (ubc_u32 r = 0; r < R; r++) {
+				m.in[r] = m.out[r] = 0;
+				if (r >= o.n)
+					continue;
+				ubc_u64 src = found[2 * r], dst = found[2 * r + 1];
+				if (r == p.rank) {
+					m.in[r] = p.src + ubc_begin(s, r) + offset;
+					m.out[r] = receiver ? p.dst + ubc_place(s, r) + offset : 0;
+				} else {
+					m.in[r] = src != 0 ? src + ubc_begin(s, p.rank) + offset : own + ubc_slot(stage, round, r);
+					if (dst != 0)
+						m.out[r] = dst + ubc_place(s, p.rank) + offset;
+					else if (ubc_receives(p, r, p.rank))
+						m.out[r] = ubc_at(p.area, r) + ubc_slot(stage, round, o.n + p.rank);
+				}
+				all |= m.in[r] | m.out[r];
 			}
-			all |= m.in[r] | m.out[r];
+			m.bytes = ubc_part(ubc_length(s, p.rank), offset, window);
+			m.full = (all & 15) == 0 ? m.bytes & ~15ull : 0;
+			m.at = 16ull * o.thread;
+			m.step = 16ull * o.threads;
+			ubc_merge_vectors<E, R, U>(o, m);
+			ubc_merge_rest(o, m);
+			ubc_signal(p, o.e, 2 * round + 4);
 		}
-		m.bytes = ubc_part(ubc_length(s, p.rank), offset, window);
-		m.full = (all & 15) == 0 ? m.bytes & ~15ull : 0;
-		m.at = 16ull * o.thread;
-		m.step = 16ull * o.threads;
-		ubc_merge_vectors<E, R, U>(o, m);
-		ubc_merge_rest(o, m);
-		if (!(ok = ubc_meet(p, o.e, ++step)))
-			break;
-		if (copies && o.n > 1) {
+		if (i >= 2) {
+			ubc_u32 round = i - 2;
+			ubc_u64 offset = round * window;
+			if (!(ok = ubc_await(p, o.e, 2 * round + 4)))
+				break;
+			if (!copies)
+				continue;
 			ubc_reduction<E> plain = o;
 			plain.scaled = false;
 			UBC_ROLLED
-			for (ubc_u32 i = 1; i < o.n; i++) {
-				ubc_u32 peer = ubc_peer(p, i);
+			for (ubc_u32 q = 1; q < o.n; q++) {
+				ubc_u32 peer = ubc_peer(p, q);
 				ubc_send(plain, p.dst + ubc_begin(s, peer) + offset, own + ubc_slot(stage, round, o.n + peer),
 					ubc_part(ubc_length(s, peer), offset, window));
 			}
