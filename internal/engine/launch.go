@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,9 +21,10 @@ func (s *Stream) launch(c *Comm, ctx context.Context, works []Work) error {
 		return err
 	}
 	for i := range works {
-		w := works[i]
-		refusal, err := c.device.queue(ctx, s, &w)
-		w.letGo()
+		c.work = works[i]
+		refusal, err := c.device.queue(ctx, s, &c.work)
+		c.work.letGo()
+		c.work = Work{}
 		if err != nil {
 			return err
 		}
@@ -294,8 +296,7 @@ func (d *device) enqueue(s *Stream) error {
 			return d.next.on(cu)
 		}
 		if last := d.last.Load(); last != nil && last != s {
-			// A stream that was closed meanwhile has nothing queued.
-			last.use(func(before *cuda.Stream) error {
+			err := last.use(func(before *cuda.Stream) error {
 				if last.capturing() {
 					return nil
 				}
@@ -305,6 +306,9 @@ func (d *device) enqueue(s *Stream) error {
 				}
 				return err
 			})
+			if err != nil && !errors.Is(err, fault.ErrClosed) { // what was closed meanwhile has nothing queued
+				return err
+			}
 		}
 		d.last.Store(s)
 		return d.next.on(cu)
@@ -393,4 +397,19 @@ func (d *device) failed(k Kind, err error) error {
 		return nil
 	}
 	return d.c.fail(d.error(k, d.ops, "device", -1, err))
+}
+
+// broke is failed, outside of a turn.
+func (d *device) broke(op string, err error) {
+	d.c.failOpen(&fault.Error{Op: op, Rank: d.c.rank, Peer: -1, Host: d.c.peers[d.c.rank].host, Step: "device",
+		Device: d.gpu.ctx.Device(), Err: err})
+}
+
+// failOpen is fail for who does not have the turn: a communicator that has closed meanwhile is left alone, and its area.
+func (c *Comm) failOpen(e *fault.Error) {
+	c.ending.Lock()
+	defer c.ending.Unlock()
+	if !c.closing.Load() {
+		c.fail(e)
+	}
 }
