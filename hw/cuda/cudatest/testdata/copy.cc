@@ -1,0 +1,82 @@
+// Copies and fills.
+#include "emulate.h"
+#include "fiber.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+// What touches memory that is not there breaks the context, as a kernel does.
+struct move {
+	uintptr_t dst, src;
+	size_t n;
+	int value;
+};
+
+static bool access(device *d, const move &m) {
+	std::lock_guard<std::mutex> locked(lock);
+	return reachable(d, m.dst, false) && (!m.src || reachable(d, m.src, false));
+}
+
+static int queue_move(uintptr_t on, device *d, const char *what, void (*f)(void *), move m) {
+	STREAM(s, on);
+	if (!m.n)
+		return 0;
+	return enqueue(s, [=] {
+		move mine = m;
+		if (d->error)
+			return;
+		if (!access(d, m)) {
+			fprintf(stderr, "emulated GPU: %s: device %d has no access to what is mapped there\n", what, d->index);
+			d->error = ILLEGAL_ADDRESS;
+		} else if (emu_try(what, f, &mine) != EMU_DONE) {
+			d->error = ILLEGAL_ADDRESS;
+		}
+	});
+}
+
+static void do_copy(void *arg) {
+	move &m = *(move *)arg;
+	memmove((void *)m.dst, (const void *)m.src, m.n);
+}
+
+// Zeroing gives whole pages back instead, so that large memory which is never used costs nothing.
+static void do_fill(void *arg) {
+	move &m = *(move *)arg;
+	const uintptr_t page_mask = page - 1;
+	uintptr_t from = (m.dst + page_mask) & ~page_mask, to = (m.dst + m.n) & ~page_mask;
+	if (!m.value && to > from) {
+		*(volatile char *)m.dst = 0; // is it there?
+		*(volatile char *)(m.dst + m.n - 1) = 0;
+		std::unique_lock<std::mutex> locked(lock);
+		int fd;
+		size_t offset;
+		if (file_of(from, to - from, &fd, &offset) &&
+			!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, to - from)) {
+			locked.unlock();
+			memset((void *)m.dst, 0, from - m.dst);
+			memset((void *)to, 0, m.dst + m.n - to);
+			return;
+		}
+	}
+	memset((void *)m.dst, m.value, m.n);
+}
+
+int cuMemcpyAsync(uintptr_t dst, uintptr_t src, size_t n, uintptr_t s) {
+	BEGIN("cuMemcpyAsync");
+	return queue_move(s, d, "cuMemcpyAsync", do_copy, {dst, src, n, 0});
+}
+
+int cuMemcpyHtoDAsync_v2(uintptr_t dst, const void *src, size_t n, uintptr_t s) {
+	BEGIN("cuMemcpyHtoDAsync_v2");
+	return queue_move(s, d, "cuMemcpyHtoDAsync", do_copy, {dst, (uintptr_t)src, n, 0});
+}
+
+int cuMemcpyDtoHAsync_v2(void *dst, uintptr_t src, size_t n, uintptr_t s) {
+	BEGIN("cuMemcpyDtoHAsync_v2");
+	return queue_move(s, d, "cuMemcpyDtoHAsync", do_copy, {(uintptr_t)dst, src, n, 0});
+}
+
+int cuMemsetD8Async(uintptr_t dst, unsigned char value, size_t n, uintptr_t s) {
+	BEGIN("cuMemsetD8Async");
+	return queue_move(s, d, "cuMemsetD8Async", do_fill, {dst, 0, n, value});
+}

@@ -1,0 +1,416 @@
+// Fibers and their scheduler.
+#include "fiber.h"
+#include <map>
+#include <mutex>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#include <sched.h>
+#include <utility>
+#include <vector>
+#if !defined __x86_64__ && !defined __aarch64__
+#include <ucontext.h>
+#endif
+
+namespace {
+
+const size_t stack_bytes = 64 << 10, page = 4096;
+
+// A context is where a fiber, or the scheduler, left off. emu_swap saves what the ABI says that a call keeps.
+#if defined __x86_64__
+typedef void *context;
+extern "C" void emu_swap(context *from, context to);
+asm(R"(
+	.text
+	.type emu_swap,@function
+emu_swap:
+	pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15
+	subq $8, %rsp; stmxcsr (%rsp); fnstcw 4(%rsp)
+	movq %rsp, (%rdi)
+	movq %rsi, %rsp
+	ldmxcsr (%rsp); fldcw 4(%rsp); addq $8, %rsp
+	popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp
+	ret
+	.size emu_swap,.-emu_swap
+)");
+void swap(context *from, context *to) { emu_swap(from, *to); }
+void prepare(context *c, char *stack, void (*entry)()) {
+	void **sp = (void **)(stack + stack_bytes);
+	*--sp = 0;             // the return address of entry, which never returns, and its alignment
+	*--sp = (void *)entry; // where emu_swap returns to
+	for (int i = 0; i < 6; i++)
+		*--sp = 0;
+	uint32_t words[2] = {0x1f80, 0x37f}; // mxcsr and the x87 control word, as a process starts with
+	memcpy(--sp, words, 8);
+	*c = sp;
+}
+#elif defined __aarch64__
+typedef void *context;
+extern "C" void emu_swap(context *from, context to);
+asm(R"(
+	.text
+	.type emu_swap,%function
+emu_swap:
+	sub sp, sp, #160
+	stp x19, x20, [sp]
+	stp x21, x22, [sp, #16]
+	stp x23, x24, [sp, #32]
+	stp x25, x26, [sp, #48]
+	stp x27, x28, [sp, #64]
+	stp x29, x30, [sp, #80]
+	stp d8, d9, [sp, #96]
+	stp d10, d11, [sp, #112]
+	stp d12, d13, [sp, #128]
+	stp d14, d15, [sp, #144]
+	mov x9, sp
+	str x9, [x0]
+	mov sp, x1
+	ldp x19, x20, [sp]
+	ldp x21, x22, [sp, #16]
+	ldp x23, x24, [sp, #32]
+	ldp x25, x26, [sp, #48]
+	ldp x27, x28, [sp, #64]
+	ldp x29, x30, [sp, #80]
+	ldp d8, d9, [sp, #96]
+	ldp d10, d11, [sp, #112]
+	ldp d12, d13, [sp, #128]
+	ldp d14, d15, [sp, #144]
+	add sp, sp, #160
+	ret
+	.size emu_swap,.-emu_swap
+)");
+void swap(context *from, context *to) { emu_swap(from, *to); }
+void prepare(context *c, char *stack, void (*entry)()) {
+	void **sp = (void **)(stack + stack_bytes - 160);
+	memset(sp, 0, 160);
+	sp[11] = (void *)entry; // x30
+	*c = sp;
+}
+#else
+typedef ucontext_t context;
+void swap(context *from, context *to) { swapcontext(from, to); }
+void prepare(context *c, char *stack, void (*entry)()) {
+	getcontext(c);
+	c->uc_stack.ss_sp = stack;
+	c->uc_stack.ss_size = stack_bytes;
+	c->uc_link = 0;
+	makecontext(c, entry, 0);
+}
+#endif
+
+enum state { READY, AT_BARRIER, ENDED };
+
+struct block {
+	unsigned index, alive, waiting;
+	std::map<int, std::pair<void *, size_t>> shared;
+};
+
+struct fiber {
+	context at;
+	char *stack;
+	block *in;
+	unsigned thread;
+	state what;
+	unsigned patience; // turns that it keeps when it yields
+	bool slow;         // it seldom gets a turn
+};
+
+struct splitmix { // enough of a random number
+	uint64_t x;
+	uint64_t operator()() {
+		uint64_t z = x += 0x9e3779b97f4a7c15;
+		z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+		z = (z ^ z >> 27) * 0x94d049bb133111eb;
+		return z ^ z >> 31;
+	}
+};
+
+// A grid that is running, on one thread.
+struct grid {
+	const emu_kernel &k;
+	context scheduler;
+	std::vector<fiber *> ready;
+	fiber *now = 0;
+	splitmix random;
+	bool lopsided; // some fibers are slow
+	explicit grid(const emu_kernel &k) : k(k) {}
+};
+
+thread_local grid *here;
+
+// Stacks are kept, with a page below each that faults.
+std::mutex stacks_lock;
+std::vector<char *> &stacks = *new std::vector<char *>;
+
+char *new_stack() {
+	{
+		std::lock_guard<std::mutex> l(stacks_lock);
+		if (!stacks.empty()) {
+			char *s = stacks.back();
+			stacks.pop_back();
+			return s;
+		}
+	}
+	void *p = mmap(0, page + stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (p == MAP_FAILED || mprotect(p, page, PROT_NONE)) {
+		perror("emulated GPU: a fiber's stack");
+		abort();
+	}
+	return (char *)p + page;
+}
+
+// The seed of each kernel run differs; UBCOLL_EMULATE_SEED makes the run of a process with one stream repeatable.
+uint64_t next_seed() {
+	static std::mutex lock;
+	static uint64_t seed, count;
+	std::lock_guard<std::mutex> l(lock);
+	if (!count++) {
+		const char *s = getenv("UBCOLL_EMULATE_SEED");
+		seed = s && *s ? strtoull(s, 0, 0) : emu_now() ^ (uint64_t)getpid() << 40;
+	}
+	return splitmix{seed * 1000003 + count}();
+}
+
+void start() {
+	grid *g = here;
+	g->k.f(g->k.params);
+	g->now->what = ENDED;
+	swap(&g->now->at, &g->scheduler);
+	abort(); // an ended fiber has no more turns
+}
+
+void begin(grid &g, unsigned index) {
+	block *b = new block{index, g.k.threads, 0, {}};
+	for (unsigned t = 0; t < g.k.threads; t++) {
+		fiber *f = new fiber{};
+		f->stack = new_stack();
+		f->in = b;
+		f->thread = t;
+		f->slow = g.lopsided && g.random() % 4 == 0;
+		prepare(&f->at, f->stack, start);
+		g.ready.push_back(f);
+	}
+}
+
+void forget(block *b) {
+	for (auto &s : b->shared)
+		free(s.second.first);
+	delete b;
+}
+
+void forget(fiber *f) {
+	std::lock_guard<std::mutex> l(stacks_lock);
+	stacks.push_back(f->stack);
+	delete f;
+}
+
+// rest is for a thread all of whose fibers seem to poll: what they wait for is another thread's work.
+void rest(uint64_t idle_since) {
+	if (emu_now() - idle_since < 50'000'000) {
+		sched_yield();
+		return;
+	}
+	timespec t = {0, 20'000};
+	nanosleep(&t, 0);
+}
+
+emu_result schedule(grid &g) {
+	const emu_kernel &k = g.k;
+	g.lopsided = g.random() % 2;
+	std::vector<fiber *> held; // at a barrier
+	unsigned begun = 0, running = 0;
+	while (begun < k.blocks && running < k.resident)
+		begin(g, begun++), running++;
+	emu_result result = EMU_DONE;
+	size_t yields = 0, looks = 0;
+	uint64_t idle_since = 0;
+	while (!g.ready.empty()) {
+		size_t i = g.random() % g.ready.size();
+		fiber *f = g.ready[i];
+		if (f->slow && g.random() % 16)
+			i = g.random() % g.ready.size(), f = g.ready[i];
+		f->patience = g.random() % 4 ? 0 : g.random() % 16;
+		g.now = f;
+		swap(&g.scheduler, &f->at);
+		if (f->what == READY) {
+			if (++yields < g.ready.size())
+				continue;
+			yields = 0; // a whole round of nothing but waiting
+			if (!idle_since)
+				idle_since = emu_now();
+			if (++looks % 16 == 0 && k.stop && k.stop(k.stop_arg)) {
+				result = EMU_STOPPED;
+				break;
+			}
+			rest(idle_since);
+			continue;
+		}
+		yields = 0;
+		idle_since = 0;
+		block *b = f->in;
+		g.ready[i] = g.ready.back();
+		g.ready.pop_back();
+		if (f->what == ENDED) {
+			b->alive--;
+			forget(f);
+		} else {
+			b->waiting++;
+			held.push_back(f);
+		}
+		if (!b->alive) {
+			forget(b);
+			running--;
+			if (begun < k.blocks)
+				begin(g, begun++), running++;
+		} else if (b->waiting == b->alive && b->alive < k.threads) {
+			fprintf(stderr, "emulated GPU: kernel %s: in block %u, %u threads ended while %u wait for them in a barrier\n",
+				k.name, b->index, k.threads - b->alive, b->waiting);
+			abort();
+		} else if (b->waiting == b->alive) {
+			size_t kept = 0;
+			for (fiber *h : held)
+				if (h->in == b)
+					h->what = READY, g.ready.push_back(h);
+				else
+					held[kept++] = h;
+			held.resize(kept);
+			b->waiting = 0;
+		}
+	}
+	// What is left was stopped in the middle; it holds nothing but its stack and its block.
+	std::map<block *, bool> blocks;
+	held.insert(held.end(), g.ready.begin(), g.ready.end());
+	for (fiber *f : held)
+		blocks[f->in] = true, forget(f);
+	for (auto &b : blocks)
+		forget(b.first);
+	g.ready.clear();
+	return result;
+}
+
+// Faults. The handler takes those of guarded code and hands all others to whoever was there before.
+thread_local sigjmp_buf *guarded;
+thread_local void *fault_at;
+thread_local int fault_signal;
+thread_local char *alternate;
+struct sigaction before[NSIG];
+
+void on_fault(int sig, siginfo_t *info, void *uc) {
+	if (guarded) {
+		fault_at = info->si_addr;
+		fault_signal = sig;
+		siglongjmp(*guarded, 1);
+	}
+	struct sigaction &b = before[sig];
+	if (b.sa_flags & SA_SIGINFO)
+		b.sa_sigaction(sig, info, uc);
+	else if (b.sa_handler != SIG_DFL && b.sa_handler != SIG_IGN)
+		b.sa_handler(sig);
+	else
+		sigaction(sig, &b, 0); // returning there is deadly
+}
+
+} // namespace
+
+void emu_guard(void) {
+	static std::once_flag once;
+	std::call_once(once, [] {
+		struct sigaction a = {};
+		a.sa_sigaction = on_fault;
+		a.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+		sigfillset(&a.sa_mask);
+		for (int sig : {SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE})
+			sigaction(sig, &a, &before[sig]);
+	});
+	alternate = (char *)malloc(64 << 10);
+	stack_t s = {};
+	s.ss_sp = alternate;
+	s.ss_size = 64 << 10;
+	sigaltstack(&s, 0);
+}
+
+void emu_unguard(void) {
+	stack_t s = {};
+	s.ss_flags = SS_DISABLE;
+	sigaltstack(&s, 0);
+	free(alternate);
+	alternate = 0;
+}
+
+emu_result emu_try(const char *what, void (*f)(void *), void *arg) {
+	sigjmp_buf jump;
+	if (!sigsetjmp(jump, 1)) {
+		guarded = &jump;
+		f(arg);
+		guarded = 0;
+		return EMU_DONE;
+	}
+	guarded = 0;
+	bool touch = fault_signal == SIGSEGV || fault_signal == SIGBUS;
+	const char *how = touch ? "nothing can be reached at" : "the kernel trapped at";
+	fprintf(stderr, "emulated GPU: %s: %s %p\n", what, how, fault_at);
+	return touch ? EMU_FAULT : EMU_TRAP;
+}
+
+emu_result emu_run(const emu_kernel &k) {
+	struct run {
+		grid g;
+		emu_result result;
+	};
+	// Not on this frame: a fault comes back here past the scheduler's. What was running then is lost, which is little.
+	run *r = new run{grid(k), EMU_DONE};
+	r->g.random.x = next_seed();
+	here = &r->g;
+	emu_result result = emu_try(k.name, [](void *p) { ((run *)p)->result = schedule(((run *)p)->g); }, r);
+	if (result == EMU_DONE)
+		result = r->result;
+	here = 0;
+	delete r;
+	return result;
+}
+
+unsigned emu_thread(void) { return here->now->thread; }
+unsigned emu_block(void) { return here->now->in->index; }
+unsigned emu_threads(void) { return here->k.threads; }
+unsigned emu_blocks(void) { return here->k.blocks; }
+
+void emu_yield(void) {
+	fiber *f = here->now;
+	if (f->patience) {
+		f->patience--;
+		return;
+	}
+	swap(&f->at, &here->scheduler);
+}
+
+void emu_sync(void) {
+	fiber *f = here->now;
+	f->what = AT_BARRIER;
+	swap(&f->at, &here->scheduler);
+}
+
+uint64_t emu_now(void) {
+	timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1'000'000'000ull + t.tv_nsec;
+}
+
+void *emu_shared(int id, size_t bytes) {
+	auto &s = here->now->in->shared[id];
+	if (!s.first) {
+		size_t n = (bytes + 127) / 128 * 128;
+		s = {aligned_alloc(128, n), bytes};
+		memset(s.first, 0, n);
+	}
+	if (s.second != bytes) {
+		fprintf(stderr, "emulated GPU: kernel %s: shared object %d has %zu bytes and %zu\n", here->k.name, id,
+			s.second, bytes);
+		abort();
+	}
+	return s.first;
+}

@@ -1,0 +1,205 @@
+// Modules and launches. PTX is not read beyond its version and the names of its kernels, which stand in two tables:
+// that of the kernels' source, compiled for the host, and that of the tests' own kernels.
+#include "../../kernels/src/abi.h"
+#include "emulate.h"
+#include "fiber.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" __attribute__((weak)) const emulated_kernel ubc_emulated[]; // null where the kernels are not linked in
+
+struct module {
+	device *d;
+	std::set<std::string> entries;
+	std::vector<uint64_t> functions;
+};
+struct function {
+	device *d;
+	const emulated_kernel *k;
+	int threads, shared;
+};
+static std::map<uintptr_t, module> &modules = *new std::map<uintptr_t, module>;
+static std::map<uintptr_t, function> &functions = *new std::map<uintptr_t, function>;
+
+static void unload(std::map<uintptr_t, module>::iterator m) {
+	for (uint64_t f : m->second.functions)
+		functions.erase(f);
+	modules.erase(m);
+}
+
+void close_modules(device *d) {
+	for (auto i = modules.begin(); i != modules.end();) {
+		auto m = i++;
+		if (m->second.d == d)
+			unload(m);
+	}
+}
+
+int cuModuleLoadDataEx(uintptr_t *handle, const void *image, unsigned n, int *options, void **values) {
+	BEGIN("cuModuleLoadDataEx");
+	const char *s = (const char *)image, *version = strstr(s, ".version");
+	if (!version) {
+		char *log = 0;
+		size_t size = 0;
+		for (unsigned i = 0; i < n; i++)
+			if (options[i] == UBC_JIT_ERROR_LOG)
+				log = (char *)values[i];
+			else if (options[i] == UBC_JIT_ERROR_LOG_SIZE)
+				size = (size_t)values[i];
+		if (log && size)
+			snprintf(log, size, "emulated GPU: no .version");
+		return INVALID_PTX;
+	}
+	if (atoi(version + strlen(".version")) > 9)
+		return UNSUPPORTED_PTX_VERSION;
+	module m = {d, {}, {}};
+	for (const char *e = s; (e = strstr(e, ".entry"));) {
+		e += strlen(".entry");
+		e += strspn(e, " \t\r\n");
+		m.entries.insert(std::string(e, strcspn(e, " \t\r\n({")));
+	}
+	modules[*handle = new_handle()] = m;
+	return 0;
+}
+
+int cuModuleUnload(uintptr_t handle) {
+	BEGIN("cuModuleUnload");
+	auto m = modules.find(handle);
+	if (m == modules.end())
+		return INVALID_HANDLE;
+	unload(m);
+	return 0;
+}
+
+static const emulated_kernel *look(const emulated_kernel *k, const char *name) {
+	for (; k && k->name; k++)
+		if (!strcmp(k->name, name))
+			return k;
+	return 0;
+}
+
+int cuModuleGetFunction(uintptr_t *handle, uintptr_t in, const char *name) {
+	BEGIN("cuModuleGetFunction");
+	auto m = modules.find(in);
+	if (m == modules.end())
+		return INVALID_HANDLE;
+	if (!m->second.entries.count(name))
+		return NOT_FOUND;
+	// Few threads a block keep the number of fibers small where many ranks share a few processors.
+	function f = {d, look(ubc_emulated, name), 64, shared_default};
+	if (!f.k)
+		f.k = look(emulated_toys, name), f.threads = 1024;
+	if (!f.k) {
+		fprintf(stderr, "emulated GPU: kernel %s is in the PTX but not among those compiled for the host\n", name);
+		return NOT_FOUND;
+	}
+	functions[*handle = new_handle()] = f;
+	m->second.functions.push_back(*handle);
+	return 0;
+}
+
+#define FUNCTION(f, handle) \
+	auto f##_at = functions.find(handle); \
+	if (f##_at == functions.end() || f##_at->second.d != d) \
+		return INVALID_HANDLE; \
+	function &f = f##_at->second
+
+int cuFuncGetAttribute(int *value, int attribute, uintptr_t handle) {
+	BEGIN("cuFuncGetAttribute");
+	FUNCTION(f, handle);
+	switch (attribute) {
+	case UBC_FUNC_MAX_THREADS: *value = f.threads; break;
+	case UBC_FUNC_REGISTERS: *value = 32; break;
+	case UBC_FUNC_MAX_DYNAMIC_SHARED: *value = f.shared; break;
+	default: *value = 0;
+	}
+	return 0;
+}
+
+int cuFuncSetAttribute(uintptr_t handle, int attribute, int value) {
+	BEGIN("cuFuncSetAttribute");
+	FUNCTION(f, handle);
+	if (attribute != UBC_FUNC_MAX_DYNAMIC_SHARED || value < 0 || value > (int)shared_most)
+		return INVALID_VALUE;
+	f.shared = value;
+	return 0;
+}
+
+static int fit(int threads, size_t shared) {
+	int n = std::min(max_blocks_a_multiprocessor, threads_a_multiprocessor / threads);
+	return shared ? (int)std::min<size_t>(n, shared_most / shared) : n;
+}
+
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, uintptr_t handle, int threads, size_t shared) {
+	BEGIN("cuOccupancyMaxActiveBlocksPerMultiprocessor");
+	FUNCTION(f, handle);
+	if (threads <= 0)
+		return INVALID_VALUE;
+	*n = threads > f.threads || shared > (size_t)f.shared ? 0 : fit(threads, shared);
+	return 0;
+}
+
+// What a kernel of the library is to work on must be within reach of its device. Toys have other parameters.
+static bool check(device *d, const emulated_kernel *k, const std::vector<char> &params) {
+	ubc_params p;
+	memcpy(&p, params.data(), sizeof p);
+	std::lock_guard<std::mutex> locked(lock);
+	auto good = [&](const char *what, unsigned i, uintptr_t at) {
+		if (!at || reachable(d, at, true))
+			return true;
+		fprintf(stderr, "emulated GPU: kernel %s: device %d cannot reach %s %u at %#lx: %s\n", k->name, d->index, what, i,
+			(unsigned long)at, file_of(at, 1, 0, 0) ? "it has no access" : "no device memory or page-locked memory is there");
+		return false;
+	};
+	for (unsigned r = 0; r < p.ranks && r < UBC_MAX_RANKS; r++)
+		if (!good("the area of rank", r, p.area[r]) || !good("the table of rank", r, p.table[r]))
+			return false;
+	return good("the status of rank", p.rank, p.status) &&
+		(!p.count || (good("the source of rank", p.rank, p.src) && good("the destination of rank", p.rank, p.dst)));
+}
+
+static void run(device *d, const emulated_kernel *k, const std::vector<char> &params, unsigned blocks, unsigned threads,
+	unsigned resident) {
+	if (d->error)
+		return;
+	if (look(ubc_emulated, k->name) == k && !check(d, k, params)) {
+		d->error = ILLEGAL_ADDRESS;
+		return;
+	}
+	auto broken = [](void *d) { return ((device *)d)->error != 0; };
+	emu_kernel e = {k->name, k->f, params.data(), blocks, threads, resident, broken, d};
+	switch (emu_run(e)) {
+	case EMU_FAULT: d->error = ILLEGAL_ADDRESS; break;
+	case EMU_TRAP: d->error = LAUNCH_FAILED; break;
+	default: break;
+	}
+}
+
+int cuLaunchKernel(uintptr_t handle, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+	unsigned shared, uintptr_t on, void **params, void **extra) {
+	BEGIN("cuLaunchKernel");
+	FUNCTION(f, handle);
+	STREAM(s, on);
+	if (!gx || gy != 1 || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1 || shared > (unsigned)f.shared || params)
+		return INVALID_VALUE;
+	if (bx > (unsigned)f.threads)
+		return LAUNCH_OUT_OF_RESOURCES;
+	const char *from = 0;
+	size_t n = 0;
+	for (; extra && *extra != UBC_PARAM_END; extra += 2)
+		if (*extra == UBC_PARAM_POINTER)
+			from = (const char *)extra[1];
+		else if (*extra == UBC_PARAM_SIZE)
+			n = *(size_t *)extra[1];
+		else
+			return INVALID_VALUE;
+	if (n > page || (n && !from))
+		return INVALID_VALUE;
+	std::vector<char> copy(page, (char)0xa5); // parameters that are missing have any value
+	if (n)
+		memcpy(copy.data(), from, n);
+	auto *k = f.k;
+	unsigned resident = fit(bx, shared) * multiprocessors;
+	return enqueue(s, [=] { run(d, k, copy, gx, bx, resident); });
+}

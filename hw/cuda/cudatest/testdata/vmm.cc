@@ -1,0 +1,225 @@
+// Memory of other processes, and memory apart from its addresses: legacy IPC and virtual memory management.
+#include "memory.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static std::map<uint64_t, memory> &handles = *new std::map<uint64_t, memory>;
+
+// What a ubc_ipc holds.
+struct ipc {
+	char magic[8];
+	int pid, fd, owner;
+	ino_t inode;
+	size_t size, from; // of the file, and where the user's memory begins in it
+	size_t user_size;
+};
+static_assert(sizeof(ipc) <= sizeof(ubc_ipc), "a handle has 64 bytes");
+static const char ipc_magic[] = "emulate"; // 8 bytes
+
+int cuIpcGetMemHandle(ubc_ipc *h, uintptr_t p) {
+	BEGIN("cuIpcGetMemHandle");
+	mapping *m = find(p);
+	struct stat st;
+	if (!m || m->what != LINEAR || fstat(m->m->fd, &st))
+		return INVALID_VALUE;
+	ipc x = {};
+	memcpy(x.magic, ipc_magic, 8);
+	x.pid = getpid(), x.fd = m->m->fd, x.owner = m->m->owner;
+	x.inode = st.st_ino, x.size = m->size, x.from = m->user - m->at, x.user_size = m->user_size;
+	memset(h, 0, sizeof *h);
+	memcpy(h, &x, sizeof x);
+	return 0;
+}
+
+int cuIpcOpenMemHandle_v2(uintptr_t *p, ubc_ipc h, unsigned flags) {
+	BEGIN("cuIpcOpenMemHandle_v2");
+	ipc x;
+	memcpy(&x, &h, sizeof x);
+	if (flags != UBC_IPC_LAZY_PEER || memcmp(x.magic, ipc_magic, 8) || !device_at(x.owner))
+		return INVALID_VALUE;
+	if (x.pid == getpid())
+		return INVALID_CONTEXT;
+	for (auto &m : mappings) // once mapped, the same address again
+		if (m.second.what == OPENED && m.second.d == d && m.second.inode == x.inode) {
+			m.second.opened++;
+			*p = m.second.user;
+			return 0;
+		}
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", x.pid, x.fd);
+	int fd = open(path, O_RDWR | O_CLOEXEC), owner;
+	if (fd < 0)
+		return INVALID_VALUE;
+	size_t size;
+	ino_t inode;
+	bool good = ours(fd, &owner, &size, &inode) && inode == x.inode && size == x.size && owner == x.owner &&
+		x.from <= size && x.user_size <= size - x.from;
+	memory m(new physical{fd, good ? size : 0, x.owner, false, false});
+	if (!good)
+		return INVALID_VALUE;
+	uintptr_t at = take_addresses(size);
+	if (!at || !show(at, size, m))
+		return OUT_OF_MEMORY;
+	mapping &y = add(OPENED, at, size, d, m);
+	y.inode = inode;
+	y.user_size = x.user_size;
+	*p = y.user = at + x.from;
+	return 0;
+}
+
+int cuIpcCloseMemHandle(uintptr_t p) {
+	BEGIN("cuIpcCloseMemHandle");
+	mapping *m = find(p);
+	if (!m || m->what != OPENED || m->user != p)
+		return INVALID_VALUE;
+	if (!--m->opened)
+		drop(m);
+	return 0;
+}
+
+int cuMemGetAllocationGranularity(size_t *n, const ubc_prop *prop, int option) {
+	BEGIN("cuMemGetAllocationGranularity");
+	if (!device_at(prop->location.id) || option < 0 || option > 1)
+		return INVALID_VALUE;
+	*n = granularity;
+	return 0;
+}
+
+int cuMemCreate(uint64_t *h, size_t n, const ubc_prop *prop, uint64_t flags) {
+	BEGIN("cuMemCreate");
+	device *owner = device_at(prop->location.id);
+	if (!n || n % granularity || flags || prop->type != UBC_PINNED || prop->location.type != UBC_LOCATION_DEVICE || !owner)
+		return INVALID_VALUE;
+	memory m;
+	if (int code = make(owner, n, &m))
+		return code;
+	m->exportable = prop->handle_types & UBC_HANDLE_POSIX_FD;
+	handles[*h = new_handle()] = m;
+	return 0;
+}
+
+int cuMemRelease(uint64_t h) {
+	START("cuMemRelease");
+	return handles.erase(h) ? 0 : INVALID_VALUE;
+}
+
+int cuMemRetainAllocationHandle(uint64_t *h, void *p) {
+	START("cuMemRetainAllocationHandle");
+	mapping *m = find((uintptr_t)p);
+	if (!m || m->what != MAPPED)
+		return INVALID_VALUE;
+	handles[*h = new_handle()] = m->m;
+	return 0;
+}
+
+int cuMemExportToShareableHandle(void *fd, uint64_t h, int type, uint64_t flags) {
+	START("cuMemExportToShareableHandle");
+	auto m = handles.find(h);
+	if (m == handles.end() || type != UBC_HANDLE_POSIX_FD || flags || !m->second->exportable)
+		return INVALID_VALUE;
+	int copy = dup(m->second->fd); // without FD_CLOEXEC, as the driver does
+	if (copy < 0)
+		return UNKNOWN;
+	*(int *)fd = copy;
+	return 0;
+}
+
+int cuMemImportFromShareableHandle(uint64_t *h, void *fd, int type) {
+	BEGIN("cuMemImportFromShareableHandle");
+	int owner;
+	size_t size;
+	ino_t inode;
+	if (type != UBC_HANDLE_POSIX_FD || !ours((int)(intptr_t)fd, &owner, &size, &inode))
+		return INVALID_VALUE;
+	int copy = fcntl((int)(intptr_t)fd, F_DUPFD_CLOEXEC, 0);
+	if (copy < 0)
+		return UNKNOWN;
+	handles[*h = new_handle()] = memory(new physical{copy, size, owner, false, true});
+	return 0;
+}
+
+int cuMemAddressReserve(uintptr_t *p, size_t n, size_t align, uintptr_t at, uint64_t flags) {
+	START("cuMemAddressReserve");
+	(void)at; // a wish
+	if (!n || n % granularity || align > granularity || flags)
+		return INVALID_VALUE;
+	if (!(*p = take_addresses(n)))
+		return OUT_OF_MEMORY;
+	reserved[*p] = n;
+	return 0;
+}
+
+static bool is_reserved(uintptr_t p, size_t n) {
+	auto r = reserved.upper_bound(p);
+	if (r == reserved.begin())
+		return false;
+	--r;
+	return p - r->first <= r->second && n <= r->second - (p - r->first);
+}
+
+// covered says whether whole mappings of cuMemMap fill n bytes at p, or with any whether one touches them.
+static bool covered(uintptr_t p, size_t n, bool any) {
+	uintptr_t end = p + n, at = p;
+	for (auto i = mappings.begin(); i != mappings.end(); ++i) {
+		mapping &m = i->second;
+		if (m.at + m.size <= p || m.at >= end)
+			continue;
+		if (any)
+			return true;
+		if (m.what != MAPPED || m.at != at || m.at + m.size > end)
+			return false;
+		at += m.size;
+	}
+	return !any && at == end;
+}
+
+int cuMemAddressFree(uintptr_t p, size_t n) {
+	START("cuMemAddressFree");
+	auto r = reserved.find(p);
+	if (r == reserved.end() || r->second != n || covered(p, n, true))
+		return INVALID_VALUE;
+	reserved.erase(r);
+	give_addresses(p, n);
+	return 0;
+}
+
+int cuMemMap(uintptr_t p, size_t n, size_t offset, uint64_t h, uint64_t flags) {
+	BEGIN("cuMemMap");
+	auto m = handles.find(h);
+	if (m == handles.end() || offset || flags || !n || n % granularity || p % granularity || n > m->second->size ||
+		!is_reserved(p, n))
+		return INVALID_VALUE;
+	if (covered(p, n, true))
+		return ALREADY_MAPPED;
+	add(MAPPED, p, n, d, m->second);
+	return 0;
+}
+
+int cuMemUnmap(uintptr_t p, size_t n) {
+	BEGIN("cuMemUnmap");
+	if (!n || !is_reserved(p, n) || !covered(p, n, false))
+		return INVALID_VALUE;
+	hide(p, n);
+	mappings.erase(mappings.lower_bound(p), mappings.lower_bound(p + n));
+	return 0;
+}
+
+// Access of one device lets all touch the memory, but launches and copies check whose it is (reachable).
+int cuMemSetAccess(uintptr_t p, size_t n, const ubc_access *desc, size_t count) {
+	BEGIN("cuMemSetAccess");
+	if (!n || !is_reserved(p, n) || !covered(p, n, false))
+		return INVALID_VALUE;
+	for (size_t i = 0; i < count; i++) {
+		if (desc[i].location.type != UBC_LOCATION_DEVICE || !device_at(desc[i].location.id) ||
+			desc[i].flags != UBC_ACCESS_READ_WRITE)
+			return INVALID_VALUE;
+		for (auto m = mappings.lower_bound(p); m != mappings.end() && m->first < p + n; ++m)
+			if (!show(m->first, m->second.size, m->second.m))
+				return OUT_OF_MEMORY;
+			else
+				m->second.access.insert(desc[i].location.id);
+	}
+	return 0;
+}

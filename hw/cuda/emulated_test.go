@@ -1,0 +1,32 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package cuda_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+)
+
+// TestEmulated runs this package's tests of a GPU over the emulated driver, in another process: what they found on real
+// ones is what it must do.
+func TestEmulated(t *testing.T) {
+	if os.Getenv("UBCOLL_TEST_LIBRARY") != "" {
+		t.Skip("this is that process")
+	}
+	lib := filepath.Join(cudatest.Library(t), "libcuda.so.1")
+	skip := strings.Join([]string{
+		"TestEmulated", "TestFake", "TestProbe", "TestParity", "TestAbsent", // not about a GPU, or not about one that is there
+		"TestModuleErrors/instruction", // the emulated driver does not read PTX
+	}, "|")
+	out := other(t, lib, []string{"UBCOLL_REQUIRE=cuda"}, "-test.run=^Test", "-test.skip="+skip, "-test.v")
+	require.NotContains(t, out, "--- SKIP")
+	for _, name := range []string{"TestGraph", "TestTwoDevices/ipc_in_another_process", "TestNoLeaks", "TestBrokenContext"} {
+		require.Contains(t, out, "--- PASS: "+name)
+	}
+}
