@@ -119,8 +119,9 @@ func TestABI(t *testing.T) {
 		"offsetof(ubc_params, dst)": unsafe.Offsetof(p.Dst), "offsetof(ubc_params, src_word)": unsafe.Offsetof(p.SrcWord),
 		"offsetof(ubc_params, dst_word)":  unsafe.Offsetof(p.DstWord),
 		"offsetof(ubc_params, signature)": unsafe.Offsetof(p.Signature),
-		"offsetof(ubc_params, count)":     unsafe.Offsetof(p.Count), "offsetof(ubc_params, timeout)": unsafe.Offsetof(p.Timeout),
-		"offsetof(ubc_params, factor)": unsafe.Offsetof(p.Factor), "offsetof(ubc_params, rank)": unsafe.Offsetof(p.Rank),
+		"offsetof(ubc_params, count)":     unsafe.Offsetof(p.Count),
+		"offsetof(ubc_params, timeout)":   unsafe.Offsetof(p.Timeout),
+		"offsetof(ubc_params, factor)":    unsafe.Offsetof(p.Factor), "offsetof(ubc_params, rank)": unsafe.Offsetof(p.Rank),
 		"offsetof(ubc_params, ranks)": unsafe.Offsetof(p.Ranks), "offsetof(ubc_params, op)": unsafe.Offsetof(p.Op),
 		"offsetof(ubc_params, root)": unsafe.Offsetof(p.Root), "offsetof(ubc_params, size)": unsafe.Offsetof(p.Size),
 		"offsetof(ubc_params, push)": unsafe.Offsetof(p.Push), "offsetof(ubc_status, abort)": unsafe.Offsetof(s.Abort),
@@ -152,7 +153,7 @@ func TestCheck(t *testing.T) {
 	out, err := exec.Command(cxx, "-std=c++17", "-O1", "-ffp-contract=off", "-DUBC_EMULATE", "-o", program,
 		"testdata/check.cc", "src/emulate.cc").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	operations := "400"
+	operations := "150"
 	if testing.Short() {
 		operations = "100"
 	}

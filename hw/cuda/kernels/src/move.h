@@ -74,17 +74,17 @@ UBC_FN void ubc_copy(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
 	ubc_u64 step = 16ull * UBC_BLOCKS * UBC_THREADS;
 	switch (width) {
 	case 16:
-		for (; at + (U - 1) * step < full; at += U * step) {
+		for (; at < full; at += U * step) {
 			ubc_quad v[U];
 			UBC_UNROLL
 			for (int u = 0; u < U; u++)
-				v[u] = ubc_load16(src + at + u * step);
+				if (at + u * step < full)
+					v[u] = ubc_load16(src + at + u * step);
 			UBC_UNROLL
 			for (int u = 0; u < U; u++)
-				ubc_store16(dst + at + u * step, v[u]);
+				if (at + u * step < full)
+					ubc_store16(dst + at + u * step, v[u]);
 		}
-		for (; at < full; at += step)
-			ubc_store16(dst + at, ubc_load16(src + at));
 		break;
 	case 8:
 		ubc_copy_by<ubc_u64>(dst, src, full);
@@ -137,27 +137,35 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 	}
 	ubc_staging stage = ubc_stage(p, p.ranks); // a slot for what each peer pushes
 	ubc_u64 window = whole || p.ranks == 1 ? bytes : stage.bytes;
-	ubc_u32 round = 0;
-	for (ubc_u64 offset = 0; ok && offset < bytes; offset += window, round++) {
-		ubc_u64 part = ubc_part(bytes, offset, window);
-		UBC_ROLLED
-		for (ubc_u32 i = 1; i < p.ranks; i++) {
-			ubc_u32 peer = ubc_peer(p, i);
-			ubc_route to = ubc_between(p, p.rank, peer, bytes);
-			if (to.any)
-				ubc_copy(found[peer] != 0 ? found[peer] + to.dst + offset : p.area[peer] + ubc_slot(stage, round, p.rank),
-					p.src + to.src + offset, part);
+	ubc_u32 rounds = ok && bytes > 0 ? (ubc_u32)((bytes + window - 1) / window) : 0;
+	for (ubc_u32 i = 0; ok && rounds > 0 && i <= rounds; i++) { // reading is a round behind writing
+		if (i < rounds) {
+			ubc_u64 offset = i * window;
+			UBC_ROLLED
+			for (ubc_u32 q = 1; q < p.ranks; q++) {
+				ubc_u32 peer = ubc_peer(p, q);
+				ubc_route to = ubc_between(p, p.rank, peer, bytes);
+				if (to.any)
+					ubc_copy(
+						found[peer] != 0 ? found[peer] + to.dst + offset : p.area[peer] + ubc_slot(stage, i, p.rank),
+						p.src + to.src + offset, ubc_part(bytes, offset, window));
+			}
+			ubc_signal(p, e, i + 1);
 		}
-		if (round == 0)
+		if (i == 0) {
 			ubc_keep(p, bytes);
-		if (!(ok = ubc_meet(p, e, round + 1)) || !copies)
 			continue;
+		}
+		if (!(ok = ubc_await(p, e, i)) || !copies)
+			continue;
+		ubc_u64 offset = (i - 1) * window;
 		UBC_ROLLED
-		for (ubc_u32 i = 1; i < p.ranks; i++) {
-			ubc_u32 peer = ubc_peer(p, i);
+		for (ubc_u32 q = 1; q < p.ranks; q++) {
+			ubc_u32 peer = ubc_peer(p, q);
 			ubc_route from = ubc_between(p, peer, p.rank, bytes);
 			if (from.any)
-				ubc_copy(p.dst + from.dst + offset, p.area[p.rank] + ubc_slot(stage, round, peer), part);
+				ubc_copy(p.dst + from.dst + offset, p.area[p.rank] + ubc_slot(stage, i - 1, peer),
+					ubc_part(bytes, offset, window));
 		}
 	}
 	ubc_finish(p, e);

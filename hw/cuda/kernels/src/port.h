@@ -18,7 +18,7 @@ struct ubc_quad { // 16 bytes
 
 #ifndef UBC_EMULATE
 
-#ifdef __clang__
+#if defined(__clang__) && !defined(__NVCC__)
 #define __device__ __attribute__((device))
 #define __global__ __attribute__((global))
 #define __shared__ __attribute__((shared))
@@ -42,7 +42,7 @@ struct ubc_quad { // 16 bytes
 #define UBC_UNROLL _Pragma("unroll")
 #define UBC_ROLLED _Pragma("unroll 1")
 
-enum { UBC_POLLS = 1024, UBC_HALF = UBC_STAGING_HALF };
+enum { UBC_POLLS = 1024, UBC_BUFFER = UBC_STAGING_HALF / 2 };
 
 UBC_FN void ubc_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
 
@@ -203,10 +203,7 @@ void *emu_shared(int id, size_t n);
 #define UBC_ROLLED
 
 // Little staging, so that small tests go several rounds.
-#ifndef UBC_EMULATE_HALF
-#define UBC_EMULATE_HALF 32768
-#endif
-enum { UBC_POLLS = 64, UBC_HALF = UBC_EMULATE_HALF };
+enum { UBC_POLLS = 64, UBC_BUFFER = 16384 };
 
 UBC_FN void ubc_sync() { emu_sync(); }
 
@@ -242,7 +239,10 @@ UBC_FN void ubc_store8(ubc_u64 a, ubc_pair v) { ubc_aligned(a, 8), ubc_emu_store
 UBC_FN ubc_quad ubc_load16(ubc_u64 a) { return ubc_aligned(a, 16), ubc_emu_load<ubc_quad>(a); }
 UBC_FN void ubc_store16(ubc_u64 a, ubc_quad v) { ubc_aligned(a, 16), ubc_emu_store(a, v); }
 
-template <class T> static inline T ubc_emu_get(ubc_u64 a) { return __atomic_load_n((T *)(uintptr_t)a, __ATOMIC_ACQUIRE); }
+template <class T> static inline T ubc_emu_get(ubc_u64 a) {
+	return __atomic_load_n((T *)(uintptr_t)a, __ATOMIC_ACQUIRE);
+}
+
 template <class T> static inline void ubc_emu_put(ubc_u64 a, T v) {
 	__atomic_store_n((T *)(uintptr_t)a, v, __ATOMIC_RELEASE);
 }

@@ -126,29 +126,33 @@ template <class E> UBC_FN void ubc_two_packets(const ubc_params &p) {
 	typedef typename E::T T;
 	enum { R = UBC_MAX_RANKS };
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
-	o.e = ubc_epoch(p);
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	bool aligned = ((p.src | p.dst | s.stride) & 7) == 0;
-	ubc_u64 first[R], second[R]; // packets to this rank, by rank
+	ubc_u64 shortest = aligned ? ubc_length(s, o.n - 1) : 0, begin = 8ull * o.thread, step = 8ull * o.threads;
+	ubc_pair next[R]; // of the peers from rank + 1 on; the first ones come together with the epoch
 	UBC_UNROLL
-	for (ubc_u32 r = 0; r < R; r++) {
-		first[r] = ubc_packets(p, o.e, 0, p.rank, r);
-		second[r] = ubc_packets(p, o.e, 1, p.rank, r);
+	for (ubc_u32 i = 1; i < R; i++)
+		if (i < o.n && begin + 8 <= shortest)
+			next[i] = ubc_load8(p.src + ubc_peer(p, i) * s.stride + begin);
+	o.e = ubc_epoch(p);
+	// Where packets go, by the way from rank + 1 on, and come from, by rank; of the first stage.
+	ubc_u64 to[R], from[R], second = 2ull * p.ranks * UBC_PACKET_BYTES;
+	UBC_UNROLL
+	for (ubc_u32 i = 0; i < R; i++) {
+		to[i] = i > 0 && i < o.n ? ubc_packets(p, o.e, 0, ubc_peer(p, i), p.rank) : 0;
+		from[i] = ubc_packets(p, o.e, 0, p.rank, i);
 	}
 
-	ubc_u64 shortest = aligned ? ubc_length(s, o.n - 1) : 0;
-	for (ubc_u64 at = 8ull * o.thread; at < s.longest; at += 8ull * o.threads)
+	for (ubc_u64 at = begin; at < s.longest; at += step)
 		if (at + 8 <= shortest) {
-			ubc_pair v[R]; // all are on their way before the first is needed
 			UBC_UNROLL
 			for (ubc_u32 i = 1; i < R; i++)
 				if (i < o.n)
-					v[i] = ubc_load8(p.src + ubc_peer(p, i) * s.stride + at);
+					ubc_store_packet(to[i] + 2 * at, o.scaled ? ubc_scale<E>(next[i], o.factor) : next[i], o.e);
 			UBC_UNROLL
 			for (ubc_u32 i = 1; i < R; i++)
-				if (i < o.n)
-					ubc_store_packet(ubc_packets(p, o.e, 0, ubc_peer(p, i), p.rank) + 2 * at,
-						o.scaled ? ubc_scale<E>(v[i], o.factor) : v[i], o.e);
+				if (i < o.n && at + step + 8 <= shortest)
+					next[i] = ubc_load8(p.src + ubc_peer(p, i) * s.stride + at + step);
 		} else {
 			UBC_ROLLED
 			for (ubc_u32 i = 1; i < o.n; i++) {
@@ -167,9 +171,9 @@ template <class E> UBC_FN void ubc_two_packets(const ubc_params &p) {
 			targets |= 1u << r;
 	ubc_u64 src = p.src + ubc_begin(s, p.rank), length = ubc_length(s, p.rank), dst = p.dst + ubc_place(s, p.rank);
 	bool ok = true;
-	for (ubc_u64 at = 8ull * o.thread; ok && at < length; at += 8ull * o.threads) {
+	for (ubc_u64 at = begin; ok && at < length; at += step) {
 		ubc_pair v[R], mine = ubc_source<E, ubc_pair>(o, src + at, length - at, aligned);
-		ok = ubc_receive<R>(p, o.e, first, peers, 2 * at, v);
+		ok = ubc_receive<R>(p, o.e, from, peers, 2 * at, v);
 		if (!ok)
 			break;
 		UBC_UNROLL
@@ -180,19 +184,19 @@ template <class E> UBC_FN void ubc_two_packets(const ubc_params &p) {
 		UBC_UNROLL
 		for (ubc_u32 i = 1; i < R; i++)
 			if (i < o.n && targets >> ubc_peer(p, i) & 1)
-				ubc_store_packet(ubc_packets(p, o.e, 1, ubc_peer(p, i), p.rank) + 2 * at, sum, o.e);
+				ubc_store_packet(to[i] + second + 2 * at, sum, o.e);
 		if (targets >> p.rank & 1)
 			ubc_store<ubc_pair, T>(dst + at, sum, length - at, aligned);
 	}
 	if (!s.scatter && ubc_receives(p, p.rank, 0))
-		for (ubc_u64 at = 8ull * o.thread; ok && at < s.longest; at += 8ull * o.threads) {
+		for (ubc_u64 at = begin; ok && at < s.longest; at += step) {
 			ubc_pair v[R];
 			ubc_u32 wanted = 0;
 			UBC_UNROLL
 			for (ubc_u32 r = 0; r < R; r++)
 				if (peers >> r & 1 && at < ubc_length(s, r))
 					wanted |= 1u << r;
-			ok = wanted == 0 || ubc_receive<R>(p, o.e, second, wanted, 2 * at, v);
+			ok = wanted == 0 || ubc_receive<R>(p, o.e, from, wanted, second + 2 * at, v);
 			UBC_UNROLL
 			for (ubc_u32 r = 0; r < R; r++)
 				if (ok && wanted >> r & 1)
@@ -202,24 +206,33 @@ template <class E> UBC_FN void ubc_two_packets(const ubc_params &p) {
 	ubc_finish(p, o.e);
 }
 
-// ubc_send copies bytes of this rank's source, multiplied if need be.
+// ubc_rest is where a thread begins what does not go by whole aligned vectors: with all its vectors if none does, else
+// with the last one, which is not whole, if it is this thread's. bytes: there is nothing.
+UBC_FN ubc_u64 ubc_rest(ubc_u64 begin, ubc_u64 step, ubc_u64 full, ubc_u64 bytes) {
+	if (full == 0)
+		return begin;
+	return full < bytes && begin <= full && (full - begin) % step == 0 ? full : bytes;
+}
+
+// ubc_send copies bytes of this rank's source, multiplied if need be, 4 vectors in flight.
 template <class E> UBC_FN void ubc_send(const ubc_reduction<E> &o, ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
 	typedef typename E::T T;
 	enum { U = 4 };
-	bool aligned = ((dst | src) & 15) == 0;
-	ubc_u64 full = aligned ? bytes & ~15ull : 0, at = 16ull * o.thread, step = 16ull * o.threads;
-	for (; at + (U - 1) * step < full; at += U * step) {
+	ubc_u64 full = ((dst | src) & 15) == 0 ? bytes & ~15ull : 0, begin = 16ull * o.thread, step = 16ull * o.threads;
+	for (ubc_u64 at = begin; at < full; at += U * step) {
 		ubc_quad v[U];
 		UBC_UNROLL
 		for (int u = 0; u < U; u++)
-			v[u] = ubc_load16(src + at + u * step);
+			if (at + u * step < full)
+				v[u] = ubc_load16(src + at + u * step);
 		UBC_UNROLL
 		for (int u = 0; u < U; u++)
-			ubc_store16(dst + at + u * step, o.scaled ? ubc_scale<E>(v[u], o.factor) : v[u]);
+			if (at + u * step < full)
+				ubc_store16(dst + at + u * step, o.scaled ? ubc_scale<E>(v[u], o.factor) : v[u]);
 	}
-	for (; at < bytes; at += step) {
-		ubc_quad v = ubc_source<E, ubc_quad>(o, src + at, bytes - at, aligned);
-		ubc_store<ubc_quad, T>(dst + at, v, bytes - at, aligned);
+	for (ubc_u64 at = ubc_rest(begin, step, full, bytes); at < bytes; at += step) {
+		ubc_quad v = ubc_source<E, ubc_quad>(o, src + at, bytes - at, false);
+		ubc_store<ubc_quad, T>(dst + at, v, bytes - at, false);
 	}
 }
 
@@ -227,23 +240,25 @@ template <class E> UBC_FN void ubc_send(const ubc_reduction<E> &o, ubc_u64 dst, 
 struct ubc_merge {
 	ubc_u64 in[UBC_MAX_RANKS], out[UBC_MAX_RANKS];
 	ubc_u64 bytes, full; // full: of these, what goes by whole aligned vectors
-	ubc_u64 at, step;    // this thread's next vector
+	ubc_u64 begin, step; // this thread's vectors
 	ubc_u32 own;         // the rank whose input is multiplied if need be
 };
 
-// ubc_merge_vectors does all whole vectors but the last ones, U of each of n <= R inputs in flight.
-template <class E, int R, int U> UBC_FN void ubc_merge_vectors(const ubc_reduction<E> &o, ubc_merge &m) {
-	for (; m.at + (U - 1) * m.step < m.full; m.at += U * m.step) {
+// ubc_merge_vectors does the whole vectors, U of each of n <= R inputs in flight.
+template <class E, int R, int U> UBC_FN void ubc_merge_vectors(const ubc_reduction<E> &o, const ubc_merge &m) {
+	for (ubc_u64 at = m.begin; at < m.full; at += U * m.step) {
 		ubc_quad v[U][R];
 		UBC_UNROLL
 		for (int u = 0; u < U; u++) {
 			UBC_UNROLL
 			for (int r = 0; r < R; r++)
-				if (r < (int)o.n)
-					v[u][r] = ubc_load16(m.in[r] + m.at + u * m.step);
+				if (r < (int)o.n && at + u * m.step < m.full)
+					v[u][r] = ubc_load16(m.in[r] + at + u * m.step);
 		}
 		UBC_UNROLL
 		for (int u = 0; u < U; u++) {
+			if (at + u * m.step >= m.full)
+				break;
 			UBC_UNROLL
 			for (int r = 0; r < R; r++)
 				if (o.scaled && r == (int)m.own)
@@ -252,22 +267,22 @@ template <class E, int R, int U> UBC_FN void ubc_merge_vectors(const ubc_reducti
 			UBC_UNROLL
 			for (int r = 0; r < R; r++)
 				if (r < (int)o.n && m.out[r] != 0)
-					ubc_store16(m.out[r] + m.at + u * m.step, sum);
+					ubc_store16(m.out[r] + at + u * m.step, sum);
 		}
 	}
 }
 
 // ubc_merge_rest does what is left, or all of it if anything is not aligned.
-template <class E> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, ubc_merge &m) {
+template <class E> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, const ubc_merge &m) {
 	typedef typename E::T T;
 	enum { R = UBC_MAX_RANKS };
-	for (; m.at < m.bytes; m.at += m.step) {
+	for (ubc_u64 at = ubc_rest(m.begin, m.step, m.full, m.bytes); at < m.bytes; at += m.step) {
 		ubc_quad v[R];
-		ubc_u64 left = m.bytes - m.at;
+		ubc_u64 left = m.bytes - at;
 		UBC_UNROLL
 		for (int r = 0; r < R; r++)
 			if (r < (int)o.n) {
-				v[r] = ubc_load<ubc_quad, T>(m.in[r] + m.at, left, m.full != 0);
+				v[r] = ubc_load<ubc_quad, T>(m.in[r] + at, left, false);
 				if (o.scaled && r == (int)m.own)
 					v[r] = ubc_scale<E>(v[r], o.factor);
 			}
@@ -275,7 +290,7 @@ template <class E> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, ubc_mer
 		UBC_UNROLL
 		for (int r = 0; r < R; r++)
 			if (r < (int)o.n && m.out[r] != 0)
-				ubc_store<ubc_quad, T>(m.out[r] + m.at, sum, left, m.full != 0);
+				ubc_store<ubc_quad, T>(m.out[r] + at, sum, left, false);
 	}
 }
 
@@ -319,58 +334,71 @@ template <class E> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	if (ok && !s.scatter && receiver)
 		copies = (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
 	ubc_u64 own = p.area[p.rank];
-	ubc_u32 step = 0, round = 0;
-	for (ubc_u64 offset = 0; ok && offset < s.longest; offset += window, round++) {
-		if (!pull && o.n > 1) {
+	ubc_u32 rounds = ok && s.longest > 0 ? (ubc_u32)((s.longest + window - 1) / window) : 0;
+	// Three stages, a round each behind the one before, so that a wait is for what was sent a while ago. Signals: 2i + 1
+	// for what stage one sends, 2i + 4 for stage two's results.
+	for (ubc_u32 i = 0; ok && rounds > 0 && i < rounds + 2; i++) {
+		if (!pull && i < rounds) {
+			ubc_u64 offset = i * window;
 			UBC_ROLLED
-			for (ubc_u32 i = 1; i < o.n; i++) {
-				ubc_u32 peer = ubc_peer(p, i);
-				ubc_send(o, p.area[peer] + ubc_slot(stage, round, p.rank), p.src + ubc_begin(s, peer) + offset,
+			for (ubc_u32 q = 1; q < o.n; q++) {
+				ubc_u32 peer = ubc_peer(p, q);
+				ubc_send(o, p.area[peer] + ubc_slot(stage, i, p.rank), p.src + ubc_begin(s, peer) + offset,
 					ubc_part(ubc_length(s, peer), offset, window));
 			}
-			if (!(ok = ubc_meet(p, o.e, ++step)))
+			ubc_signal(p, o.e, 2 * i + 1);
+		}
+		if (i >= 1 && i <= rounds) {
+			ubc_u32 round = i - 1;
+			ubc_u64 offset = round * window;
+			if (!pull && !(ok = ubc_await(p, o.e, 2 * round + 1)))
 				break;
-		}
-		ubc_merge m;
-		ubc_u64 all = 0;
-		m.own = p.rank;
-		UBC_UNROLL
-		for (ubc_u32 r = 0; r < R; r++) {
-			m.in[r] = m.out[r] = 0;
-			if (r >= o.n)
-				continue;
-			ubc_u64 src = found[2 * r], dst = found[2 * r + 1];
-			if (r == p.rank) {
-				m.in[r] = p.src + ubc_begin(s, r) + offset;
-				m.out[r] = receiver ? p.dst + ubc_place(s, r) + offset : 0;
-			} else {
-				m.in[r] = src != 0 ? src + ubc_begin(s, p.rank) + offset : own + ubc_slot(stage, round, r);
-				if (dst != 0)
-					m.out[r] = dst + ubc_place(s, p.rank) + offset;
-				else if (ubc_receives(p, r, p.rank))
-					m.out[r] = p.area[r] + ubc_slot(stage, round, o.n + p.rank);
+			ubc_merge m;
+			ubc_u64 all = 0;
+			m.own = p.rank;
+			UBC_UNROLL
+			for (ubc_u32 r = 0; r < R; r++) {
+				m.in[r] = m.out[r] = 0;
+				if (r >= o.n)
+					continue;
+				ubc_u64 src = found[2 * r], dst = found[2 * r + 1];
+				if (r == p.rank) {
+					m.in[r] = p.src + ubc_begin(s, r) + offset;
+					m.out[r] = receiver ? p.dst + ubc_place(s, r) + offset : 0;
+				} else {
+					m.in[r] = src != 0 ? src + ubc_begin(s, p.rank) + offset : own + ubc_slot(stage, round, r);
+					if (dst != 0)
+						m.out[r] = dst + ubc_place(s, p.rank) + offset;
+					else if (ubc_receives(p, r, p.rank))
+						m.out[r] = p.area[r] + ubc_slot(stage, round, o.n + p.rank);
+				}
+				all |= m.in[r] | m.out[r];
 			}
-			all |= m.in[r] | m.out[r];
+			m.bytes = ubc_part(ubc_length(s, p.rank), offset, window);
+			m.full = (all & 15) == 0 ? m.bytes & ~15ull : 0;
+			m.begin = 16ull * o.thread;
+			m.step = 16ull * o.threads;
+			if (o.n <= 2)
+				ubc_merge_vectors<E, 2, 4>(o, m);
+			else if (o.n <= 4)
+				ubc_merge_vectors<E, 4, 2>(o, m);
+			else
+				ubc_merge_vectors<E, R, 1>(o, m);
+			ubc_merge_rest(o, m);
+			ubc_signal(p, o.e, 2 * round + 4);
 		}
-		m.bytes = ubc_part(ubc_length(s, p.rank), offset, window);
-		m.full = (all & 15) == 0 ? m.bytes & ~15ull : 0;
-		m.at = 16ull * o.thread;
-		m.step = 16ull * o.threads;
-		if (o.n <= 2)
-			ubc_merge_vectors<E, 2, 4>(o, m);
-		else if (o.n <= 4)
-			ubc_merge_vectors<E, 4, 2>(o, m);
-		else
-			ubc_merge_vectors<E, R, 1>(o, m);
-		ubc_merge_rest(o, m);
-		if (!(ok = ubc_meet(p, o.e, ++step)))
-			break;
-		if (copies && o.n > 1) {
+		if (i >= 2) {
+			ubc_u32 round = i - 2;
+			ubc_u64 offset = round * window;
+			if (!(ok = ubc_await(p, o.e, 2 * round + 4)))
+				break;
+			if (!copies)
+				continue;
 			ubc_reduction<E> plain = o;
 			plain.scaled = false;
 			UBC_ROLLED
-			for (ubc_u32 i = 1; i < o.n; i++) {
-				ubc_u32 peer = ubc_peer(p, i);
+			for (ubc_u32 q = 1; q < o.n; q++) {
+				ubc_u32 peer = ubc_peer(p, q);
 				ubc_send(plain, p.dst + ubc_begin(s, peer) + offset, own + ubc_slot(stage, round, o.n + peer),
 					ubc_part(ubc_length(s, peer), offset, window));
 			}

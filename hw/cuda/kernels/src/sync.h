@@ -58,8 +58,8 @@ struct ubc_wait {
 	ubc_u64 since;
 };
 
-// ubc_patience is asked after each look that found nothing from peer: whether to look again. Once in a while it looks at
-// what else may have come: another thread's error, a descriptor that tells that the data never will, abort, the
+// ubc_patience is asked after each look that found nothing from peer: whether to look again. Once in a while it looks
+// at what else may have come: another thread's error, a descriptor that tells that the data never will, abort, the
 // deadline. With descriptors, the caller waits for them, and neither of the first two is a reason to stop.
 UBC_FN bool ubc_patience(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_wait &w, bool descriptors) {
 	ubc_pause();
@@ -165,14 +165,18 @@ UBC_FN ubc_u64 ubc_flag(const ubc_params &p, ubc_u32 at, ubc_u32 from) {
 	return p.area[at] + UBC_AREA_FLAG + (from * UBC_MAX_BLOCKS + UBC_BLOCK) * 8;
 }
 
-// ubc_meet is a barrier of this block and the peers' blocks of its number: what any of them wrote before, all can read
-// after. step counts an operation's from 1 on. The result is the same for the whole block.
-UBC_FN bool ubc_meet(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
-	bool ok = true;
+// ubc_signal tells the peers' blocks of this number that this one has done all up to step, which only grows within an
+// operation: what its threads wrote before, whoever awaits the step can read.
+UBC_FN void ubc_signal(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
 	ubc_sync();
 	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS)
 		if (r != p.rank)
 			ubc_release64(ubc_flag(p, r, p.rank), (ubc_u64)e << 32 | step);
+}
+
+// ubc_await waits for all peers' signals of step. The result is the same for the whole block.
+UBC_FN bool ubc_await(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
+	bool ok = true;
 	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
 		ubc_wait w = {0, 0};
 		while (ok && r != p.rank) {
@@ -245,17 +249,18 @@ UBC_FN bool ubc_receive(const ubc_params &p, ubc_u32 e, const ubc_u64 *from, ubc
 	}
 }
 
-// Staging memory is two halves, which take turns, each with slots of `bytes`.
+// Staging memory is used in rounds, by turns of four buffers, each of slots of `bytes`. Four, because a rank writes the
+// next round's data before it has heard that the peers have read the last one's.
 struct ubc_staging {
 	ubc_u64 offset, bytes;
 };
 
 UBC_FN ubc_staging ubc_stage(const ubc_params &p, ubc_u32 slots) {
-	return {UBC_AREA_PACKETS + 4ull * p.ranks * UBC_PACKET_BYTES, UBC_HALF / slots / 128 * 128};
+	return {UBC_AREA_PACKETS + 4ull * p.ranks * UBC_PACKET_BYTES, UBC_BUFFER / slots / 128 * 128};
 }
 
 UBC_FN ubc_u64 ubc_slot(const ubc_staging &s, ubc_u32 round, ubc_u32 slot) {
-	return s.offset + (round & 1) * (ubc_u64)UBC_STAGING_HALF + slot * s.bytes;
+	return s.offset + (round & 3) * (UBC_STAGING_HALF / 2) + slot * s.bytes;
 }
 
 // ubc_part is how much of length lies in the window of size bytes from offset on.

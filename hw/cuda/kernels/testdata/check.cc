@@ -19,8 +19,8 @@ static bool chance(unsigned percent) { return below(100) < percent; }
 #define FAIL(...) (fprintf(stderr, __VA_ARGS__), fprintf(stderr, "\n"), exit(1))
 
 enum type { INT8 = 1, UINT8, INT16, UINT16, INT32, UINT32, INT64, UINT64, FLOAT16, BFLOAT16, FLOAT32, FLOAT64, TYPES };
-static const char *const types[] = {"", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
-	"bfloat16", "float32", "float64"};
+static const char *const types[] = {"", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+	"float16", "bfloat16", "float32", "float64"};
 static const unsigned sizes[] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};
 
 static kernel *find(const std::string &name) {
@@ -289,13 +289,13 @@ struct operation {
 	size_t count; // as in the signature
 	std::string name;
 	unsigned blocks, threads;
-	bool push, inPlace, whole;
+	bool push;
 	int odd = -1; // the rank that does something else
 	bool refuses = false;
 	uint64_t sig, oddSig = 0;
 	kernel *f, *oddF = nullptr;
 	std::vector<buffer> src, dst;
-	std::vector<std::vector<char>> input, before; // of source and destination
+	std::vector<std::vector<char>> input;
 	std::vector<double> factor;
 };
 
@@ -474,8 +474,8 @@ static ubc_params params(operation &o, unsigned r) {
 
 static std::string describe(const operation &o) {
 	char s[300];
-	snprintf(s, sizeof s, "%s kind %d type %s op %d root %d count %zu grid %ux%u push %d odd %d refuses %d", o.name.c_str(),
-		o.kind, types[o.type], o.op, o.root, o.count, o.blocks, o.threads, o.push, o.odd, o.refuses);
+	snprintf(s, sizeof s, "%s kind %d type %s op %d root %d count %zu grid %ux%u push %d odd %d refuses %d",
+		o.name.c_str(), o.kind, types[o.type], o.op, o.root, o.count, o.blocks, o.threads, o.push, o.odd, o.refuses);
 	std::string d = s;
 	for (unsigned r = 0; r < N; r++) {
 		snprintf(s, sizeof s, "\n  rank %u: src %p%s dst %p%s", r, (void *)o.src[r].p, o.src[r].direct ? " direct" : "",
@@ -485,7 +485,7 @@ static std::string describe(const operation &o) {
 	return d;
 }
 
-// expected is element i of rank r's destination; false: it stays as it was.
+// expected is element i of rank r's destination.
 static uint64_t expected(const operation &o, unsigned r, size_t i) {
 	unsigned q = o.count ? (unsigned)(i / o.count) : 0;
 	size_t j = o.count ? i % o.count : 0;
@@ -508,7 +508,7 @@ static uint64_t expected(const operation &o, unsigned r, size_t i) {
 	return reduced(o.type, o.op, v);
 }
 
-// verify looks at rank r's buffers right after it has finished the operation.
+
 static void guards(const operation &o, const buffer &b, const char *what, unsigned r) {
 	for (size_t i = 1; i <= GUARD; i++)
 		if (b.p[-(long)i] != (char)0xa5 || b.p[b.n + i - 1] != (char)0xa5)
