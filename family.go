@@ -20,7 +20,8 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 }
 
 // Dup makes a communicator of the same ranks, for collectives that run beside those of c, from another goroutine.
-// Collective and blocking; otherwise as Split. Source: MPI_Comm_dup.
+// On devices, where operations of one may have to wait until those of another leave room, all ranks queue large ones of
+// both in the same order. Collective and blocking; otherwise as Split. Source: MPI_Comm_dup.
 func (c *Comm) Dup(ctx context.Context) (*Comm, error) {
 	return c.offspring("dup", func() (*engine.Comm, error) { return c.v.Dup(ctx) })
 }

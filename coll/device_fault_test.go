@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -55,5 +56,53 @@ func TestDeviceSetup(t *testing.T) {
 				require.NoError(t, err)
 			})
 		}
+	}
+}
+
+// TestDeviceFails fails calls of the driver while operations are queued: the communicator breaks on all ranks, soon.
+func TestDeviceFails(t *testing.T) {
+	if !cudatest.Emulated() {
+		t.Skip("needs the emulated driver")
+	}
+	for _, call := range []string{"cuLaunchKernel", "cuStreamQuery", "cuStreamWaitEvent", "cuEventRecord"} {
+		t.Run(call, func(t *testing.T) {
+			t.Setenv(env.CUDA.Name, "auto")
+			t.Setenv("UBCOLL_EMULATE_FAIL", "")
+			err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+				dev, err := c.GPU()
+				if err != nil {
+					return err
+				}
+				a, err1 := floats(ctx, c, dev, 100, 1)
+				s, err2 := ubcoll.NewStream(dev)
+				u, err3 := ubcoll.NewStream(dev)
+				if err := errors.Join(err1, err2, err3, coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum),
+					coll.Barrier(ctx, c)); err != nil {
+					return err
+				}
+				if c.Rank() == 0 {
+					os.Setenv("UBCOLL_EMULATE_FAIL", call+":1")
+				}
+				if err := coll.Barrier(ctx, c); err != nil {
+					return err
+				}
+				begin := time.Now()
+				for k := 0; err == nil && k < 10; k++ { // in turn, so that streams wait for each other
+					err = coll.AllReduce(ctx, c.On([]*ubcoll.Stream{s, u}[k%2]), a.Vec(), a.Vec(), ubcoll.Sum)
+				}
+				err = errors.Join(err, s.Sync(ctx), u.Sync(ctx))
+				for k := 0; err == nil && k < 10; k++ {
+					err = coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum)
+				}
+				switch {
+				case err == nil || time.Since(begin) > 2*time.Second:
+					return fmt.Errorf("rank %d: %v after %v", c.Rank(), err, time.Since(begin))
+				case c.Err() == nil:
+					return fmt.Errorf("rank %d: usable after %w", c.Rank(), err)
+				}
+				return nil
+			})
+			require.NoError(t, err)
+		})
 	}
 }

@@ -266,8 +266,8 @@ func TestDeviceBroken(t *testing.T) {
 		want    error
 		peer    int
 	}{
-		{"missing", time.Second, func(ctx context.Context, c *ubcoll.Comm) error {
-			time.Sleep(1500 * time.Millisecond)
+		{"missing", 400 * time.Millisecond, func(ctx context.Context, c *ubcoll.Comm) error {
+			time.Sleep(800 * time.Millisecond)
 			return nil
 		}, ubcoll.ErrTimeout, 1},
 		{"abort", time.Minute, func(ctx context.Context, c *ubcoll.Comm) error {

@@ -323,7 +323,7 @@ func TestDevices(t *testing.T) {
 					}
 					same := rand.New(rand.NewPCG(start, uint64(n)))
 					own := rand.New(rand.NewPCG(start, uint64(c.Rank())+100))
-					for range 12 {
+					for range 8 {
 						k := newTrial(same, n, most)
 						k.shift = own.IntN(8)
 						if err := k.run(ctx, view, a, b, sync); err != nil {

@@ -91,23 +91,26 @@ func (d *device) capture(works []Work) (*DeviceGraph, error) {
 	}
 	defer s.device.cu.Close()
 	g := &DeviceGraph{d: d, works: uint64(len(works))}
-	var all []func(*cuda.Stream) error
-	for i := range works {
-		g.last = works[i]
-		do, err := d.prepare(&g.last) // which loads kernels, and so comes before the capture
-		g.last.letGo()                // the graph has the buffers
-		if err != nil {
-			return nil, err
+	for i := range works { // before the capture
+		if w := &works[i]; !d.alone(w) {
+			if _, err := d.kernel(w.Kernel.Name, w.Type); err != nil {
+				return nil, err
+			}
 		}
-		all = append(all, do)
 	}
 	if err := s.device.cu.BeginCapture(); err != nil {
 		return nil, err
 	}
 	var bad error
-	for _, do := range all {
-		if bad == nil {
-			bad = do(s.device.cu)
+	for i := range works {
+		g.last = works[i]
+		if bad = d.prepare(&g.last); bad == nil {
+			bad = d.next.on(s.device.cu)
+		}
+		g.last.letGo() // the graph has the buffers
+		d.next.copy = nil
+		if bad != nil {
+			break
 		}
 	}
 	graph, err := s.device.cu.EndCapture()
@@ -168,7 +171,8 @@ func (g *DeviceGraph) queue(s *Stream) error {
 	if g.graph == nil {
 		return d.c.local("launch", fault.ErrClosed)
 	}
-	if err := d.enqueue(s, g.graph.Launch); err != nil {
+	d.next.graph = g.graph
+	if err := d.enqueue(s); err != nil {
 		return d.failed(g.last.Kind, err)
 	}
 	d.ops += g.works

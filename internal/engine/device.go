@@ -32,7 +32,9 @@ type device struct {
 	event   *cuda.Event     // orders streams
 	ops     uint64          // that were queued; by whose turn it is
 
-	kept map[*mem.Allocation]*register.Ref // what captures of others use; by whose turn it is
+	next      launching                         // likewise
+	functions map[kernelKey]*cuda.Function      // likewise: those that were used
+	kept      map[*mem.Allocation]*register.Ref // likewise: what captures of others use
 
 	last atomic.Pointer[Stream] // on which the last operation was queued
 
@@ -74,7 +76,7 @@ func (c *Comm) newDevice() deviceCard {
 func (c *Comm) makeDevice() (card deviceCard, err error) {
 	g := c.dom.gpu
 	d := &device{c: c, gpu: g, graphs: map[*DeviceGraph]bool{}, stop: make(chan struct{}),
-		kept: map[*mem.Allocation]*register.Ref{}}
+		functions: map[kernelKey]*cuda.Function{}, kept: map[*mem.Allocation]*register.Ref{}}
 	c.device = d
 	if d.area, err = c.dom.Heap.AllocDevice(kernels.AreaBytes(c.size)); err != nil {
 		return card, fmt.Errorf("area: %w", err)

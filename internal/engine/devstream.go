@@ -137,28 +137,40 @@ const spinningLooks = 16
 
 // syncDevice waits until all that was queued has run, and returns the errors since the last Sync.
 func (s *Stream) syncDevice(ctx context.Context) error {
+	var early error
 	err := s.await(func(time.Duration) error {
 		if ctx.Err() != nil {
-			return fmt.Errorf("stream: %w", ended(ctx))
+			early = fmt.Errorf("stream: %w", ended(ctx))
 		}
-		return nil
+		return early
 	})
-	if ctx.Err() != nil && err != nil {
-		return err
+	if early != nil {
+		return early
+	}
+	if err != nil { // the device's, which has ceased to work
+		for _, d := range s.users() {
+			d.broke("stream", err)
+		}
 	}
 	return errors.Join(err, s.takeErrors())
+}
+
+// users are the communicators that have queued on the stream.
+func (s *Stream) users() (devs []*device) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for d := range s.device.devs {
+		devs = append(devs, d)
+	}
+	return devs
 }
 
 func (s *Stream) takeErrors() error {
 	s.mu.Lock()
 	errs := s.errs
 	s.errs = nil
-	var devs []*device
-	for d := range s.device.devs {
-		devs = append(devs, d)
-	}
 	s.mu.Unlock()
-	for _, d := range devs {
+	for _, d := range s.users() {
 		errs = append(errs, d.collect()...)
 	}
 	return errors.Join(errs...)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,9 +21,10 @@ func (s *Stream) launch(c *Comm, ctx context.Context, works []Work) error {
 		return err
 	}
 	for i := range works {
-		w := works[i]
-		refusal, err := c.device.queue(ctx, s, &w)
-		w.letGo()
+		c.work = works[i]
+		refusal, err := c.device.queue(ctx, s, &c.work)
+		c.work.letGo()
+		c.work = Work{}
 		if err != nil {
 			return err
 		}
@@ -135,18 +137,17 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 	if bad == nil && s.capturing() {
 		bad = d.retain(w)
 	}
-	var do func(*cuda.Stream) error
 	if bad == nil {
-		do, bad = d.prepare(w)
+		bad = d.prepare(w)
 	}
 	way := w.Kernel.Way
 	if bad != nil {
 		way = refused.Name
-		if do, err = d.refuse(bad); err != nil {
+		if err := d.refuse(bad); err != nil {
 			return nil, d.failed(w.Kind, err)
 		}
 	}
-	if err := d.enqueue(s, do); err != nil {
+	if err := d.enqueue(s); err != nil {
 		return nil, d.failed(w.Kind, err)
 	}
 	d.ops++
@@ -157,39 +158,57 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 	return refusal, nil
 }
 
-// prepare is what does w on a stream. It holds the buffers and their registrations, which w.letGo gives back once that
-// is queued: whatever ends their memory waits for the streams first.
-func (d *device) prepare(w *Work) (do func(*cuda.Stream) error, err error) {
+// launching is what is to be queued next: a kernel, or one of the others. It is part of the device, so that a call
+// allocates nothing for it.
+type launching struct {
+	f      *cuda.Function
+	shape  cuda.Launch
+	params kernels.Params
+	copy   *Work
+	graph  *cuda.Graph
+}
+
+func (l *launching) on(cu *cuda.Stream) error {
+	switch {
+	case l.copy != nil:
+		return l.copy.copyAlone(cu)
+	case l.graph != nil:
+		return l.graph.Launch(cu)
+	}
+	return l.f.Launch(cu, l.shape, l.params.Bytes())
+}
+
+// prepare makes d.next what does w. It holds the buffers and their registrations, which w.letGo gives back once that is
+// queued: whatever ends their memory waits for the streams first.
+func (d *device) prepare(w *Work) error {
 	if err := w.hold(); err != nil {
-		return nil, err
+		return err
 	}
 	if d.alone(w) {
 		w.Kernel.Way = "copy"
-		return w.copyAlone, nil
+		d.next.copy = w
+		return nil
 	}
 	if err := d.acquire(w); err != nil {
-		return nil, err
+		return err
 	}
 	f, err := d.kernel(w.Kernel.Name, w.Type)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	p := d.params
-	d.fill(&p, w)
-	shape := cuda.Launch{Grid: min(max(w.Kernel.Blocks, 1), d.blocks), Block: d.threads}
-	return func(cu *cuda.Stream) error { return f.Launch(cu, shape, p.Bytes()) }, nil
+	d.next.f, d.next.params = f, d.params
+	d.fill(&d.next.params, w)
+	d.next.shape = cuda.Launch{Grid: min(max(w.Kernel.Blocks, 1), d.blocks), Block: d.threads}
+	return nil
 }
 
-// refuse is what tells the peers that this rank takes no part in an operation, and why.
-func (d *device) refuse(why error) (do func(*cuda.Stream) error, err error) {
-	f, err := d.kernel(kernels.Barrier, dtype.Invalid)
-	if err != nil {
-		return nil, err
-	}
-	p := d.params
-	p.Signature = signature(KindRefused, 0, 0, 0, refusalCode(why))
-	shape := cuda.Launch{Grid: 1, Block: d.threads}
-	return func(cu *cuda.Stream) error { return f.Launch(cu, shape, p.Bytes()) }, nil
+// refuse makes d.next what tells the peers that this rank takes no part in an operation, and why.
+func (d *device) refuse(why error) (err error) {
+	d.next.params = d.params
+	d.next.params.Signature = signature(KindRefused, 0, 0, 0, refusalCode(why))
+	d.next.shape = cuda.Launch{Grid: 1, Block: d.threads}
+	d.next.f, err = d.kernel(kernels.Barrier, dtype.Invalid)
+	return err
 }
 
 // alone reports whether w is a copy: every collective of a communicator of one rank is, but for those that change the
@@ -223,6 +242,10 @@ func (d *device) retain(w *Work) error {
 
 // kernel finds a kernel, and loads it at its first use.
 func (d *device) kernel(name string, t dtype.Type) (*cuda.Function, error) {
+	key := kernelKey{name, t}
+	if f := d.functions[key]; f != nil {
+		return f, nil
+	}
 	f, err := d.gpu.set.Kernel(name, t, d.c.size)
 	if err != nil {
 		return nil, fmt.Errorf("kernel %s: %w", name, err)
@@ -231,7 +254,13 @@ func (d *device) kernel(name string, t dtype.Type) (*cuda.Function, error) {
 		return nil, fmt.Errorf("kernel %s runs with up to %d threads a block, not %d: %w", name, f.MaxThreads, d.threads,
 			fault.ErrLimit)
 	}
+	d.functions[key] = f
 	return f, nil
+}
+
+type kernelKey struct {
+	name string
+	t    dtype.Type
 }
 
 // fill sets the parameters of w.
@@ -252,8 +281,9 @@ func (b *Buf) deviceWord() uint64 {
 	return kernels.Word(b.At.Arena, int(b.At.Offset))
 }
 
-// enqueue has f queue something on s, after what this communicator has queued on other streams.
-func (d *device) enqueue(s *Stream, f func(*cuda.Stream) error) error {
+// enqueue queues d.next on s, after what this communicator has queued on other streams.
+func (d *device) enqueue(s *Stream) error {
+	defer func() { d.next.copy, d.next.graph = nil, nil }()
 	s.mu.Lock()
 	if !s.device.devs[d] {
 		s.device.devs[d] = true
@@ -263,11 +293,10 @@ func (d *device) enqueue(s *Stream, f func(*cuda.Stream) error) error {
 	d.watch()
 	return s.use(func(cu *cuda.Stream) error {
 		if s.capturing() { // when it runs, and after what, is for whoever captures it to say
-			return f(cu)
+			return d.next.on(cu)
 		}
 		if last := d.last.Load(); last != nil && last != s {
-			// A stream that was closed meanwhile has nothing queued.
-			last.use(func(before *cuda.Stream) error {
+			err := last.use(func(before *cuda.Stream) error {
 				if last.capturing() {
 					return nil
 				}
@@ -277,9 +306,12 @@ func (d *device) enqueue(s *Stream, f func(*cuda.Stream) error) error {
 				}
 				return err
 			})
+			if err != nil && !errors.Is(err, fault.ErrClosed) { // what was closed meanwhile has nothing queued
+				return err
+			}
 		}
 		d.last.Store(s)
-		return f(cu)
+		return d.next.on(cu)
 	})
 }
 
@@ -365,4 +397,19 @@ func (d *device) failed(k Kind, err error) error {
 		return nil
 	}
 	return d.c.fail(d.error(k, d.ops, "device", -1, err))
+}
+
+// broke is failed, outside of a turn.
+func (d *device) broke(op string, err error) {
+	d.c.failOpen(&fault.Error{Op: op, Rank: d.c.rank, Peer: -1, Host: d.c.peers[d.c.rank].host, Step: "device",
+		Device: d.gpu.ctx.Device(), Err: err})
+}
+
+// failOpen is fail for who does not have the turn: a communicator that has closed meanwhile is left alone, and its area.
+func (c *Comm) failOpen(e *fault.Error) {
+	c.ending.Lock()
+	defer c.ending.Unlock()
+	if !c.closing.Load() {
+		c.fail(e)
+	}
 }

@@ -40,7 +40,7 @@ func (d *device) take() error {
 	d.status.Error.Store(kernels.OK)
 	d.mu.Unlock()
 	if fatal {
-		d.c.fail(e)
+		d.c.failOpen(e)
 	}
 	if b := d.c.broken.Load(); b != nil {
 		return b

@@ -156,7 +156,7 @@ func TestCheck(t *testing.T) {
 	out, err := exec.Command(cxx, "-std=c++17", "-O1", "-ffp-contract=off", "-DUBC_EMULATE", "-o", program,
 		"testdata/check.cc", "src/emulate.cc").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	operations := "250"
+	operations := "150"
 	if testing.Short() {
 		operations = "100"
 	}

@@ -74,17 +74,17 @@ UBC_FN void ubc_copy(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
 	ubc_u64 step = 16ull * UBC_BLOCKS * UBC_THREADS;
 	switch (width) {
 	case 16:
-		for (; at + (U - 1) * step < full; at += U * step) {
+		for (; at < full; at += U * step) {
 			ubc_quad v[U];
 			UBC_UNROLL
 			for (int u = 0; u < U; u++)
-				v[u] = ubc_load16(src + at + u * step);
+				if (at + u * step < full)
+					v[u] = ubc_load16(src + at + u * step);
 			UBC_UNROLL
 			for (int u = 0; u < U; u++)
-				ubc_store16(dst + at + u * step, v[u]);
+				if (at + u * step < full)
+					ubc_store16(dst + at + u * step, v[u]);
 		}
-		for (; at < full; at += step)
-			ubc_store16(dst + at, ubc_load16(src + at));
 		break;
 	case 8:
 		ubc_copy_by<ubc_u64>(dst, src, full);

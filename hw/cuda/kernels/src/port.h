@@ -18,7 +18,7 @@ struct ubc_quad { // 16 bytes
 
 #ifndef UBC_EMULATE
 
-#ifdef __clang__
+#if defined(__clang__) && !defined(__NVCC__)
 #define __device__ __attribute__((device))
 #define __global__ __attribute__((global))
 #define __shared__ __attribute__((shared))

@@ -204,24 +204,33 @@ template <class E, int R> UBC_FN void ubc_two_packets(const ubc_params &p) {
 	ubc_finish(p, o.e);
 }
 
-// ubc_send copies bytes of this rank's source, multiplied if need be.
+// ubc_rest is where a thread begins what does not go by whole aligned vectors: with all its vectors if none does, else
+// with the last one, which is not whole, if it is this thread's. bytes: there is nothing.
+UBC_FN ubc_u64 ubc_rest(ubc_u64 begin, ubc_u64 step, ubc_u64 full, ubc_u64 bytes) {
+	if (full == 0)
+		return begin;
+	return full < bytes && begin <= full && (full - begin) % step == 0 ? full : bytes;
+}
+
+// ubc_send copies bytes of this rank's source, multiplied if need be, 4 vectors in flight.
 template <class E> UBC_FN void ubc_send(const ubc_reduction<E> &o, ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
 	typedef typename E::T T;
 	enum { U = 4 };
-	bool aligned = ((dst | src) & 15) == 0;
-	ubc_u64 full = aligned ? bytes & ~15ull : 0, at = 16ull * o.thread, step = 16ull * o.threads;
-	for (; at + (U - 1) * step < full; at += U * step) {
+	ubc_u64 full = ((dst | src) & 15) == 0 ? bytes & ~15ull : 0, begin = 16ull * o.thread, step = 16ull * o.threads;
+	for (ubc_u64 at = begin; at < full; at += U * step) {
 		ubc_quad v[U];
 		UBC_UNROLL
 		for (int u = 0; u < U; u++)
-			v[u] = ubc_load16(src + at + u * step);
+			if (at + u * step < full)
+				v[u] = ubc_load16(src + at + u * step);
 		UBC_UNROLL
 		for (int u = 0; u < U; u++)
-			ubc_store16(dst + at + u * step, o.scaled ? ubc_scale<E>(v[u], o.factor) : v[u]);
+			if (at + u * step < full)
+				ubc_store16(dst + at + u * step, o.scaled ? ubc_scale<E>(v[u], o.factor) : v[u]);
 	}
-	for (; at < bytes; at += step) {
-		ubc_quad v = ubc_source<E, ubc_quad>(o, src + at, bytes - at, aligned);
-		ubc_store<ubc_quad, T>(dst + at, v, bytes - at, aligned);
+	for (ubc_u64 at = ubc_rest(begin, step, full, bytes); at < bytes; at += step) {
+		ubc_quad v = ubc_source<E, ubc_quad>(o, src + at, bytes - at, false);
+		ubc_store<ubc_quad, T>(dst + at, v, bytes - at, false);
 	}
 }
 
@@ -229,23 +238,25 @@ template <class E> UBC_FN void ubc_send(const ubc_reduction<E> &o, ubc_u64 dst, 
 template <int R> struct ubc_merge {
 	ubc_u64 in[R], out[R];
 	ubc_u64 bytes, full; // full: of these, what goes by whole aligned vectors
-	ubc_u64 at, step;    // this thread's next vector
+	ubc_u64 begin, step; // this thread's vectors
 	ubc_u32 own;         // the rank whose input is multiplied if need be
 };
 
-// ubc_merge_vectors does all whole vectors but the last ones, U of each of n <= R inputs in flight.
-template <class E, int R, int U> UBC_FN void ubc_merge_vectors(const ubc_reduction<E> &o, ubc_merge<R> &m) {
-	for (; m.at + (U - 1) * m.step < m.full; m.at += U * m.step) {
+// ubc_merge_vectors does the whole vectors, U of each of n <= R inputs in flight.
+template <class E, int R, int U> UBC_FN void ubc_merge_vectors(const ubc_reduction<E> &o, const ubc_merge<R> &m) {
+	for (ubc_u64 at = m.begin; at < m.full; at += U * m.step) {
 		ubc_quad v[U][R];
 		UBC_UNROLL
 		for (int u = 0; u < U; u++) {
 			UBC_UNROLL
 			for (int r = 0; r < R; r++)
-				if (r < (int)o.n)
-					v[u][r] = ubc_load16(m.in[r] + m.at + u * m.step);
+				if (r < (int)o.n && at + u * m.step < m.full)
+					v[u][r] = ubc_load16(m.in[r] + at + u * m.step);
 		}
 		UBC_UNROLL
 		for (int u = 0; u < U; u++) {
+			if (at + u * m.step >= m.full)
+				break;
 			UBC_UNROLL
 			for (int r = 0; r < R; r++)
 				if (o.scaled && r == (int)m.own)
@@ -254,21 +265,21 @@ template <class E, int R, int U> UBC_FN void ubc_merge_vectors(const ubc_reducti
 			UBC_UNROLL
 			for (int r = 0; r < R; r++)
 				if (r < (int)o.n && m.out[r] != 0)
-					ubc_store16(m.out[r] + m.at + u * m.step, sum);
+					ubc_store16(m.out[r] + at + u * m.step, sum);
 		}
 	}
 }
 
 // ubc_merge_rest does what is left, or all of it if anything is not aligned.
-template <class E, int R> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, ubc_merge<R> &m) {
+template <class E, int R> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, const ubc_merge<R> &m) {
 	typedef typename E::T T;
-	for (; m.at < m.bytes; m.at += m.step) {
+	for (ubc_u64 at = ubc_rest(m.begin, m.step, m.full, m.bytes); at < m.bytes; at += m.step) {
 		ubc_quad v[R];
-		ubc_u64 left = m.bytes - m.at;
+		ubc_u64 left = m.bytes - at;
 		UBC_UNROLL
 		for (int r = 0; r < R; r++)
 			if (r < (int)o.n) {
-				v[r] = ubc_load<ubc_quad, T>(m.in[r] + m.at, left, m.full != 0);
+				v[r] = ubc_load<ubc_quad, T>(m.in[r] + at, left, false);
 				if (o.scaled && r == (int)m.own)
 					v[r] = ubc_scale<E>(v[r], o.factor);
 			}
@@ -276,7 +287,7 @@ template <class E, int R> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, 
 		UBC_UNROLL
 		for (int r = 0; r < R; r++)
 			if (r < (int)o.n && m.out[r] != 0)
-				ubc_store<ubc_quad, T>(m.out[r] + m.at, sum, left, m.full != 0);
+				ubc_store<ubc_quad, T>(m.out[r] + at, sum, left, false);
 	}
 }
 
@@ -361,7 +372,7 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 			}
 			m.bytes = ubc_part(ubc_length(s, p.rank), offset, window);
 			m.full = (all & 15) == 0 ? m.bytes & ~15ull : 0;
-			m.at = 16ull * o.thread;
+			m.begin = 16ull * o.thread;
 			m.step = 16ull * o.threads;
 			ubc_merge_vectors<E, R, U>(o, m);
 			ubc_merge_rest(o, m);

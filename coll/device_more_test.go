@@ -1,0 +1,162 @@
+package coll_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+)
+
+// TestDeviceAdopt uses memory of another library, which peers reach as they reach the library's own.
+func TestDeviceAdopt(t *testing.T) {
+	devices(t, 2, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		const n = 5000
+		x, err := cuda.Primary(dev)
+		if err != nil {
+			return err
+		}
+		defer x.Close()
+		theirs, err := x.Alloc(4 * n)
+		if err != nil {
+			return err
+		}
+		host := make([]float32, 4)
+		_, wrong := ubcoll.Adopt(c, dev, unsafe.Pointer(&host[0]), 16)
+		b, err := ubcoll.Adopt(c, dev, *(*unsafe.Pointer)(unsafe.Pointer(&theirs)), 4*n)
+		if err != nil {
+			return err
+		}
+		one := slices.Repeat([]float32{1}, n)
+		if err := b.CopyFrom(ctx, unsafe.Slice((*byte)(unsafe.Pointer(&one[0])), 4*n)); err != nil {
+			return err
+		}
+		r, err := c.RegisterBuffer(b.Vec())
+		if err != nil {
+			return err
+		}
+		v := b.Vec().As(ubcoll.Of(one).Type())
+		want := float32(1)
+		for direct := []int8{0}; direct[0] == 0 && want < 1<<20; want *= 2 {
+			if err := coll.AllReduce(ctx, c, v, v, ubcoll.Sum); err != nil {
+				return err
+			}
+			if direct[0] = 0; c.LastOp().Dst.Direct {
+				direct[0] = 1
+			}
+			time.Sleep(time.Millisecond)
+			if err := coll.AllReduce(ctx, c, ubcoll.Of(direct), ubcoll.Of(direct), ubcoll.Min); err != nil {
+				return err
+			}
+		}
+		if !c.LastOp().Src.Used || want == 1<<20 {
+			return fmt.Errorf("never direct: %v", c.LastOp().Explain())
+		}
+		if err := b.CopyTo(ctx, unsafe.Slice((*byte)(unsafe.Pointer(&one[0])), 4*n)); err != nil {
+			return err
+		}
+		if one[0] != want || one[n-1] != want {
+			return fmt.Errorf("%v, not %v", one[0], want)
+		}
+		return errors.Join(is(c, "host memory", wrong, ubcoll.ErrArgument), r.Close(), b.Free(), x.Free(theirs))
+	})
+}
+
+// TestDeviceGroup makes groups, blocking and on a stream, of which one fails on one rank.
+func TestDeviceGroup(t *testing.T) {
+	for _, queued := range []bool{false, true} {
+		t.Run(fmt.Sprintf("queued=%v", queued), func(t *testing.T) {
+			devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				a, err := floats(ctx, c, dev, 100, 1)
+				if err != nil {
+					return err
+				}
+				view, sync := c, func() error { return nil }
+				if queued {
+					s, err := ubcoll.NewStream(dev)
+					if err != nil {
+						return err
+					}
+					defer s.Close()
+					view, sync = c.On(s), func() error { return s.Sync(ctx) }
+				}
+				err = ubcoll.Group(ctx, view, func(g *ubcoll.Comm) error {
+					return errors.Join(coll.AllReduce(ctx, g, a.Vec(), a.Vec(), ubcoll.Sum), coll.Barrier(ctx, g),
+						coll.AllReduce(ctx, g, a.Vec(), a.Vec(), ubcoll.Sum))
+				})
+				if err := errors.Join(err, sync(), all(ctx, c, a, 4)); err != nil {
+					return err
+				}
+				err = ubcoll.Group(ctx, view, func(g *ubcoll.Comm) error {
+					if err := coll.AllReduce(ctx, g, a.Vec(), a.Vec(), ubcoll.Sum); err != nil || c.Rank() == 0 {
+						return err
+					}
+					return ubcoll.ErrLimit
+				})
+				return errors.Join(is(c, "a group that fails", errors.Join(err, sync()), ubcoll.ErrLimit), c.Err(),
+					coll.AllReduce(ctx, view, a.Vec(), a.Vec(), ubcoll.Max), sync())
+			})
+		})
+	}
+}
+
+// TestDeviceClose closes what is in use.
+func TestDeviceClose(t *testing.T) {
+	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		a, err1 := floats(ctx, c, dev, 100, 1)
+		s, err2 := ubcoll.NewStream(dev)
+		twin, err3 := c.Dup(ctx)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return err
+		}
+		reduce := func() error { return coll.AllReduce(ctx, twin.On(s), a.Vec(), a.Vec(), ubcoll.Sum) }
+		if c.Rank() == 1 {
+			if err := coll.Barrier(ctx, c); err != nil {
+				return err
+			}
+			if err := errors.Join(reduce(), s.Sync(ctx)); err != nil {
+				return err
+			}
+		} else {
+			if err := reduce(); err != nil {
+				return err
+			}
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			if err := errors.Join(is(c, "close of the communicator", twin.Close(), ubcoll.ErrBusy),
+				is(c, "close of the stream", s.Close(), ubcoll.ErrBusy),
+				is(c, "a wait that is cut short", s.Sync(short), context.DeadlineExceeded), twin.Err(),
+				coll.Barrier(ctx, c), s.Sync(ctx)); err != nil {
+				return err
+			}
+		}
+		return errors.Join(all(ctx, c, a, 2), twin.Close(), s.Sync(ctx), s.Close(), a.Free(),
+			is(c, "a call on a closed communicator", reduce(), ubcoll.ErrClosed))
+	})
+}
+
+// TestDevicePeerClosed waits for a peer that closes its communicator.
+func TestDevicePeerClosed(t *testing.T) {
+	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		a, err := floats(ctx, c, dev, 100, 1)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			time.Sleep(50 * time.Millisecond)
+			return nil
+		}
+		begin := time.Now()
+		err = coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum)
+		if d := time.Since(begin); d > 8*time.Second {
+			return fmt.Errorf("after %v", d)
+		}
+		return is(c, "the call", err, ubcoll.ErrPeerLost)
+	})
+}
