@@ -53,6 +53,7 @@ type world struct {
 	t        *testing.T
 	ranks    []*member
 	emulated bool
+	rand     *rand.Rand
 }
 
 type member struct {
@@ -77,7 +78,9 @@ func newWorld(t *testing.T, n int) *world {
 	}
 	devices, err := cuda.Devices()
 	require.NoError(t, err)
-	w := &world{t: t, emulated: strings.Contains(devices[0].Name, "Emulated")}
+	seed := rand.Uint64()
+	t.Logf("seed %d, on %d x %s", seed, len(devices), devices[0].Name)
+	w := &world{t: t, emulated: strings.Contains(devices[0].Name, "Emulated"), rand: rand.New(rand.NewPCG(seed, 0))}
 	alloc := func(m *member, n int) cuda.Addr {
 		a, err := m.ctx.Alloc(n)
 		require.NoError(t, err)
@@ -86,11 +89,16 @@ func newWorld(t *testing.T, n int) *world {
 	}
 	for r := range n {
 		m := &member{}
-		m.ctx, err = cuda.Primary(hw.CUDA(r % len(devices)))
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, m.ctx.Close()) })
-		m.set = New(m.ctx)
-		t.Cleanup(func() { require.NoError(t, m.set.Close()) })
+		if r < len(devices) {
+			m.ctx, err = cuda.Primary(hw.CUDA(r))
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, m.ctx.Close()) })
+			m.set = New(m.ctx)
+			t.Cleanup(func() { require.NoError(t, m.set.Close()) })
+		} else {
+			first := w.ranks[r%len(devices)]
+			m.ctx, m.set = first.ctx, first.set
+		}
 		m.stream, err = m.ctx.NewStream()
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, m.stream.Close()) })
@@ -166,12 +174,12 @@ func (o operation) signature() uint64 {
 }
 
 // values are elements that all reductions can do something with, and some that are hard.
-func values(t dtype.Type, n int) []byte {
+func (w *world) values(t dtype.Type, n int) []byte {
 	b := make([]byte, n*t.Size())
 	for i := range n {
-		x, at := float64(rand.IntN(4001)-2000)/16, unsafe.Pointer(&b[i*t.Size()])
-		if rand.IntN(50) == 0 {
-			x = []float64{math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(0, -1), 0, 1e-40}[rand.IntN(6)]
+		x, at := float64(w.rand.IntN(4001)-2000)/16, unsafe.Pointer(&b[i*t.Size()])
+		if w.rand.IntN(50) == 0 {
+			x = []float64{math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(0, -1), 0, 1e-40}[w.rand.IntN(6)]
 		}
 		switch t {
 		case dtype.Float16:
@@ -184,7 +192,7 @@ func values(t dtype.Type, n int) []byte {
 			*(*float64)(at) = x
 		default:
 			for j := range t.Size() {
-				b[i*t.Size()+j] = byte(rand.Uint32())
+				b[i*t.Size()+j] = byte(w.rand.Uint32())
 			}
 		}
 	}
@@ -268,14 +276,14 @@ func (w *world) want(o operation, r int) []byte {
 func (w *world) prepare(o operation, r int) {
 	m, size := w.ranks[r], o.t.Size()
 	src, dst, apart := o.lens(r, len(w.ranks))
-	m.input = values(o.t, src)
-	m.srcDirect, m.dstDirect = rand.IntN(3) > 0, rand.IntN(3) > 0
+	m.input = w.values(o.t, src)
+	m.srcDirect, m.dstDirect = w.rand.IntN(3) > 0, w.rand.IntN(3) > 0
 	m.srcOff, m.dstOff = guard, guard
-	if rand.IntN(2) == 0 {
-		m.srcOff += size * rand.IntN(16/size)
-		m.dstOff += size * rand.IntN(16/size)
+	if w.rand.IntN(2) == 0 {
+		m.srcOff += size * w.rand.IntN(16/size)
+		m.dstOff += size * w.rand.IntN(16/size)
 	}
-	m.factor = float64(rand.IntN(64))/4 - 8
+	m.factor = float64(w.rand.IntN(64))/4 - 8
 	require.NoError(w.t, m.stream.Fill(m.dst, poison, 2*guard+max(src, dst)*size+16))
 	if o.inPlace && src > 0 && dst > 0 {
 		m.srcOff = m.dstOff
@@ -409,22 +417,22 @@ func TestDevice(t *testing.T) {
 
 func (w *world) pick(typ dtype.Type, kind int, kernel string, op int) operation {
 	n := len(w.ranks)
-	o := operation{kernel: kernel, kind: kind, op: op, t: typ, odd: -1, push: rand.IntN(2) == 0,
-		inPlace: kind != allToAll && kind != broadcast && rand.IntN(2) == 0, blocks: 1 + rand.IntN(4), threads: 128}
+	o := operation{kernel: kernel, kind: kind, op: op, t: typ, odd: -1, push: w.rand.IntN(2) == 0,
+		inPlace: kind != allToAll && kind != broadcast && w.rand.IntN(2) == 0, blocks: 1 + w.rand.IntN(4), threads: 128}
 	if kind > reduce || kind == barrier {
 		o.op = 0
 	}
 	if kind != barrier {
-		o.count = []int{rand.IntN(20), rand.IntN(2000), 16 * rand.IntN(200), rand.IntN(40000)}[rand.IntN(4)]
+		o.count = []int{w.rand.IntN(20), w.rand.IntN(2000), 16 * w.rand.IntN(200), w.rand.IntN(40000)}[w.rand.IntN(4)]
 		if w.emulated {
 			o.count %= 3000
 		}
 	}
 	if kind == reduce || kind == broadcast || kind == gather || kind == scatter {
-		o.root = rand.IntN(n)
+		o.root = w.rand.IntN(n)
 	}
-	if n > 1 && rand.IntN(8) == 0 {
-		o.odd = rand.IntN(n)
+	if n > 1 && w.rand.IntN(8) == 0 {
+		o.odd = w.rand.IntN(n)
 		o.inPlace = false
 	}
 	return o
@@ -440,8 +448,10 @@ func TestDeviceLarge(t *testing.T) {
 			}
 			for _, k := range []string{TwoShot, Move} {
 				for _, typ := range []dtype.Type{dtype.Float32, dtype.BFloat16} {
-					_, err := w.ranks[0].set.Kernel(k, typ)
-					require.NoError(t, err)
+					for _, m := range w.ranks {
+						_, err := m.set.Kernel(k, typ)
+						require.NoError(t, err)
+					}
 					for _, push := range []bool{false, true} {
 						bytes := 80<<20 + 4
 						o := operation{kernel: k, kind: allReduce, op: sum, t: typ, count: bytes / typ.Size(), push: push,
