@@ -7,6 +7,11 @@
 // destination do not overlap but for the ways of working in place that each function names. One communicator runs one
 // collective at a time (ErrBusy). Groups are those of ubcoll.Group, captures those of package graph.
 //
+// All of an operation's memory, and its stream, is on the host or on this rank's device (ubcoll.Comm.GPU), on all ranks
+// alike. On devices kernels do the work, also for blocking calls, which run on a stream of the communicator's and see
+// nothing of what the program has queued on streams of its own; the operations with counts are hw.ErrNotSupported there.
+// The first call for an element type takes the driver's time, to assemble kernels.
+//
 // The memory stays the caller's, who leaves it alone until the operation is done. Before data moves, a rank's
 // ErrArgument, ErrStale, ErrLimit or ended context, and an ErrMismatch between ranks, are returned by all ranks, and
 // the communicator stays usable. ErrPeerLost, ErrTimeout, ErrAborted and a context that ends during the call break it.
