@@ -70,17 +70,15 @@ func either(a, b hw.Device) hw.Device {
 
 // Sizes at which the ways on devices change, as measured on H200s linked by NVSwitch (docs/benchmarks).
 const (
-	oneShotPair   = 256 << 10 // all-reduce by one-shot, 2 ranks; more ranks push more
+	oneShotPair   = 1 << 20 // all-reduce by one-shot, 2 ranks; more ranks push more
 	oneShotMany   = 64 << 10
-	oneShotCrowd  = 32 << 10 // more than 4 ranks
-	twoShotTotal  = 2 << 20  // by packets
+	oneShotCrowd  = 32 << 10  // more than 4 ranks
+	packetsTotal  = 512 << 10 // two-shot by packets
 	movePackets   = 128 << 10
 	packetThread  = 8        // bytes that a thread puts into a packet
 	fullBlock     = 512      // threads that blocks are planned for
 	packetBlocks  = 64       // more do not help packets
 	bulkBlocks    = 128      // of the ways that fill the link
-	oneBlockPair  = 16 << 10 // what one block does faster than many, 2 ranks
-	oneBlockMany  = 4 << 10
 	bulkBlockData = 16 << 10 // less than that a block is not worth it
 )
 
@@ -93,7 +91,7 @@ func kernel(c *engine.Comm, w *engine.Work) engine.Kernel {
 	case isReduction(w.Kind):
 		return reduceKernel(c.Options().Algorithm, w.Kind, bytes, n)
 	case bytes <= movePackets:
-		return engine.Kernel{Name: cudakernels.MovePackets, Blocks: packetGrid(bytes*n, n), Way: "push packets"}
+		return engine.Kernel{Name: cudakernels.MovePackets, Blocks: packetGrid(bytes * n), Way: "push packets"}
 	}
 	return engine.Kernel{Name: cudakernels.Move, Blocks: bulkGrid(bytes * n), Way: "push", Words: true}
 }
@@ -117,19 +115,21 @@ func reduceKernel(algorithm string, k engine.Kind, bytes, n int) engine.Kernel {
 		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: bulkGrid(total), Push: true, Way: "two-shot, pushed",
 			Words: true}
 	case algorithm == "one-shot" && fits, algorithm != "two-shot" && fits && bytes <= oneShotMost:
-		return engine.Kernel{Name: cudakernels.OneShot, Blocks: packetGrid(bytes, n), Way: "one-shot packets"}
-	case algorithm != "two-shot" && total <= twoShotTotal && slice <= cudakernels.PacketData:
-		return engine.Kernel{Name: cudakernels.Packets, Blocks: packetGrid(total, n), Way: "two-shot packets"}
+		return engine.Kernel{Name: cudakernels.OneShot, Blocks: packetGrid(bytes), Way: "one-shot packets"}
+	case algorithm != "two-shot" && total <= packetsTotal && slice <= cudakernels.PacketData:
+		return engine.Kernel{Name: cudakernels.Packets, Blocks: packetGrid(total), Way: "two-shot packets"}
 	}
 	return engine.Kernel{Name: cudakernels.TwoShot, Blocks: bulkGrid(total), Way: "two-shot", Words: true}
 }
 
-// packetGrid is how many blocks send so many bytes in packets.
-func packetGrid(bytes, n int) int {
-	if n == 2 && bytes <= oneBlockPair || bytes <= oneBlockMany {
+// packetGrid is how many blocks send so many bytes in packets: one while each of its threads has one packet. Beyond, one
+// block took twice as long as many.
+func packetGrid(bytes int) int {
+	blocks := (bytes + packetThread*fullBlock - 1) / (packetThread * fullBlock)
+	if blocks <= 1 {
 		return 1
 	}
-	return min(max((bytes+packetThread*fullBlock-1)/(packetThread*fullBlock), 16), packetBlocks)
+	return min(max(blocks, 16), packetBlocks)
 }
 
 // bulkGrid is how many blocks move so many bytes.
