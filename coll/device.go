@@ -79,6 +79,7 @@ const (
 	fullBlock     = 512      // threads that blocks are planned for
 	packetBlocks  = 64       // more do not help packets
 	bulkBlocks    = 128      // of the ways that fill the link
+	pushBlocks    = 64       // fewer, whose rounds are longer, where each round waits for what it has written
 	bulkBlockData = 16 << 10 // less than that a block is not worth it
 )
 
@@ -112,7 +113,7 @@ func reduceKernel(algorithm string, k engine.Kind, bytes, n int) engine.Kernel {
 	}
 	switch {
 	case algorithm == "push":
-		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: bulkGrid(total), Push: true, Way: "two-shot, pushed",
+		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: min(bulkGrid(total), pushBlocks), Push: true, Way: "two-shot, pushed",
 			Words: true}
 	case algorithm == "one-shot" && fits, algorithm != "two-shot" && fits && bytes <= oneShotMost:
 		return engine.Kernel{Name: cudakernels.OneShot, Blocks: packetGrid(bytes), Way: "one-shot packets"}

@@ -105,7 +105,7 @@ func (c *Comm) makeDevice() (card deviceCard, err error) {
 	}
 	d.params = kernels.Params{Status: uint64(at), Rank: uint32(c.rank), Ranks: uint32(c.size),
 		Timeout: uint64(c.opts.Timeout)}
-	d.params.Area[c.rank] = uint64(d.area.Base())
+	d.params.Area[0] = uint64(d.area.Base())
 	return card, nil
 }
 
@@ -129,7 +129,8 @@ func (c *Comm) meetDevices(ctx context.Context, cards []deviceCard) string {
 		if err != nil {
 			return fmt.Sprintf("rank %d could not import the area of rank %d: %v", c.rank, r, err)
 		}
-		d.params.Area[r], d.params.Table[r] = uint64(at), uint64(c.peers[r].mem.Row())
+		distance := (r - c.rank + c.size) % c.size
+		d.params.Area[distance], d.params.Table[distance] = uint64(at), uint64(c.peers[r].mem.Row())
 	}
 	if d.threads < 1 || d.blocks < 1 {
 		return fmt.Sprintf("kernels of %d blocks of %d threads", d.blocks, d.threads)

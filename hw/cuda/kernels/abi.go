@@ -16,7 +16,7 @@ const (
 const (
 	areaPackets = 1 << 20
 	packetBytes = 2 * PacketData
-	stagingHalf = 16 << 20
+	staging     = 16 << 20
 )
 
 // What a kernel may find wrong (Status.Error).
@@ -32,8 +32,9 @@ const (
 // Params is what every kernel takes: ubc_params of src/abi.h, which says what the fields mean. A kernel's grid, and all
 // of Ranks, Op, Root, Size, Push and Count, must be the same on all ranks.
 type Params struct {
-	Area      [MaxRanks]uint64 // every rank's device area, as mapped here
-	Table     [MaxRanks]uint64 // in own memory: where each extent of a rank is mapped here
+	// In order of distance: [0] is this rank's, [d] that of rank (Rank + d) mod Ranks.
+	Area      [MaxRanks]uint64 // device areas, as mapped here
+	Table     [MaxRanks]uint64 // in own memory: where each extent of that rank is mapped here
 	Status    uint64           // of this rank, as the device sees it
 	Src       uint64
 	Dst       uint64
@@ -68,7 +69,7 @@ type Status struct {
 }
 
 // AreaBytes is the size of each rank's device area, zeroed, for a communicator of that many ranks.
-func AreaBytes(ranks int) int { return areaPackets + 4*ranks*packetBytes + 2*stagingHalf }
+func AreaBytes(ranks int) int { return areaPackets + 4*ranks*packetBytes + 4*staging }
 
 // Word is how a rank tells its peers where its buffer is: at offset in the extent, which all of them have mapped. The
 // word of a buffer that is staged is 0.

@@ -306,7 +306,8 @@ func (w *world) launch(o operation, r int) {
 		Factor: m.factor, Rank: uint32(r), Ranks: uint32(n), Op: uint32(o.op), Root: uint32(o.root),
 		Size: uint32(o.t.Size())}
 	for q := range n {
-		p.Area[q], p.Table[q] = uint64(w.ranks[q].area), uint64(m.table)+uint64(q*MaxExtents*8)
+		d := (q - r + n) % n
+		p.Area[d], p.Table[d] = uint64(w.ranks[q].area), uint64(m.table)+uint64(q*MaxExtents*8)
 	}
 	if o.push {
 		p.Push = 1

@@ -25,7 +25,7 @@ const (
 	Barrier     = "barrier"      // BARRIER; with a signature of kind 0, this rank's refusal of whatever the peers do
 )
 
-// MaxThreads is the most threads that a block of these kernels can have.
+// MaxThreads is the most threads that a block of these kernels can have; the fewest are MaxRanks.
 const MaxThreads = 512
 
 //go:generate ../../../scripts/kernels

@@ -132,7 +132,7 @@ func TestABI(t *testing.T) {
 		"offsetof(ubc_status, epoch)": unsafe.Offsetof(s.Epoch), "offsetof(ubc_status, mine)": unsafe.Offsetof(s.Mine),
 		"offsetof(ubc_status, theirs)": unsafe.Offsetof(s.Theirs), "offsetof(ubc_status, detail)": unsafe.Offsetof(s.Detail),
 		"UBC_MAX_RANKS": MaxRanks, "UBC_MAX_BLOCKS": MaxBlocks, "UBC_MAX_EXTENTS": MaxExtents,
-		"UBC_PACKET_BYTES": 2 * PacketData, "UBC_AREA_PACKETS": areaPackets, "UBC_STAGING_HALF": stagingHalf,
+		"UBC_PACKET_BYTES": 2 * PacketData, "UBC_AREA_PACKETS": areaPackets, "UBC_STAGING": staging,
 		"UBC_DIRECT": uintptr(Word(0, 0)), "UBC_DIRECT | 3ull << 48 | 5": uintptr(Word(3, 5)),
 		"UBC_MISMATCH": Mismatch, "UBC_REFUSED": Refused, "UBC_TIMEOUT": Timeout, "UBC_ABORTED": Aborted,
 		"UBC_NO_EXTENT": NoExtent, "UBC_OK": OK,

@@ -153,7 +153,7 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 		return false;
 	};
 	for (unsigned r = 0; r < p.ranks && r < UBC_MAX_RANKS; r++)
-		if (!good("the area of rank", r, p.area[r]) || !good("the table of rank", r, p.table[r]))
+		if (!good("the area at distance", r, p.area[r]) || !good("the table at distance", r, p.table[r]))
 			return false;
 	return good("the status of rank", p.rank, p.status) &&
 		(!p.count || (good("the source of rank", p.rank, p.src) && good("the destination of rank", p.rank, p.dst)));

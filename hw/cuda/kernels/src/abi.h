@@ -20,9 +20,9 @@ enum {
 	UBC_AREA_PACKETS = 1 << 20,
 
 	// Behind it, for n ranks: twice (scatter, gather) [2 parities][n ranks] of PACKET_BYTES, then the staging memory,
-	// two halves of STAGING_HALF.
+	// four buffers of STAGING.
 	UBC_PACKET_BYTES = 2 << 20, // packets of one rank: half of it is data
-	UBC_STAGING_HALF = 16 << 20,
+	UBC_STAGING = 16 << 20,
 
 	// A packet is 16 bytes: data (4), flag (4), data (4), flag (4). The flag is the epoch, so that a packet is complete
 	// when both flags have it. Of a descriptor: [0] signature, [1] source word, [2] destination word, [3] nothing yet.
@@ -61,8 +61,9 @@ enum { // reductions, as the engine numbers them
 // The parameters of every kernel. A kernel's grid is the same on all ranks, a function of what the signature says and
 // of the number of ranks.
 typedef struct {
-	ubc_u64 area[UBC_MAX_RANKS];  // every rank's device area, as mapped here
-	ubc_u64 table[UBC_MAX_RANKS]; // u64 [MAX_EXTENTS] in own memory: where each extent of rank r is mapped here, 0: not
+	// In order of distance: [0] is this rank's, [d] that of rank (rank + d) mod ranks.
+	ubc_u64 area[UBC_MAX_RANKS];  // device areas, as mapped here
+	ubc_u64 table[UBC_MAX_RANKS]; // u64 [MAX_EXTENTS] in own memory: where each extent of that rank is mapped here, 0: not
 	ubc_u64 status;               // ubc_status in page-locked host memory, this rank's
 	ubc_u64 src, dst;             // own buffers; 0 if there is none
 	ubc_u64 src_word, dst_word;   // for the descriptor

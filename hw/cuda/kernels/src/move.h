@@ -112,11 +112,13 @@ UBC_FN void ubc_keep(const ubc_params &p, ubc_u64 bytes) {
 // those whose destination is staged.
 UBC_FN void ubc_do_move(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
-	ubc_u32 e = ubc_epoch(p);
+	ubc_u32 last = ubc_last(p);
+	ubc_u64 desk = ubc_desk(p);
+	ubc_u32 e = ubc_after(last);
 	ubc_u64 bytes = p.count * p.size;
 	UBC_SHARED(ubc_u64, words, 2 * R, 1);
 	UBC_SHARED(ubc_u64, found, R, 2);
-	ubc_announce(p, e);
+	ubc_announce(p, e, desk);
 	bool ok = ubc_agree(p, e, words), whole = true, copies = false;
 	if (ok && bytes > 0) {
 		for (ubc_u32 r = 0; r < p.ranks; r++) {
@@ -147,7 +149,7 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 				ubc_route to = ubc_between(p, p.rank, peer, bytes);
 				if (to.any)
 					ubc_copy(
-						found[peer] != 0 ? found[peer] + to.dst + offset : ubc_at(p.area, peer) + ubc_slot(stage, i, p.rank),
+						found[peer] != 0 ? found[peer] + to.dst + offset : ubc_at(p.area, q) + ubc_slot(stage, i, p.rank),
 						p.src + to.src + offset, ubc_part(bytes, offset, window));
 			}
 			ubc_signal(p, e, i + 1);
@@ -164,7 +166,7 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 			ubc_u32 peer = ubc_peer(p, q);
 			ubc_route from = ubc_between(p, peer, p.rank, bytes);
 			if (from.any)
-				ubc_copy(p.dst + from.dst + offset, ubc_at(p.area, p.rank) + ubc_slot(stage, i - 1, peer),
+				ubc_copy(p.dst + from.dst + offset, p.area[0] + ubc_slot(stage, i - 1, peer),
 					ubc_part(bytes, offset, window));
 		}
 	}
@@ -174,7 +176,9 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 // The same with packets, which are read where they arrive. Each part fits a packet buffer.
 UBC_FN void ubc_do_move_packets(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
-	ubc_u32 e = ubc_epoch(p), wanted = 0;
+	ubc_u32 last = ubc_last(p);
+	ubc_u64 desk = ubc_desk(p);
+	ubc_u32 e = ubc_after(last), wanted = 0;
 	ubc_u64 bytes = p.count * p.size, from[R];
 	ubc_u64 first = 8ull * (UBC_BLOCK * UBC_THREADS + UBC_THREAD), step = 8ull * (UBC_BLOCKS * UBC_THREADS);
 	// Parts are `bytes` apart where there are several in a buffer.
@@ -186,14 +190,14 @@ UBC_FN void ubc_do_move_packets(const ubc_params &p) {
 			ubc_route to = ubc_between(p, p.rank, peer, bytes);
 			if (to.any) {
 				ubc_pair v = ubc_get8(p.src + to.src + at, bytes - at, in);
-				ubc_store_packet(ubc_packets(p, e, 0, peer, p.rank) + 2 * at, v, e);
+				ubc_store_packet(ubc_packets(p, e, 0, ubc_at(p.area, i), p.rank) + 2 * at, v, e);
 			}
 		}
-	ubc_announce(p, e);
+	ubc_announce(p, e, desk);
 	ubc_keep(p, bytes);
 	UBC_UNROLL
 	for (ubc_u32 r = 0; r < R; r++) {
-		from[r] = ubc_packets(p, e, 0, p.rank, r);
+		from[r] = ubc_packets(p, e, 0, p.area[0], r);
 		if (r < p.ranks && r != p.rank && ubc_between(p, r, p.rank, bytes).any)
 			wanted |= 1u << r;
 	}
@@ -212,8 +216,10 @@ UBC_FN void ubc_do_move_packets(const ubc_params &p) {
 
 // Descriptors only.
 UBC_FN void ubc_do_barrier(const ubc_params &p) {
-	ubc_u32 e = ubc_epoch(p);
-	ubc_announce(p, e);
+	ubc_u32 last = ubc_last(p);
+	ubc_u64 desk = ubc_desk(p);
+	ubc_u32 e = ubc_after(last);
+	ubc_announce(p, e, desk);
 	ubc_check(p, e);
 	ubc_finish(p, e);
 }

@@ -43,7 +43,7 @@ struct ubc_quad { // 16 bytes
 #define UBC_UNROLL _Pragma("unroll")
 #define UBC_ROLLED _Pragma("unroll 1")
 
-enum { UBC_POLLS = 1024, UBC_BUFFER = UBC_STAGING_HALF / 2 };
+enum { UBC_POLLS = 1024, UBC_BUFFER = UBC_STAGING };
 
 UBC_FN void ubc_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
 

@@ -42,16 +42,18 @@ template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 	ubc_pair first = {{0, 0}}; // on its way together with the epoch, without which nothing can be sent
 	if (8ull * o.thread < o.bytes)
 		first = ubc_load<ubc_pair, T>(p.src + 8ull * o.thread, o.bytes - 8ull * o.thread, aligned);
-	o.e = ubc_epoch(p);
+	ubc_u32 last = ubc_last(p);
+	ubc_u64 desk = ubc_desk(p);
+	o.e = ubc_after(last);
 	if (o.scaled)
 		first = ubc_scale<E>(first, o.factor);
 	ubc_u64 to[R], from[R]; // peers from rank + 1 on; by rank
 	UBC_UNROLL
 	for (ubc_u32 i = 1; i < R; i++)
-		to[i] = i < o.n ? ubc_packets(p, o.e, 0, ubc_peer(p, i), p.rank) : 0;
+		to[i] = ubc_packets(p, o.e, 0, p.area[i], p.rank);
 	UBC_UNROLL
 	for (ubc_u32 r = 0; r < R; r++)
-		from[r] = ubc_packets(p, o.e, 0, p.rank, r);
+		from[r] = ubc_packets(p, o.e, 0, p.area[0], r);
 
 	for (ubc_u64 i = o.thread; 8 * i < o.bytes; i += o.threads) {
 		ubc_pair v = first;
@@ -62,7 +64,7 @@ template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 			if (q < o.n)
 				ubc_store_packet(to[q] + 16 * i, v, o.e);
 	}
-	ubc_announce(p, o.e);
+	ubc_announce(p, o.e, desk);
 	ubc_u32 peers = (1u << o.n) - 1 - (1u << p.rank);
 	for (ubc_u64 i = o.thread; 8 * i < o.bytes; i += o.threads) {
 		ubc_pair v[R], mine = first;
@@ -132,13 +134,15 @@ template <class E, int R> UBC_FN void ubc_two_packets(const ubc_params &p) {
 	for (ubc_u32 i = 1; i < R; i++)
 		if (i < o.n && begin + 8 <= shortest)
 			next[i] = ubc_load8(p.src + ubc_peer(p, i) * s.stride + begin);
-	o.e = ubc_epoch(p);
+	ubc_u32 last = ubc_last(p);
+	ubc_u64 desk = ubc_desk(p);
+	o.e = ubc_after(last);
 	// Where packets go, by the way from rank + 1 on, and come from, by rank; of the first stage.
 	ubc_u64 to[R], from[R], second = 2ull * p.ranks * UBC_PACKET_BYTES;
 	UBC_UNROLL
 	for (ubc_u32 i = 0; i < R; i++) {
-		to[i] = i > 0 && i < o.n ? ubc_packets(p, o.e, 0, ubc_peer(p, i), p.rank) : 0;
-		from[i] = ubc_packets(p, o.e, 0, p.rank, i);
+		to[i] = ubc_packets(p, o.e, 0, p.area[i], p.rank);
+		from[i] = ubc_packets(p, o.e, 0, p.area[0], i);
 	}
 
 	for (ubc_u64 at = begin; at < s.longest; at += step)
@@ -157,11 +161,11 @@ template <class E, int R> UBC_FN void ubc_two_packets(const ubc_params &p) {
 				ubc_u32 peer = ubc_peer(p, i);
 				ubc_u64 length = ubc_length(s, peer), a = p.src + ubc_begin(s, peer) + at;
 				if (at < length)
-					ubc_store_packet(ubc_packets(p, o.e, 0, peer, p.rank) + 2 * at,
+					ubc_store_packet(ubc_packets(p, o.e, 0, ubc_at(p.area, i), p.rank) + 2 * at,
 						ubc_source<E, ubc_pair>(o, a, length - at, aligned), o.e);
 			}
 		}
-	ubc_announce(p, o.e);
+	ubc_announce(p, o.e, desk);
 	ubc_u32 peers = (1u << o.n) - 1 - (1u << p.rank), targets = 0;
 	UBC_UNROLL
 	for (ubc_u32 r = 0; r < R; r++)
@@ -297,11 +301,13 @@ template <class E, int R> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, 
 // block's on all ranks. U vectors of each of up to R inputs are in flight.
 template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
-	o.e = ubc_epoch(p);
+	ubc_u32 last = ubc_last(p);
+	ubc_u64 desk = ubc_desk(p);
+	o.e = ubc_after(last);
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	UBC_SHARED(ubc_u64, words, 2 * R, 1); // of all ranks: what they have announced
 	UBC_SHARED(ubc_u64, found, 2 * R, 2); // where that is, 0: staged
-	ubc_announce(p, o.e);
+	ubc_announce(p, o.e, desk);
 	bool ok = ubc_agree(p, o.e, words);
 
 	// What all ranks find alike.
@@ -324,12 +330,12 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 		}
 		ok = ubc_all(ok);
 	}
-	ubc_staging stage = ubc_stage(p, 2 * o.n); // slots: what peers push, then their results
+	ubc_staging stage = ubc_stage(p, whole ? o.n : 2 * o.n); // slots: what peers push, then their results
 	ubc_u64 window = (pull && whole) || o.n == 1 ? s.longest : stage.bytes;
 	bool receiver = ubc_receives(p, p.rank, p.rank), copies = false;
 	if (ok && !s.scatter && receiver)
 		copies = (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
-	ubc_u64 own = ubc_at(p.area, p.rank);
+	ubc_u64 own = p.area[0];
 	ubc_u32 rounds = ok && s.longest > 0 ? (ubc_u32)((s.longest + window - 1) / window) : 0;
 	// Three stages, a round each behind the one before, so that a wait is for what was sent a while ago. Signals: 2i + 1
 	// for what stage one sends, 2i + 4 for stage two's results.
@@ -339,7 +345,7 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 			UBC_ROLLED
 			for (ubc_u32 q = 1; q < o.n; q++) {
 				ubc_u32 peer = ubc_peer(p, q);
-				ubc_send(o, ubc_at(p.area, peer) + ubc_slot(stage, i, p.rank), p.src + ubc_begin(s, peer) + offset,
+				ubc_send(o, ubc_at(p.area, q) + ubc_slot(stage, i, p.rank), p.src + ubc_begin(s, peer) + offset,
 					ubc_part(ubc_length(s, peer), offset, window));
 			}
 			ubc_signal(p, o.e, 2 * i + 1);
@@ -366,7 +372,7 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 					if (dst != 0)
 						m.out[r] = dst + ubc_place(s, p.rank) + offset;
 					else if (ubc_receives(p, r, p.rank))
-						m.out[r] = ubc_at(p.area, r) + ubc_slot(stage, round, o.n + p.rank);
+						m.out[r] = ubc_at(p.area, ubc_distance(p, r)) + ubc_slot(stage, round, o.n + p.rank);
 				}
 				all |= m.in[r] | m.out[r];
 			}

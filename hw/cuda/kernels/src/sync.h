@@ -9,8 +9,23 @@
 
 #include "port.h"
 
-// ubc_at is element i < MAX_RANKS of one of the parameters' arrays. With an index that is not known, the compiler would
-// copy the parameters to the stack first.
+// ubc_after is the epoch after e. 0 is none: it is what memory holds that nobody has written yet.
+UBC_FN ubc_u32 ubc_after(ubc_u32 e) { return e == 0xffffffff ? 2 : e + 1; }
+
+// ubc_last is the last epoch of this block. It comes from memory: what does not depend on it is for the time until then.
+UBC_FN ubc_u32 ubc_last(const ubc_params &p) { return ubc_get32(p.area[0] + UBC_AREA_EPOCH + 4 * UBC_BLOCK); }
+
+// Ranks are counted from this one on: the one at distance d, from 1 to ranks - 1, is the d-th behind it, and this rank
+// itself is at 0. The parameters list areas in that order, so that loops over peers find them at places that the
+// compiler knows: one that it does not would have it copy all parameters to the stack first.
+UBC_FN ubc_u32 ubc_peer(const ubc_params &p, ubc_u32 d) {
+	ubc_u32 r = p.rank + d;
+	return r < p.ranks ? r : r - p.ranks;
+}
+
+UBC_FN ubc_u32 ubc_distance(const ubc_params &p, ubc_u32 r) { return r < p.rank ? r + p.ranks - p.rank : r - p.rank; }
+
+// ubc_at is element i < MAX_RANKS of one of the parameters' arrays, for an i that the compiler does not know.
 UBC_FN ubc_u64 ubc_at(const ubc_u64 *a, ubc_u32 i) {
 	ubc_u64 v = a[0];
 	UBC_UNROLL
@@ -22,22 +37,9 @@ UBC_FN ubc_u64 ubc_at(const ubc_u64 *a, ubc_u32 i) {
 	return v;
 }
 
-// ubc_after is the epoch after e. 0 is none: it is what memory holds that nobody has written yet.
-UBC_FN ubc_u32 ubc_after(ubc_u32 e) { return e == 0xffffffff ? 2 : e + 1; }
-
-UBC_FN ubc_u32 ubc_epoch(const ubc_params &p) {
-	return ubc_after(ubc_get32(ubc_at(p.area, p.rank) + UBC_AREA_EPOCH + 4 * UBC_BLOCK));
-}
-
-// ubc_peer is the i-th rank from this one on. i <= ranks.
-UBC_FN ubc_u32 ubc_peer(const ubc_params &p, ubc_u32 i) {
-	ubc_u32 r = p.rank + i;
-	return r < p.ranks ? r : r - p.ranks;
-}
-
-// ubc_desc is where, in the area of rank at, rank from puts its descriptor.
-UBC_FN ubc_u64 ubc_desc(const ubc_params &p, ubc_u32 e, ubc_u32 at, ubc_u32 from) {
-	return ubc_at(p.area, at) + UBC_AREA_DESC + ((e & 1) * UBC_MAX_RANKS + from) * (4 * UBC_PACKET);
+// ubc_desc is where rank from puts its descriptor in an area.
+UBC_FN ubc_u64 ubc_desc(ubc_u64 area, ubc_u32 e, ubc_u32 from) {
+	return area + UBC_AREA_DESC + ((e & 1) * UBC_MAX_RANKS + from) * (4 * UBC_PACKET);
 }
 
 UBC_FN bool ubc_is(const ubc_quad &v, ubc_u32 e) { return v.w[1] == e && v.w[3] == e; }
@@ -48,7 +50,7 @@ UBC_FN ubc_pair ubc_halves(ubc_u64 v) { return {{(ubc_u32)v, (ubc_u32)(v >> 32)}
 
 // ubc_report tells the host of the operation's first error, unless it has not taken an earlier operation's yet.
 UBC_FN void ubc_report(const ubc_params &p, ubc_u32 e, ubc_u32 code, ubc_u32 peer, ubc_u64 theirs, ubc_u64 detail) {
-	if (ubc_swap32(ubc_at(p.area, p.rank) + UBC_AREA_ERROR, e) == e || ubc_get32(p.status + 4) != UBC_OK)
+	if (ubc_swap32(p.area[0] + UBC_AREA_ERROR, e) == e || ubc_get32(p.status + 4) != UBC_OK)
 		return;
 	ubc_put32(p.status + 8, peer);
 	ubc_put32(p.status + 12, e);
@@ -78,7 +80,7 @@ UBC_FN bool ubc_patience(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_wait 
 	ubc_pause();
 	if (++w.polls % UBC_POLLS != 0)
 		return true;
-	ubc_u64 own = ubc_at(p.area, p.rank);
+	ubc_u64 own = p.area[0];
 	if (ubc_get32(own + UBC_AREA_BROKEN) == e)
 		return false;
 	if (!descriptors) {
@@ -87,7 +89,7 @@ UBC_FN bool ubc_patience(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_wait 
 		for (ubc_u32 r = 0; r < p.ranks; r++) {
 			if (r == p.rank)
 				continue;
-			ubc_quad v = ubc_load_packet(ubc_desc(p, e, p.rank, r));
+			ubc_quad v = ubc_load_packet(ubc_desc(p.area[0], e, r));
 			if (ubc_is(v, e) && !ubc_agrees(p, e, r, ubc_word(v)))
 				return false;
 		}
@@ -110,36 +112,38 @@ UBC_FN bool ubc_patience(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_wait 
 	return true;
 }
 
-// ubc_announce pushes this rank's descriptor to all peers. Its last threads do, which have no data if there is little.
-UBC_FN void ubc_announce(const ubc_params &p, ubc_u32 e) {
-	if (UBC_BLOCK != 0)
+// ubc_desk is the area in which this thread announces the operation, or 0. The last threads of a block do it, which have
+// no data if there is little; a block has at least MAX_RANKS of them.
+UBC_FN ubc_u64 ubc_desk(const ubc_params &p) {
+	ubc_u32 d = UBC_THREADS - 1 - UBC_THREAD;
+	return UBC_BLOCK == 0 && d != 0 && d < p.ranks ? ubc_at(p.area, d) : 0;
+}
+
+// ubc_announce pushes this rank's descriptor to all peers.
+UBC_FN void ubc_announce(const ubc_params &p, ubc_u32 e, ubc_u64 desk) {
+	if (desk == 0)
 		return;
-	for (ubc_u32 peer = UBC_THREADS - 1 - UBC_THREAD; peer < p.ranks; peer += UBC_THREADS) {
-		if (peer == p.rank)
-			continue;
-		ubc_u64 at = ubc_desc(p, e, peer, p.rank);
-		ubc_store_packet(at, ubc_halves(p.signature), e);
-		ubc_store_packet(at + UBC_PACKET, ubc_halves(p.src_word), e);
-		ubc_store_packet(at + 2 * UBC_PACKET, ubc_halves(p.dst_word), e);
-	}
+	ubc_u64 at = ubc_desc(desk, e, p.rank);
+	ubc_store_packet(at, ubc_halves(p.signature), e);
+	ubc_store_packet(at + UBC_PACKET, ubc_halves(p.src_word), e);
+	ubc_store_packet(at + 2 * UBC_PACKET, ubc_halves(p.dst_word), e);
 }
 
 // ubc_check waits until every peer has announced this operation, as every kernel must before it ends, and compares.
 // One block does it.
 UBC_FN void ubc_check(const ubc_params &p, ubc_u32 e) {
-	if (UBC_BLOCK != 0)
+	ubc_u32 r = UBC_THREADS - 1 - UBC_THREAD;
+	if (UBC_BLOCK != 0 || r == p.rank || r >= p.ranks)
 		return;
-	for (ubc_u32 r = UBC_THREADS - 1 - UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
-		ubc_wait w = {0, 0};
-		while (r != p.rank) {
-			ubc_quad v = ubc_load_packet(ubc_desc(p, e, p.rank, r));
-			if (ubc_is(v, e)) {
-				ubc_agrees(p, e, r, ubc_word(v));
-				break;
-			}
-			if (!ubc_patience(p, e, r, w, true))
-				break;
+	ubc_wait w = {0, 0};
+	for (;;) {
+		ubc_quad v = ubc_load_packet(ubc_desc(p.area[0], e, r));
+		if (ubc_is(v, e)) {
+			ubc_agrees(p, e, r, ubc_word(v));
+			return;
 		}
+		if (!ubc_patience(p, e, r, w, true))
+			return;
 	}
 }
 
@@ -153,7 +157,7 @@ UBC_FN bool ubc_agree(const ubc_params &p, ubc_u32 e, ubc_u64 *words) {
 			words[2 * r + 1] = p.dst_word;
 			continue;
 		}
-		ubc_u64 from = ubc_desc(p, e, p.rank, r);
+		ubc_u64 from = ubc_desc(p.area[0], e, r);
 		ubc_wait w = {0, 0};
 		for (;;) {
 			ubc_quad sig = ubc_load_packet(from), src = ubc_load_packet(from + UBC_PACKET),
@@ -174,17 +178,17 @@ UBC_FN bool ubc_agree(const ubc_params &p, ubc_u32 e, ubc_u64 *words) {
 	return ubc_all(ok && UBC_KIND(p.signature) != 0);
 }
 
-UBC_FN ubc_u64 ubc_flag(const ubc_params &p, ubc_u32 at, ubc_u32 from) {
-	return ubc_at(p.area, at) + UBC_AREA_FLAG + (from * UBC_MAX_BLOCKS + UBC_BLOCK) * 8;
+UBC_FN ubc_u64 ubc_flag(ubc_u64 area, ubc_u32 from) {
+	return area + UBC_AREA_FLAG + (from * UBC_MAX_BLOCKS + UBC_BLOCK) * 8;
 }
 
 // ubc_signal tells the peers' blocks of this number that this one has done all up to step, which only grows within an
 // operation: what its threads wrote before, whoever awaits the step can read.
 UBC_FN void ubc_signal(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
 	ubc_sync();
-	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS)
-		if (r != p.rank)
-			ubc_release64(ubc_flag(p, r, p.rank), (ubc_u64)e << 32 | step);
+	for (ubc_u32 d = UBC_THREAD; d < p.ranks; d += UBC_THREADS)
+		if (d != 0)
+			ubc_release64(ubc_flag(ubc_at(p.area, d), p.rank), (ubc_u64)e << 32 | step);
 }
 
 // ubc_await waits for all peers' signals of step. The result is the same for the whole block.
@@ -193,7 +197,7 @@ UBC_FN bool ubc_await(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
 	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
 		ubc_wait w = {0, 0};
 		while (ok && r != p.rank) {
-			ubc_u64 v = ubc_acquire64(ubc_flag(p, p.rank, r));
+			ubc_u64 v = ubc_acquire64(ubc_flag(p.area[0], r));
 			ubc_u32 at = (ubc_u32)(v >> 32);
 			// The peer may be in the next operation already. Anything else is old, however it compares.
 			if ((at == e && (ubc_u32)v >= step) || at == ubc_after(e))
@@ -206,7 +210,7 @@ UBC_FN bool ubc_await(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
 
 // ubc_finish ends the operation, also one that failed. Blocks that this kernel does not have come along.
 UBC_FN void ubc_finish(const ubc_params &p, ubc_u32 e) {
-	ubc_u64 at = ubc_at(p.area, p.rank) + UBC_AREA_EPOCH;
+	ubc_u64 at = p.area[0] + UBC_AREA_EPOCH;
 	ubc_sync();
 	if (UBC_THREAD == 0)
 		ubc_put32(at + 4 * UBC_BLOCK, e);
@@ -218,18 +222,18 @@ UBC_FN void ubc_finish(const ubc_params &p, ubc_u32 e) {
 // ubc_find is where the buffer of a peer's word is mapped here: 0 if it is not, which has been reported.
 UBC_FN ubc_u64 ubc_find(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 word) {
 	ubc_u32 extent = (ubc_u32)(word >> 48) & 0x7fff;
-	ubc_u64 base = extent < UBC_MAX_EXTENTS ? ubc_get64(ubc_at(p.table, peer) + 8 * extent) : 0;
+	ubc_u64 base = extent < UBC_MAX_EXTENTS ? ubc_get64(ubc_at(p.table, ubc_distance(p, peer)) + 8 * extent) : 0;
 	if (base == 0) {
 		ubc_report(p, e, UBC_NO_EXTENT, peer, p.signature, word);
-		ubc_put32(ubc_at(p.area, p.rank) + UBC_AREA_BROKEN, e);
+		ubc_put32(p.area[0] + UBC_AREA_BROKEN, e);
 		return 0;
 	}
 	return base + (word & ((1ull << 48) - 1));
 }
 
-// Packets of rank from in the area of rank at. There are two stages, scatter (0) and gather (1).
-UBC_FN ubc_u64 ubc_packets(const ubc_params &p, ubc_u32 e, ubc_u32 stage, ubc_u32 at, ubc_u32 from) {
-	return ubc_at(p.area, at) + UBC_AREA_PACKETS + ((ubc_u64)(2 * stage + (e & 1)) * p.ranks + from) * UBC_PACKET_BYTES;
+// Packets of rank from in an area. There are two stages, scatter (0) and gather (1).
+UBC_FN ubc_u64 ubc_packets(const ubc_params &p, ubc_u32 e, ubc_u32 stage, ubc_u64 area, ubc_u32 from) {
+	return area + UBC_AREA_PACKETS + ((ubc_u64)(2 * stage + (e & 1)) * p.ranks + from) * UBC_PACKET_BYTES;
 }
 
 // ubc_receive waits for a packet, at `at` of from[r], of each rank r < R whose bit is in wanted, all at once.
@@ -273,7 +277,7 @@ UBC_FN ubc_staging ubc_stage(const ubc_params &p, ubc_u32 slots) {
 }
 
 UBC_FN ubc_u64 ubc_slot(const ubc_staging &s, ubc_u32 round, ubc_u32 slot) {
-	return s.offset + (round & 3) * (UBC_STAGING_HALF / 2) + slot * s.bytes;
+	return s.offset + (round & 3) * (ubc_u64)UBC_STAGING + slot * s.bytes;
 }
 
 // ubc_part is how much of length lies in the window of size bytes from offset on.

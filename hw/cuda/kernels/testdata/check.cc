@@ -224,7 +224,7 @@ static operation random(int only) {
 	}
 	o.f = find(o.name);
 	o.blocks = 1 + below(3);
-	o.threads = 1 + below(12);
+	o.threads = UBC_MAX_RANKS + below(9);
 	o.push = chance(40);
 	o.sig = signature(o.kind, o.type, o.op, o.root, o.count);
 	bool allDirect = chance(40), placed = chance(35);
@@ -292,8 +292,9 @@ static ubc_params params(operation &o, unsigned r) {
 	ubc_params p;
 	memset(&p, 0, sizeof p);
 	for (unsigned q = 0; q < N; q++) {
-		p.area[q] = (uint64_t)ranks[q].area;
-		p.table[q] = (uint64_t)ranks[r].table[q].data();
+		unsigned d = (q - r + N) % N;
+		p.area[d] = (uint64_t)ranks[q].area;
+		p.table[d] = (uint64_t)ranks[r].table[q].data();
 	}
 	bool odd = (int)r == o.odd;
 	p.status = (uint64_t)&ranks[r].status;
