@@ -87,7 +87,7 @@ var (
 	MaxPinned = define(Info{Name: "UBCOLL_MAX_PINNED", Kind: "number", Default: "0",
 		Doc: "How many bytes a rank's registration cache may hold registered; 0 is no limit."}, number(0, 1<<60))
 	CUDA = define(Info{Name: "UBCOLL_CUDA", Kind: "auto|off", Default: "auto", JobWide: true,
-		Doc: "Whether ranks use CUDA devices, where each has one; Open then takes up to 100 MiB of each, and longer."},
+		Doc: "Whether ranks use CUDA devices, where each has one; Open then takes up to 130 MiB of each, and longer."},
 		choice("auto", "off"))
 	CPU = define(Info{Name: "UBCOLL_CPU", Kind: "avx512|avx2|neon|portable|go",
 		Doc: "The instructions that reductions on host memory use; empty takes the best that this machine has."},

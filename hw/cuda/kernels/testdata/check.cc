@@ -41,7 +41,7 @@ static unsigned N;
 static std::vector<rank> ranks;
 
 static size_t areaBytes() {
-	return UBC_AREA_PACKETS + 4ull * N * UBC_PACKET_BYTES + 2ull * UBC_STAGING_HALF;
+	return UBC_AREA_PACKETS + 4ull * N * UBC_PACKET_BYTES + 4ull * UBC_STAGING;
 }
 
 static void fresh(char *&p, size_t n) {
