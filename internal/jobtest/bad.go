@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/p2p"
 )
 
 // Bad makes calls that are wrong on one rank, and checks that every rank gets the error, that it names that rank, and
@@ -162,27 +163,45 @@ func badLocal(ctx context.Context, c *ubcoll.Comm) error {
 	return errors.Join(errs...)
 }
 
-// badConcurrent calls from a second goroutine while the first is inside, and closes then.
+// badConcurrent calls from two goroutines at once: one of them is inside, and waits there for rank 0, which comes only
+// when all others have seen that the second call, whichever that is, and Close are refused.
 func badConcurrent(ctx context.Context, c *ubcoll.Comm) error {
 	if c.Size() == 1 {
 		return nil
 	}
 	x := []int64{1}
-	if c.Rank() == 0 { // the others wait inside for this one
-		time.Sleep(50 * time.Millisecond)
+	if c.Rank() == 0 {
+		if err := hear(ctx, c); err != nil {
+			return err
+		}
 		return coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum)
 	}
-	done := make(chan error, 1)
-	go func() { done <- coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum) }()
-	time.Sleep(10 * time.Millisecond)
-	y := []int64{1}
-	second := coll.AllReduce(ctx, c, ubcoll.Of(y), ubcoll.Of(y), ubcoll.Sum)
-	closing := c.Close()
-	if err := <-done; err != nil {
-		return err
+	done := make(chan error, 2)
+	for range 2 {
+		go func() {
+			y := []int64{1}
+			done <- coll.AllReduce(ctx, c, ubcoll.Of(y), ubcoll.Of(y), ubcoll.Sum)
+		}()
 	}
-	if !errors.Is(second, ubcoll.ErrBusy) || !errors.Is(closing, ubcoll.ErrBusy) {
-		return fail(c, "a second call gave %v, Close gave %v, not ErrBusy", second, closing)
+	if second := <-done; !errors.Is(second, ubcoll.ErrBusy) {
+		return fail(c, "a second call gave %v, not ErrBusy", second)
+	}
+	if err := c.Close(); !errors.Is(err, ubcoll.ErrBusy) {
+		return fail(c, "Close gave %v, not ErrBusy", err)
+	}
+	return errors.Join(tell(ctx, c), <-done)
+}
+
+// tell and hear are how rank 0 learns that all others have come to a point while their collectives wait for it.
+func tell(ctx context.Context, c *ubcoll.Comm) error {
+	return p2p.Send(ctx, c, 0, ubcoll.Of([]byte{1}))
+}
+
+func hear(ctx context.Context, c *ubcoll.Comm) error {
+	for r := 1; r < c.Size(); r++ {
+		if _, err := p2p.Recv(ctx, c, r, ubcoll.Of(make([]byte, 1))); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -217,39 +236,43 @@ func badGroup(ctx context.Context, c *ubcoll.Comm) error {
 }
 
 // badFree frees buffers while operations of every size use them: Free returns at once, and the memory goes when the
-// operation is over.
+// operation is over. A Free that comes before its rank's call holds the buffer has the operation refused on all ranks:
+// then they try again, with more time for the call.
 func badFree(ctx context.Context, c *ubcoll.Comm) error {
 	for _, n := range []int{1, 300, 100000} {
-		b, err := ubcoll.Alloc[float32](c, ubcoll.Host, n)
+		err := ubcoll.ErrStale
+		for head := 10 * time.Millisecond; errors.Is(err, ubcoll.ErrStale) && head < 5*time.Second; head *= 2 {
+			err = freeDuring(ctx, c, n, head)
+		}
 		if err != nil {
-			return err
-		}
-		v := b.Vec()
-		for i := range b.Slice() {
-			b.Slice()[i] = 1
-		}
-		done := make(chan error, 1)
-		if c.Rank() == 0 { // the others are inside before it comes
-			time.Sleep(20 * time.Millisecond)
-		}
-		go func() { done <- coll.AllReduce(ctx, c, v, v, ubcoll.Sum) }()
-		if c.Rank() != 0 {
-			time.Sleep(10 * time.Millisecond)
-			if err := b.Free(); err != nil {
-				return fail(c, "free during an operation: %w", err)
-			}
-		}
-		if err := <-done; err != nil {
 			return fail(c, "operation on a buffer of %d that was freed meanwhile: %w", n, err)
-		}
-		if c.Rank() == 0 {
-			if b.Slice()[0] != float32(c.Size()) {
-				return fail(c, "%v", b.Slice()[0])
-			}
-			if err := b.Free(); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
+}
+
+// freeDuring has all ranks but 0 free a buffer some time after they began an operation on it, which waits for rank 0.
+func freeDuring(ctx context.Context, c *ubcoll.Comm, n int, head time.Duration) error {
+	b, err := ubcoll.Alloc[float32](c, ubcoll.Host, n)
+	if err != nil {
+		return err
+	}
+	v := b.Vec()
+	for i := range b.Slice() {
+		b.Slice()[i] = 1
+	}
+	if c.Rank() == 0 {
+		if err := hear(ctx, c); err != nil {
+			return err
+		}
+		err := coll.AllReduce(ctx, c, v, v, ubcoll.Sum)
+		if x := b.Slice()[0]; err == nil && x != float32(c.Size()) {
+			err = fmt.Errorf("%v, not %d", x, c.Size())
+		}
+		return errors.Join(err, b.Free())
+	}
+	done := make(chan error, 1)
+	go func() { done <- coll.AllReduce(ctx, c, v, v, ubcoll.Sum) }()
+	time.Sleep(head)
+	return errors.Join(b.Free(), tell(ctx, c), <-done)
 }

@@ -45,7 +45,7 @@ func TestManyLocal(t *testing.T) {
 		suites []string
 	}{
 		{17, true, []string{"moves", "bad"}},
-		{20, false, []string{"order", "exit-early"}},
+		{20, false, []string{"order", "p2p", "exit-early"}},
 		{24, true, []string{"random", "bad"}},
 		{40, true, []string{"random", "order"}},
 	} {

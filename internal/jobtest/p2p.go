@@ -325,13 +325,14 @@ func p2pBad(ctx context.Context, c *ubcoll.Comm) error {
 	if peer >= c.Size() {
 		return nil
 	}
-	for _, n := range []int{5, 400, 50000} {
+	eager := c.Engine().EagerLimit() // less for many ranks
+	for _, n := range []int{5, eager / 4, eager/4 + 1, 50000} {
 		src := make([]int32, n)
 		for i := range src {
 			src[i] = int32(i)
 		}
 		dst := make([]int32, n-1)
-		large := c.Size() <= 16 && n*4 > 2048
+		large := n*4 > eager // then the sender hears of it
 		for _, into := range []ubcoll.Vec{ubcoll.Of(dst), ubcoll.Of(make([]float32, n))} {
 			if c.Rank() < peer {
 				if err := p2p.Send(ctx, c, peer, ubcoll.Of(src)); errors.Is(err, ubcoll.ErrMismatch) != large {

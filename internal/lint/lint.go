@@ -63,6 +63,9 @@ func Check(tree fs.FS) ([]string, error) {
 		if d.IsDir() {
 			return c.enter(name)
 		}
+		if name == ".git" { // of a linked working tree
+			return nil
+		}
 		return c.file(name)
 	})
 	c.project()
