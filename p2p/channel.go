@@ -24,7 +24,8 @@ import (
 // closed, and what the communicator broke of. They are local, and the channel stays as it was.
 //
 // Over device memory, on both sides, a call is one kernel that the host queues on the stream of On, or on one of the
-// channel's own, and then waits for; Batch makes one kernel of several. Kernels count the signals, so that a CUDA graph
+// channel's own, and then waits for; Batch makes one kernel of several. Those of one end run in the order of the calls,
+// whatever the streams; but what waits or takes packets does not hold up what puts, gets and signals. Kernels count the signals, so that a CUDA graph
 // that somebody captures may hold calls of a channel, for as long as that is open. A Wait or GetPackets that ends by
 // Options.Timeout or a context ends the channel there: what is queued behind it does nothing, and all later calls return
 // that error; the communicator stays usable. Puts and gets of 32 MiB and more go by copy engine. The memory of both

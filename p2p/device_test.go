@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -202,4 +203,70 @@ func trades(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, peer int, se
 		}
 	}
 	return errors.Join(s.Close(), e.close())
+}
+
+// TestChannelOnDevicesOrder has calls on two streams and on none take their turns, and reaches memory by a handle.
+func TestChannelOnDevicesOrder(t *testing.T) {
+	seed := deviceSeed(t)
+	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		e, err := openEnd(ctx, c, dev, 1-c.Rank(), part)
+		if err != nil {
+			return err
+		}
+		mine, err := e.reg.MarshalBinary()
+		if err != nil {
+			return err
+		}
+		handles := make([]byte, 2*len(mine))
+		if err := coll.AllGather(ctx, c, ubcoll.Of(handles), ubcoll.Of(mine)); err != nil {
+			return err
+		}
+		m, err := c.Import(handles[(1-c.Rank())*len(mine):][:len(mine)])
+		if err != nil {
+			return err
+		}
+		ch, err := p2p.NewChannel(ctx, c, e.reg, m)
+		if err != nil {
+			return err
+		}
+		var streams [3]*ubcoll.Stream // nil: the call waits
+		for i := range 2 {
+			if streams[i], err = ubcoll.NewStream(dev); err != nil {
+				return err
+			}
+		}
+		if err := e.buf.CopyFrom(ctx, bytes.Repeat([]byte{byte(c.Rank() + 1)}, part)); err != nil {
+			return err
+		}
+		if err := errors.Join(ch.Signal(ctx), ch.Wait(ctx)); err != nil {
+			return err
+		}
+		r := rand.New(rand.NewPCG(seed, uint64(c.Rank())))
+		const calls = 60
+		for i := range calls {
+			on := ch.On(streams[r.IntN(3)])
+			if err := on.PutWithSignal(ctx, part/2+i, i, 1+r.IntN(2000)); err != nil {
+				return err
+			}
+		}
+		for range calls {
+			if err := ch.On(streams[r.IntN(3)]).Wait(ctx); err != nil {
+				return err
+			}
+		}
+		// One signal more would end a wait that nobody has signalled.
+		if err := errors.Join(streams[0].Sync(ctx), streams[1].Sync(ctx), ch.Signal(ctx), ch.Wait(ctx)); err != nil {
+			return err
+		}
+		got := make([]byte, part)
+		if err := e.buf.CopyTo(ctx, got); err != nil {
+			return err
+		}
+		for i := range calls {
+			if got[part/2+i] != byte(2-c.Rank()) {
+				return fmt.Errorf("byte %d is %d", i, got[part/2+i])
+			}
+		}
+		return errors.Join(ch.Close(), m.Close(), streams[0].Close(), streams[1].Close(), e.close())
+	})
 }

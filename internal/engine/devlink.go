@@ -34,7 +34,9 @@ type gpuLink struct {
 	params   kernels.ChannelParams
 	own      [3]*Stream // of blocking calls, by side
 	streams  map[*Stream]bool
-	why      error // why waits were ended from here
+	last     [3]*Stream  // on which each side has queued
+	event    *cuda.Event // orders streams; nil until there are two
+	why      error       // why waits were ended from here
 	failed   error
 	reported bool // by a Sync
 	released bool
@@ -212,6 +214,9 @@ func (g *gpuLink) release() error {
 			g.d.gpu.remove(s)
 			errs = append(errs, s.device.cu.Close())
 		}
+	}
+	if g.event != nil {
+		errs = append(errs, g.event.Close())
 	}
 	errs = append(errs, g.peer.Unhold(g.extent))
 	g.claim.Release()

@@ -206,6 +206,9 @@ func (g *gpuLink) queue(s *Stream, steps []Step, all []touch, side uint32) error
 	}
 	g.d.watch()
 	return s.use(func(cu *cuda.Stream) error {
+		if err := g.order(s, cu, side); err != nil {
+			return err
+		}
 		for from := 0; from < len(steps); {
 			if k := steps[from].Kind; steps[from].N >= copyEngineMin && (k == StepPut || k == StepGet) {
 				dst, src := g.addresses(&steps[from])
@@ -235,6 +238,38 @@ func (g *gpuLink) queue(s *Stream, steps []Step, all []touch, side uint32) error
 		}
 		return nil
 	})
+}
+
+// order has what is queued next on s begin after what the same side of the channel has queued on other streams, as the
+// calls came: its kernels count alone.
+func (g *gpuLink) order(s *Stream, cu *cuda.Stream, side uint32) error {
+	if s.capturing() { // when it runs, and after what, is for whoever captures it to say
+		return nil
+	}
+	for k, last := range g.last {
+		if last == nil || last == s || uint32(k) != side && k != kernels.SideBoth && side != kernels.SideBoth {
+			continue
+		}
+		err := last.use(func(before *cuda.Stream) (err error) {
+			if last.capturing() {
+				return nil
+			}
+			if g.event == nil {
+				if g.event, err = g.d.gpu.ctx.NewEvent(false); err != nil {
+					return err
+				}
+			}
+			if err := g.event.Record(before); err != nil {
+				return err
+			}
+			return cu.Wait(g.event)
+		})
+		if err != nil && !errors.Is(err, fault.ErrClosed) { // what was closed meanwhile has nothing queued
+			return err
+		}
+	}
+	g.last[side] = s
+	return nil
 }
 
 // addresses are where a copy goes and comes from.
