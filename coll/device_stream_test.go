@@ -241,14 +241,13 @@ func TestDeviceLocal(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_, handle := r.MarshalBinary()
 		_, elsewhere := ubcoll.Alloc[int8](c, ubcoll.CUDA(1-dev.Index()), 1)
 		_, nowhere := ubcoll.NewStream(ubcoll.CUDA(99))
 		_, host := ubcoll.StreamFrom(ubcoll.Host, 0)
 		x := []float32{1}
 		return errors.Join(
 			is(c, "a device's memory on a host stream", coll.AllReduce(ctx, c.On(h), a.Vec(), a.Vec(), ubcoll.Sum), ubcoll.ErrArgument),
-			is(c, "a window", window, hw.ErrNotSupported), is(c, "a handle", handle, hw.ErrNotSupported),
+			is(c, "a window", window, hw.ErrNotSupported),
 			is(c, "another rank's device", elsewhere, ubcoll.ErrArgument),
 			is(c, "no device", nowhere, ubcoll.ErrArgument), is(c, "a CUDA stream of the host", host, ubcoll.ErrArgument),
 			is(c, "free of what is registered", a.Free(), ubcoll.ErrInUse), r.Close(), a.Free(),

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -21,11 +22,22 @@ import (
 // Errors of all calls but Connect and NewChannel: ErrArgument for a range that is outside of either memory, ErrStale
 // when either rank has closed its registration, ErrClosed when this end, the remote memory or the communicator is
 // closed, and what the communicator broke of. They are local, and the channel stays as it was.
+//
+// Over device memory, on both sides, a call is one kernel that the host queues on the stream of On, or on one of the
+// channel's own, and then waits for; Batch makes one kernel of several. Those of one end run in the order of the calls,
+// whatever the streams; but what waits or takes packets does not hold up what puts, gets and signals. Kernels count the signals, so that a CUDA graph
+// that somebody captures may hold calls of a channel, for as long as that is open. A Wait or GetPackets that ends by
+// Options.Timeout or a context ends the channel there: what is queued behind it does nothing, and all later calls return
+// that error; the communicator stays usable. Puts and gets of 32 MiB and more go by copy engine. The memory of both
+// sides stays mapped until the channel is closed: a registration that is closed before waits for that, for five
+// seconds at most.
 type Channel struct {
 	l       *engine.Link
 	local   *engine.Registration
 	stream  *engine.Stream
 	packets *packets
+	record  *[]engine.Step // of Batch, or nil
+	device  bool           // between memory of devices
 }
 
 // Connect makes a channel to peer over r here and what the peer connects with there. The peer must call Connect or
@@ -61,7 +73,7 @@ func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registrati
 	if err != nil {
 		return nil, err
 	}
-	return &Channel{l: l, local: r.Engine(), packets: newPackets(l)}, nil
+	return &Channel{l: l, local: r.Engine(), packets: newPackets(l), device: l.OnDevice()}, nil
 }
 
 // Peer is the other end's rank. Local.
@@ -93,6 +105,9 @@ type transfer struct {
 }
 
 func (ch *Channel) copy(ctx context.Context, t transfer) error {
+	if ch.device || ch.record != nil {
+		return ch.steps(ctx, t.steps()...)
+	}
 	if ch.stream != nil {
 		return ch.do(ctx, func(ctx context.Context) error { return ch.copyNow(ctx, t) })
 	}
@@ -130,6 +145,9 @@ func (ch *Channel) copyNow(ctx context.Context, t transfer) error {
 // Signal lets one Wait of the peer go on, which then sees all that this rank wrote before, by Put or otherwise. Local;
 // signals are counted, and none is lost.
 func (ch *Channel) Signal(ctx context.Context) error {
+	if ch.device || ch.record != nil {
+		return ch.steps(ctx, engine.Step{Kind: engine.StepSignal})
+	}
 	if ch.stream != nil {
 		return ch.do(ctx, func(ctx context.Context) error { return ch.signal(ctx) })
 	}
@@ -138,7 +156,12 @@ func (ch *Channel) Signal(ctx context.Context) error {
 
 // RelaxedSignal is a Signal that promises no order: for signals that carry nothing but themselves. On host memory it
 // costs the same, and orders the same.
-func (ch *Channel) RelaxedSignal(ctx context.Context) error { return ch.Signal(ctx) }
+func (ch *Channel) RelaxedSignal(ctx context.Context) error {
+	if ch.device || ch.record != nil {
+		return ch.steps(ctx, engine.Step{Kind: engine.StepRelaxedSignal})
+	}
+	return ch.Signal(ctx)
+}
 
 func (ch *Channel) signal(ctx context.Context) error {
 	if err := ch.l.Begin(ctx); err != nil {
@@ -154,6 +177,9 @@ func (ch *Channel) signal(ctx context.Context) error {
 // signal is left. A peer that died, aborted or closed its communicator ends it within two seconds: ErrPeerLost or
 // ErrAborted, which break the communicator.
 func (ch *Channel) Wait(ctx context.Context) error {
+	if ch.device || ch.record != nil {
+		return ch.steps(ctx, engine.Step{Kind: engine.StepWait})
+	}
 	if ch.stream != nil {
 		return ch.do(ctx, ch.wait)
 	}
@@ -172,8 +198,15 @@ func (ch *Channel) wait(ctx context.Context) error {
 	return nil
 }
 
-// Poll looks once whether there is a signal, and takes it if so. Local, waits for nothing.
+// Poll looks once whether there is a signal, and takes it if so. Local, waits for nothing. On device memory, whose
+// signals the device counts, it is hw.ErrNotSupported, and in a Batch ErrArgument.
 func (ch *Channel) Poll() (bool, error) {
+	switch {
+	case ch.record != nil:
+		return false, ch.l.Error("poll", fmt.Errorf("in a batch: %w", fault.ErrArgument))
+	case ch.device:
+		return false, ch.l.Error("poll", fmt.Errorf("signals on a device: %w", hw.ErrNotSupported))
+	}
 	if err := ch.l.Begin(context.Background()); err != nil {
 		return false, ch.l.Error("poll", err)
 	}
@@ -185,6 +218,9 @@ func (ch *Channel) Poll() (bool, error) {
 // Flush waits until the puts before it are done: their source is free, and what comes after is seen after them. On host
 // memory a put that has returned is done, so it is a check that the channel is usable. Local.
 func (ch *Channel) Flush(ctx context.Context) error {
+	if ch.device || ch.record != nil {
+		return ch.steps(ctx, engine.Step{Kind: engine.StepFlush})
+	}
 	if ch.stream != nil {
 		return ch.do(ctx, ch.flush)
 	}

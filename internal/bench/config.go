@@ -116,7 +116,11 @@ func (c *Config) Validate() error {
 	if c.Buffers == Symmetric {
 		errs = append(errs, fmt.Errorf("symmetric windows in this version: %w", hw.ErrNotSupported))
 	}
-	if o := operationOf(c.Op); o != nil && (o.open != nil && c.queued() || o.trips > 0 && c.Graphs > 0) {
+	o := operationOf(c.Op)
+	oneSided := o != nil && o.open != nil
+	// Each launch of a graph must begin with the packets that the last one did not end with.
+	bad(oneSided && c.Graphs > 0 && timed*c.Aggregate%2 == 1, "%d calls in a graph (an even number)", timed*c.Aggregate)
+	if o != nil && o.trips > 0 && (c.Device == Host && c.Graphs > 0 || c.queued() && !o.device) {
 		errs = append(errs, fmt.Errorf("%s on devices or in graphs: %w", c.Op, hw.ErrNotSupported))
 	}
 	return errors.Join(errs...)

@@ -16,6 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/verify"
 )
 
@@ -43,6 +44,7 @@ func clockCost() time.Duration {
 type task struct {
 	c       *ubcoll.Comm   // for what is not measured
 	stream  *ubcoll.Stream // where calls are queued; nil: they block
+	cu      *cuda.Stream   // the same, to be captured here; nil: graph.Capture does
 	capture bool           // the checked call goes into a graph first
 	op      *operation
 	shape   shape
@@ -232,12 +234,12 @@ func (k *task) queue(ctx context.Context, warmup, n, launches int) (us float64, 
 		return 0, err
 	}
 	if launches > 0 {
-		g, err := graph.Capture(ctx, q, func(c *ubcoll.Comm) error { return calls(c, n) })
+		launch, end, err := k.graph(ctx, q, func(c *ubcoll.Comm) error { return calls(c, n) })
 		if err != nil {
 			return 0, err
 		}
-		defer func() { err = errors.Join(err, g.Close()) }()
-		run, times = func() error { return g.Launch(ctx) }, launches
+		defer func() { err = errors.Join(err, end()) }()
+		run, times = launch, launches
 		if err := errors.Join(run(), k.stream.Sync(ctx)); err != nil {
 			return 0, err
 		}
@@ -255,6 +257,27 @@ func (k *task) queue(ctx context.Context, warmup, n, launches int) (us float64, 
 		return 0, err
 	}
 	return float64(time.Since(epoch)-start) / 1e3 / float64(n*times), nil
+}
+
+// graph captures calls.
+func (k *task) graph(ctx context.Context, q *ubcoll.Comm, calls func(*ubcoll.Comm) error) (launch, end func() error,
+	err error) {
+	if k.cu == nil {
+		g, err := graph.Capture(ctx, q, calls)
+		if err != nil {
+			return nil, nil, err
+		}
+		return func() error { return g.Launch(ctx) }, g.Close, nil
+	}
+	if err := k.cu.BeginCapture(); err != nil {
+		return nil, nil, err
+	}
+	err = calls(q)
+	g, failed := k.cu.EndCapture()
+	if err = errors.Join(err, failed); err != nil {
+		return nil, nil, err
+	}
+	return func() error { return g.Launch(k.cu) }, g.Close, nil
 }
 
 // once makes one call, in the way in which calls are made.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unsafe"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
@@ -16,7 +17,7 @@ import (
 // memory a rank: the source, the destination, and, for packets, twice those of a call, since a rank may begin the next
 // call before its peer has taken the packets of this one.
 var oneSided = []operation{
-	{name: "channel", apart: true, trips: 1, bus: once, shape: pairs, open: openChannel, parts: 6,
+	{name: "channel", apart: true, device: true, trips: 1, bus: once, shape: pairs, open: openChannel, parts: 6,
 		variants: []string{"put", "get", "packet"}},
 	{name: "window", apart: true, trips: 1, bus: once, shape: pairs, open: openWindow, parts: 2,
 		variants: []string{"put", "get"}},
@@ -24,27 +25,35 @@ var oneSided = []operation{
 
 // ends is what a rank has for the one-sided operations of a run.
 type ends struct {
-	buf  *ubcoll.Buffer[byte]
-	max  int // bytes of a part
+	mem  *memory // the region; of a device's, the host has a copy of the first two parts
+	max  int     // bytes of a part
 	run  func(ctx context.Context, variant string, n int) error
 	done func() error
+
+	stream *ubcoll.Stream // of a device, where calls are queued
 }
 
-func (e *ends) part(i, n int) []byte { return e.buf.Slice()[i*e.max:][:n] }
+func (e *ends) part(i, n int) []byte { return e.mem.bytes[i*e.max:][:n] }
 
 // openEnds makes the region and what op opens over it.
 func (r *runner) openEnds(ctx context.Context) (*ends, error) {
 	const line = 64
-	e := &ends{max: (r.cfg.MaxBytes + line) &^ (line - 1)}
+	e := &ends{max: (r.cfg.MaxBytes + line) &^ (line - 1), stream: r.stream, mem: &memory{}}
 	start := time.Now()
 	var err error
-	if e.buf, err = ubcoll.Alloc[byte](r.c, ubcoll.Host, r.op.parts*e.max); err != nil {
+	if e.mem.buf, err = ubcoll.Alloc[uint64](r.c, r.dev, r.op.parts*e.max/8); err != nil {
 		return nil, err
 	}
 	allocated := time.Since(start)
+	e.mem.words = e.mem.buf.Slice()
+	if e.mem.onDevice() {
+		e.mem.words = make([]uint64, 2*e.max/8)
+	}
+	e.mem.vec = e.mem.buf.Vec().As(byteType)
+	e.mem.bytes = unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(e.mem.words))), 8*len(e.mem.words))
 	start = time.Now()
 	if err := r.op.open(ctx, r.c, e); err != nil {
-		return nil, errors.Join(err, e.buf.Free())
+		return nil, errors.Join(err, e.mem.close())
 	}
 	r.rep.Setup = &Setup{Bytes: r.op.parts * e.max, Alloc: float64(allocated) / 1e3,
 		Register: float64(time.Since(start)) / 1e3}
@@ -52,7 +61,7 @@ func (r *runner) openEnds(ctx context.Context) (*ends, error) {
 }
 
 func openChannel(ctx context.Context, c *ubcoll.Comm, e *ends) error {
-	reg, err := c.RegisterBuffer(e.buf.Vec())
+	reg, err := c.RegisterBuffer(e.mem.vec)
 	if err != nil {
 		return err
 	}
@@ -67,6 +76,10 @@ func openChannel(ctx context.Context, c *ubcoll.Comm, e *ends) error {
 	}
 	e.done = func() error { return errors.Join(ch.Close(), reg.Close()) }
 	turn := 0
+	if e.mem.onDevice() {
+		e.run = e.queued(ch.On(e.stream))
+		return nil
+	}
 	e.run = func(ctx context.Context, variant string, n int) error {
 		switch variant {
 		case "put":
@@ -94,8 +107,29 @@ func openChannel(ctx context.Context, c *ubcoll.Comm, e *ends) error {
 	return nil
 }
 
+// queued are the calls on devices, one kernel each, as in MSCCL++'s tutorial: the ranks meet, copy, and meet again.
+func (e *ends) queued(ch *p2p.Channel) func(ctx context.Context, variant string, n int) error {
+	turn := 0
+	return func(ctx context.Context, variant string, n int) error {
+		return ch.Batch(ctx, func(b *p2p.Channel) error {
+			if variant == "packet" {
+				turn ^= 1
+				at := (2 + 2*turn) * e.max
+				return errors.Join(b.PutPackets(ctx, at, 0, n, p2p.Packet16), b.GetPackets(ctx, e.max, at, n, p2p.Packet16))
+			}
+			err := errors.Join(b.RelaxedSignal(ctx), b.Wait(ctx))
+			if variant == "put" {
+				err = errors.Join(err, b.Put(ctx, e.max, 0, n))
+			} else {
+				err = errors.Join(err, b.Get(ctx, e.max, 0, n))
+			}
+			return errors.Join(err, b.Signal(ctx), b.Wait(ctx))
+		})
+	}
+}
+
 func openWindow(ctx context.Context, c *ubcoll.Comm, e *ends) error {
-	w, err := c.RegisterWindow(ctx, e.buf.Vec(), ubcoll.WindowCollSymmetric)
+	w, err := c.RegisterWindow(ctx, e.mem.vec, ubcoll.WindowCollSymmetric)
 	if err != nil {
 		return err
 	}
@@ -107,9 +141,9 @@ func openWindow(ctx context.Context, c *ubcoll.Comm, e *ends) error {
 		}
 		var err error
 		if variant == "put" {
-			err = w.Put(ctx, peer, e.max, e.buf.Vec().Slice(0, n))
+			err = w.Put(ctx, peer, e.max, e.mem.vec.Slice(0, n))
 		} else {
-			err = w.Get(ctx, e.buf.Vec().Slice(e.max, e.max+n), peer, 0)
+			err = w.Get(ctx, e.mem.vec.Slice(e.max, e.max+n), peer, 0)
 		}
 		if err != nil {
 			return err
@@ -131,7 +165,7 @@ func (r *runner) oneSided(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.done(), e.buf.Free()) }()
+	defer func() { err = errors.Join(err, e.done(), e.mem.close()) }()
 	r.text.columns()
 	for cycle := 0; r.cfg.Cycles == 0 || cycle < r.cfg.Cycles; cycle++ {
 		for _, variant := range r.op.variants {
@@ -152,7 +186,10 @@ func (r *runner) oneSidedRow(ctx context.Context, e *ends, variant string, n int
 	op.run = func(ctx context.Context, _ *ubcoll.Comm, _ *args) error { return e.run(ctx, variant, n) }
 	s := op.shape(place{r.c.Size(), r.c.Rank(), -1}, n)
 	k := &task{c: r.c, op: &op, shape: s, times: r.cfg.Aggregate, data: dataOf(dtype.Uint8, ubcoll.Sum, r.c.Size()),
-		src: e.part(0, s.src.n), dst: e.part(1, s.dst.n)}
+		src: e.part(0, s.src.n), dst: e.part(1, s.dst.n), shifts: make([]args, 1), cu: r.cu}
+	if e.mem.onDevice() {
+		k.in, k.out, k.extent = e.mem, e.mem, e.max+n
+	}
 	row := Row{Size: n, Count: n, Type: dtype.Uint8.String(), Reduction: variant, Root: -1}
 	var err error
 	if row.Out, err = r.result(ctx, k, n); err != nil {

@@ -62,3 +62,27 @@ func TestOneSidedNotices(t *testing.T) {
 		require.Positive(t, runs.Load())
 	}
 }
+
+func TestOneSidedOnDevices(t *testing.T) {
+	needDevices(t, 3)
+	for _, n := range []int{2, 3} {
+		for _, graphs := range []int{0, 2} {
+			t.Run(fmt.Sprintf("%d/%d", n, graphs), func(t *testing.T) {
+				cfg := small("channel")
+				cfg.Device, cfg.Graphs, cfg.Checks, cfg.Iterations = CUDA, graphs, 2, 4
+				rep, table, err := measure(t, n, cfg)
+				require.NoError(t, err)
+				require.Equal(t, CUDA, rep.Config.Device)
+				require.Len(t, rep.Results, 3*3)
+				require.Equal(t, Bounds{0, true}, rep.Wrong)
+				for _, r := range rep.Results {
+					require.Positive(t, r.Out.Time)
+					require.Contains(t, table, r.Reduction)
+				}
+			})
+		}
+	}
+	cfg := small("channel")
+	cfg.Device, cfg.Graphs, cfg.Iterations = CUDA, 1, 3
+	require.ErrorIs(t, cfg.Validate(), ubcoll.ErrArgument)
+}

@@ -67,6 +67,7 @@ type runner struct {
 	clock  time.Duration
 	dev    ubcoll.Device  // where the buffers are
 	stream *ubcoll.Stream // where calls are queued; nil: they block
+	cu     *cuda.Stream   // the same, of one-sided operations
 	a, b   *memory
 	seed   uint64
 	busBW  []float64
@@ -95,7 +96,14 @@ func (r *runner) run(ctx context.Context) (err error) {
 	if err := r.ranks(ctx); err != nil {
 		return err
 	}
-	if r.cfg.queued() {
+	switch {
+	case r.cfg.queued() && r.op.open != nil:
+		var end func() error
+		if end, err = r.ownStream(); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, end()) }()
+	case r.cfg.queued():
 		if r.stream, err = ubcoll.NewStream(r.dev); err != nil {
 			return err
 		}
@@ -125,6 +133,21 @@ func (r *runner) run(ctx context.Context) (err error) {
 	}
 	r.finish()
 	return nil
+}
+
+// ownStream makes the stream one that this package captures itself, since graph.Capture records collectives.
+func (r *runner) ownStream() (end func() error, err error) {
+	c, err := cuda.Primary(r.dev)
+	if err != nil {
+		return nil, err
+	}
+	if r.cu, err = c.NewStream(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	if r.stream, err = ubcoll.StreamFrom(r.dev, r.cu.Handle()); err != nil {
+		return nil, errors.Join(err, r.cu.Close(), c.Close())
+	}
+	return func() error { return errors.Join(r.stream.Close(), r.cu.Close(), c.Close()) }, nil
 }
 
 // place settles where the buffers are, the same on all ranks, and with it how calls are timed.

@@ -59,10 +59,16 @@ type shown struct {
 func (s *shown) set(e export) {
 	s.at = bufWord{e.at.Arena, e.at.Slot, e.at.Generation, e.at.Offset}
 	s.bytes, s.slot, s.generation = uint64(e.bytes), uint64(e.grant.Slot), e.grant.Generation
+	if e.gpu {
+		s.slot |= shownOnGPU
+	}
 }
 
+// shownOnGPU in shown.slot: the memory is on the rank's device.
+const shownOnGPU = 1 << 63
+
 func (s *shown) get() export {
-	return export{at: s.at.location(), bytes: int(s.bytes),
+	return export{at: s.at.location(), bytes: int(s.bytes), gpu: s.slot&shownOnGPU != 0,
 		grant: mem.Location{Slot: uint32(s.slot), Generation: s.generation}}
 }
 
@@ -98,6 +104,7 @@ type Link struct {
 	mine   *linkSlot
 	theirs *linkSlot // nil until the other end is there
 	remote *Remote   // what the other end shows
+	gpu    *gpuLink  // nil between memory of hosts
 
 	out, in       *atomic.Uint64 // signals
 	sent, awaited uint64
@@ -122,7 +129,7 @@ func (c *Comm) Connect(ctx context.Context, peer int, r *Registration, remote *R
 	}
 	l, err := c.newLink(peer, e, err)
 	if err == nil {
-		err = l.meet(ctx, op, remote)
+		err = l.meet(ctx, op, r, remote)
 	}
 	if l != nil {
 		if err != nil {
@@ -151,7 +158,11 @@ func (c *Comm) shows(r *Registration, remote *Remote, peer int) (export, error) 
 			return export{}, err
 		}
 	}
-	return r.export()
+	e, err := r.export()
+	if err == nil && e.gpu && c.device == nil {
+		err = c.gpuWhyNot()
+	}
+	return e, err
 }
 
 // newLink takes a slot, publishes it, and begins a use. With an error, the one that it is given or one of its own, the
@@ -180,6 +191,9 @@ func (c *Comm) newLink(peer int, e export, refused error) (*Link, error) {
 	}
 	if l.slot < 0 {
 		return nil, refused
+	}
+	if refused == nil && e.gpu {
+		refused = c.device.clearEnd(l.slot)
 	}
 	made := ns.table.made(peer)
 	n := made.Load()
@@ -270,9 +284,9 @@ func (c *Comm) otherEnd(l *Link) (s *linkSlot, gone bool, err error) {
 }
 
 // meet waits for the other end.
-func (l *Link) meet(ctx context.Context, op string, remote *Remote) error {
+func (l *Link) meet(ctx context.Context, op string, r *Registration, remote *Remote) error {
 	var theirs *linkSlot
-	var failed error
+	var failed, err error
 	s := waiting{op: op, ctx: ctx, peer: l.peer, step: "the other end", health: healthEvery}
 	gone := false
 	if err := l.wait(&s, func() bool {
@@ -295,13 +309,16 @@ func (l *Link) meet(ctx context.Context, op string, remote *Remote) error {
 		return fmt.Errorf("rank %d could not make its end: %w", l.peer, fault.ErrArgument)
 	}
 	if remote == nil {
-		var err error
 		if remote, err = l.c.reach(l.peer, e); err != nil {
 			return err
 		}
 	}
+	gpu, err := l.openGPU(ctx, r, remote, e.gpu, theirs)
+	if err != nil {
+		return err
+	}
 	l.c.nouns.mu.Lock()
-	l.theirs, l.remote = theirs, remote
+	l.theirs, l.remote, l.gpu = theirs, remote, gpu
 	l.in = theirs.word(l.peer > l.c.rank)
 	l.c.nouns.mu.Unlock()
 	l.c.dom.watchCopies(&theirs.copying)
@@ -465,11 +482,18 @@ func (l *Link) Close() error {
 func (l *Link) use() *gate   { return &l.gate }
 func (l *Link) name() string { return fmt.Sprintf("the channel to rank %d", l.peer) }
 
-func (l *Link) giveUp(bool) error {
+func (l *Link) giveUp(quick bool) error {
 	if l.theirs != nil {
 		l.c.dom.forgetCopies(&l.theirs.copying)
 	}
+	var err error
+	if l.gpu != nil {
+		l.gpu.fail(fmt.Errorf("%s: %w", l.name(), fault.ErrClosed))
+		if !quick || l.c.broken.Load() == nil { // else with the communicator
+			err = l.gpu.release()
+		}
+	}
 	l.mine.state.Store(stateClosed)
 	l.c.nouns.remove(l)
-	return nil
+	return err
 }

@@ -42,6 +42,7 @@ type device struct {
 	closed  bool
 	pending []error // that no Sync has returned
 	graphs  map[*DeviceGraph]bool
+	links   map[*gpuLink]bool // ends of channels
 
 	watching sync.Once
 	stop     chan struct{}
@@ -55,7 +56,11 @@ type deviceCard struct {
 	Why     string `json:"why,omitempty"`
 }
 
-const statusBytes = 4096
+// The page has a status for collectives and one for each end of a channel, with a line of its own each.
+const (
+	statusLine  = 64
+	statusBytes = (statusLine*(1+maxLinks) + 4095) &^ 4095
+)
 
 // maxThreads of a block; more would not hide more.
 const maxThreads = 512
@@ -75,7 +80,8 @@ func (c *Comm) newDevice() deviceCard {
 
 func (c *Comm) makeDevice() (card deviceCard, err error) {
 	g := c.dom.gpu
-	d := &device{c: c, gpu: g, graphs: map[*DeviceGraph]bool{}, stop: make(chan struct{}),
+	d := &device{c: c, gpu: g, graphs: map[*DeviceGraph]bool{}, links: map[*gpuLink]bool{},
+		stop:      make(chan struct{}),
 		functions: map[kernelKey]*cuda.Function{}, kept: map[*mem.Allocation]*register.Ref{}}
 	c.device = d
 	if d.area, err = c.dom.Heap.AllocDevice(kernels.AreaBytes(c.size)); err != nil {
@@ -204,6 +210,10 @@ func (d *device) close() error {
 	if s := d.last.Load(); s != nil {
 		s.quiet()
 	}
+	var errs []error
+	for _, g := range d.allLinks() {
+		errs = append(errs, g.release())
+	}
 	d.gpu.mu.Lock()
 	delete(d.gpu.streams, d.own)
 	var streams []*Stream
@@ -214,7 +224,6 @@ func (d *device) close() error {
 	for _, s := range streams {
 		s.leave(d)
 	}
-	var errs []error
 	d.mu.Lock()
 	d.closed = true
 	graphs := d.graphs
@@ -245,7 +254,11 @@ func (d *device) abort() {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.closed && d.status != nil {
-		d.status.Abort.Store(1)
+	if d.closed || d.status == nil {
+		return
+	}
+	d.status.Abort.Store(1)
+	for g := range d.links {
+		g.status.Abort.Store(1)
 	}
 }

@@ -22,7 +22,9 @@ type onDevice struct {
 	using sync.RWMutex // held for reading while cu is used, for writing to close it
 	gone  bool         // cu is closed
 
-	devs map[*device]bool // communicators that have queued on it; under Stream.mu
+	// Under Stream.mu: what has queued on it.
+	devs  map[*device]bool // communicators
+	links map[*gpuLink]bool
 }
 
 // newStream makes a stream of ctx's device.
@@ -31,7 +33,7 @@ func newStream(ctx *cuda.Context) (*Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Stream{dev: ctx.Device(), device: &onDevice{cu: cu, devs: map[*device]bool{}}}, nil
+	return &Stream{dev: ctx.Device(), device: &onDevice{cu: cu, devs: map[*device]bool{}, links: map[*gpuLink]bool{}}}, nil
 }
 
 // openStream makes a stream of device d, or borrows what *handle names.
@@ -40,7 +42,8 @@ func openStream(d hw.Device, handle *uintptr) (*Stream, error) {
 	if err != nil {
 		return nil, fmt.Errorf("a stream on %v: %w", d, err)
 	}
-	s := &Stream{dev: d, device: &onDevice{ctx: ctx, borrowed: handle != nil, devs: map[*device]bool{}}}
+	s := &Stream{dev: d, device: &onDevice{ctx: ctx, borrowed: handle != nil, devs: map[*device]bool{},
+		links: map[*gpuLink]bool{}}}
 	if handle != nil {
 		s.device.cu, err = ctx.StreamFrom(*handle)
 	} else {
@@ -151,6 +154,9 @@ func (s *Stream) syncDevice(ctx context.Context) error {
 		for _, d := range s.users() {
 			d.broke("stream", err)
 		}
+		for _, g := range s.channels() {
+			g.d.broke("stream", err)
+		}
 	}
 	return errors.Join(err, s.takeErrors())
 }
@@ -173,7 +179,20 @@ func (s *Stream) takeErrors() error {
 	for _, d := range s.users() {
 		errs = append(errs, d.collect()...)
 	}
+	for _, g := range s.channels() {
+		errs = append(errs, g.collect())
+	}
 	return errors.Join(errs...)
+}
+
+// channels are the ends of channels that have queued on the stream.
+func (s *Stream) channels() (links []*gpuLink) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for g := range s.device.links {
+		links = append(links, g)
+	}
+	return links
 }
 
 // leave ends d's use of the stream, when nothing of d is queued any more; d's errors stay.
@@ -207,7 +226,12 @@ func (s *Stream) closeDevice() error {
 	s.closed = true
 	devs := s.device.devs
 	s.device.devs = map[*device]bool{}
+	links := s.device.links
+	s.device.links = map[*gpuLink]bool{}
 	s.mu.Unlock()
+	for g := range links {
+		g.d.gpu.remove(s)
+	}
 	for d := range devs {
 		d.last.CompareAndSwap(s, nil)
 		d.gpu.remove(s)

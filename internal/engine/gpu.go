@@ -170,6 +170,14 @@ func (c *Comm) GPU() (hw.Device, error) {
 	return c.dom.gpu.ctx.Device(), nil
 }
 
+// gpuWhyNot is why this rank has no device, as an error even if it has one.
+func (c *Comm) gpuWhyNot() error {
+	if c.gpuWhy != nil {
+		return c.gpuWhy
+	}
+	return fmt.Errorf("that rank uses none: %w", hw.ErrNotSupported)
+}
+
 // onGPU is why memory or streams of d are none of this communicator's, or nil.
 func (c *Comm) onGPU(d hw.Device) error {
 	mine, err := c.GPU()

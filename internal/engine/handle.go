@@ -52,6 +52,7 @@ type export struct {
 	at    mem.Location
 	bytes int
 	grant mem.Location
+	gpu   bool // at is on the rank's device
 }
 
 // marshal makes the handle of e.
@@ -72,7 +73,11 @@ func (d *identity) marshal(domain uint64, e export) []byte {
 	b = le.AppendUint64(b, e.at.Offset)
 	b = le.AppendUint64(b, uint64(e.bytes))
 	b = le.AppendUint32(b, e.grant.Slot)
-	b = le.AppendUint32(b, 0) // the device: 0 is host memory
+	var gpu uint32 // 0 is host memory, 1 the rank's device
+	if e.gpu {
+		gpu = 1
+	}
+	b = le.AppendUint32(b, gpu)
 	b = le.AppendUint64(b, e.grant.Generation)
 	return append(b, d.code(b)...)
 }
@@ -104,9 +109,10 @@ func (d *identity) unmarshal(b []byte) (e export, domain uint64, p shm.Process, 
 		return bad("its bytes were changed on the way: %w", fault.ErrArgument)
 	case le.Uint64(b[16:]) != d.host:
 		return bad("it was made on another host: %w", hw.ErrNotSupported)
-	case le.Uint32(b[84:]) != 0:
-		return bad("it is of device memory: %w", hw.ErrNotSupported)
+	case le.Uint32(b[84:]) > 1:
+		return bad("it is of an unknown kind of memory: %w", hw.ErrNotSupported)
 	}
+	e.gpu = le.Uint32(b[84:]) == 1
 	p = shm.Process{PID: int(le.Uint64(b[24:])), Start: le.Uint64(b[32:])}
 	domain = le.Uint64(b[40:])
 	e.at = mem.Location{Arena: le.Uint32(b[48:]), Slot: le.Uint32(b[52:]), Generation: le.Uint64(b[56:]),
@@ -123,9 +129,6 @@ func (r *Registration) export() (export, error) {
 		return export{}, err
 	}
 	defer claim.Release()
-	if d := claim.Memory().Device; !d.IsHost() {
-		return export{}, fmt.Errorf("windows, channels and handles of memory on %v: %w", d, hw.ErrNotSupported)
-	}
 	h, err := claim.Handle(register.IPC)
 	if err != nil {
 		return export{}, err
@@ -141,7 +144,7 @@ func (r *Registration) export() (export, error) {
 			return export{}, err
 		}
 	}
-	return export{at: at, bytes: claim.Len(), grant: r.grant}, nil
+	return export{at: at, bytes: claim.Len(), grant: r.grant, gpu: !claim.Memory().Device.IsHost()}, nil
 }
 
 var errRegistrationClosed = fmt.Errorf("the registration has been closed: %w", fault.ErrStale)
@@ -233,7 +236,9 @@ type Remote struct {
 	c      *Comm
 	rank   int
 	mem    Peer
-	ptr    unsafe.Pointer
+	ptr    unsafe.Pointer // nil on a device, where those that use it import it
+	gpu    bool
+	at     mem.Location
 	bytes  int
 	grant  mem.Location
 	closed atomic.Bool
@@ -269,12 +274,19 @@ func (c *Comm) Import(handle []byte) (*Remote, error) {
 
 // reach is another rank's export in this process.
 func (c *Comm) reach(rank int, e export) (*Remote, error) {
-	m := &Remote{c: c, rank: rank, mem: c.peers[rank].mem, bytes: e.bytes, grant: e.grant}
+	m := &Remote{c: c, rank: rank, mem: c.peers[rank].mem, bytes: e.bytes, grant: e.grant, gpu: e.gpu,
+		at: e.at}
 	if e.bytes <= 0 {
 		return nil, fmt.Errorf("%d bytes: %w", e.bytes, fault.ErrArgument)
 	}
 	if err := m.live(); err != nil {
 		return nil, err
+	}
+	if e.gpu {
+		if c.device == nil || !m.mem.HasDevice() {
+			return nil, fmt.Errorf("memory on the device of rank %d: %w", rank, c.gpuWhyNot())
+		}
+		return m, nil
 	}
 	var err error
 	m.ptr, err = m.mem.Resolve(e.at, e.bytes)

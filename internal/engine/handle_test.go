@@ -43,7 +43,7 @@ func TestHandleRefused(t *testing.T) {
 	elsewhere.host++
 	whole := testIdentity.marshal(99, testExport)
 	device := append([]byte{}, whole[:HandleBytes-codeBytes]...)
-	binary.LittleEndian.PutUint32(device[84:], 1)
+	binary.LittleEndian.PutUint32(device[84:], 2)
 	device = append(device, testIdentity.code(device)...)
 	newer := append([]byte{}, whole...)
 	newer[4]++
@@ -61,7 +61,7 @@ func TestHandleRefused(t *testing.T) {
 		{"another job", other.marshal(99, testExport), fault.ErrStale, "another job"},
 		{"a forger", impostor.marshal(99, testExport), fault.ErrArgument, "changed"},
 		{"another host", elsewhere.marshal(99, testExport), hw.ErrNotSupported, "another host"},
-		{"a device", device, hw.ErrNotSupported, "device memory"},
+		{"a device", device, hw.ErrNotSupported, "unknown kind of memory"},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			_, _, _, err := testIdentity.unmarshal(k.handle)

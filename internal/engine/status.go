@@ -117,6 +117,9 @@ func (d *device) watchdog() {
 			d.abort()
 			continue // what is queued later ends as well
 		}
+		for _, g := range d.allLinks() {
+			g.watch()
+		}
 		s := waiting{op: "device", step: "wait"}
 		e := d.c.pollHealth(&s)
 		if r := d.c.closedPeer(); e == nil && r >= 0 && d.busy() {

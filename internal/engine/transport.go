@@ -58,6 +58,11 @@ type Peer interface {
 	// which may wait for the peer's process until ctx ends. The address is good until the peer withdraws the extent. The
 	// error is fault.ErrStale if there is no such extent.
 	Import(ctx context.Context, extent uint32) (cuda.Addr, error)
+	// Hold is Import of n bytes at offset in the extent. They stay mapped until Unhold, even if the peer withdraws the
+	// extent, which waits for that.
+	Hold(ctx context.Context, extent uint32, offset uint64, n int) (cuda.Addr, error)
+	// Unhold ends one Hold. Kernels that use the memory have ended.
+	Unhold(extent uint32) error
 	// Row is this rank's table of the peer's extents for kernels, in device memory: u64 [MaxExtents], the address of
 	// each extent here, 0 for what is not imported. It is 0 if one of the two uses no device.
 	Row() cuda.Addr

@@ -129,6 +129,9 @@ func (w *Window) offer() ([]byte, error) {
 	case w.flags&^allWindowFlags != 0:
 		return nil, fmt.Errorf("window flags %v: %w", w.flags, fault.ErrArgument)
 	}
+	if err := w.vec.OnHost("windows"); err != nil {
+		return nil, err
+	}
 	var err error
 	if w.reg, err = c.RegisterBuffer(w.vec); err != nil {
 		return nil, cause(err)

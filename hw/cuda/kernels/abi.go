@@ -7,13 +7,19 @@ import (
 
 // Limits, as in src/abi.h.
 const (
-	MaxRanks   = 8       // ranks that one operation can have
-	MaxBlocks  = 256     // blocks of a grid
-	MaxExtents = 1024    // exported allocations of a rank at a time
-	PacketData = 1 << 20 // bytes of data that one rank can send another as packets, in one stage of an operation
+	MaxRanks    = 8       // ranks that one operation can have
+	MaxBlocks   = 256     // blocks of a grid
+	MaxExtents  = 1024    // exported allocations of a rank at a time
+	MaxChannels = 512     // ends of channels of a rank at a time
+	MaxSteps    = 8       // of a channel's kernel
+	PacketData  = 1 << 20 // bytes of data that one rank can send another as packets, in one stage of an operation
 )
 
+// ChannelBytes is the size of a channel's end.
+const ChannelBytes = 256
+
 const (
+	areaChannel = 32 << 10
 	areaPackets = 1 << 20
 	packetBytes = 2 * PacketData
 	staging     = 16 << 20
@@ -74,3 +80,52 @@ func AreaBytes(ranks int) int { return areaPackets + 4*ranks*packetBytes + 4*sta
 // Word is how a rank tells its peers where its buffer is: at offset in the extent, which all of them have mapped. The
 // word of a buffer that is staged is 0.
 func Word(extent uint32, offset int) uint64 { return 1<<63 | uint64(extent)<<48 | uint64(offset) }
+
+// ChannelAt is where, in a rank's device area, its end of a channel is, of ChannelBytes; zeroed for each new channel.
+func ChannelAt(slot int) int { return areaChannel + slot*ChannelBytes }
+
+// Sides of a channel, whose kernels may run at the same time.
+const (
+	SideOut  = 0 // puts, gets and signals
+	SideIn   = 1 // waits, and takes packets
+	SideBoth = 2 // alone
+)
+
+// What a step of a channel's kernel does.
+const (
+	StepCopy          = 1 // Bytes from Src to Dst, of which one is the peer's
+	StepSignal        = 2
+	StepRelaxedSignal = 3
+	StepWait          = 4
+	StepPutPackets    = 5 // Bytes from Src, as packets to the peer's Dst
+	StepGetPackets    = 6 // Bytes to Dst, which come as packets to Src
+)
+
+// Step is one step of a channel's kernel: ubc_step of src/abi.h. No step may touch what another one of the same kernel
+// writes.
+type Step struct {
+	What  uint64 // from bit 32 on: the bytes of a packet, 8 or 16
+	Dst   uint64
+	Src   uint64
+	Bytes uint64
+}
+
+// ChannelParams is what the kernel Channel takes: ubc_channel_params of src/abi.h. Its grid is this rank's choice.
+type ChannelParams struct {
+	Mine    uint64 // the two ends, in the areas
+	Theirs  uint64
+	Status  uint64 // of this end
+	Timeout uint64 // nanoseconds, of each wait
+	SaltOut uint32 // of the packets' flags
+	SaltIn  uint32
+	Peer    uint32
+	Side    uint32
+	Steps   uint32
+	Spread  uint32 // waits from this step on are one block's
+	Step    [MaxSteps]Step
+}
+
+// Bytes is p as a launch takes it: p's own memory, good while p is.
+func (p *ChannelParams) Bytes() []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
+}

@@ -23,6 +23,7 @@ const (
 	Move        = "move"         // ALL_GATHER, BROADCAST, GATHER, SCATTER and ALL_TO_ALL of any size
 	MovePackets = "move_packets" // the same, with up to PacketData bytes from one rank to another
 	Barrier     = "barrier"      // BARRIER; with a signature of kind 0, this rank's refusal of whatever the peers do
+	Channel     = "channel"      // steps between two ranks, with ChannelParams
 )
 
 // MaxThreads is the most threads that a block of these kernels can have; the fewest are MaxRanks.
@@ -60,6 +61,8 @@ func (s *Set) Kernel(name string, t dtype.Type, ranks int) (*cuda.Function, erro
 		module = fmt.Sprintf("%v%d", t, up)
 		entry = fmt.Sprintf("ubc_%s%d_%v", name, up, t)
 	case Move, MovePackets, Barrier:
+	case Channel:
+		module = Channel
 	default:
 		return nil, fmt.Errorf("no kernel %q: %w", name, fault.ErrArgument)
 	}

@@ -21,7 +21,7 @@ import (
 
 // modules are the PTX files with the kernels that each must have.
 func modules() map[string][]string {
-	m := map[string][]string{"move": {"ubc_move", "ubc_move_packets", "ubc_barrier"}}
+	m := map[string][]string{"move": {"ubc_move", "ubc_move_packets", "ubc_barrier"}, "channel": {"ubc_channel"}}
 	for _, t := range dtype.All() {
 		for _, ranks := range []int{2, 4, MaxRanks} {
 			module := fmt.Sprintf("%v%d", t, ranks)
@@ -115,6 +115,8 @@ func compiler(t *testing.T, names ...string) string {
 func TestABI(t *testing.T) {
 	var p Params
 	var s Status
+	var c ChannelParams
+	var x Step
 	values := map[string]uintptr{
 		"sizeof(ubc_params)": unsafe.Sizeof(p), "sizeof(ubc_status)": unsafe.Sizeof(s),
 		"offsetof(ubc_params, area)": unsafe.Offsetof(p.Area), "offsetof(ubc_params, table)": unsafe.Offsetof(p.Table),
@@ -136,6 +138,28 @@ func TestABI(t *testing.T) {
 		"UBC_DIRECT": uintptr(Word(0, 0)), "UBC_DIRECT | 3ull << 48 | 5": uintptr(Word(3, 5)),
 		"UBC_MISMATCH": Mismatch, "UBC_REFUSED": Refused, "UBC_TIMEOUT": Timeout, "UBC_ABORTED": Aborted,
 		"UBC_NO_EXTENT": NoExtent, "UBC_OK": OK,
+		"sizeof(ubc_channel_params)": unsafe.Sizeof(c), "sizeof(ubc_step)": unsafe.Sizeof(x),
+		"offsetof(ubc_channel_params, mine)":     unsafe.Offsetof(c.Mine),
+		"offsetof(ubc_channel_params, theirs)":   unsafe.Offsetof(c.Theirs),
+		"offsetof(ubc_channel_params, status)":   unsafe.Offsetof(c.Status),
+		"offsetof(ubc_channel_params, timeout)":  unsafe.Offsetof(c.Timeout),
+		"offsetof(ubc_channel_params, salt_out)": unsafe.Offsetof(c.SaltOut),
+		"offsetof(ubc_channel_params, salt_in)":  unsafe.Offsetof(c.SaltIn),
+		"offsetof(ubc_channel_params, peer)":     unsafe.Offsetof(c.Peer),
+		"offsetof(ubc_channel_params, side)":     unsafe.Offsetof(c.Side),
+		"offsetof(ubc_channel_params, steps)":    unsafe.Offsetof(c.Steps),
+		"offsetof(ubc_channel_params, spread)":   unsafe.Offsetof(c.Spread),
+		"offsetof(ubc_channel_params, step)":     unsafe.Offsetof(c.Step),
+		"offsetof(ubc_step, what)":               unsafe.Offsetof(x.What), "offsetof(ubc_step, dst)": unsafe.Offsetof(x.Dst),
+		"offsetof(ubc_step, src)": unsafe.Offsetof(x.Src), "offsetof(ubc_step, bytes)": unsafe.Offsetof(x.Bytes),
+		"UBC_MAX_CHANNELS": MaxChannels, "UBC_MAX_STEPS": MaxSteps, "UBC_CHANNEL_BYTES": ChannelBytes,
+		"UBC_AREA_CHANNEL": uintptr(ChannelAt(0)), "UBC_SIDE_OUT": SideOut, "UBC_SIDE_IN": SideIn,
+		"UBC_SIDE_BOTH": SideBoth, "UBC_COPY": StepCopy, "UBC_SIGNAL_STEP": StepSignal,
+		"UBC_RELAXED_SIGNAL": StepRelaxedSignal, "UBC_WAIT": StepWait, "UBC_PUT_PACKETS": StepPutPackets,
+		"UBC_GET_PACKETS": StepGetPackets,
+		"UBC_CHANNEL_ARRIVALS + 4 * UBC_SIDES * (UBC_MAX_STEPS + 1) <= UBC_CHANNEL_BYTES": 1,
+		"UBC_AREA_CHANNEL + UBC_MAX_CHANNELS * UBC_CHANNEL_BYTES <= UBC_AREA_PACKETS":     1,
+		"UBC_AREA_FLAG + 8 * UBC_MAX_RANKS * UBC_MAX_BLOCKS <= UBC_AREA_CHANNEL":          1,
 	}
 	require.Len(t, p.Bytes(), int(unsafe.Sizeof(p)))
 	program := "#include <stddef.h>\n#include \"abi.h\"\n"

@@ -88,6 +88,7 @@ func (d *device) close() error {
 	var errs []error
 	for r := range d.all() {
 		for i := range r.maps {
+			r.maps[i].held = 0 // of communicators that were not closed
 			err := r.drop(uint32(i))
 			if err == nil {
 				continue
@@ -257,6 +258,16 @@ func (r *remote) row(extent uint32) cuda.Addr {
 
 // Import implements engine.Peer.
 func (p *peer) Import(ctx context.Context, extent uint32) (cuda.Addr, error) {
+	return p.take(ctx, extent, 0, 0, 0)
+}
+
+// Hold implements engine.Peer.
+func (p *peer) Hold(ctx context.Context, extent uint32, offset uint64, n int) (cuda.Addr, error) {
+	return p.take(ctx, extent, offset, uint64(n), 1)
+}
+
+// take imports the extent, and adds holds of n bytes at offset.
+func (p *peer) take(ctx context.Context, extent uint32, offset, n uint64, holds int) (cuda.Addr, error) {
 	r := p.remote
 	if r == nil {
 		return 0, fmt.Errorf("import from %v: this rank or that one uses no device: %w", p.card.Process, hw.ErrNotSupported)
@@ -278,7 +289,32 @@ func (p *peer) Import(ctx context.Context, extent uint32) (cuda.Addr, error) {
 	if r.maps[extent].addr == 0 {
 		return 0, fmt.Errorf("import extent %d of %v: it was withdrawn: %w", extent, p.card.Process, fault.ErrStale)
 	}
-	return r.maps[extent].addr, nil
+	if size := r.maps[extent].size; offset > size || n > size-offset {
+		return 0, fmt.Errorf("import extent %d of %v: bytes [%d,+%d) of %d: %w", extent, p.card.Process, offset, n, size,
+			fault.ErrStale)
+	}
+	r.maps[extent].held += holds
+	return r.maps[extent].addr + cuda.Addr(offset), nil
+}
+
+// Unhold implements engine.Peer.
+func (p *peer) Unhold(extent uint32) error {
+	r := p.remote
+	r.d.importing.Lock()
+	defer r.d.importing.Unlock()
+	m := &r.maps[extent]
+	if m.held > 0 { // else Close has come before
+		m.held--
+	}
+	if m.held > 0 || r.d.closed || !r.p.Live(r.at) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	defer cancel()
+	if err := r.follow(ctx, extent); err != nil && m.addr != 0 {
+		return fmt.Errorf("give up extent %d of %v: %w", extent, p.card.Process, err)
+	}
+	return nil
 }
 
 // bytesOf is a word as the device has it.

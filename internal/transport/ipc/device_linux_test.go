@@ -331,3 +331,34 @@ func TestDeviceStress(t *testing.T) {
 		}
 	}
 }
+
+// What is held stays mapped, and its owner's withdrawal waits.
+func TestDeviceHeld(t *testing.T) {
+	a, b := newGPU(t, 0, false), newGPU(t, 1, false)
+	ab, _ := meet(t, a.rank, b.rank)
+	x, err := b.heap.AllocDevice(3 << 20)
+	require.NoError(t, err)
+	number, err := b.Export(x)
+	require.NoError(t, err)
+	at, err := ab.Hold(background, number, 4096, 1<<20)
+	require.NoError(t, err)
+	base, err := ab.Import(background, number)
+	require.NoError(t, err)
+	require.Equal(t, base+4096, at)
+	for _, bad := range [][2]int{{4 << 20, 1}, {4096, 4 << 20}, {1<<63 - 1, 1<<63 - 1}} {
+		_, err = ab.Hold(background, number, uint64(bad[0]), bad[1])
+		require.ErrorIs(t, err, fault.ErrStale)
+	}
+	require.NoError(t, ab.Unhold(number))
+	_, err = ab.Hold(background, number, 0, 3<<20)
+	require.NoError(t, err)
+
+	soon, cancel := context.WithTimeout(background, 50*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, b.Withdraw(soon, x), fault.ErrTimeout)
+	require.Equal(t, base, a.row(t, ab, number))
+	require.NoError(t, ab.Unhold(number))
+	require.Zero(t, a.row(t, ab, number))
+	_, err = ab.Hold(background, number, 0, 1)
+	require.ErrorIs(t, err, fault.ErrStale)
+}

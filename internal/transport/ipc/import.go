@@ -18,7 +18,9 @@ type mapping struct {
 	version uint64    // of the export, as it was followed last
 	err     error     // why it could not be imported
 	addr    cuda.Addr // 0: it is not mapped
+	size    uint64
 	undo    func() error
+	held    int // by Hold: it stays mapped
 }
 
 // sync follows all that the peer has exported and withdrawn. The caller holds d.importing, here and below.
@@ -52,9 +54,15 @@ func (r *remote) follow(ctx context.Context, extent uint32) error {
 	return m.err
 }
 
+// errHeld keeps a mapping.
+var errHeld = fmt.Errorf("a channel uses it: %w", fault.ErrBusy)
+
 // drop undoes load, if there is anything to undo.
 func (r *remote) drop(extent uint32) error {
 	m := &r.maps[extent]
+	if m.held > 0 {
+		return errHeld
+	}
 	m.err = nil
 	if m.addr == 0 {
 		return nil
@@ -86,6 +94,7 @@ func (r *remote) load(ctx context.Context, extent uint32, v uint64) error {
 	if err != nil {
 		return err
 	}
+	m.size = size
 	switch {
 	case how == byDescriptor:
 		err = r.mapDescriptor(ctx, m, extent, v, int(size))

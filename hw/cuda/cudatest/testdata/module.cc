@@ -143,7 +143,9 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, uintptr_t handle, int th
 // What a kernel of the library is to work on must be within reach of its device. Toys have other parameters.
 static bool check(device *d, const emulated_kernel *k, const std::vector<char> &params) {
 	ubc_params p;
+	ubc_channel_params c;
 	memcpy(&p, params.data(), sizeof p);
+	memcpy(&c, params.data(), sizeof c);
 	std::lock_guard<std::mutex> locked(lock);
 	auto good = [&](const char *what, unsigned i, uintptr_t at) {
 		if (!at || reachable(d, at, true))
@@ -152,6 +154,14 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 			(unsigned long)at, file_of(at, 1, 0, 0) ? "it has no access" : "no device memory or page-locked memory is there");
 		return false;
 	};
+	if (!strcmp(k->name, "ubc_channel")) {
+		for (unsigned i = 0; i < c.steps && i < UBC_MAX_STEPS; i++)
+			if (c.step[i].bytes && (!good("the source of step", i, c.step[i].src) || !good("the destination of step", i,
+				c.step[i].dst)))
+				return false;
+		return good("the end of rank", c.peer, c.theirs) && good("the own end, to rank", c.peer, c.mine) &&
+			good("the status of the channel to rank", c.peer, c.status);
+	}
 	for (unsigned r = 0; r < p.ranks && r < UBC_MAX_RANKS; r++)
 		if (!good("the area at distance", r, p.area[r]) || !good("the table at distance", r, p.table[r]))
 			return false;

@@ -10,6 +10,8 @@ enum {
 	UBC_MAX_RANKS = 8,
 	UBC_MAX_BLOCKS = 256,
 	UBC_MAX_EXTENTS = 1024, // exported allocations of a rank at a time
+	UBC_MAX_CHANNELS = 512, // ends of channels of a rank at a time
+	UBC_MAX_STEPS = 8,      // of a channel's kernel
 
 	// A rank's device area, which peers map. Offsets in bytes.
 	UBC_AREA_EPOCH = 0,       // u32 [MAX_BLOCKS]: the last operation that each block has done; own use
@@ -17,7 +19,18 @@ enum {
 	UBC_AREA_BROKEN = 1028,   // u32: the last operation that cannot even learn what its peers want; own use
 	UBC_AREA_DESC = 4096,     // packets [2][MAX_RANKS][4]: by parity, row r written by rank r
 	UBC_AREA_FLAG = 16384,    // u64 [MAX_RANKS][MAX_BLOCKS]: epoch << 32 + step; row r written by rank r's blocks
+	UBC_AREA_CHANNEL = 32768, // [MAX_CHANNELS] of CHANNEL_BYTES: this rank's ends of channels
 	UBC_AREA_PACKETS = 1 << 20,
+
+	// An end of a channel. The peer writes the first word; all else is for own use.
+	UBC_CHANNEL_IN = 0,        // u64: signals that the peer has sent
+	UBC_CHANNEL_SENT = 64,     // u64: signals that were sent to the peer
+	UBC_CHANNEL_TAKEN = 72,    // u64: signals of the peer's that were waited for
+	UBC_CHANNEL_OUT = 80,      // u32: steps that put packets
+	UBC_CHANNEL_GOT = 84,      // u32: steps that got packets
+	UBC_CHANNEL_FAILED = 88,   // u32: 1 after the first error, which ends the channel
+	UBC_CHANNEL_ARRIVALS = 92, // u32 [UBC_SIDES][MAX_STEPS + 1]: blocks that have come to a step, or to the end
+	UBC_CHANNEL_BYTES = 256,
 
 	// Behind it, for n ranks: twice (scatter, gather) [2 parities][n ranks] of PACKET_BYTES, then the staging memory,
 	// four buffers of STAGING.
@@ -86,6 +99,36 @@ enum { // errors
 	UBC_ABORTED = 4,  // the host set abort
 	UBC_NO_EXTENT = 5, // peer named an extent that is not mapped here: detail is its word
 };
+
+// Kernels of one channel may run at the same time if they are of different sides.
+enum { UBC_SIDE_OUT = 0, UBC_SIDE_IN = 1, UBC_SIDE_BOTH = 2, UBC_SIDES = 3 };
+
+enum { // what a step of a channel's kernel does
+	UBC_COPY = 1,           // bytes from src to dst, of which one is the peer's
+	UBC_SIGNAL_STEP = 2,    // after all that the steps before have written
+	UBC_RELAXED_SIGNAL = 3, // after nothing but earlier signals
+	UBC_WAIT = 4,           // for a signal
+	UBC_PUT_PACKETS = 5,    // bytes from src, as packets to the peer's dst
+	UBC_GET_PACKETS = 6,    // bytes to dst, that come as packets to src
+};
+
+typedef struct {
+	ubc_u64 what; // from bit 32 on: the bytes of a packet
+	ubc_u64 dst, src, bytes;
+} ubc_step;
+
+// The parameters of a channel's kernel, which does its steps in order.
+typedef struct {
+	ubc_u64 mine, theirs; // the two ends, in the areas
+	ubc_u64 status;       // ubc_status of this end
+	ubc_u64 timeout;      // nanoseconds, of each wait
+	ubc_u32 salt_out, salt_in; // of the packets' flags
+	ubc_u32 peer;
+	ubc_u32 side;
+	ubc_u32 steps;
+	ubc_u32 spread; // steps before this one need all blocks, those after it block 0 and signals
+	ubc_step step[UBC_MAX_STEPS];
+} ubc_channel_params;
 
 // What a kernel tells its host. The first error of an operation stays until the host has taken it (error = 0).
 typedef struct {

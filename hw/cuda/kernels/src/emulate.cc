@@ -1,4 +1,5 @@
 // All kernels for the emulator (-DUBC_EMULATE), by their names.
+#include "channel.h"
 #include "move.h"
 #include "reduce.h"
 
@@ -6,6 +7,7 @@
 	X(int8) X(uint8) X(int16) X(uint16) X(int32) X(uint32) X(int64) X(uint64) X(float16) X(bfloat16) X(float32) X(float64)
 
 UBC_MOVE_KERNELS
+UBC_CHANNEL_KERNELS
 #define UBC_RANKS(T) UBC_REDUCE_KERNELS(T, 2) UBC_REDUCE_KERNELS(T, 4) UBC_REDUCE_KERNELS(T, 8)
 UBC_TYPES(UBC_RANKS)
 
@@ -26,6 +28,7 @@ const ubc_entry ubc_emulated[] = {
 	{"ubc_move", ubc_move},
 	{"ubc_move_packets", ubc_move_packets},
 	{"ubc_barrier", ubc_barrier},
+	{"ubc_channel", (void (*)(const ubc_params *))ubc_channel}, // its parameters are others
 	UBC_TYPES(UBC_ENTRIES)
 	{nullptr, nullptr},
 };

@@ -112,7 +112,7 @@ UBC_FN void ubc_keep(const ubc_params &p, ubc_u64 bytes) {
 // those whose destination is staged.
 UBC_FN void ubc_do_move(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
-	ubc_u32 last = ubc_last(p);
+	ubc_u32 last = ubc_previous(p);
 	ubc_u64 desk = ubc_desk(p);
 	ubc_u32 e = ubc_after(last);
 	ubc_u64 bytes = p.count * p.size;
@@ -176,7 +176,7 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 // The same with packets, which are read where they arrive. Each part fits a packet buffer.
 UBC_FN void ubc_do_move_packets(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
-	ubc_u32 last = ubc_last(p);
+	ubc_u32 last = ubc_previous(p);
 	ubc_u64 desk = ubc_desk(p);
 	ubc_u32 e = ubc_after(last), wanted = 0;
 	ubc_u64 bytes = p.count * p.size, from[R];
@@ -216,7 +216,7 @@ UBC_FN void ubc_do_move_packets(const ubc_params &p) {
 
 // Descriptors only.
 UBC_FN void ubc_do_barrier(const ubc_params &p) {
-	ubc_u32 last = ubc_last(p);
+	ubc_u32 last = ubc_previous(p);
 	ubc_u64 desk = ubc_desk(p);
 	ubc_u32 e = ubc_after(last);
 	ubc_announce(p, e, desk);

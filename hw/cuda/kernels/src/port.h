@@ -36,8 +36,8 @@ struct ubc_quad { // 16 bytes
 
 // Everything is inlined: only so does the compiler leave the parameters where the launch has put them.
 #define UBC_FN static __device__ inline __attribute__((always_inline))
-#define UBC_KERNEL(name, body) \
-	extern "C" __global__ void __launch_bounds__(512, 1) name(const ubc_params p) { body(p); }
+#define UBC_KERNEL_OF(T, name, body) \
+	extern "C" __global__ void __launch_bounds__(512, 1) name(const T p) { body(p); }
 #define UBC_SHARED(T, name, n, id) static __shared__ T name[n]
 #define UBC_OPAQUE(x) asm("" : "+l"(x))
 #define UBC_UNROLL _Pragma("unroll")
@@ -127,6 +127,13 @@ UBC_FN ubc_u32 ubc_swap32(ubc_u64 a, ubc_u32 v) {
 	return old;
 }
 
+// ubc_add32 adds to a word of this device's kernels, and orders them as an acquire and a release.
+UBC_FN ubc_u32 ubc_add32(ubc_u64 a, ubc_u32 v) {
+	ubc_u32 old;
+	asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(a), "r"(v) : "memory");
+	return old;
+}
+
 UBC_FN void ubc_release32(ubc_u64 a, ubc_u32 v) {
 	asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(a), "r"(v) : "memory");
 }
@@ -197,8 +204,8 @@ void *emu_shared(int id, size_t n);
 #define UBC_THREADS emu_threads()
 #define UBC_BLOCKS emu_blocks()
 #define UBC_FN [[maybe_unused]] static inline
-#define UBC_KERNEL(name, body) \
-	extern "C" void name(const ubc_params *q) { const ubc_params p = *q; body(p); }
+#define UBC_KERNEL_OF(T, name, body) \
+	extern "C" void name(const T *q) { const T p = *q; body(p); }
 #define UBC_SHARED(T, name, n, id) T *name = (T *)emu_shared(id, (n) * sizeof(T))
 #define UBC_OPAQUE(x)
 #define UBC_UNROLL
@@ -255,6 +262,9 @@ UBC_FN void ubc_put32(ubc_u64 a, ubc_u32 v) { ubc_emu_put(a, v); }
 UBC_FN void ubc_put64(ubc_u64 a, ubc_u64 v) { ubc_emu_put(a, v); }
 UBC_FN ubc_u32 ubc_swap32(ubc_u64 a, ubc_u32 v) {
 	return __atomic_exchange_n((ubc_u32 *)(uintptr_t)a, v, __ATOMIC_ACQ_REL);
+}
+UBC_FN ubc_u32 ubc_add32(ubc_u64 a, ubc_u32 v) {
+	return __atomic_fetch_add((ubc_u32 *)(uintptr_t)a, v, __ATOMIC_ACQ_REL);
 }
 UBC_FN void ubc_release32(ubc_u64 a, ubc_u32 v) { ubc_emu_put(a, v); }
 UBC_FN void ubc_release64(ubc_u64 a, ubc_u64 v) { ubc_emu_put(a, v); }
@@ -314,6 +324,8 @@ UBC_FN float ubc_max(float x, float y) {
 }
 
 #endif
+
+#define UBC_KERNEL(name, body) UBC_KERNEL_OF(ubc_params, name, body)
 
 // PTX has no min of doubles in which a NaN wins.
 UBC_FN double ubc_min(double x, double y) {

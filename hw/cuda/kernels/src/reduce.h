@@ -42,7 +42,7 @@ template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 	ubc_pair first = {{0, 0}}; // on its way together with the epoch, without which nothing can be sent
 	if (8ull * o.thread < o.bytes)
 		first = ubc_load<ubc_pair, T>(p.src + 8ull * o.thread, o.bytes - 8ull * o.thread, aligned);
-	ubc_u32 last = ubc_last(p);
+	ubc_u32 last = ubc_previous(p);
 	ubc_u64 desk = ubc_desk(p);
 	o.e = ubc_after(last);
 	if (o.scaled)
@@ -134,7 +134,7 @@ template <class E, int R> UBC_FN void ubc_two_packets(const ubc_params &p) {
 	for (ubc_u32 i = 1; i < R; i++)
 		if (i < o.n && begin + 8 <= shortest)
 			next[i] = ubc_load8(p.src + ubc_peer(p, i) * s.stride + begin);
-	ubc_u32 last = ubc_last(p);
+	ubc_u32 last = ubc_previous(p);
 	ubc_u64 desk = ubc_desk(p);
 	o.e = ubc_after(last);
 	// Where packets go, by the way from rank + 1 on, and come from, by rank; of the first stage.
@@ -301,7 +301,7 @@ template <class E, int R> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, 
 // block's on all ranks. U vectors of each of up to R inputs are in flight.
 template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
-	ubc_u32 last = ubc_last(p);
+	ubc_u32 last = ubc_previous(p);
 	ubc_u64 desk = ubc_desk(p);
 	o.e = ubc_after(last);
 	ubc_slices s = ubc_slices::of(p, o.bytes);

@@ -12,8 +12,8 @@
 // ubc_after is the epoch after e. 0 is none: it is what memory holds that nobody has written yet.
 UBC_FN ubc_u32 ubc_after(ubc_u32 e) { return e == 0xffffffff ? 2 : e + 1; }
 
-// ubc_last is the last epoch of this block. It comes from memory: what does not depend on it is for the time until then.
-UBC_FN ubc_u32 ubc_last(const ubc_params &p) { return ubc_get32(p.area[0] + UBC_AREA_EPOCH + 4 * UBC_BLOCK); }
+// ubc_previous is the last epoch of this block. It comes from memory: what does not depend on it is for the time until then.
+UBC_FN ubc_u32 ubc_previous(const ubc_params &p) { return ubc_get32(p.area[0] + UBC_AREA_EPOCH + 4 * UBC_BLOCK); }
 
 // Ranks are counted from this one on: the one at distance d, from 1 to ranks - 1, is the d-th behind it, and this rank
 // itself is at 0. The parameters list areas in that order, so that loops over peers find them at places that the
@@ -48,16 +48,22 @@ UBC_FN ubc_u64 ubc_word(const ubc_quad &v) { return (ubc_u64)v.w[2] << 32 | v.w[
 
 UBC_FN ubc_pair ubc_halves(ubc_u64 v) { return {{(ubc_u32)v, (ubc_u32)(v >> 32)}}; }
 
+// ubc_tell tells the host of an error.
+UBC_FN void ubc_tell(
+	ubc_u64 status, ubc_u32 code, ubc_u32 peer, ubc_u32 e, ubc_u64 mine, ubc_u64 theirs, ubc_u64 detail) {
+	ubc_put32(status + 8, peer);
+	ubc_put32(status + 12, e);
+	ubc_put64(status + 16, mine);
+	ubc_put64(status + 24, theirs);
+	ubc_put64(status + 32, detail);
+	ubc_release32(status + 4, code);
+}
+
 // ubc_report tells the host of the operation's first error, unless it has not taken an earlier operation's yet.
 UBC_FN void ubc_report(const ubc_params &p, ubc_u32 e, ubc_u32 code, ubc_u32 peer, ubc_u64 theirs, ubc_u64 detail) {
 	if (ubc_swap32(p.area[0] + UBC_AREA_ERROR, e) == e || ubc_get32(p.status + 4) != UBC_OK)
 		return;
-	ubc_put32(p.status + 8, peer);
-	ubc_put32(p.status + 12, e);
-	ubc_put64(p.status + 16, p.signature);
-	ubc_put64(p.status + 24, theirs);
-	ubc_put64(p.status + 32, detail);
-	ubc_release32(p.status + 4, code);
+	ubc_tell(p.status, code, peer, e, p.signature, theirs, detail);
 }
 
 // ubc_agrees compares a peer's signature with this rank's. A rank that refuses does not mind what its peers want.
@@ -72,6 +78,17 @@ struct ubc_wait {
 	ubc_u32 polls;
 	ubc_u64 since;
 };
+
+// ubc_endure is why a wait ends without what it waits for, or UBC_OK, after each UBC_POLLS looks.
+UBC_FN ubc_u32 ubc_endure(ubc_u64 status, ubc_u64 timeout, ubc_wait &w) {
+	// Abort is far away, in host memory.
+	if (w.polls / UBC_POLLS % 16 == 1 && ubc_get32(status) != 0)
+		return UBC_ABORTED;
+	ubc_u64 now = ubc_now();
+	if (w.since == 0)
+		w.since = now;
+	return now - w.since > timeout ? UBC_TIMEOUT : UBC_OK;
+}
 
 // ubc_patience is asked after each look that found nothing from peer: whether to look again. Once in a while it looks
 // at what else may have come: another thread's error, a descriptor that tells that the data never will, abort, the
@@ -94,22 +111,14 @@ UBC_FN bool ubc_patience(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_wait 
 				return false;
 		}
 	}
-	// Abort is far away, in host memory.
-	if (w.polls / UBC_POLLS % 16 == 1 && ubc_get32(p.status) != 0) {
-		ubc_report(p, e, UBC_ABORTED, peer, 0, 0);
-		ubc_put32(own + UBC_AREA_BROKEN, e);
-		return false;
-	}
-	ubc_u64 now = ubc_now();
-	if (w.since == 0)
-		w.since = now;
-	if (now - w.since > p.timeout) {
-		ubc_report(p, e, UBC_TIMEOUT, peer, 0, 0);
+	ubc_u32 code = ubc_endure(p.status, p.timeout, w);
+	if (code == UBC_OK)
+		return true;
+	ubc_report(p, e, code, peer, 0, 0);
+	if (code == UBC_TIMEOUT)
 		ubc_put32(p.status, 1);
-		ubc_put32(own + UBC_AREA_BROKEN, e);
-		return false;
-	}
-	return true;
+	ubc_put32(own + UBC_AREA_BROKEN, e);
+	return false;
 }
 
 // ubc_desk is the area in which this thread announces the operation, or 0. The last threads of a block do it, which have

@@ -1,0 +1,4 @@
+// The module of channels.
+#include "channel.h"
+
+UBC_CHANNEL_KERNELS

@@ -1,0 +1,348 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// StepKind is what a step of a channel does.
+type StepKind uint8
+
+// The kinds.
+const (
+	StepPut StepKind = 1 + iota
+	StepGet
+	StepSignal
+	StepRelaxedSignal
+	StepWait
+	StepPutPackets
+	StepGetPackets
+	StepFlush
+)
+
+// Step is one operation on a channel. Offsets are from the start of the memory of the rank that has it.
+type Step struct {
+	Kind     StepKind
+	Dst, Src int
+	N        int // bytes of data
+	Width    int // of a packet
+}
+
+// packed is how much memory the packets take.
+func (s *Step) packed() int {
+	half := s.Width / 2
+	return (s.N + half - 1) / half * s.Width
+}
+
+var stepNames = [...]string{"", "put", "get", "signal", "signal", "wait", "put_packets", "get_packets", "flush"}
+
+// Sizes of copies of channels, in bytes.
+const (
+	copyBlock     = 8 << 10  // that a block copies at once
+	copyBlocks    = 128      // more do not make it faster
+	packetBlock   = 4 << 10  // that a block puts into packets at once
+	copyEngineMin = 32 << 20 // what copy engines move faster than kernels
+)
+
+// span is bytes of one of the two memories.
+type span struct{ at, n int }
+
+func (a span) meets(b span) bool { return a.at < b.at+b.n && b.at < a.at+a.n }
+
+// touch is what a step reads and writes: here (0) and there (1).
+type touch struct{ reads, writes [2]span }
+
+func (t *touch) meets(u *touch) bool {
+	for i := range t.reads {
+		if t.writes[i].meets(u.reads[i]) || t.writes[i].meets(u.writes[i]) || t.reads[i].meets(u.writes[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// touches is what s reads and writes, after a check that the memories have it.
+func (g *gpuLink) touches(s *Step) (t touch, err error) {
+	n, half := s.N, 0
+	if s.Kind == StepPutPackets || s.Kind == StepGetPackets {
+		switch {
+		case s.Width != 8 && s.Width != 16:
+			return t, fmt.Errorf("packets of %d bytes (8 or 16): %w", s.Width, fault.ErrArgument)
+		case s.N < 0 || s.N > 1<<46:
+			return t, fmt.Errorf("%d bytes as packets: %w", s.N, fault.ErrArgument)
+		}
+		half = s.packed()
+	}
+	switch s.Kind {
+	case StepPut:
+		t.reads[0], t.writes[1] = span{s.Src, n}, span{s.Dst, n}
+	case StepGet:
+		t.reads[1], t.writes[0] = span{s.Src, n}, span{s.Dst, n}
+	case StepPutPackets:
+		t.reads[0], t.writes[1] = span{s.Src, n}, span{s.Dst, half}
+	case StepGetPackets:
+		t.reads[0], t.writes[0] = span{s.Src, half}, span{s.Dst, n}
+	}
+	what := [2]string{"the registration", fmt.Sprintf("rank %d's memory", g.l.peer)}
+	for i, most := range g.bytes {
+		for _, x := range []span{t.reads[i], t.writes[i]} {
+			if x.at < 0 || x.n < 0 || x.at > most || x.n > most-x.at {
+				return t, outside(x.at, x.n, most, what[i])
+			}
+		}
+	}
+	if half > 0 {
+		at := g.there + cuda.Addr(s.Dst)
+		if s.Kind == StepGetPackets {
+			at = g.here + cuda.Addr(s.Src)
+			if t.reads[0].meets(t.writes[0]) {
+				return t, fmt.Errorf("packets [%d,+%d) overlap their destination [%d,+%d): %w", s.Src, half, s.Dst, n,
+					fault.ErrArgument)
+			}
+		}
+		if uintptr(at)%uintptr(s.Width) != 0 {
+			return t, fmt.Errorf("packets at %#x, which is no multiple of %d: %w", uintptr(at), s.Width, fault.ErrArgument)
+		}
+	}
+	return t, nil
+}
+
+// OnDevice reports whether the link is between memory of devices: Launch does its steps.
+func (l *Link) OnDevice() bool { return l.gpu != nil }
+
+// Launch queues steps on s, or on a stream of the channel's own, and waits: in as few kernels as can do them. If anything
+// is wrong with one of them, none is queued.
+func (l *Link) Launch(ctx context.Context, r *Registration, s *Stream, steps []Step) error {
+	if len(steps) == 0 {
+		return nil
+	}
+	op := stepNames[steps[0].Kind]
+	if err := l.Begin(ctx); err != nil {
+		return l.Error(op, err)
+	}
+	defer l.End()
+	if err := l.gpu.launch(ctx, r, s, steps); err != nil {
+		return l.Error(op, err)
+	}
+	return nil
+}
+
+func (g *gpuLink) launch(ctx context.Context, r *Registration, s *Stream, steps []Step) error {
+	claim, err := r.Acquire()
+	if err != nil {
+		return err
+	}
+	claim.Release() // the link has one of its own
+	if s != nil && s.device == nil {
+		return fmt.Errorf("memory on %v, and the stream is on %v: %w", g.d.gpu.ctx.Device(), s.dev, fault.ErrArgument)
+	}
+	if s != nil {
+		if err := g.l.c.onGPU(s.dev); err != nil {
+			return err
+		}
+	}
+	if err := g.told(); err != nil {
+		return err
+	}
+	var touched [16]touch
+	all, side := touched[:0], -1
+	for i := range steps {
+		t, err := g.touches(&steps[i])
+		if err != nil {
+			return err
+		}
+		all = append(all, t)
+		if k := steps[i].Kind; k != StepFlush && k != StepWait {
+			if err := g.l.remote.live(); k != StepGetPackets && k != StepSignal && k != StepRelaxedSignal && err != nil {
+				return err
+			}
+		}
+		mine := kernels.SideOut
+		if k := steps[i].Kind; k == StepWait || k == StepGetPackets {
+			mine = kernels.SideIn
+		}
+		if side >= 0 && side != mine {
+			mine = kernels.SideBoth
+		}
+		side = mine
+	}
+	own := s == nil
+	g.mu.Lock()
+	if own {
+		if s = g.own[side]; s == nil {
+			if s, err = newStream(g.d.gpu.ctx); err != nil {
+				g.mu.Unlock()
+				return err
+			}
+			g.own[side] = s
+		}
+	}
+	err = g.queue(s, steps, all, uint32(side))
+	g.mu.Unlock()
+	if err != nil {
+		return g.d.linkFailed(err)
+	}
+	if !own {
+		return nil
+	}
+	return g.wait(ctx, s)
+}
+
+// queue queues steps, cut where a step touches what one before it does: within a kernel, nothing but signals wait for
+// all blocks. The caller holds mu.
+func (g *gpuLink) queue(s *Stream, steps []Step, all []touch, side uint32) error {
+	if !g.streams[s] {
+		g.streams[s] = true
+		s.mu.Lock()
+		s.device.links[g] = true
+		s.mu.Unlock()
+		g.d.gpu.add(s)
+	}
+	g.d.watch()
+	return s.use(func(cu *cuda.Stream) error {
+		if err := g.order(s, cu, side); err != nil {
+			return err
+		}
+		for from := 0; from < len(steps); {
+			if k := steps[from].Kind; steps[from].N >= copyEngineMin && (k == StepPut || k == StepGet) {
+				dst, src := g.addresses(&steps[from])
+				if err := cu.Copy(dst, src, steps[from].N); err != nil {
+					return err
+				}
+				from++
+				continue
+			}
+			to := from
+			for ; to < len(steps) && to-from < kernels.MaxSteps; to++ {
+				if k := steps[to].Kind; steps[to].N >= copyEngineMin && (k == StepPut || k == StepGet) {
+					break
+				}
+				clash := false
+				for i := from; i < to; i++ {
+					clash = clash || all[to].meets(&all[i])
+				}
+				if clash {
+					break
+				}
+			}
+			if err := g.kernel(cu, steps[from:to], side); err != nil {
+				return err
+			}
+			from = to
+		}
+		return nil
+	})
+}
+
+// order has what is queued next on s begin after what the same side of the channel has queued on other streams, as the
+// calls came: its kernels count alone.
+func (g *gpuLink) order(s *Stream, cu *cuda.Stream, side uint32) error {
+	if s.capturing() { // when it runs, and after what, is for whoever captures it to say
+		return nil
+	}
+	for k, last := range g.last {
+		if last == nil || last == s || uint32(k) != side && k != kernels.SideBoth && side != kernels.SideBoth {
+			continue
+		}
+		err := last.use(func(before *cuda.Stream) (err error) {
+			if last.capturing() {
+				return nil
+			}
+			if g.event == nil {
+				if g.event, err = g.d.gpu.ctx.NewEvent(false); err != nil {
+					return err
+				}
+			}
+			if err := g.event.Record(before); err != nil {
+				return err
+			}
+			return cu.Wait(g.event)
+		})
+		if err != nil && !errors.Is(err, fault.ErrClosed) { // what was closed meanwhile has nothing queued
+			return err
+		}
+	}
+	g.last[side] = s
+	return nil
+}
+
+// addresses are where a copy goes and comes from.
+func (g *gpuLink) addresses(s *Step) (dst, src cuda.Addr) {
+	switch s.Kind {
+	case StepPut, StepPutPackets:
+		return g.there + cuda.Addr(s.Dst), g.here + cuda.Addr(s.Src)
+	case StepGet:
+		return g.here + cuda.Addr(s.Dst), g.there + cuda.Addr(s.Src)
+	}
+	return g.here + cuda.Addr(s.Dst), g.here + cuda.Addr(s.Src)
+}
+
+var stepCodes = [...]uint64{StepPut: kernels.StepCopy, StepGet: kernels.StepCopy, StepSignal: kernels.StepSignal,
+	StepRelaxedSignal: kernels.StepRelaxedSignal, StepWait: kernels.StepWait, StepPutPackets: kernels.StepPutPackets,
+	StepGetPackets: kernels.StepGetPackets}
+
+// kernel queues one kernel.
+func (g *gpuLink) kernel(cu *cuda.Stream, steps []Step, side uint32) error {
+	p := &g.params
+	p.Side, p.Steps, p.Spread = side, 0, 0
+	blocks := 1
+	for i := range steps {
+		s := &steps[i]
+		if s.Kind == StepFlush {
+			continue // a kernel is done when the next one begins
+		}
+		x := kernels.Step{What: stepCodes[s.Kind]}
+		if s.Kind != StepWait && s.Kind != StepSignal && s.Kind != StepRelaxedSignal {
+			dst, src := g.addresses(s)
+			x = kernels.Step{What: x.What | uint64(s.Width)<<32, Dst: uint64(dst), Src: uint64(src), Bytes: uint64(s.N)}
+			each := copyBlock
+			if s.Width > 0 {
+				each = packetBlock
+			}
+			blocks = max(blocks, (s.N+each-1)/each)
+			p.Spread = p.Steps + 1
+		}
+		p.Step[p.Steps] = x
+		p.Steps++
+	}
+	if p.Steps == 0 {
+		return nil
+	}
+	l := cuda.Launch{Grid: min(blocks, copyBlocks, g.d.blocks), Block: min(g.d.threads, g.f.MaxThreads)}
+	return g.f.Launch(cu, l, p.Bytes())
+}
+
+// linkFailed breaks the communicator with what the driver said; a closed stream is the caller's.
+func (d *device) linkFailed(err error) error {
+	if !errors.Is(err, fault.ErrClosed) {
+		d.broke("channel", err)
+	}
+	return err
+}
+
+// wait waits until the steps of a blocking call are done.
+func (g *gpuLink) wait(ctx context.Context, s *Stream) error {
+	c := g.l.c
+	err := s.await(func(waited time.Duration) error {
+		switch {
+		case ctx.Err() != nil:
+			g.fail(ended(ctx))
+		case g.l.isClosed() || c.closing.Load():
+			g.fail(fmt.Errorf("%s was closed during the wait: %w", g.l.name(), fault.ErrClosed))
+		}
+		if waited > c.opts.Timeout+deviceGrace {
+			return fmt.Errorf("what is queued has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
+		}
+		return nil
+	})
+	if err != nil {
+		return g.d.linkFailed(err)
+	}
+	return g.told()
+}

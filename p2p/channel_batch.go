@@ -1,0 +1,80 @@
+package p2p
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Batch does the operations that f calls on its argument, in order, as one: f only records them. Over device memory
+// they are one kernel, if there are at most eight and none touches what another one writes; else as few as that takes.
+// On host memory they are done one after the other, and the first error ends the batch. Over device memory a bad
+// argument is found before any of it is done. On a view made by On, the whole is queued. If f returns an error, so does
+// Batch, and nothing is done. ErrArgument inside of another batch.
+func (ch *Channel) Batch(ctx context.Context, f func(b *Channel) error) error {
+	if ch.record != nil {
+		return ch.l.Error("batch", fmt.Errorf("in a batch: %w", fault.ErrArgument))
+	}
+	var steps []engine.Step
+	b := *ch
+	b.record = &steps
+	if err := f(&b); err != nil {
+		return err
+	}
+	return ch.steps(ctx, steps...)
+}
+
+// steps does steps, or records them.
+func (ch *Channel) steps(ctx context.Context, steps ...engine.Step) error {
+	switch {
+	case ch.record != nil:
+		*ch.record = append(*ch.record, steps...)
+		return nil
+	case ch.device:
+		return ch.l.Launch(ctx, ch.local, ch.stream, steps)
+	case ch.stream != nil:
+		return ch.do(ctx, func(ctx context.Context) error { return ch.stepsNow(ctx, steps) })
+	}
+	return ch.stepsNow(ctx, steps)
+}
+
+// stepsNow does steps on host memory.
+func (ch *Channel) stepsNow(ctx context.Context, steps []engine.Step) error {
+	for _, s := range steps {
+		var err error
+		switch s.Kind {
+		case engine.StepPut:
+			err = ch.copyNow(ctx, transfer{"put", s.Src, s.Dst, s.N, true, false})
+		case engine.StepGet:
+			err = ch.copyNow(ctx, transfer{"get", s.Dst, s.Src, s.N, false, false})
+		case engine.StepSignal, engine.StepRelaxedSignal:
+			err = ch.signal(ctx)
+		case engine.StepWait:
+			err = ch.wait(ctx)
+		case engine.StepPutPackets:
+			err = ch.putPackets(ctx, s.Dst, s.Src, s.N, PacketWidth(s.Width))
+		case engine.StepGetPackets:
+			err = ch.getPackets(ctx, s.Dst, s.Src, s.N, PacketWidth(s.Width))
+		case engine.StepFlush:
+			err = ch.flush(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// steps are what t is made of.
+func (t transfer) steps() []engine.Step {
+	s := engine.Step{Kind: engine.StepPut, Dst: t.there, Src: t.here, N: t.n}
+	if !t.put {
+		s.Kind, s.Dst, s.Src = engine.StepGet, t.here, t.there
+	}
+	if t.signal {
+		return []engine.Step{s, {Kind: engine.StepSignal}}
+	}
+	return []engine.Step{s}
+}

@@ -1,0 +1,302 @@
+package p2p_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+// wants is an error unless err wraps all of want.
+func wants(err error, want ...error) error {
+	for _, w := range want {
+		if !errors.Is(err, w) {
+			return fmt.Errorf("%w, want: got %w", w, err)
+		}
+	}
+	return nil
+}
+
+// TestChannelOnDevicesReplayed captures a round on a stream of its own and replays it: signals and packets are counted on
+// the device.
+func TestChannelOnDevicesReplayed(t *testing.T) {
+	const n = 30000
+	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) (err error) {
+		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 8*n)
+		if err != nil {
+			return err
+		}
+		dc, err := cuda.Primary(dev)
+		if err != nil {
+			return err
+		}
+		cu, err := dc.NewStream()
+		if err != nil {
+			return err
+		}
+		s, err := ubcoll.StreamFrom(dev, cu.Handle())
+		if err != nil {
+			return err
+		}
+		if err := cu.BeginCapture(); err != nil {
+			return err
+		}
+		for i := range 3 {
+			err = errors.Join(err, e.ch.On(s).Batch(ctx, func(b *p2p.Channel) error {
+				return errors.Join(b.RelaxedSignal(ctx), b.Wait(ctx), b.Put(ctx, n, 0, n), b.Signal(ctx), b.Wait(ctx),
+					b.PutPackets(ctx, 2*n+2*n*(i%2), 0, n/8, p2p.Packet16), b.GetPackets(ctx, 6*n, 2*n+2*n*(i%2), n/8, p2p.Packet16))
+			}))
+		}
+		g, err2 := cu.EndCapture()
+		if err = errors.Join(err, err2); err != nil {
+			return err
+		}
+		for round := range 7 {
+			mine := bytes.Repeat([]byte{byte(10*round + c.Rank() + 1)}, n)
+			theirs := bytes.Repeat([]byte{byte(10*round + 1 - c.Rank() + 1)}, n)
+			if err := errors.Join(e.buf.CopyFrom(ctx, mine), e.ch.Signal(ctx), e.ch.Wait(ctx)); err != nil {
+				return err
+			}
+			if err := errors.Join(g.Launch(cu), s.Sync(ctx)); err != nil {
+				return err
+			}
+			got := make([]byte, 8*n)
+			if err := e.buf.CopyTo(ctx, got); err != nil {
+				return err
+			}
+			if !bytes.Equal(got[n:2*n], theirs) || !bytes.Equal(got[6*n:6*n+n/8], theirs[:n/8]) {
+				return fmt.Errorf("round %d: wrong data", round)
+			}
+			if err := errors.Join(e.ch.Signal(ctx), e.ch.Wait(ctx)); err != nil {
+				return err
+			}
+		}
+		return errors.Join(g.Close(), s.Close(), cu.Close(), e.close(), dc.Close())
+	})
+}
+
+// TestChannelOnDevicesLarge goes by copy engine, and steps that touch each other's bytes take their turns.
+func TestChannelOnDevicesLarge(t *testing.T) {
+	const n = 33 << 20
+	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 4*n)
+		if err != nil {
+			return err
+		}
+		mine, theirs := bytes.Repeat([]byte{byte(3 + c.Rank())}, n), bytes.Repeat([]byte{byte(4 - c.Rank())}, n)
+		if err := errors.Join(e.buf.CopyFrom(ctx, mine), e.ch.Signal(ctx), e.ch.Wait(ctx)); err != nil {
+			return err
+		}
+		err = e.ch.Batch(ctx, func(b *p2p.Channel) error {
+			return errors.Join(b.Put(ctx, n, 0, n), b.Signal(ctx), b.Wait(ctx), // the peer's bytes come to n,
+				b.Get(ctx, 2*n, 0, n), b.Put(ctx, 3*n, n, 1<<20), b.Signal(ctx), b.Wait(ctx), b.Put(ctx, 3*n+1, 2*n, 99),
+				b.Put(ctx, 3*n+2, 2*n, 100), b.Signal(ctx), b.Wait(ctx))
+		})
+		if err != nil {
+			return err
+		}
+		got := make([]byte, 4*n)
+		if err := e.buf.CopyTo(ctx, got); err != nil {
+			return err
+		}
+		back := got[3*n : 3*n+1<<20]
+		if !bytes.Equal(got[:n], mine) || !bytes.Equal(got[n:2*n], theirs) || !bytes.Equal(got[2*n:3*n], theirs) ||
+			!bytes.Equal(back, mine[:len(back)]) {
+			return errors.New("wrong data")
+		}
+		return e.close()
+	})
+}
+
+func TestChannelOnDevicesRefused(t *testing.T) {
+	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 1000)
+		if err != nil {
+			return err
+		}
+		host := &ubcoll.Stream{}
+		if host, err = ubcoll.NewStream(ubcoll.Host); err != nil {
+			return err
+		}
+		_, poll := e.ch.Poll()
+		twice := e.ch.Batch(ctx, func(b *p2p.Channel) error { return b.Batch(ctx, func(*p2p.Channel) error { return nil }) })
+		half := e.ch.Batch(ctx, func(b *p2p.Channel) error { return errors.Join(b.Signal(ctx), b.Put(ctx, 990, 0, 11)) })
+		if err := errors.Join(
+			wants(e.ch.Put(ctx, 990, 0, 11), ubcoll.ErrArgument), wants(e.ch.Put(ctx, 0, -1, 1), ubcoll.ErrArgument),
+			wants(e.ch.Get(ctx, 0, 1001, 0), ubcoll.ErrArgument), wants(e.ch.Get(ctx, 0, 0, -1), ubcoll.ErrArgument),
+			wants(e.ch.PutPackets(ctx, 8, 0, 16, p2p.Packet16), ubcoll.ErrArgument),
+			wants(e.ch.PutPackets(ctx, 0, 0, 501, p2p.Packet16), ubcoll.ErrArgument),
+			wants(e.ch.PutPackets(ctx, 0, 0, 16, 12), ubcoll.ErrArgument),
+			wants(e.ch.GetPackets(ctx, 31, 0, 16, p2p.Packet16), ubcoll.ErrArgument),
+			wants(e.ch.On(host).Signal(ctx), ubcoll.ErrArgument), wants(poll, hw.ErrNotSupported),
+			wants(twice, ubcoll.ErrArgument), wants(half, ubcoll.ErrArgument),
+			host.Close()); err != nil {
+			return err
+		}
+		// A bad batch has sent nothing: these signals are the first.
+		if err := errors.Join(e.ch.Signal(ctx), e.ch.Wait(ctx)); err != nil {
+			return err
+		}
+		// One side on the host.
+		b, err := ubcoll.Alloc[byte](c, ubcoll.Host, 1000)
+		if err != nil {
+			return err
+		}
+		h, err := c.RegisterBuffer(b.Vec())
+		if err != nil {
+			return err
+		}
+		mixed := h
+		if c.Rank() == 1 {
+			mixed = e.reg
+		}
+		_, err = p2p.Connect(ctx, c, 1-c.Rank(), mixed)
+		if err := wants(err, ubcoll.ErrArgument); err != nil {
+			return err
+		}
+		// The peer's registration is closed: what reaches for it is refused, signals are not.
+		if err := errors.Join(e.ch.Signal(ctx), e.ch.Wait(ctx)); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			if err := errors.Join(e.reg.Close(), wants(e.ch.Put(ctx, 0, 0, 1), ubcoll.ErrStale)); err != nil {
+				return err
+			}
+		}
+		if err := coll.Barrier(ctx, c); err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			if err := errors.Join(wants(e.ch.Put(ctx, 0, 0, 1), ubcoll.ErrStale), e.reg.Close()); err != nil {
+				return err
+			}
+		}
+		if err := coll.Barrier(ctx, c); err != nil {
+			return err
+		}
+		return errors.Join(e.ch.Close(), e.buf.Free(), h.Close(), b.Free())
+	})
+}
+
+// TestChannelOnDevicesEnds ends waits in all ways, of which none but the last one breaks the communicator.
+func TestChannelOnDevicesEnds(t *testing.T) {
+	o := ubcoll.Options{Timeout: 2 * time.Second}
+	for _, k := range []struct {
+		name string
+		want error
+		wait func(ctx context.Context, e *end) error
+		peer func(ctx context.Context, c *ubcoll.Comm, e *end) error
+	}{
+		{"timeout", ubcoll.ErrTimeout, func(ctx context.Context, e *end) error { return e.ch.Wait(ctx) }, nil},
+		{"timeout of packets", ubcoll.ErrTimeout, func(ctx context.Context, e *end) error {
+			return e.ch.GetPackets(ctx, 0, 512, 200, p2p.Packet8)
+		}, nil},
+		{"context", context.DeadlineExceeded, func(ctx context.Context, e *end) error {
+			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			return e.ch.Wait(ctx)
+		}, nil},
+		{"closed by the peer", ubcoll.ErrClosed, func(ctx context.Context, e *end) error {
+			if err := e.ch.Wait(ctx); err != nil { // the peer has sent one
+				return fmt.Errorf("the first wait: %v", err)
+			}
+			return e.ch.Wait(ctx)
+		}, func(ctx context.Context, c *ubcoll.Comm, e *end) error {
+			return errors.Join(e.ch.Signal(ctx), e.ch.Close())
+		}},
+		{"closed here", ubcoll.ErrClosed, func(ctx context.Context, e *end) error {
+			time.AfterFunc(50*time.Millisecond, func() { e.ch.Close() })
+			return e.ch.Wait(ctx)
+		}, nil},
+		{"on a stream", ubcoll.ErrTimeout, func(ctx context.Context, e *end) error {
+			s, err := ubcoll.NewStream(e.buf.Device())
+			if err != nil {
+				return err
+			}
+			// What is queued behind the wait is not done.
+			err = errors.Join(e.ch.On(s).Wait(ctx), e.ch.On(s).Put(ctx, 0, 0, 10), e.ch.On(s).Signal(ctx))
+			if err != nil {
+				return err
+			}
+			err = s.Sync(ctx)
+			if again := s.Sync(ctx); again != nil {
+				return fmt.Errorf("told twice: %v", again)
+			}
+			return errors.Join(err, s.Close())
+		}, nil},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			devices(t, 2, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				e, err := openEnd(ctx, c, dev, 1-c.Rank(), 1024)
+				if err != nil {
+					return err
+				}
+				if err := e.buf.CopyFrom(ctx, bytes.Repeat([]byte{byte(c.Rank() + 1)}, 1024)); err != nil {
+					return err
+				}
+				switch {
+				case c.Rank() == 0:
+					start := time.Now()
+					if err := wants(k.wait(ctx, e), k.want); err != nil {
+						return err
+					}
+					if d := time.Since(start); d > 5*time.Second {
+						return fmt.Errorf("it took %v", d)
+					}
+					if err := wants(e.ch.Signal(ctx), k.want); err != nil {
+						return fmt.Errorf("later: %w", err)
+					}
+				case k.peer != nil:
+					err = k.peer(ctx, c, e)
+				default:
+					time.Sleep(time.Second) // else its own calls time out as well
+				}
+				// The communicator works, on host and device.
+				if err := errors.Join(err, coll.Barrier(ctx, c), coll.AllReduce(ctx, c, e.buf.Vec(), e.buf.Vec(), ubcoll.Max)); err != nil {
+					return err
+				}
+				got := make([]byte, 1024)
+				if err := e.buf.CopyTo(ctx, got); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{2}, 1024)) {
+					return fmt.Errorf("wrong data: %w", err)
+				}
+				e.ch.Close() // may be closed
+				return errors.Join(e.reg.Close(), e.buf.Free())
+			})
+		})
+	}
+}
+
+// TestChannelOnDevicesAborted has a peer abort.
+func TestChannelOnDevicesAborted(t *testing.T) {
+	aborted := errors.New("enough")
+	var told error
+	t.Setenv("UBCOLL_CUDA", "auto")
+	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{Timeout: time.Minute}, func(ctx context.Context, c *ubcoll.Comm) error {
+		dev, err := c.GPU()
+		if err != nil {
+			t.Skip(err)
+		}
+		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 1024)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			time.Sleep(50 * time.Millisecond)
+			return aborted
+		}
+		told = e.ch.Wait(ctx)
+		return told
+	})
+	require.ErrorIs(t, err, aborted)
+	require.ErrorIs(t, told, ubcoll.ErrAborted)
+}
