@@ -43,11 +43,11 @@ type Channel struct {
 // Connect makes a channel to peer over r here and what the peer connects with there. The peer must call Connect or
 // NewChannel too: the k-th call of the one for the other is met by the k-th of the other. Blocking until then, for
 // Options.Timeout at most or until ctx ends; no other rank takes part. r stays the caller's and must stay open as long
-// as the channel is used. At most 512 channels of a rank are open at a time (ErrLimit). ErrArgument for a bad rank,
-// hw.ErrNotSupported for memory that peers cannot reach (Adopt): the peer learns it at once. ErrTimeout and a
-// context's end leave the communicator usable; the peer's call then fails too, or its channel is closed. ErrPeerLost
-// breaks it. On a view made by Comm.On it is as on the
-// communicator itself; in a group or a capture it is ErrArgument.
+// as the channel is used. At most 512 channels of a rank are open at a time (ErrLimit). ErrArgument for a bad rank, or
+// memory of a device on one side only, hw.ErrNotSupported for memory that peers cannot reach (Adopt): the peer learns it
+// at once. ErrTimeout and a context's end leave the communicator usable; the peer's call then fails too, or its channel
+// is closed. ErrPeerLost breaks it. On a view made by Comm.On it is as on the communicator itself; in a group or a
+// capture it is ErrArgument.
 func Connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration) (*Channel, error) {
 	return connect(ctx, c, peer, r, nil)
 }
@@ -253,6 +253,6 @@ func (ch *Channel) do(ctx context.Context, f func(context.Context) error) error 
 
 // Close ends this end. Local: it waits for nobody; a Wait under way returns ErrClosed. The other end's memory is no
 // longer reached from here, the peer's waits end with ErrClosed once they have taken the signals that were sent, and
-// when it has closed too, the place is free for another channel. ErrClosed the second time, and after the
-// communicator's Close.
+// when it has closed too, the place is free for another channel. Over device memory it waits for what this end has
+// queued, of which waits end at once. ErrClosed the second time, and after the communicator's Close.
 func (ch *Channel) Close() error { return ch.l.Close() }

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw"
@@ -278,25 +276,19 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 
 // TestChannelOnDevicesAborted has a peer abort.
 func TestChannelOnDevicesAborted(t *testing.T) {
-	aborted := errors.New("enough")
-	var told error
-	t.Setenv("UBCOLL_CUDA", "auto")
-	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{Timeout: time.Minute}, func(ctx context.Context, c *ubcoll.Comm) error {
-		dev, err := c.GPU()
-		if err != nil {
-			t.Skip(err)
-		}
+	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 1024)
 		if err != nil {
 			return err
 		}
 		if c.Rank() == 1 {
 			time.Sleep(50 * time.Millisecond)
-			return aborted
+			c.Abort(errors.New("enough"))
+			return nil
 		}
-		told = e.ch.Wait(ctx)
-		return told
+		if err := wants(e.ch.Wait(ctx), ubcoll.ErrAborted); err != nil {
+			return err
+		}
+		return wants(e.ch.Put(ctx, 0, 0, 1), ubcoll.ErrAborted)
 	})
-	require.ErrorIs(t, err, aborted)
-	require.ErrorIs(t, told, ubcoll.ErrAborted)
 }

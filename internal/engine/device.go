@@ -135,14 +135,16 @@ func (c *Comm) meetDevices(ctx context.Context, cards []deviceCard) string {
 		if err != nil {
 			return fmt.Sprintf("rank %d could not import the area of rank %d: %v", c.rank, r, err)
 		}
-		distance := (r - c.rank + c.size) % c.size
-		d.params.Area[distance], d.params.Table[distance] = uint64(at), uint64(c.peers[r].mem.Row())
+		d.params.Area[d.distance(r)], d.params.Table[d.distance(r)] = uint64(at), uint64(c.peers[r].mem.Row())
 	}
 	if d.threads < 1 || d.blocks < 1 {
 		return fmt.Sprintf("kernels of %d blocks of %d threads", d.blocks, d.threads)
 	}
 	return ""
 }
+
+// distance is how far behind this rank rank r is, which is how kernels count ranks.
+func (d *device) distance(r int) int { return (r - d.c.rank + d.c.size) % d.c.size }
 
 // settleDevice ends the setting up: whys are what each rank's meetDevices returned.
 func (c *Comm) settleDevice(whys []string) error {

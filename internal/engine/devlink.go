@@ -96,8 +96,8 @@ func (l *Link) openGPU(ctx context.Context, r *Registration, remote *Remote, pee
 	g.extent = remote.at.Arena
 	g.status = d.linkStatus(l.slot)
 	g.params = kernels.ChannelParams{
-		Mine:    d.params.Area[l.c.rank] + uint64(kernels.ChannelAt(l.slot)),
-		Theirs:  d.params.Area[l.peer] + uint64(kernels.ChannelAt(l.otherSlot(theirs))),
+		Mine:    d.params.Area[0] + uint64(kernels.ChannelAt(l.slot)),
+		Theirs:  d.params.Area[d.distance(l.peer)] + uint64(kernels.ChannelAt(l.otherSlot(theirs))),
 		Status:  d.params.Status + uint64(statusLine*(1+l.slot)),
 		Timeout: uint64(l.c.opts.Timeout), Peer: uint32(l.peer),
 		SaltOut: uint32(l.Salt(true)), SaltIn: uint32(l.Salt(false))}
