@@ -250,21 +250,13 @@ func (g *gpuLink) order(s *Stream, cu *cuda.Stream, side uint32) error {
 		if last == nil || last == s || uint32(k) != side && k != kernels.SideBoth && side != kernels.SideBoth {
 			continue
 		}
-		err := last.use(func(before *cuda.Stream) (err error) {
-			if last.capturing() {
-				return nil
-			}
-			if g.event == nil {
-				if g.event, err = g.d.gpu.ctx.NewEvent(false); err != nil {
-					return err
-				}
-			}
-			if err := g.event.Record(before); err != nil {
+		if g.event == nil {
+			var err error
+			if g.event, err = g.d.gpu.ctx.NewEvent(false); err != nil {
 				return err
 			}
-			return cu.Wait(g.event)
-		})
-		if err != nil && !errors.Is(err, fault.ErrClosed) { // what was closed meanwhile has nothing queued
+		}
+		if err := last.before(cu, g.event); err != nil {
 			return err
 		}
 	}

@@ -85,6 +85,27 @@ func (s *Stream) capturing() bool {
 	return id != 0 || err != nil
 }
 
+// before has what is queued next on cu begin after what is queued on s, by way of e. Where nothing is left of that, s is
+// not touched: whoever has seen it done may close it. What somebody captures runs when he says.
+func (s *Stream) before(cu *cuda.Stream, e *cuda.Event) error {
+	err := s.use(func(first *cuda.Stream) error {
+		if s.capturing() {
+			return nil
+		}
+		if done, err := first.Done(); done || err != nil {
+			return err
+		}
+		if err := e.Record(first); err != nil {
+			return err
+		}
+		return cu.Wait(e)
+	})
+	if errors.Is(err, fault.ErrClosed) { // nothing is queued on it
+		return nil
+	}
+	return err
+}
+
 // done reports whether all that was queued is done. The error is the device's.
 func (s *Stream) done() (done bool, err error) {
 	gone := s.use(func(cu *cuda.Stream) error {

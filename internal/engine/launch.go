@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -296,17 +295,7 @@ func (d *device) enqueue(s *Stream) error {
 			return d.next.on(cu)
 		}
 		if last := d.last.Load(); last != nil && last != s {
-			err := last.use(func(before *cuda.Stream) error {
-				if last.capturing() {
-					return nil
-				}
-				err := d.event.Record(before)
-				if err == nil {
-					err = cu.Wait(d.event)
-				}
-				return err
-			})
-			if err != nil && !errors.Is(err, fault.ErrClosed) { // what was closed meanwhile has nothing queued
+			if err := last.before(cu, d.event); err != nil {
 				return err
 			}
 		}
