@@ -33,7 +33,7 @@ func (ch *Channel) steps(ctx context.Context, steps ...engine.Step) error {
 		*ch.record = append(*ch.record, steps...)
 		return nil
 	case ch.device:
-		return ch.l.Launch(ctx, ch.local, ch.stream, steps)
+		return ch.l.Launch(ctx, ch.stream, steps)
 	case ch.stream != nil:
 		return ch.do(ctx, func(ctx context.Context) error { return ch.stepsNow(ctx, steps) })
 	}

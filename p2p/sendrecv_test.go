@@ -176,22 +176,21 @@ func TestDamage(t *testing.T) {
 		{"too long", 3<<56 | 1<<48 | 1<<47},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+			errs := make([]error, 2)
+			require.Error(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 				if c.Rank() == 0 {
 					s := &c.Engine().Mail(1).Out.Slots[1%engine.MailSlots]
 					s.Head = k.head
 					s.Seq.Store(1)
-					_, err := p2p.Recv(ctx, c, 1, ubcoll.Of(make([]byte, 1)))
-					return err
+					_, errs[0] = p2p.Recv(ctx, c, 1, ubcoll.Of(make([]byte, 1)))
+				} else {
+					_, errs[1] = p2p.Recv(ctx, c, 0, ubcoll.Of(make([]byte, 1<<21)))
 				}
-				_, err := p2p.Recv(ctx, c, 0, ubcoll.Of(make([]byte, 1<<21)))
-				if !errors.Is(err, ubcoll.ErrPeerLost) {
-					return fmt.Errorf("a damaged message gave %w", err)
-				}
-				return err
-			})
-			require.ErrorIs(t, err, ubcoll.ErrPeerLost)
-			require.ErrorContains(t, err, "damaged")
+				return errs[c.Rank()]
+			}))
+			require.ErrorIs(t, errs[0], ubcoll.ErrPeerLost)
+			require.ErrorIs(t, errs[1], ubcoll.ErrPeerLost)
+			require.ErrorContains(t, errs[1], "damaged")
 		})
 	}
 }

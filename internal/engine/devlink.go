@@ -19,6 +19,7 @@ import (
 type gpuLink struct {
 	l      *Link
 	d      *device
+	r      *Registration
 	claim  *register.Claim // of this rank's memory
 	peer   Peer
 	extent uint32 // of the peer's memory
@@ -26,17 +27,18 @@ type gpuLink struct {
 	there  cuda.Addr // the peer's memory, as mapped here
 	bytes  [2]int    // here and there
 
-	status   *kernels.Status
-	statusAt uint64
-	f        *cuda.Function
+	status *kernels.Status
+	f      *cuda.Function
+
+	launching sync.Mutex // which the driver may hold up while its queue is full
+	params    kernels.ChannelParams
+	own       [3]*Stream // of blocking calls, by side
+	streams   map[*Stream]bool
+	last      [3]*Stream     // on which each side has queued
+	events    [3]*cuda.Event // after what each side has queued; nil until there are two streams
 
 	mu       sync.Mutex
-	params   kernels.ChannelParams
-	own      [3]*Stream // of blocking calls, by side
-	streams  map[*Stream]bool
-	last     [3]*Stream  // on which each side has queued
-	event    *cuda.Event // orders streams; nil until there are two
-	why      error       // why waits were ended from here
+	why      error // why waits were ended from here
 	failed   error
 	reported bool // by a Sync
 	released bool
@@ -76,7 +78,7 @@ func (l *Link) openGPU(ctx context.Context, r *Registration, remote *Remote, pee
 		return nil, nil
 	}
 	d := l.c.device
-	g := &gpuLink{l: l, d: d, claim: claim, peer: remote.mem, here: cuda.Addr(claim.Addr()),
+	g := &gpuLink{l: l, d: d, r: r, claim: claim, peer: remote.mem, here: cuda.Addr(claim.Addr()),
 		bytes: [2]int{claim.Len(), remote.bytes}, streams: map[*Stream]bool{}}
 	switch {
 	case mine != peers || mine != remote.gpu:
@@ -103,6 +105,9 @@ func (l *Link) openGPU(ctx context.Context, r *Registration, remote *Remote, pee
 		SaltOut: uint32(l.Salt(true)), SaltIn: uint32(l.Salt(false))}
 	d.mu.Lock()
 	d.links[g] = true
+	if l.c.broken.Load() != nil { // abort has not seen it
+		g.status.Abort.Store(1)
+	}
 	d.mu.Unlock()
 	return g, nil
 }
@@ -195,13 +200,10 @@ func (g *gpuLink) release() error {
 	if !mine {
 		return nil
 	}
-	g.mu.Lock()
-	streams, own := g.streams, g.own
-	g.mu.Unlock()
-	for s := range streams {
+	for s := range g.streams { // nothing is launched any more
 		s.quiet()
 	}
-	for s := range streams {
+	for s := range g.streams {
 		s.leaveLink(g)
 	}
 	g.mu.Lock()
@@ -209,14 +211,16 @@ func (g *gpuLink) release() error {
 	g.released = true
 	g.mu.Unlock()
 	var errs []error
-	for _, s := range own {
+	for _, s := range g.own {
 		if s != nil {
 			g.d.gpu.remove(s)
 			errs = append(errs, s.device.cu.Close())
 		}
 	}
-	if g.event != nil {
-		errs = append(errs, g.event.Close())
+	for _, e := range g.events {
+		if e != nil {
+			errs = append(errs, e.Close())
+		}
 	}
 	errs = append(errs, g.peer.Unhold(g.extent))
 	g.claim.Release()

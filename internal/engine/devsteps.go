@@ -118,7 +118,7 @@ func (l *Link) OnDevice() bool { return l.gpu != nil }
 
 // Launch queues steps on s, or on a stream of the channel's own, and waits: in as few kernels as can do them. If anything
 // is wrong with one of them, none is queued.
-func (l *Link) Launch(ctx context.Context, r *Registration, s *Stream, steps []Step) error {
+func (l *Link) Launch(ctx context.Context, s *Stream, steps []Step) error {
 	if len(steps) == 0 {
 		return nil
 	}
@@ -127,14 +127,14 @@ func (l *Link) Launch(ctx context.Context, r *Registration, s *Stream, steps []S
 		return l.Error(op, err)
 	}
 	defer l.End()
-	if err := l.gpu.launch(ctx, r, s, steps); err != nil {
+	if err := l.gpu.launch(ctx, s, steps); err != nil {
 		return l.Error(op, err)
 	}
 	return nil
 }
 
-func (g *gpuLink) launch(ctx context.Context, r *Registration, s *Stream, steps []Step) error {
-	claim, err := r.Acquire()
+func (g *gpuLink) launch(ctx context.Context, s *Stream, steps []Step) error {
+	claim, err := g.r.Acquire()
 	if err != nil {
 		return err
 	}
@@ -158,8 +158,8 @@ func (g *gpuLink) launch(ctx context.Context, r *Registration, s *Stream, steps 
 			return err
 		}
 		all = append(all, t)
-		if k := steps[i].Kind; k != StepFlush && k != StepWait {
-			if err := g.l.remote.live(); k != StepGetPackets && k != StepSignal && k != StepRelaxedSignal && err != nil {
+		if k := steps[i].Kind; k == StepPut || k == StepGet || k == StepPutPackets {
+			if err := g.l.remote.live(); err != nil {
 				return err
 			}
 		}
@@ -173,18 +173,18 @@ func (g *gpuLink) launch(ctx context.Context, r *Registration, s *Stream, steps 
 		side = mine
 	}
 	own := s == nil
-	g.mu.Lock()
+	g.launching.Lock()
 	if own {
 		if s = g.own[side]; s == nil {
 			if s, err = newStream(g.d.gpu.ctx); err != nil {
-				g.mu.Unlock()
+				g.launching.Unlock()
 				return err
 			}
 			g.own[side] = s
 		}
 	}
 	err = g.queue(s, steps, all, uint32(side))
-	g.mu.Unlock()
+	g.launching.Unlock()
 	if err != nil {
 		return g.d.linkFailed(err)
 	}
@@ -195,7 +195,7 @@ func (g *gpuLink) launch(ctx context.Context, r *Registration, s *Stream, steps 
 }
 
 // queue queues steps, cut where a step touches what one before it does: within a kernel, nothing but signals wait for
-// all blocks. The caller holds mu.
+// all blocks. The caller has launching locked.
 func (g *gpuLink) queue(s *Stream, steps []Step, all []touch, side uint32) error {
 	if !g.streams[s] {
 		g.streams[s] = true
@@ -250,13 +250,14 @@ func (g *gpuLink) order(s *Stream, cu *cuda.Stream, side uint32) error {
 		if last == nil || last == s || uint32(k) != side && k != kernels.SideBoth && side != kernels.SideBoth {
 			continue
 		}
-		if g.event == nil {
+		e := &g.events[k] // sides that run at the same time have one each
+		if *e == nil {
 			var err error
-			if g.event, err = g.d.gpu.ctx.NewEvent(false); err != nil {
+			if *e, err = g.d.gpu.ctx.NewEvent(false); err != nil {
 				return err
 			}
 		}
-		if err := last.before(cu, g.event); err != nil {
+		if err := last.before(cu, *e); err != nil {
 			return err
 		}
 	}
