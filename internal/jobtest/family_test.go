@@ -67,7 +67,5 @@ func TestKillWait(t *testing.T) {
 	seed := Seed()
 	t.Logf("TEST_SEED=%d", seed)
 	pick := rand.New(rand.NewPCG(seed, 1))
-	for range rounds {
-		killOne(t, "kill-wait", 2+pick.IntN(3), pick)
-	}
+	killRounds(t, "kill-wait", rounds, func() int { return 2 + pick.IntN(3) }, pick)
 }

@@ -17,7 +17,11 @@ func Moves(ctx context.Context, c *ubcoll.Comm) error {
 	all := rand.New(rand.NewPCG(Seed(), 2))
 	mine := rand.New(rand.NewPCG(Seed(), 2000+uint64(c.Rank())))
 	sizes := []int{0, 1, 5, 48, 1000, 5000, 30000, 150001}
-	for k := 0; k < 4*len(sizes); k++ {
+	rounds := 4 * len(sizes)
+	if c.Size() > 16 {
+		rounds /= 2 // which move as much
+	}
+	for k := range rounds {
 		n, root, inPlace := sizes[k%len(sizes)], all.IntN(c.Size()), all.IntN(2) == 0
 		if n > 50000 && c.Size() > 4 {
 			n = 50000

@@ -56,7 +56,5 @@ func TestKillP2P(t *testing.T) {
 	}
 	t.Logf("TEST_SEED=%d", seed)
 	pick := mrand.New(mrand.NewPCG(seed, 0))
-	for range 10 {
-		killOne(t, "kill-p2p", 2+pick.IntN(3), pick)
-	}
+	killRounds(t, "kill-p2p", 10, func() int { return 2 + pick.IntN(3) }, pick)
 }

@@ -148,9 +148,7 @@ func TestKill(t *testing.T) {
 	}
 	t.Logf("TEST_SEED=%d", seed)
 	pick := mrand.New(mrand.NewPCG(seed, 0))
-	for k := 0; k < rounds; k++ {
-		killOne(t, "kill", 2+pick.IntN(3), pick)
-	}
+	killRounds(t, "kill", rounds, func() int { return 2 + pick.IntN(3) }, pick)
 }
 
 // TestKillMany is TestKill with so many ranks that they agree by group: the victim may lead one, or not.
@@ -164,8 +162,18 @@ func TestKillMany(t *testing.T) {
 	}
 	t.Logf("TEST_SEED=%d", seed)
 	pick := mrand.New(mrand.NewPCG(seed, 0))
-	for range 5 {
-		killOne(t, "kill", 17+pick.IntN(8), pick)
+	killRounds(t, "kill", 5, func() int { return 17 + pick.IntN(8) }, pick)
+}
+
+// killRounds does rounds side by side, as many as go test allows: survivors spend most of the time waiting before they
+// end. Who is killed, and when, is drawn beforehand, so that a seed repeats it.
+func killRounds(t *testing.T, suite string, rounds int, ranks func() int, pick *mrand.Rand) {
+	for k := range rounds {
+		n, own := ranks(), mrand.New(mrand.NewPCG(pick.Uint64(), 0))
+		t.Run(fmt.Sprintf("%d/ranks=%d", k, n), func(t *testing.T) {
+			t.Parallel()
+			killOne(t, suite, n, own)
+		})
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/race"
 )
 
 // modules are the PTX files with the kernels that each must have.
@@ -38,7 +39,7 @@ func TestPTX(t *testing.T) {
 	entries, err := ptx.ReadDir("ptx")
 	require.NoError(t, err)
 	require.Len(t, entries, len(modules()))
-	total := 0
+	total, flags := 0, map[string]bool{}
 	for name, kernels := range modules() {
 		t.Run(name, func(t *testing.T) {
 			text, err := ptx.ReadFile("ptx/" + name + ".ptx")
@@ -46,6 +47,8 @@ func TestPTX(t *testing.T) {
 			total += len(text)
 			header := regexp.MustCompile(`(?m)^// sources: (.*)\n// sha256: (.*)$`).FindSubmatch(text)
 			require.NotNil(t, header)
+			flags[string(regexp.MustCompile(` -D\w+=\w+`).ReplaceAll(
+				regexp.MustCompile(`(?s)^.*?// flags: [^\n]*`).Find(text), nil))] = true
 			h := sha256.New()
 			for _, f := range strings.Fields(string(header[1])) {
 				source, err := os.ReadFile(filepath.Join("src", f))
@@ -65,14 +68,18 @@ func TestPTX(t *testing.T) {
 			require.ElementsMatch(t, kernels, found)
 		})
 	}
+	require.Len(t, flags, 1, "built by one compiler, alike: run scripts/kernels")
 	require.Less(t, total, 10<<20, "bytes of PTX in every program")
 }
 
-// TestRebuild builds the PTX again where that compiler is.
+// TestRebuild builds the PTX again where that compiler is: what moves data, and one module for each number of ranks, of
+// a type drawn at random, since all types together take half a minute. That the others are of the same sources and
+// flags, TestPTX looks at.
 func TestRebuild(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short")
+	if testing.Short() || race.Enabled {
+		t.Skip("the compiler's work is the same in the plain run")
 	}
+	t.Parallel()
 	clang := os.Getenv("CLANG")
 	if clang == "" {
 		clang = "clang-19"
@@ -89,9 +96,15 @@ func TestRebuild(t *testing.T) {
 		t.Skipf("built with clang %s, not with %s", builder[1], strings.SplitN(string(version), "\n", 2)[0])
 	}
 	dir := t.TempDir()
-	out, err := exec.Command("../../../scripts/kernels", dir).CombinedOutput()
+	names := []string{"move"}
+	for _, ranks := range []int{2, 4, MaxRanks} {
+		names = append(names, fmt.Sprintf("%v%d", dtype.All()[rand.IntN(len(dtype.All()))], ranks))
+	}
+	t.Log(names)
+	out, err := exec.Command("../../../scripts/kernels", append([]string{dir}, names...)...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	for name := range modules() {
+	for _, name := range names {
+		require.Contains(t, modules(), name)
 		want, err := ptx.ReadFile("ptx/" + name + ".ptx")
 		require.NoError(t, err)
 		got, err := os.ReadFile(filepath.Join(dir, name+".ptx"))
@@ -175,21 +188,23 @@ func TestABI(t *testing.T) {
 
 // TestCheck runs the kernels' source on coroutines, against a reference: testdata/check.cc.
 func TestCheck(t *testing.T) {
+	if testing.Short() || race.Enabled {
+		t.Skip("a C++ program by itself, the same in the plain run")
+	}
+	t.Parallel()
 	cxx := compiler(t, os.Getenv("CXX"), "c++", "g++", "clang++")
-	program := filepath.Join(t.TempDir(), "check")
+	program := filepath.Join(t.TempDir(), "check") // which lasts until the parallel runs are over
 	out, err := exec.Command(cxx, "-std=c++17", "-O1", "-ffp-contract=off", "-DUBC_EMULATE", "-o", program,
 		"testdata/check.cc", "src/emulate.cc").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	operations := "150"
-	if testing.Short() {
-		operations = "100"
-	}
+	const operations = "150"
 	for _, ranks := range []string{"1", "2", "3", "4", "8"} {
 		for _, what := range []string{operations, "errors"} {
 			if ranks == "1" && what == "errors" {
 				continue // nobody to be missing
 			}
 			t.Run(ranks+" ranks "+what, func(t *testing.T) {
+				t.Parallel()
 				seed := fmt.Sprint(rand.Uint32())
 				out, err := exec.Command(program, seed, ranks, what).CombinedOutput()
 				require.NoError(t, err, "seed %s: %s", seed, out)
