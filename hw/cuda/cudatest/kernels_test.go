@@ -46,7 +46,7 @@ func TestKernels(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { cs[r].HostUnregister(words[r]) }) // fails in a broken context
 			ps[r].rank, ps[r].ranks, ps[r].timeout, ps[r].signature = uint32(r), 2, 20e9, 2<<59
-			ps[0].area[r], ps[1].area[r] = area, area
+			ps[r].area[0], ps[1-r].area[1] = area, area // by distance
 		}
 		if access {
 			require.NoError(t, cs[0].EnablePeer(cs[1]))
