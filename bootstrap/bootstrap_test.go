@@ -18,8 +18,8 @@ import (
 
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/bootstrap/internal/suite"
-	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/race"
 )
 
 // rankCase makes this test binary one rank of an Env job: the name of the case that it runs.
