@@ -201,6 +201,9 @@ void free_memory(device *d) {
 			gone.push_back(m.first);
 	for (uintptr_t p : gone)
 		drop(&mappings[p]);
+	// Host memory that it has page-locked is let go of.
+	for (auto m = mappings.begin(); m != mappings.end();)
+		m = m->second.d == d && m->second.what == REGISTERED ? mappings.erase(m) : std::next(m);
 }
 
 int cuMemHostRegister_v2(void *p, size_t n, unsigned flags) {
