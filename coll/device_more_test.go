@@ -12,11 +12,12 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/gputest"
 )
 
 // TestDeviceAdopt uses memory of another library, which peers reach as they reach the library's own.
 func TestDeviceAdopt(t *testing.T) {
-	devices(t, 2, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Run(t, 2, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		const n = 5000
 		x, err := cuda.Primary(dev)
 		if err != nil {
@@ -72,7 +73,7 @@ func TestDeviceAdopt(t *testing.T) {
 func TestDeviceGroup(t *testing.T) {
 	for _, queued := range []bool{false, true} {
 		t.Run(fmt.Sprintf("queued=%v", queued), func(t *testing.T) {
-			devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+			gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				a, err := floats(ctx, c, dev, 100, 1)
 				if err != nil {
 					return err
@@ -108,7 +109,7 @@ func TestDeviceGroup(t *testing.T) {
 
 // TestDeviceClose closes what is in use.
 func TestDeviceClose(t *testing.T) {
-	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err1 := floats(ctx, c, dev, 100, 1)
 		s, err2 := ubcoll.NewStream(dev)
 		twin, err3 := c.Dup(ctx)
@@ -143,7 +144,7 @@ func TestDeviceClose(t *testing.T) {
 
 // TestDevicePeerClosed waits for a peer that closes its communicator.
 func TestDevicePeerClosed(t *testing.T) {
-	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err := floats(ctx, c, dev, 100, 1)
 		if err != nil {
 			return err

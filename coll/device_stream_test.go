@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -55,7 +56,7 @@ func TestDeviceOrder(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		for _, count := range []int{10, 70000} {
 			t.Run(fmt.Sprintf("ranks=%d/count=%d", n, count), func(t *testing.T) {
-				devices(t, n, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				gputest.Run(t, n, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					a, err1 := floats(ctx, c, dev, count, 1)
 					other, err2 := floats(ctx, c, dev, count, 1)
 					s, err3 := ubcoll.NewStream(dev)
@@ -90,7 +91,7 @@ func TestDeviceOrder(t *testing.T) {
 
 // TestDeviceDirect shows that buffers become direct when the peers have imported them, and why they are not.
 func TestDeviceDirect(t *testing.T) {
-	devices(t, 3, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Run(t, 3, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err := floats(ctx, c, dev, 1000, 1)
 		if err != nil {
 			return err
@@ -170,7 +171,7 @@ func TestDeviceBad(t *testing.T) {
 		for _, queued := range []bool{false, true} {
 			for _, algorithm := range []string{"one-shot", "two-shot"} {
 				t.Run(fmt.Sprintf("%s/queued=%v/%s", k.name, queued, algorithm), func(t *testing.T) {
-					devices(t, 3, ubcoll.Options{Algorithm: algorithm}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+					gputest.Run(t, 3, ubcoll.Options{Algorithm: algorithm}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 						a, err := floats(ctx, c, dev, 100, 1)
 						if err != nil {
 							return err
@@ -227,7 +228,7 @@ func TestDeviceBad(t *testing.T) {
 
 // TestDeviceLocal are errors that no peer hears of.
 func TestDeviceLocal(t *testing.T) {
-	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err := floats(ctx, c, dev, 100, 1)
 		if err != nil {
 			return err
@@ -279,7 +280,7 @@ func TestDeviceBroken(t *testing.T) {
 			for _, algorithm := range []string{"one-shot", "two-shot"} {
 				t.Run(fmt.Sprintf("%s/queued=%v/%s", k.name, queued, algorithm), func(t *testing.T) {
 					o := ubcoll.Options{Timeout: k.timeout, Algorithm: algorithm}
-					devices(t, 3, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+					gputest.Run(t, 3, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 						a, err := floats(ctx, c, dev, 100, 1)
 						if err != nil {
 							return err
@@ -325,7 +326,7 @@ func TestDeviceBroken(t *testing.T) {
 
 // TestDeviceCancel ends the context of a call that waits.
 func TestDeviceCancel(t *testing.T) {
-	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err := floats(ctx, c, dev, 100, 1)
 		if err != nil {
 			return err
@@ -345,7 +346,7 @@ func TestDeviceCancel(t *testing.T) {
 
 // TestDeviceFamily uses communicators of one domain beside each other, and after the first has closed.
 func TestDeviceFamily(t *testing.T) {
-	devices(t, 4, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Run(t, 4, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		half, err := c.Split(ctx, c.Rank()%2, -c.Rank())
 		if err != nil {
 			return err
@@ -383,7 +384,7 @@ func TestDeviceFamily(t *testing.T) {
 // TestForeignCapture captures a stream of another library, and replays it after the program has let go of everything.
 func TestForeignCapture(t *testing.T) {
 	o := ubcoll.Options{Algorithm: "two-shot", Register: register.Auto}
-	devices(t, 2, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Run(t, 2, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err := floats(ctx, c, dev, 70000, 1)
 		if err != nil {
 			return err

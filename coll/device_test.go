@@ -5,61 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
-	"time"
 	"unsafe"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cpu"
-	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/verify"
 	"github.com/ubcoll/ubcoll/register"
 )
-
-// devices runs f on n ranks that have a device each, and skips the test where there are none.
-func devices(t *testing.T, n int, o ubcoll.Options, f func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error) {
-	t.Helper()
-	t.Setenv(env.CUDA.Name, "auto")
-	if o.Timeout == 0 {
-		o.Timeout = time.Minute
-	}
-	var missing error
-	err := ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {
-		dev, err := c.GPU()
-		if err != nil {
-			if c.Rank() == 0 {
-				missing = err
-			}
-			return nil
-		}
-		return f(ctx, c, dev)
-	})
-	require.NoError(t, err)
-	if missing != nil {
-		if env.Requires("cuda") {
-			t.Fatal(missing)
-		}
-		t.Skip(missing)
-	}
-}
-
-func seed(t *testing.T) uint64 {
-	s := rand.Uint64()
-	if v := os.Getenv("TEST_SEED"); v != "" {
-		var err error
-		s, err = strconv.ParseUint(v, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("TEST_SEED=%d", s)
-	return s
-}
 
 // memory is a buffer on a device, of which a test uses a part in the middle: what is around must stay as it is.
 type memory struct {
@@ -284,7 +241,7 @@ func (k trial) check(p unsafe.Pointer, me, n, one int) error {
 // stream.
 func TestDevices(t *testing.T) {
 	const most = 600 << 10
-	start := seed(t)
+	start := gputest.Seed(t)
 	trials := 8
 	if race.Enabled {
 		trials = 2 // data are made and checked element by element
@@ -306,7 +263,7 @@ func TestDevices(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("ranks=%d/%s/%v/some=%v/queued=%v", n, k.algorithm, k.policy, k.some, k.queued), func(t *testing.T) {
 				o := ubcoll.Options{Algorithm: k.algorithm, Register: k.policy}
-				devices(t, n, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				gputest.Run(t, n, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					a, err1 := newMemory(c, dev, most)
 					b, err2 := newMemory(c, dev, most)
 					if err := errors.Join(err1, err2); err != nil {

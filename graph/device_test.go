@@ -9,39 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
-	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/gputest"
 )
-
-// devices runs f on n ranks that have a device each, and skips the test where there are none.
-func devices(t *testing.T, n int, o ubcoll.Options, f func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error) {
-	t.Helper()
-	t.Setenv(env.CUDA.Name, "auto")
-	if o.Timeout == 0 {
-		o.Timeout = time.Minute
-	}
-	var missing error
-	require.NoError(t, ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {
-		dev, err := c.GPU()
-		if err != nil {
-			if c.Rank() == 0 {
-				missing = err
-			}
-			return nil
-		}
-		return f(ctx, c, dev)
-	}))
-	switch {
-	case missing != nil && env.Requires("cuda"):
-		t.Fatal(missing)
-	case missing != nil:
-		t.Skip(missing)
-	}
-}
 
 func floats(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, n int, x float32) (*ubcoll.Buffer[float32], error) {
 	b, err := ubcoll.Alloc[float32](c, dev, n)
@@ -70,7 +42,7 @@ func TestReplayOnDevice(t *testing.T) {
 		for _, n := range []int{1, 2, 3} {
 			for _, queued := range []bool{false, true} {
 				t.Run(fmt.Sprintf("ranks=%d/%s/queued=%v", n, algorithm, queued), func(t *testing.T) {
-					devices(t, n, ubcoll.Options{Algorithm: algorithm}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+					gputest.Run(t, n, ubcoll.Options{Algorithm: algorithm}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 						a, err1 := floats(ctx, c, dev, 5000, 1)
 						b, err2 := floats(ctx, c, dev, 5000, 1)
 						if err := errors.Join(err1, err2); err != nil {
@@ -145,7 +117,7 @@ func TestDivergesOnDevice(t *testing.T) {
 		}, ubcoll.ErrArgument, "the source is on host"},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+			gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				a, err1 := floats(ctx, c, dev, 100, 1)
 				h, err2 := floats(ctx, c, ubcoll.Host, 100, 1)
 				if err := errors.Join(err1, err2); err != nil {
@@ -163,7 +135,7 @@ func TestDivergesOnDevice(t *testing.T) {
 
 // TestMissingLaunch launches a graph on all ranks but one.
 func TestMissingLaunch(t *testing.T) {
-	devices(t, 2, ubcoll.Options{Timeout: time.Second}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Run(t, 2, ubcoll.Options{Timeout: time.Second}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err := floats(ctx, c, dev, 100, 1)
 		if err != nil {
 			return err

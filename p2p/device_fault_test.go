@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -29,7 +30,7 @@ func wants(err error, want ...error) error {
 // the device.
 func TestChannelOnDevicesReplayed(t *testing.T) {
 	const n = 30000
-	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) (err error) {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) (err error) {
 		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 8*n)
 		if err != nil {
 			return err
@@ -86,7 +87,7 @@ func TestChannelOnDevicesReplayed(t *testing.T) {
 // TestChannelOnDevicesLarge goes by copy engine, and steps that touch each other's bytes take their turns.
 func TestChannelOnDevicesLarge(t *testing.T) {
 	const n = 33 << 20
-	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 4*n)
 		if err != nil {
 			return err
@@ -117,7 +118,7 @@ func TestChannelOnDevicesLarge(t *testing.T) {
 }
 
 func TestChannelOnDevicesRefused(t *testing.T) {
-	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 1000)
 		if err != nil {
 			return err
@@ -236,7 +237,7 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 		}, nil},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			devices(t, 2, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+			gputest.Run(t, 2, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				e, err := openEnd(ctx, c, dev, 1-c.Rank(), 1024)
 				if err != nil {
 					return err
@@ -278,7 +279,7 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 
 // TestChannelOnDevicesAborted has a peer abort.
 func TestChannelOnDevicesAborted(t *testing.T) {
-	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 1024)
 		if err != nil {
 			return err

@@ -6,56 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
-	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 )
-
-// devices runs f on n ranks that have a device each, and skips the test where there are none.
-func devices(t *testing.T, n int, o ubcoll.Options, f func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error) {
-	t.Helper()
-	t.Setenv(env.CUDA.Name, "auto")
-	if o.Timeout == 0 {
-		o.Timeout = time.Minute
-	}
-	var missing error
-	err := ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {
-		dev, err := c.GPU()
-		if err != nil {
-			if c.Rank() == 0 {
-				missing = err
-			}
-			return nil
-		}
-		return f(ctx, c, dev)
-	})
-	require.NoError(t, err)
-	if missing != nil {
-		if env.Requires("cuda") {
-			t.Fatal(missing)
-		}
-		t.Skip(missing)
-	}
-}
-
-func deviceSeed(t *testing.T) uint64 {
-	s := rand.Uint64()
-	if v := os.Getenv("TEST_SEED"); v != "" {
-		var err error
-		s, err = strconv.ParseUint(v, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("TEST_SEED=%d", s)
-	return s
-}
 
 // end is a channel and its memory on a device.
 type end struct {
@@ -137,10 +94,10 @@ func (x trade) run(ctx context.Context, ch *p2p.Channel, packets int) error {
 }
 
 func TestChannelOnDevices(t *testing.T) {
-	seed := deviceSeed(t)
+	seed := gputest.Seed(t)
 	for _, n := range []int{2, 3} {
 		t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) {
-			devices(t, n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+			gputest.Run(t, n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				// A channel to each other rank; ranks meet in pairs in the same order.
 				for peer := range n {
 					if peer == c.Rank() {
@@ -207,8 +164,8 @@ func trades(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, peer int, se
 
 // TestChannelOnDevicesOrder has calls on two streams and on none take their turns, and reaches memory by a handle.
 func TestChannelOnDevicesOrder(t *testing.T) {
-	seed := deviceSeed(t)
-	devices(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	seed := gputest.Seed(t)
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		e, err := openEnd(ctx, c, dev, 1-c.Rank(), part)
 		if err != nil {
 			return err

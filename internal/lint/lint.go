@@ -30,6 +30,7 @@ var layers = [][]string{
 	{"internal/engine"},
 	{"internal/transport/*"},
 	{""},
+	{"internal/gputest"},
 	{"p2p"},
 	{"coll"},
 	{"graph"},

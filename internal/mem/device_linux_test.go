@@ -13,23 +13,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// primary is device i, which the test needs.
-func primary(t *testing.T, i int) *cuda.Context {
-	t.Helper()
-	if p := cuda.Have(); p.Err != nil {
-		t.Skip(p)
-	}
-	all, err := cuda.Devices()
-	require.NoError(t, err)
-	if i >= len(all) {
-		t.Skipf("there are only %d devices", len(all))
-	}
-	ctx, err := cuda.Primary(hw.CUDA(i))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, ctx.Close()) })
-	return ctx
-}
-
 func deviceHeap(t *testing.T, ctx *cuda.Context, goHeap bool) *Heap {
 	h := newHeap(t, goHeap)
 	h.UseDevice(ctx)
@@ -58,7 +41,7 @@ func used(t *testing.T, ctx *cuda.Context) int {
 }
 
 func TestDeviceMemory(t *testing.T) {
-	ctx := primary(t, 1)
+	ctx := cudatest.Primary(t, 1)
 	modes(t, func(t *testing.T, goHeap bool) {
 		before := used(t, ctx)
 		h := deviceHeap(t, ctx, goHeap)
@@ -118,7 +101,7 @@ func TestDeviceMemoryRefused(t *testing.T) {
 	require.ErrorIs(t, err, hw.ErrNotSupported)
 	require.NoError(t, h.Close())
 
-	ctx := primary(t, 0)
+	ctx := cudatest.Primary(t, 0)
 	h = deviceHeap(t, ctx, false)
 	for n, want := range map[int]error{0: fault.ErrArgument, -1: fault.ErrArgument, 1<<46 + 1: fault.ErrLimit,
 		1 << 46: fault.ErrLimit} {
@@ -152,7 +135,7 @@ func failing(t *testing.T, ctx *cuda.Context, calls []string, f func() error) {
 }
 
 func TestOutOfDeviceMemory(t *testing.T) {
-	ctx := primary(t, 0)
+	ctx := cudatest.Primary(t, 0)
 	emulatedOnly(t)
 	calls := []string{"cuMemGetAllocationGranularity", "cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
 		"cuMemsetD8Async"}
@@ -175,7 +158,7 @@ func TestOutOfDeviceMemory(t *testing.T) {
 }
 
 func TestAdoptDevice(t *testing.T) {
-	ctx, other := primary(t, 0), primary(t, 1)
+	ctx, other := cudatest.Primary(t, 0), cudatest.Primary(t, 1)
 	h := deviceHeap(t, ctx, false)
 	const size = 4 << 20
 	mine, err := ctx.Alloc(size)
@@ -276,7 +259,7 @@ func TestAdoptable(t *testing.T) {
 }
 
 func TestFreedBehindOurBack(t *testing.T) {
-	ctx := primary(t, 0)
+	ctx := cudatest.Primary(t, 0)
 	h := deviceHeap(t, ctx, false)
 	p, err := ctx.Alloc(4 << 20)
 	require.NoError(t, err)
@@ -307,7 +290,7 @@ func TestFreedBehindOurBack(t *testing.T) {
 }
 
 func TestDeviceMemoryFromManyGoroutines(t *testing.T) {
-	ctx := primary(t, 0)
+	ctx := cudatest.Primary(t, 0)
 	before := used(t, ctx)
 	h := deviceHeap(t, ctx, false)
 	errs := make(chan error)

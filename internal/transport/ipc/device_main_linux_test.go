@@ -19,23 +19,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-// primary is device i, which the test needs.
-func primary(t testing.TB, i int) *cuda.Context {
-	t.Helper()
-	if p := cuda.Have(); p.Err != nil {
-		t.Skip(p)
-	}
-	all, err := cuda.Devices()
-	require.NoError(t, err)
-	if i >= len(all) {
-		t.Skipf("there are only %d devices", len(all))
-	}
-	ctx, err := cuda.Primary(hw.CUDA(i))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, ctx.Close()) })
-	return ctx
-}
-
 // emulatedOnly skips what a real driver cannot be made to do.
 func emulatedOnly(t *testing.T) {
 	t.Helper()
@@ -73,7 +56,7 @@ type gpu struct {
 
 func newGPU(t testing.TB, i int, goHeap bool) *gpu {
 	t.Helper()
-	ctx := primary(t, i)
+	ctx := cudatest.Primary(t, i)
 	r := newRank(t, goHeap, secret) // closed before the context
 	r.heap.UseDevice(ctx)
 	require.NoError(t, r.UseDevice(ctx))

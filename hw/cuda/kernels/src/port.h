@@ -5,9 +5,6 @@
 
 #include "abi.h"
 
-#define UBC_STR_(x) #x
-#define UBC_STR(x) UBC_STR_(x)
-
 struct ubc_pair { // 8 bytes of data: what a packet carries
 	ubc_u32 w[2];
 };

@@ -1,0 +1,57 @@
+// Package gputest is what tests of several packages need to run ranks on devices.
+package gputest
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/env"
+)
+
+// Run runs f on n goroutine ranks that have a device each. Where there are none it skips the test, or fails it if
+// UBCOLL_REQUIRE has cuda. No wait lasts longer than a minute unless o says so.
+func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.Comm, ubcoll.Device) error) {
+	t.Helper()
+	t.Setenv(env.CUDA.Name, "auto")
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute
+	}
+	var missing error
+	err := ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {
+		dev, err := c.GPU()
+		if err != nil {
+			if c.Rank() == 0 {
+				missing = err
+			}
+			return nil
+		}
+		return f(ctx, c, dev)
+	})
+	require.NoError(t, err)
+	switch {
+	case missing != nil && env.Requires("cuda"):
+		t.Fatal(missing)
+	case missing != nil:
+		t.Skip(missing)
+	}
+}
+
+// Seed is TEST_SEED, or a random one; it is logged.
+func Seed(t *testing.T) uint64 {
+	t.Helper()
+	s := rand.Uint64()
+	if v := os.Getenv("TEST_SEED"); v != "" {
+		var err error
+		s, err = strconv.ParseUint(v, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("TEST_SEED=%d", s)
+	return s
+}
