@@ -172,9 +172,9 @@ type Function struct {
 
 // Launch says how many threads run a kernel, in one dimension.
 type Launch struct {
-	Grid   int // blocks
-	Block  int // threads of each
-	Shared int // bytes of dynamic shared memory for each block
+	Grid   int  // blocks
+	Block  int  // threads of each
+	Shared int  // bytes of dynamic shared memory for each block
 	Early  bool // may start before the kernel before it has ended: see Function.Launch
 }
 
