@@ -39,7 +39,7 @@ struct block {
 
 struct launch {
 	kernel *f = nullptr;
-	ubc_params params;
+	ubc_vector_params params; // the longest; others are their begin
 	unsigned threads = 0, running = 0;
 	std::vector<block> blocks;
 };
@@ -56,7 +56,7 @@ struct scheduler {
 
 	static void enter(unsigned hi, unsigned lo) {
 		fiber *f = (fiber *)((uintptr_t)hi << 32 | lo);
-		f->of->f(&f->of->params);
+		f->of->f(&f->of->params.p);
 		f->done = true;
 		self().yield();
 	}
@@ -68,7 +68,7 @@ struct scheduler {
 
 	void yield() { swapcontext(&current->context, &main); }
 
-	void start(launch *l, kernel *f, const ubc_params &p, unsigned blocks, unsigned threads) {
+	void start(launch *l, kernel *f, const ubc_vector_params &p, unsigned blocks, unsigned threads) {
 		l->f = f;
 		l->params = p;
 		l->threads = threads;
