@@ -27,8 +27,6 @@ func planDevice(v *engine.View, w *engine.Work) bool {
 		err = disagree
 	case onto != mine:
 		err = fmt.Errorf("memory or a stream on %v, and this rank's device is %v: %w", onto, mine, fault.ErrArgument)
-	case isVector(w.Kind):
-		err = fmt.Errorf("%v on %v: %w", w.Kind, onto, hw.ErrNotSupported)
 	}
 	if w.Err == nil {
 		w.Err = err
@@ -75,6 +73,8 @@ const (
 	oneShotCrowd  = 32 << 10  // more than 4 ranks
 	packetsTotal  = 512 << 10 // two-shot by packets
 	movePackets   = 128 << 10
+	rootOnce      = 2 << 20  // bytes that a broadcast's root may send more than once before the others pass them on
+	countsBlocks  = 64       // where no rank knows how much there is in all
 	packetThread  = 8        // bytes that a thread puts into a packet
 	fullBlock     = 512      // threads that blocks are planned for
 	packetBlocks  = 64       // more do not help packets
@@ -91,10 +91,29 @@ func kernel(c *engine.Comm, w *engine.Work) engine.Kernel {
 		return engine.Kernel{Name: cudakernels.Barrier, Blocks: 1, Way: "descriptors"}
 	case isReduction(w.Kind):
 		return reduceKernel(c.Options().Algorithm, w.Kind, bytes, n)
+	case isVector(w.Kind):
+		return engine.Kernel{Name: cudakernels.MoveV, Blocks: countsGrid(w, n), Way: "push by counts", Words: true,
+			Counts: true}
 	case bytes <= movePackets:
 		return engine.Kernel{Name: cudakernels.MovePackets, Blocks: packetGrid(bytes * n), Way: "push packets"}
 	}
+	if w.Kind == engine.KindBroadcast && bytes*(n-2) > rootOnce {
+		return engine.Kernel{Name: cudakernels.Broadcast, Blocks: bulkGrid(bytes), Way: "passed on", Words: true}
+	}
 	return engine.Kernel{Name: cudakernels.Move, Blocks: bulkGrid(bytes * n), Way: "push", Words: true}
+}
+
+// countsGrid is how many blocks an operation with vectors of counts has. Ranks whose counts do not fit may come to
+// different numbers, since no block then waits for one of its number.
+func countsGrid(w *engine.Work, n int) int {
+	total := w.Dst.Bytes()
+	switch {
+	case w.Kind != engine.KindAllGatherV:
+		return countsBlocks
+	case total <= movePackets*n:
+		return packetGrid(total)
+	}
+	return bulkGrid(total)
 }
 
 // reduceKernel is kernel for reductions of so many bytes: of a slice for reduce-scatter, else of the whole.
@@ -112,6 +131,8 @@ func reduceKernel(algorithm string, k engine.Kind, bytes, n int) engine.Kernel {
 		oneShotMost = oneShotCrowd
 	}
 	switch {
+	case algorithm == "ring" && k == engine.KindAllReduce:
+		return engine.Kernel{Name: cudakernels.Ring, Blocks: bulkGrid(total), Way: "ring", Words: true}
 	case algorithm == "push":
 		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: min(bulkGrid(total), pushBlocks), Push: true, Way: "two-shot, pushed",
 			Words: true}

@@ -162,7 +162,8 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 type launching struct {
 	f      *cuda.Function
 	shape  cuda.Launch
-	params kernels.Params
+	params kernels.VectorParams
+	counts bool // the kernel takes all of params
 	copy   *Work
 	graph  *cuda.Graph
 }
@@ -174,7 +175,10 @@ func (l *launching) on(cu *cuda.Stream) error {
 	case l.graph != nil:
 		return l.graph.Launch(cu)
 	}
-	return l.f.Launch(cu, l.shape, l.params.Bytes())
+	if l.counts {
+		return l.f.Launch(cu, l.shape, l.params.Bytes())
+	}
+	return l.f.Launch(cu, l.shape, l.params.Params.Bytes())
 }
 
 // prepare makes d.next what does w. It holds the buffers and their registrations, which w.letGo gives back once that is
@@ -195,15 +199,18 @@ func (d *device) prepare(w *Work) error {
 	if err != nil {
 		return err
 	}
-	d.next.f, d.next.params = f, d.params
-	d.fill(&d.next.params, w)
+	d.next.f, d.next.params.Params = f, d.params
+	d.fill(&d.next.params.Params, w)
+	if d.next.counts = w.Kernel.Counts; d.next.counts {
+		w.Counts(d.c.rank, d.next.params.Send[:d.c.size], d.next.params.Recv[:d.c.size])
+	}
 	d.next.shape = cuda.Launch{Grid: min(max(w.Kernel.Blocks, 1), d.blocks), Block: d.threads}
 	return nil
 }
 
 // refuse makes d.next what tells the peers that this rank takes no part in an operation, and why.
 func (d *device) refuse(why error) (err error) {
-	d.next.params = d.params
+	d.next.params.Params, d.next.counts = d.params, false
 	d.next.params.Signature = signature(KindRefused, 0, 0, 0, refusalCode(why))
 	d.next.shape = cuda.Launch{Grid: 1, Block: d.threads}
 	d.next.f, err = d.kernel(kernels.Barrier, dtype.Invalid)
