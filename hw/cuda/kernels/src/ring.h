@@ -151,16 +151,6 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 		ubc_finish(p, o.e);
 		return;
 	}
-	ubc_u32 next = ubc_peer(p, 1);
-	if (ok && o.bytes > 0) {
-		ubc_u64 word = words[2 * next + 1];
-		if (UBC_THREAD == 0) {
-			*found = (word & UBC_DIRECT) != 0 ? ubc_find(p, o.e, next, word) : 0;
-			ok = (word & UBC_DIRECT) == 0 || *found != 0;
-		}
-		ok = ubc_all(ok);
-	}
-	bool staged = ok && (words[2 * p.rank + 1] & UBC_DIRECT) == 0; // the own destination
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	ubc_u64 slot = 4ull * UBC_STAGING / (UBC_BLOCKS * UBC_RING_SLOTS) / 128 * 128, row = 16ull * UBC_THREADS;
 	slot = slot < UBC_CHUNK ? slot : UBC_CHUNK;
@@ -169,6 +159,17 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 	ubc_u64 all = chunk * UBC_BLOCKS, first = chunk * UBC_BLOCK; // of a slice: what all blocks take in turn
 	ubc_u64 staging = ubc_stage(p, 1).offset + UBC_RING_SLOTS * slot * UBC_BLOCK;
 	ubc_u32 chunks = ok && o.bytes > 0 && s.stride > first ? (ubc_u32)((s.stride - first + all - 1) / all) : 0;
+	// A block that has nothing to do must not look: the next rank does not wait for it before it ends.
+	ubc_u32 next = ubc_peer(p, 1);
+	if (chunks > 0) {
+		ubc_u64 word = words[2 * next + 1];
+		if (UBC_THREAD == 0) {
+			*found = (word & UBC_DIRECT) != 0 ? ubc_find(p, o.e, next, word) : 0;
+			ok = (word & UBC_DIRECT) == 0 || *found != 0;
+		}
+		ok = ubc_all(ok);
+	}
+	bool staged = ok && (words[2 * p.rank + 1] & UBC_DIRECT) == 0; // the own destination
 	ubc_u32 sent = 0, taken = 0;
 	for (ubc_u32 c = 0; ok && c < chunks; c += UBC_RING_CHUNKS) {
 		ubc_u32 now = chunks - c < UBC_RING_CHUNKS ? chunks - c : UBC_RING_CHUNKS;

@@ -71,7 +71,7 @@ UBC_FN bool ubc_agree_counts(const ubc_vector_params &v, ubc_u32 e, ubc_u64 *row
 struct ubc_routes {
 	ubc_u64 src[UBC_MAX_RANKS], out[UBC_MAX_RANKS]; // sent: where from in the own source, and how much
 	ubc_u64 dst[UBC_MAX_RANKS], in[UBC_MAX_RANKS];  // received: where to in the own destination, and how much
-	ubc_u64 to[UBC_MAX_RANKS];                      // sent: where to, 0: staged
+	ubc_u64 to[UBC_MAX_RANKS];                      // sent: where to, first in the peer's destination; 0: staged
 	ubc_u64 longest[UBC_MAX_RANKS], due[UBC_MAX_RANKS]; // of each rank: the longest part that it sends; what it receives
 };
 
@@ -130,14 +130,49 @@ UBC_FN void ubc_take_packets(
 	}
 }
 
-// ubc_vector_bulk is ubc_do_move with lengths that differ.
+// ubc_vector_lengths is what the counts of all ranks tell, for the whole block: the longest part that one sends another.
+UBC_FN ubc_u64 ubc_vector_lengths(const ubc_params &p, const ubc_u64 *rows, ubc_routes *routes) {
+	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
+		ubc_u64 longest = 0, due = 0, before = 0;
+		for (ubc_u32 q = 0; q < p.ranks; q++) {
+			ubc_u64 sent = q != r ? rows[ubc_sent(r, q)] : 0;
+			longest = longest > sent ? longest : sent;
+			due += q != r ? rows[ubc_due(q, r)] : 0;
+			before += q < p.rank ? rows[ubc_due(q, r)] : 0;
+		}
+		routes->longest[r] = longest * p.size;
+		routes->due[r] = due;
+		routes->to[r] = before * p.size;
+	}
+	ubc_sync();
+	ubc_u64 longest = 0;
+	for (ubc_u32 r = 0; r < p.ranks; r++)
+		longest = longest > routes->longest[r] ? longest : routes->longest[r];
+	return longest;
+}
+
+// ubc_vector_bulk is ubc_do_move with lengths that differ. All ranks await all others, so that none ends, and takes its
+// destination away, before all have found that.
 UBC_FN void ubc_vector_bulk(
-	const ubc_params &p, ubc_u32 e, const ubc_routes *routes, ubc_u64 longest, bool whole) {
+	const ubc_params &p, ubc_u32 e, const ubc_u64 *words, ubc_routes *routes, ubc_u64 longest) {
+	bool ok = true, whole = true;
+	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
+		ubc_u64 at = 0;
+		if (r != p.rank && routes->out[r] > 0 && (words[2 * r + 1] & UBC_DIRECT) != 0) {
+			ok = (at = ubc_find(p, e, r, words[2 * r + 1])) != 0 && ok;
+			at += routes->to[r];
+		}
+		routes->to[r] = at;
+	}
+	if (!ubc_all(ok))
+		return;
+	for (ubc_u32 r = 0; r < p.ranks; r++)
+		whole = whole && (routes->due[r] == 0 || (words[2 * r + 1] & UBC_DIRECT) != 0);
+	bool copies = routes->due[p.rank] > 0 && (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
 	ubc_staging stage = ubc_stage(p, p.ranks);
 	ubc_u64 window = whole ? longest : stage.bytes;
-	ubc_u32 rounds = longest > 0 ? (ubc_u32)((longest + window - 1) / window) : 0;
-	bool copies = routes->due[p.rank] > 0 && routes->to[p.rank] == 0;
-	for (ubc_u32 i = 0; rounds > 0 && i <= rounds; i++) { // reading is a round behind writing
+	ubc_u32 rounds = (ubc_u32)((longest + window - 1) / window);
+	for (ubc_u32 i = 0; i <= rounds; i++) { // reading is a round behind writing
 		if (i < rounds) {
 			ubc_u64 offset = i * window;
 			UBC_ROLLED
@@ -165,32 +200,6 @@ UBC_FN void ubc_vector_bulk(
 	}
 }
 
-// ubc_find_routes finds where this rank's parts go, once all counts are known. The result is whether all can be found, the
-// same for the whole block.
-UBC_FN bool ubc_find_routes(
-	const ubc_params &p, ubc_u32 e, const ubc_u64 *words, const ubc_u64 *rows, ubc_routes *routes) {
-	bool ok = true;
-	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
-		ubc_u64 longest = 0, due = 0, before = 0, to = 0;
-		for (ubc_u32 q = 0; q < p.ranks; q++) {
-			ubc_u64 sent = q != r ? rows[ubc_sent(r, q)] * p.size : 0;
-			longest = longest > sent ? longest : sent;
-			due += q != r ? rows[ubc_due(q, r)] : 0;
-			before += q < p.rank ? rows[ubc_due(q, r)] * p.size : 0;
-		}
-		if ((words[2 * r + 1] & UBC_DIRECT) != 0) {
-			to = ~0ull; // direct, but nothing goes there
-			if (r != p.rank && routes->out[r] > 0 && (to = ubc_find(p, e, r, words[2 * r + 1])) != 0)
-				to += before;
-			ok = to != 0 && ok;
-		}
-		routes->longest[r] = longest;
-		routes->due[r] = due;
-		routes->to[r] = to;
-	}
-	return ubc_all(ok);
-}
-
 // Small parts go as packets, which are on their way before all counts are known. If any part of any rank is not small,
 // all go as in ubc_do_move.
 UBC_FN void ubc_do_move_v(const ubc_vector_params &v) {
@@ -209,17 +218,13 @@ UBC_FN void ubc_do_move_v(const ubc_vector_params &v) {
 	bool packets = ubc_plan(v, routes);
 	if (packets && distance > 0 && distance < p.ranks)
 		ubc_vector_packets(p, e, routes, distance, t, threads);
-	if (ubc_agree(p, e, words) && ubc_agree_counts(v, e, rows) && ubc_find_routes(p, e, words, rows, routes)) {
-		ubc_u64 longest = 0, src = p.src + routes->src[p.rank], dst = p.dst + routes->dst[p.rank];
-		bool whole = true;
-		for (ubc_u32 r = 0; r < p.ranks; r++) {
-			longest = longest > routes->longest[r] ? longest : routes->longest[r];
-			whole = whole && (routes->due[r] == 0 || routes->to[r] != 0);
-		}
+	if (ubc_agree(p, e, words) && ubc_agree_counts(v, e, rows)) {
+		ubc_u64 longest = ubc_vector_lengths(p, rows, routes);
+		ubc_u64 src = p.src + routes->src[p.rank], dst = p.dst + routes->dst[p.rank];
 		if (src != dst) // else it is in place
 			ubc_copy(dst, src, routes->out[p.rank]);
 		if (longest > UBC_SMALL)
-			ubc_vector_bulk(p, e, routes, longest, whole);
+			ubc_vector_bulk(p, e, words, routes, longest);
 		else if (distance > 0 && distance < p.ranks)
 			ubc_take_packets(p, e, routes, distance, t, threads);
 	}

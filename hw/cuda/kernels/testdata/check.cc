@@ -26,7 +26,7 @@ static kernel *find(const std::string &name) {
 
 // --- ranks
 
-enum { GUARD = 64, HEAP = 8 << 20 };
+enum { GUARD = 64, HEAP = 8 << 20, BATCH = 6 };
 
 struct rank {
 	char *area = nullptr, *heap = nullptr;
@@ -54,23 +54,32 @@ static void fresh(char *&p, size_t n) {
 		FAIL("no memory");
 }
 
+// import maps the ranks' memory, for each operation of a batch as an extent of its own: a rank may take it away when it
+// has done the operation.
+static void import() {
+	for (rank &r : ranks) {
+		r.table.assign(N, std::vector<uint64_t>(UBC_MAX_EXTENTS));
+		for (unsigned q = 0; q < N; q++)
+			for (unsigned i = 0; i < BATCH; i++)
+				r.table[q][ranks[q].extent + i] = (uint64_t)ranks[q].heap;
+	}
+}
+
 static void reset() {
 	S.drop();
 	ranks = std::vector<rank>(N);
 	for (rank &r : ranks) {
 		fresh(r.area, areaBytes());
 		fresh(r.heap, HEAP);
-		r.extent = below(UBC_MAX_EXTENTS);
+		r.extent = below(UBC_MAX_EXTENTS - BATCH);
 	}
 	uint32_t epoch = chance(50) ? 0 : 0xfffffffc; // also around the end
 	for (rank &r : ranks) {
 		for (unsigned b = 0; b < UBC_MAX_BLOCKS; b++)
 			((uint32_t *)r.area)[b] = epoch;
-		r.table.assign(N, std::vector<uint64_t>(UBC_MAX_EXTENTS));
-		for (unsigned q = 0; q < N; q++)
-			r.table[q][ranks[q].extent] = (uint64_t)ranks[q].heap;
 		memset(&r.status, 0, sizeof r.status);
 	}
+	import();
 }
 
 static void release() {
@@ -101,7 +110,7 @@ static buffer allocate(rank &r, size_t n, unsigned size) {
 }
 
 static uint64_t word(rank &r, const buffer &b) {
-	return b.direct ? UBC_DIRECT | (uint64_t)r.extent << 48 | (uint64_t)(b.p - r.heap) : 0;
+	return b.direct ? UBC_DIRECT | (uint64_t)(r.extent + r.next) << 48 | (uint64_t)(b.p - r.heap) : 0;
 }
 
 static uint64_t value(int t) {
@@ -522,6 +531,8 @@ static void run(std::vector<operation> &ops, int absent, void (*ended)(const ope
 			rank &k = ranks[r];
 			if (k.running && k.l.running == 0) {
 				k.running = false;
+				for (rank &q : ranks)
+					q.table[r][k.extent + k.next] = 0;
 				ended(ops[k.next++], r);
 			}
 			if (k.running)
@@ -538,6 +549,10 @@ static void run(std::vector<operation> &ops, int absent, void (*ended)(const ope
 		}
 		if (!left)
 			return;
+		if (chance(10)) {
+			S.slow = chance(30) ? nullptr : &ranks[below(N)].l;
+			S.slowBlock = (int)below(4) - 1;
+		}
 		for (unsigned i = 0, n = 1 + below(400); i < n && !S.live.empty(); i++)
 			step();
 	}
@@ -552,7 +567,8 @@ static void data(unsigned long operations) {
 			std::vector<operation> ops;
 			for (rank &r : ranks)
 				r.used = 0, r.next = 0;
-			for (unsigned i = 0, n = 1 + below(6); i < n; i++) {
+			import();
+			for (unsigned i = 0, n = 1 + below(BATCH); i < n; i++) {
 				type = type % (TYPES - 1) + 1;
 				ops.push_back(random(type));
 				if (N > 1 && chance(15))
@@ -636,7 +652,7 @@ static void errors() {
 			o.src[r].direct = o.dst[r].direct = true;
 		ops = {o};
 		unsigned was = ranks[absent].extent;
-		ranks[absent].extent = chance(50) ? UBC_MAX_EXTENTS + below(30000) : (was + 1) % UBC_MAX_EXTENTS;
+		ranks[absent].extent = chance(50) ? UBC_MAX_EXTENTS + below(30000) : (was + BATCH) % UBC_MAX_EXTENTS;
 		limit = 300000;
 		wants = 1u << UBC_NO_EXTENT | 1u << UBC_TIMEOUT;
 		runLimited(ops, -2);

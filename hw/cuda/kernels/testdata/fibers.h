@@ -51,6 +51,8 @@ struct scheduler {
 	uint64_t now = 1;
 	std::vector<std::unique_ptr<fiber>> idle;
 	std::vector<fiber *> live;
+	launch *slow = nullptr; // whose block of this number, or all of whose blocks (-1), seldom get on
+	int slowBlock = -1;
 
 	unsigned below(unsigned n) { return n ? (unsigned)(random() % n) : 0; }
 
@@ -102,6 +104,8 @@ struct scheduler {
 		now += 10;
 		size_t i = random() % live.size();
 		fiber *f = live[i];
+		if (f->of == slow && (slowBlock < 0 || slowBlock == (int)f->block) && below(64) != 0)
+			return;
 		block &b = f->of->blocks[f->block];
 		if (f->barrier >= 0 && f->barrier == b.barrier)
 			return;
