@@ -31,6 +31,10 @@ const (
 	gather
 	scatter
 	allToAll
+	allGatherV
+	gatherV
+	scatterV
+	allToAllV
 )
 
 const (
@@ -138,6 +142,9 @@ type operation struct {
 	count                int
 	push, inPlace        bool
 	blocks, threads, odd int // odd: the rank that wants something else; -1: none
+
+	counts [][]int // from each rank to each, of operations with counts
+	from   int     // of whom the odd rank expects another count; -1: it has another signature
 }
 
 func (o operation) String() string { return fmt.Sprintf("%+v", struct{ operation }{o}) }
@@ -145,6 +152,23 @@ func (o operation) String() string { return fmt.Sprintf("%+v", struct{ operation
 // lens are the elements of rank r's source and destination, and how much farther the destination begins if in place.
 func (o operation) lens(r, n int) (src, dst, apart int) {
 	c, root := o.count, r == o.root
+	if o.kind >= allGatherV {
+		for q := range n {
+			if o.kind != allGatherV || q == r {
+				src += o.counts[r][q]
+			}
+			dst += o.counts[q][r]
+			if q >= r {
+				continue
+			}
+			if o.kind == scatterV {
+				apart += o.counts[r][q]
+			} else {
+				apart -= o.counts[q][r]
+			}
+		}
+		return src, dst, apart
+	}
 	when := func(yes bool, n int) int {
 		if yes {
 			return n
@@ -237,6 +261,15 @@ func (w *world) want(o operation, r int) []byte {
 		return out
 	}
 	switch o.kind {
+	case allGatherV, gatherV, scatterV, allToAllV:
+		for q := range n {
+			first := 0
+			for d := 0; d < r && o.kind != allGatherV; d++ {
+				first += o.counts[q][d]
+			}
+			out = append(out, w.ranks[q].input[first*size:][:o.counts[q][r]*size]...)
+		}
+		return out
 	case allGather, gather:
 		for q := range n {
 			out = append(out, part(q, 0)...)
@@ -269,6 +302,23 @@ func (w *world) want(o operation, r int) []byte {
 	}
 	out = out[:elements*size]
 	op := []cpu.Op{sum: cpu.Sum, prod: cpu.Prod, least: cpu.Min, most: cpu.Max, avg: cpu.Sum, premulsum: cpu.Sum}[o.op]
+	if o.kernel == Ring && n > 1 { // each slice from its own rank on, rounded at each step
+		stride := ((len(out)+n-1)/n + 15) / 16 * 16
+		for s := 0; s*stride < len(out); s++ {
+			at := s * stride
+			k, in := min(stride, len(out)-at)/size, bytes.Clone(unsafe.Slice((*byte)(srcs[s]), len(out)))
+			acc := unsafe.Pointer(&in[at])
+			for i := 1; i < n; i++ {
+				by := 1
+				if i == n-1 {
+					by = div
+				}
+				cpu.ReduceN(o.t, op, unsafe.Pointer(&out[at]), []unsafe.Pointer{acc, unsafe.Add(srcs[(s+i)%n], at)}, k, by, false)
+				copy(in[at:at+k*size], out[at:])
+			}
+		}
+		return out
+	}
 	cpu.ReduceN(o.t, op, unsafe.Pointer(&out[0]), srcs, o.count, div, false)
 	return out
 }
@@ -324,12 +374,23 @@ func (w *world) launch(o operation, r int) {
 	if m.dstDirect {
 		p.DstWord = Word(extentOf+1, m.dstOff)
 	}
-	if r == o.odd {
+	if r == o.odd && o.from < 0 {
 		p.Signature++
+	}
+	params := p.Bytes()
+	if o.kind >= allGatherV {
+		v := VectorParams{Params: p}
+		for q := range n {
+			v.Send[q], v.Recv[q] = uint64(o.counts[r][q]), uint64(o.counts[q][r])
+			if r == o.odd && q == o.from {
+				v.Recv[q]++
+			}
+		}
+		params = v.Bytes()
 	}
 	f, err := m.set.Kernel(o.kernel, o.t, n)
 	require.NoError(w.t, err)
-	require.NoError(w.t, f.Launch(m.stream, cuda.Launch{Grid: o.blocks, Block: min(o.threads, f.MaxThreads)}, p.Bytes()))
+	require.NoError(w.t, f.Launch(m.stream, cuda.Launch{Grid: o.blocks, Block: min(o.threads, f.MaxThreads)}, params))
 }
 
 func (w *world) run(o operation) {
@@ -341,6 +402,13 @@ func (w *world) run(o operation) {
 	}
 	for r, m := range w.ranks {
 		require.NoError(w.t, m.stream.Sync(), "%v", o)
+		if o.odd >= 0 && o.from >= 0 {
+			require.EqualValues(w.t, Counts, m.status.Error.Swap(OK), "rank %d: %v", r, o)
+			expected, from, sent := m.status.CountsOf()
+			require.Equal(w.t, []int{o.odd, o.from, o.counts[o.from][o.odd], o.counts[o.from][o.odd] + 1},
+				[]int{int(m.status.Peer), from, sent, expected}, "rank %d: %v", r, o)
+			continue
+		}
 		if o.odd >= 0 {
 			require.EqualValues(w.t, Mismatch, m.status.Error.Swap(OK), "rank %d: %v", r, o)
 			require.Equal(w.t, r == o.odd, int(m.status.Peer) != o.odd, "rank %d blames %d: %v", r, m.status.Peer, o)
@@ -372,7 +440,11 @@ func kernelsOf(kind int) []string {
 	case barrier:
 		return []string{Barrier}
 	case allReduce:
-		return []string{OneShot, Packets, TwoShot}
+		return []string{OneShot, Packets, TwoShot, Ring}
+	case broadcast:
+		return []string{Move, MovePackets, Broadcast}
+	case allGatherV, gatherV, scatterV, allToAllV:
+		return []string{MoveV}
 	case reduceScatter, reduce:
 		return []string{Packets, TwoShot}
 	}
@@ -385,7 +457,7 @@ func TestDevice(t *testing.T) {
 		t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) {
 			w := newWorld(t, n)
 			for _, typ := range dtype.All() { // before any kernel runs: loading may wait for those
-				for _, k := range []string{OneShot, Packets, TwoShot, Move, MovePackets, Barrier} {
+				for _, k := range []string{OneShot, Packets, TwoShot, Ring, Move, MovePackets, Broadcast, MoveV, Barrier} {
 					for _, m := range w.ranks {
 						_, err := m.set.Kernel(k, typ, n)
 						require.NoError(t, err)
@@ -400,7 +472,7 @@ func TestDevice(t *testing.T) {
 				if w.emulated && (n > 4 || race.Enabled && n != 2) && typ != dtype.BFloat16 {
 					continue // to save time
 				}
-				for kind := allReduce; kind <= allToAll; kind++ {
+				for kind := allReduce; kind <= allToAllV; kind++ {
 					for _, k := range kernelsOf(kind) {
 						for op := sum; op <= premulsum; op++ {
 							if kind > reduce && op > sum {
@@ -419,8 +491,8 @@ func TestDevice(t *testing.T) {
 
 func (w *world) pick(typ dtype.Type, kind int, kernel string, op int) operation {
 	n := len(w.ranks)
-	o := operation{kernel: kernel, kind: kind, op: op, t: typ, odd: -1, push: w.rand.IntN(2) == 0,
-		inPlace: kind != allToAll && kind != broadcast && w.rand.IntN(2) == 0, blocks: 1 + w.rand.IntN(4), threads: 128}
+	o := operation{kernel: kernel, kind: kind, op: op, t: typ, odd: -1, from: -1, push: w.rand.IntN(2) == 0,
+		inPlace: kind != allToAll && kind != allToAllV && kind != broadcast && w.rand.IntN(2) == 0, blocks: 1 + w.rand.IntN(4), threads: 128}
 	if kind > reduce || kind == barrier {
 		o.op = 0
 	}
@@ -433,11 +505,45 @@ func (w *world) pick(typ dtype.Type, kind int, kernel string, op int) operation 
 	if kind == reduce || kind == broadcast || kind == gather || kind == scatter {
 		o.root = w.rand.IntN(n)
 	}
+	if kind == gatherV || kind == scatterV {
+		o.root = w.rand.IntN(n)
+	}
+	if kind >= allGatherV {
+		o.counts, o.count = w.counts(kind, o.root, o.count), 0
+	}
 	if n > 1 && w.rand.IntN(8) == 0 {
 		o.odd = w.rand.IntN(n)
 		o.inPlace = false
+		if kind >= allGatherV && w.rand.IntN(2) == 0 {
+			o.from = w.rand.IntN(n)
+			switch kind {
+			case gatherV:
+				o.odd = o.root
+			case scatterV:
+				o.from = o.root
+			}
+		}
 	}
 	return o
+}
+
+// counts draws how much goes from each rank to each, most at most.
+func (w *world) counts(kind, root, most int) [][]int {
+	n := len(w.ranks)
+	counts := make([][]int, n)
+	for from := range n {
+		counts[from] = make([]int, n)
+		same := w.rand.IntN(most + 1)
+		for to := range n {
+			switch {
+			case kind == allGatherV, kind == gatherV && to == root:
+				counts[from][to] = same
+			case kind == allToAllV, kind == scatterV && from == root:
+				counts[from][to] = max(0, w.rand.IntN(most+1+most/4)-most/4) // some nothing
+			}
+		}
+	}
+	return counts
 }
 
 // TestDeviceLarge goes several rounds of staging memory, and straight.
@@ -448,7 +554,7 @@ func TestDeviceLarge(t *testing.T) {
 			if w.emulated {
 				t.Skip("too slow emulated, whose staging memory is small besides")
 			}
-			for _, k := range []string{TwoShot, Move} {
+			for _, k := range []string{TwoShot, Ring, Move, Broadcast, MoveV} {
 				for _, typ := range []dtype.Type{dtype.Float32, dtype.BFloat16} {
 					for _, m := range w.ranks {
 						_, err := m.set.Kernel(k, typ, n)
@@ -457,9 +563,14 @@ func TestDeviceLarge(t *testing.T) {
 					for _, push := range []bool{false, true} {
 						bytes := 80<<20 + 4
 						o := operation{kernel: k, kind: allReduce, op: sum, t: typ, count: bytes / typ.Size(), push: push,
-							odd: -1, blocks: 24, threads: 512}
-						if k == Move {
+							odd: -1, from: -1, blocks: 24, threads: 512}
+						switch k {
+						case Move:
 							o.kind, o.op, o.count = allGather, 0, o.count/n
+						case Broadcast:
+							o.kind, o.op, o.root = broadcast, 0, n-1
+						case MoveV:
+							o.kind, o.op, o.counts, o.count = allToAllV, 0, w.counts(allToAllV, 0, o.count/n), 0
 						}
 						w.run(o)
 					}
