@@ -62,7 +62,8 @@ type Params struct {
 // Bytes is p as a launch takes it: p's own memory, good while p is.
 func (p *Params) Bytes() []byte { return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p)) }
 
-// VectorParams is what the kernel MoveV takes: ubc_vector_params of src/abi.h. Count is 0; parts lie one after the other.
+// VectorParams is what the kernel MoveV takes: ubc_vector_params of src/abi.h. Count is 0; parts lie one after the
+// other.
 type VectorParams struct {
 	Params
 	Send [MaxRanks]uint64 // elements for each rank; of all-gather the same ones for all
@@ -87,7 +88,7 @@ type Status struct {
 	Detail uint64
 }
 
-// CountsOf is what the error Counts means, besides that Peer expects so many elements: from whom, and how many it sends.
+// CountsOf is what the error Counts means: how many elements Peer expects, from whom, and how many that rank sends.
 func (s *Status) CountsOf() (expected, from, sent int) {
 	return int(s.Detail & (1<<48 - 1)), int(s.Detail >> 48), int(s.Theirs)
 }

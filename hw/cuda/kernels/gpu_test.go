@@ -68,7 +68,8 @@ func TestDevice(t *testing.T) {
 func (w *world) pick(typ dtype.Type, kind int, kernel string, op int) operation {
 	n := len(w.ranks)
 	o := operation{kernel: kernel, kind: kind, op: op, t: typ, odd: -1, from: -1, push: w.rand.IntN(2) == 0,
-		inPlace: kind != allToAll && kind != allToAllV && kind != broadcast && w.rand.IntN(2) == 0, blocks: 1 + w.rand.IntN(4), threads: 128}
+		inPlace: kind != allToAll && kind != allToAllV && kind != broadcast && w.rand.IntN(2) == 0,
+		blocks:  1 + w.rand.IntN(4), threads: 128}
 	if kind > reduce || kind == barrier {
 		o.op = 0
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// The kernels by name. OneShot, Packets, TwoShot and Ring reduce, and there are some for each type; the others take bytes.
+// The kernels by name. OneShot, Packets, TwoShot and Ring reduce, and there are some for each type; the others take
+// bytes.
 const (
 	OneShot     = "oneshot"      // ALL_REDUCE of up to PacketData bytes: packets from every rank to every rank
 	Packets     = "packets"      // ALL_REDUCE, REDUCE_SCATTER and REDUCE with slices of up to PacketData bytes

@@ -3,7 +3,7 @@
 #ifndef UBC_BROADCAST_H
 #define UBC_BROADCAST_H
 
-#include "move.h"
+#include "copy.h"
 
 // ubc_spread copies bytes to each to[i], i < MAX_RANKS, that is not 0, tiles as in ubc_copy.
 UBC_FN void ubc_spread(const ubc_u64 *to, ubc_u64 src, ubc_u64 bytes) {
@@ -17,7 +17,7 @@ UBC_FN void ubc_spread(const ubc_u64 *to, ubc_u64 src, ubc_u64 bytes) {
 		UBC_ROLLED
 		for (int i = 0; i < R; i++)
 			if (to[i] != 0)
-				ubc_copy(to[i], src, bytes);
+				ubc_copy_any(to[i], src, bytes);
 		return;
 	}
 	for (ubc_u64 at = 16ull * (UBC_BLOCK * UBC_THREADS + UBC_THREAD); at < full; at += U * step) {
@@ -46,10 +46,10 @@ UBC_FN void ubc_spread(const ubc_u64 *to, ubc_u64 src, ubc_u64 bytes) {
 		}
 }
 
-// The rank at distance d > 0 behind the root has slice d - 1. In rounds: the root sends the next window of each slice to
-// its rank; that rank passes it on as soon as it has come, and takes what the others have passed on a round before. As
-// in ubc_do_move, who writes a round has heard from all that they have read the last but three, but for the root, which
-// asks.
+// The rank at distance d > 0 behind the root has slice d - 1. In rounds: the root sends the next window of each slice
+// to its rank; that rank passes it on as soon as it has come, and takes what the others have passed on a round before.
+// As in ubc_do_move, who writes a round has heard from all that they have read the last but three, but for the root,
+// which asks.
 UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
 	ubc_u32 last = ubc_previous(p);
@@ -90,7 +90,7 @@ UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 			for (ubc_u32 q = 1; q < n; q++) {
 				ubc_u32 peer = ubc_peer(p, q);
 				ubc_u64 begin = (q - 1) * stride, length = ubc_part(bytes, begin, stride);
-				ubc_copy(found[peer] != 0 ? found[peer] + begin + offset : ubc_at(p.area, q) + ubc_slot(stage, i, p.rank),
+				ubc_copy_any(found[peer] != 0 ? found[peer] + begin + offset : ubc_at(p.area, q) + ubc_slot(stage, i, p.rank),
 					p.src + begin + offset, ubc_part(length, offset, window));
 			}
 			ubc_signal(p, e, i + 1);
@@ -124,7 +124,7 @@ UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 			if (q == behind)
 				continue;
 			ubc_u64 begin = (ubc_u64)((q + n - behind) % n - 1) * stride, length = ubc_part(bytes, begin, stride);
-			ubc_copy(p.dst + begin + offset, p.area[0] + ubc_slot(stage, i - 1, ubc_peer(p, q)),
+			ubc_copy_any(p.dst + begin + offset, p.area[0] + ubc_slot(stage, i - 1, ubc_peer(p, q)),
 				ubc_part(length, offset, window));
 		}
 	}

@@ -1,11 +1,11 @@
 // The ring all-reduce: reduce-scatter and all-gather along the ring of ranks, each of which sends to the next one only.
 //
-// The data is cut into slices as for two-shot, and each slice into chunks, which go to the blocks in turn: a block works
-// with the neighbours' blocks of its number alone. It does its chunks in rounds of up to UBC_RING_CHUNKS. In step 0 of a
-// round a rank sends its source's part of its own slice, in steps 1 to n-2 what has come reduced with its own part, in
-// step n-1 the result, which is its own and the next rank's as well, and in steps n to 2n-3 it passes results on. Each
-// step but the last sends one message for each chunk, and each step but the first takes one; what is sent in a step is
-// under way while the round's other chunks are worked on.
+// The data is cut into slices as for two-shot, and each slice into chunks, which go to the blocks in turn: a block
+// works with the neighbours' blocks of its number alone. It does its chunks in rounds of up to UBC_RING_CHUNKS. In step
+// 0 of a round a rank sends its source's part of its own slice, in steps 1 to n-2 what has come reduced with its own
+// part, in step n-1 the result, which is its own and the next rank's as well, and in steps n to 2n-3 it passes results
+// on. Each step but the last sends one message for each chunk, and each step but the first takes one; what is sent in a
+// step is under way while the round's other chunks are worked on.
 //
 // Messages lie in the next rank's staging memory, results in its destination if that is direct. A block has
 // UBC_RING_SLOTS slots there, more than a round has chunks: so a message waits for one of an earlier step at most, and
@@ -50,15 +50,16 @@ template <class E, class V> UBC_FN V ubc_fold(const V &in, const V &own, ubc_u32
 	return x.v;
 }
 
-// What a block does with one chunk: in, which has come, or 0; own, this rank's source, or 0; reduced if it is both; into
-// each out that is not 0.
+// What a block does with one chunk: in, which has come, or 0; own, this rank's source, or 0; reduced if it is both;
+// into each out that is not 0.
 struct ubc_link {
 	ubc_u64 in, own, out[2];
 	ubc_u64 bytes;
 	ubc_u32 divisor; // for ubc_fold
 };
 
-// ubc_pass does it, for a chunk whose addresses are all aligned, in whole vectors, or not. Sources are multiplied if need be.
+// ubc_pass does it, for a chunk whose addresses are all aligned, in whole vectors, or not. Sources are multiplied if
+// need be.
 template <class E, bool IN, bool OWN, bool ALIGNED>
 UBC_FN void ubc_pass(const ubc_reduction<E> &o, const ubc_link &k) {
 	typedef typename E::T T;

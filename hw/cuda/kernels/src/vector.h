@@ -3,7 +3,7 @@
 #ifndef UBC_VECTOR_H
 #define UBC_VECTOR_H
 
-#include "move.h"
+#include "copy.h"
 
 // Counts of all ranks in a block's shared memory: those that rank r sends, then those that it expects.
 UBC_FN ubc_u32 ubc_sent(ubc_u32 from, ubc_u32 to) { return from * 2 * UBC_MAX_RANKS + to; }
@@ -130,7 +130,7 @@ UBC_FN void ubc_take_packets(
 	}
 }
 
-// ubc_vector_lengths is what the counts of all ranks tell, for the whole block: the longest part that one sends another.
+// ubc_vector_lengths is what the counts of all ranks tell; the result, the longest part that one sends another.
 UBC_FN ubc_u64 ubc_vector_lengths(const ubc_params &p, const ubc_u64 *rows, ubc_routes *routes) {
 	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
 		ubc_u64 longest = 0, due = 0, before = 0;
@@ -179,7 +179,7 @@ UBC_FN void ubc_vector_bulk(
 			for (ubc_u32 q = 1; q < p.ranks; q++) {
 				ubc_u32 peer = ubc_peer(p, q);
 				ubc_u64 to = routes->to[peer];
-				ubc_copy(to != 0 ? to + offset : ubc_at(p.area, q) + ubc_slot(stage, i, p.rank),
+				ubc_copy_any(to != 0 ? to + offset : ubc_at(p.area, q) + ubc_slot(stage, i, p.rank),
 					p.src + routes->src[peer] + offset, ubc_part(routes->out[peer], offset, window));
 			}
 			ubc_signal(p, e, i + 1);
@@ -194,7 +194,7 @@ UBC_FN void ubc_vector_bulk(
 		UBC_ROLLED
 		for (ubc_u32 q = 1; q < p.ranks; q++) {
 			ubc_u32 peer = ubc_peer(p, q);
-			ubc_copy(p.dst + routes->dst[peer] + offset, p.area[0] + ubc_slot(stage, i - 1, peer),
+			ubc_copy_any(p.dst + routes->dst[peer] + offset, p.area[0] + ubc_slot(stage, i - 1, peer),
 				ubc_part(routes->in[peer], offset, window));
 		}
 	}
@@ -222,7 +222,7 @@ UBC_FN void ubc_do_move_v(const ubc_vector_params &v) {
 		ubc_u64 longest = ubc_vector_lengths(p, rows, routes);
 		ubc_u64 src = p.src + routes->src[p.rank], dst = p.dst + routes->dst[p.rank];
 		if (src != dst) // else it is in place
-			ubc_copy(dst, src, routes->out[p.rank]);
+			ubc_copy_any(dst, src, routes->out[p.rank]);
 		if (longest > UBC_SMALL)
 			ubc_vector_bulk(p, e, words, routes, longest);
 		else if (distance > 0 && distance < p.ranks)

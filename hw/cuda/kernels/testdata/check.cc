@@ -1,5 +1,5 @@
-// Random operations of the kernels against a reference that is written another way: check SEED RANKS OPERATIONS SECONDS,
-// or check SEED RANKS errors SECONDS. Prints what went wrong and fails; after so many seconds, what it was at.
+// Random operations of the kernels against a reference that is written another way: check SEED RANKS OPERATIONS
+// SECONDS, or check SEED RANKS errors SECONDS. Prints what went wrong and fails; after so many seconds, what it was at.
 #include "fibers.h"
 #include "reference.h"
 
@@ -436,7 +436,7 @@ static uint64_t expected(const operation &o, unsigned r, size_t i) {
 		v.push_back(o.op == UBC_PREMULSUM ? multiplied(o.type, x, o.factor[s]) : x);
 	}
 	if (o.name.find("ring") != std::string::npos && N > 1) { // from the slice's rank on, with a rounding for each step
-		size_t bytes = o.count * sizes[o.type], slice = ((bytes + N - 1) / N + 15) / 16 * 16, first = i * sizes[o.type] / slice;
+		size_t size = sizes[o.type], slice = ((o.count * size + N - 1) / N + 15) / 16 * 16, first = i * size / slice;
 		uint64_t a = v[first];
 		for (unsigned s = 1; s < N; s++)
 			a = reduced(o.type, o.op == UBC_AVG && s < N - 1 ? (int)UBC_SUM : o.op, {a, v[(first + s) % N]}, N);
@@ -515,7 +515,8 @@ static void step() {
 	fprintf(stderr, "seed %s, %s ranks: the time is over after %lu operations\n", arguments[1], arguments[2], done);
 	size_t told = (size_t)-1;
 	for (unsigned r = 0; running && r < N; r++) {
-		fprintf(stderr, "rank %u is at operation %u%s\n", r, ranks[r].next, ranks[r].running ? "" : ", which it has not begun");
+		const char *begun = ranks[r].running ? "" : ", which it has not begun";
+		fprintf(stderr, "rank %u is at operation %u%s\n", r, ranks[r].next, begun);
 		if (ranks[r].next < running->size() && ranks[r].next != told)
 			fprintf(stderr, "%s\n", describe((*running)[told = ranks[r].next]).c_str());
 	}
