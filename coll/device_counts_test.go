@@ -216,17 +216,19 @@ func TestDeviceCountsBad(t *testing.T) {
 		name string
 		kind string
 		base [][]int
-		from int // whose part to is another one for the receiver
+		from int // whose part is longer for the receiver
 		to   int
+		more int // by so much
 		want string
 	}{
-		{"a longer part", "all_to_all_v", same, 1, 2, "rank 2 expects 10 elements from rank 1, which sends 9"},
-		{"a part to itself", "all_to_all_v", same, 2, 2, "rank 2 expects 13 elements from rank 2, which sends 12"},
-		{"beside a long part", "all_to_all_v", long, 0, 1, "rank 1 expects 6 elements from rank 0, which sends 5"},
-		{"of all-gather", "all_gather_v", all, 2, 0, "rank 0 expects 1 elements from rank 2, which sends 0"},
-		{"of gather", "gather_v", [][]int{{0, 5, 0}, {0, 6, 0}, {0, 7, 0}}, 2, root,
+		{"a longer part", "all_to_all_v", same, 1, 2, 1, "rank 2 expects 10 elements from rank 1, which sends 9"},
+		{"a part to itself", "all_to_all_v", same, 2, 2, 1, "rank 2 expects 13 elements from rank 2, which sends 12"},
+		{"beside a long part", "all_to_all_v", long, 0, 1, 1, "rank 1 expects 6 elements from rank 0, which sends 5"},
+		{"of all-gather", "all_gather_v", all, 2, 0, 1, "rank 0 expects 1 elements from rank 2, which sends 0"},
+		{"in another grid", "all_gather_v", all, 1, 2, 200000, "rank 2 expects 200008 elements from rank 1, which sends 8"},
+		{"of gather", "gather_v", [][]int{{0, 5, 0}, {0, 6, 0}, {0, 7, 0}}, 2, root, 1,
 			"rank 1 expects 8 elements from rank 2, which sends 7"},
-		{"of scatter", "scatter_v", [][]int{{0, 0, 0}, {5, 6, 7}, {0, 0, 0}}, root, 0,
+		{"of scatter", "scatter_v", [][]int{{0, 0, 0}, {5, 6, 7}, {0, 0, 0}}, root, 0, 1,
 			"rank 0 expects 6 elements from rank 1, which sends 5"},
 	} {
 		for _, queued := range []bool{false, true} {
@@ -254,7 +256,7 @@ func TestDeviceCountsBad(t *testing.T) {
 						bad.counts[r] = append([]int(nil), k.base[r]...)
 					}
 					if c.Rank() == k.to {
-						bad.counts[k.from][k.to]++
+						bad.counts[k.from][k.to] += k.more
 						if k.kind == "all_to_all_v" && k.from == k.to { // what it sends stays
 							err := coll.AllToAllV(ctx, view, b.buf.Vec().As(dtype.Int32).Slice(0, total(bad.expects(k.to))),
 								bad.expects(k.to), a.buf.Vec().As(dtype.Int32).Slice(0, total(good.sends(k.to))), good.sends(k.to))

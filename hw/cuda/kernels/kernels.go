@@ -67,9 +67,9 @@ func (s *Set) Kernel(name string, t dtype.Type, ranks int) (*cuda.Function, erro
 		if name == Ring {
 			module, entry = fmt.Sprintf("%vring", t), fmt.Sprintf("ubc_ring_%v", t)
 		}
-	case Move, MovePackets, Broadcast, MoveV, Barrier:
-	case Channel:
-		module = Channel
+	case Move, MovePackets, Barrier: // small, since opening a communicator waits for it
+	case Broadcast, MoveV, Channel:
+		module = name
 	default:
 		return nil, fmt.Errorf("no kernel %q: %w", name, fault.ErrArgument)
 	}

@@ -24,8 +24,8 @@ import (
 
 // modules are the PTX files with the kernels that each must have.
 func modules() map[string][]string {
-	m := map[string][]string{"channel": {"ubc_channel"},
-		"move": {"ubc_move", "ubc_move_packets", "ubc_broadcast", "ubc_move_v", "ubc_barrier"}}
+	m := map[string][]string{"move": {"ubc_move", "ubc_move_packets", "ubc_barrier"}, "move_v": {"ubc_move_v"},
+		"broadcast": {"ubc_broadcast"}, "channel": {"ubc_channel"}}
 	for _, t := range dtype.All() {
 		m[fmt.Sprintf("%vring", t)] = []string{fmt.Sprintf("ubc_ring_%v", t)}
 		for _, ranks := range []int{2, 4, MaxRanks} {
@@ -100,7 +100,7 @@ func TestRebuild(t *testing.T) {
 		t.Skipf("built with clang %s, not with %s", builder[1], strings.SplitN(string(version), "\n", 2)[0])
 	}
 	dir := t.TempDir()
-	names := []string{"move"}
+	names := []string{"move", "move_v", "broadcast"}
 	for _, kind := range []any{2, 4, MaxRanks, "ring"} {
 		names = append(names, fmt.Sprintf("%v%v", dtype.All()[rand.IntN(len(dtype.All()))], kind))
 	}
