@@ -73,14 +73,18 @@ const (
 	oneShotCrowd  = 32 << 10  // more than 4 ranks
 	packetsTotal  = 512 << 10 // two-shot by packets
 	movePackets   = 128 << 10
-	rootOnce      = 2 << 20  // bytes that a broadcast's root may send more than once before the others pass them on
-	countsBlocks  = 64       // where no rank knows how much there is in all
 	packetThread  = 8        // bytes that a thread puts into a packet
 	fullBlock     = 512      // threads that blocks are planned for
 	packetBlocks  = 64       // more do not help packets
 	bulkBlocks    = 128      // of the ways that fill the link
 	pushBlocks    = 64       // fewer, whose rounds are longer, where each round waits for what it has written
 	bulkBlockData = 16 << 10 // less than that a block is not worth it
+)
+
+// Estimates.
+const (
+	rootOnce     = 2 << 20 // bytes beyond one copy that a broadcast's root sends itself: a few microseconds of its link
+	countsBlocks = 64      // where no rank knows how much there is in all
 )
 
 // kernel chooses how w goes on the device: a pure function of what all ranks agree on.

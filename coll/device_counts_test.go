@@ -335,12 +335,17 @@ func TestDeviceCountsRefused(t *testing.T) {
 	}
 }
 
-// TestDeviceBroadcastLong has broadcasts so long that the ranks pass them on, direct and staged.
+// TestDeviceBroadcastLong has broadcasts so long that the ranks pass them on if there are several, direct and staged.
 func TestDeviceBroadcastLong(t *testing.T) {
-	const n, count = 4, 1<<20 + 123
-	for _, policy := range []register.Policy{register.Auto, register.Off} {
-		t.Run(fmt.Sprint(policy), func(t *testing.T) {
-			gputest.Run(t, n, ubcoll.Options{Register: policy}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	const count = 1<<20 + 123
+	for _, k := range []struct {
+		n      int
+		policy register.Policy
+		way    string
+	}{{4, register.Auto, "passed on"}, {4, register.Off, "passed on"}, {2, register.Auto, "push"}} {
+		t.Run(fmt.Sprintf("ranks=%d/%v", k.n, k.policy), func(t *testing.T) {
+			n := k.n
+			gputest.Run(t, n, ubcoll.Options{Register: k.policy}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				m, err := newMemory(c, dev, count)
 				if err != nil {
 					return err
@@ -358,7 +363,7 @@ func TestDeviceBroadcastLong(t *testing.T) {
 					if err := coll.Broadcast(ctx, c, v, root); err != nil {
 						return err
 					}
-					if o := c.LastOp(); o.Algorithm != "passed on" {
+					if o := c.LastOp(); o.Algorithm != k.way {
 						return fmt.Errorf("%v", o.Explain())
 					}
 					p, err := m.fetch(ctx)
