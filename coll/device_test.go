@@ -262,6 +262,8 @@ func TestDevices(t *testing.T) {
 			{"copy", register.Auto, false, false},
 			{"copy", register.Explicit, true, true},
 			{"one-shot", register.Auto, false, true},
+			{"ring", register.Auto, false, true},
+			{"ring", register.Explicit, true, false},
 		} {
 			t.Run(fmt.Sprintf("ranks=%d/%s/%v/some=%v/queued=%v", n, k.algorithm, k.policy, k.some, k.queued), func(t *testing.T) {
 				o := ubcoll.Options{Algorithm: k.algorithm, Register: k.policy}

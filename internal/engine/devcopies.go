@@ -106,7 +106,7 @@ func (s slicing) copies(p *kernels.Params) {
 
 // withCopies queues the operation that l is on cu, which waits for b in the end.
 func (l *launching) withCopies(cu *cuda.Stream, b *side) error {
-	p, shape := &l.params, l.shape
+	p, shape := &l.params.Params, l.shape
 	turns := int(p.Turns)
 	shape.Grid = 1
 	err := l.f.Launch(cu, shape, p.Bytes())
@@ -130,7 +130,7 @@ func (l *launching) withCopies(cu *cuda.Stream, b *side) error {
 
 // send queues the copies of one window: to the next rank first, so that no two ranks begin with the same one.
 func (l *launching) send(cu *cuda.Stream, turn int) error {
-	p := &l.params
+	p := &l.params.Params
 	ranks, window := int(p.Ranks), int(p.Window)
 	offset := (turn - 1) * window
 	for d := 1; d < ranks; d++ {

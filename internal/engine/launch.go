@@ -162,7 +162,8 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 type launching struct {
 	f       *cuda.Function
 	shape   cuda.Launch
-	params  kernels.Params
+	params  kernels.VectorParams
+	counts  bool // the kernel takes all of params
 	slicing slicing
 	copy    *Work
 	graph   *cuda.Graph
@@ -183,7 +184,10 @@ func (d *device) start(cu *cuda.Stream, captured bool) error {
 		}
 		return l.withCopies(cu, b)
 	}
-	return l.f.Launch(cu, l.shape, l.params.Bytes())
+	if l.counts {
+		return l.f.Launch(cu, l.shape, l.params.Bytes())
+	}
+	return l.f.Launch(cu, l.shape, l.params.Params.Bytes())
 }
 
 // prepare makes d.next what does w. It holds the buffers and their registrations, which w.letGo gives back once that is
@@ -204,11 +208,14 @@ func (d *device) prepare(w *Work) error {
 	if err != nil {
 		return err
 	}
-	d.next.f, d.next.params = f, d.params
-	d.fill(&d.next.params, w)
+	d.next.f, d.next.params.Params = f, d.params
+	d.fill(&d.next.params.Params, w)
+	if d.next.counts = w.Kernel.Counts; d.next.counts {
+		w.Counts(d.c.rank, d.next.params.Send[:d.c.size], d.next.params.Recv[:d.c.size])
+	}
 	if w.Kernel.Copies {
 		d.next.slicing = slicingOf(w, d.c.size)
-		d.next.slicing.copies(&d.next.params)
+		d.next.slicing.copies(&d.next.params.Params)
 	}
 	d.next.shape = cuda.Launch{Grid: min(max(w.Kernel.Blocks, 1), d.blocks), Block: d.threads, Early: d.early(w)}
 	return nil
@@ -220,7 +227,7 @@ func (d *device) early(w *Work) bool { return !w.Kernel.Words && d.gpu.ctx.Early
 
 // refuse makes d.next what tells the peers that this rank takes no part in an operation, and why.
 func (d *device) refuse(why error) (err error) {
-	d.next.params = d.params
+	d.next.params.Params, d.next.counts = d.params, false
 	d.next.params.Signature = signature(KindRefused, 0, 0, 0, refusalCode(why))
 	d.next.shape = cuda.Launch{Grid: 1, Block: d.threads}
 	d.next.f, err = d.kernel(kernels.Barrier, dtype.Invalid)

@@ -33,6 +33,7 @@ const (
 	Timeout  = 3 // waited for Peer longer than Params.Timeout
 	Aborted  = 4 // Abort was set while it waited for Peer
 	NoExtent = 5 // Peer named an extent that is not mapped here: Detail is its word
+	Counts   = 6 // Peer expects other counts of a rank than that sends: see CountsOf; what follows works
 )
 
 // Params is what every kernel takes: ubc_params of src/abi.h, which says what the fields mean. A kernel's grid, and all
@@ -64,6 +65,19 @@ type Params struct {
 // Bytes is p as a launch takes it: p's own memory, good while p is.
 func (p *Params) Bytes() []byte { return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p)) }
 
+// VectorParams is what the kernel MoveV takes: ubc_vector_params of src/abi.h. Count is 0; parts lie one after the
+// other.
+type VectorParams struct {
+	Params
+	Send [MaxRanks]uint64 // elements for each rank; of all-gather the same ones for all
+	Recv [MaxRanks]uint64 // elements expected from each rank
+}
+
+// Bytes is p as a launch takes it: p's own memory, good while p is.
+func (p *VectorParams) Bytes() []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
+}
+
 // Status is where a rank's kernels and its host meet: ubc_status of src/abi.h, zeroed, in page-locked host memory. The
 // host may set Abort at any time, and reads the other fields while Error is not OK; setting Error to OK lets kernels
 // report the next one.
@@ -75,6 +89,11 @@ type Status struct {
 	Mine   uint64 // signatures
 	Theirs uint64
 	Detail uint64
+}
+
+// CountsOf is what the error Counts means: how many elements Peer expects, from whom, and how many that rank sends.
+func (s *Status) CountsOf() (expected, from, sent int) {
+	return int(s.Detail & (1<<48 - 1)), int(s.Detail >> 48), int(s.Theirs)
 }
 
 // AreaBytes is the size of each rank's device area, zeroed, for a communicator of that many ranks.

@@ -165,8 +165,17 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 	for (unsigned r = 0; r < p.ranks && r < UBC_MAX_RANKS; r++)
 		if (!good("the area at distance", r, p.area[r]) || !good("the table at distance", r, p.table[r]))
 			return false;
-	return good("the status of rank", p.rank, p.status) &&
-		(!p.count || (good("the source of rank", p.rank, p.src) && good("the destination of rank", p.rank, p.dst)));
+	bool sends = p.count != 0, receives = sends;
+	if (!strcmp(k->name, "ubc_move_v")) {
+		ubc_vector_params v;
+		memcpy(&v, params.data(), sizeof v);
+		for (unsigned r = 0; r < p.ranks && r < UBC_MAX_RANKS; r++) {
+			sends = sends || v.send[r];
+			receives = receives || v.recv[r];
+		}
+	}
+	return good("the status of rank", p.rank, p.status) && (!sends || good("the source of rank", p.rank, p.src)) &&
+		(!receives || good("the destination of rank", p.rank, p.dst));
 }
 
 static void run(device *d, const emulated_kernel *k, const std::vector<char> &params, unsigned blocks, unsigned threads,

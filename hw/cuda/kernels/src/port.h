@@ -43,7 +43,9 @@ struct ubc_quad { // 16 bytes
 #define UBC_UNROLL _Pragma("unroll")
 #define UBC_ROLLED _Pragma("unroll 1")
 
-enum { UBC_POLLS = 1024, UBC_BUFFER = UBC_STAGING };
+// UBC_BUFFER is how much of a staging buffer is used, UBC_SMALL the longest part that packets are for where lengths
+// differ, UBC_CHUNK the longest message of a ring.
+enum { UBC_POLLS = 1024, UBC_BUFFER = UBC_STAGING, UBC_SMALL = 128 << 10, UBC_CHUNK = 128 << 10 };
 
 UBC_FN void ubc_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
 
@@ -219,7 +221,7 @@ void *emu_shared(int id, size_t n);
 #define UBC_ROLLED
 
 // Little staging, so that small tests go several rounds.
-enum { UBC_POLLS = 64, UBC_BUFFER = 16384 };
+enum { UBC_POLLS = 64, UBC_BUFFER = 16384, UBC_SMALL = 1024, UBC_CHUNK = 512 };
 
 UBC_FN void ubc_sync() { emu_sync(); }
 
@@ -230,6 +232,10 @@ UBC_FN bool ubc_all(bool ok) {
 	emu_sync();
 	ok = *bad == 0;
 	emu_sync(); // nobody may say of a later barrier that it is bad before all have looked at this one
+	if (!ok) {
+		*bad = 0;
+		emu_sync();
+	}
 	return ok;
 }
 
