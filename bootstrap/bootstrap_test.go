@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/bootstrap/internal/suite"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	if name := os.Getenv(rankCase); name != "" {
 		os.Exit(runRank(name))
 	}
-	goleak.VerifyTestMain(m)
+	os.Exit(await.Main(m))
 }
 
 func runRank(name string) int {

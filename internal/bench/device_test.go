@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -26,8 +26,7 @@ func TestMain(m *testing.M) {
 	os.Setenv("UBCOLL_EMULATE_DEVICES", "4")
 	cudatest.Main(func() int {
 		os.Setenv(env.CUDA.Name, "off")
-		goleak.VerifyTestMain(m)
-		return 0
+		return await.Main(m)
 	})
 }
 

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -17,7 +17,7 @@ import (
 func local(t *testing.T, n int, o ubcoll.Options, suites ...string) {
 	t.Helper()
 	t.Logf("TEST_SEED=%d", Seed())
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	defer await.NoLeaks(t)()
 	for _, name := range suites {
 		start := time.Now()
 		require.NoError(t, ubcoll.Local(t.Context(), n, o, Suites[name]), name)

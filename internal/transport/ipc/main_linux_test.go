@@ -19,10 +19,10 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
@@ -50,11 +50,8 @@ func testMain(m *testing.M) int {
 		panic(err)
 	}
 	os.Setenv("TMPDIR", dir)
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		os.RemoveAll(dir)
-		os.Exit(code)
-	}))
-	return 0
+	defer os.RemoveAll(dir)
+	return await.Main(m)
 }
 
 // rank is one rank's side, in this process.
