@@ -80,7 +80,7 @@ func joinAll(t *testing.T, n int, where string) []bootstrap.Bootstrap {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range bs {
-		wg.Go(func() { bs[i], errs[i] = bootstrap.Join(i, n, where, secret, 30*time.Second) })
+		wg.Go(func() { bs[i], errs[i] = bootstrap.Join(i, n, where, secret, await.Limit) })
 	}
 	wg.Wait()
 	require.NoError(t, errors.Join(errs...))
