@@ -40,6 +40,7 @@ type Comm struct {
 	peers      []peer // by rank; peers[rank] is this rank itself
 	inProcess  bool   // some peer is a goroutine of this process
 	crowded    bool   // more ranks than processors
+	apart      bool   // yields do not give a processor to all other ranks: see shm.Nap
 	localRank  int
 	localSize  int
 	groups     [][]int // see groups.go; nil: every rank looks at every other

@@ -197,9 +197,13 @@ func (d *device) prepare(w *Work) error {
 	}
 	d.next.f, d.next.params = f, d.params
 	d.fill(&d.next.params, w)
-	d.next.shape = cuda.Launch{Grid: min(max(w.Kernel.Blocks, 1), d.blocks), Block: d.threads}
+	d.next.shape = cuda.Launch{Grid: min(max(w.Kernel.Blocks, 1), d.blocks), Block: d.threads, Early: d.early(w)}
 	return nil
 }
+
+// early reports whether w's kernel is launched early, which hides what a launch costs. It matters where the work is
+// small; two large kernels at once might leave no room for others that peers wait for.
+func (d *device) early(w *Work) bool { return !w.Kernel.Words && d.gpu.ctx.Early() }
 
 // refuse makes d.next what tells the peers that this rank takes no part in an operation, and why.
 func (d *device) refuse(why error) (err error) {
@@ -292,6 +296,7 @@ func (d *device) enqueue(s *Stream) error {
 	d.watch()
 	return s.use(func(cu *cuda.Stream) error {
 		if s.capturing() { // when it runs, and after what, is for whoever captures it to say
+			d.next.shape.Early = false // and it may look at the capture by calls that do not know of early launches
 			return d.next.on(cu)
 		}
 		if last := d.last.Load(); last != nil && last != s {

@@ -185,6 +185,11 @@ func (c *Comm) yield(s *waiting) {
 		time.Sleep(min(s.now/64, longestSleep))
 	case c.inProcess && (c.crowded || s.now > yieldAfter):
 		runtime.Gosched()
+	case !c.inProcess && c.crowded && c.apart:
+		shm.Nap()
+		if s.polls%gosched == 0 {
+			runtime.Gosched()
+		}
 	case !c.inProcess && (c.crowded || s.now > yieldAfter):
 		shm.Yield()
 		if s.polls%gosched == 0 {

@@ -330,7 +330,8 @@ func (w *world) launch(o operation, r int) {
 	}
 	f, err := m.set.Kernel(o.kernel, o.t, n)
 	require.NoError(w.t, err)
-	require.NoError(w.t, f.Launch(m.stream, cuda.Launch{Grid: o.blocks, Block: min(o.threads, f.MaxThreads)}, p.Bytes()))
+	l := cuda.Launch{Grid: o.blocks, Block: min(o.threads, f.MaxThreads), Early: m.ctx.Early() && w.rand.IntN(2) == 0}
+	require.NoError(w.t, f.Launch(m.stream, l, p.Bytes()))
 }
 
 func (w *world) run(o operation) {

@@ -8,6 +8,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/ubcoll/ubcoll/dtype"
@@ -104,12 +105,21 @@ func (s *Set) load(name string) (*cuda.Module, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := s.ctx.LoadModule(string(text))
+	m, err := s.ctx.LoadModule(assembly(string(text), s.ctx.Early()))
 	if err != nil {
 		return nil, fmt.Errorf("kernels of %s: %w", name, err)
 	}
 	s.modules[name] = m
 	return m, nil
+}
+
+// assembly is PTX for a device: as it is, or with what devices from sm_90 on can do beyond, which stands in comments.
+// Kernels then wait for what is before them in their stream themselves, so that they can be launched early.
+func assembly(text string, early bool) string {
+	if !early {
+		return text
+	}
+	return strings.NewReplacer(".target sm_80", ".target sm_90", "/*sm_90 ", "", " sm_90*/", "").Replace(text)
 }
 
 // Close unloads the modules, whose kernels must not be running. Closing it again is harmless.

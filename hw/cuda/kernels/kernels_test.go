@@ -59,6 +59,14 @@ func TestPTX(t *testing.T) {
 
 			require.Regexp(t, `(?m)^\.version (7\.[0-9]+|8\.[01])$`, string(text))
 			require.Regexp(t, `(?m)^\.target sm_80$`, string(text))
+			early := assembly(string(text), true)
+			require.Equal(t, string(text), assembly(string(text), false))
+			require.Regexp(t, `(?m)^\.target sm_90$`, early)
+			require.NotContains(t, early, "sm_80\n")
+			require.NotContains(t, early, "/*")
+			for _, wait := range []string{"griddepcontrol.wait;", "griddepcontrol.launch_dependents;"} {
+				require.Len(t, regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(wait)+`$`).FindAllString(early, -1), len(kernels))
+			}
 			require.NotContains(t, string(text), ".local", "the stack of a thread is slow memory")
 			require.NotContains(t, string(text), ".extern", "nothing to link it with")
 			var found []string

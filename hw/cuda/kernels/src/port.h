@@ -34,7 +34,10 @@ struct ubc_quad { // 16 bytes
 // Everything is inlined: only so does the compiler leave the parameters where the launch has put them.
 #define UBC_FN static __device__ inline __attribute__((always_inline))
 #define UBC_KERNEL_OF(T, name, body) \
-	extern "C" __global__ void __launch_bounds__(512, 1) name(const T p) { body(p); }
+	extern "C" __global__ void __launch_bounds__(512, 1) name(const T p) { \
+		ubc_begin();                                                         \
+		body(p);                                                             \
+	}
 #define UBC_SHARED(T, name, n, id) static __shared__ T name[n]
 #define UBC_OPAQUE(x) asm("" : "+l"(x))
 #define UBC_UNROLL _Pragma("unroll")
@@ -43,6 +46,13 @@ struct ubc_quad { // 16 bytes
 enum { UBC_POLLS = 1024, UBC_BUFFER = UBC_STAGING };
 
 UBC_FN void ubc_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
+
+// ubc_begin waits until the kernel before this one in the stream has ended, where this one was launched early, and then
+// lets the next one come: one at a time, so that kernels that only wait do not fill the device. The host takes the
+// comments away for devices that can do this.
+UBC_FN void ubc_begin() {
+	asm volatile("/*sm_90 griddepcontrol.wait; sm_90*/\n\t/*sm_90 griddepcontrol.launch_dependents; sm_90*/" ::: "memory");
+}
 
 // ubc_all is a barrier of the block, and whether ok was true of all its threads.
 UBC_FN bool ubc_all(bool ok) {
