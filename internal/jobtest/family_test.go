@@ -36,7 +36,7 @@ func TestOneSidedProcesses(t *testing.T) {
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
 			j := start(t, n, nil, oneSided...)
-			for r, err := range j.wait(3 * time.Minute) {
+			for r, err := range j.wait() {
 				if err != nil {
 					t.Errorf("rank %d: %v: %s", r, err, j.output[r])
 				}
