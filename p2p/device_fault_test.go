@@ -190,7 +190,7 @@ func TestChannelOnDevicesRefused(t *testing.T) {
 	})
 }
 
-// TestChannelOnDevicesEnds ends waits in all ways, of which none but the last one breaks the communicator.
+// TestChannelOnDevicesEnds ends waits in all ways, none of which breaks the communicator.
 func TestChannelOnDevicesEnds(t *testing.T) {
 	for _, k := range []struct {
 		name string

@@ -147,8 +147,6 @@ func TestCopies(t *testing.T) {
 	require.True(t, done)
 }
 
-// mapping is memory of n bytes off the Go heap.
-// vmm maps m at an address that c's device can reach.
 func TestKernel(t *testing.T) {
 	c := gpu(t)
 	s, k, r := stream(t, c), kernel(t, c, "add"), random(t)
