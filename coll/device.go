@@ -90,7 +90,11 @@ func kernel(c *engine.Comm, w *engine.Work) engine.Kernel {
 	case w.Kind == engine.KindBarrier:
 		return engine.Kernel{Name: cudakernels.Barrier, Blocks: 1, Way: "descriptors"}
 	case isReduction(w.Kind):
-		return reduceKernel(c.Options().Algorithm, w.Kind, bytes, n)
+		k := reduceKernel(c.Options().Algorithm, w.Kind, bytes, n)
+		if k.Copies && (n == 1 || w.Red == engine.PreMulSum) { // copy engines do not multiply
+			return reduceKernel("push", w.Kind, bytes, n)
+		}
+		return k
 	case bytes <= movePackets:
 		return engine.Kernel{Name: cudakernels.MovePackets, Blocks: packetGrid(bytes * n), Way: "push packets"}
 	}
@@ -112,6 +116,9 @@ func reduceKernel(algorithm string, k engine.Kind, bytes, n int) engine.Kernel {
 		oneShotMost = oneShotCrowd
 	}
 	switch {
+	case algorithm == "copy":
+		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: min(bulkGrid(total), pushBlocks), Copies: true,
+			Way: "two-shot, copied", Words: true}
 	case algorithm == "push":
 		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: min(bulkGrid(total), pushBlocks), Push: true, Way: "two-shot, pushed",
 			Words: true}

@@ -171,7 +171,7 @@ func TestDeviceBad(t *testing.T) {
 		}, hw.ErrNotSupported, hw.ErrNotSupported, "rank 1 refused"},
 	} {
 		for _, queued := range []bool{false, true} {
-			for _, algorithm := range []string{"one-shot", "two-shot"} {
+			for _, algorithm := range []string{"one-shot", "two-shot", "copy"} {
 				t.Run(fmt.Sprintf("%s/queued=%v/%s", k.name, queued, algorithm), func(t *testing.T) {
 					gputest.Run(t, 3, ubcoll.Options{Algorithm: algorithm}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 						a, err := floats(ctx, c, dev, 100, 1)
@@ -271,7 +271,7 @@ func TestDeviceBroken(t *testing.T) {
 		{"abort", true, ubcoll.ErrAborted},
 	} {
 		for _, queued := range []bool{false, true} {
-			for _, algorithm := range []string{"one-shot", "two-shot"} {
+			for _, algorithm := range []string{"one-shot", "two-shot", "copy"} {
 				t.Run(fmt.Sprintf("%s/queued=%v/%s", k.name, queued, algorithm), func(t *testing.T) {
 					gave := make(chan struct{}, 2) // up, each of the others
 					gputest.Run(t, 3, ubcoll.Options{Algorithm: algorithm}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {

@@ -259,6 +259,8 @@ func TestDevices(t *testing.T) {
 			{"two-shot", register.Explicit, true, true},
 			{"two-shot", register.Off, false, false},
 			{"push", register.Auto, false, false},
+			{"copy", register.Auto, false, false},
+			{"copy", register.Explicit, true, true},
 			{"one-shot", register.Auto, false, true},
 		} {
 			t.Run(fmt.Sprintf("ranks=%d/%s/%v/some=%v/queued=%v", n, k.algorithm, k.policy, k.some, k.queued), func(t *testing.T) {

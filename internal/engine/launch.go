@@ -160,19 +160,28 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 // launching is what is to be queued next: a kernel, or one of the others. It is part of the device, so that a call
 // allocates nothing for it.
 type launching struct {
-	f      *cuda.Function
-	shape  cuda.Launch
-	params kernels.Params
-	copy   *Work
-	graph  *cuda.Graph
+	f       *cuda.Function
+	shape   cuda.Launch
+	params  kernels.Params
+	slicing slicing
+	copy    *Work
+	graph   *cuda.Graph
 }
 
-func (l *launching) on(cu *cuda.Stream) error {
+// start queues d.next on cu, which somebody else captures or not.
+func (d *device) start(cu *cuda.Stream, captured bool) error {
+	l := &d.next
 	switch {
 	case l.copy != nil:
 		return l.copy.copyAlone(cu)
 	case l.graph != nil:
 		return l.graph.Launch(cu)
+	case l.params.Turns > 0:
+		b, err := d.beside(captured)
+		if err != nil {
+			return err
+		}
+		return l.withCopies(cu, b)
 	}
 	return l.f.Launch(cu, l.shape, l.params.Bytes())
 }
@@ -197,6 +206,10 @@ func (d *device) prepare(w *Work) error {
 	}
 	d.next.f, d.next.params = f, d.params
 	d.fill(&d.next.params, w)
+	if w.Kernel.Copies {
+		d.next.slicing = slicingOf(w, d.c.size)
+		d.next.slicing.copies(&d.next.params)
+	}
 	d.next.shape = cuda.Launch{Grid: min(max(w.Kernel.Blocks, 1), d.blocks), Block: d.threads, Early: d.early(w)}
 	return nil
 }
@@ -297,7 +310,7 @@ func (d *device) enqueue(s *Stream) error {
 	return s.use(func(cu *cuda.Stream) error {
 		if s.capturing() { // when it runs, and after what, is for whoever captures it to say
 			d.next.shape.Early = false // and it may look at the capture by calls that do not know of early launches
-			return d.next.on(cu)
+			return d.start(cu, true)
 		}
 		if last := d.last.Load(); last != nil && last != s {
 			if err := last.before(cu, d.event); err != nil {
@@ -305,7 +318,7 @@ func (d *device) enqueue(s *Stream) error {
 			}
 		}
 		d.last.Store(s)
-		return d.next.on(cu)
+		return d.start(cu, false)
 	})
 }
 
@@ -317,10 +330,12 @@ func (d *device) acquire(w *Work) error {
 	}
 	if w.Red == PreMulSum {
 		w.SrcBuf.Why = "it is multiplied first"
+	} else if w.Kernel.Copies {
+		w.SrcBuf.Why = "a copy engine takes it to the peers' staging memory"
 	} else if err := d.acquireOne(w, &w.Src, &w.SrcBuf); err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
-	if w.Dst.Ptr == w.Src.Ptr && w.Dst.Len == w.Src.Len && w.Red != PreMulSum {
+	if w.Dst.Ptr == w.Src.Ptr && w.Dst.Len == w.Src.Len && w.Red != PreMulSum && !w.Kernel.Copies {
 		w.DstBuf = w.SrcBuf
 		w.DstBuf.Shared = true
 		return nil
