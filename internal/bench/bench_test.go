@@ -19,6 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/await"
 )
 
 func seed(t *testing.T) uint64 {
@@ -42,7 +43,7 @@ func small(op string) Config {
 // measure runs cfg on n goroutine ranks and gives rank 0's report and table.
 func measure(t *testing.T, n int, cfg Config) (rep *Report, table string, err error) {
 	var out bytes.Buffer
-	err = ubcoll.Local(t.Context(), n, ubcoll.Options{Timeout: time.Minute}, func(ctx context.Context, c *ubcoll.Comm) error {
+	err = ubcoll.Local(t.Context(), n, ubcoll.Options{Timeout: await.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
 		mine, err := Run(ctx, c, cfg, Program{Version: "test", Args: []string{"a"}, Threads: n}, &out, nil)
 		if c.Rank() == 0 {
 			rep = mine

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -59,7 +58,7 @@ func TestOnDevices(t *testing.T) {
 			needDevices(t, n)
 			var rep *Report
 			var table bytes.Buffer
-			o := ubcoll.Options{Timeout: time.Minute, Register: register.Explicit}
+			o := ubcoll.Options{Timeout: await.Limit, Register: register.Explicit}
 			err := ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {
 				mine, err := Run(ctx, c, cfg, Program{Version: "test", Threads: n}, &table, nil)
 				if c.Rank() == 0 {

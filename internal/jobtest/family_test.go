@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
@@ -23,7 +23,7 @@ func TestOneSidedLocal(t *testing.T) {
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
-			local(t, n, ubcoll.Options{Timeout: time.Minute}, oneSided...)
+			local(t, n, ubcoll.Options{Timeout: await.Limit}, oneSided...)
 		})
 	}
 }
