@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/bootstrap/internal/suite"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	if name := os.Getenv(rankCase); name != "" {
 		os.Exit(runRank(name))
 	}
-	goleak.VerifyTestMain(m)
+	os.Exit(await.Main(m))
 }
 
 func runRank(name string) int {
@@ -80,7 +80,7 @@ func joinAll(t *testing.T, n int, where string) []bootstrap.Bootstrap {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range bs {
-		wg.Go(func() { bs[i], errs[i] = bootstrap.Join(i, n, where, secret, 30*time.Second) })
+		wg.Go(func() { bs[i], errs[i] = bootstrap.Join(i, n, where, secret, await.Limit) })
 	}
 	wg.Wait()
 	require.NoError(t, errors.Join(errs...))

@@ -49,7 +49,7 @@ func (h *hub) Size() int { return h.size }
 
 // letGo starts the job on the other ranks.
 func (h *hub) letGo() {
-	for rank, err := range h.tellAll(frame{kind: kindGo}) {
+	for rank, err := range h.toAll(func(w *wire) error { return w.send(frame{kind: kindGo}) }) {
 		h.fail(lost(rank, "connection failed: "+err.Error()))
 	}
 }
@@ -214,8 +214,8 @@ func (h *hub) notify(but int, f frame) {
 	told.Wait()
 }
 
-// tellAll sends f to every other rank at once and gives the errors by rank.
-func (h *hub) tellAll(f frame) map[int]error {
+// toAll sends something to every other rank at once and gives the errors by rank.
+func (h *hub) toAll(send func(w *wire) error) map[int]error {
 	var mu sync.Mutex
 	var told sync.WaitGroup
 	failed := map[int]error{}
@@ -224,7 +224,7 @@ func (h *hub) tellAll(f frame) map[int]error {
 			continue
 		}
 		told.Go(func() {
-			if err := w.send(f); err != nil {
+			if err := send(w); err != nil {
 				mu.Lock()
 				failed[rank] = err
 				mu.Unlock()
@@ -272,7 +272,15 @@ func (h *hub) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	// A rank that reads slowly holds this up; one that does not read at all is for ctx to end.
 	stop := context.AfterFunc(ctx, func() { h.fail(lost(0, "gave up: "+ctx.Err().Error())) })
 	defer stop()
-	for rank, err := range h.tellAll(frame{kindResult, seq, packParts(all)}) {
+	// A rank that has the result may break the job at once: the others get the result all the same, and before they hear
+	// of that.
+	result := frame{kindResult, seq, packParts(all)}.append(nil)
+	for _, w := range h.wires {
+		if w != nil {
+			w.owe(result)
+		}
+	}
+	for rank, err := range h.toAll((*wire).pay) {
 		h.fail(lost(rank, "connection failed: "+err.Error()))
 		return nil, h.reason()
 	}

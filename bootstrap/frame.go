@@ -108,13 +108,37 @@ func (c cause) encode() frame {
 // wire is a connection that several goroutines may write frames to.
 type wire struct {
 	net.Conn
-	mu sync.Mutex
+	mu   sync.Mutex
+	owed []byte
 }
 
 func (w *wire) send(f frame) error {
+	if err := w.pay(); err != nil {
+		return err
+	}
 	b := f.append(make([]byte, 0, headerSize+len(f.body)))
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	_, err := w.Write(b)
+	return err
+}
+
+// owe makes b, a frame, what goes out before all else.
+func (w *wire) owe(b []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.owed = b
+}
+
+// pay sends what is owed.
+func (w *wire) pay() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b := w.owed
+	w.owed = nil
+	if b == nil {
+		return nil
+	}
 	_, err := w.Write(b)
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
+	"net"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -86,6 +87,26 @@ func TestParts(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrMismatch)
 	_, err = unpackParts(packed, 2)
 	require.ErrorIs(t, err, fault.ErrMismatch)
+}
+
+// A rank that has a result may break the job before the others have theirs: those get it first all the same.
+func TestResultComesBeforeWhatFollowsIt(t *testing.T) {
+	here, there := net.Pipe()
+	defer here.Close()
+	defer there.Close()
+	w := wire{Conn: here}
+	w.owe(frame{kindResult, 5, []byte("parts")}.append(nil))
+	sent := make(chan error, 1)
+	go func() {
+		w.sendNotice(aborted(1, 3).encode())
+		sent <- w.pay() // nothing any more
+	}()
+	for _, want := range []byte{kindResult, kindAbort} {
+		f, err := readFrame(there)
+		require.NoError(t, err)
+		require.Equal(t, want, f.kind)
+	}
+	require.NoError(t, <-sent)
 }
 
 // FuzzFrame: whatever a connection brings is either refused or comes out as it went in.

@@ -131,7 +131,12 @@ func (r *goRank) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	case <-now.done:
 		return r.copyOf(now.all), nil
 	case <-r.m.broken.Done():
-		return nil, r.failure()
+		select {
+		case <-now.done: // before the job broke, perhaps by a rank that has seen the result
+			return r.copyOf(now.all), nil
+		default:
+			return nil, r.failure()
+		}
 	case <-ctx.Done():
 		return nil, r.giveUp(now, ctx.Err())
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
@@ -32,7 +33,7 @@ func TestDeviceSetup(t *testing.T) {
 				t.Setenv(env.CUDA.Name, "auto")
 				t.Setenv("UBCOLL_EMULATE_FAIL", fmt.Sprintf("%s:%d", call, k))
 				have := [2]bool{}
-				err := ubcoll.Local(t.Context(), 2, ubcoll.Options{Timeout: 20 * time.Second}, func(ctx context.Context, c *ubcoll.Comm) error {
+				err := ubcoll.Local(t.Context(), 2, ubcoll.Options{Timeout: await.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
 					dev, err := c.GPU()
 					have[c.Rank()] = err == nil
 					if err != nil && !errors.Is(err, hw.ErrNotSupported) {
@@ -95,7 +96,7 @@ func TestDeviceFails(t *testing.T) {
 					err = coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum)
 				}
 				switch {
-				case err == nil || time.Since(begin) > 2*time.Second:
+				case err == nil || time.Since(begin) > await.Limit: // Options.Timeout is longer
 					return fmt.Errorf("rank %d: %v after %v", c.Rank(), err, time.Since(begin))
 				case c.Err() == nil:
 					return fmt.Errorf("rank %d: usable after %w", c.Rank(), err)

@@ -177,11 +177,19 @@ func TestDivergesOnDevice(t *testing.T) {
 
 // TestMissingLaunch launches a graph on all ranks but one.
 func TestMissingLaunch(t *testing.T) {
-	gputest.Run(t, 2, ubcoll.Options{Timeout: time.Second}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	over := make(chan struct{})
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		if c.Rank() == 0 {
+			defer close(over)
+		}
 		a, err := floats(ctx, c, dev, 100, 1)
 		if err != nil {
 			return err
 		}
+		if err := coll.Barrier(ctx, c); err != nil {
+			return err
+		}
+		c.Engine().SetTimeout(3 * time.Second) // the graph's kernels have it, and the agreement on the graph
 		g, err := graph.Capture(ctx, c, func(c *ubcoll.Comm) error {
 			return coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum)
 		})
@@ -190,7 +198,7 @@ func TestMissingLaunch(t *testing.T) {
 		}
 		defer g.Close()
 		if c.Rank() == 1 {
-			time.Sleep(1500 * time.Millisecond)
+			<-over
 			return nil
 		}
 		err = g.Launch(ctx)

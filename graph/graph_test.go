@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
@@ -23,8 +23,7 @@ func TestMain(m *testing.M) {
 	os.Setenv("UBCOLL_EMULATE_DEVICES", "8")
 	cudatest.Main(func() int {
 		os.Setenv(env.CUDA.Name, "off")
-		goleak.VerifyTestMain(m)
-		return 0
+		return await.Main(m)
 	})
 }
 

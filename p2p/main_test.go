@@ -4,9 +4,8 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
@@ -15,7 +14,6 @@ func TestMain(m *testing.M) {
 	os.Setenv("UBCOLL_EMULATE_DEVICES", "4")
 	cudatest.Main(func() int {
 		os.Setenv(env.CUDA.Name, "off")
-		goleak.VerifyTestMain(m)
-		return 0
+		return await.Main(m)
 	})
 }

@@ -98,14 +98,14 @@ func TestAllocations(t *testing.T) {
 
 // TestTimeout is a receive that nothing comes for.
 func TestTimeout(t *testing.T) {
-	o := ubcoll.Options{Timeout: 200 * time.Millisecond}
 	quit := make(chan struct{})
-	err := ubcoll.Local(t.Context(), 2, o, func(ctx context.Context, c *ubcoll.Comm) error {
+	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		if c.Rank() == 1 {
 			<-quit
 			return nil
 		}
 		defer close(quit)
+		c.Engine().SetTimeout(200 * time.Millisecond)
 		_, err := p2p.Recv(ctx, c, 1, ubcoll.Of(make([]byte, 1)))
 		if again := p2p.Send(ctx, c, 1, ubcoll.Of(make([]byte, 1))); c.Err() == nil || again == nil {
 			return fmt.Errorf("a broken communicator sends: %w", again)

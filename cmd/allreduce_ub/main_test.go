@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/await"
 )
 
 // The tests run the program as users do: this test binary started again, with main for its tests.
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 // program runs the program with args and env, and gives what it wrote and how it ended.
 func program(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = await.Limit
 	for _, v := range os.Environ() { // no launcher and no settings but the test's own
 		if name, _, _ := strings.Cut(v, "="); name != "NTHREADS" && !strings.Contains(name, "UBCOLL_") &&
 			!strings.Contains(name, "MPI") && !strings.Contains(name, "PMI") && !strings.HasPrefix(name, "SLURM_") {

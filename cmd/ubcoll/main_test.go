@@ -20,6 +20,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/await"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 
 func program(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = await.Limit
 	for _, v := range os.Environ() { // no launcher and no settings but the test's own
 		if name, _, _ := strings.Cut(v, "="); name != "NTHREADS" && !strings.Contains(name, "UBCOLL_") &&
 			!strings.Contains(name, "MPI") && !strings.Contains(name, "PMI") && !strings.HasPrefix(name, "SLURM_") {

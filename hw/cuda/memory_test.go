@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
+// mapping is memory of n bytes off the Go heap.
 func mapping(t testing.TB, n int) unsafe.Pointer {
 	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	require.NoError(t, err)
@@ -21,6 +22,7 @@ func mapping(t testing.TB, n int) unsafe.Pointer {
 	return unsafe.Pointer(&b[0])
 }
 
+// vmm maps m at an address that c's device can reach.
 func vmm(t testing.TB, c *cuda.Context, m cuda.Allocation, n int) cuda.Addr {
 	p, err := c.Reserve(n)
 	require.NoError(t, err)

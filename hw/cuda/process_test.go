@@ -11,13 +11,13 @@ import (
 	"os/exec"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
@@ -170,7 +170,7 @@ func child(t *testing.T, name string, o order, fd int) {
 	defer mine.Close()
 	defer theirs.Close()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.WaitDelay = 10 * time.Second
+	cmd.WaitDelay = await.Limit
 	cmd.Env = append(os.Environ(), childVar+"="+name, "GORACE=atexit_sleep_ms=0")
 	cmd.ExtraFiles = []*os.File{theirs}
 	in, err := cmd.StdinPipe()

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
@@ -120,8 +121,8 @@ func childSleep() error {
 	word := (*uint32)(p)
 	say("ready")
 	t := time.Now()
-	for atomic.LoadUint32(word) == 0 && time.Since(t) < 20*time.Second {
-		shm.FutexWait(word, 0, int64(20*time.Second))
+	for atomic.LoadUint32(word) == 0 && time.Since(t) < 2*await.Limit {
+		shm.FutexWait(word, 0, int64(2*await.Limit))
 	}
 	say(time.Since(t))
 	return nil

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
@@ -338,7 +339,7 @@ func TestWatch(t *testing.T) {
 	}
 	require.NoError(t, c.cmd.Process.Kill())
 	// Not waited for yet: a zombie is dead to its peers.
-	require.Eventually(t, w.Dead, 2*time.Second, time.Millisecond)
+	require.Eventually(t, w.Dead, await.Limit, time.Millisecond)
 	c.cmd.Wait()
 	require.True(t, w.Dead(), "and stays so")
 	require.NoError(t, w.Close())
@@ -359,14 +360,14 @@ func TestFutex(t *testing.T) {
 
 	t.Run("returns when the word differs", func(t *testing.T) {
 		start := time.Now()
-		shm.FutexWait(here, 1, int64(20*time.Second))
-		require.Less(t, time.Since(start), 5*time.Second)
+		shm.FutexWait(here, 1, int64(2*await.Limit))
+		require.Less(t, time.Since(start), await.Limit)
 	})
 	t.Run("returns when time is up", func(t *testing.T) {
 		start := time.Now()
 		shm.FutexWait(here, 0, int64(20*time.Millisecond))
 		require.GreaterOrEqual(t, time.Since(start), 10*time.Millisecond)
-		require.Less(t, time.Since(start), 5*time.Second)
+		require.Less(t, time.Since(start), await.Limit)
 	})
 	t.Run("wakes all, through another mapping", func(t *testing.T) {
 		const sleepers = 4
@@ -375,7 +376,7 @@ func TestFutex(t *testing.T) {
 			go func() {
 				start := time.Now()
 				for atomic.LoadUint32(here) == 0 {
-					shm.FutexWait(here, 0, int64(20*time.Second))
+					shm.FutexWait(here, 0, int64(2*await.Limit))
 				}
 				done <- time.Since(start)
 			}()
@@ -384,7 +385,7 @@ func TestFutex(t *testing.T) {
 		atomic.StoreUint32(there, 1)
 		shm.FutexWake(there)
 		for range sleepers {
-			require.Less(t, <-done, 10*time.Second)
+			require.Less(t, <-done, await.Limit)
 		}
 	})
 	t.Run("wakes another process", func(t *testing.T) {
@@ -398,7 +399,7 @@ func TestFutex(t *testing.T) {
 		shm.FutexWake(here)
 		var slept time.Duration
 		c.read(t, &slept)
-		require.Less(t, slept, 10*time.Second)
+		require.Less(t, slept, await.Limit)
 	})
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/await"
 )
 
 func seed(t *testing.T) uint64 {
@@ -42,7 +43,7 @@ func small(op string) Config {
 // measure runs cfg on n goroutine ranks and gives rank 0's report and table.
 func measure(t *testing.T, n int, cfg Config) (rep *Report, table string, err error) {
 	var out bytes.Buffer
-	err = ubcoll.Local(t.Context(), n, ubcoll.Options{Timeout: time.Minute}, func(ctx context.Context, c *ubcoll.Comm) error {
+	err = ubcoll.Local(t.Context(), n, ubcoll.Options{Timeout: await.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
 		mine, err := Run(ctx, c, cfg, Program{Version: "test", Args: []string{"a"}, Threads: n}, &out, nil)
 		if c.Rank() == 0 {
 			rep = mine
@@ -349,14 +350,28 @@ func TestEveryLine(t *testing.T) {
 	}
 }
 
+// interrupter ends a job when it has printed a row of the table.
+type interrupter struct {
+	bytes.Buffer
+	cancel context.CancelFunc
+}
+
+func (w *interrupter) Write(b []byte) (int, error) {
+	if f := bytes.Fields(b); len(f) > 0 && f[0][0] != '#' {
+		w.cancel()
+	}
+	return w.Buffer.Write(b)
+}
+
 func TestInterrupted(t *testing.T) {
 	cfg := small("all_reduce")
 	cfg.Cycles = 0
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	var rep *Report
-	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
-		ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-		defer cancel()
-		mine, err := Run(ctx, c, cfg, Program{}, new(bytes.Buffer), nil)
+	out := &interrupter{cancel: cancel}
+	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(_ context.Context, c *ubcoll.Comm) error {
+		mine, err := Run(ctx, c, cfg, Program{}, out, nil)
 		if c.Rank() == 0 {
 			rep = mine
 		}
@@ -365,6 +380,7 @@ func TestInterrupted(t *testing.T) {
 	require.Error(t, err)
 	require.NotEmpty(t, rep.Results, "what was measured is not lost")
 	require.Len(t, rep.Errors, 1)
+	require.Contains(t, out.String(), "# ")
 }
 
 func TestValidate(t *testing.T) {
@@ -432,5 +448,5 @@ func TestHeartbeat(t *testing.T) {
 func TestClockCost(t *testing.T) {
 	d := clockCost()
 	require.GreaterOrEqual(t, d, time.Duration(0))
-	require.Less(t, d, 100*time.Microsecond)
+	require.Less(t, d, time.Millisecond) // the median of many, which has been left alone
 }

@@ -8,15 +8,14 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -26,8 +25,7 @@ func TestMain(m *testing.M) {
 	os.Setenv("UBCOLL_EMULATE_DEVICES", "4")
 	cudatest.Main(func() int {
 		os.Setenv(env.CUDA.Name, "off")
-		goleak.VerifyTestMain(m)
-		return 0
+		return await.Main(m)
 	})
 }
 
@@ -60,7 +58,7 @@ func TestOnDevices(t *testing.T) {
 			needDevices(t, n)
 			var rep *Report
 			var table bytes.Buffer
-			o := ubcoll.Options{Timeout: time.Minute, Register: register.Explicit}
+			o := ubcoll.Options{Timeout: await.Limit, Register: register.Explicit}
 			err := ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {
 				mine, err := Run(ctx, c, cfg, Program{Version: "test", Threads: n}, &table, nil)
 				if c.Rank() == 0 {

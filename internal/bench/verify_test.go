@@ -4,18 +4,18 @@ import (
 	"bytes"
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/register"
 )
 
 func verifyOn(t *testing.T, n int, v Verification) (string, error) {
 	var out bytes.Buffer
-	o := ubcoll.Options{Timeout: time.Minute, Register: register.Explicit}
+	o := ubcoll.Options{Timeout: await.Limit, Register: register.Explicit}
 	err := ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {
 		return Verify(ctx, c, v, &out)
 	})

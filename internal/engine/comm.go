@@ -31,6 +31,7 @@ type Options struct {
 type Comm struct {
 	rank, size int
 	opts       Options
+	timeout    atomic.Int64 // opts.Timeout, or what SetTimeout says
 	tuning     tuning.Table
 	dom        *Domain
 	area       *mem.Allocation   // control area and staging
@@ -112,6 +113,21 @@ func (c *Comm) Tuning() *tuning.Table { return &c.tuning }
 
 // Tune replaces the table, on all ranks between the same two operations: for measuring.
 func (c *Comm) Tune(t tuning.Table) { c.tuning = t }
+
+// SetTimeout changes how long this rank waits, waits that are under way included, without the peers; for what runs on
+// devices it counts from the next launch on, and none may be under way. For tests: Open takes the time that it needs, and
+// waits in vain are short.
+func (c *Comm) SetTimeout(t time.Duration) {
+	c.timeout.Store(int64(t))
+	d := c.device
+	if d == nil {
+		return
+	}
+	d.params.Timeout = uint64(t)
+	for _, g := range d.allLinks() {
+		g.params.Timeout = uint64(t)
+	}
+}
 
 // Domain is the rank's domain.
 func (c *Comm) Domain() *Domain { return c.dom }

@@ -65,7 +65,7 @@ func (d *device) imported(ctx context.Context, works []Work) error {
 			case !late:
 			case ctx.Err() != nil:
 				return ended(ctx)
-			case time.Since(start) > min(d.c.opts.Timeout, importTime):
+			case time.Since(start) > min(time.Duration(d.c.timeout.Load()), importTime):
 				late = false
 			}
 			if !late {

@@ -6,12 +6,17 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-// ReportAfter shortens the time after which a wait is reported, and returns what restores it.
+// ReportAfter sets the time after which a wait is reported, and returns what restores it.
 func ReportAfter(d time.Duration) (restore func()) {
-	old := reportAfter
-	reportAfter = d
-	return func() { reportAfter = old }
+	old := reportAfter.Swap(int64(d))
+	return func() { reportAfter.Store(old) }
 }
+
+// Published reports whether this rank has published its n-th operation.
+func (c *Comm) Published(n uint64) bool { return reached(c.me.desc[n&1].seq.Load(), n) }
+
+// Vouched reports whether this rank, a leader, has said of its n-th operation that its group is there.
+func (c *Comm) Vouched(n uint64) bool { return reached(c.me.group[n&1].seq.Load(), n) }
 
 // Refusals are the sentinels that a refusal carries to the peers.
 var Refusals = refusals
@@ -35,3 +40,23 @@ func (c *Comm) ForgeRefusal(n, code uint64) {
 
 // Skip is as if n operations had been done.
 func (c *Comm) Skip(n uint64) { c.seq += n }
+
+// Links is how many links to peer this rank has begun.
+func (c *Comm) Links(peer int) uint64 {
+	c.nouns.mu.Lock()
+	defer c.nouns.mu.Unlock()
+	if c.nouns.table == nil {
+		return 0
+	}
+	return c.nouns.table.made(peer).Load()
+}
+
+// Live is why what the other end shows must not be used any more, or nil.
+func (l *Link) Live() error { return l.remote.live() }
+
+// SettleFor sets how long a peer may take for a copy, and returns what restores it.
+func SettleFor(d time.Duration) (restore func()) {
+	old := settleFor
+	settleFor = d
+	return func() { settleFor = old }
+}

@@ -97,6 +97,7 @@ func (s *splitting) create() ([]byte, error) {
 			c.inProcess = true
 		}
 	}
+	c.timeout.Store(p.timeout.Load())
 	c.localRank, c.localSize = c.rank, n // one host
 	c.arrange()
 	if err := c.newArea(s.id); err != nil {

@@ -1,18 +1,16 @@
 package engine_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
@@ -20,42 +18,34 @@ import (
 // many is as many ranks as these tests have: groups of 6, 7 and 7, with leaders 0, 6 and 13.
 const many = 20
 
-// The rank that is missing is named by all, whether it leads a group or not, whoever they look at.
+// The rank that is missing is named by all, whether it leads a group or not, whoever they look at, and whoever gives up
+// first: its own group or the others.
 func TestMissingOfGroup(t *testing.T) {
 	for _, k := range []struct {
 		name    string
 		missing int
 	}{{"a member", 9}, {"a leader", 6}, {"the first rank", 0}, {"the last rank", many - 1}} {
-		t.Run(k.name, func(t *testing.T) {
-			t.Parallel()
-			comms := open(t, many, engine.Options{Timeout: 3 * time.Second})
-			requireUsable(t, comms)
-			var waiting atomic.Int32
-			errs := each(comms, func(c *engine.Comm) error {
-				if c.Rank() == k.missing {
-					return nil
-				}
-				// Ranks of its own group come last: the others' time is up first.
-				if c.Group() == comms[k.missing].Group() {
-					for waiting.Load() < int32(many-len(c.Members())) {
-						time.Sleep(time.Millisecond)
+		for _, own := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/own group first=%v", k.name, own), func(t *testing.T) {
+				comms := open(t, many, engine.Options{})
+				result := without(comms, k.missing, barrier)
+				requireWaiting(t, comms, 1, k.missing)
+				for _, c := range comms {
+					if own == (c.Group() == comms[k.missing].Group()) {
+						c.SetTimeout(time.Millisecond)
 					}
-					time.Sleep(20 * time.Millisecond)
-				} else {
-					waiting.Add(1)
 				}
-				return barrier(c)
+				for r, err := range <-result {
+					if r == k.missing {
+						continue
+					}
+					require.ErrorIs(t, err, fault.ErrTimeout)
+					var e *fault.Error
+					require.ErrorAs(t, err, &e)
+					require.Equal(t, []int{r, k.missing}, []int{e.Rank, e.Peer})
+				}
 			})
-			for r, err := range errs {
-				if r == k.missing {
-					continue
-				}
-				require.ErrorIs(t, err, fault.ErrTimeout)
-				var e *fault.Error
-				require.ErrorAs(t, err, &e)
-				require.Equal(t, []int{r, k.missing}, []int{e.Rank, e.Peer})
-			}
-		})
+		}
 	}
 }
 
@@ -81,7 +71,7 @@ func TestLostOfGroup(t *testing.T) {
 					}
 					return barrier(c)
 				})
-				require.Less(t, time.Since(start), 5*time.Second)
+				require.Less(t, time.Since(start), await.Limit)
 				for r, err := range errs {
 					if r == lost {
 						continue
@@ -99,20 +89,19 @@ func TestLostOfGroup(t *testing.T) {
 // A rank's context that ends while it waits names who is missing, and ends the others' waits.
 func TestCancelInGroup(t *testing.T) {
 	comms := open(t, many, engine.Options{})
-	requireUsable(t, comms)
-	ctx, cancel := context.WithTimeout(background, 200*time.Millisecond)
+	ctx, cancel := context.WithCancel(background)
 	defer cancel()
-	errs := each(comms, func(c *engine.Comm) error {
-		switch c.Rank() {
-		case 15:
-			return nil
-		case 2:
+	result := without(comms, 15, func(c *engine.Comm) error {
+		if c.Rank() == 2 {
 			return run(ctx, c, reduce(5))
 		}
 		return run(background, c, reduce(5))
 	})
+	requireWaiting(t, comms, 1, 15)
+	cancel()
+	errs := <-result
 	var e *fault.Error
-	require.ErrorIs(t, errs[2], context.DeadlineExceeded)
+	require.ErrorIs(t, errs[2], context.Canceled)
 	require.ErrorAs(t, errs[2], &e)
 	require.Equal(t, 15, e.Peer)
 	require.ErrorIs(t, errs[3], fault.ErrAborted)
@@ -121,22 +110,10 @@ func TestCancelInGroup(t *testing.T) {
 
 // The report of a long wait names the member, not its leader.
 func TestReportNamesMember(t *testing.T) {
-	defer engine.ReportAfter(100 * time.Millisecond)()
-	var out bytes.Buffer
-	old := slog.Default()
-	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
-	defer slog.SetDefault(old)
-	comms := open(t, many, engine.Options{})
-	requireUsable(t, comms)
-	require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) error {
-		if c.Rank() == 9 {
-			time.Sleep(400 * time.Millisecond)
-		}
-		return barrier(c)
-	})...))
-	require.Equal(t, strings.Count(out.String(), "still waiting"), strings.Count(out.String(), "missing=9"))
-	require.Contains(t, out.String(), "rank=0 ")
-	require.Contains(t, out.String(), "missing=9")
+	out := reports(t, open(t, many, engine.Options{}), 9)
+	require.Equal(t, many-1, strings.Count(out, "still waiting"), out)
+	require.Equal(t, many-1, strings.Count(out, "missing=9"), out)
+	require.Contains(t, out, "rank=0 ")
 }
 
 // What members offered and leaders made of it is there after agreement, operation after operation, on all ranks.

@@ -192,8 +192,8 @@ func (r *Registration) close(quick bool) error {
 	return nil
 }
 
-// settleFor is how long a peer may take for a copy that began before a grant was revoked.
-const settleFor = time.Second
+// settleFor is how long a peer may take for a copy that began before a grant was revoked. A variable for tests.
+var settleFor = time.Second
 
 // settle waits until the copies that peers have under way are over. A peer that does not come to an end (it died or
 // was stopped within a copy) has the memory that is freed from now on kept out of use.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -87,6 +89,33 @@ func requireUsable(t *testing.T, comms []*engine.Comm) {
 	for _, c := range comms {
 		require.NoError(t, c.Err())
 	}
+}
+
+// without runs f on every rank but one, which comes later or never, and gives what each has returned.
+func without(comms []*engine.Comm, missing int, f func(c *engine.Comm) error) <-chan []error {
+	result := make(chan []error, 1)
+	go func() {
+		result <- each(comms, func(c *engine.Comm) error {
+			if c.Rank() == missing {
+				return nil
+			}
+			return f(c)
+		})
+	}()
+	return result
+}
+
+// requireWaiting waits until all ranks but one have come to their n-th operation, and until leaders have said so of
+// their groups: the one that is missing is what all wait for.
+func requireWaiting(t *testing.T, comms []*engine.Comm, n uint64, missing int) {
+	t.Helper()
+	there := func(c *engine.Comm) bool {
+		leads := c.Groups() > 0 && c.Members()[0] == c.Rank() && c.Group() != comms[missing].Group()
+		return c.Rank() == missing || c.Published(n) && (!leads || c.Vouched(n))
+	}
+	require.Eventually(t, func() bool {
+		return !slices.ContainsFunc(comms, func(c *engine.Comm) bool { return !there(c) })
+	}, await.Limit, time.Millisecond)
 }
 
 func descriptors(t *testing.T) int {
@@ -214,7 +243,7 @@ func TestOpenRefused(t *testing.T) {
 			var e *fault.Error
 			require.ErrorAs(t, errs[0], &e)
 			require.Equal(t, "open", e.Op)
-			require.Equal(t, before, descriptors(t))
+			require.Eventually(t, func() bool { return before == descriptors(t) }, await.Limit, time.Millisecond)
 		})
 	}
 	t.Run("bad options", func(t *testing.T) {
@@ -255,7 +284,8 @@ func TestClose(t *testing.T) {
 		require.ErrorIs(t, err, fault.ErrClosed)
 		c.Abort(nil) // too late, and harmless
 	}
-	require.LessOrEqual(t, descriptors(t), before+2, "the Go runtime's poller may stay")
+	require.Eventually(t, func() bool { return descriptors(t) <= before+2 }, await.Limit, time.Millisecond,
+		"the Go runtime's poller may stay")
 }
 
 // Abort may come at any time, from any goroutine: while Close gives back what it writes, too.

@@ -389,7 +389,7 @@ func (d *device) wait(ctx context.Context, s *Stream, k Kind) error {
 			cancelled = true // kernels end soon, and until then they use the memory
 			c.fail(d.error(k, d.ops, "wait", -1, ended(ctx)))
 		}
-		if waited > c.opts.Timeout+deviceGrace {
+		if waited > time.Duration(c.timeout.Load())+deviceGrace {
 			return fmt.Errorf("what is queued has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
 		}
 		return nil

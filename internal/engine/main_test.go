@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/ubcoll/ubcoll/internal/await"
 )
 
 func TestMain(m *testing.M) {
@@ -20,5 +20,5 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 	}
-	goleak.VerifyTestMain(m)
+	os.Exit(await.Main(m))
 }

@@ -102,6 +102,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newI
 	c := &Comm{rank: rank, size: b.Size(), opts: o, tuning: table, peers: make([]peer, b.Size()),
 		srcs: make([]unsafe.Pointer, b.Size()), dsts: make([]unsafe.Pointer, b.Size()),
 		scratch: make([]unsafe.Pointer, b.Size())}
+	c.timeout.Store(int64(o.Timeout))
 	c.place(hellos)
 	secret, _ := hex.DecodeString(hellos[0].Secret)
 	own, err := c.create(hellos, secret, newIPC)

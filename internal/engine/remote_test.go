@@ -11,6 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
@@ -127,10 +128,16 @@ func TestCloseBusy(t *testing.T) {
 func TestConnectAlone(t *testing.T) {
 	comms := open(t, 2, engine.Options{})
 	_, r := registered(t, comms[0], 100)
-	ctx, cancel := context.WithTimeout(background, 30*time.Millisecond)
+	ctx, cancel := context.WithCancel(background)
 	defer cancel()
-	_, err := comms[0].Connect(ctx, 1, r, nil)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
+	alone := make(chan error, 1)
+	go func() {
+		_, err := comms[0].Connect(ctx, 1, r, nil)
+		alone <- err
+	}()
+	require.Eventually(t, func() bool { return comms[0].Links(1) == 1 }, await.Limit, time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-alone, context.Canceled)
 	for _, err := range each(comms, barrier) {
 		require.NoError(t, err)
 	}
@@ -155,6 +162,7 @@ func TestConnectAlone(t *testing.T) {
 
 // TestCloseWaitsForCopies closes a registration while a peer is in the middle of a copy.
 func TestCloseWaitsForCopies(t *testing.T) {
+	defer engine.SettleFor(await.Limit)()
 	comms := open(t, 2, engine.Options{})
 	links, regs := make([]*engine.Link, 2), make([]*engine.Registration, 2)
 	vecs := make([]engine.Vec, 2)
@@ -173,7 +181,8 @@ func TestCloseWaitsForCopies(t *testing.T) {
 		regs[1].Close()
 		closed <- time.Now()
 	}()
-	time.Sleep(50 * time.Millisecond)
+	require.Eventually(t, func() bool { return links[0].Live() != nil }, await.Limit, time.Millisecond, "it is closing")
+	time.Sleep(50 * time.Millisecond) // longer than it takes where it does not wait
 	*(*byte)(p) = 1
 	ended := time.Now()
 	require.ErrorIs(t, links[0].Done(), fault.ErrStale)

@@ -82,7 +82,7 @@ func (d *device) told() (e *fault.Error, fatal bool) {
 		return about("agree", fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", peer, expected, from,
 			sent, fault.ErrMismatch)), false
 	case kernels.Timeout:
-		return about("wait", fmt.Errorf("nothing from it for %v: %w", d.c.opts.Timeout, fault.ErrTimeout)), true
+		return about("wait", fmt.Errorf("nothing from it for %v: %w", time.Duration(d.c.timeout.Load()), fault.ErrTimeout)), true
 	case kernels.Aborted:
 		return about("wait", fault.ErrAborted), true
 	case kernels.NoExtent:

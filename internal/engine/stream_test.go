@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
@@ -147,7 +148,7 @@ func TestStreamCloseTellsWhatSyncDidNot(t *testing.T) {
 	w.Err = fault.ErrArgument
 	require.NoError(t, submit(background, &engine.View{Comm: c, Stream: s}, w))
 	var err error
-	require.Eventually(t, func() bool { err = s.Close(); return !errors.Is(err, fault.ErrBusy) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { err = s.Close(); return !errors.Is(err, fault.ErrBusy) }, await.Limit, time.Millisecond)
 	require.ErrorIs(t, err, fault.ErrArgument)
 }
 

@@ -27,8 +27,10 @@ const (
 	gosched       = 4                     // polls between yields to this process' goroutines
 )
 
-// reportAfter is when a wait says once who is missing. A variable for tests.
-var reportAfter = 10 * time.Second
+// reportAfter is when a wait says once who is missing, in nanoseconds. A variable for tests.
+var reportAfter atomic.Int64
+
+func init() { reportAfter.Store(int64(10 * time.Second)) }
 
 // reached compares words that may wrap around.
 func reached(have, target uint64) bool { return int64(have-target) >= 0 }
@@ -134,15 +136,16 @@ func (c *Comm) pollClock(s *waiting) *fault.Error {
 	if err := c.pollHealth(s); err != nil {
 		return err
 	}
-	if s.now > c.opts.Timeout {
-		return c.errorAt(s, c.absent(s), fmt.Errorf("nothing from it for %v: %w", c.opts.Timeout, fault.ErrTimeout))
+	t := time.Duration(c.timeout.Load())
+	if s.now > t {
+		return c.errorAt(s, c.absent(s), fmt.Errorf("nothing from it for %v: %w", t, fault.ErrTimeout))
 	}
-	if s.now > reportAfter && !s.reported {
+	if int64(s.now) > reportAfter.Load() && !s.reported {
 		s.reported = true
 		e := c.errorAt(s, c.absent(s), nil)
 		slog.Warn("ubcoll: still waiting", "op", e.Op, "seq", e.Seq, "rank", c.rank,
 			"host", p.host, "step", s.step, "missing", e.Peer, "for", s.now.Round(time.Second),
-			"timeout", c.opts.Timeout)
+			"timeout", t)
 	}
 	return nil
 }

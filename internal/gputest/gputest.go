@@ -7,21 +7,21 @@ import (
 	"os"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
 // Run runs f on n goroutine ranks that have a device each. Where there are none it skips the test, or fails it if
-// UBCOLL_REQUIRE has cuda. No wait lasts longer than a minute unless o says so.
+// UBCOLL_REQUIRE has cuda. No wait lasts longer than await.Limit unless o says so.
 func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.Comm, ubcoll.Device) error) {
 	t.Helper()
 	t.Setenv(env.CUDA.Name, "auto")
 	if o.Timeout == 0 {
-		o.Timeout = time.Minute
+		o.Timeout = await.Limit
 	}
 	var missing error
 	err := ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {

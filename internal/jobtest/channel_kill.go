@@ -2,11 +2,9 @@ package jobtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -52,15 +50,7 @@ func KillWait(ctx context.Context, c *ubcoll.Comm) error {
 		if err == nil {
 			continue
 		}
-		var e *ubcoll.Error
-		if !errors.As(err, &e) {
-			e = &ubcoll.Error{Peer: -1, Err: err}
-		}
-		text := fmt.Sprintf("%d %d lost=%v %v", e.Peer, time.Now().UnixNano(), errors.Is(err, ubcoll.ErrPeerLost), err)
-		if werr := os.WriteFile(name("report.tmp"), []byte(text), 0o600); werr != nil {
-			return werr
-		}
-		if werr := os.Rename(name("report.tmp"), name("report")); werr != nil {
+		if werr := report(c, dir, err); werr != nil {
 			return werr
 		}
 		if c.Err() == nil {

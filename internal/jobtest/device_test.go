@@ -30,7 +30,7 @@ func TestDeviceProcesses(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
 			j := start(t, n, environ, "device", "device")
-			for r, err := range j.wait(2 * time.Minute) {
+			for r, err := range j.wait() {
 				if err != nil {
 					t.Errorf("rank %d: %v: %s", r, err, j.output[r])
 				}

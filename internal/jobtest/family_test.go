@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
@@ -23,7 +23,7 @@ func TestOneSidedLocal(t *testing.T) {
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
-			local(t, n, ubcoll.Options{Timeout: time.Minute}, oneSided...)
+			local(t, n, ubcoll.Options{Timeout: await.Limit}, oneSided...)
 		})
 	}
 }
@@ -36,7 +36,7 @@ func TestOneSidedProcesses(t *testing.T) {
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
 			j := start(t, n, nil, oneSided...)
-			for r, err := range j.wait(3 * time.Minute) {
+			for r, err := range j.wait() {
 				if err != nil {
 					t.Errorf("rank %d: %v: %s", r, err, j.output[r])
 				}

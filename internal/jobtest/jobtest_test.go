@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -17,7 +17,7 @@ import (
 func local(t *testing.T, n int, o ubcoll.Options, suites ...string) {
 	t.Helper()
 	t.Logf("TEST_SEED=%d", Seed())
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	defer await.NoLeaks(t)()
 	for _, name := range suites {
 		start := time.Now()
 		require.NoError(t, ubcoll.Local(t.Context(), n, o, Suites[name]), name)
@@ -91,22 +91,26 @@ func TestCancel(t *testing.T) {
 	require.True(t, isAny(err, context.Canceled, ubcoll.ErrAborted, ubcoll.ErrPeerLost), "%v", err)
 }
 
-// TestTimeout has one rank never come.
+// TestTimeout has one rank never come, and the time of another be up, which waits for that one first.
 func TestTimeout(t *testing.T) {
-	quit := make(chan struct{})
-	err := ubcoll.Local(t.Context(), 3, ubcoll.Options{Timeout: 300 * time.Millisecond}, func(ctx context.Context, c *ubcoll.Comm) error {
+	const limit = 300 * time.Millisecond
+	gave := make(chan struct{}, 2) // up, each of the others
+	err := ubcoll.Local(t.Context(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		if c.Rank() == 1 {
-			<-quit
+			<-gave
+			<-gave
 			return nil
+		}
+		defer func() { gave <- struct{}{} }()
+		if c.Rank() == 0 {
+			c.Engine().SetTimeout(limit)
 		}
 		start := time.Now()
 		err := Barrier(ctx, c, ubcoll.Of([]int32{1}))
-		if took := time.Since(start); took < 290*time.Millisecond || took > 2*time.Second {
+		took := time.Since(start)
+		t.Logf("rank %d: after %v", c.Rank(), took)
+		if c.Rank() == 0 && took < limit {
 			return fmt.Errorf("timed out after %v", took)
-		}
-		if c.Rank() == 0 {
-			time.Sleep(50 * time.Millisecond)
-			close(quit)
 		}
 		return err
 	})

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/await"
 )
 
 // mpiJob is the command that starts the job program, built with MPI, as n ranks. scripts/conform-jobs sets what it
@@ -69,7 +71,7 @@ func TestMPIKill(t *testing.T) {
 		cmd.Stdout, cmd.Stderr = &out, &out
 		require.NoError(t, cmd.Start())
 		for r := 0; r < n; r++ {
-			require.Eventually(t, exists(dir, r, "ready"), 30*time.Second, time.Millisecond, "rank %d: %s", r, &out)
+			require.Eventually(t, exists(dir, r, "ready"), await.Limit, time.Millisecond, "rank %d: %s", r, &out)
 		}
 		time.Sleep(time.Duration(pick.IntN(100_000)) * time.Microsecond)
 		victim := pick.IntN(n)
@@ -79,8 +81,9 @@ func TestMPIKill(t *testing.T) {
 		fmt.Sscan(string(b), &pid)
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		killed := time.Now()
-		time.AfterFunc(30*time.Second, func() { cmd.Process.Kill() })
+		late := time.AfterFunc(2*await.Limit, func() { cmd.Process.Kill() })
 		require.Error(t, cmd.Wait(), "a job that lost a rank must not exit 0")
+		late.Stop()
 		checkReports(t, dir, n, victim, killed, func(int) string { return out.String() })
 		require.Empty(t, leftovers(t, dir+"/none"))
 	}

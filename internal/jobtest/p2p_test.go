@@ -41,7 +41,7 @@ func TestProgramsProcesses(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
 			j := start(t, ranks, []string{n}, "programs")
-			for r, err := range j.wait(3 * time.Minute) {
+			for r, err := range j.wait() {
 				if err != nil {
 					t.Errorf("rank %d: %v: %s", r, err, j.output[r])
 				}

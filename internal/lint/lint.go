@@ -20,7 +20,7 @@ const module = "github.com/ubcoll/ubcoll"
 // layers is the order of the rooms: a package may import only packages on lines above its own (and, in hw, those of
 // its own line). "" is the root package; a star stands for everything below a folder.
 var layers = [][]string{
-	{"hw", "dtype", "internal/env", "internal/race"},
+	{"hw", "dtype", "internal/env", "internal/race", "internal/await"},
 	{"internal/fault"},
 	{"hw/*"},
 	{"internal/mem", "internal/tuning"},

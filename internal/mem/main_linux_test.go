@@ -15,10 +15,10 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
@@ -51,8 +51,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	cudatest.Main(func() int {
-		goleak.VerifyTestMain(m)
-		return 0
+		return await.Main(m)
 	})
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
@@ -326,7 +327,7 @@ func TestThreads(t *testing.T) {
 		require.NoError(t, x.Close())
 	}
 	// The Go runtime may have started a few of its own.
-	require.Eventually(t, func() bool { return threads() < before+50 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return threads() < before+50 }, await.Limit, time.Millisecond)
 	require.NoError(t, c.Free(p))
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/await"
 )
 
 // kernelParams is ubc_params of ../kernels/src/abi.h.
@@ -45,7 +46,7 @@ func TestKernels(t *testing.T) {
 			ps[r].status, err = cs[r].HostRegister(words[r], 4096)
 			require.NoError(t, err)
 			t.Cleanup(func() { cs[r].HostUnregister(words[r]) }) // fails in a broken context
-			ps[r].rank, ps[r].ranks, ps[r].timeout, ps[r].signature = uint32(r), 2, 20e9, 2<<59
+			ps[r].rank, ps[r].ranks, ps[r].timeout, ps[r].signature = uint32(r), 2, uint64(await.Limit), 2<<59
 			ps[r].area[0], ps[1-r].area[1] = area, area // by distance
 		}
 		if access {

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/jobtest"
 )
 
 func main() {
-	ubcoll.Main(ubcoll.Options{Timeout: time.Minute}, func(ctx context.Context, c *ubcoll.Comm) error {
+	ubcoll.Main(ubcoll.Options{Timeout: await.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
 		for _, name := range os.Args[1:] {
 			s := jobtest.Suites[name]
 			if s == nil {

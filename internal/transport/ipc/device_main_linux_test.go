@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
@@ -140,7 +141,7 @@ func (g *gpu) imported(t testing.TB, extent uint32) {
 			t.Error(why)
 		}
 		return peer < 0
-	}, 10*time.Second, time.Millisecond)
+	}, await.Limit, time.Millisecond)
 }
 
 // childDevice is the device part of childPeer.
@@ -176,7 +177,7 @@ func (c *childDevice) do(h *mem.Heap, tr engine.Transport, what []string) (r rep
 	case "export":
 		r.Extent, err = tr.Export(c.last)
 	case "withdraw": // the error is part of the answer
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Limit)
 		defer cancel()
 		if err := tr.Withdraw(ctx, c.last); err != nil {
 			r.Text = err.Error()

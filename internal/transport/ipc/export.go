@@ -16,8 +16,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-// withdrawTimeout bounds the waits of Deregister and Close for peers to unmap.
-const withdrawTimeout = 5 * time.Second
+// withdrawTimeout bounds the waits of Deregister and Close for peers to unmap. A variable for tests.
+var withdrawTimeout = 5 * time.Second
 
 // exports is what a rank exports.
 type exports struct {

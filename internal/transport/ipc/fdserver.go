@@ -31,7 +31,7 @@ import (
 //	client: 32 bytes HMAC-SHA256(secret, challenge + request), 24 bytes of request: descriptor, inode and size of a
 //	        memory file; or number and version of an extent, and 0
 //	server: 1 byte 1 with the descriptor attached, or 1 byte 0
-const requestTimeout = 10 * time.Second
+var requestTimeout = 10 * time.Second // a variable for tests
 
 type server struct {
 	name     string

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
@@ -23,7 +25,7 @@ func dial(t testing.TB, r *rank) *net.UnixConn {
 	t.Helper()
 	c, err := net.Dial("unix", r.server.name)
 	require.NoError(t, err)
-	require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(await.Limit)))
 	t.Cleanup(func() { c.Close() })
 	return c.(*net.UnixConn)
 }
@@ -134,6 +136,7 @@ func TestWrongSecret(t *testing.T) {
 
 // Neither clients that say nothing nor those that say half hold up a close.
 func TestCloseWithSilentClients(t *testing.T) {
+	unhurried(t)
 	before := measure(t)
 	a := newRank(t, false, secret)
 	for i := range 10 {
@@ -146,8 +149,8 @@ func TestCloseWithSilentClients(t *testing.T) {
 	}
 	start := time.Now()
 	a.close()
-	require.Less(t, time.Since(start), requestTimeout/2)
-	require.Equal(t, before.descriptors+10, measure(t).descriptors, "the clients' own")
+	require.Less(t, time.Since(start), await.Limit)
+	requireFoot(t, left{before.descriptors + 10, before.mappings}) // the clients' own
 	_, err := net.Dial("unix", a.server.name)
 	require.Error(t, err)
 }
@@ -187,7 +190,7 @@ func FuzzService(f *testing.F) {
 			require.Zero(t, answer[32])
 		}
 		conn.Close()
-		require.Eventually(t, func() bool { return measure(t).descriptors <= before.descriptors }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return measure(t).descriptors <= before.descriptors }, await.Limit, time.Millisecond)
 	})
 }
 
@@ -205,6 +208,7 @@ func TestFalseService(t *testing.T) {
 		}
 		return syscall.UnixRights(fds...)
 	}
+	address := fmt.Sprintf("@ubcoll-test-%d-%x", os.Getpid(), rand.Uint64())
 	for _, c := range []struct {
 		name   string
 		answer []byte
@@ -220,7 +224,7 @@ func TestFalseService(t *testing.T) {
 		{"what?", []byte{7}, nil, os.ErrPermission},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@ubcoll-test-" + strconv.Itoa(os.Getpid()), Net: "unix"})
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: address, Net: "unix"})
 			require.NoError(t, err)
 			defer l.Close()
 			before := measure(t)
@@ -241,11 +245,12 @@ func TestFalseService(t *testing.T) {
 				require.ErrorIs(t, err, c.want)
 			}
 			require.NoError(t, <-served)
-			require.Equal(t, before.descriptors, measure(t).descriptors)
+			requireFoot(t, before)
 		})
 	}
 	t.Run("says nothing", func(t *testing.T) {
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@ubcoll-test-" + strconv.Itoa(os.Getpid()), Net: "unix"})
+		unhurried(t)
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: address, Net: "unix"})
 		require.NoError(t, err)
 		defer l.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
@@ -253,6 +258,6 @@ func TestFalseService(t *testing.T) {
 		start := time.Now()
 		_, err = request(ctx, l.Addr().String(), secret, ref)
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-		require.Less(t, time.Since(start), requestTimeout/2)
+		require.Less(t, time.Since(start), await.Limit)
 	})
 }

@@ -19,10 +19,10 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
@@ -33,6 +33,7 @@ const childVar = "UBCOLL_TEST_CHILD"
 var secret = []byte("the job's secret")
 
 func TestMain(m *testing.M) {
+	withdrawTimeout = 2 * await.Limit
 	if name := os.Getenv(childVar); name != "" {
 		if err := map[string]func() error{"peer": childPeer, "stranger": childStranger}[name](); err != nil {
 			fmt.Fprintln(os.Stderr, name+":", err)
@@ -50,11 +51,8 @@ func testMain(m *testing.M) int {
 		panic(err)
 	}
 	os.Setenv("TMPDIR", dir)
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		os.RemoveAll(dir)
-		os.Exit(code)
-	}))
-	return 0
+	defer os.RemoveAll(dir)
+	return await.Main(m)
 }
 
 // rank is one rank's side, in this process.
@@ -151,6 +149,21 @@ func measure(t testing.TB) left {
 	return left{len(fds), strings.Count(string(maps), "memfd:ubcoll")}
 }
 
+// requireFoot waits until this process has left behind no more than it should.
+func requireFoot(t testing.TB, want left) {
+	t.Helper()
+	var got left
+	require.Eventually(t, func() bool { got = measure(t); return got == want }, await.Limit, time.Millisecond,
+		"%v, not %v", &got, want)
+}
+
+// unhurried has the service wait for clients, and clients for it, longer than a test lasts.
+func unhurried(t testing.TB) {
+	old := requestTimeout
+	requestTimeout = 2 * await.Limit
+	t.Cleanup(func() { requestTimeout = old })
+}
+
 // process is another process that runs this program.
 type process struct {
 	cmd *exec.Cmd
@@ -217,7 +230,7 @@ func (p *process) stop(t *testing.T) {
 			}
 		}
 		return true
-	}, 10*time.Second, time.Millisecond)
+	}, await.Limit, time.Millisecond)
 }
 
 // childPeer is a rank that does what it is told.
@@ -285,7 +298,7 @@ func childStranger() error {
 	if err != nil {
 		return err
 	}
-	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	conn.SetDeadline(time.Now().Add(await.Limit))
 	if n, err := conn.Read(make([]byte, 100)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("the service sent %d bytes: %w", n, err)
 	}
