@@ -91,7 +91,13 @@ func init() {
 // links is what a communicator knows of links; under nouns.mu.
 type links struct {
 	table *linkTable
-	used  [linkSlots]*Link // open, or closed here and not yet there
+	used  [linkSlots]occupant // open, or closed here and not yet there
+}
+
+// occupant has a slot: a link, or a window for its end towards one rank.
+type occupant interface {
+	// left reports whether neither end needs the slot any more. The caller holds nouns.mu.
+	left() bool
 }
 
 // Link is one end of a channel.
@@ -178,16 +184,9 @@ func (c *Comm) newLink(peer int, e export, refused error) (*Link, error) {
 		return nil, err
 	}
 	l := &Link{c: c, peer: peer, slot: -1}
-	c.sweepLinks()
-	for i, u := range ns.used {
-		if u == nil {
-			l.slot = i
-			break
-		}
-	}
+	l.slot = ns.freeSlot()
 	if (l.slot < 0 || l.slot >= maxLinks) && refused == nil {
-		refused = fmt.Errorf("%d channels are open, or closed on one side only (close both): %w", maxLinks,
-			fault.ErrLimit)
+		refused = errSlots
 	}
 	if l.slot < 0 {
 		return nil, refused
@@ -240,25 +239,41 @@ func (c *Comm) linkTable() error {
 	return nil
 }
 
-// sweepLinks frees the slots of links that both ends have closed: the other end's slot has gone on to another link,
-// then, or says so.
-func (c *Comm) sweepLinks() {
-	for i, l := range c.nouns.used {
-		if l == nil || l.mine.state.Load() != stateClosed {
-			continue
+var errSlots = fmt.Errorf("%d channels are open, or closed on one side only (close both), windows on devices counted once "+
+	"for each rank: %w", maxLinks, fault.ErrLimit)
+
+// freeSlot is a slot that nobody needs, or -1. The caller holds mu.
+func (ns *nouns) freeSlot() int {
+	free := -1
+	for i, u := range ns.used {
+		if u != nil && u.left() {
+			ns.used[i] = nil
 		}
-		gone := false
-		if l.theirs == nil {
-			l.theirs, gone, _ = c.otherEnd(l)
-		}
-		p := &c.peers[l.peer]
-		there := reader{&p.area.state, p.mem, p.at}
-		gone = gone || l.theirs != nil && (l.theirs.key.Load() != l.otherKey() || l.theirs.state.Load() == stateClosed)
-		if gone || there.done() {
-			l.mine.key.Store(0)
-			c.nouns.used[i] = nil
+		if ns.used[i] == nil && free < 0 {
+			free = i
 		}
 	}
+	return free
+}
+
+// left reports whether both ends have closed the link: the other end's slot has gone on to another link, then, or says
+// so.
+func (l *Link) left() bool {
+	if l.mine.state.Load() != stateClosed {
+		return false
+	}
+	gone := false
+	if l.theirs == nil {
+		l.theirs, gone, _ = l.c.otherEnd(l)
+	}
+	p := &l.c.peers[l.peer]
+	there := reader{&p.area.state, p.mem, p.at}
+	gone = gone || l.theirs != nil && (l.theirs.key.Load() != l.otherKey() || l.theirs.state.Load() == stateClosed)
+	if !gone && !there.done() {
+		return false
+	}
+	l.mine.key.Store(0)
+	return true
 }
 
 func (l *Link) otherKey() uint64 { return linkKey(l.c.rank, uint32(l.key)-1) }
