@@ -280,8 +280,8 @@ func TestWindowOnDevicesLimit(t *testing.T) {
 		if err := wants(err, ubcoll.ErrLimit); err != nil || len(open) != 256 {
 			return fmt.Errorf("%d windows, then %w", len(open), err)
 		}
-		err = open[255].Close()
-		w, err2 := c.RegisterWindow(ctx, b.Vec(), 0) // both ranks have closed one when they have agreed on it
+		err = errors.Join(open[255].Close(), coll.Barrier(ctx, c))
+		w, err2 := c.RegisterWindow(ctx, b.Vec(), 0)
 		if err := errors.Join(err, err2); err != nil {
 			return err
 		}
@@ -293,7 +293,7 @@ func TestWindowOnDevicesLimit(t *testing.T) {
 	})
 }
 
-// TestWindowOnDevicesMoreSplit has a window of a part of the ranks.
+// TestWindowOnDevicesSplit has a window of a part of the ranks.
 func TestWindowOnDevicesSplit(t *testing.T) {
 	gputest.Run(t, 4, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		d, err := c.Split(ctx, c.Rank()%2, -c.Rank())

@@ -200,7 +200,8 @@ func sideOf(steps []Step) int {
 // ended. The caller has launching locked, as it has until they are queued: watch gives no memory up meanwhile.
 func (g *gpuLink) ready(s *Stream, side int, steps []Step) (*Stream, error) {
 	for i := range steps {
-		if k := steps[i].Kind; k == StepPut || k == StepGet || k == StepPutPackets {
+		k := steps[i].Kind
+		if g.rank != g.c.rank && (k == StepPut || k == StepGet || k == StepPutPackets) {
 			if err := g.remote.live(); err != nil {
 				return nil, err
 			}

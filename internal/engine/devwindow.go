@@ -31,11 +31,11 @@ type windowSlot struct {
 }
 
 func (o windowSlot) left() bool {
-	if !o.w.ended.Load() {
-		return false
+	if !o.w.ended.Load() || o.rank == o.w.c.rank {
+		return o.w.ended.Load()
 	}
 	there := o.w.reader(o.rank)
-	return o.rank == o.w.c.rank || there.done()
+	return there.done()
 }
 
 // takeSlots takes a slot for each rank. No peer writes to one before all ranks have agreed on the window.
