@@ -61,7 +61,7 @@ var flags = []struct {
 		number(func(o *options) *int { return &o.config.Skip })},
 	{"S", "report_timestamps", "1: a time stamp on each row (0)",
 		boolean(func(o *options) *bool { return &o.config.Timestamps })},
-	{"t", "nthreads", "goroutine ranks, where no launcher started the job (NTHREADS, or 2)", setThreads},
+	{"t", "nthreads", "goroutine ranks of each process, or of the only one (1 under a launcher, else NTHREADS, or 2)", setThreads},
 	{"T", "timeout", "longest wait inside one operation, in seconds or as 2m (10m)", setTimeout},
 	{"J", "output_file", "also write results to a file: .json, .jsonl or .csv", setOutput},
 	{"", "output", "the same as -J", setOutput},
