@@ -38,6 +38,7 @@ type Comm struct {
 	me         *area
 	peers      []peer // by rank; peers[rank] is this rank itself
 	inProcess  bool   // some peer is a goroutine of this process
+	apart      bool   // some peer is not
 	crowded    bool   // more ranks than processors
 	localRank  int
 	localSize  int

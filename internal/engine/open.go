@@ -259,9 +259,8 @@ func (c *Comm) place(hs []hello) {
 			}
 			c.localSize++
 		}
-		if r != c.rank && h.Process == me {
-			c.inProcess = true
-		}
+		c.inProcess = c.inProcess || r != c.rank && h.Process == me
+		c.apart = c.apart || h.Process != me
 	}
 	procs := len(cpus)
 	if c.inProcess {

@@ -180,11 +180,11 @@ func (c *Comm) yield(s *waiting) {
 	switch {
 	case s.now > sleepAfter:
 		time.Sleep(min(s.now/64, longestSleep))
-	case c.inProcess && (c.crowded || s.now > yieldAfter):
-		runtime.Gosched()
-	case !c.inProcess && (c.crowded || s.now > yieldAfter):
-		shm.Yield()
-		if s.polls%gosched == 0 {
+	case c.crowded || s.now > yieldAfter:
+		if c.apart {
+			shm.Yield()
+		}
+		if c.inProcess || s.polls%gosched == 0 {
 			runtime.Gosched()
 		}
 	case s.polls%gosched == 0:

@@ -37,6 +37,7 @@ func TestRanksPerProcess(t *testing.T) {
 						t.Errorf("process %d: %v: %s", r, err, j.output[r])
 					}
 				}
+				t.Log(j.output[0])
 				for _, s := range suites {
 					require.Contains(t, j.output[0].String(), fmt.Sprintf("ok %s: %d ranks", s, 2*n))
 				}
