@@ -374,7 +374,7 @@ func (l *Link) poll(s *waiting) error {
 // of a peer is the communicator's end. What broke a peer's communicator comes before what that has closed.
 func (c *Comm) pollNoun(s *waiting, n noun, theirs *atomic.Uint64) error {
 	if err := c.poll(s); err != nil {
-		if errors.Is(err, fault.ErrPeerLost) {
+		if errors.Is(err, fault.ErrPeerLost) || errors.Is(err, fault.ErrMismatch) {
 			c.fail(err)
 		}
 		return err

@@ -178,6 +178,7 @@ const (
 	lostCancelled
 	lostAborted
 	lostInternal
+	lostMismatch
 )
 
 // fail breaks the communicator: this rank's later calls return e, and its peers' waits end.
@@ -195,6 +196,8 @@ func (c *Comm) fail(e *fault.Error) error {
 		code = lostCancelled
 	case errors.Is(e, fault.ErrAborted):
 		code = lostAborted
+	case errors.Is(e, fault.ErrMismatch):
+		code = lostMismatch
 	}
 	about := e.Peer
 	if about < 0 {
@@ -222,6 +225,11 @@ func (c *Comm) lostError(s *waiting, from int, v uint64) *fault.Error {
 		return c.errorAt(s, about, fmt.Errorf("rank %d waited for it: %w", from, fault.ErrTimeout))
 	case lostCancelled:
 		return c.errorAt(s, from, fmt.Errorf("rank %d gave up: %s: %w", from, text, fault.ErrAborted))
+	case lostMismatch:
+		if about == c.rank {
+			about = from
+		}
+		return c.errorAt(s, about, &toldError{text, fault.ErrMismatch})
 	case lostAborted:
 		return c.errorAt(s, about, fmt.Errorf("%s: %w", text, fault.ErrAborted))
 	}

@@ -176,6 +176,7 @@ func (g *DeviceGraph) queue(s *Stream) error {
 		return d.failed(g.last.Kind, err)
 	}
 	d.ops += g.works
+	d.count()
 	d.c.noteAs(&g.last, g.last.Kernel.Way, d.ops)
 	return nil
 }

@@ -32,6 +32,8 @@ type device struct {
 	event   *cuda.Event     // orders streams
 	ops     uint64          // that were queued; by whose turn it is
 
+	uncounted uint64 // or 0: see kinds.go; likewise
+
 	next      launching                         // likewise
 	functions map[kernelKey]*cuda.Function      // likewise: those that were used
 	kept      map[*mem.Allocation]*register.Ref // likewise: what captures of others use

@@ -150,6 +150,7 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 		return nil, d.failed(w.Kind, err)
 	}
 	d.ops++
+	d.count()
 	d.c.noteAs(w, way, d.ops)
 	if bad != nil {
 		refusal = d.error(w.Kind, d.ops, "", -1, bad)
@@ -292,6 +293,7 @@ func (d *device) enqueue(s *Stream) error {
 	d.watch()
 	return s.use(func(cu *cuda.Stream) error {
 		if s.capturing() { // when it runs, and after what, is for whoever captures it to say
+			d.uncounted = uncounted
 			return d.next.on(cu)
 		}
 		if last := d.last.Load(); last != nil && last != s {

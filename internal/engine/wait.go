@@ -165,7 +165,7 @@ func (c *Comm) pollHealth(s *waiting) *fault.Error {
 		}
 		return c.errorAt(s, r, fmt.Errorf("its process (%v) died: %w", p.proc, fault.ErrPeerLost))
 	}
-	return nil
+	return c.diverged(s)
 }
 
 // errorAt is an error of a wait: it must not look at the running operation if that is another one.
