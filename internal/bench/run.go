@@ -69,6 +69,7 @@ type runner struct {
 	stream *ubcoll.Stream // where calls are queued; nil: they block
 	cu     *cuda.Stream   // the same, of one-sided operations
 	a, b   *memory
+	mapped int // what ranks had mapped of each other's devices at first
 	seed   uint64
 	busBW  []float64
 }
@@ -115,6 +116,9 @@ func (r *runner) run(ctx context.Context) (err error) {
 	if r.op.open != nil {
 		return r.oneSided(ctx)
 	}
+	if r.mapped, err = r.opened(ctx); err != nil {
+		return err
+	}
 	if err := r.buffers(ctx); err != nil {
 		return err
 	}
@@ -125,6 +129,13 @@ func (r *runner) run(ctx context.Context) (err error) {
 		if err := r.cycle(ctx); err != nil {
 			return err
 		}
+	}
+	if r.rep.Setup != nil && !r.dev.IsHost() {
+		all, err := r.opened(ctx)
+		if err != nil {
+			return err
+		}
+		r.rep.Setup.OpenedLater = all - r.mapped - r.rep.Setup.Opened
 	}
 	if r.cfg.Cache && (r.dev.IsHost() || r.cfg.Paths) { // making and freeing device memory takes long
 		if r.rep.Cache, err = cacheTimes(ctx, r.c, r.dev, r.a); err != nil {
@@ -236,31 +247,49 @@ func (r *runner) buffers(ctx context.Context) (err error) {
 			return errors.Join(err, r.a.close(), r.b.close())
 		}
 	}
+	var s Setup
 	if r.cfg.Buffers == Registered && !r.dev.IsHost() {
-		if err := r.imported(ctx); err != nil {
+		if s, err = r.firstUse(ctx); err != nil {
 			return errors.Join(err, r.a.close(), r.b.close())
 		}
 	}
-	cost := []float64{float64(r.a.allocated) / 1e3, float64(r.a.registered) / 1e3}
+	cost := []float64{float64(r.a.allocated) / 1e3, float64(r.a.registered) / 1e3, s.FirstUse}
 	if err := combine(ctx, r.c, cost, Max); err != nil {
 		return errors.Join(err, r.a.close(), r.b.close())
 	}
 	if r.cfg.Buffers == Registered {
-		r.rep.Setup = &Setup{Bytes: r.cfg.MaxBytes, Alloc: cost[0], Register: cost[1]}
+		r.rep.Setup = &Setup{r.cfg.MaxBytes, cost[0], cost[1], cost[2], s.Opened, 0}
 	}
 	return nil
 }
 
-// imported waits until the peers have imported both buffers, which they do in the background while calls go by way of
-// staging: a capture waits for that.
-func (r *runner) imported(ctx context.Context) error {
+// firstUse makes a call on both buffers of which all peers have mapped both: they do that in the background while calls
+// go by way of staging, and a capture waits for it.
+func (r *runner) firstUse(ctx context.Context) (s Setup, err error) {
+	if err := coll.Barrier(ctx, r.c); err != nil { // ranks register at their own pace
+		return s, err
+	}
+	start := time.Since(epoch)
 	g, err := graph.Capture(ctx, r.c.On(r.stream), func(c *ubcoll.Comm) error {
 		return coll.AllReduce(ctx, c, r.b.vec, r.a.vec, ubcoll.Max)
 	})
 	if err != nil {
-		return err
+		return s, err
 	}
-	return g.Close()
+	if err := errors.Join(g.Launch(ctx), r.stream.Sync(ctx)); err != nil {
+		return s, err
+	}
+	s.FirstUse = float64(time.Since(epoch)-start) / 1e3
+	all, err := r.opened(ctx)
+	s.Opened = all - r.mapped
+	return s, errors.Join(err, g.Close())
+}
+
+// opened is how often all ranks together have mapped memory of each other's devices.
+func (r *runner) opened(ctx context.Context) (int, error) {
+	n := []uint64{r.c.Stats().Opened}
+	err := coll.AllReduce(ctx, r.c, ubcoll.Of(n), ubcoll.Of(n), ubcoll.Sum)
+	return int(n[0]), err
 }
 
 // cycle measures every size once.
