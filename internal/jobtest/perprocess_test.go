@@ -3,6 +3,7 @@ package jobtest
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,5 +59,39 @@ func TestMPIRanksPerProcess(t *testing.T) {
 				require.Contains(t, string(out), fmt.Sprintf("ok %s: 4 ranks", s))
 			}
 		})
+	}
+}
+
+// TestMPIBench has processes of several ranks measure and verify, on host memory and on devices: one table, by rank 0,
+// and the exit code of what went wrong.
+func TestMPIBench(t *testing.T) {
+	for _, device := range []string{"host", "cuda"} {
+		for _, k := range []struct {
+			name, args string
+			code       int
+			out        string // once, if it went well
+		}{
+			{"bench", "bench all_reduce FLAGS -b 64 -e 16K -f 16 -n 4", 0, "# Out of bounds values : 0 OK"},
+			{"window", "bench window FLAGS -b 1K -e 1K -n 4", 0, "# Out of bounds values : 0 OK"},
+			{"verify", "verify FLAGS -e 1K all_gather", 0, ": 0 calls with wrong elements: OK"},
+			{"too slow", "bench all_reduce FLAGS -b 64 -e 64 -n 4 --min-busbw 1e9", 7, "less than 1e+09"},
+			{"bad root", "bench broadcast FLAGS -b 64 -e 64 -n 4 -r 4", 6, "root 4 of 4 ranks"},
+		} {
+			t.Run(device+"/"+k.name, func(t *testing.T) {
+				cmd := mpiJob(t, 2)
+				cmd.Args[len(cmd.Args)-1] = os.Getenv("JOBTEST_UBCOLL")
+				cmd.Args = append(cmd.Args, strings.Fields(strings.ReplaceAll(k.args, "FLAGS", "-t 2 -device "+device))...)
+				cmd.Env = os.Environ()
+				if device == "cuda" {
+					cmd.Env = append(cmd.Env, gpus(t)...)
+				}
+				out, _ := cmd.CombinedOutput()
+				require.Equal(t, k.code, cmd.ProcessState.ExitCode(), "%s", out)
+				require.Contains(t, string(out), k.out)
+				if k.code == 0 {
+					require.Equal(t, 1, strings.Count(string(out), k.out), "%s", out)
+				}
+			})
+		}
 	}
 }
