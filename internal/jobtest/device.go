@@ -179,7 +179,7 @@ func (d *onDevice) broadcast(root int) error {
 	})
 }
 
-// KillDevice is Kill with operations on the ranks' devices.
+// KillDevice is Kill with operations on the ranks' devices, and signals around a ring through a window there.
 func KillDevice(ctx context.Context, c *ubcoll.Comm) error {
 	dev, err := c.GPU()
 	if err != nil {
@@ -189,8 +189,19 @@ func KillDevice(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
+	w, err := c.RegisterWindow(ctx, b.Vec(), 0)
+	if err != nil {
+		return err
+	}
+	next, last := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
 	return untilLost(c, func(v ubcoll.Vec) error {
 		d := b.Vec().Slice(0, v.Len())
-		return coll.AllReduce(ctx, c, d, d, ubcoll.Max)
+		if err := coll.AllReduce(ctx, c, d, d, ubcoll.Max); err != nil {
+			return err
+		}
+		if err := w.Signal(ctx, next); err != nil {
+			return err
+		}
+		return w.Wait(ctx, last)
 	})
 }
