@@ -70,7 +70,7 @@ type area struct {
 	state atomic.Uint64
 	// lost is why the communicator broke, as its rank saw it: code<<32 | (rank it is about)+1; 0 while usable.
 	lost atomic.Uint64
-	// queued is how many operations on the device the rank has queued: see kinds.go.
+	// queued is how many collectives the rank has queued on its device: see kinds.go.
 	queued atomic.Uint64
 	_      [104]byte
 

@@ -32,7 +32,7 @@ type device struct {
 	event   *cuda.Event     // orders streams
 	ops     uint64          // that were queued; by whose turn it is
 
-	uncounted uint64 // or 0: see kinds.go; likewise
+	collectives, uncounted uint64 // see kinds.go; likewise
 
 	next      launching                         // likewise
 	functions map[kernelKey]*cuda.Function      // likewise: those that were used

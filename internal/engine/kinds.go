@@ -15,9 +15,20 @@ import (
 // uncounted in area.queued: somebody captures this rank's operations on the device, and replays them as he likes.
 const uncounted = 1 << 63
 
-// count publishes how many operations on the device there have been. It is this communicator's turn.
-func (d *device) count() {
-	spin.Release(&d.c.me.queued, d.ops|d.uncounted)
+// count publishes that n more collectives have been queued on the device. It is this communicator's turn.
+func (d *device) count(n uint64) {
+	d.collectives += n
+	spin.Release(&d.c.me.queued, d.collectives|d.uncounted)
+}
+
+// collectives is how many of works are operations of all ranks.
+func collectives(works []Work) (n uint64) {
+	for i := range works {
+		if works[i].Kernel.Name != "" {
+			n++
+		}
+	}
+	return n
 }
 
 // published is how many operations on host memory the rank has published.

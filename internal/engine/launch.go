@@ -150,7 +150,7 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 		return nil, d.failed(w.Kind, err)
 	}
 	d.ops++
-	d.count()
+	d.count(1)
 	d.c.noteAs(w, way, d.ops)
 	if bad != nil {
 		refusal = d.error(w.Kind, d.ops, "", -1, bad)
