@@ -19,19 +19,22 @@ func (s *Stream) launch(c *Comm, ctx context.Context, works []Work) error {
 	if err := c.launchable(s); err != nil {
 		return err
 	}
+	var first error // refusal, after which all is refused: the other ranks have queued the whole group
 	for i := range works {
-		c.work = works[i]
+		if c.work = works[i]; first != nil {
+			c.work.Err = first
+		}
 		refusal, err := c.device.queue(ctx, s, &c.work)
 		c.work.letGo()
 		c.work = Work{}
 		if err != nil {
 			return err
 		}
-		if refusal != nil {
+		if refusal != nil && first == nil {
+			first = refusal
 			s.mu.Lock()
 			s.errs = append(s.errs, refusal)
 			s.mu.Unlock()
-			return nil // the group ends here, on all ranks
 		}
 	}
 	return nil
