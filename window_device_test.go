@@ -169,8 +169,8 @@ func windowRounds(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed u
 	return errors.Join(streams[0].Close(), streams[1].Close(), other.Free(), p.close())
 }
 
-// TestWindowOnDevicesReplayed captures calls on a stream of its own and replays them: signals are counted on the device,
-// and what was captured keeps its memory.
+// TestWindowOnDevicesReplayed captures calls on a stream of its own and replays them: signals are counted on the
+// device, and what was captured keeps its memory.
 func TestWindowOnDevicesReplayed(t *testing.T) {
 	const n = 20_000
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {

@@ -98,8 +98,8 @@ type BusBW struct {
 	OK        *bool   `json:"okay"` // null if no minimum was asked for
 }
 
-// Setup is what the first touch of the buffers cost, in microseconds on the slower rank, and on devices how often a rank
-// mapped another one's buffer, in all.
+// Setup is what the first touch of the buffers cost, in microseconds on the slower rank, and on devices how often a
+// rank mapped another one's buffer, in all.
 type Setup struct {
 	Bytes    int     `json:"bytes"` // of each of the two buffers
 	Alloc    float64 `json:"alloc_us"`

@@ -94,12 +94,6 @@ type links struct {
 	used  [linkSlots]occupant // open, or closed here and not yet there
 }
 
-// occupant has a slot: a link, or a window for its end towards one rank.
-type occupant interface {
-	// left reports whether neither end needs the slot any more. The caller holds nouns.mu.
-	left() bool
-}
-
 // Link is one end of a channel.
 type Link struct {
 	gate
@@ -237,43 +231,6 @@ func (c *Comm) linkTable() error {
 	c.me.channels.at = bufWord{a.At.Arena, a.At.Slot, a.At.Generation, a.At.Offset}
 	c.me.channels.ready.Store(1)
 	return nil
-}
-
-var errSlots = fmt.Errorf("%d channels are open, or closed on one side only (close both), windows on devices counted once "+
-	"for each rank: %w", maxLinks, fault.ErrLimit)
-
-// freeSlot is a slot that nobody needs, or -1. The caller holds mu.
-func (ns *nouns) freeSlot() int {
-	free := -1
-	for i, u := range ns.used {
-		if u != nil && u.left() {
-			ns.used[i] = nil
-		}
-		if ns.used[i] == nil && free < 0 {
-			free = i
-		}
-	}
-	return free
-}
-
-// left reports whether both ends have closed the link: the other end's slot has gone on to another link, then, or says
-// so.
-func (l *Link) left() bool {
-	if l.mine.state.Load() != stateClosed {
-		return false
-	}
-	gone := false
-	if l.theirs == nil {
-		l.theirs, gone, _ = l.c.otherEnd(l)
-	}
-	p := &l.c.peers[l.peer]
-	there := reader{&p.area.state, p.mem, p.at}
-	gone = gone || l.theirs != nil && (l.theirs.key.Load() != l.otherKey() || l.theirs.state.Load() == stateClosed)
-	if !gone && !there.done() {
-		return false
-	}
-	l.mine.key.Store(0)
-	return true
 }
 
 func (l *Link) otherKey() uint64 { return linkKey(l.c.rank, uint32(l.key)-1) }

@@ -176,7 +176,8 @@ func (c *Comm) queues(s *Stream) error {
 	case s == nil:
 		return nil
 	case s.device == nil:
-		return fmt.Errorf("memory on %v, and the stream is on %v: %w", c.device.gpu.ctx.Device(), s.dev, fault.ErrArgument)
+		return fmt.Errorf("memory on %v, and the stream is on %v: %w", c.device.gpu.ctx.Device(), s.dev,
+			fault.ErrArgument)
 	}
 	return c.onGPU(s.dev)
 }

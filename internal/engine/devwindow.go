@@ -122,7 +122,8 @@ func (w *Window) copyDevice(ctx context.Context, s *Stream, peer, off int, v Vec
 	// A step's offsets are from where the window begins here, which v may be before.
 	near := int(uintptr(v.Ptr)) - int(g.here)
 	if apart := near - off; peer == w.c.rank && apart != 0 && apart < n && -apart < n {
-		return fmt.Errorf("bytes [%d,+%d) of this rank's own part overlap what is copied: %w", off, n, fault.ErrArgument)
+		return fmt.Errorf("bytes [%d,+%d) of this rank's own part overlap what is copied: %w", off, n,
+			fault.ErrArgument)
 	}
 	if a := w.c.Allocation(v); a != nil && n > 0 {
 		// Once it is queued, whatever ends the memory waits for the stream.

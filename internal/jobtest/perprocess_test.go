@@ -80,7 +80,8 @@ func TestMPIBench(t *testing.T) {
 			t.Run(device+"/"+k.name, func(t *testing.T) {
 				cmd := mpiJob(t, 2)
 				cmd.Args[len(cmd.Args)-1] = os.Getenv("JOBTEST_UBCOLL")
-				cmd.Args = append(cmd.Args, strings.Fields(strings.ReplaceAll(k.args, "FLAGS", "-t 2 -device "+device))...)
+				args := strings.ReplaceAll(k.args, "FLAGS", "-t 2 -device "+device)
+				cmd.Args = append(cmd.Args, strings.Fields(args)...)
 				cmd.Env = os.Environ()
 				if device == "cuda" {
 					cmd.Env = append(cmd.Env, gpus(t)...)
