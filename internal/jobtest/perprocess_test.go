@@ -28,7 +28,7 @@ func perProcess(t *testing.T, n int, suites []string) []string {
 func TestRanksPerProcess(t *testing.T) {
 	for _, suites := range severalRanks {
 		for _, n := range []int{2, 3} {
-			if race.Enabled && (n > 2 || suites[0] == "device") {
+			if n > 2 && testing.Short() || race.Enabled && (n > 2 || suites[0] == "device") {
 				continue // slow
 			}
 			t.Run(fmt.Sprintf("%s,ranks=%d", suites[0], 2*n), func(t *testing.T) {
