@@ -9,7 +9,7 @@
 //
 // All of an operation's memory, and its stream, is on the host or on this rank's device (ubcoll.Comm.GPU), on all ranks
 // alike. On devices kernels do the work, also for blocking calls, which run on a stream of the communicator's and see
-// nothing of what the program has queued on streams of its own; the operations with counts are hw.ErrNotSupported there.
+// nothing of what the program has queued on streams of its own.
 // The first call for an element type takes the driver's time, to assemble kernels.
 //
 // The memory stays the caller's, who leaves it alone until the operation is done. Before data moves, a rank's

@@ -27,8 +27,6 @@ func planDevice(v *engine.View, w *engine.Work) bool {
 		err = disagree
 	case onto != mine:
 		err = fmt.Errorf("memory or a stream on %v, and this rank's device is %v: %w", onto, mine, fault.ErrArgument)
-	case isVector(w.Kind):
-		err = fmt.Errorf("%v on %v: %w", w.Kind, onto, hw.ErrNotSupported)
 	}
 	if w.Err == nil {
 		w.Err = err
@@ -83,6 +81,12 @@ const (
 	bulkBlockData = 16 << 10 // less than that a block is not worth it
 )
 
+// Estimates.
+const (
+	rootOnce     = 2 << 20 // bytes beyond one copy that a broadcast's root sends itself: a few microseconds of its link
+	countsBlocks = 64      // where no rank knows how much there is in all
+)
+
 // kernel chooses how w goes on the device: a pure function of what all ranks agree on.
 func kernel(c *engine.Comm, w *engine.Work) engine.Kernel {
 	bytes, n := w.Count*w.Type.Size(), c.Size()
@@ -90,11 +94,34 @@ func kernel(c *engine.Comm, w *engine.Work) engine.Kernel {
 	case w.Kind == engine.KindBarrier:
 		return engine.Kernel{Name: cudakernels.Barrier, Blocks: 1, Way: "descriptors"}
 	case isReduction(w.Kind):
-		return reduceKernel(c.Options().Algorithm, w.Kind, bytes, n)
+		k := reduceKernel(c.Options().Algorithm, w.Kind, bytes, n)
+		if k.Copies && (n == 1 || w.Red == engine.PreMulSum) { // copy engines do not multiply
+			return reduceKernel("push", w.Kind, bytes, n)
+		}
+		return k
+	case isVector(w.Kind):
+		return engine.Kernel{Name: cudakernels.MoveV, Blocks: countsGrid(w, n), Way: "push by counts", Words: true,
+			Counts: true}
 	case bytes <= movePackets:
 		return engine.Kernel{Name: cudakernels.MovePackets, Blocks: packetGrid(bytes * n), Way: "push packets"}
 	}
+	if w.Kind == engine.KindBroadcast && bytes*(n-2) > rootOnce {
+		return engine.Kernel{Name: cudakernels.Broadcast, Blocks: bulkGrid(bytes), Way: "passed on", Words: true}
+	}
 	return engine.Kernel{Name: cudakernels.Move, Blocks: bulkGrid(bytes * n), Way: "push", Words: true}
+}
+
+// countsGrid is how many blocks an operation with vectors of counts has. Ranks whose counts do not fit may come to
+// different numbers, since no block then waits for one of its number.
+func countsGrid(w *engine.Work, n int) int {
+	total := w.Dst.Bytes()
+	switch {
+	case w.Kind != engine.KindAllGatherV:
+		return countsBlocks
+	case total <= movePackets*n:
+		return packetGrid(total)
+	}
+	return bulkGrid(total)
 }
 
 // reduceKernel is kernel for reductions of so many bytes: of a slice for reduce-scatter, else of the whole.
@@ -112,6 +139,11 @@ func reduceKernel(algorithm string, k engine.Kind, bytes, n int) engine.Kernel {
 		oneShotMost = oneShotCrowd
 	}
 	switch {
+	case algorithm == "copy":
+		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: min(bulkGrid(total), pushBlocks), Copies: true,
+			Way: "two-shot, copied", Words: true}
+	case algorithm == "ring" && k == engine.KindAllReduce:
+		return engine.Kernel{Name: cudakernels.Ring, Blocks: bulkGrid(total), Way: "ring", Words: true}
 	case algorithm == "push":
 		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: min(bulkGrid(total), pushBlocks), Push: true, Way: "two-shot, pushed",
 			Words: true}

@@ -64,7 +64,7 @@ func TestDeviceFails(t *testing.T) {
 	if !cudatest.Emulated() {
 		t.Skip("needs the emulated driver")
 	}
-	for _, call := range []string{"cuLaunchKernel", "cuStreamQuery", "cuStreamWaitEvent", "cuEventRecord"} {
+	for _, call := range []string{"cuLaunchKernelEx", "cuStreamQuery", "cuStreamWaitEvent", "cuEventRecord"} {
 		t.Run(call, func(t *testing.T) {
 			t.Setenv(env.CUDA.Name, "auto")
 			t.Setenv("UBCOLL_EMULATE_FAIL", "")

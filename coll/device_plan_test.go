@@ -33,12 +33,17 @@ func TestReduceKernel(t *testing.T) {
 		{"one-shot", engine.KindAllReduce, 4 << 20, 4, cudakernels.TwoShot},
 		{"two-shot", engine.KindAllReduce, 8, 4, cudakernels.TwoShot},
 		{"push", engine.KindAllReduce, 8, 4, cudakernels.TwoShot},
+		{"copy", engine.KindAllReduce, 8, 4, cudakernels.TwoShot},
+		{"ring", engine.KindAllReduce, 8, 4, cudakernels.Ring},
+		{"ring", engine.KindAllReduce, 64 << 20, 2, cudakernels.Ring},
+		{"ring", engine.KindReduce, 8, 4, cudakernels.Packets},
 	} {
 		t.Run(fmt.Sprintf("%s/%v/%d/%d", k.algorithm, k.kind, k.bytes, k.n), func(t *testing.T) {
 			got := reduceKernel(k.algorithm, k.kind, k.bytes, k.n)
 			require.Equal(t, k.want, got.Name)
 			require.Equal(t, k.algorithm == "push", got.Push)
-			require.Equal(t, k.want == cudakernels.TwoShot, got.Words)
+			require.Equal(t, k.algorithm == "copy", got.Copies)
+			require.Equal(t, k.want == cudakernels.TwoShot || k.want == cudakernels.Ring, got.Words)
 		})
 	}
 	for n := 2; n <= cudakernels.MaxRanks; n++ {

@@ -165,11 +165,11 @@ func TestDeviceBad(t *testing.T) {
 			return coll.AllReduce(ctx, c, v, v, ubcoll.Sum)
 		}, context.Canceled, context.Canceled, "rank 1 refused"},
 		{"vector", func(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
-			return coll.AllGatherV(ctx, c, v, []int{v.Len(), 0, 0}, v.Slice(0, 0))
-		}, hw.ErrNotSupported, hw.ErrNotSupported, "rank 1 refused"},
+			return coll.AllGatherV(ctx, c, v, []int{0, v.Len(), 0}, v)
+		}, ubcoll.ErrMismatch, ubcoll.ErrMismatch, "rank 1 called all_gather_v"},
 	} {
 		for _, queued := range []bool{false, true} {
-			for _, algorithm := range []string{"one-shot", "two-shot"} {
+			for _, algorithm := range []string{"one-shot", "two-shot", "copy"} {
 				t.Run(fmt.Sprintf("%s/queued=%v/%s", k.name, queued, algorithm), func(t *testing.T) {
 					gputest.Run(t, 3, ubcoll.Options{Algorithm: algorithm}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 						a, err := floats(ctx, c, dev, 100, 1)
@@ -275,7 +275,7 @@ func TestDeviceBroken(t *testing.T) {
 		}, ubcoll.ErrAborted, 1},
 	} {
 		for _, queued := range []bool{false, true} {
-			for _, algorithm := range []string{"one-shot", "two-shot"} {
+			for _, algorithm := range []string{"one-shot", "two-shot", "copy"} {
 				t.Run(fmt.Sprintf("%s/queued=%v/%s", k.name, queued, algorithm), func(t *testing.T) {
 					o := ubcoll.Options{Timeout: k.timeout, Algorithm: algorithm}
 					gputest.Run(t, 3, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {

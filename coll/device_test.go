@@ -259,7 +259,11 @@ func TestDevices(t *testing.T) {
 			{"two-shot", register.Explicit, true, true},
 			{"two-shot", register.Off, false, false},
 			{"push", register.Auto, false, false},
+			{"copy", register.Auto, false, false},
+			{"copy", register.Explicit, true, true},
 			{"one-shot", register.Auto, false, true},
+			{"ring", register.Auto, false, true},
+			{"ring", register.Explicit, true, false},
 		} {
 			t.Run(fmt.Sprintf("ranks=%d/%s/%v/some=%v/queued=%v", n, k.algorithm, k.policy, k.some, k.queued), func(t *testing.T) {
 				o := ubcoll.Options{Algorithm: k.algorithm, Register: k.policy}

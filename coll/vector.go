@@ -119,9 +119,9 @@ func sumCounts(counts []int, c *ubcoll.Comm, name string) (total, mine, before i
 // it does: if it is small, which may be the case on some ranks and not on others.
 const maxVectorRanks = (engine.EagerBytes - 8) / 16
 
-func rows(c *engine.Comm, rank int) (send, recv []int64) {
+func rows(c *engine.Comm, rank int) (send, recv []uint64) {
 	n := c.Size()
-	p := unsafe.Slice((*int64)(c.Eager(rank)), 2*n)
+	p := unsafe.Slice((*uint64)(c.Eager(rank)), 2*n)
 	return p[:n], p[n:]
 }
 
@@ -152,26 +152,7 @@ func acquireVector(c *engine.Comm, w *engine.Work) error {
 
 func offerRows(c *engine.Comm, w *engine.Work) {
 	send, recv := rows(c, c.Rank())
-	atRoot := c.Rank() == w.Root
-	for r := range send {
-		send[r], recv[r] = 0, 0
-		switch {
-		case w.Kind == engine.KindAllGatherV:
-			send[r], recv[r] = int64(w.Src.Len), int64(w.RecvCounts[r])
-		case w.Kind == engine.KindAllToAllV:
-			send[r], recv[r] = int64(w.SendCounts[r]), int64(w.RecvCounts[r])
-		case w.Kind == engine.KindGatherV && atRoot:
-			recv[r] = int64(w.RecvCounts[r])
-		case w.Kind == engine.KindScatterV && atRoot:
-			send[r] = int64(w.SendCounts[r])
-		}
-	}
-	switch w.Kind {
-	case engine.KindGatherV:
-		send[w.Root] = int64(w.Src.Len)
-	case engine.KindScatterV:
-		recv[w.Root] = int64(w.Dst.Len)
-	}
+	w.Counts(c.Rank(), send, recv)
 	*carried(c, c.Rank()) = 0
 	if carries(c, w) {
 		*carried(c, c.Rank()) = 1

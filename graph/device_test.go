@@ -38,7 +38,7 @@ func all(ctx context.Context, b *ubcoll.Buffer[float32], x float32) error {
 
 // TestReplayOnDevice launches a graph many times, blocking and on streams, with calls outside of it in between.
 func TestReplayOnDevice(t *testing.T) {
-	for _, algorithm := range []string{"", "two-shot"} {
+	for _, algorithm := range []string{"", "two-shot", "copy"} {
 		for _, n := range []int{1, 2, 3} {
 			for _, queued := range []bool{false, true} {
 				t.Run(fmt.Sprintf("ranks=%d/%s/queued=%v", n, algorithm, queued), func(t *testing.T) {
@@ -95,6 +95,48 @@ func TestReplayOnDevice(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestReplayCounts replays operations with vectors of counts and a ring.
+func TestReplayCounts(t *testing.T) {
+	const n = 3
+	gputest.Run(t, n, ubcoll.Options{Algorithm: "ring"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		a, err1 := floats(ctx, c, dev, 90000, float32(c.Rank()+1))
+		b, err2 := floats(ctx, c, dev, 90000, 0)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		counts := []int{0, 89995, 5}
+		mine := a.Vec().Slice(0, counts[c.Rank()])
+		g, err := graph.Capture(ctx, c, func(c *ubcoll.Comm) error {
+			return errors.Join(coll.AllGatherV(ctx, c, b.Vec(), counts, mine), coll.AllReduce(ctx, c, a.Vec(), b.Vec(), ubcoll.Sum))
+		})
+		if err != nil {
+			return err
+		}
+		want := []float32{2, 3} // of the first elements, and of the last ones
+		for range 3 {
+			if err := g.Launch(ctx); err != nil {
+				return err
+			}
+			want[0], want[1] = 3*want[0], 3*want[1]
+			got := make([]float32, a.Len())
+			if err := a.CopyTo(ctx, got); err != nil {
+				return err
+			}
+			for i, x := range got {
+				w := want[0]
+				if i >= 89995 {
+					w = want[1]
+				}
+				if x != w {
+					return fmt.Errorf("element %d is %v, not %v", i, x, w)
+				}
+			}
+			want[1] = want[0] // which the last rank's first elements are now
+		}
+		return errors.Join(g.Close(), a.Free(), b.Free())
+	})
 }
 
 // TestDivergesOnDevice captures what cannot be replayed: all ranks say so, and the communicator works.

@@ -111,6 +111,7 @@ type Context struct {
 	h      uintptr
 	device hw.Device
 	rdma   bool // Create makes memory that network cards can reach
+	early  bool
 }
 
 // handle is 0, which no driver call gets past, if c or what belonged to it was closed.
@@ -123,6 +124,10 @@ func (c *Context) handle() uintptr {
 
 // Device is the context's device.
 func (c *Context) Device() hw.Device { return c.device }
+
+// Early reports whether kernels can be launched with Launch.Early, also in captures: from compute capability 9.0 and
+// CUDA 12.3 on.
+func (c *Context) Early() bool { return c.early }
 
 // Stream is a queue of work on a device, in order.
 type Stream struct {
@@ -167,9 +172,10 @@ type Function struct {
 
 // Launch says how many threads run a kernel, in one dimension.
 type Launch struct {
-	Grid   int // blocks
-	Block  int // threads of each
-	Shared int // bytes of dynamic shared memory for each block
+	Grid   int  // blocks
+	Block  int  // threads of each
+	Shared int  // bytes of dynamic shared memory for each block
+	Early  bool // may start before the kernel before it has ended: see Function.Launch
 }
 
 // size refuses what would become a huge number of bytes on its way to C.

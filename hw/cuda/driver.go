@@ -162,7 +162,8 @@ func Primary(d hw.Device) (*Context, error) {
 	if err := check(r); err != nil {
 		return nil, fmt.Errorf("primary context of %v: %w", d, err)
 	}
-	return &Context{uintptr(r.a), d, info.DirectRDMAVMM}, nil
+	early := info.Major >= 9 && driver().version >= 12030
+	return &Context{uintptr(r.a), d, info.DirectRDMAVMM, early}, nil
 }
 
 // Close gives the reference back. The last one to do so in the process destroys all that was made in the context.

@@ -6,7 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// CUmemLocation, CUmemAllocationProp, CUmemAccessDesc and CUipcMemHandle, field by field.
+// CUmemLocation, CUmemAllocationProp, CUmemAccessDesc, CUipcMemHandle, CUlaunchAttribute and CUlaunchConfig, field by
+// field.
 typedef struct {
 	int type;
 	int id;
@@ -34,6 +35,20 @@ typedef struct {
 	char reserved[64];
 } ubc_ipc;
 
+typedef struct {
+	int id;
+	int pad;
+	int value; // of those that are one
+	char rest[60];
+} ubc_launch_attribute;
+
+typedef struct {
+	unsigned grid[3], block[3], shared;
+	uintptr_t stream;
+	ubc_launch_attribute *attributes;
+	unsigned count;
+} ubc_launch_config;
+
 #define UBC_AT(type, field, at) _Static_assert(offsetof(type, field) == (at), #type "." #field)
 #define UBC_SIZE(type, n) _Static_assert(sizeof(type) == (n), #type)
 UBC_SIZE(void *, 8);
@@ -41,6 +56,8 @@ UBC_SIZE(ubc_location, 8);
 UBC_SIZE(ubc_prop, 32);
 UBC_SIZE(ubc_access, 12);
 UBC_SIZE(ubc_ipc, 64);
+UBC_SIZE(ubc_launch_attribute, 72);
+UBC_SIZE(ubc_launch_config, 56);
 UBC_AT(ubc_location, id, 4);
 UBC_AT(ubc_prop, handle_types, 4);
 UBC_AT(ubc_prop, location, 8);
@@ -49,6 +66,11 @@ UBC_AT(ubc_prop, flags, 24);
 UBC_AT(ubc_prop, flags.rdma, 25);
 UBC_AT(ubc_prop, flags.usage, 26);
 UBC_AT(ubc_access, flags, 8);
+UBC_AT(ubc_launch_attribute, value, 8);
+UBC_AT(ubc_launch_config, shared, 24);
+UBC_AT(ubc_launch_config, stream, 32);
+UBC_AT(ubc_launch_config, attributes, 40);
+UBC_AT(ubc_launch_config, count, 48);
 
 // Values of the API's enumerations. testdata/parity.c compares them, and the layouts, with a cuda.h.
 enum {
@@ -105,6 +127,7 @@ enum {
 	UBC_FUNC_MAX_THREADS = 0,
 	UBC_FUNC_REGISTERS = 4,
 	UBC_FUNC_MAX_DYNAMIC_SHARED = 8,
+	UBC_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6,
 
 	UBC_NOT_READY = 600,
 	UBC_PEER_ALREADY_ENABLED = 704,
@@ -112,7 +135,7 @@ enum {
 
 	UBC_CLOSED = -1, // ours: the Go object was closed
 };
-// Two words that cuLaunchKernel's last argument is made of.
+// Words that cuLaunchKernelEx's last argument is made of.
 #define UBC_PARAM_END ((void *)0)
 #define UBC_PARAM_POINTER ((void *)1)
 #define UBC_PARAM_SIZE ((void *)2)
@@ -190,8 +213,7 @@ enum {
 	X(cuFuncGetAttribute, (int *value, int attribute, uintptr_t function)) \
 	X(cuFuncSetAttribute, (uintptr_t function, int attribute, int value)) \
 	X(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *n, uintptr_t function, int threads, size_t shared)) \
-	X(cuLaunchKernel, (uintptr_t function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, \
-		unsigned bz, unsigned shared, uintptr_t stream, void **params, void **extra))
+	X(cuLaunchKernelEx, (const ubc_launch_config *config, uintptr_t function, void **params, void **extra))
 
 // What a call says: the driver's code and which of its calls it was, or two values.
 typedef struct {
@@ -281,6 +303,6 @@ ubc_result ubc_function(uintptr_t ctx, uintptr_t m, const char *name, int *threa
 ubc_result ubc_function_shared(uintptr_t ctx, uintptr_t f, int n);
 ubc_result ubc_occupancy(uintptr_t ctx, uintptr_t f, int threads, size_t shared);
 ubc_result ubc_launch(uintptr_t ctx, uintptr_t f, uintptr_t s, unsigned grid, unsigned block, unsigned shared,
-	const uint8_t *params, size_t n);
+	int early, const uint8_t *params, size_t n);
 
 #endif

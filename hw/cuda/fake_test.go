@@ -209,7 +209,7 @@ func (f *faked) restored(t *testing.T) {
 		{"cuModuleLoadDataEx", func() error { _, err := c.LoadModule(""); return err }},
 		{"cuFuncSetAttribute", func() error { return k.AllowShared(1) }},
 		{"cuOccupancyMaxActiveBlocksPerMultiprocessor", func() error { _, err := k.Resident(cuda.Launch{}); return err }},
-		{"cuLaunchKernel", func() error { return k.Launch(s, cuda.Launch{Grid: 1, Block: 1}, []byte{1}) }},
+		{"cuLaunchKernelEx", func() error { return k.Launch(s, cuda.Launch{Grid: 1, Block: 1}, []byte{1}) }},
 	} {
 		t.Run(x.call, func(t *testing.T) {
 			f.calls()

@@ -77,12 +77,21 @@ func (f *Function) Resident(l Launch) (int, error) {
 // Launch queues the kernel on s, a stream of its device. params is a struct of plain words with the kernel's parameters
 // in order, each at its natural alignment, as Go and PTX both lay them out. The driver has copied it when Launch returns.
 // It does not check the size: parameters that are missing have any value.
+//
+// With l.Early, which needs Context.Early, the kernel may start while the kernel before it in the stream still runs, if
+// that one lets it: it must wait for it itself (griddepcontrol.wait in PTX) before it touches memory. What is before it
+// there but no kernel, and what is in other streams, ends first as always.
 func (f *Function) Launch(s *Stream, l Launch, params []byte) error {
 	if err := f.shape(l); err != nil {
 		return err
 	}
+	var early C.int
+	if l.Early {
+		early = 1
+	}
 	return f.check(C.ubc_launch(C.uintptr_t(both(f.module.c, s.c).handle()), C.uintptr_t(f.h), C.uintptr_t(s.h),
-		C.uint(l.Grid), C.uint(l.Block), C.uint(l.Shared), (*C.uint8_t)(unsafe.SliceData(params)), C.size_t(len(params))))
+		C.uint(l.Grid), C.uint(l.Block), C.uint(l.Shared), early, (*C.uint8_t)(unsafe.SliceData(params)),
+		C.size_t(len(params))))
 }
 
 // shape refuses numbers that C would cut off; the driver refuses the rest.

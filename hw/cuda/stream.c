@@ -202,9 +202,11 @@ ubc_result ubc_occupancy(uintptr_t ctx, uintptr_t f, int threads, size_t shared)
 }
 
 ubc_result ubc_launch(uintptr_t ctx, uintptr_t f, uintptr_t s, unsigned grid, unsigned block, unsigned shared,
-	const uint8_t *params, size_t n) {
+	int early, const uint8_t *params, size_t n) {
 	ENTER(ctx);
 	void *extra[] = {UBC_PARAM_POINTER, (void *)params, UBC_PARAM_SIZE, &n, UBC_PARAM_END};
-	TRY(cuLaunchKernel, f, grid, 1, 1, block, 1, 1, shared, s, 0, extra);
+	ubc_launch_attribute overlap = {.id = UBC_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value = 1};
+	ubc_launch_config config = {{grid, 1, 1}, {block, 1, 1}, shared, s, &overlap, early};
+	TRY(cuLaunchKernelEx, &config, f, 0, extra);
 	LEAVE();
 }

@@ -30,6 +30,7 @@ var children = map[string]func() error{
 	"nofile":   childNoFile,
 	"fsize":    childFileSize,
 	"nomemory": childNoMemory,
+	"group":    childGroup,
 }
 
 func TestMain(m *testing.M) {
@@ -76,6 +77,12 @@ func (c *child) read(t *testing.T, v any) {
 }
 
 func say(v any) { json.NewEncoder(os.Stdout).Encode(v) }
+
+// childGroup says which group it is in.
+func childGroup() error {
+	_, err := fmt.Print(shm.Group())
+	return err
+}
 
 // childOwn owns a memory file, under a name that is hard to read past in /proc/PID/stat.
 func childOwn() error {

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -417,6 +419,26 @@ func TestHostID(t *testing.T) {
 	name, err := os.Hostname()
 	require.NoError(t, err)
 	require.Equal(t, name+"/"+string(bytes.TrimSpace(boot)), a)
+}
+
+func TestGroup(t *testing.T) {
+	mine := shm.Group()
+	t.Logf("%q", mine)
+	child := func(session bool) string {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), childVar+"=group")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: session}
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return string(out)
+	}
+	require.Equal(t, mine, child(false))
+	if mine == "" {
+		require.Equal(t, "", child(true))
+	} else {
+		require.NotEqual(t, mine, child(true), "a session's own")
+	}
+	shm.Nap()
 }
 
 func TestHave(t *testing.T) {

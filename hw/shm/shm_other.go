@@ -70,6 +70,12 @@ func (w *Watch) Close() error { return errOther }
 // Yield does nothing here.
 func Yield() {}
 
+// Nap does nothing here.
+func Nap() {}
+
+// Group is "" here.
+func Group() string { return "" }
+
 // FutexWait does nothing here.
 func FutexWait(word *uint32, val uint32, d int64) {}
 

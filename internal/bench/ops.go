@@ -93,7 +93,19 @@ var operations = []operation{
 		}},
 	{name: "alltoall", device: true, apart: true, bus: most, shape: allToAll,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error { return coll.AllToAll(ctx, c, a.dst, a.src) }},
-	{name: "alltoallv", apart: true, bus: most, shape: allToAllV,
+	{name: "all_gatherv", device: true, bus: most, shape: allGatherV,
+		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
+			return coll.AllGatherV(ctx, c, a.dst, a.recvs, a.src)
+		}},
+	{name: "gatherv", device: true, rooted: true, bus: most, shape: gatherV,
+		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
+			return coll.GatherV(ctx, c, a.dst, a.recvs, a.src, a.root)
+		}},
+	{name: "scatterv", device: true, rooted: true, bus: most, shape: scatterV,
+		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
+			return coll.ScatterV(ctx, c, a.dst, a.src, a.sends, a.root)
+		}},
+	{name: "alltoallv", device: true, apart: true, bus: most, shape: allToAllV,
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.AllToAllV(ctx, c, a.dst, a.recvs, a.src, a.sends)
 		}},
@@ -211,20 +223,58 @@ func allToAll(p place, count int) shape {
 	return s
 }
 
-// allToAllV sends half as much as allToAll to one peer and one and a half times as much to the next, counted from each
-// rank's own place, so that all ranks send and receive the same in all.
+// uneven is the k-th of as many parts as there are ranks, n each on average: by turns n/2 more and n/2 less.
+func uneven(ranks, k, n int) int {
+	switch {
+	case ranks%2 == 1 && k == ranks-1:
+		return n
+	case k%2 == 0:
+		return n + n/2
+	}
+	return n - n/2
+}
+
+func allGatherV(p place, count int) shape {
+	n := count / p.ranks
+	s := shape{size: n * p.ranks, param: n, dst: span{0, n * p.ranks}}
+	at := 0
+	for r := range p.ranks {
+		part := uneven(p.ranks, r, n)
+		if r == p.rank {
+			s.src = span{at, part}
+		}
+		s.recvs = append(s.recvs, part)
+		s.want = append(s.want, piece{at, part, r, 0})
+		at += part
+	}
+	return s
+}
+
+func gatherV(p place, count int) shape {
+	s := allGatherV(p, count)
+	if p.rank != p.root {
+		s.src.at, s.dst.n, s.want = 0, 0, nil
+	}
+	return s
+}
+
+func scatterV(p place, count int) shape {
+	s := allGatherV(p, count)
+	own := s.src
+	s.sends, s.recvs, s.src, s.dst = s.recvs, nil, span{}, span{0, own.n}
+	s.want = []piece{{0, own.n, p.root, own.at}}
+	if p.rank == p.root {
+		s.src.n, s.dst.at = s.size, own.at
+	}
+	return s
+}
+
+// allToAllV sends parts as uneven has them, counted from each rank's own place, so that all ranks send and receive the
+// same in all.
 func allToAllV(p place, count int) shape {
 	n := count / p.ranks
 	s := shape{size: n * p.ranks, param: n, src: span{0, n * p.ranks}, dst: span{0, n * p.ranks}}
-	sent := func(from, to int) int {
-		switch k := (to - from + p.ranks) % p.ranks; {
-		case p.ranks%2 == 1 && k == p.ranks-1:
-			return n
-		case k%2 == 0:
-			return n + n/2
-		}
-		return n - n/2
-	}
+	sent := func(from, to int) int { return uneven(p.ranks, (to-from+p.ranks)%p.ranks, n) }
 	at := 0
 	for r := range p.ranks {
 		s.sends = append(s.sends, sent(p.rank, r))

@@ -38,8 +38,9 @@ type Comm struct {
 	me         *area
 	peers      []peer // by rank; peers[rank] is this rank itself
 	inProcess  bool   // some peer is a goroutine of this process
-	apart      bool   // some peer is not
+	outside    bool   // some peer is not
 	crowded    bool   // more ranks than processors
+	apart      bool   // yields do not give a processor to all other ranks: see shm.Nap
 	localRank  int
 	localSize  int
 	groups     [][]int // see groups.go; nil: every rank looks at every other

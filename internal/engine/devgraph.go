@@ -107,7 +107,7 @@ func (d *device) capture(works []Work) (*DeviceGraph, error) {
 	for i := range works {
 		g.last = works[i]
 		if bad = d.prepare(&g.last); bad == nil {
-			bad = d.next.on(s.device.cu)
+			bad = d.start(s.device.cu, false)
 		}
 		g.last.letGo() // the graph has the buffers
 		d.next.copy = nil

@@ -35,6 +35,7 @@ type device struct {
 	collectives, uncounted uint64 // see kinds.go; likewise
 
 	next      launching                         // likewise
+	sides     []*side                           // likewise; the first one is for what nobody else captures
 	functions map[kernelKey]*cuda.Function      // likewise: those that were used
 	kept      map[*mem.Allocation]*register.Ref // likewise: what captures of others use
 
@@ -238,6 +239,9 @@ func (d *device) close() error {
 	}
 	for g := range graphs {
 		errs = append(errs, g.release())
+	}
+	for _, b := range d.sides {
+		errs = append(errs, b.close())
 	}
 	if d.own != nil {
 		errs = append(errs, d.own.device.cu.Close()) // nobody else has it

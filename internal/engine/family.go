@@ -85,7 +85,7 @@ func (s *splitting) create() ([]byte, error) {
 		return nil, nil
 	}
 	p, n := s.parent, len(s.group)
-	c := &Comm{size: n, opts: p.opts, tuning: p.tuning, dom: p.dom, crowded: p.crowded, peers: make([]peer, n),
+	c := &Comm{size: n, opts: p.opts, tuning: p.tuning, dom: p.dom, crowded: p.crowded, apart: p.apart, peers: make([]peer, n),
 		srcs: make([]unsafe.Pointer, n), dsts: make([]unsafe.Pointer, n), scratch: make([]unsafe.Pointer, n)}
 	for r, m := range s.group {
 		from := &p.peers[m.rank]
@@ -96,7 +96,7 @@ func (s *splitting) create() ([]byte, error) {
 		} else if from.proc == p.peers[p.rank].proc {
 			c.inProcess = true
 		} else {
-			c.apart = true
+			c.outside = true
 		}
 	}
 	c.localRank, c.localSize = c.rank, n // one host

@@ -164,21 +164,34 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 // launching is what is to be queued next: a kernel, or one of the others. It is part of the device, so that a call
 // allocates nothing for it.
 type launching struct {
-	f      *cuda.Function
-	shape  cuda.Launch
-	params kernels.Params
-	copy   *Work
-	graph  *cuda.Graph
+	f       *cuda.Function
+	shape   cuda.Launch
+	params  kernels.VectorParams
+	counts  bool // the kernel takes all of params
+	slicing slicing
+	copy    *Work
+	graph   *cuda.Graph
 }
 
-func (l *launching) on(cu *cuda.Stream) error {
+// start queues d.next on cu, which somebody else captures or not.
+func (d *device) start(cu *cuda.Stream, captured bool) error {
+	l := &d.next
 	switch {
 	case l.copy != nil:
 		return l.copy.copyAlone(cu)
 	case l.graph != nil:
 		return l.graph.Launch(cu)
+	case l.params.Turns > 0:
+		b, err := d.beside(captured)
+		if err != nil {
+			return err
+		}
+		return l.withCopies(cu, b)
 	}
-	return l.f.Launch(cu, l.shape, l.params.Bytes())
+	if l.counts {
+		return l.f.Launch(cu, l.shape, l.params.Bytes())
+	}
+	return l.f.Launch(cu, l.shape, l.params.Params.Bytes())
 }
 
 // prepare makes d.next what does w. It holds the buffers and their registrations, which w.letGo gives back once that is
@@ -199,15 +212,26 @@ func (d *device) prepare(w *Work) error {
 	if err != nil {
 		return err
 	}
-	d.next.f, d.next.params = f, d.params
-	d.fill(&d.next.params, w)
-	d.next.shape = cuda.Launch{Grid: min(max(w.Kernel.Blocks, 1), d.blocks), Block: d.threads}
+	d.next.f, d.next.params.Params = f, d.params
+	d.fill(&d.next.params.Params, w)
+	if d.next.counts = w.Kernel.Counts; d.next.counts {
+		w.Counts(d.c.rank, d.next.params.Send[:d.c.size], d.next.params.Recv[:d.c.size])
+	}
+	if w.Kernel.Copies {
+		d.next.slicing = slicingOf(w, d.c.size)
+		d.next.slicing.copies(&d.next.params.Params)
+	}
+	d.next.shape = cuda.Launch{Grid: min(max(w.Kernel.Blocks, 1), d.blocks), Block: d.threads, Early: d.early(w)}
 	return nil
 }
 
+// early reports whether w's kernel is launched early, which hides what a launch costs. It matters where the work is
+// small; two large kernels at once might leave no room for others that peers wait for.
+func (d *device) early(w *Work) bool { return !w.Kernel.Words && d.gpu.ctx.Early() }
+
 // refuse makes d.next what tells the peers that this rank takes no part in an operation, and why.
 func (d *device) refuse(why error) (err error) {
-	d.next.params = d.params
+	d.next.params.Params, d.next.counts = d.params, false
 	d.next.params.Signature = signature(KindRefused, 0, 0, 0, refusalCode(why))
 	d.next.shape = cuda.Launch{Grid: 1, Block: d.threads}
 	d.next.f, err = d.kernel(kernels.Barrier, dtype.Invalid)
@@ -297,7 +321,8 @@ func (d *device) enqueue(s *Stream) error {
 	return s.use(func(cu *cuda.Stream) error {
 		if s.capturing() { // when it runs, and after what, is for whoever captures it to say
 			d.uncounted = uncounted
-			return d.next.on(cu)
+			d.next.shape.Early = false // and it may look at the capture by calls that do not know of early launches
+			return d.start(cu, true)
 		}
 		if last := d.last.Load(); last != nil && last != s {
 			if err := last.before(cu, d.event); err != nil {
@@ -305,7 +330,7 @@ func (d *device) enqueue(s *Stream) error {
 			}
 		}
 		d.last.Store(s)
-		return d.next.on(cu)
+		return d.start(cu, false)
 	})
 }
 
@@ -317,10 +342,12 @@ func (d *device) acquire(w *Work) error {
 	}
 	if w.Red == PreMulSum {
 		w.SrcBuf.Why = "it is multiplied first"
+	} else if w.Kernel.Copies {
+		w.SrcBuf.Why = "a copy engine takes it to the peers' staging memory"
 	} else if err := d.acquireOne(w, &w.Src, &w.SrcBuf); err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
-	if w.Dst.Ptr == w.Src.Ptr && w.Dst.Len == w.Src.Len && w.Red != PreMulSum {
+	if w.Dst.Ptr == w.Src.Ptr && w.Dst.Len == w.Src.Len && w.Red != PreMulSum && !w.Kernel.Copies {
 		w.DstBuf = w.SrcBuf
 		w.DstBuf.Shared = true
 		return nil

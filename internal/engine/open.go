@@ -43,6 +43,7 @@ type hello struct {
 	HostID   string            `json:"host_id"`
 	Hostname string            `json:"hostname"`
 	CPUs     []int             `json:"cpus"`
+	Group    string            `json:"group"` // as of shm.Group
 	GPUs     gpus              `json:"gpus"`
 	Secret   string            `json:"secret"` // rank 0's is the job's
 	Comm     uint64            `json:"comm"`   // rank 0's identifies the communicator
@@ -160,8 +161,9 @@ func newHello(o Options, table tuning.Table) (hello, error) {
 	var random [24]byte
 	_, e0 := rand.Read(random[:])
 	jobWide, e4 := env.JobWide()
-	h := hello{Version: wireVersion, Race: race.Enabled, Options: o, Env: jobWide, Tuning: table.Hash(), CPUs: cpu.Affinity(),
-		GPUs: visibleGPUs(), Secret: hex.EncodeToString(random[:16]), Comm: *(*uint64)(unsafe.Pointer(&random[16]))}
+	h := hello{Version: wireVersion, Race: race.Enabled, Options: o, Env: jobWide, Tuning: table.Hash(),
+		CPUs: cpu.Affinity(), Group: shm.Group(), GPUs: visibleGPUs(),
+		Secret: hex.EncodeToString(random[:16]), Comm: *(*uint64)(unsafe.Pointer(&random[16]))}
 	var e1, e2, e3 error
 	h.Cache, h.Node = cpu.Near()
 	h.Process, e1 = shm.Self()
@@ -245,11 +247,12 @@ func quote(m map[string]string, k string) string {
 
 // place learns from the hellos where everybody is.
 func (c *Comm) place(hs []hello) {
-	cpus := map[int]bool{}
+	cpus, groups := map[int]bool{}, map[string]bool{}
 	me := hs[c.rank].Process
 	for r, h := range hs {
 		c.peers[r].proc, c.peers[r].host = h.Process, h.Hostname
 		c.peers[r].cache, c.peers[r].node = h.Cache, h.Node
+		groups[h.Group] = true
 		for _, n := range h.CPUs {
 			cpus[n] = true
 		}
@@ -260,13 +263,14 @@ func (c *Comm) place(hs []hello) {
 			c.localSize++
 		}
 		c.inProcess = c.inProcess || r != c.rank && h.Process == me
-		c.apart = c.apart || h.Process != me
+		c.outside = c.outside || h.Process != me
 	}
 	procs := len(cpus)
 	if c.inProcess {
 		procs = min(procs, runtime.GOMAXPROCS(0))
 	}
 	c.crowded = procs > 0 && c.size > procs
+	c.apart = len(groups) > 1
 	c.arrange()
 }
 

@@ -77,6 +77,10 @@ func (d *device) told() (e *fault.Error, fatal bool) {
 		}
 		return about("agree", fmt.Errorf("rank %d called %s, this rank %s: %w", peer, Describe(s.Theirs), Describe(s.Mine),
 			fault.ErrMismatch)), false
+	case kernels.Counts:
+		expected, from, sent := s.CountsOf()
+		return about("agree", fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", peer, expected, from,
+			sent, fault.ErrMismatch)), false
 	case kernels.Timeout:
 		return about("wait", fmt.Errorf("nothing from it for %v: %w", d.c.opts.Timeout, fault.ErrTimeout)), true
 	case kernels.Aborted:

@@ -181,7 +181,11 @@ func (c *Comm) yield(s *waiting) {
 	case s.now > sleepAfter:
 		time.Sleep(min(s.now/64, longestSleep))
 	case c.crowded || s.now > yieldAfter:
-		if c.apart {
+		switch {
+		case !c.outside:
+		case c.crowded && c.apart:
+			shm.Nap()
+		default:
 			shm.Yield()
 		}
 		if c.inProcess || s.polls%gosched == 0 {

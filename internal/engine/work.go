@@ -88,6 +88,30 @@ func (w *Work) letGo() {
 	}
 }
 
+// Counts fills what this rank sends to each rank, and what it expects from each, in elements, of an operation with
+// vectors of counts. All ranks compare all pairs.
+func (w *Work) Counts(rank int, send, recv []uint64) {
+	for r := range send {
+		send[r], recv[r] = 0, 0
+		switch {
+		case w.Kind == KindAllGatherV:
+			send[r], recv[r] = uint64(w.Src.Len), uint64(w.RecvCounts[r])
+		case w.Kind == KindAllToAllV:
+			send[r], recv[r] = uint64(w.SendCounts[r]), uint64(w.RecvCounts[r])
+		case w.Kind == KindGatherV && rank == w.Root:
+			recv[r] = uint64(w.RecvCounts[r])
+		case w.Kind == KindScatterV && rank == w.Root:
+			send[r] = uint64(w.SendCounts[r])
+		}
+	}
+	switch w.Kind {
+	case KindGatherV:
+		send[w.Root] = uint64(w.Src.Len)
+	case KindScatterV:
+		recv[w.Root] = uint64(w.Dst.Len)
+	}
+}
+
 // Signature is what all ranks must agree on.
 func (w *Work) Signature() uint64 { return signature(w.Kind, w.Type, w.Red, w.Root, w.Count) }
 
@@ -134,8 +158,10 @@ type Kernel struct {
 	Name   string // of package kernels
 	Blocks int
 	Push   bool   // reductions: always by way of the receivers' staging memory
+	Copies bool   // reductions of two ranks or more: likewise, and copy engines bring it there
 	Way    string // for LastOp
 	Words  bool   // peers may reach the buffers themselves, if they are registered
+	Counts bool   // it takes Work.Counts
 }
 
 // Recorder takes the operations of a communicator's view instead of their being run: for groups and for capture.

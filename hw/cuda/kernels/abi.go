@@ -33,6 +33,7 @@ const (
 	Timeout  = 3 // waited for Peer longer than Params.Timeout
 	Aborted  = 4 // Abort was set while it waited for Peer
 	NoExtent = 5 // Peer named an extent that is not mapped here: Detail is its word
+	Counts   = 6 // Peer expects other counts of a rank than that sends: see CountsOf; what follows works
 )
 
 // Params is what every kernel takes: ubc_params of src/abi.h, which says what the fields mean. A kernel's grid, and all
@@ -56,10 +57,26 @@ type Params struct {
 	Root      uint32
 	Size      uint32 // bytes of an element
 	Push      uint32
+	Turn      uint32 // of an operation with copies: its number among the operation's kernels,
+	Turns     uint32 // the last one's,
+	Window    uint32 // and how many bytes of each slice one does
 }
 
 // Bytes is p as a launch takes it: p's own memory, good while p is.
 func (p *Params) Bytes() []byte { return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p)) }
+
+// VectorParams is what the kernel MoveV takes: ubc_vector_params of src/abi.h. Count is 0; parts lie one after the
+// other.
+type VectorParams struct {
+	Params
+	Send [MaxRanks]uint64 // elements for each rank; of all-gather the same ones for all
+	Recv [MaxRanks]uint64 // elements expected from each rank
+}
+
+// Bytes is p as a launch takes it: p's own memory, good while p is.
+func (p *VectorParams) Bytes() []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
+}
 
 // Status is where a rank's kernels and its host meet: ubc_status of src/abi.h, zeroed, in page-locked host memory. The
 // host may set Abort at any time, and reads the other fields while Error is not OK; setting Error to OK lets kernels
@@ -74,12 +91,26 @@ type Status struct {
 	Detail uint64
 }
 
+// CountsOf is what the error Counts means: how many elements Peer expects, from whom, and how many that rank sends.
+func (s *Status) CountsOf() (expected, from, sent int) {
+	return int(s.Detail & (1<<48 - 1)), int(s.Detail >> 48), int(s.Theirs)
+}
+
 // AreaBytes is the size of each rank's device area, zeroed, for a communicator of that many ranks.
 func AreaBytes(ranks int) int { return areaPackets + 4*ranks*packetBytes + 4*staging }
 
 // Word is how a rank tells its peers where its buffer is: at offset in the extent, which all of them have mapped. The
 // word of a buffer that is staged is 0.
 func Word(extent uint32, offset int) uint64 { return 1<<63 | uint64(extent)<<48 | uint64(offset) }
+
+// Window is the most that Params.Window can be, for so many ranks, at least two.
+func Window(ranks int) int { return staging / (2 * (ranks - 1)) &^ 127 }
+
+// StagingAt is where, in a receiver's device area, a copy puts its part of a window before the kernel of that turn: by
+// the receiver's distance from the sender.
+func StagingAt(ranks, turn, window, distance int) int {
+	return areaPackets + 4*ranks*packetBytes + (turn-1)%4*staging + (ranks-distance-1)*window
+}
 
 // ChannelAt is where, in a rank's device area, its end of a channel is, of ChannelBytes; zeroed for each new channel.
 func ChannelAt(slot int) int { return areaChannel + slot*ChannelBytes }

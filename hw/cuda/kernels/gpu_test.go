@@ -1,370 +1,14 @@
 package kernels
 
 import (
-	"bytes"
 	"fmt"
-	"math"
-	"math/rand/v2"
-	"strings"
-	"syscall"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/hw/cpu"
-	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
-
-// Kinds and reductions, as in src/abi.h.
-const (
-	allReduce = 1 + iota
-	barrier
-	reduceScatter
-	reduce
-	allGather
-	broadcast
-	gather
-	scatter
-	allToAll
-)
-
-const (
-	sum = 1 + iota
-	prod
-	least
-	most
-	avg
-	premulsum
-)
-
-const (
-	room     = 96 << 20 // of each buffer
-	poison   = 0xa5
-	guard    = 64
-	extentOf = 7 // of sources; destinations are the next
-)
-
-// world is ranks on the devices in turn, so that one device is enough: the grids are small, and all run at once.
-type world struct {
-	t        *testing.T
-	ranks    []*member
-	emulated bool
-	rand     *rand.Rand
-}
-
-type member struct {
-	ctx                   *cuda.Context
-	set                   *Set
-	stream                *cuda.Stream
-	area, table, src, dst cuda.Addr
-	status                *Status
-	statusAt              cuda.Addr
-	input                 []byte
-	srcOff, dstOff        int
-	srcDirect, dstDirect  bool
-	factor                float64
-}
-
-func newWorld(t *testing.T, n int) *world {
-	if p := cuda.Have(); p.Err != nil {
-		if env.Requires("cuda") {
-			t.Fatal(p)
-		}
-		t.Skip(p)
-	}
-	devices, err := cuda.Devices()
-	require.NoError(t, err)
-	seed := rand.Uint64()
-	t.Logf("seed %d, on %d x %s", seed, len(devices), devices[0].Name)
-	w := &world{t: t, emulated: strings.Contains(devices[0].Name, "Emulated"), rand: rand.New(rand.NewPCG(seed, 0))}
-	alloc := func(m *member, n int) cuda.Addr {
-		a, err := m.ctx.Alloc(n)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, m.ctx.Free(a)) })
-		return a
-	}
-	for r := range n {
-		m := &member{}
-		if r < len(devices) {
-			m.ctx, err = cuda.Primary(hw.CUDA(r))
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, m.ctx.Close()) })
-			m.set = New(m.ctx)
-			t.Cleanup(func() { require.NoError(t, m.set.Close()) })
-		} else {
-			first := w.ranks[r%len(devices)]
-			m.ctx, m.set = first.ctx, first.set
-		}
-		m.stream, err = m.ctx.NewStream()
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, m.stream.Close()) })
-		m.area, m.table = alloc(m, AreaBytes(n)), alloc(m, n*MaxExtents*8)
-		m.src, m.dst = alloc(m, room), alloc(m, room)
-		if !w.emulated { // whose memory is zero, and should not be touched without need
-			require.NoError(t, m.stream.Fill(m.area, 0, AreaBytes(n)))
-		}
-		page, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, syscall.Munmap(page)) })
-		m.statusAt, err = m.ctx.HostRegister(unsafe.Pointer(&page[0]), len(page))
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, m.ctx.HostUnregister(unsafe.Pointer(&page[0]))) })
-		m.status = (*Status)(unsafe.Pointer(&page[0]))
-		w.ranks = append(w.ranks, m)
-	}
-	for _, m := range w.ranks {
-		table := make([]uint64, n*MaxExtents)
-		for r, q := range w.ranks {
-			table[r*MaxExtents+extentOf], table[r*MaxExtents+extentOf+1] = uint64(q.src), uint64(q.dst)
-			if m.ctx.Device() != q.ctx.Device() {
-				require.NoError(t, m.ctx.EnablePeer(q.ctx))
-			}
-		}
-		b := unsafe.Slice((*byte)(unsafe.Pointer(&table[0])), 8*len(table))
-		require.NoError(t, m.stream.Upload(m.table, b))
-	}
-	return w
-}
-
-type operation struct {
-	kernel               string
-	kind, op, root       int
-	t                    dtype.Type
-	count                int
-	push, inPlace        bool
-	blocks, threads, odd int // odd: the rank that wants something else; -1: none
-}
-
-func (o operation) String() string { return fmt.Sprintf("%+v", struct{ operation }{o}) }
-
-// lens are the elements of rank r's source and destination, and how much farther the destination begins if in place.
-func (o operation) lens(r, n int) (src, dst, apart int) {
-	c, root := o.count, r == o.root
-	when := func(yes bool, n int) int {
-		if yes {
-			return n
-		}
-		return 0
-	}
-	switch o.kind {
-	case reduceScatter:
-		return c * n, c, r * c
-	case reduce:
-		return c, when(root, c), 0
-	case allGather:
-		return c, c * n, -r * c
-	case broadcast:
-		return when(root, c), when(!root, c), 0
-	case gather:
-		return c, when(root, c*n), -r * c
-	case scatter:
-		return when(root, c*n), c, r * c
-	case allToAll:
-		return c * n, c * n, 0
-	}
-	return c, c, 0
-}
-
-func (o operation) signature() uint64 {
-	return uint64(o.kind)<<59 | uint64(o.t)<<55 | uint64(o.op)<<52 | uint64(o.root)<<40 | uint64(o.count)
-}
-
-// values are elements that all reductions can do something with, and some that are hard.
-func (w *world) values(t dtype.Type, n int) []byte {
-	b := make([]byte, n*t.Size())
-	for i := range n {
-		x, at := float64(w.rand.IntN(4001)-2000)/16, unsafe.Pointer(&b[i*t.Size()])
-		if w.rand.IntN(50) == 0 {
-			x = []float64{math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(0, -1), 0, 1e-40}[w.rand.IntN(6)]
-		}
-		switch t {
-		case dtype.Float16:
-			*(*dtype.F16)(at) = dtype.ToF16(float32(x))
-		case dtype.BFloat16:
-			*(*dtype.BF16)(at) = dtype.ToBF16(float32(x))
-		case dtype.Float32:
-			*(*float32)(at) = float32(x)
-		case dtype.Float64:
-			*(*float64)(at) = x
-		default:
-			for j := range t.Size() {
-				b[i*t.Size()+j] = byte(w.rand.Uint32())
-			}
-		}
-	}
-	return b
-}
-
-// quiet makes all NaNs alike, since their bits are nobody's promise.
-func quiet(t dtype.Type, b []byte) []byte {
-	b = bytes.Clone(b)
-	for i := 0; i+t.Size() <= len(b); i += t.Size() {
-		at := unsafe.Pointer(&b[i])
-		switch t {
-		case dtype.Float16:
-			if f := *(*dtype.F16)(at); f.Float32() != f.Float32() {
-				*(*dtype.F16)(at) = 0x7fff
-			}
-		case dtype.BFloat16:
-			if f := *(*dtype.BF16)(at); f.Float32() != f.Float32() {
-				*(*dtype.BF16)(at) = 0x7fff
-			}
-		case dtype.Float32:
-			if f := *(*float32)(at); f != f {
-				*(*uint32)(at) = 0x7fffffff
-			}
-		case dtype.Float64:
-			if f := *(*float64)(at); f != f {
-				*(*uint64)(at) = math.MaxInt64
-			}
-		}
-	}
-	return b
-}
-
-// want is what rank r's destination must hold.
-func (w *world) want(o operation, r int) []byte {
-	n, size := len(w.ranks), o.t.Size()
-	part := func(from, i int) []byte { return w.ranks[from].input[i*o.count*size:][:o.count*size] }
-	_, elements, _ := o.lens(r, n)
-	out := make([]byte, 0, elements*size)
-	if elements == 0 {
-		return out
-	}
-	switch o.kind {
-	case allGather, gather:
-		for q := range n {
-			out = append(out, part(q, 0)...)
-		}
-		return out
-	case broadcast:
-		return append(out, part(o.root, 0)...)
-	case scatter:
-		return append(out, part(o.root, r)...)
-	case allToAll:
-		for q := range n {
-			out = append(out, part(q, r)...)
-		}
-		return out
-	}
-	srcs, div := make([]unsafe.Pointer, n), 1
-	for q := range n {
-		i := 0
-		if o.kind == reduceScatter {
-			i = r
-		}
-		in := bytes.Clone(part(q, i))
-		srcs[q] = unsafe.Pointer(&in[0])
-		if o.op == premulsum {
-			cpu.Scale(o.t, srcs[q], srcs[q], o.count, w.ranks[q].factor)
-		}
-	}
-	if o.op == avg {
-		div = n
-	}
-	out = out[:elements*size]
-	op := []cpu.Op{sum: cpu.Sum, prod: cpu.Prod, least: cpu.Min, most: cpu.Max, avg: cpu.Sum, premulsum: cpu.Sum}[o.op]
-	cpu.ReduceN(o.t, op, unsafe.Pointer(&out[0]), srcs, o.count, div, false)
-	return out
-}
-
-// prepare fills rank r's buffers: at random alignment, with poison around them.
-func (w *world) prepare(o operation, r int) {
-	m, size := w.ranks[r], o.t.Size()
-	src, dst, apart := o.lens(r, len(w.ranks))
-	m.input = w.values(o.t, src)
-	m.srcDirect, m.dstDirect = w.rand.IntN(3) > 0, w.rand.IntN(3) > 0
-	m.srcOff, m.dstOff = guard, guard
-	if w.rand.IntN(2) == 0 {
-		m.srcOff += size * w.rand.IntN(16/size)
-		m.dstOff += size * w.rand.IntN(16/size)
-	}
-	m.factor = float64(w.rand.IntN(64))/4 - 8
-	require.NoError(w.t, m.stream.Fill(m.dst, poison, 2*guard+max(src, dst)*size+16))
-	if o.inPlace && src > 0 && dst > 0 {
-		m.srcOff = m.dstOff
-		if apart > 0 {
-			m.dstOff += apart * size
-		} else {
-			m.srcOff -= apart * size
-		}
-		m.srcDirect = m.dstDirect
-		require.NoError(w.t, m.stream.Upload(m.dst+cuda.Addr(m.srcOff), m.input))
-	} else if src > 0 {
-		require.NoError(w.t, m.stream.Upload(m.src+cuda.Addr(m.srcOff), m.input))
-	}
-}
-
-func (w *world) launch(o operation, r int) {
-	m, n := w.ranks[r], len(w.ranks)
-	src, dst, _ := o.lens(r, n)
-	p := Params{Status: uint64(m.statusAt), Signature: o.signature(), Count: uint64(o.count), Timeout: 20e9,
-		Factor: m.factor, Rank: uint32(r), Ranks: uint32(n), Op: uint32(o.op), Root: uint32(o.root),
-		Size: uint32(o.t.Size())}
-	for q := range n {
-		d := (q - r + n) % n
-		p.Area[d], p.Table[d] = uint64(w.ranks[q].area), uint64(m.table)+uint64(q*MaxExtents*8)
-	}
-	if o.push {
-		p.Push = 1
-	}
-	base, extent := m.src, uint32(extentOf)
-	if o.inPlace && src > 0 && dst > 0 {
-		base, extent = m.dst, extentOf+1
-	}
-	p.Src, p.Dst = uint64(base)+uint64(m.srcOff), uint64(m.dst)+uint64(m.dstOff)
-	if m.srcDirect {
-		p.SrcWord = Word(extent, m.srcOff)
-	}
-	if m.dstDirect {
-		p.DstWord = Word(extentOf+1, m.dstOff)
-	}
-	if r == o.odd {
-		p.Signature++
-	}
-	f, err := m.set.Kernel(o.kernel, o.t, n)
-	require.NoError(w.t, err)
-	require.NoError(w.t, f.Launch(m.stream, cuda.Launch{Grid: o.blocks, Block: min(o.threads, f.MaxThreads)}, p.Bytes()))
-}
-
-func (w *world) run(o operation) {
-	for r := range w.ranks {
-		w.prepare(o, r)
-	}
-	for r := range w.ranks {
-		w.launch(o, r)
-	}
-	for r, m := range w.ranks {
-		require.NoError(w.t, m.stream.Sync(), "%v", o)
-		if o.odd >= 0 {
-			require.EqualValues(w.t, Mismatch, m.status.Error.Swap(OK), "rank %d: %v", r, o)
-			require.Equal(w.t, r == o.odd, int(m.status.Peer) != o.odd, "rank %d blames %d: %v", r, m.status.Peer, o)
-			continue
-		}
-		require.Zero(w.t, m.status.Error.Load(), "rank %d, of %d: %v", r, m.status.Peer, o)
-		want := w.want(o, r)
-		got := make([]byte, len(want)+2*guard)
-		require.NoError(w.t, m.stream.Download(got, m.dst+cuda.Addr(m.dstOff-guard)))
-		inner := got[guard : len(got)-guard]
-		if a, b := quiet(o.t, want), quiet(o.t, inner); !bytes.Equal(a, b) {
-			i := 0
-			for a[i] == b[i] {
-				i++
-			}
-			i -= i % o.t.Size()
-			w.t.Fatalf("rank %d byte %d of %d: % x, want % x: %v", r, i, len(a), b[i:][:o.t.Size()], a[i:][:o.t.Size()], o)
-		}
-		if !o.inPlace {
-			outer := append(bytes.Clone(got[:guard]), got[len(got)-guard:]...)
-			require.Equal(w.t, bytes.Repeat([]byte{poison}, 2*guard), outer, "rank %d wrote outside: %v", r, o)
-		}
-	}
-}
 
 // kernelsOf are the kernels that can do a kind.
 func kernelsOf(kind int) []string {
@@ -372,7 +16,11 @@ func kernelsOf(kind int) []string {
 	case barrier:
 		return []string{Barrier}
 	case allReduce:
-		return []string{OneShot, Packets, TwoShot}
+		return []string{OneShot, Packets, TwoShot, Ring}
+	case broadcast:
+		return []string{Move, MovePackets, Broadcast}
+	case allGatherV, gatherV, scatterV, allToAllV:
+		return []string{MoveV}
 	case reduceScatter, reduce:
 		return []string{Packets, TwoShot}
 	}
@@ -385,7 +33,7 @@ func TestDevice(t *testing.T) {
 		t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) {
 			w := newWorld(t, n)
 			for _, typ := range dtype.All() { // before any kernel runs: loading may wait for those
-				for _, k := range []string{OneShot, Packets, TwoShot, Move, MovePackets, Barrier} {
+				for _, k := range []string{OneShot, Packets, TwoShot, Ring, Move, MovePackets, Broadcast, MoveV, Barrier} {
 					for _, m := range w.ranks {
 						_, err := m.set.Kernel(k, typ, n)
 						require.NoError(t, err)
@@ -400,7 +48,7 @@ func TestDevice(t *testing.T) {
 				if w.emulated && (n > 4 || race.Enabled && n != 2) && typ != dtype.BFloat16 {
 					continue // to save time
 				}
-				for kind := allReduce; kind <= allToAll; kind++ {
+				for kind := allReduce; kind <= allToAllV; kind++ {
 					for _, k := range kernelsOf(kind) {
 						for op := sum; op <= premulsum; op++ {
 							if kind > reduce && op > sum {
@@ -419,8 +67,9 @@ func TestDevice(t *testing.T) {
 
 func (w *world) pick(typ dtype.Type, kind int, kernel string, op int) operation {
 	n := len(w.ranks)
-	o := operation{kernel: kernel, kind: kind, op: op, t: typ, odd: -1, push: w.rand.IntN(2) == 0,
-		inPlace: kind != allToAll && kind != broadcast && w.rand.IntN(2) == 0, blocks: 1 + w.rand.IntN(4), threads: 128}
+	o := operation{kernel: kernel, kind: kind, op: op, t: typ, odd: -1, from: -1, push: w.rand.IntN(2) == 0,
+		inPlace: kind != allToAll && kind != allToAllV && kind != broadcast && w.rand.IntN(2) == 0,
+		blocks:  1 + w.rand.IntN(4), threads: 128}
 	if kind > reduce || kind == barrier {
 		o.op = 0
 	}
@@ -433,11 +82,45 @@ func (w *world) pick(typ dtype.Type, kind int, kernel string, op int) operation 
 	if kind == reduce || kind == broadcast || kind == gather || kind == scatter {
 		o.root = w.rand.IntN(n)
 	}
+	if kind == gatherV || kind == scatterV {
+		o.root = w.rand.IntN(n)
+	}
+	if kind >= allGatherV {
+		o.counts, o.count = w.counts(kind, o.root, o.count), 0
+	}
 	if n > 1 && w.rand.IntN(8) == 0 {
 		o.odd = w.rand.IntN(n)
 		o.inPlace = false
+		if kind >= allGatherV && w.rand.IntN(2) == 0 {
+			o.from = w.rand.IntN(n)
+			switch kind {
+			case gatherV:
+				o.odd = o.root
+			case scatterV:
+				o.from = o.root
+			}
+		}
 	}
 	return o
+}
+
+// counts draws how much goes from each rank to each, most at most.
+func (w *world) counts(kind, root, most int) [][]int {
+	n := len(w.ranks)
+	counts := make([][]int, n)
+	for from := range n {
+		counts[from] = make([]int, n)
+		same := w.rand.IntN(most + 1)
+		for to := range n {
+			switch {
+			case kind == allGatherV, kind == gatherV && to == root:
+				counts[from][to] = same
+			case kind == allToAllV, kind == scatterV && from == root:
+				counts[from][to] = max(0, w.rand.IntN(most+1+most/4)-most/4) // some nothing
+			}
+		}
+	}
+	return counts
 }
 
 // TestDeviceLarge goes several rounds of staging memory, and straight.
@@ -448,7 +131,7 @@ func TestDeviceLarge(t *testing.T) {
 			if w.emulated {
 				t.Skip("too slow emulated, whose staging memory is small besides")
 			}
-			for _, k := range []string{TwoShot, Move} {
+			for _, k := range []string{TwoShot, Ring, Move, Broadcast, MoveV} {
 				for _, typ := range []dtype.Type{dtype.Float32, dtype.BFloat16} {
 					for _, m := range w.ranks {
 						_, err := m.set.Kernel(k, typ, n)
@@ -457,9 +140,14 @@ func TestDeviceLarge(t *testing.T) {
 					for _, push := range []bool{false, true} {
 						bytes := 80<<20 + 4
 						o := operation{kernel: k, kind: allReduce, op: sum, t: typ, count: bytes / typ.Size(), push: push,
-							odd: -1, blocks: 24, threads: 512}
-						if k == Move {
+							odd: -1, from: -1, blocks: 24, threads: 512}
+						switch k {
+						case Move:
 							o.kind, o.op, o.count = allGather, 0, o.count/n
+						case Broadcast:
+							o.kind, o.op, o.root = broadcast, 0, n-1
+						case MoveV:
+							o.kind, o.op, o.counts, o.count = allToAllV, 0, w.counts(allToAllV, 0, o.count/n), 0
 						}
 						w.run(o)
 					}

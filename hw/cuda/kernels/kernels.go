@@ -8,6 +8,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/ubcoll/ubcoll/dtype"
@@ -15,13 +16,17 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// The kernels by name. OneShot, Packets and TwoShot reduce, and there are some for each type; the others take bytes.
+// The kernels by name. OneShot, Packets, TwoShot and Ring reduce, and there are some for each type; the others take
+// bytes.
 const (
 	OneShot     = "oneshot"      // ALL_REDUCE of up to PacketData bytes: packets from every rank to every rank
 	Packets     = "packets"      // ALL_REDUCE, REDUCE_SCATTER and REDUCE with slices of up to PacketData bytes
 	TwoShot     = "twoshot"      // the same, of any size
+	Ring        = "ring"         // ALL_REDUCE of any size, along a ring of the ranks
 	Move        = "move"         // ALL_GATHER, BROADCAST, GATHER, SCATTER and ALL_TO_ALL of any size
 	MovePackets = "move_packets" // the same, with up to PacketData bytes from one rank to another
+	Broadcast   = "broadcast"    // BROADCAST of any size, which the ranks pass on to each other
+	MoveV       = "move_v"       // ALL_GATHER_V, GATHER_V, SCATTER_V and ALL_TO_ALL_V, with VectorParams
 	Barrier     = "barrier"      // BARRIER; with a signature of kind 0, this rank's refusal of whatever the peers do
 	Channel     = "channel"      // steps between two ranks, with ChannelParams
 )
@@ -53,16 +58,19 @@ func New(ctx *cuda.Context) *Set {
 func (s *Set) Kernel(name string, t dtype.Type, ranks int) (*cuda.Function, error) {
 	module, entry := "move", "ubc_"+name
 	switch name {
-	case OneShot, Packets, TwoShot:
+	case OneShot, Packets, TwoShot, Ring:
 		if !t.Valid() {
 			return nil, fmt.Errorf("no kernel for elements of %v: %w", t, fault.ErrArgument)
 		}
 		up := upTo(ranks)
 		module = fmt.Sprintf("%v%d", t, up)
 		entry = fmt.Sprintf("ubc_%s%d_%v", name, up, t)
-	case Move, MovePackets, Barrier:
-	case Channel:
-		module = Channel
+		if name == Ring {
+			module, entry = fmt.Sprintf("%vring", t), fmt.Sprintf("ubc_ring_%v", t)
+		}
+	case Move, MovePackets, Barrier: // small, since opening a communicator waits for it
+	case Broadcast, MoveV, Channel:
+		module = name
 	default:
 		return nil, fmt.Errorf("no kernel %q: %w", name, fault.ErrArgument)
 	}
@@ -104,12 +112,21 @@ func (s *Set) load(name string) (*cuda.Module, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := s.ctx.LoadModule(string(text))
+	m, err := s.ctx.LoadModule(assembly(string(text), s.ctx.Early()))
 	if err != nil {
 		return nil, fmt.Errorf("kernels of %s: %w", name, err)
 	}
 	s.modules[name] = m
 	return m, nil
+}
+
+// assembly is PTX for a device: as it is, or with what devices from sm_90 on can do beyond, which stands in comments.
+// Kernels then wait for what is before them in their stream themselves, so that they can be launched early.
+func assembly(text string, early bool) string {
+	if !early {
+		return text
+	}
+	return strings.NewReplacer(".target sm_80", ".target sm_90", "/*sm_90 ", "", " sm_90*/", "").Replace(text)
 }
 
 // Close unloads the modules, whose kernels must not be running. Closing it again is harmless.

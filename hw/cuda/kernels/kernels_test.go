@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -22,8 +24,10 @@ import (
 
 // modules are the PTX files with the kernels that each must have.
 func modules() map[string][]string {
-	m := map[string][]string{"move": {"ubc_move", "ubc_move_packets", "ubc_barrier"}, "channel": {"ubc_channel"}}
+	m := map[string][]string{"move": {"ubc_move", "ubc_move_packets", "ubc_barrier"}, "move_v": {"ubc_move_v"},
+		"broadcast": {"ubc_broadcast"}, "channel": {"ubc_channel"}}
 	for _, t := range dtype.All() {
+		m[fmt.Sprintf("%vring", t)] = []string{fmt.Sprintf("ubc_ring_%v", t)}
 		for _, ranks := range []int{2, 4, MaxRanks} {
 			module := fmt.Sprintf("%v%d", t, ranks)
 			for _, k := range []string{OneShot, Packets, TwoShot} {
@@ -59,6 +63,14 @@ func TestPTX(t *testing.T) {
 
 			require.Regexp(t, `(?m)^\.version (7\.[0-9]+|8\.[01])$`, string(text))
 			require.Regexp(t, `(?m)^\.target sm_80$`, string(text))
+			early := assembly(string(text), true)
+			require.Equal(t, string(text), assembly(string(text), false))
+			require.Regexp(t, `(?m)^\.target sm_90$`, early)
+			require.NotContains(t, early, "sm_80\n")
+			require.NotContains(t, early, "/*")
+			for _, wait := range []string{"griddepcontrol.wait;", "griddepcontrol.launch_dependents;"} {
+				require.Len(t, regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(wait)+`$`).FindAllString(early, -1), len(kernels))
+			}
 			require.NotContains(t, string(text), ".local", "the stack of a thread is slow memory")
 			require.NotContains(t, string(text), ".extern", "nothing to link it with")
 			var found []string
@@ -72,8 +84,8 @@ func TestPTX(t *testing.T) {
 	require.Less(t, total, 10<<20, "bytes of PTX in every program")
 }
 
-// TestRebuild builds the PTX again where that compiler is: what moves data, and one module for each number of ranks, of
-// a type drawn at random, since all types together take half a minute. That the others are of the same sources and
+// TestRebuild builds the PTX again where that compiler is: what moves data, one module for each number of ranks, and a
+// ring, of types drawn at random, since all types together take half a minute. That the others are of the same sources and
 // flags, TestPTX looks at.
 func TestRebuild(t *testing.T) {
 	if testing.Short() || race.Enabled {
@@ -96,9 +108,9 @@ func TestRebuild(t *testing.T) {
 		t.Skipf("built with clang %s, not with %s", builder[1], strings.SplitN(string(version), "\n", 2)[0])
 	}
 	dir := t.TempDir()
-	names := []string{"move"}
-	for _, ranks := range []int{2, 4, MaxRanks} {
-		names = append(names, fmt.Sprintf("%v%d", dtype.All()[rand.IntN(len(dtype.All()))], ranks))
+	names := []string{"move", "move_v", "broadcast"}
+	for _, kind := range []any{2, 4, MaxRanks, "ring"} {
+		names = append(names, fmt.Sprintf("%v%v", dtype.All()[rand.IntN(len(dtype.All()))], kind))
 	}
 	t.Log(names)
 	out, err := exec.Command("../../../scripts/kernels", append([]string{dir}, names...)...).CombinedOutput()
@@ -130,6 +142,7 @@ func TestABI(t *testing.T) {
 	var s Status
 	var c ChannelParams
 	var x Step
+	var v VectorParams
 	values := map[string]uintptr{
 		"sizeof(ubc_params)": unsafe.Sizeof(p), "sizeof(ubc_status)": unsafe.Sizeof(s),
 		"offsetof(ubc_params, area)": unsafe.Offsetof(p.Area), "offsetof(ubc_params, table)": unsafe.Offsetof(p.Table),
@@ -142,7 +155,9 @@ func TestABI(t *testing.T) {
 		"offsetof(ubc_params, factor)":    unsafe.Offsetof(p.Factor), "offsetof(ubc_params, rank)": unsafe.Offsetof(p.Rank),
 		"offsetof(ubc_params, ranks)": unsafe.Offsetof(p.Ranks), "offsetof(ubc_params, op)": unsafe.Offsetof(p.Op),
 		"offsetof(ubc_params, root)": unsafe.Offsetof(p.Root), "offsetof(ubc_params, size)": unsafe.Offsetof(p.Size),
-		"offsetof(ubc_params, push)": unsafe.Offsetof(p.Push), "offsetof(ubc_status, abort)": unsafe.Offsetof(s.Abort),
+		"offsetof(ubc_params, push)": unsafe.Offsetof(p.Push), "offsetof(ubc_params, turn)": unsafe.Offsetof(p.Turn),
+		"offsetof(ubc_params, turns)": unsafe.Offsetof(p.Turns), "offsetof(ubc_params, window)": unsafe.Offsetof(p.Window),
+		"offsetof(ubc_status, abort)": unsafe.Offsetof(s.Abort),
 		"offsetof(ubc_status, error)": unsafe.Offsetof(s.Error), "offsetof(ubc_status, peer)": unsafe.Offsetof(s.Peer),
 		"offsetof(ubc_status, epoch)": unsafe.Offsetof(s.Epoch), "offsetof(ubc_status, mine)": unsafe.Offsetof(s.Mine),
 		"offsetof(ubc_status, theirs)": unsafe.Offsetof(s.Theirs), "offsetof(ubc_status, detail)": unsafe.Offsetof(s.Detail),
@@ -150,8 +165,11 @@ func TestABI(t *testing.T) {
 		"UBC_PACKET_BYTES": 2 * PacketData, "UBC_AREA_PACKETS": areaPackets, "UBC_STAGING": staging,
 		"UBC_DIRECT": uintptr(Word(0, 0)), "UBC_DIRECT | 3ull << 48 | 5": uintptr(Word(3, 5)),
 		"UBC_MISMATCH": Mismatch, "UBC_REFUSED": Refused, "UBC_TIMEOUT": Timeout, "UBC_ABORTED": Aborted,
-		"UBC_NO_EXTENT": NoExtent, "UBC_OK": OK,
-		"sizeof(ubc_channel_params)": unsafe.Sizeof(c), "sizeof(ubc_step)": unsafe.Sizeof(x),
+		"UBC_NO_EXTENT": NoExtent, "UBC_OK": OK, "UBC_COUNTS": Counts,
+		"sizeof(ubc_vector_params)":         unsafe.Sizeof(v),
+		"offsetof(ubc_vector_params, send)": unsafe.Offsetof(v.Send),
+		"offsetof(ubc_vector_params, recv)": unsafe.Offsetof(v.Recv),
+		"sizeof(ubc_channel_params)":        unsafe.Sizeof(c), "sizeof(ubc_step)": unsafe.Sizeof(x),
 		"offsetof(ubc_channel_params, mine)":     unsafe.Offsetof(c.Mine),
 		"offsetof(ubc_channel_params, theirs)":   unsafe.Offsetof(c.Theirs),
 		"offsetof(ubc_channel_params, status)":   unsafe.Offsetof(c.Status),
@@ -172,9 +190,14 @@ func TestABI(t *testing.T) {
 		"UBC_GET_PACKETS": StepGetPackets,
 		"UBC_CHANNEL_ARRIVALS + 4 * UBC_SIDES * (UBC_MAX_STEPS + 1) <= UBC_CHANNEL_BYTES": 1,
 		"UBC_AREA_CHANNEL + UBC_MAX_CHANNELS * UBC_CHANNEL_BYTES <= UBC_AREA_PACKETS":     1,
+		"UBC_AREA_DESC + 8 * UBC_MAX_RANKS * UBC_PACKET <= UBC_AREA_ROWS":                 1,
+		"UBC_AREA_ROWS + 4 * UBC_MAX_RANKS * UBC_MAX_RANKS * UBC_PACKET <= UBC_AREA_FLAG": 1,
+		"UBC_AREA_CHANNEL + UBC_MAX_CHANNELS * UBC_CHANNEL_BYTES <= UBC_AREA_CREDIT":      1,
+		"UBC_AREA_CREDIT + 8 * UBC_MAX_BLOCKS <= UBC_AREA_PACKETS":                        1,
 		"UBC_AREA_FLAG + 8 * UBC_MAX_RANKS * UBC_MAX_BLOCKS <= UBC_AREA_CHANNEL":          1,
 	}
 	require.Len(t, p.Bytes(), int(unsafe.Sizeof(p)))
+	require.Len(t, v.Bytes(), int(unsafe.Sizeof(v)))
 	program := "#include <stddef.h>\n#include \"abi.h\"\n"
 	for expr, v := range values {
 		program += fmt.Sprintf("_Static_assert((%s) == %dull, %q);\n", expr, v, expr)
@@ -206,8 +229,12 @@ func TestCheck(t *testing.T) {
 			t.Run(ranks+" ranks "+what, func(t *testing.T) {
 				t.Parallel()
 				seed := fmt.Sprint(rand.Uint32())
-				out, err := exec.Command(program, seed, ranks, what).CombinedOutput()
-				require.NoError(t, err, "seed %s: %s", seed, out)
+				limit := 4 * time.Minute // many times what a busy machine needs; then the program says where it is
+				ctx, stop := context.WithTimeout(t.Context(), limit+time.Minute)
+				defer stop()
+				seconds := fmt.Sprint(int(limit.Seconds()))
+				out, err := exec.CommandContext(ctx, program, seed, ranks, what, seconds).CombinedOutput()
+				require.NoError(t, err, "check %s %s %s: %s", seed, ranks, what, out)
 				t.Logf("seed %s: %s", seed, out)
 			})
 		}

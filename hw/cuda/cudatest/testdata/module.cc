@@ -165,8 +165,17 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 	for (unsigned r = 0; r < p.ranks && r < UBC_MAX_RANKS; r++)
 		if (!good("the area at distance", r, p.area[r]) || !good("the table at distance", r, p.table[r]))
 			return false;
-	return good("the status of rank", p.rank, p.status) &&
-		(!p.count || (good("the source of rank", p.rank, p.src) && good("the destination of rank", p.rank, p.dst)));
+	bool sends = p.count != 0, receives = sends;
+	if (!strcmp(k->name, "ubc_move_v")) {
+		ubc_vector_params v;
+		memcpy(&v, params.data(), sizeof v);
+		for (unsigned r = 0; r < p.ranks && r < UBC_MAX_RANKS; r++) {
+			sends = sends || v.send[r];
+			receives = receives || v.recv[r];
+		}
+	}
+	return good("the status of rank", p.rank, p.status) && (!sends || good("the source of rank", p.rank, p.src)) &&
+		(!receives || good("the destination of rank", p.rank, p.dst));
 }
 
 static void run(device *d, const emulated_kernel *k, const std::vector<char> &params, unsigned blocks, unsigned threads,
@@ -186,11 +195,15 @@ static void run(device *d, const emulated_kernel *k, const std::vector<char> &pa
 	}
 }
 
-int cuLaunchKernel(uintptr_t handle, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-	unsigned shared, uintptr_t on, void **params, void **extra) {
-	BEGIN("cuLaunchKernel");
+int cuLaunchKernelEx(const ubc_launch_config *c, uintptr_t handle, void **params, void **extra) {
+	BEGIN("cuLaunchKernelEx");
 	FUNCTION(f, handle);
-	STREAM(s, on);
+	STREAM(s, c->stream);
+	unsigned gx = c->grid[0], gy = c->grid[1], gz = c->grid[2], bx = c->block[0], by = c->block[1], bz = c->block[2];
+	unsigned shared = c->shared;
+	for (unsigned i = 0; i < c->count; i++) // whether it comes early makes no difference here: no kernel lets it
+		if (c->attributes[i].id != UBC_LAUNCH_PROGRAMMATIC_SERIALIZATION)
+			return INVALID_VALUE;
 	if (!gx || gy != 1 || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1 || shared > (unsigned)f.shared || params)
 		return INVALID_VALUE;
 	if (bx > (unsigned)f.threads)

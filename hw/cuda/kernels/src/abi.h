@@ -18,8 +18,11 @@ enum {
 	UBC_AREA_ERROR = 1024,    // u32: the last operation that had an error; own use
 	UBC_AREA_BROKEN = 1028,   // u32: the last operation that cannot even learn what its peers want; own use
 	UBC_AREA_DESC = 4096,     // packets [2][MAX_RANKS][4]: by parity, row r written by rank r
+	UBC_AREA_ROWS = 8192,     // packets [2][MAX_RANKS][2 * MAX_RANKS]: likewise; counts that r sends to each rank, then
+	                          // those that it expects from each
 	UBC_AREA_FLAG = 16384,    // u64 [MAX_RANKS][MAX_BLOCKS]: epoch << 32 + step; row r written by rank r's blocks
 	UBC_AREA_CHANNEL = 32768, // [MAX_CHANNELS] of CHANNEL_BYTES: this rank's ends of channels
+	UBC_AREA_CREDIT = 1 << 18, // u64 [MAX_BLOCKS]: epoch << 32 + messages that the right neighbour's blocks have taken
 	UBC_AREA_PACKETS = 1 << 20,
 
 	// An end of a channel. The peer writes the first word; all else is for own use.
@@ -60,6 +63,10 @@ enum { // kinds, as the engine numbers them
 	UBC_GATHER = 7,
 	UBC_SCATTER = 8,
 	UBC_ALL_TO_ALL = 9,
+	UBC_ALL_GATHER_V = 10,
+	UBC_GATHER_V = 11,
+	UBC_SCATTER_V = 12,
+	UBC_ALL_TO_ALL_V = 13,
 };
 
 enum { // reductions, as the engine numbers them
@@ -89,7 +96,18 @@ typedef struct {
 	ubc_u32 root;
 	ubc_u32 size;    // bytes of an element
 	ubc_u32 push;    // 1: always by way of the receivers' staging memory; 0: peers' direct sources are read where they are
+	// An operation whose sources copy engines bring to the receivers' staging memory is turns + 1 kernels: 0 agrees, and
+	// each of the others does the next window of every slice, which its rank's copies have brought to all peers before.
+	ubc_u32 turn, turns;
+	ubc_u32 window; // bytes; 0: there are no copies
 } ubc_params;
+
+// The parameters of the operations whose parts have lengths that differ, of count 0. Parts lie one after the other.
+typedef struct {
+	ubc_params p;
+	ubc_u64 send[UBC_MAX_RANKS]; // elements for each rank; of ALL_GATHER_V the same ones for all
+	ubc_u64 recv[UBC_MAX_RANKS]; // elements expected from each rank
+} ubc_vector_params;
 
 enum { // errors
 	UBC_OK = 0,
@@ -98,6 +116,7 @@ enum { // errors
 	UBC_TIMEOUT = 3,  // waited for peer longer than params.timeout
 	UBC_ABORTED = 4,  // the host set abort
 	UBC_NO_EXTENT = 5, // peer named an extent that is not mapped here: detail is its word
+	UBC_COUNTS = 6,    // peer expects another count than a rank sends: detail is that rank << 48 + expected, theirs sent
 };
 
 // Kernels of one channel may run at the same time if they are of different sides.

@@ -1,21 +1,25 @@
 // All kernels for the emulator (-DUBC_EMULATE), by their names.
+#include "broadcast.h"
 #include "channel.h"
-#include "move.h"
-#include "reduce.h"
+#include "ring.h"
+#include "vector.h"
 
 #define UBC_TYPES(X) \
 	X(int8) X(uint8) X(int16) X(uint16) X(int32) X(uint32) X(int64) X(uint64) X(float16) X(bfloat16) X(float32) X(float64)
 
 UBC_MOVE_KERNELS
+UBC_BROADCAST_KERNELS
+UBC_VECTOR_KERNELS
 UBC_CHANNEL_KERNELS
 #define UBC_RANKS(T) UBC_REDUCE_KERNELS(T, 2) UBC_REDUCE_KERNELS(T, 4) UBC_REDUCE_KERNELS(T, 8)
 UBC_TYPES(UBC_RANKS)
+UBC_TYPES(UBC_RING_KERNELS)
 
 #define UBC_ENTRIES_OF(T, R)                       \
 	{"ubc_oneshot" #R "_" #T, ubc_oneshot##R##_##T}, \
 	{"ubc_packets" #R "_" #T, ubc_packets##R##_##T}, \
 	{"ubc_twoshot" #R "_" #T, ubc_twoshot##R##_##T},
-#define UBC_ENTRIES(T) UBC_ENTRIES_OF(T, 2) UBC_ENTRIES_OF(T, 4) UBC_ENTRIES_OF(T, 8)
+#define UBC_ENTRIES(T) UBC_ENTRIES_OF(T, 2) UBC_ENTRIES_OF(T, 4) UBC_ENTRIES_OF(T, 8) {"ubc_ring_" #T, ubc_ring_##T},
 
 struct ubc_entry {
 	const char *name;
@@ -28,7 +32,9 @@ const ubc_entry ubc_emulated[] = {
 	{"ubc_move", ubc_move},
 	{"ubc_move_packets", ubc_move_packets},
 	{"ubc_barrier", ubc_barrier},
-	{"ubc_channel", (void (*)(const ubc_params *))ubc_channel}, // its parameters are others
+	{"ubc_broadcast", ubc_broadcast},
+	{"ubc_move_v", (void (*)(const ubc_params *))ubc_move_v}, // the parameters of these are others
+	{"ubc_channel", (void (*)(const ubc_params *))ubc_channel},
 	UBC_TYPES(UBC_ENTRIES)
 	{nullptr, nullptr},
 };

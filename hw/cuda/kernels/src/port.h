@@ -34,15 +34,27 @@ struct ubc_quad { // 16 bytes
 // Everything is inlined: only so does the compiler leave the parameters where the launch has put them.
 #define UBC_FN static __device__ inline __attribute__((always_inline))
 #define UBC_KERNEL_OF(T, name, body) \
-	extern "C" __global__ void __launch_bounds__(512, 1) name(const T p) { body(p); }
+	extern "C" __global__ void __launch_bounds__(512, 1) name(const T p) { \
+		ubc_begin();                                                         \
+		body(p);                                                             \
+	}
 #define UBC_SHARED(T, name, n, id) static __shared__ T name[n]
 #define UBC_OPAQUE(x) asm("" : "+l"(x))
 #define UBC_UNROLL _Pragma("unroll")
 #define UBC_ROLLED _Pragma("unroll 1")
 
-enum { UBC_POLLS = 1024, UBC_BUFFER = UBC_STAGING };
+// UBC_BUFFER is how much of a staging buffer is used, UBC_SMALL the longest part that packets are for where lengths
+// differ, UBC_CHUNK the longest message of a ring.
+enum { UBC_POLLS = 1024, UBC_BUFFER = UBC_STAGING, UBC_SMALL = 128 << 10, UBC_CHUNK = 128 << 10 };
 
 UBC_FN void ubc_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
+
+// ubc_begin waits until the kernel before this one in the stream has ended, where this one was launched early, and then
+// lets the next one come: one at a time, so that kernels that only wait do not fill the device. The host takes the
+// comments away for devices that can do this.
+UBC_FN void ubc_begin() {
+	asm volatile("/*sm_90 griddepcontrol.wait; sm_90*/\n\t/*sm_90 griddepcontrol.launch_dependents; sm_90*/" ::: "memory");
+}
 
 // ubc_all is a barrier of the block, and whether ok was true of all its threads.
 UBC_FN bool ubc_all(bool ok) {
@@ -209,7 +221,7 @@ void *emu_shared(int id, size_t n);
 #define UBC_ROLLED
 
 // Little staging, so that small tests go several rounds.
-enum { UBC_POLLS = 64, UBC_BUFFER = 16384 };
+enum { UBC_POLLS = 64, UBC_BUFFER = 16384, UBC_SMALL = 1024, UBC_CHUNK = 512 };
 
 UBC_FN void ubc_sync() { emu_sync(); }
 
@@ -220,6 +232,10 @@ UBC_FN bool ubc_all(bool ok) {
 	emu_sync();
 	ok = *bad == 0;
 	emu_sync(); // nobody may say of a later barrier that it is bad before all have looked at this one
+	if (!ok) {
+		*bad = 0;
+		emu_sync();
+	}
 	return ok;
 }
 

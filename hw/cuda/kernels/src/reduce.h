@@ -295,9 +295,14 @@ template <class E, int R> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, 
 	}
 }
 
-// ubc_twoshot: each rank reduces its slice, from where the sources are or after they have been pushed here, and writes
-// the result where it belongs or, by way of their staging memory, to ranks whose destination is staged. In rounds if
-// anything is staged. A block works with the peers' blocks of its number only: element i of a slice is the same
+// ubc_seat is the slot of what rank `from` sends to rank `to`, of ranks - 1.
+UBC_FN ubc_u32 ubc_seat(const ubc_params &p, ubc_u32 from, ubc_u32 to) {
+	return (from < to ? from + p.ranks - to : from - to) - 1;
+}
+
+// ubc_twoshot: each rank reduces its slice, from where the sources are or after they have been pushed or copied here, and
+// writes the result where it belongs or, by way of their staging memory, to ranks whose destination is staged. In rounds
+// if anything is staged. A block works with the peers' blocks of its number only: element i of a slice is the same
 // block's on all ranks. U vectors of each of up to R inputs are in flight.
 template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
@@ -307,11 +312,15 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	UBC_SHARED(ubc_u64, words, 2 * R, 1); // of all ranks: what they have announced
 	UBC_SHARED(ubc_u64, found, 2 * R, 2); // where that is, 0: staged
-	ubc_announce(p, o.e, desk);
-	bool ok = ubc_agree(p, o.e, words);
+	bool ok = true, copied = p.window != 0;
+	if (p.turn == 0)
+		ubc_announce(p, o.e, desk);
+	else // unless the operation has failed before
+		ok = ubc_all(ubc_get32(p.area[0] + UBC_AREA_ERROR) != o.e && ubc_get32(p.area[0] + UBC_AREA_BROKEN) != o.e);
+	ok = ok && ubc_agree(p, o.e, words);
 
 	// What all ranks find alike.
-	bool pull = p.push == 0 && !o.scaled, whole = true;
+	bool pull = p.push == 0 && !o.scaled && !copied, whole = true;
 	if (ok)
 		for (ubc_u32 r = 0; r < o.n; r++) {
 			pull = pull && (words[2 * r] & UBC_DIRECT) != 0;
@@ -330,30 +339,37 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 		}
 		ok = ubc_all(ok);
 	}
-	ubc_staging stage = ubc_stage(p, whole ? o.n : 2 * o.n); // slots: what peers push, then their results
+	ubc_staging stage = ubc_stage(p, o.n == 1 ? 1 : (whole ? 1 : 2) * (o.n - 1)); // slots: what peers send, then their results
+	if (copied)
+		stage.bytes = p.window;
 	ubc_u64 window = (pull && whole) || o.n == 1 ? s.longest : stage.bytes;
 	bool receiver = ubc_receives(p, p.rank, p.rank), copies = false;
 	if (ok && !s.scatter && receiver)
 		copies = (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
 	ubc_u64 own = p.area[0];
-	ubc_u32 rounds = ok && s.longest > 0 ? (ubc_u32)((s.longest + window - 1) / window) : 0;
+	ubc_u32 rounds = ok && s.longest > 0 ? (ubc_u32)((s.longest + window - 1) / window) : 0, skipped = 0;
+	if (copied) { // one round, and those of the turns before have been
+		rounds = p.turn == 0 || rounds == 0 ? 0 : 1;
+		skipped = p.turn - rounds;
+	}
+	ubc_u32 steps = 4 * skipped; // signals only grow
 	// Three stages, a round each behind the one before, so that a wait is for what was sent a while ago. Signals: 2i + 1
 	// for what stage one sends, 2i + 4 for stage two's results.
 	for (ubc_u32 i = 0; ok && rounds > 0 && i < rounds + 2; i++) {
 		if (!pull && i < rounds) {
 			ubc_u64 offset = i * window;
 			UBC_ROLLED
-			for (ubc_u32 q = 1; q < o.n; q++) {
+			for (ubc_u32 q = 1; !copied && q < o.n; q++) {
 				ubc_u32 peer = ubc_peer(p, q);
-				ubc_send(o, ubc_at(p.area, q) + ubc_slot(stage, i, p.rank), p.src + ubc_begin(s, peer) + offset,
+				ubc_send(o, ubc_at(p.area, q) + ubc_slot(stage, i, ubc_seat(p, p.rank, peer)), p.src + ubc_begin(s, peer) + offset,
 					ubc_part(ubc_length(s, peer), offset, window));
 			}
-			ubc_signal(p, o.e, 2 * i + 1);
+			ubc_signal(p, o.e, steps + 2 * i + 1);
 		}
 		if (i >= 1 && i <= rounds) {
-			ubc_u32 round = i - 1;
+			ubc_u32 round = i - 1 + skipped;
 			ubc_u64 offset = round * window;
-			if (!pull && !(ok = ubc_await(p, o.e, 2 * round + 1)))
+			if (!pull && !(ok = ubc_await(p, o.e, steps + 2 * (i - 1) + 1)))
 				break;
 			ubc_merge<R> m;
 			ubc_u64 all = 0;
@@ -368,11 +384,11 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 					m.in[r] = p.src + ubc_begin(s, r) + offset;
 					m.out[r] = receiver ? p.dst + ubc_place(s, r) + offset : 0;
 				} else {
-					m.in[r] = src != 0 ? src + ubc_begin(s, p.rank) + offset : own + ubc_slot(stage, round, r);
+					m.in[r] = src != 0 ? src + ubc_begin(s, p.rank) + offset : own + ubc_slot(stage, round, ubc_seat(p, r, p.rank));
 					if (dst != 0)
 						m.out[r] = dst + ubc_place(s, p.rank) + offset;
 					else if (ubc_receives(p, r, p.rank))
-						m.out[r] = ubc_at(p.area, ubc_distance(p, r)) + ubc_slot(stage, round, o.n + p.rank);
+						m.out[r] = ubc_at(p.area, ubc_distance(p, r)) + ubc_slot(stage, round, o.n - 1 + ubc_seat(p, p.rank, r));
 				}
 				all |= m.in[r] | m.out[r];
 			}
@@ -382,12 +398,12 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 			m.step = 16ull * o.threads;
 			ubc_merge_vectors<E, R, U>(o, m);
 			ubc_merge_rest(o, m);
-			ubc_signal(p, o.e, 2 * round + 4);
+			ubc_signal(p, o.e, steps + 2 * (i - 1) + 4);
 		}
 		if (i >= 2) {
-			ubc_u32 round = i - 2;
+			ubc_u32 round = i - 2 + skipped;
 			ubc_u64 offset = round * window;
-			if (!(ok = ubc_await(p, o.e, 2 * round + 4)))
+			if (!(ok = ubc_await(p, o.e, steps + 2 * (i - 2) + 4)))
 				break;
 			if (!copies)
 				continue;
@@ -396,12 +412,13 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 			UBC_ROLLED
 			for (ubc_u32 q = 1; q < o.n; q++) {
 				ubc_u32 peer = ubc_peer(p, q);
-				ubc_send(plain, p.dst + ubc_begin(s, peer) + offset, own + ubc_slot(stage, round, o.n + peer),
+				ubc_send(plain, p.dst + ubc_begin(s, peer) + offset, own + ubc_slot(stage, round, o.n - 1 + ubc_seat(p, peer, p.rank)),
 					ubc_part(ubc_length(s, peer), offset, window));
 			}
 		}
 	}
-	ubc_finish(p, o.e);
+	if (p.turn == p.turns)
+		ubc_finish(p, o.e);
 }
 
 // The kernels for up to R ranks: one of each for several R, since registers are few, and so is time.

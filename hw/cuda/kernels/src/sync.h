@@ -217,6 +217,19 @@ UBC_FN bool ubc_await(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
 	return ubc_all(ok);
 }
 
+// ubc_await_one waits until a flag of peer's block has step. One thread does it.
+UBC_FN bool ubc_await_one(const ubc_params &p, ubc_u32 e, ubc_u32 step, ubc_u32 peer, ubc_u64 flag) {
+	ubc_wait w = {0, 0};
+	for (;;) {
+		ubc_u64 v = ubc_acquire64(flag);
+		ubc_u32 at = (ubc_u32)(v >> 32);
+		if ((at == e && (ubc_u32)v >= step) || at == ubc_after(e)) // as in ubc_await
+			return true;
+		if (!ubc_patience(p, e, peer, w, false))
+			return false;
+	}
+}
+
 // ubc_finish ends the operation, also one that failed. Blocks that this kernel does not have come along.
 UBC_FN void ubc_finish(const ubc_params &p, ubc_u32 e) {
 	ubc_u64 at = p.area[0] + UBC_AREA_EPOCH;

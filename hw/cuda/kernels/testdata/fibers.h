@@ -39,7 +39,7 @@ struct block {
 
 struct launch {
 	kernel *f = nullptr;
-	ubc_params params;
+	ubc_vector_params params; // the longest; others are their begin
 	unsigned threads = 0, running = 0;
 	std::vector<block> blocks;
 };
@@ -51,12 +51,14 @@ struct scheduler {
 	uint64_t now = 1;
 	std::vector<std::unique_ptr<fiber>> idle;
 	std::vector<fiber *> live;
+	launch *slow = nullptr; // whose block of this number, or all of whose blocks (-1), seldom get on
+	int slowBlock = -1;
 
 	unsigned below(unsigned n) { return n ? (unsigned)(random() % n) : 0; }
 
 	static void enter(unsigned hi, unsigned lo) {
 		fiber *f = (fiber *)((uintptr_t)hi << 32 | lo);
-		f->of->f(&f->of->params);
+		f->of->f(&f->of->params.p);
 		f->done = true;
 		self().yield();
 	}
@@ -68,7 +70,7 @@ struct scheduler {
 
 	void yield() { swapcontext(&current->context, &main); }
 
-	void start(launch *l, kernel *f, const ubc_params &p, unsigned blocks, unsigned threads) {
+	void start(launch *l, kernel *f, const ubc_vector_params &p, unsigned blocks, unsigned threads) {
 		l->f = f;
 		l->params = p;
 		l->threads = threads;
@@ -102,6 +104,8 @@ struct scheduler {
 		now += 10;
 		size_t i = random() % live.size();
 		fiber *f = live[i];
+		if (f->of == slow && (slowBlock < 0 || slowBlock == (int)f->block) && below(64) != 0)
+			return;
 		block &b = f->of->blocks[f->block];
 		if (f->barrier >= 0 && f->barrier == b.barrier)
 			return;

@@ -122,14 +122,15 @@ static double apply(int t, int op, double x, double y) {
 	return t == FLOAT64 ? x + y : f;
 }
 
-static uint64_t reduced(int t, int op, const std::vector<uint64_t> &v) {
+// reduced is what v come to, divided by n if it is an average.
+static uint64_t reduced(int t, int op, const std::vector<uint64_t> &v, size_t n) {
 	if (isFloat(t)) {
 		double a = real(t, v[0]);
 		for (size_t i = 1; i < v.size(); i++)
 			a = apply(t, op, a, real(t, v[i]));
-		if (op == UBC_AVG && v.size() > 1) {
-			volatile float f = (float)a / (float)v.size();
-			a = t == FLOAT64 ? a / (double)v.size() : f;
+		if (op == UBC_AVG && n > 1) {
+			volatile float f = (float)a / (float)n;
+			a = t == FLOAT64 ? a / (double)n : f;
 		}
 		return bits(t, a);
 	}
@@ -152,8 +153,8 @@ static uint64_t reduced(int t, int op, const std::vector<uint64_t> &v) {
 		}
 	}
 	if (op == UBC_AVG) {
-		int64_t x = extend(t, a), n = (int64_t)v.size();
-		a = t % 2 ? (uint64_t)(x / n) : (uint64_t)x / (uint64_t)n;
+		int64_t x = extend(t, a);
+		a = t % 2 ? (uint64_t)(x / (int64_t)n) : (uint64_t)x / (uint64_t)n;
 	}
 	return a;
 }

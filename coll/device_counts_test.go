@@ -1,0 +1,381 @@
+package coll_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/verify"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// parts is one operation with vectors of counts, the same on all ranks but for where memory lies.
+type parts struct {
+	data    verify.Data
+	kind    string
+	counts  [][]int // [from][to]
+	root    int
+	inPlace bool
+}
+
+var partKinds = []string{"all_gather_v", "gather_v", "scatter_v", "all_to_all_v"}
+
+// newParts draws lengths of which none, some or all are too long for packets.
+func newParts(r *rand.Rand, n, most int) parts {
+	k := parts{kind: partKinds[r.IntN(len(partKinds))], root: r.IntN(n), inPlace: r.IntN(2) == 0, counts: make([][]int, n)}
+	k.data = verify.Data{Type: dtype.Type(1 + r.IntN(int(dtype.Float64))), Ranks: n, Seed: r.Uint64()}
+	most = []int{0, 9, 600, most / n}[r.IntN(4)] / k.data.Type.Size()
+	draw := func() int {
+		if r.IntN(4) == 0 {
+			return 0
+		}
+		return r.IntN(most + 1)
+	}
+	for from := range n {
+		k.counts[from] = make([]int, n)
+		same := draw()
+		for to := range n {
+			switch {
+			case k.kind == "all_gather_v", k.kind == "gather_v" && to == k.root:
+				k.counts[from][to] = same
+			case k.kind == "all_to_all_v", k.kind == "scatter_v" && from == k.root:
+				k.counts[from][to] = draw()
+			}
+		}
+	}
+	return k
+}
+
+func (k parts) String() string {
+	return fmt.Sprintf("%s of %v %v, root %d, in place %v", k.kind, k.counts, k.data.Type, k.root, k.inPlace)
+}
+
+// sends and expects are a rank's counts, of which gather, scatter and all-gather send all of the source to each.
+func (k parts) sends(r int) []int { return k.counts[r] }
+
+func (k parts) expects(r int) []int {
+	out := make([]int, len(k.counts))
+	for from := range out {
+		out[from] = k.counts[from][r]
+	}
+	return out
+}
+
+func total(counts []int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+// lens are the elements of a rank's source and destination.
+func (k parts) lens(r int) (src, dst int) {
+	src, dst = total(k.sends(r)), total(k.expects(r))
+	if k.kind == "all_gather_v" {
+		src = k.counts[r][r]
+	}
+	return src, dst
+}
+
+// call makes the call; counts[from][to] is what sender and receiver name.
+func (k parts) call(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
+	me := c.Rank()
+	switch k.kind {
+	case "all_gather_v":
+		return coll.AllGatherV(ctx, c, dst, k.expects(me), src)
+	case "gather_v":
+		if me != k.root {
+			return coll.GatherV(ctx, c, ubcoll.Vec{}, nil, src, k.root)
+		}
+		return coll.GatherV(ctx, c, dst, k.expects(me), src, k.root)
+	case "scatter_v":
+		if me != k.root {
+			return coll.ScatterV(ctx, c, dst, ubcoll.Vec{}, nil, k.root)
+		}
+		return coll.ScatterV(ctx, c, dst, src, k.sends(me), k.root)
+	}
+	return coll.AllToAllV(ctx, c, dst, k.expects(me), src, k.sends(me))
+}
+
+func (k parts) run(ctx context.Context, c *ubcoll.Comm, a, b *memory, shift int, sync func() error) error {
+	size, me := k.data.Type.Size(), c.Rank()
+	srcN, dstN := k.lens(me)
+	input := func(p unsafe.Pointer) { k.data.Fill(p, srcN, me) }
+	src, err := a.use(ctx, shift*size, srcN*size, k.data.Type, input)
+	if err != nil {
+		return err
+	}
+	dst, out, at := ubcoll.Vec{}, b, 0
+	switch {
+	case k.inPlace && k.kind == "scatter_v" && me == k.root:
+		out, at = a, total(k.sends(me)[:me])
+		dst = src.Slice(at, at+dstN)
+	case k.inPlace && k.kind != "all_to_all_v" && k.kind != "scatter_v" && dstN > 0:
+		at := total(k.expects(me)[:me])
+		out = a
+		dst, err = a.use(ctx, shift*size, dstN*size, k.data.Type, func(p unsafe.Pointer) { input(unsafe.Add(p, at*size)) })
+		src = dst.Slice(at, at+srcN)
+	default:
+		dst, err = b.use(ctx, (shift+1)*size, dstN*size, k.data.Type, nil)
+	}
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(k.call(ctx, c, dst, src), sync()); err != nil {
+		return fmt.Errorf("%v: %w", k, err)
+	}
+	p, err := out.fetch(ctx)
+	if err != nil {
+		return fmt.Errorf("%v: %w", k, err)
+	}
+	for from, n := range k.expects(me) {
+		first := total(k.sends(from)[:me])
+		if k.kind == "all_gather_v" {
+			first = 0
+		}
+		if n > 0 {
+			if wrong, where := k.data.CheckInput(unsafe.Add(p, at*size), first, n, from); wrong > 0 {
+				return fmt.Errorf("%v: %d of rank %d's wrong, %v (%s)", k, wrong, from, where, c.LastOp().Explain())
+			}
+		}
+		at += n
+	}
+	return nil
+}
+
+// TestDeviceCounts does operations with random vectors of counts, direct and staged, blocking and on a stream.
+func TestDeviceCounts(t *testing.T) {
+	const most = 400 << 10
+	start := gputest.Seed(t)
+	trials := 16
+	if race.Enabled {
+		trials = 3 // data are made and checked element by element
+	}
+	for _, n := range []int{1, 2, 3, 4, 8} {
+		for _, k := range []struct {
+			policy register.Policy
+			some   bool // ranks register
+			queued bool
+		}{
+			{register.Auto, false, false},
+			{register.Auto, false, true},
+			{register.Explicit, true, false},
+			{register.Off, false, true},
+		} {
+			t.Run(fmt.Sprintf("ranks=%d/%v/some=%v/queued=%v", n, k.policy, k.some, k.queued), func(t *testing.T) {
+				gputest.Run(t, n, ubcoll.Options{Register: k.policy}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+					a, err1 := newMemory(c, dev, most)
+					b, err2 := newMemory(c, dev, most)
+					if err := errors.Join(err1, err2); err != nil {
+						return err
+					}
+					if k.some && c.Rank()%2 == 0 {
+						if _, err := c.RegisterBuffer(b.buf.Vec()); err != nil {
+							return err
+						}
+					}
+					view, sync := c, func() error { return nil }
+					if k.queued {
+						s, err := ubcoll.NewStream(dev)
+						if err != nil {
+							return err
+						}
+						defer s.Close()
+						view, sync = c.On(s), func() error { return s.Sync(ctx) }
+					}
+					same := rand.New(rand.NewPCG(start, uint64(n)))
+					own := rand.New(rand.NewPCG(start, uint64(c.Rank())+100))
+					for range trials {
+						if err := newParts(same, n, most).run(ctx, view, a, b, own.IntN(8), sync); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// TestDeviceCountsBad has counts that do not fit: all ranks name the same pair, and the next call works.
+func TestDeviceCountsBad(t *testing.T) {
+	const n, root = 3, 1
+	same := [][]int{{4, 5, 6}, {7, 8, 9}, {10, 11, 12}}
+	long := [][]int{{4, 5, 6}, {7, 70000, 9}, {10, 11, 12}}
+	all := [][]int{{5, 5, 5}, {8, 8, 8}, {0, 0, 0}}
+	for _, k := range []struct {
+		name string
+		kind string
+		base [][]int
+		from int // whose part is longer for the receiver
+		to   int
+		more int // by so much
+		want string
+	}{
+		{"a longer part", "all_to_all_v", same, 1, 2, 1, "rank 2 expects 10 elements from rank 1, which sends 9"},
+		{"a part to itself", "all_to_all_v", same, 2, 2, 1, "rank 2 expects 13 elements from rank 2, which sends 12"},
+		{"beside a long part", "all_to_all_v", long, 0, 1, 1, "rank 1 expects 6 elements from rank 0, which sends 5"},
+		{"of all-gather", "all_gather_v", all, 2, 0, 1, "rank 0 expects 1 elements from rank 2, which sends 0"},
+		{"in another grid", "all_gather_v", all, 1, 2, 200000, "rank 2 expects 200008 elements from rank 1, which sends 8"},
+		{"of gather", "gather_v", [][]int{{0, 5, 0}, {0, 6, 0}, {0, 7, 0}}, 2, root, 1,
+			"rank 1 expects 8 elements from rank 2, which sends 7"},
+		{"of scatter", "scatter_v", [][]int{{0, 0, 0}, {5, 6, 7}, {0, 0, 0}}, root, 0, 1,
+			"rank 0 expects 6 elements from rank 1, which sends 5"},
+	} {
+		for _, queued := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/queued=%v", k.name, queued), func(t *testing.T) {
+				gputest.Run(t, n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+					a, err1 := newMemory(c, dev, 1<<20)
+					b, err2 := newMemory(c, dev, 1<<20)
+					if err := errors.Join(err1, err2); err != nil {
+						return err
+					}
+					view, sync := c, func() error { return nil }
+					if queued {
+						s, err := ubcoll.NewStream(dev)
+						if err != nil {
+							return err
+						}
+						defer s.Close()
+						view, sync = c.On(s), func() error { return s.Sync(ctx) }
+					}
+					good := parts{kind: k.kind, counts: k.base, root: root,
+						data: verify.Data{Type: dtype.Int32, Ranks: n, Seed: 1}}
+					bad := good
+					bad.counts = make([][]int, n)
+					for r := range bad.counts {
+						bad.counts[r] = append([]int(nil), k.base[r]...)
+					}
+					if c.Rank() == k.to {
+						bad.counts[k.from][k.to] += k.more
+						if k.kind == "all_to_all_v" && k.from == k.to { // what it sends stays
+							err := coll.AllToAllV(ctx, view, b.buf.Vec().As(dtype.Int32).Slice(0, total(bad.expects(k.to))),
+								bad.expects(k.to), a.buf.Vec().As(dtype.Int32).Slice(0, total(good.sends(k.to))), good.sends(k.to))
+							bad.kind = ""
+							err1 = errors.Join(err, sync())
+						}
+					}
+					if bad.kind != "" {
+						src, dst := bad.lens(c.Rank())
+						ints := func(m *memory, n int) ubcoll.Vec { return m.buf.Vec().As(dtype.Int32).Slice(0, n) }
+						err1 = errors.Join(bad.call(ctx, view, ints(b, dst), ints(a, src)), sync())
+					}
+					var e *ubcoll.Error
+					if err := is(c, "counts that do not fit", err1, ubcoll.ErrMismatch); err != nil {
+						return err
+					}
+					if !errors.As(err1, &e) || e.Peer != k.to || e.Device != dev || !strings.Contains(err1.Error(), k.want) {
+						return fmt.Errorf("rank %d: %w", c.Rank(), err1)
+					}
+					return errors.Join(c.Err(), good.run(ctx, view, a, b, 0, sync))
+				})
+			})
+		}
+	}
+}
+
+// TestDeviceCountsRefused gives arguments of one rank that cannot be.
+func TestDeviceCountsRefused(t *testing.T) {
+	for _, k := range []struct {
+		name string
+		call func(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error // of rank 1
+		want error                                                         // on the others
+	}{
+		{"too few counts", func(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
+			return coll.AllGatherV(ctx, c, v.Slice(0, 30), []int{10, 20}, v.Slice(50, 60))
+		}, ubcoll.ErrArgument},
+		{"a negative count", func(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
+			return coll.AllGatherV(ctx, c, v.Slice(0, 30), []int{10, 30, -10}, v.Slice(50, 60))
+		}, ubcoll.ErrArgument},
+		{"too short a destination", func(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
+			return coll.AllGatherV(ctx, c, v.Slice(0, 29), []int{10, 10, 10}, v.Slice(50, 60))
+		}, ubcoll.ErrArgument},
+		{"another operation", func(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
+			return coll.AllGather(ctx, c, v.Slice(0, 30), v.Slice(50, 60))
+		}, ubcoll.ErrMismatch},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			gputest.Run(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				a, err := floats(ctx, c, dev, 100, float32(c.Rank()))
+				if err != nil {
+					return err
+				}
+				right := func(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
+					return coll.AllGatherV(ctx, c, v.Slice(0, 30), []int{10, 10, 10}, v.Slice(50, 60))
+				}
+				if c.Rank() == 1 {
+					err = k.call(ctx, c, a.Vec())
+				} else {
+					err = right(ctx, c, a.Vec())
+				}
+				if err := errors.Join(is(c, "error", err, k.want), c.Err(), right(ctx, c, a.Vec())); err != nil {
+					return err
+				}
+				got := make([]float32, 100)
+				if err := a.CopyTo(ctx, got); err != nil {
+					return err
+				}
+				for i, x := range got[:30] {
+					if x != float32(i/10) {
+						return fmt.Errorf("element %d is %v", i, x)
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestDeviceBroadcastLong has broadcasts so long that the ranks pass them on if there are several, direct and staged.
+func TestDeviceBroadcastLong(t *testing.T) {
+	const count = 1<<20 + 123
+	for _, k := range []struct {
+		n      int
+		policy register.Policy
+		way    string
+	}{{4, register.Auto, "passed on"}, {4, register.Off, "passed on"}, {2, register.Auto, "push"}} {
+		t.Run(fmt.Sprintf("ranks=%d/%v", k.n, k.policy), func(t *testing.T) {
+			n := k.n
+			gputest.Run(t, n, ubcoll.Options{Register: k.policy}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				m, err := newMemory(c, dev, count)
+				if err != nil {
+					return err
+				}
+				for root := range n {
+					d := verify.Data{Type: dtype.Uint8, Ranks: n, Seed: uint64(root)}
+					v, err := m.use(ctx, c.Rank(), count, d.Type, func(p unsafe.Pointer) {
+						if c.Rank() == root {
+							d.Fill(p, count, root)
+						}
+					})
+					if err != nil {
+						return err
+					}
+					if err := coll.Broadcast(ctx, c, v, root); err != nil {
+						return err
+					}
+					if o := c.LastOp(); o.Algorithm != k.way {
+						return fmt.Errorf("%v", o.Explain())
+					}
+					p, err := m.fetch(ctx)
+					if err != nil {
+						return err
+					}
+					if wrong, at := d.CheckInput(p, 0, count, root); wrong > 0 {
+						return fmt.Errorf("rank %d, root %d: %d wrong, %v", c.Rank(), root, wrong, at)
+					}
+				}
+				return nil
+			})
+		})
+	}
+}

@@ -1,0 +1,136 @@
+// The broadcast of what is large, to several ranks: the root sends a part of the data to each of them, who pass theirs
+// on to the others, so that no link carries more than the data once.
+#ifndef UBC_BROADCAST_H
+#define UBC_BROADCAST_H
+
+#include "copy.h"
+
+// ubc_spread copies bytes to each to[i], i < MAX_RANKS, that is not 0, tiles as in ubc_copy.
+UBC_FN void ubc_spread(const ubc_u64 *to, ubc_u64 src, ubc_u64 bytes) {
+	enum { R = UBC_MAX_RANKS, U = 4 };
+	ubc_u64 all = src;
+	UBC_ROLLED
+	for (int i = 0; i < R; i++)
+		all |= to[i];
+	ubc_u64 full = bytes & ~15ull, step = 16ull * UBC_BLOCKS * UBC_THREADS;
+	if ((all & 15) != 0) {
+		UBC_ROLLED
+		for (int i = 0; i < R; i++)
+			if (to[i] != 0)
+				ubc_copy_any(to[i], src, bytes);
+		return;
+	}
+	for (ubc_u64 at = 16ull * (UBC_BLOCK * UBC_THREADS + UBC_THREAD); at < full; at += U * step) {
+		ubc_quad v[U];
+		UBC_UNROLL
+		for (int u = 0; u < U; u++)
+			if (at + u * step < full)
+				v[u] = ubc_load16(src + at + u * step);
+		UBC_ROLLED
+		for (int i = 0; i < R; i++) {
+			if (to[i] == 0)
+				continue;
+			UBC_UNROLL
+			for (int u = 0; u < U; u++)
+				if (at + u * step < full)
+					ubc_store16(to[i] + at + u * step, v[u]);
+		}
+	}
+	if (full / (16ull * UBC_THREADS) % UBC_BLOCKS == UBC_BLOCK)
+		for (ubc_u64 at = full + UBC_THREAD; at < bytes; at += UBC_THREADS) {
+			unsigned char v = ((const volatile unsigned char *)src)[at];
+			UBC_ROLLED
+			for (int i = 0; i < R; i++)
+				if (to[i] != 0)
+					((volatile unsigned char *)to[i])[at] = v;
+		}
+}
+
+// The rank at distance d > 0 behind the root has slice d - 1. In rounds: the root sends the next window of each slice
+// to its rank; that rank passes it on as soon as it has come, and takes what the others have passed on a round before.
+// As in ubc_do_move, who writes a round has heard from all that they have read the last but three, but for the root,
+// which asks.
+UBC_FN void ubc_do_broadcast(const ubc_params &p) {
+	enum { R = UBC_MAX_RANKS };
+	ubc_u32 last = ubc_previous(p);
+	ubc_u64 desk = ubc_desk(p);
+	ubc_u32 e = ubc_after(last), n = p.ranks;
+	ubc_u64 bytes = p.count * p.size;
+	UBC_SHARED(ubc_u64, words, 2 * R, 1);
+	UBC_SHARED(ubc_u64, found, R, 2);
+	UBC_SHARED(ubc_u64, to, R, 3); // where this rank passes on a window of its slice, by distance
+	ubc_announce(p, e, desk);
+	bool ok = ubc_agree(p, e, words), whole = true;
+	if (ok && bytes > 0) {
+		for (ubc_u32 r = 0; r < n; r++)
+			whole = whole && (r == p.root || (words[2 * r + 1] & UBC_DIRECT) != 0);
+		for (ubc_u32 r = UBC_THREAD; r < n; r += UBC_THREADS) {
+			ubc_u64 dst = 0;
+			if (r != p.rank && r != p.root && (words[2 * r + 1] & UBC_DIRECT) != 0)
+				ok = (dst = ubc_find(p, e, r, words[2 * r + 1])) != 0 && ok;
+			found[r] = dst;
+		}
+		ok = ubc_all(ok);
+	}
+	ubc_u64 stride = n > 1 ? ((bytes + n - 2) / (n - 1) + 15) / 16 * 16 : 0;
+	ubc_staging stage = ubc_stage(p, n); // a slot for what each peer sends
+	// About eight rounds, if each thread of the grid then has something to do.
+	ubc_u64 window = (stride / 8 + 127) / 128 * 128, least = 16ull * UBC_BLOCKS * UBC_THREADS;
+	window = window > least ? window : least;
+	window = window < stage.bytes ? window : stage.bytes;
+	ubc_u32 rounds = ok ? (ubc_u32)((stride + window - 1) / window) : 0;
+	bool root = p.rank == p.root, staged = !root && ok && (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
+	ubc_u32 behind = ubc_distance(p, p.root); // how far the root is behind this rank: its distance
+	for (ubc_u32 i = 0; ok && rounds > 0 && i <= rounds; i++) {
+		ubc_u64 offset = i * window;
+		if (i < rounds && root) {
+			if (!whole && i >= 4 && !(ok = ubc_await(p, e, i - 3)))
+				break;
+			UBC_ROLLED
+			for (ubc_u32 q = 1; q < n; q++) {
+				ubc_u32 peer = ubc_peer(p, q);
+				ubc_u64 begin = (q - 1) * stride, length = ubc_part(bytes, begin, stride);
+				ubc_copy_any(found[peer] != 0 ? found[peer] + begin + offset : ubc_at(p.area, q) + ubc_slot(stage, i, p.rank),
+					p.src + begin + offset, ubc_part(length, offset, window));
+			}
+			ubc_signal(p, e, i + 1);
+		}
+		if (root)
+			continue;
+		if (i < rounds) {
+			ubc_u64 begin = (n - behind - 1) * stride, length = ubc_part(bytes, begin, stride);
+			ubc_u64 own = p.dst + begin + offset;
+			for (ubc_u32 q = UBC_THREAD; q < R; q += UBC_THREADS) {
+				ubc_u64 dst = q == 0 && staged ? own : 0;
+				if (q != 0 && q < n && q != behind) {
+					dst = found[ubc_peer(p, q)];
+					dst = dst != 0 ? dst + begin + offset : ubc_at(p.area, q) + ubc_slot(stage, i, p.rank);
+				}
+				to[q] = dst;
+			}
+			ok = UBC_THREAD != 0 || ubc_await_one(p, e, i + 1, p.root, ubc_flag(p.area[0], p.root));
+			if (!(ok = ubc_all(ok)))
+				break;
+			ubc_spread(to, staged ? p.area[0] + ubc_slot(stage, i, p.root) : own, ubc_part(length, offset, window));
+			ubc_signal(p, e, i + 1);
+		}
+		if (i == 0)
+			continue;
+		if (!(ok = ubc_await(p, e, i)) || !staged)
+			continue;
+		offset = (i - 1) * window;
+		UBC_ROLLED
+		for (ubc_u32 q = 1; q < n; q++) {
+			if (q == behind)
+				continue;
+			ubc_u64 begin = (ubc_u64)((q + n - behind) % n - 1) * stride, length = ubc_part(bytes, begin, stride);
+			ubc_copy_any(p.dst + begin + offset, p.area[0] + ubc_slot(stage, i - 1, ubc_peer(p, q)),
+				ubc_part(length, offset, window));
+		}
+	}
+	ubc_finish(p, e);
+}
+
+#define UBC_BROADCAST_KERNELS UBC_KERNEL(ubc_broadcast, ubc_do_broadcast)
+
+#endif

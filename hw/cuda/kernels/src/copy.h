@@ -1,0 +1,69 @@
+// A copy that is about as fast when addresses are not aligned.
+#ifndef UBC_COPY_H
+#define UBC_COPY_H
+
+#include "move.h"
+
+// ubc_load_across is 16 bytes from a on, which is on no multiple of 16, by two aligned loads. They read up to 15 bytes
+// on either side as well, which are of the same page.
+UBC_FN ubc_quad ubc_load_across(ubc_u64 a) {
+	ubc_quad lo = ubc_load16(a & ~15ull), hi = ubc_load16((a & ~15ull) + 16);
+	ubc_u64 x = (ubc_u64)lo.w[1] << 32 | lo.w[0], y = (ubc_u64)lo.w[3] << 32 | lo.w[2];
+	ubc_u64 z = (ubc_u64)hi.w[1] << 32 | hi.w[0], last = (ubc_u64)hi.w[3] << 32 | hi.w[2];
+	if ((a & 8) != 0) {
+		x = y;
+		y = z;
+		z = last;
+	}
+	ubc_u32 bits = (ubc_u32)(a & 7) * 8;
+	x = x >> bits | (y << 1) << (63 - bits);
+	y = y >> bits | (z << 1) << (63 - bits);
+	return {{(ubc_u32)x, (ubc_u32)(x >> 32), (ubc_u32)y, (ubc_u32)(y >> 32)}};
+}
+
+// ubc_copy_vectors copies the vectors of each tile from head on, as far as they lie in it.
+template <bool ACROSS> UBC_FN void ubc_copy_vectors(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 head) {
+	enum { U = 4 };
+	ubc_u64 at = 16ull * (UBC_BLOCK * UBC_THREADS + UBC_THREAD) + head, step = 16ull * UBC_BLOCKS * UBC_THREADS;
+	if (head != 0 && UBC_THREAD == UBC_THREADS - 1)
+		return;
+	for (; at + 16 <= bytes; at += U * step) {
+		ubc_quad v[U];
+		UBC_UNROLL
+		for (int u = 0; u < U; u++)
+			if (at + u * step + 16 <= bytes)
+				v[u] = ACROSS ? ubc_load_across(src + at + u * step) : ubc_load16(src + at + u * step);
+		UBC_UNROLL
+		for (int u = 0; u < U; u++)
+			if (at + u * step + 16 <= bytes)
+				ubc_store16(dst + at + u * step, v[u]);
+	}
+}
+
+// ubc_copy_any copies bytes, in the tiles of ubc_copy: whole vectors of the destination, then what of each tile lies
+// before and behind them.
+UBC_FN void ubc_copy_any(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
+	ubc_u32 head = (ubc_u32)(0 - dst) & 15;
+	if (((src + head) & 15) == 0)
+		ubc_copy_vectors<false>(dst, src, bytes, head);
+	else
+		ubc_copy_vectors<true>(dst, src, bytes, head);
+	ubc_u64 tile = 16ull * UBC_THREADS, step = tile * UBC_BLOCKS, first = tile * UBC_BLOCK;
+	if (head == 0) { // then only the last tile has such
+		first += first < bytes ? (bytes - 1 - first) / step * step : 0;
+	}
+	for (ubc_u64 k = UBC_THREAD;; k += UBC_THREADS) {
+		ubc_u64 begin = first + k / 32 * step, i = k % 32;
+		if (begin >= bytes)
+			return;
+		ubc_u64 length = ubc_part(bytes, begin, tile), whole = length > head ? (length - head) / 16 * 16 : 0;
+		if (i >= 16)
+			i = head + whole + i - 16;
+		else if (i >= head)
+			continue;
+		if (i < length)
+			((volatile unsigned char *)dst)[begin + i] = ((const volatile unsigned char *)src)[begin + i];
+	}
+}
+
+#endif

@@ -1,0 +1,214 @@
+// The ring all-reduce: reduce-scatter and all-gather along the ring of ranks, each of which sends to the next one only.
+//
+// The data is cut into slices as for two-shot, and each slice into chunks, which go to the blocks in turn: a block
+// works with the neighbours' blocks of its number alone. It does its chunks in rounds of up to UBC_RING_CHUNKS. In step
+// 0 of a round a rank sends its source's part of its own slice, in steps 1 to n-2 what has come reduced with its own
+// part, in step n-1 the result, which is its own and the next rank's as well, and in steps n to 2n-3 it passes results
+// on. Each step but the last sends one message for each chunk, and each step but the first takes one; what is sent in a
+// step is under way while the round's other chunks are worked on.
+//
+// Messages lie in the next rank's staging memory, results in its destination if that is direct. A block has
+// UBC_RING_SLOTS slots there, more than a round has chunks: so a message waits for one of an earlier step at most, and
+// no ring of ranks waits for itself.
+#ifndef UBC_RING_H
+#define UBC_RING_H
+
+#include "reduce.h"
+
+enum { UBC_RING_CHUNKS = 4, UBC_RING_SLOTS = 8 };
+
+// ubc_fold combines what has come with this rank's own source; n is what an average is divided by, 0: not yet.
+template <class E, class V> UBC_FN V ubc_fold(const V &in, const V &own, ubc_u32 op, ubc_u32 n) {
+	typedef typename E::T T;
+	enum { K = sizeof(V) / sizeof(T) };
+	ubc_pack<V, T> x, y;
+	typename E::A a[K];
+	x.v = in;
+	y.v = own;
+#define UBC_APPLY(f)            \
+	UBC_UNROLL                  \
+	for (int i = 0; i < K; i++) \
+		a[i] = E::f(E::widen(x.e[i]), E::widen(y.e[i]));
+	if (op == UBC_PROD) {
+		UBC_APPLY(prod)
+	} else if (op == UBC_MIN) {
+		UBC_APPLY(min)
+	} else if (op == UBC_MAX) {
+		UBC_APPLY(max)
+	} else {
+		UBC_APPLY(sum)
+	}
+#undef UBC_APPLY
+	if (op == UBC_AVG && n != 0) {
+		UBC_UNROLL
+		for (int i = 0; i < K; i++)
+			a[i] = E::divide(a[i], n);
+	}
+	UBC_UNROLL
+	for (int i = 0; i < K; i++)
+		x.e[i] = E::narrow(a[i]);
+	return x.v;
+}
+
+// What a block does with one chunk: in, which has come, or 0; own, this rank's source, or 0; reduced if it is both;
+// into each out that is not 0.
+struct ubc_link {
+	ubc_u64 in, own, out[2];
+	ubc_u64 bytes;
+	ubc_u32 divisor; // for ubc_fold
+};
+
+// ubc_pass does it, for a chunk whose addresses are all aligned, in whole vectors, or not. Sources are multiplied if
+// need be.
+template <class E, bool IN, bool OWN, bool ALIGNED>
+UBC_FN void ubc_pass(const ubc_reduction<E> &o, const ubc_link &k) {
+	typedef typename E::T T;
+	enum { U = ALIGNED ? 4 : 1 };
+	ubc_u64 step = 16ull * UBC_THREADS;
+	for (ubc_u64 at = 16ull * UBC_THREAD; at < k.bytes; at += U * step) {
+		ubc_quad in[U], own[U];
+		UBC_UNROLL
+		for (int u = 0; u < U; u++) {
+			ubc_u64 a = at + u * step;
+			if (IN && a < k.bytes)
+				in[u] = ALIGNED ? ubc_load16(k.in + a) : ubc_load<ubc_quad, T>(k.in + a, k.bytes - a, false);
+		}
+		UBC_UNROLL
+		for (int u = 0; u < U; u++) {
+			ubc_u64 a = at + u * step;
+			if (OWN && a < k.bytes)
+				own[u] = ALIGNED ? ubc_load16(k.own + a) : ubc_load<ubc_quad, T>(k.own + a, k.bytes - a, false);
+		}
+		UBC_UNROLL
+		for (int u = 0; u < U; u++) {
+			ubc_u64 a = at + u * step;
+			if (a >= k.bytes)
+				break;
+			if (OWN && o.scaled)
+				own[u] = ubc_scale<E>(own[u], o.factor);
+			ubc_quad v = !OWN ? in[u] : !IN ? own[u] : ubc_fold<E>(in[u], own[u], o.op, k.divisor);
+			UBC_UNROLL
+			for (int i = 0; i < 2; i++) {
+				if (k.out[i] == 0)
+					continue;
+				if (ALIGNED)
+					ubc_store16(k.out[i] + a, v);
+				else
+					ubc_store<ubc_quad, T>(k.out[i] + a, v, k.bytes - a, false);
+			}
+		}
+	}
+}
+
+template <class E, bool ALIGNED> UBC_FN void ubc_link_by(const ubc_reduction<E> &o, const ubc_link &k) {
+	if (k.in != 0 && k.own != 0)
+		ubc_pass<E, true, true, ALIGNED>(o, k);
+	else if (k.own != 0)
+		ubc_pass<E, false, true, ALIGNED>(o, k);
+	else if (k.in != 0)
+		ubc_pass<E, true, false, ALIGNED>(o, k);
+}
+
+// ubc_do_link does whole vectors at once if all is aligned, and what is left, or all, element by element.
+template <class E> UBC_FN void ubc_do_link(const ubc_reduction<E> &o, const ubc_link &k) {
+	ubc_link part = k;
+	part.bytes = ((k.in | k.own | k.out[0] | k.out[1]) & 15) == 0 ? k.bytes & ~15ull : 0;
+	ubc_link_by<E, true>(o, part);
+	ubc_u64 done = part.bytes;
+	if (done == k.bytes)
+		return;
+	part.bytes = k.bytes - done;
+	part.in += k.in != 0 ? done : 0;
+	part.own += k.own != 0 ? done : 0;
+	part.out[0] += k.out[0] != 0 ? done : 0;
+	part.out[1] += k.out[1] != 0 ? done : 0;
+	ubc_link_by<E, false>(o, part);
+}
+
+// ubc_await_neighbours waits until the previous rank's block has sent so many messages, and the next one's has taken so
+// many. The result is the same for the whole block.
+UBC_FN bool ubc_await_neighbours(const ubc_params &p, ubc_u32 e, ubc_u32 sent, ubc_u32 taken) {
+	bool ok = true;
+	ubc_u32 previous = ubc_peer(p, p.ranks - 1);
+	if (UBC_THREAD == 0 && sent > 0)
+		ok = ubc_await_one(p, e, sent, previous, ubc_flag(p.area[0], previous));
+	if (UBC_THREAD == 1 && taken > 0)
+		ok = ubc_await_one(p, e, taken, ubc_peer(p, 1), p.area[0] + UBC_AREA_CREDIT + 8ull * UBC_BLOCK);
+	return ubc_all(ok);
+}
+
+template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
+	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
+	ubc_u32 last = ubc_previous(p), n = p.ranks;
+	ubc_u64 desk = ubc_desk(p);
+	o.e = ubc_after(last);
+	UBC_SHARED(ubc_u64, words, 2 * UBC_MAX_RANKS, 1);
+	UBC_SHARED(ubc_u64, found, 1, 2); // where the next rank's destination is, 0: staged
+	ubc_announce(p, o.e, desk);
+	bool ok = ubc_agree(p, o.e, words);
+	if (n == 1) {
+		if (ok)
+			ubc_send(o, p.dst, p.src, o.bytes);
+		ubc_finish(p, o.e);
+		return;
+	}
+	ubc_slices s = ubc_slices::of(p, o.bytes);
+	ubc_u64 slot = 4ull * UBC_STAGING / (UBC_BLOCKS * UBC_RING_SLOTS) / 128 * 128, row = 16ull * UBC_THREADS;
+	slot = slot < UBC_CHUNK ? slot : UBC_CHUNK;
+	ubc_u64 chunk = (s.stride / (UBC_BLOCKS * UBC_RING_CHUNKS) + row) / row * row;
+	chunk = chunk < slot ? chunk : slot;
+	ubc_u64 all = chunk * UBC_BLOCKS, first = chunk * UBC_BLOCK; // of a slice: what all blocks take in turn
+	ubc_u64 staging = ubc_stage(p, 1).offset + UBC_RING_SLOTS * slot * UBC_BLOCK;
+	ubc_u32 chunks = ok && o.bytes > 0 && s.stride > first ? (ubc_u32)((s.stride - first + all - 1) / all) : 0;
+	// A block that has nothing to do must not look: the next rank does not wait for it before it ends.
+	ubc_u32 next = ubc_peer(p, 1);
+	if (chunks > 0) {
+		ubc_u64 word = words[2 * next + 1];
+		if (UBC_THREAD == 0) {
+			*found = (word & UBC_DIRECT) != 0 ? ubc_find(p, o.e, next, word) : 0;
+			ok = (word & UBC_DIRECT) == 0 || *found != 0;
+		}
+		ok = ubc_all(ok);
+	}
+	bool staged = ok && (words[2 * p.rank + 1] & UBC_DIRECT) == 0; // the own destination
+	ubc_u32 sent = 0, taken = 0;
+	for (ubc_u32 c = 0; ok && c < chunks; c += UBC_RING_CHUNKS) {
+		ubc_u32 now = chunks - c < UBC_RING_CHUNKS ? chunks - c : UBC_RING_CHUNKS;
+		for (ubc_u32 i = 0; ok && i < (2 * n - 1) * now; i++) {
+			ubc_u32 step = i / now, slice = (p.rank + 2 * n - step) % n;
+			bool sends = step < 2 * n - 2, takes = step > 0, result = step >= n - 1;
+			ubc_u64 offset = (c + i % now) * all + first, at = ubc_begin(s, slice) + offset;
+			ubc_u32 room = sends && sent >= UBC_RING_SLOTS ? sent + 1 - UBC_RING_SLOTS : 0;
+			if (!(ok = ubc_await_neighbours(p, o.e, takes ? taken + 1 : 0, room)))
+				break;
+			ubc_link k;
+			k.bytes = ubc_part(ubc_length(s, slice), offset, chunk);
+			k.divisor = result ? n : 0;
+			k.own = step < n ? p.src + at : 0;
+			k.in = takes ? p.area[0] + staging + taken % UBC_RING_SLOTS * slot : 0;
+			// A result that has come lies in the destination, or has to go there.
+			bool there = step >= n && !staged;
+			if (there)
+				k.in = sends ? p.dst + at : 0;
+			k.out[0] = result && !there ? p.dst + at : 0;
+			k.out[1] = 0;
+			if (sends)
+				k.out[1] = result && *found != 0 ? *found + at : p.area[1] + staging + sent % UBC_RING_SLOTS * slot;
+			ubc_do_link(o, k);
+			ubc_sync();
+			if (sends)
+				sent++;
+			if (takes)
+				taken++;
+			if (UBC_THREAD == 0 && sends)
+				ubc_release64(ubc_flag(p.area[1], p.rank), (ubc_u64)o.e << 32 | sent);
+			if (UBC_THREAD == 1 && takes)
+				ubc_release64(ubc_at(p.area, n - 1) + UBC_AREA_CREDIT + 8ull * UBC_BLOCK, (ubc_u64)o.e << 32 | taken);
+		}
+	}
+	ubc_finish(p, o.e);
+}
+
+#define UBC_RING_KERNELS(T) UBC_KERNEL(ubc_ring_##T, ubc_do_ring<ubc_##T>)
+
+#endif

@@ -1,0 +1,435 @@
+package kernels
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/env"
+)
+
+// Kinds and reductions, as in src/abi.h.
+const (
+	allReduce = 1 + iota
+	barrier
+	reduceScatter
+	reduce
+	allGather
+	broadcast
+	gather
+	scatter
+	allToAll
+	allGatherV
+	gatherV
+	scatterV
+	allToAllV
+)
+
+const (
+	sum = 1 + iota
+	prod
+	least
+	most
+	avg
+	premulsum
+)
+
+const (
+	room     = 96 << 20 // of each buffer
+	poison   = 0xa5
+	guard    = 64
+	extentOf = 7 // of sources; destinations are the next
+)
+
+// world is ranks on the devices in turn, so that one device is enough: the grids are small, and all run at once.
+type world struct {
+	t        *testing.T
+	ranks    []*member
+	emulated bool
+	rand     *rand.Rand
+}
+
+type member struct {
+	ctx                   *cuda.Context
+	set                   *Set
+	stream                *cuda.Stream
+	area, table, src, dst cuda.Addr
+	status                *Status
+	statusAt              cuda.Addr
+	input                 []byte
+	srcOff, dstOff        int
+	srcDirect, dstDirect  bool
+	factor                float64
+}
+
+func newWorld(t *testing.T, n int) *world {
+	if p := cuda.Have(); p.Err != nil {
+		if env.Requires("cuda") {
+			t.Fatal(p)
+		}
+		t.Skip(p)
+	}
+	devices, err := cuda.Devices()
+	require.NoError(t, err)
+	seed := rand.Uint64()
+	t.Logf("seed %d, on %d x %s", seed, len(devices), devices[0].Name)
+	w := &world{t: t, emulated: strings.Contains(devices[0].Name, "Emulated"), rand: rand.New(rand.NewPCG(seed, 0))}
+	alloc := func(m *member, n int) cuda.Addr {
+		a, err := m.ctx.Alloc(n)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, m.ctx.Free(a)) })
+		return a
+	}
+	for r := range n {
+		m := &member{}
+		if r < len(devices) {
+			m.ctx, err = cuda.Primary(hw.CUDA(r))
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, m.ctx.Close()) })
+			m.set = New(m.ctx)
+			t.Cleanup(func() { require.NoError(t, m.set.Close()) })
+		} else {
+			first := w.ranks[r%len(devices)]
+			m.ctx, m.set = first.ctx, first.set
+		}
+		m.stream, err = m.ctx.NewStream()
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, m.stream.Close()) })
+		m.area, m.table = alloc(m, AreaBytes(n)), alloc(m, n*MaxExtents*8)
+		m.src, m.dst = alloc(m, room), alloc(m, room)
+		if !w.emulated { // whose memory is zero, and should not be touched without need
+			require.NoError(t, m.stream.Fill(m.area, 0, AreaBytes(n)))
+		}
+		page, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, syscall.Munmap(page)) })
+		m.statusAt, err = m.ctx.HostRegister(unsafe.Pointer(&page[0]), len(page))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, m.ctx.HostUnregister(unsafe.Pointer(&page[0]))) })
+		m.status = (*Status)(unsafe.Pointer(&page[0]))
+		w.ranks = append(w.ranks, m)
+	}
+	for _, m := range w.ranks {
+		table := make([]uint64, n*MaxExtents)
+		for r, q := range w.ranks {
+			table[r*MaxExtents+extentOf], table[r*MaxExtents+extentOf+1] = uint64(q.src), uint64(q.dst)
+			if m.ctx.Device() != q.ctx.Device() {
+				require.NoError(t, m.ctx.EnablePeer(q.ctx))
+			}
+		}
+		b := unsafe.Slice((*byte)(unsafe.Pointer(&table[0])), 8*len(table))
+		require.NoError(t, m.stream.Upload(m.table, b))
+	}
+	return w
+}
+
+type operation struct {
+	kernel               string
+	kind, op, root       int
+	t                    dtype.Type
+	count                int
+	push, inPlace        bool
+	blocks, threads, odd int // odd: the rank that wants something else; -1: none
+
+	counts [][]int // from each rank to each, of operations with counts
+	from   int     // of whom the odd rank expects another count; -1: it has another signature
+}
+
+func (o operation) String() string { return fmt.Sprintf("%+v", struct{ operation }{o}) }
+
+// lens are the elements of rank r's source and destination, and how much farther the destination begins if in place.
+func (o operation) lens(r, n int) (src, dst, apart int) {
+	c, root := o.count, r == o.root
+	if o.kind >= allGatherV {
+		for q := range n {
+			if o.kind != allGatherV || q == r {
+				src += o.counts[r][q]
+			}
+			dst += o.counts[q][r]
+			if q >= r {
+				continue
+			}
+			if o.kind == scatterV {
+				apart += o.counts[r][q]
+			} else {
+				apart -= o.counts[q][r]
+			}
+		}
+		return src, dst, apart
+	}
+	when := func(yes bool, n int) int {
+		if yes {
+			return n
+		}
+		return 0
+	}
+	switch o.kind {
+	case reduceScatter:
+		return c * n, c, r * c
+	case reduce:
+		return c, when(root, c), 0
+	case allGather:
+		return c, c * n, -r * c
+	case broadcast:
+		return when(root, c), when(!root, c), 0
+	case gather:
+		return c, when(root, c*n), -r * c
+	case scatter:
+		return when(root, c*n), c, r * c
+	case allToAll:
+		return c * n, c * n, 0
+	}
+	return c, c, 0
+}
+
+func (o operation) signature() uint64 {
+	return uint64(o.kind)<<59 | uint64(o.t)<<55 | uint64(o.op)<<52 | uint64(o.root)<<40 | uint64(o.count)
+}
+
+// values are elements that all reductions can do something with, and some that are hard.
+func (w *world) values(t dtype.Type, n int) []byte {
+	b := make([]byte, n*t.Size())
+	for i := range n {
+		x, at := float64(w.rand.IntN(4001)-2000)/16, unsafe.Pointer(&b[i*t.Size()])
+		if w.rand.IntN(50) == 0 {
+			x = []float64{math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(0, -1), 0, 1e-40}[w.rand.IntN(6)]
+		}
+		switch t {
+		case dtype.Float16:
+			*(*dtype.F16)(at) = dtype.ToF16(float32(x))
+		case dtype.BFloat16:
+			*(*dtype.BF16)(at) = dtype.ToBF16(float32(x))
+		case dtype.Float32:
+			*(*float32)(at) = float32(x)
+		case dtype.Float64:
+			*(*float64)(at) = x
+		default:
+			for j := range t.Size() {
+				b[i*t.Size()+j] = byte(w.rand.Uint32())
+			}
+		}
+	}
+	return b
+}
+
+// quiet makes all NaNs alike, since their bits are nobody's promise.
+func quiet(t dtype.Type, b []byte) []byte {
+	b = bytes.Clone(b)
+	for i := 0; i+t.Size() <= len(b); i += t.Size() {
+		at := unsafe.Pointer(&b[i])
+		switch t {
+		case dtype.Float16:
+			if f := *(*dtype.F16)(at); f.Float32() != f.Float32() {
+				*(*dtype.F16)(at) = 0x7fff
+			}
+		case dtype.BFloat16:
+			if f := *(*dtype.BF16)(at); f.Float32() != f.Float32() {
+				*(*dtype.BF16)(at) = 0x7fff
+			}
+		case dtype.Float32:
+			if f := *(*float32)(at); f != f {
+				*(*uint32)(at) = 0x7fffffff
+			}
+		case dtype.Float64:
+			if f := *(*float64)(at); f != f {
+				*(*uint64)(at) = math.MaxInt64
+			}
+		}
+	}
+	return b
+}
+
+// want is what rank r's destination must hold.
+func (w *world) want(o operation, r int) []byte {
+	n, size := len(w.ranks), o.t.Size()
+	part := func(from, i int) []byte { return w.ranks[from].input[i*o.count*size:][:o.count*size] }
+	_, elements, _ := o.lens(r, n)
+	out := make([]byte, 0, elements*size)
+	if elements == 0 {
+		return out
+	}
+	switch o.kind {
+	case allGatherV, gatherV, scatterV, allToAllV:
+		for q := range n {
+			first := 0
+			for d := 0; d < r && o.kind != allGatherV; d++ {
+				first += o.counts[q][d]
+			}
+			out = append(out, w.ranks[q].input[first*size:][:o.counts[q][r]*size]...)
+		}
+		return out
+	case allGather, gather:
+		for q := range n {
+			out = append(out, part(q, 0)...)
+		}
+		return out
+	case broadcast:
+		return append(out, part(o.root, 0)...)
+	case scatter:
+		return append(out, part(o.root, r)...)
+	case allToAll:
+		for q := range n {
+			out = append(out, part(q, r)...)
+		}
+		return out
+	}
+	srcs, div := make([]unsafe.Pointer, n), 1
+	for q := range n {
+		i := 0
+		if o.kind == reduceScatter {
+			i = r
+		}
+		in := bytes.Clone(part(q, i))
+		srcs[q] = unsafe.Pointer(&in[0])
+		if o.op == premulsum {
+			cpu.Scale(o.t, srcs[q], srcs[q], o.count, w.ranks[q].factor)
+		}
+	}
+	if o.op == avg {
+		div = n
+	}
+	out = out[:elements*size]
+	op := []cpu.Op{sum: cpu.Sum, prod: cpu.Prod, least: cpu.Min, most: cpu.Max, avg: cpu.Sum, premulsum: cpu.Sum}[o.op]
+	if o.kernel == Ring && n > 1 { // each slice from its own rank on, rounded at each step
+		stride := ((len(out)+n-1)/n + 15) / 16 * 16
+		for s := 0; s*stride < len(out); s++ {
+			at := s * stride
+			k, in := min(stride, len(out)-at)/size, bytes.Clone(unsafe.Slice((*byte)(srcs[s]), len(out)))
+			acc := unsafe.Pointer(&in[at])
+			for i := 1; i < n; i++ {
+				by := 1
+				if i == n-1 {
+					by = div
+				}
+				cpu.ReduceN(o.t, op, unsafe.Pointer(&out[at]), []unsafe.Pointer{acc, unsafe.Add(srcs[(s+i)%n], at)}, k, by, false)
+				copy(in[at:at+k*size], out[at:])
+			}
+		}
+		return out
+	}
+	cpu.ReduceN(o.t, op, unsafe.Pointer(&out[0]), srcs, o.count, div, false)
+	return out
+}
+
+// prepare fills rank r's buffers: at random alignment, with poison around them.
+func (w *world) prepare(o operation, r int) {
+	m, size := w.ranks[r], o.t.Size()
+	src, dst, apart := o.lens(r, len(w.ranks))
+	m.input = w.values(o.t, src)
+	m.srcDirect, m.dstDirect = w.rand.IntN(3) > 0, w.rand.IntN(3) > 0
+	m.srcOff, m.dstOff = guard, guard
+	if w.rand.IntN(2) == 0 {
+		m.srcOff += size * w.rand.IntN(16/size)
+		m.dstOff += size * w.rand.IntN(16/size)
+	}
+	m.factor = float64(w.rand.IntN(64))/4 - 8
+	require.NoError(w.t, m.stream.Fill(m.dst, poison, 2*guard+max(src, dst)*size+16))
+	if o.inPlace && src > 0 && dst > 0 {
+		m.srcOff = m.dstOff
+		if apart > 0 {
+			m.dstOff += apart * size
+		} else {
+			m.srcOff -= apart * size
+		}
+		m.srcDirect = m.dstDirect
+		require.NoError(w.t, m.stream.Upload(m.dst+cuda.Addr(m.srcOff), m.input))
+	} else if src > 0 {
+		require.NoError(w.t, m.stream.Upload(m.src+cuda.Addr(m.srcOff), m.input))
+	}
+}
+
+func (w *world) launch(o operation, r int) {
+	m, n := w.ranks[r], len(w.ranks)
+	src, dst, _ := o.lens(r, n)
+	p := Params{Status: uint64(m.statusAt), Signature: o.signature(), Count: uint64(o.count), Timeout: 20e9,
+		Factor: m.factor, Rank: uint32(r), Ranks: uint32(n), Op: uint32(o.op), Root: uint32(o.root),
+		Size: uint32(o.t.Size())}
+	for q := range n {
+		d := (q - r + n) % n
+		p.Area[d], p.Table[d] = uint64(w.ranks[q].area), uint64(m.table)+uint64(q*MaxExtents*8)
+	}
+	if o.push {
+		p.Push = 1
+	}
+	base, extent := m.src, uint32(extentOf)
+	if o.inPlace && src > 0 && dst > 0 {
+		base, extent = m.dst, extentOf+1
+	}
+	p.Src, p.Dst = uint64(base)+uint64(m.srcOff), uint64(m.dst)+uint64(m.dstOff)
+	if m.srcDirect {
+		p.SrcWord = Word(extent, m.srcOff)
+	}
+	if m.dstDirect {
+		p.DstWord = Word(extentOf+1, m.dstOff)
+	}
+	if r == o.odd && o.from < 0 {
+		p.Signature++
+	}
+	params := p.Bytes()
+	if o.kind >= allGatherV {
+		v := VectorParams{Params: p}
+		for q := range n {
+			v.Send[q], v.Recv[q] = uint64(o.counts[r][q]), uint64(o.counts[q][r])
+			if r == o.odd && q == o.from {
+				v.Recv[q]++
+			}
+		}
+		params = v.Bytes()
+	}
+	f, err := m.set.Kernel(o.kernel, o.t, n)
+	require.NoError(w.t, err)
+	l := cuda.Launch{Grid: o.blocks, Block: min(o.threads, f.MaxThreads), Early: m.ctx.Early() && w.rand.IntN(2) == 0}
+	require.NoError(w.t, f.Launch(m.stream, l, params))
+}
+
+func (w *world) run(o operation) {
+	for r := range w.ranks {
+		w.prepare(o, r)
+	}
+	for r := range w.ranks {
+		w.launch(o, r)
+	}
+	for r, m := range w.ranks {
+		require.NoError(w.t, m.stream.Sync(), "%v", o)
+		if o.odd >= 0 && o.from >= 0 {
+			require.EqualValues(w.t, Counts, m.status.Error.Swap(OK), "rank %d: %v", r, o)
+			expected, from, sent := m.status.CountsOf()
+			require.Equal(w.t, []int{o.odd, o.from, o.counts[o.from][o.odd], o.counts[o.from][o.odd] + 1},
+				[]int{int(m.status.Peer), from, sent, expected}, "rank %d: %v", r, o)
+			continue
+		}
+		if o.odd >= 0 {
+			require.EqualValues(w.t, Mismatch, m.status.Error.Swap(OK), "rank %d: %v", r, o)
+			require.Equal(w.t, r == o.odd, int(m.status.Peer) != o.odd, "rank %d blames %d: %v", r, m.status.Peer, o)
+			continue
+		}
+		require.Zero(w.t, m.status.Error.Load(), "rank %d, of %d: %v", r, m.status.Peer, o)
+		want := w.want(o, r)
+		got := make([]byte, len(want)+2*guard)
+		require.NoError(w.t, m.stream.Download(got, m.dst+cuda.Addr(m.dstOff-guard)))
+		inner := got[guard : len(got)-guard]
+		if a, b := quiet(o.t, want), quiet(o.t, inner); !bytes.Equal(a, b) {
+			i := 0
+			for a[i] == b[i] {
+				i++
+			}
+			i -= i % o.t.Size()
+			w.t.Fatalf("rank %d byte %d of %d: % x, want % x: %v", r, i, len(a), b[i:][:o.t.Size()], a[i:][:o.t.Size()], o)
+		}
+		if !o.inPlace {
+			outer := append(bytes.Clone(got[:guard]), got[len(got)-guard:]...)
+			require.Equal(w.t, bytes.Repeat([]byte{poison}, 2*guard), outer, "rank %d wrote outside: %v", r, o)
+		}
+	}
+}
