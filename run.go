@@ -36,8 +36,9 @@ const abortGrace = 500 * time.Millisecond
 // what the error's ExitCode() says.
 //
 // The ranks are: with UBCOLL_RANK in the environment, this process, by bootstrap.Env; under a launcher (mpirun, srun),
-// this process, by bootstrap.MPI; else NTHREADS goroutines of this process, one by default. ctx ends when a signal
-// comes. Collective: it opens and closes the Comm around run.
+// this process, by bootstrap.MPI; else NTHREADS goroutines of this process, one by default. In a job of processes,
+// UBCOLL_RANKS_PER_PROCESS has each of them run that many ranks, goroutines, by bootstrap.PerProcess: one for each of
+// several GPUs, say. ctx ends when a signal comes. Collective: it opens and closes the Comm around run.
 func Main(o Options, run func(context.Context, *Comm) error) {
 	ctx, stop := withSignals(context.Background())
 	code := mainJob(ctx, o, run)
@@ -62,6 +63,15 @@ func mainJob(ctx context.Context, o Options, run func(context.Context, *Comm) er
 		}
 		return 0
 	}
+	n, err := env.RanksPerProcess.Get()
+	if err != nil {
+		code := say(b.Rank(), err)
+		b.Abort(code)
+		return code
+	}
+	if n > 1 {
+		return processJob(ctx, bootstrap.PerProcess(b, n), o, run)
+	}
 	ended := make(chan error, 1)
 	go func() { // so that runtime.Goexit in run ends the rank, not the program
 		err := errGoexit
@@ -80,6 +90,32 @@ func mainJob(ctx context.Context, o Options, run func(context.Context, *Comm) er
 		return say(b.Rank(), err)
 	}
 	return 0
+}
+
+// processJob is several ranks of a job in this process. The first that fails ends it.
+func processJob(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run func(context.Context, *Comm) error) int {
+	codes := make(chan int, 1)
+	var once sync.Once
+	end := func(b bootstrap.Bootstrap, rank int, err error) {
+		once.Do(func() {
+			code := say(rank, err)
+			if b != nil {
+				if shared(err) {
+					time.Sleep(abortGrace)
+				}
+				b.Abort(code)
+			}
+			codes <- code
+		})
+	}
+	go func() {
+		if rank, err := runRanks(ctx, bs, o, run, end); err != nil {
+			end(nil, rank, err)
+			return
+		}
+		codes <- 0
+	}()
+	return <-codes
 }
 
 // findJob is the job that this process was started as a rank of, or nil.
@@ -152,40 +188,44 @@ func Local(ctx context.Context, n int, o Options, run func(context.Context, *Com
 	if n < 1 {
 		return &Error{Op: "local", Rank: -1, Peer: -1, Err: fmt.Errorf("%d ranks: %w", n, ErrArgument)}
 	}
-	return runLocal(ctx, bootstrap.Local(n), o, run)
+	_, err := runRanks(ctx, bootstrap.Local(n), o, run, func(b bootstrap.Bootstrap, _ int, _ error) {})
+	return err
 }
 
-func runLocal(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run func(context.Context, *Comm) error) error {
+// runRanks runs run as the ranks of bs, each on a goroutine of its own, and returns when all have returned: the first
+// error, and which rank's it is. failed hears of that error from every rank that fails.
+func runRanks(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run func(context.Context, *Comm) error,
+	failed func(b bootstrap.Bootstrap, rank int, err error)) (rank int, first error) {
 	var (
-		wg    sync.WaitGroup
-		once  sync.Once
-		first error
+		wg   sync.WaitGroup
+		once sync.Once
 	)
-	// The cause is noted before the other ranks can hear of it, and fail of it.
-	noted := func(ctx context.Context, c *Comm) error {
-		err := protect(ctx, c, run)
-		if err != nil {
-			once.Do(func() { first = err })
-		}
-		return err
-	}
 	for _, b := range bs {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		note := func(err error) {
+			if err != nil {
+				once.Do(func() { rank, first = b.Rank(), err })
+			}
+		}
+		// The cause is noted before the other ranks can hear of it, and fail of it.
+		noted := func(ctx context.Context, c *Comm) error {
+			err := protect(ctx, c, run)
+			note(err)
+			return err
+		}
+		wg.Go(func() {
 			err := errGoexit
 			defer func() {
-				if err != nil {
-					once.Do(func() { first = err })
+				if note(err); err != nil {
+					failed(b, rank, first)
 					b.Abort(exitCode(err))
 				}
-				b.Close()
+				note(b.Close())
 			}()
 			err = rankJob(ctx, b, o, noted)
-		}()
+		})
 	}
 	wg.Wait()
-	return first
+	return rank, first
 }
 
 // shared reports whether the peers will see err by themselves.

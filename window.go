@@ -15,8 +15,8 @@ const (
 	WindowDefault = engine.WindowDefault
 	// WindowCollSymmetric: at the same offset of their allocations too. It is checked.
 	WindowCollSymmetric = engine.WindowCollSymmetric
-	// WindowStrictOrdering: a rank's puts and signals to one peer are seen in the order in which they were made. On
-	// host memory they always are.
+	// WindowStrictOrdering: a rank's puts and signals to one peer are seen in the order in which they were made. They
+	// always are, on devices because each is done before the next one to that peer begins.
 	WindowStrictOrdering = engine.WindowStrictOrdering
 )
 
@@ -28,14 +28,27 @@ const (
 // are local, and leave the communicator as it was: ErrArgument for a bad rank, or a range outside of the peer's part;
 // ErrStale when the peer has closed its part; ErrClosed after Close, or the communicator's; and what the communicator
 // broke of.
-type Window struct{ w *engine.Window }
+//
+// Over device memory each call is one kernel, or a copy by copy engine from 32 MiB on, which the host queues on the
+// stream of On, or on one of the window's own, and then waits for. What is copied must be this rank's device's, too;
+// it may be freed when the call has returned. Calls towards one peer run in the order in which they were made,
+// whatever the streams, but waits hold up none but waits; calls towards different peers are independent of each other.
+// Signals are counted on the device, so that CUDA graphs that somebody captures may hold such calls, for as long as
+// the window is open on both sides. A Wait that ends by Options.Timeout, a context or the peer's Close ends the window
+// towards that peer: what is queued behind it does nothing, and all later calls return that error; the communicator
+// stays usable.
+type Window struct {
+	w *engine.Window
+	s *engine.Stream // of On, or nil
+}
 
 // RegisterWindow makes a window of v on every rank. Collective and blocking, on a view made by On too, after what is
-// queued. v is memory of Alloc, of the same size on all ranks; a second window on the same memory, or a registration of
-// it, adds to the first. If it fails on one rank, it fails on all, with an error that names the rank, and the
-// communicator stays usable: ErrArgument for Go memory, an empty v or unknown flags, ErrMismatch for sizes, flags or
-// offsets that differ, hw.ErrNotSupported for memory that peers cannot reach (Adopt), ErrStale, ErrLimit. Never a nil
-// window without an error.
+// queued. v is memory of Alloc, of the same size on all ranks, and on the host of all ranks or on the devices of all;
+// a second window on the same memory, or a registration of it, adds to the first. If it fails on one rank, it fails on
+// all, with an error that names the rank, and the communicator stays usable: ErrArgument for Go memory, an empty v or
+// unknown flags, ErrMismatch for sizes, flags, offsets or kinds of memory that differ, hw.ErrNotSupported for memory
+// that peers cannot reach (that of Adopt on the host), ErrStale, ErrLimit: over device memory a window takes the place
+// of one channel for each rank. Never a nil window without an error.
 //
 // In a group it is one of the group's operations: the window that it returns is empty, each use of it ErrClosed, until
 // Group returns without an error for it; after an error, Close it. That, and a goroutine of its own for the call, are
@@ -46,38 +59,50 @@ func (c *Comm) RegisterWindow(ctx context.Context, v Vec, f WindowFlags) (*Windo
 	if err != nil {
 		return nil, err
 	}
-	return &Window{w}, nil
+	return &Window{w: w}, nil
 }
 
-// Put copies src, any memory, to dstOff of peer's part. When it returns, src is free to change; peer sees the bytes
-// after a Signal. It takes the time of the copy.
+// On is the same window, whose operations queue on s, and return once they are queued; their errors come from s.Sync.
+// The stream is of the host or of the device, as the memory is (ErrArgument). Over host memory the operations run in
+// the stream's order, and independently of what the communicator runs elsewhere. Local.
+func (w *Window) On(s *Stream) *Window {
+	d := &Window{w: w.w}
+	if s != nil {
+		d.s = s.s
+	}
+	return d
+}
+
+// Put copies src, any memory of the same kind, to dstOff of peer's part. When it returns, src is free to change; peer
+// sees the bytes after a Signal. It takes the time of the copy.
 func (w *Window) Put(ctx context.Context, peer, dstOff int, src Vec) error {
-	return w.w.Copy(ctx, "put", peer, dstOff, src.v, true)
+	return w.w.Copy(ctx, w.s, "put", peer, dstOff, src.v, true)
 }
 
-// Get copies from srcOff of peer's part to dst, any memory, as much as dst holds. It takes the time of the copy. After
-// ErrStale dst holds anything, if the peer took its memory back during the copy.
+// Get copies from srcOff of peer's part to dst, any memory of the same kind, as much as dst holds. It takes the time
+// of the copy. After ErrStale dst holds anything, if the peer took its memory back during the copy.
 func (w *Window) Get(ctx context.Context, dst Vec, peer, srcOff int) error {
-	return w.w.Copy(ctx, "get", peer, srcOff, dst.v, false)
+	return w.w.Copy(ctx, w.s, "get", peer, srcOff, dst.v, false)
 }
 
 // Signal lets one Wait on peer for this rank go on, which then sees all that this rank wrote before. Signals are
 // counted, and none is lost.
-func (w *Window) Signal(ctx context.Context, peer int) error { return w.w.Signal(ctx, peer) }
+func (w *Window) Signal(ctx context.Context, peer int) error { return w.w.Signal(ctx, w.s, peer) }
 
 // Wait waits for a signal of peer and takes it. Blocking, for Options.Timeout at most (ErrTimeout) or until ctx ends;
 // either takes no signal, and the communicator stays usable. ErrClosed when peer has closed its part and no signal is
 // left, or when this one is closed meanwhile. A peer that died, aborted or closed its communicator ends it within two
 // seconds: ErrPeerLost or ErrAborted, which break the communicator.
-func (w *Window) Wait(ctx context.Context, peer int) error { return w.w.Wait(ctx, peer) }
+func (w *Window) Wait(ctx context.Context, peer int) error { return w.w.Wait(ctx, w.s, peer) }
 
-// Fence completes this rank's puts and gets before it, on all peers: whatever this rank does next is seen after them.
-// On host memory they are complete when they return, so it is a check that the window is usable. It is no barrier:
-// coll.Barrier is.
-func (w *Window) Fence(ctx context.Context) error { return w.w.Usable(ctx, "fence", 0) }
+// Fence completes this rank's puts and gets before it, on all peers: whatever this rank does next is seen after them,
+// and on a stream, whatever is queued there next. On host memory they are complete when they return, so it is a check
+// that the window is usable. It is no barrier: coll.Barrier is.
+func (w *Window) Fence(ctx context.Context) error { return w.w.Fence(ctx, w.s) }
 
 // Peer views rank's part, mapped into this process: the source or destination of other operations, which reach it by
-// way of a copy. It is good until the window closes on either rank; nothing checks that.
+// way of a copy. It is good until the window closes on either rank; nothing checks that, and on a device what comes
+// later faults, which takes the process's context with it.
 func (w *Window) Peer(rank int) (Vec, error) {
 	v, err := w.w.Peer(rank)
 	return Vec{v}, err
@@ -89,7 +114,9 @@ func (w *Window) Flags() WindowFlags { return w.w.Flags() }
 // Bytes is the size of each rank's part. Local.
 func (w *Window) Bytes() int { return w.w.Bytes() }
 
-// Close ends this rank's part. Local: it waits for nobody, but for a peer that is in the middle of a copy. The peers'
+// Close ends this rank's part. Local: it waits for nobody, but for a peer that is in the middle of a copy, and over
+// device memory for what is queued here, and for peers to unmap the memory: they do in a fraction of a second, or only
+// when they close theirs, if somebody has captured calls towards this rank; after five seconds it fails. The peers'
 // next puts and gets to it are ErrStale. Windows also end with the communicator's Close or Abort; ErrClosed the second
 // time, and then, so that it may be deferred.
 func (w *Window) Close() error { return w.w.Close() }

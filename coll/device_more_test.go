@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/gputest"
 )
@@ -93,7 +95,15 @@ func TestDeviceGroup(t *testing.T) {
 					}
 					return ubcoll.ErrLimit
 				})
-				return errors.Join(is(c, "a group that fails", errors.Join(err, sync()), ubcoll.ErrLimit), c.Err(),
+				if err := is(c, "a group that fails", errors.Join(err, sync()), ubcoll.ErrLimit); err != nil {
+					return err
+				}
+				// One call of several that one rank gets wrong: nobody is left behind.
+				err = ubcoll.Group(ctx, view, func(g *ubcoll.Comm) error {
+					return errors.Join(coll.AllReduce(ctx, g, a.Vec(), a.Vec().Slice(0, 100-50*c.Rank()), ubcoll.Sum),
+						coll.Barrier(ctx, g), coll.AllReduce(ctx, g, a.Vec(), a.Vec(), ubcoll.Sum))
+				})
+				return errors.Join(is(c, "a call of a group", errors.Join(err, sync()), ubcoll.ErrArgument), c.Err(),
 					coll.AllReduce(ctx, view, a.Vec(), a.Vec(), ubcoll.Max), sync())
 			})
 		})
@@ -151,4 +161,65 @@ func TestDevicePeerClosed(t *testing.T) {
 		t.Logf("after %v", time.Since(begin))
 		return is(c, "the call", err, ubcoll.ErrPeerLost)
 	})
+}
+
+// TestDeviceAndHost has one rank call on host memory what the others call on their devices: all learn it, though
+// neither operation sees the other. Their ranks end at once, whatever the deadline.
+func TestDeviceAndHost(t *testing.T) {
+	for _, n := range []int{2, 3} {
+		for _, how := range []string{"blocking", "stream", "graph"} {
+			for odd := range n {
+				t.Run(fmt.Sprintf("%d ranks, %s, rank %d on the host", n, how, odd), func(t *testing.T) {
+					gputest.Run(t, n, ubcoll.Options{Timeout: 10 * time.Minute}, func(ctx context.Context, c *ubcoll.Comm,
+						dev ubcoll.Device) error {
+						return deviceAndHost(ctx, c, dev, how, odd)
+					})
+				})
+			}
+		}
+	}
+}
+
+func deviceAndHost(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, how string, odd int) error {
+	a, err := floats(ctx, c, dev, 100, 1)
+	if err != nil {
+		return err
+	}
+	s, err := ubcoll.NewStream(dev)
+	if err != nil {
+		return err
+	}
+	on := func(v *ubcoll.Comm) error { return coll.AllReduce(ctx, v, a.Vec(), a.Vec(), ubcoll.Sum) }
+	g, err := graph.Capture(ctx, c.On(s), on)
+	if err != nil {
+		return err
+	}
+	// What goes on together does not trouble anyone, in whichever order ranks get to it.
+	x := []float32{1}
+	for range 20 {
+		if err := errors.Join(on(c.On(s)), coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Max), on(c),
+			g.Launch(ctx), coll.Barrier(ctx, c)); err != nil {
+			return err
+		}
+	}
+	switch {
+	case c.Rank() == odd:
+		err = coll.AllReduce(ctx, c, ubcoll.Of(make([]float32, 100)), ubcoll.Of(make([]float32, 100)), ubcoll.Sum)
+	case how == "blocking":
+		err = on(c)
+	case how == "stream":
+		err = errors.Join(on(c.On(s)), s.Sync(ctx))
+	default:
+		err = errors.Join(g.Launch(ctx), s.Sync(ctx))
+	}
+	var e *ubcoll.Error
+	switch {
+	case !errors.Is(err, ubcoll.ErrMismatch) || !errors.As(err, &e):
+		return fmt.Errorf("rank %d: %w", c.Rank(), err)
+	case !strings.Contains(err.Error(), fmt.Sprintf("rank %d has called on host memory what rank ", odd)):
+		return fmt.Errorf("rank %d is not named: %v", odd, err)
+	case !errors.Is(c.Err(), ubcoll.ErrMismatch):
+		return fmt.Errorf("the communicator: %w", c.Err())
+	}
+	return nil
 }

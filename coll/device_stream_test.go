@@ -239,7 +239,6 @@ func TestDeviceLocal(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_, window := c.RegisterWindow(ctx, a.Vec(), 0)
 		r, err := c.RegisterBuffer(a.Vec())
 		if err != nil {
 			return err
@@ -250,7 +249,6 @@ func TestDeviceLocal(t *testing.T) {
 		x := []float32{1}
 		return errors.Join(
 			is(c, "a device's memory on a host stream", coll.AllReduce(ctx, c.On(h), a.Vec(), a.Vec(), ubcoll.Sum), ubcoll.ErrArgument),
-			is(c, "a window", window, hw.ErrNotSupported),
 			is(c, "another rank's device", elsewhere, ubcoll.ErrArgument),
 			is(c, "no device", nowhere, ubcoll.ErrArgument), is(c, "a CUDA stream of the host", host, ubcoll.ErrArgument),
 			is(c, "free of what is registered", a.Free(), ubcoll.ErrInUse), r.Close(), a.Free(),

@@ -24,13 +24,14 @@ import (
 // closed, and what the communicator broke of. They are local, and the channel stays as it was.
 //
 // Over device memory, on both sides, a call is one kernel that the host queues on the stream of On, or on one of the
-// channel's own, and then waits for; Batch makes one kernel of several. Those of one end run in the order of the calls,
-// whatever the streams; but what waits or takes packets does not hold up what puts, gets and signals. Kernels count the signals, so that a CUDA graph
-// that somebody captures may hold calls of a channel, for as long as that is open. A Wait or GetPackets that ends by
-// Options.Timeout or a context ends the channel there: what is queued behind it does nothing, and all later calls return
-// that error; the communicator stays usable. Puts and gets of 32 MiB and more go by copy engine. The memory of both
-// sides stays mapped until the channel is closed: a registration that is closed before waits for that, for five
-// seconds at most.
+// channel's own, and then waits for; Batch makes one kernel of several. Those of one end run in the order of the
+// calls, whatever the streams; but what waits or takes packets does not hold up what puts, gets and signals. Kernels
+// count the signals, so that a CUDA graph that somebody captures may hold calls of a channel, for as long as that is
+// open. A Wait or GetPackets that ends by Options.Timeout or a context ends the channel there: what is queued behind
+// it does nothing, and all later calls return that error; the communicator stays usable. Puts and gets of 32 MiB and
+// more go by copy engine. The memory of both sides stays mapped until the channel is closed; a registration that is
+// closed before ends puts and gets, and waits until the other side has unmapped it: a fraction of a second, or if
+// calls were captured there, until that channel is closed, for five seconds at most.
 type Channel struct {
 	l       *engine.Link
 	local   *engine.Registration
@@ -44,10 +45,10 @@ type Channel struct {
 // NewChannel too: the k-th call of the one for the other is met by the k-th of the other. Blocking until then, for
 // Options.Timeout at most or until ctx ends; no other rank takes part. r stays the caller's and must stay open as long
 // as the channel is used. At most 512 channels of a rank are open at a time (ErrLimit). ErrArgument for a bad rank, or
-// memory of a device on one side only, hw.ErrNotSupported for memory that peers cannot reach (Adopt): the peer learns it
-// at once. ErrTimeout and a context's end leave the communicator usable; the peer's call then fails too, or its channel
-// is closed. ErrPeerLost breaks it. On a view made by Comm.On it is as on the communicator itself; in a group or a
-// capture it is ErrArgument.
+// memory of a device on one side only, hw.ErrNotSupported for memory that peers cannot reach (Adopt): the peer learns
+// it at once. ErrTimeout and a context's end leave the communicator usable; the peer's call then fails too, or its
+// channel is closed. ErrPeerLost breaks it. On a view made by Comm.On it is as on the communicator itself; in a group
+// or a capture it is ErrArgument.
 func Connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration) (*Channel, error) {
 	return connect(ctx, c, peer, r, nil)
 }

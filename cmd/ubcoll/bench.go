@@ -11,7 +11,6 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/bootstrap"
-	"github.com/ubcoll/ubcoll/hw"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
@@ -58,26 +57,25 @@ func write(rep *measure.Report, name string, out io.Writer) error {
 	return err
 }
 
-// ranksHere sets how many goroutine ranks this process will run, and returns that: 1 in a job of processes.
+// ranksHere sets how many goroutine ranks this process will run, and returns that; want is 0 if nobody says.
 func ranksHere(want int) (int, error) {
+	v, unsaid := env.Threads, defaultRanks
 	if name, _ := bootstrap.Launcher(); name != "" || env.Rank.IsSet() || env.Size.IsSet() {
-		if want > 1 {
-			return 0, exitError{fmt.Errorf("-t %d, but each process of a job is one rank: %w", want, hw.ErrNotSupported),
-				exitSupport}
+		v, unsaid = env.RanksPerProcess, 1
+	}
+	if want == 0 && v.IsSet() {
+		n, err := v.Get()
+		if err != nil {
+			return 0, exitError{err, exitUsage}
 		}
-		return 1, nil
+		return n, nil
 	}
 	if want == 0 {
-		if env.Threads.IsSet() {
-			n, err := env.Threads.Get()
-			if err != nil {
-				return 0, exitError{err, exitUsage}
-			}
-			return n, nil
-		}
-		want = defaultRanks
+		want = unsaid
 	}
-	return want, os.Setenv(env.Threads.Name, strconv.Itoa(want))
+	s := strconv.Itoa(want)
+	// A launcher's only process may turn out to need no launcher.
+	return want, errors.Join(os.Setenv(v.Name, s), os.Setenv(env.Threads.Name, s))
 }
 
 // terminal is f if somebody is looking at it.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -13,12 +14,14 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/await"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
@@ -136,6 +139,52 @@ func TestGraphsAndVerify(t *testing.T) {
 	require.Regexp(t, `(?m)^verify: 3 ranks on host memory: \d+ calls of 2 operations .*: OK\n$`, stdout)
 }
 
+// Two processes of a job, of two ranks each, have one table, and one exit code.
+func TestRanksPerProcess(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		args         string
+		code         int
+		stdout, errs string
+	}{
+		{"bench", "bench all_reduce -b 8 -e 8K -f 32 -n 3 -w 1 -t 2 -device host", 0, "# Avg bus bandwidth", ""},
+		{"verify", "verify -e 1K -t 2 -device host all_gather", 0, "verify: 4 ranks on host memory: ", ""},
+		{"too slow", "bench all_reduce -b 64 -e 64 -n 3 -t 2 -device host --min-busbw 1e9", 7, "", "less than 1e+09"},
+		{"bad root", "bench reduce -b 64 -e 64 -n 3 -t 2 -device host -r 4", 6, "", "root 4 of 4 ranks"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var out, errOut [2]string
+			var codes [2]int
+			var wait sync.WaitGroup
+			name := rand.Text()
+			for r := range 2 {
+				wait.Go(func() {
+					out[r], errOut[r], codes[r] = program(t, bootstrap.EnvVars(r, 2, "unix:@"+name, name),
+						strings.Fields(c.args)...)
+				})
+			}
+			wait.Wait()
+			require.Equal(t, [2]int{c.code, c.code}, codes, "%s", errOut)
+			require.Empty(t, out[1])
+			if c.code == 0 {
+				require.Equal(t, 1, strings.Count(out[0], c.stdout), out[0])
+				require.Empty(t, errOut[0]+errOut[1])
+				return
+			}
+			for r := range 2 { // which of its ranks says it is chance
+				require.Contains(t, errOut[r], c.errs)
+				require.Equal(t, 1, strings.Count(errOut[r], "ubcoll: rank "), errOut[r])
+			}
+		})
+	}
+	name := rand.Text()
+	stdout, stderr, code := program(t, bootstrap.EnvVars(0, 1, "unix:@"+name, name), "bench", "barrier", "-t", "3",
+		"-device", "host")
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, "# nThread 3 ")
+	require.Contains(t, stdout, "#  Rank  2 ")
+}
+
 func TestExitCodes(t *testing.T) {
 	quick := []string{"-b", "64", "-e", "64", "-n", "2"}
 	for _, c := range []struct {
@@ -163,8 +212,8 @@ func TestExitCodes(t *testing.T) {
 			"not supported"},
 		{"verify what", nil, []string{"verify", "all_reduced"}, 6, `"all_reduced" cannot be verified`},
 		{"verify where", nil, []string{"verify", "-device", "gpu"}, 6, `unknown device "gpu"`},
-		{"threads in a job", []string{"UBCOLL_RANK=0", "UBCOLL_SIZE=1"}, []string{"bench", "barrier", "-t", "2"}, 5,
-			"each process of a job is one rank"},
+		{"threads of a job's process", []string{"UBCOLL_RANKS_PER_PROCESS=0", "UBCOLL_RANK=0", "UBCOLL_SIZE=1"},
+			[]string{"bench", "barrier"}, 6, "want a whole number from 1"},
 		{"info", nil, []string{"info", "x"}, 6, "info takes -env"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

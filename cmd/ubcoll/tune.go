@@ -20,7 +20,8 @@ func tune(args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("tune", flag.ContinueOnError)
 	fs.SetOutput(out)
 	name := fs.String("o", "ubcoll-tuning.json", "the table's file; an existing one is replaced")
-	threads := fs.Int("t", 0, "goroutine ranks, if nothing launched the job as processes (2)")
+	threads := fs.Int("t", 0,
+		"goroutine ranks of each process, or of the only one (1 under a launcher, else NTHREADS, or 2)")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}

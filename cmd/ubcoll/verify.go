@@ -23,7 +23,8 @@ func verify(args []string, out io.Writer) error {
 	fs.StringVar(&v.Device, "device", measure.Auto, "auto: GPUs where all ranks have one; host; cuda")
 	most := fs.String("e", "40M", "the largest size in bytes, from 1K")
 	fs.Uint64Var(&v.Seed, "seed", 1, "of the data, below 2^32")
-	threads := fs.Int("t", 0, "goroutine ranks, where no launcher started the job (NTHREADS, or 2)")
+	threads := fs.Int("t", 0,
+		"goroutine ranks of each process, or of the only one (1 under a launcher, else NTHREADS, or 2)")
 	timeout := fs.Duration("T", time.Minute, "longest wait inside one operation")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(out, "Usage: ubcoll verify [flags] [OP ...]\n\nOP is one of %s.\n\n", strings.Join(measure.Names(), ", "))

@@ -425,14 +425,19 @@ func TestSpread(t *testing.T) {
 	for i := range us {
 		us[i] = float64(200 - i) // 1 to 200, not in order
 	}
-	require.Equal(t, Spread{Calls: 200, Min: 1, Median: 100, Mean: 100.5, P95: 190, P99: 198, Max: 200}, func() Spread {
+	require.Equal(t, Spread{Calls: 200, Min: 1, Median: 100, Mean: 100.5, P95: 190, P99: 198, P999: 200, Max: 200}, func() Spread {
 		s := spread(us)
 		require.InDelta(t, 57.73, s.StdDev, 0.01)
 		require.InDelta(t, 57.45, s.CV, 0.01)
 		s.StdDev, s.CV = 0, 0
 		return s
 	}())
-	require.Equal(t, 5.0, spread([]float64{5}).P99)
+	require.Equal(t, 5.0, spread([]float64{5}).P999)
+	us = us[:0]
+	for i := range 2000 {
+		us = append(us, float64(i))
+	}
+	require.Equal(t, []float64{1979, 1997}, []float64{spread(us).P99, spread(us).P999}) // the 1980th, the 1998th
 }
 
 func TestHeartbeat(t *testing.T) {

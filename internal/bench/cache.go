@@ -72,7 +72,7 @@ func hitTimes(c *ubcoll.Comm, m *memory, t *CacheTimes) {
 		ns[i] = float64(time.Since(epoch)-start) / hitBatch
 	}
 	slices.Sort(ns)
-	t.HitP50, t.HitP99, t.HitMax = percentile(ns, 50), percentile(ns, 99), ns[len(ns)-1]
+	t.HitP50, t.HitP99, t.HitMax = percentile(ns, 500), percentile(ns, 990), ns[len(ns)-1]
 }
 
 // churn is the life of one buffer that is used once.

@@ -86,6 +86,19 @@ func TestOnDevices(t *testing.T) {
 	}
 }
 
+// Each rank maps both buffers of each other one, for the first call that needs them, and no more.
+func TestFirstUse(t *testing.T) {
+	needDevices(t, 4)
+	cfg := small("all_reduce")
+	cfg.MinBytes, cfg.MaxBytes, cfg.Iterations, cfg.Paths, cfg.Graphs, cfg.Device = 1<<20, 2<<20, 2, true, 1, CUDA
+	rep, table, err := measure(t, 4, cfg)
+	require.NoError(t, err)
+	require.Positive(t, rep.Setup.FirstUse)
+	require.Equal(t, 2*4*3, rep.Setup.Opened)
+	require.Zero(t, rep.Setup.OpenedLater)
+	require.Contains(t, table, "in which ranks opened 24 of their peers' buffers; in later ones 0\n")
+}
+
 // What is verified on devices has to fail there too.
 func TestVerifyOnDevices(t *testing.T) {
 	needDevices(t, 3)

@@ -19,7 +19,7 @@ import (
 var oneSided = []operation{
 	{name: "channel", apart: true, device: true, trips: 1, bus: once, shape: pairs, open: openChannel, parts: 6,
 		variants: []string{"put", "get", "packet"}},
-	{name: "window", apart: true, trips: 1, bus: once, shape: pairs, open: openWindow, parts: 2,
+	{name: "window", apart: true, device: true, trips: 1, bus: once, shape: pairs, open: openWindow, parts: 2,
 		variants: []string{"put", "get"}},
 }
 
@@ -134,6 +134,9 @@ func openWindow(ctx context.Context, c *ubcoll.Comm, e *ends) error {
 		return err
 	}
 	e.done = w.Close
+	if e.mem.onDevice() {
+		w = w.On(e.stream)
+	}
 	peer := c.Rank() ^ 1
 	e.run = func(ctx context.Context, variant string, n int) error {
 		if peer >= c.Size() {

@@ -65,15 +65,16 @@ func TestOneSidedNotices(t *testing.T) {
 
 func TestOneSidedOnDevices(t *testing.T) {
 	needDevices(t, 3)
-	for _, n := range []int{2, 3} {
+	for i, name := range []string{"channel", "window", "channel", "window"} {
 		for _, graphs := range []int{0, 2} {
-			t.Run(fmt.Sprintf("%d/%d", n, graphs), func(t *testing.T) {
-				cfg := small("channel")
+			n := 2 + i/2
+			t.Run(fmt.Sprintf("%s/%d/%d", name, n, graphs), func(t *testing.T) {
+				cfg := small(name)
 				cfg.Device, cfg.Graphs, cfg.Checks, cfg.Iterations = CUDA, graphs, 2, 4
 				rep, table, err := measure(t, n, cfg)
 				require.NoError(t, err)
 				require.Equal(t, CUDA, rep.Config.Device)
-				require.Len(t, rep.Results, 3*3)
+				require.Len(t, rep.Results, 3*len(operationOf(name).variants))
 				require.Equal(t, Bounds{0, true}, rep.Wrong)
 				for _, r := range rep.Results {
 					require.Positive(t, r.Out.Time)

@@ -98,11 +98,16 @@ type BusBW struct {
 	OK        *bool   `json:"okay"` // null if no minimum was asked for
 }
 
-// Setup is what the first touch of the buffers cost, in microseconds on the slower rank.
+// Setup is what the first touch of the buffers cost, in microseconds on the slower rank, and on devices how often a
+// rank mapped another one's buffer, in all.
 type Setup struct {
 	Bytes    int     `json:"bytes"` // of each of the two buffers
 	Alloc    float64 `json:"alloc_us"`
 	Register float64 `json:"register_us"`
+
+	FirstUse    float64 `json:"first_use_us"` // of both buffers, with the wait for all peers to have mapped them
+	Opened      int     `json:"opened"`       // until then
+	OpenedLater int     `json:"opened_later"` // during all other calls
 }
 
 // CacheTimes is what the registration cache costs, on rank 0 but for Churn.

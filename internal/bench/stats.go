@@ -13,6 +13,7 @@ type Spread struct {
 	Mean   float64 `json:"avg_us"`
 	P95    float64 `json:"p95_us"`
 	P99    float64 `json:"p99_us"`
+	P999   float64 `json:"p99.9_us"`
 	Max    float64 `json:"max_us"`
 	StdDev float64 `json:"stdev_us"`
 	CV     float64 `json:"cv_pct"`
@@ -22,8 +23,8 @@ type Spread struct {
 func spread(us []float64) Spread {
 	slices.Sort(us)
 	n := len(us)
-	s := Spread{Calls: n, Min: us[0], Median: percentile(us, 50), P95: percentile(us, 95), P99: percentile(us, 99),
-		Max: us[n-1]}
+	s := Spread{Calls: n, Min: us[0], Median: percentile(us, 500), P95: percentile(us, 950),
+		P99: percentile(us, 990), P999: percentile(us, 999), Max: us[n-1]}
 	for _, t := range us {
 		s.Mean += t
 	}
@@ -38,7 +39,7 @@ func spread(us []float64) Spread {
 	return s
 }
 
-// percentile is the smallest value that p percent of the sorted values do not exceed.
+// percentile is the smallest value that p thousandths of the sorted values do not exceed.
 func percentile(sorted []float64, p int) float64 {
-	return sorted[max(0, (len(sorted)*p+99)/100-1)]
+	return sorted[max(0, (len(sorted)*p+999)/1000-1)]
 }

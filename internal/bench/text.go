@@ -126,9 +126,39 @@ func (t *text) path(name string, r *Result) {
 	t.printf(", cache hits %d misses %d\n", r.Hits, r.Misses)
 }
 
+// latencies are the columns of perftest's latency tests, for operations between two ranks whose calls were timed by
+// themselves: perftest's typical time is the median.
+func (t *text) latencies(r *Report) {
+	o := operationOf(t.cfg.Op)
+	if o == nil || o.trips == 0 || len(r.Results) == 0 || r.Results[0].Out.Spread == nil {
+		return
+	}
+	redop := ""
+	if o.variants != nil {
+		redop = "  redop"
+	}
+	t.printf("#\n# %10s  %11s  %11s  %11s  %15s  %11s  %13s  %20s  %22s%s\n", "#bytes", "#iterations", "t_min[usec]",
+		"t_max[usec]", "t_typical[usec]", "t_avg[usec]", "t_stdev[usec]", "99% percentile[usec]",
+		"99.9% percentile[usec]", redop)
+	for _, row := range r.Results {
+		if o.variants != nil {
+			redop = "  " + row.Reduction
+		}
+		s := row.Out.Spread
+		t.printf("# %10d  %11d  %11.2f  %11.2f  %15.2f  %11.2f  %13.2f  %20.2f  %22.2f%s\n", row.Size, s.Calls, s.Min,
+			s.Max, s.Median, s.Mean, s.StdDev, s.P99, s.P999, redop)
+	}
+	t.printf("#\n")
+}
+
 func (t *text) footer(r *Report) {
+	t.latencies(r)
 	if s := r.Setup; s != nil && t.cfg.Paths {
 		t.printf("# First touch of %d bytes: allocate %.1f us, register %.1f us\n", s.Bytes, s.Alloc, s.Register)
+		if s.FirstUse > 0 {
+			t.printf("# First use of the buffers: %.1f us, in which ranks opened %d of their peers' buffers; "+
+				"in later ones %d\n", s.FirstUse, s.Opened, s.OpenedLater)
+		}
 	}
 	if c := r.Cache; c != nil && t.cfg.Paths {
 		t.printf("# Registration cache: %d lookups, %.4g%% hits; a hit takes %.3g ns, p99 %.3g ns\n", c.Hits+c.Misses,

@@ -126,6 +126,8 @@ var columns = []struct {
 	{"avg_us", ofSpread(func(s *Spread) any { return s.Mean })},
 	{"p95_us", ofSpread(func(s *Spread) any { return s.P95 })},
 	{"p99_us", ofSpread(func(s *Spread) any { return s.P99 })},
+	{"p99.9_us", ofSpread(func(s *Spread) any { return s.P999 })},
+	{"stdev_us", ofSpread(func(s *Spread) any { return s.StdDev })},
 	{"max_us", ofSpread(func(s *Spread) any { return s.Max })},
 	{"algorithm", func(_ *Report, _ *Row, v *Result) any { return v.Algorithm }},
 	{"source", func(_ *Report, _ *Row, v *Result) any { return v.Source }},

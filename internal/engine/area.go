@@ -13,7 +13,7 @@ import (
 // rank writes it, so that every shared cache line has one writer.
 
 const (
-	areaMagic   = 0x75622d6172656102 // "ub-area", layout 2
+	areaMagic   = 0x75622d6172656103 // "ub-area", layout 3
 	areaBytes   = 4096               // the area proper; the rank's eager slots and staging memory follow
 	textBytes   = 480
 	PayloadSize = 48 // bytes of data that travel in a descriptor's first line
@@ -70,7 +70,9 @@ type area struct {
 	state atomic.Uint64
 	// lost is why the communicator broke, as its rank saw it: code<<32 | (rank it is about)+1; 0 while usable.
 	lost atomic.Uint64
-	_    [112]byte
+	// queued is how many collectives the rank has queued on its device: see kinds.go.
+	queued atomic.Uint64
+	_      [104]byte
 
 	channels place // of the channel table
 	_        [64]byte

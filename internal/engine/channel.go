@@ -91,7 +91,7 @@ func init() {
 // links is what a communicator knows of links; under nouns.mu.
 type links struct {
 	table *linkTable
-	used  [linkSlots]*Link // open, or closed here and not yet there
+	used  [linkSlots]occupant // open, or closed here and not yet there
 }
 
 // Link is one end of a channel.
@@ -178,16 +178,9 @@ func (c *Comm) newLink(peer int, e export, refused error) (*Link, error) {
 		return nil, err
 	}
 	l := &Link{c: c, peer: peer, slot: -1}
-	c.sweepLinks()
-	for i, u := range ns.used {
-		if u == nil {
-			l.slot = i
-			break
-		}
-	}
+	l.slot = ns.freeSlot()
 	if (l.slot < 0 || l.slot >= maxLinks) && refused == nil {
-		refused = fmt.Errorf("%d channels are open, or closed on one side only (close both): %w", maxLinks,
-			fault.ErrLimit)
+		refused = errSlots
 	}
 	if l.slot < 0 {
 		return nil, refused
@@ -238,27 +231,6 @@ func (c *Comm) linkTable() error {
 	c.me.channels.at = bufWord{a.At.Arena, a.At.Slot, a.At.Generation, a.At.Offset}
 	c.me.channels.ready.Store(1)
 	return nil
-}
-
-// sweepLinks frees the slots of links that both ends have closed: the other end's slot has gone on to another link,
-// then, or says so.
-func (c *Comm) sweepLinks() {
-	for i, l := range c.nouns.used {
-		if l == nil || l.mine.state.Load() != stateClosed {
-			continue
-		}
-		gone := false
-		if l.theirs == nil {
-			l.theirs, gone, _ = c.otherEnd(l)
-		}
-		p := &c.peers[l.peer]
-		there := reader{&p.area.state, p.mem, p.at}
-		gone = gone || l.theirs != nil && (l.theirs.key.Load() != l.otherKey() || l.theirs.state.Load() == stateClosed)
-		if gone || there.done() {
-			l.mine.key.Store(0)
-			c.nouns.used[i] = nil
-		}
-	}
 }
 
 func (l *Link) otherKey() uint64 { return linkKey(l.c.rank, uint32(l.key)-1) }
@@ -359,7 +331,7 @@ func (l *Link) poll(s *waiting) error {
 // of a peer is the communicator's end. What broke a peer's communicator comes before what that has closed.
 func (c *Comm) pollNoun(s *waiting, n noun, theirs *atomic.Uint64) error {
 	if err := c.poll(s); err != nil {
-		if errors.Is(err, fault.ErrPeerLost) {
+		if errors.Is(err, fault.ErrPeerLost) || errors.Is(err, fault.ErrMismatch) {
 			c.fail(err)
 		}
 		return err

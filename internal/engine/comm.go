@@ -39,6 +39,7 @@ type Comm struct {
 	me         *area
 	peers      []peer // by rank; peers[rank] is this rank itself
 	inProcess  bool   // some peer is a goroutine of this process
+	outside    bool   // some peer is not
 	crowded    bool   // more ranks than processors
 	apart      bool   // yields do not give a processor to all other ranks: see shm.Nap
 	localRank  int
@@ -194,6 +195,7 @@ const (
 	lostCancelled
 	lostAborted
 	lostInternal
+	lostMismatch
 )
 
 // fail breaks the communicator: this rank's later calls return e, and its peers' waits end.
@@ -211,6 +213,8 @@ func (c *Comm) fail(e *fault.Error) error {
 		code = lostCancelled
 	case errors.Is(e, fault.ErrAborted):
 		code = lostAborted
+	case errors.Is(e, fault.ErrMismatch):
+		code = lostMismatch
 	}
 	about := e.Peer
 	if about < 0 {
@@ -238,6 +242,11 @@ func (c *Comm) lostError(s *waiting, from int, v uint64) *fault.Error {
 		return c.errorAt(s, about, fmt.Errorf("rank %d waited for it: %w", from, fault.ErrTimeout))
 	case lostCancelled:
 		return c.errorAt(s, from, fmt.Errorf("rank %d gave up: %s: %w", from, text, fault.ErrAborted))
+	case lostMismatch:
+		if about == c.rank {
+			about = from
+		}
+		return c.errorAt(s, about, &toldError{text, fault.ErrMismatch})
 	case lostAborted:
 		return c.errorAt(s, about, fmt.Errorf("%s: %w", text, fault.ErrAborted))
 	}

@@ -18,6 +18,8 @@ type DeviceGraph struct {
 	last  Work // for LastOp
 	works uint64
 
+	collectives uint64 // of works
+
 	mu    sync.Mutex
 	graph *cuda.Graph // nil once closed
 }
@@ -90,7 +92,7 @@ func (d *device) capture(works []Work) (*DeviceGraph, error) {
 		return nil, err
 	}
 	defer s.device.cu.Close()
-	g := &DeviceGraph{d: d, works: uint64(len(works))}
+	g := &DeviceGraph{d: d, works: uint64(len(works)), collectives: collectives(works)}
 	for i := range works { // before the capture
 		if w := &works[i]; !d.alone(w) {
 			if _, err := d.kernel(w.Kernel.Name, w.Type); err != nil {
@@ -176,6 +178,7 @@ func (g *DeviceGraph) queue(s *Stream) error {
 		return d.failed(g.last.Kind, err)
 	}
 	d.ops += g.works
+	d.count(g.collectives)
 	d.c.noteAs(&g.last, g.last.Kernel.Way, d.ops)
 	return nil
 }

@@ -32,6 +32,8 @@ type device struct {
 	event   *cuda.Event     // orders streams
 	ops     uint64          // that were queued; by whose turn it is
 
+	collectives, uncounted uint64 // see kinds.go; likewise
+
 	next      launching                         // likewise
 	sides     []*side                           // likewise; the first one is for what nobody else captures
 	functions map[kernelKey]*cuda.Function      // likewise: those that were used

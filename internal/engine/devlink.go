@@ -14,15 +14,20 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// gpuLink is the part of a Link over memory of devices: kernels do its steps, and count its signals in the device areas.
-// It keeps both memories where they are until it is closed.
+// gpuLink is one end, of a channel or of a window towards one rank, over memory of devices: kernels do its steps, and
+// count its signals in the device areas. It keeps both memories where they are until it is closed, or the peer has
+// taken its own back and nothing here can reach for it any more.
 type gpuLink struct {
-	l      *Link
+	c      *Comm
 	d      *device
+	of     noun // the channel or the window
+	op     string
+	name   string
+	rank   int         // of the peer, or for windows this one itself
+	gone   func() bool // whether the peer has closed its side
 	r      *Registration
 	claim  *register.Claim // of this rank's memory
-	peer   Peer
-	extent uint32 // of the peer's memory
+	remote *Remote         // the peer's
 	here   cuda.Addr
 	there  cuda.Addr // the peer's memory, as mapped here
 	bytes  [2]int    // here and there
@@ -31,6 +36,8 @@ type gpuLink struct {
 	f      *cuda.Function
 
 	launching sync.Mutex // which the driver may hold up while its queue is full
+	held      bool       // the peer's memory stays mapped
+	captured  bool       // somebody captured steps, and may replay them at any time
 	params    kernels.ChannelParams
 	own       [3]*Stream // of blocking calls, by side
 	streams   map[*Stream]bool
@@ -73,43 +80,59 @@ func (l *Link) openGPU(ctx context.Context, r *Registration, remote *Remote, pee
 		return nil, err
 	}
 	mine := !claim.Memory().Device.IsHost()
-	if !mine && !peers && !remote.gpu {
-		claim.Release()
-		return nil, nil
-	}
-	d := l.c.device
-	g := &gpuLink{l: l, d: d, r: r, claim: claim, peer: remote.mem, here: cuda.Addr(claim.Addr()),
-		bytes: [2]int{claim.Len(), remote.bytes}, streams: map[*Stream]bool{}}
+	claim.Release()
 	switch {
+	case !mine && !peers && !remote.gpu:
+		return nil, nil
 	case mine != peers || mine != remote.gpu:
-		err = fmt.Errorf("a channel between memory of a device and of the host: %w", fault.ErrArgument)
-	case d == nil:
-		err = l.c.gpuWhyNot()
-	default:
-		g.f, err = d.gpu.set.Kernel(kernels.Channel, dtype.Invalid, l.c.size)
+		return nil, fmt.Errorf("a channel between memory of a device and of the host: %w", fault.ErrArgument)
 	}
-	if err == nil {
-		g.there, err = remote.mem.Hold(ctx, remote.at.Arena, remote.at.Offset, remote.bytes)
-	}
-	if err != nil {
-		claim.Release()
+	g := &gpuLink{c: l.c, of: l, op: "channel", name: l.name(), rank: l.peer, r: r, remote: remote,
+		gone: func() bool { return theirs.key.Load() == l.otherKey() && theirs.state.Load() == stateClosed }}
+	if err := g.open(ctx, l.slot, l.otherSlot(theirs), l.Salt); err != nil {
 		return nil, err
 	}
-	g.extent = remote.at.Arena
-	g.status = d.linkStatus(l.slot)
+	return g, nil
+}
+
+// open maps the peer's memory, and lets the watchdog see g. The two slots are those of the end here and there.
+func (g *gpuLink) open(ctx context.Context, mine, theirs int, salt func(mine bool) uint64) (err error) {
+	d := g.c.device
+	if d == nil {
+		return g.c.gpuWhyNot()
+	}
+	g.d, g.streams = d, map[*Stream]bool{}
+	if g.f, err = d.gpu.set.Kernel(kernels.Channel, dtype.Invalid, g.c.size); err != nil {
+		return err
+	}
+	if g.claim, err = g.r.Acquire(); err != nil {
+		return err
+	}
+	g.here = cuda.Addr(g.claim.Addr())
+	g.bytes = [2]int{g.claim.Len(), g.remote.bytes}
+	if g.there = g.here; g.rank != g.c.rank {
+		g.there, err = g.remote.mem.Hold(ctx, g.remote.at.Arena, g.remote.at.Offset, g.remote.bytes)
+		if err != nil {
+			g.claim.Release()
+			return err
+		}
+		g.held = true
+	}
+	g.status = d.linkStatus(mine)
 	g.params = kernels.ChannelParams{
-		Mine:    d.params.Area[0] + uint64(kernels.ChannelAt(l.slot)),
-		Theirs:  d.params.Area[d.distance(l.peer)] + uint64(kernels.ChannelAt(l.otherSlot(theirs))),
-		Status:  d.params.Status + uint64(statusLine*(1+l.slot)),
-		Timeout: uint64(l.c.opts.Timeout), Peer: uint32(l.peer),
-		SaltOut: uint32(l.Salt(true)), SaltIn: uint32(l.Salt(false))}
+		Mine:    d.params.Area[0] + uint64(kernels.ChannelAt(mine)),
+		Theirs:  d.params.Area[d.distance(g.rank)] + uint64(kernels.ChannelAt(theirs)),
+		Status:  d.params.Status + uint64(statusLine*(1+mine)),
+		Timeout: uint64(g.c.opts.Timeout), Peer: uint32(g.rank),
+		SaltOut: uint32(salt(true)), SaltIn: uint32(salt(false))}
 	d.mu.Lock()
 	d.links[g] = true
-	if l.c.broken.Load() != nil { // abort has not seen it
+	if g.c.broken.Load() != nil { // abort has not seen it
 		g.status.Abort.Store(1)
 	}
 	d.mu.Unlock()
-	return g, nil
+	d.watch()
+	return nil
 }
 
 // otherSlot is the number of the other end.
@@ -134,13 +157,34 @@ func (g *gpuLink) fail(why error) {
 
 // watch is the watchdog's look.
 func (g *gpuLink) watch() {
-	g.l.c.nouns.mu.Lock()
-	theirs := g.l.theirs
-	g.l.c.nouns.mu.Unlock()
-	if theirs != nil && theirs.key.Load() == g.l.otherKey() && theirs.state.Load() == stateClosed &&
-		g.l.c.peers[g.l.peer].area.lost.Load() == 0 {
-		g.fail(fmt.Errorf("rank %d has closed its side of %s: %w", g.l.peer, g.l.name(), fault.ErrClosed))
+	if g.rank == g.c.rank {
+		return
 	}
+	if g.gone() && g.c.peers[g.rank].area.lost.Load() == 0 {
+		g.fail(fmt.Errorf("rank %d has closed its side of %s: %w", g.rank, g.name, fault.ErrClosed))
+	}
+	if g.remote.live() != nil && g.launching.TryLock() {
+		defer g.launching.Unlock()
+		if !g.held || g.captured {
+			return
+		}
+		for s := range g.streams {
+			if done, _ := s.done(); !done {
+				return
+			}
+		}
+		g.letGo() // its error is the peer's, which waits in vain
+	}
+}
+
+// letGo gives the peer's memory up: no step that is queued, or will be, reaches for it. The caller has launching
+// locked.
+func (g *gpuLink) letGo() error {
+	if !g.held {
+		return nil
+	}
+	g.held = false
+	return g.remote.mem.Unhold(g.remote.at.Arena)
 }
 
 // told is the error that ended the channel, or nil: its kernels leave everything alone from then on.
@@ -154,13 +198,13 @@ func (g *gpuLink) look() error {
 	if g.failed != nil || g.released {
 		return g.failed
 	}
-	c := g.l.c
+	c := g.c
 	var err error
 	switch code := g.status.Error.Load(); code {
 	case kernels.OK:
 		return nil
 	case kernels.Timeout:
-		err = fmt.Errorf("nothing from it for %v, which ends the channel: %w", c.opts.Timeout, fault.ErrTimeout)
+		err = fmt.Errorf("nothing from it for %v, which ends %s: %w", c.opts.Timeout, g.name, fault.ErrTimeout)
 	case kernels.Aborted:
 		if b := c.broken.Load(); b != nil {
 			err = b
@@ -172,7 +216,7 @@ func (g *gpuLink) look() error {
 	}
 	var e *fault.Error
 	if !errors.As(err, &e) {
-		err = &fault.Error{Op: "channel", Rank: c.rank, Peer: g.l.peer, Host: c.peers[c.rank].host, Step: "wait",
+		err = &fault.Error{Op: g.op, Rank: c.rank, Peer: g.rank, Host: c.peers[c.rank].host, Step: "wait",
 			Device: g.d.gpu.ctx.Device(), Err: err}
 	}
 	g.failed = err
@@ -210,7 +254,9 @@ func (g *gpuLink) release() error {
 	g.look()
 	g.released = true
 	g.mu.Unlock()
-	var errs []error
+	g.launching.Lock() // and with it what the watchdog looks at
+	errs := []error{g.letGo()}
+	g.launching.Unlock()
 	for _, s := range g.own {
 		if s != nil {
 			g.d.gpu.remove(s)
@@ -222,7 +268,6 @@ func (g *gpuLink) release() error {
 			errs = append(errs, e.Close())
 		}
 	}
-	errs = append(errs, g.peer.Unhold(g.extent))
 	g.claim.Release()
 	return errors.Join(errs...)
 }

@@ -89,7 +89,7 @@ func (g *gpuLink) touches(s *Step) (t touch, err error) {
 	case StepGetPackets:
 		t.reads[0], t.writes[0] = span{s.Src, half}, span{s.Dst, n}
 	}
-	what := [2]string{"the registration", fmt.Sprintf("rank %d's memory", g.l.peer)}
+	what := [2]string{"the registration", fmt.Sprintf("rank %d's memory", g.rank)}
 	for i, most := range g.bytes {
 		for _, x := range []span{t.reads[i], t.writes[i]} {
 			if x.at < 0 || x.n < 0 || x.at > most || x.n > most-x.at {
@@ -116,8 +116,8 @@ func (g *gpuLink) touches(s *Step) (t touch, err error) {
 // OnDevice reports whether the link is between memory of devices: Launch does its steps.
 func (l *Link) OnDevice() bool { return l.gpu != nil }
 
-// Launch queues steps on s, or on a stream of the channel's own, and waits: in as few kernels as can do them. If anything
-// is wrong with one of them, none is queued.
+// Launch queues steps on s, or on a stream of the channel's own, and waits: in as few kernels as can do them. If
+// anything is wrong with one of them, none is queued.
 func (l *Link) Launch(ctx context.Context, s *Stream, steps []Step) error {
 	if len(steps) == 0 {
 		return nil
@@ -134,35 +134,57 @@ func (l *Link) Launch(ctx context.Context, s *Stream, steps []Step) error {
 }
 
 func (g *gpuLink) launch(ctx context.Context, s *Stream, steps []Step) error {
-	claim, err := g.r.Acquire()
-	if err != nil {
-		return err
-	}
-	claim.Release() // the link has one of its own
-	if s != nil && s.device == nil {
-		return fmt.Errorf("memory on %v, and the stream is on %v: %w", g.d.gpu.ctx.Device(), s.dev, fault.ErrArgument)
-	}
-	if s != nil {
-		if err := g.l.c.onGPU(s.dev); err != nil {
-			return err
-		}
-	}
-	if err := g.told(); err != nil {
-		return err
-	}
 	var touched [16]touch
-	all, side := touched[:0], -1
+	all := touched[:0]
 	for i := range steps {
 		t, err := g.touches(&steps[i])
 		if err != nil {
 			return err
 		}
 		all = append(all, t)
-		if k := steps[i].Kind; k == StepPut || k == StepGet || k == StepPutPackets {
-			if err := g.l.remote.live(); err != nil {
-				return err
-			}
+	}
+	return g.submit(ctx, s, steps, all)
+}
+
+// submit is launch, of steps that touch all, and are within the memories.
+func (g *gpuLink) submit(ctx context.Context, s *Stream, steps []Step, all []touch) error {
+	claim, err := g.r.Acquire()
+	if err != nil {
+		return err
+	}
+	claim.Release() // the link has one of its own
+	if err := g.c.queues(s); err != nil {
+		return err
+	}
+	own, side := s == nil, sideOf(steps)
+	g.launching.Lock()
+	if s, err = g.ready(s, side, steps); err == nil {
+		if err = g.queue(s, steps, all, uint32(side)); err != nil {
+			err = g.linkFailed(err)
 		}
+	}
+	g.launching.Unlock()
+	if err != nil || !own {
+		return err
+	}
+	return g.wait(ctx, s)
+}
+
+// queues is why nothing that has no turn can be queued on s, or nil.
+func (c *Comm) queues(s *Stream) error {
+	switch {
+	case s == nil:
+		return nil
+	case s.device == nil:
+		return fmt.Errorf("memory on %v, and the stream is on %v: %w", c.device.gpu.ctx.Device(), s.dev,
+			fault.ErrArgument)
+	}
+	return c.onGPU(s.dev)
+}
+
+func sideOf(steps []Step) int {
+	side := -1
+	for i := range steps {
 		mine := kernels.SideOut
 		if k := steps[i].Kind; k == StepWait || k == StepGetPackets {
 			mine = kernels.SideIn
@@ -172,26 +194,31 @@ func (g *gpuLink) launch(ctx context.Context, s *Stream, steps []Step) error {
 		}
 		side = mine
 	}
-	own := s == nil
-	g.launching.Lock()
-	if own {
-		if s = g.own[side]; s == nil {
-			if s, err = newStream(g.d.gpu.ctx); err != nil {
-				g.launching.Unlock()
-				return err
+	return side
+}
+
+// ready is the stream to queue steps on, unless the peer has taken back the memory that they reach for, or the end has
+// ended. The caller has launching locked, as it has until they are queued: watch gives no memory up meanwhile.
+func (g *gpuLink) ready(s *Stream, side int, steps []Step) (*Stream, error) {
+	for i := range steps {
+		k := steps[i].Kind
+		if g.rank != g.c.rank && (k == StepPut || k == StepGet || k == StepPutPackets) {
+			if err := g.remote.live(); err != nil {
+				return nil, err
 			}
-			g.own[side] = s
 		}
 	}
-	err = g.queue(s, steps, all, uint32(side))
-	g.launching.Unlock()
-	if err != nil {
-		return g.d.linkFailed(err)
+	if err := g.told(); err != nil || s != nil {
+		return s, err
 	}
-	if !own {
-		return nil
+	if g.own[side] == nil {
+		own, err := newStream(g.d.gpu.ctx)
+		if err != nil {
+			return nil, err
+		}
+		g.own[side] = own
 	}
-	return g.wait(ctx, s)
+	return g.own[side], nil
 }
 
 // queue queues steps, cut where a step touches what one before it does: within a kernel, nothing but signals wait for
@@ -206,6 +233,7 @@ func (g *gpuLink) queue(s *Stream, steps []Step, all []touch, side uint32) error
 	}
 	g.d.watch()
 	return s.use(func(cu *cuda.Stream) error {
+		g.captured = g.captured || s.capturing()
 		if err := g.order(s, cu, side); err != nil {
 			return err
 		}
@@ -246,6 +274,15 @@ func (g *gpuLink) order(s *Stream, cu *cuda.Stream, side uint32) error {
 	if s.capturing() { // when it runs, and after what, is for whoever captures it to say
 		return nil
 	}
+	if err := g.follow(s, cu, side); err != nil {
+		return err
+	}
+	g.last[side] = s
+	return nil
+}
+
+// follow is order for what is none of the channel's.
+func (g *gpuLink) follow(s *Stream, cu *cuda.Stream, side uint32) error {
 	for k, last := range g.last {
 		if last == nil || last == s || uint32(k) != side && k != kernels.SideBoth && side != kernels.SideBoth {
 			continue
@@ -261,7 +298,6 @@ func (g *gpuLink) order(s *Stream, cu *cuda.Stream, side uint32) error {
 			return err
 		}
 	}
-	g.last[side] = s
 	return nil
 }
 
@@ -312,22 +348,51 @@ func (g *gpuLink) kernel(cu *cuda.Stream, steps []Step, side uint32) error {
 }
 
 // linkFailed breaks the communicator with what the driver said; a closed stream is the caller's.
-func (d *device) linkFailed(err error) error {
+func (g *gpuLink) linkFailed(err error) error {
 	if !errors.Is(err, fault.ErrClosed) {
-		d.broke("channel", err)
+		g.d.broke(g.op, err)
 	}
 	return err
 }
 
+// drain waits until what puts, gets and signals is done.
+func (g *gpuLink) drain(ctx context.Context) error {
+	g.launching.Lock()
+	last := g.last
+	g.launching.Unlock()
+	for k, s := range last {
+		if s == nil || k == kernels.SideIn {
+			continue
+		}
+		var early error
+		err := s.await(func(time.Duration) error {
+			switch {
+			case ctx.Err() != nil:
+				early = ended(ctx)
+			case g.of.use().isClosed() || g.c.closing.Load():
+				early = fmt.Errorf("%s was closed during the wait: %w", g.of.name(), fault.ErrClosed)
+			}
+			return early
+		})
+		if early != nil {
+			return early
+		}
+		if err != nil {
+			return g.linkFailed(err)
+		}
+	}
+	return g.told()
+}
+
 // wait waits until the steps of a blocking call are done.
 func (g *gpuLink) wait(ctx context.Context, s *Stream) error {
-	c := g.l.c
+	c := g.c
 	err := s.await(func(waited time.Duration) error {
 		switch {
 		case ctx.Err() != nil:
 			g.fail(ended(ctx))
-		case g.l.isClosed() || c.closing.Load():
-			g.fail(fmt.Errorf("%s was closed during the wait: %w", g.l.name(), fault.ErrClosed))
+		case g.of.use().isClosed() || c.closing.Load():
+			g.fail(fmt.Errorf("%s was closed during the wait: %w", g.of.name(), fault.ErrClosed))
 		}
 		if waited > c.opts.Timeout+deviceGrace {
 			return fmt.Errorf("what is queued has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
@@ -335,7 +400,7 @@ func (g *gpuLink) wait(ctx context.Context, s *Stream) error {
 		return nil
 	})
 	if err != nil {
-		return g.d.linkFailed(err)
+		return g.linkFailed(err)
 	}
 	return g.told()
 }

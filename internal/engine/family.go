@@ -95,6 +95,8 @@ func (s *splitting) create() ([]byte, error) {
 			c.rank = r
 		} else if from.proc == p.peers[p.rank].proc {
 			c.inProcess = true
+		} else {
+			c.outside = true
 		}
 	}
 	c.timeout.Store(p.timeout.Load())

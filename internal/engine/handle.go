@@ -176,20 +176,25 @@ func (r *Registration) Close() error { return r.close(false) }
 
 // close is Close; quick, of a communicator that broke, does not wait: what it frees is kept out of use anyway.
 func (r *Registration) close(quick bool) error {
+	if r.revoke() && !quick {
+		r.c.dom.settle()
+	}
+	if err := r.ref.Close(); err != nil {
+		return r.c.local("deregister", err)
+	}
+	return nil
+}
+
+// revoke has peers refuse what reaches for the memory from now on. It reports whether they did not before.
+func (r *Registration) revoke() bool {
 	r.mu.Lock()
 	granted := r.grant.Generation != 0 && !r.closed
 	r.closed = true
 	r.mu.Unlock()
 	if granted {
 		r.c.dom.Heap.Revoke(r.grant)
-		if !quick {
-			r.c.dom.settle()
-		}
 	}
-	if err := r.ref.Close(); err != nil {
-		return r.c.local("deregister", err)
-	}
-	return nil
+	return granted
 }
 
 // settleFor is how long a peer may take for a copy that began before a grant was revoked. A variable for tests.

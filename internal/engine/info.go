@@ -50,6 +50,7 @@ type Stats struct {
 	Operations uint64 // collectives, failed ones included
 	Bytes      uint64 // sum over the operations of the larger buffer
 	Staged     uint64 // buffers that were copied through staging memory
+	Opened     uint64 // allocations on peers' devices that were mapped here, over and over ones included
 	Cache      register.Stats
 	Memory     mem.Stats
 }
@@ -98,5 +99,5 @@ func (c *Comm) Stats() Stats {
 	c.infoM.Lock()
 	defer c.infoM.Unlock()
 	return Stats{Operations: c.ops, Bytes: c.bytes, Staged: c.staged,
-		Cache: c.dom.Cache.Stats(), Memory: c.dom.Heap.Stats()}
+		Opened: c.dom.IPC.Opened(), Cache: c.dom.Cache.Stats(), Memory: c.dom.Heap.Stats()}
 }

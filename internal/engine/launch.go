@@ -19,19 +19,22 @@ func (s *Stream) launch(c *Comm, ctx context.Context, works []Work) error {
 	if err := c.launchable(s); err != nil {
 		return err
 	}
+	var first error // refusal, after which all is refused: the other ranks have queued the whole group
 	for i := range works {
-		c.work = works[i]
+		if c.work = works[i]; first != nil {
+			c.work.Err = first
+		}
 		refusal, err := c.device.queue(ctx, s, &c.work)
 		c.work.letGo()
 		c.work = Work{}
 		if err != nil {
 			return err
 		}
-		if refusal != nil {
+		if refusal != nil && first == nil {
+			first = refusal
 			s.mu.Lock()
 			s.errs = append(s.errs, refusal)
 			s.mu.Unlock()
-			return nil // the group ends here, on all ranks
 		}
 	}
 	return nil
@@ -150,6 +153,7 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 		return nil, d.failed(w.Kind, err)
 	}
 	d.ops++
+	d.count(1)
 	d.c.noteAs(w, way, d.ops)
 	if bad != nil {
 		refusal = d.error(w.Kind, d.ops, "", -1, bad)
@@ -316,6 +320,7 @@ func (d *device) enqueue(s *Stream) error {
 	d.watch()
 	return s.use(func(cu *cuda.Stream) error {
 		if s.capturing() { // when it runs, and after what, is for whoever captures it to say
+			d.uncounted = uncounted
 			d.next.shape.Early = false // and it may look at the capture by calls that do not know of early launches
 			return d.start(cu, true)
 		}

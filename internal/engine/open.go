@@ -263,9 +263,8 @@ func (c *Comm) place(hs []hello) {
 			}
 			c.localSize++
 		}
-		if r != c.rank && h.Process == me {
-			c.inProcess = true
-		}
+		c.inProcess = c.inProcess || r != c.rank && h.Process == me
+		c.outside = c.outside || h.Process != me
 	}
 	procs := len(cpus)
 	if c.inProcess {

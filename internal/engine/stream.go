@@ -72,7 +72,8 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []Work, after func(
 // Do queues do, which is no collective of c.
 func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error) error {
 	if s.device != nil {
-		return c.local("stream", fmt.Errorf("channels on %v: %w", s.dev, hw.ErrNotSupported))
+		return c.local("stream", fmt.Errorf("memory on the host, and the stream is on %v: %w", s.dev,
+			fault.ErrArgument))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -38,6 +38,8 @@ type Transport interface {
 	// Missing is a peer, by its Peer.Number, that has not imported this rank's extent, and why; -1 and "" if all that use
 	// a device have. It costs a few loads and takes no lock.
 	Missing(extent uint32) (peer int, why string)
+	// Opened is how often an extent of a peer was mapped here.
+	Opened() uint64
 }
 
 // Peer is one other rank's memory.

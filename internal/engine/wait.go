@@ -168,7 +168,7 @@ func (c *Comm) pollHealth(s *waiting) *fault.Error {
 		}
 		return c.errorAt(s, r, fmt.Errorf("its process (%v) died: %w", p.proc, fault.ErrPeerLost))
 	}
-	return nil
+	return c.diverged(s)
 }
 
 // errorAt is an error of a wait: it must not look at the running operation if that is another one.
@@ -183,16 +183,15 @@ func (c *Comm) yield(s *waiting) {
 	switch {
 	case s.now > sleepAfter:
 		time.Sleep(min(s.now/64, longestSleep))
-	case c.inProcess && (c.crowded || s.now > yieldAfter):
-		runtime.Gosched()
-	case !c.inProcess && c.crowded && c.apart:
-		shm.Nap()
-		if s.polls%gosched == 0 {
-			runtime.Gosched()
+	case c.crowded || s.now > yieldAfter:
+		switch {
+		case !c.outside:
+		case c.crowded && c.apart:
+			shm.Nap()
+		default:
+			shm.Yield()
 		}
-	case !c.inProcess && (c.crowded || s.now > yieldAfter):
-		shm.Yield()
-		if s.polls%gosched == 0 {
+		if c.inProcess || s.polls%gosched == 0 {
 			runtime.Gosched()
 		}
 	case s.polls%gosched == 0:

@@ -1,9 +1,7 @@
 package engine
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -53,11 +51,13 @@ type Window struct {
 	flags  WindowFlags
 	vec    Vec
 	reg    *Registration
+	gpu    *gpuWindow // nil on the host
 	block  *mem.Allocation
 	mine   *windowBlock
 	ranks  []windowRank
 	filled atomic.Bool // it is complete
 	given  atomic.Bool // up, before it was complete
+	ended  atomic.Bool // nothing of this rank touches another's part any more
 }
 
 // windowRank is what this rank knows of another's part; of its own, only signals.
@@ -66,6 +66,7 @@ type windowRank struct {
 	base    mem.Location // of its memory
 	block   *windowBlock
 	at      mem.Location // of block
+	slot    int          // of its end towards this rank, on devices
 	signals *atomic.Uint64
 	sent    uint64 // to it
 	awaited uint64 // from it
@@ -86,156 +87,6 @@ const (
 
 func (b *windowBlock) signals(to int) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Add(unsafe.Pointer(b), windowBlockBytes+to*windowLine))
-}
-
-// windowRecord is what ranks tell each other of a window.
-type windowRecord struct {
-	Flags    uint64
-	Bytes    uint64
-	Distance uint64 // from the start of the allocation
-	At       mem.Location
-	Grant    mem.Location
-	Block    mem.Location
-}
-
-// RegisterWindow makes a window of v on every rank. Collective. On a view that records, the window is complete when
-// what was recorded has run.
-func (v *View) RegisterWindow(ctx context.Context, vec Vec, flags WindowFlags) (*Window, error) {
-	w := &Window{c: v.Comm, flags: flags, vec: vec}
-	tell := &gathering{kind: KindWindow, before: w.offer, check: w.compare}
-	meet := &gathering{kind: KindWindow, before: w.meet, after: w.complete}
-	if v.Recorder == nil {
-		err := v.Comm.steps(ctx, tell, meet)
-		if err != nil {
-			return nil, also(err, w.discard())
-		}
-		return w, nil
-	}
-	meet.step = 1
-	for _, g := range []*gathering{tell, meet} {
-		if err := v.Recorder.Record(v.Comm, g.work()); err != nil {
-			return nil, err
-		}
-	}
-	return w, nil
-}
-
-// offer registers this rank's part, and says where it is.
-func (w *Window) offer() ([]byte, error) {
-	c := w.c
-	switch {
-	case w.given.Load():
-		return nil, fmt.Errorf("the window was closed before its group ended: %w", fault.ErrClosed)
-	case w.flags&^allWindowFlags != 0:
-		return nil, fmt.Errorf("window flags %v: %w", w.flags, fault.ErrArgument)
-	}
-	if err := w.vec.OnHost("windows"); err != nil {
-		return nil, err
-	}
-	var err error
-	if w.reg, err = c.RegisterBuffer(w.vec); err != nil {
-		return nil, cause(err)
-	}
-	e, err := w.reg.export()
-	if err != nil {
-		return nil, err
-	}
-	if w.block, err = c.dom.Heap.Alloc(windowBlockBytes + c.size*windowLine); err != nil {
-		return nil, fmt.Errorf("window's words: %w", err)
-	}
-	w.mine = (*windowBlock)(w.block.Ptr)
-	w.mine.state.Store(stateOpen)
-	a := c.Allocation(w.vec)
-	return binary.Append(nil, binary.LittleEndian, windowRecord{uint64(w.flags), uint64(e.bytes),
-		uint64(uintptr(w.vec.Ptr) - a.Base()), e.at, e.grant, w.block.At})
-}
-
-// cause is an error of a local call without where it happened, which the operation will say.
-func cause(err error) error {
-	var e *fault.Error
-	if errors.As(err, &e) {
-		return e.Err
-	}
-	return err
-}
-
-// compare checks what must be equal on all ranks, and keeps what they said.
-func (w *Window) compare(all [][]byte) (int, error) {
-	var first windowRecord
-	w.ranks = make([]windowRank, w.c.size)
-	for r, b := range all {
-		var x windowRecord
-		if err := binary.Read(bytes.NewReader(b), binary.LittleEndian, &x); err != nil {
-			return r, fmt.Errorf("record of rank %d: %w: %w", r, err, fault.ErrMismatch)
-		}
-		if r == 0 {
-			first = x
-		}
-		differ := func(what string, a, b any) (int, error) {
-			return r, fmt.Errorf("%s is %v on rank 0 and %v on rank %d: %w", what, a, b, r, fault.ErrMismatch)
-		}
-		switch {
-		case x.Flags != first.Flags:
-			return differ("the window's flags", WindowFlags(first.Flags), WindowFlags(x.Flags))
-		case x.Bytes != first.Bytes:
-			return differ("the window's size in bytes", first.Bytes, x.Bytes)
-		case WindowFlags(x.Flags)&WindowCollSymmetric != 0 && x.Distance != first.Distance:
-			return differ("the symmetric window's offset in its allocation", first.Distance, x.Distance)
-		}
-		w.ranks[r].at, w.ranks[r].base = x.Block, x.At
-		w.ranks[r].Remote = &Remote{c: w.c, rank: r, bytes: int(x.Bytes), grant: x.Grant}
-		w.ranks[r].mem = w.c.peers[r].mem
-	}
-	return -1, nil
-}
-
-// meet maps the other ranks' parts.
-func (w *Window) meet() ([]byte, error) {
-	if w.ranks == nil || w.mine == nil {
-		return nil, fmt.Errorf("its ranks did not agree: %w", fault.ErrMismatch)
-	}
-	for r := range w.ranks {
-		k := &w.ranks[r]
-		if r == w.c.rank {
-			k.block, k.ptr = w.mine, w.vec.Ptr
-			k.signals = w.mine.signals(r)
-			continue
-		}
-		var err error
-		if k.ptr, err = k.mem.Resolve(k.base, k.bytes); err != nil {
-			return nil, fmt.Errorf("map the window of rank %d: %w", r, err)
-		}
-		block, err := k.mem.Resolve(k.at, windowBlockBytes+w.c.size*windowLine)
-		if err != nil {
-			return nil, fmt.Errorf("map the words of rank %d's window: %w", r, err)
-		}
-		k.block = (*windowBlock)(block)
-		k.signals = k.block.signals(w.c.rank)
-	}
-	return nil, nil
-}
-
-// complete makes the window usable. All ranks get here, or none.
-func (w *Window) complete([][]byte) {
-	for r := range w.ranks {
-		if r != w.c.rank {
-			w.c.dom.watchCopies(&w.ranks[r].block.copying)
-		}
-	}
-	w.c.nouns.add(w)
-	w.filled.Store(true)
-}
-
-// discard gives back what there is of a window that did not come to be.
-func (w *Window) discard() error {
-	var errs []error
-	if w.reg != nil {
-		errs = append(errs, w.reg.Close())
-	}
-	if w.block != nil {
-		errs = append(errs, w.c.dom.Heap.Retire(w.block))
-	}
-	return errors.Join(errs...)
 }
 
 // begin begins a use of the window towards a rank.
@@ -264,8 +115,21 @@ func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, e
 	return &w.ranks[peer], nil
 }
 
-// Copy copies all of v to off in peer's part, or from there to v.
-func (w *Window) Copy(ctx context.Context, op string, peer, off int, v Vec, put bool) error {
+// later queues do on s if that is not nil and the window is on the host: on devices each step is queued by itself.
+func (w *Window) later(ctx context.Context, s *Stream, do func(ctx context.Context) error) (queued bool, err error) {
+	if s == nil || !w.vec.Dev.IsHost() {
+		return false, nil
+	}
+	return true, s.Do(ctx, w.c, do)
+}
+
+// Copy copies all of v to off in peer's part, or from there to v; on s, or at once.
+func (w *Window) Copy(ctx context.Context, s *Stream, op string, peer, off int, v Vec, put bool) error {
+	if queued, err := w.later(ctx, s, func(ctx context.Context) error {
+		return w.Copy(ctx, nil, op, peer, off, v, put)
+	}); queued {
+		return err
+	}
 	k, err := w.begin(ctx, op, peer)
 	if err != nil {
 		return err
@@ -274,8 +138,12 @@ func (w *Window) Copy(ctx context.Context, op string, peer, off int, v Vec, put 
 	if err := v.Check(); err != nil {
 		return w.c.aside(op, peer, err)
 	}
-	if err := v.OnHost(op); err != nil {
-		return w.c.aside(op, peer, err)
+	if w.gpu != nil {
+		return w.told(op, peer, w.copyDevice(ctx, s, peer, off, v, put))
+	}
+	if !v.Dev.IsHost() {
+		return w.c.aside(op, peer, fmt.Errorf("memory on %v, and the window is on the host: %w", v.Dev,
+			fault.ErrArgument))
 	}
 	n := v.Bytes()
 	if peer == w.c.rank {
@@ -299,32 +167,53 @@ func (w *Window) Copy(ctx context.Context, op string, peer, off int, v Vec, put 
 	return nil
 }
 
-// Signal lets one Wait for this rank on peer go on.
-func (w *Window) Signal(ctx context.Context, peer int) error {
-	k, err := w.begin(ctx, "signal", peer)
-	if err != nil {
-		return err
+// told is an error of a call about peer, or nil.
+func (w *Window) told(op string, peer int, err error) error {
+	if err == nil {
+		return nil
 	}
-	k.sent++
-	spin.Release(w.mine.signals(peer), k.sent)
-	end(w)
-	return nil
+	return w.c.aside(op, peer, err)
 }
 
-// Wait takes a signal of peer.
-func (w *Window) Wait(ctx context.Context, peer int) error {
-	const op = "wait"
+// Signal lets one Wait for this rank on peer go on.
+func (w *Window) Signal(ctx context.Context, s *Stream, peer int) error {
+	const op = "signal"
+	if queued, err := w.later(ctx, s, func(ctx context.Context) error { return w.Signal(ctx, nil, peer) }); queued {
+		return err
+	}
 	k, err := w.begin(ctx, op, peer)
 	if err != nil {
 		return err
 	}
 	defer end(w)
+	if w.gpu != nil {
+		return w.told(op, peer, w.step(ctx, s, peer, Step{Kind: StepSignal}))
+	}
+	k.sent++
+	spin.Release(w.mine.signals(peer), k.sent)
+	return nil
+}
+
+// Wait takes a signal of peer.
+func (w *Window) Wait(ctx context.Context, s *Stream, peer int) error {
+	const op = "wait"
+	if queued, err := w.later(ctx, s, func(ctx context.Context) error { return w.Wait(ctx, nil, peer) }); queued {
+		return err
+	}
+	k, err := w.begin(ctx, op, peer)
+	if err != nil {
+		return err
+	}
+	defer end(w)
+	if w.gpu != nil {
+		return w.told(op, peer, w.step(ctx, s, peer, Step{Kind: StepWait}))
+	}
 	next := k.awaited + 1
 	looks := looksPerPoll
 	if w.c.crowded {
 		looks = looksCrowded
 	}
-	s := waiting{op: op, ctx: ctx, peer: peer, step: "signal", health: healthEvery}
+	state := waiting{op: op, ctx: ctx, peer: peer, step: "signal", health: healthEvery}
 	for {
 		for i := 0; i < looks; i++ {
 			if reached(k.signals.Load(), next) {
@@ -332,19 +221,26 @@ func (w *Window) Wait(ctx context.Context, peer int) error {
 				return nil
 			}
 		}
-		err := w.c.pollNoun(&s, w, &k.block.state)
+		err := w.c.pollNoun(&state, w, &k.block.state)
 		if err != nil && !reached(k.signals.Load(), next) {
 			return w.c.aside(op, peer, err)
 		}
 	}
 }
 
-// Usable begins and ends a use: it is why the window cannot be used, or nil.
-func (w *Window) Usable(ctx context.Context, op string, peer int) error {
-	if _, err := w.begin(ctx, op, peer); err != nil {
+// Fence completes this rank's puts and gets; on the host they are complete when they return.
+func (w *Window) Fence(ctx context.Context, s *Stream) error {
+	const op = "fence"
+	if queued, err := w.later(ctx, s, func(ctx context.Context) error { return w.Fence(ctx, nil) }); queued {
 		return err
 	}
-	end(w)
+	if _, err := w.begin(ctx, op, w.c.rank); err != nil {
+		return err
+	}
+	defer end(w)
+	if w.gpu != nil {
+		return w.told(op, -1, w.gpu.fence(ctx, w.c, s))
+	}
 	return nil
 }
 
@@ -360,6 +256,9 @@ func (w *Window) Peer(rank int) (Vec, error) {
 	}
 	if err := k.live(); err != nil {
 		return Vec{}, w.c.aside("peer", rank, err)
+	}
+	if w.gpu != nil {
+		return w.peerVec(rank), nil
 	}
 	return Vec{Ptr: k.ptr, Len: k.bytes / w.vec.Type.Size(), Type: w.vec.Type}, nil
 }
@@ -387,17 +286,30 @@ func (w *Window) Close() error {
 func (w *Window) use() *gate   { return &w.gate }
 func (w *Window) name() string { return "the window" }
 
+// reader is a rank's side of the window's words.
+func (w *Window) reader(r int) reader {
+	k := &w.ranks[r]
+	return reader{&k.block.state, k.mem, k.at}
+}
+
 // giveUp closes the registration. The words stay until the other ranks have closed theirs.
 func (w *Window) giveUp(quick bool) error {
 	var readers []reader
 	for r := range w.ranks {
 		if r != w.c.rank {
-			k := &w.ranks[r]
-			w.c.dom.forgetCopies(&k.block.copying)
-			readers = append(readers, reader{&k.block.state, k.mem, k.at})
+			w.c.dom.forgetCopies(&w.ranks[r].block.copying)
+			readers = append(readers, w.reader(r))
 		}
 	}
-	err := w.reg.close(quick)
+	var err error
+	if w.gpu != nil {
+		w.reg.revoke()
+		err = w.gpu.close(w.c, quick)
+		// The registration's end waits until the peers have given the memory up, as those do that see this.
+		w.mine.state.Store(stateClosed)
+	}
+	err = errors.Join(err, w.reg.close(quick))
+	w.ended.Store(true)
 	w.mine.state.Store(stateClosed)
 	w.c.dom.retire([]*mem.Allocation{w.block}, readers)
 	w.c.nouns.remove(w)

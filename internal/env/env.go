@@ -95,6 +95,9 @@ var (
 	Threads = define(Info{Name: "NTHREADS", Kind: "number", Default: "1",
 		Doc: "How many goroutine ranks a program runs when nothing launched it as several processes."},
 		number(1, maxRanks))
+	RanksPerProcess = define(Info{Name: "UBCOLL_RANKS_PER_PROCESS", Kind: "number", Default: "1",
+		Doc: "How many goroutine ranks each process of a job runs, the same in all: as many as it has GPUs, say."},
+		number(1, maxRanks))
 	HostID = define(Info{Name: "UBCOLL_HOSTID", Kind: "text",
 		Doc: "Replaces the identity of this host, where containers of one host, or hosts with one identity, mislead it."},
 		text)

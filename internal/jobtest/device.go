@@ -1,6 +1,7 @@
 package jobtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -44,7 +45,45 @@ func Device(ctx context.Context, c *ubcoll.Comm) error {
 			return fail(c, "round %d, %d of %v, in place %v, way %d: %w", i, d.n, d.data.Type, d.inPlace, d.how, err)
 		}
 	}
+	if err := windowDevice(ctx, c, dev, s); err != nil {
+		return err
+	}
 	return s.Close()
+}
+
+// windowDevice puts around a ring through a window, by kernels and by copy engine.
+func windowDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, s *ubcoll.Stream) error {
+	const most = 32<<20 + 100
+	b, err := ubcoll.Alloc[byte](c, dev, 2*most)
+	if err != nil {
+		return err
+	}
+	w, err := c.RegisterWindow(ctx, b.Vec(), ubcoll.WindowCollSymmetric)
+	if err != nil {
+		return err
+	}
+	next, last := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
+	got := make([]byte, 2*most)
+	for i, n := range []int{1, 5000, 700_000, most} {
+		if err := errors.Join(b.CopyFrom(ctx, pattern(c.Rank(), i, n)), coll.Barrier(ctx, c)); err != nil {
+			return err
+		}
+		q := w.On(s)
+		if i%2 == 0 {
+			q = w
+		}
+		if err := errors.Join(q.Put(ctx, next, most, b.Vec().Slice(0, n)), q.Signal(ctx, next), q.Wait(ctx, last),
+			s.Sync(ctx), b.CopyTo(ctx, got)); err != nil {
+			return fail(c, "window, %d bytes: %w", n, err)
+		}
+		if !bytes.Equal(got[most:most+n], pattern(last, i, n)) {
+			return fail(c, "window, %d bytes: wrong data", n)
+		}
+		if err := coll.Barrier(ctx, c); err != nil {
+			return err
+		}
+	}
+	return errors.Join(w.Close(), b.Free())
 }
 
 // onDevice is one set of arguments.
@@ -140,7 +179,7 @@ func (d *onDevice) broadcast(root int) error {
 	})
 }
 
-// KillDevice is Kill with operations on the ranks' devices.
+// KillDevice is Kill with operations on the ranks' devices, and signals around a ring through a window there.
 func KillDevice(ctx context.Context, c *ubcoll.Comm) error {
 	dev, err := c.GPU()
 	if err != nil {
@@ -150,8 +189,19 @@ func KillDevice(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
+	w, err := c.RegisterWindow(ctx, b.Vec(), 0)
+	if err != nil {
+		return err
+	}
+	next, last := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
 	return untilLost(c, func(v ubcoll.Vec) error {
 		d := b.Vec().Slice(0, v.Len())
-		return coll.AllReduce(ctx, c, d, d, ubcoll.Max)
+		if err := coll.AllReduce(ctx, c, d, d, ubcoll.Max); err != nil {
+			return err
+		}
+		if err := w.Signal(ctx, next); err != nil {
+			return err
+		}
+		return w.Wait(ctx, last)
 	})
 }

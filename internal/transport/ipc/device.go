@@ -28,6 +28,7 @@ type device struct {
 	// importing is held while the driver works, which takes long. Whoever holds it may wait for a peer's service, but
 	// not for its importing.
 	importing sync.Mutex
+	opened    atomic.Uint64
 	stream    *cuda.Stream // for rows
 	closed    bool
 
@@ -162,6 +163,14 @@ func (d *device) progress(bell *atomic.Uint32) {
 		d.looked.Store(v)
 		d.importing.Unlock()
 	}
+}
+
+// Opened implements engine.Transport.
+func (t *Transport) Opened() uint64 {
+	if d := t.device.Load(); d != nil {
+		return d.opened.Load()
+	}
+	return 0
 }
 
 // Missing implements engine.Transport.

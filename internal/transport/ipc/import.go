@@ -113,6 +113,7 @@ func (r *remote) load(ctx context.Context, extent uint32, v uint64) error {
 		m.addr, m.undo = 0, nil
 		return err
 	}
+	r.d.opened.Add(1)
 	return nil
 }
 

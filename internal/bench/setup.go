@@ -1,0 +1,165 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+)
+
+// ownStream makes the stream one that this package captures itself, since graph.Capture records collectives.
+func (r *runner) ownStream() (end func() error, err error) {
+	c, err := cuda.Primary(r.dev)
+	if err != nil {
+		return nil, err
+	}
+	if r.cu, err = c.NewStream(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	if r.stream, err = ubcoll.StreamFrom(r.dev, r.cu.Handle()); err != nil {
+		return nil, errors.Join(err, r.cu.Close(), c.Close())
+	}
+	return func() error { return errors.Join(r.stream.Close(), r.cu.Close(), c.Close()) }, nil
+}
+
+// place settles where the buffers are, the same on all ranks, and with it how calls are timed.
+func (r *runner) place(ctx context.Context) error {
+	dev, err := Place(ctx, r.c, r.cfg.Device, r.op.device)
+	if err != nil {
+		return err
+	}
+	r.dev, r.cfg.Device = dev, Host
+	if !dev.IsHost() {
+		r.cfg.Device = CUDA
+	}
+	r.rep.Config.Device = r.cfg.Device
+	if r.cfg.Loop || r.cfg.queued() {
+		r.rep.Config.Protocol = "loop"
+	}
+	return r.cfg.Validate()
+}
+
+// Place is the device for this rank's buffers: Host, CUDA or Auto as in a Config, where Auto is the host unless what
+// runs can use a device. Collective: ranks that have no GPU fail all, or with Auto put all on the host.
+func Place(ctx context.Context, c *ubcoll.Comm, device string, can bool) (ubcoll.Device, error) {
+	if device == Host || device == Auto && !can {
+		return ubcoll.Host, nil
+	}
+	dev, err := c.GPU()
+	without := make([]int32, c.Size())
+	if err != nil {
+		without[c.Rank()] = 1
+	}
+	if err := coll.AllReduce(ctx, c, ubcoll.Of(without), ubcoll.Of(without), ubcoll.Sum); err != nil {
+		return ubcoll.Host, err
+	}
+	switch first := slices.Index(without, 1); {
+	case first < 0:
+		return dev, nil
+	case device == Auto:
+		return ubcoll.Host, nil
+	case err == nil:
+		err = fmt.Errorf("rank %d has no GPU: %w", first, hw.ErrNotSupported)
+	}
+	return ubcoll.Host, err
+}
+
+// ranks tells rank 0 who takes part.
+func (r *runner) ranks(ctx context.Context) error {
+	mine := RankInfo{Rank: r.c.Rank(), PID: os.Getpid(), Hostname: r.c.Hostname(r.c.Rank()), Local: r.c.LocalRank(),
+		Device: r.dev.String(), Index: r.c.LocalRank(), Name: "host memory, " + cpu.Level(), PCI: "0000:00:00.0"}
+	if !r.dev.IsHost() {
+		i, err := cuda.Describe(r.dev)
+		if err != nil {
+			return err
+		}
+		mine.Index, mine.Name, mine.PCI = r.dev.Index(), i.Name, i.PCI
+	}
+	b, err := json.Marshal(mine)
+	if err != nil {
+		return err
+	}
+	const room = 1 << 10
+	if len(b) > room {
+		return fmt.Errorf("%d bytes to say who rank %d is: %w", len(b), r.c.Rank(), ubcoll.ErrLimit)
+	}
+	all := make([]byte, room*r.c.Size())
+	if err := coll.AllGather(ctx, r.c, ubcoll.Of(all), ubcoll.Of(append(b, make([]byte, room-len(b))...))); err != nil {
+		return err
+	}
+	r.rep.Ranks = make([]RankInfo, r.c.Size())
+	for i := range r.rep.Ranks {
+		if err := json.Unmarshal(bytes.TrimRight(all[i*room:][:room], "\x00"), &r.rep.Ranks[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *runner) buffers(ctx context.Context) (err error) {
+	if r.a, err = newMemory(r.c, r.dev, r.cfg.Buffers, r.cfg.MaxBytes); err != nil {
+		return err
+	}
+	if r.b, err = newMemory(r.c, r.dev, r.cfg.Buffers, r.cfg.MaxBytes); err != nil {
+		return errors.Join(err, r.a.close())
+	}
+	if r.cfg.Checks == 0 && !r.dev.IsHost() {
+		if err := errors.Join(r.a.fill(ctx), r.b.fill(ctx)); err != nil {
+			return errors.Join(err, r.a.close(), r.b.close())
+		}
+	}
+	var s Setup
+	if r.cfg.Buffers == Registered && !r.dev.IsHost() {
+		if s, err = r.firstUse(ctx); err != nil {
+			return errors.Join(err, r.a.close(), r.b.close())
+		}
+	}
+	cost := []float64{float64(r.a.allocated) / 1e3, float64(r.a.registered) / 1e3, s.FirstUse}
+	if err := combine(ctx, r.c, cost, Max); err != nil {
+		return errors.Join(err, r.a.close(), r.b.close())
+	}
+	if r.cfg.Buffers == Registered {
+		r.rep.Setup = &Setup{r.cfg.MaxBytes, cost[0], cost[1], cost[2], s.Opened, 0}
+	}
+	return nil
+}
+
+// firstUse makes a call on both buffers of which all peers have mapped both: they do that in the background while calls
+// go by way of staging, and a capture waits for it.
+func (r *runner) firstUse(ctx context.Context) (s Setup, err error) {
+	if err := coll.Barrier(ctx, r.c); err != nil { // ranks register at their own pace
+		return s, err
+	}
+	start := time.Since(epoch)
+	g, err := graph.Capture(ctx, r.c.On(r.stream), func(c *ubcoll.Comm) error {
+		return coll.AllReduce(ctx, c, r.b.vec, r.a.vec, ubcoll.Max)
+	})
+	if err != nil {
+		return s, err
+	}
+	if err := errors.Join(g.Launch(ctx), r.stream.Sync(ctx)); err != nil {
+		return s, err
+	}
+	s.FirstUse = float64(time.Since(epoch)-start) / 1e3
+	all, err := r.opened(ctx)
+	s.Opened = all - r.mapped
+	return s, errors.Join(err, g.Close())
+}
+
+// opened is how often all ranks together have mapped memory of each other's devices.
+func (r *runner) opened(ctx context.Context) (int, error) {
+	n := []uint64{r.c.Stats().Opened}
+	err := coll.AllReduce(ctx, r.c, ubcoll.Of(n), ubcoll.Of(n), ubcoll.Sum)
+	return int(n[0]), err
+}

@@ -1,0 +1,202 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// gpuWindow is the part of a Window over memory of devices: an end towards every rank, this one included, as channels
+// have.
+type gpuWindow struct {
+	slots []int // of the ends, by rank
+	ends  []*gpuLink
+
+	mu   sync.Mutex
+	kept map[*mem.Allocation]*register.Ref // what captures of others put or get, beside the window's own memory
+}
+
+// windowSlot is a window's end towards one rank.
+type windowSlot struct {
+	w    *Window
+	rank int
+}
+
+func (o windowSlot) left() bool {
+	if !o.w.ended.Load() || o.rank == o.w.c.rank {
+		return o.w.ended.Load()
+	}
+	there := o.w.reader(o.rank)
+	return there.done()
+}
+
+// takeSlots takes a slot for each rank. No peer writes to one before all ranks have agreed on the window.
+func (w *Window) takeSlots() error {
+	c, ns := w.c, &w.c.nouns
+	if c.device == nil {
+		return c.gpuWhyNot()
+	}
+	w.gpu = &gpuWindow{kept: map[*mem.Allocation]*register.Ref{}}
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	for r := range c.size {
+		slot := ns.freeSlot()
+		if slot < 0 || slot >= maxLinks {
+			return errSlots
+		}
+		ns.used[slot] = windowSlot{w, r}
+		w.gpu.slots = append(w.gpu.slots, slot)
+		if err := c.device.clearEnd(slot); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openEnd makes the end towards rank r, which has its own towards this one in slot theirs.
+func (w *Window) openEnd(ctx context.Context, r int) error {
+	k := &w.ranks[r]
+	g := &gpuLink{c: w.c, of: w, op: "window", name: fmt.Sprintf("the window towards rank %d", r), rank: r, r: w.reg,
+		remote: k.Remote, gone: func() bool { return k.block.state.Load() == stateClosed }}
+	noPackets := func(bool) uint64 { return 0 }
+	if err := g.open(ctx, w.gpu.slots[r], k.slot, noPackets); err != nil {
+		return fmt.Errorf("map the window of rank %d: %w", r, err)
+	}
+	w.gpu.ends = append(w.gpu.ends, g)
+	return nil
+}
+
+// discard gives back what there is of a window that did not come to be.
+func (u *gpuWindow) discard(ns *nouns) error {
+	if u == nil {
+		return nil
+	}
+	var errs []error
+	for _, g := range u.ends {
+		errs = append(errs, g.release())
+	}
+	ns.mu.Lock()
+	for _, i := range u.slots {
+		ns.used[i] = nil
+	}
+	ns.mu.Unlock()
+	return errors.Join(errs...)
+}
+
+// close ends the ends. Peers are refused already; those that wait learn it when the window says that it is closed.
+func (u *gpuWindow) close(c *Comm, quick bool) error {
+	var errs []error
+	for _, g := range u.ends {
+		g.fail(fmt.Errorf("%s: %w", g.name, fault.ErrClosed))
+	}
+	for _, g := range u.ends {
+		if !quick || c.broken.Load() == nil { // else with the communicator
+			errs = append(errs, g.release())
+		}
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, r := range u.kept {
+		errs = append(errs, r.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// copyDevice is Copy by a kernel, or a copy engine, on s or a stream of the end's own.
+func (w *Window) copyDevice(ctx context.Context, s *Stream, peer, off int, v Vec, put bool) error {
+	g, n := w.gpu.ends[peer], v.Bytes()
+	if most := w.ranks[peer].bytes; off < 0 || off > most || n > most-off {
+		return outside(off, n, most, fmt.Sprintf("rank %d's memory", peer))
+	}
+	if err := w.c.onGPU(v.Dev); err != nil {
+		return err
+	}
+	// A step's offsets are from where the window begins here, which v may be before.
+	near := int(uintptr(v.Ptr)) - int(g.here)
+	if apart := near - off; peer == w.c.rank && apart != 0 && apart < n && -apart < n {
+		return fmt.Errorf("bytes [%d,+%d) of this rank's own part overlap what is copied: %w", off, n,
+			fault.ErrArgument)
+	}
+	if a := w.c.Allocation(v); a != nil && n > 0 {
+		// Once it is queued, whatever ends the memory waits for the stream.
+		if !a.Hold() {
+			return fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale)
+		}
+		defer a.Release()
+		if s != nil && s.device != nil && s.capturing() {
+			if err := w.keep(a); err != nil {
+				return err
+			}
+		}
+	}
+	step := Step{Kind: StepPut, Dst: off, Src: near, N: n}
+	if !put {
+		step = Step{Kind: StepGet, Dst: near, Src: off, N: n}
+	}
+	return w.step(ctx, s, peer, step)
+}
+
+// step does one step towards peer.
+func (w *Window) step(ctx context.Context, s *Stream, peer int, step Step) error {
+	return w.gpu.ends[peer].submit(ctx, s, []Step{step}, make([]touch, 1))
+}
+
+// keep registers a for as long as the window is open: somebody captures what uses it, and may replay that at any time.
+func (w *Window) keep(a *mem.Allocation) error {
+	w.gpu.mu.Lock()
+	defer w.gpu.mu.Unlock()
+	if a == w.c.Allocation(w.vec) || w.gpu.kept[a] != nil {
+		return nil
+	}
+	ref, err := w.c.dom.Cache.RetainGraph(Memory(a), a.Base(), a.Bytes)
+	if err == nil {
+		w.gpu.kept[a] = ref
+	}
+	return err
+}
+
+// fence has what is queued next on s begin after all puts and gets, or waits for them.
+func (u *gpuWindow) fence(ctx context.Context, c *Comm, s *Stream) error {
+	if s != nil {
+		if err := c.queues(s); err != nil {
+			return err
+		}
+	}
+	for _, g := range u.ends {
+		if err := g.told(); err != nil {
+			return err
+		}
+		if s == nil {
+			if err := g.drain(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		g.launching.Lock()
+		err := s.use(func(cu *cuda.Stream) error {
+			if s.capturing() {
+				return nil
+			}
+			return g.follow(s, cu, kernels.SideOut)
+		})
+		g.launching.Unlock()
+		if err != nil {
+			return g.linkFailed(err)
+		}
+	}
+	return nil
+}
+
+// peerVec views a rank's part as it is mapped here.
+func (w *Window) peerVec(rank int) Vec {
+	return Vec{Ptr: *(*unsafe.Pointer)(unsafe.Pointer(&w.gpu.ends[rank].there)), Len: w.vec.Len, Type: w.vec.Type,
+		Dev: w.vec.Dev}
+}

@@ -1,0 +1,193 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// windowRecord is what ranks tell each other of a window.
+type windowRecord struct {
+	Flags    uint64
+	Bytes    uint64
+	Distance uint64 // from the start of the allocation
+	At       mem.Location
+	Grant    mem.Location
+	Block    mem.Location
+	Device   bool
+	Slots    [kernels.MaxRanks]uint32 // of its ends, by rank
+}
+
+// RegisterWindow makes a window of v on every rank. Collective. On a view that records, the window is complete when
+// what was recorded has run.
+func (v *View) RegisterWindow(ctx context.Context, vec Vec, flags WindowFlags) (*Window, error) {
+	w := &Window{c: v.Comm, flags: flags, vec: vec}
+	tell := &gathering{kind: KindWindow, before: w.offer, check: w.compare}
+	meet := &gathering{kind: KindWindow, before: func() ([]byte, error) { return nil, w.meet(ctx) }, after: w.complete}
+	if v.Recorder == nil {
+		err := v.Comm.steps(ctx, tell, meet)
+		if err != nil {
+			return nil, also(err, w.discard())
+		}
+		return w, nil
+	}
+	meet.step = 1
+	for _, g := range []*gathering{tell, meet} {
+		if err := v.Recorder.Record(v.Comm, g.work()); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// offer registers this rank's part, and says where it is.
+func (w *Window) offer() ([]byte, error) {
+	c := w.c
+	switch {
+	case w.given.Load():
+		return nil, fmt.Errorf("the window was closed before its group ended: %w", fault.ErrClosed)
+	case w.flags&^allWindowFlags != 0:
+		return nil, fmt.Errorf("window flags %v: %w", w.flags, fault.ErrArgument)
+	}
+	var err error
+	if !w.vec.Dev.IsHost() {
+		if err = c.onGPU(w.vec.Dev); err != nil {
+			return nil, err
+		}
+	}
+	if w.reg, err = c.RegisterBuffer(w.vec); err != nil {
+		return nil, cause(err)
+	}
+	e, err := w.reg.export()
+	if err != nil {
+		return nil, err
+	}
+	if w.block, err = c.dom.Heap.Alloc(windowBlockBytes + c.size*windowLine); err != nil {
+		return nil, fmt.Errorf("window's words: %w", err)
+	}
+	w.mine = (*windowBlock)(w.block.Ptr)
+	w.mine.state.Store(stateOpen)
+	x := windowRecord{Flags: uint64(w.flags), Bytes: uint64(e.bytes),
+		Distance: uint64(uintptr(w.vec.Ptr) - c.Allocation(w.vec).Base()), At: e.at, Grant: e.grant, Block: w.block.At,
+		Device: e.gpu}
+	if e.gpu {
+		if err := w.takeSlots(); err != nil {
+			return nil, err
+		}
+		for r, slot := range w.gpu.slots {
+			x.Slots[r] = uint32(slot)
+		}
+	}
+	return binary.Append(nil, binary.LittleEndian, x)
+}
+
+// cause is an error of a local call without where it happened, which the operation will say.
+func cause(err error) error {
+	var e *fault.Error
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+// compare checks what must be equal on all ranks, and keeps what they said.
+func (w *Window) compare(all [][]byte) (int, error) {
+	var first windowRecord
+	w.ranks = make([]windowRank, w.c.size)
+	for r, b := range all {
+		var x windowRecord
+		if err := binary.Read(bytes.NewReader(b), binary.LittleEndian, &x); err != nil {
+			return r, fmt.Errorf("record of rank %d: %w: %w", r, err, fault.ErrMismatch)
+		}
+		if r == 0 {
+			first = x
+		}
+		differ := func(what string, a, b any) (int, error) {
+			return r, fmt.Errorf("%s is %v on rank 0 and %v on rank %d: %w", what, a, b, r, fault.ErrMismatch)
+		}
+		switch {
+		case x.Device != first.Device:
+			return differ("the window's memory", whereIs[first.Device], whereIs[x.Device])
+		case x.Device && (w.c.rank >= len(x.Slots) || x.Slots[w.c.rank] >= maxLinks):
+			return r, fmt.Errorf("record of rank %d: bad end: %w", r, fault.ErrMismatch)
+		case x.Flags != first.Flags:
+			return differ("the window's flags", WindowFlags(first.Flags), WindowFlags(x.Flags))
+		case x.Bytes != first.Bytes:
+			return differ("the window's size in bytes", first.Bytes, x.Bytes)
+		case WindowFlags(x.Flags)&WindowCollSymmetric != 0 && x.Distance != first.Distance:
+			return differ("the symmetric window's offset in its allocation", first.Distance, x.Distance)
+		}
+		k := &w.ranks[r]
+		k.at, k.base = x.Block, x.At
+		k.Remote = &Remote{c: w.c, rank: r, mem: w.c.peers[r].mem, at: x.At, bytes: int(x.Bytes), grant: x.Grant,
+			gpu: x.Device}
+		if x.Device {
+			k.slot = int(x.Slots[w.c.rank])
+		}
+	}
+	return -1, nil
+}
+
+var whereIs = map[bool]string{false: "the host's", true: "a device's"}
+
+// meet maps the other ranks' parts.
+func (w *Window) meet(ctx context.Context) error {
+	if w.ranks == nil || w.mine == nil {
+		return fmt.Errorf("its ranks did not agree: %w", fault.ErrMismatch)
+	}
+	for r := range w.ranks {
+		k := &w.ranks[r]
+		if r == w.c.rank {
+			k.block, k.ptr = w.mine, w.vec.Ptr
+			k.signals = w.mine.signals(r)
+		} else {
+			block, err := k.mem.Resolve(k.at, windowBlockBytes+w.c.size*windowLine)
+			if err != nil {
+				return fmt.Errorf("map the words of rank %d's window: %w", r, err)
+			}
+			k.block = (*windowBlock)(block)
+			k.signals = k.block.signals(w.c.rank)
+		}
+		var err error
+		if w.gpu != nil {
+			err = w.openEnd(ctx, r)
+		} else if r != w.c.rank {
+			if k.ptr, err = k.mem.Resolve(k.base, k.bytes); err != nil {
+				err = fmt.Errorf("map the window of rank %d: %w", r, err)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// complete makes the window usable. All ranks get here, or none.
+func (w *Window) complete([][]byte) {
+	for r := range w.ranks {
+		if r != w.c.rank {
+			w.c.dom.watchCopies(&w.ranks[r].block.copying)
+		}
+	}
+	w.c.nouns.add(w)
+	w.filled.Store(true)
+}
+
+// discard gives back what there is of a window that did not come to be.
+func (w *Window) discard() error {
+	errs := []error{w.gpu.discard(&w.c.nouns)}
+	if w.reg != nil {
+		errs = append(errs, w.reg.Close())
+	}
+	if w.block != nil {
+		errs = append(errs, w.c.dom.Heap.Retire(w.block))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,241 @@
+package ubcoll_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/gputest"
+)
+
+// about is an error unless err wraps want, and names rank as the reporter or the one it is about.
+func about(err, want error, rank int) error {
+	var e *ubcoll.Error
+	if err := wants(err, want); err != nil {
+		return err
+	}
+	if !errors.As(err, &e) || e.Peer != rank && e.Rank != rank {
+		return fmt.Errorf("rank %d is not named by %w", rank, err)
+	}
+	return nil
+}
+
+// TestWindowOnDevicesRefused makes windows of what does not go together: all ranks learn it, and whose it is.
+func TestWindowOnDevicesRefused(t *testing.T) {
+	gputest.Run(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		on, err1 := ubcoll.Alloc[byte](c, dev, 4096)
+		host, err2 := ubcoll.Alloc[byte](c, ubcoll.Host, 4096)
+		freed, err3 := ubcoll.Alloc[byte](c, dev, 4096)
+		if err := errors.Join(err1, err2, err3, freed.Free()); err != nil {
+			return err
+		}
+		odd := 2
+		pick := func(v ubcoll.Vec) ubcoll.Vec {
+			if c.Rank() == odd {
+				return v
+			}
+			return on.Vec()
+		}
+		for _, k := range []struct {
+			name  string
+			v     ubcoll.Vec
+			flags ubcoll.WindowFlags
+			want  error
+		}{
+			{"size", pick(on.Vec().Slice(0, 100)), 0, ubcoll.ErrMismatch},
+			{"host", pick(host.Vec()), 0, ubcoll.ErrMismatch},
+			{"offset", pick(on.Vec().Slice(8, 108)).Slice(0, 100), ubcoll.WindowCollSymmetric, ubcoll.ErrMismatch},
+			{"Go memory", pick(ubcoll.Of(make([]byte, 4096))), 0, ubcoll.ErrArgument},
+			{"freed", pick(freed.Vec()), 0, ubcoll.ErrStale},
+			{"empty", pick(on.Vec().Slice(5, 5)), 0, ubcoll.ErrArgument},
+		} {
+			w, err := c.RegisterWindow(ctx, k.v, k.flags)
+			if w != nil {
+				return fmt.Errorf("%s: a window", k.name)
+			}
+			if err := errors.Join(about(err, k.want, odd), c.Err()); err != nil {
+				return fmt.Errorf("%s: %w", k.name, err)
+			}
+		}
+		// None of them has left anything behind.
+		return errors.Join(on.Free(), host.Free())
+	})
+}
+
+// TestWindowOnDevicesMisused passes bad arguments to calls, which change nothing.
+func TestWindowOnDevicesMisused(t *testing.T) {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		p, err := openPart(ctx, c, dev, 1000, 0)
+		if err != nil {
+			return err
+		}
+		hp, err := openPart(ctx, c, ubcoll.Host, 1000, 0)
+		if err != nil {
+			return err
+		}
+		host, err1 := ubcoll.NewStream(ubcoll.Host)
+		device, err2 := ubcoll.NewStream(dev)
+		elsewhere, err3 := ubcoll.NewStream(ubcoll.CUDA(1 - dev.Index()))
+		freed, err4 := ubcoll.Alloc[byte](c, dev, 10)
+		if err := errors.Join(err1, err2, err3, err4, freed.Free()); err != nil {
+			return err
+		}
+		const huge = 1<<63 - 1
+		ten := p.buf.Vec().Slice(0, 10)
+		errs := []error{
+			wants(p.w.On(host).Signal(ctx, 0), ubcoll.ErrArgument), wants(p.w.On(host).Fence(ctx), ubcoll.ErrArgument),
+			wants(p.w.On(elsewhere).Put(ctx, 0, 500, ten), ubcoll.ErrArgument),
+			wants(hp.w.On(device).Signal(ctx, 0), ubcoll.ErrArgument),
+			wants(hp.w.Put(ctx, 0, 0, ten), ubcoll.ErrArgument), wants(hp.w.Get(ctx, ten, 1, 0), ubcoll.ErrArgument),
+			wants(p.w.Put(ctx, 1, 0, freed.Vec()), ubcoll.ErrStale), wants(p.w.Get(ctx, ten.Slice(5, 1), 1, 0), ubcoll.ErrArgument),
+			wants(p.w.Put(ctx, c.Rank(), 9, ten), ubcoll.ErrArgument), // overlaps
+			wants(p.w.Get(ctx, p.buf.Vec().Slice(1, 11), c.Rank(), 0), ubcoll.ErrArgument),
+			p.w.Put(ctx, c.Rank(), 0, ten), p.w.Put(ctx, c.Rank(), 10, ten),
+			wants(second(p.w.Peer(2)), ubcoll.ErrArgument),
+		}
+		for r := range 2 {
+			errs = append(errs, wants(p.w.Put(ctx, r, 0, ubcoll.Of(make([]byte, 10))), ubcoll.ErrArgument),
+				wants(p.w.Get(ctx, hp.buf.Vec().Slice(0, 10), r, 0), ubcoll.ErrArgument))
+			for _, off := range []int{-1, 991, 1000, 1001, huge} {
+				errs = append(errs, wants(p.w.Put(ctx, r, off, ten), ubcoll.ErrArgument),
+					wants(p.w.Get(ctx, ten, r, off), ubcoll.ErrArgument))
+			}
+		}
+		for _, r := range []int{-1, 2, huge} {
+			errs = append(errs, wants(p.w.Put(ctx, r, 0, ten), ubcoll.ErrArgument),
+				wants(p.w.Signal(ctx, r), ubcoll.ErrArgument), wants(p.w.Wait(ctx, r), ubcoll.ErrArgument))
+		}
+		over, cancel := context.WithCancel(ctx)
+		cancel()
+		errs = append(errs, wants(p.w.Put(over, 1, 0, ten), context.Canceled),
+			// Nothing of that has sent a signal or ended the window.
+			p.w.Signal(ctx, 1-c.Rank()), p.w.Wait(ctx, 1-c.Rank()), c.Err(), coll.Barrier(ctx, c), hp.close(), p.close(),
+			wants(p.w.Put(ctx, 1, 0, ten), ubcoll.ErrClosed), wants(p.w.On(device).Fence(ctx), ubcoll.ErrClosed),
+			wants(second(p.w.Peer(0)), ubcoll.ErrClosed), wants(p.w.Close(), ubcoll.ErrClosed),
+			host.Close(), device.Close(), elsewhere.Close())
+		return errors.Join(errs...)
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestWindowOnDevicesClosedThere closes one rank's part while the others go on with theirs: what reaches for it is
+// refused, signals that were sent are there, and the memory is given up, so that Close and Free succeed.
+func TestWindowOnDevicesClosedThere(t *testing.T) {
+	gputest.Run(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		p, err := openPart(ctx, c, dev, 1<<20, 0)
+		if err != nil {
+			return err
+		}
+		half := p.buf.Vec().Slice(0, 1<<19)
+		if c.Rank() == 0 {
+			err = errors.Join(p.w.Signal(ctx, 1), p.w.Signal(ctx, 2))
+		} else {
+			err = p.w.Put(ctx, 0, 1<<19, half)
+		}
+		if err := errors.Join(err, coll.Barrier(ctx, c)); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			start := time.Now()
+			if err := p.close(); err != nil {
+				return fmt.Errorf("close and free: %w", err)
+			}
+			t.Logf("close and free took %v", time.Since(start))
+			return coll.Barrier(ctx, c)
+		}
+		if err := coll.Barrier(ctx, c); err != nil { // rank 0 has closed
+			return err
+		}
+		peer := 3 - c.Rank()
+		return errors.Join(wants(p.w.Put(ctx, 0, 0, half), ubcoll.ErrStale), wants(p.w.Get(ctx, half, 0, 0), ubcoll.ErrStale),
+			wants(second(p.w.Peer(0)), ubcoll.ErrStale), p.w.Wait(ctx, 0), wants(p.w.Wait(ctx, 0), ubcoll.ErrClosed),
+			wants(p.w.Put(ctx, 0, 0, half), ubcoll.ErrStale),
+			// The others' parts are as they were.
+			p.w.Put(ctx, peer, 1<<19, half), p.w.Signal(ctx, peer), p.w.Wait(ctx, peer), c.Err(), p.close())
+	})
+}
+
+// TestWindowOnDevicesEnds ends waits in all ways: the window towards that rank ends, and nothing else.
+func TestWindowOnDevicesEnds(t *testing.T) {
+	for _, k := range []struct {
+		name    string
+		timeout time.Duration
+		want    error
+		wait    func(ctx context.Context, p *part) error
+	}{
+		{"timeout", 3 * time.Second, ubcoll.ErrTimeout, func(ctx context.Context, p *part) error { return p.w.Wait(ctx, 1) }},
+		{"context", time.Minute, context.DeadlineExceeded, func(ctx context.Context, p *part) error {
+			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			return p.w.Wait(ctx, 1)
+		}},
+		{"on a stream", 3 * time.Second, ubcoll.ErrTimeout, func(ctx context.Context, p *part) error {
+			s, err := ubcoll.NewStream(p.buf.Device())
+			if err != nil {
+				return err
+			}
+			// What is queued behind the wait is not done.
+			w := p.w.On(s)
+			if err := errors.Join(w.Wait(ctx, 1), w.Put(ctx, 1, 0, p.buf.Vec().Slice(10, 20)), w.Signal(ctx, 1)); err != nil {
+				return err
+			}
+			err = s.Sync(ctx)
+			return errors.Join(err, s.Sync(ctx), s.Close())
+		}},
+		{"closed here", time.Minute, ubcoll.ErrClosed, func(ctx context.Context, p *part) error {
+			time.AfterFunc(50*time.Millisecond, func() { p.w.Close() })
+			return p.w.Wait(ctx, 1)
+		}},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			over := make(chan struct{}) // rank 0's part, which the others await beside the communicator
+			o := ubcoll.Options{Timeout: k.timeout}
+			gputest.Run(t, 3, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				p, err := openPart(ctx, c, dev, 1000, 0)
+				if err != nil {
+					return err
+				}
+				if err := p.buf.CopyFrom(ctx, bytes.Repeat([]byte{byte(c.Rank() + 1)}, 1000)); err != nil {
+					return err
+				}
+				here := k.name == "closed here"
+				if c.Rank() == 0 {
+					defer close(over)
+					if err := wants(k.wait(ctx, p), k.want); err != nil || here {
+						return errors.Join(err, c.Err(), p.buf.Free())
+					}
+					err := errors.Join(wants(p.w.Signal(ctx, 1), k.want), wants(p.w.Fence(ctx), k.want),
+						p.w.Put(ctx, 2, 500, p.buf.Vec().Slice(0, 10)), p.w.Signal(ctx, 2), c.Err())
+					return errors.Join(err, p.close())
+				}
+				<-over
+				if c.Rank() == 2 && !here {
+					err = errors.Join(p.w.Wait(ctx, 0), holds(ctx, p.buf, 500, bytes.Repeat([]byte{1}, 10)))
+				}
+				return errors.Join(err, holds(ctx, p.buf, 0, bytes.Repeat([]byte{byte(c.Rank() + 1)}, 500)), c.Err(), p.close())
+			})
+		})
+	}
+}
+
+// TestWindowOnDevicesAborted has a peer abort, which ends waits and breaks the communicator.
+func TestWindowOnDevicesAborted(t *testing.T) {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		p, err := openPart(ctx, c, dev, 1000, 0)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			c.Abort(errors.New("enough"))
+			return wants(p.w.Signal(ctx, 0), ubcoll.ErrClosed)
+		}
+		return errors.Join(wants(p.w.Wait(ctx, 1), ubcoll.ErrAborted),
+			wants(p.w.Put(ctx, 1, 0, p.buf.Vec().Slice(0, 1)), ubcoll.ErrAborted))
+	})
+}
