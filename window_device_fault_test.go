@@ -10,6 +10,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/gputest"
 )
 
@@ -164,18 +165,17 @@ func TestWindowOnDevicesClosedThere(t *testing.T) {
 // TestWindowOnDevicesEnds ends waits in all ways: the window towards that rank ends, and nothing else.
 func TestWindowOnDevicesEnds(t *testing.T) {
 	for _, k := range []struct {
-		name    string
-		timeout time.Duration
-		want    error
-		wait    func(ctx context.Context, p *part) error
+		name string
+		want error
+		wait func(ctx context.Context, p *part) error
 	}{
-		{"timeout", 3 * time.Second, ubcoll.ErrTimeout, func(ctx context.Context, p *part) error { return p.w.Wait(ctx, 1) }},
-		{"context", time.Minute, context.DeadlineExceeded, func(ctx context.Context, p *part) error {
-			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		{"timeout", ubcoll.ErrTimeout, func(ctx context.Context, p *part) error { return p.w.Wait(ctx, 1) }},
+		{"context", context.DeadlineExceeded, func(ctx context.Context, p *part) error {
+			ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // which ends when the wait has begun, not before
 			defer cancel()
 			return p.w.Wait(ctx, 1)
 		}},
-		{"on a stream", 3 * time.Second, ubcoll.ErrTimeout, func(ctx context.Context, p *part) error {
+		{"on a stream", ubcoll.ErrTimeout, func(ctx context.Context, p *part) error {
 			s, err := ubcoll.NewStream(p.buf.Device())
 			if err != nil {
 				return err
@@ -188,15 +188,14 @@ func TestWindowOnDevicesEnds(t *testing.T) {
 			err = s.Sync(ctx)
 			return errors.Join(err, s.Sync(ctx), s.Close())
 		}},
-		{"closed here", time.Minute, ubcoll.ErrClosed, func(ctx context.Context, p *part) error {
+		{"closed here", ubcoll.ErrClosed, func(ctx context.Context, p *part) error {
 			time.AfterFunc(50*time.Millisecond, func() { p.w.Close() })
 			return p.w.Wait(ctx, 1)
 		}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			over := make(chan struct{}) // rank 0's part, which the others await beside the communicator
-			o := ubcoll.Options{Timeout: k.timeout}
-			gputest.Run(t, 3, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+			gputest.Run(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				p, err := openPart(ctx, c, dev, 1000, 0)
 				if err != nil {
 					return err
@@ -207,10 +206,15 @@ func TestWindowOnDevicesEnds(t *testing.T) {
 				here := k.name == "closed here"
 				if c.Rank() == 0 {
 					defer close(over)
-					if err := wants(k.wait(ctx, p), k.want); err != nil || here {
+					if k.want == ubcoll.ErrTimeout {
+						c.Engine().SetTimeout(500 * time.Millisecond)
+					}
+					err := wants(k.wait(ctx, p), k.want)
+					c.Engine().SetTimeout(await.Limit)
+					if err != nil || here {
 						return errors.Join(err, c.Err(), p.buf.Free())
 					}
-					err := errors.Join(wants(p.w.Signal(ctx, 1), k.want), wants(p.w.Fence(ctx), k.want),
+					err = errors.Join(wants(p.w.Signal(ctx, 1), k.want), wants(p.w.Fence(ctx), k.want),
 						p.w.Put(ctx, 2, 500, p.buf.Vec().Slice(0, 10)), p.w.Signal(ctx, 2), c.Err())
 					return errors.Join(err, p.close())
 				}
