@@ -24,6 +24,7 @@ const (
 	MovePackets = "move_packets" // the same, with up to PacketData bytes from one rank to another
 	Barrier     = "barrier"      // BARRIER; with a signature of kind 0, this rank's refusal of whatever the peers do
 	Channel     = "channel"      // steps between two ranks, with ChannelParams
+	Messages    = "messages"     // sends and receives, with MailParams
 )
 
 // MaxThreads is the most threads that a block of these kernels can have; the fewest are MaxRanks.
@@ -61,8 +62,8 @@ func (s *Set) Kernel(name string, t dtype.Type, ranks int) (*cuda.Function, erro
 		module = fmt.Sprintf("%v%d", t, up)
 		entry = fmt.Sprintf("ubc_%s%d_%v", name, up, t)
 	case Move, MovePackets, Barrier:
-	case Channel:
-		module = Channel
+	case Channel, Messages:
+		module = name
 	default:
 		return nil, fmt.Errorf("no kernel %q: %w", name, fault.ErrArgument)
 	}

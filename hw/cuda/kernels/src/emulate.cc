@@ -1,5 +1,6 @@
 // All kernels for the emulator (-DUBC_EMULATE), by their names.
 #include "channel.h"
+#include "messages.h"
 #include "move.h"
 #include "reduce.h"
 
@@ -8,6 +9,7 @@
 
 UBC_MOVE_KERNELS
 UBC_CHANNEL_KERNELS
+UBC_MESSAGES_KERNELS
 #define UBC_RANKS(T) UBC_REDUCE_KERNELS(T, 2) UBC_REDUCE_KERNELS(T, 4) UBC_REDUCE_KERNELS(T, 8)
 UBC_TYPES(UBC_RANKS)
 
@@ -29,6 +31,7 @@ const ubc_entry ubc_emulated[] = {
 	{"ubc_move_packets", ubc_move_packets},
 	{"ubc_barrier", ubc_barrier},
 	{"ubc_channel", (void (*)(const ubc_params *))ubc_channel}, // its parameters are others
+	{"ubc_messages", (void (*)(const ubc_params *))ubc_messages},
 	UBC_TYPES(UBC_ENTRIES)
 	{nullptr, nullptr},
 };

@@ -40,7 +40,7 @@ struct ubc_quad { // 16 bytes
 #define UBC_UNROLL _Pragma("unroll")
 #define UBC_ROLLED _Pragma("unroll 1")
 
-enum { UBC_POLLS = 1024, UBC_BUFFER = UBC_STAGING };
+enum { UBC_POLLS = 1024, UBC_BUFFER = UBC_STAGING, UBC_PIECE = UBC_RING_PART, UBC_PARTS = UBC_RING };
 
 UBC_FN void ubc_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
 
@@ -209,7 +209,7 @@ void *emu_shared(int id, size_t n);
 #define UBC_ROLLED
 
 // Little staging, so that small tests go several rounds.
-enum { UBC_POLLS = 64, UBC_BUFFER = 16384 };
+enum { UBC_POLLS = 64, UBC_BUFFER = 16384, UBC_PIECE = 8192, UBC_PARTS = 3 };
 
 UBC_FN void ubc_sync() { emu_sync(); }
 
