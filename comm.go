@@ -206,6 +206,9 @@ type batch struct {
 
 // Record implements engine.Recorder.
 func (b *batch) Record(c *engine.Comm, w engine.Work) error {
+	if w.Kind == engine.KindMessages {
+		return c.Local(w.Kind.String(), fmt.Errorf("in a group of collectives (use p2p.Group): %w", fault.ErrArgument))
+	}
 	if b.done {
 		return fmt.Errorf("%v on a group that has ended: %w", w.Kind, fault.ErrClosed)
 	}

@@ -77,6 +77,9 @@ func (g *Group) start(ctx context.Context, c *ubcoll.Comm) (Request, error) {
 		return Request{}, fmt.Errorf("the group's request is not done: %w", fault.ErrBusy)
 	}
 	e := c.Engine()
+	if g.onDevice(e) {
+		return g.startDevice(ctx, e)
+	}
 	var errs []error
 	for i := range g.calls {
 		v := g.calls[i].vec.Engine()
@@ -109,6 +112,8 @@ type Request struct {
 	turn int
 	done bool
 	err  error
+
+	device *engine.Transfer // of device memory; then there are no messages here
 }
 
 // Wait waits until everything is done, and returns the errors of the messages, joined. Blocking. If ctx ends first, the
@@ -116,6 +121,9 @@ type Request struct {
 func (r *Request) Wait(ctx context.Context) error {
 	if r.done {
 		return r.err
+	}
+	if r.device != nil {
+		return r.finishDevice(r.device.Wait(ctx))
 	}
 	ms := r.messages()
 	if err := await(ctx, r.c, "group", ms); err != nil {
@@ -129,6 +137,13 @@ func (r *Request) Wait(ctx context.Context) error {
 func (r *Request) Test() (bool, error) {
 	if r.done {
 		return true, r.err
+	}
+	if r.device != nil {
+		done, err := r.device.Test()
+		if done {
+			r.finishDevice(err)
+		}
+		return done, err
 	}
 	ms := r.messages()
 	for {

@@ -23,6 +23,10 @@ var (
 // ErrLimit): use SendRecv or a Group. Any goroutine. Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
 func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 	e, v := c.Engine(), src.Engine()
+	if e.OnDevice(&v) {
+		_, err := doDevice(ctx, e, "send", engine.DeviceMessage{Vec: v, Peer: peer})
+		return err
+	}
 	if err := check(ctx, e, "send", peer, &v); err != nil {
 		return err
 	}
@@ -65,6 +69,9 @@ func selfError(e *engine.View, n int) error {
 // until they are there. Any goroutine. Source: MPI_Recv (MPI-4.1, 3.2.4), ncclRecv.
 func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, error) {
 	e, v := c.Engine(), dst.Engine()
+	if e.OnDevice(&v) {
+		return doDevice(ctx, e, "recv", engine.DeviceMessage{Vec: v, Peer: peer, Recv: true})
+	}
 	if err := check(ctx, e, "recv", peer, &v); err != nil {
 		return 0, err
 	}
@@ -113,6 +120,10 @@ func recvNow(c *engine.Comm, m *engine.Mail, v *engine.Vec) (n int, done bool, e
 // 3.10).
 func SendRecv(ctx context.Context, c *ubcoll.Comm, to int, src ubcoll.Vec, from int, dst ubcoll.Vec) (int, error) {
 	e, v, w := c.Engine(), src.Engine(), dst.Engine()
+	if e.OnDevice(&v) || e.OnDevice(&w) {
+		return doDevice(ctx, e, "send_recv", engine.DeviceMessage{Vec: v, Peer: to},
+			engine.DeviceMessage{Vec: w, Peer: from, Recv: true})
+	}
 	if err := check(ctx, e, "send_recv", to, &v); err != nil {
 		return 0, err
 	}
@@ -208,11 +219,9 @@ func check(ctx context.Context, e *engine.View, op string, peer int, v *engine.V
 	err := context.Cause(ctx)
 	switch {
 	case e.Recorder != nil:
-		err = fmt.Errorf("messages in a group of collectives or in capture (use p2p.Group): %w", fault.ErrArgument)
+		err = fmt.Errorf("messages of host memory in a group of collectives (use p2p.Group) or in capture: %w", fault.ErrArgument)
 	case e.Stream != nil:
-		err = fmt.Errorf("messages on a stream: %w", hw.ErrNotSupported)
-	case !v.Dev.IsHost():
-		err = v.OnHost("messages")
+		err = fmt.Errorf("messages of host memory on a stream: %w", hw.ErrNotSupported)
 	case uint(peer) >= uint(e.Size()):
 		err = fmt.Errorf("rank %d of %d ranks: %w", peer, e.Size(), fault.ErrArgument)
 		peer = -1

@@ -43,6 +43,7 @@ type device struct {
 	pending []error // that no Sync has returned
 	graphs  map[*DeviceGraph]bool
 	links   map[*gpuLink]bool // ends of channels
+	mail    *gpuMail
 
 	watching sync.Once
 	stop     chan struct{}
@@ -56,10 +57,11 @@ type deviceCard struct {
 	Why     string `json:"why,omitempty"`
 }
 
-// The page has a status for collectives and one for each end of a channel, with a line of its own each.
+// The page has a status for collectives, one for each end of a channel and some for messages, with a line of its own
+// each.
 const (
 	statusLine  = 64
-	statusBytes = (statusLine*(1+maxLinks) + 4095) &^ 4095
+	statusBytes = (statusLine*(1+maxLinks+mailLines) + 4095) &^ 4095
 )
 
 // maxThreads of a block; more would not hide more.
@@ -83,6 +85,7 @@ func (c *Comm) makeDevice() (card deviceCard, err error) {
 	d := &device{c: c, gpu: g, graphs: map[*DeviceGraph]bool{}, links: map[*gpuLink]bool{},
 		stop:      make(chan struct{}),
 		functions: map[kernelKey]*cuda.Function{}, kept: map[*mem.Allocation]*register.Ref{}}
+	d.mail = newGPUMail(d)
 	c.device = d
 	if d.area, err = c.dom.Heap.AllocDevice(kernels.AreaBytes(c.size)); err != nil {
 		return card, fmt.Errorf("area: %w", err)
@@ -237,6 +240,7 @@ func (d *device) close() error {
 	for g := range graphs {
 		errs = append(errs, g.release())
 	}
+	errs = append(errs, d.mail.close())
 	if d.own != nil {
 		errs = append(errs, d.own.device.cu.Close()) // nobody else has it
 	}
@@ -262,5 +266,8 @@ func (d *device) abort() {
 	d.status.Abort.Store(1)
 	for g := range d.links {
 		g.status.Abort.Store(1)
+	}
+	for i := range mailLines {
+		d.mail.status(i).Abort.Store(1)
 	}
 }

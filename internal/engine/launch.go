@@ -164,15 +164,15 @@ type launching struct {
 	shape  cuda.Launch
 	params kernels.Params
 	copy   *Work
-	graph  *cuda.Graph
+	graph  *DeviceGraph
 }
 
-func (l *launching) on(cu *cuda.Stream) error {
+func (l *launching) on(s *Stream, cu *cuda.Stream, captured bool) error {
 	switch {
 	case l.copy != nil:
 		return l.copy.copyAlone(cu)
 	case l.graph != nil:
-		return l.graph.Launch(cu)
+		return l.graph.on(s, cu, captured)
 	}
 	return l.f.Launch(cu, l.shape, l.params.Bytes())
 }
@@ -292,7 +292,7 @@ func (d *device) enqueue(s *Stream) error {
 	d.watch()
 	return s.use(func(cu *cuda.Stream) error {
 		if s.capturing() { // when it runs, and after what, is for whoever captures it to say
-			return d.next.on(cu)
+			return d.next.on(s, cu, true)
 		}
 		if last := d.last.Load(); last != nil && last != s {
 			if err := last.before(cu, d.event); err != nil {
@@ -300,7 +300,7 @@ func (d *device) enqueue(s *Stream) error {
 			}
 		}
 		d.last.Store(s)
-		return d.next.on(cu)
+		return d.next.on(s, cu, false)
 	})
 }
 

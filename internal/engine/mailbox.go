@@ -193,6 +193,11 @@ func (c *Comm) layMail() {
 func (c *Comm) closeMail() error {
 	broken := c.broken.Load() != nil
 	var err error
+	if c.device != nil {
+		if err := c.device.mail.shut(broken); err != nil {
+			return err
+		}
+	}
 	for r := range c.mails {
 		m := &c.mails[r]
 		for _, l := range [2]*Lane{&m.Send, &m.Recv} {
@@ -209,11 +214,17 @@ func (c *Comm) closeMail() error {
 			l.Unlock()
 		}
 	}
+	if err != nil && c.device != nil {
+		c.device.mail.reopen()
+	}
 	return err
 }
 
 // reopenMail takes closeMail back.
 func (c *Comm) reopenMail() {
+	if c.device != nil {
+		c.device.mail.reopen()
+	}
 	for r := range c.mails {
 		m := &c.mails[r]
 		for _, l := range [2]*Lane{&m.Send, &m.Recv} {
