@@ -59,7 +59,7 @@ func (v *View) Transfer(ctx context.Context, op string, ms []DeviceMessage) (*Tr
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	if len(ms) == 1 && ms[0].Peer == c.rank && !ms[0].Recv && ms[0].Vec.Bytes() > kernels.EagerBytes {
+	if op == "send" && ms[0].Peer == c.rank && ms[0].Vec.Bytes() > kernels.EagerBytes {
 		return fail(c.rank, fmt.Errorf(
 			"%d bytes to this rank itself, more than %d, would wait for a Recv that comes later (use SendRecv or a Group): %w",
 			ms[0].Vec.Bytes(), kernels.EagerBytes, fault.ErrArgument))
