@@ -176,8 +176,8 @@ UBC_FN bool ubc_push(const ubc_mail_params &p, const ubc_end &e, const ubc_messa
 		if (e.table != 0) {
 			ubc_u32 extent = (ubc_u32)(word >> 48) & 0x7fff;
 			ubc_u64 base = extent < UBC_MAX_EXTENTS ? ubc_get64(e.table + 8 * extent) : 0;
-			if (!ubc_all(base != 0)) { // it might come at any moment
-				if (speaks)
+			if (!ubc_all(base != 0)) { // it might come at any moment, and not all blocks miss it
+				if (UBC_THREAD == 0)
 					ubc_complain(p, UBC_NO_EXTENT, e.peer, seq, m.head, what, word);
 				return false;
 			}
