@@ -32,9 +32,11 @@ type device struct {
 	event   *cuda.Event     // orders streams
 	ops     uint64          // that were queued; by whose turn it is
 
-	next      launching                         // likewise
-	functions map[kernelKey]*cuda.Function      // likewise: those that were used
-	kept      map[*mem.Allocation]*register.Ref // likewise: what captures of others use
+	next      launching                    // likewise
+	functions map[kernelKey]*cuda.Function // likewise: those that were used
+
+	keeping sync.Mutex
+	kept    map[*mem.Allocation]*register.Ref // what captures of others use
 
 	last atomic.Pointer[Stream] // on which the last operation was queued
 

@@ -127,7 +127,10 @@ func (m *gpuMail) unlock(lanes uint32) {
 // them locked.
 func (m *gpuMail) order(lanes uint32, s *Stream, cu *cuda.Stream) error {
 	for i := range m.lanes {
-		if last := m.lanes[i].last; lanes>>i&1 != 0 && last != nil && last.stream != s {
+		if lanes>>i&1 == 0 {
+			continue
+		}
+		if last := m.lanes[i].last; last != nil && last.stream != s {
 			if err := cu.Wait(last.event); err != nil {
 				return err
 			}

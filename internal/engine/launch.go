@@ -225,7 +225,13 @@ func (w *Work) copyAlone(cu *cuda.Stream) error {
 // replay w at any time.
 func (d *device) retain(w *Work) error {
 	w.Graph = true
-	for _, v := range []*Vec{&w.Src, &w.Dst} {
+	return d.keep(&w.Src, &w.Dst)
+}
+
+func (d *device) keep(vs ...*Vec) error {
+	d.keeping.Lock()
+	defer d.keeping.Unlock()
+	for _, v := range vs {
 		a := d.c.Allocation(*v)
 		if v.Bytes() == 0 || a == nil || d.kept[a] != nil {
 			continue

@@ -131,7 +131,7 @@ func (m *gpuMail) start(ctx context.Context, s *Stream, op string, ms []DeviceMe
 	graph := s != nil && s.capturing()
 	if graph {
 		for i := range ms {
-			if err := m.d.retain(&Work{Src: ms[i].Vec}); err != nil {
+			if err := m.d.keep(&ms[i].Vec); err != nil {
 				return nil, err
 			}
 		}
