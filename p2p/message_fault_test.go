@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -298,6 +300,45 @@ func TestMessagesAlone(t *testing.T) {
 				}
 				// It stays so, and for all.
 				return errors.Join(wants(call(true, 1)(ctx, c, b), k.want), wants(c.Err(), k.want))
+			})
+		})
+	}
+}
+
+// TestMessagesFail fails calls of the driver while messages are queued: the communicator breaks on both ranks, soon.
+func TestMessagesFail(t *testing.T) {
+	if !cudatest.Emulated() {
+		t.Skip("needs the emulated driver")
+	}
+	for _, call := range []string{"cuLaunchKernel", "cuEventQuery", "cuEventRecord", "cuStreamWaitEvent", "cuStreamCreate"} {
+		t.Run(call, func(t *testing.T) {
+			t.Setenv("UBCOLL_EMULATE_FAIL", "")
+			gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				b, err1 := ubcoll.Alloc[byte](c, dev, 200<<10)
+				s, err2 := ubcoll.NewStream(dev)
+				if err := errors.Join(err1, err2, coll.Barrier(ctx, c)); err != nil {
+					return err
+				}
+				if c.Rank() == 0 {
+					os.Setenv("UBCOLL_EMULATE_FAIL", call+":1")
+				}
+				if err := coll.Barrier(ctx, c); err != nil {
+					return err
+				}
+				begin, peer := time.Now(), 1-c.Rank()
+				src, dst := b.Vec().Slice(0, 100<<10), b.Vec().Slice(100<<10, 200<<10)
+				var err error
+				for k := 0; err == nil && k < 10; k++ { // in turn, so that they wait for each other
+					_, err = p2p.SendRecv(ctx, []*ubcoll.Comm{c, c.On(s)}[k%2], peer, src, peer, dst)
+				}
+				err = errors.Join(err, s.Sync(ctx))
+				switch {
+				case err == nil || time.Since(begin) > 10*time.Second:
+					return fmt.Errorf("rank %d: %v after %v", c.Rank(), err, time.Since(begin))
+				case c.Err() == nil:
+					return fmt.Errorf("rank %d: usable after %w", c.Rank(), err)
+				}
+				return nil
 			})
 		})
 	}

@@ -19,13 +19,14 @@ type gpuMail struct {
 	lanes [kernels.MaxLanes]gpuLane
 	lines chan int // of the status page that no call has
 
-	mu    sync.Mutex
-	f     *cuda.Function // nil until it is first used
-	most  int            // blocks that run at the same time
-	ops   uint64         // that were queued
-	free  []*mark
-	all   []*mark
-	holds []hold
+	mu     sync.Mutex
+	f      *cuda.Function // nil until it is first used
+	most   int            // blocks that run at the same time
+	ops    uint64         // that were queued
+	free   []*mark
+	all    []*mark
+	strays []*Stream // with something that no mark is after
+	holds  []hold
 
 	forking  sync.Mutex
 	branches []*cuda.Stream // of captures
@@ -141,9 +142,15 @@ func (m *gpuMail) order(lanes uint32, s *Stream, cu *cuda.Stream) error {
 
 // mark remembers what has been queued on cu as the last thing of the lanes, which the caller has locked. The caller lets
 // the mark go.
-func (m *gpuMail) mark(lanes uint32, s *Stream, cu *cuda.Stream) (*mark, error) {
+func (m *gpuMail) mark(lanes uint32, s *Stream, cu *cuda.Stream) (k *mark, err error) {
+	defer func() {
+		if err != nil { // close has nothing else to wait for
+			m.mu.Lock()
+			m.strays = append(m.strays, s)
+			m.mu.Unlock()
+		}
+	}()
 	m.mu.Lock()
-	var k *mark
 	if n := len(m.free); n > 0 {
 		k, m.free = m.free[n-1], m.free[:n-1]
 	}
@@ -270,8 +277,11 @@ func (m *gpuMail) reopen() {
 func (m *gpuMail) close() error {
 	var errs []error
 	m.mu.Lock()
-	marks := m.all
+	marks, strays := m.all, m.strays
 	m.mu.Unlock()
+	for _, s := range strays {
+		s.quiet()
+	}
 	for _, k := range marks { // not those that are free, but these have been reached
 		k.event.Sync() // a device that has ceased to work has said so
 	}
