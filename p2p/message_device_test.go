@@ -107,3 +107,48 @@ func TestMessagesOnDevices(t *testing.T) {
 		}
 	}
 }
+
+// TestMessagesDirect goes straight to where the receiver wants it once the sender has imported that, and not before all
+// of it is there does the receive end.
+func TestMessagesDirect(t *testing.T) {
+	const n = 3 << 20
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		src, err1 := ubcoll.Alloc[byte](c, dev, n)
+		dst, err2 := ubcoll.Alloc[byte](c, dev, n)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		peer := 1 - c.Rank()
+		for round, direct := 0, 0; direct < 5; round++ {
+			if err := src.CopyFrom(ctx, pattern(n, uint64(c.Rank()), uint64(round))); err != nil {
+				return err
+			}
+			if _, err := p2p.SendRecv(ctx, c, peer, src.Vec(), peer, dst.Vec()); err != nil {
+				return err
+			}
+			got := make([]byte, n)
+			if err := dst.CopyTo(ctx, got); err != nil {
+				return err
+			}
+			if !bytes.Equal(got, pattern(n, uint64(peer), uint64(round))) {
+				return fmt.Errorf("round %d is wrong: %v", round, c.LastOp().Explain())
+			}
+			o := c.LastOp()
+			mine := []int32{0}
+			if o.Op != "recv" || o.Algorithm != "push" || o.Bytes != n {
+				return errors.New(o.Explain())
+			}
+			if o.Dst.Direct {
+				mine[0] = 1
+			} else if o.Dst.Why == "" {
+				return fmt.Errorf("no reason: %v", o.Explain())
+			}
+			// Until both have gone that way as often.
+			if err := coll.AllReduce(ctx, c, ubcoll.Of(mine), ubcoll.Of(mine), ubcoll.Min); err != nil {
+				return err
+			}
+			direct += int(mine[0])
+		}
+		return errors.Join(src.Free(), dst.Free())
+	})
+}
