@@ -235,7 +235,8 @@ UBC_FN void ubc_want(const ubc_end &e, const ubc_message &m, ubc_u64 seq) {
 	ubc_store_packet(to + UBC_PACKET, ubc_halves(m.head), flag);
 }
 
-// ubc_get_message takes this thread's packets of a small message, and its head.
+// ubc_get_message takes this thread's packets of a small message, and its head, which others than the first thread may
+// do without.
 UBC_FN bool ubc_get_message(
 	const ubc_mail_params &p, const ubc_end &e, const ubc_message &m, ubc_u64 seq, ubc_u64 &head) {
 	ubc_u64 from = e.my_box + (seq & 1) * (2 * UBC_EAGER_BYTES), at = 8ull * (e.block * UBC_THREADS + UBC_THREAD);
@@ -243,6 +244,8 @@ UBC_FN bool ubc_get_message(
 	ubc_u32 width = ubc_pairs(m.at, m.bytes), flag = ubc_number(seq);
 	bool heard = false;
 	ubc_wait w = {0, 0};
+	if (at >= m.bytes && UBC_THREAD != 0)
+		return true;
 	for (;;) {
 		ubc_quad h = {{0, 0, 0, 0}}, q = h;
 		if (!heard)
@@ -282,9 +285,9 @@ UBC_FN bool ubc_drain(const ubc_mail_params &p, const ubc_end &e, const ubc_mess
 		ubc_u64 to = (ubc_u64)i * UBC_PIECE;
 		ubc_share(m.at + to, e.my_box + 4 * UBC_EAGER_BYTES + (ubc_u64)part * UBC_RING_PART,
 			ubc_part(m.bytes, to, UBC_PIECE), 0, 1);
-		ubc_sync();
+		ubc_sync(); // what was read is in registers, or further: a fence would only wait for what was written
 		if (UBC_THREAD == 0)
-			ubc_release64(e.theirs + UBC_OUT_FREE + 8 * part, ubc_piece(seq, i));
+			ubc_put64(e.theirs + UBC_OUT_FREE + 8 * part, ubc_piece(seq, i));
 	}
 	return true;
 }
@@ -347,7 +350,7 @@ UBC_FN void ubc_recv(const ubc_mail_params &p, const ubc_lane &l, const ubc_end 
 		}
 		if (!ubc_ended(e, UBC_IN_ARRIVALS))
 			continue;
-		ubc_release64(e.theirs + UBC_OUT_TAKEN, seq);
+		ubc_put64(e.theirs + UBC_OUT_TAKEN, seq); // all has been read, and nothing that was written is for the peer
 		if (i + 1 < l.messages)
 			ubc_release64(e.mine + UBC_IN_TURN, seq + 1);
 		else
