@@ -24,8 +24,8 @@ type Options struct {
 }
 
 // Algorithms are the names that Options.Algorithm takes. The two-shot works with every mix of buffers, and stands in
-// where another cannot be had; what is small enough to travel with the agreement does so, unless "ring" is asked for. On
-// devices there is no ring; "push" is a two-shot that reads no peer's memory, and "one-shot" goes up to 1 MiB.
+// where another cannot be had; what is small enough to travel with the agreement does so, unless "ring" is asked for.
+// On devices there is no ring; "push" is a two-shot that reads no peer's memory, and "one-shot" goes up to 1 MiB.
 var Algorithms = []string{"ring", "one-shot", "two-shot", "push"}
 
 // Validate reports everything that is wrong with o.
@@ -107,10 +107,11 @@ func (c *Comm) GPU() (Device, error) {
 	return d, nil
 }
 
-// On is the same communicator, whose operations queue on s instead of being waited for: a collective returns once it is
-// queued, and its error comes from s.Sync. Operations of one communicator run in call order whatever their streams. On
-// a stream of a device the memory is that device's, ranks queue at their own pace, and ctx counts at the call only; the
-// memory may be freed as soon as the call has returned, which then waits. Local.
+// On is the same communicator, whose operations queue on s instead of being waited for: a collective returns once it
+// is queued, and its error comes from s.Sync; so do messages of device memory. Operations of one communicator run in
+// call order whatever their streams. On a stream of a device the memory is that device's, ranks queue at their own
+// pace, and ctx counts at the call only; the memory may be freed as soon as the call has returned, which then waits.
+// Local.
 func (c *Comm) On(s *Stream) *Comm {
 	d := *c
 	d.v.Stream = nil
@@ -172,11 +173,11 @@ func (c *Comm) Explain(v Vec) string { return c.v.Explain(v.v) }
 func (c *Comm) Engine() *engine.View { return &c.v }
 
 // Group collects the collectives that calls makes on g and runs them in call order as one: nothing else of this
-// communicator comes between. Collective: all ranks make the same calls. It blocks until they are done (or queues them,
-// on a view made by On). calls runs on the caller's goroutine; its own calls on g wait for nothing, and g is of no use
-// after it (ErrClosed). The first call that fails ends the group, on all ranks alike, and Group returns its error. If
-// calls itself returns an error, nothing of this rank is run, Group returns it, and the other ranks are told. Allowed in
-// capture. Source: NCCL's ncclGroupStart and ncclGroupEnd.
+// communicator comes between. Collective: all ranks make the same calls. It blocks until they are done (or queues
+// them, on a view made by On). calls runs on the caller's goroutine; its own calls on g wait for nothing, and g is of
+// no use after it (ErrClosed). The first call that fails ends the group, on all ranks alike, and Group returns its
+// error. If calls itself returns an error, nothing of this rank is run, Group returns it, and the other ranks are
+// told. Allowed in capture. Source: NCCL's ncclGroupStart and ncclGroupEnd.
 func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 	b := &batch{}
 	err := calls(c.Recording(b))

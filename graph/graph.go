@@ -1,6 +1,6 @@
-// Package graph records the collectives that a function calls and replays them. Recording validates once and holds the
-// buffers, so that a launch does nothing but the work. Buffers that a graph holds cannot be freed, and are found by its
-// launches whatever becomes of their registrations by the program.
+// Package graph records the collectives, and the messages of device memory, that a function calls and replays them.
+// Recording validates once and holds the buffers, so that a launch does nothing but the work. Buffers that a graph
+// holds cannot be freed, and are found by its launches whatever becomes of their registrations by the program.
 package graph
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Graph is a recorded sequence of collectives of one communicator. It is the caller's, who closes it. Its methods may be
+// Graph is a recorded sequence of calls of one communicator. It is the caller's, who closes it. Its methods may be
 // called from any goroutine; launches of one communicator run one after the other, as its operations do.
 type Graph struct {
 	view   engine.View
@@ -32,9 +32,13 @@ type Graph struct {
 	closed   bool
 }
 
-// Capture calls record with a view of c whose collectives are recorded and not run, and returns them as a graph.
-// Collective and blocking: all ranks capture together, and if they do not record the same calls, or one of them fails,
-// all return an error that names the first call that differs, and nothing is kept. Only memory of Alloc and Adopt can be
+// Capture calls record with a view of c whose collectives, and messages of device memory, are recorded and not run, and
+// returns them as a graph. Collective and blocking: all ranks capture together, and if they do not record the same
+// collectives, or one of them fails, all return an error that names the first one that differs, and nothing is kept.
+// Messages may differ, as they do between ranks; each launch sends and receives them. Those of 32 MiB and more go by
+// copy engine if the same graph has both sides of all messages between two ranks. Then they must meet each other: if
+// one meets a message from outside of the graph, that is ErrMismatch for the sender, which breaks the communicator, and
+// the memory that the graph receives to holds anything. Only memory of Alloc and Adopt can be
 // captured (a Go slice is ErrArgument): what it holds at each launch counts. Count vectors are read at each launch too.
 // Calls on device memory become a CUDA graph, when the peers have imported the buffers; host and device memory in one
 // graph is ErrArgument. Not inside a group or another capture. Source: cudaStreamBeginCapture; NCCL's graph
@@ -175,8 +179,8 @@ func (g *Graph) retain(c *engine.Comm, v *engine.Vec) error {
 	return err
 }
 
-// compare makes sure that all ranks have recorded the same collectives. own is why this rank has not. It returns whether
-// a rank has recorded a call of a device, and how many messages the one with most of them has.
+// compare makes sure that all ranks have recorded the same collectives. own is why this rank has not. It returns
+// whether a rank has recorded a call of a device, and how many messages the one with most of them has.
 func (g *Graph) compare(ctx context.Context, c *ubcoll.Comm, own error) (device bool, messages int, err error) {
 	var mine []uint64
 	for i := range g.works {

@@ -132,13 +132,15 @@ func TestReplayMessages(t *testing.T) {
 					if err := check(c, "free of a captured buffer", errors.Is(r.src.Free(), ubcoll.ErrInUse), true); err != nil {
 						return err
 					}
+					launch := func() error { return errors.Join(g.Launch(ctx), s.Sync(ctx)) }
+					call := func() error { return errors.Join(k.calls(ctx, view, r), s.Sync(ctx)) }
 					for round := range 4 {
-						if err := r.round(ctx, c, round, func() error { return errors.Join(g.Launch(ctx), s.Sync(ctx)) }); err != nil {
+						if err := r.round(ctx, c, round, launch); err != nil {
 							return err
 						}
 						// Other messages take their places between the launches.
 						if k.n < huge {
-							if err := r.round(ctx, c, round+1, func() error { return errors.Join(k.calls(ctx, view, r), s.Sync(ctx)) }); err != nil {
+							if err := r.round(ctx, c, round+1, call); err != nil {
 								return fmt.Errorf("between: %w", err)
 							}
 						}

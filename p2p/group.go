@@ -11,9 +11,10 @@ import (
 )
 
 // Group is sends and receives that start together, so that their order in the group cannot make ranks wait for each
-// other; between two ranks it is the order of the messages. The zero Group is empty and ready. It may be done again and
-// again, on any communicator. One goroutine at a time. Source: ncclGroupStart and ncclGroupEnd, MPI's persistent
-// requests.
+// other; between two ranks it is the order of the messages. The zero Group is empty and ready. It may be done again
+// and again, on any communicator. Its memory is the host's, or all of one device (ErrArgument): then it is one kernel,
+// unless it has more than 64 messages, and on a stream it is queued. One goroutine at a time. Source: ncclGroupStart
+// and ncclGroupEnd, MPI's persistent requests.
 type Group struct {
 	calls    []call
 	messages []*engine.Message
@@ -47,8 +48,8 @@ func (g *Group) Reset() error {
 	return nil
 }
 
-// Do sends and receives everything. Blocking until all is done; the errors of single messages are joined. If anything
-// is wrong with a call, nothing is sent or received.
+// Do sends and receives everything. Blocking until all is done; the errors of single messages are joined (on a device,
+// the first one is told). If anything is wrong with a call, nothing is sent or received.
 func (g *Group) Do(ctx context.Context, c *ubcoll.Comm) error {
 	r, err := g.start(ctx, c)
 	if err != nil {
@@ -57,9 +58,10 @@ func (g *Group) Do(ctx context.Context, c *ubcoll.Comm) error {
 	return r.Wait(ctx)
 }
 
-// Start begins what Do does, and returns without waiting. The caller calls Wait, or Test until it is done, before Close;
-// the memory is the caller's again after that. No goroutine of its own moves the messages: they move while this rank
-// tests, or waits for anything, collectives and other communicators included.
+// Start begins what Do does, and returns without waiting. The caller calls Wait, or Test until it is done, before
+// Close; the memory is the caller's again after that. No goroutine of its own moves the messages: they move while this
+// rank tests, or waits for anything, collectives and other communicators included. On a device they move by
+// themselves, and on a stream, or in a capture, the request is done at once.
 func (g *Group) Start(ctx context.Context, c *ubcoll.Comm) (*Request, error) {
 	r, err := g.start(ctx, c)
 	if err != nil {

@@ -140,8 +140,8 @@ func (m *gpuMail) order(lanes uint32, s *Stream, cu *cuda.Stream) error {
 	return nil
 }
 
-// mark remembers what has been queued on cu as the last thing of the lanes, which the caller has locked. The caller lets
-// the mark go.
+// mark remembers what has been queued on cu as the last thing of the lanes, which the caller has locked. The caller
+// lets the mark go.
 func (m *gpuMail) mark(lanes uint32, s *Stream, cu *cuda.Stream) (k *mark, err error) {
 	defer func() {
 		if err != nil { // close has nothing else to wait for

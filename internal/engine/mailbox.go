@@ -282,7 +282,8 @@ func (c *Comm) Damaged(peer int, what string, v uint64) error {
 	return c.MessageError("mail", peer, "", fmt.Errorf("its mailbox is damaged (%s %#x): %w", what, v, fault.ErrPeerLost))
 }
 
-// NoteSmall keeps for LastOp that a message of n bytes was sent with its announcement: one store, which waits for nothing.
+// NoteSmall keeps for LastOp that a message of n bytes was sent with its announcement: one store, which waits for
+// nothing.
 func (c *Comm) NoteSmall(seq uint64, n int) { spin.Release(&c.lastSmall, seq<<16|uint64(n)) }
 
 func smallInfo(v uint64) OpInfo {
