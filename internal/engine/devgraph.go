@@ -216,17 +216,23 @@ func (g *DeviceGraph) queue(s *Stream) error {
 
 // on queues the graph on cu, in the order of its lanes, which the caller has locked.
 func (g *DeviceGraph) on(s *Stream, cu *cuda.Stream, captured bool) error {
-	m := g.d.mail
-	if !captured {
-		if err := m.order(g.lanes, s, cu); err != nil {
-			return err
-		}
+	if captured || g.lanes == 0 {
+		return g.graph.Launch(cu)
 	}
-	if err := g.graph.Launch(cu); err != nil || captured || g.lanes == 0 {
+	m := g.d.mail
+	k, err := m.take(s)
+	if err != nil {
 		return err
 	}
-	k, err := m.mark(g.lanes, s, cu)
+	if err = m.order(g.lanes, s, cu); err == nil {
+		err = g.graph.Launch(cu)
+	}
+	if err == nil {
+		err = m.set(k, g.lanes, cu)
+	}
 	if err != nil {
+		m.letGo(k)
+		m.stray(s)
 		return err
 	}
 	if len(g.holds) == 0 {

@@ -140,35 +140,29 @@ func (m *gpuMail) order(lanes uint32, s *Stream, cu *cuda.Stream) error {
 	return nil
 }
 
-// mark remembers what has been queued on cu as the last thing of the lanes, which the caller has locked. The caller
-// lets the mark go.
-func (m *gpuMail) mark(lanes uint32, s *Stream, cu *cuda.Stream) (k *mark, err error) {
-	defer func() {
-		if err != nil { // close has nothing else to wait for
-			m.mu.Lock()
-			m.strays = append(m.strays, s)
-			m.mu.Unlock()
-		}
-	}()
+// take takes a mark for what will be queued on s. The caller lets it go.
+func (m *gpuMail) take(s *Stream) (*mark, error) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	if n := len(m.free); n > 0 {
-		k, m.free = m.free[n-1], m.free[:n-1]
+		k := m.free[n-1]
+		m.free = m.free[:n-1]
+		k.stream, k.users = s, 1
+		return k, nil
 	}
-	m.mu.Unlock()
-	if k == nil {
-		e, err := m.d.gpu.ctx.NewEvent(false)
-		if err != nil {
-			return nil, err
-		}
-		k = &mark{event: e}
-		m.mu.Lock()
-		m.all = append(m.all, k)
-		m.mu.Unlock()
-	}
-	k.stream, k.users = s, 1
-	if err := k.event.Record(cu); err != nil {
-		m.letGo(k)
+	e, err := m.d.gpu.ctx.NewEvent(false)
+	if err != nil {
 		return nil, err
+	}
+	k := &mark{event: e, stream: s, users: 1}
+	m.all = append(m.all, k)
+	return k, nil
+}
+
+// set puts k after what has been queued on cu, as the last thing of the lanes, which the caller has locked.
+func (m *gpuMail) set(k *mark, lanes uint32, cu *cuda.Stream) error {
+	if err := k.event.Record(cu); err != nil {
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,7 +173,14 @@ func (m *gpuMail) mark(lanes uint32, s *Stream, cu *cuda.Stream) (k *mark, err e
 			k.users++
 		}
 	}
-	return k, nil
+	return nil
+}
+
+// stray remembers that something may be queued on s which no mark is after.
+func (m *gpuMail) stray(s *Stream) {
+	m.mu.Lock()
+	m.strays = append(m.strays, s)
+	m.mu.Unlock()
 }
 
 func (m *gpuMail) letGo(k *mark) {
@@ -281,6 +282,11 @@ func (m *gpuMail) close() error {
 	m.mu.Unlock()
 	for _, s := range strays {
 		s.quiet()
+	}
+	for i := range m.lanes {
+		if s := m.lanes[i].own; s != nil {
+			s.quiet()
+		}
 	}
 	for _, k := range marks { // not those that are free, but these have been reached
 		k.event.Sync() // a device that has ceased to work has said so

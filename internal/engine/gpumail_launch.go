@@ -62,22 +62,26 @@ func (h *DeviceMessage) half(way int) kernels.Message {
 }
 
 // queue queues ms on s, or on a stream of their first lane's own, and returns a mark after them, which the caller lets
-// go; nil in a capture.
-func (m *gpuMail) queue(s *Stream, line int, ms []DeviceMessage) (k *mark, err error) {
+// go. begun says that an error has left something queued, or has kept from the peers what they wait for.
+func (m *gpuMail) queue(s *Stream, line int, ms []DeviceMessage) (k *mark, begun bool, err error) {
 	lanes := lanesOf(ms)
 	if err := m.lock(lanes); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer m.unlock(lanes)
 	if s == nil {
 		if s, err = m.own(bits.TrailingZeros32(lanes)); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	} else {
 		s.enter(m.d)
 	}
+	if k, err = m.take(s); err != nil {
+		return nil, false, err
+	}
 	m.d.watch()
 	err = s.use(func(cu *cuda.Stream) error {
+		begun = true
 		if s.capturing() { // when it runs, and after what, is for whoever captures it to say
 			return m.launch(cu, line, ms, true)
 		}
@@ -87,10 +91,16 @@ func (m *gpuMail) queue(s *Stream, line int, ms []DeviceMessage) (k *mark, err e
 		if err := m.launch(cu, line, ms, false); err != nil {
 			return err
 		}
-		k, err = m.mark(lanes, s, cu)
-		return err
+		return m.set(k, lanes, cu)
 	})
-	return k, err
+	if err != nil {
+		m.letGo(k)
+		if begun {
+			m.stray(s)
+		}
+		return nil, begun, err
+	}
+	return k, false, nil
 }
 
 // own is a lane's own stream. The caller has the lane locked.

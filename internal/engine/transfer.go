@@ -149,20 +149,19 @@ func (m *gpuMail) start(ctx context.Context, s *Stream, op string, ms []DeviceMe
 			return nil, ended(ctx)
 		}
 	}
-	t.after, err = m.queue(s, t.line, ms)
-	if s != nil && t.after != nil {
-		m.letGo(t.after)
-	}
+	var begun bool
+	t.after, begun, err = m.queue(s, t.line, ms)
 	switch {
-	case errors.Is(err, fault.ErrClosed) || errors.Is(err, fault.ErrLimit):
-	case err != nil: // the driver's: the peers wait for what has not been queued
-		err = m.d.c.fail(m.error(op, "device", err))
-	default:
-		m.note(ms)
-	}
-	if err != nil || s != nil {
+	case begun, err != nil && !errors.Is(err, fault.ErrClosed) && !errors.Is(err, fault.ErrLimit):
+		return nil, m.d.c.fail(m.error(op, "device", err)) // the line stays with what may be queued
+	case err != nil:
 		m.giveBack(t.line)
 		return nil, err
+	}
+	m.note(ms)
+	if s != nil {
+		m.letGo(t.after)
+		return nil, nil
 	}
 	return t, nil
 }
