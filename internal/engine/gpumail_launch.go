@@ -56,9 +56,13 @@ func (h *DeviceMessage) message() kernels.Message {
 		Head: kernels.Head(way, h.Vec.Type, h.Vec.Len)}
 }
 
-// half is what comes before h's copy, or after it.
+// half is what of h comes before a copy, or after it.
 func (h *DeviceMessage) half(way int) kernels.Message {
-	return kernels.Message{Word: h.want, Head: kernels.Head(way, h.Vec.Type, h.Vec.Len)}
+	word := h.word
+	if !h.Recv {
+		word = h.want
+	}
+	return kernels.Message{Word: word, Head: kernels.Head(way, h.Vec.Type, h.Vec.Len)}
 }
 
 // queue queues ms on s, or on a stream of their first lane's own, and returns a mark after them, which the caller lets
@@ -141,24 +145,71 @@ func (m *gpuMail) launch(cu *cuda.Stream, line int, ms []DeviceMessage, capturin
 	for i := range ms {
 		simple = simple && ms[i].to == 0
 	}
-	if !simple {
-		return m.fork(cu, p, ms, capturing)
+	switch {
+	case simple:
+		return m.kernel(cu, p, m.lay(p, ms, 0))
+	case oneCopy(ms) != nil:
+		return m.around(cu, p, ms)
 	}
-	grid := 0
+	return m.fork(cu, p, ms, capturing)
+}
+
+// lay makes p do ms: all of each, or what comes before a copy, or after it. It returns how many blocks that takes.
+func (m *gpuMail) lay(p *kernels.MailParams, ms []DeviceMessage, way int) (grid int) {
+	p.Lanes = 0
 	for left := lanesOf(ms); left != 0; left &= left - 1 {
 		lane := bits.TrailingZeros32(left)
 		blocks := 1
 		l := m.add(p, lane)
 		for i := range ms {
-			if laneOf(ms[i].Peer, ms[i].Recv) == lane {
-				l.put(p, ms[i].message())
-				blocks = max(blocks, m.blocks(&ms[i]))
+			switch h := &ms[i]; {
+			case laneOf(h.Peer, h.Recv) != lane:
+			case way != 0:
+				l.put(p, h.half(way))
+			default:
+				l.put(p, h.message())
+				blocks = max(blocks, m.blocks(h))
 			}
 		}
 		l.Block, l.Blocks = uint32(grid), uint32(blocks)
 		grid += blocks
 	}
-	return m.kernel(cu, p, grid)
+	return grid
+}
+
+// oneCopy is the send of ms that a copy engine does, if it is the only one, and all others are receives that the senders
+// write straight to, of a lane each; or nil. Then what is before the copy waits for nothing but that send's receiver.
+func oneCopy(ms []DeviceMessage) (send *DeviceMessage) {
+	for i := range ms {
+		switch h := &ms[i]; {
+		case h.to != 0 && send == nil:
+			send = h
+		case !h.Recv || h.word == 0:
+			return nil
+		}
+	}
+	if bits.OnesCount32(lanesOf(ms)) != len(ms) {
+		return nil
+	}
+	return send
+}
+
+// around queues messages of which copy engines do one, for which oneCopy is true, without a branch: a kernel that tells
+// the senders where to write, and waits for the receiver; the copy; and a kernel that tells the receiver, and waits for
+// the senders.
+func (m *gpuMail) around(cu *cuda.Stream, p *kernels.MailParams, ms []DeviceMessage) error {
+	if err := m.kernel(cu, p, m.lay(p, ms, kernels.Await)); err != nil {
+		return err
+	}
+	if err := oneCopy(ms).copy(cu); err != nil {
+		return err
+	}
+	return m.kernel(cu, p, m.lay(p, ms, kernels.Done))
+}
+
+// copy queues the copy of a send that a copy engine does.
+func (h *DeviceMessage) copy(cu *cuda.Stream) error {
+	return cu.Copy(cuda.Addr(h.to), cuda.Addr(uintptr(h.Vec.Ptr)), h.Vec.Bytes())
 }
 
 // params are a kernel's, without lanes.
@@ -325,7 +376,7 @@ func (m *gpuMail) chain(cu *cuda.Stream, p *kernels.MailParams, lane int, ms []D
 		if err := flush(); err != nil {
 			return err
 		}
-		if err := cu.Copy(cuda.Addr(h.to), cuda.Addr(uintptr(h.Vec.Ptr)), h.Vec.Bytes()); err != nil {
+		if err := h.copy(cu); err != nil {
 			return err
 		}
 		l.put(p, h.half(kernels.Done))

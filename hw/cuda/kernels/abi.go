@@ -146,7 +146,7 @@ func (p *ChannelParams) Bytes() []byte {
 const (
 	ByPackets = 1 // up to EagerBytes
 	ByPush    = 2
-	Await     = 3 // of a send that a copy engine does: what comes before the copy,
+	Await     = 3 // by push, of which a copy engine does some sends: what comes before its copy,
 	Done      = 4 // and what comes after it
 )
 

@@ -162,7 +162,8 @@ typedef struct {
 enum {
 	UBC_BY_PACKETS = 1, // up to EAGER_BYTES
 	UBC_BY_PUSH = 2,    // to the destination, or through the ring
-	UBC_AWAIT = 3,      // of a send that a copy engine does: all that comes before the copy,
+	UBC_AWAIT = 3,      // by push, of which a copy engine does some sends: what comes before its copy, of a receive
+	                    // the answer alone; it is the lane's only message,
 	UBC_DONE = 4,       // and what comes after it
 };
 #define UBC_WAY(head) ((ubc_u32)((head) >> 56))

@@ -232,7 +232,7 @@ UBC_FN void ubc_want(const ubc_end &e, const ubc_message &m, ubc_u64 seq) {
 	ubc_u64 to = e.theirs + UBC_OUT_WANTED + (seq & 1) * (2 * UBC_PACKET);
 	ubc_u32 flag = ubc_number(seq);
 	ubc_store_packet(to, ubc_halves(m.word), flag);
-	ubc_store_packet(to + UBC_PACKET, ubc_halves(m.head), flag);
+	ubc_store_packet(to + UBC_PACKET, ubc_halves(ubc_head(m.head)), flag);
 }
 
 // ubc_get_message takes this thread's packets of a small message, and its head, which others than the first thread may
@@ -312,7 +312,7 @@ UBC_FN bool ubc_pull(const ubc_mail_params &p, const ubc_end &e, const ubc_messa
 	if (!ubc_all(ok))
 		return false;
 	head = *said;
-	if (head != m.head)
+	if (head != ubc_head(m.head))
 		return true;
 	if (m.word == 0)
 		return ubc_drain(p, e, m, seq);
@@ -327,23 +327,26 @@ UBC_FN void ubc_recv(const ubc_mail_params &p, const ubc_lane &l, const ubc_end 
 	UBC_ROLLED
 	for (ubc_u32 i = 0; i < l.messages; i++) {
 		ubc_message m = p.message[l.first + i];
-		bool small = UBC_WAY(m.head) == UBC_BY_PACKETS;
+		ubc_u32 way = UBC_WAY(m.head);
+		bool small = way == UBC_BY_PACKETS;
 		ubc_u64 head = 0;
 		seq++;
 		if (!ubc_begin(p, e, seq, i, UBC_IN_TURN, ok))
 			return;
 		if (small)
 			ok = ok && ubc_get_message(p, e, m, seq, head);
-		else if (ok && first)
+		else if (ok && first && way != UBC_DONE)
 			ubc_want(e, m, seq);
 		if (!ubc_all(ok)) {
 			if (first)
 				ubc_complain(p, UBC_ABORTED, e.peer, seq, 0, 0, 0);
 			return;
 		}
+		if (way == UBC_AWAIT)
+			return;
 		if (!small && !ubc_pull(p, e, m, seq, head))
 			return;
-		if (head != m.head && first) {
+		if (head != ubc_head(m.head) && first) {
 			if (small && UBC_WAY(head) != UBC_BY_PACKETS)
 				ubc_want(e, m, seq); // the sender waits for that
 			ubc_complain(p, UBC_MISMATCH, e.peer, seq, m.head, head, 1);
