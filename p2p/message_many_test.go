@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/ubcoll/ubcoll"
@@ -57,6 +58,63 @@ func TestMessagesApart(t *testing.T) {
 			return errors.Join(err, coll.Barrier(ctx, c))
 		})
 	}
+}
+
+// TestMessagesOrder sends on two streams and on none in turn, and receives likewise: the messages keep the order of the
+// calls.
+func TestMessagesOrder(t *testing.T) {
+	seed := gputest.Seed(t)
+	const calls, most = 40, 100 << 10
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		b, err := ubcoll.Alloc[byte](c, dev, calls*most)
+		if err != nil {
+			return err
+		}
+		all := rand.New(rand.NewPCG(seed, 1))
+		var want []byte
+		var ns []int
+		for i := range calls {
+			n := all.IntN(200)
+			if all.IntN(3) == 0 {
+				n = all.IntN(most)
+			}
+			ns = append(ns, n)
+			want = append(want, append(pattern(n, uint64(i)), make([]byte, most-n)...)...)
+		}
+		host := make([]byte, len(want))
+		if c.Rank() == 0 {
+			host = want
+		}
+		if err := b.CopyFrom(ctx, host); err != nil {
+			return err
+		}
+		var streams [3]*ubcoll.Stream // nil: the call waits
+		for i := range 2 {
+			if streams[i], err = ubcoll.NewStream(dev); err != nil {
+				return err
+			}
+		}
+		r := rand.New(rand.NewPCG(seed, uint64(2+c.Rank())))
+		for i, n := range ns {
+			view, v := c.On(streams[r.IntN(3)]), b.Vec().Slice(i*most, i*most+n)
+			if c.Rank() == 0 {
+				err = p2p.Send(ctx, view, 1, v)
+			} else {
+				_, err = p2p.Recv(ctx, view, 0, v)
+			}
+			if err != nil {
+				return fmt.Errorf("call %d: %w", i, err)
+			}
+		}
+		got := make([]byte, len(want))
+		if err := errors.Join(streams[0].Sync(ctx), streams[1].Sync(ctx), b.CopyTo(ctx, got)); err != nil {
+			return err
+		}
+		if !bytes.Equal(got, want) {
+			return fmt.Errorf("rank %d: wrong data", c.Rank())
+		}
+		return errors.Join(streams[0].Close(), streams[1].Close(), coll.Barrier(ctx, c), b.Free())
+	})
 }
 
 // TestMessagesMany has more messages in a group than one kernel takes.

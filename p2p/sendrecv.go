@@ -21,7 +21,8 @@ var (
 // for more than 16 ranks) is copied and does not wait for its Recv, unless 8 such messages are on their way to that
 // peer already; a larger one does wait. To this rank itself only what does not wait can be sent so (ErrArgument,
 // ErrLimit): use SendRecv or a Group. Of device memory 64 KiB and 2 messages take the place of 2 KiB and 8, and on a
-// stream it is queued. Any goroutine. Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
+// stream it is queued; a third one to this rank itself waits for a Recv of another goroutine or stream. Any goroutine.
+// Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
 func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 	e, v := c.Engine(), src.Engine()
 	if e.OnDevice(&v) {

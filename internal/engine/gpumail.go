@@ -40,7 +40,6 @@ type gpuLane struct {
 	mu     sync.Mutex // held while something is queued, which the driver may hold up
 	own    *Stream    // of blocking calls; nil until the first
 	last   *mark      // after what was queued last; or nil
-	sent   int        // of the lane to this rank itself: sends
 	closed bool
 }
 
