@@ -302,24 +302,28 @@ func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 	return nil
 }
 
-// note keeps for LastOp and Stats how the last of ms went.
+// note keeps for LastOp and Stats how ms went, of which LastOp tells the last one. How a receive's bytes come is the
+// sender's business: it is told as this rank's own sends went.
 func (m *gpuMail) note(ms []DeviceMessage) {
 	m.mu.Lock()
 	m.ops++
 	seq := m.ops
 	m.mu.Unlock()
+	large := "push"
+	for i := range ms {
+		if ms[i].to != 0 {
+			large = "copy engine"
+		}
+	}
 	for i := range ms {
 		h := &ms[i]
-		k, way := KindSend, "push"
+		k, way := KindSend, large
 		b := BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
 		if h.Recv {
 			k, b.Direct, b.Why = KindRecv, h.word != 0, h.buf.Why
 		}
-		switch {
-		case h.Vec.Bytes() <= kernels.EagerBytes:
+		if h.Vec.Bytes() <= kernels.EagerBytes {
 			way, b.Direct, b.Why = "packets", false, h.buf.Why
-		case h.to != 0:
-			way = "copy engine"
 		}
 		m.d.c.NoteMessage(k, seq, h.Vec.Bytes(), way, b)
 	}
