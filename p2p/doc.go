@@ -12,12 +12,14 @@
 // whatever their streams; messages of other ranks, or the other way, are not held up by one that waits, but what
 // follows on the same stream is. On streams ctx counts at the call only, and the error of a message is that of the
 // stream's Sync: as many elements as were asked for have been received if there is none. The kernels count the
-// messages, so that they may be captured, by package graph or on a stream that somebody else captures, and replayed as
-// often as all ranks do; what is captured runs when it is launched, in the order that its launches are given. Up to 64
-// KiB a message travels as packets, and does not wait for its receive unless two such messages are on their way to
-// that rank already; a larger one waits for it, goes straight to the receiver's memory if that is registered and the
-// sender has imported it, and else by way of staging memory. Copy engines do those of 32 MiB and more that are
-// captured by graph.Capture on both sides. Messages of host memory on streams are hw.ErrNotSupported so far.
+// messages, so that they may be captured and replayed: by package graph, whose launches take their places as calls do,
+// or on a stream that somebody else captures. Then the buffers are kept until the communicator closes, and it is for
+// whoever launches to keep the messages of a launch and others between the same ranks in the order that is meant.
+//
+// Up to 64 KiB a message of device memory travels as packets, and does not wait for its receive unless two such
+// messages are on their way to that rank already; a larger one waits for it, goes straight to the receiver's memory if
+// that is registered and the sender has imported it, and else by way of staging memory. Copy engines do those of 32 MiB
+// and more that graph.Capture has on both sides. Messages of host memory on streams are hw.ErrNotSupported so far.
 //
 // Any host memory will do for messages. What fits travels with the announcement; larger registered memory is copied
 // once, by the receiver and the sender together; other memory goes through staging memory, or is written straight to a
