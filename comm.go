@@ -108,10 +108,11 @@ func (c *Comm) GPU() (Device, error) {
 	return d, nil
 }
 
-// On is the same communicator, whose operations queue on s instead of being waited for: a collective returns once it is
-// queued, and its error comes from s.Sync. Operations of one communicator run in call order whatever their streams. On
-// a stream of a device the memory is that device's, ranks queue at their own pace, and ctx counts at the call only; the
-// memory may be freed as soon as the call has returned, which then waits. Local.
+// On is the same communicator, whose operations queue on s instead of being waited for: a collective returns once it
+// is queued, and its error comes from s.Sync; so do messages of device memory. Operations of one communicator run in
+// call order whatever their streams. On a stream of a device the memory is that device's, ranks queue at their own
+// pace, and ctx counts at the call only; the memory may be freed as soon as the call has returned, which then waits.
+// Local.
 func (c *Comm) On(s *Stream) *Comm {
 	d := *c
 	d.v.Stream = nil
@@ -173,11 +174,11 @@ func (c *Comm) Explain(v Vec) string { return c.v.Explain(v.v) }
 func (c *Comm) Engine() *engine.View { return &c.v }
 
 // Group collects the collectives that calls makes on g and runs them in call order as one: nothing else of this
-// communicator comes between. Collective: all ranks make the same calls. It blocks until they are done (or queues them,
-// on a view made by On). calls runs on the caller's goroutine; its own calls on g wait for nothing, and g is of no use
-// after it (ErrClosed). The first call that fails ends the group, on all ranks alike, and Group returns its error. If
-// calls itself returns an error, nothing of this rank is run, Group returns it, and the other ranks are told. Allowed in
-// capture. Source: NCCL's ncclGroupStart and ncclGroupEnd.
+// communicator comes between. Collective: all ranks make the same calls. It blocks until they are done (or queues
+// them, on a view made by On). calls runs on the caller's goroutine; its own calls on g wait for nothing, and g is of
+// no use after it (ErrClosed). The first call that fails ends the group, on all ranks alike, and Group returns its
+// error. If calls itself returns an error, nothing of this rank is run, Group returns it, and the other ranks are
+// told. Allowed in capture. Source: NCCL's ncclGroupStart and ncclGroupEnd.
 func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 	b := &batch{}
 	err := calls(c.Recording(b))
@@ -207,6 +208,9 @@ type batch struct {
 
 // Record implements engine.Recorder.
 func (b *batch) Record(c *engine.Comm, w engine.Work) error {
+	if w.Kind == engine.KindMessages {
+		return c.Local(w.Kind.String(), fmt.Errorf("in a group of collectives (use p2p.Group): %w", fault.ErrArgument))
+	}
 	if b.done {
 		return fmt.Errorf("%v on a group that has ended: %w", w.Kind, fault.ErrClosed)
 	}

@@ -1,12 +1,13 @@
-// Package graph records the collectives that a function calls and replays them. Recording validates once and holds the
-// buffers, so that a launch does nothing but the work. Buffers that a graph holds cannot be freed, and are found by its
-// launches whatever becomes of their registrations by the program.
+// Package graph records the collectives, and the messages of device memory, that a function calls and replays them.
+// Recording validates once and holds the buffers, so that a launch does nothing but the work. Buffers that a graph
+// holds cannot be freed, and are found by its launches whatever becomes of their registrations by the program.
 package graph
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/ubcoll/ubcoll"
@@ -17,7 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Graph is a recorded sequence of collectives of one communicator. It is the caller's, who closes it. Its methods may be
+// Graph is a recorded sequence of calls of one communicator. It is the caller's, who closes it. Its methods may be
 // called from any goroutine; launches of one communicator run one after the other, as its operations do.
 type Graph struct {
 	view   engine.View
@@ -31,9 +32,13 @@ type Graph struct {
 	closed   bool
 }
 
-// Capture calls record with a view of c whose collectives are recorded and not run, and returns them as a graph.
-// Collective and blocking: all ranks capture together, and if they do not record the same calls, or one of them fails,
-// all return an error that names the first call that differs, and nothing is kept. Only memory of Alloc and Adopt can be
+// Capture calls record with a view of c whose collectives, and messages of device memory, are recorded and not run, and
+// returns them as a graph. Collective and blocking: all ranks capture together, and if they do not record the same
+// collectives, or one of them fails, all return an error that names the first one that differs, and nothing is kept.
+// Messages may differ, as they do between ranks; each launch sends and receives them. Those of 32 MiB and more go by
+// copy engine if the same graph has both sides of all messages between two ranks. Then they must meet each other: if
+// one meets a message from outside of the graph, that is ErrMismatch for the sender, which breaks the communicator, and
+// the memory that the graph receives to holds anything. Only memory of Alloc and Adopt can be
 // captured (a Go slice is ErrArgument): what it holds at each launch counts. Count vectors are read at each launch too.
 // Calls on device memory become a CUDA graph, when the peers have imported the buffers; host and device memory in one
 // graph is ErrArgument. Not inside a group or another capture. Source: cudaStreamBeginCapture; NCCL's graph
@@ -52,27 +57,58 @@ func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) erro
 	g.mu.Lock()
 	g.captured = true
 	g.mu.Unlock()
-	if err := g.compare(ctx, c.On(nil), own); err != nil {
+	device, messages, err := g.compare(ctx, c.On(nil), own)
+	if err != nil {
 		return fail(err)
 	}
-	if g.onDevice() {
-		d, err := v.Comm.CaptureDevice(ctx, g.works)
-		g.device = d
-		if err := g.together(ctx, c.On(nil), err); err != nil {
+	if device {
+		if err := g.capture(ctx, c.On(nil), messages); err != nil {
 			return fail(err)
 		}
 	}
 	return g, nil
 }
 
-// onDevice reports whether the graph is one of a device: all ranks' are, since their calls are the same.
+// onDevice reports whether a call is one of a device.
 func (g *Graph) onDevice() bool {
 	for i := range g.works {
-		if g.works[i].Kernel.Name != "" {
+		if g.works[i].Kernel.Name != "" || g.works[i].Kind == engine.KindMessages {
 			return true
 		}
 	}
 	return false
+}
+
+// messages is how many sends and receives there are.
+func (g *Graph) messages() (n int) {
+	for i := range g.works {
+		n += len(g.works[i].Messages)
+	}
+	return n
+}
+
+// capture makes the device's graph. messages is the most that a rank has.
+func (g *Graph) capture(ctx context.Context, c *ubcoll.Comm, messages int) error {
+	var mine []uint64
+	var own error
+	received := make([][]uint64, c.Size())
+	if messages > 0 { // the senders learn where the receives are
+		mine, own = g.view.Comm.Received(ctx, g.works)
+		n := messages*engine.ReceivedWords + 1
+		all := make([]uint64, n*c.Size())
+		mine = append([]uint64{uint64(len(mine))}, mine...)
+		mine = append(mine, make([]uint64, n-len(mine))...)
+		if err := coll.AllGather(ctx, c, ubcoll.Of(all), ubcoll.Of(mine)); err != nil {
+			return errors.Join(own, err)
+		}
+		for r := range received {
+			received[r] = all[r*n+1:][:all[r*n]]
+		}
+	}
+	if own == nil {
+		g.device, own = g.view.Comm.CaptureDevice(ctx, g.works, received)
+	}
+	return g.together(ctx, c, own)
 }
 
 // together returns an error on all ranks if one has one.
@@ -107,7 +143,12 @@ func (g *Graph) Record(c *engine.Comm, w engine.Work) error {
 	if g.captured {
 		return c.Local(w.Kind.String(), fmt.Errorf("on a capture that has ended: %w", fault.ErrClosed))
 	}
-	for _, v := range []*engine.Vec{&w.Src, &w.Dst} {
+	vecs := []*engine.Vec{&w.Src, &w.Dst}
+	w.Messages = slices.Clone(w.Messages)
+	for i := range w.Messages {
+		vecs = append(vecs, &w.Messages[i].Vec)
+	}
+	for _, v := range vecs {
 		if err := g.retain(c, v); err != nil {
 			return c.Local(w.Kind.String(), err)
 		}
@@ -138,42 +179,52 @@ func (g *Graph) retain(c *engine.Comm, v *engine.Vec) error {
 	return err
 }
 
-// compare makes sure that all ranks have recorded the same calls. own is why this rank has not.
-func (g *Graph) compare(ctx context.Context, c *ubcoll.Comm, own error) error {
-	calls := int64(len(g.works))
-	if own != nil {
-		calls = -1
-	}
-	all := make([]int64, c.Size())
-	if err := coll.AllGather(ctx, c, ubcoll.Of(all), ubcoll.Of([]int64{calls})); err != nil {
-		return errors.Join(own, err)
-	}
-	var longest int64
-	for r, n := range all {
-		if own == nil && n < 0 {
-			return fmt.Errorf("rank %d could not capture: %w", r, fault.ErrMismatch)
-		}
-		longest = max(longest, n)
-	}
-	if own != nil {
-		return own
-	}
-	mine := make([]uint64, longest)
+// compare makes sure that all ranks have recorded the same collectives. own is why this rank has not. It returns
+// whether a rank has recorded a call of a device, and how many messages the one with most of them has.
+func (g *Graph) compare(ctx context.Context, c *ubcoll.Comm, own error) (device bool, messages int, err error) {
+	var mine []uint64
 	for i := range g.works {
-		mine[i] = g.works[i].Signature()
+		if g.works[i].Kind != engine.KindMessages {
+			mine = append(mine, g.works[i].Signature())
+		}
 	}
-	theirs := make([]uint64, int(longest)*c.Size())
+	const said = 3 // by each rank: collectives, or -1; messages; whether there is a device
+	tell := [said]int64{int64(len(mine)), int64(g.messages())}
+	if g.onDevice() {
+		tell[2] = 1
+	}
+	if own != nil {
+		tell[0] = -1
+	}
+	all := make([]int64, said*c.Size())
+	if err := coll.AllGather(ctx, c, ubcoll.Of(all), ubcoll.Of(tell[:])); err != nil {
+		return false, 0, errors.Join(own, err)
+	}
+	longest := 0
+	for r := range c.Size() {
+		if own == nil && all[said*r] < 0 {
+			return false, 0, fmt.Errorf("rank %d could not capture: %w", r, fault.ErrMismatch)
+		}
+		longest, messages = max(longest, int(all[said*r])), max(messages, int(all[said*r+1]))
+		device = device || all[said*r+2] != 0
+	}
+	if own != nil {
+		return false, 0, own
+	}
+	mine = append(mine, make([]uint64, longest-len(mine))...)
+	theirs := make([]uint64, longest*c.Size())
 	if err := coll.AllGather(ctx, c, ubcoll.Of(theirs), ubcoll.Of(mine)); err != nil {
-		return err
+		return false, 0, err
 	}
-	for i := range int(longest) {
-		for r := range all {
-			if a, b := theirs[i], theirs[r*int(longest)+i]; a != b {
-				return fmt.Errorf("call %d is %s on rank 0 and %s on rank %d: %w", i, describe(a), describe(b), r, fault.ErrMismatch)
+	for i := range longest {
+		for r := range c.Size() {
+			if a, b := theirs[i], theirs[r*longest+i]; a != b {
+				return false, 0, fmt.Errorf("call %d is %s on rank 0 and %s on rank %d: %w", i, describe(a), describe(b), r,
+					fault.ErrMismatch)
 			}
 		}
 	}
-	return nil
+	return device, messages, nil
 }
 
 func describe(signature uint64) string {

@@ -11,9 +11,10 @@ import (
 )
 
 // Group is sends and receives that start together, so that their order in the group cannot make ranks wait for each
-// other; between two ranks it is the order of the messages. The zero Group is empty and ready. It may be done again and
-// again, on any communicator. One goroutine at a time. Source: ncclGroupStart and ncclGroupEnd, MPI's persistent
-// requests.
+// other; between two ranks it is the order of the messages. The zero Group is empty and ready. It may be done again
+// and again, on any communicator. Its memory is the host's, or all of one device (ErrArgument): then it is one kernel,
+// unless it has more than 64 messages, and on a stream it is queued. One goroutine at a time. Source: ncclGroupStart
+// and ncclGroupEnd, MPI's persistent requests.
 type Group struct {
 	calls    []call
 	messages []*engine.Message
@@ -47,8 +48,8 @@ func (g *Group) Reset() error {
 	return nil
 }
 
-// Do sends and receives everything. Blocking until all is done; the errors of single messages are joined. If anything
-// is wrong with a call, nothing is sent or received.
+// Do sends and receives everything. Blocking until all is done; the errors of single messages are joined (on a device,
+// the first one is told). If anything is wrong with a call, nothing is sent or received.
 func (g *Group) Do(ctx context.Context, c *ubcoll.Comm) error {
 	r, err := g.start(ctx, c)
 	if err != nil {
@@ -57,9 +58,10 @@ func (g *Group) Do(ctx context.Context, c *ubcoll.Comm) error {
 	return r.Wait(ctx)
 }
 
-// Start begins what Do does, and returns without waiting. The caller calls Wait, or Test until it is done, before Close;
-// the memory is the caller's again after that. No goroutine of its own moves the messages: they move while this rank
-// tests, or waits for anything, collectives and other communicators included.
+// Start begins what Do does, and returns without waiting. The caller calls Wait, or Test until it is done, before
+// Close; the memory is the caller's again after that. No goroutine of its own moves the messages: they move while this
+// rank tests, or waits for anything, collectives and other communicators included. On a device they move by
+// themselves, and on a stream, or in a capture, the request is done at once.
 func (g *Group) Start(ctx context.Context, c *ubcoll.Comm) (*Request, error) {
 	r, err := g.start(ctx, c)
 	if err != nil {
@@ -77,6 +79,9 @@ func (g *Group) start(ctx context.Context, c *ubcoll.Comm) (Request, error) {
 		return Request{}, fmt.Errorf("the group's request is not done: %w", fault.ErrBusy)
 	}
 	e := c.Engine()
+	if g.onDevice(e) {
+		return g.startDevice(ctx, e)
+	}
 	var errs []error
 	for i := range g.calls {
 		v := g.calls[i].vec.Engine()
@@ -109,6 +114,8 @@ type Request struct {
 	turn int
 	done bool
 	err  error
+
+	device *engine.Transfer // of device memory; then there are no messages here
 }
 
 // Wait waits until everything is done, and returns the errors of the messages, joined. Blocking. If ctx ends first, the
@@ -116,6 +123,9 @@ type Request struct {
 func (r *Request) Wait(ctx context.Context) error {
 	if r.done {
 		return r.err
+	}
+	if r.device != nil {
+		return r.finishDevice(r.device.Wait(ctx))
 	}
 	ms := r.messages()
 	if err := await(ctx, r.c, "group", ms); err != nil {
@@ -129,6 +139,13 @@ func (r *Request) Wait(ctx context.Context) error {
 func (r *Request) Test() (bool, error) {
 	if r.done {
 		return true, r.err
+	}
+	if r.device != nil {
+		done, err := r.device.Test()
+		if done {
+			r.finishDevice(err)
+		}
+		return done, err
 	}
 	ms := r.messages()
 	for {

@@ -11,7 +11,7 @@ import (
 
 // The tests of host memory run without devices, so that they are the same everywhere.
 func TestMain(m *testing.M) {
-	os.Setenv("UBCOLL_EMULATE_DEVICES", "4")
+	os.Setenv("UBCOLL_EMULATE_DEVICES", "8")
 	cudatest.Main(func() int {
 		os.Setenv(env.CUDA.Name, "off")
 		return await.Main(m)

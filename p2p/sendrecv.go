@@ -17,12 +17,18 @@ var (
 	errLimit    = fault.ErrLimit
 )
 
-// Send sends src to peer, which calls Recv. Blocking until src is the caller's again: a message of 2 KiB at most
-// (less for more than 16 ranks) is copied and does not wait for its Recv, unless 8 such messages are on their way to that
+// Send sends src to peer, which calls Recv. Blocking until src is the caller's again: a message of 2 KiB at most (less
+// for more than 16 ranks) is copied and does not wait for its Recv, unless 8 such messages are on their way to that
 // peer already; a larger one does wait. To this rank itself only what does not wait can be sent so (ErrArgument,
-// ErrLimit): use SendRecv or a Group. Any goroutine. Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
+// ErrLimit): use SendRecv or a Group. Of device memory 64 KiB and 2 messages take the place of 2 KiB and 8, and on a
+// stream it is queued; a third one to this rank itself waits for a Recv of another goroutine or stream. Any goroutine.
+// Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
 func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 	e, v := c.Engine(), src.Engine()
+	if e.OnDevice(&v) {
+		_, err := doDevice(ctx, e, "send", engine.DeviceMessage{Vec: v, Peer: peer})
+		return err
+	}
 	if err := check(ctx, e, "send", peer, &v); err != nil {
 		return err
 	}
@@ -61,10 +67,14 @@ func selfError(e *engine.View, n int) error {
 		"%d messages to this rank itself have not been received yet (use SendRecv or a Group): %w", engine.MailSlots, errLimit))
 }
 
-// Recv receives the next message from peer into dst, and returns how many elements it had; dst may be longer. Blocking
-// until they are there. Any goroutine. Source: MPI_Recv (MPI-4.1, 3.2.4), ncclRecv.
+// Recv receives the next message from peer into dst, and returns how many elements it had; dst may be longer, but
+// on a device (ErrMismatch). Blocking until they are there; of device memory on a stream it is queued, and returns what
+// it asks for. Any goroutine. Source: MPI_Recv (MPI-4.1, 3.2.4), ncclRecv.
 func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, error) {
 	e, v := c.Engine(), dst.Engine()
+	if e.OnDevice(&v) {
+		return doDevice(ctx, e, "recv", engine.DeviceMessage{Vec: v, Peer: peer, Recv: true})
+	}
 	if err := check(ctx, e, "recv", peer, &v); err != nil {
 		return 0, err
 	}
@@ -109,10 +119,15 @@ func recvNow(c *engine.Comm, m *engine.Mail, v *engine.Vec) (n int, done bool, e
 }
 
 // SendRecv sends src to one peer and receives from another, or the same, or this rank itself, at the same time, and
-// returns how many elements it received. Blocking until both are done. Any goroutine. Source: MPI_Sendrecv (MPI-4.1,
+// returns how many elements it received. Blocking until both are done; of device memory on a stream they are queued.
+// Any goroutine. Source: MPI_Sendrecv (MPI-4.1,
 // 3.10).
 func SendRecv(ctx context.Context, c *ubcoll.Comm, to int, src ubcoll.Vec, from int, dst ubcoll.Vec) (int, error) {
 	e, v, w := c.Engine(), src.Engine(), dst.Engine()
+	if e.OnDevice(&v) || e.OnDevice(&w) {
+		return doDevice(ctx, e, "send_recv", engine.DeviceMessage{Vec: v, Peer: to},
+			engine.DeviceMessage{Vec: w, Peer: from, Recv: true})
+	}
 	if err := check(ctx, e, "send_recv", to, &v); err != nil {
 		return 0, err
 	}
@@ -208,11 +223,10 @@ func check(ctx context.Context, e *engine.View, op string, peer int, v *engine.V
 	err := context.Cause(ctx)
 	switch {
 	case e.Recorder != nil:
-		err = fmt.Errorf("messages in a group of collectives or in capture (use p2p.Group): %w", fault.ErrArgument)
+		err = fmt.Errorf("messages of host memory in a group of collectives (use p2p.Group) or in capture: %w",
+			fault.ErrArgument)
 	case e.Stream != nil:
-		err = fmt.Errorf("messages on a stream: %w", hw.ErrNotSupported)
-	case !v.Dev.IsHost():
-		err = v.OnHost("messages")
+		err = fmt.Errorf("messages of host memory on a stream: %w", hw.ErrNotSupported)
 	case uint(peer) >= uint(e.Size()):
 		err = fmt.Errorf("rank %d of %d ranks: %w", peer, e.Size(), fault.ErrArgument)
 		peer = -1

@@ -109,8 +109,8 @@ var operations = []operation{
 		run: func(ctx context.Context, c *ubcoll.Comm, a *args) error {
 			return coll.AllToAllV(ctx, c, a.dst, a.recvs, a.src, a.sends)
 		}},
-	{name: "pingpong", apart: true, trips: 2, bus: once, shape: pairs, run: pingPong},
-	{name: "sendrecv", apart: true, trips: 1, bus: once, shape: chain, run: sendRecv},
+	{name: "pingpong", device: true, apart: true, trips: 2, bus: once, shape: pairs, run: pingPong},
+	{name: "sendrecv", device: true, apart: true, trips: 1, bus: once, shape: chain, run: sendRecv},
 	{name: barrier, device: true, apart: true, bus: none, shape: func(place, int) shape { return shape{} },
 		run: func(ctx context.Context, c *ubcoll.Comm, _ *args) error { return coll.Barrier(ctx, c) }},
 }

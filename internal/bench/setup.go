@@ -18,7 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 )
 
-// ownStream makes the stream one that this package captures itself, since graph.Capture records collectives.
+// ownStream makes the stream one that this package captures itself, since graph.Capture records no channels.
 func (r *runner) ownStream() (end func() error, err error) {
 	c, err := cuda.Primary(r.dev)
 	if err != nil {

@@ -161,7 +161,7 @@ func (r *verifier) call(ctx context.Context, o *operation, t dtype.Type, red ubc
 	cfg := &Config{Aggregate: 1}
 	s := o.shape(place{r.c.Size(), r.c.Rank(), root}, count)
 	k := newTask(r.c, cfg, o, s, t, red, max(root, 0), a, b, inPlace)
-	if how > 0 && o.trips == 0 {
+	if how > 0 && (o.trips == 0 || a.onDevice()) {
 		k.stream = r.stream
 		k.capture = how == 2 && (a.onDevice() || !differ && kinds == 3) // no Go slices
 	}

@@ -17,6 +17,9 @@ type DeviceGraph struct {
 	d     *device
 	last  Work // for LastOp
 	works uint64
+	lanes uint32 // of messages
+	holds []hold // of what copy engines write
+	after *mark  // the last launch, if there are holds
 
 	collectives uint64 // of works
 
@@ -24,9 +27,10 @@ type DeviceGraph struct {
 	graph *cuda.Graph // nil once closed
 }
 
-// CaptureDevice makes a graph of works, of which the first on a device makes all of them operations on the device. Each
-// rank does so at the same place. It waits until the peers have imported the buffers, or cannot, and runs nothing.
-func (c *Comm) CaptureDevice(ctx context.Context, works []Work) (*DeviceGraph, error) {
+// CaptureDevice makes a graph of works, all of them operations on the device. Each rank does so at the same place. It
+// waits until the peers have imported the buffers, or cannot, and runs nothing. received is what each rank's Received
+// has said, and its messages are those of works.
+func (c *Comm) CaptureDevice(ctx context.Context, works []Work, received [][]uint64) (*DeviceGraph, error) {
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
@@ -40,7 +44,7 @@ func (c *Comm) CaptureDevice(ctx context.Context, works []Work) (*DeviceGraph, e
 		if w.Kernel.Name == "" && w.Kind == KindBarrier {
 			w.Kernel = Kernel{Name: kernels.Barrier, Blocks: 1, Way: "descriptors"}
 		}
-		if w.Kernel.Name == "" {
+		if w.Kernel.Name == "" && w.Kind != KindMessages {
 			return nil, fmt.Errorf("call %d, %v, is on host memory, and others are on %v: %w", i, w.Kind,
 				d.gpu.ctx.Device(), fault.ErrArgument)
 		}
@@ -48,7 +52,7 @@ func (c *Comm) CaptureDevice(ctx context.Context, works []Work) (*DeviceGraph, e
 	if err := d.imported(ctx, works); err != nil {
 		return nil, err
 	}
-	return d.capture(works)
+	return d.capture(ctx, works, received)
 }
 
 // imported waits until the peers have imported the buffers of works. One that a peer has failed to import is staged.
@@ -86,15 +90,28 @@ const (
 )
 
 // capture records the launches of works on a stream of their own.
-func (d *device) capture(works []Work) (*DeviceGraph, error) {
+func (d *device) capture(ctx context.Context, works []Work, received [][]uint64) (_ *DeviceGraph, err error) {
 	s, err := newStream(d.gpu.ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer s.device.cu.Close()
 	g := &DeviceGraph{d: d, works: uint64(len(works)), collectives: collectives(works)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.unhold())
+		}
+	}()
+	if err := g.address(ctx, works, received); err != nil {
+		return nil, err
+	}
 	for i := range works { // before the capture
-		if w := &works[i]; !d.alone(w) {
+		if w := &works[i]; w.Kind == KindMessages {
+			g.lanes |= lanesOf(w.Messages)
+			if _, err := d.mail.load(); err != nil {
+				return nil, err
+			}
+		} else if !d.alone(w) {
 			if _, err := d.kernel(w.Kernel.Name, w.Type); err != nil {
 				return nil, err
 			}
@@ -106,8 +123,14 @@ func (d *device) capture(works []Work) (*DeviceGraph, error) {
 	var bad error
 	for i := range works {
 		g.last = works[i]
+		if g.last.Kind == KindMessages {
+			if bad = d.mail.launch(s.device.cu, 0, g.last.Messages, true); bad != nil {
+				break
+			}
+			continue
+		}
 		if bad = d.prepare(&g.last); bad == nil {
-			bad = d.start(s.device.cu, false)
+			bad = d.start(s, s.device.cu, false)
 		}
 		g.last.letGo() // the graph has the buffers
 		d.next.copy = nil
@@ -163,6 +186,9 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 	if told := d.take(); err == nil {
 		err = told
 	}
+	if g.lanes != 0 && err == nil {
+		err = d.mail.collect()
+	}
 	return err
 }
 
@@ -173,13 +199,53 @@ func (g *DeviceGraph) queue(s *Stream) error {
 	if g.graph == nil {
 		return d.c.local("launch", fault.ErrClosed)
 	}
-	d.next.graph = g.graph
+	if err := d.mail.lock(g.lanes); err != nil {
+		return d.c.local("launch", err)
+	}
+	defer d.mail.unlock(g.lanes)
+	d.next.graph = g
 	if err := d.enqueue(s); err != nil {
 		return d.failed(g.last.Kind, err)
 	}
 	d.ops += g.works
 	d.count(g.collectives)
-	d.c.noteAs(&g.last, g.last.Kernel.Way, d.ops)
+	if g.last.Kind == KindMessages {
+		d.mail.note(g.last.Messages)
+	} else {
+		d.c.noteAs(&g.last, g.last.Kernel.Way, d.ops)
+	}
+	return nil
+}
+
+// on queues the graph on cu, in the order of its lanes, which the caller has locked.
+func (g *DeviceGraph) on(s *Stream, cu *cuda.Stream, captured bool) error {
+	if captured || g.lanes == 0 {
+		return g.graph.Launch(cu)
+	}
+	m := g.d.mail
+	k, err := m.take(s)
+	if err != nil {
+		return err
+	}
+	if err = m.order(g.lanes, s, cu); err == nil {
+		err = g.graph.Launch(cu)
+	}
+	if err == nil {
+		err = m.set(k, g.lanes, cu)
+	}
+	if err != nil {
+		m.letGo(k)
+		m.stray(s)
+		return err
+	}
+	if len(g.holds) == 0 {
+		m.letGo(k)
+		return nil
+	}
+	if g.after != nil {
+		m.letGo(g.after)
+	}
+	g.after = k
 	return nil
 }
 
@@ -199,5 +265,16 @@ func (g *DeviceGraph) release() error {
 	}
 	graph := g.graph
 	g.graph = nil
-	return graph.Close()
+	err := graph.Close()
+	m := g.d.mail
+	m.mu.Lock()
+	for i := range g.holds {
+		if g.holds[i].after = g.after; i > 0 && g.after != nil {
+			g.after.users++
+		}
+	}
+	m.holds = append(m.holds, g.holds...)
+	m.mu.Unlock()
+	g.holds, g.after = nil, nil
+	return errors.Join(err, m.release(false))
 }

@@ -34,10 +34,12 @@ type device struct {
 
 	collectives, uncounted uint64 // see kinds.go; likewise
 
-	next      launching                         // likewise
-	sides     []*side                           // likewise; the first one is for what nobody else captures
-	functions map[kernelKey]*cuda.Function      // likewise: those that were used
-	kept      map[*mem.Allocation]*register.Ref // likewise: what captures of others use
+	next      launching                    // likewise
+	sides     []*side                      // likewise; the first one is for what nobody else captures
+	functions map[kernelKey]*cuda.Function // likewise: those that were used
+
+	keeping sync.Mutex
+	kept    map[*mem.Allocation]*register.Ref // what captures of others use
 
 	last atomic.Pointer[Stream] // on which the last operation was queued
 
@@ -46,6 +48,7 @@ type device struct {
 	pending []error // that no Sync has returned
 	graphs  map[*DeviceGraph]bool
 	links   map[*gpuLink]bool // ends of channels
+	mail    *gpuMail
 
 	watching sync.Once
 	stop     chan struct{}
@@ -59,10 +62,11 @@ type deviceCard struct {
 	Why     string `json:"why,omitempty"`
 }
 
-// The page has a status for collectives and one for each end of a channel, with a line of its own each.
+// The page has a status for collectives, one for each end of a channel and some for messages, with a line of its own
+// each.
 const (
 	statusLine  = 64
-	statusBytes = (statusLine*(1+maxLinks) + 4095) &^ 4095
+	statusBytes = (statusLine*(1+maxLinks+mailLines) + 4095) &^ 4095
 )
 
 // maxThreads of a block; more would not hide more.
@@ -86,6 +90,7 @@ func (c *Comm) makeDevice() (card deviceCard, err error) {
 	d := &device{c: c, gpu: g, graphs: map[*DeviceGraph]bool{}, links: map[*gpuLink]bool{},
 		stop:      make(chan struct{}),
 		functions: map[kernelKey]*cuda.Function{}, kept: map[*mem.Allocation]*register.Ref{}}
+	d.mail = newGPUMail(d)
 	c.device = d
 	if d.area, err = c.dom.Heap.AllocDevice(kernels.AreaBytes(c.size)); err != nil {
 		return card, fmt.Errorf("area: %w", err)
@@ -243,6 +248,7 @@ func (d *device) close() error {
 	for _, b := range d.sides {
 		errs = append(errs, b.close())
 	}
+	errs = append(errs, d.mail.close())
 	if d.own != nil {
 		errs = append(errs, d.own.device.cu.Close()) // nobody else has it
 	}
@@ -268,5 +274,8 @@ func (d *device) abort() {
 	d.status.Abort.Store(1)
 	for g := range d.links {
 		g.status.Abort.Store(1)
+	}
+	for i := range mailLines {
+		d.mail.status(i).Abort.Store(1)
 	}
 }

@@ -130,10 +130,13 @@ func (s *Stream) quiet() {
 }
 
 // await waits until all that was queued is done, or look returns an error, which it does between looks at the stream.
-func (s *Stream) await(look func(waited time.Duration) error) error {
+func (s *Stream) await(look func(waited time.Duration) error) error { return await(s.done, look) }
+
+// await waits until reached says true or returns an error, or look does.
+func await(reached func() (bool, error), look func(waited time.Duration) error) error {
 	var start time.Time
 	for i := 0; ; i++ {
-		done, err := s.done()
+		done, err := reached()
 		if done || err != nil {
 			return err
 		}

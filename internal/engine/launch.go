@@ -170,17 +170,17 @@ type launching struct {
 	counts  bool // the kernel takes all of params
 	slicing slicing
 	copy    *Work
-	graph   *cuda.Graph
+	graph   *DeviceGraph
 }
 
-// start queues d.next on cu, which somebody else captures or not.
-func (d *device) start(cu *cuda.Stream, captured bool) error {
+// start queues d.next on cu, s's, which somebody else captures or not.
+func (d *device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 	l := &d.next
 	switch {
 	case l.copy != nil:
 		return l.copy.copyAlone(cu)
 	case l.graph != nil:
-		return l.graph.Launch(cu)
+		return l.graph.on(s, cu, captured)
 	case l.params.Turns > 0:
 		b, err := d.beside(captured)
 		if err != nil {
@@ -253,7 +253,13 @@ func (w *Work) copyAlone(cu *cuda.Stream) error {
 // replay w at any time.
 func (d *device) retain(w *Work) error {
 	w.Graph = true
-	for _, v := range []*Vec{&w.Src, &w.Dst} {
+	return d.keep(&w.Src, &w.Dst)
+}
+
+func (d *device) keep(vs ...*Vec) error {
+	d.keeping.Lock()
+	defer d.keeping.Unlock()
+	for _, v := range vs {
 		a := d.c.Allocation(*v)
 		if v.Bytes() == 0 || a == nil || d.kept[a] != nil {
 			continue
@@ -322,7 +328,7 @@ func (d *device) enqueue(s *Stream) error {
 		if s.capturing() { // when it runs, and after what, is for whoever captures it to say
 			d.uncounted = uncounted
 			d.next.shape.Early = false // and it may look at the capture by calls that do not know of early launches
-			return d.start(cu, true)
+			return d.start(s, cu, true)
 		}
 		if last := d.last.Load(); last != nil && last != s {
 			if err := last.before(cu, d.event); err != nil {
@@ -330,7 +336,7 @@ func (d *device) enqueue(s *Stream) error {
 			}
 		}
 		d.last.Store(s)
-		return d.start(cu, false)
+		return d.start(s, cu, false)
 	})
 }
 

@@ -193,6 +193,11 @@ func (c *Comm) layMail() {
 func (c *Comm) closeMail() error {
 	broken := c.broken.Load() != nil
 	var err error
+	if c.device != nil {
+		if err := c.device.mail.shut(broken); err != nil {
+			return err
+		}
+	}
 	for r := range c.mails {
 		m := &c.mails[r]
 		for _, l := range [2]*Lane{&m.Send, &m.Recv} {
@@ -209,11 +214,17 @@ func (c *Comm) closeMail() error {
 			l.Unlock()
 		}
 	}
+	if err != nil && c.device != nil {
+		c.device.mail.reopen()
+	}
 	return err
 }
 
 // reopenMail takes closeMail back.
 func (c *Comm) reopenMail() {
+	if c.device != nil {
+		c.device.mail.reopen()
+	}
 	for r := range c.mails {
 		m := &c.mails[r]
 		for _, l := range [2]*Lane{&m.Send, &m.Recv} {
@@ -271,7 +282,8 @@ func (c *Comm) Damaged(peer int, what string, v uint64) error {
 	return c.MessageError("mail", peer, "", fmt.Errorf("its mailbox is damaged (%s %#x): %w", what, v, fault.ErrPeerLost))
 }
 
-// NoteSmall keeps for LastOp that a message of n bytes was sent with its announcement: one store, which waits for nothing.
+// NoteSmall keeps for LastOp that a message of n bytes was sent with its announcement: one store, which waits for
+// nothing.
 func (c *Comm) NoteSmall(seq uint64, n int) { spin.Release(&c.lastSmall, seq<<16|uint64(n)) }
 
 func smallInfo(v uint64) OpInfo {

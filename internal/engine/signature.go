@@ -30,12 +30,13 @@ const (
 	KindWindow
 	KindSend // messages have no signature: for OpInfo
 	KindRecv
+	KindMessages // of a graph
 	numKinds
 )
 
 var kindNames = [numKinds]string{"refused", "all_reduce", "barrier", "reduce_scatter", "reduce", "all_gather",
 	"broadcast", "gather", "scatter", "all_to_all", "all_gather_v", "gather_v", "scatter_v", "all_to_all_v", "split", "dup",
-	"register_window", "send", "recv"}
+	"register_window", "send", "recv", "messages"}
 
 // String is the operation's name: "all_reduce".
 func (k Kind) String() string {

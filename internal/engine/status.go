@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,11 +20,13 @@ func (d *device) error(k Kind, seq uint64, step string, about int, err error) *f
 func (d *device) collect() []error {
 	err := d.take()
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	errs := d.pending
 	d.pending = nil
-	if err != nil {
-		errs = append(errs, err)
+	d.mu.Unlock()
+	for _, err := range []error{err, d.mail.collect()} {
+		if err != nil && (len(errs) == 0 || !errors.Is(errs[len(errs)-1], err)) { // a broken communicator says it twice
+			errs = append(errs, err)
+		}
 	}
 	return errs
 }
@@ -126,7 +129,11 @@ func (d *device) watchdog() {
 		}
 		s := waiting{op: "device", step: "wait"}
 		e := d.c.pollHealth(&s)
-		if r := d.c.closedPeer(); e == nil && r >= 0 && d.busy() {
+		r := d.c.closedPeer()
+		if r >= 0 && !d.busy() {
+			r = d.mail.stuck()
+		}
+		if e == nil && r >= 0 {
 			if closed.IsZero() {
 				closed = time.Now()
 			}
@@ -141,10 +148,14 @@ func (d *device) watchdog() {
 			d.c.fail(e)
 			continue
 		}
+		d.mail.release(false)
 		d.mu.Lock()
 		told, fatal := d.told()
+		if !fatal {
+			told = d.mail.fatal()
+		}
 		d.mu.Unlock()
-		if fatal {
+		if told != nil {
 			d.c.fail(told)
 		}
 	}

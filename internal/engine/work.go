@@ -36,8 +36,11 @@ type Work struct {
 	Src   Vec
 	Dst   Vec
 
-	Factor     float64 // what each source element is multiplied by first; 0 = 1
-	SendCounts []int   // of the operations with vectors of counts, in elements; the caller's until they end
+	Factor float64 // what each source element is multiplied by first; 0 = 1
+	// Messages are sends and receives of device memory instead of a collective, for graphs.
+	Messages []DeviceMessage
+
+	SendCounts []int // of the operations with vectors of counts, in elements; the caller's until they end
 	RecvCounts []int
 
 	// Err says that this rank's own arguments are bad. The rank publishes "refused", so that all ranks return it.

@@ -16,9 +16,10 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/verify"
+	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// Device does collectives on the ranks' devices with random arguments, blocking, on a stream and as graphs, on buffers
+// Device does collectives and messages on the ranks' devices with random arguments, blocking, on a stream and as graphs, on buffers
 // that come and go, and checks every element. Where ranks have no devices it says so and does nothing, unless
 // UBCOLL_REQUIRE has cuda.
 func Device(ctx context.Context, c *ubcoll.Comm) error {
@@ -41,7 +42,7 @@ func Device(ctx context.Context, c *ubcoll.Comm) error {
 		d := onDevice{ctx: ctx, c: c, dev: dev, s: s, how: i % 3, inPlace: r.IntN(2) == 0,
 			data: verify.Data{Type: dtype.Type(1 + r.IntN(int(dtype.Float64))), Op: cpu.Sum, Ranks: c.Size(), Seed: r.Uint64()}}
 		d.n = r.IntN([]int{10, 3000, 300000, 1500000}[i%4] / d.data.Type.Size())
-		if err := errors.Join(d.allReduce(), d.allGather(), d.broadcast(r.IntN(c.Size()))); err != nil {
+		if err := errors.Join(d.allReduce(), d.allGather(), d.broadcast(r.IntN(c.Size())), d.sendRecv()); err != nil {
 			return fail(c, "round %d, %d of %v, in place %v, way %d: %w", i, d.n, d.data.Type, d.inPlace, d.how, err)
 		}
 	}
@@ -179,6 +180,16 @@ func (d *onDevice) broadcast(root int) error {
 	})
 }
 
+func (d *onDevice) sendRecv() error {
+	d.inPlace = false
+	n := d.c.Size()
+	from := (d.c.Rank() + n - 1) % n
+	return d.run(d.n, d.n, 0, func(c *ubcoll.Comm, dst, src ubcoll.Vec) error {
+		_, err := p2p.SendRecv(d.ctx, c, (c.Rank()+1)%n, src, from, dst)
+		return err
+	}, func(p unsafe.Pointer) (int, verify.Mismatch) { return d.data.CheckInput(p, 0, d.n, from) })
+}
+
 // KillDevice is Kill with operations on the ranks' devices, and signals around a ring through a window there.
 func KillDevice(ctx context.Context, c *ubcoll.Comm) error {
 	dev, err := c.GPU()
@@ -203,5 +214,23 @@ func KillDevice(ctx context.Context, c *ubcoll.Comm) error {
 			return err
 		}
 		return w.Wait(ctx, last)
+	})
+}
+
+// KillDeviceP2P is Kill with messages of the ranks' devices around the ring.
+func KillDeviceP2P(ctx context.Context, c *ubcoll.Comm) error {
+	dev, err := c.GPU()
+	if err != nil {
+		return err
+	}
+	b, err := ubcoll.Alloc[float32](c, dev, 600000)
+	if err != nil {
+		return err
+	}
+	n := c.Size()
+	return untilLost(c, func(v ubcoll.Vec) error {
+		d := b.Vec()
+		_, err := p2p.SendRecv(ctx, c, (c.Rank()+1)%n, d.Slice(0, v.Len()), (c.Rank()+n-1)%n, d.Slice(300000, 300000+v.Len()))
+		return err
 	})
 }

@@ -57,5 +57,6 @@ func TestDeviceKill(t *testing.T) {
 	pick := mrand.New(mrand.NewPCG(seed, 0))
 	for range 3 {
 		killOne(t, "kill-device", 3, pick)
+		killOne(t, "kill-device-p2p", 3, pick)
 	}
 }

@@ -3,16 +3,21 @@ package kernels
 import (
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/ubcoll/ubcoll/dtype"
 )
 
 // Limits, as in src/abi.h.
 const (
-	MaxRanks    = 8       // ranks that one operation can have
-	MaxBlocks   = 256     // blocks of a grid
-	MaxExtents  = 1024    // exported allocations of a rank at a time
-	MaxChannels = 512     // ends of channels of a rank at a time
-	MaxSteps    = 8       // of a channel's kernel
-	PacketData  = 1 << 20 // bytes of data that one rank can send another as packets, in one stage of an operation
+	MaxRanks    = 8        // ranks that one operation can have
+	MaxBlocks   = 256      // blocks of a grid
+	MaxExtents  = 1024     // exported allocations of a rank at a time
+	MaxChannels = 512      // ends of channels of a rank at a time
+	MaxSteps    = 8        // of a channel's kernel
+	MaxLanes    = 16       // of a kernel of messages: both ways, with every rank
+	MaxMessages = 64       // of a kernel of messages
+	PacketData  = 1 << 20  // bytes of data that one rank can send another as packets, in one stage of an operation
+	EagerBytes  = 64 << 10 // of the largest message that travels as packets
 )
 
 // ChannelBytes is the size of a channel's end.
@@ -23,17 +28,19 @@ const (
 	areaPackets = 1 << 20
 	packetBytes = 2 * PacketData
 	staging     = 16 << 20
+	boxBytes    = 4*EagerBytes + 4<<20
 )
 
 // What a kernel may find wrong (Status.Error).
 const (
 	OK       = 0
-	Mismatch = 1 // Peer wanted another operation, Theirs; what follows works
+	Mismatch = 1 // Peer wanted another operation, Theirs; what follows works. Detail is 1 for a message that comes
 	Refused  = 2 // Peer refused, with the code in the low half of Theirs; what follows works
 	Timeout  = 3 // waited for Peer longer than Params.Timeout
 	Aborted  = 4 // Abort was set while it waited for Peer
 	NoExtent = 5 // Peer named an extent that is not mapped here: Detail is its word
 	Counts   = 6 // Peer expects other counts of a rank than that sends: see CountsOf; what follows works
+	Astray   = 7 // Peer wants a message elsewhere (Detail) than where a copy engine is about to put it
 )
 
 // Params is what every kernel takes: ubc_params of src/abi.h, which says what the fields mean. A kernel's grid, and all
@@ -86,9 +93,11 @@ type Status struct {
 	Error  atomic.Uint32
 	Peer   uint32
 	Epoch  uint32
-	Mine   uint64 // signatures
+	Mine   uint64 // signatures, or heads of messages
 	Theirs uint64
 	Detail uint64
+	Claim  atomic.Uint32 // of Messages: 0 once the host has taken the error, after Error
+	_      uint32
 }
 
 // CountsOf is what the error Counts means: how many elements Peer expects, from whom, and how many that rank sends.
@@ -97,7 +106,10 @@ func (s *Status) CountsOf() (expected, from, sent int) {
 }
 
 // AreaBytes is the size of each rank's device area, zeroed, for a communicator of that many ranks.
-func AreaBytes(ranks int) int { return areaPackets + 4*ranks*packetBytes + 4*staging }
+func AreaBytes(ranks int) int { return Boxes(ranks) + ranks*boxBytes }
+
+// Boxes is where, in a rank's device area, the packets and pieces of its messages are, for MailParams.
+func Boxes(ranks int) int { return areaPackets + 4*ranks*packetBytes + 4*staging }
 
 // Word is how a rank tells its peers where its buffer is: at offset in the extent, which all of them have mapped. The
 // word of a buffer that is staged is 0.
@@ -158,5 +170,56 @@ type ChannelParams struct {
 
 // Bytes is p as a launch takes it: p's own memory, good while p is.
 func (p *ChannelParams) Bytes() []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
+}
+
+// The way of a message, in the upper 8 bits of its head.
+const (
+	ByPackets = 1 // up to EagerBytes
+	ByPush    = 2
+	Await     = 3 // by push, of which a copy engine does some sends: what comes before its copy,
+	Done      = 4 // and what comes after it
+)
+
+// Head is the head of a message of so many elements of a type.
+func Head(way int, t dtype.Type, count int) uint64 {
+	return uint64(way)<<56 | uint64(t)<<48 | uint64(count)
+}
+
+// Message is a message of the kernel Messages: ubc_message of src/abi.h.
+type Message struct {
+	At    uint64 // the source or the destination
+	Bytes uint64
+	Word  uint64 // the destination's: of a receive, and of what a copy engine does; a rank's own has the address itself
+	Head  uint64
+}
+
+// Lane is the messages with one rank, one way, of the kernel Messages: ubc_lane of src/abi.h.
+type Lane struct {
+	Area     uint64 // the peer's, as mapped here
+	Table    uint64 // of the peer's extents; 0 for this rank itself
+	Peer     uint32
+	Receives uint32 // 1, or 0: sends
+	First    uint32 // of MailParams.Message
+	Messages uint32
+	Block    uint32 // of the grid: the first one
+	Blocks   uint32
+}
+
+// MailParams is what the kernel Messages takes: ubc_mail_params of src/abi.h. Its grid is this rank's choice. Kernels
+// that have a lane in common run one after the other, as the messages are sent and received.
+type MailParams struct {
+	Area    uint64 // this rank's
+	Status  uint64
+	Timeout uint64 // nanoseconds, of each wait
+	Boxes   uint64
+	Rank    uint32
+	Lanes   uint32 // in order of their blocks
+	Lane    [MaxLanes]Lane
+	Message [MaxMessages]Message
+}
+
+// Bytes is p as a launch takes it: p's own memory, good while p is.
+func (p *MailParams) Bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
 }

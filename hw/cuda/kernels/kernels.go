@@ -29,6 +29,7 @@ const (
 	MoveV       = "move_v"       // ALL_GATHER_V, GATHER_V, SCATTER_V and ALL_TO_ALL_V, with VectorParams
 	Barrier     = "barrier"      // BARRIER; with a signature of kind 0, this rank's refusal of whatever the peers do
 	Channel     = "channel"      // steps between two ranks, with ChannelParams
+	Messages    = "messages"     // sends and receives, with MailParams
 )
 
 // MaxThreads is the most threads that a block of these kernels can have; the fewest are MaxRanks.
@@ -69,7 +70,7 @@ func (s *Set) Kernel(name string, t dtype.Type, ranks int) (*cuda.Function, erro
 			module, entry = fmt.Sprintf("%vring", t), fmt.Sprintf("ubc_ring_%v", t)
 		}
 	case Move, MovePackets, Barrier: // small, since opening a communicator waits for it
-	case Broadcast, MoveV, Channel:
+	case Broadcast, MoveV, Channel, Messages:
 		module = name
 	default:
 		return nil, fmt.Errorf("no kernel %q: %w", name, fault.ErrArgument)

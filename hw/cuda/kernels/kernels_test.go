@@ -25,7 +25,7 @@ import (
 // modules are the PTX files with the kernels that each must have.
 func modules() map[string][]string {
 	m := map[string][]string{"move": {"ubc_move", "ubc_move_packets", "ubc_barrier"}, "move_v": {"ubc_move_v"},
-		"broadcast": {"ubc_broadcast"}, "channel": {"ubc_channel"}}
+		"broadcast": {"ubc_broadcast"}, "channel": {"ubc_channel"}, "messages": {"ubc_messages"}}
 	for _, t := range dtype.All() {
 		m[fmt.Sprintf("%vring", t)] = []string{fmt.Sprintf("ubc_ring_%v", t)}
 		for _, ranks := range []int{2, 4, MaxRanks} {
@@ -143,6 +143,9 @@ func TestABI(t *testing.T) {
 	var c ChannelParams
 	var x Step
 	var v VectorParams
+	var m MailParams
+	var l Lane
+	var y Message
 	values := map[string]uintptr{
 		"sizeof(ubc_params)": unsafe.Sizeof(p), "sizeof(ubc_status)": unsafe.Sizeof(s),
 		"offsetof(ubc_params, area)": unsafe.Offsetof(p.Area), "offsetof(ubc_params, table)": unsafe.Offsetof(p.Table),
@@ -189,12 +192,33 @@ func TestABI(t *testing.T) {
 		"UBC_RELAXED_SIGNAL": StepRelaxedSignal, "UBC_WAIT": StepWait, "UBC_PUT_PACKETS": StepPutPackets,
 		"UBC_GET_PACKETS": StepGetPackets,
 		"UBC_CHANNEL_ARRIVALS + 4 * UBC_SIDES * (UBC_MAX_STEPS + 1) <= UBC_CHANNEL_BYTES": 1,
-		"UBC_AREA_CHANNEL + UBC_MAX_CHANNELS * UBC_CHANNEL_BYTES <= UBC_AREA_PACKETS":     1,
 		"UBC_AREA_DESC + 8 * UBC_MAX_RANKS * UBC_PACKET <= UBC_AREA_ROWS":                 1,
 		"UBC_AREA_ROWS + 4 * UBC_MAX_RANKS * UBC_MAX_RANKS * UBC_PACKET <= UBC_AREA_FLAG": 1,
-		"UBC_AREA_CHANNEL + UBC_MAX_CHANNELS * UBC_CHANNEL_BYTES <= UBC_AREA_CREDIT":      1,
 		"UBC_AREA_CREDIT + 8 * UBC_MAX_BLOCKS <= UBC_AREA_PACKETS":                        1,
 		"UBC_AREA_FLAG + 8 * UBC_MAX_RANKS * UBC_MAX_BLOCKS <= UBC_AREA_CHANNEL":          1,
+		"UBC_AREA_CHANNEL + UBC_MAX_CHANNELS * UBC_CHANNEL_BYTES <= UBC_AREA_MAIL":        1,
+		"UBC_AREA_MAIL + UBC_MAX_RANKS * UBC_MAIL_BYTES <= UBC_AREA_CREDIT":               1,
+		"UBC_OUT_FREE + 8 * UBC_RING <= UBC_IN_TAKEN":                                     1,
+		"UBC_IN_FULL + 8 * UBC_RING <= UBC_MAIL_BYTES":                                    1,
+		"offsetof(ubc_status, claim)":                                                     unsafe.Offsetof(s.Claim), "UBC_ASTRAY": Astray,
+		"UBC_BOX_BYTES": boxBytes, "UBC_EAGER_BYTES": EagerBytes, "UBC_MAX_LANES": MaxLanes,
+		"UBC_MAX_MESSAGES": MaxMessages, "UBC_BY_PACKETS": ByPackets, "UBC_BY_PUSH": ByPush, "UBC_AWAIT": Await,
+		"UBC_DONE": Done, "UBC_WHAT(UBC_DIRECT | 5)": 5, "UBC_WAY(7ull << 56 | 5)": 7,
+		"sizeof(ubc_mail_params)": unsafe.Sizeof(m), "sizeof(ubc_lane)": unsafe.Sizeof(l),
+		"sizeof(ubc_message)": unsafe.Sizeof(y), "offsetof(ubc_mail_params, area)": unsafe.Offsetof(m.Area),
+		"offsetof(ubc_mail_params, status)":  unsafe.Offsetof(m.Status),
+		"offsetof(ubc_mail_params, timeout)": unsafe.Offsetof(m.Timeout),
+		"offsetof(ubc_mail_params, boxes)":   unsafe.Offsetof(m.Boxes),
+		"offsetof(ubc_mail_params, rank)":    unsafe.Offsetof(m.Rank),
+		"offsetof(ubc_mail_params, lanes)":   unsafe.Offsetof(m.Lanes),
+		"offsetof(ubc_mail_params, lane)":    unsafe.Offsetof(m.Lane),
+		"offsetof(ubc_mail_params, message)": unsafe.Offsetof(m.Message),
+		"offsetof(ubc_lane, area)":           unsafe.Offsetof(l.Area), "offsetof(ubc_lane, table)": unsafe.Offsetof(l.Table),
+		"offsetof(ubc_lane, peer)": unsafe.Offsetof(l.Peer), "offsetof(ubc_lane, receives)": unsafe.Offsetof(l.Receives),
+		"offsetof(ubc_lane, first)": unsafe.Offsetof(l.First), "offsetof(ubc_lane, messages)": unsafe.Offsetof(l.Messages),
+		"offsetof(ubc_lane, block)": unsafe.Offsetof(l.Block), "offsetof(ubc_lane, blocks)": unsafe.Offsetof(l.Blocks),
+		"offsetof(ubc_message, at)": unsafe.Offsetof(y.At), "offsetof(ubc_message, bytes)": unsafe.Offsetof(y.Bytes),
+		"offsetof(ubc_message, word)": unsafe.Offsetof(y.Word), "offsetof(ubc_message, head)": unsafe.Offsetof(y.Head),
 	}
 	require.Len(t, p.Bytes(), int(unsafe.Sizeof(p)))
 	require.Len(t, v.Bytes(), int(unsafe.Sizeof(v)))

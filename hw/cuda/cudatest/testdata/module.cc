@@ -146,6 +146,9 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 	ubc_channel_params c;
 	memcpy(&p, params.data(), sizeof p);
 	memcpy(&c, params.data(), sizeof c);
+	ubc_mail_params m;
+	static_assert(sizeof m <= page);
+	memcpy(&m, params.data(), sizeof m);
 	std::lock_guard<std::mutex> locked(lock);
 	auto good = [&](const char *what, unsigned i, uintptr_t at) {
 		if (!at || reachable(d, at, true))
@@ -161,6 +164,19 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 				return false;
 		return good("the end of rank", c.peer, c.theirs) && good("the own end, to rank", c.peer, c.mine) &&
 			good("the status of the channel to rank", c.peer, c.status);
+	}
+	if (!strcmp(k->name, "ubc_messages")) {
+		for (unsigned i = 0; i < m.lanes && i < UBC_MAX_LANES; i++)
+			if (!good("the area of rank", m.lane[i].peer, m.lane[i].area) ||
+				!good("the table of rank", m.lane[i].peer, m.lane[i].table))
+				return false;
+		for (unsigned i = 0; i < m.lanes && i < UBC_MAX_LANES; i++)
+			for (unsigned j = 0; j < m.lane[i].messages && m.lane[i].first + j < UBC_MAX_MESSAGES; j++) {
+				const ubc_message &x = m.message[m.lane[i].first + j];
+				if (x.bytes && UBC_WAY(x.head) <= UBC_BY_PUSH && !good("the memory of message", m.lane[i].first + j, x.at))
+					return false;
+			}
+		return good("the area of rank", m.rank, m.area) && good("the status of rank", m.rank, m.status);
 	}
 	for (unsigned r = 0; r < p.ranks && r < UBC_MAX_RANKS; r++)
 		if (!good("the area at distance", r, p.area[r]) || !good("the table at distance", r, p.table[r]))

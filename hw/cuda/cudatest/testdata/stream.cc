@@ -4,14 +4,21 @@
 #include <pthread.h>
 #include <signal.h>
 
-// capture is what one or more streams record instead of doing it, in the order of the calls, which is one of the orders
-// that the graph allows.
+// node is something that a graph does once what it comes after is done. Nodes of one branch are those of one stream.
+struct node {
+	std::function<void()> f;
+	stream *branch;
+	std::set<size_t> after;
+};
+
+// capture is what one or more streams record instead of doing it, in the order of the calls.
 struct capture {
 	uint64_t id;
 	stream *origin;
 	bool broken = false, over = false;
-	std::vector<std::function<void()>> nodes;
+	std::vector<node> nodes;
 	std::set<stream *> members;
+	std::map<stream *, std::set<size_t>> tails; // what the next node of a stream comes after
 };
 
 // An event's state outlives it, for those who wait.
@@ -24,12 +31,13 @@ struct event {
 	bool timing;
 	std::shared_ptr<event_state> state;
 	std::shared_ptr<capture> captured; // where it was recorded last, if in a capture
+	std::set<size_t> tail;             // and after what
 };
 
 // A graph runs once at a time.
 struct graph {
 	device *d;
-	std::vector<std::function<void()>> nodes;
+	std::vector<node> nodes;
 	std::mutex running;
 };
 
@@ -66,22 +74,27 @@ static void *work(void *arg) {
 }
 
 // The process's signals are not for these threads, which know nothing of Go.
-static int start(const std::shared_ptr<stream> &s) {
+static int thread(pthread_t *t, bool detached, void *(*f)(void *), void *arg) {
 	sigset_t all, before;
 	sigfillset(&all);
 	for (int sig : {SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE, SIGABRT})
 		sigdelset(&all, sig);
 	pthread_attr_t a;
 	pthread_attr_init(&a);
-	pthread_attr_setdetachstate(&a, PTHREAD_CREATE_DETACHED);
+	if (detached)
+		pthread_attr_setdetachstate(&a, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&a, 512 << 10);
-	pthread_t t;
-	auto *arg = new std::shared_ptr<stream>(s);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int code = pthread_create(&t, &a, work, arg);
+	int code = pthread_create(t, &a, f, arg);
 	pthread_sigmask(SIG_SETMASK, &before, 0);
 	pthread_attr_destroy(&a);
-	if (code) {
+	return code;
+}
+
+static int start(const std::shared_ptr<stream> &s) {
+	pthread_t t;
+	auto *arg = new std::shared_ptr<stream>(s);
+	if (thread(&t, true, work, arg)) {
 		delete arg;
 		return OUT_OF_MEMORY;
 	}
@@ -94,7 +107,10 @@ int enqueue(const std::shared_ptr<stream> &s, std::function<void()> f) {
 	if (s->capturing) {
 		if (s->capturing->broken)
 			return CAPTURE_INVALIDATED;
-		s->capturing->nodes.push_back(std::move(f));
+		auto &c = *s->capturing;
+		auto &tail = c.tails[s.get()];
+		c.nodes.push_back({std::move(f), s.get(), tail});
+		tail = {c.nodes.size() - 1};
 		return 0;
 	}
 	if (!s->started)
@@ -268,6 +284,8 @@ int cuEventRecord(uintptr_t handle, uintptr_t on) {
 		return INVALID_HANDLE;
 	e.captured = s->capturing;
 	if (s->capturing)
+		e.tail = s->capturing->tails[s.get()];
+	if (s->capturing)
 		return s->capturing->broken ? CAPTURE_INVALIDATED : 0;
 	auto state = e.state;
 	uint64_t n = ++state->recorded;
@@ -329,6 +347,7 @@ int cuStreamWaitEvent(uintptr_t handle, uintptr_t what, unsigned flags) {
 		}
 		s->capturing = e.captured; // it joins
 		e.captured->members.insert(s.get());
+		e.captured->tails[s.get()].insert(e.tail.begin(), e.tail.end());
 		return 0;
 	}
 	if (s->capturing) {
@@ -376,6 +395,15 @@ int cuStreamEndCapture(uintptr_t handle, uintptr_t *out) {
 	over(c);
 	if (c->broken)
 		return CAPTURE_INVALIDATED;
+	std::set<size_t> joined, left = c->tails[s.get()];
+	while (!left.empty()) {
+		size_t i = *left.begin();
+		left.erase(left.begin());
+		if (joined.insert(i).second)
+			left.insert(c->nodes[i].after.begin(), c->nodes[i].after.end());
+	}
+	if (joined.size() != c->nodes.size())
+		return CAPTURE_UNJOINED;
 	auto g = std::make_shared<graph>();
 	g->d = d;
 	g->nodes = c->nodes;
@@ -409,6 +437,66 @@ int cuGraphDestroy(uintptr_t handle) {
 	return graphs.erase(handle) ? 0 : INVALID_VALUE;
 }
 
+// running is a graph while it runs.
+struct running {
+	graph *g;
+	std::mutex m;
+	std::condition_variable changed;
+	std::vector<bool> done;
+};
+
+struct running_branch {
+	running *r;
+	stream *branch;
+};
+
+static void run_branch(running *r, stream *branch) {
+	for (size_t i = 0; i < r->g->nodes.size(); i++) {
+		node &n = r->g->nodes[i];
+		if (n.branch != branch)
+			continue;
+		std::unique_lock<std::mutex> locked(r->m);
+		for (size_t before : n.after)
+			while (!r->done[before])
+				r->changed.wait(locked);
+		locked.unlock();
+		n.f();
+		locked.lock();
+		r->done[i] = true;
+		r->changed.notify_all();
+	}
+}
+
+static void *branch_thread(void *arg) {
+	auto *b = (running_branch *)arg;
+	emu_guard();
+	run_branch(b->r, b->branch);
+	emu_unguard();
+	return 0;
+}
+
+// Branches run at the same time, as kernels that wait for each other need.
+static void run_graph(graph *g) {
+	std::lock_guard<std::mutex> once(g->running);
+	running r = {g, {}, {}, std::vector<bool>(g->nodes.size())};
+	std::set<stream *> all;
+	for (auto &n : g->nodes)
+		all.insert(n.branch);
+	std::vector<running_branch> branches;
+	for (stream *s : all)
+		branches.push_back({&r, s});
+	std::vector<pthread_t> threads(branches.size());
+	for (size_t i = 1; i < branches.size(); i++)
+		if (thread(&threads[i], false, branch_thread, &branches[i])) {
+			fprintf(stderr, "emulated GPU: no thread for a branch of a graph\n");
+			abort();
+		}
+	if (!branches.empty())
+		run_branch(&r, branches[0].branch);
+	for (size_t i = 1; i < branches.size(); i++)
+		pthread_join(threads[i], 0);
+}
+
 int cuGraphLaunch(uintptr_t handle, uintptr_t on) {
 	BEGIN("cuGraphLaunch");
 	STREAM(s, on);
@@ -416,11 +504,7 @@ int cuGraphLaunch(uintptr_t handle, uintptr_t on) {
 	if (e == execs.end())
 		return INVALID_VALUE;
 	auto g = e->second;
-	return enqueue(s, [g] {
-		std::lock_guard<std::mutex> once(g->running);
-		for (auto &node : g->nodes)
-			node();
-	});
+	return enqueue(s, [g] { run_graph(g.get()); });
 }
 
 int cuGraphExecDestroy(uintptr_t handle) {

@@ -12,18 +12,38 @@ enum {
 	UBC_MAX_EXTENTS = 1024, // exported allocations of a rank at a time
 	UBC_MAX_CHANNELS = 512, // ends of channels of a rank at a time
 	UBC_MAX_STEPS = 8,      // of a channel's kernel
+	UBC_MAX_LANES = 16,     // of a kernel of messages: both ways, with every rank
+	UBC_MAX_MESSAGES = 64,  // of a kernel of messages
 
 	// A rank's device area, which peers map. Offsets in bytes.
 	UBC_AREA_EPOCH = 0,       // u32 [MAX_BLOCKS]: the last operation that each block has done; own use
 	UBC_AREA_ERROR = 1024,    // u32: the last operation that had an error; own use
 	UBC_AREA_BROKEN = 1028,   // u32: the last operation that cannot even learn what its peers want; own use
+	UBC_AREA_FAILED = 1032,   // u32: 1 after a wait for a message ended without it; own use
 	UBC_AREA_DESC = 4096,     // packets [2][MAX_RANKS][4]: by parity, row r written by rank r
 	UBC_AREA_ROWS = 8192,     // packets [2][MAX_RANKS][2 * MAX_RANKS]: likewise; counts that r sends to each rank, then
 	                          // those that it expects from each
 	UBC_AREA_FLAG = 16384,    // u64 [MAX_RANKS][MAX_BLOCKS]: epoch << 32 + step; row r written by rank r's blocks
 	UBC_AREA_CHANNEL = 32768, // [MAX_CHANNELS] of CHANNEL_BYTES: this rank's ends of channels
+	UBC_AREA_MAIL = 192 << 10, // [MAX_RANKS] of MAIL_BYTES: this rank's side of its messages with each rank
 	UBC_AREA_CREDIT = 1 << 18, // u64 [MAX_BLOCKS]: epoch << 32 + messages that the right neighbour's blocks have taken
 	UBC_AREA_PACKETS = 1 << 20,
+
+	// This rank's side of its messages with a peer: of those that it sends, then of those that it receives. Messages are
+	// counted from 1. What has parity is [2], by the number of the message mod 2.
+	UBC_OUT_SENT = 0,       // u64: messages sent; own use
+	UBC_OUT_TURN = 8,       // u64: the message that all blocks may begin with; own use
+	UBC_OUT_ARRIVALS = 16,  // u32: blocks that are done with their message; own use
+	UBC_OUT_TAKEN = 64,     // u64: messages that the peer has done with; the peer writes it
+	UBC_OUT_WANTED = 128,   // packets [2][2]: the destination's word and what it is for; the peer writes them
+	UBC_OUT_FREE = 256,     // u64 [RING]: the last piece that has been taken out of the ring's part; the peer writes it
+	UBC_IN_TAKEN = 1024,    // u64: messages received; own use
+	UBC_IN_TURN = 1032,     // u64, and
+	UBC_IN_ARRIVALS = 1040, // u32: as above
+	UBC_IN_PUSHED = 1088,   // u64: the last message that has been written to its destination; the peer writes it
+	UBC_IN_HEAD = 1152,     // packets [2]: what the message is; the peer writes them
+	UBC_IN_FULL = 1280,     // u64 [RING]: the last piece that has been put into the ring's part; the peer writes it
+	UBC_MAIL_BYTES = 2048,
 
 	// An end of a channel. The peer writes the first word; all else is for own use.
 	UBC_CHANNEL_IN = 0,        // u64: signals that the peer has sent
@@ -36,9 +56,15 @@ enum {
 	UBC_CHANNEL_BYTES = 256,
 
 	// Behind it, for n ranks: twice (scatter, gather) [2 parities][n ranks] of PACKET_BYTES, then the staging memory,
-	// four buffers of STAGING.
+	// four buffers of STAGING, then [n ranks] of BOX_BYTES, for the messages of each.
 	UBC_PACKET_BYTES = 2 << 20, // packets of one rank: half of it is data
 	UBC_STAGING = 16 << 20,
+
+	// Twice the packets of a message, by parity, then a ring of parts that pieces of a large message pass through.
+	UBC_EAGER_BYTES = 64 << 10, // data of the largest message that travels as packets
+	UBC_RING = 64,
+	UBC_RING_PART = 64 << 10,
+	UBC_BOX_BYTES = 4 * UBC_EAGER_BYTES + UBC_RING * UBC_RING_PART,
 
 	// A packet is 16 bytes: data (4), flag (4), data (4), flag (4). The flag is the epoch, so that a packet is complete
 	// when both flags have it. Of a descriptor: [0] signature, [1] source word, [2] destination word, [3] nothing yet.
@@ -111,12 +137,14 @@ typedef struct {
 
 enum { // errors
 	UBC_OK = 0,
-	UBC_MISMATCH = 1, // peer published another signature (theirs); no loss: what follows works
+	UBC_MISMATCH = 1, // peer published another signature (theirs); no loss: what follows works. Of a message, detail is 1
+	                  // if this rank receives it
 	UBC_REFUSED = 2,  // peer refused: the code is in theirs
 	UBC_TIMEOUT = 3,  // waited for peer longer than params.timeout
 	UBC_ABORTED = 4,  // the host set abort
 	UBC_NO_EXTENT = 5, // peer named an extent that is not mapped here: detail is its word
 	UBC_COUNTS = 6,    // peer expects another count than a rank sends: detail is that rank << 48 + expected, theirs sent
+	UBC_ASTRAY = 7,    // peer wants a message elsewhere (detail) than where a copy engine is about to put it
 };
 
 // Kernels of one channel may run at the same time if they are of different sides.
@@ -149,14 +177,56 @@ typedef struct {
 	ubc_step step[UBC_MAX_STEPS];
 } ubc_channel_params;
 
+// The way of a message, in the upper 8 bits of its head; then its type, 8 bits, and its elements, 48 bits.
+enum {
+	UBC_BY_PACKETS = 1, // up to EAGER_BYTES
+	UBC_BY_PUSH = 2,    // to the destination, or through the ring
+	UBC_AWAIT = 3,      // by push, of which a copy engine does some sends: what comes before its copy, of a receive
+	                    // the answer alone; it is the lane's only message,
+	UBC_DONE = 4,       // and what comes after it
+};
+#define UBC_WAY(head) ((ubc_u32)((head) >> 56))
+#define UBC_WHAT(head) ((head) & ((1ull << 56) - 1))
+
+typedef struct {
+	ubc_u64 at;    // the source or the destination
+	ubc_u64 bytes;
+	ubc_u64 word;  // the destination's: of a receive, and of what a copy engine does; a rank's own is the address itself
+	ubc_u64 head;
+} ubc_message;
+
+// Messages with one rank, one way, which go in order.
+typedef struct {
+	ubc_u64 area;  // the peer's, as mapped here
+	ubc_u64 table; // of the peer's extents; 0 for this rank itself
+	ubc_u32 peer;
+	ubc_u32 receives;        // 1, or 0: sends
+	ubc_u32 first, messages; // of params.message
+	ubc_u32 block, blocks;   // of the grid: the first one, and how many
+} ubc_lane;
+
+// The parameters of a kernel of messages. Its lanes run at the same time, and no other kernel's that has one of them.
+typedef struct {
+	ubc_u64 area; // this rank's
+	ubc_u64 status;
+	ubc_u64 timeout; // nanoseconds, of each wait
+	ubc_u64 boxes;   // where they are in an area
+	ubc_u32 rank;
+	ubc_u32 lanes;   // in order of their blocks
+	ubc_lane lane[UBC_MAX_LANES];
+	ubc_message message[UBC_MAX_MESSAGES];
+} ubc_mail_params;
+
 // What a kernel tells its host. The first error of an operation stays until the host has taken it (error = 0).
 typedef struct {
 	ubc_u32 abort; // set by the host, or by a kernel that timed out: all waits end
 	ubc_u32 error; // written last
 	ubc_u32 peer;
 	ubc_u32 epoch;
-	ubc_u64 mine, theirs; // signatures
+	ubc_u64 mine, theirs; // signatures, or heads of messages
 	ubc_u64 detail;
+	ubc_u32 claim; // of kernels of messages: 1 once one has an error to tell, 2 if messages end with it
+	ubc_u32 none;
 } ubc_status;
 
 #endif

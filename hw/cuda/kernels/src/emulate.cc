@@ -1,6 +1,9 @@
 // All kernels for the emulator (-DUBC_EMULATE), by their names.
 #include "broadcast.h"
 #include "channel.h"
+#include "messages.h"
+#include "move.h"
+#include "reduce.h"
 #include "ring.h"
 #include "vector.h"
 
@@ -11,6 +14,7 @@ UBC_MOVE_KERNELS
 UBC_BROADCAST_KERNELS
 UBC_VECTOR_KERNELS
 UBC_CHANNEL_KERNELS
+UBC_MESSAGES_KERNELS
 #define UBC_RANKS(T) UBC_REDUCE_KERNELS(T, 2) UBC_REDUCE_KERNELS(T, 4) UBC_REDUCE_KERNELS(T, 8)
 UBC_TYPES(UBC_RANKS)
 UBC_TYPES(UBC_RING_KERNELS)
@@ -35,6 +39,7 @@ const ubc_entry ubc_emulated[] = {
 	{"ubc_broadcast", ubc_broadcast},
 	{"ubc_move_v", (void (*)(const ubc_params *))ubc_move_v}, // the parameters of these are others
 	{"ubc_channel", (void (*)(const ubc_params *))ubc_channel},
+	{"ubc_messages", (void (*)(const ubc_params *))ubc_messages},
 	UBC_TYPES(UBC_ENTRIES)
 	{nullptr, nullptr},
 };

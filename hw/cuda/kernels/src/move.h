@@ -50,10 +50,11 @@ UBC_FN void ubc_put8(ubc_u64 a, const ubc_pair &v, ubc_u64 left, ubc_u32 width) 
 
 // ubc_copy_by copies bytes / sizeof(T) elements. Tiles of 16 bytes a thread go to the blocks in turn, whatever T is, so
 // that what one block writes is what the block of its number reads.
-template <class T> UBC_FN void ubc_copy_by(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
+template <class T>
+UBC_FN void ubc_copy_by(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 block, ubc_u32 blocks) {
 	enum { U = 16 / sizeof(T) };
 	ubc_u64 n = bytes / sizeof(T), threads = UBC_THREADS;
-	for (ubc_u64 i = U * threads * UBC_BLOCK + UBC_THREAD; i - UBC_THREAD < n; i += U * threads * UBC_BLOCKS) {
+	for (ubc_u64 i = U * threads * block + UBC_THREAD; i - UBC_THREAD < n; i += U * threads * blocks) {
 		T v[U];
 		UBC_UNROLL
 		for (int u = 0; u < U; u++)
@@ -66,12 +67,12 @@ template <class T> UBC_FN void ubc_copy_by(ubc_u64 dst, ubc_u64 src, ubc_u64 byt
 	}
 }
 
-// ubc_copy copies bytes.
-UBC_FN void ubc_copy(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
+// ubc_share copies the share of one of so many blocks.
+UBC_FN void ubc_share(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 block, ubc_u32 blocks) {
 	enum { U = 4 };
 	ubc_u32 width = ubc_width(dst | src);
-	ubc_u64 full = bytes / width * width, at = 16ull * (UBC_BLOCK * UBC_THREADS + UBC_THREAD);
-	ubc_u64 step = 16ull * UBC_BLOCKS * UBC_THREADS;
+	ubc_u64 full = bytes / width * width, at = 16ull * (block * UBC_THREADS + UBC_THREAD);
+	ubc_u64 step = 16ull * blocks * UBC_THREADS;
 	switch (width) {
 	case 16:
 		for (; at < full; at += U * step) {
@@ -87,19 +88,22 @@ UBC_FN void ubc_copy(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
 		}
 		break;
 	case 8:
-		ubc_copy_by<ubc_u64>(dst, src, full);
+		ubc_copy_by<ubc_u64>(dst, src, full, block, blocks);
 		break;
 	case 4:
-		ubc_copy_by<ubc_u32>(dst, src, full);
+		ubc_copy_by<ubc_u32>(dst, src, full, block, blocks);
 		break;
 	default:
-		ubc_copy_by<unsigned char>(dst, src, full);
+		ubc_copy_by<unsigned char>(dst, src, full, block, blocks);
 	}
 	// What is left is less than one element, and its tile's block's.
-	if (full / (16ull * UBC_THREADS) % UBC_BLOCKS == UBC_BLOCK)
+	if (full / (16ull * UBC_THREADS) % blocks == block)
 		for (ubc_u64 i = full + UBC_THREAD; i < bytes; i += UBC_THREADS)
 			((volatile unsigned char *)dst)[i] = ((const volatile unsigned char *)src)[i];
 }
+
+// ubc_copy copies bytes.
+UBC_FN void ubc_copy(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) { ubc_share(dst, src, bytes, UBC_BLOCK, UBC_BLOCKS); }
 
 // ubc_keep copies what stays on this rank. In place it is there already.
 UBC_FN void ubc_keep(const ubc_params &p, ubc_u64 bytes) {

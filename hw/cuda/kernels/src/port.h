@@ -44,8 +44,16 @@ struct ubc_quad { // 16 bytes
 #define UBC_ROLLED _Pragma("unroll 1")
 
 // UBC_BUFFER is how much of a staging buffer is used, UBC_SMALL the longest part that packets are for where lengths
-// differ, UBC_CHUNK the longest message of a ring.
-enum { UBC_POLLS = 1024, UBC_BUFFER = UBC_STAGING, UBC_SMALL = 128 << 10, UBC_CHUNK = 128 << 10 };
+// differ, UBC_CHUNK the longest message of a ring, UBC_PIECE and UBC_PARTS the pieces of a long message and how many may
+// be under way.
+enum {
+	UBC_POLLS = 1024,
+	UBC_BUFFER = UBC_STAGING,
+	UBC_SMALL = 128 << 10,
+	UBC_CHUNK = 128 << 10,
+	UBC_PIECE = UBC_RING_PART,
+	UBC_PARTS = UBC_RING
+};
 
 UBC_FN void ubc_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
 
@@ -221,7 +229,7 @@ void *emu_shared(int id, size_t n);
 #define UBC_ROLLED
 
 // Little staging, so that small tests go several rounds.
-enum { UBC_POLLS = 64, UBC_BUFFER = 16384, UBC_SMALL = 1024, UBC_CHUNK = 512 };
+enum { UBC_POLLS = 64, UBC_BUFFER = 16384, UBC_SMALL = 1024, UBC_CHUNK = 512, UBC_PIECE = 8192, UBC_PARTS = 3 };
 
 UBC_FN void ubc_sync() { emu_sync(); }
 

@@ -1,0 +1,4 @@
+// The module of messages.
+#include "messages.h"
+
+UBC_MESSAGES_KERNELS

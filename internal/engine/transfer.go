@@ -1,0 +1,330 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// DeviceMessage is one send or receive of device memory.
+type DeviceMessage struct {
+	Vec  Vec
+	Peer int
+	Recv bool
+
+	buf  Buf    // of a receive
+	word uint64 // where it is for the sender; 0: staged
+	to   uint64 // of a send that a copy engine does: where to, here, and what the receiver's word must be then
+	want uint64
+}
+
+// OnDevice reports whether v is a message's memory on a device, or is to be, on a stream of one.
+func (v *View) OnDevice(m *Vec) bool {
+	return !m.Dev.IsHost() || v.Stream != nil && v.Stream.device != nil
+}
+
+// Transfer is messages that were started together.
+type Transfer struct {
+	m     *gpuMail
+	op    string
+	line  int // of the status page
+	after *mark
+	done  bool
+	err   error
+}
+
+// Transfer starts ms together. On a stream that is all, and the Transfer is nil; else the caller waits for it. If
+// anything is wrong with one of them, none is started.
+func (v *View) Transfer(ctx context.Context, op string, ms []DeviceMessage) (*Transfer, error) {
+	c := v.Comm
+	fail := func(peer int, err error) (*Transfer, error) {
+		e := c.MessageError(op, peer, "", err)
+		if d := c.device; d != nil {
+			e.Device = d.gpu.ctx.Device()
+		}
+		return nil, e
+	}
+	if err := context.Cause(ctx); err != nil {
+		return fail(-1, err)
+	}
+	for i := range ms {
+		if err := v.CheckDevice(op, &ms[i]); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
+	if op == "send" && ms[0].Peer == c.rank && ms[0].Vec.Bytes() > kernels.EagerBytes {
+		return fail(c.rank, fmt.Errorf(
+			"%d bytes to this rank itself, more than %d, would wait for a Recv that comes later (use SendRecv or a Group): %w",
+			ms[0].Vec.Bytes(), kernels.EagerBytes, fault.ErrArgument))
+	}
+	if v.Recorder != nil {
+		return nil, v.Recorder.Record(c, Work{Kind: KindMessages, Messages: ms})
+	}
+	if e := c.lostPeer(op); e != nil {
+		return nil, c.fail(e)
+	}
+	t, err := c.device.mail.start(ctx, v.Stream, op, ms)
+	var e *fault.Error
+	if err != nil && !errors.As(err, &e) {
+		return fail(-1, err)
+	}
+	return t, err
+}
+
+// CheckDevice is what is wrong with a message, as an error of op, or nil.
+func (v *View) CheckDevice(op string, h *DeviceMessage) error {
+	peer, err := h.Peer, v.checkDevice(h)
+	if uint(peer) >= uint(v.Comm.size) {
+		peer, err = -1, fmt.Errorf("rank %d of %d ranks: %w", h.Peer, v.Comm.size, fault.ErrArgument)
+	}
+	if err == nil {
+		return nil
+	}
+	return v.Comm.MessageError(op, peer, "", err)
+}
+
+// checkDevice is what is wrong with a message, or nil.
+func (v *View) checkDevice(h *DeviceMessage) error {
+	mine, none := v.Comm.GPU()
+	switch dev := h.Vec.Dev; {
+	case none != nil:
+		on := dev
+		if on.IsHost() {
+			on = v.Stream.dev
+		}
+		return fmt.Errorf("memory or a stream on %v: %w", on, none)
+	case dev.IsHost() && h.Vec.Bytes() > 0 && v.Stream != nil:
+		return fmt.Errorf("the memory is on %v, the stream on %v: %w", dev, v.Stream.dev, fault.ErrArgument)
+	case dev.IsHost() && h.Vec.Bytes() > 0:
+		return fmt.Errorf("memory on %v and on %v together: %w", dev, mine, fault.ErrArgument)
+	case !dev.IsHost() && dev != mine:
+		return fmt.Errorf("memory on %v, and this rank's device is %v: %w", dev, mine, fault.ErrArgument)
+	case v.Stream != nil && v.Stream.dev != mine:
+		return fmt.Errorf("memory on %v, and the stream is on %v: %w", mine, v.Stream.dev, fault.ErrArgument)
+	}
+	return h.Vec.Check()
+}
+
+// lostPeer is why what is queued now would wait in vain, or nil: a rank has seen a failure.
+func (c *Comm) lostPeer(op string) *fault.Error {
+	w := waiting{op: op, step: "launch"}
+	for r := range c.peers {
+		if v := c.peers[r].area.lost.Load(); v != 0 && r != c.rank {
+			return c.lostError(&w, r, v)
+		}
+	}
+	return nil
+}
+
+// start queues ms on s, or on a stream of a lane's own.
+func (m *gpuMail) start(ctx context.Context, s *Stream, op string, ms []DeviceMessage) (*Transfer, error) {
+	if _, err := m.load(); err != nil {
+		return nil, err
+	}
+	graph := s != nil && s.capturing()
+	if graph {
+		for i := range ms {
+			if err := m.d.keep(&ms[i].Vec); err != nil {
+				return nil, err
+			}
+		}
+	}
+	held, err := m.prepare(ms, graph)
+	defer letGo(ms, held)
+	if err != nil {
+		return nil, err
+	}
+	t := &Transfer{m: m, op: op}
+	if s == nil {
+		select {
+		case t.line = <-m.lines:
+		case <-ctx.Done():
+			return nil, ended(ctx)
+		}
+	}
+	var begun bool
+	t.after, begun, err = m.queue(s, t.line, ms)
+	switch {
+	case begun, err != nil && !errors.Is(err, fault.ErrClosed) && !errors.Is(err, fault.ErrLimit):
+		return nil, m.d.c.fail(m.error(op, "device", err)) // the line stays with what may be queued
+	case err != nil:
+		m.giveBack(t.line)
+		return nil, err
+	}
+	m.note(ms)
+	if s != nil {
+		m.letGo(t.after)
+		return nil, nil
+	}
+	return t, nil
+}
+
+func (m *gpuMail) giveBack(line int) {
+	if line > 0 {
+		m.lines <- line
+	}
+}
+
+func (m *gpuMail) error(op, step string, err error) *fault.Error {
+	e := m.d.c.MessageError(op, -1, step, err)
+	e.Device = m.d.gpu.ctx.Device()
+	return e
+}
+
+// Test reports whether all messages are done; then its error is theirs.
+func (t *Transfer) Test() (bool, error) {
+	if t.done {
+		return true, t.err
+	}
+	done, err := t.m.reached(t.after)
+	if !done && err == nil {
+		return false, nil
+	}
+	return true, t.finish(err)
+}
+
+// Wait waits until all are done. If ctx ends first, the communicator is broken, and they end at once.
+func (t *Transfer) Wait(ctx context.Context) error {
+	if t.done {
+		return t.err
+	}
+	c := t.m.d.c
+	var since time.Time // that the communicator is broken
+	err := await(func() (bool, error) { return t.m.reached(t.after) }, func(time.Duration) error {
+		if ctx.Err() != nil {
+			c.fail(t.m.error(t.op, "wait", ended(ctx))) // kernels end soon, and until then they use the memory
+		}
+		switch {
+		case c.broken.Load() == nil:
+		case since.IsZero():
+			since = time.Now()
+		case time.Since(since) > deviceGrace:
+			return fmt.Errorf("what is queued has not ended after %v: %w", deviceGrace, fault.ErrTimeout)
+		}
+		return nil
+	})
+	return t.finish(err)
+}
+
+// finish takes what the kernels have said; err is what the driver says.
+func (t *Transfer) finish(err error) error {
+	m := t.m
+	c := m.d.c
+	m.letGo(t.after)
+	t.done, t.after = true, nil
+	if err != nil {
+		t.err = c.fail(m.error(t.op, "device", err))
+		return t.err // the line stays with what may still write it
+	}
+	var e *fault.Error
+	var fatal bool
+	m.d.mu.Lock()
+	closed := m.d.closed
+	if !closed {
+		s := m.status(t.line)
+		if e, fatal = m.told(t.op, s); fatal && errors.Is(e, fault.ErrAborted) {
+			if first := m.fatal(); first != nil {
+				e = first
+			}
+		}
+		if !fatal {
+			s.Error.Store(kernels.OK)
+			s.Claim.Store(0)
+			m.giveBack(t.line)
+		}
+	}
+	m.d.mu.Unlock()
+	if fatal {
+		c.failOpen(e)
+	}
+	switch b := c.broken.Load(); {
+	case b != nil && (fatal || closed):
+		t.err = b
+	case e != nil:
+		t.err = e
+	}
+	return t.err // nil for messages that were done before another one broke the communicator
+}
+
+// prepare holds the memory of ms, and finds the registrations of what is received. held is how many it holds.
+func (m *gpuMail) prepare(ms []DeviceMessage, graph bool) (held int, err error) {
+	for i := range ms {
+		h := &ms[i]
+		if h.Vec.Alloc != nil && !h.Vec.Alloc.Hold() {
+			return i, fmt.Errorf("the buffer at %p has been freed: %w", h.Vec.Ptr, fault.ErrStale)
+		}
+		if err := m.acquire(h, graph); err != nil {
+			return i + 1, err
+		}
+	}
+	return len(ms), nil
+}
+
+// letGo undoes prepare.
+func letGo(ms []DeviceMessage, held int) {
+	for i := range ms[:held] {
+		h := &ms[i]
+		if h.buf.Claim != nil {
+			h.buf.Claim.Release()
+			h.buf.Claim = nil
+		}
+		if h.Vec.Alloc != nil {
+			h.Vec.Alloc.Release()
+		}
+	}
+}
+
+// acquire finds or makes the registration of what is received, unless it is small, or its word is known: see prepare.
+func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
+	c := m.d.c
+	switch {
+	case h.Vec.Bytes() <= kernels.EagerBytes:
+		h.buf = Buf{Why: "small enough to travel in packets"}
+		return nil
+	case !h.Recv:
+		return nil
+	case h.Peer == c.rank:
+		h.word = kernels.Word(0, int(uintptr(h.Vec.Ptr)))
+		return nil
+	}
+	h.buf, h.word = Buf{}, 0
+	if err := m.d.acquireOne(&Work{Graph: graph}, &h.Vec, &h.buf); err != nil {
+		return fmt.Errorf("destination: %w", err)
+	}
+	h.word = h.buf.deviceWord()
+	return nil
+}
+
+// note keeps for LastOp and Stats how ms went, of which LastOp tells the last one. How a receive's bytes come is the
+// sender's business: it is told as this rank's own sends went.
+func (m *gpuMail) note(ms []DeviceMessage) {
+	m.mu.Lock()
+	m.ops++
+	seq := m.ops
+	m.mu.Unlock()
+	large := "push"
+	for i := range ms {
+		if ms[i].to != 0 {
+			large = "copy engine"
+		}
+	}
+	for i := range ms {
+		h := &ms[i]
+		k, way := KindSend, large
+		b := BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
+		if h.Recv {
+			k, b.Direct, b.Why = KindRecv, h.word != 0, h.buf.Why
+		}
+		if h.Vec.Bytes() <= kernels.EagerBytes {
+			way, b.Direct, b.Why = "packets", false, h.buf.Why
+		}
+		m.d.c.NoteMessage(k, seq, h.Vec.Bytes(), way, b)
+	}
+}

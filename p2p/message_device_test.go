@@ -1,0 +1,154 @@
+package p2p_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
+	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/p2p"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// guard is what lies around a buffer, and must not change.
+const guard = 64
+
+// cell is memory on a device with guards around it.
+type cell struct {
+	all *ubcoll.Buffer[byte]
+	vec ubcoll.Vec // of bytes
+	n   int
+}
+
+// newCell makes n bytes that begin at some odd byte.
+func newCell(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, n, odd int, content []byte) (*cell, error) {
+	b, err := ubcoll.Alloc[byte](c, dev, n+2*guard)
+	if err != nil {
+		return nil, err
+	}
+	all := bytes.Repeat([]byte{0xa5}, n+2*guard)
+	copy(all[guard-odd:], content)
+	return &cell{b, b.Vec().Slice(guard-odd, guard-odd+n), n}, b.CopyFrom(ctx, all)
+}
+
+// is compares the memory and its guards.
+func (x *cell) is(ctx context.Context, odd int, want []byte) error {
+	got := make([]byte, x.n+2*guard)
+	if err := x.all.CopyTo(ctx, got); err != nil {
+		return err
+	}
+	all := bytes.Repeat([]byte{0xa5}, len(got))
+	copy(all[guard-odd:], want)
+	for i := range all {
+		if got[i] != all[i] {
+			return fmt.Errorf("byte %d of %d is %#x, not %#x", i-guard+odd, x.n, got[i], all[i])
+		}
+	}
+	return nil
+}
+
+// pattern is n bytes that only this seed has.
+func pattern(n int, seed ...uint64) []byte {
+	s := uint64(n)
+	for _, x := range seed {
+		s = s*0x9e3779b97f4a7c15 + x + 1
+	}
+	return random(rand.New(rand.NewPCG(s, 1)), n)
+}
+
+// sizes are those at which something changes.
+var sizes = []int{0, 1, 7, 8, 100, 1 << 10, 4095, 4097, kernels.EagerBytes - 1, kernels.EagerBytes, kernels.EagerBytes + 1,
+	100003, 1<<20 + 5}
+
+// TestMessagesOnDevices sends every size around a ring of ranks, from and to odd places.
+func TestMessagesOnDevices(t *testing.T) {
+	for _, n := range []int{1, 2, 3} {
+		for _, policy := range []register.Policy{register.Auto, register.Off} {
+			t.Run(fmt.Sprintf("%d ranks/%v", n, policy), func(t *testing.T) {
+				gputest.Run(t, n, ubcoll.Options{Register: policy}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+					s, err := ubcoll.NewStream(dev)
+					if err != nil {
+						return err
+					}
+					to, from := (c.Rank()+1)%n, (c.Rank()+n-1)%n
+					for i, size := range sizes {
+						for _, odd := range []int{0, 3, 4} {
+							src, err1 := newCell(ctx, c, dev, size, odd, pattern(size, uint64(c.Rank()), uint64(i)))
+							dst, err2 := newCell(ctx, c, dev, size, odd%4, nil)
+							if err := errors.Join(err1, err2); err != nil {
+								return err
+							}
+							var got int
+							if odd == 0 {
+								got, err = p2p.SendRecv(ctx, c, to, src.vec, from, dst.vec)
+							} else {
+								got, err = p2p.SendRecv(ctx, c.On(s), to, src.vec, from, dst.vec)
+								err = errors.Join(err, s.Sync(ctx))
+							}
+							if err == nil && got != size {
+								err = fmt.Errorf("received %d", got)
+							}
+							err = errors.Join(err, src.is(ctx, odd, pattern(size, uint64(c.Rank()), uint64(i))),
+								dst.is(ctx, odd%4, pattern(size, uint64(from), uint64(i))), src.all.Free(), dst.all.Free())
+							if err != nil {
+								return fmt.Errorf("rank %d, %d bytes at %d: %w", c.Rank(), size, odd, err)
+							}
+						}
+					}
+					return errors.Join(s.Close(), coll.Barrier(ctx, c))
+				})
+			})
+		}
+	}
+}
+
+// TestMessagesDirect goes straight to where the receiver wants it once the sender has imported that, and not before all
+// of it is there does the receive end.
+func TestMessagesDirect(t *testing.T) {
+	const n = 3 << 20
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		src, err1 := ubcoll.Alloc[byte](c, dev, n)
+		dst, err2 := ubcoll.Alloc[byte](c, dev, n)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		peer := 1 - c.Rank()
+		for round, direct := 0, 0; direct < 5; round++ {
+			if err := src.CopyFrom(ctx, pattern(n, uint64(c.Rank()), uint64(round))); err != nil {
+				return err
+			}
+			if _, err := p2p.SendRecv(ctx, c, peer, src.Vec(), peer, dst.Vec()); err != nil {
+				return err
+			}
+			got := make([]byte, n)
+			if err := dst.CopyTo(ctx, got); err != nil {
+				return err
+			}
+			if !bytes.Equal(got, pattern(n, uint64(peer), uint64(round))) {
+				return fmt.Errorf("round %d is wrong: %v", round, c.LastOp().Explain())
+			}
+			o := c.LastOp()
+			mine := []int32{0}
+			if o.Op != "recv" || o.Algorithm != "push" || o.Bytes != n {
+				return errors.New(o.Explain())
+			}
+			if o.Dst.Direct {
+				mine[0] = 1
+			} else if o.Dst.Why == "" {
+				return fmt.Errorf("no reason: %v", o.Explain())
+			}
+			// Until both have gone that way as often.
+			if err := coll.AllReduce(ctx, c, ubcoll.Of(mine), ubcoll.Of(mine), ubcoll.Min); err != nil {
+				return err
+			}
+			direct += int(mine[0])
+		}
+		return errors.Join(src.Free(), dst.Free())
+	})
+}

@@ -1,0 +1,243 @@
+package p2p_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+// TestMessagesApart has a call that waits not hold up those of other lanes, nor collectives.
+func TestMessagesApart(t *testing.T) {
+	for _, large := range []bool{false, true} {
+		n := 100
+		if large {
+			n = 200 << 10
+		}
+		gputest.Run(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+			b, err := ubcoll.Alloc[byte](c, dev, 2*n)
+			if err != nil {
+				return err
+			}
+			a, z := b.Vec().Slice(0, n), b.Vec().Slice(n, 2*n)
+			switch c.Rank() {
+			case 0:
+				got := make(chan error, 1)
+				go func() {
+					_, err := p2p.Recv(ctx, c, 1, a)
+					got <- err
+				}()
+				// Rank 1 sends that only when it has had this, and this rank something from rank 2.
+				if _, err := p2p.Recv(ctx, c, 2, z); err != nil {
+					return err
+				}
+				err := errors.Join(p2p.Send(ctx, c, 2, z), coll.AllReduce(ctx, c, z, z, ubcoll.Max), p2p.Send(ctx, c, 1, z))
+				if err != nil {
+					return err
+				}
+				err = <-got
+			case 1:
+				if err := coll.AllReduce(ctx, c, z, z, ubcoll.Max); err != nil {
+					return err
+				}
+				_, err1 := p2p.Recv(ctx, c, 0, z)
+				err = errors.Join(err1, p2p.Send(ctx, c, 0, a))
+			case 2:
+				_, err2 := 0, p2p.Send(ctx, c, 0, a)
+				_, err1 := p2p.Recv(ctx, c, 0, z)
+				err = errors.Join(err1, err2, coll.AllReduce(ctx, c, z, z, ubcoll.Max))
+			}
+			return errors.Join(err, coll.Barrier(ctx, c))
+		})
+	}
+}
+
+// TestMessagesOrder sends on two streams and on none in turn, and receives likewise: the messages keep the order of the
+// calls.
+func TestMessagesOrder(t *testing.T) {
+	seed := gputest.Seed(t)
+	const calls, most = 40, 100 << 10
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		b, err := ubcoll.Alloc[byte](c, dev, calls*most)
+		if err != nil {
+			return err
+		}
+		all := rand.New(rand.NewPCG(seed, 1))
+		var want []byte
+		var ns []int
+		for i := range calls {
+			n := all.IntN(200)
+			if all.IntN(3) == 0 {
+				n = all.IntN(most)
+			}
+			ns = append(ns, n)
+			want = append(want, append(pattern(n, uint64(i)), make([]byte, most-n)...)...)
+		}
+		host := make([]byte, len(want))
+		if c.Rank() == 0 {
+			host = want
+		}
+		if err := b.CopyFrom(ctx, host); err != nil {
+			return err
+		}
+		var streams [3]*ubcoll.Stream // nil: the call waits
+		for i := range 2 {
+			if streams[i], err = ubcoll.NewStream(dev); err != nil {
+				return err
+			}
+		}
+		r := rand.New(rand.NewPCG(seed, uint64(2+c.Rank())))
+		for i, n := range ns {
+			view, v := c.On(streams[r.IntN(3)]), b.Vec().Slice(i*most, i*most+n)
+			if c.Rank() == 0 {
+				err = p2p.Send(ctx, view, 1, v)
+			} else {
+				_, err = p2p.Recv(ctx, view, 0, v)
+			}
+			if err != nil {
+				return fmt.Errorf("call %d: %w", i, err)
+			}
+		}
+		got := make([]byte, len(want))
+		if err := errors.Join(streams[0].Sync(ctx), streams[1].Sync(ctx), b.CopyTo(ctx, got)); err != nil {
+			return err
+		}
+		if !bytes.Equal(got, want) {
+			return fmt.Errorf("rank %d: wrong data", c.Rank())
+		}
+		return errors.Join(streams[0].Close(), streams[1].Close(), coll.Barrier(ctx, c), b.Free())
+	})
+}
+
+// TestMessagesMany has more messages in a group than one kernel takes.
+func TestMessagesMany(t *testing.T) {
+	const each, n = 150, 700
+	for _, ranks := range []int{1, 2, 3} {
+		for _, queued := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d ranks/queued=%v", ranks, queued), func(t *testing.T) {
+				gputest.Run(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+					src, err1 := ubcoll.Alloc[byte](c, dev, ranks*each*n)
+					dst, err2 := ubcoll.Alloc[byte](c, dev, ranks*each*n)
+					s, err3 := ubcoll.NewStream(dev)
+					if err := errors.Join(err1, err2, err3); err != nil {
+						return err
+					}
+					mine := pattern(ranks*each*n, uint64(c.Rank()))
+					if err := src.CopyFrom(ctx, mine); err != nil {
+						return err
+					}
+					var g p2p.Group
+					for peer := range ranks {
+						for i := range each { // all of a kind first
+							at := (peer*each + i) * n
+							g.Send(peer, src.Vec().Slice(at, at+n-i))
+						}
+					}
+					for peer := range ranks {
+						for i := range each {
+							at := (peer*each + i) * n
+							g.Recv(peer, dst.Vec().Slice(at, at+n-i))
+						}
+					}
+					for range 2 {
+						view := c
+						if queued {
+							view = c.On(s)
+						}
+						if err := errors.Join(g.Do(ctx, view), s.Sync(ctx)); err != nil {
+							return err
+						}
+					}
+					if len(g.Received()) != ranks*each || g.Received()[each-1] != n-each+1 {
+						return fmt.Errorf("received %v", g.Received())
+					}
+					got := make([]byte, len(mine))
+					if err := dst.CopyTo(ctx, got); err != nil {
+						return err
+					}
+					for peer := range ranks {
+						theirs := pattern(len(mine), uint64(peer))
+						for i := range each {
+							at, from := (peer*each+i)*n, (c.Rank()*each+i)*n
+							if !bytes.Equal(got[at:at+n-i], theirs[from:from+n-i]) {
+								return fmt.Errorf("message %d of rank %d is wrong", i, peer)
+							}
+						}
+					}
+					return errors.Join(s.Close(), coll.Barrier(ctx, c))
+				})
+			})
+		}
+	}
+}
+
+// TestMessagesCaptured captures groups on a stream of somebody else's, and replays them beside other messages.
+func TestMessagesCaptured(t *testing.T) {
+	const small, large, many = 1000, 150 << 10, 80
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		peer := 1 - c.Rank()
+		b, err := ubcoll.Alloc[byte](c, dev, 2*(small+large)+2*many)
+		if err != nil {
+			return err
+		}
+		dc, err1 := cuda.Primary(dev)
+		if err1 != nil {
+			return err1
+		}
+		cu, err := dc.NewStream()
+		if err != nil {
+			return err
+		}
+		s, err := ubcoll.StreamFrom(dev, cu.Handle())
+		if err != nil {
+			return err
+		}
+		v := b.Vec()
+		in := v.Slice(small+large+many, 2*(small+large+many))
+		var g p2p.Group
+		for i := range many {
+			g.Send(peer, v.Slice(small+large+i, small+large+i+1))
+			g.Recv(peer, in.Slice(small+large+i, small+large+i+1))
+		}
+		if err := cu.BeginCapture(); err != nil {
+			return err
+		}
+		_, err1 = p2p.SendRecv(ctx, c.On(s), peer, v.Slice(0, small), peer, in.Slice(0, small))
+		_, err2 := p2p.SendRecv(ctx, c.On(s), peer, v.Slice(small, small+large), peer, in.Slice(small, small+large))
+		err = errors.Join(err1, err2, g.Do(ctx, c.On(s)))
+		graph, err2 := cu.EndCapture()
+		if err = errors.Join(err, err2); err != nil {
+			return err
+		}
+		if err := wants(b.Free(), ubcoll.ErrInUse); err != nil {
+			return err
+		}
+		for round := range 6 {
+			mine := pattern(small+large+many, uint64(c.Rank()), uint64(round))
+			theirs := pattern(small+large+many, uint64(peer), uint64(round))
+			err := errors.Join(b.CopyFrom(ctx, append(mine, make([]byte, len(mine))...)), graph.Launch(cu), s.Sync(ctx))
+			if err != nil {
+				return fmt.Errorf("round %d: %w", round, err)
+			}
+			got := make([]byte, b.Len())
+			if err := b.CopyTo(ctx, got); err != nil {
+				return err
+			}
+			if !bytes.Equal(got[len(mine):], theirs) {
+				return fmt.Errorf("round %d: wrong data", round)
+			}
+			if err := works(ctx, c, b); err != nil {
+				return err
+			}
+		}
+		return errors.Join(graph.Close(), s.Close(), cu.Close(), dc.Close(), coll.Barrier(ctx, c))
+	})
+}
