@@ -201,11 +201,15 @@ func answered(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
 	if h.Answered || a.Seq.Load() != h.Seq || a.Type != uint64(h.Vec.Type) || a.Bytes < uint64(h.Bytes) {
 		return h.Answered, nil
 	}
-	var err error
-	if h.Dst, err = c.ResolveAt(m.Peer, a.Into, h.Bytes); err != nil {
+	dst, err := c.ResolveAt(m.Peer, a.Into, h.Bytes)
+	if err != nil {
+		// The receiver may have pulled everything meanwhile, and freed its buffer.
+		if e := refresh(c, m); e != nil || h.Seq <= m.Send.Taken {
+			return false, e
+		}
 		return false, err
 	}
-	h.Answered = true
+	h.Dst, h.Answered = dst, true
 	return true, nil
 }
 

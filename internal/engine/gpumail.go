@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/dtype"
@@ -362,7 +363,8 @@ func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool
 		return about("", fmt.Errorf("it expected %s, and %s were sent: %w", describeHead(s.Theirs), describeHead(s.Mine),
 			fault.ErrMismatch)), false
 	case kernels.Timeout:
-		return about("wait", fmt.Errorf("nothing from it for %v%s: %w", c.opts.Timeout, m.hint(peer), fault.ErrTimeout)), true
+		return about("wait", fmt.Errorf("nothing from it for %v%s: %w", time.Duration(c.timeout.Load()), m.hint(peer),
+			fault.ErrTimeout)), true
 	case kernels.Aborted:
 		return about("wait", fault.ErrAborted), true
 	case kernels.NoExtent:
