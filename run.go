@@ -27,7 +27,8 @@ const (
 	exitUsage     = 6
 )
 
-// abortGrace is how long a rank whose failure its peers see as well lets them say so before it ends the job.
+// abortGrace is how long a rank that has failed waits before it ends the job: its peers say what they have seen, and
+// launchers pass on what was written, which MPICH's may not do any more once a job is being ended.
 const abortGrace = 500 * time.Millisecond
 
 // Main runs run as every rank of the job and returns when it has succeeded. If run fails, panics, or a signal (SIGINT,
@@ -80,9 +81,7 @@ func mainJob(ctx context.Context, o Options, run func(context.Context, *Comm) er
 	}()
 	if err := <-ended; err != nil {
 		code := say(b.Rank(), err)
-		if shared(err) {
-			time.Sleep(abortGrace)
-		}
+		time.Sleep(abortGrace)
 		b.Abort(code)
 		return code
 	}
@@ -100,9 +99,7 @@ func processJob(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run fu
 		once.Do(func() {
 			code := say(rank, err)
 			if b != nil {
-				if shared(err) {
-					time.Sleep(abortGrace)
-				}
+				time.Sleep(abortGrace)
 				b.Abort(code)
 			}
 			codes <- code
@@ -226,16 +223,6 @@ func runRanks(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run func
 	}
 	wg.Wait()
 	return rank, first
-}
-
-// shared reports whether the peers will see err by themselves.
-func shared(err error) bool {
-	for _, s := range []error{ErrPeerLost, ErrTimeout, ErrAborted, ErrMismatch} {
-		if errors.Is(err, s) {
-			return true
-		}
-	}
-	return false
 }
 
 func exitCode(err error) int {
