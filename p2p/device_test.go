@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -95,7 +96,11 @@ func (x trade) run(ctx context.Context, ch *p2p.Channel, packets int) error {
 
 func TestChannelOnDevices(t *testing.T) {
 	seed := gputest.Seed(t)
-	for _, n := range []int{2, 3} {
+	ranks := []int{2, 3}
+	if race.Enabled { // what is instrumented is the same for both
+		ranks = []int{2}
+	}
+	for _, n := range ranks {
 		t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) {
 			gputest.Run(t, n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				// A channel to each other rank; ranks meet in pairs in the same order.
