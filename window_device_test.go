@@ -12,7 +12,6 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/gputest"
 )
 
@@ -182,15 +181,7 @@ func TestWindowOnDevicesReplayed(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		dc, err := cuda.Primary(dev)
-		if err != nil {
-			return err
-		}
-		cu, err := dc.NewStream()
-		if err != nil {
-			return err
-		}
-		s, err := ubcoll.StreamFrom(dev, cu.Handle())
+		cu, s, end, err := gputest.Foreign(dev)
 		if err != nil {
 			return err
 		}
@@ -211,7 +202,7 @@ func TestWindowOnDevicesReplayed(t *testing.T) {
 				return fmt.Errorf("round %d: %w", round, err)
 			}
 		}
-		return errors.Join(g.Close(), s.Close(), cu.Close(), p.close(), src.Free(), dc.Close())
+		return errors.Join(g.Close(), end(), p.close(), src.Free())
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -36,15 +35,7 @@ func TestChannelOnDevicesReplayed(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		dc, err := cuda.Primary(dev)
-		if err != nil {
-			return err
-		}
-		cu, err := dc.NewStream()
-		if err != nil {
-			return err
-		}
-		s, err := ubcoll.StreamFrom(dev, cu.Handle())
+		cu, s, end, err := gputest.Foreign(dev)
 		if err != nil {
 			return err
 		}
@@ -81,7 +72,7 @@ func TestChannelOnDevicesReplayed(t *testing.T) {
 				return err
 			}
 		}
-		return errors.Join(g.Close(), s.Close(), cu.Close(), e.close(), dc.Close())
+		return errors.Join(g.Close(), end(), e.close())
 	})
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -188,15 +187,7 @@ func TestMessagesCaptured(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		dc, err1 := cuda.Primary(dev)
-		if err1 != nil {
-			return err1
-		}
-		cu, err := dc.NewStream()
-		if err != nil {
-			return err
-		}
-		s, err := ubcoll.StreamFrom(dev, cu.Handle())
+		cu, s, end, err := gputest.Foreign(dev)
 		if err != nil {
 			return err
 		}
@@ -210,7 +201,7 @@ func TestMessagesCaptured(t *testing.T) {
 		if err := cu.BeginCapture(); err != nil {
 			return err
 		}
-		_, err1 = p2p.SendRecv(ctx, c.On(s), peer, v.Slice(0, small), peer, in.Slice(0, small))
+		_, err1 := p2p.SendRecv(ctx, c.On(s), peer, v.Slice(0, small), peer, in.Slice(0, small))
 		_, err2 := p2p.SendRecv(ctx, c.On(s), peer, v.Slice(small, small+large), peer, in.Slice(small, small+large))
 		err = errors.Join(err1, err2, g.Do(ctx, c.On(s)))
 		graph, err2 := cu.EndCapture()
@@ -238,6 +229,6 @@ func TestMessagesCaptured(t *testing.T) {
 				return err
 			}
 		}
-		return errors.Join(graph.Close(), s.Close(), cu.Close(), dc.Close(), coll.Barrier(ctx, c))
+		return errors.Join(graph.Close(), end(), coll.Barrier(ctx, c))
 	})
 }

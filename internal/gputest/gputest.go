@@ -3,6 +3,7 @@ package gputest
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
@@ -41,6 +43,21 @@ func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.
 	case missing != nil:
 		t.Skip(missing)
 	}
+}
+
+// Foreign makes a stream of dev behind the library's back, which tests capture themselves, and borrows it. end closes both.
+func Foreign(dev ubcoll.Device) (cu *cuda.Stream, s *ubcoll.Stream, end func() error, err error) {
+	c, err := cuda.Primary(dev)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if cu, err = c.NewStream(); err != nil {
+		return nil, nil, nil, errors.Join(err, c.Close())
+	}
+	if s, err = ubcoll.StreamFrom(dev, cu.Handle()); err != nil {
+		return nil, nil, nil, errors.Join(err, cu.Close(), c.Close())
+	}
+	return cu, s, func() error { return errors.Join(s.Close(), cu.Close(), c.Close()) }, nil
 }
 
 // Seed is TEST_SEED, or a random one; it is logged.
