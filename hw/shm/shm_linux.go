@@ -364,7 +364,7 @@ func Nap() {
 }
 
 // Group names the processes that share processors with this one as if they were one: a session's, where the kernel
-// groups processes so (sched_autogroup, sched(7)). It is "" where it does not.
+// groups processes so (sched_autogroup, sched(7)). It is "" where it does not, and for what is older than any session.
 func Group() string {
 	if b, err := os.ReadFile("/proc/sys/kernel/sched_autogroup_enabled"); err != nil || strings.TrimSpace(string(b)) != "1" {
 		return ""
