@@ -25,9 +25,8 @@ type Options struct {
 
 // Algorithms are the names that Options.Algorithm takes. The two-shot works with every mix of buffers, and stands in
 // where another cannot be had; what is small enough to travel with the agreement does so, unless "ring" is asked for. On
-// devices "push" is a two-shot that reads no peer's memory, "copy" one to which copy engines bring the sources, and
-// "one-shot" goes up to 1 MiB.
-var Algorithms = []string{"ring", "one-shot", "two-shot", "push", "copy"}
+// devices "push" is a two-shot that reads no peer's memory, and "one-shot" goes up to 1 MiB.
+var Algorithms = []string{"ring", "one-shot", "two-shot", "push"}
 
 // Validate reports everything that is wrong with o.
 func (o Options) Validate() error {

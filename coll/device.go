@@ -94,11 +94,7 @@ func kernel(c *engine.Comm, w *engine.Work) engine.Kernel {
 	case w.Kind == engine.KindBarrier:
 		return engine.Kernel{Name: cudakernels.Barrier, Blocks: 1, Way: "descriptors"}
 	case isReduction(w.Kind):
-		k := reduceKernel(c.Options().Algorithm, w.Kind, bytes, n)
-		if k.Copies && (n == 1 || w.Red == engine.PreMulSum) { // copy engines do not multiply
-			return reduceKernel("push", w.Kind, bytes, n)
-		}
-		return k
+		return reduceKernel(c.Options().Algorithm, w.Kind, bytes, n)
 	case isVector(w.Kind):
 		return engine.Kernel{Name: cudakernels.MoveV, Blocks: countsGrid(w, n), Way: "push by counts", Words: true,
 			Counts: true}
@@ -139,9 +135,6 @@ func reduceKernel(algorithm string, k engine.Kind, bytes, n int) engine.Kernel {
 		oneShotMost = oneShotCrowd
 	}
 	switch {
-	case algorithm == "copy":
-		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: min(bulkGrid(total), pushBlocks), Copies: true,
-			Way: "two-shot, copied", Words: true}
 	case algorithm == "ring" && k == engine.KindAllReduce:
 		return engine.Kernel{Name: cudakernels.Ring, Blocks: bulkGrid(total), Way: "ring", Words: true}
 	case algorithm == "push":

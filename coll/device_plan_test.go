@@ -33,7 +33,6 @@ func TestReduceKernel(t *testing.T) {
 		{"one-shot", engine.KindAllReduce, 4 << 20, 4, cudakernels.TwoShot},
 		{"two-shot", engine.KindAllReduce, 8, 4, cudakernels.TwoShot},
 		{"push", engine.KindAllReduce, 8, 4, cudakernels.TwoShot},
-		{"copy", engine.KindAllReduce, 8, 4, cudakernels.TwoShot},
 		{"ring", engine.KindAllReduce, 8, 4, cudakernels.Ring},
 		{"ring", engine.KindAllReduce, 64 << 20, 2, cudakernels.Ring},
 		{"ring", engine.KindReduce, 8, 4, cudakernels.Packets},
@@ -42,7 +41,6 @@ func TestReduceKernel(t *testing.T) {
 			got := reduceKernel(k.algorithm, k.kind, k.bytes, k.n)
 			require.Equal(t, k.want, got.Name)
 			require.Equal(t, k.algorithm == "push", got.Push)
-			require.Equal(t, k.algorithm == "copy", got.Copies)
 			require.Equal(t, k.want == cudakernels.TwoShot || k.want == cudakernels.Ring, got.Words)
 		})
 	}

@@ -259,8 +259,6 @@ func TestDevices(t *testing.T) {
 			{"two-shot", register.Explicit, true, true},
 			{"two-shot", register.Off, false, false},
 			{"push", register.Auto, false, false},
-			{"copy", register.Auto, false, false},
-			{"copy", register.Explicit, true, true},
 			{"one-shot", register.Auto, false, true},
 			{"ring", register.Auto, false, true},
 			{"ring", register.Explicit, true, false},

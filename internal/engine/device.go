@@ -35,7 +35,6 @@ type device struct {
 	collectives, uncounted uint64 // see kinds.go; likewise
 
 	next      launching                    // likewise
-	sides     []*side                      // likewise; the first one is for what nobody else captures
 	functions map[kernelKey]*cuda.Function // likewise: those that were used
 
 	keeping sync.Mutex
@@ -244,9 +243,6 @@ func (d *device) close() error {
 	}
 	for g := range graphs {
 		errs = append(errs, g.release())
-	}
-	for _, b := range d.sides {
-		errs = append(errs, b.close())
 	}
 	errs = append(errs, d.mail.close())
 	if d.own != nil {

@@ -164,13 +164,12 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 // launching is what is to be queued next: a kernel, or one of the others. It is part of the device, so that a call
 // allocates nothing for it.
 type launching struct {
-	f       *cuda.Function
-	shape   cuda.Launch
-	params  kernels.VectorParams
-	counts  bool // the kernel takes all of params
-	slicing slicing
-	copy    *Work
-	graph   *DeviceGraph
+	f      *cuda.Function
+	shape  cuda.Launch
+	params kernels.VectorParams
+	counts bool // the kernel takes all of params
+	copy   *Work
+	graph  *DeviceGraph
 }
 
 // start queues d.next on cu, s's, which somebody else captures or not.
@@ -181,12 +180,6 @@ func (d *device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 		return l.copy.copyAlone(cu)
 	case l.graph != nil:
 		return l.graph.on(s, cu, captured)
-	case l.params.Turns > 0:
-		b, err := d.beside(captured)
-		if err != nil {
-			return err
-		}
-		return l.withCopies(cu, b)
 	}
 	if l.counts {
 		return l.f.Launch(cu, l.shape, l.params.Bytes())
@@ -216,10 +209,6 @@ func (d *device) prepare(w *Work) error {
 	d.fill(&d.next.params.Params, w)
 	if d.next.counts = w.Kernel.Counts; d.next.counts {
 		w.Counts(d.c.rank, d.next.params.Send[:d.c.size], d.next.params.Recv[:d.c.size])
-	}
-	if w.Kernel.Copies {
-		d.next.slicing = slicingOf(w, d.c.size)
-		d.next.slicing.copies(&d.next.params.Params)
 	}
 	d.next.shape = cuda.Launch{Grid: min(max(w.Kernel.Blocks, 1), d.blocks), Block: d.threads, Early: d.early(w)}
 	return nil
@@ -348,12 +337,10 @@ func (d *device) acquire(w *Work) error {
 	}
 	if w.Red == PreMulSum {
 		w.SrcBuf.Why = "it is multiplied first"
-	} else if w.Kernel.Copies {
-		w.SrcBuf.Why = "a copy engine takes it to the peers' staging memory"
 	} else if err := d.acquireOne(w, &w.Src, &w.SrcBuf); err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
-	if w.Dst.Ptr == w.Src.Ptr && w.Dst.Len == w.Src.Len && w.Red != PreMulSum && !w.Kernel.Copies {
+	if w.Dst.Ptr == w.Src.Ptr && w.Dst.Len == w.Src.Len && w.Red != PreMulSum {
 		w.DstBuf = w.SrcBuf
 		w.DstBuf.Shared = true
 		return nil

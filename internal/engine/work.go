@@ -161,7 +161,6 @@ type Kernel struct {
 	Name   string // of package kernels
 	Blocks int
 	Push   bool   // reductions: always by way of the receivers' staging memory
-	Copies bool   // reductions of two ranks or more: likewise, and copy engines bring it there
 	Way    string // for LastOp
 	Words  bool   // peers may reach the buffers themselves, if they are registered
 	Counts bool   // it takes Work.Counts

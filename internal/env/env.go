@@ -78,7 +78,7 @@ var (
 		Doc: "Which buffers the library registers: those it meets, those the program names, or none."},
 		choice("auto", "explicit", "off"))
 	Algorithm = define(Info{Name: "UBCOLL_ALGO", Kind: "text", JobWide: true,
-		Doc: "The algorithm of all-reduces, where it can be had: ring, one-shot, two-shot, push, copy; empty lets the plan choose."}, text)
+		Doc: "The algorithm of all-reduces, where it can be had: ring, one-shot, two-shot, push; empty lets the plan choose."}, text)
 	Tuning = define(Info{Name: "UBCOLL_TUNING", Kind: "text",
 		Doc: "A tuning table as ubcoll tune writes it; empty takes the default. Open compares what it says."}, text)
 	MaxRegions = define(Info{Name: "UBCOLL_MAX_REGIONS", Kind: "number", Default: "0",

@@ -64,9 +64,6 @@ type Params struct {
 	Root      uint32
 	Size      uint32 // bytes of an element
 	Push      uint32
-	Turn      uint32 // of an operation with copies: its number among the operation's kernels,
-	Turns     uint32 // the last one's,
-	Window    uint32 // and how many bytes of each slice one does
 }
 
 // Bytes is p as a launch takes it: p's own memory, good while p is.
@@ -114,15 +111,6 @@ func Boxes(ranks int) int { return areaPackets + 4*ranks*packetBytes + 4*staging
 // Word is how a rank tells its peers where its buffer is: at offset in the extent, which all of them have mapped. The
 // word of a buffer that is staged is 0.
 func Word(extent uint32, offset int) uint64 { return 1<<63 | uint64(extent)<<48 | uint64(offset) }
-
-// Window is the most that Params.Window can be, for so many ranks, at least two.
-func Window(ranks int) int { return staging / (2 * (ranks - 1)) &^ 127 }
-
-// StagingAt is where, in a receiver's device area, a copy puts its part of a window before the kernel of that turn: by
-// the receiver's distance from the sender.
-func StagingAt(ranks, turn, window, distance int) int {
-	return areaPackets + 4*ranks*packetBytes + (turn-1)%4*staging + (ranks-distance-1)*window
-}
 
 // ChannelAt is where, in a rank's device area, its end of a channel is, of ChannelBytes; zeroed for each new channel.
 func ChannelAt(slot int) int { return areaChannel + slot*ChannelBytes }

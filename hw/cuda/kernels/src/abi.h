@@ -122,10 +122,6 @@ typedef struct {
 	ubc_u32 root;
 	ubc_u32 size;    // bytes of an element
 	ubc_u32 push;    // 1: always by way of the receivers' staging memory; 0: peers' direct sources are read where they are
-	// An operation whose sources copy engines bring to the receivers' staging memory is turns + 1 kernels: 0 agrees, and
-	// each of the others does the next window of every slice, which its rank's copies have brought to all peers before.
-	ubc_u32 turn, turns;
-	ubc_u32 window; // bytes; 0: there are no copies
 } ubc_params;
 
 // The parameters of the operations whose parts have lengths that differ, of count 0. Parts lie one after the other.

@@ -300,9 +300,9 @@ UBC_FN ubc_u32 ubc_seat(const ubc_params &p, ubc_u32 from, ubc_u32 to) {
 	return (from < to ? from + p.ranks - to : from - to) - 1;
 }
 
-// ubc_twoshot: each rank reduces its slice, from where the sources are or after they have been pushed or copied here, and
-// writes the result where it belongs or, by way of their staging memory, to ranks whose destination is staged. In rounds
-// if anything is staged. A block works with the peers' blocks of its number only: element i of a slice is the same
+// ubc_twoshot: each rank reduces its slice, from where the sources are or after they have been pushed here, and writes the
+// result where it belongs or, by way of their staging memory, to ranks whose destination is staged. In rounds if
+// anything is staged. A block works with the peers' blocks of its number only: element i of a slice is the same
 // block's on all ranks. U vectors of each of up to R inputs are in flight.
 template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
@@ -312,15 +312,11 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	UBC_SHARED(ubc_u64, words, 2 * R, 1); // of all ranks: what they have announced
 	UBC_SHARED(ubc_u64, found, 2 * R, 2); // where that is, 0: staged
-	bool ok = true, copied = p.window != 0;
-	if (p.turn == 0)
-		ubc_announce(p, o.e, desk);
-	else // unless the operation has failed before
-		ok = ubc_all(ubc_get32(p.area[0] + UBC_AREA_ERROR) != o.e && ubc_get32(p.area[0] + UBC_AREA_BROKEN) != o.e);
-	ok = ok && ubc_agree(p, o.e, words);
+	ubc_announce(p, o.e, desk);
+	bool ok = ubc_agree(p, o.e, words);
 
 	// What all ranks find alike.
-	bool pull = p.push == 0 && !o.scaled && !copied, whole = true;
+	bool pull = p.push == 0 && !o.scaled, whole = true;
 	if (ok)
 		for (ubc_u32 r = 0; r < o.n; r++) {
 			pull = pull && (words[2 * r] & UBC_DIRECT) != 0;
@@ -340,37 +336,29 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 		ok = ubc_all(ok);
 	}
 	ubc_staging stage = ubc_stage(p, o.n == 1 ? 1 : (whole ? 1 : 2) * (o.n - 1)); // slots: what peers send, then their results
-	if (copied)
-		stage.bytes = p.window;
 	ubc_u64 window = (pull && whole) || o.n == 1 ? s.longest : stage.bytes;
 	bool receiver = ubc_receives(p, p.rank, p.rank), copies = false;
 	if (ok && !s.scatter && receiver)
 		copies = (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
 	ubc_u64 own = p.area[0];
-	ubc_u32 rounds = ok && s.longest > 0 ? (ubc_u32)((s.longest + window - 1) / window) : 0, skipped = 0;
-	if (copied) { // one round, and those of the turns before have been
-		rounds = p.turn == 0 || rounds == 0 ? 0 : 1;
-		skipped = p.turn - rounds;
-	}
-	ubc_u32 steps = 4 * skipped; // signals only grow
-	// Three stages, a round each behind the one before, so that a wait is for what was sent a while ago. Signals: 2i + 1
-	// for what stage one sends, 2i + 4 for stage two's results.
-	for (ubc_u32 i = 0; ok && rounds > 0 && i < rounds + 2; i++) {
-		if (!pull && i < rounds) {
+	ubc_u32 rounds = ok && s.longest > 0 ? (ubc_u32)((s.longest + window - 1) / window) : 0;
+	// Three stages, a round each behind the one before, with one wait and one signal in each turn: that all have come to the
+	// end of the turn before, which is a while ago.
+	for (ubc_u32 i = pull ? 1 : 0; ok && rounds > 0 && i < rounds + 2; i++) {
+		if (i < rounds && !pull) {
 			ubc_u64 offset = i * window;
 			UBC_ROLLED
-			for (ubc_u32 q = 1; !copied && q < o.n; q++) {
+			for (ubc_u32 q = 1; q < o.n; q++) {
 				ubc_u32 peer = ubc_peer(p, q);
 				ubc_send(o, ubc_at(p.area, q) + ubc_slot(stage, i, ubc_seat(p, p.rank, peer)), p.src + ubc_begin(s, peer) + offset,
 					ubc_part(ubc_length(s, peer), offset, window));
 			}
-			ubc_signal(p, o.e, steps + 2 * i + 1);
 		}
+		if (i >= (pull ? 2 : 1) && !(ok = ubc_await(p, o.e, i)))
+			break;
 		if (i >= 1 && i <= rounds) {
-			ubc_u32 round = i - 1 + skipped;
+			ubc_u32 round = i - 1;
 			ubc_u64 offset = round * window;
-			if (!pull && !(ok = ubc_await(p, o.e, steps + 2 * (i - 1) + 1)))
-				break;
 			ubc_merge<R> m;
 			ubc_u64 all = 0;
 			m.own = p.rank;
@@ -398,15 +386,10 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 			m.step = 16ull * o.threads;
 			ubc_merge_vectors<E, R, U>(o, m);
 			ubc_merge_rest(o, m);
-			ubc_signal(p, o.e, steps + 2 * (i - 1) + 4);
 		}
-		if (i >= 2) {
-			ubc_u32 round = i - 2 + skipped;
+		if (i >= 2 && copies) {
+			ubc_u32 round = i - 2;
 			ubc_u64 offset = round * window;
-			if (!(ok = ubc_await(p, o.e, steps + 2 * (i - 2) + 4)))
-				break;
-			if (!copies)
-				continue;
 			ubc_reduction<E> plain = o;
 			plain.scaled = false;
 			UBC_ROLLED
@@ -416,9 +399,10 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 					ubc_part(ubc_length(s, peer), offset, window));
 			}
 		}
+		if (i <= rounds)
+			ubc_signal(p, o.e, i + 1);
 	}
-	if (p.turn == p.turns)
-		ubc_finish(p, o.e);
+	ubc_finish(p, o.e);
 }
 
 // The kernels for up to R ranks: one of each for several R, since registers are few, and so is time.
