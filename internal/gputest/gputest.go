@@ -18,12 +18,19 @@ import (
 )
 
 // Run runs f on n goroutine ranks that have a device each. Where there are none it skips the test, or fails it if
-// UBCOLL_REQUIRE has cuda. No wait lasts longer than await.Limit unless o says so.
+// UBCOLL_REQUIRE has cuda; fewer than n skip it in any case. No wait lasts longer than await.Limit unless o says so.
 func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.Comm, ubcoll.Device) error) {
 	t.Helper()
 	t.Setenv(env.CUDA.Name, "auto")
 	if o.Timeout == 0 {
 		o.Timeout = await.Limit
+	}
+	if d := cuda.Have(); d.Err == nil {
+		all, err := cuda.Devices()
+		require.NoError(t, err)
+		if len(all) < n {
+			t.Skipf("%d devices, and %d wanted", len(all), n)
+		}
 	}
 	var missing error
 	err := ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {

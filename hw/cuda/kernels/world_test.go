@@ -198,10 +198,17 @@ func (o operation) signature() uint64 {
 	return uint64(o.kind)<<59 | uint64(o.t)<<55 | uint64(o.op)<<52 | uint64(o.root)<<40 | uint64(o.count)
 }
 
-// values are elements that all reductions can do something with, and some that are hard.
+// values are elements that all reductions can do something with, and some that are hard. They repeat after a prime
+// number of them, since drawing takes time.
 func (w *world) values(t dtype.Type, n int) []byte {
+	const period = 65521
 	b := make([]byte, n*t.Size())
-	for i := range n {
+	defer func() {
+		for done := period * t.Size(); done < len(b); done *= 2 {
+			copy(b[done:], b[:done])
+		}
+	}()
+	for i := range min(n, period) {
 		x, at := float64(w.rand.IntN(4001)-2000)/16, unsafe.Pointer(&b[i*t.Size()])
 		if w.rand.IntN(50) == 0 {
 			x = []float64{math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(0, -1), 0, 1e-40}[w.rand.IntN(6)]
