@@ -216,12 +216,24 @@ UBC_FN ubc_u64 ubc_rest(ubc_u64 begin, ubc_u64 step, ubc_u64 full, ubc_u64 bytes
 	return full < bytes && begin <= full && (full - begin) % step == 0 ? full : bytes;
 }
 
+// ubc_send_rest copies what does not go by whole aligned vectors, of which there are full bytes.
+template <class E>
+UBC_FN void ubc_send_rest(const ubc_reduction<E> &o, ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u64 full) {
+	typedef typename E::T T;
+	ubc_u64 step = 16ull * o.threads;
+	for (ubc_u64 at = ubc_rest(16ull * o.thread, step, full, bytes); at < bytes; at += step) {
+		ubc_quad v = ubc_source<E, ubc_quad>(o, src + at, bytes - at, false);
+		ubc_store<ubc_quad, T>(dst + at, v, bytes - at, false);
+	}
+}
+
+UBC_FN ubc_u64 ubc_vectors(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) { return ((dst | src) & 15) == 0 ? bytes & ~15ull : 0; }
+
 // ubc_send copies bytes of this rank's source, multiplied if need be, 4 vectors in flight.
 template <class E> UBC_FN void ubc_send(const ubc_reduction<E> &o, ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
-	typedef typename E::T T;
 	enum { U = 4 };
-	ubc_u64 full = ((dst | src) & 15) == 0 ? bytes & ~15ull : 0, begin = 16ull * o.thread, step = 16ull * o.threads;
-	for (ubc_u64 at = begin; at < full; at += U * step) {
+	ubc_u64 full = ubc_vectors(dst, src, bytes), step = 16ull * o.threads;
+	for (ubc_u64 at = 16ull * o.thread; at < full; at += U * step) {
 		ubc_quad v[U];
 		UBC_UNROLL
 		for (int u = 0; u < U; u++)
@@ -232,13 +244,10 @@ template <class E> UBC_FN void ubc_send(const ubc_reduction<E> &o, ubc_u64 dst, 
 			if (at + u * step < full)
 				ubc_store16(dst + at + u * step, o.scaled ? ubc_scale<E>(v[u], o.factor) : v[u]);
 	}
-	for (ubc_u64 at = ubc_rest(begin, step, full, bytes); at < bytes; at += step) {
-		ubc_quad v = ubc_source<E, ubc_quad>(o, src + at, bytes - at, false);
-		ubc_store<ubc_quad, T>(dst + at, v, bytes - at, false);
-	}
+	ubc_send_rest(o, dst, src, bytes, full);
 }
 
-// What a rank reduces at a time: in[r], r < n <= R, into each out[r] that is not 0.
+// What a rank reduces at a time: in[r], r < n <= R, by rank, into each out[i] that is not 0, by distance.
 template <int R> struct ubc_merge {
 	ubc_u64 in[R], out[R];
 	ubc_u64 bytes, full; // full: of these, what goes by whole aligned vectors
@@ -267,9 +276,9 @@ template <class E, int R, int U> UBC_FN void ubc_merge_vectors(const ubc_reducti
 					v[u][r] = ubc_scale<E>(v[u][r], o.factor);
 			ubc_quad sum = ubc_combine<E, R>(v[u], o.n, o.op);
 			UBC_UNROLL
-			for (int r = 0; r < R; r++)
-				if (r < (int)o.n && m.out[r] != 0)
-					ubc_store16(m.out[r] + at + u * m.step, sum);
+			for (int i = 0; i < R; i++)
+				if (m.out[i] != 0)
+					ubc_store16(m.out[i] + at + u * m.step, sum);
 		}
 	}
 }
@@ -289,15 +298,59 @@ template <class E, int R> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, 
 			}
 		ubc_quad sum = ubc_combine<E, R>(v, o.n, o.op);
 		UBC_UNROLL
-		for (int r = 0; r < R; r++)
-			if (r < (int)o.n && m.out[r] != 0)
-				ubc_store<ubc_quad, T>(m.out[r] + at, sum, left, false);
+		for (int i = 0; i < R; i++)
+			if (m.out[i] != 0)
+				ubc_store<ubc_quad, T>(m.out[i] + at, sum, left, false);
 	}
 }
 
 // ubc_seat is the slot of what rank `from` sends to rank `to`, of ranks - 1.
 UBC_FN ubc_u32 ubc_seat(const ubc_params &p, ubc_u32 from, ubc_u32 to) {
 	return (from < to ? from + p.ranks - to : from - to) - 1;
+}
+
+// ubc_scatter sends a window of each peer's slice to that peer, U vectors for each in flight: to all of them at once,
+// since ranks that go from peer to peer come to write to the same one, whose link is then too narrow.
+template <class E, int R, int U>
+UBC_FN void ubc_scatter(const ubc_params &p, const ubc_reduction<E> &o, const ubc_slices &s, const ubc_staging &stage,
+	ubc_u32 round, ubc_u64 window) {
+	ubc_u64 src[R], dst[R], offset = round * window;
+	ubc_u32 full[R], most = 0, step = 16 * o.threads; // a window is short
+	UBC_UNROLL
+	for (ubc_u32 i = 1; i < R; i++) {
+		full[i] = 0;
+		if (i >= o.n)
+			continue;
+		ubc_u32 peer = ubc_peer(p, i);
+		src[i] = p.src + ubc_begin(s, peer) + offset;
+		dst[i] = p.area[i] + ubc_slot(stage, round, ubc_seat(p, p.rank, peer));
+		full[i] = (ubc_u32)ubc_vectors(dst[i], src[i], ubc_part(ubc_length(s, peer), offset, window));
+		most = full[i] > most ? full[i] : most;
+	}
+	for (ubc_u32 at = 16 * o.thread; at < most; at += U * step) {
+		ubc_quad v[U][R];
+		UBC_UNROLL
+		for (int u = 0; u < U; u++) {
+			UBC_UNROLL
+			for (int i = 1; i < R; i++)
+				if (at + u * step < full[i])
+					v[u][i] = ubc_load16(src[i] + (at + u * step));
+		}
+		UBC_UNROLL
+		for (int u = 0; u < U; u++) {
+			UBC_UNROLL
+			for (int i = 1; i < R; i++)
+				if (at + u * step < full[i])
+					ubc_store16(dst[i] + (at + u * step), o.scaled ? ubc_scale<E>(v[u][i], o.factor) : v[u][i]);
+		}
+	}
+	UBC_ROLLED
+	for (ubc_u32 i = 1; i < o.n; i++) {
+		ubc_u32 peer = ubc_peer(p, i);
+		ubc_u64 from = p.src + ubc_begin(s, peer) + offset, bytes = ubc_part(ubc_length(s, peer), offset, window);
+		ubc_u64 to = ubc_at(p.area, i) + ubc_slot(stage, round, ubc_seat(p, p.rank, peer));
+		ubc_send_rest(o, to, from, bytes, ubc_vectors(to, from, bytes));
+	}
 }
 
 // ubc_twoshot: each rank reduces its slice, from where the sources are or after they have been pushed here, and writes the
@@ -337,23 +390,14 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	}
 	ubc_staging stage = ubc_stage(p, o.n == 1 ? 1 : (whole ? 1 : 2) * (o.n - 1)); // slots: what peers send, then their results
 	ubc_u64 window = (pull && whole) || o.n == 1 ? s.longest : stage.bytes;
-	bool receiver = ubc_receives(p, p.rank, p.rank), copies = false;
-	if (ok && !s.scatter && receiver)
-		copies = (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
+	bool copies = ok && !s.scatter && ubc_receives(p, p.rank, p.rank) && (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
 	ubc_u64 own = p.area[0];
 	ubc_u32 rounds = ok && s.longest > 0 ? (ubc_u32)((s.longest + window - 1) / window) : 0;
 	// Three stages, a round each behind the one before, with one wait and one signal in each turn: that all have come to the
 	// end of the turn before, which is a while ago.
 	for (ubc_u32 i = pull ? 1 : 0; ok && rounds > 0 && i < rounds + 2; i++) {
-		if (i < rounds && !pull) {
-			ubc_u64 offset = i * window;
-			UBC_ROLLED
-			for (ubc_u32 q = 1; q < o.n; q++) {
-				ubc_u32 peer = ubc_peer(p, q);
-				ubc_send(o, ubc_at(p.area, q) + ubc_slot(stage, i, ubc_seat(p, p.rank, peer)), p.src + ubc_begin(s, peer) + offset,
-					ubc_part(ubc_length(s, peer), offset, window));
-			}
-		}
+		if (i < rounds && !pull)
+			ubc_scatter<E, R, (R == 2 ? 4 : 1)>(p, o, s, stage, i, window);
 		if (i >= (pull ? 2 : 1) && !(ok = ubc_await(p, o.e, i)))
 			break;
 		if (i >= 1 && i <= rounds) {
@@ -364,21 +408,25 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 			m.own = p.rank;
 			UBC_UNROLL
 			for (ubc_u32 r = 0; r < R; r++) {
-				m.in[r] = m.out[r] = 0;
 				if (r >= o.n)
 					continue;
-				ubc_u64 src = found[2 * r], dst = found[2 * r + 1];
-				if (r == p.rank) {
+				ubc_u64 src = found[2 * r];
+				if (r == p.rank)
 					m.in[r] = p.src + ubc_begin(s, r) + offset;
-					m.out[r] = receiver ? p.dst + ubc_place(s, r) + offset : 0;
-				} else {
+				else
 					m.in[r] = src != 0 ? src + ubc_begin(s, p.rank) + offset : own + ubc_slot(stage, round, ubc_seat(p, r, p.rank));
-					if (dst != 0)
-						m.out[r] = dst + ubc_place(s, p.rank) + offset;
-					else if (ubc_receives(p, r, p.rank))
-						m.out[r] = ubc_at(p.area, ubc_distance(p, r)) + ubc_slot(stage, round, o.n - 1 + ubc_seat(p, p.rank, r));
-				}
-				all |= m.in[r] | m.out[r];
+				all |= m.in[r];
+			}
+			UBC_UNROLL
+			for (ubc_u32 i = 0; i < R; i++) {
+				m.out[i] = 0;
+				ubc_u32 r = ubc_peer(p, i);
+				if (i >= o.n || !ubc_receives(p, r, p.rank))
+					continue;
+				ubc_u64 dst = i == 0 ? p.dst : found[2 * r + 1];
+				m.out[i] = dst != 0 ? dst + ubc_place(s, p.rank) + offset
+									: p.area[i] + ubc_slot(stage, round, o.n - 1 + ubc_seat(p, p.rank, r));
+				all |= m.out[i];
 			}
 			m.bytes = ubc_part(ubc_length(s, p.rank), offset, window);
 			m.full = (all & 15) == 0 ? m.bytes & ~15ull : 0;
