@@ -22,22 +22,22 @@ const (
 )
 
 // channel queues a kernel of rank r's end of a channel between ranks 0 and 1.
-func (w *world) channel(r, blocks, threads, side int, steps ...Step) {
+func (w *world) channel(s *cuda.Stream, r, blocks, threads, side int, steps ...Step) {
 	m, peer := w.ranks[r], w.ranks[1-r]
 	p := ChannelParams{Mine: uint64(m.area) + uint64(ChannelAt(channelSlot)),
 		Theirs: uint64(peer.area) + uint64(ChannelAt(channelSlot)), Status: uint64(m.statusAt), Timeout: uint64(await.Limit),
 		SaltOut: uint32(saltOf + 1 - r), SaltIn: uint32(saltOf + r), Peer: uint32(1 - r), Side: uint32(side),
 		Steps: uint32(len(steps))}
-	for i, s := range steps {
-		p.Step[i] = s
-		if s.Bytes > 0 {
+	for i, x := range steps {
+		p.Step[i] = x
+		if x.Bytes > 0 {
 			p.Spread = uint32(i + 1)
 		}
 	}
 	f, err := m.set.Kernel(Channel, dtype.Invalid, 2)
 	require.NoError(w.t, err)
 	l := cuda.Launch{Grid: blocks, Block: min(threads, f.MaxThreads), Early: m.ctx.Early() && w.rand.IntN(2) == 0}
-	require.NoError(w.t, f.Launch(m.stream, l, p.Bytes()))
+	require.NoError(w.t, f.Launch(s, l, p.Bytes()))
 }
 
 // sync waits for both ranks' kernels.
@@ -88,14 +88,14 @@ func TestChannelAhead(t *testing.T) {
 		require.NoError(t, m.stream.Sync())
 	}
 	// Rank 1 reads what rank 0 has got as soon as the first signal says so.
-	w.channel(1, 2, threads, SideBoth, Step{What: StepWait},
+	w.channel(b.stream, 1, 2, threads, SideBoth, Step{What: StepWait},
 		Step{What: StepCopy, Dst: uint64(b.dst), Src: uint64(a.dst), Bytes: uint64(len(data))})
 	steps := []Step{{What: StepGetPackets | 16<<32, Dst: uint64(a.dst), Src: uint64(a.src), Bytes: uint64(len(data))}}
 	for len(steps) < MaxSteps {
 		steps = append(steps, Step{What: StepSignal})
 	}
 	require.NoError(t, beside.Upload(a.src, packets[:2*half]))
-	w.channel(0, 2, threads, SideBoth, steps...)
+	w.channel(a.stream, 0, 2, threads, SideBoth, steps...)
 	const mine = units - 1                                              // block 0's part of a signal
 	for start, sum := time.Now(), uint32(0); sum < (MaxSteps-1)*mine; { // until it has sent all its signals
 		require.Less(t, time.Since(start), await.Limit)
@@ -143,9 +143,16 @@ func TestChannelCounts(t *testing.T) {
 					require.NoError(t, m.stream.Upload(m.area+cuda.Addr(ChannelAt(channelSlot)), end))
 				}
 			}
+			var beside [2]*cuda.Stream
+			for r, m := range w.ranks {
+				var err error
+				beside[r], err = m.ctx.NewStream()
+				require.NoError(t, err)
+				defer func() { require.NoError(t, beside[r].Close()) }()
+			}
 			signals, packed := start, start
 			for range 50 {
-				s, p := w.meet()
+				s, p := w.meet(beside)
 				signals, packed = signals+s, packed+p
 			}
 			require.Greater(t, signals-start, uint32(20))
@@ -160,8 +167,8 @@ func TestChannelCounts(t *testing.T) {
 }
 
 // meet has both ranks do the same at once: move some of their bytes to the other one, and there to a second place as
-// soon as they have come. It returns how many signals a rank has sent, and how often packets.
-func (w *world) meet() (signals, packed uint32) {
+// soon as they have come. What takes signals and packets runs on streams of its own. It returns how many signals a rank has sent, and how often packets.
+func (w *world) meet(beside [2]*cuda.Stream) (signals, packed uint32) {
 	const part = 16 << 10
 	how, moves := w.rand.IntN(3), 1+w.rand.IntN(3)
 	wide := uint64(8 + 8*w.rand.IntN(2))
@@ -180,7 +187,7 @@ func (w *world) meet() (signals, packed uint32) {
 	for r, m := range w.ranks {
 		peer := w.ranks[1-r]
 		blocks, threads := 1+w.rand.IntN(6), 32
-		if w.rand.IntN(8) == 0 {
+		if how != 1 && w.rand.IntN(8) == 0 { // which need not all run at once: they do not wait between signals
 			blocks, threads = ChannelGrid, 8
 		}
 		var out, in []Step
@@ -206,14 +213,17 @@ func (w *world) meet() (signals, packed uint32) {
 					Bytes: uint64(n / 2)})
 			}
 		}
-		w.queue(r, blocks, threads, SideOut, out)
-		side := SideIn
+		w.queue(m.stream, r, blocks, threads, SideOut, out)
 		if how == 1 {
-			side = SideBoth
+			w.queue(m.stream, r, blocks, threads, SideBoth, in)
+		} else { // at the same time
+			w.queue(beside[r], r, blocks, threads, SideIn, in)
 		}
-		w.queue(r, blocks, threads, side, in)
 	}
 	w.sync()
+	for _, s := range beside {
+		require.NoError(w.t, s.Sync())
+	}
 	if how == 2 {
 		n /= 2
 	}
@@ -234,10 +244,10 @@ func (w *world) meet() (signals, packed uint32) {
 }
 
 // queue queues steps as few kernels, some of them with other grids.
-func (w *world) queue(r, blocks, threads, side int, steps []Step) {
+func (w *world) queue(s *cuda.Stream, r, blocks, threads, side int, steps []Step) {
 	for len(steps) > 0 {
 		n := min(len(steps), MaxSteps)
-		w.channel(r, blocks, threads, side, steps[:n]...)
+		w.channel(s, r, blocks, threads, side, steps[:n]...)
 		steps, blocks = steps[n:], 1+w.rand.IntN(blocks)
 	}
 }
