@@ -11,10 +11,10 @@ enum {
 	UBC_MAX_BLOCKS = 256,
 	UBC_MAX_EXTENTS = 1024, // exported allocations of a rank at a time
 	UBC_MAX_CHANNELS = 512, // ends of channels of a rank at a time
-	UBC_CHANNEL_BLOCKS = 128, // of the grid of a channel's kernel
 	UBC_MAX_STEPS = 8,      // of a channel's kernel
 	UBC_MAX_LANES = 16,     // of a kernel of messages: both ways, with every rank
 	UBC_MAX_MESSAGES = 64,  // of a kernel of messages
+	UBC_CHANNEL_BLOCKS = 128, // of the grid of a channel's kernel, at most
 
 	// A rank's device area, which peers map. Offsets in bytes.
 	UBC_AREA_EPOCH = 0,       // u32 [MAX_BLOCKS]: the last operation that each block has done; own use
@@ -50,8 +50,8 @@ enum {
 	// is worth SIGNAL units, of which every block that moved what comes before it adds some: number k is there when word
 	// k mod SLOTS has SIGNAL * (k / SLOTS + 1) of them. A kernel sends no two signals into one word, so that a block that
 	// is ahead never makes up for one that is behind. All counts may wrap around.
-	UBC_CHANNEL_IN = 0,      // u32 [SLOTS]: units of the signals that the peer has sent
-	UBC_CHANNEL_FAILED = 64, // u32: 1 after the first error, which ends the channel
+	UBC_CHANNEL_IN = 0,       // u32 [SLOTS]: units of the signals that the peer has sent
+	UBC_CHANNEL_FAILED = 64,  // u32: 1 after the first error, which ends the channel
 	UBC_CHANNEL_COUNTS = 256, // u32 [CHANNEL_BLOCKS][4]: signals sent, steps that put packets, signals waited for, steps
 	                          // that got packets, as each block counts them
 	UBC_CHANNEL_BYTES = 2304,

@@ -31,8 +31,8 @@ UBC_FN bool ubc_hope(const ubc_channel_params &p, ubc_wait &w) {
 	return false;
 }
 
-// ubc_signal sends signal k. If blocks have moved something before it, each of them adds what it is worth less than the
-// others, after its share.
+// ubc_signal sends signal k. If the blocks have moved something before it, each of them adds some of its units, behind its
+// share; else block 0 adds them all.
 UBC_FN void ubc_signal(const ubc_channel_params &p, ubc_u32 k, bool moved, bool relaxed) {
 	if (moved)
 		ubc_sync();
@@ -123,7 +123,7 @@ template <bool WIDE> UBC_FN void ubc_put_packets(const ubc_step &s, ubc_u32 flag
 	}
 }
 
-// ubc_await_packets waits for U packets, of which those below n are there to be awaited, `apart` bytes from each other.
+// ubc_await_packets waits for U packets, whose data are `apart` bytes from each other, as far as they begin before end.
 template <bool WIDE, int U>
 UBC_FN bool ubc_await_packets(
 	const ubc_channel_params &p, ubc_pair *v, ubc_u64 from, ubc_u64 at, ubc_u64 apart, ubc_u64 end, ubc_u32 flag) {
