@@ -54,9 +54,11 @@ UBC_FN bool ubc_taken(const ubc_channel_params &p, ubc_u32 k) {
 		ubc_u64 at = p.mine + UBC_CHANNEL_IN + 4 * (k % UBC_SLOTS);
 		ubc_u32 units = UBC_SIGNAL * (k / UBC_SLOTS + 1);
 		ubc_wait w = {0, 0};
-		while (ok && (int)(ubc_get32(at) - units) < 0)
-			ok = ubc_hope(p, w);
-		ubc_acquire32(at); // once: it costs what the multiprocessor has cached
+		do {
+			while (ok && (int)(ubc_get32(at) - units) < 0)
+				ok = ubc_hope(p, w);
+			// Once, since it empties the multiprocessor's cache. An assembler drops it if nobody uses what it reads.
+		} while (ok && (int)(ubc_acquire32(at) - units) < 0);
 	}
 	return ubc_all(ok);
 }

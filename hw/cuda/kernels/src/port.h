@@ -179,6 +179,7 @@ UBC_FN void ubc_release64(ubc_u64 a, ubc_u64 v) {
 	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(a), "l"(v) : "memory");
 }
 
+// The result of an acquire must be used.
 UBC_FN ubc_u32 ubc_acquire32(ubc_u64 a) {
 	ubc_u32 v;
 	asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(a) : "memory");
