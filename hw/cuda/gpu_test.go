@@ -293,6 +293,9 @@ func TestGraph(t *testing.T) {
 	id, err = s.Capture()
 	require.NoError(t, err)
 	require.NotZero(t, id)
+	borrowed, err := c.StreamFrom(s.Handle())
+	require.NoError(t, err)
+	require.True(t, borrowed.OwnCapture())
 	l := cuda.Launch{Grid: 4, Block: 256}
 	require.NoError(t, k.Launch(s, l, params(addParams{a, n, 1})))
 	require.NoError(t, s.Copy(b, a, 4*n))
@@ -307,6 +310,7 @@ func TestGraph(t *testing.T) {
 	require.NoError(t, <-other)
 	g, err := s.EndCapture()
 	require.NoError(t, err)
+	require.False(t, borrowed.OwnCapture())
 	got := make([]byte, 4*n)
 	require.NoError(t, s.Download(got, b))
 	require.EqualValues(t, 9, got[0], "a captured operation was done")
@@ -329,6 +333,7 @@ func TestGraph(t *testing.T) {
 	t.Log(err)
 	_, err = s.EndCapture()
 	require.ErrorIs(t, err, fault.ErrArgument)
+	require.False(t, borrowed.OwnCapture())
 	require.NoError(t, s.Download(got, b))
 }
 

@@ -152,6 +152,9 @@ func (s *Stream) BeginCapture() error { return errOther }
 // EndCapture is not supported here.
 func (s *Stream) EndCapture() (*Graph, error) { return nil, errOther }
 
+// OwnCapture is not supported here.
+func (s *Stream) OwnCapture() bool { return false }
+
 // Capture is not supported here.
 func (s *Stream) Capture() (uint64, error) { return 0, errOther }
 

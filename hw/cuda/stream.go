@@ -15,6 +15,7 @@ import "C"
 
 import (
 	"fmt"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -55,6 +56,7 @@ func (s *Stream) Close() error {
 	if c == nil || s.borrowed {
 		return nil
 	}
+	captures.Delete(s.h) // the next stream may get the handle
 	return check(C.ubc_stream_destroy(C.uintptr_t(c.handle()), C.uintptr_t(s.h)))
 }
 
@@ -158,12 +160,27 @@ func (e *Event) Since(start *Event) (time.Duration, error) {
 // BeginCapture records what is queued on the stream from here on, and does not do it, until EndCapture. Both may be
 // called from any thread; other goroutines must not use the stream meanwhile.
 func (s *Stream) BeginCapture() error {
-	return check(C.ubc_capture_begin(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h)))
+	err := check(C.ubc_capture_begin(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h)))
+	if err == nil {
+		captures.Store(s.h, true)
+	}
+	return err
+}
+
+// captures has the handles of the streams that BeginCapture has begun to capture.
+var captures sync.Map
+
+// OwnCapture reports whether BeginCapture has begun to capture the stream, by this Stream or another one that borrows
+// the same: then EndCapture ends that, which knows of kernels that are launched with Launch.Early.
+func (s *Stream) OwnCapture() bool {
+	_, own := captures.Load(s.h)
+	return own
 }
 
 // EndCapture ends the capture and makes a graph of it, which the caller closes. The stream can be used again, also after
 // an error.
 func (s *Stream) EndCapture() (*Graph, error) {
+	captures.Delete(s.h)
 	r := C.ubc_capture_end(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h))
 	if err := check(r); err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -30,7 +31,8 @@ type ends struct {
 	run  func(ctx context.Context, variant string, n int) error
 	done func() error
 
-	stream *ubcoll.Stream // of a device, where calls are queued
+	stream *ubcoll.Stream // of a device, where calls are queued,
+	cu     *cuda.Stream   // and the same, where they are captured
 }
 
 func (e *ends) part(i, n int) []byte { return e.mem.bytes[i*e.max:][:n] }
@@ -38,7 +40,7 @@ func (e *ends) part(i, n int) []byte { return e.mem.bytes[i*e.max:][:n] }
 // openEnds makes the region and what op opens over it.
 func (r *runner) openEnds(ctx context.Context) (*ends, error) {
 	const line = 64
-	e := &ends{max: (r.cfg.MaxBytes + line) &^ (line - 1), stream: r.stream, mem: &memory{}}
+	e := &ends{max: (r.cfg.MaxBytes + line) &^ (line - 1), stream: r.stream, cu: r.cu, mem: &memory{}}
 	start := time.Now()
 	var err error
 	if e.mem.buf, err = ubcoll.Alloc[uint64](r.c, r.dev, r.op.parts*e.max/8); err != nil {
@@ -107,7 +109,9 @@ func openChannel(ctx context.Context, c *ubcoll.Comm, e *ends) error {
 	return nil
 }
 
-// queued are the calls on devices, one kernel each, as in MSCCL++'s tutorial: the ranks meet, copy, and meet again.
+// queued are the calls on devices, one kernel each, as in MSCCL++'s tutorial: the ranks meet, copy, and those that put
+// meet again. Those that get do so outside of graphs, where a check may rewrite what the peer still reads; in a graph the
+// data stay as they are until the ranks have met otherwise.
 func (e *ends) queued(ch *p2p.Channel) func(ctx context.Context, variant string, n int) error {
 	turn := 0
 	return func(ctx context.Context, variant string, n int) error {
@@ -122,6 +126,9 @@ func (e *ends) queued(ch *p2p.Channel) func(ctx context.Context, variant string,
 				err = errors.Join(err, b.Put(ctx, e.max, 0, n))
 			} else {
 				err = errors.Join(err, b.Get(ctx, e.max, 0, n))
+			}
+			if variant == "get" && e.cu != nil && e.cu.OwnCapture() {
+				return err
 			}
 			return errors.Join(err, b.Signal(ctx), b.Wait(ctx))
 		})

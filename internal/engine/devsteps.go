@@ -42,12 +42,15 @@ func (s *Step) packed() int {
 
 var stepNames = [...]string{"", "put", "get", "signal", "signal", "wait", "put_packets", "get_packets", "flush"}
 
+// channelBlocks is how many blocks move 1 MiB, and the most that packets take, or a kernel that is launched early: two
+// of those fit on a device beside each other, and the kernels of the other side too.
+const channelBlocks = 64
+
 // Sizes of copies of channels, in bytes.
 const (
-	copyBlock     = 8 << 10  // that a block copies at once
-	copyBlocks    = 128      // more do not make it faster
-	packetBlock   = 4 << 10  // that a block puts into packets at once
-	copyEngineMin = 32 << 20 // what copy engines move faster than kernels
+	copyBlock     = 1 << 20 / channelBlocks // that a block copies at once
+	packetBlock   = 4 << 10                 // that a block puts into packets at once
+	copyEngineMin = 32 << 20                // what copy engines move faster than kernels
 )
 
 // span is bytes of one of the two memories.
@@ -234,6 +237,7 @@ func (g *gpuLink) queue(s *Stream, steps []Step, all []touch, side uint32) error
 	g.d.watch()
 	return s.use(func(cu *cuda.Stream) error {
 		g.captured = g.captured || s.capturing()
+		early := g.d.gpu.ctx.Early() && s.takesEarly()
 		if err := g.order(s, cu, side); err != nil {
 			return err
 		}
@@ -259,7 +263,7 @@ func (g *gpuLink) queue(s *Stream, steps []Step, all []touch, side uint32) error
 					break
 				}
 			}
-			if err := g.kernel(cu, steps[from:to], side); err != nil {
+			if err := g.kernel(cu, steps[from:to], side, early); err != nil {
 				return err
 			}
 			from = to
@@ -317,10 +321,10 @@ var stepCodes = [...]uint64{StepPut: kernels.StepCopy, StepGet: kernels.StepCopy
 	StepGetPackets: kernels.StepGetPackets}
 
 // kernel queues one kernel.
-func (g *gpuLink) kernel(cu *cuda.Stream, steps []Step, side uint32) error {
+func (g *gpuLink) kernel(cu *cuda.Stream, steps []Step, side uint32, early bool) error {
 	p := &g.params
 	p.Side, p.Steps, p.Spread = side, 0, 0
-	blocks := 1
+	blocks, threads := 1, warp
 	for i := range steps {
 		s := &steps[i]
 		if s.Kind == StepFlush {
@@ -330,11 +334,12 @@ func (g *gpuLink) kernel(cu *cuda.Stream, steps []Step, side uint32) error {
 		if s.Kind != StepWait && s.Kind != StepSignal && s.Kind != StepRelaxedSignal {
 			dst, src := g.addresses(s)
 			x = kernels.Step{What: x.What | uint64(s.Width)<<32, Dst: uint64(dst), Src: uint64(src), Bytes: uint64(s.N)}
-			each := copyBlock
+			each, block, most := 16, copyBlock, kernels.ChannelGrid
 			if s.Width > 0 {
-				each = packetBlock
+				each, block, most = s.Width/2, packetBlock, channelBlocks
 			}
-			blocks = max(blocks, (s.N+each-1)/each)
+			blocks = max(blocks, min((s.N+block-1)/block, most))
+			threads = max(threads, min((s.N+each-1)/each, kernels.MaxThreads))
 			p.Spread = p.Steps + 1
 		}
 		p.Step[p.Steps] = x
@@ -343,9 +348,14 @@ func (g *gpuLink) kernel(cu *cuda.Stream, steps []Step, side uint32) error {
 	if p.Steps == 0 {
 		return nil
 	}
-	l := cuda.Launch{Grid: min(blocks, copyBlocks, g.d.blocks), Block: min(g.d.threads, g.f.MaxThreads)}
+	// Few threads for few bytes: all of them do all steps.
+	l := cuda.Launch{Grid: min(blocks, g.d.blocks), Block: min((threads+warp-1)/warp*warp, g.d.threads, g.f.MaxThreads)}
+	l.Early = early && l.Grid <= channelBlocks
 	return g.f.Launch(cu, l, p.Bytes())
 }
+
+// warp is how many threads a device runs as one.
+const warp = 32
 
 // linkFailed breaks the communicator with what the driver said; a closed stream is the caller's.
 func (g *gpuLink) linkFailed(err error) error {

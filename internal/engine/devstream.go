@@ -85,6 +85,12 @@ func (s *Stream) capturing() bool {
 	return id != 0 || err != nil
 }
 
+// takesEarly reports whether kernels can be launched early on the stream. Others who capture it may look at the capture by
+// calls that do not know of that, and fail on it.
+func (s *Stream) takesEarly() bool {
+	return !s.capturing() || s.device.cu.OwnCapture()
+}
+
 // before has what is queued next on cu begin after what is queued on s, by way of e. Where nothing is left of that, s is
 // not touched: whoever has seen it done may close it. What somebody captures runs when he says.
 func (s *Stream) before(cu *cuda.Stream, e *cuda.Event) error {

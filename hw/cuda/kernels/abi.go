@@ -14,6 +14,7 @@ const (
 	MaxExtents  = 1024     // exported allocations of a rank at a time
 	MaxChannels = 512      // ends of channels of a rank at a time
 	MaxSteps    = 8        // of a channel's kernel
+	ChannelGrid = 128      // blocks of a channel's kernel
 	MaxLanes    = 16       // of a kernel of messages: both ways, with every rank
 	MaxMessages = 64       // of a kernel of messages
 	PacketData  = 1 << 20  // bytes of data that one rank can send another as packets, in one stage of an operation
@@ -21,11 +22,11 @@ const (
 )
 
 // ChannelBytes is the size of a channel's end.
-const ChannelBytes = 256
+const ChannelBytes = 2304
 
 const (
-	areaChannel = 32 << 10
-	areaPackets = 1 << 20
+	areaChannel = 64 << 10
+	areaPackets = 2 << 20
 	packetBytes = 2 * PacketData
 	staging     = 16 << 20
 	boxBytes    = 4*EagerBytes + 4<<20
@@ -141,7 +142,8 @@ type Step struct {
 	Bytes uint64
 }
 
-// ChannelParams is what the kernel Channel takes: ubc_channel_params of src/abi.h. Its grid is this rank's choice.
+// ChannelParams is what the kernel Channel takes: ubc_channel_params of src/abi.h. Its grid, of up to
+// ChannelGrid blocks, is this rank's choice.
 type ChannelParams struct {
 	Mine    uint64 // the two ends, in the areas
 	Theirs  uint64

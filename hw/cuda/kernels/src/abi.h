@@ -14,6 +14,7 @@ enum {
 	UBC_MAX_STEPS = 8,      // of a channel's kernel
 	UBC_MAX_LANES = 16,     // of a kernel of messages: both ways, with every rank
 	UBC_MAX_MESSAGES = 64,  // of a kernel of messages
+	UBC_CHANNEL_BLOCKS = 128, // of the grid of a channel's kernel, at most
 
 	// A rank's device area, which peers map. Offsets in bytes.
 	UBC_AREA_EPOCH = 0,       // u32 [MAX_BLOCKS]: the last operation that each block has done; own use
@@ -24,10 +25,10 @@ enum {
 	UBC_AREA_ROWS = 8192,     // packets [2][MAX_RANKS][2 * MAX_RANKS]: likewise; counts that r sends to each rank, then
 	                          // those that it expects from each
 	UBC_AREA_FLAG = 16384,    // u64 [MAX_RANKS][MAX_BLOCKS]: epoch << 32 + step; row r written by rank r's blocks
-	UBC_AREA_CHANNEL = 32768, // [MAX_CHANNELS] of CHANNEL_BYTES: this rank's ends of channels
-	UBC_AREA_MAIL = 192 << 10, // [MAX_RANKS] of MAIL_BYTES: this rank's side of its messages with each rank
-	UBC_AREA_CREDIT = 1 << 18, // u64 [MAX_BLOCKS]: epoch << 32 + messages that the right neighbour's blocks have taken
-	UBC_AREA_PACKETS = 1 << 20,
+	UBC_AREA_MAIL = 32 << 10, // [MAX_RANKS] of MAIL_BYTES: this rank's side of its messages with each rank
+	UBC_AREA_CREDIT = 48 << 10, // u64 [MAX_BLOCKS]: epoch << 32 + messages that the right neighbour's blocks have taken
+	UBC_AREA_CHANNEL = 64 << 10, // [MAX_CHANNELS] of CHANNEL_BYTES: this rank's ends of channels
+	UBC_AREA_PACKETS = 2 << 20,
 
 	// This rank's side of its messages with a peer: of those that it sends, then of those that it receives. Messages are
 	// counted from 1. What has parity is [2], by the number of the message mod 2.
@@ -45,15 +46,17 @@ enum {
 	UBC_IN_FULL = 1280,     // u64 [RING]: the last piece that has been put into the ring's part; the peer writes it
 	UBC_MAIL_BYTES = 2048,
 
-	// An end of a channel. The peer writes the first word; all else is for own use.
-	UBC_CHANNEL_IN = 0,        // u64: signals that the peer has sent
-	UBC_CHANNEL_SENT = 64,     // u64: signals that were sent to the peer
-	UBC_CHANNEL_TAKEN = 72,    // u64: signals of the peer's that were waited for
-	UBC_CHANNEL_OUT = 80,      // u32: steps that put packets
-	UBC_CHANNEL_GOT = 84,      // u32: steps that got packets
-	UBC_CHANNEL_FAILED = 88,   // u32: 1 after the first error, which ends the channel
-	UBC_CHANNEL_ARRIVALS = 92, // u32 [UBC_SIDES][MAX_STEPS + 1]: blocks that have come to a step, or to the end
-	UBC_CHANNEL_BYTES = 256,
+	// An end of a channel. The peer adds to the first words; all else is for own use. Signals are counted from 0, and each
+	// is worth SIGNAL units, of which every block that moved what comes before it adds some: number k is there when word
+	// k mod SLOTS has SIGNAL * (k / SLOTS + 1) of them. A kernel sends no two signals into one word, so that a block that
+	// is ahead never makes up for one that is behind. All counts may wrap around.
+	UBC_CHANNEL_IN = 0,       // u32 [SLOTS]: units of the signals that the peer has sent
+	UBC_CHANNEL_FAILED = 64,  // u32: 1 after the first error, which ends the channel
+	UBC_CHANNEL_COUNTS = 256, // u32 [CHANNEL_BLOCKS][4]: signals sent, steps that put packets, signals waited for, steps
+	                          // that got packets, as each block counts them
+	UBC_CHANNEL_BYTES = 2304,
+	UBC_SLOTS = UBC_MAX_STEPS,
+	UBC_SIGNAL = UBC_CHANNEL_BLOCKS,
 
 	// Behind it, for n ranks: twice (scatter, gather) [2 parities][n ranks] of PACKET_BYTES, then the staging memory,
 	// four buffers of STAGING, then [n ranks] of BOX_BYTES, for the messages of each.
@@ -144,7 +147,7 @@ enum { // errors
 };
 
 // Kernels of one channel may run at the same time if they are of different sides.
-enum { UBC_SIDE_OUT = 0, UBC_SIDE_IN = 1, UBC_SIDE_BOTH = 2, UBC_SIDES = 3 };
+enum { UBC_SIDE_OUT = 0, UBC_SIDE_IN = 1, UBC_SIDE_BOTH = 2 };
 
 enum { // what a step of a channel's kernel does
 	UBC_COPY = 1,           // bytes from src to dst, of which one is the peer's
@@ -160,7 +163,7 @@ typedef struct {
 	ubc_u64 dst, src, bytes;
 } ubc_step;
 
-// The parameters of a channel's kernel, which does its steps in order.
+// The parameters of a channel's kernel, which does its steps in order. It has up to CHANNEL_BLOCKS blocks.
 typedef struct {
 	ubc_u64 mine, theirs; // the two ends, in the areas
 	ubc_u64 status;       // ubc_status of this end

@@ -1,29 +1,19 @@
 // Channels: steps between two ranks, done in order by one kernel of this rank. Kernels of the two ranks meet through
 // their ends, in the areas, alone: signals are counted there, so that a captured kernel can be replayed.
 //
-// No block waits for another one of its kernel. Each block waits for the peer itself, copies its share, and a signal is
-// sent by the last block to come to it.
+// No block waits for another one of its kernel, or counts with it. Each block waits for the peer itself, copies its
+// share, adds its units to a signal, and has counts of its own.
 #ifndef UBC_CHANNEL_H
 #define UBC_CHANNEL_H
 
 #include "move.h"
 
-// ubc_step_at is step i. As in ubc_at, an index that is not known would put the parameters on the stack.
+UBC_WORDS_OF(ubc_channel_params, ubc_channel)
+
 UBC_FN ubc_step ubc_step_at(const ubc_channel_params &p, ubc_u32 i) {
-	ubc_step s = p.step[0];
-	UBC_UNROLL
-	for (ubc_u32 k = 1; k < UBC_MAX_STEPS; k++) {
-		ubc_step x = p.step[k];
-		UBC_OPAQUE(x.what);
-		UBC_OPAQUE(x.dst);
-		UBC_OPAQUE(x.src);
-		UBC_OPAQUE(x.bytes);
-		s.what = i == k ? x.what : s.what;
-		s.dst = i == k ? x.dst : s.dst;
-		s.src = i == k ? x.src : s.src;
-		s.bytes = i == k ? x.bytes : s.bytes;
-	}
-	return s;
+	ubc_u64 at = __builtin_offsetof(ubc_channel_params, step) + (ubc_u64)sizeof(ubc_step) * i;
+	return {ubc_channel_word(p, at), ubc_channel_word(p, at + 8), ubc_channel_word(p, at + 16),
+		ubc_channel_word(p, at + 24)};
 }
 
 // ubc_hope is ubc_patience for channels.
@@ -41,100 +31,158 @@ UBC_FN bool ubc_hope(const ubc_channel_params &p, ubc_wait &w) {
 	return false;
 }
 
-// ubc_last is true for one thread of the block that comes last to a step: all that the blocks' threads have done before
-// comes before what it does then.
-UBC_FN bool ubc_last(const ubc_channel_params &p, ubc_u32 step) {
-	ubc_sync();
-	if (UBC_THREAD != 0)
-		return false;
-	if (UBC_BLOCKS == 1)
-		return true;
-	ubc_u64 at = p.mine + UBC_CHANNEL_ARRIVALS + 4 * (p.side * (UBC_MAX_STEPS + 1) + step);
-	if (ubc_add32(at, 1) != UBC_BLOCKS - 1)
-		return false;
-	ubc_put32(at, 0);
-	return true;
+// ubc_signal sends signal k. If the blocks have moved something before it, each of them adds some of its units, behind its
+// share; else block 0 adds them all.
+UBC_FN void ubc_signal(const ubc_channel_params &p, ubc_u32 k, bool moved, bool relaxed) {
+	if (moved)
+		ubc_sync();
+	if (UBC_THREAD != 0 || (!moved && UBC_BLOCK != 0))
+		return;
+	ubc_u64 at = p.theirs + UBC_CHANNEL_IN + 4 * (k % UBC_SLOTS);
+	if (moved)
+		ubc_release_add32(at, UBC_BLOCK == 0 ? UBC_SIGNAL - (UBC_BLOCKS - 1) : 1);
+	else if (!relaxed)
+		ubc_release_add32(at, UBC_SIGNAL);
+	else
+		ubc_relaxed_add32(at, UBC_SIGNAL);
 }
 
-// ubc_taken waits until the peer has sent so many signals. The result is the same for the whole block.
-UBC_FN bool ubc_taken(const ubc_channel_params &p, ubc_u64 signals) {
+// ubc_taken waits until signal k of the peer is there. The result is the same for the whole block.
+UBC_FN bool ubc_taken(const ubc_channel_params &p, ubc_u32 k) {
 	bool ok = true;
-	ubc_wait w = {0, 0};
-	while (UBC_THREAD == 0 && ok && (long long)(ubc_acquire64(p.mine + UBC_CHANNEL_IN) - signals) < 0)
-		ok = ubc_hope(p, w);
+	if (UBC_THREAD == 0) {
+		ubc_u64 at = p.mine + UBC_CHANNEL_IN + 4 * (k % UBC_SLOTS);
+		ubc_u32 units = UBC_SIGNAL * (k / UBC_SLOTS + 1);
+		ubc_wait w = {0, 0};
+		do {
+			while (ok && (int)(ubc_get32(at) - units) < 0)
+				ok = ubc_hope(p, w);
+			// Once, since it empties the multiprocessor's cache. An assembler drops it if nobody uses what it reads.
+		} while (ok && (int)(ubc_acquire32(at) - units) < 0);
+	}
 	return ubc_all(ok);
 }
 
 // The flag of the k-th step's packets; 0 is what fresh memory holds.
 UBC_FN ubc_u32 ubc_packet_flag(ubc_u32 salt, ubc_u32 k) { return salt + k == 0 ? 1 : salt + k; }
 
-// ubc_words is by what width the data of packets is read or written, as for ubc_pairs; 4 bytes at a time unless wide.
+// ubc_words is by what width the data of packets are read or written, as for ubc_pairs; 4 bytes at a time unless wide.
 UBC_FN ubc_u32 ubc_words(ubc_u64 x, ubc_u64 bytes, bool wide) {
 	return wide ? ubc_pairs(x, bytes) : ((x | bytes) & 3) == 0 ? 4 : 1;
 }
 
-// Packets of 16 bytes carry 8, as everywhere; those of 8 bytes are a word of data and one of the flag.
-UBC_FN void ubc_put_packets(const ubc_step &s, ubc_u32 flag, bool wide) {
-	ubc_u64 half = wide ? 8 : 4, at = half * (UBC_BLOCK * UBC_THREADS + UBC_THREAD);
-	ubc_u64 step = half * UBC_BLOCKS * UBC_THREADS;
-	ubc_u32 width = ubc_words(s.src, s.bytes, wide);
-	for (; at < s.bytes; at += step) {
+template <bool WIDE> UBC_FN void ubc_put_packet(ubc_u64 a, const ubc_pair &v, ubc_u32 flag) {
+	if (WIDE)
+		ubc_store_packet(a, v, flag);
+	else
+		ubc_put64(a, (ubc_u64)flag << 32 | v.w[0]);
+}
+
+// ubc_look reads a packet, and reports whether it is the one.
+template <bool WIDE> UBC_FN bool ubc_look(ubc_u64 a, ubc_pair &v, ubc_u32 flag) {
+	if (WIDE) {
+		ubc_quad q = ubc_load_packet(a);
+		v = {{q.w[0], q.w[2]}};
+		return ubc_is(q, flag);
+	}
+	ubc_u64 q = ubc_get64(a);
+	v = {{(ubc_u32)q, 0}};
+	return (ubc_u32)(q >> 32) == flag;
+}
+
+// ubc_stride is how much data the whole grid puts at once.
+UBC_FN ubc_u64 ubc_stride(ubc_u32 half) {
+	ubc_u64 threads = UBC_THREADS;
+	UBC_OPAQUE(threads); // as in ubc_copy_by
+	return threads * (half * UBC_BLOCKS);
+}
+
+UBC_FN ubc_u32 ubc_load4(ubc_u64 a) { return *(const volatile ubc_u32 *)a; }
+UBC_FN void ubc_store4(ubc_u64 a, ubc_u32 v) { *(volatile ubc_u32 *)a = v; }
+
+// Packets of 16 bytes carry 8, as everywhere; those of 8 bytes are a word of data and one of the flag. Whole ones go
+// several at a time, if what they carry is aligned.
+template <bool WIDE> UBC_FN void ubc_put_packets(const ubc_step &s, ubc_u32 flag) {
+	enum { U = WIDE ? 4 : 2, HALF = WIDE ? 8 : 4 };
+	ubc_u32 width = ubc_words(s.src, s.bytes, WIDE);
+	ubc_u64 first = HALF * (UBC_BLOCK * UBC_THREADS + UBC_THREAD), step = ubc_stride(HALF);
+	ubc_u64 whole = width == HALF ? s.bytes & ~(ubc_u64)(HALF - 1) : 0;
+	for (ubc_u64 at = first; at < whole; at += U * step) {
+		ubc_pair v[U] = {};
+		UBC_UNROLL
+		for (int u = 0; u < U; u++)
+			if (at + u * step < whole)
+				v[u] = WIDE ? ubc_load8(s.src + at + u * step) : ubc_pair{{ubc_load4(s.src + at + u * step), 0}};
+		UBC_UNROLL
+		for (int u = 0; u < U; u++)
+			if (at + u * step < whole)
+				ubc_put_packet<WIDE>(s.dst + 2 * (at + u * step), v[u], flag);
+	}
+	UBC_ROLLED
+	for (ubc_u64 at = whole + first; at < s.bytes; at += step) {
 		ubc_u64 left = s.bytes - at;
-		if (wide)
-			ubc_store_packet(s.dst + 2 * at, ubc_get8(s.src + at, left, width), flag);
-		else
-			ubc_put64(s.dst + 2 * at,
-				(ubc_u64)flag << 32 | ubc_get8(s.src + at, left < 4 ? left : 4, width).w[0]);
+		ubc_put_packet<WIDE>(s.dst + 2 * at, ubc_get8(s.src + at, left < HALF ? left : HALF, width), flag);
 	}
 }
 
-// Several packets of a thread are awaited at once.
+// ubc_await_packets waits for U packets, whose data are `apart` bytes from each other, as far as they begin before end.
+template <bool WIDE, int U>
+UBC_FN bool ubc_await_packets(
+	const ubc_channel_params &p, ubc_pair *v, ubc_u64 from, ubc_u64 at, ubc_u64 apart, ubc_u64 end, ubc_u32 flag) {
+	ubc_wait w = {0, 0};
+	for (;;) {
+		bool all = true;
+		UBC_UNROLL
+		for (int u = 0; u < U; u++)
+			if (at + u * apart < end)
+				all = ubc_look<WIDE>(from + 2 * (at + u * apart), v[u], flag) && all;
+		if (all)
+			return true;
+		if (!ubc_hope(p, w))
+			return false;
+	}
+}
+
 template <bool WIDE> UBC_FN bool ubc_get_packets(const ubc_channel_params &p, const ubc_step &s, ubc_u32 flag) {
-	enum { U = 2 };
-	ubc_u64 half = WIDE ? 8 : 4, at = half * (UBC_BLOCK * UBC_THREADS + UBC_THREAD);
-	ubc_u64 step = half * UBC_BLOCKS * UBC_THREADS;
+	enum { U = WIDE ? 4 : 2, HALF = WIDE ? 8 : 4 };
 	ubc_u32 width = ubc_words(s.dst, s.bytes, WIDE);
-	for (; at < s.bytes; at += U * step) {
-		ubc_wait w = {0, 0};
-		for (;;) {
-			ubc_quad q[U];
-			bool all = true;
-			UBC_UNROLL
-			for (int u = 0; u < U; u++)
-				if (at + u * step < s.bytes) {
-					ubc_u64 from = s.src + 2 * (at + u * step);
-					if (WIDE) {
-						q[u] = ubc_load_packet(from);
-					} else {
-						ubc_u64 v = ubc_get64(from);
-						q[u] = {{(ubc_u32)v, (ubc_u32)(v >> 32), 0, flag}};
-					}
-				}
-			UBC_UNROLL
-			for (int u = 0; u < U; u++)
-				if (at + u * step < s.bytes)
-					all = all && ubc_is(q[u], flag);
-			if (!all) {
-				if (!ubc_hope(p, w))
-					return false;
-				continue;
+	ubc_u64 first = HALF * (UBC_BLOCK * UBC_THREADS + UBC_THREAD), step = ubc_stride(HALF);
+	ubc_u64 whole = width == HALF ? s.bytes & ~(ubc_u64)(HALF - 1) : 0;
+	for (ubc_u64 at = first; at < whole; at += U * step) {
+		ubc_pair v[U] = {};
+		if (!ubc_await_packets<WIDE, U>(p, v, s.src, at, step, whole, flag))
+			return false;
+		UBC_UNROLL
+		for (int u = 0; u < U; u++)
+			if (at + u * step < whole) {
+				if (WIDE)
+					ubc_store8(s.dst + at + u * step, v[u]);
+				else
+					ubc_store4(s.dst + at + u * step, v[u].w[0]);
 			}
-			UBC_UNROLL
-			for (int u = 0; u < U; u++)
-				if (at + u * step < s.bytes) {
-					ubc_u64 left = s.bytes - at - u * step;
-					ubc_pair v = {{q[u].w[0], q[u].w[2]}};
-					ubc_put8(s.dst + at + u * step, v, WIDE || left < 4 ? left : 4, width);
-				}
-			break;
-		}
+	}
+	UBC_ROLLED
+	for (ubc_u64 at = whole + first; at < s.bytes; at += step) {
+		ubc_u64 left = s.bytes - at;
+		ubc_pair v[1] = {};
+		if (!ubc_await_packets<WIDE, 1>(p, v, s.src, at, step, s.bytes, flag))
+			return false;
+		ubc_put8(s.dst + at, v[0], left < HALF ? left : HALF, width);
 	}
 	return true;
 }
 
+// ubc_count stores a block's counts. A side that runs at the same time has the others.
+UBC_FN void ubc_count(const ubc_channel_params &p, ubc_u32 block, const ubc_quad &c) {
+	ubc_u64 at = p.mine + UBC_CHANNEL_COUNTS + 16ull * block;
+	if (p.side != UBC_SIDE_IN)
+		ubc_put64(at, (ubc_u64)c.w[1] << 32 | c.w[0]);
+	if (p.side != UBC_SIDE_OUT)
+		ubc_put64(at + 8, (ubc_u64)c.w[3] << 32 | c.w[2]);
+}
+
 UBC_FN void ubc_do_channel(const ubc_channel_params &p) {
-	ubc_u64 sent = ubc_get64(p.mine + UBC_CHANNEL_SENT), taken = ubc_get64(p.mine + UBC_CHANNEL_TAKEN);
-	ubc_u32 out = ubc_get32(p.mine + UBC_CHANNEL_OUT), got = ubc_get32(p.mine + UBC_CHANNEL_GOT);
+	ubc_quad c = ubc_load_packet(p.mine + UBC_CHANNEL_COUNTS + 16ull * UBC_BLOCK);
 	// Another block may fail while this one begins.
 	bool ok = ubc_all(ubc_get32(p.mine + UBC_CHANNEL_FAILED) == 0), moved = false;
 	UBC_ROLLED
@@ -148,50 +196,42 @@ UBC_FN void ubc_do_channel(const ubc_channel_params &p) {
 			break;
 		case UBC_SIGNAL_STEP:
 		case UBC_RELAXED_SIGNAL:
-			sent++;
-			if (moved) {
-				if (ubc_last(p, i))
-					ubc_release64(p.theirs + UBC_CHANNEL_IN, sent);
-			} else if (UBC_BLOCK == 0 && UBC_THREAD == 0) { // nothing of this kernel comes before it
-				if ((ubc_u32)s.what == UBC_SIGNAL_STEP)
-					ubc_release64(p.theirs + UBC_CHANNEL_IN, sent);
-				else
-					ubc_put64(p.theirs + UBC_CHANNEL_IN, sent);
-			}
+			ubc_signal(p, c.w[0]++, moved, (ubc_u32)s.what == UBC_RELAXED_SIGNAL);
 			break;
 		case UBC_WAIT:
-			taken++;
 			if (UBC_BLOCK == 0 || i < p.spread)
-				ok = ubc_taken(p, taken);
+				ok = ubc_taken(p, c.w[2]);
+			c.w[2]++;
 			break;
 		case UBC_PUT_PACKETS:
-			ubc_put_packets(s, ubc_packet_flag(p.salt_out, ++out), wide);
+			c.w[1]++;
+			if (wide)
+				ubc_put_packets<true>(s, ubc_packet_flag(p.salt_out, c.w[1]));
+			else
+				ubc_put_packets<false>(s, ubc_packet_flag(p.salt_out, c.w[1]));
 			moved = true;
 			break;
 		case UBC_GET_PACKETS:
-			++got;
+			c.w[3]++;
 			if (wide)
-				ok = ubc_get_packets<true>(p, s, ubc_packet_flag(p.salt_in, got));
+				ok = ubc_get_packets<true>(p, s, ubc_packet_flag(p.salt_in, c.w[3]));
 			else
-				ok = ubc_get_packets<false>(p, s, ubc_packet_flag(p.salt_in, got));
+				ok = ubc_get_packets<false>(p, s, ubc_packet_flag(p.salt_in, c.w[3]));
 			ok = ubc_all(ok);
 			moved = true;
 			break;
 		}
 	}
-	if (!ok || !ubc_last(p, UBC_MAX_STEPS))
+	if (!ok)
 		return;
-	// A side that runs at the same time has the others.
-	if (p.side != UBC_SIDE_IN) {
-		ubc_put64(p.mine + UBC_CHANNEL_SENT, sent);
-		ubc_put32(p.mine + UBC_CHANNEL_OUT, out);
-	}
-	if (p.side != UBC_SIDE_OUT) {
-		ubc_put64(p.mine + UBC_CHANNEL_TAKEN, taken);
-		ubc_put32(p.mine + UBC_CHANNEL_GOT, got);
-	}
+	// All have read their counts by now. Those of blocks that this kernel does not have are block 0's.
+	if (UBC_THREAD == 0)
+		ubc_count(p, UBC_BLOCK, c);
+	if (UBC_BLOCK == 0)
+		for (ubc_u32 b = UBC_BLOCKS + UBC_THREAD; b < UBC_CHANNEL_BLOCKS; b += UBC_THREADS)
+			ubc_count(p, b, c);
 }
 
-#define UBC_CHANNEL_KERNELS UBC_KERNEL_OF(ubc_channel_params, ubc_channel, ubc_do_channel)
+#define UBC_CHANNEL_KERNELS UBC_KERNEL_OF(ubc_channel_params, ubc_channel, 2, ubc_do_channel)
 
 #endif

@@ -54,8 +54,9 @@ template <class T>
 UBC_FN void ubc_copy_by(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 block, ubc_u32 blocks) {
 	enum { U = 16 / sizeof(T) };
 	ubc_u64 n = bytes / sizeof(T), threads = UBC_THREADS;
+	UBC_OPAQUE(threads); // what comes of it is not to be kept in registers from one call to the next
 	for (ubc_u64 i = U * threads * block + UBC_THREAD; i - UBC_THREAD < n; i += U * threads * blocks) {
-		T v[U];
+		T v[U] = {}; // else what an earlier call has left would be kept for those that nothing is loaded to
 		UBC_UNROLL
 		for (int u = 0; u < U; u++)
 			if (i + u * threads < n)
@@ -71,12 +72,12 @@ UBC_FN void ubc_copy_by(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 block, 
 UBC_FN void ubc_share(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 block, ubc_u32 blocks) {
 	enum { U = 4 };
 	ubc_u32 width = ubc_width(dst | src);
-	ubc_u64 full = bytes / width * width, at = 16ull * (block * UBC_THREADS + UBC_THREAD);
+	ubc_u64 full = bytes & ~(ubc_u64)(width - 1), at = 16ull * (block * UBC_THREADS + UBC_THREAD);
 	ubc_u64 step = 16ull * blocks * UBC_THREADS;
 	switch (width) {
 	case 16:
 		for (; at < full; at += U * step) {
-			ubc_quad v[U];
+			ubc_quad v[U] = {};
 			UBC_UNROLL
 			for (int u = 0; u < U; u++)
 				if (at + u * step < full)
@@ -97,7 +98,7 @@ UBC_FN void ubc_share(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 block, ub
 		ubc_copy_by<unsigned char>(dst, src, full, block, blocks);
 	}
 	// What is left is less than one element, and its tile's block's.
-	if (full / (16ull * UBC_THREADS) % blocks == block)
+	if (full < bytes && full / (16ull * UBC_THREADS) % blocks == block)
 		for (ubc_u64 i = full + UBC_THREAD; i < bytes; i += UBC_THREADS)
 			((volatile unsigned char *)dst)[i] = ((const volatile unsigned char *)src)[i];
 }

@@ -31,12 +31,23 @@ struct ubc_quad { // 16 bytes
 #define UBC_BLOCKS gridDim.x
 #endif
 
-// Everything is inlined: only so does the compiler leave the parameters where the launch has put them.
+// Everything is inlined: only so does the compiler leave the parameters where the launch has put them. A kernel has so
+// few registers that as many blocks as `grids` fit on a multiprocessor.
 #define UBC_FN static __device__ inline __attribute__((always_inline))
-#define UBC_KERNEL_OF(T, name, body) \
-	extern "C" __global__ void __launch_bounds__(512, 1) name(const T p) { \
+#define UBC_KERNEL_OF(T, name, grids, body) \
+	extern "C" __global__ void __launch_bounds__(512, grids) name(const T p) { \
 		ubc_begin();                                                         \
 		body(p);                                                             \
+	}
+// NAME_word is 8 bytes of a kernel's parameters, at a place that the compiler does not know: by itself it would copy
+// them all to the stack first, or choose among all of them.
+#define UBC_WORDS_OF(T, name)                                           \
+	UBC_FN ubc_u64 name##_word(const T &, ubc_u64 at) {                   \
+		ubc_u64 v;                                                          \
+		asm("{\n\t.reg .b64 a;\n\tmov.b64 a, " #name "_param_0;\n\t"       \
+				"add.s64 a, a, %1;\n\tld.param.u64 %0, [a];\n\t}"             \
+				: "=l"(v) : "l"(at));                                           \
+		return v;                                                           \
 	}
 #define UBC_SHARED(T, name, n, id) static __shared__ T name[n]
 #define UBC_OPAQUE(x) asm("" : "+l"(x))
@@ -151,12 +162,28 @@ UBC_FN ubc_u32 ubc_add32(ubc_u64 a, ubc_u32 v) {
 	return old;
 }
 
+// Words of any device's that several blocks add to, after what they have done or in no order.
+UBC_FN void ubc_release_add32(ubc_u64 a, ubc_u32 v) {
+	asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(a), "r"(v) : "memory");
+}
+
+UBC_FN void ubc_relaxed_add32(ubc_u64 a, ubc_u32 v) {
+	asm volatile("red.relaxed.sys.global.add.u32 [%0], %1;" ::"l"(a), "r"(v) : "memory");
+}
+
 UBC_FN void ubc_release32(ubc_u64 a, ubc_u32 v) {
 	asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(a), "r"(v) : "memory");
 }
 
 UBC_FN void ubc_release64(ubc_u64 a, ubc_u64 v) {
 	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(a), "l"(v) : "memory");
+}
+
+// The result of an acquire must be used.
+UBC_FN ubc_u32 ubc_acquire32(ubc_u64 a) {
+	ubc_u32 v;
+	asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(a) : "memory");
+	return v;
 }
 
 UBC_FN ubc_u64 ubc_acquire64(ubc_u64 a) {
@@ -221,8 +248,10 @@ void *emu_shared(int id, size_t n);
 #define UBC_THREADS emu_threads()
 #define UBC_BLOCKS emu_blocks()
 #define UBC_FN [[maybe_unused]] static inline
-#define UBC_KERNEL_OF(T, name, body) \
+#define UBC_KERNEL_OF(T, name, grids, body) \
 	extern "C" void name(const T *q) { const T p = *q; body(p); }
+#define UBC_WORDS_OF(T, name) \
+	UBC_FN ubc_u64 name##_word(const T &p, ubc_u64 at) { return ubc_emu_load<ubc_u64>((uintptr_t)&p + at); }
 #define UBC_SHARED(T, name, n, id) T *name = (T *)emu_shared(id, (n) * sizeof(T))
 #define UBC_OPAQUE(x)
 #define UBC_UNROLL
@@ -287,8 +316,15 @@ UBC_FN ubc_u32 ubc_swap32(ubc_u64 a, ubc_u32 v) {
 UBC_FN ubc_u32 ubc_add32(ubc_u64 a, ubc_u32 v) {
 	return __atomic_fetch_add((ubc_u32 *)(uintptr_t)a, v, __ATOMIC_ACQ_REL);
 }
+// Others may get far ahead of a block before what it adds is there.
+UBC_FN void ubc_release_add32(ubc_u64 a, ubc_u32 v) {
+	emu_yield();
+	__atomic_fetch_add((ubc_u32 *)(uintptr_t)a, v, __ATOMIC_RELEASE);
+}
+UBC_FN void ubc_relaxed_add32(ubc_u64 a, ubc_u32 v) { ubc_release_add32(a, v); }
 UBC_FN void ubc_release32(ubc_u64 a, ubc_u32 v) { ubc_emu_put(a, v); }
 UBC_FN void ubc_release64(ubc_u64 a, ubc_u64 v) { ubc_emu_put(a, v); }
+UBC_FN ubc_u32 ubc_acquire32(ubc_u64 a) { return ubc_emu_get<ubc_u32>(a); }
 UBC_FN ubc_u64 ubc_acquire64(ubc_u64 a) { return ubc_emu_get<ubc_u64>(a); }
 
 // The halves of a packet travel one by one, the second one sometimes much later.
@@ -346,7 +382,7 @@ UBC_FN float ubc_max(float x, float y) {
 
 #endif
 
-#define UBC_KERNEL(name, body) UBC_KERNEL_OF(ubc_params, name, body)
+#define UBC_KERNEL(name, body) UBC_KERNEL_OF(ubc_params, name, 1, body)
 
 // PTX has no min of doubles in which a NaN wins.
 UBC_FN double ubc_min(double x, double y) {

@@ -174,7 +174,8 @@ UBC_FN bool ubc_agree(const ubc_params &p, ubc_u32 e, ubc_u64 *words) {
 			if (ubc_is(sig, e) && ubc_is(src, e) && ubc_is(dst, e)) {
 				words[2 * r] = ubc_word(src);
 				words[2 * r + 1] = ubc_word(dst);
-				ubc_acquire64(from); // what the peer's memory held before is read after this
+				// What the peer's memory held before is read after this. It is used, or the assembler would leave it out.
+				sig.w[0] = (ubc_u32)ubc_acquire64(from);
 				ok = ubc_agrees(p, e, r, ubc_word(sig)) && ok;
 				break;
 			}

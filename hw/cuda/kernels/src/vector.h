@@ -231,6 +231,6 @@ UBC_FN void ubc_do_move_v(const ubc_vector_params &v) {
 	ubc_finish(p, e);
 }
 
-#define UBC_VECTOR_KERNELS UBC_KERNEL_OF(ubc_vector_params, ubc_move_v, ubc_do_move_v)
+#define UBC_VECTOR_KERNELS UBC_KERNEL_OF(ubc_vector_params, ubc_move_v, 1, ubc_do_move_v)
 
 #endif
