@@ -116,10 +116,9 @@ ubc_result ubc_event_elapsed(uintptr_t ctx, uintptr_t from, uintptr_t to, float 
 	LEAVE();
 }
 
-// A goroutine may end a capture on another thread than it began it on, which only relaxed captures allow.
-ubc_result ubc_capture_begin(uintptr_t ctx, uintptr_t s) {
+ubc_result ubc_capture_begin(uintptr_t ctx, uintptr_t s, int how) {
 	ENTER(ctx);
-	TRY(cuStreamBeginCapture_v2, s, UBC_CAPTURE_RELAXED);
+	TRY(cuStreamBeginCapture_v2, s, how);
 	LEAVE();
 }
 
