@@ -34,14 +34,14 @@ type repeat struct {
 	params kernels.Params
 
 	seen   int
-	worth  int         // how many others have to come to this place until it is given up
+	worth  int         // how many others must come to its place, while it is not seen, to have it given up
 	graph  *cuda.Graph // once it is worth it
 	failed bool        // there is none, and will be none
 }
 
 const (
-	repeatAfter = 3 // sights make a graph
-	repeatWorth = 4
+	repeatAfter = 3  // sights make a graph
+	repeatWorth = 16 // more launches in turn than there are places must not have graphs made over and over
 )
 
 // repeated finds or makes the graph that does d.next, nil if there is none, or not yet. Only what would be launched
@@ -83,8 +83,10 @@ func (t *repeats) sight(f *cuda.Function, shape cuda.Launch, p *kernels.Params) 
 			least = e
 		}
 	}
-	if least.worth > 1 {
-		least.worth--
+	if least.worth > 0 {
+		for i := range set {
+			set[i].worth--
+		}
 		return nil
 	}
 	t.drop(least)
