@@ -2,13 +2,16 @@ package coll_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
@@ -85,5 +88,82 @@ func TestNoAllocation(t *testing.T) {
 				require.NoError(t, err)
 			})
 		}
+	}
+}
+
+// TestNoAllocationOnDevice counts those of calls that are queued on a stream of a device.
+func TestNoAllocationOnDevice(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	const runs = 50
+	for _, n := range []int{64, 200_000} {
+		t.Run(fmt.Sprintf("elements=%d", n), func(t *testing.T) {
+			gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				a, err := ubcoll.Alloc[float32](c, dev, n)
+				if err != nil {
+					return err
+				}
+				b, err := ubcoll.Alloc[float32](c, dev, n)
+				if err != nil {
+					return err
+				}
+				_, foreign, end, err := gputest.Foreign(dev)
+				if err != nil {
+					return err
+				}
+				own, err := ubcoll.NewStream(dev)
+				if err != nil {
+					return err
+				}
+				src, dst, half := a.Vec(), b.Vec(), a.Vec().Slice(0, n/2)
+				counts := []int{n / 2, n / 2}
+				for i, s := range []*ubcoll.Stream{own, foreign} {
+					q := c.On(s)
+					for _, k := range []struct {
+						name string
+						call func() error
+					}{
+						{"all-reduce", func() error { return coll.AllReduce(ctx, q, dst, src, ubcoll.Sum) }},
+						{"reduce-scatter", func() error { return coll.ReduceScatter(ctx, q, dst.Slice(0, n/2), src, ubcoll.Sum) }},
+						{"all-gather", func() error { return coll.AllGather(ctx, q, dst, half) }},
+						{"broadcast", func() error { return coll.Broadcast(ctx, q, dst, 1) }},
+						{"all-gather of counts", func() error { return coll.AllGatherV(ctx, q, dst, counts, half) }},
+						{"barrier", func() error { return coll.Barrier(ctx, q) }},
+					} {
+						var failed error
+						call := func() {
+							if err := k.call(); err != nil {
+								failed = err
+							}
+						}
+						// What is used for the first time is registered and loaded, and the peer imports it in the background.
+						for imported := false; !imported; {
+							call()
+							o := q.LastOp()
+							mine := []uint32{1}
+							if failed == nil && strings.Contains(o.Src.Why+o.Dst.Why, "import") {
+								mine[0] = 0
+							}
+							if err := errors.Join(s.Sync(ctx), coll.AllReduce(ctx, c, ubcoll.Of(mine), ubcoll.Of(mine), ubcoll.Min)); err != nil {
+								return err
+							}
+							imported = mine[0] == 1
+						}
+						if c.Rank() == 1 {
+							for range runs + 1 { // as many as AllocsPerRun makes
+								call()
+							}
+						} else if got := testing.AllocsPerRun(runs, call); got != 0 {
+							failed = fmt.Errorf("%s allocates %v times a call on stream %d", k.name, got, i)
+						}
+						if err := errors.Join(failed, s.Sync(ctx)); err != nil {
+							return err
+						}
+					}
+				}
+				return errors.Join(own.Close(), end())
+			})
+		})
 	}
 }

@@ -13,11 +13,25 @@ extern ubc_driver ubc;
 int ubc_enter(ubc_result *r, uintptr_t ctx);
 void ubc_leave(ubc_result *r, int mode);
 
+// The context alone: ubc_push says whether it did, and then ubc_pop restores what was.
+int ubc_push(ubc_result *r, uintptr_t ctx);
+void ubc_pop(ubc_result *r);
+
 #define ENTER(ctx) \
 	ubc_result r = {0}; \
 	int mode = ubc_enter(&r, ctx)
 #define LEAVE() \
 	ubc_leave(&r, mode); \
+	return r
+
+// As ENTER and LEAVE, for calls that each operation makes and no capture forbids: what is queued on a stream is seen by
+// a capture of that stream and is no other capture's business, and a capture's state may be asked for at any time.
+#define ENTER_QUICK(ctx) \
+	ubc_result r = {0}; \
+	int entered = ubc_push(&r, ctx)
+#define LEAVE_QUICK() \
+	if (entered) \
+		ubc_pop(&r); \
 	return r
 
 // Calls the driver unless an earlier call of the function failed, and notes a failure.

@@ -110,30 +110,39 @@ ubc_result ubc_release(int ordinal) {
 	return r;
 }
 
-int ubc_enter(ubc_result *r, uintptr_t ctx) {
-	int mode = UBC_CAPTURE_RELAXED;
-	if (!ctx) {
-		r->code = UBC_CLOSED;
+int ubc_push(ubc_result *r, uintptr_t ctx) {
+	r->code = ctx ? ubc.cuCtxPushCurrent_v2(ctx) : UBC_CLOSED;
+	if (r->code)
 		r->call = "cuCtxPushCurrent_v2";
-	} else if ((r->code = ubc.cuCtxPushCurrent_v2(ctx))) {
-		r->call = "cuCtxPushCurrent_v2";
-	} else if ((r->code = ubc.cuThreadExchangeStreamCaptureMode(&mode))) {
-		r->call = "cuThreadExchangeStreamCaptureMode";
-		ubc.cuCtxPopCurrent_v2(&ctx);
-	}
-	return r->code ? -1 : mode;
+	return !r->code;
 }
 
-void ubc_leave(ubc_result *r, int mode) {
+void ubc_pop(ubc_result *r) {
 	uintptr_t ctx;
-	if (mode < 0)
-		return;
-	ubc.cuThreadExchangeStreamCaptureMode(&mode);
 	int code = ubc.cuCtxPopCurrent_v2(&ctx);
 	if (code && !r->code) {
 		r->code = code;
 		r->call = "cuCtxPopCurrent_v2";
 	}
+}
+
+int ubc_enter(ubc_result *r, uintptr_t ctx) {
+	int mode = UBC_CAPTURE_RELAXED;
+	if (!ubc_push(r, ctx))
+		return -1;
+	if ((r->code = ubc.cuThreadExchangeStreamCaptureMode(&mode))) {
+		r->call = "cuThreadExchangeStreamCaptureMode";
+		ubc_pop(r);
+		return -1;
+	}
+	return mode;
+}
+
+void ubc_leave(ubc_result *r, int mode) {
+	if (mode < 0)
+		return;
+	ubc.cuThreadExchangeStreamCaptureMode(&mode);
+	ubc_pop(r);
 }
 
 ubc_result ubc_enable_peer(uintptr_t ctx, uintptr_t peer) {

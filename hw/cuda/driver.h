@@ -291,7 +291,7 @@ ubc_result ubc_event_query(uintptr_t ctx, uintptr_t e); // a: done
 ubc_result ubc_event_sync(uintptr_t ctx, uintptr_t e);
 ubc_result ubc_event_elapsed(uintptr_t ctx, uintptr_t from, uintptr_t to, float *ms);
 
-ubc_result ubc_capture_begin(uintptr_t ctx, uintptr_t s);
+ubc_result ubc_capture_begin(uintptr_t ctx, uintptr_t s, int how);
 ubc_result ubc_capture_end(uintptr_t ctx, uintptr_t s); // a: an executable graph
 ubc_result ubc_capture_info(uintptr_t ctx, uintptr_t s); // a: the capture's id, 0 for none
 ubc_result ubc_graph_launch(uintptr_t ctx, uintptr_t g, uintptr_t s);

@@ -116,10 +116,9 @@ ubc_result ubc_event_elapsed(uintptr_t ctx, uintptr_t from, uintptr_t to, float 
 	LEAVE();
 }
 
-// A goroutine may end a capture on another thread than it began it on, which only relaxed captures allow.
-ubc_result ubc_capture_begin(uintptr_t ctx, uintptr_t s) {
+ubc_result ubc_capture_begin(uintptr_t ctx, uintptr_t s, int how) {
 	ENTER(ctx);
-	TRY(cuStreamBeginCapture_v2, s, UBC_CAPTURE_RELAXED);
+	TRY(cuStreamBeginCapture_v2, s, how);
 	LEAVE();
 }
 
@@ -135,7 +134,7 @@ ubc_result ubc_capture_end(uintptr_t ctx, uintptr_t s) {
 }
 
 ubc_result ubc_capture_info(uintptr_t ctx, uintptr_t s) {
-	ENTER(ctx);
+	ENTER_QUICK(ctx);
 	int status = 0;
 	uint64_t id = 0;
 	TRY(cuStreamGetCaptureInfo_v2, s, &status, &id, 0, 0, 0);
@@ -144,13 +143,13 @@ ubc_result ubc_capture_info(uintptr_t ctx, uintptr_t s) {
 		r.call = "cuStreamGetCaptureInfo_v2";
 	}
 	r.a = status == UBC_CAPTURE_ACTIVE ? id : 0;
-	LEAVE();
+	LEAVE_QUICK();
 }
 
 ubc_result ubc_graph_launch(uintptr_t ctx, uintptr_t g, uintptr_t s) {
-	ENTER(ctx);
+	ENTER_QUICK(ctx);
 	TRY(cuGraphLaunch, g, s);
-	LEAVE();
+	LEAVE_QUICK();
 }
 
 ubc_result ubc_graph_destroy(uintptr_t ctx, uintptr_t g) {
@@ -203,10 +202,10 @@ ubc_result ubc_occupancy(uintptr_t ctx, uintptr_t f, int threads, size_t shared)
 
 ubc_result ubc_launch(uintptr_t ctx, uintptr_t f, uintptr_t s, unsigned grid, unsigned block, unsigned shared,
 	int early, const uint8_t *params, size_t n) {
-	ENTER(ctx);
+	ENTER_QUICK(ctx);
 	void *extra[] = {UBC_PARAM_POINTER, (void *)params, UBC_PARAM_SIZE, &n, UBC_PARAM_END};
 	ubc_launch_attribute overlap = {.id = UBC_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value = 1};
 	ubc_launch_config config = {{grid, 1, 1}, {block, 1, 1}, shared, s, &overlap, early};
 	TRY(cuLaunchKernelEx, &config, f, 0, extra);
-	LEAVE();
+	LEAVE_QUICK();
 }

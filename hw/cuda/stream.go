@@ -160,11 +160,16 @@ func (e *Event) Since(start *Event) (time.Duration, error) {
 // BeginCapture records what is queued on the stream from here on, and does not do it, until EndCapture. Both may be
 // called from any thread; other goroutines must not use the stream meanwhile.
 func (s *Stream) BeginCapture() error {
-	err := check(C.ubc_capture_begin(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h)))
+	// A goroutine may end a capture on another thread than it began it on, which only relaxed captures allow.
+	err := s.beginCapture(C.UBC_CAPTURE_RELAXED)
 	if err == nil {
 		captures.Store(s.h, true)
 	}
 	return err
+}
+
+func (s *Stream) beginCapture(mode C.int) error {
+	return check(C.ubc_capture_begin(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h), mode))
 }
 
 // captures has the handles of the streams that BeginCapture has begun to capture.

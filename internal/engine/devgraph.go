@@ -204,7 +204,7 @@ func (g *DeviceGraph) queue(s *Stream) error {
 	}
 	defer d.mail.unlock(g.lanes)
 	d.next.graph = g
-	if err := d.enqueue(s); err != nil {
+	if err := d.enqueue(s, s.captured()); err != nil {
 		return d.failed(g.last.Kind, err)
 	}
 	d.ops += g.works

@@ -35,6 +35,7 @@ type device struct {
 	collectives, uncounted uint64 // see kinds.go; likewise
 
 	next      launching                    // likewise
+	repeats   *repeats                     // likewise; nil until there are some
 	functions map[kernelKey]*cuda.Function // likewise: those that were used
 
 	keeping sync.Mutex
@@ -244,7 +245,7 @@ func (d *device) close() error {
 	for g := range graphs {
 		errs = append(errs, g.release())
 	}
-	errs = append(errs, d.mail.close())
+	errs = append(errs, d.mail.close(), d.repeats.close())
 	if d.own != nil {
 		errs = append(errs, d.own.device.cu.Close()) // nobody else has it
 	}

@@ -91,6 +91,17 @@ func (s *Stream) takesEarly() bool {
 	return !s.capturing() || s.device.cu.OwnCapture()
 }
 
+// captured is capturing for who does not use the stream yet. Nobody captures one that is closed.
+func (s *Stream) captured() (captured bool) {
+	if s.device.borrowed {
+		s.use(func(*cuda.Stream) error {
+			captured = s.capturing()
+			return nil
+		})
+	}
+	return captured
+}
+
 // before has what is queued next on cu begin after what is queued on s, by way of e. Where nothing is left of that, s is
 // not touched: whoever has seen it done may close it. What somebody captures runs when he says.
 func (s *Stream) before(cu *cuda.Stream, e *cuda.Event) error {

@@ -11,9 +11,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// launch queues works on s, a stream of a device, in order. What is wrong with a rank's arguments is an error of the
+// launchAll queues works on s, a stream of a device, in order. What is wrong with a rank's arguments is an error of the
 // stream, as on the host, and of the other ranks'.
-func (s *Stream) launch(c *Comm, ctx context.Context, works []Work) error {
+func (s *Stream) launchAll(ctx context.Context, c *Comm, works []Work) error {
 	c.turn.run()
 	defer c.turn.leave()
 	if err := c.launchable(s); err != nil {
@@ -24,20 +24,45 @@ func (s *Stream) launch(c *Comm, ctx context.Context, works []Work) error {
 		if c.work = works[i]; first != nil {
 			c.work.Err = first
 		}
-		refusal, err := c.device.queue(ctx, s, &c.work)
-		c.work.letGo()
-		c.work = Work{}
+		refusal, err := c.queueWork(ctx, s)
 		if err != nil {
 			return err
 		}
 		if refusal != nil && first == nil {
 			first = refusal
-			s.mu.Lock()
-			s.errs = append(s.errs, refusal)
-			s.mu.Unlock()
+			s.addError(refusal)
 		}
 	}
 	return nil
+}
+
+// launch is launchAll for c.work alone. It is the caller's turn, which ends.
+func (s *Stream) launch(ctx context.Context, c *Comm) error {
+	defer c.turn.leave()
+	if err := c.launchable(s); err != nil {
+		c.work = Work{}
+		return err
+	}
+	refusal, err := c.queueWork(ctx, s)
+	if refusal != nil {
+		s.addError(refusal)
+	}
+	return err
+}
+
+// queueWork queues c.work on s; see device.queue.
+func (c *Comm) queueWork(ctx context.Context, s *Stream) (refusal, err error) {
+	refusal, err = c.device.queue(ctx, s, &c.work)
+	c.work.letGo()
+	c.work = Work{} // the user's memory is not kept alive
+	return refusal, err
+}
+
+// addError leaves err to the next Sync.
+func (s *Stream) addError(err error) {
+	s.mu.Lock()
+	s.errs = append(s.errs, err)
+	s.mu.Unlock()
 }
 
 // launchable is why nothing can be queued on s.
@@ -136,11 +161,15 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 	if bad == nil && ctx.Err() != nil {
 		bad = ended(ctx)
 	}
-	if bad == nil && s.capturing() {
+	captured := s.captured()
+	if bad == nil && captured {
 		bad = d.retain(w)
 	}
 	if bad == nil {
 		bad = d.prepare(w)
+	}
+	if bad == nil && !captured {
+		d.next.repeat = d.repeated()
 	}
 	way := w.Kernel.Way
 	if bad != nil {
@@ -149,7 +178,7 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 			return nil, d.failed(w.Kind, err)
 		}
 	}
-	if err := d.enqueue(s); err != nil {
+	if err := d.enqueue(s, captured); err != nil {
 		return nil, d.failed(w.Kind, err)
 	}
 	d.ops++
@@ -170,6 +199,7 @@ type launching struct {
 	counts bool // the kernel takes all of params
 	copy   *Work
 	graph  *DeviceGraph
+	repeat *repeat // the kernel as a graph
 }
 
 // start queues d.next on cu, s's, which somebody else captures or not.
@@ -180,6 +210,8 @@ func (d *device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 		return l.copy.copyAlone(cu)
 	case l.graph != nil:
 		return l.graph.on(s, cu, captured)
+	case l.repeat != nil:
+		return l.repeat.launch(d.repeats, cu)
 	}
 	if l.counts {
 		return l.f.Launch(cu, l.shape, l.params.Bytes())
@@ -303,23 +335,28 @@ func (b *Buf) deviceWord() uint64 {
 	return kernels.Word(b.At.Arena, int(b.At.Offset))
 }
 
-// enqueue queues d.next on s, after what this communicator has queued on other streams.
-func (d *device) enqueue(s *Stream) error {
-	defer func() { d.next.copy, d.next.graph = nil, nil }()
-	s.mu.Lock()
-	if !s.device.devs[d] {
-		s.device.devs[d] = true
-		d.gpu.add(s)
-	}
-	s.mu.Unlock()
+// enqueue queues d.next on s, which somebody else captures or not, after what this communicator has queued on other
+// streams.
+func (d *device) enqueue(s *Stream, captured bool) error {
+	defer func() { d.next.copy, d.next.graph, d.next.repeat = nil, nil, nil }()
 	d.watch()
 	return s.use(func(cu *cuda.Stream) error {
-		if s.capturing() { // when it runs, and after what, is for whoever captures it to say
+		last := d.last.Load()
+		if last == s && !captured { // the usual case: s knows d, until it is closed
+			return d.start(s, cu, false)
+		}
+		s.mu.Lock()
+		if !s.device.devs[d] {
+			s.device.devs[d] = true
+			d.gpu.add(s)
+		}
+		s.mu.Unlock()
+		if captured { // when it runs, and after what, is for whoever captures it to say
 			d.uncounted = uncounted
 			d.next.shape.Early = false // and it may look at the capture by calls that do not know of early launches
 			return d.start(s, cu, true)
 		}
-		if last := d.last.Load(); last != nil && last != s {
+		if last != nil {
 			if err := last.before(cu, d.event); err != nil {
 				return err
 			}

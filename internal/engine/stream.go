@@ -46,7 +46,7 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []Work, after func(
 		defer after()
 	}
 	if s.device != nil {
-		return s.launch(c, ctx, works)
+		return s.launchAll(ctx, c, works)
 	}
 	for i := range works {
 		if works[i].Kernel.Name != "" {

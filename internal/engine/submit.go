@@ -18,10 +18,16 @@ type View struct {
 	Recorder Recorder
 }
 
-// Begin gives the caller an empty Work to fill and to pass to End. On a plain view it is the communicator's own, and it
-// is the caller's turn from here on: a call costs no allocation and no copy.
+// Begin gives the caller an empty Work to fill and to pass to End. On a plain view, and on one with a stream of a device,
+// it is the communicator's own, and it is the caller's turn from here on: a call costs no allocation and no copy.
 func (v *View) Begin() (*Work, error) {
-	if v.Recorder != nil || v.Stream != nil {
+	switch {
+	case v.Recorder != nil:
+		return new(Work), nil
+	case v.Stream != nil && v.Stream.device != nil:
+		v.Comm.turn.run()
+		return &v.Comm.work, nil
+	case v.Stream != nil:
 		return new(Work), nil
 	}
 	if err := v.Comm.enter(); err != nil {
@@ -35,6 +41,8 @@ func (v *View) End(ctx context.Context, w *Work) error {
 	switch {
 	case v.Recorder != nil:
 		return v.Recorder.Record(v.Comm, *w)
+	case v.Stream != nil && v.Stream.device != nil:
+		return v.Stream.launch(ctx, v.Comm)
 	case v.Stream != nil:
 		return v.Stream.enqueue(v.Comm, ctx, []Work{*w}, nil)
 	}
