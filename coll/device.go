@@ -69,15 +69,17 @@ func either(a, b hw.Device) hw.Device {
 // Sizes at which the ways on devices change, as measured on H200s linked by NVSwitch (docs/benchmarks).
 const (
 	oneShotPair   = 1 << 20 // all-reduce by one-shot, 2 ranks; more ranks push more
-	oneShotMany   = 64 << 10
-	oneShotCrowd  = 32 << 10  // more than 4 ranks
+	oneShotMany   = 128 << 10
+	oneShotCrowd  = 32 << 10  // more than 4 ranks, estimated
 	packetsTotal  = 512 << 10 // two-shot by packets
 	movePackets   = 128 << 10
 	packetThread  = 8        // bytes that a thread puts into a packet
 	fullBlock     = 512      // threads that blocks are planned for
 	packetBlocks  = 64       // more do not help packets
 	bulkBlocks    = 128      // of the ways that fill the link
-	pushBlocks    = 64       // fewer, whose rounds are longer, where each round waits for what it has written
+	pushFrom      = 8 << 20  // reductions push their sources, which is faster than reading them and takes more rounds
+	pushLong      = 32 << 20 // by all blocks; below, fewer blocks have longer rounds
+	pushBlocks    = 64
 	bulkBlockData = 16 << 10 // less than that a block is not worth it
 )
 
@@ -137,9 +139,12 @@ func reduceKernel(algorithm string, k engine.Kind, bytes, n int) engine.Kernel {
 	switch {
 	case algorithm == "ring" && k == engine.KindAllReduce:
 		return engine.Kernel{Name: cudakernels.Ring, Blocks: bulkGrid(total), Way: "ring", Words: true}
-	case algorithm == "push":
-		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: min(bulkGrid(total), pushBlocks), Push: true, Way: "two-shot, pushed",
-			Words: true}
+	case algorithm == "push", algorithm == "" && total >= pushFrom:
+		blocks := bulkGrid(total)
+		if total < pushLong {
+			blocks = min(blocks, pushBlocks)
+		}
+		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: blocks, Push: true, Way: "two-shot, pushed", Words: true}
 	case algorithm == "one-shot" && fits, algorithm != "two-shot" && fits && bytes <= oneShotMost:
 		return engine.Kernel{Name: cudakernels.OneShot, Blocks: packetGrid(bytes), Way: "one-shot packets"}
 	case algorithm != "two-shot" && total <= packetsTotal && slice <= cudakernels.PacketData:

@@ -49,7 +49,7 @@ var flags = []struct {
 		number(func(o *options) *int { return &o.config.Root })},
 	{"", "device", "where the buffers are: auto (each rank's GPU where all have one and OP runs there), host, cuda (auto)",
 		setDevice},
-	{"G", "cudagraph", "launches of a graph that holds the timed calls, a tenth of them from 64M on; 0 = no graph (0)",
+	{"G", "cudagraph", "launches of a graph that holds the timed calls, a quarter of them from 64M on; 0 = no graph (0)",
 		number(func(o *options) *int { return &o.config.Graphs })},
 	{"R", "local_register", "buffers: 0 not registered (on the host Go slices), 1 registered (1)",
 		number(func(o *options) *int { return &o.config.Buffers })},

@@ -50,7 +50,7 @@ type Config struct {
 
 	Iterations int // timed calls of each size; 0 = by size: 2000 below 64 KiB, 400 below 4 MiB, else 20; queued always 20
 	Warmup     int // calls before those; -1 = a tenth of Iterations; queued 5
-	Graphs     int // launches of a graph that holds the timed calls, a tenth of them from 64 MiB on; 0 = no graph
+	Graphs     int // launches of a graph that holds the timed calls, a quarter of them from 64 MiB on; 0 = no graph
 	Skip       int // the first timed calls that the statistics leave out
 	Aggregate  int // operations in one timed call, as one group
 	Cycles     int // how often to go through all sizes; 0 = until interrupted
@@ -176,7 +176,7 @@ func (c *Config) launches(bytes int) int {
 	if bytes < 64<<20 {
 		return c.Graphs
 	}
-	return max(min(c.Graphs, 2), c.Graphs/10)
+	return max(min(c.Graphs, 2), c.Graphs/4)
 }
 
 // queued is whether calls go to a stream, back to back, and are timed together. On devices a call by itself would

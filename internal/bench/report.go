@@ -39,7 +39,7 @@ type Settings struct {
 	Iterations   int    `json:"iterations"` // 0 = by size
 	Warmup       int    `json:"warmup_iters"`
 	Aggregate    int    `json:"aggregated_iterations"`
-	Graphs       int    `json:"graph"` // launches; a tenth of them from 64 MiB on; 0 = no graph
+	Graphs       int    `json:"graph"` // launches; a quarter of them from 64 MiB on; 0 = no graph
 	Checks       int    `json:"validation"`
 	Registration string `json:"registration"` // "none", "local"
 	Device       string `json:"device"`       // "host", "cuda": where the buffers were

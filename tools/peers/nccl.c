@@ -9,7 +9,7 @@
 // Modes are memory of cudaMalloc (unregistered), memory of ncclMemAlloc with ncclCommRegister (registered) or in
 // windows (symmetric), which versions before 2.27 leave out. Operations are all_reduce (sum) and sendrecv (to the next
 // rank, from the one before). The numbers are the smallest and the largest size, the factor between, timed calls (5 come
-// before), and launches of a graph of them, 0 for none; a tenth of the launches are made from 64 MiB on.
+// before), and launches of a graph of them, 0 for none; a quarter of the launches is made from 64 MiB on.
 //
 // NVLS stays off (NCCL_NVLS_ENABLE=0): the comparison is of what the link between the GPUs does.
 #include <cuda_runtime.h>
@@ -221,7 +221,7 @@ int main(int argc, char **argv) {
 		}
 		check(&b, mode, is_reduce);
 		for (size_t bytes = low; bytes <= high; bytes *= factor) {
-			int times = bytes < 64 << 20 ? launches : launches / 10 > 2 ? launches / 10 : launches < 2 ? launches : 2;
+			int times = bytes < 64 << 20 ? launches : launches / 4 > 2 ? launches / 4 : launches < 2 ? launches : 2;
 			double us = measure(&b, bytes, is_reduce, calls, times);
 			if (rank == 0) printf("%s %zu %.3f\n", mode, bytes, us);
 		}
