@@ -35,7 +35,6 @@ type device struct {
 	collectives, uncounted uint64 // see kinds.go; likewise
 
 	next      launching                    // likewise
-	repeats   *repeats                     // likewise; nil until there are some
 	functions map[kernelKey]*cuda.Function // likewise: those that were used
 
 	keeping sync.Mutex
@@ -245,7 +244,7 @@ func (d *device) close() error {
 	for g := range graphs {
 		errs = append(errs, g.release())
 	}
-	errs = append(errs, d.mail.close(), d.repeats.close())
+	errs = append(errs, d.mail.close())
 	if d.own != nil {
 		errs = append(errs, d.own.device.cu.Close()) // nobody else has it
 	}

@@ -168,9 +168,6 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 	if bad == nil {
 		bad = d.prepare(w)
 	}
-	if bad == nil && !captured {
-		d.next.repeat = d.repeated()
-	}
 	way := w.Kernel.Way
 	if bad != nil {
 		way = refused.Name
@@ -199,7 +196,6 @@ type launching struct {
 	counts bool // the kernel takes all of params
 	copy   *Work
 	graph  *DeviceGraph
-	repeat *repeat // the kernel as a graph
 }
 
 // start queues d.next on cu, s's, which somebody else captures or not.
@@ -210,8 +206,6 @@ func (d *device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 		return l.copy.copyAlone(cu)
 	case l.graph != nil:
 		return l.graph.on(s, cu, captured)
-	case l.repeat != nil:
-		return l.repeat.launch(d.repeats, cu)
 	}
 	if l.counts {
 		return l.f.Launch(cu, l.shape, l.params.Bytes())
@@ -338,7 +332,7 @@ func (b *Buf) deviceWord() uint64 {
 // enqueue queues d.next on s, which somebody else captures or not, after what this communicator has queued on other
 // streams.
 func (d *device) enqueue(s *Stream, captured bool) error {
-	defer func() { d.next.copy, d.next.graph, d.next.repeat = nil, nil, nil }()
+	defer func() { d.next.copy, d.next.graph = nil, nil }()
 	d.watch()
 	return s.use(func(cu *cuda.Stream) error {
 		last := d.last.Load()
