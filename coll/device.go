@@ -3,6 +3,7 @@ package coll
 import (
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
 	cudakernels "github.com/ubcoll/ubcoll/hw/cuda/kernels"
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -80,6 +81,7 @@ const (
 	pushFrom      = 8 << 20  // reductions push their sources, which is faster than reading them and takes more rounds
 	pushLong      = 32 << 20 // by all blocks; below, fewer blocks have longer rounds
 	pushBlocks    = 64
+	ringFrom      = 64 << 20 // by ring, more than 2 ranks: it writes to one rank only, which fills the link best
 	bulkBlockData = 16 << 10 // less than that a block is not worth it
 )
 
@@ -96,7 +98,7 @@ func kernel(c *engine.Comm, w *engine.Work) engine.Kernel {
 	case w.Kind == engine.KindBarrier:
 		return engine.Kernel{Name: cudakernels.Barrier, Blocks: 1, Way: "descriptors"}
 	case isReduction(w.Kind):
-		return reduceKernel(c.Options().Algorithm, w.Kind, bytes, n)
+		return reduceKernel(c.Options().Algorithm, w.Kind, w.Type, bytes, n)
 	case isVector(w.Kind):
 		return engine.Kernel{Name: cudakernels.MoveV, Blocks: countsGrid(w, n), Way: "push by counts", Words: true,
 			Counts: true}
@@ -123,7 +125,7 @@ func countsGrid(w *engine.Work, n int) int {
 }
 
 // reduceKernel is kernel for reductions of so many bytes: of a slice for reduce-scatter, else of the whole.
-func reduceKernel(algorithm string, k engine.Kind, bytes, n int) engine.Kernel {
+func reduceKernel(algorithm string, k engine.Kind, t dtype.Type, bytes, n int) engine.Kernel {
 	slice, total := ((bytes+n-1)/n+15)&^15, bytes // slices end on multiples of 16 bytes
 	if k == engine.KindReduceScatter {
 		slice, total = bytes, bytes*n
@@ -136,8 +138,10 @@ func reduceKernel(algorithm string, k engine.Kind, bytes, n int) engine.Kernel {
 	case n > 4:
 		oneShotMost = oneShotCrowd
 	}
+	half := t == dtype.Float16 || t == dtype.BFloat16 // a ring rounds at every step
+	ring := algorithm == "ring" || algorithm == "" && bytes >= ringFrom && n > 2 && !half
 	switch {
-	case algorithm == "ring" && k == engine.KindAllReduce:
+	case ring && k == engine.KindAllReduce:
 		return engine.Kernel{Name: cudakernels.Ring, Blocks: bulkGrid(total), Way: "ring", Words: true}
 	case algorithm == "push", algorithm == "" && total >= pushFrom:
 		blocks := bulkGrid(total)

@@ -6,23 +6,34 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll/dtype"
 	cudakernels "github.com/ubcoll/ubcoll/hw/cuda/kernels"
 	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
 // TestReduceKernel looks at the choice of kernels, and that no choice is more than the kernel can do.
 func TestReduceKernel(t *testing.T) {
+	const pushed = cudakernels.TwoShot + ", pushed"
 	for _, k := range []struct {
 		algorithm string
 		kind      engine.Kind
 		bytes, n  int
 		want      string
 	}{
+		{"", engine.KindAllReduce, 8<<20 - 4, 2, cudakernels.TwoShot},
+		{"", engine.KindAllReduce, 8 << 20, 2, pushed},
+		{"", engine.KindAllReduce, 1 << 30, 2, pushed},
+		{"", engine.KindAllReduce, 64<<20 - 4, 3, pushed},
+		{"", engine.KindAllReduce, 64 << 20, 3, cudakernels.Ring},
+		{"", engine.KindReduce, 64 << 20, 3, pushed},
+		{"", engine.KindReduceScatter, 4 << 20, 2, pushed},
+		{"two-shot", engine.KindAllReduce, 64 << 20, 3, cudakernels.TwoShot},
+		{"push", engine.KindAllReduce, 64 << 20, 3, pushed},
 		{"", engine.KindAllReduce, 0, 2, cudakernels.OneShot},
 		{"", engine.KindAllReduce, 1 << 20, 2, cudakernels.OneShot},
 		{"", engine.KindAllReduce, 1<<20 + 4, 2, cudakernels.TwoShot},
-		{"", engine.KindAllReduce, 64 << 10, 4, cudakernels.OneShot},
-		{"", engine.KindAllReduce, 64<<10 + 4, 4, cudakernels.Packets},
+		{"", engine.KindAllReduce, 128 << 10, 4, cudakernels.OneShot},
+		{"", engine.KindAllReduce, 128<<10 + 4, 4, cudakernels.Packets},
 		{"", engine.KindAllReduce, 512 << 10, 4, cudakernels.Packets},
 		{"", engine.KindAllReduce, 512<<10 + 4, 4, cudakernels.TwoShot},
 		{"", engine.KindAllReduce, 32<<10 + 4, 8, cudakernels.Packets},
@@ -32,22 +43,30 @@ func TestReduceKernel(t *testing.T) {
 		{"one-shot", engine.KindAllReduce, 1 << 20, 4, cudakernels.OneShot},
 		{"one-shot", engine.KindAllReduce, 4 << 20, 4, cudakernels.TwoShot},
 		{"two-shot", engine.KindAllReduce, 8, 4, cudakernels.TwoShot},
-		{"push", engine.KindAllReduce, 8, 4, cudakernels.TwoShot},
+		{"push", engine.KindAllReduce, 8, 4, pushed},
 		{"ring", engine.KindAllReduce, 8, 4, cudakernels.Ring},
 		{"ring", engine.KindAllReduce, 64 << 20, 2, cudakernels.Ring},
 		{"ring", engine.KindReduce, 8, 4, cudakernels.Packets},
 	} {
 		t.Run(fmt.Sprintf("%s/%v/%d/%d", k.algorithm, k.kind, k.bytes, k.n), func(t *testing.T) {
-			got := reduceKernel(k.algorithm, k.kind, k.bytes, k.n)
-			require.Equal(t, k.want, got.Name)
-			require.Equal(t, k.algorithm == "push", got.Push)
-			require.Equal(t, k.want == cudakernels.TwoShot || k.want == cudakernels.Ring, got.Words)
+			got := reduceKernel(k.algorithm, k.kind, dtype.Float32, k.bytes, k.n)
+			name := got.Name
+			if got.Push {
+				name = pushed
+			}
+			require.Equal(t, k.want, name)
+			require.Equal(t, got.Name == cudakernels.TwoShot || k.want == cudakernels.Ring, got.Words)
+			if half := reduceKernel(k.algorithm, k.kind, dtype.BFloat16, k.bytes, k.n); k.want == cudakernels.Ring && k.algorithm == "" {
+				require.True(t, half.Push)
+			} else {
+				require.Equal(t, got, half)
+			}
 		})
 	}
 	for n := 2; n <= cudakernels.MaxRanks; n++ {
 		for bytes := 1; bytes < 16<<20; bytes += bytes/7 + 1 {
 			for _, kind := range []engine.Kind{engine.KindAllReduce, engine.KindReduce, engine.KindReduceScatter} {
-				got := reduceKernel("", kind, bytes, n)
+				got := reduceKernel("", kind, dtype.Float32, bytes, n)
 				slice := bytes
 				if kind != engine.KindReduceScatter {
 					slice = ((bytes+n-1)/n + 15) / 16 * 16 // as kernels cut

@@ -1,21 +1,20 @@
 // The ring all-reduce: reduce-scatter and all-gather along the ring of ranks, each of which sends to the next one only.
 //
 // The data is cut into slices as for two-shot, and each slice into chunks, which go to the blocks in turn: a block
-// works with the neighbours' blocks of its number alone. It does its chunks in rounds of up to UBC_RING_CHUNKS. In step
-// 0 of a round a rank sends its source's part of its own slice, in steps 1 to n-2 what has come reduced with its own
-// part, in step n-1 the result, which is its own and the next rank's as well, and in steps n to 2n-3 it passes results
-// on. Each step but the last sends one message for each chunk, and each step but the first takes one; what is sent in a
-// step is under way while the round's other chunks are worked on.
+// works with the neighbours' blocks of its number alone, one chunk of every slice after the other. In step 0 of those a
+// rank sends its source's part of its own slice, in steps 1 to n-2 what has come reduced with its own part, in step n-1
+// the result, which is its own and the next rank's as well, and in steps n to 2n-3 it passes results on. Each step but
+// the last sends one message, and each step but the first takes one; while a block's message is under way, other blocks
+// fill the link. The fewer and longer messages are, the better.
 //
-// Messages lie in the next rank's staging memory, results in its destination if that is direct. A block has
-// UBC_RING_SLOTS slots there, more than a round has chunks: so a message waits for one of an earlier step at most, and
-// no ring of ranks waits for itself.
+// Messages lie in the next rank's staging memory, results in its destination if that is direct. A block has two slots
+// there, so that a message waits for that of the step before the last one to be taken, and no ring of ranks for itself.
 #ifndef UBC_RING_H
 #define UBC_RING_H
 
 #include "reduce.h"
 
-enum { UBC_RING_CHUNKS = 4, UBC_RING_SLOTS = 8 };
+enum { UBC_RING_SLOTS = 2 };
 
 // ubc_fold combines what has come with this rank's own source; n is what an average is divided by, 0: not yet.
 template <class E, class V> UBC_FN V ubc_fold(const V &in, const V &own, ubc_u32 op, ubc_u32 n) {
@@ -155,7 +154,7 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	ubc_u64 slot = 4ull * UBC_STAGING / (UBC_BLOCKS * UBC_RING_SLOTS) / 128 * 128, row = 16ull * UBC_THREADS;
 	slot = slot < UBC_CHUNK ? slot : UBC_CHUNK;
-	ubc_u64 chunk = (s.stride / (UBC_BLOCKS * UBC_RING_CHUNKS) + row) / row * row;
+	ubc_u64 chunk = (s.stride / UBC_BLOCKS + row) / row * row;
 	chunk = chunk < slot ? chunk : slot;
 	ubc_u64 all = chunk * UBC_BLOCKS, first = chunk * UBC_BLOCK; // of a slice: what all blocks take in turn
 	ubc_u64 staging = ubc_stage(p, 1).offset + UBC_RING_SLOTS * slot * UBC_BLOCK;
@@ -172,12 +171,11 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 	}
 	bool staged = ok && (words[2 * p.rank + 1] & UBC_DIRECT) == 0; // the own destination
 	ubc_u32 sent = 0, taken = 0;
-	for (ubc_u32 c = 0; ok && c < chunks; c += UBC_RING_CHUNKS) {
-		ubc_u32 now = chunks - c < UBC_RING_CHUNKS ? chunks - c : UBC_RING_CHUNKS;
-		for (ubc_u32 i = 0; ok && i < (2 * n - 1) * now; i++) {
-			ubc_u32 step = i / now, slice = (p.rank + 2 * n - step) % n;
+	for (ubc_u32 c = 0; ok && c < chunks; c++) {
+		for (ubc_u32 step = 0; ok && step < 2 * n - 1; step++) {
+			ubc_u32 slice = (p.rank + 2 * n - step) % n;
 			bool sends = step < 2 * n - 2, takes = step > 0, result = step >= n - 1;
-			ubc_u64 offset = (c + i % now) * all + first, at = ubc_begin(s, slice) + offset;
+			ubc_u64 offset = c * all + first, at = ubc_begin(s, slice) + offset;
 			ubc_u32 room = sends && sent >= UBC_RING_SLOTS ? sent + 1 - UBC_RING_SLOTS : 0;
 			if (!(ok = ubc_await_neighbours(p, o.e, takes ? taken + 1 : 0, room)))
 				break;
