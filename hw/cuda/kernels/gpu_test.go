@@ -133,11 +133,17 @@ func TestDeviceLarge(t *testing.T) {
 			}
 			for _, k := range []string{TwoShot, Ring, Move, Broadcast, MoveV} {
 				for _, typ := range []dtype.Type{dtype.Float32, dtype.BFloat16} {
+					if typ == dtype.BFloat16 && k != TwoShot && k != Ring {
+						continue // bytes are bytes
+					}
 					for _, m := range w.ranks {
 						_, err := m.set.Kernel(k, typ, n)
 						require.NoError(t, err)
 					}
 					for _, push := range []bool{false, true} {
+						if push && k != TwoShot {
+							continue
+						}
 						bytes := 80<<20 + 4
 						o := operation{kernel: k, kind: allReduce, op: sum, t: typ, count: bytes / typ.Size(), push: push,
 							odd: -1, from: -1, blocks: 24, threads: 512}
