@@ -1,18 +1,9 @@
 package ubcoll_test
 
 import (
-	"os"
 	"testing"
 
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
-	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/gputest"
 )
 
-// What needs no devices runs without, so that it is the same everywhere.
-func TestMain(m *testing.M) {
-	os.Setenv("UBCOLL_EMULATE_DEVICES", "4")
-	cudatest.Main(func() int {
-		os.Setenv(env.CUDA.Name, "off")
-		return m.Run()
-	})
-}
+func TestMain(m *testing.M) { gputest.Main(4, m.Run) }

@@ -155,55 +155,25 @@ func (k parts) run(ctx context.Context, c *ubcoll.Comm, a, b *memory, shift int,
 // TestDeviceCounts does operations with random vectors of counts, direct and staged, blocking and on a stream.
 func TestDeviceCounts(t *testing.T) {
 	const most = 400 << 10
-	start := gputest.Seed(t)
-	trials := 16
+	r := random{
+		ranks:  []int{1, 2, 3, 4, 8},
+		trials: 16,
+		most:   most,
+		name:   way.String,
+		ways: []way{
+			{"", register.Auto, false, false},
+			{"", register.Auto, false, true},
+			{"", register.Explicit, true, false},
+			{"", register.Off, false, true},
+		},
+		trial: func(ctx context.Context, p place) error {
+			return newParts(p.same, p.c.Size(), most).run(ctx, p.c, p.a, p.b, p.own.IntN(8), p.sync)
+		},
+	}
 	if race.Enabled {
-		trials = 3 // data are made and checked element by element
+		r.trials = 3 // data are made and checked element by element
 	}
-	for _, n := range []int{1, 2, 3, 4, 8} {
-		for _, k := range []struct {
-			policy register.Policy
-			some   bool // ranks register
-			queued bool
-		}{
-			{register.Auto, false, false},
-			{register.Auto, false, true},
-			{register.Explicit, true, false},
-			{register.Off, false, true},
-		} {
-			t.Run(fmt.Sprintf("ranks=%d/%v/some=%v/queued=%v", n, k.policy, k.some, k.queued), func(t *testing.T) {
-				gputest.Run(t, n, ubcoll.Options{Register: k.policy}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-					a, err1 := newMemory(c, dev, most)
-					b, err2 := newMemory(c, dev, most)
-					if err := errors.Join(err1, err2); err != nil {
-						return err
-					}
-					if k.some && c.Rank()%2 == 0 {
-						if _, err := c.RegisterBuffer(b.buf.Vec()); err != nil {
-							return err
-						}
-					}
-					view, sync := c, func() error { return nil }
-					if k.queued {
-						s, err := ubcoll.NewStream(dev)
-						if err != nil {
-							return err
-						}
-						defer s.Close()
-						view, sync = c.On(s), func() error { return s.Sync(ctx) }
-					}
-					same := rand.New(rand.NewPCG(start, uint64(n)))
-					own := rand.New(rand.NewPCG(start, uint64(c.Rank())+100))
-					for range trials {
-						if err := newParts(same, n, most).run(ctx, view, a, b, own.IntN(8), sync); err != nil {
-							return err
-						}
-					}
-					return nil
-				})
-			})
-		}
-	}
+	r.run(t)
 }
 
 // TestDeviceCountsBad has counts that do not fit: all ranks name the same pair, and the next call works.
@@ -239,15 +209,11 @@ func TestDeviceCountsBad(t *testing.T) {
 					if err := errors.Join(err1, err2); err != nil {
 						return err
 					}
-					view, sync := c, func() error { return nil }
-					if queued {
-						s, err := ubcoll.NewStream(dev)
-						if err != nil {
-							return err
-						}
-						defer s.Close()
-						view, sync = c.On(s), func() error { return s.Sync(ctx) }
+					view, sync, end, err := gputest.View(ctx, c, dev, queued)
+					if err != nil {
+						return err
 					}
+					defer end()
 					good := parts{kind: k.kind, counts: k.base, root: root,
 						data: verify.Data{Type: dtype.Int32, Ranks: n, Seed: 1}}
 					bad := good
@@ -305,7 +271,7 @@ func TestDeviceCountsRefused(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			gputest.Run(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-				a, err := floats(ctx, c, dev, 100, float32(c.Rank()))
+				a, err := gputest.Floats(ctx, c, dev, 100, float32(c.Rank()))
 				if err != nil {
 					return err
 				}

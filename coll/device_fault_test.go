@@ -16,6 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/gputest"
 )
 
 // TestDeviceSetup fails calls of the driver while communicators are made. Open works all the same; ranks use their
@@ -74,7 +75,7 @@ func TestDeviceFails(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				a, err1 := floats(ctx, c, dev, 100, 1)
+				a, err1 := gputest.Floats(ctx, c, dev, 100, 1)
 				s, err2 := ubcoll.NewStream(dev)
 				u, err3 := ubcoll.NewStream(dev)
 				if err := errors.Join(err1, err2, err3, coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum),

@@ -69,24 +69,20 @@ func TestDeviceGroup(t *testing.T) {
 	for _, queued := range []bool{false, true} {
 		t.Run(fmt.Sprintf("queued=%v", queued), func(t *testing.T) {
 			gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-				a, err := floats(ctx, c, dev, 100, 1)
+				a, err := gputest.Floats(ctx, c, dev, 100, 1)
 				if err != nil {
 					return err
 				}
-				view, sync := c, func() error { return nil }
-				if queued {
-					s, err := ubcoll.NewStream(dev)
-					if err != nil {
-						return err
-					}
-					defer s.Close()
-					view, sync = c.On(s), func() error { return s.Sync(ctx) }
+				view, sync, end, err := gputest.View(ctx, c, dev, queued)
+				if err != nil {
+					return err
 				}
+				defer end()
 				err = ubcoll.Group(ctx, view, func(g *ubcoll.Comm) error {
 					return errors.Join(coll.AllReduce(ctx, g, a.Vec(), a.Vec(), ubcoll.Sum), coll.Barrier(ctx, g),
 						coll.AllReduce(ctx, g, a.Vec(), a.Vec(), ubcoll.Sum))
 				})
-				if err := errors.Join(err, sync(), all(ctx, c, a, 4)); err != nil {
+				if err := errors.Join(err, sync(), gputest.All(ctx, c, a, 4)); err != nil {
 					return err
 				}
 				err = ubcoll.Group(ctx, view, func(g *ubcoll.Comm) error {
@@ -113,7 +109,7 @@ func TestDeviceGroup(t *testing.T) {
 // TestDeviceClose closes what is in use.
 func TestDeviceClose(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-		a, err1 := floats(ctx, c, dev, 100, 1)
+		a, err1 := gputest.Floats(ctx, c, dev, 100, 1)
 		s, err2 := ubcoll.NewStream(dev)
 		twin, err3 := c.Dup(ctx)
 		if err := errors.Join(err1, err2, err3); err != nil {
@@ -140,7 +136,7 @@ func TestDeviceClose(t *testing.T) {
 				return err
 			}
 		}
-		return errors.Join(all(ctx, c, a, 2), twin.Close(), s.Sync(ctx), s.Close(), a.Free(),
+		return errors.Join(gputest.All(ctx, c, a, 2), twin.Close(), s.Sync(ctx), s.Close(), a.Free(),
 			is(c, "a call on a closed communicator", reduce(), ubcoll.ErrClosed))
 	})
 }
@@ -148,7 +144,7 @@ func TestDeviceClose(t *testing.T) {
 // TestDevicePeerClosed waits for a peer that closes its communicator.
 func TestDevicePeerClosed(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-		a, err := floats(ctx, c, dev, 100, 1)
+		a, err := gputest.Floats(ctx, c, dev, 100, 1)
 		if err != nil {
 			return err
 		}
@@ -181,7 +177,7 @@ func TestDeviceAndHost(t *testing.T) {
 }
 
 func deviceAndHost(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, how string, odd int) error {
-	a, err := floats(ctx, c, dev, 100, 1)
+	a, err := gputest.Floats(ctx, c, dev, 100, 1)
 	if err != nil {
 		return err
 	}

@@ -14,34 +14,10 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/register"
 )
-
-// floats is a buffer on dev whose elements are all x.
-func floats(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, n int, x float32) (*ubcoll.Buffer[float32], error) {
-	b, err := ubcoll.Alloc[float32](c, dev, n)
-	if err != nil {
-		return nil, err
-	}
-	return b, b.CopyFrom(ctx, slices.Repeat([]float32{x}, n))
-}
-
-// all checks that all elements of b are x.
-func all(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[float32], x float32) error {
-	got := make([]float32, b.Len())
-	if err := b.CopyTo(ctx, got); err != nil {
-		return err
-	}
-	for i, y := range got {
-		if y != x {
-			return fmt.Errorf("rank %d: element %d is %v, not %v", c.Rank(), i, y, x)
-		}
-	}
-	return nil
-}
 
 // is is nil if err is want.
 func is(c *ubcoll.Comm, what string, err, want error) error {
@@ -58,8 +34,8 @@ func TestDeviceOrder(t *testing.T) {
 		for _, count := range []int{10, 70000} {
 			t.Run(fmt.Sprintf("ranks=%d/count=%d", n, count), func(t *testing.T) {
 				gputest.Run(t, n, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-					a, err1 := floats(ctx, c, dev, count, 1)
-					other, err2 := floats(ctx, c, dev, count, 1)
+					a, err1 := gputest.Floats(ctx, c, dev, count, 1)
+					other, err2 := gputest.Floats(ctx, c, dev, count, 1)
 					s, err3 := ubcoll.NewStream(dev)
 					u, err4 := ubcoll.NewStream(dev)
 					if err := errors.Join(err1, err2, err3, err4); err != nil {
@@ -82,8 +58,8 @@ func TestDeviceOrder(t *testing.T) {
 					if err := errors.Join(other.Free(), s.Sync(ctx), u.Sync(ctx)); err != nil {
 						return err
 					}
-					return errors.Join(all(ctx, c, a, want), coll.Barrier(ctx, c.On(u)), u.Sync(ctx), s.Close(), u.Close(),
-						is(c, "second close", u.Close(), ubcoll.ErrClosed), coll.Barrier(ctx, c), a.Free())
+					return errors.Join(gputest.All(ctx, c, a, want), coll.Barrier(ctx, c.On(u)), u.Sync(ctx),
+						s.Close(), u.Close(), is(c, "second close", u.Close(), ubcoll.ErrClosed), coll.Barrier(ctx, c), a.Free())
 				})
 			})
 		}
@@ -115,7 +91,7 @@ func untilDirect(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
 // TestDeviceDirect shows that buffers become direct when the peers have imported them, and why they are not.
 func TestDeviceDirect(t *testing.T) {
 	gputest.Run(t, 3, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-		a, err := floats(ctx, c, dev, 1000, 1)
+		a, err := gputest.Floats(ctx, c, dev, 1000, 1)
 		if err != nil {
 			return err
 		}
@@ -129,7 +105,7 @@ func TestDeviceDirect(t *testing.T) {
 		if o := c.LastOp(); o.Src.Direct || !o.Dst.Direct {
 			return fmt.Errorf("%v", o.Explain())
 		}
-		return errors.Join(all(ctx, c, a, 3), a.Free())
+		return errors.Join(gputest.All(ctx, c, a, 3), a.Free())
 	})
 }
 
@@ -174,18 +150,15 @@ func TestDeviceBad(t *testing.T) {
 			for _, algorithm := range []string{"one-shot", "two-shot"} {
 				t.Run(fmt.Sprintf("%s/queued=%v/%s", k.name, queued, algorithm), func(t *testing.T) {
 					gputest.Run(t, 3, ubcoll.Options{Algorithm: algorithm}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-						a, err := floats(ctx, c, dev, 100, 1)
+						a, err := gputest.Floats(ctx, c, dev, 100, 1)
 						if err != nil {
 							return err
 						}
-						view, s := c, (*ubcoll.Stream)(nil)
-						if queued {
-							if s, err = ubcoll.NewStream(dev); err != nil {
-								return err
-							}
-							defer s.Close()
-							view = c.On(s)
+						view, sync, end, err := gputest.View(ctx, c, dev, queued)
+						if err != nil {
+							return err
 						}
+						defer end()
 						if c.Rank() == 1 {
 							err = k.call(ctx, view, a.Vec())
 						} else {
@@ -195,7 +168,7 @@ func TestDeviceBad(t *testing.T) {
 							if err != nil {
 								return fmt.Errorf("at the call: %w", err)
 							}
-							err = s.Sync(ctx)
+							err = sync()
 						}
 						want := k.other
 						if c.Rank() == 1 {
@@ -220,7 +193,7 @@ func TestDeviceBad(t *testing.T) {
 						if err := coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum); err != nil {
 							return fmt.Errorf("afterwards: %w", err)
 						}
-						return all(ctx, c, a, 6)
+						return gputest.All(ctx, c, a, 6)
 					})
 				})
 			}
@@ -231,7 +204,7 @@ func TestDeviceBad(t *testing.T) {
 // TestDeviceLocal are errors that no peer hears of.
 func TestDeviceLocal(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-		a, err := floats(ctx, c, dev, 100, 1)
+		a, err := gputest.Floats(ctx, c, dev, 100, 1)
 		if err != nil {
 			return err
 		}
@@ -276,7 +249,7 @@ func TestDeviceBroken(t *testing.T) {
 						if c.Rank() != 1 {
 							defer func() { gave <- struct{}{} }()
 						}
-						a, err := floats(ctx, c, dev, 100, 1)
+						a, err := gputest.Floats(ctx, c, dev, 100, 1)
 						if err != nil {
 							return err
 						}
@@ -294,15 +267,11 @@ func TestDeviceBroken(t *testing.T) {
 							c.Engine().SetTimeout(2 * time.Second) // which is not to be over before both of them wait
 						}
 						start := time.Now()
-						view, sync := c, func() error { return nil }
-						if queued {
-							s, err := ubcoll.NewStream(dev)
-							if err != nil {
-								return err
-							}
-							defer s.Close()
-							view, sync = c.On(s), func() error { return s.Sync(ctx) }
+						view, sync, end, err := gputest.View(ctx, c, dev, queued)
+						if err != nil {
+							return err
 						}
+						defer end()
 						// A rank that comes late may have all that it needs for one operation.
 						for i := 0; err == nil && i < 3; i++ {
 							if err = coll.AllReduce(ctx, view, a.Vec(), a.Vec(), ubcoll.Sum); err == nil {
@@ -329,7 +298,7 @@ func TestDeviceBroken(t *testing.T) {
 func TestDeviceCancel(t *testing.T) {
 	cancelled := make(chan struct{})
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-		a, err := floats(ctx, c, dev, 100, 1)
+		a, err := gputest.Floats(ctx, c, dev, 100, 1)
 		if err != nil {
 			return err
 		}
@@ -364,7 +333,7 @@ func TestDeviceFamily(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		a, err := floats(ctx, c, dev, 5000, 1)
+		a, err := gputest.Floats(ctx, c, dev, 5000, 1)
 		if err != nil {
 			return err
 		}
@@ -383,7 +352,8 @@ func TestDeviceFamily(t *testing.T) {
 			}
 		}
 		if err := errors.Join(coll.AllReduce(ctx, half.On(s), a.Vec(), a.Vec(), ubcoll.Sum), s.Sync(ctx), half.Close(),
-			all(ctx, twin, a, 2), coll.AllReduce(ctx, twin, a.Vec(), a.Vec(), ubcoll.Sum), all(ctx, twin, a, 8)); err != nil {
+			gputest.All(ctx, twin, a, 2), coll.AllReduce(ctx, twin, a.Vec(), a.Vec(), ubcoll.Sum),
+			gputest.All(ctx, twin, a, 8)); err != nil {
 			return err
 		}
 		return errors.Join(s.Close(), twin.Close())
@@ -394,25 +364,15 @@ func TestDeviceFamily(t *testing.T) {
 func TestForeignCapture(t *testing.T) {
 	o := ubcoll.Options{Algorithm: "two-shot", Register: register.Auto}
 	gputest.Run(t, 2, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-		a, err := floats(ctx, c, dev, 70000, 1)
+		a, err := gputest.Floats(ctx, c, dev, 70000, 1)
 		if err != nil {
 			return err
 		}
-		x, err := cuda.Primary(dev)
+		theirs, s, end, err := gputest.Foreign(dev)
 		if err != nil {
 			return err
 		}
-		defer x.Close()
-		theirs, err := x.NewStream()
-		if err != nil {
-			return err
-		}
-		defer theirs.Close()
-		s, err := ubcoll.StreamFrom(dev, theirs.Handle())
-		if err != nil {
-			return err
-		}
-		defer s.Close()
+		defer end()
 		if err := coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Max); err != nil { // loads the kernel
 			return err
 		}
@@ -433,7 +393,7 @@ func TestForeignCapture(t *testing.T) {
 				return err
 			}
 		}
-		return errors.Join(theirs.Sync(), s.Sync(ctx), all(ctx, c, a, 8))
+		return errors.Join(theirs.Sync(), s.Sync(ctx), gputest.All(ctx, c, a, 8))
 	})
 }
 

@@ -237,22 +237,82 @@ func (k trial) check(p unsafe.Pointer, me, n, one int) error {
 	return nil
 }
 
+// way is how operations are done on devices.
+type way struct {
+	algorithm string
+	policy    register.Policy
+	some      bool // every other rank registers its memory b
+	queued    bool
+}
+
+// String leaves out the algorithm.
+func (w way) String() string { return fmt.Sprintf("%v/some=%v/queued=%v", w.policy, w.some, w.queued) }
+
+// place is where a rank does random operations.
+type place struct {
+	c         *ubcoll.Comm // on a stream if they are queued
+	sync      func() error // waits for the stream
+	a, b      *memory
+	same, own *rand.Rand // what all ranks draw alike, and what this one draws
+}
+
+// random is a test of random operations.
+type random struct {
+	ranks  []int
+	ways   []way
+	name   func(way) string
+	trials int // of each way with each number of ranks
+	most   int // bytes of each memory
+	trial  func(context.Context, place) error
+}
+
+// run makes a subtest of each number of ranks and each way.
+func (r random) run(t *testing.T) {
+	start := gputest.Seed(t)
+	for _, n := range r.ranks {
+		for _, w := range r.ways {
+			t.Run(fmt.Sprintf("ranks=%d/%s", n, r.name(w)), func(t *testing.T) {
+				o := ubcoll.Options{Algorithm: w.algorithm, Register: w.policy}
+				gputest.Run(t, n, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+					a, err1 := newMemory(c, dev, r.most)
+					b, err2 := newMemory(c, dev, r.most)
+					if err := errors.Join(err1, err2); err != nil {
+						return err
+					}
+					if w.some && c.Rank()%2 == 0 {
+						if _, err := c.RegisterBuffer(b.buf.Vec()); err != nil {
+							return err
+						}
+					}
+					view, sync, end, err := gputest.View(ctx, c, dev, w.queued)
+					if err != nil {
+						return err
+					}
+					defer end()
+					same := rand.New(rand.NewPCG(start, uint64(n)))
+					own := rand.New(rand.NewPCG(start, uint64(c.Rank())+100))
+					for range r.trials {
+						if err := r.trial(ctx, place{view, sync, a, b, same, own}); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
 // TestDevices does collectives with random arguments on device memory, every way, direct and staged, blocking and on a
 // stream.
 func TestDevices(t *testing.T) {
 	const most = 600 << 10
-	start := gputest.Seed(t)
-	ranks, trials := []int{1, 2, 3, 4, 8}, 6
-	if race.Enabled { // what is instrumented is the same for all, and data are made and checked element by element
-		ranks, trials = []int{2, 3}, 2
-	}
-	for _, n := range ranks {
-		for _, k := range []struct {
-			algorithm string
-			policy    register.Policy
-			some      bool // ranks register
-			queued    bool
-		}{
+	r := random{
+		ranks:  []int{1, 2, 3, 4, 8},
+		trials: 6,
+		most:   most,
+		name:   func(w way) string { return fmt.Sprintf("%s/%v", w.algorithm, w) },
+		ways: []way{
 			{"", register.Auto, false, false},
 			{"", register.Auto, false, true},
 			{"two-shot", register.Auto, false, false},
@@ -262,41 +322,15 @@ func TestDevices(t *testing.T) {
 			{"one-shot", register.Auto, false, true},
 			{"ring", register.Auto, false, true},
 			{"ring", register.Explicit, true, false},
-		} {
-			t.Run(fmt.Sprintf("ranks=%d/%s/%v/some=%v/queued=%v", n, k.algorithm, k.policy, k.some, k.queued), func(t *testing.T) {
-				o := ubcoll.Options{Algorithm: k.algorithm, Register: k.policy}
-				gputest.Run(t, n, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-					a, err1 := newMemory(c, dev, most)
-					b, err2 := newMemory(c, dev, most)
-					if err := errors.Join(err1, err2); err != nil {
-						return err
-					}
-					if k.some && c.Rank()%2 == 0 {
-						if _, err := c.RegisterBuffer(b.buf.Vec()); err != nil {
-							return err
-						}
-					}
-					view, sync := c, func() error { return nil }
-					if k.queued {
-						s, err := ubcoll.NewStream(dev)
-						if err != nil {
-							return err
-						}
-						defer s.Close()
-						view, sync = c.On(s), func() error { return s.Sync(ctx) }
-					}
-					same := rand.New(rand.NewPCG(start, uint64(n)))
-					own := rand.New(rand.NewPCG(start, uint64(c.Rank())+100))
-					for range trials {
-						k := newTrial(same, n, most)
-						k.shift = own.IntN(8)
-						if err := k.run(ctx, view, a, b, sync); err != nil {
-							return err
-						}
-					}
-					return nil
-				})
-			})
-		}
+		},
+		trial: func(ctx context.Context, p place) error {
+			k := newTrial(p.same, p.c.Size(), most)
+			k.shift = p.own.IntN(8)
+			return k.run(ctx, p.c, p.a, p.b, p.sync)
+		},
 	}
+	if race.Enabled { // what is instrumented is the same for all, and data are made and checked element by element
+		r.ranks, r.trials = []int{2, 3}, 2
+	}
+	r.run(t)
 }

@@ -1,18 +1,9 @@
 package coll_test
 
 import (
-	"os"
 	"testing"
 
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
-	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/gputest"
 )
 
-// The tests of host memory run without devices, so that they are the same everywhere.
-func TestMain(m *testing.M) {
-	os.Setenv("UBCOLL_EMULATE_DEVICES", "8")
-	cudatest.Main(func() int {
-		os.Setenv(env.CUDA.Name, "off")
-		return m.Run()
-	})
-}
+func TestMain(m *testing.M) { gputest.Main(8, m.Run) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,27 +14,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gputest"
 )
 
-func floats(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, n int, x float32) (*ubcoll.Buffer[float32], error) {
-	b, err := ubcoll.Alloc[float32](c, dev, n)
-	if err != nil {
-		return nil, err
-	}
-	return b, b.CopyFrom(ctx, slices.Repeat([]float32{x}, n))
-}
-
-func all(ctx context.Context, b *ubcoll.Buffer[float32], x float32) error {
-	got := make([]float32, b.Len())
-	if err := b.CopyTo(ctx, got); err != nil {
-		return err
-	}
-	for i, y := range got {
-		if y != x {
-			return fmt.Errorf("element %d is %v, not %v", i, y, x)
-		}
-	}
-	return nil
-}
-
 // TestReplayOnDevice launches a graph many times, blocking and on streams, with calls outside of it in between.
 func TestReplayOnDevice(t *testing.T) {
 	for _, algorithm := range []string{"", "two-shot"} {
@@ -43,20 +21,16 @@ func TestReplayOnDevice(t *testing.T) {
 			for _, queued := range []bool{false, true} {
 				t.Run(fmt.Sprintf("ranks=%d/%s/queued=%v", n, algorithm, queued), func(t *testing.T) {
 					gputest.Run(t, n, ubcoll.Options{Algorithm: algorithm}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-						a, err1 := floats(ctx, c, dev, 5000, 1)
-						b, err2 := floats(ctx, c, dev, 5000, 1)
+						a, err1 := gputest.Floats(ctx, c, dev, 5000, 1)
+						b, err2 := gputest.Floats(ctx, c, dev, 5000, 1)
 						if err := errors.Join(err1, err2); err != nil {
 							return err
 						}
-						view, sync := c, func() error { return nil }
-						if queued {
-							s, err := ubcoll.NewStream(dev)
-							if err != nil {
-								return err
-							}
-							defer s.Close()
-							view, sync = c.On(s), func() error { return s.Sync(ctx) }
+						view, sync, end, err := gputest.View(ctx, c, dev, queued)
+						if err != nil {
+							return err
 						}
+						defer end()
 						g, err := graph.Capture(ctx, view, func(c *ubcoll.Comm) error {
 							return errors.Join(coll.AllReduce(ctx, c, b.Vec(), a.Vec(), ubcoll.Sum), coll.Barrier(ctx, c),
 								coll.AllReduce(ctx, c, a.Vec(), b.Vec(), ubcoll.Max))
@@ -87,7 +61,7 @@ func TestReplayOnDevice(t *testing.T) {
 						if err := g.Launch(ctx); err != nil {
 							return err
 						}
-						return errors.Join(held, g.Close(), sync(), all(ctx, a, want*float32(n)),
+						return errors.Join(held, g.Close(), sync(), gputest.All(ctx, c, a, want*float32(n)),
 							check(c, "launch of a closed graph", errors.Is(g.Launch(ctx), ubcoll.ErrClosed), true),
 							check(c, "second close", errors.Is(g.Close(), ubcoll.ErrClosed), true), a.Free(), b.Free())
 					})
@@ -101,8 +75,8 @@ func TestReplayOnDevice(t *testing.T) {
 func TestReplayCounts(t *testing.T) {
 	const n = 3
 	gputest.Run(t, n, ubcoll.Options{Algorithm: "ring"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-		a, err1 := floats(ctx, c, dev, 90000, float32(c.Rank()+1))
-		b, err2 := floats(ctx, c, dev, 90000, 0)
+		a, err1 := gputest.Floats(ctx, c, dev, 90000, float32(c.Rank()+1))
+		b, err2 := gputest.Floats(ctx, c, dev, 90000, 0)
 		if err := errors.Join(err1, err2); err != nil {
 			return err
 		}
@@ -160,8 +134,8 @@ func TestDivergesOnDevice(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-				a, err1 := floats(ctx, c, dev, 100, 1)
-				h, err2 := floats(ctx, c, ubcoll.Host, 100, 1)
+				a, err1 := gputest.Floats(ctx, c, dev, 100, 1)
+				h, err2 := gputest.Floats(ctx, c, ubcoll.Host, 100, 1)
 				if err := errors.Join(err1, err2); err != nil {
 					return err
 				}
@@ -169,7 +143,8 @@ func TestDivergesOnDevice(t *testing.T) {
 				if g != nil || !errors.Is(err, k.want) || !strings.Contains(err.Error(), k.text) {
 					return fmt.Errorf("rank %d: %v", c.Rank(), err)
 				}
-				return errors.Join(coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), all(ctx, a, 2), a.Free(), h.Free())
+				return errors.Join(coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), gputest.All(ctx, c, a, 2),
+					a.Free(), h.Free())
 			})
 		})
 	}
@@ -182,7 +157,7 @@ func TestMissingLaunch(t *testing.T) {
 		if c.Rank() == 0 {
 			defer close(over)
 		}
-		a, err := floats(ctx, c, dev, 100, 1)
+		a, err := gputest.Floats(ctx, c, dev, 100, 1)
 		if err != nil {
 			return err
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -13,19 +12,11 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/internal/await"
-	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/gputest"
 )
 
-// The tests of host memory run without devices.
-func TestMain(m *testing.M) {
-	os.Setenv("UBCOLL_EMULATE_DEVICES", "8")
-	cudatest.Main(func() int {
-		os.Setenv(env.CUDA.Name, "off")
-		return await.Main(m)
-	})
-}
+func TestMain(m *testing.M) { gputest.Main(8, func() int { return await.Main(m) }) }
 
 func run(t *testing.T, n int, f func(ctx context.Context, c *ubcoll.Comm) error) {
 	t.Helper()
@@ -53,15 +44,11 @@ func TestReplay(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					view, sync := c, func() error { return nil }
-					if queued {
-						s, err := ubcoll.NewStream(ubcoll.Host)
-						if err != nil {
-							return err
-						}
-						defer s.Close()
-						view, sync = c.On(s), func() error { return s.Sync(ctx) }
+					view, sync, end, err := gputest.View(ctx, c, ubcoll.Host, queued)
+					if err != nil {
+						return err
 					}
+					defer end()
 					g, err := graph.Capture(ctx, view, func(c *ubcoll.Comm) error {
 						return errors.Join(coll.AllReduce(ctx, c, b.Vec(), a.Vec(), ubcoll.Sum),
 							coll.AllReduce(ctx, c, b.Vec(), b.Vec(), ubcoll.Max), coll.Barrier(ctx, c))

@@ -118,13 +118,9 @@ func TestReplayMessages(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					s, err := ubcoll.NewStream(dev)
+					view, sync, end, err := gputest.View(ctx, c, dev, queued)
 					if err != nil {
 						return err
-					}
-					view := c
-					if queued {
-						view = c.On(s)
 					}
 					g, err := graph.Capture(ctx, view, func(c *ubcoll.Comm) error { return k.calls(ctx, c, r) })
 					if err != nil {
@@ -133,8 +129,8 @@ func TestReplayMessages(t *testing.T) {
 					if err := check(c, "free of a captured buffer", errors.Is(r.src.Free(), ubcoll.ErrInUse), true); err != nil {
 						return err
 					}
-					launch := func() error { return errors.Join(g.Launch(ctx), s.Sync(ctx)) }
-					call := func() error { return errors.Join(k.calls(ctx, view, r), s.Sync(ctx)) }
+					launch := func() error { return errors.Join(g.Launch(ctx), sync()) }
+					call := func() error { return errors.Join(k.calls(ctx, view, r), sync()) }
 					for round := range 4 {
 						if err := r.round(ctx, c, round, launch); err != nil {
 							return err
@@ -155,7 +151,7 @@ func TestReplayMessages(t *testing.T) {
 					if o := c.LastOp(); k.way != "" && (o.Algorithm != k.way || k.n > 1<<16 && !o.Dst.Direct) {
 						return fmt.Errorf("last: %v", o.Explain())
 					}
-					return errors.Join(g.Close(), s.Sync(ctx), s.Close(), coll.Barrier(ctx, c), r.free())
+					return errors.Join(g.Close(), sync(), end(), coll.Barrier(ctx, c), r.free())
 				})
 			})
 		}

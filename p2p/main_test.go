@@ -1,19 +1,10 @@
 package p2p_test
 
 import (
-	"os"
 	"testing"
 
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/internal/await"
-	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/gputest"
 )
 
-// The tests of host memory run without devices, so that they are the same everywhere.
-func TestMain(m *testing.M) {
-	os.Setenv("UBCOLL_EMULATE_DEVICES", "8")
-	cudatest.Main(func() int {
-		os.Setenv(env.CUDA.Name, "off")
-		return await.Main(m)
-	})
-}
+func TestMain(m *testing.M) { gputest.Main(8, func() int { return await.Main(m) }) }

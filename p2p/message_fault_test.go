@@ -67,13 +67,9 @@ func TestMessagesDisagree(t *testing.T) {
 					if err := b.CopyFrom(ctx, make([]byte, larger)); err != nil {
 						return err
 					}
-					s, err := ubcoll.NewStream(dev)
+					view, sync, end, err := gputest.View(ctx, c, dev, queued)
 					if err != nil {
 						return err
-					}
-					view, sync := c, func() error { return nil }
-					if queued {
-						view, sync = c.On(s), func() error { return s.Sync(ctx) }
 					}
 					for round := range 3 { // both parities
 						if c.Rank() == 0 {
@@ -97,7 +93,7 @@ func TestMessagesDisagree(t *testing.T) {
 							return err
 						}
 					}
-					return errors.Join(s.Close(), c.Err(), coll.Barrier(ctx, c), b.Free())
+					return errors.Join(end(), c.Err(), coll.Barrier(ctx, c), b.Free())
 				})
 			})
 		}

@@ -125,7 +125,7 @@ func TestMessagesMany(t *testing.T) {
 				gputest.Run(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					src, err1 := ubcoll.Alloc[byte](c, dev, ranks*each*n)
 					dst, err2 := ubcoll.Alloc[byte](c, dev, ranks*each*n)
-					s, err3 := ubcoll.NewStream(dev)
+					view, sync, end, err3 := gputest.View(ctx, c, dev, queued)
 					if err := errors.Join(err1, err2, err3); err != nil {
 						return err
 					}
@@ -147,11 +147,7 @@ func TestMessagesMany(t *testing.T) {
 						}
 					}
 					for range 2 {
-						view := c
-						if queued {
-							view = c.On(s)
-						}
-						if err := errors.Join(g.Do(ctx, view), s.Sync(ctx)); err != nil {
+						if err := errors.Join(g.Do(ctx, view), sync()); err != nil {
 							return err
 						}
 					}
@@ -171,7 +167,7 @@ func TestMessagesMany(t *testing.T) {
 							}
 						}
 					}
-					return errors.Join(s.Close(), coll.Barrier(ctx, c))
+					return errors.Join(end(), coll.Barrier(ctx, c))
 				})
 			})
 		}

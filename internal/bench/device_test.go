@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
 
@@ -14,20 +13,13 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// The tests of host memory run without devices, so that they are the same everywhere.
-func TestMain(m *testing.M) {
-	os.Setenv("UBCOLL_EMULATE_DEVICES", "4")
-	cudatest.Main(func() int {
-		os.Setenv(env.CUDA.Name, "off")
-		return await.Main(m)
-	})
-}
+func TestMain(m *testing.M) { gputest.Main(4, func() int { return await.Main(m) }) }
 
 // needDevices turns devices on, and skips the test where there are too few.
 func needDevices(t *testing.T, n int) {

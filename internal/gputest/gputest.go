@@ -4,8 +4,10 @@ package gputest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -13,9 +15,20 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
+
+// Main is for the TestMain of a package whose tests have no devices but where they ask for them, as Run does: so those
+// of host memory are the same everywhere. It is cudatest.Main, whose emulated driver has so many devices, with run.
+func Main(devices int, run func() int) {
+	os.Setenv("UBCOLL_EMULATE_DEVICES", strconv.Itoa(devices))
+	cudatest.Main(func() int {
+		os.Setenv(env.CUDA.Name, "off")
+		return run()
+	})
+}
 
 // Run runs f on n goroutine ranks that have a device each. Where there are none it skips the test, or fails it if
 // UBCOLL_REQUIRE has cuda; fewer than n skip it in any case. No wait lasts longer than await.Limit unless o says so.
@@ -50,6 +63,44 @@ func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.
 	case missing != nil:
 		t.Skip(missing)
 	}
+}
+
+// Floats is a new buffer of n elements on dev, all of which are x. The caller frees it.
+func Floats(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, n int, x float32) (*ubcoll.Buffer[float32], error) {
+	b, err := ubcoll.Alloc[float32](c, dev, n)
+	if err != nil {
+		return nil, err
+	}
+	return b, b.CopyFrom(ctx, slices.Repeat([]float32{x}, n))
+}
+
+// All is an error, which names c's rank, unless all elements of b are x.
+func All(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[float32], x float32) error {
+	got := make([]float32, b.Len())
+	if err := b.CopyTo(ctx, got); err != nil {
+		return err
+	}
+	for i, y := range got {
+		if y != x {
+			return fmt.Errorf("rank %d: element %d is %v, not %v", c.Rank(), i, y, x)
+		}
+	}
+	return nil
+}
+
+// View is c itself, whose calls are blocking, or if queued c on a new stream of dev, which may be the host. sync waits
+// for what is queued and has its errors, and end closes the stream; after blocking calls both have nothing to do.
+func View(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, queued bool) (
+	view *ubcoll.Comm, sync, end func() error, err error) {
+	if !queued {
+		none := func() error { return nil }
+		return c, none, none, nil
+	}
+	s, err := ubcoll.NewStream(dev)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return c.On(s), func() error { return s.Sync(ctx) }, s.Close, nil
 }
 
 // Foreign makes a stream of dev behind the library's back, which tests capture themselves, and borrows it. end closes both.
