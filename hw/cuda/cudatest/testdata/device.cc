@@ -237,7 +237,7 @@ int cuDevicePrimaryCtxRelease_v2(int i) {
 }
 
 static thread_local uintptr_t stacked[16];
-static thread_local int depth, capture_mode;
+static thread_local int depth;
 
 static device *context(uintptr_t ctx) {
 	for (int i = 0; i < device_count(); i++)
@@ -284,11 +284,3 @@ int cuCtxEnablePeerAccess(uintptr_t peer, unsigned flags) {
 	return d->peers.insert(p->index).second ? 0 : PEER_ACCESS_ALREADY_ENABLED;
 }
 
-// Kept as the driver does; captures here hinder nobody anyway.
-int cuThreadExchangeStreamCaptureMode(int *mode) {
-	START("cuThreadExchangeStreamCaptureMode");
-	if (*mode < 0 || *mode > 2)
-		return INVALID_VALUE;
-	std::swap(*mode, capture_mode);
-	return 0;
-}

@@ -93,6 +93,8 @@ int current(device **d);
 	if (int code = current(&d)) \
 		return code
 
+int unsafe(void); // fails where a capture forbids what it does not know
+
 uint64_t new_handle(void); // never the same again
 
 // Work is queued on a stream and done by the stream's thread, which the first work starts and which ends with the

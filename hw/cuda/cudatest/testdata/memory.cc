@@ -153,6 +153,8 @@ mapping &add(kind what, uintptr_t at, size_t size, device *d, memory m) {
 // The end of the memory is the end of a page: who goes past it by more than 511 bytes faults.
 int cuMemAlloc_v2(uintptr_t *p, size_t n) {
 	BEGIN("cuMemAlloc_v2");
+	if (int code = unsafe())
+		return code;
 	if (!n)
 		return INVALID_VALUE;
 	memory m;

@@ -154,8 +154,31 @@ void drain(std::unique_lock<std::mutex> &locked, device *d) {
 			progressed.wait(locked);
 }
 
+// Captures in global mode, and what this thread thinks of them. As the driver has it, what is unsafe fails on a thread that
+// is not relaxed, and ends them.
+static std::set<capture *> global;
+static thread_local int capture_mode;
+enum { GLOBAL = 0, RELAXED = 2 };
+
+int unsafe(void) {
+	if (global.empty() || capture_mode == RELAXED)
+		return 0;
+	for (capture *c : global)
+		c->broken = true;
+	return CAPTURE_UNSUPPORTED;
+}
+
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+	START("cuThreadExchangeStreamCaptureMode");
+	if (*mode < GLOBAL || *mode > RELAXED)
+		return INVALID_VALUE;
+	std::swap(*mode, capture_mode);
+	return 0;
+}
+
 // over ends a capture for all its streams.
 static void over(const std::shared_ptr<capture> &c) {
+	global.erase(c.get());
 	for (stream *member : c->members)
 		member->capturing = nullptr;
 	c->members.clear();
@@ -368,7 +391,7 @@ int cuStreamWaitEvent(uintptr_t handle, uintptr_t what, unsigned flags) {
 int cuStreamBeginCapture_v2(uintptr_t handle, int mode) {
 	BEGIN("cuStreamBeginCapture_v2");
 	STREAM(s, handle);
-	if (mode < 0 || mode > 2)
+	if (mode < GLOBAL || mode > RELAXED)
 		return INVALID_VALUE;
 	if (handle <= 2)
 		return CAPTURE_UNSUPPORTED;
@@ -378,6 +401,8 @@ int cuStreamBeginCapture_v2(uintptr_t handle, int mode) {
 	s->capturing->id = new_handle();
 	s->capturing->origin = s.get();
 	s->capturing->members.insert(s.get());
+	if (mode == GLOBAL)
+		global.insert(s->capturing.get());
 	return 0;
 }
 
