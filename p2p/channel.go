@@ -27,11 +27,12 @@ import (
 // channel's own, and then waits for; Batch makes one kernel of several. Those of one end run in the order of the
 // calls, whatever the streams; but what waits or takes packets does not hold up what puts, gets and signals. Kernels
 // count the signals, so that a CUDA graph that somebody captures may hold calls of a channel, for as long as that is
-// open. A Wait or GetPackets that ends by Options.Timeout or a context ends the channel there: what is queued behind
-// it does nothing, and all later calls return that error; the communicator stays usable. Puts and gets of 32 MiB and
-// more go by copy engine. The memory of both sides stays mapped until the channel is closed; a registration that is
-// closed before ends puts and gets, and waits until the other side has unmapped it: a fraction of a second, or if
-// calls were captured there, until that channel is closed, for five seconds at most.
+// open; but only outside of such captures does a small kernel start before the one before it in the stream has ended,
+// which saves some tenths of a microsecond. A Wait or GetPackets that ends by Options.Timeout or a context ends the
+// channel there: what is queued behind it does nothing, and all later calls return that error; the communicator stays
+// usable. Puts and gets of 32 MiB and more go by copy engine. The memory of both sides stays mapped until the channel
+// is closed; a registration that is closed before ends puts and gets, and waits until the other side has unmapped it: a
+// fraction of a second, or if calls were captured there, until that channel is closed, for five seconds at most.
 type Channel struct {
 	l       *engine.Link
 	local   *engine.Registration
