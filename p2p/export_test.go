@@ -6,6 +6,7 @@ var (
 	Word   = word
 	Count  = count
 	Of     = of
+	Room   = room
 )
 
 const (

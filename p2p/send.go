@@ -15,19 +15,30 @@ func room(c *engine.Comm, m *engine.Mail) (bool, error) {
 	if l.Seq-l.Taken < engine.MailSlots {
 		return true, nil
 	}
-	err := refresh(c, m)
+	_, err := refresh(c, m)
 	return l.Seq-l.Taken < engine.MailSlots, err
 }
 
-// refresh looks at how many messages the peer has taken.
-func refresh(c *engine.Comm, m *engine.Mail) error {
+// refresh looks at how many messages the peer has taken, and finishes those of them that were open. A message counts as
+// taken only when its verdict has been read: the peer gives the next one in that place to a message for which there is
+// no room until then.
+func refresh(c *engine.Comm, m *engine.Mail) (finished bool, err error) {
 	l := &m.Send
 	t := m.In.Taken.Load()
 	if t-l.Taken > l.Seq-l.Taken {
-		return c.Damaged(m.Peer, "count of messages taken", t)
+		return false, c.Damaged(m.Peer, "count of messages taken", t)
+	}
+	verdicts := m.In.Verdicts.Load()
+	for h := l.Open.Head; h != nil && h.Seq <= t; h = l.Open.Head {
+		l.Open.Pop()
+		if err := sentence(uint8(verdicts>>(h.Seq%engine.MailSlots*8)), &h.Vec); err != nil {
+			h.Err = c.MessageError("send", m.Peer, "", err)
+		}
+		finish(h)
+		finished = true
 	}
 	l.Taken = t
-	return nil
+	return finished, nil
 }
 
 // postSmall sends a message that travels at once. The caller holds the lane, and there is room.
@@ -147,17 +158,8 @@ func finish(h *engine.Message) {
 func advanceSend(c *engine.Comm, m *engine.Mail) (moved bool, err error) {
 	l := &m.Send
 	if l.Open.Head != nil {
-		if err := refresh(c, m); err != nil {
-			return false, err
-		}
-		for h := l.Open.Head; h != nil && h.Seq <= l.Taken; h = l.Open.Head {
-			l.Open.Pop()
-			verdict := uint8(m.In.Verdicts.Load() >> (h.Seq % engine.MailSlots * 8))
-			if err := sentence(verdict, &h.Vec); err != nil {
-				h.Err = c.MessageError("send", m.Peer, "", err)
-			}
-			finish(h)
-			moved = true
+		if moved, err = refresh(c, m); err != nil {
+			return moved, err
 		}
 	}
 	for h := l.Waiting.Head; h != nil; h = l.Waiting.Head {
@@ -204,7 +206,7 @@ func answered(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
 	dst, err := c.ResolveAt(m.Peer, a.Into, h.Bytes)
 	if err != nil {
 		// The receiver may have pulled everything meanwhile, and freed its buffer.
-		if e := refresh(c, m); e != nil || h.Seq <= m.Send.Taken {
+		if gone, e := refresh(c, m); gone || e != nil {
 			return false, e
 		}
 		return false, err
@@ -265,7 +267,7 @@ func stage(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
 	if k >= windowPieces {
 		pulled := count(answer(m, h).Pulled.Load(), h.Seq) // before the answer, which the receiver gives before it pulls
 		switch ok, err := answered(c, m, h); {
-		case err != nil:
+		case err != nil || h.Done.Load():
 			return false, err
 		case !ok && k-pulled >= windowPieces:
 			return false, nil

@@ -1,0 +1,132 @@
+package p2p_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+// TestVerdicts: the sender of a large message hears how that went and nothing else, however many small ones are behind
+// it, good and bad, and however soon these are received. TEST_ROUNDS is how often.
+func TestVerdicts(t *testing.T) {
+	rounds := 4000
+	if race.Enabled {
+		rounds = 500
+	}
+	if s := os.Getenv("TEST_ROUNDS"); s != "" {
+		var err error
+		rounds, err = strconv.Atoi(s)
+		require.NoError(t, err)
+	}
+	seed := gputest.Seed(t)
+	for _, behind := range []int{7, 8, 40} {
+		for _, direct := range []bool{false, true} {
+			t.Run(fmt.Sprintf("behind=%d/direct=%v", behind, direct), func(t *testing.T) {
+				require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+					v := ubcoll.Of(make([]byte, 4000))
+					if direct {
+						b, err := ubcoll.Alloc[byte](c, ubcoll.Host, 4000)
+						if err != nil {
+							return err
+						}
+						v = b.Vec()
+					}
+					return verdicts(ctx, c, v, rounds, behind, rand.New(rand.NewPCG(seed, uint64(behind))))
+				}))
+			})
+		}
+	}
+}
+
+// verdicts sends the large message v with small ones behind it, rounds times; r says, alike on both ranks, which of them
+// are for a receive that has too little room.
+func verdicts(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec, rounds, behind int, r *rand.Rand) error {
+	var g p2p.Group
+	g.Send(1, v)
+	for range behind {
+		g.Send(1, v.Slice(0, 8))
+	}
+	for round := range rounds {
+		bad := r.IntN(2) == 0
+		smalls := r.IntN(3) // bad: none, all, or any
+		if c.Rank() == 0 {
+			if err := g.Do(ctx, c); errors.Is(err, ubcoll.ErrMismatch) != bad || !bad && err != nil {
+				return fmt.Errorf("round %d, bad %v: the sender gets %v", round, bad, err)
+			}
+		}
+		for i := range behind + 1 {
+			n := v.Len()
+			odd := i == 0 && bad || i > 0 && (smalls == 1 || smalls == 2 && r.IntN(2) == 0)
+			if i > 0 {
+				n = 8
+			}
+			if odd {
+				n--
+			}
+			if c.Rank() == 0 {
+				continue
+			}
+			if _, err := p2p.Recv(ctx, c, 0, v.Slice(0, n)); errors.Is(err, ubcoll.ErrMismatch) != odd || !odd && err != nil {
+				return fmt.Errorf("round %d, message %d, bad %v: the receiver gets %v", round, i, odd, err)
+			}
+		}
+	}
+	return nil
+}
+
+// TestVerdictBeforeRoom: there is room for a message only when the verdict in whose place the next one comes has been
+// read.
+func TestVerdictBeforeRoom(t *testing.T) {
+	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		x := ubcoll.Of(make([]byte, 4000))
+		if c.Rank() == 1 {
+			_, err := p2p.Recv(ctx, c, 0, x.Slice(0, 8))
+			if !errors.Is(err, ubcoll.ErrMismatch) {
+				return fmt.Errorf("a message that does not fit: %v", err)
+			}
+			for range engine.MailSlots - 1 {
+				if _, err := p2p.Recv(ctx, c, 0, x); err != nil {
+					return err
+				}
+			}
+			return coll.Barrier(ctx, c)
+		}
+		var g p2p.Group
+		g.Send(1, x)
+		for range engine.MailSlots - 1 {
+			g.Send(1, x.Slice(0, 8))
+		}
+		r, err := g.Start(ctx, c)
+		if err != nil {
+			return err
+		}
+		if err := coll.Barrier(ctx, c); err != nil { // which may move them
+			return err
+		}
+		m := c.Engine().Mail(1)
+		m.Send.Lock()
+		free, err := p2p.Room(c.Engine().Comm, m)
+		open := m.Send.Open.Head
+		m.Send.Unlock()
+		if err != nil || !free || open != nil {
+			return fmt.Errorf("room %v, open %v, %w", free, open, err)
+		}
+		if err := r.Wait(ctx); !errors.Is(err, ubcoll.ErrMismatch) {
+			return fmt.Errorf("the sender gets %v", err)
+		}
+		return nil
+	}))
+}
