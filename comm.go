@@ -177,27 +177,47 @@ func (c *Comm) Engine() *engine.View { return &c.v }
 // them, on a view made by On). calls runs on the caller's goroutine; its own calls on g wait for nothing, and g is of
 // no use after it (ErrClosed). The first call that fails ends the group, on all ranks alike, and Group returns its
 // error. If calls itself returns an error, nothing of this rank is run, Group returns it, and the other ranks are
-// told. Allowed in capture. Source: NCCL's ncclGroupStart and ncclGroupEnd.
+// told. A collective that anybody calls on c itself while calls runs, and which would run before the group, is
+// ErrArgument, and so is the group; messages may be sent. A group without calls is nil, and costs nothing. Allowed in
+// capture. Source: NCCL's ncclGroupStart and ncclGroupEnd.
 func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 	b := &batch{}
-	err := calls(c.Recording(b))
-	b.done = true
+	call, own, err := c.Recording("Group", b, calls)
 	if err != nil {
-		// The peers wait for the group: they are told.
-		refused := engine.Work{Kind: engine.KindBarrier, Err: err}
-		if len(b.works) > 0 {
-			refused.Kind, refused.Kernel = b.works[0].Kind, b.works[0].Kernel
+		return err
+	}
+	b.done = true
+	if own != nil {
+		// The peers wait for the group, on the host or on their devices: they are told.
+		refused := engine.Work{Kind: engine.KindBarrier, Err: own}
+		if works := append(b.works, call); works[0].Kind != engine.KindRefused {
+			refused.Kind, refused.Kernel = works[0].Kind, works[0].Kernel
 		}
 		return c.v.SubmitAll(ctx, []engine.Work{refused}, nil)
 	}
 	return c.v.SubmitAll(ctx, b.works, nil)
 }
 
-// Recording is for the packages of this module: a view of c whose collectives r takes.
-func (c *Comm) Recording(r engine.Recorder) *Comm {
+// Recording is for the packages of this module: it calls calls with a view of c whose collectives r takes. own is the
+// error of that, of a call that was not recorded, or of a collective that was called on c meanwhile; call is that one,
+// the zero Work if it is not known. After err nothing has been called, and the peers need not know.
+func (c *Comm) Recording(what string, r engine.Recorder, calls func(*Comm) error) (call engine.Work, own, err error) {
+	k, err := c.v.Record(what, r)
+	if err != nil {
+		return call, nil, err
+	}
+	defer k.End() // after a panic
+	if calls == nil {
+		return call, fmt.Errorf("the function that makes the calls is nil: %w", fault.ErrArgument), nil
+	}
 	g := *c
-	g.v.Recorder = r
-	return &g
+	g.v.Recorder = k
+	own = calls(&g)
+	call, failed := k.End()
+	if failed != nil && !errors.Is(own, failed) {
+		own = errors.Join(failed, own)
+	}
+	return call, own, nil
 }
 
 type batch struct {

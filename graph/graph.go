@@ -5,6 +5,7 @@ package graph
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -41,33 +42,37 @@ type Graph struct {
 // the memory that the graph receives to holds anything. Only memory of Alloc and Adopt can be
 // captured (a Go slice is ErrArgument): what it holds at each launch counts. Count vectors are read at each launch too.
 // Calls on device memory become a CUDA graph, when the peers have imported the buffers; host and device memory in one
-// graph is ErrArgument. Not inside a group or another capture. Source: cudaStreamBeginCapture; NCCL's graph
-// registration.
+// graph is ErrArgument. So is a graph without operations, and a collective that anybody calls on c itself while record
+// runs: it is refused, and the capture fails on all ranks. Not inside a group or another capture. Source:
+// cudaStreamBeginCapture; NCCL's graph registration.
 func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) error) (*Graph, error) {
 	v := c.Engine()
-	g := &Graph{view: *v, refs: map[*mem.Allocation]*register.Ref{}}
-	fail := func(err error) (*Graph, error) {
-		return nil, errors.Join(&ubcoll.Error{Op: "capture", Rank: c.Rank(), Peer: -1, Host: c.Hostname(c.Rank()), Err: err},
-			g.Close())
-	}
 	if v.Recorder != nil {
-		return fail(fmt.Errorf("inside a group or another capture: %w", fault.ErrArgument))
+		return nil, v.Local(opCapture, fmt.Errorf("inside a group or another capture: %w", fault.ErrArgument))
 	}
-	own := record(c.Recording(g))
+	g := &Graph{view: *v, refs: map[*mem.Allocation]*register.Ref{}}
+	_, own, err := c.Recording("graph.Capture", g, record)
+	if err != nil {
+		return nil, err
+	}
 	g.mu.Lock()
 	g.captured = true
 	g.mu.Unlock()
 	device, messages, err := g.compare(ctx, c.On(nil), own)
-	if err != nil {
-		return fail(err)
+	if err == nil && device {
+		err = g.capture(ctx, c.On(nil), messages)
 	}
-	if device {
-		if err := g.capture(ctx, c.On(nil), messages); err != nil {
-			return fail(err)
-		}
+	if err == nil {
+		return g, nil
 	}
-	return g, nil
+	var e *ubcoll.Error
+	if !errors.As(err, &e) || e.Op != opCapture {
+		err = v.Local(opCapture, err)
+	}
+	return nil, errors.Join(err, g.Close())
 }
+
+const opCapture = "capture"
 
 // onDevice reports whether a call is one of a device.
 func (g *Graph) onDevice() bool {
@@ -108,25 +113,13 @@ func (g *Graph) capture(ctx context.Context, c *ubcoll.Comm, messages int) error
 	if own == nil {
 		g.device, own = g.view.Comm.CaptureDevice(ctx, g.works, received)
 	}
-	return g.together(ctx, c, own)
+	return g.together(ctx, own)
 }
 
 // together returns an error on all ranks if one has one.
-func (g *Graph) together(ctx context.Context, c *ubcoll.Comm, own error) error {
-	all := make([]int8, c.Size())
-	var mine int8
-	if own != nil {
-		mine = 1
-	}
-	if err := coll.AllGather(ctx, c, ubcoll.Of(all), ubcoll.Of([]int8{mine})); err != nil || own != nil {
-		return errors.Join(own, err)
-	}
-	for r, failed := range all {
-		if failed != 0 {
-			return fmt.Errorf("rank %d could not capture: %w", r, fault.ErrMismatch)
-		}
-	}
-	return nil
+func (g *Graph) together(ctx context.Context, own error) error {
+	_, err := g.view.Comm.Exchange(ctx, engine.KindCapture, nil, own)
+	return err
 }
 
 // Record implements engine.Recorder.
@@ -188,28 +181,24 @@ func (g *Graph) compare(ctx context.Context, c *ubcoll.Comm, own error) (device 
 			mine = append(mine, g.works[i].Signature())
 		}
 	}
-	const said = 3 // by each rank: collectives, or -1; messages; whether there is a device
-	tell := [said]int64{int64(len(mine)), int64(g.messages())}
-	if g.onDevice() {
-		tell[2] = 1
-	}
-	if own != nil {
-		tell[0] = -1
-	}
-	all := make([]int64, said*c.Size())
-	if err := coll.AllGather(ctx, c, ubcoll.Of(all), ubcoll.Of(tell[:])); err != nil {
-		return false, 0, errors.Join(own, err)
+	tell := told{Collectives: int64(len(mine)), Messages: int64(g.messages()), Device: g.onDevice()}
+	record, err := binary.Append(nil, binary.LittleEndian, tell)
+	all, err := g.view.Comm.Exchange(ctx, engine.KindCapture, record, errors.Join(own, err))
+	if err != nil {
+		return false, 0, err
 	}
 	longest := 0
-	for r := range c.Size() {
-		if own == nil && all[said*r] < 0 {
-			return false, 0, fmt.Errorf("rank %d could not capture: %w", r, fault.ErrMismatch)
+	for r := range all {
+		var t told
+		if _, err := binary.Decode(all[r], binary.LittleEndian, &t); err != nil {
+			return false, 0, fmt.Errorf("record of rank %d: %w: %w", r, err, fault.ErrMismatch)
 		}
-		longest, messages = max(longest, int(all[said*r])), max(messages, int(all[said*r+1]))
-		device = device || all[said*r+2] != 0
+		longest, messages = max(longest, int(t.Collectives)), max(messages, int(t.Messages))
+		device = device || t.Device
 	}
-	if own != nil {
-		return false, 0, own
+	if longest+messages == 0 {
+		return false, 0, fmt.Errorf("nothing was recorded: call the operations on the *Comm that Capture passes to its "+
+			"function: %w", fault.ErrArgument)
 	}
 	mine = append(mine, make([]uint64, longest-len(mine))...)
 	theirs := make([]uint64, longest*c.Size())
@@ -225,6 +214,12 @@ func (g *Graph) compare(ctx context.Context, c *ubcoll.Comm, own error) (device 
 		}
 	}
 	return device, messages, nil
+}
+
+// told is what ranks tell each other of what they have recorded.
+type told struct {
+	Collectives, Messages int64
+	Device                bool
 }
 
 func describe(signature uint64) string {

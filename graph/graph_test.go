@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/p2p"
 )
 
 func TestMain(m *testing.M) { gputest.Main(8, func() int { return await.Main(m) }) }
@@ -207,6 +209,147 @@ func TestDiverges(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestStrays makes a capture and a group fail on one rank or on all: by collectives on the communicator that records,
+// or by an error that the function swallows. All ranks fail, with the reason's class, and the communicator works.
+func TestStrays(t *testing.T) {
+	ways := []struct {
+		name string
+		do   func(ctx context.Context, c *ubcoll.Comm, f func(*ubcoll.Comm) error) error
+	}{
+		{"Capture", func(ctx context.Context, c *ubcoll.Comm, f func(*ubcoll.Comm) error) error {
+			g, err := graph.Capture(ctx, c, f)
+			if err == nil {
+				return g.Close()
+			}
+			return err
+		}},
+		{"Group", ubcoll.Group},
+	}
+	for _, k := range []struct {
+		name string
+		// call returns what the trap returned, on the rank that ran into it; inner is the function's own argument.
+		call func(ctx context.Context, outer, inner *ubcoll.Comm, v ubcoll.Vec) error
+		want error
+		text string
+	}{
+		{"a collective", func(ctx context.Context, outer, _ *ubcoll.Comm, v ubcoll.Vec) error {
+			return coll.AllReduce(ctx, outer, v, v, ubcoll.Sum)
+		}, ubcoll.ErrArgument, "call it on the *Comm that"},
+		{"a barrier of another goroutine", func(ctx context.Context, outer, _ *ubcoll.Comm, v ubcoll.Vec) error {
+			said := make(chan error)
+			go func() { said <- coll.Barrier(ctx, outer) }()
+			return <-said
+		}, ubcoll.ErrArgument, "call it on the *Comm that"},
+		{"on a stream", func(ctx context.Context, outer, _ *ubcoll.Comm, v ubcoll.Vec) error {
+			s, err := ubcoll.NewStream(v.Engine().Dev)
+			if err != nil {
+				return err
+			}
+			return errors.Join(coll.AllReduce(ctx, outer.On(s), v, v, ubcoll.Sum), s.Close())
+		}, ubcoll.ErrArgument, "call it on the *Comm that"},
+		{"a group", func(ctx context.Context, outer, _ *ubcoll.Comm, v ubcoll.Vec) error {
+			return ubcoll.Group(ctx, outer, func(g *ubcoll.Comm) error { return coll.Barrier(ctx, g) })
+		}, ubcoll.ErrArgument, "call it on the *Comm that"},
+		{"a capture", func(ctx context.Context, outer, _ *ubcoll.Comm, v ubcoll.Vec) error {
+			_, err := graph.Capture(ctx, outer, func(g *ubcoll.Comm) error { return coll.Barrier(ctx, g) })
+			return err
+		}, ubcoll.ErrArgument, "call it on the *Comm that"},
+		{"a dup", func(ctx context.Context, outer, _ *ubcoll.Comm, v ubcoll.Vec) error {
+			_, err := outer.Dup(ctx)
+			return err
+		}, ubcoll.ErrArgument, "call it on the *Comm that"},
+		{"a window", func(ctx context.Context, outer, _ *ubcoll.Comm, v ubcoll.Vec) error {
+			_, err := outer.RegisterWindow(ctx, v, 0)
+			return err
+		}, ubcoll.ErrArgument, "call it on the *Comm that"},
+		{"bad arguments", func(ctx context.Context, _, inner *ubcoll.Comm, v ubcoll.Vec) error {
+			err := coll.AllReduce(ctx, inner, v, v, ubcoll.Op{})
+			return errors.Join(err, ubcoll.ErrArgument) // in a group the call itself is nil
+		}, ubcoll.ErrArgument, "zero Op"},
+	} {
+		for _, way := range ways {
+			for _, only := range []int{-1, 1} { // the rank that runs into it; -1: all do
+				t.Run(fmt.Sprintf("%s/%s/only=%d", k.name, way.name, only), func(t *testing.T) {
+					on := func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+						a, err := gputest.Floats(ctx, c, dev, 100, 1)
+						if err != nil {
+							return err
+						}
+						trapped := only < 0 || only == c.Rank()
+						err = way.do(ctx, c, func(inner *ubcoll.Comm) error {
+							if trapped {
+								if err := k.call(ctx, c, inner, a.Vec()); !errors.Is(err, k.want) {
+									return fmt.Errorf("the call itself: %w", err)
+								}
+							}
+							return coll.AllReduce(ctx, inner, a.Vec(), a.Vec(), ubcoll.Sum)
+						})
+						// On devices a refusal comes without its text.
+						if !errors.Is(err, k.want) || (trapped || dev.IsHost()) && !strings.Contains(err.Error(), k.text) {
+							return fmt.Errorf("rank %d: %w", c.Rank(), err)
+						}
+						return errors.Join(coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), gputest.All(ctx, c, a, 2), a.Free())
+					}
+					t.Run("host", func(t *testing.T) {
+						run(t, 2, func(ctx context.Context, c *ubcoll.Comm) error { return on(ctx, c, ubcoll.Host) })
+					})
+					t.Run("device", func(t *testing.T) { gputest.Run(t, 2, ubcoll.Options{}, on) })
+				})
+			}
+		}
+	}
+}
+
+// TestMessagesMeanwhile sends messages on a communicator that captures or groups: they are independent of that.
+func TestMessagesMeanwhile(t *testing.T) {
+	run(t, 2, func(ctx context.Context, c *ubcoll.Comm) error {
+		a, err := gputest.Floats(ctx, c, ubcoll.Host, 100, 1)
+		if err != nil {
+			return err
+		}
+		calls := func(inner *ubcoll.Comm) error {
+			got := make([]int64, 1)
+			_, err := p2p.SendRecv(ctx, c, 1-c.Rank(), ubcoll.Of([]int64{int64(c.Rank())}), 1-c.Rank(), ubcoll.Of(got))
+			return errors.Join(err, check(c, "the message", got[0], int64(1-c.Rank())),
+				coll.AllReduce(ctx, inner, a.Vec(), a.Vec(), ubcoll.Sum))
+		}
+		if err := ubcoll.Group(ctx, c, calls); err != nil {
+			return err
+		}
+		g, err := graph.Capture(ctx, c, calls)
+		if err != nil {
+			return err
+		}
+		return errors.Join(g.Launch(ctx), g.Close(), gputest.All(ctx, c, a, 4), a.Free())
+	})
+}
+
+// TestNothing captures and groups nothing.
+func TestNothing(t *testing.T) {
+	run(t, 2, func(ctx context.Context, c *ubcoll.Comm) error {
+		nothing := func(*ubcoll.Comm) error { return nil }
+		g, err := graph.Capture(ctx, c, nothing)
+		if g != nil || !errors.Is(err, ubcoll.ErrArgument) || !strings.Contains(err.Error(), "nothing was recorded") {
+			return fmt.Errorf("rank %d: an empty capture: %w", c.Rank(), err)
+		}
+		if err := errors.Join(ubcoll.Group(ctx, c, nothing), coll.Barrier(ctx, c)); err != nil {
+			return err
+		}
+		d, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		err = d.Close()
+		for _, f := range []func(*ubcoll.Comm) error{nothing, nil} {
+			_, capture := graph.Capture(ctx, d, f)
+			err = errors.Join(err, check(c, "a group on a closed communicator",
+				errors.Is(ubcoll.Group(ctx, d, f), ubcoll.ErrClosed), true),
+				check(c, "a capture on a closed communicator", errors.Is(capture, ubcoll.ErrClosed), true))
+		}
+		return err
+	})
 }
 
 func ExampleCapture() {

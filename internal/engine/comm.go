@@ -52,12 +52,13 @@ type Comm struct {
 	gpuWhy          error   // why there is none
 	multiprocessors int     // that each rank's device has at least
 
-	turn    turn
-	seq     uint64
-	work    Work             // the running operation
-	srcs    []unsafe.Pointer // for Buffers
-	dsts    []unsafe.Pointer
-	scratch []unsafe.Pointer
+	turn      turn
+	recording atomic.Pointer[Recording] // beside turn, which every call looks at too
+	seq       uint64
+	work      Work             // the running operation
+	srcs      []unsafe.Pointer // for Buffers
+	dsts      []unsafe.Pointer
+	scratch   []unsafe.Pointer
 
 	broken  atomic.Pointer[fault.Error]
 	closing atomic.Bool

@@ -155,6 +155,9 @@ func (d *device) capture(ctx context.Context, works []Work, received [][]uint64)
 // Launch queues the graph on view's stream, or runs it and waits.
 func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 	c, d := v.Comm, g.d
+	if err := c.barred(&g.last, "launch"); err != nil {
+		return err
+	}
 	s := v.Stream
 	if s == nil {
 		if err := c.enter(); err != nil {

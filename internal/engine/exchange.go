@@ -73,15 +73,19 @@ func (g *gathering) records(c *Comm) ([][]byte, int, error) {
 	return all, -1, nil
 }
 
-// Exchange gathers mine from all ranks, in rank order. Collective; it is an operation of its own.
-func (c *Comm) Exchange(ctx context.Context, kind Kind, mine []byte) (all [][]byte, err error) {
-	g := gathering{kind: kind, before: func() ([]byte, error) { return mine, nil },
+// Exchange gathers mine from all ranks, in rank order. Collective; it is an operation of its own. If a rank has an own
+// error instead, all ranks return it.
+func (c *Comm) Exchange(ctx context.Context, kind Kind, mine []byte, own error) (all [][]byte, err error) {
+	g := gathering{kind: kind, before: func() ([]byte, error) { return mine, own },
 		after: func(records [][]byte) { all = records }}
 	return all, c.steps(ctx, &g)
 }
 
 // steps does gatherings in order, in one turn, up to the first that fails: that one fails on all ranks.
 func (c *Comm) steps(ctx context.Context, gs ...*gathering) error {
+	if err := c.barred(&Work{}, gs[0].kind.String()); err != nil {
+		return err
+	}
 	if err := c.enter(); err != nil {
 		return err
 	}

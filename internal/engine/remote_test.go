@@ -61,7 +61,7 @@ func TestExchange(t *testing.T) {
 	comms := open(t, 3, engine.Options{})
 	for _, n := range []int{0, 1, 100, 5000} {
 		for _, err := range each(comms, func(c *engine.Comm) error {
-			all, err := c.Exchange(background, engine.KindSplit, make([]byte, n*c.Rank()))
+			all, err := c.Exchange(background, engine.KindSplit, make([]byte, n*c.Rank()), nil)
 			if err != nil {
 				return err
 			}
@@ -80,7 +80,7 @@ func TestExchange(t *testing.T) {
 		if c.Rank() == 1 {
 			n = engine.EagerBytes
 		}
-		_, err := c.Exchange(background, engine.KindSplit, make([]byte, n))
+		_, err := c.Exchange(background, engine.KindSplit, make([]byte, n), nil)
 		return err
 	}) {
 		require.ErrorIs(t, err, fault.ErrLimit)

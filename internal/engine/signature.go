@@ -28,6 +28,7 @@ const (
 	KindSplit
 	KindDup
 	KindWindow
+	KindCapture
 	KindSend // messages have no signature: for OpInfo
 	KindRecv
 	KindMessages // of a graph
@@ -36,7 +37,7 @@ const (
 
 var kindNames = [numKinds]string{"refused", "all_reduce", "barrier", "reduce_scatter", "reduce", "all_gather",
 	"broadcast", "gather", "scatter", "all_to_all", "all_gather_v", "gather_v", "scatter_v", "all_to_all_v", "split", "dup",
-	"register_window", "send", "recv", "messages"}
+	"register_window", "capture", "send", "recv", "messages"}
 
 // String is the operation's name: "all_reduce".
 func (k Kind) String() string {

@@ -22,7 +22,7 @@ type View struct {
 // it is the communicator's own, and it is the caller's turn from here on: a call costs no allocation and no copy.
 func (v *View) Begin() (*Work, error) {
 	switch {
-	case v.Recorder != nil:
+	case v.Recorder != nil, v.Comm.recording.Load() != nil: // then End refuses it
 		return new(Work), nil
 	case v.Stream != nil && v.Stream.device != nil:
 		v.Comm.turn.run()
@@ -41,10 +41,10 @@ func (v *View) End(ctx context.Context, w *Work) error {
 	switch {
 	case v.Recorder != nil:
 		return v.Recorder.Record(v.Comm, *w)
-	case v.Stream != nil && v.Stream.device != nil:
-		return v.Stream.launch(ctx, v.Comm)
+	case w != &v.Comm.work:
+		return v.SubmitAll(ctx, []Work{*w}, nil)
 	case v.Stream != nil:
-		return v.Stream.enqueue(v.Comm, ctx, []Work{*w}, nil)
+		return v.Stream.launch(ctx, v.Comm)
 	}
 	err := v.Comm.run(ctx)
 	v.Comm.turn.leave()
@@ -54,6 +54,12 @@ func (v *View) End(ctx context.Context, w *Work) error {
 // SubmitAll runs or queues ws in order as one: nothing of this communicator comes between. after, if it is not nil, is
 // called once when that is over, or was refused.
 func (v *View) SubmitAll(ctx context.Context, ws []Work, after func()) error {
+	if err := v.submittable(ws); err != nil || len(ws) == 0 {
+		if after != nil {
+			after()
+		}
+		return err
+	}
 	if v.Stream != nil && v.Recorder == nil {
 		return v.Stream.enqueue(v.Comm, ctx, ws, after)
 	}
@@ -75,6 +81,17 @@ func (v *View) SubmitAll(ctx context.Context, ws []Work, after func()) error {
 	err := c.runAll(ctx, ws)
 	c.turn.leave()
 	return err
+}
+
+// submittable is why nothing can be submitted, or nil. No works are no operation, of a usable communicator.
+func (v *View) submittable(ws []Work) error {
+	if len(ws) == 0 {
+		return v.Err()
+	}
+	if v.Recorder != nil {
+		return nil
+	}
+	return v.Comm.barred(&ws[0], ws[0].Kind.String())
 }
 
 // enter begins a blocking call; turn.leave ends it.

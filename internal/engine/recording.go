@@ -1,0 +1,70 @@
+package engine
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// Recording is a group or a capture that a communicator is open for. Meanwhile it takes collectives by way of views with
+// a Recorder only: one that is called on the communicator itself would run at once, and be missing from what is
+// recorded. It is refused, whatever goroutine it comes from, and the group or capture with it, since the peers may have
+// recorded it. Messages are independent of it. A call that could not be recorded fails the whole as well, whether its
+// caller looks at its error or not.
+type Recording struct {
+	c    *Comm
+	what string // for people
+	r    Recorder
+
+	mu   sync.Mutex
+	call Work  // the first one that failed, for what the peers wait for it with
+	err  error // its error
+}
+
+// Record opens the communicator for what, a function that calls its caller's with a view whose Recorder is the
+// recording; r takes what is recorded. End closes it. In a view that records already it is part of that recording.
+func (v *View) Record(what string, r Recorder) (*Recording, error) {
+	k := &Recording{c: v.Comm, what: what, r: r}
+	if v.Recorder == nil && !v.Comm.recording.CompareAndSwap(nil, k) {
+		return nil, v.Comm.barred(&Work{}, what)
+	}
+	return k, nil
+}
+
+// End closes the recording. It returns the first call that failed, the zero Work if it is not known, and why.
+func (k *Recording) End() (Work, error) {
+	k.c.recording.CompareAndSwap(k, nil)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.call, k.err
+}
+
+// Record implements Recorder.
+func (k *Recording) Record(c *Comm, w Work) error {
+	err := k.r.Record(c, w)
+	if err != nil {
+		k.failed(&w, cause(err))
+	}
+	return err
+}
+
+func (k *Recording) failed(w *Work, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err == nil {
+		k.call, k.err = Work{Kind: w.Kind, Kernel: w.Kernel}, err
+	}
+}
+
+// barred is why the communicator takes no collective now, w or what op names, or nil.
+func (c *Comm) barred(w *Work, op string) error {
+	k := c.recording.Load()
+	if k == nil {
+		return nil
+	}
+	err := fmt.Errorf("%s on the communicator whose collectives %s is recording: call it on the *Comm that %s passes to "+
+		"its function, or after that: %w", op, k.what, k.what, fault.ErrArgument)
+	k.failed(w, err)
+	return c.local(op, err)
+}
