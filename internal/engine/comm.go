@@ -40,6 +40,7 @@ type Comm struct {
 	peers      []peer // by rank; peers[rank] is this rank itself
 	inProcess  bool   // some peer is a goroutine of this process
 	outside    bool   // some peer is not
+	oneP       bool   // goroutines of this process have one processor
 	crowded    bool   // more ranks than processors
 	apart      bool   // yields do not give a processor to all other ranks: see shm.Nap
 	localRank  int

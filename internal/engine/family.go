@@ -85,7 +85,7 @@ func (s *splitting) create() ([]byte, error) {
 		return nil, nil
 	}
 	p, n := s.parent, len(s.group)
-	c := &Comm{size: n, opts: p.opts, tuning: p.tuning, dom: p.dom, crowded: p.crowded, apart: p.apart, peers: make([]peer, n),
+	c := &Comm{size: n, opts: p.opts, tuning: p.tuning, dom: p.dom, oneP: p.oneP, crowded: p.crowded, apart: p.apart, peers: make([]peer, n),
 		srcs: make([]unsafe.Pointer, n), dsts: make([]unsafe.Pointer, n), scratch: make([]unsafe.Pointer, n)}
 	for r, m := range s.group {
 		from := &p.peers[m.rank]

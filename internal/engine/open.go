@@ -266,6 +266,7 @@ func (c *Comm) place(hs []hello) {
 		c.inProcess = c.inProcess || r != c.rank && h.Process == me
 		c.outside = c.outside || h.Process != me
 	}
+	c.oneP = runtime.GOMAXPROCS(0) == 1
 	procs := len(cpus)
 	if c.inProcess {
 		procs = min(procs, runtime.GOMAXPROCS(0))

@@ -108,11 +108,6 @@ func (t *Transport) Attach(ctx context.Context, raw json.RawMessage) (engine.Pee
 		}
 	}
 	t.peers[k.Domain] = p
-	if t.done != nil { // for the importer to fill the page tables
-		bell := &t.heap.Directory().Doorbell
-		bell.Add(1)
-		shm.FutexWake((*uint32)(unsafe.Pointer(bell)))
-	}
 	return p, nil
 }
 
@@ -125,8 +120,8 @@ func (t *Transport) announce() {
 	}
 }
 
-// importer imports what peers publish while nobody waits, and fills the page tables of what is imported. It sleeps on
-// this rank's doorbell.
+// importer imports what peers publish while nobody waits. It sleeps on this rank's doorbell. It fills no page tables: all
+// ranks have as many arenas to fill as there are others, and do it on the processors of ranks that call each other.
 func (t *Transport) importer() {
 	defer close(t.done)
 	bell := &t.heap.Directory().Doorbell
@@ -138,39 +133,10 @@ func (t *Transport) importer() {
 			time.Sleep(time.Millisecond)
 			continue
 		}
-		rest := time.Second
-		if n := t.populate(); n > 0 {
-			rest = time.Duration(n) * restPerPeer
-		}
 		if !t.closed.Load() {
-			shm.FutexWait((*uint32)(unsafe.Pointer(bell)), v, int64(rest))
+			shm.FutexWait((*uint32)(unsafe.Pointer(bell)), v, int64(time.Second))
 		}
 	}
-}
-
-// restPerPeer is how long the importer rests between two pieces, for each peer: a piece takes a rank's processor for
-// some 0.1 ms, for which all other ranks wait, and every rank has as many arenas to fill as there are others. So all
-// ranks together disturb a job hardly more than two do.
-const restPerPeer = time.Millisecond
-
-// populate fills the page tables of one piece of some peer's arena. Until it has come to a page, the first touch of
-// that page faults, which is much the same work. It returns the number of peers if there was anything to do, else 0.
-func (t *Transport) populate() (peers int) {
-	t.mu.Lock()
-	peers = len(t.peers)
-	var piece unsafe.Pointer
-	var n int
-	for _, p := range t.peers {
-		if piece, n = p.unpopulated(); n > 0 {
-			break
-		}
-	}
-	t.mu.Unlock()
-	if n == 0 {
-		return 0
-	}
-	shm.Populate(piece, n)
-	return peers
 }
 
 // Progress implements engine.Transport: a load and a comparison when nothing is pending.
@@ -258,8 +224,6 @@ type peer struct {
 	mu     sync.Mutex              // for importing
 	arenas atomic.Pointer[[]arena] // as imported; grows only
 	failed error                   // why the last background import failed; under t.mu
-
-	popArena, popOffset int // how far the page tables are filled; under t.mu
 }
 
 type arena struct {
@@ -321,23 +285,6 @@ func (p *peer) sync() {
 	if p.heap == nil {
 		p.failed = p.grow(p.dir.Arenas())
 	}
-}
-
-const populatePiece = 1 << 20
-
-// unpopulated is the next piece of the peer's arenas whose page tables may be empty. The caller holds t.mu.
-func (p *peer) unpopulated() (unsafe.Pointer, int) {
-	have := *p.arenas.Load()
-	for p.popArena < len(have) && p.popOffset >= have[p.popArena].size {
-		p.popArena, p.popOffset = p.popArena+1, 0
-	}
-	if p.popArena >= len(have) {
-		return nil, 0
-	}
-	a := have[p.popArena]
-	piece, n := unsafe.Add(a.base, p.popOffset), min(populatePiece, a.size-p.popOffset)
-	p.popOffset += n
-	return piece, n
 }
 
 // grow imports arenas until there are n.
