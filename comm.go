@@ -43,22 +43,20 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// fromEnvironment fills what o leaves open from UBCOLL_TIMEOUT, UBCOLL_REGISTER and UBCOLL_ALGO.
-func (o Options) fromEnvironment() (Options, error) {
-	var errs [3]error
+// fromEnvironment fills what o leaves open from UBCOLL_TIMEOUT, UBCOLL_REGISTER and UBCOLL_ALGO. Values that are
+// malformed are left: the engine's Open has an error for all variables.
+func (o Options) fromEnvironment() Options {
 	if o.Timeout == 0 {
-		o.Timeout, errs[0] = env.Timeout.Get()
+		o.Timeout, _ = env.Timeout.Get()
 	}
 	if o.Register == register.Auto {
-		var name string
-		if name, errs[1] = env.Register.Get(); errs[1] == nil {
-			errs[1] = o.Register.UnmarshalText([]byte(name))
-		}
+		name, _ := env.Register.Get()
+		_ = o.Register.UnmarshalText([]byte(name))
 	}
 	if o.Algorithm == "" {
-		o.Algorithm, errs[2] = env.Algorithm.Get()
+		o.Algorithm, _ = env.Algorithm.Get()
 	}
-	return o, errors.Join(errs[:]...)
+	return o
 }
 
 // Comm is one rank's side of a communicator: a fixed set of ranks that call collectives together. It runs one
@@ -73,8 +71,8 @@ type Comm struct{ v engine.View }
 // buffer made with another Comm works, by way of a copy.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) {
 	// Faults go to Open too: it is collective, and peers wait for this rank.
-	o, bad := o.fromEnvironment()
-	c, err := engine.Open(ctx, b, engine.Options(o), errors.Join(bad, o.Validate()), ipc.New)
+	o = o.fromEnvironment()
+	c, err := engine.Open(ctx, b, engine.Options(o), o.Validate(), ipc.New)
 	if err != nil {
 		return nil, err
 	}

@@ -61,6 +61,10 @@ func MPI() (Bootstrap, error) {
 	return w, nil
 }
 
+// UsesMPI reports whether this process is a rank of a job of [MPI] that is not closed yet. It is local and does not
+// block.
+func UsesMPI() bool { return mpiState.Load() == mpiRunning }
+
 // world is this process in MPI_COMM_WORLD.
 type world struct {
 	rank, size int

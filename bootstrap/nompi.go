@@ -11,9 +11,20 @@ import (
 // MPI would start MPI, but this program was built without it: the error wraps hw.ErrNotSupported and says how to get
 // it.
 func MPI() (Bootstrap, error) {
-	const cure = "this program was built without MPI: rebuild with cgo and -tags mpi"
 	if name, size := Launcher(); size > 1 {
 		return nil, fmt.Errorf("%s started %d ranks, but %s: %w", name, size, cure, hw.ErrNotSupported)
 	}
 	return nil, fmt.Errorf("%s: %w", cure, hw.ErrNotSupported)
 }
+
+// UsesMPI reports whether this process is a rank of a job of [MPI]: it was built without it. It is local and does not
+// block.
+func UsesMPI() bool { return false }
+
+// Gompi would take a communicator of a program that runs MPI itself, a *gompi.Communicator, as the job, but this program
+// was built without MPI: the error wraps hw.ErrNotSupported and says how to get it. It is local and does not block.
+func Gompi(any) (Bootstrap, error) {
+	return nil, fmt.Errorf("a communicator of gompi is given, but %s: %w", cure, hw.ErrNotSupported)
+}
+
+const cure = "this program was built without MPI: rebuild with cgo and -tags mpi"

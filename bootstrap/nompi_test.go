@@ -22,3 +22,11 @@ func TestMPIWithoutTheTag(t *testing.T) {
 	require.ErrorIs(t, err, hw.ErrNotSupported)
 	require.ErrorContains(t, err, "started 4 ranks")
 }
+
+func TestGompiWithoutTheTag(t *testing.T) {
+	b, err := bootstrap.Gompi(nil)
+	require.Nil(t, b)
+	require.ErrorIs(t, err, hw.ErrNotSupported)
+	require.ErrorContains(t, err, "-tags mpi")
+	require.False(t, bootstrap.UsesMPI())
+}

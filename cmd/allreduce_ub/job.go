@@ -16,6 +16,9 @@ import (
 
 // run is the job of one rank. Rank 0 alone writes, to out.
 func run(ctx context.Context, c *ubcoll.Comm, e *experiment.Experiment, out io.Writer) error {
+	if err := bench.Required(c); err != nil {
+		return err
+	}
 	if n := e.Job.Ranks; n != 0 && n != c.Size() {
 		return exitError{fmt.Errorf("the config asks for %d ranks, but the job has %d", n, c.Size()), exitUsage}
 	}

@@ -121,6 +121,45 @@ func TestNoGPU(t *testing.T) {
 	require.NotContains(t, stdout, "cleaned up")
 }
 
+// What is required and not there is named, and nothing is done without it.
+func TestRequired(t *testing.T) {
+	for _, what := range []string{"mpi", "cuda", "verbs", "hosts"} {
+		t.Run(what, func(t *testing.T) {
+			stdout, stderr, code := program(t, []string{"UBCOLL_CUDA=off", "UBCOLL_REQUIRE=" + what}, "-b=64")
+			require.Equal(t, 5, code, "%s%s", stdout, stderr)
+			require.Contains(t, stderr, "UBCOLL_REQUIRE lists "+what+": ")
+			require.NotContains(t, stdout, "Starting")
+		})
+	}
+	_, stderr, code := program(t, []string{"UBCOLL_CUDA=off", "UBCOLL_REQUIRE=verbs,cuda"}, "-b=64")
+	require.Equal(t, 5, code)
+	require.Contains(t, stderr, "lists verbs")
+	require.Contains(t, stderr, "lists cuda")
+}
+
+// What looks like a setting and is none is told, once, and does not stop the job.
+func TestUnknownVariable(t *testing.T) {
+	stdout, stderr, code := program(t, []string{"UBCOLL_ALGORITHM=ring"}, "-b=64")
+	require.Equal(t, 0, code, "%s%s", stdout, stderr)
+	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+	require.Contains(t, stderr, `level=WARN msg="ubcoll: no such variable: did you mean UBCOLL_ALGO?" variable=UBCOLL_ALGORITHM`)
+	_, stderr, _ = program(t, []string{"UBCOLL_ALGORITHM=ring", "UBCOLL_LOG=error"}, "-b=64")
+	require.Empty(t, stderr)
+}
+
+// A malformed variable is bad usage, and said as such.
+func TestMalformedVariables(t *testing.T) {
+	for _, v := range []string{"UBCOLL_TIMEOUT=soon", "UBCOLL_REGISTER=maybe", "UBCOLL_CUDA=on", "UBCOLL_MAX_REGIONS=-1",
+		"UBCOLL_LOG=nonsense", "UBCOLL_REQUIRE=gpu", "NTHREADS=many"} {
+		t.Run(v, func(t *testing.T) {
+			_, stderr, code := program(t, []string{v}, "-b=64")
+			require.Equal(t, 6, code, stderr)
+			name, value, _ := strings.Cut(v, "=")
+			require.Regexp(t, name+`="`+value+`": .*want .*: invalid argument`, stderr)
+		})
+	}
+}
+
 func TestCorrupted(t *testing.T) {
 	for _, rank := range []string{"0", "2"} {
 		for _, ty := range []string{"float32", "int8", "half"} {

@@ -30,6 +30,9 @@ func bench(args []string, out io.Writer) error {
 	}
 	p := measure.Program{Version: version(), Args: os.Args, Threads: threads}
 	ubcoll.Main(o.job, func(ctx context.Context, c *ubcoll.Comm) error {
+		if err := measure.Required(c); err != nil {
+			return err
+		}
 		rep, err := measure.Run(ctx, c, o.config, p, out, terminal(os.Stderr))
 		if rep != nil && o.output != "" {
 			if c.Rank() == 0 {

@@ -32,6 +32,9 @@ func tune(args []string, out io.Writer) error {
 		return err
 	}
 	ubcoll.Main(ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		if err := measure.Required(c); err != nil {
+			return err
+		}
 		t, err := tuned(ctx, c)
 		if err != nil || c.Rank() != 0 {
 			return err

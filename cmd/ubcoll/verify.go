@@ -53,6 +53,9 @@ func verify(args []string, out io.Writer) error {
 	}
 	o := ubcoll.Options{Timeout: *timeout, Register: register.Explicit}
 	ubcoll.Main(o, func(ctx context.Context, c *ubcoll.Comm) error {
+		if err := measure.Required(c); err != nil {
+			return err
+		}
 		err := measure.Verify(ctx, c, v, out)
 		if errors.Is(err, measure.ErrFailed) {
 			err = exitError{err, exitFailed}

@@ -68,6 +68,7 @@ type Comm struct {
 	mails []Mail // by rank
 	nouns nouns  // channels and windows
 
+	debug              bool       // UBCOLL_LOG says so
 	infoM              sync.Mutex // for what follows
 	last               OpInfo
 	ops, bytes, staged uint64
@@ -227,6 +228,7 @@ func (c *Comm) fail(e *fault.Error) error {
 	c.me.lostText.set(e.Err.Error())
 	c.me.lost.CompareAndSwap(0, code<<32|uint64(about+1))
 	c.device.abort()
+	c.logBroken(e)
 	return e
 }
 
@@ -300,6 +302,7 @@ func (c *Comm) Close() error {
 	c.ending.Unlock()
 	c.me.state.Store(stateClosed)
 	c.turn.leave()
+	c.logClose()
 	return errors.Join(c.nouns.close(false), c.release())
 }
 

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -32,6 +33,7 @@ type member struct{ color, key, rank int }
 
 // split does it in three operations, in one turn: who goes where; where the control areas are; all have mapped all.
 func (c *Comm) split(ctx context.Context, kind Kind, color, key int) (*Comm, error) {
+	start := time.Now()
 	s := splitting{parent: c, kind: kind, me: member{color, key, c.rank}}
 	err := c.steps(ctx,
 		&gathering{kind: kind, before: s.choose, check: s.assign},
@@ -39,6 +41,9 @@ func (c *Comm) split(ctx context.Context, kind Kind, color, key int) (*Comm, err
 		&gathering{kind: kind, before: s.meet, after: s.settle})
 	if err != nil && s.child != nil {
 		return nil, also(err, s.child.abandon())
+	}
+	if s.child != nil {
+		s.child.logOpen(kind.String(), start)
 	}
 	return s.child, err
 }

@@ -78,6 +78,9 @@ func (c *Comm) noteAs(w *Work, algorithm string, seq uint64) {
 	}
 	c.infoM.Unlock()
 	spin.Release(&c.lastSmall, 0)
+	if c.debug {
+		c.logOperation()
+	}
 }
 
 // LastOp says how the last operation of this communicator went.

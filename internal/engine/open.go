@@ -76,7 +76,8 @@ func (e *toldError) Unwrap() error { return e.is }
 // Open makes a communicator of all ranks of b. Collective. bad says what is wrong with o; it
 // is reported by all ranks.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newIPC NewIPC) (*Comm, error) {
-	rank := b.Rank()
+	rank, start := b.Rank(), time.Now()
+	warnUnknown()
 	fail := func(step string, about int, err error) error {
 		name, _ := os.Hostname()
 		return &fault.Error{Op: "open", Rank: rank, Peer: about, Host: name, Step: step, Err: err}
@@ -121,6 +122,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newI
 		}
 		return nil, fail("attach", -1, err)
 	}
+	c.logOpen("open", start)
 	return c, nil
 }
 
@@ -161,7 +163,11 @@ func exchange[T any](ctx context.Context, b bootstrap.Bootstrap, v T, own error)
 func newHello(o Options, table tuning.Table) (hello, error) {
 	var random [24]byte
 	_, e0 := rand.Read(random[:])
-	jobWide, e4 := env.JobWide()
+	e4 := env.Validate()
+	jobWide, _ := env.JobWide()
+	if e4 == nil { // else that has it too
+		e4 = cpu.LevelError()
+	}
 	h := hello{Version: wireVersion, Race: race.Enabled, Options: o, Env: jobWide, Tuning: table.Hash(),
 		CPUs: cpu.Affinity(), Group: shm.Group(), GPUs: visibleGPUs(),
 		Secret: hex.EncodeToString(random[:16]), Comm: *(*uint64)(unsafe.Pointer(&random[16]))}
@@ -170,7 +176,7 @@ func newHello(o Options, table tuning.Table) (hello, error) {
 	h.Process, e1 = shm.Self()
 	h.HostID, e2 = hostID()
 	h.Hostname, e3 = os.Hostname()
-	return h, errors.Join(e0, e1, e2, e3, e4, cpu.LevelError())
+	return h, errors.Join(e0, e1, e2, e3, e4)
 }
 
 // hostID is this host, as UBCOLL_HOSTID says or as the system does.

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/logs"
 )
 
 // How a wait goes: it looks at its word; every looksPerPoll looks it passes poll, a real Go call, so that a
@@ -144,7 +144,7 @@ func (c *Comm) pollClock(s *waiting) *fault.Error {
 	if int64(s.now) > reportAfter.Load() && !s.reported {
 		s.reported = true
 		e := c.errorAt(s, c.absent(s), nil)
-		slog.Warn("ubcoll: still waiting", "op", e.Op, "seq", e.Seq, "rank", c.rank,
+		logs.Warn("still waiting", "op", e.Op, "seq", e.Seq, "rank", c.rank,
 			"host", p.host, "step", s.step, "missing", e.Peer, "for", s.now.Round(time.Second),
 			"timeout", t)
 	}

@@ -1,14 +1,19 @@
 // Package env is the one table of every environment variable that the project reads. Nothing else in the tree looks
-// up a UBCOLL_ variable, so that the documentation, the doctor and the agreement of the ranks all see the same list.
+// up a UBCOLL_ variable, so that the documentation, `ubcoll info -env` and the agreement of the ranks all see the same
+// list.
 package env
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
 // Info describes one variable.
@@ -31,8 +36,8 @@ type Var[T any] struct {
 // IsSet reports whether the environment has the variable with a value that is not empty.
 func (v *Var[T]) IsSet() bool { return os.Getenv(v.Name) != "" }
 
-// Get is the variable's value, or its default where it is unset or empty. The error names the variable and, unless it
-// is a secret, the value.
+// Get is the variable's value, or its default where it is unset or empty. The error wraps ErrArgument and names the
+// variable, what it may be and, unless it is a secret, the value.
 func (v *Var[T]) Get() (T, error) {
 	s := os.Getenv(v.Name)
 	if s == "" {
@@ -47,9 +52,9 @@ func (v *Var[T]) Get() (T, error) {
 	case err == nil:
 		return x, nil
 	case v.Secret:
-		return x, fmt.Errorf("%s: %w", v.Name, err)
+		return x, fmt.Errorf("%s: %w: %w", v.Name, err, fault.ErrArgument)
 	}
-	return x, fmt.Errorf("%s=%q: %w", v.Name, s, err)
+	return x, fmt.Errorf("%s=%q: %w: %w", v.Name, s, err, fault.ErrArgument)
 }
 
 // effective is the value in force, written in one way whatever the user's spelling.
@@ -70,15 +75,17 @@ var (
 		Doc: "Where rank 0 listens: host:port, unix:@name (an abstract socket) or unix:/path."}, text)
 	Secret = define(Info{Name: "UBCOLL_SECRET", Kind: "text", Secret: true,
 		Doc: "The job's secret, at least 16 bytes; ranks prove that they know it and never send it."}, text)
-	Require = define(Info{Name: "UBCOLL_REQUIRE", Kind: "list",
-		Doc: "What must be there, as mpi,verbs,cuda: a test or tool that lacks it fails where it would skip."}, list)
+	Require = define(Info{Name: "UBCOLL_REQUIRE", Kind: "list of mpi, cuda, verbs, hosts",
+		Doc: "What must be there: tests that lack it fail where they would skip, ubcoll and allreduce_ub where they would " +
+			"do without; verbs and hosts (several) are in no version yet."}, list("mpi", "cuda", "verbs", "hosts"))
 	Timeout = define(Info{Name: "UBCOLL_TIMEOUT", Kind: "duration", Default: "10m", JobWide: true,
 		Doc: "The longest wait inside one operation."}, duration)
 	Register = define(Info{Name: "UBCOLL_REGISTER", Kind: "auto|explicit|off", Default: "auto", JobWide: true,
 		Doc: "Which buffers the library registers: those it meets, those the program names, or none."},
 		choice("auto", "explicit", "off"))
-	Algorithm = define(Info{Name: "UBCOLL_ALGO", Kind: "text", JobWide: true,
-		Doc: "The algorithm of all-reduces, where it can be had: ring, one-shot, two-shot, push; empty lets the plan choose."}, text)
+	Algorithm = define(Info{Name: "UBCOLL_ALGO", Kind: "ring|one-shot|two-shot|push", JobWide: true,
+		Doc: "The algorithm of all-reduces, where it can be had; empty lets the plan choose."},
+		choice("ring", "one-shot", "two-shot", "push"))
 	Tuning = define(Info{Name: "UBCOLL_TUNING", Kind: "text",
 		Doc: "A tuning table as ubcoll tune writes it; empty takes the default. Open compares what it says."}, text)
 	MaxRegions = define(Info{Name: "UBCOLL_MAX_REGIONS", Kind: "number", Default: "0",
@@ -87,7 +94,7 @@ var (
 	MaxPinned = define(Info{Name: "UBCOLL_MAX_PINNED", Kind: "number", Default: "0",
 		Doc: "How many bytes a rank's registration cache may hold registered; 0 is no limit."}, number(0, 1<<60))
 	CUDA = define(Info{Name: "UBCOLL_CUDA", Kind: "auto|off", Default: "auto", JobWide: true,
-		Doc: "Whether ranks use CUDA devices, where each has one; Open then takes up to 130 MiB of each, and longer."},
+		Doc: "Whether ranks use CUDA devices, where each has one; Open then takes 90 to 165 MiB of each, and longer."},
 		choice("auto", "off"))
 	CPU = define(Info{Name: "UBCOLL_CPU", Kind: "avx512|avx2|neon|portable|go",
 		Doc: "The instructions that reductions on host memory use; empty takes the best that this machine has."},
@@ -101,8 +108,9 @@ var (
 	HostID = define(Info{Name: "UBCOLL_HOSTID", Kind: "text",
 		Doc: "Replaces the identity of this host, where containers of one host, or hosts with one identity, mislead it."},
 		text)
-	Log = define(Info{Name: "UBCOLL_LOG", Kind: "debug|info|warn", Default: "warn",
-		Doc: "The least severe message that is written to standard error."}, choice("debug", "info", "warn"))
+	Log = define(Info{Name: "UBCOLL_LOG", Kind: "error|warn|info|debug", Default: "warn",
+		Doc: "The least severe message that the library writes, to standard error or the program's own slog handler."},
+		choice("error", "warn", "info", "debug"))
 )
 
 // maxRanks only catches nonsense early; the transports have limits of their own.
@@ -133,6 +141,41 @@ func JobWide() (map[string]string, error) {
 	}
 	return values, nil
 }
+
+// Validate reports every variable of the project's own, those that begin with UBCOLL_, whose value is malformed. Open
+// calls it, so that none is wrong in silence; NTHREADS, which other programs have too, is looked at where it counts.
+func Validate() error {
+	var errs []error
+	for _, v := range table {
+		if strings.HasPrefix(v.info().Name, prefix) {
+			_, err := v.effective()
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Unknown lists the variables in environ, as os.Environ has it, that begin as the project's own do and are none of
+// them, each with the nearest one that is, or "".
+func Unknown(environ []string) (names, near []string) {
+	var known []string
+	for _, v := range table {
+		known = append(known, v.info().Name)
+	}
+	for _, s := range environ {
+		name, _, _ := strings.Cut(s, "=")
+		if strings.HasPrefix(name, prefix) && !slices.Contains(known, name) &&
+			!slices.ContainsFunc(hooks, func(h string) bool { return strings.HasPrefix(name, h) }) {
+			names, near = append(names, name), append(near, nearest.Word(name, known))
+		}
+	}
+	return names, near
+}
+
+const prefix = "UBCOLL_"
+
+// hooks are beginnings of what tests set for themselves: no settings, so that users need not read of them.
+var hooks = []string{"UBCOLL_TEST_", "UBCOLL_EMULATE"}
 
 // Requires reports whether UBCOLL_REQUIRE lists what.
 func Requires(what string) bool {
@@ -173,14 +216,19 @@ func duration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-func list(s string) ([]string, error) {
-	var l []string
-	for part := range strings.SplitSeq(s, ",") {
-		if part = strings.TrimSpace(part); part != "" {
-			l = append(l, part)
+func list(words ...string) func(string) ([]string, error) {
+	return func(s string) ([]string, error) {
+		var l []string
+		for part := range strings.SplitSeq(s, ",") {
+			switch part = strings.TrimSpace(part); {
+			case slices.Contains(words, part):
+				l = append(l, part)
+			case part != "":
+				return nil, fmt.Errorf("%q: want some of %s, with commas", part, strings.Join(words, ", "))
+			}
 		}
+		return l, nil
 	}
-	return l, nil
 }
 
 func choice(words ...string) func(string) (string, error) {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 func TestGet(t *testing.T) {
@@ -19,24 +21,27 @@ func TestGet(t *testing.T) {
 		{"unset number", "UBCOLL_RANK", "", func() (any, error) { return Rank.Get() }, 0, ""},
 		{"number", "UBCOLL_RANK", "7", func() (any, error) { return Rank.Get() }, 7, ""},
 		{"negative", "UBCOLL_RANK", "-1", func() (any, error) { return Rank.Get() }, 0,
-			`UBCOLL_RANK="-1": want a whole number from 0 to 65535`},
+			`UBCOLL_RANK="-1": want a whole number from 0 to 65535: invalid argument`},
 		{"no number", "UBCOLL_SIZE", "four", func() (any, error) { return Size.Get() }, 0,
-			`UBCOLL_SIZE="four": want a whole number from 1 to 65536`},
+			`UBCOLL_SIZE="four": want a whole number from 1 to 65536: invalid argument`},
 		{"default", "NTHREADS", "", func() (any, error) { return Threads.Get() }, 1, ""},
 		{"duration", "UBCOLL_TIMEOUT", "90s", func() (any, error) { return Timeout.Get() }, 90 * time.Second, ""},
 		{"default duration", "UBCOLL_TIMEOUT", "", func() (any, error) { return Timeout.Get() }, 10 * time.Minute, ""},
 		{"duration without unit", "UBCOLL_TIMEOUT", "90", func() (any, error) { return Timeout.Get() }, time.Duration(0),
-			`UBCOLL_TIMEOUT="90": want a duration over zero, as 30s or 10m`},
+			`UBCOLL_TIMEOUT="90": want a duration over zero, as 30s or 10m: invalid argument`},
 		{"list", "UBCOLL_REQUIRE", "mpi, cuda,", func() (any, error) { return Require.Get() }, []string{"mpi", "cuda"}, ""},
 		{"choice", "UBCOLL_REGISTER", "off", func() (any, error) { return Register.Get() }, "off", ""},
 		{"wrong choice", "UBCOLL_LOG", "loud", func() (any, error) { return Log.Get() }, "",
-			`UBCOLL_LOG="loud": want one of debug, info, warn`},
+			`UBCOLL_LOG="loud": want one of error, warn, info, debug: invalid argument`},
+		{"word of no list", "UBCOLL_REQUIRE", "mpi,gpu", func() (any, error) { return Require.Get() }, nil,
+			`UBCOLL_REQUIRE="mpi,gpu": "gpu": want some of mpi, cuda, verbs, hosts, with commas: invalid argument`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Setenv(c.variable, c.value)
 			got, err := c.get()
 			if c.err != "" {
 				require.EqualError(t, err, c.err)
+				require.ErrorIs(t, err, fault.ErrArgument)
 				return
 			}
 			require.NoError(t, err)
@@ -64,6 +69,34 @@ func TestJobWide(t *testing.T) {
 	t.Setenv("UBCOLL_REGISTER", "sometimes")
 	_, err = JobWide()
 	require.ErrorContains(t, err, "UBCOLL_REGISTER")
+}
+
+// Every variable of the project's own that is malformed is told at once; others' are not looked at.
+func TestValidate(t *testing.T) {
+	for _, v := range All() {
+		t.Setenv(v.Name, "") // as unset
+	}
+	require.NoError(t, Validate())
+	t.Setenv("NTHREADS", "many")
+	require.NoError(t, Validate())
+	bad := []string{"UBCOLL_TIMEOUT", "UBCOLL_REGISTER", "UBCOLL_CUDA", "UBCOLL_MAX_REGIONS", "UBCOLL_MAX_PINNED",
+		"UBCOLL_LOG", "UBCOLL_ALGO", "UBCOLL_CPU", "UBCOLL_REQUIRE", "UBCOLL_RANKS_PER_PROCESS"}
+	for _, name := range bad {
+		t.Setenv(name, "sometimes")
+	}
+	err := Validate()
+	require.ErrorIs(t, err, fault.ErrArgument)
+	for _, name := range bad {
+		require.Regexp(t, `(?m)^`+name+`="sometimes": .*want .+: invalid argument$`, err.Error())
+	}
+	require.Equal(t, len(bad)-1, strings.Count(err.Error(), "\n"), "a line each")
+}
+
+func TestUnknown(t *testing.T) {
+	names, near := Unknown([]string{"PATH=x", "UBCOLL_ALGO=ring", "UBCOLL_ALGORITHM=ring", "UBCOLL_TIMEOUTS", "NTHREADS=1",
+		"UBCOLL_TEST_X=1", "UBCOLL_EMULATE_SEED=1", "UBCOLL_SOMETHING_ELSE=1"})
+	require.Equal(t, []string{"UBCOLL_ALGORITHM", "UBCOLL_TIMEOUTS", "UBCOLL_SOMETHING_ELSE"}, names)
+	require.Equal(t, []string{"UBCOLL_ALGO", "UBCOLL_TIMEOUT", ""}, near)
 }
 
 func TestRequires(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
 // decode stores table, as the TOML parser read it, into e and reports every key that e does not have and every value
@@ -53,7 +55,7 @@ func (d *decoder) hint(key string, v reflect.Value) string {
 	for i := range v.NumField() {
 		here = append(here, tag(v.Type().Field(i)))
 	}
-	if h := didYouMean(key, here); h != "" {
+	if h := nearest.Hint(key, here); h != "" {
 		return h
 	}
 	for _, k := range d.all {
@@ -74,7 +76,7 @@ func (e *Experiment) Set(key, text string) error {
 			v = field(v, k)
 		}
 		if !v.IsValid() {
-			return Faults{{Key: key, Msg: "unknown key" + didYouMean(key, leaves(reflect.TypeOf(*e), ""))}}
+			return Faults{{Key: key, Msg: "unknown key" + nearest.Hint(key, leaves(reflect.TypeOf(*e), ""))}}
 		}
 	}
 	var value any = text

@@ -17,6 +17,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/nearest"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -137,7 +138,7 @@ func (e *Experiment) Validate() error {
 	}
 	oneOf := func(key, value string, words []string) {
 		if !slices.Contains(words, value) {
-			bad(key, "unknown value %q (one of %s)%s", value, strings.Join(words, ", "), didYouMean(value, words))
+			bad(key, "unknown value %q (one of %s)%s", value, strings.Join(words, ", "), nearest.Hint(value, words))
 		}
 	}
 	if e.Job.Ranks < 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/env"
 )
 
 // mpiJob is the command that starts the job program, built with MPI, as n ranks. scripts/conform-jobs sets what it
@@ -22,7 +23,11 @@ func mpiJob(t *testing.T, n int, args ...string) *exec.Cmd {
 	t.Helper()
 	launch, bin := os.Getenv("JOBTEST_LAUNCH"), os.Getenv("JOBTEST_PROGRAM")
 	if launch == "" || bin == "" {
-		t.Skip("runs under scripts/conform-jobs, which sets JOBTEST_LAUNCH and JOBTEST_PROGRAM")
+		const how = "runs under scripts/conform-jobs, which sets JOBTEST_LAUNCH and JOBTEST_PROGRAM"
+		if env.Requires("mpi") {
+			t.Fatal(env.Require.Name + " lists mpi: this " + how)
+		}
+		t.Skip(how)
 	}
 	return exec.Command(launch, append([]string{"-n", strconv.Itoa(n), "--", bin}, args...)...)
 }
@@ -43,6 +48,15 @@ func TestMPI(t *testing.T) {
 				require.Contains(t, string(out), fmt.Sprintf("ok %s: %d ranks", s, n))
 			}
 		})
+	}
+}
+
+// What no version has can be required all the same, and then fails by name; mpi and cuda fail where they are missed.
+func TestRequired(t *testing.T) {
+	for _, what := range []string{"verbs", "hosts"} {
+		if env.Requires(what) {
+			t.Errorf("%s lists %s: no version has that yet", env.Require.Name, what)
+		}
 	}
 }
 
@@ -78,7 +92,9 @@ func TestMPIKill(t *testing.T) {
 		var pid int
 		b, err := os.ReadFile(fmt.Sprintf("%s/rank-%d.ready", dir, victim))
 		require.NoError(t, err)
-		fmt.Sscan(string(b), &pid)
+		_, err = fmt.Sscan(string(b), &pid)
+		require.NoError(t, err, "rank %d's file: %q", victim, b)
+		require.Greater(t, pid, 1, "kill(2) takes 0 and -1 for many processes")
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		killed := time.Now()
 		late := time.AfterFunc(2*await.Limit, func() { cmd.Process.Kill() })

@@ -34,7 +34,7 @@ func TestOpenDisagrees(t *testing.T) {
 		code  int
 	}{
 		{"variable", odd("UBCOLL_REGISTER=off"), []string{"UBCOLL_REGISTER", `"auto"`, `"off"`, "rank 2"}, 3},
-		{"bad variable", odd("UBCOLL_REGISTER=maybe"), []string{"UBCOLL_REGISTER", "maybe", "rank 2"}, 1},
+		{"bad variable", odd("UBCOLL_REGISTER=maybe"), []string{"UBCOLL_REGISTER", "maybe", "rank 2"}, 6},
 		{"two hosts", func(r int) []string { return []string{fmt.Sprintf("UBCOLL_HOSTID=%d", r/2)} },
 			[]string{"several hosts", "rank 2", "not supported"}, 5},
 	} {

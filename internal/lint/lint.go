@@ -20,8 +20,10 @@ const module = "github.com/ubcoll/ubcoll"
 // layers is the order of the rooms: a package may import only packages on lines above its own (and, in hw, those of
 // its own line). "" is the root package; a star stands for everything below a folder.
 var layers = [][]string{
-	{"hw", "dtype", "internal/env", "internal/race", "internal/await"},
+	{"hw", "dtype", "internal/race", "internal/await", "internal/nearest"},
 	{"internal/fault"},
+	{"internal/env"},
+	{"internal/logs"},
 	{"hw/*"},
 	{"internal/mem", "internal/tuning"},
 	{"bootstrap"},
@@ -56,7 +58,7 @@ var wherePrivate = []string{"/wo" + "rk/", "/ro" + "ot/"}
 // Check reads the tree and returns one line for each rule broken in each place: "file:line: what is wrong". Folders
 // with a go.mod of their own, hidden ones, testdata, bin and build are not entered.
 func Check(tree fs.FS) ([]string, error) {
-	c := &checker{tree: tree, fset: token.NewFileSet()}
+	c := &checker{tree: tree, fset: token.NewFileSet(), variables: map[string]token.Pos{}, read: map[string]bool{}}
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -69,6 +71,11 @@ func Check(tree fs.FS) ([]string, error) {
 		}
 		return c.file(name)
 	})
+	for name, p := range c.variables {
+		if !c.read[name] {
+			c.fault(c.at(p), "nobody reads variable %s: what users set in vain must not be in the table", name)
+		}
+	}
 	c.project()
 	slices.Sort(c.faults)
 	return c.faults, err
@@ -78,6 +85,9 @@ type checker struct {
 	tree   fs.FS
 	fset   *token.FileSet
 	faults []string
+
+	variables map[string]token.Pos // those of internal/env, by their Go names
+	read      map[string]bool      // of those
 }
 
 func (c *checker) fault(where, format string, args ...any) {
@@ -131,6 +141,7 @@ func (c *checker) file(name string) error {
 	c.imports(f, room, test)
 	if !test {
 		c.calls(f, room)
+		c.environment(f, room)
 		if f.Name.Name != "main" {
 			c.documented(f)
 		}
@@ -180,6 +191,9 @@ func (c *checker) calls(f *ast.File, room string) {
 		case *ast.SelectorExpr:
 			if name := called(n); name == "runtime.SetFinalizer" || name == "runtime.AddCleanup" {
 				c.fault(c.at(n.Pos()), "%s: nothing is freed behind the user's back", name)
+			} else if pkg, what, _ := strings.Cut(name, "."); pkg == "slog" && room != "internal/logs" &&
+				slices.Contains([]string{"Debug", "Info", "Warn", "Error", "Log", "Default"}, what) {
+				c.fault(c.at(n.Pos()), "%s: the library's logger is internal/logs, which knows UBCOLL_LOG", name)
 			}
 		case *ast.CallExpr:
 			name := called(n.Fun)
@@ -190,6 +204,30 @@ func (c *checker) calls(f *ast.File, room string) {
 			if s := text(n.Args[0]); strings.HasPrefix(s, "UBCOLL_") && !strings.HasPrefix(s, "UBCOLL_TEST_") &&
 				!strings.HasPrefix(s, "UBCOLL_EMULATE") {
 				c.fault(c.at(n.Pos()), "%s is read outside internal/env, the table of all variables", s)
+			}
+		}
+		return true
+	})
+}
+
+// environment notes the variables that internal/env defines, and those whose values other rooms read.
+func (c *checker) environment(f *ast.File, room string) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.ValueSpec:
+			if room != "internal/env" {
+				break
+			}
+			for i, v := range n.Values {
+				if call, ok := v.(*ast.CallExpr); ok && i < len(n.Names) {
+					if define, ok := call.Fun.(*ast.Ident); ok && define.Name == "define" {
+						c.variables[n.Names[i].Name] = n.Pos()
+					}
+				}
+			}
+		case *ast.SelectorExpr:
+			if name, ok := strings.CutPrefix(called(n.X), "env."); ok && (n.Sel.Name == "Get" || n.Sel.Name == "IsSet") {
+				c.read[name] = true
 			}
 		}
 		return true

@@ -1,0 +1,84 @@
+package ubcoll_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/env"
+)
+
+// A variable that is malformed is this rank's wrong argument, whichever it is, on all ranks.
+func TestMalformedVariables(t *testing.T) {
+	for _, v := range env.All() {
+		if v.Kind == "text" || !strings.HasPrefix(v.Name, "UBCOLL_") {
+			continue
+		}
+		t.Run(v.Name, func(t *testing.T) {
+			t.Setenv(v.Name, "-?")
+			err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(context.Context, *ubcoll.Comm) error { return nil })
+			require.ErrorIs(t, err, ubcoll.ErrArgument)
+			require.ErrorContains(t, err, v.Name+`="-?": `)
+			require.ErrorContains(t, err, "want ", "what is allowed")
+			var e *ubcoll.Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, "open", e.Op)
+		})
+	}
+}
+
+// logged runs a job and gives what the library's logger writes at a level, in a program with a logger of its own.
+func logged(t *testing.T, level string) string {
+	t.Setenv("UBCOLL_LOG", level)
+	out := &lines{}
+	old := slog.Default()
+	defer slog.SetDefault(old)
+	slog.SetDefault(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		x := make([]int32, 100_000)
+		return coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum)
+	})
+	require.NoError(t, err)
+	return out.b.String()
+}
+
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func TestLog(t *testing.T) {
+	const opened, closed, operation = `level=INFO msg="ubcoll: communicator opened" by=open rank=1 size=2 `,
+		`level=INFO msg="ubcoll: communicator closed" rank=1 size=2 operations=1 bytes=400000 staged=2 `,
+		`level=DEBUG msg="ubcoll: operation" rank=1 went="all_reduce #1: two-shot, 400000 bytes; source: staged: `
+	for _, c := range []struct {
+		level string
+		lines []string
+	}{
+		{"error", nil},
+		{"warn", nil},
+		{"info", []string{opened, closed}},
+		{"debug", []string{opened, closed, operation}},
+	} {
+		t.Run(c.level, func(t *testing.T) {
+			out := logged(t, c.level)
+			require.Equal(t, 2*len(c.lines), strings.Count(out, "\n"), "both ranks' lines, and no others: %s", out)
+			for _, want := range c.lines {
+				require.Contains(t, out, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,43 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/env"
+)
+
+// Required is an error that wraps hw.ErrNotSupported and names everything that UBCOLL_REQUIRE lists and this job does
+// without: nil if there is nothing. Local.
+func Required(c *ubcoll.Comm) error {
+	list, err := env.Require.Get()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	missing := func(what string, why error) {
+		if why != nil {
+			errs = append(errs, fmt.Errorf("%s lists %s: %w", env.Require.Name, what, why))
+		}
+	}
+	for _, what := range list {
+		switch what {
+		case "mpi":
+			if !bootstrap.UsesMPI() {
+				missing(what, fmt.Errorf("these ranks are not MPI's (build with -tags mpi, start with mpirun): %w",
+					hw.ErrNotSupported))
+			}
+		case "cuda":
+			_, err := c.GPU()
+			missing(what, err)
+		case "verbs":
+			missing(what, fmt.Errorf("no transport by verbs in this version: %w", hw.ErrNotSupported))
+		case "hosts":
+			missing(what, fmt.Errorf("no jobs on several hosts in this version: %w", hw.ErrNotSupported))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,61 @@
+package engine
+
+import (
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/logs"
+)
+
+// warnUnknown warns, once in a process, of variables that look as if they were ours.
+var warnUnknown = sync.OnceFunc(func() {
+	names, near := env.Unknown(os.Environ())
+	for i, name := range names {
+		what := "no such variable"
+		if near[i] != "" {
+			what += ": did you mean " + near[i] + "?"
+		}
+		logs.Warn(what, "variable", name)
+	}
+})
+
+// logOpen says, at level Info, what a communicator that Open, Split or Dup has made found here.
+func (c *Comm) logOpen(by string, start time.Time) {
+	c.debug = logs.Enabled(slog.LevelDebug)
+	if !logs.Enabled(slog.LevelInfo) {
+		return
+	}
+	device := "host memory"
+	if d, err := c.GPU(); err == nil {
+		device = d.String()
+	} else {
+		device += ": " + err.Error()
+	}
+	logs.Info("communicator opened", "by", by, "rank", c.rank, "size", c.size, "host", c.peers[c.rank].host, "pid", os.Getpid(),
+		"device", device, "register", c.opts.Register, "algorithm", c.opts.Algorithm, "timeout", c.opts.Timeout,
+		"tuning", c.tuning.Machine, "instructions", cpu.Level(), "groups", len(c.groups),
+		"more_ranks_than_processors", c.crowded, "took", time.Since(start).Round(time.Microsecond))
+}
+
+// logClose says, at level Info, what a communicator that is to close has done.
+func (c *Comm) logClose() {
+	if !logs.Enabled(slog.LevelInfo) {
+		return
+	}
+	s := c.Stats()
+	logs.Info("communicator closed", "rank", c.rank, "size", c.size, "operations", s.Operations, "bytes", s.Bytes,
+		"staged", s.Staged, "registered", s.Cache.Regions, "cache_hits", s.Cache.Hits, "cache_misses", s.Cache.Misses)
+}
+
+// logBroken says, at level Info, why a communicator is of no more use: the call that found it returns that too.
+func (c *Comm) logBroken(e *fault.Error) {
+	logs.Info("communicator broken", "rank", c.rank, "size", c.size, "error", e)
+}
+
+// logOperation says, at level Debug, how an operation goes.
+func (c *Comm) logOperation() { logs.Debug("operation", "rank", c.rank, "went", c.LastOp().Explain()) }

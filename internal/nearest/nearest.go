@@ -1,0 +1,47 @@
+// Package nearest finds the word that was meant by one that is mistyped.
+package nearest
+
+import "strings"
+
+// Word is the word of words nearest to s, whatever the case, "" if none is near.
+func Word(s string, words []string) string {
+	best, word := len(s)/3+2, ""
+	for _, w := range words {
+		if d := distance(strings.ToLower(s), strings.ToLower(w)); d < best {
+			best, word = d, w
+		}
+	}
+	return word
+}
+
+// Hint is ": did you mean word?" for the word nearest to s, "" if none is near.
+func Hint(s string, words []string) string {
+	if w := Word(s, words); w != "" {
+		return ": did you mean " + w + "?"
+	}
+	return ""
+}
+
+// distance is the number of letters to add, drop or change to get from a to b. Beyond 64 bytes nothing is near.
+func distance(a, b string) int {
+	if len(a) > 64 || len(b) > 64 {
+		return max(len(a), len(b))
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
