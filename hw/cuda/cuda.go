@@ -135,6 +135,7 @@ type Stream struct {
 	h        uintptr
 	device   hw.Device
 	borrowed bool
+	nodes    bool // Last was asked in the capture that is going on
 }
 
 // Device is the stream's device.
@@ -151,9 +152,13 @@ type Event struct {
 
 // Graph is work that was captured from a stream, ready to be launched again and again.
 type Graph struct {
-	c *Context
-	h uintptr
+	c    *Context
+	h    uintptr
+	kept uintptr // what it was made of, which has the nodes; 0 if nobody asked for one
 }
+
+// Node is a kernel's place in a capture, and in the graph that is made of it.
+type Node struct{ h uintptr }
 
 // Module is code on a device.
 type Module struct {

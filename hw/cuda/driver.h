@@ -49,6 +49,12 @@ typedef struct {
 	unsigned count;
 } ubc_launch_config;
 
+typedef struct { // of the API's first version of it, which drivers keep
+	uintptr_t function;
+	unsigned grid[3], block[3], shared;
+	void **params, **extra;
+} ubc_kernel_node;
+
 #define UBC_AT(type, field, at) _Static_assert(offsetof(type, field) == (at), #type "." #field)
 #define UBC_SIZE(type, n) _Static_assert(sizeof(type) == (n), #type)
 UBC_SIZE(void *, 8);
@@ -58,6 +64,7 @@ UBC_SIZE(ubc_access, 12);
 UBC_SIZE(ubc_ipc, 64);
 UBC_SIZE(ubc_launch_attribute, 72);
 UBC_SIZE(ubc_launch_config, 56);
+UBC_SIZE(ubc_kernel_node, 56);
 UBC_AT(ubc_location, id, 4);
 UBC_AT(ubc_prop, handle_types, 4);
 UBC_AT(ubc_prop, location, 8);
@@ -71,6 +78,8 @@ UBC_AT(ubc_launch_config, shared, 24);
 UBC_AT(ubc_launch_config, stream, 32);
 UBC_AT(ubc_launch_config, attributes, 40);
 UBC_AT(ubc_launch_config, count, 48);
+UBC_AT(ubc_kernel_node, shared, 32);
+UBC_AT(ubc_kernel_node, extra, 48);
 
 // Values of the API's enumerations. testdata/parity.c compares them, and the layouts, with a cuda.h.
 enum {
@@ -207,6 +216,7 @@ enum {
 	X(cuGraphDestroy, (uintptr_t graph)) \
 	X(cuGraphLaunch, (uintptr_t exec, uintptr_t stream)) \
 	X(cuGraphExecDestroy, (uintptr_t exec)) \
+	X(cuGraphExecKernelNodeSetParams, (uintptr_t exec, uintptr_t node, const ubc_kernel_node *params)) \
 	X(cuModuleLoadDataEx, (uintptr_t *module, const void *image, unsigned n, int *options, void **values)) \
 	X(cuModuleGetFunction, (uintptr_t *function, uintptr_t module, const char *name)) \
 	X(cuModuleUnload, (uintptr_t module)) \
@@ -292,10 +302,13 @@ ubc_result ubc_event_sync(uintptr_t ctx, uintptr_t e);
 ubc_result ubc_event_elapsed(uintptr_t ctx, uintptr_t from, uintptr_t to, float *ms);
 
 ubc_result ubc_capture_begin(uintptr_t ctx, uintptr_t s, int how);
-ubc_result ubc_capture_end(uintptr_t ctx, uintptr_t s); // a: an executable graph
+ubc_result ubc_capture_end(uintptr_t ctx, uintptr_t s, int keep); // a: an executable graph, b: what it was made of, if kept
 ubc_result ubc_capture_info(uintptr_t ctx, uintptr_t s); // a: the capture's id, 0 for none
+ubc_result ubc_capture_last(uintptr_t ctx, uintptr_t s); // a: the node that was captured last
 ubc_result ubc_graph_launch(uintptr_t ctx, uintptr_t g, uintptr_t s);
-ubc_result ubc_graph_destroy(uintptr_t ctx, uintptr_t g);
+ubc_result ubc_graph_set(uintptr_t ctx, uintptr_t g, uintptr_t node, uintptr_t f, unsigned grid, unsigned block,
+	unsigned shared, const uint8_t *params, size_t n);
+ubc_result ubc_graph_destroy(uintptr_t ctx, uintptr_t g, uintptr_t kept);
 
 ubc_result ubc_module_load(uintptr_t ctx, const char *ptx, char *log, size_t len);
 ubc_result ubc_module_unload(uintptr_t ctx, uintptr_t m);

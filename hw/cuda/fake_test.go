@@ -155,7 +155,8 @@ const (
 )
 
 // quick are the calls that leave the thread's capture mode alone.
-var quick = map[string]bool{"cuStreamGetCaptureInfo_v2": true, "cuGraphLaunch": true, "cuLaunchKernelEx": true}
+var quick = map[string]bool{"cuStreamGetCaptureInfo_v2": true, "cuGraphLaunch": true, "cuLaunchKernelEx": true,
+	"cuGraphExecKernelNodeSetParams": true}
 
 // Whatever a call does and however it ends, what was current on the thread is current again.
 func (f *faked) restored(t *testing.T) {
@@ -209,6 +210,9 @@ func (f *faked) restored(t *testing.T) {
 		{"cuStreamBeginCapture_v2", s.BeginCapture},
 		{"cuStreamGetCaptureInfo_v2", func() error { _, err := s.Capture(); return err }},
 		{"cuGraphLaunch", func() error { return g.Launch(s) }},
+		{"cuGraphExecKernelNodeSetParams", func() error {
+			return g.SetKernel(cuda.Node{}, k, cuda.Launch{Grid: 1, Block: 1}, []byte{1})
+		}},
 		{"cuModuleLoadDataEx", func() error { _, err := c.LoadModule(""); return err }},
 		{"cuFuncSetAttribute", func() error { return k.AllowShared(1) }},
 		{"cuOccupancyMaxActiveBlocksPerMultiprocessor", func() error { _, err := k.Resident(cuda.Launch{}); return err }},

@@ -324,6 +324,26 @@ func TestGraph(t *testing.T) {
 	require.NoError(t, g.Close())
 	require.ErrorIs(t, g.Launch(s), fault.ErrClosed)
 
+	// A kernel's parameters change for launches to come, and not for those that are queued.
+	require.NoError(t, s.Fill(a, 0, 4*n))
+	require.NoError(t, s.BeginCapture())
+	require.NoError(t, k.Launch(s, l, params(addParams{a, n, 1})))
+	node, err := s.Last()
+	require.NoError(t, err)
+	require.NoError(t, s.Copy(b, a, 4*n))
+	g, err = s.EndCapture()
+	require.NoError(t, err)
+	for _, x := range []uint32{1, 10, 100, 1000} {
+		require.NoError(t, g.SetKernel(node, k, l, params(addParams{a, n, x})))
+		require.NoError(t, g.Launch(s))
+	}
+	require.NoError(t, s.Download(got, b))
+	for i := range n {
+		require.EqualValues(t, 1111, binary.LittleEndian.Uint32(got[4*i:]))
+	}
+	require.NoError(t, g.Close())
+	require.ErrorIs(t, g.SetKernel(node, k, l, params(addParams{a, n, 1})), fault.ErrClosed)
+
 	// Waiting breaks a capture; the stream survives it.
 	_, err = s.EndCapture()
 	require.ErrorIs(t, err, fault.ErrArgument, "no capture")

@@ -158,6 +158,12 @@ func (s *Stream) OwnCapture() bool { return false }
 // Capture is not supported here.
 func (s *Stream) Capture() (uint64, error) { return 0, errOther }
 
+// Last is not supported here.
+func (s *Stream) Last() (Node, error) { return Node{}, errOther }
+
+// SetKernel is not supported here.
+func (g *Graph) SetKernel(n Node, f *Function, l Launch, params []byte) error { return errOther }
+
 // Launch is not supported here.
 func (g *Graph) Launch(s *Stream) error { return errOther }
 

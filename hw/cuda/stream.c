@@ -122,14 +122,17 @@ ubc_result ubc_capture_begin(uintptr_t ctx, uintptr_t s, int how) {
 	LEAVE();
 }
 
-ubc_result ubc_capture_end(uintptr_t ctx, uintptr_t s) {
+ubc_result ubc_capture_end(uintptr_t ctx, uintptr_t s, int keep) {
 	ENTER(ctx);
 	uintptr_t graph = 0, exec = 0;
 	TRY(cuStreamEndCapture, s, &graph);
 	TRY(cuGraphInstantiateWithFlags, &exec, graph, 0);
-	if (graph)
+	if (graph && (r.code || !keep)) {
 		ubc.cuGraphDestroy(graph);
+		graph = 0;
+	}
 	r.a = exec;
+	r.b = graph;
 	LEAVE();
 }
 
@@ -146,14 +149,41 @@ ubc_result ubc_capture_info(uintptr_t ctx, uintptr_t s) {
 	LEAVE_QUICK();
 }
 
+ubc_result ubc_capture_last(uintptr_t ctx, uintptr_t s) {
+	ENTER_QUICK(ctx);
+	int status = 0;
+	uint64_t id = 0;
+	uintptr_t graph = 0;
+	const uintptr_t *last = 0;
+	size_t n = 0;
+	TRY(cuStreamGetCaptureInfo_v2, s, &status, &id, &graph, &last, &n);
+	if (!r.code && (status != UBC_CAPTURE_ACTIVE || n != 1)) {
+		r.code = UBC_CAPTURE_BROKEN;
+		r.call = "cuStreamGetCaptureInfo_v2";
+	}
+	r.a = r.code ? 0 : last[0];
+	LEAVE_QUICK();
+}
+
 ubc_result ubc_graph_launch(uintptr_t ctx, uintptr_t g, uintptr_t s) {
 	ENTER_QUICK(ctx);
 	TRY(cuGraphLaunch, g, s);
 	LEAVE_QUICK();
 }
 
-ubc_result ubc_graph_destroy(uintptr_t ctx, uintptr_t g) {
+ubc_result ubc_graph_set(uintptr_t ctx, uintptr_t g, uintptr_t node, uintptr_t f, unsigned grid, unsigned block,
+	unsigned shared, const uint8_t *params, size_t n) {
+	ENTER_QUICK(ctx);
+	void *extra[] = {UBC_PARAM_POINTER, (void *)params, UBC_PARAM_SIZE, &n, UBC_PARAM_END};
+	ubc_kernel_node k = {f, {grid, 1, 1}, {block, 1, 1}, shared, 0, extra};
+	TRY(cuGraphExecKernelNodeSetParams, g, node, &k);
+	LEAVE_QUICK();
+}
+
+ubc_result ubc_graph_destroy(uintptr_t ctx, uintptr_t g, uintptr_t kept) {
 	ENTER(ctx);
+	if (mode >= 0 && kept)
+		ubc.cuGraphDestroy(kept);
 	TRY(cuGraphExecDestroy, g);
 	LEAVE();
 }

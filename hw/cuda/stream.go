@@ -46,7 +46,7 @@ func (c *Context) StreamFrom(cuStream uintptr) (*Stream, error) {
 	if r.a == 0 {
 		return nil, fmt.Errorf("stream %#x is not of the primary context of %v: %w", cuStream, c.device, fault.ErrArgument)
 	}
-	return &Stream{c, cuStream, c.device, true}, nil
+	return &Stream{c: c, h: cuStream, device: c.device, borrowed: true}, nil
 }
 
 // Close gives the stream up. Work that is queued on it is still done.
@@ -186,11 +186,26 @@ func (s *Stream) OwnCapture() bool {
 // an error.
 func (s *Stream) EndCapture() (*Graph, error) {
 	captures.Delete(s.h)
-	r := C.ubc_capture_end(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h))
+	var keep C.int
+	if s.nodes {
+		keep, s.nodes = 1, false
+	}
+	r := C.ubc_capture_end(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h), keep)
 	if err := check(r); err != nil {
 		return nil, err
 	}
-	return &Graph{s.c, uintptr(r.a)}, nil
+	return &Graph{s.c, uintptr(r.a), uintptr(r.b)}, nil
+}
+
+// Last is the place of what was queued last on the stream, one kernel, in the capture that BeginCapture has begun. It is
+// for the graph that EndCapture of the same Stream makes.
+func (s *Stream) Last() (Node, error) {
+	r := C.ubc_capture_last(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h))
+	if err := check(r); err != nil {
+		return Node{}, err
+	}
+	s.nodes = true
+	return Node{uintptr(r.a)}, nil
 }
 
 // Capture is the number of the capture that the stream takes part in, whoever began it, and 0 for none. A capture that
@@ -205,6 +220,17 @@ func (g *Graph) Launch(s *Stream) error {
 	return check(C.ubc_graph_launch(C.uintptr_t(both(g.c, s.c).handle()), C.uintptr_t(g.h), C.uintptr_t(s.h)))
 }
 
+// SetKernel gives the kernel f at n other parameters, and another shape if l says so, in the launches to come; those
+// that are queued already stay as they are. l.Early is what it was. See Function.Launch.
+func (g *Graph) SetKernel(n Node, f *Function, l Launch, params []byte) error {
+	if err := f.shape(l); err != nil {
+		return err
+	}
+	return f.check(C.ubc_graph_set(C.uintptr_t(both(g.c, f.module.c).handle()), C.uintptr_t(g.h), C.uintptr_t(n.h),
+		C.uintptr_t(f.h), C.uint(l.Grid), C.uint(l.Block), C.uint(l.Shared), (*C.uint8_t)(unsafe.SliceData(params)),
+		C.size_t(len(params))))
+}
+
 // Close gives the graph up. A launch that is running ends first.
 func (g *Graph) Close() error {
 	c := g.c
@@ -212,5 +238,5 @@ func (g *Graph) Close() error {
 	if c == nil {
 		return nil
 	}
-	return check(C.ubc_graph_destroy(C.uintptr_t(c.handle()), C.uintptr_t(g.h)))
+	return check(C.ubc_graph_destroy(C.uintptr_t(c.handle()), C.uintptr_t(g.h), C.uintptr_t(g.kept)))
 }

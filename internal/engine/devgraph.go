@@ -20,6 +20,7 @@ type DeviceGraph struct {
 	lanes uint32 // of messages
 	holds []hold // of what copy engines write
 	after *mark  // the last launch, if there are holds
+	reads []read // operations whose counts each launch reads
 
 	collectives uint64 // of works
 
@@ -132,6 +133,9 @@ func (d *device) capture(ctx context.Context, works []Work, received [][]uint64)
 		if bad = d.prepare(&g.last); bad == nil {
 			bad = d.start(s, s.device.cu, false)
 		}
+		if bad == nil && works[i].Kernel.Counts {
+			bad = g.reading(s.device.cu, i, &works[i])
+		}
 		g.last.letGo() // the graph has the buffers
 		d.next.copy = nil
 		if bad != nil {
@@ -179,15 +183,22 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 			return err
 		}
 	}
-	if err := g.queue(s); err != nil {
+	refusal, err := g.queue(s)
+	if err != nil {
 		return err
 	}
 	if v.Stream != nil {
+		if refusal != nil {
+			s.addError(refusal)
+		}
 		return nil
 	}
-	err := d.wait(ctx, s, g.last.Kind)
+	err = d.wait(ctx, s, g.last.Kind)
 	if told := d.take(); err == nil {
 		err = told
+	}
+	if refusal != nil {
+		err = refusal
 	}
 	if g.lanes != 0 && err == nil {
 		err = d.mail.collect()
@@ -195,20 +206,24 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 	return err
 }
 
-func (g *DeviceGraph) queue(s *Stream) error {
+// queue queues the graph on s. A refusal is as device.queue's.
+func (g *DeviceGraph) queue(s *Stream) (refusal, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	d := g.d
 	if g.graph == nil {
-		return d.c.local("launch", fault.ErrClosed)
+		return nil, d.c.local("launch", fault.ErrClosed)
 	}
 	if err := d.mail.lock(g.lanes); err != nil {
-		return d.c.local("launch", err)
+		return nil, d.c.local("launch", err)
 	}
 	defer d.mail.unlock(g.lanes)
+	if refusal, err = g.readCounts(); err != nil {
+		return nil, d.failed(g.last.Kind, err)
+	}
 	d.next.graph = g
 	if err := d.enqueue(s, s.captured()); err != nil {
-		return d.failed(g.last.Kind, err)
+		return nil, d.failed(g.last.Kind, err)
 	}
 	d.ops += g.works
 	d.count(g.collectives)
@@ -217,7 +232,53 @@ func (g *DeviceGraph) queue(s *Stream) error {
 	} else {
 		d.c.noteAs(&g.last, g.last.Kernel.Way, d.ops)
 	}
-	return nil
+	return refusal, nil
+}
+
+// read is an operation of a graph with vectors of counts, which are the caller's and may change between launches.
+type read struct {
+	work  Work
+	index int
+	node  cuda.Node
+	f     *cuda.Function
+	shape cuda.Launch
+	last  kernels.VectorParams // of the node
+	good  uint64               // signature
+}
+
+// reading notes what was captured last, the index-th operation of the graph, as one whose counts launches read.
+func (g *DeviceGraph) reading(cu *cuda.Stream, index int, w *Work) error {
+	node, err := cu.Last()
+	l := &g.d.next
+	g.reads = append(g.reads, read{work: *w, index: index, node: node, f: l.f, shape: l.shape, last: l.params,
+		good: l.params.Signature})
+	return err
+}
+
+// readCounts gives the kernels the counts of the next launch. What is wrong with them is a refusal, which the kernel tells
+// the peers' in place of the operation: it moves nothing.
+func (g *DeviceGraph) readCounts() (refusal, err error) {
+	d := g.d
+	p := &d.next.params // on the stack it would be allocated
+	for i := range g.reads {
+		r := &g.reads[i]
+		*p = r.last
+		p.Signature = r.good
+		if bad := d.counts(p, &r.work); bad != nil {
+			p.Signature = signature(KindRefused, 0, 0, 0, refusalCode(bad))
+			if refusal == nil {
+				refusal = d.error(r.work.Kind, d.ops+uint64(r.index)+1, "", -1, bad)
+			}
+		}
+		if *p == r.last {
+			continue
+		}
+		if err := g.graph.SetKernel(r.node, r.f, r.shape, p.Bytes()); err != nil {
+			return nil, err
+		}
+		r.last = *p
+	}
+	return refusal, nil
 }
 
 // on queues the graph on cu, in the order of its lanes, which the caller has locked.

@@ -234,10 +234,17 @@ func (d *device) prepare(w *Work) error {
 	d.next.f, d.next.params.Params = f, d.params
 	d.fill(&d.next.params.Params, w)
 	if d.next.counts = w.Kernel.Counts; d.next.counts {
-		w.Counts(d.c.rank, d.next.params.Send[:d.c.size], d.next.params.Recv[:d.c.size])
+		if err := d.counts(&d.next.params, w); err != nil {
+			return err
+		}
 	}
 	d.next.shape = cuda.Launch{Grid: min(max(w.Kernel.Blocks, 1), d.blocks), Block: d.threads, Early: d.early(w)}
 	return nil
+}
+
+// counts sets the parameters of w's counts.
+func (d *device) counts(p *kernels.VectorParams, w *Work) error {
+	return w.Counts(d.c.rank, p.Send[:d.c.size], p.Recv[:d.c.size])
 }
 
 // early reports whether w's kernel is launched early, which hides what a launch costs. It matters where the work is
@@ -254,8 +261,8 @@ func (d *device) refuse(why error) (err error) {
 }
 
 // alone reports whether w is a copy: every collective of a communicator of one rank is, but for those that change the
-// data.
-func (d *device) alone(w *Work) bool { return d.c.size == 1 && w.Red != PreMulSum }
+// data or have counts, which may not be the whole of it.
+func (d *device) alone(w *Work) bool { return d.c.size == 1 && w.Red != PreMulSum && !w.Kernel.Counts }
 
 func (w *Work) copyAlone(cu *cuda.Stream) error {
 	if w.Src.Bytes() == 0 || w.Dst.Bytes() == 0 || w.Dst.Ptr == w.Src.Ptr {

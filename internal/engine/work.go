@@ -92,27 +92,55 @@ func (w *Work) letGo() {
 }
 
 // Counts fills what this rank sends to each rank, and what it expects from each, in elements, of an operation with
-// vectors of counts. All ranks compare all pairs.
-func (w *Work) Counts(rank int, send, recv []uint64) {
-	for r := range send {
-		send[r], recv[r] = 0, 0
-		switch {
-		case w.Kind == KindAllGatherV:
-			send[r], recv[r] = uint64(w.Src.Len), uint64(w.RecvCounts[r])
-		case w.Kind == KindAllToAllV:
-			send[r], recv[r] = uint64(w.SendCounts[r]), uint64(w.RecvCounts[r])
-		case w.Kind == KindGatherV && rank == w.Root:
-			recv[r] = uint64(w.RecvCounts[r])
-		case w.Kind == KindScatterV && rank == w.Root:
-			send[r] = uint64(w.SendCounts[r])
-		}
-	}
+// vectors of counts. All ranks compare all pairs. The vectors are the caller's, who may have changed them since the call
+// if this is a graph's launch: what is filled is what was checked, and nothing else is looked at later. After an error
+// all is 0.
+func (w *Work) Counts(rank int, send, recv []uint64) (err error) {
+	clear(send)
+	clear(recv)
 	switch w.Kind {
+	case KindAllGatherV:
+		for r := range send {
+			send[r] = uint64(w.Src.Len)
+		}
+		err = fillCounts(recv, w.RecvCounts, "counts", &w.Dst)
 	case KindGatherV:
+		if rank == w.Root {
+			err = fillCounts(recv, w.RecvCounts, "counts", &w.Dst)
+		}
 		send[w.Root] = uint64(w.Src.Len)
 	case KindScatterV:
+		if rank == w.Root {
+			err = fillCounts(send, w.SendCounts, "counts", &w.Src)
+		}
 		recv[w.Root] = uint64(w.Dst.Len)
+	case KindAllToAllV:
+		if err = fillCounts(send, w.SendCounts, "sendCounts", &w.Src); err == nil {
+			err = fillCounts(recv, w.RecvCounts, "recvCounts", &w.Dst)
+		}
 	}
+	if err != nil {
+		clear(send)
+		clear(recv)
+	}
+	return err
+}
+
+// fillCounts copies counts, whose parts must all lie within v.
+func fillCounts(to []uint64, counts []int, name string, v *Vec) error {
+	total := 0
+	for r := range to {
+		n := counts[r]
+		if n < 0 || n > MaxCount {
+			return fmt.Errorf("%s[%d] is %d: %w", name, r, n, fault.ErrArgument)
+		}
+		to[r] = uint64(n)
+		total += n
+	}
+	if total > v.Len {
+		return fmt.Errorf("%s are %d elements in all, and the buffer has %d: %w", name, total, v.Len, fault.ErrArgument)
+	}
+	return nil
 }
 
 // Signature is what all ranks must agree on.

@@ -211,15 +211,11 @@ static void run(device *d, const emulated_kernel *k, const std::vector<char> &pa
 	}
 }
 
-int cuLaunchKernelEx(const ubc_launch_config *c, uintptr_t handle, void **params, void **extra) {
-	BEGIN("cuLaunchKernelEx");
+// launched is a kernel with all that it takes.
+static int launched(device *d, uintptr_t handle, const unsigned *grid, const unsigned *block, unsigned shared, void **params,
+	void **extra, std::function<void()> *work) {
 	FUNCTION(f, handle);
-	STREAM(s, c->stream);
-	unsigned gx = c->grid[0], gy = c->grid[1], gz = c->grid[2], bx = c->block[0], by = c->block[1], bz = c->block[2];
-	unsigned shared = c->shared;
-	for (unsigned i = 0; i < c->count; i++) // whether it comes early makes no difference here: no kernel lets it
-		if (c->attributes[i].id != UBC_LAUNCH_PROGRAMMATIC_SERIALIZATION)
-			return INVALID_VALUE;
+	unsigned gx = grid[0], gy = grid[1], gz = grid[2], bx = block[0], by = block[1], bz = block[2];
 	if (!gx || gy != 1 || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1 || shared > (unsigned)f.shared || params)
 		return INVALID_VALUE;
 	if (bx > (unsigned)f.threads)
@@ -240,5 +236,26 @@ int cuLaunchKernelEx(const ubc_launch_config *c, uintptr_t handle, void **params
 		memcpy(copy.data(), from, n);
 	auto *k = f.k;
 	unsigned resident = fit(bx, shared) * multiprocessors;
-	return enqueue(s, [=] { run(d, k, copy, gx, bx, resident); });
+	*work = [=] { run(d, k, copy, gx, bx, resident); };
+	return 0;
+}
+
+int cuLaunchKernelEx(const ubc_launch_config *c, uintptr_t handle, void **params, void **extra) {
+	BEGIN("cuLaunchKernelEx");
+	STREAM(s, c->stream);
+	for (unsigned i = 0; i < c->count; i++) // whether it comes early makes no difference here: no kernel lets it
+		if (c->attributes[i].id != UBC_LAUNCH_PROGRAMMATIC_SERIALIZATION)
+			return INVALID_VALUE;
+	std::function<void()> work;
+	if (int code = launched(d, handle, c->grid, c->block, c->shared, params, extra, &work))
+		return code;
+	return enqueue(s, std::move(work));
+}
+
+int cuGraphExecKernelNodeSetParams(uintptr_t exec, uintptr_t node, const ubc_kernel_node *k) {
+	BEGIN("cuGraphExecKernelNodeSetParams");
+	std::function<void()> work;
+	if (int code = launched(d, k->function, k->grid, k->block, k->shared, k->params, k->extra, &work))
+		return code;
+	return set_node(exec, node, std::move(work));
 }

@@ -37,14 +37,22 @@ struct event {
 // A graph runs once at a time.
 struct graph {
 	device *d;
+	uint64_t capture;
 	std::vector<node> nodes;
-	std::mutex running;
+	std::shared_ptr<std::mutex> running = std::make_shared<std::mutex>();
+};
+
+// The places of nodes that were asked for.
+struct place {
+	uint64_t capture;
+	size_t index;
 };
 
 static std::map<uintptr_t, std::shared_ptr<stream>> &streams = *new std::map<uintptr_t, std::shared_ptr<stream>>;
 static std::set<std::shared_ptr<stream>> &working = *new std::set<std::shared_ptr<stream>>; // those with a thread
 static std::map<uintptr_t, event> &events = *new std::map<uintptr_t, event>;
 static std::map<uintptr_t, std::shared_ptr<graph>> &graphs = *new std::map<uintptr_t, std::shared_ptr<graph>>;
+static std::map<uintptr_t, place> &places = *new std::map<uintptr_t, place>;
 static std::map<uintptr_t, std::shared_ptr<graph>> &execs = *new std::map<uintptr_t, std::shared_ptr<graph>>;
 
 static void *work(void *arg) {
@@ -431,6 +439,7 @@ int cuStreamEndCapture(uintptr_t handle, uintptr_t *out) {
 		return CAPTURE_UNJOINED;
 	auto g = std::make_shared<graph>();
 	g->d = d;
+	g->capture = c->id;
 	g->nodes = c->nodes;
 	graphs[*out = new_handle()] = g;
 	return 0;
@@ -440,8 +449,19 @@ int cuStreamGetCaptureInfo_v2(uintptr_t handle, int *status, uint64_t *id, uintp
 	size_t *count) {
 	BEGIN("cuStreamGetCaptureInfo_v2");
 	STREAM(s, handle);
-	if (graph || after || count)
+	if (!!graph != !!after || !!after != !!count)
 		return NOT_SUPPORTED;
+	if (after) {
+		static std::vector<uintptr_t> last; // until the stream's next call
+		last.clear();
+		if (s->capturing && !s->capturing->broken)
+			for (size_t i : s->capturing->tails[s.get()]) {
+				last.push_back(new_handle());
+				places[last.back()] = {s->capturing->id, i};
+			}
+		*after = last.data();
+		*count = last.size();
+	}
 	*status = !s->capturing ? 0 : s->capturing->broken ? UBC_CAPTURE_INVALIDATED : UBC_CAPTURE_ACTIVE;
 	if (id && s->capturing)
 		*id = s->capturing->id;
@@ -502,7 +522,7 @@ static void *branch_thread(void *arg) {
 
 // Branches run at the same time, as kernels that wait for each other need.
 static void run_graph(graph *g) {
-	std::lock_guard<std::mutex> once(g->running);
+	std::lock_guard<std::mutex> once(*g->running);
 	running r = {g, {}, {}, std::vector<bool>(g->nodes.size())};
 	std::set<stream *> all;
 	for (auto &n : g->nodes)
@@ -530,6 +550,23 @@ int cuGraphLaunch(uintptr_t handle, uintptr_t on) {
 		return INVALID_VALUE;
 	auto g = e->second;
 	return enqueue(s, [g] { run_graph(g.get()); });
+}
+
+// Launches that are queued keep what they have.
+int set_node(uintptr_t handle, uintptr_t node, std::function<void()> f) {
+	auto e = execs.find(handle);
+	auto p = places.find(node);
+	if (e == execs.end() || p == places.end() || p->second.capture != e->second->capture)
+		return INVALID_VALUE;
+	bool alive = false; // what it was made of, whose nodes go with it
+	for (auto &g : graphs)
+		alive = alive || g.second->capture == p->second.capture;
+	if (!alive)
+		return INVALID_VALUE;
+	auto changed = std::make_shared<graph>(*e->second);
+	changed->nodes[p->second.index].f = std::move(f);
+	e->second = changed;
+	return 0;
 }
 
 int cuGraphExecDestroy(uintptr_t handle) {
