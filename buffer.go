@@ -121,8 +121,10 @@ func (b *Buffer[T]) Free() error { return b.c.Free(b.a) }
 // Registration is a claim on memory, made by Comm.RegisterBuffer.
 type Registration struct{ r *engine.Registration }
 
-// Close ends the registration. Local: it returns at once, and deregistration completes when operations in flight
-// leave. ErrClosed the second time, and after the rank's last communicator.
+// Close ends the registration. Local: it waits for a peer that is in the middle of a put or get, which ends within a
+// MiB of it; deregistration completes when operations in flight leave. ErrTimeout names a peer that has not come to the
+// end of that in a second, which may still write to the memory: the registration is closed, and once the memory is freed
+// nothing else will use it. ErrClosed the second time, and after the rank's last communicator.
 func (r *Registration) Close() error { return r.r.Close() }
 
 // Engine is for the packages of this module.

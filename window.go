@@ -114,7 +114,8 @@ func (w *Window) Flags() WindowFlags { return w.w.Flags() }
 // Bytes is the size of each rank's part. Local.
 func (w *Window) Bytes() int { return w.w.Bytes() }
 
-// Close ends this rank's part. Local: it waits for nobody, but for a peer that is in the middle of a copy, and over
+// Close ends this rank's part. Local: it waits for this rank's calls under way, of which waits return ErrClosed at once;
+// for a peer that is in the middle of a copy, which ends within a MiB of it, or as Registration.Close says; and over
 // device memory for what is queued here, and for peers to unmap the memory: they do in a fraction of a second, or only
 // when they close theirs, if somebody has captured calls towards this rank; after five seconds it fails. The peers'
 // next puts and gets to it are ErrStale. Windows also end with the communicator's Close or Abort; ErrClosed the second

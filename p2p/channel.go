@@ -6,7 +6,6 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
@@ -126,16 +125,7 @@ func (ch *Channel) copyNow(ctx context.Context, t transfer) error {
 		return ch.l.Error(t.op, err)
 	}
 	defer claim.Release()
-	theirs, err := ch.l.Reach(t.there, t.n)
-	if err != nil {
-		return ch.l.Error(t.op, err)
-	}
-	if stream := t.n >= ch.l.Comm().Tuning().StreamFrom; t.put {
-		cpu.Copy(theirs, mine, t.n, stream)
-	} else {
-		cpu.Copy(mine, theirs, t.n, stream)
-	}
-	if err := ch.l.Done(); err != nil {
+	if err := ch.l.Copy(t.there, mine, t.n, t.put); err != nil {
 		return ch.l.Error(t.op, err)
 	}
 	if t.signal {
@@ -253,7 +243,7 @@ func (ch *Channel) do(ctx context.Context, f func(context.Context) error) error 
 	return ch.stream.Do(ctx, ch.l.Comm(), f)
 }
 
-// Close ends this end. Local: it waits for nobody; a Wait under way returns ErrClosed. The other end's memory is no
+// Close ends this end. Local: it waits for this rank's calls under way, of which waits return ErrClosed at once. The other end's memory is no
 // longer reached from here, the peer's waits end with ErrClosed once they have taken the signals that were sent, and
 // when it has closed too, the place is free for another channel. Over device memory it waits for what this end has
 // queued, of which waits end at once. ErrClosed the second time, and after the communicator's Close.

@@ -92,7 +92,11 @@ func (ch *Channel) putPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 	}
 	if err = w.check(n, dst); err == nil {
 		ch.packets.out++
-		pack(w, dst, src, n, flag(w, ch.packets.saltOut, ch.packets.out))
+		f := flag(w, ch.packets.saltOut, ch.packets.out)
+		for done := 0; done < n && err == nil; done += packPiece {
+			pack(w, unsafe.Add(dst, w.size(done)), unsafe.Add(src, done), min(packPiece, n-done), f)
+			err = ch.l.Live() // a peer that takes its memory back waits for this
+		}
 	}
 	if done := ch.l.Done(); err == nil {
 		err = done
@@ -148,6 +152,9 @@ func (ch *Channel) getPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 	ch.packets.in++
 	return nil
 }
+
+// packPiece is how many bytes are written between two looks at the peer's grant.
+const packPiece = 1 << 20
 
 // pack writes n bytes as packets. A flag is written with its data, or after it.
 func pack(w PacketWidth, dst, src unsafe.Pointer, n int, f uint64) {

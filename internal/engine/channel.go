@@ -34,10 +34,12 @@ type linkSlot struct {
 		_ [56]byte
 	}
 	state atomic.Uint64 // stateOpen, linkMet or stateClosed
-	_     [56]byte
+	met   atomic.Uint64 // 1 once this end has found the other, for good
+	grant atomic.Uint64 // of copying
+	_     [40]byte
 
 	key     atomic.Uint64 // of the link; written last, 0 while the slot is free
-	copying atomic.Uint64 // copies of this end, under way in the other's memory
+	copying atomic.Uint64 // copies of this end, under way in memory of the other's rank
 	shown   shown
 }
 
@@ -196,6 +198,8 @@ func (c *Comm) newLink(peer int, e export, refused error) (*Link, error) {
 	l.out = l.mine.word(c.rank > peer)
 	l.out.Store(0)
 	l.mine.copying.Store(0)
+	l.mine.grant.Store(0)
+	l.mine.met.Store(0)
 	l.mine.state.Store(stateOpen)
 	l.mine.shown.set(e)
 	if refused != nil {
@@ -268,7 +272,7 @@ func (l *Link) meet(ctx context.Context, op string, r *Registration, remote *Rem
 		return err
 	}
 	if gone {
-		failed = fmt.Errorf("rank %d has given its end up: %w", l.peer, fault.ErrClosed)
+		failed = l.givenUp()
 	}
 	if failed != nil {
 		return failed
@@ -293,11 +297,30 @@ func (l *Link) meet(ctx context.Context, op string, r *Registration, remote *Rem
 	l.theirs, l.remote, l.gpu = theirs, remote, gpu
 	l.in = theirs.word(l.peer > l.c.rank)
 	l.c.nouns.mu.Unlock()
-	l.c.dom.watchCopies(&theirs.copying)
-	// Not before the other end has done the same may this rank close what it shows.
+	l.mine.grant.Store(remote.grant.Generation)
+	l.c.dom.copiers.watch(copier{l.reader(), l.peer, &theirs.copying, &theirs.grant})
+	l.mine.met.Store(1)
 	l.mine.state.Store(linkMet)
+	// Not before the other end has done the same may this rank copy: the peer would not wait for it.
 	s = waiting{op: op, ctx: ctx, peer: l.peer, step: "the other end is complete", health: healthEvery}
-	return l.wait(&s, func() bool { return theirs.state.Load() != stateOpen })
+	if err := l.wait(&s, func() bool { return theirs.state.Load() != stateOpen }); err != nil {
+		return err
+	}
+	if theirs.met.Load() == 0 || theirs.key.Load() != l.otherKey() {
+		return l.givenUp()
+	}
+	return nil
+}
+
+func (l *Link) givenUp() error {
+	return fmt.Errorf("rank %d has given its end up: %w", l.peer, fault.ErrClosed)
+}
+
+// reader is the other end.
+func (l *Link) reader() reader {
+	p := &l.c.peers[l.peer]
+	return reader{state: &l.theirs.state, mem: p.mem, at: p.area.channels.at.location(), key: &l.theirs.key,
+		was: l.otherKey()}
 }
 
 // wait waits until ready, which is called often, says so.
@@ -364,13 +387,21 @@ func (l *Link) Begin(ctx context.Context) error {
 // End ends a use.
 func (l *Link) End() { end(l) }
 
+// Copy copies n bytes from here to off of what the other end shows, or the other way. An error says that the peer has
+// taken the memory back, so that what was read may be anything. Within a use.
+func (l *Link) Copy(off int, here unsafe.Pointer, n int, put bool) error {
+	return l.remote.copy(&l.mine.copying, off, here, n, put)
+}
+
 // Reach is n bytes at off of what the other end shows; Done after the copy. Within a use.
 func (l *Link) Reach(off, n int) (unsafe.Pointer, error) {
 	return l.remote.begin(&l.mine.copying, off, n)
 }
 
-// Done ends a copy: an error says that the peer has taken the memory back meanwhile, so that what was read may be
-// anything.
+// Live is why what the other end shows must not be used any more, or nil.
+func (l *Link) Live() error { return l.remote.live() }
+
+// Done ends a copy that began with Reach.
 func (l *Link) Done() error {
 	l.mine.copying.Add(^uint64(0))
 	return l.remote.live()
@@ -455,9 +486,6 @@ func (l *Link) use() *gate   { return &l.gate }
 func (l *Link) name() string { return fmt.Sprintf("the channel to rank %d", l.peer) }
 
 func (l *Link) giveUp(quick bool) error {
-	if l.theirs != nil {
-		l.c.dom.forgetCopies(&l.theirs.copying)
-	}
 	var err error
 	if l.gpu != nil {
 		l.gpu.fail(fmt.Errorf("%s: %w", l.name(), fault.ErrClosed))

@@ -315,7 +315,7 @@ func (c *Comm) release() error {
 			errs = append(errs, c.peers[i].watch.Close())
 		}
 		if i != c.rank && c.peers[i].area != nil {
-			others = append(others, reader{&c.peers[i].area.state, c.peers[i].mem, c.peers[i].at})
+			others = append(others, reader{state: &c.peers[i].area.state, mem: c.peers[i].mem, at: c.peers[i].at})
 		}
 	}
 	errs = append(errs, c.dom.drop(append(append(c.shared, c.device.allocations()...), c.area), others))

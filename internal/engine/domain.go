@@ -25,13 +25,13 @@ type Domain struct {
 
 	identity // of what this rank exports
 	mailroom mailroom
+	copiers  copiers
 	gpu      *domainGPU // nil without a device
 
 	mu      sync.Mutex
 	comms   int
 	closed  bool
-	copying map[*atomic.Uint64]bool // peers' counts of copies under way that may touch this rank's memory
-	retired []retiree               // areas of closed communicators that peers may still read
+	retired []retiree // areas of closed communicators that peers may still read
 }
 
 // retiree is a closed communicator's shared memory, given back once every peer has closed it too.
@@ -46,10 +46,15 @@ type reader struct {
 	state *atomic.Uint64
 	mem   Peer
 	at    mem.Location // of that memory
+
+	key *atomic.Uint64 // if that is not nil and not was any more, the word is another thing's
+	was uint64
 }
 
 // done reports whether the peer has closed it.
-func (r *reader) done() bool { return !r.mem.Live(r.at) || r.state.Load() == stateClosed }
+func (r *reader) done() bool {
+	return !r.mem.Live(r.at) || r.state.Load() == stateClosed || r.key != nil && r.key.Load() != r.was
+}
 
 // NewIPC makes the transport for host memory; the root wires it in, since transports import the engine.
 type NewIPC func(h *mem.Heap, secret []byte) (Transport, error)
@@ -59,7 +64,7 @@ func newDomain(goHeap bool, secret []byte, newIPC NewIPC, limits register.Config
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	d := &Domain{copying: map[*atomic.Uint64]bool{}}
+	d := &Domain{}
 	if err := d.identify(secret); err != nil {
 		return nil, err
 	}
@@ -168,6 +173,7 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []reader) error {
 		return nil
 	}
 	d.closed = true
+	d.copiers.close()
 	return errors.Join(closeCache(d.Cache), d.IPC.Close(), d.Heap.Close(), d.gpu.close())
 }
 

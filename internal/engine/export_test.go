@@ -2,6 +2,7 @@ package engine
 
 import (
 	"time"
+	"unsafe"
 
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
@@ -51,12 +52,27 @@ func (c *Comm) Links(peer int) uint64 {
 	return c.nouns.table.made(peer).Load()
 }
 
-// Live is why what the other end shows must not be used any more, or nil.
-func (l *Link) Live() error { return l.remote.live() }
-
 // SettleFor sets how long a peer may take for a copy, and returns what restores it.
 func SettleFor(d time.Duration) (restore func()) {
 	old := settleFor
 	settleFor = d
 	return func() { settleFor = old }
 }
+
+// Reach begins a copy of the first n bytes of peer's part; done ends it.
+func (w *Window) Reach(peer, n int) (p unsafe.Pointer, done func() error, err error) {
+	if err := begin(w); err != nil {
+		return nil, nil, err
+	}
+	k, copies := &w.ranks[peer], &w.mine.to(peer).copying
+	if p, err = k.Remote.begin(copies, 0, n); err != nil {
+		end(w)
+	}
+	return p, func() error { defer end(w); copies.Add(^uint64(0)); return k.live() }, err
+}
+
+// Live is why peer's part must not be used any more, or nil.
+func (w *Window) Live(peer int) error { return w.ranks[peer].live() }
+
+// InUse reports whether a call of the window's is under way.
+func (w *Window) InUse() bool { return w.n.Load() > 0 }

@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -172,68 +172,30 @@ func (r *Registration) MarshalBinary() ([]byte, error) {
 
 // Close ends the registration for this rank and for all that imported it. Peers in the middle of a copy are waited
 // for.
-func (r *Registration) Close() error { return r.close(false) }
-
-// close is Close; quick, of a communicator that broke, does not wait: what it frees is kept out of use anyway.
-func (r *Registration) close(quick bool) error {
-	if r.revoke() && !quick {
-		r.c.dom.settle()
+func (r *Registration) Close() error {
+	var errs []error
+	if g, granted := r.revoke(); granted {
+		if err := r.c.dom.settle(g); err != nil {
+			r.alloc.Quarantine()
+			errs = append(errs, err)
+		}
 	}
-	if err := r.ref.Close(); err != nil {
+	if err := errors.Join(append(errs, r.ref.Close())...); err != nil {
 		return r.c.local("deregister", err)
 	}
 	return nil
 }
 
-// revoke has peers refuse what reaches for the memory from now on. It reports whether they did not before.
-func (r *Registration) revoke() bool {
+// revoke has peers refuse what reaches for the memory from now on: the grant that they had until now, if they had one.
+func (r *Registration) revoke() (g mem.Location, granted bool) {
 	r.mu.Lock()
-	granted := r.grant.Generation != 0 && !r.closed
+	granted = r.grant.Generation != 0 && !r.closed
 	r.closed = true
 	r.mu.Unlock()
 	if granted {
 		r.c.dom.Heap.Revoke(r.grant)
 	}
-	return granted
-}
-
-// settleFor is how long a peer may take for a copy that began before a grant was revoked. A variable for tests.
-var settleFor = time.Second
-
-// settle waits until the copies that peers have under way are over. A peer that does not come to an end (it died or
-// was stopped within a copy) has the memory that is freed from now on kept out of use.
-func (d *Domain) settle() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	deadline := time.Time{}
-	for w := range d.copying {
-		for i := 0; w.Load() != 0; i++ {
-			if i < 1000 {
-				continue
-			}
-			if deadline.IsZero() {
-				deadline = time.Now().Add(settleFor)
-			} else if time.Now().After(deadline) {
-				d.Heap.Quarantine()
-				delete(d.copying, w)
-				break
-			}
-			shm.Yield()
-		}
-	}
-}
-
-// watchCopies has settle look at a peer's count of copies under way, and forgetCopies ends that.
-func (d *Domain) watchCopies(w *atomic.Uint64) {
-	d.mu.Lock()
-	d.copying[w] = true
-	d.mu.Unlock()
-}
-
-func (d *Domain) forgetCopies(w *atomic.Uint64) {
-	d.mu.Lock()
-	delete(d.copying, w)
-	d.mu.Unlock()
+	return r.grant, granted
 }
 
 // Remote is memory of a peer that it exports.
@@ -325,9 +287,31 @@ func (m *Remote) live() error {
 	return nil
 }
 
+// copyPiece is what is copied between two looks at the grant: the peer that revokes it does not wait for longer.
+const copyPiece = 1 << 20
+
+// copy copies n bytes from here to off in the peer's memory, or the other way. An error says that the peer has taken
+// the memory back meanwhile, so that what was read may be anything.
+func (m *Remote) copy(copies *atomic.Uint64, off int, here unsafe.Pointer, n int, put bool) error {
+	there, err := m.begin(copies, off, n)
+	if err != nil {
+		return err
+	}
+	stream := n >= m.c.tuning.StreamFrom
+	for done := 0; done < n && err == nil; done += copyPiece {
+		dst, src := unsafe.Add(there, done), unsafe.Add(here, done)
+		if !put {
+			dst, src = src, dst
+		}
+		cpu.Copy(dst, src, min(copyPiece, n-done), stream)
+		err = m.live()
+	}
+	copies.Add(^uint64(0))
+	return err
+}
+
 // begin starts a copy from or to n bytes at off: the count keeps the peer from giving the memory to somebody else, and
-// the look at the grant comes after the count was raised. end ends it; the error says whether the memory was the
-// peer's all the while.
+// the look at the grant comes after the count was raised. Whoever called it lowers the count.
 func (m *Remote) begin(copies *atomic.Uint64, off, n int) (unsafe.Pointer, error) {
 	if off < 0 || n < 0 || off > m.bytes || n > m.bytes-off {
 		return nil, outside(off, n, m.bytes, fmt.Sprintf("rank %d's memory", m.rank))

@@ -2,15 +2,18 @@ package engine
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/shm"
+	limits "github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
@@ -97,11 +100,12 @@ func FuzzHandle(f *testing.F) {
 type testNoun struct {
 	gate
 	ended atomic.Int32
+	err   error
 }
 
 func (n *testNoun) use() *gate        { return &n.gate }
 func (n *testNoun) name() string      { return "the noun" }
-func (n *testNoun) giveUp(bool) error { n.ended.Add(1); return nil }
+func (n *testNoun) giveUp(bool) error { n.ended.Add(1); return n.err }
 
 // TestGate has many goroutines use something while another closes it: it is given up once, after the last use.
 func TestGate(t *testing.T) {
@@ -142,14 +146,25 @@ func TestGate(t *testing.T) {
 }
 
 func TestGateWaitsForTheLastUse(t *testing.T) {
-	n := &testNoun{}
-	require.NoError(t, begin(n))
-	require.NoError(t, shut(n, false))
-	require.Equal(t, int32(0), n.ended.Load())
-	require.Error(t, begin(n))
-	require.Equal(t, int32(0), n.ended.Load())
-	end(n)
-	require.Equal(t, int32(1), n.ended.Load())
+	for _, quick := range []bool{false, true} {
+		n := &testNoun{err: errors.New("what giving up said")}
+		require.NoError(t, begin(n))
+		closed := make(chan error, 1)
+		go func() { closed <- shut(n, quick) }()
+		require.Eventually(t, n.isClosed, limits.Limit, time.Millisecond)
+		if quick {
+			require.NoError(t, <-closed)
+		}
+		require.Error(t, begin(n))
+		time.Sleep(10 * time.Millisecond) // for Close not to return
+		require.Empty(t, closed)
+		require.Equal(t, int32(0), n.ended.Load())
+		end(n)
+		require.Equal(t, int32(1), n.ended.Load())
+		if !quick {
+			require.ErrorIs(t, <-closed, n.err)
+		}
+	}
 }
 
 func TestWindowFlagsString(t *testing.T) {

@@ -68,9 +68,10 @@ func (c *Comm) Free(a *mem.Allocation) error {
 
 // Registration is one registration of a buffer.
 type Registration struct {
-	c    *Comm
-	base unsafe.Pointer
-	ref  *register.Ref
+	c     *Comm
+	base  unsafe.Pointer
+	alloc *mem.Allocation // that it lies in
+	ref   *register.Ref
 
 	mu     sync.Mutex
 	closed bool
@@ -82,14 +83,14 @@ func (c *Comm) RegisterBuffer(v Vec) (*Registration, error) {
 	if err := c.usable("register_buffer"); err != nil {
 		return nil, err
 	}
-	ref, err := c.register(v)
+	r, err := c.register(v)
 	if err != nil {
 		return nil, c.local("register_buffer", err)
 	}
-	return &Registration{c: c, base: v.Ptr, ref: ref}, nil
+	return r, nil
 }
 
-func (c *Comm) register(v Vec) (*register.Ref, error) {
+func (c *Comm) register(v Vec) (*Registration, error) {
 	if err := v.Check(); err != nil {
 		return nil, err
 	}
@@ -101,7 +102,11 @@ func (c *Comm) register(v Vec) (*register.Ref, error) {
 		return nil, fmt.Errorf("[%p,+%d) is Go memory or foreign: only memory of Alloc or Adopt can be registered: %w",
 			v.Ptr, v.Bytes(), fault.ErrArgument)
 	}
-	return c.dom.Cache.Register(Memory(a), uintptr(v.Ptr), v.Bytes())
+	ref, err := c.dom.Cache.Register(Memory(a), uintptr(v.Ptr), v.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	return &Registration{c: c, base: v.Ptr, alloc: a, ref: ref}, nil
 }
 
 // Check is why v cannot be used, or nil.

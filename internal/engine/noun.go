@@ -14,7 +14,9 @@ import (
 // the last use has left.
 type gate struct {
 	n    atomic.Int64 // uses, plus gateClosed
-	done atomic.Bool
+	done atomic.Bool  // somebody gives up what is held
+	over atomic.Bool  // and has, with err
+	err  error
 }
 
 const gateClosed = -1 << 62
@@ -45,7 +47,7 @@ func (g *gate) isClosed() bool { return g.n.Load() < 0 }
 type noun interface {
 	// use is its gate.
 	use() *gate
-	// giveUp ends it, once. quick: do not wait for peers' copies, of memory that is not used again anyway.
+	// giveUp ends it, once. quick: if the communicator is broken, what is on a device ends with it, later.
 	giveUp(quick bool) error
 	// name is what a user calls it.
 	name() string
@@ -105,24 +107,36 @@ func begin(n noun) error {
 // end ends a use of n.
 func end(n noun) {
 	if n.use().leave() {
-		n.giveUp(true) // its errors are for Close to return, which has
+		finish(n, true)
 	}
 }
 
-// shut closes n, once.
+func finish(n noun, quick bool) {
+	g := n.use()
+	g.err = n.giveUp(quick)
+	g.over.Store(true)
+}
+
+// shut closes n, once. Without quick it waits until the last use has ended, so that what n held is free when it
+// returns: uses end soon, since copies are never long, and waits look whether what they belong to is closed.
 func shut(n noun, quick bool) error {
-	first, last := n.use().close()
+	g := n.use()
+	first, last := g.close()
 	switch {
 	case !first:
 		return fmt.Errorf("%s: %w", n.name(), fault.ErrClosed)
 	case last:
-		return n.giveUp(quick)
+		finish(n, quick)
+	case quick:
+		return nil
 	}
-	return nil
+	for pause := 10 * time.Microsecond; !g.over.Load(); pause = min(2*pause, time.Millisecond) {
+		time.Sleep(pause)
+	}
+	return g.err
 }
 
-// close closes all. Without quick it waits until their uses have ended, which they do soon: copies are never long, and
-// waits look whether what they belong to is closed.
+// close closes all. Without quick it waits until their uses have ended.
 func (ns *nouns) close(quick bool) error {
 	var errs []error
 	for i := 0; ; i++ {

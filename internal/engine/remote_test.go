@@ -124,7 +124,7 @@ func TestCloseBusy(t *testing.T) {
 }
 
 // TestConnectAlone connects to a peer that does not: the call ends with its context, the communicator goes on, and the
-// peer's own call, when it comes, finds the end closed.
+// peer's own call, when it comes, fails too.
 func TestConnectAlone(t *testing.T) {
 	comms := open(t, 2, engine.Options{})
 	_, r := registered(t, comms[0], 100)
@@ -142,12 +142,9 @@ func TestConnectAlone(t *testing.T) {
 		require.NoError(t, err)
 	}
 	_, q := registered(t, comms[1], 100)
-	l, err := comms[1].Connect(background, 0, q, nil)
-	require.NoError(t, err)
-	require.NoError(t, l.Begin(background))
-	require.ErrorIs(t, l.Wait(background), fault.ErrClosed)
-	l.End()
-	require.NoError(t, l.Close())
+	// It would not wait for copies by a channel that it knows nothing of.
+	_, err := comms[1].Connect(background, 0, q, nil)
+	require.ErrorIs(t, err, fault.ErrClosed)
 	// The next two belong together.
 	for _, err := range each(comms, func(c *engine.Comm) error {
 		l, err := c.Connect(background, 1-c.Rank(), []*engine.Registration{r, q}[c.Rank()], nil)
@@ -160,34 +157,153 @@ func TestConnectAlone(t *testing.T) {
 	}
 }
 
-// TestCloseWaitsForCopies closes a registration while a peer is in the middle of a copy.
+// TestCloseWaitsForCopies takes memory back while a peer is in the middle of a copy to it, in every order in which that
+// can be done: it waits for the end of the copy.
 func TestCloseWaitsForCopies(t *testing.T) {
-	defer engine.SettleFor(await.Limit)()
-	comms := open(t, 2, engine.Options{})
-	links, regs := make([]*engine.Link, 2), make([]*engine.Registration, 2)
-	vecs := make([]engine.Vec, 2)
-	for _, err := range each(comms, func(c *engine.Comm) (err error) {
-		vecs[c.Rank()], regs[c.Rank()] = registered(t, c, 4096)
-		links[c.Rank()], err = c.Connect(background, 1-c.Rank(), regs[c.Rank()], nil)
-		return err
-	}) {
-		require.NoError(t, err)
+	for _, k := range []struct {
+		name   string
+		window bool
+		abroad bool // the copy is by a channel over an import, which shows other memory
+		close  func(e *oneSided) error
+	}{
+		{name: "registration", close: func(e *oneSided) error { return e.reg.Close() }},
+		{name: "registration, channel", close: func(e *oneSided) error {
+			return errors.Join(e.reg.Close(), e.link.Close())
+		}},
+		{name: "channel, registration", close: func(e *oneSided) error {
+			return errors.Join(e.link.Close(), e.reg.Close())
+		}},
+		{name: "communicator, registration", close: func(e *oneSided) error {
+			return errors.Join(e.c.Close(), closedOnce(e.reg.Close()))
+		}},
+		{name: "import, channel, registration", abroad: true, close: func(e *oneSided) error {
+			return errors.Join(e.link.Close(), e.reg.Close())
+		}},
+		{name: "window", window: true, close: func(e *oneSided) error { return e.window.Close() }},
+		{name: "window in use", window: true, close: func(e *oneSided) error {
+			waits := make(chan error, 1)
+			go func() { waits <- e.window.Wait(background, nil, 0) }()
+			for !e.window.InUse() {
+				time.Sleep(time.Millisecond)
+			}
+			err := e.window.Close()
+			if w := <-waits; !errors.Is(w, fault.ErrClosed) {
+				return errors.Join(err, w, errors.New("the wait should have been ErrClosed"))
+			}
+			return err
+		}},
+		{name: "communicator of the window", window: true, close: func(e *oneSided) error { return e.c.Close() }},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			defer engine.SettleFor(await.Limit)()
+			comms := open(t, 2, engine.Options{})
+			ends := make([]*oneSided, 2)
+			require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) (err error) {
+				ends[c.Rank()], err = newOneSided(t, c, k.window)
+				return err
+			})...))
+			e, p := ends[1], ends[0]
+			if k.abroad {
+				e, p = abroad(t, ends)
+			}
+			at, done, err := p.reach(100)
+			require.NoError(t, err)
+			closed := make(chan error, 1)
+			go func() { closed <- k.close(e) }()
+			require.Eventually(t, func() bool { return p.live() != nil }, await.Limit, time.Millisecond, "it is closing")
+			time.Sleep(20 * time.Millisecond) // longer than it takes where it does not wait
+			require.Empty(t, closed, "closed during a copy")
+			require.ErrorIs(t, comms[1].Free(e.vec.Alloc), fault.ErrInUse)
+			*(*byte)(at) = 1
+			require.ErrorIs(t, done(), fault.ErrStale)
+			require.NoError(t, <-closed)
+			require.Equal(t, byte(1), *(*byte)(e.vec.Ptr))
+			require.NoError(t, comms[1].Free(e.vec.Alloc))
+			_, _, err = p.reach(1)
+			require.Error(t, err)
+		})
 	}
-	require.NoError(t, links[0].Begin(background))
-	p, err := links[0].Reach(0, 100)
+}
+
+// closedOnce is err, but for what closed with something else already.
+func closedOnce(err error) error {
+	if errors.Is(err, fault.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// oneSided is one rank's end of a channel, or of a window, of a communicator of its own.
+type oneSided struct {
+	c      *engine.Comm
+	vec    engine.Vec
+	reg    *engine.Registration // of the channel
+	link   *engine.Link
+	window *engine.Window
+}
+
+func newOneSided(t *testing.T, c *engine.Comm, window bool) (*oneSided, error) {
+	d, err := c.Dup(background)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); closedOnce(err) != nil {
+			t.Error(err)
+		}
+	})
+	e := &oneSided{c: d}
+	a, err := d.Alloc(hw.Host, 4096)
+	if err != nil {
+		return nil, err
+	}
+	e.vec = engine.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a}
+	if window {
+		v := engine.View{Comm: d}
+		e.window, err = v.RegisterWindow(background, e.vec, 0)
+		return e, err
+	}
+	if e.reg, err = d.RegisterBuffer(e.vec); err == nil {
+		e.link, err = d.Connect(background, 1-d.Rank(), e.reg, nil)
+	}
+	return e, err
+}
+
+// abroad makes rank 0's copies go to memory that rank 1 has exported, and that its end does not show.
+func abroad(t *testing.T, ends []*oneSided) (mine, theirs *oneSided) {
+	vec, reg := registered(t, ends[1].c, 4096)
+	h, err := reg.MarshalBinary()
 	require.NoError(t, err)
-	closed := make(chan time.Time)
-	go func() {
-		regs[1].Close()
-		closed <- time.Now()
-	}()
-	require.Eventually(t, func() bool { return links[0].Live() != nil }, await.Limit, time.Millisecond, "it is closing")
-	time.Sleep(50 * time.Millisecond) // longer than it takes where it does not wait
-	*(*byte)(p) = 1
-	ended := time.Now()
-	require.ErrorIs(t, links[0].Done(), fault.ErrStale)
-	require.False(t, (<-closed).Before(ended), "closed during a copy")
-	links[0].End()
-	require.Equal(t, byte(1), *(*byte)(unsafe.Pointer(vecs[1].Ptr)))
-	require.NoError(t, comms[1].Free(vecs[1].Alloc))
+	m, err := ends[0].c.Import(h)
+	require.NoError(t, err)
+	next := []*oneSided{{c: ends[0].c, vec: ends[0].vec, reg: ends[0].reg}, {c: ends[1].c, vec: vec, reg: reg}}
+	require.NoError(t, errors.Join(each([]*engine.Comm{ends[0].c, ends[1].c}, func(c *engine.Comm) (err error) {
+		remote := []*engine.Remote{m, nil}[c.Rank()]
+		next[c.Rank()].link, err = c.Connect(background, 1-c.Rank(), ends[c.Rank()].reg, remote)
+		return err
+	})...))
+	return next[1], next[0]
+}
+
+// reach begins a copy of n bytes in the peer's memory.
+func (e *oneSided) reach(n int) (unsafe.Pointer, func() error, error) {
+	if e.window != nil {
+		return e.window.Reach(1-e.c.Rank(), n)
+	}
+	if err := e.link.Begin(background); err != nil {
+		return nil, nil, err
+	}
+	p, err := e.link.Reach(0, n)
+	if err != nil {
+		e.link.End()
+	}
+	return p, func() error { defer e.link.End(); return e.link.Done() }, err
+}
+
+// live is whether the peer's memory may be used.
+func (e *oneSided) live() error {
+	if e.window != nil {
+		return e.window.Live(1 - e.c.Rank())
+	}
+	return e.link.Live()
 }

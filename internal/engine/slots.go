@@ -40,7 +40,7 @@ func (l *Link) left() bool {
 		l.theirs, gone, _ = l.c.otherEnd(l)
 	}
 	p := &l.c.peers[l.peer]
-	there := reader{&p.area.state, p.mem, p.at}
+	there := reader{state: &p.area.state, mem: p.mem, at: p.at}
 	gone = gone || l.theirs != nil && (l.theirs.key.Load() != l.otherKey() || l.theirs.state.Load() == stateClosed)
 	if !gone && !there.done() {
 		return false

@@ -72,21 +72,30 @@ type windowRank struct {
 	awaited uint64 // from it
 }
 
-// windowBlock is one rank's words: it alone writes them. A line for the signals to each rank follows.
+// windowBlock is one rank's words: it alone writes them. Those for each rank follow.
 type windowBlock struct {
-	state   atomic.Uint64
-	_       [120]byte
-	copying atomic.Uint64
-	_       [120]byte
+	state atomic.Uint64
+	_     [120]byte
 }
 
-const (
-	windowBlockBytes = 256
-	windowLine       = 128
-)
+// windowWords are those for one rank: what that one polls is apart from what is written at every copy.
+type windowWords struct {
+	signals atomic.Uint64
+	_       [120]byte
+	copying atomic.Uint64 // copies under way in that rank's part
+	grant   atomic.Uint64 // by which they are
+	_       [112]byte
+}
 
-func (b *windowBlock) signals(to int) *atomic.Uint64 {
-	return (*atomic.Uint64)(unsafe.Add(unsafe.Pointer(b), windowBlockBytes+to*windowLine))
+// windowBytes is the size of a rank's words.
+func windowBytes(ranks int) int {
+	return int(unsafe.Sizeof(windowBlock{})) + ranks*int(unsafe.Sizeof(windowWords{}))
+}
+
+// to is the words for rank r.
+func (b *windowBlock) to(r int) *windowWords {
+	return (*windowWords)(unsafe.Add(unsafe.Pointer(b),
+		int(unsafe.Sizeof(*b))+r*int(unsafe.Sizeof(windowWords{}))))
 }
 
 // begin begins a use of the window towards a rank.
@@ -145,6 +154,12 @@ func (w *Window) Copy(ctx context.Context, s *Stream, op string, peer, off int, 
 		return w.c.aside(op, peer, fmt.Errorf("memory on %v, and the window is on the host: %w", v.Dev,
 			fault.ErrArgument))
 	}
+	if a := v.Alloc; a != nil {
+		if !a.Hold() {
+			return w.c.aside(op, peer, fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale))
+		}
+		defer a.Release()
+	}
 	n := v.Bytes()
 	if peer == w.c.rank {
 		mine, claim, err := w.reg.Range(off, n)
@@ -155,16 +170,7 @@ func (w *Window) Copy(ctx context.Context, s *Stream, op string, peer, off int, 
 		w.copyEither(mine, v.Ptr, n, put)
 		return nil
 	}
-	theirs, err := k.Remote.begin(&w.mine.copying, off, n)
-	if err != nil {
-		return w.c.aside(op, peer, err)
-	}
-	w.copyEither(theirs, v.Ptr, n, put)
-	w.mine.copying.Add(^uint64(0))
-	if err := k.live(); err != nil {
-		return w.c.aside(op, peer, err)
-	}
-	return nil
+	return w.told(op, peer, k.Remote.copy(&w.mine.to(peer).copying, off, v.Ptr, n, put))
 }
 
 // told is an error of a call about peer, or nil.
@@ -190,7 +196,7 @@ func (w *Window) Signal(ctx context.Context, s *Stream, peer int) error {
 		return w.told(op, peer, w.step(ctx, s, peer, Step{Kind: StepSignal}))
 	}
 	k.sent++
-	spin.Release(w.mine.signals(peer), k.sent)
+	spin.Release(&w.mine.to(peer).signals, k.sent)
 	return nil
 }
 
@@ -289,7 +295,7 @@ func (w *Window) name() string { return "the window" }
 // reader is a rank's side of the window's words.
 func (w *Window) reader(r int) reader {
 	k := &w.ranks[r]
-	return reader{&k.block.state, k.mem, k.at}
+	return reader{state: &k.block.state, mem: k.mem, at: k.at}
 }
 
 // giveUp closes the registration. The words stay until the other ranks have closed theirs.
@@ -297,7 +303,6 @@ func (w *Window) giveUp(quick bool) error {
 	var readers []reader
 	for r := range w.ranks {
 		if r != w.c.rank {
-			w.c.dom.forgetCopies(&w.ranks[r].block.copying)
 			readers = append(readers, w.reader(r))
 		}
 	}
@@ -308,7 +313,7 @@ func (w *Window) giveUp(quick bool) error {
 		// The registration's end waits until the peers have given the memory up, as those do that see this.
 		w.mine.state.Store(stateClosed)
 	}
-	err = errors.Join(err, w.reg.close(quick))
+	err = errors.Join(err, w.reg.Close())
 	w.ended.Store(true)
 	w.mine.state.Store(stateClosed)
 	w.c.dom.retire([]*mem.Allocation{w.block}, readers)

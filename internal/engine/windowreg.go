@@ -68,7 +68,7 @@ func (w *Window) offer() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if w.block, err = c.dom.Heap.Alloc(windowBlockBytes + c.size*windowLine); err != nil {
+	if w.block, err = c.dom.Heap.Alloc(windowBytes(c.size)); err != nil {
 		return nil, fmt.Errorf("window's words: %w", err)
 	}
 	w.mine = (*windowBlock)(w.block.Ptr)
@@ -145,14 +145,15 @@ func (w *Window) meet(ctx context.Context) error {
 		k := &w.ranks[r]
 		if r == w.c.rank {
 			k.block, k.ptr = w.mine, w.vec.Ptr
-			k.signals = w.mine.signals(r)
+			k.signals = &w.mine.to(r).signals
 		} else {
-			block, err := k.mem.Resolve(k.at, windowBlockBytes+w.c.size*windowLine)
+			block, err := k.mem.Resolve(k.at, windowBytes(w.c.size))
 			if err != nil {
 				return fmt.Errorf("map the words of rank %d's window: %w", r, err)
 			}
 			k.block = (*windowBlock)(block)
-			k.signals = k.block.signals(w.c.rank)
+			k.signals = &k.block.to(w.c.rank).signals
+			w.mine.to(r).grant.Store(k.grant.Generation)
 		}
 		var err error
 		if w.gpu != nil {
@@ -173,7 +174,8 @@ func (w *Window) meet(ctx context.Context) error {
 func (w *Window) complete([][]byte) {
 	for r := range w.ranks {
 		if r != w.c.rank {
-			w.c.dom.watchCopies(&w.ranks[r].block.copying)
+			words := w.ranks[r].block.to(w.c.rank)
+			w.c.dom.copiers.watch(copier{w.reader(r), r, &words.copying, &words.grant})
 		}
 	}
 	w.c.nouns.add(w)

@@ -63,6 +63,7 @@ type Allocation struct {
 	pages int    // bytes mapped: whole pages, on a device of its granularity
 	id    uint64 // the driver's, DeviceAdopted only
 	freed atomic.Bool
+	kept  atomic.Bool  // see Quarantine
 	uses  atomic.Int64 // operations that use it, plus freeing once WhenIdle waits for them
 	idle  func()
 	once  sync.Once // for idle
@@ -488,7 +489,7 @@ func (h *Heap) Retire(a *Allocation) error {
 		return nil
 	}
 	err := shm.Retire(a.Ptr, a.pages)
-	if err == nil && !h.quarantine {
+	if err == nil && !h.quarantine && !a.kept.Load() {
 		h.arenas[a.At.Arena].give(int(a.At.Offset), a.pages)
 	}
 	return err
@@ -514,6 +515,9 @@ func (h *Heap) Quarantine() {
 	h.quarantine = true
 	h.mu.Unlock()
 }
+
+// Quarantine keeps a from being used again once it has been freed: a peer does not come to the end of a copy in it.
+func (a *Allocation) Quarantine() { a.kept.Store(true) }
 
 // Quarantined reports whether Quarantine was called.
 func (h *Heap) Quarantined() bool {
