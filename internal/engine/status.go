@@ -41,17 +41,27 @@ func (d *device) take() error {
 	}
 	e, fatal := d.told()
 	d.status.Error.Store(kernels.OK)
+	var behind *fault.Error
+	if !fatal && d.status.Abort.Load() != 0 && d.c.broken.Load() == nil {
+		// Kernels had no place to say why: nobody had taken the error before.
+		behind = d.error(Kind(d.status.Mine>>59), uint64(d.status.Epoch), "wait", -1, fault.ErrAborted)
+	}
 	d.mu.Unlock()
-	if fatal {
+	switch {
+	case fatal:
 		d.c.failOpen(e)
+	case behind != nil:
+		d.c.failOpen(behind)
 	}
-	if b := d.c.broken.Load(); b != nil {
+	switch b := d.c.broken.Load(); {
+	case b != nil && behind != nil && e != nil:
+		return errors.Join(e, b)
+	case b != nil:
 		return b
+	case e != nil:
+		return e
 	}
-	if e == nil {
-		return nil
-	}
-	return e
+	return nil
 }
 
 // told is what the status says, nil if there is no error, and whether it breaks the communicator. The caller holds mu.

@@ -87,7 +87,7 @@ func (p *VectorParams) Bytes() []byte {
 // host may set Abort at any time, and reads the other fields while Error is not OK; setting Error to OK lets kernels
 // report the next one.
 type Status struct {
-	Abort  atomic.Uint32 // all waits end; set by a kernel that times out, too
+	Abort  atomic.Uint32 // all waits end; set by a kernel that breaks the communicator, too
 	Error  atomic.Uint32
 	Peer   uint32
 	Epoch  uint32

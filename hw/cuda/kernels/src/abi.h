@@ -19,7 +19,7 @@ enum {
 	// A rank's device area, which peers map. Offsets in bytes.
 	UBC_AREA_EPOCH = 0,       // u32 [MAX_BLOCKS]: the last operation that each block has done; own use
 	UBC_AREA_ERROR = 1024,    // u32: the last operation that had an error; own use
-	UBC_AREA_BROKEN = 1028,   // u32: the last operation that cannot even learn what its peers want; own use
+	UBC_AREA_BROKEN = 1028,   // u32: the operation that broke the communicator, 0: none; those behind it do nothing; own use
 	UBC_AREA_FAILED = 1032,   // u32: 1 after a wait for a message ended without it; own use
 	UBC_AREA_DESC = 4096,     // packets [2][MAX_RANKS][4]: by parity, row r written by rank r
 	UBC_AREA_ROWS = 8192,     // packets [2][MAX_RANKS][2 * MAX_RANKS]: likewise; counts that r sends to each rank, then
@@ -218,7 +218,7 @@ typedef struct {
 
 // What a kernel tells its host. The first error of an operation stays until the host has taken it (error = 0).
 typedef struct {
-	ubc_u32 abort; // set by the host, or by a kernel that timed out: all waits end
+	ubc_u32 abort; // set by the host, or by a kernel that broke the communicator: all waits end
 	ubc_u32 error; // written last
 	ubc_u32 peer;
 	ubc_u32 epoch;

@@ -52,9 +52,11 @@ UBC_FN void ubc_spread(const ubc_u64 *to, ubc_u64 src, ubc_u64 bytes) {
 // which asks.
 UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
-	ubc_u32 last = ubc_previous(p);
+	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
 	ubc_u64 desk = ubc_desk(p);
 	ubc_u32 e = ubc_after(last), n = p.ranks;
+	if (ubc_over(broken, e))
+		return;
 	ubc_u64 bytes = p.count * p.size;
 	UBC_SHARED(ubc_u64, words, 2 * R, 1);
 	UBC_SHARED(ubc_u64, found, R, 2);

@@ -117,9 +117,11 @@ UBC_FN void ubc_keep(const ubc_params &p, ubc_u64 bytes) {
 // those whose destination is staged.
 UBC_FN void ubc_do_move(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
-	ubc_u32 last = ubc_previous(p);
+	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
 	ubc_u64 desk = ubc_desk(p);
 	ubc_u32 e = ubc_after(last);
+	if (ubc_over(broken, e))
+		return;
 	ubc_u64 bytes = p.count * p.size;
 	UBC_SHARED(ubc_u64, words, 2 * R, 1);
 	UBC_SHARED(ubc_u64, found, R, 2);
@@ -181,9 +183,11 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 // The same with packets, which are read where they arrive. Each part fits a packet buffer.
 UBC_FN void ubc_do_move_packets(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
-	ubc_u32 last = ubc_previous(p);
+	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
 	ubc_u64 desk = ubc_desk(p);
 	ubc_u32 e = ubc_after(last), wanted = 0;
+	if (ubc_over(broken, e))
+		return;
 	ubc_u64 bytes = p.count * p.size, from[R];
 	ubc_u64 first = 8ull * (UBC_BLOCK * UBC_THREADS + UBC_THREAD), step = 8ull * (UBC_BLOCKS * UBC_THREADS);
 	// Parts are `bytes` apart where there are several in a buffer.
@@ -221,9 +225,11 @@ UBC_FN void ubc_do_move_packets(const ubc_params &p) {
 
 // Descriptors only.
 UBC_FN void ubc_do_barrier(const ubc_params &p) {
-	ubc_u32 last = ubc_previous(p);
+	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
 	ubc_u64 desk = ubc_desk(p);
 	ubc_u32 e = ubc_after(last);
+	if (ubc_over(broken, e))
+		return;
 	ubc_announce(p, e, desk);
 	ubc_check(p, e);
 	ubc_finish(p, e);

@@ -42,9 +42,11 @@ template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 	ubc_pair first = {{0, 0}}; // on its way together with the epoch, without which nothing can be sent
 	if (8ull * o.thread < o.bytes)
 		first = ubc_load<ubc_pair, T>(p.src + 8ull * o.thread, o.bytes - 8ull * o.thread, aligned);
-	ubc_u32 last = ubc_previous(p);
+	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
 	ubc_u64 desk = ubc_desk(p);
 	o.e = ubc_after(last);
+	if (ubc_over(broken, o.e))
+		return;
 	if (o.scaled)
 		first = ubc_scale<E>(first, o.factor);
 	ubc_u64 to[R], from[R]; // peers from rank + 1 on; by rank
@@ -134,9 +136,11 @@ template <class E, int R> UBC_FN void ubc_two_packets(const ubc_params &p) {
 	for (ubc_u32 i = 1; i < R; i++)
 		if (i < o.n && begin + 8 <= shortest)
 			next[i] = ubc_load8(p.src + ubc_peer(p, i) * s.stride + begin);
-	ubc_u32 last = ubc_previous(p);
+	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
 	ubc_u64 desk = ubc_desk(p);
 	o.e = ubc_after(last);
+	if (ubc_over(broken, o.e))
+		return;
 	// Where packets go, by the way from rank + 1 on, and come from, by rank; of the first stage.
 	ubc_u64 to[R], from[R], second = 2ull * p.ranks * UBC_PACKET_BYTES;
 	UBC_UNROLL
@@ -359,9 +363,11 @@ UBC_FN void ubc_scatter(const ubc_params &p, const ubc_reduction<E> &o, const ub
 // block's on all ranks. U vectors of each of up to R inputs are in flight.
 template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
-	ubc_u32 last = ubc_previous(p);
+	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
 	ubc_u64 desk = ubc_desk(p);
 	o.e = ubc_after(last);
+	if (ubc_over(broken, o.e))
+		return;
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	UBC_SHARED(ubc_u64, words, 2 * R, 1); // of all ranks: what they have announced
 	UBC_SHARED(ubc_u64, found, 2 * R, 2); // where that is, 0: staged

@@ -138,9 +138,11 @@ UBC_FN bool ubc_await_neighbours(const ubc_params &p, ubc_u32 e, ubc_u32 sent, u
 
 template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
-	ubc_u32 last = ubc_previous(p), n = p.ranks;
+	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p), n = p.ranks;
 	ubc_u64 desk = ubc_desk(p);
 	o.e = ubc_after(last);
+	if (ubc_over(broken, o.e))
+		return;
 	UBC_SHARED(ubc_u64, words, 2 * UBC_MAX_RANKS, 1);
 	UBC_SHARED(ubc_u64, found, 1, 2); // where the next rank's destination is, 0: staged
 	ubc_announce(p, o.e, desk);

@@ -15,6 +15,14 @@ UBC_FN ubc_u32 ubc_after(ubc_u32 e) { return e == 0xffffffff ? 2 : e + 1; }
 // ubc_previous is the last epoch of this block. It comes from memory: what does not depend on it is for the time until then.
 UBC_FN ubc_u32 ubc_previous(const ubc_params &p) { return ubc_get32(p.area[0] + UBC_AREA_EPOCH + 4 * UBC_BLOCK); }
 
+// ubc_broken is the operation that has broken the communicator, 0: none. It comes together with the last epoch.
+UBC_FN ubc_u32 ubc_broken(const ubc_params &p) { return ubc_get32(p.area[0] + UBC_AREA_BROKEN); }
+
+// ubc_over is whether an operation before e has broken the communicator. Then e does nothing, not even count: whatever is
+// queued ends as fast as it can be launched. It is the same for the whole block, since only that operation has written
+// the word, and has ended. Where e itself breaks it, blocks that begin later find that out as the others do.
+UBC_FN bool ubc_over(ubc_u32 broken, ubc_u32 e) { return broken != 0 && broken != e; }
+
 // Ranks are counted from this one on: the one at distance d, from 1 to ranks - 1, is the d-th behind it, and this rank
 // itself is at 0. The parameters list areas in that order, so that loops over peers find them at places that the
 // compiler knows: one that it does not would have it copy all parameters to the stack first.
@@ -66,6 +74,14 @@ UBC_FN void ubc_report(const ubc_params &p, ubc_u32 e, ubc_u32 code, ubc_u32 pee
 	ubc_tell(p.status, code, peer, e, p.signature, theirs, detail);
 }
 
+// ubc_break is ubc_report for what ends all operations of the communicator. Should the host not have taken an earlier error
+// yet, it learns of this one by the abort.
+UBC_FN void ubc_break(const ubc_params &p, ubc_u32 e, ubc_u32 code, ubc_u32 peer, ubc_u64 theirs, ubc_u64 detail) {
+	ubc_report(p, e, code, peer, theirs, detail);
+	if (ubc_swap32(p.area[0] + UBC_AREA_BROKEN, e) != e)
+		ubc_release32(p.status, 1);
+}
+
 // ubc_agrees compares a peer's signature with this rank's. A rank that refuses does not mind what its peers want.
 UBC_FN bool ubc_agrees(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 theirs) {
 	if (theirs == p.signature || UBC_KIND(p.signature) == 0)
@@ -81,8 +97,8 @@ struct ubc_wait {
 
 // ubc_endure is why a wait ends without what it waits for, or UBC_OK, after each UBC_POLLS looks.
 UBC_FN ubc_u32 ubc_endure(ubc_u64 status, ubc_u64 timeout, ubc_wait &w) {
-	// Abort is far away, in host memory.
-	if (w.polls / UBC_POLLS % 16 == 1 && ubc_get32(status) != 0)
+	// Abort is far away, in host memory. A wait sees it within some 10 ms.
+	if (w.polls / UBC_POLLS % 8 == 1 && ubc_get32(status) != 0)
 		return UBC_ABORTED;
 	ubc_u64 now = ubc_now();
 	if (w.since == 0)
@@ -114,10 +130,7 @@ UBC_FN bool ubc_patience(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_wait 
 	ubc_u32 code = ubc_endure(p.status, p.timeout, w);
 	if (code == UBC_OK)
 		return true;
-	ubc_report(p, e, code, peer, 0, 0);
-	if (code == UBC_TIMEOUT)
-		ubc_put32(p.status, 1);
-	ubc_put32(own + UBC_AREA_BROKEN, e);
+	ubc_break(p, e, code, peer, 0, 0);
 	return false;
 }
 
@@ -247,8 +260,7 @@ UBC_FN ubc_u64 ubc_find(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 wo
 	ubc_u32 extent = (ubc_u32)(word >> 48) & 0x7fff;
 	ubc_u64 base = extent < UBC_MAX_EXTENTS ? ubc_get64(ubc_at(p.table, ubc_distance(p, peer)) + 8 * extent) : 0;
 	if (base == 0) {
-		ubc_report(p, e, UBC_NO_EXTENT, peer, p.signature, word);
-		ubc_put32(p.area[0] + UBC_AREA_BROKEN, e);
+		ubc_break(p, e, UBC_NO_EXTENT, peer, p.signature, word);
 		return 0;
 	}
 	return base + (word & ((1ull << 48) - 1));

@@ -205,9 +205,11 @@ UBC_FN void ubc_vector_bulk(
 UBC_FN void ubc_do_move_v(const ubc_vector_params &v) {
 	enum { R = UBC_MAX_RANKS };
 	const ubc_params &p = v.p;
-	ubc_u32 last = ubc_previous(p);
+	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
 	ubc_u64 desk = ubc_desk(p);
 	ubc_u32 e = ubc_after(last);
+	if (ubc_over(broken, e))
+		return;
 	UBC_SHARED(ubc_u64, words, 2 * R, 1);
 	UBC_SHARED(ubc_u64, rows, 2 * R * R, 2);
 	UBC_SHARED(ubc_routes, routes, 1, 3);
