@@ -408,3 +408,33 @@ func TestNoDevice(t *testing.T) {
 	})
 	require.NoError(t, err)
 }
+
+// TestDeviceBrokenBehind breaks the communicator behind an error that nobody has asked for: Sync returns both.
+func TestDeviceBrokenBehind(t *testing.T) {
+	synced, gave := make(chan struct{}), make(chan struct{})
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		a, err1 := gputest.Floats(ctx, c, dev, 100, 1)
+		s, err2 := ubcoll.NewStream(dev)
+		if err := errors.Join(err1, err2, coll.Barrier(ctx, c)); err != nil {
+			return err
+		}
+		v := a.Vec().Slice(0, 100-c.Rank())
+		if c.Rank() == 1 {
+			err := errors.Join(coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum), is(c, "the first", s.Sync(ctx), ubcoll.ErrMismatch))
+			close(synced)
+			<-gave
+			return err
+		}
+		defer close(gave)
+		err := coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum)
+		<-synced
+		c.Engine().SetTimeout(500 * time.Millisecond)
+		err = errors.Join(err, coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum)) // which rank 1 does not call
+		if err != nil {
+			return err
+		}
+		err = s.Sync(ctx)
+		return errors.Join(is(c, "the first", err, ubcoll.ErrMismatch), is(c, "what is behind it", err, ubcoll.ErrAborted),
+			is(c, "broken", c.Err(), ubcoll.ErrAborted))
+	})
+}

@@ -41,6 +41,11 @@ var Suites = map[string]Suite{
 	"device":          Device,
 	"kill-device":     KillDevice,
 	"kill-device-p2p": KillDeviceP2P,
+
+	"kill-queued-eager":    KillQueuedEager,
+	"kill-queued-graph":    KillQueuedGraph,
+	"kill-queued-messages": KillQueuedMessages,
+	"kill-queued-channel":  KillQueuedChannel,
 }
 
 // Names lists the suites.
