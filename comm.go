@@ -138,9 +138,10 @@ func (c *Comm) RegisterBuffer(v Vec) (*Registration, error) {
 // not wait, any goroutine. The job lives on: Main, or whoever owns the bootstrap, decides about that.
 func (c *Comm) Abort(cause error) { c.v.Comm.Abort(cause) }
 
-// Close ends this rank's side. Local: it waits for nobody, and what peers still read of this rank stays readable to
-// them. With the rank's last communicator its registrations end, and its buffers: views of them fault from then on.
-// ErrBusy while an operation runs or is queued; ErrClosed the second time.
+// Close ends this rank's side. Local: it waits for no other rank, and what peers still read of this rank stays readable
+// to them. With the rank's last communicator its registrations end, and its buffers: views of them fault from then on.
+// ErrBusy while an operation runs or is queued, or a message is on its way, unless the communicator is broken, whose
+// messages end with it; ErrClosed the second time, and for what other goroutines call from then on.
 func (c *Comm) Close() error { return c.v.Comm.Close() }
 
 // Err is nil while the communicator is usable, and else says why it is not. Local, waits for nothing.

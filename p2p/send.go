@@ -147,10 +147,7 @@ func begin(m *engine.Mail, h *engine.Message) {
 
 // finish gives h back to its caller.
 func finish(h *engine.Message) {
-	if h.Buf.Claim != nil {
-		h.Buf.Claim.Release()
-		h.Buf.Claim = nil
-	}
+	h.LetGo()
 	h.Done.Store(true)
 }
 

@@ -10,8 +10,8 @@ import (
 func step(c *engine.Comm, h *engine.Message, looks int) (moved bool, err error) {
 	m := c.Mail(h.Peer)
 	l, advance := lane(c, h)
-	if !l.TryLock() {
-		return false, nil // somebody else is at it
+	if !l.TryEnter() {
+		return false, nil // somebody else is at it, or has been
 	}
 	defer l.Unlock()
 	if err := c.Broken(); err != nil {
@@ -93,9 +93,8 @@ func abandon(c *engine.Comm, ms []*engine.Message, err error) error {
 	for _, h := range ms {
 		l, _ := lane(c, h)
 		l.Lock()
-		if !h.Done.Load() && h.Buf.Claim != nil {
-			h.Buf.Claim.Release()
-			h.Buf.Claim = nil
+		if !h.Done.Load() {
+			h.LetGo()
 		}
 		l.Unlock()
 	}
@@ -114,8 +113,8 @@ func moveAll(c *engine.Comm) {
 }
 
 func move(c *engine.Comm, m *engine.Mail, l *engine.Lane, advance func(*engine.Comm, *engine.Mail) (bool, error)) {
-	if !l.TryLock() {
-		return // somebody else is at it
+	if !l.TryEnter() {
+		return // somebody else is at it, or the communicator has been closed
 	}
 	moved, err := true, c.Broken()
 	for moved && err == nil {

@@ -64,6 +64,7 @@ type Comm struct {
 	broken  atomic.Pointer[fault.Error]
 	closing atomic.Bool
 	ending  sync.Mutex // Abort writes the area that Close gives back
+	polls   gate       // looks at what Close gives back, by waits that do not have the turn
 
 	mails []Mail // by rank
 	nouns nouns  // channels and windows
@@ -274,36 +275,49 @@ func (c *Comm) Abort(cause error) {
 	c.nouns.close(true)
 }
 
-// Close ends this rank's side. Local: it waits for nobody, and what peers still read stays readable. fault.ErrBusy
-// while an operation runs; a second Close is fault.ErrClosed. It reports what the cleanup reported.
+// Close ends this rank's side. Local: it waits for no other rank, and what peers still read stays readable.
+// fault.ErrBusy while an operation runs; a second Close is fault.ErrClosed, and so is an operation that Close has come
+// before. It reports what the cleanup reported.
 func (c *Comm) Close() error {
-	if !c.turn.tryBlock() {
+	k, ok := c.turn.close()
+	if !ok {
 		return c.local("close", fmt.Errorf("close: %w", fault.ErrBusy))
 	}
-	if c.closing.Load() {
-		c.turn.leave()
-		return c.local("close", fault.ErrClosed)
+	if k != nil {
+		<-k.ready
 	}
-	if c.device != nil && c.broken.Load() == nil && c.device.busy() {
-		c.turn.leave()
-		return c.local("close", fmt.Errorf("close: an operation is queued on a device: %w", fault.ErrBusy))
-	}
-	if err := c.closeMail(); err != nil {
-		c.turn.leave()
+	err := c.tryClose()
+	c.turn.leave() // what has come meanwhile runs, or finds it closed
+	if err != nil {
 		return c.local("close", err)
 	}
-	if busy := c.nouns.busy(); busy != "" {
-		c.reopenMail()
-		c.turn.leave()
-		return c.local("close", fmt.Errorf("%s is in use: %w", busy, fault.ErrBusy))
+	c.polls.drain()
+	c.logClose()
+	return errors.Join(c.nouns.close(false), c.release())
+}
+
+// tryClose lets no operation begin any more, unless one is under way.
+func (c *Comm) tryClose() error {
+	if c.closing.Load() {
+		return fault.ErrClosed
+	}
+	if c.device != nil && c.broken.Load() == nil && c.device.busy() {
+		return fmt.Errorf("close: an operation is queued on a device: %w", fault.ErrBusy)
+	}
+	err := c.closeMail(func() error {
+		if busy := c.nouns.busy(); busy != "" {
+			return fmt.Errorf("%s is in use: %w", busy, fault.ErrBusy)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	c.ending.Lock()
 	c.closing.Store(true)
 	c.ending.Unlock()
 	c.me.state.Store(stateClosed)
-	c.turn.leave()
-	c.logClose()
-	return errors.Join(c.nouns.close(false), c.release())
+	return nil
 }
 
 func (c *Comm) release() error {

@@ -248,13 +248,16 @@ func (m *gpuMail) stuck() int {
 }
 
 // shut lets nothing be queued any more; fault.ErrBusy if something is, on a communicator that still works.
-func (m *gpuMail) shut(broken bool) error {
+func (m *gpuMail) shut(broken bool, last func() error) error {
 	if err := m.lock(allLanes); err != nil {
 		return err
 	}
 	defer m.unlock(allLanes)
 	if i := m.anyBusy(); i >= 0 && !broken {
 		return fmt.Errorf("a message of device memory, from or to rank %d, is on its way: %w", i/2, fault.ErrBusy)
+	}
+	if err := last(); err != nil {
+		return err
 	}
 	for i := range m.lanes {
 		m.lanes[i].closed = true
@@ -263,16 +266,6 @@ func (m *gpuMail) shut(broken bool) error {
 }
 
 const allLanes = 1<<kernels.MaxLanes - 1
-
-// reopen takes shut back.
-func (m *gpuMail) reopen() {
-	for i := range m.lanes {
-		l := &m.lanes[i]
-		l.mu.Lock()
-		l.closed = false
-		l.mu.Unlock()
-	}
-}
 
 // close gives up what the messages have on the device, once all that was queued has ended. Nothing is queued any more.
 func (m *gpuMail) close() error {

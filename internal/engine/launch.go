@@ -458,10 +458,11 @@ func (d *device) broke(op string, err error) {
 }
 
 // failOpen is fail for who does not have the turn: a communicator that has closed meanwhile is left alone, and its area.
-func (c *Comm) failOpen(e *fault.Error) {
+func (c *Comm) failOpen(e *fault.Error) error {
 	c.ending.Lock()
 	defer c.ending.Unlock()
-	if !c.closing.Load() {
-		c.fail(e)
+	if c.closing.Load() {
+		return e
 	}
+	return c.fail(e)
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"iter"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -136,6 +137,14 @@ type Message struct {
 	next *Message
 }
 
+// LetGo gives back what m holds. The caller has the lane.
+func (m *Message) LetGo() {
+	if m.Buf.Claim != nil {
+		m.Buf.Claim.Release()
+		m.Buf.Claim = nil
+	}
+}
+
 // MessageList is a queue of messages.
 type MessageList struct{ Head, tail *Message }
 
@@ -157,6 +166,18 @@ func (l *MessageList) Pop() *Message {
 
 // Idle reports whether nothing is on its way.
 func (l *Lane) Idle() bool { return l.Open.Head == nil && l.Waiting.Head == nil }
+
+// TryEnter locks the lane if that can be had at once, and the communicator has not been closed.
+func (l *Lane) TryEnter() bool {
+	if !l.TryLock() {
+		return false
+	}
+	if l.closed {
+		l.Unlock()
+		return false
+	}
+	return true
+}
 
 // Enter locks the lane for a new message; it fails when the communicator has been closed.
 func (l *Lane) Enter() error {
@@ -189,48 +210,52 @@ func (c *Comm) layMail() {
 	c.mails[c.rank].In, c.mails[c.rank].InEager = c.outbox(c.rank, c.rank)
 }
 
-// closeMail ends all lanes, unless a message is on its way on a communicator that still works.
-func (c *Comm) closeMail() error {
+// closeMail ends all lanes, unless last says otherwise when no message is on its way any more: those of a broken
+// communicator are abandoned.
+func (c *Comm) closeMail(last func() error) error {
 	broken := c.broken.Load() != nil
-	var err error
 	if c.device != nil {
-		if err := c.device.mail.shut(broken); err != nil {
-			return err
+		host := last
+		last = func() error { return c.closeLanes(broken, host) }
+		return c.device.mail.shut(broken, last)
+	}
+	return c.closeLanes(broken, last)
+}
+
+func (c *Comm) closeLanes(broken bool, last func() error) error {
+	var err error
+	for l, r := range c.lanes() {
+		l.Lock()
+		defer l.Unlock()
+		if !l.Idle() && !broken && err == nil {
+			err = fmt.Errorf("a message from or to rank %d is on its way: %w", r, fault.ErrBusy)
 		}
 	}
-	for r := range c.mails {
-		m := &c.mails[r]
-		for _, l := range [2]*Lane{&m.Send, &m.Recv} {
-			l.Lock()
-			if !l.Idle() && !broken {
-				err = fmt.Errorf("a message from or to rank %d is on its way: %w", r, fault.ErrBusy)
+	if err == nil {
+		err = last()
+	}
+	if err != nil {
+		return err
+	}
+	for l := range c.lanes() {
+		l.closed = true
+		for _, q := range [2]*MessageList{&l.Open, &l.Waiting} {
+			for q.Head != nil {
+				q.Pop().LetGo()
 			}
 		}
 	}
-	for r := range c.mails {
-		m := &c.mails[r]
-		for _, l := range [2]*Lane{&m.Send, &m.Recv} {
-			l.closed = err == nil
-			l.Unlock()
-		}
-	}
-	if err != nil && c.device != nil {
-		c.device.mail.reopen()
-	}
-	return err
+	c.dom.mailroom.leave(c)
+	return nil
 }
 
-// reopenMail takes closeMail back.
-func (c *Comm) reopenMail() {
-	if c.device != nil {
-		c.device.mail.reopen()
-	}
-	for r := range c.mails {
-		m := &c.mails[r]
-		for _, l := range [2]*Lane{&m.Send, &m.Recv} {
-			l.Lock()
-			l.closed = false
-			l.Unlock()
+// lanes are all lanes, with the peers' ranks.
+func (c *Comm) lanes() iter.Seq2[*Lane, int] {
+	return func(yield func(*Lane, int) bool) {
+		for r := range c.mails {
+			if m := &c.mails[r]; !yield(&m.Send, r) || !yield(&m.Recv, r) {
+				return
+			}
 		}
 	}
 }
@@ -312,7 +337,7 @@ func (c *Comm) Fail(op string, peer int, err error) error {
 	if !ok {
 		e = c.MessageError(op, peer, "", err)
 	}
-	return c.fail(e)
+	return c.failOpen(e)
 }
 
 // Looks is how often a wait looks before it polls.
@@ -333,7 +358,19 @@ func (p *Patience) Poll(ctx context.Context, c *Comm, op string, peer int) error
 	if p.w.health == 0 {
 		p.w.health = healthEvery
 	}
-	if err := c.poll(&p.w); err != nil {
+	return c.gated(op, peer, func() *fault.Error { return c.poll(&p.w) })
+}
+
+// gated is the error of look, which looks at what Close gives back, or, after that, why the communicator has ended.
+func (c *Comm) gated(op string, peer int, look func() *fault.Error) error {
+	defer c.polls.leave()
+	if !c.polls.enter() {
+		if e := c.broken.Load(); e != nil {
+			return e
+		}
+		return c.MessageError(op, peer, "", fault.ErrClosed)
+	}
+	if err := look(); err != nil {
 		return err
 	}
 	return nil
@@ -345,10 +382,7 @@ func (p *Patience) Look(c *Comm, op string, peer int) error {
 	if e := c.broken.Load(); e != nil {
 		return e
 	}
-	if err := c.pollClock(&p.w); err != nil {
-		return err
-	}
-	return nil
+	return c.gated(op, peer, func() *fault.Error { return c.pollClock(&p.w) })
 }
 
 // mailroom knows the communicators of a domain that have open requests: whatever this rank waits for meanwhile, its
@@ -374,15 +408,28 @@ func (c *Comm) OpenRequest() {
 	r.open.Add(1)
 }
 
-// CloseRequest ends what OpenRequest began.
+// CloseRequest ends what OpenRequest began, unless the communicator has been closed meanwhile.
 func (c *Comm) CloseRequest() {
 	r := &c.dom.mailroom
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.comms[c]--; r.comms[c] == 0 {
+	switch n := r.comms[c]; n {
+	case 0:
+		return
+	case 1:
 		delete(r.comms, c)
+	default:
+		r.comms[c] = n - 1
 	}
 	r.open.Add(-1)
+}
+
+// leave ends all requests of c, which has been closed.
+func (r *mailroom) leave(c *Comm) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.open.Add(-int32(r.comms[c]))
+	delete(r.comms, c)
 }
 
 // move is a load when no request is open.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"unsafe"
@@ -33,7 +34,7 @@ func TestMessageList(t *testing.T) {
 
 // fakeMail is the mail of one rank of a communicator that has nothing else; all areas are its own.
 func fakeMail(ranks int) *Comm {
-	c := &Comm{size: ranks, peers: make([]peer, ranks)}
+	c := &Comm{size: ranks, peers: make([]peer, ranks), dom: new(Domain)}
 	for r := range c.peers {
 		b := make([]byte, sharedBytes+mailBytes(ranks)+128)
 		skip := -uintptr(unsafe.Pointer(&b[0])) & 127
@@ -77,16 +78,26 @@ func TestCloseMail(t *testing.T) {
 	require.NoError(t, l.Enter())
 	l.Waiting.Push(&Message{Recv: true, Peer: 1})
 	l.Unlock()
-	require.ErrorIs(t, c.closeMail(), fault.ErrBusy)
-	require.ErrorContains(t, c.closeMail(), "rank 1")
-	for r := range c.mails {
-		require.NoError(t, c.Mail(r).Send.Enter(), "nothing is closed by a close that failed")
-		c.Mail(r).Send.Unlock()
+	c.OpenRequest()
+	allow := func() error { return nil }
+	refuse := errors.New("something else is busy")
+	open := func() {
+		for l := range c.lanes() {
+			require.NoError(t, l.Enter(), "nothing is closed by a close that failed")
+			l.Unlock()
+		}
+		require.EqualValues(t, 1, c.dom.mailroom.open.Load())
 	}
+	require.ErrorIs(t, c.closeMail(allow), fault.ErrBusy)
+	require.ErrorContains(t, c.closeMail(allow), "rank 1")
+	open()
 	c.broken.Store(&fault.Error{})
-	require.NoError(t, c.closeMail(), "what is broken can be closed")
+	require.ErrorIs(t, c.closeMail(func() error { return refuse }), refuse)
+	open()
+	require.NoError(t, c.closeMail(allow), "what is broken can be closed")
 	require.ErrorIs(t, l.Enter(), fault.ErrClosed)
-	c.reopenMail()
-	require.NoError(t, l.Enter())
-	l.Unlock()
+	require.False(t, l.TryEnter())
+	require.True(t, l.Idle(), "what was on its way is abandoned")
+	c.CloseRequest()
+	require.Zero(t, c.dom.mailroom.open.Load())
 }

@@ -43,6 +43,13 @@ func (g *gate) close() (first, last bool) {
 
 func (g *gate) isClosed() bool { return g.n.Load() < 0 }
 
+// drain closes a gate whose uses are never long, and waits until the last one has left.
+func (g *gate) drain() {
+	for g.close(); g.n.Load() != gateClosed; {
+		time.Sleep(20 * time.Microsecond)
+	}
+}
+
 // noun is what a communicator closes when it closes.
 type noun interface {
 	// use is its gate.

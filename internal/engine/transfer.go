@@ -67,8 +67,8 @@ func (v *View) Transfer(ctx context.Context, op string, ms []DeviceMessage) (*Tr
 	if v.Recorder != nil {
 		return nil, v.Recorder.Record(c, Work{Kind: KindMessages, Messages: ms})
 	}
-	if e := c.lostPeer(op); e != nil {
-		return nil, c.fail(e)
+	if err := c.lostPeer(op); err != nil {
+		return nil, c.Fail(op, -1, err)
 	}
 	t, err := c.device.mail.start(ctx, v.Stream, op, ms)
 	var e *fault.Error
@@ -113,14 +113,16 @@ func (v *View) checkDevice(h *DeviceMessage) error {
 }
 
 // lostPeer is why what is queued now would wait in vain, or nil: a rank has seen a failure.
-func (c *Comm) lostPeer(op string) *fault.Error {
+func (c *Comm) lostPeer(op string) error {
 	w := waiting{op: op, step: "launch"}
-	for r := range c.peers {
-		if v := c.peers[r].area.lost.Load(); v != 0 && r != c.rank {
-			return c.lostError(&w, r, v)
+	return c.gated(op, -1, func() *fault.Error {
+		for r := range c.peers {
+			if v := c.peers[r].area.lost.Load(); v != 0 && r != c.rank {
+				return c.lostError(&w, r, v)
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // start queues ms on s, or on a stream of a lane's own.
@@ -153,7 +155,7 @@ func (m *gpuMail) start(ctx context.Context, s *Stream, op string, ms []DeviceMe
 	t.after, begun, err = m.queue(s, t.line, ms)
 	switch {
 	case begun, err != nil && !errors.Is(err, fault.ErrClosed) && !errors.Is(err, fault.ErrLimit):
-		return nil, m.d.c.fail(m.error(op, "device", err)) // the line stays with what may be queued
+		return nil, m.d.c.failOpen(m.error(op, "device", err)) // the line stays with what may be queued
 	case err != nil:
 		m.giveBack(t.line)
 		return nil, err
@@ -199,7 +201,7 @@ func (t *Transfer) Wait(ctx context.Context) error {
 	var since time.Time // that the communicator is broken
 	err := await(func() (bool, error) { return t.m.reached(t.after) }, func(time.Duration) error {
 		if ctx.Err() != nil {
-			c.fail(t.m.error(t.op, "wait", ended(ctx))) // kernels end soon, and until then they use the memory
+			c.failOpen(t.m.error(t.op, "wait", ended(ctx))) // kernels end soon, and until then they use the memory
 		}
 		switch {
 		case c.broken.Load() == nil:
@@ -220,7 +222,7 @@ func (t *Transfer) finish(err error) error {
 	m.letGo(t.after)
 	t.done, t.after = true, nil
 	if err != nil {
-		t.err = c.fail(m.error(t.op, "device", err))
+		t.err = c.failOpen(m.error(t.op, "device", err))
 		return t.err // the line stays with what may still write it
 	}
 	var e *fault.Error

@@ -1,0 +1,194 @@
+package p2p_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+var errStop = errors.New("stop")
+
+// TestCloseUnderWait closes an aborted communicator under a receive that waits, and is busy with the messages of another
+// one: Close waits until it has left what both look at.
+func TestCloseUnderWait(t *testing.T) {
+	var held atomic.Bool
+	entered, release := make(chan bool), make(chan bool)
+	move := engine.MoveMail
+	defer func() { engine.MoveMail = move }()
+	engine.MoveMail = func(c *engine.Comm) {
+		if c.Rank() == 0 && held.CompareAndSwap(true, false) {
+			entered <- true
+			<-release
+		}
+		move(c)
+	}
+	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		d, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		peer := 1 - c.Rank()
+		var g p2p.Group
+		g.Recv(peer, ubcoll.Of(make([]byte, 8)))
+		r, err := g.Start(ctx, d)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 1 { // rank 0 aborts
+			_, err := p2p.Recv(ctx, c, 0, ubcoll.Of(make([]byte, 8)))
+			return errors.Join(wants(err, ubcoll.ErrAborted), wants(r.Wait(ctx), ubcoll.ErrAborted), d.Close())
+		}
+		waited, closed := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := p2p.Recv(ctx, c, peer, ubcoll.Of(make([]byte, 8)))
+			waited <- err
+		}()
+		held.Store(true)
+		<-entered
+		d.Abort(errStop)
+		c.Abort(errStop)
+		go func() { closed <- errors.Join(d.Close(), c.Close()) }() // the domain's last
+		select {
+		case err = <-closed:
+			err = fmt.Errorf("Close did not wait: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		close(release)
+		if err == nil {
+			err = <-closed
+		}
+		return errors.Join(err, wants(<-waited, ubcoll.ErrAborted), wants(r.Wait(ctx), ubcoll.ErrAborted))
+	}))
+}
+
+// TestRequestAfterClose asks for requests of a communicator that has been closed: those that were done are, the others
+// say why not. Waits of another communicator do not look after them any more.
+func TestRequestAfterClose(t *testing.T) {
+	for _, broken := range []bool{false, true} {
+		t.Run(fmt.Sprintf("broken=%v", broken), func(t *testing.T) {
+			require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+				d, err := c.Dup(ctx)
+				if err != nil {
+					return err
+				}
+				peer := 1 - c.Rank()
+				var g p2p.Group
+				g.Recv(peer, ubcoll.Of(make([]byte, 8)))
+				r, err := g.Start(ctx, d)
+				if err != nil {
+					return err
+				}
+				if broken {
+					d.Abort(errStop)
+				} else {
+					err = errors.Join(p2p.Send(ctx, d, peer, ubcoll.Of(make([]byte, 8))), coll.Barrier(ctx, d))
+					engine.MoveMail(d.Engine().Comm)
+				}
+				err = errors.Join(err, d.Close())
+				for range 100 {
+					err = errors.Join(err, coll.Barrier(ctx, c))
+				}
+				if err != nil {
+					return err
+				}
+				done, err := r.Test()
+				again := r.Wait(ctx)
+				if !done || broken != errors.Is(err, ubcoll.ErrAborted) || broken != errors.Is(again, ubcoll.ErrAborted) ||
+					!broken && errors.Join(err, again) != nil {
+					return fmt.Errorf("request after Close: done %v, %v, then %v", done, err, again)
+				}
+				if err := g.Do(ctx, d); !errors.Is(err, ubcoll.ErrClosed) && !errors.Is(err, ubcoll.ErrAborted) {
+					return fmt.Errorf("group after Close: %v", err)
+				}
+				return nil
+			}))
+		})
+	}
+}
+
+// TestCloseRaces closes a communicator while operations of another goroutine come and go: Close is ErrBusy, or they are
+// ErrClosed from then on, and never ErrBusy.
+func TestCloseRaces(t *testing.T) {
+	x, y := ubcoll.Of(make([]byte, 8)), ubcoll.Of(make([]byte, 8))
+	for _, k := range []struct {
+		name string
+		op   func(context.Context, *ubcoll.Comm) error
+	}{
+		{"collective", coll.Barrier},
+		{"message", func(ctx context.Context, c *ubcoll.Comm) error {
+			_, err := p2p.SendRecv(ctx, c, 0, x, 0, y)
+			return err
+		}},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+				for round := range 30 {
+					d, err := c.Dup(ctx)
+					if err != nil {
+						return err
+					}
+					running, ended := make(chan bool), make(chan error)
+					go func() {
+						err := k.op(ctx, d)
+						for close(running); err == nil; {
+							err = k.op(ctx, d)
+						}
+						ended <- err
+					}()
+					<-running
+					for err = d.Close(); errors.Is(err, ubcoll.ErrBusy); err = d.Close() {
+						runtime.Gosched()
+					}
+					if op := <-ended; err != nil || !errors.Is(op, ubcoll.ErrClosed) {
+						return fmt.Errorf("round %d: Close gets %v, the operation %v", round, err, op)
+					}
+					if err := wants(d.Close(), ubcoll.ErrClosed); err != nil {
+						return err
+					}
+				}
+				return nil
+			}))
+		})
+	}
+}
+
+// TestCloseTwice has two goroutines close: one does, and the other is told.
+func TestCloseTwice(t *testing.T) {
+	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		for round := range 30 {
+			d, err := c.Dup(ctx)
+			if err != nil {
+				return err
+			}
+			var there atomic.Int32
+			closeIt := func() error {
+				for there.Add(1); there.Load() < 2; {
+					runtime.Gosched()
+				}
+				return d.Close()
+			}
+			other := make(chan error)
+			go func() { other <- closeIt() }()
+			a := closeIt()
+			b := <-other
+			if a != nil {
+				a, b = b, a
+			}
+			if a != nil || !errors.Is(b, ubcoll.ErrClosed) {
+				return fmt.Errorf("round %d: %v and %v", round, a, b)
+			}
+		}
+		return nil
+	}))
+}
