@@ -13,8 +13,10 @@ import (
 type Op struct{ o engine.Op }
 
 // The reductions. Integers wrap around on overflow. Min and Max give NaN if any operand is NaN. Avg is the sum divided
-// by the number of ranks, truncated toward zero for integers. Half types are computed in float32. The order of
-// operands is the algorithm's, and the result is bitwise the same on all ranks.
+// by the number of ranks, truncated toward zero for integers. Half types are computed in float32, and rounded once; the
+// ring, which is only taken for them if it is asked for, rounds them at each of its steps, so that a sum or a product that
+// does not stay within the type on the way is lost there, while an average never leaves it. The order of operands is the
+// algorithm's, and the result is bitwise the same on all ranks.
 var (
 	Sum  = Op{engine.Op{Red: engine.Sum}}
 	Prod = Op{engine.Op{Red: engine.Prod}}

@@ -2,8 +2,10 @@ package coll
 
 import (
 	"context"
+	"math/bits"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/engine"
 )
@@ -136,13 +138,9 @@ func (r *ring) item(step, lo, n int) error {
 		if staged {
 			out = r.window(r.c.Rank(), r.cursor)
 		}
-		r.reduce(out, in, off, n, 1)
+		r.reduce(out, in, off, n, step)
 	case step == r.n-1: // a finished slice
-		div := 1
-		if r.w.Red == engine.Avg {
-			div = r.n
-		}
-		r.reduce(out, in, off, n, div)
+		r.reduce(out, in, off, n, step)
 		if staged {
 			cpu.Copy(r.window(r.c.Rank(), r.cursor), out, n*r.size, false)
 		}
@@ -196,13 +194,33 @@ func (r *ring) room() error {
 	return r.c.WaitProgress(r.ctx, r.right, old+step+1, "staging")
 }
 
-func (r *ring) reduce(out, in unsafe.Pointer, off, n, div int) {
+// reduce adds this rank's source to what has come, which has those of step ranks.
+//
+// Averages of half types are carried as fractions of the sum, 1/2 of it with two ranks in it, 1/4 with three or four and
+// so on: a sum may be too large for the type where the average is not. Such fractions are rounded as the sum itself would
+// be, as long as they are normal numbers.
+func (r *ring) reduce(out, in unsafe.Pointer, off, n, step int) {
 	own := unsafe.Add(r.src, off)
 	op := kernels[r.w.Red]
-	if div == 1 {
-		cpu.Reduce(r.w.Type, op, out, in, own, n, false)
-		return
+	half := r.w.Type == dtype.Float16 || r.w.Type == dtype.BFloat16
+	div := 1
+	switch {
+	case r.w.Red != engine.Avg:
+	case step == r.n-1:
+		div = r.n
+	case half:
+		div = fraction(step + 1)
 	}
-	srcs := [2]unsafe.Pointer{in, own}
-	cpu.ReduceN(r.w.Type, op, out, srcs[:], n, div, false)
+	switch {
+	case div > 1 && half && step > 1:
+		cpu.Accumulate(r.w.Type, out, in, own, n, fraction(step), div)
+	case div > 1:
+		srcs := [2]unsafe.Pointer{in, own}
+		cpu.ReduceN(r.w.Type, op, out, srcs[:], n, div, false)
+	default:
+		cpu.Reduce(r.w.Type, op, out, in, own, n, false)
+	}
 }
+
+// fraction is the smallest power of two that is not smaller than ranks, at least 1.
+func fraction(ranks int) int { return 1 << bits.Len(uint(ranks-1)) }

@@ -148,6 +148,28 @@ func reduceMany(t dtype.Type, op Op, dsts, srcs []unsafe.Pointer, n, div int, st
 	}
 }
 
+// Accumulate sets dst[i] = (sum[i] * scale + x[i]) / div for n elements of a half type, computed in float32 and rounded
+// once: a sum that is carried as a fraction of itself cannot overflow before it is divided. Other types are left alone.
+// dst may be sum or x.
+func Accumulate(t dtype.Type, dst, sum, x unsafe.Pointer, n, scale, div int) {
+	if n <= 0 || t != dtype.Float16 && t != dtype.BFloat16 {
+		return
+	}
+	if tiny(t, n, 2) {
+		accumulateGo(t, dst, sum, x, n, scale, div)
+		return
+	}
+	var acc accumulators
+	first, last, to := [1]unsafe.Pointer{sum}, [1]unsafe.Pointer{x}, [1]unsafe.Pointer{dst}
+	step := int(unsafe.Sizeof(acc)) / 4
+	for i := 0; i < n; i += step {
+		p := piece{t: t, op: Sum, at: i * t.Size(), n: min(step, n-i), div: div}
+		reduceMultiPiece(p, nil, unsafe.Pointer(&acc), first[:], nil)
+		scalePiece(dtype.Float32, unsafe.Pointer(&acc), unsafe.Pointer(&acc), p.n, float64(scale))
+		reduceMultiPiece(p, unsafe.Pointer(&acc), nil, last[:], to[:])
+	}
+}
+
 // Scale sets dst[i] = src[i] * factor for n elements: floats multiply by factor in their own type (half types in
 // float32), integers by factor's integer part, wrapping. dst may be src.
 func Scale(t dtype.Type, dst, src unsafe.Pointer, n int, factor float64) {

@@ -57,6 +57,50 @@ func TestSixteenBitsExhaustive(t *testing.T) {
 	}
 }
 
+// TestAccumulate adds to sums that are carried as fractions, in all lengths around the blocks, in place and not.
+func TestAccumulate(t *testing.T) {
+	r := newRand(t)
+	for _, ty := range []dtype.Type{dtype.Float16, dtype.BFloat16} {
+		for _, n := range []int{0, 1, 3, 4, 63, 64, 1000, 4096, 4097, 12345} {
+			for _, k := range []struct{ scale, div int }{{1, 2}, {2, 3}, {2, 4}, {4, 4}, {4, 5}, {8, 8}, {512, 1000}} {
+				sum, x := elements(r, ty, n), elements(r, ty, n)
+				want := make([]byte, 2*n)
+				for i := range n {
+					wide := func(b []byte) float32 {
+						if v := load(ty, b, i); ty == dtype.Float16 {
+							return dtype.F16(v).Float32()
+						} else {
+							return dtype.BF16(v).Float32()
+						}
+					}
+					f := wide(sum) * float32(k.scale)
+					f += wide(x)
+					f /= float32(k.div)
+					if ty == dtype.Float16 {
+						store(ty, want, i, uint64(dtype.ToF16(f)))
+					} else {
+						store(ty, want, i, uint64(dtype.ToBF16(f)))
+					}
+				}
+				eachLevelQuietly(func(l level) {
+					got := make([]byte, 2*n)
+					Accumulate(ty, at(got), at(sum), at(x), n, k.scale, k.div)
+					same(t, ty, want, got, l, k)
+					copy(got, x)
+					Accumulate(ty, at(got), at(sum), at(got), n, k.scale, k.div)
+					same(t, ty, want, got, "in place of x", l, k)
+					copy(got, sum)
+					Accumulate(ty, at(got), at(got), at(x), n, k.scale, k.div)
+					same(t, ty, want, got, "in place of the sum", l, k)
+				})
+			}
+		}
+	}
+	got := []byte{1, 2, 3, 4}
+	Accumulate(dtype.Float32, at(got), at(got), at(got), 1, 2, 2)
+	require.Equal(t, []byte{1, 2, 3, 4}, got, "a type that is not for it")
+}
+
 // eachLevelQuietly is eachLevel without a subtest each, for many small cases.
 func eachLevelQuietly(f func(l level)) {
 	was := current

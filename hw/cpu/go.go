@@ -232,6 +232,22 @@ func scaleHalves[T half](dst, src unsafe.Pointer, n int, k float32, round func(f
 	}
 }
 
+func accumulateGo(t dtype.Type, dst, sum, x unsafe.Pointer, n, scale, div int) {
+	if t == dtype.Float16 {
+		accumulateHalves(dst, sum, x, n, float32(scale), float32(div), dtype.ToF16)
+	} else {
+		accumulateHalves(dst, sum, x, n, float32(scale), float32(div), dtype.ToBF16)
+	}
+}
+
+func accumulateHalves[T half](dst, sum, x unsafe.Pointer, n int, scale, div float32, round func(float32) T) {
+	d, a, b := view[T](dst, 0, n), view[T](sum, 0, n), view[T](x, 0, n)
+	for i := range d {
+		scaled := a[i].Float32() * scale
+		d[i] = round((scaled + b[i].Float32()) / div)
+	}
+}
+
 // integerFactor is the integer part of f modulo 2^64: a negative one is its two's complement. What no 64-bit integer
 // holds counts as 0, since processors differ there.
 func integerFactor(f float64) uint64 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"strings"
 	"syscall"
@@ -316,11 +317,18 @@ func (w *world) want(o operation, r int) []byte {
 			k, in := min(stride, len(out)-at)/size, bytes.Clone(unsafe.Slice((*byte)(srcs[s]), len(out)))
 			acc := unsafe.Pointer(&in[at])
 			for i := 1; i < n; i++ {
-				by := 1
+				by, to, x := 1, unsafe.Pointer(&out[at]), unsafe.Add(srcs[(s+i)%n], at)
 				if i == n-1 {
 					by = div
 				}
-				cpu.ReduceN(o.t, op, unsafe.Pointer(&out[at]), []unsafe.Pointer{acc, unsafe.Add(srcs[(s+i)%n], at)}, k, by, false)
+				if o.op == avg && o.t.Float() && o.t.Size() == 2 { // carried as a fraction of the sum
+					if i < n-1 {
+						by = 1 << bits.Len(uint(i))
+					}
+					cpu.Accumulate(o.t, to, acc, x, k, 1<<bits.Len(uint(i-1)), by)
+				} else {
+					cpu.ReduceN(o.t, op, to, []unsafe.Pointer{acc, x}, k, by, false)
+				}
 				copy(in[at:at+k*size], out[at:])
 			}
 		}

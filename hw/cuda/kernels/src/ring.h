@@ -16,8 +16,16 @@
 
 enum { UBC_RING_SLOTS = 2 };
 
-// ubc_fold combines what has come with this rank's own source; n is what an average is divided by, 0: not yet.
-template <class E, class V> UBC_FN V ubc_fold(const V &in, const V &own, ubc_u32 op, ubc_u32 n) {
+// Averages of types that are narrower than what they are combined as, the half types, are carried as fractions of the
+// sum, 1/2 of it with two ranks in it, 1/4 with three or four and so on: a sum may be too large for the type where the
+// average is not. The host's ring does the same.
+#define UBC_CARRIES(E) (sizeof(typename E::T) < sizeof(typename E::A))
+
+UBC_FN ubc_u32 ubc_fraction(ubc_u32 ranks) { return ranks <= 1 ? 1 : ranks <= 2 ? 2 : ranks <= 4 ? 4 : 8; }
+
+// ubc_fold combines what has come with this rank's own source; n is what an average is divided by, 0: not yet, and scale
+// what has come is multiplied by before.
+template <class E, class V> UBC_FN V ubc_fold(const V &in, const V &own, ubc_u32 op, ubc_u32 scale, ubc_u32 n) {
 	typedef typename E::T T;
 	enum { K = sizeof(V) / sizeof(T) };
 	ubc_pack<V, T> x, y;
@@ -34,6 +42,10 @@ template <class E, class V> UBC_FN V ubc_fold(const V &in, const V &own, ubc_u32
 		UBC_APPLY(min)
 	} else if (op == UBC_MAX) {
 		UBC_APPLY(max)
+	} else if (UBC_CARRIES(E) && op == UBC_AVG) {
+		UBC_UNROLL
+		for (int i = 0; i < K; i++)
+			a[i] = E::sum(E::widen(x.e[i]) * (typename E::A)scale, E::widen(y.e[i]));
 	} else {
 		UBC_APPLY(sum)
 	}
@@ -54,7 +66,7 @@ template <class E, class V> UBC_FN V ubc_fold(const V &in, const V &own, ubc_u32
 struct ubc_link {
 	ubc_u64 in, own, out[2];
 	ubc_u64 bytes;
-	ubc_u32 divisor; // for ubc_fold
+	ubc_u32 scale, divisor; // for ubc_fold
 };
 
 // ubc_pass does it, for a chunk whose addresses are all aligned, in whole vectors, or not. Sources are multiplied if
@@ -85,7 +97,7 @@ UBC_FN void ubc_pass(const ubc_reduction<E> &o, const ubc_link &k) {
 				break;
 			if (OWN && o.scaled)
 				own[u] = ubc_scale<E>(own[u], o.factor);
-			ubc_quad v = !OWN ? in[u] : !IN ? own[u] : ubc_fold<E>(in[u], own[u], o.op, k.divisor);
+			ubc_quad v = !OWN ? in[u] : !IN ? own[u] : ubc_fold<E>(in[u], own[u], o.op, k.scale, k.divisor);
 			UBC_UNROLL
 			for (int i = 0; i < 2; i++) {
 				if (k.out[i] == 0)
@@ -183,7 +195,8 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 				break;
 			ubc_link k;
 			k.bytes = ubc_part(ubc_length(s, slice), offset, chunk);
-			k.divisor = result ? n : 0;
+			k.scale = UBC_CARRIES(E) ? ubc_fraction(step) : 1; // of the ranks in what has come
+			k.divisor = result ? n : UBC_CARRIES(E) ? ubc_fraction(step + 1) : 0;
 			k.own = step < n ? p.src + at : 0;
 			k.in = takes ? p.area[0] + staging + taken % UBC_RING_SLOTS * slot : 0;
 			// A result that has come lies in the destination, or has to go there.

@@ -438,8 +438,14 @@ static uint64_t expected(const operation &o, unsigned r, size_t i) {
 	if (o.name.find("ring") != std::string::npos && N > 1) { // from the slice's rank on, with a rounding for each step
 		size_t size = sizes[o.type], slice = ((o.count * size + N - 1) / N + 15) / 16 * 16, first = i * size / slice;
 		uint64_t a = v[first];
-		for (unsigned s = 1; s < N; s++)
-			a = reduced(o.type, o.op == UBC_AVG && s < N - 1 ? (int)UBC_SUM : o.op, {a, v[(first + s) % N]}, N);
+		bool carries = o.op == UBC_AVG && (o.type == FLOAT16 || o.type == BFLOAT16);
+		for (unsigned s = 1; s < N; s++) {
+			uint64_t x = v[(first + s) % N];
+			if (carries) // as a fraction of the sum
+				a = carried(o.type, a, x, fraction(s), s < N - 1 ? fraction(s + 1) : N);
+			else
+				a = reduced(o.type, o.op == UBC_AVG && s < N - 1 ? (int)UBC_SUM : o.op, {a, x}, N);
+		}
 		return a;
 	}
 	return reduced(o.type, o.op, v, v.size());

@@ -159,6 +159,22 @@ static uint64_t reduced(int t, int op, const std::vector<uint64_t> &v, size_t n)
 	return a;
 }
 
+// fraction is the smallest power of two that is not smaller than n.
+static unsigned fraction(unsigned n) {
+	unsigned k = 1;
+	while (k < n)
+		k *= 2;
+	return k;
+}
+
+// carried is a half type's sum, of which there is 1/scale, and x, divided.
+static uint64_t carried(int t, uint64_t sum, uint64_t x, unsigned scale, unsigned div) {
+	volatile float a = (float)half(t, (unsigned)sum) * (float)scale;
+	a = a + (float)half(t, (unsigned)x);
+	volatile float f = a / (float)div;
+	return toHalf(t, f);
+}
+
 static bool same(int t, uint64_t want, uint64_t got) {
 	uint64_t mask = ~0ull >> (64 - 8 * sizes[t]);
 	if (isFloat(t) && real(t, want) != real(t, want))

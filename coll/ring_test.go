@@ -1,0 +1,105 @@
+package coll_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/gputest"
+)
+
+// TestRingAverage has averages of half types around the ring, of elements whose sum is beyond the type: they are within
+// the roundings of one for each step, and the bits of a type's exact sums are right.
+func TestRingAverage(t *testing.T) {
+	for _, n := range []int{2, 3, 4, 5, 7, 8} {
+		for _, typ := range []dtype.Type{dtype.Float16, dtype.BFloat16} {
+			t.Run(fmt.Sprintf("host/ranks=%d/%v", n, typ), func(t *testing.T) {
+				require.NoError(t, ubcoll.Local(t.Context(), n, ubcoll.Options{Algorithm: "ring"},
+					func(ctx context.Context, c *ubcoll.Comm) error { return ringAverage(ctx, c, ubcoll.Host, typ) }))
+			})
+			if n <= 4 {
+				t.Run(fmt.Sprintf("device/ranks=%d/%v", n, typ), func(t *testing.T) {
+					gputest.Run(t, n, ubcoll.Options{Algorithm: "ring"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+						return ringAverage(ctx, c, dev, typ)
+					})
+				})
+			}
+		}
+	}
+}
+
+func ringAverage(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, typ dtype.Type) error {
+	// More than the eager size, which the ring takes as well, and not even.
+	const count = 4007
+	narrow, widen := func(x float64) uint16 { return uint16(dtype.ToF16(float32(x))) },
+		func(v uint16) float64 { return float64(dtype.F16(v).Float32()) }
+	largest, digits, least := 65504.0, 11, math.Ldexp(1, -24)
+	if typ == dtype.BFloat16 {
+		narrow, widen = func(x float64) uint16 { return uint16(dtype.ToBF16(float32(x))) },
+			func(v uint16) float64 { return float64(dtype.BF16(v).Float32()) }
+		largest, digits, least = math.Ldexp(255, 120), 8, math.Ldexp(1, -133)
+	}
+	n := float64(c.Size())
+	value := func(r, i int) float64 {
+		random := float64((uint64(r)<<32|uint64(i))*0x9e3779b97f4a7c15>>11) / (1 << 53)
+		switch i % 4 {
+		case 0: // the sum is beyond the type, and of float16 the one of two ranks
+			return widen(narrow(largest * 0.4))
+		case 1: // around the largest, both signs; of bfloat16 the float32 sum must be finite as well
+			return widen(narrow((random - 0.5) * 2 * largest / math.Max(1, float64(typ-dtype.Float16)*n)))
+		case 2: // exact sums
+			return float64(int(random*31) - 15)
+		}
+		return widen(narrow(random * least * 100)) // subnormal
+	}
+	src, err1 := ubcoll.Alloc[byte](c, dev, 2*count)
+	dst, err2 := ubcoll.Alloc[byte](c, dev, 2*count)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	host := make([]uint16, count)
+	for i := range host {
+		host[i] = narrow(value(c.Rank(), i))
+	}
+	raw := unsafe.Slice((*byte)(unsafe.Pointer(&host[0])), 2*count)
+	if err := src.CopyFrom(ctx, raw); err != nil {
+		return err
+	}
+	if err := coll.AllReduce(ctx, c, dst.Vec().As(typ), src.Vec().As(typ), ubcoll.Avg); err != nil {
+		return err
+	}
+	if o := c.LastOp(); o.Algorithm != "ring" {
+		return fmt.Errorf("not by ring: %v", o.Explain())
+	}
+	if err := dst.CopyTo(ctx, raw); err != nil {
+		return err
+	}
+	for i, v := range host {
+		sum, size := 0.0, 0.0
+		for r := range c.Size() {
+			sum += value(r, i)
+			size += math.Abs(value(r, i))
+		}
+		if typ == dtype.BFloat16 && math.Abs(sum) > math.MaxFloat32 {
+			continue // beyond float32 too
+		}
+		got, want := widen(v), sum/n
+		if i%4 == 2 && v != narrow(float64(float32(sum)/float32(n))) {
+			return fmt.Errorf("rank %d: element %d is %v, not %v exactly", c.Rank(), i, got, want)
+		}
+		// One rounding to nearest at each step, of what cannot be larger than the sum of the absolutes.
+		most := n * math.Max(size/n*math.Ldexp(1, -digits), least)
+		if d := math.Abs(got - want); !(d <= most) {
+			return fmt.Errorf("rank %d: element %d is %v, not %v: off by %v, more than %v", c.Rank(), i, got, want, d, most)
+		}
+	}
+	return errors.Join(src.Free(), dst.Free())
+}
