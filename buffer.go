@@ -38,13 +38,13 @@ type Buffer[T dtype.Elem] struct {
 func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 	size := dtype.Of[T]().Size()
 	if n < 0 || n > (1<<62)/size {
-		return nil, c.v.Local("alloc", fmt.Errorf("%d elements: %w", n, ErrArgument))
+		return nil, c.Engine().Local("alloc", fmt.Errorf("%d elements: %w", n, ErrArgument))
 	}
-	a, err := c.v.Alloc(d, max(n, 1)*size)
+	a, err := c.Engine().Alloc(d, max(n, 1)*size)
 	if err != nil {
 		return nil, err
 	}
-	return &Buffer[T]{c: c.v.Comm, a: a, dev: d, n: n}, nil
+	return &Buffer[T]{c: c.Engine().Comm, a: a, dev: d, n: n}, nil
 }
 
 // Adopt makes a buffer of memory that belongs to C code, to mmap or to another library, on the host or on this rank's
@@ -55,28 +55,46 @@ func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 // buffer; hw.ErrNotSupported for device memory that cannot be shared, which says what can; ErrArgument also for memory
 // that is not d's; ErrLimit, ErrClosed as in Alloc.
 func Adopt(c *Comm, d Device, p unsafe.Pointer, bytes int) (*Buffer[byte], error) {
-	a, err := c.v.Adopt(d, p, bytes)
+	a, err := c.Engine().Adopt(d, p, bytes)
 	if err != nil {
 		return nil, err
 	}
-	return &Buffer[byte]{c: c.v.Comm, a: a, dev: d, n: bytes}, nil
+	return &Buffer[byte]{c: c.Engine().Comm, a: a, dev: d, n: bytes}, nil
 }
 
 // Len is the number of elements.
-func (b *Buffer[T]) Len() int { return b.n }
+func (b *Buffer[T]) Len() int {
+	if b == nil {
+		return 0
+	}
+	return b.n
+}
 
 // Device is where the buffer lives.
-func (b *Buffer[T]) Device() Device { return b.dev }
+func (b *Buffer[T]) Device() Device {
+	if b == nil {
+		return Host
+	}
+	return b.dev
+}
 
-// Vec views the buffer.
+// errNoBuffer is what is wrong with a nil or zero Buffer.
+var errNoBuffer = engine.Nothing("buffer", "Alloc and Adopt make one")
+
+func (b *Buffer[T]) nothing() bool { return b == nil || b.a == nil }
+
+// Vec views the buffer. That of a nil or zero Buffer is not valid.
 func (b *Buffer[T]) Vec() Vec {
+	if b.nothing() {
+		return Vec{engine.Vec{Type: dtype.Of[T](), Err: errNoBuffer}}
+	}
 	return Vec{engine.Vec{Ptr: b.a.Ptr, Len: b.n, Type: dtype.Of[T](), Dev: b.dev, Alloc: b.a}}
 }
 
 // Slice is the buffer's memory; nil on a device, and after Free. The slice belongs to the buffer: using it after Free
 // faults.
 func (b *Buffer[T]) Slice() []T {
-	if !b.dev.IsHost() || !b.a.Live() {
+	if b.nothing() || !b.dev.IsHost() || !b.a.Live() {
 		return nil
 	}
 	return unsafe.Slice((*T)(b.a.Ptr), b.n)
@@ -94,6 +112,10 @@ func (b *Buffer[T]) CopyTo(ctx context.Context, dst []T) error {
 }
 
 func (b *Buffer[T]) copy(ctx context.Context, op string, s []T, in bool) error {
+	if b.nothing() {
+		return errNoBuffer
+	}
+	ctx = engine.Context(ctx)
 	mine := b.Slice()
 	switch {
 	case ctx.Err() != nil:
@@ -116,19 +138,37 @@ func (b *Buffer[T]) copy(ctx context.Context, op string, s []T, in bool) error {
 // Free ends the buffer. Local: it returns at once, and completes when operations in flight leave; on a device it waits
 // for what is queued on this rank's streams, and for peers to give it up. ErrInUse while a registration of it is open;
 // ErrClosed the second time.
-func (b *Buffer[T]) Free() error { return b.c.Free(b.a) }
+func (b *Buffer[T]) Free() error {
+	if b.nothing() {
+		return errNoBuffer
+	}
+	return b.c.Free(b.a)
+}
 
 // Registration is a claim on memory, made by Comm.RegisterBuffer.
 type Registration struct{ r *engine.Registration }
+
+// errNoRegistration is what is wrong with a nil or zero Registration.
+var errNoRegistration = engine.Nothing("registration", "Comm.RegisterBuffer makes one")
 
 // Close ends the registration. Local: it waits for a peer that is in the middle of a put or get, which ends within a
 // MiB of it; deregistration completes when operations in flight leave. ErrTimeout names a peer that has not come to the
 // end of that in a second, which may still write to the memory: the registration is closed, and once the memory is freed
 // nothing else will use it. ErrClosed the second time, and after the rank's last communicator.
-func (r *Registration) Close() error { return r.r.Close() }
+func (r *Registration) Close() error {
+	if r.Engine() == nil {
+		return errNoRegistration
+	}
+	return r.r.Close()
+}
 
 // Engine is for the packages of this module.
-func (r *Registration) Engine() *engine.Registration { return r.r }
+func (r *Registration) Engine() *engine.Registration {
+	if r == nil {
+		return nil
+	}
+	return r.r
+}
 
 // Stream is an in-order queue of operations; see Comm.On. Its methods may be called from any goroutine.
 type Stream struct{ s *engine.Stream }
@@ -156,11 +196,16 @@ func StreamFrom(d Device, cuStream uintptr) (*Stream, error) {
 
 // Sync waits until everything that was queued has run, and returns the errors since the last Sync, joined. Local and
 // blocking: each operation that is waited for has its own deadline. If ctx ends first, the operations go on.
-func (s *Stream) Sync(ctx context.Context) error { return s.s.Sync(ctx) }
+func (s *Stream) Sync(ctx context.Context) error { return s.Engine().Sync(ctx) }
 
 // Close ends the stream and returns the errors that no Sync has returned. Local: ErrBusy while operations are queued,
 // ErrClosed the second time.
-func (s *Stream) Close() error { return s.s.Close() }
+func (s *Stream) Close() error { return s.Engine().Close() }
 
 // Engine is for the packages of this module.
-func (s *Stream) Engine() *engine.Stream { return s.s }
+func (s *Stream) Engine() *engine.Stream {
+	if s == nil {
+		return (*engine.Stream)(nil).OrNone()
+	}
+	return s.s.OrNone()
+}

@@ -61,7 +61,8 @@ func (o Options) fromEnvironment() Options {
 
 // Comm is one rank's side of a communicator: a fixed set of ranks that call collectives together. It runs one
 // collective at a time, in call order: a blocking call while another goroutine's runs is ErrBusy. Its methods may be
-// called from any goroutine.
+// called from any goroutine. A nil *Comm, as Split has for ranks without a color, and the zero Comm have no ranks: their
+// Size is 0, their Rank -1, and every operation is ErrArgument.
 type Comm struct{ v engine.View }
 
 // Open makes a communicator of all ranks of b. Collective and blocking, for Options.Timeout at most. b stays the
@@ -70,9 +71,16 @@ type Comm struct{ v engine.View }
 // on several hosts, ErrLimit, or what b's exchange returned. Each Open has memory and registrations of its own: a
 // buffer made with another Comm works, by way of a copy.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) {
+	if b == nil {
+		return nil, engine.Nothing("bootstrap", "bootstrap.MPI, Gompi, Env and Local make one")
+	}
 	// Faults go to Open too: it is collective, and peers wait for this rank.
 	o = o.fromEnvironment()
-	c, err := engine.Open(ctx, b, engine.Options(o), o.Validate(), ipc.New)
+	bad := o.Validate()
+	if ctx == nil {
+		ctx, bad = context.Background(), errors.Join(bad, engine.ErrNilContext)
+	}
+	c, err := engine.Open(ctx, b, engine.Options(o), bad, ipc.New)
 	if err != nil {
 		return nil, err
 	}
@@ -80,27 +88,27 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) 
 }
 
 // Rank is this rank, from 0 to Size-1. Local.
-func (c *Comm) Rank() int { return c.v.Rank() }
+func (c *Comm) Rank() int { return c.Engine().Rank() }
 
 // Size is the number of ranks. Local.
-func (c *Comm) Size() int { return c.v.Size() }
+func (c *Comm) Size() int { return c.Engine().Size() }
 
 // LocalRank is this rank's place among the ranks of its host. Local.
-func (c *Comm) LocalRank() int { return c.v.LocalRank() }
+func (c *Comm) LocalRank() int { return c.Engine().LocalRank() }
 
 // LocalSize is the number of ranks on this rank's host. Local.
-func (c *Comm) LocalSize() int { return c.v.LocalSize() }
+func (c *Comm) LocalSize() int { return c.Engine().LocalSize() }
 
 // Hostname is the name of rank's host, "" if there is no such rank. Local.
-func (c *Comm) Hostname(rank int) string { return c.v.Hostname(rank) }
+func (c *Comm) Hostname(rank int) string { return c.Engine().Hostname(rank) }
 
 // GPU is this rank's device: that of its local rank among those that its process sees. Ranks use devices where each of
 // them has one of its own, up to 8 ranks; else the error, which wraps hw.ErrNotSupported, says what is in the way, and
 // host memory is what there is. Local.
 func (c *Comm) GPU() (Device, error) {
-	d, err := c.v.GPU()
+	d, err := c.Engine().GPU()
 	if err != nil {
-		return Host, c.v.Local("gpu", err)
+		return Host, c.Engine().Local("gpu", err)
 	}
 	return d, nil
 }
@@ -111,10 +119,10 @@ func (c *Comm) GPU() (Device, error) {
 // pace, and ctx counts at the call only; the memory may be freed as soon as the call has returned, which then waits.
 // Local.
 func (c *Comm) On(s *Stream) *Comm {
-	d := *c
+	d := Comm{*c.Engine()}
 	d.v.Stream = nil
 	if s != nil {
-		d.v.Stream = s.s
+		d.v.Stream = s.Engine()
 	}
 	return &d
 }
@@ -127,7 +135,7 @@ func (c *Comm) On(s *Stream) *Comm {
 // again. They end with Close or with the rank's last communicator. Source: NCCL's ncclCommRegister, nccl4py's
 // register_buffer.
 func (c *Comm) RegisterBuffer(v Vec) (*Registration, error) {
-	r, err := c.v.RegisterBuffer(v.v)
+	r, err := c.Engine().RegisterBuffer(v.v)
 	if err != nil {
 		return nil, err
 	}
@@ -136,16 +144,16 @@ func (c *Comm) RegisterBuffer(v Vec) (*Registration, error) {
 
 // Abort ends the communicator on all ranks: their waits return ErrAborted with cause within milliseconds. Local, does
 // not wait, any goroutine. The job lives on: Main, or whoever owns the bootstrap, decides about that.
-func (c *Comm) Abort(cause error) { c.v.Comm.Abort(cause) }
+func (c *Comm) Abort(cause error) { c.Engine().Abort(cause) }
 
 // Close ends this rank's side. Local: it waits for no other rank, and what peers still read of this rank stays readable
 // to them. With the rank's last communicator its registrations end, and its buffers: views of them fault from then on.
 // ErrBusy while an operation runs or is queued, or a message is on its way, unless the communicator is broken, whose
 // messages end with it; ErrClosed the second time, and for what other goroutines call from then on.
-func (c *Comm) Close() error { return c.v.Comm.Close() }
+func (c *Comm) Close() error { return c.Engine().Close() }
 
 // Err is nil while the communicator is usable, and else says why it is not. Local, waits for nothing.
-func (c *Comm) Err() error { return c.v.Err() }
+func (c *Comm) Err() error { return c.Engine().Err() }
 
 // OpInfo says how an operation went: Algorithm is the way the data took, Src and Dst say whether the buffer was used
 // directly, and Why not. Its Explain is all of that in a line. See Comm.LastOp.
@@ -158,18 +166,23 @@ type Stats = engine.Stats
 
 // LastOp says how this communicator's last collective or message of package p2p went, small messages that were received
 // excepted: which algorithm, and for each buffer whether peers reached it directly or why it was copied. Local.
-func (c *Comm) LastOp() OpInfo { return c.v.LastOp() }
+func (c *Comm) LastOp() OpInfo { return c.Engine().LastOp() }
 
 // Stats is what this communicator and its rank's registration cache and memory have done so far. Local; it takes the
 // time of a walk over all registrations.
-func (c *Comm) Stats() Stats { return c.v.Stats() }
+func (c *Comm) Stats() Stats { return c.Engine().Stats() }
 
 // Explain says in a few lines for people what the registration cache knows of the memory that v views, and why lookups
 // of it hit or miss. Local.
-func (c *Comm) Explain(v Vec) string { return c.v.Explain(v.v) }
+func (c *Comm) Explain(v Vec) string { return c.Engine().Explain(v.v) }
 
 // Engine is for the packages of this module.
-func (c *Comm) Engine() *engine.View { return &c.v }
+func (c *Comm) Engine() *engine.View {
+	if c == nil || c.v.Comm == nil {
+		return engine.NoView
+	}
+	return &c.v
+}
 
 // Group collects the collectives that calls makes on g and runs them in call order as one: nothing else of this
 // communicator comes between. Collective: all ranks make the same calls. It blocks until they are done (or queues
@@ -192,16 +205,16 @@ func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 		if works := append(b.works, call); works[0].Kind != engine.KindRefused {
 			refused.Kind, refused.Kernel = works[0].Kind, works[0].Kernel
 		}
-		return c.v.SubmitAll(ctx, []engine.Work{refused}, nil)
+		return c.Engine().SubmitAll(ctx, []engine.Work{refused}, nil)
 	}
-	return c.v.SubmitAll(ctx, b.works, nil)
+	return c.Engine().SubmitAll(ctx, b.works, nil)
 }
 
 // Recording is for the packages of this module: it calls calls with a view of c whose collectives r takes. own is the
 // error of that, of a call that was not recorded, or of a collective that was called on c meanwhile; call is that one,
 // the zero Work if it is not known. After err nothing has been called, and the peers need not know.
 func (c *Comm) Recording(what string, r engine.Recorder, calls func(*Comm) error) (call engine.Work, own, err error) {
-	k, err := c.v.Record(what, r)
+	k, err := c.Engine().Record(what, r)
 	if err != nil {
 		return call, nil, err
 	}

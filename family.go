@@ -16,19 +16,19 @@ import (
 // own errors (Err), and c's Options; c may be closed before it. If it fails on one rank, it fails on all; what breaks
 // c and what does not is as for collectives. Source: MPI_Comm_split (MPI-4.1, 7.4.2), ncclCommSplit.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
-	return c.offspring("split", func() (*engine.Comm, error) { return c.v.Split(ctx, color, key) })
+	return c.offspring("split", func() (*engine.Comm, error) { return c.Engine().Split(ctx, color, key) })
 }
 
 // Dup makes a communicator of the same ranks, for collectives that run beside those of c, from another goroutine.
 // On devices, where operations of one may have to wait until those of another leave room, all ranks queue large ones of
 // both in the same order. Collective and blocking; otherwise as Split. Source: MPI_Comm_dup.
 func (c *Comm) Dup(ctx context.Context) (*Comm, error) {
-	return c.offspring("dup", func() (*engine.Comm, error) { return c.v.Dup(ctx) })
+	return c.offspring("dup", func() (*engine.Comm, error) { return c.Engine().Dup(ctx) })
 }
 
 func (c *Comm) offspring(op string, do func() (*engine.Comm, error)) (*Comm, error) {
-	if c.v.Recorder != nil {
-		return nil, c.v.Local(op, fmt.Errorf("not in a group: %w", ErrArgument))
+	if v := c.Engine(); v.Recorder != nil {
+		return nil, v.Local(op, fmt.Errorf("not in a group: %w", ErrArgument))
 	}
 	child, err := do()
 	if child == nil || err != nil {

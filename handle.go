@@ -6,11 +6,19 @@ import "github.com/ubcoll/ubcoll/internal/engine"
 // like. The handle names the host, the process, the memory and its exact bytes, and is signed with the job's secret.
 // It holds until this registration is closed, even if the memory is registered again. Local. hw.ErrNotSupported if
 // peers cannot reach the memory (Adopt), ErrStale after Close, ErrLimit.
-func (r *Registration) MarshalBinary() ([]byte, error) { return r.r.MarshalBinary() }
+func (r *Registration) MarshalBinary() ([]byte, error) {
+	if r.Engine() == nil {
+		return nil, errNoRegistration
+	}
+	return r.r.MarshalBinary()
+}
 
 // Remote is memory of a peer, made by Comm.Import: what p2p.NewChannel wants. Its methods may be called from any
 // goroutine.
 type Remote struct{ m *engine.Remote }
+
+// errNoRemote is what is wrong with a nil or zero Remote.
+var errNoRemote = engine.Nothing("remote", "Comm.Import makes one")
 
 // Import makes a peer's registration known from its handle. Local and blocking: the first import of new memory may
 // cost system calls. The memory stays the peer's, who may close the registration at any time: every use looks, and
@@ -18,7 +26,7 @@ type Remote struct{ m *engine.Remote }
 // another version, changed, or this rank's own; ErrStale if it comes from another job (another Open is one), from a
 // process that is no rank of c, or from a registration that has been closed; hw.ErrNotSupported from another host.
 func (c *Comm) Import(handle []byte) (*Remote, error) {
-	m, err := c.v.Import(handle)
+	m, err := c.Engine().Import(handle)
 	if err != nil {
 		return nil, err
 	}
@@ -26,13 +34,33 @@ func (c *Comm) Import(handle []byte) (*Remote, error) {
 }
 
 // Rank is the rank whose memory it is. Local.
-func (m *Remote) Rank() int { return m.m.Rank() }
+func (m *Remote) Rank() int {
+	if m.Engine() == nil {
+		return -1
+	}
+	return m.m.Rank()
+}
 
 // Len is the size in bytes. Local.
-func (m *Remote) Len() int { return m.m.Len() }
+func (m *Remote) Len() int {
+	if m.Engine() == nil {
+		return 0
+	}
+	return m.m.Len()
+}
 
 // Close ends the import: channels made with it return ErrClosed. Local; ErrClosed the second time.
-func (m *Remote) Close() error { return m.m.Close() }
+func (m *Remote) Close() error {
+	if m.Engine() == nil {
+		return errNoRemote
+	}
+	return m.m.Close()
+}
 
 // Engine is for the packages of this module.
-func (m *Remote) Engine() *engine.Remote { return m.m }
+func (m *Remote) Engine() *engine.Remote {
+	if m == nil {
+		return nil
+	}
+	return m.m
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
@@ -184,6 +185,9 @@ func protect(ctx context.Context, c *Comm, run func(context.Context, *Comm) erro
 func Local(ctx context.Context, n int, o Options, run func(context.Context, *Comm) error) error {
 	if n < 1 {
 		return &Error{Op: "local", Rank: -1, Peer: -1, Err: fmt.Errorf("%d ranks: %w", n, ErrArgument)}
+	}
+	if ctx == nil {
+		return &Error{Op: "local", Rank: -1, Peer: -1, Err: engine.ErrNilContext}
 	}
 	_, err := runRanks(ctx, bootstrap.Local(n), o, run, func(b bootstrap.Bootstrap, _ int, _ error) {})
 	return err

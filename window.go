@@ -42,6 +42,11 @@ type Window struct {
 	s *engine.Stream // of On, or nil
 }
 
+// errNoWindow is what is wrong with a nil or zero Window.
+var errNoWindow = engine.Nothing("window", "Comm.RegisterWindow makes one")
+
+func (w *Window) nothing() bool { return w == nil || w.w == nil }
+
 // RegisterWindow makes a window of v on every rank. Collective and blocking, on a view made by On too, after what is
 // queued. v is memory of Alloc, of the same size on all ranks, and on the host of all ranks or on the devices of all;
 // a second window on the same memory, or a registration of it, adds to the first. If it fails on one rank, it fails on
@@ -55,7 +60,7 @@ type Window struct {
 // what other libraries have non-blocking communicators for. Source: NCCL's ncclCommWindowRegister, nccl4py's
 // register_window.
 func (c *Comm) RegisterWindow(ctx context.Context, v Vec, f WindowFlags) (*Window, error) {
-	w, err := c.v.RegisterWindow(ctx, v.v, f)
+	w, err := c.Engine().RegisterWindow(ctx, v.v, f)
 	if err != nil {
 		return nil, err
 	}
@@ -66,9 +71,12 @@ func (c *Comm) RegisterWindow(ctx context.Context, v Vec, f WindowFlags) (*Windo
 // The stream is of the host or of the device, as the memory is (ErrArgument). Over host memory the operations run in
 // the stream's order, and independently of what the communicator runs elsewhere. Local.
 func (w *Window) On(s *Stream) *Window {
+	if w.nothing() {
+		return w
+	}
 	d := &Window{w: w.w}
 	if s != nil {
-		d.s = s.s
+		d.s = s.Engine()
 	}
 	return d
 }
@@ -76,43 +84,77 @@ func (w *Window) On(s *Stream) *Window {
 // Put copies src, any memory of the same kind, to dstOff of peer's part. When it returns, src is free to change; peer
 // sees the bytes after a Signal. It takes the time of the copy.
 func (w *Window) Put(ctx context.Context, peer, dstOff int, src Vec) error {
-	return w.w.Copy(ctx, w.s, "put", peer, dstOff, src.v, true)
+	if w.nothing() {
+		return errNoWindow
+	}
+	return w.w.Copy(engine.Context(ctx), w.s, "put", peer, dstOff, src.v, true)
 }
 
 // Get copies from srcOff of peer's part to dst, any memory of the same kind, as much as dst holds. It takes the time
 // of the copy. After ErrStale dst holds anything, if the peer took its memory back during the copy.
 func (w *Window) Get(ctx context.Context, dst Vec, peer, srcOff int) error {
-	return w.w.Copy(ctx, w.s, "get", peer, srcOff, dst.v, false)
+	if w.nothing() {
+		return errNoWindow
+	}
+	return w.w.Copy(engine.Context(ctx), w.s, "get", peer, srcOff, dst.v, false)
 }
 
 // Signal lets one Wait on peer for this rank go on, which then sees all that this rank wrote before. Signals are
 // counted, and none is lost.
-func (w *Window) Signal(ctx context.Context, peer int) error { return w.w.Signal(ctx, w.s, peer) }
+func (w *Window) Signal(ctx context.Context, peer int) error {
+	if w.nothing() {
+		return errNoWindow
+	}
+	return w.w.Signal(engine.Context(ctx), w.s, peer)
+}
 
 // Wait waits for a signal of peer and takes it. Blocking, for Options.Timeout at most (ErrTimeout) or until ctx ends;
 // either takes no signal, and the communicator stays usable. ErrClosed when peer has closed its part and no signal is
 // left, or when this one is closed meanwhile. A peer that died, aborted or closed its communicator ends it within two
 // seconds: ErrPeerLost or ErrAborted, which break the communicator.
-func (w *Window) Wait(ctx context.Context, peer int) error { return w.w.Wait(ctx, w.s, peer) }
+func (w *Window) Wait(ctx context.Context, peer int) error {
+	if w.nothing() {
+		return errNoWindow
+	}
+	return w.w.Wait(engine.Context(ctx), w.s, peer)
+}
 
 // Fence completes this rank's puts and gets before it, on all peers: whatever this rank does next is seen after them,
 // and on a stream, whatever is queued there next. On host memory they are complete when they return, so it is a check
 // that the window is usable. It is no barrier: coll.Barrier is.
-func (w *Window) Fence(ctx context.Context) error { return w.w.Fence(ctx, w.s) }
+func (w *Window) Fence(ctx context.Context) error {
+	if w.nothing() {
+		return errNoWindow
+	}
+	return w.w.Fence(engine.Context(ctx), w.s)
+}
 
 // Peer views rank's part, mapped into this process: the source or destination of other operations, which reach it by
 // way of a copy. It is good until the window closes on either rank; nothing checks that, and on a device what comes
 // later faults, which takes the process's context with it.
 func (w *Window) Peer(rank int) (Vec, error) {
+	if w.nothing() {
+		return Vec{engine.Vec{Err: errNoWindow}}, errNoWindow
+	}
 	v, err := w.w.Peer(rank)
 	return Vec{v}, err
 }
 
 // Flags are those that the window was made with. Local.
-func (w *Window) Flags() WindowFlags { return w.w.Flags() }
+func (w *Window) Flags() WindowFlags {
+	if w.nothing() {
+		return WindowDefault
+	}
+	return w.w.Flags()
+}
 
 // Bytes is the size of each rank's part. Local.
-func (w *Window) Bytes() int { return w.w.Bytes() }
+func (w *Window) Bytes() int {
+	if w.nothing() {
+		return 0
+	}
+	return w.w.Bytes()
+}
 
 // Close ends this rank's part. Local: it waits for this rank's calls under way, of which waits return ErrClosed at once;
 // for a peer that is in the middle of a copy, which ends within a MiB of it, or as Registration.Close says; and over
@@ -120,4 +162,9 @@ func (w *Window) Bytes() int { return w.w.Bytes() }
 // when they close theirs, if somebody has captured calls towards this rank; after five seconds it fails. The peers'
 // next puts and gets to it are ErrStale. Windows also end with the communicator's Close or Abort; ErrClosed the second
 // time, and then, so that it may be deferred.
-func (w *Window) Close() error { return w.w.Close() }
+func (w *Window) Close() error {
+	if w.nothing() {
+		return errNoWindow
+	}
+	return w.w.Close()
+}

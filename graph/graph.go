@@ -77,6 +77,14 @@ func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) erro
 
 const opCapture = "capture"
 
+// What is wrong with a graph.
+var (
+	errNoGraph = engine.Nothing("graph", "Capture makes one")
+	errClosed  = fmt.Errorf("the graph has been closed, by its Close; Capture makes another: %w", fault.ErrClosed)
+)
+
+func (g *Graph) nothing() bool { return g == nil || g.view.Comm == nil }
+
 // onDevice reports whether a call is one of a device.
 func (g *Graph) onDevice() bool {
 	for i := range g.works {
@@ -233,17 +241,25 @@ func describe(signature uint64) string {
 }
 
 // Len is the number of calls that were recorded.
-func (g *Graph) Len() int { return len(g.works) }
+func (g *Graph) Len() int {
+	if g == nil {
+		return 0
+	}
+	return len(g.works)
+}
 
 // Launch runs the recorded calls in order, as one: nothing else of the communicator comes between. Collective. Blocking
 // if the graph was captured on a plain communicator; on a view made by On, it is queued on the stream. It costs no
 // look-up that a call does not, and validates nothing again but count vectors; on a device it is one call of the driver. Not allowed in
 // capture.
 func (g *Graph) Launch(ctx context.Context) error {
+	if g.nothing() {
+		return errNoGraph
+	}
 	g.mu.Lock()
 	if g.closed {
 		g.mu.Unlock()
-		return g.view.Local("launch", fault.ErrClosed)
+		return g.view.Local("launch", errClosed)
 	}
 	g.launches++
 	g.mu.Unlock()
@@ -282,10 +298,13 @@ func (g *Graph) letGo() error {
 // returns at once.
 // ErrClosed the second time.
 func (g *Graph) Close() error {
+	if g.nothing() {
+		return errNoGraph
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		return g.view.Local("graph", fault.ErrClosed)
+		return g.view.Local("graph", errClosed)
 	}
 	g.closed = true
 	return g.letGo()

@@ -41,6 +41,11 @@ type Channel struct {
 	device  bool           // between memory of devices
 }
 
+// errNoChannel is what is wrong with a nil or zero Channel.
+var errNoChannel = engine.Nothing("channel", "Connect and NewChannel make one")
+
+func (ch *Channel) nothing() bool { return ch == nil || ch.l == nil }
+
 // Connect makes a channel to peer over r here and what the peer connects with there. The peer must call Connect or
 // NewChannel too: the k-th call of the one for the other is met by the k-th of the other. Blocking until then, for
 // Options.Timeout at most or until ctx ends; no other rank takes part. r stays the caller's and must stay open as long
@@ -56,8 +61,9 @@ func Connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registrati
 // NewChannel is Connect over memory of the peer's that was imported: it may be another registration than that which the
 // peer's end has. The remote memory stays the caller's and must stay open as long as the channel is used.
 func NewChannel(ctx context.Context, c *ubcoll.Comm, r *ubcoll.Registration, m *ubcoll.Remote) (*Channel, error) {
-	if m == nil {
-		return nil, c.Engine().Local("connect", fmt.Errorf("nil remote memory: %w", fault.ErrArgument))
+	if m.Engine() == nil {
+		return nil, c.Engine().Local("connect", fmt.Errorf("nil remote memory (Comm.Import makes it): %w",
+			fault.ErrArgument))
 	}
 	return connect(ctx, c, m.Rank(), r, m.Engine())
 }
@@ -67,9 +73,6 @@ func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registrati
 	if c.Engine().Recorder != nil {
 		return nil, c.Engine().Local("connect", fmt.Errorf("not in a group or a capture: %w", fault.ErrArgument))
 	}
-	if r == nil {
-		return nil, c.Engine().Local("connect", fmt.Errorf("nil registration: %w", fault.ErrArgument))
-	}
 	l, err := c.Engine().Comm.Connect(ctx, peer, r.Engine(), m)
 	if err != nil {
 		return nil, err
@@ -78,7 +81,12 @@ func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registrati
 }
 
 // Peer is the other end's rank. Local.
-func (ch *Channel) Peer() int { return ch.l.Peer() }
+func (ch *Channel) Peer() int {
+	if ch.nothing() {
+		return -1
+	}
+	return ch.l.Peer()
+}
 
 // Put copies n bytes at srcOff of this rank's memory to dstOff of the peer's. When it returns, the source is free to
 // change; the peer sees the bytes after a Signal. Local; it takes the time of the copy.
@@ -106,6 +114,9 @@ type transfer struct {
 }
 
 func (ch *Channel) copy(ctx context.Context, t transfer) error {
+	if ch.nothing() {
+		return errNoChannel
+	}
 	if ch.device || ch.record != nil {
 		return ch.steps(ctx, t.steps()...)
 	}
@@ -137,6 +148,9 @@ func (ch *Channel) copyNow(ctx context.Context, t transfer) error {
 // Signal lets one Wait of the peer go on, which then sees all that this rank wrote before, by Put or otherwise. Local;
 // signals are counted, and none is lost.
 func (ch *Channel) Signal(ctx context.Context) error {
+	if ch.nothing() {
+		return errNoChannel
+	}
 	if ch.device || ch.record != nil {
 		return ch.steps(ctx, engine.Step{Kind: engine.StepSignal})
 	}
@@ -149,6 +163,9 @@ func (ch *Channel) Signal(ctx context.Context) error {
 // RelaxedSignal is a Signal that promises no order: for signals that carry nothing but themselves. On host memory it
 // costs the same, and orders the same.
 func (ch *Channel) RelaxedSignal(ctx context.Context) error {
+	if ch.nothing() {
+		return errNoChannel
+	}
 	if ch.device || ch.record != nil {
 		return ch.steps(ctx, engine.Step{Kind: engine.StepRelaxedSignal})
 	}
@@ -169,6 +186,9 @@ func (ch *Channel) signal(ctx context.Context) error {
 // signal is left. A peer that died, aborted or closed its communicator ends it within two seconds: ErrPeerLost or
 // ErrAborted, which break the communicator.
 func (ch *Channel) Wait(ctx context.Context) error {
+	if ch.nothing() {
+		return errNoChannel
+	}
 	if ch.device || ch.record != nil {
 		return ch.steps(ctx, engine.Step{Kind: engine.StepWait})
 	}
@@ -194,6 +214,8 @@ func (ch *Channel) wait(ctx context.Context) error {
 // signals the device counts, it is hw.ErrNotSupported, and in a Batch ErrArgument.
 func (ch *Channel) Poll() (bool, error) {
 	switch {
+	case ch.nothing():
+		return false, errNoChannel
 	case ch.record != nil:
 		return false, ch.l.Error("poll", fmt.Errorf("in a batch: %w", fault.ErrArgument))
 	case ch.device:
@@ -210,6 +232,9 @@ func (ch *Channel) Poll() (bool, error) {
 // Flush waits until the puts before it are done: their source is free, and what comes after is seen after them. On host
 // memory a put that has returned is done, so it is a check that the channel is usable. Local.
 func (ch *Channel) Flush(ctx context.Context) error {
+	if ch.nothing() {
+		return errNoChannel
+	}
 	if ch.device || ch.record != nil {
 		return ch.steps(ctx, engine.Step{Kind: engine.StepFlush})
 	}
@@ -230,6 +255,9 @@ func (ch *Channel) flush(ctx context.Context) error {
 // On is the same channel, whose operations but Poll queue on s: they return once they are queued, and their errors come
 // from s.Sync. They run in the stream's order, and are independent of what the communicator runs elsewhere. Local.
 func (ch *Channel) On(s *ubcoll.Stream) *Channel {
+	if ch.nothing() {
+		return ch
+	}
 	d := *ch
 	d.stream = nil
 	if s != nil {
@@ -247,4 +275,9 @@ func (ch *Channel) do(ctx context.Context, f func(context.Context) error) error 
 // longer reached from here, the peer's waits end with ErrClosed once they have taken the signals that were sent, and
 // when it has closed too, the place is free for another channel. Over device memory it waits for what this end has
 // queued, of which waits end at once. ErrClosed the second time, and after the communicator's Close.
-func (ch *Channel) Close() error { return ch.l.Close() }
+func (ch *Channel) Close() error {
+	if ch.nothing() {
+		return errNoChannel
+	}
+	return ch.l.Close()
+}

@@ -14,8 +14,13 @@ import (
 // argument is found before any of it is done. On a view made by On, the whole is queued. If f returns an error, so does
 // Batch, and nothing is done. ErrArgument inside of another batch.
 func (ch *Channel) Batch(ctx context.Context, f func(b *Channel) error) error {
-	if ch.record != nil {
+	switch {
+	case ch.nothing():
+		return errNoChannel
+	case ch.record != nil:
 		return ch.l.Error("batch", fmt.Errorf("in a batch: %w", fault.ErrArgument))
+	case f == nil:
+		return ch.l.Error("batch", fmt.Errorf("the function that makes the calls is nil: %w", fault.ErrArgument))
 	}
 	var steps []engine.Step
 	b := *ch
@@ -28,6 +33,7 @@ func (ch *Channel) Batch(ctx context.Context, f func(b *Channel) error) error {
 
 // steps does steps, or records them.
 func (ch *Channel) steps(ctx context.Context, steps ...engine.Step) error {
+	ctx = engine.Context(ctx)
 	switch {
 	case ch.record != nil:
 		*ch.record = append(*ch.record, steps...)

@@ -63,6 +63,9 @@ func (w PacketWidth) check(n int, p unsafe.Pointer) error {
 // has not taken yet. Local; it takes the time of the copy. ErrArgument also for packets that are not aligned to their
 // width.
 func (ch *Channel) PutPackets(ctx context.Context, dstOff, srcOff, n int, w PacketWidth) error {
+	if ch.nothing() {
+		return errNoChannel
+	}
 	if ch.device || ch.record != nil {
 		return ch.steps(ctx, engine.Step{Kind: engine.StepPutPackets, Dst: dstOff, Src: srcOff, N: n, Width: int(w)})
 	}
@@ -111,6 +114,9 @@ func (ch *Channel) putPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 // this rank's memory, which does not overlap the packets. Blocking until the last one has come; errors as in Wait and
 // PutPackets. After an error the same call may be made again.
 func (ch *Channel) GetPackets(ctx context.Context, dstOff, srcOff, n int, w PacketWidth) error {
+	if ch.nothing() {
+		return errNoChannel
+	}
 	if ch.device || ch.record != nil {
 		return ch.steps(ctx, engine.Step{Kind: engine.StepGetPackets, Dst: dstOff, Src: srcOff, N: n, Width: int(w)})
 	}

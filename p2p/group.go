@@ -22,6 +22,16 @@ type Group struct {
 	running  bool
 }
 
+// What is wrong with groups and requests.
+var (
+	errNoGroup   = engine.Nothing("group", "new(p2p.Group) makes one")
+	errNoRequest = engine.Nothing("request", "Group.Start makes one")
+	errRunning   = fmt.Errorf("the group's request is not done (its Wait, or Test until it says so, ends it): %w",
+		fault.ErrBusy)
+)
+
+func (r *Request) nothing() bool { return r == nil || r.g == nil }
+
 type call struct {
 	peer int
 	vec  ubcoll.Vec
@@ -29,19 +39,33 @@ type call struct {
 }
 
 // Send adds a send of src to peer. Local; what is wrong with it is reported by Do and Start.
-func (g *Group) Send(peer int, src ubcoll.Vec) { g.calls = append(g.calls, call{peer, src, false}) }
+func (g *Group) Send(peer int, src ubcoll.Vec) { g.add(call{peer, src, false}) }
 
 // Recv adds a receive of the next message from peer into dst. Local; what is wrong with it is reported by Do and Start.
-func (g *Group) Recv(peer int, dst ubcoll.Vec) { g.calls = append(g.calls, call{peer, dst, true}) }
+func (g *Group) Recv(peer int, dst ubcoll.Vec) { g.add(call{peer, dst, true}) }
+
+func (g *Group) add(k call) {
+	if g != nil { // else Do and Start say so
+		g.calls = append(g.calls, k)
+	}
+}
 
 // Received is how many elements each Recv got, in the order in which they were added, when the group was last done. The
 // slice is the group's, until it is started again. Local.
-func (g *Group) Received() []int { return g.received }
+func (g *Group) Received() []int {
+	if g == nil {
+		return nil
+	}
+	return g.received
+}
 
 // Reset empties the group. Local; ErrBusy while a request is not done.
 func (g *Group) Reset() error {
-	if g.running {
-		return fmt.Errorf("the group's request is not done: %w", fault.ErrBusy)
+	switch {
+	case g == nil:
+		return errNoGroup
+	case g.running:
+		return errRunning
 	}
 	clear(g.calls)
 	g.calls, g.received = g.calls[:0], g.received[:0]
@@ -75,10 +99,19 @@ func (g *Group) Start(ctx context.Context, c *ubcoll.Comm) (*Request, error) {
 }
 
 func (g *Group) start(ctx context.Context, c *ubcoll.Comm) (Request, error) {
+	if g == nil {
+		return Request{}, errNoGroup
+	}
 	if g.running {
-		return Request{}, fmt.Errorf("the group's request is not done: %w", fault.ErrBusy)
+		return Request{}, errRunning
 	}
 	e := c.Engine()
+	if err := e.Err(); err != nil {
+		return Request{}, err
+	}
+	if ctx == nil {
+		return Request{}, e.Local("group", engine.ErrNilContext)
+	}
 	if g.onDevice(e) {
 		return g.startDevice(ctx, e)
 	}
@@ -121,8 +154,13 @@ type Request struct {
 // Wait waits until everything is done, and returns the errors of the messages, joined. Blocking. If ctx ends first, the
 // communicator is broken, as in all operations. Calling it again returns the same.
 func (r *Request) Wait(ctx context.Context) error {
-	if r.done {
+	switch {
+	case r.nothing():
+		return errNoRequest
+	case r.done:
 		return r.err
+	case ctx == nil: // which would break the communicator
+		return r.c.Local("group", engine.ErrNilContext)
 	}
 	if r.device != nil {
 		return r.finishDevice(r.device.Wait(ctx))
@@ -137,7 +175,10 @@ func (r *Request) Wait(ctx context.Context) error {
 // Test moves the messages on as far as they go at once, and reports whether everything is done; only then its error is
 // that of the messages, or why the communicator is broken. Local, does not wait.
 func (r *Request) Test() (bool, error) {
-	if r.done {
+	switch {
+	case r.nothing():
+		return true, errNoRequest
+	case r.done:
 		return true, r.err
 	}
 	if r.device != nil {

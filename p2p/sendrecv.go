@@ -214,6 +214,7 @@ func start(c *engine.Comm, op string, ms []*engine.Message) error {
 
 // check is what is wrong with a call.
 func check(ctx context.Context, e *engine.View, op string, peer int, v *engine.Vec) error {
+	ctx = engine.Context(ctx)
 	if e.Stream == nil && e.Recorder == nil && v.Dev.IsHost() && uint(peer) < uint(e.Size()) && ctx.Err() == nil {
 		if err := v.Check(); err != nil {
 			return e.MessageError(op, peer, "", err)
@@ -221,6 +222,9 @@ func check(ctx context.Context, e *engine.View, op string, peer int, v *engine.V
 		return e.Err()
 	}
 	err := context.Cause(ctx)
+	if none := e.Err(); none != nil {
+		return none
+	}
 	switch {
 	case e.Recorder != nil:
 		err = fmt.Errorf("messages of host memory in a group of collectives (use p2p.Group) or in capture: %w",

@@ -118,6 +118,7 @@ func linkKey(to int, n uint32) uint64 { return uint64(to+1)<<32 | uint64(n) + 1 
 // only deadline. A nil remote means what the peer shows.
 func (c *Comm) Connect(ctx context.Context, peer int, r *Registration, remote *Remote) (*Link, error) {
 	const op = "connect"
+	ctx = Context(ctx)
 	switch {
 	case c.Err() != nil:
 		return nil, c.Err()
@@ -174,7 +175,7 @@ func (c *Comm) newLink(peer int, e export, refused error) (*Link, error) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
 	if c.closing.Load() {
-		return nil, fault.ErrClosed
+		return nil, errCommClosed
 	}
 	if err := c.linkTable(); err != nil {
 		return nil, err
@@ -370,6 +371,7 @@ func (c *Comm) pollNoun(s *waiting, n noun, theirs *atomic.Uint64) error {
 
 // Begin begins a use of the link; End ends it.
 func (l *Link) Begin(ctx context.Context) error {
+	ctx = Context(ctx)
 	if err := begin(l); err != nil {
 		return err
 	}

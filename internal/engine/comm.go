@@ -178,7 +178,7 @@ func (c *Comm) errorf(step string, about int, err error) *fault.Error {
 
 // local is an error that consumed no sequence number.
 func (c *Comm) local(op string, err error) error {
-	return &fault.Error{Op: op, Rank: c.rank, Peer: -1, Host: c.peers[c.rank].host, Err: err}
+	return &fault.Error{Op: op, Rank: c.rank, Peer: -1, Host: c.Hostname(c.rank), Err: err}
 }
 
 // Err is nil while the communicator is usable, and else says why it is not. Waits for nothing.
@@ -187,7 +187,7 @@ func (c *Comm) Err() error {
 		return e
 	}
 	if c.closing.Load() {
-		return c.local("communicator", fault.ErrClosed)
+		return c.local("communicator", errCommClosed)
 	}
 	return nil
 }
@@ -263,7 +263,7 @@ func (c *Comm) lostError(s *waiting, from int, v uint64) *fault.Error {
 func (c *Comm) Abort(cause error) {
 	c.ending.Lock()
 	defer c.ending.Unlock()
-	if c.closing.Load() {
+	if c.closing.Load() || c.size == 0 {
 		return
 	}
 	if cause == nil {
@@ -279,9 +279,13 @@ func (c *Comm) Abort(cause error) {
 // fault.ErrBusy while an operation runs; a second Close is fault.ErrClosed, and so is an operation that Close has come
 // before. It reports what the cleanup reported.
 func (c *Comm) Close() error {
+	if c.size == 0 {
+		return c.Err()
+	}
 	k, ok := c.turn.close()
 	if !ok {
-		return c.local("close", fmt.Errorf("close: %w", fault.ErrBusy))
+		return c.local("close", fmt.Errorf("a call of another goroutine runs, or some are queued on a stream (Stream.Sync "+
+			"waits for those): %w", fault.ErrBusy))
 	}
 	if k != nil {
 		<-k.ready
@@ -299,10 +303,10 @@ func (c *Comm) Close() error {
 // tryClose lets no operation begin any more, unless one is under way.
 func (c *Comm) tryClose() error {
 	if c.closing.Load() {
-		return fault.ErrClosed
+		return errCommClosed
 	}
 	if c.device != nil && c.broken.Load() == nil && c.device.busy() {
-		return fmt.Errorf("close: an operation is queued on a device: %w", fault.ErrBusy)
+		return fmt.Errorf("operations are queued on a device (Stream.Sync waits for them): %w", fault.ErrBusy)
 	}
 	err := c.closeMail(func() error {
 		if busy := c.nouns.busy(); busy != "" {

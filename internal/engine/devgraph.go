@@ -158,6 +158,7 @@ func (d *device) capture(ctx context.Context, works []Work, received [][]uint64)
 
 // Launch queues the graph on view's stream, or runs it and waits.
 func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
+	ctx = Context(ctx)
 	c, d := v.Comm, g.d
 	if err := c.barred(&g.last, "launch"); err != nil {
 		return err

@@ -71,7 +71,7 @@ func (s *Stream) use(f func(*cuda.Stream) error) error {
 	s.device.using.RLock()
 	defer s.device.using.RUnlock()
 	if s.device.gone {
-		return fmt.Errorf("stream: %w", fault.ErrClosed)
+		return fmt.Errorf("stream: %w", errStreamClosed)
 	}
 	return f(s.device.cu)
 }
@@ -253,12 +253,12 @@ func (s *Stream) leave(d *device) {
 
 func (s *Stream) closeDevice() error {
 	if done, _ := s.done(); !done {
-		return fmt.Errorf("stream: %w", fault.ErrBusy)
+		return fmt.Errorf("stream: %w", errStreamBusy)
 	}
 	s.device.using.Lock()
 	if s.device.gone {
 		s.device.using.Unlock()
-		return fmt.Errorf("stream: %w", fault.ErrClosed)
+		return fmt.Errorf("stream: %w", errStreamClosed)
 	}
 	s.device.gone = true
 	s.device.using.Unlock()

@@ -83,6 +83,7 @@ func (c *Comm) Exchange(ctx context.Context, kind Kind, mine []byte, own error) 
 
 // steps does gatherings in order, in one turn, up to the first that fails: that one fails on all ranks.
 func (c *Comm) steps(ctx context.Context, gs ...*gathering) error {
+	ctx = Context(ctx)
 	if err := c.barred(&Work{}, gs[0].kind.String()); err != nil {
 		return err
 	}

@@ -99,6 +99,9 @@ func (c *Comm) LastOp() OpInfo {
 
 // Stats counts.
 func (c *Comm) Stats() Stats {
+	if c.dom == nil {
+		return Stats{}
+	}
 	c.infoM.Lock()
 	defer c.infoM.Unlock()
 	return Stats{Operations: c.ops, Bytes: c.bytes, Staged: c.staged,

@@ -71,7 +71,7 @@ func (c *Comm) launchable(s *Stream) error {
 	case c.broken.Load() != nil:
 		return c.broken.Load()
 	case c.closing.Load():
-		return c.local("stream", fault.ErrClosed)
+		return c.local("stream", errCommClosed)
 	}
 	if err := c.onGPU(s.dev); err != nil {
 		return c.local("stream", err)

@@ -184,7 +184,7 @@ func (l *Lane) Enter() error {
 	l.Lock()
 	if l.closed {
 		l.Unlock()
-		return fault.ErrClosed
+		return errCommClosed
 	}
 	return nil
 }
@@ -299,7 +299,7 @@ func (c *Comm) ResolveAt(rank int, l mem.Location, n int) (unsafe.Pointer, error
 
 // MessageError is an error about a message.
 func (c *Comm) MessageError(op string, peer int, step string, err error) *fault.Error {
-	return &fault.Error{Op: op, Rank: c.rank, Peer: peer, Host: c.peers[c.rank].host, Step: step, Err: err}
+	return &fault.Error{Op: op, Rank: c.rank, Peer: peer, Host: c.Hostname(c.rank), Step: step, Err: err}
 }
 
 // Damaged is the error for what a peer cannot have written.

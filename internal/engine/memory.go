@@ -16,8 +16,11 @@ import (
 func (c *Comm) Local(op string, err error) error { return c.local(op, err) }
 
 func (c *Comm) usable(op string) error {
-	if c.closing.Load() {
-		return c.local(op, fault.ErrClosed)
+	switch {
+	case c.size == 0:
+		return c.Err()
+	case c.closing.Load():
+		return c.local(op, errCommClosed)
 	}
 	return nil
 }
@@ -115,7 +118,8 @@ func (v *Vec) Check() error {
 	case v.Err != nil:
 		return v.Err
 	case !v.Type.Valid():
-		return fmt.Errorf("a Vec of %v: %w", v.Type, fault.ErrArgument)
+		return fmt.Errorf("the zero Vec, or one of an unknown type, which views nothing (Of and Buffer.Vec make one): %w",
+			fault.ErrArgument)
 	case v.Len > 0 && v.Ptr == nil:
 		return fmt.Errorf("nil memory of %d elements: %w", v.Len, fault.ErrArgument)
 	case uintptr(v.Ptr)%uintptr(v.Type.Size()) != 0:
@@ -143,4 +147,12 @@ func (c *Comm) Allocation(v Vec) *mem.Allocation {
 }
 
 // Explain says what the cache knows of v's memory.
-func (c *Comm) Explain(v Vec) string { return c.dom.Cache.Explain(uintptr(v.Ptr), v.Bytes()) }
+func (c *Comm) Explain(v Vec) string {
+	switch err := v.Check(); {
+	case c.size == 0:
+		return c.Err().Error()
+	case err != nil:
+		return err.Error()
+	}
+	return c.dom.Cache.Explain(uintptr(v.Ptr), v.Bytes())
+}

@@ -60,8 +60,11 @@ func (k *Recording) failed(w *Work, err error) {
 // barred is why the communicator takes no collective now, w or what op names, or nil.
 func (c *Comm) barred(w *Work, op string) error {
 	k := c.recording.Load()
-	if k == nil {
+	switch {
+	case k == nil:
 		return nil
+	case c.size == 0:
+		return c.Err()
 	}
 	err := fmt.Errorf("%s on the communicator whose collectives %s is recording: call it on the *Comm that %s passes to "+
 		"its function, or after that: %w", op, k.what, k.what, fault.ErrArgument)

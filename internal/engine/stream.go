@@ -63,7 +63,7 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []Work, after func(
 		if after != nil {
 			after()
 		}
-		return c.local("stream", fault.ErrClosed)
+		return c.local("stream", s.closedError())
 	}
 	s.add(queued{c: c, ctx: ctx, works: works, after: after, ticket: c.turn.take()})
 	return nil
@@ -71,6 +71,7 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []Work, after func(
 
 // Do queues do, which is no collective of c.
 func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error) error {
+	ctx = Context(ctx)
 	if s.device != nil {
 		return c.local("stream", fmt.Errorf("memory on the host, and the stream is on %v: %w", s.dev,
 			fault.ErrArgument))
@@ -78,10 +79,18 @@ func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return c.local("stream", fault.ErrClosed)
+		return c.local("stream", s.closedError())
 	}
 	s.add(queued{c: c, ctx: ctx, do: do})
 	return nil
+}
+
+// closedError is why nothing can be queued on a stream that is closed.
+func (s *Stream) closedError() error {
+	if s == noStream {
+		return errNoStream
+	}
+	return errStreamClosed
 }
 
 func (s *Stream) add(q queued) {
@@ -124,7 +133,12 @@ func (q *queued) run() error {
 
 // Sync waits until all that was queued has run, and returns the errors since the last Sync.
 func (s *Stream) Sync(ctx context.Context) error {
-	if s.device != nil {
+	switch {
+	case s == nil, s == noStream:
+		return errNoStream
+	case ctx == nil:
+		return fmt.Errorf("stream: %w", ErrNilContext)
+	case s.device != nil:
 		return s.syncDevice(ctx)
 	}
 	s.mu.Lock()
@@ -147,16 +161,19 @@ func (s *Stream) Sync(ctx context.Context) error {
 // Close ends the stream: fault.ErrBusy while operations are queued, and fault.ErrClosed the second time. It returns
 // the errors that no Sync has returned.
 func (s *Stream) Close() error {
-	if s.device != nil {
+	switch {
+	case s == nil, s == noStream:
+		return errNoStream
+	case s.device != nil:
 		return s.closeDevice()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.closed:
-		return fmt.Errorf("stream: %w", fault.ErrClosed)
+		return fmt.Errorf("stream: %w", errStreamClosed)
 	case s.running:
-		return fmt.Errorf("stream: %w", fault.ErrBusy)
+		return fmt.Errorf("stream: %w", errStreamBusy)
 	}
 	s.closed = true
 	return errors.Join(s.errs...)

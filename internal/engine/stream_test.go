@@ -163,7 +163,7 @@ func TestBusy(t *testing.T) {
 	for range 10 {
 		err := barrier(c)
 		require.ErrorIs(t, err, fault.ErrBusy)
-		require.ErrorContains(t, err, "one collective at a time")
+		require.ErrorContains(t, err, "Dup for calls side by side")
 	}
 	require.ErrorIs(t, c.Close(), fault.ErrBusy)
 	close(gate)

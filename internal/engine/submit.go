@@ -23,6 +23,9 @@ type View struct {
 func (v *View) Begin() (*Work, error) {
 	switch {
 	case v.Recorder != nil, v.Comm.recording.Load() != nil: // then End refuses it
+		if v.Comm.size == 0 {
+			return nil, v.Err()
+		}
 		return new(Work), nil
 	case v.Stream != nil && v.Stream.device != nil:
 		v.Comm.turn.run()
@@ -38,6 +41,7 @@ func (v *View) Begin() (*Work, error) {
 
 // End runs w, queues it on the view's stream, or hands it to the view's recorder.
 func (v *View) End(ctx context.Context, w *Work) error {
+	ctx = Context(ctx)
 	switch {
 	case v.Recorder != nil:
 		return v.Recorder.Record(v.Comm, *w)
@@ -54,6 +58,7 @@ func (v *View) End(ctx context.Context, w *Work) error {
 // SubmitAll runs or queues ws in order as one: nothing of this communicator comes between. after, if it is not nil, is
 // called once when that is over, or was refused.
 func (v *View) SubmitAll(ctx context.Context, ws []Work, after func()) error {
+	ctx = Context(ctx)
 	if err := v.submittable(ws); err != nil || len(ws) == 0 {
 		if after != nil {
 			after()
@@ -98,7 +103,8 @@ func (v *View) submittable(ws []Work) error {
 func (c *Comm) enter() error {
 	k, ok := c.turn.enter()
 	if !ok {
-		return c.local("collective", fmt.Errorf("a Comm runs one collective at a time: %w", fault.ErrBusy))
+		return c.local("collective", fmt.Errorf("another goroutine's call runs on this Comm, which takes one "+
+			"at a time (wait for it, or use a Dup for calls side by side): %w", fault.ErrBusy))
 	}
 	if k != nil {
 		<-k.ready // what is queued before it has a deadline
@@ -134,7 +140,7 @@ func (c *Comm) perform(ctx context.Context, w *Work) error {
 		return e
 	}
 	if c.closing.Load() {
-		return c.local(w.Kind.String(), fault.ErrClosed)
+		return c.local(w.Kind.String(), errCommClosed)
 	}
 	c.seq++
 	spin.Claim(unsafe.Pointer(&c.me.desc[c.seq&1]))
@@ -143,8 +149,10 @@ func (c *Comm) perform(ctx context.Context, w *Work) error {
 	if bad == nil {
 		bad = w.hold()
 	}
-	if bad == nil && ctx.Err() != nil {
-		bad = ended(ctx)
+	if ctx.Err() != nil {
+		if bad == nil {
+			bad = ended(ctx)
+		}
 		ctx = context.WithoutCancel(ctx) // the peers must still be heard out, for Options.Timeout at most
 	}
 	path := w.Path

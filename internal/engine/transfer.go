@@ -40,6 +40,7 @@ type Transfer struct {
 // Transfer starts ms together. On a stream that is all, and the Transfer is nil; else the caller waits for it. If
 // anything is wrong with one of them, none is started.
 func (v *View) Transfer(ctx context.Context, op string, ms []DeviceMessage) (*Transfer, error) {
+	ctx = Context(ctx)
 	c := v.Comm
 	fail := func(peer int, err error) (*Transfer, error) {
 		e := c.MessageError(op, peer, "", err)
@@ -51,13 +52,13 @@ func (v *View) Transfer(ctx context.Context, op string, ms []DeviceMessage) (*Tr
 	if err := context.Cause(ctx); err != nil {
 		return fail(-1, err)
 	}
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
 	for i := range ms {
 		if err := v.CheckDevice(op, &ms[i]); err != nil {
 			return nil, err
 		}
-	}
-	if err := c.Err(); err != nil {
-		return nil, err
 	}
 	if op == "send" && ms[0].Peer == c.rank && ms[0].Vec.Bytes() > kernels.EagerBytes {
 		return fail(c.rank, fmt.Errorf(
