@@ -148,7 +148,7 @@ func childNoFile() error {
 		_, err = shm.Create("many", 1)
 	}
 	_, openErr := shm.Open(other.Ref())
-	_, watchErr := shm.NewWatch(self)
+	_, watchErr := new(shm.Watch).Add(self)
 	for what, err := range map[string]error{"create": err, "open": openErr, "watch": watchErr, "check": self.Check(),
 		"probe": shm.Have().Err} {
 		if !errors.Is(err, fault.ErrLimit) || !strings.Contains(err.Error(), "ulimit -n") {

@@ -5,10 +5,12 @@ package shm
 
 import "fmt"
 
-// Process identifies a process for as long as the host is up: a process id alone may be used again.
+// Process identifies a process for as long as the host is up: a process id alone may be used again, and means another
+// process in each pid namespace.
 type Process struct {
-	PID   int    `json:"pid"`
-	Start uint64 `json:"start"` // clock ticks after boot, /proc/PID/stat field 22
+	PID       int    `json:"pid"`
+	Start     uint64 `json:"start"`               // clock ticks after boot, /proc/PID/stat field 22
+	Namespace uint64 `json:"namespace,omitempty"` // inode of its pid namespace, 0: this process's own
 }
 
 // String is "pid 123".

@@ -26,26 +26,56 @@ func RoundUp(n int) int { return (n + PageSize - 1) &^ (PageSize - 1) }
 
 // Self is this process.
 var Self = sync.OnceValues(func() (Process, error) {
-	pid := os.Getpid()
-	start, err := startTime(pid)
-	return Process{PID: pid, Start: start}, err
+	start, err := startTime("self")
+	p := Process{PID: os.Getpid(), Start: start}
+	var st unix.Stat_t
+	if unix.Stat("/proc/self/ns/pid", &st) == nil {
+		p.Namespace = st.Ino
+	}
+	return p, err
 })
 
-func startTime(pid int) (uint64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+// foreignProc reports whether /proc is that of another pid namespace than this process's, as after unshare(1) without
+// --mount-proc.
+var foreignProc = sync.OnceValue(func() bool {
+	name, err := os.Readlink("/proc/self")
+	return err == nil && name != strconv.Itoa(os.Getpid())
+})
+
+// visible is why the process id of p says nothing here, or nil.
+func (p Process) visible() error {
+	self, err := Self()
+	switch {
+	case err != nil:
+		return err
+	case p.Namespace != 0 && p.Namespace != self.Namespace:
+		return fmt.Errorf("%v is in another pid namespace: %w", p, os.ErrPermission)
+	case foreignProc():
+		return fmt.Errorf("/proc is not that of this process's pid namespace: %w", os.ErrPermission)
+	}
+	return nil
+}
+
+// startTime is when a process started; pid may be "self".
+func startTime(pid any) (uint64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%v/stat", pid))
 	if err != nil {
 		return 0, limit("identify a process", 0, err)
 	}
 	// The command name, field 2, is in parentheses and may hold anything: count the fields after it.
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	if len(f) < 20 {
-		return 0, fmt.Errorf("/proc/%d/stat has only %d fields", pid, len(f)+2)
+		return 0, fmt.Errorf("/proc/%v/stat has only %d fields", pid, len(f)+2)
 	}
 	return strconv.ParseUint(f[19], 10, 64)
 }
 
-// Check reports whether p is still the process it was: an error that wraps fault.ErrPeerLost says that it is not.
+// Check reports whether p is still the process it was: an error that wraps fault.ErrPeerLost says that it is not, one
+// that wraps os.ErrPermission that this process cannot see.
 func (p Process) Check() error {
+	if err := p.visible(); err != nil {
+		return err
+	}
 	start, err := startTime(p.PID)
 	switch {
 	case errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH):
@@ -194,6 +224,9 @@ func retry(f func() error) error {
 // process r names, and that it is sealed. An error that wraps os.ErrPermission means that this way is closed to the
 // caller: take the descriptor over a socket and use Adopt.
 func Open(r Ref) (*File, error) {
+	if err := r.Process.visible(); err != nil {
+		return nil, err
+	}
 	path := fmt.Sprintf("/proc/%d/fd/%d", r.Process.PID, r.FD)
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -316,38 +349,6 @@ func Populate(p unsafe.Pointer, n int) {
 }
 
 var touched byte // keeps Populate's reads
-
-// Watch holds a process so that its death can be seen. The process must have been identified by Process.Check after
-// the watch was made, which NewWatch does.
-type Watch struct{ fd int }
-
-// NewWatch opens a pidfd (pidfd_open(2), Linux 5.3) on p.
-func NewWatch(p Process) (*Watch, error) {
-	fd, err := unix.PidfdOpen(p.PID, 0)
-	switch {
-	case err == unix.ESRCH:
-		return nil, fmt.Errorf("%v is gone: %w", p, fault.ErrPeerLost)
-	case err == unix.ENOSYS:
-		return nil, fmt.Errorf("pidfd_open (needs Linux 5.3): %w", hw.ErrNotSupported)
-	case err != nil:
-		return nil, limit("pidfd_open", 0, err)
-	}
-	if err := p.Check(); err != nil {
-		unix.Close(fd)
-		return nil, err
-	}
-	return &Watch{fd: fd}, nil
-}
-
-// Dead reports whether the process has ended. It makes one system call and does not wait.
-func (w *Watch) Dead() bool {
-	p := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n == 1
-}
-
-// Close ends the watch.
-func (w *Watch) Close() error { return os.NewSyscallError("close", unix.Close(w.fd)) }
 
 // Yield gives the processor to another process.
 func Yield() {

@@ -120,7 +120,7 @@ func TestOpenOfAnotherProcess(t *testing.T) {
 	require.ErrorIs(t, r.Process.Check(), fault.ErrPeerLost)
 	_, err = shm.Open(r)
 	require.ErrorIs(t, err, fault.ErrPeerLost)
-	_, err = shm.NewWatch(r.Process)
+	_, err = new(shm.Watch).Add(r.Process)
 	require.ErrorIs(t, err, fault.ErrPeerLost)
 }
 
@@ -328,29 +328,80 @@ func TestPopulate(t *testing.T) {
 }
 
 func TestWatch(t *testing.T) {
-	c := start(t, "own")
-	var r shm.Ref
-	c.read(t, &r)
+	first, second := start(t, "own"), start(t, "own")
+	var a, b shm.Ref
+	first.read(t, &a)
+	second.read(t, &b)
 	before := descriptors(t)
-	w, err := shm.NewWatch(r.Process)
+	var w shm.Watch
+	one, err := w.Add(a.Process)
 	require.NoError(t, err)
+	two, err := w.Add(b.Process)
+	require.NoError(t, err)
+	again, err := w.Add(a.Process)
+	require.NoError(t, err)
+	require.Same(t, one, again)
+	require.Equal(t, before+2, descriptors(t))
 	for range 100 {
-		require.False(t, w.Dead())
+		w.Look()
+		require.False(t, one.Dead() || two.Dead())
 	}
-	require.NoError(t, c.cmd.Process.Kill())
+	require.NoError(t, first.cmd.Process.Kill())
 	// Not waited for yet: a zombie is dead to its peers.
-	require.Eventually(t, w.Dead, await.Limit, time.Millisecond)
-	c.cmd.Wait()
-	require.True(t, w.Dead(), "and stays so")
+	require.Eventually(t, func() bool { w.Look(); return one.Dead() }, await.Limit, time.Millisecond)
+	first.cmd.Wait()
+	w.Look()
+	require.True(t, one.Dead(), "and stays so")
+	require.False(t, two.Dead())
+	require.NoError(t, second.cmd.Process.Kill())
+	require.Eventually(t, func() bool { w.Look(); return two.Dead() }, await.Limit, time.Millisecond)
 	require.NoError(t, w.Close())
-	require.Error(t, w.Close())
+	w.Look()
+	_, err = w.Add(a.Process)
+	require.ErrorIs(t, err, fault.ErrClosed)
 
 	self, err := shm.Self()
 	require.NoError(t, err)
-	self.Start++
-	_, err = shm.NewWatch(self)
-	require.ErrorIs(t, err, fault.ErrPeerLost)
+	for name, k := range map[string]struct {
+		change func(p *shm.Process)
+		want   error
+	}{
+		"another start":     {func(p *shm.Process) { p.Start++ }, fault.ErrPeerLost},
+		"another namespace": {func(p *shm.Process) { p.Namespace++ }, os.ErrPermission},
+	} {
+		other := self
+		k.change(&other)
+		_, err = new(shm.Watch).Add(other)
+		require.ErrorIs(t, err, k.want, name)
+		require.ErrorIs(t, other.Check(), k.want, name)
+	}
+	self.Namespace++
+	_, err = shm.Open(shm.Ref{Process: self})
+	require.ErrorIs(t, err, os.ErrPermission)
 	require.LessOrEqual(t, descriptors(t), before)
+}
+
+// A descriptor that a process has made of itself does for those that cannot see it.
+func TestWatchAdopt(t *testing.T) {
+	before := descriptors(t)
+	var w shm.Watch
+	fd, err := shm.OwnPIDFD()
+	require.NoError(t, err)
+	hidden := shm.Process{PID: 1, Namespace: 1}
+	one, err := w.Adopt(hidden, fd)
+	require.NoError(t, err)
+	fd, err = shm.OwnPIDFD()
+	require.NoError(t, err)
+	again, err := w.Adopt(hidden, fd)
+	require.NoError(t, err)
+	require.Same(t, one, again, "and the second descriptor is closed")
+	require.Equal(t, before+1, descriptors(t))
+	w.Look()
+	require.False(t, one.Dead())
+	_, err = w.Adopt(shm.Process{PID: 2}, 1<<20)
+	require.Error(t, err, "no descriptor")
+	require.NoError(t, w.Close())
+	require.Equal(t, before, descriptors(t))
 }
 
 func TestFutex(t *testing.T) {

@@ -58,14 +58,26 @@ func Populate(p unsafe.Pointer, n int) {}
 // Watch is not supported here.
 type Watch struct{}
 
-// NewWatch is not supported here.
-func NewWatch(p Process) (*Watch, error) { return nil, errOther }
+// Watched is not supported here.
+type Watched struct{}
 
 // Dead is not supported here.
-func (w *Watch) Dead() bool { return false }
+func (p *Watched) Dead() bool { return false }
 
-// Close is not supported here.
-func (w *Watch) Close() error { return errOther }
+// Add is not supported here.
+func (w *Watch) Add(p Process) (*Watched, error) { return nil, errOther }
+
+// Adopt is not supported here.
+func (w *Watch) Adopt(p Process, fd int) (*Watched, error) { return nil, errOther }
+
+// Look does nothing here.
+func (w *Watch) Look() {}
+
+// Close does nothing here.
+func (w *Watch) Close() error { return nil }
+
+// OwnPIDFD is not supported here.
+func OwnPIDFD() (int, error) { return -1, errOther }
 
 // Yield does nothing here.
 func Yield() {}

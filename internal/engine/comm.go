@@ -80,8 +80,7 @@ type peer struct {
 	area    *area
 	eager   unsafe.Pointer
 	staging unsafe.Pointer
-	mem     Peer       // nil for this rank itself
-	watch   *shm.Watch // nil for this process
+	mem     Peer // nil for this rank itself
 	proc    shm.Process
 	host    string
 	domain  uint64
@@ -329,9 +328,6 @@ func (c *Comm) release() error {
 	var others []reader
 	errs = append(errs, c.device.close())
 	for i := range c.peers {
-		if c.peers[i].watch != nil {
-			errs = append(errs, c.peers[i].watch.Close())
-		}
 		if i != c.rank && c.peers[i].area != nil {
 			others = append(others, reader{state: &c.peers[i].area.state, mem: c.peers[i].mem, at: c.peers[i].at})
 		}

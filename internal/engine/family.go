@@ -177,12 +177,5 @@ func (s *splitting) settle(all [][]byte) {
 
 // abandon gives back what there is of a communicator that did not come to be.
 func (c *Comm) abandon() error {
-	var errs []error
-	for i := range c.peers {
-		if w := c.peers[i].watch; w != nil {
-			errs = append(errs, w.Close())
-		}
-	}
-	errs = append(errs, c.dropDevice())
-	return errors.Join(append(errs, c.dom.drop(append(c.shared, c.area), nil))...)
+	return errors.Join(c.dropDevice(), c.dom.drop(append(c.shared, c.area), nil))
 }

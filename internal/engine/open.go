@@ -26,7 +26,7 @@ import (
 )
 
 // wireVersion changes whenever ranks built before and after a change could not work together.
-const wireVersion = 3
+const wireVersion = 4
 
 const defaultTimeout = 10 * time.Minute
 
@@ -349,7 +349,7 @@ func (p *peer) lay(ptr unsafe.Pointer) {
 	p.staging = unsafe.Add(p.eager, 2*EagerBytes)
 }
 
-// attach maps the peers' areas and watches their processes. It returns why the devices cannot be used, or "".
+// attach maps the peers' areas. It returns why the devices cannot be used, or "".
 func (c *Comm) attach(ctx context.Context, comm uint64, cards []card) (noDevice string, err error) {
 	devices := make([]deviceCard, len(cards))
 	for r := range cards {
@@ -369,7 +369,7 @@ func (c *Comm) attach(ctx context.Context, comm uint64, cards []card) (noDevice 
 	return c.meetDevices(ctx, devices), nil
 }
 
-// meet maps the control area that rank r has at at, and watches its process.
+// meet maps the control area that rank r has at at.
 func (c *Comm) meet(comm uint64, r int, at mem.Location) error {
 	p := &c.peers[r]
 	ptr, err := p.mem.Resolve(at, sharedBytes+mailBytes(c.size))
@@ -382,13 +382,5 @@ func (c *Comm) meet(comm uint64, r int, at mem.Location) error {
 	p.lay(ptr)
 	p.at = at
 	c.mails[r].In, c.mails[r].InEager = c.outbox(r, c.rank)
-	if err := p.area.check(comm, r, c.size); err != nil {
-		return err
-	}
-	if p.proc != c.peers[c.rank].proc {
-		if p.watch, err = shm.NewWatch(p.proc); err != nil {
-			return fmt.Errorf("watch rank %d: %w", r, err)
-		}
-	}
-	return nil
+	return p.area.check(comm, r, c.size)
 }

@@ -20,6 +20,9 @@ type Transport interface {
 	Attach(ctx context.Context, card json.RawMessage) (Peer, error)
 	// Progress runs the control work that is pending, such as importing what peers have published. It does not wait.
 	Progress()
+	// Look looks which of the peers' processes have ended, for Peer.Dead. It costs one system call, whatever their number,
+	// and does not wait.
+	Look()
 	// Close detaches all peers.
 	Close() error
 
@@ -49,6 +52,8 @@ type Peer interface {
 	Resolve(l mem.Location, n int) (unsafe.Pointer, error)
 	// Live reports whether the peer's allocation still exists.
 	Live(l mem.Location) bool
+	// Dead reports whether the peer's process had ended when Look was called last.
+	Dead() bool
 	// Close gives up the mappings.
 	Close() error
 

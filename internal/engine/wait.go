@@ -159,9 +159,10 @@ func (c *Comm) pollHealth(s *waiting) *fault.Error {
 			return c.lostError(s, r, v)
 		}
 	}
+	c.dom.IPC.Look()
 	for r := range c.peers {
 		p := &c.peers[r]
-		if p.watch == nil || !p.watch.Dead() || p.area.state.Load() == stateClosed {
+		if p.mem == nil || !p.mem.Dead() || p.area.state.Load() == stateClosed {
 			continue
 		}
 		if v := p.area.lost.Load(); v != 0 {

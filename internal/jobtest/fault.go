@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ubcoll/ubcoll"
@@ -186,6 +187,46 @@ func Churn(ctx context.Context, c *ubcoll.Comm) error {
 			return fail(c, "%+v before, %+v after", before, after)
 		}
 	}
+}
+
+// Descriptors makes many communicators of the ranks that one has already reached: each rank holds one descriptor of each
+// peer's process, whatever their number.
+func Descriptors(ctx context.Context, c *ubcoll.Comm) error {
+	comms := []*ubcoll.Comm{c}
+	for k := range 16 {
+		from := comms[k/2]
+		child, err := from.Dup(ctx)
+		if k%2 == 1 && err == nil {
+			comms = append(comms, child)
+			child, err = from.Split(ctx, 0, -from.Rank())
+		}
+		if err != nil {
+			return err
+		}
+		if err := coll.Barrier(ctx, child); err != nil {
+			return err
+		}
+		comms = append(comms, child)
+	}
+	es, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	n := 0
+	for _, e := range es {
+		if link, _ := os.Readlink("/proc/self/fd/" + e.Name()); strings.Contains(link, "pidfd") {
+			n++
+		}
+	}
+	if n > c.Size() { // the Go runtime may have one
+		return fail(c, "%d descriptors of processes with %d communicators of %d ranks", n, len(comms), c.Size())
+	}
+	for _, k := range comms[1:] {
+		if err := k.Close(); err != nil {
+			return err
+		}
+	}
+	return coll.Barrier(ctx, c)
 }
 
 // Imports allocates more and more, so that new arenas come between calls, and reduces from each at once.

@@ -23,6 +23,7 @@ var Suites = map[string]Suite{
 	"order":           Order,
 	"moves":           Moves,
 	"churn":           Churn,
+	"descriptors":     Descriptors,
 	"imports":         Imports,
 	"kill":            Kill,
 	"steady":          Steady,

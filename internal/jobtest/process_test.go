@@ -121,6 +121,14 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
+// However many communicators there are, a rank holds one descriptor of each peer's process.
+func TestDescriptors(t *testing.T) {
+	j := start(t, 3, nil, "descriptors")
+	for r, err := range j.wait() {
+		require.NoError(t, err, "rank %d: %s", r, j.output[r])
+	}
+}
+
 // leftovers is what a job whose temporary files go to tmp has left behind, there and in /dev/shm.
 func leftovers(t *testing.T, tmp string) (left []string) {
 	t.Helper()

@@ -94,7 +94,7 @@ func (d *device) close() error {
 			if err == nil {
 				continue
 			}
-			if r.watch(); !r.over() && !r.dead.Load() { // else the peer may have taken the memory with it
+			if d.t.Look(); !r.over() && !r.p.Dead() { // else the peer may have taken the memory with it
 				errs = append(errs, err)
 			}
 		}
@@ -217,7 +217,6 @@ type remote struct {
 	slot   int          // of the peer here: in ledger.attached, acks, failures and rows
 	mine   atomic.Int32 // of this rank in the peer's ledger, -1 until it is known
 	silent atomic.Bool  // it let a Withdraw time out: later ones hardly wait for it
-	dead   atomic.Bool  // its process has ended
 	maps   [maxExtents]mapping
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
@@ -293,7 +292,7 @@ func (e *export) done(d *device) bool {
 // unmapped reports whether the peer does not have e mapped, and will not map it. A peer that has not attached this rank
 // has not: and will read the new version when it has.
 func (r *remote) unmapped(e *export) bool {
-	return r.acked(e.number) == ack(e.version, false) || r.mine.Load() < 0 || r.over() || r.dead.Load()
+	return r.acked(e.number) == ack(e.version, false) || r.mine.Load() < 0 || r.over() || r.p.Dead()
 }
 
 // await waits until the peer has unmapped e; not long if an earlier wait for it was in vain.
@@ -317,21 +316,10 @@ func (r *remote) await(ctx context.Context, e *export) error {
 		r.d.t.Progress() // both may be waiting for each other
 		time.Sleep(pause)
 		if time.Now().After(next) {
-			r.watch()
+			r.d.t.Look()
 			next = time.Now().Add(look)
 		}
 	}
 	r.silent.Store(false)
 	return nil
-}
-
-// watch notes whether the peer's process has ended: its mappings went with it.
-func (r *remote) watch() {
-	w, err := shm.NewWatch(r.p.card.Process)
-	if err != nil {
-		r.dead.Store(errors.Is(err, fault.ErrPeerLost))
-		return
-	}
-	r.dead.Store(w.Dead())
-	w.Close()
 }

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -29,7 +30,7 @@ import (
 //
 //	server: 32 bytes of challenge
 //	client: 32 bytes HMAC-SHA256(secret, challenge + request), 24 bytes of request: descriptor, inode and size of a
-//	        memory file; or number and version of an extent, and 0
+//	        memory file; or number and version of an extent, and 0; or all ones, for a pidfd of the server
 //	server: 1 byte 1 with the descriptor attached, or 1 byte 0
 var requestTimeout = 10 * time.Second // a variable for tests
 
@@ -160,7 +161,13 @@ func exportRequest(extent uint32, version uint64) fdRequest {
 	return fdRequest{uint64(extent), version, 0}
 }
 
+// processRequest asks for a pidfd of the server's process, for those that cannot see it.
+var processRequest = fdRequest{math.MaxUint64, math.MaxUint64, math.MaxUint64}
+
 func (r fdRequest) String() string {
+	if r == processRequest {
+		return "a descriptor of its process"
+	}
 	if r[2] == 0 {
 		return fmt.Sprintf("extent %d", r[0])
 	}
@@ -169,6 +176,10 @@ func (r fdRequest) String() string {
 
 // find is the descriptor that the client asks for, and whether it must be closed once it was sent.
 func (s *server) find(req fdRequest) (fd int, owned bool, err error) {
+	if req == processRequest {
+		fd, err := shm.OwnPIDFD()
+		return fd, true, err
+	}
 	if req[2] == 0 {
 		if req[0] >= maxExtents {
 			return -1, false, os.ErrPermission

@@ -30,6 +30,8 @@ type Transport struct {
 	secret []byte
 	server *server // nil where no socket could be had
 
+	watch shm.Watch // of the peers' processes
+
 	mu     sync.Mutex
 	peers  map[uint64]*peer // by domain
 	closed atomic.Bool
@@ -101,6 +103,9 @@ func (t *Transport) Attach(ctx context.Context, raw json.RawMessage) (engine.Pee
 	} else if err := p.open(); err != nil {
 		return nil, err
 	}
+	if err := p.follow(); err != nil {
+		return nil, errors.Join(err, p.unmap())
+	}
 	if d := t.device.Load(); d != nil && k.Ledger != nil {
 		var err error
 		if p.remote, err = d.meet(p, *k.Ledger); err != nil {
@@ -154,6 +159,9 @@ func (t *Transport) Progress() {
 	}
 }
 
+// Look implements engine.Transport.
+func (t *Transport) Look() { t.watch.Look() }
+
 // Close implements engine.Transport.
 func (t *Transport) Close() error {
 	t.closed.Store(true)
@@ -176,7 +184,7 @@ func (t *Transport) Close() error {
 		errs = append(errs, p.unmap())
 	}
 	t.peers = nil
-	return errors.Join(errs...)
+	return errors.Join(append(errs, t.watch.Close())...)
 }
 
 // Kind implements register.Backend.
@@ -218,6 +226,8 @@ type peer struct {
 	heap *mem.Heap       // in this process, Go-heap domains only
 	dir  *mem.Directory
 
+	process *shm.Watched // nil for this process
+
 	number int     // of peers attached before
 	remote *remote // its device memory; nil if one of the two ranks uses no device
 
@@ -238,15 +248,54 @@ func (p *peer) fetch(ctx context.Context, r shm.Ref) (*shm.File, error) {
 	if !avoidProc.Load() {
 		f, err = shm.Open(r)
 	}
-	if err == nil || errors.Is(err, fault.ErrPeerLost) || errors.Is(err, fault.ErrStale) || p.card.Socket == "" {
+	if err == nil || errors.Is(err, fault.ErrPeerLost) || errors.Is(err, fault.ErrStale) {
 		return f, err
+	}
+	if p.card.Socket == "" {
+		return nil, p.unreachable(err, errNoSocket)
 	}
 	f, serr := request(ctx, p.card.Socket, p.t.secret, r)
 	if serr != nil {
-		return nil, fmt.Errorf("%w; over its socket: %w", err, serr)
+		return nil, p.unreachable(err, serr)
 	}
 	return f, nil
 }
+
+// unreachable is the error where neither /proc nor the peer's socket has helped. Processes that may not see each other
+// are as if on different hosts.
+func (p *peer) unreachable(proc, socket error) error {
+	err := fmt.Errorf("%w; over its socket: %w", proc, socket)
+	if errors.Is(proc, os.ErrPermission) {
+		err = fmt.Errorf("%v cannot be reached from here: %w: %w", p.card.Process, err, hw.ErrNotSupported)
+	}
+	return err
+}
+
+// follow watches the peer's process, if it is not this one.
+func (p *peer) follow() error {
+	self, err := shm.Self()
+	if err != nil || p.card.Process == self {
+		return err
+	}
+	p.process, err = p.t.watch.Add(p.card.Process)
+	if !errors.Is(err, os.ErrPermission) {
+		return err
+	}
+	if p.card.Socket == "" {
+		return p.unreachable(err, errNoSocket)
+	}
+	fd, serr := requestFD(p.ctx, p.card.Socket, p.t.secret, processRequest)
+	if serr != nil {
+		return p.unreachable(err, serr)
+	}
+	p.process, err = p.t.watch.Adopt(p.card.Process, fd)
+	return err
+}
+
+// Dead implements engine.Peer.
+func (p *peer) Dead() bool { return p.process.Dead() }
+
+var errNoSocket = errors.New("it has none")
 
 // avoidProc makes tests take the socket.
 var avoidProc atomic.Bool
