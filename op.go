@@ -7,6 +7,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
 // Op is how a collective combines elements. All ranks must pass the same.
@@ -41,12 +42,15 @@ func ParseOp(s string) (Op, error) {
 		}
 		return PreMulSum(x), nil
 	}
+	var names []string
 	for _, o := range []Op{Sum, Prod, Min, Max, Avg} {
 		if o.String() == s {
 			return o, nil
 		}
+		names = append(names, o.String())
 	}
-	return Op{}, fmt.Errorf("unknown operation %q (one of sum, prod, min, max, avg, premulsum(x)): %w", s, fault.ErrArgument)
+	return Op{}, fmt.Errorf("unknown operation %q (one of sum, prod, min, max, avg, premulsum(x))%s: %w", s,
+		nearest.Hint(s, names), fault.ErrArgument)
 }
 
 // String is the operation's name, and its factor if it has one: "sum", "premulsum(0.5)".

@@ -23,4 +23,6 @@ func TestParseOp(t *testing.T) {
 			require.ErrorIs(t, err, ubcoll.ErrArgument)
 		})
 	}
+	_, err := ubcoll.ParseOp("mean")
+	require.ErrorContains(t, err, "did you mean avg?")
 }

@@ -66,6 +66,9 @@ func mainJob(ctx context.Context, o Options, run func(context.Context, *Comm) er
 		return 0
 	}
 	n, err := env.RanksPerProcess.Get()
+	if err == nil && n > 1 {
+		err = engine.CheckRanks(n, n*b.Size())
+	}
 	if err != nil {
 		code := say(b.Rank(), err)
 		b.Abort(code)
@@ -181,13 +184,16 @@ func protect(ctx context.Context, c *Comm, run func(context.Context, *Comm) erro
 // Local runs run as n goroutine ranks of this process, each with a Comm of its own, and returns when all have returned:
 // nil, or the first error (a panic is one). When one rank fails, the others' waits end with ErrAborted. Local and
 // blocking, as long as run does; it opens and closes the Comms around run. For tests, examples and laptops; the ranks
-// share memory as processes do.
+// share memory as processes do. ErrArgument if n is below 1, ErrLimit if this process has no room for so many.
 func Local(ctx context.Context, n int, o Options, run func(context.Context, *Comm) error) error {
 	if n < 1 {
 		return &Error{Op: "local", Rank: -1, Peer: -1, Err: fmt.Errorf("%d ranks: %w", n, ErrArgument)}
 	}
 	if ctx == nil {
 		return &Error{Op: "local", Rank: -1, Peer: -1, Err: engine.ErrNilContext}
+	}
+	if err := engine.CheckRanks(n, n); err != nil {
+		return &Error{Op: "local", Rank: -1, Peer: -1, Err: err}
 	}
 	_, err := runRanks(ctx, bootstrap.Local(n), o, run, func(b bootstrap.Bootstrap, _ int, _ error) {})
 	return err

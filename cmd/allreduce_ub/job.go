@@ -63,6 +63,10 @@ func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.
 	if err != nil {
 		return err
 	}
+	// The two buffers, what goes into each, and the copy that is announced.
+	if err := bench.Room(ctx, c, fmt.Sprintf("buffers of %d %v", a.Count(), a.Type), 5*a.Count()*a.Type.Size()); err != nil {
+		return err
+	}
 	p.printf("Starting AllReduce example with %d ranks\n", c.Size())
 	device, err := bench.Place(ctx, c, a.Device, true)
 	if err != nil {

@@ -160,6 +160,27 @@ func TestMalformedVariables(t *testing.T) {
 	}
 }
 
+// What the machine cannot hold is refused before anything is taken.
+func TestLimits(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		env  []string
+		args []string
+		want string
+	}{
+		{"ranks", []string{"NTHREADS=4096"}, nil, "4096 ranks, more than 4095: limit reached"},
+		{"buffers", nil, []string{"-b", "1024G"}, "4 ranks on a host need 5242880 MiB each"},
+		{"tuning table", []string{"UBCOLL_TUNING=/dev/zero"}, nil, "/dev/zero is no regular file"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			stdout, stderr, code := program(t, c.env, c.args...)
+			require.NotZero(t, code)
+			require.Contains(t, stderr, c.want)
+			require.NotContains(t, stdout, "allocating")
+		})
+	}
+}
+
 func TestCorrupted(t *testing.T) {
 	for _, rank := range []string{"0", "2"} {
 		for _, ty := range []string{"float32", "int8", "half"} {

@@ -17,8 +17,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
 // The exit codes that are this program's own; ubcoll.Main has the others.
@@ -67,12 +69,15 @@ func run(args []string, out io.Writer) error {
 		}
 		return nil
 	}
+	var names []string
 	for _, c := range commands {
 		if c.name == args[0] {
 			return c.run(args[1:], out)
 		}
+		names = append(names, c.name)
 	}
-	return usageError("unknown command %q: ubcoll help lists them", args[0])
+	return usageError("unknown command %q%s: ubcoll help lists them", args[0],
+		strings.TrimSuffix(nearest.Hint(args[0], names), "?"))
 }
 
 // exitError is an error with which the program, or ubcoll.Main, exits with a code of ours.

@@ -196,9 +196,9 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{"too slow", nil, append([]string{"bench", "all_reduce", "--min-busbw", "1e9"}, quick...), 7, "less than 1e+09"},
 		{"no command", nil, nil, 6, "which command?"},
-		{"unknown command", nil, []string{"banch"}, 6, `unknown command "banch"`},
+		{"unknown command", nil, []string{"banch"}, 6, `unknown command "banch": did you mean bench`},
 		{"no operation", nil, []string{"bench", "-b", "8"}, 6, "which operation? (all_reduce, "},
-		{"unknown operation", nil, []string{"bench", "allreduce"}, 6, `unknown operation "allreduce"`},
+		{"unknown operation", nil, []string{"bench", "allreduce"}, 6, "did you mean all_reduce?"},
 		{"unknown flag", nil, []string{"bench", "barrier", "-Q", "1"}, 6, "not defined: -Q"},
 		{"argument", nil, []string{"bench", "barrier", "-n", "2", "x"}, 6, `unexpected argument "x"`},
 		{"root", nil, append([]string{"bench", "broadcast", "-r", "5"}, quick...), 6, "root 5 of 2 ranks"},
@@ -207,10 +207,12 @@ func TestExitCodes(t *testing.T) {
 		{"symmetric", nil, []string{"bench", "all_reduce", "-R", "2"}, 5, "symmetric windows"},
 		{"policy", nil, []string{"bench", "all_reduce", "-x", "1"}, 5, "-x, --cta_policy 1, which nccl-tests has"},
 		{"graphs", nil, []string{"bench", "pingpong", "-G", "20"}, 5, "pingpong on devices or in graphs"},
-		{"device", nil, []string{"bench", "barrier", "-device", "gpu"}, 6, `unknown device "gpu" (auto, host or cuda)`},
+		{"device", nil, []string{"bench", "barrier", "-device", "gpu"}, 6, `unknown device "gpu" (auto, host or cuda): did you mean cuda?`},
 		{"no GPU", []string{"UBCOLL_CUDA=off"}, append([]string{"bench", "all_reduce", "-device", "cuda"}, quick...), 5,
 			"not supported"},
-		{"verify what", nil, []string{"verify", "all_reduced"}, 6, `"all_reduced" cannot be verified`},
+		{"verify what", nil, []string{"verify", "all_reduced"}, 6,
+			`"all_reduced" cannot be verified (one of all_reduce, `},
+		{"verify what is not to be", nil, []string{"verify", "channel"}, 6, `"channel" cannot be verified`},
 		{"verify where", nil, []string{"verify", "-device", "gpu"}, 6, `unknown device "gpu"`},
 		{"threads of a job's process", []string{"UBCOLL_RANKS_PER_PROCESS=0", "UBCOLL_RANK=0", "UBCOLL_SIZE=1"},
 			[]string{"bench", "barrier"}, 6, "want a whole number from 1"},
@@ -222,6 +224,29 @@ func TestExitCodes(t *testing.T) {
 			require.Contains(t, stderr, c.stderr)
 		})
 	}
+}
+
+// What the machine cannot hold is refused before anything is taken.
+func TestLimits(t *testing.T) {
+	for _, c := range []struct{ name, args, want string }{
+		{"ranks", "all_reduce -t 5000", "5000 ranks, more than 4095"},
+		{"buffers", "all_reduce -e 1024G -f 1048576", "2 ranks on a host need 2097152 MiB each"},
+		{"buffers that no int counts", "all_gather -e 8589934591G -f 2", "ranks on a host need"},
+		{"group", "all_reduce -m 100000000", "100000000 operations at once"},
+		{"graph", "all_reduce -device host -G 1000000000", "operations at once (-m, and in graphs -n and -G times that)"},
+		{"calls", "all_reduce -n 1000000000000", "1000000000000 timed calls (-n), more than 10000000: ask for less"},
+		{"sizes", "all_reduce -b 0 -e 16G -i 1", "17179869184 sizes"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, stderr, code := program(t, nil, append([]string{"bench"}, strings.Fields(c.args)...)...)
+			require.NotZero(t, code)
+			require.Contains(t, stderr, c.want)
+			require.Contains(t, stderr, "limit reached")
+		})
+	}
+	_, stderr, code := program(t, nil, "verify", "-e", "1024G", "-device", "host")
+	require.NotZero(t, code)
+	require.Contains(t, stderr, "limit reached")
 }
 
 func TestRanks(t *testing.T) {
@@ -250,6 +275,9 @@ func TestHelp(t *testing.T) {
 		require.Empty(t, stderr)
 		require.Contains(t, stdout, "Usage: ubcoll ")
 	}
+	stdout, _, _ := program(t, nil, "verify", "-h")
+	require.Contains(t, stdout, "Not barrier, channel, window, ", "what it refuses is not offered")
+	require.NotContains(t, stdout, "sendrecv, barrier")
 }
 
 func TestInfo(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +28,15 @@ func verify(args []string, out io.Writer) error {
 		"goroutine ranks of each process, or of the only one (1 under a launcher, else NTHREADS, or 2)")
 	timeout := fs.Duration("T", time.Minute, "longest wait inside one operation")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintf(out, "Usage: ubcoll verify [flags] [OP ...]\n\nOP is one of %s.\n\n", strings.Join(measure.Names(), ", "))
+		var not []string
+		for _, name := range measure.Names() {
+			if !slices.Contains(measure.Verifiable(), name) {
+				not = append(not, name)
+			}
+		}
+		fmt.Fprintf(out, "Usage: ubcoll verify [flags] [OP ...]\n\nOP is one of %s; by default all.\nNot %s, which have no result "+
+			"of their own to check, or are checked by ubcoll bench.\n\n", strings.Join(measure.Verifiable(), ", "),
+			strings.Join(not, ", "))
 		fs.SetOutput(out)
 		fs.PrintDefaults()
 		return err

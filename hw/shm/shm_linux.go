@@ -135,7 +135,7 @@ func (f *File) prepare(n int) error {
 // room refuses what fallocate must not try: without memory it would not fail but have the kernel kill processes, this
 // one or others.
 func room(n int) error {
-	if free := min(systemMemory(), cgroupMemory("/sys/fs/cgroup", "/proc/self/cgroup")); n > free {
+	if n > FreeMemory() {
 		return unix.ENOMEM
 	}
 	return nil

@@ -4,6 +4,7 @@ package shm
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"unsafe"
@@ -54,6 +55,12 @@ func Retire(p unsafe.Pointer, n int) error { return errOther }
 
 // Populate does nothing here.
 func Populate(p unsafe.Pointer, n int) {}
+
+// FreeMemory is not known here: no limit.
+func FreeMemory() int { return math.MaxInt }
+
+// MaxMappings is not known here: no limit.
+func MaxMappings() int { return math.MaxInt }
 
 // Watch is not supported here.
 type Watch struct{}

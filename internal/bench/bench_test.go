@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -454,4 +455,37 @@ func TestClockCost(t *testing.T) {
 	d := clockCost()
 	require.GreaterOrEqual(t, d, time.Duration(0))
 	require.Less(t, d, time.Millisecond) // the median of many, which has been left alone
+}
+
+// What is held of calls and buffers at once counts for all ranks of a host.
+func TestRoom(t *testing.T) {
+	cfg := Default("all_reduce")
+	cfg.MaxBytes = 1 << 30
+	require.Equal(t, 2<<30, cfg.memory(operationOf("all_reduce")))
+	require.Equal(t, 6<<30, cfg.memory(operationOf("channel")))
+	cfg.MinBytes, cfg.MaxBytes, cfg.Aggregate = 8, 8, 1<<20
+	require.Equal(t, workBytes<<20, cfg.memory(operationOf("all_reduce")))
+	cfg.Graphs, cfg.Iterations = 10, 7
+	require.Equal(t, 70*workBytes<<20, cfg.memory(operationOf("all_reduce")))
+	require.NoError(t, room("x", 1<<30, 2, 2<<30))
+	err := room("x", 1<<30, 3, 2<<30)
+	require.ErrorIs(t, err, ubcoll.ErrLimit)
+	require.EqualError(t, err, "x: 3 ranks on a host need 1024 MiB each, and 2048 MiB can be had there (MemAvailable, or the "+
+		"control group's limit): ask for less, or start fewer ranks: limit reached")
+	require.ErrorIs(t, room("x", math.MaxInt, 3, 2<<30), ubcoll.ErrLimit)
+}
+
+func TestSizes(t *testing.T) {
+	for _, c := range []struct {
+		name                       string
+		low, high, step, factor, n int
+	}{
+		{"factor", 8, 64, 0, 2, 4}, {"steps", 8, 24, 8, 1, 3}, {"one", 8, 8, 8, 1, 1},
+		{"factor beyond an int", 1, math.MaxInt, 0, 1 << 40, 2}, {"step beyond an int", 1, math.MaxInt, math.MaxInt - 1, 1, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := Config{MinBytes: c.low, MaxBytes: c.high, StepBytes: c.step, StepFactor: c.factor}
+			require.Len(t, cfg.sizes(), c.n)
+		})
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
 // How the ranks' times of one call become one: nccl-tests' -a.
@@ -91,13 +92,14 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format+": %w", append(args, ubcoll.ErrArgument)...))
 		}
 	}
-	bad(operationOf(c.Op) == nil, "unknown operation %q (one of %s)", c.Op, strings.Join(Names(), ", "))
+	bad(operationOf(c.Op) == nil, "unknown operation %q (one of %s)%s", c.Op, strings.Join(Names(), ", "),
+		nearest.Hint(c.Op, Names()))
 	bad(c.MinBytes < 0 || c.MaxBytes < c.MinBytes, "sizes from %d to %d bytes", c.MinBytes, c.MaxBytes)
 	bad(c.StepFactor < 1, "step factor %d is not positive", c.StepFactor)
 	bad(c.StepFactor == 1 && c.StepBytes < 1, "step of %d bytes is not positive", c.StepBytes)
 	bad(c.StepFactor > 1 && c.MinBytes == 0, "a step factor never gets beyond size 0")
-	bad(c.Device != Auto && c.Device != Host && c.Device != CUDA, "unknown device %q (%s, %s or %s)", c.Device, Auto,
-		Host, CUDA)
+	bad(c.Device != Auto && c.Device != Host && c.Device != CUDA, "unknown device %q (%s, %s or %s)%s", c.Device, Auto,
+		Host, CUDA, nearest.Hint(c.Device, []string{Auto, Host, CUDA}))
 	bad(c.Iterations < 0, "%d iterations", c.Iterations)
 	bad(c.Graphs < 0, "%d launches of a graph", c.Graphs)
 	bad(c.Warmup < -1, "%d warm-up calls", c.Warmup)
@@ -113,6 +115,16 @@ func (c *Config) Validate() error {
 	bad(c.Buffers < GoSlices || c.Buffers > Symmetric, "buffers of kind %d (0, 1 or 2)", c.Buffers)
 	bad(c.Average < FromRank0 || c.Average > Max, "average of kind %d (0, 1, 2 or 3)", c.Average)
 	bad(c.PerCall && (c.Loop || c.queued()), "a loop has no times of single calls")
+	most := func(n, limit int, format string) {
+		if n > limit {
+			errs = append(errs, fmt.Errorf(format+", more than %d: ask for less: %w", n, limit, ubcoll.ErrLimit))
+		}
+	}
+	most(timed, maxIterations, "%d timed calls (-n)")
+	if c.StepBytes > 0 && c.StepFactor == 1 {
+		most((c.MaxBytes-c.MinBytes)/c.StepBytes, maxSizes, "%d sizes (-b, -e, -i, -f)")
+	}
+	most(c.held(c.MaxBytes), maxQueued, "%d operations at once (-m, and in graphs -n and -G times that)")
 	if c.Buffers == Symmetric {
 		errs = append(errs, fmt.Errorf("symmetric windows in this version: %w", hw.ErrNotSupported))
 	}
@@ -130,11 +142,14 @@ func (c *Config) Validate() error {
 func (c *Config) sizes() (all []int) {
 	for n := c.MinBytes; n <= c.MaxBytes; {
 		all = append(all, n)
+		next := n + c.StepBytes
 		if c.StepFactor > 1 {
-			n *= c.StepFactor
-		} else {
-			n += c.StepBytes
+			next = product(n, c.StepFactor)
 		}
+		if next <= n { // beyond what an int holds
+			break
+		}
+		n = next
 	}
 	return all
 }
@@ -188,6 +203,17 @@ func Names() []string {
 	var all []string
 	for _, o := range slices.Concat(operations, oneSided) {
 		all = append(all, o.name)
+	}
+	return all
+}
+
+// Verifiable is the operations that Verify takes: those with a result that can be checked.
+func Verifiable() []string {
+	var all []string
+	for _, o := range operations {
+		if o.name != barrier {
+			all = append(all, o.name)
+		}
 	}
 	return all
 }

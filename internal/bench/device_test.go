@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/await"
@@ -103,7 +104,7 @@ func TestVerifyOnDevices(t *testing.T) {
 	o := operationOf("all_gather")
 	good := o.run
 	defer func() { o.run = good }()
-	o.run = func(context.Context, *ubcoll.Comm, *args) error { return nil }
+	o.run = func(ctx context.Context, c *ubcoll.Comm, _ *args) error { return coll.Barrier(ctx, c) } // moves nothing
 	v.Ops = []string{"all_gather"}
 	out, err = verifyOn(t, 2, v)
 	require.ErrorIs(t, err, ErrFailed)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/ubcoll/ubcoll"
@@ -88,6 +89,10 @@ func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
 
 func (r *runner) run(ctx context.Context) (err error) {
 	if err := r.place(ctx); err != nil {
+		return err
+	}
+	if err := Room(ctx, r.c, "buffers of "+strconv.Itoa(r.cfg.MaxBytes)+" bytes (-e), and lists of calls (-n, -m, -G)",
+		r.cfg.memory(r.op)); err != nil {
 		return err
 	}
 	if err := r.ranks(ctx); err != nil {

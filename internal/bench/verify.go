@@ -15,13 +15,14 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
 // Verification is what to verify. All ranks have the same one.
 type Verification struct {
 	Device   string   // Auto, Host, CUDA
 	MaxBytes int      // how large the larger buffer of a call gets, from 1 KiB
-	Ops      []string // operations of Names but one-sided ones; none = all that run on the device
+	Ops      []string // of Verifiable; none = all that run on the device
 	Seed     uint64   // of the data, and of what is drawn
 }
 
@@ -55,9 +56,13 @@ func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) 
 		}
 	}
 	for _, name := range v.Ops {
-		if o := operationOf(name); o == nil || o.open != nil || o.name == barrier {
-			return fmt.Errorf("%q cannot be verified: %w", name, ubcoll.ErrArgument)
+		if !slices.Contains(Verifiable(), name) {
+			return fmt.Errorf("%q cannot be verified (one of %s)%s: %w", name, strings.Join(Verifiable(), ", "),
+				nearest.Hint(name, Verifiable()), ubcoll.ErrArgument)
 		}
+	}
+	if err := Room(ctx, c, fmt.Sprintf("buffers of %d bytes (-e)", v.MaxBytes), product(len(r.mem), v.MaxBytes)); err != nil {
+		return err
 	}
 	if r.stream, err = ubcoll.NewStream(dev); err != nil {
 		return err

@@ -61,7 +61,6 @@ var (
 const (
 	defaultBytes = 4 << 20
 	maxBytes     = 1 << 40 // per buffer
-	maxFile      = 1 << 20 // nobody writes an experiment of this length by hand
 )
 
 // Default is the experiment of an empty file.
@@ -90,8 +89,8 @@ func Load(path string) (*Experiment, error) {
 // Parse reads an experiment from data; name is what its faults call it. Keys that data leaves out have their
 // defaults. The error, if any, is a Faults in the order of the lines.
 func Parse(name string, data []byte) (*Experiment, error) {
-	if len(data) > maxFile {
-		return nil, Faults{{File: name, Msg: fmt.Sprintf("longer than %d bytes: this is no experiment", maxFile)}}
+	if line, msg := limits(string(data)); msg != "" {
+		return nil, Faults{{File: name, Line: line, Msg: msg, limit: true}}
 	}
 	var table map[string]any
 	if _, err := toml.Decode(string(data), &table); err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -92,12 +93,14 @@ x.toml:7: allreduce.bytes: 6 bytes are not a whole number of float32 elements (4
 x.toml:9: allreduce.op: unknown value "summ" (one of sum, prod, min, max, avg): did you mean sum?
 x.toml:10: allreduce.iterations: must be 1 or more, not 0
 x.toml:11: allreduce.in_place: must be true or false, not a string
-x.toml:12: allreduce.device: unknown value "gpu" (one of auto, host, cuda)
+x.toml:12: allreduce.device: unknown value "gpu" (one of auto, host, cuda): did you mean cuda?
 x.toml:13: allreduce.registration: registration policy "of" is unknown, use auto, explicit or off: invalid argument
 x.toml:14: allreduce.timeout: unknown key: did you mean options.timeout?
 x.toml:16: options.timeout: invalid duration "10" (as in 90s, 10m, 1h30m)
 x.toml:17: options.colour: unknown key (known here: timeout, algorithm)
 x.toml:18: extra: unknown key (known here: title, job, allreduce, options)`},
+		{"another's name", "[allreduce]\nop = 'mean'",
+			`x.toml:2: allreduce.op: unknown value "mean" (one of sum, prod, min, max, avg): did you mean avg?`},
 		{"syntax", "[job]\nranks = \n", `x.toml:2: job.ranks: expected value but found '\n' instead`},
 		{"key twice", "[job]\nranks = 1\nranks = 2", `x.toml:3: job.ranks: Key 'job.ranks' has already been defined`},
 		{"table wanted", "job = 3", "x.toml:1: job: must be a table, not the integer 3"},
@@ -121,7 +124,6 @@ x.toml:18: extra: unknown key (known here: title, job, allreduce, options)`},
 			"x.toml:2: job.ranks: must be 0 (as launched) or more, not -1\n" +
 				"x.toml:4: options.timeout: must be 0 (the library's default) or longer, not -1s"},
 		{"not text", "\x00\x01", "x.toml:1: files cannot contain NULL bytes; probably using UTF-16; TOML files must be UTF-8"},
-		{"endless", strings.Repeat("#", 1<<20+1), "x.toml: longer than 1048576 bytes: this is no experiment"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e, err := Parse("x.toml", []byte(c.text))
@@ -130,6 +132,46 @@ x.toml:18: extra: unknown key (known here: title, job, allreduce, options)`},
 			require.Nil(t, e)
 		})
 	}
+}
+
+// What would take the parser gigabytes does not reach it.
+func TestLimits(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"endless", strings.Repeat("#", 1<<20+1), "x.toml: longer than 65536 bytes: this is no experiment"},
+		{"parts", "\n" + strings.Repeat("a.", 250_000/16) + "a = 1", "x.toml:2: a key of more than 8 parts"},
+		{"parts of a table", "[" + strings.Repeat("a.", 9) + "a]", "x.toml:1: a key of more than 8 parts"},
+		{"quoted parts", strings.Repeat("''.", 9) + "a = 1", "x.toml:1: a key of more than 8 parts"},
+		{"tables", "a = " + strings.Repeat("{a = ", 10_000) + "1", "x.toml:1: more than 8 brackets within each other"},
+		{"arrays", "a = [1,\n" + strings.Repeat("[", 10_000), "x.toml:2: more than 8 brackets within each other"},
+		{"long key", strings.Repeat("a", 300) + " = 1", "x.toml:1: a key of more than 256 bytes"},
+		{"long quoted key", "x = {'" + strings.Repeat("=", 300) + "' = 1}", "x.toml:1: a key of more than 256 bytes"},
+		{"long table", " [['" + strings.Repeat("]", 300) + "']]", "x.toml:1: a key of more than 256 bytes"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := Parse("x.toml", []byte(c.text))
+			require.EqualError(t, err, c.want)
+			require.ErrorIs(t, err, fault.ErrLimit)
+		})
+	}
+	for _, text := range []string{"", "title = '" + strings.Repeat(".[{", 5000) + "'", "# " + strings.Repeat("[", 100),
+		"title = \"\"\"\n" + strings.Repeat("[a.b.c.d]\n", 5000) + "\"\"\"", "[a.b.c.d.e.f.g.h]\nx = 1.5\ny = 1979-05-27T00:32:00.9Z",
+		"a = [\n'" + strings.Repeat("x", 300) + "',\n'" + strings.Repeat("y", 300) + "', {b = [[{c = 1}]]}]"} {
+		line, msg := limits(text)
+		require.Empty(t, msg, "%d: %.80q", line, text)
+	}
+	// As much of everything as goes.
+	var b strings.Builder
+	fmt.Fprintf(&b, "[%s]\n", strings.Repeat(strings.Repeat("k", 28)+".", 7)+"k")
+	for i := 0; b.Len() < maxFile-100; i++ {
+		fmt.Fprintf(&b, "a%d.b.c.d={e.f.g.h={i.j.k.l=1}}\n", i)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := Parse("x.toml", []byte(b.String()))
+	runtime.ReadMemStats(&after)
+	require.ErrorContains(t, err, "unknown key")
+	t.Logf("%d bytes of TOML took %d MiB in all", b.Len(), (after.TotalAlloc-before.TotalAlloc)>>20)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(512<<20))
 }
 
 func TestLoad(t *testing.T) {
@@ -279,6 +321,11 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		text := string(data)
+		if _, msg := limits(text); msg != "" {
+			_, err := Parse("f.toml", data)
+			require.ErrorIs(t, err, fault.ErrLimit)
+			return // what follows has the parser read it
+		}
 		total := strings.Count(text, "\n") + 1
 		lines := keyLines(text)
 		for path, line := range lines {
@@ -299,6 +346,7 @@ func FuzzParse(f *testing.F) {
 		var table map[string]any
 		if md, err := toml.Decode(text, &table); err == nil {
 			for _, key := range md.Keys() {
+				require.LessOrEqual(t, len(key), maxParts*(maxDepth+1), "%q", text)
 				require.Contains(t, lines, strings.Join(key, "\x00"), "%q", text)
 			}
 		}

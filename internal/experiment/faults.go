@@ -14,7 +14,8 @@ type Fault struct {
 	Key  string // dotted: "allreduce.type"; "" if the fault is not about one key
 	Msg  string // what is wrong, and what would be right
 
-	path []string // Key before quoting, to find the line
+	path  []string // Key before quoting, to find the line
+	limit bool     // more than is read
 }
 
 // String is "file:line: key: what is wrong".
@@ -33,7 +34,8 @@ func (f Fault) String() string {
 	return b.String() + f.Msg
 }
 
-// Faults is everything that is wrong with an experiment. It wraps ErrArgument.
+// Faults is everything that is wrong with an experiment. It wraps ErrArgument, or ErrLimit where that is why it was not
+// read.
 type Faults []Fault
 
 // Error has one line for each fault.
@@ -45,5 +47,12 @@ func (fs Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap makes errors.Is(err, ubcoll.ErrArgument) true.
-func (fs Faults) Unwrap() error { return fault.ErrArgument }
+// Unwrap makes errors.Is(err, ubcoll.ErrArgument), or ErrLimit, true.
+func (fs Faults) Unwrap() error {
+	for _, f := range fs {
+		if f.limit {
+			return fault.ErrLimit
+		}
+	}
+	return fault.ErrArgument
+}

@@ -1,10 +1,21 @@
 // Package nearest finds the word that was meant by one that is mistyped.
 package nearest
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
-// Word is the word of words nearest to s, whatever the case, "" if none is near.
+// same are names that others have for what we call by the second.
+var same = map[string]string{"mean": "avg", "average": "avg", "add": "sum", "plus": "sum", "product": "prod", "mul": "prod",
+	"multiply": "prod", "minimum": "min", "maximum": "max", "gpu": "cuda", "cpu": "host", "bcast": "broadcast",
+	"all_to_all": "alltoall"}
+
+// Word is the word of words nearest to s, in meaning or by its letters whatever their case, "" if none is near.
 func Word(s string, words []string) string {
+	if w := same[strings.ToLower(s)]; slices.Contains(words, w) {
+		return w
+	}
 	best, word := len(s)/3+2, ""
 	for _, w := range words {
 		if d := distance(strings.ToLower(s), strings.ToLower(w)); d < best {

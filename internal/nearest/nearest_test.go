@@ -16,6 +16,8 @@ func TestWord(t *testing.T) {
 	} {
 		require.Equal(t, c.want, Word(c.s, words), c.s)
 	}
+	require.Equal(t, "avg", Word("mean", []string{"sum", "min", "avg"}))
+	require.Equal(t, "min", Word("mean", []string{"sum", "min"}))
 	require.Equal(t, ": did you mean sum?", Hint("sun", words))
 	require.Empty(t, Hint("quite_another_thing", words))
 }

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/ubcoll/ubcoll/hw/cpu"
@@ -92,11 +93,33 @@ func Load() (Table, error) {
 	if err != nil || name == "" {
 		return Default(), err
 	}
-	data, err := os.ReadFile(name)
+	data, err := read(name)
 	if err != nil {
-		return Default(), fmt.Errorf("tuning table: %w", err)
+		return Default(), fmt.Errorf("tuning table (%s): %w", env.Tuning.Name, err)
 	}
 	return Parse(name, data)
+}
+
+// maxFile is more than any table has.
+const maxFile = 64 << 10
+
+// read is a file of tables' size. What is no file may have no end, or nobody who writes it.
+func read(name string) ([]byte, error) {
+	if i, err := os.Stat(name); err != nil {
+		return nil, err
+	} else if !i.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file: name one that ubcoll tune wrote: %w", name, fault.ErrArgument)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("%s is longer than %d bytes: name a table that ubcoll tune wrote: %w", name, maxFile, fault.ErrLimit)
+	}
+	return data, err
 }
 
 // Bytes is the table as a file.

@@ -3,6 +3,7 @@ package tuning
 import (
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,6 +51,34 @@ func TestLoad(t *testing.T) {
 	t.Setenv("UBCOLL_TUNING", name+".not")
 	_, err = Load()
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// What has no end, or is no table by its size alone, is not read into memory.
+func TestLoadLimits(t *testing.T) {
+	dir := t.TempDir()
+	long, pipe := filepath.Join(dir, "long"), filepath.Join(dir, "pipe")
+	f, err := os.Create(long)
+	require.NoError(t, err)
+	require.NoError(t, f.Truncate(1<<40))
+	require.NoError(t, f.Close())
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	for _, c := range []struct {
+		name, file, want string
+		is               error
+	}{
+		{"without end", "/dev/zero", "/dev/zero is no regular file", fault.ErrArgument},
+		{"without a writer", pipe, "is no regular file", fault.ErrArgument},
+		{"folder", dir, "is no regular file", fault.ErrArgument},
+		{"long", long, "is longer than 65536 bytes", fault.ErrLimit},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv("UBCOLL_TUNING", c.file)
+			_, err := Load()
+			require.ErrorIs(t, err, c.is)
+			require.ErrorContains(t, err, c.want)
+			require.ErrorContains(t, err, "UBCOLL_TUNING")
+		})
+	}
 }
 
 func FuzzParse(f *testing.F) {

@@ -1,0 +1,40 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// What a rank takes before it has buffers, rounded up from what was measured: its first arena; for each of the job's
+// ranks what it learns of that one and the page tables of what it maps there, each of which is a mapping or, with guards
+// beside it, several.
+const (
+	rankBytes    = 4 << 20
+	pairBytes    = 24 << 10
+	pairMappings = 4
+	spareMapping = 500 // of the Go runtime, its threads, and the libraries
+)
+
+// CheckRanks is fault.ErrLimit if this process cannot have here goroutine ranks of a job of all ranks, so that nobody
+// begins what would end for want of memory. It is local.
+func CheckRanks(here, all int) error {
+	return checkRanks(here, all, shm.FreeMemory(), shm.MaxMappings())
+}
+
+func checkRanks(here, all, free, mappings int) error {
+	if all > maxRanks {
+		return fmt.Errorf("%d ranks, more than %d: %w", all, maxRanks, fault.ErrLimit)
+	}
+	if need := pairMappings*here*(all-1) + spareMapping; need > mappings && !race.Enabled { // there areas are on the Go heap
+		return fmt.Errorf("%d goroutine ranks in a job of %d need about %d mappings, and a process may have %d: start fewer "+
+			"in each of more processes, or raise it (`sysctl vm.max_map_count`): %w", here, all, need, mappings, fault.ErrLimit)
+	}
+	if need := here * (max(rankBytes, sharedBytes+mailBytes(all)) + all*pairBytes); need > free {
+		return fmt.Errorf("%d goroutine ranks in a job of %d need about %d MiB before they have buffers, and %d MiB can be "+
+			"had (MemAvailable, or the control group's limit): start fewer: %w", here, all, need>>20, free>>20, fault.ErrLimit)
+	}
+	return nil
+}
