@@ -24,7 +24,8 @@
 // Any host memory will do for messages. What fits travels with the announcement; larger registered memory is copied
 // once, by the receiver and the sender together; other memory goes through staging memory, or is written straight to a
 // receiver that is registered. Memory of ubcoll.Alloc is registered at its first use if the policy allows. The memory
-// stays the caller's, who leaves it alone until the call or the request is done.
+// stays the caller's, who leaves it alone until the call or the request is done; it may be freed meanwhile, and is gone
+// when they are.
 //
 // ErrArgument, ErrStale, ErrLimit and a context that had ended before the call are local: nothing was sent, and nothing
 // was received. A message that does not fit or has another type is ErrMismatch for the receiver, and for the sender too

@@ -89,7 +89,7 @@ func post(c *engine.Comm, m *engine.Mail, h *engine.Message) {
 	l := &m.Send
 	if h.Bytes <= c.EagerLimit() {
 		postSmall(c, m, &h.Vec, h.Bytes)
-		h.Done.Store(true)
+		finish(h)
 		return
 	}
 	if err := prepare(c, m, h); err != nil {

@@ -32,14 +32,16 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 	if err := check(ctx, e, "send", peer, &v); err != nil {
 		return err
 	}
-	m, n := e.Mail(peer), v.Bytes()
+	m, n, free := e.Mail(peer), v.Bytes(), false
 	if n <= e.EagerLimit() {
 		l := &m.Send
 		if err := l.Enter(); err != nil {
 			return e.MessageError("send", peer, "", err)
 		}
-		free, err := room(e.Comm, m)
-		if free && l.Idle() {
+		var err error
+		free, err = room(e.Comm, m)
+		free = free && l.Idle()
+		if free && e.Quick(&v) {
 			postSmall(e.Comm, m, &v, n)
 			l.Unlock()
 			return nil
@@ -49,7 +51,7 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 			return e.Fail("send", peer, err)
 		}
 	}
-	if peer == e.Rank() {
+	if peer == e.Rank() && !free {
 		return selfError(e, n)
 	}
 	h := newMessage(peer, &v, false)
@@ -93,7 +95,7 @@ func recvNow(c *engine.Comm, m *engine.Mail, v *engine.Vec) (n int, done bool, e
 	if err := l.Enter(); err != nil {
 		return 0, true, c.MessageError("recv", m.Peer, "", err)
 	}
-	if l.Waiting.Head != nil {
+	if l.Waiting.Head != nil || !c.Quick(v) {
 		l.Unlock()
 		return 0, false, nil
 	}
@@ -167,7 +169,11 @@ func set(h *engine.Message, peer int, v *engine.Vec, recv bool) {
 // one sends or receives h.
 func one(ctx context.Context, c *engine.Comm, op string, h *engine.Message) (int, error) {
 	l, advance := lane(c, h)
+	if err := c.Hold(h); err != nil {
+		return 0, c.MessageError(op, h.Peer, "", err)
+	}
 	if err := l.Enter(); err != nil {
+		h.LetGo()
 		return 0, c.MessageError(op, h.Peer, "", err)
 	}
 	l.Waiting.Push(h)
@@ -199,17 +205,31 @@ func lane(c *engine.Comm, h *engine.Message) (*engine.Lane, func(*engine.Comm, *
 	return &c.Mail(h.Peer).Send, advanceSend
 }
 
-// start gives ms their places in the order. An error says that the communicator has been closed meanwhile.
+// start gives ms their places in the order. An error says that memory has been freed, or the communicator closed,
+// meanwhile.
 func start(c *engine.Comm, op string, ms []*engine.Message) error {
-	for _, h := range ms {
+	for i, h := range ms {
+		if err := c.Hold(h); err != nil {
+			letGo(ms[:i])
+			return c.MessageError(op, h.Peer, "", err)
+		}
+	}
+	for i, h := range ms {
 		l, _ := lane(c, h)
 		if err := l.Enter(); err != nil {
+			letGo(ms[i:]) // those before have been abandoned with their lanes
 			return c.MessageError(op, h.Peer, "", err)
 		}
 		l.Waiting.Push(h)
 		l.Unlock()
 	}
 	return nil
+}
+
+func letGo(ms []*engine.Message) {
+	for _, h := range ms {
+		h.LetGo()
+	}
 }
 
 // check is what is wrong with a call.

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -92,11 +91,19 @@ func Memory(a *mem.Allocation) register.Memory {
 // Free ends an allocation: fault.ErrInUse while a registration, window or graph is open; else it returns at once and
 // completes when operations in flight leave.
 func (d *Domain) Free(a *mem.Allocation) error {
-	if !a.Live() {
-		return fmt.Errorf("free: %w", fault.ErrClosed)
-	}
 	retired := make(chan error, 1)
-	if err := d.Cache.Forget(Memory(a), func() { a.WhenIdle(func() { retired <- d.Heap.Retire(a) }) }); err != nil {
+	held := a.Hold() // until the messages that come and go without holding it are over
+	err := a.Leave(func() error {
+		return d.Cache.Forget(Memory(a), func() { a.WhenIdle(func() { retired <- d.Heap.Retire(a) }) })
+	})
+	if err == nil && a.Dev.IsHost() {
+		d.mailroom.pass()
+		err = d.Cache.Invalidate(a.Base(), a.Bytes) // what they have registered meanwhile
+	}
+	if held {
+		a.Release()
+	}
+	if err != nil {
 		return err
 	}
 	select {

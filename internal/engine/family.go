@@ -177,5 +177,6 @@ func (s *splitting) settle(all [][]byte) {
 
 // abandon gives back what there is of a communicator that did not come to be.
 func (c *Comm) abandon() error {
+	c.dom.mailroom.leave(c)
 	return errors.Join(c.dropDevice(), c.dom.drop(append(c.shared, c.area), nil))
 }

@@ -134,14 +134,44 @@ type Message struct {
 	Answered bool
 	Ending   bool
 
+	held *mem.Allocation // the memory, which is not freed before the message is done or abandoned
 	next *Message
 }
 
-// LetGo gives back what m holds. The caller has the lane.
+// Hold keeps the memory of m, as far as it is known whose it is, until LetGo.
+func (c *Comm) Hold(m *Message) error {
+	a := m.Vec.Alloc
+	if a == nil {
+		a = c.dom.Heap.Lookup(uintptr(m.Vec.Ptr), m.Vec.Bytes())
+	}
+	if a == nil {
+		return nil
+	}
+	if !a.Hold() {
+		return fmt.Errorf("the buffer at %p has been freed: %w", m.Vec.Ptr, fault.ErrStale)
+	}
+	m.held = a
+	return nil
+}
+
+// Freed reports whether the memory of m has been freed since it was held: it is there, and not registered any more.
+func (m *Message) Freed() bool { return m.held != nil && !m.held.Live() }
+
+// Quick reports whether a message of v may come and go under the lock of its lane without being held: who frees v waits
+// for that lock. The caller has the lane.
+func (c *Comm) Quick(v *Vec) bool {
+	return v.Alloc == nil || v.Alloc.Heap() == c.dom.Heap && v.Alloc.Live()
+}
+
+// LetGo gives back what m holds. The caller has the lane, if m is in one.
 func (m *Message) LetGo() {
 	if m.Buf.Claim != nil {
 		m.Buf.Claim.Release()
 		m.Buf.Claim = nil
+	}
+	if m.held != nil {
+		m.held.Release()
+		m.held = nil
 	}
 }
 
@@ -208,6 +238,7 @@ func (c *Comm) layMail() {
 		m.Out, m.OutEager = c.outbox(c.rank, r)
 	}
 	c.mails[c.rank].In, c.mails[c.rank].InEager = c.outbox(c.rank, c.rank)
+	c.dom.mailroom.all.Store(c, nil)
 }
 
 // closeMail ends all lanes, unless last says otherwise when no message is on its way any more: those of a broken
@@ -385,12 +416,23 @@ func (p *Patience) Look(c *Comm, op string, peer int) error {
 	return c.gated(op, peer, func() *fault.Error { return c.pollClock(&p.w) })
 }
 
-// mailroom knows the communicators of a domain that have open requests: whatever this rank waits for meanwhile, its
-// peers may wait for those.
+// mailroom knows the communicators of a domain, and which of them have open requests: whatever this rank waits for
+// meanwhile, its peers may wait for those.
 type mailroom struct {
+	all   sync.Map // *Comm
 	open  atomic.Int32
 	mu    sync.Mutex
-	comms map[*Comm]int
+	comms map[*Comm]int // with open requests
+}
+
+// pass waits for whoever has a lane now.
+func (r *mailroom) pass() {
+	for c := range r.all.Range {
+		for l := range c.(*Comm).lanes() {
+			l.Lock()
+			l.Unlock()
+		}
+	}
 }
 
 // MoveMail moves all messages of a communicator on as far as they go at once. Package p2p sets it.
@@ -426,6 +468,7 @@ func (c *Comm) CloseRequest() {
 
 // leave ends all requests of c, which has been closed.
 func (r *mailroom) leave(c *Comm) {
+	r.all.Delete(c)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.open.Add(-int32(r.comms[c]))

@@ -63,6 +63,8 @@ type Allocation struct {
 	pages int    // bytes mapped: whole pages, on a device of its granularity
 	id    uint64 // the driver's, DeviceAdopted only
 	freed atomic.Bool
+	leave sync.Mutex   // of its owner
+	left  atomic.Bool  // by its owner: nothing new uses it
 	kept  atomic.Bool  // see Quarantine
 	uses  atomic.Int64 // operations that use it, plus freeing once WhenIdle waits for them
 	idle  func()
@@ -96,6 +98,21 @@ func (a *Allocation) WhenIdle(f func()) {
 	}
 }
 
+// Leave is for its owner, who wants to free it: if last returns nil, nothing new may use a from then on. It is
+// fault.ErrClosed the second time.
+func (a *Allocation) Leave(last func() error) error {
+	a.leave.Lock()
+	defer a.leave.Unlock()
+	if !a.Live() {
+		return fmt.Errorf("free: %w", fault.ErrClosed)
+	}
+	if err := last(); err != nil {
+		return err
+	}
+	a.left.Store(true)
+	return nil
+}
+
 // Base is the allocation's first address.
 func (a *Allocation) Base() uintptr { return uintptr(a.Ptr) }
 
@@ -103,7 +120,7 @@ func (a *Allocation) Base() uintptr { return uintptr(a.Ptr) }
 func (a *Allocation) Heap() *Heap { return a.heap }
 
 // Live reports whether a has not been freed.
-func (a *Allocation) Live() bool { return !a.freed.Load() }
+func (a *Allocation) Live() bool { return !a.left.Load() && !a.freed.Load() }
 
 // Contains reports whether [p, p+n) lies in a.
 func (a *Allocation) Contains(p uintptr, n int) bool {
@@ -127,6 +144,7 @@ type Heap struct {
 	freeSlots  []uint32
 	nextSlot   uint32
 	generation uint64
+	low, high  atomic.Uintptr // where all is that was ever live
 	quarantine bool
 	closed     bool
 	slots      []atomic.Pointer[Allocation] // GoHeap only
@@ -293,6 +311,10 @@ func (h *Heap) enter(a *Allocation) {
 	}
 	i, _ := slices.BinarySearchFunc(h.live, a.Base(), byBase)
 	h.live = slices.Insert(h.live, i, a)
+	if low := h.low.Load(); low == 0 || a.Base() < low {
+		h.low.Store(a.Base())
+	}
+	h.high.Store(max(h.high.Load(), a.Base()+uintptr(a.Bytes)))
 }
 
 func byBase(a *Allocation, p uintptr) int {
@@ -456,8 +478,11 @@ func (h *Heap) adopt(a *Allocation) error {
 	return nil
 }
 
-// Lookup is the live allocation that holds [p, p+n), or nil.
+// Lookup is the live allocation that holds [p, p+n), or nil: of most Go memory it knows that without the lock.
 func (h *Heap) Lookup(p uintptr, n int) *Allocation {
+	if p < h.low.Load() || p > h.high.Load() {
+		return nil
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	i, ok := slices.BinarySearchFunc(h.live, p, byBase)
