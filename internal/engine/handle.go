@@ -227,7 +227,7 @@ func (c *Comm) Import(handle []byte) (*Remote, error) {
 		if r == c.rank {
 			return nil, c.aside("import", r, fmt.Errorf("handle: it is this rank's own: %w", fault.ErrArgument))
 		}
-		if c.peers[r].proc != p {
+		if q := c.peers[r].proc; q.PID != p.PID || q.Start != p.Start { // a handle has no namespace
 			break
 		}
 		m, err := c.reach(r, e)
