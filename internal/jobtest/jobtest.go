@@ -39,6 +39,7 @@ var Suites = map[string]Suite{
 	"channels":        Channels,
 	"windows":         Windows,
 	"kill-wait":       KillWait,
+	"take-back":       TakeBack,
 	"device":          Device,
 	"kill-device":     KillDevice,
 	"kill-device-p2p": KillDeviceP2P,
