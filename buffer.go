@@ -154,7 +154,7 @@ var errNoRegistration = engine.Nothing("registration", "Comm.RegisterBuffer make
 // Close ends the registration. Local: it waits for a peer that is in the middle of a put or get, which ends within a
 // MiB of it; deregistration completes when operations in flight leave. ErrTimeout names a peer that has not come to the
 // end of that in a second, which may still write to the memory: the registration is closed, and once the memory is freed
-// nothing else will use it. ErrClosed the second time, and after the rank's last communicator.
+// nothing else will use it. ErrClosed the second time, and after the Close or Abort of the communicator.
 func (r *Registration) Close() error {
 	if r.Engine() == nil {
 		return errNoRegistration

@@ -132,7 +132,9 @@ func (c *Comm) On(s *Stream) *Comm {
 // registration before freeing it. It must come from Alloc or Adopt of this Comm, not from a Go slice: ErrArgument, as
 // for an empty or misaligned v; ErrStale after Free, ErrLimit, ErrClosed. Adopted memory that no backend can use is
 // registered and staged all the same, and LastOp says why. Registrations are counted: the same memory may be registered
-// again. They end with Close or with the rank's last communicator. Source: NCCL's ncclCommRegister, nccl4py's
+// again. They end with Close, or with the Close or Abort of the communicator that they were made with; buffers, and
+// what operations register by themselves, stay until the rank's last communicator closes. On a Comm that was closed or
+// broke it is that error. Source: NCCL's ncclCommRegister, nccl4py's
 // register_buffer.
 func (c *Comm) RegisterBuffer(v Vec) (*Registration, error) {
 	r, err := c.Engine().RegisterBuffer(v.v)
@@ -143,12 +145,14 @@ func (c *Comm) RegisterBuffer(v Vec) (*Registration, error) {
 }
 
 // Abort ends the communicator on all ranks: their waits return ErrAborted with cause within milliseconds. Local, does
-// not wait, any goroutine. The job lives on: Main, or whoever owns the bootstrap, decides about that.
+// not wait, any goroutine. What was registered with it, its windows and its channels end. The job lives on: Main, or
+// whoever owns the bootstrap, decides about that.
 func (c *Comm) Abort(cause error) { c.Engine().Abort(cause) }
 
-// Close ends this rank's side. Local: it waits for no other rank, and what peers still read of this rank stays readable
-// to them. With the rank's last communicator its registrations end, and its buffers: views of them fault from then on.
-// ErrBusy while an operation runs or is queued, or a message is on its way, unless the communicator is broken, whose
+// Close ends this rank's side. Local: it waits for no other rank, but for one that is in the middle of a put or get, as
+// Registration.Close says, and what peers still read of this rank stays readable to them. What was registered with it,
+// its windows and its channels end; with the rank's last communicator its buffers, too: views of them fault from then
+// on. ErrBusy while an operation runs or is queued, or a message is on its way, unless the communicator is broken, whose
 // messages end with it; ErrClosed the second time, and for what other goroutines call from then on.
 func (c *Comm) Close() error { return c.Engine().Close() }
 

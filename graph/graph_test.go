@@ -153,6 +153,42 @@ func TestHolds(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestHoldsBeyondItsCommunicator shows that a graph keeps its buffers when its communicator has ended, and what was
+// registered with that.
+func TestHoldsBeyondItsCommunicator(t *testing.T) {
+	for _, abort := range []bool{false, true} {
+		err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+			d, err := c.Dup(ctx)
+			if err != nil {
+				return err
+			}
+			a, err := ubcoll.Alloc[float32](d, ubcoll.Host, 1000)
+			if err != nil {
+				return err
+			}
+			if _, err := d.RegisterBuffer(a.Vec()); err != nil {
+				return err
+			}
+			g, err := graph.Capture(ctx, d, func(c *ubcoll.Comm) error {
+				return coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Max)
+			})
+			if err != nil {
+				return err
+			}
+			if abort {
+				d.Abort(errors.New("enough"))
+				defer d.Close()
+			} else if err := d.Close(); err != nil {
+				return err
+			}
+			held := a.Free()
+			return errors.Join(check(c, "held", errors.Is(held, ubcoll.ErrInUse), true),
+				check(c, "why", strings.Contains(fmt.Sprint(held), "0 local and 1 graph"), true), g.Close(), a.Free())
+		})
+		require.NoError(t, err, "abort: %v", abort)
+	}
+}
+
 // TestDiverges captures what cannot be replayed: all ranks say so, and the communicator works.
 func TestDiverges(t *testing.T) {
 	for _, k := range []struct {

@@ -337,7 +337,7 @@ func (l *Link) wait(s *waiting, ready func() bool) error {
 			if ready() {
 				return nil
 			}
-			return err
+			return l.c.lostIn(err)
 		}
 	}
 }
@@ -351,13 +351,10 @@ func (l *Link) poll(s *waiting) error {
 	return l.c.pollNoun(s, l, theirs)
 }
 
-// pollNoun is the housekeeping of a wait on n, of which the peer may have closed its part. Of its errors, only the loss
-// of a peer is the communicator's end. What broke a peer's communicator comes before what that has closed.
+// pollNoun is the housekeeping of a wait on n, of which the peer may have closed its part. Its error has not broken the
+// communicator yet: see lostIn. What broke a peer's communicator comes before what that has closed.
 func (c *Comm) pollNoun(s *waiting, n noun, theirs *atomic.Uint64) error {
 	if err := c.poll(s); err != nil {
-		if errors.Is(err, fault.ErrPeerLost) || errors.Is(err, fault.ErrMismatch) {
-			c.fail(err)
-		}
 		return err
 	}
 	switch {
@@ -367,6 +364,16 @@ func (c *Comm) pollNoun(s *waiting, n noun, theirs *atomic.Uint64) error {
 		return fmt.Errorf("rank %d has closed its side of %s: %w", s.peer, n.name(), fault.ErrClosed)
 	}
 	return nil
+}
+
+// lostIn is err, of pollNoun, when what was waited for has not come after all: only the loss of a peer is the
+// communicator's end.
+func (c *Comm) lostIn(err error) error {
+	var e *fault.Error
+	if errors.As(err, &e) && (errors.Is(err, fault.ErrPeerLost) || errors.Is(err, fault.ErrMismatch)) {
+		return c.fail(e)
+	}
+	return err
 }
 
 // Begin begins a use of the link; End ends it.
@@ -445,7 +452,7 @@ func (l *Link) Wait(ctx context.Context) error {
 			s = waiting{op: "wait", ctx: ctx, peer: l.peer, step: "signal", health: healthEvery}
 		}
 		if err := l.poll(&s); err != nil && !reached(w.Load(), next) {
-			return err
+			return l.c.lostIn(err)
 		}
 	}
 }

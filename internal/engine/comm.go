@@ -68,6 +68,7 @@ type Comm struct {
 
 	mails []Mail // by rank
 	nouns nouns  // channels and windows
+	regs  registrations
 
 	debug              bool       // UBCOLL_LOG says so
 	infoM              sync.Mutex // for what follows
@@ -272,6 +273,7 @@ func (c *Comm) Abort(cause error) {
 		Err: fmt.Errorf("rank %d: %w: %w", c.rank, cause, fault.ErrAborted)}
 	c.fail(e)
 	c.nouns.close(true)
+	c.regs.end(true)
 }
 
 // Close ends this rank's side. Local: it waits for no other rank, and what peers still read stays readable.
@@ -324,9 +326,9 @@ func (c *Comm) tryClose() error {
 }
 
 func (c *Comm) release() error {
-	var errs []error
+	errs := []error{c.device.close(), c.regs.end(false)}
+	c.regs.release()
 	var others []reader
-	errs = append(errs, c.device.close())
 	for i := range c.peers {
 		if i != c.rank && c.peers[i].area != nil {
 			others = append(others, reader{state: &c.peers[i].area.state, mem: c.peers[i].mem, at: c.peers[i].at})

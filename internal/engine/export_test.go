@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"time"
 	"unsafe"
 
@@ -76,3 +77,18 @@ func (w *Window) Live(peer int) error { return w.ranks[peer].live() }
 
 // InUse reports whether a call of the window's is under way.
 func (w *Window) InUse() bool { return w.n.Load() > 0 }
+
+// WaitPolls waits for what comes during the housekeeping after which the peer's end is found.
+func (l *Link) WaitPolls() error {
+	s := waiting{op: "wait", ctx: context.Background(), peer: l.peer, step: "polls", health: healthEvery}
+	return l.wait(&s, func() bool { return s.polls >= pollsPerClock })
+}
+
+// Live is why the memory must not be used any more, or nil.
+func (m *Remote) Live() error { return m.live() }
+
+// ForgeClosed is as if this rank were about to close, until the result is called.
+func (c *Comm) ForgeClosed() (open func()) {
+	c.me.state.Store(stateClosed)
+	return func() { c.me.state.Store(stateOpen) }
+}

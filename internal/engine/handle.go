@@ -173,6 +173,7 @@ func (r *Registration) MarshalBinary() ([]byte, error) {
 // Close ends the registration for this rank and for all that imported it. Peers in the middle of a copy are waited
 // for.
 func (r *Registration) Close() error {
+	r.c.regs.remove(r)
 	var errs []error
 	if g, granted := r.revoke(); granted {
 		if err := r.c.dom.settle(g); err != nil {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"unsafe"
@@ -69,7 +70,7 @@ func (c *Comm) Free(a *mem.Allocation) error {
 	return nil
 }
 
-// Registration is one registration of a buffer.
+// Registration is one registration of a buffer. It ends with the communicator that it was made with, if not before.
 type Registration struct {
 	c     *Comm
 	base  unsafe.Pointer
@@ -83,14 +84,79 @@ type Registration struct {
 
 // RegisterBuffer registers the memory of v.
 func (c *Comm) RegisterBuffer(v Vec) (*Registration, error) {
-	if err := c.usable("register_buffer"); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	r, err := c.register(v)
 	if err != nil {
 		return nil, c.local("register_buffer", err)
 	}
+	if !c.regs.add(r) { // it was ended meanwhile
+		r.ref.Close()
+		return nil, c.Err()
+	}
 	return r, nil
+}
+
+// registrations are those that were made with a communicator, and end with it.
+type registrations struct {
+	mu    sync.Mutex
+	ended bool
+	open  map[*Registration]bool
+	held  []*register.Claim // of those that Abort ended: what is on a device is taken back with the communicator
+}
+
+func (rs *registrations) add(r *Registration) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.ended {
+		return false
+	}
+	if rs.open == nil {
+		rs.open = map[*Registration]bool{}
+	}
+	rs.open[r] = true
+	return true
+}
+
+func (rs *registrations) remove(r *Registration) {
+	rs.mu.Lock()
+	delete(rs.open, r)
+	rs.mu.Unlock()
+}
+
+// end closes all. quick: it does not wait for what is queued on devices, and for peers that use what is there.
+func (rs *registrations) end(quick bool) error {
+	rs.mu.Lock()
+	rs.ended = true
+	all := rs.open
+	rs.open = nil
+	rs.mu.Unlock()
+	var errs []error
+	for r := range all {
+		if quick && !r.alloc.Dev.IsHost() {
+			if claim, err := r.ref.Acquire(); err == nil {
+				rs.mu.Lock()
+				rs.held = append(rs.held, claim)
+				rs.mu.Unlock()
+			}
+		}
+		if err := r.Close(); !errors.Is(err, fault.ErrClosed) { // by its owner, just now
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// release ends what end has left.
+func (rs *registrations) release() {
+	rs.mu.Lock()
+	held := rs.held
+	rs.held = nil
+	rs.mu.Unlock()
+	for _, claim := range held {
+		claim.Release()
+	}
 }
 
 func (c *Comm) register(v Vec) (*Registration, error) {

@@ -307,3 +307,70 @@ func (e *oneSided) live() error {
 	}
 	return e.link.Live()
 }
+
+// TestLastWord has a peer close its communicator right after what a wait is for: that is no loss.
+func TestLastWord(t *testing.T) {
+	comms := open(t, 2, engine.Options{})
+	ends := make([]*oneSided, 2)
+	require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) (err error) {
+		ends[c.Rank()], err = newOneSided(t, c, false)
+		return err
+	})...))
+	defer ends[0].c.ForgeClosed()()
+	e := ends[1]
+	require.NoError(t, e.link.Begin(background))
+	require.NoError(t, e.link.WaitPolls())
+	require.NoError(t, e.c.Err())
+	e.link.End()
+}
+
+// TestRegistrationsEnd closes or aborts the communicator that registrations were made with.
+func TestRegistrationsEnd(t *testing.T) {
+	for _, k := range []struct {
+		name string
+		end  func(c *engine.Comm) error
+		want error // of what comes later
+	}{
+		{"close", (*engine.Comm).Close, fault.ErrClosed},
+		{"abort", func(c *engine.Comm) error { c.Abort(errors.New("enough")); return nil }, fault.ErrAborted},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			comms := open(t, 2, engine.Options{})
+			dups := make([]*engine.Comm, 2)
+			require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) (err error) {
+				dups[c.Rank()], err = c.Dup(background)
+				return err
+			})...))
+			defer dups[0].Close()
+			defer dups[1].Close()
+			d := dups[1]
+			a, err := d.Alloc(hw.Host, 4096)
+			require.NoError(t, err)
+			v := engine.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a}
+			r, err := d.RegisterBuffer(v)
+			require.NoError(t, err)
+			h, err := r.MarshalBinary()
+			require.NoError(t, err)
+			m, err := comms[0].Import(h)
+			require.NoError(t, err)
+			early, err := d.RegisterBuffer(v)
+			require.NoError(t, err)
+			require.NoError(t, early.Close())
+			other, err := comms[1].RegisterBuffer(v)
+			require.NoError(t, err)
+
+			require.NoError(t, k.end(d))
+			require.ErrorIs(t, r.Close(), fault.ErrClosed)
+			_, err = r.MarshalBinary()
+			require.ErrorIs(t, err, fault.ErrStale)
+			require.ErrorIs(t, m.Live(), fault.ErrStale)
+			_, err = d.RegisterBuffer(v)
+			require.ErrorIs(t, err, k.want)
+			err = d.Free(a)
+			require.ErrorIs(t, err, fault.ErrInUse, "the one that the parent made stays")
+			require.ErrorContains(t, err, "1 local")
+			require.NoError(t, other.Close())
+			require.NoError(t, d.Free(a))
+		})
+	}
+}

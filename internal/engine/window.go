@@ -229,7 +229,7 @@ func (w *Window) Wait(ctx context.Context, s *Stream, peer int) error {
 		}
 		err := w.c.pollNoun(&state, w, &k.block.state)
 		if err != nil && !reached(k.signals.Load(), next) {
-			return w.c.aside(op, peer, err)
+			return w.c.aside(op, peer, w.c.lostIn(err))
 		}
 	}
 }

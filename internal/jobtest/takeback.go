@@ -335,25 +335,29 @@ func (t *takeBack) close(v *victim) (next []*ubcoll.Buffer[byte], err error) {
 		name string
 		do   func() error
 	}
-	acts := []act{{"registration", v.reg.Close}}
+	var acts []act
+	// What is not closed ends with the round's communicator.
 	add := func(on bool, name string, do func() error) {
-		if on {
+		if on && (v.d == t.c || t.mine.IntN(3) > 0) {
 			acts = append(acts, act{name, do})
 		}
 	}
+	add(true, "registration", v.reg.Close)
 	add(v.win != nil, "window", func() error { return v.win.Close() })
 	add(v.plain != nil, "channel", func() error { return v.plain.Close() })
 	add(v.out != nil, "channel out", func() error { return v.out.Close() })
 	add(v.in != nil, "channel in", func() error { return v.in.Close() })
 	add(v.remote != nil, "import", func() error { return v.remote.Close() })
-	add(v.d != t.c, "communicator", func() error {
-		for {
-			if err := v.d.Close(); !errors.Is(err, ubcoll.ErrBusy) { // this rank's own calls
-				return err
+	if v.d != t.c {
+		acts = append(acts, act{"communicator", func() error {
+			for {
+				if err := v.d.Close(); !errors.Is(err, ubcoll.ErrBusy) { // this rank's own calls
+					return err
+				}
+				runtime.Gosched()
 			}
-			runtime.Gosched()
-		}
-	})
+		}})
+	}
 	freed := false
 	if t.mine.IntN(3) == 0 {
 		acts = append(acts, act{"free", func() error {
