@@ -38,7 +38,7 @@ func TestMessagesApart(t *testing.T) {
 				if _, err := p2p.Recv(ctx, c, 2, z); err != nil {
 					return err
 				}
-				err := errors.Join(p2p.Send(ctx, c, 2, z), coll.AllReduce(ctx, c, z, z, ubcoll.Max), p2p.Send(ctx, c, 1, z))
+				err = errors.Join(p2p.Send(ctx, c, 2, z), coll.AllReduce(ctx, c, z, z, ubcoll.Max), p2p.Send(ctx, c, 1, z))
 				if err != nil {
 					return err
 				}
@@ -50,7 +50,7 @@ func TestMessagesApart(t *testing.T) {
 				_, err1 := p2p.Recv(ctx, c, 0, z)
 				err = errors.Join(err1, p2p.Send(ctx, c, 0, a))
 			case 2:
-				_, err2 := 0, p2p.Send(ctx, c, 0, a)
+				err2 := p2p.Send(ctx, c, 0, a)
 				_, err1 := p2p.Recv(ctx, c, 0, z)
 				err = errors.Join(err1, err2, coll.AllReduce(ctx, c, z, z, ubcoll.Max))
 			}

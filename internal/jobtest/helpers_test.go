@@ -2,7 +2,6 @@ package jobtest
 
 import (
 	"context"
-	"errors"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
@@ -11,13 +10,4 @@ import (
 // Barrier is a collective that waits for everybody, with data.
 func Barrier(ctx context.Context, c *ubcoll.Comm, x ubcoll.Vec) error {
 	return coll.AllReduce(ctx, c, x, x, ubcoll.Sum)
-}
-
-func isAny(err error, targets ...error) bool {
-	for _, t := range targets {
-		if errors.Is(err, t) {
-			return true
-		}
-	}
-	return false
 }

@@ -2,6 +2,7 @@ package jobtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -71,24 +72,31 @@ func TestChurnLocal(t *testing.T) {
 	local(t, 2, ubcoll.Options{}, "churn")
 }
 
-// TestCancel cancels one rank's context during a call; the others learn of it.
+// TestCancel cancels one rank's context during a call: that rank's error is the context's, and the others' names it.
 func TestCancel(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(100*time.Millisecond, cancel)
-	err := ubcoll.Local(context.Background(), 3, ubcoll.Options{}, func(_ context.Context, c *ubcoll.Comm) error {
-		if c.Rank() == 1 {
-			<-ctx.Done()
-			time.Sleep(100 * time.Millisecond)
-			return nil
-		}
+	cancelled, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	errs, ended := make(chan error, 1), make(chan struct{})
+	err := ubcoll.Local(t.Context(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		x := ubcoll.Of([]int32{1})
-		if c.Rank() == 0 {
-			return Barrier(ctx, c, x)
+		switch c.Rank() {
+		case 0:
+			time.AfterFunc(50*time.Millisecond, cancel) // the others never come: whenever it ends, that is during the call
+			errs <- Barrier(cancelled, c, x)
+		case 1:
+			<-ended // or rank 2 might find that this rank has closed
+		case 2:
+			defer close(ended)
+			err := Barrier(ctx, c, x)
+			var e *ubcoll.Error
+			if !errors.Is(err, ubcoll.ErrAborted) || !errors.As(err, &e) || e.Peer != 0 {
+				return fmt.Errorf("the call that rank 0 gave up: %v, and no ErrAborted about rank 0", err)
+			}
 		}
-		return Barrier(context.Background(), c, x)
+		return nil
 	})
-	require.Error(t, err)
-	require.True(t, isAny(err, context.Canceled, ubcoll.ErrAborted, ubcoll.ErrPeerLost), "%v", err)
+	require.NoError(t, err)
+	require.ErrorIs(t, <-errs, context.Canceled)
 }
 
 // TestTimeout has one rank never come, and the time of another be up, which waits for that one first.

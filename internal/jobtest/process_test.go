@@ -21,12 +21,13 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// program is the job program, built once.
+// program is the job program, built once, when a test first asks for it.
 var program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "ubcoll-jobtest-")
 	if err != nil {
 		return "", err
 	}
+	programDir = dir
 	bin := filepath.Join(dir, "job")
 	args := []string{"build", "-o", bin}
 	if race.Enabled {
@@ -39,10 +40,12 @@ var program = sync.OnceValues(func() (string, error) {
 	return bin, nil
 })
 
+var programDir string // where program has built, if a test has asked
+
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if bin, err := program(); err == nil {
-		os.RemoveAll(filepath.Dir(bin))
+	if programDir != "" {
+		os.RemoveAll(programDir)
 	}
 	os.Exit(code)
 }

@@ -68,7 +68,7 @@ func runMPI(args []string) error {
 		time.Sleep(2 * time.Second) // every rank sees its part before one ends the job
 	}
 	b.Abort(code)
-	return errors.New("Abort returned")
+	return errors.New("the call of Abort returned")
 }
 
 // signals: a handler that MPI installed must not be the end of a Go program, and Go's own faults must stay panics.
