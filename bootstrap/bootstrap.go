@@ -31,7 +31,9 @@ type Bootstrap interface {
 	// return; the result belongs to the caller.
 	//
 	// An error breaks the bootstrap for this rank: ErrAborted when a rank called Abort, ErrPeerLost when one died,
-	// closed or gave up (both name the rank, as a *fault.Error's Peer), the context's error when ctx ended.
+	// closed or gave up, ErrTimeout when another rank's ctx passed its deadline, the context's error when this one's ctx
+	// ended (its cause, if that is ErrTimeout). All name the rank that it is about as a *fault.Error's Peer: of those that
+	// did not come in time, the first, as far as the kind can know.
 	AllGather(ctx context.Context, mine []byte) ([][]byte, error)
 
 	// Abort ends the job with an exit code. Local: one rank calls it, whatever the others do, also while its own
@@ -85,6 +87,21 @@ func aborted(rank, code int) cause {
 }
 
 func lost(rank int, why string) cause { return cause{rank, 0, why, fault.ErrPeerLost} }
+
+// late is about those who had not come when a rank's time was up; at least one.
+func late(missing []int, waited int) cause {
+	return cause{missing[0], 0, fmt.Sprintf("%s had not come when the time of rank %d was up", rankList(missing), waited),
+		fault.ErrTimeout}
+}
+
+// gaveUp is about a rank that leaves of its own, for a reason that is not the others'.
+func gaveUp(rank int, why error) cause {
+	c := lost(rank, "gave up: "+why.Error())
+	if fault.Late(why) {
+		c.err = fault.ErrTimeout
+	}
+	return c
+}
 
 // on is the cause as rank reports it.
 func (c cause) on(rank int) error {

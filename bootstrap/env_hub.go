@@ -126,6 +126,17 @@ func (h *hub) take(rank int, f frame) error {
 		}
 		h.fail(c)
 		return nil
+	case kindLate:
+		missing := h.missing()
+		h.mu.Lock()
+		now := f.seq == h.seq
+		h.mu.Unlock()
+		if len(missing) == 0 || !now { // the result is under way
+			h.fail(lost(rank, "gave up: its time was up"))
+		} else {
+			h.fail(late(missing, rank))
+		}
+		return nil
 	}
 	return fmt.Errorf("it sent a frame of kind %d: %w", f.kind, fault.ErrMismatch)
 }
@@ -189,7 +200,11 @@ func (h *hub) fail(c cause) {
 	}
 	h.mu.Unlock()
 	if first {
-		h.notify(c.peer, c.encode())
+		but := c.peer
+		if errors.Is(c.err, fault.ErrTimeout) {
+			but = -1 // it lives, and may come yet
+		}
+		h.notify(but, c.encode())
 		close(h.broken)
 	}
 	<-h.broken
@@ -254,7 +269,7 @@ func (h *hub) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	case <-h.broken:
 		return nil, h.reason()
 	case <-ctx.Done():
-		return nil, h.giveUp(ctx.Err())
+		return nil, h.giveUp(fault.Ended(ctx))
 	}
 	h.mu.Lock()
 	all := h.parts
@@ -270,7 +285,7 @@ func (h *hub) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 		return nil, h.giveUp(fmt.Errorf("all parts together have %d bytes, at most %d: %w", total, maxResult, fault.ErrLimit))
 	}
 	// A rank that reads slowly holds this up; one that does not read at all is for ctx to end.
-	stop := context.AfterFunc(ctx, func() { h.fail(lost(0, "gave up: "+ctx.Err().Error())) })
+	stop := context.AfterFunc(ctx, func() { h.fail(gaveUp(0, fault.Ended(ctx))) })
 	defer stop()
 	// A rank that has the result may break the job at once: the others get the result all the same, and before they hear
 	// of that.
@@ -285,7 +300,7 @@ func (h *hub) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 		return nil, h.reason()
 	}
 	if !stop() {
-		return nil, h.giveUp(ctx.Err()) // the others have been told so
+		return nil, h.giveUp(fault.Ended(ctx)) // the others have been told so
 	}
 	return all, nil
 }
@@ -297,8 +312,8 @@ func (h *hub) check(ctx context.Context, mine []byte) error {
 		return h.reason()
 	default:
 	}
-	if err := ctx.Err(); err != nil {
-		return h.giveUp(err)
+	if ctx.Err() != nil {
+		return h.giveUp(fault.Ended(ctx))
 	}
 	if len(mine) > maxPart {
 		return h.giveUp(fmt.Errorf("part of %d bytes, at most %d: %w", len(mine), maxPart, fault.ErrLimit))
@@ -308,19 +323,28 @@ func (h *hub) check(ctx context.Context, mine []byte) error {
 
 // giveUp is this rank's error; the others learn that it left.
 func (h *hub) giveUp(why error) error {
+	missing := h.missing()
+	if len(missing) == 0 || missing[0] == 0 {
+		h.fail(gaveUp(0, why))
+		return &fault.Error{Op: "bootstrap", Rank: 0, Peer: -1, Err: why}
+	}
+	if fault.Late(why) {
+		h.fail(late(missing, 0))
+	}
+	h.fail(gaveUp(0, why))
+	return waitingFor(missing, 0, why)
+}
+
+// missing are the ranks that have not come to the present AllGather, if any has.
+func (h *hub) missing() (ranks []int) {
 	h.mu.Lock()
-	var missing []int
+	defer h.mu.Unlock()
 	for r, p := range h.parts {
 		if p == nil && h.n > 0 {
-			missing = append(missing, r)
+			ranks = append(ranks, r)
 		}
 	}
-	h.mu.Unlock()
-	h.fail(lost(0, "gave up: "+why.Error()))
-	if len(missing) > 0 {
-		why = fmt.Errorf("waiting for %s: %w", rankList(missing), why)
-	}
-	return &fault.Error{Op: "bootstrap", Rank: 0, Peer: -1, Err: why}
+	return ranks
 }
 
 func (h *hub) Abort(code int) { h.fail(aborted(0, code)) }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
@@ -68,7 +69,7 @@ func (s *spoke) take(f frame, seq *uint32) error {
 		*seq++
 		s.results <- f.body // has room: one was asked for
 		return nil
-	case kindAbort, kindLost:
+	case kindAbort, kindLost, kindLate:
 		c, err := f.decode(s.size)
 		if err != nil {
 			return err
@@ -117,8 +118,8 @@ func (s *spoke) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 		return nil, s.reason()
 	default:
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, s.giveUp(err)
+	if ctx.Err() != nil {
+		return nil, s.giveUp(fault.Ended(ctx))
 	}
 	if len(mine) > maxPart {
 		return nil, s.giveUp(fmt.Errorf("part of %d bytes, at most %d: %w", len(mine), maxPart, fault.ErrLimit))
@@ -126,7 +127,7 @@ func (s *spoke) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	s.mu.Lock()
 	s.asked = true
 	s.mu.Unlock()
-	stop := context.AfterFunc(ctx, func() { s.giveUp(ctx.Err()) }) // also ends a send that rank 0 does not read
+	stop := context.AfterFunc(ctx, func() { s.late(fault.Ended(ctx)) }) // also ends a send that rank 0 does not read
 	defer stop()
 	// Where this fails, the reader knows why: rank 0 may have told what broke the job before it went.
 	_ = s.wire.send(frame{kindGather, s.seq, mine})
@@ -137,14 +138,14 @@ func (s *spoke) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 		select {
 		case body = <-s.results: // it came before the job broke
 		default:
-			if err := ctx.Err(); err != nil {
-				return nil, s.giveUp(err)
+			if ctx.Err() != nil {
+				return nil, s.tooLate(fault.Ended(ctx))
 			}
 			return nil, s.reason()
 		}
 	}
 	if !stop() {
-		return nil, s.giveUp(ctx.Err()) // the others have been told so
+		return nil, s.giveUp(fault.Ended(ctx)) // the others have been told so
 	}
 	s.seq++
 	parts, err := unpackParts(body, s.size)
@@ -160,8 +161,35 @@ func (s *spoke) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 
 // giveUp is this rank's error; the others learn that it left.
 func (s *spoke) giveUp(why error) error {
-	s.fail(lost(s.rank, "gave up: "+why.Error()))
+	s.fail(gaveUp(s.rank, why))
 	return &fault.Error{Op: "bootstrap", Rank: s.rank, Peer: -1, Err: why}
+}
+
+// late ends an AllGather whose context has ended. Who is missing when a deadline passes, rank 0 knows; if that says
+// nothing, it is what is missing.
+func (s *spoke) late(why error) {
+	if !fault.Late(why) {
+		s.fail(gaveUp(s.rank, why))
+		return
+	}
+	s.wire.sendNotice(frame{kind: kindLate, seq: s.seq})
+	select {
+	case <-s.broken:
+	case <-time.After(notice):
+		s.fail(cause{0, 0, "rank 0 does not answer", fault.ErrTimeout})
+	}
+}
+
+// tooLate is the error of an AllGather whose context has ended, about the rank that rank 0 has named.
+func (s *spoke) tooLate(why error) error {
+	s.mu.Lock()
+	c := *s.failure
+	s.mu.Unlock()
+	e := &fault.Error{Op: "bootstrap", Rank: s.rank, Peer: -1, Err: why}
+	if c.peer != s.rank {
+		e.Peer, e.Err = c.peer, fmt.Errorf("%s: %w", c.why, why)
+	}
+	return e
 }
 
 func (s *spoke) Abort(code int) { s.fail(aborted(s.rank, code)) }

@@ -23,6 +23,7 @@ const (
 	kindBye               // this rank has closed
 	kindGo                // from rank 0: all ranks are there
 	kindRefuse            // from rank 0: text: the job cannot start
+	kindLate              // to rank 0: this rank's time for AllGather number seq is up; from there: about whom, text
 	kindEnd
 )
 
@@ -94,7 +95,11 @@ func (f frame) decode(size int) (cause, error) {
 	if f.kind == kindAbort {
 		return aborted(int(rank), int(int32(binary.BigEndian.Uint32(f.body[4:])))), nil
 	}
-	return lost(int(rank), string(f.body[8:])), nil
+	c := lost(int(rank), string(f.body[8:]))
+	if f.kind == kindLate {
+		c.err = fault.ErrTimeout
+	}
+	return c, nil
 }
 
 // encode is the frame that tells another rank of c.
@@ -102,7 +107,11 @@ func (c cause) encode() frame {
 	if errors.Is(c.err, fault.ErrAborted) {
 		return frame{kind: kindAbort, body: about(c.peer, c.code, "")}
 	}
-	return frame{kind: kindLost, body: about(c.peer, 0, c.why)}
+	f := frame{kind: kindLost, body: about(c.peer, 0, c.why)}
+	if errors.Is(c.err, fault.ErrTimeout) {
+		f.kind = kindLate
+	}
+	return f
 }
 
 // wire is a connection that several goroutines may write frames to.

@@ -44,6 +44,9 @@ type round struct {
 	n     int
 	done  chan struct{} // closed once all is set
 	all   [][]byte      // by global rank
+
+	reach context.Context // of the exchange between processes
+	stop  context.CancelCauseFunc
 }
 
 func newMeeting(n int, under Bootstrap) *meeting {
@@ -55,7 +58,9 @@ func newMeeting(n int, under Bootstrap) *meeting {
 }
 
 func (m *meeting) newRound() *round {
-	return &round{parts: make([][]byte, m.n), done: make(chan struct{})}
+	now := &round{parts: make([][]byte, m.n), done: make(chan struct{})}
+	now.reach, now.stop = context.WithCancelCause(context.Background())
+	return now
 }
 
 func (m *meeting) ranks() []Bootstrap {
@@ -109,15 +114,15 @@ func (r *goRank) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 		return nil, err
 	}
 	defer r.gate.leave()
-	if err := ctx.Err(); err != nil {
-		return nil, r.giveUp(nil, err)
+	if ctx.Err() != nil {
+		return nil, r.giveUp(nil, fault.Ended(ctx))
 	}
 	now, last, err := r.arrive(mine)
 	if err != nil {
 		return nil, err
 	}
 	if last {
-		if now.all, err = r.m.exchange(ctx, now.parts); err != nil {
+		if now.all, err = r.m.exchange(ctx, now); err != nil {
 			return nil, r.exchangeFailed(ctx, err)
 		}
 		close(now.done)
@@ -138,7 +143,7 @@ func (r *goRank) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 			return nil, r.failure()
 		}
 	case <-ctx.Done():
-		return nil, r.giveUp(now, ctx.Err())
+		return nil, r.giveUp(now, fault.Ended(ctx))
 	}
 }
 
@@ -166,15 +171,18 @@ func (r *goRank) arrive(mine []byte) (now *round, last bool, err error) {
 }
 
 // exchange reaches the other processes, if any, and gives every part by global rank.
-func (m *meeting) exchange(ctx context.Context, parts [][]byte) ([][]byte, error) {
+func (m *meeting) exchange(ctx context.Context, now *round) ([][]byte, error) {
 	if m.under == nil {
-		return parts, nil
+		return now.parts, nil
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stop := context.AfterFunc(m.broken, cancel) // another of our ranks gave up or aborted meanwhile
-	defer stop()
-	packed, err := m.under.AllGather(ctx, packParts(parts))
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// Another of our ranks may have given up or aborted meanwhile, or its time may be up.
+	stop1 := context.AfterFunc(m.broken, func() { cancel(nil) })
+	stop2 := context.AfterFunc(now.reach, func() { cancel(context.Cause(now.reach)) })
+	defer stop1()
+	defer stop2()
+	packed, err := m.under.AllGather(ctx, packParts(now.parts))
 	if err != nil {
 		return nil, err
 	}
@@ -196,16 +204,23 @@ func (r *goRank) exchangeFailed(ctx context.Context, err error) error {
 	if m.broken.Err() != nil {
 		return r.failure()
 	}
-	if ctx.Err() != nil {
-		return r.giveUp(nil, err)
-	}
 	c := cause{peer: r.Rank(), err: err}
-	if e, ok := errors.AsType[*fault.Error](err); ok && e.Peer >= 0 { // a process of under: name its ranks
+	e, ok := errors.AsType[*fault.Error](err)
+	switch ok = ok && e.Peer >= 0; {
+	case ok: // a process of under: name its ranks
 		first := e.Peer * m.n
 		c = cause{peer: first, err: fmt.Errorf("process %d with ranks %d to %d: %w", e.Peer, first, first+m.n-1, e.Err)}
+	case fault.Late(err):
+		c.peer = -1 // under does not say who was missing
+	case ctx.Err() != nil:
+		return r.giveUp(nil, err)
 	}
-	m.fail(c)
-	return r.failure()
+	told := c
+	if fault.Late(err) { // whose context it was is not the others' business
+		told.why, told.err = err.Error(), fault.ErrTimeout
+	}
+	m.fail(told)
+	return c.on(r.Rank())
 }
 
 func (r *goRank) failure() error {
@@ -217,21 +232,60 @@ func (r *goRank) failure() error {
 // giveUp is this rank's error when its context ended; the others learn that it left.
 func (r *goRank) giveUp(now *round, why error) error {
 	m := r.m
+	if now != nil && fault.Late(why) && m.under != nil && m.allHere(now) {
+		return r.tooLate(now, why)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.failLocked(lost(r.Rank(), "gave up: "+why.Error()))
+	var missing []int
 	if now != nil {
-		var missing []int
 		for i, p := range now.parts {
 			if p == nil {
 				missing = append(missing, m.global(i))
 			}
 		}
-		if len(missing) > 0 {
-			why = fmt.Errorf("waiting for %s: %w", rankList(missing), why)
-		}
 	}
-	return &fault.Error{Op: "bootstrap", Rank: r.Rank(), Peer: -1, Err: why}
+	if len(missing) == 0 {
+		m.failLocked(gaveUp(r.Rank(), why))
+		return &fault.Error{Op: "bootstrap", Rank: r.Rank(), Peer: -1, Err: why}
+	}
+	if fault.Late(why) {
+		m.failLocked(late(missing, r.Rank()))
+	}
+	m.failLocked(gaveUp(r.Rank(), why))
+	return waitingFor(missing, r.Rank(), why)
+}
+
+// allHere reports whether now waits for other processes only.
+func (m *meeting) allHere(now *round) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return now.n == m.n
+}
+
+// tooLate is giveUp while other processes are waited for: under knows which.
+func (r *goRank) tooLate(now *round, why error) error {
+	m := r.m
+	now.stop(fmt.Errorf("the time of rank %d was up: %w", r.Rank(), fault.ErrTimeout))
+	select {
+	case <-m.broken.Done():
+	case <-now.done: // it came all the same, too late for this rank
+		m.fail(gaveUp(r.Rank(), why))
+	}
+	m.mu.Lock()
+	c := *m.failure
+	m.mu.Unlock()
+	e := &fault.Error{Op: "bootstrap", Rank: r.Rank(), Peer: -1, Err: why}
+	if c.peer != r.Rank() {
+		e.Peer, e.Err = c.peer, fmt.Errorf("%v: %w", c.on(r.Rank()), why)
+	}
+	return e
+}
+
+// waitingFor is the error of a rank whose context ended while others, missing, had not come.
+func waitingFor(missing []int, rank int, why error) error {
+	return &fault.Error{Op: "bootstrap", Rank: rank, Peer: missing[0],
+		Err: fmt.Errorf("waiting for %s: %w", rankList(missing), why)}
 }
 
 // copyOf gives this rank memory of its own.

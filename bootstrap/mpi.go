@@ -132,8 +132,8 @@ func (w *world) AllGather(ctx context.Context, mine []byte) (all [][]byte, err e
 	if w.failed.Load() {
 		return nil, w.fail(fmt.Errorf("the bootstrap failed before: %w", fault.ErrClosed))
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, w.fail(err)
+	if ctx.Err() != nil {
+		return nil, w.fail(fault.Ended(ctx))
 	}
 	w.do(func() { all, err = w.allGather(ctx, mine) })
 	if err != nil {
@@ -194,7 +194,7 @@ func (w *world) finish(ctx context.Context, err error) error {
 		case code := <-w.aborts:
 			mpiAbort(code)
 		case <-ctx.Done():
-			return ctx.Err()
+			return fault.Ended(ctx)
 		default:
 		}
 		if looks >= 100 {

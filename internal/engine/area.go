@@ -37,7 +37,7 @@ type descriptor struct {
 	sig     uint64
 	payload [PayloadSize]byte
 
-	refusal uint64 // why the rank refused: a code of refusals
+	refusal uint64 // why the rank refused: (rank it is about)+1<<32, if any, and a code of refusals
 	_       [56]byte
 }
 

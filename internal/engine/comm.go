@@ -207,6 +207,16 @@ func (c *Comm) fail(e *fault.Error) error {
 	if !c.broken.CompareAndSwap(nil, e) {
 		return e
 	}
+	// A peer that lags may still read or write what its descriptors name.
+	c.dom.Heap.Quarantine()
+	c.tell(e)
+	c.device.abort()
+	c.logBroken(e)
+	return e
+}
+
+// tell publishes in this rank's area that the communicator broke, and why.
+func (c *Comm) tell(e *fault.Error) {
 	code := uint64(lostInternal)
 	switch {
 	case errors.Is(e, fault.ErrPeerLost):
@@ -223,14 +233,12 @@ func (c *Comm) fail(e *fault.Error) error {
 	about := e.Peer
 	if about < 0 {
 		about = c.rank
+		if code == lostPeer || code == lostTimeout { // of no rank that this one could name, least of all itself
+			code = lostInternal
+		}
 	}
-	// A peer that lags may still read or write what its descriptors name.
-	c.dom.Heap.Quarantine()
 	c.me.lostText.set(e.Err.Error())
 	c.me.lost.CompareAndSwap(0, code<<32|uint64(about+1))
-	c.device.abort()
-	c.logBroken(e)
-	return e
 }
 
 // lostError turns what a peer published into this rank's error.

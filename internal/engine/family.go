@@ -40,6 +40,7 @@ func (c *Comm) split(ctx context.Context, kind Kind, color, key int) (*Comm, err
 		&gathering{kind: kind, before: s.create, check: s.place},
 		&gathering{kind: kind, before: s.meet, after: s.settle})
 	if err != nil && s.child != nil {
+		s.child.leave(s.reason(err))
 		return nil, also(err, s.child.abandon())
 	}
 	if s.child != nil {
@@ -154,7 +155,7 @@ func (s *splitting) meet() ([]byte, error) {
 			continue
 		}
 		if err := s.child.meet(s.id, i, s.child.peers[i].at); err != nil {
-			return nil, err
+			return nil, &blame{s.group[i].rank, err}
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.child.opts.Timeout)
@@ -173,6 +174,25 @@ func (s *splitting) settle(all [][]byte) {
 		whys = append(whys, string(all[m.rank]))
 	}
 	s.child.settleDevice(whys) // an error is of giving up what is not used
+}
+
+// leave says in this rank's area that it takes no part in the communicator, and why: peers may have come further in making
+// it than this rank has, and would wait.
+func (c *Comm) leave(e *fault.Error) {
+	if c.me == nil {
+		return
+	}
+	c.tell(e)
+	c.me.state.Store(stateClosed)
+}
+
+// reason is why this rank could not finish the split, about a rank of the new communicator.
+func (s *splitting) reason(err error) *fault.Error {
+	r := &fault.Error{Op: s.kind.String(), Rank: s.child.rank, Peer: -1, Host: s.child.peers[s.child.rank].host, Err: err}
+	if e, ok := errors.AsType[*fault.Error](err); ok {
+		r.Peer = slices.IndexFunc(s.group, func(m member) bool { return m.rank == e.Peer })
+	}
+	return r
 }
 
 // abandon gives back what there is of a communicator that did not come to be.

@@ -59,9 +59,10 @@ type card struct {
 
 // envelope carries what a rank tells, or why it cannot go on.
 type envelope struct {
-	Err  string          `json:"err,omitempty"`
-	Code int             `json:"code,omitempty"` // of the sentinel in Err
-	Body json.RawMessage `json:"body,omitempty"`
+	Err   string          `json:"err,omitempty"`
+	Code  int             `json:"code,omitempty"`  // of the sentinel in Err
+	About int             `json:"about,omitempty"` // 1 + the rank that Err is about; 0: the one that tells it
+	Body  json.RawMessage `json:"body,omitempty"`
 }
 
 // toldError is another rank's error.
@@ -78,7 +79,7 @@ func (e *toldError) Unwrap() error { return e.is }
 func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newIPC NewIPC) (*Comm, error) {
 	rank, start := b.Rank(), time.Now()
 	warnUnknown()
-	fail := func(step string, about int, err error) error {
+	fail := func(step string, about int, err error) *fault.Error {
 		name, _ := os.Hostname()
 		return &fault.Error{Op: "open", Rank: rank, Peer: about, Host: name, Step: step, Err: err}
 	}
@@ -87,14 +88,15 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newI
 	}
 	if o.Timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, o.Timeout)
+		ctx, cancel = context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("not all ranks were there within %v "+
+			"(Options.Timeout, %s): %w", o.Timeout, env.Timeout.Name, fault.ErrTimeout))
 		defer cancel()
 	}
 	table, terr := tuning.Load()
 	mine, err := newHello(o, table)
 	hellos, err := exchange(ctx, b, mine, errors.Join(bad, terr, err))
 	if err != nil {
-		return nil, fail("hello", -1, err)
+		return nil, fail("hello", blamed(err, -1), err)
 	}
 	if about, err := compare(hellos); err != nil {
 		return nil, fail("hello", about, err)
@@ -117,10 +119,12 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newI
 		}
 	}
 	if err != nil {
+		e := fail("attach", blamed(err, -1), err)
 		if c.dom != nil {
+			c.leave(e)
 			c.release()
 		}
-		return nil, fail("attach", -1, err)
+		return nil, e
 	}
 	c.logOpen("open", start)
 	return c, nil
@@ -134,12 +138,12 @@ func exchange[T any](ctx context.Context, b bootstrap.Bootstrap, v T, own error)
 		e.Body, own = json.Marshal(v)
 	}
 	if own != nil {
-		e = envelope{Err: own.Error(), Code: refusalCode(own)}
+		e = envelope{Err: own.Error(), Code: refusalCode(own), About: blamed(own, -1) + 1}
 	}
 	raw, _ := json.Marshal(e) // strings and what has been marshalled: it cannot fail
 	all, err := b.AllGather(ctx, raw)
 	if err != nil {
-		return nil, errors.Join(own, err)
+		return nil, errors.Join(own, notExchanged(ctx, err))
 	}
 	if own != nil {
 		return nil, own
@@ -148,16 +152,33 @@ func exchange[T any](ctx context.Context, b bootstrap.Bootstrap, v T, own error)
 	for r := range all {
 		var e envelope
 		if err := json.Unmarshal(all[r], &e); err != nil {
-			return nil, fmt.Errorf("what rank %d sent: %w", r, err)
+			return nil, &blame{r, fmt.Errorf("what rank %d sent: %w", r, err)}
 		}
 		if e.Err != "" {
-			return nil, fmt.Errorf("rank %d: %w", r, &toldError{e.Err, refusalOf(e.Code)})
+			about := e.About - 1
+			if about < 0 || about >= len(all) {
+				about = r
+			}
+			return nil, &blame{about, fmt.Errorf("rank %d: %w", r, &toldError{e.Err, refusalOf(e.Code)})}
 		}
 		if err := json.Unmarshal(e.Body, &vs[r]); err != nil {
-			return nil, fmt.Errorf("what rank %d sent: %w", r, err)
+			return nil, &blame{r, fmt.Errorf("what rank %d sent: %w", r, err)}
 		}
 	}
 	return vs, nil
+}
+
+// notExchanged is why the bootstrap could not exchange, about the rank that it names. A bootstrap may know of ctx's end
+// without its cause.
+func notExchanged(ctx context.Context, err error) error {
+	e, ok := errors.AsType[*fault.Error](err)
+	if errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), fault.ErrTimeout) {
+		err = &toldError{fmt.Sprintf("%v: %v", err, context.Cause(ctx)), fault.ErrTimeout}
+	}
+	if ok && e.Peer >= 0 {
+		err = &blame{e.Peer, err}
+	}
+	return err
 }
 
 func newHello(o Options, table tuning.Table) (hello, error) {
@@ -360,10 +381,10 @@ func (c *Comm) attach(ctx context.Context, comm uint64, cards []card) (noDevice 
 			continue
 		}
 		if p.mem, err = c.dom.attach(ctx, cards[r].IPC); err != nil {
-			return "", fmt.Errorf("reach rank %d: %w", r, err)
+			return "", &blame{r, fmt.Errorf("reach rank %d: %w", r, err)}
 		}
 		if err := c.meet(comm, r, cards[r].Area); err != nil {
-			return "", err
+			return "", &blame{r, err}
 		}
 	}
 	return c.meetDevices(ctx, devices), nil

@@ -200,7 +200,24 @@ func (c *Comm) failed(err error) error {
 
 // refusals are the sentinels that a refusal carries to the peers.
 var refusals = []error{fault.ErrArgument, fault.ErrStale, fault.ErrLimit, hw.ErrNotSupported, fault.ErrInUse,
-	fault.ErrClosed, context.Canceled, context.DeadlineExceeded}
+	fault.ErrClosed, context.Canceled, context.DeadlineExceeded, fault.ErrPeerLost, fault.ErrTimeout, fault.ErrMismatch,
+	fault.ErrAborted, fault.ErrBusy}
+
+// blame is an error about a rank of the communicator at hand.
+type blame struct {
+	rank int
+	error
+}
+
+func (b *blame) Unwrap() error { return b.error }
+
+// blamed is the rank that err is about, or otherwise if it is about none.
+func blamed(err error, otherwise int) int {
+	if b, ok := errors.AsType[*blame](err); ok {
+		return b.rank
+	}
+	return otherwise
+}
 
 // refusalCode is what stands for err's sentinel, 0 if it has none; refusalOf is the way back.
 func refusalCode(err error) int {
@@ -224,7 +241,7 @@ func (c *Comm) publish(w *Work, bad error) {
 	d := &c.me.desc[slot]
 	if bad != nil {
 		c.me.refusals[slot].set(bad.Error())
-		d.refusal = uint64(refusalCode(bad))
+		d.refusal = uint64(blamed(bad, -1)+1)<<32 | uint64(refusalCode(bad))
 		d.sig = signature(KindRefused, 0, 0, 0, 0)
 	} else {
 		d.sig = w.Signature()
@@ -275,15 +292,19 @@ func (c *Comm) agree(ctx context.Context, w *Work, bad error) error {
 // disagreement says what is wrong with this rank's own arguments, or who refused, or who stands against the majority.
 func (c *Comm) disagreement(slot uint64, bad error) error {
 	if bad != nil {
-		return c.errorf("", -1, bad)
+		return c.errorf("", blamed(bad, -1), bad)
 	}
 	votes := map[uint64]int{}
 	for r := range c.peers {
 		d := &c.peers[r].area.desc[slot]
 		if d.sig>>59 == uint64(KindRefused) {
 			why := c.peers[r].area.refusals[slot].get()
-			return c.errorf(stepAgree, r, fmt.Errorf("rank %d refused: %w", r,
-				&toldError{why, refusalOf(int(min(d.refusal, 1<<20)))}))
+			about := int(d.refusal>>32) - 1
+			if about < 0 || about >= c.size {
+				about = r
+			}
+			return c.errorf(stepAgree, about, fmt.Errorf("rank %d refused: %w", r,
+				&toldError{why, refusalOf(int(uint32(d.refusal)))}))
 		}
 		votes[d.sig]++
 	}

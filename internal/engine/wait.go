@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -36,14 +35,8 @@ func init() { reportAfter.Store(int64(10 * time.Second)) }
 // reached compares words that may wrap around.
 func reached(have, target uint64) bool { return int64(have-target) >= 0 }
 
-// ended is why ctx ended: its error, and its cause if that says more.
-func ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
-}
+// ended is why ctx ended.
+func ended(ctx context.Context) error { return fault.Ended(ctx) }
 
 // Wait waits until *w is at least target, for peer to do what step says. It ends early with an error, which breaks the
 // communicator: the peer is lost, the deadline passed, somebody aborted, ctx ended.

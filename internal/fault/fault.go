@@ -2,6 +2,7 @@
 package fault
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -64,3 +65,18 @@ func (e *Error) Error() string {
 
 // Unwrap gives errors.Is and errors.As the reason.
 func (e *Error) Unwrap() error { return e.Err }
+
+// Ended is why ctx ended: its error, and its cause if that says more. The library's own limits on time are contexts whose
+// cause is ErrTimeout, which then stands alone.
+func Ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) || errors.Is(cause, ErrTimeout) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// Late reports whether err says that some time was up.
+func Late(err error) bool {
+	return errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
+}

@@ -213,8 +213,8 @@ func missing(b bootstrap.Bootstrap, k Kind, away time.Duration) (came bool, err 
 		if !k.Tells {
 			return false, nil
 		}
-		if _, err = gather(b, nil); err != nil && !errors.Is(err, fault.ErrPeerLost) {
-			return false, fmt.Errorf("the rank that stayed away: %v, want ErrPeerLost", err)
+		if _, err = gather(b, nil); err != nil && !errors.Is(err, fault.ErrTimeout) {
+			return false, fmt.Errorf("the rank that stayed away: %v, want ErrTimeout", err)
 		}
 		return err == nil, nil
 	}
@@ -228,9 +228,16 @@ func missing(b bootstrap.Bootstrap, k Kind, away time.Duration) (came bool, err 
 	case err == nil && last > 0 && k.Tells:
 		return true, nil
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		if k.Tells && last > 0 {
+			err = about(err, ctx.Err(), last, k)
+			if b.Rank()/k.Group == last/k.Group { // others of its process have come no further
+				err = nil
+			}
+			return false, err
+		}
 		return false, nil
-	case k.Tells && errors.Is(err, fault.ErrPeerLost): // another rank's context ended first
-		return false, nil
+	case k.Tells && errors.Is(err, fault.ErrTimeout): // another rank's context ended first
+		return false, about(err, fault.ErrTimeout, last, k)
 	}
 	return false, fmt.Errorf("%v, want the context's error", err)
 }

@@ -1,0 +1,174 @@
+package engine_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/transport/ipc"
+)
+
+// deaf takes part in every exchange, and fails in one of Open's: hello, card, verdict.
+type deaf struct {
+	bootstrap.Bootstrap
+	round int
+	err   error
+}
+
+func (b *deaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
+	all, err := b.Bootstrap.AllGather(ctx, mine)
+	if b.round--; b.round < 0 {
+		return nil, errors.Join(b.err, err)
+	}
+	return all, err
+}
+
+// A rank that hears no verdict has no communicator. The others, which have one, learn that in their first call.
+func TestOpenFailsOnOneRank(t *testing.T) {
+	lost := &fault.Error{Op: "bootstrap", Rank: 1, Peer: 2, Err: fault.ErrPeerLost}
+	for _, k := range []struct {
+		name string
+		err  error
+		want error
+		peer int
+	}{
+		{"for a reason of its own", errors.New("no more of this"), fault.ErrAborted, 1},
+		{"because another one is lost", lost, fault.ErrPeerLost, 2},
+		{"too late", fault.ErrTimeout, fault.ErrAborted, 1},
+		{"by its context", context.Canceled, fault.ErrAborted, 1},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			bs := bootstrap.Local(3)
+			bs[1] = &deaf{bs[1], 2, k.err}
+			comms, errs := openWith(bs, engine.Options{})
+			require.Error(t, errs[1])
+			require.NoError(t, errors.Join(errs[0], errs[2]))
+			rest := []*engine.Comm{comms[0], comms[2]}
+			done := make(chan []error, 1)
+			go func() { done <- each(rest, barrier) }()
+			select {
+			case errs := <-done:
+				for _, err := range errs {
+					require.ErrorIs(t, err, k.want)
+					var e *fault.Error
+					require.ErrorAs(t, err, &e)
+					if e.Rank != k.peer {
+						require.Equal(t, k.peer, e.Peer, "%v", err)
+					}
+				}
+			case <-time.After(await.Limit / 2):
+				for _, c := range rest {
+					c.Abort(nil)
+				}
+				t.Error("they wait for it")
+				<-done
+			}
+			for _, c := range rest {
+				require.NoError(t, c.Close())
+			}
+		})
+	}
+}
+
+// unreachable cannot reach one peer.
+type unreachable struct {
+	engine.Transport
+	domain func() uint64
+	err    error
+}
+
+func (u *unreachable) Attach(ctx context.Context, card json.RawMessage) (engine.Peer, error) {
+	var k struct {
+		Domain uint64 `json:"domain"`
+	}
+	if err := json.Unmarshal(card, &k); err != nil {
+		return nil, err
+	}
+	if k.Domain == u.domain() {
+		return nil, fmt.Errorf("it is not there: %w", u.err)
+	}
+	return u.Transport.Attach(ctx, card)
+}
+
+// What one rank tells the others of a third keeps its class, and is about the third.
+func TestOpenRelays(t *testing.T) {
+	for _, class := range []error{fault.ErrPeerLost, fault.ErrStale, fault.ErrLimit, hw.ErrNotSupported, fault.ErrTimeout,
+		fault.ErrArgument, fault.ErrMismatch, fault.ErrAborted} {
+		t.Run(class.Error(), func(t *testing.T) {
+			const n, teller, missing = 4, 0, 2
+			var mu sync.Mutex
+			var domain uint64
+			made := make(chan struct{})
+			bs, errs := bootstrap.Local(n), make([]error, n)
+			var wg sync.WaitGroup
+			for r, b := range bs {
+				newIPC := func(h *mem.Heap, secret []byte) (engine.Transport, error) {
+					tr, err := ipc.New(h, secret)
+					switch r {
+					case missing:
+						mu.Lock()
+						domain = h.Domain
+						mu.Unlock()
+						close(made)
+					case teller:
+						<-made
+						tr = &unreachable{tr, func() uint64 { mu.Lock(); defer mu.Unlock(); return domain }, class}
+					}
+					return tr, err
+				}
+				wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, nil, newIPC) })
+			}
+			wg.Wait()
+			for r, err := range errs {
+				require.ErrorIs(t, err, class, "rank %d", r)
+				var e *fault.Error
+				require.ErrorAs(t, err, &e)
+				require.Equal(t, missing, e.Peer, "rank %d: %v", r, err)
+			}
+		})
+	}
+}
+
+// Who is missing is named by all that came, and the reason is the library's own limit, no context.
+func TestOpenTimeout(t *testing.T) {
+	for timeout := 200 * time.Millisecond; ; timeout *= 2 {
+		const n, missing = 3, 1
+		bs, errs := bootstrap.Local(n), make([]error, n)
+		var wg sync.WaitGroup
+		for _, r := range []int{0, 2} {
+			wg.Go(func() { _, errs[r] = engine.Open(background, bs[r], engine.Options{Timeout: timeout}, nil, ipc.New) })
+		}
+		wg.Wait()
+		var e *fault.Error
+		require.ErrorAs(t, errs[0], &e)
+		require.ErrorIs(t, errs[0], fault.ErrTimeout)
+		if e.Peer == 2 && timeout < await.Limit {
+			t.Logf("rank 2 was not there within %v", timeout)
+			continue
+		}
+		for _, r := range []int{0, 2} {
+			require.ErrorIs(t, errs[r], fault.ErrTimeout)
+			require.NotErrorIs(t, errs[r], context.DeadlineExceeded)
+			require.ErrorAs(t, errs[r], &e)
+			require.Equal(t, missing, e.Peer, "%v", errs[r])
+			require.Contains(t, errs[r].Error(), "rank 1")
+			t.Log(errs[r])
+		}
+		_, err := engine.Open(background, bs[missing], engine.Options{Timeout: timeout}, nil, ipc.New)
+		require.ErrorIs(t, err, fault.ErrTimeout)
+		t.Log(err)
+		return
+	}
+}
