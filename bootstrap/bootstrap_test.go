@@ -251,6 +251,72 @@ func TestCloseWhileOthersGather(t *testing.T) {
 	}
 }
 
+// Who has not come when a deadline passes is what all that came name, whosever deadline it was.
+func TestTimeoutNamesTheMissing(t *testing.T) {
+	for _, k := range []struct {
+		name    string
+		start   func() []bootstrap.Bootstrap
+		missing int
+		group   int
+	}{
+		{"local", func() []bootstrap.Bootstrap { return bootstrap.Local(4) }, 2, 1},
+		{"env", func() []bootstrap.Bootstrap { return joinAll(t, 4, abstract(t)) }, 2, 1},
+		{"env rank 0", func() []bootstrap.Bootstrap { return joinAll(t, 4, abstract(t)) }, 0, 1},
+		{"per process", func() []bootstrap.Bootstrap { return perProcess(joinAll(t, 3, abstract(t)), 2) }, 3, 2},
+	} {
+		for _, first := range []int{-1, 1} { // all have a deadline, or one
+			t.Run(fmt.Sprintf("%s/%d", k.name, first), func(t *testing.T) {
+				t.Parallel()
+				for timeout := 250 * time.Millisecond; ; timeout *= 2 {
+					if namesMissing(t, k.start(), k.missing, k.group, first, timeout) {
+						return
+					}
+				}
+			})
+		}
+	}
+}
+
+// namesMissing is false if some rank was too slow to come within the timeout.
+func namesMissing(t *testing.T, bs []bootstrap.Bootstrap, missing, group, first int, timeout time.Duration) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	errs := make([]error, len(bs))
+	var wg sync.WaitGroup
+	for i, b := range bs {
+		if i == missing {
+			continue
+		}
+		wg.Go(func() {
+			ctx := ctx
+			if first >= 0 && i != first {
+				ctx = context.Background()
+			}
+			_, errs[i] = b.AllGather(ctx, nil)
+		})
+	}
+	wg.Wait()
+	_, errs[missing] = bs[missing].AllGather(context.Background(), nil)
+	require.NoError(t, together(bs, bootstrap.Bootstrap.Close))
+	for i, err := range errs {
+		e, ok := errors.AsType[*fault.Error](err)
+		require.True(t, ok, "rank %d: %v", i, err)
+		require.True(t, fault.Late(err), "rank %d: %v", i, err)
+		if first >= 0 && i != first || i == missing {
+			require.ErrorIs(t, err, fault.ErrTimeout, "rank %d", i)
+		}
+		if i/group == missing/group && group > 1 {
+			continue // they know of each other, or only that their process is named
+		}
+		if i != missing && e.Peer != missing && e.Peer != missing/group*group {
+			t.Logf("rank %d after %v: %v", i, timeout, err)
+			require.Less(t, timeout, await.Limit)
+			return false
+		}
+	}
+	return true
+}
+
 func TestCloseDuringAllGather(t *testing.T) {
 	b := bootstrap.Local(2)[0]
 	ctx, cancel := context.WithCancel(context.Background())

@@ -10,7 +10,7 @@ import "fmt"
 type Process struct {
 	PID       int    `json:"pid"`
 	Start     uint64 `json:"start"`               // clock ticks after boot, /proc/PID/stat field 22
-	Namespace uint64 `json:"namespace,omitempty"` // inode of its pid namespace, 0: this process's own
+	Namespace uint32 `json:"namespace,omitempty"` // inode of its pid namespace, 0: this process's own
 }
 
 // String is "pid 123".

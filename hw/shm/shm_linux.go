@@ -31,7 +31,7 @@ var Self = sync.OnceValues(func() (Process, error) {
 	p := Process{PID: os.Getpid(), Start: start}
 	var st unix.Stat_t
 	if unix.Stat("/proc/self/ns/pid", &st) == nil {
-		p.Namespace = st.Ino
+		p.Namespace = uint32(st.Ino) // the kernel's own numbers have 32 bits
 	}
 	return p, err
 })

@@ -21,7 +21,7 @@ import (
 // endian.
 const (
 	handleMagic   = "ubrh"
-	handleVersion = 1
+	handleVersion = 2
 	HandleBytes   = 112
 
 	codeBytes = 16
@@ -64,7 +64,8 @@ func (d *identity) marshal(domain uint64, e export) []byte {
 	b = le.AppendUint16(b, HandleBytes)
 	b = le.AppendUint64(b, d.job)
 	b = le.AppendUint64(b, d.host)
-	b = le.AppendUint64(b, uint64(d.process.PID))
+	b = le.AppendUint32(b, uint32(d.process.PID))
+	b = le.AppendUint32(b, d.process.Namespace)
 	b = le.AppendUint64(b, d.process.Start)
 	b = le.AppendUint64(b, domain)
 	b = le.AppendUint32(b, e.at.Arena)
@@ -113,7 +114,7 @@ func (d *identity) unmarshal(b []byte) (e export, domain uint64, p shm.Process, 
 		return bad("it is of an unknown kind of memory: %w", hw.ErrNotSupported)
 	}
 	e.gpu = le.Uint32(b[84:]) == 1
-	p = shm.Process{PID: int(le.Uint64(b[24:])), Start: le.Uint64(b[32:])}
+	p = shm.Process{PID: int(le.Uint32(b[24:])), Namespace: le.Uint32(b[28:]), Start: le.Uint64(b[32:])}
 	domain = le.Uint64(b[40:])
 	e.at = mem.Location{Arena: le.Uint32(b[48:]), Slot: le.Uint32(b[52:]), Generation: le.Uint64(b[56:]),
 		Offset: le.Uint64(b[64:])}

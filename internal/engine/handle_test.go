@@ -60,7 +60,7 @@ func TestHandleRefused(t *testing.T) {
 		{"text", []byte("no handle at all"), fault.ErrArgument, "begins with"},
 		{"truncated", whole[:HandleBytes-1], fault.ErrArgument, "truncated"},
 		{"longer", append(append([]byte{}, whole...), 0), fault.ErrArgument, "truncated or with more"},
-		{"newer version", newer, fault.ErrArgument, "version 2"},
+		{"newer version", newer, fault.ErrArgument, "version 3"},
 		{"another job", other.marshal(99, testExport), fault.ErrStale, "another job"},
 		{"a forger", impostor.marshal(99, testExport), fault.ErrArgument, "changed"},
 		{"another host", elsewhere.marshal(99, testExport), hw.ErrNotSupported, "another host"},

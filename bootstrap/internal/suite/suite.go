@@ -228,16 +228,9 @@ func missing(b bootstrap.Bootstrap, k Kind, away time.Duration) (came bool, err 
 	case err == nil && last > 0 && k.Tells:
 		return true, nil
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		if k.Tells && last > 0 {
-			err = about(err, ctx.Err(), last, k)
-			if b.Rank()/k.Group == last/k.Group { // others of its process have come no further
-				err = nil
-			}
-			return false, err
-		}
 		return false, nil
 	case k.Tells && errors.Is(err, fault.ErrTimeout): // another rank's context ended first
-		return false, about(err, fault.ErrTimeout, last, k)
+		return false, nil
 	}
 	return false, fmt.Errorf("%v, want the context's error", err)
 }
