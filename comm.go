@@ -160,16 +160,19 @@ func (c *Comm) Close() error { return c.Engine().Close() }
 func (c *Comm) Err() error { return c.Engine().Err() }
 
 // OpInfo says how an operation went: Algorithm is the way the data took, Src and Dst say whether the buffer was used
-// directly, and Why not. Its Explain is all of that in a line. See Comm.LastOp.
+// directly, and Why not. Its Explain is all of that in a line. After a Group and a graph's launch Members are their
+// operations. See Comm.LastOp.
 type OpInfo = engine.OpInfo
 
-// Stats counts what a communicator and its rank have done: Operations (failed ones too), Bytes (of each operation's
-// larger buffer), Staged (buffers that were copied), Cache (register.Stats) and Memory (arenas and allocations). See
-// Comm.Stats.
+// Stats counts what a communicator and its rank have done: Operations (collectives, failed ones too), Bytes (of each
+// collective's larger buffer), Staged (buffers that were copied), Puts and Gets of its channels and windows and their
+// OneSided bytes, Cache (register.Stats) and Memory (arenas and allocations). What somebody else captures is counted
+// once, when it is captured. See Comm.Stats.
 type Stats = engine.Stats
 
 // LastOp says how this communicator's last collective or message of package p2p went, small messages that were received
-// excepted: which algorithm, and for each buffer whether peers reached it directly or why it was copied. Local.
+// excepted: which algorithm, and for each buffer whether peers reached it directly or why it was copied. Puts and gets
+// are no operations of all ranks, and not told of: Stats counts them. Local.
 func (c *Comm) LastOp() OpInfo { return c.Engine().LastOp() }
 
 // Stats is what this communicator and its rank's registration cache and memory have done so far. Local; it takes the

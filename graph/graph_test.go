@@ -388,6 +388,76 @@ func TestNothing(t *testing.T) {
 	})
 }
 
+// TestMembers asks what a group and launches of a graph, blocking and queued, consisted of.
+func TestMembers(t *testing.T) {
+	const n = 200000 // elements of what is not small
+	f := func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, queued bool) error {
+		a, err1 := gputest.Floats(ctx, c, dev, n, 1)
+		b, err2 := gputest.Floats(ctx, c, dev, n, 1)
+		view, sync, end, err3 := gputest.View(ctx, c, dev, queued)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return err
+		}
+		defer end()
+		small := a.Vec().Slice(0, 4)
+		calls := func(c *ubcoll.Comm) error {
+			return errors.Join(coll.AllReduce(ctx, c, small, small, ubcoll.Sum),
+				coll.AllGather(ctx, c, b.Vec(), a.Vec().Slice(0, n/2)), coll.Barrier(ctx, c),
+				coll.AllReduce(ctx, c, b.Vec(), a.Vec(), ubcoll.Sum))
+		}
+		g, err := graph.Capture(ctx, view, calls)
+		if err != nil {
+			return err
+		}
+		for _, do := range []func() error{
+			func() error { return ubcoll.Group(ctx, view, calls) },
+			func() error { return g.Launch(ctx) },
+			func() error { return g.Launch(ctx) },
+		} {
+			before := c.Stats()
+			if err := errors.Join(do(), sync()); err != nil {
+				return err
+			}
+			o, s := c.LastOp(), c.Stats()
+			if err := errors.Join(check(c, "members", len(o.Members), 4),
+				check(c, "operations", s.Operations-before.Operations, uint64(4)),
+				check(c, "bytes", s.Bytes-before.Bytes, uint64(4*(4+n+n)))); err != nil {
+				return err
+			}
+			for i, op := range []string{"all_reduce", "all_gather", "barrier", "all_reduce"} {
+				m := o.Members[i]
+				number := o.Seq - uint64(3-i)
+				if !dev.IsHost() && !queued { // a barrier may be one of the host, which counts apart
+					number = m.Seq
+				}
+				if err := errors.Join(check(c, "its name", m.Op, op), check(c, "its number", m.Seq, number),
+					check(c, "its buffer is used", m.Src.Used, op != "barrier"),
+					check(c, "its buffer is direct", m.Src.Direct || m.Dst.Direct, op != "barrier" && (i > 0 || !dev.IsHost())),
+					check(c, "it has members", m.Members == nil, true)); err != nil {
+					return fmt.Errorf("member %d: %w", i, err)
+				}
+			}
+			if text := o.Explain(); !strings.Contains(text, "the last of 4 in one") {
+				return errors.New(text)
+			}
+		}
+		if err := errors.Join(coll.Barrier(ctx, view), sync()); err != nil {
+			return err
+		}
+		return errors.Join(check(c, "members of a call by itself", len(c.LastOp().Members), 0), g.Close(), sync(), a.Free(), b.Free())
+	}
+	for _, queued := range []bool{false, true} {
+		t.Run(fmt.Sprintf("host/queued=%v", queued), func(t *testing.T) {
+			run(t, 2, func(ctx context.Context, c *ubcoll.Comm) error { return f(ctx, c, ubcoll.Host, queued) })
+		})
+		t.Run(fmt.Sprintf("device/queued=%v", queued), func(t *testing.T) {
+			gputest.Run(t, 2, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				return f(ctx, c, dev, queued)
+			})
+		})
+	}
+}
+
 func ExampleCapture() {
 	err := ubcoll.Local(context.Background(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		x, err := ubcoll.Alloc[float64](c, ubcoll.Host, 1)

@@ -107,6 +107,7 @@ func (ch *Channel) putPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 	if err != nil {
 		return ch.l.Error(op, err)
 	}
+	ch.l.Count(n)
 	return nil
 }
 

@@ -366,22 +366,34 @@ func TestForgedBuffer(t *testing.T) {
 }
 
 func TestLastOpAndStats(t *testing.T) {
-	c := open(t, 1, engine.Options{})[0]
+	comms := open(t, 2, engine.Options{})
 	x := make([]float32, 100)
 	v := engine.Vec{Ptr: unsafe.Pointer(&x[0]), Len: 100, Type: dtype.Float32}
-	w := reduce(100)
-	w.Src, w.Dst, w.Algorithm = v, v, "copy"
-	w.SrcBuf.Why, w.DstBuf.Why = "Go memory", "Go memory"
-	require.NoError(t, run(background, c, w))
-	require.Equal(t, "all_reduce #1: copy, 400 bytes; source: staged: Go memory; destination: staged: Go memory", c.LastOp().Explain())
-	require.NoError(t, barrier(c))
-	require.Equal(t, uint64(2), c.LastOp().Seq)
+	for _, bad := range []error{nil, fault.ErrArgument} {
+		for _, err := range each(comms, func(c *engine.Comm) error {
+			w := reduce(100)
+			w.Src, w.Dst, w.Algorithm, w.Err = v, v, "copy", bad
+			w.SrcBuf.Why, w.DstBuf.Why = "Go memory", "Go memory"
+			return errors.Join(run(background, c, w), barrier(c))
+		}) {
+			require.ErrorIs(t, err, bad)
+		}
+	}
+	c := comms[0]
+	require.Equal(t, uint64(4), c.LastOp().Seq)
 	require.Equal(t, "barrier", c.LastOp().Op)
-	w.Err = fault.ErrArgument
-	require.ErrorIs(t, run(background, c, w), fault.ErrArgument)
 	s := c.Stats()
-	require.Equal(t, []uint64{3, 800, 4}, []uint64{s.Operations, s.Bytes, s.Staged}, "failed ones included")
+	require.Equal(t, []uint64{4, 800, 2}, []uint64{s.Operations, s.Bytes, s.Staged}, "failed ones included")
 	require.Equal(t, 1, s.Memory.Allocations)
+	for _, err := range each(comms, func(c *engine.Comm) error {
+		w := reduce(100)
+		w.Src, w.Dst, w.Algorithm = v, v, "copy"
+		w.SrcBuf.Why, w.DstBuf.Why = "Go memory", "Go memory"
+		return run(background, c, w)
+	}) {
+		require.NoError(t, err)
+	}
+	require.Equal(t, "all_reduce #5: copy, 400 bytes; source: staged: Go memory; destination: staged: Go memory", c.LastOp().Explain())
 }
 
 func TestManyOperations(t *testing.T) {

@@ -99,6 +99,7 @@ type links struct {
 // Link is one end of a channel.
 type Link struct {
 	gate
+	moved
 	c      *Comm
 	peer   int
 	slot   int // of the table
@@ -399,8 +400,15 @@ func (l *Link) End() { end(l) }
 // Copy copies n bytes from here to off of what the other end shows, or the other way. An error says that the peer has
 // taken the memory back, so that what was read may be anything. Within a use.
 func (l *Link) Copy(off int, here unsafe.Pointer, n int, put bool) error {
-	return l.remote.copy(&l.mine.copying, off, here, n, put)
+	err := l.remote.copy(&l.mine.copying, off, here, n, put)
+	if err == nil {
+		l.countAlone(put, n)
+	}
+	return err
 }
+
+// Count counts a put of n bytes that came by way of Reach.
+func (l *Link) Count(n int) { l.countAlone(true, n) }
 
 // Reach is n bytes at off of what the other end shows; Done after the copy. Within a use.
 func (l *Link) Reach(off, n int) (unsafe.Pointer, error) {

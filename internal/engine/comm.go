@@ -70,11 +70,8 @@ type Comm struct {
 	nouns nouns  // channels and windows
 	regs  registrations
 
-	debug              bool       // UBCOLL_LOG says so
-	infoM              sync.Mutex // for what follows
-	last               OpInfo
-	ops, bytes, staged uint64
-	lastSmall          atomic.Uint64 // a small message that was sent after last
+	debug bool // UBCOLL_LOG says so
+	infos
 }
 
 type peer struct {

@@ -15,14 +15,12 @@ import (
 // DeviceGraph is a sequence of operations on the device as the driver replays it: a launch costs the host one call.
 type DeviceGraph struct {
 	d     *device
-	last  Work // for LastOp
-	works uint64
+	last  Work // of works
+	told  replay
 	lanes uint32 // of messages
 	holds []hold // of what copy engines write
 	after *mark  // the last launch, if there are holds
 	reads []read // operations whose counts each launch reads
-
-	collectives uint64 // of works
 
 	mu    sync.Mutex
 	graph *cuda.Graph // nil once closed
@@ -97,7 +95,7 @@ func (d *device) capture(ctx context.Context, works []Work, received [][]uint64)
 		return nil, err
 	}
 	defer s.device.cu.Close()
-	g := &DeviceGraph{d: d, works: uint64(len(works)), collectives: collectives(works)}
+	g := &DeviceGraph{d: d}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, g.unhold())
@@ -128,6 +126,7 @@ func (d *device) capture(ctx context.Context, works []Work, received [][]uint64)
 			if bad = d.mail.launch(s.device.cu, 0, g.last.Messages, true); bad != nil {
 				break
 			}
+			g.told.add(messageInfos(g.last.Messages)...)
 			continue
 		}
 		if bad = d.prepare(&g.last); bad == nil {
@@ -136,6 +135,9 @@ func (d *device) capture(ctx context.Context, works []Work, received [][]uint64)
 		if bad == nil && works[i].Kernel.Counts {
 			bad = g.reading(s.device.cu, i, &works[i])
 		}
+		var o OpInfo
+		d.c.describe(&o, &g.last, g.last.Kernel.Way, 0)
+		g.told.add(o)
 		g.last.letGo() // the graph has the buffers
 		d.next.copy = nil
 		if bad != nil {
@@ -226,14 +228,20 @@ func (g *DeviceGraph) queue(s *Stream) (refusal, err error) {
 	if err := d.enqueue(s, s.captured()); err != nil {
 		return nil, d.failed(g.last.Kind, err)
 	}
-	d.ops += g.works
-	d.count(g.collectives)
-	if g.last.Kind == KindMessages {
-		d.mail.note(g.last.Messages)
-	} else {
-		d.c.noteAs(&g.last, g.last.Kernel.Way, d.ops)
-	}
+	at := [2]uint64{d.ops, d.mail.number(g.told.counts[1])}
+	d.ops += g.told.counts[0]
+	d.count(g.told.counts[0])
+	d.c.replays(&g.told, at)
 	return refusal, nil
+}
+
+// messageInfos is what is to be told of messages of a graph, which are started together.
+func messageInfos(ms []DeviceMessage) (os []OpInfo) {
+	for i := range ms {
+		k, way, b := ms[i].went(ms)
+		os = append(os, messageInfo(k, 0, ms[i].Vec.Bytes(), way, b))
+	}
+	return os
 }
 
 // read is an operation of a graph with vectors of counts, which are the caller's and may change between launches.

@@ -133,6 +133,12 @@ func (l *Link) Launch(ctx context.Context, s *Stream, steps []Step) error {
 	if err := l.gpu.launch(ctx, s, steps); err != nil {
 		return l.Error(op, err)
 	}
+	for i := range steps {
+		switch k := &steps[i]; k.Kind {
+		case StepPut, StepPutPackets, StepGet:
+			l.countAlone(k.Kind != StepGet, k.N)
+		}
+	}
 	return nil
 }
 

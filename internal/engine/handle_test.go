@@ -99,6 +99,7 @@ func FuzzHandle(f *testing.F) {
 
 type testNoun struct {
 	gate
+	moved
 	ended atomic.Int32
 	err   error
 }

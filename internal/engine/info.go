@@ -2,7 +2,10 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -17,14 +20,24 @@ type OpInfo struct {
 	Algorithm string
 	Bytes     int // of the larger buffer
 	Src, Dst  BufferInfo
+
+	// Members are the operations of a group or of a graph's launch in their order, if one went last: those that were
+	// run, and the first 1024 at most. All else is the last member's. Nil for an operation by itself.
+	Members []OpInfo
 }
 
-// BufferInfo says whether peers read and wrote a buffer itself, and why not.
+const maxMembers = 1024
+
+// BufferInfo says whether peers read and wrote a buffer itself, and why not. If none of the three is true, it was
+// staged.
 type BufferInfo struct {
 	Used   bool
 	Direct bool
+	Alone  bool   // there are no peers, who could reach it or not
 	Why    string // why it was staged
 }
+
+func (b BufferInfo) staged() bool { return b.Used && !b.Direct && !b.Alone }
 
 func (b BufferInfo) explain(name string) string {
 	switch {
@@ -32,6 +45,8 @@ func (b BufferInfo) explain(name string) string {
 		return ""
 	case b.Direct:
 		return "; " + name + ": direct"
+	case b.Alone:
+		return "; " + name + ": this rank's alone, there are no peers"
 	}
 	return "; " + name + ": staged: " + b.Why
 }
@@ -41,15 +56,52 @@ func (o OpInfo) Explain() string {
 	if o.Seq == 0 {
 		return "no operation yet"
 	}
-	return fmt.Sprintf("%s #%d: %s, %d bytes%s%s", o.Op, o.Seq, strings.TrimSpace(o.Algorithm), o.Bytes,
+	of := ""
+	if n := len(o.Members); n > 0 {
+		of = fmt.Sprintf(", the last of %d in one", n)
+	}
+	return fmt.Sprintf("%s #%d%s: %s, %d bytes%s%s", o.Op, o.Seq, of, strings.TrimSpace(o.Algorithm), o.Bytes,
 		o.Src.explain("source"), o.Dst.explain("destination"))
+}
+
+// infos are what is told of a communicator's operations.
+type infos struct {
+	// Of whoever has the turn: what runs is a group or a launch, of which nothing has been noted yet.
+	together, fresh bool
+
+	infoM              sync.Mutex // for what follows
+	last               OpInfo
+	grouped            bool     // last is the last one of members, or of what is replayed
+	members            []OpInfo // whose memory is used again
+	replayed           *replay  // instead of members; or nil
+	at                 [2]uint64
+	ops, bytes, staged uint64
+	lastSmall          atomic.Uint64 // a small message that was sent after last
+}
+
+// replay is what is told of each launch of a device's graph, but for the sequence numbers: those of members count from
+// the first one of their kind, collective or message, in the graph.
+type replay struct {
+	members       []OpInfo
+	counts        [2]uint64 // sequence numbers that a launch takes
+	bytes, staged uint64
+}
+
+// kindOf is the place of an operation's kind in replay.counts.
+func kindOf(o *OpInfo) int {
+	if o.kind == KindSend || o.kind == KindRecv {
+		return 1
+	}
+	return 0
 }
 
 // Stats counts what a communicator and its rank's domain have done.
 type Stats struct {
-	Operations uint64 // collectives, failed ones included
+	Operations uint64 // collectives, failed ones included, and those of each launch of a graph
 	Bytes      uint64 // sum over the operations of the larger buffer
-	Staged     uint64 // buffers that were copied through staging memory
+	Staged     uint64 // buffers that were copied through staging memory, those of messages included
+	Puts, Gets uint64 // of channels and windows, puts of packets included
+	OneSided   uint64 // bytes that they moved
 	Opened     uint64 // allocations on peers' devices that were mapped here, over and over ones included
 	Cache      register.Stats
 	Memory     mem.Stats
@@ -59,27 +111,87 @@ type Stats struct {
 func (c *Comm) note(w *Work, algorithm string) { c.noteAs(w, algorithm, c.seq) }
 
 func (c *Comm) noteAs(w *Work, algorithm string, seq uint64) {
-	if w.Algorithm != "" {
+	if w.Algorithm != "" && algorithm != refused.Name {
 		algorithm = w.Algorithm
 	}
-	n := max(w.Src.Bytes(), w.Dst.Bytes())
 	c.infoM.Lock()
-	c.ops++
-	c.bytes += uint64(n)
 	i := &c.last
-	i.kind, i.Seq, i.Algorithm, i.Bytes = w.Kind, seq, algorithm, n
-	i.Src = BufferInfo{Used: w.Src.Ptr != nil, Direct: w.SrcBuf.Claim != nil, Why: w.SrcBuf.Why}
-	i.Dst = BufferInfo{Used: w.Dst.Ptr != nil, Direct: w.DstBuf.Claim != nil, Why: w.DstBuf.Why}
-	if i.Src.Used && !i.Src.Direct {
-		c.staged++
-	}
-	if i.Dst.Used && !i.Dst.Direct {
-		c.staged++
+	c.describe(i, w, algorithm, seq)
+	c.ops++
+	c.bytes += uint64(i.Bytes)
+	c.staged += i.staged()
+	if c.grouped, c.replayed = c.together, nil; c.together {
+		if c.fresh {
+			c.members, c.fresh = c.members[:0], false
+		}
+		if len(c.members) < maxMembers {
+			c.members = append(c.members, *i)
+		}
 	}
 	c.infoM.Unlock()
 	spin.Release(&c.lastSmall, 0)
 	if c.debug {
 		c.logOperation()
+	}
+}
+
+// describe fills i with what is to be told of w.
+func (c *Comm) describe(i *OpInfo, w *Work, algorithm string, seq uint64) {
+	i.kind, i.Seq, i.Algorithm, i.Bytes = w.Kind, seq, algorithm, max(w.Src.Bytes(), w.Dst.Bytes())
+	used := algorithm != refused.Name
+	i.Src, i.Dst = w.SrcBuf.info(&w.Src, used), w.DstBuf.info(&w.Dst, used)
+	if c.size == 1 {
+		i.Src, i.Dst = BufferInfo{Used: i.Src.Used, Alone: i.Src.Used}, BufferInfo{Used: i.Dst.Used, Alone: i.Dst.Used}
+	}
+}
+
+func (b *Buf) info(v *Vec, used bool) BufferInfo {
+	return BufferInfo{Used: used && v.Ptr != nil, Direct: b.Claim != nil, Why: b.Why}
+}
+
+// staged is how many buffers were.
+func (o *OpInfo) staged() (n uint64) {
+	for _, b := range [2]*BufferInfo{&o.Src, &o.Dst} {
+		if b.staged() {
+			n++
+		}
+	}
+	return n
+}
+
+// replays notes a launch of what r describes: at are the sequence numbers, of collectives and of messages, before it.
+func (c *Comm) replays(r *replay, at [2]uint64) {
+	if len(r.members) == 0 {
+		return
+	}
+	c.infoM.Lock()
+	c.last = r.members[len(r.members)-1]
+	c.last.Seq += at[kindOf(&c.last)]
+	c.ops += r.counts[0]
+	c.bytes += r.bytes
+	c.staged += r.staged
+	c.grouped, c.replayed, c.at = true, r, at
+	c.infoM.Unlock()
+	spin.Release(&c.lastSmall, 0)
+	if c.debug {
+		c.logOperation()
+	}
+}
+
+// add describes what comes next in a graph: a collective, or messages that have one number together.
+func (r *replay) add(os ...OpInfo) {
+	if len(os) == 0 {
+		return
+	}
+	k := kindOf(&os[0])
+	r.counts[k]++
+	for _, o := range os {
+		o.Seq = r.counts[k]
+		if k == 0 {
+			r.bytes += uint64(o.Bytes)
+		}
+		r.staged += o.staged()
+		r.members = append(r.members, o)
 	}
 }
 
@@ -90,7 +202,25 @@ func (c *Comm) LastOp() OpInfo {
 	}
 	c.infoM.Lock()
 	defer c.infoM.Unlock()
-	o := c.last
+	o := c.last.named()
+	switch {
+	case !c.grouped:
+	case c.replayed != nil:
+		o.Members = slices.Clone(c.replayed.members[:min(len(c.replayed.members), maxMembers)])
+		for i := range o.Members {
+			m := &o.Members[i]
+			m.Seq += c.at[kindOf(m)]
+		}
+	default:
+		o.Members = slices.Clone(c.members)
+	}
+	for i := range o.Members {
+		o.Members[i] = o.Members[i].named()
+	}
+	return o
+}
+
+func (o OpInfo) named() OpInfo {
 	if o.Seq != 0 {
 		o.Op = o.kind.String()
 	}
@@ -102,8 +232,10 @@ func (c *Comm) Stats() Stats {
 	if c.dom == nil {
 		return Stats{}
 	}
+	moved := c.nouns.moved()
 	c.infoM.Lock()
 	defer c.infoM.Unlock()
 	return Stats{Operations: c.ops, Bytes: c.bytes, Staged: c.staged,
+		Puts: moved.puts.Load(), Gets: moved.gets.Load(), OneSided: moved.bytes.Load(),
 		Opened: c.dom.IPC.Opened(), Cache: c.dom.Cache.Stats(), Memory: c.dom.Heap.Stats()}
 }

@@ -21,16 +21,6 @@ func (d *device) count(n uint64) {
 	spin.Release(&d.c.me.queued, d.collectives|d.uncounted)
 }
 
-// collectives is how many of works are operations of all ranks.
-func collectives(works []Work) (n uint64) {
-	for i := range works {
-		if works[i].Kernel.Name != "" {
-			n++
-		}
-	}
-	return n
-}
-
 // published is how many operations on host memory the rank has published.
 func (a *area) published() uint64 {
 	s, t := a.desc[0].seq.Load(), a.desc[1].seq.Load()

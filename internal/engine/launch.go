@@ -13,9 +13,11 @@ import (
 
 // launchAll queues works on s, a stream of a device, in order. What is wrong with a rank's arguments is an error of the
 // stream, as on the host, and of the other ranks'.
-func (s *Stream) launchAll(ctx context.Context, c *Comm, works []Work) error {
+func (s *Stream) launchAll(ctx context.Context, c *Comm, works []Work, group bool) error {
 	c.turn.run()
 	defer c.turn.leave()
+	c.together, c.fresh = group, true
+	defer func() { c.together = false }()
 	if err := c.launchable(s); err != nil {
 		return err
 	}

@@ -58,4 +58,9 @@ func (c *Comm) logBroken(e *fault.Error) {
 }
 
 // logOperation says, at level Debug, how an operation goes.
-func (c *Comm) logOperation() { logs.Debug("operation", "rank", c.rank, "went", c.LastOp().Explain()) }
+func (c *Comm) logOperation() {
+	c.infoM.Lock()
+	o := c.last.named()
+	c.infoM.Unlock()
+	logs.Debug("operation", "rank", c.rank, "went", o.Explain())
+}

@@ -347,17 +347,22 @@ func smallInfo(v uint64) OpInfo {
 		Src: BufferInfo{Used: true, Why: "small enough to travel with the announcement"}}
 }
 
+func messageInfo(k Kind, seq uint64, n int, algorithm string, b BufferInfo) OpInfo {
+	o := OpInfo{kind: k, Seq: seq, Algorithm: algorithm, Bytes: n}
+	if k == KindRecv {
+		o.Dst = b
+	} else {
+		o.Src = b
+	}
+	return o
+}
+
 // NoteMessage keeps for LastOp and Stats how a message went.
 func (c *Comm) NoteMessage(k Kind, seq uint64, n int, algorithm string, b BufferInfo) {
+	o := messageInfo(k, seq, n, algorithm, b)
 	c.infoM.Lock()
-	i := &c.last
-	i.kind, i.Seq, i.Algorithm, i.Bytes, i.Src, i.Dst = k, seq, algorithm, n, b, BufferInfo{}
-	if k == KindRecv {
-		i.Src, i.Dst = BufferInfo{}, b
-	}
-	if !b.Direct {
-		c.staged++
-	}
+	c.last, c.grouped = o, false
+	c.staged += o.staged()
 	c.infoM.Unlock()
 	spin.Release(&c.lastSmall, 0)
 }

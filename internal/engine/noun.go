@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
@@ -58,13 +59,59 @@ type noun interface {
 	giveUp(quick bool) error
 	// name is what a user calls it.
 	name() string
+	// counts is what it has moved.
+	counts() *moved
+}
+
+// moved counts puts, gets and their bytes.
+type moved struct{ puts, gets, bytes atomic.Uint64 }
+
+// count counts a put or get, of any goroutine.
+func (m *moved) count(put bool, n int) {
+	m.which(put).Add(1)
+	m.bytes.Add(uint64(n))
+}
+
+// countAlone is count for who is one goroutine at a time.
+func (m *moved) countAlone(put bool, n int) {
+	w := m.which(put)
+	spin.Release(w, w.Load()+1)
+	spin.Release(&m.bytes, m.bytes.Load()+uint64(n))
+}
+
+func (m *moved) which(put bool) *atomic.Uint64 {
+	if put {
+		return &m.puts
+	}
+	return &m.gets
+}
+
+func (m *moved) counts() *moved { return m }
+
+func (m *moved) add(o *moved) {
+	m.puts.Add(o.puts.Load())
+	m.gets.Add(o.gets.Load())
+	m.bytes.Add(o.bytes.Load())
 }
 
 // nouns are the channels and windows of a communicator.
 type nouns struct {
 	mu   sync.Mutex
 	open map[noun]bool
+	gone moved // what those that are not open any more have moved
 	links
+}
+
+// moved is what all have moved so far.
+func (ns *nouns) moved() *moved {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	all := new(moved)
+	all.add(&ns.gone)
+	for n := range ns.open {
+		all.add(n.counts())
+	}
+	return all
 }
 
 func (ns *nouns) add(n noun) {
@@ -78,6 +125,9 @@ func (ns *nouns) add(n noun) {
 
 func (ns *nouns) remove(n noun) {
 	ns.mu.Lock()
+	if ns.open[n] {
+		ns.gone.add(n.counts())
+	}
 	delete(ns.open, n)
 	ns.mu.Unlock()
 }

@@ -28,6 +28,7 @@ type queued struct {
 	c      *Comm
 	ctx    context.Context
 	works  []Work
+	group  bool   // they are told of together
 	after  func() // when the works are over; or nil
 	ticket *ticket
 	do     func(context.Context) error // instead of works, and independent of the communicator's order
@@ -41,12 +42,12 @@ func NewStream(d hw.Device) (*Stream, error) {
 	return &Stream{dev: d}, nil
 }
 
-func (s *Stream) enqueue(c *Comm, ctx context.Context, works []Work, after func()) error {
+func (s *Stream) enqueue(c *Comm, ctx context.Context, works []Work, group bool, after func()) error {
 	if after != nil && s.device != nil {
 		defer after()
 	}
 	if s.device != nil {
-		return s.launchAll(ctx, c, works)
+		return s.launchAll(ctx, c, works, group)
 	}
 	for i := range works {
 		if works[i].Kernel.Name != "" {
@@ -65,7 +66,7 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []Work, after func(
 		}
 		return c.local("stream", s.closedError())
 	}
-	s.add(queued{c: c, ctx: ctx, works: works, after: after, ticket: c.turn.take()})
+	s.add(queued{c: c, ctx: ctx, works: works, group: group, after: after, ticket: c.turn.take()})
 	return nil
 }
 
@@ -128,7 +129,7 @@ func (q *queued) run() error {
 		defer q.after()
 	}
 	defer q.c.turn.leave()
-	return q.c.runAll(q.ctx, q.works)
+	return q.c.runAll(q.ctx, q.works, q.group)
 }
 
 // Sync waits until all that was queued has run, and returns the errors since the last Sync.

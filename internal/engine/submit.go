@@ -46,13 +46,29 @@ func (v *View) End(ctx context.Context, w *Work) error {
 	case v.Recorder != nil:
 		return v.Recorder.Record(v.Comm, *w)
 	case w != &v.Comm.work:
-		return v.SubmitAll(ctx, []Work{*w}, nil)
+		return v.submitOne(ctx, w)
 	case v.Stream != nil:
 		return v.Stream.launch(ctx, v.Comm)
 	}
 	err := v.Comm.run(ctx)
 	v.Comm.turn.leave()
 	return err
+}
+
+// submitOne queues w on a stream of the host, or finds that the communicator is recording, or was when the call began.
+func (v *View) submitOne(ctx context.Context, w *Work) error {
+	if err := v.Comm.barred(w, w.Kind.String()); err != nil {
+		return err
+	}
+	if v.Stream != nil {
+		return v.Stream.enqueue(v.Comm, ctx, []Work{*w}, false, nil)
+	}
+	if err := v.Comm.enter(); err != nil {
+		return err
+	}
+	defer v.Comm.turn.leave()
+	v.Comm.work = *w
+	return v.Comm.run(ctx)
 }
 
 // SubmitAll runs or queues ws in order as one: nothing of this communicator comes between. after, if it is not nil, is
@@ -66,7 +82,7 @@ func (v *View) SubmitAll(ctx context.Context, ws []Work, after func()) error {
 		return err
 	}
 	if v.Stream != nil && v.Recorder == nil {
-		return v.Stream.enqueue(v.Comm, ctx, ws, after)
+		return v.Stream.enqueue(v.Comm, ctx, ws, true, after)
 	}
 	if after != nil {
 		defer after()
@@ -83,7 +99,7 @@ func (v *View) SubmitAll(ctx context.Context, ws []Work, after func()) error {
 	if err := c.enter(); err != nil {
 		return err
 	}
-	err := c.runAll(ctx, ws)
+	err := c.runAll(ctx, ws, true)
 	c.turn.leave()
 	return err
 }
@@ -112,8 +128,10 @@ func (c *Comm) enter() error {
 	return nil
 }
 
-// runAll runs ws in order. It ends with the first error: the other ranks get it too, and end there as well.
-func (c *Comm) runAll(ctx context.Context, ws []Work) error {
+// runAll runs ws in order, for LastOp together or not. It ends with the first error: the other ranks get it too, and end there as well.
+func (c *Comm) runAll(ctx context.Context, ws []Work, together bool) error {
+	c.together, c.fresh = together, true
+	defer func() { c.together = false }()
 	for i := range ws {
 		c.work = ws[i]
 		if err := c.run(ctx); err != nil {
@@ -181,6 +199,9 @@ func (c *Comm) perform(ctx context.Context, w *Work) error {
 		}
 	}
 	if path.Acquire != nil {
+		if bad != nil {
+			path = &refused
+		}
 		c.note(w, path.Name) // only now is it known how it went
 	}
 	return err

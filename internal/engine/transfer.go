@@ -308,26 +308,34 @@ func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 // note keeps for LastOp and Stats how ms went, of which LastOp tells the last one. How a receive's bytes come is the
 // sender's business: it is told as this rank's own sends went.
 func (m *gpuMail) note(ms []DeviceMessage) {
+	seq := m.number(1) + 1
+	for i := range ms {
+		k, way, b := ms[i].went(ms)
+		m.d.c.NoteMessage(k, seq, ms[i].Vec.Bytes(), way, b)
+	}
+}
+
+// number takes n sequence numbers: those after the one that it returns.
+func (m *gpuMail) number(n uint64) uint64 {
 	m.mu.Lock()
-	m.ops++
-	seq := m.ops
-	m.mu.Unlock()
-	large := "push"
-	for i := range ms {
-		if ms[i].to != 0 {
-			large = "copy engine"
+	defer m.mu.Unlock()
+	m.ops += n
+	return m.ops - n
+}
+
+// went is how a message goes that is started with all.
+func (h *DeviceMessage) went(all []DeviceMessage) (k Kind, way string, b BufferInfo) {
+	k, way, b = KindSend, "push", BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
+	for i := range all {
+		if all[i].to != 0 {
+			way = "copy engine"
 		}
 	}
-	for i := range ms {
-		h := &ms[i]
-		k, way := KindSend, large
-		b := BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
-		if h.Recv {
-			k, b.Direct, b.Why = KindRecv, h.word != 0, h.buf.Why
-		}
-		if h.Vec.Bytes() <= kernels.EagerBytes {
-			way, b.Direct, b.Why = "packets", false, h.buf.Why
-		}
-		m.d.c.NoteMessage(k, seq, h.Vec.Bytes(), way, b)
+	if h.Recv {
+		k, b.Direct, b.Why = KindRecv, h.word != 0, h.buf.Why
 	}
+	if h.Vec.Bytes() <= kernels.EagerBytes {
+		way, b.Direct, b.Why = "packets", false, h.buf.Why
+	}
+	return k, way, b
 }

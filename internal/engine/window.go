@@ -47,6 +47,7 @@ func (f WindowFlags) String() string {
 // Window is memory of every rank that all ranks may put to and get from.
 type Window struct {
 	gate
+	moved
 	c      *Comm
 	flags  WindowFlags
 	vec    Vec
@@ -148,7 +149,11 @@ func (w *Window) Copy(ctx context.Context, s *Stream, op string, peer, off int, 
 		return w.c.aside(op, peer, err)
 	}
 	if w.gpu != nil {
-		return w.told(op, peer, w.copyDevice(ctx, s, peer, off, v, put))
+		err := w.copyDevice(ctx, s, peer, off, v, put)
+		if err == nil {
+			w.count(put, v.Bytes())
+		}
+		return w.told(op, peer, err)
 	}
 	if !v.Dev.IsHost() {
 		return w.c.aside(op, peer, fmt.Errorf("memory on %v, and the window is on the host: %w", v.Dev,
@@ -168,9 +173,14 @@ func (w *Window) Copy(ctx context.Context, s *Stream, op string, peer, off int, 
 		}
 		defer claim.Release()
 		w.copyEither(mine, v.Ptr, n, put)
+		w.count(put, n)
 		return nil
 	}
-	return w.told(op, peer, k.Remote.copy(&w.mine.to(peer).copying, off, v.Ptr, n, put))
+	err = k.Remote.copy(&w.mine.to(peer).copying, off, v.Ptr, n, put)
+	if err == nil {
+		w.count(put, n)
+	}
+	return w.told(op, peer, err)
 }
 
 // told is an error of a call about peer, or nil.
