@@ -25,6 +25,7 @@ type Graph struct {
 	view   engine.View
 	works  []engine.Work
 	device *engine.DeviceGraph // nil for calls on host memory
+	after  func()              // over, so that a launch allocates nothing for it
 
 	mu       sync.Mutex
 	refs     map[*mem.Allocation]*register.Ref
@@ -54,6 +55,7 @@ func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) erro
 		return nil, v.Local(opCapture, fmt.Errorf("inside a group or another capture: %w", fault.ErrArgument))
 	}
 	g := &Graph{view: *v, refs: map[*mem.Allocation]*register.Ref{}}
+	g.after = g.over
 	_, own, err := c.Recording("graph.Capture", g, record)
 	if err != nil {
 		return nil, err
@@ -267,7 +269,7 @@ func (g *Graph) Launch(ctx context.Context) error {
 		defer g.over() // the streams are waited for before memory goes
 		return g.device.Launch(ctx, &g.view)
 	}
-	return g.view.SubmitAll(ctx, g.works, g.over)
+	return g.view.SubmitAll(ctx, g.works, g.after)
 }
 
 // over ends a launch.

@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -486,4 +487,26 @@ func ExampleCapture() {
 	// Output:
 	// 8
 	// <nil>
+}
+
+// TestLaunchAllocates counts what a launch allocates once it has been launched before: nothing.
+func TestLaunchAllocates(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	run(t, 1, func(ctx context.Context, c *ubcoll.Comm) error {
+		a, err := gputest.Floats(ctx, c, ubcoll.Host, 100, 1)
+		if err != nil {
+			return err
+		}
+		g, err := graph.Capture(ctx, c, func(c *ubcoll.Comm) error {
+			return errors.Join(coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), coll.Barrier(ctx, c),
+				coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Max))
+		})
+		if err != nil {
+			return err
+		}
+		n := testing.AllocsPerRun(100, func() { err = errors.Join(err, g.Launch(ctx)) })
+		return errors.Join(err, check(c, "allocations of a launch", n, 0.0), g.Close(), a.Free())
+	})
 }
