@@ -3,7 +3,13 @@
 // hw.ErrNotSupported. Everything here is local.
 package shm
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrLost says that addresses of a reservation may be somebody else's.
+var ErrLost = errors.New("the addresses are not used again")
 
 // Process identifies a process for as long as the host is up: a process id alone may be used again, and means another
 // process in each pid namespace.

@@ -116,11 +116,8 @@ func Create(name string, n int) (*File, error) {
 }
 
 func (f *File) prepare(n int) error {
-	if err := room(n); err != nil {
-		return limit("fallocate", n, err)
-	}
-	if err := retry(func() error { return unix.Fallocate(f.fd, 0, 0, int64(n)) }); err != nil {
-		return limit("fallocate", n, err)
+	if err := f.Fill(0, n); err != nil {
+		return err
 	}
 	if _, err := unix.FcntlInt(uintptr(f.fd), unix.F_ADD_SEALS, seals); err != nil {
 		return os.NewSyscallError("fcntl(F_ADD_SEALS)", err)
@@ -131,6 +128,26 @@ func (f *File) prepare(n int) error {
 	}
 	f.ref.Inode = st.Ino
 	return nil
+}
+
+// Fill allocates the pages of [off, off+n) that Punch has given back.
+func (f *File) Fill(off, n int) error {
+	if err := room(n); err != nil {
+		return limit("fallocate", n, err)
+	}
+	if err := retry(func() error { return unix.Fallocate(f.fd, 0, int64(off), int64(n)) }); err != nil {
+		return limit("fallocate", n, err)
+	}
+	return nil
+}
+
+// Punch gives the pages of [off, off+n) back to the system, though they stay mapped: where they were, mappings of all
+// processes read zeros. Who writes there gets new pages, or SIGBUS if the system has none, unless Fill was called.
+func (f *File) Punch(off, n int) error {
+	err := retry(func() error {
+		return unix.Fallocate(f.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(off), int64(n))
+	})
+	return os.NewSyscallError("fallocate(PUNCH_HOLE)", err)
 }
 
 // room refuses what fallocate must not try: without memory it would not fail but have the kernel kill processes, this
@@ -289,19 +306,44 @@ func (f *File) Close() error { return os.NewSyscallError("close", unix.Close(f.f
 // Map maps n bytes of f from offset off, both whole pages, for reading and writing. populate fills the page tables, so
 // that no page fault is left for later.
 func (f *File) Map(off, n int, populate bool) (unsafe.Pointer, error) {
+	if err := f.inside(off, n); err != nil {
+		return nil, err
+	}
 	return f.mapAt(nil, off, n, 0, populate)
 }
 
-// MapAt maps as Map does, populated, over part of a Reservation.
+// MapAt maps as Map does, populated, over part of a Reservation. After an error the part holds nothing, as before; but
+// if the error wraps ErrLost it may be somebody else's: it must be neither used nor unmapped.
 func (f *File) MapAt(addr unsafe.Pointer, off, n int) error {
+	if err := f.inside(off, n); err != nil {
+		return err
+	}
 	_, err := f.mapAt(addr, off, n, unix.MAP_FIXED, true)
+	if err != nil && !refill(addr, n) {
+		err = fmt.Errorf("%w; %w", err, ErrLost)
+	}
 	return err
 }
 
-func (f *File) mapAt(addr unsafe.Pointer, off, n, flags int, populate bool) (unsafe.Pointer, error) {
-	if off < 0 || n <= 0 || off%PageSize != 0 || n%PageSize != 0 || off > f.Size() || n > f.Size()-off {
-		return nil, fmt.Errorf("map [%d,+%d) of a memory file of %d bytes: %w", off, n, f.Size(), fault.ErrArgument)
+// refill reserves the hole that a failing MAP_FIXED may leave: the kernel can find out that a mapping cannot be made
+// after it has removed what was there. False if there is something, which may be what was there or what another thread
+// has mapped meanwhile: nobody can tell.
+func refill(p unsafe.Pointer, n int) bool {
+	got, err := unix.MmapPtr(-1, 0, p, uintptr(n), unix.PROT_NONE, reserved|unix.MAP_FIXED_NOREPLACE)
+	if err == nil && got != p { // before Linux 4.17, which takes the address for a wish
+		unix.MunmapPtr(got, uintptr(n))
 	}
+	return err == nil && got == p
+}
+
+func (f *File) inside(off, n int) error {
+	if off < 0 || n <= 0 || off%PageSize != 0 || n%PageSize != 0 || off > f.Size() || n > f.Size()-off {
+		return fmt.Errorf("[%d,+%d) of a memory file of %d bytes: %w", off, n, f.Size(), fault.ErrArgument)
+	}
+	return nil
+}
+
+func (f *File) mapAt(addr unsafe.Pointer, off, n, flags int, populate bool) (unsafe.Pointer, error) {
 	if populate {
 		flags |= unix.MAP_POPULATE
 	}
@@ -321,19 +363,24 @@ func Unmap(p unsafe.Pointer, n int) error {
 	return os.NewSyscallError("munmap", unix.MunmapPtr(p, uintptr(n)))
 }
 
+const reserved = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
+
 // Reserve takes n bytes of address space that hold nothing: a touch faults.
 func Reserve(n int) (unsafe.Pointer, error) {
-	p, err := unix.MmapPtr(-1, 0, nil, uintptr(n), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	p, err := unix.MmapPtr(-1, 0, nil, uintptr(n), unix.PROT_NONE, reserved)
 	if err != nil {
 		return nil, limit("mmap(PROT_NONE)", n, err)
 	}
 	return p, nil
 }
 
-// Retire puts [p, p+n), which lies in a reservation, back to holding nothing, so that a stale pointer faults.
+// Retire puts [p, p+n), which lies in a reservation, back to holding nothing, so that a stale pointer faults. After an
+// error what was there stays.
 func Retire(p unsafe.Pointer, n int) error {
-	_, err := unix.MmapPtr(-1, 0, p, uintptr(n), unix.PROT_NONE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED)
+	_, err := unix.MmapPtr(-1, 0, p, uintptr(n), unix.PROT_NONE, reserved|unix.MAP_FIXED)
+	if err != nil && refill(p, n) {
+		return nil
+	}
 	return os.NewSyscallError("mmap(PROT_NONE)", err)
 }
 

@@ -44,6 +44,12 @@ func (f *File) Map(off, n int, populate bool) (unsafe.Pointer, error) { return n
 // MapAt is not supported here.
 func (f *File) MapAt(addr unsafe.Pointer, off, n int) error { return errOther }
 
+// Fill is not supported here.
+func (f *File) Fill(off, n int) error { return errOther }
+
+// Punch is not supported here.
+func (f *File) Punch(off, n int) error { return errOther }
+
 // Unmap is not supported here.
 func Unmap(p unsafe.Pointer, n int) error { return errOther }
 

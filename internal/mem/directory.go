@@ -12,16 +12,16 @@ import (
 // The directory is what a heap's peers read: which arenas there are and which allocations live. It is a memory file of
 // its own, written by the owner alone but for the doorbell.
 const (
-	MaxArenas = 1024
+	MaxArenas = 8192  // that a heap ever makes
 	MaxSlots  = 32768 // live allocations: each takes a mapping, and vm.max_map_count is 65530
 
-	directoryMagic = 0x75622d6469720001 // "ub-dir", layout 1
+	directoryMagic = 0x75622d6469720002 // "ub-dir", layout 2
 )
 
 type arenaEntry struct {
 	fd    uint64
 	inode uint64
-	size  uint64
+	size  atomic.Uint64 // 0 once the arena is no more
 	_     uint64
 }
 
@@ -53,10 +53,10 @@ func CheckDirectory(p unsafe.Pointer, domain uint64) (*Directory, error) {
 // Arenas is the number of arenas that the owner has published.
 func (d *Directory) Arenas() int { return int(min(d.arenas.Load(), MaxArenas)) }
 
-// Arena names arena i, below Arenas, of the process p that owns the directory.
+// Arena names arena i, below Arenas, of the process p that owns the directory. Its size is 0 once it is no more.
 func (d *Directory) Arena(i int, p shm.Process) shm.Ref {
 	e := &d.table[i]
-	return shm.Ref{Process: p, FD: int(e.fd), Inode: e.inode, Size: int(e.size)}
+	return shm.Ref{Process: p, FD: int(e.fd), Inode: e.inode, Size: int(e.size.Load())}
 }
 
 // Live reports whether the allocation of l still exists. It costs one load.
@@ -66,6 +66,11 @@ func (d *Directory) Live(l Location) bool {
 
 func (d *Directory) publish(r shm.Ref) {
 	i := d.arenas.Load()
-	d.table[i] = arenaEntry{fd: uint64(r.FD), inode: r.Inode, size: uint64(r.Size)}
+	e := &d.table[i]
+	e.fd, e.inode = uint64(r.FD), r.Inode
+	e.size.Store(uint64(r.Size))
 	d.arenas.Store(i + 1)
 }
+
+// withdraw is for an arena in which nothing lives, before its descriptor closes.
+func (d *Directory) withdraw(i uint32) { d.table[i].size.Store(0) }

@@ -57,6 +57,8 @@ func TestMain(m *testing.M) {
 
 var children = map[string]func() error{
 	"space":    childSpace,
+	"spare":    childSpare,
+	"cycles":   childCycles,
 	"nofile":   childNoFile,
 	"nomemory": childNoMemory,
 }

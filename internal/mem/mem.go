@@ -2,9 +2,11 @@
 // which peers map whole, cut into allocations; and memory of the rank's device. It is off the Go heap, nothing frees it
 // but Free and Close, and every allocation has a generation that is never used again.
 //
-// After Free the pages and arena offsets are used again; virtual addresses are not until Close: each allocation is
+// After Free the pages and arena offsets are used again at once, virtual addresses as late as can be: each allocation is
 // mapped at an address of its own, and after Free that address holds nothing, so that a stale view faults instead of
-// reading somebody else's data. Device memory has the driver's addresses, which it may use again.
+// reading somebody else's data. That ends when 32 GiB, or 65,536 pieces, of addresses that were freed later wait to be
+// used again; under a limit on address space (ulimit -v) when no other addresses are left. Device memory has the
+// driver's addresses, which it may use again.
 package mem
 
 import (
@@ -60,6 +62,7 @@ type Allocation struct {
 	At    Location // Kind Arena only; Slot and Generation identify those of the other kinds
 
 	heap  *Heap
+	arena *arena // Kind Arena of a heap with files only
 	pages int    // bytes mapped: whole pages, on a device of its granularity
 	id    uint64 // the driver's, DeviceAdopted only
 	freed atomic.Bool
@@ -138,34 +141,24 @@ type Heap struct {
 	mu         sync.Mutex
 	dirFile    *shm.File
 	dir        *Directory
-	arenas     []*arena
-	windows    []window
+	arenas     []*arena // by number, but for those that are no more
+	spare      int      // bytes of arenas without allocations that are kept
+	missed     int      // bytes of arenas that were given back, and were not made again
+	space      space
 	live       []*Allocation // by address
 	freeSlots  []uint32
 	nextSlot   uint32
 	generation uint64
 	low, high  atomic.Uintptr // where all is that was ever live
-	quarantine bool
 	closed     bool
 	slots      []atomic.Pointer[Allocation] // GoHeap only
 	device     device
 
+	quarantines int // not lifted
+	held        []held
+
 	onArena func() // called, without the lock, after an arena was published
 }
-
-type window struct {
-	base unsafe.Pointer
-	size int
-	used int // addresses only go up
-}
-
-type arena struct {
-	file *shm.File
-	free []span // by offset, never adjacent
-	used int    // offsets from here on have never been handed out, so that they are zero
-}
-
-type span struct{ off, n int }
 
 var heaps sync.Map // domain -> *Heap, GoHeap heaps only
 
@@ -179,7 +172,7 @@ func Find(domain uint64) *Heap {
 
 // New makes the heap of one rank. domain must be unique in the job.
 func New(domain uint64, goHeap bool) (*Heap, error) {
-	h := &Heap{Domain: domain, goHeap: goHeap}
+	h := &Heap{Domain: domain, goHeap: goHeap, spare: firstArena, space: space{window: windowSize}}
 	if goHeap {
 		h.dir = new(Directory)
 		h.slots = make([]atomic.Pointer[Allocation], MaxSlots)
@@ -235,13 +228,6 @@ func (h *Heap) File(r shm.Ref) *shm.File {
 	}
 	return nil
 }
-
-const (
-	firstArena     = 4 << 20
-	arenaDoublings = 6 // each arena is twice the one before, up to 256 MiB; a larger request gets one of its own size
-	windowSize     = 64 << 30
-	spareSpace     = 128 << 20 // address space to leave to the Go runtime, which does not survive the lack of it
-)
 
 // Alloc hands out n bytes, zeroed, page-aligned and populated. It costs system calls, and the making of an arena when
 // none has room.
@@ -329,25 +315,26 @@ func byBase(a *Allocation, p uintptr) int {
 
 // place finds a an arena offset and an address, and maps it.
 func (h *Heap) place(a *Allocation) (grew bool, err error) {
-	addr, w, err := h.address(a.pages)
+	addr, err := h.space.take(a.pages)
 	if err != nil {
 		return false, err
 	}
-	i, off, ok := h.fit(a.pages)
-	if !ok {
-		if err := h.grow(a.pages); err != nil {
-			return false, err
-		}
-		grew = true
-		i, off, _ = h.fit(a.pages)
-	}
-	ar := h.arenas[i]
-	if err := ar.file.MapAt(addr, off, a.pages); err != nil {
-		ar.give(off, a.pages)
+	ar, off, grew, err := h.take(a.pages)
+	if err != nil {
+		h.space.give(addr, a.pages)
 		return grew, err
 	}
-	w.used += a.pages // never given back: addresses are not used again
-	a.Ptr, a.At.Arena, a.At.Offset = addr, uint32(i), uint64(off)
+	if err := ar.file.MapAt(addr, off, a.pages); err != nil {
+		ar.free.add(off, a.pages)
+		if errors.Is(err, shm.ErrLost) {
+			h.space.lose(addr, a.pages)
+		} else {
+			h.space.give(addr, a.pages)
+		}
+		return grew, err
+	}
+	ar.live++
+	a.Ptr, a.arena, a.At.Arena, a.At.Offset = addr, ar, ar.number, uint64(off)
 	if old := min(ar.used-off, a.pages); old > 0 {
 		zero(addr, old)
 	}
@@ -364,75 +351,6 @@ func zero(p unsafe.Pointer, n int) {
 		k := min(n, 64<<10)
 		zeroPiece(p, k)
 		p, n = unsafe.Add(p, k), n-k
-	}
-}
-
-func (h *Heap) address(n int) (unsafe.Pointer, *window, error) {
-	if k := len(h.windows); k > 0 && h.windows[k-1].size-h.windows[k-1].used >= n {
-		w := &h.windows[k-1]
-		return unsafe.Add(w.base, w.used), w, nil
-	}
-	size := max(windowSize, n)
-	base, err := shm.Reserve(size + spareSpace)
-	for err != nil && size/2 >= n { // a limit on address space (ulimit -v): take less
-		size = shm.RoundUp(size / 2)
-		base, err = shm.Reserve(size + spareSpace)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := shm.Unmap(unsafe.Add(base, size), spareSpace); err != nil {
-		return nil, nil, errors.Join(err, shm.Unmap(base, size+spareSpace))
-	}
-	h.windows = append(h.windows, window{base: base, size: size})
-	return base, &h.windows[len(h.windows)-1], nil
-}
-
-// fit takes n bytes of the first arena that has room, first fit.
-func (h *Heap) fit(n int) (i, off int, ok bool) {
-	for i, a := range h.arenas {
-		for j, s := range a.free {
-			if s.n < n {
-				continue
-			}
-			if s.n == n {
-				a.free = slices.Delete(a.free, j, j+1)
-			} else {
-				a.free[j] = span{s.off + n, s.n - n}
-			}
-			return i, s.off, true
-		}
-	}
-	return 0, 0, false
-}
-
-func (h *Heap) grow(n int) error {
-	if len(h.arenas) == MaxArenas {
-		return fmt.Errorf("allocate %d bytes: %d arenas are in use and none has room: %w", n, MaxArenas, fault.ErrLimit)
-	}
-	size := max(n, firstArena<<min(len(h.arenas), arenaDoublings))
-	f, err := shm.Create("arena", size)
-	if err != nil && size > n {
-		f, err = shm.Create("arena", n) // short of memory: just what is needed
-	}
-	if err != nil {
-		return err
-	}
-	h.arenas = append(h.arenas, &arena{file: f, free: []span{{0, f.Size()}}})
-	h.dir.publish(f.Ref())
-	return nil
-}
-
-func (a *arena) give(off, n int) {
-	i, _ := slices.BinarySearchFunc(a.free, off, func(s span, off int) int { return s.off - off })
-	if i < len(a.free) && off+n == a.free[i].off {
-		a.free[i].off, a.free[i].n = off, a.free[i].n+n
-	} else {
-		a.free = slices.Insert(a.free, i, span{off, n})
-	}
-	if i > 0 && a.free[i-1].off+a.free[i-1].n == a.free[i].off {
-		a.free[i-1].n += a.free[i].n
-		a.free = slices.Delete(a.free, i, i+1)
 	}
 }
 
@@ -513,11 +431,11 @@ func (h *Heap) Retire(a *Allocation) error {
 		h.slots[a.At.Slot].Store(nil)
 		return nil
 	}
-	err := shm.Retire(a.Ptr, a.pages)
-	if err == nil && !h.quarantine && !a.kept.Load() {
-		h.arenas[a.At.Arena].give(int(a.At.Offset), a.pages)
+	if err := shm.Retire(a.Ptr, a.pages); err != nil {
+		return err // views of it work on: neither its memory nor its addresses are used again
 	}
-	return err
+	h.space.bury(a.Ptr, a.pages)
+	return h.give(a)
 }
 
 // leave undoes enter.
@@ -533,23 +451,9 @@ func (h *Heap) leave(a *Allocation) error {
 	return nil
 }
 
-// Quarantine keeps what is freed from now on from being used again: a peer that was lost to a time-out may still read
-// or write it.
-func (h *Heap) Quarantine() {
-	h.mu.Lock()
-	h.quarantine = true
-	h.mu.Unlock()
-}
-
-// Quarantine keeps a from being used again once it has been freed: a peer does not come to the end of a copy in it.
+// Quarantine keeps a from being used again once it has been freed, whatever Heap.Quarantine does: a peer does not come
+// to the end of a copy in it.
 func (a *Allocation) Quarantine() { a.kept.Store(true) }
-
-// Quarantined reports whether Quarantine was called.
-func (h *Heap) Quarantined() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.quarantine
-}
 
 // Resolve is where n bytes at l are in a GoHeap heap of this process.
 func (h *Heap) Resolve(l Location, n int) (unsafe.Pointer, error) {
@@ -608,9 +512,7 @@ func (h *Heap) Close() error {
 		heaps.Delete(h.Domain)
 		return errors.Join(errs...)
 	}
-	for _, w := range h.windows {
-		errs = append(errs, shm.Unmap(w.base, w.size))
-	}
+	errs = append(errs, h.space.unmap())
 	for _, a := range h.arenas {
 		errs = append(errs, a.file.Close())
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"testing"
@@ -126,20 +125,6 @@ func TestClose(t *testing.T) {
 	require.ErrorIs(t, h.Retire(small), fault.ErrClosed)
 }
 
-func TestQuarantine(t *testing.T) {
-	h := newHeap(t, false)
-	kept := alloc(t, h, 1<<20)
-	h.Quarantine()
-	require.NoError(t, h.Retire(kept))
-	require.True(t, faults(kept.Ptr))
-	for range 20 {
-		a := alloc(t, h, 1<<20)
-		require.False(t, a.At.Arena == kept.At.Arena && a.At.Offset < kept.At.Offset+1<<20 &&
-			kept.At.Offset < a.At.Offset+1<<20, "a peer may still write there")
-		require.NoError(t, h.Retire(a))
-	}
-}
-
 func TestOffsetsAreReused(t *testing.T) {
 	h := newHeap(t, false)
 	var grew int
@@ -159,25 +144,10 @@ func TestOffsetsAreReused(t *testing.T) {
 		for _, i := range order {
 			require.NoError(t, h.Retire(as[i]))
 		}
-		require.Equal(t, []span{{0, firstArena}}, h.arenas[0].free, "%v", order)
+		require.Equal(t, spans{{0, firstArena}}, h.arenas[0].free, "%v", order)
 	}
 	require.Equal(t, 1, h.Stats().Arenas)
 	require.Equal(t, int64(firstArena), h.Stats().ArenaBytes)
-}
-
-// A window that is used up is followed by another one.
-func TestWindows(t *testing.T) {
-	space := status("VmSize")
-	h := newHeap(t, false)
-	a := alloc(t, h, 1)
-	h.windows[0].used = h.windows[0].size - shm.PageSize
-	b, c := alloc(t, h, 1), alloc(t, h, 1)
-	require.Len(t, h.windows, 2)
-	require.Equal(t, a.Base()+windowSize-uintptr(shm.PageSize), b.Base(), "the last page of the first window")
-	require.Equal(t, uintptr(h.windows[1].base), c.Base())
-	require.False(t, faults(c.Ptr))
-	require.NoError(t, h.Close())
-	require.Less(t, status("VmSize"), space+1<<30)
 }
 
 func TestAdopt(t *testing.T) {
@@ -312,13 +282,11 @@ func TestMaxSlots(t *testing.T) {
 func TestMaxArenas(t *testing.T) {
 	h := newHeap(t, false)
 	alloc(t, h, firstArena) // full
-	one := h.arenas[0]
-	for len(h.arenas) < MaxArenas {
-		h.arenas = append(h.arenas, &arena{file: one.file})
-	}
+	h.dir.arenas.Store(MaxArenas)
 	_, err := h.Alloc(1)
 	require.ErrorIs(t, err, fault.ErrLimit)
-	h.arenas = h.arenas[:1]
+	require.ErrorContains(t, err, "8192 memory files")
+	h.dir.arenas.Store(1)
 	alloc(t, h, 1)
 }
 
@@ -454,7 +422,7 @@ func TestConcurrentRetire(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, won)
-	require.Equal(t, []span{{0, firstArena}}, h.arenas[0].free)
+	require.Equal(t, spans{{0, firstArena}}, h.arenas[0].free)
 }
 
 func TestManyRounds(t *testing.T) {
@@ -476,18 +444,22 @@ func TestManyRounds(t *testing.T) {
 	for i := range 1000 {
 		round(i)
 	}
-	debug.FreeOSMemory()
-	before, rss, tables := measure(t), status("VmRSS"), status("VmPTE")
+	// The heap's memory only: what the runtime keeps for itself depends on processors and the race detector.
+	inUse := func() uint64 {
+		var s runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&s)
+		return s.HeapAlloc
+	}
+	before, shared, used := measure(t), status("RssShmem"), inUse()
+	pieces := h.space.pieces(t)
 	for i := range rounds {
 		round(i)
 	}
-	debug.FreeOSMemory()
 	after := measure(t)
 	require.Equal(t, before.descriptors, after.descriptors)
-	require.LessOrEqual(t, after.mappings, before.mappings+20, "the Go runtime may add some")
+	require.LessOrEqual(t, h.space.pieces(t), pieces+1)
 	require.Equal(t, before.shared, after.shared)
-	require.Less(t, status("VmRSS"), rss+8<<20)
-	// Addresses that are not used again cost page tables: 4 KiB for 2 MiB.
-	t.Logf("%d rounds: %d bytes of page tables", rounds, status("VmPTE")-tables)
-	require.Less(t, status("VmPTE"), tables+rounds*2*shm.PageSize/512*2+1<<20)
+	require.LessOrEqual(t, status("RssShmem"), shared+3*shm.PageSize)
+	require.Less(t, inUse(), used+1<<20)
 }

@@ -58,7 +58,7 @@ func (m *model) add(t *rapid.T, a *Allocation, adopted bool) {
 			require.False(t, q.Arena == a.At.Arena &&
 				overlap(uintptr(a.At.Offset), shm.RoundUp(a.Bytes), uintptr(q.Offset), m.sizes[i]), "%+v is in quarantine", q)
 		}
-		require.LessOrEqual(t, int(a.At.Offset)+shm.RoundUp(a.Bytes), m.h.arenas[a.At.Arena].file.Size())
+		require.LessOrEqual(t, int(a.At.Offset)+shm.RoundUp(a.Bytes), m.h.Directory().Arena(int(a.At.Arena), shm.Process{}).Size)
 	}
 	m.fill++
 	if !adopted {

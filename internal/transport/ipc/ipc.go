@@ -354,15 +354,22 @@ func (p *peer) grow(n int) error {
 	}
 }
 
+// load imports arena i. One that is no more has no size, so that everything is outside of it.
 func (p *peer) load(i int) (arena, error) {
 	ref := p.dir.Arena(i, p.card.Process)
-	if ref.Size <= 0 || ref.Size != shm.RoundUp(ref.Size) {
+	if ref.Size == 0 {
+		return arena{}, nil
+	}
+	if ref.Size < 0 || ref.Size != shm.RoundUp(ref.Size) {
 		return arena{}, fmt.Errorf("arena %d of %v has size %d: %w", i, p.card.Process, ref.Size, fault.ErrStale)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
 	f, err := p.fetch(ctx, ref)
 	if err != nil {
+		if p.dir.Arena(i, p.card.Process).Size == 0 { // since just now
+			return arena{}, nil
+		}
 		return arena{}, err
 	}
 	defer f.Close()
@@ -409,7 +416,9 @@ func (p *peer) unmap() error {
 	}
 	var errs []error
 	for _, a := range *p.arenas.Load() {
-		errs = append(errs, shm.Unmap(a.base, a.size))
+		if a.size > 0 {
+			errs = append(errs, shm.Unmap(a.base, a.size))
+		}
 	}
 	return errors.Join(append(errs, shm.Unmap(unsafe.Pointer(p.dir), mem.DirectorySize))...)
 }

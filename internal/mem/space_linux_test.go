@@ -1,0 +1,227 @@
+package mem
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// smallSpace makes a heap whose windows are of n bytes.
+func smallSpace(t *testing.T, n int) *Heap {
+	h := newHeap(t, false)
+	h.space.window = n
+	return h
+}
+
+// pieces is how many mappings the windows are in.
+func (s *space) pieces(t *testing.T) (n int) {
+	b, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	for line := range strings.Lines(string(b)) {
+		var from, to uintptr
+		_, err := fmt.Sscanf(line, "%x-%x", &from, &to)
+		require.NoError(t, err)
+		for _, w := range s.windows {
+			if from < uintptr(w.off+w.n) && uintptr(w.off) < to {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Addresses come from fresh windows while little has been freed, and then from what was freed first.
+func TestAddressesAreReused(t *testing.T) {
+	const window, size = 64 << 20, 1 << 20
+	h := smallSpace(t, window)
+	var past []*Allocation
+	first := map[uintptr]int{}
+	for i := range 1000 {
+		a := alloc(t, h, size)
+		if at, ok := first[a.Base()]; ok {
+			require.GreaterOrEqual(t, i-at, window/2/size, "the address of round %d in round %d", at, i)
+		}
+		first[a.Base()] = i
+		require.Equal(t, make([]byte, size), bytesOf(a))
+		bytesOf(a)[0] = 1
+		require.NoError(t, h.Retire(a))
+		past = append(past, a)
+		for _, p := range past[max(0, i-window/2/size+2):] {
+			require.True(t, faults(p.Ptr), "a stale view of what was freed in the last rounds")
+		}
+	}
+	require.Len(t, h.space.windows, 1)
+	require.Len(t, first, window/size)
+}
+
+// Allocations of all sizes, at random, never share an address with a live one, however often addresses are used again.
+func TestAddressesAtRandom(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	h := smallSpace(t, 8<<20)
+	var live []*Allocation
+	for i := range 3000 {
+		if len(live) > 0 && (len(live) > 30 || r.IntN(2) == 0) {
+			k := r.IntN(len(live))
+			a := live[k]
+			require.Equal(t, byte(a.At.Generation), bytesOf(a)[0])
+			require.Equal(t, byte(a.At.Generation), bytesOf(a)[a.Bytes-1])
+			require.NoError(t, h.Retire(a))
+			require.True(t, faults(a.Ptr))
+			live[k] = live[len(live)-1]
+			live = live[:len(live)-1]
+			continue
+		}
+		n := 1 + r.IntN(1<<r.IntN(22))
+		a := alloc(t, h, n)
+		for _, b := range live {
+			require.False(t, overlap(a.Base(), a.pages, b.Base(), b.pages), "round %d", i)
+		}
+		bytesOf(a)[0], bytesOf(a)[n-1] = byte(a.At.Generation), byte(a.At.Generation)
+		live = append(live, a)
+	}
+	t.Logf("%d windows", len(h.space.windows))
+}
+
+// What is larger than a window gets one of its own, with room for some of its kind.
+func TestLargeWindow(t *testing.T) {
+	space := status("VmSize")
+	h := smallSpace(t, 1<<20)
+	a, b := alloc(t, h, 1<<20), alloc(t, h, 1)
+	require.Len(t, h.space.windows, 1)
+	require.Equal(t, perWindow<<20, h.space.windows[0].n)
+	require.False(t, faults(a.Ptr) || faults(b.Ptr))
+	alloc(t, h, 5<<20)
+	require.Len(t, h.space.windows, 2)
+	require.NoError(t, h.Close())
+	require.Less(t, status("VmSize"), space+1<<30)
+}
+
+// Addresses that a failure may have left to others are neither used nor unmapped again.
+func TestLostAddresses(t *testing.T) {
+	h := smallSpace(t, 16*shm.PageSize)
+	a := alloc(t, h, 1)
+	file := h.arenas[0].file
+	h.arenas[0].file = new(shm.File) // without a size: nothing is mapped
+	_, err := h.Alloc(shm.PageSize)
+	require.Error(t, err)
+	require.Empty(t, h.space.lost, "nothing was tried, so that nothing is lost")
+	h.arenas[0].file = file
+	require.Equal(t, 1, h.arenas[0].live)
+	b := alloc(t, h, 1)
+	require.Equal(t, a.Base()+uintptr(shm.PageSize), b.Base())
+	base, end := h.space.windows[0].off, h.space.windows[0].off+h.space.windows[0].n
+
+	// The last page of the window, one in the middle, and one elsewhere.
+	pages := []int{end - shm.PageSize, base + 8*shm.PageSize, base - 100*shm.PageSize}
+	for _, at := range pages[:2] {
+		h.space.free.cut(at, shm.PageSize)
+	}
+	for _, at := range pages {
+		h.space.lose(pointerTo(at), shm.PageSize)
+	}
+	for range 13 {
+		c := alloc(t, h, shm.PageSize)
+		if len(h.space.windows) > 1 {
+			break
+		}
+		require.NotContains(t, pages, int(c.Base()))
+	}
+	require.NoError(t, h.Close())
+	for _, at := range pages[:2] {
+		require.Equal(t, "reserved", state(t, at))
+		require.NoError(t, shm.Unmap(pointerTo(at), shm.PageSize))
+	}
+	require.Equal(t, "unmapped", state(t, base))
+	require.Equal(t, "unmapped", state(t, base+9*shm.PageSize))
+}
+
+func pointerTo(at int) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&at)) }
+
+// state is what is at a page.
+func state(t *testing.T, at int) string {
+	var in byte
+	_, _, e := unix.Syscall(unix.SYS_MINCORE, uintptr(at), uintptr(shm.PageSize), uintptr(unsafe.Pointer(&in)))
+	switch e {
+	case 0:
+		return "reserved"
+	case unix.ENOMEM:
+		return "unmapped"
+	}
+	t.Fatal(e)
+	return ""
+}
+
+// childCycles allocates and frees more bytes than it has addresses.
+func childCycles() error {
+	const room, size, rounds = 600 << 20, 4 << 20, 500
+	limit := status("VmSize") + room
+	if err := unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: uint64(limit), Max: uint64(limit)}); err != nil {
+		return err
+	}
+	h, err := New(1, false)
+	if err != nil {
+		return err
+	}
+	kept, err := h.Alloc(1 << 20)
+	if err != nil {
+		return err
+	}
+	*(*byte)(kept.Ptr) = 1
+	var last *Allocation
+	for i := range rounds {
+		a, err := h.Alloc(size)
+		if err != nil {
+			return fmt.Errorf("after %d MiB under a limit of %d MiB: %w", i*size>>20, room>>20, err)
+		}
+		*(*byte)(a.Ptr) = 1
+		if err := h.Retire(a); err != nil {
+			return err
+		}
+		if !faults(a.Ptr) || last != nil && !faults(last.Ptr) {
+			return fmt.Errorf("round %d: a stale view does not fault", i)
+		}
+		last = a
+	}
+	if err := check(*(*byte)(kept.Ptr) == 1 && status("VmSize") < limit-room/2, "most of the address space is gone"); err != nil {
+		return err
+	}
+	return h.Close()
+}
+
+func TestCyclesInLimitedSpace(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector reserves address space of its own")
+	}
+	limited(t, "cycles")
+}
+
+// Page tables of addresses that wait to be used again are few.
+func TestPageTables(t *testing.T) {
+	h := newHeap(t, false)
+	const rounds, size = 20000, 128 << 10
+	before := status("VmPTE")
+	for range rounds {
+		a, err := h.Alloc(size)
+		if err == nil {
+			err = h.Retire(a)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Left to the kernel they would be 4 KiB for 2 MiB, 5 MiB in all.
+	tables := status("VmPTE") - before
+	t.Logf("%d bytes of page tables", tables)
+	require.Less(t, tables, rounds*size/512/4)
+}
