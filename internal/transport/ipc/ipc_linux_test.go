@@ -80,7 +80,7 @@ func TestTwoProcesses(t *testing.T) {
 
 		require.NoError(t, c.cmd.Process.Kill())
 		c.cmd.Wait()
-		require.Equal(t, "background", read(t, p, r.At, 10), "what is mapped stays")
+		require.Equal(t, string(make([]byte, 10)), read(t, p, r.At, 10), "what is mapped stays, without its memory")
 		if !avoidProc.Load() {
 			late := newRank(t, false, secret)
 			_, err := late.Attach(context.Background(), r.Card)
@@ -286,13 +286,35 @@ func TestAttachRefused(t *testing.T) {
 	require.Eventually(t, func() bool { return measure(t).descriptors == before.descriptors }, await.Limit, time.Millisecond)
 }
 
+// An arena that its owner has given back has nothing for those who have not imported it; those after it are imported.
+func TestReleasedArena(t *testing.T) {
+	ways(t, func(t *testing.T) {
+		a, b := newRank(t, false, secret), newRank(t, false, secret)
+		early := a.attach(t, b.card(t))
+		a.settle() // b has not attached a: nobody rings
+		b.alloc(t, 1, "")
+		gone := b.alloc(t, 32<<20, "gone")
+		require.Equal(t, "gone", read(t, early, gone.At, 4))
+		require.NoError(t, b.heap.Retire(gone))
+		kept := b.alloc(t, 32<<20, "kept")
+		require.NotEqual(t, gone.At.Arena, kept.At.Arena)
+		late := newRank(t, false, secret).attach(t, b.card(t))
+		for _, p := range []*peer{early, late} {
+			require.Equal(t, "kept", read(t, p, kept.At, 4))
+			require.False(t, p.Live(gone.At))
+		}
+		require.Equal(t, string(make([]byte, 4)), read(t, early, gone.At, 4), "its mapping stays, without memory")
+		_, err := late.Resolve(gone.At, 1)
+		require.ErrorIs(t, err, fault.ErrStale)
+	})
+}
+
 // A peer's directory is shared memory that the peer writes: what it says of arenas is checked.
 func TestForgedDirectory(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		forge func(size, inode, fd *uint64)
 	}{
-		{"no size", func(size, _, _ *uint64) { *size = 0 }},
 		{"half a page", func(size, _, _ *uint64) { *size -= 100 }},
 		{"larger than the file", func(size, _, _ *uint64) { *size *= 2 }},
 		{"smaller than the file", func(size, _, _ *uint64) { *size /= 2 }},
