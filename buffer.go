@@ -7,6 +7,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
@@ -100,8 +101,8 @@ func (b *Buffer[T]) Slice() []T {
 	return unsafe.Slice((*T)(b.a.Ptr), b.n)
 }
 
-// CopyFrom copies src to the buffer's start. Local and blocking; on a device it does not wait for what is queued on
-// streams. ErrArgument if src is longer than the buffer, ErrStale after Free; an error copies nothing.
+// CopyFrom copies src, which may overlap the buffer, to the buffer's start. Local and blocking; on a device it does not
+// wait for what is queued on streams. ErrArgument if src is longer than the buffer, ErrStale after Free; an error copies nothing.
 func (b *Buffer[T]) CopyFrom(ctx context.Context, src []T) error {
 	return b.copy(ctx, "copy_from", src, true)
 }
@@ -128,11 +129,17 @@ func (b *Buffer[T]) copy(ctx context.Context, op string, s []T, in bool) error {
 		return b.c.Copy(op, b.a, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(*new(T)))),
 			in)
 	case in:
-		copy(mine, s)
+		move(mine, s)
 	default:
-		copy(s, mine)
+		move(s, mine)
 	}
 	return nil
+}
+
+// move is copy, at which the runtime can stop: one of gigabytes would hold up the garbage collector.
+func move[T dtype.Elem](dst, src []T) {
+	cpu.Move(unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(src)),
+		min(len(dst), len(src))*int(unsafe.Sizeof(*new(T))))
 }
 
 // Free ends the buffer. Local: it returns at once, and completes when operations in flight leave; on a device it waits

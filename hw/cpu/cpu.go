@@ -201,6 +201,19 @@ func Copy(dst, src unsafe.Pointer, bytes int, stream bool) {
 	}
 }
 
+// Move is Copy, not streamed, for memory that may overlap.
+func Move(dst, src unsafe.Pointer, bytes int) {
+	if on := uintptr(dst) - uintptr(src); on == 0 || on >= uintptr(bytes) {
+		Copy(dst, src, bytes, false)
+		return
+	}
+	for bytes > 0 { // dst begins within src: from the end
+		n := min(pieceBytes, bytes)
+		bytes -= n
+		copyPiece(unsafe.Add(dst, bytes), unsafe.Add(src, bytes), n)
+	}
+}
+
 // copyPiece is a call that the runtime can stop at, unlike the assembly inside: a function that calls another one
 // checks its stack first.
 //

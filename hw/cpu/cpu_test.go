@@ -346,6 +346,23 @@ func TestNoAllocation(t *testing.T) {
 	})
 }
 
+func TestMove(t *testing.T) {
+	const n = 1 << 20
+	for _, c := range []struct{ dst, src, n int }{
+		{0, 0, n}, {0, n / 2, n / 2}, {n / 2, 0, n / 2}, {1, 0, n - 1}, {0, 1, n - 1}, {100000, 0, 300001},
+		{0, 100000, 300001}, {65536, 0, 200000}, {0, 0, 0}, {5, 3, 1}, {3, 5, 4},
+	} {
+		got := make([]byte, n)
+		for i := range got {
+			got[i] = byte(i * i >> 7)
+		}
+		want := slices.Clone(got)
+		copy(want[c.dst:c.dst+c.n], want[c.src:c.src+c.n])
+		Move(unsafe.Pointer(&got[c.dst]), unsafe.Pointer(&got[c.src]), c.n)
+		require.True(t, bytes.Equal(want, got), "%+v", c)
+	}
+}
+
 // TestTheCollectorIsNotHeldUp stops the world again and again while another goroutine does nothing but long calls,
 // each some 10 ms: a call that could not be stopped inside would make the median as long. It is the processor time of
 // this process that counts, so that what else the machine does decides nothing.
@@ -361,6 +378,8 @@ func TestTheCollectorIsNotHeldUp(t *testing.T) {
 	}{
 		{"copy", func() { Copy(at(a), at(b), n, false) }},
 		{"stream", func() { Copy(at(a), at(b), n, true) }},
+		{"move", func() { Move(at(a), at(b), n) }},
+		{"move on", func() { Move(at(a[1:]), at(a), n-1) }},
 		{"reduce", func() { Reduce(dtype.Float32, Sum, at(a), at(a), at(b), n/4, false) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

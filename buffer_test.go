@@ -1,0 +1,102 @@
+package ubcoll_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+)
+
+// alone runs f as the only rank of a job.
+func alone(t *testing.T, f func(ctx context.Context, c *ubcoll.Comm) error) {
+	t.Helper()
+	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, f))
+}
+
+// What is copied may be a part of the buffer.
+func TestCopyWithin(t *testing.T) {
+	alone(t, func(ctx context.Context, c *ubcoll.Comm) error {
+		const n = 300_000
+		b, err := ubcoll.Alloc[uint32](c, ubcoll.Host, n)
+		require.NoError(t, err)
+		for _, off := range []int{0, 1, 1000, n / 2} {
+			t.Run(fmt.Sprint(off), func(t *testing.T) {
+				for _, in := range []bool{true, false} {
+					mine := b.Slice()
+					for i := range mine {
+						mine[i] = uint32(i)
+					}
+					want := slices.Clone(mine)
+					if in {
+						copy(want, want[off:])
+						require.NoError(t, b.CopyFrom(ctx, mine[off:]))
+					} else {
+						copy(want[off:], want)
+						require.NoError(t, b.CopyTo(ctx, mine[off:]))
+					}
+					require.True(t, slices.Equal(want, mine), "in: %v", in)
+				}
+			})
+		}
+		return b.Free()
+	})
+}
+
+// A copy of much memory does not hold up the garbage collector. It is the processor time of this process that counts,
+// so that what else the machine does decides nothing.
+func TestCopiesStop(t *testing.T) {
+	if runtime.GOMAXPROCS(0) < 2 {
+		t.Skip("needs two processors")
+	}
+	alone(t, func(ctx context.Context, c *ubcoll.Comm) error {
+		const n = 256 << 20
+		b, err := ubcoll.Alloc[byte](c, ubcoll.Host, n)
+		require.NoError(t, err)
+		s := make([]byte, n)
+		for _, k := range []struct {
+			name string
+			call func(context.Context, []byte) error
+		}{{"CopyFrom", b.CopyFrom}, {"CopyTo", b.CopyTo}} {
+			t.Run(k.name, func(t *testing.T) {
+				var stop atomic.Bool
+				done := make(chan error, 1)
+				go func() {
+					var err error
+					for err == nil && !stop.Load() {
+						err = k.call(ctx, s)
+					}
+					done <- err
+				}()
+				var used []time.Duration
+				for range 40 {
+					var m runtime.MemStats
+					from := processorTime(t)
+					runtime.ReadMemStats(&m) // stops the world
+					used = append(used, processorTime(t)-from)
+					time.Sleep(time.Millisecond)
+				}
+				stop.Store(true)
+				require.NoError(t, <-done)
+				slices.Sort(used)
+				t.Logf("processor time of a stop: median %v, longest %v", used[20], used[39])
+				require.Less(t, used[20], 3*time.Millisecond)
+			})
+		}
+		return b.Free()
+	})
+}
+
+// processorTime is what all threads of this process have had so far.
+func processorTime(t *testing.T) time.Duration {
+	var u syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
