@@ -33,9 +33,10 @@ type Buffer[T dtype.Elem] struct {
 
 // Alloc makes a buffer of n elements on d, the host or this rank's device (Comm.GPU), zeroed and page-aligned, with all
 // its pages present. Local and blocking: it costs system calls, and the memory of a whole arena now and then; on a device
-// calls of the driver, and whole 2 MiB. Host memory of freed buffers is used again, and returned to the system when the
-// rank's last communicator closes; device memory is returned at once. ErrLimit says which limit was hit; ErrArgument is a
-// negative n or another rank's device, ErrClosed a closed Comm, hw.ErrNotSupported a device where the rank has none.
+// calls of the driver, and whole 2 MiB. Host memory of freed buffers is used again, and returned to the system when much
+// of it is free, at the latest when the rank's last communicator closes; device memory is returned at once. ErrLimit
+// says which limit was hit; ErrArgument is a negative n or another rank's device, ErrClosed a closed Comm,
+// hw.ErrNotSupported a device where the rank has none.
 func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 	size := dtype.Of[T]().Size()
 	if n < 0 || n > (1<<62)/size {
@@ -93,7 +94,7 @@ func (b *Buffer[T]) Vec() Vec {
 }
 
 // Slice is the buffer's memory; nil on a device, and after Free. The slice belongs to the buffer: using it after Free
-// faults.
+// faults, until other buffers of 32 GiB, or 65,536 of them, have been freed as well (fewer under `ulimit -v`).
 func (b *Buffer[T]) Slice() []T {
 	if b.nothing() || !b.dev.IsHost() || !b.a.Live() {
 		return nil

@@ -2,6 +2,7 @@ package ubcoll_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/race"
 )
 
 // alone runs f as the only rank of a job.
@@ -99,4 +102,55 @@ func processorTime(t *testing.T) time.Duration {
 	var u syscall.Rusage
 	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// A communicator that broke keeps what is freed out of use until all ranks have closed it, and no longer.
+func TestQuarantineEnds(t *testing.T) {
+	if race.Enabled {
+		t.Skip("goroutine ranks have no memory files under the race detector")
+	}
+	held := func(c *ubcoll.Comm) int64 {
+		b, err := ubcoll.Alloc[byte](c, ubcoll.Host, 1<<20)
+		require.NoError(t, err)
+		require.NoError(t, b.Free())
+		return c.Stats().Memory.HeldBytes
+	}
+	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		for range 3 {
+			dup, err := c.Dup(ctx)
+			if err != nil {
+				return err
+			}
+			dup.Abort(errors.New("a test"))
+			if n := held(c); n != 1<<20 {
+				return fmt.Errorf("%d bytes are held after an abort", n)
+			}
+			if c.Rank() == 1 {
+				if err := dup.Close(); err != nil {
+					return err
+				}
+			}
+			if err := coll.Barrier(ctx, c); err != nil {
+				return err
+			}
+			if n := held(c); n != 2<<20 {
+				return fmt.Errorf("%d bytes are held while a rank has not closed", n)
+			}
+			if err := coll.Barrier(ctx, c); err != nil {
+				return err
+			}
+			if c.Rank() == 0 {
+				if err := dup.Close(); err != nil {
+					return err
+				}
+			}
+			if err := coll.Barrier(ctx, c); err != nil {
+				return err
+			}
+			if n := held(c); n != 0 {
+				return fmt.Errorf("%d bytes are held though all ranks have closed", n)
+			}
+		}
+		return nil
+	}))
 }

@@ -62,6 +62,7 @@ type Comm struct {
 	scratch   []unsafe.Pointer
 
 	broken  atomic.Pointer[fault.Error]
+	lift    atomic.Pointer[func()] // ends the quarantine that breaking began
 	closing atomic.Bool
 	ending  sync.Mutex // Abort writes the area that Close gives back
 	polls   gate       // looks at what Close gives back, by waits that do not have the turn
@@ -204,8 +205,9 @@ func (c *Comm) fail(e *fault.Error) error {
 	if !c.broken.CompareAndSwap(nil, e) {
 		return e
 	}
-	// A peer that lags may still read or write what its descriptors name.
-	c.dom.Heap.Quarantine()
+	// A peer that lags may still read or write what its descriptors name, until it has closed its side.
+	lift := c.dom.Heap.Quarantine()
+	c.lift.Store(&lift)
 	c.tell(e)
 	c.device.abort()
 	c.logBroken(e)
@@ -339,6 +341,10 @@ func (c *Comm) release() error {
 			others = append(others, reader{state: &c.peers[i].area.state, mem: c.peers[i].mem, at: c.peers[i].at})
 		}
 	}
-	errs = append(errs, c.dom.drop(append(append(c.shared, c.device.allocations()...), c.area), others))
+	var lift func()
+	if l := c.lift.Load(); l != nil {
+		lift = *l
+	}
+	errs = append(errs, c.dom.drop(append(append(c.shared, c.device.allocations()...), c.area), others, lift))
 	return errors.Join(errs...)
 }

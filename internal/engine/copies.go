@@ -95,18 +95,19 @@ func (ks *copiers) busy(g mem.Location, some []copier, first bool) (rest []copie
 // every piece. A variable for tests.
 var settleFor = time.Second
 
-// settle waits until the copies by g, which has been revoked, are over. The error names a peer that does not come to an
-// end: it was stopped, or died, within a copy. Where what is freed is quarantined anyway there is nothing to wait for.
-func (d *Domain) settle(g mem.Location) error {
-	if d.Heap.Quarantined() {
-		return nil
-	}
+// settle waits until the copies by g, which has been revoked, are over; over says whether they are. The error names a
+// peer that does not come to an end: it was stopped within a copy. While what is freed is quarantined anyway it does not
+// wait.
+func (d *Domain) settle(g mem.Location) (over bool, err error) {
 	busy := d.copiers.busy(g, nil, true)
+	if d.Heap.Quarantined() {
+		return len(busy) == 0, nil
+	}
 	deadline := time.Now().Add(settleFor)
 	for i := 0; len(busy) > 0; i++ {
 		if i%16 == 15 {
 			if time.Now().After(deadline) {
-				return fmt.Errorf("rank %d has been in the middle of a copy for %v, which may go on: %w", busy[0].rank,
+				return false, fmt.Errorf("rank %d has been in the middle of a copy for %v, which may go on: %w", busy[0].rank,
 					settleFor, fault.ErrTimeout)
 			}
 			runtime.Gosched()
@@ -114,5 +115,5 @@ func (d *Domain) settle(g mem.Location) error {
 		}
 		busy = d.copiers.busy(g, busy, false)
 	}
-	return nil
+	return true, nil
 }

@@ -33,10 +33,12 @@ type Domain struct {
 	retired []retiree // areas of closed communicators that peers may still read
 }
 
-// retiree is a closed communicator's shared memory, given back once every peer has closed it too.
+// retiree is a closed communicator's shared memory, given back once every peer has closed it too. If it had broken, lift
+// ends the quarantine then: no peer lags any more.
 type retiree struct {
 	allocs []*mem.Allocation
 	peers  []reader
+	lift   func() // or nil
 }
 
 // reader is a peer's side of something shared: its word that says whether it has closed it, which lies in memory that
@@ -50,9 +52,9 @@ type reader struct {
 	was uint64
 }
 
-// done reports whether the peer has closed it.
+// done reports whether the peer has closed it, or is dead.
 func (r *reader) done() bool {
-	return !r.mem.Live(r.at) || r.state.Load() == stateClosed || r.key != nil && r.key.Load() != r.was
+	return !r.mem.Live(r.at) || r.state.Load() == stateClosed || r.key != nil && r.key.Load() != r.was || r.mem.Dead()
 }
 
 // NewIPC makes the transport for host memory; the root wires it in, since transports import the engine.
@@ -91,6 +93,14 @@ func Memory(a *mem.Allocation) register.Memory {
 // Free ends an allocation: fault.ErrInUse while a registration, window or graph is open; else it returns at once and
 // completes when operations in flight leave.
 func (d *Domain) Free(a *mem.Allocation) error {
+	if d.Heap.Quarantined() {
+		d.IPC.Look()
+		d.mu.Lock()
+		if !d.closed {
+			d.sweep()
+		}
+		d.mu.Unlock()
+	}
 	retired := make(chan error, 1)
 	held := a.Hold() // until the messages that come and go without holding it are over
 	err := a.Leave(func() error {
@@ -141,6 +151,9 @@ func (d *Domain) sweep() {
 		for _, a := range r.allocs {
 			d.giveBack(a)
 		}
+		if r.lift != nil {
+			r.lift()
+		}
 	}
 	d.retired = rest
 }
@@ -164,18 +177,18 @@ func (d *Domain) retire(allocs []*mem.Allocation, peers []reader) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.closed {
-		d.retired = append(d.retired, retiree{allocs, peers})
+		d.retired = append(d.retired, retiree{allocs, peers, nil})
 		d.sweep()
 	}
 }
 
 // drop ends one communicator's hold; the last one ends the domain.
-func (d *Domain) drop(allocs []*mem.Allocation, peers []reader) error {
+func (d *Domain) drop(allocs []*mem.Allocation, peers []reader, lift func()) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.comms--
 	if d.comms > 0 {
-		d.retired = append(d.retired, retiree{allocs, peers})
+		d.retired = append(d.retired, retiree{allocs, peers, lift})
 		d.sweep()
 		return nil
 	}

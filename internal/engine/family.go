@@ -198,5 +198,5 @@ func (s *splitting) reason(err error) *fault.Error {
 // abandon gives back what there is of a communicator that did not come to be.
 func (c *Comm) abandon() error {
 	c.dom.mailroom.leave(c)
-	return errors.Join(c.dropDevice(), c.dom.drop(append(c.shared, c.area), nil))
+	return errors.Join(c.dropDevice(), c.dom.drop(append(c.shared, c.area), nil, nil))
 }

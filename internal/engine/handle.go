@@ -177,10 +177,11 @@ func (r *Registration) Close() error {
 	r.c.regs.remove(r)
 	var errs []error
 	if g, granted := r.revoke(); granted {
-		if err := r.c.dom.settle(g); err != nil {
+		over, err := r.c.dom.settle(g)
+		if !over {
 			r.alloc.Quarantine()
-			errs = append(errs, err)
 		}
+		errs = append(errs, err)
 	}
 	if err := errors.Join(append(errs, r.ref.Close())...); err != nil {
 		return r.c.local("deregister", err)

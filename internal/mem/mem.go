@@ -469,10 +469,11 @@ func (h *Heap) Resolve(l Location, n int) (unsafe.Pointer, error) {
 // Stats is a heap's use of memory.
 type Stats struct {
 	Arenas      int   // memory files
-	ArenaBytes  int64 // their size, all of it allocated
+	ArenaBytes  int64 // their size, all of it allocated but for what was held
 	Allocations int
 	LiveBytes   int64 // of host memory, as asked for
 	DeviceBytes int64 // of device memory, as asked for
+	HeldBytes   int64 // freed, and not to be used again as long as a peer may be at it; it takes no memory
 }
 
 // Stats counts.
@@ -482,6 +483,9 @@ func (h *Heap) Stats() Stats {
 	s := Stats{Arenas: len(h.arenas), Allocations: len(h.live)}
 	for _, a := range h.arenas {
 		s.ArenaBytes += int64(a.file.Size())
+	}
+	for _, p := range h.held {
+		s.HeldBytes += int64(p.n)
 	}
 	for _, a := range h.live {
 		if a.Dev.IsHost() {
