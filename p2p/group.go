@@ -192,19 +192,19 @@ func (r *Request) Test() (bool, error) {
 	for {
 		r.turn++
 		open, moved, err := round(r.c, ms, 1, r.turn)
-		if err == nil && open < 0 {
+		if err == nil && open == nil {
 			return true, r.finish(ms)
 		}
 		if err == nil && moved {
-			r.p.Restart()
+			r.p.Restart(r.c)
 			continue
 		}
 		if err == nil {
-			if err = r.p.Look(r.c, "group", open); err == nil || arrivedAfterAll(r.c, ms) {
+			if err = r.p.Look(r.c, "group", open, len(ms) > 1); err == nil || arrivedAfterAll(r.c, ms) {
 				return false, nil
 			}
 		}
-		return true, r.fail(abandon(r.c, ms, r.c.Fail("group", open, err)))
+		return true, r.fail(abandon(r.c, ms, r.c.Fail("group", open.Peer, err)))
 	}
 }
 
@@ -232,6 +232,7 @@ func (r *Request) finish(ms []*engine.Message) error {
 		h.Vec = engine.Vec{} // keep nobody's memory alive
 	}
 	g.running = false
+	r.p.Over(r.c)
 	r.c.CloseRequest()
 	r.done, r.err = true, errors.Join(errs...)
 	return r.err

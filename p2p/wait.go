@@ -25,9 +25,8 @@ func step(c *engine.Comm, h *engine.Message, looks int) (moved bool, err error) 
 	return moved, err
 }
 
-// round moves all of ms on once. open is a peer of one that is not done yet, or -1; which one changes with turn.
-func round(c *engine.Comm, ms []*engine.Message, looks, turn int) (open int, moved bool, err error) {
-	open = -1
+// round moves all of ms on once. open is one that is not done yet, or nil; which one changes with turn.
+func round(c *engine.Comm, ms []*engine.Message, looks, turn int) (open *engine.Message, moved bool, err error) {
 	for i := range ms {
 		h := ms[(i+turn)%len(ms)]
 		if h.Done.Load() {
@@ -35,11 +34,11 @@ func round(c *engine.Comm, ms []*engine.Message, looks, turn int) (open int, mov
 		}
 		one, err := step(c, h, looks)
 		if err != nil {
-			return h.Peer, false, err
+			return h, false, err
 		}
 		moved = moved || one
-		if !h.Done.Load() && open < 0 {
-			open = h.Peer
+		if !h.Done.Load() && open == nil {
+			open = h
 		}
 	}
 	return open, moved, nil
@@ -56,11 +55,12 @@ func await(ctx context.Context, c *engine.Comm, op string, ms []*engine.Message)
 		open, moved, err := round(c, ms, looks, turn)
 		switch {
 		case err != nil:
-			return abandon(c, ms, c.Fail(op, open, err))
-		case open < 0:
+			return abandon(c, ms, c.Fail(op, open.Peer, err))
+		case open == nil:
+			p.Over(c)
 			return nil
 		case moved:
-			p.Restart()
+			p.Restart(c)
 			idle = 0
 			continue
 		}
@@ -68,11 +68,12 @@ func await(ctx context.Context, c *engine.Comm, op string, ms []*engine.Message)
 			continue
 		}
 		idle = 0
-		if err := p.Poll(ctx, c, op, open); err != nil {
+		if err := p.Poll(ctx, c, op, open, len(ms) > 1); err != nil {
 			if arrivedAfterAll(c, ms) {
+				p.Over(c)
 				return nil
 			}
-			return abandon(c, ms, c.Fail(op, open, err))
+			return abandon(c, ms, c.Fail(op, open.Peer, err))
 		}
 	}
 }
@@ -82,7 +83,7 @@ func arrivedAfterAll(c *engine.Comm, ms []*engine.Message) bool {
 	for {
 		open, moved, err := round(c, ms, 1, 0)
 		if err != nil || !moved {
-			return err == nil && open < 0
+			return err == nil && open == nil
 		}
 	}
 }

@@ -75,7 +75,9 @@ type area struct {
 	_      [104]byte
 
 	channels place // of the channel table
-	_        [64]byte
+	// waits is what the rank waits in, if that takes long: see report.go.
+	waits atomic.Uint64
+	_     [56]byte
 
 	group [2]descriptor // what a leader says for its group, sequence mod 2: see groups.go
 

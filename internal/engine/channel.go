@@ -327,6 +327,7 @@ func (l *Link) reader() reader {
 
 // wait waits until ready, which is called often, says so.
 func (l *Link) wait(s *waiting, ready func() bool) error {
+	defer l.c.waited(s)
 	looks := looksPerPoll / 8
 	for {
 		for i := 0; i < looks; i++ {
@@ -452,6 +453,7 @@ func (l *Link) Wait(ctx context.Context) error {
 	for {
 		for i := 0; i < looks; i++ {
 			if reached(w.Load(), next) {
+				l.c.waited(&s)
 				l.awaited = next
 				return nil
 			}
@@ -460,6 +462,7 @@ func (l *Link) Wait(ctx context.Context) error {
 			s = waiting{op: "wait", ctx: ctx, peer: l.peer, step: "signal", health: healthEvery}
 		}
 		if err := l.poll(&s); err != nil && !reached(w.Load(), next) {
+			l.c.waited(&s)
 			return l.c.lostIn(err)
 		}
 	}

@@ -251,7 +251,11 @@ func (c *Comm) lostError(s *waiting, from int, v uint64) *fault.Error {
 	case lostPeer:
 		return c.errorAt(s, about, fmt.Errorf("rank %d saw it: %w", from, fault.ErrPeerLost))
 	case lostTimeout:
-		return c.errorAt(s, about, fmt.Errorf("rank %d waited for it: %w", from, fault.ErrTimeout))
+		whom := "it"
+		if about == c.rank {
+			whom, about = "this rank", from
+		}
+		return c.errorAt(s, about, &toldError{fmt.Sprintf("rank %d waited for %s: %s", from, whom, text), fault.ErrTimeout})
 	case lostCancelled:
 		return c.errorAt(s, from, fmt.Errorf("rank %d gave up: %s: %w", from, text, fault.ErrAborted))
 	case lostMismatch:

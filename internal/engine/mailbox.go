@@ -138,6 +138,35 @@ type Message struct {
 	next *Message
 }
 
+func (m *Message) kind() Kind {
+	if m.Recv {
+		return KindRecv
+	}
+	return KindSend
+}
+
+// number is that of m among the messages to or from its peer, or 0 if somebody is at the lane.
+func (c *Comm) number(m *Message) uint64 {
+	l := &c.mails[m.Peer].Send
+	if m.Recv {
+		l = &c.mails[m.Peer].Recv
+	}
+	if !l.TryLock() {
+		return 0
+	}
+	defer l.Unlock()
+	if m.Seq != 0 {
+		return m.Seq
+	}
+	n := l.Seq
+	for w := l.Waiting.Head; w != nil; w = w.next {
+		if n++; w == m {
+			return n
+		}
+	}
+	return 0
+}
+
 // Hold keeps the memory of m, as far as it is known whose it is, until LetGo.
 func (c *Comm) Hold(m *Message) error {
 	a := m.Vec.Alloc
@@ -387,10 +416,11 @@ func (c *Comm) Looks() int {
 // Patience is the housekeeping of a wait for messages. The zero value begins one.
 type Patience struct{ w waiting }
 
-// Poll looks after abort, deadline, dead peers and other goroutines, as Wait does. Its error says why the wait for the
-// peer is over; it has not broken the communicator yet.
-func (p *Patience) Poll(ctx context.Context, c *Comm, op string, peer int) error {
-	p.w.ctx, p.w.op, p.w.peer = ctx, op, peer
+// Poll looks after abort, deadline, dead peers and other goroutines, as Wait does. Its error says why the wait for m, and
+// perhaps several others, is over; it has not broken the communicator yet.
+func (p *Patience) Poll(ctx context.Context, c *Comm, op string, m *Message, several bool) error {
+	peer := m.Peer
+	p.w.ctx, p.w.op, p.w.peer, p.w.message, p.w.several = ctx, op, peer, m, several
 	if p.w.health == 0 {
 		p.w.health = healthEvery
 	}
@@ -413,8 +443,9 @@ func (c *Comm) gated(op string, peer int, look func() *fault.Error) error {
 }
 
 // Look is Poll for those who do not wait: it does not give the processor away.
-func (p *Patience) Look(c *Comm, op string, peer int) error {
-	p.w.ctx, p.w.op, p.w.peer = context.Background(), op, peer
+func (p *Patience) Look(c *Comm, op string, m *Message, several bool) error {
+	peer := m.Peer
+	p.w.ctx, p.w.op, p.w.peer, p.w.message, p.w.several = context.Background(), op, peer, m, several
 	if e := c.broken.Load(); e != nil {
 		return e
 	}
@@ -495,7 +526,21 @@ func (r *mailroom) move() {
 }
 
 // Restart says that something has come: the deadline begins anew.
-func (p *Patience) Restart() { p.w = waiting{} }
+func (p *Patience) Restart(c *Comm) {
+	p.Over(c)
+	p.w = waiting{}
+}
+
+// Over says that the wait is over.
+func (p *Patience) Over(c *Comm) {
+	if p.w.said == 0 {
+		return
+	}
+	if c.polls.enter() {
+		c.waited(&p.w)
+	}
+	c.polls.leave()
+}
 
 // Broken is why the communicator is broken, or nil.
 func (c *Comm) Broken() error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -64,6 +65,9 @@ type waiting struct {
 	now      time.Duration // since start, as of the last look at the clock
 	health   time.Duration // when to look at the processes next
 	reported bool
+	message  *Message // that it is for, if that is what it is
+	several  bool     // and others with it
+	said     said     // in the area
 }
 
 func (c *Comm) waitLong(ctx context.Context, w *atomic.Uint64, target uint64, peer int, step string, looks int) error {
@@ -71,12 +75,14 @@ func (c *Comm) waitLong(ctx context.Context, w *atomic.Uint64, target uint64, pe
 	for {
 		if err := c.poll(&s); err != nil {
 			if reached(w.Load(), target) {
+				c.waited(&s)
 				return nil // it came all the same, as the last thing its peer did
 			}
 			return c.fail(err)
 		}
 		for i := 0; i < looks; i++ {
 			if reached(w.Load(), target) {
+				c.waited(&s)
 				return nil
 			}
 		}
@@ -130,16 +136,19 @@ func (c *Comm) pollClock(s *waiting) *fault.Error {
 	if err := c.pollHealth(s); err != nil {
 		return err
 	}
+	c.say(s)
 	t := time.Duration(c.timeout.Load())
 	if s.now > t {
-		return c.errorAt(s, c.absent(s), fmt.Errorf("nothing from it for %v: %w", t, fault.ErrTimeout))
+		text, about := c.account(s)
+		return c.errorAt(s, about, fmt.Errorf("nothing from it for %v%s: %w", t, text, fault.ErrTimeout))
 	}
 	if int64(s.now) > reportAfter.Load() && !s.reported {
 		s.reported = true
-		e := c.errorAt(s, c.absent(s), nil)
+		text, about := c.account(s)
+		e := c.errorAt(s, about, nil)
 		logs.Warn("still waiting", "op", e.Op, "seq", e.Seq, "rank", c.rank,
 			"host", p.host, "step", s.step, "missing", e.Peer, "for", s.now.Round(time.Second),
-			"timeout", t)
+			"timeout", t, "all", strings.TrimPrefix(text, "; "))
 	}
 	return nil
 }

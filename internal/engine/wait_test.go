@@ -138,4 +138,5 @@ func TestWaitIsReportedOnce(t *testing.T) {
 	require.Equal(t, 1, strings.Count(out, "\n"), out)
 	require.Contains(t, out, `level=WARN msg="ubcoll: still waiting" op=barrier seq=1 rank=0`)
 	require.Contains(t, out, "step=agree missing=1")
+	require.Contains(t, out, `all="UBCOLL_TIMEOUT or Options.Timeout says how long to wait; rank 0 in barrier #1 for rank 1, rank 1 in no wait"`)
 }

@@ -233,12 +233,14 @@ func (w *Window) Wait(ctx context.Context, s *Stream, peer int) error {
 	for {
 		for i := 0; i < looks; i++ {
 			if reached(k.signals.Load(), next) {
+				w.c.waited(&state)
 				k.awaited = next
 				return nil
 			}
 		}
 		err := w.c.pollNoun(&state, w, &k.block.state)
 		if err != nil && !reached(k.signals.Load(), next) {
+			w.c.waited(&state)
 			return w.c.aside(op, peer, w.c.lostIn(err))
 		}
 	}

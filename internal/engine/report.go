@@ -1,0 +1,193 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A wait that gets long says in its rank's area what it is: so whoever gives up, or reports that it still waits, can tell
+// what every rank is in, and whether ranks wait for each other.
+
+// said is what a rank waits in, as its area says it: kind 8 bits, whether it is one of several messages that go together
+// 1, peer 16, sequence number 39. 0: it does not wait, or not for long yet.
+type said uint64
+
+const saidSeq = 1<<39 - 1
+
+// kindOther stands for waits that are neither a collective's nor a message's.
+const kindOther = numKinds
+
+func newSaid(k Kind, several bool, peer int, seq uint64) said {
+	v := said(k)<<56 | said(uint16(peer))<<39 | said(seq&saidSeq)
+	if several {
+		v |= 1 << 55
+	}
+	return v
+}
+
+func (v said) kind() Kind    { return Kind(v >> 56) }
+func (v said) several() bool { return v>>55&1 != 0 }
+func (v said) peer() int     { return int(uint16(v >> 39)) }
+func (v said) seq() uint64   { return uint64(v & saidSeq) }
+
+// String is what the rank is in: "send #3 to rank 1".
+func (v said) String() string {
+	if v == 0 {
+		return "no wait"
+	}
+	what, to := v.kind().String(), "for"
+	switch v.kind() {
+	case KindSend:
+		to = "to"
+	case KindRecv:
+		to = "from"
+	case kindOther:
+		what = "a channel or window"
+	}
+	if v.seq() > 0 {
+		what += fmt.Sprintf(" #%d", v.seq())
+	}
+	if v.several() {
+		what += " of several"
+	}
+	return fmt.Sprintf("%s %s rank %d", what, to, v.peer())
+}
+
+// WaitsIn is what a rank says that it is in. For tests.
+func (c *Comm) WaitsIn(rank int) string { return said(c.peers[rank].area.waits.Load()).String() }
+
+// say publishes what the wait is.
+func (c *Comm) say(s *waiting) {
+	k, seq, several := kindOther, uint64(0), false
+	switch {
+	case s.message != nil:
+		k, seq, several = s.message.kind(), c.number(s.message), s.several
+	case s.op == "":
+		k, seq = c.work.Kind, c.seq
+	}
+	if v := newSaid(k, several, c.absent(s), seq); v != s.said {
+		s.said = v
+		c.me.waits.Store(uint64(v))
+	}
+}
+
+// waited takes back what the wait, which is over, has said. Another one of this rank may have said something since.
+func (c *Comm) waited(s *waiting) {
+	if s.said != 0 {
+		c.me.waits.CompareAndSwap(uint64(s.said), 0)
+		s.said = 0
+	}
+}
+
+// account is what all ranks say, and what is to be seen in it, to be put behind an error. blame is the rank for which this
+// one waits in the end, if the one that it waits for waits itself.
+func (c *Comm) account(s *waiting) (text string, blame int) {
+	all := make([]said, c.size)
+	for r := range c.peers {
+		if all[r] = said(c.peers[r].area.waits.Load()); all[r] != 0 && all[r].peer() >= c.size {
+			all[r] = 0
+		}
+	}
+	missing := c.absent(s)
+	all[c.rank] = s.said
+	circle, last := follow(all, c.rank, missing)
+	var b strings.Builder
+	if circle != nil {
+		b.WriteString("; " + explain(all, circle))
+	} else {
+		missing = last
+	}
+	b.WriteString("; UBCOLL_TIMEOUT or Options.Timeout says how long to wait; ")
+	b.WriteString(list(all))
+	return b.String(), missing
+}
+
+// follow goes from a rank, and from the one that it waits for, to what that waits for, and so on: to the last one, which
+// waits for nobody, or to a circle.
+func follow(all []said, from, next int) (circle []int, last int) {
+	way := []int{from}
+	for {
+		if i := slices.Index(way, next); i >= 0 {
+			return way[i:], -1
+		}
+		if all[next] == 0 {
+			return nil, next
+		}
+		way = append(way, next)
+		next = all[next].peer()
+	}
+}
+
+// explain says what is wrong with ranks that wait for each other, and what helps.
+func explain(all []said, circle []int) string {
+	var names []string
+	first := slices.Index(circle, slices.Min(circle)) // alike on all ranks
+	kinds := map[Kind]bool{}
+	for i := range circle {
+		r := circle[(first+i)%len(circle)]
+		kinds[all[r].kind()] = true
+		if names = append(names, fmt.Sprint(r)); i == 7 && len(circle) > 8 {
+			names = append(names, "...")
+			break
+		}
+	}
+	ranks := strings.Join(append(names, names[0]), " -> ")
+	switch {
+	case len(kinds) == 1 && kinds[KindSend]:
+		return fmt.Sprintf("a circle of sends (%s): all send first and nobody receives; SendRecv or a Group does both at the "+
+			"same time", ranks)
+	case len(kinds) == 1 && kinds[KindRecv]:
+		return fmt.Sprintf("a circle of receives (%s): all receive first and nobody sends; SendRecv or a Group does both at the "+
+			"same time", ranks)
+	}
+	return fmt.Sprintf("these ranks wait for each other (%s): they make their calls in different orders", ranks)
+}
+
+// list says of all ranks what they are in, together where it is the same.
+func list(all []said) string {
+	const most = 6
+	var order []said
+	ranks := map[said][]int{}
+	for r, v := range all {
+		if ranks[v] == nil {
+			order = append(order, v)
+		}
+		ranks[v] = append(ranks[v], r)
+	}
+	var parts []string
+	for i, v := range order {
+		if i == most {
+			parts = append(parts, "and so on")
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%s in %v", rankList(ranks[v]), v))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// rankList is "rank 3" or "ranks 0-2, 5".
+func rankList(rs []int) string {
+	if len(rs) == 1 {
+		return fmt.Sprintf("rank %d", rs[0])
+	}
+	var parts []string
+	for i := 0; i < len(rs); {
+		k := i
+		for k+1 < len(rs) && rs[k+1] == rs[k]+1 {
+			k++
+		}
+		switch {
+		case k > i+1:
+			parts = append(parts, fmt.Sprintf("%d-%d", rs[i], rs[k]))
+			i = k + 1
+		default:
+			parts = append(parts, fmt.Sprint(rs[i]))
+			i++
+		}
+		if len(parts) == 8 && i < len(rs) {
+			return fmt.Sprintf("ranks %s and %d more", strings.Join(parts, ", "), len(rs)-i)
+		}
+	}
+	return "ranks " + strings.Join(parts, ", ")
+}
