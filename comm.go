@@ -166,8 +166,8 @@ type OpInfo = engine.OpInfo
 
 // Stats counts what a communicator and its rank have done: Operations (collectives, failed ones too), Bytes (of each
 // collective's larger buffer), Staged (buffers that were copied), Puts and Gets of its channels and windows and their
-// OneSided bytes, Cache (register.Stats) and Memory (arenas and allocations). What somebody else captures is counted
-// once, when it is captured. See Comm.Stats.
+// OneSided bytes, Failures (to give memory back, of which no call could tell: they are logged), Cache (register.Stats)
+// and Memory (arenas and allocations). What somebody else captures is counted once, when it is captured. See Comm.Stats.
 type Stats = engine.Stats
 
 // LastOp says how this communicator's last collective or message of package p2p went, small messages that were received

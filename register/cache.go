@@ -30,7 +30,7 @@ type Cache struct {
 	closed  bool
 	extents map[uint64]*extent // by Memory.ID: alive, or the memory of a failure
 	places  *index             // those extents' exact bytes, which do not overlap
-	leaving []*extent          // gone, with uses still in flight
+	leaving []*extent          // gone with uses still in flight, or dead and not deregistered yet
 	queue   queue              // automatic claims without references
 	regions int                // claims alive or registering
 	live    int                // extents with claims
@@ -151,7 +151,7 @@ func (c *Cache) join(m Memory, addr uintptr, n int, why purpose) (*Claim, error)
 	c.mu.Lock()
 	cl, e, err := c.begin(m, start, end, why, &dead)
 	c.mu.Unlock()
-	deregister(dead) // before registering: what was evicted makes room
+	c.tell(deregister(dead)) // before registering: what was evicted makes room
 	if err != nil {
 		return nil, fmt.Errorf("register %s of %v: %w", span(start, end), m, err)
 	}
@@ -163,7 +163,7 @@ func (c *Cache) join(m Memory, addr uintptr, n int, why purpose) (*Claim, error)
 	c.mu.Lock()
 	cl, err = c.finish(e, start, end, why, err, &dead)
 	c.mu.Unlock()
-	deregister(dead)
+	c.tell(deregister(dead))
 	if err != nil {
 		return nil, fmt.Errorf("register %s of %v: %w", span(start, end), m, err)
 	}
@@ -337,7 +337,7 @@ func (c *Cache) closeRef(r *Ref) error {
 		}
 	}
 	c.mu.Unlock()
-	return deregister(dead)
+	return errors.Join(deregister(dead)...)
 }
 
 // shut closes a claim that is in no index to new uses, and ends it when there are none. A late reader may still hold
@@ -356,7 +356,7 @@ func (c *Cache) lastUse(cl *Claim) {
 	c.mu.Lock()
 	c.end(cl, &dead)
 	c.mu.Unlock()
-	deregister(dead) // its errors went to OnError
+	c.tell(deregister(dead))
 }
 
 // end ends a claim once: a reader that backs off may see the last use leave as well.
@@ -379,15 +379,23 @@ func (c *Cache) drop(e *extent, dead *[]*extent) {
 	c.pinned -= e.pinned
 	switch {
 	case e.gone.Load():
-		if i := slices.Index(c.leaving, e); i >= 0 {
-			c.leaving = slices.Delete(c.leaving, i, i+1)
-		}
 	case e.ready && e.failed != nil:
 		return // stays, as the memory of the failure
 	default:
 		c.unplace(e)
+		c.leaving = append(c.leaving, e)
 	}
 	*dead = append(*dead, e)
+}
+
+// left ends e, which has been deregistered, and returns whom Forget promised to tell.
+func (c *Cache) left(e *extent) (done func(failed error)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := slices.Index(c.leaving, e); i >= 0 {
+		c.leaving = slices.Delete(c.leaving, i, i+1)
+	}
+	return e.done
 }
 
 func (c *Cache) unplace(e *extent) {
@@ -395,12 +403,18 @@ func (c *Cache) unplace(e *extent) {
 	c.places.remove(&e.place)
 }
 
-func deregister(dead []*extent) error {
-	var errs []error
+// deregister is what the backends said and nobody has been told. Who has no caller to return it to tells it.
+func deregister(dead []*extent) (errs []error) {
 	for _, e := range dead {
-		errs = append(errs, e.deregister())
+		errs = append(errs, e.deregister()...)
 	}
-	return errors.Join(errs...)
+	return errs
+}
+
+func (c *Cache) tell(errs []error) {
+	for _, err := range errs {
+		c.report(err)
+	}
 }
 
 func (c *Cache) report(err error) {

@@ -180,14 +180,14 @@ func TestWhileRegistering(t *testing.T) {
 	})
 	t.Run("free", func(t *testing.T) {
 		c, b, m, res := start(t, false)
-		require.ErrorIs(t, c.Forget(m, func() { t.Error("freed") }), fault.ErrInUse)
+		require.ErrorIs(t, c.Forget(m, func(error) { t.Error("freed") }), fault.ErrInUse)
 		close(b.hold)
 		require.NoError(t, (<-res).err)
 	})
 	t.Run("free of an automatic one", func(t *testing.T) {
 		c, b, m, res := start(t, true)
 		freed := make(chan bool, 2)
-		require.NoError(t, c.Forget(m, func() { freed <- true }))
+		require.NoError(t, c.Forget(m, func(error) { freed <- true }))
 		require.Empty(t, freed)
 		close(b.hold)
 		require.ErrorIs(t, (<-res).err, fault.ErrStale)
@@ -222,7 +222,7 @@ func TestRounds(t *testing.T) {
 		require.NoError(t, err)
 		cl.Release()
 		require.NoError(t, r.Close())
-		require.NoError(t, c.Forget(m, func() {}))
+		require.NoError(t, c.Forget(m, func(error) {}))
 	}
 	heap := func() int64 {
 		runtime.GC()
@@ -262,8 +262,8 @@ func ExampleCache() {
 	if c.FindLocal(m.Base, 1000, 0) == nil {
 		fmt.Print("staged: ", c.Explain(m.Base, 1000))
 	}
-	fmt.Println(c.Forget(m, func() {}))
-	fmt.Println(r.Close(), c.Forget(m, func() { fmt.Println("free") }))
+	fmt.Println(c.Forget(m, func(error) {}))
+	fmt.Println(r.Close(), c.Forget(m, func(error) { fmt.Println("free") }))
 	// Output:
 	// direct, at offset 5000
 	// staged: [0x100000,+1000): miss: no claim contains it
@@ -272,4 +272,25 @@ func ExampleCache() {
 	// free memory 1 generation 1 (arena, host): 1 local and 0 graph references are open, close them first: in use
 	// free
 	// <nil> <nil>
+}
+
+// TestForgetDuringDeregister frees memory while another goroutine's Close still deregisters it: done comes afterwards.
+func TestForgetDuringDeregister(t *testing.T) {
+	b := &fake{kind: NET, enteredOut: make(chan struct{}), holdOut: make(chan struct{})}
+	c := newCache(t, Config{Backends: []Backend{b}})
+	m := mem(1, 1, 0x10000, 4096)
+	r := mustRegister(t, c, m, m.Base, 4096)
+	closed := make(chan error, 1)
+	go func() { closed <- r.Close() }()
+	<-b.enteredOut
+	free := make(chan struct{}, 1)
+	require.NoError(t, c.Forget(m, func(error) { free <- struct{}{} }))
+	require.Empty(t, free, "the backend still has it")
+	require.Contains(t, c.Explain(m.Base, 1), "deregisters")
+	_, err := c.Register(m, m.Base, 64)
+	require.ErrorIs(t, err, fault.ErrStale)
+	close(b.holdOut)
+	require.NoError(t, <-closed)
+	<-free
+	require.Zero(t, b.count()+len(c.leaving))
 }

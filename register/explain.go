@@ -162,7 +162,11 @@ func (c *Cache) describeExtent(b *strings.Builder, start, end uint64) {
 		b.WriteString("\n")
 	}
 	for _, e := range c.leaving {
-		if e.place.start < end && start < e.place.end {
+		switch {
+		case e.place.start >= end || start >= e.place.end:
+		case e.claims == 0:
+			fmt.Fprintf(b, "  %v at %s is gone, and deregisters\n", e.mem, span(e.place.start, e.place.end))
+		default:
 			fmt.Fprintf(b, "  %v at %s is gone, and deregisters when %d claims are no longer in use\n", e.mem,
 				span(e.place.start, e.place.end), e.claims)
 		}

@@ -20,11 +20,11 @@ type extent struct {
 	gone   atomic.Bool // freed, vanished or replaced: takes no new claim; set under the cache's mutex
 
 	// Under the cache's mutex.
-	place   Claim  // stands for the allocation's exact bytes in the cache's index of extents
-	claims  int    // alive: until their last use has left, or still registering
-	pending int    // of those, registering for a local or graph reference
-	ready   bool   // register has returned
-	done    func() // whom Forget promised to tell
+	place   Claim              // stands for the allocation's exact bytes in the cache's index of extents
+	claims  int                // alive: until their last use has left, or still registering
+	pending int                // of those, registering for a local or graph reference
+	ready   bool               // register has returned
+	done    func(failed error) // whom Forget promised to tell
 
 	// Set by the first register, then constant.
 	once   sync.Once
@@ -96,9 +96,9 @@ func (e *extent) register() error {
 }
 
 // deregister undoes what is complete, in the order of Kind, and tells the owner of forgotten memory. It is called once,
-// without the cache's mutex. No failure keeps the next backend from its turn.
-func (e *extent) deregister() error {
-	var failures []error
+// without the cache's mutex. No failure keeps the next backend from its turn; those that the owner has not been told
+// are returned.
+func (e *extent) deregister() (failures []error) {
 	begin := time.Now()
 	for i, b := range e.cache.backends {
 		if i >= len(e.states) || e.states[i].err != nil {
@@ -110,11 +110,9 @@ func (e *extent) deregister() error {
 	}
 	e.cache.counters.deregisterTime.Add(int64(time.Since(begin)))
 	e.cache.counters.failures.Add(int64(len(failures)))
-	for _, err := range failures {
-		e.cache.report(err)
+	if done := e.cache.left(e); done != nil {
+		done(errors.Join(failures...))
+		return nil
 	}
-	if e.done != nil {
-		e.done()
-	}
-	return errors.Join(failures...)
+	return failures
 }

@@ -3,19 +3,19 @@ package register
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"sync"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // Forget is for the owner of m, who wants to free it. While local or graph references are open it is ErrInUse, with
 // their number, and changes nothing. Otherwise lookups miss from now on, automatic claims go, and done is called once,
-// when the last in-flight use has left and the backends have deregistered: before Forget returns if that is now, else
-// on the goroutine that ends the last use. done is called without locks; it may free the memory. When the cache knows
+// when the last in-flight use has left and the backends have deregistered, with what those said: before Forget returns
+// if that is now, else on the goroutine that ends the last use. done is called without locks; it may free the memory. When the cache knows
 // nothing of m, done is called at once. Freed twice, or known in a newer generation, is ErrStale: done is not called.
 //
 // Forget works after Close too: memory outlives the cache while operations still use it.
-func (c *Cache) Forget(m Memory, done func()) error {
+func (c *Cache) Forget(m Memory, done func(failed error)) error {
 	var dead []*extent
 	c.mu.Lock()
 	left, err := c.forget(m, done, &dead)
@@ -23,15 +23,15 @@ func (c *Cache) Forget(m Memory, done func()) error {
 	if err != nil {
 		return fmt.Errorf("free %v: %w", m, err)
 	}
-	deregister(dead) // its errors went to OnError: the memory is free all the same
+	c.tell(deregister(dead))
 	if left == 0 {
-		done()
+		done(nil)
 	}
 	return nil
 }
 
 // forget returns how many extents of m, one but for invalidated ones, must go before done is called.
-func (c *Cache) forget(m Memory, done func(), dead *[]*extent) (int, error) {
+func (c *Cache) forget(m Memory, done func(error), dead *[]*extent) (int, error) {
 	var waiting []*extent
 	for _, e := range c.leaving {
 		if e.mem.ID != m.ID || e.mem.Generation != m.Generation {
@@ -59,20 +59,28 @@ func (c *Cache) forget(m Memory, done func(), dead *[]*extent) (int, error) {
 			waiting = append(waiting, e)
 		}
 	}
-	left := int64(len(waiting))
-	var n atomic.Int64
-	n.Store(left)
+	left := len(waiting)
+	var mu sync.Mutex
+	var failed []error
+	rest := left
 	for _, w := range waiting {
-		w.done = func() {
-			if n.Add(-1) == 0 {
-				done()
+		w.done = func(err error) {
+			mu.Lock()
+			if err != nil {
+				failed = append(failed, err)
+			}
+			rest--
+			last := rest == 0
+			mu.Unlock()
+			if last {
+				done(errors.Join(failed...))
 			}
 		}
 	}
 	if e != nil && e.mem.Generation == m.Generation {
 		c.retire(e, dead)
 	}
-	return int(left), nil
+	return left, nil
 }
 
 // claimsOf is every claim in e, a live extent, that is in an index.
@@ -110,7 +118,7 @@ func (c *Cache) Invalidate(addr uintptr, n int) error {
 		c.retire(p.ext, &dead)
 	}
 	c.mu.Unlock()
-	return deregister(dead)
+	return errors.Join(deregister(dead)...)
 }
 
 // overlapping is the places of the extents that overlap [start, end).
@@ -161,7 +169,7 @@ func (c *Cache) Close() error {
 		c.retire(p.ext, &dead)
 	}
 	c.mu.Unlock()
-	return errors.Join(append(errs, deregister(dead))...)
+	return errors.Join(append(errs, deregister(dead)...)...)
 }
 
 // leftovers names the claims with open references.

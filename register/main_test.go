@@ -58,6 +58,8 @@ type fake struct {
 	regErr, derErr error
 	live           map[*fakeHandle]bool
 	registers      int
+	enteredOut     chan struct{} // Deregister says so here, and waits for holdOut, if that is not nil
+	holdOut        chan struct{}
 	deregisters    int
 }
 
@@ -95,6 +97,10 @@ func (f *fake) Register(m Memory) (any, error) {
 }
 
 func (f *fake) Deregister(m Memory, handle any) error {
+	if f.holdOut != nil {
+		f.enteredOut <- struct{}{}
+		<-f.holdOut
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	h := handle.(*fakeHandle)

@@ -82,7 +82,7 @@ type Config struct {
 	MaxBytes   int64       // pinned at most: the sum of the page-rounded allocations that are registered; 0 = no limit
 	PageSize   int         // a power of two; 0 = the system's
 	Backends   []Backend   // at most one of a kind, in any order
-	OnError    func(error) // told every failure to deregister and every misuse that has no caller to return to; or nil.
+	OnError    func(error) // told each failure to deregister, and each misuse, that nobody else is; or nil.
 	// OnError is called without locks, from whichever goroutine ended the last use, and must not block.
 }
 

@@ -379,7 +379,7 @@ func TestModel(t *testing.T) {
 					return
 				}
 				done := new(int)
-				err := m.cache.Forget(mem, func() { *done++ })
+				err := m.cache.Forget(mem, func(error) { *done++ })
 				for _, cl := range m.claims {
 					if cl.mem == mem && !cl.stale && cl.held() {
 						require.ErrorIs(t, err, fault.ErrInUse)

@@ -40,7 +40,7 @@ func TestNCCL_AddressReuse(t *testing.T) {
 		require.NoError(t, err)
 		cl.Release()
 		if how == "forgotten" {
-			require.NoError(t, c.Forget(old, func() {}))
+			require.NoError(t, c.Forget(old, func(error) {}))
 			requireMiss(t, c, old.Base, 64)
 		}
 		require.Nil(t, c.FindLocal(now.Base, 64, now.Generation), "hit the old registration")
@@ -252,8 +252,8 @@ func TestNCCL_CleanupGoesOn(t *testing.T) {
 	require.Equal(t, []string{"NET deregister", "NVLS deregister", "COLLNET deregister", "IPC deregister"}, order)
 	for _, k := range []Kind{NET, NVLS, COLLNET, IPC} {
 		require.ErrorContains(t, err, k.String()+" is broken")
-		require.Contains(t, errs.String(), k.String()+" is broken")
 	}
+	require.Empty(t, errs.String(), "they were returned")
 	require.EqualValues(t, 4, c.Stats().BackendFailures)
 }
 
@@ -275,7 +275,7 @@ func TestNCCL_CloseWithLeftovers(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, h.(*fakeHandle).gone)
 	free := 0
-	require.NoError(t, c.Forget(m, func() { free++ }))
+	require.NoError(t, c.Forget(m, func(error) { free++ }))
 	require.Zero(t, free)
 	cl.Release()
 	require.Zero(t, b.count())

@@ -157,7 +157,9 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) string {
 		return ok(s.uses[first()].Valid())
 	case "forget":
 		m := s.mems[first()]
-		return ok(s.cache.Forget(m, func() { s.say(fmt.Sprintf("memory %d is free", m.ID)) }))
+		return ok(s.cache.Forget(m, func(err error) {
+			s.say(strings.TrimSuffix(fmt.Sprintf("memory %d is free; %v", m.ID, err), "; <nil>"))
+		}))
 	case "invalidate":
 		_, addr, n := where()
 		return ok(s.cache.Invalidate(addr, n))

@@ -92,7 +92,7 @@ func TestStress(t *testing.T) {
 					}
 					refs = slices.Delete(refs, 0, 1)
 				case k == 18:
-					switch err := c.Forget(m, func() { done.Add(1) }); {
+					switch err := c.Forget(m, func(error) { done.Add(1) }); {
 					case err == nil:
 						forgotten.Add(1)
 						generations[id].CompareAndSwap(m.Generation, m.Generation+1)

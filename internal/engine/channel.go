@@ -502,8 +502,9 @@ func (l *Link) Close() error {
 	return nil
 }
 
-func (l *Link) use() *gate   { return &l.gate }
-func (l *Link) name() string { return fmt.Sprintf("the channel to rank %d", l.peer) }
+func (l *Link) use() *gate       { return &l.gate }
+func (l *Link) failed(err error) { l.c.dom.failed(err) }
+func (l *Link) name() string     { return fmt.Sprintf("the channel to rank %d", l.peer) }
 
 func (l *Link) giveUp(quick bool) error {
 	var err error

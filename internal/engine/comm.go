@@ -284,7 +284,7 @@ func (c *Comm) Abort(cause error) {
 		Err: fmt.Errorf("rank %d: %w: %w", c.rank, cause, fault.ErrAborted)}
 	c.fail(e)
 	c.nouns.close(true)
-	c.regs.end(true)
+	c.dom.failed(c.regs.end(true))
 }
 
 // Close ends this rank's side. Local: it waits for no other rank, and what peers still read stays readable.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/logs"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -25,7 +26,9 @@ type Domain struct {
 	identity // of what this rank exports
 	mailroom mailroom
 	copiers  copiers
-	gpu      *domainGPU // nil without a device
+	rank     int           // of its first communicator
+	failures atomic.Uint64 // see failed
+	gpu      *domainGPU    // nil without a device
 
 	mu      sync.Mutex
 	comms   int
@@ -60,12 +63,12 @@ func (r *reader) done() bool {
 // NewIPC makes the transport for host memory; the root wires it in, since transports import the engine.
 type NewIPC func(h *mem.Heap, secret []byte) (Transport, error)
 
-func newDomain(goHeap bool, secret []byte, newIPC NewIPC, limits register.Config) (*Domain, error) {
+func newDomain(rank int, goHeap bool, secret []byte, newIPC NewIPC, limits register.Config) (*Domain, error) {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	d := &Domain{}
+	d := &Domain{rank: rank}
 	if err := d.identify(secret); err != nil {
 		return nil, err
 	}
@@ -78,6 +81,7 @@ func newDomain(goHeap bool, secret []byte, newIPC NewIPC, limits register.Config
 	}
 	d.Heap = h
 	limits.Backends = []register.Backend{d.IPC}
+	limits.OnError = d.failed
 	if d.Cache, err = register.New(limits); err != nil {
 		return nil, errors.Join(err, d.IPC.Close(), h.Close())
 	}
@@ -91,7 +95,8 @@ func Memory(a *mem.Allocation) register.Memory {
 }
 
 // Free ends an allocation: fault.ErrInUse while a registration, window or graph is open; else it returns at once and
-// completes when operations in flight leave.
+// completes when operations in flight leave. Other errors are of what was done with it so far, and do not keep it from
+// being freed.
 func (d *Domain) Free(a *mem.Allocation) error {
 	if d.Heap.Quarantined() {
 		d.IPC.Look()
@@ -101,10 +106,12 @@ func (d *Domain) Free(a *mem.Allocation) error {
 		}
 		d.mu.Unlock()
 	}
-	retired := make(chan error, 1)
+	var end ending
 	held := a.Hold() // until the messages that come and go without holding it are over
 	err := a.Leave(func() error {
-		return d.Cache.Forget(Memory(a), func() { a.WhenIdle(func() { retired <- d.Heap.Retire(a) }) })
+		return d.Cache.Forget(Memory(a), func(failed error) {
+			a.WhenIdle(func() { end.set(d, errors.Join(failed, d.Heap.Retire(a))) })
+		})
 	})
 	if err == nil && a.Dev.IsHost() {
 		d.mailroom.pass()
@@ -116,12 +123,41 @@ func (d *Domain) Free(a *mem.Allocation) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case err := <-retired:
-		return err
-	default: // when the operations in flight leave
-		return nil
+	return end.soFar()
+}
+
+// ending is what the end of something said, which a call may wait for, or not.
+type ending struct {
+	mu       sync.Mutex
+	returned bool
+	err      error
+}
+
+// set says that it has come. Where the call has returned already, the domain tells what failed.
+func (e *ending) set(d *Domain, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.returned {
+		d.failed(err)
 	}
+	e.err = err
+}
+
+// soFar is for the call to return.
+func (e *ending) soFar() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.returned = true
+	return e.err
+}
+
+// failed counts and logs a failure to give something back, unless it is nil: no call is there to return it.
+func (d *Domain) failed(err error) {
+	if err == nil {
+		return
+	}
+	d.failures.Add(1)
+	logs.Warn("ubcoll: giving memory back failed", "rank", d.rank, "err", err)
 }
 
 func (d *Domain) card() (json.RawMessage, error) { return d.IPC.Card() }
@@ -163,11 +199,12 @@ func (d *Domain) giveBack(a *mem.Allocation) {
 	if !a.Dev.IsHost() {
 		ctx, cancel := context.WithTimeout(context.Background(), withdrawTime)
 		defer cancel()
-		if d.IPC.Withdraw(ctx, a) != nil {
-			return // it goes with the domain
+		if err := d.IPC.Withdraw(ctx, a); err != nil {
+			d.failed(err) // it goes with the domain
+			return
 		}
 	}
-	d.Heap.Retire(a)
+	d.failed(d.Heap.Retire(a))
 }
 
 const withdrawTime = 2 * time.Second

@@ -102,9 +102,11 @@ type testNoun struct {
 	moved
 	ended atomic.Int32
 	err   error
+	told  error
 }
 
 func (n *testNoun) use() *gate        { return &n.gate }
+func (n *testNoun) failed(err error)  { n.told = err }
 func (n *testNoun) name() string      { return "the noun" }
 func (n *testNoun) giveUp(bool) error { n.ended.Add(1); return n.err }
 
@@ -162,8 +164,11 @@ func TestGateWaitsForTheLastUse(t *testing.T) {
 		require.Equal(t, int32(0), n.ended.Load())
 		end(n)
 		require.Equal(t, int32(1), n.ended.Load())
-		if !quick {
+		if quick {
+			require.ErrorIs(t, n.told, n.err)
+		} else {
 			require.ErrorIs(t, <-closed, n.err)
+			require.NoError(t, n.told)
 		}
 	}
 }

@@ -103,6 +103,7 @@ type Stats struct {
 	Puts, Gets uint64 // of channels and windows, puts of packets included
 	OneSided   uint64 // bytes that they moved
 	Opened     uint64 // allocations on peers' devices that were mapped here, over and over ones included
+	Failures   uint64 // to give memory back, of which no call could tell: they were logged
 	Cache      register.Stats
 	Memory     mem.Stats
 }
@@ -237,5 +238,6 @@ func (c *Comm) Stats() Stats {
 	defer c.infoM.Unlock()
 	return Stats{Operations: c.ops, Bytes: c.bytes, Staged: c.staged,
 		Puts: moved.puts.Load(), Gets: moved.gets.Load(), OneSided: moved.bytes.Load(),
-		Opened: c.dom.IPC.Opened(), Cache: c.dom.Cache.Stats(), Memory: c.dom.Heap.Stats()}
+		Opened: c.dom.IPC.Opened(), Failures: c.dom.failures.Load(), Cache: c.dom.Cache.Stats(),
+		Memory: c.dom.Heap.Stats()}
 }

@@ -18,6 +18,7 @@ type gate struct {
 	done atomic.Bool  // somebody gives up what is held
 	over atomic.Bool  // and has, with err
 	err  error
+	left atomic.Bool // no Close waits for that
 }
 
 const gateClosed = -1 << 62
@@ -57,6 +58,8 @@ type noun interface {
 	use() *gate
 	// giveUp ends it, once. quick: if the communicator is broken, what is on a device ends with it, later.
 	giveUp(quick bool) error
+	// failed is for an error of giveUp that no Close returns.
+	failed(err error)
 	// name is what a user calls it.
 	name() string
 	// counts is what it has moved.
@@ -171,6 +174,9 @@ func end(n noun) {
 func finish(n noun, quick bool) {
 	g := n.use()
 	g.err = n.giveUp(quick)
+	if g.left.Load() {
+		n.failed(g.err)
+	}
 	g.over.Store(true)
 }
 
@@ -178,13 +184,17 @@ func finish(n noun, quick bool) {
 // returns: uses end soon, since copies are never long, and waits look whether what they belong to is closed.
 func shut(n noun, quick bool) error {
 	g := n.use()
+	if quick && !g.isClosed() {
+		g.left.Store(true)
+	}
 	first, last := g.close()
 	switch {
 	case !first:
 		return fmt.Errorf("%s: %w", n.name(), fault.ErrClosed)
 	case last:
 		finish(n, quick)
-	case quick:
+	}
+	if quick {
 		return nil
 	}
 	for pause := 10 * time.Microsecond; !g.over.Load(); pause = min(2*pause, time.Millisecond) {

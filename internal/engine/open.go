@@ -313,7 +313,7 @@ func (c *Comm) create(hs []hello, secret []byte, newIPC NewIPC) (card, error) {
 	if err != nil {
 		return card{}, err
 	}
-	d, err := newDomain(race.Enabled && allHere, secret, newIPC, limits)
+	d, err := newDomain(c.rank, race.Enabled && allHere, secret, newIPC, limits)
 	if err != nil {
 		return card{}, err
 	}

@@ -301,8 +301,9 @@ func (w *Window) Close() error {
 	return nil
 }
 
-func (w *Window) use() *gate   { return &w.gate }
-func (w *Window) name() string { return "the window" }
+func (w *Window) use() *gate       { return &w.gate }
+func (w *Window) name() string     { return "the window" }
+func (w *Window) failed(err error) { w.c.dom.failed(err) }
 
 // reader is a rank's side of the window's words.
 func (w *Window) reader(r int) reader {
