@@ -34,6 +34,7 @@ var Suites = map[string]Suite{
 	"kill-p2p":        KillP2P,
 	"p2p":             P2P,
 	"programs":        Programs,
+	"mixed":           Mixed,
 	"family":          Family,
 	"handles":         Handles,
 	"channels":        Channels,

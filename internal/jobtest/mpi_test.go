@@ -35,10 +35,10 @@ func mpiJob(t *testing.T, n int, args ...string) *exec.Cmd {
 func TestMPI(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4, 8, 20} {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
-			suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "p2p", "programs", "exit-early"}
+			suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "p2p", "programs", "mixed", "exit-early"}
 			switch n {
 			case 8:
-				suites = []string{"random", "moves", "bad", "order", "p2p", "programs", "exit-early"}
+				suites = []string{"random", "moves", "bad", "order", "p2p", "programs", "mixed", "exit-early"}
 			case 20: // agree by group, and have few processors each
 				suites = []string{"bad", "order", "exit-early"}
 			}
