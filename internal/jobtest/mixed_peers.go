@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 
 	"github.com/ubcoll/ubcoll"
@@ -49,8 +50,11 @@ func (m *mixed) messages() error {
 	t := m.team()
 	src := m.all.IntN(mixedSlots)
 	dst := (src + 1 + m.all.IntN(mixedSlots-1)) % mixedSlots
-	if m.all.IntN(4) == 0 {
+	switch m.all.IntN(6) {
+	case 0:
 		return m.shift(t, src, dst)
+	case 1:
+		return m.row(t, src, dst)
 	}
 	lists, start := m.transfers(t, src, dst), m.mine.IntN(2) == 0
 	if t.c == nil {
@@ -101,6 +105,44 @@ func (m *mixed) shift(t *team, src, dst int) error {
 		err = fmt.Errorf("received %d bytes, not %d", got, n)
 	}
 	return err
+}
+
+// row sends up to 16 messages from one rank of each group to another, one after the other.
+func (m *mixed) row(t *team, src, dst int) error {
+	from, to := m.all.IntN(64), m.all.IntN(64)
+	var lens []int
+	for left := m.room; len(lens) < 16; left -= lens[len(lens)-1] {
+		lens = append(lens, m.all.IntN(min(left, m.room/(1+m.all.IntN(16)))+1))
+	}
+	m.note("messages of %v bytes from %d to %d", lens, from, to)
+	for _, members := range t.groups {
+		if a, b := from%len(members), to%len(members); a != b {
+			copy(m.want[members[b]][dst][:sumOfInts(lens)], m.want[members[a]][src])
+		}
+	}
+	if t.c == nil {
+		return nil
+	}
+	a, b, at := from%len(t.members()), to%len(t.members()), 0
+	for _, n := range lens {
+		switch {
+		case a == b:
+		case t.rank == a:
+			if err := p2p.Send(m.ctx, t.c, b, m.slots[src].vec.Slice(at, at+n)); err != nil {
+				return err
+			}
+		case t.rank == b:
+			got, err := p2p.Recv(m.ctx, t.c, a, m.slots[dst].vec.Slice(at, at+n))
+			if err == nil && got != n {
+				err = fmt.Errorf("received %d bytes, not %d", got, n)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		at += n
+	}
+	return nil
 }
 
 // window makes one, puts and gets through it, and closes it.
@@ -159,9 +201,15 @@ func (m *mixed) window() error {
 func (m *mixed) channel() error {
 	t, s := m.team(), m.all.IntN(mixedOurs)
 	half := m.room / 2
-	n, a, b, get := m.all.IntN(half/2+1), m.all.IntN(64), m.all.IntN(64), m.all.IntN(2) == 0
+	n, a, b, how := m.all.IntN(half/4), m.all.IntN(64), m.all.IntN(64), m.all.IntN(3)
 	from, to := m.all.IntN(half-n+1), half+m.all.IntN(half-n+1)
-	m.note("channel over slot %d, of %d bytes from %d to %d, get %v", s, n, from, to, get)
+	// Packets come to the end of the memory, whose bytes nobody can foretell; they are what others write next.
+	width := []p2p.PacketWidth{p2p.Packet8, p2p.Packet16}[m.all.IntN(2)]
+	packets := m.room - 2*(n+int(width))&^15
+	if to+n > packets {
+		to = half
+	}
+	m.note("channel over slot %d, of %d bytes from %d to %d, way %d, %d", s, n, from, to, how, width)
 	peers := func(size int) (int, int) { return a % size, (a%size + 1 + b%max(size-1, 1)) % size }
 	for _, members := range t.groups {
 		if x, y := peers(len(members)); x != y {
@@ -188,10 +236,19 @@ func (m *mixed) channel() error {
 	if err := m.expect("a put beyond the end", t.c, ch.Put(m.ctx, m.room-1, 0, 2), ubcoll.ErrArgument); err != nil {
 		return err
 	}
-	if get { // once the peer is there, whose step before may have written it
+	switch how {
+	case 0: // once the peer is there, whose step before may have written it
 		err = errors.Join(ch.Signal(m.ctx), ch.Wait(m.ctx), ch.Get(m.ctx, to, from, n), ch.Signal(m.ctx), ch.Wait(m.ctx))
-	} else {
-		err = errors.Join(ch.PutWithSignal(m.ctx, to, from, n), ch.Wait(m.ctx))
+	case 1:
+		err = errors.Join(ch.Put(m.ctx, to, from, n), ch.Flush(m.ctx), ch.Signal(m.ctx))
+		for got := false; err == nil && !got; {
+			got, err = ch.Poll()
+			runtime.Gosched()
+		}
+	default:
+		err = errors.Join(ch.PutPackets(m.ctx, packets, from, n, width), ch.GetPackets(m.ctx, to, packets, n, width),
+			ch.Signal(m.ctx), ch.Wait(m.ctx))
+		copy(m.slots[s].bytes[packets:], m.want[m.me][s][packets:])
 	}
 	return errors.Join(err, ch.Close(), m.expect("a put to a closed channel", t.c, ch.Put(m.ctx, 0, 0, 1), ubcoll.ErrClosed), r.Close())
 }

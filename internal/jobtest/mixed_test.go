@@ -31,13 +31,17 @@ func TestRandomPrograms(t *testing.T) {
 	t.Logf("TEST_SEED=%d", seed)
 	options := []ubcoll.Options{{}, {Register: register.Explicit}, {Algorithm: "ring"}, {Register: register.Off},
 		{Algorithm: "two-shot"}, {Algorithm: "one-shot"}, {Algorithm: "push"}}
-	jobs := 4 * len(options) // of 2 to 5 ranks
-	for k := range jobs {
-		o, n := options[k%len(options)], 2+k/len(options)
+	ranks := []int{2, 3, 4, 5}
+	each := (programs + len(ranks)*len(options) - 1) / (len(ranks) * len(options))
+	for k := range len(ranks)*len(options) + 1 {
+		o, n, programs := options[k%len(options)], 17, each/4 // so many agree by group
+		if k < len(ranks)*len(options) {
+			n, programs = ranks[k/len(options)], each
+		}
 		t.Run(fmt.Sprintf("ranks=%d/%v/%s", n, o.Register, o.Algorithm), func(t *testing.T) {
 			defer await.NoLeaks(t)()
 			o.Timeout = await.Limit
-			require.NoError(t, ubcoll.Local(t.Context(), n, o, RandomPrograms(seed+uint64(k), (programs+jobs-1)/jobs)))
+			require.NoError(t, ubcoll.Local(t.Context(), n, o, RandomPrograms(seed+uint64(k), programs)))
 		})
 	}
 }
