@@ -36,7 +36,7 @@ func bench(args []string, out io.Writer) error {
 		rep, err := measure.Run(ctx, c, o.config, p, out, terminal(os.Stderr))
 		if rep != nil && o.output != "" {
 			if c.Rank() == 0 {
-				err = errors.Join(err, write(rep, o.output, out))
+				err = errors.Join(err, write(rep, o.output, o.add, out))
 			} else if err != nil {
 				time.Sleep(grace)
 			}
@@ -52,8 +52,8 @@ func bench(args []string, out io.Writer) error {
 // grace is how long the other ranks leave rank 0 to write what there is, before their errors end the job.
 const grace = 300 * time.Millisecond
 
-func write(rep *measure.Report, name string, out io.Writer) error {
-	name, err := rep.Write(name)
+func write(rep *measure.Report, name string, add bool, out io.Writer) error {
+	err := rep.Write(name, add)
 	if err == nil {
 		_, err = fmt.Fprintf(out, "# Results written to %s\n", name)
 	}

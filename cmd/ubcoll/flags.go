@@ -23,6 +23,7 @@ type options struct {
 	job     ubcoll.Options
 	threads int // 0 = not said
 	output  string
+	add     bool // to output
 }
 
 // flags are those of nccl-tests, with its letters, and after them our own.
@@ -34,7 +35,8 @@ var flags = []struct {
 	{"e", "maxbytes", "largest size (32M)", size(func(o *options) *int { return &o.config.MaxBytes })},
 	{"i", "stepbytes", "from one size to the next (1M)", size(func(o *options) *int { return &o.config.StepBytes })},
 	{"f", "stepfactor", "multiply sizes instead", number(func(o *options) *int { return &o.config.StepFactor })},
-	{"n", "iters", "timed calls (by size: 2000, from 64K 400, from 4M 20; on devices and in graphs 20)",
+	{"n", "iters", "timed calls (by size: 2000, from 64K 400, from 4M 20, and more until they have taken 50 ms; on devices and " +
+		"in graphs 20)",
 		number(func(o *options) *int { return &o.config.Iterations })},
 	{"w", "warmup_iters", "calls before those (a tenth; on devices and in graphs 5)",
 		number(func(o *options) *int { return &o.config.Warmup })},
@@ -64,13 +66,14 @@ var flags = []struct {
 	{"t", "nthreads", "goroutine ranks of each process, or of the only one (1 under a launcher, else NTHREADS, or 2)",
 		setThreads},
 	{"T", "timeout", "longest wait inside one operation, in seconds or as 2m (10m)", setTimeout},
-	{"J", "output_file", "also write results to a file: .json, .jsonl or .csv", setOutput},
+	{"J", "output_file", "also write results to a new file: .json, .jsonl or .csv", setOutput},
 	{"", "output", "the same as -J", setOutput},
+	{"", "append", "add to that file if it is there, .jsonl or .csv (no value)", setAppend},
 	{"", "loop", "1: calls back to back on untouched buffers, as nccl-tests times them (0)",
 		boolean(func(o *options) *bool { return &o.config.Loop })},
 	{"", "paths", "1: below each row, and at the end, which path it took and what registration cost (0)", setPaths},
 	{"", "min-busbw", "fail with exit code 7 below this average bus bandwidth, in GB/s", setMinBusBW},
-	{"", "algorithm", "the algorithm to take (the plan chooses)", setAlgorithm},
+	{"", "algorithm", "the algorithm of all-reduces; rows that take another one say so (the plan chooses)", setAlgorithm},
 	{"", "seed", "of the data (1)", setSeed},
 }
 
@@ -105,6 +108,10 @@ func parse(args []string, help io.Writer) (*options, error) {
 			}
 			return nil
 		}
+		if f.long == "append" {
+			fs.BoolFunc(f.long, "", set)
+			continue
+		}
 		each(f.short, f.long, func(name string) { fs.Func(name, "", set) })
 	}
 	for _, f := range elsewhere {
@@ -127,6 +134,11 @@ func parse(args []string, help io.Writer) (*options, error) {
 	}
 	if err := o.config.Validate(); err != nil {
 		faults = append(faults, err)
+	}
+	if o.output != "" {
+		if err := measure.CheckOutput(o.output, o.add); err != nil {
+			faults = append(faults, fmt.Errorf("-J, --output_file: %w", err))
+		}
 	}
 	if err := o.job.Validate(); err != nil {
 		faults = append(faults, err)
@@ -243,7 +255,12 @@ func setTimeout(o *options, value string) error {
 
 func setOutput(o *options, value string) error {
 	o.output = value
-	return measure.CheckOutput(value)
+	return nil
+}
+
+func setAppend(o *options, value string) (err error) {
+	o.add, err = strconv.ParseBool(value)
+	return err
 }
 
 func setDevice(o *options, value string) error {

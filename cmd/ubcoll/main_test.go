@@ -86,6 +86,32 @@ func TestBench(t *testing.T) {
 	}
 }
 
+// A file of results that is there is refused before anything is measured, or added to.
+func TestOutputIsThere(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.csv")
+	args := []string{"bench", "all_reduce", "-b", "64", "-e", "64", "-n", "2", "--algorithm", "ring", "-J", file}
+	lines := func() int {
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Contains(t, string(b), ",ring,") // asked for, and taken
+		return strings.Count(string(b), "\n")
+	}
+	_, stderr, code := program(t, nil, args...)
+	require.Equal(t, 0, code, stderr)
+	require.Equal(t, 3, lines())
+	stdout, stderr, code := program(t, nil, args...)
+	require.Equal(t, 6, code)
+	require.Contains(t, stderr, "is there already: remove it, name another, or add to it (-append")
+	require.Empty(t, stdout)
+	stdout, stderr, code = program(t, nil, append(args, "-append")...)
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, "# Results written to "+file+"\n")
+	require.Equal(t, 5, lines())
+	all, err := os.ReadDir(filepath.Dir(file))
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+}
+
 // timesIn is the out-of-place times of a file.
 func timesIn(t *testing.T, suffix string, b []byte) (times []float64) {
 	type row struct {
@@ -296,10 +322,11 @@ func TestInfo(t *testing.T) {
 func TestParse(t *testing.T) {
 	o, err := parse(strings.Fields("reduce -b 8 --maxbytes 1G -i 3 -f 2 -n 7 -w 0 -m 2 -N 0 -c 3 -o max -d half -r -1 -R 0 "+
 		"-a 1 -I 1 -K 4 -S 1 -t 3 -T 90 --output a.csv --paths 1 --min-busbw 2.5 --algorithm ring --seed 9 -g 1 -z 0 "+
-		"-device host"),
+		"-device host -append"),
 		io.Discard)
 	require.NoError(t, err)
-	require.Equal(t, measure.Config{Op: "reduce", MinBytes: 8, MaxBytes: 1 << 30, StepBytes: 3, StepFactor: 2, Iterations: 7,
+	require.True(t, o.add)
+	require.Equal(t, measure.Config{Op: "reduce", MinTime: 50 * time.Millisecond, MinBytes: 8, MaxBytes: 1 << 30, StepBytes: 3, StepFactor: 2, Iterations: 7,
 		Skip: 4, Aggregate: 2, Checks: 3, Types: []dtype.Type{dtype.Float16}, Reductions: []ubcoll.Op{ubcoll.Max}, Root: -1,
 		Average: measure.Mean, MinBusBW: 2.5, Seed: 9, PerCall: true, Timestamps: true, Paths: true, Cache: true,
 		Device: measure.Host}, o.config)

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/ubcoll/ubcoll"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
@@ -35,7 +36,11 @@ func tune(args []string, out io.Writer) error {
 		if err := measure.Required(c); err != nil {
 			return err
 		}
-		t, err := tuned(ctx, c)
+		progress := io.Discard
+		if c.Rank() == 0 {
+			progress = os.Stderr
+		}
+		t, err := tuned(ctx, c, tuneSizes(), progress)
 		if err != nil || c.Rank() != 0 {
 			return err
 		}
@@ -63,19 +68,30 @@ var ways = []struct {
 	{"groups", tuning.Table{CombineUpTo: never}}, // last: only measured where there are groups
 }
 
-// tuned measures all ways at all sizes, three times, and takes each way's best median.
-func tuned(ctx context.Context, c *ubcoll.Comm) (tuning.Table, error) {
-	t := tuning.Default()
-	t.Machine = tuning.Machine()
+// tuneSizes is what is measured of each way.
+func tuneSizes() measure.Config {
 	cfg := measure.Default("all_reduce")
-	cfg.MinBytes, cfg.MaxBytes, cfg.StepFactor, cfg.Checks, cfg.Iterations = 64, 64<<20, 2, 0, 0
+	cfg.MinBytes, cfg.MaxBytes, cfg.StepFactor, cfg.Checks, cfg.Iterations, cfg.MinTime = 64, 64<<20, 2, 0, 0, 0
+	return cfg
+}
+
+// rounds is how often each way is measured.
+const rounds = 3
+
+// tuned measures all ways as cfg has it, several times, and takes each way's best median. It says on progress how far it
+// is.
+func tuned(ctx context.Context, c *ubcoll.Comm, cfg measure.Config, progress io.Writer) (tuning.Table, error) {
+	t, start := tuning.Default(), time.Now()
+	t.Machine = tuning.Machine()
 	best := map[int][]float64{} // by size, then by way
 	ways := ways
 	if c.Engine().Groups() == 0 {
 		ways = ways[:len(ways)-1]
 	}
-	for range 3 {
+	for round := range rounds {
 		for i, w := range ways {
+			fmt.Fprintf(progress, "tune: round %d of %d: %s (%d of %d), %v\n", round+1, rounds, w.name, round*len(ways)+i+1,
+				rounds*len(ways), time.Since(start).Round(time.Second))
 			w.table.Version = tuning.Version
 			c.Engine().Tune(w.table)
 			rep, err := measure.Run(ctx, c, cfg, measure.Program{Version: version()}, io.Discard, nil)

@@ -1,12 +1,40 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
+
+// A measurement that takes a minute or two says what it does.
+func TestProgress(t *testing.T) {
+	cfg := tuneSizes()
+	cfg.MaxBytes, cfg.Iterations = 128, 2
+	var out bytes.Buffer
+	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		progress := io.Discard
+		if c.Rank() == 0 {
+			progress = &out
+		}
+		table, err := tuned(ctx, c, cfg, progress)
+		if err != nil {
+			return err
+		}
+		return table.Validate()
+	})
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Len(t, lines, rounds*(len(ways)-1)) // no groups
+	require.Regexp(t, `^tune: round 1 of 3: eager \(1 of 15\), \d+s$`, lines[0])
+	require.Regexp(t, `^tune: round 3 of 3: push with streaming \(15 of 15\), \d+s$`, lines[14])
+}
 
 func TestChoose(t *testing.T) {
 	for _, k := range []struct {

@@ -489,3 +489,40 @@ func TestSizes(t *testing.T) {
 		})
 	}
 }
+
+// Where nobody gives the number of calls, there are enough for the time of a size, the same on all ranks.
+func TestMinTime(t *testing.T) {
+	for _, loop := range []bool{false, true} {
+		cfg := small("all_reduce")
+		cfg.Iterations, cfg.MinTime, cfg.Loop, cfg.Warmup = 0, 20*time.Millisecond, loop, -1
+		rep, table, err := measure(t, 2, cfg)
+		require.NoError(t, err)
+		require.Equal(t, 0, rep.Config.Iterations)
+		require.Equal(t, !loop, strings.Contains(table, "# Single calls (us)\n"))
+		for _, row := range rep.Results {
+			for _, v := range []*Result{row.Out, row.In} {
+				if loop {
+					require.Nil(t, v.Spread)
+					continue
+				}
+				require.GreaterOrEqual(t, v.Spread.Calls, 2000)
+				if v.Spread.Calls < mostByTime {
+					require.GreaterOrEqual(t, v.Spread.Mean*float64(v.Spread.Calls), 20_000*(1-1e-9))
+				}
+			}
+		}
+	}
+}
+
+func TestMore(t *testing.T) {
+	cfg := Default("all_reduce")
+	require.Equal(t, 0, cfg.more(2000, 50_000), "they took long enough")
+	require.Equal(t, 2000*55/10-2000, cfg.more(2000, 10_000))
+	require.Equal(t, mostByTime-2000, cfg.more(2000, 0), "a clock that is too coarse")
+	require.Equal(t, 0, cfg.more(mostByTime, 1))
+	require.Equal(t, 201, cfg.more(2000, 49_999), "or it might take round after round")
+	cfg.Iterations = 3
+	require.Equal(t, 0, cfg.more(3, 1))
+	cfg.Iterations, cfg.MinTime = 0, 0
+	require.Equal(t, 0, cfg.more(2000, 1))
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
@@ -49,7 +50,10 @@ type Config struct {
 
 	Device string // Auto, Host, CUDA
 
-	Iterations int // timed calls of each size; 0 = by size: 2000 below 64 KiB, 400 below 4 MiB, else 20; queued always 20
+	// Timed calls of each size; 0 = by size, 2000 below 64 KiB, 400 below 4 MiB, else 20, and more until they have taken
+	// MinTime; queued always 20.
+	Iterations int
+	MinTime    time.Duration
 	Warmup     int // calls before those; -1 = a tenth of Iterations; queued 5
 	Graphs     int // launches of a graph that holds the timed calls, a quarter of them from 64 MiB on; 0 = no graph
 	Skip       int // the first timed calls that the statistics leave out
@@ -77,7 +81,7 @@ type Config struct {
 func Default(op string) Config {
 	c := Config{Op: op, MinBytes: 32 << 20, MaxBytes: 32 << 20, StepBytes: 1 << 20, StepFactor: 1, Warmup: -1,
 		Aggregate: 1, Cycles: 1, Checks: 1, Device: Host, Types: []dtype.Type{dtype.Float32},
-		Reductions: []ubcoll.Op{ubcoll.Sum}, Buffers: Registered, Average: Max, Seed: 1}
+		Reductions: []ubcoll.Op{ubcoll.Sum}, Buffers: Registered, Average: Max, Seed: 1, MinTime: 50 * time.Millisecond}
 	if o := operationOf(op); o != nil && o.open != nil {
 		c.MinBytes, c.MaxBytes, c.StepFactor = 1<<10, 128<<20, 2
 	}
@@ -142,19 +146,19 @@ func (c *Config) Validate() error {
 func (c *Config) sizes() (all []int) {
 	for n := c.MinBytes; n <= c.MaxBytes; {
 		all = append(all, n)
-		next := n + c.StepBytes
-		if c.StepFactor > 1 {
-			next = product(n, c.StepFactor)
+		switch { // nothing may get beyond what an int holds
+		case c.StepFactor > 1 && n > c.MaxBytes/c.StepFactor, c.StepFactor <= 1 && c.StepBytes > c.MaxBytes-n:
+			return all
+		case c.StepFactor > 1:
+			n *= c.StepFactor
+		default:
+			n += c.StepBytes
 		}
-		if next <= n { // beyond what an int holds
-			break
-		}
-		n = next
 	}
 	return all
 }
 
-// iterations is how many calls give a steady median in a fraction of a second.
+// iterations is how many calls give a steady median.
 func iterations(bytes int) int {
 	switch {
 	case bytes < 64<<10:
@@ -165,7 +169,21 @@ func iterations(bytes int) int {
 	return 20
 }
 
-// calls is how many calls of this size are made untimed and timed.
+// more is how many calls to make beside n whose times add up to us microseconds, so that a size whose number of calls
+// nobody gives takes MinTime.
+func (c *Config) more(n int, us float64) int {
+	least := float64(c.MinTime) / 1e3
+	if c.Iterations > 0 || us >= least || n >= mostByTime {
+		return 0
+	}
+	want := 1.1 * least / max(us, 1e-3) * float64(n) // a little more, or it would often take another round
+	return min(max(int(want), n+n/10+1), mostByTime) - n
+}
+
+// mostByTime keeps the list of times small, and what is done between the calls short.
+const mostByTime = 1_000_000
+
+// calls is how many calls of this size are made untimed and, without those that MinTime may add, timed.
 func (c *Config) calls(bytes int) (warmup, timed int) {
 	timed, warmup = c.Iterations, c.Warmup
 	if c.queued() { // as nccl-tests

@@ -45,6 +45,9 @@ func (c *Config) memory(op *operation) int {
 		parts = op.parts
 	}
 	_, timed := c.calls(c.MinBytes)
+	if c.Iterations == 0 && c.MinTime > 0 {
+		timed = mostByTime
+	}
 	return max(product(parts, c.MaxBytes), product(workBytes, c.held(c.MinBytes)), product(8, timed))
 }
 

@@ -36,7 +36,7 @@ type Settings struct {
 	MaxBytes     int    `json:"maximum_bytes"`
 	StepBytes    int    `json:"step_bytes"`
 	StepFactor   int    `json:"step_factor"`
-	Iterations   int    `json:"iterations"` // 0 = by size
+	Iterations   int    `json:"iterations"` // 0 = by size and time
 	Warmup       int    `json:"warmup_iters"`
 	Aggregate    int    `json:"aggregated_iterations"`
 	Graphs       int    `json:"graph"` // launches; a quarter of them from 64 MiB on; 0 = no graph
@@ -46,6 +46,7 @@ type Settings struct {
 	Protocol     string `json:"protocol"`     // "each": calls timed by themselves on rewritten buffers; "loop"
 	Average      string `json:"average"`      // how the ranks' times became one: "rank0", "avg", "min", "max"
 	Level        string `json:"instructions"`
+	Algorithm    string `json:"requested_algorithm"` // of all-reduces; "" = the plan chose
 }
 
 // RankInfo is one rank.

@@ -74,7 +74,7 @@ type runner struct {
 func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
 	s := Settings{Op: cfg.Op, Ranks: c.Size(), Threads: p.Threads, MinBytes: cfg.MinBytes, MaxBytes: cfg.MaxBytes,
 		StepBytes: cfg.StepBytes, StepFactor: cfg.StepFactor, Iterations: cfg.Iterations, Warmup: cfg.Warmup,
-		Aggregate: cfg.Aggregate, Graphs: cfg.Graphs, Checks: cfg.Checks,
+		Aggregate: cfg.Aggregate, Graphs: cfg.Graphs, Checks: cfg.Checks, Algorithm: c.Engine().Options().Algorithm,
 		Registration: []string{"none", "local"}[cfg.Buffers],
 		Protocol:     "each", Average: []string{"rank0", "avg", "min", "max"}[cfg.Average], Level: cpu.Level()}
 	rep := &Report{Schema: SchemaVersion, Version: p.Version, Args: p.Args, Env: map[string]string{}, Config: s,
@@ -239,11 +239,9 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	if r.cfg.queued() {
 		us[0], err = k.queue(ctx, warmup, timed, r.cfg.launches(bytes))
 	} else if r.cfg.Loop {
-		us[0], err = k.loop(ctx, warmup, timed)
+		us[0], err = r.loop(ctx, k, warmup, timed)
 	} else {
-		us = make([]float64, timed)
-		err = k.each(ctx, warmup, us, r.clock)
-		us = us[r.cfg.Skip:]
+		us, err = r.each(ctx, k, warmup, timed)
 	}
 	if err != nil {
 		return nil, err
@@ -269,6 +267,48 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	res.BusBW = res.AlgBW * r.op.bus(float64(r.c.Size()))
 	r.busBW = append(r.busBW, res.BusBW)
 	return res, nil
+}
+
+// each times calls one by one, as many as there are to be.
+func (r *runner) each(ctx context.Context, k *task, warmup, timed int) ([]float64, error) {
+	var us []float64
+	for more := timed; more > 0; warmup = 0 {
+		us = slices.Grow(us, more)[:len(us)+more]
+		if err := k.each(ctx, warmup, us[len(us)-more:], r.clock); err != nil {
+			return nil, err
+		}
+		var err error
+		if more, err = r.more(ctx, len(us), us...); err != nil {
+			return nil, err
+		}
+	}
+	return us[r.cfg.Skip:], nil
+}
+
+// loop times as many calls back to back as there are to be, and gives their mean.
+func (r *runner) loop(ctx context.Context, k *task, warmup, timed int) (us float64, err error) {
+	for n, more := timed, timed; more > 0; n, warmup = n+more, 0 {
+		if us, err = k.loop(ctx, warmup, n); err != nil {
+			return 0, err
+		}
+		if more, err = r.more(ctx, n, us*float64(n)); err != nil {
+			return 0, err
+		}
+	}
+	return us, nil
+}
+
+// more is as Config.more has it, the same on all ranks, after n calls that took us here.
+func (r *runner) more(ctx context.Context, n int, us ...float64) (int, error) {
+	if r.cfg.Iterations > 0 {
+		return 0, nil
+	}
+	sum := []float64{0}
+	for _, t := range us {
+		sum[0] += t
+	}
+	err := combine(ctx, r.c, sum, Max)
+	return r.cfg.more(n, sum[0]), err
 }
 
 // combine makes of every rank's values one value each, the same on all ranks.

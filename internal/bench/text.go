@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -13,7 +14,8 @@ type text struct {
 	w        io.Writer
 	progress io.Writer // or nil
 	cfg      *Config
-	beat     int // the length of the line on progress
+	asked    string // the algorithm; "" = the plan chooses
+	beat     int    // the length of the line on progress
 	err      error
 }
 
@@ -39,6 +41,7 @@ func (t *text) heartbeat(format string, args ...any) {
 
 func (t *text) header(r *Report) {
 	c := t.cfg
+	t.asked = r.Config.Algorithm
 	t.printf("# ubcoll version %s\n# Collective test starting: %s\n", r.Version, c.Op)
 	step, unit := c.StepBytes, "bytes"
 	if c.StepFactor > 1 {
@@ -50,6 +53,13 @@ func (t *text) header(r *Report) {
 		c.Aggregate, c.Checks, c.Graphs)
 	if c.PerCall {
 		t.printf("# Per-Iteration Report: host clock timing; i_* uses %s over ranks\n", r.Config.Average)
+	}
+	if t.asked != "" {
+		of := ""
+		if c.Op != "all_reduce" {
+			of = ", which all-reduces alone have"
+		}
+		t.printf("# Algorithm asked for: %s%s\n", t.asked, of)
 	}
 	t.printf("#\n# Using devices\n")
 	for _, i := range r.Ranks {
@@ -103,9 +113,29 @@ func (t *text) row(r *Row) {
 		fmt.Fprintf(&b, "%21s", time.Now().Format(time.DateTime))
 	}
 	t.printf("%s\n", b.String())
+	t.other(r)
 	if t.cfg.Paths {
 		t.path("out-of-place", r.Out)
 		t.path("in-place", r.In)
+	}
+}
+
+// other says where an all-reduce took another way than the one that was asked for.
+func (t *text) other(r *Row) {
+	if t.asked == "" || t.cfg.Op != "all_reduce" {
+		return
+	}
+	var took []string
+	for _, v := range []struct {
+		name string
+		*Result
+	}{{"out-of-place", r.Out}, {"in-place", r.In}} {
+		if v.Result != nil && !strings.Contains(v.Algorithm, t.asked) { // as in "two-shot, pushed"
+			took = append(took, v.name+" "+strings.TrimSpace(v.Algorithm))
+		}
+	}
+	if len(took) > 0 {
+		t.printf("#   not %s: %s\n", t.asked, strings.Join(took, ", "))
 	}
 }
 
@@ -151,8 +181,38 @@ func (t *text) latencies(r *Report) {
 	t.printf("#\n")
 }
 
+// spreads are the means and the tails beside the medians, which are the times of the rows: where calls were timed by
+// themselves, and the columns of latencies do not have them.
+func (t *text) spreads(r *Report) {
+	if o := operationOf(t.cfg.Op); o == nil || o.trips > 0 || len(r.Results) == 0 || r.Results[0].Out.Spread == nil {
+		return
+	}
+	column := func(a, b, c, d, e string) string { return fmt.Sprintf("  %8s  %8s  %8s  %8s  %8s", a, b, c, d, e) }
+	names, in := column("#calls", "p50", "mean", "p99", "p99.9"), ""
+	if r.Results[0].In != nil {
+		in = "  in-place:" + names
+	}
+	t.printf("#\n# Single calls (us)\n# %10s  %8s  %6s  %4s%s%s\n", "size", "type", "redop", "root", names, in)
+	for _, row := range r.Results {
+		line := fmt.Sprintf("# %10d  %8s  %6s  %4d", row.Size, row.Type, row.Reduction, row.Root)
+		for i, v := range []*Result{row.Out, row.In} {
+			if v == nil || v.Spread == nil {
+				continue
+			}
+			if i > 0 {
+				line += "           "
+			}
+			s := v.Spread
+			line += column(strconv.Itoa(s.Calls), number(s.Median, 8), number(s.Mean, 8), number(s.P99, 8), number(s.P999, 8))
+		}
+		t.printf("%s\n", line)
+	}
+	t.printf("#\n")
+}
+
 func (t *text) footer(r *Report) {
 	t.latencies(r)
+	t.spreads(r)
 	if s := r.Setup; s != nil && t.cfg.Paths {
 		t.printf("# First touch of %d bytes: allocate %.1f us, register %.1f us\n", s.Bytes, s.Alloc, s.Register)
 		if s.FirstUse > 0 {

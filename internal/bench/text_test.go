@@ -159,8 +159,8 @@ func TestWrite(t *testing.T) {
 	cfg := Default("all_reduce")
 	r, dir := sample(&cfg), t.TempDir()
 	read := func(name string) []byte {
-		path, err := r.Write(filepath.Join(dir, name))
-		require.NoError(t, err)
+		path := filepath.Join(dir, name)
+		require.NoError(t, r.Write(path, false))
 		b, err := os.ReadFile(path)
 		require.NoError(t, err)
 		return b
@@ -211,16 +211,67 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// A file that is there is left as it is, or gets more lines where that makes sense.
 func TestWriteKeepsFiles(t *testing.T) {
 	cfg := Default("all_reduce")
-	name := filepath.Join(t.TempDir(), "x.csv")
-	for _, want := range []string{name, name + ".0", name + ".1"} {
-		got, err := sample(&cfg).Write(name)
+	r, dir := sample(&cfg), t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for name, lines := range map[string][]int{"x.json": {1, 0}, "x.csv": {6, 11}, "x.jsonl": {5, 10}} {
+		count := func() int {
+			b, err := os.ReadFile(at(name))
+			require.NoError(t, err)
+			if strings.HasSuffix(name, ".json") {
+				return 1
+			}
+			return strings.Count(string(b), "\n")
+		}
+		require.NoError(t, r.Write(at(name), false))
+		require.Equal(t, lines[0], count(), name)
+		err := r.Write(at(name), false)
+		require.ErrorIs(t, err, ubcoll.ErrArgument)
+		require.ErrorContains(t, err, "is there already")
+		require.Equal(t, lines[0], count(), name)
+		err = r.Write(at(name), true)
+		if lines[1] == 0 {
+			require.ErrorIs(t, err, ubcoll.ErrArgument)
+			continue
+		}
 		require.NoError(t, err)
-		require.Equal(t, want, got)
+		require.Equal(t, lines[1], count(), name)
 	}
-	_, err := sample(&cfg).Write(filepath.Join(t.TempDir(), "x.txt"))
-	require.ErrorIs(t, err, ubcoll.ErrArgument)
-	_, err = sample(&cfg).Write(filepath.Join(t.TempDir(), "no", "x.csv"))
-	require.ErrorIs(t, err, os.ErrNotExist)
+	f, err := os.Open(at("x.csv"))
+	require.NoError(t, err)
+	defer f.Close()
+	rows, err := csv.NewReader(f).ReadAll()
+	require.NoError(t, err)
+	require.Equal(t, rows[1], rows[6], "one header")
+	all, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, all, 3, "no other files")
+
+	require.NoError(t, r.Write(at("new.csv"), true), "to add to nothing is to begin")
+	require.NoError(t, os.WriteFile(at("other.csv"), []byte("a,b\n1,2\n"), 0o600))
+	require.ErrorContains(t, r.Write(at("other.csv"), true), "has other columns")
+	require.ErrorIs(t, r.Write(at("x.txt"), false), ubcoll.ErrArgument)
+	require.ErrorIs(t, r.Write(at("no/x.csv"), false), os.ErrNotExist)
+}
+
+// The algorithm that was asked for stands beside the one that ran, and the table says where they differ.
+func TestRequestedAlgorithm(t *testing.T) {
+	cfg := Default("all_reduce")
+	cfg.MinBytes, cfg.StepFactor = 8, 2
+	r := sample(&cfg)
+	r.Config.Algorithm = "ring"
+	table := print(&cfg, r)
+	require.Contains(t, table, "# Algorithm asked for: ring\n")
+	require.Equal(t, []string{"#   not ring: out-of-place one-shot", "#   not ring: out-of-place two-shot",
+		"#   not ring: out-of-place two-shot, in-place two-shot"}, regexp.MustCompile("#   not .*").FindAllString(table, -1))
+	rows, _ := scrape(t, table, false)
+	require.Len(t, rows, 3)
+	r.Config.Algorithm = "two-shot"
+	require.Contains(t, print(&cfg, r), "#   not two-shot: out-of-place one-shot, in-place ring\n")
+	cfg.Op = "all_gather"
+	table = print(&cfg, r)
+	require.Contains(t, table, "# Algorithm asked for: two-shot, which all-reduces alone have\n")
+	require.NotContains(t, table, "#   not ")
 }

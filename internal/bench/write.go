@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -9,7 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 
 	"github.com/ubcoll/ubcoll"
 )
@@ -21,41 +22,83 @@ var formats = map[string]func(*Report, io.Writer) error{
 	".csv":   (*Report).csv,
 }
 
-// CheckOutput says whether Write knows the suffix of name.
-func CheckOutput(name string) error {
-	if formats[filepath.Ext(name)] == nil {
+// CheckOutput says whether Write would write to name: its suffix is known, and there is no such file, or lines are to be
+// added to it. To be asked before anything is measured.
+func CheckOutput(name string, add bool) error {
+	kind := filepath.Ext(name)
+	if formats[kind] == nil {
 		return fmt.Errorf("output %q: want a name that ends in .json, .jsonl or .csv: %w", name, ubcoll.ErrArgument)
+	}
+	_, err := os.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("output: %w", err)
+	case !add:
+		return fmt.Errorf("output %q is there already: remove it, name another, or add to it (-append, for .jsonl and .csv): %w",
+			name, ubcoll.ErrArgument)
+	case kind == ".json":
+		return fmt.Errorf("output %q is one JSON object, to which nothing can be added: name a .jsonl or .csv: %w", name,
+			ubcoll.ErrArgument)
+	case kind == ".csv":
+		return sameHeader(name)
 	}
 	return nil
 }
 
-// Write writes r to a new file: one object as JSON, or a line for each variant of each row as JSONL (which repeats the
-// settings) or CSV. Where there is such a file already, it writes to name.0, name.1, ..., as nccl-tests does. It returns
-// the name that it took.
-func (r *Report) Write(name string) (string, error) {
-	if err := CheckOutput(name); err != nil {
-		return "", err
+// Write writes r to a file: one object as JSON, or a line for each variant of each row as JSONL (which repeats the
+// settings) or CSV. What CheckOutput refuses is an error; with add the lines go behind those that are there.
+func (r *Report) Write(name string, add bool) error {
+	if err := CheckOutput(name, add); err != nil {
+		return err
 	}
-	f, err := create(name)
+	how := os.O_EXCL // whoever has made it meanwhile
+	if add {
+		how = os.O_APPEND
+	}
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|how, 0o644)
 	if err != nil {
-		return "", fmt.Errorf("writing results: %w", err)
+		return fmt.Errorf("writing results: %w", err)
 	}
-	err = formats[filepath.Ext(name)](r, f)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return "", fmt.Errorf("writing results: %w", err)
+	var b bytes.Buffer
+	err = formats[filepath.Ext(name)](r, &b)
+	text := b.Bytes()
+	if i, serr := f.Stat(); serr == nil && i.Size() > 0 && filepath.Ext(name) == ".csv" {
+		_, text, _ = bytes.Cut(text, []byte("\n")) // it has its header
 	}
-	return f.Name(), nil
+	_, werr := f.Write(text)
+	if err = errors.Join(err, werr, f.Close()); err != nil {
+		return fmt.Errorf("writing results: %w", err)
+	}
+	return nil
 }
 
-func create(name string) (*os.File, error) {
-	try := name
-	for i := 0; ; i++ {
-		f, err := os.OpenFile(try, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-		if !errors.Is(err, fs.ErrExist) {
-			return f, err
-		}
-		try = name + "." + strconv.Itoa(i)
+// header is the first line of CSV.
+func header() []string {
+	var line []string
+	for _, c := range columns {
+		line = append(line, c.name)
 	}
+	return line
+}
+
+// sameHeader is an error if the CSV file has other columns than those that would be added.
+func sameHeader(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	line, err := csv.NewReader(io.LimitReader(f, 64<<10)).Read()
+	if err == io.EOF { // empty
+		return nil
+	}
+	if err != nil || !slices.Equal(line, header()) {
+		return fmt.Errorf("output %q has other columns than this version writes: name another file: %w", name,
+			ubcoll.ErrArgument)
+	}
+	return nil
 }
 
 func (r *Report) json(w io.Writer) error {
@@ -129,6 +172,7 @@ var columns = []struct {
 	{"p99.9_us", ofSpread(func(s *Spread) any { return s.P999 })},
 	{"stdev_us", ofSpread(func(s *Spread) any { return s.StdDev })},
 	{"max_us", ofSpread(func(s *Spread) any { return s.Max })},
+	{"requested_algorithm", func(r *Report, _ *Row, _ *Result) any { return r.Config.Algorithm }},
 	{"algorithm", func(_ *Report, _ *Row, v *Result) any { return v.Algorithm }},
 	{"source", func(_ *Report, _ *Row, v *Result) any { return v.Source }},
 	{"destination", func(_ *Report, _ *Row, v *Result) any { return v.Destination }},
@@ -148,10 +192,7 @@ func ofSpread(value func(*Spread) any) func(*Report, *Row, *Result) any {
 
 func (r *Report) csv(w io.Writer) error {
 	out := csv.NewWriter(w)
-	var line []string
-	for _, c := range columns {
-		line = append(line, c.name)
-	}
+	line := header()
 	if err := out.Write(line); err != nil {
 		return err
 	}
