@@ -1,7 +1,8 @@
-// Package ubcoll is collectives and point-to-point for Go programs on one or many processes, on buffers that the user registers once. MPI
-// (or nothing but the environment) starts the ranks, a registration cache remembers what is known about each buffer,
-// and every transfer reads and writes the user's memory directly. This version has host memory on one host; devices and
-// several hosts are to come, and what asks for them gets an error that wraps hw.ErrNotSupported.
+// Package ubcoll is collectives and point-to-point for Go programs on one or many processes, on buffers that the user
+// registers once. MPI (or nothing but the environment) starts the ranks, a registration cache remembers what is known
+// about each buffer, and transfers read and write registered memory directly; what is not registered goes through
+// staging memory. This version has the memory of one host and of its NVIDIA GPUs. What else is asked for, as several
+// hosts, is an error that wraps hw.ErrNotSupported.
 //
 // This package has the nouns: Comm, Vec, Buffer, Registration, Remote, Window, Stream, Op, Error, Options. The verbs are
 // in packages coll, p2p and graph. A first program:

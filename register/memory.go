@@ -48,7 +48,7 @@ func span(start, end uint64) string { return fmt.Sprintf("[%#x,+%d)", start, end
 // Kind is what a backend reaches. Deregistration goes in this order.
 type Kind int
 
-// The kinds of backends.
+// The kinds of backends; ubcoll has one of IPC in this version.
 const (
 	NET     Kind = iota // other hosts
 	NVLS                // multicast within a switch domain

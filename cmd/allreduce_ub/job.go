@@ -83,6 +83,9 @@ func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.
 	for r, d := range devices {
 		p.printf("  Rank %d communicator initialized using device %d\n", r, d)
 	}
+	if device.IsHost() {
+		p.printf("  All ranks run on host memory: a rank's device is its number on its host\n")
+	}
 
 	send, err := ubcoll.Alloc[T](c, device, a.Count())
 	if err != nil {
