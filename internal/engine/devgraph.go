@@ -14,13 +14,14 @@ import (
 
 // DeviceGraph is a sequence of operations on the device as the driver replays it: a launch costs the host one call.
 type DeviceGraph struct {
-	d     *device
-	last  Work // of works
-	told  replay
-	lanes uint32 // of messages
-	holds []hold // of what copy engines write
-	after *mark  // the last launch, if there are holds
-	reads []read // operations whose counts each launch reads
+	d      *device
+	last   Work // of works
+	told   replay
+	lanes  uint32     // of messages
+	blocks laneBlocks // that they hold
+	holds  []hold     // of what copy engines write
+	after  *mark      // the last launch, if there are holds
+	reads  []read     // operations whose counts each launch reads
 
 	mu    sync.Mutex
 	graph *cuda.Graph // nil once closed
@@ -98,6 +99,7 @@ func (d *device) capture(ctx context.Context, works []Work, received [][]uint64)
 	g := &DeviceGraph{d: d}
 	defer func() {
 		if err != nil {
+			d.mail.giveUp(&g.blocks)
 			err = errors.Join(err, g.unhold())
 		}
 	}()
@@ -123,7 +125,7 @@ func (d *device) capture(ctx context.Context, works []Work, received [][]uint64)
 	for i := range works {
 		g.last = works[i]
 		if g.last.Kind == KindMessages {
-			if bad = d.mail.launch(s.device.cu, 0, g.last.Messages, true); bad != nil {
+			if bad = d.mail.launch(s.device.cu, 0, g.last.Messages, &g.blocks); bad != nil {
 				break
 			}
 			g.told.add(messageInfos(g.last.Messages)...)
@@ -340,6 +342,7 @@ func (g *DeviceGraph) release() error {
 	g.graph = nil
 	err := graph.Close()
 	m := g.d.mail
+	m.giveUp(&g.blocks)
 	m.mu.Lock()
 	for i := range g.holds {
 		if g.holds[i].after = g.after; i > 0 && g.after != nil {

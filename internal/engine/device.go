@@ -27,20 +27,23 @@ type device struct {
 	status  *kernels.Status // what kernels tell the host, and the host them
 	params  kernels.Params  // what is the same for all operations; the caller of one fills the rest
 	threads int             // of a block
-	blocks  int             // at most
-	own     *Stream         // of blocking calls
-	event   *cuda.Event     // orders streams
-	ops     uint64          // that were queued; by whose turn it is
+	blocks  int             // of collectives, at most
+	room    room
+	own     *Stream     // of blocking calls
+	event   *cuda.Event // orders streams
+	ops     uint64      // that were queued; by whose turn it is
 
 	collectives, uncounted uint64 // see kinds.go; likewise
 
-	next      launching                    // likewise
-	functions map[kernelKey]*cuda.Function // likewise: those that were used
+	next      launching            // likewise
+	functions map[kernelKey]loaded // likewise: those that were used
 
 	keeping sync.Mutex
 	kept    map[*mem.Allocation]*register.Ref // what captures of others use
 
-	last atomic.Pointer[Stream] // on which the last operation was queued
+	last     atomic.Pointer[Stream] // on which the last operation was queued
+	launches atomic.Uint64          // how many were, and
+	ended    atomic.Uint64          // how many when all were seen to have ended
 
 	mu      sync.Mutex
 	closed  bool
@@ -88,7 +91,7 @@ func (c *Comm) makeDevice() (card deviceCard, err error) {
 	g := c.dom.gpu
 	d := &device{c: c, gpu: g, graphs: map[*DeviceGraph]bool{}, links: map[*gpuLink]bool{},
 		stop:      make(chan struct{}),
-		functions: map[kernelKey]*cuda.Function{}, kept: map[*mem.Allocation]*register.Ref{}}
+		functions: map[kernelKey]loaded{}, kept: map[*mem.Allocation]*register.Ref{}}
 	d.mail = newGPUMail(d)
 	c.device = d
 	if d.area, err = c.dom.Heap.AllocDevice(kernels.AreaBytes(c.size)); err != nil {
@@ -131,7 +134,8 @@ func (c *Comm) meetDevices(ctx context.Context, cards []deviceCard) string {
 		}
 	}
 	d := c.device
-	d.blocks = min(c.multiprocessors, kernels.MaxBlocks)
+	d.room = roomOf(c.multiprocessors, c.size)
+	d.blocks = min(d.room.collectives, kernels.MaxBlocks)
 	d.threads = maxThreads
 	for r, k := range cards {
 		d.threads = min(d.threads, k.Threads)
@@ -201,6 +205,22 @@ func (d *device) busy() bool {
 	}
 	done, err := s.done()
 	return err == nil && !done
+}
+
+// running reports whether a collective may be running, or come to run, beside what is queued on s next.
+func (d *device) running(s *Stream) bool {
+	if last := d.last.Load(); last == nil || last == s {
+		return false
+	}
+	n := d.launches.Load()
+	if n == d.ended.Load() {
+		return false
+	}
+	if d.busy() {
+		return true
+	}
+	d.ended.Store(n)
+	return false
 }
 
 // close ends this rank's side but for its memory. What is queued ends first: before its deadline, or at once if the

@@ -244,6 +244,10 @@ func (g *gpuLink) queue(s *Stream, steps []Step, all []touch, side uint32) error
 	return s.use(func(cu *cuda.Stream) error {
 		g.captured = g.captured || s.capturing()
 		early := g.d.gpu.ctx.Early() && s.takesEarly()
+		most := kernels.ChannelGrid
+		if side != kernels.SideOut && !s.capturing() && g.d.running(s) {
+			most = g.d.room.channels
+		}
 		if err := g.order(s, cu, side); err != nil {
 			return err
 		}
@@ -269,7 +273,7 @@ func (g *gpuLink) queue(s *Stream, steps []Step, all []touch, side uint32) error
 					break
 				}
 			}
-			if err := g.kernel(cu, steps[from:to], side, early); err != nil {
+			if err := g.kernel(cu, steps[from:to], side, most, early); err != nil {
 				return err
 			}
 			from = to
@@ -326,8 +330,8 @@ var stepCodes = [...]uint64{StepPut: kernels.StepCopy, StepGet: kernels.StepCopy
 	StepRelaxedSignal: kernels.StepRelaxedSignal, StepWait: kernels.StepWait, StepPutPackets: kernels.StepPutPackets,
 	StepGetPackets: kernels.StepGetPackets}
 
-// kernel queues one kernel.
-func (g *gpuLink) kernel(cu *cuda.Stream, steps []Step, side uint32, early bool) error {
+// kernel queues one kernel, of so many blocks at most.
+func (g *gpuLink) kernel(cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
 	p := &g.params
 	p.Side, p.Steps, p.Spread = side, 0, 0
 	blocks, threads := 1, warp
@@ -340,11 +344,11 @@ func (g *gpuLink) kernel(cu *cuda.Stream, steps []Step, side uint32, early bool)
 		if s.Kind != StepWait && s.Kind != StepSignal && s.Kind != StepRelaxedSignal {
 			dst, src := g.addresses(s)
 			x = kernels.Step{What: x.What | uint64(s.Width)<<32, Dst: uint64(dst), Src: uint64(src), Bytes: uint64(s.N)}
-			each, block, most := 16, copyBlock, kernels.ChannelGrid
+			each, block, limit := 16, copyBlock, most
 			if s.Width > 0 {
-				each, block, most = s.Width/2, packetBlock, channelBlocks
+				each, block, limit = s.Width/2, packetBlock, min(most, channelBlocks)
 			}
-			blocks = max(blocks, min((s.N+block-1)/block, most))
+			blocks = max(blocks, min((s.N+block-1)/block, limit))
 			threads = max(threads, min((s.N+each-1)/each, kernels.MaxThreads))
 			p.Spread = p.Steps + 1
 		}
@@ -355,7 +359,7 @@ func (g *gpuLink) kernel(cu *cuda.Stream, steps []Step, side uint32, early bool)
 		return nil
 	}
 	// Few threads for few bytes: all of them do all steps.
-	l := cuda.Launch{Grid: min(blocks, g.d.blocks), Block: min((threads+warp-1)/warp*warp, g.d.threads, g.f.MaxThreads)}
+	l := cuda.Launch{Grid: min(blocks, g.c.multiprocessors), Block: min((threads+warp-1)/warp*warp, g.d.threads, g.f.MaxThreads)}
 	l.Early = early && l.Grid <= channelBlocks
 	return g.f.Launch(cu, l, p.Bytes())
 }

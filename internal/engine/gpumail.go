@@ -21,9 +21,10 @@ type gpuMail struct {
 	lines chan int // of the status page that no call has
 
 	mu     sync.Mutex
-	f      *cuda.Function // nil until it is first used
-	most   int            // blocks that run at the same time
-	ops    uint64         // that were queued
+	f      *cuda.Function       // nil until it is first used
+	kept   laneBlocks           // that captures of others hold
+	graphs map[*laneBlocks]bool // and those of graphs
+	ops    uint64               // that were queued
 	free   []*mark
 	all    []*mark
 	strays []*Stream // with something that no mark is after
@@ -42,6 +43,10 @@ type gpuLane struct {
 	own    *Stream    // of blocking calls; nil until the first
 	last   *mark      // after what was queued last; or nil
 	closed bool
+
+	// Under gpuMail.mu.
+	blocks  int32 // of what is queued, at most
+	queuing bool  // which no mark is after yet
 }
 
 // laneOf is the lane of messages to peer, or from it.
@@ -71,7 +76,7 @@ type hold struct {
 const mailLines = 128
 
 func newGPUMail(d *device) *gpuMail {
-	m := &gpuMail{d: d, lines: make(chan int, mailLines)}
+	m := &gpuMail{d: d, lines: make(chan int, mailLines), graphs: map[*laneBlocks]bool{}}
 	for i := 1; i < mailLines; i++ {
 		m.lines <- i
 	}
@@ -93,11 +98,7 @@ func (m *gpuMail) load() (*cuda.Function, error) {
 	if err != nil {
 		return nil, err
 	}
-	each, err := f.Resident(cuda.Launch{Grid: 1, Block: min(maxThreads, f.MaxThreads)})
-	if err != nil {
-		return nil, err
-	}
-	m.f, m.most = f, each*m.d.c.multiprocessors
+	m.f = f
 	return f, nil
 }
 
@@ -167,9 +168,9 @@ func (m *gpuMail) set(k *mark, lanes uint32, cu *cuda.Stream) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range m.lanes {
-		if lanes>>i&1 != 0 {
-			m.drop(m.lanes[i].last)
-			m.lanes[i].last = k
+		if l := &m.lanes[i]; lanes>>i&1 != 0 {
+			m.drop(l.last)
+			l.last, l.queuing = k, false
 			k.users++
 		}
 	}

@@ -27,23 +27,106 @@ func lanesOf(ms []DeviceMessage) (lanes uint32) {
 	return lanes
 }
 
-// blocks is how many blocks do a message. The blocks of all lanes find room on the device at the same time: one that
-// waits for its peer must not keep out the one that this peer waits for.
-func (m *gpuMail) blocks(h *DeviceMessage) int {
-	n, share := h.Vec.Bytes(), m.most/m.d.c.size
-	want, most := n/mailPushBlock, min(mailPushBlocks, share*5/8)
-	if h.Recv || n <= kernels.EagerBytes {
-		most = min(mailTakeBlocks, share*3/8)
-	}
+// blocks is how many blocks do a message best.
+func (h *DeviceMessage) blocks() int32 {
+	n := h.Vec.Bytes()
+	want, most := n/mailPushBlock, mailPushBlocks
 	switch {
 	case n <= kernels.EagerBytes:
-		want = (n + mailPacketBlock - 1) / mailPacketBlock
+		want, most = (n+mailPacketBlock-1)/mailPacketBlock, mailTakeBlocks
 	case h.Recv && h.word != 0:
 		want = 1 // which waits
 	case h.Recv:
-		want = n / mailPieceBlock
+		want, most = n/mailPieceBlock, mailTakeBlocks
 	}
-	return max(1, min(want, most))
+	return int32(max(1, min(want, most)))
+}
+
+// laneBlocks are blocks by lane.
+type laneBlocks [kernels.MaxLanes]int32
+
+// share is how many blocks each lane of ms gets. The blocks of all lanes find room on the device at the same time: one
+// that waits for its peer must not keep out the one that this peer waits for. So a lane gets what it wants as far as the
+// others leave it, and those that have nothing queued leave all but one block. What is captured may run at any time: its
+// blocks are added to keep, or nil if ms are not. The lanes are locked.
+func (m *gpuMail) share(ms []DeviceMessage, keep *laneBlocks) (blocks laneBlocks) {
+	for i := range ms {
+		l := laneOf(ms[i].Peer, ms[i].Recv)
+		blocks[l] = max(blocks[l], ms[i].blocks())
+	}
+	free, more := int32(m.d.room.messages), int32(0) // more: what is wanted beyond one block for each
+	for i := range 2 * m.d.c.size {
+		if blocks[i] > 0 {
+			free--
+			more += blocks[i] - 1
+			continue
+		}
+		m.forget(i)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range 2 * m.d.c.size {
+		if blocks[i] == 0 {
+			free -= max(m.lanes[i].blocks, m.held(i, keep), 1)
+		}
+	}
+	for i, n := range blocks {
+		if n == 0 {
+			continue
+		}
+		if more > free {
+			blocks[i] = 1 + (n-1)*max(free, 0)/more
+		}
+		if keep != nil {
+			keep[i] = max(keep[i], blocks[i])
+		} else {
+			l := &m.lanes[i]
+			l.blocks, l.queuing = max(l.blocks, blocks[i]), true
+		}
+	}
+	if keep != nil && keep != &m.kept {
+		m.graphs[keep] = true
+	}
+	return blocks
+}
+
+// held are the blocks that captured messages of a lane have, but for those of a graph, which runs one call after the
+// other. The caller has mu.
+func (m *gpuMail) held(lane int, graph *laneBlocks) int32 {
+	n := m.kept[lane]
+	for g := range m.graphs {
+		if g != graph {
+			n = max(n, g[lane])
+		}
+	}
+	return n
+}
+
+// giveUp gives a graph's blocks up.
+func (m *gpuMail) giveUp(graph *laneBlocks) {
+	m.mu.Lock()
+	delete(m.graphs, graph)
+	m.mu.Unlock()
+}
+
+// forget looks whether all that was queued on the lane has ended, so that its blocks can be another lane's.
+func (m *gpuMail) forget(lane int) {
+	l := &m.lanes[lane]
+	m.mu.Lock()
+	k := l.last
+	if l.blocks <= 1 || l.queuing || k == nil {
+		m.mu.Unlock()
+		return
+	}
+	k.users++
+	m.mu.Unlock()
+	done, err := m.reached(k)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if done && err == nil && l.last == k && !l.queuing {
+		l.blocks = 0
+	}
+	m.drop(k)
 }
 
 // message is h for the kernel.
@@ -87,12 +170,12 @@ func (m *gpuMail) queue(s *Stream, line int, ms []DeviceMessage) (k *mark, begun
 	err = s.use(func(cu *cuda.Stream) error {
 		begun = true
 		if s.capturing() { // when it runs, and after what, is for whoever captures it to say
-			return m.launch(cu, line, ms, true)
+			return m.launch(cu, line, ms, &m.kept)
 		}
 		if err := m.order(lanes, s, cu); err != nil {
 			return err
 		}
-		if err := m.launch(cu, line, ms, false); err != nil {
+		if err := m.launch(cu, line, ms, nil); err != nil {
 			return err
 		}
 		return m.set(k, lanes, cu)
@@ -134,11 +217,13 @@ func (s *Stream) enter(d *device) {
 // mailParams are parameters that are not in use.
 var mailParams = sync.Pool{New: func() any { return new(kernels.MailParams) }}
 
-// launch queues ms on cu: in one kernel, unless they are too many, or copy engines do some.
-func (m *gpuMail) launch(cu *cuda.Stream, line int, ms []DeviceMessage, capturing bool) error {
+// launch queues ms on cu: in one kernel, unless they are too many, or copy engines do some. In a capture, keep gets the
+// blocks.
+func (m *gpuMail) launch(cu *cuda.Stream, line int, ms []DeviceMessage, keep *laneBlocks) error {
 	if len(ms) == 0 {
 		return nil
 	}
+	blocks := m.share(ms, keep)
 	p := m.params(line)
 	defer mailParams.Put(p)
 	simple := len(ms) <= kernels.MaxMessages
@@ -147,19 +232,20 @@ func (m *gpuMail) launch(cu *cuda.Stream, line int, ms []DeviceMessage, capturin
 	}
 	switch {
 	case simple:
-		return m.kernel(cu, p, m.lay(p, ms, 0))
+		return m.kernel(cu, p, m.lay(p, ms, &blocks, 0))
 	case oneCopy(ms) != nil:
 		return m.around(cu, p, ms)
 	}
-	return m.fork(cu, p, ms, capturing)
+	return m.fork(cu, p, ms, &blocks, keep != nil)
 }
 
-// lay makes p do ms: all of each, or what comes before a copy, or after it. It returns how many blocks that takes.
-func (m *gpuMail) lay(p *kernels.MailParams, ms []DeviceMessage, way int) (grid int) {
+// lay makes p do ms: all of each, or what comes before a copy, or after it, by one block each. It returns how many blocks
+// that takes.
+func (m *gpuMail) lay(p *kernels.MailParams, ms []DeviceMessage, most *laneBlocks, way int) (grid int) {
 	p.Lanes = 0
 	for left := lanesOf(ms); left != 0; left &= left - 1 {
 		lane := bits.TrailingZeros32(left)
-		blocks := 1
+		blocks := int32(1)
 		l := m.add(p, lane)
 		for i := range ms {
 			switch h := &ms[i]; {
@@ -168,11 +254,11 @@ func (m *gpuMail) lay(p *kernels.MailParams, ms []DeviceMessage, way int) (grid 
 				l.put(p, h.half(way))
 			default:
 				l.put(p, h.message())
-				blocks = max(blocks, m.blocks(h))
+				blocks = max(blocks, min(h.blocks(), most[lane]))
 			}
 		}
 		l.Block, l.Blocks = uint32(grid), uint32(blocks)
-		grid += blocks
+		grid += int(blocks)
 	}
 	return grid
 }
@@ -198,13 +284,13 @@ func oneCopy(ms []DeviceMessage) (send *DeviceMessage) {
 // the senders where to write, and waits for the receiver; the copy; and a kernel that tells the receiver, and waits for
 // the senders.
 func (m *gpuMail) around(cu *cuda.Stream, p *kernels.MailParams, ms []DeviceMessage) error {
-	if err := m.kernel(cu, p, m.lay(p, ms, kernels.Await)); err != nil {
+	if err := m.kernel(cu, p, m.lay(p, ms, nil, kernels.Await)); err != nil {
 		return err
 	}
 	if err := oneCopy(ms).copy(cu); err != nil {
 		return err
 	}
-	return m.kernel(cu, p, m.lay(p, ms, kernels.Done))
+	return m.kernel(cu, p, m.lay(p, ms, nil, kernels.Done))
 }
 
 // copy queues the copy of a send that a copy engine does.
@@ -251,7 +337,8 @@ func (m *gpuMail) kernel(cu *cuda.Stream, p *kernels.MailParams, grid int) error
 
 // fork queues what does not fit into one kernel, or is done by copy engines too: each lane is a branch by itself, on
 // another stream, and cu goes on when all have joined. So they still all run at the same time.
-func (m *gpuMail) fork(cu *cuda.Stream, p *kernels.MailParams, ms []DeviceMessage, capturing bool) (err error) {
+func (m *gpuMail) fork(cu *cuda.Stream, p *kernels.MailParams, ms []DeviceMessage, most *laneBlocks,
+	capturing bool) (err error) {
 	if capturing {
 		m.forking.Lock() // from taking a stream to where its being captured shows
 		defer m.forking.Unlock()
@@ -291,7 +378,7 @@ func (m *gpuMail) fork(cu *cuda.Stream, p *kernels.MailParams, ms []DeviceMessag
 		if err := branch.Wait(begin); err != nil {
 			return err
 		}
-		if err := m.chain(branch, p, lane, ms); err != nil {
+		if err := m.chain(branch, p, lane, ms, most); err != nil {
 			return err
 		}
 		end, err := event(branch)
@@ -301,7 +388,7 @@ func (m *gpuMail) fork(cu *cuda.Stream, p *kernels.MailParams, ms []DeviceMessag
 		ends = append(ends, end)
 	}
 	if here >= 0 {
-		if err := m.chain(cu, p, here, ms); err != nil {
+		if err := m.chain(cu, p, here, ms, most); err != nil {
 			return err
 		}
 	}
@@ -340,8 +427,9 @@ func (m *gpuMail) branch(cu *cuda.Stream, lane int, capturing bool, taken []*cud
 }
 
 // chain queues a lane's messages, in order.
-func (m *gpuMail) chain(cu *cuda.Stream, p *kernels.MailParams, lane int, ms []DeviceMessage) error {
-	blocks := 1
+func (m *gpuMail) chain(cu *cuda.Stream, p *kernels.MailParams, lane int, ms []DeviceMessage,
+	most *laneBlocks) error {
+	blocks := int32(1)
 	p.Lanes = 0
 	l := m.add(p, lane)
 	flush := func() error {
@@ -349,7 +437,7 @@ func (m *gpuMail) chain(cu *cuda.Stream, p *kernels.MailParams, lane int, ms []D
 			return nil
 		}
 		l.Blocks = uint32(blocks)
-		err := m.kernel(cu, p, blocks)
+		err := m.kernel(cu, p, int(blocks))
 		l.Messages, blocks = 0, 1
 		return err
 	}
@@ -360,7 +448,7 @@ func (m *gpuMail) chain(cu *cuda.Stream, p *kernels.MailParams, lane int, ms []D
 		}
 		if h.to == 0 {
 			l.put(p, h.message())
-			blocks = max(blocks, m.blocks(h))
+			blocks = max(blocks, min(h.blocks(), most[lane]))
 			if l.Messages < kernels.MaxMessages {
 				continue
 			}

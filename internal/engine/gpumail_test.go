@@ -14,27 +14,53 @@ func message(peer int, recv bool, n int, word uint64) DeviceMessage {
 	return DeviceMessage{Vec: Vec{Len: n, Type: dtype.Uint8}, Peer: peer, Recv: recv, word: word}
 }
 
-// All lanes of a rank find room at the same time, whatever is in them.
-func TestMailBlocks(t *testing.T) {
-	for _, most := range []int{32, 108, 132, 264} {
+// All lanes of a rank find room at the same time, whatever is in them, in whatever order they come, and beside a
+// collective.
+func TestMailRoom(t *testing.T) {
+	for _, sms := range []int{60, 108, 114, 132, 148} {
 		for ranks := 1; ranks <= kernels.MaxRanks; ranks++ {
-			t.Run(fmt.Sprintf("%d of %d", ranks, most), func(t *testing.T) {
-				m := &gpuMail{d: &device{c: &Comm{size: ranks}}, most: most}
-				for _, n := range []int{0, 1, 1000, kernels.EagerBytes, kernels.EagerBytes + 1, 1 << 20, 1 << 30} {
-					total := 0
-					for peer := range ranks {
-						send, staged, direct := message(peer, false, n, 0), message(peer, true, n, 0), message(peer, true, n, 1<<63)
-						total += m.blocks(&send) + max(m.blocks(&staged), m.blocks(&direct))
-						require.Positive(t, m.blocks(&direct))
-						if n > kernels.EagerBytes {
-							require.Equal(t, 1, m.blocks(&direct))
-						}
-					}
-					require.LessOrEqual(t, total, most, "%d bytes", n)
+			t.Run(fmt.Sprintf("%d ranks, %d multiprocessors", ranks, sms), func(t *testing.T) {
+				room := roomOf(sms, ranks)
+				left := sms - room.collectives
+				require.LessOrEqual(t, room.messages+room.channels, roomBlocks*left)
+				require.GreaterOrEqual(t, room.messages, 2*ranks, "a block for each lane")
+				if sms > 100 {
+					require.Equal(t, min(sms/6, 20), left)
 				}
-				huge, packet := message(0, false, 1<<30, 0), message(0, false, 1, 0)
-				require.Greater(t, m.blocks(&huge), 1)
-				require.Equal(t, 1, m.blocks(&packet))
+				total := func(m *gpuMail) (n int) {
+					for i := range 2 * ranks {
+						n += int(max(m.lanes[i].blocks, m.held(i, nil), 1))
+					}
+					return n
+				}
+				for _, n := range []int{0, 1, 1000, kernels.EagerBytes, kernels.EagerBytes + 1, 1 << 20, 1 << 30} {
+					var all []DeviceMessage
+					for peer := range ranks {
+						all = append(all, message(peer, false, n, 0), message(peer, true, n, 0))
+					}
+					alone := newGPUMail(&device{c: &Comm{size: ranks}, room: room})
+					for i := range all {
+						b := alone.share(all[i:i+1], nil)
+						require.Positive(t, b[laneOf(all[i].Peer, all[i].Recv)])
+					}
+					require.LessOrEqual(t, total(alone), room.messages, "%d bytes, one by one", n)
+					together := newGPUMail(alone.d)
+					together.share(all, nil)
+					require.LessOrEqual(t, total(together), room.messages, "%d bytes, together", n)
+					var first, second laneBlocks
+					captured := newGPUMail(alone.d)
+					captured.share(all[:1], &first)
+					captured.share(all[1:], &second)
+					require.LessOrEqual(t, total(captured), room.messages, "%d bytes, captured", n)
+					captured.giveUp(&first)
+					captured.giveUp(&second)
+					require.Equal(t, 2*ranks, total(captured))
+				}
+				m := newGPUMail(&device{c: &Comm{size: ranks}, room: room})
+				huge := []DeviceMessage{message(0, false, 1<<30, 0)}
+				require.EqualValues(t, min(mailPushBlocks, room.messages-2*ranks+1), m.share(huge, nil)[0], "it may have all the rest")
+				direct := []DeviceMessage{message(0, true, 1<<30, 1<<63)}
+				require.EqualValues(t, 1, m.share(direct, nil)[1])
 			})
 		}
 	}

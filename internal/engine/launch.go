@@ -229,18 +229,19 @@ func (d *device) prepare(w *Work) error {
 	if err := d.acquire(w); err != nil {
 		return err
 	}
-	f, err := d.kernel(w.Kernel.Name, w.Type)
+	k, err := d.kernel(w.Kernel.Name, w.Type)
 	if err != nil {
 		return err
 	}
-	d.next.f, d.next.params.Params = f, d.params
+	d.next.f, d.next.params.Params = k.f, d.params
 	d.fill(&d.next.params.Params, w)
 	if d.next.counts = w.Kernel.Counts; d.next.counts {
 		if err := d.counts(&d.next.params, w); err != nil {
 			return err
 		}
 	}
-	d.next.shape = cuda.Launch{Grid: min(max(w.Kernel.Blocks, 1), d.blocks), Block: d.threads, Early: d.early(w)}
+	grid := min(max(w.Kernel.Blocks, 1), d.blocks)
+	d.next.shape = cuda.Launch{Grid: grid, Block: d.threads, Early: d.early(w, k, grid)}
 	return nil
 }
 
@@ -249,16 +250,19 @@ func (d *device) counts(p *kernels.VectorParams, w *Work) error {
 	return w.Counts(d.c.rank, p.Send[:d.c.size], p.Recv[:d.c.size])
 }
 
-// early reports whether w's kernel is launched early, which hides what a launch costs. It matters where the work is
-// small; two large kernels at once might leave no room for others that peers wait for.
-func (d *device) early(w *Work) bool { return !w.Kernel.Words && d.gpu.ctx.Early() }
+// early reports whether w's kernel k is launched early, which hides what a launch costs. It matters where the work is
+// small; two kernels at once take no more room than collectives have.
+func (d *device) early(w *Work, k loaded, grid int) bool {
+	return !w.Kernel.Words && d.gpu.ctx.Early() && (k.pairs || 2*grid <= d.blocks)
+}
 
 // refuse makes d.next what tells the peers that this rank takes no part in an operation, and why.
-func (d *device) refuse(why error) (err error) {
+func (d *device) refuse(why error) error {
 	d.next.params.Params, d.next.counts = d.params, false
 	d.next.params.Signature = signature(KindRefused, 0, 0, 0, refusalCode(why))
 	d.next.shape = cuda.Launch{Grid: 1, Block: d.threads}
-	d.next.f, err = d.kernel(kernels.Barrier, dtype.Invalid)
+	k, err := d.kernel(kernels.Barrier, dtype.Invalid)
+	d.next.f = k.f
 	return err
 }
 
@@ -298,21 +302,32 @@ func (d *device) keep(vs ...*Vec) error {
 }
 
 // kernel finds a kernel, and loads it at its first use.
-func (d *device) kernel(name string, t dtype.Type) (*cuda.Function, error) {
+func (d *device) kernel(name string, t dtype.Type) (loaded, error) {
 	key := kernelKey{name, t}
-	if f := d.functions[key]; f != nil {
-		return f, nil
+	if k := d.functions[key]; k.f != nil {
+		return k, nil
 	}
 	f, err := d.gpu.set.Kernel(name, t, d.c.size)
 	if err != nil {
-		return nil, fmt.Errorf("kernel %s: %w", name, err)
+		return loaded{}, fmt.Errorf("kernel %s: %w", name, err)
 	}
 	if f.MaxThreads < d.threads {
-		return nil, fmt.Errorf("kernel %s runs with up to %d threads a block, not %d: %w", name, f.MaxThreads, d.threads,
-			fault.ErrLimit)
+		return loaded{}, fmt.Errorf("kernel %s runs with up to %d threads a block, not %d: %w", name, f.MaxThreads,
+			d.threads, fault.ErrLimit)
 	}
-	d.functions[key] = f
-	return f, nil
+	fit, err := f.Resident(cuda.Launch{Grid: 1, Block: d.threads})
+	if err != nil {
+		return loaded{}, err
+	}
+	k := loaded{f, fit >= 2}
+	d.functions[key] = k
+	return k, nil
+}
+
+// loaded is a kernel of the device.
+type loaded struct {
+	f     *cuda.Function
+	pairs bool // two blocks find room on a multiprocessor
 }
 
 type kernelKey struct {
@@ -343,6 +358,7 @@ func (b *Buf) deviceWord() uint64 {
 func (d *device) enqueue(s *Stream, captured bool) error {
 	defer func() { d.next.copy, d.next.graph = nil, nil }()
 	d.watch()
+	d.launches.Add(1)
 	return s.use(func(cu *cuda.Stream) error {
 		last := d.last.Load()
 		if last == s && !captured { // the usual case: s knows d, until it is closed

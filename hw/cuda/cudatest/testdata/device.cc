@@ -30,6 +30,8 @@ device *device_at(int i) {
 	return i >= 0 && i < device_count() ? &all[i] : 0;
 }
 
+bool room_counts(void) { return number("UBCOLL_EMULATE_SMS", 0) != 0; }
+int multiprocessors(void) { return (int)number("UBCOLL_EMULATE_SMS", 10); }
 uint64_t device_memory(void) { return number("UBCOLL_EMULATE_MEMORY", 4ull << 30); }
 
 uint64_t new_handle(void) {
@@ -183,7 +185,7 @@ int cuDeviceTotalMem_v2(size_t *n, int device) {
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	DEVICE("cuDeviceGetAttribute", device);
 	switch (attribute) {
-	case UBC_ATTR_SMS: *value = multiprocessors; break;
+	case UBC_ATTR_SMS: *value = multiprocessors(); break;
 	case UBC_ATTR_COPY_ENGINES: *value = 2; break;
 	case UBC_ATTR_MAJOR: *value = 9; break;
 	case UBC_ATTR_SHARED_OPTIN: *value = shared_most; break;

@@ -57,7 +57,7 @@ enum {
 };
 
 const size_t page = 4096, granularity = 2 << 20;
-const int max_blocks_a_multiprocessor = 32, threads_a_multiprocessor = 1024, multiprocessors = 2;
+const int max_blocks_a_multiprocessor = 32, threads_a_multiprocessor = 1024;
 const size_t shared_default = 48 << 10, shared_most = 227 << 10;
 
 extern std::mutex &lock;                    // of everything below
@@ -73,10 +73,14 @@ struct device {
 	uint64_t used;          // bytes that this process has made on it
 	std::set<int> peers;    // that its context has enabled
 	std::shared_ptr<stream> legacy; // stream 0
+	std::atomic<int> room;          // that blocks take of all multiprocessors, if that is counted
 };
+const int whole = 12; // a multiprocessor's room
 int device_count(void);
 device *device_at(int ordinal); // null if there is none
 uint64_t device_memory(void);
+int multiprocessors(void);
+bool room_counts(void); // whether kernels of a device leave each other's blocks only the room that there is
 
 // Asks that a call begins with: what UBCOLL_EMULATE_FAIL wants of it, and the current context, if it is in order.
 int injected(const char *name);

@@ -224,12 +224,24 @@ emu_result schedule(grid &g) {
 	g.lopsided = g.random() % 2;
 	std::vector<fiber *> held; // at a barrier
 	unsigned begun = 0, running = 0;
-	while (begun < k.blocks && running < k.resident)
-		begin(g, begun++), running++;
+	auto more = [&] {
+		while (begun < k.blocks && running < k.resident && (!k.place || k.place(k.place_arg)))
+			begin(g, begun++), running++;
+	};
+	more();
 	emu_result result = EMU_DONE;
 	size_t yields = 0, looks = 0;
 	uint64_t idle_since = 0;
-	while (!g.ready.empty()) {
+	while (!g.ready.empty() || begun < k.blocks) {
+		if (g.ready.empty()) { // other kernels take all the room
+			if (++looks % 16 == 0 && k.stop && k.stop(k.stop_arg)) {
+				result = EMU_STOPPED;
+				break;
+			}
+			rest(0);
+			more();
+			continue;
+		}
 		size_t i = g.random() % g.ready.size();
 		fiber *f = g.ready[i];
 		if (f->slow && g.random() % 16)
@@ -248,6 +260,7 @@ emu_result schedule(grid &g) {
 				break;
 			}
 			rest(idle_since);
+			more();
 			continue;
 		}
 		yields = 0;
@@ -265,8 +278,9 @@ emu_result schedule(grid &g) {
 		if (!b->alive) {
 			forget(b);
 			running--;
-			if (begun < k.blocks)
-				begin(g, begun++), running++;
+			if (k.leave)
+				k.leave(k.place_arg);
+			more();
 		} else if (b->waiting == b->alive && b->alive < k.threads) {
 			fprintf(stderr, "emulated GPU: kernel %s: in block %u, %u threads ended while %u wait for them in a barrier\n",
 				k.name, b->index, k.threads - b->alive, b->waiting);

@@ -22,6 +22,9 @@ struct emu_kernel {
 	unsigned resident;        // blocks at a time
 	bool (*stop)(void *);     // asked between turns: the kernel is given up
 	void *stop_arg;
+	bool (*place)(void *) = 0; // whether one more block finds room beside those of other kernels; 0: always
+	void (*leave)(void *) = 0; // a block has ended, which found room
+	void *place_arg = 0;
 };
 // STOPPED: as stop wanted it. FAULT: it touched memory that is not there. TRAP: __builtin_trap, or a division by zero.
 enum emu_result { EMU_DONE, EMU_STOPPED, EMU_FAULT, EMU_TRAP };

@@ -11,13 +11,14 @@ extern "C" __attribute__((weak)) const emulated_kernel ubc_emulated[]; // null w
 
 struct module {
 	device *d;
-	std::set<std::string> entries;
+	std::map<std::string, int> entries; // by name: .minnctapersm, or 0
 	std::vector<uint64_t> functions;
 };
 struct function {
 	device *d;
 	const emulated_kernel *k;
 	int threads, shared;
+	int grids; // blocks that find room on a multiprocessor for sure, or 0
 };
 static std::map<uintptr_t, module> &modules = *new std::map<uintptr_t, module>;
 static std::map<uintptr_t, function> &functions = *new std::map<uintptr_t, function>;
@@ -57,7 +58,8 @@ int cuModuleLoadDataEx(uintptr_t *handle, const void *image, unsigned n, int *op
 	for (const char *e = s; (e = strstr(e, ".entry"));) {
 		e += strlen(".entry");
 		e += strspn(e, " \t\r\n");
-		m.entries.insert(std::string(e, strcspn(e, " \t\r\n({")));
+		const char *grids = strstr(e, ".minnctapersm"), *body = strchr(e, '{');
+		m.entries[std::string(e, strcspn(e, " \t\r\n({"))] = grids && body && grids < body ? atoi(strchr(grids, ' ')) : 0;
 	}
 	modules[*handle = new_handle()] = m;
 	return 0;
@@ -84,10 +86,11 @@ int cuModuleGetFunction(uintptr_t *handle, uintptr_t in, const char *name) {
 	auto m = modules.find(in);
 	if (m == modules.end())
 		return INVALID_HANDLE;
-	if (!m->second.entries.count(name))
+	auto entry = m->second.entries.find(name);
+	if (entry == m->second.entries.end())
 		return NOT_FOUND;
 	// Few threads a block keep the number of fibers small where many ranks share a few processors.
-	function f = {d, look(ubc_emulated, name), 64, shared_default};
+	function f = {d, look(ubc_emulated, name), 64, shared_default, entry->second};
 	if (!f.k)
 		f.k = look(emulated_toys, name), f.threads = 1024;
 	if (!f.k) {
@@ -194,8 +197,31 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 		(!receives || good("the destination of rank", p.rank, p.dst));
 }
 
+// room is what a kernel's blocks take of a device's multiprocessors.
+struct room {
+	device *d;
+	int block, taken, all;
+};
+
+static bool place(void *p) {
+	room &r = *(room *)p;
+	int used = r.d->room;
+	do {
+		if (used + r.block > r.all)
+			return false;
+	} while (!r.d->room.compare_exchange_weak(used, used + r.block));
+	r.taken += r.block;
+	return true;
+}
+
+static void leave(void *p) {
+	room &r = *(room *)p;
+	r.d->room -= r.block;
+	r.taken -= r.block;
+}
+
 static void run(device *d, const emulated_kernel *k, const std::vector<char> &params, unsigned blocks, unsigned threads,
-	unsigned resident) {
+	unsigned resident, room r) {
 	if (d->error)
 		return;
 	if (look(ubc_emulated, k->name) == k && !check(d, k, params)) {
@@ -204,11 +230,14 @@ static void run(device *d, const emulated_kernel *k, const std::vector<char> &pa
 	}
 	auto broken = [](void *d) { return ((device *)d)->error != 0; };
 	emu_kernel e = {k->name, k->f, params.data(), blocks, threads, resident, broken, d};
+	if (r.all)
+		e.place = place, e.leave = leave, e.place_arg = &r;
 	switch (emu_run(e)) {
 	case EMU_FAULT: d->error = ILLEGAL_ADDRESS; break;
 	case EMU_TRAP: d->error = LAUNCH_FAILED; break;
 	default: break;
 	}
+	d->room -= r.taken; // of blocks that were given up
 }
 
 // launched is a kernel with all that it takes.
@@ -235,8 +264,9 @@ static int launched(device *d, uintptr_t handle, const unsigned *grid, const uns
 	if (n)
 		memcpy(copy.data(), from, n);
 	auto *k = f.k;
-	unsigned resident = fit(bx, shared) * multiprocessors;
-	*work = [=] { run(d, k, copy, gx, bx, resident); };
+	unsigned resident = fit(bx, shared) * multiprocessors();
+	room r = {d, std::max(1, whole / (f.grids ? f.grids : fit(bx, shared))), 0, room_counts() ? whole * multiprocessors() : 0};
+	*work = [=] { run(d, k, copy, gx, bx, resident, r); };
 	return 0;
 }
 

@@ -459,10 +459,11 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	ubc_finish(p, o.e);
 }
 
-// The kernels for up to R ranks: one of each for several R, since registers are few, and so is time.
-#define UBC_REDUCE_KERNELS(T, R)                                            \
-	UBC_KERNEL(ubc_oneshot##R##_##T, (ubc_oneshot<ubc_##T, R>))             \
-	UBC_KERNEL(ubc_packets##R##_##T, (ubc_two_packets<ubc_##T, R>))         \
+// The kernels for up to R ranks: one of each for several R, since registers are few, and so is time. Those that are
+// launched early find room twice on a multiprocessor, but where many ranks take more registers.
+#define UBC_REDUCE_KERNELS(T, R)                                                                           \
+	UBC_KERNEL_OF(ubc_params, ubc_oneshot##R##_##T, (R <= 4 ? 2 : 1), (ubc_oneshot<ubc_##T, R>))            \
+	UBC_KERNEL_OF(ubc_params, ubc_packets##R##_##T, (R <= 4 ? 2 : 1), (ubc_two_packets<ubc_##T, R>))        \
 	UBC_KERNEL(ubc_twoshot##R##_##T, (ubc_twoshot<ubc_##T, R, 8 / R>))
 
 #endif

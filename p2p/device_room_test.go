@@ -1,0 +1,112 @@
+package p2p_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
+	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/p2p"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// TestBesideCollectives has a small device full of an all-reduce, which the peer comes to only behind messages, or steps
+// of a channel, that are queued later here.
+func TestBesideCollectives(t *testing.T) {
+	if !cudatest.Emulated() {
+		t.Skip("needs the emulated driver, whose devices can be small")
+	}
+	type side struct {
+		ctx  context.Context
+		c    *ubcoll.Comm
+		s    [3]*ubcoll.Stream
+		e    *end
+		n    int
+		mine ubcoll.Vec
+		sum  func(c *ubcoll.Comm) error
+	}
+	for _, k := range []struct {
+		name         string
+		first, other func(x *side) error // of rank 0, and of rank 1, which has one stream
+	}{
+		{"messages", func(x *side) error {
+			_, err := p2p.Recv(x.ctx, x.c.On(x.s[0]), 1, x.mine.Slice(x.n, 2*x.n)) // which comes last
+			return errors.Join(err, x.sum(x.c.On(x.s[1])), p2p.Send(x.ctx, x.c.On(x.s[2]), 1, x.mine.Slice(0, x.n)))
+		}, func(x *side) error {
+			_, err := p2p.Recv(x.ctx, x.c.On(x.s[0]), 0, x.mine.Slice(x.n, 2*x.n))
+			return errors.Join(err, x.sum(x.c.On(x.s[0])), p2p.Send(x.ctx, x.c.On(x.s[0]), 0, x.mine.Slice(0, x.n)))
+		}},
+		{"a channel", func(x *side) error {
+			err := x.sum(x.c.On(x.s[1]))
+			return errors.Join(err, x.e.ch.On(x.s[2]).Batch(x.ctx, func(b *p2p.Channel) error {
+				return errors.Join(b.Put(x.ctx, x.n, 0, x.n), b.Signal(x.ctx), b.Wait(x.ctx))
+			}))
+		}, func(x *side) error {
+			return errors.Join(x.e.ch.On(x.s[0]).Wait(x.ctx), x.e.ch.On(x.s[0]).PutWithSignal(x.ctx, x.n, 0, x.n),
+				x.sum(x.c.On(x.s[0])))
+		}},
+	} {
+		for _, policy := range []register.Policy{register.Auto, register.Off} {
+			for _, n := range []int{100, kernels.EagerBytes - 5, 1<<20 + 5} {
+				t.Run(fmt.Sprintf("%s/%v/%d bytes", k.name, policy, n), func(t *testing.T) {
+					t.Setenv("UBCOLL_EMULATE_SMS", "6")
+					o := ubcoll.Options{Register: policy, Algorithm: "two-shot"}
+					gputest.Run(t, 2, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+						a, err1 := gputest.Floats(ctx, c, dev, 100_000, 1)
+						e, err2 := openEnd(ctx, c, dev, 1-c.Rank(), 2*n)
+						x := &side{ctx: ctx, c: c, e: e, n: n}
+						err := errors.Join(err1, err2)
+						for i := range x.s {
+							var err3 error
+							x.s[i], err3 = ubcoll.NewStream(dev)
+							err = errors.Join(err, err3)
+						}
+						if err != nil {
+							return err
+						}
+						b, err := ubcoll.Alloc[byte](c, dev, 2*n) // which is not registered, unless messages do
+						if err != nil {
+							return err
+						}
+						x.mine = b.Vec()
+						x.sum = func(c *ubcoll.Comm) error { return coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum) }
+						if err := errors.Join(b.CopyFrom(ctx, pattern(n, uint64(c.Rank()))),
+							e.buf.CopyFrom(ctx, pattern(n, uint64(c.Rank()))), coll.Barrier(ctx, c)); err != nil {
+							return err
+						}
+						do := k.first
+						if c.Rank() == 1 {
+							do = k.other
+						}
+						if err := do(x); err != nil {
+							return err
+						}
+						for _, s := range x.s {
+							if err := s.Sync(ctx); err != nil {
+								return err
+							}
+						}
+						got := make([]byte, 2*n)
+						from := b
+						if k.name == "a channel" {
+							from = e.buf
+						}
+						if err := errors.Join(gputest.All(ctx, c, a, 2), from.CopyTo(ctx, got)); err != nil {
+							return err
+						}
+						if !bytes.Equal(got[n:], pattern(n, uint64(1-c.Rank()))) {
+							return errors.New("wrong data")
+						}
+						return errors.Join(coll.Barrier(ctx, c), e.close(), b.Free(), a.Free())
+					})
+				})
+			}
+		}
+	}
+}
