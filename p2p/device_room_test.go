@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
@@ -75,7 +76,11 @@ func TestBesideCollectives(t *testing.T) {
 							return err
 						}
 						x.mine = b.Vec()
-						x.sum = func(c *ubcoll.Comm) error { return coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum) }
+						x.sum = func(c *ubcoll.Comm) error {
+							err := coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum)
+							time.Sleep(20 * time.Millisecond) // it may fill the device meanwhile
+							return err
+						}
 						if err := errors.Join(b.CopyFrom(ctx, pattern(n, uint64(c.Rank()))),
 							e.buf.CopyFrom(ctx, pattern(n, uint64(c.Rank()))), coll.Barrier(ctx, c)); err != nil {
 							return err

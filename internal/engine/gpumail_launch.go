@@ -74,7 +74,7 @@ func (m *gpuMail) share(ms []DeviceMessage, keep *laneBlocks) (blocks laneBlocks
 		if n == 0 {
 			continue
 		}
-		if more > free {
+		if more > max(free, 0) {
 			blocks[i] = 1 + (n-1)*max(free, 0)/more
 		}
 		if keep != nil {

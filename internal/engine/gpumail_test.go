@@ -17,13 +17,16 @@ func message(peer int, recv bool, n int, word uint64) DeviceMessage {
 // All lanes of a rank find room at the same time, whatever is in them, in whatever order they come, and beside a
 // collective.
 func TestMailRoom(t *testing.T) {
-	for _, sms := range []int{60, 108, 114, 132, 148} {
+	for _, sms := range []int{4, 60, 108, 114, 132, 148} {
 		for ranks := 1; ranks <= kernels.MaxRanks; ranks++ {
 			t.Run(fmt.Sprintf("%d ranks, %d multiprocessors", ranks, sms), func(t *testing.T) {
 				room := roomOf(sms, ranks)
 				left := sms - room.collectives
 				require.LessOrEqual(t, room.messages+room.channels, roomBlocks*left)
-				require.GreaterOrEqual(t, room.messages, 2*ranks, "a block for each lane")
+				if sms >= 60 {
+					require.GreaterOrEqual(t, room.messages, 2*ranks, "a block for each lane")
+				}
+				most := max(room.messages, 2*ranks) // lanes have a block each, whether it finds room or not
 				if sms > 100 {
 					require.Equal(t, min(sms/6, 20), left)
 				}
@@ -43,22 +46,22 @@ func TestMailRoom(t *testing.T) {
 						b := alone.share(all[i:i+1], nil)
 						require.Positive(t, b[laneOf(all[i].Peer, all[i].Recv)])
 					}
-					require.LessOrEqual(t, total(alone), room.messages, "%d bytes, one by one", n)
+					require.LessOrEqual(t, total(alone), most, "%d bytes, one by one", n)
 					together := newGPUMail(alone.d)
 					together.share(all, nil)
-					require.LessOrEqual(t, total(together), room.messages, "%d bytes, together", n)
+					require.LessOrEqual(t, total(together), most, "%d bytes, together", n)
 					var first, second laneBlocks
 					captured := newGPUMail(alone.d)
 					captured.share(all[:1], &first)
 					captured.share(all[1:], &second)
-					require.LessOrEqual(t, total(captured), room.messages, "%d bytes, captured", n)
+					require.LessOrEqual(t, total(captured), most, "%d bytes, captured", n)
 					captured.giveUp(&first)
 					captured.giveUp(&second)
 					require.Equal(t, 2*ranks, total(captured))
 				}
 				m := newGPUMail(&device{c: &Comm{size: ranks}, room: room})
 				huge := []DeviceMessage{message(0, false, 1<<30, 0)}
-				require.EqualValues(t, min(mailPushBlocks, room.messages-2*ranks+1), m.share(huge, nil)[0], "it may have all the rest")
+				require.EqualValues(t, min(mailPushBlocks, most-2*ranks+1), m.share(huge, nil)[0], "it may have all the rest")
 				direct := []DeviceMessage{message(0, true, 1<<30, 1<<63)}
 				require.EqualValues(t, 1, m.share(direct, nil)[1])
 			})
