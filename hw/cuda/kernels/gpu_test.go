@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
@@ -160,5 +161,30 @@ func TestDeviceLarge(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestRoom looks at what the driver's assembler makes of the kernels: those that must find room twice on a multiprocessor
+// do.
+func TestRoom(t *testing.T) {
+	w := newWorld(t, 1)
+	if w.emulated {
+		t.Skip("registers are a device's")
+	}
+	for _, ranks := range []int{2, 4, MaxRanks} {
+		for _, typ := range dtype.All() {
+			for _, name := range []string{OneShot, Packets, TwoShot, Ring, Move, MovePackets, Broadcast, MoveV, Barrier, Channel,
+				Messages} {
+				f, err := w.ranks[0].set.Kernel(name, typ, ranks)
+				require.NoError(t, err)
+				fit, err := f.Resident(cuda.Launch{Grid: 1, Block: MaxThreads})
+				require.NoError(t, err)
+				t.Logf("%s, %d ranks, %v: %d registers, %d on a multiprocessor", name, ranks, typ, f.Registers, fit)
+				twice := name == Channel || name == Messages || ranks <= 4 && (name == OneShot || name == Packets)
+				if twice {
+					require.GreaterOrEqual(t, fit, 2, "%s, %d ranks, %v", name, ranks, typ)
+				}
+			}
+		}
 	}
 }
