@@ -117,14 +117,13 @@ func (c *Comm) GPU() (Device, error) {
 // is queued, and its error comes from s.Sync; so do messages of device memory. Operations of one communicator run in
 // call order whatever their streams. On a stream of a device the memory is that device's, ranks queue at their own
 // pace, and ctx counts at the call only; the memory may be freed as soon as the call has returned, which then waits.
-// Local.
+// What a group or a capture records runs on the stream that it was called on: on another one it is ErrArgument. Local.
 func (c *Comm) On(s *Stream) *Comm {
-	d := Comm{*c.Engine()}
-	d.v.Stream = nil
+	var on *engine.Stream
 	if s != nil {
-		d.v.Stream = s.Engine()
+		on = s.Engine()
 	}
-	return &d
+	return &Comm{*c.Engine().On(on)}
 }
 
 // RegisterBuffer registers the memory that v views, so that operations on any part of it use it directly, unless the
@@ -153,7 +152,8 @@ func (c *Comm) Abort(cause error) { c.Engine().Abort(cause) }
 // Registration.Close says, and what peers still read of this rank stays readable to them. What was registered with it,
 // its windows and its channels end; with the rank's last communicator its buffers, too: views of them fault from then
 // on. ErrBusy while an operation runs or is queued, or a message is on its way, unless the communicator is broken, whose
-// messages end with it; ErrClosed the second time, and for what other goroutines call from then on.
+// messages end with it; ErrClosed the second time, and for what other goroutines call from then on. If operations on
+// streams have failed and no Sync has returned that, Close returns it, and has closed the communicator.
 func (c *Comm) Close() error { return c.Engine().Close() }
 
 // Err is nil while the communicator is usable, and else says why it is not. Local, waits for nothing.
@@ -250,7 +250,8 @@ func (b *batch) Record(c *engine.Comm, w engine.Work) error {
 		return c.Local(w.Kind.String(), fmt.Errorf("in a group of collectives (use p2p.Group): %w", fault.ErrArgument))
 	}
 	if b.done {
-		return fmt.Errorf("%v on a group that has ended: %w", w.Kind, fault.ErrClosed)
+		return c.Local(w.Kind.String(), fmt.Errorf("on the *Comm of a Group that has ended (use the one that Group was called "+
+			"on): %w", fault.ErrClosed))
 	}
 	b.works = append(b.works, w)
 	return nil

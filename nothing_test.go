@@ -38,7 +38,10 @@ func (k trial) try() (err error) {
 			err = fmt.Errorf("%s with %s: panic: %v", k.fn, k.with, v)
 		}
 	}()
+	var e *ubcoll.Error
 	switch got := k.do(); {
+	case got != nil && !errors.As(got, &e) && k.fn != "ParseOp" && k.fn != "StreamFrom":
+		return fmt.Errorf("%s with %s: %q is no *Error", k.fn, k.with, got)
 	case k.want == nil && got != nil:
 		return fmt.Errorf("%s with %s: %w", k.fn, k.with, got)
 	case !errors.Is(got, k.want):
@@ -364,7 +367,7 @@ func TestNoArguments(t *testing.T) {
 		add("Stream.Sync", nilCtx, says, func(ctx context.Context) error { return s.Sync(ctx) })
 		add("p2p.Request.Wait", nilCtx, says, func(ctx context.Context) error {
 			if done, err := q.Test(); done { // nothing to wait for
-				return errors.Join(err, bad, errors.New(says))
+				return errors.Join(err, &ubcoll.Error{Err: fmt.Errorf("%s: %w", says, bad)})
 			}
 			return q.Wait(ctx)
 		})

@@ -129,3 +129,52 @@ func TestToldOneSided(t *testing.T) {
 	})
 	t.Run("device", func(t *testing.T) { gputest.Run(t, 2, ubcoll.Options{}, f) })
 }
+
+// TestForgottenSync closes communicators whose operations on a stream have failed, with and without a Sync.
+func TestForgottenSync(t *testing.T) {
+	f := func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		a, err := gputest.Floats(ctx, c, dev, 100, 1)
+		if err != nil {
+			return err
+		}
+		for _, k := range []struct {
+			name string
+			ask  func(s *ubcoll.Stream) error // returns what it says
+			want bool                         // that Close says it
+		}{
+			{"nobody asks", func(*ubcoll.Stream) error { return ubcoll.ErrArgument }, true},
+			{"Sync", func(s *ubcoll.Stream) error { return s.Sync(ctx) }, false},
+			{"Stream.Close", func(s *ubcoll.Stream) error { return s.Close() }, false},
+		} {
+			d, err1 := c.Dup(ctx)
+			s, err2 := ubcoll.NewStream(dev)
+			if err := errors.Join(err1, err2); err != nil {
+				return err
+			}
+			bad := ubcoll.Sum
+			if d.Rank() == 1 {
+				bad = ubcoll.Op{}
+			}
+			if err := errors.Join(coll.AllReduce(ctx, d.On(s), a.Vec(), a.Vec(), bad),
+				coll.AllReduce(ctx, d, a.Vec(), a.Vec(), ubcoll.Sum)); err != nil { // behind it
+				return err
+			}
+			if err := k.ask(s); !errors.Is(err, ubcoll.ErrArgument) {
+				return fmt.Errorf("rank %d: %s: %w", c.Rank(), k.name, err)
+			}
+			err := d.Close()
+			if errors.Is(err, ubcoll.ErrArgument) != k.want || k.want && !strings.Contains(err.Error(), "Stream.Sync") ||
+				!errors.Is(d.Close(), ubcoll.ErrClosed) {
+				return fmt.Errorf("rank %d: %s: closed: %w", c.Rank(), k.name, err)
+			}
+			s.Close()
+		}
+		return a.Free()
+	}
+	t.Run("host", func(t *testing.T) {
+		require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+			return f(ctx, c, ubcoll.Host)
+		}))
+	})
+	t.Run("device", func(t *testing.T) { gputest.Run(t, 2, ubcoll.Options{}, f) })
+}

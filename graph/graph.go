@@ -147,7 +147,8 @@ func (g *Graph) Record(c *engine.Comm, w engine.Work) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.captured {
-		return c.Local(w.Kind.String(), fmt.Errorf("on a capture that has ended: %w", fault.ErrClosed))
+		return c.Local(w.Kind.String(), fmt.Errorf("on the *Comm of a capture that has ended (use the one that Capture "+
+			"was called on): %w", fault.ErrClosed))
 	}
 	vecs := []*engine.Vec{&w.Src, &w.Dst}
 	w.Messages = slices.Clone(w.Messages)

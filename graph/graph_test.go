@@ -286,6 +286,13 @@ func TestStrays(t *testing.T) {
 			}
 			return errors.Join(coll.AllReduce(ctx, outer.On(s), v, v, ubcoll.Sum), s.Close())
 		}, ubcoll.ErrArgument, "call it on the *Comm that"},
+		{"on another stream", func(ctx context.Context, _, inner *ubcoll.Comm, v ubcoll.Vec) error {
+			s, err := ubcoll.NewStream(v.Engine().Dev)
+			if err != nil {
+				return err
+			}
+			return errors.Join(coll.AllReduce(ctx, inner.On(s), v, v, ubcoll.Sum), s.Close())
+		}, ubcoll.ErrArgument, "another stream"},
 		{"a group", func(ctx context.Context, outer, _ *ubcoll.Comm, v ubcoll.Vec) error {
 			return ubcoll.Group(ctx, outer, func(g *ubcoll.Comm) error { return coll.Barrier(ctx, g) })
 		}, ubcoll.ErrArgument, "call it on the *Comm that"},

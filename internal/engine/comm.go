@@ -73,6 +73,7 @@ type Comm struct {
 
 	debug bool // UBCOLL_LOG says so
 	infos
+	unsaid unsaid
 }
 
 type peer struct {
@@ -264,7 +265,7 @@ func (c *Comm) lostError(s *waiting, from int, v uint64) *fault.Error {
 		}
 		return c.errorAt(s, about, &toldError{text, fault.ErrMismatch})
 	case lostAborted:
-		return c.errorAt(s, about, fmt.Errorf("%s: %w", text, fault.ErrAborted))
+		return c.errorAt(s, about, &toldError{text, fault.ErrAborted})
 	}
 	return c.errorAt(s, from, fmt.Errorf("rank %d failed: %s: %w", from, text, fault.ErrAborted))
 }
@@ -309,7 +310,11 @@ func (c *Comm) Close() error {
 	}
 	c.polls.drain()
 	c.logClose()
-	return errors.Join(c.nouns.close(false), c.release())
+	errs := []error{c.nouns.close(false), c.release()}
+	if err := c.unsaid.left(); err != nil && c.broken.Load() == nil { // else Err says it
+		errs = append(errs, c.local("close", err))
+	}
+	return errors.Join(errs...)
 }
 
 // tryClose lets no operation begin any more, unless one is under way.

@@ -194,7 +194,7 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 	}
 	if v.Stream != nil {
 		if refusal != nil {
-			s.addError(refusal)
+			s.addError(c, refusal)
 		}
 		return nil
 	}

@@ -282,6 +282,6 @@ func (s *Stream) leaveLink(g *gpuLink) {
 	}
 	delete(s.device.links, g)
 	if err != nil {
-		s.errs = append(s.errs, err)
+		s.errs = append(s.errs, failure{err: err}) // which all calls of the link have returned since
 	}
 }

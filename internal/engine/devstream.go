@@ -71,7 +71,7 @@ func (s *Stream) use(f func(*cuda.Stream) error) error {
 	s.device.using.RLock()
 	defer s.device.using.RUnlock()
 	if s.device.gone {
-		return fmt.Errorf("stream: %w", errStreamClosed)
+		return s.error(errStreamClosed)
 	}
 	return f(s.device.cu)
 }
@@ -184,7 +184,7 @@ func (s *Stream) syncDevice(ctx context.Context) error {
 	var early error
 	err := s.await(func(time.Duration) error {
 		if ctx.Err() != nil {
-			early = fmt.Errorf("stream: %w", ended(ctx))
+			early = s.error(ended(ctx))
 		}
 		return early
 	})
@@ -214,8 +214,7 @@ func (s *Stream) users() (devs []*device) {
 
 func (s *Stream) takeErrors() error {
 	s.mu.Lock()
-	errs := s.errs
-	s.errs = nil
+	errs := s.failures()
 	s.mu.Unlock()
 	for _, d := range s.users() {
 		errs = append(errs, d.collect()...)
@@ -246,19 +245,19 @@ func (s *Stream) leave(d *device) {
 		return
 	}
 	errs := d.collect()
-	s.mu.Lock()
-	s.errs = append(s.errs, errs...)
-	s.mu.Unlock()
+	for _, err := range errs {
+		s.addError(d.c, err)
+	}
 }
 
 func (s *Stream) closeDevice() error {
 	if done, _ := s.done(); !done {
-		return fmt.Errorf("stream: %w", errStreamBusy)
+		return s.error(errStreamBusy)
 	}
 	s.device.using.Lock()
 	if s.device.gone {
 		s.device.using.Unlock()
-		return fmt.Errorf("stream: %w", errStreamClosed)
+		return s.error(errStreamClosed)
 	}
 	s.device.gone = true
 	s.device.using.Unlock()

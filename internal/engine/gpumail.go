@@ -255,7 +255,8 @@ func (m *gpuMail) shut(broken bool, last func() error) error {
 	}
 	defer m.unlock(allLanes)
 	if i := m.anyBusy(); i >= 0 && !broken {
-		return fmt.Errorf("a message of device memory, from or to rank %d, is on its way: %w", i/2, fault.ErrBusy)
+		return fmt.Errorf("a message of device memory, from or to rank %d, is on its way (its call, Request.Wait "+
+			"or Stream.Sync ends it): %w", i/2, fault.ErrBusy)
 	}
 	if err := last(); err != nil {
 		return err

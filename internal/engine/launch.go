@@ -32,7 +32,7 @@ func (s *Stream) launchAll(ctx context.Context, c *Comm, works []Work, group boo
 		}
 		if refusal != nil && first == nil {
 			first = refusal
-			s.addError(refusal)
+			s.addError(c, refusal)
 		}
 	}
 	return nil
@@ -47,7 +47,7 @@ func (s *Stream) launch(ctx context.Context, c *Comm) error {
 	}
 	refusal, err := c.queueWork(ctx, s)
 	if refusal != nil {
-		s.addError(refusal)
+		s.addError(c, refusal)
 	}
 	return err
 }
@@ -60,10 +60,10 @@ func (c *Comm) queueWork(ctx context.Context, s *Stream) (refusal, err error) {
 	return refusal, err
 }
 
-// addError leaves err to the next Sync.
-func (s *Stream) addError(err error) {
+// addError leaves the error of an operation of c to the next Sync.
+func (s *Stream) addError(c *Comm, err error) {
 	s.mu.Lock()
-	s.errs = append(s.errs, err)
+	s.fail(c, err)
 	s.mu.Unlock()
 }
 

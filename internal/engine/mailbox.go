@@ -288,7 +288,8 @@ func (c *Comm) closeLanes(broken bool, last func() error) error {
 		l.Lock()
 		defer l.Unlock()
 		if !l.Idle() && !broken && err == nil {
-			err = fmt.Errorf("a message from or to rank %d is on its way: %w", r, fault.ErrBusy)
+			err = fmt.Errorf("a message from or to rank %d is on its way (its call, or Request.Wait, "+
+				"ends it): %w", r, fault.ErrBusy)
 		}
 	}
 	if err == nil {

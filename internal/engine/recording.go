@@ -49,6 +49,26 @@ func (k *Recording) Record(c *Comm, w Work) error {
 	return err
 }
 
+// On is the view with another stream, nil for none. What is recorded runs on the recording's.
+func (v View) On(s *Stream) *View {
+	if k, ok := v.Recorder.(*Recording); ok && s != v.Stream {
+		v.Recorder = elsewhere{k}
+	}
+	v.Stream = s
+	return &v
+}
+
+// elsewhere refuses what is to be recorded on another stream.
+type elsewhere struct{ k *Recording }
+
+// Record implements Recorder.
+func (e elsewhere) Record(c *Comm, w Work) error {
+	err := fmt.Errorf("on another stream than that on which %s was called, where all that it records runs: %w", e.k.what,
+		fault.ErrArgument)
+	e.k.failed(&w, err)
+	return c.local(w.Kind.String(), err)
+}
+
 func (k *Recording) failed(w *Work, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -21,7 +21,7 @@ type Stream struct {
 	running bool
 	closed  bool
 	idle    chan struct{} // closed when the queue has run empty; nil while it is
-	errs    []error       // since the last Sync
+	errs    []failure     // since the last Sync
 }
 
 type queued struct {
@@ -86,6 +86,11 @@ func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error
 	return nil
 }
 
+// error is an error of the stream itself.
+func (s *Stream) error(err error) error {
+	return &fault.Error{Op: "stream", Rank: -1, Peer: -1, Device: s.dev, Err: err}
+}
+
 // closedError is why nothing can be queued on a stream that is closed.
 func (s *Stream) closedError() error {
 	if s == noStream {
@@ -112,7 +117,7 @@ func (s *Stream) drain() {
 		err := q.run()
 		s.mu.Lock()
 		if err != nil {
-			s.errs = append(s.errs, err)
+			s.fail(q.c, err)
 		}
 	}
 	s.running = false
@@ -138,7 +143,7 @@ func (s *Stream) Sync(ctx context.Context) error {
 	case s == nil, s == noStream:
 		return errNoStream
 	case ctx == nil:
-		return fmt.Errorf("stream: %w", ErrNilContext)
+		return s.error(ErrNilContext)
 	case s.device != nil:
 		return s.syncDevice(ctx)
 	}
@@ -149,14 +154,59 @@ func (s *Stream) Sync(ctx context.Context) error {
 		select {
 		case <-idle:
 		case <-ctx.Done():
-			return fmt.Errorf("stream: %w", ended(ctx))
+			return s.error(ended(ctx))
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := errors.Join(s.errs...)
+	return errors.Join(s.failures()...)
+}
+
+// failure is the error of an operation that no Sync has returned yet: of c, or if that is nil, of a channel or window.
+type failure struct {
+	c   *Comm
+	err error
+}
+
+// fail leaves an operation's error to the next Sync. The caller holds mu.
+func (s *Stream) fail(c *Comm, err error) {
+	s.errs = append(s.errs, failure{c, err})
+	c.unsaid.mu.Lock()
+	c.unsaid.n++
+	c.unsaid.last = err
+	c.unsaid.mu.Unlock()
+}
+
+// failures takes the errors since the last Sync. The caller holds mu.
+func (s *Stream) failures() (errs []error) {
+	for _, f := range s.errs {
+		if errs = append(errs, f.err); f.c == nil {
+			continue
+		}
+		f.c.unsaid.mu.Lock()
+		f.c.unsaid.n--
+		f.c.unsaid.mu.Unlock()
+	}
 	s.errs = nil
-	return err
+	return errs
+}
+
+// unsaid counts the operations of a communicator on streams that have failed, and of which no Sync has said so.
+type unsaid struct {
+	mu   sync.Mutex
+	n    int
+	last error
+}
+
+// left is an error if there are some, for who closes the communicator: nobody may ever ask.
+func (u *unsaid) left() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.n == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d operations on streams have failed, and nobody has called Stream.Sync, which says so; the last one: %w",
+		u.n, u.last)
 }
 
 // Close ends the stream: fault.ErrBusy while operations are queued, and fault.ErrClosed the second time. It returns
@@ -172,10 +222,10 @@ func (s *Stream) Close() error {
 	defer s.mu.Unlock()
 	switch {
 	case s.closed:
-		return fmt.Errorf("stream: %w", errStreamClosed)
+		return s.error(errStreamClosed)
 	case s.running:
-		return fmt.Errorf("stream: %w", errStreamBusy)
+		return s.error(errStreamBusy)
 	}
 	s.closed = true
-	return errors.Join(s.errs...)
+	return errors.Join(s.failures()...)
 }
