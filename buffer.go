@@ -145,10 +145,10 @@ func move[T dtype.Elem](dst, src []T) {
 
 // Free ends the buffer. Local: it returns at once, and completes when operations in flight leave; on a device it waits
 // for what is queued on this rank's streams, and for peers to give it up, for five seconds at most. ErrInUse while a
-// registration of it is open, or a graph holds it; ErrClosed the second time. Any other error says what failed in the
-// meantime: the buffer has been freed all the same. ErrTimeout is a peer that still has device memory mapped: leave what
-// was adopted to its owner, but do not give it back to the driver. What fails after Free has returned is logged, and
-// counted in Stats.Failures.
+// registration of it is open, or a graph holds it, or, of adopted memory of the host, while an operation uses it, messages
+// that are posted included; ErrClosed the second time. Any other error says what failed in the meantime: the buffer has
+// been freed all the same. ErrTimeout is a peer that still has device memory mapped: leave what was adopted to its owner,
+// but do not give it back to the driver. What fails after Free has returned is logged, and counted in Stats.Failures.
 func (b *Buffer[T]) Free() error {
 	if b.nothing() {
 		return errNoBuffer

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -159,6 +160,32 @@ func TestFreeOfAbandoned(t *testing.T) {
 			}
 		}
 		return errors.Join(err, wants(r.Wait(ctx), ubcoll.ErrAborted))
+	}))
+}
+
+// TestFreeOfAdopted frees memory of others under a message: not before that is done with it.
+func TestFreeOfAdopted(t *testing.T) {
+	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		x := make([]byte, 100) // it does not move
+		b, err := ubcoll.Adopt(c, ubcoll.Host, unsafe.Pointer(&x[0]), len(x))
+		if err != nil {
+			return err
+		}
+		for _, v := range []ubcoll.Vec{b.Vec(), ubcoll.Of(x)} {
+			var g p2p.Group
+			g.Recv(0, v)
+			r, err := g.Start(ctx, c)
+			if err != nil {
+				return err
+			}
+			if err := wants(b.Free(), ubcoll.ErrInUse); err != nil {
+				return err
+			}
+			if err := errors.Join(p2p.Send(ctx, c, 0, ubcoll.Of([]byte{7})), r.Wait(ctx)); err != nil || x[0] != 7 {
+				return fmt.Errorf("received %d: %w", x[0], err)
+			}
+		}
+		return errors.Join(b.Free(), wants(b.Free(), ubcoll.ErrClosed))
 	}))
 }
 

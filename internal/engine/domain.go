@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -94,9 +95,9 @@ func Memory(a *mem.Allocation) register.Memory {
 		Device: a.Dev, Kind: a.Kind.String()}
 }
 
-// Free ends an allocation: fault.ErrInUse while a registration, window or graph is open; else it returns at once and
-// completes when operations in flight leave. Other errors are of what was done with it so far, and do not keep it from
-// being freed.
+// Free ends an allocation: fault.ErrInUse while a registration, window or graph is open, and of adopted memory of the host
+// while an operation uses it; else it returns at once and completes when operations in flight leave. Other errors are of
+// what was done with it so far, and do not keep it from being freed.
 func (d *Domain) Free(a *mem.Allocation) error {
 	if d.Heap.Quarantined() {
 		d.IPC.Look()
@@ -109,6 +110,10 @@ func (d *Domain) Free(a *mem.Allocation) error {
 	var end ending
 	held := a.Hold() // until the messages that come and go without holding it are over
 	err := a.Leave(func() error {
+		if a.Kind == mem.Adopted && a.Holders() > 1 { // after Free its owner may do anything with it
+			return fmt.Errorf("an operation under way, or a message that is posted, uses it, and it is not this library's to "+
+				"keep (wait for that first): %w", fault.ErrInUse)
+		}
 		return d.Cache.Forget(Memory(a), func(failed error) {
 			a.WhenIdle(func() { end.set(d, errors.Join(failed, d.Heap.Retire(a))) })
 		})

@@ -435,7 +435,7 @@ func (c *Comm) gated(op string, peer int, look func() *fault.Error) error {
 		if e := c.broken.Load(); e != nil {
 			return e
 		}
-		return c.MessageError(op, peer, "", fault.ErrClosed)
+		return c.MessageError(op, peer, "", errCommClosed)
 	}
 	if err := look(); err != nil {
 		return err

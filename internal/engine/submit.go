@@ -124,6 +124,10 @@ func (c *Comm) enter() error {
 	}
 	if k != nil {
 		<-k.ready // what is queued before it has a deadline
+		if c.closing.Load() {
+			c.turn.leave()
+			return c.local("collective", errCommClosed)
+		}
 	}
 	return nil
 }

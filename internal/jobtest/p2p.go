@@ -18,11 +18,11 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// P2P sends messages of all sizes between all kinds of memory, in order, to itself, from several goroutines, and makes
-// wrong calls.
+// P2P sends messages of all sizes between all kinds of memory, in order, to itself, from several goroutines, makes wrong
+// calls, and frees memory and closes communicators under messages.
 func P2P(ctx context.Context, c *ubcoll.Comm) error {
 	for _, f := range []func(context.Context, *ubcoll.Comm) error{p2pSizes, p2pOrder, p2pSelf, p2pGoroutines, p2pRequests,
-		p2pBad} {
+		p2pBad, p2pVerdicts, p2pFree, p2pAbandoned} {
 		if err := f(ctx, c); err != nil {
 			return err
 		}
@@ -357,6 +357,110 @@ func p2pBad(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	if err := c.Err(); err != nil {
 		return fail(c, "after wrong calls: %w", err)
+	}
+	return nil
+}
+
+// p2pVerdicts has large messages that fit and such that do not, with many small ones behind them.
+func p2pVerdicts(ctx context.Context, c *ubcoll.Comm) error {
+	const behind = 40
+	peer := c.Rank() ^ 1
+	if peer >= c.Size() {
+		return nil
+	}
+	r := rand.New(rand.NewPCG(Seed(), uint64(c.Rank()&peer)))
+	x := ubcoll.Of(make([]byte, 4000))
+	var g p2p.Group
+	g.Send(peer, x)
+	for range behind {
+		g.Send(peer, x.Slice(0, 8))
+	}
+	for round := range 300 {
+		bad := r.IntN(2)
+		if c.Rank() < peer {
+			if err := g.Do(ctx, c); errors.Is(err, ubcoll.ErrMismatch) != (bad == 1) || bad == 0 && err != nil {
+				return fail(c, "round %d, bad %d: the sender gets %v", round, bad, err)
+			}
+			continue
+		}
+		if _, err := p2p.Recv(ctx, c, peer, x.Slice(0, 4000-bad)); errors.Is(err, ubcoll.ErrMismatch) != (bad == 1) {
+			return fail(c, "round %d, bad %d: the receiver gets %v", round, bad, err)
+		}
+		for range behind {
+			if _, err := p2p.Recv(ctx, c, peer, x); err != nil {
+				return fail(c, "round %d: %w", round, err)
+			}
+		}
+	}
+	return nil
+}
+
+// p2pFree frees the memory of messages that are posted: they arrive all the same.
+func p2pFree(ctx context.Context, c *ubcoll.Comm) error {
+	n := c.Size()
+	right, left := (c.Rank()+1)%n, (c.Rank()+n-1)%n
+	for _, size := range []int{8, 1500, 4000, 70000, 1 << 20} {
+		src, err1 := ubcoll.Alloc[byte](c, ubcoll.Host, size)
+		dst, err2 := ubcoll.Alloc[byte](c, ubcoll.Host, size)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		var g p2p.Group
+		g.Recv(left, dst.Vec())
+		r, err := g.Start(ctx, c)
+		if err = errors.Join(err, dst.Free(), coll.Barrier(ctx, c)); err != nil {
+			return fail(c, "%d bytes: %w", size, err)
+		}
+		var s p2p.Group
+		s.Send(right, src.Vec())
+		q, err := s.Start(ctx, c)
+		if err = errors.Join(err, src.Free()); err != nil {
+			return fail(c, "%d bytes: %w", size, err)
+		}
+		if err := errors.Join(r.Wait(ctx), q.Wait(ctx)); err != nil || g.Received()[0] != size {
+			return fail(c, "%d bytes: received %v: %w", size, g.Received(), err)
+		}
+	}
+	return nil
+}
+
+// p2pAbandoned aborts and closes communicators under receives that wait and requests that nobody waits for.
+func p2pAbandoned(ctx context.Context, c *ubcoll.Comm) error {
+	for round := range 5 {
+		d, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		b, err := ubcoll.Alloc[byte](c, ubcoll.Host, 20000)
+		if err != nil {
+			return err
+		}
+		peer := (c.Rank() + 1) % c.Size()
+		var g p2p.Group
+		g.Recv(peer, b.Vec())
+		r, err := g.Start(ctx, d)
+		if err != nil {
+			return err
+		}
+		waited := make(chan error)
+		go func() {
+			_, err := p2p.Recv(ctx, d, peer, ubcoll.Of(make([]byte, 8)))
+			waited <- err
+		}()
+		time.Sleep(time.Duration(round) * time.Millisecond)
+		if err := coll.Barrier(ctx, c); err != nil {
+			return err
+		}
+		d.Abort(errors.New("on purpose"))
+		if err := errors.Join(d.Close(), b.Free()); err != nil {
+			return fail(c, "round %d: %w", round, err)
+		}
+		if err := <-waited; !errors.Is(err, ubcoll.ErrAborted) && !errors.Is(err, ubcoll.ErrClosed) {
+			return fail(c, "round %d: a receive under Close gets %v", round, err)
+		}
+		if err := r.Wait(ctx); !errors.Is(err, ubcoll.ErrAborted) {
+			return fail(c, "round %d: a request after Close gets %v", round, err)
+		}
 	}
 	return nil
 }

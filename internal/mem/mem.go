@@ -92,6 +92,9 @@ func (a *Allocation) Release() {
 	}
 }
 
+// Holders is how many hold it.
+func (a *Allocation) Holders() int { return int(a.uses.Load() & (freeing - 1)) }
+
 // WhenIdle has f called when nobody holds a any more, here if that is so now, and lets nobody hold it from now on. It
 // is called once.
 func (a *Allocation) WhenIdle(f func()) {
