@@ -265,6 +265,9 @@ func TestTimeoutNamesTheMissing(t *testing.T) {
 		{"per process", func() []bootstrap.Bootstrap { return perProcess(joinAll(t, 3, abstract(t)), 2) }, 3, 2},
 	} {
 		for _, first := range []int{-1, 1} { // all have a deadline, or one
+			if first >= 0 && k.group > 1 {
+				continue // who waits within his process hears nothing from other processes
+			}
 			t.Run(fmt.Sprintf("%s/%d", k.name, first), func(t *testing.T) {
 				t.Parallel()
 				for timeout := 250 * time.Millisecond; ; timeout *= 2 {
