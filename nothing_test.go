@@ -422,9 +422,9 @@ func TestTooLate(t *testing.T) {
 		all := []trial{
 			{"graph.Graph.Launch", "a closed graph", closed, "the graph has been closed", func() error { return g.Launch(ctx) }},
 			{"graph.Graph.Close", "a closed graph", closed, "the graph has been closed", func() error { return g.Close() }},
-			{"p2p.Channel.Put", "a closed channel", closed, "the channel to rank", func() error { return ch.Put(ctx, 0, 0, 0) }},
-			{"p2p.Channel.Wait", "a closed channel", closed, "the channel to rank", func() error { return ch.Wait(ctx) }},
-			{"p2p.Channel.Close", "a closed channel", closed, "the channel to rank", func() error { return ch.Close() }},
+			{"p2p.Channel.Put", "a closed channel", closed, "the channel between ranks", func() error { return ch.Put(ctx, 0, 0, 0) }},
+			{"p2p.Channel.Wait", "a closed channel", closed, "the channel between ranks", func() error { return ch.Wait(ctx) }},
+			{"p2p.Channel.Close", "a closed channel", closed, "the channel between ranks", func() error { return ch.Close() }},
 			{"Window.Signal", "a closed window", closed, "the window", func() error { return w.Signal(ctx, 0) }},
 			{"Window.Close", "a closed window", closed, "the window", func() error { return w.Close() }},
 			{"Registration.Close", "a closed registration", closed, "registration of", func() error { return r.Close() }},

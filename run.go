@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -35,7 +36,8 @@ const abortGrace = 500 * time.Millisecond
 // Main runs run as every rank of the job and returns when it has succeeded. If run fails, panics, or a signal (SIGINT,
 // SIGTERM) comes, it says so once on standard error, with rank and host, aborts the job, and exits with a code: 1
 // internal, 2 panic, 3 peer lost, aborted or ranks disagree, 4 timed out, 5 not supported, 6 usage, 128+n signal n, or
-// what the error's ExitCode() says.
+// what the error's ExitCode() says. A signal is said at once, and counts whatever run makes of it; a second one kills the
+// process.
 //
 // The ranks are: with UBCOLL_RANK in the environment, this process, by bootstrap.Env; under a launcher (mpirun, srun),
 // this process, by bootstrap.MPI; else NTHREADS goroutines of this process, one by default. In a job of processes,
@@ -43,25 +45,49 @@ const abortGrace = 500 * time.Millisecond
 // several GPUs, say. ctx ends when a signal comes. Collective: it opens and closes the Comm around run.
 func Main(o Options, run func(context.Context, *Comm) error) {
 	ctx, stop := withSignals(context.Background())
-	code := mainJob(ctx, o, run)
+	codes := make(chan int, 1)
+	joined := make(chan struct{})
+	go func() { codes <- mainJob(ctx, joined, o, run) }()
+	code := waitFor(ctx, joined, codes)
 	stop()
 	if code != 0 {
 		os.Exit(code)
 	}
 }
 
-func mainJob(ctx context.Context, o Options, run func(context.Context, *Comm) error) int {
+// waitFor is the job's exit code. Until the job has been joined, which may take long and knows no context, a signal ends
+// the wait.
+func waitFor(ctx context.Context, joined <-chan struct{}, codes <-chan int) int {
+	select {
+	case code := <-codes:
+		return code
+	case <-joined:
+		return <-codes
+	case <-ctx.Done():
+	}
+	select {
+	case <-joined:
+		return <-codes
+	default:
+		return say(-1, fmt.Errorf("while the job was starting: %w", context.Cause(ctx)))
+	}
+}
+
+// mainJob closes joined once it knows which ranks it runs.
+func mainJob(ctx context.Context, joined chan<- struct{}, o Options, run func(context.Context, *Comm) error) int {
 	b, err := findJob()
+	close(joined)
 	if err != nil {
-		return say(-1, err)
+		return say(-1, because(ctx, err))
 	}
 	if b == nil {
 		n, err := env.Threads.Get()
-		if err == nil {
-			err = Local(ctx, n, o, run)
-		}
 		if err != nil {
 			return say(-1, err)
+		}
+		rank, err := runLocal(ctx, n, o, run)
+		if err = because(ctx, err); err != nil {
+			return say(rank, err)
 		}
 		return 0
 	}
@@ -83,7 +109,7 @@ func mainJob(ctx context.Context, o Options, run func(context.Context, *Comm) er
 		defer func() { ended <- err }()
 		err = rankJob(ctx, b, o, run)
 	}()
-	if err := <-ended; err != nil {
+	if err := because(ctx, <-ended); err != nil {
 		code := say(b.Rank(), err)
 		time.Sleep(abortGrace)
 		b.Abort(code)
@@ -101,7 +127,7 @@ func processJob(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run fu
 	var once sync.Once
 	end := func(b bootstrap.Bootstrap, rank int, err error) {
 		once.Do(func() {
-			code := say(rank, err)
+			code := say(rank, because(ctx, err))
 			if b != nil {
 				time.Sleep(abortGrace)
 				b.Abort(code)
@@ -110,7 +136,8 @@ func processJob(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run fu
 		})
 	}
 	go func() {
-		if rank, err := runRanks(ctx, bs, o, run, end); err != nil {
+		rank, err := runRanks(ctx, bs, o, run, end)
+		if err = because(ctx, err); err != nil {
 			end(nil, rank, err)
 			return
 		}
@@ -145,7 +172,7 @@ func rankJob(ctx context.Context, b bootstrap.Bootstrap, o Options, run func(con
 		return err
 	}
 	if err := protect(ctx, c, run); err != nil {
-		c.Abort(err)
+		c.Abort(oneLine(err))
 		c.Close()
 		return err
 	}
@@ -162,6 +189,15 @@ type panicError struct {
 }
 
 func (p *panicError) Error() string { return fmt.Sprintf("panic: %v\n\n%s", p.value, p.stack) }
+
+// oneLine is err as the other ranks are told it: the stack of a panic stays with the rank that panicked.
+func oneLine(err error) error {
+	if p, ok := errors.AsType[*panicError](err); ok {
+		line, _, _ := strings.Cut(fmt.Sprintf("panic: %v", p.value), "\n")
+		return errors.New(line)
+	}
+	return err
+}
 
 // ExitCode is what the Go runtime exits with.
 func (p *panicError) ExitCode() int { return exitPanic }
@@ -186,17 +222,25 @@ func protect(ctx context.Context, c *Comm, run func(context.Context, *Comm) erro
 // blocking, as long as run does; it opens and closes the Comms around run. For tests, examples and laptops; the ranks
 // share memory as processes do. ErrArgument if n is below 1, ErrLimit if this process has no room for so many.
 func Local(ctx context.Context, n int, o Options, run func(context.Context, *Comm) error) error {
+	rank, err := runLocal(ctx, n, o, run)
+	if e := (*Error)(nil); err == nil || errors.As(err, &e) {
+		return err
+	}
+	return fmt.Errorf("rank %d: %w", rank, err)
+}
+
+// runLocal is Local, with the rank whose error it is.
+func runLocal(ctx context.Context, n int, o Options, run func(context.Context, *Comm) error) (rank int, err error) {
 	if n < 1 {
-		return &Error{Op: "local", Rank: -1, Peer: -1, Err: fmt.Errorf("%d ranks: %w", n, ErrArgument)}
+		return -1, &Error{Op: "local", Rank: -1, Peer: -1, Err: fmt.Errorf("%d ranks: %w", n, ErrArgument)}
 	}
 	if ctx == nil {
-		return &Error{Op: "local", Rank: -1, Peer: -1, Err: engine.ErrNilContext}
+		return -1, &Error{Op: "local", Rank: -1, Peer: -1, Err: engine.ErrNilContext}
 	}
 	if err := engine.CheckRanks(n, n); err != nil {
-		return &Error{Op: "local", Rank: -1, Peer: -1, Err: err}
+		return -1, &Error{Op: "local", Rank: -1, Peer: -1, Err: err}
 	}
-	_, err := runRanks(ctx, bootstrap.Local(n), o, run, func(b bootstrap.Bootstrap, _ int, _ error) {})
-	return err
+	return runRanks(ctx, bootstrap.Local(n), o, run, func(b bootstrap.Bootstrap, _ int, _ error) {})
 }
 
 // runRanks runs run as the ranks of bs, each on a goroutine of its own, and returns when all have returned: the first
@@ -245,7 +289,8 @@ func exitCode(err error) int {
 		code int
 	}{
 		{ErrTimeout, exitTimeout}, {fault.ErrPeerLost, exitTransport}, {ErrAborted, exitTransport},
-		{ErrMismatch, exitTransport}, {hw.ErrNotSupported, exitSupport}, {ErrArgument, exitUsage},
+		{ErrMismatch, exitTransport}, {context.Canceled, exitTransport}, {context.DeadlineExceeded, exitTransport},
+		{hw.ErrNotSupported, exitSupport}, {ErrArgument, exitUsage},
 	} {
 		if errors.Is(err, c.is) {
 			return c.code
@@ -274,7 +319,20 @@ func (e signalError) Unwrap() error { return context.Canceled }
 // ExitCode is what a shell makes of the signal.
 func (e signalError) ExitCode() int { return 128 + int(e.sig) }
 
-// withSignals ends the context on SIGINT and SIGTERM. A second signal finds the default handling.
+// because is err, which may be nil, behind the signal that ended ctx, if one did: whatever a rank's function makes of
+// that, it is why the job ends.
+func because(ctx context.Context, err error) error {
+	sig, ok := errors.AsType[signalError](context.Cause(ctx))
+	switch {
+	case !ok || errors.As(err, &sig):
+		return err
+	case err == nil:
+		return sig
+	}
+	return fmt.Errorf("%w: %w", sig, err)
+}
+
+// withSignals ends the context on SIGINT and SIGTERM, and says so. A second signal finds the default handling.
 func withSignals(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	ch := make(chan os.Signal, 1)
@@ -284,7 +342,11 @@ func withSignals(parent context.Context) (context.Context, func()) {
 		select {
 		case s := <-ch:
 			signal.Stop(ch)
-			cancel(signalError{s.(syscall.Signal)})
+			e := signalError{s.(syscall.Signal)}
+			host, _ := os.Hostname()
+			fmt.Fprintf(os.Stderr, "ubcoll: host %s, pid %d: %v: ends as soon as its calls have returned; another one kills it\n",
+				host, os.Getpid(), e)
+			cancel(e)
 		case <-done:
 			signal.Stop(ch)
 		}

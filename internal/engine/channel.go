@@ -504,7 +504,12 @@ func (l *Link) Close() error {
 
 func (l *Link) use() *gate       { return &l.gate }
 func (l *Link) failed(err error) { l.c.dom.failed(err) }
-func (l *Link) name() string     { return fmt.Sprintf("the channel to rank %d", l.peer) }
+func (l *Link) name() string     { return "the channel " + l.c.between(l.peer) }
+
+// between names this rank and a peer, the same on both.
+func (c *Comm) between(peer int) string {
+	return fmt.Sprintf("between ranks %d and %d", min(c.rank, peer), max(c.rank, peer))
+}
 
 func (l *Link) giveUp(quick bool) error {
 	var err error

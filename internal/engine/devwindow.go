@@ -64,7 +64,7 @@ func (w *Window) takeSlots() error {
 // openEnd makes the end towards rank r, which has its own towards this one in slot theirs.
 func (w *Window) openEnd(ctx context.Context, r int) error {
 	k := &w.ranks[r]
-	g := &gpuLink{c: w.c, of: w, op: "window", name: fmt.Sprintf("the window towards rank %d", r), rank: r, r: w.reg,
+	g := &gpuLink{c: w.c, of: w, op: "window", name: "the window " + w.c.between(r), rank: r, r: w.reg,
 		remote: k.Remote, gone: func() bool { return k.block.state.Load() == stateClosed }}
 	noPackets := func(bool) uint64 { return 0 }
 	if err := g.open(ctx, w.gpu.slots[r], k.slot, noPackets); err != nil {
