@@ -82,7 +82,9 @@ type victim struct {
 	plain       *p2p.Channel // between the two buffers
 	out, in     *p2p.Channel // from this scratch to the peer's buffer, and from the peer's to this buffer
 	packets     bool         // go by these
-	post        *p2p.Request
+	post        *p2p.Request // of letter
+	receives    bool
+	kept        bool // letter is freed when the message is over
 }
 
 func (t *takeBack) run(ctx context.Context) error {
@@ -99,7 +101,11 @@ func (t *takeBack) run(ctx context.Context) error {
 	if err = errors.Join(err, t.err); err != nil {
 		return err
 	}
-	if v.letter != nil {
+	if v.kept {
+		got, want := v.letter.Slice(), t.content(v, t.peer, 1, v.letter.Len())
+		if v.receives && !bytes.Equal(got, want) {
+			return errors.New("a message: wrong data")
+		}
 		if err := v.letter.Free(); err != nil {
 			return err
 		}
@@ -203,7 +209,9 @@ func (t *takeBack) openLetter(ctx context.Context, v *victim) (err error) {
 		g.Send(t.peer, v.letter.Vec())
 	} else {
 		g.Recv(t.peer, v.letter.Vec())
+		v.receives = true
 	}
+	v.kept = t.mine.IntN(2) == 0
 	v.post, err = g.Start(ctx, t.c)
 	return err
 }
@@ -348,6 +356,9 @@ func (t *takeBack) close(v *victim) (next []*ubcoll.Buffer[byte], err error) {
 	add(v.out != nil, "channel out", func() error { return v.out.Close() })
 	add(v.in != nil, "channel in", func() error { return v.in.Close() })
 	add(v.remote != nil, "import", func() error { return v.remote.Close() })
+	if v.letter != nil && !v.kept {
+		acts = append(acts, act{"letter", v.letter.Free})
+	}
 	if v.d != t.c {
 		acts = append(acts, act{"communicator", func() error {
 			for {
