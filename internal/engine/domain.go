@@ -101,12 +101,12 @@ func Memory(a *mem.Allocation) register.Memory {
 func (d *Domain) Free(a *mem.Allocation) error {
 	if d.Heap.Quarantined() {
 		d.IPC.Look()
-		d.mu.Lock()
-		if !d.closed {
-			d.sweep()
-		}
-		d.mu.Unlock()
 	}
+	d.mu.Lock()
+	if !d.closed {
+		d.sweep()
+	}
+	d.mu.Unlock()
 	var end ending
 	held := a.Hold() // until the messages that come and go without holding it are over
 	err := a.Leave(func() error {

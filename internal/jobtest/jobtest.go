@@ -47,6 +47,7 @@ var Suites = map[string]Suite{
 	"windows":         Windows,
 	"kill-wait":       KillWait,
 	"take-back":       TakeBack,
+	"rounds":          Rounds,
 	"device":          Device,
 	"kill-device":     KillDevice,
 	"kill-device-p2p": KillDeviceP2P,

@@ -2,33 +2,55 @@ package jobtest
 
 import (
 	"os"
+	"strconv"
 	"testing"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// takeBacks is how often memory is taken back: JOBTEST_TAKEBACKS, or what takes a few seconds. 10,000 are for once.
-func takeBacks(t *testing.T) string {
+// rounds is how often something is done: what the variable says (1,000 and more, for once), or n, and an eighth of that with the race detector.
+func rounds(t *testing.T, variable string, n int) string {
 	t.Helper()
-	n := "300"
-	if s := os.Getenv("JOBTEST_TAKEBACKS"); s != "" {
-		n = s
-	} else if race.Enabled || testing.Short() {
-		n = "40"
+	if race.Enabled || testing.Short() {
+		n /= 8
 	}
-	t.Logf("%s rounds", n)
-	return n
+	s := os.Getenv(variable)
+	if s == "" {
+		s = strconv.Itoa(n)
+	}
+	t.Logf("%s=%s TEST_SEED=%d", variable, s, Seed())
+	return s
 }
 
 func TestTakeBackLocal(t *testing.T) {
-	t.Setenv("JOBTEST_TAKEBACKS", takeBacks(t))
+	t.Setenv("JOBTEST_TAKEBACKS", rounds(t, "JOBTEST_TAKEBACKS", 200))
 	local(t, 2, ubcoll.Options{}, "take-back")
 }
 
 func TestTakeBackProcesses(t *testing.T) {
-	t.Logf("TEST_SEED=%d", Seed())
-	j := start(t, 2, []string{"JOBTEST_TAKEBACKS=" + takeBacks(t)}, "take-back")
+	processes(t, 2, []string{"JOBTEST_TAKEBACKS=" + rounds(t, "JOBTEST_TAKEBACKS", 200)}, "take-back")
+}
+
+func TestRoundsLocal(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector's own memory grows")
+	}
+	t.Setenv("JOBTEST_ROUNDS", rounds(t, "JOBTEST_ROUNDS", 200))
+	local(t, 3, ubcoll.Options{}, "rounds")
+}
+
+func TestRoundsProcesses(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector's own memory grows")
+	}
+	processes(t, 3, []string{"JOBTEST_ROUNDS=" + rounds(t, "JOBTEST_ROUNDS", 200)}, "rounds")
+}
+
+// processes runs a suite as processes.
+func processes(t *testing.T, n int, extra []string, suite string) {
+	t.Helper()
+	j := start(t, n, extra, suite)
 	for r, err := range j.wait() {
 		if err != nil {
 			t.Errorf("rank %d: %v: %s", r, err, j.output[r])
