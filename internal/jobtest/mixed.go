@@ -34,6 +34,12 @@ func RandomPrograms(seed uint64, programs int) Suite {
 		for k := range programs {
 			m := newMixed(ctx, c, seed, uint64(k))
 			if err := m.program(); err != nil {
+				for _, t := range m.teams { // but the world, which is for whoever opened it
+					if t.c != nil && t.c != c {
+						t.c.Abort(err)
+						t.c.Close()
+					}
+				}
 				return fmt.Errorf("rank %d of %d, seed %d, program %d, after\n\t%s\n%w", c.Rank(), c.Size(), seed, k,
 					strings.Join(m.trail, "\n\t"), err)
 			}

@@ -374,7 +374,7 @@ func (m *mixed) misuse() error {
 				to.Recv(0, whole(1).Slice(0, n))
 			}
 			err := to.Do(m.ctx, t.c)
-			if t.rank == 0 && n <= 2048 {
+			if t.rank == 0 && n <= t.c.Engine().EagerLimit() {
 				return errors.Join(append(errs, err)...)
 			}
 			errs = append(errs, wrong("a message of another type", ubcoll.ErrMismatch, err))

@@ -39,9 +39,10 @@ func TestRandomPrograms(t *testing.T) {
 			n, programs = ranks[k/len(options)], each
 		}
 		t.Run(fmt.Sprintf("ranks=%d/%v/%s", n, o.Register, o.Algorithm), func(t *testing.T) {
-			defer await.NoLeaks(t)()
+			leaks := await.NoLeaks(t)
 			o.Timeout = await.Limit
 			require.NoError(t, ubcoll.Local(t.Context(), n, o, RandomPrograms(seed+uint64(k), programs)))
+			leaks()
 		})
 	}
 }
