@@ -130,11 +130,11 @@ func (c *Comm) On(s *Stream) *Comm {
 // policy is off. Local and blocking; it costs no communication. The memory stays the caller's, who closes the
 // registration before freeing it. It must come from Alloc or Adopt of this Comm, not from a Go slice: ErrArgument, as
 // for an empty or misaligned v; ErrStale after Free, ErrLimit, ErrClosed. Adopted memory that no backend can use is
-// registered and staged all the same, and LastOp says why. Registrations are counted: the same memory may be registered
-// again. They end with Close, or with the Close or Abort of the communicator that they were made with; buffers, and
-// what operations register by themselves, stay until the rank's last communicator closes. On a Comm that was closed or
-// broke it is that error. Source: NCCL's ncclCommRegister, nccl4py's
-// register_buffer.
+// registered and staged all the same, and LastOp says why. Memory of Alloc on the host is locked in memory meanwhile, as
+// far as RLIMIT_MEMLOCK (ulimit -l) goes: Stats counts it, and Explain says why it is not. Registrations are counted:
+// the same memory may be registered again. They end with Close, or with the Close or Abort of the communicator that they
+// were made with; buffers, and what operations register by themselves, stay until the rank's last communicator closes. On
+// a Comm that was closed or broke it is that error. Source: NCCL's ncclCommRegister, nccl4py's register_buffer.
 func (c *Comm) RegisterBuffer(v Vec) (*Registration, error) {
 	r, err := c.Engine().RegisterBuffer(v.v)
 	if err != nil {

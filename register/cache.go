@@ -41,8 +41,8 @@ type Cache struct {
 
 // counters are those that are counted without the mutex.
 type counters struct {
-	misses, failures, registerTime, deregisterTime atomic.Int64
-	_                                              [64]byte
+	misses, failures, registerTime, deregisterTime, locked atomic.Int64
+	_                                                      [64]byte
 }
 
 // New makes an empty cache, or says with ErrArgument what is wrong with config.

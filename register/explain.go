@@ -15,6 +15,7 @@ type Stats struct {
 	BackendFailures  int64         // errors of backends other than "not supported"
 	Regions, Extents int           // claims and backend registrations alive
 	PinnedBytes      int64         // the extents' bytes, rounded to pages
+	LockedBytes      int64         // of those, what is locked in memory
 	RegisterTime     time.Duration // in the backends, in all
 	DeregisterTime   time.Duration
 }
@@ -27,7 +28,7 @@ func (c *Cache) Stats() Stats {
 	s := Stats{
 		Hits: c.hits, Misses: c.counters.misses.Load(), Registrations: c.made, Deregistrations: c.over,
 		Evictions: c.evictions, BackendFailures: c.counters.failures.Load(),
-		Regions: c.regions, Extents: c.live, PinnedBytes: c.pinned,
+		Regions: c.regions, Extents: c.live, PinnedBytes: c.pinned, LockedBytes: c.counters.locked.Load(),
 		RegisterTime:   time.Duration(c.counters.registerTime.Load()),
 		DeregisterTime: time.Duration(c.counters.deregisterTime.Load()),
 	}
@@ -158,6 +159,13 @@ func (c *Cache) describeExtent(b *strings.Builder, start, end uint64) {
 					fmt.Fprintf(b, "; %v complete", be.Kind())
 				}
 			}
+		}
+		switch {
+		case !e.ready || c.config.Locker == nil || !e.mem.Device.IsHost() || e.failed != nil:
+		case e.loose == nil:
+			b.WriteString("; locked in memory")
+		default:
+			fmt.Fprintf(b, "; not locked in memory: %v", e.loose)
 		}
 		b.WriteString("\n")
 	}

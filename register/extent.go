@@ -30,7 +30,10 @@ type extent struct {
 	once   sync.Once
 	states []state // one for each of Cache.backends
 	failed error   // no backend could register it, and not because that is not supported
+	loose  error   // why it is not locked in memory; nil if it is
 }
+
+var errNoLocker = fmt.Errorf("nobody locks it: %w", hw.ErrNotSupported)
 
 // state is what one backend made of an extent.
 type state struct {
@@ -87,6 +90,7 @@ func (e *extent) register() error {
 		if complete == 0 && unsupported < len(e.states) {
 			e.failed = errors.Join(failures...)
 		}
+		e.lock()
 		e.cache.counters.failures.Add(int64(len(failures)))
 		for _, s := range e.states {
 			e.cache.counters.registerTime.Add(int64(s.took))
@@ -95,9 +99,23 @@ func (e *extent) register() error {
 	return e.failed
 }
 
-// deregister undoes what is complete, in the order of Kind, and tells the owner of forgotten memory. It is called once,
-// without the cache's mutex. No failure keeps the next backend from its turn; those that the owner has not been told
-// are returned.
+// lock locks it in memory, if that can be.
+func (e *extent) lock() {
+	e.loose = errNoLocker
+	l := e.cache.config.Locker
+	if l == nil || !e.mem.Device.IsHost() || e.failed != nil {
+		return
+	}
+	begin := time.Now()
+	if e.loose = l.Lock(e.mem); e.loose == nil {
+		e.cache.counters.locked.Add(e.pinned)
+	}
+	e.cache.counters.registerTime.Add(int64(time.Since(begin)))
+}
+
+// deregister undoes what is complete, in the order of Kind, unlocks the memory, and tells the owner of forgotten memory.
+// It is called once, without the cache's mutex. No failure keeps the next backend from its turn; those that the owner has
+// not been told are returned.
 func (e *extent) deregister() (failures []error) {
 	begin := time.Now()
 	for i, b := range e.cache.backends {
@@ -107,6 +125,12 @@ func (e *extent) deregister() (failures []error) {
 		if err := b.Deregister(e.mem, e.states[i].handle); err != nil {
 			failures = append(failures, fmt.Errorf("%v could not deregister %v: %w", b.Kind(), e.mem, err))
 		}
+	}
+	if e.loose == nil && e.states != nil {
+		if err := e.cache.config.Locker.Unlock(e.mem); err != nil {
+			failures = append(failures, fmt.Errorf("could not unlock %v: %w", e.mem, err))
+		}
+		e.cache.counters.locked.Add(-e.pinned)
 	}
 	e.cache.counters.deregisterTime.Add(int64(time.Since(begin)))
 	e.cache.counters.failures.Add(int64(len(failures)))

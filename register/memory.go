@@ -84,6 +84,14 @@ type Config struct {
 	Backends   []Backend   // at most one of a kind, in any order
 	OnError    func(error) // told each failure to deregister, and each misuse, that nobody else is; or nil.
 	// OnError is called without locks, from whichever goroutine ended the last use, and must not block.
+	Locker Locker // keeps registered host memory in memory; or nil
+}
+
+// Locker keeps host memory from being paged out while it is registered. It is called as a Backend is. Lock fails no
+// registration: its error is for Explain, and such memory is not unlocked.
+type Locker interface {
+	Lock(m Memory) error
+	Unlock(m Memory) error
 }
 
 // Validate reports all that is wrong with c, wrapping ErrArgument.

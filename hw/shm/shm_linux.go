@@ -384,6 +384,33 @@ func Retire(p unsafe.Pointer, n int) error {
 	return os.NewSyscallError("mmap(PROT_NONE)", err)
 }
 
+// Lock keeps the pages of [p, p+n), whole pages of a mapping that is populated, in memory, all of them or none. fault.ErrLimit says that
+// RLIMIT_MEMLOCK (ulimit -l) leaves no room, which does not bind who may lock as much as he likes (CAP_IPC_LOCK).
+// Locks do not nest.
+func Lock(p unsafe.Pointer, n int) error {
+	// Pages that are mapped are locked at once all the same, which is what mlock would look at each of them for.
+	_, _, err := unix.Syscall(unix.SYS_MLOCK2, uintptr(p), uintptr(n), unix.MLOCK_ONFAULT)
+	switch err {
+	case 0:
+		return nil
+	case unix.ENOMEM, unix.EPERM, unix.EAGAIN:
+		Unlock(p, n) // what came before the failure
+		limit := "unknown"
+		var r unix.Rlimit
+		if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) == nil {
+			limit = fmt.Sprint(r.Cur)
+		}
+		return fmt.Errorf("mlock of %d bytes: %w: the limit for all of the process is %s bytes (raise `ulimit -l`): %w", n, err,
+			limit, fault.ErrLimit)
+	}
+	return os.NewSyscallError("mlock2", err)
+}
+
+// Unlock undoes Lock.
+func Unlock(p unsafe.Pointer, n int) error {
+	return os.NewSyscallError("munlock", unix.Munlock(unsafe.Slice((*byte)(p), n)))
+}
+
 // Populate fills the page tables of [p, p+n), whole pages of a mapping. Kernels before 5.14 cannot; there each page is
 // touched.
 func Populate(p unsafe.Pointer, n int) {

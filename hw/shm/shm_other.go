@@ -59,6 +59,12 @@ func Reserve(n int) (unsafe.Pointer, error) { return nil, errOther }
 // Retire is not supported here.
 func Retire(p unsafe.Pointer, n int) error { return errOther }
 
+// Lock is not supported here.
+func Lock(p unsafe.Pointer, n int) error { return errOther }
+
+// Unlock is not supported here.
+func Unlock(p unsafe.Pointer, n int) error { return errOther }
+
 // Populate does nothing here.
 func Populate(p unsafe.Pointer, n int) {}
 

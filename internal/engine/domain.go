@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/logs"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -81,12 +82,40 @@ func newDomain(rank int, goHeap bool, secret []byte, newIPC NewIPC, limits regis
 		return nil, errors.Join(err, h.Close())
 	}
 	d.Heap = h
+	limits.Locker = &locker{heap: h}
 	limits.Backends = []register.Backend{d.IPC}
 	limits.OnError = d.failed
 	if d.Cache, err = register.New(limits); err != nil {
 		return nil, errors.Join(err, d.IPC.Close(), h.Close())
 	}
 	return d, nil
+}
+
+// locker locks registered host memory, as far as RLIMIT_MEMLOCK goes.
+type locker struct {
+	heap *mem.Heap
+	told sync.Once
+}
+
+// Lock implements register.Locker. Why the first one failed is logged.
+func (l *locker) Lock(m register.Memory) error {
+	a := l.heap.Lookup(m.Base, m.Bytes)
+	if a == nil || a.At.Generation != m.Generation {
+		return fmt.Errorf("%v is no allocation of this rank: %w", m, fault.ErrStale)
+	}
+	err := a.Lock()
+	if err != nil && !errors.Is(err, hw.ErrNotSupported) {
+		l.told.Do(func() { logs.Info("registered memory is not locked, and may be paged out", "memory", m, "error", err) })
+	}
+	return err
+}
+
+// Unlock implements register.Locker.
+func (l *locker) Unlock(m register.Memory) error {
+	if a := l.heap.Lookup(m.Base, m.Bytes); a != nil && a.At.Generation == m.Generation {
+		return a.Unlock()
+	}
+	return nil // the lock went with the memory
 }
 
 // Memory describes a to the cache.

@@ -92,7 +92,7 @@ var (
 		Doc: "How many regions a rank's registration cache may hold; idle automatic ones make room; 0 is no limit."},
 		number(0, 1<<40))
 	MaxPinned = define(Info{Name: "UBCOLL_MAX_PINNED", Kind: "number", Default: "0",
-		Doc: "How many bytes a rank's registration cache may hold registered; 0 is no limit."}, number(0, 1<<60))
+		Doc: "How many bytes a rank's registration cache may hold registered, and locked in memory; 0 is no limit."}, number(0, 1<<60))
 	CUDA = define(Info{Name: "UBCOLL_CUDA", Kind: "auto|off", Default: "auto", JobWide: true,
 		Doc: "Whether ranks use CUDA devices, where each has one; Open then takes 90 to 165 MiB of each, and longer."},
 		choice("auto", "off"))

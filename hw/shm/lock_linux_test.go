@@ -1,0 +1,76 @@
+package shm
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// ordinary runs f on a thread that may not lock more than RLIMIT_MEMLOCK, which is n bytes meanwhile.
+func ordinary(t *testing.T, n uint64, f func()) {
+	t.Helper()
+	var was unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &was))
+	if was.Max < n {
+		t.Skipf("the limit is %d bytes", was.Max)
+	}
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: n, Max: was.Max}))
+	defer unix.Setrlimit(unix.RLIMIT_MEMLOCK, &was)
+	done := make(chan error)
+	go func() {
+		var err error
+		defer func() { done <- err }()
+		runtime.LockOSThread() // and the thread ends here
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var caps [2]unix.CapUserData
+		if err = unix.Capget(&header, &caps[0]); err != nil {
+			return
+		}
+		caps[0].Effective &^= 1 << unix.CAP_IPC_LOCK
+		if err = unix.Capset(&header, &caps[0]); err == nil {
+			f()
+		}
+	}()
+	require.NoError(t, <-done)
+}
+
+func TestLock(t *testing.T) {
+	f, err := Create("lock", 64*PageSize)
+	require.NoError(t, err)
+	defer f.Close()
+	p, err := f.Map(0, 64*PageSize, true)
+	require.NoError(t, err)
+	defer Unmap(p, 64*PageSize)
+	ordinary(t, uint64(16*PageSize), func() {
+		before := locked(t)
+		err := Lock(p, 64*PageSize)
+		assert.ErrorIs(t, err, fault.ErrLimit)
+		assert.ErrorContains(t, err, fmt.Sprintf("%d bytes", 64*PageSize))
+		assert.ErrorContains(t, err, fmt.Sprintf("is %d bytes (raise `ulimit -l`)", 16*PageSize))
+		assert.Equal(t, before, locked(t), "a failure leaves something locked")
+		assert.NoError(t, Lock(p, 8*PageSize))
+		assert.Equal(t, before+8*PageSize, locked(t))
+		assert.NoError(t, Unlock(p, 8*PageSize))
+		assert.Equal(t, before, locked(t))
+	})
+}
+
+// locked is how much of this process is locked in memory.
+func locked(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/status")
+	require.NoError(t, err)
+	_, rest, _ := strings.Cut(string(b), "VmLck:")
+	var kib int
+	_, err = fmt.Sscan(rest, &kib)
+	require.NoError(t, err)
+	return kib << 10
+}

@@ -1,0 +1,111 @@
+package ubcoll_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// Registered memory is locked as far as RLIMIT_MEMLOCK goes; what is not, and why, can be asked for.
+func TestRegisteredMemoryIsLocked(t *testing.T) {
+	if race.Enabled {
+		t.Skip("goroutine ranks have no memory files under the race detector")
+	}
+	const limit, large, small = 1 << 20, 16 << 20, 512 << 10
+	var was unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &was))
+	if was.Max < limit {
+		t.Skipf("the limit is %d bytes", was.Max)
+	}
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: limit, Max: was.Max}))
+	defer unix.Setrlimit(unix.RLIMIT_MEMLOCK, &was)
+	t.Setenv("UBCOLL_LOG", "info")
+	out := &lines{}
+	old := slog.Default()
+	defer slog.SetDefault(old)
+	slog.SetDefault(slog.New(slog.NewTextHandler(out, nil)))
+
+	alone(t, func(_ context.Context, c *ubcoll.Comm) error {
+		runtime.LockOSThread() // and the thread ends with the rank
+		if err := unprivileged(); err != nil {
+			return err
+		}
+		before := locked(t)
+		for range 2 {
+			for _, k := range []struct {
+				bytes  int
+				locked int64
+				why    string
+			}{
+				{large, 0, "; not locked in memory: mlock of 16777216 bytes: "},
+				{small, small, "; locked in memory"},
+			} {
+				b, err := ubcoll.Alloc[byte](c, ubcoll.Host, k.bytes)
+				if err != nil {
+					return err
+				}
+				r, err := c.RegisterBuffer(b.Vec().Slice(100, 200)) // all of the allocation is registered
+				if err != nil {
+					return err
+				}
+				s := c.Stats().Cache
+				if s.LockedBytes != k.locked || s.PinnedBytes != int64(k.bytes) || locked(t)-before != k.locked {
+					return fmt.Errorf("%d of %d bytes are locked, the system says %d, want %d", s.LockedBytes, s.PinnedBytes,
+						locked(t)-before, k.locked)
+				}
+				if text := c.Explain(b.Vec()); !strings.Contains(text, k.why) {
+					return fmt.Errorf("no %q in %s", k.why, text)
+				}
+				if k.locked > 0 {
+					if err := unix.Madvise(b.Slice(), unix.MADV_PAGEOUT); err != unix.EINVAL {
+						return fmt.Errorf("the system would page it out: %w", err)
+					}
+				}
+				if err := r.Close(); err != nil {
+					return err
+				}
+				if err := b.Free(); err != nil {
+					return err
+				}
+				if n := locked(t) - before; n != 0 || c.Stats().Cache.LockedBytes != 0 {
+					return fmt.Errorf("%d bytes stay locked", n)
+				}
+			}
+		}
+		return nil
+	})
+	require.Equal(t, 1, strings.Count(out.b.String(), `level=INFO msg="ubcoll: registered memory is not locked`), "%s",
+		out.b.String())
+	require.Contains(t, out.b.String(), "ulimit -l")
+}
+
+// unprivileged has this thread bound by RLIMIT_MEMLOCK, whoever runs it.
+func unprivileged() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&header, &caps[0]); err != nil {
+		return err
+	}
+	caps[0].Effective &^= 1 << unix.CAP_IPC_LOCK
+	return unix.Capset(&header, &caps[0])
+}
+
+// locked is how many bytes of this process are locked in memory.
+func locked(t *testing.T) (kib int64) {
+	b, err := os.ReadFile("/proc/self/status")
+	require.NoError(t, err)
+	_, rest, _ := strings.Cut(string(b), "VmLck:")
+	_, err = fmt.Sscan(rest, &kib)
+	require.NoError(t, err)
+	return kib << 10
+}
