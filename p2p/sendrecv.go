@@ -32,31 +32,37 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 	if err := check(ctx, e, "send", peer, &v); err != nil {
 		return err
 	}
-	m, n, free := e.Mail(peer), v.Bytes(), false
-	if n <= e.EagerLimit() {
-		l := &m.Send
-		if err := l.Enter(); err != nil {
-			return e.MessageError("send", peer, "", err)
-		}
-		var err error
-		free, err = room(e.Comm, m)
-		free = free && l.Idle()
-		if free && e.Quick(&v) {
-			postSmall(e.Comm, m, &v, n)
-			l.Unlock()
-			return nil
-		}
-		l.Unlock()
-		if err != nil {
-			return e.Fail("send", peer, err)
-		}
-	}
-	if peer == e.Rank() && !free {
+	n := v.Bytes()
+	sent, free, err := sendNow(e.Comm, "send", e.Mail(peer), &v, n)
+	switch {
+	case sent || err != nil:
+		return err
+	case peer == e.Rank() && !free:
 		return selfError(e, n)
 	}
-	h := newMessage(peer, &v, false)
-	_, err := one(ctx, e.Comm, "send", h)
+	_, err = one(ctx, e.Comm, "send", newMessage(peer, &v, false))
 	return err
+}
+
+// sendNow sends a message that does not wait for its receive, if there is room, and nothing is before it: free.
+func sendNow(c *engine.Comm, op string, m *engine.Mail, v *engine.Vec, n int) (sent, free bool, err error) {
+	if n > c.EagerLimit() {
+		return false, false, nil
+	}
+	l := &m.Send
+	if err := l.Enter(); err != nil {
+		return false, false, c.MessageError(op, m.Peer, "", err)
+	}
+	free, err = room(c, m)
+	free = free && l.Idle()
+	if sent = free && c.Quick(v); sent {
+		postSmall(c, m, v, n)
+	}
+	l.Unlock()
+	if err != nil {
+		err = c.Fail(op, m.Peer, err)
+	}
+	return sent, free, err
 }
 
 func selfError(e *engine.View, n int) error {
@@ -80,13 +86,16 @@ func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, e
 	if err := check(ctx, e, "recv", peer, &v); err != nil {
 		return 0, err
 	}
+	return recvFrom(ctx, e.Comm, "recv", peer, &v)
+}
+
+func recvFrom(ctx context.Context, c *engine.Comm, op string, peer int, v *engine.Vec) (int, error) {
 	if v.Bytes() < sharedBytes {
-		if n, done, err := recvNow(e.Comm, e.Mail(peer), &v); done {
+		if n, done, err := recvNow(c, c.Mail(peer), v); done {
 			return n, err
 		}
 	}
-	h := newMessage(peer, &v, true)
-	return one(ctx, e.Comm, "recv", h)
+	return one(ctx, c, op, newMessage(peer, v, true))
 }
 
 // recvNow receives a message that comes soon and takes little time, if no other receive waits.
@@ -136,6 +145,13 @@ func SendRecv(ctx context.Context, c *ubcoll.Comm, to int, src ubcoll.Vec, from 
 	if err := check(ctx, e, "send_recv", from, &w); err != nil {
 		return 0, err
 	}
+	sent, _, err := sendNow(e.Comm, "send_recv", e.Mail(to), &v, v.Bytes())
+	switch {
+	case err != nil:
+		return 0, err
+	case sent:
+		return recvFrom(ctx, e.Comm, "send_recv", from, &w)
+	}
 	s, r := newMessage(to, &v, false), newMessage(from, &w, true)
 	ms := [2]*engine.Message{s, r}
 	if err := start(e.Comm, "send_recv", ms[:]); err != nil {
@@ -144,8 +160,8 @@ func SendRecv(ctx context.Context, c *ubcoll.Comm, to int, src ubcoll.Vec, from 
 	if err := await(ctx, e.Comm, "send_recv", ms[:]); err != nil {
 		return 0, err
 	}
-	n, err := r.Got, s.Err
-	if r.Err != nil {
+	n := r.Got
+	if err = s.Err; r.Err != nil {
 		err = errors.Join(s.Err, r.Err)
 	}
 	messages.Put(s)
