@@ -108,6 +108,13 @@ func (c *Comm) makeDevice() (card deviceCard, err error) {
 		return card, err
 	}
 	d.status = (*kernels.Status)(d.page.Ptr)
+	// Nothing is loaded later, when the driver would wait for kernels that wait for peers. If some do now, since this is the
+	// child of a communicator, it has kernels that were made for more ranks.
+	if g.idle() {
+		if err := g.set.Load(c.size, c.size > 2 || c.opts.Algorithm == "ring"); err != nil {
+			return card, err
+		}
+	}
 	f, err := g.set.Kernel(kernels.Barrier, dtype.Invalid, c.size)
 	if err != nil {
 		return card, err

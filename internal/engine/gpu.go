@@ -121,6 +121,22 @@ func (g *domainGPU) quiesce() {
 	}
 }
 
+// idle reports whether nothing that communicators of the domain have queued runs any more.
+func (g *domainGPU) idle() bool {
+	g.mu.Lock()
+	var all []*Stream
+	for s := range g.streams {
+		all = append(all, s)
+	}
+	g.mu.Unlock()
+	for _, s := range all {
+		if done, err := s.done(); !done && err == nil {
+			return false
+		}
+	}
+	return true
+}
+
 func (g *domainGPU) add(s *Stream) {
 	g.mu.Lock()
 	g.streams[s] = true

@@ -301,7 +301,7 @@ func (d *device) keep(vs ...*Vec) error {
 	return nil
 }
 
-// kernel finds a kernel, and loads it at its first use.
+// kernel finds a kernel.
 func (d *device) kernel(name string, t dtype.Type) (loaded, error) {
 	key := kernelKey{name, t}
 	if k := d.functions[key]; k.f != nil {

@@ -188,3 +188,26 @@ func TestRoom(t *testing.T) {
 		}
 	}
 }
+
+// TestLoad has nothing loaded behind Load.
+func TestLoad(t *testing.T) {
+	w := newWorld(t, 1)
+	if !w.emulated {
+		t.Skip("needs calls that fail")
+	}
+	s := New(w.ranks[0].ctx)
+	defer s.Close()
+	require.NoError(t, s.Load(3, true))
+	t.Setenv("UBCOLL_EMULATE_FAIL", "cuModuleLoadDataEx:1")
+	for ranks := 1; ranks <= 4; ranks++ { // children have fewer
+		for _, typ := range dtype.All() {
+			for _, name := range []string{OneShot, Packets, TwoShot, Ring, Move, MovePackets, Broadcast, MoveV, Barrier, Channel,
+				Messages} {
+				_, err := s.Kernel(name, typ, ranks)
+				require.NoError(t, err, "%s, %d ranks, %v", name, ranks, typ)
+			}
+		}
+	}
+	_, err := s.Kernel(OneShot, dtype.Int8, 5)
+	require.Error(t, err, "that is not loaded")
+}

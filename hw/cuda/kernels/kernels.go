@@ -40,7 +40,8 @@ const MaxThreads = 512
 //go:embed ptx/*.ptx
 var ptx embed.FS
 
-// Set is the kernels of one device, each module loaded when it is first asked for. Any goroutine may use it.
+// Set is the kernels of one device. A module is loaded by Load, or when it is first asked for, when the driver may wait
+// until no kernel runs any more. Any goroutine may use it.
 type Set struct {
 	ctx *cuda.Context
 
@@ -54,47 +55,103 @@ func New(ctx *cuda.Context) *Set {
 	return &Set{ctx: ctx, modules: map[string]*cuda.Module{}, functions: map[string]*cuda.Function{}}
 }
 
-// Kernel is the kernel of that name for so many ranks, and, if it reduces, for elements of type t. The first one of a
-// type takes the driver's assembler some time, if it has not done it before. The Function goes with the Set.
-func (s *Set) Kernel(name string, t dtype.Type, ranks int) (*cuda.Function, error) {
-	module, entry := "move", "ubc_"+name
+// entry is the module of a kernel, and what it is called there. up is the number of ranks that it is made for.
+func entry(name string, t dtype.Type, up int) (module, kernel string, err error) {
 	switch name {
 	case OneShot, Packets, TwoShot, Ring:
 		if !t.Valid() {
-			return nil, fmt.Errorf("no kernel for elements of %v: %w", t, fault.ErrArgument)
+			return "", "", fmt.Errorf("no kernel for elements of %v: %w", t, fault.ErrArgument)
 		}
-		up := upTo(ranks)
-		module = fmt.Sprintf("%v%d", t, up)
-		entry = fmt.Sprintf("ubc_%s%d_%v", name, up, t)
 		if name == Ring {
-			module, entry = fmt.Sprintf("%vring", t), fmt.Sprintf("ubc_ring_%v", t)
+			return fmt.Sprintf("%vring", t), fmt.Sprintf("ubc_ring_%v", t), nil
 		}
-	case Move, MovePackets, Barrier: // small, since opening a communicator waits for it
+		return fmt.Sprintf("%v%d", t, up), fmt.Sprintf("ubc_%s%d_%v", name, up, t), nil
+	case Move, MovePackets, Barrier:
+		return "move", "ubc_" + name, nil
 	case Broadcast, MoveV, Channel, Messages:
-		module = name
-	default:
-		return nil, fmt.Errorf("no kernel %q: %w", name, fault.ErrArgument)
+		return name, "ubc_" + name, nil
+	}
+	return "", "", fmt.Errorf("no kernel %q: %w", name, fault.ErrArgument)
+}
+
+// Load loads all that communicators of so many ranks use, rings only if they do, so that nothing has to be loaded while
+// kernels run. The first time on a machine it takes the driver's assembler some seconds, and then what it takes to read
+// the driver's cache.
+func (s *Set) Load(ranks int, rings bool) error {
+	names := []string{Barrier, Move, MovePackets, Broadcast, MoveV, Channel, Messages}
+	var errs []error
+	for _, name := range names {
+		_, err := s.exact(name, dtype.Invalid, MaxRanks)
+		errs = append(errs, err)
+	}
+	for _, t := range dtype.All() {
+		for _, name := range []string{OneShot, Packets, TwoShot, Ring} {
+			if name != Ring || rings {
+				_, err := s.exact(name, t, upTo(ranks))
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// find is a kernel that has been loaded, for so many ranks or more, or nil.
+func (s *Set) find(name string, t dtype.Type, ranks int) (*cuda.Function, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, up := range made {
+		if up < upTo(ranks) {
+			continue
+		}
+		_, kernel, err := entry(name, t, up)
+		if err != nil {
+			return nil, err
+		}
+		if f := s.functions[kernel]; f != nil {
+			return f, nil
+		}
+	}
+	return nil, nil
+}
+
+// Kernel is the kernel of that name for so many ranks, and, if it reduces, for elements of type t: one that is made for
+// more ranks, and a little slower, if that is loaded and the other is not. The Function goes with the Set.
+func (s *Set) Kernel(name string, t dtype.Type, ranks int) (*cuda.Function, error) {
+	if f, err := s.find(name, t, ranks); f != nil || err != nil {
+		return f, err
+	}
+	return s.exact(name, t, upTo(ranks))
+}
+
+// exact is the kernel that is made for up ranks.
+func (s *Set) exact(name string, t dtype.Type, up int) (*cuda.Function, error) {
+	module, kernel, err := entry(name, t, up)
+	if err != nil {
+		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f := s.functions[entry]; f != nil {
+	if f := s.functions[kernel]; f != nil {
 		return f, nil
 	}
 	m, err := s.load(module)
 	if err != nil {
 		return nil, err
 	}
-	f, err := m.Function(entry)
+	f, err := m.Function(kernel)
 	if err != nil {
 		return nil, err
 	}
-	s.functions[entry] = f
+	s.functions[kernel] = f
 	return f, nil
 }
 
-// upTo is the largest number of ranks of the reductions that are made for so many: 2, 4 or MaxRanks.
+// made are the numbers of ranks that reductions are made for.
+var made = []int{2, 4, MaxRanks}
+
+// upTo is the least of them for so many ranks.
 func upTo(ranks int) int {
-	for _, n := range []int{2, 4} {
+	for _, n := range made {
 		if ranks <= n {
 			return n
 		}
@@ -109,16 +166,34 @@ func (s *Set) load(name string) (*cuda.Module, error) {
 	if m := s.modules[name]; m != nil {
 		return m, nil
 	}
-	text, err := ptx.ReadFile("ptx/" + name + ".ptx")
+	text, err := source(name, s.ctx.Early())
 	if err != nil {
 		return nil, err
 	}
-	m, err := s.ctx.LoadModule(assembly(string(text), s.ctx.Early()))
+	m, err := s.ctx.LoadModule(text)
 	if err != nil {
 		return nil, fmt.Errorf("kernels of %s: %w", name, err)
 	}
 	s.modules[name] = m
 	return m, nil
+}
+
+// sources are those modules that were asked for, by name and early.
+var sources sync.Map
+
+// source is the PTX of a module.
+func source(name string, early bool) (string, error) {
+	key := fmt.Sprint(name, early)
+	if text, ok := sources.Load(key); ok {
+		return text.(string), nil
+	}
+	text, err := ptx.ReadFile("ptx/" + name + ".ptx")
+	if err != nil {
+		return "", err
+	}
+	made := assembly(string(text), early)
+	sources.Store(key, made)
+	return made, nil
 }
 
 // assembly is PTX for a device: as it is, or with what devices from sm_90 on can do beyond, which stands in comments.

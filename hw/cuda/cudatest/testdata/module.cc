@@ -54,6 +54,7 @@ int cuModuleLoadDataEx(uintptr_t *handle, const void *image, unsigned n, int *op
 	}
 	if (atoi(version + strlen(".version")) > 9)
 		return UNSUPPORTED_PTX_VERSION;
+	drain(locked, d); // as the driver, which may have to, even if what runs never ends
 	module m = {d, {}, {}};
 	for (const char *e = s; (e = strstr(e, ".entry"));) {
 		e += strlen(".entry");
