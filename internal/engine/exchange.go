@@ -25,6 +25,8 @@ type gathering struct {
 	check func(all [][]byte) (about int, err error)
 	// after takes the records when all is well.
 	after func(all [][]byte)
+	// failed is called when it has failed, or nil.
+	failed func(error)
 
 	record []byte
 }
@@ -32,7 +34,8 @@ type gathering struct {
 // work is the gathering as an operation.
 func (g *gathering) work() Work {
 	return Work{Kind: g.kind, Type: dtype.Uint8, Count: g.step, Path: &Path{
-		Name: "exchange",
+		Name:  "exchange",
+		Ended: g.failed,
 		Acquire: func(*Comm, *Work) (err error) {
 			if g.record, err = g.before(); err == nil && len(g.record) > maxRecord {
 				err = fmt.Errorf("a record of %d bytes, more than %d: %w", len(g.record), maxRecord, fault.ErrLimit)

@@ -150,6 +150,9 @@ func (c *Comm) run(ctx context.Context) error {
 	w := &c.work
 	err := c.perform(ctx, w)
 	w.letGo()
+	if err != nil && w.Path != nil && w.Path.Ended != nil {
+		w.Path.Ended(err)
+	}
 	*w = Work{} // for the next Begin; and the user's memory is not kept alive
 	return err
 }

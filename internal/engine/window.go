@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -57,7 +58,9 @@ type Window struct {
 	mine   *windowBlock
 	ranks  []windowRank
 	filled atomic.Bool // it is complete
-	given  atomic.Bool // up, before it was complete
+	making sync.Mutex  // for what follows
+	begun  bool        // to be made, by whoever runs its group
+	given  bool        // up, before it was complete
 	ended  atomic.Bool // nothing of this rank touches another's part any more
 }
 
@@ -289,12 +292,19 @@ func (w *Window) Bytes() int { return w.vec.Bytes() }
 
 // Close ends this rank's part.
 func (w *Window) Close() error {
+	w.making.Lock()
 	if !w.filled.Load() { // its group failed, or has not ended
-		if w.given.Swap(true) {
+		defer w.making.Unlock()
+		if w.given {
 			return w.c.local("close", fmt.Errorf("the window: %w", fault.ErrClosed))
+		}
+		w.given = true
+		if w.begun { // whoever makes it ends it
+			return nil
 		}
 		return w.discard()
 	}
+	w.making.Unlock()
 	if err := shut(w, false); err != nil {
 		return w.c.aside("close", -1, err)
 	}

@@ -28,8 +28,9 @@ type windowRecord struct {
 // what was recorded has run.
 func (v *View) RegisterWindow(ctx context.Context, vec Vec, flags WindowFlags) (*Window, error) {
 	w := &Window{c: v.Comm, flags: flags, vec: vec}
-	tell := &gathering{kind: KindWindow, before: w.offer, check: w.compare}
-	meet := &gathering{kind: KindWindow, before: func() ([]byte, error) { return nil, w.meet(ctx) }, after: w.complete}
+	tell := &gathering{kind: KindWindow, before: w.offer, check: w.compare, failed: w.unmade}
+	meet := &gathering{kind: KindWindow, before: func() ([]byte, error) { return nil, w.meet(ctx) }, after: w.complete,
+		failed: w.unmade}
 	if v.Recorder == nil {
 		err := v.Comm.steps(ctx, tell, meet)
 		if err != nil {
@@ -49,8 +50,12 @@ func (v *View) RegisterWindow(ctx context.Context, vec Vec, flags WindowFlags) (
 // offer registers this rank's part, and says where it is.
 func (w *Window) offer() ([]byte, error) {
 	c := w.c
+	w.making.Lock()
+	given := w.given
+	w.begun = !given
+	w.making.Unlock()
 	switch {
-	case w.given.Load():
+	case given:
 		return nil, fmt.Errorf("the window was closed before its group ended: %w", fault.ErrClosed)
 	case w.flags&^allWindowFlags != 0:
 		return nil, fmt.Errorf("window flags %v: %w", w.flags, fault.ErrArgument)
@@ -179,7 +184,23 @@ func (w *Window) complete([][]byte) {
 		}
 	}
 	w.c.nouns.add(w)
+	w.making.Lock()
 	w.filled.Store(true)
+	given := w.given
+	w.making.Unlock()
+	if given {
+		w.failed(shut(w, false))
+	}
+}
+
+// unmade is for the group's end, if that failed.
+func (w *Window) unmade(error) {
+	w.making.Lock()
+	defer w.making.Unlock()
+	if w.begun && w.given && !w.filled.Load() {
+		w.failed(w.discard())
+	}
+	w.begun = false
 }
 
 // discard gives back what there is of a window that did not come to be.

@@ -162,6 +162,8 @@ type Path struct {
 	Check func(*Comm, *Work) (about int, err error)
 	// Run moves the data, after all ranks have agreed. An error breaks the communicator.
 	Run func(context.Context, *Comm, *Work) error
+	// Ended hears that the operation has failed.
+	Ended func(error)
 }
 
 // Buf is how one buffer of a Work takes part in it.
