@@ -212,9 +212,9 @@ func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 		if works := append(b.works, call); works[0].Kind != engine.KindRefused {
 			refused.Kind, refused.Kernel = works[0].Kind, works[0].Kernel
 		}
-		return c.Engine().SubmitAll(ctx, []engine.Work{refused}, nil)
+		return c.Engine().SubmitAll(ctx, "group", []engine.Work{refused}, nil)
 	}
-	return c.Engine().SubmitAll(ctx, b.works, nil)
+	return c.Engine().SubmitAll(ctx, "group", b.works, nil)
 }
 
 // Recording is for the packages of this module: it calls calls with a view of c whose collectives r takes. own is the

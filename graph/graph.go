@@ -172,8 +172,8 @@ func (g *Graph) retain(c *engine.Comm, v *engine.Vec) error {
 	}
 	a := c.Allocation(*v)
 	if a == nil {
-		return fmt.Errorf("[%p,+%d) is Go memory or foreign: only memory of Alloc or Adopt can be captured: %w", v.Ptr,
-			v.Bytes(), fault.ErrArgument)
+		return fmt.Errorf("[%p,+%d) is Go memory, foreign, or of another Open: only memory of Alloc or Adopt of this Comm can "+
+			"be captured: %w", v.Ptr, v.Bytes(), fault.ErrArgument)
 	}
 	v.Alloc = a // so that a launch notices if it is gone
 	if g.refs[a] != nil {
@@ -270,7 +270,7 @@ func (g *Graph) Launch(ctx context.Context) error {
 		defer g.over() // the streams are waited for before memory goes
 		return g.device.Launch(ctx, &g.view)
 	}
-	return g.view.SubmitAll(ctx, g.works, g.after)
+	return g.view.SubmitAll(ctx, "launch", g.works, g.after)
 }
 
 // over ends a launch.
@@ -294,12 +294,15 @@ func (g *Graph) letGo() error {
 		errs = append(errs, r.Close())
 	}
 	g.refs = nil
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return g.view.Local("close", err)
+	}
+	return nil
 }
 
 // Close ends the graph, and lets go of its buffers when the launches that are under way or queued are over. Local: it
 // returns at once.
-// ErrClosed the second time.
+// ErrClosed the second time, and after the rank's last communicator, with which the buffers have ended.
 func (g *Graph) Close() error {
 	if g.nothing() {
 		return errNoGraph

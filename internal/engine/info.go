@@ -147,7 +147,7 @@ func (c *Comm) describe(i *OpInfo, w *Work, algorithm string, seq uint64) {
 }
 
 func (b *Buf) info(v *Vec, used bool) BufferInfo {
-	return BufferInfo{Used: used && v.Ptr != nil, Direct: b.Claim != nil, Why: b.Why}
+	return BufferInfo{Used: used && v.Len > 0, Direct: b.Claim != nil, Why: b.Why}
 }
 
 // staged is how many buffers were.

@@ -168,8 +168,8 @@ func (c *Comm) register(v Vec) (*Registration, error) {
 	case v.Bytes() == 0:
 		return nil, fmt.Errorf("an empty buffer: %w", fault.ErrArgument)
 	case a == nil:
-		return nil, fmt.Errorf("[%p,+%d) is Go memory or foreign: only memory of Alloc or Adopt can be registered: %w",
-			v.Ptr, v.Bytes(), fault.ErrArgument)
+		return nil, fmt.Errorf("[%p,+%d) is Go memory, foreign, or of another Open: only memory of Alloc or Adopt of "+
+			"this Comm can be registered: %w", v.Ptr, v.Bytes(), fault.ErrArgument)
 	}
 	ref, err := c.dom.Cache.Register(Memory(a), uintptr(v.Ptr), v.Bytes())
 	if err != nil {

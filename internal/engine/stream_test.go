@@ -197,16 +197,16 @@ func TestRecorder(t *testing.T) {
 	v := engine.View{Comm: c, Recorder: r}
 	w := reduce(7)
 	require.NoError(t, submit(background, &v, w))
-	require.NoError(t, v.SubmitAll(background, []engine.Work{reduce(8), reduce(9)}, nil))
+	require.NoError(t, v.SubmitAll(background, "group", []engine.Work{reduce(8), reduce(9)}, nil))
 	require.ErrorIs(t, submit(background, &v, w), errFull)
-	require.ErrorIs(t, v.SubmitAll(background, []engine.Work{w}, nil), errFull)
+	require.ErrorIs(t, v.SubmitAll(background, "group", []engine.Work{w}, nil), errFull)
 	var counts []int
 	for _, w := range r.works {
 		counts = append(counts, w.Count)
 	}
 	require.Equal(t, []int{7, 8, 9}, counts)
 	require.Zero(t, c.LastOp().Seq, "nothing ran")
-	require.NoError(t, (&engine.View{Comm: c}).SubmitAll(background, r.works, nil))
+	require.NoError(t, (&engine.View{Comm: c}).SubmitAll(background, "group", r.works, nil))
 	require.Equal(t, uint64(3), c.LastOp().Seq)
 }
 
@@ -215,7 +215,7 @@ func TestSubmitAll(t *testing.T) {
 	comms := open(t, 2, engine.Options{})
 	errs := each(comms, func(c *engine.Comm) error {
 		ws := []engine.Work{pass(100), reduce(5 + c.Rank()), pass(200), reduce(7 + c.Rank()), pass(300)}
-		return (&engine.View{Comm: c}).SubmitAll(background, ws, nil)
+		return (&engine.View{Comm: c}).SubmitAll(background, "group", ws, nil)
 	})
 	for _, err := range errs {
 		require.ErrorIs(t, err, fault.ErrMismatch)

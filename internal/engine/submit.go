@@ -71,11 +71,11 @@ func (v *View) submitOne(ctx context.Context, w *Work) error {
 	return v.Comm.run(ctx)
 }
 
-// SubmitAll runs or queues ws in order as one: nothing of this communicator comes between. after, if it is not nil, is
-// called once when that is over, or was refused.
-func (v *View) SubmitAll(ctx context.Context, ws []Work, after func()) error {
+// SubmitAll runs or queues ws in order as one, which people call op: nothing of this communicator comes between. after,
+// if it is not nil, is called once when that is over, or was refused.
+func (v *View) SubmitAll(ctx context.Context, op string, ws []Work, after func()) error {
 	ctx = Context(ctx)
-	if err := v.submittable(ws); err != nil || len(ws) == 0 {
+	if err := v.submittable(op, ws); err != nil || len(ws) == 0 {
 		if after != nil {
 			after()
 		}
@@ -105,14 +105,14 @@ func (v *View) SubmitAll(ctx context.Context, ws []Work, after func()) error {
 }
 
 // submittable is why nothing can be submitted, or nil. No works are no operation, of a usable communicator.
-func (v *View) submittable(ws []Work) error {
+func (v *View) submittable(op string, ws []Work) error {
 	if len(ws) == 0 {
 		return v.Err()
 	}
 	if v.Recorder != nil {
 		return nil
 	}
-	return v.Comm.barred(&ws[0], ws[0].Kind.String())
+	return v.Comm.barred(&ws[0], op)
 }
 
 // enter begins a blocking call; turn.leave ends it.
