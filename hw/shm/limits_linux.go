@@ -1,6 +1,13 @@
 package shm
 
-import "math"
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
 
 // FreeMemory is how many bytes this process could still be given: what the system has, or what its control group and
 // those above it allow, whichever is less. What a process asks for beyond that has the kernel end processes.
@@ -14,4 +21,73 @@ func MaxMappings() int {
 		return n
 	}
 	return math.MaxInt
+}
+
+// systemMemory is what the system could still give, or no limit if it does not say.
+func systemMemory() int {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return math.MaxInt
+	}
+	free := 0
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) > 1 && (f[0] == "MemAvailable:" || f[0] == "SwapFree:") {
+			kib, _ := strconv.Atoi(f[1])
+			free += kib << 10
+		}
+	}
+	if free == 0 {
+		return math.MaxInt
+	}
+	return free
+}
+
+// cgroupMemory is what the process' control group, of version 2 or 1, and those above it allow beyond what they use.
+// Page cache counts as used though the kernel would give it up, but for the inactive part.
+func cgroupMemory(root, self string) int {
+	b, err := os.ReadFile(self)
+	if err != nil {
+		return math.MaxInt
+	}
+	free := math.MaxInt
+	for line := range strings.Lines(string(b)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3) // number, controllers of version 1, path
+		switch {
+		case len(f) < 3:
+		case f[0] == "0":
+			free = min(free, groupMemory(root, f[2], "memory.max", "memory.current", "inactive_file "))
+		case slices.Contains(strings.Split(f[1], ","), "memory"):
+			free = min(free, groupMemory(filepath.Join(root, "memory"), f[2], "memory.limit_in_bytes",
+				"memory.usage_in_bytes", "total_inactive_file "))
+		}
+	}
+	return free
+}
+
+// groupMemory is the least that a group and those above it, up to root, allow, by the names of the files that say so.
+func groupMemory(root, path, limit, used, inactive string) int {
+	free := math.MaxInt
+	for dir := filepath.Join(root, path); strings.HasPrefix(dir, root); dir = filepath.Dir(dir) {
+		most, ok1 := readInt(filepath.Join(dir, limit))
+		now, ok2 := readInt(filepath.Join(dir, used))
+		if !ok1 || !ok2 {
+			continue // "max", or no such controller or group here
+		}
+		stat, _ := os.ReadFile(filepath.Join(dir, "memory.stat"))
+		for line := range strings.Lines(string(stat)) {
+			if text, ok := strings.CutPrefix(line, inactive); ok {
+				cache, _ := strconv.Atoi(strings.TrimSpace(text))
+				now -= cache
+			}
+		}
+		free = min(free, max(most-now, 0))
+	}
+	return free
+}
+
+func readInt(name string) (int, bool) {
+	b, err := os.ReadFile(name)
+	n, perr := strconv.Atoi(strings.TrimSpace(string(b)))
+	return n, err == nil && perr == nil
 }

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -157,58 +155,6 @@ func room(n int) error {
 		return unix.ENOMEM
 	}
 	return nil
-}
-
-// systemMemory is what the system could still give, or no limit if it does not say.
-func systemMemory() int {
-	b, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return math.MaxInt
-	}
-	free := 0
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if len(f) > 1 && (f[0] == "MemAvailable:" || f[0] == "SwapFree:") {
-			kib, _ := strconv.Atoi(f[1])
-			free += kib << 10
-		}
-	}
-	if free == 0 {
-		return math.MaxInt
-	}
-	return free
-}
-
-// cgroupMemory is what the process' control group (version 2) and those above it allow beyond what they use. Page cache
-// counts as used though the kernel would give it up, but for the inactive part.
-func cgroupMemory(root, self string) int {
-	b, err := os.ReadFile(self)
-	path, ok := strings.CutPrefix(strings.TrimSpace(string(b)), "0::")
-	if err != nil || !ok {
-		return math.MaxInt
-	}
-	free := math.MaxInt
-	for dir := filepath.Join(root, path); strings.HasPrefix(dir, root); dir = filepath.Dir(dir) {
-		limit, ok1 := readInt(filepath.Join(dir, "memory.max"))
-		used, ok2 := readInt(filepath.Join(dir, "memory.current"))
-		if !ok1 || !ok2 {
-			continue // "max", or no such controller here
-		}
-		stat, _ := os.ReadFile(filepath.Join(dir, "memory.stat"))
-		if _, after, ok := strings.Cut(string(stat), "\ninactive_file "); ok {
-			line, _, _ := strings.Cut(after, "\n")
-			cache, _ := strconv.Atoi(line)
-			used -= cache
-		}
-		free = min(free, max(limit-used, 0))
-	}
-	return free
-}
-
-func readInt(name string) (int, bool) {
-	b, err := os.ReadFile(name)
-	n, perr := strconv.Atoi(strings.TrimSpace(string(b)))
-	return n, err == nil && perr == nil
 }
 
 // limit says what ran out in a call that failed with err, if something did; n is the size that it asked for, if any.
