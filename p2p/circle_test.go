@@ -85,7 +85,7 @@ func TestCircle(t *testing.T) {
 
 // giveUp has all ranks time out when they have said what they wait in.
 func giveUp(mu *sync.Mutex, comms *[]*ubcoll.Comm, c *ubcoll.Comm) {
-	for begin := time.Now(); time.Since(begin) < await.Limit; time.Sleep(time.Millisecond) {
+	for begin := time.Now(); c.Err() == nil && time.Since(begin) < await.Limit; time.Sleep(time.Millisecond) {
 		waits := 0
 		for r := range c.Size() {
 			if c.Engine().WaitsIn(r) != "no wait" {

@@ -54,8 +54,14 @@ func (v said) String() string {
 	return fmt.Sprintf("%s %s rank %d", what, to, v.peer())
 }
 
-// WaitsIn is what a rank says that it is in. For tests.
-func (c *Comm) WaitsIn(rank int) string { return said(c.peers[rank].area.waits.Load()).String() }
+// WaitsIn is what a rank says that it is in, until this one closes. For tests.
+func (c *Comm) WaitsIn(rank int) string {
+	defer c.polls.leave()
+	if !c.polls.enter() {
+		return "closed"
+	}
+	return said(c.peers[rank].area.waits.Load()).String()
+}
 
 // say publishes what the wait is.
 func (c *Comm) say(s *waiting) {

@@ -39,6 +39,7 @@ var Suites = map[string]Suite{
 	"ends-error":      EndsError,
 	"kill-p2p":        KillP2P,
 	"p2p":             P2P,
+	"circle":          Circle,
 	"programs":        Programs,
 	"mixed":           Mixed,
 	"family":          Family,

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
@@ -48,6 +50,14 @@ func TestProgramsProcesses(t *testing.T) {
 			}
 			t.Log(j.output[0])
 		})
+	}
+}
+
+// TestCircle has processes that all send first.
+func TestCircle(t *testing.T) {
+	j := start(t, 3, nil, "circle")
+	for r, err := range j.wait() {
+		require.NoError(t, err, "rank %d: %s", r, j.output[r])
 	}
 }
 

@@ -1,0 +1,36 @@
+package jobtest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+// Circle has every rank send to the next one what waits for its receive: their errors say so, and what helps. It ends the
+// communicator.
+func Circle(ctx context.Context, c *ubcoll.Comm) error {
+	go func() { // no rank's time is up before all have said what they are in
+		for begin, r := time.Now(), 0; r < c.Size() && c.Err() == nil && time.Since(begin) < await.Limit/2; time.Sleep(time.Millisecond) {
+			for r < c.Size() && strings.HasPrefix(c.Engine().WaitsIn(r), "send #1") {
+				r++
+			}
+		}
+		c.Engine().SetTimeout(time.Millisecond)
+	}()
+	err := p2p.Send(ctx, c, (c.Rank()+1)%c.Size(), ubcoll.Of(make([]byte, 16<<10)))
+	if !errors.Is(err, ubcoll.ErrTimeout) {
+		return fail(c, "everybody sends: %v", err)
+	}
+	for _, want := range []string{"a circle of sends (0 -> 1 -> 2 -> 0)", "SendRecv or a Group", "UBCOLL_TIMEOUT",
+		"rank 0 in send #1 to rank 1, rank 1 in send #1 to rank 2, rank 2 in send #1 to rank 0"} {
+		if !strings.Contains(err.Error(), want) {
+			return fail(c, "everybody sends: no %q in: %v", want, err)
+		}
+	}
+	return nil
+}
