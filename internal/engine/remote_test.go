@@ -402,7 +402,7 @@ func TestCloseWindowInTheMaking(t *testing.T) {
 			}
 			s, err := engine.NewStream(hw.Host)
 			require.NoError(t, err)
-			require.NoError(t, (&engine.View{Comm: comms[0], Stream: s}).SubmitAll(background, works[0], nil))
+			require.NoError(t, (&engine.View{Comm: comms[0], Stream: s}).SubmitAll(background, "group", works[0], nil))
 			requireWaiting(t, comms, 1, 1)
 			before := comms[0].Stats().Memory.Allocations
 			require.NoError(t, wins[0].Close())
@@ -410,7 +410,7 @@ func TestCloseWindowInTheMaking(t *testing.T) {
 			require.ErrorIs(t, comms[0].Free(vecs[0].Alloc), fault.ErrInUse)
 			require.Equal(t, before, comms[0].Stats().Memory.Allocations)
 
-			require.ErrorIs(t, (&engine.View{Comm: comms[1]}).SubmitAll(background, works[1], nil), k.want)
+			require.ErrorIs(t, (&engine.View{Comm: comms[1]}).SubmitAll(background, "group", works[1], nil), k.want)
 			require.ErrorIs(t, s.Sync(background), k.want)
 			require.NoError(t, s.Close())
 			require.ErrorIs(t, wins[0].Close(), fault.ErrClosed)
