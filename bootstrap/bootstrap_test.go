@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	if name := os.Getenv(rankCase); name != "" {
 		os.Exit(runRank(name))
 	}
+	if where := os.Getenv(strangerVar); where != "" {
+		os.Exit(runStranger(where))
+	}
 	os.Exit(await.Main(m))
 }
 

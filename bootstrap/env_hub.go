@@ -67,7 +67,6 @@ func (h *hub) refuse(why error) {
 		close(h.broken)
 	}
 	<-h.broken
-	h.hangUp()
 }
 
 // hangUp closes all connections and waits for their readers.

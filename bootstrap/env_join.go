@@ -11,9 +11,13 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
 
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
@@ -27,7 +31,7 @@ const (
 	macSize   = sha256.Size
 
 	handshakeTimeout = 5 * time.Second
-	maxHandshakes    = 64 // at a time; whoever connects and says nothing holds one for handshakeTimeout
+	maxHandshakes    = 64 // at a time
 )
 
 type greeting struct {
@@ -116,29 +120,132 @@ func (c config) host(ctx context.Context) (Bootstrap, error) {
 	if c.size == 1 {
 		return h, nil
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, c.network, c.addr)
+	l, err := c.listen(ctx)
 	if err != nil {
 		return nil, err
 	}
 	visitors := make(chan visitor)
-	greeting, done := context.WithCancel(ctx)
+	greeting, done := context.WithCancel(context.Background())
 	h.wg.Go(func() { c.accept(greeting, l, visitors) })
 	err = h.gather(ctx, c, visitors)
+	if err != nil {
+		h.refuse(err)
+		h.turnAway(visitors, err)
+	}
 	done()
 	l.Close()
 	if err != nil {
-		h.refuse(err)
+		h.hangUp()
 		return nil, err
 	}
 	h.letGo()
 	return h, nil
 }
 
+// linger is how long rank 0 tells those who come after it has given up why the job could not start. A variable for tests.
+var linger = notice
+
+// turnAway tells the ranks that have not come yet, if they come soon, why the job could not start.
+func (h *hub) turnAway(visitors <-chan visitor, why error) {
+	coming := map[int]bool{}
+	for r := 1; r < h.size; r++ {
+		if h.wires[r] == nil {
+			coming[r] = true
+		}
+	}
+	over := time.After(linger)
+	for len(coming) > 0 {
+		select {
+		case v := <-visitors:
+			if v.err == nil {
+				(&wire{Conn: v.conn}).sendNotice(refusal(why))
+				delete(coming, int(v.Rank))
+			}
+			v.conn.Close()
+		case <-over:
+			return
+		}
+	}
+}
+
+// listen makes rank 0's socket. One at a path that nobody listens on any more, as a process leaves it that was killed,
+// makes room.
+func (c config) listen(ctx context.Context) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, c.network, c.addr)
+	if errors.Is(err, syscall.EADDRINUSE) && c.network == "unix" && c.addr[0] == '/' && c.removeStale(ctx) {
+		l, err = new(net.ListenConfig).Listen(ctx, c.network, c.addr)
+	}
+	return l, err
+}
+
+// removeStale removes the socket at the rendezvous if it is this user's and nobody listens on it. It is moved away first:
+// if it is another one by then, that goes back.
+func (c config) removeStale(ctx context.Context) bool {
+	found, err := os.Lstat(c.addr)
+	if err != nil || found.Mode().Type() != os.ModeSocket {
+		return false
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, c.network, c.addr)
+	if err == nil {
+		conn.Close()
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return false
+	}
+	aside := fmt.Sprintf("%s.%d.stale", c.addr, os.Getpid())
+	if os.Rename(c.addr, aside) != nil {
+		return false
+	}
+	moved, err := os.Lstat(aside)
+	if err != nil || !os.SameFile(found, moved) {
+		_ = os.Link(aside, c.addr) // does not replace what may be there by now
+		_ = os.Remove(aside)
+		return false
+	}
+	return os.Remove(aside) == nil
+}
+
+// stranger reports whether conn, over a Unix socket, comes from another user, who has no business here.
+func (c config) stranger(conn net.Conn) error {
+	u, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil
+	}
+	err := shm.SameUser(u)
+	if errors.Is(err, hw.ErrNotSupported) { // the secret has to do, as over TCP
+		return nil
+	}
+	return err
+}
+
+// handshakes are the connections that rank 0 shakes hands on, the oldest first. When there are too many the oldest is
+// dropped: whoever means it is done within a moment, or comes again, and whoever says nothing keeps nobody out.
+type handshakes struct {
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func (s *handshakes) add(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.conns) == maxHandshakes {
+		s.conns[0].Close()
+		s.conns = s.conns[1:]
+	}
+	s.conns = append(s.conns, conn)
+}
+
+func (s *handshakes) remove(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns = slices.DeleteFunc(s.conns, func(c net.Conn) bool { return c == conn })
+}
+
 // accept shakes hands with whoever connects until l closes; when ctx ends, it drops those who are at it.
 func (c config) accept(ctx context.Context, l net.Listener, visitors chan<- visitor) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	slots := make(chan struct{}, maxHandshakes)
+	var now handshakes
 	for {
 		conn, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -148,18 +255,17 @@ func (c config) accept(ctx context.Context, l net.Listener, visitors chan<- visi
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
+		if c.stranger(conn) != nil {
 			conn.Close()
-			return
+			continue
 		}
+		now.add(conn)
 		wg.Go(func() {
-			defer func() { <-slots }()
 			stop := context.AfterFunc(ctx, func() { conn.Close() })
 			_ = conn.SetDeadline(time.Now().Add(handshakeTimeout))
 			a, err := c.greet(conn)
 			_ = conn.SetDeadline(time.Time{})
+			now.remove(conn)
 			if !stop() {
 				return
 			}
@@ -251,13 +357,20 @@ type told struct {
 func (e *told) Error() string { return "rank 0 says: " + e.text }
 func (e *told) Unwrap() error { return e.err }
 
-// dial is the join of every rank but 0. It retries until rank 0 listens.
+// dial is the join of every rank but 0. It retries until rank 0 listens and has heard it out; once rank 0 has listened, it
+// must go on doing so.
 func (c config) dial(ctx context.Context) (Bootstrap, error) {
-	var conn net.Conn
+	met := false
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		var err error
-		if conn, err = new(net.Dialer).DialContext(ctx, c.network, c.addr); err == nil {
-			break
+		conn, err := new(net.Dialer).DialContext(ctx, c.network, c.addr)
+		if err == nil {
+			met = true
+			var b Bootstrap
+			if b, err = c.enter(ctx, conn); !errors.Is(err, errHungUp) {
+				return b, err
+			}
+		} else if met && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)) {
+			return nil, lost(0, "listened and does not any more: it has given up, or ended").on(c.rank)
 		}
 		select {
 		case <-ctx.Done():
@@ -265,9 +378,24 @@ func (c config) dial(ctx context.Context) (Bootstrap, error) {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// errHungUp is the end of a connection before both sides have proved who they are.
+var errHungUp = errors.New("it hung up during the handshake")
+
+// enter joins over conn, and takes it over.
+func (c config) enter(ctx context.Context, conn net.Conn) (Bootstrap, error) {
+	if err := c.stranger(conn); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("what listens there is not of this job: %w", err)
+	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	err := c.introduce(conn)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE) {
+		err = fmt.Errorf("%w: %w", errHungUp, err)
+	}
 	if err == nil {
 		err = c.awaitGo(conn)
 	}

@@ -10,3 +10,10 @@ func Join(rank, size int, where, secret string, timeout time.Duration) (Bootstra
 	}
 	return config{rank, size, network, addr, []byte(secret)}.join(timeout)
 }
+
+// LingerFor sets how long rank 0 stays after it has given up, and returns what restores it.
+func LingerFor(d time.Duration) (restore func()) {
+	old := linger
+	linger = d
+	return func() { linger = old }
+}

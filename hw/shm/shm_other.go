@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"syscall"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw"
@@ -97,6 +98,9 @@ func (w *Watch) Close() error { return nil }
 
 // OwnPIDFD is not supported here.
 func OwnPIDFD() (int, error) { return -1, errOther }
+
+// SameUser is not supported here.
+func SameUser(conn syscall.Conn) error { return errOther }
 
 // Yield does nothing here.
 func Yield() {}

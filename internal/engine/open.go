@@ -43,6 +43,7 @@ type hello struct {
 	HostID   string            `json:"host_id"`
 	Hostname string            `json:"hostname"`
 	CPUs     []int             `json:"cpus"`
+	Quotas   []cpu.Quota       `json:"quotas"`
 	Group    string            `json:"group"` // as of shm.Group
 	GPUs     gpus              `json:"gpus"`
 	Secret   string            `json:"secret"` // rank 0's is the job's
@@ -190,7 +191,7 @@ func newHello(o Options, table tuning.Table) (hello, error) {
 		e4 = cpu.LevelError()
 	}
 	h := hello{Version: wireVersion, Race: race.Enabled, Options: o, Env: jobWide, Tuning: table.Hash(),
-		CPUs: cpu.Affinity(), Group: shm.Group(), GPUs: visibleGPUs(),
+		CPUs: cpu.Affinity(), Quotas: cpu.Quotas(), Group: shm.Group(), GPUs: visibleGPUs(),
 		Secret: hex.EncodeToString(random[:16]), Comm: *(*uint64)(unsafe.Pointer(&random[16]))}
 	var e1, e2, e3 error
 	h.Cache, h.Node = cpu.Near()
@@ -298,9 +299,22 @@ func (c *Comm) place(hs []hello) {
 	if c.inProcess {
 		procs = min(procs, runtime.GOMAXPROCS(0))
 	}
-	c.crowded = procs > 0 && c.size > procs
+	c.crowded = procs > 0 && c.size > procs || exhausted(hs)
 	c.apart = len(groups) > 1
 	c.arrange()
+}
+
+// exhausted reports whether some control group has more ranks than it may use processors.
+func exhausted(hs []hello) bool {
+	ranks := map[string]int{}
+	for _, h := range hs {
+		for _, q := range h.Quotas {
+			if ranks[q.Group]++; float64(ranks[q.Group]) > q.CPUs {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // create makes this rank's domain and its area.

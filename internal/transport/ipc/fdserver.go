@@ -118,7 +118,7 @@ func (s *server) run() {
 }
 
 func (s *server) answer(conn *net.UnixConn) error {
-	if err := sameUser(conn); err != nil {
+	if err := shm.SameUser(conn); err != nil {
 		return err
 	}
 	var challenge [32]byte
@@ -240,7 +240,7 @@ func requestFD(ctx context.Context, name string, secret []byte, req fdRequest) (
 	if t, ok := ctx.Deadline(); ok {
 		conn.SetDeadline(t)
 	}
-	if err := sameUser(conn); err != nil {
+	if err := shm.SameUser(conn); err != nil {
 		return -1, err
 	}
 	var challenge [32]byte

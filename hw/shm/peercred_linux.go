@@ -1,14 +1,14 @@
-package ipc
+package shm
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"syscall"
 )
 
-// sameUser checks that the process at the other end runs as this one's user.
-func sameUser(conn *net.UnixConn) error {
+// SameUser checks that the process at the other end of a Unix socket runs as this one's user: else an error that wraps
+// os.ErrPermission.
+func SameUser(conn syscall.Conn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err

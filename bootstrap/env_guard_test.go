@@ -1,0 +1,168 @@
+package bootstrap_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// join2 joins both ranks of a job of two, rank 1 after meanwhile, and leaves again.
+func join2(t *testing.T, where string, timeout time.Duration, meanwhile func()) {
+	t.Helper()
+	bs, errs := make([]bootstrap.Bootstrap, 2), make([]error, 2)
+	var wg sync.WaitGroup
+	wg.Go(func() { bs[0], errs[0] = bootstrap.Join(0, 2, where, secret, timeout) })
+	meanwhile()
+	wg.Go(func() { bs[1], errs[1] = bootstrap.Join(1, 2, where, secret, timeout) })
+	wg.Wait()
+	require.NoError(t, errors.Join(errs...))
+	require.NoError(t, together(bs, bootstrap.Bootstrap.Close))
+}
+
+// dialled is a connection to rank 0, once it listens.
+func dialled(t *testing.T, where string) net.Conn {
+	var conn net.Conn
+	require.Eventually(t, func() bool {
+		var err error
+		conn, err = net.Dial("unix", strings.TrimPrefix(where, "unix:"))
+		return err == nil
+	}, await.Limit, time.Millisecond)
+	return conn
+}
+
+// Connections that say nothing keep nobody out, however many there are. At five seconds for 64 of them these would take
+// longer than the ranks have.
+func TestEnvIdleConnections(t *testing.T) {
+	where := abstract(t)
+	join2(t, where, 20*time.Second, func() {
+		for range 500 {
+			conn := dialled(t, where)
+			t.Cleanup(func() { conn.Close() })
+		}
+	})
+}
+
+// strangerVar makes this test binary a process that connects to what it names, and says what it was told.
+const strangerVar = "BOOTSTRAP_TEST_STRANGER"
+
+func runStranger(where string) int {
+	for range 100 {
+		conn, err := net.Dial("unix", where)
+		if err != nil {
+			fmt.Println("dial:", err)
+			return 1
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(await.Limit))
+		b, err := io.ReadAll(conn)
+		if len(b) != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			fmt.Println("read:", len(b), err)
+			return 1
+		}
+	}
+	return 0
+}
+
+// Another user's connections are closed before anything is said.
+func TestEnvAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be another user")
+	}
+	where := abstract(t)
+	join2(t, where, await.Limit, func() {
+		dialled(t, where).Close()
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), strangerVar+"="+strings.TrimPrefix(where, "unix:"))
+		cmd.Dir = "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	})
+}
+
+// A socket that a killed process has left makes room; what is somebody's stays.
+func TestEnvStalePath(t *testing.T) {
+	path := t.TempDir() + "/s"
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	require.NoError(t, err)
+	l.SetUnlinkOnClose(false)
+	_, err = bootstrap.Join(0, 2, "unix:"+path, secret, time.Minute)
+	require.ErrorIs(t, err, syscall.EADDRINUSE, "somebody listens")
+	require.FileExists(t, path)
+	require.NoError(t, l.Close())
+	join2(t, "unix:"+path, await.Limit, func() {})
+	left, err := os.ReadDir(path[:len(path)-2])
+	require.NoError(t, err)
+	require.Empty(t, left)
+
+	require.NoError(t, os.WriteFile(path, []byte("mine"), 0o600))
+	_, err = bootstrap.Join(0, 2, "unix:"+path, secret, time.Minute)
+	require.ErrorIs(t, err, syscall.EADDRINUSE, "a file")
+	require.FileExists(t, path)
+}
+
+// A rank that comes when rank 0 has given up hears why.
+func TestEnvComesTooLate(t *testing.T) {
+	defer bootstrap.LingerFor(await.Limit)()
+	where := abstract(t)
+	var wg sync.WaitGroup
+	errs := make([]error, 4)
+	for i, r := range []int{0, 1, 1} {
+		wg.Go(func() { _, errs[i] = bootstrap.Join(r, 3, where, secret, await.Limit) })
+	}
+	require.Eventually(t, func() bool { // both that say they are rank 1 have come, and rank 0 has refused the job
+		conn, err := net.Dial("unix", strings.TrimPrefix(where, "unix:"))
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	}, await.Limit, time.Millisecond)
+	time.Sleep(100 * time.Millisecond)
+	_, errs[3] = bootstrap.Join(2, 3, where, secret, await.Limit)
+	wg.Wait()
+	for i, err := range errs {
+		require.ErrorIs(t, err, fault.ErrMismatch, "%d", i)
+		require.ErrorContains(t, err, "two processes say they are rank 1")
+	}
+}
+
+// Rank 0 that has listened, and does not any more, has given up.
+func TestEnvRankZeroGone(t *testing.T) {
+	for _, where := range []string{abstract(t), "unix:" + t.TempDir() + "/s"} {
+		l, err := net.Listen("unix", strings.TrimPrefix(where, "unix:"))
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		go func() {
+			_, err := bootstrap.Join(1, 2, where, secret, 2*await.Limit)
+			done <- err
+		}()
+		conn, err := l.Accept()
+		require.NoError(t, err)
+		l.Close()
+		conn.Close()
+		select {
+		case err = <-done:
+		case <-time.After(await.Limit):
+			t.Fatal("it goes on")
+		}
+		require.ErrorIs(t, err, fault.ErrPeerLost)
+		require.ErrorContains(t, err, "listened and does not any more")
+		var e *fault.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 0, e.Peer)
+	}
+}

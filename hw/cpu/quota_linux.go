@@ -1,0 +1,15 @@
+package cpu
+
+import (
+	"fmt"
+	"syscall"
+)
+
+// identity names the directory of a control group, which may be mounted in many places.
+func identity(dir string) string {
+	var st syscall.Stat_t
+	if err := syscall.Stat(dir, &st); err != nil {
+		return dir
+	}
+	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+}
