@@ -23,7 +23,8 @@ func Rounds(ctx context.Context, c *ubcoll.Comm) error {
 	if s, err := strconv.Atoi(os.Getenv("JOBTEST_ROUNDS")); err == nil {
 		rounds = s
 	}
-	r := &childRounds{c: c, all: rand.New(rand.NewPCG(Seed(), 9)), mine: rand.New(rand.NewPCG(Seed(), 900+uint64(c.Rank())))}
+	r := &childRounds{c: c, all: rand.New(rand.NewPCG(Seed(), 9)),
+		mine: rand.New(rand.NewPCG(Seed(), 900+uint64(c.Rank())))}
 	if err := r.run(ctx, 100); err != nil { // what the first ones cost for good
 		return err
 	}
