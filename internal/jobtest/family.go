@@ -121,7 +121,11 @@ func childOutlives(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
-	b, err := hold[float32](d, registered, 100_000)
+	b, err := ubcoll.Alloc[float32](d, ubcoll.Host, 100_000)
+	if err != nil {
+		return err
+	}
+	r, err := d.RegisterBuffer(b.Vec())
 	if err != nil {
 		return err
 	}
@@ -132,13 +136,16 @@ func childOutlives(ctx context.Context, c *ubcoll.Comm) error {
 	if err := d.Close(); err != nil {
 		return err
 	}
-	if err := coll.AllReduce(ctx, d, b.vec, b.vec, ubcoll.Sum); !errors.Is(err, ubcoll.ErrClosed) {
-		return fail(c, "a closed communicator gave %v", err)
-	}
-	if err := coll.AllReduce(ctx, e, b.vec, b.vec, ubcoll.Max); err != nil {
+	if err := refused(c, "a registration of a closed communicator", r.Close(), ubcoll.ErrClosed); err != nil {
 		return err
 	}
-	return errors.Join(b.free(), e.Close())
+	if err := coll.AllReduce(ctx, d, b.Vec(), b.Vec(), ubcoll.Sum); !errors.Is(err, ubcoll.ErrClosed) {
+		return fail(c, "a closed communicator gave %v", err)
+	}
+	if err := coll.AllReduce(ctx, e, b.Vec(), b.Vec(), ubcoll.Max); err != nil {
+		return err
+	}
+	return errors.Join(b.Free(), e.Close())
 }
 
 // sharedMemory registers once and finds the registration with every communicator.
