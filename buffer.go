@@ -18,7 +18,7 @@ type Device = hw.Device
 // Host is host memory.
 var Host = hw.Host
 
-// CUDA is the i-th CUDA device of this process.
+// CUDA is the i-th CUDA device of this process. A negative i is no device: using it is ErrArgument.
 func CUDA(i int) Device { return hw.CUDA(i) }
 
 // Buffer is memory off the Go heap that peers can reach: what RegisterBuffer wants. It is owned by whoever made it;

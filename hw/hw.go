@@ -12,26 +12,40 @@ import (
 var ErrNotSupported = errors.New("not supported")
 
 // Device is where memory lives: the host or a CUDA device. The zero Device is the host.
-type Device struct{ cuda int } // 0 is the host, i+1 is CUDA device i
+type Device struct{ cuda int } // 0 is the host, i+1 is CUDA device i, what is negative is no device
 
 // Host is host memory.
 var Host Device
 
-// CUDA is the i-th CUDA device of this process, in the driver's order.
-func CUDA(i int) Device { return Device{cuda: i + 1} }
+// CUDA is the i-th CUDA device of this process, in the driver's order. For a negative i it is no device, which everything
+// that takes one refuses.
+func CUDA(i int) Device {
+	if i < 0 {
+		return Device{cuda: i}
+	}
+	return Device{cuda: i + 1}
+}
+
+// Valid reports whether d can be a device: CUDA(-1) cannot.
+func (d Device) Valid() bool { return d.cuda >= 0 }
 
 // IsHost reports whether d is host memory.
 func (d Device) IsHost() bool { return d.cuda == 0 }
 
-// Index is the CUDA device's ordinal, or -1 for the host.
-func (d Device) Index() int { return d.cuda - 1 }
+// Index is the CUDA device's ordinal, as CUDA was told, or -1 for the host.
+func (d Device) Index() int {
+	if d.cuda < 0 {
+		return d.cuda
+	}
+	return d.cuda - 1
+}
 
 // String is "host" or "cuda:0".
 func (d Device) String() string {
 	if d.cuda == 0 {
 		return "host"
 	}
-	return fmt.Sprintf("cuda:%d", d.cuda-1)
+	return fmt.Sprintf("cuda:%d", d.Index())
 }
 
 // Probe is the answer to "can this machine do it": a nil Err means available, an Err that wraps ErrNotSupported means

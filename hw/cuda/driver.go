@@ -80,13 +80,16 @@ func Version() (major, minor int, err error) {
 
 // ordinal is d's number for the driver.
 func ordinal(d hw.Device) (C.int, error) {
+	if !d.Valid() {
+		return 0, fmt.Errorf("%v is no device: they count from 0: %w", d, fault.ErrArgument)
+	}
 	s := driver()
 	switch {
 	case s.err != nil:
 		return 0, s.err
 	case d.IsHost():
 		return 0, fmt.Errorf("the host is no CUDA device: %w", fault.ErrArgument)
-	case d.Index() < 0 || d.Index() >= s.devices:
+	case d.Index() >= s.devices:
 		return 0, fmt.Errorf("%v: there are %d CUDA devices: %w", d, s.devices, fault.ErrArgument)
 	}
 	return C.int(d.Index()), nil

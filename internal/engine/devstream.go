@@ -38,6 +38,9 @@ func newStream(ctx *cuda.Context) (*Stream, error) {
 
 // openStream makes a stream of device d, or borrows what *handle names.
 func openStream(d hw.Device, handle *uintptr) (*Stream, error) {
+	if err := noDevice(d); err != nil {
+		return nil, fmt.Errorf("stream: %w", err)
+	}
 	ctx, err := cuda.Primary(d)
 	if err != nil {
 		return nil, fmt.Errorf("a stream on %v: %w", d, err)

@@ -194,8 +194,19 @@ func (c *Comm) gpuWhyNot() error {
 	return fmt.Errorf("that rank uses none: %w", hw.ErrNotSupported)
 }
 
+// noDevice is why there cannot be a device d, or nil.
+func noDevice(d hw.Device) error {
+	if d.Valid() {
+		return nil
+	}
+	return fmt.Errorf("%v is no device: they count from 0: %w", d, fault.ErrArgument)
+}
+
 // onGPU is why memory or streams of d are none of this communicator's, or nil.
 func (c *Comm) onGPU(d hw.Device) error {
+	if err := noDevice(d); err != nil {
+		return err
+	}
 	mine, err := c.GPU()
 	if err == nil && d != mine {
 		err = fmt.Errorf("it is on %v, and this rank's device is %v: %w", d, mine, fault.ErrArgument)
