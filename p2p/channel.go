@@ -50,8 +50,8 @@ func (ch *Channel) nothing() bool { return ch == nil || ch.l == nil }
 // NewChannel too: the k-th call of the one for the other is met by the k-th of the other. Blocking until then, for
 // Options.Timeout at most or until ctx ends; no other rank takes part. r stays the caller's and must stay open as long
 // as the channel is used. At most 512 channels of a rank are open at a time (ErrLimit). ErrArgument for a bad rank, or
-// memory of a device on one side only, hw.ErrNotSupported for memory that peers cannot reach (Adopt): the peer learns
-// it at once. ErrTimeout and a context's end leave the communicator usable; the peer's call then fails too, or its
+// memory of a device on one side only, hw.ErrNotSupported for memory that peers cannot reach (Adopt), or of devices whose
+// link has no native atomic operations: the peer learns it at once. ErrTimeout and a context's end leave the communicator usable; the peer's call then fails too, or its
 // channel is closed. ErrPeerLost breaks it. On a view made by Comm.On it is as on the communicator itself; in a group
 // or a capture it is ErrArgument.
 func Connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration) (*Channel, error) {

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
 	"github.com/ubcoll/ubcoll/internal/gputest"
@@ -114,4 +116,41 @@ func TestBesideCollectives(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestNoAtomics has links over which signals cannot be counted: channels and windows are refused, messages work.
+func TestNoAtomics(t *testing.T) {
+	if !cudatest.Emulated() {
+		t.Skip("needs the emulated driver, whose links can be without")
+	}
+	t.Setenv("UBCOLL_EMULATE_ATOMICS", "0")
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		b, err := ubcoll.Alloc[byte](c, dev, 2000)
+		if err != nil {
+			return err
+		}
+		r, err := c.RegisterBuffer(b.Vec())
+		if err != nil {
+			return err
+		}
+		refused := func(c *ubcoll.Comm) error {
+			_, channel := p2p.Connect(ctx, c, 1-c.Rank(), r)
+			_, window := c.RegisterWindow(ctx, b.Vec(), 0)
+			for _, err := range []error{channel, window} {
+				if err == nil || !strings.Contains(err.Error(), "native atomic operations") {
+					return fmt.Errorf("rank %d: %w", c.Rank(), err)
+				}
+				if err := wants(err, hw.ErrNotSupported); err != nil {
+					return err
+				}
+			}
+			_, err = p2p.SendRecv(ctx, c, 1-c.Rank(), b.Vec().Slice(0, 1000), 1-c.Rank(), b.Vec().Slice(1000, 2000))
+			return errors.Join(err, coll.Barrier(ctx, c), c.Err())
+		}
+		child, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		return errors.Join(refused(c), refused(child), child.Close(), r.Close(), b.Free())
+	})
 }

@@ -87,6 +87,7 @@ type peer struct {
 	at      mem.Location // of area
 	cache   int          // its last-level cache and its memory node; -1: not known
 	node    int
+	atomics error // why this rank's device cannot add to words of its device, or nil
 }
 
 // Rank is this rank.

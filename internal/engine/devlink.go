@@ -101,6 +101,9 @@ func (g *gpuLink) open(ctx context.Context, mine, theirs int, salt func(mine boo
 	if d == nil {
 		return g.c.gpuWhyNot()
 	}
+	if err := g.c.peers[g.rank].atomics; err != nil {
+		return err
+	}
 	g.d, g.streams = d, map[*Stream]bool{}
 	if g.f, err = d.gpu.set.Kernel(kernels.Channel, dtype.Invalid, g.c.size); err != nil {
 		return err

@@ -96,7 +96,7 @@ func (s *splitting) create() ([]byte, error) {
 	for r, m := range s.group {
 		from := &p.peers[m.rank]
 		c.peers[r] = peer{mem: from.mem, proc: from.proc, host: from.host, domain: from.domain, cache: from.cache,
-			node: from.node}
+			node: from.node, atomics: from.atomics}
 		if m.rank == p.rank {
 			c.rank = r
 		} else if from.proc == p.peers[p.rank].proc {

@@ -83,6 +83,23 @@ func assignGPUs(all []gpus) (index []int, multiprocessors int, err error) {
 	return index, multiprocessors, nil
 }
 
+// noAtomics is why kernels on device mine cannot add to words of rank r's device, or nil. Where this process does not see
+// that device, nobody can be asked.
+func noAtomics(r int, mine hw.Device, seen gpus, theirs gpu) error {
+	for i, d := range seen.Devices {
+		if d.UUID != theirs.UUID {
+			continue
+		}
+		l, err := cuda.P2P(mine, hw.CUDA(i))
+		if err == nil && !l.Atomics {
+			err = fmt.Errorf("the link from %v to %v, rank %d's device, has no native atomic operations, by which channels and "+
+				"windows count signals (messages work): %w", mine, hw.CUDA(i), r, hw.ErrNotSupported)
+		}
+		return err
+	}
+	return nil
+}
+
 // domainGPU is what a domain has once on its device.
 type domainGPU struct {
 	ctx *cuda.Context

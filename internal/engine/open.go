@@ -356,6 +356,11 @@ func (c *Comm) chooseGPU(hs []hello) {
 		}
 	}
 	c.gpuWhy = err
+	for r := range c.peers {
+		if err == nil && r != c.rank {
+			c.peers[r].atomics = noAtomics(r, hw.CUDA(index[c.rank]), all[c.rank], all[r].Devices[index[r]])
+		}
+	}
 }
 
 // cacheLimits are the limits of the registration cache.

@@ -15,6 +15,7 @@
 //	UBCOLL_EMULATE_SMS=10               multiprocessors of each device; looked at when it is described, and with each launch.
 //	                                    If it is set, the kernels that run on a device at a time share them: a block takes
 //	                                    what its .minnctapersm says, and waits while there is no room
+//	UBCOLL_EMULATE_ATOMICS=1            whether devices say that atomic operations on each other's memory work
 //	UBCOLL_EMULATE_SEED=1               order of turns; it repeats as far as threads and processes do
 //	UBCOLL_EMULATE_FAIL=cuMemCreate:3   fails the third such call of the process, from when the variable was set on, out
 //	                                    of memory or unknown; "cuMemMap:1=1,cuEventRecord" fails two calls, one with

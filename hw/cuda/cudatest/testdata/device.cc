@@ -208,7 +208,7 @@ int cuDeviceGetP2PAttribute(int *value, int attribute, int from, int to) {
 	DEVICE("cuDeviceGetP2PAttribute", from);
 	if (!device_at(to) || from == to)
 		return INVALID_DEVICE;
-	*value = attribute == UBC_P2P_ACCESS || attribute == UBC_P2P_ATOMICS;
+	*value = attribute == UBC_P2P_ACCESS || (attribute == UBC_P2P_ATOMICS && number("UBCOLL_EMULATE_ATOMICS", 1));
 	return 0;
 }
 
