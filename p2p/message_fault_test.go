@@ -100,6 +100,48 @@ func TestMessagesDisagree(t *testing.T) {
 	}
 }
 
+// TestMessagesDisagreeBehindEachOther queues messages that do not match: the error of the first has the number of the
+// others, and what comes while it is being taken is told by the next Sync.
+func TestMessagesDisagreeBehindEachOther(t *testing.T) {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		const n = 1000
+		b, err := ubcoll.Alloc[byte](c, dev, n)
+		if err != nil {
+			return err
+		}
+		view, sync, end, err := gputest.View(ctx, c, dev, true)
+		if err != nil {
+			return err
+		}
+		for bad := 1; bad < 5; bad++ {
+			for range bad {
+				if c.Rank() == 0 {
+					err = p2p.Send(ctx, view, 1, b.Vec().Slice(0, n))
+				} else {
+					_, err = p2p.Recv(ctx, view, 0, b.Vec().Slice(0, n-4))
+				}
+				if err != nil {
+					return err
+				}
+			}
+			err := sync()
+			switch more := fmt.Sprintf("and %d more messages", bad-1); {
+			case c.Rank() == 0 && err != nil: // small messages are gone when that shows
+				return err
+			case c.Rank() == 1 && (!errors.Is(err, ubcoll.ErrMismatch) || strings.Contains(err.Error(), more) != (bad > 1)):
+				return fmt.Errorf("%d messages: %w", bad, err)
+			}
+			if err := sync(); err != nil {
+				return fmt.Errorf("told twice: %w", err)
+			}
+			if err := works(ctx, c, b); err != nil {
+				return err
+			}
+		}
+		return errors.Join(end(), c.Err(), coll.Barrier(ctx, c), b.Free())
+	})
+}
+
 // TestMessagesDisagreeInGroup has one bad message among good ones of the same two ranks.
 func TestMessagesDisagreeInGroup(t *testing.T) {
 	sizes := []int{100, 150 << 10, 90 << 10, 5, 120 << 10, 70}

@@ -19,6 +19,7 @@ type gpuMail struct {
 	d     *device
 	lanes [kernels.MaxLanes]gpuLane
 	lines chan int // of the status page that no call has
+	more  uint32   // of the streams' line: what collect has told of Status.More; under d.mu
 
 	mu     sync.Mutex
 	f      *cuda.Function       // nil until it is first used
@@ -411,13 +412,24 @@ func (m *gpuMail) collect() error {
 		d.mu.Unlock()
 		return nil
 	}
-	e, fatal := m.told("", m.status(0))
-	if fatal {
+	s := m.status(0)
+	more := s.More.Load() // before the error is taken: what fails behind it is told or counted, by its own Sync at the latest
+	e, fatal := m.told("", s)
+	switch n := more - m.more; {
+	case fatal:
 		e = m.fatal()
-	} else if e != nil {
-		m.status(0).Error.Store(kernels.OK)
-		m.status(0).Claim.Store(0)
+	case e != nil:
+		s.Error.Store(kernels.OK)
+		s.Claim.Store(0)
+		if n > 0 {
+			e.Err = fmt.Errorf("%w (and %d more messages of this rank's streams did not match)", e.Err, n)
+		}
+	case n > 0:
+		e = m.d.c.MessageError("message", -1, "", fmt.Errorf("%d messages of this rank's streams did not match, and came "+
+			"while the error of another one had not been taken: %w", n, fault.ErrMismatch))
+		e.Device = d.gpu.ctx.Device()
 	}
+	m.more = more
 	d.mu.Unlock()
 	if e == nil {
 		return nil

@@ -95,7 +95,7 @@ type Status struct {
 	Theirs uint64
 	Detail uint64
 	Claim  atomic.Uint32 // of Messages: 0 once the host has taken the error, after Error
-	_      uint32
+	More   atomic.Uint32 // of Messages: how many did not match that were not told; kernels alone write it
 }
 
 // CountsOf is what the error Counts means: how many elements Peer expects, from whom, and how many that rank sends.

@@ -225,7 +225,7 @@ typedef struct {
 	ubc_u64 mine, theirs; // signatures, or heads of messages
 	ubc_u64 detail;
 	ubc_u32 claim; // of kernels of messages: 1 once one has an error to tell, 2 if messages end with it
-	ubc_u32 none;
+	ubc_u32 more;  // of those: how many messages did not match without being told, since another one was; only grows
 } ubc_status;
 
 #endif

@@ -28,13 +28,16 @@ struct ubc_end {
 // 0 is what fresh memory holds.
 UBC_FN ubc_u32 ubc_number(ubc_u64 seq) { return (ubc_u32)seq == 0 ? 1 : (ubc_u32)seq; }
 
-// ubc_complain tells the host what is wrong with message seq of a lane. Errors that end all messages come first.
+// ubc_complain tells the host what is wrong with message seq of a lane. Errors that end all messages come first; of
+// others that come while the host has not taken one it learns the number.
 UBC_FN void ubc_complain(const ubc_mail_params &p, ubc_u32 code, ubc_u32 peer, ubc_u64 seq, ubc_u64 mine,
 	ubc_u64 theirs, ubc_u64 detail) {
 	bool ends = code != UBC_MISMATCH;
 	ubc_u32 before = ubc_swap32(p.status + 40, ends ? 2 : 1);
 	if (before == 0 || (ends && before == 1))
 		ubc_tell(p.status, code, peer, (ubc_u32)seq, mine, theirs, detail);
+	else if (!ends)
+		ubc_add32(p.status + 44, 1);
 	if (ends)
 		ubc_release32(p.area + UBC_AREA_FAILED, 1);
 }
