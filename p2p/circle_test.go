@@ -108,8 +108,7 @@ func giveUp(mu *sync.Mutex, comms *[]*ubcoll.Comm, c *ubcoll.Comm) {
 func TestBlame(t *testing.T) {
 	var mu sync.Mutex
 	var comms []*ubcoll.Comm
-	last := make(chan bool)
-	var once sync.Once
+	told := make(chan bool, 2)
 	require.NoError(t, ubcoll.Local(t.Context(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		mu.Lock()
 		comms = append(comms, c)
@@ -121,15 +120,16 @@ func TestBlame(t *testing.T) {
 				}
 			}
 			mu.Lock()
-			defer mu.Unlock()
 			for _, d := range comms {
 				d.Engine().SetTimeout(time.Millisecond)
 			}
-			<-last
+			mu.Unlock()
+			<-told
+			<-told
 			return nil
 		}
 		err := p2p.Send(ctx, c, c.Rank()+1, ubcoll.Of(make([]byte, 16<<10)))
-		once.Do(func() { close(last) })
+		told <- true
 		var e *ubcoll.Error
 		if !errors.Is(err, ubcoll.ErrTimeout) || !errors.As(err, &e) || e.Peer != 2 ||
 			!strings.Contains(err.Error(), "rank 0 in send #1 to rank 1, rank 1 in send #1 to rank 2, rank 2 in no wait") {
