@@ -85,6 +85,29 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// TestRefused has one rank fail to record: the others' errors are of its class, and about it.
+func TestRefused(t *testing.T) {
+	for _, class := range []error{ubcoll.ErrStale, ubcoll.ErrArgument, ubcoll.ErrLimit, context.Canceled} {
+		run(t, 3, func(ctx context.Context, c *ubcoll.Comm) error {
+			x, err := ubcoll.Alloc[float32](c, ubcoll.Host, 10)
+			if err != nil {
+				return err
+			}
+			g, err := graph.Capture(ctx, c, func(c *ubcoll.Comm) error {
+				if c.Rank() == 1 {
+					return fmt.Errorf("not here: %w", class)
+				}
+				return coll.AllReduce(ctx, c, x.Vec(), x.Vec(), ubcoll.Sum)
+			})
+			var e *ubcoll.Error
+			if g != nil || !errors.Is(err, class) || !errors.As(err, &e) || c.Rank() != 1 && e.Peer != 1 {
+				return fmt.Errorf("rank %d: %v, not %v about rank 1", c.Rank(), err, class)
+			}
+			return errors.Join(coll.Barrier(ctx, c), x.Free())
+		})
+	}
+}
+
 // TestLateCalls calls on the view of a capture that is over, and closes a graph while a launch of it is queued.
 func TestLateCalls(t *testing.T) {
 	run(t, 2, func(ctx context.Context, c *ubcoll.Comm) error {

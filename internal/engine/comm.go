@@ -178,7 +178,11 @@ func (c *Comm) errorf(step string, about int, err error) *fault.Error {
 
 // local is an error that consumed no sequence number.
 func (c *Comm) local(op string, err error) error {
-	return &fault.Error{Op: op, Rank: c.rank, Peer: -1, Host: c.Hostname(c.rank), Err: err}
+	about := -1
+	if e, ok := errors.AsType[*fault.Error](err); ok {
+		about = e.Peer
+	}
+	return &fault.Error{Op: op, Rank: c.rank, Peer: about, Host: c.Hostname(c.rank), Err: err}
 }
 
 // Err is nil while the communicator is usable, and else says why it is not. Waits for nothing.
