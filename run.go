@@ -110,10 +110,7 @@ func mainJob(ctx context.Context, joined chan<- struct{}, o Options, run func(co
 		err = rankJob(ctx, b, o, run)
 	}()
 	if err := because(ctx, <-ended); err != nil {
-		code := say(b.Rank(), err)
-		time.Sleep(abortGrace)
-		b.Abort(code)
-		return code
+		return abort(ctx, b, b.Rank(), err)
 	}
 	if err := b.Close(); err != nil {
 		return say(b.Rank(), err)
@@ -127,12 +124,12 @@ func processJob(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run fu
 	var once sync.Once
 	end := func(b bootstrap.Bootstrap, rank int, err error) {
 		once.Do(func() {
-			code := say(rank, because(ctx, err))
+			err = because(ctx, err)
 			if b != nil {
-				time.Sleep(abortGrace)
-				b.Abort(code)
+				codes <- abort(ctx, b, rank, err)
+				return
 			}
-			codes <- code
+			codes <- say(rank, err)
 		})
 	}
 	go func() {
@@ -144,6 +141,16 @@ func processJob(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run fu
 		codes <- 0
 	}()
 	return <-codes
+}
+
+// abort says err, ends the job, and returns its exit code. A signal that comes while the peers say what they have seen
+// counts as one that came before err, which may be of its having come to a peer first.
+func abort(ctx context.Context, b bootstrap.Bootstrap, rank int, err error) int {
+	say(rank, err)
+	time.Sleep(abortGrace)
+	code := exitCode(because(ctx, err))
+	b.Abort(code)
+	return code
 }
 
 // findJob is the job that this process was started as a rank of, or nil.

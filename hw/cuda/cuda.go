@@ -25,6 +25,14 @@ import (
 // that they are no Go pointers.
 type Addr uintptr
 
+// isDevice refuses a number that no device can have, whatever this build supports.
+func isDevice(d hw.Device) error {
+	if !d.Valid() {
+		return fmt.Errorf("%v is no device: they count from 0: %w", d, fault.ErrArgument)
+	}
+	return nil
+}
+
 // Info describes a device.
 type Info struct {
 	Device          hw.Device

@@ -80,8 +80,8 @@ func Version() (major, minor int, err error) {
 
 // ordinal is d's number for the driver.
 func ordinal(d hw.Device) (C.int, error) {
-	if !d.Valid() {
-		return 0, fmt.Errorf("%v is no device: they count from 0: %w", d, fault.ErrArgument)
+	if err := isDevice(d); err != nil {
+		return 0, err
 	}
 	s := driver()
 	switch {

@@ -30,7 +30,12 @@ func Describe(d hw.Device) (Info, error) { return Info{}, errOther }
 func P2P(from, to hw.Device) (Link, error) { return Link{}, errOther }
 
 // Primary is not supported here.
-func Primary(d hw.Device) (*Context, error) { return nil, errOther }
+func Primary(d hw.Device) (*Context, error) {
+	if err := isDevice(d); err != nil {
+		return nil, err
+	}
+	return nil, errOther
+}
 
 // Close is not supported here.
 func (c *Context) Close() error { return errOther }
