@@ -363,15 +363,21 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestTheCollectorIsNotHeldUp stops the world again and again while another goroutine does nothing but long calls,
-// each some 10 ms: a call that could not be stopped inside would make the median as long. It is the processor time of
-// this process that counts, so that what else the machine does decides nothing.
+// TestTheCollectorIsNotHeldUp stops the world again and again while another goroutine does nothing but long calls: a
+// copy that could not be stopped inside would make the median as long as a call. Both are processor time of this
+// process, so that what else the machine does decides nothing.
 func TestTheCollectorIsNotHeldUp(t *testing.T) {
 	if runtime.GOMAXPROCS(0) < 2 {
 		t.Skip("needs two processors")
 	}
-	const n = 64 << 20
+	n := 256 << 20
+	if race {
+		n = 32 << 20
+	}
 	a, b := make([]byte, n), make([]byte, n)
+	for i := 0; i < n; i += 4096 { // or they share one page of zeroes
+		a[i], b[i] = 1, 1
+	}
 	for _, c := range []struct {
 		name string
 		call func()
@@ -380,15 +386,16 @@ func TestTheCollectorIsNotHeldUp(t *testing.T) {
 		{"stream", func() { Copy(at(a), at(b), n, true) }},
 		{"move", func() { Move(at(a), at(b), n) }},
 		{"move on", func() { Move(at(a[1:]), at(a), n-1) }},
-		{"reduce", func() { Reduce(dtype.Float32, Sum, at(a), at(a), at(b), n/4, false) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var stop atomic.Bool
+			calls, before := 0, processorTime(t)
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
 				for !stop.Load() {
 					c.call()
+					calls++
 				}
 			}()
 			var took, used []time.Duration
@@ -402,11 +409,12 @@ func TestTheCollectorIsNotHeldUp(t *testing.T) {
 			}
 			stop.Store(true)
 			<-done
+			call := (processorTime(t) - before) / time.Duration(calls)
 			slices.Sort(took)
 			slices.Sort(used)
-			t.Logf("stop the world: median %v, longest %v; processor time: median %v, longest %v", took[20], took[39],
-				used[20], used[39])
-			require.Less(t, used[20], 3*time.Millisecond)
+			t.Logf("stop the world: median %v, longest %v; processor time: median %v, longest %v, of a call %v",
+				took[20], took[39], used[20], used[39], call)
+			require.Less(t, used[20], call/2)
 		})
 	}
 }
