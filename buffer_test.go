@@ -53,8 +53,8 @@ func TestCopyWithin(t *testing.T) {
 	})
 }
 
-// A copy of much memory does not hold up the garbage collector. It is the processor time of this process that counts,
-// so that what else the machine does decides nothing.
+// A copy of much memory does not hold up the garbage collector: one that did would make the median as long as a copy.
+// Both are processor time of this process, so that what else the machine does decides nothing.
 func TestCopiesStop(t *testing.T) {
 	if runtime.GOMAXPROCS(0) < 2 {
 		t.Skip("needs two processors")
@@ -69,12 +69,15 @@ func TestCopiesStop(t *testing.T) {
 			call func(context.Context, []byte) error
 		}{{"CopyFrom", b.CopyFrom}, {"CopyTo", b.CopyTo}} {
 			t.Run(k.name, func(t *testing.T) {
+				require.NoError(t, k.call(ctx, s)) // brings the pages
 				var stop atomic.Bool
+				calls, before := 0, processorTime(t)
 				done := make(chan error, 1)
 				go func() {
 					var err error
 					for err == nil && !stop.Load() {
 						err = k.call(ctx, s)
+						calls++
 					}
 					done <- err
 				}()
@@ -88,9 +91,10 @@ func TestCopiesStop(t *testing.T) {
 				}
 				stop.Store(true)
 				require.NoError(t, <-done)
+				call := (processorTime(t) - before) / time.Duration(calls)
 				slices.Sort(used)
-				t.Logf("processor time of a stop: median %v, longest %v", used[20], used[39])
-				require.Less(t, used[20], 3*time.Millisecond)
+				t.Logf("processor time of a stop: median %v, longest %v, of a copy %v", used[20], used[39], call)
+				require.Less(t, used[20], call/2)
 			})
 		}
 		return b.Free()
