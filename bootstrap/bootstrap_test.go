@@ -323,6 +323,74 @@ func namesMissing(t *testing.T, bs []bootstrap.Bootstrap, missing, group, first 
 	return true
 }
 
+// A rank whose context had ended before it came is what the others hear of, in the first AllGather or a later one.
+func TestContextEndedBefore(t *testing.T) {
+	expired, cancel := context.WithTimeout(context.Background(), 0)
+	defer cancel()
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, k := range []struct {
+		name  string
+		start func() []bootstrap.Bootstrap
+	}{
+		{"local", func() []bootstrap.Bootstrap { return bootstrap.Local(3) }},
+		{"env", func() []bootstrap.Bootstrap { return joinAll(t, 3, abstract(t)) }},
+	} {
+		for _, rounds := range []int{0, 1} {
+			for _, ctx := range []context.Context{expired, canceled} {
+				t.Run(fmt.Sprintf("%s/%d/%v", k.name, rounds, ctx.Err()), func(t *testing.T) {
+					bs := k.start()
+					for range rounds {
+						require.NoError(t, together(bs, func(b bootstrap.Bootstrap) error {
+							_, err := b.AllGather(t.Context(), nil)
+							return err
+						}))
+					}
+					want := fault.ErrPeerLost
+					if ctx == expired {
+						want = fault.ErrTimeout
+					}
+					errs := make([]error, len(bs))
+					var wg sync.WaitGroup
+					for _, i := range []int{0, 1} {
+						wg.Go(func() { _, errs[i] = bs[i].AllGather(context.Background(), nil) })
+					}
+					_, errs[2] = bs[2].AllGather(ctx, nil)
+					wg.Wait()
+					require.ErrorIs(t, errs[2], ctx.Err())
+					for _, err := range errs[:2] {
+						require.ErrorIs(t, err, want)
+						e, _ := errors.AsType[*fault.Error](err)
+						require.Equal(t, 2, e.Peer, "%v", err)
+					}
+					require.NoError(t, together(bs, bootstrap.Bootstrap.Close))
+				})
+			}
+		}
+	}
+}
+
+// A context that is cancelled while other processes are waited for is its own rank's: the others of the process hear
+// that it gave up.
+func TestCanceledAmongProcesses(t *testing.T) {
+	bs := perProcess(joinAll(t, 2, abstract(t)), 2)
+	ctx, cancel := context.WithCancel(context.Background())
+	errs := make([]error, 2)
+	var wg sync.WaitGroup
+	for i, ctx := range []context.Context{context.Background(), ctx} {
+		wg.Go(func() { _, errs[i] = bs[i].AllGather(ctx, nil) })
+		time.Sleep(100 * time.Millisecond) // so that rank 1 comes last
+	}
+	cancel()
+	wg.Wait()
+	require.ErrorIs(t, errs[1], context.Canceled)
+	require.ErrorIs(t, errs[0], fault.ErrPeerLost)
+	require.NotErrorIs(t, errs[0], context.Canceled)
+	e, _ := errors.AsType[*fault.Error](errs[0])
+	require.Equal(t, 1, e.Peer)
+	require.NoError(t, together(bs, bootstrap.Bootstrap.Close))
+}
+
 func TestCloseDuringAllGather(t *testing.T) {
 	b := bootstrap.Local(2)[0]
 	ctx, cancel := context.WithCancel(context.Background())

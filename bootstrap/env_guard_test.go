@@ -44,11 +44,12 @@ func dialled(t *testing.T, where string) net.Conn {
 	return conn
 }
 
-// Connections that say nothing keep nobody out, however many there are. At five seconds for 64 of them these would take
-// longer than the ranks have.
+// Connections that say nothing keep nobody out, however many there are, and though each may take as long as the ranks
+// have.
 func TestEnvIdleConnections(t *testing.T) {
+	defer bootstrap.HandshakesFor(await.Limit)()
 	where := abstract(t)
-	join2(t, where, 20*time.Second, func() {
+	join2(t, where, await.Limit, func() {
 		for range 500 {
 			conn := dialled(t, where)
 			t.Cleanup(func() { conn.Close() })

@@ -115,6 +115,12 @@ func (h *hub) take(rank int, f frame) error {
 	case kindBye:
 		h.leave(rank)
 		return io.EOF
+	case kindLate:
+		if len(f.body) == 0 {
+			h.late(rank, f.seq)
+			return nil
+		}
+		fallthrough // it gave up by itself
 	case kindAbort, kindLost:
 		c, err := f.decode(h.size)
 		if err != nil {
@@ -125,19 +131,21 @@ func (h *hub) take(rank int, f frame) error {
 		}
 		h.fail(c)
 		return nil
-	case kindLate:
-		missing := h.missing()
-		h.mu.Lock()
-		now := f.seq == h.seq
-		h.mu.Unlock()
-		if len(missing) == 0 || !now { // the result is under way
-			h.fail(lost(rank, "gave up: its time was up"))
-		} else {
-			h.fail(late(missing, rank))
-		}
-		return nil
 	}
 	return fmt.Errorf("it sent a frame of kind %d: %w", f.kind, fault.ErrMismatch)
+}
+
+// late ends the job since rank's time for AllGather number seq was up.
+func (h *hub) late(rank int, seq uint32) {
+	missing := h.missing()
+	h.mu.Lock()
+	now := seq == h.seq
+	h.mu.Unlock()
+	if len(missing) == 0 || !now { // the result is under way
+		h.fail(cause{rank, 0, "gave up: its time was up", fault.ErrTimeout})
+	} else {
+		h.fail(late(missing, rank))
+	}
 }
 
 // place puts one rank's part into the present AllGather. Somebody who has left makes that impossible: the job breaks.

@@ -30,9 +30,11 @@ const (
 	nonceSize = 32
 	macSize   = sha256.Size
 
-	handshakeTimeout = 5 * time.Second
-	maxHandshakes    = 64 // at a time
+	maxHandshakes = 64 // at a time
 )
+
+// handshakeTimeout is how long one handshake may take. A variable for tests.
+var handshakeTimeout = 5 * time.Second
 
 type greeting struct {
 	Magic [len(magic)]byte
@@ -53,8 +55,9 @@ func (c config) mac(role string, g greeting, a answer) []byte {
 	return h.Sum(nil)
 }
 
-// greet is rank 0's side. The error says what was wrong with the visitor.
-func (c config) greet(conn net.Conn) (answer, error) {
+// greet is rank 0's side. It calls proved when the visitor has proved who it is, before the visitor is told. The error
+// says what was wrong with it.
+func (c config) greet(conn net.Conn, proved func()) (answer, error) {
 	var a answer
 	g := greeting{Magic: [len(magic)]byte([]byte(magic))}
 	rand.Read(g.Nonce[:])
@@ -76,6 +79,7 @@ func (c config) greet(conn net.Conn) (answer, error) {
 		return a, fmt.Errorf("a process that says it is rank %d has another %s: %w",
 			a.Rank, env.Secret.Name, fault.ErrMismatch)
 	}
+	proved()
 	_, err := conn.Write(c.mac("rank 0", g, a))
 	return a, err
 }
@@ -178,8 +182,8 @@ func (c config) listen(ctx context.Context) (net.Listener, error) {
 	return l, err
 }
 
-// removeStale removes the socket at the rendezvous if it is this user's and nobody listens on it. It is moved away first:
-// if it is another one by then, that goes back.
+// removeStale removes the socket at the rendezvous if nobody listens on it and this user may. It is moved away first: if
+// it is another one by then, that goes back.
 func (c config) removeStale(ctx context.Context) bool {
 	found, err := os.Lstat(c.addr)
 	if err != nil || found.Mode().Type() != os.ModeSocket {
@@ -219,7 +223,8 @@ func (c config) stranger(conn net.Conn) error {
 }
 
 // handshakes are the connections that rank 0 shakes hands on, the oldest first. When there are too many the oldest is
-// dropped: whoever means it is done within a moment, or comes again, and whoever says nothing keeps nobody out.
+// dropped: whoever means it is done within a moment, or comes again, and whoever says nothing keeps nobody out. Who has
+// proved who it is is none of them any more: from then on it does not come again.
 type handshakes struct {
 	mu    sync.Mutex
 	conns []net.Conn
@@ -263,9 +268,9 @@ func (c config) accept(ctx context.Context, l net.Listener, visitors chan<- visi
 		wg.Go(func() {
 			stop := context.AfterFunc(ctx, func() { conn.Close() })
 			_ = conn.SetDeadline(time.Now().Add(handshakeTimeout))
-			a, err := c.greet(conn)
-			_ = conn.SetDeadline(time.Time{})
+			a, err := c.greet(conn, func() { now.remove(conn) })
 			now.remove(conn)
+			_ = conn.SetDeadline(time.Time{})
 			if !stop() {
 				return
 			}

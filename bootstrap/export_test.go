@@ -12,8 +12,13 @@ func Join(rank, size int, where, secret string, timeout time.Duration) (Bootstra
 }
 
 // LingerFor sets how long rank 0 stays after it has given up, and returns what restores it.
-func LingerFor(d time.Duration) (restore func()) {
-	old := linger
-	linger = d
-	return func() { linger = old }
+func LingerFor(d time.Duration) (restore func()) { return set(&linger, d) }
+
+// HandshakesFor sets how long a handshake may take, and returns what restores it.
+func HandshakesFor(d time.Duration) (restore func()) { return set(&handshakeTimeout, d) }
+
+func set(v *time.Duration, d time.Duration) (restore func()) {
+	old := *v
+	*v = d
+	return func() { *v = old }
 }

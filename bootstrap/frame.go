@@ -23,7 +23,7 @@ const (
 	kindBye               // this rank has closed
 	kindGo                // from rank 0: all ranks are there
 	kindRefuse            // from rank 0: text: the job cannot start
-	kindLate              // to rank 0: this rank's time for AllGather number seq is up; from there: about whom, text
+	kindLate              // as kindLost, for want of time; empty to rank 0: this rank's for AllGather number seq is up
 	kindEnd
 )
 

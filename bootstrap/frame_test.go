@@ -19,6 +19,7 @@ func TestFrame(t *testing.T) {
 		{kindBye, 0, nil},
 		aborted(3, -1).encode(),
 		lost(2, "gone").encode(),
+		late([]int{2, 3}, 1).encode(),
 	} {
 		got, err := readFrame(bytes.NewReader(f.append(nil)))
 		require.NoError(t, err)

@@ -204,16 +204,15 @@ func (r *goRank) exchangeFailed(ctx context.Context, err error) error {
 	if m.broken.Err() != nil {
 		return r.failure()
 	}
+	if errors.Is(ctx.Err(), context.Canceled) && !fault.Late(err) {
+		return r.giveUp(nil, err)
+	}
 	c := cause{peer: r.Rank(), err: err}
-	e, ok := errors.AsType[*fault.Error](err)
-	switch ok = ok && e.Peer >= 0; {
-	case ok: // a process of under: name its ranks
+	if e, ok := errors.AsType[*fault.Error](err); ok && e.Peer >= 0 { // a process of under: name its ranks
 		first := e.Peer * m.n
 		c = cause{peer: first, err: fmt.Errorf("process %d with ranks %d to %d: %w", e.Peer, first, first+m.n-1, e.Err)}
-	case fault.Late(err):
+	} else if fault.Late(err) {
 		c.peer = -1 // under does not say who was missing
-	case ctx.Err() != nil:
-		return r.giveUp(nil, err)
 	}
 	told := c
 	if fault.Late(err) { // whose context it was is not the others' business
