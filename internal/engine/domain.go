@@ -137,19 +137,21 @@ func (d *Domain) Free(a *mem.Allocation) error {
 	}
 	d.mu.Unlock()
 	var end ending
-	held := a.Hold() // until the messages that come and go without holding it are over
+	held := false // until the messages that come and go without holding it are over
 	err := a.Leave(func() error {
-		if a.Kind == mem.Adopted && a.Holders() > 1 { // after Free its owner may do anything with it
+		if a.Kind == mem.Adopted && a.Holders() > 0 { // after Free its owner may do anything with it
 			return fmt.Errorf("an operation under way, or a message that is posted, uses it, and it is not this library's to "+
 				"keep (wait for that first): %w", fault.ErrInUse)
 		}
+		held = a.Hold()
 		return d.Cache.Forget(Memory(a), func(failed error) {
 			a.WhenIdle(func() { end.set(d, errors.Join(failed, d.Heap.Retire(a))) })
 		})
 	})
+	var late error
 	if err == nil && a.Dev.IsHost() {
 		d.mailroom.pass()
-		err = d.Cache.Invalidate(a.Base(), a.Bytes) // what they have registered meanwhile
+		late = d.Cache.Invalidate(a.Base(), a.Bytes) // what they have registered meanwhile
 	}
 	if held {
 		a.Release()
@@ -157,7 +159,7 @@ func (d *Domain) Free(a *mem.Allocation) error {
 	if err != nil {
 		return err
 	}
-	return end.soFar()
+	return errors.Join(late, end.soFar())
 }
 
 // ending is what the end of something said, which a call may wait for, or not.
@@ -191,7 +193,7 @@ func (d *Domain) failed(err error) {
 		return
 	}
 	d.failures.Add(1)
-	logs.Warn("ubcoll: giving memory back failed", "rank", d.rank, "err", err)
+	logs.Warn("giving memory back failed", "rank", d.rank, "error", err)
 }
 
 func (d *Domain) card() (json.RawMessage, error) { return d.IPC.Card() }
