@@ -26,8 +26,10 @@ type Recording struct {
 // recording; r takes what is recorded. End closes it. In a view that records already it is part of that recording.
 func (v *View) Record(what string, r Recorder) (*Recording, error) {
 	k := &Recording{c: v.Comm, what: what, r: r}
-	if v.Recorder == nil && !v.Comm.recording.CompareAndSwap(nil, k) {
-		return nil, v.Comm.barred(&Work{}, what)
+	for v.Recorder == nil && !v.Comm.recording.CompareAndSwap(nil, k) {
+		if err := v.Comm.barred(&Work{}, what); err != nil { // else the other one has just ended
+			return nil, err
+		}
 	}
 	return k, nil
 }

@@ -119,12 +119,16 @@ func (s *Stream) drain() {
 		if err != nil {
 			s.fail(q.c, err)
 		}
+		if q.ticket != nil {
+			q.c.turn.leave() // only now, so that Close tells what has failed
+		}
 	}
 	s.running = false
 	close(s.idle)
 	s.idle = nil
 }
 
+// run does it. The turn is the operation's until the caller leaves it.
 func (q *queued) run() error {
 	if q.do != nil {
 		return q.do(q.ctx)
@@ -133,7 +137,6 @@ func (q *queued) run() error {
 	if q.after != nil {
 		defer q.after()
 	}
-	defer q.c.turn.leave()
 	return q.c.runAll(q.ctx, q.works, q.group)
 }
 

@@ -152,6 +152,23 @@ func TestStreamCloseTellsWhatSyncDidNot(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrArgument)
 }
 
+// Close, as soon as it is not refused, tells what has failed on a stream and no Sync has told.
+func TestCloseTellsWhatSyncDidNot(t *testing.T) {
+	c := open(t, 1, engine.Options{})[0]
+	s := newStream(t)
+	w := reduce(5)
+	w.Err = fault.ErrArgument
+	for i := range 2000 {
+		d, err := c.Dup(background)
+		require.NoError(t, err)
+		require.NoError(t, submit(background, &engine.View{Comm: d, Stream: s}, w))
+		for err = d.Close(); errors.Is(err, fault.ErrBusy); err = d.Close() {
+		}
+		require.ErrorIs(t, err, fault.ErrArgument, "round %d", i)
+		require.ErrorIs(t, s.Sync(background), fault.ErrArgument)
+	}
+}
+
 // A second blocking call, from another goroutine, is refused and disturbs nothing.
 func TestBusy(t *testing.T) {
 	c := open(t, 1, engine.Options{})[0]
@@ -208,6 +225,29 @@ func TestRecorder(t *testing.T) {
 	require.Zero(t, c.LastOp().Seq, "nothing ran")
 	require.NoError(t, (&engine.View{Comm: c}).SubmitAll(background, "group", r.works, nil))
 	require.Equal(t, uint64(3), c.LastOp().Seq)
+}
+
+// Recordings of one communicator from two goroutines: one at a time, and the other is told.
+func TestRecordAtTheSameTime(t *testing.T) {
+	c := open(t, 1, engine.Options{})[0]
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for range 100_000 {
+				k, err := (&engine.View{Comm: c}).Record("Group", &recorder{})
+				switch {
+				case err != nil && !errors.Is(err, fault.ErrArgument):
+					t.Error(err)
+				case err == nil && k == nil:
+					t.Error("neither a recording nor an error")
+					return
+				case k != nil:
+					k.End()
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // Several operations as one: the first that fails is the last, on all ranks.
