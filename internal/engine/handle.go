@@ -172,9 +172,12 @@ func (r *Registration) MarshalBinary() ([]byte, error) {
 }
 
 // Close ends the registration for this rank and for all that imported it. Peers in the middle of a copy are waited
-// for.
+// for, by the first call: others are fault.ErrClosed at once, and the memory is registered until then.
 func (r *Registration) Close() error {
 	r.c.regs.remove(r)
+	if r.ending.Swap(true) {
+		return r.c.local("deregister", fmt.Errorf("registration of the memory at %p: %w", r.base, fault.ErrClosed))
+	}
 	var errs []error
 	if g, granted := r.revoke(); granted {
 		over, err := r.c.dom.settle(g)
@@ -230,7 +233,7 @@ func (c *Comm) Import(handle []byte) (*Remote, error) {
 		if r == c.rank {
 			return nil, c.aside("import", r, fmt.Errorf("handle: it is this rank's own: %w", fault.ErrArgument))
 		}
-		if q := c.peers[r].proc; q.PID != p.PID || q.Start != p.Start { // a handle has no namespace
+		if c.peers[r].proc != p {
 			break
 		}
 		m, err := c.reach(r, e)

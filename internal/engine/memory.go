@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw"
@@ -77,6 +78,7 @@ type Registration struct {
 	alloc *mem.Allocation // that it lies in
 	ref   *register.Ref
 
+	ending atomic.Bool // by Close
 	mu     sync.Mutex
 	closed bool
 	grant  mem.Location // by which peers may use it; made when first asked for

@@ -225,6 +225,49 @@ func TestCloseWaitsForCopies(t *testing.T) {
 	}
 }
 
+// TestCloseTwiceDuringCopy closes a registration again while the first Close waits for a peer's copy: the memory stays
+// registered until that is over.
+func TestCloseTwiceDuringCopy(t *testing.T) {
+	defer engine.SettleFor(await.Limit)()
+	comms := open(t, 2, engine.Options{})
+	ends := make([]*oneSided, 2)
+	require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) (err error) {
+		ends[c.Rank()], err = newOneSided(t, c, false)
+		return err
+	})...))
+	e, p := ends[1], ends[0]
+	_, done, err := p.reach(100)
+	require.NoError(t, err)
+	closed := make(chan error, 1)
+	go func() { closed <- e.reg.Close() }()
+	require.Eventually(t, func() bool { return p.live() != nil }, await.Limit, time.Millisecond, "it is closing")
+	require.ErrorIs(t, e.reg.Close(), fault.ErrClosed)
+	require.ErrorIs(t, comms[1].Free(e.vec.Alloc), fault.ErrInUse)
+	require.ErrorIs(t, done(), fault.ErrStale)
+	require.NoError(t, <-closed)
+	require.NoError(t, comms[1].Free(e.vec.Alloc))
+}
+
+// TestAbortDuringUse aborts a communicator while a channel's and a window's calls are under way: what those give up
+// later has gone well.
+func TestAbortDuringUse(t *testing.T) {
+	for _, window := range []bool{false, true} {
+		comms := open(t, 2, engine.Options{})
+		ends := make([]*oneSided, 2)
+		require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) (err error) {
+			ends[c.Rank()], err = newOneSided(t, c, window)
+			return err
+		})...))
+		e := ends[1]
+		_, done, err := e.reach(100)
+		require.NoError(t, err)
+		e.c.Abort(errors.New("enough"))
+		done()
+		require.Zero(t, comms[1].Stats().Failures, "window: %v", window)
+		require.NoError(t, comms[1].Free(e.vec.Alloc))
+	}
+}
+
 // closedOnce is err, but for what closed with something else already.
 func closedOnce(err error) error {
 	if errors.Is(err, fault.ErrClosed) {

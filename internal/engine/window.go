@@ -336,7 +336,9 @@ func (w *Window) giveUp(quick bool) error {
 		// The registration's end waits until the peers have given the memory up, as those do that see this.
 		w.mine.state.Store(stateClosed)
 	}
-	err = errors.Join(err, w.reg.Close())
+	if e := w.reg.Close(); !errors.Is(e, fault.ErrClosed) { // by Abort, which does not wait for this
+		err = errors.Join(err, e)
+	}
 	w.ended.Store(true)
 	w.mine.state.Store(stateClosed)
 	w.c.dom.retire([]*mem.Allocation{w.block}, readers)
