@@ -208,11 +208,13 @@ const (
 
 // fail breaks the communicator: this rank's later calls return e, and its peers' waits end.
 func (c *Comm) fail(e *fault.Error) error {
+	// A peer that lags may still read or write what its descriptors name, until it has closed its side. So the quarantine
+	// comes first: who finds the communicator broken may free what its operation has used.
+	lift := c.dom.Heap.Quarantine()
 	if !c.broken.CompareAndSwap(nil, e) {
+		lift()
 		return e
 	}
-	// A peer that lags may still read or write what its descriptors name, until it has closed its side.
-	lift := c.dom.Heap.Quarantine()
 	c.lift.Store(&lift)
 	c.tell(e)
 	c.device.abort()
@@ -349,16 +351,20 @@ func (c *Comm) tryClose() error {
 func (c *Comm) release() error {
 	errs := []error{c.device.close(), c.regs.end(false)}
 	c.regs.release()
-	var others []reader
-	for i := range c.peers {
-		if i != c.rank && c.peers[i].area != nil {
-			others = append(others, reader{state: &c.peers[i].area.state, mem: c.peers[i].mem, at: c.peers[i].at})
-		}
-	}
 	var lift func()
 	if l := c.lift.Load(); l != nil {
 		lift = *l
 	}
-	errs = append(errs, c.dom.drop(append(append(c.shared, c.device.allocations()...), c.area), others, lift))
+	errs = append(errs, c.dom.drop(append(append(c.shared, c.device.allocations()...), c.area), c.readers(), lift))
 	return errors.Join(errs...)
+}
+
+// readers are the other ranks, as far as they are known.
+func (c *Comm) readers() (all []reader) {
+	for i := range c.peers {
+		if p := &c.peers[i]; i != c.rank && p.area != nil {
+			all = append(all, reader{state: &p.area.state, mem: p.mem, at: p.at})
+		}
+	}
+	return all
 }

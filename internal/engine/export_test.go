@@ -5,6 +5,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
@@ -91,4 +92,10 @@ func (m *Remote) Live() error { return m.live() }
 func (c *Comm) ForgeClosed() (open func()) {
 	c.me.state.Store(stateClosed)
 	return func() { c.me.state.Store(stateOpen) }
+}
+
+// Abandon is as if c, which Split has just made, had failed on this rank alone.
+func (c *Comm) Abandon(err error) error {
+	c.leave(&fault.Error{Op: "split", Rank: c.rank, Peer: -1, Err: err})
+	return c.abandon()
 }

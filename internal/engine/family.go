@@ -195,8 +195,9 @@ func (s *splitting) reason(err error) *fault.Error {
 	return r
 }
 
-// abandon gives back what there is of a communicator that did not come to be.
+// abandon gives back what there is of a communicator that did not come to be: its area once the others have closed
+// theirs, since those that came further look for what leave has said.
 func (c *Comm) abandon() error {
 	c.dom.mailroom.leave(c)
-	return errors.Join(c.dropDevice(), c.dom.drop(append(c.shared, c.area), nil, nil))
+	return errors.Join(c.dropDevice(), c.dom.drop(append(c.shared, c.area), c.readers(), nil))
 }

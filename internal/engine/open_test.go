@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -171,4 +172,38 @@ func TestOpenTimeout(t *testing.T) {
 		t.Log(err)
 		return
 	}
+}
+
+// A rank that could not finish a Split says so to those that could, for as long as they may look.
+func TestSplitFailsOnOneRank(t *testing.T) {
+	comms, subs := open(t, 3, engine.Options{}), make([]*engine.Comm, 3)
+	require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) (err error) {
+		subs[c.Rank()], err = c.Split(background, 0, 0)
+		return err
+	})...))
+	before := comms[1].Stats().Memory.Allocations
+	require.NoError(t, subs[1].Abandon(errors.New("no more of this")))
+	for range 4 { // what is allocated next has the memory of what was freed
+		a, err := comms[1].Alloc(hw.Host, 1<<20)
+		require.NoError(t, err)
+		defer comms[1].Free(a)
+		for i := range unsafe.Slice((*byte)(a.Ptr), a.Bytes) {
+			*(*byte)(unsafe.Add(a.Ptr, i)) = 0xff
+		}
+	}
+	subs[0].SetTimeout(await.Limit / 2)
+	subs[2].SetTimeout(await.Limit / 2)
+	for _, err := range each([]*engine.Comm{subs[0], subs[2]}, barrier) {
+		require.ErrorIs(t, err, fault.ErrAborted)
+		require.ErrorContains(t, err, "no more of this")
+		var e *fault.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 1, e.Peer)
+	}
+	require.NoError(t, subs[0].Close())
+	require.NoError(t, subs[2].Close())
+	a, err := comms[1].Alloc(hw.Host, 1)
+	require.NoError(t, err)
+	require.NoError(t, comms[1].Free(a))
+	require.Equal(t, before-1+4, comms[1].Stats().Memory.Allocations, "the area goes when the others have closed theirs")
 }
