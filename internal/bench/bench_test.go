@@ -402,6 +402,7 @@ func TestValidate(t *testing.T) {
 		{"buffers", func(c *Config) { c.Buffers = 3 }, "buffers of kind 3"},
 		{"average", func(c *Config) { c.Average = -1 }, "average of kind -1"},
 		{"root", func(c *Config) { c.Root = -2 }, "root -2"},
+		{"graph", func(c *Config) { c.Aggregate, c.Iterations, c.Graphs = 5, -5, 2 }, "-5 iterations"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := Default("all_reduce")
@@ -410,6 +411,7 @@ func TestValidate(t *testing.T) {
 			err := cfg.Validate()
 			require.ErrorIs(t, err, ubcoll.ErrArgument)
 			require.ErrorContains(t, err, c.want)
+			require.NotErrorIs(t, err, ubcoll.ErrLimit, "nothing is too large")
 		})
 	}
 	cfg := Default("all_reduce")
@@ -463,6 +465,9 @@ func TestRoom(t *testing.T) {
 	cfg.MaxBytes = 1 << 30
 	require.Equal(t, 2<<30, cfg.memory(operationOf("all_reduce")))
 	require.Equal(t, 6<<30, cfg.memory(operationOf("channel")))
+	cfg.Device = CUDA // the region is there, and the host has a copy of two parts
+	require.Equal(t, 2<<30, cfg.memory(operationOf("channel")))
+	cfg.Device = Host
 	cfg.MinBytes, cfg.MaxBytes, cfg.Aggregate = 8, 8, 1<<20
 	require.Equal(t, workBytes<<20, cfg.memory(operationOf("all_reduce")))
 	cfg.Graphs, cfg.Iterations = 10, 7
@@ -473,6 +478,23 @@ func TestRoom(t *testing.T) {
 	require.EqualError(t, err, "x: 3 ranks on a host need 1024 MiB each, and 2048 MiB can be had there (MemAvailable, or the "+
 		"control group's limit): ask for less, or start fewer ranks: limit reached")
 	require.ErrorIs(t, room("x", math.MaxInt, 3, 2<<30), ubcoll.ErrLimit)
+}
+
+// Calls of nothing are measured like others, also where no larger ones follow.
+func TestNothing(t *testing.T) {
+	for _, name := range Names() {
+		for _, kind := range []int{GoSlices, Registered} {
+			if kind == GoSlices && operationOf(name).open != nil {
+				continue // for registered memory alone
+			}
+			cfg := small(name)
+			cfg.MinBytes, cfg.MaxBytes, cfg.StepFactor, cfg.Buffers = 0, 0, 1, kind
+			rep, _, err := measure(t, 2, cfg)
+			require.NoError(t, err, name)
+			require.NotEmpty(t, rep.Results, name)
+			require.Zero(t, rep.Wrong.Count, name)
+		}
+	}
 }
 
 func TestSizes(t *testing.T) {

@@ -98,27 +98,27 @@ func (c *Config) Validate() error {
 	}
 	bad(operationOf(c.Op) == nil, "unknown operation %q (one of %s)%s", c.Op, strings.Join(Names(), ", "),
 		nearest.Hint(c.Op, Names()))
-	bad(c.MinBytes < 0 || c.MaxBytes < c.MinBytes, "sizes from %d to %d bytes", c.MinBytes, c.MaxBytes)
-	bad(c.StepFactor < 1, "step factor %d is not positive", c.StepFactor)
-	bad(c.StepFactor == 1 && c.StepBytes < 1, "step of %d bytes is not positive", c.StepBytes)
-	bad(c.StepFactor > 1 && c.MinBytes == 0, "a step factor never gets beyond size 0")
+	bad(c.MinBytes < 0 || c.MaxBytes < c.MinBytes, "sizes from %d to %d bytes (-b, -e)", c.MinBytes, c.MaxBytes)
+	bad(c.StepFactor < 1, "step factor %d is not positive (-f)", c.StepFactor)
+	bad(c.StepFactor == 1 && c.StepBytes < 1, "step of %d bytes is not positive (-i)", c.StepBytes)
+	bad(c.StepFactor > 1 && c.MinBytes == 0, "a step factor (-f) never gets beyond size 0 (-b)")
 	bad(c.Device != Auto && c.Device != Host && c.Device != CUDA, "unknown device %q (%s, %s or %s)%s", c.Device, Auto,
 		Host, CUDA, nearest.Hint(c.Device, []string{Auto, Host, CUDA}))
-	bad(c.Iterations < 0, "%d iterations", c.Iterations)
-	bad(c.Graphs < 0, "%d launches of a graph", c.Graphs)
-	bad(c.Warmup < -1, "%d warm-up calls", c.Warmup)
-	bad(c.Skip < 0 || c.Iterations > 0 && c.Skip >= c.Iterations, "%d calls to skip of %d", c.Skip, c.Iterations)
+	bad(c.Iterations < 0, "%d iterations (-n)", c.Iterations)
+	bad(c.Graphs < 0, "%d launches of a graph (-G)", c.Graphs)
+	bad(c.Warmup < -1, "%d warm-up calls (-w)", c.Warmup)
+	bad(c.Skip < 0 || c.Iterations > 0 && c.Skip >= c.Iterations, "%d calls to skip of %d (-K, -n)", c.Skip, c.Iterations)
 	_, timed := c.calls(c.MaxBytes)
-	bad(c.Iterations == 0 && c.Skip >= timed, "%d calls to skip of %d", c.Skip, timed)
-	bad(c.Aggregate < 1, "%d operations in a call", c.Aggregate)
-	bad(c.Cycles < 0, "%d cycles", c.Cycles)
-	bad(c.Checks < 0, "%d checks", c.Checks)
+	bad(c.Iterations == 0 && c.Skip >= timed, "%d calls to skip of %d (-K, -n)", c.Skip, timed)
+	bad(c.Aggregate < 1, "%d operations in a call (-m)", c.Aggregate)
+	bad(c.Cycles < 0, "%d cycles (-N)", c.Cycles)
+	bad(c.Checks < 0, "%d checks (-c)", c.Checks)
 	bad(len(c.Types) == 0, "no element type")
 	bad(len(c.Reductions) == 0, "no reduction")
-	bad(c.Root < -1, "root %d", c.Root)
-	bad(c.Buffers < GoSlices || c.Buffers > Symmetric, "buffers of kind %d (0, 1 or 2)", c.Buffers)
-	bad(c.Average < FromRank0 || c.Average > Max, "average of kind %d (0, 1, 2 or 3)", c.Average)
-	bad(c.PerCall && (c.Loop || c.queued()), "a loop has no times of single calls")
+	bad(c.Root < -1, "root %d (-r)", c.Root)
+	bad(c.Buffers < GoSlices || c.Buffers > Symmetric, "buffers of kind %d (-R: 0, 1 or 2)", c.Buffers)
+	bad(c.Average < FromRank0 || c.Average > Max, "average of kind %d (-a: 0, 1, 2 or 3)", c.Average)
+	bad(c.PerCall && (c.Loop || c.queued()), "a loop has no times of single calls (-I beside --loop, on devices or in graphs)")
 	most := func(n, limit int, format string) {
 		if n > limit {
 			errs = append(errs, fmt.Errorf(format+", more than %d: ask for less: %w", n, limit, ubcoll.ErrLimit))
@@ -135,7 +135,7 @@ func (c *Config) Validate() error {
 	o := operationOf(c.Op)
 	oneSided := o != nil && o.open != nil
 	// Each launch of a graph must begin with the packets that the last one did not end with.
-	bad(oneSided && c.Graphs > 0 && timed*c.Aggregate%2 == 1, "%d calls in a graph (an even number)", timed*c.Aggregate)
+	bad(oneSided && c.Graphs > 0 && timed*c.Aggregate%2 == 1, "%d calls in a graph: -n times -m must be even", timed*c.Aggregate)
 	if o != nil && o.trips > 0 && (c.Device == Host && c.Graphs > 0 || c.queued() && !o.device) {
 		errs = append(errs, fmt.Errorf("%s on devices or in graphs: %w", c.Op, hw.ErrNotSupported))
 	}

@@ -29,10 +29,11 @@ func (c *Config) held(bytes int) int {
 	return n
 }
 
-// product is a*b, of which neither is negative, or a number that is too large for everything.
+// product is a*b, or a number that is too large for everything if no int holds that. Negative numbers, which Validate
+// has its own words for, are just multiplied.
 func product(a, b int) int {
 	const most = 1 << 62
-	if b != 0 && a > most/b {
+	if b > 0 && a > most/b {
 		return most
 	}
 	return a * b
@@ -40,8 +41,8 @@ func product(a, b int) int {
 
 // memory is what a rank needs for c on the host.
 func (c *Config) memory(op *operation) int {
-	parts := 2
-	if op.open != nil {
+	parts := 2 // also where the buffers are on a device, of which the host has copies
+	if op.open != nil && c.Device != CUDA {
 		parts = op.parts
 	}
 	_, timed := c.calls(c.MinBytes)

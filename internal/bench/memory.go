@@ -25,11 +25,11 @@ type memory struct {
 
 // newMemory makes a buffer of n bytes on dev.
 func newMemory(c *ubcoll.Comm, dev ubcoll.Device, kind, n int) (*memory, error) {
-	m := &memory{}
+	m, words := &memory{}, max(1, (n+7)/8) // nothing cannot be registered
 	if kind == GoSlices && dev.IsHost() {
-		m.words = make([]uint64, (n+7)/8)
+		m.words = make([]uint64, words)
 		m.vec = ubcoll.Of(m.words)
-	} else if err := m.alloc(c, dev, kind, (n+7)/8); err != nil {
+	} else if err := m.alloc(c, dev, kind, words); err != nil {
 		return nil, err
 	}
 	m.vec = m.vec.As(byteType)
