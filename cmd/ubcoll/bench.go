@@ -62,6 +62,9 @@ func write(rep *measure.Report, name string, add bool, out io.Writer) error {
 
 // ranksHere sets how many goroutine ranks this process will run, and returns that; want is 0 if nobody says.
 func ranksHere(want int) (int, error) {
+	if want < 0 {
+		return 0, usageError("-t %d: want a number of ranks", want)
+	}
 	v, unsaid := env.Threads, defaultRanks
 	if name, _ := bootstrap.Launcher(); name != "" || env.Rank.IsSet() || env.Size.IsSet() {
 		v, unsaid = env.RanksPerProcess, 1

@@ -139,6 +139,8 @@ func parse(args []string, help io.Writer) (*options, error) {
 		if err := measure.CheckOutput(o.output, o.add); err != nil {
 			faults = append(faults, fmt.Errorf("-J, --output_file: %w", err))
 		}
+	} else if o.add {
+		faults = append(faults, errors.New("--append: no file to add to: name it with -J"))
 	}
 	if err := o.job.Validate(); err != nil {
 		faults = append(faults, err)
@@ -259,8 +261,10 @@ func setOutput(o *options, value string) error {
 }
 
 func setAppend(o *options, value string) (err error) {
-	o.add, err = strconv.ParseBool(value)
-	return err
+	if o.add, err = strconv.ParseBool(value); err != nil {
+		return fmt.Errorf("%q is neither true nor false", value)
+	}
+	return nil
 }
 
 func setDevice(o *options, value string) error {

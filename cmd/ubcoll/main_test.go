@@ -233,13 +233,23 @@ func TestExitCodes(t *testing.T) {
 		{"symmetric", nil, []string{"bench", "all_reduce", "-R", "2"}, 5, "symmetric windows"},
 		{"policy", nil, []string{"bench", "all_reduce", "-x", "1"}, 5, "-x, --cta_policy 1, which nccl-tests has"},
 		{"graphs", nil, []string{"bench", "pingpong", "-G", "20"}, 5, "pingpong on devices or in graphs"},
-		{"device", nil, []string{"bench", "barrier", "-device", "gpu"}, 6, `unknown device "gpu" (auto, host or cuda): did you mean cuda?`},
+		{"output where nothing can be", nil, []string{"bench", "barrier", "-J", filepath.Join("no", "such", "x.csv")}, 6,
+			"no such file or directory"},
+		{"append to what", nil, []string{"bench", "barrier", "-append"}, 6, "no file to add to: name it with -J"},
+		{"append or not", nil, []string{"bench", "barrier", "-append=x"}, 6, `--append: "x" is neither true nor false`},
+		{"device", nil, []string{"bench", "barrier", "-device", "gpu"}, 6,
+			`unknown device "gpu" (auto, host or cuda): did you mean cuda?`},
 		{"no GPU", []string{"UBCOLL_CUDA=off"}, append([]string{"bench", "all_reduce", "-device", "cuda"}, quick...), 5,
 			"not supported"},
 		{"verify what", nil, []string{"verify", "all_reduced"}, 6,
 			`"all_reduced" cannot be verified (one of all_reduce, `},
 		{"verify what is not to be", nil, []string{"verify", "channel"}, 6, `"channel" cannot be verified`},
 		{"verify where", nil, []string{"verify", "-device", "gpu"}, 6, `unknown device "gpu"`},
+		{"verify with seed", nil, []string{"verify", "-seed", "4294967296"}, 6, "-seed 4294967296: want less than 2^32"},
+		{"verify within", nil, []string{"verify", "-T", "0s"}, 6, "-T 0s: want more than 0"},
+		{"verify on", nil, []string{"verify", "-t", "-1"}, 6, "-t -1: want a number of ranks"},
+		{"tune on", nil, []string{"tune", "-t", "-1"}, 6, "-t -1: want a number of ranks"},
+		{"tune with", nil, []string{"tune", "-q"}, 6, "tune: flag provided but not defined: -q"},
 		{"threads of a job's process", []string{"UBCOLL_RANKS_PER_PROCESS=0", "UBCOLL_RANK=0", "UBCOLL_SIZE=1"},
 			[]string{"bench", "barrier"}, 6, "want a whole number from 1"},
 		{"info", nil, []string{"info", "x"}, 6, "info takes -env"},
@@ -326,10 +336,10 @@ func TestParse(t *testing.T) {
 		io.Discard)
 	require.NoError(t, err)
 	require.True(t, o.add)
-	require.Equal(t, measure.Config{Op: "reduce", MinTime: 50 * time.Millisecond, MinBytes: 8, MaxBytes: 1 << 30, StepBytes: 3, StepFactor: 2, Iterations: 7,
+	require.Equal(t, measure.Config{Op: "reduce", MinBytes: 8, MaxBytes: 1 << 30, StepBytes: 3, StepFactor: 2, Iterations: 7,
 		Skip: 4, Aggregate: 2, Checks: 3, Types: []dtype.Type{dtype.Float16}, Reductions: []ubcoll.Op{ubcoll.Max}, Root: -1,
 		Average: measure.Mean, MinBusBW: 2.5, Seed: 9, PerCall: true, Timestamps: true, Paths: true, Cache: true,
-		Device: measure.Host}, o.config)
+		Device: measure.Host, MinTime: 50 * time.Millisecond}, o.config)
 	require.Equal(t, ubcoll.Options{Timeout: 90 * time.Second, Algorithm: "ring", Register: register.Explicit}, o.job)
 	require.Equal(t, 3, o.threads)
 	require.Equal(t, "a.csv", o.output)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -19,12 +20,17 @@ import (
 // tune measures where the ways of an all-reduce cross over, and writes the table for UBCOLL_TUNING.
 func tune(args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("tune", flag.ContinueOnError)
-	fs.SetOutput(out)
+	fs.SetOutput(io.Discard)
 	name := fs.String("o", "ubcoll-tuning.json", "the table's file; an existing one is replaced")
 	threads := fs.Int("t", 0,
 		"goroutine ranks of each process, or of the only one (1 under a launcher, else NTHREADS, or 2)")
-	if err := fs.Parse(args); err != nil {
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(out, "Usage: ubcoll tune [flags]\n\n")
+		fs.SetOutput(out)
+		fs.PrintDefaults()
 		return err
+	} else if err != nil {
+		return usageError("tune: %w", err)
 	}
 	if fs.NArg() > 0 {
 		return usageError("tune: unexpected argument %q", fs.Arg(0))
@@ -44,10 +50,11 @@ func tune(args []string, out io.Writer) error {
 		if err != nil || c.Rank() != 0 {
 			return err
 		}
-		if err := os.WriteFile(*name, t.Bytes(), 0o644); err != nil {
+		_, err = out.Write(t.Bytes()) // first, so that it is not lost where the file cannot be
+		if err = errors.Join(err, os.WriteFile(*name, t.Bytes(), 0o644)); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(out, "%s# measured on %d ranks; use it with UBCOLL_TUNING=%s\n", t.Bytes(), c.Size(), *name)
+		_, err = fmt.Fprintf(out, "# measured on %d ranks; use it with UBCOLL_TUNING=%s\n", c.Size(), *name)
 		return err
 	})
 	return nil
@@ -78,8 +85,8 @@ func tuneSizes() measure.Config {
 // rounds is how often each way is measured.
 const rounds = 3
 
-// tuned measures all ways as cfg has it, several times, and takes each way's best median. It says on progress how far it
-// is.
+// tuned measures all ways as cfg has it, several times, and takes each way's best median. It says on progress how far
+// it is.
 func tuned(ctx context.Context, c *ubcoll.Comm, cfg measure.Config, progress io.Writer) (tuning.Table, error) {
 	t, start := tuning.Default(), time.Now()
 	t.Machine = tuning.Machine()

@@ -54,8 +54,11 @@ func verify(args []string, out io.Writer) error {
 	default:
 		return usageError("verify: unknown device %q (auto, host or cuda)", v.Device)
 	}
-	if v.Seed >= 1<<32 || *threads < 0 || *timeout <= 0 {
-		return usageError("verify: a flag's value is out of range: -h lists them")
+	if v.Seed >= 1<<32 {
+		return usageError("verify: -seed %d: want less than 2^32", v.Seed)
+	}
+	if *timeout <= 0 {
+		return usageError("verify: -T %v: want more than 0", *timeout)
 	}
 	if _, err := ranksHere(*threads); err != nil {
 		return err

@@ -22,8 +22,8 @@ var formats = map[string]func(*Report, io.Writer) error{
 	".csv":   (*Report).csv,
 }
 
-// CheckOutput says whether Write would write to name: its suffix is known, and there is no such file, or lines are to be
-// added to it. To be asked before anything is measured.
+// CheckOutput says whether Write would write to name: its suffix is known, its folder is there, and there is no such
+// file, or lines are to be added to it. To be asked before anything is measured.
 func CheckOutput(name string, add bool) error {
 	kind := filepath.Ext(name)
 	if formats[kind] == nil {
@@ -32,6 +32,9 @@ func CheckOutput(name string, add bool) error {
 	_, err := os.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Stat(filepath.Dir(name)); err != nil {
+			return fmt.Errorf("output %q: %w", name, err)
+		}
 		return nil
 	case err != nil:
 		return fmt.Errorf("output: %w", err)
@@ -57,7 +60,7 @@ func (r *Report) Write(name string, add bool) error {
 	if add {
 		how = os.O_APPEND
 	}
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|how, 0o644)
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|how, 0o644)
 	if err != nil {
 		return fmt.Errorf("writing results: %w", err)
 	}
