@@ -117,6 +117,9 @@ func set(f reflect.Value, value any) error {
 		case int64:
 			return u.UnmarshalText(strconv.AppendInt(nil, value, 10))
 		}
+		if _, ok := u.(*Size); ok {
+			return fmt.Errorf("must be an integer, or a string as \"4M\", not %s", kindOf(value))
+		}
 		return fmt.Errorf("must be a string, not %s", kindOf(value))
 	}
 	switch f.Interface().(type) {
