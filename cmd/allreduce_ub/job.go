@@ -63,15 +63,19 @@ func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.
 	if err != nil {
 		return err
 	}
-	// The two buffers, what goes into each, and the copy that is announced.
-	if err := bench.Room(ctx, c, fmt.Sprintf("buffers of %d %v", a.Count(), a.Type), 5*a.Count()*a.Type.Size()); err != nil {
-		return err
-	}
-	p.printf("Starting AllReduce example with %d ranks\n", c.Size())
 	device, err := bench.Place(ctx, c, a.Device, true)
 	if err != nil {
 		return err
 	}
+	copies := 3 // what goes into each buffer, and what is announced
+	if device.IsHost() {
+		copies += 2 // the buffers
+	}
+	what := fmt.Sprintf("buffers of %d %v", a.Count(), a.Type)
+	if err := bench.Room(ctx, c, what, copies*a.Count()*a.Type.Size()); err != nil {
+		return err
+	}
+	p.printf("Starting AllReduce example with %d ranks\n", c.Size())
 	index := device.Index()
 	if device.IsHost() {
 		index = c.LocalRank()
