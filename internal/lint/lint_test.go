@@ -59,6 +59,8 @@ func TestRules(t *testing.T) {
 		{"cleanup", "coll/a.go", "package coll\n\nimport \"runtime\"\n\nvar _ = runtime.AddCleanup[int, int]\n",
 			"coll/a.go:5: runtime.AddCleanup: nothing is freed"},
 		{"another logger", "coll/a.go", "package coll\n\nfunc f() { slog.Warn(\"\") }\n", "coll/a.go:3: slog.Warn: the library's"},
+		{"another logger with a context", "coll/a.go", "package coll\n\nfunc f() { slog.InfoContext(nil, \"\") }\n",
+			"coll/a.go:3: slog.InfoContext: the library's"},
 		{"the logger", "internal/logs/a.go", "package logs\n\nfunc f() { slog.Default() }\n", ""},
 		{"variable outside the table", "coll/a.go", "package coll\n\nimport \"os\"\n\nvar v = os.Getenv(\"UBCOLL_X\")\n",
 			"coll/a.go:5: UBCOLL_X is read outside internal/env"},
