@@ -1,10 +1,10 @@
 // Package cpu reduces, scales and copies host memory with the widest instructions that the machine has, waits between
 // two looks at a word (package spin), and says which processors and caches the process may use.
 //
-// Everything here is local and never blocks, and what touches elements never allocates. The memory is the caller's, on the Go heap or off it; it
-// must stay valid and, but for concurrent readers of the sources, untouched by others during the call. Pointers must
-// be aligned to the element, and an operand must not overlap a destination unless it is exactly it. Types and
-// operations must be valid and counts not negative; otherwise the functions do nothing.
+// Everything here is local and never blocks, and what touches elements never allocates. The memory is the caller's, on
+// the Go heap or off it; it must stay valid and, but for concurrent readers of the sources, untouched by others during
+// the call. Pointers must be aligned to the element, and an operand must not overlap a destination unless it is exactly
+// it, but in Move. Types and operations must be valid and counts not negative; otherwise the functions do nothing.
 //
 // Long calls come back to Go every 64 KiB, so that they never hold up the garbage collector.
 //

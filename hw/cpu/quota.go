@@ -3,6 +3,7 @@ package cpu
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -51,7 +52,7 @@ func hierarchies(groups, mounts string) (hs []hierarchy) {
 		case len(f) < 3:
 		case f[0] == "0" && f[1] == "":
 			v2 = f[2]
-		case has(f[1], "cpu"):
+		case slices.Contains(strings.Split(f[1], ","), "cpu"):
 			v1 = f[2]
 		}
 	}
@@ -65,20 +66,11 @@ func hierarchies(groups, mounts string) (hs []hierarchy) {
 		switch {
 		case g[0] == "cgroup2" && v2 != "":
 			hs = append(hs, hierarchy{mount, below(mount, root, v2), quota2})
-		case g[0] == "cgroup" && v1 != "" && has(g[2], "cpu"):
+		case g[0] == "cgroup" && v1 != "" && slices.Contains(strings.Split(g[2], ","), "cpu"):
 			hs = append(hs, hierarchy{mount, below(mount, root, v1), quota1})
 		}
 	}
 	return hs
-}
-
-func has(list, name string) bool {
-	for s := range strings.SplitSeq(list, ",") {
-		if s == name {
-			return true
-		}
-	}
-	return false
 }
 
 // below is where the group is that is called path, if its ancestor root is mounted at mount. A container may see the
