@@ -192,3 +192,38 @@ func TestCloseTwice(t *testing.T) {
 		return nil
 	}))
 }
+
+// TestAbandoned has a call begin on a communicator that has broken since the call was checked: it leaves the messages
+// alone whose memory has been given back.
+func TestAbandoned(t *testing.T) {
+	posted, sent := make(chan bool), make(chan bool)
+	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		d, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			<-posted
+			err := p2p.Send(ctx, d, 0, ubcoll.Of([]byte{7}))
+			close(sent)
+			return errors.Join(err, coll.Barrier(ctx, c), d.Close())
+		}
+		x := make([]byte, 1)
+		var g p2p.Group
+		g.Recv(1, ubcoll.Of(x))
+		r, err := g.Start(ctx, d)
+		close(posted)
+		<-sent
+		if err != nil {
+			return err
+		}
+		d.Abort(errStop)
+		err = wants(r.Wait(ctx), ubcoll.ErrAborted)
+		y := ubcoll.Of(make([]byte, 1))
+		_, later := p2p.One(ctx, d.Engine().Comm, "recv", &engine.Message{Peer: 1, Vec: y.Engine(), Recv: true, Bytes: 1})
+		if x[0] != 0 {
+			err = errors.Join(err, errors.New("a message came to memory that its caller has back"))
+		}
+		return errors.Join(err, wants(later, ubcoll.ErrAborted), coll.Barrier(ctx, c), d.Close())
+	}))
+}

@@ -50,7 +50,8 @@ func (g *Group) startDevice(ctx context.Context, e *engine.View) (Request, error
 	}
 	r := Request{g: g, c: e.Comm, device: t}
 	if t == nil { // queued, or captured: that was all
-		return r, r.finishDevice(nil)
+		r.finishDevice(nil)
+		return r, nil
 	}
 	g.running = true
 	return r, nil

@@ -30,6 +30,6 @@
 // ErrArgument, ErrStale, ErrLimit and a context that had ended before the call are local: nothing was sent, and nothing
 // was received. A message that does not fit or has another type is ErrMismatch for the receiver, and for the sender too
 // if it is larger than what is sent without waiting; the message is consumed, what it was for holds what it held, and
-// the two ranks go on. ErrPeerLost,
-// ErrTimeout, ErrAborted and a context that ends during the call break the communicator, as with collectives.
+// the two ranks go on. ErrPeerLost, ErrTimeout, ErrAborted and a context that ends during the call break the
+// communicator, as with collectives.
 package p2p

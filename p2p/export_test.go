@@ -7,6 +7,7 @@ var (
 	Count  = count
 	Of     = of
 	Room   = room
+	One    = one
 )
 
 const (

@@ -264,7 +264,7 @@ func stage(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
 	if k >= windowPieces {
 		pulled := count(answer(m, h).Pulled.Load(), h.Seq) // before the answer, which the receiver gives before it pulls
 		switch ok, err := answered(c, m, h); {
-		case err != nil || h.Done.Load():
+		case err != nil || m.Send.Open.Head != h: // it is done, and its caller's
 			return false, err
 		case !ok && k-pulled >= windowPieces:
 			return false, nil

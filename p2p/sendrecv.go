@@ -131,8 +131,7 @@ func recvNow(c *engine.Comm, m *engine.Mail, v *engine.Vec) (n int, done bool, e
 
 // SendRecv sends src to one peer and receives from another, or the same, or this rank itself, at the same time, and
 // returns how many elements it received. Blocking until both are done; of device memory on a stream they are queued.
-// Any goroutine. Source: MPI_Sendrecv (MPI-4.1,
-// 3.10).
+// Any goroutine. Source: MPI_Sendrecv (MPI-4.1, 3.10).
 func SendRecv(ctx context.Context, c *ubcoll.Comm, to int, src ubcoll.Vec, from int, dst ubcoll.Vec) (int, error) {
 	e, v, w := c.Engine(), src.Engine(), dst.Engine()
 	if e.OnDevice(&v) || e.OnDevice(&w) {
@@ -193,7 +192,7 @@ func one(ctx context.Context, c *engine.Comm, op string, h *engine.Message) (int
 		return 0, c.MessageError(op, h.Peer, "", err)
 	}
 	l.Waiting.Push(h)
-	var err error
+	err := c.Broken() // since the call was checked: whoever failed has taken its memory back
 	m := c.Mail(h.Peer)
 	for i := c.Looks(); i > 0 && err == nil && !h.Done.Load(); i-- {
 		_, err = advance(c, m)
