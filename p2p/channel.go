@@ -50,10 +50,11 @@ func (ch *Channel) nothing() bool { return ch == nil || ch.l == nil }
 // NewChannel too: the k-th call of the one for the other is met by the k-th of the other. Blocking until then, for
 // Options.Timeout at most or until ctx ends; no other rank takes part. r stays the caller's and must stay open as long
 // as the channel is used. At most 512 channels of a rank are open at a time (ErrLimit). ErrArgument for a bad rank, or
-// memory of a device on one side only, hw.ErrNotSupported for memory that peers cannot reach (Adopt), or of devices whose
-// link has no native atomic operations: the peer learns it at once. ErrTimeout and a context's end leave the communicator usable; the peer's call then fails too, or its
-// channel is closed. ErrPeerLost breaks it. On a view made by Comm.On it is as on the communicator itself; in a group
-// or a capture it is ErrArgument.
+// memory of a device on one side only, hw.ErrNotSupported for memory that peers cannot reach (Adopt), or of devices
+// whose link has no native atomic operations: the peer learns it at once. ErrTimeout and a context's end leave the
+// communicator usable; the peer's call then fails too, or its channel is closed. ErrPeerLost breaks it, and so does
+// what has broken it on a peer (ErrAborted, ErrTimeout there). On a view made by Comm.On it is as on the communicator
+// itself; in a group or a capture it is ErrArgument.
 func Connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration) (*Channel, error) {
 	return connect(ctx, c, peer, r, nil)
 }
@@ -184,7 +185,7 @@ func (ch *Channel) signal(ctx context.Context) error {
 // Wait waits for a signal of the peer and takes it. Blocking, for Options.Timeout at most (ErrTimeout) or until ctx
 // ends; either takes no signal, and the communicator stays usable. ErrClosed when the peer has closed its end and no
 // signal is left. A peer that died, aborted or closed its communicator ends it within two seconds: ErrPeerLost or
-// ErrAborted, which break the communicator.
+// ErrAborted, which break the communicator, as whatever has broken it on a peer does.
 func (ch *Channel) Wait(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel
@@ -271,10 +272,11 @@ func (ch *Channel) do(ctx context.Context, f func(context.Context) error) error 
 	return ch.stream.Do(ctx, ch.l.Comm(), f)
 }
 
-// Close ends this end. Local: it waits for this rank's calls under way, of which waits return ErrClosed at once. The other end's memory is no
-// longer reached from here, the peer's waits end with ErrClosed once they have taken the signals that were sent, and
-// when it has closed too, the place is free for another channel. Over device memory it waits for what this end has
-// queued, of which waits end at once. ErrClosed the second time, and after the communicator's Close.
+// Close ends this end. Local: it waits for this rank's calls under way, of which waits return ErrClosed at once. The
+// other end's memory is no longer reached from here, the peer's waits end with ErrClosed once they have taken the
+// signals that were sent, and when it has closed too, the place is free for another channel. Over device memory it
+// waits for what this end has queued, of which waits end at once. ErrClosed the second time, and after the
+// communicator's Close or Abort.
 func (ch *Channel) Close() error {
 	if ch.nothing() {
 		return errNoChannel

@@ -339,7 +339,7 @@ func (l *Link) wait(s *waiting, ready func() bool) error {
 			if ready() {
 				return nil
 			}
-			return l.c.lostIn(err)
+			return l.c.lostIn(s, err)
 		}
 	}
 }
@@ -368,11 +368,11 @@ func (c *Comm) pollNoun(s *waiting, n noun, theirs *atomic.Uint64) error {
 	return nil
 }
 
-// lostIn is err, of pollNoun, when what was waited for has not come after all: only the loss of a peer is the
-// communicator's end.
-func (c *Comm) lostIn(err error) error {
+// lostIn is err, of pollNoun, when what was waited for has not come after all: only the loss of a peer, and what broke
+// the communicator on one, is its end here.
+func (c *Comm) lostIn(s *waiting, err error) error {
 	var e *fault.Error
-	if errors.As(err, &e) && (errors.Is(err, fault.ErrPeerLost) || errors.Is(err, fault.ErrMismatch)) {
+	if errors.As(err, &e) && (s.lost || errors.Is(err, fault.ErrPeerLost) || errors.Is(err, fault.ErrMismatch)) {
 		return c.fail(e)
 	}
 	return err
@@ -463,7 +463,7 @@ func (l *Link) Wait(ctx context.Context) error {
 		}
 		if err := l.poll(&s); err != nil && !reached(w.Load(), next) {
 			l.c.waited(&s)
-			return l.c.lostIn(err)
+			return l.c.lostIn(&s, err)
 		}
 	}
 }

@@ -250,6 +250,7 @@ func (c *Comm) tell(e *fault.Error) {
 
 // lostError turns what a peer published into this rank's error.
 func (c *Comm) lostError(s *waiting, from int, v uint64) *fault.Error {
+	s.lost = true
 	about := int(uint32(v)) - 1
 	text := c.peers[from].area.lostText.get()
 	if about < 0 || about >= c.size {

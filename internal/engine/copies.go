@@ -96,8 +96,8 @@ func (ks *copiers) busy(g mem.Location, some []copier, first bool) (rest []copie
 var settleFor = time.Second
 
 // settle waits until the copies by g, which has been revoked, are over; over says whether they are. The error names a
-// peer that does not come to an end: it was stopped within a copy. While what is freed is quarantined anyway it does not
-// wait.
+// peer that does not come to an end: it was stopped within a copy. While what is freed is quarantined anyway it does
+// not wait.
 func (d *Domain) settle(g mem.Location) (over bool, err error) {
 	busy := d.copiers.busy(g, nil, true)
 	if d.Heap.Quarantined() {

@@ -173,6 +173,27 @@ func TestGateWaitsForTheLastUse(t *testing.T) {
 	}
 }
 
+// lateNoun is closed by its owner when a communicator has seen that it is open.
+type lateNoun struct {
+	testNoun
+	looks int
+}
+
+func (n *lateNoun) use() *gate {
+	if n.looks++; n.looks == 2 {
+		n.gate.close()
+	}
+	return &n.gate
+}
+
+func TestNounsCloseWithTheirOwner(t *testing.T) {
+	var ns nouns
+	n := &lateNoun{}
+	ns.add(n)
+	require.NoError(t, ns.close(true))
+	require.True(t, n.isClosed())
+}
+
 func TestWindowFlagsString(t *testing.T) {
 	for f, want := range map[WindowFlags]string{WindowDefault: "default", WindowCollSymmetric: "coll_symmetric",
 		WindowCollSymmetric | WindowStrictOrdering: "coll_symmetric|strict_ordering", 8: "0x8"} {

@@ -417,8 +417,8 @@ func (c *Comm) Looks() int {
 // Patience is the housekeeping of a wait for messages. The zero value begins one.
 type Patience struct{ w waiting }
 
-// Poll looks after abort, deadline, dead peers and other goroutines, as Wait does. Its error says why the wait for m, and
-// perhaps several others, is over; it has not broken the communicator yet.
+// Poll looks after abort, deadline, dead peers and other goroutines, as Wait does. Its error says why the wait for m,
+// and perhaps several others, is over; it has not broken the communicator yet.
 func (p *Patience) Poll(ctx context.Context, c *Comm, op string, m *Message, several bool) error {
 	peer := m.Peer
 	p.w.ctx, p.w.op, p.w.peer, p.w.message, p.w.several = ctx, op, peer, m, several
@@ -467,6 +467,7 @@ func (r *mailroom) pass() {
 	for c := range r.all.Range {
 		for l := range c.(*Comm).lanes() {
 			l.Lock()
+			//lint:ignore SA2001 the wait for the lock is all that is wanted: what its holder does is over then
 			l.Unlock()
 		}
 	}

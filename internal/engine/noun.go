@@ -209,8 +209,11 @@ func (ns *nouns) close(quick bool) error {
 	for i := 0; ; i++ {
 		all := ns.list()
 		for _, n := range all {
-			if !n.use().isClosed() {
-				errs = append(errs, shut(n, quick))
+			if n.use().isClosed() {
+				continue
+			}
+			if err := shut(n, quick); !errors.Is(err, fault.ErrClosed) { // by its owner, just now
+				errs = append(errs, err)
 			}
 		}
 		if quick || len(all) == 0 {

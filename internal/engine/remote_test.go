@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 	"unsafe"
@@ -465,5 +466,48 @@ func TestCloseWindowInTheMaking(t *testing.T) {
 			require.NoError(t, comms[1].Free(vecs[1].Alloc))
 			require.Zero(t, comms[0].Stats().Failures)
 		})
+	}
+}
+
+// TestWaitOnBroken waits for a peer whose communicator has broken, for whatever reason: this rank's has then, too. What
+// ends the wait here alone leaves it as it was.
+func TestWaitOnBroken(t *testing.T) {
+	for _, k := range []struct {
+		name string
+		end  func(c, other *engine.Comm)
+		want error
+		ends bool
+	}{
+		{"abort", func(_, other *engine.Comm) { other.Abort(errors.New("enough")) }, fault.ErrAborted, true},
+		{"its deadline", func(_, other *engine.Comm) { other.Fail("recv", 1, fault.ErrTimeout) }, fault.ErrTimeout, true},
+		{"its context", func(_, other *engine.Comm) { other.Fail("recv", 1, context.Canceled) }, fault.ErrAborted, true},
+		{"this rank's deadline", func(c, _ *engine.Comm) { c.SetTimeout(time.Millisecond) }, fault.ErrTimeout, false},
+	} {
+		for _, window := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/window=%v", k.name, window), func(t *testing.T) {
+				comms := open(t, 2, engine.Options{})
+				ends := make([]*oneSided, 2)
+				require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) (err error) {
+					ends[c.Rank()], err = newOneSided(t, c, window)
+					return err
+				})...))
+				e := ends[1]
+				k.end(e.c, ends[0].c)
+				var err error
+				if window {
+					err = e.window.Wait(background, nil, 0)
+				} else {
+					require.NoError(t, e.link.Begin(background))
+					err = e.link.Wait(background)
+					e.link.End()
+				}
+				require.ErrorIs(t, err, k.want)
+				if !k.ends {
+					require.NoError(t, e.c.Err())
+					return
+				}
+				require.ErrorIs(t, e.c.Err(), k.want)
+			})
+		}
 	}
 }

@@ -65,6 +65,7 @@ type waiting struct {
 	now      time.Duration // since start, as of the last look at the clock
 	health   time.Duration // when to look at the processes next
 	reported bool
+	lost     bool     // a peer has said that the communicator broke
 	message  *Message // that it is for, if that is what it is
 	several  bool     // and others with it
 	said     said     // in the area

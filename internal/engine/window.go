@@ -244,7 +244,7 @@ func (w *Window) Wait(ctx context.Context, s *Stream, peer int) error {
 		err := w.c.pollNoun(&state, w, &k.block.state)
 		if err != nil && !reached(k.signals.Load(), next) {
 			w.c.waited(&state)
-			return w.c.aside(op, peer, w.c.lostIn(err))
+			return w.c.aside(op, peer, w.c.lostIn(&state, err))
 		}
 	}
 }
@@ -336,14 +336,20 @@ func (w *Window) giveUp(quick bool) error {
 		// The registration's end waits until the peers have given the memory up, as those do that see this.
 		w.mine.state.Store(stateClosed)
 	}
-	if e := w.reg.Close(); !errors.Is(e, fault.ErrClosed) { // by Abort, which does not wait for this
-		err = errors.Join(err, e)
-	}
+	err = errors.Join(err, w.deregister())
 	w.ended.Store(true)
 	w.mine.state.Store(stateClosed)
 	w.c.dom.retire([]*mem.Allocation{w.block}, readers)
 	w.c.nouns.remove(w)
 	return err
+}
+
+// deregister ends the registration, which Abort, that waits for no call, may have done before.
+func (w *Window) deregister() error {
+	if err := w.reg.Close(); !errors.Is(err, fault.ErrClosed) {
+		return err
+	}
+	return nil
 }
 
 func (w *Window) copyEither(there, here unsafe.Pointer, n int, put bool) {

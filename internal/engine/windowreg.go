@@ -207,7 +207,7 @@ func (w *Window) unmade(error) {
 func (w *Window) discard() error {
 	errs := []error{w.gpu.discard(&w.c.nouns)}
 	if w.reg != nil {
-		errs = append(errs, w.reg.Close())
+		errs = append(errs, w.deregister())
 	}
 	if w.block != nil {
 		errs = append(errs, w.c.dom.Heap.Retire(w.block))
