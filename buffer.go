@@ -103,7 +103,8 @@ func (b *Buffer[T]) Slice() []T {
 }
 
 // CopyFrom copies src, which may overlap the buffer, to the buffer's start. Local and blocking; on a device it does not
-// wait for what is queued on streams. ErrArgument if src is longer than the buffer, ErrStale after Free; an error copies nothing.
+// wait for what is queued on streams. ErrArgument if src is longer than the buffer, ErrStale after Free; an error
+// copies nothing.
 func (b *Buffer[T]) CopyFrom(ctx context.Context, src []T) error {
 	return b.copy(ctx, "copy_from", src, true)
 }
@@ -184,7 +185,8 @@ func (r *Registration) Engine() *engine.Registration {
 // Stream is an in-order queue of operations; see Comm.On. Its methods may be called from any goroutine.
 type Stream struct{ s *engine.Stream }
 
-// NewStream makes a stream on d, the host or a device of this process. Local. hw.ErrNotSupported without CUDA.
+// NewStream makes a stream on d, the host or a device of this process. Local. ErrArgument for what is no device,
+// hw.ErrNotSupported without CUDA.
 func NewStream(d Device) (*Stream, error) {
 	s, err := engine.NewStream(d)
 	if err != nil {

@@ -113,11 +113,12 @@ func (c *Comm) GPU() (Device, error) {
 	return d, nil
 }
 
-// On is the same communicator, whose operations queue on s instead of being waited for: a collective returns once it
-// is queued, and its error comes from s.Sync; so do messages of device memory. Operations of one communicator run in
-// call order whatever their streams. On a stream of a device the memory is that device's, ranks queue at their own
-// pace, and ctx counts at the call only; the memory may be freed as soon as the call has returned, which then waits.
-// What a group or a capture records runs on the stream that it was called on: on another one it is ErrArgument. Local.
+// On is the same communicator, whose operations queue on s instead of being waited for (for a nil s, on none): a
+// collective returns once it is queued, and its error comes from s.Sync; so do messages of device memory. Operations of
+// one communicator run in call order whatever their streams. On a stream of a device the memory is that device's, ranks
+// queue at their own pace, and ctx counts at the call only; the memory may be freed as soon as the call has returned,
+// which then waits. What a group or a capture records runs on the stream that it was called on: on another one it is
+// ErrArgument. Local.
 func (c *Comm) On(s *Stream) *Comm {
 	var on *engine.Stream
 	if s != nil {
@@ -166,8 +167,9 @@ type OpInfo = engine.OpInfo
 
 // Stats counts what a communicator and its rank have done: Operations (collectives, failed ones too), Bytes (of each
 // collective's larger buffer), Staged (buffers that were copied), Puts and Gets of its channels and windows and their
-// OneSided bytes, Failures (to give memory back, of which no call could tell: they are logged), Cache (register.Stats)
-// and Memory (arenas and allocations). What somebody else captures is counted once, when it is captured. See Comm.Stats.
+// OneSided bytes, Opened (peers' buffers on devices that were mapped here), Failures (to give memory back, of which no
+// call could tell: they are logged), Cache (register.Stats) and Memory (arenas and allocations). What somebody else
+// captures is counted once, when it is captured. See Comm.Stats.
 type Stats = engine.Stats
 
 // LastOp says how this communicator's last collective or message of package p2p went, small messages that were received
@@ -192,13 +194,13 @@ func (c *Comm) Engine() *engine.View {
 }
 
 // Group collects the collectives that calls makes on g and runs them in call order as one: nothing else of this
-// communicator comes between. Collective: all ranks make the same calls. It blocks until they are done (or queues
-// them, on a view made by On). calls runs on the caller's goroutine; its own calls on g wait for nothing, and g is of
-// no use after it (ErrClosed). The first call that fails ends the group, on all ranks alike, and Group returns its
-// error. If calls itself returns an error, nothing of this rank is run, Group returns it, and the other ranks are
-// told. A collective that anybody calls on c itself while calls runs, and which would run before the group, is
-// ErrArgument, and so is the group; messages may be sent. A group without calls is nil, and costs nothing. Allowed in
-// capture. Source: NCCL's ncclGroupStart and ncclGroupEnd.
+// communicator comes between. Collective: all ranks make the same calls. It blocks until they are done (or queues them,
+// on a view made by On). calls runs on the caller's goroutine; its own calls on g wait for nothing, and g is of no use
+// after it (ErrClosed). The first call that fails ends the group, on all ranks alike, and Group returns its error. If
+// calls itself returns an error, nothing of this rank is run, Group returns it, and the other ranks are told. A
+// collective that anybody calls on c itself while calls runs, and which would run before the group, is ErrArgument, and
+// so is the group; messages may be sent on c, not on g (p2p.Group is for those). A group without calls is nil, and
+// costs nothing. Allowed in capture. Source: NCCL's ncclGroupStart and ncclGroupEnd.
 func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 	b := &batch{}
 	call, own, err := c.Recording("Group", b, calls)

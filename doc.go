@@ -21,7 +21,8 @@
 //
 // Memory belongs to whoever made it. An operation uses the memory of its arguments until it is done (on a stream, until
 // Stream.Sync; in a group, until Group returns): the caller leaves it alone meanwhile. A Comm runs one collective at a
-// time (ErrBusy); everything else may be called from any goroutine.
+// time (ErrBusy); everything else may be called from any goroutine, by several at once unless its comment says
+// otherwise.
 //
 // Errors of operations are *Error. All errors wrap one of the sentinels below, hw.ErrNotSupported, a context's error,
 // or what the system said.

@@ -34,6 +34,17 @@ func TestMalformedVariables(t *testing.T) {
 	}
 }
 
+// Open takes the same algorithms from Options and from the environment.
+func TestAlgorithmVariable(t *testing.T) {
+	require.Equal(t, strings.Join(ubcoll.Algorithms, "|"), env.Algorithm.Kind)
+	for _, name := range ubcoll.Algorithms {
+		t.Setenv(env.Algorithm.Name, name)
+		got, err := env.Algorithm.Get()
+		require.NoError(t, err)
+		require.Equal(t, name, got)
+	}
+}
+
 // logged runs a job and gives what the library's logger writes at a level, in a program with a logger of its own.
 func logged(t *testing.T, level string) string {
 	t.Setenv("UBCOLL_LOG", level)

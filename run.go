@@ -35,9 +35,9 @@ const abortGrace = 500 * time.Millisecond
 
 // Main runs run as every rank of the job and returns when it has succeeded. If run fails, panics, or a signal (SIGINT,
 // SIGTERM) comes, it says so once on standard error, with rank and host, aborts the job, and exits with a code: 1
-// internal, 2 panic, 3 peer lost, aborted or ranks disagree, 4 timed out, 5 not supported, 6 usage, 128+n signal n, or
-// what the error's ExitCode() says. A signal is said at once, and counts whatever run makes of it; a second one kills the
-// process.
+// internal, 2 panic, 3 peer lost, aborted, ranks disagree or a context ended, 4 timed out, 5 not supported, 6 usage,
+// 128+n signal n, or what the error's ExitCode() says. A signal is said at once, and counts whatever run makes of it; a
+// second one kills the process.
 //
 // The ranks are: with UBCOLL_RANK in the environment, this process, by bootstrap.Env; under a launcher (mpirun, srun),
 // this process, by bootstrap.MPI; else NTHREADS goroutines of this process, one by default. In a job of processes,

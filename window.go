@@ -48,12 +48,13 @@ var errNoWindow = engine.Nothing("window", "Comm.RegisterWindow makes one")
 func (w *Window) nothing() bool { return w == nil || w.w == nil }
 
 // RegisterWindow makes a window of v on every rank. Collective and blocking, on a view made by On too, after what is
-// queued. v is memory of Alloc, of the same size on all ranks, and on the host of all ranks or on the devices of all;
-// a second window on the same memory, or a registration of it, adds to the first. If it fails on one rank, it fails on
+// queued. v is memory of Alloc, of the same size on all ranks, and on the host of all ranks or on the devices of all; a
+// second window on the same memory, or a registration of it, adds to the first. If it fails on one rank, it fails on
 // all, with an error that names the rank, and the communicator stays usable: ErrArgument for Go memory, an empty v or
 // unknown flags, ErrMismatch for sizes, flags, offsets or kinds of memory that differ, hw.ErrNotSupported for memory
-// that peers cannot reach (that of Adopt on the host, and devices whose link has no native atomic operations), ErrStale, ErrLimit: over device memory a window takes the place
-// of one channel for each rank. Never a nil window without an error.
+// that peers cannot reach (that of Adopt on the host, and devices whose link has no native atomic operations),
+// ErrStale, ErrLimit: over device memory a window takes the place of one channel for each rank. Never a nil window
+// without an error.
 //
 // In a group it is one of the group's operations: the window that it returns is empty, each use of it ErrClosed, until
 // Group returns without an error for it; after an error, Close it. That, and a goroutine of its own for the call, are
@@ -67,9 +68,9 @@ func (c *Comm) RegisterWindow(ctx context.Context, v Vec, f WindowFlags) (*Windo
 	return &Window{w: w}, nil
 }
 
-// On is the same window, whose operations queue on s, and return once they are queued; their errors come from s.Sync.
-// The stream is of the host or of the device, as the memory is (ErrArgument). Over host memory the operations run in
-// the stream's order, and independently of what the communicator runs elsewhere. Local.
+// On is the same window, whose operations queue on s (for a nil s, on none), and return once they are queued; their
+// errors come from s.Sync. The stream is of the host or of the device, as the memory is (ErrArgument). Over host memory
+// the operations run in the stream's order, and independently of what the communicator runs elsewhere. Local.
 func (w *Window) On(s *Stream) *Window {
 	if w.nothing() {
 		return w

@@ -9,7 +9,7 @@ import (
 )
 
 // MPI would start MPI, but this program was built without it: the error wraps hw.ErrNotSupported and says how to get
-// it.
+// it. It is local and does not block.
 func MPI() (Bootstrap, error) {
 	if name, size := Launcher(); size > 1 {
 		return nil, fmt.Errorf("%s started %d ranks, but %s: %w", name, size, cure, hw.ErrNotSupported)
@@ -17,8 +17,8 @@ func MPI() (Bootstrap, error) {
 	return nil, fmt.Errorf("%s: %w", cure, hw.ErrNotSupported)
 }
 
-// UsesMPI reports whether this process is a rank of a job of [MPI]: it was built without it. It is local and does not
-// block.
+// UsesMPI reports whether this process is a rank of a job of [MPI], which this one cannot be: it was built without MPI.
+// It is local and does not block.
 func UsesMPI() bool { return false }
 
 // Gompi would take a communicator of a program that runs MPI itself, a *gompi.Communicator, as the job, but this program

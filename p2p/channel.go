@@ -253,8 +253,9 @@ func (ch *Channel) flush(ctx context.Context) error {
 	return nil
 }
 
-// On is the same channel, whose operations but Poll queue on s: they return once they are queued, and their errors come
-// from s.Sync. They run in the stream's order, and are independent of what the communicator runs elsewhere. Local.
+// On is the same channel, whose operations but Poll queue on s (for a nil s, on none): they return once they are
+// queued, and their errors come from s.Sync. They run in the stream's order, and are independent of what the
+// communicator runs elsewhere. Local.
 func (ch *Channel) On(s *ubcoll.Stream) *Channel {
 	if ch.nothing() {
 		return ch

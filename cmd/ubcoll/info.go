@@ -55,7 +55,7 @@ func info(args []string, out io.Writer) error {
 	if *withEnv {
 		fmt.Fprintln(w)
 		for _, v := range env.All() {
-			line(v.Name, "%s\t%s", value(v), v.Doc)
+			line(v.Name, "%s\t%s\t%s", value(v), v.Kind, v.Doc)
 		}
 	}
 	return w.Flush()

@@ -321,7 +321,8 @@ func TestInfo(t *testing.T) {
 	stdout, stderr, code := program(t, []string{secret, "UBCOLL_LOG=info"}, "info", "-env")
 	require.Equal(t, 0, code, stderr)
 	for _, want := range []string{`(?m)^version  `, `(?m)^go +go1`, `(?m)^mpi +(not )?built in$`, `(?m)^instructions +\w+$`,
-		`(?m)^UBCOLL_SECRET +\(set\) `, `(?m)^UBCOLL_LOG +info `, `(?m)^UBCOLL_TIMEOUT +10m \(default\) `} {
+		`(?m)^UBCOLL_SECRET +\(set\) `, `(?m)^UBCOLL_LOG +info +error\|warn\|info\|debug  `,
+		`(?m)^UBCOLL_TIMEOUT +10m \(default\) `} {
 		require.Regexp(t, regexp.MustCompile(want), stdout)
 	}
 	require.NotContains(t, stdout, "hush")

@@ -28,8 +28,8 @@ type OpInfo struct {
 
 const maxMembers = 1024
 
-// BufferInfo says whether peers read and wrote a buffer itself, and why not. If none of the three is true, it was
-// staged.
+// BufferInfo says whether peers read and wrote a buffer itself, and why not. One that was used, and is neither Direct nor
+// Alone, was staged.
 type BufferInfo struct {
 	Used   bool
 	Direct bool

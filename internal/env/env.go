@@ -19,7 +19,7 @@ import (
 // Info describes one variable.
 type Info struct {
 	Name    string
-	Kind    string // "number", "duration", "text", "list", or the choices: "auto|explicit|off"
+	Kind    string // "number", "duration", "text", or what there is: "auto|explicit|off", "list of mpi, cuda"
 	Default string // what an unset or empty variable means; "" is none
 	JobWide bool   // ranks must agree on it; Open compares the effective values
 	Secret  bool   // never print the value
