@@ -7,11 +7,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
-	"time"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -186,20 +184,4 @@ func (r *childRounds) close() error {
 		}
 	}
 	return errors.Join(append(errs, k.buf.Free())...)
-}
-
-// settled waits until this process has no more than most.
-func settled(ctx context.Context, c *ubcoll.Comm, most foot) error {
-	for start := time.Now(); ; { // what is ending takes its time to
-		after, err := footprint()
-		if err != nil {
-			return err
-		}
-		if after.fds <= most.fds && after.maps <= most.maps && after.routines <= most.routines && after.kib <= most.kib {
-			return coll.Barrier(ctx, c)
-		}
-		if time.Since(start) > await.Limit/4 {
-			return fail(c, "%+v, which should be at most %+v", after, most)
-		}
-	}
 }

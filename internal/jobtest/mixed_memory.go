@@ -1,0 +1,128 @@
+package jobtest
+
+import (
+	"errors"
+
+	"github.com/ubcoll/ubcoll"
+)
+
+// mixedSlot is this rank's memory of a slot.
+type mixedSlot struct {
+	buf   *ubcoll.Buffer[byte] // of Alloc, or nil
+	reg   *ubcoll.Registration // or nil
+	bytes []byte
+	vec   ubcoll.Vec
+	free  func() error // of other memory
+}
+
+// allocate makes the memory of a slot.
+func (m *mixed) allocate(s int) error {
+	k := &m.slots[s]
+	*k = mixedSlot{}
+	how := alloced
+	if s >= mixedOurs {
+		how = where(m.mine.IntN(int(numWhere)))
+	}
+	if how == goSlice || how == adopted {
+		h, err := hold[byte](m.world, how, m.room)
+		k.bytes, k.vec, k.free = h.slice, h.vec, h.free
+		return err
+	}
+	b, err := ubcoll.Alloc[byte](m.world, ubcoll.Host, m.room)
+	if err != nil {
+		return err
+	}
+	k.buf, k.bytes, k.vec = b, b.Slice(), b.Vec()
+	if how == registered || m.mine.IntN(2) == 0 {
+		return m.register(s)
+	}
+	return nil
+}
+
+func (m *mixed) register(s int) (err error) {
+	m.slots[s].reg, err = m.world.RegisterBuffer(m.slots[s].vec)
+	return err
+}
+
+func (m *mixed) deregister(s int) error {
+	r := m.slots[s].reg
+	m.slots[s].reg = nil
+	if r == nil {
+		return nil
+	}
+	return r.Close()
+}
+
+func (m *mixed) release(s int) error {
+	err := m.deregister(s)
+	if m.slots[s].buf != nil {
+		return errors.Join(err, m.slots[s].buf.Free())
+	}
+	return errors.Join(err, m.slots[s].free())
+}
+
+// random is the i-th of the random words that a seed stands for.
+func random(seed uint64, i int) uint64 {
+	x := seed + uint64(i)*0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// fill gives a slot of all ranks new bytes.
+func (m *mixed) fill(s int) {
+	for r := range m.n {
+		seed := m.all.Uint64()
+		for i := range m.want[r][s] {
+			m.want[r][s][i] = byte(random(seed, i>>3) >> (8 * (i & 7)))
+		}
+	}
+	copy(m.slots[s].bytes, m.want[m.me][s])
+}
+
+// fillFloats gives the sources of k small whole numbers, all of whose results are exact in any order.
+func (m *mixed) fillFloats(t *team, k *mixedCall) {
+	seed := m.all.Uint64()
+	for _, members := range t.groups {
+		for r, w := range members {
+			src, _ := k.places(len(members), r)
+			b := m.want.of(w, src)
+			for i := range src.n / k.typ.Size() {
+				h := random(seed+uint64(w)<<40, i)
+				x := float64(h%31) - 15
+				if k.red == "prod" {
+					x = float64(1+h%2) * float64(1-int(h>>8%2)*2)
+				}
+				setElement(k.typ, b, i, encodeFloat(k.typ, x))
+			}
+			if w == m.me && src.slot >= 0 {
+				copy(m.slots[src.slot].bytes[src.at:][:src.n], b)
+			}
+		}
+	}
+}
+
+// churn takes memory away and makes other, or registers what there is, or no longer.
+func (m *mixed) churn() error {
+	s := m.all.IntN(mixedSlots)
+	if s < mixedOurs && m.held() {
+		if m.slots[s].reg != nil {
+			return m.deregister(s)
+		}
+		return m.register(s)
+	}
+	if err := m.release(s); err != nil {
+		return err
+	}
+	if k := &m.slots[s]; k.buf != nil {
+		if err := m.expect("second free", nil, k.buf.Free(), ubcoll.ErrClosed); err != nil {
+			return err
+		}
+	}
+	err := m.allocate(s)
+	m.fill(s)
+	return err
+}
+
+// held reports whether a graph of this program may hold memory, on any rank.
+func (m *mixed) held() bool { return len(m.graphs) > 0 }
