@@ -19,6 +19,17 @@ import (
 
 var errStop = errors.New("stop")
 
+// posted is a duplicate of c, and a request there for 8 bytes from peer.
+func posted(ctx context.Context, c *ubcoll.Comm, peer int) (d *ubcoll.Comm, g *p2p.Group, r *p2p.Request, err error) {
+	if d, err = c.Dup(ctx); err != nil {
+		return nil, nil, nil, err
+	}
+	g = &p2p.Group{}
+	g.Recv(peer, ubcoll.Of(make([]byte, 8)))
+	r, err = g.Start(ctx, d)
+	return d, g, r, err
+}
+
 // TestCloseUnderWait closes an aborted communicator under a receive that waits, and is busy with the messages of another
 // one: Close waits until it has left what both look at.
 func TestCloseUnderWait(t *testing.T) {
@@ -34,14 +45,8 @@ func TestCloseUnderWait(t *testing.T) {
 		move(c)
 	}
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
-		d, err := c.Dup(ctx)
-		if err != nil {
-			return err
-		}
 		peer := 1 - c.Rank()
-		var g p2p.Group
-		g.Recv(peer, ubcoll.Of(make([]byte, 8)))
-		r, err := g.Start(ctx, d)
+		d, _, r, err := posted(ctx, c, peer)
 		if err != nil {
 			return err
 		}
@@ -78,14 +83,8 @@ func TestRequestAfterClose(t *testing.T) {
 	for _, broken := range []bool{false, true} {
 		t.Run(fmt.Sprintf("broken=%v", broken), func(t *testing.T) {
 			require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
-				d, err := c.Dup(ctx)
-				if err != nil {
-					return err
-				}
 				peer := 1 - c.Rank()
-				var g p2p.Group
-				g.Recv(peer, ubcoll.Of(make([]byte, 8)))
-				r, err := g.Start(ctx, d)
+				d, g, r, err := posted(ctx, c, peer)
 				if err != nil {
 					return err
 				}

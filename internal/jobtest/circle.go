@@ -11,10 +11,15 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// Circle has every rank send to the next one what waits for its receive: their errors say so, and what helps. It ends the
-// communicator.
+// Circle has each of three ranks send to the next one what waits for its receive: their errors say so, and what helps. It
+// ends the communicator.
 func Circle(ctx context.Context, c *ubcoll.Comm) error {
+	if c.Size() != 3 {
+		return fail(c, "this suite is for three ranks")
+	}
+	set := make(chan struct{})
 	go func() { // no rank's time is up before all have said what they are in
+		defer close(set)
 		for begin, r := time.Now(), 0; r < c.Size() && c.Err() == nil && time.Since(begin) < await.Limit/2; time.Sleep(time.Millisecond) {
 			for r < c.Size() && strings.HasPrefix(c.Engine().WaitsIn(r), "send #1") {
 				r++
@@ -22,6 +27,7 @@ func Circle(ctx context.Context, c *ubcoll.Comm) error {
 		}
 		c.Engine().SetTimeout(time.Millisecond)
 	}()
+	defer func() { <-set }()
 	err := p2p.Send(ctx, c, (c.Rank()+1)%c.Size(), ubcoll.Of(make([]byte, 16<<10)))
 	if !errors.Is(err, ubcoll.ErrTimeout) {
 		return fail(c, "everybody sends: %v", err)

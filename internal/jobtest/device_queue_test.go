@@ -5,7 +5,6 @@ import (
 	mrand "math/rand/v2"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
@@ -30,27 +29,18 @@ func TestDeviceKillQueued(t *testing.T) {
 	if full && cuda.Have().Err != nil && !env.Requires("cuda") {
 		t.Skip(cuda.Have())
 	}
-	environ, rounds := gpus(t), 1
-	if s := os.Getenv("JOBTEST_ROUNDS"); s != "" {
-		var err error
-		rounds, err = strconv.Atoi(s)
-		require.NoError(t, err)
-	}
+	environ := gpus(t)
+	rounds, err := number("JOBTEST_ROUNDS", 1)
+	require.NoError(t, err)
 	if all, err := cuda.Devices(); err == nil && len(all) < 2 {
 		t.Skipf("%d devices, and 2 wanted", len(all))
 	}
 	bin := os.Getenv(programVar)
 	if bin == "" {
-		var err error
 		bin, err = program()
 		require.NoError(t, err)
 	}
-	seed := Seed()
-	if os.Getenv("TEST_SEED") == "" {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("TEST_SEED=%d", seed)
-	pick := mrand.New(mrand.NewPCG(seed, 0))
+	pick := mrand.New(mrand.NewPCG(freshSeed(t), 0))
 	for _, suite := range []string{"eager", "graph", "messages", "channel"} {
 		t.Run(suite, func(t *testing.T) {
 			for round := range rounds {
@@ -81,12 +71,7 @@ func killQueued(t *testing.T, bin, suite string, victim int, wait time.Duration,
 		j.cmds[1-victim].Wait()
 		close(done)
 	}()
-	for r := range n {
-		ready := exists(dir, r, "ready")
-		for start := time.Now(); !ready(); time.Sleep(time.Millisecond) {
-			require.Less(t, time.Since(start), await.Limit, "rank %d: %s", r, j.output[r])
-		}
-	}
+	awaitReady(t, dir, n, func(r int) string { return j.output[r].String() })
 	time.Sleep(wait)
 	require.NoError(t, j.cmds[victim].Process.Kill())
 	killed := time.Now()

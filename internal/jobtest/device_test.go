@@ -3,10 +3,8 @@ package jobtest
 import (
 	"fmt"
 	mrand "math/rand/v2"
-	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
@@ -29,13 +27,7 @@ func TestDeviceProcesses(t *testing.T) {
 	environ := gpus(t)
 	for _, n := range []int{2, 4} {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
-			j := start(t, n, environ, "device", "device")
-			for r, err := range j.wait() {
-				if err != nil {
-					t.Errorf("rank %d: %v: %s", r, err, j.output[r])
-				}
-			}
-			t.Log(j.output[0])
+			start(t, n, environ, "device", "device").succeed(t)
 		})
 	}
 }
@@ -49,12 +41,7 @@ func TestDeviceKill(t *testing.T) {
 		name, value, _ := strings.Cut(v, "=")
 		t.Setenv(name, value)
 	}
-	seed := Seed()
-	if os.Getenv("TEST_SEED") == "" {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("TEST_SEED=%d", seed)
-	pick := mrand.New(mrand.NewPCG(seed, 0))
+	pick := mrand.New(mrand.NewPCG(freshSeed(t), 0))
 	for range 3 {
 		killOne(t, "kill-device", 3, pick)
 		killOne(t, "kill-device-p2p", 3, pick)

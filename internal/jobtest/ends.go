@@ -18,7 +18,7 @@ func EndsWait(ctx context.Context, c *ubcoll.Comm) error { return barriers(ctx, 
 
 // EndsSwallow takes the signal for a good end.
 func EndsSwallow(ctx context.Context, c *ubcoll.Comm) error {
-	return errors.Join(ready(c), wait(ctx), nil)
+	return errors.Join(ready(c), wait(ctx))
 }
 
 // EndsPlain has an error of its own that says nothing of the signal.

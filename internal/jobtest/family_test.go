@@ -35,13 +35,7 @@ func TestOneSidedProcesses(t *testing.T) {
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
-			j := start(t, n, nil, oneSided...)
-			for r, err := range j.wait() {
-				if err != nil {
-					t.Errorf("rank %d: %v: %s", r, err, j.output[r])
-				}
-			}
-			t.Log(j.output[0])
+			start(t, n, nil, oneSided...).succeed(t)
 		})
 	}
 }

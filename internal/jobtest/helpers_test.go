@@ -2,6 +2,9 @@ package jobtest
 
 import (
 	"context"
+	"os"
+	"testing"
+	"time"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
@@ -10,4 +13,15 @@ import (
 // Barrier is a collective that waits for everybody, with data.
 func Barrier(ctx context.Context, c *ubcoll.Comm, x ubcoll.Vec) error {
 	return coll.AllReduce(ctx, c, x, x, ubcoll.Sum)
+}
+
+// freshSeed is TEST_SEED, or a seed of this run's own.
+func freshSeed(t *testing.T) uint64 {
+	t.Helper()
+	seed := Seed()
+	if os.Getenv("TEST_SEED") == "" {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("TEST_SEED=%d", seed)
+	return seed
 }

@@ -79,6 +79,19 @@ func Seed() uint64 {
 	return s
 }
 
+// number is how often something is done: what the variable says, or n.
+func number(variable string, n int) (int, error) {
+	s := os.Getenv(variable)
+	if s == "" {
+		return n, nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", variable, err)
+	}
+	return n, nil
+}
+
 func fail(c *ubcoll.Comm, format string, args ...any) error {
 	return fmt.Errorf("rank %d of %d, seed %d: %w", c.Rank(), c.Size(), Seed(), fmt.Errorf(format, args...))
 }

@@ -81,9 +81,12 @@ func TestCancel(t *testing.T) {
 		x := ubcoll.Of([]int32{1})
 		switch c.Rank() {
 		case 0:
-			time.AfterFunc(50*time.Millisecond, cancel) // the others never come: whenever it ends, that is during the call
 			errs <- Barrier(cancelled, c, x)
-		case 1:
+		case 1: // never comes
+			for begin := time.Now(); c.Engine().WaitsIn(0) == "no wait" && time.Since(begin) < await.Limit; {
+				time.Sleep(time.Millisecond)
+			}
+			cancel()
 			<-ended // or rank 2 might find that this rank has closed
 		case 2:
 			defer close(ended)

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 
 	"github.com/ubcoll/ubcoll"
@@ -16,9 +14,9 @@ import (
 
 // Mixed runs random programs of everything that works on host memory, JOBTEST_PROGRAMS of them: see RandomPrograms.
 func Mixed(ctx context.Context, c *ubcoll.Comm) error {
-	programs := 30
-	if s, err := strconv.Atoi(os.Getenv("JOBTEST_PROGRAMS")); err == nil {
-		programs = s
+	programs, err := number("JOBTEST_PROGRAMS", 30)
+	if err != nil {
+		return err
 	}
 	return RandomPrograms(Seed(), programs)(ctx, c)
 }

@@ -46,13 +46,19 @@ func (m *mixed) draw(slots int, floats bool) *mixedCall {
 	return k
 }
 
-// in is k for a communicator of n ranks, of which this one is r: its counts and its root.
-func (k *mixedCall) in(t *team) *mixedCall {
-	n := len(t.members())
+// rooted is k for a communicator of n ranks.
+func (k *mixedCall) rooted(n int) *mixedCall {
 	c := *k
 	c.root = k.root % n
-	c.send, c.recv = append([]int(nil), k.counts[t.rank][:n]...), due(k.counts, n, t.rank)
 	return &c
+}
+
+// in is k for t's communicator of this rank, with this rank's counts.
+func (k *mixedCall) in(t *team) *mixedCall {
+	n := len(t.members())
+	c := k.rooted(n)
+	c.send, c.recv = append([]int(nil), k.counts[t.rank][:n]...), due(k.counts, n, t.rank)
+	return c
 }
 
 func (k *mixedCall) String() string {
@@ -118,9 +124,7 @@ func (m *mixed) call(t *team, view *ubcoll.Comm, k *mixedCall, dst, src ubcoll.V
 // apply does k of all groups of t to the reference.
 func (m *mixed) apply(t *team, k *mixedCall) {
 	for _, members := range t.groups {
-		c := *k
-		c.root = k.root % len(members)
-		c.apply(m.want, members)
+		k.rooted(len(members)).apply(m.want, members)
 	}
 }
 
@@ -130,9 +134,7 @@ func (m *mixed) drawFor(t *team, slots int, floats bool) *mixedCall {
 	m.note("%v by %v", k, t.groups)
 	if k.reduces() && k.typ.Float() {
 		for _, members := range t.groups {
-			one := *k
-			one.root = k.root % len(members)
-			m.fillFloats(&team{groups: [][]int{members}}, &one)
+			m.fillFloats(members, k.rooted(len(members)))
 		}
 	}
 	m.apply(t, k)

@@ -2,6 +2,7 @@ package jobtest
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/graph"
@@ -136,7 +137,7 @@ func (m *mixed) closeGraph(i int) error {
 		return nil
 	}
 	g := m.graphs[i]
-	m.graphs = append(m.graphs[:i:i], m.graphs[i+1:]...)
+	m.graphs = slices.Delete(m.graphs, i, i+1)
 	if g.g == nil {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/verify"
 )
 
 // mixedSlot is this rank's memory of a slot.
@@ -61,43 +62,33 @@ func (m *mixed) release(s int) error {
 	return errors.Join(err, m.slots[s].free())
 }
 
-// random is the i-th of the random words that a seed stands for.
-func random(seed uint64, i int) uint64 {
-	x := seed + uint64(i)*0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
-
 // fill gives a slot of all ranks new bytes.
 func (m *mixed) fill(s int) {
 	for r := range m.n {
 		seed := m.all.Uint64()
 		for i := range m.want[r][s] {
-			m.want[r][s][i] = byte(random(seed, i>>3) >> (8 * (i & 7)))
+			m.want[r][s][i] = byte(verify.Mix(seed+uint64(i>>3)) >> (8 * (i & 7)))
 		}
 	}
 	copy(m.slots[s].bytes, m.want[m.me][s])
 }
 
-// fillFloats gives the sources of k small whole numbers, all of whose results are exact in any order.
-func (m *mixed) fillFloats(t *team, k *mixedCall) {
+// fillFloats gives the sources of k, by members, small whole numbers, all of whose results are exact in any order.
+func (m *mixed) fillFloats(members []int, k *mixedCall) {
 	seed := m.all.Uint64()
-	for _, members := range t.groups {
-		for r, w := range members {
-			src, _ := k.places(len(members), r)
-			b := m.want.of(w, src)
-			for i := range src.n / k.typ.Size() {
-				h := random(seed+uint64(w)<<40, i)
-				x := float64(h%31) - 15
-				if k.red == "prod" {
-					x = float64(1+h%2) * float64(1-int(h>>8%2)*2)
-				}
-				setElement(k.typ, b, i, encodeFloat(k.typ, x))
+	for r, w := range members {
+		src, _ := k.places(len(members), r)
+		b := m.want.of(w, src)
+		for i := range src.n / k.typ.Size() {
+			h := verify.Mix(seed + uint64(w)<<40 + uint64(i))
+			x := float64(h%31) - 15
+			if k.red == "prod" {
+				x = float64(1+h%2) * float64(1-int(h>>8%2)*2)
 			}
-			if w == m.me && src.slot >= 0 {
-				copy(m.slots[src.slot].bytes[src.at:][:src.n], b)
-			}
+			setElement(k.typ, b, i, verify.Encode(k.typ, x))
+		}
+		if w == m.me && src.slot >= 0 {
+			copy(m.slots[src.slot].bytes[src.at:][:src.n], b)
 		}
 	}
 }

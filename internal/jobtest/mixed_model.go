@@ -7,6 +7,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/verify"
 )
 
 // The naive reference of random programs: the memory of all ranks as bytes, and what each operation does to it, element
@@ -202,7 +203,7 @@ func (k *mixedCall) reduce(srcs [][]byte, first int) []byte {
 	out := make([]byte, k.count*k.typ.Size())
 	for i := range k.count {
 		if k.typ.Float() {
-			setElement(k.typ, out, i, encodeFloat(k.typ, k.reduceFloats(srcs, first+i)))
+			setElement(k.typ, out, i, verify.Encode(k.typ, k.reduceFloats(srcs, first+i)))
 		} else {
 			setElement(k.typ, out, i, k.reduceIntegers(srcs, first+i))
 		}
@@ -212,7 +213,7 @@ func (k *mixedCall) reduce(srcs [][]byte, first int) []byte {
 
 func (k *mixedCall) reduceFloats(srcs [][]byte, i int) (acc float64) {
 	for r, s := range srcs {
-		x := decodeFloat(k.typ, element(k.typ, s, i))
+		x := verify.Decode(k.typ, element(k.typ, s, i))
 		if k.red == "premulsum" {
 			x *= k.factors[r]
 		}
@@ -240,9 +241,9 @@ func (k *mixedCall) reduceFloats(srcs [][]byte, i int) (acc float64) {
 
 func (k *mixedCall) reduceIntegers(srcs [][]byte, i int) (acc uint64) {
 	for r, s := range srcs {
-		x := wide(k.typ, element(k.typ, s, i))
+		x := verify.Extend(k.typ, element(k.typ, s, i))
 		if k.red == "premulsum" {
-			x = wide(k.typ, x*uint64(int64(k.factors[r])))
+			x = verify.Extend(k.typ, x*uint64(int64(k.factors[r])))
 		}
 		less := x < acc
 		if k.typ.Signed() {
@@ -252,12 +253,12 @@ func (k *mixedCall) reduceIntegers(srcs [][]byte, i int) (acc uint64) {
 		case r == 0:
 			acc = x
 		case k.red == "prod":
-			acc = wide(k.typ, acc*x)
+			acc = verify.Extend(k.typ, acc*x)
 		case k.red == "min" && less, k.red == "max" && !less:
 			acc = x
 		case k.red == "min", k.red == "max":
 		default:
-			acc = wide(k.typ, acc+x)
+			acc = verify.Extend(k.typ, acc+x)
 		}
 	}
 	switch {
@@ -270,15 +271,6 @@ func (k *mixedCall) reduceIntegers(srcs [][]byte, i int) (acc uint64) {
 	return acc
 }
 
-// wide is an integer's bits as one of 64 bits, of which those beyond its type say nothing.
-func wide(t dtype.Type, v uint64) uint64 {
-	drop := 64 - 8*t.Size()
-	if t.Signed() {
-		return uint64(int64(v<<drop) >> drop)
-	}
-	return v << drop >> drop
-}
-
 func element(t dtype.Type, b []byte, i int) uint64 {
 	var w [8]byte
 	copy(w[:], b[i*t.Size():][:t.Size()])
@@ -289,30 +281,6 @@ func setElement(t dtype.Type, b []byte, i int, v uint64) {
 	var w [8]byte
 	binary.LittleEndian.PutUint64(w[:], v)
 	copy(b[i*t.Size():][:t.Size()], w[:])
-}
-
-func decodeFloat(t dtype.Type, v uint64) float64 {
-	switch t {
-	case dtype.Float16:
-		return float64(dtype.F16(v).Float32())
-	case dtype.BFloat16:
-		return float64(dtype.BF16(v).Float32())
-	case dtype.Float32:
-		return float64(math.Float32frombits(uint32(v)))
-	}
-	return math.Float64frombits(v)
-}
-
-func encodeFloat(t dtype.Type, x float64) uint64 {
-	switch t {
-	case dtype.Float16:
-		return uint64(dtype.ToF16(float32(x)))
-	case dtype.BFloat16:
-		return uint64(dtype.ToBF16(float32(x)))
-	case dtype.Float32:
-		return uint64(math.Float32bits(float32(x)))
-	}
-	return math.Float64bits(x)
 }
 
 // op is the reduction as rank r names it.

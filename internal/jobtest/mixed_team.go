@@ -3,6 +3,7 @@ package jobtest
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
@@ -86,7 +87,7 @@ func (m *mixed) closeTeam(i int) error {
 		return nil
 	}
 	t := m.teams[i]
-	m.teams = append(m.teams[:i:i], m.teams[i+1:]...)
+	m.teams = slices.Delete(m.teams, i, i+1)
 	var errs []error
 	for j := 0; j < len(m.graphs); {
 		if m.graphs[j].t != t {

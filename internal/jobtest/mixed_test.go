@@ -2,10 +2,7 @@ package jobtest
 
 import (
 	"fmt"
-	"os"
-	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -21,14 +18,9 @@ func TestRandomPrograms(t *testing.T) {
 	if race.Enabled || testing.Short() {
 		programs = 60
 	}
-	if s, err := strconv.Atoi(os.Getenv("JOBTEST_PROGRAMS")); err == nil {
-		programs = s
-	}
-	seed := Seed()
-	if os.Getenv("TEST_SEED") == "" {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("TEST_SEED=%d", seed)
+	programs, err := number("JOBTEST_PROGRAMS", programs)
+	require.NoError(t, err)
+	seed := freshSeed(t)
 	options := []ubcoll.Options{{}, {Register: register.Explicit}, {Algorithm: "ring"}, {Register: register.Off},
 		{Algorithm: "two-shot"}, {Algorithm: "one-shot"}, {Algorithm: "push"}}
 	ranks := []int{2, 3, 4, 5}

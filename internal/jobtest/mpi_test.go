@@ -21,9 +21,9 @@ import (
 // needs.
 func mpiJob(t *testing.T, n int, args ...string) *exec.Cmd {
 	t.Helper()
-	launch, bin := os.Getenv("JOBTEST_LAUNCH"), os.Getenv("JOBTEST_PROGRAM")
+	launch, bin := os.Getenv("JOBTEST_LAUNCH"), os.Getenv(programVar)
 	if launch == "" || bin == "" {
-		const how = "runs under scripts/conform-jobs, which sets JOBTEST_LAUNCH and JOBTEST_PROGRAM"
+		const how = "runs under scripts/conform-jobs, which sets JOBTEST_LAUNCH and " + programVar
 		if env.Requires("mpi") {
 			t.Fatal(env.Require.Name + " lists mpi: this " + how)
 		}
@@ -62,19 +62,12 @@ func TestRequired(t *testing.T) {
 
 // TestMPIKill is as TestKill under an mpirun that is told to let the survivors live.
 func TestMPIKill(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	if s, ok := os.LookupEnv("TEST_SEED"); ok {
-		seed, _ = strconv.ParseUint(s, 10, 64)
-	}
-	t.Logf("TEST_SEED=%d", seed)
 	if os.Getenv("MPI_NAME") == "mpich" {
 		t.Skip("MPICH's mpirun cannot be told to leave the survivors alive")
 	}
-	pick := mrand.New(mrand.NewPCG(seed, 0))
-	kills := 10
-	if s, ok := os.LookupEnv("JOBTEST_KILLS"); ok {
-		kills, _ = strconv.Atoi(s)
-	}
+	pick := mrand.New(mrand.NewPCG(freshSeed(t), 0))
+	kills, err := number("JOBTEST_KILLS", 10)
+	require.NoError(t, err)
 	for k := 0; k < kills; k++ {
 		n := 2 + pick.IntN(3)
 		dir := t.TempDir()
@@ -84,9 +77,7 @@ func TestMPIKill(t *testing.T) {
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		require.NoError(t, cmd.Start())
-		for r := 0; r < n; r++ {
-			require.Eventually(t, exists(dir, r, "ready"), await.Limit, time.Millisecond, "rank %d: %s", r, &out)
-		}
+		awaitReady(t, dir, n, func(int) string { return out.String() })
 		time.Sleep(time.Duration(pick.IntN(100_000)) * time.Microsecond)
 		victim := pick.IntN(n)
 		var pid int

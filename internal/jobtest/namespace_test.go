@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/ubcoll/ubcoll/internal/await"
 )
 
 // apart is a program that runs as rank 1 in namespaces of its own, and else as it is.
@@ -28,8 +26,6 @@ func apart(t *testing.T, namespaces string) string {
 	return script
 }
 
-func none(int) []string { return nil }
-
 // Ranks in different pid namespaces, as in several containers of one host, reach each other over their sockets.
 func TestPIDNamespaces(t *testing.T) {
 	for name, namespaces := range map[string]string{
@@ -37,10 +33,7 @@ func TestPIDNamespaces(t *testing.T) {
 		"the host's proc": "--pid",
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := startProgram(t, apart(t, namespaces), 3, none, "random", "imports", "family", "descriptors")
-			for r, err := range j.wait() {
-				require.NoError(t, err, "rank %d: %s", r, j.output[r])
-			}
+			startProgram(t, apart(t, namespaces), 3, none, "random", "imports", "family", "descriptors").succeed(t)
 		})
 	}
 }
@@ -52,9 +45,7 @@ func TestPIDNamespaceKill(t *testing.T) {
 		t.Run(fmt.Sprint("rank ", victim), func(t *testing.T) {
 			dir := t.TempDir()
 			j := startProgram(t, script, 3, func(int) []string { return []string{"JOBTEST_DIR=" + dir} }, "kill")
-			for r := range 3 {
-				require.Eventually(t, exists(dir, r, "ready"), await.Limit, time.Millisecond, "rank %d: %s", r, j.output[r])
-			}
+			awaitReady(t, dir, 3, func(r int) string { return j.output[r].String() })
 			require.NoError(t, j.cmds[victim].Process.Kill())
 			killed := time.Now()
 			j.wait()

@@ -70,7 +70,7 @@ func TestOpenLimits(t *testing.T) {
 			script := filepath.Join(t.TempDir(), "limited")
 			text := fmt.Sprintf("#!/bin/sh\n[ $UBCOLL_RANK = 1 ] && %s\nexec %s \"$@\"\n", k.limit, bin)
 			require.NoError(t, os.WriteFile(script, []byte(text), 0o700))
-			j := startProgram(t, script, 2, func(int) []string { return nil }, "order")
+			j := startProgram(t, script, 2, none, "order")
 			for r, err := range j.wait() {
 				require.Error(t, err, "rank %d: %s", r, j.output[r])
 				for _, w := range k.want {
@@ -95,10 +95,8 @@ func TestSteadyCalls(t *testing.T) {
 	text := fmt.Sprintf("#!/bin/sh\nexec %s -f -o %s/trace.$UBCOLL_RANK -e trace=openat,memfd_create,mmap,write %s \"$@\"\n",
 		strace, dir, bin)
 	require.NoError(t, os.WriteFile(script, []byte(text), 0o700))
-	j := startProgram(t, script, 4, func(int) []string { return nil }, "steady")
-	for r, err := range j.wait() {
-		require.NoError(t, err, "rank %d: %s", r, j.output[r])
-	}
+	j := startProgram(t, script, 4, none, "steady")
+	j.succeed(t)
 	for r := 0; r < 4; r++ {
 		b, err := os.ReadFile(fmt.Sprintf("%s/trace.%d", dir, r))
 		require.NoError(t, err)
@@ -158,10 +156,8 @@ func TestSmallCalls(t *testing.T) {
 	script := filepath.Join(dir, "traced")
 	text := fmt.Sprintf("#!/bin/sh\nexec %s -f -o %s/trace.$UBCOLL_RANK %s \"$@\"\n", strace, dir, bin)
 	require.NoError(t, os.WriteFile(script, []byte(text), 0o700))
-	j := startProgram(t, script, 2, func(int) []string { return nil }, "steady-small")
-	for r, err := range j.wait() {
-		require.NoError(t, err, "rank %d: %s", r, j.output[r])
-	}
+	j := startProgram(t, script, 2, none, "steady-small")
+	j.succeed(t)
 	for r := range j.cmds {
 		b, err := os.ReadFile(fmt.Sprintf("%s/trace.%d", dir, r))
 		require.NoError(t, err)

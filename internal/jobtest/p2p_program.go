@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"time"
 
 	"github.com/ubcoll/ubcoll"
@@ -17,9 +15,9 @@ import (
 // Programs runs random programs of sends and receives: messages between random ranks, of random sizes, types and kinds
 // of memory, done as groups, as several requests, or in another order across peers, with delays.
 func Programs(ctx context.Context, c *ubcoll.Comm) error {
-	programs := 300
-	if s, err := strconv.Atoi(os.Getenv("JOBTEST_PROGRAMS")); err == nil {
-		programs = s
+	programs, err := number("JOBTEST_PROGRAMS", 300)
+	if err != nil {
+		return err
 	}
 	all := rand.New(rand.NewPCG(Seed(), 77))
 	mine := rand.New(rand.NewPCG(Seed(), 7700+uint64(c.Rank())))

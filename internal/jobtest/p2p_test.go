@@ -5,9 +5,6 @@ import (
 	mrand "math/rand/v2"
 	"os"
 	"testing"
-	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/race"
@@ -42,32 +39,18 @@ func TestProgramsProcesses(t *testing.T) {
 			break
 		}
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
-			j := start(t, ranks, []string{n}, "programs")
-			for r, err := range j.wait() {
-				if err != nil {
-					t.Errorf("rank %d: %v: %s", r, err, j.output[r])
-				}
-			}
-			t.Log(j.output[0])
+			start(t, ranks, []string{n}, "programs").succeed(t)
 		})
 	}
 }
 
 // TestCircle has processes that all send first.
 func TestCircle(t *testing.T) {
-	j := start(t, 3, nil, "circle")
-	for r, err := range j.wait() {
-		require.NoError(t, err, "rank %d: %s", r, j.output[r])
-	}
+	start(t, 3, nil, "circle").succeed(t)
 }
 
 // TestKillP2P is TestKill with messages under way.
 func TestKillP2P(t *testing.T) {
-	seed := Seed()
-	if os.Getenv("TEST_SEED") == "" {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("TEST_SEED=%d", seed)
-	pick := mrand.New(mrand.NewPCG(seed, 0))
+	pick := mrand.New(mrand.NewPCG(freshSeed(t), 0))
 	killRounds(t, "kill-p2p", 10, func() int { return 2 + pick.IntN(3) }, pick)
 }

@@ -32,12 +32,7 @@ func TestRanksPerProcess(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s,ranks=%d", suites[0], 2*n), func(t *testing.T) {
 				j := start(t, 2, perProcess(t, n, suites), suites...)
-				for r, err := range j.wait() {
-					if err != nil {
-						t.Errorf("process %d: %v: %s", r, err, j.output[r])
-					}
-				}
-				t.Log(j.output[0])
+				j.succeed(t)
 				for _, s := range suites {
 					require.Contains(t, j.output[0].String(), fmt.Sprintf("ok %s: %d ranks", s, 2*n))
 				}

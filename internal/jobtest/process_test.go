@@ -61,6 +61,9 @@ func start(t *testing.T, n int, extra []string, args ...string) *job {
 	return startEach(t, n, func(int) []string { return extra }, args...)
 }
 
+// none is no variables more, for any rank.
+func none(int) []string { return nil }
+
 func startEach(t *testing.T, n int, extra func(rank int) []string, args ...string) *job {
 	t.Helper()
 	bin, err := program()
@@ -105,6 +108,17 @@ func (j *job) wait() []error {
 	return errs
 }
 
+// succeed waits for all processes, which exit with 0.
+func (j *job) succeed(t *testing.T) {
+	t.Helper()
+	for r, err := range j.wait() {
+		if err != nil {
+			t.Errorf("process %d: %v: %s", r, err, j.output[r])
+		}
+	}
+	t.Log(j.output[0])
+}
+
 func TestProcesses(t *testing.T) {
 	sizes := []int{1, 2, 3, 4, 8}
 	suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "p2p", "programs", "mixed", "exit-early"}
@@ -113,23 +127,14 @@ func TestProcesses(t *testing.T) {
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
-			j := start(t, n, nil, suites...)
-			for r, err := range j.wait() {
-				if err != nil {
-					t.Errorf("rank %d: %v: %s", r, err, j.output[r])
-				}
-			}
-			t.Log(j.output[0])
+			start(t, n, nil, suites...).succeed(t)
 		})
 	}
 }
 
 // However many communicators there are, a rank holds one descriptor of each peer's process.
 func TestDescriptors(t *testing.T) {
-	j := start(t, 3, nil, "descriptors")
-	for r, err := range j.wait() {
-		require.NoError(t, err, "rank %d: %s", r, j.output[r])
-	}
+	start(t, 3, nil, "descriptors").succeed(t)
 }
 
 // leftovers is what a job whose temporary files go to tmp has left behind, there and in /dev/shm.
@@ -154,12 +159,7 @@ func TestKill(t *testing.T) {
 	if testing.Short() || race.Enabled {
 		rounds = 5
 	}
-	seed := Seed()
-	if os.Getenv("TEST_SEED") == "" {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("TEST_SEED=%d", seed)
-	pick := mrand.New(mrand.NewPCG(seed, 0))
+	pick := mrand.New(mrand.NewPCG(freshSeed(t), 0))
 	killRounds(t, "kill", rounds, func() int { return 2 + pick.IntN(3) }, pick)
 }
 
@@ -168,12 +168,7 @@ func TestKillMany(t *testing.T) {
 	if testing.Short() || race.Enabled {
 		t.Skip("takes long")
 	}
-	seed := uint64(time.Now().UnixNano())
-	if os.Getenv("TEST_SEED") != "" {
-		seed = Seed()
-	}
-	t.Logf("TEST_SEED=%d", seed)
-	pick := mrand.New(mrand.NewPCG(seed, 0))
+	pick := mrand.New(mrand.NewPCG(freshSeed(t), 0))
 	killRounds(t, "kill", 5, func() int { return 17 + pick.IntN(8) }, pick)
 }
 
@@ -194,9 +189,7 @@ func killOne(t *testing.T, suite string, n int, pick *mrand.Rand) {
 	j := start(t, n, []string{"JOBTEST_DIR=" + dir, "TMPDIR=" + tmp}, suite)
 	done := make(chan []error, 1)
 	go func() { done <- j.wait() }()
-	for r := 0; r < n; r++ {
-		require.Eventually(t, exists(dir, r, "ready"), await.Limit, time.Millisecond, "rank %d: %s", r, j.output[r])
-	}
+	awaitReady(t, dir, n, func(r int) string { return j.output[r].String() })
 	time.Sleep(time.Duration(pick.IntN(100_000)) * time.Microsecond)
 	victim := pick.IntN(n)
 	require.NoError(t, j.cmds[victim].Process.Kill())
@@ -206,10 +199,19 @@ func killOne(t *testing.T, suite string, n int, pick *mrand.Rand) {
 	require.Empty(t, leftovers(t, tmp))
 }
 
-func exists(dir string, r int, kind string) func() bool {
-	return func() bool {
-		_, err := os.Stat(filepath.Join(dir, fmt.Sprintf("rank-%d.%s", r, kind)))
-		return err == nil
+// awaitReady waits until all ranks have said in dir that they are inside.
+func awaitReady(t *testing.T, dir string, ranks int, output func(rank int) string) {
+	t.Helper()
+	for r := range ranks {
+		ready := filepath.Join(dir, fmt.Sprintf("rank-%d.ready", r))
+		for start := time.Now(); ; time.Sleep(time.Millisecond) {
+			if _, err := os.Stat(ready); err == nil {
+				break
+			}
+			if time.Since(start) > await.Limit {
+				t.Fatalf("rank %d is not inside after %v: %s", r, await.Limit, output(r))
+			}
+		}
 	}
 }
 

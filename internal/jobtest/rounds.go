@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
@@ -17,9 +15,9 @@ import (
 // and with or without what was made with them: afterwards there are as many allocations as before, and descriptors,
 // mappings and memory have not grown.
 func Rounds(ctx context.Context, c *ubcoll.Comm) error {
-	rounds := 300
-	if s, err := strconv.Atoi(os.Getenv("JOBTEST_ROUNDS")); err == nil {
-		rounds = s
+	rounds, err := number("JOBTEST_ROUNDS", 300)
+	if err != nil {
+		return err
 	}
 	r := &childRounds{c: c, all: rand.New(rand.NewPCG(Seed(), 9)),
 		mine: rand.New(rand.NewPCG(Seed(), 900+uint64(c.Rank())))}

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -25,16 +23,15 @@ func TakeBack(ctx context.Context, c *ubcoll.Comm) error {
 	if c.Size() != 2 {
 		return fail(c, "this suite is for two ranks")
 	}
-	rounds := 200
-	if s, err := strconv.Atoi(os.Getenv("JOBTEST_TAKEBACKS")); err == nil {
-		rounds = s
+	rounds, err := number("JOBTEST_TAKEBACKS", 200)
+	if err != nil {
+		return err
 	}
 	t := &takeBack{c: c, peer: 1 - c.Rank(), all: rand.New(rand.NewPCG(Seed(), 5)),
 		mine: rand.New(rand.NewPCG(Seed(), 500+uint64(c.Rank())))}
 	for r := range t.bank {
 		t.bank[r] = pattern(r, 0, bankBytes)
 	}
-	var err error
 	if t.scratch, err = newRegion(c, 2*longest); err != nil {
 		return err
 	}
@@ -97,7 +94,6 @@ func (t *takeBack) run(ctx context.Context) error {
 	t.attack(ctx, &wg, v)
 	next, err := t.close(v)
 	wg.Wait()
-	t.note("", nil, nil)
 	if err = errors.Join(err, t.err); err != nil {
 		return err
 	}
@@ -221,7 +217,6 @@ func (t *takeBack) note(what string, err error, wrong error) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case what == "":
 	case wrong != nil || err != nil && !errors.Is(err, ubcoll.ErrStale) && !errors.Is(err, ubcoll.ErrClosed):
 		t.err = errors.Join(t.err, fmt.Errorf("%s: %w", what, errors.Join(err, wrong)))
 		return false

@@ -33,7 +33,7 @@ func TestTakeBackLocal(t *testing.T) {
 }
 
 func TestTakeBackProcesses(t *testing.T) {
-	processes(t, 2, []string{"JOBTEST_TAKEBACKS=" + rounds(t, "JOBTEST_TAKEBACKS", 200)}, "take-back")
+	start(t, 2, []string{"JOBTEST_TAKEBACKS=" + rounds(t, "JOBTEST_TAKEBACKS", 200)}, "take-back").succeed(t)
 }
 
 func TestRoundsLocal(t *testing.T) {
@@ -48,17 +48,5 @@ func TestRoundsProcesses(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector's own memory grows")
 	}
-	processes(t, 3, []string{"JOBTEST_ROUNDS=" + rounds(t, "JOBTEST_ROUNDS", 200)}, "rounds")
-}
-
-// processes runs a suite as processes.
-func processes(t *testing.T, n int, extra []string, suite string) {
-	t.Helper()
-	j := start(t, n, extra, suite)
-	for r, err := range j.wait() {
-		if err != nil {
-			t.Errorf("rank %d: %v: %s", r, err, j.output[r])
-		}
-	}
-	t.Log(j.output[0])
+	start(t, 3, []string{"JOBTEST_ROUNDS=" + rounds(t, "JOBTEST_ROUNDS", 200)}, "rounds").succeed(t)
 }

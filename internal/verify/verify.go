@@ -9,7 +9,6 @@ package verify
 
 import (
 	"fmt"
-	"math"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/dtype"
@@ -78,7 +77,7 @@ func (d Data) compare(p unsafe.Pointer, first, n int, right func(i int) uint64) 
 
 // input is the bits of rank's i-th element.
 func (d Data) input(rank, i int) uint64 {
-	h := mix(d.Seed + mix(uint64(rank)<<40+uint64(i)))
+	h := Mix(d.Seed + Mix(uint64(rank)<<40+uint64(i)))
 	bits := 8 * d.Type.Size()
 	random := h >> (64 - bits)
 	switch {
@@ -87,15 +86,15 @@ func (d Data) input(rank, i int) uint64 {
 	case !d.Type.Float():
 		return random
 	case d.Op == cpu.Sum:
-		return encode(d.Type, d.summand(h, rank, i))
+		return Encode(d.Type, d.summand(h, rank, i))
 	case d.Op == cpu.Prod: // neighbours cancel out, or many ranks would overflow
 		x := [2]float64{2, 0.5}[rank&1]
 		if h>>63 != 0 {
 			x = -x
 		}
-		return encode(d.Type, x)
+		return Encode(d.Type, x)
 	}
-	if x := decode(d.Type, random); x-x != 0 { // min and max take anything but NaN and the infinities
+	if x := Decode(d.Type, random); x-x != 0 { // min and max take anything but NaN and the infinities
 		random ^= 1 << (bits - 2) // the exponent's upper bit
 	}
 	return random
@@ -128,9 +127,9 @@ func (d Data) reduced(i int) uint64 {
 	if !d.Type.Float() {
 		return d.reducedInteger(i)
 	}
-	r := decode(d.Type, d.input(0, i))
+	r := Decode(d.Type, d.input(0, i))
 	for rank := 1; rank < d.Ranks; rank++ {
-		x := decode(d.Type, d.input(rank, i))
+		x := Decode(d.Type, d.input(rank, i))
 		switch d.Op {
 		case cpu.Sum:
 			r += x
@@ -149,27 +148,27 @@ func (d Data) reduced(i int) uint64 {
 	case d.Average:
 		r = float64(float32(r) / float32(d.Ranks))
 	}
-	return encode(d.Type, r)
+	return Encode(d.Type, r)
 }
 
 func (d Data) reducedInteger(i int) uint64 {
-	r := extend(d.Type, d.input(0, i))
+	r := Extend(d.Type, d.input(0, i))
 	for rank := 1; rank < d.Ranks; rank++ {
-		x := extend(d.Type, d.input(rank, i))
+		x := Extend(d.Type, d.input(rank, i))
 		less := x < r
 		if d.Type.Signed() {
 			less = int64(x) < int64(r)
 		}
 		switch {
 		case d.Op == cpu.Sum:
-			r = extend(d.Type, r+x)
+			r = Extend(d.Type, r+x)
 		case d.Op == cpu.Prod:
-			r = extend(d.Type, r*x)
+			r = Extend(d.Type, r*x)
 		case (d.Op == cpu.Min) == less:
 			r = x
 		}
 	}
-	r = extend(d.Type, r*uint64(max(d.Factor, 1)))
+	r = Extend(d.Type, r*uint64(max(d.Factor, 1)))
 	switch {
 	case d.Average && d.Type.Signed():
 		r = uint64(int64(r) / int64(d.Ranks))
@@ -184,77 +183,9 @@ func (d Data) reducedInteger(i int) uint64 {
 func (d Data) format(bits uint64) string {
 	switch {
 	case d.Type.Float():
-		return fmt.Sprint(decode(d.Type, bits))
+		return fmt.Sprint(Decode(d.Type, bits))
 	case d.Type.Signed():
-		return fmt.Sprint(int64(extend(d.Type, bits)))
+		return fmt.Sprint(int64(Extend(d.Type, bits)))
 	}
 	return fmt.Sprint(bits)
-}
-
-// mix is the finalizer of splitmix64: every bit of x changes about half of the result's.
-func mix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
-
-// extend makes an integer's bits those of the 64-bit integer of the same value, of a larger result what is left of it.
-func extend(t dtype.Type, bits uint64) uint64 {
-	unused := 64 - 8*t.Size()
-	if t.Signed() {
-		return uint64(int64(bits<<unused) >> unused)
-	}
-	return bits << unused >> unused
-}
-
-func decode(t dtype.Type, bits uint64) float64 {
-	switch t {
-	case dtype.Float16:
-		return float64(dtype.F16(bits).Float32())
-	case dtype.BFloat16:
-		return float64(dtype.BF16(bits).Float32())
-	case dtype.Float32:
-		return float64(math.Float32frombits(uint32(bits)))
-	}
-	return math.Float64frombits(bits)
-}
-
-func encode(t dtype.Type, x float64) uint64 {
-	switch t {
-	case dtype.Float16:
-		return uint64(dtype.ToF16(float32(x)))
-	case dtype.BFloat16:
-		return uint64(dtype.ToBF16(float32(x)))
-	case dtype.Float32:
-		return uint64(math.Float32bits(float32(x)))
-	}
-	return math.Float64bits(x)
-}
-
-func load(t dtype.Type, p unsafe.Pointer, i int) uint64 {
-	p = unsafe.Add(p, i*t.Size())
-	switch t.Size() {
-	case 1:
-		return uint64(*(*uint8)(p))
-	case 2:
-		return uint64(*(*uint16)(p))
-	case 4:
-		return uint64(*(*uint32)(p))
-	}
-	return *(*uint64)(p)
-}
-
-func store(t dtype.Type, p unsafe.Pointer, i int, bits uint64) {
-	p = unsafe.Add(p, i*t.Size())
-	switch t.Size() {
-	case 1:
-		*(*uint8)(p) = uint8(bits)
-	case 2:
-		*(*uint16)(p) = uint16(bits)
-	case 4:
-		*(*uint32)(p) = uint32(bits)
-	case 8:
-		*(*uint64)(p) = bits
-	}
 }
