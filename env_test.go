@@ -45,13 +45,19 @@ func TestAlgorithmVariable(t *testing.T) {
 	}
 }
 
-// logged runs a job and gives what the library's logger writes at a level, in a program with a logger of its own.
-func logged(t *testing.T, level string) string {
+// captureLogs is what the library's logger writes at a level from now on, until the test ends, in a program with a logger
+// of its own.
+func captureLogs(t *testing.T, level string) *lines {
 	t.Setenv("UBCOLL_LOG", level)
-	out := &lines{}
-	old := slog.Default()
-	defer slog.SetDefault(old)
+	out, old := &lines{}, slog.Default()
+	t.Cleanup(func() { slog.SetDefault(old) })
 	slog.SetDefault(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	return out
+}
+
+// logged runs a job and gives what is logged at a level.
+func logged(t *testing.T, level string) string {
+	out := captureLogs(t, level)
 	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		x := make([]int32, 100_000)
 		return coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum)

@@ -3,7 +3,6 @@ package ubcoll_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"runtime"
 	"strings"
@@ -29,11 +28,7 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 	}
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: limit, Max: was.Max}))
 	defer unix.Setrlimit(unix.RLIMIT_MEMLOCK, &was)
-	t.Setenv("UBCOLL_LOG", "info")
-	out := &lines{}
-	old := slog.Default()
-	defer slog.SetDefault(old)
-	slog.SetDefault(slog.New(slog.NewTextHandler(out, nil)))
+	out := captureLogs(t, "info")
 
 	alone(t, func(_ context.Context, c *ubcoll.Comm) error {
 		runtime.LockOSThread() // and the thread ends with the rank

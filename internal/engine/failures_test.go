@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"errors"
-	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -59,10 +58,7 @@ func TestFailures(t *testing.T) {
 		}, true},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			old := slog.Default()
-			defer slog.SetDefault(old)
-			var out logged
-			slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
+			out := captureLogs(t)
 			c, err := engine.Open(background, bootstrap.Local(1)[0], engine.Options{}, nil,
 				func(h *mem.Heap, secret []byte) (engine.Transport, error) {
 					ipc, err := ipc.New(h, secret)

@@ -112,14 +112,19 @@ func (l *logged) String() string {
 	return l.b.String()
 }
 
+// captureLogs is what the library logs from now on, until the test ends.
+func captureLogs(t *testing.T) *logged {
+	out, old := &logged{}, slog.Default()
+	t.Cleanup(func() { slog.SetDefault(old) })
+	slog.SetDefault(slog.New(slog.NewTextHandler(out, nil)))
+	return out
+}
+
 // reports has all ranks but one wait for that one, until they have reported so, and gives the reports.
 func reports(t *testing.T, comms []*engine.Comm, missing int) string {
 	t.Helper()
 	defer engine.ReportAfter(time.Hour)()
-	old := slog.Default()
-	defer slog.SetDefault(old)
-	var out logged
-	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
+	out := captureLogs(t)
 	result := without(comms, missing, barrier)
 	requireWaiting(t, comms, 1, missing)
 	engine.ReportAfter(0)
