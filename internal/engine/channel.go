@@ -157,6 +157,10 @@ func (c *Comm) shows(r *Registration, remote *Remote, peer int) (export, error) 
 	case remote != nil && (remote.c.dom != c.dom || remote.mem != c.peers[peer].mem):
 		return export{}, fmt.Errorf("the remote memory is not that of rank %d: %w", peer, fault.ErrArgument)
 	}
+	defer c.polls.leave()
+	if !c.polls.enter() {
+		return export{}, errCommClosed
+	}
 	if remote != nil {
 		if err := remote.live(); err != nil {
 			return export{}, err

@@ -65,7 +65,7 @@ type Comm struct {
 	lift    atomic.Pointer[func()] // ends the quarantine that breaking began
 	closing atomic.Bool
 	ending  sync.Mutex // Abort writes the area that Close gives back
-	polls   gate       // looks at what Close gives back, by waits that do not have the turn
+	polls   gate       // looks at what Close gives back, by calls that do not have the turn
 
 	mails []Mail // by rank
 	nouns nouns  // channels and windows

@@ -112,6 +112,7 @@ func (d *Domain) settle(g mem.Location) (over bool, err error) {
 			}
 			runtime.Gosched()
 			shm.Yield()
+			d.IPC.Look() // what has died copies no more
 		}
 		busy = d.copiers.busy(g, busy, false)
 	}

@@ -226,6 +226,10 @@ func (c *Comm) Import(handle []byte) (*Remote, error) {
 	if err != nil {
 		return nil, c.local("import", err)
 	}
+	defer c.polls.leave()
+	if !c.polls.enter() {
+		return nil, c.local("import", errCommClosed)
+	}
 	for r := range c.peers {
 		if c.peers[r].domain != domain {
 			continue

@@ -2,19 +2,25 @@ package engine_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 )
 
 // registered is n bytes of c's, registered.
@@ -156,6 +162,123 @@ func TestConnectAlone(t *testing.T) {
 	}) {
 		require.NoError(t, err)
 	}
+}
+
+// hooked is a transport of which a test hears some calls first.
+type hooked struct {
+	engine.Transport
+	look func()
+	live func()
+	dead func() bool
+}
+
+type hookedPeer struct {
+	engine.Peer
+	h *hooked
+}
+
+func (h *hooked) Look() { h.look(); h.Transport.Look() }
+
+func (h *hooked) Attach(ctx context.Context, card json.RawMessage) (engine.Peer, error) {
+	p, err := h.Transport.Attach(ctx, card)
+	return &hookedPeer{p, h}, err
+}
+
+func (p *hookedPeer) Live(l mem.Location) bool { p.h.live(); return p.Peer.Live(l) }
+func (p *hookedPeer) Dead() bool               { return p.h.dead() || p.Peer.Dead() }
+
+// openHooked opens a communicator of two ranks, rank 1's over a transport with the hooks of h.
+func openHooked(t *testing.T, h *hooked) []*engine.Comm {
+	t.Helper()
+	bs, comms, errs := bootstrap.Local(2), make([]*engine.Comm, 2), make([]error, 2)
+	var wg sync.WaitGroup
+	for r, b := range bs {
+		wg.Go(func() {
+			comms[r], errs[r] = engine.Open(background, b, engine.Options{}, nil,
+				func(heap *mem.Heap, secret []byte) (engine.Transport, error) {
+					tr, err := ipc.New(heap, secret)
+					if r == 0 {
+						return tr, err
+					}
+					h.Transport = tr
+					return h, err
+				})
+			if errs[r] == nil {
+				t.Cleanup(func() { comms[r].Close() })
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, errors.Join(errs...))
+	return comms
+}
+
+// TestCloseWaitsForImport closes the rank's last communicator while another goroutine looks at what a peer exports: what
+// it looks at is mapped until it is done.
+func TestCloseWaitsForImport(t *testing.T) {
+	for _, k := range []struct {
+		name string
+		do   func(c *engine.Comm, r *engine.Registration, m *engine.Remote, h []byte) error
+	}{
+		{"import", func(c *engine.Comm, _ *engine.Registration, _ *engine.Remote, h []byte) error {
+			_, err := c.Import(h)
+			return err
+		}},
+		{"connect", func(c *engine.Comm, r *engine.Registration, m *engine.Remote, _ []byte) error {
+			_, err := c.Connect(background, 0, r, m)
+			return err
+		}},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			var hold atomic.Bool
+			looks, goOn := make(chan struct{}), make(chan struct{})
+			comms := openHooked(t, &hooked{look: func() {}, dead: func() bool { return false }, live: func() {
+				if hold.CompareAndSwap(true, false) {
+					looks <- struct{}{}
+					<-goOn
+				}
+			}})
+			_, theirs := registered(t, comms[0], 100)
+			_, mine := registered(t, comms[1], 100)
+			h, err := theirs.MarshalBinary()
+			require.NoError(t, err)
+			m, err := comms[1].Import(h)
+			require.NoError(t, err)
+			hold.Store(true)
+			did, closed := make(chan error, 1), make(chan error, 1)
+			go func() { did <- k.do(comms[1], mine, m, h) }()
+			<-looks
+			go func() { closed <- comms[1].Close() }()
+			require.Eventually(t, func() bool { return comms[1].Err() != nil }, await.Limit, time.Millisecond)
+			time.Sleep(20 * time.Millisecond) // longer than it takes where it does not wait
+			require.Empty(t, closed)
+			close(goOn)
+			if err := <-did; err != nil {
+				require.ErrorIs(t, err, fault.ErrClosed)
+			}
+			require.NoError(t, <-closed)
+			require.ErrorIs(t, k.do(comms[1], mine, m, h), fault.ErrClosed)
+		})
+	}
+}
+
+// TestCopyOfTheDead takes memory back while a peer is in the middle of a copy that has died meanwhile.
+func TestCopyOfTheDead(t *testing.T) {
+	defer engine.SettleFor(await.Limit / 4)()
+	var killed, dead atomic.Bool
+	comms := openHooked(t, &hooked{look: func() { dead.Store(killed.Load()) }, live: func() {}, dead: dead.Load})
+	ends := make([]*oneSided, 2)
+	require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) (err error) {
+		ends[c.Rank()], err = newOneSided(t, c, false)
+		return err
+	})...))
+	_, done, err := ends[0].reach(100)
+	require.NoError(t, err)
+	killed.Store(true)
+	require.NoError(t, ends[1].reg.Close())
+	require.NoError(t, comms[1].Free(ends[1].vec.Alloc))
+	require.Zero(t, comms[1].Stats().Memory.HeldBytes)
+	done()
 }
 
 // TestCloseWaitsForCopies takes memory back while a peer is in the middle of a copy to it, in every order in which that
