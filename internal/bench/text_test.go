@@ -270,6 +270,8 @@ func TestRequestedAlgorithm(t *testing.T) {
 	require.Len(t, rows, 3)
 	r.Config.Algorithm = "two-shot"
 	require.Contains(t, print(&cfg, r), "#   not two-shot: out-of-place one-shot, in-place ring\n")
+	r.Results[1].Out.Algorithm = "two-shot, pushed"
+	require.NotContains(t, print(&cfg, r), "#   not two-shot: out-of-place two-shot")
 	cfg.Op = "all_gather"
 	table = print(&cfg, r)
 	require.Contains(t, table, "# Algorithm asked for: two-shot, which all-reduces alone have\n")

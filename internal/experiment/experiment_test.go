@@ -139,6 +139,9 @@ func TestLimits(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"endless", strings.Repeat("#", 1<<20+1), "x.toml: longer than 65536 bytes: this is no experiment"},
 		{"parts", "\n" + strings.Repeat("a.", 250_000/16) + "a = 1", "x.toml:2: a key of more than 8 parts"},
+		{"one part more", strings.Repeat("a.", 8) + "a = 1", "x.toml:1: a key of more than 8 parts"},
+		{"one bracket more", "a = " + strings.Repeat("[", 9), "x.toml:1: more than 8 brackets within each other"},
+		{"one byte more", strings.Repeat("a", 256) + " = 1", "x.toml:1: a key of more than 256 bytes"},
 		{"parts of a table", "[" + strings.Repeat("a.", 9) + "a]", "x.toml:1: a key of more than 8 parts"},
 		{"quoted parts", strings.Repeat("''.", 9) + "a = 1", "x.toml:1: a key of more than 8 parts"},
 		{"tables", "a = " + strings.Repeat("{a = ", 10_000) + "1", "x.toml:1: more than 8 brackets within each other"},
@@ -153,7 +156,8 @@ func TestLimits(t *testing.T) {
 			require.ErrorIs(t, err, fault.ErrLimit)
 		})
 	}
-	for _, text := range []string{"", "title = '" + strings.Repeat(".[{", 5000) + "'", "# " + strings.Repeat("[", 100),
+	for _, text := range []string{"", "a = " + strings.Repeat("[", 8) + strings.Repeat("]", 8), strings.Repeat("a", 256) + "=1",
+		"title = '" + strings.Repeat(".[{", 5000) + "'", "# " + strings.Repeat("[", 100),
 		"title = \"\"\"\n" + strings.Repeat("[a.b.c.d]\n", 5000) + "\"\"\"", "[a.b.c.d.e.f.g.h]\nx = 1.5\ny = 1979-05-27T00:32:00.9Z",
 		"a = [\n'" + strings.Repeat("x", 300) + "',\n'" + strings.Repeat("y", 300) + "', {b = [[{c = 1}]]}]"} {
 		line, msg := limits(text)
