@@ -85,11 +85,8 @@ const (
 	bulkBlockData = 16 << 10 // less than that a block is not worth it
 )
 
-// Estimates.
-const (
-	rootOnce     = 2 << 20 // bytes beyond one copy that a broadcast's root sends itself: a few microseconds of its link
-	countsBlocks = 64      // where no rank knows how much there is in all
-)
+// rootOnce is how many bytes beyond one copy a broadcast's root sends itself, estimated: a few microseconds of its link.
+const rootOnce = 2 << 20
 
 // kernel chooses how w goes on the device: a pure function of what all ranks agree on.
 func kernel(c *engine.Comm, w *engine.Work) engine.Kernel {
@@ -117,7 +114,7 @@ func countsGrid(w *engine.Work, n int) int {
 	total := w.Dst.Bytes()
 	switch {
 	case w.Kind != engine.KindAllGatherV:
-		return countsBlocks
+		return engine.CountsBlocks
 	case total <= movePackets*n:
 		return packetGrid(total)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/p2p"
 )
 
 // captured is an operation with vectors of counts in a graph: this rank's counts, which launches read, and buffers of
@@ -233,6 +235,79 @@ func TestCountsOfLaunch(t *testing.T) {
 			}
 		}
 		return errors.Join(c.Err(), end())
+	})
+}
+
+// TestCountsDifferAtCapture captures an all-gather with counts that do not fit, of which one would make a larger grid of
+// one rank's kernel, and launches it when they fit.
+func TestCountsDifferAtCapture(t *testing.T) {
+	onHostAndDevice(t, 2, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, queued bool) error {
+		const n, many = 500, 100_000
+		counts := []int{n, n}
+		if c.Rank() == 0 {
+			counts[1] = many
+		}
+		src, err1 := gputest.Floats(ctx, c, dev, n, float32(1+c.Rank()))
+		dst, err2 := gputest.Floats(ctx, c, dev, n+counts[1], poisoned)
+		view, sync, end, err3 := gputest.View(ctx, c, dev, queued)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return err
+		}
+		g, err := graph.Capture(ctx, view, func(c *ubcoll.Comm) error {
+			return coll.AllGatherV(ctx, c, dst.Vec(), counts, src.Vec())
+		})
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(g.Launch(ctx), sync()); !errors.Is(err, ubcoll.ErrMismatch) {
+			return fmt.Errorf("rank %d: %v, not ErrMismatch", c.Rank(), err)
+		}
+		counts[1] = n
+		for range 3 {
+			if err := errors.Join(g.Launch(ctx), sync()); err != nil {
+				return err
+			}
+		}
+		got := make([]float32, dst.Len())
+		if err := dst.CopyTo(ctx, got); err != nil {
+			return err
+		}
+		want := slices.Concat(slices.Repeat([]float32{1}, n), slices.Repeat([]float32{2}, n),
+			slices.Repeat([]float32{poisoned}, len(got)-2*n))
+		for i, x := range got {
+			if x != want[i] {
+				return fmt.Errorf("rank %d: element %d is %v, not %v", c.Rank(), i, x, want[i])
+			}
+		}
+		return errors.Join(g.Close(), end(), src.Free(), dst.Free())
+	})
+}
+
+// TestNumberOfBadCounts has a message before the operation whose counts are bad: the refusal names the operation by its
+// number among the collectives.
+func TestNumberOfBadCounts(t *testing.T) {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		a, err := gputest.Floats(ctx, c, dev, 100, 1)
+		if err != nil {
+			return err
+		}
+		part := func(i int) ubcoll.Vec { return a.Vec().Slice(10*i, 10*i+2) }
+		send, recv := []int{1, 1}, []int{1, 1}
+		g, err := graph.Capture(ctx, c, func(c *ubcoll.Comm) error {
+			_, err := p2p.SendRecv(ctx, c, 1-c.Rank(), part(0), 1-c.Rank(), part(1))
+			return errors.Join(err, coll.AllReduce(ctx, c, part(2), part(2), ubcoll.Max),
+				coll.AllToAllV(ctx, c, part(3), recv, part(4), send))
+		})
+		if err != nil {
+			return err
+		}
+		send[0] = -1
+		err = g.Launch(ctx)
+		var e *ubcoll.Error
+		if !errors.As(err, &e) || !errors.Is(err, ubcoll.ErrArgument) {
+			return fmt.Errorf("rank %d: %v, not ErrArgument", c.Rank(), err)
+		}
+		return errors.Join(check(c, "the number of what was refused", e.Seq, c.LastOp().Seq), g.Close(), a.Free())
 	})
 }
 

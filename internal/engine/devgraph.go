@@ -131,11 +131,14 @@ func (d *device) capture(ctx context.Context, works []Work, received [][]uint64)
 			g.told.add(messageInfos(g.last.Messages)...)
 			continue
 		}
+		if g.last.Kernel.Counts { // the ranks may have captured others than those that they launch, which fit
+			g.last.Kernel.Blocks = CountsBlocks
+		}
 		if bad = d.prepare(&g.last); bad == nil {
 			bad = d.start(s, s.device.cu, false)
 		}
-		if bad == nil && works[i].Kernel.Counts {
-			bad = g.reading(s.device.cu, i, &works[i])
+		if bad == nil && g.last.Kernel.Counts {
+			bad = g.reading(s.device.cu, &works[i])
 		}
 		var o OpInfo
 		d.c.describe(&o, &g.last, g.last.Kernel.Way, 0)
@@ -249,7 +252,7 @@ func messageInfos(ms []DeviceMessage) (os []OpInfo) {
 // read is an operation of a graph with vectors of counts, which are the caller's and may change between launches.
 type read struct {
 	work  Work
-	index int
+	seq   uint64 // among the graph's collectives, from 1 on
 	node  cuda.Node
 	f     *cuda.Function
 	shape cuda.Launch
@@ -257,17 +260,17 @@ type read struct {
 	good  uint64               // signature
 }
 
-// reading notes what was captured last, the index-th operation of the graph, as one whose counts launches read.
-func (g *DeviceGraph) reading(cu *cuda.Stream, index int, w *Work) error {
+// reading notes what was captured last, w, as an operation whose counts launches read.
+func (g *DeviceGraph) reading(cu *cuda.Stream, w *Work) error {
 	node, err := cu.Last()
 	l := &g.d.next
-	g.reads = append(g.reads, read{work: *w, index: index, node: node, f: l.f, shape: l.shape, last: l.params,
-		good: l.params.Signature})
+	g.reads = append(g.reads, read{work: *w, seq: g.told.counts[0] + 1, node: node, f: l.f, shape: l.shape,
+		last: l.params, good: l.params.Signature})
 	return err
 }
 
-// readCounts gives the kernels the counts of the next launch. What is wrong with them is a refusal, which the kernel tells
-// the peers' in place of the operation: it moves nothing.
+// readCounts gives the kernels the counts of the next launch. What is wrong with them is a refusal, which the kernel
+// tells those of the peers in place of the operation: it moves nothing.
 func (g *DeviceGraph) readCounts() (refusal, err error) {
 	d := g.d
 	p := &d.next.params // on the stack it would be allocated
@@ -278,7 +281,7 @@ func (g *DeviceGraph) readCounts() (refusal, err error) {
 		if bad := d.counts(p, &r.work); bad != nil {
 			p.Signature = signature(KindRefused, 0, 0, 0, refusalCode(bad))
 			if refusal == nil {
-				refusal = d.error(r.work.Kind, d.ops+uint64(r.index)+1, "", -1, bad)
+				refusal = d.error(r.work.Kind, d.ops+r.seq, "", -1, bad)
 			}
 		}
 		if *p == r.last {

@@ -196,6 +196,9 @@ type Kernel struct {
 	Counts bool   // it takes Work.Counts
 }
 
+// CountsBlocks is the Kernel.Blocks of an operation with counts of which no rank knows what they come to in all.
+const CountsBlocks = 64
+
 // Recorder takes the operations of a communicator's view instead of their being run: for groups and for capture.
 type Recorder interface {
 	Record(c *Comm, w Work) error
