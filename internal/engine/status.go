@@ -39,35 +39,42 @@ func (d *device) take() error {
 		d.mu.Unlock()
 		return nil
 	}
-	e, fatal := d.told()
-	d.status.Error.Store(kernels.OK)
-	var behind *fault.Error
-	if !fatal && d.status.Abort.Load() != 0 && d.c.broken.Load() == nil {
-		// Kernels had no place to say why: nobody had taken the error before.
-		behind = d.error(Kind(d.status.Mine>>59), uint64(d.status.Epoch), "wait", -1, fault.ErrAborted)
+	// Kernels that break the communicator abort it as well, where they have no place to say why: nobody had taken the error
+	// before. One that still runs may be about to say it.
+	aborted := d.status.Abort.Load() != 0 && d.c.broken.Load() == nil && !d.busy()
+	code := d.status.Error.Load()
+	e, fatal := d.told(code)
+	if code != kernels.OK { // else what is told meanwhile would be lost
+		d.status.Error.Store(kernels.OK)
 	}
 	d.mu.Unlock()
+	var last error // what has broken the communicator
 	switch {
 	case fatal:
-		d.c.failOpen(e)
-	case behind != nil:
-		d.c.failOpen(behind)
+		last = d.c.failOpen(e)
+	case aborted:
+		last = d.c.failOpen(&fault.Error{Op: "device", Rank: d.c.rank, Peer: -1, Host: d.c.peers[d.c.rank].host,
+			Step: "wait", Device: d.gpu.ctx.Device(), Err: fmt.Errorf("an operation behind one whose error nobody had asked "+
+				"for ended without its peers: %w", fault.ErrAborted)})
 	}
-	switch b := d.c.broken.Load(); {
-	case b != nil && behind != nil && e != nil:
-		return errors.Join(e, b)
-	case b != nil:
-		return b
+	if b := d.c.broken.Load(); b != nil {
+		last = b
+	}
+	switch {
+	case aborted && !fatal && e != nil:
+		return errors.Join(e, last)
+	case last != nil:
+		return last
 	case e != nil:
 		return e
 	}
 	return nil
 }
 
-// told is what the status says, nil if there is no error, and whether it breaks the communicator. The caller holds mu.
-func (d *device) told() (e *fault.Error, fatal bool) {
+// told is what the status says with code, nil if there is no error, and whether it breaks the communicator. The caller
+// holds mu.
+func (d *device) told(code uint32) (e *fault.Error, fatal bool) {
 	s := d.status
-	code := s.Error.Load()
 	peer := int(s.Peer)
 	if peer >= d.c.size {
 		peer = -1
@@ -160,7 +167,7 @@ func (d *device) watchdog() {
 		}
 		d.mail.release(false)
 		d.mu.Lock()
-		told, fatal := d.told()
+		told, fatal := d.told(d.status.Error.Load())
 		if !fatal {
 			told = d.mail.fatal()
 		}
