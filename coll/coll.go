@@ -10,13 +10,12 @@
 // All of an operation's memory, and its stream, is on the host or on this rank's device (ubcoll.Comm.GPU), on all ranks
 // alike. On devices kernels do the work, also for blocking calls, which run on a stream of the communicator's and see
 // nothing of what the program has queued on streams of its own.
-// The first call for an element type takes the driver's time, to assemble kernels.
 //
 // The memory stays the caller's, who leaves it alone until the operation is done. So do vectors of counts; launches of
 // package graph's graphs read them again, and replays of a capture that somebody else made of a device's stream have
-// those of the call. Before data moves, a rank's
-// ErrArgument, ErrStale, ErrLimit or ended context, and an ErrMismatch between ranks, are returned by all ranks, and
-// the communicator stays usable. ErrPeerLost, ErrTimeout, ErrAborted and a context that ends during the call break it.
+// those of the call. Before data moves, a rank's ErrArgument, ErrStale, ErrLimit or ended context, and an ErrMismatch
+// between ranks, are returned by all ranks, and the communicator stays usable. ErrPeerLost, ErrTimeout, ErrAborted and
+// a context that ends during the call break it.
 // Comm.LastOp says which way an operation went, and why a buffer was staged.
 package coll
 

@@ -171,8 +171,8 @@ func (g *Graph) retain(c *engine.Comm, v *engine.Vec) error {
 	}
 	a := c.Allocation(*v)
 	if a == nil {
-		return fmt.Errorf("[%p,+%d) is Go memory, foreign, or of another Open: only memory of Alloc or Adopt of this Comm can "+
-			"be captured: %w", v.Ptr, v.Bytes(), fault.ErrArgument)
+		return fmt.Errorf("[%p,+%d) is Go memory, foreign, or of another Open: only memory of Alloc or Adopt of this Comm "+
+			"can be captured: %w", v.Ptr, v.Bytes(), fault.ErrArgument)
 	}
 	v.Alloc = a // so that a launch notices if it is gone
 	if g.refs[a] != nil {
@@ -252,8 +252,8 @@ func (g *Graph) Len() int {
 
 // Launch runs the recorded calls in order, as one: nothing else of the communicator comes between. Collective. Blocking
 // if the graph was captured on a plain communicator; on a view made by On, it is queued on the stream. It costs no
-// look-up that a call does not, and validates nothing again but count vectors; on a device it is one call of the driver. Not allowed in
-// capture.
+// look-up that a call does not, and validates nothing again but count vectors; on a device it is one call of the driver,
+// and one for each operation whose counts have changed. Not allowed in capture.
 func (g *Graph) Launch(ctx context.Context) error {
 	if g.nothing() {
 		return errNoGraph

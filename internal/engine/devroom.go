@@ -7,7 +7,7 @@ const (
 	roomPart    = 6  // one in so many multiprocessors is left,
 	roomMost    = 20 // no more than make messages fast,
 	roomLeast   = 2  // and no fewer than this for each rank, for its lanes
-	roomBlocks  = 2  // of messages and channels, on a multiprocessor
+	roomBlocks  = 2  // of messages, channels and small collectives, on a multiprocessor
 	roomChannel = 5  // one in so many of those that are left is for channels
 )
 
@@ -16,6 +16,13 @@ type room struct {
 	collectives int // blocks of a collective
 	messages    int // blocks of all lanes together
 	channels    int // blocks of a channel's kernel that waits, while collectives run
+}
+
+// follows has a kernel that takes so much room be the last one of the stream, and reports whether it may be launched
+// early: while it waits for the one before it, the two take no more room than collectives have, on so many
+// multiprocessors. One that is before both has ended by then. Room counts in parts of a multiprocessor, roomBlocks of it.
+func (s *onDevice) follows(room int32, multiprocessors int) bool {
+	return int(s.taken.Swap(room)+room) <= roomBlocks*multiprocessors
 }
 
 func roomOf(multiprocessors, ranks int) room {

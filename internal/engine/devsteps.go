@@ -273,7 +273,7 @@ func (g *gpuLink) queue(s *Stream, steps []Step, all []touch, side uint32) error
 					break
 				}
 			}
-			if err := g.kernel(cu, steps[from:to], side, most, early); err != nil {
+			if err := g.kernel(s, cu, steps[from:to], side, most, early); err != nil {
 				return err
 			}
 			from = to
@@ -331,7 +331,7 @@ var stepCodes = [...]uint64{StepPut: kernels.StepCopy, StepGet: kernels.StepCopy
 	StepGetPackets: kernels.StepGetPackets}
 
 // kernel queues one kernel, of so many blocks at most.
-func (g *gpuLink) kernel(cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
+func (g *gpuLink) kernel(on *Stream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
 	p := &g.params
 	p.Side, p.Steps, p.Spread = side, 0, 0
 	blocks, threads := 1, warp
@@ -360,7 +360,7 @@ func (g *gpuLink) kernel(cu *cuda.Stream, steps []Step, side uint32, most int, e
 	}
 	// Few threads for few bytes: all of them do all steps.
 	l := cuda.Launch{Grid: min(blocks, g.c.multiprocessors), Block: min((threads+warp-1)/warp*warp, g.d.threads, g.f.MaxThreads)}
-	l.Early = early && l.Grid <= channelBlocks
+	l.Early = on.device.follows(int32(l.Grid), g.d.blocks) && early && l.Grid <= channelBlocks
 	return g.f.Launch(cu, l, p.Bytes())
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ubcoll/ubcoll/hw"
@@ -21,6 +22,8 @@ type onDevice struct {
 
 	using sync.RWMutex // held for reading while cu is used, for writing to close it
 	gone  bool         // cu is closed
+
+	taken atomic.Int32 // the room that the kernel takes that was queued last: see follows
 
 	// Under Stream.mu: what has queued on it.
 	devs  map[*device]bool // communicators
@@ -38,9 +41,6 @@ func newStream(ctx *cuda.Context) (*Stream, error) {
 
 // openStream makes a stream of device d, or borrows what *handle names.
 func openStream(d hw.Device, handle *uintptr) (*Stream, error) {
-	if err := noDevice(d); err != nil {
-		return nil, fmt.Errorf("stream: %w", err)
-	}
 	ctx, err := cuda.Primary(d)
 	if err != nil {
 		return nil, fmt.Errorf("a stream on %v: %w", d, err)

@@ -178,6 +178,7 @@ func (m *gpuMail) queue(s *Stream, line int, ms []DeviceMessage) (k *mark, begun
 		if err := m.launch(cu, line, ms, nil); err != nil {
 			return err
 		}
+		s.device.follows(0, 0) // messages have room of their own
 		return m.set(k, lanes, cu)
 	})
 	if err != nil {

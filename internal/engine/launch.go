@@ -194,6 +194,7 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 type launching struct {
 	f      *cuda.Function
 	shape  cuda.Launch
+	room   int32 // that the kernel takes, see onDevice.follows
 	params kernels.VectorParams
 	counts bool // the kernel takes all of params
 	copy   *Work
@@ -207,7 +208,11 @@ func (d *device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 	case l.copy != nil:
 		return l.copy.copyAlone(cu)
 	case l.graph != nil:
+		s.device.follows(0, 0) // a graph ends before what is behind it begins
 		return l.graph.on(s, cu, captured)
+	}
+	if !s.device.follows(l.room, d.blocks) {
+		l.shape.Early = false
 	}
 	if l.counts {
 		return l.f.Launch(cu, l.shape, l.params.Bytes())
@@ -241,7 +246,11 @@ func (d *device) prepare(w *Work) error {
 		}
 	}
 	grid := min(max(w.Kernel.Blocks, 1), d.blocks)
-	d.next.shape = cuda.Launch{Grid: grid, Block: d.threads, Early: d.early(w, k, grid)}
+	d.next.shape = cuda.Launch{Grid: grid, Block: d.threads, Early: d.early(w)}
+	d.next.room = int32(grid)
+	if !k.pairs {
+		d.next.room *= roomBlocks
+	}
 	return nil
 }
 
@@ -250,17 +259,15 @@ func (d *device) counts(p *kernels.VectorParams, w *Work) error {
 	return w.Counts(d.c.rank, p.Send[:d.c.size], p.Recv[:d.c.size])
 }
 
-// early reports whether w's kernel k is launched early, which hides what a launch costs. It matters where the work is
-// small; two kernels at once take no more room than collectives have.
-func (d *device) early(w *Work, k loaded, grid int) bool {
-	return !w.Kernel.Words && d.gpu.ctx.Early() && (k.pairs || 2*grid <= d.blocks)
-}
+// early reports whether w's kernel is launched early, if there is room for it, which hides what a launch costs. It
+// matters where the work is small.
+func (d *device) early(w *Work) bool { return !w.Kernel.Words && d.gpu.ctx.Early() }
 
 // refuse makes d.next what tells the peers that this rank takes no part in an operation, and why.
 func (d *device) refuse(why error) error {
 	d.next.params.Params, d.next.counts = d.params, false
 	d.next.params.Signature = signature(KindRefused, 0, 0, 0, refusalCode(why))
-	d.next.shape = cuda.Launch{Grid: 1, Block: d.threads}
+	d.next.shape, d.next.room = cuda.Launch{Grid: 1, Block: d.threads}, roomBlocks
 	k, err := d.kernel(kernels.Barrier, dtype.Invalid)
 	d.next.f = k.f
 	return err
@@ -319,7 +326,7 @@ func (d *device) kernel(name string, t dtype.Type) (loaded, error) {
 	if err != nil {
 		return loaded{}, err
 	}
-	k := loaded{f, fit >= 2}
+	k := loaded{f, fit >= roomBlocks}
 	d.functions[key] = k
 	return k, nil
 }
@@ -327,7 +334,7 @@ func (d *device) kernel(name string, t dtype.Type) (loaded, error) {
 // loaded is a kernel of the device.
 type loaded struct {
 	f     *cuda.Function
-	pairs bool // two blocks find room on a multiprocessor
+	pairs bool // roomBlocks blocks find room on a multiprocessor
 }
 
 type kernelKey struct {

@@ -78,21 +78,23 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 // kernels run. The first time on a machine it takes the driver's assembler some seconds, and then what it takes to read
 // the driver's cache.
 func (s *Set) Load(ranks int, rings bool) error {
-	names := []string{Barrier, Move, MovePackets, Broadcast, MoveV, Channel, Messages}
-	var errs []error
-	for _, name := range names {
-		_, err := s.exact(name, dtype.Invalid, MaxRanks)
-		errs = append(errs, err)
+	for _, name := range []string{Barrier, Move, MovePackets, Broadcast, MoveV, Channel, Messages} {
+		if _, err := s.exact(name, dtype.Invalid, MaxRanks); err != nil {
+			return err
+		}
+	}
+	reductions := []string{OneShot, Packets, TwoShot, Ring}
+	if !rings {
+		reductions = reductions[:3]
 	}
 	for _, t := range dtype.All() {
-		for _, name := range []string{OneShot, Packets, TwoShot, Ring} {
-			if name != Ring || rings {
-				_, err := s.exact(name, t, upTo(ranks))
-				errs = append(errs, err)
+		for _, name := range reductions {
+			if _, err := s.exact(name, t, upTo(ranks)); err != nil {
+				return err
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // find is a kernel that has been loaded, for so many ranks or more, or nil.
