@@ -11,8 +11,9 @@ import (
 // Forget is for the owner of m, who wants to free it. While local or graph references are open it is ErrInUse, with
 // their number, and changes nothing. Otherwise lookups miss from now on, automatic claims go, and done is called once,
 // when the last in-flight use has left and the backends have deregistered, with what those said: before Forget returns
-// if that is now, else on the goroutine that ends the last use. done is called without locks; it may free the memory. When the cache knows
-// nothing of m, done is called at once. Freed twice, or known in a newer generation, is ErrStale: done is not called.
+// if that is now, else on the goroutine that ends the last use. done is called without locks; it may free the memory.
+// When the cache knows nothing of m, done is called at once. Freed twice, or known in a newer generation, is ErrStale:
+// done is not called.
 //
 // Forget works after Close too: memory outlives the cache while operations still use it.
 func (c *Cache) Forget(m Memory, done func(failed error)) error {

@@ -330,9 +330,9 @@ func Retire(p unsafe.Pointer, n int) error {
 	return os.NewSyscallError("mmap(PROT_NONE)", err)
 }
 
-// Lock keeps the pages of [p, p+n), whole pages of a mapping that is populated, in memory, all of them or none. fault.ErrLimit says that
-// RLIMIT_MEMLOCK (ulimit -l) leaves no room, which does not bind who may lock as much as he likes (CAP_IPC_LOCK).
-// Locks do not nest.
+// Lock keeps the pages of [p, p+n), whole pages of a mapping that is populated, in memory, all of them or none.
+// fault.ErrLimit says that RLIMIT_MEMLOCK (ulimit -l) leaves no room, which does not bind who may lock as much as he
+// likes (CAP_IPC_LOCK). Locks do not nest.
 func Lock(p unsafe.Pointer, n int) error {
 	// Pages that are mapped are locked at once all the same, which is what mlock would look at each of them for.
 	_, _, err := unix.Syscall(unix.SYS_MLOCK2, uintptr(p), uintptr(n), unix.MLOCK_ONFAULT)

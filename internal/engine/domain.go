@@ -124,9 +124,9 @@ func Memory(a *mem.Allocation) register.Memory {
 		Device: a.Dev, Kind: a.Kind.String()}
 }
 
-// Free ends an allocation: fault.ErrInUse while a registration, window or graph is open, and of adopted memory of the host
-// while an operation uses it; else it returns at once and completes when operations in flight leave. Other errors are of
-// what was done with it so far, and do not keep it from being freed.
+// Free ends an allocation: fault.ErrInUse while a registration, window or graph is open, and of adopted memory of the
+// host while an operation uses it; else it returns at once and completes when operations in flight leave. Other errors
+// are of what was done with it so far, and do not keep it from being freed.
 func (d *Domain) Free(a *mem.Allocation) error {
 	if d.Heap.Quarantined() {
 		d.IPC.Look()

@@ -91,8 +91,9 @@ func (s *splitting) create() ([]byte, error) {
 		return nil, nil
 	}
 	p, n := s.parent, len(s.group)
-	c := &Comm{size: n, opts: p.opts, tuning: p.tuning, dom: p.dom, oneP: p.oneP, crowded: p.crowded, apart: p.apart, peers: make([]peer, n),
-		srcs: make([]unsafe.Pointer, n), dsts: make([]unsafe.Pointer, n), scratch: make([]unsafe.Pointer, n)}
+	c := &Comm{size: n, opts: p.opts, tuning: p.tuning, dom: p.dom, oneP: p.oneP, crowded: p.crowded, apart: p.apart,
+		peers: make([]peer, n),
+		srcs:  make([]unsafe.Pointer, n), dsts: make([]unsafe.Pointer, n), scratch: make([]unsafe.Pointer, n)}
 	for r, m := range s.group {
 		from := &p.peers[m.rank]
 		c.peers[r] = peer{mem: from.mem, proc: from.proc, host: from.host, domain: from.domain, cache: from.cache,
@@ -176,8 +177,8 @@ func (s *splitting) settle(all [][]byte) {
 	s.child.settleDevice(whys) // an error is of giving up what is not used
 }
 
-// leave says in this rank's area that it takes no part in the communicator, and why: peers may have come further in making
-// it than this rank has, and would wait.
+// leave says in this rank's area that it takes no part in the communicator, and why: peers may have come further in
+// making it than this rank has, and would wait.
 func (c *Comm) leave(e *fault.Error) {
 	if c.me == nil {
 		return

@@ -36,9 +36,9 @@ func (c *Comm) logOpen(by string, start time.Time) {
 	} else {
 		device += ": " + err.Error()
 	}
-	logs.Info("communicator opened", "by", by, "rank", c.rank, "size", c.size, "host", c.peers[c.rank].host, "pid", os.Getpid(),
-		"device", device, "register", c.opts.Register, "algorithm", c.opts.Algorithm, "timeout", c.opts.Timeout,
-		"tuning", c.tuning.Machine, "instructions", cpu.Level(), "groups", len(c.groups),
+	logs.Info("communicator opened", "by", by, "rank", c.rank, "size", c.size, "host", c.peers[c.rank].host,
+		"pid", os.Getpid(), "device", device, "register", c.opts.Register, "algorithm", c.opts.Algorithm,
+		"timeout", c.opts.Timeout, "tuning", c.tuning.Machine, "instructions", cpu.Level(), "groups", len(c.groups),
 		"more_ranks_than_processors", c.crowded, "took", time.Since(start).Round(time.Microsecond))
 }
 

@@ -45,7 +45,8 @@ func (s *Stream) OrNone() *Stream {
 
 // errCommClosed and errStreamClosed are what is wrong with calls that come too late.
 var (
-	errCommClosed   = fmt.Errorf("the communicator has been closed, by its Close; nothing can be called after: %w", fault.ErrClosed)
+	errCommClosed = fmt.Errorf("the communicator has been closed, by its Close; nothing can be called after: %w",
+		fault.ErrClosed)
 	errStreamClosed = fmt.Errorf("the stream has been closed, by its Close; NewStream makes another: %w", fault.ErrClosed)
 )
 

@@ -86,8 +86,8 @@ func (c *Comm) waited(s *waiting) {
 	}
 }
 
-// account is what all ranks say, and what is to be seen in it, to be put behind an error. blame is the rank for which this
-// one waits in the end, if the one that it waits for waits itself.
+// account is what all ranks say, and what is to be seen in it, to be put behind an error. blame is the rank for which
+// this one waits in the end, if the one that it waits for waits itself.
 func (c *Comm) account(s *waiting) (text string, blame int) {
 	all := make([]said, c.size)
 	for r := range c.peers {

@@ -208,8 +208,8 @@ func (u *unsaid) left() error {
 	if u.n == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d operations on streams have failed, and nobody has called Stream.Sync, which says so; the last one: %w",
-		u.n, u.last)
+	return fmt.Errorf("%d operations on streams have failed, and nobody has called Stream.Sync, which says so; the last "+
+		"one: %w", u.n, u.last)
 }
 
 // Close ends the stream: fault.ErrBusy while operations are queued, and fault.ErrClosed the second time. It returns

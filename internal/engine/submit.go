@@ -132,7 +132,8 @@ func (c *Comm) enter() error {
 	return nil
 }
 
-// runAll runs ws in order, for LastOp together or not. It ends with the first error: the other ranks get it too, and end there as well.
+// runAll runs ws in order, for LastOp together or not. It ends with the first error: the other ranks get it too, and end
+// there as well.
 func (c *Comm) runAll(ctx context.Context, ws []Work, together bool) error {
 	c.together, c.fresh = together, true
 	defer func() { c.together = false }()
