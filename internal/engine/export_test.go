@@ -99,3 +99,10 @@ func (c *Comm) Abandon(err error) error {
 	c.leave(&fault.Error{Op: "split", Rank: c.rank, Peer: -1, Err: err})
 	return c.abandon()
 }
+
+// Watched is how many ends of peers are looked at when memory is taken back.
+func (d *Domain) Watched() int {
+	d.copiers.mu.Lock()
+	defer d.copiers.mu.Unlock()
+	return len(d.copiers.all)
+}

@@ -16,10 +16,12 @@ import (
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 )
 
@@ -367,9 +369,47 @@ func TestCloseTwiceDuringCopy(t *testing.T) {
 	require.Eventually(t, func() bool { return p.live() != nil }, await.Limit, time.Millisecond, "it is closing")
 	require.ErrorIs(t, e.reg.Close(), fault.ErrClosed)
 	require.ErrorIs(t, comms[1].Free(e.vec.Alloc), fault.ErrInUse)
+	_, other := registered(t, comms[1], 100)
+	_, err = other.MarshalBinary()
+	require.NoError(t, err)
+	require.NoError(t, other.Close(), "the copy is not in this memory")
 	require.ErrorIs(t, done(), fault.ErrStale)
 	require.NoError(t, <-closed)
 	require.NoError(t, comms[1].Free(e.vec.Alloc))
+}
+
+// TestCopyThatDoesNotEnd takes memory back from a peer that stays in the middle of a copy: nobody else gets it.
+func TestCopyThatDoesNotEnd(t *testing.T) {
+	if race.Enabled {
+		t.Skip("there the memory is the garbage collector's")
+	}
+	defer engine.SettleFor(time.Millisecond)()
+	comms := open(t, 2, engine.Options{})
+	ends := make([]*oneSided, 2)
+	require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) (err error) {
+		ends[c.Rank()], err = newOneSided(t, c, false)
+		return err
+	})...))
+	e, p := ends[1], ends[0]
+	at, done, err := p.reach(100)
+	require.NoError(t, err)
+	err = e.reg.Close()
+	require.ErrorIs(t, err, fault.ErrTimeout)
+	require.ErrorContains(t, err, "rank 0 has been in the middle of a copy")
+	require.NoError(t, comms[1].Free(e.vec.Alloc))
+	require.Equal(t, int64(shm.PageSize), comms[1].Stats().Memory.HeldBytes)
+	var next []*mem.Allocation
+	for range 3 {
+		a, err := comms[1].Alloc(hw.Host, 4096)
+		require.NoError(t, err)
+		next = append(next, a)
+	}
+	*(*byte)(at) = 1
+	for _, a := range next {
+		require.Zero(t, *(*byte)(a.Ptr))
+		require.NoError(t, comms[1].Free(a))
+	}
+	require.ErrorIs(t, done(), fault.ErrStale)
 }
 
 // TestAbortDuringUse aborts a communicator while a channel's and a window's calls are under way: what those give up
@@ -389,6 +429,28 @@ func TestAbortDuringUse(t *testing.T) {
 		done()
 		require.Zero(t, comms[1].Stats().Failures, "window: %v", window)
 		require.NoError(t, comms[1].Free(e.vec.Alloc))
+	}
+}
+
+// TestClosedEndsAreForgotten connects and closes again and again: what a slot was used for before is not looked at for as
+// long as the slot is in use.
+func TestClosedEndsAreForgotten(t *testing.T) {
+	comms := open(t, 2, engine.Options{})
+	require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) error {
+		_, r := registered(t, c, 100)
+		for range 300 {
+			l, err := c.Connect(background, 1-c.Rank(), r, nil)
+			if err == nil {
+				err = errors.Join(l.Close(), barrier(c)) // so that the next one has the same slot
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil // r's Close would forget what has been closed
+	})...))
+	for _, c := range comms {
+		require.Less(t, c.Domain().Watched(), 100)
 	}
 }
 
