@@ -20,10 +20,13 @@ func Circle(ctx context.Context, c *ubcoll.Comm) error {
 	set := make(chan struct{})
 	go func() { // no rank's time is up before all have said what they are in
 		defer close(set)
-		for begin, r := time.Now(), 0; r < c.Size() && c.Err() == nil && time.Since(begin) < await.Limit/2; time.Sleep(time.Millisecond) {
-			for r < c.Size() && strings.HasPrefix(c.Engine().WaitsIn(r), "send #1") {
+		begin := time.Now()
+		for r := 0; r < c.Size() && c.Err() == nil && time.Since(begin) < await.Limit/2; {
+			if strings.HasPrefix(c.Engine().WaitsIn(r), "send #1") {
 				r++
+				continue
 			}
+			time.Sleep(time.Millisecond)
 		}
 		c.Engine().SetTimeout(time.Millisecond)
 	}()
