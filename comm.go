@@ -66,11 +66,11 @@ func (o Options) fromEnvironment() Options {
 type Comm struct{ v engine.View }
 
 // Open makes a communicator of all ranks of b. Collective and blocking, for Options.Timeout at most (ErrTimeout, which
-// names who has not come). b stays the caller's, who closes it after the Comm; the Comm does not use it again. If one
-// rank fails, all return an error: ErrArgument for bad Options or variables, ErrMismatch where they differ between
-// ranks, hw.ErrNotSupported for ranks on several hosts, ErrLimit, or what b's exchange returned. Each Open has memory
-// and registrations of its own: a buffer made with another Comm works, by way of a copy. Ranks with devices load all
-// kernels here: the first time on a machine the driver assembles them, which takes some seconds.
+// names who has not come if b can tell). b stays the caller's, who closes it after the Comm; the Comm does not use it
+// again. If one rank fails, all return an error: ErrArgument for bad Options or variables, ErrMismatch where they
+// differ between ranks, hw.ErrNotSupported for ranks on several hosts, ErrLimit, or what b's exchange returned. Each
+// Open has memory and registrations of its own: a buffer made with another Comm works, by way of a copy. Ranks with
+// devices load all kernels here: the first time on a machine the driver assembles them, which takes some seconds.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) {
 	if b == nil {
 		return nil, engine.Nothing("bootstrap", "bootstrap.MPI, Gompi, Env and Local make one")
