@@ -283,6 +283,36 @@ func TestCopyOfTheDead(t *testing.T) {
 	done()
 }
 
+// TestQuarantineEndsWithTheDead has a peer die that has not closed the communicator that broke: the next Free sees it.
+func TestQuarantineEndsWithTheDead(t *testing.T) {
+	if race.Enabled {
+		t.Skip("there the memory is the garbage collector's")
+	}
+	var killed, dead atomic.Bool
+	comms := openHooked(t, &hooked{look: func() { dead.Store(killed.Load()) }, live: func() {}, dead: dead.Load})
+	dups := make([]*engine.Comm, 2)
+	require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) (err error) {
+		dups[c.Rank()], err = c.Dup(background)
+		return err
+	})...))
+	c := comms[1]
+	free := func() {
+		t.Helper()
+		a, err := c.Alloc(hw.Host, 100)
+		require.NoError(t, err)
+		require.NoError(t, c.Free(a))
+	}
+	dups[1].Abort(errors.New("enough"))
+	free()
+	require.NoError(t, dups[1].Close())
+	free()
+	require.Equal(t, int64(2*shm.PageSize), c.Stats().Memory.HeldBytes)
+	killed.Store(true)
+	free()
+	require.Zero(t, c.Stats().Memory.HeldBytes)
+	require.NoError(t, dups[0].Close())
+}
+
 // TestCloseWaitsForCopies takes memory back while a peer is in the middle of a copy to it, in every order in which that
 // can be done: it waits for the end of the copy.
 func TestCloseWaitsForCopies(t *testing.T) {
