@@ -346,6 +346,23 @@ func TestFreeDuringOperation(t *testing.T) {
 	require.Equal(t, 1, c.Stats().Memory.Allocations, "the control segment's")
 }
 
+// A message that comes and goes under its lane's lock may register memory that is being freed: that ends with it.
+func TestFreeForgetsWhatMessagesRegister(t *testing.T) {
+	c := open(t, 1, engine.Options{})[0]
+	a, err := c.Alloc(hw.Host, 4096)
+	require.NoError(t, err)
+	lane := &c.Mail(0).Send
+	require.NoError(t, lane.Enter())
+	freed := make(chan error, 1)
+	go func() { freed <- c.Free(a) }()
+	require.Eventually(t, func() bool { return !a.Live() }, await.Limit, time.Millisecond)
+	used(t, c, engine.Vec{Alloc: a}).Release()
+	require.Equal(t, 1, c.Stats().Cache.Regions)
+	lane.Unlock()
+	require.NoError(t, <-freed)
+	require.Zero(t, c.Stats().Cache.Regions)
+}
+
 func TestRegisterRefused(t *testing.T) {
 	c := open(t, 1, engine.Options{})[0]
 	a, err := c.Alloc(hw.Host, 4096)
