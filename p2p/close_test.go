@@ -208,8 +208,13 @@ func TestAbandoned(t *testing.T) {
 			return errors.Join(err, coll.Barrier(ctx, c), d.Close())
 		}
 		x := make([]byte, 1)
+		b, err := ubcoll.Alloc[byte](c, ubcoll.Host, 8)
+		if err != nil {
+			return err
+		}
 		var g p2p.Group
 		g.Recv(1, ubcoll.Of(x))
+		g.Recv(1, b.Vec())
 		r, err := g.Start(ctx, d)
 		close(posted)
 		<-sent
@@ -217,7 +222,10 @@ func TestAbandoned(t *testing.T) {
 			return err
 		}
 		d.Abort(errStop)
-		err = wants(r.Wait(ctx), ubcoll.ErrAborted)
+		err = errors.Join(wants(r.Wait(ctx), ubcoll.ErrAborted), b.Free())
+		if there(c, b) {
+			err = errors.Join(err, errors.New("the memory of an abandoned message is there after Free"))
+		}
 		y := ubcoll.Of(make([]byte, 1))
 		_, later := p2p.One(ctx, d.Engine().Comm, "recv", &engine.Message{Peer: 1, Vec: y.Engine(), Recv: true, Bytes: 1})
 		if x[0] != 0 {
