@@ -95,6 +95,7 @@ func TestQuarantineOfOne(t *testing.T) {
 	require.NoError(t, h.Retire(two))
 	require.Equal(t, all-2<<20, memory(t, file))
 	lift()
+	require.Equal(t, int64(one.pages), h.Stats().HeldBytes)
 	for range 12 {
 		a := alloc(t, h, 1<<20)
 		require.False(t, a.At.Arena == one.At.Arena && overlap(uintptr(a.At.Offset), a.pages, uintptr(one.At.Offset), one.pages))

@@ -63,6 +63,21 @@ func TestAddressesAreReused(t *testing.T) {
 	require.Len(t, first, window/size)
 }
 
+// While little waits to be used again, a full window is followed by another one.
+func TestFreshAddressesFirst(t *testing.T) {
+	const pages = 16
+	h := smallSpace(t, pages*shm.PageSize)
+	var last *Allocation
+	for range pages {
+		last = alloc(t, h, 1)
+	}
+	require.Len(t, h.space.windows, 1)
+	require.NoError(t, h.Retire(last))
+	require.NotEqual(t, last.Base(), alloc(t, h, 1).Base())
+	require.True(t, faults(last.Ptr))
+	require.Len(t, h.space.windows, 2)
+}
+
 // Allocations of all sizes, at random, never share an address with a live one, however often addresses are used again.
 func TestAddressesAtRandom(t *testing.T) {
 	seed := rand.Uint64()
@@ -116,10 +131,17 @@ func TestLostAddresses(t *testing.T) {
 	_, err := h.Alloc(shm.PageSize)
 	require.Error(t, err)
 	require.Empty(t, h.space.lost, "nothing was tried, so that nothing is lost")
+	closed, err := shm.Create("closed", shm.RoundUp(firstArena))
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	h.arenas[0].file = closed // nobody can tell what the kernel has removed
+	_, err = h.Alloc(shm.PageSize)
+	require.ErrorIs(t, err, shm.ErrLost)
+	require.Len(t, h.space.lost, 1)
 	h.arenas[0].file = file
 	require.Equal(t, 1, h.arenas[0].live)
 	b := alloc(t, h, 1)
-	require.Equal(t, a.Base()+uintptr(shm.PageSize), b.Base())
+	require.Equal(t, a.Base()+2*uintptr(shm.PageSize), b.Base(), "behind what is lost")
 	base, end := h.space.windows[0].off, h.space.windows[0].off+h.space.windows[0].n
 
 	// The last page of the window, one in the middle, and one elsewhere.
@@ -142,6 +164,7 @@ func TestLostAddresses(t *testing.T) {
 		require.Equal(t, "reserved", state(t, at))
 		require.NoError(t, shm.Unmap(pointerTo(at), shm.PageSize))
 	}
+	require.NoError(t, shm.Unmap(pointerTo(base+shm.PageSize), shm.PageSize))
 	require.Equal(t, "unmapped", state(t, base))
 	require.Equal(t, "unmapped", state(t, base+9*shm.PageSize))
 }
