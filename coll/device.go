@@ -5,9 +5,9 @@ import (
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
-	cudakernels "github.com/ubcoll/ubcoll/hw/cuda/kernels"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	cudakernels "github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 // onDevice reports whether w may be one for a device: a call on host memory and a plain view costs three comparisons.

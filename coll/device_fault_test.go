@@ -13,16 +13,16 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/gputest"
 )
 
 // TestDeviceSetup fails calls of the driver while communicators are made. Open works all the same; ranks use their
 // devices all or none, and say why not.
 func TestDeviceSetup(t *testing.T) {
-	if !cudatest.Emulated() {
+	if !emulated.Active() {
 		t.Skip("needs the emulated driver")
 	}
 	for _, call := range []string{"cuDevicePrimaryCtxRetain", "cuMemCreate", "cuMemAddressReserve", "cuMemMap",
@@ -63,7 +63,7 @@ func TestDeviceSetup(t *testing.T) {
 
 // TestDeviceFails fails calls of the driver while operations are queued: the communicator breaks on all ranks, soon.
 func TestDeviceFails(t *testing.T) {
-	if !cudatest.Emulated() {
+	if !emulated.Active() {
 		t.Skip("needs the emulated driver")
 	}
 	for _, call := range []string{"cuLaunchKernelEx", "cuStreamQuery", "cuStreamWaitEvent", "cuEventRecord"} {

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/dtype"
-	cudakernels "github.com/ubcoll/ubcoll/hw/cuda/kernels"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	cudakernels "github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 // TestReduceKernel looks at the choice of kernels, and that no choice is more than the kernel can do.

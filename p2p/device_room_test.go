@@ -12,8 +12,8 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
-	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 	"github.com/ubcoll/ubcoll/register"
@@ -22,7 +22,7 @@ import (
 // TestBesideCollectives has a small device full of an all-reduce, which the peer comes to only behind messages, or steps
 // of a channel, that are queued later here.
 func TestBesideCollectives(t *testing.T) {
-	if !cudatest.Emulated() {
+	if !emulated.Active() {
 		t.Skip("needs the emulated driver, whose devices can be small")
 	}
 	type side struct {
@@ -120,7 +120,7 @@ func TestBesideCollectives(t *testing.T) {
 
 // TestNoAtomics has links over which signals cannot be counted: channels and windows are refused, messages work.
 func TestNoAtomics(t *testing.T) {
-	if !cudatest.Emulated() {
+	if !emulated.Active() {
 		t.Skip("needs the emulated driver, whose links can be without")
 	}
 	t.Setenv("UBCOLL_EMULATE_ATOMICS", "0")

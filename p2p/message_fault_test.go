@@ -14,7 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -348,7 +348,7 @@ func TestMessagesAlone(t *testing.T) {
 
 // TestMessagesFail fails calls of the driver while messages are queued: the communicator breaks on both ranks, soon.
 func TestMessagesFail(t *testing.T) {
-	if !cudatest.Emulated() {
+	if !emulated.Active() {
 		t.Skip("needs the emulated driver")
 	}
 	for _, call := range []string{"cuLaunchKernelEx", "cuEventQuery", "cuEventRecord", "cuStreamWaitEvent", "cuStreamCreate"} {

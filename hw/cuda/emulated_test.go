@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 )
 
 // TestEmulated runs this package's tests of a GPU over the emulated driver, in another process: what they found on real
@@ -19,7 +19,7 @@ func TestEmulated(t *testing.T) {
 	if os.Getenv("UBCOLL_TEST_LIBRARY") != "" {
 		t.Skip("this is that process")
 	}
-	lib := filepath.Join(cudatest.Library(t), "libcuda.so.1")
+	lib := filepath.Join(emulated.Library(t), "libcuda.so.1")
 	skip := strings.Join([]string{
 		"TestEmulated", "TestFake", "TestProbe", "TestParity", "TestAbsent", // not about a GPU, or not about one that is there
 		"TestModuleErrors/instruction", // the emulated driver does not read PTX

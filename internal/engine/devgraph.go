@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 // DeviceGraph is a sequence of operations on the device as the driver replays it: a launch costs the host one call.

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 // Sizes of messages, in bytes, and of what does them.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 // error is an error of an operation on the device.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 // DeviceMessage is one send or receive of device memory.

@@ -15,16 +15,16 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 )
 
 // Main is for the TestMain of a package whose tests have no devices but where they ask for them, as Run does: so those
-// of host memory are the same everywhere. It is cudatest.Main, whose emulated driver has so many devices, with run.
+// of host memory are the same everywhere. It is emulated.Main, whose emulated driver has so many devices, with run.
 func Main(devices int, run func() int) {
 	os.Setenv("UBCOLL_EMULATE_DEVICES", strconv.Itoa(devices))
-	cudatest.Main(func() int {
+	emulated.Main(func() int {
 		os.Setenv(env.CUDA.Name, "off")
 		return run()
 	})

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
@@ -16,7 +16,7 @@ func gpus(t *testing.T) []string {
 	if cuda.Have().Err == nil {
 		return nil
 	}
-	return append(cudatest.Environ(cudatest.Library(t)), "UBCOLL_EMULATE_DEVICES=8", "UBCOLL_REQUIRE=cuda")
+	return append(emulated.Environ(emulated.Library(t)), "UBCOLL_EMULATE_DEVICES=8", "UBCOLL_REQUIRE=cuda")
 }
 
 // TestDeviceProcesses uses devices of several processes.

@@ -29,6 +29,7 @@ var layers = [][]string{
 	{"bootstrap"},
 	{"bootstrap/internal/*"},
 	{"register"},
+	{"internal/gpu/*"},
 	{"internal/engine"},
 	{"internal/transport/*"},
 	{""},

@@ -9,8 +9,8 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 )
 
 func deviceHeap(t *testing.T, ctx *cuda.Context, goHeap bool) *Heap {
@@ -32,7 +32,7 @@ func contents(t *testing.T, ctx *cuda.Context, a *Allocation, n int) string {
 // used is how much of the device's memory this process takes. Only the emulated driver can tell.
 func used(t *testing.T, ctx *cuda.Context) int {
 	t.Helper()
-	if !cudatest.Emulated() {
+	if !emulated.Active() {
 		return 0
 	}
 	free, total, err := ctx.Available()
@@ -41,7 +41,7 @@ func used(t *testing.T, ctx *cuda.Context) int {
 }
 
 func TestDeviceMemory(t *testing.T) {
-	ctx := cudatest.Primary(t, 1)
+	ctx := emulated.Primary(t, 1)
 	modes(t, func(t *testing.T, goHeap bool) {
 		before := used(t, ctx)
 		h := deviceHeap(t, ctx, goHeap)
@@ -101,7 +101,7 @@ func TestDeviceMemoryRefused(t *testing.T) {
 	require.ErrorIs(t, err, hw.ErrNotSupported)
 	require.NoError(t, h.Close())
 
-	ctx := cudatest.Primary(t, 0)
+	ctx := emulated.Primary(t, 0)
 	h = deviceHeap(t, ctx, false)
 	for n, want := range map[int]error{0: fault.ErrArgument, -1: fault.ErrArgument, 1<<46 + 1: fault.ErrLimit,
 		1 << 46: fault.ErrLimit} {
@@ -141,7 +141,7 @@ func failing(t *testing.T, ctx *cuda.Context, calls []string, f func() error) {
 }
 
 func TestOutOfDeviceMemory(t *testing.T) {
-	ctx := cudatest.Primary(t, 0)
+	ctx := emulated.Primary(t, 0)
 	emulatedOnly(t)
 	calls := []string{"cuMemGetAllocationGranularity", "cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
 		"cuMemsetD8Async"}
@@ -164,7 +164,7 @@ func TestOutOfDeviceMemory(t *testing.T) {
 }
 
 func TestAdoptDevice(t *testing.T) {
-	ctx, other := cudatest.Primary(t, 0), cudatest.Primary(t, 1)
+	ctx, other := emulated.Primary(t, 0), emulated.Primary(t, 1)
 	h := deviceHeap(t, ctx, false)
 	const size = 4 << 20
 	mine, err := ctx.Alloc(size)
@@ -265,7 +265,7 @@ func TestAdoptable(t *testing.T) {
 }
 
 func TestFreedBehindOurBack(t *testing.T) {
-	ctx := cudatest.Primary(t, 0)
+	ctx := emulated.Primary(t, 0)
 	h := deviceHeap(t, ctx, false)
 	p, err := ctx.Alloc(4 << 20)
 	require.NoError(t, err)
@@ -296,7 +296,7 @@ func TestFreedBehindOurBack(t *testing.T) {
 }
 
 func TestDeviceMemoryFromManyGoroutines(t *testing.T) {
-	ctx := cudatest.Primary(t, 0)
+	ctx := emulated.Primary(t, 0)
 	before := used(t, ctx)
 	h := deviceHeap(t, ctx, false)
 	errs := make(chan error)
@@ -332,7 +332,7 @@ func TestDeviceMemoryFromManyGoroutines(t *testing.T) {
 // emulatedOnly skips what a real driver cannot be made to do.
 func emulatedOnly(t *testing.T) {
 	t.Helper()
-	if !cudatest.Emulated() {
+	if !emulated.Active() {
 		t.Skip("failures cannot be made to order on a real device")
 	}
 }

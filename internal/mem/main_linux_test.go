@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 	}
-	cudatest.Main(func() int {
+	emulated.Main(func() int {
 		return await.Main(m)
 	})
 }

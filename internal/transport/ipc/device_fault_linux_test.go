@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
@@ -26,7 +26,7 @@ import (
 func TestDevicePeerDies(t *testing.T) {
 	for _, when := range []string{"before", "during"} {
 		t.Run(when, func(t *testing.T) {
-			cudatest.Primary(t, 1)
+			emulated.Primary(t, 1)
 			a := newGPU(t, 0, false)
 			c, _ := startPeer(t, nil)
 			r := c.tell(t, "device use 1")
@@ -55,7 +55,7 @@ func TestDevicePeerDies(t *testing.T) {
 
 // A peer that neither follows nor dies keeps the number, until it follows.
 func TestDevicePeerLags(t *testing.T) {
-	cudatest.Primary(t, 1)
+	emulated.Primary(t, 1)
 	a := newGPU(t, 0, false)
 	c, _ := startPeer(t, nil)
 	r := c.tell(t, "device use 1")
@@ -96,8 +96,8 @@ func TestDevicePeerLags(t *testing.T) {
 
 // Each call of the driver fails once: the owner is told, nothing is left, and asking again helps.
 func TestDeviceImportFails(t *testing.T) {
-	one := cudatest.Primary(t, 0)
-	cudatest.Primary(t, 1)
+	one := emulated.Primary(t, 0)
+	emulated.Primary(t, 1)
 	emulatedOnly(t)
 	a, b := newGPU(t, 0, false), newGPU(t, 1, false)
 	ab, _ := meet(t, a.rank, b.rank)
@@ -135,7 +135,7 @@ func TestDeviceImportFails(t *testing.T) {
 
 // The older kind of export: in one process the peer's device must be reachable, in two the handle is opened.
 func TestDeviceHandleFails(t *testing.T) {
-	cudatest.Primary(t, 1)
+	emulated.Primary(t, 1)
 	emulatedOnly(t)
 	failed := func(t *testing.T, a *gpu, extent uint32) (why string) {
 		require.Eventually(t, func() bool {
@@ -175,7 +175,7 @@ func TestDeviceHandleFails(t *testing.T) {
 }
 
 func TestDeviceExportFails(t *testing.T) {
-	cudatest.Primary(t, 0)
+	emulated.Primary(t, 0)
 	emulatedOnly(t)
 	a := newGPU(t, 0, false)
 	for call, legacy := range map[string]bool{"cuMemRetainAllocationHandle": false, "cuMemExportToShareableHandle": false,
@@ -200,7 +200,7 @@ func TestDeviceExportFails(t *testing.T) {
 }
 
 func TestUseDeviceFails(t *testing.T) {
-	ctx := cudatest.Primary(t, 0)
+	ctx := emulated.Primary(t, 0)
 	emulatedOnly(t)
 	foot, memory := measure(t), used(t, ctx)
 	for _, call := range []string{"cuMemCreate:1=2", "cuStreamCreate:1=2", "cuStreamCreate:2=2"} {
@@ -316,7 +316,7 @@ func TestForgedCard(t *testing.T) {
 
 // What a peer writes into its ledger harms nobody else.
 func TestForgedLedger(t *testing.T) {
-	cudatest.Primary(t, 0)
+	emulated.Primary(t, 0)
 	emulatedOnly(t)
 	random := rand.New(rand.NewPCG(newSeed(t), 0))
 	a, b := newGPU(t, 0, false), newGPU(t, 1, false)

@@ -12,9 +12,9 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -29,11 +29,11 @@ func memories(t *testing.T, f func(t *testing.T, legacy bool)) {
 }
 
 func TestDeviceOneProcess(t *testing.T) {
-	cudatest.Primary(t, 0)
+	emulated.Primary(t, 0)
 	for _, goHeap := range []bool{false, true} {
 		t.Run(map[bool]string{false: "files", true: "go heap"}[goHeap], func(t *testing.T) {
 			memories(t, func(t *testing.T, legacy bool) {
-				foot, memory := measure(t), used(t, cudatest.Primary(t, 0))
+				foot, memory := measure(t), used(t, emulated.Primary(t, 0))
 				a, b := newGPU(t, 0, goHeap), newGPU(t, 1, goHeap)
 				ab, ba := meet(t, a.rank, b.rank)
 				require.True(t, ab.HasDevice())
@@ -85,7 +85,7 @@ func TestDeviceOneProcess(t *testing.T) {
 				b.close()
 				if !goHeap && !legacy {
 					require.Eventually(t, func() bool { return measure(t).mappings == foot.mappings }, await.Limit, time.Millisecond)
-					require.Equal(t, memory, used(t, cudatest.Primary(t, 0)))
+					require.Equal(t, memory, used(t, emulated.Primary(t, 0)))
 				}
 			})
 		})
@@ -94,7 +94,7 @@ func TestDeviceOneProcess(t *testing.T) {
 
 // Nothing is left of any number of rounds.
 func TestDeviceLeavesNothing(t *testing.T) {
-	one, two := cudatest.Primary(t, 0), cudatest.Primary(t, 1)
+	one, two := emulated.Primary(t, 0), emulated.Primary(t, 1)
 	round := func() {
 		a, b := newGPU(t, 0, false), newGPU(t, 1, false)
 		ab, _ := meet(t, a.rank, b.rank)
@@ -124,7 +124,7 @@ func TestDeviceLeavesNothing(t *testing.T) {
 
 func TestDeviceTwoProcesses(t *testing.T) {
 	memories(t, func(t *testing.T, legacy bool) {
-		cudatest.Primary(t, 1)
+		emulated.Primary(t, 1)
 		a := newGPU(t, 0, false)
 		kind := map[bool]string{false: "device alloc", true: "device legacy"}[legacy]
 		c, _ := startPeer(t, nil)

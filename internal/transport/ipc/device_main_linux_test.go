@@ -14,16 +14,16 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
 // emulatedOnly skips what a real driver cannot be made to do.
 func emulatedOnly(t *testing.T) {
 	t.Helper()
-	if !cudatest.Emulated() {
+	if !emulated.Active() {
 		t.Skip("this cannot be made to happen on a real device")
 	}
 }
@@ -31,7 +31,7 @@ func emulatedOnly(t *testing.T) {
 // used is how much of the device's memory this process takes. Only the emulated driver can tell.
 func used(t testing.TB, ctx *cuda.Context) int {
 	t.Helper()
-	if !cudatest.Emulated() {
+	if !emulated.Active() {
 		return 0
 	}
 	free, total, err := ctx.Available()
@@ -57,7 +57,7 @@ type gpu struct {
 
 func newGPU(t testing.TB, i int, goHeap bool) *gpu {
 	t.Helper()
-	ctx := cudatest.Primary(t, i)
+	ctx := emulated.Primary(t, i)
 	r := newRank(t, goHeap, secret) // closed before the context
 	r.heap.UseDevice(ctx)
 	require.NoError(t, r.UseDevice(ctx))

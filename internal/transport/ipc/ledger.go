@@ -7,8 +7,8 @@ import (
 	"unicode"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/hw/cuda/kernels"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 const (

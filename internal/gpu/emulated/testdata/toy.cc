@@ -1,4 +1,4 @@
-// The kernels of ../../testdata/kernels.ptx, for the tests of hw/cuda.
+// The kernels of hw/cuda/testdata/kernels.ptx, for the tests of hw/cuda.
 #include "emulate.h"
 #include "fiber.h"
 

@@ -17,7 +17,7 @@
 
 #define _Static_assert static_assert
 extern "C" {
-#include "../../driver.h"
+#include "../../../../hw/cuda/driver.h"
 #define DECLARE(name, params) int name params;
 UBC_CALLS(DECLARE)
 #undef DECLARE

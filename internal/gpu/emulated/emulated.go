@@ -1,4 +1,4 @@
-// Package cudatest lets tests of what stands on hw/cuda run where there is no GPU, over an emulated one: a library in
+// Package emulated lets tests of what stands on hw/cuda run where there is no GPU, over an emulated one: a library in
 // place of the driver's libcuda.so.1 which runs the kernels' own source on the host's processors and memory, each
 // thread of a grid as a fiber. Processes share its memory as they share a GPU's, also under mpirun.
 //
@@ -23,7 +23,7 @@
 //
 // It is for 64-bit Linux with cgo and needs a C++ compiler (CXX, c++, g++ or clang++) and this source tree, where it is
 // built at the first use and kept in the user's cache folder.
-package cudatest
+package emulated
 
 import (
 	"fmt"
@@ -35,8 +35,8 @@ import (
 
 // Variables by which Main and whoever starts tests agree.
 const (
-	choice   = "UBCOLL_EMULATE"  // 0: never emulate. 1: also where there is a GPU
-	emulated = "UBCOLL_EMULATED" // set by Main in what it starts
+	choice  = "UBCOLL_EMULATE"  // 0: never emulate. 1: also where there is a GPU
+	started = "UBCOLL_EMULATED" // set by Main in what it starts
 )
 
 // Main is for a package's TestMain: it exits with what run (m.Run, say) returns. Where there is no GPU it first starts
@@ -44,7 +44,7 @@ const (
 // before, by os.Setenv say. Without a compiler it says so, and the tests run as they do without a GPU; so they do where
 // UBCOLL_REQUIRE has cuda, which wants a real one. UBCOLL_EMULATE=1 emulates whatever there is, UBCOLL_EMULATE=0 never.
 func Main(run func() int) {
-	if os.Getenv(emulated) == "" && wanted() {
+	if os.Getenv(started) == "" && wanted() {
 		if err := restart(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -63,5 +63,5 @@ func wanted() bool {
 	return cuda.Have().Err != nil && !env.Requires("cuda")
 }
 
-// Emulated reports whether this process was started with the emulated driver by Main.
-func Emulated() bool { return os.Getenv(emulated) != "" }
+// Active reports whether this process was started with the emulated driver by Main.
+func Active() bool { return os.Getenv(started) != "" }

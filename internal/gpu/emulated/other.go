@@ -1,6 +1,6 @@
 //go:build !linux || !cgo || !(amd64 || arm64)
 
-package cudatest
+package emulated
 
 import "testing"
 

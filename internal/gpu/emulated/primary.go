@@ -1,4 +1,4 @@
-package cudatest
+package emulated
 
 import (
 	"testing"

@@ -1,6 +1,6 @@
 //go:build linux && cgo && (amd64 || arm64)
 
-package cudatest_test
+package emulated_test
 
 import (
 	"errors"
@@ -18,19 +18,19 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 )
 
-func TestMain(m *testing.M) { cudatest.Main(m.Run) }
+func TestMain(m *testing.M) { emulated.Main(m.Run) }
 
-func emulated(t *testing.T, device int) (*cuda.Context, *cuda.Stream) {
+func device(t *testing.T, i int) (*cuda.Context, *cuda.Stream) {
 	t.Helper()
-	if !cudatest.Emulated() {
+	if !emulated.Active() {
 		t.Skip("not over the emulated driver")
 	}
-	c, err := cuda.Primary(hw.CUDA(device))
+	c, err := cuda.Primary(hw.CUDA(i))
 	require.NoError(t, err)
 	s, err := c.NewStream()
 	require.NoError(t, err)
@@ -43,7 +43,7 @@ func emulated(t *testing.T, device int) (*cuda.Context, *cuda.Stream) {
 
 // add is the kernel that adds 1 to the 32-bit word at p.
 func add(t *testing.T, c *cuda.Context, s *cuda.Stream, p cuda.Addr) error {
-	ptx, err := os.ReadFile("../testdata/kernels.ptx")
+	ptx, err := os.ReadFile("../../../hw/cuda/testdata/kernels.ptx")
 	require.NoError(t, err)
 	m, err := c.LoadModule(string(ptx))
 	require.NoError(t, err)
@@ -76,7 +76,7 @@ func mapping(t *testing.T) unsafe.Pointer {
 }
 
 func TestDevices(t *testing.T) {
-	emulated(t, 0)
+	device(t, 0)
 	all, err := cuda.Devices()
 	require.NoError(t, err)
 	n := 4
@@ -95,14 +95,14 @@ func TestDevices(t *testing.T) {
 
 // Another program finds the library by its folder.
 func TestLibrary(t *testing.T) {
-	dir := cudatest.Library(t)
+	dir := emulated.Library(t)
 	t.Log(dir)
 	for _, x := range []struct {
 		name string
 		env  []string
 		want string
 	}{
-		{"seven", append(cudatest.Environ(dir), "UBCOLL_EMULATE_DEVICES=7"), "--- PASS: TestDevices"},
+		{"seven", append(emulated.Environ(dir), "UBCOLL_EMULATE_DEVICES=7"), "--- PASS: TestDevices"},
 		{"told not to", []string{"UBCOLL_EMULATE=0", "UBCOLL_EMULATED="}, "--- SKIP: TestDevices"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestFaults(t *testing.T) {
 	} {
 		for _, what := range []string{"kernel", "copy", "fill", "zero"} {
 			t.Run(x.name+"/"+what, func(t *testing.T) {
-				c, s := emulated(t, 1)
+				c, s := device(t, 1)
 				good, err := c.Alloc(4)
 				require.NoError(t, err)
 				p := x.at(t, c)
@@ -173,7 +173,7 @@ func TestFaults(t *testing.T) {
 			})
 		}
 	}
-	c, s := emulated(t, 1)
+	c, s := device(t, 1)
 	p, err := c.Alloc(4)
 	require.NoError(t, err)
 	require.NoError(t, s.Upload(p, []byte{1, 0, 0, 0}))
@@ -186,7 +186,7 @@ func TestFaults(t *testing.T) {
 
 // Go's own faults stay Go's.
 func TestGoFaults(t *testing.T) {
-	c, s := emulated(t, 0)
+	c, s := device(t, 0)
 	p, err := c.Alloc(4)
 	require.NoError(t, err)
 	require.NoError(t, s.Fill(p, 0, 4))
@@ -196,7 +196,7 @@ func TestGoFaults(t *testing.T) {
 }
 
 func TestOutOfMemory(t *testing.T) {
-	c, _ := emulated(t, 2)
+	c, _ := device(t, 2)
 	t.Setenv("UBCOLL_EMULATE_MEMORY", "6291456") // three granules
 	free, total, err := c.Available()
 	require.NoError(t, err)
@@ -228,7 +228,7 @@ func TestOutOfMemory(t *testing.T) {
 func second[T any](_ T, err error) error { return err }
 
 func TestInjectedFailures(t *testing.T) {
-	c, s := emulated(t, 0)
+	c, s := device(t, 0)
 	t.Setenv("UBCOLL_EMULATE_FAIL", "cuMemAlloc:3,cuMemGetInfo:1=719 cuMemsetD8Async=801")
 	for i := range 4 {
 		p, err := c.Alloc(1)
@@ -250,7 +250,7 @@ func TestInjectedFailures(t *testing.T) {
 
 // A large fill with zeros takes no memory, and is one all the same.
 func TestZero(t *testing.T) {
-	c, s := emulated(t, 0)
+	c, s := device(t, 0)
 	const n = 64<<20 + 100
 	p, err := c.Alloc(n)
 	require.NoError(t, err)
@@ -267,8 +267,8 @@ func TestZero(t *testing.T) {
 
 // A capture takes other streams in by an event, and lets them go in the end.
 func TestForkedCapture(t *testing.T) {
-	c, s := emulated(t, 0)
-	_, side := emulated(t, 0)
+	c, s := device(t, 0)
+	_, side := device(t, 0)
 	e, err := c.NewEvent(false)
 	require.NoError(t, err)
 	p, err := c.Alloc(3)
@@ -314,7 +314,7 @@ func TestThreads(t *testing.T) {
 		require.NoError(t, err)
 		return len(d)
 	}
-	c, s := emulated(t, 0)
+	c, s := device(t, 0)
 	p, err := c.Alloc(1)
 	require.NoError(t, err)
 	require.NoError(t, s.Fill(p, 1, 1))
@@ -333,7 +333,7 @@ func TestThreads(t *testing.T) {
 
 // The checks of testdata/fibers.
 func TestFibers(t *testing.T) {
-	cudatest.Library(t) // or there is no compiler
+	emulated.Library(t) // or there is no compiler
 	cxx := []string{"c++"}
 	if s := strings.Fields(os.Getenv("CXX")); len(s) > 0 {
 		cxx = s

@@ -1,6 +1,6 @@
 //go:build linux && cgo && (amd64 || arm64)
 
-package cudatest_test
+package emulated_test
 
 import (
 	"testing"
@@ -31,7 +31,7 @@ func TestKernels(t *testing.T) {
 		var ps [2]kernelParams
 		var words [2]unsafe.Pointer // status
 		for r := range cs {
-			cs[r], ss[r] = emulated(t, r)
+			cs[r], ss[r] = device(t, r)
 			m, err := cs[r].LoadModule(".version 8.1\n.visible .entry ubc_barrier(\n")
 			require.NoError(t, err)
 			t.Cleanup(func() { m.Close() })

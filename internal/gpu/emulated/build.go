@@ -1,6 +1,6 @@
 //go:build linux && cgo && (amd64 || arm64)
 
-package cudatest
+package emulated
 
 import (
 	"crypto/sha256"
@@ -60,7 +60,7 @@ func Environ(dir string) []string {
 	if old := os.Getenv("LD_LIBRARY_PATH"); old != "" {
 		path += ":" + old
 	}
-	return []string{"LD_LIBRARY_PATH=" + path, emulated + "=1"}
+	return []string{"LD_LIBRARY_PATH=" + path, started + "=1"}
 }
 
 // build makes the library once, whatever number of test programs wants it: its folder is named by a hash of all that it
@@ -75,7 +75,8 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	var sources, made []string // to compile, to hash
-	for _, pattern := range []string{"cudatest/testdata/*.cc", "cudatest/testdata/*.h", "driver.h", "kernels/src/*"} {
+	own := filepath.Join("internal", "gpu", "emulated", "testdata")
+	for _, pattern := range []string{own + "/*.cc", own + "/*.h", "hw/cuda/driver.h", "internal/gpu/kernels/src/*"} {
 		found, err := filepath.Glob(filepath.Join(home, pattern))
 		if err != nil {
 			return "", err
@@ -83,7 +84,7 @@ var build = sync.OnceValues(func() (string, error) {
 		made = append(made, found...)
 	}
 	for _, name := range made {
-		if filepath.Ext(name) == ".cc" && filepath.Dir(name) == filepath.Join(home, "cudatest/testdata") ||
+		if filepath.Ext(name) == ".cc" && filepath.Dir(name) == filepath.Join(home, own) ||
 			filepath.Base(name) == "emulate.cc" {
 			sources = append(sources, name)
 		}
@@ -138,22 +139,23 @@ func compiler() []string {
 	return nil
 }
 
-// home is the folder hw/cuda of the source tree: where this file was compiled, else above the working directory, which
+// home is the root of the source tree: where this file was compiled, else above the working directory, which
 // for a test is its package's.
 func home() (string, error) {
 	good := func(dir string) bool {
-		_, err := os.Stat(filepath.Join(dir, "cudatest", "testdata", "fiber.cc"))
+		_, err := os.Stat(filepath.Join(dir, "internal", "gpu", "emulated", "testdata", "fiber.cc"))
 		return err == nil
 	}
 	if _, file, _, ok := runtime.Caller(0); ok {
-		if dir := filepath.Dir(filepath.Dir(file)); good(dir) {
+		// It lies three folders below.
+		if dir := filepath.Join(filepath.Dir(file), "..", "..", ".."); good(dir) {
 			return dir, nil
 		}
 	}
 	at, err := os.Getwd()
 	for err == nil {
-		if dir := filepath.Join(at, "hw", "cuda"); good(dir) {
-			return dir, nil
+		if good(at) {
+			return at, nil
 		}
 		if at == filepath.Dir(at) {
 			break

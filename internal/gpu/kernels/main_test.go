@@ -3,8 +3,8 @@ package kernels
 import (
 	"testing"
 
-	"github.com/ubcoll/ubcoll/hw/cuda/cudatest"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 )
 
 // TestMain has the tests of devices run over the emulated one where there is no other.
-func TestMain(m *testing.M) { cudatest.Main(m.Run) }
+func TestMain(m *testing.M) { emulated.Main(m.Run) }
