@@ -66,10 +66,7 @@ func load(w *engine.Work, dst, src unsafe.Pointer, n int) {
 	cpu.Copy(dst, src, n*w.Type.Size(), false)
 }
 
-// runAlone is every collective of a communicator of one rank.
-func runAlone(_ context.Context, _ *engine.Comm, w *engine.Work) error {
-	if w.Dst.Ptr != nil && w.Src.Ptr != nil && (w.Dst.Ptr != w.Src.Ptr || w.Red == engine.PreMulSum) {
-		load(w, w.Dst.Ptr, w.Src.Ptr, w.Src.Len)
-	}
-	return nil
-}
+const stagingHalf = engine.StagingBytes / 2
+
+// streams reports whether a result of so many bytes, which is no rank's source, should be written past the caches.
+func streams(c *engine.Comm, bytes int) bool { return bytes >= c.Tuning().StreamFrom }

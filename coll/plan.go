@@ -7,15 +7,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// way is how an all-reduce beyond eager size goes.
-type way int
-
-const (
-	twoShotWay way = iota
-	oneShot
-	push
-)
-
 // The paths.
 var (
 	alonePath   = engine.Path{Name: "copy", Run: runAlone}
@@ -47,28 +38,3 @@ func plan(c *engine.Comm, w *engine.Work) {
 		w.Path = &movePath
 	}
 }
-
-// choose is the way of an all-reduce of so many bytes.
-func choose(c *engine.Comm, bytes int, how engine.Where) way {
-	switch algorithm := c.Options().Algorithm; {
-	case algorithm == "two-shot":
-		return twoShotWay
-	case algorithm == "one-shot" && how.AllSrc && !how.InPlace:
-		return oneShot
-	case algorithm == "push" && how.AllSrc && how.AllDst:
-		return push
-	case algorithm != "":
-		return twoShotWay
-	case how.AllSrc && how.AllDst && (how.InPlace || bytes >= c.Tuning().PushFrom):
-		return push
-	case how.AllSrc && !how.InPlace && bytes*c.Size() <= c.Tuning().OneShotTotal:
-		return oneShot
-	}
-	return twoShotWay
-}
-
-// directSlice is how many bytes of a slice one round of a two-shot takes when nothing is staged.
-const directSlice = 256 << 10
-
-// streams reports whether a result of so many bytes, which is no rank's source, should be written past the caches.
-func streams(c *engine.Comm, bytes int) bool { return bytes >= c.Tuning().StreamFrom }

@@ -1,70 +1,14 @@
 package coll
 
 import (
-	"context"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
-// runReduce is the reduce family beyond eager size. Which way it goes depends on the descriptors, which all ranks see.
-func runReduce(ctx context.Context, c *engine.Comm, w *engine.Work) error {
-	if w.Count == 0 {
-		return nil
-	}
-	k := newCall(ctx, c, w)
-	srcBytes, dstBytes := w.Count*k.size, w.Count*k.size
-	if w.Kind == engine.KindReduceScatter {
-		srcBytes *= k.n
-	}
-	if w.Kind != engine.KindAllReduce {
-		dstBytes = 0 // nobody reads or writes another rank's
-	}
-	srcs, dsts, how, err := c.Buffers(srcBytes, dstBytes)
-	if err != nil {
-		return err
-	}
-	if w.Kind == engine.KindAllReduce {
-		switch choose(c, srcBytes, how) {
-		case oneShot:
-			return k.oneShot(srcs)
-		case push:
-			return k.push(srcs, dsts, how)
-		}
-	}
-	return k.twoShot(srcs, dsts, how)
-}
-
-// oneShot reads all sources and computes the whole result. Nobody's destination may be a source.
-func (k *call) oneShot(srcs []unsafe.Pointer) error {
-	k.w.Algorithm = "one-shot"
-	k.reduce(k.w.Dst.Ptr, srcs, k.w.Count, streams(k.c, k.w.Dst.Bytes()))
-	k.c.Progress(1)
-	return k.waitAll(1, "exit")
-}
-
-// push computes one slice of the result from all sources, and writes it to all destinations.
-func (k *call) push(srcs, dsts []unsafe.Pointer, how engine.Where) error {
-	k.w.Algorithm = "push"
-	slice := alignedSlice(k.w.Count, k.n, k.size)
-	lo := min(k.me*slice, k.w.Count)
-	n := min(lo+slice, k.w.Count) - lo
-	if n > 0 {
-		for r := range srcs {
-			srcs[r], dsts[r] = unsafe.Add(srcs[r], lo*k.size), unsafe.Add(dsts[r], lo*k.size)
-		}
-		cpu.ReduceMulti(k.w.Type, kernels[k.w.Red], dsts, srcs, n, k.div(), !how.InPlace && streams(k.c, k.w.Dst.Bytes()))
-	}
-	k.c.Progress(1)
-	return k.waitAll(1, "exit")
-}
-
-// alignedSlice cuts count elements of a size into n slices of whole cache lines.
-func alignedSlice(count, n, size int) int {
-	line := 64/size - 1
-	return ((count+n-1)/n + line) &^ line
-}
+// directSlice is how many bytes of a slice one round of a two-shot takes when nothing is staged.
+const directSlice = 256 << 10
 
 // twoShot computes slices in two steps, in rounds: each rank reduces its slice of the round from all sources, and then
 // whoever wants the result fetches the slices of the others. It works with any mix of direct and staged buffers: a rank
@@ -86,8 +30,6 @@ const (
 	stepFetched
 	stepsOfRound = stepFetched
 )
-
-const stagingHalf = engine.StagingBytes / 2
 
 func (k *call) twoShot(srcs, dsts []unsafe.Pointer, how engine.Where) error {
 	k.w.Algorithm = "two-shot"

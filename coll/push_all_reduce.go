@@ -1,0 +1,24 @@
+package coll
+
+import (
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/engine"
+)
+
+// push computes one slice of the result from all sources, and writes it to all destinations.
+func (k *call) push(srcs, dsts []unsafe.Pointer, how engine.Where) error {
+	k.w.Algorithm = "push"
+	slice := alignedSlice(k.w.Count, k.n, k.size)
+	lo := min(k.me*slice, k.w.Count)
+	n := min(lo+slice, k.w.Count) - lo
+	if n > 0 {
+		for r := range srcs {
+			srcs[r], dsts[r] = unsafe.Add(srcs[r], lo*k.size), unsafe.Add(dsts[r], lo*k.size)
+		}
+		cpu.ReduceMulti(k.w.Type, kernels[k.w.Red], dsts, srcs, n, k.div(), !how.InPlace && streams(k.c, k.w.Dst.Bytes()))
+	}
+	k.c.Progress(1)
+	return k.waitAll(1, "exit")
+}

@@ -1,0 +1,41 @@
+package coll
+
+import (
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw/cpu"
+)
+
+// sharePiece is how much of the source the root writes to all the others while it is in its cache.
+const sharePiece = 32 << 10
+
+// share is a broadcast: the root, which would only wait, writes the last share of the data to all others.
+func (m *move) share() error {
+	m.w.Algorithm = "share"
+	bytes := m.w.Count * m.size
+	lo := (bytes - bytes/m.n) &^ 63
+	stream := streams(m.c, bytes)
+	if m.me == m.w.Root {
+		for at := lo; at < bytes; at += sharePiece {
+			n := min(sharePiece, bytes-at)
+			for i := 1; i < m.n; i++ {
+				to, err := m.c.Destination(m.next(i), at, n)
+				if err != nil {
+					return err
+				}
+				cpu.Copy(to, unsafe.Add(m.w.Src.Ptr, at), n, stream)
+			}
+		}
+	} else {
+		from, err := m.c.Source(m.w.Root, 0, lo)
+		if err != nil {
+			return err
+		}
+		cpu.Copy(m.w.Dst.Ptr, from, lo, stream)
+	}
+	m.c.Progress(movesDone)
+	if m.me == m.w.Root {
+		return m.waitAll(movesDone, "exit")
+	}
+	return m.c.WaitProgress(m.ctx, m.w.Root, movesDone, "delivery")
+}
