@@ -93,19 +93,19 @@ func kernel(c *engine.Comm, w *engine.Work) engine.Kernel {
 	bytes, n := w.Count*w.Type.Size(), c.Size()
 	switch {
 	case w.Kind == engine.KindBarrier:
-		return engine.Kernel{Name: cudakernels.Barrier, Blocks: 1, Way: "descriptors"}
+		return engine.Kernel{Name: cudakernels.Barrier, Blocks: 1, Algorithm: "descriptors"}
 	case isReduction(w.Kind):
 		return reduceKernel(c.Options().Algorithm, w.Kind, w.Type, bytes, n)
 	case isVector(w.Kind):
-		return engine.Kernel{Name: cudakernels.MoveV, Blocks: countsGrid(w, n), Way: "push by counts", Words: true,
+		return engine.Kernel{Name: cudakernels.MoveV, Blocks: countsGrid(w, n), Algorithm: "push by counts", Words: true,
 			Counts: true}
 	case bytes <= movePackets:
-		return engine.Kernel{Name: cudakernels.MovePackets, Blocks: packetGrid(bytes * n), Way: "push packets"}
+		return engine.Kernel{Name: cudakernels.MovePackets, Blocks: packetGrid(bytes * n), Algorithm: "push packets"}
 	}
 	if w.Kind == engine.KindBroadcast && bytes*(n-2) > rootOnce {
-		return engine.Kernel{Name: cudakernels.Broadcast, Blocks: bulkGrid(bytes), Way: "passed on", Words: true}
+		return engine.Kernel{Name: cudakernels.Broadcast, Blocks: bulkGrid(bytes), Algorithm: "passed on", Words: true}
 	}
-	return engine.Kernel{Name: cudakernels.Move, Blocks: bulkGrid(bytes * n), Way: "push", Words: true}
+	return engine.Kernel{Name: cudakernels.Move, Blocks: bulkGrid(bytes * n), Algorithm: "push", Words: true}
 }
 
 // countsGrid is how many blocks an operation with vectors of counts has. Ranks whose counts do not fit may come to
@@ -139,19 +139,20 @@ func reduceKernel(algorithm string, k engine.Kind, t dtype.Type, bytes, n int) e
 	ring := algorithm == "ring" || algorithm == "" && bytes >= ringFrom && n > 2 && !half
 	switch {
 	case ring && k == engine.KindAllReduce:
-		return engine.Kernel{Name: cudakernels.Ring, Blocks: bulkGrid(total), Way: "ring", Words: true}
+		return engine.Kernel{Name: cudakernels.Ring, Blocks: bulkGrid(total), Algorithm: "ring", Words: true}
 	case algorithm == "push", algorithm == "" && total >= pushFrom:
 		blocks := bulkGrid(total)
 		if total < pushLong {
 			blocks = min(blocks, pushBlocks)
 		}
-		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: blocks, Push: true, Way: "two-shot, pushed", Words: true}
+		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: blocks, Push: true, Algorithm: "two-shot, pushed",
+			Words: true}
 	case algorithm == "one-shot" && fits, algorithm != "two-shot" && fits && bytes <= oneShotMost:
-		return engine.Kernel{Name: cudakernels.OneShot, Blocks: packetGrid(bytes), Way: "one-shot packets"}
+		return engine.Kernel{Name: cudakernels.OneShot, Blocks: packetGrid(bytes), Algorithm: "one-shot packets"}
 	case algorithm != "two-shot" && total <= packetsTotal && slice <= cudakernels.PacketData:
-		return engine.Kernel{Name: cudakernels.Packets, Blocks: packetGrid(total), Way: "two-shot packets"}
+		return engine.Kernel{Name: cudakernels.Packets, Blocks: packetGrid(total), Algorithm: "two-shot packets"}
 	}
-	return engine.Kernel{Name: cudakernels.TwoShot, Blocks: bulkGrid(total), Way: "two-shot", Words: true}
+	return engine.Kernel{Name: cudakernels.TwoShot, Blocks: bulkGrid(total), Algorithm: "two-shot", Words: true}
 }
 
 // packetGrid is how many blocks send so many bytes in packets: one while each of its threads has one packet. Beyond, one

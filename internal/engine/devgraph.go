@@ -42,7 +42,7 @@ func (c *Comm) CaptureDevice(ctx context.Context, works []Work, received [][]uin
 	for i := range works {
 		w := &works[i]
 		if w.Kernel.Name == "" && w.Kind == KindBarrier {
-			w.Kernel = Kernel{Name: kernels.Barrier, Blocks: 1, Way: "descriptors"}
+			w.Kernel = Kernel{Name: kernels.Barrier, Blocks: 1, Algorithm: "descriptors"}
 		}
 		if w.Kernel.Name == "" && w.Kind != KindMessages {
 			return nil, fmt.Errorf("call %d, %v, is on host memory, and others are on %v: %w", i, w.Kind,
@@ -141,7 +141,7 @@ func (d *device) capture(ctx context.Context, works []Work, received [][]uint64)
 			bad = g.reading(s.device.cu, &works[i])
 		}
 		var o OpInfo
-		d.c.describe(&o, &g.last, g.last.Kernel.Way, 0)
+		d.c.describe(&o, &g.last, g.last.Kernel.Algorithm, 0)
 		g.told.add(o)
 		g.last.letGo() // the graph has the buffers
 		d.next.copy = nil

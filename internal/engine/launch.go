@@ -170,9 +170,9 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 	if bad == nil {
 		bad = d.prepare(w)
 	}
-	way := w.Kernel.Way
+	algorithm := w.Kernel.Algorithm
 	if bad != nil {
-		way = refused.Name
+		algorithm = refused.Name
 		if err := d.refuse(bad); err != nil {
 			return nil, d.failed(w.Kind, err)
 		}
@@ -182,7 +182,7 @@ func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err er
 	}
 	d.ops++
 	d.count(1)
-	d.c.noteAs(w, way, d.ops)
+	d.c.noteAs(w, algorithm, d.ops)
 	if bad != nil {
 		refusal = d.error(w.Kind, d.ops, "", -1, bad)
 	}
@@ -227,7 +227,7 @@ func (d *device) prepare(w *Work) error {
 		return err
 	}
 	if d.alone(w) {
-		w.Kernel.Way = "copy"
+		w.Kernel.Algorithm = "copy"
 		d.next.copy = w
 		return nil
 	}
