@@ -20,7 +20,7 @@ import (
 type Options struct {
 	Timeout   time.Duration   // longest wait inside one operation; 0 = 10 minutes
 	Register  register.Policy // 0 = Auto
-	Algorithm string          // of all-reduces, where it can be had: "" = the plan chooses; see Algorithms
+	Algorithm string          // of all-reduces, where it can be had: "" = the library chooses; see Algorithms
 }
 
 // Algorithms are the names that Options.Algorithm takes. The two-shot works with every mix of buffers, and stands in
@@ -161,7 +161,7 @@ func (c *Comm) Close() error { return c.Engine().Close() }
 // Err is nil while the communicator is usable, and else says why it is not. Local, waits for nothing.
 func (c *Comm) Err() error { return c.Engine().Err() }
 
-// OpInfo says how an operation went: Algorithm is the way the data took, Src and Dst say whether the buffer was used
+// OpInfo says how an operation went: Algorithm is how the data travelled, Src and Dst say whether the buffer was used
 // directly, and Why not. Its Explain is all of that in a line. After a Group and a graph's launch Members are their
 // operations. See Comm.LastOp.
 type OpInfo = engine.OpInfo

@@ -35,8 +35,8 @@ func (k *call) waitAll(steps uint64, step string) error {
 	return nil
 }
 
-// kernels are the reductions without what comes before and after them.
-var kernels = [...]cpu.Op{engine.Sum: cpu.Sum, engine.Prod: cpu.Prod, engine.Min: cpu.Min, engine.Max: cpu.Max,
+// cpuOps are the reductions without what comes before and after them.
+var cpuOps = [...]cpu.Op{engine.Sum: cpu.Sum, engine.Prod: cpu.Prod, engine.Min: cpu.Min, engine.Max: cpu.Max,
 	engine.Avg: cpu.Sum, engine.PreMulSum: cpu.Sum}
 
 // div is what the sum is divided by.
@@ -49,7 +49,7 @@ func (k *call) div() int {
 
 // reduce combines n elements of srcs, in rank order so that all ranks get the same bits.
 func (k *call) reduce(dst unsafe.Pointer, srcs []unsafe.Pointer, n int, stream bool) {
-	op := kernels[k.w.Red]
+	op := cpuOps[k.w.Red]
 	if len(srcs) == 2 && k.w.Red != engine.Avg {
 		cpu.Reduce(k.w.Type, op, dst, srcs[0], srcs[1], n, stream)
 		return

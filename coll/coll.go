@@ -16,7 +16,7 @@
 // those of the call. Before data moves, a rank's ErrArgument, ErrStale, ErrLimit or ended context, and an ErrMismatch
 // between ranks, are returned by all ranks, and the communicator stays usable. ErrPeerLost, ErrTimeout, ErrAborted and
 // a context that ends during the call break it.
-// Comm.LastOp says which way an operation went, and why a buffer was staged.
+// Comm.LastOp says by which algorithm an operation went, and why a buffer was staged.
 package coll
 
 import (
@@ -166,7 +166,7 @@ func Barrier(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	w.Kind, w.Path = engine.KindBarrier, &barrierPath
 	if onDevice(v, w) {
-		planDevice(v, w)
+		placeOnDevice(v, w)
 	}
 	return v.End(ctx, w)
 }
@@ -189,9 +189,9 @@ func end(ctx context.Context, c *ubcoll.Comm, w *engine.Work) error {
 		w.Err = fmt.Errorf("root %d of %d ranks: %w", w.Root, c.Size(), fault.ErrArgument)
 	}
 	switch {
-	case onDevice(v, w) && planDevice(v, w):
+	case onDevice(v, w) && placeOnDevice(v, w):
 	case w.Err == nil:
-		plan(v.Comm, w)
+		choosePath(v.Comm, w)
 	}
 	return v.End(ctx, w)
 }

@@ -159,8 +159,8 @@ func TestDeviceCounts(t *testing.T) {
 		ranks:  []int{1, 2, 3, 4, 8},
 		trials: 16,
 		most:   most,
-		name:   way.String,
-		ways: []way{
+		name:   mode.String,
+		modes: []mode{
 			{"", register.Auto, false, false},
 			{"", register.Auto, false, true},
 			{"", register.Explicit, true, false},
@@ -305,9 +305,9 @@ func TestDeviceCountsRefused(t *testing.T) {
 func TestDeviceBroadcastLong(t *testing.T) {
 	const count = 1<<20 + 123
 	for _, k := range []struct {
-		n      int
-		policy register.Policy
-		way    string
+		n         int
+		policy    register.Policy
+		algorithm string
 	}{{4, register.Auto, "passed on"}, {4, register.Off, "passed on"}, {2, register.Auto, "push"}} {
 		t.Run(fmt.Sprintf("ranks=%d/%v", k.n, k.policy), func(t *testing.T) {
 			n := k.n
@@ -329,7 +329,7 @@ func TestDeviceBroadcastLong(t *testing.T) {
 					if err := coll.Broadcast(ctx, c, v, root); err != nil {
 						return err
 					}
-					if o := c.LastOp(); o.Algorithm != k.way {
+					if o := c.LastOp(); o.Algorithm != k.algorithm {
 						return fmt.Errorf("%v", o.Explain())
 					}
 					p, err := m.fetch(ctx)

@@ -237,8 +237,8 @@ func (k trial) check(p unsafe.Pointer, me, n, one int) error {
 	return nil
 }
 
-// way is how operations are done on devices.
-type way struct {
+// mode is how operations are done on devices.
+type mode struct {
 	algorithm string
 	policy    register.Policy
 	some      bool // every other rank registers its memory b
@@ -246,7 +246,7 @@ type way struct {
 }
 
 // String leaves out the algorithm.
-func (w way) String() string { return fmt.Sprintf("%v/some=%v/queued=%v", w.policy, w.some, w.queued) }
+func (w mode) String() string { return fmt.Sprintf("%v/some=%v/queued=%v", w.policy, w.some, w.queued) }
 
 // place is where a rank does random operations.
 type place struct {
@@ -259,18 +259,18 @@ type place struct {
 // random is a test of random operations.
 type random struct {
 	ranks  []int
-	ways   []way
-	name   func(way) string
-	trials int // of each way with each number of ranks
+	modes  []mode
+	name   func(mode) string
+	trials int // of each mode with each number of ranks
 	most   int // bytes of each memory
 	trial  func(context.Context, place) error
 }
 
-// run makes a subtest of each number of ranks and each way.
+// run makes a subtest of each number of ranks and each mode.
 func (r random) run(t *testing.T) {
 	start := gputest.Seed(t)
 	for _, n := range r.ranks {
-		for _, w := range r.ways {
+		for _, w := range r.modes {
 			t.Run(fmt.Sprintf("ranks=%d/%s", n, r.name(w)), func(t *testing.T) {
 				o := ubcoll.Options{Algorithm: w.algorithm, Register: w.policy}
 				gputest.Run(t, n, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -303,7 +303,7 @@ func (r random) run(t *testing.T) {
 	}
 }
 
-// TestDevices does collectives with random arguments on device memory, every way, direct and staged, blocking and on a
+// TestDevices does collectives with random arguments on device memory, every mode, direct and staged, blocking and on a
 // stream.
 func TestDevices(t *testing.T) {
 	const most = 600 << 10
@@ -311,8 +311,8 @@ func TestDevices(t *testing.T) {
 		ranks:  []int{1, 2, 3, 4, 8},
 		trials: 6,
 		most:   most,
-		name:   func(w way) string { return fmt.Sprintf("%s/%v", w.algorithm, w) },
-		ways: []way{
+		name:   func(w mode) string { return fmt.Sprintf("%s/%v", w.algorithm, w) },
+		modes: []mode{
 			{"", register.Auto, false, false},
 			{"", register.Auto, false, true},
 			{"two-shot", register.Auto, false, false},

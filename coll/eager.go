@@ -23,8 +23,8 @@ func eagerBytes(c *engine.Comm, w *engine.Work) int {
 	return n
 }
 
-// planEager makes w eager if it is small enough.
-func planEager(c *engine.Comm, w *engine.Work) bool {
+// tryEager makes w eager if it is small enough.
+func tryEager(c *engine.Comm, w *engine.Work) bool {
 	n := eagerBytes(c, w)
 	if n > engine.PayloadSize && (n > engine.EagerBytes || n*c.Size() > c.Tuning().EagerTotal) {
 		return false // beyond that, two steps with less to read cost less

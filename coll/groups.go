@@ -16,9 +16,9 @@ import (
 // Sources are combined in rank order within a group, and the groups in the order of their leaders: all ranks get the
 // same bits, but not those that combining in rank order gives.
 
-// planGroups makes w go by the groups that there are if that is possible, and quicker than other ways. Half types are
+// tryGroups makes w go by the groups that there are if that is possible, and quicker than otherwise. Half types are
 // not combined in two steps: between them a sum would be rounded, and might overflow.
-func planGroups(c *engine.Comm, w *engine.Work) bool {
+func tryGroups(c *engine.Comm, w *engine.Work) bool {
 	if w.Kind != engine.KindAllReduce && w.Kind != engine.KindReduce ||
 		w.Type == dtype.Float16 || w.Type == dtype.BFloat16 {
 		return false
@@ -38,7 +38,7 @@ func combineGroup(c *engine.Comm, w *engine.Work) {
 	for i, r := range members {
 		srcs[i] = slot(c, w, r)
 	}
-	cpu.ReduceN(w.Type, kernels[w.Red], c.Partial(c.Group(), bytes), srcs, w.Count, 1, false)
+	cpu.ReduceN(w.Type, cpuOps[w.Red], c.Partial(c.Group(), bytes), srcs, w.Count, 1, false)
 }
 
 func runGroups(ctx context.Context, c *engine.Comm, w *engine.Work) error {

@@ -101,8 +101,8 @@ func TestGroupsBits(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestGroupsPlan asks for what goes by group, and what does not.
-func TestGroupsPlan(t *testing.T) {
+// TestGroupsChosen asks for what goes by group, and what does not.
+func TestGroupsChosen(t *testing.T) {
 	for _, k := range []struct {
 		name, algorithm string
 		ranks, limit    int

@@ -10,8 +10,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// move is the operations that only move data, beyond eager size. Where data goes is the same whichever way it goes: each
-// rank has its parts of the others' sources. A small source of an operation with vectors is in its rank's eager slot.
+// move is the operations that only move data, beyond eager size: each rank gets its parts of the others' sources. A
+// small source of an operation with vectors is in its rank's eager slot.
 type move struct {
 	call
 	stage  bool // this rank's source goes through staging memory
@@ -30,37 +30,13 @@ func runMove(ctx context.Context, c *engine.Comm, w *engine.Work) error {
 		m.parts = m.n
 	}
 	m.window = stagingHalf / m.parts &^ 63
-	switch m.direction() {
-	case pushes:
+	switch m.algorithm() {
+	case byPush:
 		return m.push()
-	case shares:
+	case byShare:
 		return m.share()
 	}
 	return m.pull()
-}
-
-// How a move goes, which all ranks see from the descriptors.
-const (
-	pulls  = iota // each rank fetches its parts
-	pushes        // a gather in which each rank delivers its part
-	shares        // a broadcast in which the root delivers as much as each of the others fetches
-)
-
-func (m *move) direction() int {
-	switch m.w.Kind {
-	case engine.KindGather, engine.KindGatherV: // one rank would fetch, all the others wait
-		if m.c.DirectDst(m.w.Root) {
-			return pushes
-		}
-	case engine.KindBroadcast:
-		for r := range m.n {
-			if r == m.w.Root && !m.c.Direct(r) || r != m.w.Root && !m.c.DirectDst(r) {
-				return pulls
-			}
-		}
-		return shares
-	}
-	return pulls
 }
 
 // part is what rank d fetches from rank s: n bytes from byte src of s's source on, to byte dst of d's destination on.

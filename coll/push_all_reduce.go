@@ -17,7 +17,7 @@ func (k *call) push(srcs, dsts []unsafe.Pointer, how engine.Where) error {
 		for r := range srcs {
 			srcs[r], dsts[r] = unsafe.Add(srcs[r], lo*k.size), unsafe.Add(dsts[r], lo*k.size)
 		}
-		cpu.ReduceMulti(k.w.Type, kernels[k.w.Red], dsts, srcs, n, k.div(), !how.InPlace && streams(k.c, k.w.Dst.Bytes()))
+		cpu.ReduceMulti(k.w.Type, cpuOps[k.w.Red], dsts, srcs, n, k.div(), !how.InPlace && streams(k.c, k.w.Dst.Bytes()))
 	}
 	k.c.Progress(1)
 	return k.waitAll(1, "exit")

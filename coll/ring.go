@@ -201,7 +201,7 @@ func (r *ring) room() error {
 // be, as long as they are normal numbers.
 func (r *ring) reduce(out, in unsafe.Pointer, off, n, step int) {
 	own := unsafe.Add(r.src, off)
-	op := kernels[r.w.Red]
+	op := cpuOps[r.w.Red]
 	half := r.w.Type == dtype.Float16 || r.w.Type == dtype.BFloat16
 	div := 1
 	switch {

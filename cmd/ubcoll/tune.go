@@ -17,7 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
-// tune measures where the ways of an all-reduce cross over, and writes the table for UBCOLL_TUNING.
+// tune measures where the algorithms of an all-reduce cross over, and writes the table for UBCOLL_TUNING.
 func tune(args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("tune", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -62,8 +62,8 @@ func tune(args []string, out io.Writer) error {
 
 const never = math.MaxInt >> 1
 
-// ways are tables that force one way wherever it can be had, in the order in which they take over as sizes grow.
-var ways = []struct {
+// algorithms are tables that force one each wherever it can be had, in the order in which they take over as sizes grow.
+var algorithms = []struct {
 	name  string
 	table tuning.Table
 }{
@@ -75,32 +75,32 @@ var ways = []struct {
 	{"groups", tuning.Table{CombineUpTo: never}}, // last: only measured where there are groups
 }
 
-// tuneSizes is what is measured of each way.
+// tuneSizes is what is measured of each algorithm.
 func tuneSizes() measure.Config {
 	cfg := measure.Default("all_reduce")
 	cfg.MinBytes, cfg.MaxBytes, cfg.StepFactor, cfg.Checks, cfg.Iterations, cfg.MinTime = 64, 64<<20, 2, 0, 0, 0
 	return cfg
 }
 
-// rounds is how often each way is measured.
+// rounds is how often each algorithm is measured.
 const rounds = 3
 
-// tuned measures all ways as cfg has it, several times, and takes each way's best median. It says on progress how far
-// it is.
+// tuned measures all algorithms as cfg has it, several times, and takes each one's best median. It says on progress how
+// far it is.
 func tuned(ctx context.Context, c *ubcoll.Comm, cfg measure.Config, progress io.Writer) (tuning.Table, error) {
 	t, start := tuning.Default(), time.Now()
 	t.Machine = tuning.Machine()
-	best := map[int][]float64{} // by size, then by way
-	ways := ways
+	best := map[int][]float64{} // by size, then by algorithm
+	algorithms := algorithms
 	if c.Engine().Groups() == 0 {
-		ways = ways[:len(ways)-1]
+		algorithms = algorithms[:len(algorithms)-1]
 	}
 	for round := range rounds {
-		for i, w := range ways {
-			fmt.Fprintf(progress, "tune: round %d of %d: %s (%d of %d), %v\n", round+1, rounds, w.name, round*len(ways)+i+1,
-				rounds*len(ways), time.Since(start).Round(time.Second))
-			w.table.Version = tuning.Version
-			c.Engine().Tune(w.table)
+		for i, a := range algorithms {
+			fmt.Fprintf(progress, "tune: round %d of %d: %s (%d of %d), %v\n", round+1, rounds, a.name,
+				round*len(algorithms)+i+1, rounds*len(algorithms), time.Since(start).Round(time.Second))
+			a.table.Version = tuning.Version
+			c.Engine().Tune(a.table)
 			rep, err := measure.Run(ctx, c, cfg, measure.Program{Version: version()}, io.Discard, nil)
 			if err != nil {
 				return t, err
@@ -108,7 +108,7 @@ func tuned(ctx context.Context, c *ubcoll.Comm, cfg measure.Config, progress io.
 			for _, row := range rep.Results {
 				us := best[row.Size]
 				if us == nil {
-					us = slices.Repeat([]float64{math.Inf(1)}, len(ways))
+					us = slices.Repeat([]float64{math.Inf(1)}, len(algorithms))
 					best[row.Size] = us
 				}
 				us[i] = min(us[i], row.Out.Time)
@@ -119,8 +119,8 @@ func tuned(ctx context.Context, c *ubcoll.Comm, cfg measure.Config, progress io.
 	return t, nil
 }
 
-// choose sets t to what the times say: each way up to the largest size at which it is still the quickest of those that
-// remain.
+// choose sets t to what the times say: each algorithm up to the largest size at which it is still the quickest of
+// those that remain.
 func choose(t *tuning.Table, best map[int][]float64, ranks int) {
 	sizes := make([]int, 0, len(best))
 	for s := range best {
@@ -131,7 +131,7 @@ func choose(t *tuning.Table, best map[int][]float64, ranks int) {
 	combine := 0
 	for _, s := range sizes {
 		us := best[s]
-		if grouped := len(ways) - 1; len(us) > grouped {
+		if grouped := len(algorithms) - 1; len(us) > grouped {
 			if s <= engine.PartialBytes && us[grouped] <= slices.Min(us[:grouped]) {
 				combine = s
 			}

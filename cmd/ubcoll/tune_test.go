@@ -31,7 +31,7 @@ func TestProgress(t *testing.T) {
 	})
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	require.Len(t, lines, rounds*(len(ways)-1)) // no groups
+	require.Len(t, lines, rounds*(len(algorithms)-1)) // no groups
 	require.Regexp(t, `^tune: round 1 of 3: eager \(1 of 15\), \d+s$`, lines[0])
 	require.Regexp(t, `^tune: round 3 of 3: push with streaming \(15 of 15\), \d+s$`, lines[14])
 }

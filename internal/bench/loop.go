@@ -280,7 +280,7 @@ func (k *task) graph(ctx context.Context, q *ubcoll.Comm, calls func(*ubcoll.Com
 	return func() error { return g.Launch(k.cu) }, g.Close, nil
 }
 
-// once makes one call, in the way in which calls are made.
+// once makes one call, as calls are made.
 func (k *task) once(ctx context.Context) error {
 	if k.stream == nil {
 		return k.op.run(ctx, k.c, &k.args)
@@ -297,11 +297,11 @@ func (k *task) once(ctx context.Context) error {
 }
 
 // move uploads or downloads what the task uses.
-func (k *task) move(ctx context.Context, way func(*memory, context.Context, int) error) error {
-	if err := way(k.out, ctx, k.extent); err != nil || k.in == k.out {
+func (k *task) move(ctx context.Context, copies func(*memory, context.Context, int) error) error {
+	if err := copies(k.out, ctx, k.extent); err != nil || k.in == k.out {
 		return err
 	}
-	return way(k.in, ctx, k.extent)
+	return copies(k.in, ctx, k.extent)
 }
 
 // check runs the operation once on data whose result is known, and counts the wrong elements on this rank: of the

@@ -46,7 +46,7 @@ type Settings struct {
 	Protocol     string `json:"protocol"`     // "each": calls timed by themselves on rewritten buffers; "loop"
 	Average      string `json:"average"`      // how the ranks' times became one: "rank0", "avg", "min", "max"
 	Level        string `json:"instructions"`
-	Algorithm    string `json:"requested_algorithm"` // of all-reduces; "" = the plan chose
+	Algorithm    string `json:"requested_algorithm"` // of all-reduces; "" = the library chose
 }
 
 // RankInfo is one rank.

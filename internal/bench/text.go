@@ -14,7 +14,7 @@ type text struct {
 	w        io.Writer
 	progress io.Writer // or nil
 	cfg      *Config
-	asked    string // the algorithm; "" = the plan chooses
+	asked    string // the algorithm; "" = the library chooses
 	beat     int    // the length of the line on progress
 	err      error
 }
@@ -120,7 +120,7 @@ func (t *text) row(r *Row) {
 	}
 }
 
-// other says where an all-reduce took another way than the one that was asked for.
+// other says where an all-reduce took another algorithm than the one that was asked for.
 func (t *text) other(r *Row) {
 	if t.asked == "" || t.cfg.Op != "all_reduce" {
 		return

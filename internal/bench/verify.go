@@ -47,7 +47,7 @@ func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) 
 		return err
 	}
 	r := &verifier{c: c, v: &v, out: out, start: time.Now(), dice: rand.New(rand.NewPCG(v.Seed, 0)),
-		ways: map[string]int{}}
+		paths: map[string]int{}}
 	for i := range operations {
 		o := &operations[i]
 		asked := slices.Contains(v.Ops, o.name) || len(v.Ops) == 0 && (o.device || dev.IsHost())
@@ -77,8 +77,8 @@ func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) 
 	if err := r.run(ctx); err != nil {
 		return err
 	}
-	for _, way := range slices.Sorted(maps.Keys(r.ways)) {
-		fmt.Fprintf(out, "# %5d calls: %s\n", r.ways[way], way)
+	for _, path := range slices.Sorted(maps.Keys(r.paths)) {
+		fmt.Fprintf(out, "# %5d calls: %s\n", r.paths[path], path)
 	}
 	_, err = fmt.Fprintf(out, "verify: %d ranks on %s: %d calls of %d operations on %d types, up to %d bytes, seed %d, "+
 		"%.1f s: %d calls with wrong elements: %s\n", c.Size(), kindOf(dev), r.calls, len(r.ops), len(dtype.All()),
@@ -107,12 +107,12 @@ type verifier struct {
 	dice   *rand.Rand // rolls the same on all ranks
 
 	calls, failed int
-	ways          map[string]int // how many calls went each way, as rank 0 saw it
+	paths         map[string]int // how many calls took each path, as rank 0 saw it
 }
 
 // sizes in bytes, of which calls have as many elements as fit and, but for the first, a few more that nothing divides:
-// one packet, the ways for small, middle and large sizes, and several rounds of staging. The last takes long, so that
-// it is for sums of one type of each size only.
+// one packet, the algorithms for small, middle and large sizes, and several rounds of staging. The last takes long, so
+// that it is for sums of one type of each size only.
 var sizes = []int{8, 256, 10 << 10, 300 << 10, 2 << 20, 5 << 20, 40 << 20}
 
 func (r *verifier) wants(bytes int, t dtype.Type, red ubcoll.Op) bool {
@@ -179,7 +179,7 @@ func (r *verifier) call(ctx context.Context, o *operation, t dtype.Type, red ubc
 		return fmt.Errorf("%s: %w", what(), err)
 	}
 	op := r.c.LastOp()
-	r.ways[way(op)]++
+	r.paths[path(op)]++
 	wrong := make([]uint64, r.c.Size())
 	wrong[r.c.Rank()] = uint64(n)
 	if err := coll.AllReduce(ctx, r.c, ubcoll.Of(wrong), ubcoll.Of(wrong), ubcoll.Sum); err != nil {
@@ -195,8 +195,8 @@ func (r *verifier) call(ctx context.Context, o *operation, t dtype.Type, red ubc
 	return err
 }
 
-// way is how a call went: "two-shot, source direct, destination staged".
-func way(op ubcoll.OpInfo) string {
+// path is how a call went: "two-shot, source direct, destination staged".
+func path(op ubcoll.OpInfo) string {
 	s := strings.TrimSpace(op.Algorithm)
 	for _, b := range []struct {
 		name string

@@ -49,7 +49,7 @@ type AllReduce struct {
 // Options are the library's, as ubcoll.Options has them.
 type Options struct {
 	Timeout   Duration `toml:"timeout,omitempty"` // 0: as the environment or the library has it
-	Algorithm string   `toml:"algorithm"`         // "": the plan chooses
+	Algorithm string   `toml:"algorithm"`         // "": the library chooses
 }
 
 // The words that the string values may be. In each the first is the default.

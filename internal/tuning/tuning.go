@@ -1,4 +1,4 @@
-// Package tuning is the small table of measured sizes at which one way of a collective begins to beat another. A table
+// Package tuning is the small table of measured sizes at which one algorithm of a collective begins to beat another. A table
 // is a JSON file that `ubcoll tune` writes and UBCOLL_TUNING names; without one, there is a default for the processor.
 // All ranks must have the same: Open compares the hashes.
 package tuning
@@ -21,7 +21,7 @@ import (
 // Version is the version of the format.
 const Version = 1
 
-// Table is where ways cross over, in bytes.
+// Table is where algorithms cross over, in bytes.
 type Table struct {
 	Version int    `json:"version"`
 	Machine string `json:"machine"` // where it was measured; a table of another machine is allowed, and may be slow
