@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
-	"github.com/ubcoll/ubcoll/bootstrap/internal/suite"
 	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/conform/bootstraps"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 func runRank(name string) int {
 	b, err := bootstrap.Env()
 	if err == nil {
-		err = suite.Cases[name](b, suite.Kind{Tells: true, Group: 1}, 1)
+		err = bootstraps.Cases[name](b, bootstraps.Promises{Tells: true, Group: 1}, 1)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -135,7 +135,7 @@ func TestConformance(t *testing.T) {
 					t.Parallel()
 					bs := k.start(t, n)
 					err := together(bs, func(b bootstrap.Bootstrap) error {
-						return suite.Cases[name](b, suite.Kind{Tells: true, Group: k.group}, seed)
+						return bootstraps.Cases[name](b, bootstraps.Promises{Tells: true, Group: k.group}, seed)
 					})
 					if name != "healthy" {
 						require.NoError(t, together(bs, bootstrap.Bootstrap.Close))
@@ -149,11 +149,11 @@ func TestConformance(t *testing.T) {
 
 // TestEnvProcesses is the suite on Env with real processes.
 func TestEnvProcesses(t *testing.T) {
-	for _, name := range []string{"healthy", "missing", "abort", "killed", "killed-hub"} {
+	for _, name := range []string{"healthy", "missing", "abort", "killed", "killed-root"} {
 		for _, n := range []int{2, 4} {
 			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
 				t.Parallel()
-				victim := map[string]int{"killed": n - 1, "killed-hub": 0}
+				victim := map[string]int{"killed": n - 1, "killed-root": 0}
 				dead, kills := victim[name]
 				for rank, p := range startRanks(t, n, abstract(t), name) {
 					err := p.Wait()

@@ -27,7 +27,7 @@ var layers = [][]string{
 	{"hw/*"},
 	{"internal/mem", "internal/tuning"},
 	{"bootstrap"},
-	{"bootstrap/internal/*"},
+	{"internal/conform/bootstraps"},
 	{"register"},
 	{"internal/gpu/*"},
 	{"internal/engine"},
@@ -38,7 +38,8 @@ var layers = [][]string{
 	{"coll"},
 	{"graph"},
 	{"internal/verify"},
-	{"internal/bench", "internal/experiment", "internal/jobtest"},
+	{"internal/bench", "internal/experiment", "internal/conform"},
+	{"internal/conform/*"},
 	{"internal/lint"},
 	{programs, "cmd/*", "examples/*"},
 }
@@ -48,8 +49,8 @@ const programs = "main"
 
 // rooms that may hold C, and those that may make system calls through x/sys.
 var (
-	cgoRooms = []string{"hw/*", "bootstrap", "bootstrap/internal/*"}
-	sysRooms = []string{"hw", "hw/*", "internal/mem", "bootstrap", "bootstrap/internal/*", "internal/engine",
+	cgoRooms = []string{"hw/*", "bootstrap"}
+	sysRooms = []string{"hw", "hw/*", "internal/mem", "bootstrap", "internal/engine",
 		"internal/transport/*"}
 )
 

@@ -1,0 +1,183 @@
+//go:build mpi && cgo
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	gompi "github.com/sbromberger/gompi"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/internal/conform/bootstraps"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+func init() {
+	suites["mpi"] = runMPI
+	suites["gompi"] = runGompi
+	suites["launcher"] = runLauncher
+}
+
+func seed() uint64 {
+	s, err := strconv.ParseUint(os.Getenv("TEST_SEED"), 10, 64)
+	if err != nil {
+		return 1
+	}
+	return s
+}
+
+// runMPI is one case of the suite on MPI(). A case that breaks the job ends it as Main would, by Abort, with code 5 if
+// this rank saw what it should.
+func runMPI(args []string) error {
+	if len(args) != 1 || bootstraps.Cases[args[0]] == nil {
+		return fmt.Errorf("want one case")
+	}
+	b, err := bootstrap.MPI()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("rank %d of %d\n", b.Rank(), b.Size())
+	healthy := args[0] == "healthy"
+	if healthy {
+		if _, err := bootstrap.MPI(); !errors.Is(err, fault.ErrBusy) {
+			return fmt.Errorf("a second MPI(): %v, want ErrBusy", err)
+		}
+		if err := signals(); err != nil {
+			return err
+		}
+	}
+	err = bootstraps.Cases[args[0]](b, bootstraps.Promises{Group: 1}, seed())
+	if err == nil && healthy {
+		if _, err = bootstrap.MPI(); errors.Is(err, fault.ErrClosed) {
+			return nil
+		}
+		return fmt.Errorf("MPI() after close: %v, want ErrClosed", err)
+	}
+	code := 5
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "conform mpi %s: %v\n", args[0], err)
+		code = 1
+	}
+	if args[0] == "missing" && err == nil {
+		time.Sleep(2 * time.Second) // every rank sees its part before one ends the job
+	}
+	b.Abort(code)
+	return errors.New("the call of Abort returned")
+}
+
+// signals: a handler that MPI installed must not be the end of a Go program, and Go's own faults must stay panics.
+func signals() error {
+	for range 20 {
+		if err := syscall.Kill(syscall.Getpid(), syscall.SIGUSR1); err != nil {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+	defer func() { _ = recover() }()
+	var p *int
+	*p = 1 // SIGSEGV, which Go turns into the panic that is recovered above
+	return errors.New("writing to nil went well")
+}
+
+// runGompi is a program that runs MPI itself: it keeps a wildcard receive posted on the communicator that it lends, and
+// lends the world and groups of up to 4 ranks.
+func runGompi([]string) error {
+	if _, err := bootstrap.Gompi(nil); !errors.Is(err, fault.ErrArgument) {
+		return fmt.Errorf("Gompi(nil): %v, want ErrArgument", err)
+	}
+	runtime.LockOSThread()
+	gompi.Start(true)
+	if _, err := bootstrap.MPI(); !errors.Is(err, fault.ErrArgument) {
+		return fmt.Errorf("MPI() in a program that runs MPI: %v, want ErrArgument", err)
+	}
+	world := gompi.NewCommunicator(nil)
+	rank, size := world.Rank(), world.Size()
+	fmt.Printf("rank %d of %d\n", rank, size)
+	got := make(chan []byte)
+	// One rank's is enough: MPICH's threads wait by spinning under one lock, and in a world of one never hand it over.
+	if rank == 0 && size > 1 {
+		go func() {
+			runtime.LockOSThread()
+			b := make([]byte, 64)
+			world.RecvPreallocBytes(b, gompi.AnySource, gompi.AnyTag)
+			got <- b
+		}()
+	}
+	if err := lend(world, size); err != nil {
+		world.Abort(1)
+	}
+	if err := signals(); err != nil { // Gompi has mended MPICH's handler by now
+		return err
+	}
+	for _, n := range []int{1, 2, 3, 4} {
+		if n >= size {
+			break
+		}
+		members := make([]int, n)
+		for i := range members {
+			members[i] = i
+		}
+		c := gompi.NewCommunicator(members) // collective over the world
+		if rank >= n {
+			continue
+		}
+		if err := lend(c, n); err != nil {
+			world.Abort(1)
+		}
+	}
+	world.Barrier()
+	select {
+	case <-got:
+		return errors.New("the library's traffic matched the program's receive")
+	default:
+	}
+	world.Barrier() // nobody sends before all have looked
+	message := make([]byte, 64)
+	copy(message, "from the program")
+	if rank == size-1 && size > 1 {
+		world.SendBytes(message, 0, 7)
+	}
+	if rank == 0 && size > 1 {
+		if b := <-got; string(b) != string(message) {
+			return fmt.Errorf("the program's receive got %q", b)
+		}
+	}
+	world.Barrier()
+	gompi.Stop()
+	return nil
+}
+
+func lend(c *gompi.Communicator, size int) error {
+	b, err := bootstrap.Gompi(c)
+	if err == nil && b.Size() != size {
+		err = fmt.Errorf("size %d, want %d", b.Size(), size)
+	}
+	switch {
+	case err != nil:
+	case size == gompi.WorldSize():
+		err = bootstraps.Healthy(b, bootstraps.Promises{Group: 1, OneThread: true}, seed())
+	default:
+		err = bootstraps.Brief(b, seed())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conform gompi:", err)
+	}
+	return err
+}
+
+// runLauncher expects that the launcher belongs to another MPI.
+func runLauncher([]string) error {
+	_, err := bootstrap.MPI()
+	if !errors.Is(err, bootstrap.ErrLauncher) || !errors.Is(err, fault.ErrMismatch) {
+		return fmt.Errorf("%v, want ErrLauncher", err)
+	}
+	fmt.Println(err)
+	os.Exit(5) // as a rank that failed; a launcher may judge a process that ends without MPI_Finalize
+	return nil
+}

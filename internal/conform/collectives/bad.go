@@ -1,0 +1,279 @@
+package collectives
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+// Bad makes calls that are wrong on one rank, and checks that every rank gets the error, that it names that rank, and
+// that the communicator works afterwards.
+func Bad(ctx context.Context, c *ubcoll.Comm) error {
+	n := c.Size()
+	bad := n - 1 // the rank that errs
+	mine := c.Rank() == bad
+	x, y := make([]float32, 64), make([]float32, 64)
+	call := func(dst, src ubcoll.Vec, op ubcoll.Op) error { return coll.AllReduce(ctx, c, dst, src, op) }
+	freed, err := ubcoll.Alloc[float32](c, ubcoll.Host, 64)
+	if err != nil {
+		return err
+	}
+	stale := freed.Vec()
+	if err := freed.Free(); err != nil {
+		return err
+	}
+	shifted := ubcoll.Of(make([]byte, 256)).Slice(1, 241).As(dtype.Float32) // at an odd address
+
+	cases := []struct {
+		name string
+		call func() error
+		want error
+		text string // in the error of the other ranks
+	}{
+		{"count differs", func() error {
+			if mine {
+				return call(ubcoll.Of(y[:63]), ubcoll.Of(x[:63]), ubcoll.Sum)
+			}
+			return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum)
+		}, ubcoll.ErrMismatch, "count 63"},
+		{"type differs", func() error {
+			if mine {
+				return call(ubcoll.Of(y).As(dtype.Int32), ubcoll.Of(x).As(dtype.Int32), ubcoll.Sum)
+			}
+			return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum)
+		}, ubcoll.ErrMismatch, "int32"},
+		{"reduction differs", func() error {
+			if mine {
+				return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Max)
+			}
+			return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum)
+		}, ubcoll.ErrMismatch, "max"},
+		{"operation differs", func() error {
+			if mine {
+				return coll.Barrier(ctx, c)
+			}
+			return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum)
+		}, ubcoll.ErrMismatch, "barrier"},
+		{"short destination", refuse(mine, func() error { return call(ubcoll.Of(y[:10]), ubcoll.Of(x), ubcoll.Sum) },
+			func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum) }), ubcoll.ErrArgument, "the destination has 10 elements"},
+		{"nil destination", refuse(mine, func() error { return call(ubcoll.Of[float32](nil), ubcoll.Of(x), ubcoll.Sum) },
+			func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum) }), ubcoll.ErrArgument, "0 elements"},
+		{"zero Vec", refuse(mine, func() error { return call(ubcoll.Vec{}, ubcoll.Of(x), ubcoll.Sum) },
+			func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum) }), ubcoll.ErrArgument, "invalid"},
+		{"zero Op", refuse(mine, func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Op{}) },
+			func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum) }), ubcoll.ErrArgument, "zero Op"},
+		{"misaligned", refuse(mine, func() error { return call(shifted, shifted, ubcoll.Sum) },
+			func() error { return call(ubcoll.Of(y[:60]), ubcoll.Of(x[:60]), ubcoll.Sum) }), ubcoll.ErrArgument, "not aligned"},
+		{"overlap", refuse(mine, func() error { return call(ubcoll.Of(x[1:]), ubcoll.Of(x[:63]), ubcoll.Sum) },
+			func() error { return call(ubcoll.Of(y[:63]), ubcoll.Of(x[:63]), ubcoll.Sum) }), ubcoll.ErrArgument, "overlap"},
+		{"out of range", refuse(mine, func() error { return call(ubcoll.Of(y).Slice(60, 70), ubcoll.Of(x), ubcoll.Sum) },
+			func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum) }), ubcoll.ErrArgument, "[60:70] of 64"},
+		{"freed buffer", refuse(mine, func() error { return call(stale, stale, ubcoll.Sum) },
+			func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum) }), ubcoll.ErrStale, "freed"},
+		{"cancelled before the call", refuse(mine, func() error {
+			gone, cancel := context.WithCancel(ctx)
+			cancel()
+			return coll.AllReduce(gone, c, ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum)
+		}, func() error { return call(ubcoll.Of(y), ubcoll.Of(x), ubcoll.Sum) }), context.Canceled, "canceled"},
+	}
+	for _, k := range cases {
+		if n == 1 && errors.Is(k.want, ubcoll.ErrMismatch) {
+			continue
+		}
+		err := k.call()
+		if !errors.Is(err, k.want) {
+			return conform.Fail(c, "%s: error %v, not %v", k.name, err, k.want)
+		}
+		var e *ubcoll.Error
+		if !errors.As(err, &e) || e.Rank != c.Rank() || e.Seq == 0 {
+			return conform.Fail(c, "%s: error %#v does not say rank and sequence", k.name, err)
+		}
+		if !mine && (!strings.Contains(err.Error(), fmt.Sprintf("rank %d", bad)) || !strings.Contains(err.Error(), k.text)) && n > 2 {
+			return conform.Fail(c, "%s: error %q names neither rank %d nor %q", k.name, err, bad, k.text)
+		}
+		if !mine && n == 2 && !strings.Contains(err.Error(), k.text) {
+			return conform.Fail(c, "%s: error %q does not have %q", k.name, err, k.text)
+		}
+		if err := c.Err(); err != nil {
+			return conform.Fail(c, "%s: the communicator is broken: %v", k.name, err)
+		}
+		// It works as before.
+		z := []int32{1}
+		if err := coll.AllReduce(ctx, c, ubcoll.Of(z), ubcoll.Of(z), ubcoll.Sum); err != nil || z[0] != int32(n) {
+			return conform.Fail(c, "%s: after it: %v %v", k.name, z, err)
+		}
+	}
+	return errors.Join(badLocal(ctx, c), badConcurrent(ctx, c), badGroup(ctx, c), badFree(ctx, c))
+}
+
+func refuse(mine bool, wrong, right func() error) func() error {
+	if mine {
+		return wrong
+	}
+	return right
+}
+
+// badLocal makes local calls that are wrong.
+func badLocal(ctx context.Context, c *ubcoll.Comm) error {
+	b, err := ubcoll.Alloc[float64](c, ubcoll.Host, 1000)
+	if err != nil {
+		return err
+	}
+	want := func(name string, err, is error) error {
+		if !errors.Is(err, is) {
+			return conform.Fail(c, "%s: error %v, not %v", name, err, is)
+		}
+		return nil
+	}
+	r, err := c.RegisterBuffer(b.Vec().Slice(10, 20))
+	if err != nil {
+		return err
+	}
+	errs := []error{want("free while registered", b.Free(), ubcoll.ErrInUse), r.Close(),
+		want("second close of a registration", r.Close(), ubcoll.ErrClosed)}
+	_, err = c.RegisterBuffer(ubcoll.Of(make([]float32, 10)))
+	errs = append(errs, want("registering Go memory", err, ubcoll.ErrArgument))
+	_, err = c.RegisterBuffer(b.Vec().Slice(990, 1001))
+	errs = append(errs, want("registering out of range", err, ubcoll.ErrArgument))
+	_, err = c.RegisterBuffer(b.Vec().Slice(5, 5))
+	errs = append(errs, want("registering nothing", err, ubcoll.ErrArgument))
+	_, err = ubcoll.Alloc[float64](c, ubcoll.Host, -1)
+	errs = append(errs, want("allocating -1", err, ubcoll.ErrArgument))
+	_, err = ubcoll.Alloc[float64](c, ubcoll.CUDA(0), 1)
+	errs = append(errs, want("allocating on a device", err, hw.ErrNotSupported))
+	_, err = ubcoll.Adopt(c, ubcoll.Host, nil, 10)
+	errs = append(errs, want("adopting nil", err, ubcoll.ErrArgument))
+	errs = append(errs, want("copying too much", b.CopyFrom(ctx, make([]float64, 1001)), ubcoll.ErrArgument))
+	v := b.Vec()
+	errs = append(errs, b.Free(), want("second free", b.Free(), ubcoll.ErrClosed),
+		want("copying from a freed buffer", b.CopyTo(ctx, make([]float64, 1)), ubcoll.ErrStale))
+	_, err = c.RegisterBuffer(v)
+	errs = append(errs, want("registering a freed buffer", err, ubcoll.ErrStale))
+	if b.Slice() != nil {
+		errs = append(errs, conform.Fail(c, "Slice of a freed buffer is not nil"))
+	}
+	return errors.Join(errs...)
+}
+
+// badConcurrent calls from two goroutines at once: one of them is inside, and waits there for rank 0, which comes only
+// when all others have seen that the second call, whichever that is, and Close are refused.
+func badConcurrent(ctx context.Context, c *ubcoll.Comm) error {
+	if c.Size() == 1 {
+		return nil
+	}
+	x := []int64{1}
+	if c.Rank() == 0 {
+		if err := hear(ctx, c); err != nil {
+			return err
+		}
+		return coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum)
+	}
+	done := make(chan error, 2)
+	for range 2 {
+		go func() {
+			y := []int64{1}
+			done <- coll.AllReduce(ctx, c, ubcoll.Of(y), ubcoll.Of(y), ubcoll.Sum)
+		}()
+	}
+	if second := <-done; !errors.Is(second, ubcoll.ErrBusy) {
+		return conform.Fail(c, "a second call gave %v, not ErrBusy", second)
+	}
+	if err := c.Close(); !errors.Is(err, ubcoll.ErrBusy) {
+		return conform.Fail(c, "Close gave %v, not ErrBusy", err)
+	}
+	return errors.Join(tell(ctx, c), <-done)
+}
+
+// tell and hear are how rank 0 learns that all others have come to a point while their collectives wait for it.
+func tell(ctx context.Context, c *ubcoll.Comm) error {
+	return p2p.Send(ctx, c, 0, ubcoll.Of([]byte{1}))
+}
+
+func hear(ctx context.Context, c *ubcoll.Comm) error {
+	for r := 1; r < c.Size(); r++ {
+		if _, err := p2p.Recv(ctx, c, r, ubcoll.Of(make([]byte, 1))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// badGroup has one rank fail while it collects a group: its peers are told at once.
+func badGroup(ctx context.Context, c *ubcoll.Comm) error {
+	x := []int64{1}
+	v := ubcoll.Of(x)
+	own := errors.New("on purpose")
+	var kept *ubcoll.Comm
+	err := ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
+		kept = g
+		if err := coll.AllReduce(ctx, g, v, v, ubcoll.Sum); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			return own
+		}
+		return coll.Barrier(ctx, g)
+	})
+	switch {
+	case err == nil, c.Rank() == 0 && !errors.Is(err, own), !strings.Contains(err.Error(), "on purpose"):
+		return conform.Fail(c, "a group that rank 0 could not collect gave %v", err)
+	}
+	if err := coll.Barrier(ctx, kept); !errors.Is(err, ubcoll.ErrClosed) {
+		return conform.Fail(c, "a call on a group that has ended gave %v", err)
+	}
+	if err := coll.AllReduce(ctx, c, v, v, ubcoll.Sum); err != nil || x[0] != int64(c.Size()) {
+		return conform.Fail(c, "after it: %v %v", x, err)
+	}
+	return nil
+}
+
+// badFree frees buffers while operations of every size use them: Free returns at once, and the memory goes when the
+// operation is over. A Free that comes before its rank's call holds the buffer has the operation refused on all ranks:
+// then they try again, with more time for the call.
+func badFree(ctx context.Context, c *ubcoll.Comm) error {
+	for _, n := range []int{1, 300, 100000} {
+		err := ubcoll.ErrStale
+		for head := 10 * time.Millisecond; errors.Is(err, ubcoll.ErrStale) && head < 5*time.Second; head *= 2 {
+			err = freeDuring(ctx, c, n, head)
+		}
+		if err != nil {
+			return conform.Fail(c, "operation on a buffer of %d that was freed meanwhile: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// freeDuring has all ranks but 0 free a buffer some time after they began an operation on it, which waits for rank 0.
+func freeDuring(ctx context.Context, c *ubcoll.Comm, n int, head time.Duration) error {
+	b, err := ubcoll.Alloc[float32](c, ubcoll.Host, n)
+	if err != nil {
+		return err
+	}
+	v := b.Vec()
+	for i := range b.Slice() {
+		b.Slice()[i] = 1
+	}
+	if c.Rank() == 0 {
+		if err := hear(ctx, c); err != nil {
+			return err
+		}
+		err := coll.AllReduce(ctx, c, v, v, ubcoll.Sum)
+		if x := b.Slice()[0]; err == nil && x != float32(c.Size()) {
+			err = fmt.Errorf("%v, not %d", x, c.Size())
+		}
+		return errors.Join(err, b.Free())
+	}
+	done := make(chan error, 1)
+	go func() { done <- coll.AllReduce(ctx, c, v, v, ubcoll.Sum) }()
+	time.Sleep(head)
+	return errors.Join(b.Free(), tell(ctx, c), <-done)
+}

@@ -1,0 +1,114 @@
+// Package collectives has the suites of collectives: every operation, type and length, right and wrong, in order.
+package collectives
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/conform"
+)
+
+// Counts of elements that the matrix goes through: none, one, around the number of ranks, not divisible, around the
+// chunks of the ring, several of its rounds.
+func counts(n int) []int {
+	return []int{0, 1, n - 1, n + 1, 17, 1000, 16384*n + 3, 70001}
+}
+
+// Matrix reduces every type with every operation, in and out of place, in all counts, from memory of a kind that
+// differs between ranks, and checks every element and that all ranks have the same bits.
+func Matrix(ctx context.Context, c *ubcoll.Comm) error {
+	return errors.Join(
+		matrixOf[int8](ctx, c), matrixOf[uint8](ctx, c), matrixOf[int16](ctx, c), matrixOf[uint16](ctx, c),
+		matrixOf[int32](ctx, c), matrixOf[uint32](ctx, c), matrixOf[int64](ctx, c), matrixOf[uint64](ctx, c),
+		matrixOf[dtype.F16](ctx, c), matrixOf[dtype.BF16](ctx, c), matrixOf[float32](ctx, c), matrixOf[float64](ctx, c))
+}
+
+var allOps = []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg}
+
+func matrixOf[T dtype.Elem](ctx context.Context, c *ubcoll.Comm) error {
+	pick := rand.New(rand.NewPCG(conform.Seed(), 1000+uint64(c.Rank()))) // differs between ranks
+	for i, op := range allOps {
+		for j, n := range counts(c.Size()) {
+			inPlace := (i+j)%2 == 1
+			ws, wd := conform.Where(pick.IntN(int(conform.NumWhere))), conform.Where(pick.IntN(int(conform.NumWhere)))
+			if err := one[T](ctx, c, op, n, inPlace, ws, wd, uint64(i*100+j)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Random makes calls with everything drawn at random, from a seed that all ranks share.
+func Random(ctx context.Context, c *ubcoll.Comm) error {
+	all := rand.New(rand.NewPCG(conform.Seed(), 1))
+	mine := rand.New(rand.NewPCG(conform.Seed(), 1000+uint64(c.Rank())))
+	for k := 0; k < 60; k++ {
+		op := allOps[all.IntN(len(allOps))]
+		n := int(math.Exp(all.Float64() * 12.5)) // up to 268337
+		inPlace := all.IntN(2) == 0
+		ws, wd := conform.Where(mine.IntN(int(conform.NumWhere))), conform.Where(mine.IntN(int(conform.NumWhere)))
+		var err error
+		switch all.IntN(4) {
+		case 0:
+			err = one[float32](ctx, c, op, n, inPlace, ws, wd, uint64(k))
+		case 1:
+			err = one[dtype.BF16](ctx, c, op, n, inPlace, ws, wd, uint64(k))
+		case 2:
+			err = one[uint8](ctx, c, op, n, inPlace, ws, wd, uint64(k))
+		case 3:
+			err = one[float64](ctx, c, op, n, inPlace, ws, wd, uint64(k))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// one makes one all-reduce and checks it.
+func one[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, op ubcoll.Op, n int, inPlace bool, ws, wd conform.Where, salt uint64) error {
+	src, err := conform.Hold[T](c, ws, n)
+	if err != nil {
+		return err
+	}
+	dst := src
+	if !inPlace {
+		if dst, err = conform.Hold[T](c, wd, n); err != nil {
+			return err
+		}
+	}
+	for i := range dst.Slice {
+		dst.Slice[i] = encode[T](99)
+	}
+	for i := range src.Slice {
+		src.Slice[i] = encode[T](value(op, c.Rank(), i, salt))
+	}
+	what := fmt.Sprintf("%v %v of %d, in place %v, source %v, destination %v", dtype.Of[T](), op, n, inPlace, ws, wd)
+	if err := coll.AllReduce(ctx, c, dst.Vec, src.Vec, op); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	for i := range dst.Slice {
+		if got, want := dst.Slice[i], expect[T](op, c.Size(), i, salt); got != want {
+			return conform.Fail(c, "%s: element %d is %v, not %v (%s)", what, i, got, want, c.LastOp().Explain())
+		}
+		if !inPlace && src.Slice[i] != encode[T](value(op, c.Rank(), i, salt)) {
+			return conform.Fail(c, "%s: source element %d was changed", what, i)
+		}
+	}
+	if !inPlace {
+		if err := dst.Free(); err != nil {
+			return conform.Fail(c, "%s: free: %w", what, err)
+		}
+	}
+	if err := src.Free(); err != nil {
+		return conform.Fail(c, "%s: free: %w", what, err)
+	}
+	return nil
+}

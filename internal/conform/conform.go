@@ -1,0 +1,73 @@
+// Package conform is what suites of whole jobs have in common. A suite is what every rank of a job runs, whatever
+// started it: goroutines of a test, processes with nothing but their environment, or mpirun. The folders below have the
+// suites, each by what it is about; the program in the folder job runs them by name, and its tests start it in all these
+// ways. The folder bootstraps has the suite of what connects the ranks, with a program of its own.
+//
+// Variables: TEST_SEED repeats a run. CONFORM_PROGRAMS, CONFORM_ROUNDS, CONFORM_TAKEBACKS and CONFORM_KILLS say how
+// often something is done, CONFORM_FULL=1 that devices are given as much as real ones can take. Scripts and tests that
+// start jobs set the others: CONFORM_LAUNCH, CONFORM_PROGRAM and CONFORM_UBCOLL (the launcher and the programs to
+// start), CONFORM_DIR (where ranks write what the test looks for) and CONFORM_VICTIM (who is to be killed).
+package conform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+)
+
+// Suite is what one rank does. All ranks run the same one.
+type Suite func(ctx context.Context, c *ubcoll.Comm) error
+
+// Seed is the seed of everything random, the same on all ranks: TEST_SEED, or 1, so that runs repeat. Logged with every
+// failure by Fail.
+func Seed() uint64 {
+	s, err := strconv.ParseUint(os.Getenv("TEST_SEED"), 10, 64)
+	if err != nil {
+		return 1
+	}
+	return s
+}
+
+// Number is how often something is done: what the variable says, or n.
+func Number(variable string, n int) (int, error) {
+	s := os.Getenv(variable)
+	if s == "" {
+		return n, nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", variable, err)
+	}
+	return n, nil
+}
+
+// Fail is an error that says which rank failed, and with which seed.
+func Fail(c *ubcoll.Comm, format string, args ...any) error {
+	return fmt.Errorf("rank %d of %d, seed %d: %w", c.Rank(), c.Size(), Seed(), fmt.Errorf(format, args...))
+}
+
+// Refused checks that err is the sentinel.
+func Refused(c *ubcoll.Comm, what string, err, want error) error {
+	var e *ubcoll.Error
+	if !errors.Is(err, want) || !errors.As(err, &e) {
+		return Fail(c, "%s gave %v, not a *ubcoll.Error with %v", what, err, want)
+	}
+	return nil
+}
+
+// SumOf reduces each rank's own number in c and compares.
+func SumOf(ctx context.Context, c *ubcoll.Comm, mine, want int64) error {
+	x := []int64{mine}
+	if err := coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum); err != nil {
+		return err
+	}
+	if x[0] != want {
+		return Fail(c, "sum is %d, not %d", x[0], want)
+	}
+	return nil
+}

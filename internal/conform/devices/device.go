@@ -1,0 +1,193 @@
+// Package devices has the suite of what runs on the ranks' devices.
+package devices
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/verify"
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+// Device does collectives and messages on the ranks' devices with random arguments, blocking, on a stream and as graphs, on buffers
+// that come and go, and checks every element. Where ranks have no devices it says so and does nothing, unless
+// UBCOLL_REQUIRE has cuda.
+func Device(ctx context.Context, c *ubcoll.Comm) error {
+	dev, err := c.GPU()
+	if err != nil {
+		if env.Requires("cuda") {
+			return err
+		}
+		if c.Rank() == 0 {
+			fmt.Fprintf(os.Stderr, "device: skipped: %v\n", err)
+		}
+		return nil
+	}
+	s, err := ubcoll.NewStream(dev)
+	if err != nil {
+		return err
+	}
+	r := rand.New(rand.NewPCG(conform.Seed(), 7))
+	for i := range 10 {
+		d := onDevice{ctx: ctx, c: c, dev: dev, s: s, how: i % 3, inPlace: r.IntN(2) == 0,
+			data: verify.Data{Type: dtype.Type(1 + r.IntN(int(dtype.Float64))), Op: cpu.Sum, Ranks: c.Size(), Seed: r.Uint64()}}
+		d.n = r.IntN([]int{10, 3000, 300000, 1500000}[i%4] / d.data.Type.Size())
+		if err := errors.Join(d.allReduce(), d.allGather(), d.broadcast(r.IntN(c.Size())), d.sendRecv()); err != nil {
+			return conform.Fail(c, "round %d, %d of %v, in place %v, way %d: %w", i, d.n, d.data.Type, d.inPlace, d.how, err)
+		}
+	}
+	if err := windowDevice(ctx, c, dev, s); err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+// windowDevice puts around a ring through a window, by kernels and by copy engine.
+func windowDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, s *ubcoll.Stream) error {
+	const most = 32<<20 + 100
+	b, err := ubcoll.Alloc[byte](c, dev, 2*most)
+	if err != nil {
+		return err
+	}
+	w, err := c.RegisterWindow(ctx, b.Vec(), ubcoll.WindowCollSymmetric)
+	if err != nil {
+		return err
+	}
+	next, last := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
+	got := make([]byte, 2*most)
+	for i, n := range []int{1, 5000, 700_000, most} {
+		if err := errors.Join(b.CopyFrom(ctx, conform.Pattern(c.Rank(), i, n)), coll.Barrier(ctx, c)); err != nil {
+			return err
+		}
+		q := w.On(s)
+		if i%2 == 0 {
+			q = w
+		}
+		if err := errors.Join(q.Put(ctx, next, most, b.Vec().Slice(0, n)), q.Signal(ctx, next), q.Wait(ctx, last),
+			s.Sync(ctx), b.CopyTo(ctx, got)); err != nil {
+			return conform.Fail(c, "window, %d bytes: %w", n, err)
+		}
+		if !bytes.Equal(got[most:most+n], conform.Pattern(last, i, n)) {
+			return conform.Fail(c, "window, %d bytes: wrong data", n)
+		}
+		if err := coll.Barrier(ctx, c); err != nil {
+			return err
+		}
+	}
+	return errors.Join(w.Close(), b.Free())
+}
+
+// onDevice is one set of arguments.
+type onDevice struct {
+	ctx     context.Context
+	c       *ubcoll.Comm
+	dev     ubcoll.Device
+	s       *ubcoll.Stream
+	how     int // 0: blocking, 1: on the stream, 2: as a graph on the stream
+	inPlace bool
+	n       int
+	data    verify.Data
+}
+
+// run makes a source and a destination of so many elements, of which the source is filled (in place: the destination,
+// from element at on), has call do its work, and check look at the destination.
+func (d *onDevice) run(src, dst, at int, call func(c *ubcoll.Comm, dst, src ubcoll.Vec) error,
+	check func(p unsafe.Pointer) (int, verify.Mismatch)) error {
+	size := d.data.Type.Size()
+	a, err1 := ubcoll.Alloc[byte](d.c, d.dev, src*size)
+	b, err2 := ubcoll.Alloc[byte](d.c, d.dev, dst*size)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	from, to := a.Vec().As(d.data.Type), b.Vec().As(d.data.Type)
+	host := make([]byte, max(src, dst)*size+8) // there is a first byte
+	d.data.Fill(unsafe.Pointer(&host[0]), src, d.c.Rank())
+	in := func() error { return a.CopyFrom(d.ctx, host[:src*size]) }
+	if d.inPlace {
+		from = to.Slice(at, at+src)
+		placed := make([]byte, dst*size)
+		copy(placed[at*size:], host[:src*size])
+		in = func() error { return b.CopyFrom(d.ctx, placed) }
+	}
+	if err := in(); err != nil {
+		return err
+	}
+	if err := d.do(func(c *ubcoll.Comm) error { return call(c, to, from) }); err != nil {
+		return err
+	}
+	if err := b.CopyTo(d.ctx, host[:dst*size]); err != nil {
+		return err
+	}
+	if wrong, m := check(unsafe.Pointer(&host[0])); wrong > 0 {
+		return fmt.Errorf("%d wrong, %v (%s)", wrong, m, d.c.LastOp().Explain())
+	}
+	return errors.Join(a.Free(), b.Free())
+}
+
+func (d *onDevice) do(call func(c *ubcoll.Comm) error) error {
+	switch d.how {
+	case 0:
+		return call(d.c)
+	case 1:
+		return errors.Join(call(d.c.On(d.s)), d.s.Sync(d.ctx))
+	}
+	g, err := graph.Capture(d.ctx, d.c.On(d.s), call)
+	if err != nil {
+		return err
+	}
+	return errors.Join(g.Launch(d.ctx), d.s.Sync(d.ctx), g.Close())
+}
+
+func (d *onDevice) allReduce() error {
+	return d.run(d.n, d.n, 0, func(c *ubcoll.Comm, dst, src ubcoll.Vec) error {
+		return coll.AllReduce(d.ctx, c, dst, src, ubcoll.Sum)
+	}, func(p unsafe.Pointer) (int, verify.Mismatch) { return d.data.Check(p, 0, d.n) })
+}
+
+func (d *onDevice) allGather() error {
+	size := d.data.Type.Size()
+	return d.run(d.n, d.n*d.c.Size(), d.n*d.c.Rank(), func(c *ubcoll.Comm, dst, src ubcoll.Vec) error {
+		return coll.AllGather(d.ctx, c, dst, src)
+	}, func(p unsafe.Pointer) (wrong int, m verify.Mismatch) {
+		for r := 0; r < d.c.Size() && wrong == 0; r++ {
+			wrong, m = d.data.CheckInput(unsafe.Add(p, r*d.n*size), 0, d.n, r)
+		}
+		return wrong, m
+	})
+}
+
+func (d *onDevice) broadcast(root int) error {
+	return d.run(d.n, d.n, 0, func(c *ubcoll.Comm, dst, src ubcoll.Vec) error {
+		if c.Rank() == root {
+			dst = src
+		}
+		return coll.Broadcast(d.ctx, c, dst, root)
+	}, func(p unsafe.Pointer) (int, verify.Mismatch) {
+		if d.c.Rank() == root && !d.inPlace {
+			return 0, verify.Mismatch{} // it was not written
+		}
+		return d.data.CheckInput(p, 0, d.n, root)
+	})
+}
+
+func (d *onDevice) sendRecv() error {
+	d.inPlace = false
+	n := d.c.Size()
+	from := (d.c.Rank() + n - 1) % n
+	return d.run(d.n, d.n, 0, func(c *ubcoll.Comm, dst, src ubcoll.Vec) error {
+		_, err := p2p.SendRecv(d.ctx, c, (c.Rank()+1)%n, src, from, dst)
+		return err
+	}, func(p unsafe.Pointer) (int, verify.Mismatch) { return d.data.CheckInput(p, 0, d.n, from) })
+}

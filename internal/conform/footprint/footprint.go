@@ -1,0 +1,56 @@
+// Package footprint has the suites that look at what a process holds: descriptors, mappings, goroutines and memory,
+// which must not grow however often something is made and ended.
+package footprint
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/conform"
+)
+
+// foot is what this process has: descriptors, mappings, goroutines and resident memory.
+type foot struct{ fds, maps, routines, kib int }
+
+func footprint() (f foot, err error) {
+	debug.FreeOSMemory()
+	es, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return f, err
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return f, err
+	}
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return f, err
+	}
+	var size, rss int
+	_, err = fmt.Sscan(string(b), &size, &rss)
+	return foot{len(es), bytes.Count(maps, []byte("\n")), runtime.NumGoroutine(), rss * os.Getpagesize() / 1024}, err
+}
+
+// settled waits until this process has no more than most.
+func settled(ctx context.Context, c *ubcoll.Comm, most foot) error {
+	for start := time.Now(); ; { // what is ending takes its time to
+		after, err := footprint()
+		if err != nil {
+			return err
+		}
+		if after.fds <= most.fds && after.maps <= most.maps && after.routines <= most.routines && after.kib <= most.kib {
+			return coll.Barrier(ctx, c)
+		}
+		if time.Since(start) > await.Limit/4 {
+			return conform.Fail(c, "%+v, which should be at most %+v", after, most)
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	mrand "math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/conform/endings"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// programVar names a job program that was built before, for machines without Go.
+const programVar = "CONFORM_PROGRAM"
+
+// TestDeviceKillQueued kills a process while much is queued on devices that waits for it. With CONFORM_FULL=1 and two
+// devices it queues as much as the suites say, and the others' errors must come within 2 s: CONFORM_ROUNDS=10 times.
+func TestDeviceKillQueued(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the processes would be slow")
+	}
+	full := os.Getenv(endings.FullVar) == "1"
+	if full && cuda.Have().Err != nil && !env.Requires("cuda") {
+		t.Skip(cuda.Have())
+	}
+	environ := gpus(t)
+	rounds, err := conform.Number("CONFORM_ROUNDS", 1)
+	require.NoError(t, err)
+	if all, err := cuda.Devices(); err == nil && len(all) < 2 {
+		t.Skipf("%d devices, and 2 wanted", len(all))
+	}
+	bin := os.Getenv(programVar)
+	if bin == "" {
+		bin, err = program()
+		require.NoError(t, err)
+	}
+	pick := mrand.New(mrand.NewPCG(freshSeed(t), 0))
+	for _, suite := range []string{"eager", "graph", "messages", "channel"} {
+		t.Run(suite, func(t *testing.T) {
+			for round := range rounds {
+				victim, wait := pick.IntN(2), time.Duration(pick.IntN(300))*time.Millisecond
+				at, exit := killQueued(t, bin, "kill-queued-"+suite, victim, wait, environ)
+				t.Logf("round %d: rank %d killed %v after the start; its process was gone after %v, the other's error came after %v",
+					round, victim, wait, exit.Round(time.Millisecond), at.Round(time.Millisecond))
+				if full {
+					require.Less(t, at, 2*time.Second)
+				}
+			}
+		})
+	}
+}
+
+// killQueued returns how long after the kill the survivor had its error, and the victim was gone.
+func killQueued(t *testing.T, bin, suite string, victim int, wait time.Duration, environ []string) (at, exit time.Duration) {
+	const n = 2
+	dir := t.TempDir()
+	extra := append([]string{"CONFORM_DIR=" + dir, fmt.Sprintf("%s=%d", endings.VictimVar, victim)}, environ...)
+	j := startProgram(t, bin, n, func(int) []string { return extra }, suite)
+	gone, done := make(chan time.Time, 1), make(chan struct{})
+	go func() {
+		j.cmds[victim].Wait()
+		gone <- time.Now()
+	}()
+	go func() {
+		j.cmds[1-victim].Wait()
+		close(done)
+	}()
+	awaitReady(t, dir, n, func(r int) string { return j.output[r].String() })
+	time.Sleep(wait)
+	require.NoError(t, j.cmds[victim].Process.Kill())
+	killed := time.Now()
+	exit = (<-gone).Sub(killed)
+	select {
+	case <-done:
+	case <-time.After(await.Limit):
+		t.Fatalf("rank %d goes on, %v after the kill", 1-victim, await.Limit)
+	}
+	checkReports(t, dir, n, victim, killed, func(r int) string { return j.output[r].String() })
+	b, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("rank-%d.report", 1-victim)))
+	require.NoError(t, err)
+	var about int
+	var nanos int64
+	_, err = fmt.Sscan(string(b), &about, &nanos)
+	require.NoError(t, err)
+	return time.Unix(0, nanos).Sub(killed), exit
+}

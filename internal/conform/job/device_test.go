@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	mrand "math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// gpus is the environment in which processes have devices: none is added where there is a GPU.
+func gpus(t *testing.T) []string {
+	if cuda.Have().Err == nil {
+		return nil
+	}
+	return append(emulated.Environ(emulated.Library(t)), "UBCOLL_EMULATE_DEVICES=8", "UBCOLL_REQUIRE=cuda")
+}
+
+// TestDeviceProcesses uses devices of several processes.
+func TestDeviceProcesses(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the processes would be slow, and share what the detector does not see")
+	}
+	environ := gpus(t)
+	for _, n := range []int{2, 4} {
+		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
+			start(t, n, environ, "device", "device").succeed(t)
+		})
+	}
+}
+
+// TestDeviceKill kills a process whose peers' kernels wait for it.
+func TestDeviceKill(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the processes would be slow")
+	}
+	for _, v := range gpus(t) {
+		name, value, _ := strings.Cut(v, "=")
+		t.Setenv(name, value)
+	}
+	pick := mrand.New(mrand.NewPCG(freshSeed(t), 0))
+	for range 3 {
+		killOne(t, "kill-device", 3, pick)
+		killOne(t, "kill-device-p2p", 3, pick)
+	}
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+func local(t *testing.T, n int, o ubcoll.Options, run ...string) {
+	t.Helper()
+	t.Logf("TEST_SEED=%d", conform.Seed())
+	defer await.NoLeaks(t)()
+	for _, name := range run {
+		start := time.Now()
+		require.NoError(t, ubcoll.Local(t.Context(), n, o, suites[name]), name)
+		t.Logf("%s: %v", name, time.Since(start).Round(time.Millisecond))
+	}
+}
+
+// TestLocal runs the suites as goroutine ranks. With the race detector, that shows that every hand-off is ordered.
+func TestLocal(t *testing.T) {
+	sizes := []int{1, 2, 3, 4, 8}
+	suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "p2p", "programs", "exit-early"}
+	if race.Enabled || testing.Short() {
+		sizes, suites = []int{1, 3}, []string{"random", "moves", "bad", "order", "p2p", "programs", "exit-early"}
+	}
+	for _, n := range sizes {
+		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) { local(t, n, ubcoll.Options{}, suites...) })
+	}
+}
+
+// TestManyLocal runs suites with more ranks than agree each with each: 17 is the fewest, 40 leaves groups of unlike sizes.
+func TestManyLocal(t *testing.T) {
+	for _, k := range []struct {
+		ranks  int
+		long   bool
+		suites []string
+	}{
+		{17, true, []string{"moves", "bad"}},
+		{20, false, []string{"order", "p2p", "exit-early"}},
+		{24, true, []string{"random", "bad"}},
+		{40, true, []string{"random", "order"}},
+	} {
+		t.Run(fmt.Sprintf("ranks=%d", k.ranks), func(t *testing.T) {
+			if k.long && (race.Enabled || testing.Short()) {
+				t.Skip("takes long")
+			}
+			local(t, k.ranks, ubcoll.Options{}, k.suites...)
+		})
+	}
+}
+
+func TestPolicies(t *testing.T) {
+	for _, p := range []register.Policy{register.Auto, register.Explicit, register.Off} {
+		t.Run(p.String(), func(t *testing.T) { local(t, 3, ubcoll.Options{Register: p}, "random", "order") })
+	}
+}
+
+func TestChurnLocal(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector's own memory grows")
+	}
+	local(t, 2, ubcoll.Options{}, "churn")
+}
+
+// TestCancel cancels one rank's context during a call: that rank's error is the context's, and the others' names it.
+func TestCancel(t *testing.T) {
+	cancelled, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	errs, ended := make(chan error, 1), make(chan struct{})
+	err := ubcoll.Local(t.Context(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		x := ubcoll.Of([]int32{1})
+		switch c.Rank() {
+		case 0:
+			errs <- Barrier(cancelled, c, x)
+		case 1: // never comes
+			for begin := time.Now(); c.Engine().WaitsIn(0) == "no wait" && time.Since(begin) < await.Limit; {
+				time.Sleep(time.Millisecond)
+			}
+			cancel()
+			<-ended // or rank 2 might find that this rank has closed
+		case 2:
+			defer close(ended)
+			err := Barrier(ctx, c, x)
+			var e *ubcoll.Error
+			if !errors.Is(err, ubcoll.ErrAborted) || !errors.As(err, &e) || e.Peer != 0 {
+				return fmt.Errorf("the call that rank 0 gave up: %v, and no ErrAborted about rank 0", err)
+			}
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.ErrorIs(t, <-errs, context.Canceled)
+}
+
+// TestTimeout has one rank never come, and the time of another be up, which waits for that one first.
+func TestTimeout(t *testing.T) {
+	const limit = 300 * time.Millisecond
+	gave := make(chan struct{}, 2) // up, each of the others
+	err := ubcoll.Local(t.Context(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		if c.Rank() == 1 {
+			<-gave
+			<-gave
+			return nil
+		}
+		defer func() { gave <- struct{}{} }()
+		if c.Rank() == 0 {
+			c.Engine().SetTimeout(limit)
+		}
+		start := time.Now()
+		err := Barrier(ctx, c, ubcoll.Of([]int32{1}))
+		took := time.Since(start)
+		t.Logf("rank %d: after %v", c.Rank(), took)
+		if c.Rank() == 0 && took < limit {
+			return fmt.Errorf("timed out after %v", took)
+		}
+		return err
+	})
+	require.ErrorIs(t, err, ubcoll.ErrTimeout)
+	var e *ubcoll.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, 1, e.Peer)
+}
+
+// TestPanic is a rank that panics: the job ends, and the panic is the error.
+func TestPanic(t *testing.T) {
+	err := ubcoll.Local(t.Context(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		if c.Rank() == 2 {
+			panic("on purpose")
+		}
+		return Barrier(ctx, c, ubcoll.Of([]int32{1}))
+	})
+	require.ErrorContains(t, err, "panic: on purpose")
+}
+
+// TestOpenRegistrations ends a job with registrations and buffers open: they end with the last communicator, and
+// closing them then is ErrClosed.
+func TestOpenRegistrations(t *testing.T) {
+	var kept []*ubcoll.Registration
+	var buffer *ubcoll.Buffer[float32]
+	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		b, err := ubcoll.Alloc[float32](c, ubcoll.Host, 100)
+		if err != nil {
+			return err
+		}
+		r, err := c.RegisterBuffer(b.Vec())
+		kept, buffer = append(kept, r), b
+		return err
+	}))
+	require.ErrorIs(t, kept[0].Close(), ubcoll.ErrClosed)
+	require.Nil(t, buffer.Slice())
+	require.ErrorIs(t, buffer.CopyTo(t.Context(), make([]float32, 1)), ubcoll.ErrStale)
+	require.ErrorIs(t, buffer.Free(), ubcoll.ErrClosed)
+}

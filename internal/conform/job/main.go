@@ -1,0 +1,31 @@
+// Command job runs suites of package conform, one after the other, as whatever started it says.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/await"
+)
+
+func main() {
+	ubcoll.Main(ubcoll.Options{Timeout: await.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
+		for _, name := range os.Args[1:] {
+			s := suites[name]
+			if s == nil {
+				return fmt.Errorf("no suite %q among %v: %w", name, names(), ubcoll.ErrArgument)
+			}
+			start := time.Now()
+			if err := s(ctx, c); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			if c.Rank() == 0 {
+				fmt.Printf("ok %s: %d ranks, %v\n", name, c.Size(), time.Since(start).Round(time.Millisecond))
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	mrand "math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/env"
+)
+
+// mpiJob is the command that starts the job program, built with MPI, as n ranks. scripts/conform-jobs sets what it
+// needs.
+func mpiJob(t *testing.T, n int, args ...string) *exec.Cmd {
+	t.Helper()
+	launch, bin := os.Getenv("CONFORM_LAUNCH"), os.Getenv(programVar)
+	if launch == "" || bin == "" {
+		const how = "runs under scripts/conform-jobs, which sets CONFORM_LAUNCH and " + programVar
+		if env.Requires("mpi") {
+			t.Fatal(env.Require.Name + " lists mpi: this " + how)
+		}
+		t.Skip(how)
+	}
+	return exec.Command(launch, append([]string{"-n", strconv.Itoa(n), "--", bin}, args...)...)
+}
+
+func TestMPI(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 4, 8, 20} {
+		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
+			suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "p2p", "programs", "mixed", "exit-early"}
+			switch n {
+			case 8:
+				suites = []string{"random", "moves", "bad", "order", "p2p", "programs", "mixed", "exit-early"}
+			case 20: // agree by group, and have few processors each
+				suites = []string{"bad", "order", "exit-early"}
+			}
+			out, err := mpiJob(t, n, suites...).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			for _, s := range suites {
+				require.Contains(t, string(out), fmt.Sprintf("ok %s: %d ranks", s, n))
+			}
+		})
+	}
+}
+
+// What no version has can be required all the same, and then fails by name; mpi and cuda fail where they are missed.
+func TestRequired(t *testing.T) {
+	for _, what := range []string{"verbs", "hosts"} {
+		if env.Requires(what) {
+			t.Errorf("%s lists %s: no version has that yet", env.Require.Name, what)
+		}
+	}
+}
+
+// TestMPIKill is as TestKill under an mpirun that is told to let the survivors live.
+func TestMPIKill(t *testing.T) {
+	if os.Getenv("MPI_NAME") == "mpich" {
+		t.Skip("MPICH's mpirun cannot be told to leave the survivors alive")
+	}
+	pick := mrand.New(mrand.NewPCG(freshSeed(t), 0))
+	kills, err := conform.Number("CONFORM_KILLS", 10)
+	require.NoError(t, err)
+	for k := 0; k < kills; k++ {
+		n := 2 + pick.IntN(3)
+		dir := t.TempDir()
+		require.NoError(t, os.Mkdir(dir+"/none", 0o700)) // mpirun has files of its own in TMPDIR, ranks have none
+		cmd := mpiJob(t, n, "kill")
+		cmd.Env = append(os.Environ(), "CONFORM_DIR="+dir, "OMPI_MCA_orte_abort_on_non_zero_status=0")
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		require.NoError(t, cmd.Start())
+		awaitReady(t, dir, n, func(int) string { return out.String() })
+		time.Sleep(time.Duration(pick.IntN(100_000)) * time.Microsecond)
+		victim := pick.IntN(n)
+		var pid int
+		b, err := os.ReadFile(fmt.Sprintf("%s/rank-%d.ready", dir, victim))
+		require.NoError(t, err)
+		_, err = fmt.Sscan(string(b), &pid)
+		require.NoError(t, err, "rank %d's file: %q", victim, b)
+		require.Greater(t, pid, 1, "kill(2) takes 0 and -1 for many processes")
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		killed := time.Now()
+		late := time.AfterFunc(2*await.Limit, func() { cmd.Process.Kill() })
+		require.Error(t, cmd.Wait(), "a job that lost a rank must not exit 0")
+		late.Stop()
+		checkReports(t, dir, n, victim, killed, func(int) string { return out.String() })
+		require.Empty(t, leftovers(t, dir+"/none"))
+	}
+}

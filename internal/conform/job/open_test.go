@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/conform/measures"
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// TestOpenDisagrees opens jobs whose ranks cannot work together: every rank says why and exits with the same code.
+func TestOpenDisagrees(t *testing.T) {
+	odd := func(v string) func(int) []string {
+		return func(r int) []string {
+			if r == 2 {
+				return []string{v}
+			}
+			return nil
+		}
+	}
+	for _, k := range []struct {
+		name  string
+		extra func(int) []string
+		want  []string
+		code  int
+	}{
+		{"variable", odd("UBCOLL_REGISTER=off"), []string{"UBCOLL_REGISTER", `"auto"`, `"off"`, "rank 2"}, 3},
+		{"bad variable", odd("UBCOLL_REGISTER=maybe"), []string{"UBCOLL_REGISTER", "maybe", "rank 2"}, 6},
+		{"two hosts", func(r int) []string { return []string{fmt.Sprintf("UBCOLL_HOSTID=%d", r/2)} },
+			[]string{"several hosts", "rank 2", "not supported"}, 5},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			j := startEach(t, 3, k.extra, "order")
+			for r, err := range j.wait() {
+				var exit *exec.ExitError
+				require.ErrorAs(t, err, &exit, "rank %d: %s", r, j.output[r])
+				require.Equal(t, k.code, exit.ExitCode(), "rank %d: %s", r, j.output[r])
+				for _, w := range k.want {
+					require.Contains(t, j.output[r].String(), w, "rank %d", r)
+				}
+			}
+		})
+	}
+}
+
+// TestOpenLimits opens jobs in which one rank may not have what it needs.
+func TestOpenLimits(t *testing.T) {
+	bin, err := program()
+	require.NoError(t, err)
+	for _, k := range []struct {
+		name, limit string
+		want        []string
+	}{
+		{"file size", "ulimit -f 100", []string{"ulimit -f", "limit reached"}},
+		{"descriptors", "ulimit -n 10", []string{"ulimit -n", "limit reached"}},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			if race.Enabled {
+				t.Skip("race builds need descriptors of their own")
+			}
+			script := filepath.Join(t.TempDir(), "limited")
+			text := fmt.Sprintf("#!/bin/sh\n[ $UBCOLL_RANK = 1 ] && %s\nexec %s \"$@\"\n", k.limit, bin)
+			require.NoError(t, os.WriteFile(script, []byte(text), 0o700))
+			j := startProgram(t, script, 2, none, "order")
+			for r, err := range j.wait() {
+				require.Error(t, err, "rank %d: %s", r, j.output[r])
+				for _, w := range k.want {
+					require.Contains(t, j.output[r].String(), w, "rank %d", r)
+				}
+			}
+		})
+	}
+}
+
+// TestSteadyCalls looks at the system calls of a rank whose buffers are registered: after the first call there is no
+// opening, no making and no mapping of memory.
+func TestSteadyCalls(t *testing.T) {
+	strace, err := exec.LookPath("strace")
+	if err != nil || race.Enabled {
+		t.Skip("needs strace and a build without the race detector")
+	}
+	bin, err := program()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	script := filepath.Join(dir, "traced")
+	text := fmt.Sprintf("#!/bin/sh\nexec %s -f -o %s/trace.$UBCOLL_RANK -e trace=openat,memfd_create,mmap,write %s \"$@\"\n",
+		strace, dir, bin)
+	require.NoError(t, os.WriteFile(script, []byte(text), 0o700))
+	j := startProgram(t, script, 4, none, "steady")
+	j.succeed(t)
+	for r := 0; r < 4; r++ {
+		b, err := os.ReadFile(fmt.Sprintf("%s/trace.%d", dir, r))
+		require.NoError(t, err)
+		_, after, ok := bytes.Cut(b, []byte("steady: begin"))
+		require.True(t, ok)
+		steady, _, ok := bytes.Cut(after, []byte("steady: end"))
+		require.True(t, ok)
+		for _, line := range strings.Split(string(steady), "\n") {
+			require.NotRegexp(t, regexp.MustCompile(`openat\(|memfd_create\(|mmap\(.*MAP_SHARED`), line, "rank %d", r)
+		}
+	}
+}
+
+// TestPauses looks at how long stop-the-world takes while ranks wait and reduce. It is no timed test: the median's bound
+// is thousands of times what a healthy build shows, and the figures are logged.
+func TestPauses(t *testing.T) {
+	if race.Enabled || testing.Short() {
+		t.Skip("timing under the race detector says nothing")
+	}
+	j := start(t, 2, nil, "pauses")
+	for r, err := range j.wait() {
+		require.NoError(t, err, "rank %d: %s", r, j.output[r])
+		t.Log(j.output[r])
+	}
+	for r := range j.cmds {
+		for _, m := range regexp.MustCompile(`median (\S+),`).FindAllStringSubmatch(j.output[r].String(), -1) {
+			d, err := time.ParseDuration(m[1])
+			require.NoError(t, err)
+			require.Less(t, d, 200*time.Millisecond)
+		}
+	}
+}
+
+// TestFirstUse logs how long the first use of a buffer takes, and when an abort is seen, with one processor a rank.
+func TestFirstUse(t *testing.T) {
+	if race.Enabled || testing.Short() {
+		t.Skip("timing under the race detector says nothing")
+	}
+	j := start(t, 2, []string{"GOMAXPROCS=1", "CONFORM_DIR=" + t.TempDir()}, "first-use")
+	j.wait() // rank 0 aborts
+	for r := range j.cmds {
+		t.Log(j.output[r])
+	}
+	require.Contains(t, j.output[1].String(), "abort seen after ")
+}
+
+// TestSmallCalls looks at the system calls of ranks: small calls make none but those of a wait that lasts, which are as
+// many as the machine is busy with something else.
+func TestSmallCalls(t *testing.T) {
+	strace, err := exec.LookPath("strace")
+	if err != nil || race.Enabled || runtime.NumCPU() < 2 {
+		t.Skip("needs strace, two processors, and a build without the race detector")
+	}
+	bin, err := program()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	script := filepath.Join(dir, "traced")
+	text := fmt.Sprintf("#!/bin/sh\nexec %s -f -o %s/trace.$UBCOLL_RANK %s \"$@\"\n", strace, dir, bin)
+	require.NoError(t, os.WriteFile(script, []byte(text), 0o700))
+	j := startProgram(t, script, 2, none, "steady-small")
+	j.succeed(t)
+	for r := range j.cmds {
+		b, err := os.ReadFile(fmt.Sprintf("%s/trace.%d", dir, r))
+		require.NoError(t, err)
+		steady, ok := between(string(b), "steady: begin", "steady: end")
+		require.True(t, ok)
+		lines := strings.Split(steady, "\n")
+		caller, _, _ := strings.Cut(lines[len(lines)-1], " ") // the thread that wrote the end mark
+		count, yields := 0, 0
+		for _, line := range lines[1 : len(lines)-1] {
+			switch {
+			case !strings.HasPrefix(line, caller+" "):
+			case strings.Contains(line, "sched_yield"):
+				yields++
+			case !passive.MatchString(line):
+				count++
+			}
+		}
+		t.Logf("rank %d: %d system calls and %d yields by the calling thread in %d calls", r, count, yields, measures.SmallCalls)
+		require.Less(t, count, measures.SmallCalls/10, "rank %d: %s", r, steady[:min(len(steady), 3000)])
+	}
+}
+
+// passive matches what threads do to wait, which includes looks at the peers' processes, and signals, which are the Go
+// runtime's way to stop goroutines.
+var passive = regexp.MustCompile(`SIGURG|rt_sigreturn|futex|nanosleep|poll\(`)
+
+func between(s, begin, end string) (string, bool) {
+	_, s, ok := strings.Cut(s, begin)
+	if !ok {
+		return "", false
+	}
+	i := strings.Index(s, end)
+	return s[:max(i, 0)], i >= 0
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// severalRanks are suites for processes of several ranks each: some peers are goroutines, others processes. What is for
+// devices runs apart, since some others want none.
+var severalRanks = [][]string{{"random", "bad", "order", "imports", "p2p", "family", "handles", "channels", "windows"},
+	{"device"}}
+
+func perProcess(t *testing.T, n int, suites []string) []string {
+	environ := []string{fmt.Sprintf("UBCOLL_RANKS_PER_PROCESS=%d", n)}
+	if suites[0] == "device" {
+		environ = append(environ, gpus(t)...)
+	}
+	return environ
+}
+
+func TestRanksPerProcess(t *testing.T) {
+	for _, suites := range severalRanks {
+		for _, n := range []int{2, 3} {
+			if n > 2 && testing.Short() || race.Enabled && (n > 2 || suites[0] == "device") {
+				continue // slow
+			}
+			t.Run(fmt.Sprintf("%s,ranks=%d", suites[0], 2*n), func(t *testing.T) {
+				j := start(t, 2, perProcess(t, n, suites), suites...)
+				j.succeed(t)
+				for _, s := range suites {
+					require.Contains(t, j.output[0].String(), fmt.Sprintf("ok %s: %d ranks", s, 2*n))
+				}
+				require.NotContains(t, j.output[1].String(), "ok ", "rank 0 alone says so")
+			})
+		}
+	}
+}
+
+func TestMPIRanksPerProcess(t *testing.T) {
+	for _, suites := range severalRanks {
+		t.Run(suites[0], func(t *testing.T) {
+			cmd := mpiJob(t, 2, suites...)
+			cmd.Env = append(os.Environ(), perProcess(t, 2, suites)...)
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			for _, s := range suites {
+				require.Contains(t, string(out), fmt.Sprintf("ok %s: 4 ranks", s))
+			}
+		})
+	}
+}
+
+// TestMPIBench has processes of several ranks measure and verify, on host memory and on devices: one table, by rank 0,
+// and the exit code of what went wrong.
+func TestMPIBench(t *testing.T) {
+	for _, device := range []string{"host", "cuda"} {
+		for _, k := range []struct {
+			name, args string
+			code       int
+			once       string // in the output
+		}{
+			{"bench", "bench all_reduce FLAGS -b 64 -e 16K -f 16 -n 4", 0, "# Out of bounds values : 0 OK"},
+			{"window", "bench window FLAGS -b 1K -e 1K -n 4", 0, "# Out of bounds values : 0 OK"},
+			{"verify", "verify FLAGS -e 1K all_gather", 0, ": 0 calls with wrong elements: OK"},
+			{"too slow", "bench all_reduce FLAGS -b 64 -e 64 -n 4 --min-busbw 1e9", 7, ""},
+			{"bad root", "bench broadcast FLAGS -b 64 -e 64 -n 4 -r 4", 6, ""},
+		} {
+			t.Run(device+"/"+k.name, func(t *testing.T) {
+				cmd := mpiJob(t, 2)
+				cmd.Args[len(cmd.Args)-1] = os.Getenv("CONFORM_UBCOLL")
+				args := strings.ReplaceAll(k.args, "FLAGS", "-t 2 -device "+device)
+				cmd.Args = append(cmd.Args, strings.Fields(args)...)
+				cmd.Env = os.Environ()
+				if device == "cuda" {
+					cmd.Env = append(cmd.Env, gpus(t)...)
+				}
+				out, _ := cmd.CombinedOutput()
+				require.Equal(t, k.code, cmd.ProcessState.ExitCode(), "%s", out)
+				if k.code == 0 { // a job that is aborted may lose what it has written
+					require.Equal(t, 1, strings.Count(string(out), k.once), "%s", out)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+// bad makes wrong calls, and right ones after each.
+func bad(ctx context.Context, c *ubcoll.Comm) error {
+	s, err := ubcoll.NewStream(ubcoll.Host)
+	if err != nil {
+		return err
+	}
+	x := ubcoll.Of(make([]int32, 10))
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	for _, k := range []struct {
+		name string
+		err  error
+		want error
+	}{
+		{"no such rank", p2p.Send(ctx, c, c.Size(), x), ubcoll.ErrArgument},
+		{"negative rank", p2p.Send(ctx, c, -1, x), ubcoll.ErrArgument},
+		{"bad Vec", p2p.Send(ctx, c, 0, x.Slice(3, 20)), ubcoll.ErrArgument},
+		{"on a stream", p2p.Send(ctx, c.On(s), 0, x), hw.ErrNotSupported},
+		{"ended context", p2p.Send(ended, c, 0, x), context.Canceled},
+		{"in a group of collectives", ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return p2p.Send(ctx, g, 0, x) }),
+			ubcoll.ErrArgument},
+	} {
+		if !errors.Is(k.err, k.want) {
+			return conform.Fail(c, "%s: %v, not %v", k.name, k.err, k.want)
+		}
+	}
+	if err := s.Close(); err != nil {
+		return err
+	}
+	peer := c.Rank() ^ 1
+	if peer >= c.Size() {
+		return nil
+	}
+	eager := c.Engine().EagerLimit() // less for many ranks
+	for _, n := range []int{5, eager / 4, eager/4 + 1, 50000} {
+		src := make([]int32, n)
+		for i := range src {
+			src[i] = int32(i)
+		}
+		dst := make([]int32, n-1)
+		large := n*4 > eager // then the sender hears of it
+		for _, into := range []ubcoll.Vec{ubcoll.Of(dst), ubcoll.Of(make([]float32, n))} {
+			if c.Rank() < peer {
+				if err := p2p.Send(ctx, c, peer, ubcoll.Of(src)); errors.Is(err, ubcoll.ErrMismatch) != large {
+					return conform.Fail(c, "send of %d to a wrong receive: %v", n, err)
+				}
+				continue
+			}
+			k, err := p2p.Recv(ctx, c, peer, into)
+			var e *ubcoll.Error
+			if !errors.Is(err, ubcoll.ErrMismatch) || !errors.As(err, &e) || e.Peer != peer || k != 0 {
+				return conform.Fail(c, "wrong receive of %d: %d, %v", n, k, err)
+			}
+		}
+		if dst[0] != 0 || n > 2 && dst[1] != 0 {
+			return conform.Fail(c, "a message that was refused has been written")
+		}
+		back := make([]int32, n)
+		k, err := p2p.SendRecv(ctx, c, peer, ubcoll.Of(src), peer, ubcoll.Of(back))
+		if err != nil || k != n || back[n-1] != src[n-1] {
+			return conform.Fail(c, "after a wrong receive: %d, %w", k, err)
+		}
+	}
+	if err := c.Err(); err != nil {
+		return conform.Fail(c, "after wrong calls: %w", err)
+	}
+	return nil
+}
+
+// verdicts has large messages that fit and such that do not, with many small ones behind them.
+func verdicts(ctx context.Context, c *ubcoll.Comm) error {
+	const behind = 40
+	peer := c.Rank() ^ 1
+	if peer >= c.Size() {
+		return nil
+	}
+	r := rand.New(rand.NewPCG(conform.Seed(), uint64(c.Rank()&peer)))
+	x := ubcoll.Of(make([]byte, 4000))
+	var g p2p.Group
+	g.Send(peer, x)
+	for range behind {
+		g.Send(peer, x.Slice(0, 8))
+	}
+	for round := range 300 {
+		bad := r.IntN(2)
+		if c.Rank() < peer {
+			if err := g.Do(ctx, c); errors.Is(err, ubcoll.ErrMismatch) != (bad == 1) || bad == 0 && err != nil {
+				return conform.Fail(c, "round %d, bad %d: the sender gets %v", round, bad, err)
+			}
+			continue
+		}
+		if _, err := p2p.Recv(ctx, c, peer, x.Slice(0, 4000-bad)); errors.Is(err, ubcoll.ErrMismatch) != (bad == 1) {
+			return conform.Fail(c, "round %d, bad %d: the receiver gets %v", round, bad, err)
+		}
+		for range behind {
+			if _, err := p2p.Recv(ctx, c, peer, x); err != nil {
+				return conform.Fail(c, "round %d: %w", round, err)
+			}
+		}
+	}
+	return nil
+}

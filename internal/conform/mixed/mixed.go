@@ -1,0 +1,191 @@
+// Package mixed has random programs of everything that works on host memory, and the model that they are compared with.
+package mixed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/conform"
+)
+
+// Mixed runs random programs of everything that works on host memory, CONFORM_PROGRAMS of them: see Programs.
+func Mixed(ctx context.Context, c *ubcoll.Comm) error {
+	programs, err := conform.Number("CONFORM_PROGRAMS", 30)
+	if err != nil {
+		return err
+	}
+	return Programs(conform.Seed(), programs)(ctx, c)
+}
+
+// Programs is so many random programs, the same on all ranks: collectives, blocking and on streams, in groups and
+// in graphs whose counts change between launches, messages, windows, channels, communicators and memory that come and
+// go, and misuse whose error is known beforehand. Each rank computes what all memory must hold, naively, and compares all
+// of its own with that, to the byte.
+func Programs(seed uint64, programs int) conform.Suite {
+	return func(ctx context.Context, c *ubcoll.Comm) error {
+		for k := range programs {
+			m := newProgram(ctx, c, seed, uint64(k))
+			if err := m.run(); err != nil {
+				for _, t := range m.teams { // but the world, which is for whoever opened it
+					if t.c != nil && t.c != c {
+						t.c.Abort(err)
+						t.c.Close()
+					}
+				}
+				return fmt.Errorf("rank %d of %d, seed %d, program %d, after\n\t%s\n%w", c.Rank(), c.Size(), seed, k,
+					strings.Join(m.trail, "\n\t"), err)
+			}
+		}
+		return nil
+	}
+}
+
+const (
+	ours     = 2 // slots of Alloc, which graphs, windows and channels can use
+	numSlots = 4 // the others are any memory
+)
+
+// program is one program as one rank sees it.
+type program struct {
+	ctx       context.Context
+	world     *ubcoll.Comm
+	n, me     int
+	all, mine *rand.Rand // the same on all ranks, and this rank's
+	room      int        // bytes of a slot
+	want      memories
+	slots     [numSlots]slot
+	stream    *ubcoll.Stream
+	teams     []*team
+	graphs    []*captured
+	trail     []string // the steps, for an error
+}
+
+func newProgram(ctx context.Context, c *ubcoll.Comm, seed, k uint64) *program {
+	m := &program{ctx: ctx, world: c, n: c.Size(), me: c.Rank(), all: rand.New(rand.NewPCG(seed, k<<16)),
+		mine: rand.New(rand.NewPCG(seed, k<<16+uint64(c.Rank())+1))}
+	switch x := m.all.IntN(100); {
+	case x < 70: // mostly eager
+		m.room = 1 << 10
+	case x < 97:
+		m.room = 12 << 10
+	default: // several chunks, and rounds of staging memory
+		m.room = 300 << 10
+	}
+	return m
+}
+
+func (m *program) run() (err error) {
+	if m.stream, err = ubcoll.NewStream(ubcoll.Host); err != nil {
+		return err
+	}
+	everybody := make([]int, m.n)
+	m.want = make(memories, m.n)
+	for r := range m.n {
+		everybody[r] = r
+		m.want[r] = make([][]byte, numSlots)
+		for s := range m.want[r] {
+			m.want[r][s] = make([]byte, m.room)
+		}
+	}
+	m.teams = []*team{{c: m.world, groups: [][]int{everybody}, rank: m.me}}
+	for s := range m.slots {
+		if err := m.allocate(s); err != nil {
+			return err
+		}
+		m.fill(s)
+	}
+	for range 4 + m.all.IntN(8) {
+		if err := m.step(); err != nil {
+			return err
+		}
+		if err := m.check(); err != nil {
+			return err
+		}
+		for _, t := range m.teams {
+			if t.c != nil && t.c.Err() != nil {
+				return fmt.Errorf("a communicator of %v is broken: %w", t.groups, t.c.Err())
+			}
+		}
+	}
+	return m.end()
+}
+
+// end gives everything back.
+func (m *program) end() error {
+	var errs []error
+	for len(m.graphs) > 0 {
+		errs = append(errs, m.closeGraph(0))
+	}
+	for len(m.teams) > 1 {
+		errs = append(errs, m.closeTeam(1))
+	}
+	// Nobody takes memory away while a peer may still be in the program's last step.
+	errs = append(errs, coll.Barrier(m.ctx, m.world), m.stream.Close())
+	for s := range m.slots {
+		errs = append(errs, m.release(s))
+	}
+	return errors.Join(errs...)
+}
+
+func (m *program) note(format string, args ...any) {
+	m.trail = append(m.trail, fmt.Sprintf(format, args...))
+}
+
+func (m *program) step() error {
+	steps := []struct {
+		weight int
+		name   string
+		do     func() error
+	}{
+		{24, "calls", m.calls}, {8, "on a stream", m.queued}, {8, "a group", m.grouped}, {8, "a capture", m.capture},
+		{14, "a launch", m.launch}, {3, "a graph's end", func() error { return m.closeGraph(m.all.IntN(max(len(m.graphs), 1))) }},
+		{8, "messages", m.messages}, {6, "a window", m.window}, {6, "a channel", m.channel}, {8, "memory", m.churn},
+		{5, "a split", m.split}, {2, "a communicator's end", func() error { return m.closeTeam(1 + m.all.IntN(max(len(m.teams)-1, 1))) }},
+		{16, "misuse", m.misuse},
+	}
+	total := 0
+	for _, s := range steps {
+		total += s.weight
+	}
+	at := m.all.IntN(total)
+	for _, s := range steps {
+		if at -= s.weight; at < 0 {
+			m.note("%s", s.name)
+			return s.do()
+		}
+	}
+	return nil
+}
+
+// check compares this rank's memory with what it should be.
+func (m *program) check() error {
+	for s := range m.slots {
+		got, want := m.slots[s].bytes, m.want[m.me][s]
+		if bytes.Equal(got, want) {
+			continue
+		}
+		for i := range want {
+			if got[i] != want[i] {
+				return fmt.Errorf("byte %d of slot %d is %#x, not %#x (%s)", i, s, got[i], want[i], m.world.LastOp().Explain())
+			}
+		}
+	}
+	return nil
+}
+
+// expect is an error unless err is the sentinel, and c is as usable as before.
+func (m *program) expect(what string, c *ubcoll.Comm, err, want error) error {
+	if !errors.Is(err, want) {
+		return fmt.Errorf("%s: %v, not %w", what, err, want)
+	}
+	if c != nil && c.Err() != nil {
+		return fmt.Errorf("%s broke the communicator: %w", what, c.Err())
+	}
+	return nil
+}
