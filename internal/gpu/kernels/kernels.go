@@ -5,10 +5,8 @@
 package kernels
 
 import (
-	"embed"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	"github.com/ubcoll/ubcoll/dtype"
@@ -35,11 +33,6 @@ const (
 // MaxThreads is the most threads that a block of these kernels can have; the fewest are MaxRanks.
 const MaxThreads = 512
 
-//go:generate ../../../scripts/kernels
-
-//go:embed ptx/*.ptx
-var ptx embed.FS
-
 // Set is the kernels of one device. A module is loaded by Load, or when it is first asked for, when the driver may wait
 // until no kernel runs any more. Any goroutine may use it.
 type Set struct {
@@ -63,9 +56,9 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 			return "", "", fmt.Errorf("no kernel for elements of %v: %w", t, fault.ErrArgument)
 		}
 		if name == Ring {
-			return fmt.Sprintf("%vring", t), fmt.Sprintf("ubc_ring_%v", t), nil
+			return fmt.Sprintf("ring_%v", t), fmt.Sprintf("ubc_ring_%v", t), nil
 		}
-		return fmt.Sprintf("%v%d", t, up), fmt.Sprintf("ubc_%s%d_%v", name, up, t), nil
+		return fmt.Sprintf("reduce_%v_%d", t, up), fmt.Sprintf("ubc_%s%d_%v", name, up, t), nil
 	case Move, MovePackets, Barrier:
 		return "move", "ubc_" + name, nil
 	case Broadcast, MoveV, Channel, Messages:
@@ -178,33 +171,6 @@ func (s *Set) load(name string) (*cuda.Module, error) {
 	}
 	s.modules[name] = m
 	return m, nil
-}
-
-// sources are those modules that were asked for, by name and early.
-var sources sync.Map
-
-// source is the PTX of a module.
-func source(name string, early bool) (string, error) {
-	key := fmt.Sprint(name, early)
-	if text, ok := sources.Load(key); ok {
-		return text.(string), nil
-	}
-	text, err := ptx.ReadFile("ptx/" + name + ".ptx")
-	if err != nil {
-		return "", err
-	}
-	made := assembly(string(text), early)
-	sources.Store(key, made)
-	return made, nil
-}
-
-// assembly is PTX for a device: as it is, or with what devices from sm_90 on can do beyond, which stands in comments.
-// Kernels then wait for what is before them in their stream themselves, so that they can be launched early.
-func assembly(text string, early bool) string {
-	if !early {
-		return text
-	}
-	return strings.NewReplacer(".target sm_80", ".target sm_90", "/*sm_90 ", "", " sm_90*/", "").Replace(text)
 }
 
 // Close unloads the modules, whose kernels must not be running. Closing it again is harmless.

@@ -5,14 +5,14 @@
 #include "move.h"
 #include "reduce.h"
 #include "ring.h"
-#include "vector.h"
+#include "move_v.h"
 
 #define UBC_TYPES(X) \
 	X(int8) X(uint8) X(int16) X(uint16) X(int32) X(uint32) X(int64) X(uint64) X(float16) X(bfloat16) X(float32) X(float64)
 
 UBC_MOVE_KERNELS
 UBC_BROADCAST_KERNELS
-UBC_VECTOR_KERNELS
+UBC_MOVE_V_KERNELS
 UBC_CHANNEL_KERNELS
 UBC_MESSAGES_KERNELS
 #define UBC_RANKS(T) UBC_REDUCE_KERNELS(T, 2) UBC_REDUCE_KERNELS(T, 4) UBC_REDUCE_KERNELS(T, 8)

@@ -1,0 +1,124 @@
+package kernels
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// compiler is a C or C++ compiler, which machines that only run the tests may lack.
+func compiler(t *testing.T, names ...string) string {
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	t.Skipf("no compiler: none of %q", names)
+	return ""
+}
+
+// TestABI compares the Go side with abi.h.
+func TestABI(t *testing.T) {
+	var p Params
+	var s Status
+	var c ChannelParams
+	var x Step
+	var v VectorParams
+	var m MailParams
+	var l Lane
+	var y Message
+	values := map[string]uintptr{
+		"sizeof(ubc_params)": unsafe.Sizeof(p), "sizeof(ubc_status)": unsafe.Sizeof(s),
+		"offsetof(ubc_params, area)": unsafe.Offsetof(p.Area), "offsetof(ubc_params, table)": unsafe.Offsetof(p.Table),
+		"offsetof(ubc_params, status)": unsafe.Offsetof(p.Status), "offsetof(ubc_params, src)": unsafe.Offsetof(p.Src),
+		"offsetof(ubc_params, dst)": unsafe.Offsetof(p.Dst), "offsetof(ubc_params, src_word)": unsafe.Offsetof(p.SrcWord),
+		"offsetof(ubc_params, dst_word)":  unsafe.Offsetof(p.DstWord),
+		"offsetof(ubc_params, signature)": unsafe.Offsetof(p.Signature),
+		"offsetof(ubc_params, count)":     unsafe.Offsetof(p.Count),
+		"offsetof(ubc_params, timeout)":   unsafe.Offsetof(p.Timeout),
+		"offsetof(ubc_params, factor)":    unsafe.Offsetof(p.Factor), "offsetof(ubc_params, rank)": unsafe.Offsetof(p.Rank),
+		"offsetof(ubc_params, ranks)": unsafe.Offsetof(p.Ranks), "offsetof(ubc_params, op)": unsafe.Offsetof(p.Op),
+		"offsetof(ubc_params, root)": unsafe.Offsetof(p.Root), "offsetof(ubc_params, size)": unsafe.Offsetof(p.Size),
+		"offsetof(ubc_params, push)":  unsafe.Offsetof(p.Push),
+		"offsetof(ubc_status, abort)": unsafe.Offsetof(s.Abort),
+		"offsetof(ubc_status, error)": unsafe.Offsetof(s.Error), "offsetof(ubc_status, peer)": unsafe.Offsetof(s.Peer),
+		"offsetof(ubc_status, epoch)": unsafe.Offsetof(s.Epoch), "offsetof(ubc_status, mine)": unsafe.Offsetof(s.Mine),
+		"offsetof(ubc_status, theirs)": unsafe.Offsetof(s.Theirs), "offsetof(ubc_status, detail)": unsafe.Offsetof(s.Detail),
+		"UBC_MAX_RANKS": MaxRanks, "UBC_MAX_BLOCKS": MaxBlocks, "UBC_MAX_EXTENTS": MaxExtents,
+		"UBC_PACKET_BYTES": 2 * PacketData, "UBC_AREA_PACKETS": areaPackets, "UBC_STAGING": staging,
+		"UBC_DIRECT": uintptr(Word(0, 0)), "UBC_DIRECT | 3ull << 48 | 5": uintptr(Word(3, 5)),
+		"UBC_MISMATCH": Mismatch, "UBC_REFUSED": Refused, "UBC_TIMEOUT": Timeout, "UBC_ABORTED": Aborted,
+		"UBC_NO_EXTENT": NoExtent, "UBC_OK": OK, "UBC_COUNTS": Counts,
+		"sizeof(ubc_vector_params)":         unsafe.Sizeof(v),
+		"offsetof(ubc_vector_params, send)": unsafe.Offsetof(v.Send),
+		"offsetof(ubc_vector_params, recv)": unsafe.Offsetof(v.Recv),
+		"sizeof(ubc_channel_params)":        unsafe.Sizeof(c), "sizeof(ubc_step)": unsafe.Sizeof(x),
+		"offsetof(ubc_channel_params, mine)":     unsafe.Offsetof(c.Mine),
+		"offsetof(ubc_channel_params, theirs)":   unsafe.Offsetof(c.Theirs),
+		"offsetof(ubc_channel_params, status)":   unsafe.Offsetof(c.Status),
+		"offsetof(ubc_channel_params, timeout)":  unsafe.Offsetof(c.Timeout),
+		"offsetof(ubc_channel_params, salt_out)": unsafe.Offsetof(c.SaltOut),
+		"offsetof(ubc_channel_params, salt_in)":  unsafe.Offsetof(c.SaltIn),
+		"offsetof(ubc_channel_params, peer)":     unsafe.Offsetof(c.Peer),
+		"offsetof(ubc_channel_params, side)":     unsafe.Offsetof(c.Side),
+		"offsetof(ubc_channel_params, steps)":    unsafe.Offsetof(c.Steps),
+		"offsetof(ubc_channel_params, spread)":   unsafe.Offsetof(c.Spread),
+		"offsetof(ubc_channel_params, step)":     unsafe.Offsetof(c.Step),
+		"offsetof(ubc_step, what)":               unsafe.Offsetof(x.What), "offsetof(ubc_step, dst)": unsafe.Offsetof(x.Dst),
+		"offsetof(ubc_step, src)": unsafe.Offsetof(x.Src), "offsetof(ubc_step, bytes)": unsafe.Offsetof(x.Bytes),
+		"UBC_MAX_CHANNELS": MaxChannels, "UBC_MAX_STEPS": MaxSteps, "UBC_CHANNEL_BYTES": ChannelBytes,
+		"UBC_AREA_CHANNEL": uintptr(ChannelAt(0)), "UBC_SIDE_OUT": SideOut, "UBC_SIDE_IN": SideIn,
+		"UBC_SIDE_BOTH": SideBoth, "UBC_COPY": StepCopy, "UBC_SIGNAL_STEP": StepSignal,
+		"UBC_RELAXED_SIGNAL": StepRelaxedSignal, "UBC_WAIT": StepWait, "UBC_PUT_PACKETS": StepPutPackets,
+		"UBC_GET_PACKETS":    StepGetPackets,
+		"UBC_CHANNEL_BLOCKS": ChannelGrid, "UBC_MAX_STEPS <= UBC_SLOTS": 1, // no two signals of a kernel in one slot
+		"UBC_CHANNEL_BLOCKS <= UBC_SIGNAL": 1, "(UBC_SLOTS & UBC_SLOTS - 1) == 0": 1, // each block has some units
+		"UBC_SIGNAL % UBC_SLOTS":                               0, // what 2^32 signals add to a slot is 0
+		"UBC_CHANNEL_IN + 4 * UBC_SLOTS <= UBC_CHANNEL_FAILED": 1,
+		"UBC_CHANNEL_COUNTS % 16 == 0 && UBC_CHANNEL_BYTES % 16 == 0 && UBC_AREA_CHANNEL % 16 == 0": 1,
+		"UBC_CHANNEL_COUNTS + 16 * UBC_CHANNEL_BLOCKS <= UBC_CHANNEL_BYTES":                         1,
+		"UBC_AREA_DESC + 8 * UBC_MAX_RANKS * UBC_PACKET <= UBC_AREA_ROWS":                           1,
+		"UBC_AREA_ROWS + 4 * UBC_MAX_RANKS * UBC_MAX_RANKS * UBC_PACKET <= UBC_AREA_FLAG":           1,
+		"UBC_AREA_CREDIT + 8 * UBC_MAX_BLOCKS <= UBC_AREA_CHANNEL":                                  1,
+		"UBC_AREA_FLAG + 8 * UBC_MAX_RANKS * UBC_MAX_BLOCKS <= UBC_AREA_MAIL":                       1,
+		"UBC_AREA_CHANNEL + UBC_MAX_CHANNELS * UBC_CHANNEL_BYTES <= UBC_AREA_PACKETS":               1,
+		"UBC_AREA_MAIL + UBC_MAX_RANKS * UBC_MAIL_BYTES <= UBC_AREA_CREDIT":                         1,
+		"UBC_OUT_FREE + 8 * UBC_RING <= UBC_IN_TAKEN":                                               1,
+		"UBC_IN_FULL + 8 * UBC_RING <= UBC_MAIL_BYTES":                                              1,
+		"offsetof(ubc_status, claim)":                                                               unsafe.Offsetof(s.Claim), "UBC_ASTRAY": Astray,
+		"UBC_BOX_BYTES": boxBytes, "UBC_EAGER_BYTES": EagerBytes, "UBC_MAX_LANES": MaxLanes,
+		"UBC_MAX_MESSAGES": MaxMessages, "UBC_BY_PACKETS": ByPackets, "UBC_BY_PUSH": ByPush, "UBC_AWAIT": Await,
+		"UBC_DONE": Done, "UBC_WHAT(UBC_DIRECT | 5)": 5, "UBC_WAY(7ull << 56 | 5)": 7,
+		"sizeof(ubc_mail_params)": unsafe.Sizeof(m), "sizeof(ubc_lane)": unsafe.Sizeof(l),
+		"sizeof(ubc_message)": unsafe.Sizeof(y), "offsetof(ubc_mail_params, area)": unsafe.Offsetof(m.Area),
+		"offsetof(ubc_mail_params, status)":  unsafe.Offsetof(m.Status),
+		"offsetof(ubc_mail_params, timeout)": unsafe.Offsetof(m.Timeout),
+		"offsetof(ubc_mail_params, boxes)":   unsafe.Offsetof(m.Boxes),
+		"offsetof(ubc_mail_params, rank)":    unsafe.Offsetof(m.Rank),
+		"offsetof(ubc_mail_params, lanes)":   unsafe.Offsetof(m.Lanes),
+		"offsetof(ubc_mail_params, lane)":    unsafe.Offsetof(m.Lane),
+		"offsetof(ubc_mail_params, message)": unsafe.Offsetof(m.Message),
+		"offsetof(ubc_lane, area)":           unsafe.Offsetof(l.Area), "offsetof(ubc_lane, table)": unsafe.Offsetof(l.Table),
+		"offsetof(ubc_lane, peer)": unsafe.Offsetof(l.Peer), "offsetof(ubc_lane, receives)": unsafe.Offsetof(l.Receives),
+		"offsetof(ubc_lane, first)": unsafe.Offsetof(l.First), "offsetof(ubc_lane, messages)": unsafe.Offsetof(l.Messages),
+		"offsetof(ubc_lane, block)": unsafe.Offsetof(l.Block), "offsetof(ubc_lane, blocks)": unsafe.Offsetof(l.Blocks),
+		"offsetof(ubc_message, at)": unsafe.Offsetof(y.At), "offsetof(ubc_message, bytes)": unsafe.Offsetof(y.Bytes),
+		"offsetof(ubc_message, word)": unsafe.Offsetof(y.Word), "offsetof(ubc_message, head)": unsafe.Offsetof(y.Head),
+	}
+	require.Len(t, p.Bytes(), int(unsafe.Sizeof(p)))
+	require.Len(t, v.Bytes(), int(unsafe.Sizeof(v)))
+	program := "#include <stddef.h>\n#include \"abi.h\"\n"
+	for expr, v := range values {
+		program += fmt.Sprintf("_Static_assert((%s) == %dull, %q);\n", expr, v, expr)
+	}
+	file := filepath.Join(t.TempDir(), "abi.c")
+	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
+	cc := compiler(t, os.Getenv("CC"), "cc", "gcc", "clang")
+	out, err := exec.Command(cc, "-std=c11", "-fsyntax-only", "-I", "src", file).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}

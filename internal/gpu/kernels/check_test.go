@@ -1,0 +1,48 @@
+package kernels
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/race"
+)
+
+// TestCheck runs the kernels' source on coroutines, against a reference: testdata/check.cc.
+func TestCheck(t *testing.T) {
+	if testing.Short() || race.Enabled {
+		t.Skip("a C++ program by itself, the same in the plain run")
+	}
+	t.Parallel()
+	cxx := compiler(t, os.Getenv("CXX"), "c++", "g++", "clang++")
+	program := filepath.Join(t.TempDir(), "check") // which lasts until the parallel runs are over
+	out, err := exec.Command(cxx, "-std=c++17", "-O1", "-ffp-contract=off", "-DUBC_EMULATE", "-o", program,
+		"testdata/check.cc", "src/emulate.cc").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	const operations = "150"
+	for _, ranks := range []string{"1", "2", "3", "4", "8"} {
+		for _, what := range []string{operations, "errors"} {
+			if ranks == "1" && what == "errors" {
+				continue // nobody to be missing
+			}
+			t.Run(ranks+" ranks "+what, func(t *testing.T) {
+				t.Parallel()
+				seed := fmt.Sprint(rand.Uint32())
+				limit := 4 * time.Minute // many times what a busy machine needs; then the program says where it is
+				ctx, stop := context.WithTimeout(t.Context(), limit+time.Minute)
+				defer stop()
+				seconds := fmt.Sprint(int(limit.Seconds()))
+				out, err := exec.CommandContext(ctx, program, seed, ranks, what, seconds).CombinedOutput()
+				require.NoError(t, err, "check %s %s %s: %s", seed, ranks, what, out)
+				t.Logf("seed %s: %s", seed, out)
+			})
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package kernels
+
+import (
+	"compress/gzip"
+	"embed"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"sync"
+)
+
+//go:generate ../../../scripts/kernels
+
+// Compressed, since every program that imports the collectives carries all of it: 1.6 MiB, not 8.
+//
+//go:embed ptx/*.ptx.gz
+var ptx embed.FS
+
+// variant is a module, for devices from sm_90 on or for older ones.
+type variant struct {
+	module string
+	early  bool
+}
+
+// texts are those variants that were asked for, each a func() (string, error): a process decompresses a module once,
+// whatever number of its ranks loads it.
+var texts sync.Map
+
+// source is the PTX of a module for a device.
+func source(module string, early bool) (string, error) {
+	v := variant{module, early}
+	text, ok := texts.Load(v)
+	if !ok {
+		text, _ = texts.LoadOrStore(v, sync.OnceValues(func() (string, error) {
+			text, err := decompress(ptx, file(module))
+			return assembly(text, early), err
+		}))
+	}
+	return text.(func() (string, error))()
+}
+
+// file is where the PTX of a module is.
+func file(module string) string { return "ptx/" + module + ".ptx.gz" }
+
+// decompress is a file of PTX as it was built.
+func decompress(from fs.FS, name string) (string, error) {
+	f, err := from.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	var text strings.Builder
+	if _, err := io.Copy(&text, z); err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	return text.String(), nil
+}
+
+// assembly is PTX for a device: as it is, or with what devices from sm_90 on can do beyond, which stands in comments.
+// Kernels then wait for what is before them in their stream themselves, so that they can be launched early.
+func assembly(text string, early bool) string {
+	if !early {
+		return text
+	}
+	for _, x := range [][2]string{{".target sm_80", ".target sm_90"}, {"/*sm_90 ", ""}, {" sm_90*/", ""}} {
+		text = strings.ReplaceAll(text, x[0], x[1])
+	}
+	return text
+}

@@ -1,4 +1,0 @@
-// The module of the operations with counts.
-#include "vector.h"
-
-UBC_VECTOR_KERNELS
