@@ -33,7 +33,7 @@ func placeOnDevice(v *engine.View, w *engine.Work) bool {
 	if _, none := v.Comm.GPU(); none != nil {
 		return false
 	}
-	w.Kernel = kernel(v.Comm, w)
+	w.Kernel = kernel(&v.Comm.Tuning().GPU, v.Comm.Options().Algorithm, w, v.Comm.Size())
 	return true
 }
 

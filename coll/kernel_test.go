@@ -9,10 +9,12 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	cudakernels "github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
 // TestReduceKernel looks at the choice of kernels, and that no choice is more than the kernel can do.
 func TestReduceKernel(t *testing.T) {
+	gpu := tuning.DefaultGPU()
 	const pushed = cudakernels.TwoShot + ", pushed"
 	for _, k := range []struct {
 		algorithm string
@@ -49,14 +51,14 @@ func TestReduceKernel(t *testing.T) {
 		{"ring", engine.KindReduce, 8, 4, cudakernels.Packets},
 	} {
 		t.Run(fmt.Sprintf("%s/%v/%d/%d", k.algorithm, k.kind, k.bytes, k.n), func(t *testing.T) {
-			got := reduceKernel(k.algorithm, k.kind, dtype.Float32, k.bytes, k.n)
+			got := reduceKernel(&gpu, k.algorithm, k.kind, dtype.Float32, k.bytes, k.n)
 			name := got.Name
 			if got.Push {
 				name = pushed
 			}
 			require.Equal(t, k.want, name)
 			require.Equal(t, got.Name == cudakernels.TwoShot || k.want == cudakernels.Ring, got.Words)
-			if half := reduceKernel(k.algorithm, k.kind, dtype.BFloat16, k.bytes, k.n); k.want == cudakernels.Ring && k.algorithm == "" {
+			if half := reduceKernel(&gpu, k.algorithm, k.kind, dtype.BFloat16, k.bytes, k.n); k.want == cudakernels.Ring && k.algorithm == "" {
 				require.True(t, half.Push)
 			} else {
 				require.Equal(t, got, half)
@@ -66,7 +68,7 @@ func TestReduceKernel(t *testing.T) {
 	for n := 2; n <= cudakernels.MaxRanks; n++ {
 		for bytes := 1; bytes < 16<<20; bytes += bytes/7 + 1 {
 			for _, kind := range []engine.Kind{engine.KindAllReduce, engine.KindReduce, engine.KindReduceScatter} {
-				got := reduceKernel("", kind, dtype.Float32, bytes, n)
+				got := reduceKernel(&gpu, "", kind, dtype.Float32, bytes, n)
 				slice := bytes
 				if kind != engine.KindReduceScatter {
 					slice = ((bytes+n-1)/n + 15) / 16 * 16 // as kernels cut
@@ -80,5 +82,42 @@ func TestReduceKernel(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestMoveKernel looks at the choice of kernels for what only moves data.
+func TestMoveKernel(t *testing.T) {
+	gpu := tuning.DefaultGPU()
+	require.LessOrEqual(t, gpu.MovePackets, cudakernels.PacketData)
+	for _, k := range []struct {
+		kind     engine.Kind
+		bytes, n int
+		want     string
+		blocks   int
+	}{
+		{engine.KindBarrier, 0, 2, cudakernels.Barrier, 1},
+		{engine.KindAllGather, 0, 2, cudakernels.MovePackets, 1},
+		{engine.KindAllGather, 2 << 10, 2, cudakernels.MovePackets, 1},
+		{engine.KindAllGather, 2<<10 + 4, 2, cudakernels.MovePackets, 16},
+		{engine.KindAllGather, 128 << 10, 2, cudakernels.MovePackets, 64},
+		{engine.KindAllGather, 128<<10 + 4, 2, cudakernels.Move, 16},
+		{engine.KindAllToAll, 1 << 20, 2, cudakernels.Move, 128},
+		{engine.KindBroadcast, 1 << 30, 2, cudakernels.Move, 128},
+		{engine.KindBroadcast, 2 << 20, 3, cudakernels.Move, 128},
+		{engine.KindBroadcast, 2<<20 + 4, 3, cudakernels.Broadcast, 128},
+		{engine.KindBroadcast, 512 << 10, 8, cudakernels.Broadcast, 32},
+		{engine.KindGather, 1 << 30, 8, cudakernels.Move, 128},
+		{engine.KindAllGatherV, 256 << 10, 2, cudakernels.MoveV, 64},
+		{engine.KindAllGatherV, 256<<10 + 4, 2, cudakernels.MoveV, 16},
+		{engine.KindAllToAllV, 1 << 30, 2, cudakernels.MoveV, engine.CountsBlocks},
+	} {
+		t.Run(fmt.Sprintf("%v/%d/%d", k.kind, k.bytes, k.n), func(t *testing.T) {
+			v := engine.Vec{Type: dtype.Float32, Len: k.bytes / 4}
+			got := kernel(&gpu, "", &engine.Work{Kind: k.kind, Type: v.Type, Count: v.Len, Dst: v}, k.n)
+			require.Equal(t, k.want, got.Name)
+			require.Equal(t, k.blocks, got.Blocks)
+			require.Equal(t, k.want == cudakernels.MoveV, got.Counts)
+			require.Equal(t, k.want != cudakernels.Barrier && k.want != cudakernels.MovePackets, got.Words)
+		})
 	}
 }

@@ -99,7 +99,7 @@ func tuned(ctx context.Context, c *ubcoll.Comm, cfg measure.Config, progress io.
 		for i, a := range algorithms {
 			fmt.Fprintf(progress, "tune: round %d of %d: %s (%d of %d), %v\n", round+1, rounds, a.name,
 				round*len(algorithms)+i+1, rounds*len(algorithms), time.Since(start).Round(time.Second))
-			a.table.Version = tuning.Version
+			a.table.Version, a.table.GPU = tuning.Version, t.GPU
 			c.Engine().Tune(a.table)
 			rep, err := measure.Run(ctx, c, cfg, measure.Program{Version: version()}, io.Discard, nil)
 			if err != nil {

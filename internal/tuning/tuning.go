@@ -1,6 +1,6 @@
-// Package tuning is the small table of measured sizes at which one algorithm of a collective begins to beat another. A table
-// is a JSON file that `ubcoll tune` writes and UBCOLL_TUNING names; without one, there is a default for the processor.
-// All ranks must have the same: Open compares the hashes.
+// Package tuning is the small table of measured sizes at which one algorithm of a collective begins to beat another, on
+// the host and on devices. A table is a JSON file that `ubcoll tune` writes and UBCOLL_TUNING names; without one, there
+// is a default for the processor. All ranks must have the same: Open compares the hashes.
 package tuning
 
 import (
@@ -36,6 +36,50 @@ type Table struct {
 	StreamFrom int `json:"stream_from"`
 	// CombineUpTo is up to which size, of one rank's source, more than 16 ranks combine by group.
 	CombineUpTo int `json:"combine_up_to"`
+
+	// GPU is the same for devices. No file has it, since nothing measures it yet: it is that of the build.
+	GPU GPU `json:"-"`
+}
+
+// GPU is where algorithms on devices cross over, in bytes, and how many blocks their kernels have. The sizes are those
+// of one rank's buffer, unless they say otherwise.
+type GPU struct {
+	// OneShotPair, OneShotFew and OneShotMany are up to which size an all-reduce of 2, of 3 and 4, and of more ranks has
+	// every rank send all others its whole source as packets: the more ranks, the more each sends.
+	OneShotPair, OneShotFew, OneShotMany int
+	// TwoShotPackets is up to which size of the whole data the other reductions go by packets, in two steps.
+	TwoShotPackets int
+	// PushFrom is from which size of the whole data reductions push their sources, which is faster than reading them and
+	// takes more rounds. Below PushWideFrom they have PushBlocks blocks at most, whose rounds are longer.
+	PushFrom, PushWideFrom, PushBlocks int
+	// RingFrom is from which size an all-reduce of more than 2 ranks is a ring: a rank then writes to one other only,
+	// which fills the link best.
+	RingFrom int
+	// MovePackets is up to which size between two ranks what only moves data goes by packets.
+	MovePackets int
+	// PassOnBeyond is how much more than one copy the root of a broadcast sends itself: beyond, ranks pass on what it
+	// sends.
+	PassOnBeyond int
+
+	// PacketBlockBytes is what one block sends as packets at once. Kernels that send more have PacketBlocksMin blocks, or
+	// as many as that takes, up to PacketBlocksMax, beyond which more do not help.
+	PacketBlockBytes, PacketBlocksMin, PacketBlocksMax int
+	// BulkBlockBytes is how much the other kernels have for each block, of which they have up to BulkBlocksMax.
+	BulkBlockBytes, BulkBlocksMax int
+}
+
+// DefaultGPU is what was measured on H200s linked by NVSwitch (docs/benchmarks); what is for more than 4 ranks, and
+// PassOnBeyond, a few microseconds of the root's link, is estimated.
+func DefaultGPU() GPU {
+	return GPU{
+		OneShotPair: 1 << 20, OneShotFew: 128 << 10, OneShotMany: 32 << 10, TwoShotPackets: 512 << 10,
+		PushFrom: 8 << 20, PushWideFrom: 32 << 20, PushBlocks: 64, RingFrom: 64 << 20,
+		MovePackets: 128 << 10, PassOnBeyond: 2 << 20,
+		PacketBlockBytes: 4 << 10, // a packet of 8 bytes for each of 512 threads
+		PacketBlocksMin:  16,      // one block took twice as long with more than one packet a thread
+		PacketBlocksMax:  64,
+		BulkBlockBytes:   16 << 10, BulkBlocksMax: 128,
+	}
 }
 
 // Machine is a fingerprint of this machine, as far as tuning goes.
@@ -48,7 +92,7 @@ func Machine() string {
 func Default() Table {
 	cache := max(cpu.LastLevelCacheBytes(), 8<<20)
 	t := Table{Version: Version, Machine: "default for " + cpu.Vendor(), EagerTotal: 4 << 10, OneShotTotal: 2 << 20,
-		PushFrom: 1 << 20, StreamFrom: min(cache/4, 16<<20), CombineUpTo: 2 << 10}
+		PushFrom: 1 << 20, StreamFrom: min(cache/4, 16<<20), CombineUpTo: 2 << 10, GPU: DefaultGPU()}
 	if cpu.Vendor() == "GenuineIntel" {
 		t.PushFrom = 0
 	}
@@ -75,7 +119,7 @@ func (t Table) Validate() error {
 
 // Parse reads a table; name is for errors. Unknown keys are errors.
 func Parse(name string, data []byte) (Table, error) {
-	var t Table
+	t := Table{GPU: DefaultGPU()}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&t); err != nil {
