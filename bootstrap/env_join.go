@@ -120,9 +120,9 @@ type visitor struct {
 
 // host is rank 0's join: it listens until all others are there, then lets all go.
 func (c config) host(ctx context.Context) (Bootstrap, error) {
-	h := newHub(c.size)
+	r := newRoot(c.size)
 	if c.size == 1 {
-		return h, nil
+		return r, nil
 	}
 	l, err := c.listen(ctx)
 	if err != nil {
@@ -130,31 +130,31 @@ func (c config) host(ctx context.Context) (Bootstrap, error) {
 	}
 	visitors := make(chan visitor)
 	greeting, done := context.WithCancel(context.Background())
-	h.wg.Go(func() { c.accept(greeting, l, visitors) })
-	err = h.gather(ctx, c, visitors)
+	r.wg.Go(func() { c.accept(greeting, l, visitors) })
+	err = r.gather(ctx, c, visitors)
 	if err != nil {
-		h.refuse(err)
-		h.turnAway(visitors, err)
+		r.refuse(err)
+		r.turnAway(visitors, err)
 	}
 	done()
 	l.Close()
 	if err != nil {
-		h.hangUp()
+		r.hangUp()
 		return nil, err
 	}
-	h.letGo()
-	return h, nil
+	r.letGo()
+	return r, nil
 }
 
 // linger is how long rank 0 tells those who come after it has given up why the job could not start. A variable for tests.
 var linger = notice
 
 // turnAway tells the ranks that have not come yet, if they come soon, why the job could not start.
-func (h *hub) turnAway(visitors <-chan visitor, why error) {
+func (r *root) turnAway(visitors <-chan visitor, why error) {
 	coming := map[int]bool{}
-	for r := 1; r < h.size; r++ {
-		if h.wires[r] == nil {
-			coming[r] = true
+	for rank := 1; rank < r.size; rank++ {
+		if r.wires[rank] == nil {
+			coming[rank] = true
 		}
 	}
 	over := time.After(linger)
@@ -285,7 +285,7 @@ func (c config) accept(ctx context.Context, l net.Listener, visitors chan<- visi
 
 // gather takes visitors in until all ranks are there. Only an authenticated visitor can fail the job; anything else
 // that connects is sent away, and mentioned if the job never completes.
-func (h *hub) gather(ctx context.Context, c config, visitors <-chan visitor) error {
+func (r *root) gather(ctx context.Context, c config, visitors <-chan visitor) error {
 	var odd error
 	for n := 1; n < c.size; n++ {
 		select {
@@ -296,18 +296,18 @@ func (h *hub) gather(ctx context.Context, c config, visitors <-chan visitor) err
 				n--
 				continue
 			}
-			if err := h.admit(c, v); err != nil {
+			if err := r.admit(c, v); err != nil {
 				(&wire{Conn: v.conn}).sendNotice(refusal(err))
 				v.conn.Close()
 				return err
 			}
-		case <-h.broken:
-			return h.reason()
+		case <-r.broken:
+			return r.reason()
 		case <-ctx.Done():
 			var missing []int
-			for r := 1; r < c.size; r++ {
-				if h.wires[r] == nil {
-					missing = append(missing, r)
+			for rank := 1; rank < c.size; rank++ {
+				if r.wires[rank] == nil {
+					missing = append(missing, rank)
 				}
 			}
 			if odd != nil {
@@ -320,19 +320,19 @@ func (h *hub) gather(ctx context.Context, c config, visitors <-chan visitor) err
 }
 
 // admit gives an authenticated visitor its place.
-func (h *hub) admit(c config, v visitor) error {
+func (r *root) admit(c config, v visitor) error {
 	switch {
 	case uint64(v.Size) != uint64(c.size):
 		return fmt.Errorf("rank %d has %s=%d, rank 0 has %d: %w", v.Rank, env.Size.Name, v.Size, c.size, fault.ErrMismatch)
 	case uint64(v.Rank) >= uint64(c.size):
 		return fmt.Errorf("a process says it is rank %d of %d: %w", v.Rank, c.size, fault.ErrMismatch)
-	case v.Rank == 0 || h.wires[v.Rank] != nil:
+	case v.Rank == 0 || r.wires[v.Rank] != nil:
 		return fmt.Errorf("two processes say they are rank %d (%s): %w", v.Rank, env.Rank.Name, fault.ErrMismatch)
 	}
-	h.mu.Lock()
-	h.wires[v.Rank] = &wire{Conn: v.conn}
-	h.mu.Unlock()
-	h.wg.Go(func() { h.read(int(v.Rank)) })
+	r.mu.Lock()
+	r.wires[v.Rank] = &wire{Conn: v.conn}
+	r.mu.Unlock()
+	r.wg.Go(func() { r.read(int(v.Rank)) })
 	return nil
 }
 
@@ -405,7 +405,7 @@ func (c config) enter(ctx context.Context, conn net.Conn) (Bootstrap, error) {
 		err = c.awaitGo(conn)
 	}
 	if err == nil && stop() {
-		return newSpoke(c.rank, c.size, conn), nil
+		return newLeaf(c.rank, c.size, conn), nil
 	}
 	conn.Close()
 	if errors.Is(err, os.ErrDeadlineExceeded) || err == nil {

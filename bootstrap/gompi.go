@@ -64,7 +64,7 @@ func (g *guest) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 		lengths[r] = int(binary.NativeEndian.Uint64(table[8*r:]))
 		parts[r] = make([]byte, 0, lengths[r])
 	}
-	for from, sizes := range rounds(lengths) {
+	for from, sizes := range chunks(lengths) {
 		packed := make([]byte, sum(sizes))
 		if n := sizes[g.rank]; n > 0 {
 			copy(packed[sum(sizes[:g.rank]):], mine[from:from+n])

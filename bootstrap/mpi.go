@@ -148,7 +148,7 @@ func (w *world) fail(err error) error {
 	return &fault.Error{Op: "bootstrap", Rank: w.rank, Peer: -1, Err: err}
 }
 
-// allGather exchanges the lengths, then the parts in rounds. Buffers of an exchange that did not finish are left to
+// allGather exchanges the lengths, then the parts in chunks. Buffers of an exchange that did not finish are left to
 // MPI, which may still write them.
 func (w *world) allGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	in, out := newCbuf(8), newCbuf(8*w.size)
@@ -165,7 +165,7 @@ func (w *world) allGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	in.free()
 	out.free()
 
-	for from, sizes := range rounds(lengths) {
+	for from, sizes := range chunks(lengths) {
 		in, out, table := newCbuf(sizes[w.rank]), newCbuf(sum(sizes)), newCbuf(2*cintSize*w.size)
 		if in.n > 0 {
 			copy(in.get(), mine[from:])

@@ -112,8 +112,8 @@ func lengths(b bootstrap.Bootstrap, seed uint64) error {
 		func(r int) []byte { return part(r*1001, r, seed) },            // rank 0 has none
 		func(r int) []byte { return part((b.Size()-1-r)*7, r, seed) },  // the last has none
 		func(r int) []byte { return part(r%2*(256<<10+1), r, seed) },   // only odd ranks
-		func(r int) []byte { return part(256<<10, r, seed) },           // just a round of MPI's
-		func(r int) []byte { return part(256<<10*(r%3)+r, r, seed+1) }, // different numbers of rounds
+		func(r int) []byte { return part(256<<10, r, seed) },           // just a chunk of MPI's
+		func(r int) []byte { return part(256<<10*(r%3)+r, r, seed+1) }, // different numbers of chunks
 	} {
 		if err := exchange(b, part); err != nil {
 			return err

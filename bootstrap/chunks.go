@@ -2,17 +2,17 @@
 
 package bootstrap
 
-// MPI counts in C ints, and a message of any length has to pass: parts travel in rounds of at most roundSize bytes a
-// rank, and of at most maxRound bytes in all.
+// MPI counts in C ints, and a message of any length has to pass: parts travel in chunks of at most chunkSize bytes a
+// rank, and of at most maxChunk bytes in all.
 const (
-	roundSize = 256 << 10
-	maxRound  = 1 << 30
+	chunkSize = 256 << 10
+	maxChunk  = 1 << 30
 )
 
-// rounds yields, until all lengths are used up, how many bytes of each rank's part the next round has, and where in
+// chunks yields, until all lengths are used up, how many bytes of each rank's part the next chunk has, and where in
 // the parts they begin.
-func rounds(lengths []int) func(yield func(from int, sizes []int) bool) {
-	block := max(1, min(roundSize, maxRound/len(lengths)))
+func chunks(lengths []int) func(yield func(from int, sizes []int) bool) {
+	block := max(1, min(chunkSize, maxChunk/len(lengths)))
 	return func(yield func(int, []int) bool) {
 		longest := 0
 		for _, n := range lengths {
@@ -38,7 +38,7 @@ func sum(sizes []int) int {
 	return total
 }
 
-// scatter appends what a round brought, packed in rank order, to each rank's part.
+// scatter appends what a chunk brought, packed in rank order, to each rank's part.
 func scatter(parts [][]byte, packed []byte, sizes []int) {
 	for r, n := range sizes {
 		parts[r] = append(parts[r], packed[:n]...)

@@ -73,23 +73,6 @@ func TestCause(t *testing.T) {
 	require.LessOrEqual(t, len(about(0, 0, string(make([]byte, 2*maxText)))), maxText)
 }
 
-func TestParts(t *testing.T) {
-	parts := [][]byte{[]byte("a"), {}, []byte("bcd")}
-	packed := packParts(parts)
-	got, err := unpackParts(packed, 3)
-	require.NoError(t, err)
-	require.Equal(t, parts, got)
-
-	for n := range packed {
-		_, err := unpackParts(packed[:n], 3)
-		require.ErrorIs(t, err, fault.ErrMismatch, "cut to %d bytes", n)
-	}
-	_, err = unpackParts(append(packed, 0), 3)
-	require.ErrorIs(t, err, fault.ErrMismatch)
-	_, err = unpackParts(packed, 2)
-	require.ErrorIs(t, err, fault.ErrMismatch)
-}
-
 // A rank that has a result may break the job before the others have theirs: those get it first all the same.
 func TestResultComesBeforeWhatFollowsIt(t *testing.T) {
 	here, there := net.Pipe()

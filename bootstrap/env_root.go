@@ -11,9 +11,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// hub is rank 0 of an Env job: it has a connection to every other rank, puts the parts of an AllGather together, and
+// root is rank 0 of an Env job: it has a connection to every other rank, puts the parts of an AllGather together, and
 // passes on what breaks the job.
-type hub struct {
+type root struct {
 	size int
 	gate gate
 	wg   sync.WaitGroup // its readers
@@ -32,8 +32,8 @@ type hub struct {
 	nleft   int
 }
 
-func newHub(size int) *hub {
-	return &hub{
+func newRoot(size int) *root {
+	return &root{
 		size:    size,
 		broken:  make(chan struct{}),
 		full:    make(chan struct{}, 1),
@@ -44,56 +44,56 @@ func newHub(size int) *hub {
 	}
 }
 
-func (h *hub) Rank() int { return 0 }
-func (h *hub) Size() int { return h.size }
+func (r *root) Rank() int { return 0 }
+func (r *root) Size() int { return r.size }
 
 // letGo starts the job on the other ranks.
-func (h *hub) letGo() {
-	for rank, err := range h.toAll(func(w *wire) error { return w.send(frame{kind: kindGo}) }) {
-		h.fail(lost(rank, "connection failed: "+err.Error()))
+func (r *root) letGo() {
+	for rank, err := range r.toAll(func(w *wire) error { return w.send(frame{kind: kindGo}) }) {
+		r.fail(lost(rank, "connection failed: "+err.Error()))
 	}
 }
 
 // refuse ends a job that could not start. Whoever hears of it and hangs up must not pass for the reason.
-func (h *hub) refuse(why error) {
-	h.mu.Lock()
-	first := h.failure == nil
+func (r *root) refuse(why error) {
+	r.mu.Lock()
+	first := r.failure == nil
 	if first {
-		h.failure = &cause{err: why}
+		r.failure = &cause{err: why}
 	}
-	h.mu.Unlock()
+	r.mu.Unlock()
 	if first {
-		h.notify(-1, refusal(why))
-		close(h.broken)
+		r.notify(-1, refusal(why))
+		close(r.broken)
 	}
-	<-h.broken
+	<-r.broken
 }
 
 // hangUp closes all connections and waits for their readers.
-func (h *hub) hangUp() {
-	for _, w := range h.wires {
+func (r *root) hangUp() {
+	for _, w := range r.wires {
 		if w != nil {
 			w.Close()
 		}
 	}
-	h.wg.Wait()
+	r.wg.Wait()
 }
 
 // read takes what one rank sends until its connection ends.
-func (h *hub) read(rank int) {
+func (r *root) read(rank int) {
 	for {
-		f, err := readFrame(h.wires[rank])
+		f, err := readFrame(r.wires[rank])
 		if err == nil {
-			err = h.take(rank, f)
+			err = r.take(rank, f)
 		}
 		if err == nil {
 			continue
 		}
-		h.mu.Lock()
-		left := h.left[rank]
-		h.mu.Unlock()
+		r.mu.Lock()
+		left := r.left[rank]
+		r.mu.Unlock()
 		if !left {
-			h.fail(lost(rank, lostText(err)))
+			r.fail(lost(rank, lostText(err)))
 		}
 		return
 	}
@@ -108,140 +108,140 @@ func lostText(err error) string {
 }
 
 // take handles one frame; an error ends the connection.
-func (h *hub) take(rank int, f frame) error {
+func (r *root) take(rank int, f frame) error {
 	switch f.kind {
 	case kindGather:
-		return h.place(rank, f.seq, f.body)
+		return r.place(rank, f.seq, f.body)
 	case kindBye:
-		h.leave(rank)
+		r.leave(rank)
 		return io.EOF
 	case kindLate:
 		if len(f.body) == 0 {
-			h.late(rank, f.seq)
+			r.late(rank, f.seq)
 			return nil
 		}
 		fallthrough // it gave up by itself
 	case kindAbort, kindLost:
-		c, err := f.decode(h.size)
+		c, err := f.decode(r.size)
 		if err != nil {
 			return err
 		}
 		if c.peer != rank {
 			return fmt.Errorf("it speaks for rank %d: %w", c.peer, fault.ErrMismatch)
 		}
-		h.fail(c)
+		r.fail(c)
 		return nil
 	}
 	return fmt.Errorf("it sent a frame of kind %d: %w", f.kind, fault.ErrMismatch)
 }
 
 // late ends the job since rank's time for AllGather number seq was up.
-func (h *hub) late(rank int, seq uint32) {
-	missing := h.missing()
-	h.mu.Lock()
-	now := seq == h.seq
-	h.mu.Unlock()
+func (r *root) late(rank int, seq uint32) {
+	missing := r.missing()
+	r.mu.Lock()
+	now := seq == r.seq
+	r.mu.Unlock()
 	if len(missing) == 0 || !now { // the result is under way
-		h.fail(cause{rank, 0, "gave up: its time was up", fault.ErrTimeout})
+		r.fail(cause{rank, 0, "gave up: its time was up", fault.ErrTimeout})
 	} else {
-		h.fail(late(missing, rank))
+		r.fail(late(missing, rank))
 	}
 }
 
 // place puts one rank's part into the present AllGather. Somebody who has left makes that impossible: the job breaks.
-func (h *hub) place(rank int, seq uint32, part []byte) error {
-	h.mu.Lock()
-	if seq != h.seq || h.parts[rank] != nil {
-		h.mu.Unlock()
-		return fmt.Errorf("it sent all-gather %d, the job is at %d: %w", seq, h.seq, fault.ErrMismatch)
+func (r *root) place(rank int, seq uint32, part []byte) error {
+	r.mu.Lock()
+	if seq != r.seq || r.parts[rank] != nil {
+		r.mu.Unlock()
+		return fmt.Errorf("it sent all-gather %d, the job is at %d: %w", seq, r.seq, fault.ErrMismatch)
 	}
 	if part == nil {
 		part = []byte{}
 	}
-	h.parts[rank] = part
-	h.n++
-	if h.n == h.size {
-		h.full <- struct{}{}
+	r.parts[rank] = part
+	r.n++
+	if r.n == r.size {
+		r.full <- struct{}{}
 	}
-	gone := h.firstLeft()
-	h.mu.Unlock()
+	gone := r.firstLeft()
+	r.mu.Unlock()
 	if gone >= 0 {
-		h.fail(lost(gone, "closed its bootstrap"))
+		r.fail(lost(gone, "closed its bootstrap"))
 	}
 	return nil
 }
 
 // firstLeft is a rank that has closed, or -1. The caller holds mu.
-func (h *hub) firstLeft() int {
-	for r, left := range h.left {
+func (r *root) firstLeft() int {
+	for rank, left := range r.left {
 		if left {
-			return r
+			return rank
 		}
 	}
 	return -1
 }
 
 // leave notes that a rank has closed.
-func (h *hub) leave(rank int) {
-	h.mu.Lock()
-	h.left[rank] = true
+func (r *root) leave(rank int) {
+	r.mu.Lock()
+	r.left[rank] = true
 	if rank != 0 {
-		if h.nleft++; h.nleft == h.size-1 {
-			close(h.allLeft)
+		if r.nleft++; r.nleft == r.size-1 {
+			close(r.allLeft)
 		}
 	}
-	waiting := h.n > 0
-	h.mu.Unlock()
+	waiting := r.n > 0
+	r.mu.Unlock()
 	if waiting {
-		h.fail(lost(rank, "closed its bootstrap"))
+		r.fail(lost(rank, "closed its bootstrap"))
 	}
 }
 
 // fail breaks the job and tells all other ranks; the first cause stays. Only when they have been told do calls on this
 // rank return, since its process may exit next.
-func (h *hub) fail(c cause) {
-	h.mu.Lock()
-	first := h.failure == nil
+func (r *root) fail(c cause) {
+	r.mu.Lock()
+	first := r.failure == nil
 	if first {
-		h.failure = &c
+		r.failure = &c
 	}
-	h.mu.Unlock()
+	r.mu.Unlock()
 	if first {
 		but := c.peer
 		if errors.Is(c.err, fault.ErrTimeout) {
 			but = -1 // it lives, and may come yet
 		}
-		h.notify(but, c.encode())
-		close(h.broken)
+		r.notify(but, c.encode())
+		close(r.broken)
 	}
-	<-h.broken
+	<-r.broken
 }
 
-func (h *hub) reason() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.failure.on(0)
+func (r *root) reason() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failure.on(0)
 }
 
 // notify tells every rank but one, which is dead or knows.
-func (h *hub) notify(but int, f frame) {
-	h.mu.Lock()
+func (r *root) notify(but int, f frame) {
+	r.mu.Lock()
 	var told sync.WaitGroup
-	for rank, w := range h.wires {
-		if w != nil && rank != but && !h.left[rank] {
+	for rank, w := range r.wires {
+		if w != nil && rank != but && !r.left[rank] {
 			told.Go(func() { w.sendNotice(f) })
 		}
 	}
-	h.mu.Unlock()
+	r.mu.Unlock()
 	told.Wait()
 }
 
 // toAll sends something to every other rank at once and gives the errors by rank.
-func (h *hub) toAll(send func(w *wire) error) map[int]error {
+func (r *root) toAll(send func(w *wire) error) map[int]error {
 	var mu sync.Mutex
 	var told sync.WaitGroup
 	failed := map[int]error{}
-	for rank, w := range h.wires {
+	for rank, w := range r.wires {
 		if w == nil {
 			continue
 		}
@@ -257,140 +257,140 @@ func (h *hub) toAll(send func(w *wire) error) map[int]error {
 	return failed
 }
 
-func (h *hub) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
-	if err := h.gate.enter(busy); err != nil {
+func (r *root) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
+	if err := r.gate.enter(busy); err != nil {
 		return nil, err
 	}
-	defer h.gate.leave()
-	if err := h.check(ctx, mine); err != nil {
+	defer r.gate.leave()
+	if err := r.check(ctx, mine); err != nil {
 		return nil, err
 	}
-	h.mu.Lock()
-	seq := h.seq
-	h.mu.Unlock()
-	if err := h.place(0, seq, append([]byte{}, mine...)); err != nil {
+	r.mu.Lock()
+	seq := r.seq
+	r.mu.Unlock()
+	if err := r.place(0, seq, append([]byte{}, mine...)); err != nil {
 		return nil, err
 	}
 	select {
-	case <-h.full:
-	case <-h.broken:
-		return nil, h.reason()
+	case <-r.full:
+	case <-r.broken:
+		return nil, r.reason()
 	case <-ctx.Done():
-		return nil, h.giveUp(fault.Ended(ctx))
+		return nil, r.giveUp(fault.Ended(ctx))
 	}
-	h.mu.Lock()
-	all := h.parts
-	h.parts, h.n = make([][]byte, h.size), 0
-	h.seq++
-	h.mu.Unlock()
+	r.mu.Lock()
+	all := r.parts
+	r.parts, r.n = make([][]byte, r.size), 0
+	r.seq++
+	r.mu.Unlock()
 
 	total := 4
 	for _, p := range all {
 		total += 4 + len(p)
 	}
 	if total > maxResult {
-		return nil, h.giveUp(fmt.Errorf("all parts together have %d bytes, at most %d: %w", total, maxResult, fault.ErrLimit))
+		return nil, r.giveUp(fmt.Errorf("all parts together have %d bytes, at most %d: %w", total, maxResult, fault.ErrLimit))
 	}
 	// A rank that reads slowly holds this up; one that does not read at all is for ctx to end.
-	stop := context.AfterFunc(ctx, func() { h.fail(gaveUp(0, fault.Ended(ctx))) })
+	stop := context.AfterFunc(ctx, func() { r.fail(gaveUp(0, fault.Ended(ctx))) })
 	defer stop()
 	// A rank that has the result may break the job at once: the others get the result all the same, and before they hear
 	// of that.
 	result := frame{kindResult, seq, packParts(all)}.append(nil)
-	for _, w := range h.wires {
+	for _, w := range r.wires {
 		if w != nil {
 			w.owe(result)
 		}
 	}
-	for rank, err := range h.toAll((*wire).pay) {
-		h.fail(lost(rank, "connection failed: "+err.Error()))
-		return nil, h.reason()
+	for rank, err := range r.toAll((*wire).pay) {
+		r.fail(lost(rank, "connection failed: "+err.Error()))
+		return nil, r.reason()
 	}
 	if !stop() {
-		return nil, h.giveUp(fault.Ended(ctx)) // the others have been told so
+		return nil, r.giveUp(fault.Ended(ctx)) // the others have been told so
 	}
 	return all, nil
 }
 
 // check is what has to hold before a part is sent.
-func (h *hub) check(ctx context.Context, mine []byte) error {
+func (r *root) check(ctx context.Context, mine []byte) error {
 	select {
-	case <-h.broken:
-		return h.reason()
+	case <-r.broken:
+		return r.reason()
 	default:
 	}
 	if ctx.Err() != nil {
-		return h.giveUp(fault.Ended(ctx))
+		return r.giveUp(fault.Ended(ctx))
 	}
 	if len(mine) > maxPart {
-		return h.giveUp(fmt.Errorf("part of %d bytes, at most %d: %w", len(mine), maxPart, fault.ErrLimit))
+		return r.giveUp(fmt.Errorf("part of %d bytes, at most %d: %w", len(mine), maxPart, fault.ErrLimit))
 	}
 	return nil
 }
 
 // giveUp is this rank's error; the others learn that it left.
-func (h *hub) giveUp(why error) error {
-	missing := h.missing()
+func (r *root) giveUp(why error) error {
+	missing := r.missing()
 	if len(missing) == 0 || missing[0] == 0 {
-		h.fail(gaveUp(0, why))
+		r.fail(gaveUp(0, why))
 		return &fault.Error{Op: "bootstrap", Rank: 0, Peer: -1, Err: why}
 	}
 	if fault.Late(why) {
-		h.fail(late(missing, 0))
+		r.fail(late(missing, 0))
 	}
-	h.fail(gaveUp(0, why))
+	r.fail(gaveUp(0, why))
 	return waitingFor(missing, 0, why)
 }
 
 // missing are the ranks that have not come to the present AllGather, if any has.
-func (h *hub) missing() (ranks []int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for r, p := range h.parts {
-		if p == nil && h.n > 0 {
-			ranks = append(ranks, r)
+func (r *root) missing() (ranks []int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for rank, p := range r.parts {
+		if p == nil && r.n > 0 {
+			ranks = append(ranks, rank)
 		}
 	}
 	return ranks
 }
 
-func (h *hub) Abort(code int) { h.fail(aborted(0, code)) }
+func (r *root) Abort(code int) { r.fail(aborted(0, code)) }
 
-func (h *hub) Close() error {
-	if err := h.gate.enter(closed); err != nil {
+func (r *root) Close() error {
+	if err := r.gate.enter(closed); err != nil {
 		return err
 	}
-	defer h.hangUp()
-	h.leave(0)
-	if h.size == 1 {
+	defer r.hangUp()
+	r.leave(0)
+	if r.size == 1 {
 		return nil
 	}
 	// The others hear of an abort or a loss through this rank only, so it stays until the last one leaves.
 	select {
-	case <-h.broken:
+	case <-r.broken:
 		return nil
 	default:
 	}
 	select {
-	case <-h.allLeft:
+	case <-r.allLeft:
 		return nil
-	case <-h.broken:
-		h.mu.Lock()
-		mine := h.failure.peer == 0 // another rank wants an AllGather that cannot be: its error, not ours
-		h.mu.Unlock()
+	case <-r.broken:
+		r.mu.Lock()
+		mine := r.failure.peer == 0 // another rank wants an AllGather that cannot be: its error, not ours
+		r.mu.Unlock()
 		if mine {
 			return nil
 		}
-		return h.reason()
+		return r.reason()
 	case <-time.After(closeTimeout):
-		h.mu.Lock()
+		r.mu.Lock()
 		var missing []int
-		for r := 1; r < h.size; r++ {
-			if !h.left[r] {
-				missing = append(missing, r)
+		for rank := 1; rank < r.size; rank++ {
+			if !r.left[rank] {
+				missing = append(missing, rank)
 			}
 		}
-		h.mu.Unlock()
+		r.mu.Unlock()
 		return &fault.Error{Op: "bootstrap", Rank: 0, Peer: -1, Step: "close",
 			Err: fmt.Errorf("%s did not close: %w", rankList(missing), fault.ErrTimeout)}
 	}

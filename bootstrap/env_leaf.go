@@ -1,0 +1,211 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// leaf is every other rank of an Env job: it has one connection, to rank 0.
+type leaf struct {
+	rank, size int
+	gate       gate
+	wire       wire
+	wg         sync.WaitGroup // its reader
+
+	broken  chan struct{} // closed once failure is set and told
+	results chan []byte
+	seq     uint32 // of the present AllGather; its caller's
+
+	mu      sync.Mutex
+	failure *cause
+	asked   bool // an AllGather waits for its result
+	closing bool
+}
+
+func newLeaf(rank, size int, conn net.Conn) *leaf {
+	l := &leaf{
+		rank: rank, size: size,
+		wire:    wire{Conn: conn},
+		broken:  make(chan struct{}),
+		results: make(chan []byte, 1),
+	}
+	l.wg.Go(l.read)
+	return l
+}
+
+func (l *leaf) Rank() int { return l.rank }
+func (l *leaf) Size() int { return l.size }
+
+// read takes what rank 0 sends until the connection ends.
+func (l *leaf) read() {
+	for seq := uint32(0); ; {
+		f, err := readFrame(&l.wire)
+		if err == nil {
+			err = l.take(f, &seq)
+		}
+		if err != nil {
+			l.fail(lost(0, lostText(err)))
+			return
+		}
+	}
+}
+
+// take handles one frame; an error ends the connection. seq is the result that comes next.
+func (l *leaf) take(f frame, seq *uint32) error {
+	switch f.kind {
+	case kindResult:
+		l.mu.Lock()
+		asked := l.asked
+		l.asked = false
+		l.mu.Unlock()
+		if !asked || f.seq != *seq {
+			return fmt.Errorf("it sent result %d out of turn: %w", f.seq, fault.ErrMismatch)
+		}
+		*seq++
+		l.results <- f.body // has room: one was asked for
+		return nil
+	case kindAbort, kindLost, kindLate:
+		c, err := f.decode(l.size)
+		if err != nil {
+			return err
+		}
+		l.fail(c)
+		return nil
+	}
+	return fmt.Errorf("it sent a frame of kind %d: %w", f.kind, fault.ErrMismatch)
+}
+
+// fail breaks the job for this rank; the first cause stays. If this rank is the cause, rank 0 is told before calls on
+// this rank return, since its process may exit next.
+func (l *leaf) fail(c cause) {
+	l.mu.Lock()
+	if l.closing {
+		l.mu.Unlock()
+		return
+	}
+	first := l.failure == nil
+	if first {
+		l.failure = &c
+	}
+	l.mu.Unlock()
+	if first {
+		if c.peer == l.rank {
+			l.wire.sendNotice(c.encode())
+		}
+		close(l.broken)
+	}
+	<-l.broken
+}
+
+func (l *leaf) reason() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failure.on(l.rank)
+}
+
+func (l *leaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
+	if err := l.gate.enter(busy); err != nil {
+		return nil, err
+	}
+	defer l.gate.leave()
+	select {
+	case <-l.broken:
+		return nil, l.reason()
+	default:
+	}
+	if ctx.Err() != nil {
+		return nil, l.giveUp(fault.Ended(ctx))
+	}
+	if len(mine) > maxPart {
+		return nil, l.giveUp(fmt.Errorf("part of %d bytes, at most %d: %w", len(mine), maxPart, fault.ErrLimit))
+	}
+	l.mu.Lock()
+	l.asked = true
+	l.mu.Unlock()
+	stop := context.AfterFunc(ctx, func() { l.late(fault.Ended(ctx)) }) // also ends a send that rank 0 does not read
+	defer stop()
+	// Where this fails, the reader knows why: rank 0 may have told what broke the job before it went.
+	_ = l.wire.send(frame{kindGather, l.seq, mine})
+	var body []byte
+	select {
+	case body = <-l.results:
+	case <-l.broken:
+		select {
+		case body = <-l.results: // it came before the job broke
+		default:
+			if ctx.Err() != nil {
+				return nil, l.tooLate(fault.Ended(ctx))
+			}
+			return nil, l.reason()
+		}
+	}
+	if !stop() {
+		return nil, l.giveUp(fault.Ended(ctx)) // the others have been told so
+	}
+	l.seq++
+	parts, err := unpackParts(body, l.size)
+	if err != nil {
+		return nil, l.giveUp(fmt.Errorf("the result from rank 0: %w", err))
+	}
+	all := make([][]byte, len(parts))
+	for i, p := range parts {
+		all[i] = append([]byte{}, p...) // memory of its own: a kept part does not keep the others
+	}
+	return all, nil
+}
+
+// giveUp is this rank's error; the others learn that it left.
+func (l *leaf) giveUp(why error) error {
+	l.fail(gaveUp(l.rank, why))
+	return &fault.Error{Op: "bootstrap", Rank: l.rank, Peer: -1, Err: why}
+}
+
+// late ends an AllGather whose context has ended. Who is missing when a deadline passes, rank 0 knows; if that says
+// nothing, it is what is missing.
+func (l *leaf) late(why error) {
+	if !fault.Late(why) {
+		l.fail(gaveUp(l.rank, why))
+		return
+	}
+	l.wire.sendNotice(frame{kind: kindLate, seq: l.seq})
+	select {
+	case <-l.broken:
+	case <-time.After(notice):
+		l.fail(cause{0, 0, "rank 0 does not answer", fault.ErrTimeout})
+	}
+}
+
+// tooLate is the error of an AllGather whose context has ended, about the rank that rank 0 has named.
+func (l *leaf) tooLate(why error) error {
+	l.mu.Lock()
+	c := *l.failure
+	l.mu.Unlock()
+	e := &fault.Error{Op: "bootstrap", Rank: l.rank, Peer: -1, Err: why}
+	if c.peer != l.rank {
+		e.Peer, e.Err = c.peer, fmt.Errorf("%s: %w", c.why, why)
+	}
+	return e
+}
+
+func (l *leaf) Abort(code int) { l.fail(aborted(l.rank, code)) }
+
+func (l *leaf) Close() error {
+	if err := l.gate.enter(closed); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.closing = true
+	failed := l.failure != nil
+	l.mu.Unlock()
+	if !failed {
+		l.wire.sendNotice(frame{kind: kindBye})
+	}
+	l.wire.Close()
+	l.wg.Wait()
+	return nil
+}
