@@ -8,12 +8,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
-// call is a collective on which all ranks have agreed, as one rank sees it.
+// call is a collective on which a team, the ranks of this host, has agreed, as one of them sees it.
 type call struct {
 	ctx   context.Context
 	c     *engine.Comm
 	w     *engine.Work
-	n, me int
+	n, me int // the team's ranks, and this one among them
 	size  int // of an element
 }
 
@@ -21,12 +21,12 @@ func newCall(ctx context.Context, c *engine.Comm, w *engine.Work) call {
 	return call{ctx: ctx, c: c, w: w, n: c.Size(), me: c.Rank(), size: w.Type.Size()}
 }
 
-// next is the i-th rank after this one, those whose memory is near first: ranks begin with different peers, so that
-// they do not all crowd around one.
+// next is the team's i-th rank after this one, those whose memory is near first: ranks begin with different peers, so
+// that they do not all crowd around one.
 func (k *call) next(i int) int { return k.c.Near(i) }
 
-// waitAll waits until all other ranks have done so many steps.
-func (k *call) waitAll(steps uint64, step string) error {
+// waitTeam waits until the team's other ranks have done so many steps.
+func (k *call) waitTeam(steps uint64, step string) error {
 	for i := 1; i < k.n; i++ {
 		if err := k.c.WaitProgress(k.ctx, k.next(i), steps, step); err != nil {
 			return err
@@ -39,7 +39,7 @@ func (k *call) waitAll(steps uint64, step string) error {
 var cpuOps = [...]cpu.Op{engine.Sum: cpu.Sum, engine.Prod: cpu.Prod, engine.Min: cpu.Min, engine.Max: cpu.Max,
 	engine.Avg: cpu.Sum, engine.PreMulSum: cpu.Sum}
 
-// div is what the sum is divided by.
+// div is what the sum is divided by: the number of ranks in it.
 func (k *call) div() int {
 	if k.w.Red == engine.Avg {
 		return k.n
@@ -47,7 +47,7 @@ func (k *call) div() int {
 	return 1
 }
 
-// reduce combines n elements of srcs, in rank order so that all ranks get the same bits.
+// reduce combines n elements of srcs, in rank order so that all of the team get the same bits.
 func (k *call) reduce(dst unsafe.Pointer, srcs []unsafe.Pointer, n int, stream bool) {
 	op := cpuOps[k.w.Red]
 	if len(srcs) == 2 && k.w.Red != engine.Avg {

@@ -19,7 +19,8 @@ var (
 	vectorPath  = engine.Path{Name: "pull", Acquire: acquireVector, Offer: offerSource, Check: checkRows, Run: runMove}
 )
 
-// choosePath sets how a collective travels: a pure function of what all ranks agree on, so that all choose alike.
+// choosePath sets how a collective travels: a pure function of what the team agrees on, so that its ranks choose
+// alike.
 func choosePath(c *engine.Comm, w *engine.Work) {
 	switch {
 	case isVector(w.Kind):
@@ -50,7 +51,8 @@ const (
 	byShare // a broadcast in which the root delivers as much as each of the others fetches
 )
 
-// allReduceAlgorithm is how an all-reduce of so many bytes travels: a function of the descriptors, which all ranks see.
+// allReduceAlgorithm is how an all-reduce of so many bytes travels: a function of the descriptors, which the team
+// sees.
 func allReduceAlgorithm(c *engine.Comm, bytes int, how engine.Where) algorithm {
 	switch asked := c.Options().Algorithm; {
 	case asked == "two-shot":
@@ -69,10 +71,10 @@ func allReduceAlgorithm(c *engine.Comm, bytes int, how engine.Where) algorithm {
 	return byTwoShot
 }
 
-// algorithm is how a move travels: a function of the descriptors, which all ranks see.
+// algorithm is how a move travels: a function of the descriptors, which the team sees.
 func (m *move) algorithm() algorithm {
 	switch m.w.Kind {
-	case engine.KindGather, engine.KindGatherV: // one rank would fetch, all the others wait
+	case engine.KindGather, engine.KindGatherV: // one rank would fetch, the others wait
 		if m.c.DirectDst(m.w.Root) {
 			return byPush
 		}

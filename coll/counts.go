@@ -9,8 +9,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// What each rank offers with its descriptor in the operations with vectors: how many elements it sends to each rank,
-// and how many it expects from each. So peers know where in its source their part begins, and all ranks check all
+// What each of the team offers with its descriptor in the operations with vectors: how many elements it sends to each
+// of them, and how many it expects from each. So peers know where in its source their part begins, and all check all
 // pairs and come to the same verdict. Behind these rows stands whether the source travels with them, and the source if
 // it does: if it is small, which may be the case on some ranks and not on others.
 const maxVectorRanks = (engine.EagerBytes - 8) / 16
@@ -45,7 +45,7 @@ func acquireVector(c *engine.Comm, w *engine.Work) error {
 		return acquire(c, w)
 	}
 	w.SrcBuf.Why = "small enough to travel with the descriptor"
-	if err := acquireOne(c, w, &w.Dst, &w.DstBuf); err != nil {
+	if err := c.Acquire(&w.Dst, &w.DstBuf, w.Graph); err != nil {
 		return fmt.Errorf("destination: %w", err)
 	}
 	return nil

@@ -8,12 +8,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
-// Eager collectives are for small data: each rank's source travels with its descriptor, as the descriptor's payload or
-// in the rank's eager slot, so that agreement is all the waiting there is, and each rank computes its own result.
-// (Flags beside the data in every cache line, as NCCL's LL protocol has them, were tried: looking at lines before they
-// are written takes them away from their writer, and from 128 bytes on it was slower.)
+// Eager collectives are for small data: the source of each of the team travels with its descriptor, as the
+// descriptor's payload or in the rank's eager slot, so that agreement is all the waiting there is, and each computes
+// its own result. (Flags beside the data in every cache line, as NCCL's LL protocol has them, were tried: looking at
+// lines before they are written takes them away from their writer, and from 128 bytes on it was slower.)
 
-// eagerBytes is the size of the largest source: a function of what the ranks agree on.
+// eagerBytes is the size of the largest source: a function of what the team agrees on.
 func eagerBytes(c *engine.Comm, w *engine.Work) int {
 	n := w.Count * w.Type.Size()
 	switch w.Kind {
@@ -47,7 +47,7 @@ func offerEager(c *engine.Comm, w *engine.Work) {
 	}
 }
 
-// slot is where a rank's source travels.
+// slot is where the source of one of the team travels.
 func slot(c *engine.Comm, w *engine.Work, rank int) unsafe.Pointer {
 	if eagerBytes(c, w) <= engine.PayloadSize {
 		return c.Payload(rank)

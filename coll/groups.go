@@ -8,13 +8,13 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
-// Small reductions of more ranks than agree each with each go by group: sources travel as in eager collectives, each
-// group's leader combines those of its group before it says that the group agrees, and everybody who wants the result
-// combines the partial results of all groups. So a rank reads no more sources than a group has ranks, and one partial
-// result of each group, and waits for nothing but agreement.
+// Small reductions of a team with more ranks than agree each with each go by group: sources travel as in eager
+// collectives, each group's leader combines those of its group before it says that the group agrees, and everybody who
+// wants the result combines the partial results of all groups. So a rank reads no more sources than a group has ranks,
+// and one partial result of each group, and waits for nothing but agreement.
 //
-// Sources are combined in rank order within a group, and the groups in the order of their leaders: all ranks get the
-// same bits, but not those that combining in rank order gives.
+// Sources are combined in rank order within a group, and the groups in the order of their leaders: all of the team get
+// the same bits, but not those that combining in rank order gives.
 
 // tryGroups makes w go by the groups that there are if that is possible, and quicker than otherwise. Half types are
 // not combined in two steps: between them a sum would be rounded, and might overflow.

@@ -7,8 +7,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
-// kernel chooses how w goes on the devices of n ranks that asked for an algorithm, or for none: a pure function of what
-// they agree on.
+// kernel chooses how w goes on the devices of a team of n ranks, which asked for an algorithm or for none: a pure
+// function of what they agree on.
 func kernel(t *tuning.GPU, asked string, w *engine.Work, n int) engine.Kernel {
 	bytes := w.Count * w.Type.Size()
 	switch {

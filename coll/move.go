@@ -10,12 +10,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// move is the operations that only move data, beyond eager size: each rank gets its parts of the others' sources. A
-// small source of an operation with vectors is in its rank's eager slot.
+// move is the operations that only move data, beyond eager size: each of the team gets its parts of the others'
+// sources. A small source of an operation with vectors is in its rank's eager slot.
 type move struct {
 	call
 	stage  bool // this rank's source goes through staging memory
-	parts  int  // 1: everybody reads the same of a source; n: each reader its own part
+	parts  int  // 1: the whole team reads the same of a source; n: each reader its own part
 	window int  // bytes of a part in one round
 }
 

@@ -4,10 +4,10 @@ import (
 	"unsafe"
 )
 
-// oneShot reads all sources and computes the whole result. Nobody's destination may be a source.
+// oneShot reads the sources of the whole team and computes the whole result. Nobody's destination may be a source.
 func (k *call) oneShot(srcs []unsafe.Pointer) error {
 	k.w.Algorithm = "one-shot"
 	k.reduce(k.w.Dst.Ptr, srcs, k.w.Count, streams(k.c, k.w.Dst.Bytes()))
 	k.c.Progress(1)
-	return k.waitAll(1, "exit")
+	return k.waitTeam(1, "exit")
 }

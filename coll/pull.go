@@ -13,8 +13,9 @@ const (
 	stepsOfMove = stepTaken
 )
 
-// pull has each rank fetch its parts of the others' sources. A direct source is read where it is, once the ranks have
-// agreed; a staged one comes in rounds through its rank's staging memory, each half of which serves every other round.
+// pull has each of the team fetch its parts of the others' sources. A direct source is read where it is, once they
+// have agreed; a staged one comes in rounds through its rank's staging memory, each half of which serves every other
+// round.
 func (m *move) pull() error {
 	if err := m.takeDirect(); err != nil {
 		return err
@@ -39,7 +40,7 @@ func (m *move) pull() error {
 	return nil
 }
 
-// takeDirect fetches from this rank itself, and from all whose source needs no rounds.
+// takeDirect fetches from this rank itself, and from those of the team whose source needs no rounds.
 func (m *move) takeDirect() error {
 	for i := range m.n {
 		if err := m.take(m.next(i)); err != nil {
@@ -118,7 +119,7 @@ func (m *move) show(r, lo int, base uint64) error {
 		if n > lo {
 			cpu.Copy(m.at(m.me, r, d), unsafe.Add(m.w.Src.Ptr, src+lo), min(m.window, n-lo), false)
 			if m.parts == 1 {
-				break // the same for everybody
+				break // the same for all readers
 			}
 		}
 	}

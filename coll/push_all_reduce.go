@@ -7,7 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
-// push computes one slice of the result from all sources, and writes it to all destinations.
+// push computes one slice of the result from the sources of the whole team, and writes it to all its destinations.
 func (k *call) push(srcs, dsts []unsafe.Pointer, how engine.Where) error {
 	k.w.Algorithm = "push"
 	slice := alignedSlice(k.w.Count, k.n, k.size)
@@ -20,5 +20,5 @@ func (k *call) push(srcs, dsts []unsafe.Pointer, how engine.Where) error {
 		cpu.ReduceMulti(k.w.Type, cpuOps[k.w.Red], dsts, srcs, n, k.div(), !how.InPlace && streams(k.c, k.w.Dst.Bytes()))
 	}
 	k.c.Progress(1)
-	return k.waitAll(1, "exit")
+	return k.waitTeam(1, "exit")
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 )
 
-// push delivers this rank's part to the root of a gather, which waits for all.
+// push delivers this rank's part to the root of a gather, which waits for the whole team.
 func (m *move) push() error {
 	m.w.Algorithm = "push"
 	if m.me != m.w.Root && m.carried(m.me) {

@@ -11,8 +11,8 @@ import (
 )
 
 // The ring all-reduce (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-// 2009), as a chain of reads: each rank reads what its left neighbour has reduced so far, straight from the
-// neighbour's destination, adds its own source, and writes its own destination.
+// 2009) of the team's ranks, as a chain of reads: each rank reads what its left neighbour has reduced so far, straight
+// from the neighbour's destination, adds its own source, and writes its own destination.
 //
 // The data is cut into rounds of n slices, each slice into chunks. In step 0 of a round a rank offers its own slice as
 // it is; in steps 1 to n-1 it reduces, the last of which gives a finished slice; in steps n to 2n-2 it copies finished
@@ -33,7 +33,7 @@ type ring struct {
 	c     *engine.Comm
 	w     *engine.Work
 	size  int // of an element
-	n     int // ranks
+	n     int // the team's ranks
 	left  int
 	right int
 

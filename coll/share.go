@@ -6,10 +6,11 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 )
 
-// sharePiece is how much of the source the root writes to all the others while it is in its cache.
+// sharePiece is how much of the source the root writes to the others of the team while it is in its cache.
 const sharePiece = 32 << 10
 
-// share is a broadcast: the root, which would only wait, writes the last share of the data to all others.
+// share is a broadcast: the root, which would only wait, writes the last share of the data to the others of the team,
+// which fetch the rest.
 func (m *move) share() error {
 	m.w.Algorithm = "share"
 	bytes := m.w.Count * m.size
@@ -35,7 +36,7 @@ func (m *move) share() error {
 	}
 	m.c.Progress(movesDone)
 	if m.me == m.w.Root {
-		return m.waitAll(movesDone, "exit")
+		return m.waitTeam(movesDone, "exit")
 	}
 	return m.c.WaitProgress(m.ctx, m.w.Root, movesDone, "delivery")
 }

@@ -10,10 +10,11 @@ import (
 // directSlice is how many bytes of a slice one round of a two-shot takes when nothing is staged.
 const directSlice = 256 << 10
 
-// twoShot computes slices in two steps, in rounds: each rank reduces its slice of the round from all sources, and then
-// whoever wants the result fetches the slices of the others. It works with any mix of direct and staged buffers: a rank
-// whose source is staged first copies what the others will read of it into its staging memory, and one whose result
-// cannot be read where it is leaves it there too. Each half of the staging memory serves every other round.
+// twoShot computes slices in two steps, in rounds: each of the team reduces its slice of the round from all its
+// sources, and then whoever wants the result fetches the slices of the others. It works with any mix of direct and
+// staged buffers: a rank whose source is staged first copies what the others will read of it into its staging memory,
+// and one whose result cannot be read where it is leaves it there too. Each half of the staging memory serves every
+// other round.
 type twoShot struct {
 	call
 	srcs, dsts []unsafe.Pointer
@@ -61,7 +62,7 @@ func (k *call) twoShot(srcs, dsts []unsafe.Pointer, how engine.Where) error {
 	if t.stageSrc && (t.stageOut || k.w.Kind != engine.KindAllReduce) {
 		return nil // peers read nothing of the caller's
 	}
-	return k.waitAll(uint64(rounds*stepsOfRound), "exit")
+	return k.waitTeam(uint64(rounds*stepsOfRound), "exit")
 }
 
 // slice is slice q of round r: n elements, from element off of the source and element dst of the destination on.
@@ -86,7 +87,7 @@ func (t *twoShot) window(rank, r, q int) unsafe.Pointer {
 func (t *twoShot) round(r int) error {
 	base := uint64(r * stepsOfRound)
 	if (t.stageSrc || t.stageOut) && r >= 2 {
-		if err := t.waitAll(base-stepsOfRound, "staging"); err != nil {
+		if err := t.waitTeam(base-stepsOfRound, "staging"); err != nil {
 			return err
 		}
 	}
