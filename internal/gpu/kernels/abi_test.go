@@ -76,20 +76,21 @@ func TestABI(t *testing.T) {
 		"UBC_SIDE_BOTH": SideBoth, "UBC_COPY": StepCopy, "UBC_SIGNAL_STEP": StepSignal,
 		"UBC_RELAXED_SIGNAL": StepRelaxedSignal, "UBC_WAIT": StepWait, "UBC_PUT_PACKETS": StepPutPackets,
 		"UBC_GET_PACKETS":    StepGetPackets,
-		"UBC_CHANNEL_BLOCKS": ChannelGrid, "UBC_MAX_STEPS <= UBC_SLOTS": 1, // no two signals of a kernel in one slot
-		"UBC_CHANNEL_BLOCKS <= UBC_SIGNAL": 1, "(UBC_SLOTS & UBC_SLOTS - 1) == 0": 1, // each block has some units
-		"UBC_SIGNAL % UBC_SLOTS":                               0, // what 2^32 signals add to a slot is 0
-		"UBC_CHANNEL_IN + 4 * UBC_SLOTS <= UBC_CHANNEL_FAILED": 1,
+		"UBC_CHANNEL_BLOCKS": ChannelGrid, "UBC_MAX_STEPS <= UBC_SIGNAL_SLOTS": 1, // no two signals of a kernel in one slot
+		"UBC_CHANNEL_BLOCKS <= UBC_SIGNAL_UNITS":                                                    1, // each block has some units
+		"(UBC_SIGNAL_SLOTS & UBC_SIGNAL_SLOTS - 1) == 0":                                            1,
+		"UBC_SIGNAL_UNITS % UBC_SIGNAL_SLOTS":                                                       0, // what 2^32 signals add to a slot is 0
+		"UBC_CHANNEL_SIGNALS + 4 * UBC_SIGNAL_SLOTS <= UBC_CHANNEL_FAILED":                          1,
 		"UBC_CHANNEL_COUNTS % 16 == 0 && UBC_CHANNEL_BYTES % 16 == 0 && UBC_AREA_CHANNEL % 16 == 0": 1,
 		"UBC_CHANNEL_COUNTS + 16 * UBC_CHANNEL_BLOCKS <= UBC_CHANNEL_BYTES":                         1,
-		"UBC_AREA_DESC + 8 * UBC_MAX_RANKS * UBC_PACKET <= UBC_AREA_ROWS":                           1,
-		"UBC_AREA_ROWS + 4 * UBC_MAX_RANKS * UBC_MAX_RANKS * UBC_PACKET <= UBC_AREA_FLAG":           1,
+		"UBC_AREA_DESC + 8 * UBC_MAX_RANKS * UBC_PACKET <= UBC_AREA_COUNTS":                         1,
+		"UBC_AREA_COUNTS + 4 * UBC_MAX_RANKS * UBC_MAX_RANKS * UBC_PACKET <= UBC_AREA_FLAG":         1,
 		"UBC_AREA_CREDIT + 8 * UBC_MAX_BLOCKS <= UBC_AREA_CHANNEL":                                  1,
 		"UBC_AREA_FLAG + 8 * UBC_MAX_RANKS * UBC_MAX_BLOCKS <= UBC_AREA_MAIL":                       1,
 		"UBC_AREA_CHANNEL + UBC_MAX_CHANNELS * UBC_CHANNEL_BYTES <= UBC_AREA_PACKETS":               1,
 		"UBC_AREA_MAIL + UBC_MAX_RANKS * UBC_MAIL_BYTES <= UBC_AREA_CREDIT":                         1,
-		"UBC_OUT_FREE + 8 * UBC_RING <= UBC_IN_TAKEN":                                               1,
-		"UBC_IN_FULL + 8 * UBC_RING <= UBC_MAIL_BYTES":                                              1,
+		"UBC_OUT_FIFO_CREDIT + 8 * UBC_FIFO_SLOTS <= UBC_IN_RECEIVED":                               1,
+		"UBC_IN_FIFO_FILLED + 8 * UBC_FIFO_SLOTS <= UBC_MAIL_BYTES":                                 1,
 		"offsetof(ubc_status, claim)":                                                               unsafe.Offsetof(s.Claim), "UBC_ASTRAY": Astray,
 		"UBC_BOX_BYTES": boxBytes, "UBC_EAGER_BYTES": EagerBytes, "UBC_MAX_LANES": MaxLanes,
 		"UBC_MAX_MESSAGES": MaxMessages, "UBC_BY_PACKETS": ByPackets, "UBC_BY_PUSH": ByPush, "UBC_AWAIT": Await,

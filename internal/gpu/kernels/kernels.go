@@ -58,7 +58,7 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 		if name == Ring {
 			return fmt.Sprintf("ring_%v", t), fmt.Sprintf("ubc_ring_%v", t), nil
 		}
-		return fmt.Sprintf("reduce_%v_%d", t, up), fmt.Sprintf("ubc_%s%d_%v", name, up, t), nil
+		return fmt.Sprintf("reduce_%v_%d", t, up), fmt.Sprintf("ubc_%s_%v_%d", name, t, up), nil
 	case Move, MovePackets, Barrier:
 		return "move", "ubc_" + name, nil
 	case Broadcast, MoveV, Channel, Messages:

@@ -27,7 +27,7 @@ func modules() map[string][]string {
 		for _, ranks := range []int{2, 4, MaxRanks} {
 			module := fmt.Sprintf("reduce_%v_%d", t, ranks)
 			for _, k := range []string{OneShot, Packets, TwoShot} {
-				m[module] = append(m[module], fmt.Sprintf("ubc_%s%d_%v", k, ranks, t))
+				m[module] = append(m[module], fmt.Sprintf("ubc_%s_%v_%d", k, t, ranks))
 			}
 		}
 	}

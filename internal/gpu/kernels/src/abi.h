@@ -22,7 +22,7 @@ enum {
 	UBC_AREA_BROKEN = 1028,   // u32: the operation that broke the communicator, 0: none; those behind it do nothing; own use
 	UBC_AREA_FAILED = 1032,   // u32: 1 after a wait for a message ended without it; own use
 	UBC_AREA_DESC = 4096,     // packets [2][MAX_RANKS][4]: by parity, row r written by rank r
-	UBC_AREA_ROWS = 8192,     // packets [2][MAX_RANKS][2 * MAX_RANKS]: likewise; counts that r sends to each rank, then
+	UBC_AREA_COUNTS = 8192,   // packets [2][MAX_RANKS][2 * MAX_RANKS]: likewise; counts that r sends to each rank, then
 	                          // those that it expects from each
 	UBC_AREA_FLAG = 16384,    // u64 [MAX_RANKS][MAX_BLOCKS]: epoch << 32 + step; row r written by rank r's blocks
 	UBC_AREA_MAIL = 32 << 10, // [MAX_RANKS] of MAIL_BYTES: this rank's side of its messages with each rank
@@ -35,39 +35,39 @@ enum {
 	UBC_OUT_SENT = 0,       // u64: messages sent; own use
 	UBC_OUT_TURN = 8,       // u64: the message that all blocks may begin with; own use
 	UBC_OUT_ARRIVALS = 16,  // u32: blocks that are done with their message; own use
-	UBC_OUT_TAKEN = 64,     // u64: messages that the peer has done with; the peer writes it
-	UBC_OUT_WANTED = 128,   // packets [2][2]: the destination's word and what it is for; the peer writes them
-	UBC_OUT_FREE = 256,     // u64 [RING]: the last piece that has been taken out of the ring's part; the peer writes it
-	UBC_IN_TAKEN = 1024,    // u64: messages received; own use
+	UBC_OUT_CREDIT = 64,    // u64: messages that the peer has done with; the peer writes it
+	UBC_OUT_POSTED = 128,   // packets [2][2]: the destination's word and what it is for, posted by the peer
+	UBC_OUT_FIFO_CREDIT = 256, // u64 [FIFO_SLOTS]: the last piece that was taken out of the slot; the peer writes it
+	UBC_IN_RECEIVED = 1024, // u64: messages received; own use
 	UBC_IN_TURN = 1032,     // u64, and
 	UBC_IN_ARRIVALS = 1040, // u32: as above
 	UBC_IN_PUSHED = 1088,   // u64: the last message that has been written to its destination; the peer writes it
 	UBC_IN_HEAD = 1152,     // packets [2]: what the message is; the peer writes them
-	UBC_IN_FULL = 1280,     // u64 [RING]: the last piece that has been put into the ring's part; the peer writes it
+	UBC_IN_FIFO_FILLED = 1280, // u64 [FIFO_SLOTS]: the last piece that was put into the slot; the peer writes it
 	UBC_MAIL_BYTES = 2048,
 
-	// An end of a channel. The peer adds to the first words; all else is for own use. Signals are counted from 0, and each
-	// is worth SIGNAL units, of which every block that moved what comes before it adds some: number k is there when word
-	// k mod SLOTS has SIGNAL * (k / SLOTS + 1) of them. A kernel sends no two signals into one word, so that a block that
-	// is ahead never makes up for one that is behind. All counts may wrap around.
-	UBC_CHANNEL_IN = 0,       // u32 [SLOTS]: units of the signals that the peer has sent
+	// An end of a channel. The peer adds to the first words; all else is for own use. Signals are counted from 0, and
+	// each is worth SIGNAL_UNITS, of which every block that moved what comes before it adds some: number k is there when
+	// word k mod SIGNAL_SLOTS has SIGNAL_UNITS * (k / SIGNAL_SLOTS + 1) of them. A kernel sends no two signals into one
+	// word, so that a block that is ahead never makes up for one that is behind. All counts may wrap around.
+	UBC_CHANNEL_SIGNALS = 0,  // u32 [SIGNAL_SLOTS]: units of the signals that the peer has sent
 	UBC_CHANNEL_FAILED = 64,  // u32: 1 after the first error, which ends the channel
 	UBC_CHANNEL_COUNTS = 256, // u32 [CHANNEL_BLOCKS][4]: signals sent, steps that put packets, signals waited for, steps
 	                          // that got packets, as each block counts them
 	UBC_CHANNEL_BYTES = 2304,
-	UBC_SLOTS = UBC_MAX_STEPS,
-	UBC_SIGNAL = UBC_CHANNEL_BLOCKS,
+	UBC_SIGNAL_SLOTS = UBC_MAX_STEPS,
+	UBC_SIGNAL_UNITS = UBC_CHANNEL_BLOCKS,
 
 	// Behind it, for n ranks: twice (scatter, gather) [2 parities][n ranks] of PACKET_BYTES, then the staging memory,
 	// four buffers of STAGING, then [n ranks] of BOX_BYTES, for the messages of each.
 	UBC_PACKET_BYTES = 2 << 20, // packets of one rank: half of it is data
 	UBC_STAGING = 16 << 20,
 
-	// Twice the packets of a message, by parity, then a ring of parts that pieces of a large message pass through.
+	// Twice the packets of a message, by parity, then a FIFO of slots that pieces of a large message pass through.
 	UBC_EAGER_BYTES = 64 << 10, // data of the largest message that travels as packets
-	UBC_RING = 64,
-	UBC_RING_PART = 64 << 10,
-	UBC_BOX_BYTES = 4 * UBC_EAGER_BYTES + UBC_RING * UBC_RING_PART,
+	UBC_FIFO_SLOTS = 64,
+	UBC_FIFO_SLOT_BYTES = 64 << 10,
+	UBC_BOX_BYTES = 4 * UBC_EAGER_BYTES + UBC_FIFO_SLOTS * UBC_FIFO_SLOT_BYTES,
 
 	// A packet is 16 bytes: data (4), flag (4), data (4), flag (4). The flag is the epoch, so that a packet is complete
 	// when both flags have it. Of a descriptor: [0] signature, [1] source word, [2] destination word, [3] nothing yet.
@@ -179,7 +179,7 @@ typedef struct {
 // The way of a message, in the upper 8 bits of its head; then its type, 8 bits, and its elements, 48 bits.
 enum {
 	UBC_BY_PACKETS = 1, // up to EAGER_BYTES
-	UBC_BY_PUSH = 2,    // to the destination, or through the ring
+	UBC_BY_PUSH = 2,    // to the destination, or through the FIFO
 	UBC_AWAIT = 3,      // by push, of which a copy engine does some sends: what comes before its copy, of a receive
 	                    // the answer alone; it is the lane's only message,
 	UBC_DONE = 4,       // and what comes after it

@@ -5,8 +5,8 @@
 
 #include "copy.h"
 
-// ubc_spread copies bytes to each to[i], i < MAX_RANKS, that is not 0, tiles as in ubc_copy.
-UBC_FN void ubc_spread(const ubc_u64 *to, ubc_u64 src, ubc_u64 bytes) {
+// ubc_copy_to_all copies bytes to each to[i], i < MAX_RANKS, that is not 0, tiles as in ubc_copy.
+UBC_FN void ubc_copy_to_all(const ubc_u64 *to, ubc_u64 src, ubc_u64 bytes) {
 	enum { R = UBC_MAX_RANKS, U = 4 };
 	ubc_u64 all = src;
 	UBC_ROLLED
@@ -52,30 +52,30 @@ UBC_FN void ubc_spread(const ubc_u64 *to, ubc_u64 src, ubc_u64 bytes) {
 // which asks.
 UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
-	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
-	ubc_u64 desk = ubc_desk(p);
-	ubc_u32 e = ubc_after(last), n = p.ranks;
-	if (ubc_over(broken, e))
+	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
+	ubc_u64 target = ubc_post_target(p);
+	ubc_u32 e = ubc_next_epoch(last), n = p.ranks;
+	if (ubc_broken_before(broken, e))
 		return;
 	ubc_u64 bytes = p.count * p.size;
 	UBC_SHARED(ubc_u64, words, 2 * R, 1);
 	UBC_SHARED(ubc_u64, found, R, 2);
 	UBC_SHARED(ubc_u64, to, R, 3); // where this rank passes on a window of its slice, by distance
-	ubc_announce(p, e, desk);
-	bool ok = ubc_agree(p, e, words), whole = true;
+	ubc_post_desc(p, e, target);
+	bool ok = ubc_entry_barrier(p, e, words), whole = true;
 	if (ok && bytes > 0) {
 		for (ubc_u32 r = 0; r < n; r++)
 			whole = whole && (r == p.root || (words[2 * r + 1] & UBC_DIRECT) != 0);
 		for (ubc_u32 r = UBC_THREAD; r < n; r += UBC_THREADS) {
 			ubc_u64 dst = 0;
 			if (r != p.rank && r != p.root && (words[2 * r + 1] & UBC_DIRECT) != 0)
-				ok = (dst = ubc_find(p, e, r, words[2 * r + 1])) != 0 && ok;
+				ok = (dst = ubc_resolve(p, e, r, words[2 * r + 1])) != 0 && ok;
 			found[r] = dst;
 		}
-		ok = ubc_all(ok);
+		ok = ubc_sync_and(ok);
 	}
 	ubc_u64 stride = n > 1 ? ((bytes + n - 2) / (n - 1) + 15) / 16 * 16 : 0;
-	ubc_staging stage = ubc_stage(p, n); // a slot for what each peer sends
+	ubc_staging stage = ubc_staging_slots(p, n); // a slot for what each peer sends
 	// About eight rounds, if each thread of the grid then has something to do.
 	ubc_u64 window = (stride / 8 + 127) / 128 * 128, least = 16ull * UBC_BLOCKS * UBC_THREADS;
 	window = window > least ? window : least;
@@ -86,48 +86,50 @@ UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 	for (ubc_u32 i = 0; ok && rounds > 0 && i <= rounds; i++) {
 		ubc_u64 offset = i * window;
 		if (i < rounds && root) {
-			if (!whole && i >= 4 && !(ok = ubc_await(p, e, i - 3)))
+			if (!whole && i >= 4 && !(ok = ubc_wait_signals(p, e, i - 3)))
 				break;
 			UBC_ROLLED
 			for (ubc_u32 q = 1; q < n; q++) {
 				ubc_u32 peer = ubc_peer(p, q);
-				ubc_u64 begin = (q - 1) * stride, length = ubc_part(bytes, begin, stride);
-				ubc_copy_any(found[peer] != 0 ? found[peer] + begin + offset : ubc_at(p.area, q) + ubc_slot(stage, i, p.rank),
-					p.src + begin + offset, ubc_part(length, offset, window));
+				ubc_u64 begin = (q - 1) * stride, length = ubc_clip(bytes, begin, stride);
+				ubc_copy_any(
+					found[peer] != 0 ? found[peer] + begin + offset
+									 : ubc_select(p.area, q) + ubc_slot(stage, i, p.rank),
+					p.src + begin + offset, ubc_clip(length, offset, window));
 			}
 			ubc_signal(p, e, i + 1);
 		}
 		if (root)
 			continue;
 		if (i < rounds) {
-			ubc_u64 begin = (n - behind - 1) * stride, length = ubc_part(bytes, begin, stride);
+			ubc_u64 begin = (n - behind - 1) * stride, length = ubc_clip(bytes, begin, stride);
 			ubc_u64 own = p.dst + begin + offset;
 			for (ubc_u32 q = UBC_THREAD; q < R; q += UBC_THREADS) {
 				ubc_u64 dst = q == 0 && staged ? own : 0;
 				if (q != 0 && q < n && q != behind) {
 					dst = found[ubc_peer(p, q)];
-					dst = dst != 0 ? dst + begin + offset : ubc_at(p.area, q) + ubc_slot(stage, i, p.rank);
+					dst = dst != 0 ? dst + begin + offset : ubc_select(p.area, q) + ubc_slot(stage, i, p.rank);
 				}
 				to[q] = dst;
 			}
-			ok = UBC_THREAD != 0 || ubc_await_one(p, e, i + 1, p.root, ubc_flag(p.area[0], p.root));
-			if (!(ok = ubc_all(ok)))
+			ok = UBC_THREAD != 0 || ubc_wait_flag(p, e, i + 1, p.root, ubc_flag(p.area[0], p.root));
+			if (!(ok = ubc_sync_and(ok)))
 				break;
-			ubc_spread(to, staged ? p.area[0] + ubc_slot(stage, i, p.root) : own, ubc_part(length, offset, window));
+			ubc_copy_to_all(to, staged ? p.area[0] + ubc_slot(stage, i, p.root) : own, ubc_clip(length, offset, window));
 			ubc_signal(p, e, i + 1);
 		}
 		if (i == 0)
 			continue;
-		if (!(ok = ubc_await(p, e, i)) || !staged)
+		if (!(ok = ubc_wait_signals(p, e, i)) || !staged)
 			continue;
 		offset = (i - 1) * window;
 		UBC_ROLLED
 		for (ubc_u32 q = 1; q < n; q++) {
 			if (q == behind)
 				continue;
-			ubc_u64 begin = (ubc_u64)((q + n - behind) % n - 1) * stride, length = ubc_part(bytes, begin, stride);
+			ubc_u64 begin = (ubc_u64)((q + n - behind) % n - 1) * stride, length = ubc_clip(bytes, begin, stride);
 			ubc_copy_any(p.dst + begin + offset, p.area[0] + ubc_slot(stage, i - 1, ubc_peer(p, q)),
-				ubc_part(length, offset, window));
+				ubc_clip(length, offset, window));
 		}
 	}
 	ubc_finish(p, e);

@@ -8,7 +8,7 @@
 
 #include "move.h"
 
-UBC_WORDS_OF(ubc_channel_params, ubc_channel)
+UBC_PARAM_WORDS(ubc_channel_params, ubc_channel)
 
 UBC_FN ubc_step ubc_step_at(const ubc_channel_params &p, ubc_u32 i) {
 	ubc_u64 at = __builtin_offsetof(ubc_channel_params, step) + (ubc_u64)sizeof(ubc_step) * i;
@@ -16,18 +16,18 @@ UBC_FN ubc_step ubc_step_at(const ubc_channel_params &p, ubc_u32 i) {
 		ubc_channel_word(p, at + 24)};
 }
 
-// ubc_hope is ubc_patience for channels.
-UBC_FN bool ubc_hope(const ubc_channel_params &p, ubc_wait &w) {
+// ubc_keep_polling for channels.
+UBC_FN bool ubc_keep_polling(const ubc_channel_params &p, ubc_wait &w) {
 	ubc_pause();
 	if (++w.polls % UBC_POLLS != 0)
 		return true;
 	if (ubc_get32(p.mine + UBC_CHANNEL_FAILED) != 0)
 		return false;
-	ubc_u32 code = ubc_endure(p.status, p.timeout, w);
+	ubc_u32 code = ubc_check_abort(p.status, p.timeout, w);
 	if (code == UBC_OK)
 		return true;
-	if (ubc_swap32(p.mine + UBC_CHANNEL_FAILED, 1) == 0)
-		ubc_tell(p.status, code, p.peer, 0, 0, 0, 0);
+	if (ubc_exchange32(p.mine + UBC_CHANNEL_FAILED, 1) == 0)
+		ubc_post_error(p.status, code, p.peer, 0, 0, 0, 0);
 	return false;
 }
 
@@ -38,37 +38,38 @@ UBC_FN void ubc_signal(const ubc_channel_params &p, ubc_u32 k, bool moved, bool 
 		ubc_sync();
 	if (UBC_THREAD != 0 || (!moved && UBC_BLOCK != 0))
 		return;
-	ubc_u64 at = p.theirs + UBC_CHANNEL_IN + 4 * (k % UBC_SLOTS);
+	ubc_u64 at = p.theirs + UBC_CHANNEL_SIGNALS + 4 * (k % UBC_SIGNAL_SLOTS);
 	if (moved)
-		ubc_release_add32(at, UBC_BLOCK == 0 ? UBC_SIGNAL - (UBC_BLOCKS - 1) : 1);
+		ubc_release_add32(at, UBC_BLOCK == 0 ? UBC_SIGNAL_UNITS - (UBC_BLOCKS - 1) : 1);
 	else if (!relaxed)
-		ubc_release_add32(at, UBC_SIGNAL);
+		ubc_release_add32(at, UBC_SIGNAL_UNITS);
 	else
-		ubc_relaxed_add32(at, UBC_SIGNAL);
+		ubc_relaxed_add32(at, UBC_SIGNAL_UNITS);
 }
 
-// ubc_taken waits until signal k of the peer is there. The result is the same for the whole block.
-UBC_FN bool ubc_taken(const ubc_channel_params &p, ubc_u32 k) {
+// ubc_wait_signal waits until signal k of the peer is there. The result is the same for the whole block.
+UBC_FN bool ubc_wait_signal(const ubc_channel_params &p, ubc_u32 k) {
 	bool ok = true;
 	if (UBC_THREAD == 0) {
-		ubc_u64 at = p.mine + UBC_CHANNEL_IN + 4 * (k % UBC_SLOTS);
-		ubc_u32 units = UBC_SIGNAL * (k / UBC_SLOTS + 1);
+		ubc_u64 at = p.mine + UBC_CHANNEL_SIGNALS + 4 * (k % UBC_SIGNAL_SLOTS);
+		ubc_u32 units = UBC_SIGNAL_UNITS * (k / UBC_SIGNAL_SLOTS + 1);
 		ubc_wait w = {0, 0};
 		do {
 			while (ok && (int)(ubc_get32(at) - units) < 0)
-				ok = ubc_hope(p, w);
+				ok = ubc_keep_polling(p, w);
 			// Once, since it empties the multiprocessor's cache. An assembler drops it if nobody uses what it reads.
 		} while (ok && (int)(ubc_acquire32(at) - units) < 0);
 	}
-	return ubc_all(ok);
+	return ubc_sync_and(ok);
 }
 
 // The flag of the k-th step's packets; 0 is what fresh memory holds.
 UBC_FN ubc_u32 ubc_packet_flag(ubc_u32 salt, ubc_u32 k) { return salt + k == 0 ? 1 : salt + k; }
 
-// ubc_words is by what width the data of packets are read or written, as for ubc_pairs; 4 bytes at a time unless wide.
-UBC_FN ubc_u32 ubc_words(ubc_u64 x, ubc_u64 bytes, bool wide) {
-	return wide ? ubc_pairs(x, bytes) : ((x | bytes) & 3) == 0 ? 4 : 1;
+// ubc_word_width is by what width the data of packets are read or written, as for ubc_pair_width; 4 bytes at a time
+// unless wide.
+UBC_FN ubc_u32 ubc_word_width(ubc_u64 x, ubc_u64 bytes, bool wide) {
+	return wide ? ubc_pair_width(x, bytes) : ((x | bytes) & 3) == 0 ? 4 : 1;
 }
 
 template <bool WIDE> UBC_FN void ubc_put_packet(ubc_u64 a, const ubc_pair &v, ubc_u32 flag) {
@@ -78,12 +79,12 @@ template <bool WIDE> UBC_FN void ubc_put_packet(ubc_u64 a, const ubc_pair &v, ub
 		ubc_put64(a, (ubc_u64)flag << 32 | v.w[0]);
 }
 
-// ubc_look reads a packet, and reports whether it is the one.
-template <bool WIDE> UBC_FN bool ubc_look(ubc_u64 a, ubc_pair &v, ubc_u32 flag) {
+// ubc_poll_packet reads a packet, and reports whether it is the one.
+template <bool WIDE> UBC_FN bool ubc_poll_packet(ubc_u64 a, ubc_pair &v, ubc_u32 flag) {
 	if (WIDE) {
 		ubc_quad q = ubc_load_packet(a);
 		v = {{q.w[0], q.w[2]}};
-		return ubc_is(q, flag);
+		return ubc_ready(q, flag);
 	}
 	ubc_u64 q = ubc_get64(a);
 	v = {{(ubc_u32)q, 0}};
@@ -104,7 +105,7 @@ UBC_FN void ubc_store4(ubc_u64 a, ubc_u32 v) { *(volatile ubc_u32 *)a = v; }
 // several at a time, if what they carry is aligned.
 template <bool WIDE> UBC_FN void ubc_put_packets(const ubc_step &s, ubc_u32 flag) {
 	enum { U = WIDE ? 4 : 2, HALF = WIDE ? 8 : 4 };
-	ubc_u32 width = ubc_words(s.src, s.bytes, WIDE);
+	ubc_u32 width = ubc_word_width(s.src, s.bytes, WIDE);
 	ubc_u64 first = HALF * (UBC_BLOCK * UBC_THREADS + UBC_THREAD), step = ubc_stride(HALF);
 	ubc_u64 whole = width == HALF ? s.bytes & ~(ubc_u64)(HALF - 1) : 0;
 	for (ubc_u64 at = first; at < whole; at += U * step) {
@@ -121,13 +122,13 @@ template <bool WIDE> UBC_FN void ubc_put_packets(const ubc_step &s, ubc_u32 flag
 	UBC_ROLLED
 	for (ubc_u64 at = whole + first; at < s.bytes; at += step) {
 		ubc_u64 left = s.bytes - at;
-		ubc_put_packet<WIDE>(s.dst + 2 * at, ubc_get8(s.src + at, left < HALF ? left : HALF, width), flag);
+		ubc_put_packet<WIDE>(s.dst + 2 * at, ubc_load_pair(s.src + at, left < HALF ? left : HALF, width), flag);
 	}
 }
 
-// ubc_await_packets waits for U packets, whose data are `apart` bytes from each other, as far as they begin before end.
+// ubc_wait_packets waits for U packets, whose data are `apart` bytes from each other, as far as they begin before end.
 template <bool WIDE, int U>
-UBC_FN bool ubc_await_packets(
+UBC_FN bool ubc_wait_packets(
 	const ubc_channel_params &p, ubc_pair *v, ubc_u64 from, ubc_u64 at, ubc_u64 apart, ubc_u64 end, ubc_u32 flag) {
 	ubc_wait w = {0, 0};
 	for (;;) {
@@ -135,22 +136,22 @@ UBC_FN bool ubc_await_packets(
 		UBC_UNROLL
 		for (int u = 0; u < U; u++)
 			if (at + u * apart < end)
-				all = ubc_look<WIDE>(from + 2 * (at + u * apart), v[u], flag) && all;
+				all = ubc_poll_packet<WIDE>(from + 2 * (at + u * apart), v[u], flag) && all;
 		if (all)
 			return true;
-		if (!ubc_hope(p, w))
+		if (!ubc_keep_polling(p, w))
 			return false;
 	}
 }
 
 template <bool WIDE> UBC_FN bool ubc_get_packets(const ubc_channel_params &p, const ubc_step &s, ubc_u32 flag) {
 	enum { U = WIDE ? 4 : 2, HALF = WIDE ? 8 : 4 };
-	ubc_u32 width = ubc_words(s.dst, s.bytes, WIDE);
+	ubc_u32 width = ubc_word_width(s.dst, s.bytes, WIDE);
 	ubc_u64 first = HALF * (UBC_BLOCK * UBC_THREADS + UBC_THREAD), step = ubc_stride(HALF);
 	ubc_u64 whole = width == HALF ? s.bytes & ~(ubc_u64)(HALF - 1) : 0;
 	for (ubc_u64 at = first; at < whole; at += U * step) {
 		ubc_pair v[U] = {};
-		if (!ubc_await_packets<WIDE, U>(p, v, s.src, at, step, whole, flag))
+		if (!ubc_wait_packets<WIDE, U>(p, v, s.src, at, step, whole, flag))
 			return false;
 		UBC_UNROLL
 		for (int u = 0; u < U; u++)
@@ -165,15 +166,15 @@ template <bool WIDE> UBC_FN bool ubc_get_packets(const ubc_channel_params &p, co
 	for (ubc_u64 at = whole + first; at < s.bytes; at += step) {
 		ubc_u64 left = s.bytes - at;
 		ubc_pair v[1] = {};
-		if (!ubc_await_packets<WIDE, 1>(p, v, s.src, at, step, s.bytes, flag))
+		if (!ubc_wait_packets<WIDE, 1>(p, v, s.src, at, step, s.bytes, flag))
 			return false;
-		ubc_put8(s.dst + at, v[0], left < HALF ? left : HALF, width);
+		ubc_store_pair(s.dst + at, v[0], left < HALF ? left : HALF, width);
 	}
 	return true;
 }
 
-// ubc_count stores a block's counts. A side that runs at the same time has the others.
-UBC_FN void ubc_count(const ubc_channel_params &p, ubc_u32 block, const ubc_quad &c) {
+// ubc_store_counts stores a block's counts. A side that runs at the same time has the others.
+UBC_FN void ubc_store_counts(const ubc_channel_params &p, ubc_u32 block, const ubc_quad &c) {
 	ubc_u64 at = p.mine + UBC_CHANNEL_COUNTS + 16ull * block;
 	if (p.side != UBC_SIDE_IN)
 		ubc_put64(at, (ubc_u64)c.w[1] << 32 | c.w[0]);
@@ -184,7 +185,7 @@ UBC_FN void ubc_count(const ubc_channel_params &p, ubc_u32 block, const ubc_quad
 UBC_FN void ubc_do_channel(const ubc_channel_params &p) {
 	ubc_quad c = ubc_load_packet(p.mine + UBC_CHANNEL_COUNTS + 16ull * UBC_BLOCK);
 	// Another block may fail while this one begins.
-	bool ok = ubc_all(ubc_get32(p.mine + UBC_CHANNEL_FAILED) == 0), moved = false;
+	bool ok = ubc_sync_and(ubc_get32(p.mine + UBC_CHANNEL_FAILED) == 0), moved = false;
 	UBC_ROLLED
 	for (ubc_u32 i = 0; ok && i < p.steps; i++) {
 		ubc_step s = ubc_step_at(p, i);
@@ -200,7 +201,7 @@ UBC_FN void ubc_do_channel(const ubc_channel_params &p) {
 			break;
 		case UBC_WAIT:
 			if (UBC_BLOCK == 0 || i < p.spread)
-				ok = ubc_taken(p, c.w[2]);
+				ok = ubc_wait_signal(p, c.w[2]);
 			c.w[2]++;
 			break;
 		case UBC_PUT_PACKETS:
@@ -217,7 +218,7 @@ UBC_FN void ubc_do_channel(const ubc_channel_params &p) {
 				ok = ubc_get_packets<true>(p, s, ubc_packet_flag(p.salt_in, c.w[3]));
 			else
 				ok = ubc_get_packets<false>(p, s, ubc_packet_flag(p.salt_in, c.w[3]));
-			ok = ubc_all(ok);
+			ok = ubc_sync_and(ok);
 			moved = true;
 			break;
 		}
@@ -226,10 +227,10 @@ UBC_FN void ubc_do_channel(const ubc_channel_params &p) {
 		return;
 	// All have read their counts by now. Those of blocks that this kernel does not have are block 0's.
 	if (UBC_THREAD == 0)
-		ubc_count(p, UBC_BLOCK, c);
+		ubc_store_counts(p, UBC_BLOCK, c);
 	if (UBC_BLOCK == 0)
 		for (ubc_u32 b = UBC_BLOCKS + UBC_THREAD; b < UBC_CHANNEL_BLOCKS; b += UBC_THREADS)
-			ubc_count(p, b, c);
+			ubc_store_counts(p, b, c);
 }
 
 #define UBC_CHANNEL_KERNELS UBC_KERNEL_OF(ubc_channel_params, ubc_channel, 2, ubc_do_channel)

@@ -4,9 +4,9 @@
 
 #include "move.h"
 
-// ubc_load_across is 16 bytes from a on, which is on no multiple of 16, by two aligned loads. They read up to 15 bytes
-// on either side as well, which are of the same page.
-UBC_FN ubc_quad ubc_load_across(ubc_u64 a) {
+// ubc_load_unaligned is 16 bytes from a on, which is on no multiple of 16, by two aligned loads. They read up to 15
+// bytes on either side as well, which are of the same page.
+UBC_FN ubc_quad ubc_load_unaligned(ubc_u64 a) {
 	ubc_quad lo = ubc_load16(a & ~15ull), hi = ubc_load16((a & ~15ull) + 16);
 	ubc_u64 x = (ubc_u64)lo.w[1] << 32 | lo.w[0], y = (ubc_u64)lo.w[3] << 32 | lo.w[2];
 	ubc_u64 z = (ubc_u64)hi.w[1] << 32 | hi.w[0], last = (ubc_u64)hi.w[3] << 32 | hi.w[2];
@@ -22,7 +22,7 @@ UBC_FN ubc_quad ubc_load_across(ubc_u64 a) {
 }
 
 // ubc_copy_vectors copies the vectors of each tile from head on, as far as they lie in it.
-template <bool ACROSS> UBC_FN void ubc_copy_vectors(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 head) {
+template <bool UNALIGNED> UBC_FN void ubc_copy_vectors(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 head) {
 	enum { U = 4 };
 	ubc_u64 at = 16ull * (UBC_BLOCK * UBC_THREADS + UBC_THREAD) + head, step = 16ull * UBC_BLOCKS * UBC_THREADS;
 	if (head != 0 && UBC_THREAD == UBC_THREADS - 1)
@@ -32,7 +32,7 @@ template <bool ACROSS> UBC_FN void ubc_copy_vectors(ubc_u64 dst, ubc_u64 src, ub
 		UBC_UNROLL
 		for (int u = 0; u < U; u++)
 			if (at + u * step + 16 <= bytes)
-				v[u] = ACROSS ? ubc_load_across(src + at + u * step) : ubc_load16(src + at + u * step);
+				v[u] = UNALIGNED ? ubc_load_unaligned(src + at + u * step) : ubc_load16(src + at + u * step);
 		UBC_UNROLL
 		for (int u = 0; u < U; u++)
 			if (at + u * step + 16 <= bytes)
@@ -56,7 +56,7 @@ UBC_FN void ubc_copy_any(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
 		ubc_u64 begin = first + k / 32 * step, i = k % 32;
 		if (begin >= bytes)
 			return;
-		ubc_u64 length = ubc_part(bytes, begin, tile), whole = length > head ? (length - head) / 16 * 16 : 0;
+		ubc_u64 length = ubc_clip(bytes, begin, tile), whole = length > head ? (length - head) / 16 * 16 : 0;
 		if (i >= 16)
 			i = head + whole + i - 16;
 		else if (i >= head)

@@ -20,9 +20,9 @@ UBC_TYPES(UBC_RANKS)
 UBC_TYPES(UBC_RING_KERNELS)
 
 #define UBC_ENTRIES_OF(T, R)                       \
-	{"ubc_oneshot" #R "_" #T, ubc_oneshot##R##_##T}, \
-	{"ubc_packets" #R "_" #T, ubc_packets##R##_##T}, \
-	{"ubc_twoshot" #R "_" #T, ubc_twoshot##R##_##T},
+	{"ubc_oneshot_" #T "_" #R, ubc_oneshot_##T##_##R}, \
+	{"ubc_packets_" #T "_" #R, ubc_packets_##T##_##R}, \
+	{"ubc_twoshot_" #T "_" #R, ubc_twoshot_##T##_##R},
 #define UBC_ENTRIES(T) UBC_ENTRIES_OF(T, 2) UBC_ENTRIES_OF(T, 4) UBC_ENTRIES_OF(T, 8) {"ubc_ring_" #T, ubc_ring_##T},
 
 struct ubc_entry {

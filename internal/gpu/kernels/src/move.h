@@ -11,7 +11,7 @@ struct ubc_route {
 	ubc_u64 src, dst;
 };
 
-UBC_FN ubc_route ubc_between(const ubc_params &p, ubc_u32 from, ubc_u32 to, ubc_u64 bytes) {
+UBC_FN ubc_route ubc_route_between(const ubc_params &p, ubc_u32 from, ubc_u32 to, ubc_u64 bytes) {
 	switch (UBC_KIND(p.signature)) {
 	case UBC_ALL_GATHER:
 		return {true, 0, from * bytes};
@@ -30,18 +30,18 @@ UBC_FN ubc_route ubc_between(const ubc_params &p, ubc_u32 from, ubc_u32 to, ubc_
 // ubc_width is the largest power of two, up to 16, that all addresses and lengths or-ed into x are multiples of.
 UBC_FN ubc_u32 ubc_width(ubc_u64 x) { return (x & 15) == 0 ? 16 : (x & 7) == 0 ? 8 : (x & 3) == 0 ? 4 : 1; }
 
-// ubc_pairs is by what width 8 bytes at a time are read or written: 8, 4 or 1. x is or-ed of all their places.
-UBC_FN ubc_u32 ubc_pairs(ubc_u64 x, ubc_u64 bytes) {
+// ubc_pair_width is by what width 8 bytes at a time are read or written: 8, 4 or 1. x is or-ed of all their places.
+UBC_FN ubc_u32 ubc_pair_width(ubc_u64 x, ubc_u64 bytes) {
 	ubc_u32 width = ubc_width(x);
 	return width >= 8 ? 8 : width == 4 && bytes % 4 == 0 ? 4 : 1;
 }
 
-UBC_FN ubc_pair ubc_get8(ubc_u64 a, ubc_u64 left, ubc_u32 width) {
+UBC_FN ubc_pair ubc_load_pair(ubc_u64 a, ubc_u64 left, ubc_u32 width) {
 	return width == 4 ? ubc_load<ubc_pair, ubc_u32>(a, left, false)
 					  : ubc_load<ubc_pair, unsigned char>(a, left, width == 8);
 }
 
-UBC_FN void ubc_put8(ubc_u64 a, const ubc_pair &v, ubc_u64 left, ubc_u32 width) {
+UBC_FN void ubc_store_pair(ubc_u64 a, const ubc_pair &v, ubc_u64 left, ubc_u32 width) {
 	if (width == 4)
 		ubc_store<ubc_pair, ubc_u32>(a, v, left, false);
 	else
@@ -68,8 +68,8 @@ UBC_FN void ubc_copy_by(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 block, 
 	}
 }
 
-// ubc_share copies the share of one of so many blocks.
-UBC_FN void ubc_share(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 block, ubc_u32 blocks) {
+// ubc_copy_share copies the share of one of so many blocks.
+UBC_FN void ubc_copy_share(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 block, ubc_u32 blocks) {
 	enum { U = 4 };
 	ubc_u32 width = ubc_width(dst | src);
 	ubc_u64 full = bytes & ~(ubc_u64)(width - 1), at = 16ull * (block * UBC_THREADS + UBC_THREAD);
@@ -104,11 +104,13 @@ UBC_FN void ubc_share(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 block, ub
 }
 
 // ubc_copy copies bytes.
-UBC_FN void ubc_copy(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) { ubc_share(dst, src, bytes, UBC_BLOCK, UBC_BLOCKS); }
+UBC_FN void ubc_copy(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
+	ubc_copy_share(dst, src, bytes, UBC_BLOCK, UBC_BLOCKS);
+}
 
-// ubc_keep copies what stays on this rank. In place it is there already.
-UBC_FN void ubc_keep(const ubc_params &p, ubc_u64 bytes) {
-	ubc_route own = ubc_between(p, p.rank, p.rank, bytes);
+// ubc_copy_own copies what stays on this rank. In place it is there already.
+UBC_FN void ubc_copy_own(const ubc_params &p, ubc_u64 bytes) {
+	ubc_route own = ubc_route_between(p, p.rank, p.rank, bytes);
 	if (own.any && p.dst + own.dst != p.src + own.src)
 		ubc_copy(p.dst + own.dst, p.src + own.src, bytes);
 }
@@ -117,20 +119,20 @@ UBC_FN void ubc_keep(const ubc_params &p, ubc_u64 bytes) {
 // those whose destination is staged.
 UBC_FN void ubc_do_move(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
-	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
-	ubc_u64 desk = ubc_desk(p);
-	ubc_u32 e = ubc_after(last);
-	if (ubc_over(broken, e))
+	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
+	ubc_u64 target = ubc_post_target(p);
+	ubc_u32 e = ubc_next_epoch(last);
+	if (ubc_broken_before(broken, e))
 		return;
 	ubc_u64 bytes = p.count * p.size;
 	UBC_SHARED(ubc_u64, words, 2 * R, 1);
 	UBC_SHARED(ubc_u64, found, R, 2);
-	ubc_announce(p, e, desk);
-	bool ok = ubc_agree(p, e, words), whole = true, copies = false;
+	ubc_post_desc(p, e, target);
+	bool ok = ubc_entry_barrier(p, e, words), whole = true, copies = false;
 	if (ok && bytes > 0) {
 		for (ubc_u32 r = 0; r < p.ranks; r++) {
 			// A rank receives if any other one sends to it: its neighbour, or the root.
-			bool receives = ubc_between(p, r == p.root ? (r + 1) % p.ranks : p.root, r, bytes).any;
+			bool receives = ubc_route_between(p, r == p.root ? (r + 1) % p.ranks : p.root, r, bytes).any;
 			if (receives && (words[2 * r + 1] & UBC_DIRECT) == 0) {
 				whole = false;
 				copies = copies || r == p.rank;
@@ -138,13 +140,13 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 		}
 		for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
 			ubc_u64 dst = 0;
-			if (r != p.rank && ubc_between(p, p.rank, r, bytes).any && (words[2 * r + 1] & UBC_DIRECT) != 0)
-				ok = (dst = ubc_find(p, e, r, words[2 * r + 1])) != 0 && ok;
+			if (r != p.rank && ubc_route_between(p, p.rank, r, bytes).any && (words[2 * r + 1] & UBC_DIRECT) != 0)
+				ok = (dst = ubc_resolve(p, e, r, words[2 * r + 1])) != 0 && ok;
 			found[r] = dst;
 		}
-		ok = ubc_all(ok);
+		ok = ubc_sync_and(ok);
 	}
-	ubc_staging stage = ubc_stage(p, p.ranks); // a slot for what each peer pushes
+	ubc_staging stage = ubc_staging_slots(p, p.ranks); // a slot for what each peer pushes
 	ubc_u64 window = whole || p.ranks == 1 ? bytes : stage.bytes;
 	ubc_u32 rounds = ok && bytes > 0 ? (ubc_u32)((bytes + window - 1) / window) : 0;
 	for (ubc_u32 i = 0; ok && rounds > 0 && i <= rounds; i++) { // reading is a round behind writing
@@ -153,28 +155,29 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 			UBC_ROLLED
 			for (ubc_u32 q = 1; q < p.ranks; q++) {
 				ubc_u32 peer = ubc_peer(p, q);
-				ubc_route to = ubc_between(p, p.rank, peer, bytes);
+				ubc_route to = ubc_route_between(p, p.rank, peer, bytes);
 				if (to.any)
 					ubc_copy(
-						found[peer] != 0 ? found[peer] + to.dst + offset : ubc_at(p.area, q) + ubc_slot(stage, i, p.rank),
-						p.src + to.src + offset, ubc_part(bytes, offset, window));
+						found[peer] != 0 ? found[peer] + to.dst + offset
+										 : ubc_select(p.area, q) + ubc_slot(stage, i, p.rank),
+						p.src + to.src + offset, ubc_clip(bytes, offset, window));
 			}
 			ubc_signal(p, e, i + 1);
 		}
 		if (i == 0) {
-			ubc_keep(p, bytes);
+			ubc_copy_own(p, bytes);
 			continue;
 		}
-		if (!(ok = ubc_await(p, e, i)) || !copies)
+		if (!(ok = ubc_wait_signals(p, e, i)) || !copies)
 			continue;
 		ubc_u64 offset = (i - 1) * window;
 		UBC_ROLLED
 		for (ubc_u32 q = 1; q < p.ranks; q++) {
 			ubc_u32 peer = ubc_peer(p, q);
-			ubc_route from = ubc_between(p, peer, p.rank, bytes);
+			ubc_route from = ubc_route_between(p, peer, p.rank, bytes);
 			if (from.any)
 				ubc_copy(p.dst + from.dst + offset, p.area[0] + ubc_slot(stage, i - 1, peer),
-					ubc_part(bytes, offset, window));
+					ubc_clip(bytes, offset, window));
 		}
 	}
 	ubc_finish(p, e);
@@ -183,55 +186,55 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 // The same with packets, which are read where they arrive. Each part fits a packet buffer.
 UBC_FN void ubc_do_move_packets(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
-	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
-	ubc_u64 desk = ubc_desk(p);
-	ubc_u32 e = ubc_after(last), wanted = 0;
-	if (ubc_over(broken, e))
+	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
+	ubc_u64 target = ubc_post_target(p);
+	ubc_u32 e = ubc_next_epoch(last), wanted = 0;
+	if (ubc_broken_before(broken, e))
 		return;
 	ubc_u64 bytes = p.count * p.size, from[R];
 	ubc_u64 first = 8ull * (UBC_BLOCK * UBC_THREADS + UBC_THREAD), step = 8ull * (UBC_BLOCKS * UBC_THREADS);
 	// Parts are `bytes` apart where there are several in a buffer.
-	ubc_u32 in = ubc_pairs(p.src | ubc_between(p, 0, 1, bytes).src, bytes);
-	ubc_u32 out = ubc_pairs(p.dst | ubc_between(p, 1, 0, bytes).dst, bytes);
+	ubc_u32 in = ubc_pair_width(p.src | ubc_route_between(p, 0, 1, bytes).src, bytes);
+	ubc_u32 out = ubc_pair_width(p.dst | ubc_route_between(p, 1, 0, bytes).dst, bytes);
 	for (ubc_u64 at = first; at < bytes; at += step)
 		for (ubc_u32 i = 1; i < p.ranks; i++) {
 			ubc_u32 peer = ubc_peer(p, i);
-			ubc_route to = ubc_between(p, p.rank, peer, bytes);
+			ubc_route to = ubc_route_between(p, p.rank, peer, bytes);
 			if (to.any) {
-				ubc_pair v = ubc_get8(p.src + to.src + at, bytes - at, in);
-				ubc_store_packet(ubc_packets(p, e, 0, ubc_at(p.area, i), p.rank) + 2 * at, v, e);
+				ubc_pair v = ubc_load_pair(p.src + to.src + at, bytes - at, in);
+				ubc_store_packet(ubc_packet_buffer(p, e, 0, ubc_select(p.area, i), p.rank) + 2 * at, v, e);
 			}
 		}
-	ubc_announce(p, e, desk);
-	ubc_keep(p, bytes);
+	ubc_post_desc(p, e, target);
+	ubc_copy_own(p, bytes);
 	UBC_UNROLL
 	for (ubc_u32 r = 0; r < R; r++) {
-		from[r] = ubc_packets(p, e, 0, p.area[0], r);
-		if (r < p.ranks && r != p.rank && ubc_between(p, r, p.rank, bytes).any)
+		from[r] = ubc_packet_buffer(p, e, 0, p.area[0], r);
+		if (r < p.ranks && r != p.rank && ubc_route_between(p, r, p.rank, bytes).any)
 			wanted |= 1u << r;
 	}
 	for (ubc_u64 at = first; wanted != 0 && at < bytes; at += step) {
 		ubc_pair v[R];
-		if (!ubc_receive<R>(p, e, from, wanted, 2 * at, v))
+		if (!ubc_recv_packets<R>(p, e, from, wanted, 2 * at, v))
 			break;
 		UBC_UNROLL
 		for (ubc_u32 r = 0; r < R; r++)
 			if (wanted >> r & 1)
-				ubc_put8(p.dst + ubc_between(p, r, p.rank, bytes).dst + at, v[r], bytes - at, out);
+				ubc_store_pair(p.dst + ubc_route_between(p, r, p.rank, bytes).dst + at, v[r], bytes - at, out);
 	}
-	ubc_check(p, e);
+	ubc_wait_descs(p, e);
 	ubc_finish(p, e);
 }
 
 // Descriptors only.
 UBC_FN void ubc_do_barrier(const ubc_params &p) {
-	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
-	ubc_u64 desk = ubc_desk(p);
-	ubc_u32 e = ubc_after(last);
-	if (ubc_over(broken, e))
+	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
+	ubc_u64 target = ubc_post_target(p);
+	ubc_u32 e = ubc_next_epoch(last);
+	if (ubc_broken_before(broken, e))
 		return;
-	ubc_announce(p, e, desk);
-	ubc_check(p, e);
+	ubc_post_desc(p, e, target);
+	ubc_wait_descs(p, e);
 	ubc_finish(p, e);
 }
 

@@ -5,60 +5,61 @@
 
 #include "copy.h"
 
-// Counts of all ranks in a block's shared memory: those that rank r sends, then those that it expects.
-UBC_FN ubc_u32 ubc_sent(ubc_u32 from, ubc_u32 to) { return from * 2 * UBC_MAX_RANKS + to; }
-UBC_FN ubc_u32 ubc_due(ubc_u32 from, ubc_u32 to) { return (to * 2 + 1) * UBC_MAX_RANKS + from; }
+// Where counts of all ranks lie in a block's shared memory: those that rank r sends, then those that it expects.
+UBC_FN ubc_u32 ubc_send_count(ubc_u32 from, ubc_u32 to) { return from * 2 * UBC_MAX_RANKS + to; }
+UBC_FN ubc_u32 ubc_recv_count(ubc_u32 from, ubc_u32 to) { return (to * 2 + 1) * UBC_MAX_RANKS + from; }
 
-// ubc_row is where rank from puts its i-th count in an area.
-UBC_FN ubc_u64 ubc_row(ubc_u64 area, ubc_u32 e, ubc_u32 from, ubc_u32 i) {
-	return area + UBC_AREA_ROWS + (((e & 1) * UBC_MAX_RANKS + from) * 2 * UBC_MAX_RANKS + i) * UBC_PACKET;
+// ubc_count_slot is where rank from posts its i-th count in an area.
+UBC_FN ubc_u64 ubc_count_slot(ubc_u64 area, ubc_u32 e, ubc_u32 from, ubc_u32 i) {
+	return area + UBC_AREA_COUNTS + (((e & 1) * UBC_MAX_RANKS + from) * 2 * UBC_MAX_RANKS + i) * UBC_PACKET;
 }
 
-// ubc_count is the i-th of this rank's counts.
-UBC_FN ubc_u64 ubc_count(const ubc_vector_params &v, ubc_u32 i) {
-	return i < UBC_MAX_RANKS ? ubc_at(v.send, i) : ubc_at(v.recv, i - UBC_MAX_RANKS);
+// ubc_own_count is the i-th of this rank's counts.
+UBC_FN ubc_u64 ubc_own_count(const ubc_vector_params &v, ubc_u32 i) {
+	return i < UBC_MAX_RANKS ? ubc_select(v.send, i) : ubc_select(v.recv, i - UBC_MAX_RANKS);
 }
 
-// ubc_tell_counts pushes this rank's counts to all peers.
-UBC_FN void ubc_tell_counts(const ubc_vector_params &v, ubc_u32 e) {
+// ubc_post_counts posts this rank's counts to all peers.
+UBC_FN void ubc_post_counts(const ubc_vector_params &v, ubc_u32 e) {
 	enum { K = 2 * UBC_MAX_RANKS };
 	if (UBC_BLOCK != 0)
 		return;
 	for (ubc_u32 t = UBC_THREAD; t < (v.p.ranks - 1) * K; t += UBC_THREADS)
-		ubc_store_packet(ubc_row(ubc_at(v.p.area, t / K + 1), e, v.p.rank, t % K), ubc_halves(ubc_count(v, t % K)), e);
+		ubc_store_packet(ubc_count_slot(ubc_select(v.p.area, t / K + 1), e, v.p.rank, t % K),
+			ubc_split(ubc_own_count(v, t % K)), e);
 }
 
-// ubc_agree_counts waits for the counts of all ranks, who are known to take part, and compares them: all ranks come to
+// ubc_wait_counts waits for the counts of all ranks, who are known to take part, and compares them: all ranks come to
 // the same verdict. The result is the same for the whole block.
-UBC_FN bool ubc_agree_counts(const ubc_vector_params &v, ubc_u32 e, ubc_u64 *rows) {
+UBC_FN bool ubc_wait_counts(const ubc_vector_params &v, ubc_u32 e, ubc_u64 *rows) {
 	enum { R = UBC_MAX_RANKS, K = 2 * R };
 	const ubc_params &p = v.p;
 	bool ok = true;
 	for (ubc_u32 t = UBC_THREAD; t < p.ranks * K; t += UBC_THREADS) {
 		ubc_u32 r = t / K;
-		ubc_u64 from = ubc_row(p.area[0], e, r, t % K);
+		ubc_u64 from = ubc_count_slot(p.area[0], e, r, t % K);
 		ubc_wait w = {0, 0};
 		if (r == p.rank)
-			rows[t] = ubc_count(v, t % K);
+			rows[t] = ubc_own_count(v, t % K);
 		while (ok && r != p.rank) {
 			ubc_quad q = ubc_load_packet(from);
-			if (ubc_is(q, e)) {
-				rows[t] = ubc_word(q);
+			if (ubc_ready(q, e)) {
+				rows[t] = ubc_packet_data(q);
 				break;
 			}
-			ok = ubc_patience(p, e, r, w, true);
+			ok = ubc_keep_polling(p, e, r, w, true);
 		}
 	}
-	if (!ubc_all(ok))
+	if (!ubc_sync_and(ok))
 		return false;
 	for (ubc_u32 t = UBC_THREAD; t < p.ranks * R; t += UBC_THREADS)
-		ok = ok && (t % R >= p.ranks || rows[ubc_sent(t / R, t % R)] == rows[ubc_due(t / R, t % R)]);
-	if (ubc_all(ok))
+		ok = ok && (t % R >= p.ranks || rows[ubc_send_count(t / R, t % R)] == rows[ubc_recv_count(t / R, t % R)]);
+	if (ubc_sync_and(ok))
 		return true;
 	if (UBC_THREAD == 0) // the first pair, so that all ranks name the same
 		for (ubc_u32 t = 0; t < p.ranks * R; t++) {
 			ubc_u32 s = t / R, d = t % R;
-			ubc_u64 sent = rows[ubc_sent(s, d)], due = rows[ubc_due(s, d)];
+			ubc_u64 sent = rows[ubc_send_count(s, d)], due = rows[ubc_recv_count(s, d)];
 			if (d < p.ranks && sent != due) {
 				ubc_report(p, e, UBC_COUNTS, d, sent, (ubc_u64)s << 48 | due);
 				break;
@@ -75,9 +76,9 @@ struct ubc_routes {
 	ubc_u64 longest[UBC_MAX_RANKS], due[UBC_MAX_RANKS]; // of each rank: the longest part that it sends; what it receives
 };
 
-// ubc_plan is what this rank's counts tell, and whether all its parts are small. The result is the same for the whole
-// block.
-UBC_FN bool ubc_plan(const ubc_vector_params &v, ubc_routes *routes) {
+// ubc_plan_routes is what this rank's counts tell, and whether all its parts are small. The result is the same for the
+// whole block.
+UBC_FN bool ubc_plan_routes(const ubc_vector_params &v, ubc_routes *routes) {
 	const ubc_params &p = v.p;
 	bool small = true, gathers = UBC_KIND(p.signature) == UBC_ALL_GATHER_V;
 	for (ubc_u32 r = UBC_THREAD; r < UBC_MAX_RANKS; r += UBC_THREADS) {
@@ -96,49 +97,50 @@ UBC_FN bool ubc_plan(const ubc_vector_params &v, ubc_routes *routes) {
 		if (r < p.ranks && r != p.rank)
 			small = small && out * p.size <= UBC_SMALL && in * p.size <= UBC_SMALL;
 	}
-	return ubc_all(small);
+	return ubc_sync_and(small);
 }
 
-// ubc_vector_packets sends what goes to one peer, threads of them, of which this one is the t-th, as packets.
-UBC_FN void ubc_vector_packets(
+// ubc_send_part sends what goes to one peer, threads of them, of which this one is the t-th, as packets.
+UBC_FN void ubc_send_part(
 	const ubc_params &p, ubc_u32 e, const ubc_routes *routes, ubc_u32 distance, ubc_u32 t, ubc_u32 threads) {
 	ubc_u32 peer = ubc_peer(p, distance);
 	ubc_u64 src = p.src + routes->src[peer], bytes = routes->out[peer];
-	ubc_u64 to = ubc_packets(p, e, 0, ubc_at(p.area, distance), p.rank);
-	ubc_u32 width = ubc_pairs(src, bytes);
+	ubc_u64 to = ubc_packet_buffer(p, e, 0, ubc_select(p.area, distance), p.rank);
+	ubc_u32 width = ubc_pair_width(src, bytes);
 	for (ubc_u64 at = 8ull * (UBC_BLOCK * threads + t); at < bytes; at += 8ull * UBC_BLOCKS * threads)
-		ubc_store_packet(to + 2 * at, ubc_get8(src + at, bytes - at, width), e);
+		ubc_store_packet(to + 2 * at, ubc_load_pair(src + at, bytes - at, width), e);
 }
 
-// ubc_take_packets is the other end of it.
-UBC_FN void ubc_take_packets(
+// ubc_recv_part is the other end of it.
+UBC_FN void ubc_recv_part(
 	const ubc_params &p, ubc_u32 e, const ubc_routes *routes, ubc_u32 distance, ubc_u32 t, ubc_u32 threads) {
 	ubc_u32 peer = ubc_peer(p, distance);
-	ubc_u64 dst = p.dst + routes->dst[peer], bytes = routes->in[peer], from = ubc_packets(p, e, 0, p.area[0], peer);
-	ubc_u32 width = ubc_pairs(dst, bytes);
+	ubc_u64 dst = p.dst + routes->dst[peer], bytes = routes->in[peer];
+	ubc_u64 from = ubc_packet_buffer(p, e, 0, p.area[0], peer);
+	ubc_u32 width = ubc_pair_width(dst, bytes);
 	for (ubc_u64 at = 8ull * (UBC_BLOCK * threads + t); at < bytes; at += 8ull * UBC_BLOCKS * threads) {
 		ubc_wait w = {0, 0};
 		ubc_quad q;
 		for (;;) {
 			q = ubc_load_packet(from + 2 * at);
-			if (ubc_is(q, e))
+			if (ubc_ready(q, e))
 				break;
-			if (!ubc_patience(p, e, peer, w, false))
+			if (!ubc_keep_polling(p, e, peer, w, false))
 				return;
 		}
-		ubc_put8(dst + at, {{q.w[0], q.w[2]}}, bytes - at, width);
+		ubc_store_pair(dst + at, {{q.w[0], q.w[2]}}, bytes - at, width);
 	}
 }
 
-// ubc_vector_lengths is what the counts of all ranks tell; the result, the longest part that one sends another.
-UBC_FN ubc_u64 ubc_vector_lengths(const ubc_params &p, const ubc_u64 *rows, ubc_routes *routes) {
+// ubc_part_lengths is what the counts of all ranks tell; the result, the longest part that one sends another.
+UBC_FN ubc_u64 ubc_part_lengths(const ubc_params &p, const ubc_u64 *rows, ubc_routes *routes) {
 	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
 		ubc_u64 longest = 0, due = 0, before = 0;
 		for (ubc_u32 q = 0; q < p.ranks; q++) {
-			ubc_u64 sent = q != r ? rows[ubc_sent(r, q)] : 0;
+			ubc_u64 sent = q != r ? rows[ubc_send_count(r, q)] : 0;
 			longest = longest > sent ? longest : sent;
-			due += q != r ? rows[ubc_due(q, r)] : 0;
-			before += q < p.rank ? rows[ubc_due(q, r)] : 0;
+			due += q != r ? rows[ubc_recv_count(q, r)] : 0;
+			before += q < p.rank ? rows[ubc_recv_count(q, r)] : 0;
 		}
 		routes->longest[r] = longest * p.size;
 		routes->due[r] = due;
@@ -151,25 +153,25 @@ UBC_FN ubc_u64 ubc_vector_lengths(const ubc_params &p, const ubc_u64 *rows, ubc_
 	return longest;
 }
 
-// ubc_vector_bulk is ubc_do_move with lengths that differ. All ranks await all others, so that none ends, and takes its
-// destination away, before all have found that.
-UBC_FN void ubc_vector_bulk(
+// ubc_move_parts is ubc_do_move with lengths that differ. All ranks wait for all others, so that none ends, and
+// takes its destination away, before all have found that.
+UBC_FN void ubc_move_parts(
 	const ubc_params &p, ubc_u32 e, const ubc_u64 *words, ubc_routes *routes, ubc_u64 longest) {
 	bool ok = true, whole = true;
 	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
 		ubc_u64 at = 0;
 		if (r != p.rank && routes->out[r] > 0 && (words[2 * r + 1] & UBC_DIRECT) != 0) {
-			ok = (at = ubc_find(p, e, r, words[2 * r + 1])) != 0 && ok;
+			ok = (at = ubc_resolve(p, e, r, words[2 * r + 1])) != 0 && ok;
 			at += routes->to[r];
 		}
 		routes->to[r] = at;
 	}
-	if (!ubc_all(ok))
+	if (!ubc_sync_and(ok))
 		return;
 	for (ubc_u32 r = 0; r < p.ranks; r++)
 		whole = whole && (routes->due[r] == 0 || (words[2 * r + 1] & UBC_DIRECT) != 0);
 	bool copies = routes->due[p.rank] > 0 && (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
-	ubc_staging stage = ubc_stage(p, p.ranks);
+	ubc_staging stage = ubc_staging_slots(p, p.ranks);
 	ubc_u64 window = whole ? longest : stage.bytes;
 	ubc_u32 rounds = (ubc_u32)((longest + window - 1) / window);
 	for (ubc_u32 i = 0; i <= rounds; i++) { // reading is a round behind writing
@@ -179,14 +181,14 @@ UBC_FN void ubc_vector_bulk(
 			for (ubc_u32 q = 1; q < p.ranks; q++) {
 				ubc_u32 peer = ubc_peer(p, q);
 				ubc_u64 to = routes->to[peer];
-				ubc_copy_any(to != 0 ? to + offset : ubc_at(p.area, q) + ubc_slot(stage, i, p.rank),
-					p.src + routes->src[peer] + offset, ubc_part(routes->out[peer], offset, window));
+				ubc_copy_any(to != 0 ? to + offset : ubc_select(p.area, q) + ubc_slot(stage, i, p.rank),
+					p.src + routes->src[peer] + offset, ubc_clip(routes->out[peer], offset, window));
 			}
 			ubc_signal(p, e, i + 1);
 		}
 		if (i == 0)
 			continue;
-		if (!ubc_await(p, e, i))
+		if (!ubc_wait_signals(p, e, i))
 			return;
 		if (!copies)
 			continue;
@@ -195,7 +197,7 @@ UBC_FN void ubc_vector_bulk(
 		for (ubc_u32 q = 1; q < p.ranks; q++) {
 			ubc_u32 peer = ubc_peer(p, q);
 			ubc_copy_any(p.dst + routes->dst[peer] + offset, p.area[0] + ubc_slot(stage, i - 1, peer),
-				ubc_part(routes->in[peer], offset, window));
+				ubc_clip(routes->in[peer], offset, window));
 		}
 	}
 }
@@ -205,30 +207,30 @@ UBC_FN void ubc_vector_bulk(
 UBC_FN void ubc_do_move_v(const ubc_vector_params &v) {
 	enum { R = UBC_MAX_RANKS };
 	const ubc_params &p = v.p;
-	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
-	ubc_u64 desk = ubc_desk(p);
-	ubc_u32 e = ubc_after(last);
-	if (ubc_over(broken, e))
+	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
+	ubc_u64 target = ubc_post_target(p);
+	ubc_u32 e = ubc_next_epoch(last);
+	if (ubc_broken_before(broken, e))
 		return;
 	UBC_SHARED(ubc_u64, words, 2 * R, 1);
 	UBC_SHARED(ubc_u64, rows, 2 * R * R, 2);
 	UBC_SHARED(ubc_routes, routes, 1, 3);
-	ubc_announce(p, e, desk);
-	ubc_tell_counts(v, e);
+	ubc_post_desc(p, e, target);
+	ubc_post_counts(v, e);
 	// As many threads for each peer, and for what stays here.
 	ubc_u32 threads = UBC_THREADS / p.ranks, distance = UBC_THREAD / threads, t = UBC_THREAD % threads;
-	bool packets = ubc_plan(v, routes);
+	bool packets = ubc_plan_routes(v, routes);
 	if (packets && distance > 0 && distance < p.ranks)
-		ubc_vector_packets(p, e, routes, distance, t, threads);
-	if (ubc_agree(p, e, words) && ubc_agree_counts(v, e, rows)) {
-		ubc_u64 longest = ubc_vector_lengths(p, rows, routes);
+		ubc_send_part(p, e, routes, distance, t, threads);
+	if (ubc_entry_barrier(p, e, words) && ubc_wait_counts(v, e, rows)) {
+		ubc_u64 longest = ubc_part_lengths(p, rows, routes);
 		ubc_u64 src = p.src + routes->src[p.rank], dst = p.dst + routes->dst[p.rank];
 		if (src != dst) // else it is in place
 			ubc_copy_any(dst, src, routes->out[p.rank]);
 		if (longest > UBC_SMALL)
-			ubc_vector_bulk(p, e, words, routes, longest);
+			ubc_move_parts(p, e, words, routes, longest);
 		else if (distance > 0 && distance < p.ranks)
-			ubc_take_packets(p, e, routes, distance, t, threads);
+			ubc_recv_part(p, e, routes, distance, t, threads);
 	}
 	ubc_finish(p, e);
 }

@@ -36,12 +36,12 @@ struct ubc_quad { // 16 bytes
 #define UBC_FN static __device__ inline __attribute__((always_inline))
 #define UBC_KERNEL_OF(T, name, grids, body) \
 	extern "C" __global__ void __launch_bounds__(512, grids) name(const T p) { \
-		ubc_begin();                                                         \
+		ubc_grid_dependency();                                               \
 		body(p);                                                             \
 	}
 // NAME_word is 8 bytes of a kernel's parameters, at a place that the compiler does not know: by itself it would copy
 // them all to the stack first, or choose among all of them.
-#define UBC_WORDS_OF(T, name)                                           \
+#define UBC_PARAM_WORDS(T, name)                                        \
 	UBC_FN ubc_u64 name##_word(const T &, ubc_u64 at) {                   \
 		ubc_u64 v;                                                          \
 		asm("{\n\t.reg .b64 a;\n\tmov.b64 a, " #name "_param_0;\n\t"       \
@@ -55,28 +55,28 @@ struct ubc_quad { // 16 bytes
 #define UBC_ROLLED _Pragma("unroll 1")
 
 // UBC_BUFFER is how much of a staging buffer is used, UBC_SMALL the longest part that packets are for where lengths
-// differ, UBC_CHUNK the longest message of a ring, UBC_PIECE and UBC_PARTS the pieces of a long message and how many may
-// be under way.
+// differ, UBC_CHUNK the longest message of a ring, UBC_PIECE and UBC_FIFO_DEPTH the pieces of a long message and
+// how many may be under way.
 enum {
 	UBC_POLLS = 1024,
 	UBC_BUFFER = UBC_STAGING,
 	UBC_SMALL = 128 << 10,
 	UBC_CHUNK = 256 << 10,
-	UBC_PIECE = UBC_RING_PART,
-	UBC_PARTS = UBC_RING
+	UBC_PIECE = UBC_FIFO_SLOT_BYTES,
+	UBC_FIFO_DEPTH = UBC_FIFO_SLOTS
 };
 
 UBC_FN void ubc_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
 
-// ubc_begin waits until the kernel before this one in the stream has ended, where this one was launched early, and then
-// lets the next one come: one at a time, so that kernels that only wait do not fill the device. The host takes the
-// comments away for devices that can do this.
-UBC_FN void ubc_begin() {
+// ubc_grid_dependency waits until the kernel before this one in the stream has ended, where this one was launched early,
+// and then lets the next one come: one at a time, so that kernels that only wait do not fill the device. The host takes
+// the comments away for devices that can do this.
+UBC_FN void ubc_grid_dependency() {
 	asm volatile("/*sm_90 griddepcontrol.wait; sm_90*/\n\t/*sm_90 griddepcontrol.launch_dependents; sm_90*/" ::: "memory");
 }
 
-// ubc_all is a barrier of the block, and whether ok was true of all its threads.
-UBC_FN bool ubc_all(bool ok) {
+// ubc_sync_and is a barrier of the block, and whether ok was true of all its threads.
+UBC_FN bool ubc_sync_and(bool ok) {
 	ubc_u32 r;
 	asm volatile("{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %1, 0;\n\tbar.red.and.pred q, 0, p;\n\t"
 				 "selp.u32 %0, 1, 0, q;\n\t}"
@@ -149,14 +149,14 @@ UBC_FN void ubc_put64(ubc_u64 a, ubc_u64 v) {
 	asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(a), "l"(v) : "memory");
 }
 
-UBC_FN ubc_u32 ubc_swap32(ubc_u64 a, ubc_u32 v) {
+UBC_FN ubc_u32 ubc_exchange32(ubc_u64 a, ubc_u32 v) {
 	ubc_u32 old;
 	asm volatile("atom.global.exch.b32 %0, [%1], %2;" : "=r"(old) : "l"(a), "r"(v) : "memory");
 	return old;
 }
 
-// ubc_add32 adds to a word of this device's kernels, and orders them as an acquire and a release.
-UBC_FN ubc_u32 ubc_add32(ubc_u64 a, ubc_u32 v) {
+// ubc_fetch_add32 adds to a word of this device's kernels, and orders them as an acquire and a release.
+UBC_FN ubc_u32 ubc_fetch_add32(ubc_u64 a, ubc_u32 v) {
 	ubc_u32 old;
 	asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(a), "r"(v) : "memory");
 	return old;
@@ -250,7 +250,7 @@ void *emu_shared(int id, size_t n);
 #define UBC_FN [[maybe_unused]] static inline
 #define UBC_KERNEL_OF(T, name, grids, body) \
 	extern "C" void name(const T *q) { const T p = *q; body(p); }
-#define UBC_WORDS_OF(T, name) \
+#define UBC_PARAM_WORDS(T, name) \
 	UBC_FN ubc_u64 name##_word(const T &p, ubc_u64 at) { return ubc_emu_load<ubc_u64>((uintptr_t)&p + at); }
 #define UBC_SHARED(T, name, n, id) T *name = (T *)emu_shared(id, (n) * sizeof(T))
 #define UBC_OPAQUE(x)
@@ -258,11 +258,11 @@ void *emu_shared(int id, size_t n);
 #define UBC_ROLLED
 
 // Little staging, so that small tests go several rounds.
-enum { UBC_POLLS = 64, UBC_BUFFER = 16384, UBC_SMALL = 1024, UBC_CHUNK = 512, UBC_PIECE = 8192, UBC_PARTS = 3 };
+enum { UBC_POLLS = 64, UBC_BUFFER = 16384, UBC_SMALL = 1024, UBC_CHUNK = 512, UBC_PIECE = 8192, UBC_FIFO_DEPTH = 3 };
 
 UBC_FN void ubc_sync() { emu_sync(); }
 
-UBC_FN bool ubc_all(bool ok) {
+UBC_FN bool ubc_sync_and(bool ok) {
 	UBC_SHARED(ubc_u32, bad, 1, 0);
 	if (!ok)
 		*bad = 1;
@@ -310,10 +310,10 @@ UBC_FN ubc_u32 ubc_get32(ubc_u64 a) { return ubc_emu_get<ubc_u32>(a); }
 UBC_FN ubc_u64 ubc_get64(ubc_u64 a) { return ubc_emu_get<ubc_u64>(a); }
 UBC_FN void ubc_put32(ubc_u64 a, ubc_u32 v) { ubc_emu_put(a, v); }
 UBC_FN void ubc_put64(ubc_u64 a, ubc_u64 v) { ubc_emu_put(a, v); }
-UBC_FN ubc_u32 ubc_swap32(ubc_u64 a, ubc_u32 v) {
+UBC_FN ubc_u32 ubc_exchange32(ubc_u64 a, ubc_u32 v) {
 	return __atomic_exchange_n((ubc_u32 *)(uintptr_t)a, v, __ATOMIC_ACQ_REL);
 }
-UBC_FN ubc_u32 ubc_add32(ubc_u64 a, ubc_u32 v) {
+UBC_FN ubc_u32 ubc_fetch_add32(ubc_u64 a, ubc_u32 v) {
 	return __atomic_fetch_add((ubc_u32 *)(uintptr_t)a, v, __ATOMIC_ACQ_REL);
 }
 // Others may get far ahead of a block before what it adds is there.

@@ -27,9 +27,9 @@ template <class E> struct ubc_reduction {
 	}
 };
 
-// ubc_source is this rank's own source, multiplied if need be.
+// ubc_load_source is this rank's own source, multiplied if need be.
 template <class E, class V>
-UBC_FN V ubc_source(const ubc_reduction<E> &o, ubc_u64 a, ubc_u64 left, bool aligned) {
+UBC_FN V ubc_load_source(const ubc_reduction<E> &o, ubc_u64 a, ubc_u64 left, bool aligned) {
 	V v = ubc_load<V, typename E::T>(a, left, aligned);
 	return o.scaled ? ubc_scale<E>(v, o.factor) : v;
 }
@@ -42,37 +42,37 @@ template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 	ubc_pair first = {{0, 0}}; // on its way together with the epoch, without which nothing can be sent
 	if (8ull * o.thread < o.bytes)
 		first = ubc_load<ubc_pair, T>(p.src + 8ull * o.thread, o.bytes - 8ull * o.thread, aligned);
-	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
-	ubc_u64 desk = ubc_desk(p);
-	o.e = ubc_after(last);
-	if (ubc_over(broken, o.e))
+	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
+	ubc_u64 target = ubc_post_target(p);
+	o.e = ubc_next_epoch(last);
+	if (ubc_broken_before(broken, o.e))
 		return;
 	if (o.scaled)
 		first = ubc_scale<E>(first, o.factor);
 	ubc_u64 to[R], from[R]; // peers from rank + 1 on; by rank
 	UBC_UNROLL
 	for (ubc_u32 i = 1; i < R; i++)
-		to[i] = ubc_packets(p, o.e, 0, p.area[i], p.rank);
+		to[i] = ubc_packet_buffer(p, o.e, 0, p.area[i], p.rank);
 	UBC_UNROLL
 	for (ubc_u32 r = 0; r < R; r++)
-		from[r] = ubc_packets(p, o.e, 0, p.area[0], r);
+		from[r] = ubc_packet_buffer(p, o.e, 0, p.area[0], r);
 
 	for (ubc_u64 i = o.thread; 8 * i < o.bytes; i += o.threads) {
 		ubc_pair v = first;
 		if (i != o.thread)
-			v = ubc_source<E, ubc_pair>(o, p.src + 8 * i, o.bytes - 8 * i, aligned);
+			v = ubc_load_source<E, ubc_pair>(o, p.src + 8 * i, o.bytes - 8 * i, aligned);
 		UBC_UNROLL
 		for (ubc_u32 q = 1; q < R; q++)
 			if (q < o.n)
 				ubc_store_packet(to[q] + 16 * i, v, o.e);
 	}
-	ubc_announce(p, o.e, desk);
+	ubc_post_desc(p, o.e, target);
 	ubc_u32 peers = (1u << o.n) - 1 - (1u << p.rank);
 	for (ubc_u64 i = o.thread; 8 * i < o.bytes; i += o.threads) {
 		ubc_pair v[R], mine = first;
 		if (i != o.thread)
-			mine = ubc_source<E, ubc_pair>(o, p.src + 8 * i, o.bytes - 8 * i, aligned);
-		if (!ubc_receive<R>(p, o.e, from, peers, 16 * i, v))
+			mine = ubc_load_source<E, ubc_pair>(o, p.src + 8 * i, o.bytes - 8 * i, aligned);
+		if (!ubc_recv_packets<R>(p, o.e, from, peers, 16 * i, v))
 			break;
 		UBC_UNROLL
 		for (ubc_u32 r = 0; r < R; r++)
@@ -81,7 +81,7 @@ template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 		ubc_pair sum = ubc_combine<E, R>(v, o.n, o.op);
 		ubc_store<ubc_pair, T>(p.dst + 8 * i, sum, o.bytes - 8 * i, aligned);
 	}
-	ubc_check(p, o.e);
+	ubc_wait_descs(p, o.e);
 	ubc_finish(p, o.e);
 }
 
@@ -102,15 +102,17 @@ struct ubc_slices {
 	}
 };
 
-UBC_FN ubc_u64 ubc_begin(const ubc_slices &s, ubc_u32 r) {
+UBC_FN ubc_u64 ubc_slice_begin(const ubc_slices &s, ubc_u32 r) {
 	ubc_u64 at = r * s.stride;
 	return at < s.bytes ? at : s.bytes;
 }
 
-UBC_FN ubc_u64 ubc_length(const ubc_slices &s, ubc_u32 r) { return ubc_begin(s, r + 1) - ubc_begin(s, r); }
+UBC_FN ubc_u64 ubc_slice_length(const ubc_slices &s, ubc_u32 r) {
+	return ubc_slice_begin(s, r + 1) - ubc_slice_begin(s, r);
+}
 
-// ubc_place is where slice r lies in a destination.
-UBC_FN ubc_u64 ubc_place(const ubc_slices &s, ubc_u32 r) { return s.scatter ? 0 : ubc_begin(s, r); }
+// ubc_slice_dst is where slice r lies in a destination.
+UBC_FN ubc_u64 ubc_slice_dst(const ubc_slices &s, ubc_u32 r) { return s.scatter ? 0 : ubc_slice_begin(s, r); }
 
 // ubc_receives is whether rank r's destination gets the slice of rank `slice`.
 UBC_FN bool ubc_receives(const ubc_params &p, ubc_u32 r, ubc_u32 slice) {
@@ -123,30 +125,30 @@ UBC_FN bool ubc_receives(const ubc_params &p, ubc_u32 r, ubc_u32 slice) {
 	return true;
 }
 
-// ubc_two_packets: each rank gets all parts of its slice as packets, reduces them, and sends the result as packets to
+// ubc_twoshot_packets: each rank gets all parts of its slice as packets, reduces them, and sends the result as packets to
 // whoever receives it. Every element is touched by the same thread throughout, so that it works in place.
-template <class E, int R> UBC_FN void ubc_two_packets(const ubc_params &p) {
+template <class E, int R> UBC_FN void ubc_twoshot_packets(const ubc_params &p) {
 	typedef typename E::T T;
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	bool aligned = ((p.src | p.dst | s.stride) & 7) == 0;
-	ubc_u64 shortest = aligned ? ubc_length(s, o.n - 1) : 0, begin = 8ull * o.thread, step = 8ull * o.threads;
+	ubc_u64 shortest = aligned ? ubc_slice_length(s, o.n - 1) : 0, begin = 8ull * o.thread, step = 8ull * o.threads;
 	ubc_pair next[R]; // of the peers from rank + 1 on; the first ones come together with the epoch
 	UBC_UNROLL
 	for (ubc_u32 i = 1; i < R; i++)
 		if (i < o.n && begin + 8 <= shortest)
 			next[i] = ubc_load8(p.src + ubc_peer(p, i) * s.stride + begin);
-	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
-	ubc_u64 desk = ubc_desk(p);
-	o.e = ubc_after(last);
-	if (ubc_over(broken, o.e))
+	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
+	ubc_u64 target = ubc_post_target(p);
+	o.e = ubc_next_epoch(last);
+	if (ubc_broken_before(broken, o.e))
 		return;
 	// Where packets go, by the way from rank + 1 on, and come from, by rank; of the first stage.
 	ubc_u64 to[R], from[R], second = 2ull * p.ranks * UBC_PACKET_BYTES;
 	UBC_UNROLL
 	for (ubc_u32 i = 0; i < R; i++) {
-		to[i] = ubc_packets(p, o.e, 0, p.area[i], p.rank);
-		from[i] = ubc_packets(p, o.e, 0, p.area[0], i);
+		to[i] = ubc_packet_buffer(p, o.e, 0, p.area[i], p.rank);
+		from[i] = ubc_packet_buffer(p, o.e, 0, p.area[0], i);
 	}
 
 	for (ubc_u64 at = begin; at < s.longest; at += step)
@@ -163,23 +165,24 @@ template <class E, int R> UBC_FN void ubc_two_packets(const ubc_params &p) {
 			UBC_ROLLED
 			for (ubc_u32 i = 1; i < o.n; i++) {
 				ubc_u32 peer = ubc_peer(p, i);
-				ubc_u64 length = ubc_length(s, peer), a = p.src + ubc_begin(s, peer) + at;
+				ubc_u64 length = ubc_slice_length(s, peer), a = p.src + ubc_slice_begin(s, peer) + at;
 				if (at < length)
-					ubc_store_packet(ubc_packets(p, o.e, 0, ubc_at(p.area, i), p.rank) + 2 * at,
-						ubc_source<E, ubc_pair>(o, a, length - at, aligned), o.e);
+					ubc_store_packet(ubc_packet_buffer(p, o.e, 0, ubc_select(p.area, i), p.rank) + 2 * at,
+						ubc_load_source<E, ubc_pair>(o, a, length - at, aligned), o.e);
 			}
 		}
-	ubc_announce(p, o.e, desk);
+	ubc_post_desc(p, o.e, target);
 	ubc_u32 peers = (1u << o.n) - 1 - (1u << p.rank), targets = 0;
 	UBC_UNROLL
 	for (ubc_u32 r = 0; r < R; r++)
 		if (r < o.n && ubc_receives(p, r, p.rank))
 			targets |= 1u << r;
-	ubc_u64 src = p.src + ubc_begin(s, p.rank), length = ubc_length(s, p.rank), dst = p.dst + ubc_place(s, p.rank);
+	ubc_u64 src = p.src + ubc_slice_begin(s, p.rank), length = ubc_slice_length(s, p.rank);
+	ubc_u64 dst = p.dst + ubc_slice_dst(s, p.rank);
 	bool ok = true;
 	for (ubc_u64 at = begin; ok && at < length; at += step) {
-		ubc_pair v[R], mine = ubc_source<E, ubc_pair>(o, src + at, length - at, aligned);
-		ok = ubc_receive<R>(p, o.e, from, peers, 2 * at, v);
+		ubc_pair v[R], mine = ubc_load_source<E, ubc_pair>(o, src + at, length - at, aligned);
+		ok = ubc_recv_packets<R>(p, o.e, from, peers, 2 * at, v);
 		if (!ok)
 			break;
 		UBC_UNROLL
@@ -200,43 +203,47 @@ template <class E, int R> UBC_FN void ubc_two_packets(const ubc_params &p) {
 			ubc_u32 wanted = 0;
 			UBC_UNROLL
 			for (ubc_u32 r = 0; r < R; r++)
-				if (peers >> r & 1 && at < ubc_length(s, r))
+				if (peers >> r & 1 && at < ubc_slice_length(s, r))
 					wanted |= 1u << r;
-			ok = wanted == 0 || ubc_receive<R>(p, o.e, from, wanted, second + 2 * at, v);
+			ok = wanted == 0 || ubc_recv_packets<R>(p, o.e, from, wanted, second + 2 * at, v);
 			UBC_UNROLL
 			for (ubc_u32 r = 0; r < R; r++)
 				if (ok && wanted >> r & 1)
-					ubc_store<ubc_pair, T>(p.dst + ubc_begin(s, r) + at, v[r], ubc_length(s, r) - at, aligned);
+					ubc_store<ubc_pair, T>(
+						p.dst + ubc_slice_begin(s, r) + at, v[r], ubc_slice_length(s, r) - at, aligned);
 		}
-	ubc_check(p, o.e);
+	ubc_wait_descs(p, o.e);
 	ubc_finish(p, o.e);
 }
 
-// ubc_rest is where a thread begins what does not go by whole aligned vectors: with all its vectors if none does, else
-// with the last one, which is not whole, if it is this thread's. bytes: there is nothing.
-UBC_FN ubc_u64 ubc_rest(ubc_u64 begin, ubc_u64 step, ubc_u64 full, ubc_u64 bytes) {
+// ubc_tail_begin is where a thread begins what does not go by whole aligned vectors: with all its vectors if none does,
+// else with the last one, which is not whole, if it is this thread's. bytes: there is nothing.
+UBC_FN ubc_u64 ubc_tail_begin(ubc_u64 begin, ubc_u64 step, ubc_u64 full, ubc_u64 bytes) {
 	if (full == 0)
 		return begin;
 	return full < bytes && begin <= full && (full - begin) % step == 0 ? full : bytes;
 }
 
-// ubc_send_rest copies what does not go by whole aligned vectors, of which there are full bytes.
+// ubc_copy_source_tail copies what does not go by whole aligned vectors, of which there are full bytes.
 template <class E>
-UBC_FN void ubc_send_rest(const ubc_reduction<E> &o, ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u64 full) {
+UBC_FN void ubc_copy_source_tail(const ubc_reduction<E> &o, ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u64 full) {
 	typedef typename E::T T;
 	ubc_u64 step = 16ull * o.threads;
-	for (ubc_u64 at = ubc_rest(16ull * o.thread, step, full, bytes); at < bytes; at += step) {
-		ubc_quad v = ubc_source<E, ubc_quad>(o, src + at, bytes - at, false);
+	for (ubc_u64 at = ubc_tail_begin(16ull * o.thread, step, full, bytes); at < bytes; at += step) {
+		ubc_quad v = ubc_load_source<E, ubc_quad>(o, src + at, bytes - at, false);
 		ubc_store<ubc_quad, T>(dst + at, v, bytes - at, false);
 	}
 }
 
-UBC_FN ubc_u64 ubc_vectors(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) { return ((dst | src) & 15) == 0 ? bytes & ~15ull : 0; }
+// ubc_vector_bytes is how many bytes go by whole aligned vectors.
+UBC_FN ubc_u64 ubc_vector_bytes(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
+	return ((dst | src) & 15) == 0 ? bytes & ~15ull : 0;
+}
 
-// ubc_send copies bytes of this rank's source, multiplied if need be, 4 vectors in flight.
-template <class E> UBC_FN void ubc_send(const ubc_reduction<E> &o, ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
+// ubc_copy_source copies bytes of this rank's source, multiplied if need be, 4 vectors in flight.
+template <class E> UBC_FN void ubc_copy_source(const ubc_reduction<E> &o, ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
 	enum { U = 4 };
-	ubc_u64 full = ubc_vectors(dst, src, bytes), step = 16ull * o.threads;
+	ubc_u64 full = ubc_vector_bytes(dst, src, bytes), step = 16ull * o.threads;
 	for (ubc_u64 at = 16ull * o.thread; at < full; at += U * step) {
 		ubc_quad v[U];
 		UBC_UNROLL
@@ -248,19 +255,20 @@ template <class E> UBC_FN void ubc_send(const ubc_reduction<E> &o, ubc_u64 dst, 
 			if (at + u * step < full)
 				ubc_store16(dst + at + u * step, o.scaled ? ubc_scale<E>(v[u], o.factor) : v[u]);
 	}
-	ubc_send_rest(o, dst, src, bytes, full);
+	ubc_copy_source_tail(o, dst, src, bytes, full);
 }
 
 // What a rank reduces at a time: in[r], r < n <= R, by rank, into each out[i] that is not 0, by distance.
-template <int R> struct ubc_merge {
+template <int R> struct ubc_reduce_window {
 	ubc_u64 in[R], out[R];
 	ubc_u64 bytes, full; // full: of these, what goes by whole aligned vectors
 	ubc_u64 begin, step; // this thread's vectors
 	ubc_u32 own;         // the rank whose input is multiplied if need be
 };
 
-// ubc_merge_vectors does the whole vectors, U of each of n <= R inputs in flight.
-template <class E, int R, int U> UBC_FN void ubc_merge_vectors(const ubc_reduction<E> &o, const ubc_merge<R> &m) {
+// ubc_reduce_vectors does the whole vectors, U of each of n <= R inputs in flight.
+template <class E, int R, int U>
+UBC_FN void ubc_reduce_vectors(const ubc_reduction<E> &o, const ubc_reduce_window<R> &m) {
 	for (ubc_u64 at = m.begin; at < m.full; at += U * m.step) {
 		ubc_quad v[U][R];
 		UBC_UNROLL
@@ -287,10 +295,10 @@ template <class E, int R, int U> UBC_FN void ubc_merge_vectors(const ubc_reducti
 	}
 }
 
-// ubc_merge_rest does what is left, or all of it if anything is not aligned.
-template <class E, int R> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, const ubc_merge<R> &m) {
+// ubc_reduce_tail does what is left, or all of it if anything is not aligned.
+template <class E, int R> UBC_FN void ubc_reduce_tail(const ubc_reduction<E> &o, const ubc_reduce_window<R> &m) {
 	typedef typename E::T T;
-	for (ubc_u64 at = ubc_rest(m.begin, m.step, m.full, m.bytes); at < m.bytes; at += m.step) {
+	for (ubc_u64 at = ubc_tail_begin(m.begin, m.step, m.full, m.bytes); at < m.bytes; at += m.step) {
 		ubc_quad v[R];
 		ubc_u64 left = m.bytes - at;
 		UBC_UNROLL
@@ -308,8 +316,8 @@ template <class E, int R> UBC_FN void ubc_merge_rest(const ubc_reduction<E> &o, 
 	}
 }
 
-// ubc_seat is the slot of what rank `from` sends to rank `to`, of ranks - 1.
-UBC_FN ubc_u32 ubc_seat(const ubc_params &p, ubc_u32 from, ubc_u32 to) {
+// ubc_slot_index is the slot of what rank `from` sends to rank `to`, of ranks - 1.
+UBC_FN ubc_u32 ubc_slot_index(const ubc_params &p, ubc_u32 from, ubc_u32 to) {
 	return (from < to ? from + p.ranks - to : from - to) - 1;
 }
 
@@ -326,9 +334,9 @@ UBC_FN void ubc_scatter(const ubc_params &p, const ubc_reduction<E> &o, const ub
 		if (i >= o.n)
 			continue;
 		ubc_u32 peer = ubc_peer(p, i);
-		src[i] = p.src + ubc_begin(s, peer) + offset;
-		dst[i] = p.area[i] + ubc_slot(stage, round, ubc_seat(p, p.rank, peer));
-		full[i] = (ubc_u32)ubc_vectors(dst[i], src[i], ubc_part(ubc_length(s, peer), offset, window));
+		src[i] = p.src + ubc_slice_begin(s, peer) + offset;
+		dst[i] = p.area[i] + ubc_slot(stage, round, ubc_slot_index(p, p.rank, peer));
+		full[i] = (ubc_u32)ubc_vector_bytes(dst[i], src[i], ubc_clip(ubc_slice_length(s, peer), offset, window));
 		most = full[i] > most ? full[i] : most;
 	}
 	for (ubc_u32 at = 16 * o.thread; at < most; at += U * step) {
@@ -351,9 +359,10 @@ UBC_FN void ubc_scatter(const ubc_params &p, const ubc_reduction<E> &o, const ub
 	UBC_ROLLED
 	for (ubc_u32 i = 1; i < o.n; i++) {
 		ubc_u32 peer = ubc_peer(p, i);
-		ubc_u64 from = p.src + ubc_begin(s, peer) + offset, bytes = ubc_part(ubc_length(s, peer), offset, window);
-		ubc_u64 to = ubc_at(p.area, i) + ubc_slot(stage, round, ubc_seat(p, p.rank, peer));
-		ubc_send_rest(o, to, from, bytes, ubc_vectors(to, from, bytes));
+		ubc_u64 from = p.src + ubc_slice_begin(s, peer) + offset;
+		ubc_u64 bytes = ubc_clip(ubc_slice_length(s, peer), offset, window);
+		ubc_u64 to = ubc_select(p.area, i) + ubc_slot(stage, round, ubc_slot_index(p, p.rank, peer));
+		ubc_copy_source_tail(o, to, from, bytes, ubc_vector_bytes(to, from, bytes));
 	}
 }
 
@@ -363,16 +372,16 @@ UBC_FN void ubc_scatter(const ubc_params &p, const ubc_reduction<E> &o, const ub
 // block's on all ranks. U vectors of each of up to R inputs are in flight.
 template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
-	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p);
-	ubc_u64 desk = ubc_desk(p);
-	o.e = ubc_after(last);
-	if (ubc_over(broken, o.e))
+	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
+	ubc_u64 target = ubc_post_target(p);
+	o.e = ubc_next_epoch(last);
+	if (ubc_broken_before(broken, o.e))
 		return;
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	UBC_SHARED(ubc_u64, words, 2 * R, 1); // of all ranks: what they have announced
 	UBC_SHARED(ubc_u64, found, 2 * R, 2); // where that is, 0: staged
-	ubc_announce(p, o.e, desk);
-	bool ok = ubc_agree(p, o.e, words);
+	ubc_post_desc(p, o.e, target);
+	bool ok = ubc_entry_barrier(p, o.e, words);
 
 	// What all ranks find alike.
 	bool pull = p.push == 0 && !o.scaled, whole = true;
@@ -386,15 +395,16 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 		for (ubc_u32 r = UBC_THREAD; r < o.n; r += UBC_THREADS) {
 			ubc_u64 src = 0, dst = 0;
 			if (r != p.rank && pull)
-				ok = (src = ubc_find(p, o.e, r, words[2 * r])) != 0 && ok;
+				ok = (src = ubc_resolve(p, o.e, r, words[2 * r])) != 0 && ok;
 			if (r != p.rank && ubc_receives(p, r, p.rank) && (words[2 * r + 1] & UBC_DIRECT) != 0)
-				ok = (dst = ubc_find(p, o.e, r, words[2 * r + 1])) != 0 && ok;
+				ok = (dst = ubc_resolve(p, o.e, r, words[2 * r + 1])) != 0 && ok;
 			found[2 * r] = src;
 			found[2 * r + 1] = dst;
 		}
-		ok = ubc_all(ok);
+		ok = ubc_sync_and(ok);
 	}
-	ubc_staging stage = ubc_stage(p, o.n == 1 ? 1 : (whole ? 1 : 2) * (o.n - 1)); // slots: what peers send, then their results
+	// Slots are for what peers send, then for their results.
+	ubc_staging stage = ubc_staging_slots(p, o.n == 1 ? 1 : (whole ? 1 : 2) * (o.n - 1));
 	ubc_u64 window = (pull && whole) || o.n == 1 ? s.longest : stage.bytes;
 	bool copies = ok && !s.scatter && ubc_receives(p, p.rank, p.rank) && (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
 	ubc_u64 own = p.area[0];
@@ -404,12 +414,12 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	for (ubc_u32 i = pull ? 1 : 0; ok && rounds > 0 && i < rounds + 2; i++) {
 		if (i < rounds && !pull)
 			ubc_scatter<E, R, (R == 2 ? 4 : 1)>(p, o, s, stage, i, window);
-		if (i >= (pull ? 2 : 1) && !(ok = ubc_await(p, o.e, i)))
+		if (i >= (pull ? 2 : 1) && !(ok = ubc_wait_signals(p, o.e, i)))
 			break;
 		if (i >= 1 && i <= rounds) {
 			ubc_u32 round = i - 1;
 			ubc_u64 offset = round * window;
-			ubc_merge<R> m;
+			ubc_reduce_window<R> m;
 			ubc_u64 all = 0;
 			m.own = p.rank;
 			UBC_UNROLL
@@ -418,9 +428,10 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 					continue;
 				ubc_u64 src = found[2 * r];
 				if (r == p.rank)
-					m.in[r] = p.src + ubc_begin(s, r) + offset;
+					m.in[r] = p.src + ubc_slice_begin(s, r) + offset;
 				else
-					m.in[r] = src != 0 ? src + ubc_begin(s, p.rank) + offset : own + ubc_slot(stage, round, ubc_seat(p, r, p.rank));
+					m.in[r] = src != 0 ? src + ubc_slice_begin(s, p.rank) + offset
+									   : own + ubc_slot(stage, round, ubc_slot_index(p, r, p.rank));
 				all |= m.in[r];
 			}
 			UBC_UNROLL
@@ -430,16 +441,16 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 				if (i >= o.n || !ubc_receives(p, r, p.rank))
 					continue;
 				ubc_u64 dst = i == 0 ? p.dst : found[2 * r + 1];
-				m.out[i] = dst != 0 ? dst + ubc_place(s, p.rank) + offset
-									: p.area[i] + ubc_slot(stage, round, o.n - 1 + ubc_seat(p, p.rank, r));
+				m.out[i] = dst != 0 ? dst + ubc_slice_dst(s, p.rank) + offset
+									: p.area[i] + ubc_slot(stage, round, o.n - 1 + ubc_slot_index(p, p.rank, r));
 				all |= m.out[i];
 			}
-			m.bytes = ubc_part(ubc_length(s, p.rank), offset, window);
+			m.bytes = ubc_clip(ubc_slice_length(s, p.rank), offset, window);
 			m.full = (all & 15) == 0 ? m.bytes & ~15ull : 0;
 			m.begin = 16ull * o.thread;
 			m.step = 16ull * o.threads;
-			ubc_merge_vectors<E, R, U>(o, m);
-			ubc_merge_rest(o, m);
+			ubc_reduce_vectors<E, R, U>(o, m);
+			ubc_reduce_tail(o, m);
 		}
 		if (i >= 2 && copies) {
 			ubc_u32 round = i - 2;
@@ -449,8 +460,9 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 			UBC_ROLLED
 			for (ubc_u32 q = 1; q < o.n; q++) {
 				ubc_u32 peer = ubc_peer(p, q);
-				ubc_send(plain, p.dst + ubc_begin(s, peer) + offset, own + ubc_slot(stage, round, o.n - 1 + ubc_seat(p, peer, p.rank)),
-					ubc_part(ubc_length(s, peer), offset, window));
+				ubc_copy_source(plain, p.dst + ubc_slice_begin(s, peer) + offset,
+					own + ubc_slot(stage, round, o.n - 1 + ubc_slot_index(p, peer, p.rank)),
+					ubc_clip(ubc_slice_length(s, peer), offset, window));
 			}
 		}
 		if (i <= rounds)
@@ -462,8 +474,8 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 // The kernels for up to R ranks: one of each for several R, since registers are few, and so is time. Those that are
 // launched early find room twice on a multiprocessor, but where many ranks take more registers.
 #define UBC_REDUCE_KERNELS(T, R)                                                                           \
-	UBC_KERNEL_OF(ubc_params, ubc_oneshot##R##_##T, (R <= 4 ? 2 : 1), (ubc_oneshot<ubc_##T, R>))            \
-	UBC_KERNEL_OF(ubc_params, ubc_packets##R##_##T, (R <= 4 ? 2 : 1), (ubc_two_packets<ubc_##T, R>))        \
-	UBC_KERNEL(ubc_twoshot##R##_##T, (ubc_twoshot<ubc_##T, R, 8 / R>))
+	UBC_KERNEL_OF(ubc_params, ubc_oneshot_##T##_##R, (R <= 4 ? 2 : 1), (ubc_oneshot<ubc_##T, R>))            \
+	UBC_KERNEL_OF(ubc_params, ubc_packets_##T##_##R, (R <= 4 ? 2 : 1), (ubc_twoshot_packets<ubc_##T, R>))    \
+	UBC_KERNEL(ubc_twoshot_##T##_##R, (ubc_twoshot<ubc_##T, R, 8 / R>))
 
 #endif

@@ -19,13 +19,13 @@ enum { UBC_RING_SLOTS = 2 };
 // Averages of types that are narrower than what they are combined as, the half types, are carried as fractions of the
 // sum, 1/2 of it with two ranks in it, 1/4 with three or four and so on: a sum may be too large for the type where the
 // average is not. The host's ring does the same.
-#define UBC_CARRIES(E) (sizeof(typename E::T) < sizeof(typename E::A))
+#define UBC_CARRIES_FRACTIONS(E) (sizeof(typename E::T) < sizeof(typename E::A))
 
 UBC_FN ubc_u32 ubc_fraction(ubc_u32 ranks) { return ranks <= 1 ? 1 : ranks <= 2 ? 2 : ranks <= 4 ? 4 : 8; }
 
-// ubc_fold combines what has come with this rank's own source; n is what an average is divided by, 0: not yet, and scale
-// what has come is multiplied by before.
-template <class E, class V> UBC_FN V ubc_fold(const V &in, const V &own, ubc_u32 op, ubc_u32 scale, ubc_u32 n) {
+// ubc_reduce_two combines what has come with this rank's own source; n is what an average is divided by, 0: not yet, and
+// scale what has come is multiplied by before.
+template <class E, class V> UBC_FN V ubc_reduce_two(const V &in, const V &own, ubc_u32 op, ubc_u32 scale, ubc_u32 n) {
 	typedef typename E::T T;
 	enum { K = sizeof(V) / sizeof(T) };
 	ubc_pack<V, T> x, y;
@@ -42,7 +42,7 @@ template <class E, class V> UBC_FN V ubc_fold(const V &in, const V &own, ubc_u32
 		UBC_APPLY(min)
 	} else if (op == UBC_MAX) {
 		UBC_APPLY(max)
-	} else if (UBC_CARRIES(E) && op == UBC_AVG) {
+	} else if (UBC_CARRIES_FRACTIONS(E) && op == UBC_AVG) {
 		UBC_UNROLL
 		for (int i = 0; i < K; i++)
 			a[i] = E::sum(E::widen(x.e[i]) * (typename E::A)scale, E::widen(y.e[i]));
@@ -63,16 +63,16 @@ template <class E, class V> UBC_FN V ubc_fold(const V &in, const V &own, ubc_u32
 
 // What a block does with one chunk: in, which has come, or 0; own, this rank's source, or 0; reduced if it is both;
 // into each out that is not 0.
-struct ubc_link {
+struct ubc_ring_step {
 	ubc_u64 in, own, out[2];
 	ubc_u64 bytes;
-	ubc_u32 scale, divisor; // for ubc_fold
+	ubc_u32 scale, divisor; // for ubc_reduce_two
 };
 
-// ubc_pass does it, for a chunk whose addresses are all aligned, in whole vectors, or not. Sources are multiplied if
-// need be.
+// ubc_recv_reduce_send does it, for a chunk whose addresses are all aligned, in whole vectors, or not. Sources are
+// multiplied if need be.
 template <class E, bool IN, bool OWN, bool ALIGNED>
-UBC_FN void ubc_pass(const ubc_reduction<E> &o, const ubc_link &k) {
+UBC_FN void ubc_recv_reduce_send(const ubc_reduction<E> &o, const ubc_ring_step &k) {
 	typedef typename E::T T;
 	enum { U = ALIGNED ? 4 : 1 };
 	ubc_u64 step = 16ull * UBC_THREADS;
@@ -97,7 +97,7 @@ UBC_FN void ubc_pass(const ubc_reduction<E> &o, const ubc_link &k) {
 				break;
 			if (OWN && o.scaled)
 				own[u] = ubc_scale<E>(own[u], o.factor);
-			ubc_quad v = !OWN ? in[u] : !IN ? own[u] : ubc_fold<E>(in[u], own[u], o.op, k.scale, k.divisor);
+			ubc_quad v = !OWN ? in[u] : !IN ? own[u] : ubc_reduce_two<E>(in[u], own[u], o.op, k.scale, k.divisor);
 			UBC_UNROLL
 			for (int i = 0; i < 2; i++) {
 				if (k.out[i] == 0)
@@ -111,20 +111,20 @@ UBC_FN void ubc_pass(const ubc_reduction<E> &o, const ubc_link &k) {
 	}
 }
 
-template <class E, bool ALIGNED> UBC_FN void ubc_link_by(const ubc_reduction<E> &o, const ubc_link &k) {
+template <class E, bool ALIGNED> UBC_FN void ubc_run_step_by(const ubc_reduction<E> &o, const ubc_ring_step &k) {
 	if (k.in != 0 && k.own != 0)
-		ubc_pass<E, true, true, ALIGNED>(o, k);
+		ubc_recv_reduce_send<E, true, true, ALIGNED>(o, k);
 	else if (k.own != 0)
-		ubc_pass<E, false, true, ALIGNED>(o, k);
+		ubc_recv_reduce_send<E, false, true, ALIGNED>(o, k);
 	else if (k.in != 0)
-		ubc_pass<E, true, false, ALIGNED>(o, k);
+		ubc_recv_reduce_send<E, true, false, ALIGNED>(o, k);
 }
 
-// ubc_do_link does whole vectors at once if all is aligned, and what is left, or all, element by element.
-template <class E> UBC_FN void ubc_do_link(const ubc_reduction<E> &o, const ubc_link &k) {
-	ubc_link part = k;
+// ubc_run_step does whole vectors at once if all is aligned, and what is left, or all, element by element.
+template <class E> UBC_FN void ubc_run_step(const ubc_reduction<E> &o, const ubc_ring_step &k) {
+	ubc_ring_step part = k;
 	part.bytes = ((k.in | k.own | k.out[0] | k.out[1]) & 15) == 0 ? k.bytes & ~15ull : 0;
-	ubc_link_by<E, true>(o, part);
+	ubc_run_step_by<E, true>(o, part);
 	ubc_u64 done = part.bytes;
 	if (done == k.bytes)
 		return;
@@ -133,35 +133,35 @@ template <class E> UBC_FN void ubc_do_link(const ubc_reduction<E> &o, const ubc_
 	part.own += k.own != 0 ? done : 0;
 	part.out[0] += k.out[0] != 0 ? done : 0;
 	part.out[1] += k.out[1] != 0 ? done : 0;
-	ubc_link_by<E, false>(o, part);
+	ubc_run_step_by<E, false>(o, part);
 }
 
-// ubc_await_neighbours waits until the previous rank's block has sent so many messages, and the next one's has taken so
+// ubc_wait_neighbours waits until the previous rank's block has sent so many messages, and the next one's has taken so
 // many. The result is the same for the whole block.
-UBC_FN bool ubc_await_neighbours(const ubc_params &p, ubc_u32 e, ubc_u32 sent, ubc_u32 taken) {
+UBC_FN bool ubc_wait_neighbours(const ubc_params &p, ubc_u32 e, ubc_u32 sent, ubc_u32 taken) {
 	bool ok = true;
 	ubc_u32 previous = ubc_peer(p, p.ranks - 1);
 	if (UBC_THREAD == 0 && sent > 0)
-		ok = ubc_await_one(p, e, sent, previous, ubc_flag(p.area[0], previous));
+		ok = ubc_wait_flag(p, e, sent, previous, ubc_flag(p.area[0], previous));
 	if (UBC_THREAD == 1 && taken > 0)
-		ok = ubc_await_one(p, e, taken, ubc_peer(p, 1), p.area[0] + UBC_AREA_CREDIT + 8ull * UBC_BLOCK);
-	return ubc_all(ok);
+		ok = ubc_wait_flag(p, e, taken, ubc_peer(p, 1), p.area[0] + UBC_AREA_CREDIT + 8ull * UBC_BLOCK);
+	return ubc_sync_and(ok);
 }
 
 template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
-	ubc_u32 last = ubc_previous(p), broken = ubc_broken(p), n = p.ranks;
-	ubc_u64 desk = ubc_desk(p);
-	o.e = ubc_after(last);
-	if (ubc_over(broken, o.e))
+	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p), n = p.ranks;
+	ubc_u64 target = ubc_post_target(p);
+	o.e = ubc_next_epoch(last);
+	if (ubc_broken_before(broken, o.e))
 		return;
 	UBC_SHARED(ubc_u64, words, 2 * UBC_MAX_RANKS, 1);
 	UBC_SHARED(ubc_u64, found, 1, 2); // where the next rank's destination is, 0: staged
-	ubc_announce(p, o.e, desk);
-	bool ok = ubc_agree(p, o.e, words);
+	ubc_post_desc(p, o.e, target);
+	bool ok = ubc_entry_barrier(p, o.e, words);
 	if (n == 1) {
 		if (ok)
-			ubc_send(o, p.dst, p.src, o.bytes);
+			ubc_copy_source(o, p.dst, p.src, o.bytes);
 		ubc_finish(p, o.e);
 		return;
 	}
@@ -171,17 +171,17 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 	ubc_u64 chunk = (s.stride / UBC_BLOCKS + row) / row * row;
 	chunk = chunk < slot ? chunk : slot;
 	ubc_u64 all = chunk * UBC_BLOCKS, first = chunk * UBC_BLOCK; // of a slice: what all blocks take in turn
-	ubc_u64 staging = ubc_stage(p, 1).offset + UBC_RING_SLOTS * slot * UBC_BLOCK;
+	ubc_u64 staging = ubc_staging_slots(p, 1).offset + UBC_RING_SLOTS * slot * UBC_BLOCK;
 	ubc_u32 chunks = ok && o.bytes > 0 && s.stride > first ? (ubc_u32)((s.stride - first + all - 1) / all) : 0;
 	// A block that has nothing to do must not look: the next rank does not wait for it before it ends.
 	ubc_u32 next = ubc_peer(p, 1);
 	if (chunks > 0) {
 		ubc_u64 word = words[2 * next + 1];
 		if (UBC_THREAD == 0) {
-			*found = (word & UBC_DIRECT) != 0 ? ubc_find(p, o.e, next, word) : 0;
+			*found = (word & UBC_DIRECT) != 0 ? ubc_resolve(p, o.e, next, word) : 0;
 			ok = (word & UBC_DIRECT) == 0 || *found != 0;
 		}
-		ok = ubc_all(ok);
+		ok = ubc_sync_and(ok);
 	}
 	bool staged = ok && (words[2 * p.rank + 1] & UBC_DIRECT) == 0; // the own destination
 	ubc_u32 sent = 0, taken = 0;
@@ -189,14 +189,14 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 		for (ubc_u32 step = 0; ok && step < 2 * n - 1; step++) {
 			ubc_u32 slice = (p.rank + 2 * n - step) % n;
 			bool sends = step < 2 * n - 2, takes = step > 0, result = step >= n - 1;
-			ubc_u64 offset = c * all + first, at = ubc_begin(s, slice) + offset;
+			ubc_u64 offset = c * all + first, at = ubc_slice_begin(s, slice) + offset;
 			ubc_u32 room = sends && sent >= UBC_RING_SLOTS ? sent + 1 - UBC_RING_SLOTS : 0;
-			if (!(ok = ubc_await_neighbours(p, o.e, takes ? taken + 1 : 0, room)))
+			if (!(ok = ubc_wait_neighbours(p, o.e, takes ? taken + 1 : 0, room)))
 				break;
-			ubc_link k;
-			k.bytes = ubc_part(ubc_length(s, slice), offset, chunk);
-			k.scale = UBC_CARRIES(E) ? ubc_fraction(step) : 1; // of the ranks in what has come
-			k.divisor = result ? n : UBC_CARRIES(E) ? ubc_fraction(step + 1) : 0;
+			ubc_ring_step k;
+			k.bytes = ubc_clip(ubc_slice_length(s, slice), offset, chunk);
+			k.scale = UBC_CARRIES_FRACTIONS(E) ? ubc_fraction(step) : 1; // of the ranks in what has come
+			k.divisor = result ? n : UBC_CARRIES_FRACTIONS(E) ? ubc_fraction(step + 1) : 0;
 			k.own = step < n ? p.src + at : 0;
 			k.in = takes ? p.area[0] + staging + taken % UBC_RING_SLOTS * slot : 0;
 			// A result that has come lies in the destination, or has to go there.
@@ -207,7 +207,7 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 			k.out[1] = 0;
 			if (sends)
 				k.out[1] = result && *found != 0 ? *found + at : p.area[1] + staging + sent % UBC_RING_SLOTS * slot;
-			ubc_do_link(o, k);
+			ubc_run_step(o, k);
 			ubc_sync();
 			if (sends)
 				sent++;
@@ -216,7 +216,7 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 			if (UBC_THREAD == 0 && sends)
 				ubc_release64(ubc_flag(p.area[1], p.rank), (ubc_u64)o.e << 32 | sent);
 			if (UBC_THREAD == 1 && takes)
-				ubc_release64(ubc_at(p.area, n - 1) + UBC_AREA_CREDIT + 8ull * UBC_BLOCK, (ubc_u64)o.e << 32 | taken);
+				ubc_release64(ubc_select(p.area, n - 1) + UBC_AREA_CREDIT + 8ull * UBC_BLOCK, (ubc_u64)o.e << 32 | taken);
 		}
 	}
 	ubc_finish(p, o.e);

@@ -9,19 +9,21 @@
 
 #include "port.h"
 
-// ubc_after is the epoch after e. 0 is none: it is what memory holds that nobody has written yet.
-UBC_FN ubc_u32 ubc_after(ubc_u32 e) { return e == 0xffffffff ? 2 : e + 1; }
+// ubc_next_epoch is the epoch after e. 0 is none: it is what memory holds that nobody has written yet.
+UBC_FN ubc_u32 ubc_next_epoch(ubc_u32 e) { return e == 0xffffffff ? 2 : e + 1; }
 
-// ubc_previous is the last epoch of this block. It comes from memory: what does not depend on it is for the time until then.
-UBC_FN ubc_u32 ubc_previous(const ubc_params &p) { return ubc_get32(p.area[0] + UBC_AREA_EPOCH + 4 * UBC_BLOCK); }
+// ubc_last_epoch is the last epoch of this block. It comes from memory: what does not depend on it is for the time
+// until then.
+UBC_FN ubc_u32 ubc_last_epoch(const ubc_params &p) { return ubc_get32(p.area[0] + UBC_AREA_EPOCH + 4 * UBC_BLOCK); }
 
-// ubc_broken is the operation that has broken the communicator, 0: none. It comes together with the last epoch.
-UBC_FN ubc_u32 ubc_broken(const ubc_params &p) { return ubc_get32(p.area[0] + UBC_AREA_BROKEN); }
+// ubc_broken_epoch is the operation that has broken the communicator, 0: none. It comes together with the last epoch.
+UBC_FN ubc_u32 ubc_broken_epoch(const ubc_params &p) { return ubc_get32(p.area[0] + UBC_AREA_BROKEN); }
 
-// ubc_over is whether an operation before e has broken the communicator. Then e does nothing, not even count: whatever is
-// queued ends as fast as it can be launched. It is the same for the whole block, since only that operation has written
-// the word, and has ended. Where e itself breaks it, blocks that begin later find that out as the others do.
-UBC_FN bool ubc_over(ubc_u32 broken, ubc_u32 e) { return broken != 0 && broken != e; }
+// ubc_broken_before is whether an operation before e has broken the communicator. Then e does nothing, not even count:
+// whatever is queued ends as fast as it can be launched. It is the same for the whole block, since only that operation
+// has written the word, and has ended. Where e itself breaks it, blocks that begin later find that out as the others
+// do.
+UBC_FN bool ubc_broken_before(ubc_u32 broken, ubc_u32 e) { return broken != 0 && broken != e; }
 
 // Ranks are counted from this one on: the one at distance d, from 1 to ranks - 1, is the d-th behind it, and this rank
 // itself is at 0. The parameters list areas in that order, so that loops over peers find them at places that the
@@ -33,8 +35,8 @@ UBC_FN ubc_u32 ubc_peer(const ubc_params &p, ubc_u32 d) {
 
 UBC_FN ubc_u32 ubc_distance(const ubc_params &p, ubc_u32 r) { return r < p.rank ? r + p.ranks - p.rank : r - p.rank; }
 
-// ubc_at is element i < MAX_RANKS of one of the parameters' arrays, for an i that the compiler does not know.
-UBC_FN ubc_u64 ubc_at(const ubc_u64 *a, ubc_u32 i) {
+// ubc_select is element i < MAX_RANKS of one of the parameters' arrays, for an i that the compiler does not know.
+UBC_FN ubc_u64 ubc_select(const ubc_u64 *a, ubc_u32 i) {
 	ubc_u64 v = a[0];
 	UBC_UNROLL
 	for (ubc_u32 k = 1; k < UBC_MAX_RANKS; k++) {
@@ -45,19 +47,20 @@ UBC_FN ubc_u64 ubc_at(const ubc_u64 *a, ubc_u32 i) {
 	return v;
 }
 
-// ubc_desc is where rank from puts its descriptor in an area.
-UBC_FN ubc_u64 ubc_desc(ubc_u64 area, ubc_u32 e, ubc_u32 from) {
+// ubc_desc_slot is where rank from posts its descriptor in an area.
+UBC_FN ubc_u64 ubc_desc_slot(ubc_u64 area, ubc_u32 e, ubc_u32 from) {
 	return area + UBC_AREA_DESC + ((e & 1) * UBC_MAX_RANKS + from) * (4 * UBC_PACKET);
 }
 
-UBC_FN bool ubc_is(const ubc_quad &v, ubc_u32 e) { return v.w[1] == e && v.w[3] == e; }
+// ubc_ready is whether a packet has come: both flags are this epoch.
+UBC_FN bool ubc_ready(const ubc_quad &v, ubc_u32 e) { return v.w[1] == e && v.w[3] == e; }
 
-UBC_FN ubc_u64 ubc_word(const ubc_quad &v) { return (ubc_u64)v.w[2] << 32 | v.w[0]; }
+// ubc_packet_data is the 8 bytes that a packet carries, and ubc_split such 8 bytes.
+UBC_FN ubc_u64 ubc_packet_data(const ubc_quad &v) { return (ubc_u64)v.w[2] << 32 | v.w[0]; }
+UBC_FN ubc_pair ubc_split(ubc_u64 v) { return {{(ubc_u32)v, (ubc_u32)(v >> 32)}}; }
 
-UBC_FN ubc_pair ubc_halves(ubc_u64 v) { return {{(ubc_u32)v, (ubc_u32)(v >> 32)}}; }
-
-// ubc_tell tells the host of an error.
-UBC_FN void ubc_tell(
+// ubc_post_error puts an error where the host looks for it.
+UBC_FN void ubc_post_error(
 	ubc_u64 status, ubc_u32 code, ubc_u32 peer, ubc_u32 e, ubc_u64 mine, ubc_u64 theirs, ubc_u64 detail) {
 	ubc_put32(status + 8, peer);
 	ubc_put32(status + 12, e);
@@ -69,34 +72,37 @@ UBC_FN void ubc_tell(
 
 // ubc_report tells the host of the operation's first error, unless it has not taken an earlier operation's yet.
 UBC_FN void ubc_report(const ubc_params &p, ubc_u32 e, ubc_u32 code, ubc_u32 peer, ubc_u64 theirs, ubc_u64 detail) {
-	if (ubc_swap32(p.area[0] + UBC_AREA_ERROR, e) == e || ubc_get32(p.status + 4) != UBC_OK)
+	if (ubc_exchange32(p.area[0] + UBC_AREA_ERROR, e) == e || ubc_get32(p.status + 4) != UBC_OK)
 		return;
-	ubc_tell(p.status, code, peer, e, p.signature, theirs, detail);
+	ubc_post_error(p.status, code, peer, e, p.signature, theirs, detail);
 }
 
-// ubc_break is ubc_report for what ends all operations of the communicator. Should the host not have taken an earlier error
-// yet, it learns of this one by the abort.
-UBC_FN void ubc_break(const ubc_params &p, ubc_u32 e, ubc_u32 code, ubc_u32 peer, ubc_u64 theirs, ubc_u64 detail) {
+// ubc_abort is ubc_report for what ends all operations of the communicator. Should the host not have taken an earlier
+// error yet, it learns of this one by the abort.
+UBC_FN void ubc_abort(const ubc_params &p, ubc_u32 e, ubc_u32 code, ubc_u32 peer, ubc_u64 theirs, ubc_u64 detail) {
 	ubc_report(p, e, code, peer, theirs, detail);
-	if (ubc_swap32(p.area[0] + UBC_AREA_BROKEN, e) != e)
+	if (ubc_exchange32(p.area[0] + UBC_AREA_BROKEN, e) != e)
 		ubc_release32(p.status, 1);
 }
 
-// ubc_agrees compares a peer's signature with this rank's. A rank that refuses does not mind what its peers want.
-UBC_FN bool ubc_agrees(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 theirs) {
+// ubc_matches compares a peer's signature with this rank's, and reports what differs. A rank that refuses does not
+// mind what its peers want.
+UBC_FN bool ubc_matches(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 theirs) {
 	if (theirs == p.signature || UBC_KIND(p.signature) == 0)
 		return true;
 	ubc_report(p, e, UBC_KIND(theirs) == 0 ? UBC_REFUSED : UBC_MISMATCH, peer, theirs, 0);
 	return false;
 }
 
+// How long a wait has lasted.
 struct ubc_wait {
 	ubc_u32 polls;
-	ubc_u64 since;
+	ubc_u64 since; // 0: not long
 };
 
-// ubc_endure is why a wait ends without what it waits for, or UBC_OK, after each UBC_POLLS looks.
-UBC_FN ubc_u32 ubc_endure(ubc_u64 status, ubc_u64 timeout, ubc_wait &w) {
+// ubc_check_abort is why a wait ends without what it waits for, abort or the deadline, or UBC_OK. It is asked
+// after each UBC_POLLS polls.
+UBC_FN ubc_u32 ubc_check_abort(ubc_u64 status, ubc_u64 timeout, ubc_wait &w) {
 	// Abort is far away, in host memory. A wait sees it within some 10 ms.
 	if (w.polls / UBC_POLLS % 8 == 1 && ubc_get32(status) != 0)
 		return UBC_ABORTED;
@@ -106,10 +112,10 @@ UBC_FN ubc_u32 ubc_endure(ubc_u64 status, ubc_u64 timeout, ubc_wait &w) {
 	return now - w.since > timeout ? UBC_TIMEOUT : UBC_OK;
 }
 
-// ubc_patience is asked after each look that found nothing from peer: whether to look again. Once in a while it looks
-// at what else may have come: another thread's error, a descriptor that tells that the data never will, abort, the
-// deadline. With descriptors, the caller waits for them, and neither of the first two is a reason to stop.
-UBC_FN bool ubc_patience(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_wait &w, bool descriptors) {
+// ubc_keep_polling is asked after each poll that found nothing from peer: whether to poll again. Once in a while it
+// looks at what else may have come: another thread's error, a descriptor that tells that the data never will, abort,
+// the deadline. With descriptors, the caller waits for them, and neither of the first two is a reason to stop.
+UBC_FN bool ubc_keep_polling(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_wait &w, bool descriptors) {
 	ubc_pause();
 	if (++w.polls % UBC_POLLS != 0)
 		return true;
@@ -122,56 +128,56 @@ UBC_FN bool ubc_patience(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_wait 
 		for (ubc_u32 r = 0; r < p.ranks; r++) {
 			if (r == p.rank)
 				continue;
-			ubc_quad v = ubc_load_packet(ubc_desc(p.area[0], e, r));
-			if (ubc_is(v, e) && !ubc_agrees(p, e, r, ubc_word(v)))
+			ubc_quad v = ubc_load_packet(ubc_desc_slot(p.area[0], e, r));
+			if (ubc_ready(v, e) && !ubc_matches(p, e, r, ubc_packet_data(v)))
 				return false;
 		}
 	}
-	ubc_u32 code = ubc_endure(p.status, p.timeout, w);
+	ubc_u32 code = ubc_check_abort(p.status, p.timeout, w);
 	if (code == UBC_OK)
 		return true;
-	ubc_break(p, e, code, peer, 0, 0);
+	ubc_abort(p, e, code, peer, 0, 0);
 	return false;
 }
 
-// ubc_desk is the area in which this thread announces the operation, or 0. The last threads of a block do it, which have
-// no data if there is little; a block has at least MAX_RANKS of them.
-UBC_FN ubc_u64 ubc_desk(const ubc_params &p) {
+// ubc_post_target is the area in which this thread posts the descriptor, or 0. The last threads of a block do it, which
+// have no data if there is little; a block has at least MAX_RANKS of them.
+UBC_FN ubc_u64 ubc_post_target(const ubc_params &p) {
 	ubc_u32 d = UBC_THREADS - 1 - UBC_THREAD;
-	return UBC_BLOCK == 0 && d != 0 && d < p.ranks ? ubc_at(p.area, d) : 0;
+	return UBC_BLOCK == 0 && d != 0 && d < p.ranks ? ubc_select(p.area, d) : 0;
 }
 
-// ubc_announce pushes this rank's descriptor to all peers.
-UBC_FN void ubc_announce(const ubc_params &p, ubc_u32 e, ubc_u64 desk) {
-	if (desk == 0)
+// ubc_post_desc posts this rank's descriptor to all peers.
+UBC_FN void ubc_post_desc(const ubc_params &p, ubc_u32 e, ubc_u64 target) {
+	if (target == 0)
 		return;
-	ubc_u64 at = ubc_desc(desk, e, p.rank);
-	ubc_store_packet(at, ubc_halves(p.signature), e);
-	ubc_store_packet(at + UBC_PACKET, ubc_halves(p.src_word), e);
-	ubc_store_packet(at + 2 * UBC_PACKET, ubc_halves(p.dst_word), e);
+	ubc_u64 at = ubc_desc_slot(target, e, p.rank);
+	ubc_store_packet(at, ubc_split(p.signature), e);
+	ubc_store_packet(at + UBC_PACKET, ubc_split(p.src_word), e);
+	ubc_store_packet(at + 2 * UBC_PACKET, ubc_split(p.dst_word), e);
 }
 
-// ubc_check waits until every peer has announced this operation, as every kernel must before it ends, and compares.
+// ubc_wait_descs waits until every peer has posted this operation, as every kernel must before it ends, and compares.
 // One block does it.
-UBC_FN void ubc_check(const ubc_params &p, ubc_u32 e) {
+UBC_FN void ubc_wait_descs(const ubc_params &p, ubc_u32 e) {
 	ubc_u32 r = UBC_THREADS - 1 - UBC_THREAD;
 	if (UBC_BLOCK != 0 || r == p.rank || r >= p.ranks)
 		return;
 	ubc_wait w = {0, 0};
 	for (;;) {
-		ubc_quad v = ubc_load_packet(ubc_desc(p.area[0], e, r));
-		if (ubc_is(v, e)) {
-			ubc_agrees(p, e, r, ubc_word(v));
+		ubc_quad v = ubc_load_packet(ubc_desc_slot(p.area[0], e, r));
+		if (ubc_ready(v, e)) {
+			ubc_matches(p, e, r, ubc_packet_data(v));
 			return;
 		}
-		if (!ubc_patience(p, e, r, w, true))
+		if (!ubc_keep_polling(p, e, r, w, true))
 			return;
 	}
 }
 
-// ubc_agree is the entry barrier of a block: all descriptors have come, and agree. words gets every rank's source and
+// ubc_entry_barrier waits until all descriptors have come, and is whether they agree. words gets every rank's source and
 // destination word, in the block's shared memory. The result is the same for the whole block.
-UBC_FN bool ubc_agree(const ubc_params &p, ubc_u32 e, ubc_u64 *words) {
+UBC_FN bool ubc_entry_barrier(const ubc_params &p, ubc_u32 e, ubc_u64 *words) {
 	bool ok = true;
 	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
 		if (r == p.rank) {
@@ -179,26 +185,26 @@ UBC_FN bool ubc_agree(const ubc_params &p, ubc_u32 e, ubc_u64 *words) {
 			words[2 * r + 1] = p.dst_word;
 			continue;
 		}
-		ubc_u64 from = ubc_desc(p.area[0], e, r);
+		ubc_u64 from = ubc_desc_slot(p.area[0], e, r);
 		ubc_wait w = {0, 0};
 		for (;;) {
 			ubc_quad sig = ubc_load_packet(from), src = ubc_load_packet(from + UBC_PACKET),
 					 dst = ubc_load_packet(from + 2 * UBC_PACKET);
-			if (ubc_is(sig, e) && ubc_is(src, e) && ubc_is(dst, e)) {
-				words[2 * r] = ubc_word(src);
-				words[2 * r + 1] = ubc_word(dst);
+			if (ubc_ready(sig, e) && ubc_ready(src, e) && ubc_ready(dst, e)) {
+				words[2 * r] = ubc_packet_data(src);
+				words[2 * r + 1] = ubc_packet_data(dst);
 				// What the peer's memory held before is read after this. It is used, or the assembler would leave it out.
 				sig.w[0] = (ubc_u32)ubc_acquire64(from);
-				ok = ubc_agrees(p, e, r, ubc_word(sig)) && ok;
+				ok = ubc_matches(p, e, r, ubc_packet_data(sig)) && ok;
 				break;
 			}
-			if (!ubc_patience(p, e, r, w, true)) {
+			if (!ubc_keep_polling(p, e, r, w, true)) {
 				ok = false;
 				break;
 			}
 		}
 	}
-	return ubc_all(ok && UBC_KIND(p.signature) != 0);
+	return ubc_sync_and(ok && UBC_KIND(p.signature) != 0);
 }
 
 UBC_FN ubc_u64 ubc_flag(ubc_u64 area, ubc_u32 from) {
@@ -206,16 +212,16 @@ UBC_FN ubc_u64 ubc_flag(ubc_u64 area, ubc_u32 from) {
 }
 
 // ubc_signal tells the peers' blocks of this number that this one has done all up to step, which only grows within an
-// operation: what its threads wrote before, whoever awaits the step can read.
+// operation: what its threads wrote before, whoever waits for the step can read.
 UBC_FN void ubc_signal(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
 	ubc_sync();
 	for (ubc_u32 d = UBC_THREAD; d < p.ranks; d += UBC_THREADS)
 		if (d != 0)
-			ubc_release64(ubc_flag(ubc_at(p.area, d), p.rank), (ubc_u64)e << 32 | step);
+			ubc_release64(ubc_flag(ubc_select(p.area, d), p.rank), (ubc_u64)e << 32 | step);
 }
 
-// ubc_await waits for all peers' signals of step. The result is the same for the whole block.
-UBC_FN bool ubc_await(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
+// ubc_wait_signals waits for all peers' signals of step. The result is the same for the whole block.
+UBC_FN bool ubc_wait_signals(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
 	bool ok = true;
 	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
 		ubc_wait w = {0, 0};
@@ -223,23 +229,23 @@ UBC_FN bool ubc_await(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
 			ubc_u64 v = ubc_acquire64(ubc_flag(p.area[0], r));
 			ubc_u32 at = (ubc_u32)(v >> 32);
 			// The peer may be in the next operation already. Anything else is old, however it compares.
-			if ((at == e && (ubc_u32)v >= step) || at == ubc_after(e))
+			if ((at == e && (ubc_u32)v >= step) || at == ubc_next_epoch(e))
 				break;
-			ok = ubc_patience(p, e, r, w, false);
+			ok = ubc_keep_polling(p, e, r, w, false);
 		}
 	}
-	return ubc_all(ok);
+	return ubc_sync_and(ok);
 }
 
-// ubc_await_one waits until a flag of peer's block has step. One thread does it.
-UBC_FN bool ubc_await_one(const ubc_params &p, ubc_u32 e, ubc_u32 step, ubc_u32 peer, ubc_u64 flag) {
+// ubc_wait_flag waits until a flag of peer's block has step. One thread does it.
+UBC_FN bool ubc_wait_flag(const ubc_params &p, ubc_u32 e, ubc_u32 step, ubc_u32 peer, ubc_u64 flag) {
 	ubc_wait w = {0, 0};
 	for (;;) {
 		ubc_u64 v = ubc_acquire64(flag);
 		ubc_u32 at = (ubc_u32)(v >> 32);
-		if ((at == e && (ubc_u32)v >= step) || at == ubc_after(e)) // as in ubc_await
+		if ((at == e && (ubc_u32)v >= step) || at == ubc_next_epoch(e)) // as in ubc_wait_signals
 			return true;
-		if (!ubc_patience(p, e, peer, w, false))
+		if (!ubc_keep_polling(p, e, peer, w, false))
 			return false;
 	}
 }
@@ -255,25 +261,26 @@ UBC_FN void ubc_finish(const ubc_params &p, ubc_u32 e) {
 			ubc_put32(at + 4 * b, e);
 }
 
-// ubc_find is where the buffer of a peer's word is mapped here: 0 if it is not, which has been reported.
-UBC_FN ubc_u64 ubc_find(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 word) {
+// ubc_resolve is where the buffer of a peer's word is mapped here: 0 if it is not, which has been reported.
+UBC_FN ubc_u64 ubc_resolve(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 word) {
 	ubc_u32 extent = (ubc_u32)(word >> 48) & 0x7fff;
-	ubc_u64 base = extent < UBC_MAX_EXTENTS ? ubc_get64(ubc_at(p.table, ubc_distance(p, peer)) + 8 * extent) : 0;
+	ubc_u64 base = extent < UBC_MAX_EXTENTS ? ubc_get64(ubc_select(p.table, ubc_distance(p, peer)) + 8 * extent) : 0;
 	if (base == 0) {
-		ubc_break(p, e, UBC_NO_EXTENT, peer, p.signature, word);
+		ubc_abort(p, e, UBC_NO_EXTENT, peer, p.signature, word);
 		return 0;
 	}
 	return base + (word & ((1ull << 48) - 1));
 }
 
-// Packets of rank from in an area. There are two stages, scatter (0) and gather (1).
-UBC_FN ubc_u64 ubc_packets(const ubc_params &p, ubc_u32 e, ubc_u32 stage, ubc_u64 area, ubc_u32 from) {
+// ubc_packet_buffer is where the packets of rank from are in an area. There are two stages, scatter (0) and gather (1).
+UBC_FN ubc_u64 ubc_packet_buffer(const ubc_params &p, ubc_u32 e, ubc_u32 stage, ubc_u64 area, ubc_u32 from) {
 	return area + UBC_AREA_PACKETS + ((ubc_u64)(2 * stage + (e & 1)) * p.ranks + from) * UBC_PACKET_BYTES;
 }
 
-// ubc_receive waits for a packet, at `at` of from[r], of each rank r < R whose bit is in wanted, all at once.
+// ubc_recv_packets waits for a packet, at `at` of from[r], of each rank r < R whose bit is in wanted, all at once.
 template <int R>
-UBC_FN bool ubc_receive(const ubc_params &p, ubc_u32 e, const ubc_u64 *from, ubc_u32 wanted, ubc_u64 at, ubc_pair *v) {
+UBC_FN bool ubc_recv_packets(
+	const ubc_params &p, ubc_u32 e, const ubc_u64 *from, ubc_u32 wanted, ubc_u64 at, ubc_pair *v) {
 	ubc_wait w = {0, 0};
 	for (;;) {
 		ubc_u32 missing = 0, late = 0;
@@ -285,7 +292,7 @@ UBC_FN bool ubc_receive(const ubc_params &p, ubc_u32 e, const ubc_u64 *from, ubc
 		UBC_UNROLL
 		for (int r = 0; r < R; r++)
 			if (wanted >> r & 1) {
-				if (ubc_is(q[r], e)) {
+				if (ubc_ready(q[r], e)) {
 					v[r].w[0] = q[r].w[0];
 					v[r].w[1] = q[r].w[2];
 				} else {
@@ -296,7 +303,7 @@ UBC_FN bool ubc_receive(const ubc_params &p, ubc_u32 e, const ubc_u64 *from, ubc
 		if (missing == 0)
 			return true;
 		wanted = missing;
-		if (!ubc_patience(p, e, late, w, false))
+		if (!ubc_keep_polling(p, e, late, w, false))
 			return false;
 	}
 }
@@ -307,7 +314,7 @@ struct ubc_staging {
 	ubc_u64 offset, bytes;
 };
 
-UBC_FN ubc_staging ubc_stage(const ubc_params &p, ubc_u32 slots) {
+UBC_FN ubc_staging ubc_staging_slots(const ubc_params &p, ubc_u32 slots) {
 	return {UBC_AREA_PACKETS + 4ull * p.ranks * UBC_PACKET_BYTES, UBC_BUFFER / slots / 128 * 128};
 }
 
@@ -315,8 +322,8 @@ UBC_FN ubc_u64 ubc_slot(const ubc_staging &s, ubc_u32 round, ubc_u32 slot) {
 	return s.offset + (round & 3) * (ubc_u64)UBC_STAGING + slot * s.bytes;
 }
 
-// ubc_part is how much of length lies in the window of size bytes from offset on.
-UBC_FN ubc_u64 ubc_part(ubc_u64 length, ubc_u64 offset, ubc_u64 size) {
+// ubc_clip is how much of length lies in the window of size bytes from offset on.
+UBC_FN ubc_u64 ubc_clip(ubc_u64 length, ubc_u64 offset, ubc_u64 size) {
 	ubc_u64 left = length > offset ? length - offset : 0;
 	return left < size ? left : size;
 }

@@ -81,17 +81,17 @@ template <class V, class T> union ubc_pack {
 	T e[sizeof(V) / sizeof(T)];
 };
 
-UBC_FN void ubc_vector(ubc_u64 a, ubc_pair &v) { v = ubc_load8(a); }
-UBC_FN void ubc_vector(ubc_u64 a, ubc_quad &v) { v = ubc_load16(a); }
-UBC_FN void ubc_vector_to(ubc_u64 a, const ubc_pair &v) { ubc_store8(a, v); }
-UBC_FN void ubc_vector_to(ubc_u64 a, const ubc_quad &v) { ubc_store16(a, v); }
+UBC_FN void ubc_load_vector(ubc_u64 a, ubc_pair &v) { v = ubc_load8(a); }
+UBC_FN void ubc_load_vector(ubc_u64 a, ubc_quad &v) { v = ubc_load16(a); }
+UBC_FN void ubc_store_vector(ubc_u64 a, const ubc_pair &v) { ubc_store8(a, v); }
+UBC_FN void ubc_store_vector(ubc_u64 a, const ubc_quad &v) { ubc_store16(a, v); }
 
 // ubc_load is the vector at a, or as much of it as there is, `left` bytes; the rest is 0. aligned: a is on a multiple
 // of V's size; else it is one of T's.
 template <class V, class T> UBC_FN V ubc_load(ubc_u64 a, ubc_u64 left, bool aligned) {
 	ubc_pack<V, T> u;
 	if (aligned && left >= sizeof(V)) {
-		ubc_vector(a, u.v);
+		ubc_load_vector(a, u.v);
 		return u.v;
 	}
 	UBC_UNROLL
@@ -102,7 +102,7 @@ template <class V, class T> UBC_FN V ubc_load(ubc_u64 a, ubc_u64 left, bool alig
 
 template <class V, class T> UBC_FN void ubc_store(ubc_u64 a, const V &v, ubc_u64 left, bool aligned) {
 	if (aligned && left >= sizeof(V)) {
-		ubc_vector_to(a, v);
+		ubc_store_vector(a, v);
 		return;
 	}
 	ubc_pack<V, T> u;

@@ -277,8 +277,7 @@ static operation random(int only) {
 	} else if (reduction(o.kind)) {
 		// Kernels for more ranks than there are work too.
 		unsigned up = N <= 2 && chance(60) ? 2 : N <= 4 && chance(60) ? 4 : 8;
-		o.name.insert(o.name.size() - 1, std::to_string(up));
-		o.name += types[o.type];
+		o.name += types[o.type] + ("_" + std::to_string(up));
 	}
 	o.f = find(o.name);
 	o.blocks = 1 + below(3);
