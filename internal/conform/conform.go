@@ -46,6 +46,45 @@ func Number(variable string, n int) (int, error) {
 	return n, nil
 }
 
+// DirVar names the folder where ranks write what the test looks for.
+const DirVar = "CONFORM_DIR"
+
+// Dir is that folder.
+func Dir() (string, error) {
+	dir := os.Getenv(DirVar)
+	if dir == "" {
+		return "", fmt.Errorf("%s is not set: %w", DirVar, ubcoll.ErrArgument)
+	}
+	return dir, nil
+}
+
+// Each runs suites one after the other. Nobody begins one before all have ended the last.
+func Each(ctx context.Context, c *ubcoll.Comm, suites ...Suite) error {
+	for _, s := range suites {
+		if err := s(ctx, c); err != nil {
+			return err
+		}
+		if err := coll.Barrier(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Ring is who comes after this rank, and who before it, around all of them.
+func Ring(c *ubcoll.Comm) (next, last int) {
+	n := c.Size()
+	return (c.Rank() + 1) % n, (c.Rank() + n - 1) % n
+}
+
+// Partner is who a rank has to itself, or -1.
+func Partner(c *ubcoll.Comm) int {
+	if p := c.Rank() ^ 1; p < c.Size() {
+		return p
+	}
+	return -1
+}
+
 // Fail is an error that says which rank failed, and with which seed.
 func Fail(c *ubcoll.Comm, format string, args ...any) error {
 	return fmt.Errorf("rank %d of %d, seed %d: %w", c.Rank(), c.Size(), Seed(), fmt.Errorf(format, args...))

@@ -65,7 +65,7 @@ func windowDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, s *ubc
 	if err != nil {
 		return err
 	}
-	next, last := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
+	next, last := conform.Ring(c)
 	got := make([]byte, 2*most)
 	for i, n := range []int{1, 5000, 700_000, most} {
 		if err := errors.Join(b.CopyFrom(ctx, conform.Pattern(c.Rank(), i, n)), coll.Barrier(ctx, c)); err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -22,7 +23,7 @@ func KillDevice(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
-	next, last := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
+	next, last := conform.Ring(c)
 	return untilLost(c, func(v ubcoll.Vec) error {
 		d := b.Vec().Slice(0, v.Len())
 		if err := coll.AllReduce(ctx, c, d, d, ubcoll.Max); err != nil {
@@ -45,10 +46,10 @@ func KillDeviceP2P(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
-	n := c.Size()
+	next, last := conform.Ring(c)
 	return untilLost(c, func(v ubcoll.Vec) error {
 		d := b.Vec()
-		_, err := p2p.SendRecv(ctx, c, (c.Rank()+1)%n, d.Slice(0, v.Len()), (c.Rank()+n-1)%n, d.Slice(300000, 300000+v.Len()))
+		_, err := p2p.SendRecv(ctx, c, next, d.Slice(0, v.Len()), last, d.Slice(300000, 300000+v.Len()))
 		return err
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 
 	"github.com/ubcoll/ubcoll"
@@ -59,7 +58,7 @@ func KillQueuedGraph(ctx context.Context, c *ubcoll.Comm) error {
 // KillQueuedMessages queues 1,000 messages of 64 MiB around the ring of ranks.
 func KillQueuedMessages(ctx context.Context, c *ubcoll.Comm) error {
 	n := amount(50_000, 16<<20)
-	next, last := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
+	next, last := conform.Ring(c)
 	return queueUntilLost(ctx, c, amount(100, 1000), 2*n,
 		func(s *ubcoll.Stream, b *ubcoll.Buffer[float32], _ *ubcoll.Registration) (func() error, error) {
 			return func() error {
@@ -72,7 +71,7 @@ func KillQueuedMessages(ctx context.Context, c *ubcoll.Comm) error {
 // KillQueuedChannel queues 1,000 puts of 1 MiB around the ring of ranks, with signals and waits.
 func KillQueuedChannel(ctx context.Context, c *ubcoll.Comm) error {
 	n := amount(4000, 1<<20)
-	next, last := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
+	next, last := conform.Ring(c)
 	return queueUntilLost(ctx, c, amount(100, 1000), n/2,
 		func(s *ubcoll.Stream, _ *ubcoll.Buffer[float32], r *ubcoll.Registration) (func() error, error) {
 			to := map[int]*p2p.Channel{}
@@ -99,10 +98,9 @@ func KillQueuedChannel(ctx context.Context, c *ubcoll.Comm) error {
 // any more.
 func queueUntilLost(ctx context.Context, c *ubcoll.Comm, times, elements int, prepare func(s *ubcoll.Stream,
 	b *ubcoll.Buffer[float32], r *ubcoll.Registration) (call func() error, err error)) error {
-	dir := os.Getenv("CONFORM_DIR")
 	victim, err := strconv.Atoi(os.Getenv(VictimVar))
-	if dir == "" || err != nil {
-		return fmt.Errorf("CONFORM_DIR and %s are not set: %w", VictimVar, ubcoll.ErrArgument)
+	if err != nil {
+		return fmt.Errorf("%s: %w", VictimVar, err)
 	}
 	dev, err := c.GPU()
 	if err != nil {
@@ -124,8 +122,8 @@ func queueUntilLost(ctx context.Context, c *ubcoll.Comm, times, elements int, pr
 	if err := errors.Join(call(), s.Sync(ctx), coll.Barrier(ctx, c)); err != nil { // all is loaded
 		return err
 	}
-	ready := filepath.Join(dir, fmt.Sprintf("rank-%d.ready", c.Rank()))
-	if err := os.WriteFile(ready, []byte(fmt.Sprint(os.Getpid())), 0o600); err != nil {
+	dir, err := ready(c)
+	if err != nil {
 		return err
 	}
 	if c.Rank() == victim {

@@ -2,9 +2,6 @@ package endings
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/conform"
@@ -14,10 +11,6 @@ import (
 // KillWait signals around a ring of ranks without end, over channels and a window in turn, until a peer is lost, and
 // writes what it then knows as Kill does.
 func KillWait(ctx context.Context, c *ubcoll.Comm) error {
-	dir := os.Getenv("CONFORM_DIR")
-	if dir == "" {
-		return fmt.Errorf("CONFORM_DIR is not set: %w", ubcoll.ErrArgument)
-	}
 	r, err := conform.NewRegion(c, 1<<20)
 	if err != nil {
 		return err
@@ -26,7 +19,7 @@ func KillWait(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
-	next, last := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
+	next, last := conform.Ring(c)
 	to := make([]*p2p.Channel, c.Size())
 	for p := range c.Size() {
 		if p == c.Rank() {
@@ -36,27 +29,16 @@ func KillWait(ctx context.Context, c *ubcoll.Comm) error {
 			return err
 		}
 	}
-	name := func(kind string) string { return filepath.Join(dir, fmt.Sprintf("rank-%d.%s", c.Rank(), kind)) }
-	if err := os.WriteFile(name("ready"), []byte(fmt.Sprint(os.Getpid())), 0o600); err != nil {
-		return err
-	}
-	for k := 0; ; k++ {
+	return insideUntilLost(c, func(k int) error {
 		if k%2 == 0 {
-			if err = to[next].PutWithSignal(ctx, 1<<19, 0, 1<<18); err == nil {
-				err = to[last].Wait(ctx)
+			if err := to[next].PutWithSignal(ctx, 1<<19, 0, 1<<18); err != nil {
+				return err
 			}
-		} else if err = w.Signal(ctx, next); err == nil {
-			err = w.Wait(ctx, last)
+			return to[last].Wait(ctx)
 		}
-		if err == nil {
-			continue
+		if err := w.Signal(ctx, next); err != nil {
+			return err
 		}
-		if werr := report(c, dir, err); werr != nil {
-			return werr
-		}
-		if c.Err() == nil {
-			return conform.Fail(c, "the communicator is not broken after %v", err)
-		}
-		return err
-	}
+		return w.Wait(ctx, last)
+	})
 }

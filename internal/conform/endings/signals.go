@@ -3,27 +3,25 @@ package endings
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 )
 
-// Ways to end. The first four say in CONFORM_DIR that they are ready, and go on until a signal comes.
+// Ways to end. The first four say that they are ready, and go on until a signal comes.
 
 // EndsWait is in calls that know the context.
 func EndsWait(ctx context.Context, c *ubcoll.Comm) error { return barriers(ctx, c) }
 
 // EndsSwallow takes the signal for a good end.
 func EndsSwallow(ctx context.Context, c *ubcoll.Comm) error {
-	return errors.Join(ready(c), wait(ctx))
+	return wait(ctx, c, nil)
 }
 
 // EndsPlain has an error of its own that says nothing of the signal.
 func EndsPlain(ctx context.Context, c *ubcoll.Comm) error {
-	return errors.Join(ready(c), wait(ctx), errors.New("something went wrong"))
+	return wait(ctx, c, errors.New("something went wrong"))
 }
 
 // EndsIgnore is in calls that do not know the context, until the test has a file "enough" for it.
@@ -47,22 +45,24 @@ func EndsError(ctx context.Context, c *ubcoll.Comm) error {
 	return barriers(ctx, c)
 }
 
-func wait(ctx context.Context) error {
+// wait waits for the signal, and ends with err.
+func wait(ctx context.Context, c *ubcoll.Comm, err error) error {
+	if _, err := ready(c); err != nil {
+		return err
+	}
 	<-ctx.Done()
-	return nil
+	return err
 }
 
-func ready(c *ubcoll.Comm) error {
-	return os.WriteFile(filepath.Join(os.Getenv("CONFORM_DIR"), fmt.Sprintf("rank-%d.ready", c.Rank())), nil, 0o600)
-}
-
+// barriers is in collectives until some rank is told that it is enough.
 func barriers(ctx context.Context, c *ubcoll.Comm) error {
-	if err := ready(c); err != nil {
+	dir, err := ready(c)
+	if err != nil {
 		return err
 	}
 	enough := []uint8{0}
 	for enough[0] == 0 {
-		if _, err := os.Stat(filepath.Join(os.Getenv("CONFORM_DIR"), "enough")); err == nil {
+		if _, err := os.Stat(EnoughFile(dir)); err == nil {
 			enough[0] = 1
 		}
 		if err := coll.AllReduce(ctx, c, ubcoll.Of(enough), ubcoll.Of(enough), ubcoll.Max); err != nil {

@@ -16,16 +16,8 @@ import (
 
 // Family splits and duplicates communicators, and uses them beside and after their parents.
 func Family(ctx context.Context, c *ubcoll.Comm) error {
-	for _, f := range []conform.Suite{splitHalves, splitReversed, splitNone, nested, childOutlives, sharedMemory, beside,
-		messages, familyMisuse, manyChildren} {
-		if err := f(ctx, c); err != nil {
-			return err
-		}
-		if err := coll.Barrier(ctx, c); err != nil {
-			return err
-		}
-	}
-	return nil
+	return conform.Each(ctx, c, splitHalves, splitReversed, splitNone, nested, childOutlives, sharedMemory, beside,
+		messages, familyMisuse, manyChildren)
 }
 
 func splitHalves(ctx context.Context, c *ubcoll.Comm) error {
@@ -206,7 +198,7 @@ func messages(ctx context.Context, c *ubcoll.Comm) error {
 		var wg sync.WaitGroup
 		for i, x := range []*ubcoll.Comm{c, d} {
 			wg.Go(func() {
-				next, last := (x.Rank()+1)%x.Size(), (x.Rank()+x.Size()-1)%x.Size()
+				next, last := conform.Ring(x)
 				got := make([]byte, n)
 				_, errs[i] = p2p.SendRecv(ctx, x, next, ubcoll.Of(conform.Pattern(10*i+x.Rank(), n, n)), last, ubcoll.Of(got))
 				if errs[i] == nil && !bytes.Equal(got, conform.Pattern(10*i+last, n, n)) {

@@ -141,7 +141,7 @@ func (r *childRounds) one(ctx context.Context) (err error) {
 			}
 		}
 	}
-	right, left := (k.d.Rank()+1)%k.d.Size(), (k.d.Rank()+k.d.Size()-1)%k.d.Size()
+	right, left := conform.Ring(k.d)
 	if what&4 != 0 {
 		x, y := make([]int64, 3000), make([]int64, 3000)
 		x[2999] = int64(k.d.Rank())
@@ -152,7 +152,7 @@ func (r *childRounds) one(ctx context.Context) (err error) {
 			return fmt.Errorf("a message of %d", y[2999])
 		}
 	}
-	if peer := k.d.Rank() ^ 1; what&8 != 0 && peer < k.d.Size() {
+	if peer := conform.Partner(k.d); what&8 != 0 && peer >= 0 {
 		if k.link, err = p2p.Connect(ctx, k.d, peer, k.reg); err != nil {
 			return err
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	mrand "math/rand/v2"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -62,8 +61,8 @@ func TestDeviceKillQueued(t *testing.T) {
 func killQueued(t *testing.T, bin, suite string, victim int, wait time.Duration, environ []string) (at, exit time.Duration) {
 	const n = 2
 	dir := t.TempDir()
-	extra := append([]string{"CONFORM_DIR=" + dir, fmt.Sprintf("%s=%d", endings.VictimVar, victim)}, environ...)
-	j := startProgram(t, bin, n, func(int) []string { return extra }, suite)
+	environ = append([]string{conform.DirVar + "=" + dir, fmt.Sprintf("%s=%d", endings.VictimVar, victim)}, environ...)
+	j := startProgram(t, bin, n, each(environ...), suite)
 	gone, done := make(chan time.Time, 1), make(chan struct{})
 	go func() {
 		j.cmds[victim].Wait()
@@ -73,22 +72,15 @@ func killQueued(t *testing.T, bin, suite string, victim int, wait time.Duration,
 		j.cmds[1-victim].Wait()
 		close(done)
 	}()
-	awaitReady(t, dir, n, func(r int) string { return j.output[r].String() })
-	time.Sleep(wait)
-	require.NoError(t, j.cmds[victim].Process.Kill())
-	killed := time.Now()
+	killed := j.kill(t, dir, victim, wait)
 	exit = (<-gone).Sub(killed)
 	select {
 	case <-done:
 	case <-time.After(await.Limit):
 		t.Fatalf("rank %d goes on, %v after the kill", 1-victim, await.Limit)
 	}
-	checkReports(t, dir, n, victim, killed, func(r int) string { return j.output[r].String() })
-	b, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("rank-%d.report", 1-victim)))
+	checkReports(t, dir, n, victim, killed, j.said)
+	report, err := endings.ReadReport(dir, 1-victim)
 	require.NoError(t, err)
-	var about int
-	var nanos int64
-	_, err = fmt.Sscan(string(b), &about, &nanos)
-	require.NoError(t, err)
-	return time.Unix(0, nanos).Sub(killed), exit
+	return report.At.Sub(killed), exit
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/conform/endings"
 )
 
 // ending is a job of n processes that writes its standard error to files.
@@ -27,11 +29,8 @@ func startEnding(t *testing.T, n int, extra []string, suite string) *ending {
 	bin, err := program()
 	require.NoError(t, err)
 	dir := t.TempDir()
-	script := filepath.Join(dir, "job")
-	text := fmt.Sprintf("#!/bin/sh\nexec %s \"$@\" 2>%s/err.$UBCOLL_RANK\n", bin, dir)
-	require.NoError(t, os.WriteFile(script, []byte(text), 0o700))
-	extra = append(extra, "CONFORM_DIR="+dir)
-	return &ending{startProgram(t, script, n, func(int) []string { return extra }, suite), dir}
+	bin = script(t, `exec %s "$@" 2>%s/err.$UBCOLL_RANK`, bin, dir)
+	return &ending{startProgram(t, bin, n, each(append(extra, conform.DirVar+"="+dir)...), suite), dir}
 }
 
 // alone makes the process one that no launcher has started, with goroutine ranks.
@@ -93,7 +92,7 @@ func TestSignal(t *testing.T) {
 						require.Eventually(t, func() bool { return strings.Contains(e.said(p), "another one kills it") }, await.Limit,
 							time.Millisecond)
 					}
-					require.NoError(t, os.WriteFile(filepath.Join(e.dir, "enough"), nil, 0o600))
+					require.NoError(t, os.WriteFile(endings.EnoughFile(e.dir), nil, 0o600))
 					for p, code := range e.codes() {
 						require.Equal(t, 128+int(sig), code, "%s", e.said(p))
 						require.Equal(t, 1, strings.Count(e.said(p), "another one kills it"))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/conform/endings"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
@@ -33,6 +34,18 @@ func mpiJob(t *testing.T, n int, args ...string) *exec.Cmd {
 	return exec.Command(launch, append([]string{"-n", strconv.Itoa(n), "--", bin}, args...)...)
 }
 
+// runMPI runs suites on so many processes, which have so many ranks together.
+func runMPI(t *testing.T, processes, ranks int, extra []string, suites ...string) {
+	t.Helper()
+	cmd := mpiJob(t, processes, suites...)
+	cmd.Env = append(os.Environ(), extra...)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for _, s := range suites {
+		require.Contains(t, string(out), fmt.Sprintf("ok %s: %d ranks", s, ranks))
+	}
+}
+
 func TestMPI(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4, 8, 20} {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
@@ -43,11 +56,7 @@ func TestMPI(t *testing.T) {
 			case 20: // agree by group, and have few processors each
 				suites = []string{"bad", "order", "exit-early"}
 			}
-			out, err := mpiJob(t, n, suites...).CombinedOutput()
-			require.NoError(t, err, "%s", out)
-			for _, s := range suites {
-				require.Contains(t, string(out), fmt.Sprintf("ok %s: %d ranks", s, n))
-			}
+			runMPI(t, n, n, nil, suites...)
 		})
 	}
 }
@@ -74,7 +83,7 @@ func TestMPIKill(t *testing.T) {
 		dir := t.TempDir()
 		require.NoError(t, os.Mkdir(dir+"/none", 0o700)) // mpirun has files of its own in TMPDIR, ranks have none
 		cmd := mpiJob(t, n, "kill")
-		cmd.Env = append(os.Environ(), "CONFORM_DIR="+dir, "OMPI_MCA_orte_abort_on_non_zero_status=0")
+		cmd.Env = append(os.Environ(), conform.DirVar+"="+dir, "OMPI_MCA_orte_abort_on_non_zero_status=0")
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		require.NoError(t, cmd.Start())
@@ -82,7 +91,7 @@ func TestMPIKill(t *testing.T) {
 		time.Sleep(time.Duration(pick.IntN(100_000)) * time.Microsecond)
 		victim := pick.IntN(n)
 		var pid int
-		b, err := os.ReadFile(fmt.Sprintf("%s/rank-%d.ready", dir, victim))
+		b, err := os.ReadFile(endings.ReadyFile(dir, victim))
 		require.NoError(t, err)
 		_, err = fmt.Sscan(string(b), &pid)
 		require.NoError(t, err, "rank %d's file: %q", victim, b)

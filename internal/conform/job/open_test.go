@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"strings"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/conform/measures"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
@@ -68,10 +67,8 @@ func TestOpenLimits(t *testing.T) {
 			if race.Enabled {
 				t.Skip("race builds need descriptors of their own")
 			}
-			script := filepath.Join(t.TempDir(), "limited")
-			text := fmt.Sprintf("#!/bin/sh\n[ $UBCOLL_RANK = 1 ] && %s\nexec %s \"$@\"\n", k.limit, bin)
-			require.NoError(t, os.WriteFile(script, []byte(text), 0o700))
-			j := startProgram(t, script, 2, none, "order")
+			limited := script(t, "[ $UBCOLL_RANK = 1 ] && %s\nexec %s \"$@\"", k.limit, bin)
+			j := startProgram(t, limited, 2, each(), "order")
 			for r, err := range j.wait() {
 				require.Error(t, err, "rank %d: %s", r, j.output[r])
 				for _, w := range k.want {
@@ -82,9 +79,9 @@ func TestOpenLimits(t *testing.T) {
 	}
 }
 
-// TestSteadyCalls looks at the system calls of a rank whose buffers are registered: after the first call there is no
-// opening, no making and no mapping of memory.
-func TestSteadyCalls(t *testing.T) {
+// traced is what each of n ranks does between the marks of a suite of package measures, by strace with options.
+func traced(t *testing.T, n int, options, suite string) (steady []string) {
+	t.Helper()
 	strace, err := exec.LookPath("strace")
 	if err != nil || race.Enabled {
 		t.Skip("needs strace and a build without the race detector")
@@ -92,20 +89,25 @@ func TestSteadyCalls(t *testing.T) {
 	bin, err := program()
 	require.NoError(t, err)
 	dir := t.TempDir()
-	script := filepath.Join(dir, "traced")
-	text := fmt.Sprintf("#!/bin/sh\nexec %s -f -o %s/trace.$UBCOLL_RANK -e trace=openat,memfd_create,mmap,write %s \"$@\"\n",
-		strace, dir, bin)
-	require.NoError(t, os.WriteFile(script, []byte(text), 0o700))
-	j := startProgram(t, script, 4, none, "steady")
-	j.succeed(t)
-	for r := 0; r < 4; r++ {
+	bin = script(t, `exec %s -f -o %s/trace.$UBCOLL_RANK %s %s "$@"`, strace, dir, options, bin)
+	startProgram(t, bin, n, each(), suite).succeed(t)
+	for r := range n {
 		b, err := os.ReadFile(fmt.Sprintf("%s/trace.%d", dir, r))
 		require.NoError(t, err)
-		_, after, ok := bytes.Cut(b, []byte("steady: begin"))
+		_, after, ok := strings.Cut(string(b), measures.Begin)
 		require.True(t, ok)
-		steady, _, ok := bytes.Cut(after, []byte("steady: end"))
+		calls, _, ok := strings.Cut(after, measures.End)
 		require.True(t, ok)
-		for _, line := range strings.Split(string(steady), "\n") {
+		steady = append(steady, calls)
+	}
+	return steady
+}
+
+// TestSteadyCalls looks at the system calls of a rank whose buffers are registered: after the first call there is no
+// opening, no making and no mapping of memory.
+func TestSteadyCalls(t *testing.T) {
+	for r, steady := range traced(t, 4, "-e trace=openat,memfd_create,mmap,write", "steady") {
+		for _, line := range strings.Split(steady, "\n") {
 			require.NotRegexp(t, regexp.MustCompile(`openat\(|memfd_create\(|mmap\(.*MAP_SHARED`), line, "rank %d", r)
 		}
 	}
@@ -136,7 +138,7 @@ func TestFirstUse(t *testing.T) {
 	if race.Enabled || testing.Short() {
 		t.Skip("timing under the race detector says nothing")
 	}
-	j := start(t, 2, []string{"GOMAXPROCS=1", "CONFORM_DIR=" + t.TempDir()}, "first-use")
+	j := start(t, 2, []string{"GOMAXPROCS=1", conform.DirVar + "=" + t.TempDir()}, "first-use")
 	j.wait() // rank 0 aborts
 	for r := range j.cmds {
 		t.Log(j.output[r])
@@ -147,23 +149,10 @@ func TestFirstUse(t *testing.T) {
 // TestSmallCalls looks at the system calls of ranks: small calls make none but those of a wait that lasts, which are as
 // many as the machine is busy with something else.
 func TestSmallCalls(t *testing.T) {
-	strace, err := exec.LookPath("strace")
-	if err != nil || race.Enabled || runtime.NumCPU() < 2 {
-		t.Skip("needs strace, two processors, and a build without the race detector")
+	if runtime.NumCPU() < 2 {
+		t.Skip("needs two processors")
 	}
-	bin, err := program()
-	require.NoError(t, err)
-	dir := t.TempDir()
-	script := filepath.Join(dir, "traced")
-	text := fmt.Sprintf("#!/bin/sh\nexec %s -f -o %s/trace.$UBCOLL_RANK %s \"$@\"\n", strace, dir, bin)
-	require.NoError(t, os.WriteFile(script, []byte(text), 0o700))
-	j := startProgram(t, script, 2, none, "steady-small")
-	j.succeed(t)
-	for r := range j.cmds {
-		b, err := os.ReadFile(fmt.Sprintf("%s/trace.%d", dir, r))
-		require.NoError(t, err)
-		steady, ok := between(string(b), "steady: begin", "steady: end")
-		require.True(t, ok)
+	for r, steady := range traced(t, 2, "", "steady-small") {
 		lines := strings.Split(steady, "\n")
 		caller, _, _ := strings.Cut(lines[len(lines)-1], " ") // the thread that wrote the end mark
 		count, yields := 0, 0
@@ -184,12 +173,3 @@ func TestSmallCalls(t *testing.T) {
 // passive matches what threads do to wait, which includes looks at the peers' processes, and signals, which are the Go
 // runtime's way to stop goroutines.
 var passive = regexp.MustCompile(`SIGURG|rt_sigreturn|futex|nanosleep|poll\(`)
-
-func between(s, begin, end string) (string, bool) {
-	_, s, ok := strings.Cut(s, begin)
-	if !ok {
-		return "", false
-	}
-	i := strings.Index(s, end)
-	return s[:max(i, 0)], i >= 0
-}

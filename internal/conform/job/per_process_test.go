@@ -45,13 +45,7 @@ func TestRanksPerProcess(t *testing.T) {
 func TestMPIRanksPerProcess(t *testing.T) {
 	for _, suites := range severalRanks {
 		t.Run(suites[0], func(t *testing.T) {
-			cmd := mpiJob(t, 2, suites...)
-			cmd.Env = append(os.Environ(), perProcess(t, 2, suites)...)
-			out, err := cmd.CombinedOutput()
-			require.NoError(t, err, "%s", out)
-			for _, s := range suites {
-				require.Contains(t, string(out), fmt.Sprintf("ok %s: 4 ranks", s))
-			}
+			runMPI(t, 2, 4, perProcess(t, 2, suites), suites...)
 		})
 	}
 }

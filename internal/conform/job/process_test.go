@@ -18,6 +18,8 @@ import (
 
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/conform/endings"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
@@ -50,6 +52,14 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// script is a program of these lines of shell, which can start the job program in some way of their own.
+func script(t *testing.T, format string, args ...any) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "job")
+	require.NoError(t, os.WriteFile(file, []byte("#!/bin/sh\n"+fmt.Sprintf(format, args...)+"\n"), 0o700))
+	return file
+}
+
 // job is a job of real processes that have nothing but their environment.
 type job struct {
 	cmds   []*exec.Cmd
@@ -58,11 +68,11 @@ type job struct {
 
 func start(t *testing.T, n int, extra []string, args ...string) *job {
 	t.Helper()
-	return startEach(t, n, func(int) []string { return extra }, args...)
+	return startEach(t, n, each(extra...), args...)
 }
 
-// none is no variables more, for any rank.
-func none(int) []string { return nil }
+// each is the same variables more for every rank.
+func each(extra ...string) func(rank int) []string { return func(int) []string { return extra } }
 
 func startEach(t *testing.T, n int, extra func(rank int) []string, args ...string) *job {
 	t.Helper()
@@ -106,6 +116,18 @@ func (j *job) wait() []error {
 		errs[r] = c.Wait()
 	}
 	return errs
+}
+
+// said is what a process has written.
+func (j *job) said(process int) string { return j.output[process].String() }
+
+// kill kills a rank, which is a process of its own, some time after all have said in dir that they are inside.
+func (j *job) kill(t *testing.T, dir string, victim int, after time.Duration) (killed time.Time) {
+	t.Helper()
+	awaitReady(t, dir, len(j.cmds), j.said)
+	time.Sleep(after)
+	require.NoError(t, j.cmds[victim].Process.Kill())
+	return time.Now()
 }
 
 // succeed waits for all processes, which exit with 0.
@@ -186,16 +208,11 @@ func killRounds(t *testing.T, suite string, rounds int, ranks func() int, pick *
 
 func killOne(t *testing.T, suite string, n int, pick *mrand.Rand) {
 	dir, tmp := t.TempDir(), t.TempDir()
-	j := start(t, n, []string{"CONFORM_DIR=" + dir, "TMPDIR=" + tmp}, suite)
-	done := make(chan []error, 1)
-	go func() { done <- j.wait() }()
-	awaitReady(t, dir, n, func(r int) string { return j.output[r].String() })
-	time.Sleep(time.Duration(pick.IntN(100_000)) * time.Microsecond)
-	victim := pick.IntN(n)
-	require.NoError(t, j.cmds[victim].Process.Kill())
-	killed := time.Now()
-	<-done
-	checkReports(t, dir, n, victim, killed, func(r int) string { return j.output[r].String() })
+	j := start(t, n, []string{conform.DirVar + "=" + dir, "TMPDIR=" + tmp}, suite)
+	after, victim := time.Duration(pick.IntN(100_000))*time.Microsecond, pick.IntN(n)
+	killed := j.kill(t, dir, victim, after)
+	j.wait()
+	checkReports(t, dir, n, victim, killed, j.said)
 	require.Empty(t, leftovers(t, tmp))
 }
 
@@ -203,7 +220,7 @@ func killOne(t *testing.T, suite string, n int, pick *mrand.Rand) {
 func awaitReady(t *testing.T, dir string, ranks int, output func(rank int) string) {
 	t.Helper()
 	for r := range ranks {
-		ready := filepath.Join(dir, fmt.Sprintf("rank-%d.ready", r))
+		ready := endings.ReadyFile(dir, r)
 		for start := time.Now(); ; time.Sleep(time.Millisecond) {
 			if _, err := os.Stat(ready); err == nil {
 				break
@@ -215,21 +232,17 @@ func awaitReady(t *testing.T, dir string, ranks int, output func(rank int) strin
 	}
 }
 
+// checkReports looks at what the survivors of a rank report: that one, as lost.
 func checkReports(t *testing.T, dir string, n, victim int, killed time.Time, output func(int) string) {
 	t.Helper()
 	for r := 0; r < n; r++ {
 		if r == victim {
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("rank-%d.report", r)))
+		report, err := endings.ReadReport(dir, r)
 		require.NoError(t, err, "rank %d wrote no report: %s", r, output(r))
-		var about int
-		var at int64
-		var lost string
-		_, err = fmt.Sscan(string(b), &about, &at, &lost)
-		require.NoError(t, err, "%s", b)
-		require.Equal(t, victim, about, "%s", b)
-		require.Equal(t, "lost=true", lost, "%s", b)
-		t.Logf("rank %d: after %v", r, time.Unix(0, at).Sub(killed))
+		require.Equal(t, victim, report.About, report.Text)
+		require.True(t, report.Lost, report.Text)
+		t.Logf("rank %d: after %v", r, report.At.Sub(killed))
 	}
 }

@@ -45,20 +45,25 @@ func FirstUse(ctx context.Context, c *ubcoll.Comm) error {
 	if c.Size() == 1 {
 		return nil
 	}
+	dir, err := conform.Dir()
+	if err != nil {
+		return err
+	}
+	abortFile := filepath.Join(dir, "abort")
 	stamp := []int64{0}
 	if c.Rank() == 0 {
 		time.Sleep(300 * time.Millisecond)
 		stamp[0] = time.Now().UnixNano()
-		os.WriteFile(abortFile(), []byte(fmt.Sprint(stamp[0])), 0o600)
+		os.WriteFile(abortFile, []byte(fmt.Sprint(stamp[0])), 0o600)
 		c.Abort(errors.New("on purpose"))
 		return nil
 	}
-	err := coll.Barrier(ctx, c)
+	err = coll.Barrier(ctx, c)
 	seen := time.Now().UnixNano()
 	if !errors.Is(err, ubcoll.ErrAborted) {
 		return conform.Fail(c, "abort gave %v", err)
 	}
-	b, rerr := os.ReadFile(abortFile())
+	b, rerr := os.ReadFile(abortFile)
 	if rerr != nil {
 		return rerr
 	}
@@ -66,5 +71,3 @@ func FirstUse(ctx context.Context, c *ubcoll.Comm) error {
 	fmt.Fprintf(os.Stderr, "first-use: rank %d: abort seen after %v\n", c.Rank(), time.Duration(seen-stamp[0]))
 	return nil
 }
-
-func abortFile() string { return filepath.Join(os.Getenv("CONFORM_DIR"), "abort") }

@@ -12,8 +12,27 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform"
 )
 
-// Steady makes calls for somebody who counts system calls: first some to warm up, then, between two writes to standard
-// error that mark the place, 100 more.
+// Begin and End mark in a rank's standard error where somebody counts its system calls.
+const (
+	Begin = "steady: begin"
+	End   = "steady: end"
+)
+
+// steady makes a call some times to warm up, and then more often between the marks.
+func steady(warm, times int, call func() error) error {
+	for k := range warm + times {
+		if k == warm {
+			fmt.Fprintln(os.Stderr, Begin)
+		}
+		if err := call(); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(os.Stderr, End)
+	return nil
+}
+
+// Steady makes 100 large calls on registered memory for somebody who counts system calls.
 func Steady(ctx context.Context, c *ubcoll.Comm) error {
 	src, err := conform.Hold[float32](c, conform.Registered, 1<<20)
 	if err != nil {
@@ -23,22 +42,9 @@ func Steady(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
-	call := func(n int) error {
-		for ; n > 0; n-- {
-			if err := coll.AllReduce(ctx, c, dst.Vec, src.Vec, ubcoll.Sum); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if err := call(1); err != nil {
+	if err := steady(1, 100, func() error { return coll.AllReduce(ctx, c, dst.Vec, src.Vec, ubcoll.Sum) }); err != nil {
 		return err
 	}
-	fmt.Fprintln(os.Stderr, "steady: begin")
-	if err := call(100); err != nil {
-		return err
-	}
-	fmt.Fprintln(os.Stderr, "steady: end")
 	return errors.Join(src.Free(), dst.Free())
 }
 
@@ -51,21 +57,9 @@ func SteadySmall(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
-	call := func(n int) error {
-		for ; n > 0; n-- {
-			if err := coll.AllReduce(ctx, c, b.Vec, b.Vec, ubcoll.Max); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if err := call(1000); err != nil {
+	call := func() error { return coll.AllReduce(ctx, c, b.Vec, b.Vec, ubcoll.Max) }
+	if err := steady(1000, SmallCalls, call); err != nil {
 		return err
 	}
-	fmt.Fprintln(os.Stderr, "steady: begin")
-	if err := call(SmallCalls); err != nil {
-		return err
-	}
-	fmt.Fprintln(os.Stderr, "steady: end")
 	return b.Free()
 }

@@ -40,8 +40,8 @@ func bad(ctx context.Context, c *ubcoll.Comm) error {
 	if err := s.Close(); err != nil {
 		return err
 	}
-	peer := c.Rank() ^ 1
-	if peer >= c.Size() {
+	peer := conform.Partner(c)
+	if peer < 0 {
 		return nil
 	}
 	eager := c.Engine().EagerLimit() // less for many ranks
@@ -83,8 +83,8 @@ func bad(ctx context.Context, c *ubcoll.Comm) error {
 // verdicts has large messages that fit and such that do not, with many small ones behind them.
 func verdicts(ctx context.Context, c *ubcoll.Comm) error {
 	const behind = 40
-	peer := c.Rank() ^ 1
-	if peer >= c.Size() {
+	peer := conform.Partner(c)
+	if peer < 0 {
 		return nil
 	}
 	r := rand.New(rand.NewPCG(conform.Seed(), uint64(c.Rank()&peer)))

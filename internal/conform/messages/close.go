@@ -13,8 +13,7 @@ import (
 
 // free frees the memory of messages that are posted: they arrive all the same.
 func free(ctx context.Context, c *ubcoll.Comm) error {
-	n := c.Size()
-	right, left := (c.Rank()+1)%n, (c.Rank()+n-1)%n
+	right, left := conform.Ring(c)
 	for _, size := range []int{8, 1500, 4000, 70000, 1 << 20} {
 		src, err1 := ubcoll.Alloc[byte](c, ubcoll.Host, size)
 		dst, err2 := ubcoll.Alloc[byte](c, ubcoll.Host, size)

@@ -16,16 +16,8 @@ import (
 // P2P sends messages of all sizes between all kinds of memory, in order, to itself, from several goroutines, makes wrong
 // calls, and frees memory and closes communicators under messages.
 func P2P(ctx context.Context, c *ubcoll.Comm) error {
-	for _, f := range []func(context.Context, *ubcoll.Comm) error{sizes, order, self, goroutines, requests,
-		bad, verdicts, free, abandoned} {
-		if err := f(ctx, c); err != nil {
-			return err
-		}
-		if err := coll.Barrier(ctx, c); err != nil {
-			return err
-		}
-	}
-	return nil
+	return conform.Each(ctx, c, sizes, order, self, goroutines, requests,
+		bad, verdicts, free, abandoned)
 }
 
 func value(salt, from, i int) byte { return byte(i ^ i>>8 ^ i>>16 + 31*salt + 7*from) }
@@ -37,8 +29,7 @@ func sizes(ctx context.Context, c *ubcoll.Comm) error {
 	if race.Enabled || c.Size() > 4 {
 		sizes = sizes[:len(sizes)-2]
 	}
-	n := c.Size()
-	right, left := (c.Rank()+1)%n, (c.Rank()+n-1)%n
+	right, left := conform.Ring(c)
 	for k := 0; k < int(conform.NumWhere*conform.NumWhere); k++ {
 		ws := conform.Where(k+c.Rank()) % conform.NumWhere
 		wd := conform.Where(k/int(conform.NumWhere)+2*c.Rank()) % conform.NumWhere
@@ -81,8 +72,8 @@ func sizes(ctx context.Context, c *ubcoll.Comm) error {
 // order sends many messages of one and many elements in a row, in groups and alone, and looks at their order.
 func order(ctx context.Context, c *ubcoll.Comm) error {
 	const messages = 100
-	peer := c.Rank() ^ 1
-	if peer >= c.Size() {
+	peer := conform.Partner(c)
+	if peer < 0 {
 		return nil
 	}
 	length := func(i int) int { return 1 + i%3*i%2*1500 + i%7/6*9000 }
@@ -172,7 +163,7 @@ func goroutines(ctx context.Context, c *ubcoll.Comm) error {
 	if n == 1 {
 		return nil
 	}
-	right, left := (c.Rank()+1)%n, (c.Rank()+n-1)%n
+	right, left := conform.Ring(c)
 	var wg sync.WaitGroup
 	errs := make([]error, 2*workers)
 	sums := make([]int, workers)
@@ -225,8 +216,7 @@ func goroutines(ctx context.Context, c *ubcoll.Comm) error {
 
 // requests starts groups and asks for them.
 func requests(ctx context.Context, c *ubcoll.Comm) error {
-	n := c.Size()
-	right, left := (c.Rank()+1)%n, (c.Rank()+n-1)%n
+	right, left := conform.Ring(c)
 	x, y := make([]float64, 30000), make([]float64, 30000)
 	x[29999] = float64(c.Rank())
 	var s, r p2p.Group

@@ -18,16 +18,8 @@ func Channels(ctx context.Context, c *ubcoll.Comm) error {
 	if c.Size() == 1 {
 		return nil
 	}
-	for _, f := range []conform.Suite{channelData, channelOrder, channelMany, channelLimits, channelWaits, channelEnds,
-		channelStream} {
-		if err := f(ctx, c); err != nil {
-			return err
-		}
-		if err := coll.Barrier(ctx, c); err != nil {
-			return err
-		}
-	}
-	return nil
+	return conform.Each(ctx, c, channelData, channelOrder, channelMany, channelLimits, channelWaits, channelEnds,
+		channelStream)
 }
 
 const half = 3 << 20
@@ -114,18 +106,10 @@ func exchangeData(ctx context.Context, c *ubcoll.Comm, ch *p2p.Channel, mem []by
 	return nil
 }
 
-// neighbour is who a rank has to itself, or -1.
-func neighbour(c *ubcoll.Comm) int {
-	if p := c.Rank() ^ 1; p < c.Size() {
-		return p
-	}
-	return -1
-}
-
 // channelOrder makes several channels between two ranks: the k-th belongs to the k-th. And more than there is room for
 // one after the other.
 func channelOrder(ctx context.Context, c *ubcoll.Comm) error {
-	peer := neighbour(c)
+	peer := conform.Partner(c)
 	if peer < 0 {
 		return nil
 	}
@@ -191,7 +175,7 @@ func channelMany(ctx context.Context, c *ubcoll.Comm) error {
 		return err
 	}
 	var chs []*p2p.Channel
-	for peer := neighbour(c); peer >= 0; {
+	for peer := conform.Partner(c); peer >= 0; {
 		ch, err := p2p.Connect(ctx, c, peer, r.Reg)
 		if err != nil {
 			if err := conform.Refused(c, "a channel too many", err, ubcoll.ErrLimit); err != nil {
@@ -212,7 +196,7 @@ func channelMany(ctx context.Context, c *ubcoll.Comm) error {
 	if err := coll.Barrier(ctx, c); err != nil { // both ends must be closed
 		return err
 	}
-	if peer := neighbour(c); peer >= 0 {
+	if peer := conform.Partner(c); peer >= 0 {
 		ch, err := p2p.Connect(ctx, c, peer, r.Reg)
 		if err != nil {
 			return err
@@ -226,7 +210,7 @@ func channelMany(ctx context.Context, c *ubcoll.Comm) error {
 
 // channelStream queues a channel's operations.
 func channelStream(ctx context.Context, c *ubcoll.Comm) error {
-	peer := neighbour(c)
+	peer := conform.Partner(c)
 	if peer < 0 {
 		return nil
 	}

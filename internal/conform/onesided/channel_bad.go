@@ -12,7 +12,7 @@ import (
 
 // channelLimits goes out of bounds on either side.
 func channelLimits(ctx context.Context, c *ubcoll.Comm) error {
-	peer := neighbour(c)
+	peer := conform.Partner(c)
 	if peer < 0 {
 		return nil
 	}
@@ -89,7 +89,7 @@ func channelLimits(ctx context.Context, c *ubcoll.Comm) error {
 
 // channelWaits lets waits end without a signal.
 func channelWaits(ctx context.Context, c *ubcoll.Comm) error {
-	peer := neighbour(c)
+	peer := conform.Partner(c)
 	if peer < 0 {
 		return nil
 	}
@@ -139,7 +139,7 @@ func channelWaits(ctx context.Context, c *ubcoll.Comm) error {
 
 // channelEnds uses what is closed, here or there.
 func channelEnds(ctx context.Context, c *ubcoll.Comm) error {
-	peer := neighbour(c)
+	peer := conform.Partner(c)
 	if peer < 0 {
 		return nil
 	}

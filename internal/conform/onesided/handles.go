@@ -22,15 +22,7 @@ func Handles(ctx context.Context, c *ubcoll.Comm) error {
 	if c.Size() == 1 {
 		return nil
 	}
-	for _, f := range []conform.Suite{wholeHandles, badHandles, staleHandles, adoptedHandles} {
-		if err := f(ctx, c); err != nil {
-			return err
-		}
-		if err := coll.Barrier(ctx, c); err != nil {
-			return err
-		}
-	}
-	return nil
+	return conform.Each(ctx, c, wholeHandles, badHandles, staleHandles, adoptedHandles)
 }
 
 // swap is every rank's handle.
@@ -128,8 +120,8 @@ func staleHandles(ctx context.Context, c *ubcoll.Comm) error {
 		if err != nil {
 			return err
 		}
-		peer := c.Rank() ^ 1
-		if peer >= c.Size() {
+		peer := conform.Partner(c)
+		if peer < 0 {
 			peer = c.Rank()
 		}
 		hs, err := swap(ctx, c, r.Reg)
@@ -261,7 +253,7 @@ func adoptedHandles(ctx context.Context, c *ubcoll.Comm) error {
 			return err
 		}
 		// A channel over it is refused on both ranks.
-		if peer := c.Rank() ^ 1; peer < c.Size() {
+		if peer := conform.Partner(c); peer >= 0 {
 			err := conform.Refused(c, "a channel over adopted memory", second(p2p.Connect(ctx, c, peer, r)), hw.ErrNotSupported)
 			if err != nil {
 				return err

@@ -13,15 +13,7 @@ import (
 
 // Windows makes windows of all kinds, and puts, gets and signals through them.
 func Windows(ctx context.Context, c *ubcoll.Comm) error {
-	for _, f := range []conform.Suite{windowData, windowFlags, windowMisuse, windowTwice, windowEnds, windowGroup, windowMany} {
-		if err := f(ctx, c); err != nil {
-			return err
-		}
-		if err := coll.Barrier(ctx, c); err != nil {
-			return err
-		}
-	}
-	return nil
+	return conform.Each(ctx, c, windowData, windowFlags, windowMisuse, windowTwice, windowEnds, windowGroup, windowMany)
 }
 
 func windowData(ctx context.Context, c *ubcoll.Comm) error {
@@ -248,8 +240,7 @@ func windowTwice(ctx context.Context, c *ubcoll.Comm) error {
 	if after := c.Stats().Cache; after.Regions != before.Regions+1 {
 		return conform.Fail(c, "%d regions for one piece of memory", after.Regions-before.Regions)
 	}
-	next := (c.Rank() + 1) % c.Size()
-	last := (c.Rank() + c.Size() - 1) % c.Size()
+	next, last := conform.Ring(c)
 	if err := errors.Join(w1.Close(), w2.Put(ctx, next, 8, ubcoll.Of([]int64{int64(c.Rank())})), w2.Signal(ctx, next),
 		w2.Wait(ctx, last)); err != nil {
 		return err
@@ -369,7 +360,7 @@ func windowGroup(ctx context.Context, c *ubcoll.Comm) error {
 		return conform.Fail(c, "the group's sum is %d", x[0])
 	}
 	for _, w := range []*ubcoll.Window{w1, w2} {
-		next, last := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
+		next, last := conform.Ring(c)
 		if err := errors.Join(w.Signal(ctx, next), w.Wait(ctx, last), w.Close()); err != nil {
 			return err
 		}

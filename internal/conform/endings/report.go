@@ -1,0 +1,79 @@
+package endings
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/conform"
+)
+
+// ReadyFile is where a rank says that it is inside, with its process id. Ranks and tests meet by files in CONFORM_DIR.
+func ReadyFile(dir string, rank int) string {
+	return filepath.Join(dir, fmt.Sprintf("rank-%d.ready", rank))
+}
+
+// EnoughFile is where a test says that ranks may come to an end.
+func EnoughFile(dir string) string { return filepath.Join(dir, "enough") }
+
+func reportFile(dir string, rank int) string {
+	return filepath.Join(dir, fmt.Sprintf("rank-%d.report", rank))
+}
+
+// ready says that this rank is inside. It returns the folder for what else there is to say.
+func ready(c *ubcoll.Comm) (dir string, err error) {
+	if dir, err = conform.Dir(); err != nil {
+		return "", err
+	}
+	return dir, write(ReadyFile(dir, c.Rank()), fmt.Sprint(os.Getpid()))
+}
+
+// write makes a file that has the text as soon as it is there.
+func write(name, text string) error {
+	return errors.Join(os.WriteFile(name+".tmp", []byte(text), 0o600), os.Rename(name+".tmp", name))
+}
+
+// report writes which rank a lost peer's survivor names, and when, and stays until the other survivors have done so: what
+// follows, in Main, may end them.
+func report(c *ubcoll.Comm, dir string, err error) error {
+	e, at := &ubcoll.Error{Peer: -1}, time.Now()
+	errors.As(err, &e)
+	text := fmt.Sprintf("%d %d lost=%v %v", e.Peer, at.UnixNano(), errors.Is(err, ubcoll.ErrPeerLost), err)
+	if err := write(reportFile(dir, c.Rank()), text); err != nil {
+		return err
+	}
+	for r := range c.Size() {
+		for r != e.Peer && time.Since(at) < await.Limit {
+			if _, err := os.Stat(reportFile(dir, r)); err == nil {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return nil
+}
+
+// Report is what a survivor has written.
+type Report struct {
+	About int // the rank that it names
+	At    time.Time
+	Lost  bool   // its error is ErrPeerLost
+	Text  string // all of it
+}
+
+// ReadReport reads the report of a rank.
+func ReadReport(dir string, rank int) (Report, error) {
+	b, err := os.ReadFile(reportFile(dir, rank))
+	if err != nil {
+		return Report{}, err
+	}
+	var about int
+	var at int64
+	var lost string
+	_, err = fmt.Sscan(string(b), &about, &at, &lost)
+	return Report{about, time.Unix(0, at), lost == "lost=true", string(b)}, err
+}
