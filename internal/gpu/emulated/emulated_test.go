@@ -339,7 +339,8 @@ func TestFibers(t *testing.T) {
 		cxx = s
 	}
 	prog := filepath.Join(t.TempDir(), "fibers")
-	args := append(cxx[1:], "-std=c++17", "-O1", "-pthread", "-o", prog, "testdata/fibers/main.cc", "testdata/fiber.cc")
+	args := append(cxx[1:], "-std=c++17", "-O1", "-pthread", "-o", prog, "testdata/fibers/main.cc", "testdata/fiber.cc",
+		"testdata/guard.cc")
 	out, err := exec.Command(cxx[0], args...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	run := func(check string, env ...string) (string, error) {

@@ -229,6 +229,7 @@ int cuDevicePrimaryCtxRelease_v2(int i) {
 	if (d->retained == 1) {
 		drain(locked, d);
 		close_streams(d);
+		close_graphs(d);
 		close_modules(d);
 		free_memory(d);
 		d->peers.clear();

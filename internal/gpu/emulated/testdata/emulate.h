@@ -117,7 +117,8 @@ int stream_of(device *d, uintptr_t handle, std::shared_ptr<stream> *s);
 int enqueue(const std::shared_ptr<stream> &s, std::function<void()> work); // or captures it; it runs without the lock
 int set_node(uintptr_t exec, uintptr_t node, std::function<void()> work);  // of a graph
 void drain(std::unique_lock<std::mutex> &locked, device *d);               // waits for all that is queued on d
-void close_streams(device *d);                                             // and events and graphs: the context goes
+void close_streams(device *d);                                             // and events: the context goes
+void close_graphs(device *d);
 void close_modules(device *d);
 void free_memory(device *d);
 
@@ -136,6 +137,6 @@ struct emulated_kernel {
 	const char *name;
 	void (*f)(const void *params);
 };
-extern const emulated_kernel emulated_toys[]; // kernels of the tests of hw/cuda
+extern const emulated_kernel test_kernels[]; // kernels of the tests of hw/cuda
 
 #endif

@@ -1,9 +1,8 @@
 // Fibers and their scheduler.
+#include "context.h"
 #include "fiber.h"
 #include <map>
 #include <mutex>
-#include <setjmp.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,95 +12,10 @@
 #include <sched.h>
 #include <utility>
 #include <vector>
-#if !defined __x86_64__ && !defined __aarch64__
-#include <ucontext.h>
-#endif
 
 namespace {
 
-const size_t stack_bytes = 64 << 10, page = 4096;
-
-// A context is where a fiber, or the scheduler, left off. emu_swap saves what the ABI says that a call keeps.
-#if defined __x86_64__
-typedef void *context;
-extern "C" void emu_swap(context *from, context to);
-asm(R"(
-	.text
-	.type emu_swap,@function
-emu_swap:
-	pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15
-	subq $8, %rsp; stmxcsr (%rsp); fnstcw 4(%rsp)
-	movq %rsp, (%rdi)
-	movq %rsi, %rsp
-	ldmxcsr (%rsp); fldcw 4(%rsp); addq $8, %rsp
-	popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp
-	ret
-	.size emu_swap,.-emu_swap
-)");
-void swap(context *from, context *to) { emu_swap(from, *to); }
-void prepare(context *c, char *stack, void (*entry)()) {
-	void **sp = (void **)(stack + stack_bytes);
-	*--sp = 0;             // the return address of entry, which never returns, and its alignment
-	*--sp = (void *)entry; // where emu_swap returns to
-	for (int i = 0; i < 6; i++)
-		*--sp = 0;
-	uint32_t words[2] = {0x1f80, 0x37f}; // mxcsr and the x87 control word, as a process starts with
-	memcpy(--sp, words, 8);
-	*c = sp;
-}
-#elif defined __aarch64__
-typedef void *context;
-extern "C" void emu_swap(context *from, context to);
-asm(R"(
-	.text
-	.type emu_swap,%function
-emu_swap:
-	sub sp, sp, #160
-	stp x19, x20, [sp]
-	stp x21, x22, [sp, #16]
-	stp x23, x24, [sp, #32]
-	stp x25, x26, [sp, #48]
-	stp x27, x28, [sp, #64]
-	stp x29, x30, [sp, #80]
-	stp d8, d9, [sp, #96]
-	stp d10, d11, [sp, #112]
-	stp d12, d13, [sp, #128]
-	stp d14, d15, [sp, #144]
-	mov x9, sp
-	str x9, [x0]
-	mov sp, x1
-	ldp x19, x20, [sp]
-	ldp x21, x22, [sp, #16]
-	ldp x23, x24, [sp, #32]
-	ldp x25, x26, [sp, #48]
-	ldp x27, x28, [sp, #64]
-	ldp x29, x30, [sp, #80]
-	ldp d8, d9, [sp, #96]
-	ldp d10, d11, [sp, #112]
-	ldp d12, d13, [sp, #128]
-	ldp d14, d15, [sp, #144]
-	add sp, sp, #160
-	ret
-	.size emu_swap,.-emu_swap
-)");
-void swap(context *from, context *to) { emu_swap(from, *to); }
-void prepare(context *c, char *stack, void (*entry)()) {
-	void **sp = (void **)(stack + stack_bytes - 160);
-	memset(sp, 0, 160);
-	sp[11] = (void *)entry; // x30
-	*c = sp;
-}
-#else
-typedef ucontext_t context;
-void swap(context *from, context *to) { swapcontext(from, to); }
-void prepare(context *c, char *stack, void (*entry)()) {
-	getcontext(c);
-	c->uc_stack.ss_sp = stack;
-	c->uc_stack.ss_size = stack_bytes;
-	c->uc_link = 0;
-	makecontext(c, entry, 0);
-}
-#endif
+const size_t page = 4096;
 
 enum state { READY, AT_BARRIER, ENDED };
 
@@ -307,69 +221,7 @@ emu_result schedule(grid &g) {
 	return result;
 }
 
-// Faults. The handler takes those of guarded code and hands all others to whoever was there before.
-thread_local sigjmp_buf *guarded;
-thread_local void *fault_at;
-thread_local int fault_signal;
-thread_local char *alternate;
-struct sigaction before[NSIG];
-
-void on_fault(int sig, siginfo_t *info, void *uc) {
-	if (guarded) {
-		fault_at = info->si_addr;
-		fault_signal = sig;
-		siglongjmp(*guarded, 1);
-	}
-	struct sigaction &b = before[sig];
-	if (b.sa_flags & SA_SIGINFO)
-		b.sa_sigaction(sig, info, uc);
-	else if (b.sa_handler != SIG_DFL && b.sa_handler != SIG_IGN)
-		b.sa_handler(sig);
-	else
-		sigaction(sig, &b, 0); // returning there is deadly
-}
-
 } // namespace
-
-void emu_guard(void) {
-	static std::once_flag once;
-	std::call_once(once, [] {
-		struct sigaction a = {};
-		a.sa_sigaction = on_fault;
-		a.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-		sigfillset(&a.sa_mask);
-		for (int sig : {SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE})
-			sigaction(sig, &a, &before[sig]);
-	});
-	alternate = (char *)malloc(64 << 10);
-	stack_t s = {};
-	s.ss_sp = alternate;
-	s.ss_size = 64 << 10;
-	sigaltstack(&s, 0);
-}
-
-void emu_unguard(void) {
-	stack_t s = {};
-	s.ss_flags = SS_DISABLE;
-	sigaltstack(&s, 0);
-	free(alternate);
-	alternate = 0;
-}
-
-emu_result emu_try(const char *what, void (*f)(void *), void *arg) {
-	sigjmp_buf jump;
-	if (!sigsetjmp(jump, 1)) {
-		guarded = &jump;
-		f(arg);
-		guarded = 0;
-		return EMU_DONE;
-	}
-	guarded = 0;
-	bool touch = fault_signal == SIGSEGV || fault_signal == SIGBUS;
-	const char *how = touch ? "nothing can be reached at" : "the kernel trapped at";
-	fprintf(stderr, "emulated GPU: %s: %s %p\n", what, how, fault_at);
-	return touch ? EMU_FAULT : EMU_TRAP;
-}
 
 emu_result emu_run(const emu_kernel &k) {
 	struct run {

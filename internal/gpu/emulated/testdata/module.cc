@@ -93,7 +93,7 @@ int cuModuleGetFunction(uintptr_t *handle, uintptr_t in, const char *name) {
 	// Few threads a block keep the number of fibers small where many ranks share a few processors.
 	function f = {d, look(ubc_emulated, name), 64, shared_default, entry->second};
 	if (!f.k)
-		f.k = look(emulated_toys, name), f.threads = 1024;
+		f.k = look(test_kernels, name), f.threads = 1024;
 	if (!f.k) {
 		fprintf(stderr, "emulated GPU: kernel %s is in the PTX but not among those compiled for the host\n", name);
 		return NOT_FOUND;
@@ -144,7 +144,8 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, uintptr_t handle, int th
 	return 0;
 }
 
-// What a kernel of the library is to work on must be within reach of its device. Toys have other parameters.
+// What a kernel of the library is to work on must be within reach of its device. The tests' own kernels have
+// other parameters.
 static bool check(device *d, const emulated_kernel *k, const std::vector<char> &params) {
 	ubc_params p;
 	ubc_channel_params c;

@@ -3,7 +3,7 @@
 #ifndef REFERENCE_H
 #define REFERENCE_H
 
-#include "fibers.h"
+#include "coroutines.h"
 
 #include <algorithm>
 #include <cmath>

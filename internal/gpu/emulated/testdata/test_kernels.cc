@@ -24,4 +24,4 @@ static void wait(const void *params) {
 
 static void none(const void *) {}
 
-const emulated_kernel emulated_toys[] = {{"add", add}, {"wait", wait}, {"none", none}, {0, 0}};
+const emulated_kernel test_kernels[] = {{"add", add}, {"wait", wait}, {"none", none}, {0, 0}};

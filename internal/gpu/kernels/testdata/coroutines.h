@@ -1,7 +1,7 @@
 // The emulator's interface (src/port.h) by coroutines on one thread, all ranks together: the same seed gives the same
 // interleaving.
-#ifndef FIBERS_H
-#define FIBERS_H
+#ifndef COROUTINES_H
+#define COROUTINES_H
 
 #include <map>
 #include <memory>
@@ -21,7 +21,7 @@ typedef void kernel(const ubc_params *);
 
 struct launch;
 
-struct fiber {
+struct coroutine {
 	ucontext_t context;
 	std::vector<char> stack;
 	launch *of = nullptr;
@@ -47,17 +47,17 @@ struct launch {
 struct scheduler {
 	std::mt19937_64 random;
 	ucontext_t main;
-	fiber *current = nullptr;
+	coroutine *current = nullptr;
 	uint64_t now = 1;
-	std::vector<std::unique_ptr<fiber>> idle;
-	std::vector<fiber *> live;
+	std::vector<std::unique_ptr<coroutine>> idle;
+	std::vector<coroutine *> live;
 	launch *slow = nullptr; // whose block of this number, or all of whose blocks (-1), seldom get on
 	int slowBlock = -1;
 
 	unsigned below(unsigned n) { return n ? (unsigned)(random() % n) : 0; }
 
 	static void enter(unsigned hi, unsigned lo) {
-		fiber *f = (fiber *)((uintptr_t)hi << 32 | lo);
+		coroutine *f = (coroutine *)((uintptr_t)hi << 32 | lo);
 		f->of->f(&f->of->params.p);
 		f->done = true;
 		self().yield();
@@ -77,9 +77,9 @@ struct scheduler {
 		l->running = blocks * threads;
 		l->blocks = std::vector<block>(blocks);
 		for (unsigned i = 0; i < l->running; i++) {
-			fiber *c;
+			coroutine *c;
 			if (idle.empty()) {
-				c = new fiber;
+				c = new coroutine;
 				c->stack.resize(1 << 16);
 			} else {
 				c = idle.back().release();
@@ -103,7 +103,7 @@ struct scheduler {
 	void step() {
 		now += 10;
 		size_t i = random() % live.size();
-		fiber *f = live[i];
+		coroutine *f = live[i];
 		if (f->of == slow && (slowBlock < 0 || slowBlock == (int)f->block) && below(64) != 0)
 			return;
 		block &b = f->of->blocks[f->block];
@@ -126,7 +126,7 @@ struct scheduler {
 	}
 
 	void drop() { // whatever still runs
-		for (fiber *f : live)
+		for (coroutine *f : live)
 			idle.emplace_back(f);
 		live.clear();
 	}
@@ -143,7 +143,7 @@ void emu_yield(void) { scheduler::self().yield(); }
 
 void emu_sync(void) {
 	scheduler &s = scheduler::self();
-	fiber *f = s.current;
+	coroutine *f = s.current;
 	block &b = f->of->blocks[f->block];
 	if (b.ended > 0) {
 		fprintf(stderr, "a barrier in a block of which a thread has ended\n");

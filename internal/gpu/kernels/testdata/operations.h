@@ -1,0 +1,294 @@
+// Random operations, with their buffers and what is in them, and with one rank that wants something else.
+#ifndef OPERATIONS_H
+#define OPERATIONS_H
+
+#include "ranks.h"
+
+#include <string>
+
+extern "C" const struct entry {
+	const char *name;
+	kernel *f;
+} ubc_emulated[];
+
+static kernel *find(const std::string &name) {
+	for (const entry *e = ubc_emulated; e->name; e++)
+		if (name == e->name)
+			return e->f;
+	FAIL("no kernel %s", name.c_str());
+}
+
+struct operation {
+	int kind, type, op, root;
+	size_t count; // as in the signature
+	std::string name;
+	unsigned blocks, threads;
+	bool push;
+	int odd = -1; // the rank that does something else
+	bool refuses = false;
+	uint64_t sig, oddSig = 0;
+	kernel *f, *oddF = nullptr;
+	std::vector<buffer> src, dst;
+	std::vector<std::vector<char>> input;
+	std::vector<double> factor;
+	std::vector<std::vector<size_t>> sent, due; // [from][to] of operations with lengths that differ
+	unsigned oddFrom = 0, oddTo = 0;            // the pair whose counts do not fit, if oddF is f and oddSig sig
+};
+
+static uint64_t signature(int kind, int type, int op, int root, uint64_t count) {
+	return (uint64_t)kind << 59 | (uint64_t)type << 55 | (uint64_t)op << 52 | (uint64_t)root << 40 | count;
+}
+
+static bool reduction(int k) { return k == UBC_ALL_REDUCE || k == UBC_REDUCE_SCATTER || k == UBC_REDUCE; }
+static bool vectors(int k) { return k >= UBC_ALL_GATHER_V; }
+
+// before is how many elements the first n ranks' parts have, of what rank r sends, or is due.
+static size_t before(const operation &o, bool sends, unsigned r, unsigned n) {
+	size_t all = 0;
+	for (unsigned q = 0; q < n; q++)
+		all += !sends ? o.due[q][r] : o.kind == UBC_ALL_GATHER_V ? (n == N ? o.sent[r][r] * (q == r) : 0) : o.sent[r][q];
+	return all;
+}
+
+// lengths of source and destination in elements
+static size_t sourceLen(const operation &o, unsigned r) {
+	if (vectors(o.kind))
+		return before(o, true, r, N);
+	switch (o.kind) {
+	case UBC_BARRIER:
+		return 0;
+	case UBC_REDUCE_SCATTER:
+	case UBC_ALL_TO_ALL:
+		return o.count * N;
+	case UBC_BROADCAST:
+		return (int)r == o.root ? o.count : 0;
+	case UBC_SCATTER:
+		return (int)r == o.root ? o.count * N : 0;
+	}
+	return o.count;
+}
+
+static size_t destinationLen(const operation &o, unsigned r) {
+	if (vectors(o.kind))
+		return before(o, false, r, N);
+	bool root = (int)r == o.root;
+	switch (o.kind) {
+	case UBC_BARRIER:
+		return 0;
+	case UBC_ALL_GATHER:
+	case UBC_ALL_TO_ALL:
+		return o.count * N;
+	case UBC_BROADCAST:
+		return root ? 0 : o.count;
+	case UBC_REDUCE:
+		return root ? o.count : 0;
+	case UBC_GATHER:
+		return root ? o.count * N : 0;
+	}
+	return o.count;
+}
+
+static size_t counts() {
+	switch (below(6)) {
+	case 0:
+		return below(4);
+	case 1:
+	case 2:
+		return below(100);
+	case 3:
+		return 16 * below(40);
+	case 4:
+		return below(1000);
+	}
+	return below(5000);
+}
+
+// lengths draws who sends how much to whom.
+static void lengths(operation &o) {
+	size_t most = chance(50) ? counts() / N : 130; // of packets in the emulator
+	o.sent.assign(N, std::vector<size_t>(N));
+	for (unsigned s = 0; s < N; s++) {
+		size_t same = below((unsigned)most + 1);
+		for (unsigned d = 0; d < N; d++)
+			if (o.kind == UBC_ALL_GATHER_V || (o.kind == UBC_GATHER_V && (int)d == o.root))
+				o.sent[s][d] = same;
+			else if (o.kind == UBC_ALL_TO_ALL_V || (o.kind == UBC_SCATTER_V && (int)s == o.root))
+				o.sent[s][d] = chance(20) ? 0 : below((unsigned)most + 1);
+	}
+	o.due = o.sent;
+}
+
+static operation random(int only) {
+	operation o;
+	o.kind = 1 + (int)below(13);
+	o.type = only ? only : 1 + (int)below(TYPES - 1);
+	o.op = reduction(o.kind) ? 1 + (int)below(6) : 0;
+	switch (o.kind) {
+	case UBC_REDUCE:
+	case UBC_BROADCAST:
+	case UBC_GATHER:
+	case UBC_SCATTER:
+	case UBC_GATHER_V:
+	case UBC_SCATTER_V:
+		o.root = (int)below(N);
+		break;
+	default:
+		o.root = 0;
+	}
+	o.count = o.kind == UBC_BARRIER || vectors(o.kind) ? 0 : counts();
+	if (vectors(o.kind))
+		lengths(o);
+	switch (o.kind) {
+	case UBC_BARRIER:
+		o.name = "ubc_barrier";
+		break;
+	case UBC_ALL_REDUCE:
+		o.name = below(2) == 0 ? "ubc_ring_" : below(3) == 0 ? "ubc_oneshot_" : chance(50) ? "ubc_packets_" : "ubc_twoshot_";
+		break;
+	case UBC_REDUCE_SCATTER:
+	case UBC_REDUCE:
+		o.name = chance(50) ? "ubc_packets_" : "ubc_twoshot_";
+		break;
+	case UBC_BROADCAST:
+		o.name = chance(60) ? "ubc_broadcast" : chance(50) ? "ubc_move" : "ubc_move_packets";
+		break;
+	default:
+		o.name = vectors(o.kind) ? "ubc_move_v" : chance(50) ? "ubc_move" : "ubc_move_packets";
+	}
+	if (o.name == "ubc_ring_") {
+		o.name += types[o.type];
+	} else if (reduction(o.kind)) {
+		// Kernels for more ranks than there are work too.
+		unsigned up = N <= 2 && chance(60) ? 2 : N <= 4 && chance(60) ? 4 : 8;
+		o.name += types[o.type] + ("_" + std::to_string(up));
+	}
+	o.f = find(o.name);
+	o.blocks = 1 + below(3);
+	o.threads = UBC_MAX_RANKS + below(9);
+	o.push = chance(40);
+	o.sig = signature(o.kind, o.type, o.op, o.root, o.count);
+	bool allDirect = chance(40), placed = chance(35);
+	for (unsigned r = 0; r < N; r++) {
+		size_t size = sizes[o.type], s = sourceLen(o, r) * size, d = destinationLen(o, r) * size, at = r * o.count * size;
+		if (vectors(o.kind))
+			at = before(o, s > d, r, r) * size;
+		buffer src, dst;
+		bool inPlace = placed && s > 0 && d > 0 && o.kind != UBC_ALL_TO_ALL && o.kind != UBC_ALL_TO_ALL_V;
+		if (inPlace && s > d) {
+			src = allocate(ranks[r], s, (unsigned)size);
+			dst = src;
+			dst.p += at;
+			dst.n = d;
+		} else if (inPlace) {
+			dst = allocate(ranks[r], d, (unsigned)size);
+			src = dst;
+			if (d > s)
+				src.p += at;
+			src.n = s;
+		} else {
+			src = allocate(ranks[r], s, (unsigned)size);
+			dst = allocate(ranks[r], d, (unsigned)size);
+		}
+		if (allDirect)
+			src.direct = dst.direct = true;
+		if (s > 0)
+			for (size_t i = 0; i < sourceLen(o, r); i++)
+				put(o.type, src.p, i, value(o.type));
+		o.src.push_back(src);
+		o.dst.push_back(dst);
+		o.input.emplace_back(src.p, src.p + s);
+		o.factor.push_back(chance(20) ? 1e30 : (double)(int)below(64) / 4 - 8);
+	}
+	return o;
+}
+
+// spoil makes one rank want something else, or refuse.
+static void spoil(operation &o) {
+	o.odd = (int)below(N);
+	if (chance(40)) {
+		o.refuses = true;
+		o.oddSig = 7 + below(9);
+		o.oddF = find("ubc_barrier");
+		return;
+	}
+	o.oddF = o.f;
+	if (vectors(o.kind) && chance(60)) { // a rank expects another count than what is sent, or sends another
+		o.oddSig = o.sig;
+		o.oddFrom = below(N);
+		o.oddTo = below(N);
+		if (o.kind == UBC_GATHER_V)
+			o.oddTo = (unsigned)o.root;
+		if (o.kind == UBC_SCATTER_V)
+			o.oddFrom = (unsigned)o.root;
+		size_t &n = o.due[o.oddFrom][o.oddTo];
+		n -= n > 0 ? 1 : -1;
+		return;
+	}
+	switch (below(3)) {
+	case 0:
+		if (o.kind != UBC_BARRIER && !vectors(o.kind)) { // fewer, so that it stays in its buffers
+			o.oddSig = signature(o.kind, o.type, o.op, o.root, o.count + (o.count ? -1 : 1));
+			break;
+		}
+		// fall through
+	case 1:
+		o.oddSig = signature(o.kind, o.type, o.op ^ 1, o.root, o.count);
+		break;
+	default:
+		o.oddSig = signature(UBC_BARRIER, o.type, 0, 0, 0);
+		o.oddF = find("ubc_barrier");
+		if (o.oddSig == o.sig)
+			o.oddSig++;
+	}
+}
+
+static ubc_vector_params params(operation &o, unsigned r) {
+	ubc_vector_params v;
+	ubc_params &p = v.p;
+	memset(&v, 0, sizeof v);
+	for (unsigned q = 0; q < N && vectors(o.kind); q++) {
+		v.send[q] = o.sent[r][q];
+		v.recv[q] = o.due[q][r];
+	}
+	for (unsigned q = 0; q < N; q++) {
+		unsigned d = (q - r + N) % N;
+		p.area[d] = (uint64_t)ranks[q].area;
+		p.table[d] = (uint64_t)ranks[r].table[q].data();
+	}
+	bool odd = (int)r == o.odd;
+	p.status = (uint64_t)&ranks[r].status;
+	p.signature = odd ? o.oddSig : o.sig;
+	p.src = (uint64_t)o.src[r].p;
+	p.dst = (uint64_t)o.dst[r].p;
+	p.src_word = word(ranks[r], o.src[r]);
+	p.dst_word = word(ranks[r], o.dst[r]);
+	p.count = odd && !o.refuses ? o.oddSig & ((1ull << 40) - 1) : o.count;
+	if (p.count > o.count)
+		p.count = o.count;
+	p.timeout = 1ull << 60;
+	p.factor = o.factor[r];
+	p.rank = r;
+	p.ranks = N;
+	p.op = o.op;
+	p.root = o.root;
+	p.size = sizes[o.type];
+	p.push = o.push;
+	return v;
+}
+
+static std::string describe(const operation &o) {
+	char s[400];
+	snprintf(s, sizeof s, "%s kind %d type %s op %d root %d count %zu grid %ux%u push %d odd %d refuses %d",
+		o.name.c_str(), o.kind, types[o.type], o.op, o.root, o.count, o.blocks, o.threads, o.push, o.odd, o.refuses);
+	std::string d = s;
+	for (unsigned r = 0; r < N; r++) {
+		snprintf(s, sizeof s, "\n  rank %u: src %p%s dst %p%s", r, (void *)o.src[r].p, o.src[r].direct ? " direct" : "",
+			(void *)o.dst[r].p, o.dst[r].direct ? " direct" : "");
+		d += s;
+		for (unsigned q = 0; q < N && vectors(o.kind); q++)
+			d += (q ? " " : " sends ") + std::to_string(o.sent[r][q]);
+	}
+	return d;
+}
+
+#endif

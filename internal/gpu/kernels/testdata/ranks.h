@@ -1,0 +1,123 @@
+// The ranks of a check: their memory, what peers have mapped of it, and buffers in it.
+#ifndef RANKS_H
+#define RANKS_H
+
+#include "coroutines.h"
+#include "reference.h"
+
+#include <sys/mman.h>
+
+static scheduler &S = scheduler::self();
+static unsigned below(unsigned n) { return S.below(n); }
+static bool chance(unsigned percent) { return below(100) < percent; }
+
+enum { GUARD = 64, HEAP = 8 << 20, BATCH = 6 };
+
+struct rank {
+	char *area = nullptr, *heap = nullptr;
+	size_t used = 0;
+	unsigned extent = 0;
+	std::vector<std::vector<uint64_t>> table;
+	ubc_status status;
+	launch l;
+	unsigned next = 0; // operation
+	bool running = false;
+};
+
+static unsigned N;
+static std::vector<rank> ranks;
+
+static size_t areaBytes() {
+	return UBC_AREA_PACKETS + 4ull * N * UBC_PACKET_BYTES + 4ull * UBC_STAGING;
+}
+
+static void fresh(char *&p, size_t n) {
+	if (p)
+		munmap(p, n);
+	p = (char *)mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (p == MAP_FAILED)
+		FAIL("no memory");
+}
+
+// import maps the ranks' memory, for each operation of a batch as an extent of its own: a rank may take it away when it
+// has done the operation.
+static void import() {
+	for (rank &r : ranks) {
+		r.table.assign(N, std::vector<uint64_t>(UBC_MAX_EXTENTS));
+		for (unsigned q = 0; q < N; q++)
+			for (unsigned i = 0; i < BATCH; i++)
+				r.table[q][ranks[q].extent + i] = (uint64_t)ranks[q].heap;
+	}
+}
+
+static void reset() {
+	S.drop();
+	ranks = std::vector<rank>(N);
+	for (rank &r : ranks) {
+		fresh(r.area, areaBytes());
+		fresh(r.heap, HEAP);
+		r.extent = below(UBC_MAX_EXTENTS - BATCH);
+	}
+	uint32_t epoch = chance(50) ? 0 : 0xfffffffc; // also around the end
+	for (rank &r : ranks) {
+		for (unsigned b = 0; b < UBC_MAX_BLOCKS; b++)
+			((uint32_t *)r.area)[b] = epoch;
+		memset(&r.status, 0, sizeof r.status);
+	}
+	import();
+}
+
+static void release() {
+	for (rank &r : ranks) {
+		munmap(r.area, areaBytes());
+		munmap(r.heap, HEAP);
+	}
+}
+
+struct buffer {
+	char *p = nullptr;
+	size_t n = 0;
+	bool direct = false;
+};
+
+// allocate gives n bytes with guards, at some multiple of size.
+static buffer allocate(rank &r, size_t n, unsigned size) {
+	buffer b;
+	size_t at = (r.used + 15) / 16 * 16 + GUARD + (chance(50) ? 0 : below(16 / size) * size);
+	r.used = at + n + GUARD;
+	if (r.used > HEAP)
+		FAIL("the heap is too small");
+	b.p = r.heap + at;
+	b.n = n;
+	b.direct = chance(60);
+	memset(b.p - GUARD, 0xa5, n + 2 * GUARD);
+	return b;
+}
+
+static uint64_t word(rank &r, const buffer &b) {
+	return b.direct ? UBC_DIRECT | (uint64_t)(r.extent + r.next) << 48 | (uint64_t)(b.p - r.heap) : 0;
+}
+
+static uint64_t value(int t) {
+	if (!isFloat(t))
+		return S.random();
+	switch (below(40)) {
+	case 0:
+		return bits(t, NAN);
+	case 1:
+		return bits(t, INFINITY);
+	case 2:
+		return bits(t, -0.0);
+	case 3:
+		return bits(t, 0.0);
+	case 4:
+		return bits(t, -INFINITY);
+	case 5:
+		return 1 + below(3); // subnormal
+	case 6:
+		return S.random(); // anything
+	}
+	return bits(t, (double)(int)below(20001) / 16.0 - 600);
+}
+
+#endif
