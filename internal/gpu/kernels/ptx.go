@@ -67,8 +67,15 @@ func assembly(text string, early bool) string {
 	if !early {
 		return text
 	}
-	for _, x := range [][2]string{{".target sm_80", ".target sm_90"}, {"/*sm_90 ", ""}, {" sm_90*/", ""}} {
-		text = strings.ReplaceAll(text, x[0], x[1])
+	text = strings.Replace(text, ".target sm_80", ".target sm_90", 1)
+	var b strings.Builder
+	b.Grow(len(text))
+	for found := true; found; {
+		var before, hidden string
+		before, text, found = strings.Cut(text, "/*sm_90 ")
+		hidden, text, _ = strings.Cut(text, " sm_90*/")
+		b.WriteString(before)
+		b.WriteString(hidden)
 	}
-	return text
+	return b.String()
 }
