@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // alone runs f as the only rank of a job.
@@ -71,7 +71,7 @@ func TestCopiesStop(t *testing.T) {
 			t.Run(k.name, func(t *testing.T) {
 				require.NoError(t, k.call(ctx, s)) // brings the pages
 				var stop atomic.Bool
-				calls, before := 0, processorTime(t)
+				calls, before := 0, testkit.ProcessorTime(t)
 				done := make(chan error, 1)
 				go func() {
 					var err error
@@ -84,14 +84,14 @@ func TestCopiesStop(t *testing.T) {
 				var used []time.Duration
 				for range 40 {
 					var m runtime.MemStats
-					from := processorTime(t)
+					from := testkit.ProcessorTime(t)
 					runtime.ReadMemStats(&m) // stops the world
-					used = append(used, processorTime(t)-from)
+					used = append(used, testkit.ProcessorTime(t)-from)
 					time.Sleep(time.Millisecond)
 				}
 				stop.Store(true)
 				require.NoError(t, <-done)
-				call := (processorTime(t) - before) / time.Duration(calls)
+				call := (testkit.ProcessorTime(t) - before) / time.Duration(calls)
 				slices.Sort(used)
 				t.Logf("processor time of a stop: median %v, longest %v, of a copy %v", used[20], used[39], call)
 				require.Less(t, used[20], call/2)
@@ -99,13 +99,6 @@ func TestCopiesStop(t *testing.T) {
 		}
 		return b.Free()
 	})
-}
-
-// processorTime is what all threads of this process have had so far.
-func processorTime(t *testing.T) time.Duration {
-	var u syscall.Rusage
-	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // A communicator that broke keeps what is freed out of use until all ranks have closed it, and no longer.

@@ -9,14 +9,14 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // TestNoDevice uses a device that cannot be, which is not the host.
 func TestNoDevice(t *testing.T) {
 	none := ubcoll.CUDA(-1)
 	require.NotEqual(t, ubcoll.Host, none)
-	err := ubcoll.Local(t.Context(), 1, ubcoll.Options{Timeout: await.Limit}, func(_ context.Context, c *ubcoll.Comm) error {
+	err := ubcoll.Local(t.Context(), 1, ubcoll.Options{Timeout: testkit.Limit}, func(_ context.Context, c *ubcoll.Comm) error {
 		var x [4096]byte
 		_, alloc := ubcoll.Alloc[int8](c, none, 1)
 		_, adopt := ubcoll.Adopt(c, none, unsafe.Pointer(&x), len(x))

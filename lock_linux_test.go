@@ -3,7 +3,6 @@ package ubcoll_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // Registered memory is locked as far as RLIMIT_MEMLOCK goes; what is not, and why, can be asked for.
@@ -35,7 +35,7 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 		if err := unprivileged(); err != nil {
 			return err
 		}
-		before := locked(t)
+		before := int64(testkit.Status("VmLck"))
 		for range 2 {
 			for _, k := range []struct {
 				bytes  int
@@ -54,9 +54,9 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 					return err
 				}
 				s := c.Stats().Cache
-				if s.LockedBytes != k.locked || s.PinnedBytes != int64(k.bytes) || locked(t)-before != k.locked {
+				if s.LockedBytes != k.locked || s.PinnedBytes != int64(k.bytes) || int64(testkit.Status("VmLck"))-before != k.locked {
 					return fmt.Errorf("%d of %d bytes are locked, the system says %d, want %d", s.LockedBytes, s.PinnedBytes,
-						locked(t)-before, k.locked)
+						int64(testkit.Status("VmLck"))-before, k.locked)
 				}
 				if text := c.Explain(b.Vec()); !strings.Contains(text, k.why) {
 					return fmt.Errorf("no %q in %s", k.why, text)
@@ -72,7 +72,7 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 				if err := b.Free(); err != nil {
 					return err
 				}
-				if n := locked(t) - before; n != 0 || c.Stats().Cache.LockedBytes != 0 {
+				if n := int64(testkit.Status("VmLck")) - before; n != 0 || c.Stats().Cache.LockedBytes != 0 {
 					return fmt.Errorf("%d bytes stay locked", n)
 				}
 			}
@@ -93,14 +93,4 @@ func unprivileged() error {
 	}
 	caps[0].Effective &^= 1 << unix.CAP_IPC_LOCK
 	return unix.Capset(&header, &caps[0])
-}
-
-// locked is how many bytes of this process are locked in memory.
-func locked(t *testing.T) (kib int64) {
-	b, err := os.ReadFile("/proc/self/status")
-	require.NoError(t, err)
-	_, rest, _ := strings.Cut(string(b), "VmLck:")
-	_, err = fmt.Sscan(rest, &kib)
-	require.NoError(t, err)
-	return kib << 10
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -55,8 +56,6 @@ func (k trial) try() (err error) {
 	return nil
 }
 
-func errOf[T any](_ T, err error) error { return err }
-
 // void is a call without an error.
 func void[T any](v T) error { return nil }
 
@@ -90,19 +89,19 @@ func commTrials(ctx context.Context, with string, c *ubcoll.Comm, v ubcoll.Vec, 
 		return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return coll.AllReduce(ctx, g, v, v, ubcoll.Sum) })
 	})
 	add("Group", func() error { return ubcoll.Group(ctx, c, nil) })
-	add("Comm.Split", func() error { return errOf(c.Split(ctx, 0, 0)) })
-	add("Comm.Dup", func() error { return errOf(c.Dup(ctx)) })
-	add("Comm.RegisterWindow", func() error { return errOf(c.RegisterWindow(ctx, v, 0)) })
+	add("Comm.Split", func() error { return testkit.ErrOf(c.Split(ctx, 0, 0)) })
+	add("Comm.Dup", func() error { return testkit.ErrOf(c.Dup(ctx)) })
+	add("Comm.RegisterWindow", func() error { return testkit.ErrOf(c.RegisterWindow(ctx, v, 0)) })
 	add("p2p.Send", func() error { return p2p.Send(ctx, c, 0, v) })
-	add("p2p.Recv", func() error { return errOf(p2p.Recv(ctx, c, 0, v)) })
-	add("p2p.SendRecv", func() error { return errOf(p2p.SendRecv(ctx, c, 0, v, 0, v)) })
+	add("p2p.Recv", func() error { return testkit.ErrOf(p2p.Recv(ctx, c, 0, v)) })
+	add("p2p.SendRecv", func() error { return testkit.ErrOf(p2p.SendRecv(ctx, c, 0, v, 0, v)) })
 	add("p2p.Group.Do", func() error { var g p2p.Group; g.Send(0, v); g.Recv(0, v); return g.Do(ctx, c) })
-	add("p2p.Group.Start", func() error { return errOf(new(p2p.Group).Start(ctx, c)) })
-	add("p2p.Connect", func() error { return errOf(p2p.Connect(ctx, c, 0, nil)) })
+	add("p2p.Group.Start", func() error { return testkit.ErrOf(new(p2p.Group).Start(ctx, c)) })
+	add("p2p.Connect", func() error { return testkit.ErrOf(p2p.Connect(ctx, c, 0, nil)) })
 	add("graph.Capture", func() error {
-		return errOf(graph.Capture(ctx, c, func(g *ubcoll.Comm) error { return coll.AllReduce(ctx, g, v, v, ubcoll.Sum) }))
+		return testkit.ErrOf(graph.Capture(ctx, c, func(g *ubcoll.Comm) error { return coll.AllReduce(ctx, g, v, v, ubcoll.Sum) }))
 	})
-	add("graph.Capture", func() error { return errOf(graph.Capture(ctx, c, nil)) })
+	add("graph.Capture", func() error { return testkit.ErrOf(graph.Capture(ctx, c, nil)) })
 	return all
 }
 
@@ -110,12 +109,12 @@ func commTrials(ctx context.Context, with string, c *ubcoll.Comm, v ubcoll.Vec, 
 func localTrials(with string, c *ubcoll.Comm, v ubcoll.Vec, want error, text string) []trial {
 	var all []trial
 	add := func(fn string, do func() error) { all = append(all, trial{fn, with, want, text, do}) }
-	add("Comm.RegisterBuffer", func() error { return errOf(c.RegisterBuffer(v)) })
-	add("Comm.Import", func() error { return errOf(c.Import(nil)) })
+	add("Comm.RegisterBuffer", func() error { return testkit.ErrOf(c.RegisterBuffer(v)) })
+	add("Comm.Import", func() error { return testkit.ErrOf(c.Import(nil)) })
 	add("Comm.Err", func() error { return c.Err() })
 	add("Comm.Close", func() error { return c.Close() })
-	add("Alloc", func() error { return errOf(ubcoll.Alloc[int8](c, ubcoll.Host, 1)) })
-	add("Adopt", func() error { return errOf(ubcoll.Adopt(c, ubcoll.Host, unsafe.Pointer(&all), 1)) })
+	add("Alloc", func() error { return testkit.ErrOf(ubcoll.Alloc[int8](c, ubcoll.Host, 1)) })
+	add("Adopt", func() error { return testkit.ErrOf(ubcoll.Adopt(c, ubcoll.Host, unsafe.Pointer(&all), 1)) })
 	return all
 }
 
@@ -134,7 +133,7 @@ func TestNoComm(t *testing.T) {
 		all = append(all, commTrials(noContext, with, c, ubcoll.Vec{}, ubcoll.ErrArgument, "")...)
 		all = append(all, localTrials(with, c, ubcoll.Of([]int8{1}), ubcoll.ErrArgument, says)...)
 		all = append(all, []trial{
-			{"Comm.GPU", with, ubcoll.ErrArgument, says, func() error { return errOf(c.GPU()) }},
+			{"Comm.GPU", with, ubcoll.ErrArgument, says, func() error { return testkit.ErrOf(c.GPU()) }},
 			{"Comm.Rank", with, nil, "", func() error { return equal(c.Rank(), -1) }},
 			{"Comm.Size", with, nil, "", func() error { return equal(c.Size(), 0) }},
 			{"Comm.LocalRank", with, nil, "", func() error { return equal(c.LocalRank(), -1) }},
@@ -181,7 +180,7 @@ func nounTrials(ctx context.Context) []trial {
 	}
 	for with, r := range map[string]*ubcoll.Registration{"nil": nil, "zero": {}} {
 		add("Registration.Close", with, bad, "RegisterBuffer", func() error { return r.Close() })
-		add("Registration.MarshalBinary", with, bad, "RegisterBuffer", func() error { return errOf(r.MarshalBinary()) })
+		add("Registration.MarshalBinary", with, bad, "RegisterBuffer", func() error { return testkit.ErrOf(r.MarshalBinary()) })
 		add("Registration.Engine", with, nil, "", func() error { return void(r.Engine()) })
 	}
 	for with, m := range map[string]*ubcoll.Remote{"nil": nil, "zero": {}} {
@@ -195,7 +194,7 @@ func nounTrials(ctx context.Context) []trial {
 		add("Stream.Close", with, bad, "NewStream", func() error { return s.Close() })
 		add("Stream.Engine", with, nil, "", func() error { return void(s.Engine()) })
 	}
-	add("StreamFrom", "the host", bad, "on host", func() error { return errOf(ubcoll.StreamFrom(ubcoll.Host, 0)) })
+	add("StreamFrom", "the host", bad, "on host", func() error { return testkit.ErrOf(ubcoll.StreamFrom(ubcoll.Host, 0)) })
 	for with, w := range map[string]*ubcoll.Window{"nil": nil, "zero": {}} {
 		const says = "RegisterWindow"
 		add("Window.On", with, bad, says, func() error { return w.On(nil).Signal(ctx, 0) })
@@ -204,7 +203,7 @@ func nounTrials(ctx context.Context) []trial {
 		add("Window.Signal", with, bad, says, func() error { return w.Signal(ctx, 0) })
 		add("Window.Wait", with, bad, says, func() error { return w.Wait(ctx, 0) })
 		add("Window.Fence", with, bad, says, func() error { return w.Fence(ctx) })
-		add("Window.Peer", with, bad, says, func() error { return errOf(w.Peer(0)) })
+		add("Window.Peer", with, bad, says, func() error { return testkit.ErrOf(w.Peer(0)) })
 		add("Window.Close", with, bad, says, func() error { return w.Close() })
 		add("Window.Flags", with, nil, "", func() error { return equal(w.Flags(), ubcoll.WindowDefault) })
 		add("Window.Bytes", with, nil, "", func() error { return equal(w.Bytes(), 0) })
@@ -219,7 +218,7 @@ func nounTrials(ctx context.Context) []trial {
 		add("p2p.Channel.Signal", with, bad, says, func() error { return ch.Signal(ctx) })
 		add("p2p.Channel.RelaxedSignal", with, bad, says, func() error { return ch.RelaxedSignal(ctx) })
 		add("p2p.Channel.Wait", with, bad, says, func() error { return ch.Wait(ctx) })
-		add("p2p.Channel.Poll", with, bad, says, func() error { return errOf(ch.Poll()) })
+		add("p2p.Channel.Poll", with, bad, says, func() error { return testkit.ErrOf(ch.Poll()) })
 		add("p2p.Channel.Flush", with, bad, says, func() error { return ch.Flush(ctx) })
 		add("p2p.Channel.PutPackets", with, bad, says, func() error { return ch.PutPackets(ctx, 0, 0, 0, p2p.Packet8) })
 		add("p2p.Channel.GetPackets", with, bad, says, func() error { return ch.GetPackets(ctx, 0, 0, 0, p2p.Packet8) })
@@ -234,7 +233,7 @@ func nounTrials(ctx context.Context) []trial {
 	add("p2p.Group.Do", "nil", bad, "new(p2p.Group)", func() error { return noGroup.Do(ctx, nil) })
 	for with, r := range map[string]*p2p.Request{"nil": nil, "zero": {}} {
 		add("p2p.Request.Wait", with, bad, "Group.Start", func() error { return r.Wait(ctx) })
-		add("p2p.Request.Test", with, bad, "Group.Start", func() error { return errOf(r.Test()) })
+		add("p2p.Request.Test", with, bad, "Group.Start", func() error { return testkit.ErrOf(r.Test()) })
 	}
 	for with, g := range map[string]*graph.Graph{"nil": nil, "zero": {}} {
 		add("graph.Graph.Len", with, nil, "", func() error { return equal(g.Len(), 0) })
@@ -252,15 +251,15 @@ func nounTrials(ctx context.Context) []trial {
 	add("Op.String", "zero", nil, "", func() error { return equal(o.String(), "none") })
 	add("Op.Engine", "zero", nil, "", func() error { return void(o.Engine()) })
 	add("PreMulSum", "zero", nil, "", func() error { return void(ubcoll.PreMulSum(0)) })
-	add("ParseOp", "nothing", bad, "one of sum", func() error { return errOf(ubcoll.ParseOp("")) })
+	add("ParseOp", "nothing", bad, "one of sum", func() error { return testkit.ErrOf(ubcoll.ParseOp("")) })
 	add("Options.Validate", "zero", nil, "", ubcoll.Options{}.Validate)
 	add("Open", "a nil bootstrap", bad, "bootstrap.MPI", func() error {
-		return errOf(ubcoll.Open(ctx, nil, ubcoll.Options{}))
+		return testkit.ErrOf(ubcoll.Open(ctx, nil, ubcoll.Options{}))
 	})
 	add("Open", "a nil context", bad, "context.Background()", func() error {
 		b := bootstrap.Local(1)[0]
 		defer b.Close()
-		return errOf(ubcoll.Open(noContext, b, ubcoll.Options{}))
+		return testkit.ErrOf(ubcoll.Open(noContext, b, ubcoll.Options{}))
 	})
 	add("Local", "a nil function", bad, "nil", func() error { return ubcoll.Local(ctx, 2, ubcoll.Options{}, nil) })
 	add("Local", "a nil context", bad, "context.Background()", func() error {
@@ -376,28 +375,28 @@ func TestNoArguments(t *testing.T) {
 		})
 		add("p2p.Channel.Batch", "a nil function", "nil", func(context.Context) error { return n.ch.Batch(ctx, nil) })
 		add("p2p.NewChannel", "a nil Remote", "Import", func(context.Context) error {
-			return errOf(p2p.NewChannel(ctx, c, n.r, nil))
+			return testkit.ErrOf(p2p.NewChannel(ctx, c, n.r, nil))
 		})
 		add("p2p.NewChannel", "a zero Remote", "Import", func(context.Context) error {
-			return errOf(p2p.NewChannel(ctx, c, n.r, &ubcoll.Remote{}))
+			return testkit.ErrOf(p2p.NewChannel(ctx, c, n.r, &ubcoll.Remote{}))
 		})
 		add("p2p.Connect", "a nil Registration", "nil registration", func(context.Context) error {
-			return errOf(p2p.Connect(ctx, c, 1-c.Rank(), nil))
+			return testkit.ErrOf(p2p.Connect(ctx, c, 1-c.Rank(), nil))
 		})
 		add("p2p.Connect", "a zero Registration", "nil registration", func(context.Context) error {
-			return errOf(p2p.Connect(ctx, c, 1-c.Rank(), &ubcoll.Registration{}))
+			return testkit.ErrOf(p2p.Connect(ctx, c, 1-c.Rank(), &ubcoll.Registration{}))
 		})
 		add("Comm.RegisterBuffer", "the zero Vec", "Of and Buffer.Vec", func(context.Context) error {
-			return errOf(c.RegisterBuffer(zero))
+			return testkit.ErrOf(c.RegisterBuffer(zero))
 		})
-		add("Comm.Import", "no handle", "too few", func(context.Context) error { return errOf(c.Import(nil)) })
-		add("Adopt", "nil memory", "0x0", func(context.Context) error { return errOf(ubcoll.Adopt(c, ubcoll.Host, nil, 8)) })
+		add("Comm.Import", "no handle", "too few", func(context.Context) error { return testkit.ErrOf(c.Import(nil)) })
+		add("Adopt", "nil memory", "0x0", func(context.Context) error { return testkit.ErrOf(ubcoll.Adopt(c, ubcoll.Host, nil, 8)) })
 		add("Alloc", "a negative length", "-1", func(context.Context) error {
-			return errOf(ubcoll.Alloc[int8](c, ubcoll.Host, -1))
+			return testkit.ErrOf(ubcoll.Alloc[int8](c, ubcoll.Host, -1))
 		})
 		add("Group", "a nil function", "nil", func(context.Context) error { return ubcoll.Group(ctx, c, nil) })
 		add("graph.Capture", "a nil function", "nil", func(context.Context) error {
-			return errOf(graph.Capture(ctx, c, nil))
+			return testkit.ErrOf(graph.Capture(ctx, c, nil))
 		})
 		add("Comm.On", "a zero Stream", "NewStream", func(context.Context) error {
 			return coll.Barrier(ctx, c.On(&ubcoll.Stream{}))
@@ -457,7 +456,7 @@ func TestTooLate(t *testing.T) {
 			{"Window.Close", "a closed window", closed, "the window", func() error { return n.w.Close() }},
 			{"Registration.Close", "a closed registration", closed, "registration of", func() error { return n.r.Close() }},
 			{"Registration.MarshalBinary", "a closed registration", ubcoll.ErrStale, "has been closed", func() error {
-				return errOf(n.r.MarshalBinary())
+				return testkit.ErrOf(n.r.MarshalBinary())
 			}},
 			{"Buffer.Free", "a freed buffer", closed, "free", func() error { return n.b.Free() }},
 			{"Buffer.CopyFrom", "a freed buffer", ubcoll.ErrStale, "freed buffer", func() error {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // about is an error unless err wraps want, and names rank as the reporter or the one it is about.
@@ -97,7 +97,7 @@ func TestWindowOnDevicesMisused(t *testing.T) {
 			wants(p.w.Put(ctx, c.Rank(), 9, ten), ubcoll.ErrArgument), // overlaps
 			wants(p.w.Get(ctx, p.buf.Vec().Slice(1, 11), c.Rank(), 0), ubcoll.ErrArgument),
 			p.w.Put(ctx, c.Rank(), 0, ten), p.w.Put(ctx, c.Rank(), 10, ten),
-			wants(second(p.w.Peer(2)), ubcoll.ErrArgument),
+			wants(testkit.ErrOf(p.w.Peer(2)), ubcoll.ErrArgument),
 		}
 		for r := range 2 {
 			errs = append(errs, wants(p.w.Put(ctx, r, 0, ubcoll.Of(make([]byte, 10))), ubcoll.ErrArgument),
@@ -117,13 +117,11 @@ func TestWindowOnDevicesMisused(t *testing.T) {
 			// Nothing of that has sent a signal or ended the window.
 			p.w.Signal(ctx, 1-c.Rank()), p.w.Wait(ctx, 1-c.Rank()), c.Err(), coll.Barrier(ctx, c), hp.close(), p.close(),
 			wants(p.w.Put(ctx, 1, 0, ten), ubcoll.ErrClosed), wants(p.w.On(device).Fence(ctx), ubcoll.ErrClosed),
-			wants(second(p.w.Peer(0)), ubcoll.ErrClosed), wants(p.w.Close(), ubcoll.ErrClosed),
+			wants(testkit.ErrOf(p.w.Peer(0)), ubcoll.ErrClosed), wants(p.w.Close(), ubcoll.ErrClosed),
 			host.Close(), device.Close(), elsewhere.Close())
 		return errors.Join(errs...)
 	})
 }
-
-func second[T any](_ T, err error) error { return err }
 
 // TestWindowOnDevicesClosedThere closes one rank's part while the others go on with theirs: what reaches for it is
 // refused, signals that were sent are there, and the memory is given up, so that Close and Free succeed.
@@ -155,7 +153,7 @@ func TestWindowOnDevicesClosedThere(t *testing.T) {
 		}
 		peer := 3 - c.Rank()
 		return errors.Join(wants(p.w.Put(ctx, 0, 0, half), ubcoll.ErrStale), wants(p.w.Get(ctx, half, 0, 0), ubcoll.ErrStale),
-			wants(second(p.w.Peer(0)), ubcoll.ErrStale), p.w.Wait(ctx, 0), wants(p.w.Wait(ctx, 0), ubcoll.ErrClosed),
+			wants(testkit.ErrOf(p.w.Peer(0)), ubcoll.ErrStale), p.w.Wait(ctx, 0), wants(p.w.Wait(ctx, 0), ubcoll.ErrClosed),
 			wants(p.w.Put(ctx, 0, 0, half), ubcoll.ErrStale),
 			// The others' parts are as they were.
 			p.w.Put(ctx, peer, 1<<19, half), p.w.Signal(ctx, peer), p.w.Wait(ctx, peer), c.Err(), p.close())
@@ -210,7 +208,7 @@ func TestWindowOnDevicesEnds(t *testing.T) {
 						c.Engine().SetTimeout(500 * time.Millisecond)
 					}
 					err := wants(k.wait(ctx, p), k.want)
-					c.Engine().SetTimeout(await.Limit)
+					c.Engine().SetTimeout(testkit.Limit)
 					if err != nil || here {
 						return errors.Join(err, c.Err(), p.buf.Free())
 					}

@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // part is a window over a buffer on a device.
@@ -72,7 +73,7 @@ func wants(err error, want ...error) error {
 // TestWindowOnDevices puts to all ranks and gets from all, this one included, from memory of all kinds, blocking and on
 // streams.
 func TestWindowOnDevices(t *testing.T) {
-	seed := gputest.Seed(t)
+	seed := testkit.Seed(t)
 	for _, n := range []int{1, 2, 3, 4} {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
 			gputest.Run(t, n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,10 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/conform/bootstraps"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // rankCase makes this test binary one rank of an Env job: the name of the case that it runs.
@@ -32,7 +31,7 @@ func TestMain(m *testing.M) {
 	if where := os.Getenv(strangerVar); where != "" {
 		os.Exit(runStranger(where))
 	}
-	os.Exit(await.Main(m))
+	os.Exit(testkit.Main(m))
 }
 
 func runRank(name string) int {
@@ -45,17 +44,6 @@ func runRank(name string) int {
 		return 1
 	}
 	return 0
-}
-
-func seed(t *testing.T) uint64 {
-	s := uint64(time.Now().UnixNano())
-	if text := os.Getenv("TEST_SEED"); text != "" {
-		var err error
-		s, err = strconv.ParseUint(text, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("TEST_SEED=%d", s)
-	return s
 }
 
 const secret = "0123456789abcdef-test"
@@ -83,7 +71,7 @@ func joinAll(t *testing.T, n int, where string) []bootstrap.Bootstrap {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range bs {
-		wg.Go(func() { bs[i], errs[i] = bootstrap.Join(i, n, where, secret, await.Limit) })
+		wg.Go(func() { bs[i], errs[i] = bootstrap.Join(i, n, where, secret, testkit.Limit) })
 	}
 	wg.Wait()
 	require.NoError(t, errors.Join(errs...))
@@ -100,7 +88,7 @@ func perProcess(under []bootstrap.Bootstrap, n int) []bootstrap.Bootstrap {
 
 // TestConformance is the suite on every kind that can run as goroutines.
 func TestConformance(t *testing.T) {
-	seed := seed(t)
+	seed := testkit.Seed(t)
 	kinds := []struct {
 		name  string
 		group int
@@ -316,7 +304,7 @@ func namesMissing(t *testing.T, bs []bootstrap.Bootstrap, missing, group, first 
 		}
 		if i != missing && e.Peer != missing && e.Peer != missing/group*group {
 			t.Logf("rank %d after %v: %v", i, timeout, err)
-			require.Less(t, timeout, await.Limit)
+			require.Less(t, timeout, testkit.Limit)
 			return false
 		}
 	}

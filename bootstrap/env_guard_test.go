@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // join2 joins both ranks of a job of two, rank 1 after meanwhile, and leaves again.
@@ -36,20 +36,20 @@ func join2(t *testing.T, where string, timeout time.Duration, meanwhile func()) 
 // dialled is a connection to rank 0, once it listens.
 func dialled(t *testing.T, where string) net.Conn {
 	var conn net.Conn
-	require.Eventually(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		var err error
 		conn, err = net.Dial("unix", strings.TrimPrefix(where, "unix:"))
 		return err == nil
-	}, await.Limit, time.Millisecond)
+	})
 	return conn
 }
 
 // Connections that say nothing keep nobody out, however many there are, and though each may take as long as the ranks
 // have.
 func TestEnvIdleConnections(t *testing.T) {
-	defer bootstrap.HandshakesFor(await.Limit)()
+	defer bootstrap.HandshakesFor(testkit.Limit)()
 	where := abstract(t)
-	join2(t, where, await.Limit, func() {
+	join2(t, where, testkit.Limit, func() {
 		for range 500 {
 			conn := dialled(t, where)
 			t.Cleanup(func() { conn.Close() })
@@ -68,7 +68,7 @@ func runStranger(where string) int {
 			return 1
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(await.Limit))
+		_ = conn.SetDeadline(time.Now().Add(testkit.Limit))
 		b, err := io.ReadAll(conn)
 		if len(b) != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 			fmt.Println("read:", len(b), err)
@@ -84,7 +84,7 @@ func TestEnvAnotherUser(t *testing.T) {
 		t.Skip("only root can be another user")
 	}
 	where := abstract(t)
-	join2(t, where, await.Limit, func() {
+	join2(t, where, testkit.Limit, func() {
 		dialled(t, where).Close()
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), strangerVar+"="+strings.TrimPrefix(where, "unix:"))
@@ -105,7 +105,7 @@ func TestEnvStalePath(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EADDRINUSE, "somebody listens")
 	require.FileExists(t, path)
 	require.NoError(t, l.Close())
-	join2(t, "unix:"+path, await.Limit, func() {})
+	join2(t, "unix:"+path, testkit.Limit, func() {})
 	left, err := os.ReadDir(path[:len(path)-2])
 	require.NoError(t, err)
 	require.Empty(t, left)
@@ -118,22 +118,22 @@ func TestEnvStalePath(t *testing.T) {
 
 // A rank that comes when rank 0 has given up hears why.
 func TestEnvComesTooLate(t *testing.T) {
-	defer bootstrap.LingerFor(await.Limit)()
+	defer bootstrap.LingerFor(testkit.Limit)()
 	where := abstract(t)
 	var wg sync.WaitGroup
 	errs := make([]error, 4)
 	for i, r := range []int{0, 1, 1} {
-		wg.Go(func() { _, errs[i] = bootstrap.Join(r, 3, where, secret, await.Limit) })
+		wg.Go(func() { _, errs[i] = bootstrap.Join(r, 3, where, secret, testkit.Limit) })
 	}
-	require.Eventually(t, func() bool { // both that say they are rank 1 have come, and rank 0 has refused the job
+	testkit.Eventually(t, func() bool { // both that say they are rank 1 have come, and rank 0 has refused the job
 		conn, err := net.Dial("unix", strings.TrimPrefix(where, "unix:"))
 		if err == nil {
 			conn.Close()
 		}
 		return err == nil
-	}, await.Limit, time.Millisecond)
+	})
 	time.Sleep(100 * time.Millisecond)
-	_, errs[3] = bootstrap.Join(2, 3, where, secret, await.Limit)
+	_, errs[3] = bootstrap.Join(2, 3, where, secret, testkit.Limit)
 	wg.Wait()
 	for i, err := range errs {
 		require.ErrorIs(t, err, fault.ErrMismatch, "%d", i)
@@ -148,7 +148,7 @@ func TestEnvRankZeroGone(t *testing.T) {
 		require.NoError(t, err)
 		done := make(chan error, 1)
 		go func() {
-			_, err := bootstrap.Join(1, 2, where, secret, 2*await.Limit)
+			_, err := bootstrap.Join(1, 2, where, secret, 2*testkit.Limit)
 			done <- err
 		}()
 		conn, err := l.Accept()
@@ -157,7 +157,7 @@ func TestEnvRankZeroGone(t *testing.T) {
 		conn.Close()
 		select {
 		case err = <-done:
-		case <-time.After(await.Limit):
+		case <-time.After(testkit.Limit):
 			t.Fatal("it goes on")
 		}
 		require.ErrorIs(t, err, fault.ErrPeerLost)

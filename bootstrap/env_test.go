@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // freePort is a port that nobody listens on, on an address of the loopback network that no other test takes, so that
@@ -107,9 +107,9 @@ func TestEnvJoinFails(t *testing.T) {
 		timeout time.Duration
 	}{
 		{"duplicate rank", []joiner{{0, 3, secret}, {1, 3, secret}, {1, 3, secret}}, fault.ErrMismatch,
-			[]string{"two processes say they are rank 1", "two processes", "two processes"}, await.Limit},
+			[]string{"two processes say they are rank 1", "two processes", "two processes"}, testkit.Limit},
 		{"another size", []joiner{{0, 2, secret}, {1, 3, secret}}, fault.ErrMismatch,
-			[]string{"rank 1 has UBCOLL_SIZE=3, rank 0 has 2", "rank 1 has UBCOLL_SIZE=3, rank 0 has 2"}, await.Limit},
+			[]string{"rank 1 has UBCOLL_SIZE=3, rank 0 has 2", "rank 1 has UBCOLL_SIZE=3, rank 0 has 2"}, testkit.Limit},
 		{"missing rank", []joiner{{0, 4, secret}, {2, 4, secret}}, fault.ErrTimeout,
 			[]string{"ranks 1, 3 of 4 did not come", "ranks 1, 3 of 4 did not come"}, 500 * time.Millisecond},
 		{"nobody listens", []joiner{{1, 2, secret}}, fault.ErrTimeout, []string{"rank 0 does not listen"}, -4 * time.Second},
@@ -125,7 +125,7 @@ func TestEnvJoinFails(t *testing.T) {
 				}
 				wg.Wait()
 				require.Error(t, errs[0])
-				if strings.Contains(errs[0].Error(), "ranks 1, 2, 3 of 4 did not come") && timeout < await.Limit {
+				if strings.Contains(errs[0].Error(), "ranks 1, 2, 3 of 4 did not come") && timeout < testkit.Limit {
 					t.Logf("rank 2 was not there within %v", timeout)
 					continue
 				}
@@ -145,11 +145,11 @@ func TestEnvWrongSecret(t *testing.T) {
 	bs := make([]bootstrap.Bootstrap, 2)
 	errs := make([]error, 2)
 	var wg sync.WaitGroup
-	wg.Go(func() { bs[0], errs[0] = bootstrap.Join(0, 2, where, secret, await.Limit) })
-	_, err := bootstrap.Join(1, 2, where, secret+"x", await.Limit)
+	wg.Go(func() { bs[0], errs[0] = bootstrap.Join(0, 2, where, secret, testkit.Limit) })
+	_, err := bootstrap.Join(1, 2, where, secret+"x", testkit.Limit)
 	require.ErrorIs(t, err, fault.ErrMismatch)
 	require.ErrorContains(t, err, "rank 0 has another UBCOLL_SECRET")
-	wg.Go(func() { bs[1], errs[1] = bootstrap.Join(1, 2, where, secret, await.Limit) })
+	wg.Go(func() { bs[1], errs[1] = bootstrap.Join(1, 2, where, secret, testkit.Limit) })
 	wg.Wait()
 	require.NoError(t, errors.Join(errs...))
 	require.NoError(t, together(bs, bootstrap.Bootstrap.Close))
@@ -161,14 +161,14 @@ func TestEnvStrangers(t *testing.T) {
 	bs := make([]bootstrap.Bootstrap, 2)
 	errs := make([]error, 2)
 	var wg sync.WaitGroup
-	wg.Go(func() { bs[0], errs[0] = bootstrap.Join(0, 2, where, secret, await.Limit) })
+	wg.Go(func() { bs[0], errs[0] = bootstrap.Join(0, 2, where, secret, testkit.Limit) })
 	dial := func() net.Conn {
 		var conn net.Conn
-		require.Eventually(t, func() bool {
+		testkit.Eventually(t, func() bool {
 			var err error
 			conn, err = net.Dial("tcp", where)
 			return err == nil
-		}, await.Limit, time.Millisecond)
+		})
 		return conn
 	}
 	silent := dial()
@@ -177,11 +177,11 @@ func TestEnvStrangers(t *testing.T) {
 	defer loud.Close()
 	_, err := io.CopyN(loud, rand.Reader, 4096)
 	require.NoError(t, err)
-	wg.Go(func() { bs[1], errs[1] = bootstrap.Join(1, 2, where, secret, await.Limit) })
+	wg.Go(func() { bs[1], errs[1] = bootstrap.Join(1, 2, where, secret, testkit.Limit) })
 	wg.Wait()
 	require.NoError(t, errors.Join(errs...))
 	require.NoError(t, together(bs, bootstrap.Bootstrap.Close))
-	require.NoError(t, silent.SetReadDeadline(time.Now().Add(await.Limit)))
+	require.NoError(t, silent.SetReadDeadline(time.Now().Add(testkit.Limit)))
 	_, err = io.Copy(io.Discard, silent) // its connection has ended
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 }
@@ -218,7 +218,7 @@ func TestEnvAbortIsHeardLater(t *testing.T) {
 	bs := joinAll(t, 4, abstract(t))
 	bs[2].Abort(5)
 	for _, r := range []int{0, 1, 3, 2} {
-		ctx, cancel := context.WithTimeout(context.Background(), await.Limit)
+		ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 		_, err := bs[r].AllGather(ctx, nil)
 		cancel()
 		require.ErrorIs(t, err, fault.ErrAborted, "rank %d", r)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // queue is a listener whose visitors a test makes.
@@ -42,7 +42,7 @@ func (p *proving) Write(b []byte) (int, error) {
 
 // A rank that has proved who it is is not dropped any more, however many come while it is told so: it would not try again.
 func TestProvedIsNotDropped(t *testing.T) {
-	defer await.NoLeaks(t)()
+	defer testkit.NoLeaks(t)()
 	c := config{rank: 1, size: 2, secret: []byte("0123456789abcdef-test")}
 	q := &queue{conns: make(chan net.Conn), closed: make(chan struct{})}
 	visitors := make(chan visitor)

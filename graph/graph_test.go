@@ -13,13 +13,13 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-func TestMain(m *testing.M) { gputest.Main(8, func() int { return await.Main(m) }) }
+func TestMain(m *testing.M) { gputest.Main(8, func() int { return testkit.Main(m) }) }
 
 func run(t *testing.T, n int, f func(ctx context.Context, c *ubcoll.Comm) error) {
 	t.Helper()

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // checkIndex walks the whole tree and fails when an invariant does not hold.
@@ -84,7 +86,7 @@ func TestIndex(t *testing.T) {
 	} {
 		for _, private := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/private=%v", shape.name, private), func(t *testing.T) {
-				r := random(t)
+				r := testkit.Random(t)
 				ix := newIndex(private)
 				var all []*Claim
 				for step := range shape.steps {
@@ -157,7 +159,7 @@ func TestNCCL_LinearScan(t *testing.T) {
 			}
 			ix.insert(&Claim{start: 100, end: uint64(n) * 8192}) // far left of most it contains
 			bound := 2 * (ix.root.Load().height + 1)
-			r := random(t)
+			r := testkit.Random(t)
 			for range 1000 {
 				i := r.Uint64N(uint64(n))
 				for _, q := range []*query{

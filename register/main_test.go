@@ -2,50 +2,21 @@ package register
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
-	// Longer runs than by default, which flags can change; testdata has the scripts only.
-	for name, value := range map[string]string{"checks": "300", "steps": "100", "nofailfile": "true"} {
-		if err := flag.Set("rapid."+name, value); err != nil {
-			panic(err)
-		}
-	}
-	flag.Parse()
-	if s := os.Getenv("TEST_SEED"); s != "" {
-		if err := flag.Set("rapid.seed", s); err != nil {
-			fmt.Fprintln(os.Stderr, "TEST_SEED:", err)
-			os.Exit(2)
-		}
-	}
-	os.Exit(await.Main(m))
-}
-
-// random is seeded by TEST_SEED or the clock, and says how.
-func random(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("TEST_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("TEST_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
+	testkit.Rapid("checks=300", "steps=100") // longer runs than by default; testdata has the scripts only
+	os.Exit(testkit.Main(m))
 }
 
 // fake is a backend for tests only: it moves nothing, and remembers what is registered.

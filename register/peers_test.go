@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // The tests named after NCCL show that what is a weakness of its registration cache is none here, the ones named after
@@ -220,7 +221,7 @@ func TestNCCL_OrderAfterRemove(t *testing.T) {
 		m := mem(uint64(i+1), 1, uintptr(0x10000+i*8192), 4096)
 		refs[i] = mustRegister(t, c, m, m.Base, 4096)
 	}
-	r := random(t)
+	r := testkit.Random(t)
 	for _, i := range r.Perm(500)[:400] {
 		require.NoError(t, refs[i].Close())
 		delete(refs, i)

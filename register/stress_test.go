@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // TestStress looks up, registers, evicts, forgets and invalidates from several goroutines. Who holds a use reads the
@@ -40,7 +41,7 @@ func TestStress(t *testing.T) {
 	}
 	const rounds = 10000
 	var forgotten, done atomic.Int64
-	seed := random(t).Uint64()
+	seed := testkit.Random(t).Uint64()
 	var wg sync.WaitGroup
 	for g := range uint64(6) {
 		wg.Go(func() {
@@ -162,7 +163,7 @@ func TestNoSpuriousMiss(t *testing.T) {
 			finds.Add(1)
 		}
 	})
-	r := random(t)
+	r := testkit.Random(t)
 	for i := 0; i < 20000 || finds.Load() < 1000; i++ {
 		ix.insert(b)
 		ix.remove(a)

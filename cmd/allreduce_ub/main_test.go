@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bytes"
-	"errors"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,38 +10,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // The tests run the program as users do: this test binary started again, with main for its tests.
 func TestMain(m *testing.M) {
-	if os.Getenv("ALLREDUCE_UB_MAIN") != "" {
+	if testkit.IsProgram() {
 		main()
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
-}
-
-// program runs the program with args and env, and gives what it wrote and how it ended.
-func program(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
-	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.WaitDelay = await.Limit
-	for _, v := range os.Environ() { // no launcher and no settings but the test's own
-		if name, _, _ := strings.Cut(v, "="); name != "NTHREADS" && !strings.Contains(name, "UBCOLL_") &&
-			!strings.Contains(name, "MPI") && !strings.Contains(name, "PMI") && !strings.HasPrefix(name, "SLURM_") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	// A program with the race detector in it sleeps for a second when it exits, for reports that it may have left.
-	cmd.Env = append(append(cmd.Env, "ALLREDUCE_UB_MAIN=1", "GORACE=atexit_sleep_ms=0"), env...)
-	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errOut
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		require.NoError(t, err)
-	}
-	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
 }
 
 func TestOutput(t *testing.T) {
@@ -65,7 +40,7 @@ func TestOutput(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			want, err := os.ReadFile(filepath.Join("testdata", c.golden+".golden"))
 			require.NoError(t, err)
-			stdout, stderr, code := program(t, append(c.env, "UBCOLL_CUDA=off"), c.args...)
+			stdout, stderr, code := testkit.Program(t, append(c.env, "UBCOLL_CUDA=off"), c.args...)
 			require.Equal(t, string(want), stdout)
 			require.Empty(t, stderr)
 			require.Equal(t, 0, code)
@@ -84,7 +59,7 @@ func TestEveryTypeAndOperation(t *testing.T) {
 				if op == "avg" && !ty.Float() {
 					value = "1.0"
 				}
-				stdout, stderr, code := program(t, nil, "-d", ty.String(), "-o", op, "-elements", "1001")
+				stdout, stderr, code := testkit.Program(t, nil, "-d", ty.String(), "-o", op, "-elements", "1001")
 				require.Equal(t, 0, code, "%s%s", stdout, stderr)
 				require.Contains(t, stdout, "Expected: "+value+", Got: "+value+"\nResults verified correctly\n")
 			})
@@ -104,7 +79,7 @@ func TestRegistration(t *testing.T) {
 		{"off by config", []string{"-config", "../../configs/small_integers.toml"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			stdout, stderr, code := program(t, []string{"NTHREADS=2"}, c.args...)
+			stdout, stderr, code := testkit.Program(t, []string{"NTHREADS=2"}, c.args...)
 			require.Equal(t, 0, code, "%s%s", stdout, stderr)
 			require.Contains(t, stdout, "Results verified correctly")
 			require.Equal(t, c.says, strings.Contains(stdout, "buffers deregistered"),
@@ -115,7 +90,7 @@ func TestRegistration(t *testing.T) {
 
 // Asked for GPUs, the job does not run on the host instead.
 func TestNoGPU(t *testing.T) {
-	stdout, stderr, code := program(t, []string{"UBCOLL_CUDA=off"}, "-device", "cuda", "-b=64")
+	stdout, stderr, code := testkit.Program(t, []string{"UBCOLL_CUDA=off"}, "-device", "cuda", "-b=64")
 	require.Equal(t, 5, code, "%s%s", stdout, stderr)
 	require.Contains(t, stderr, "not supported")
 	require.NotContains(t, stdout, "cleaned up")
@@ -125,13 +100,13 @@ func TestNoGPU(t *testing.T) {
 func TestRequired(t *testing.T) {
 	for _, what := range []string{"mpi", "cuda", "verbs", "hosts"} {
 		t.Run(what, func(t *testing.T) {
-			stdout, stderr, code := program(t, []string{"UBCOLL_CUDA=off", "UBCOLL_REQUIRE=" + what}, "-b=64")
+			stdout, stderr, code := testkit.Program(t, []string{"UBCOLL_CUDA=off", "UBCOLL_REQUIRE=" + what}, "-b=64")
 			require.Equal(t, 5, code, "%s%s", stdout, stderr)
 			require.Contains(t, stderr, "UBCOLL_REQUIRE lists "+what+": ")
 			require.NotContains(t, stdout, "Starting")
 		})
 	}
-	_, stderr, code := program(t, []string{"UBCOLL_CUDA=off", "UBCOLL_REQUIRE=verbs,cuda"}, "-b=64")
+	_, stderr, code := testkit.Program(t, []string{"UBCOLL_CUDA=off", "UBCOLL_REQUIRE=verbs,cuda"}, "-b=64")
 	require.Equal(t, 5, code)
 	require.Contains(t, stderr, "lists verbs")
 	require.Contains(t, stderr, "lists cuda")
@@ -139,11 +114,11 @@ func TestRequired(t *testing.T) {
 
 // What looks like a setting and is none is told, once, and does not stop the job.
 func TestUnknownVariable(t *testing.T) {
-	stdout, stderr, code := program(t, []string{"UBCOLL_ALGORITHM=ring"}, "-b=64")
+	stdout, stderr, code := testkit.Program(t, []string{"UBCOLL_ALGORITHM=ring"}, "-b=64")
 	require.Equal(t, 0, code, "%s%s", stdout, stderr)
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 	require.Contains(t, stderr, `level=WARN msg="ubcoll: no such variable: did you mean UBCOLL_ALGO?" variable=UBCOLL_ALGORITHM`)
-	_, stderr, _ = program(t, []string{"UBCOLL_ALGORITHM=ring", "UBCOLL_LOG=error"}, "-b=64")
+	_, stderr, _ = testkit.Program(t, []string{"UBCOLL_ALGORITHM=ring", "UBCOLL_LOG=error"}, "-b=64")
 	require.Empty(t, stderr)
 }
 
@@ -152,7 +127,7 @@ func TestMalformedVariables(t *testing.T) {
 	for _, v := range []string{"UBCOLL_TIMEOUT=soon", "UBCOLL_REGISTER=maybe", "UBCOLL_CUDA=on", "UBCOLL_MAX_REGIONS=-1",
 		"UBCOLL_LOG=nonsense", "UBCOLL_REQUIRE=gpu", "NTHREADS=many"} {
 		t.Run(v, func(t *testing.T) {
-			_, stderr, code := program(t, []string{v}, "-b=64")
+			_, stderr, code := testkit.Program(t, []string{v}, "-b=64")
 			require.Equal(t, 6, code, stderr)
 			name, value, _ := strings.Cut(v, "=")
 			require.Regexp(t, name+`="`+value+`": .*want .*: invalid argument`, stderr)
@@ -173,7 +148,7 @@ func TestLimits(t *testing.T) {
 		{"tuning table", []string{"UBCOLL_TUNING=/dev/zero"}, nil, "/dev/zero is no regular file"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			stdout, stderr, code := program(t, c.env, c.args...)
+			stdout, stderr, code := testkit.Program(t, c.env, c.args...)
 			require.NotZero(t, code)
 			require.Contains(t, stderr, c.want)
 			require.NotContains(t, stdout, "allocating")
@@ -185,7 +160,7 @@ func TestCorrupted(t *testing.T) {
 	for _, rank := range []string{"0", "2"} {
 		for _, ty := range []string{"float32", "int8", "half"} {
 			t.Run(rank+"/"+ty, func(t *testing.T) {
-				stdout, stderr, code := program(t, []string{"UBCOLL_TEST_CORRUPT=" + rank}, "-d", ty, "-elements=100")
+				stdout, stderr, code := testkit.Program(t, []string{"UBCOLL_TEST_CORRUPT=" + rank}, "-d", ty, "-elements=100")
 				require.Equal(t, 7, code)
 				require.Contains(t, stdout, "Results verification failed\n  Rank "+rank+
 					" has 1 wrong elements, the first at index 50: expected 6, got 7\n")
@@ -224,20 +199,20 @@ func TestBadUsage(t *testing.T) {
 		{"hook without a rank", []string{"UBCOLL_TEST_CORRUPT=x"}, []string{"-b=64"}, []string{`"x": want a rank`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			stdout, stderr, code := program(t, c.env, c.args...)
+			stdout, stderr, code := testkit.Program(t, c.env, c.args...)
 			require.Equal(t, 6, code, "%s%s", stdout, stderr)
 			for _, w := range c.want {
 				require.Contains(t, stderr, w)
 			}
 		})
 	}
-	stdout, _, code := program(t, nil, "-config", three)
+	stdout, _, code := testkit.Program(t, nil, "-config", three)
 	require.Equal(t, 0, code)
 	require.Contains(t, stdout, "with 3 ranks", "without NTHREADS the config's number counts")
 }
 
 func TestUsage(t *testing.T) {
-	stdout, stderr, code := program(t, nil, "-h")
+	stdout, stderr, code := testkit.Program(t, nil, "-h")
 	require.Equal(t, 0, code)
 	require.Empty(t, stderr)
 	for _, f := range flags {

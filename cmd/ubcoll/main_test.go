@@ -5,11 +5,9 @@ import (
 	"crypto/rand"
 	"encoding/csv"
 	"encoding/json"
-	"errors"
 	"flag"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -23,45 +21,25 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/internal/await"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
 )
 
 // The tests run the program as users do: this test binary started again, with main for its tests.
 func TestMain(m *testing.M) {
-	if os.Getenv("UBCOLL_TEST_MAIN") != "" {
+	if testkit.IsProgram() {
 		main()
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
 
-func program(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
-	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.WaitDelay = await.Limit
-	for _, v := range os.Environ() { // no launcher and no settings but the test's own
-		if name, _, _ := strings.Cut(v, "="); name != "NTHREADS" && !strings.Contains(name, "UBCOLL_") &&
-			!strings.Contains(name, "MPI") && !strings.Contains(name, "PMI") && !strings.HasPrefix(name, "SLURM_") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	cmd.Env = append(append(cmd.Env, "UBCOLL_TEST_MAIN=1", "GORACE=atexit_sleep_ms=0"), env...)
-	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errOut
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		require.NoError(t, err)
-	}
-	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
-}
-
 // The same numbers go to the table and to every kind of file.
 func TestBench(t *testing.T) {
 	for _, suffix := range []string{".json", ".jsonl", ".csv"} {
 		file := filepath.Join(t.TempDir(), "x"+suffix)
-		stdout, stderr, code := program(t, nil, "bench", "all_reduce", "-b", "8", "-e", "64K", "-f", "4", "-n", "5", "-J", file)
+		stdout, stderr, code := testkit.Program(t, nil, "bench", "all_reduce", "-b", "8", "-e", "64K", "-f", "4", "-n", "5", "-J", file)
 		require.Equal(t, 0, code, stderr)
 		require.Empty(t, stderr, "no terminal, no heartbeat")
 		require.Contains(t, stdout, "# Out of bounds values : 0 OK\n")
@@ -96,14 +74,14 @@ func TestOutputIsThere(t *testing.T) {
 		require.Contains(t, string(b), ",ring,") // asked for, and taken
 		return strings.Count(string(b), "\n")
 	}
-	_, stderr, code := program(t, nil, args...)
+	_, stderr, code := testkit.Program(t, nil, args...)
 	require.Equal(t, 0, code, stderr)
 	require.Equal(t, 3, lines())
-	stdout, stderr, code := program(t, nil, args...)
+	stdout, stderr, code := testkit.Program(t, nil, args...)
 	require.Equal(t, 6, code)
 	require.Contains(t, stderr, "is there already: remove it, name another, or add to it (-append")
 	require.Empty(t, stdout)
-	stdout, stderr, code = program(t, nil, append(args, "-append")...)
+	stdout, stderr, code = testkit.Program(t, nil, append(args, "-append")...)
 	require.Equal(t, 0, code, stderr)
 	require.Contains(t, stdout, "# Results written to "+file+"\n")
 	require.Equal(t, 5, lines())
@@ -156,11 +134,11 @@ func timesIn(t *testing.T, suffix string, b []byte) (times []float64) {
 
 // A graph's times are a loop's; verifying says so in one line.
 func TestGraphsAndVerify(t *testing.T) {
-	stdout, stderr, code := program(t, nil, "bench", "all_reduce", "-b", "1K", "-e", "1K", "-G", "3", "-n", "5",
+	stdout, stderr, code := testkit.Program(t, nil, "bench", "all_reduce", "-b", "1K", "-e", "1K", "-G", "3", "-n", "5",
 		"-device", "host")
 	require.Equal(t, 0, code, stderr)
 	require.Contains(t, stdout, "warmup iters: 5 iters: 5 agg iters: 1 validation: 1 graph: 3 unalign: 0\n")
-	stdout, stderr, code = program(t, nil, "verify", "-e", "1K", "-t", "3", "-device", "host", "all_reduce", "broadcast")
+	stdout, stderr, code = testkit.Program(t, nil, "verify", "-e", "1K", "-t", "3", "-device", "host", "all_reduce", "broadcast")
 	require.Equal(t, 0, code, stderr)
 	require.Regexp(t, `(?m)^verify: 3 ranks on host memory: \d+ calls of 2 operations .*: OK\n$`, stdout)
 }
@@ -185,7 +163,7 @@ func TestRanksPerProcess(t *testing.T) {
 			name := rand.Text()
 			for r := range 2 {
 				wait.Go(func() {
-					out[r], errOut[r], codes[r] = program(t, bootstrap.EnvVars(r, 2, "unix:@"+name, name),
+					out[r], errOut[r], codes[r] = testkit.Program(t, bootstrap.EnvVars(r, 2, "unix:@"+name, name),
 						strings.Fields(c.args)...)
 				})
 			}
@@ -204,7 +182,7 @@ func TestRanksPerProcess(t *testing.T) {
 		})
 	}
 	name := rand.Text()
-	stdout, stderr, code := program(t, bootstrap.EnvVars(0, 1, "unix:@"+name, name), "bench", "barrier", "-t", "3",
+	stdout, stderr, code := testkit.Program(t, bootstrap.EnvVars(0, 1, "unix:@"+name, name), "bench", "barrier", "-t", "3",
 		"-device", "host")
 	require.Equal(t, 0, code, stderr)
 	require.Contains(t, stdout, "# nThread 3 ")
@@ -255,7 +233,7 @@ func TestExitCodes(t *testing.T) {
 		{"info", nil, []string{"info", "x"}, 6, "info takes -env"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, stderr, code := program(t, c.env, c.args...)
+			_, stderr, code := testkit.Program(t, c.env, c.args...)
 			require.Equal(t, c.code, code, stderr)
 			require.Contains(t, stderr, c.stderr)
 		})
@@ -274,13 +252,13 @@ func TestLimits(t *testing.T) {
 		{"sizes", "all_reduce -b 0 -e 16G -i 1", "17179869184 sizes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, stderr, code := program(t, nil, append([]string{"bench"}, strings.Fields(c.args)...)...)
+			_, stderr, code := testkit.Program(t, nil, append([]string{"bench"}, strings.Fields(c.args)...)...)
 			require.NotZero(t, code)
 			require.Contains(t, stderr, c.want)
 			require.Contains(t, stderr, "limit reached")
 		})
 	}
-	_, stderr, code := program(t, nil, "verify", "-e", "1024G", "-device", "host")
+	_, stderr, code := testkit.Program(t, nil, "verify", "-e", "1024G", "-device", "host")
 	require.NotZero(t, code)
 	require.Contains(t, stderr, "limit reached")
 }
@@ -297,7 +275,7 @@ func TestRanks(t *testing.T) {
 		{"flag", []string{"NTHREADS=3"}, []string{"-t", "4"}, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			stdout, stderr, code := program(t, c.env, append([]string{"bench", "barrier", "-n", "2"}, c.args...)...)
+			stdout, stderr, code := testkit.Program(t, c.env, append([]string{"bench", "barrier", "-n", "2"}, c.args...)...)
 			require.Equal(t, 0, code, stderr)
 			require.Equal(t, c.ranks, strings.Count(stdout, "#  Rank "))
 		})
@@ -306,19 +284,19 @@ func TestRanks(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{"help"}, {"-h"}, {"bench", "-h"}, {"verify", "-h"}, {"bench", "all_reduce", "--help"}} {
-		stdout, stderr, code := program(t, nil, args...)
+		stdout, stderr, code := testkit.Program(t, nil, args...)
 		require.Equal(t, 0, code)
 		require.Empty(t, stderr)
 		require.Contains(t, stdout, "Usage: ubcoll ")
 	}
-	stdout, _, _ := program(t, nil, "verify", "-h")
+	stdout, _, _ := testkit.Program(t, nil, "verify", "-h")
 	require.Contains(t, stdout, "Not barrier, channel, window, ", "what it refuses is not offered")
 	require.NotContains(t, stdout, "sendrecv, barrier")
 }
 
 func TestInfo(t *testing.T) {
 	secret := "UBCOLL_SECRET=hush-hush-hush-hush"
-	stdout, stderr, code := program(t, []string{secret, "UBCOLL_LOG=info"}, "info", "-env")
+	stdout, stderr, code := testkit.Program(t, []string{secret, "UBCOLL_LOG=info"}, "info", "-env")
 	require.Equal(t, 0, code, stderr)
 	for _, want := range []string{`(?m)^version  `, `(?m)^go +go1`, `(?m)^mpi +(not )?built in$`, `(?m)^instructions +\w+$`,
 		`(?m)^UBCOLL_SECRET +\(set\) `, `(?m)^UBCOLL_LOG +info +error\|warn\|info\|debug  `,
@@ -326,7 +304,7 @@ func TestInfo(t *testing.T) {
 		require.Regexp(t, regexp.MustCompile(want), stdout)
 	}
 	require.NotContains(t, stdout, "hush")
-	stdout, _, _ = program(t, nil, "info")
+	stdout, _, _ = testkit.Program(t, nil, "info")
 	require.NotContains(t, stdout, "UBCOLL_LOG")
 }
 
@@ -365,7 +343,7 @@ func TestParse(t *testing.T) {
 // A run that fails leaves its numbers all the same.
 func TestFailedRunWritesFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.json")
-	_, _, code := program(t, nil, "bench", "all_reduce", "-b", "64", "-e", "64", "-n", "2", "--min-busbw", "1e9",
+	_, _, code := testkit.Program(t, nil, "bench", "all_reduce", "-b", "64", "-e", "64", "-n", "2", "--min-busbw", "1e9",
 		"-J", file)
 	require.Equal(t, 7, code)
 	var all struct {

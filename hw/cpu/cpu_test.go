@@ -7,18 +7,19 @@ import (
 	"runtime"
 	"slices"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // TestSixteenBitsExhaustive combines every 16-bit value with every special one and some random ones.
 func TestSixteenBitsExhaustive(t *testing.T) {
-	r := newRand(t)
+	r := testkit.Random(t)
 	const n = 1 << 16
 	for _, ty := range []dtype.Type{dtype.Float16, dtype.BFloat16, dtype.Int16, dtype.Uint16} {
 		all, other, got := make([]byte, 2*n), make([]byte, 2*n), make([]byte, 2*n)
@@ -59,7 +60,7 @@ func TestSixteenBitsExhaustive(t *testing.T) {
 
 // TestAccumulate adds to sums that are carried as fractions, in all lengths around the blocks, in place and not.
 func TestAccumulate(t *testing.T) {
-	r := newRand(t)
+	r := testkit.Random(t)
 	for _, ty := range []dtype.Type{dtype.Float16, dtype.BFloat16} {
 		for _, n := range []int{0, 1, 3, 4, 63, 64, 1000, 4096, 4097, 12345} {
 			for _, k := range []struct{ scale, div int }{{1, 2}, {2, 3}, {2, 4}, {4, 4}, {4, 5}, {8, 8}, {512, 1000}} {
@@ -124,7 +125,7 @@ func lengths() (ns []int) {
 }
 
 func TestReduce(t *testing.T) {
-	r := newRand(t)
+	r := testkit.Random(t)
 	for _, ty := range dtype.All() {
 		for _, op := range allOps {
 			for _, n := range lengths() {
@@ -166,7 +167,7 @@ func TestReduce(t *testing.T) {
 }
 
 func TestReduceMulti(t *testing.T) {
-	r := newRand(t)
+	r := testkit.Random(t)
 	divs := []int{0, 1, 2, 3, 7, 8, 100, 300, 1 << 33}
 	for _, ty := range dtype.All() {
 		for ns := 1; ns <= 18; ns++ {
@@ -237,7 +238,7 @@ func TestHalfRoundsOnce(t *testing.T) {
 }
 
 func TestScale(t *testing.T) {
-	r := newRand(t)
+	r := testkit.Random(t)
 	for _, ty := range dtype.All() {
 		for _, n := range lengths() {
 			for _, factor := range []float64{0, 1, -3.75, 0.1, 1e10, -1e300, math.Inf(1), math.NaN()} {
@@ -281,7 +282,7 @@ func TestScale(t *testing.T) {
 }
 
 func TestCopy(t *testing.T) {
-	r := newRand(t)
+	r := testkit.Random(t)
 	eachLevel(t, func(t *testing.T) {
 		for _, n := range []int{0, 1, 63, 511, 512, 1000, 65535, 65536, 65537, 200001} {
 			for _, stream := range []bool{false, true} {
@@ -389,7 +390,7 @@ func TestTheCollectorIsNotHeldUp(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var stop atomic.Bool
-			calls, before := 0, processorTime(t)
+			calls, before := 0, testkit.ProcessorTime(t)
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -401,15 +402,15 @@ func TestTheCollectorIsNotHeldUp(t *testing.T) {
 			var took, used []time.Duration
 			for range 40 {
 				var m runtime.MemStats
-				from, cpu := time.Now(), processorTime(t)
+				from, cpu := time.Now(), testkit.ProcessorTime(t)
 				runtime.ReadMemStats(&m)
-				used = append(used, processorTime(t)-cpu)
+				used = append(used, testkit.ProcessorTime(t)-cpu)
 				took = append(took, time.Since(from))
 				time.Sleep(time.Millisecond)
 			}
 			stop.Store(true)
 			<-done
-			call := (processorTime(t) - before) / time.Duration(calls)
+			call := (testkit.ProcessorTime(t) - before) / time.Duration(calls)
 			slices.Sort(took)
 			slices.Sort(used)
 			t.Logf("stop the world: median %v, longest %v; processor time: median %v, longest %v, of a call %v",
@@ -417,13 +418,6 @@ func TestTheCollectorIsNotHeldUp(t *testing.T) {
 			require.Less(t, used[20], call/2)
 		})
 	}
-}
-
-// processorTime is what all threads of this process have had so far.
-func processorTime(t *testing.T) time.Duration {
-	var u syscall.Rusage
-	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func ExampleReduceN() {

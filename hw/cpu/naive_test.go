@@ -4,26 +4,14 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
 	"github.com/ubcoll/ubcoll/dtype"
 )
-
-// newRand is a generator whose seed is logged; the variable TEST_SEED repeats a run.
-func newRand(t testing.TB) *rand.Rand {
-	seed := rand.Uint64()
-	if s := os.Getenv("TEST_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 0, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("TEST_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
 
 // eachLevel runs f once on every level that this machine and build have.
 func eachLevel(t *testing.T, f func(t *testing.T)) {

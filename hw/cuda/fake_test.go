@@ -15,24 +15,14 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func init() { setLibrary = cuda.SetLibrary }
 
-// compiler is a C compiler, which machines that only run the tests may lack.
-func compiler(t *testing.T) string {
-	for _, cc := range []string{os.Getenv("CC"), "cc", "gcc", "clang"} {
-		if path, err := exec.LookPath(cc); err == nil {
-			return path
-		}
-	}
-	t.Skip("no C compiler")
-	return ""
-}
-
 // TestParity compares driver.h with a toolkit's header, where there is one.
 func TestParity(t *testing.T) {
-	cc := compiler(t)
+	cc := testkit.Compiler(t, os.Getenv("CC"), "cc", "gcc", "clang")
 	for _, home := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda", "/usr"} {
 		include := filepath.Join(home, "include")
 		if _, err := os.Stat(filepath.Join(include, "cuda.h")); home == "" || err != nil {
@@ -49,7 +39,7 @@ func TestParity(t *testing.T) {
 // fakeDriver compiles testdata/fake.c.
 func fakeDriver(t *testing.T) string {
 	lib := filepath.Join(t.TempDir(), "libfake.so")
-	out, err := exec.Command(compiler(t), "-std=c11", "-shared", "-fPIC", "-o", lib,
+	out, err := exec.Command(testkit.Compiler(t, os.Getenv("CC"), "cc", "gcc", "clang"), "-std=c11", "-shared", "-fPIC", "-o", lib,
 		"testdata/fake.c", "testdata/fake_all.c").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return lib
@@ -81,7 +71,7 @@ func TestProbe(t *testing.T) {
 		{"there", lib, []string{"UBCOLL_TEST_FAKE_DEVICES=1"}, []string{"CUDA: available\n"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			out := other(t, c.lib, append(c.env, childVar+"=probe"))
+			out := other(t, c.lib, append(c.env, testkit.ChildVar+"=probe"))
 			for _, want := range c.want {
 				require.Contains(t, out, want)
 			}

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -16,9 +15,9 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // gpus is the contexts of n devices; a machine without any fails the test where UBCOLL_REQUIRE has cuda.
@@ -86,15 +85,8 @@ func bytesOf(r *rand.ChaCha8, n int) []byte {
 }
 
 func random(t *testing.T) *rand.ChaCha8 {
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("TEST_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 0, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("TEST_SEED=%d", seed)
 	var key [32]byte
-	binary.LittleEndian.PutUint64(key[:], seed)
+	binary.LittleEndian.PutUint64(key[:], testkit.Seed(t))
 	return rand.NewChaCha8(key)
 }
 
@@ -237,7 +229,7 @@ func TestStreamsAndEvents(t *testing.T) {
 	p := alloc(t, c, 1)
 	require.NoError(t, second.Fill(p, 0, 1))
 	require.NoError(t, start.Record(first))
-	require.NoError(t, k.Launch(first, cuda.Launch{Grid: 1, Block: 1}, params(waitParams{d, uint64(await.Limit)})))
+	require.NoError(t, k.Launch(first, cuda.Launch{Grid: 1, Block: 1}, params(waitParams{d, uint64(testkit.Limit)})))
 	require.NoError(t, first.Fill(p, 7, 1))
 	require.NoError(t, end.Record(first))
 	require.NoError(t, second.Sync(), "another stream goes on")
@@ -259,7 +251,7 @@ func TestStreamsAndEvents(t *testing.T) {
 	took, err := end.Since(start)
 	require.NoError(t, err)
 	require.Greater(t, took, 15*time.Millisecond)
-	require.Less(t, took, await.Limit, "its own end")
+	require.Less(t, took, testkit.Limit, "its own end")
 	require.NoError(t, start.Close())
 	require.NoError(t, end.Close())
 	require.NoError(t, c.HostUnregister(flag))

@@ -6,10 +6,8 @@ import (
 	"testing"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
-
-// The test program runs itself as another process: what the variable names is what that process does.
-const childVar = "UBCOLL_TEST_CHILD"
 
 var children = map[string]func() error{}
 
@@ -20,13 +18,7 @@ func TestMain(m *testing.M) {
 	if lib := os.Getenv("UBCOLL_TEST_LIBRARY"); lib != "" {
 		setLibrary(lib)
 	}
-	if name := os.Getenv(childVar); name != "" {
-		if err := children[name](); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	testkit.Children(children)
 	os.Exit(m.Run())
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // mapping is memory of n bytes off the Go heap.
@@ -146,9 +147,9 @@ func TestWrongMemory(t *testing.T) {
 	require.Error(t, err, "memory of Create by IPC")
 	for name, err := range map[string]error{
 		"free host memory": c.Free(host), "free nothing of ours": c.Free(p + 1<<40), "unmap": c.Unmap(p, n),
-		"retain": second(c.Retain(p)), "retain host memory": second(c.Retain(host)),
-		"ipc of host memory": second(c.IPCHandle(host)), "import": second(c.Import(0)), "create": second(c.Create(n + 1)),
-		"a handle that is none": second(c.OpenIPC(cuda.IPCHandle{})), "map twice": c.Map(mapped, n, m),
+		"retain": testkit.ErrOf(c.Retain(p)), "retain host memory": testkit.ErrOf(c.Retain(host)),
+		"ipc of host memory": testkit.ErrOf(c.IPCHandle(host)), "import": testkit.ErrOf(c.Import(0)), "create": testkit.ErrOf(c.Create(n + 1)),
+		"a handle that is none": testkit.ErrOf(c.OpenIPC(cuda.IPCHandle{})), "map twice": c.Map(mapped, n, m),
 	} {
 		t.Log(name, err)
 		var e *cuda.Error
@@ -167,8 +168,6 @@ func TestWrongMemory(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrLimit)
 	require.NoError(t, s.Sync(), "none of that broke the context")
 }
-
-func second[T any](_ T, err error) error { return err }
 
 func TestNoLeaks(t *testing.T) {
 	c := gpu(t)

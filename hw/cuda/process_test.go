@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"slices"
 	"testing"
 
@@ -17,8 +16,8 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func init() {
@@ -169,9 +168,7 @@ func child(t *testing.T, name string, o order, fd int) {
 	mine, theirs := os.NewFile(uintptr(pair[0]), "mine"), os.NewFile(uintptr(pair[1]), "theirs")
 	defer mine.Close()
 	defer theirs.Close()
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.WaitDelay = await.Limit
-	cmd.Env = append(os.Environ(), childVar+"="+name, "GORACE=atexit_sleep_ms=0")
+	cmd := testkit.Child(name)
 	cmd.ExtraFiles = []*os.File{theirs}
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)

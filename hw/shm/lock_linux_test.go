@@ -2,9 +2,7 @@ package shm
 
 import (
 	"fmt"
-	"os"
 	"runtime"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -12,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // ordinary runs f on a thread that may not lock more than RLIMIT_MEMLOCK, which is n bytes meanwhile.
@@ -50,27 +49,15 @@ func TestLock(t *testing.T) {
 	require.NoError(t, err)
 	defer Unmap(p, 64*PageSize)
 	ordinary(t, uint64(16*PageSize), func() {
-		before := locked(t)
+		before := testkit.Status("VmLck")
 		err := Lock(p, 64*PageSize)
 		assert.ErrorIs(t, err, fault.ErrLimit)
 		assert.ErrorContains(t, err, fmt.Sprintf("%d bytes", 64*PageSize))
 		assert.ErrorContains(t, err, fmt.Sprintf("is %d bytes (raise `ulimit -l`)", 16*PageSize))
-		assert.Equal(t, before, locked(t), "a failure leaves something locked")
+		assert.Equal(t, before, testkit.Status("VmLck"), "a failure leaves something locked")
 		assert.NoError(t, Lock(p, 8*PageSize))
-		assert.Equal(t, before+8*PageSize, locked(t))
+		assert.Equal(t, before+8*PageSize, testkit.Status("VmLck"))
 		assert.NoError(t, Unlock(p, 8*PageSize))
-		assert.Equal(t, before, locked(t))
+		assert.Equal(t, before, testkit.Status("VmLck"))
 	})
-}
-
-// locked is how much of this process is locked in memory.
-func locked(t *testing.T) int {
-	t.Helper()
-	b, err := os.ReadFile("/proc/self/status")
-	require.NoError(t, err)
-	_, rest, _ := strings.Cut(string(b), "VmLck:")
-	var kib int
-	_, err = fmt.Sscan(rest, &kib)
-	require.NoError(t, err)
-	return kib << 10
 }

@@ -1,29 +1,23 @@
 package shm_test
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
 
-	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/hw/shm"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
-
-// The test program runs itself as another process: what the variable names is what that process does.
-const childVar = "UBCOLL_TEST_CHILD"
 
 var children = map[string]func() error{
 	"own":      childOwn,
@@ -35,46 +29,8 @@ var children = map[string]func() error{
 }
 
 func TestMain(m *testing.M) {
-	if name := os.Getenv(childVar); name != "" {
-		if err := children[name](); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	testkit.Children(children)
 	os.Exit(m.Run())
-}
-
-// child is a running child; it ends when its standard input does, or with the test.
-type child struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Scanner
-}
-
-func start(t *testing.T, name string) *child {
-	t.Helper()
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), childVar+"="+name)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		in.Close()
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	return &child{cmd, in, bufio.NewScanner(out)}
-}
-
-// read reads the child's next line.
-func (c *child) read(t *testing.T, v any) {
-	t.Helper()
-	require.True(t, c.out.Scan(), "the child ended early")
-	require.NoError(t, json.Unmarshal(c.out.Bytes(), v), "%s", c.out.Bytes())
 }
 
 func say(v any) { json.NewEncoder(os.Stdout).Encode(v) }
@@ -121,8 +77,8 @@ func childSleep() error {
 	word := (*uint32)(p)
 	say("ready")
 	t := time.Now()
-	for atomic.LoadUint32(word) == 0 && time.Since(t) < 2*await.Limit {
-		shm.FutexWait(word, 0, int64(2*await.Limit))
+	for atomic.LoadUint32(word) == 0 && time.Since(t) < 2*testkit.Limit {
+		shm.FutexWait(word, 0, int64(2*testkit.Limit))
 	}
 	say(time.Since(t))
 	return nil
@@ -186,21 +142,4 @@ func childNoMemory() error {
 		}
 	}
 	return nil
-}
-
-// limited runs a child that checks itself.
-func limited(t *testing.T, name string) {
-	t.Helper()
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), childVar+"="+name)
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-}
-
-// descriptors is the number of open descriptors.
-func descriptors(t *testing.T) int {
-	t.Helper()
-	d, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
-	return len(d)
 }

@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime/debug"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -20,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/hw/shm"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func create(t *testing.T, n int) *shm.File {
@@ -102,10 +99,10 @@ func TestOpen(t *testing.T) {
 }
 
 func TestOpenOfAnotherProcess(t *testing.T) {
-	c := start(t, "own")
+	c := testkit.Start(t, testkit.Child("own"))
 	var r shm.Ref
-	c.read(t, &r)
-	require.Equal(t, c.cmd.Process.Pid, r.Process.PID)
+	c.Read(t, &r)
+	require.Equal(t, c.Cmd.Process.Pid, r.Process.PID)
 	require.NoError(t, r.Process.Check(), "whatever the process calls itself")
 	f, err := shm.Open(r)
 	require.NoError(t, err)
@@ -114,8 +111,8 @@ func TestOpenOfAnotherProcess(t *testing.T) {
 	mine := mapAll(t, f, true)
 	require.Equal(t, "from the child", string(mine[:14]))
 
-	require.NoError(t, c.cmd.Process.Kill())
-	c.cmd.Wait()
+	require.NoError(t, c.Cmd.Process.Kill())
+	c.Cmd.Wait()
 	require.Equal(t, "from the child", string(mine[:14]), "a mapping outlives its maker")
 	require.ErrorIs(t, r.Process.Check(), fault.ErrPeerLost)
 	_, err = shm.Open(r)
@@ -125,9 +122,9 @@ func TestOpenOfAnotherProcess(t *testing.T) {
 }
 
 func TestOpenRefused(t *testing.T) {
-	c := start(t, "own")
+	c := testkit.Start(t, testkit.Child("own"))
 	var childs shm.Ref
-	c.read(t, &childs)
+	c.Read(t, &childs)
 	f, other, closed := create(t, shm.PageSize), create(t, shm.PageSize), create(t, shm.PageSize)
 	require.NoError(t, closed.Close())
 	good := f.Ref()
@@ -193,13 +190,13 @@ func TestOpenRefused(t *testing.T) {
 		{"a pipe", as(int(pipe.Fd())), fault.ErrStale},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			before := descriptors(t)
+			before := testkit.Descriptors(t)
 			_, err := shm.Open(k.ref)
 			require.Error(t, err)
 			if k.want != nil {
 				require.ErrorIs(t, err, k.want)
 			}
-			require.Equal(t, before, descriptors(t))
+			require.Equal(t, before, testkit.Descriptors(t))
 		})
 	}
 }
@@ -207,7 +204,7 @@ func TestOpenRefused(t *testing.T) {
 // Adopt checks what Open checks, and closes what it refuses.
 func TestAdopt(t *testing.T) {
 	f, other := create(t, 1), create(t, 1)
-	before := descriptors(t)
+	before := testkit.Descriptors(t)
 	dup := func(f *shm.File) int {
 		fd, err := unix.FcntlInt(uintptr(f.FD()), unix.F_DUPFD_CLOEXEC, 0)
 		require.NoError(t, err)
@@ -222,7 +219,7 @@ func TestAdopt(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrStale)
 	_, err = shm.Adopt(-1, f.Ref())
 	require.ErrorIs(t, err, unix.EBADF)
-	require.Equal(t, before, descriptors(t))
+	require.Equal(t, before, testkit.Descriptors(t))
 }
 
 func TestMapRange(t *testing.T) {
@@ -260,16 +257,6 @@ func TestMapRange(t *testing.T) {
 	}
 }
 
-// faults reports whether a read at p faults.
-func faults(p unsafe.Pointer) (fault bool) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() { fault = recover() != nil }()
-	sink = *(*byte)(p)
-	return
-}
-
-var sink byte
-
 func TestReserve(t *testing.T) {
 	page := shm.PageSize
 	f := create(t, 2*page)
@@ -278,36 +265,23 @@ func TestReserve(t *testing.T) {
 	require.NoError(t, err)
 	at := func(i int) unsafe.Pointer { return unsafe.Add(base, i*page) }
 	for i := range 8 {
-		require.True(t, faults(at(i)), "page %d", i)
+		require.True(t, testkit.Faults(at(i)), "page %d", i)
 	}
 	require.NoError(t, f.MapAt(at(3), 0, 2*page))
 	for i := range 8 {
-		require.Equal(t, i != 3 && i != 4, faults(at(i)), "page %d", i)
+		require.Equal(t, i != 3 && i != 4, testkit.Faults(at(i)), "page %d", i)
 	}
 	require.Equal(t, "second page", string(unsafe.Slice((*byte)(at(4)), 11)))
 	require.NoError(t, shm.Retire(at(3), page))
-	require.True(t, faults(at(3)))
+	require.True(t, testkit.Faults(at(3)))
 	require.Equal(t, "second page", string(unsafe.Slice((*byte)(at(4)), 11)), "the neighbour stays")
 	require.NoError(t, shm.Retire(at(4), page))
 	for i := range 8 {
-		require.True(t, faults(at(i)), "page %d", i)
+		require.True(t, testkit.Faults(at(i)), "page %d", i)
 	}
 	require.NoError(t, shm.Unmap(base, 8*page))
 	_, err = shm.Reserve(1 << 60)
 	require.ErrorIs(t, err, fault.ErrLimit)
-}
-
-// resident is how much of the mapping at p is in the page tables.
-func resident(t *testing.T, p unsafe.Pointer) (kib int) {
-	t.Helper()
-	b, err := os.ReadFile("/proc/self/smaps")
-	require.NoError(t, err)
-	_, rest, ok := strings.Cut(string(b), fmt.Sprintf("\n%x-", uintptr(p)))
-	require.True(t, ok)
-	_, rest, _ = strings.Cut(rest, "\nRss:")
-	_, err = fmt.Sscan(rest, &kib)
-	require.NoError(t, err)
-	return kib
 }
 
 func TestPopulate(t *testing.T) {
@@ -316,23 +290,23 @@ func TestPopulate(t *testing.T) {
 	eager, err := f.Map(0, size, true)
 	require.NoError(t, err)
 	defer shm.Unmap(eager, size)
-	require.Equal(t, size>>10, resident(t, eager))
+	require.Equal(t, size>>10, testkit.ResidentKiB(t, eager))
 	lazy, err := f.Map(0, size, false)
 	require.NoError(t, err)
 	defer shm.Unmap(lazy, size)
-	require.Zero(t, resident(t, lazy))
+	require.Zero(t, testkit.ResidentKiB(t, lazy))
 	copy(unsafe.Slice((*byte)(eager), size), "kept")
 	shm.Populate(lazy, size/2)
-	require.Equal(t, size>>11, resident(t, lazy))
+	require.Equal(t, size>>11, testkit.ResidentKiB(t, lazy))
 	require.Equal(t, "kept", string(unsafe.Slice((*byte)(lazy), 4)))
 }
 
 func TestWatch(t *testing.T) {
-	first, second := start(t, "own"), start(t, "own")
+	first, second := testkit.Start(t, testkit.Child("own")), testkit.Start(t, testkit.Child("own"))
 	var a, b shm.Ref
-	first.read(t, &a)
-	second.read(t, &b)
-	before := descriptors(t)
+	first.Read(t, &a)
+	second.Read(t, &b)
+	before := testkit.Descriptors(t)
 	var w shm.Watch
 	one, err := w.Add(a.Process)
 	require.NoError(t, err)
@@ -341,20 +315,20 @@ func TestWatch(t *testing.T) {
 	again, err := w.Add(a.Process)
 	require.NoError(t, err)
 	require.Same(t, one, again)
-	require.Equal(t, before+2, descriptors(t))
+	require.Equal(t, before+2, testkit.Descriptors(t))
 	for range 100 {
 		w.Look()
 		require.False(t, one.Dead() || two.Dead())
 	}
-	require.NoError(t, first.cmd.Process.Kill())
+	require.NoError(t, first.Cmd.Process.Kill())
 	// Not waited for yet: a zombie is dead to its peers.
-	require.Eventually(t, func() bool { w.Look(); return one.Dead() }, await.Limit, time.Millisecond)
-	first.cmd.Wait()
+	testkit.Eventually(t, func() bool { w.Look(); return one.Dead() })
+	first.Cmd.Wait()
 	w.Look()
 	require.True(t, one.Dead(), "and stays so")
 	require.False(t, two.Dead())
-	require.NoError(t, second.cmd.Process.Kill())
-	require.Eventually(t, func() bool { w.Look(); return two.Dead() }, await.Limit, time.Millisecond)
+	require.NoError(t, second.Cmd.Process.Kill())
+	testkit.Eventually(t, func() bool { w.Look(); return two.Dead() })
 	require.NoError(t, w.Close())
 	w.Look()
 	_, err = w.Add(a.Process)
@@ -378,12 +352,12 @@ func TestWatch(t *testing.T) {
 	self.Namespace++
 	_, err = shm.Open(shm.Ref{Process: self})
 	require.ErrorIs(t, err, os.ErrPermission)
-	require.LessOrEqual(t, descriptors(t), before)
+	require.LessOrEqual(t, testkit.Descriptors(t), before)
 }
 
 // A descriptor that a process has made of itself does for those that cannot see it.
 func TestWatchAdopt(t *testing.T) {
-	before := descriptors(t)
+	before := testkit.Descriptors(t)
 	var w shm.Watch
 	fd, err := shm.OwnPIDFD()
 	require.NoError(t, err)
@@ -395,13 +369,13 @@ func TestWatchAdopt(t *testing.T) {
 	again, err := w.Adopt(hidden, fd)
 	require.NoError(t, err)
 	require.Same(t, one, again, "and the second descriptor is closed")
-	require.Equal(t, before+1, descriptors(t))
+	require.Equal(t, before+1, testkit.Descriptors(t))
 	w.Look()
 	require.False(t, one.Dead())
 	_, err = w.Adopt(shm.Process{PID: 2}, 1<<20)
 	require.Error(t, err, "no descriptor")
 	require.NoError(t, w.Close())
-	require.Equal(t, before, descriptors(t))
+	require.Equal(t, before, testkit.Descriptors(t))
 }
 
 func TestFutex(t *testing.T) {
@@ -411,14 +385,14 @@ func TestFutex(t *testing.T) {
 
 	t.Run("returns when the word differs", func(t *testing.T) {
 		start := time.Now()
-		shm.FutexWait(here, 1, int64(2*await.Limit))
-		require.Less(t, time.Since(start), await.Limit)
+		shm.FutexWait(here, 1, int64(2*testkit.Limit))
+		require.Less(t, time.Since(start), testkit.Limit)
 	})
 	t.Run("returns when time is up", func(t *testing.T) {
 		start := time.Now()
 		shm.FutexWait(here, 0, int64(20*time.Millisecond))
 		require.GreaterOrEqual(t, time.Since(start), 10*time.Millisecond)
-		require.Less(t, time.Since(start), await.Limit)
+		require.Less(t, time.Since(start), testkit.Limit)
 	})
 	t.Run("wakes all, through another mapping", func(t *testing.T) {
 		const sleepers = 4
@@ -427,7 +401,7 @@ func TestFutex(t *testing.T) {
 			go func() {
 				start := time.Now()
 				for atomic.LoadUint32(here) == 0 {
-					shm.FutexWait(here, 0, int64(2*await.Limit))
+					shm.FutexWait(here, 0, int64(2*testkit.Limit))
 				}
 				done <- time.Since(start)
 			}()
@@ -436,28 +410,28 @@ func TestFutex(t *testing.T) {
 		atomic.StoreUint32(there, 1)
 		shm.FutexWake(there)
 		for range sleepers {
-			require.Less(t, <-done, await.Limit)
+			require.Less(t, <-done, testkit.Limit)
 		}
 	})
 	t.Run("wakes another process", func(t *testing.T) {
 		atomic.StoreUint32(here, 0)
-		c := start(t, "sleep")
-		require.NoError(t, json.NewEncoder(c.in).Encode(f.Ref()))
+		c := testkit.Start(t, testkit.Child("sleep"))
+		require.NoError(t, json.NewEncoder(c.In).Encode(f.Ref()))
 		var ready string
-		c.read(t, &ready)
+		c.Read(t, &ready)
 		time.Sleep(20 * time.Millisecond)
 		atomic.StoreUint32(here, 1)
 		shm.FutexWake(here)
 		var slept time.Duration
-		c.read(t, &slept)
-		require.Less(t, slept, await.Limit)
+		c.Read(t, &slept)
+		require.Less(t, slept, testkit.Limit)
 	})
 }
 
 func TestLimits(t *testing.T) {
-	t.Run("descriptors", func(t *testing.T) { limited(t, "nofile") })
-	t.Run("file size", func(t *testing.T) { limited(t, "fsize") })
-	t.Run("memory", func(t *testing.T) { limited(t, "nomemory") })
+	t.Run("descriptors", func(t *testing.T) { testkit.RunChild(t, "nofile") })
+	t.Run("file size", func(t *testing.T) { testkit.RunChild(t, "fsize") })
+	t.Run("memory", func(t *testing.T) { testkit.RunChild(t, "nomemory") })
 }
 
 func TestHostID(t *testing.T) {
@@ -477,8 +451,7 @@ func TestGroup(t *testing.T) {
 	mine := shm.Group()
 	t.Logf("%q", mine)
 	child := func(session bool) string {
-		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), childVar+"=group")
+		cmd := testkit.Child("group")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: session}
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
@@ -501,7 +474,7 @@ func TestHave(t *testing.T) {
 }
 
 func TestNothingIsLeft(t *testing.T) {
-	before := descriptors(t)
+	before := testkit.Descriptors(t)
 	for range 1000 {
 		f, err := shm.Create("round", 1)
 		require.NoError(t, err)
@@ -513,7 +486,7 @@ func TestNothingIsLeft(t *testing.T) {
 		require.NoError(t, g.Close())
 		require.NoError(t, f.Close())
 	}
-	require.Equal(t, before, descriptors(t))
+	require.Equal(t, before, testkit.Descriptors(t))
 	left, err := filepath.Glob("/dev/shm/ubcoll*")
 	require.NoError(t, err)
 	require.Empty(t, left)

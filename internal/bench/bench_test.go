@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,19 +18,8 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
-
-func seed(t *testing.T) uint64 {
-	s := uint64(time.Now().UnixNano())
-	if v := os.Getenv("TEST_SEED"); v != "" {
-		var err error
-		s, err = strconv.ParseUint(v, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("TEST_SEED=%d", s)
-	return s
-}
 
 // small is a Config that takes milliseconds.
 func small(op string) Config {
@@ -44,7 +31,7 @@ func small(op string) Config {
 // measure runs cfg on n goroutine ranks and gives rank 0's report and table.
 func measure(t *testing.T, n int, cfg Config) (rep *Report, table string, err error) {
 	var out bytes.Buffer
-	err = ubcoll.Local(t.Context(), n, ubcoll.Options{Timeout: await.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
+	err = ubcoll.Local(t.Context(), n, ubcoll.Options{Timeout: testkit.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
 		mine, err := Run(ctx, c, cfg, Program{Version: "test", Args: []string{"a"}, Threads: n}, &out, nil)
 		if c.Rank() == 0 {
 			rep = mine
@@ -55,7 +42,7 @@ func measure(t *testing.T, n int, cfg Config) (rep *Report, table string, err er
 }
 
 func TestEveryOperation(t *testing.T) {
-	rng := rand.New(rand.NewPCG(seed(t), 0))
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	for _, name := range Names() {
 		if operationOf(name).open != nil {
 			continue // see TestOneSided

@@ -14,13 +14,13 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
 )
 
-func TestMain(m *testing.M) { gputest.Main(4, func() int { return await.Main(m) }) }
+func TestMain(m *testing.M) { gputest.Main(4, func() int { return testkit.Main(m) }) }
 
 // needDevices turns devices on, and skips the test where there are too few.
 func needDevices(t *testing.T, n int) {
@@ -37,7 +37,7 @@ func needDevices(t *testing.T, n int) {
 }
 
 func TestOnDevices(t *testing.T) {
-	rng := rand.New(rand.NewPCG(seed(t), 0))
+	rng := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	for i := range operations {
 		op := &operations[i]
 		if !op.device {
@@ -51,7 +51,7 @@ func TestOnDevices(t *testing.T) {
 			needDevices(t, n)
 			var rep *Report
 			var table bytes.Buffer
-			o := ubcoll.Options{Timeout: await.Limit, Register: register.Explicit}
+			o := ubcoll.Options{Timeout: testkit.Limit, Register: register.Explicit}
 			err := ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {
 				mine, err := Run(ctx, c, cfg, Program{Version: "test", Threads: n}, &table, nil)
 				if c.Rank() == 0 {
@@ -95,7 +95,7 @@ func TestFirstUse(t *testing.T) {
 // What is verified on devices has to fail there too.
 func TestVerifyOnDevices(t *testing.T) {
 	needDevices(t, 3)
-	v := Verification{Device: Auto, MaxBytes: 1 << 10, Ops: []string{"all_reduce", "gather"}, Seed: seed(t) >> 32}
+	v := Verification{Device: Auto, MaxBytes: 1 << 10, Ops: []string{"all_reduce", "gather"}, Seed: testkit.Seed(t) >> 32}
 	out, err := verifyOn(t, 3, v)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "verify: 3 ranks on CUDA devices: ")

@@ -9,13 +9,13 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
 )
 
 func verifyOn(t *testing.T, n int, v Verification) (string, error) {
 	var out bytes.Buffer
-	o := ubcoll.Options{Timeout: await.Limit, Register: register.Explicit}
+	o := ubcoll.Options{Timeout: testkit.Limit, Register: register.Explicit}
 	err := ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {
 		return Verify(ctx, c, v, &out)
 	})
@@ -23,7 +23,7 @@ func verifyOn(t *testing.T, n int, v Verification) (string, error) {
 }
 
 func TestVerify(t *testing.T) {
-	v := Verification{Device: Host, MaxBytes: 16 << 10, Seed: seed(t) >> 32}
+	v := Verification{Device: Host, MaxBytes: 16 << 10, Seed: testkit.Seed(t) >> 32}
 	out, err := verifyOn(t, 3, v)
 	require.NoError(t, err, out)
 	require.Regexp(t, `(?m)^#  +\d+ calls: two-shot, source direct, destination direct$`, out)

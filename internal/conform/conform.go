@@ -18,20 +18,14 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // Suite is what one rank does. All ranks run the same one.
 type Suite func(ctx context.Context, c *ubcoll.Comm) error
 
-// Seed is the seed of everything random, the same on all ranks: TEST_SEED, or 1, so that runs repeat. Logged with every
-// failure by Fail.
-func Seed() uint64 {
-	s, err := strconv.ParseUint(os.Getenv("TEST_SEED"), 10, 64)
-	if err != nil {
-		return 1
-	}
-	return s
-}
+// Seed is the seed of everything random, the same on all ranks. Logged with every failure by Fail.
+func Seed() uint64 { return testkit.FixedSeed() }
 
 // Number is how often something is done: what the variable says, or n.
 func Number(variable string, n int) (int, error) {

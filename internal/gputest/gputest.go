@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
@@ -15,9 +14,9 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // Main is for the TestMain of a package whose tests have no devices but where they ask for them, as Run does: so those
@@ -31,12 +30,12 @@ func Main(devices int, run func() int) {
 }
 
 // Run runs f on n goroutine ranks that have a device each. Where there are none it skips the test, or fails it if
-// UBCOLL_REQUIRE has cuda; fewer than n skip it in any case. No wait lasts longer than await.Limit unless o says so.
+// UBCOLL_REQUIRE has cuda; fewer than n skip it in any case. No wait lasts longer than testkit.Limit unless o says so.
 func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.Comm, ubcoll.Device) error) {
 	t.Helper()
 	t.Setenv(env.CUDA.Name, "auto")
 	if o.Timeout == 0 {
-		o.Timeout = await.Limit
+		o.Timeout = testkit.Limit
 	}
 	if d := cuda.Have(); d.Err == nil {
 		all, err := cuda.Devices()
@@ -118,15 +117,8 @@ func Foreign(dev ubcoll.Device) (cu *cuda.Stream, s *ubcoll.Stream, end func() e
 	return cu, s, func() error { return errors.Join(s.Close(), cu.Close(), c.Close()) }, nil
 }
 
-// Seed is TEST_SEED, or a random one; it is logged.
+// Seed is testkit.Seed.
 func Seed(t *testing.T) uint64 {
 	t.Helper()
-	s := rand.Uint64()
-	if v := os.Getenv("TEST_SEED"); v != "" {
-		var err error
-		s, err = strconv.ParseUint(v, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("TEST_SEED=%d", s)
-	return s
+	return testkit.Seed(t)
 }

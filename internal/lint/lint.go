@@ -20,7 +20,8 @@ const module = "github.com/ubcoll/ubcoll"
 // layers is the order of the rooms: a package may import only packages on lines above its own (and, in hw, those of
 // its own line). "" is the root package; a star stands for everything below a folder.
 var layers = [][]string{
-	{"hw", "dtype", "internal/race", "internal/await", "internal/nearest"},
+	{"hw", "dtype", "internal/race", "internal/nearest", "internal/testkit"},
+	{"internal/await"},
 	{"internal/fault"},
 	{"internal/env"},
 	{"internal/logs"},
@@ -50,8 +51,7 @@ const programs = "main"
 // rooms that may hold C, and those that may make system calls through x/sys.
 var (
 	cgoRooms = []string{"hw/*", "bootstrap"}
-	sysRooms = []string{"hw", "hw/*", "internal/mem", "bootstrap", "internal/engine",
-		"internal/transport/*"}
+	sysRooms = []string{"hw", "hw/*", "internal/mem", "bootstrap", "internal/engine", "internal/transport/*"}
 )
 
 // wherePrivate are beginnings of paths that exist on one machine only. They are split so that this file passes.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // memory is what the pages of f's file take.
@@ -49,7 +50,7 @@ func TestQuarantine(t *testing.T) {
 	again := h.Quarantine()
 	require.True(t, h.Quarantined())
 	require.NoError(t, h.Retire(kept))
-	require.True(t, faults(kept.Ptr))
+	require.True(t, testkit.Faults(kept.Ptr))
 	require.Equal(t, all-size, memory(t, file), "the memory is the system's again")
 	require.Equal(t, make([]byte, size), laggard)
 	fill(laggard, 2) // as a peer does that was lost to a time-out: it faults nowhere, and nobody sees it

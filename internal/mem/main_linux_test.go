@@ -2,13 +2,10 @@ package mem
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,41 +14,21 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// The test program runs itself as another process under limits: the variable names what that one does.
-const childVar = "UBCOLL_TEST_CHILD"
-
 func TestMain(m *testing.M) {
-	if name := os.Getenv(childVar); name != "" {
-		if err := children[name](); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	testkit.Children(children)
 	checks := "60"
 	if race.Enabled {
 		checks = "15"
 	}
-	for name, value := range map[string]string{"checks": checks, "steps": "60", "nofailfile": "true"} {
-		if err := flag.Set("rapid."+name, value); err != nil {
-			panic(err)
-		}
-	}
-	flag.Parse()
-	if s := os.Getenv("TEST_SEED"); s != "" { // rapid logs the seed of what fails
-		if err := flag.Set("rapid.seed", s); err != nil {
-			fmt.Fprintln(os.Stderr, "TEST_SEED:", err)
-			os.Exit(2)
-		}
-	}
+	testkit.Rapid("checks="+checks, "steps=60")
 	emulated.Main(func() int {
-		return await.Main(m)
+		return testkit.Main(m)
 	})
 }
 
@@ -65,11 +42,8 @@ var children = map[string]func() error{
 
 func limited(t *testing.T, name string, args ...string) {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe")
 	// C's allocator reserves 64 MiB of addresses for each thread that comes to need it: of a limit, that is most.
-	cmd.Env = append(append(os.Environ(), childVar+"="+name, "MALLOC_ARENA_MAX=1"), args...)
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	testkit.RunChild(t, name, append(args, "MALLOC_ARENA_MAX=1")...)
 }
 
 // childSpace allocates under a limit on address space that leaves HEADROOM MiB.
@@ -78,7 +52,7 @@ func childSpace() error {
 	if err != nil {
 		return err
 	}
-	size := uint64(status("VmSize") + room<<20)
+	size := uint64(testkit.Status("VmSize") + room<<20)
 	if err := unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: size, Max: size}); err != nil {
 		return err
 	}
@@ -160,18 +134,6 @@ func childNoMemory() error {
 	return errors.Join(check(a.At.Slot == 0, "failures must not use up slots"), h.Close())
 }
 
-// status is a field of /proc/self/status, in bytes.
-func status(name string) int {
-	b, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		panic(err)
-	}
-	_, rest, _ := strings.Cut(string(b), name+":")
-	var kib int
-	fmt.Sscan(rest, &kib)
-	return kib << 10
-}
-
 // footprint is what a heap could leave behind.
 type footprint struct{ descriptors, mappings, shared int }
 
@@ -186,16 +148,6 @@ func measure(t *testing.T) (f footprint) {
 	require.Empty(t, left)
 	return footprint{len(fds), strings.Count(string(maps), "\n"), strings.Count(string(maps), "memfd:ubcoll")}
 }
-
-// faults reports whether a read at p faults.
-func faults(p unsafe.Pointer) (fault bool) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() { fault = recover() != nil }()
-	sink = *(*byte)(p)
-	return
-}
-
-var sink byte
 
 func newHeap(t *testing.T, goHeap bool) *Heap {
 	t.Helper()

@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func TestAlloc(t *testing.T) {
@@ -76,7 +77,7 @@ func TestStaleViewFaults(t *testing.T) {
 	a := alloc(t, h, 3*shm.PageSize)
 	bytesOf(a)[0], bytesOf(a)[2*shm.PageSize] = 1, 2
 	for i := range 3 {
-		require.False(t, faults(unsafe.Add(a.Ptr, i*shm.PageSize)))
+		require.False(t, testkit.Faults(unsafe.Add(a.Ptr, i*shm.PageSize)))
 	}
 	require.NoError(t, h.Retire(a))
 	b := alloc(t, h, 3*shm.PageSize)
@@ -87,14 +88,14 @@ func TestStaleViewFaults(t *testing.T) {
 	require.True(t, h.Directory().Live(b.At))
 	require.Equal(t, make([]byte, b.Bytes), bytesOf(b))
 	for i := range 3 {
-		require.True(t, faults(unsafe.Add(a.Ptr, i*shm.PageSize)))
-		require.False(t, faults(unsafe.Add(b.Ptr, i*shm.PageSize)))
+		require.True(t, testkit.Faults(unsafe.Add(a.Ptr, i*shm.PageSize)))
+		require.False(t, testkit.Faults(unsafe.Add(b.Ptr, i*shm.PageSize)))
 	}
 }
 
 func TestClose(t *testing.T) {
 	alloc(t, newHeap(t, false), 1) // what the first one costs for good
-	before, space := measure(t), status("VmSize")
+	before, space := measure(t), testkit.Status("VmSize")
 	h, err := New(77, false)
 	require.NoError(t, err)
 	dir := h.DirectoryRef()
@@ -103,17 +104,17 @@ func TestClose(t *testing.T) {
 	during := measure(t)
 	require.Greater(t, during.descriptors, before.descriptors)
 	require.Greater(t, during.shared, before.shared)
-	require.Greater(t, status("VmSize"), space+windowSize-1)
+	require.Greater(t, testkit.Status("VmSize"), space+windowSize-1)
 
 	require.NoError(t, h.Close())
 	for _, a := range []*Allocation{small, big, freed} {
-		require.True(t, faults(a.Ptr))
+		require.True(t, testkit.Faults(a.Ptr))
 		require.False(t, h.Directory().Live(a.At))
 	}
 	after := measure(t)
 	require.Equal(t, before.descriptors, after.descriptors)
 	require.Equal(t, before.shared, after.shared)
-	require.Less(t, status("VmSize"), space+1<<30)
+	require.Less(t, testkit.Status("VmSize"), space+1<<30)
 
 	require.ErrorIs(t, h.Close(), fault.ErrClosed)
 	_, err = h.Alloc(1)
@@ -451,7 +452,7 @@ func TestManyRounds(t *testing.T) {
 		runtime.ReadMemStats(&s)
 		return s.HeapAlloc
 	}
-	before, shared, used := measure(t), status("RssShmem"), inUse()
+	before, shared, used := measure(t), testkit.Status("RssShmem"), inUse()
 	pieces := h.space.pieces(t)
 	for i := range rounds {
 		round(i)
@@ -460,6 +461,6 @@ func TestManyRounds(t *testing.T) {
 	require.Equal(t, before.descriptors, after.descriptors)
 	require.LessOrEqual(t, h.space.pieces(t), pieces+1)
 	require.Equal(t, before.shared, after.shared)
-	require.LessOrEqual(t, status("RssShmem"), shared+3*shm.PageSize)
+	require.LessOrEqual(t, testkit.Status("RssShmem"), shared+3*shm.PageSize)
 	require.Less(t, inUse(), used+1<<20)
 }

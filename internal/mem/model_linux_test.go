@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // modelled is an allocation as the naive model knows it.
@@ -110,7 +111,7 @@ func (m *model) free(t *rapid.T) {
 	require.NoError(t, m.h.Retire(o.a))
 	require.False(t, m.h.Directory().Live(o.a.At))
 	if !m.goHeap && !o.adopted {
-		require.True(t, faults(o.a.Ptr))
+		require.True(t, testkit.Faults(o.a.Ptr))
 		if m.quarantine {
 			m.quarantined = append(m.quarantined, o.a.At)
 			m.sizes = append(m.sizes, shm.RoundUp(o.n))

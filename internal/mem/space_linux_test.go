@@ -13,6 +13,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // smallSpace makes a heap whose windows are of n bytes.
@@ -56,7 +57,7 @@ func TestAddressesAreReused(t *testing.T) {
 		require.NoError(t, h.Retire(a))
 		past = append(past, a)
 		for _, p := range past[max(0, i-window/2/size+2):] {
-			require.True(t, faults(p.Ptr), "a stale view of what was freed in the last rounds")
+			require.True(t, testkit.Faults(p.Ptr), "a stale view of what was freed in the last rounds")
 		}
 	}
 	require.Len(t, h.space.windows, 1)
@@ -74,7 +75,7 @@ func TestFreshAddressesFirst(t *testing.T) {
 	require.Len(t, h.space.windows, 1)
 	require.NoError(t, h.Retire(last))
 	require.NotEqual(t, last.Base(), alloc(t, h, 1).Base())
-	require.True(t, faults(last.Ptr))
+	require.True(t, testkit.Faults(last.Ptr))
 	require.Len(t, h.space.windows, 2)
 }
 
@@ -92,7 +93,7 @@ func TestAddressesAtRandom(t *testing.T) {
 			require.Equal(t, byte(a.At.Generation), bytesOf(a)[0])
 			require.Equal(t, byte(a.At.Generation), bytesOf(a)[a.Bytes-1])
 			require.NoError(t, h.Retire(a))
-			require.True(t, faults(a.Ptr))
+			require.True(t, testkit.Faults(a.Ptr))
 			live[k] = live[len(live)-1]
 			live = live[:len(live)-1]
 			continue
@@ -110,16 +111,16 @@ func TestAddressesAtRandom(t *testing.T) {
 
 // What is larger than a window gets one of its own, with room for some of its kind.
 func TestLargeWindow(t *testing.T) {
-	space := status("VmSize")
+	space := testkit.Status("VmSize")
 	h := smallSpace(t, 1<<20)
 	a, b := alloc(t, h, 1<<20), alloc(t, h, 1)
 	require.Len(t, h.space.windows, 1)
 	require.Equal(t, perWindow<<20, h.space.windows[0].n)
-	require.False(t, faults(a.Ptr) || faults(b.Ptr))
+	require.False(t, testkit.Faults(a.Ptr) || testkit.Faults(b.Ptr))
 	alloc(t, h, 5<<20)
 	require.Len(t, h.space.windows, 2)
 	require.NoError(t, h.Close())
-	require.Less(t, status("VmSize"), space+1<<30)
+	require.Less(t, testkit.Status("VmSize"), space+1<<30)
 }
 
 // Addresses that a failure may have left to others are neither used nor unmapped again.
@@ -188,7 +189,7 @@ func state(t *testing.T, at int) string {
 // childCycles allocates and frees more bytes than it has addresses.
 func childCycles() error {
 	const room, size, rounds = 600 << 20, 4 << 20, 500
-	limit := status("VmSize") + room
+	limit := testkit.Status("VmSize") + room
 	if err := unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: uint64(limit), Max: uint64(limit)}); err != nil {
 		return err
 	}
@@ -211,12 +212,12 @@ func childCycles() error {
 		if err := h.Retire(a); err != nil {
 			return err
 		}
-		if !faults(a.Ptr) || last != nil && !faults(last.Ptr) {
+		if !testkit.Faults(a.Ptr) || last != nil && !testkit.Faults(last.Ptr) {
 			return fmt.Errorf("round %d: a stale view does not fault", i)
 		}
 		last = a
 	}
-	if err := check(*(*byte)(kept.Ptr) == 1 && status("VmSize") < limit-room/2, "most of the address space is gone"); err != nil {
+	if err := check(*(*byte)(kept.Ptr) == 1 && testkit.Status("VmSize") < limit-room/2, "most of the address space is gone"); err != nil {
 		return err
 	}
 	return h.Close()
@@ -233,7 +234,7 @@ func TestCyclesInLimitedSpace(t *testing.T) {
 func TestPageTables(t *testing.T) {
 	h := newHeap(t, false)
 	const rounds, size = 20000, 128 << 10
-	before := status("VmPTE")
+	before := testkit.Status("VmPTE")
 	for range rounds {
 		a, err := h.Alloc(size)
 		if err == nil {
@@ -244,7 +245,7 @@ func TestPageTables(t *testing.T) {
 		}
 	}
 	// Left to the kernel they would be 4 KiB for 2 MiB, 5 MiB in all.
-	tables := status("VmPTE") - before
+	tables := testkit.Status("VmPTE") - before
 	t.Logf("%d bytes of page tables", tables)
 	require.Less(t, tables, rounds*size/512/4)
 }

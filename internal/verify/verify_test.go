@@ -4,33 +4,21 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 const elements = 200
 
-// newSeed is a random seed, which is logged; the variable TEST_SEED repeats a run.
-func newSeed(t *testing.T) uint64 {
-	seed := rand.Uint64()
-	if s := os.Getenv("TEST_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 0, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("TEST_SEED=%d", seed)
-	return seed
-}
-
 // each calls f for every type, operation and several numbers of ranks, with all ranks' inputs.
 func each(t *testing.T, ranks []int, f func(t *testing.T, d Data, srcs []unsafe.Pointer, r *rand.Rand)) {
-	seed := newSeed(t)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	for _, ty := range dtype.All() {
 		for _, op := range []string{"sum", "prod", "min", "max", "avg"} {
@@ -135,7 +123,7 @@ func TestNaNIsWrong(t *testing.T) {
 }
 
 func TestInputsAreSpread(t *testing.T) {
-	seed := newSeed(t)
+	seed := testkit.Seed(t)
 	for _, ty := range []dtype.Type{dtype.Float32, dtype.BFloat16, dtype.Int32, dtype.Uint64} {
 		d := Data{Type: ty, Ranks: 2, Seed: seed}
 		seen := map[uint64]bool{}

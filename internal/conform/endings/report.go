@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // ReadyFile is where a rank says that it is inside, with its process id. Ranks and tests meet by files in CONFORM_DIR.
@@ -46,14 +46,14 @@ func report(c *ubcoll.Comm, dir string, err error) error {
 	if err := write(reportFile(dir, c.Rank()), text); err != nil {
 		return err
 	}
-	for r := range c.Size() {
-		for r != e.Peer && time.Since(at) < await.Limit {
-			if _, err := os.Stat(reportFile(dir, r)); err == nil {
-				break
+	testkit.Until(func() bool {
+		for r := range c.Size() {
+			if _, err := os.Stat(reportFile(dir, r)); r != e.Peer && err != nil {
+				return false
 			}
-			time.Sleep(time.Millisecond)
 		}
-	}
+		return true
+	})
 	return nil
 }
 

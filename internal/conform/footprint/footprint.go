@@ -9,12 +9,11 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"time"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // foot is what this process has: descriptors, mappings, goroutines and resident memory.
@@ -41,16 +40,18 @@ func footprint() (f foot, err error) {
 
 // settled waits until this process has no more than most.
 func settled(ctx context.Context, c *ubcoll.Comm, most foot) error {
-	for start := time.Now(); ; { // what is ending takes its time to
-		after, err := footprint()
-		if err != nil {
-			return err
-		}
-		if after.fds <= most.fds && after.maps <= most.maps && after.routines <= most.routines && after.kib <= most.kib {
-			return coll.Barrier(ctx, c)
-		}
-		if time.Since(start) > await.Limit/4 {
-			return conform.Fail(c, "%+v, which should be at most %+v", after, most)
-		}
+	var after foot
+	var err error
+	done := testkit.Until(func() bool { // what is ending takes its time to
+		after, err = footprint()
+		return err != nil || after.fds <= most.fds && after.maps <= most.maps && after.routines <= most.routines &&
+			after.kib <= most.kib
+	})
+	switch {
+	case err != nil:
+		return err
+	case !done:
+		return conform.Fail(c, "%+v, which should be at most %+v", after, most)
 	}
+	return coll.Barrier(ctx, c)
 }

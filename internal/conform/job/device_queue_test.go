@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/conform/endings"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // programVar names a job program that was built before, for machines without Go.
@@ -41,7 +41,7 @@ func TestDeviceKillQueued(t *testing.T) {
 		bin, err = program()
 		require.NoError(t, err)
 	}
-	pick := mrand.New(mrand.NewPCG(freshSeed(t), 0))
+	pick := mrand.New(mrand.NewPCG(testkit.Seed(t), 0))
 	for _, suite := range []string{"eager", "graph", "messages", "channel"} {
 		t.Run(suite, func(t *testing.T) {
 			for round := range rounds {
@@ -76,8 +76,8 @@ func killQueued(t *testing.T, bin, suite string, victim int, wait time.Duration,
 	exit = (<-gone).Sub(killed)
 	select {
 	case <-done:
-	case <-time.After(await.Limit):
-		t.Fatalf("rank %d goes on, %v after the kill", 1-victim, await.Limit)
+	case <-time.After(testkit.Limit):
+		t.Fatalf("rank %d goes on, %v after the kill", 1-victim, testkit.Limit)
 	}
 	checkReports(t, dir, n, victim, killed, j.said)
 	report, err := endings.ReadReport(dir, 1-victim)

@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // gpus is the environment in which processes have devices: none is added where there is a GPU.
@@ -41,7 +42,7 @@ func TestDeviceKill(t *testing.T) {
 		name, value, _ := strings.Cut(v, "=")
 		t.Setenv(name, value)
 	}
-	pick := mrand.New(mrand.NewPCG(freshSeed(t), 0))
+	pick := mrand.New(mrand.NewPCG(testkit.Seed(t), 0))
 	for range 3 {
 		killOne(t, "kill-device", 3, pick)
 		killOne(t, "kill-device-p2p", 3, pick)

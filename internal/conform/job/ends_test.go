@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/conform/endings"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // ending is a job of n processes that writes its standard error to files.
@@ -89,8 +89,7 @@ func TestSignal(t *testing.T) {
 						require.NoError(t, c.Process.Signal(sig))
 					}
 					for p := range e.cmds {
-						require.Eventually(t, func() bool { return strings.Contains(e.said(p), "another one kills it") }, await.Limit,
-							time.Millisecond)
+						testkit.Eventually(t, func() bool { return strings.Contains(e.said(p), "another one kills it") })
 					}
 					require.NoError(t, os.WriteFile(endings.EnoughFile(e.dir), nil, 0o600))
 					for p, code := range e.codes() {
@@ -107,8 +106,7 @@ func TestSecondSignalKills(t *testing.T) {
 	e := startEnding(t, 1, alone, "ends-ignore")
 	e.awaitReady(t, 3)
 	require.NoError(t, e.cmds[0].Process.Signal(syscall.SIGTERM))
-	require.Eventually(t, func() bool { return strings.Contains(e.said(0), "another one kills it") }, await.Limit,
-		time.Millisecond)
+	testkit.Eventually(t, func() bool { return strings.Contains(e.said(0), "another one kills it") })
 	require.NoError(t, e.cmds[0].Process.Signal(syscall.SIGTERM))
 	require.Equal(t, []int{128 + 15}, e.codes())
 }
@@ -120,7 +118,7 @@ func TestSignalWhileJoining(t *testing.T) {
 			t.Parallel()
 			e := startEnding(t, 1, []string{"UBCOLL_SIZE=2", fmt.Sprint("UBCOLL_RANK=", rank)}, "order")
 			pid := e.cmds[0].Process.Pid
-			require.Eventually(t, func() bool { return joining(pid) }, await.Limit, time.Millisecond)
+			testkit.Eventually(t, func() bool { return joining(pid) })
 			require.NoError(t, e.cmds[0].Process.Signal(syscall.SIGTERM))
 			begin := time.Now()
 			require.Equal(t, []int{128 + 15}, e.codes(), "%s", e.said(rank))

@@ -10,16 +10,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
 )
 
 func local(t *testing.T, n int, o ubcoll.Options, run ...string) {
 	t.Helper()
 	t.Logf("TEST_SEED=%d", conform.Seed())
-	defer await.NoLeaks(t)()
+	defer testkit.NoLeaks(t)()
 	for _, name := range run {
 		start := time.Now()
 		require.NoError(t, ubcoll.Local(t.Context(), n, o, suites[name]), name)
@@ -84,9 +84,7 @@ func TestCancel(t *testing.T) {
 		case 0:
 			errs <- Barrier(cancelled, c, x)
 		case 1: // never comes
-			for begin := time.Now(); c.Engine().WaitsIn(0) == "no wait" && time.Since(begin) < await.Limit; {
-				time.Sleep(time.Millisecond)
-			}
+			testkit.Until(func() bool { return c.Engine().WaitsIn(0) != "no wait" })
 			cancel()
 			<-ended // or rank 2 might find that this rank has closed
 		case 2:

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func main() {
-	ubcoll.Main(ubcoll.Options{Timeout: await.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
+	ubcoll.Main(ubcoll.Options{Timeout: testkit.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
 		for _, name := range os.Args[1:] {
 			s := suites[name]
 			if s == nil {

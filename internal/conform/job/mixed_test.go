@@ -7,10 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/conform/mixed"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -22,7 +22,7 @@ func TestRandomPrograms(t *testing.T) {
 	}
 	programs, err := conform.Number("CONFORM_PROGRAMS", programs)
 	require.NoError(t, err)
-	seed := freshSeed(t)
+	seed := testkit.Seed(t)
 	options := []ubcoll.Options{{}, {Register: register.Explicit}, {Algorithm: "ring"}, {Register: register.Off},
 		{Algorithm: "two-shot"}, {Algorithm: "one-shot"}, {Algorithm: "push"}}
 	ranks := []int{2, 3, 4, 5}
@@ -33,8 +33,8 @@ func TestRandomPrograms(t *testing.T) {
 			n, programs = ranks[k/len(options)], each
 		}
 		t.Run(fmt.Sprintf("ranks=%d/%v/%s", n, o.Register, o.Algorithm), func(t *testing.T) {
-			leaks := await.NoLeaks(t)
-			o.Timeout = await.Limit
+			leaks := testkit.NoLeaks(t)
+			o.Timeout = testkit.Limit
 			require.NoError(t, ubcoll.Local(t.Context(), n, o, mixed.Programs(seed+uint64(k), programs)))
 			leaks()
 		})

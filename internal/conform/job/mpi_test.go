@@ -13,10 +13,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/conform/endings"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // mpiJob is the command that starts the job program, built with MPI, as n ranks. scripts/conform-jobs sets what it
@@ -75,7 +75,7 @@ func TestMPIKill(t *testing.T) {
 	if os.Getenv("MPI_NAME") == "mpich" {
 		t.Skip("MPICH's mpirun cannot be told to leave the survivors alive")
 	}
-	pick := mrand.New(mrand.NewPCG(freshSeed(t), 0))
+	pick := mrand.New(mrand.NewPCG(testkit.Seed(t), 0))
 	kills, err := conform.Number("CONFORM_KILLS", 10)
 	require.NoError(t, err)
 	for k := 0; k < kills; k++ {
@@ -98,7 +98,7 @@ func TestMPIKill(t *testing.T) {
 		require.Greater(t, pid, 1, "kill(2) takes 0 and -1 for many processes")
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		killed := time.Now()
-		late := time.AfterFunc(2*await.Limit, func() { cmd.Process.Kill() })
+		late := time.AfterFunc(2*testkit.Limit, func() { cmd.Process.Kill() })
 		require.Error(t, cmd.Wait(), "a job that lost a rank must not exit 0")
 		late.Stop()
 		checkReports(t, dir, n, victim, killed, func(int) string { return out.String() })

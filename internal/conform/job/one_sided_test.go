@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // oneSided are the suites of communicator families, handles, channels and windows. Windows come last: they abort a
@@ -22,7 +22,7 @@ func TestOneSidedLocal(t *testing.T) {
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
-			local(t, n, ubcoll.Options{Timeout: await.Limit}, oneSided...)
+			local(t, n, ubcoll.Options{Timeout: testkit.Limit}, oneSided...)
 		})
 	}
 }

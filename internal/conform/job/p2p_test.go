@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // programs is how many random programs each number of ranks from 2 to 8 runs: CONFORM_PROGRAMS, or 10,000 in all, and
@@ -52,6 +53,6 @@ func TestCircle(t *testing.T) {
 
 // TestKillP2P is TestKill with messages under way.
 func TestKillP2P(t *testing.T) {
-	pick := mrand.New(mrand.NewPCG(freshSeed(t), 0))
+	pick := mrand.New(mrand.NewPCG(testkit.Seed(t), 0))
 	killRounds(t, "kill-p2p", 10, func() int { return 2 + pick.IntN(3) }, pick)
 }

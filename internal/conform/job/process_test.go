@@ -17,10 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/conform/endings"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // program is the job program, built once, when a test first asks for it.
@@ -105,7 +105,7 @@ func startProgram(t *testing.T, bin string, n int, extra func(rank int) []string
 
 // wait waits for all processes, and kills them when that takes too long.
 func (j *job) wait() []error {
-	timer := time.AfterFunc(4*await.Limit, func() {
+	timer := time.AfterFunc(4*testkit.Limit, func() {
 		for _, c := range j.cmds {
 			c.Process.Kill()
 		}
@@ -181,7 +181,7 @@ func TestKill(t *testing.T) {
 	if testing.Short() || race.Enabled {
 		rounds = 5
 	}
-	pick := mrand.New(mrand.NewPCG(freshSeed(t), 0))
+	pick := mrand.New(mrand.NewPCG(testkit.Seed(t), 0))
 	killRounds(t, "kill", rounds, func() int { return 2 + pick.IntN(3) }, pick)
 }
 
@@ -190,7 +190,7 @@ func TestKillMany(t *testing.T) {
 	if testing.Short() || race.Enabled {
 		t.Skip("takes long")
 	}
-	pick := mrand.New(mrand.NewPCG(freshSeed(t), 0))
+	pick := mrand.New(mrand.NewPCG(testkit.Seed(t), 0))
 	killRounds(t, "kill", 5, func() int { return 17 + pick.IntN(8) }, pick)
 }
 
@@ -221,13 +221,8 @@ func awaitReady(t *testing.T, dir string, ranks int, output func(rank int) strin
 	t.Helper()
 	for r := range ranks {
 		ready := endings.ReadyFile(dir, r)
-		for start := time.Now(); ; time.Sleep(time.Millisecond) {
-			if _, err := os.Stat(ready); err == nil {
-				break
-			}
-			if time.Since(start) > await.Limit {
-				t.Fatalf("rank %d is not inside after %v: %s", r, await.Limit, output(r))
-			}
+		if !testkit.Until(func() bool { _, err := os.Stat(ready); return err == nil }) {
+			t.Fatalf("rank %d is not inside after %v: %s", r, testkit.Limit, output(r))
 		}
 	}
 }

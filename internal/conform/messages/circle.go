@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -22,7 +22,7 @@ func Circle(ctx context.Context, c *ubcoll.Comm) error {
 	go func() { // no rank's time is up before all have said what they are in
 		defer close(set)
 		begin := time.Now()
-		for r := 0; r < c.Size() && c.Err() == nil && time.Since(begin) < await.Limit/2; {
+		for r := 0; r < c.Size() && c.Err() == nil && time.Since(begin) < testkit.Limit/2; {
 			if strings.HasPrefix(c.Engine().WaitsIn(r), "send #1") {
 				r++
 				continue

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -61,11 +62,11 @@ func channelLimits(ctx context.Context, c *ubcoll.Comm) error {
 		"packets not aligned":    ch.PutPackets(ctx, 4, 0, 8, p2p.Packet8),
 		"packets of no width":    ch.PutPackets(ctx, 0, 0, 8, 12),
 		"packets onto packets":   ch.GetPackets(ctx, 8, 0, 64, p2p.Packet8),
-		"a bad rank":             second(p2p.Connect(ctx, c, c.Size(), r.Reg)),
-		"a negative rank":        second(p2p.Connect(ctx, c, -1, r.Reg)),
-		"its own rank":           second(p2p.Connect(ctx, c, c.Rank(), r.Reg)),
-		"no registration":        second(p2p.Connect(ctx, c, peer, nil)),
-		"no remote memory":       second(p2p.NewChannel(ctx, c, r.Reg, nil)),
+		"a bad rank":             testkit.ErrOf(p2p.Connect(ctx, c, c.Size(), r.Reg)),
+		"a negative rank":        testkit.ErrOf(p2p.Connect(ctx, c, -1, r.Reg)),
+		"its own rank":           testkit.ErrOf(p2p.Connect(ctx, c, c.Rank(), r.Reg)),
+		"no registration":        testkit.ErrOf(p2p.Connect(ctx, c, peer, nil)),
+		"no remote memory":       testkit.ErrOf(p2p.NewChannel(ctx, c, r.Reg, nil)),
 	} {
 		if err := conform.Refused(c, what, err, ubcoll.ErrArgument); err != nil {
 			return err
@@ -158,7 +159,7 @@ func channelEnds(ctx context.Context, c *ubcoll.Comm) error {
 		}
 		for what, err := range map[string]error{
 			"put": ch.Put(ctx, 0, 0, 1), "get": ch.Get(ctx, 0, 0, 1), "signal": ch.Signal(ctx), "wait": ch.Wait(ctx),
-			"flush": ch.Flush(ctx), "poll": second(ch.Poll()), "close": ch.Close(),
+			"flush": ch.Flush(ctx), "poll": testkit.ErrOf(ch.Poll()), "close": ch.Close(),
 			"packets": ch.PutPackets(ctx, 0, 0, 8, p2p.Packet8), "take": ch.GetPackets(ctx, 0, 64, 8, p2p.Packet8),
 		} {
 			if err := conform.Refused(c, what+" after Close", err, ubcoll.ErrClosed); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -90,7 +91,7 @@ func badHandles(ctx context.Context, c *ubcoll.Comm) error {
 	h := hs[(c.Rank()+1)%c.Size()]
 	for n := range len(h) {
 		what := fmt.Sprintf("%d bytes of a handle", n)
-		if err := conform.Refused(c, what, second(c.Import(h[:n])), ubcoll.ErrArgument); err != nil {
+		if err := conform.Refused(c, what, testkit.ErrOf(c.Import(h[:n])), ubcoll.ErrArgument); err != nil {
 			return err
 		}
 		bad := bytes.Clone(h)
@@ -99,7 +100,7 @@ func badHandles(ctx context.Context, c *ubcoll.Comm) error {
 			return conform.Fail(c, "a handle with byte %d changed was imported: %v", n, m.Rank())
 		}
 	}
-	if err := conform.Refused(c, "a longer handle", second(c.Import(append(bytes.Clone(h), 0))), ubcoll.ErrArgument); err != nil {
+	if err := conform.Refused(c, "a longer handle", testkit.ErrOf(c.Import(append(bytes.Clone(h), 0))), ubcoll.ErrArgument); err != nil {
 		return err
 	}
 	if err := coll.Barrier(ctx, c); err != nil {
@@ -107,8 +108,6 @@ func badHandles(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	return r.Free()
 }
-
-func second[T any](_ T, err error) error { return err }
 
 // staleHandles has every rank free its memory and make other memory in its place. What peers knew of the first must not
 // lead to the second.
@@ -183,8 +182,8 @@ func staleHandles(ctx context.Context, c *ubcoll.Comm) error {
 				conform.Refused(c, "get from stale memory", ch.Get(ctx, 0, 0, n), ubcoll.ErrStale),
 				conform.Refused(c, "put to stale memory", ch.Put(ctx, 0, 0, n), ubcoll.ErrStale),
 				conform.Refused(c, "packets to stale memory", ch.PutPackets(ctx, 0, 0, n/2, p2p.Packet8), ubcoll.ErrStale),
-				conform.Refused(c, "a stale handle", second(c.Import(hs[peer])), ubcoll.ErrStale),
-				conform.Refused(c, "a channel on it", second(p2p.NewChannel(ctx, c, mine.Reg, m)), ubcoll.ErrStale))
+				conform.Refused(c, "a stale handle", testkit.ErrOf(c.Import(hs[peer])), ubcoll.ErrStale),
+				conform.Refused(c, "a channel on it", testkit.ErrOf(p2p.NewChannel(ctx, c, mine.Reg, m)), ubcoll.ErrStale))
 			if err != nil {
 				return err
 			}
@@ -249,17 +248,17 @@ func adoptedHandles(ctx context.Context, c *ubcoll.Comm) error {
 		if err != nil {
 			return err
 		}
-		if err := conform.Refused(c, "a handle of adopted memory", second(r.MarshalBinary()), hw.ErrNotSupported); err != nil {
+		if err := conform.Refused(c, "a handle of adopted memory", testkit.ErrOf(r.MarshalBinary()), hw.ErrNotSupported); err != nil {
 			return err
 		}
 		// A channel over it is refused on both ranks.
 		if peer := conform.Partner(c); peer >= 0 {
-			err := conform.Refused(c, "a channel over adopted memory", second(p2p.Connect(ctx, c, peer, r)), hw.ErrNotSupported)
+			err := conform.Refused(c, "a channel over adopted memory", testkit.ErrOf(p2p.Connect(ctx, c, peer, r)), hw.ErrNotSupported)
 			if err != nil {
 				return err
 			}
 		}
-		if err := conform.Refused(c, "a window of adopted memory", second(c.RegisterWindow(ctx, b.Vec(), 0)),
+		if err := conform.Refused(c, "a window of adopted memory", testkit.ErrOf(c.RegisterWindow(ctx, b.Vec(), 0)),
 			hw.ErrNotSupported); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // Windows makes windows of all kinds, and puts, gets and signals through them.
@@ -209,7 +210,7 @@ func windowMisuse(ctx context.Context, c *ubcoll.Comm) error {
 			conform.Refused(c, "get", w.Get(ctx, x, p, 0), ubcoll.ErrArgument),
 			conform.Refused(c, "signal", w.Signal(ctx, p), ubcoll.ErrArgument),
 			conform.Refused(c, "wait", w.Wait(ctx, p), ubcoll.ErrArgument),
-			conform.Refused(c, "peer", second(w.Peer(p)), ubcoll.ErrArgument)); err != nil {
+			conform.Refused(c, "peer", testkit.ErrOf(w.Peer(p)), ubcoll.ErrArgument)); err != nil {
 			return err
 		}
 	}
@@ -275,7 +276,7 @@ func windowEnds(ctx context.Context, c *ubcoll.Comm) error {
 			conform.Refused(c, "signal", w.Signal(ctx, 0), ubcoll.ErrClosed),
 			conform.Refused(c, "wait", w.Wait(ctx, 0), ubcoll.ErrClosed),
 			conform.Refused(c, "fence", w.Fence(ctx), ubcoll.ErrClosed),
-			conform.Refused(c, "peer", second(w.Peer(0)), ubcoll.ErrClosed),
+			conform.Refused(c, "peer", testkit.ErrOf(w.Peer(0)), ubcoll.ErrClosed),
 			conform.Refused(c, "close", w.Close(), ubcoll.ErrClosed))
 	}
 	w, err := c.RegisterWindow(ctx, b.Vec(), 0)
@@ -298,7 +299,7 @@ func windowEnds(ctx context.Context, c *ubcoll.Comm) error {
 	if c.Rank() != 0 {
 		if err := errors.Join(conform.Refused(c, "put", w.Put(ctx, 0, 0, x), ubcoll.ErrStale),
 			conform.Refused(c, "get", w.Get(ctx, x, 0, 0), ubcoll.ErrStale),
-			conform.Refused(c, "peer", second(w.Peer(0)), ubcoll.ErrStale), w.Wait(ctx, 0),
+			conform.Refused(c, "peer", testkit.ErrOf(w.Peer(0)), ubcoll.ErrStale), w.Wait(ctx, 0),
 			conform.Refused(c, "wait", w.Wait(ctx, 0), ubcoll.ErrClosed), w.Close(), gone(w)); err != nil {
 			return err
 		}

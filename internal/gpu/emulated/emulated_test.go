@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -18,9 +17,9 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func TestMain(m *testing.M) { emulated.Main(m.Run) }
@@ -209,7 +208,7 @@ func TestOutOfMemory(t *testing.T) {
 	require.NoError(t, unix.Close(fd))
 	q, err := c.Alloc(4 << 20)
 	require.NoError(t, err)
-	for _, err := range []error{second(c.Create(n)), second(c.Alloc(1))} {
+	for _, err := range []error{testkit.ErrOf(c.Create(n)), testkit.ErrOf(c.Alloc(1))} {
 		require.ErrorIs(t, err, fault.ErrLimit)
 	}
 	require.NoError(t, c.Free(q))
@@ -224,8 +223,6 @@ func TestOutOfMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 6<<20, free)
 }
-
-func second[T any](_ T, err error) error { return err }
 
 func TestInjectedFailures(t *testing.T) {
 	c, s := device(t, 0)
@@ -245,7 +242,7 @@ func TestInjectedFailures(t *testing.T) {
 	require.Equal(t, "CUDA_ERROR_LAUNCH_FAILED", e.Name)
 	require.ErrorIs(t, s.Fill(64, 0, 1), hw.ErrNotSupported)
 	t.Setenv("UBCOLL_EMULATE_FAIL", "cuMemAlloc")
-	require.Error(t, second(c.Alloc(1)), "it counts from anew")
+	require.Error(t, testkit.ErrOf(c.Alloc(1)), "it counts from anew")
 }
 
 // A large fill with zeros takes no memory, and is one all the same.
@@ -327,7 +324,7 @@ func TestThreads(t *testing.T) {
 		require.NoError(t, x.Close())
 	}
 	// The Go runtime may have started a few of its own.
-	require.Eventually(t, func() bool { return threads() < before+50 }, await.Limit, time.Millisecond)
+	testkit.Eventually(t, func() bool { return threads() < before+50 })
 	require.NoError(t, c.Free(p))
 }
 

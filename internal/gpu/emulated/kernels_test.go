@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // TestKernels runs a kernel of the library on two devices, which must have access to each other's memory first.
@@ -37,7 +37,7 @@ func TestKernels(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { cs[r].HostUnregister(page) }) // fails in a broken context
 			status[r], ps[r].Status = (*kernels.Status)(page), uint64(at)
-			ps[r].Rank, ps[r].Ranks, ps[r].Timeout, ps[r].Signature = uint32(r), 2, uint64(await.Limit), 2<<59
+			ps[r].Rank, ps[r].Ranks, ps[r].Timeout, ps[r].Signature = uint32(r), 2, uint64(testkit.Limit), 2<<59
 			ps[r].Area[0], ps[1-r].Area[1] = uint64(area), uint64(area) // by distance
 		}
 		if access {

@@ -9,18 +9,9 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
-)
 
-// compiler is a C or C++ compiler, which machines that only run the tests may lack.
-func compiler(t *testing.T, names ...string) string {
-	for _, name := range names {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	t.Skipf("no compiler: none of %q", names)
-	return ""
-}
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
 
 // TestABI compares the Go side with abi.h.
 func TestABI(t *testing.T) {
@@ -119,7 +110,7 @@ func TestABI(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "abi.c")
 	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
-	cc := compiler(t, os.Getenv("CC"), "cc", "gcc", "clang")
+	cc := testkit.Compiler(t, os.Getenv("CC"), "cc", "gcc", "clang")
 	out, err := exec.Command(cc, "-std=c11", "-fsyntax-only", "-I", "src", file).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 func (w *world) channel(s *cuda.Stream, r, blocks, threads, side int, steps ...Step) {
 	m, peer := w.ranks[r], w.ranks[1-r]
 	p := ChannelParams{Mine: uint64(m.area) + uint64(ChannelAt(channelSlot)),
-		Theirs: uint64(peer.area) + uint64(ChannelAt(channelSlot)), Status: uint64(m.statusAt), Timeout: uint64(await.Limit),
+		Theirs: uint64(peer.area) + uint64(ChannelAt(channelSlot)), Status: uint64(m.statusAt), Timeout: uint64(testkit.Limit),
 		SaltOut: uint32(saltOf + 1 - r), SaltIn: uint32(saltOf + r), Peer: uint32(1 - r), Side: uint32(side),
 		Steps: uint32(len(steps))}
 	for i, x := range steps {
@@ -98,7 +98,7 @@ func TestChannelAhead(t *testing.T) {
 	w.channel(a.stream, 0, 2, threads, SideBoth, steps...)
 	const mine = units - 1                                              // block 0's part of a signal
 	for start, sum := time.Now(), uint32(0); sum < (MaxSteps-1)*mine; { // until it has sent all its signals
-		require.Less(t, time.Since(start), await.Limit)
+		require.Less(t, time.Since(start), testkit.Limit)
 		in, _ := w.end(1, beside)
 		sum = 0
 		for _, n := range in {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // TestCheck runs the kernels' source on coroutines, against a reference: testdata/check.cc.
@@ -21,7 +22,7 @@ func TestCheck(t *testing.T) {
 		t.Skip("a C++ program by itself, the same in the plain run")
 	}
 	t.Parallel()
-	cxx := compiler(t, os.Getenv("CXX"), "c++", "g++", "clang++")
+	cxx := testkit.Compiler(t, os.Getenv("CXX"), "c++", "g++", "clang++")
 	program := filepath.Join(t.TempDir(), "check") // which lasts until the parallel runs are over
 	out, err := exec.Command(cxx, "-std=c++17", "-O1", "-ffp-contract=off", "-DUBC_EMULATE", "-o", program,
 		"testdata/check.cc", "src/emulate.cc").CombinedOutput()

@@ -14,8 +14,8 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 const (
@@ -170,7 +170,7 @@ func (w *world) prepare(o operation, r int) {
 func (w *world) launch(o operation, r int) {
 	m, n := w.ranks[r], len(w.ranks)
 	src, dst, _ := o.lens(r, n)
-	p := Params{Status: uint64(m.statusAt), Signature: o.signature(), Count: uint64(o.count), Timeout: uint64(await.Limit),
+	p := Params{Status: uint64(m.statusAt), Signature: o.signature(), Count: uint64(o.count), Timeout: uint64(testkit.Limit),
 		Factor: m.factor, Rank: uint32(r), Ranks: uint32(n), Op: uint32(o.op), Root: uint32(o.root),
 		Size: uint32(o.t.Size())}
 	for q := range n {

@@ -16,10 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // A peer that dies has unmapped all that it had.
@@ -38,10 +38,10 @@ func TestDevicePeerDies(t *testing.T) {
 			a.imported(t, extent)
 			if when == "during" {
 				c.stop(t)
-				time.AfterFunc(100*time.Millisecond, func() { c.cmd.Process.Kill() })
+				time.AfterFunc(100*time.Millisecond, func() { c.Cmd.Process.Kill() })
 			} else {
-				require.NoError(t, c.cmd.Process.Kill())
-				c.cmd.Wait()
+				require.NoError(t, c.Cmd.Process.Kill())
+				c.Cmd.Wait()
 			}
 			begin := time.Now()
 			require.NoError(t, a.Withdraw(background, x))
@@ -75,7 +75,7 @@ func TestDevicePeerLags(t *testing.T) {
 	defer cancel()
 	err := a.Withdraw(ctx, made[0])
 	require.ErrorIs(t, err, fault.ErrTimeout)
-	require.ErrorContains(t, err, fmt.Sprintf("peer 0 (pid %d) has not unmapped extent 0", c.cmd.Process.Pid))
+	require.ErrorContains(t, err, fmt.Sprintf("peer 0 (pid %d) has not unmapped extent 0", c.Cmd.Process.Pid))
 	require.ErrorIs(t, a.Withdraw(background, made[1]), fault.ErrTimeout, "it hardly waits for a peer that has failed it")
 	ctx, cancel = context.WithCancel(background)
 	cancel()
@@ -85,7 +85,7 @@ func TestDevicePeerLags(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, uint32(3), extent, "the numbers are taken")
 
-	require.NoError(t, c.cmd.Process.Signal(syscall.SIGCONT))
+	require.NoError(t, c.Cmd.Process.Signal(syscall.SIGCONT))
 	a.imported(t, extent)
 	extent, err = a.Export(a.make(t, 1, "", false))
 	require.NoError(t, err)
@@ -110,10 +110,10 @@ func TestDeviceImportFails(t *testing.T) {
 			extent, err := b.Export(x)
 			require.NoError(t, err)
 			var why string
-			require.Eventually(t, func() bool {
+			testkit.Eventually(t, func() bool {
 				_, why = b.Missing(extent)
 				return why != "has not imported it yet"
-			}, await.Limit, time.Millisecond)
+			})
 			t.Setenv("UBCOLL_EMULATE_FAIL", "")
 			require.Contains(t, why, "could not import it: ")
 			require.Contains(t, why, call)
@@ -138,10 +138,10 @@ func TestDeviceHandleFails(t *testing.T) {
 	emulated.Primary(t, 1)
 	emulatedOnly(t)
 	failed := func(t *testing.T, a *gpu, extent uint32) (why string) {
-		require.Eventually(t, func() bool {
+		testkit.Eventually(t, func() bool {
 			_, why = a.Missing(extent)
 			return why != "has not imported it yet"
-		}, await.Limit, time.Millisecond)
+		})
 		return why
 	}
 	t.Run("one process", func(t *testing.T) {
@@ -318,7 +318,7 @@ func TestForgedCard(t *testing.T) {
 func TestForgedLedger(t *testing.T) {
 	emulated.Primary(t, 0)
 	emulatedOnly(t)
-	random := rand.New(rand.NewPCG(newSeed(t), 0))
+	random := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	a, b := newGPU(t, 0, false), newGPU(t, 1, false)
 	ab, _ := meet(t, a.rank, b.rank)
 	own, err := a.Export(a.make(t, 1, "", false))

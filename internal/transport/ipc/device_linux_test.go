@@ -12,10 +12,10 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -79,12 +79,12 @@ func TestDeviceOneProcess(t *testing.T) {
 				}
 				begin := time.Now()
 				a.close()
-				require.Less(t, time.Since(begin), await.Limit, "b has followed")
+				require.Less(t, time.Since(begin), testkit.Limit, "b has followed")
 				peer, _ = b.Missing(third)
 				require.Equal(t, -1, peer, "who has closed misses nothing")
 				b.close()
 				if !goHeap && !legacy {
-					require.Eventually(t, func() bool { return measure(t).mappings == foot.mappings }, await.Limit, time.Millisecond)
+					testkit.Eventually(t, func() bool { return measure(t).mappings == foot.mappings })
 					require.Equal(t, memory, used(t, emulated.Primary(t, 0)))
 				}
 			})
@@ -134,8 +134,7 @@ func TestDeviceTwoProcesses(t *testing.T) {
 
 		c.tell(t, kind+" 3000000 theirs")
 		r = c.tell(t, "device export")
-		require.Eventually(t, func() bool { return c.tell(t, "device missing 0").Text == "" }, await.Limit,
-			time.Millisecond)
+		testkit.Eventually(t, func() bool { return c.tell(t, "device missing 0").Text == "" })
 		at := a.row(t, p, r.Extent)
 		require.Equal(t, "theirs", a.take(t, at, 6))
 
@@ -265,7 +264,7 @@ func TestDeviceStress(t *testing.T) {
 			}
 		}
 	}
-	seed := newSeed(t)
+	seed := testkit.Seed(t)
 	errs := make(chan error)
 	for i := range all {
 		go func() {

@@ -5,19 +5,17 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // emulatedOnly skips what a real driver cannot be made to do.
@@ -37,16 +35,6 @@ func used(t testing.TB, ctx *cuda.Context) int {
 	free, total, err := ctx.Available()
 	require.NoError(t, err)
 	return total - free
-}
-
-// newSeed is one for random tests, or what TEST_SEED says.
-func newSeed(t *testing.T) uint64 {
-	seed := uint64(time.Now().UnixNano())
-	if s, err := strconv.ParseUint(os.Getenv("TEST_SEED"), 10, 64); err == nil {
-		seed = s
-	}
-	t.Log("TEST_SEED =", seed)
-	return seed
 }
 
 // gpu is a rank that uses a device.
@@ -135,13 +123,13 @@ func (g *gpu) row(t testing.TB, p engine.Peer, extent uint32) cuda.Addr {
 // imported waits until all peers have imported the extent.
 func (g *gpu) imported(t testing.TB, extent uint32) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		peer, why := g.Missing(extent)
 		if peer >= 0 && why != "has not imported it yet" {
 			t.Error(why)
 		}
 		return peer < 0
-	}, await.Limit, time.Millisecond)
+	})
 }
 
 // childDevice is the device part of childPeer.
@@ -177,7 +165,7 @@ func (c *childDevice) do(h *mem.Heap, tr engine.Transport, what []string) (r rep
 	case "export":
 		r.Extent, err = tr.Export(c.last)
 	case "withdraw": // the error is part of the answer
-		ctx, cancel := context.WithTimeout(context.Background(), await.Limit)
+		ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 		defer cancel()
 		if err := tr.Withdraw(ctx, c.last); err != nil {
 			r.Text = err.Error()

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -17,15 +16,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw/shm"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func dial(t testing.TB, r *rank) *net.UnixConn {
 	t.Helper()
 	c, err := net.Dial("unix", r.server.name)
 	require.NoError(t, err)
-	require.NoError(t, c.SetDeadline(time.Now().Add(await.Limit)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(testkit.Limit)))
 	t.Cleanup(func() { c.Close() })
 	return c.(*net.UnixConn)
 }
@@ -149,7 +148,7 @@ func TestCloseWithSilentClients(t *testing.T) {
 	}
 	start := time.Now()
 	a.close()
-	require.Less(t, time.Since(start), await.Limit)
+	require.Less(t, time.Since(start), testkit.Limit)
 	requireFoot(t, left{before.descriptors + 10, before.mappings}) // the clients' own
 	_, err := net.Dial("unix", a.server.name)
 	require.Error(t, err)
@@ -161,12 +160,7 @@ func FuzzService(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
 	f.Add(make([]byte, 56))
 	f.Add(bytes.Repeat([]byte{0xff}, 57))
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("TEST_SEED"); s != "" {
-		seed, _ = strconv.ParseUint(s, 10, 64)
-	}
-	f.Logf("TEST_SEED=%d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testkit.Random(f)
 	for range 50 {
 		b := make([]byte, random.IntN(300))
 		for i := range b {
@@ -190,7 +184,7 @@ func FuzzService(f *testing.F) {
 			require.Zero(t, answer[32])
 		}
 		conn.Close()
-		require.Eventually(t, func() bool { return measure(t).descriptors <= before.descriptors }, await.Limit, time.Millisecond)
+		testkit.Eventually(t, func() bool { return measure(t).descriptors <= before.descriptors })
 	})
 }
 
@@ -258,6 +252,6 @@ func TestFalseService(t *testing.T) {
 		start := time.Now()
 		_, err = request(ctx, l.Addr().String(), secret, ref)
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-		require.Less(t, time.Since(start), await.Limit)
+		require.Less(t, time.Since(start), testkit.Limit)
 	})
 }

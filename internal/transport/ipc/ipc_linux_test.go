@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,9 +17,9 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/shm"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -72,14 +71,14 @@ func TestTwoProcesses(t *testing.T) {
 		c.tell(t, "attach "+string(a.card(t)))
 		r = c.tell(t, "alloc 67108864 background")
 		require.Equal(t, uint32(2), r.At.Arena)
-		require.Eventually(t, func() bool { return p.imported() == 3 }, await.Limit, time.Millisecond)
+		testkit.Eventually(t, func() bool { return p.imported() == 3 })
 		require.Equal(t, "background", read(t, p, r.At, 10))
 		require.True(t, p.Live(r.At))
 		c.tell(t, "free")
 		require.False(t, p.Live(r.At))
 
-		require.NoError(t, c.cmd.Process.Kill())
-		c.cmd.Wait()
+		require.NoError(t, c.Cmd.Process.Kill())
+		c.Cmd.Wait()
 		require.Equal(t, string(make([]byte, 10)), read(t, p, r.At, 10), "what is mapped stays, without its memory")
 		if !avoidProc.Load() {
 			late := newRank(t, false, secret)
@@ -88,7 +87,7 @@ func TestTwoProcesses(t *testing.T) {
 			late.close()
 		}
 		a.close()
-		require.Eventually(t, func() bool { return measure(t).mappings == before.mappings }, await.Limit, time.Millisecond)
+		testkit.Eventually(t, func() bool { return measure(t).mappings == before.mappings })
 	})
 }
 
@@ -100,26 +99,13 @@ func TestNewArenaInTheBackground(t *testing.T) {
 	for i := range 3 {
 		x := b.alloc(t, 4<<20<<i, "new")
 		require.Equal(t, uint32(i), x.At.Arena)
-		require.Eventually(t, func() bool { return p.imported() == i+1 }, await.Limit, 100*time.Microsecond)
+		testkit.Eventually(t, func() bool { return p.imported() == i+1 })
 		require.Equal(t, "new", read(t, p, x.At, 3))
 	}
 	// Nothing fills their page tables: that would take the processors of ranks that call each other.
 	time.Sleep(50 * time.Millisecond)
 	last := (*p.arenas.Load())[2]
-	require.Less(t, residentKiB(t, last.base), 1<<10, "of %d bytes", last.size)
-}
-
-// residentKiB is how much of the mapping that begins at p has been touched.
-func residentKiB(t *testing.T, p unsafe.Pointer) int {
-	maps, err := os.ReadFile("/proc/self/smaps")
-	require.NoError(t, err)
-	_, rest, ok := strings.Cut(string(maps), fmt.Sprintf("\n%x-", p))
-	require.True(t, ok)
-	_, rest, _ = strings.Cut(rest, "\nRss:")
-	var kib int
-	_, err = fmt.Sscan(rest, &kib)
-	require.NoError(t, err)
-	return kib
+	require.Less(t, testkit.ResidentKiB(t, last.base), 1<<10, "of %d bytes", last.size)
 }
 
 // Waiting is progress: without its importer, a rank that waits imports.
@@ -228,7 +214,7 @@ func TestGoHeap(t *testing.T) {
 	require.False(t, p.Live(x.At))
 	_, err = p.Resolve(x.At, 100)
 	require.ErrorIs(t, err, fault.ErrStale)
-	require.Eventually(t, func() bool { return measure(t).descriptors == before.descriptors }, await.Limit, time.Millisecond)
+	testkit.Eventually(t, func() bool { return measure(t).descriptors == before.descriptors })
 
 	gone := newRank(t, true, secret)
 	card := gone.card(t)
@@ -283,7 +269,7 @@ func TestAttachRefused(t *testing.T) {
 	_, err := a.Attach(context.Background(), b.card(t))
 	require.ErrorIs(t, err, fault.ErrClosed)
 	b.close()
-	require.Eventually(t, func() bool { return measure(t).descriptors == before.descriptors }, await.Limit, time.Millisecond)
+	testkit.Eventually(t, func() bool { return measure(t).descriptors == before.descriptors })
 }
 
 // An arena that its owner has given back has nothing for those who have not imported it; those after it are imported.
@@ -468,15 +454,14 @@ func TestAnotherUser(t *testing.T) {
 		attr := nobody(t)
 		a := newRank(t, false, secret)
 		was := measure(t)
-		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), childVar+"=stranger")
+		cmd := testkit.Child("stranger")
 		cmd.Dir = "/"
 		cmd.SysProcAttr = attr
 		cmd.Stdin = strings.NewReader(string(a.card(t)))
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		require.Contains(t, string(out), "permission denied; over its socket: user 0, not 65534: permission denied")
-		require.Eventually(t, func() bool { return measure(t).descriptors == was.descriptors }, await.Limit, time.Millisecond)
+		testkit.Eventually(t, func() bool { return measure(t).descriptors == was.descriptors })
 	})
 	t.Run("is who we go to", func(t *testing.T) {
 		_, r := startPeer(t, nobody(t))

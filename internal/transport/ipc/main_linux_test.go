@@ -6,10 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -21,26 +19,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw/shm"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
-
-// The test program runs itself as another process, a peer: the variable names what that one does.
-const childVar = "UBCOLL_TEST_CHILD"
 
 var secret = []byte("the job's secret")
 
 func TestMain(m *testing.M) {
-	withdrawTimeout = 2 * await.Limit
-	if name := os.Getenv(childVar); name != "" {
-		if err := map[string]func() error{"peer": childPeer, "stranger": childStranger}[name](); err != nil {
-			fmt.Fprintln(os.Stderr, name+":", err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	withdrawTimeout = 2 * testkit.Limit
+	testkit.Children(map[string]func() error{"peer": childPeer, "stranger": childStranger})
 	emulated.Main(func() int { return testMain(m) })
 }
 
@@ -52,7 +41,7 @@ func testMain(m *testing.M) int {
 	}
 	os.Setenv("TMPDIR", dir)
 	defer os.RemoveAll(dir)
-	return await.Main(m)
+	return testkit.Main(m)
 }
 
 // rank is one rank's side, in this process.
@@ -153,23 +142,19 @@ func measure(t testing.TB) left {
 func requireFoot(t testing.TB, want left) {
 	t.Helper()
 	var got left
-	require.Eventually(t, func() bool { got = measure(t); return got == want }, await.Limit, time.Millisecond,
+	testkit.Eventually(t, func() bool { got = measure(t); return got == want },
 		"%v, not %v", &got, want)
 }
 
 // unhurried has the service wait for clients, and clients for it, longer than a test lasts.
 func unhurried(t testing.TB) {
 	old := requestTimeout
-	requestTimeout = 2 * await.Limit
+	requestTimeout = 2 * testkit.Limit
 	t.Cleanup(func() { requestTimeout = old })
 }
 
 // process is another process that runs this program.
-type process struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
-}
+type process struct{ *testkit.Process }
 
 // report is what a peer process says of itself and of its answers to what it is told.
 type report struct {
@@ -182,37 +167,23 @@ type report struct {
 
 func startPeer(t *testing.T, attr *syscall.SysProcAttr) (*process, report) {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), childVar+"=peer")
-	cmd.Stderr = os.Stderr
+	cmd := testkit.Child("peer")
 	cmd.Dir = "/"
 	cmd.SysProcAttr = attr
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		in.Close()
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	p := &process{cmd, in, bufio.NewReader(out)}
+	p := &process{testkit.Start(t, cmd)}
 	return p, p.read(t)
 }
 
 func (p *process) read(t *testing.T) (r report) {
 	t.Helper()
-	line, err := p.out.ReadBytes('\n')
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(line, &r), "%s", line)
+	p.Read(t, &r)
 	return r
 }
 
 // tell has the process do what childPeer knows.
 func (p *process) tell(t *testing.T, what string) report {
 	t.Helper()
-	_, err := fmt.Fprintln(p.in, what)
+	_, err := fmt.Fprintln(p.In, what)
 	require.NoError(t, err)
 	return p.read(t)
 }
@@ -220,9 +191,9 @@ func (p *process) tell(t *testing.T, what string) report {
 // stop stops the process: all its threads, once it returns.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
-	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
-	require.Eventually(t, func() bool {
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+	require.NoError(t, p.Cmd.Process.Signal(syscall.SIGSTOP))
+	testkit.Eventually(t, func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Cmd.Process.Pid))
 		require.NoError(t, err)
 		for _, name := range threads {
 			if b, err := os.ReadFile(name); err == nil && !strings.Contains(string(b), ") T ") {
@@ -230,7 +201,7 @@ func (p *process) stop(t *testing.T) {
 			}
 		}
 		return true
-	}, await.Limit, time.Millisecond)
+	})
 }
 
 // childPeer is a rank that does what it is told.
@@ -298,7 +269,7 @@ func childStranger() error {
 	if err != nil {
 		return err
 	}
-	conn.SetDeadline(time.Now().Add(await.Limit))
+	conn.SetDeadline(time.Now().Add(testkit.Limit))
 	if n, err := conn.Read(make([]byte, 100)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("the service sent %d bytes: %w", n, err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -16,20 +15,13 @@ import (
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/internal/conform/bootstraps"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func init() {
 	suites["mpi"] = runMPI
 	suites["gompi"] = runGompi
 	suites["launcher"] = runLauncher
-}
-
-func seed() uint64 {
-	s, err := strconv.ParseUint(os.Getenv("TEST_SEED"), 10, 64)
-	if err != nil {
-		return 1
-	}
-	return s
 }
 
 // runMPI is one case of the suite on MPI(). A case that breaks the job ends it as Main would, by Abort, with code 5 if
@@ -52,7 +44,7 @@ func runMPI(args []string) error {
 			return err
 		}
 	}
-	err = bootstraps.Cases[args[0]](b, bootstraps.Promises{Group: 1}, seed())
+	err = bootstraps.Cases[args[0]](b, bootstraps.Promises{Group: 1}, testkit.FixedSeed())
 	if err == nil && healthy {
 		if _, err = bootstrap.MPI(); errors.Is(err, fault.ErrClosed) {
 			return nil
@@ -161,9 +153,9 @@ func lend(c *gompi.Communicator, size int) error {
 	switch {
 	case err != nil:
 	case size == gompi.WorldSize():
-		err = bootstraps.Healthy(b, bootstraps.Promises{Group: 1, OneThread: true}, seed())
+		err = bootstraps.Healthy(b, bootstraps.Promises{Group: 1, OneThread: true}, testkit.FixedSeed())
 	default:
-		err = bootstraps.Brief(b, seed())
+		err = bootstraps.Brief(b, testkit.FixedSeed())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "conform gompi:", err)

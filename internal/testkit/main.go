@@ -1,0 +1,65 @@
+package testkit
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// Main runs m's tests, and then fails if goroutines stay behind. Its result is for os.Exit.
+func Main(m *testing.M) int {
+	code := m.Run()
+	if code != 0 {
+		return code
+	}
+	if err := leaks(); err != nil {
+		fmt.Fprintln(os.Stderr, "goroutines stay behind:", err)
+		return 1
+	}
+	return 0
+}
+
+// NoLeaks fails t if goroutines stay behind of what it does between this call and that of the result.
+func NoLeaks(t testing.TB) (check func()) {
+	before := goleak.IgnoreCurrent()
+	return func() {
+		t.Helper()
+		if err := leaks(before); err != nil {
+			t.Error("goroutines stay behind:", err)
+		}
+	}
+}
+
+// leaks is about goroutines that do not end, which take their time to.
+func leaks(options ...goleak.Option) error {
+	for start := time.Now(); ; {
+		err := goleak.Find(options...)
+		if err == nil || time.Since(start) > Limit/4 {
+			return err
+		}
+	}
+}
+
+// Rapid is for the TestMain of a package with random tests by rapid: settings are its flags, as "checks=60", which the
+// command line can change. TEST_SEED repeats a run: rapid logs the seed of what fails. No test writes a file.
+func Rapid(settings ...string) {
+	set := func(name, value string) error { return flag.Set("rapid."+name, value) }
+	for _, s := range append(settings, "nofailfile=true") {
+		name, value, _ := strings.Cut(s, "=")
+		if err := set(name, value); err != nil {
+			panic(err)
+		}
+	}
+	flag.Parse()
+	if s := os.Getenv(seedVar); s != "" {
+		if err := set("seed", s); err != nil {
+			fmt.Fprintln(os.Stderr, seedVar+":", err)
+			os.Exit(2)
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package testkit
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// ChildVar names what a test program does that runs as another process: one of its Children.
+const ChildVar = "UBCOLL_TEST_CHILD"
+
+// A program with the race detector in it sleeps for a second when it exits, for reports that it may have left.
+const noSleep = "GORACE=atexit_sleep_ms=0"
+
+// Children is for the TestMain of a package whose tests start their program as another process: there it does what Child
+// has named, and ends.
+func Children(children map[string]func() error) {
+	name := os.Getenv(ChildVar)
+	if name == "" {
+		return
+	}
+	if err := children[name](); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// Child is the command that starts this test program as the child of that name, with variables more.
+func Child(name string, environ ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(append(os.Environ(), ChildVar+"="+name, noSleep), environ...)
+	return cmd
+}
+
+// RunChild runs a child that checks itself.
+func RunChild(t testing.TB, name string, environ ...string) {
+	t.Helper()
+	out, err := Child(name, environ...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// Process is a running child that answers in lines of JSON. It ends when its standard input does, or with the test.
+type Process struct {
+	Cmd *exec.Cmd
+	In  io.WriteCloser
+	out *bufio.Reader
+}
+
+// Start starts a child.
+func Start(t testing.TB, child *exec.Cmd) *Process {
+	t.Helper()
+	child.Stderr = os.Stderr
+	in, err := child.StdinPipe()
+	require.NoError(t, err)
+	out, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	t.Cleanup(func() {
+		in.Close()
+		child.Process.Kill()
+		child.Wait()
+	})
+	return &Process{child, in, bufio.NewReader(out)}
+}
+
+// Read reads the child's next line.
+func (p *Process) Read(t testing.TB, v any) {
+	t.Helper()
+	line, err := p.out.ReadBytes('\n')
+	require.NoError(t, err, "the child ended early")
+	require.NoError(t, json.Unmarshal(line, v), "%s", line)
+}
+
+const programVar = "UBCOLL_TEST_MAIN"
+
+// IsProgram is for the TestMain of a command, whose tests run it as users do: this test binary started again by Program,
+// which then does what main does.
+func IsProgram() bool { return os.Getenv(programVar) != "" }
+
+// Program runs the command with args and variables more, and gives what it wrote and how it ended.
+func Program(t testing.TB, environ []string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.WaitDelay = Limit
+	for _, v := range os.Environ() { // no launcher and no settings but the test's own
+		if name, _, _ := strings.Cut(v, "="); name != "NTHREADS" && !strings.Contains(name, "UBCOLL_") &&
+			!strings.Contains(name, "MPI") && !strings.Contains(name, "PMI") && !strings.HasPrefix(name, "SLURM_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(append(cmd.Env, programVar+"=1", noSleep), environ...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		require.NoError(t, err)
+	}
+	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
+}
+
+// Compiler is the first of these compilers that there is; machines that only run the tests may lack them, and skip t.
+func Compiler(t testing.TB, names ...string) string {
+	t.Helper()
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	t.Skipf("no compiler: none of %q", names)
+	return ""
+}

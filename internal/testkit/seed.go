@@ -1,0 +1,39 @@
+package testkit
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+)
+
+const seedVar = "TEST_SEED"
+
+// Seed is a random seed, or what TEST_SEED says, which repeats a run. It is logged.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
+	if s := os.Getenv(seedVar); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 0, 64); err != nil {
+			t.Fatalf("%s: %v", seedVar, err)
+		}
+	}
+	t.Logf("%s=%d", seedVar, seed)
+	return seed
+}
+
+// Random is a generator of that seed.
+func Random(t testing.TB) *rand.Rand {
+	t.Helper()
+	return rand.New(rand.NewPCG(Seed(t), 0))
+}
+
+// FixedSeed is for what several processes draw alike: TEST_SEED, or 1.
+func FixedSeed() uint64 {
+	seed, err := strconv.ParseUint(os.Getenv(seedVar), 0, 64)
+	if err != nil {
+		return 1
+	}
+	return seed
+}
