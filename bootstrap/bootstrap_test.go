@@ -21,29 +21,19 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// rankCase makes this test binary one rank of an Env job: the name of the case that it runs.
-const rankCase = "BOOTSTRAP_TEST_CASE"
-
 func TestMain(m *testing.M) {
-	if name := os.Getenv(rankCase); name != "" {
-		os.Exit(runRank(name))
+	children := map[string]func() error{"stranger": stranger}
+	for name, rank := range bootstraps.Cases { // one rank of an Env job each
+		children[name] = func() error {
+			b, err := bootstrap.Env()
+			if err != nil {
+				return err
+			}
+			return rank(b, bootstraps.Promises{Tells: true, Group: 1}, 1)
+		}
 	}
-	if where := os.Getenv(strangerVar); where != "" {
-		os.Exit(runStranger(where))
-	}
+	testkit.Children(children)
 	os.Exit(testkit.Main(m))
-}
-
-func runRank(name string) int {
-	b, err := bootstrap.Env()
-	if err == nil {
-		err = bootstraps.Cases[name](b, bootstraps.Promises{Tells: true, Group: 1}, 1)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
 }
 
 const secret = "0123456789abcdef-test"
@@ -158,13 +148,9 @@ func TestEnvProcesses(t *testing.T) {
 
 func startRanks(t *testing.T, n int, where, name string) []*exec.Cmd {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
 	var ps []*exec.Cmd
 	for rank := range n {
-		p := exec.Command(self)
-		p.Env = append(os.Environ(), bootstrap.EnvVars(rank, n, where, secret)...)
-		p.Env = append(p.Env, rankCase+"="+name)
+		p := testkit.Child(name, bootstrap.EnvVars(rank, n, where, secret)...)
 		p.Stderr = new(strings.Builder)
 		require.NoError(t, p.Start())
 		ps = append(ps, p)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
@@ -57,25 +56,24 @@ func TestEnvIdleConnections(t *testing.T) {
 	})
 }
 
-// strangerVar makes this test binary a process that connects to what it names, and says what it was told.
+// strangerVar names where a stranger connects to.
 const strangerVar = "BOOTSTRAP_TEST_STRANGER"
 
-func runStranger(where string) int {
+// stranger is a process that connects again and again, and is told nothing.
+func stranger() error {
 	for range 100 {
-		conn, err := net.Dial("unix", where)
+		conn, err := net.Dial("unix", os.Getenv(strangerVar))
 		if err != nil {
-			fmt.Println("dial:", err)
-			return 1
+			return err
 		}
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(testkit.Limit))
 		b, err := io.ReadAll(conn)
 		if len(b) != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-			fmt.Println("read:", len(b), err)
-			return 1
+			return fmt.Errorf("read: %d %v", len(b), err)
 		}
 	}
-	return 0
+	return nil
 }
 
 // Another user's connections are closed before anything is said.
@@ -86,8 +84,7 @@ func TestEnvAnotherUser(t *testing.T) {
 	where := abstract(t)
 	join2(t, where, testkit.Limit, func() {
 		dialled(t, where).Close()
-		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), strangerVar+"="+strings.TrimPrefix(where, "unix:"))
+		cmd := testkit.Child("stranger", strangerVar+"="+strings.TrimPrefix(where, "unix:"))
 		cmd.Dir = "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		out, err := cmd.CombinedOutput()

@@ -29,21 +29,10 @@ func contents(t *testing.T, ctx *cuda.Context, a *Allocation, n int) string {
 	return string(b)
 }
 
-// used is how much of the device's memory this process takes. Only the emulated driver can tell.
-func used(t *testing.T, ctx *cuda.Context) int {
-	t.Helper()
-	if !emulated.Active() {
-		return 0
-	}
-	free, total, err := ctx.Available()
-	require.NoError(t, err)
-	return total - free
-}
-
 func TestDeviceMemory(t *testing.T) {
 	ctx := emulated.Primary(t, 1)
 	modes(t, func(t *testing.T, goHeap bool) {
-		before := used(t, ctx)
+		before := emulated.Used(t, ctx)
 		h := deviceHeap(t, ctx, goHeap)
 		quiet := 0
 		h.OnQuiesce(func() { quiet++ })
@@ -87,7 +76,7 @@ func TestDeviceMemory(t *testing.T) {
 		require.Equal(t, strings.Repeat("\x00", 2*grain), contents(t, ctx, b, 2*grain))
 		require.NoError(t, h.Close())
 		require.ErrorIs(t, h.Retire(b), fault.ErrClosed, "Close has freed it")
-		require.Equal(t, before, used(t, ctx))
+		require.Equal(t, before, emulated.Used(t, ctx))
 		_, err = h.AllocDevice(1)
 		require.ErrorIs(t, err, fault.ErrClosed)
 	})
@@ -123,7 +112,7 @@ func failing(t *testing.T, ctx *cuda.Context, calls []string, f func() error) {
 	require.NoError(t, f(), "without failures")
 	for _, call := range calls {
 		t.Run(call, func(t *testing.T) {
-			memory, foot := used(t, ctx), measure(t)
+			memory, foot := emulated.Used(t, ctx), measure(t)
 			for range often {
 				t.Setenv("UBCOLL_EMULATE_FAIL", call+":1=2") // OUT_OF_MEMORY
 				err := f()
@@ -133,7 +122,7 @@ func failing(t *testing.T, ctx *cuda.Context, calls []string, f func() error) {
 				require.NoError(t, f(), "afterwards")
 			}
 			after := measure(t)
-			require.Equal(t, memory, used(t, ctx))
+			require.Equal(t, memory, emulated.Used(t, ctx))
 			require.LessOrEqual(t, after.mappings, foot.mappings+elsewhere)
 			require.Equal(t, [2]int{foot.descriptors, foot.shared}, [2]int{after.descriptors, after.shared})
 		})
@@ -142,7 +131,7 @@ func failing(t *testing.T, ctx *cuda.Context, calls []string, f func() error) {
 
 func TestOutOfDeviceMemory(t *testing.T) {
 	ctx := emulated.Primary(t, 0)
-	emulatedOnly(t)
+	emulated.Only(t)
 	calls := []string{"cuMemGetAllocationGranularity", "cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
 		"cuMemsetD8Async"}
 	h := deviceHeap(t, ctx, false)
@@ -297,7 +286,7 @@ func TestFreedBehindOurBack(t *testing.T) {
 
 func TestDeviceMemoryFromManyGoroutines(t *testing.T) {
 	ctx := emulated.Primary(t, 0)
-	before := used(t, ctx)
+	before := emulated.Used(t, ctx)
 	h := deviceHeap(t, ctx, false)
 	errs := make(chan error)
 	const workers = 4
@@ -326,13 +315,5 @@ func TestDeviceMemoryFromManyGoroutines(t *testing.T) {
 		require.NoError(t, <-errs)
 	}
 	require.NoError(t, h.Close())
-	require.Equal(t, before, used(t, ctx))
-}
-
-// emulatedOnly skips what a real driver cannot be made to do.
-func emulatedOnly(t *testing.T) {
-	t.Helper()
-	if !emulated.Active() {
-		t.Skip("failures cannot be made to order on a real device")
-	}
+	require.Equal(t, before, emulated.Used(t, ctx))
 }

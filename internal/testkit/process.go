@@ -37,7 +37,11 @@ func Children(children map[string]func() error) {
 
 // Child is the command that starts this test program as the child of that name, with variables more.
 func Child(name string, environ ...string) *exec.Cmd {
-	cmd := exec.Command("/proc/self/exe")
+	program := "/proc/self/exe" // which works for another user, too
+	if _, err := os.Stat(program); err != nil {
+		program = os.Args[0]
+	}
+	cmd := exec.Command(program)
 	cmd.Env = append(append(os.Environ(), ChildVar+"="+name, noSleep), environ...)
 	return cmd
 }

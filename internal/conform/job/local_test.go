@@ -10,11 +10,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
 )
+
+// barrier is a collective that waits for everybody, with data.
+func barrier(ctx context.Context, c *ubcoll.Comm, x ubcoll.Vec) error {
+	return coll.AllReduce(ctx, c, x, x, ubcoll.Sum)
+}
 
 func local(t *testing.T, n int, o ubcoll.Options, run ...string) {
 	t.Helper()
@@ -82,14 +88,14 @@ func TestCancel(t *testing.T) {
 		x := ubcoll.Of([]int32{1})
 		switch c.Rank() {
 		case 0:
-			errs <- Barrier(cancelled, c, x)
+			errs <- barrier(cancelled, c, x)
 		case 1: // never comes
 			testkit.Until(func() bool { return c.Engine().WaitsIn(0) != "no wait" })
 			cancel()
 			<-ended // or rank 2 might find that this rank has closed
 		case 2:
 			defer close(ended)
-			err := Barrier(ctx, c, x)
+			err := barrier(ctx, c, x)
 			var e *ubcoll.Error
 			if !errors.Is(err, ubcoll.ErrAborted) || !errors.As(err, &e) || e.Peer != 0 {
 				return fmt.Errorf("the call that rank 0 gave up: %v, and no ErrAborted about rank 0", err)
@@ -116,7 +122,7 @@ func TestTimeout(t *testing.T) {
 			c.Engine().SetTimeout(limit)
 		}
 		start := time.Now()
-		err := Barrier(ctx, c, ubcoll.Of([]int32{1}))
+		err := barrier(ctx, c, ubcoll.Of([]int32{1}))
 		took := time.Since(start)
 		t.Logf("rank %d: after %v", c.Rank(), took)
 		if c.Rank() == 0 && took < limit {
@@ -136,7 +142,7 @@ func TestPanic(t *testing.T) {
 		if c.Rank() == 2 {
 			panic("on purpose")
 		}
-		return Barrier(ctx, c, ubcoll.Of([]int32{1}))
+		return barrier(ctx, c, ubcoll.Of([]int32{1}))
 	})
 	require.ErrorContains(t, err, "panic: on purpose")
 }

@@ -106,6 +106,18 @@ func exchangeData(ctx context.Context, c *ubcoll.Comm, ch *p2p.Channel, mem []by
 	return nil
 }
 
+// connect connects this rank with its partner, which is -1 if it has none, over a new region of n bytes.
+func connect(ctx context.Context, c *ubcoll.Comm, n int) (peer int, r *conform.Region, ch *p2p.Channel, err error) {
+	if peer = conform.Partner(c); peer < 0 {
+		return peer, nil, nil, nil
+	}
+	if r, err = conform.NewRegion(c, n); err != nil {
+		return peer, nil, nil, err
+	}
+	ch, err = p2p.Connect(ctx, c, peer, r.Reg)
+	return peer, r, ch, err
+}
+
 // channelOrder makes several channels between two ranks: the k-th belongs to the k-th. And more than there is room for
 // one after the other.
 func channelOrder(ctx context.Context, c *ubcoll.Comm) error {
@@ -210,16 +222,8 @@ func channelMany(ctx context.Context, c *ubcoll.Comm) error {
 
 // channelStream queues a channel's operations.
 func channelStream(ctx context.Context, c *ubcoll.Comm) error {
-	peer := conform.Partner(c)
-	if peer < 0 {
-		return nil
-	}
-	r, err := conform.NewRegion(c, 4096)
-	if err != nil {
-		return err
-	}
-	ch, err := p2p.Connect(ctx, c, peer, r.Reg)
-	if err != nil {
+	peer, r, ch, err := connect(ctx, c, 4096)
+	if err != nil || peer < 0 {
 		return err
 	}
 	s, err := ubcoll.NewStream(ubcoll.Host)

@@ -13,20 +13,12 @@ import (
 
 // channelLimits goes out of bounds on either side.
 func channelLimits(ctx context.Context, c *ubcoll.Comm) error {
-	peer := conform.Partner(c)
-	if peer < 0 {
-		return nil
-	}
 	sizes := []int{4096, 8192}
-	r, err := conform.NewRegion(c, sizes[c.Rank()&1])
-	if err != nil {
+	peer, r, ch, err := connect(ctx, c, sizes[c.Rank()&1])
+	if err != nil || peer < 0 {
 		return err
 	}
 	mine, theirs := sizes[c.Rank()&1], sizes[peer&1]
-	ch, err := p2p.Connect(ctx, c, peer, r.Reg)
-	if err != nil {
-		return err
-	}
 	const huge = 1<<63 - 1
 	for _, k := range []struct {
 		name    string
@@ -90,16 +82,8 @@ func channelLimits(ctx context.Context, c *ubcoll.Comm) error {
 
 // channelWaits lets waits end without a signal.
 func channelWaits(ctx context.Context, c *ubcoll.Comm) error {
-	peer := conform.Partner(c)
-	if peer < 0 {
-		return nil
-	}
-	r, err := conform.NewRegion(c, 4096)
-	if err != nil {
-		return err
-	}
-	ch, err := p2p.Connect(ctx, c, peer, r.Reg)
-	if err != nil {
+	peer, r, ch, err := connect(ctx, c, 4096)
+	if err != nil || peer < 0 {
 		return err
 	}
 	short, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
@@ -140,16 +124,8 @@ func channelWaits(ctx context.Context, c *ubcoll.Comm) error {
 
 // channelEnds uses what is closed, here or there.
 func channelEnds(ctx context.Context, c *ubcoll.Comm) error {
-	peer := conform.Partner(c)
-	if peer < 0 {
-		return nil
-	}
-	r, err := conform.NewRegion(c, 4096)
-	if err != nil {
-		return err
-	}
-	ch, err := p2p.Connect(ctx, c, peer, r.Reg)
-	if err != nil {
+	peer, r, ch, err := connect(ctx, c, 4096)
+	if err != nil || peer < 0 {
 		return err
 	}
 	if c.Rank() < peer {

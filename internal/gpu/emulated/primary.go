@@ -26,3 +26,22 @@ func Primary(t testing.TB, i int) *cuda.Context {
 	t.Cleanup(func() { require.NoError(t, ctx.Close()) })
 	return ctx
 }
+
+// Only skips a test of what a real driver cannot be made to do.
+func Only(t testing.TB) {
+	t.Helper()
+	if !Active() {
+		t.Skip("this cannot be made to happen on a real device")
+	}
+}
+
+// Used is how much of the device's memory this process takes. Only the emulated driver can tell.
+func Used(t testing.TB, ctx *cuda.Context) int {
+	t.Helper()
+	if !Active() {
+		return 0
+	}
+	free, total, err := ctx.Available()
+	require.NoError(t, err)
+	return total - free
+}

@@ -98,14 +98,14 @@ func TestDevicePeerLags(t *testing.T) {
 func TestDeviceImportFails(t *testing.T) {
 	one := emulated.Primary(t, 0)
 	emulated.Primary(t, 1)
-	emulatedOnly(t)
+	emulated.Only(t)
 	a, b := newGPU(t, 0, false), newGPU(t, 1, false)
 	ab, _ := meet(t, a.rank, b.rank)
 	for _, call := range []string{"cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
 		"cuMemcpyHtoDAsync"} {
 		t.Run(call, func(t *testing.T) {
 			x := b.make(t, 1, "text", false)
-			foot, memory := measure(t), used(t, one)
+			foot, memory := measure(t), emulated.Used(t, one)
 			t.Setenv("UBCOLL_EMULATE_FAIL", call+":1=2")
 			extent, err := b.Export(x)
 			require.NoError(t, err)
@@ -120,7 +120,7 @@ func TestDeviceImportFails(t *testing.T) {
 			require.Contains(t, why, "OUT_OF_MEMORY")
 			foot.descriptors++ // the export's
 			requireFoot(t, foot)
-			require.Equal(t, memory, used(t, one))
+			require.Equal(t, memory, emulated.Used(t, one))
 			require.Zero(t, a.row(t, ab, extent))
 
 			at, err := ab.Import(background, extent)
@@ -136,7 +136,7 @@ func TestDeviceImportFails(t *testing.T) {
 // The older kind of export: in one process the peer's device must be reachable, in two the handle is opened.
 func TestDeviceHandleFails(t *testing.T) {
 	emulated.Primary(t, 1)
-	emulatedOnly(t)
+	emulated.Only(t)
 	failed := func(t *testing.T, a *gpu, extent uint32) (why string) {
 		testkit.Eventually(t, func() bool {
 			_, why = a.Missing(extent)
@@ -176,20 +176,20 @@ func TestDeviceHandleFails(t *testing.T) {
 
 func TestDeviceExportFails(t *testing.T) {
 	emulated.Primary(t, 0)
-	emulatedOnly(t)
+	emulated.Only(t)
 	a := newGPU(t, 0, false)
 	for call, legacy := range map[string]bool{"cuMemRetainAllocationHandle": false, "cuMemExportToShareableHandle": false,
 		"cuIpcGetMemHandle": true} {
 		t.Run(call, func(t *testing.T) {
 			x := a.make(t, 1, "", legacy)
-			foot, memory := measure(t), used(t, a.ctx)
+			foot, memory := measure(t), emulated.Used(t, a.ctx)
 			t.Setenv("UBCOLL_EMULATE_FAIL", call+":1=2")
 			_, err := a.Export(x)
 			t.Setenv("UBCOLL_EMULATE_FAIL", "")
 			require.ErrorIs(t, err, fault.ErrLimit)
 			require.ErrorContains(t, err, call)
 			requireFoot(t, foot)
-			require.Equal(t, memory, used(t, a.ctx))
+			require.Equal(t, memory, emulated.Used(t, a.ctx))
 			extent, err := a.Export(x)
 			require.NoError(t, err)
 			require.Zero(t, extent)
@@ -201,8 +201,8 @@ func TestDeviceExportFails(t *testing.T) {
 
 func TestUseDeviceFails(t *testing.T) {
 	ctx := emulated.Primary(t, 0)
-	emulatedOnly(t)
-	foot, memory := measure(t), used(t, ctx)
+	emulated.Only(t)
+	foot, memory := measure(t), emulated.Used(t, ctx)
 	for _, call := range []string{"cuMemCreate:1=2", "cuStreamCreate:1=2", "cuStreamCreate:2=2"} {
 		r := newRank(t, false, secret)
 		r.heap.UseDevice(ctx)
@@ -216,7 +216,7 @@ func TestUseDeviceFails(t *testing.T) {
 		r.close()
 	}
 	requireFoot(t, foot)
-	require.Equal(t, memory, used(t, ctx))
+	require.Equal(t, memory, emulated.Used(t, ctx))
 }
 
 func TestDeviceTooMany(t *testing.T) {
@@ -317,7 +317,7 @@ func TestForgedCard(t *testing.T) {
 // What a peer writes into its ledger harms nobody else.
 func TestForgedLedger(t *testing.T) {
 	emulated.Primary(t, 0)
-	emulatedOnly(t)
+	emulated.Only(t)
 	random := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	a, b := newGPU(t, 0, false), newGPU(t, 1, false)
 	ab, _ := meet(t, a.rank, b.rank)

@@ -33,7 +33,7 @@ func TestDeviceOneProcess(t *testing.T) {
 	for _, goHeap := range []bool{false, true} {
 		t.Run(map[bool]string{false: "files", true: "go heap"}[goHeap], func(t *testing.T) {
 			memories(t, func(t *testing.T, legacy bool) {
-				foot, memory := measure(t), used(t, emulated.Primary(t, 0))
+				foot, memory := measure(t), emulated.Used(t, emulated.Primary(t, 0))
 				a, b := newGPU(t, 0, goHeap), newGPU(t, 1, goHeap)
 				ab, ba := meet(t, a.rank, b.rank)
 				require.True(t, ab.HasDevice())
@@ -85,7 +85,7 @@ func TestDeviceOneProcess(t *testing.T) {
 				b.close()
 				if !goHeap && !legacy {
 					testkit.Eventually(t, func() bool { return measure(t).mappings == foot.mappings })
-					require.Equal(t, memory, used(t, emulated.Primary(t, 0)))
+					require.Equal(t, memory, emulated.Used(t, emulated.Primary(t, 0)))
 				}
 			})
 		})
@@ -113,13 +113,13 @@ func TestDeviceLeavesNothing(t *testing.T) {
 		b.close()
 	}
 	round() // what the driver keeps is made once
-	foot, first, second := measure(t), used(t, one), used(t, two)
+	foot, first, second := measure(t), emulated.Used(t, one), emulated.Used(t, two)
 	for range 3 {
 		round()
 	}
 	requireFoot(t, foot)
-	require.Equal(t, first, used(t, one))
-	require.Equal(t, second, used(t, two))
+	require.Equal(t, first, emulated.Used(t, one))
+	require.Equal(t, second, emulated.Used(t, two))
 }
 
 func TestDeviceTwoProcesses(t *testing.T) {

@@ -18,25 +18,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// emulatedOnly skips what a real driver cannot be made to do.
-func emulatedOnly(t *testing.T) {
-	t.Helper()
-	if !emulated.Active() {
-		t.Skip("this cannot be made to happen on a real device")
-	}
-}
-
-// used is how much of the device's memory this process takes. Only the emulated driver can tell.
-func used(t testing.TB, ctx *cuda.Context) int {
-	t.Helper()
-	if !emulated.Active() {
-		return 0
-	}
-	free, total, err := ctx.Available()
-	require.NoError(t, err)
-	return total - free
-}
-
 // gpu is a rank that uses a device.
 type gpu struct {
 	*rank
