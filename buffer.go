@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cpu"
@@ -88,9 +90,9 @@ func (b *Buffer[T]) nothing() bool { return b == nil || b.a == nil }
 // Vec views the buffer. That of a nil or zero Buffer is not valid.
 func (b *Buffer[T]) Vec() Vec {
 	if b.nothing() {
-		return Vec{engine.Vec{Type: dtype.Of[T](), Err: errNoBuffer}}
+		return Vec{team.Vec{Type: dtype.Of[T](), Err: errNoBuffer}}
 	}
-	return Vec{engine.Vec{Ptr: b.a.Ptr, Len: b.n, Type: dtype.Of[T](), Dev: b.dev, Alloc: b.a}}
+	return Vec{team.Vec{Ptr: b.a.Ptr, Len: b.n, Type: dtype.Of[T](), Dev: b.dev, Alloc: b.a}}
 }
 
 // Slice is the buffer's memory; nil on a device, and after Free. The slice belongs to the buffer: using it after Free

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
@@ -211,11 +213,11 @@ func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 	b.done = true
 	if own != nil {
 		// The peers wait for the group, on the host or on their devices: they are told.
-		refused := engine.Work{Kind: engine.KindBarrier, Err: own}
-		if works := append(b.works, call); works[0].Kind != engine.KindRefused {
+		refused := team.Work{Kind: team.KindBarrier, Err: own}
+		if works := append(b.works, call); works[0].Kind != team.KindRefused {
 			refused.Kind, refused.Kernel = works[0].Kind, works[0].Kernel
 		}
-		return c.Engine().SubmitAll(ctx, "group", []engine.Work{refused}, nil)
+		return c.Engine().SubmitAll(ctx, "group", []team.Work{refused}, nil)
 	}
 	return c.Engine().SubmitAll(ctx, "group", b.works, nil)
 }
@@ -223,7 +225,7 @@ func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 // Recording is for the packages of this module: it calls calls with a view of c whose collectives r takes. own is the
 // error of that, of a call that was not recorded, or of a collective that was called on c meanwhile; call is that one,
 // the zero Work if it is not known. After err nothing has been called, and the peers need not know.
-func (c *Comm) Recording(what string, r engine.Recorder, calls func(*Comm) error) (call engine.Work, own, err error) {
+func (c *Comm) Recording(what string, r engine.Recorder, calls func(*Comm) error) (call team.Work, own, err error) {
 	k, err := c.Engine().Record(what, r)
 	if err != nil {
 		return call, nil, err
@@ -243,13 +245,13 @@ func (c *Comm) Recording(what string, r engine.Recorder, calls func(*Comm) error
 }
 
 type batch struct {
-	works []engine.Work
+	works []team.Work
 	done  bool
 }
 
 // Record implements engine.Recorder.
-func (b *batch) Record(c *engine.Comm, w engine.Work) error {
-	if w.Kind == engine.KindMessages {
+func (b *batch) Record(c *engine.Comm, w team.Work) error {
+	if w.Kind == team.KindMessages {
 		return c.Local(w.Kind.String(), fmt.Errorf("in a group of collectives (use p2p.Group): %w", fault.ErrArgument))
 	}
 	if b.done {

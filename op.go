@@ -5,13 +5,14 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
 // Op is how a collective combines elements. All ranks must pass the same.
-type Op struct{ o engine.Op }
+type Op struct{ o team.Op }
 
 // The reductions. Integers wrap around on overflow. Min and Max give NaN if any operand is NaN. Avg is the sum divided
 // by the number of ranks, truncated toward zero for integers. Half types are computed in float32, and rounded once; the
@@ -19,17 +20,17 @@ type Op struct{ o engine.Op }
 // does not stay within the type on the way is lost there, while an average never leaves it. The order of operands is the
 // algorithm's, and the result is bitwise the same on all ranks.
 var (
-	Sum  = Op{engine.Op{Red: engine.Sum}}
-	Prod = Op{engine.Op{Red: engine.Prod}}
-	Min  = Op{engine.Op{Red: engine.Min}}
-	Max  = Op{engine.Op{Red: engine.Max}}
-	Avg  = Op{engine.Op{Red: engine.Avg}}
+	Sum  = Op{team.Op{Red: team.Sum}}
+	Prod = Op{team.Op{Red: team.Prod}}
+	Min  = Op{team.Op{Red: team.Min}}
+	Max  = Op{team.Op{Red: team.Max}}
+	Avg  = Op{team.Op{Red: team.Avg}}
 )
 
 // PreMulSum is the sum of each rank's source times x, which may differ between ranks. Floats are multiplied in their own
 // type (half types in float32, rounded once), integers by x's integer part. The source itself is not changed, so the
 // product goes through staging memory. Source: NCCL's ncclRedOpCreatePreMulSum.
-func PreMulSum(x float64) Op { return Op{engine.Op{Red: engine.PreMulSum, Factor: x}} }
+func PreMulSum(x float64) Op { return Op{team.Op{Red: team.PreMulSum, Factor: x}} }
 
 // ParseOp reads what Op.String gives: "sum", "prod", "min", "max", "avg", "premulsum(0.5)"; anything else is ErrArgument.
 // Local.
@@ -55,11 +56,11 @@ func ParseOp(s string) (Op, error) {
 
 // String is the operation's name, and its factor if it has one: "sum", "premulsum(0.5)".
 func (o Op) String() string {
-	if o.o.Red == engine.PreMulSum {
+	if o.o.Red == team.PreMulSum {
 		return fmt.Sprintf("%v(%v)", o.o.Red, o.o.Factor)
 	}
 	return o.o.Red.String()
 }
 
 // Engine is for the packages of this module.
-func (o Op) Engine() engine.Op { return o.o }
+func (o Op) Engine() team.Op { return o.o }

@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
@@ -13,13 +14,13 @@ import (
 // from another Vec; making one is local, costs nothing and registers nothing. The memory stays the maker's. A
 // Vec that could not be made (Slice out of range, say) is not valid, and the operation that it is given to says why, on
 // all ranks.
-type Vec struct{ v engine.Vec }
+type Vec struct{ v team.Vec }
 
 // Of views a Go slice. It works with every operation, through staging memory; a slice is never registered, peers never
 // touch it, and it must not be changed or read by the caller while an operation that uses it runs. Of the slice of a
 // Buffer it is the same as Buffer.Vec.
 func Of[T dtype.Elem](s []T) Vec {
-	return Vec{engine.Vec{Ptr: unsafe.Pointer(unsafe.SliceData(s)), Len: len(s), Type: dtype.Of[T]()}}
+	return Vec{team.Vec{Ptr: unsafe.Pointer(unsafe.SliceData(s)), Len: len(s), Type: dtype.Of[T]()}}
 }
 
 // Len is the number of elements.
@@ -34,7 +35,7 @@ func (v Vec) Slice(i, j int) Vec {
 		return v
 	}
 	if i < 0 || j < i || j > v.v.Len {
-		return Vec{engine.Vec{Type: v.v.Type, Err: fmt.Errorf("slice [%d:%d] of %d elements: %w", i, j, v.v.Len,
+		return Vec{team.Vec{Type: v.v.Type, Err: fmt.Errorf("slice [%d:%d] of %d elements: %w", i, j, v.v.Len,
 			fault.ErrArgument)}}
 	}
 	if i < j { // else keep the pointer inside the memory
@@ -51,11 +52,11 @@ func (v Vec) As(t dtype.Type) Vec {
 		return v
 	}
 	if !t.Valid() || v.v.Bytes()%t.Size() != 0 {
-		return Vec{engine.Vec{Type: t, Err: fmt.Errorf("view of %d bytes as %v: %w", v.v.Bytes(), t, fault.ErrArgument)}}
+		return Vec{team.Vec{Type: t, Err: fmt.Errorf("view of %d bytes as %v: %w", v.v.Bytes(), t, fault.ErrArgument)}}
 	}
 	v.v.Len, v.v.Type = v.v.Bytes()/t.Size(), t
 	return v
 }
 
 // Engine is for the packages of this module.
-func (v Vec) Engine() engine.Vec { return v.v }
+func (v Vec) Engine() team.Vec { return v.v }

@@ -3,6 +3,8 @@ package ubcoll
 import (
 	"context"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
@@ -135,7 +137,7 @@ func (w *Window) Fence(ctx context.Context) error {
 // later faults, which takes the process's context with it.
 func (w *Window) Peer(rank int) (Vec, error) {
 	if w.nothing() {
-		return Vec{engine.Vec{Err: errNoWindow}}, errNoWindow
+		return Vec{team.Vec{Err: errNoWindow}}, errNoWindow
 	}
 	v, err := w.w.Peer(rank)
 	return Vec{v}, err

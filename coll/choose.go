@@ -3,36 +3,37 @@ package coll
 import (
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // The paths. Those that choose among algorithms as they run have the name of one.
 var (
-	alonePath   = engine.Path{Name: "copy", Run: runAlone}
-	barrierPath = engine.Path{Name: "descriptors"}
-	eagerPath   = engine.Path{Name: "eager", Offer: offerEager, Run: runEager}
-	groupsPath  = engine.Path{Name: "groups", Offer: offerEager, Combine: combineGroup, Run: runGroups}
-	ringPath    = engine.Path{Name: "ring", Acquire: acquire, Run: runRing}
-	reducePath  = engine.Path{Name: "two-shot", Acquire: acquire, Run: runReduce}
-	movePath    = engine.Path{Name: "pull", Acquire: acquire, Run: runMove}
-	vectorPath  = engine.Path{Name: "pull", Acquire: acquireVector, Offer: offerSource, Check: checkRows, Run: runMove}
+	alonePath   = team.Path{Name: "copy", Run: runAlone}
+	barrierPath = team.Path{Name: "descriptors"}
+	eagerPath   = team.Path{Name: "eager", Offer: offerEager, Run: runEager}
+	groupsPath  = team.Path{Name: "groups", Offer: offerEager, Combine: combineGroup, Run: runGroups}
+	ringPath    = team.Path{Name: "ring", Acquire: acquire, Run: runRing}
+	reducePath  = team.Path{Name: "two-shot", Acquire: acquire, Run: runReduce}
+	movePath    = team.Path{Name: "pull", Acquire: acquire, Run: runMove}
+	vectorPath  = team.Path{Name: "pull", Acquire: acquireVector, Offer: offerSource, Check: checkRows, Run: runMove}
 )
 
 // choosePath sets how a collective travels: a pure function of what the team agrees on, so that its ranks choose
 // alike.
-func choosePath(c *engine.Comm, w *engine.Work) {
+func choosePath(t *team.Team, w *team.Work) {
 	switch {
 	case isVector(w.Kind):
-		w.Path, w.EagerBytes = &vectorPath, carriedAt(c)
-		if c.Size() > maxVectorRanks {
-			w.Err = fmt.Errorf("%v of %d ranks, more than %d: %w", w.Kind, c.Size(), maxVectorRanks, fault.ErrLimit)
+		w.Path, w.EagerBytes = &vectorPath, carriedAt(t)
+		if t.Size() > maxVectorRanks {
+			w.Err = fmt.Errorf("%v of %d ranks, more than %d: %w", w.Kind, t.Size(), maxVectorRanks, fault.ErrLimit)
 		}
-	case c.Size() == 1:
+	case t.Size() == 1:
 		w.Path = &alonePath
-	case w.Kind == engine.KindAllReduce && c.Options().Algorithm == "ring" && w.Red != engine.PreMulSum:
+	case w.Kind == team.KindAllReduce && t.Algorithm() == "ring" && w.Red != team.PreMulSum:
 		w.Path = &ringPath
-	case c.Groups() > 0 && tryGroups(c, w), tryEager(c, w):
+	case t.Groups() > 0 && tryGroups(t, w), tryEager(t, w):
 	case isReduction(w.Kind):
 		w.Path = &reducePath
 	default:
@@ -53,8 +54,8 @@ const (
 
 // allReduceAlgorithm is how an all-reduce of so many bytes travels: a function of the descriptors, which the team
 // sees.
-func allReduceAlgorithm(c *engine.Comm, bytes int, how engine.Where) algorithm {
-	switch asked := c.Options().Algorithm; {
+func allReduceAlgorithm(t *team.Team, bytes int, how team.Where) algorithm {
+	switch asked := t.Algorithm(); {
 	case asked == "two-shot":
 		return byTwoShot
 	case asked == "one-shot" && how.AllSrc && !how.InPlace:
@@ -63,9 +64,9 @@ func allReduceAlgorithm(c *engine.Comm, bytes int, how engine.Where) algorithm {
 		return byPush
 	case asked != "":
 		return byTwoShot
-	case how.AllSrc && how.AllDst && (how.InPlace || bytes >= c.Tuning().PushFrom):
+	case how.AllSrc && how.AllDst && (how.InPlace || bytes >= t.Tuning().PushFrom):
 		return byPush
-	case how.AllSrc && !how.InPlace && bytes*c.Size() <= c.Tuning().OneShotTotal:
+	case how.AllSrc && !how.InPlace && bytes*t.Size() <= t.Tuning().OneShotTotal:
 		return byOneShot
 	}
 	return byTwoShot
@@ -74,13 +75,13 @@ func allReduceAlgorithm(c *engine.Comm, bytes int, how engine.Where) algorithm {
 // algorithm is how a move travels: a function of the descriptors, which the team sees.
 func (m *move) algorithm() algorithm {
 	switch m.w.Kind {
-	case engine.KindGather, engine.KindGatherV: // one rank would fetch, the others wait
-		if m.c.DirectDst(m.w.Root) {
+	case team.KindGather, team.KindGatherV: // one rank would fetch, the others wait
+		if m.t.DirectDst(m.w.Root) {
 			return byPush
 		}
-	case engine.KindBroadcast:
+	case team.KindBroadcast:
 		for r := range m.n {
-			if r == m.w.Root && !m.c.Direct(r) || r != m.w.Root && !m.c.DirectDst(r) {
+			if r == m.w.Root && !m.t.Direct(r) || r != m.w.Root && !m.t.DirectDst(r) {
 				return byPull
 			}
 		}

@@ -23,8 +23,9 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
@@ -33,7 +34,7 @@ import (
 // (queued on a view made by On); allowed in groups and in capture. Source: MPI_Allreduce (MPI-4.1, 6.9.6),
 // ncclAllReduce.
 func AllReduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op) error {
-	w, err := begin(c, engine.KindAllReduce, dst, src, op, 0)
+	w, err := begin(c, team.KindAllReduce, dst, src, op, 0)
 	if err != nil {
 		return err
 	}
@@ -47,7 +48,7 @@ func AllReduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubco
 // view made by On); allowed in groups and in capture. Source: MPI_Reduce_scatter_block (MPI-4.1, 6.10.1),
 // ncclReduceScatter.
 func ReduceScatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op) error {
-	w, err := begin(c, engine.KindReduceScatter, dst, src, op, 0)
+	w, err := begin(c, team.KindReduceScatter, dst, src, op, 0)
 	if err != nil {
 		return err
 	}
@@ -60,13 +61,13 @@ func ReduceScatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op 
 // dst is not used and may be the zero Vec. In place when root's dst is its src. Collective and blocking (queued on a
 // view made by On); allowed in groups and in capture. Source: MPI_Reduce (MPI-4.1, 6.9.1), ncclReduce.
 func Reduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op, root int) error {
-	w, err := begin(c, engine.KindReduce, dst, src, op, root)
+	w, err := begin(c, team.KindReduce, dst, src, op, root)
 	if err != nil {
 		return err
 	}
 	w.Count = w.Src.Len
 	if c.Rank() != root {
-		w.Dst = engine.Vec{Type: w.Type}
+		w.Dst = team.Vec{Type: w.Type}
 		w.Err = check(w, 0, w.Count, 0)
 	} else {
 		w.Err = check(w, w.Count, w.Count, 0)
@@ -78,7 +79,7 @@ func Reduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.
 // is this rank's slice of dst. Collective and blocking (queued on a view made by On); allowed in groups and in capture.
 // Source: MPI_Allgather (MPI-4.1, 6.7), ncclAllGather.
 func AllGather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
-	w, err := begin(c, engine.KindAllGather, dst, src, ubcoll.Op{}, 0)
+	w, err := begin(c, team.KindAllGather, dst, src, ubcoll.Op{}, 0)
 	if err != nil {
 		return err
 	}
@@ -90,16 +91,16 @@ func AllGather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
 // Broadcast leaves buf of root in buf of every rank. Collective and blocking (queued on a view made by On); allowed in
 // groups and in capture. Source: MPI_Bcast (MPI-4.1, 6.4), ncclBroadcast.
 func Broadcast(ctx context.Context, c *ubcoll.Comm, buf ubcoll.Vec, root int) error {
-	w, err := begin(c, engine.KindBroadcast, buf, buf, ubcoll.Op{}, root)
+	w, err := begin(c, team.KindBroadcast, buf, buf, ubcoll.Op{}, root)
 	if err != nil {
 		return err
 	}
 	w.Count = buf.Len()
 	w.Err = check(w, w.Count, w.Count, 0)
 	if c.Rank() == root {
-		w.Dst = engine.Vec{Type: w.Type}
+		w.Dst = team.Vec{Type: w.Type}
 	} else {
-		w.Src = engine.Vec{Type: w.Type}
+		w.Src = team.Vec{Type: w.Type}
 	}
 	return end(ctx, c, w)
 }
@@ -108,13 +109,13 @@ func Broadcast(ctx context.Context, c *ubcoll.Comm, buf ubcoll.Vec, root int) er
 // used and may be the zero Vec. In place when root's src is its slice of dst. Collective and blocking (queued on a view
 // made by On); allowed in groups and in capture. Source: MPI_Gather (MPI-4.1, 6.5), nccl-tests' gather.
 func Gather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int) error {
-	w, err := begin(c, engine.KindGather, dst, src, ubcoll.Op{}, root)
+	w, err := begin(c, team.KindGather, dst, src, ubcoll.Op{}, root)
 	if err != nil {
 		return err
 	}
 	w.Count = w.Src.Len
 	if c.Rank() != root {
-		w.Dst = engine.Vec{Type: w.Type}
+		w.Dst = team.Vec{Type: w.Type}
 		w.Err = check(w, 0, w.Count, 0)
 	} else {
 		w.Err = check(w, w.Count*c.Size(), w.Count, root*w.Src.Bytes())
@@ -126,13 +127,13 @@ func Gather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int) 
 // is not used and may be the zero Vec. In place when root's dst is its slice of src. Collective and blocking (queued on
 // a view made by On); allowed in groups and in capture. Source: MPI_Scatter (MPI-4.1, 6.6), nccl-tests' scatter.
 func Scatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int) error {
-	w, err := begin(c, engine.KindScatter, dst, src, ubcoll.Op{}, root)
+	w, err := begin(c, team.KindScatter, dst, src, ubcoll.Op{}, root)
 	if err != nil {
 		return err
 	}
 	w.Type, w.Count = dst.Type(), w.Dst.Len
 	if c.Rank() != root {
-		w.Src = engine.Vec{Type: w.Type}
+		w.Src = team.Vec{Type: w.Type}
 		w.Err = check(w, w.Count, 0, 0)
 	} else {
 		w.Err = check(w, w.Count, w.Count*c.Size(), -root*w.Dst.Bytes())
@@ -144,7 +145,7 @@ func Scatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int)
 // Size. Not in place. Collective and blocking (queued on a view made by On); allowed in groups and in capture. Source:
 // MPI_Alltoall (MPI-4.1, 6.8), nccl-tests' alltoall.
 func AllToAll(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
-	w, err := begin(c, engine.KindAllToAll, dst, src, ubcoll.Op{}, 0)
+	w, err := begin(c, team.KindAllToAll, dst, src, ubcoll.Op{}, 0)
 	if err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func Barrier(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
-	w.Kind, w.Path = engine.KindBarrier, &barrierPath
+	w.Kind, w.Path = team.KindBarrier, &barrierPath
 	if onDevice(v, w) {
 		placeOnDevice(v, w)
 	}
@@ -172,7 +173,7 @@ func Barrier(ctx context.Context, c *ubcoll.Comm) error {
 }
 
 // begin starts to describe an operation; end has it done.
-func begin(c *ubcoll.Comm, k engine.Kind, dst, src ubcoll.Vec, op ubcoll.Op, root int) (*engine.Work, error) {
+func begin(c *ubcoll.Comm, k team.Kind, dst, src ubcoll.Vec, op ubcoll.Op, root int) (*team.Work, error) {
 	w, err := c.Engine().Begin()
 	if err != nil {
 		return nil, err
@@ -183,7 +184,7 @@ func begin(c *ubcoll.Comm, k engine.Kind, dst, src ubcoll.Vec, op ubcoll.Op, roo
 	return w, nil
 }
 
-func end(ctx context.Context, c *ubcoll.Comm, w *engine.Work) error {
+func end(ctx context.Context, c *ubcoll.Comm, w *team.Work) error {
 	v := c.Engine()
 	if w.Err == nil && uint(w.Root) >= uint(c.Size()) {
 		w.Err = fmt.Errorf("root %d of %d ranks: %w", w.Root, c.Size(), fault.ErrArgument)
@@ -191,7 +192,7 @@ func end(ctx context.Context, c *ubcoll.Comm, w *engine.Work) error {
 	switch {
 	case onDevice(v, w) && placeOnDevice(v, w):
 	case w.Err == nil:
-		choosePath(v.Comm, w)
+		choosePath(v.Comm.Team(), w)
 	}
 	return v.End(ctx, w)
 }
@@ -201,7 +202,7 @@ const notInPlace = -1 << 62
 
 // check is what is wrong with this rank's arguments: dst and src must have so many elements, and do not overlap unless
 // dst begins distance bytes before src.
-func check(w *engine.Work, dst, src, distance int) error {
+func check(w *team.Work, dst, src, distance int) error {
 	if err := w.Src.Check(); err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
@@ -217,17 +218,17 @@ func check(w *engine.Work, dst, src, distance int) error {
 		return fmt.Errorf("the destination has %d elements, not %d: %w", w.Dst.Len, dst, fault.ErrArgument)
 	case w.Src.Len != src:
 		return fmt.Errorf("the source has %d elements, not %d: %w", w.Src.Len, src, fault.ErrArgument)
-	case w.Count > engine.MaxCount:
-		return fmt.Errorf("%d elements, more than %d: %w", w.Count, engine.MaxCount, fault.ErrLimit)
+	case w.Count > team.MaxCount:
+		return fmt.Errorf("%d elements, more than %d: %w", w.Count, team.MaxCount, fault.ErrLimit)
 	}
 	return checkOverlap(&w.Dst, &w.Src, distance)
 }
 
-func isReduction(k engine.Kind) bool {
-	return k == engine.KindAllReduce || k == engine.KindReduceScatter || k == engine.KindReduce
+func isReduction(k team.Kind) bool {
+	return k == team.KindAllReduce || k == team.KindReduceScatter || k == team.KindReduce
 }
 
-func checkOverlap(dst, src *engine.Vec, distance int) error {
+func checkOverlap(dst, src *team.Vec, distance int) error {
 	p, q := uintptr(dst.Ptr), uintptr(src.Ptr)
 	if dst.Len == 0 || src.Len == 0 || p+uintptr(dst.Bytes()) <= q || q+uintptr(src.Bytes()) <= p ||
 		int(q-p) == distance {

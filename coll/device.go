@@ -3,19 +3,21 @@ package coll
 import (
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // onDevice reports whether w may be one for a device: a call on host memory and a plain view costs three comparisons.
-func onDevice(v *engine.View, w *engine.Work) bool {
+func onDevice(v *engine.View, w *team.Work) bool {
 	return !w.Src.Dev.IsHost() || !w.Dst.Dev.IsHost() || v.Stream != nil && !v.Stream.Device().IsHost()
 }
 
 // placeOnDevice makes w, for which onDevice is true, a device's operation. It reports whether it is one: otherwise,
 // which needs an error, the peers are told on the host.
-func placeOnDevice(v *engine.View, w *engine.Work) bool {
+func placeOnDevice(v *engine.View, w *team.Work) bool {
 	mine, err := v.Comm.GPU()
 	onto, disagree := side(v, w)
 	switch {
@@ -33,13 +35,13 @@ func placeOnDevice(v *engine.View, w *engine.Work) bool {
 	if _, none := v.Comm.GPU(); none != nil {
 		return false
 	}
-	w.Kernel = kernel(&v.Comm.Tuning().GPU, v.Comm.Options().Algorithm, w, v.Comm.Size())
+	w.Kernel = kernel(&v.Comm.Team().Tuning().GPU, v.Comm.Options().Algorithm, w, v.Comm.Size())
 	return true
 }
 
 // side is the device that w's buffers and the view's stream are on. An empty buffer is on none, if something else is on
 // one.
-func side(v *engine.View, w *engine.Work) (hw.Device, error) {
+func side(v *engine.View, w *team.Work) (hw.Device, error) {
 	src, dst := w.Src.Dev, w.Dst.Dev
 	switch {
 	case w.Src.Bytes() > 0 && w.Dst.Bytes() > 0 && src != dst:

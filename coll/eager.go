@@ -4,8 +4,9 @@ import (
 	"context"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw/cpu"
-	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
 // Eager collectives are for small data: the source of each of the team travels with its descriptor, as the
@@ -14,75 +15,75 @@ import (
 // lines before they are written takes them away from their writer, and from 128 bytes on it was slower.)
 
 // eagerBytes is the size of the largest source: a function of what the team agrees on.
-func eagerBytes(c *engine.Comm, w *engine.Work) int {
+func eagerBytes(t *team.Team, w *team.Work) int {
 	n := w.Count * w.Type.Size()
 	switch w.Kind {
-	case engine.KindReduceScatter, engine.KindScatter, engine.KindAllToAll:
-		n *= c.Size()
+	case team.KindReduceScatter, team.KindScatter, team.KindAllToAll:
+		n *= t.Size()
 	}
 	return n
 }
 
 // tryEager makes w eager if it is small enough.
-func tryEager(c *engine.Comm, w *engine.Work) bool {
-	n := eagerBytes(c, w)
-	if n > engine.PayloadSize && (n > engine.EagerBytes || n*c.Size() > c.Tuning().EagerTotal) {
+func tryEager(t *team.Team, w *team.Work) bool {
+	n := eagerBytes(t, w)
+	if n > team.PayloadSize && (n > team.EagerBytes || n*t.Size() > t.Tuning().EagerTotal) {
 		return false // beyond that, two steps with less to read cost less
 	}
 	setEager(w, &eagerPath, n)
 	return true
 }
 
-func setEager(w *engine.Work, p *engine.Path, bytes int) {
-	if bytes > engine.PayloadSize {
+func setEager(w *team.Work, p *team.Path, bytes int) {
+	if bytes > team.PayloadSize {
 		w.EagerBytes = bytes
 	}
 	w.Path = p
 	w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with the descriptor", "its own rank alone writes it"
 }
 
-func offerEager(c *engine.Comm, w *engine.Work) {
+func offerEager(t *team.Team, w *team.Work) {
 	if w.Src.Len > 0 {
-		load(w, slot(c, w, c.Rank()), w.Src.Ptr, w.Src.Len)
+		load(w, slot(t, w, t.Rank()), w.Src.Ptr, w.Src.Len)
 	}
 }
 
 // slot is where the source of one of the team travels.
-func slot(c *engine.Comm, w *engine.Work, rank int) unsafe.Pointer {
-	if eagerBytes(c, w) <= engine.PayloadSize {
-		return c.Payload(rank)
+func slot(t *team.Team, w *team.Work, rank int) unsafe.Pointer {
+	if eagerBytes(t, w) <= team.PayloadSize {
+		return t.Payload(rank)
 	}
-	return c.Eager(rank)
+	return t.Eager(rank)
 }
 
-func runEager(ctx context.Context, c *engine.Comm, w *engine.Work) error {
+func runEager(ctx context.Context, t *team.Team, w *team.Work) error {
 	if w.Dst.Ptr == nil || w.Count == 0 {
 		return nil
 	}
-	k := newCall(ctx, c, w)
+	k := newCall(ctx, t, w)
 	bytes := w.Count * k.size
 	switch w.Kind {
-	case engine.KindAllReduce, engine.KindReduce, engine.KindReduceScatter:
+	case team.KindAllReduce, team.KindReduce, team.KindReduceScatter:
 		off := 0
-		if w.Kind == engine.KindReduceScatter {
+		if w.Kind == team.KindReduceScatter {
 			off = k.me * bytes
 		}
-		srcs := c.Scratch()
+		srcs := t.Scratch()
 		for r := range srcs {
-			srcs[r] = unsafe.Add(slot(c, w, r), off)
+			srcs[r] = unsafe.Add(slot(t, w, r), off)
 		}
 		k.reduce(w.Dst.Ptr, srcs, w.Count, false)
-	case engine.KindAllGather, engine.KindGather:
+	case team.KindAllGather, team.KindGather:
 		for r := 0; r < k.n; r++ {
-			cpu.Copy(unsafe.Add(w.Dst.Ptr, r*bytes), slot(c, w, r), bytes, false)
+			cpu.Copy(unsafe.Add(w.Dst.Ptr, r*bytes), slot(t, w, r), bytes, false)
 		}
-	case engine.KindBroadcast:
-		cpu.Copy(w.Dst.Ptr, slot(c, w, w.Root), bytes, false)
-	case engine.KindScatter:
-		cpu.Copy(w.Dst.Ptr, unsafe.Add(slot(c, w, w.Root), k.me*bytes), bytes, false)
-	case engine.KindAllToAll:
+	case team.KindBroadcast:
+		cpu.Copy(w.Dst.Ptr, slot(t, w, w.Root), bytes, false)
+	case team.KindScatter:
+		cpu.Copy(w.Dst.Ptr, unsafe.Add(slot(t, w, w.Root), k.me*bytes), bytes, false)
+	case team.KindAllToAll:
 		for r := 0; r < k.n; r++ {
-			cpu.Copy(unsafe.Add(w.Dst.Ptr, r*bytes), unsafe.Add(slot(c, w, r), k.me*bytes), bytes, false)
+			cpu.Copy(unsafe.Add(w.Dst.Ptr, r*bytes), unsafe.Add(slot(t, w, r), k.me*bytes), bytes, false)
 		}
 	}
 	return nil

@@ -3,9 +3,10 @@ package coll
 import (
 	"context"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cpu"
-	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
 // Small reductions of a team with more ranks than agree each with each go by group: sources travel as in eager
@@ -18,37 +19,37 @@ import (
 
 // tryGroups makes w go by the groups that there are if that is possible, and quicker than otherwise. Half types are
 // not combined in two steps: between them a sum would be rounded, and might overflow.
-func tryGroups(c *engine.Comm, w *engine.Work) bool {
-	if w.Kind != engine.KindAllReduce && w.Kind != engine.KindReduce ||
+func tryGroups(t *team.Team, w *team.Work) bool {
+	if w.Kind != team.KindAllReduce && w.Kind != team.KindReduce ||
 		w.Type == dtype.Float16 || w.Type == dtype.BFloat16 {
 		return false
 	}
 	n := w.Count * w.Type.Size()
-	if n > engine.PayloadSize && (n > min(c.Tuning().CombineUpTo, engine.PartialBytes) || c.Options().Algorithm != "") {
+	if n > team.PayloadSize && (n > min(t.Tuning().CombineUpTo, team.PartialBytes) || t.Algorithm() != "") {
 		return false
 	}
 	setEager(w, &groupsPath, n)
 	return true
 }
 
-func combineGroup(c *engine.Comm, w *engine.Work) {
+func combineGroup(t *team.Team, w *team.Work) {
 	bytes := w.Count * w.Type.Size()
-	members := c.Members()
-	srcs := c.Scratch()[:len(members)]
+	members := t.Members()
+	srcs := t.Scratch()[:len(members)]
 	for i, r := range members {
-		srcs[i] = slot(c, w, r)
+		srcs[i] = slot(t, w, r)
 	}
-	cpu.ReduceN(w.Type, cpuOps[w.Red], c.Partial(c.Group(), bytes), srcs, w.Count, 1, false)
+	cpu.ReduceN(w.Type, cpuOps[w.Red], t.Partial(t.Group(), bytes), srcs, w.Count, 1, false)
 }
 
-func runGroups(ctx context.Context, c *engine.Comm, w *engine.Work) error {
+func runGroups(ctx context.Context, t *team.Team, w *team.Work) error {
 	if w.Dst.Ptr == nil || w.Count == 0 {
 		return nil
 	}
-	k := newCall(ctx, c, w)
-	parts := c.Scratch()[:c.Groups()]
+	k := newCall(ctx, t, w)
+	parts := t.Scratch()[:t.Groups()]
 	for g := range parts {
-		parts[g] = c.Partial(g, w.Count*k.size)
+		parts[g] = t.Partial(g, w.Count*k.size)
 	}
 	k.reduce(w.Dst.Ptr, parts, w.Count, false)
 	return nil

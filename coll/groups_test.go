@@ -133,9 +133,9 @@ func TestGroupsChosen(t *testing.T) {
 			var went []string
 			err := ubcoll.Local(t.Context(), k.ranks, ubcoll.Options{Algorithm: k.algorithm},
 				func(ctx context.Context, c *ubcoll.Comm) error {
-					table := *c.Engine().Tuning()
+					table := *c.Engine().Team().Tuning()
 					table.CombineUpTo = k.limit
-					c.Engine().Tune(table)
+					c.Engine().Team().Tune(table)
 					if err := k.call(ctx, c); err != nil {
 						return err
 					}

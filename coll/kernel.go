@@ -2,38 +2,38 @@ package coll
 
 import (
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	cudakernels "github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
 // kernel chooses how w goes on the devices of a team of n ranks, which asked for an algorithm or for none: a pure
 // function of what they agree on.
-func kernel(t *tuning.GPU, asked string, w *engine.Work, n int) engine.Kernel {
+func kernel(t *tuning.GPU, asked string, w *team.Work, n int) team.Kernel {
 	bytes := w.Count * w.Type.Size()
 	switch {
-	case w.Kind == engine.KindBarrier:
-		return engine.Kernel{Name: cudakernels.Barrier, Blocks: 1, Algorithm: "descriptors"}
+	case w.Kind == team.KindBarrier:
+		return team.Kernel{Name: cudakernels.Barrier, Blocks: 1, Algorithm: "descriptors"}
 	case isReduction(w.Kind):
 		return reduceKernel(t, asked, w.Kind, w.Type, bytes, n)
 	case isVector(w.Kind):
-		return engine.Kernel{Name: cudakernels.MoveV, Blocks: countsBlocks(t, w, n), Algorithm: "push by counts",
+		return team.Kernel{Name: cudakernels.MoveV, Blocks: countsBlocks(t, w, n), Algorithm: "push by counts",
 			Words: true, Counts: true}
 	case bytes <= t.MovePackets:
-		return engine.Kernel{Name: cudakernels.MovePackets, Blocks: packetBlocks(t, bytes*n), Algorithm: "push packets"}
-	case w.Kind == engine.KindBroadcast && bytes*(n-2) > t.PassOnBeyond:
-		return engine.Kernel{Name: cudakernels.Broadcast, Blocks: bulkBlocks(t, bytes), Algorithm: "passed on", Words: true}
+		return team.Kernel{Name: cudakernels.MovePackets, Blocks: packetBlocks(t, bytes*n), Algorithm: "push packets"}
+	case w.Kind == team.KindBroadcast && bytes*(n-2) > t.PassOnBeyond:
+		return team.Kernel{Name: cudakernels.Broadcast, Blocks: bulkBlocks(t, bytes), Algorithm: "passed on", Words: true}
 	}
-	return engine.Kernel{Name: cudakernels.Move, Blocks: bulkBlocks(t, bytes*n), Algorithm: "push", Words: true}
+	return team.Kernel{Name: cudakernels.Move, Blocks: bulkBlocks(t, bytes*n), Algorithm: "push", Words: true}
 }
 
 // countsBlocks is how many blocks an operation with vectors of counts has. Ranks whose counts do not fit may come to
 // different numbers, since no block then waits for one of its number.
-func countsBlocks(t *tuning.GPU, w *engine.Work, n int) int {
+func countsBlocks(t *tuning.GPU, w *team.Work, n int) int {
 	total := w.Dst.Bytes()
 	switch {
-	case w.Kind != engine.KindAllGatherV:
-		return engine.CountsBlocks
+	case w.Kind != team.KindAllGatherV:
+		return team.CountsBlocks
 	case total <= t.MovePackets*n:
 		return packetBlocks(t, total)
 	}
@@ -41,12 +41,12 @@ func countsBlocks(t *tuning.GPU, w *engine.Work, n int) int {
 }
 
 // reduceKernel is kernel for reductions of so many bytes: of a slice for reduce-scatter, else of the whole.
-func reduceKernel(t *tuning.GPU, asked string, k engine.Kind, typ dtype.Type, bytes, n int) engine.Kernel {
+func reduceKernel(t *tuning.GPU, asked string, k team.Kind, typ dtype.Type, bytes, n int) team.Kernel {
 	slice, total := ((bytes+n-1)/n+15)&^15, bytes // slices end on multiples of 16 bytes
-	if k == engine.KindReduceScatter {
+	if k == team.KindReduceScatter {
 		slice, total = bytes, bytes*n
 	}
-	fits := k == engine.KindAllReduce && bytes <= cudakernels.PacketData
+	fits := k == team.KindAllReduce && bytes <= cudakernels.PacketData
 	oneShotMost := t.OneShotFew
 	switch {
 	case n == 2:
@@ -57,21 +57,21 @@ func reduceKernel(t *tuning.GPU, asked string, k engine.Kind, typ dtype.Type, by
 	half := typ == dtype.Float16 || typ == dtype.BFloat16 // a ring rounds at every step
 	ring := asked == "ring" || asked == "" && bytes >= t.RingFrom && n > 2 && !half
 	switch {
-	case ring && k == engine.KindAllReduce:
-		return engine.Kernel{Name: cudakernels.Ring, Blocks: bulkBlocks(t, total), Algorithm: "ring", Words: true}
+	case ring && k == team.KindAllReduce:
+		return team.Kernel{Name: cudakernels.Ring, Blocks: bulkBlocks(t, total), Algorithm: "ring", Words: true}
 	case asked == "push", asked == "" && total >= t.PushFrom:
 		blocks := bulkBlocks(t, total)
 		if total < t.PushWideFrom {
 			blocks = min(blocks, t.PushBlocks)
 		}
-		return engine.Kernel{Name: cudakernels.TwoShot, Blocks: blocks, Push: true, Algorithm: "two-shot, pushed",
+		return team.Kernel{Name: cudakernels.TwoShot, Blocks: blocks, Push: true, Algorithm: "two-shot, pushed",
 			Words: true}
 	case asked == "one-shot" && fits, asked != "two-shot" && fits && bytes <= oneShotMost:
-		return engine.Kernel{Name: cudakernels.OneShot, Blocks: packetBlocks(t, bytes), Algorithm: "one-shot packets"}
+		return team.Kernel{Name: cudakernels.OneShot, Blocks: packetBlocks(t, bytes), Algorithm: "one-shot packets"}
 	case asked != "two-shot" && total <= t.TwoShotPackets && slice <= cudakernels.PacketData:
-		return engine.Kernel{Name: cudakernels.Packets, Blocks: packetBlocks(t, total), Algorithm: "two-shot packets"}
+		return team.Kernel{Name: cudakernels.Packets, Blocks: packetBlocks(t, total), Algorithm: "two-shot packets"}
 	}
-	return engine.Kernel{Name: cudakernels.TwoShot, Blocks: bulkBlocks(t, total), Algorithm: "two-shot", Words: true}
+	return team.Kernel{Name: cudakernels.TwoShot, Blocks: bulkBlocks(t, total), Algorithm: "two-shot", Words: true}
 }
 
 // packetBlocks is how many blocks send so many bytes in packets.

@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	cudakernels "github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
@@ -18,37 +19,37 @@ func TestReduceKernel(t *testing.T) {
 	const pushed = cudakernels.TwoShot + ", pushed"
 	for _, k := range []struct {
 		algorithm string
-		kind      engine.Kind
+		kind      team.Kind
 		bytes, n  int
 		want      string
 	}{
-		{"", engine.KindAllReduce, 8<<20 - 4, 2, cudakernels.TwoShot},
-		{"", engine.KindAllReduce, 8 << 20, 2, pushed},
-		{"", engine.KindAllReduce, 1 << 30, 2, pushed},
-		{"", engine.KindAllReduce, 64<<20 - 4, 3, pushed},
-		{"", engine.KindAllReduce, 64 << 20, 3, cudakernels.Ring},
-		{"", engine.KindReduce, 64 << 20, 3, pushed},
-		{"", engine.KindReduceScatter, 4 << 20, 2, pushed},
-		{"two-shot", engine.KindAllReduce, 64 << 20, 3, cudakernels.TwoShot},
-		{"push", engine.KindAllReduce, 64 << 20, 3, pushed},
-		{"", engine.KindAllReduce, 0, 2, cudakernels.OneShot},
-		{"", engine.KindAllReduce, 1 << 20, 2, cudakernels.OneShot},
-		{"", engine.KindAllReduce, 1<<20 + 4, 2, cudakernels.TwoShot},
-		{"", engine.KindAllReduce, 128 << 10, 4, cudakernels.OneShot},
-		{"", engine.KindAllReduce, 128<<10 + 4, 4, cudakernels.Packets},
-		{"", engine.KindAllReduce, 512 << 10, 4, cudakernels.Packets},
-		{"", engine.KindAllReduce, 512<<10 + 4, 4, cudakernels.TwoShot},
-		{"", engine.KindAllReduce, 32<<10 + 4, 8, cudakernels.Packets},
-		{"", engine.KindReduce, 1000, 2, cudakernels.Packets},
-		{"", engine.KindReduceScatter, 256 << 10, 2, cudakernels.Packets},
-		{"", engine.KindReduceScatter, 256<<10 + 4, 2, cudakernels.TwoShot},
-		{"one-shot", engine.KindAllReduce, 1 << 20, 4, cudakernels.OneShot},
-		{"one-shot", engine.KindAllReduce, 4 << 20, 4, cudakernels.TwoShot},
-		{"two-shot", engine.KindAllReduce, 8, 4, cudakernels.TwoShot},
-		{"push", engine.KindAllReduce, 8, 4, pushed},
-		{"ring", engine.KindAllReduce, 8, 4, cudakernels.Ring},
-		{"ring", engine.KindAllReduce, 64 << 20, 2, cudakernels.Ring},
-		{"ring", engine.KindReduce, 8, 4, cudakernels.Packets},
+		{"", team.KindAllReduce, 8<<20 - 4, 2, cudakernels.TwoShot},
+		{"", team.KindAllReduce, 8 << 20, 2, pushed},
+		{"", team.KindAllReduce, 1 << 30, 2, pushed},
+		{"", team.KindAllReduce, 64<<20 - 4, 3, pushed},
+		{"", team.KindAllReduce, 64 << 20, 3, cudakernels.Ring},
+		{"", team.KindReduce, 64 << 20, 3, pushed},
+		{"", team.KindReduceScatter, 4 << 20, 2, pushed},
+		{"two-shot", team.KindAllReduce, 64 << 20, 3, cudakernels.TwoShot},
+		{"push", team.KindAllReduce, 64 << 20, 3, pushed},
+		{"", team.KindAllReduce, 0, 2, cudakernels.OneShot},
+		{"", team.KindAllReduce, 1 << 20, 2, cudakernels.OneShot},
+		{"", team.KindAllReduce, 1<<20 + 4, 2, cudakernels.TwoShot},
+		{"", team.KindAllReduce, 128 << 10, 4, cudakernels.OneShot},
+		{"", team.KindAllReduce, 128<<10 + 4, 4, cudakernels.Packets},
+		{"", team.KindAllReduce, 512 << 10, 4, cudakernels.Packets},
+		{"", team.KindAllReduce, 512<<10 + 4, 4, cudakernels.TwoShot},
+		{"", team.KindAllReduce, 32<<10 + 4, 8, cudakernels.Packets},
+		{"", team.KindReduce, 1000, 2, cudakernels.Packets},
+		{"", team.KindReduceScatter, 256 << 10, 2, cudakernels.Packets},
+		{"", team.KindReduceScatter, 256<<10 + 4, 2, cudakernels.TwoShot},
+		{"one-shot", team.KindAllReduce, 1 << 20, 4, cudakernels.OneShot},
+		{"one-shot", team.KindAllReduce, 4 << 20, 4, cudakernels.TwoShot},
+		{"two-shot", team.KindAllReduce, 8, 4, cudakernels.TwoShot},
+		{"push", team.KindAllReduce, 8, 4, pushed},
+		{"ring", team.KindAllReduce, 8, 4, cudakernels.Ring},
+		{"ring", team.KindAllReduce, 64 << 20, 2, cudakernels.Ring},
+		{"ring", team.KindReduce, 8, 4, cudakernels.Packets},
 	} {
 		t.Run(fmt.Sprintf("%s/%v/%d/%d", k.algorithm, k.kind, k.bytes, k.n), func(t *testing.T) {
 			got := reduceKernel(&gpu, k.algorithm, k.kind, dtype.Float32, k.bytes, k.n)
@@ -67,15 +68,15 @@ func TestReduceKernel(t *testing.T) {
 	}
 	for n := 2; n <= cudakernels.MaxRanks; n++ {
 		for bytes := 1; bytes < 16<<20; bytes += bytes/7 + 1 {
-			for _, kind := range []engine.Kind{engine.KindAllReduce, engine.KindReduce, engine.KindReduceScatter} {
+			for _, kind := range []team.Kind{team.KindAllReduce, team.KindReduce, team.KindReduceScatter} {
 				got := reduceKernel(&gpu, "", kind, dtype.Float32, bytes, n)
 				slice := bytes
-				if kind != engine.KindReduceScatter {
+				if kind != team.KindReduceScatter {
 					slice = ((bytes+n-1)/n + 15) / 16 * 16 // as kernels cut
 				}
 				require.True(t, got.Blocks >= 1 && got.Blocks <= cudakernels.MaxBlocks)
 				if got.Name == cudakernels.OneShot {
-					require.True(t, kind == engine.KindAllReduce && bytes <= cudakernels.PacketData)
+					require.True(t, kind == team.KindAllReduce && bytes <= cudakernels.PacketData)
 				}
 				if got.Name == cudakernels.Packets {
 					require.LessOrEqual(t, slice, cudakernels.PacketData, "%v of %d bytes on %d ranks", kind, bytes, n)
@@ -90,30 +91,30 @@ func TestMoveKernel(t *testing.T) {
 	gpu := tuning.DefaultGPU()
 	require.LessOrEqual(t, gpu.MovePackets, cudakernels.PacketData)
 	for _, k := range []struct {
-		kind     engine.Kind
+		kind     team.Kind
 		bytes, n int
 		want     string
 		blocks   int
 	}{
-		{engine.KindBarrier, 0, 2, cudakernels.Barrier, 1},
-		{engine.KindAllGather, 0, 2, cudakernels.MovePackets, 1},
-		{engine.KindAllGather, 2 << 10, 2, cudakernels.MovePackets, 1},
-		{engine.KindAllGather, 2<<10 + 4, 2, cudakernels.MovePackets, 16},
-		{engine.KindAllGather, 128 << 10, 2, cudakernels.MovePackets, 64},
-		{engine.KindAllGather, 128<<10 + 4, 2, cudakernels.Move, 16},
-		{engine.KindAllToAll, 1 << 20, 2, cudakernels.Move, 128},
-		{engine.KindBroadcast, 1 << 30, 2, cudakernels.Move, 128},
-		{engine.KindBroadcast, 2 << 20, 3, cudakernels.Move, 128},
-		{engine.KindBroadcast, 2<<20 + 4, 3, cudakernels.Broadcast, 128},
-		{engine.KindBroadcast, 512 << 10, 8, cudakernels.Broadcast, 32},
-		{engine.KindGather, 1 << 30, 8, cudakernels.Move, 128},
-		{engine.KindAllGatherV, 256 << 10, 2, cudakernels.MoveV, 64},
-		{engine.KindAllGatherV, 256<<10 + 4, 2, cudakernels.MoveV, 16},
-		{engine.KindAllToAllV, 1 << 30, 2, cudakernels.MoveV, engine.CountsBlocks},
+		{team.KindBarrier, 0, 2, cudakernels.Barrier, 1},
+		{team.KindAllGather, 0, 2, cudakernels.MovePackets, 1},
+		{team.KindAllGather, 2 << 10, 2, cudakernels.MovePackets, 1},
+		{team.KindAllGather, 2<<10 + 4, 2, cudakernels.MovePackets, 16},
+		{team.KindAllGather, 128 << 10, 2, cudakernels.MovePackets, 64},
+		{team.KindAllGather, 128<<10 + 4, 2, cudakernels.Move, 16},
+		{team.KindAllToAll, 1 << 20, 2, cudakernels.Move, 128},
+		{team.KindBroadcast, 1 << 30, 2, cudakernels.Move, 128},
+		{team.KindBroadcast, 2 << 20, 3, cudakernels.Move, 128},
+		{team.KindBroadcast, 2<<20 + 4, 3, cudakernels.Broadcast, 128},
+		{team.KindBroadcast, 512 << 10, 8, cudakernels.Broadcast, 32},
+		{team.KindGather, 1 << 30, 8, cudakernels.Move, 128},
+		{team.KindAllGatherV, 256 << 10, 2, cudakernels.MoveV, 64},
+		{team.KindAllGatherV, 256<<10 + 4, 2, cudakernels.MoveV, 16},
+		{team.KindAllToAllV, 1 << 30, 2, cudakernels.MoveV, team.CountsBlocks},
 	} {
 		t.Run(fmt.Sprintf("%v/%d/%d", k.kind, k.bytes, k.n), func(t *testing.T) {
-			v := engine.Vec{Type: dtype.Float32, Len: k.bytes / 4}
-			got := kernel(&gpu, "", &engine.Work{Kind: k.kind, Type: v.Type, Count: v.Len, Dst: v}, k.n)
+			v := team.Vec{Type: dtype.Float32, Len: k.bytes / 4}
+			got := kernel(&gpu, "", &team.Work{Kind: k.kind, Type: v.Type, Count: v.Len, Dst: v}, k.n)
 			require.Equal(t, k.want, got.Name)
 			require.Equal(t, k.blocks, got.Blocks)
 			require.Equal(t, k.want == cudakernels.MoveV, got.Counts)

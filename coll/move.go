@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw/cpu"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
@@ -22,11 +23,11 @@ type move struct {
 // movesDone is the last step of progress, beyond those of rounds.
 const movesDone = 1 << 31
 
-func runMove(ctx context.Context, c *engine.Comm, w *engine.Work) error {
-	m := move{call: newCall(ctx, c, w), parts: 1}
+func runMove(ctx context.Context, t *team.Team, w *team.Work) error {
+	m := move{call: newCall(ctx, t, w), parts: 1}
 	m.stage = !w.SrcBuf.Direct() && !m.carried(m.me)
 	switch w.Kind {
-	case engine.KindScatter, engine.KindAllToAll, engine.KindScatterV, engine.KindAllToAllV:
+	case team.KindScatter, team.KindAllToAll, team.KindScatterV, team.KindAllToAllV:
 		m.parts = m.n
 	}
 	m.window = stagingHalf / m.parts &^ 63
@@ -45,21 +46,21 @@ func (m *move) part(s, d int) (src, dst, n int) {
 	bytes := w.Count * m.size
 	toRoot, fromRoot := d == w.Root, s == w.Root
 	switch w.Kind {
-	case engine.KindAllGather:
+	case team.KindAllGather:
 		return 0, s * bytes, bytes
-	case engine.KindBroadcast:
+	case team.KindBroadcast:
 		if fromRoot && !toRoot {
 			return 0, 0, bytes
 		}
-	case engine.KindGather:
+	case team.KindGather:
 		if toRoot {
 			return 0, s * bytes, bytes
 		}
-	case engine.KindScatter:
+	case team.KindScatter:
 		if fromRoot {
 			return d * bytes, 0, bytes
 		}
-	case engine.KindAllToAll:
+	case team.KindAllToAll:
 		return d * bytes, s * bytes, bytes
 	default:
 		return m.partOfRows(s, d)
@@ -68,14 +69,14 @@ func (m *move) part(s, d int) (src, dst, n int) {
 }
 
 func (m *move) partOfRows(s, d int) (src, dst, n int) {
-	send, _ := rows(m.c, s)
-	_, recv := rows(m.c, d)
+	send, _ := rows(m.t, s)
+	_, recv := rows(m.t, d)
 	if m.parts > 1 {
 		for _, k := range send[:d] {
 			src += int(k)
 		}
 	}
-	if m.w.Kind != engine.KindScatterV {
+	if m.w.Kind != team.KindScatterV {
 		for _, k := range recv[:s] {
 			dst += int(k)
 		}
@@ -84,7 +85,7 @@ func (m *move) partOfRows(s, d int) (src, dst, n int) {
 }
 
 // carried reports whether a rank's source came with its descriptor.
-func (m *move) carried(rank int) bool { return isVector(m.w.Kind) && *carried(m.c, rank) != 0 }
+func (m *move) carried(rank int) bool { return isVector(m.w.Kind) && *carried(m.t, rank) != 0 }
 
 // take fetches this rank's part of rank s's source, if it needs no rounds.
 func (m *move) take(s int) error {
@@ -98,7 +99,7 @@ func (m *move) take(s int) error {
 	}
 	to := unsafe.Add(m.w.Dst.Ptr, dst)
 	if from != nil && from != to {
-		cpu.Copy(to, from, n, streams(m.c, m.w.Dst.Bytes()))
+		cpu.Copy(to, from, n, streams(m.t, m.w.Dst.Bytes()))
 	}
 	return nil
 }
@@ -106,11 +107,11 @@ func (m *move) take(s int) error {
 // source is where n bytes of a rank's source are, from byte off on; nil if they come in rounds.
 func (m *move) source(rank, off, n int) (unsafe.Pointer, error) {
 	if rank == m.me || !m.carried(rank) {
-		return m.c.Source(rank, off, n)
+		return m.t.Source(rank, off, n)
 	}
-	at := carriedAt(m.c)
-	if room := engine.EagerBytes - at; off > room || n > room-off {
+	at := carriedAt(m.t)
+	if room := team.EagerBytes - at; off > room || n > room-off {
 		return nil, fmt.Errorf("rank %d sends %d bytes beyond its eager slot: %w", rank, off+n-room, fault.ErrMismatch)
 	}
-	return unsafe.Add(m.c.Eager(rank), at+off), nil
+	return unsafe.Add(m.t.Eager(rank), at+off), nil
 }

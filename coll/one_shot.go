@@ -7,7 +7,7 @@ import (
 // oneShot reads the sources of the whole team and computes the whole result. Nobody's destination may be a source.
 func (k *call) oneShot(srcs []unsafe.Pointer) error {
 	k.w.Algorithm = "one-shot"
-	k.reduce(k.w.Dst.Ptr, srcs, k.w.Count, streams(k.c, k.w.Dst.Bytes()))
-	k.c.Progress(1)
+	k.reduce(k.w.Dst.Ptr, srcs, k.w.Count, streams(k.t, k.w.Dst.Bytes()))
+	k.t.Progress(1)
 	return k.waitTeam(1, "exit")
 }

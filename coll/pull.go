@@ -25,14 +25,14 @@ func (m *move) pull() error {
 			return err
 		}
 	}
-	m.c.Progress(movesDone)
+	m.t.Progress(movesDone)
 	if m.stage || m.carried(m.me) {
 		return nil // peers read nothing of the caller's
 	}
 	for i := 1; i < m.n; i++ {
 		p := m.next(i)
 		if _, _, n := m.part(m.me, p); n > 0 {
-			if err := m.c.WaitProgress(m.ctx, p, movesDone, "exit"); err != nil {
+			if err := m.t.WaitProgress(m.ctx, p, movesDone, "exit"); err != nil {
 				return err
 			}
 		}
@@ -61,7 +61,7 @@ func (m *move) rounds() int {
 			_, _, n := m.part(m.me, p)
 			longest = max(longest, n)
 		}
-		if !m.c.Direct(p) && !m.carried(p) {
+		if !m.t.Direct(p) && !m.carried(p) {
 			_, _, n := m.part(p, m.me)
 			longest = max(longest, n)
 		}
@@ -74,7 +74,7 @@ func (m *move) at(rank, r, part int) unsafe.Pointer {
 	if m.parts == 1 {
 		part = 0
 	}
-	return unsafe.Add(m.c.Staging(rank), r&1*stagingHalf+part*m.window)
+	return unsafe.Add(m.t.Staging(rank), r&1*stagingHalf+part*m.window)
 }
 
 func (m *move) round(r int) error {
@@ -84,20 +84,20 @@ func (m *move) round(r int) error {
 		if err := m.show(r, lo, base); err != nil {
 			return err
 		}
-		m.c.Progress(base + stepShown)
+		m.t.Progress(base + stepShown)
 	}
 	for i := 1; i < m.n; i++ {
 		s := m.next(i)
 		_, dst, n := m.part(s, m.me)
-		if n <= lo || m.c.Direct(s) || m.carried(s) {
+		if n <= lo || m.t.Direct(s) || m.carried(s) {
 			continue
 		}
-		if err := m.c.WaitProgress(m.ctx, s, base+stepShown, "fetch"); err != nil {
+		if err := m.t.WaitProgress(m.ctx, s, base+stepShown, "fetch"); err != nil {
 			return err
 		}
 		cpu.Copy(unsafe.Add(m.w.Dst.Ptr, dst+lo), m.at(s, r, m.me), min(m.window, n-lo), false)
 	}
-	m.c.Progress(base + stepTaken)
+	m.t.Progress(base + stepTaken)
 	return nil
 }
 
@@ -107,7 +107,7 @@ func (m *move) show(r, lo int, base uint64) error {
 		for i := 1; i < m.n; i++ {
 			d := m.next(i)
 			if _, _, n := m.part(m.me, d); n > lo-2*m.window {
-				if err := m.c.WaitProgress(m.ctx, d, base-stepsOfMove, "staging"); err != nil {
+				if err := m.t.WaitProgress(m.ctx, d, base-stepsOfMove, "staging"); err != nil {
 					return err
 				}
 			}

@@ -3,12 +3,13 @@ package coll
 import (
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw/cpu"
-	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
 // push computes one slice of the result from the sources of the whole team, and writes it to all its destinations.
-func (k *call) push(srcs, dsts []unsafe.Pointer, how engine.Where) error {
+func (k *call) push(srcs, dsts []unsafe.Pointer, how team.Where) error {
 	k.w.Algorithm = "push"
 	slice := alignedSlice(k.w.Count, k.n, k.size)
 	lo := min(k.me*slice, k.w.Count)
@@ -17,8 +18,8 @@ func (k *call) push(srcs, dsts []unsafe.Pointer, how engine.Where) error {
 		for r := range srcs {
 			srcs[r], dsts[r] = unsafe.Add(srcs[r], lo*k.size), unsafe.Add(dsts[r], lo*k.size)
 		}
-		cpu.ReduceMulti(k.w.Type, cpuOps[k.w.Red], dsts, srcs, n, k.div(), !how.InPlace && streams(k.c, k.w.Dst.Bytes()))
+		cpu.ReduceMulti(k.w.Type, cpuOps[k.w.Red], dsts, srcs, n, k.div(), !how.InPlace && streams(k.t, k.w.Dst.Bytes()))
 	}
-	k.c.Progress(1)
+	k.t.Progress(1)
 	return k.waitTeam(1, "exit")
 }

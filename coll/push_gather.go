@@ -13,21 +13,21 @@ func (m *move) push() error {
 		return nil // the root takes it
 	}
 	src, dst, n := m.part(m.me, m.w.Root)
-	to, err := m.c.Destination(m.w.Root, dst, n)
+	to, err := m.t.Destination(m.w.Root, dst, n)
 	if err != nil {
 		return err
 	}
 	if from := unsafe.Add(m.w.Src.Ptr, src); from != to && n > 0 {
-		cpu.Copy(to, from, n, streams(m.c, n*m.n))
+		cpu.Copy(to, from, n, streams(m.t, n*m.n))
 	}
-	m.c.Progress(movesDone)
+	m.t.Progress(movesDone)
 	if m.me != m.w.Root {
 		return nil
 	}
 	for i := 1; i < m.n; i++ {
 		p := m.next(i)
 		if !m.carried(p) {
-			err = m.c.WaitProgress(m.ctx, p, movesDone, "delivery")
+			err = m.t.WaitProgress(m.ctx, p, movesDone, "delivery")
 		} else {
 			err = m.take(p)
 		}

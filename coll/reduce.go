@@ -3,28 +3,28 @@ package coll
 import (
 	"context"
 
-	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // runReduce is the reduce family beyond eager size.
-func runReduce(ctx context.Context, c *engine.Comm, w *engine.Work) error {
+func runReduce(ctx context.Context, t *team.Team, w *team.Work) error {
 	if w.Count == 0 {
 		return nil
 	}
-	k := newCall(ctx, c, w)
+	k := newCall(ctx, t, w)
 	srcBytes, dstBytes := w.Count*k.size, w.Count*k.size
-	if w.Kind == engine.KindReduceScatter {
+	if w.Kind == team.KindReduceScatter {
 		srcBytes *= k.n
 	}
-	if w.Kind != engine.KindAllReduce {
+	if w.Kind != team.KindAllReduce {
 		dstBytes = 0 // nobody reads or writes another rank's
 	}
-	srcs, dsts, how, err := c.Buffers(srcBytes, dstBytes)
+	srcs, dsts, how, err := t.Buffers(srcBytes, dstBytes)
 	if err != nil {
 		return err
 	}
-	if w.Kind == engine.KindAllReduce {
-		switch allReduceAlgorithm(c, srcBytes, how) {
+	if w.Kind == team.KindAllReduce {
+		switch allReduceAlgorithm(t, srcBytes, how) {
 		case byOneShot:
 			return k.oneShot(srcs)
 		case byPush:

@@ -5,9 +5,10 @@ import (
 	"math/bits"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cpu"
-	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
 // The ring all-reduce (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
@@ -25,13 +26,13 @@ import (
 const (
 	ringChunk  = 64 << 10
 	ringChunks = 4 // in a slice, at most
-	ringWindow = engine.StagingBytes / ringChunk
+	ringWindow = team.StagingBytes / ringChunk
 )
 
 type ring struct {
 	ctx   context.Context
-	c     *engine.Comm
-	w     *engine.Work
+	t     *team.Team
+	w     *team.Work
 	size  int // of an element
 	n     int // the team's ranks
 	left  int
@@ -52,18 +53,18 @@ type ring struct {
 	cursor uint64 // items done
 }
 
-func runRing(ctx context.Context, c *engine.Comm, w *engine.Work) error {
+func runRing(ctx context.Context, t *team.Team, w *team.Work) error {
 	if w.Count == 0 {
 		return nil
 	}
-	n := c.Size()
-	r := ring{ctx: ctx, c: c, w: w, size: w.Type.Size(), n: n, left: (c.Rank() + n - 1) % n, right: (c.Rank() + 1) % n,
+	n := t.Size()
+	r := ring{ctx: ctx, t: t, w: w, size: w.Type.Size(), n: n, left: (t.Rank() + n - 1) % n, right: (t.Rank() + 1) % n,
 		src: w.Src.Ptr, dst: w.Dst.Ptr, stageSrc: !w.SrcBuf.Direct(), stageDst: !w.DstBuf.Direct()}
 	var err error
-	if r.leftSrc, err = c.Source(r.left, 0, w.Src.Bytes()); err != nil {
+	if r.leftSrc, err = t.Source(r.left, 0, w.Src.Bytes()); err != nil {
 		return err
 	}
-	if r.leftDst, err = c.Destination(r.left, 0, w.Dst.Bytes()); err != nil {
+	if r.leftDst, err = t.Destination(r.left, 0, w.Dst.Bytes()); err != nil {
 		return err
 	}
 	r.chunk = ringChunk / r.size
@@ -82,12 +83,12 @@ func runRing(ctx context.Context, c *engine.Comm, w *engine.Work) error {
 		return nil // the window is not written again before the neighbour's next descriptor
 	}
 	// The right neighbour has read this rank's buffers when it has done its last item.
-	return c.WaitProgress(ctx, r.right, r.cursor, "exit")
+	return t.WaitProgress(ctx, r.right, r.cursor, "exit")
 }
 
 func (r *ring) round() error {
 	for step := 0; step < 2*r.n-1; step++ {
-		s := r.c.Rank() - step // the slice that this step works on
+		s := r.t.Rank() - step // the slice that this step works on
 		for s < 0 {
 			s += r.n
 		}
@@ -98,7 +99,7 @@ func (r *ring) round() error {
 				return err
 			}
 			r.cursor++
-			r.c.Progress(r.cursor)
+			r.t.Progress(r.cursor)
 		}
 	}
 	return nil
@@ -119,7 +120,7 @@ func (r *ring) item(step, lo, n int) error {
 		if err := r.room(); err != nil {
 			return err
 		}
-		cpu.Copy(r.window(r.c.Rank(), r.cursor), unsafe.Add(r.src, off), n*r.size, false)
+		cpu.Copy(r.window(r.t.Rank(), r.cursor), unsafe.Add(r.src, off), n*r.size, false)
 		return nil
 	}
 	staged := r.stageDst && !last
@@ -129,33 +130,33 @@ func (r *ring) item(step, lo, n int) error {
 		}
 	}
 	need := r.cursor - uint64(r.chunks) // the left neighbour's item
-	if err := waitLeft(r.ctx, r.c, r.left, need+1, stepName(step, r.n)); err != nil {
+	if err := waitLeft(r.ctx, r.t, r.left, need+1, stepName(step, r.n)); err != nil {
 		return err
 	}
 	in := r.offered(step-1, off, need)
 	switch {
 	case step < r.n-1: // a partial result
 		if staged {
-			out = r.window(r.c.Rank(), r.cursor)
+			out = r.window(r.t.Rank(), r.cursor)
 		}
 		r.reduce(out, in, off, n, step)
 	case step == r.n-1: // a finished slice
 		r.reduce(out, in, off, n, step)
 		if staged {
-			cpu.Copy(r.window(r.c.Rank(), r.cursor), out, n*r.size, false)
+			cpu.Copy(r.window(r.t.Rank(), r.cursor), out, n*r.size, false)
 		}
 	default:
 		cpu.Copy(out, in, n*r.size, false)
 		if staged {
-			cpu.Copy(r.window(r.c.Rank(), r.cursor), out, n*r.size, false)
+			cpu.Copy(r.window(r.t.Rank(), r.cursor), out, n*r.size, false)
 		}
 	}
 	return nil
 }
 
 // waitLeft waits for the left neighbour. A variable, so that a test can take the wait out and see it missed.
-var waitLeft = func(ctx context.Context, c *engine.Comm, left int, items uint64, step string) error {
-	return c.WaitProgress(ctx, left, items, step)
+var waitLeft = func(ctx context.Context, t *team.Team, left int, items uint64, step string) error {
+	return t.WaitProgress(ctx, left, items, step)
 }
 
 func stepName(step, n int) string {
@@ -178,7 +179,7 @@ func (r *ring) offered(step, off int, item uint64) unsafe.Pointer {
 }
 
 func (r *ring) window(rank int, item uint64) unsafe.Pointer {
-	return unsafe.Add(r.c.Staging(rank), int(item%ringWindow)*ringChunk)
+	return unsafe.Add(r.t.Staging(rank), int(item%ringWindow)*ringChunk)
 }
 
 // room waits until the right neighbour has read what the window holds in the place of the next item.
@@ -191,7 +192,7 @@ func (r *ring) room() error {
 	if old < r.first {
 		step = ringChunks // of a round before, and only the last round has shorter slices
 	}
-	return r.c.WaitProgress(r.ctx, r.right, old+step+1, "staging")
+	return r.t.WaitProgress(r.ctx, r.right, old+step+1, "staging")
 }
 
 // reduce adds this rank's source to what has come, which has those of step ranks.
@@ -205,7 +206,7 @@ func (r *ring) reduce(out, in unsafe.Pointer, off, n, step int) {
 	half := r.w.Type == dtype.Float16 || r.w.Type == dtype.BFloat16
 	div := 1
 	switch {
-	case r.w.Red != engine.Avg:
+	case r.w.Red != team.Avg:
 	case step == r.n-1:
 		div = r.n
 	case half:

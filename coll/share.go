@@ -15,12 +15,12 @@ func (m *move) share() error {
 	m.w.Algorithm = "share"
 	bytes := m.w.Count * m.size
 	lo := (bytes - bytes/m.n) &^ 63
-	stream := streams(m.c, bytes)
+	stream := streams(m.t, bytes)
 	if m.me == m.w.Root {
 		for at := lo; at < bytes; at += sharePiece {
 			n := min(sharePiece, bytes-at)
 			for i := 1; i < m.n; i++ {
-				to, err := m.c.Destination(m.next(i), at, n)
+				to, err := m.t.Destination(m.next(i), at, n)
 				if err != nil {
 					return err
 				}
@@ -28,15 +28,15 @@ func (m *move) share() error {
 			}
 		}
 	} else {
-		from, err := m.c.Source(m.w.Root, 0, lo)
+		from, err := m.t.Source(m.w.Root, 0, lo)
 		if err != nil {
 			return err
 		}
 		cpu.Copy(m.w.Dst.Ptr, from, lo, stream)
 	}
-	m.c.Progress(movesDone)
+	m.t.Progress(movesDone)
 	if m.me == m.w.Root {
 		return m.waitTeam(movesDone, "exit")
 	}
-	return m.c.WaitProgress(m.ctx, m.w.Root, movesDone, "delivery")
+	return m.t.WaitProgress(m.ctx, m.w.Root, movesDone, "delivery")
 }

@@ -3,8 +3,9 @@ package coll
 import (
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw/cpu"
-	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
 // directSlice is how many bytes of a slice one round of a two-shot takes when nothing is staged.
@@ -32,15 +33,15 @@ const (
 	stepsOfRound = stepFetched
 )
 
-func (k *call) twoShot(srcs, dsts []unsafe.Pointer, how engine.Where) error {
+func (k *call) twoShot(srcs, dsts []unsafe.Pointer, how team.Where) error {
 	k.w.Algorithm = "two-shot"
 	t := twoShot{call: *k, srcs: srcs, dsts: dsts, stageSrc: !k.w.SrcBuf.Direct()}
 	staged := !how.AllSrc
 	switch k.w.Kind {
-	case engine.KindAllReduce:
+	case team.KindAllReduce:
 		t.stageOut = !k.w.DstBuf.Direct()
 		staged = staged || !how.AllDst
-	case engine.KindReduce:
+	case team.KindReduce:
 		t.stageOut = k.me != k.w.Root
 		staged = true
 	}
@@ -50,7 +51,7 @@ func (k *call) twoShot(srcs, dsts []unsafe.Pointer, how engine.Where) error {
 	}
 	t.per = t.stride / k.size
 	share := k.w.Count // elements of a slice in all
-	if k.w.Kind != engine.KindReduceScatter {
+	if k.w.Kind != team.KindReduceScatter {
 		share = (share + k.n - 1) / k.n
 	}
 	rounds := (share + t.per - 1) / t.per
@@ -59,7 +60,7 @@ func (k *call) twoShot(srcs, dsts []unsafe.Pointer, how engine.Where) error {
 			return err
 		}
 	}
-	if t.stageSrc && (t.stageOut || k.w.Kind != engine.KindAllReduce) {
+	if t.stageSrc && (t.stageOut || k.w.Kind != team.KindAllReduce) {
 		return nil // peers read nothing of the caller's
 	}
 	return k.waitTeam(uint64(rounds*stepsOfRound), "exit")
@@ -68,7 +69,7 @@ func (k *call) twoShot(srcs, dsts []unsafe.Pointer, how engine.Where) error {
 // slice is slice q of round r: n elements, from element off of the source and element dst of the destination on.
 func (t *twoShot) slice(r, q int) (off, dst, n int) {
 	count := t.w.Count
-	if t.w.Kind == engine.KindReduceScatter {
+	if t.w.Kind == team.KindReduceScatter {
 		lo := r * t.per
 		return q*count + lo, lo, min(t.per, count-lo)
 	}
@@ -81,7 +82,7 @@ func (t *twoShot) slice(r, q int) (off, dst, n int) {
 
 // window is slice q of a round in a rank's staging memory; slice n is its result.
 func (t *twoShot) window(rank, r, q int) unsafe.Pointer {
-	return unsafe.Add(t.c.Staging(rank), r&1*stagingHalf+q*t.stride)
+	return unsafe.Add(t.t.Staging(rank), r&1*stagingHalf+q*t.stride)
 }
 
 func (t *twoShot) round(r int) error {
@@ -93,24 +94,24 @@ func (t *twoShot) round(r int) error {
 	}
 	if t.stageSrc {
 		t.expose(r)
-		t.c.Progress(base + stepExposed)
+		t.t.Progress(base + stepExposed)
 	}
 	if err := t.reduceOwn(r, base); err != nil {
 		return err
 	}
-	t.c.Progress(base + stepReduced)
-	if t.w.Kind == engine.KindAllReduce || t.w.Kind == engine.KindReduce && t.me == t.w.Root {
+	t.t.Progress(base + stepReduced)
+	if t.w.Kind == team.KindAllReduce || t.w.Kind == team.KindReduce && t.me == t.w.Root {
 		if err := t.fetch(r, base); err != nil {
 			return err
 		}
 	}
-	t.c.Progress(base + stepFetched)
+	t.t.Progress(base + stepFetched)
 	return nil
 }
 
 func (t *twoShot) expose(r int) {
 	for q := 0; q < t.n; q++ {
-		if off, _, n := t.slice(r, q); n > 0 && (q != t.me || t.w.Red == engine.PreMulSum) {
+		if off, _, n := t.slice(r, q); n > 0 && (q != t.me || t.w.Red == team.PreMulSum) {
 			load(t.w, t.window(t.me, r, q), unsafe.Add(t.w.Src.Ptr, off*t.size), n)
 		}
 	}
@@ -121,21 +122,21 @@ func (t *twoShot) reduceOwn(r int, base uint64) error {
 	if n <= 0 {
 		return nil
 	}
-	srcs := t.c.Scratch()
+	srcs := t.t.Scratch()
 	for p := range srcs {
 		switch {
-		case p == t.me && t.w.Red == engine.PreMulSum:
+		case p == t.me && t.w.Red == team.PreMulSum:
 			srcs[p] = t.window(p, r, t.me)
 		case t.srcs[p] != nil:
 			srcs[p] = unsafe.Add(t.srcs[p], off*t.size)
 		default:
-			if err := t.c.WaitProgress(t.ctx, p, base+stepExposed, "reduce-scatter"); err != nil {
+			if err := t.t.WaitProgress(t.ctx, p, base+stepExposed, "reduce-scatter"); err != nil {
 				return err
 			}
 			srcs[p] = t.window(p, r, t.me)
 		}
 	}
-	if t.w.Kind == engine.KindReduce && t.stageOut {
+	if t.w.Kind == team.KindReduce && t.stageOut {
 		t.reduce(t.window(t.me, r, t.n), srcs, n, false)
 		return nil
 	}
@@ -156,7 +157,7 @@ func (t *twoShot) fetch(r int, base uint64) error {
 		if n <= 0 {
 			continue
 		}
-		if err := t.c.WaitProgress(t.ctx, p, base+stepReduced, "all-gather"); err != nil {
+		if err := t.t.WaitProgress(t.ctx, p, base+stepReduced, "all-gather"); err != nil {
 			return err
 		}
 		var from unsafe.Pointer

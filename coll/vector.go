@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
@@ -14,7 +15,7 @@ import (
 // view made by On); allowed in groups and in capture. The caller leaves counts alone until it is done. Source:
 // MPI_Allgatherv (MPI-4.1, 6.7).
 func AllGatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []int, src ubcoll.Vec) error {
-	w, err := begin(c, engine.KindAllGatherV, dst, src, ubcoll.Op{}, 0)
+	w, err := begin(c, team.KindAllGatherV, dst, src, ubcoll.Op{}, 0)
 	if err != nil {
 		return err
 	}
@@ -31,12 +32,12 @@ func AllGatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []in
 // a view made by On); allowed in groups and in capture. The caller leaves counts alone until it is done. Source:
 // MPI_Gatherv (MPI-4.1, 6.5).
 func GatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []int, src ubcoll.Vec, root int) error {
-	w, err := begin(c, engine.KindGatherV, dst, src, ubcoll.Op{}, root)
+	w, err := begin(c, team.KindGatherV, dst, src, ubcoll.Op{}, root)
 	if err != nil {
 		return err
 	}
 	if c.Rank() != root {
-		w.Dst = engine.Vec{Type: w.Type}
+		w.Dst = team.Vec{Type: w.Type}
 		w.Err = check(w, 0, w.Src.Len, 0)
 		return end(ctx, c, w)
 	}
@@ -53,13 +54,13 @@ func GatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []int, 
 // a view made by On); allowed in groups and in capture. The caller leaves counts alone until it is done. Source:
 // MPI_Scatterv (MPI-4.1, 6.6).
 func ScatterV(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, counts []int, root int) error {
-	w, err := begin(c, engine.KindScatterV, dst, src, ubcoll.Op{}, root)
+	w, err := begin(c, team.KindScatterV, dst, src, ubcoll.Op{}, root)
 	if err != nil {
 		return err
 	}
 	w.Type = dst.Type()
 	if c.Rank() != root {
-		w.Src = engine.Vec{Type: w.Type}
+		w.Src = team.Vec{Type: w.Type}
 		w.Err = check(w, w.Dst.Len, 0, 0)
 		return end(ctx, c, w)
 	}
@@ -76,7 +77,7 @@ func ScatterV(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, counts [
 // in place. Collective and blocking (queued on a view made by On); allowed in groups and in capture. The caller leaves
 // the counts alone until it is done. Source: MPI_Alltoallv (MPI-4.1, 6.8), nccl-tests' alltoallv.
 func AllToAllV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, recvCounts []int, src ubcoll.Vec, sendCounts []int) error {
-	w, err := begin(c, engine.KindAllToAllV, dst, src, ubcoll.Op{}, 0)
+	w, err := begin(c, team.KindAllToAllV, dst, src, ubcoll.Op{}, 0)
 	if err != nil {
 		return err
 	}
@@ -97,7 +98,7 @@ func sumCounts(counts []int, c *ubcoll.Comm, name string) (total, mine, before i
 		return 0, 0, 0, fmt.Errorf("%s has %d entries for %d ranks: %w", name, len(counts), c.Size(), fault.ErrArgument)
 	}
 	for r, n := range counts {
-		if n < 0 || n > engine.MaxCount {
+		if n < 0 || n > team.MaxCount {
 			return 0, 0, 0, fmt.Errorf("%s[%d] is %d: %w", name, r, n, fault.ErrArgument)
 		}
 		if r == c.Rank() {

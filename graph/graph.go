@@ -8,8 +8,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
+
+	"github.com/ubcoll/ubcoll/internal/team"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
@@ -23,7 +24,7 @@ import (
 // called from any goroutine; launches of one communicator run one after the other, as its operations do.
 type Graph struct {
 	view   engine.View
-	works  []engine.Work
+	works  []team.Work
 	device *engine.DeviceGraph // nil for calls on host memory
 	after  func()              // over, so that a launch allocates nothing for it
 
@@ -89,7 +90,7 @@ func (g *Graph) nothing() bool { return g == nil || g.view.Comm == nil }
 // onDevice reports whether a call is one of a device.
 func (g *Graph) onDevice() bool {
 	for i := range g.works {
-		if g.works[i].Kernel.Name != "" || g.works[i].Kind == engine.KindMessages {
+		if g.works[i].Kernel.Name != "" || g.works[i].Kind == team.KindMessages {
 			return true
 		}
 	}
@@ -99,7 +100,9 @@ func (g *Graph) onDevice() bool {
 // messages is how many sends and receives there are.
 func (g *Graph) messages() (n int) {
 	for i := range g.works {
-		n += len(g.works[i].Messages)
+		if o := g.works[i].Other; o != nil {
+			n += o.Len()
+		}
 	}
 	return n
 }
@@ -130,16 +133,16 @@ func (g *Graph) capture(ctx context.Context, c *ubcoll.Comm, messages int) error
 
 // together returns an error on all ranks if one has one.
 func (g *Graph) together(ctx context.Context, own error) error {
-	_, err := g.view.Comm.Exchange(ctx, engine.KindCapture, nil, own)
+	_, err := g.view.Comm.Exchange(ctx, team.KindCapture, nil, own)
 	return err
 }
 
 // Record implements engine.Recorder.
-func (g *Graph) Record(c *engine.Comm, w engine.Work) error {
+func (g *Graph) Record(c *engine.Comm, w team.Work) error {
 	if w.Err != nil {
 		return c.Local(w.Kind.String(), w.Err)
 	}
-	if w.Kind == engine.KindWindow {
+	if w.Kind == team.KindWindow {
 		return c.Local(w.Kind.String(), fmt.Errorf("not in a capture, whose launches would each make one: %w",
 			fault.ErrArgument))
 	}
@@ -149,10 +152,12 @@ func (g *Graph) Record(c *engine.Comm, w engine.Work) error {
 		return c.Local(w.Kind.String(), fmt.Errorf("on the *Comm of a capture that has ended (use the one that Capture "+
 			"was called on): %w", fault.ErrClosed))
 	}
-	vecs := []*engine.Vec{&w.Src, &w.Dst}
-	w.Messages = slices.Clone(w.Messages)
-	for i := range w.Messages {
-		vecs = append(vecs, &w.Messages[i].Vec)
+	vecs := []*team.Vec{&w.Src, &w.Dst}
+	if w.Other != nil {
+		w.Other = w.Other.Clone()
+		for i := range w.Other.Len() {
+			vecs = append(vecs, w.Other.Vec(i))
+		}
 	}
 	for _, v := range vecs {
 		if err := g.retain(c, v); err != nil {
@@ -165,7 +170,7 @@ func (g *Graph) Record(c *engine.Comm, w engine.Work) error {
 }
 
 // retain holds v's memory for the graph, once whatever the number of calls that use it.
-func (g *Graph) retain(c *engine.Comm, v *engine.Vec) error {
+func (g *Graph) retain(c *engine.Comm, v *team.Vec) error {
 	if v.Bytes() == 0 {
 		return nil
 	}
@@ -190,13 +195,13 @@ func (g *Graph) retain(c *engine.Comm, v *engine.Vec) error {
 func (g *Graph) compare(ctx context.Context, c *ubcoll.Comm, own error) (device bool, messages int, err error) {
 	var mine []uint64
 	for i := range g.works {
-		if g.works[i].Kind != engine.KindMessages {
+		if g.works[i].Kind != team.KindMessages {
 			mine = append(mine, g.works[i].Signature())
 		}
 	}
 	tell := told{Collectives: int64(len(mine)), Messages: int64(g.messages()), Device: g.onDevice()}
 	record, err := binary.Append(nil, binary.LittleEndian, tell)
-	all, err := g.view.Comm.Exchange(ctx, engine.KindCapture, record, errors.Join(own, err))
+	all, err := g.view.Comm.Exchange(ctx, team.KindCapture, record, errors.Join(own, err))
 	if err != nil {
 		return false, 0, err
 	}
@@ -239,7 +244,7 @@ func describe(signature uint64) string {
 	if signature == 0 { // this rank recorded fewer calls
 		return "missing"
 	}
-	return engine.Describe(signature)
+	return team.Describe(signature)
 }
 
 // Len is the number of calls that were recorded.

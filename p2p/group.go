@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -204,7 +206,7 @@ func (r *Request) Test() (bool, error) {
 				return false, nil
 			}
 		}
-		return true, r.fail(abandon(r.c, ms, r.c.Fail("group", open.Peer, err)))
+		return true, r.fail(abandon(r.c, ms, r.c.FailMessage("group", open.Peer, err)))
 	}
 }
 
@@ -229,7 +231,7 @@ func (r *Request) finish(ms []*engine.Message) error {
 		if h.Recv {
 			g.received = append(g.received, h.Got)
 		}
-		h.Vec = engine.Vec{} // keep nobody's memory alive
+		h.Vec = team.Vec{} // keep nobody's memory alive
 	}
 	g.running = false
 	r.p.Over(r.c)

@@ -3,6 +3,8 @@ package p2p
 import (
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -20,7 +22,7 @@ func arrived(m *engine.Mail) *engine.Slot {
 // take receives a message that does not take long: it has come with its announcement, or is in registered memory and so
 // short that the sender need not help. The message is done, or it is one of the others; the error of one that is done is
 // the receiver's alone, else it is fatal.
-func take(c *engine.Comm, m *engine.Mail, s *engine.Slot, h header, v *engine.Vec) (n int, done bool, err error) {
+func take(c *engine.Comm, m *engine.Mail, s *engine.Slot, h header, v *team.Vec) (n int, done bool, err error) {
 	place := *s.Place()
 	if h.way == wayLarge && (place.Generation == 0 || h.bytes >= sharedBytes) {
 		return 0, false, nil

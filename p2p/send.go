@@ -3,6 +3,8 @@ package p2p
 import (
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -42,7 +44,7 @@ func refresh(c *engine.Comm, m *engine.Mail) (finished bool, err error) {
 }
 
 // postSmall sends a message that travels at once. The caller holds the lane, and there is room.
-func postSmall(c *engine.Comm, m *engine.Mail, v *engine.Vec, n int) {
+func postSmall(c *engine.Comm, m *engine.Mail, v *team.Vec, n int) {
 	seq := m.Send.Seq + 1
 	s, way := &m.Out.Slots[seq%engine.MailSlots], wayInline
 	if n <= engine.InlineBytes {
@@ -118,9 +120,9 @@ func post(c *engine.Comm, m *engine.Mail, h *engine.Message) {
 
 // note keeps how a large message went, whose source is direct or not.
 func note(c *engine.Comm, h *engine.Message, direct bool) {
-	k := engine.KindSend
+	k := team.KindSend
 	if h.Recv {
-		k = engine.KindRecv
+		k = team.KindRecv
 	}
 	c.NoteMessage(k, h.Seq, h.Bytes, algorithm(h, direct),
 		engine.BufferInfo{Used: true, Direct: h.Buf.Direct(), Why: h.Buf.Why})

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -45,7 +47,7 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 }
 
 // sendNow sends a message that does not wait for its receive, if there is room, and nothing is before it: free.
-func sendNow(c *engine.Comm, op string, m *engine.Mail, v *engine.Vec, n int) (sent, free bool, err error) {
+func sendNow(c *engine.Comm, op string, m *engine.Mail, v *team.Vec, n int) (sent, free bool, err error) {
 	if n > c.EagerLimit() {
 		return false, false, nil
 	}
@@ -60,7 +62,7 @@ func sendNow(c *engine.Comm, op string, m *engine.Mail, v *engine.Vec, n int) (s
 	}
 	l.Unlock()
 	if err != nil {
-		err = c.Fail(op, m.Peer, err)
+		err = c.FailMessage(op, m.Peer, err)
 	}
 	return sent, free, err
 }
@@ -89,7 +91,7 @@ func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, e
 	return recvFrom(ctx, e.Comm, "recv", peer, &v)
 }
 
-func recvFrom(ctx context.Context, c *engine.Comm, op string, peer int, v *engine.Vec) (int, error) {
+func recvFrom(ctx context.Context, c *engine.Comm, op string, peer int, v *team.Vec) (int, error) {
 	if v.Bytes() < sharedBytes {
 		if n, done, err := recvNow(c, c.Mail(peer), v); done {
 			return n, err
@@ -99,7 +101,7 @@ func recvFrom(ctx context.Context, c *engine.Comm, op string, peer int, v *engin
 }
 
 // recvNow receives a message that comes soon and takes little time, if no other receive waits.
-func recvNow(c *engine.Comm, m *engine.Mail, v *engine.Vec) (n int, done bool, err error) {
+func recvNow(c *engine.Comm, m *engine.Mail, v *team.Vec) (n int, done bool, err error) {
 	l := &m.Recv
 	if err := l.Enter(); err != nil {
 		return 0, true, c.MessageError("recv", m.Peer, "", err)
@@ -109,7 +111,7 @@ func recvNow(c *engine.Comm, m *engine.Mail, v *engine.Vec) (n int, done bool, e
 		return 0, false, nil
 	}
 	var s *engine.Slot
-	for i := c.Looks(); s == nil && i > 0; i-- {
+	for i := c.Team().Looks(); s == nil && i > 0; i-- {
 		s = arrived(m)
 	}
 	if s == nil {
@@ -119,12 +121,12 @@ func recvNow(c *engine.Comm, m *engine.Mail, v *engine.Vec) (n int, done bool, e
 	h, err := readHead(c, m, s.Head)
 	if err != nil {
 		l.Unlock()
-		return 0, true, c.Fail("recv", m.Peer, err)
+		return 0, true, c.FailMessage("recv", m.Peer, err)
 	}
 	n, done, err = take(c, m, s, h, v)
 	l.Unlock()
 	if err != nil && !done {
-		return 0, true, c.Fail("recv", m.Peer, err)
+		return 0, true, c.FailMessage("recv", m.Peer, err)
 	}
 	return n, done, err
 }
@@ -171,13 +173,13 @@ func SendRecv(ctx context.Context, c *ubcoll.Comm, to int, src ubcoll.Vec, from 
 // messages are messages that are not in use.
 var messages = sync.Pool{New: func() any { return new(engine.Message) }}
 
-func newMessage(peer int, v *engine.Vec, recv bool) *engine.Message {
+func newMessage(peer int, v *team.Vec, recv bool) *engine.Message {
 	h := messages.Get().(*engine.Message)
 	set(h, peer, v, recv)
 	return h
 }
 
-func set(h *engine.Message, peer int, v *engine.Vec, recv bool) {
+func set(h *engine.Message, peer int, v *team.Vec, recv bool) {
 	*h = engine.Message{Peer: peer, Vec: *v, Recv: recv, Bytes: v.Bytes()}
 }
 
@@ -191,16 +193,17 @@ func one(ctx context.Context, c *engine.Comm, op string, h *engine.Message) (int
 		h.LetGo()
 		return 0, c.MessageError(op, h.Peer, "", err)
 	}
+	h.Lane = l
 	l.Waiting.Push(h)
-	err := c.Broken() // since the call was checked: whoever failed has taken its memory back
+	err := c.Usable() // since the call was checked: whoever failed has taken its memory back
 	m := c.Mail(h.Peer)
-	for i := c.Looks(); i > 0 && err == nil && !h.Done.Load(); i-- {
+	for i := c.Team().Looks(); i > 0 && err == nil && !h.Done.Load(); i-- {
 		_, err = advance(c, m)
 	}
 	l.Unlock()
 	ms := [1]*engine.Message{h}
 	if err != nil {
-		err = abandon(c, ms[:], c.Fail(op, h.Peer, err))
+		err = abandon(c, ms[:], c.FailMessage(op, h.Peer, err))
 	} else if !h.Done.Load() {
 		err = await(ctx, c, op, ms[:])
 	}
@@ -235,6 +238,7 @@ func start(c *engine.Comm, op string, ms []*engine.Message) error {
 			letGo(ms[i:]) // those before have been abandoned with their lanes
 			return c.MessageError(op, h.Peer, "", err)
 		}
+		h.Lane = l
 		l.Waiting.Push(h)
 		l.Unlock()
 	}
@@ -248,7 +252,7 @@ func letGo(ms []*engine.Message) {
 }
 
 // check is what is wrong with a call.
-func check(ctx context.Context, e *engine.View, op string, peer int, v *engine.Vec) error {
+func check(ctx context.Context, e *engine.View, op string, peer int, v *team.Vec) error {
 	ctx = engine.Context(ctx)
 	if e.Stream == nil && e.Recorder == nil && v.Dev.IsHost() && uint(peer) < uint(e.Size()) && ctx.Err() == nil {
 		if err := v.Check(); err != nil {

@@ -14,7 +14,7 @@ func step(c *engine.Comm, h *engine.Message, looks int) (moved bool, err error) 
 		return false, nil // somebody else is at it, or has been
 	}
 	defer l.Unlock()
-	if err := c.Broken(); err != nil {
+	if err := c.Usable(); err != nil {
 		return false, err // whoever failed has taken its memory back
 	}
 	for range looks {
@@ -47,7 +47,7 @@ func round(c *engine.Comm, ms []*engine.Message, looks, turn int) (open *engine.
 // await moves ms on until all are done. Its error has broken the communicator, and ms are abandoned.
 func await(ctx context.Context, c *engine.Comm, op string, ms []*engine.Message) error {
 	var p engine.Patience
-	looks := c.Looks()
+	looks := c.Team().Looks()
 	if len(ms) > 1 {
 		looks = 1
 	}
@@ -55,7 +55,7 @@ func await(ctx context.Context, c *engine.Comm, op string, ms []*engine.Message)
 		open, moved, err := round(c, ms, looks, turn)
 		switch {
 		case err != nil:
-			return abandon(c, ms, c.Fail(op, open.Peer, err))
+			return abandon(c, ms, c.FailMessage(op, open.Peer, err))
 		case open == nil:
 			p.Over(c)
 			return nil
@@ -64,7 +64,7 @@ func await(ctx context.Context, c *engine.Comm, op string, ms []*engine.Message)
 			idle = 0
 			continue
 		}
-		if idle += looks * len(ms); idle < c.Looks() {
+		if idle += looks * len(ms); idle < c.Team().Looks() {
 			continue
 		}
 		idle = 0
@@ -73,7 +73,7 @@ func await(ctx context.Context, c *engine.Comm, op string, ms []*engine.Message)
 				p.Over(c)
 				return nil
 			}
-			return abandon(c, ms, c.Fail(op, open.Peer, err))
+			return abandon(c, ms, c.FailMessage(op, open.Peer, err))
 		}
 	}
 }
@@ -117,12 +117,12 @@ func move(c *engine.Comm, m *engine.Mail, l *engine.Lane, advance func(*engine.C
 	if !l.TryEnter() {
 		return // somebody else is at it, or the communicator has been closed
 	}
-	moved, err := true, c.Broken()
+	moved, err := true, c.Usable()
 	for moved && err == nil {
 		moved, err = advance(c, m)
 	}
 	l.Unlock()
 	if err != nil {
-		c.Fail("mail", m.Peer, err)
+		c.FailMessage("mail", m.Peer, err)
 	}
 }

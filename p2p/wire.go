@@ -3,6 +3,8 @@ package p2p
 import (
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/engine"
 )
@@ -38,7 +40,7 @@ func readHead(c *engine.Comm, m *engine.Mail, v uint64) (header, error) {
 	case wayLarge:
 		limit = maxBytes
 	}
-	if !h.typ.Valid() || h.count > engine.MaxCount || h.count*h.typ.Size() > limit {
+	if !h.typ.Valid() || h.count > team.MaxCount || h.count*h.typ.Size() > limit {
 		return h, c.Damaged(m.Peer, "message", v)
 	}
 	h.bytes = h.count * h.typ.Size()
@@ -100,7 +102,7 @@ const (
 )
 
 // judge is what the receiver thinks of a message, and says about it.
-func judge(h header, v *engine.Vec) (verdict uint8, err error) {
+func judge(h header, v *team.Vec) (verdict uint8, err error) {
 	switch {
 	case h.typ != v.Type:
 		return verdictType, fmt.Errorf("it sent %d elements of %v, and %v was expected: %w", h.count, h.typ, v.Type, errMismatch)
@@ -111,7 +113,7 @@ func judge(h header, v *engine.Vec) (verdict uint8, err error) {
 }
 
 // sentence is what the sender says about a verdict.
-func sentence(verdict uint8, v *engine.Vec) error {
+func sentence(verdict uint8, v *team.Vec) error {
 	switch verdict {
 	case verdictOK:
 		return nil

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw/shm"
-	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
 // The most of what makes lists that grow with it.
@@ -16,7 +17,7 @@ const (
 	maxIterations = 10_000_000 // the time of each is kept
 	maxSizes      = 100_000
 	maxQueued     = 50_000_000 // operations that follow each other on a stream
-	workBytes     = 2 * int(unsafe.Sizeof(engine.Work{}))
+	workBytes     = 2 * int(unsafe.Sizeof(team.Work{}))
 )
 
 // held is how many operations are prepared before the first of them runs, in a call of this size.

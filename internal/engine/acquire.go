@@ -3,15 +3,15 @@ package engine
 import (
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Acquire finds the registration of v's memory, or makes it if the policy allows, and holds it until the operation
-// releases b.Claim; a graph's operation finds what the graph registered. A buffer without one is staged; that is no
-// error.
-func (c *Comm) Acquire(v *Vec, b *Buf, graph bool) error {
+// Acquire finds the registration of v's memory. Implements team.Registry.
+func (c *Comm) Acquire(v *team.Vec, b *team.Buf, graph bool) error {
 	n := v.Bytes()
 	if n == 0 {
 		b.Why = "it is empty"

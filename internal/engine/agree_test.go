@@ -11,6 +11,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/dtype"
@@ -19,26 +21,26 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-func reduce(count int) engine.Work {
-	return engine.Work{Kind: engine.KindAllReduce, Type: dtype.Float32, Red: engine.Sum, Count: count,
-		Path: &engine.Path{Name: "test"}}
+func reduce(count int) team.Work {
+	return team.Work{Kind: team.KindAllReduce, Type: dtype.Float32, Red: team.Sum, Count: count,
+		Path: &team.Path{Name: "test"}}
 }
 
 // A rank that calls with something else is an error that names it, the same on all ranks, and nothing is broken by it.
 func TestDisagreement(t *testing.T) {
 	const most = "all_reduce(count 5, float32, sum, root 0)"
-	other := func(change func(*engine.Work)) engine.Work { w := reduce(5); change(&w); return w }
+	other := func(change func(*team.Work)) team.Work { w := reduce(5); change(&w); return w }
 	for _, c := range []struct {
 		name string
-		odd  engine.Work
+		odd  team.Work
 		text string
 	}{
 		{"count", reduce(6), "all_reduce(count 6, float32, sum, root 0)"},
-		{"the largest count", reduce(engine.MaxCount), fmt.Sprintf("all_reduce(count %d, float32, sum, root 0)", engine.MaxCount)},
-		{"type", other(func(w *engine.Work) { w.Type = dtype.Int32 }), "all_reduce(count 5, int32, sum, root 0)"},
-		{"reduction", other(func(w *engine.Work) { w.Red = engine.Max }), "all_reduce(count 5, float32, max, root 0)"},
-		{"root", other(func(w *engine.Work) { w.Root = 3 }), "all_reduce(count 5, float32, sum, root 3)"},
-		{"operation", engine.Work{Kind: engine.KindBarrier, Type: dtype.Float32, Path: new(engine.Path)}, "barrier(count 0, float32, none, root 0)"},
+		{"the largest count", reduce(team.MaxCount), fmt.Sprintf("all_reduce(count %d, float32, sum, root 0)", team.MaxCount)},
+		{"type", other(func(w *team.Work) { w.Type = dtype.Int32 }), "all_reduce(count 5, int32, sum, root 0)"},
+		{"reduction", other(func(w *team.Work) { w.Red = team.Max }), "all_reduce(count 5, float32, max, root 0)"},
+		{"root", other(func(w *team.Work) { w.Root = 3 }), "all_reduce(count 5, float32, sum, root 3)"},
+		{"operation", team.Work{Kind: team.KindBarrier, Type: dtype.Float32, Path: new(team.Path)}, "barrier(count 0, float32, none, root 0)"},
 	} {
 		for _, n := range []int{2, 3, 4, 18} {
 			t.Run(fmt.Sprintf("%s/ranks=%d", c.name, n), func(t *testing.T) {
@@ -50,7 +52,7 @@ func TestDisagreement(t *testing.T) {
 						if cm.Rank() == odd {
 							w = c.odd
 						}
-						w.Path.Run = func(context.Context, *engine.Comm, *engine.Work) error { ran.Add(1); return nil }
+						w.Path.Run = func(context.Context, *team.Team, *team.Work) error { ran.Add(1); return nil }
 						return run(background, cm, w)
 					})
 					about, text := odd, fmt.Sprintf("rank %d called %s, %d of %d ranks %s", odd, c.text, n-1, n, most)
@@ -107,11 +109,11 @@ func TestRefusal(t *testing.T) {
 					errs := each(comms, func(c *engine.Comm) error {
 						w := reduce(5)
 						if c.Rank() == odd && inAcquire {
-							w.Path.Acquire = func(*engine.Comm, *engine.Work) error { return why }
+							w.Path.Acquire = func(*team.Team, *team.Work) error { return why }
 						} else if c.Rank() == odd {
 							w.Err = why
 						}
-						w.Path.Run = func(context.Context, *engine.Comm, *engine.Work) error { return errors.New("it ran") }
+						w.Path.Run = func(context.Context, *team.Team, *team.Work) error { return errors.New("it ran") }
 						return run(background, c, w)
 					})
 					for r, err := range errs {
@@ -188,16 +190,16 @@ func TestRefusal(t *testing.T) {
 // What travels with the descriptor is there after agreement, and a verdict on it breaks nothing.
 func TestOfferAndCheck(t *testing.T) {
 	comms := open(t, 3, engine.Options{})
-	payload := func(c *engine.Comm, r int) *uint64 { return (*uint64)(c.Payload(r)) }
-	eager := func(c *engine.Comm, r int) []byte { return unsafe.Slice((*byte)(c.Eager(r)), engine.EagerBytes) }
+	payload := func(c *team.Team, r int) *uint64 { return (*uint64)(c.Payload(r)) }
+	eager := func(c *team.Team, r int) []byte { return unsafe.Slice((*byte)(c.Eager(r)), team.EagerBytes) }
 	for i := range 200 {
 		errs := each(comms, func(c *engine.Comm) error {
 			w := reduce(5)
-			w.Path.Offer = func(c *engine.Comm, w *engine.Work) {
+			w.Path.Offer = func(c *team.Team, w *team.Work) {
 				*payload(c, c.Rank()) = uint64(i*10 + c.Rank())
 				copy(eager(c, c.Rank()), fmt.Sprintf("%d of %d", i, c.Rank()))
 			}
-			w.Path.Check = func(c *engine.Comm, w *engine.Work) (int, error) {
+			w.Path.Check = func(c *team.Team, w *team.Work) (int, error) {
 				for r := range c.Size() {
 					if got := *payload(c, r); got != uint64(i*10+r) {
 						return r, fmt.Errorf("payload %d", got)
@@ -211,7 +213,7 @@ func TestOfferAndCheck(t *testing.T) {
 				}
 				return -1, nil
 			}
-			w.Path.Run = func(context.Context, *engine.Comm, *engine.Work) error { return nil }
+			w.Path.Run = func(context.Context, *team.Team, *team.Work) error { return nil }
 			return run(background, c, w)
 		})
 		for _, err := range errs {
@@ -229,10 +231,10 @@ func TestOfferAndCheck(t *testing.T) {
 }
 
 // pass has each rank hand a number to its right neighbour, through its staging memory.
-func pass(x uint64) engine.Work {
+func pass(x uint64) team.Work {
 	w := reduce(1)
 	w.Path.Name = "pass"
-	w.Path.Run = func(ctx context.Context, c *engine.Comm, w *engine.Work) error {
+	w.Path.Run = func(ctx context.Context, c *team.Team, w *team.Work) error {
 		n := c.Size()
 		left, right := (c.Rank()+n-1)%n, (c.Rank()+1)%n
 		at := func(r int) *uint64 { return (*uint64)(c.Staging(r)) }
@@ -269,7 +271,7 @@ func TestProgressWrapsAround(t *testing.T) {
 	for _, skip := range []uint64{1<<31 - 4, 1<<31 - 4, 1<<31 - 4, 1 << 31} {
 		for _, c := range comms {
 			c.Skip(skip)
-			c.Progress(0)
+			c.Team().Progress(0)
 		}
 		errs := each(comms, func(c *engine.Comm) error {
 			for i := range 8 {
@@ -295,7 +297,7 @@ func TestProgressIsNotTooOld(t *testing.T) {
 		}
 		w := pass(5)
 		run1 := w.Path.Run
-		w.Path.Run = func(ctx context.Context, c *engine.Comm, w *engine.Work) error {
+		w.Path.Run = func(ctx context.Context, c *team.Team, w *team.Work) error {
 			time.Sleep(time.Duration(c.Rank()) * 50 * time.Millisecond)
 			return run1(ctx, c, w)
 		}
@@ -311,7 +313,7 @@ func TestRunFails(t *testing.T) {
 	errs := each(comms, func(c *engine.Comm) error {
 		w := pass(7)
 		if c.Rank() == 1 {
-			w.Path.Run = func(context.Context, *engine.Comm, *engine.Work) error { return broken }
+			w.Path.Run = func(context.Context, *team.Team, *team.Work) error { return broken }
 		}
 		return run(background, c, w)
 	})
@@ -338,9 +340,9 @@ func TestForgedBuffer(t *testing.T) {
 			comms := open(t, 2, engine.Options{})
 			errs := each(comms, func(c *engine.Comm) error {
 				w := reduce(1)
-				w.Path.Run = func(ctx context.Context, c *engine.Comm, w *engine.Work) error {
+				w.Path.Run = func(ctx context.Context, c *team.Team, w *team.Work) error {
 					if c.Rank() == 1 {
-						c.ForgeSource(l)
+						engine.ForgeSource(c, l)
 						c.Progress(1)
 						return c.WaitProgress(ctx, 0, 1, "exit")
 					}
@@ -368,7 +370,7 @@ func TestForgedBuffer(t *testing.T) {
 func TestLastOpAndStats(t *testing.T) {
 	comms := open(t, 2, engine.Options{})
 	x := make([]float32, 100)
-	v := engine.Vec{Ptr: unsafe.Pointer(&x[0]), Len: 100, Type: dtype.Float32}
+	v := team.Vec{Ptr: unsafe.Pointer(&x[0]), Len: 100, Type: dtype.Float32}
 	for _, bad := range []error{nil, fault.ErrArgument} {
 		for _, err := range each(comms, func(c *engine.Comm) error {
 			w := reduce(100)

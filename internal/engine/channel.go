@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -52,14 +54,14 @@ func (s *linkSlot) word(higher bool) *atomic.Uint64 {
 
 // shown is an export as peers read it. Without bytes, its rank refused the link, and slot says why.
 type shown struct {
-	at         bufWord
+	at         team.BufWord
 	bytes      uint64
 	slot       uint64
 	generation uint64
 }
 
 func (s *shown) set(e export) {
-	s.at = bufWord{e.at.Arena, e.at.Slot, e.at.Generation, e.at.Offset}
+	s.at = team.WordOf(e.at)
 	s.bytes, s.slot, s.generation = uint64(e.bytes), uint64(e.grant.Slot), e.grant.Generation
 	if e.gpu {
 		s.slot |= shownOnGPU
@@ -70,7 +72,7 @@ func (s *shown) set(e export) {
 const shownOnGPU = 1 << 63
 
 func (s *shown) get() export {
-	return export{at: s.at.location(), bytes: int(s.bytes), gpu: s.slot&shownOnGPU != 0,
+	return export{at: s.at.Location(), bytes: int(s.bytes), gpu: s.slot&shownOnGPU != 0,
 		grant: mem.Location{Slot: uint32(s.slot), Generation: s.generation}}
 }
 
@@ -85,7 +87,7 @@ func (t *linkTable) made(to int) *atomic.Uint64 {
 }
 
 func init() {
-	if unsafe.Sizeof(linkSlot{}) != 256 || unsafe.Sizeof(linkTable{}) != slotsBytes || unsafe.Sizeof(place{}) != 64 {
+	if unsafe.Sizeof(linkSlot{}) != 256 || unsafe.Sizeof(linkTable{}) != slotsBytes || unsafe.Sizeof(team.Place{}) != 64 {
 		panic("engine: link table layout")
 	}
 }
@@ -129,7 +131,7 @@ func (c *Comm) Connect(ctx context.Context, peer int, r *Registration, remote *R
 	}
 	e, err := c.shows(r, remote, peer)
 	if err == nil && ctx.Err() != nil {
-		err = ended(ctx)
+		err = fault.Ended(ctx)
 	}
 	l, err := c.newLink(peer, e, err)
 	if err == nil {
@@ -154,7 +156,7 @@ func (c *Comm) shows(r *Registration, remote *Remote, peer int) (export, error) 
 		return export{}, fmt.Errorf("nil registration: %w", fault.ErrArgument)
 	case r.c.dom != c.dom:
 		return export{}, fmt.Errorf("the registration is another rank's: %w", fault.ErrArgument)
-	case remote != nil && (remote.c.dom != c.dom || remote.mem != c.peers[peer].mem):
+	case remote != nil && (remote.c.dom != c.dom || remote.mem != c.team.Peers[peer].Mem):
 		return export{}, fmt.Errorf("the remote memory is not that of rank %d: %w", peer, fault.ErrArgument)
 	}
 	defer c.polls.leave()
@@ -206,16 +208,11 @@ func (c *Comm) newLink(peer int, e export, refused error) (*Link, error) {
 	l.mine.copying.Store(0)
 	l.mine.grant.Store(0)
 	l.mine.met.Store(0)
-	l.mine.state.Store(stateOpen)
+	l.mine.state.Store(team.StateOpen)
 	l.mine.shown.set(e)
 	if refused != nil {
 		l.mine.shown = shown{}
-		for i, s := range refusals {
-			if errors.Is(refused, s) {
-				l.mine.shown.slot = uint64(i) + 1
-				break
-			}
-		}
+		l.mine.shown.slot = uint64(fault.Code(refused))
 	}
 	l.mine.key.Store(l.key)
 	made.Store(n + 1)
@@ -238,8 +235,8 @@ func (c *Comm) linkTable() error {
 	}
 	c.shared = append(c.shared, a)
 	c.nouns.table = (*linkTable)(a.Ptr)
-	c.me.channels.at = bufWord{a.At.Arena, a.At.Slot, a.At.Generation, a.At.Offset}
-	c.me.channels.ready.Store(1)
+	c.team.Me.Channels.At = team.WordOf(a.At)
+	c.team.Me.Channels.Ready.Store(1)
 	return nil
 }
 
@@ -247,11 +244,11 @@ func (l *Link) otherKey() uint64 { return linkKey(l.c.rank, uint32(l.key)-1) }
 
 // otherEnd is the other end's slot, or nil if it is not there: not yet, or not any more.
 func (c *Comm) otherEnd(l *Link) (s *linkSlot, gone bool, err error) {
-	p := &c.peers[l.peer]
-	if p.area.channels.ready.Load() == 0 {
+	p := &c.team.Peers[l.peer]
+	if p.Area.Channels.Ready.Load() == 0 {
 		return nil, false, nil
 	}
-	ptr, err := p.mem.Resolve(p.area.channels.at.location(), tableBytes(c.size))
+	ptr, err := p.Mem.Resolve(p.Area.Channels.At.Location(), tableBytes(c.size))
 	if err != nil {
 		return nil, false, fmt.Errorf("channel table of rank %d: %w", l.peer, err)
 	}
@@ -269,7 +266,7 @@ func (c *Comm) otherEnd(l *Link) (s *linkSlot, gone bool, err error) {
 func (l *Link) meet(ctx context.Context, op string, r *Registration, remote *Remote) error {
 	var theirs *linkSlot
 	var failed, err error
-	s := waiting{op: op, ctx: ctx, peer: l.peer, step: "the other end", health: healthEvery}
+	s := team.Waiting{Op: op, Ctx: ctx, Peer: l.peer, Step: "the other end"}
 	gone := false
 	if err := l.wait(&s, func() bool {
 		theirs, gone, failed = l.c.otherEnd(l)
@@ -285,10 +282,11 @@ func (l *Link) meet(ctx context.Context, op string, r *Registration, remote *Rem
 	}
 	e := theirs.shown.get()
 	if e.bytes == 0 {
-		if k := theirs.shown.slot; k > 0 && k <= uint64(len(refusals)) {
-			return fmt.Errorf("rank %d could not make its end: %w", l.peer, refusals[k-1])
+		why := fault.OfCode(int(min(theirs.shown.slot, 1<<16))) // which no code is
+		if why == nil {
+			why = fault.ErrArgument
 		}
-		return fmt.Errorf("rank %d could not make its end: %w", l.peer, fault.ErrArgument)
+		return fmt.Errorf("rank %d could not make its end: %w", l.peer, why)
 	}
 	if remote == nil {
 		if remote, err = l.c.reach(l.peer, e); err != nil {
@@ -308,8 +306,8 @@ func (l *Link) meet(ctx context.Context, op string, r *Registration, remote *Rem
 	l.mine.met.Store(1)
 	l.mine.state.Store(linkMet)
 	// Not before the other end has done the same may this rank copy: the peer would not wait for it.
-	s = waiting{op: op, ctx: ctx, peer: l.peer, step: "the other end is complete", health: healthEvery}
-	if err := l.wait(&s, func() bool { return theirs.state.Load() != stateOpen }); err != nil {
+	s = team.Waiting{Op: op, Ctx: ctx, Peer: l.peer, Step: "the other end is complete"}
+	if err := l.wait(&s, func() bool { return theirs.state.Load() != team.StateOpen }); err != nil {
 		return err
 	}
 	if theirs.met.Load() == 0 || theirs.key.Load() != l.otherKey() {
@@ -323,16 +321,16 @@ func (l *Link) givenUp() error {
 }
 
 // reader is the other end.
-func (l *Link) reader() reader {
-	p := &l.c.peers[l.peer]
-	return reader{state: &l.theirs.state, mem: p.mem, at: p.area.channels.at.location(), key: &l.theirs.key,
-		was: l.otherKey()}
+func (l *Link) reader() team.Reader {
+	p := &l.c.team.Peers[l.peer]
+	return team.Reader{State: &l.theirs.state, Mem: p.Mem, At: p.Area.Channels.At.Location(), Key: &l.theirs.key,
+		Was: l.otherKey()}
 }
 
 // wait waits until ready, which is called often, says so.
-func (l *Link) wait(s *waiting, ready func() bool) error {
-	defer l.c.waited(s)
-	looks := looksPerPoll / 8
+func (l *Link) wait(s *team.Waiting, ready func() bool) error {
+	defer l.c.team.Waited(s)
+	looks := team.LooksPerPoll / 8
 	for {
 		for i := 0; i < looks; i++ {
 			if ready() {
@@ -349,7 +347,7 @@ func (l *Link) wait(s *waiting, ready func() bool) error {
 }
 
 // poll is a wait's housekeeping.
-func (l *Link) poll(s *waiting) error {
+func (l *Link) poll(s *team.Waiting) error {
 	var theirs *atomic.Uint64
 	if l.theirs != nil {
 		theirs = &l.theirs.state
@@ -359,24 +357,24 @@ func (l *Link) poll(s *waiting) error {
 
 // pollNoun is the housekeeping of a wait on n, of which the peer may have closed its part. Its error has not broken the
 // communicator yet: see lostIn. What broke a peer's communicator comes before what that has closed.
-func (c *Comm) pollNoun(s *waiting, n noun, theirs *atomic.Uint64) error {
-	if err := c.poll(s); err != nil {
+func (c *Comm) pollNoun(s *team.Waiting, n noun, theirs *atomic.Uint64) error {
+	if err := c.team.Poll(s); err != nil {
 		return err
 	}
 	switch {
 	case n.use().isClosed() || c.closing.Load():
 		return fmt.Errorf("%s was closed during the wait: %w", n.name(), fault.ErrClosed)
-	case theirs != nil && theirs.Load() == stateClosed && c.peers[s.peer].area.lost.Load() == 0:
-		return fmt.Errorf("rank %d has closed its side of %s: %w", s.peer, n.name(), fault.ErrClosed)
+	case theirs != nil && theirs.Load() == team.StateClosed && c.team.Peers[s.Peer].Lost() == 0:
+		return fmt.Errorf("rank %d has closed its side of %s: %w", s.Peer, n.name(), fault.ErrClosed)
 	}
 	return nil
 }
 
 // lostIn is err, of pollNoun, when what was waited for has not come after all: only the loss of a peer, and what broke
 // the communicator on one, is its end here.
-func (c *Comm) lostIn(s *waiting, err error) error {
+func (c *Comm) lostIn(s *team.Waiting, err error) error {
 	var e *fault.Error
-	if errors.As(err, &e) && (s.lost || errors.Is(err, fault.ErrPeerLost) || errors.Is(err, fault.ErrMismatch)) {
+	if errors.As(err, &e) && (s.Lost || errors.Is(err, fault.ErrPeerLost) || errors.Is(err, fault.ErrMismatch)) {
 		return c.fail(e)
 	}
 	return err
@@ -394,7 +392,7 @@ func (l *Link) Begin(ctx context.Context) error {
 	}
 	if ctx.Err() != nil {
 		end(l)
-		return ended(ctx)
+		return fault.Ended(ctx)
 	}
 	return nil
 }
@@ -438,7 +436,7 @@ func (l *Link) Signal() {
 // Poll takes a signal if there is one. Within a use.
 func (l *Link) Poll() bool {
 	next := l.awaited + 1
-	if !reached(l.in.Load(), next) {
+	if !team.Reached(l.in.Load(), next) {
 		return false
 	}
 	l.awaited = next
@@ -449,24 +447,21 @@ func (l *Link) Poll() bool {
 func (l *Link) Wait(ctx context.Context) error {
 	next := l.awaited + 1
 	w := l.in
-	looks := looksPerPoll
-	if l.c.crowded {
-		looks = looksCrowded
-	}
-	var s waiting
+	looks := l.c.team.Looks()
+	var s team.Waiting
 	for {
 		for i := 0; i < looks; i++ {
-			if reached(w.Load(), next) {
-				l.c.waited(&s)
+			if team.Reached(w.Load(), next) {
+				l.c.team.Waited(&s)
 				l.awaited = next
 				return nil
 			}
 		}
-		if s.op == "" {
-			s = waiting{op: "wait", ctx: ctx, peer: l.peer, step: "signal", health: healthEvery}
+		if s.Op == "" {
+			s = team.Waiting{Op: "wait", Ctx: ctx, Peer: l.peer, Step: "signal"}
 		}
-		if err := l.poll(&s); err != nil && !reached(w.Load(), next) {
-			l.c.waited(&s)
+		if err := l.poll(&s); err != nil && !team.Reached(w.Load(), next) {
+			l.c.team.Waited(&s)
 			return l.c.lostIn(&s, err)
 		}
 	}
@@ -474,7 +469,7 @@ func (l *Link) Wait(ctx context.Context) error {
 
 // WaitWord waits until *w is v. Within a use.
 func (l *Link) WaitWord(ctx context.Context, w *uint64, mask, v uint64, step string) error {
-	s := waiting{op: "get_packets", ctx: ctx, peer: l.peer, step: step, health: healthEvery}
+	s := team.Waiting{Op: "get_packets", Ctx: ctx, Peer: l.peer, Step: step}
 	return l.wait(&s, func() bool { return atomic.LoadUint64(w)&mask == v })
 }
 
@@ -485,7 +480,7 @@ func (l *Link) Salt(mine bool) uint64 {
 		from, to = to, from
 	}
 	var b [32]byte
-	*(*[4]uint64)(unsafe.Pointer(&b)) = [4]uint64{l.c.me.comm, uint64(from), uint64(to), l.key & (1<<32 - 1)}
+	*(*[4]uint64)(unsafe.Pointer(&b)) = [4]uint64{l.c.team.ID(), uint64(from), uint64(to), l.key & (1<<32 - 1)}
 	return hash("packets", b[:])
 }
 
@@ -523,7 +518,7 @@ func (l *Link) giveUp(quick bool) error {
 			err = l.gpu.release()
 		}
 	}
-	l.mine.state.Store(stateClosed)
+	l.mine.state.Store(team.StateClosed)
 	l.c.nouns.remove(l)
 	return err
 }

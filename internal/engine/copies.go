@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -22,7 +24,7 @@ import (
 
 // copier is a peer's end that may copy to and from this rank's memory.
 type copier struct {
-	end   reader
+	end   team.Reader
 	rank  int
 	under *atomic.Uint64 // copies under way
 	grant *atomic.Uint64 // the generation of the grant that they are by; 0 until the end has one
@@ -56,7 +58,7 @@ func (ks *copiers) watch(k copier) {
 func (ks *copiers) drop() {
 	rest := ks.all[:0]
 	for _, k := range ks.all {
-		if !k.end.done() {
+		if !k.end.Done() {
 			rest = append(rest, k)
 		}
 	}
@@ -84,7 +86,7 @@ func (ks *copiers) busy(g mem.Location, some []copier, first bool) (rest []copie
 		some = ks.all
 	}
 	for _, k := range some {
-		if k.copying(g) && !k.end.done() {
+		if k.copying(g) && !k.end.Done() {
 			rest = append(rest, k)
 		}
 	}

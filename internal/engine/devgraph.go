@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
@@ -15,7 +17,7 @@ import (
 // DeviceGraph is a sequence of operations on the device as the driver replays it: a launch costs the host one call.
 type DeviceGraph struct {
 	d      *device
-	last   Work // of works
+	last   team.Work // of works
 	told   replay
 	lanes  uint32     // of messages
 	blocks laneBlocks // that they hold
@@ -30,7 +32,7 @@ type DeviceGraph struct {
 // CaptureDevice makes a graph of works, all of them operations on the device. Each rank does so at the same place. It
 // waits until the peers have imported the buffers, or cannot, and runs nothing. received is what each rank's Received
 // has said, and its messages are those of works.
-func (c *Comm) CaptureDevice(ctx context.Context, works []Work, received [][]uint64) (*DeviceGraph, error) {
+func (c *Comm) CaptureDevice(ctx context.Context, works []team.Work, received [][]uint64) (*DeviceGraph, error) {
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
@@ -41,10 +43,10 @@ func (c *Comm) CaptureDevice(ctx context.Context, works []Work, received [][]uin
 	}
 	for i := range works {
 		w := &works[i]
-		if w.Kernel.Name == "" && w.Kind == KindBarrier {
-			w.Kernel = Kernel{Name: kernels.Barrier, Blocks: 1, Algorithm: "descriptors"}
+		if w.Kernel.Name == "" && w.Kind == team.KindBarrier {
+			w.Kernel = team.Kernel{Name: kernels.Barrier, Blocks: 1, Algorithm: "descriptors"}
 		}
-		if w.Kernel.Name == "" && w.Kind != KindMessages {
+		if w.Kernel.Name == "" && w.Kind != team.KindMessages {
 			return nil, fmt.Errorf("call %d, %v, is on host memory, and others are on %v: %w", i, w.Kind,
 				d.gpu.ctx.Device(), fault.ErrArgument)
 		}
@@ -56,7 +58,7 @@ func (c *Comm) CaptureDevice(ctx context.Context, works []Work, received [][]uin
 }
 
 // imported waits until the peers have imported the buffers of works. One that a peer has failed to import is staged.
-func (d *device) imported(ctx context.Context, works []Work) error {
+func (d *device) imported(ctx context.Context, works []team.Work) error {
 	start := time.Now()
 	for i := range works {
 		w := works[i]
@@ -64,14 +66,14 @@ func (d *device) imported(ctx context.Context, works []Work) error {
 			if err := d.acquire(&w); err != nil {
 				return err
 			}
-			w.letGo()
-			late := w.SrcBuf.late || w.DstBuf.late
-			w.SrcBuf, w.DstBuf = Buf{}, Buf{}
+			w.LetGo()
+			late := w.SrcBuf.Late || w.DstBuf.Late
+			w.SrcBuf, w.DstBuf = team.Buf{}, team.Buf{}
 			switch {
 			case !late:
 			case ctx.Err() != nil:
-				return ended(ctx)
-			case time.Since(start) > min(time.Duration(d.c.timeout.Load()), importTime):
+				return fault.Ended(ctx)
+			case time.Since(start) > min(time.Duration(d.c.team.Timeout.Load()), importTime):
 				late = false
 			}
 			if !late {
@@ -90,7 +92,7 @@ const (
 )
 
 // capture records the launches of works on a stream of their own.
-func (d *device) capture(ctx context.Context, works []Work, received [][]uint64) (_ *DeviceGraph, err error) {
+func (d *device) capture(ctx context.Context, works []team.Work, received [][]uint64) (_ *DeviceGraph, err error) {
 	s, err := newStream(d.gpu.ctx)
 	if err != nil {
 		return nil, err
@@ -107,8 +109,8 @@ func (d *device) capture(ctx context.Context, works []Work, received [][]uint64)
 		return nil, err
 	}
 	for i := range works { // before the capture
-		if w := &works[i]; w.Kind == KindMessages {
-			g.lanes |= lanesOf(w.Messages)
+		if w := &works[i]; w.Kind == team.KindMessages {
+			g.lanes |= lanesOf(messagesOf(w))
 			if _, err := d.mail.load(); err != nil {
 				return nil, err
 			}
@@ -124,15 +126,15 @@ func (d *device) capture(ctx context.Context, works []Work, received [][]uint64)
 	var bad error
 	for i := range works {
 		g.last = works[i]
-		if g.last.Kind == KindMessages {
-			if bad = d.mail.launch(s.device.cu, 0, g.last.Messages, &g.blocks); bad != nil {
+		if g.last.Kind == team.KindMessages {
+			if bad = d.mail.launch(s.device.cu, 0, messagesOf(&g.last), &g.blocks); bad != nil {
 				break
 			}
-			g.told.add(messageInfos(g.last.Messages)...)
+			g.told.add(messageInfos(messagesOf(&g.last))...)
 			continue
 		}
 		if g.last.Kernel.Counts { // the ranks may have captured others than those that they launch, which fit
-			g.last.Kernel.Blocks = CountsBlocks
+			g.last.Kernel.Blocks = team.CountsBlocks
 		}
 		if bad = d.prepare(&g.last); bad == nil {
 			bad = d.start(s, s.device.cu, false)
@@ -143,7 +145,7 @@ func (d *device) capture(ctx context.Context, works []Work, received [][]uint64)
 		var o OpInfo
 		d.c.describe(&o, &g.last, g.last.Kernel.Algorithm, 0)
 		g.told.add(o)
-		g.last.letGo() // the graph has the buffers
+		g.last.LetGo() // the graph has the buffers
 		d.next.copy = nil
 		if bad != nil {
 			break
@@ -184,7 +186,7 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 		return err
 	}
 	if ctx.Err() != nil {
-		return c.local("launch", ended(ctx)) // before any of the peers can have heard of it
+		return c.local("launch", fault.Ended(ctx)) // before any of the peers can have heard of it
 	}
 	if v.Stream == nil {
 		if err := d.settle(ctx, g.last.Kind); err != nil {
@@ -251,7 +253,7 @@ func messageInfos(ms []DeviceMessage) (os []OpInfo) {
 
 // read is an operation of a graph with vectors of counts, which are the caller's and may change between launches.
 type read struct {
-	work  Work
+	work  team.Work
 	seq   uint64 // among the graph's collectives, from 1 on
 	node  cuda.Node
 	f     *cuda.Function
@@ -261,7 +263,7 @@ type read struct {
 }
 
 // reading notes what was captured last, w, as an operation whose counts launches read.
-func (g *DeviceGraph) reading(cu *cuda.Stream, w *Work) error {
+func (g *DeviceGraph) reading(cu *cuda.Stream, w *team.Work) error {
 	node, err := cu.Last()
 	l := &g.d.next
 	g.reads = append(g.reads, read{work: *w, seq: g.told.counts[0] + 1, node: node, f: l.f, shape: l.shape,
@@ -279,7 +281,7 @@ func (g *DeviceGraph) readCounts() (refusal, err error) {
 		*p = r.last
 		p.Signature = r.good
 		if bad := d.counts(p, &r.work); bad != nil {
-			p.Signature = signature(KindRefused, 0, 0, 0, refusalCode(bad))
+			p.Signature = team.Signature(team.KindRefused, 0, 0, 0, fault.Code(bad))
 			if refusal == nil {
 				refusal = d.error(r.work.Kind, d.ops+r.seq, "", -1, bad)
 			}

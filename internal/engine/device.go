@@ -97,7 +97,7 @@ func (c *Comm) makeDevice() (card deviceCard, err error) {
 	if d.area, err = c.dom.Heap.AllocDevice(kernels.AreaBytes(c.size)); err != nil {
 		return card, fmt.Errorf("area: %w", err)
 	}
-	if card.Extent, err = c.dom.IPC.Export(d.area); err != nil {
+	if card.Extent, err = c.dom.Exports.Export(d.area); err != nil {
 		return card, fmt.Errorf("export of the area: %w", err)
 	}
 	if d.page, err = c.dom.Heap.Alloc(statusBytes); err != nil {
@@ -149,11 +149,11 @@ func (c *Comm) meetDevices(ctx context.Context, cards []deviceCard) string {
 		if r == c.rank {
 			continue
 		}
-		at, err := c.peers[r].mem.Import(ctx, k.Extent)
+		at, err := c.devicePeer(r).Import(ctx, k.Extent)
 		if err != nil {
 			return fmt.Sprintf("rank %d could not import the area of rank %d: %v", c.rank, r, err)
 		}
-		d.params.Area[d.distance(r)], d.params.Table[d.distance(r)] = uint64(at), uint64(c.peers[r].mem.Row())
+		d.params.Area[d.distance(r)], d.params.Table[d.distance(r)] = uint64(at), uint64(c.devicePeer(r).Row())
 	}
 	if d.threads < 1 || d.blocks < 1 {
 		return fmt.Sprintf("kernels of %d blocks of %d threads", d.blocks, d.threads)

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -88,7 +90,7 @@ func (l *Link) openGPU(ctx context.Context, r *Registration, remote *Remote, pee
 		return nil, fmt.Errorf("a channel between memory of a device and of the host: %w", fault.ErrArgument)
 	}
 	g := &gpuLink{c: l.c, of: l, op: "channel", name: l.name(), rank: l.peer, r: r, remote: remote,
-		gone: func() bool { return theirs.key.Load() == l.otherKey() && theirs.state.Load() == stateClosed }}
+		gone: func() bool { return theirs.key.Load() == l.otherKey() && theirs.state.Load() == team.StateClosed }}
 	if err := g.open(ctx, l.slot, l.otherSlot(theirs), l.Salt); err != nil {
 		return nil, err
 	}
@@ -101,7 +103,7 @@ func (g *gpuLink) open(ctx context.Context, mine, theirs int, salt func(mine boo
 	if d == nil {
 		return g.c.gpuWhyNot()
 	}
-	if err := g.c.peers[g.rank].atomics; err != nil {
+	if err := g.c.atomics[g.rank]; err != nil {
 		return err
 	}
 	g.d, g.streams = d, map[*Stream]bool{}
@@ -114,7 +116,7 @@ func (g *gpuLink) open(ctx context.Context, mine, theirs int, salt func(mine boo
 	g.here = cuda.Addr(g.claim.Addr())
 	g.bytes = [2]int{g.claim.Len(), g.remote.bytes}
 	if g.there = g.here; g.rank != g.c.rank {
-		g.there, err = g.remote.mem.Hold(ctx, g.remote.at.Arena, g.remote.at.Offset, g.remote.bytes)
+		g.there, err = g.c.devicePeer(g.rank).Hold(ctx, g.remote.at.Arena, g.remote.at.Offset, g.remote.bytes)
 		if err != nil {
 			g.claim.Release()
 			return err
@@ -140,8 +142,8 @@ func (g *gpuLink) open(ctx context.Context, mine, theirs int, salt func(mine boo
 
 // otherSlot is the number of the other end.
 func (l *Link) otherSlot(theirs *linkSlot) int {
-	p := &l.c.peers[l.peer]
-	table, err := p.mem.Resolve(p.area.channels.at.location(), tableBytes(l.c.size))
+	p := &l.c.team.Peers[l.peer]
+	table, err := p.Mem.Resolve(p.Area.Channels.At.Location(), tableBytes(l.c.size))
 	if err != nil { // theirs lies in it
 		return 0
 	}
@@ -163,7 +165,7 @@ func (g *gpuLink) watch() {
 	if g.rank == g.c.rank {
 		return
 	}
-	if g.gone() && g.c.peers[g.rank].area.lost.Load() == 0 {
+	if g.gone() && g.c.team.Peers[g.rank].Lost() == 0 {
 		g.fail(fmt.Errorf("rank %d has closed its side of %s: %w", g.rank, g.name, fault.ErrClosed))
 	}
 	if g.remote.live() != nil && g.launching.TryLock() {
@@ -187,7 +189,7 @@ func (g *gpuLink) letGo() error {
 		return nil
 	}
 	g.held = false
-	return g.remote.mem.Unhold(g.remote.at.Arena)
+	return g.c.devicePeer(g.rank).Unhold(g.remote.at.Arena)
 }
 
 // told is the error that ended the channel, or nil: its kernels leave everything alone from then on.
@@ -219,7 +221,7 @@ func (g *gpuLink) look() error {
 	}
 	var e *fault.Error
 	if !errors.As(err, &e) {
-		err = &fault.Error{Op: g.op, Rank: c.rank, Peer: g.rank, Host: c.peers[c.rank].host, Step: "wait",
+		err = &fault.Error{Op: g.op, Rank: c.rank, Peer: g.rank, Host: c.team.Peers[c.rank].Host, Step: "wait",
 			Device: g.d.gpu.ctx.Device(), Err: err}
 	}
 	g.failed = err

@@ -388,7 +388,7 @@ func (g *gpuLink) drain(ctx context.Context) error {
 		err := s.await(func(time.Duration) error {
 			switch {
 			case ctx.Err() != nil:
-				early = ended(ctx)
+				early = fault.Ended(ctx)
 			case g.of.use().isClosed() || g.c.closing.Load():
 				early = fmt.Errorf("%s was closed during the wait: %w", g.of.name(), fault.ErrClosed)
 			}
@@ -410,7 +410,7 @@ func (g *gpuLink) wait(ctx context.Context, s *Stream) error {
 	err := s.await(func(waited time.Duration) error {
 		switch {
 		case ctx.Err() != nil:
-			g.fail(ended(ctx))
+			g.fail(fault.Ended(ctx))
 		case g.of.use().isClosed() || c.closing.Load():
 			g.fail(fmt.Errorf("%s was closed during the wait: %w", g.of.name(), fault.ErrClosed))
 		}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -171,10 +173,10 @@ func await(reached func() (bool, error), look func(waited time.Duration) error) 
 		if err := look(waited); err != nil {
 			return err
 		}
-		if waited < sleepAfter {
+		if waited < team.SleepAfter {
 			runtime.Gosched()
 		} else {
-			time.Sleep(min(waited/64, longestSleep))
+			team.SleepFor(waited)
 		}
 	}
 }
@@ -187,7 +189,7 @@ func (s *Stream) syncDevice(ctx context.Context) error {
 	var early error
 	err := s.await(func(time.Duration) error {
 		if ctx.Err() != nil {
-			early = s.error(ended(ctx))
+			early = s.error(fault.Ended(ctx))
 		}
 		return early
 	})

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
@@ -35,7 +37,7 @@ func (o windowSlot) left() bool {
 		return o.w.ended.Load()
 	}
 	there := o.w.reader(o.rank)
-	return there.done()
+	return there.Done()
 }
 
 // takeSlots takes a slot for each rank. No peer writes to one before all ranks have agreed on the window.
@@ -65,7 +67,7 @@ func (w *Window) takeSlots() error {
 func (w *Window) openEnd(ctx context.Context, r int) error {
 	k := &w.ranks[r]
 	g := &gpuLink{c: w.c, of: w, op: "window", name: "the window " + w.c.between(r), rank: r, r: w.reg,
-		remote: k.Remote, gone: func() bool { return k.block.state.Load() == stateClosed }}
+		remote: k.Remote, gone: func() bool { return k.block.state.Load() == team.StateClosed }}
 	noPackets := func(bool) uint64 { return 0 }
 	if err := g.open(ctx, w.gpu.slots[r], k.slot, noPackets); err != nil {
 		return fmt.Errorf("map the window of rank %d: %w", r, err)
@@ -111,7 +113,7 @@ func (u *gpuWindow) close(c *Comm, quick bool) error {
 }
 
 // copyDevice is Copy by a kernel, or a copy engine, on s or a stream of the end's own.
-func (w *Window) copyDevice(ctx context.Context, s *Stream, peer, off int, v Vec, put bool) error {
+func (w *Window) copyDevice(ctx context.Context, s *Stream, peer, off int, v team.Vec, put bool) error {
 	g, n := w.gpu.ends[peer], v.Bytes()
 	if most := w.ranks[peer].bytes; off < 0 || off > most || n > most-off {
 		return outside(off, n, most, fmt.Sprintf("rank %d's memory", peer))
@@ -196,7 +198,7 @@ func (u *gpuWindow) fence(ctx context.Context, c *Comm, s *Stream) error {
 }
 
 // peerVec views a rank's part as it is mapped here.
-func (w *Window) peerVec(rank int) Vec {
-	return Vec{Ptr: *(*unsafe.Pointer)(unsafe.Pointer(&w.gpu.ends[rank].there)), Len: w.vec.Len, Type: w.vec.Type,
+func (w *Window) peerVec(rank int) team.Vec {
+	return team.Vec{Ptr: *(*unsafe.Pointer)(unsafe.Pointer(&w.gpu.ends[rank].there)), Len: w.vec.Len, Type: w.vec.Type,
 		Dev: w.vec.Dev}
 }

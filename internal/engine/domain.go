@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/logs"
@@ -21,9 +23,10 @@ import (
 // Domain is what one rank has once, whatever the number of its communicators: its memory, its registration cache, its
 // transports. It lives until its last communicator closes.
 type Domain struct {
-	Heap  *mem.Heap
-	Cache *register.Cache
-	IPC   Transport
+	Heap    *mem.Heap
+	Cache   *register.Cache
+	IPC     team.Transport
+	Exports DeviceTransport // the same
 
 	identity // of what this rank exports
 	mailroom mailroom
@@ -42,28 +45,18 @@ type Domain struct {
 // ends the quarantine then: no peer lags any more.
 type retiree struct {
 	allocs []*mem.Allocation
-	peers  []reader
+	peers  []team.Reader
 	lift   func() // or nil
 }
 
-// reader is a peer's side of something shared: its word that says whether it has closed it, which lies in memory that
-// the peer may have given back.
-type reader struct {
-	state *atomic.Uint64
-	mem   Peer
-	at    mem.Location // of that memory
-
-	key *atomic.Uint64 // if that is not nil and not was any more, the word is another thing's
-	was uint64
-}
-
-// done reports whether the peer has closed it, or is dead.
-func (r *reader) done() bool {
-	return !r.mem.Live(r.at) || r.state.Load() == stateClosed || r.key != nil && r.key.Load() != r.was || r.mem.Dead()
-}
-
 // NewIPC makes the transport for host memory; the root wires it in, since transports import the engine.
-type NewIPC func(h *mem.Heap, secret []byte) (Transport, error)
+type NewIPC func(h *mem.Heap, secret []byte) (IPC, error)
+
+// IPC reaches the memory of the ranks of this host, and their devices.
+type IPC interface {
+	team.Transport
+	DeviceTransport
+}
 
 func newDomain(rank int, goHeap bool, secret []byte, newIPC NewIPC, limits register.Config) (*Domain, error) {
 	var id [8]byte
@@ -78,9 +71,11 @@ func newDomain(rank int, goHeap bool, secret []byte, newIPC NewIPC, limits regis
 	if err != nil {
 		return nil, err
 	}
-	if d.IPC, err = newIPC(h, secret); err != nil {
+	ipc, err := newIPC(h, secret)
+	if err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
+	d.IPC, d.Exports = ipc, ipc
 	d.Heap = h
 	limits.Locker = &locker{heap: h}
 	limits.Backends = []register.Backend{d.IPC}
@@ -198,7 +193,7 @@ func (d *Domain) failed(err error) {
 
 func (d *Domain) card() (json.RawMessage, error) { return d.IPC.Card() }
 
-func (d *Domain) attach(ctx context.Context, card json.RawMessage) (Peer, error) {
+func (d *Domain) attach(ctx context.Context, card json.RawMessage) (team.PeerMemory, error) {
 	return d.IPC.Attach(ctx, card)
 }
 
@@ -214,7 +209,7 @@ func (d *Domain) sweep() {
 	for _, r := range d.retired {
 		open := false
 		for _, p := range r.peers {
-			open = open || !p.done()
+			open = open || !p.Done()
 		}
 		if open {
 			rest = append(rest, r)
@@ -235,7 +230,7 @@ func (d *Domain) giveBack(a *mem.Allocation) {
 	if !a.Dev.IsHost() {
 		ctx, cancel := context.WithTimeout(context.Background(), withdrawTime)
 		defer cancel()
-		if err := d.IPC.Withdraw(ctx, a); err != nil {
+		if err := d.Exports.Withdraw(ctx, a); err != nil {
 			d.failed(err) // it goes with the domain
 			return
 		}
@@ -246,7 +241,7 @@ func (d *Domain) giveBack(a *mem.Allocation) {
 const withdrawTime = 2 * time.Second
 
 // retire gives allocs back when no peer reads them any more.
-func (d *Domain) retire(allocs []*mem.Allocation, peers []reader) {
+func (d *Domain) retire(allocs []*mem.Allocation, peers []team.Reader) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.closed {
@@ -256,7 +251,7 @@ func (d *Domain) retire(allocs []*mem.Allocation, peers []reader) {
 }
 
 // drop ends one communicator's hold; the last one ends the domain.
-func (d *Domain) drop(allocs []*mem.Allocation, peers []reader, lift func()) error {
+func (d *Domain) drop(allocs []*mem.Allocation, peers []team.Reader, lift func()) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.comms--

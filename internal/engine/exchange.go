@@ -7,17 +7,19 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // maxRecord is how many bytes a rank can put into one exchange.
-const maxRecord = EagerBytes - 8
+const maxRecord = team.EagerBytes - 8
 
 // gathering is an all-gather of a few bytes, as an operation of the communicator: the records travel in the eager
 // slots, so that it costs one agreement and nothing of the bootstrap.
 type gathering struct {
-	kind Kind
+	kind team.Kind
 	step int // of the call that it is part of: all ranks must be at the same
 	// before is this rank's part of what comes first, and its record. Its error is returned by all ranks.
 	before func() (record []byte, err error)
@@ -32,23 +34,23 @@ type gathering struct {
 }
 
 // work is the gathering as an operation.
-func (g *gathering) work() Work {
-	return Work{Kind: g.kind, Type: dtype.Uint8, Count: g.step, Path: &Path{
+func (g *gathering) work() team.Work {
+	return team.Work{Kind: g.kind, Type: dtype.Uint8, Count: g.step, Path: &team.Path{
 		Name:  "exchange",
 		Ended: g.failed,
-		Acquire: func(*Comm, *Work) (err error) {
+		Acquire: func(*team.Team, *team.Work) (err error) {
 			if g.record, err = g.before(); err == nil && len(g.record) > maxRecord {
 				err = fmt.Errorf("a record of %d bytes, more than %d: %w", len(g.record), maxRecord, fault.ErrLimit)
 			}
 			return err
 		},
-		Offer: func(c *Comm, _ *Work) {
-			b := eagerSlot(c, c.rank)
+		Offer: func(t *team.Team, _ *team.Work) {
+			b := eagerSlot(t, t.Rank())
 			binary.LittleEndian.PutUint64(b, uint64(len(g.record)))
 			copy(b[8:], g.record)
 		},
-		Check: func(c *Comm, _ *Work) (int, error) {
-			all, about, err := g.records(c)
+		Check: func(t *team.Team, _ *team.Work) (int, error) {
+			all, about, err := g.records(t)
 			if err == nil && g.check != nil {
 				about, err = g.check(all)
 			}
@@ -60,13 +62,15 @@ func (g *gathering) work() Work {
 	}}
 }
 
-func eagerSlot(c *Comm, rank int) []byte { return unsafe.Slice((*byte)(c.Eager(rank)), EagerBytes) }
+func eagerSlot(t *team.Team, rank int) []byte {
+	return unsafe.Slice((*byte)(t.Eager(rank)), team.EagerBytes)
+}
 
 // records are copies: the slots are used again.
-func (g *gathering) records(c *Comm) ([][]byte, int, error) {
-	all := make([][]byte, c.size)
+func (g *gathering) records(t *team.Team) ([][]byte, int, error) {
+	all := make([][]byte, t.Size())
 	for r := range all {
-		b := eagerSlot(c, r)
+		b := eagerSlot(t, r)
 		n := binary.LittleEndian.Uint64(b)
 		if n > maxRecord {
 			return nil, r, fmt.Errorf("a record of %d bytes: %w", n, fault.ErrMismatch)
@@ -78,7 +82,7 @@ func (g *gathering) records(c *Comm) ([][]byte, int, error) {
 
 // Exchange gathers mine from all ranks, in rank order. Collective; it is an operation of its own. If a rank has an own
 // error instead, all ranks return it.
-func (c *Comm) Exchange(ctx context.Context, kind Kind, mine []byte, own error) (all [][]byte, err error) {
+func (c *Comm) Exchange(ctx context.Context, kind team.Kind, mine []byte, own error) (all [][]byte, err error) {
 	g := gathering{kind: kind, before: func() ([]byte, error) { return mine, own },
 		after: func(records [][]byte) { all = records }}
 	return all, c.steps(ctx, &g)
@@ -87,7 +91,7 @@ func (c *Comm) Exchange(ctx context.Context, kind Kind, mine []byte, own error) 
 // steps does gatherings in order, in one turn, up to the first that fails: that one fails on all ranks.
 func (c *Comm) steps(ctx context.Context, gs ...*gathering) error {
 	ctx = Context(ctx)
-	if err := c.barred(&Work{}, gs[0].kind.String()); err != nil {
+	if err := c.barred(&team.Work{}, gs[0].kind.String()); err != nil {
 		return err
 	}
 	if err := c.enter(); err != nil {
@@ -96,7 +100,7 @@ func (c *Comm) steps(ctx context.Context, gs ...*gathering) error {
 	defer c.turn.leave()
 	for i, g := range gs {
 		g.step = i
-		c.work = g.work()
+		c.team.Work = g.work()
 		if err := c.run(ctx); err != nil {
 			return err
 		}

@@ -5,44 +5,51 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
 // ReportAfter sets the time after which a wait is reported, and returns what restores it.
 func ReportAfter(d time.Duration) (restore func()) {
-	old := reportAfter.Swap(int64(d))
-	return func() { reportAfter.Store(old) }
+	old := team.ReportAfter.Swap(int64(d))
+	return func() { team.ReportAfter.Store(old) }
 }
 
 // Published reports whether this rank has published its n-th operation.
-func (c *Comm) Published(n uint64) bool { return reached(c.me.desc[n&1].seq.Load(), n) }
+func (c *Comm) Published(n uint64) bool { return team.Reached(c.team.Me.Desc[n&1].Seq.Load(), n) }
 
 // Vouched reports whether this rank, a leader, has said of its n-th operation that its group is there.
-func (c *Comm) Vouched(n uint64) bool { return reached(c.me.group[n&1].seq.Load(), n) }
+func (c *Comm) Vouched(n uint64) bool { return team.Reached(c.team.Me.Group[n&1].Seq.Load(), n) }
 
 // Refusals are the sentinels that a refusal carries to the peers.
-var Refusals = refusals
+var Refusals = func() (all []error) {
+	for k := 1; fault.OfCode(k) != nil; k++ {
+		all = append(all, fault.OfCode(k))
+	}
+	return all
+}()
 
 // ForgeSource makes this rank's descriptor of the running operation name l as its source.
-func (c *Comm) ForgeSource(l mem.Location) {
-	c.me.desc[c.seq&1].buffers().src = bufWord{arena: l.Arena, slot: l.Slot, generation: l.Generation, offset: l.Offset}
+func ForgeSource(t *team.Team, l mem.Location) {
+	t.Me.Desc[t.Seq&1].Buffers().Src = team.BufWord{Arena: l.Arena, Slot: l.Slot, Generation: l.Generation, Offset: l.Offset}
 }
 
 // ForgeLost writes v where this rank says why its communicator broke.
-func (c *Comm) ForgeLost(v uint64) { c.me.lost.Store(v) }
+func (c *Comm) ForgeLost(v uint64) { c.team.Me.Lost.Store(v) }
 
 // ForgeRefusal makes this rank's refusal n bytes long, whatever there is room for, and its code what it never is.
 func (c *Comm) ForgeRefusal(n, code uint64) {
-	slot := (c.seq + 1) & 1 // the next operation's
-	c.me.refusals[slot].n = n
-	c.me.desc[slot].refusal = code
-	c.me.desc[slot].sig = signature(KindRefused, 0, 0, 0, 0)
-	c.me.desc[slot].seq.Store(c.seq + 1)
+	slot := (c.team.Seq + 1) & 1 // the next operation's
+	c.team.Me.Refusals[slot].N = n
+	c.team.Me.Desc[slot].Refusal = code
+	c.team.Me.Desc[slot].Sig = team.Signature(team.KindRefused, 0, 0, 0, 0)
+	c.team.Me.Desc[slot].Seq.Store(c.team.Seq + 1)
 }
 
 // Skip is as if n operations had been done.
-func (c *Comm) Skip(n uint64) { c.seq += n }
+func (c *Comm) Skip(n uint64) { c.team.Seq += n }
 
 // Links is how many links to peer this rank has begun.
 func (c *Comm) Links(peer int) uint64 {
@@ -81,8 +88,8 @@ func (w *Window) InUse() bool { return w.n.Load() > 0 }
 
 // WaitPolls waits for what comes during the housekeeping after which the peer's end is found.
 func (l *Link) WaitPolls() error {
-	s := waiting{op: "wait", ctx: context.Background(), peer: l.peer, step: "polls", health: healthEvery}
-	return l.wait(&s, func() bool { return s.polls >= pollsPerClock })
+	s := team.Waiting{Op: "wait", Ctx: context.Background(), Peer: l.peer, Step: "polls"}
+	return l.wait(&s, func() bool { return s.Polls >= team.PollsPerClock })
 }
 
 // Live is why the memory must not be used any more, or nil.
@@ -90,8 +97,8 @@ func (m *Remote) Live() error { return m.live() }
 
 // ForgeClosed is as if this rank were about to close, until the result is called.
 func (c *Comm) ForgeClosed() (open func()) {
-	c.me.state.Store(stateClosed)
-	return func() { c.me.state.Store(stateOpen) }
+	c.team.Leave()
+	return func() { c.team.Me.State.Store(team.StateOpen) }
 }
 
 // Abandon is as if c, which Split has just made, had failed on this rank alone.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
@@ -17,41 +19,41 @@ import (
 )
 
 // stubborn is a transport that fails to deregister.
-type stubborn struct{ engine.Transport }
+type stubborn struct{ engine.IPC }
 
 var errStubborn = errors.New("a peer has not unmapped it")
 
 func (s stubborn) Deregister(m register.Memory, h any) error {
-	return errors.Join(s.Transport.Deregister(m, h), errStubborn)
+	return errors.Join(s.IPC.Deregister(m, h), errStubborn)
 }
 
 // TestFailures has memory that cannot be given back: a call that is there returns it, and else it is logged and counted.
 func TestFailures(t *testing.T) {
 	for _, k := range []struct {
 		name     string
-		do       func(t *testing.T, c *engine.Comm, v engine.Vec) error
+		do       func(t *testing.T, c *engine.Comm, v team.Vec) error
 		returned bool
 	}{
-		{"free", func(t *testing.T, c *engine.Comm, v engine.Vec) error {
+		{"free", func(t *testing.T, c *engine.Comm, v team.Vec) error {
 			used(t, c, v).Release()
 			return c.Free(v.Alloc)
 		}, true},
-		{"free in use", func(t *testing.T, c *engine.Comm, v engine.Vec) error {
+		{"free in use", func(t *testing.T, c *engine.Comm, v team.Vec) error {
 			defer used(t, c, v).Release()
 			return c.Free(v.Alloc)
 		}, false},
-		{"registration", func(t *testing.T, c *engine.Comm, v engine.Vec) error {
+		{"registration", func(t *testing.T, c *engine.Comm, v team.Vec) error {
 			r, err := c.RegisterBuffer(v)
 			require.NoError(t, err)
 			return errors.Join(r.Close(), c.Free(v.Alloc))
 		}, true},
-		{"abort", func(t *testing.T, c *engine.Comm, v engine.Vec) error {
+		{"abort", func(t *testing.T, c *engine.Comm, v team.Vec) error {
 			_, err := c.RegisterBuffer(v)
 			require.NoError(t, err)
 			c.Abort(errors.New("enough"))
 			return c.Free(v.Alloc)
 		}, false},
-		{"communicator", func(t *testing.T, c *engine.Comm, v engine.Vec) error {
+		{"communicator", func(t *testing.T, c *engine.Comm, v team.Vec) error {
 			_, err := c.RegisterBuffer(v)
 			require.NoError(t, err)
 			return errors.Join(c.Close(), c.Free(v.Alloc))
@@ -60,7 +62,7 @@ func TestFailures(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			out := captureLogs(t)
 			c, err := engine.Open(background, bootstrap.Local(1)[0], engine.Options{}, nil,
-				func(h *mem.Heap, secret []byte) (engine.Transport, error) {
+				func(h *mem.Heap, secret []byte) (engine.IPC, error) {
 					ipc, err := ipc.New(h, secret)
 					return stubborn{ipc}, err
 				})
@@ -71,7 +73,7 @@ func TestFailures(t *testing.T) {
 			defer d.Close()
 			a, err := d.Alloc(hw.Host, 4096)
 			require.NoError(t, err)
-			err = k.do(t, d, engine.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a})
+			err = k.do(t, d, team.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a})
 			require.False(t, a.Live())
 			require.ErrorIs(t, c.Free(a), fault.ErrClosed)
 			if k.returned {
@@ -89,7 +91,7 @@ func TestFailures(t *testing.T) {
 }
 
 // used is v's memory as an operation has it that registered it by itself.
-func used(t *testing.T, c *engine.Comm, v engine.Vec) *register.Claim {
+func used(t *testing.T, c *engine.Comm, v team.Vec) *register.Claim {
 	claim, err := c.Domain().Cache.RegisterAuto(engine.Memory(v.Alloc), v.Alloc.Base(), v.Alloc.Bytes)
 	require.NoError(t, err)
 	return claim

@@ -10,7 +10,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
-	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/team"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -23,16 +24,16 @@ const NoColor = -1
 // a rank whose color is negative. Collective over c. The new communicator shares the domain: memory, registrations and
 // what is mapped of the peers.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
-	return c.split(ctx, KindSplit, color, key)
+	return c.split(ctx, team.KindSplit, color, key)
 }
 
 // Dup makes a communicator of the same ranks. Collective over c.
-func (c *Comm) Dup(ctx context.Context) (*Comm, error) { return c.split(ctx, KindDup, 0, c.rank) }
+func (c *Comm) Dup(ctx context.Context) (*Comm, error) { return c.split(ctx, team.KindDup, 0, c.rank) }
 
 type member struct{ color, key, rank int }
 
 // split does it in three operations, in one turn: who goes where; where the control areas are; all have mapped all.
-func (c *Comm) split(ctx context.Context, kind Kind, color, key int) (*Comm, error) {
+func (c *Comm) split(ctx context.Context, kind team.Kind, color, key int) (*Comm, error) {
 	start := time.Now()
 	s := splitting{parent: c, kind: kind, me: member{color, key, c.rank}}
 	err := c.steps(ctx,
@@ -51,7 +52,7 @@ func (c *Comm) split(ctx context.Context, kind Kind, color, key int) (*Comm, err
 
 type splitting struct {
 	parent *Comm
-	kind   Kind
+	kind   team.Kind
 	me     member
 	id     uint64
 	group  []member
@@ -80,7 +81,7 @@ func (s *splitting) assign(all [][]byte) (int, error) {
 		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.rank, b.rank))
 	})
 	sum := sha256.Sum256(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(
-		binary.LittleEndian.AppendUint64(nil, s.parent.me.comm), s.parent.seq), uint64(s.me.color)))
+		binary.LittleEndian.AppendUint64(nil, s.parent.team.ID()), s.parent.team.Seq), uint64(s.me.color)))
 	s.id = binary.LittleEndian.Uint64(sum[:])
 	return -1, nil
 }
@@ -91,33 +92,25 @@ func (s *splitting) create() ([]byte, error) {
 		return nil, nil
 	}
 	p, n := s.parent, len(s.group)
-	c := &Comm{size: n, opts: p.opts, tuning: p.tuning, dom: p.dom, oneP: p.oneP, crowded: p.crowded, apart: p.apart,
-		peers: make([]peer, n),
-		srcs:  make([]unsafe.Pointer, n), dsts: make([]unsafe.Pointer, n), scratch: make([]unsafe.Pointer, n)}
+	ranks := make([]int, n)
 	for r, m := range s.group {
-		from := &p.peers[m.rank]
-		c.peers[r] = peer{mem: from.mem, proc: from.proc, host: from.host, domain: from.domain, cache: from.cache,
-			node: from.node, atomics: from.atomics}
-		if m.rank == p.rank {
-			c.rank = r
-		} else if from.proc == p.peers[p.rank].proc {
-			c.inProcess = true
-		} else {
-			c.outside = true
-		}
+		ranks[r] = m.rank
 	}
-	c.timeout.Store(p.timeout.Load())
-	c.localRank, c.localSize = c.rank, n // one host
-	c.arrange()
+	c := &Comm{rank: slices.Index(ranks, p.rank), size: n, opts: p.opts, dom: p.dom}
+	c.team.Part(c, &p.team, ranks)
 	if err := c.newArea(s.id); err != nil {
 		return nil, err
 	}
 	p.dom.hold()
 	s.child = c
 	c.gpuWhy, c.multiprocessors = p.gpuWhy, p.multiprocessors
+	c.atomics = make([]error, n)
+	for r, was := range ranks {
+		c.atomics[r] = p.atomics[was]
+	}
 	k := c.newDevice()
-	k.Why = k.Why[:min(len(k.Why), textBytes)]
-	record, err := binary.Append(nil, binary.LittleEndian, c.area.At)
+	k.Why = k.Why[:min(len(k.Why), team.TextBytes)]
+	record, err := binary.Append(nil, binary.LittleEndian, c.team.Area.At)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +133,7 @@ func (s *splitting) place(all [][]byte) (int, error) {
 		if err != nil {
 			return m.rank, fmt.Errorf("record of rank %d: %w: %w", m.rank, err, fault.ErrMismatch)
 		}
-		s.child.peers[i].at = at
+		s.child.team.Peers[i].At = at
 		s.devices = append(s.devices, k)
 	}
 	return -1, nil
@@ -155,14 +148,14 @@ func (s *splitting) meet() ([]byte, error) {
 		if i == s.child.rank {
 			continue
 		}
-		if err := s.child.meet(s.id, i, s.child.peers[i].at); err != nil {
-			return nil, &blame{s.group[i].rank, err}
+		if err := s.child.meet(s.id, i, s.child.team.Peers[i].At); err != nil {
+			return nil, fault.About(s.group[i].rank, err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.child.opts.Timeout)
 	defer cancel()
 	why := s.child.meetDevices(ctx, s.devices)
-	return []byte(why[:min(len(why), textBytes)]), nil
+	return []byte(why[:min(len(why), team.TextBytes)]), nil
 }
 
 // settle learns from all whether the group uses its devices.
@@ -180,16 +173,16 @@ func (s *splitting) settle(all [][]byte) {
 // leave says in this rank's area that it takes no part in the communicator, and why: peers may have come further in
 // making it than this rank has, and would wait.
 func (c *Comm) leave(e *fault.Error) {
-	if c.me == nil {
+	if c.team.Me == nil {
 		return
 	}
-	c.tell(e)
-	c.me.state.Store(stateClosed)
+	c.team.Tell(e)
+	c.team.Leave()
 }
 
 // reason is why this rank could not finish the split, about a rank of the new communicator.
 func (s *splitting) reason(err error) *fault.Error {
-	r := &fault.Error{Op: s.kind.String(), Rank: s.child.rank, Peer: -1, Host: s.child.peers[s.child.rank].host, Err: err}
+	r := &fault.Error{Op: s.kind.String(), Rank: s.child.rank, Peer: -1, Host: s.child.team.Peers[s.child.rank].Host, Err: err}
 	if e, ok := errors.AsType[*fault.Error](err); ok {
 		r.Peer = slices.IndexFunc(s.group, func(m member) bool { return m.rank == e.Peer })
 	}
@@ -200,5 +193,5 @@ func (s *splitting) reason(err error) *fault.Error {
 // theirs, since those that came further look for what leave has said.
 func (c *Comm) abandon() error {
 	c.dom.mailroom.leave(c)
-	return errors.Join(c.dropDevice(), c.dom.drop(append(c.shared, c.area), c.readers(), nil))
+	return errors.Join(c.dropDevice(), c.dom.drop(append(c.shared, c.team.Area), c.team.Readers(), nil))
 }

@@ -121,7 +121,7 @@ func (d *Domain) useGPU(i int) error {
 	d.gpu = &domainGPU{ctx: ctx, set: kernels.New(ctx), streams: map[*Stream]bool{}}
 	d.Heap.UseDevice(ctx)
 	d.Heap.OnQuiesce(d.gpu.quiesce)
-	return d.IPC.UseDevice(ctx)
+	return d.Exports.UseDevice(ctx)
 }
 
 // quiesce waits until nothing that communicators of the domain have queued runs any more. Kernels end by themselves,

@@ -67,7 +67,7 @@ type mark struct {
 
 // hold is memory of a peer that copy engines write, until what was queued is done.
 type hold struct {
-	peer   Peer
+	peer   DevicePeer
 	extent uint32
 	after  *mark // or nil
 }
@@ -242,7 +242,7 @@ func (m *gpuMail) anyBusy() int {
 func (m *gpuMail) stuck() int {
 	for i := range m.lanes {
 		r := i / 2
-		if r < m.d.c.size && r != m.d.c.rank && m.d.c.peers[r].area.state.Load() == stateClosed && m.busy(i) {
+		if r < m.d.c.size && r != m.d.c.rank && m.d.c.team.Peers[r].Closed() && m.busy(i) {
 			return r
 		}
 	}
@@ -359,7 +359,7 @@ func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool
 		return about("", fmt.Errorf("it expected %s, and %s were sent: %w", describeHead(s.Theirs), describeHead(s.Mine),
 			fault.ErrMismatch)), false
 	case kernels.Timeout:
-		return about("wait", fmt.Errorf("nothing from it for %v%s: %w", time.Duration(c.timeout.Load()), m.hint(peer),
+		return about("wait", fmt.Errorf("nothing from it for %v%s: %w", time.Duration(c.team.Timeout.Load()), m.hint(peer),
 			fault.ErrTimeout)), true
 	case kernels.Aborted:
 		return about("wait", fault.ErrAborted), true

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -20,7 +22,7 @@ const ReceivedWords = 3
 
 // Received is what this rank receives in works, in order: from whom, where, and what. It waits until the peers have
 // imported the memory, or cannot.
-func (c *Comm) Received(ctx context.Context, works []Work) ([]uint64, error) {
+func (c *Comm) Received(ctx context.Context, works []team.Work) ([]uint64, error) {
 	if c.device == nil {
 		return nil, c.gpuWhy
 	}
@@ -28,13 +30,14 @@ func (c *Comm) Received(ctx context.Context, works []Work) ([]uint64, error) {
 	start := time.Now()
 	var all []uint64
 	for i := range works {
-		for j := range works[i].Messages {
-			h := &works[i].Messages[j]
+		ms := messagesOf(&works[i])
+		for j := range ms {
+			h := &ms[j]
 			for {
 				if err := m.acquire(h, true); err != nil {
 					return nil, err
 				}
-				late := h.buf.late && time.Since(start) < min(c.opts.Timeout, importTime)
+				late := h.buf.Late && time.Since(start) < min(c.opts.Timeout, importTime)
 				if h.buf.Claim != nil {
 					h.buf.Claim.Release() // the graph has it
 					h.buf.Claim = nil
@@ -43,7 +46,7 @@ func (c *Comm) Received(ctx context.Context, works []Work) ([]uint64, error) {
 					break
 				}
 				if ctx.Err() != nil {
-					return nil, ended(ctx)
+					return nil, fault.Ended(ctx)
 				}
 				c.dom.IPC.Progress()
 				time.Sleep(importPoll)
@@ -58,7 +61,7 @@ func (c *Comm) Received(ctx context.Context, works []Work) ([]uint64, error) {
 
 // address finds out which sends of works copy engines can do: those that are large, of lanes whose receives have been
 // captured as well, all of them. It holds the memory that they write.
-func (g *DeviceGraph) address(ctx context.Context, works []Work, received [][]uint64) error {
+func (g *DeviceGraph) address(ctx context.Context, works []team.Work, received [][]uint64) error {
 	c := g.d.c
 	for peer := range c.size {
 		if peer == c.rank || peer >= len(received) {
@@ -66,8 +69,9 @@ func (g *DeviceGraph) address(ctx context.Context, works []Work, received [][]ui
 		}
 		var sends []*DeviceMessage
 		for i := range works {
-			for j := range works[i].Messages {
-				if h := &works[i].Messages[j]; h.Peer == peer && !h.Recv {
+			ms := messagesOf(&works[i])
+			for j := range ms {
+				if h := &ms[j]; h.Peer == peer && !h.Recv {
 					sends = append(sends, h)
 				}
 			}
@@ -84,11 +88,11 @@ func (g *DeviceGraph) address(ctx context.Context, works []Work, received [][]ui
 			if kernels.Word(at.Arena, int(at.Offset)) != words[i] {
 				return fmt.Errorf("rank %d receives at %#x, which is nowhere: %w", peer, words[i], fault.ErrMismatch)
 			}
-			to, err := c.peers[peer].mem.Hold(ctx, at.Arena, at.Offset, h.Vec.Bytes())
+			to, err := c.devicePeer(peer).Hold(ctx, at.Arena, at.Offset, h.Vec.Bytes())
 			if err != nil {
 				return fmt.Errorf("destination at rank %d: %w", peer, err)
 			}
-			g.holds = append(g.holds, hold{peer: c.peers[peer].mem, extent: at.Arena})
+			g.holds = append(g.holds, hold{peer: c.devicePeer(peer), extent: at.Arena})
 			h.to, h.want = uint64(to), words[i]
 		}
 	}

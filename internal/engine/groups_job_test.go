@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/await"
@@ -31,7 +33,7 @@ func TestMissingOfGroup(t *testing.T) {
 				result := without(comms, k.missing, barrier)
 				requireWaiting(t, comms, 1, k.missing)
 				for _, c := range comms {
-					if own == (c.Group() == comms[k.missing].Group()) {
+					if own == (c.Team().Group() == comms[k.missing].Team().Group()) {
 						c.SetTimeout(time.Millisecond)
 					}
 				}
@@ -119,7 +121,7 @@ func TestReportNamesMember(t *testing.T) {
 // What members offered and leaders made of it is there after agreement, operation after operation, on all ranks.
 func TestCombine(t *testing.T) {
 	comms := open(t, many, engine.Options{})
-	large := engine.PartialBytes
+	large := team.PartialBytes
 	for i := range 100 {
 		errs := each(comms, func(c *engine.Comm) error {
 			w := reduce(5)
@@ -128,11 +130,11 @@ func TestCombine(t *testing.T) {
 				w = reduce(6)
 			}
 			w.EagerBytes = large
-			w.Path.Offer = func(c *engine.Comm, _ *engine.Work) {
+			w.Path.Offer = func(c *team.Team, _ *team.Work) {
 				*(*uint64)(c.Payload(c.Rank())) = uint64(1000*i + c.Rank())
 				*(*uint64)(c.Eager(c.Rank())) = uint64(1000*i + c.Rank())
 			}
-			w.Path.Combine = func(c *engine.Comm, _ *engine.Work) {
+			w.Path.Combine = func(c *team.Team, _ *team.Work) {
 				var small, sum uint64
 				for _, r := range c.Members() {
 					small += *(*uint64)(c.Payload(r))
@@ -141,7 +143,7 @@ func TestCombine(t *testing.T) {
 				*(*uint64)(c.Partial(c.Group(), 8)) = small
 				*(*uint64)(c.Partial(c.Group(), large)) = sum
 			}
-			w.Path.Run = func(_ context.Context, c *engine.Comm, _ *engine.Work) error {
+			w.Path.Run = func(_ context.Context, c *team.Team, _ *team.Work) error {
 				var small, sum uint64
 				for g := range c.Groups() {
 					small += *(*uint64)(c.Partial(g, 8))
@@ -180,8 +182,8 @@ func TestGroupsOfFamily(t *testing.T) {
 			return err
 		}
 		defer few.Close()
-		if c.Groups() != 5 || half.Groups() != 3 || few.Groups() != 0 {
-			return fmt.Errorf("%d, %d and %d groups", c.Groups(), half.Groups(), few.Groups())
+		if c.Team().Groups() != 5 || half.Team().Groups() != 3 || few.Team().Groups() != 0 {
+			return fmt.Errorf("%d, %d and %d groups", c.Team().Groups(), half.Team().Groups(), few.Team().Groups())
 		}
 		for range 10 {
 			if err := errors.Join(barrier(c), barrier(half), barrier(few)); err != nil {

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/shm"
@@ -208,7 +210,7 @@ func (r *Registration) revoke() (g mem.Location, granted bool) {
 type Remote struct {
 	c      *Comm
 	rank   int
-	mem    Peer
+	mem    team.PeerMemory
 	ptr    unsafe.Pointer // nil on a device, where those that use it import it
 	gpu    bool
 	at     mem.Location
@@ -230,14 +232,14 @@ func (c *Comm) Import(handle []byte) (*Remote, error) {
 	if !c.polls.enter() {
 		return nil, c.local("import", errCommClosed)
 	}
-	for r := range c.peers {
-		if c.peers[r].domain != domain {
+	for r := range c.team.Peers {
+		if c.team.Peers[r].Domain != domain {
 			continue
 		}
 		if r == c.rank {
 			return nil, c.aside("import", r, fmt.Errorf("handle: it is this rank's own: %w", fault.ErrArgument))
 		}
-		if c.peers[r].proc != p {
+		if c.team.Peers[r].Proc != p {
 			break
 		}
 		m, err := c.reach(r, e)
@@ -251,7 +253,7 @@ func (c *Comm) Import(handle []byte) (*Remote, error) {
 
 // reach is another rank's export in this process.
 func (c *Comm) reach(rank int, e export) (*Remote, error) {
-	m := &Remote{c: c, rank: rank, mem: c.peers[rank].mem, bytes: e.bytes, grant: e.grant, gpu: e.gpu,
+	m := &Remote{c: c, rank: rank, mem: c.team.Peers[rank].Mem, bytes: e.bytes, grant: e.grant, gpu: e.gpu,
 		at: e.at}
 	if e.bytes <= 0 {
 		return nil, fmt.Errorf("%d bytes: %w", e.bytes, fault.ErrArgument)
@@ -260,7 +262,7 @@ func (c *Comm) reach(rank int, e export) (*Remote, error) {
 		return nil, err
 	}
 	if e.gpu {
-		if c.device == nil || !m.mem.HasDevice() {
+		if c.device == nil || !c.devicePeer(rank).HasDevice() {
 			return nil, fmt.Errorf("memory on the device of rank %d: %w", rank, c.gpuWhyNot())
 		}
 		return m, nil
@@ -307,7 +309,7 @@ func (m *Remote) copy(copies *atomic.Uint64, off int, here unsafe.Pointer, n int
 	if err != nil {
 		return err
 	}
-	stream := n >= m.c.tuning.StreamFrom
+	stream := n >= m.c.team.Tuning().StreamFrom
 	for done := 0; done < n && err == nil; done += copyPiece {
 		dst, src := unsafe.Add(there, done), unsafe.Add(here, done)
 		if !put {
@@ -357,5 +359,5 @@ func (c *Comm) aside(op string, peer int, err error) error {
 	if errors.As(err, &e) {
 		return err
 	}
-	return &fault.Error{Op: op, Rank: c.rank, Peer: peer, Host: c.peers[c.rank].host, Err: err}
+	return &fault.Error{Op: op, Rank: c.rank, Peer: peer, Host: c.team.Peers[c.rank].Host, Err: err}
 }

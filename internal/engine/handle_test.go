@@ -11,6 +11,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw"
@@ -198,7 +200,7 @@ func TestNounsCloseWithTheirOwner(t *testing.T) {
 
 // mortalPeer has memory that lives for some looks.
 type mortalPeer struct {
-	Peer
+	team.PeerMemory
 	looks int
 }
 

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/register"
@@ -15,7 +17,7 @@ import (
 // OpInfo says how the last operation went: which algorithm, and for each buffer whether peers reached it directly.
 type OpInfo struct {
 	Op        string
-	kind      Kind
+	kind      team.Kind
 	Seq       uint64
 	Algorithm string
 	Bytes     int // of the larger buffer
@@ -89,7 +91,7 @@ type replay struct {
 
 // kindOf is the place of an operation's kind in replay.counts.
 func kindOf(o *OpInfo) int {
-	if o.kind == KindSend || o.kind == KindRecv {
+	if o.kind == team.KindSend || o.kind == team.KindRecv {
 		return 1
 	}
 	return 0
@@ -109,9 +111,9 @@ type Stats struct {
 }
 
 // note keeps what LastOp and Stats tell. Every call passes here, so it is brief: one lock, no conversion.
-func (c *Comm) note(w *Work, algorithm string) { c.noteAs(w, algorithm, c.seq) }
+func (c *Comm) note(w *team.Work, algorithm string) { c.noteAs(w, algorithm, c.team.Seq) }
 
-func (c *Comm) noteAs(w *Work, algorithm string, seq uint64) {
+func (c *Comm) noteAs(w *team.Work, algorithm string, seq uint64) {
 	if w.Algorithm != "" && algorithm != refused.Name {
 		algorithm = w.Algorithm
 	}
@@ -137,16 +139,16 @@ func (c *Comm) noteAs(w *Work, algorithm string, seq uint64) {
 }
 
 // describe fills i with what is to be told of w.
-func (c *Comm) describe(i *OpInfo, w *Work, algorithm string, seq uint64) {
+func (c *Comm) describe(i *OpInfo, w *team.Work, algorithm string, seq uint64) {
 	i.kind, i.Seq, i.Algorithm, i.Bytes = w.Kind, seq, algorithm, max(w.Src.Bytes(), w.Dst.Bytes())
 	used := algorithm != refused.Name
-	i.Src, i.Dst = w.SrcBuf.info(&w.Src, used), w.DstBuf.info(&w.Dst, used)
+	i.Src, i.Dst = bufferInfo(&w.SrcBuf, &w.Src, used), bufferInfo(&w.DstBuf, &w.Dst, used)
 	if c.size == 1 {
 		i.Src, i.Dst = BufferInfo{Used: i.Src.Used, Alone: i.Src.Used}, BufferInfo{Used: i.Dst.Used, Alone: i.Dst.Used}
 	}
 }
 
-func (b *Buf) info(v *Vec, used bool) BufferInfo {
+func bufferInfo(b *team.Buf, v *team.Vec, used bool) BufferInfo {
 	return BufferInfo{Used: used && v.Len > 0, Direct: b.Claim != nil, Why: b.Why}
 }
 
@@ -238,6 +240,6 @@ func (c *Comm) Stats() Stats {
 	defer c.infoM.Unlock()
 	return Stats{Operations: c.ops, Bytes: c.bytes, Staged: c.staged,
 		Puts: moved.puts.Load(), Gets: moved.gets.Load(), OneSided: moved.bytes.Load(),
-		Opened: c.dom.IPC.Opened(), Failures: c.dom.failures.Load(), Cache: c.dom.Cache.Stats(),
+		Opened: c.dom.Exports.Opened(), Failures: c.dom.failures.Load(), Cache: c.dom.Cache.Stats(),
 		Memory: c.dom.Heap.Stats()}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
@@ -66,7 +68,7 @@ func each(comms []*engine.Comm, f func(c *engine.Comm) error) []error {
 }
 
 // submit does w on v, as package coll does.
-func submit(ctx context.Context, v *engine.View, w engine.Work) error {
+func submit(ctx context.Context, v *engine.View, w team.Work) error {
 	p, err := v.Begin()
 	if err != nil {
 		return err
@@ -75,12 +77,12 @@ func submit(ctx context.Context, v *engine.View, w engine.Work) error {
 	return v.End(ctx, p)
 }
 
-func run(ctx context.Context, c *engine.Comm, w engine.Work) error {
+func run(ctx context.Context, c *engine.Comm, w team.Work) error {
 	return submit(ctx, &engine.View{Comm: c}, w)
 }
 
 func barrier(c *engine.Comm) error {
-	return run(background, c, engine.Work{Kind: engine.KindBarrier, Path: &engine.Path{Name: "descriptors"}})
+	return run(background, c, team.Work{Kind: team.KindBarrier, Path: &team.Path{Name: "descriptors"}})
 }
 
 func requireUsable(t *testing.T, comms []*engine.Comm) {
@@ -110,7 +112,7 @@ func without(comms []*engine.Comm, missing int, f func(c *engine.Comm) error) <-
 func requireWaiting(t *testing.T, comms []*engine.Comm, n uint64, missing int) {
 	t.Helper()
 	there := func(c *engine.Comm) bool {
-		leads := c.Groups() > 0 && c.Members()[0] == c.Rank() && c.Group() != comms[missing].Group()
+		leads := c.Team().Groups() > 0 && c.Team().Members()[0] == c.Rank() && c.Team().Group() != comms[missing].Team().Group()
 		return c.Rank() == missing || c.Published(n) && (!leads || c.Vouched(n))
 	}
 	require.Eventually(t, func() bool {
@@ -280,7 +282,7 @@ func TestClose(t *testing.T) {
 		require.ErrorIs(t, err, fault.ErrClosed)
 		_, err = c.Adopt(hw.Host, unsafe.Pointer(&before), 8)
 		require.ErrorIs(t, err, fault.ErrClosed)
-		_, err = c.RegisterBuffer(engine.Vec{Ptr: a.Ptr, Len: 1, Type: dtype.Int8, Alloc: a})
+		_, err = c.RegisterBuffer(team.Vec{Ptr: a.Ptr, Len: 1, Type: dtype.Int8, Alloc: a})
 		require.ErrorIs(t, err, fault.ErrClosed)
 		c.Abort(nil) // too late, and harmless
 	}
@@ -315,18 +317,18 @@ func TestFreeDuringOperation(t *testing.T) {
 	for range 20 {
 		a, err := c.Alloc(hw.Host, 4096)
 		require.NoError(t, err)
-		v := engine.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a}
+		v := team.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a}
 		reg, err := c.RegisterBuffer(v)
 		require.NoError(t, err)
 		running, end, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 		go func() {
-			done <- run(background, c, engine.Work{Kind: engine.KindBarrier, Src: v, Path: &engine.Path{
-				Acquire: func(c *engine.Comm, w *engine.Work) error {
+			done <- run(background, c, team.Work{Kind: team.KindBarrier, Src: v, Path: &team.Path{
+				Acquire: func(_ *team.Team, w *team.Work) error {
 					w.SrcBuf.Claim = c.Domain().Cache.FindLocal(uintptr(v.Ptr), 4096, 0)
 					w.SrcBuf.At = a.At
 					return nil
 				},
-				Run: func(context.Context, *engine.Comm, *engine.Work) error {
+				Run: func(context.Context, *team.Team, *team.Work) error {
 					close(running)
 					<-end
 					*(*byte)(a.Ptr) = 1 // faults if it is gone
@@ -356,7 +358,7 @@ func TestFreeForgetsWhatMessagesRegister(t *testing.T) {
 	freed := make(chan error, 1)
 	go func() { freed <- c.Free(a) }()
 	require.Eventually(t, func() bool { return !a.Live() }, await.Limit, time.Millisecond)
-	used(t, c, engine.Vec{Alloc: a}).Release()
+	used(t, c, team.Vec{Alloc: a}).Release()
 	require.Equal(t, 1, c.Stats().Cache.Regions)
 	lane.Unlock()
 	require.NoError(t, <-freed)
@@ -374,17 +376,17 @@ func TestRegisterRefused(t *testing.T) {
 	foreign := make([]byte, 64)
 	for _, k := range []struct {
 		name string
-		v    engine.Vec
+		v    team.Vec
 		want error
 	}{
-		{"Go memory", engine.Vec{Ptr: unsafe.Pointer(&foreign[0]), Len: 64, Type: dtype.Uint8}, fault.ErrArgument},
-		{"nil", engine.Vec{Len: 1, Type: dtype.Uint8}, fault.ErrArgument},
-		{"nothing", engine.Vec{Ptr: a.Ptr, Type: dtype.Uint8}, fault.ErrArgument},
-		{"no type", engine.Vec{Ptr: a.Ptr, Len: 1, Type: 15}, fault.ErrArgument},
-		{"misaligned", engine.Vec{Ptr: unsafe.Add(a.Ptr, 1), Len: 1, Type: dtype.Float32, Alloc: a}, fault.ErrArgument},
-		{"freed", engine.Vec{Ptr: freed.Ptr, Len: 1, Type: dtype.Uint8, Alloc: freed}, fault.ErrStale},
-		{"beyond its allocation", engine.Vec{Ptr: a.Ptr, Len: 4097, Type: dtype.Uint8}, fault.ErrArgument},
-		{"an invalid view", engine.Vec{Err: fault.ErrLimit}, fault.ErrLimit},
+		{"Go memory", team.Vec{Ptr: unsafe.Pointer(&foreign[0]), Len: 64, Type: dtype.Uint8}, fault.ErrArgument},
+		{"nil", team.Vec{Len: 1, Type: dtype.Uint8}, fault.ErrArgument},
+		{"nothing", team.Vec{Ptr: a.Ptr, Type: dtype.Uint8}, fault.ErrArgument},
+		{"no type", team.Vec{Ptr: a.Ptr, Len: 1, Type: 15}, fault.ErrArgument},
+		{"misaligned", team.Vec{Ptr: unsafe.Add(a.Ptr, 1), Len: 1, Type: dtype.Float32, Alloc: a}, fault.ErrArgument},
+		{"freed", team.Vec{Ptr: freed.Ptr, Len: 1, Type: dtype.Uint8, Alloc: freed}, fault.ErrStale},
+		{"beyond its allocation", team.Vec{Ptr: a.Ptr, Len: 4097, Type: dtype.Uint8}, fault.ErrArgument},
+		{"an invalid view", team.Vec{Err: fault.ErrLimit}, fault.ErrLimit},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			_, err := c.RegisterBuffer(k.v)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -13,7 +15,7 @@ import (
 
 // launchAll queues works on s, a stream of a device, in order. What is wrong with a rank's arguments is an error of the
 // stream, as on the host, and of the other ranks'.
-func (s *Stream) launchAll(ctx context.Context, c *Comm, works []Work, group bool) error {
+func (s *Stream) launchAll(ctx context.Context, c *Comm, works []team.Work, group bool) error {
 	c.turn.run()
 	defer c.turn.leave()
 	c.together, c.fresh = group, true
@@ -23,8 +25,8 @@ func (s *Stream) launchAll(ctx context.Context, c *Comm, works []Work, group boo
 	}
 	var first error // refusal, after which all is refused: the other ranks have queued the whole group
 	for i := range works {
-		if c.work = works[i]; first != nil {
-			c.work.Err = first
+		if c.team.Work = works[i]; first != nil {
+			c.team.Work.Err = first
 		}
 		refusal, err := c.queueWork(ctx, s)
 		if err != nil {
@@ -42,7 +44,7 @@ func (s *Stream) launchAll(ctx context.Context, c *Comm, works []Work, group boo
 func (s *Stream) launch(ctx context.Context, c *Comm) error {
 	defer c.turn.leave()
 	if err := c.launchable(s); err != nil {
-		c.work = Work{}
+		c.team.Work = team.Work{}
 		return err
 	}
 	refusal, err := c.queueWork(ctx, s)
@@ -54,9 +56,9 @@ func (s *Stream) launch(ctx context.Context, c *Comm) error {
 
 // queueWork queues c.work on s; see device.queue.
 func (c *Comm) queueWork(ctx context.Context, s *Stream) (refusal, err error) {
-	refusal, err = c.device.queue(ctx, s, &c.work)
-	c.work.letGo()
-	c.work = Work{} // the user's memory is not kept alive
+	refusal, err = c.device.queue(ctx, s, &c.team.Work)
+	c.team.Work.LetGo()
+	c.team.Work = team.Work{} // the user's memory is not kept alive
 	return refusal, err
 }
 
@@ -79,24 +81,19 @@ func (c *Comm) launchable(s *Stream) error {
 		return c.local("stream", err)
 	}
 	// What is queued now waits for all peers, and the driver would not notice that one is gone.
-	w := waiting{op: "stream", step: "launch"}
-	for r := range c.peers {
+	w := team.Waiting{Op: "stream", Step: "launch"}
+	for r := range c.team.Peers {
 		if r == c.rank {
 			continue
 		}
-		if v := c.peers[r].area.lost.Load(); v != 0 {
-			return c.fail(c.lostError(&w, r, v))
+		if v := c.team.Peers[r].Lost(); v != 0 {
+			return c.fail(c.team.LostError(&w, r, v))
 		}
-		if c.peers[r].area.state.Load() == stateClosed {
-			return c.fail(c.closedError(&w, r))
+		if c.team.Peers[r].Closed() {
+			return c.fail(c.team.ClosedError(&w, r))
 		}
 	}
 	return nil
-}
-
-// closedError is about a peer that has closed its communicator.
-func (c *Comm) closedError(w *waiting, r int) *fault.Error {
-	return c.errorAt(w, r, fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost))
 }
 
 // run begins a turn, after what is queued.
@@ -107,7 +104,7 @@ func (t *turn) run() {
 }
 
 // performDevice does w on the communicator's own stream, and waits.
-func (c *Comm) performDevice(ctx context.Context, w *Work) error {
+func (c *Comm) performDevice(ctx context.Context, w *team.Work) error {
 	d := c.device
 	if d == nil {
 		return c.local(w.Kind.String(), c.gpuWhy)
@@ -137,7 +134,7 @@ func (c *Comm) performDevice(ctx context.Context, w *Work) error {
 
 // settle waits for what was queued on other streams before a blocking call, so that what the status says after it is the
 // call's.
-func (d *device) settle(ctx context.Context, k Kind) error {
+func (d *device) settle(ctx context.Context, k team.Kind) error {
 	s := d.last.Load()
 	if s == nil || s == d.own {
 		return nil
@@ -155,13 +152,13 @@ func (d *device) settle(ctx context.Context, k Kind) error {
 
 // queue queues w on s; it is the communicator's turn. A refusal is what is wrong with w on this rank: it has been
 // queued as such, for the peers to see. An error means that nothing was queued.
-func (d *device) queue(ctx context.Context, s *Stream, w *Work) (refusal, err error) {
+func (d *device) queue(ctx context.Context, s *Stream, w *team.Work) (refusal, err error) {
 	bad := w.Err
 	if bad == nil && w.Kernel.Name == "" {
 		bad = fmt.Errorf("memory of the host on a stream of %v: %w", s.dev, fault.ErrArgument)
 	}
 	if bad == nil && ctx.Err() != nil {
-		bad = ended(ctx)
+		bad = fault.Ended(ctx)
 	}
 	captured := s.captured()
 	if bad == nil && captured {
@@ -197,7 +194,7 @@ type launching struct {
 	room   int32 // that the kernel takes, see onDevice.follows
 	params kernels.VectorParams
 	counts bool // the kernel takes all of params
-	copy   *Work
+	copy   *team.Work
 	graph  *DeviceGraph
 }
 
@@ -206,7 +203,7 @@ func (d *device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 	l := &d.next
 	switch {
 	case l.copy != nil:
-		return l.copy.copyAlone(cu)
+		return copyAlone(cu, l.copy)
 	case l.graph != nil:
 		s.device.follows(0, 0) // a graph ends before what is behind it begins
 		return l.graph.on(s, cu, captured)
@@ -222,8 +219,8 @@ func (d *device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 
 // prepare makes d.next what does w. It holds the buffers and their registrations, which w.letGo gives back once that is
 // queued: whatever ends their memory waits for the streams first.
-func (d *device) prepare(w *Work) error {
-	if err := w.hold(); err != nil {
+func (d *device) prepare(w *team.Work) error {
+	if err := w.Hold(); err != nil {
 		return err
 	}
 	if d.alone(w) {
@@ -255,18 +252,18 @@ func (d *device) prepare(w *Work) error {
 }
 
 // counts sets the parameters of w's counts.
-func (d *device) counts(p *kernels.VectorParams, w *Work) error {
+func (d *device) counts(p *kernels.VectorParams, w *team.Work) error {
 	return w.Counts(d.c.rank, p.Send[:d.c.size], p.Recv[:d.c.size])
 }
 
 // early reports whether w's kernel is launched early, if there is room for it, which hides what a launch costs. It
 // matters where the work is small.
-func (d *device) early(w *Work) bool { return !w.Kernel.Words && d.gpu.ctx.Early() }
+func (d *device) early(w *team.Work) bool { return !w.Kernel.Words && d.gpu.ctx.Early() }
 
 // refuse makes d.next what tells the peers that this rank takes no part in an operation, and why.
 func (d *device) refuse(why error) error {
 	d.next.params.Params, d.next.counts = d.params, false
-	d.next.params.Signature = signature(KindRefused, 0, 0, 0, refusalCode(why))
+	d.next.params.Signature = team.Signature(team.KindRefused, 0, 0, 0, fault.Code(why))
 	d.next.shape, d.next.room = cuda.Launch{Grid: 1, Block: d.threads}, roomBlocks
 	k, err := d.kernel(kernels.Barrier, dtype.Invalid)
 	d.next.f = k.f
@@ -275,9 +272,11 @@ func (d *device) refuse(why error) error {
 
 // alone reports whether w is a copy: every collective of a communicator of one rank is, but for those that change the
 // data or have counts, which may not be the whole of it.
-func (d *device) alone(w *Work) bool { return d.c.size == 1 && w.Red != PreMulSum && !w.Kernel.Counts }
+func (d *device) alone(w *team.Work) bool {
+	return d.c.size == 1 && w.Red != team.PreMulSum && !w.Kernel.Counts
+}
 
-func (w *Work) copyAlone(cu *cuda.Stream) error {
+func copyAlone(cu *cuda.Stream, w *team.Work) error {
 	if w.Src.Bytes() == 0 || w.Dst.Bytes() == 0 || w.Dst.Ptr == w.Src.Ptr {
 		return nil
 	}
@@ -286,12 +285,12 @@ func (w *Work) copyAlone(cu *cuda.Stream) error {
 
 // retain registers w's buffers for as long as the communicator lives: somebody else is capturing the stream, and may
 // replay w at any time.
-func (d *device) retain(w *Work) error {
+func (d *device) retain(w *team.Work) error {
 	w.Graph = true
 	return d.keep(&w.Src, &w.Dst)
 }
 
-func (d *device) keep(vs ...*Vec) error {
+func (d *device) keep(vs ...*team.Vec) error {
 	d.keeping.Lock()
 	defer d.keeping.Unlock()
 	for _, v := range vs {
@@ -343,9 +342,9 @@ type kernelKey struct {
 }
 
 // fill sets the parameters of w.
-func (d *device) fill(p *kernels.Params, w *Work) {
+func (d *device) fill(p *kernels.Params, w *team.Work) {
 	p.Src, p.Dst = uint64(uintptr(w.Src.Ptr)), uint64(uintptr(w.Dst.Ptr))
-	p.SrcWord, p.DstWord = w.SrcBuf.deviceWord(), w.DstBuf.deviceWord()
+	p.SrcWord, p.DstWord = deviceWord(&w.SrcBuf), deviceWord(&w.DstBuf)
 	p.Signature, p.Count = w.Signature(), uint64(w.Count)
 	p.Factor, p.Op, p.Root, p.Size = w.Factor, uint32(w.Red), uint32(w.Root), uint32(w.Type.Size())
 	if w.Kernel.Push {
@@ -353,11 +352,17 @@ func (d *device) fill(p *kernels.Params, w *Work) {
 	}
 }
 
-func (b *Buf) deviceWord() uint64 {
+func deviceWord(b *team.Buf) uint64 {
 	if b.Claim == nil {
 		return 0
 	}
 	return kernels.Word(b.At.Arena, int(b.At.Offset))
+}
+
+// count publishes that n more collectives have been queued on the device. It is this communicator's turn.
+func (d *device) count(n uint64) {
+	d.collectives += n
+	d.c.team.TellQueued(d.collectives | d.uncounted)
 }
 
 // enqueue queues d.next on s, which somebody else captures or not, after what this communicator has queued on other
@@ -378,7 +383,7 @@ func (d *device) enqueue(s *Stream, captured bool) error {
 		}
 		s.mu.Unlock()
 		if captured { // when it runs, and after what, is for whoever captures it to say
-			d.uncounted = uncounted
+			d.uncounted = team.Uncounted
 			d.next.shape.Early = false // and it may look at the capture by calls that do not know of early launches
 			return d.start(s, cu, true)
 		}
@@ -393,48 +398,35 @@ func (d *device) enqueue(s *Stream, captured bool) error {
 }
 
 // acquire finds the registrations of w's buffers, as far as its kernel has a use for them.
-func (d *device) acquire(w *Work) error {
+func (d *device) acquire(w *team.Work) error {
 	if !w.Kernel.Words {
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel in packets", "its own rank alone writes it"
 		return nil
 	}
-	if w.Red == PreMulSum {
-		w.SrcBuf.Why = "it is multiplied first"
-	} else if err := d.acquireOne(w, &w.Src, &w.SrcBuf); err != nil {
-		return fmt.Errorf("source: %w", err)
-	}
-	if w.Dst.Ptr == w.Src.Ptr && w.Dst.Len == w.Src.Len && w.Red != PreMulSum {
-		w.DstBuf = w.SrcBuf
-		w.DstBuf.Shared = true
-		return nil
-	}
-	if err := d.acquireOne(w, &w.Dst, &w.DstBuf); err != nil {
-		return fmt.Errorf("destination: %w", err)
-	}
-	return nil
+	return w.AcquireBuffers(func(v *team.Vec, b *team.Buf) error { return d.acquireOne(w, v, b) })
 }
 
-func (d *device) acquireOne(w *Work, v *Vec, b *Buf) error {
+func (d *device) acquireOne(w *team.Work, v *team.Vec, b *team.Buf) error {
 	c := d.c
-	b.late = false
+	b.Late = false
 	if err := c.Acquire(v, b, w.Graph); err != nil || b.Claim == nil {
 		return err
 	}
 	if why := c.missing(b.At.Arena); why != "" {
 		b.Claim.Release()
-		b.Claim, b.Why, b.late = nil, why, true
+		b.Claim, b.Why, b.Late = nil, why, true
 	}
 	return nil
 }
 
 // missing says which rank cannot reach an extent of this rank, or "".
 func (c *Comm) missing(extent uint32) string {
-	peer, why := c.dom.IPC.Missing(extent)
+	peer, why := c.dom.Exports.Missing(extent)
 	if peer < 0 {
 		return ""
 	}
-	for r := range c.peers {
-		if r != c.rank && c.peers[r].mem.Number() == peer {
+	for r := range c.team.Peers {
+		if r != c.rank && c.devicePeer(r).Number() == peer {
 			return fmt.Sprintf("rank %d %s", r, why)
 		}
 	}
@@ -442,15 +434,15 @@ func (c *Comm) missing(extent uint32) string {
 }
 
 // wait waits until s has done what is queued. It ends early with an error, which breaks the communicator.
-func (d *device) wait(ctx context.Context, s *Stream, k Kind) error {
+func (d *device) wait(ctx context.Context, s *Stream, k team.Kind) error {
 	c := d.c
 	cancelled := false
 	err := s.await(func(waited time.Duration) error {
 		if ctx.Err() != nil && !cancelled {
 			cancelled = true // kernels end soon, and until then they use the memory
-			c.fail(d.error(k, d.ops, "wait", -1, ended(ctx)))
+			c.fail(d.error(k, d.ops, "wait", -1, fault.Ended(ctx)))
 		}
-		if waited > time.Duration(c.timeout.Load())+deviceGrace {
+		if waited > time.Duration(c.team.Timeout.Load())+deviceGrace {
 			return fmt.Errorf("what is queued has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
 		}
 		return nil
@@ -469,7 +461,7 @@ const deviceGrace = 10 * time.Second
 
 // failed breaks the communicator with what the driver said: this rank has not taken part in an operation, or its device
 // has ceased to work.
-func (d *device) failed(k Kind, err error) error {
+func (d *device) failed(k team.Kind, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -478,7 +470,7 @@ func (d *device) failed(k Kind, err error) error {
 
 // broke is failed, outside of a turn.
 func (d *device) broke(op string, err error) {
-	d.c.failOpen(&fault.Error{Op: op, Rank: d.c.rank, Peer: -1, Host: d.c.peers[d.c.rank].host, Step: "device",
+	d.c.failOpen(&fault.Error{Op: op, Rank: d.c.rank, Peer: -1, Host: d.c.team.Peers[d.c.rank].Host, Step: "device",
 		Device: d.gpu.ctx.Device(), Err: err})
 }
 

@@ -36,10 +36,10 @@ func (c *Comm) logOpen(by string, start time.Time) {
 	} else {
 		device += ": " + err.Error()
 	}
-	logs.Info("communicator opened", "by", by, "rank", c.rank, "size", c.size, "host", c.peers[c.rank].host,
+	logs.Info("communicator opened", "by", by, "rank", c.rank, "size", c.size, "host", c.team.Peers[c.rank].Host,
 		"pid", os.Getpid(), "device", device, "register", c.opts.Register, "algorithm", c.opts.Algorithm,
-		"timeout", c.opts.Timeout, "tuning", c.tuning.Machine, "instructions", cpu.Level(), "groups", len(c.groups),
-		"more_ranks_than_processors", c.crowded, "took", time.Since(start).Round(time.Microsecond))
+		"timeout", c.opts.Timeout, "tuning", c.team.Tuning().Machine, "instructions", cpu.Level(), "groups", c.team.Groups(),
+		"more_ranks_than_processors", c.team.Crowded, "took", time.Since(start).Round(time.Microsecond))
 }
 
 // logClose says, at level Info, what a communicator that is to close has done.

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -114,8 +116,8 @@ type Lane struct {
 
 // Message is one send or receive on its way. It is the caller's until it is put into a lane, and again once it is Done.
 type Message struct {
-	Vec  Vec
-	Buf  Buf
+	Vec  team.Vec
+	Buf  team.Buf
 	Peer int
 	Recv bool
 	Done atomic.Bool
@@ -134,23 +136,21 @@ type Message struct {
 	Answered bool
 	Ending   bool
 
+	Lane *Lane           // that it is in
 	held *mem.Allocation // the memory, which is not freed before the message is done or abandoned
 	next *Message
 }
 
-func (m *Message) kind() Kind {
+func (m *Message) kind() team.Kind {
 	if m.Recv {
-		return KindRecv
+		return team.KindRecv
 	}
-	return KindSend
+	return team.KindSend
 }
 
-// number is that of m among the messages to or from its peer, or 0 if somebody is at the lane.
-func (c *Comm) number(m *Message) uint64 {
-	l := &c.mails[m.Peer].Send
-	if m.Recv {
-		l = &c.mails[m.Peer].Recv
-	}
+// Number is that of m among the messages to or from its peer, or 0 if somebody is at the lane.
+func (m *Message) Number() uint64 {
+	l := m.Lane
 	if !l.TryLock() {
 		return 0
 	}
@@ -188,7 +188,7 @@ func (m *Message) Freed() bool { return m.held != nil && !m.held.Live() }
 
 // Quick reports whether a message of v may come and go under the lock of its lane without being held: who frees v waits
 // for that lock. The caller has the lane.
-func (c *Comm) Quick(v *Vec) bool {
+func (c *Comm) Quick(v *team.Vec) bool {
 	return v.Alloc == nil || v.Alloc.Heap() == c.dom.Heap && v.Alloc.Live()
 }
 
@@ -254,7 +254,7 @@ func (c *Comm) Mail(peer int) *Mail { return &c.mails[peer] }
 // outbox is what rank of has for rank to, and its eager slots. The area of rank of must be mapped.
 func (c *Comm) outbox(of, to int) (*Outbox, unsafe.Pointer) {
 	const size = int(unsafe.Sizeof(Outbox{}))
-	base := unsafe.Add(unsafe.Pointer(c.peers[of].area), sharedBytes)
+	base := c.team.Attached(of)
 	return (*Outbox)(unsafe.Add(base, to*size)), unsafe.Add(base, c.size*size+to*MailSlots*mailEager(c.size))
 }
 
@@ -355,7 +355,7 @@ func (c *Comm) ResolveAt(rank int, l mem.Location, n int) (unsafe.Pointer, error
 	if rank == c.rank {
 		return c.mails[rank].OutWindow, nil // the one memory that a rank shows to itself
 	}
-	return c.peers[rank].mem.Resolve(l, n)
+	return c.team.Peers[rank].Mem.Resolve(l, n)
 }
 
 // MessageError is an error about a message.
@@ -373,13 +373,13 @@ func (c *Comm) Damaged(peer int, what string, v uint64) error {
 func (c *Comm) NoteSmall(seq uint64, n int) { spin.Release(&c.lastSmall, seq<<16|uint64(n)) }
 
 func smallInfo(v uint64) OpInfo {
-	return OpInfo{Op: KindSend.String(), kind: KindSend, Seq: v >> 16, Algorithm: "eager", Bytes: int(v & 0xffff),
+	return OpInfo{Op: team.KindSend.String(), kind: team.KindSend, Seq: v >> 16, Algorithm: "eager", Bytes: int(v & 0xffff),
 		Src: BufferInfo{Used: true, Why: "small enough to travel with the announcement"}}
 }
 
-func messageInfo(k Kind, seq uint64, n int, algorithm string, b BufferInfo) OpInfo {
+func messageInfo(k team.Kind, seq uint64, n int, algorithm string, b BufferInfo) OpInfo {
 	o := OpInfo{kind: k, Seq: seq, Algorithm: algorithm, Bytes: n}
-	if k == KindRecv {
+	if k == team.KindRecv {
 		o.Dst = b
 	} else {
 		o.Src = b
@@ -388,7 +388,7 @@ func messageInfo(k Kind, seq uint64, n int, algorithm string, b BufferInfo) OpIn
 }
 
 // NoteMessage keeps for LastOp and Stats how a message went.
-func (c *Comm) NoteMessage(k Kind, seq uint64, n int, algorithm string, b BufferInfo) {
+func (c *Comm) NoteMessage(k team.Kind, seq uint64, n int, algorithm string, b BufferInfo) {
 	o := messageInfo(k, seq, n, algorithm, b)
 	c.infoM.Lock()
 	c.last, c.grouped = o, false
@@ -397,8 +397,8 @@ func (c *Comm) NoteMessage(k Kind, seq uint64, n int, algorithm string, b Buffer
 	spin.Release(&c.lastSmall, 0)
 }
 
-// Fail breaks the communicator with what ended a message, and returns what broke it.
-func (c *Comm) Fail(op string, peer int, err error) error {
+// FailMessage breaks the communicator with what ended a message, and returns what broke it.
+func (c *Comm) FailMessage(op string, peer int, err error) error {
 	e, ok := err.(*fault.Error)
 	if !ok {
 		e = c.MessageError(op, peer, "", err)
@@ -406,26 +406,15 @@ func (c *Comm) Fail(op string, peer int, err error) error {
 	return c.failOpen(e)
 }
 
-// Looks is how often a wait looks before it polls.
-func (c *Comm) Looks() int {
-	if c.crowded {
-		return looksCrowded
-	}
-	return looksPerPoll
-}
-
 // Patience is the housekeeping of a wait for messages. The zero value begins one.
-type Patience struct{ w waiting }
+type Patience struct{ w team.Waiting }
 
 // Poll looks after abort, deadline, dead peers and other goroutines, as Wait does. Its error says why the wait for m,
 // and perhaps several others, is over; it has not broken the communicator yet.
 func (p *Patience) Poll(ctx context.Context, c *Comm, op string, m *Message, several bool) error {
 	peer := m.Peer
-	p.w.ctx, p.w.op, p.w.peer, p.w.message, p.w.several = ctx, op, peer, m, several
-	if p.w.health == 0 {
-		p.w.health = healthEvery
-	}
-	return c.gated(op, peer, func() *fault.Error { return c.poll(&p.w) })
+	p.w.Ctx, p.w.Op, p.w.Peer, p.w.Kind, p.w.Of, p.w.Several = ctx, op, peer, m.kind(), m, several
+	return c.gated(op, peer, func() *fault.Error { return c.team.Poll(&p.w) })
 }
 
 // gated is the error of look, which looks at what Close gives back, or, after that, why the communicator has ended.
@@ -446,11 +435,11 @@ func (c *Comm) gated(op string, peer int, look func() *fault.Error) error {
 // Look is Poll for those who do not wait: it does not give the processor away.
 func (p *Patience) Look(c *Comm, op string, m *Message, several bool) error {
 	peer := m.Peer
-	p.w.ctx, p.w.op, p.w.peer, p.w.message, p.w.several = context.Background(), op, peer, m, several
+	p.w.Ctx, p.w.Op, p.w.Peer, p.w.Kind, p.w.Of, p.w.Several = context.Background(), op, peer, m.kind(), m, several
 	if e := c.broken.Load(); e != nil {
 		return e
 	}
-	return c.gated(op, peer, func() *fault.Error { return c.pollClock(&p.w) })
+	return c.gated(op, peer, func() *fault.Error { return c.team.PollClock(&p.w) })
 }
 
 // mailroom knows the communicators of a domain, and which of them have open requests: whatever this rank waits for
@@ -530,22 +519,22 @@ func (r *mailroom) move() {
 // Restart says that something has come: the deadline begins anew.
 func (p *Patience) Restart(c *Comm) {
 	p.Over(c)
-	p.w = waiting{}
+	p.w = team.Waiting{}
 }
 
 // Over says that the wait is over.
 func (p *Patience) Over(c *Comm) {
-	if p.w.said == 0 {
+	if p.w.Said == 0 {
 		return
 	}
 	if c.polls.enter() {
-		c.waited(&p.w)
+		c.team.Waited(&p.w)
 	}
 	c.polls.leave()
 }
 
-// Broken is why the communicator is broken, or nil.
-func (c *Comm) Broken() error {
+// Usable is why no message moves any more, since the communicator broke, or nil.
+func (c *Comm) Usable() error {
 	if e := c.broken.Load(); e != nil {
 		return e
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -34,11 +36,12 @@ func TestMessageList(t *testing.T) {
 
 // fakeMail is the mail of one rank of a communicator that has nothing else; all areas are its own.
 func fakeMail(ranks int) *Comm {
-	c := &Comm{size: ranks, peers: make([]peer, ranks), dom: new(Domain)}
-	for r := range c.peers {
-		b := make([]byte, sharedBytes+mailBytes(ranks)+128)
+	c := &Comm{size: ranks, dom: new(Domain)}
+	c.team.Init(c, 0, ranks)
+	for r := range c.team.Peers {
+		b := make([]byte, team.SharedBytes+mailBytes(ranks)+128)
 		skip := -uintptr(unsafe.Pointer(&b[0])) & 127
-		c.peers[r].area = (*area)(unsafe.Pointer(&b[skip]))
+		c.team.Peers[r].Area = (*team.Area)(unsafe.Pointer(&b[skip]))
 	}
 	c.layMail()
 	for r := 1; r < ranks; r++ {
@@ -52,7 +55,7 @@ func TestMailLayout(t *testing.T) {
 	for _, ranks := range []int{1, 2, 16, 17, 128, 129} {
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
 			c := fakeMail(ranks)
-			base := uintptr(unsafe.Pointer(c.me0())) + sharedBytes
+			base := uintptr(unsafe.Pointer(c.me0())) + team.SharedBytes
 			eager := uintptr(MailSlots * c.EagerLimit())
 			boxes := uintptr(ranks) * unsafe.Sizeof(Outbox{})
 			for r := range c.mails {
@@ -70,7 +73,7 @@ func TestMailLayout(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(mem.Location{}), uintptr(InlineBytes))
 }
 
-func (c *Comm) me0() *area { return c.peers[0].area }
+func (c *Comm) me0() *team.Area { return c.team.Peers[0].Area }
 
 func TestCloseMail(t *testing.T) {
 	c := fakeMail(3)

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -85,7 +87,7 @@ type Registration struct {
 }
 
 // RegisterBuffer registers the memory of v.
-func (c *Comm) RegisterBuffer(v Vec) (*Registration, error) {
+func (c *Comm) RegisterBuffer(v team.Vec) (*Registration, error) {
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
@@ -161,7 +163,7 @@ func (rs *registrations) release() {
 	}
 }
 
-func (c *Comm) register(v Vec) (*Registration, error) {
+func (c *Comm) register(v team.Vec) (*Registration, error) {
 	if err := v.Check(); err != nil {
 		return nil, err
 	}
@@ -180,34 +182,8 @@ func (c *Comm) register(v Vec) (*Registration, error) {
 	return &Registration{c: c, base: v.Ptr, alloc: a, ref: ref}, nil
 }
 
-// Check is why v cannot be used, or nil.
-func (v *Vec) Check() error {
-	switch {
-	case v.Err != nil:
-		return v.Err
-	case !v.Type.Valid():
-		return fmt.Errorf("the zero Vec, or one of an unknown type, which views nothing (Of and Buffer.Vec make one): %w",
-			fault.ErrArgument)
-	case v.Len > 0 && v.Ptr == nil:
-		return fmt.Errorf("nil memory of %d elements: %w", v.Len, fault.ErrArgument)
-	case uintptr(v.Ptr)%uintptr(v.Type.Size()) != 0:
-		return fmt.Errorf("memory at %p is not aligned to %v (%d bytes): %w", v.Ptr, v.Type, v.Type.Size(), fault.ErrArgument)
-	case v.Alloc != nil && !v.Alloc.Live():
-		return fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale)
-	}
-	return nil
-}
-
-// OnHost is an error if v's memory is on a device, which what has no way for it yet.
-func (v *Vec) OnHost(what string) error {
-	if v.Dev.IsHost() {
-		return nil
-	}
-	return fmt.Errorf("%s of memory on %v: %w", what, v.Dev, hw.ErrNotSupported)
-}
-
 // Allocation is the allocation of this rank that v lies in, or nil.
-func (c *Comm) Allocation(v Vec) *mem.Allocation {
+func (c *Comm) Allocation(v team.Vec) *mem.Allocation {
 	if v.Alloc != nil && v.Alloc.Heap() == c.dom.Heap {
 		return v.Alloc
 	}
@@ -215,7 +191,7 @@ func (c *Comm) Allocation(v Vec) *mem.Allocation {
 }
 
 // Explain says what the cache knows of v's memory.
-func (c *Comm) Explain(v Vec) string {
+func (c *Comm) Explain(v team.Vec) string {
 	switch err := v.Check(); {
 	case c.size == 0:
 		return c.Err().Error()

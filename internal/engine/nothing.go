@@ -21,7 +21,7 @@ func Nothing(name, from string) error {
 var NoView = &View{Comm: noComm()}
 
 func noComm() *Comm {
-	c := &Comm{rank: -1, localRank: -1}
+	c := &Comm{rank: -1}
 	e := Nothing("communicator", "it comes from Open, Main, Local, Dup or Split, and is nil where Split was given a "+
 		"negative color").(*fault.Error)
 	c.broken.Store(e)

@@ -8,10 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"time"
 	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/team"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/hw"
@@ -32,22 +33,16 @@ const defaultTimeout = 10 * time.Minute
 
 // hello is the first thing ranks tell each other: all that must be equal, and where each one runs.
 type hello struct {
-	Version  int               `json:"version"`
-	Race     bool              `json:"race"`
-	Options  Options           `json:"options"`
-	Env      map[string]string `json:"env"` // the variables that internal/env marks job-wide
-	Tuning   string            `json:"tuning"`
-	Cache    int               `json:"cache"` // as of cpu.Near
-	Node     int               `json:"node"`
-	Process  shm.Process       `json:"process"`
-	HostID   string            `json:"host_id"`
-	Hostname string            `json:"hostname"`
-	CPUs     []int             `json:"cpus"`
-	Quotas   []cpu.Quota       `json:"quotas"`
-	Group    string            `json:"group"` // as of shm.Group
-	GPUs     gpus              `json:"gpus"`
-	Secret   string            `json:"secret"` // rank 0's is the job's
-	Comm     uint64            `json:"comm"`   // rank 0's identifies the communicator
+	Version int               `json:"version"`
+	Race    bool              `json:"race"`
+	Options Options           `json:"options"`
+	Env     map[string]string `json:"env"` // the variables that internal/env marks job-wide
+	Tuning  string            `json:"tuning"`
+	team.Member
+	HostID string `json:"host_id"`
+	GPUs   gpus   `json:"gpus"`
+	Secret string `json:"secret"` // rank 0's is the job's
+	Comm   uint64 `json:"comm"`   // rank 0's identifies the communicator
 }
 
 // card says where a rank's memory is.
@@ -65,15 +60,6 @@ type envelope struct {
 	About int             `json:"about,omitempty"` // 1 + the rank that Err is about; 0: the one that tells it
 	Body  json.RawMessage `json:"body,omitempty"`
 }
-
-// toldError is another rank's error.
-type toldError struct {
-	text string
-	is   error // the sentinel, or nil
-}
-
-func (e *toldError) Error() string { return e.text }
-func (e *toldError) Unwrap() error { return e.is }
 
 // Open makes a communicator of all ranks of b. Collective. bad says what is wrong with o; it
 // is reported by all ranks.
@@ -97,17 +83,18 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newI
 	mine, err := newHello(o, table)
 	hellos, err := exchange(ctx, b, mine, errors.Join(bad, terr, err))
 	if err != nil {
-		return nil, fail("hello", blamed(err, -1), err)
+		return nil, fail("hello", fault.Blamed(err, -1), err)
 	}
 	if about, err := compare(hellos); err != nil {
 		return nil, fail("hello", about, err)
 	}
 
-	c := &Comm{rank: rank, size: b.Size(), opts: o, tuning: table, peers: make([]peer, b.Size()),
-		srcs: make([]unsafe.Pointer, b.Size()), dsts: make([]unsafe.Pointer, b.Size()),
-		scratch: make([]unsafe.Pointer, b.Size())}
-	c.timeout.Store(int64(o.Timeout))
-	c.place(hellos)
+	members := make([]team.Member, len(hellos))
+	for r := range hellos {
+		members[r] = hellos[r].Member
+	}
+	c := &Comm{rank: rank, size: b.Size(), opts: o}
+	c.team.Gather(c, rank, members, team.Config{Timeout: o.Timeout, Algorithm: o.Algorithm, Tuning: table})
 	secret, _ := hex.DecodeString(hellos[0].Secret)
 	own, err := c.create(hellos, secret, newIPC)
 	cards, err := exchange(ctx, b, own, err)
@@ -120,7 +107,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newI
 		}
 	}
 	if err != nil {
-		e := fail("attach", blamed(err, -1), err)
+		e := fail("attach", fault.Blamed(err, -1), err)
 		if c.dom != nil {
 			c.leave(e)
 			c.release()
@@ -139,7 +126,7 @@ func exchange[T any](ctx context.Context, b bootstrap.Bootstrap, v T, own error)
 		e.Body, own = json.Marshal(v)
 	}
 	if own != nil {
-		e = envelope{Err: own.Error(), Code: refusalCode(own), About: blamed(own, -1) + 1}
+		e = envelope{Err: own.Error(), Code: fault.Code(own), About: fault.Blamed(own, -1) + 1}
 	}
 	raw, _ := json.Marshal(e) // strings and what has been marshalled: it cannot fail
 	all, err := b.AllGather(ctx, raw)
@@ -153,17 +140,17 @@ func exchange[T any](ctx context.Context, b bootstrap.Bootstrap, v T, own error)
 	for r := range all {
 		var e envelope
 		if err := json.Unmarshal(all[r], &e); err != nil {
-			return nil, &blame{r, fmt.Errorf("what rank %d sent: %w", r, err)}
+			return nil, fault.About(r, fmt.Errorf("what rank %d sent: %w", r, err))
 		}
 		if e.Err != "" {
 			about := e.About - 1
 			if about < 0 || about >= len(all) {
 				about = r
 			}
-			return nil, &blame{about, fmt.Errorf("rank %d: %w", r, &toldError{e.Err, refusalOf(e.Code)})}
+			return nil, fault.About(about, fmt.Errorf("rank %d: %w", r, fault.Told(e.Err, fault.OfCode(e.Code))))
 		}
 		if err := json.Unmarshal(e.Body, &vs[r]); err != nil {
-			return nil, &blame{r, fmt.Errorf("what rank %d sent: %w", r, err)}
+			return nil, fault.About(r, fmt.Errorf("what rank %d sent: %w", r, err))
 		}
 	}
 	return vs, nil
@@ -174,10 +161,10 @@ func exchange[T any](ctx context.Context, b bootstrap.Bootstrap, v T, own error)
 func notExchanged(ctx context.Context, err error) error {
 	e, ok := errors.AsType[*fault.Error](err)
 	if errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), fault.ErrTimeout) {
-		err = &toldError{fmt.Sprintf("%v: %v", err, context.Cause(ctx)), fault.ErrTimeout}
+		err = fault.Told(fmt.Sprintf("%v: %v", err, context.Cause(ctx)), fault.ErrTimeout)
 	}
 	if ok && e.Peer >= 0 {
-		err = &blame{e.Peer, err}
+		err = fault.About(e.Peer, err)
 	}
 	return err
 }
@@ -191,14 +178,11 @@ func newHello(o Options, table tuning.Table) (hello, error) {
 		e4 = cpu.LevelError()
 	}
 	h := hello{Version: wireVersion, Race: race.Enabled, Options: o, Env: jobWide, Tuning: table.Hash(),
-		CPUs: cpu.Affinity(), Quotas: cpu.Quotas(), Group: shm.Group(), GPUs: visibleGPUs(),
-		Secret: hex.EncodeToString(random[:16]), Comm: *(*uint64)(unsafe.Pointer(&random[16]))}
-	var e1, e2, e3 error
-	h.Cache, h.Node = cpu.Near()
-	h.Process, e1 = shm.Self()
+		GPUs: visibleGPUs(), Secret: hex.EncodeToString(random[:16]), Comm: *(*uint64)(unsafe.Pointer(&random[16]))}
+	var e1, e2 error
+	h.Member, e1 = team.Here()
 	h.HostID, e2 = hostID()
-	h.Hostname, e3 = os.Hostname()
-	return h, errors.Join(e0, e1, e2, e3, e4)
+	return h, errors.Join(e0, e1, e2, e4)
 }
 
 // hostID is this host, as UBCOLL_HOSTID says or as the system does.
@@ -274,54 +258,11 @@ func quote(m map[string]string, k string) string {
 	return "unset"
 }
 
-// place learns from the hellos where everybody is.
-func (c *Comm) place(hs []hello) {
-	cpus, groups := map[int]bool{}, map[string]bool{}
-	me := hs[c.rank].Process
-	for r, h := range hs {
-		c.peers[r].proc, c.peers[r].host = h.Process, h.Hostname
-		c.peers[r].cache, c.peers[r].node = h.Cache, h.Node
-		groups[h.Group] = true
-		for _, n := range h.CPUs {
-			cpus[n] = true
-		}
-		if h.HostID == hs[c.rank].HostID {
-			if r < c.rank {
-				c.localRank++
-			}
-			c.localSize++
-		}
-		c.inProcess = c.inProcess || r != c.rank && h.Process == me
-		c.outside = c.outside || h.Process != me
-	}
-	c.oneP = runtime.GOMAXPROCS(0) == 1
-	procs := len(cpus)
-	if c.inProcess {
-		procs = min(procs, runtime.GOMAXPROCS(0))
-	}
-	c.crowded = procs > 0 && c.size > procs || exhausted(hs)
-	c.apart = len(groups) > 1
-	c.arrange()
-}
-
-// exhausted reports whether some control group has more ranks than it may use processors.
-func exhausted(hs []hello) bool {
-	ranks := map[string]int{}
-	for _, h := range hs {
-		for _, q := range h.Quotas {
-			if ranks[q.Group]++; float64(ranks[q.Group]) > q.CPUs {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // create makes this rank's domain and its area.
 func (c *Comm) create(hs []hello, secret []byte, newIPC NewIPC) (card, error) {
 	allHere := true
-	for r := range c.peers {
-		allHere = allHere && c.peers[r].proc == c.peers[c.rank].proc
+	for r := range c.team.Peers {
+		allHere = allHere && c.team.Peers[r].Proc == c.team.Peers[c.rank].Proc
 	}
 	limits, err := cacheLimits()
 	if err != nil {
@@ -337,7 +278,7 @@ func (c *Comm) create(hs []hello, secret []byte, newIPC NewIPC) (card, error) {
 		return card{}, err
 	}
 	c.chooseGPU(hs)
-	k := card{Domain: d.Heap.Domain, Area: c.area.At, Device: c.newDevice()}
+	k := card{Domain: d.Heap.Domain, Area: c.team.Area.At, Device: c.newDevice()}
 	k.IPC, err = d.card()
 	return k, err
 }
@@ -356,9 +297,10 @@ func (c *Comm) chooseGPU(hs []hello) {
 		}
 	}
 	c.gpuWhy = err
-	for r := range c.peers {
+	c.atomics = make([]error, c.size)
+	for r := range c.team.Peers {
 		if err == nil && r != c.rank {
-			c.peers[r].atomics = noAtomics(r, hw.CUDA(index[c.rank]), all[c.rank], all[r].Devices[index[r]])
+			c.atomics[r] = noAtomics(r, hw.CUDA(index[c.rank]), all[c.rank], all[r].Devices[index[r]])
 		}
 	}
 }
@@ -371,22 +313,11 @@ func cacheLimits() (register.Config, error) {
 }
 
 func (c *Comm) newArea(comm uint64) error {
-	a, err := c.dom.Heap.Alloc(sharedBytes + mailBytes(c.size))
-	if err != nil {
-		return fmt.Errorf("control segment: %w", err)
+	if err := c.team.MakeArea(c.dom.Heap, comm, mailBytes(c.size)); err != nil {
+		return err
 	}
-	c.area, c.me = a, (*area)(a.Ptr)
-	c.me.magic, c.me.comm, c.me.rank, c.me.size = areaMagic, comm, uint32(c.rank), uint32(c.size)
-	c.me.state.Store(stateOpen)
-	c.peers[c.rank].lay(a.Ptr)
 	c.layMail()
 	return nil
-}
-
-// lay sets where the parts of a rank's shared memory are.
-func (p *peer) lay(ptr unsafe.Pointer) {
-	p.area, p.eager = (*area)(ptr), unsafe.Add(ptr, areaBytes)
-	p.staging = unsafe.Add(p.eager, 2*EagerBytes)
 }
 
 // attach maps the peers' areas. It returns why the devices cannot be used, or "".
@@ -394,16 +325,16 @@ func (c *Comm) attach(ctx context.Context, comm uint64, cards []card) (noDevice 
 	devices := make([]deviceCard, len(cards))
 	for r := range cards {
 		devices[r] = cards[r].Device
-		p := &c.peers[r]
-		p.domain = cards[r].Domain
+		p := &c.team.Peers[r]
+		p.Domain = cards[r].Domain
 		if r == c.rank {
 			continue
 		}
-		if p.mem, err = c.dom.attach(ctx, cards[r].IPC); err != nil {
-			return "", &blame{r, fmt.Errorf("reach rank %d: %w", r, err)}
+		if p.Mem, err = c.dom.attach(ctx, cards[r].IPC); err != nil {
+			return "", fault.About(r, fmt.Errorf("reach rank %d: %w", r, err))
 		}
 		if err := c.meet(comm, r, cards[r].Area); err != nil {
-			return "", &blame{r, err}
+			return "", fault.About(r, err)
 		}
 	}
 	return c.meetDevices(ctx, devices), nil
@@ -411,16 +342,9 @@ func (c *Comm) attach(ctx context.Context, comm uint64, cards []card) (noDevice 
 
 // meet maps the control area that rank r has at at.
 func (c *Comm) meet(comm uint64, r int, at mem.Location) error {
-	p := &c.peers[r]
-	ptr, err := p.mem.Resolve(at, sharedBytes+mailBytes(c.size))
-	if err != nil {
-		return fmt.Errorf("map the control area of rank %d: %w", r, err)
+	if err := c.team.MapArea(comm, r, at); err != nil {
+		return err
 	}
-	if !c.dom.Heap.GoHeap() { // everybody touches these pages, and page faults of one rank hold up all
-		shm.Populate(ptr, sharedBytes)
-	}
-	p.lay(ptr)
-	p.at = at
 	c.mails[r].In, c.mails[r].InEager = c.outbox(r, c.rank)
-	return p.area.check(comm, r, c.size)
+	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
@@ -85,12 +87,12 @@ func TestOpenFailsOnOneRank(t *testing.T) {
 
 // unreachable cannot reach one peer.
 type unreachable struct {
-	engine.Transport
+	engine.IPC
 	domain func() uint64
 	err    error
 }
 
-func (u *unreachable) Attach(ctx context.Context, card json.RawMessage) (engine.Peer, error) {
+func (u *unreachable) Attach(ctx context.Context, card json.RawMessage) (team.PeerMemory, error) {
 	var k struct {
 		Domain uint64 `json:"domain"`
 	}
@@ -100,7 +102,7 @@ func (u *unreachable) Attach(ctx context.Context, card json.RawMessage) (engine.
 	if k.Domain == u.domain() {
 		return nil, fmt.Errorf("it is not there: %w", u.err)
 	}
-	return u.Transport.Attach(ctx, card)
+	return u.IPC.Attach(ctx, card)
 }
 
 // What one rank tells the others of a third keeps its class, and is about the third.
@@ -115,7 +117,7 @@ func TestOpenRelays(t *testing.T) {
 			bs, errs := bootstrap.Local(n), make([]error, n)
 			var wg sync.WaitGroup
 			for r, b := range bs {
-				newIPC := func(h *mem.Heap, secret []byte) (engine.Transport, error) {
+				newIPC := func(h *mem.Heap, secret []byte) (engine.IPC, error) {
 					tr, err := ipc.New(h, secret)
 					switch r {
 					case missing:

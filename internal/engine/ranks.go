@@ -3,6 +3,8 @@ package engine
 import (
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/race"
@@ -32,7 +34,7 @@ func checkRanks(here, all, free, mappings int) error {
 		return fmt.Errorf("%d goroutine ranks in a job of %d need about %d mappings, and a process may have %d: start fewer "+
 			"in each of more processes, or raise it (`sysctl vm.max_map_count`): %w", here, all, need, mappings, fault.ErrLimit)
 	}
-	if need := here * (max(rankBytes, sharedBytes+mailBytes(all)) + all*pairBytes); need > free {
+	if need := here * (max(rankBytes, team.SharedBytes+mailBytes(all)) + all*pairBytes); need > free {
 		return fmt.Errorf("%d goroutine ranks in a job of %d need about %d MiB before they have buffers, and %d MiB can be "+
 			"had (MemAvailable, or the control group's limit): start fewer: %w", here, all, need>>20, free>>20, fault.ErrLimit)
 	}

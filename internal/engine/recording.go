@@ -4,8 +4,15 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
+
+// Recorder takes the operations of a communicator's view instead of their being run: for groups and for capture.
+type Recorder interface {
+	Record(c *Comm, w team.Work) error
+}
 
 // Recording is a group or a capture that a communicator is open for. Meanwhile it takes collectives by way of views with
 // a Recorder only: one that is called on the communicator itself would run at once, and be missing from what is
@@ -18,8 +25,8 @@ type Recording struct {
 	r    Recorder
 
 	mu   sync.Mutex
-	call Work  // the first one that failed, for what the peers wait for it with
-	err  error // its error
+	call team.Work // the first one that failed, for what the peers wait for it with
+	err  error     // its error
 }
 
 // Record opens the communicator for what, a function that calls its caller's with a view whose Recorder is the
@@ -27,7 +34,7 @@ type Recording struct {
 func (v *View) Record(what string, r Recorder) (*Recording, error) {
 	k := &Recording{c: v.Comm, what: what, r: r}
 	for v.Recorder == nil && !v.Comm.recording.CompareAndSwap(nil, k) {
-		if err := v.Comm.barred(&Work{}, what); err != nil { // else the other one has just ended
+		if err := v.Comm.barred(&team.Work{}, what); err != nil { // else the other one has just ended
 			return nil, err
 		}
 	}
@@ -35,7 +42,7 @@ func (v *View) Record(what string, r Recorder) (*Recording, error) {
 }
 
 // End closes the recording. It returns the first call that failed, the zero Work if it is not known, and why.
-func (k *Recording) End() (Work, error) {
+func (k *Recording) End() (team.Work, error) {
 	k.c.recording.CompareAndSwap(k, nil)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -43,7 +50,7 @@ func (k *Recording) End() (Work, error) {
 }
 
 // Record implements Recorder.
-func (k *Recording) Record(c *Comm, w Work) error {
+func (k *Recording) Record(c *Comm, w team.Work) error {
 	err := k.r.Record(c, w)
 	if err != nil {
 		k.failed(&w, cause(err))
@@ -64,23 +71,23 @@ func (v View) On(s *Stream) *View {
 type elsewhere struct{ k *Recording }
 
 // Record implements Recorder.
-func (e elsewhere) Record(c *Comm, w Work) error {
+func (e elsewhere) Record(c *Comm, w team.Work) error {
 	err := fmt.Errorf("on another stream than that on which %s was called, where all that it records runs: %w", e.k.what,
 		fault.ErrArgument)
 	e.k.failed(&w, err)
 	return c.local(w.Kind.String(), err)
 }
 
-func (k *Recording) failed(w *Work, err error) {
+func (k *Recording) failed(w *team.Work, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.err == nil {
-		k.call, k.err = Work{Kind: w.Kind, Kernel: w.Kernel}, err
+		k.call, k.err = team.Work{Kind: w.Kind, Kernel: w.Kernel}, err
 	}
 }
 
 // barred is why the communicator takes no collective now, w or what op names, or nil.
-func (c *Comm) barred(w *Work, op string) error {
+func (c *Comm) barred(w *team.Work, op string) error {
 	k := c.recording.Load()
 	switch {
 	case k == nil:

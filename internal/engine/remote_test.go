@@ -11,6 +11,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
@@ -26,11 +28,11 @@ import (
 )
 
 // registered is n bytes of c's, registered.
-func registered(t *testing.T, c *engine.Comm, n int) (engine.Vec, *engine.Registration) {
+func registered(t *testing.T, c *engine.Comm, n int) (team.Vec, *engine.Registration) {
 	t.Helper()
 	a, err := c.Alloc(hw.Host, n)
 	require.NoError(t, err)
-	v := engine.Vec{Ptr: a.Ptr, Len: n, Type: dtype.Uint8, Alloc: a}
+	v := team.Vec{Ptr: a.Ptr, Len: n, Type: dtype.Uint8, Alloc: a}
 	r, err := c.RegisterBuffer(v)
 	require.NoError(t, err)
 	t.Cleanup(func() { r.Close() }) // before the communicator
@@ -70,7 +72,7 @@ func TestExchange(t *testing.T) {
 	comms := open(t, 3, engine.Options{})
 	for _, n := range []int{0, 1, 100, 5000} {
 		for _, err := range each(comms, func(c *engine.Comm) error {
-			all, err := c.Exchange(background, engine.KindSplit, make([]byte, n*c.Rank()), nil)
+			all, err := c.Exchange(background, team.KindSplit, make([]byte, n*c.Rank()), nil)
 			if err != nil {
 				return err
 			}
@@ -87,9 +89,9 @@ func TestExchange(t *testing.T) {
 	for _, err := range each(comms, func(c *engine.Comm) error {
 		n := 0
 		if c.Rank() == 1 {
-			n = engine.EagerBytes
+			n = team.EagerBytes
 		}
-		_, err := c.Exchange(background, engine.KindSplit, make([]byte, n), nil)
+		_, err := c.Exchange(background, team.KindSplit, make([]byte, n), nil)
 		return err
 	}) {
 		require.ErrorIs(t, err, fault.ErrLimit)
@@ -168,26 +170,30 @@ func TestConnectAlone(t *testing.T) {
 
 // hooked is a transport of which a test hears some calls first.
 type hooked struct {
-	engine.Transport
+	engine.IPC
 	look func()
 	live func()
 	dead func() bool
 }
 
 type hookedPeer struct {
-	engine.Peer
+	team.PeerMemory
+	engine.DevicePeer
 	h *hooked
 }
 
-func (h *hooked) Look() { h.look(); h.Transport.Look() }
+func (h *hooked) Look() { h.look(); h.IPC.Look() }
 
-func (h *hooked) Attach(ctx context.Context, card json.RawMessage) (engine.Peer, error) {
-	p, err := h.Transport.Attach(ctx, card)
-	return &hookedPeer{p, h}, err
+func (h *hooked) Attach(ctx context.Context, card json.RawMessage) (team.PeerMemory, error) {
+	p, err := h.IPC.Attach(ctx, card)
+	if err != nil {
+		return nil, err
+	}
+	return &hookedPeer{p, p.(engine.DevicePeer), h}, nil
 }
 
-func (p *hookedPeer) Live(l mem.Location) bool { p.h.live(); return p.Peer.Live(l) }
-func (p *hookedPeer) Dead() bool               { return p.h.dead() || p.Peer.Dead() }
+func (p *hookedPeer) Live(l mem.Location) bool { p.h.live(); return p.PeerMemory.Live(l) }
+func (p *hookedPeer) Dead() bool               { return p.h.dead() || p.PeerMemory.Dead() }
 
 // openHooked opens a communicator of two ranks, rank 1's over a transport with the hooks of h.
 func openHooked(t *testing.T, h *hooked) []*engine.Comm {
@@ -197,12 +203,12 @@ func openHooked(t *testing.T, h *hooked) []*engine.Comm {
 	for r, b := range bs {
 		wg.Go(func() {
 			comms[r], errs[r] = engine.Open(background, b, engine.Options{}, nil,
-				func(heap *mem.Heap, secret []byte) (engine.Transport, error) {
+				func(heap *mem.Heap, secret []byte) (engine.IPC, error) {
 					tr, err := ipc.New(heap, secret)
 					if r == 0 {
 						return tr, err
 					}
-					h.Transport = tr
+					h.IPC = tr
 					return h, err
 				})
 			if errs[r] == nil {
@@ -495,7 +501,7 @@ func closedOnce(err error) error {
 // oneSided is one rank's end of a channel, or of a window, of a communicator of its own.
 type oneSided struct {
 	c      *engine.Comm
-	vec    engine.Vec
+	vec    team.Vec
 	reg    *engine.Registration // of the channel
 	link   *engine.Link
 	window *engine.Window
@@ -516,7 +522,7 @@ func newOneSided(t *testing.T, c *engine.Comm, window bool) (*oneSided, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.vec = engine.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a}
+	e.vec = team.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a}
 	if window {
 		v := engine.View{Comm: d}
 		e.window, err = v.RegisterWindow(background, e.vec, 0)
@@ -605,7 +611,7 @@ func TestRegistrationsEnd(t *testing.T) {
 			d := dups[1]
 			a, err := d.Alloc(hw.Host, 4096)
 			require.NoError(t, err)
-			v := engine.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a}
+			v := team.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a}
 			r, err := d.RegisterBuffer(v)
 			require.NoError(t, err)
 			h, err := r.MarshalBinary()
@@ -647,12 +653,12 @@ func TestCloseWindowInTheMaking(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			comms := open(t, 2, engine.Options{})
-			vecs, wins := make([]engine.Vec, 2), make([]*engine.Window, 2)
-			works := make([][]engine.Work, 2)
+			vecs, wins := make([]team.Vec, 2), make([]*engine.Window, 2)
+			works := make([][]team.Work, 2)
 			for r, c := range comms {
 				a, err := c.Alloc(hw.Host, 4096)
 				require.NoError(t, err)
-				vecs[r] = engine.Vec{Ptr: a.Ptr, Len: []int{4096, k.size}[r], Type: dtype.Uint8, Alloc: a}
+				vecs[r] = team.Vec{Ptr: a.Ptr, Len: []int{4096, k.size}[r], Type: dtype.Uint8, Alloc: a}
 				rec := &recorder{room: 2}
 				v := engine.View{Comm: c, Recorder: rec}
 				wins[r], err = v.RegisterWindow(background, vecs[r], 0)
@@ -694,8 +700,8 @@ func TestWaitOnBroken(t *testing.T) {
 		ends bool
 	}{
 		{"abort", func(_, other *engine.Comm) { other.Abort(errors.New("enough")) }, fault.ErrAborted, true},
-		{"its deadline", func(_, other *engine.Comm) { other.Fail("recv", 1, fault.ErrTimeout) }, fault.ErrTimeout, true},
-		{"its context", func(_, other *engine.Comm) { other.Fail("recv", 1, context.Canceled) }, fault.ErrAborted, true},
+		{"its deadline", func(_, other *engine.Comm) { other.FailMessage("recv", 1, fault.ErrTimeout) }, fault.ErrTimeout, true},
+		{"its context", func(_, other *engine.Comm) { other.FailMessage("recv", 1, context.Canceled) }, fault.ErrAborted, true},
 		{"this rank's deadline", func(c, _ *engine.Comm) { c.SetTimeout(time.Millisecond) }, fault.ErrTimeout, false},
 	} {
 		for _, window := range []bool{false, true} {

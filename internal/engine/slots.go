@@ -3,6 +3,8 @@ package engine
 import (
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
@@ -32,17 +34,17 @@ func (ns *nouns) freeSlot() int {
 // left reports whether both ends have closed the link: the other end's slot has gone on to another link, then, or says
 // so.
 func (l *Link) left() bool {
-	if l.mine.state.Load() != stateClosed {
+	if l.mine.state.Load() != team.StateClosed {
 		return false
 	}
 	gone := false
 	if l.theirs == nil {
 		l.theirs, gone, _ = l.c.otherEnd(l)
 	}
-	p := &l.c.peers[l.peer]
-	there := reader{state: &p.area.state, mem: p.mem, at: p.at}
-	gone = gone || l.theirs != nil && (l.theirs.key.Load() != l.otherKey() || l.theirs.state.Load() == stateClosed)
-	if !gone && !there.done() {
+	p := &l.c.team.Peers[l.peer]
+	there := team.Reader{State: &p.Area.State, Mem: p.Mem, At: p.At}
+	gone = gone || l.theirs != nil && (l.theirs.key.Load() != l.otherKey() || l.theirs.state.Load() == team.StateClosed)
+	if !gone && !there.Done() {
 		return false
 	}
 	l.mine.key.Store(0)

@@ -5,14 +5,16 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 // error is an error of an operation on the device.
-func (d *device) error(k Kind, seq uint64, step string, about int, err error) *fault.Error {
+func (d *device) error(k team.Kind, seq uint64, step string, about int, err error) *fault.Error {
 	c := d.c
-	return &fault.Error{Op: k.String(), Seq: seq, Rank: c.rank, Peer: about, Host: c.peers[c.rank].host, Step: step,
+	return &fault.Error{Op: k.String(), Seq: seq, Rank: c.rank, Peer: about, Host: c.team.Peers[c.rank].Host, Step: step,
 		Device: d.gpu.ctx.Device(), Err: err}
 }
 
@@ -53,7 +55,7 @@ func (d *device) take() error {
 	case fatal:
 		last = d.c.failOpen(e)
 	case aborted:
-		last = d.c.failOpen(&fault.Error{Op: "device", Rank: d.c.rank, Peer: -1, Host: d.c.peers[d.c.rank].host,
+		last = d.c.failOpen(&fault.Error{Op: "device", Rank: d.c.rank, Peer: -1, Host: d.c.team.Peers[d.c.rank].Host,
 			Step: "wait", Device: d.gpu.ctx.Device(), Err: fmt.Errorf("an operation behind one whose error nobody had asked "+
 				"for ended without its peers: %w", fault.ErrAborted)})
 	}
@@ -79,30 +81,30 @@ func (d *device) told(code uint32) (e *fault.Error, fatal bool) {
 	if peer >= d.c.size {
 		peer = -1
 	}
-	k := Kind(s.Mine >> 59)
+	k := team.Kind(s.Mine >> 59)
 	about := func(step string, err error) *fault.Error { return d.error(k, uint64(s.Epoch), step, peer, err) }
 	switch code {
 	case kernels.OK:
 		return nil, false
 	case kernels.Mismatch, kernels.Refused:
-		if k == KindRefused {
+		if k == team.KindRefused {
 			return nil, false // by this rank itself, which knows
 		}
-		if Kind(s.Theirs>>59) == KindRefused {
-			err := refusalOf(int(uint32(s.Theirs)))
+		if team.Kind(s.Theirs>>59) == team.KindRefused {
+			err := fault.OfCode(int(uint32(s.Theirs)))
 			if err == nil {
 				return about("agree", fmt.Errorf("rank %d refused, and says why in its own error", peer)), false
 			}
 			return about("agree", fmt.Errorf("rank %d refused: %w", peer, err)), false
 		}
-		return about("agree", fmt.Errorf("rank %d called %s, this rank %s: %w", peer, Describe(s.Theirs), Describe(s.Mine),
+		return about("agree", fmt.Errorf("rank %d called %s, this rank %s: %w", peer, team.Describe(s.Theirs), team.Describe(s.Mine),
 			fault.ErrMismatch)), false
 	case kernels.Counts:
 		expected, from, sent := s.CountsOf()
 		return about("agree", fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", peer, expected, from,
 			sent, fault.ErrMismatch)), false
 	case kernels.Timeout:
-		return about("wait", fmt.Errorf("nothing from it for %v: %w", time.Duration(d.c.timeout.Load()), fault.ErrTimeout)), true
+		return about("wait", fmt.Errorf("nothing from it for %v: %w", time.Duration(d.c.team.Timeout.Load()), fault.ErrTimeout)), true
 	case kernels.Aborted:
 		return about("wait", fault.ErrAborted), true
 	case kernels.NoExtent:
@@ -144,9 +146,9 @@ func (d *device) watchdog() {
 		for _, g := range d.allLinks() {
 			g.watch()
 		}
-		s := waiting{op: "device", step: "wait"}
-		e := d.c.pollHealth(&s)
-		r := d.c.closedPeer()
+		s := team.Waiting{Op: "device", Step: "wait"}
+		e := d.c.team.PollHealth(&s)
+		r := d.c.team.ClosedPeer()
 		if r >= 0 && !d.busy() {
 			r = d.mail.stuck()
 		}
@@ -155,7 +157,7 @@ func (d *device) watchdog() {
 				closed = time.Now()
 			}
 			if time.Since(closed) > closedGrace {
-				e = d.c.closedError(&s, r)
+				e = d.c.team.ClosedError(&s, r)
 			}
 		} else {
 			closed = time.Time{}
@@ -181,13 +183,3 @@ func (d *device) watchdog() {
 // closedGrace is how long what is queued may go on after a peer has closed: it has what it needs from that peer, or
 // never will, and work of others may come before it.
 const closedGrace = 5 * time.Second
-
-// closedPeer is a peer that has closed its communicator, or -1.
-func (c *Comm) closedPeer() int {
-	for r := range c.peers {
-		if r != c.rank && c.peers[r].area.state.Load() == stateClosed {
-			return r
-		}
-	}
-	return -1
-}

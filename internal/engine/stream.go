@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
@@ -27,7 +29,7 @@ type Stream struct {
 type queued struct {
 	c      *Comm
 	ctx    context.Context
-	works  []Work
+	works  []team.Work
 	group  bool   // they are told of together
 	after  func() // when the works are over; or nil
 	ticket *ticket
@@ -42,7 +44,7 @@ func NewStream(d hw.Device) (*Stream, error) {
 	return &Stream{dev: d}, nil
 }
 
-func (s *Stream) enqueue(c *Comm, ctx context.Context, works []Work, group bool, after func()) error {
+func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group bool, after func()) error {
 	if after != nil && s.device != nil {
 		defer after()
 	}
@@ -157,7 +159,7 @@ func (s *Stream) Sync(ctx context.Context) error {
 		select {
 		case <-idle:
 		case <-ctx.Done():
-			return s.error(ended(ctx))
+			return s.error(fault.Ended(ctx))
 		}
 	}
 	s.mu.Lock()

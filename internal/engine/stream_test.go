@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw"
@@ -33,10 +35,10 @@ func TestNewStream(t *testing.T) {
 }
 
 // gated is an operation that notes that it runs, and waits for the gate.
-func gated(note func(), gate <-chan struct{}) engine.Work {
+func gated(note func(), gate <-chan struct{}) team.Work {
 	w := reduce(1)
 	w.Path.Name = "gated"
-	w.Path.Run = func(context.Context, *engine.Comm, *engine.Work) error {
+	w.Path.Run = func(context.Context, *team.Team, *team.Work) error {
 		note()
 		<-gate
 		return nil
@@ -192,13 +194,13 @@ func TestBusy(t *testing.T) {
 // recorder keeps what it is given, until it has enough.
 type recorder struct {
 	mu    sync.Mutex
-	works []engine.Work
+	works []team.Work
 	room  int
 }
 
 var errFull = errors.New("full")
 
-func (r *recorder) Record(_ *engine.Comm, w engine.Work) error {
+func (r *recorder) Record(_ *engine.Comm, w team.Work) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.works) == r.room {
@@ -214,9 +216,9 @@ func TestRecorder(t *testing.T) {
 	v := engine.View{Comm: c, Recorder: r}
 	w := reduce(7)
 	require.NoError(t, submit(background, &v, w))
-	require.NoError(t, v.SubmitAll(background, "group", []engine.Work{reduce(8), reduce(9)}, nil))
+	require.NoError(t, v.SubmitAll(background, "group", []team.Work{reduce(8), reduce(9)}, nil))
 	require.ErrorIs(t, submit(background, &v, w), errFull)
-	require.ErrorIs(t, v.SubmitAll(background, "group", []engine.Work{w}, nil), errFull)
+	require.ErrorIs(t, v.SubmitAll(background, "group", []team.Work{w}, nil), errFull)
 	var counts []int
 	for _, w := range r.works {
 		counts = append(counts, w.Count)
@@ -254,7 +256,7 @@ func TestRecordAtTheSameTime(t *testing.T) {
 func TestSubmitAll(t *testing.T) {
 	comms := open(t, 2, engine.Options{})
 	errs := each(comms, func(c *engine.Comm) error {
-		ws := []engine.Work{pass(100), reduce(5 + c.Rank()), pass(200), reduce(7 + c.Rank()), pass(300)}
+		ws := []team.Work{pass(100), reduce(5 + c.Rank()), pass(200), reduce(7 + c.Rank()), pass(300)}
 		return (&engine.View{Comm: c}).SubmitAll(background, "group", ws, nil)
 	})
 	for _, err := range errs {

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/ubcoll/ubcoll/internal/team"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
@@ -12,18 +15,36 @@ import (
 
 // DeviceMessage is one send or receive of device memory.
 type DeviceMessage struct {
-	Vec  Vec
+	Vec  team.Vec
 	Peer int
 	Recv bool
 
-	buf  Buf    // of a receive
-	word uint64 // where it is for the sender; 0: staged
-	to   uint64 // of a send that a copy engine does: where to, here, and what the receiver's word must be then
+	buf  team.Buf // of a receive
+	word uint64   // where it is for the sender; 0: staged
+	to   uint64   // of a send that a copy engine does: where to, here, and what the receiver's word must be then
 	want uint64
 }
 
+// Messages are sends and receives of device memory that are started together. Implements team.Operation.
+type Messages []DeviceMessage
+
+// Len is their number.
+func (ms Messages) Len() int { return len(ms) }
+
+// Vec is the memory of one.
+func (ms Messages) Vec(i int) *team.Vec { return &ms[i].Vec }
+
+// Clone is a copy.
+func (ms Messages) Clone() team.Operation { return slices.Clone(ms) }
+
+// messagesOf are those that w is, or nil.
+func messagesOf(w *team.Work) Messages {
+	ms, _ := w.Other.(Messages)
+	return ms
+}
+
 // OnDevice reports whether v is a message's memory on a device, or is to be, on a stream of one.
-func (v *View) OnDevice(m *Vec) bool {
+func (v *View) OnDevice(m *team.Vec) bool {
 	return !m.Dev.IsHost() || v.Stream != nil && v.Stream.device != nil
 }
 
@@ -66,10 +87,10 @@ func (v *View) Transfer(ctx context.Context, op string, ms []DeviceMessage) (*Tr
 			ms[0].Vec.Bytes(), kernels.EagerBytes, fault.ErrArgument))
 	}
 	if v.Recorder != nil {
-		return nil, v.Recorder.Record(c, Work{Kind: KindMessages, Messages: ms})
+		return nil, v.Recorder.Record(c, team.Work{Kind: team.KindMessages, Other: Messages(ms)})
 	}
 	if err := c.lostPeer(op); err != nil {
-		return nil, c.Fail(op, -1, err)
+		return nil, c.FailMessage(op, -1, err)
 	}
 	t, err := c.device.mail.start(ctx, v.Stream, op, ms)
 	var e *fault.Error
@@ -115,11 +136,11 @@ func (v *View) checkDevice(h *DeviceMessage) error {
 
 // lostPeer is why what is queued now would wait in vain, or nil: a rank has seen a failure.
 func (c *Comm) lostPeer(op string) error {
-	w := waiting{op: op, step: "launch"}
+	w := team.Waiting{Op: op, Step: "launch"}
 	return c.gated(op, -1, func() *fault.Error {
-		for r := range c.peers {
-			if v := c.peers[r].area.lost.Load(); v != 0 && r != c.rank {
-				return c.lostError(&w, r, v)
+		for r := range c.team.Peers {
+			if v := c.team.Peers[r].Lost(); v != 0 && r != c.rank {
+				return c.team.LostError(&w, r, v)
 			}
 		}
 		return nil
@@ -149,7 +170,7 @@ func (m *gpuMail) start(ctx context.Context, s *Stream, op string, ms []DeviceMe
 		select {
 		case t.line = <-m.lines:
 		case <-ctx.Done():
-			return nil, ended(ctx)
+			return nil, fault.Ended(ctx)
 		}
 	}
 	var begun bool
@@ -202,7 +223,7 @@ func (t *Transfer) Wait(ctx context.Context) error {
 	var since time.Time // that the communicator is broken
 	err := await(func() (bool, error) { return t.m.reached(t.after) }, func(time.Duration) error {
 		if ctx.Err() != nil {
-			c.failOpen(t.m.error(t.op, "wait", ended(ctx))) // kernels end soon, and until then they use the memory
+			c.failOpen(t.m.error(t.op, "wait", fault.Ended(ctx))) // kernels end soon, and until then they use the memory
 		}
 		switch {
 		case c.broken.Load() == nil:
@@ -289,7 +310,7 @@ func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 	c := m.d.c
 	switch {
 	case h.Vec.Bytes() <= kernels.EagerBytes:
-		h.buf = Buf{Why: "small enough to travel in packets"}
+		h.buf = team.Buf{Why: "small enough to travel in packets"}
 		return nil
 	case !h.Recv:
 		return nil
@@ -297,11 +318,11 @@ func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 		h.word = kernels.Word(0, int(uintptr(h.Vec.Ptr)))
 		return nil
 	}
-	h.buf, h.word = Buf{}, 0
-	if err := m.d.acquireOne(&Work{Graph: graph}, &h.Vec, &h.buf); err != nil {
+	h.buf, h.word = team.Buf{}, 0
+	if err := m.d.acquireOne(&team.Work{Graph: graph}, &h.Vec, &h.buf); err != nil {
 		return fmt.Errorf("destination: %w", err)
 	}
-	h.word = h.buf.deviceWord()
+	h.word = deviceWord(&h.buf)
 	return nil
 }
 
@@ -324,15 +345,15 @@ func (m *gpuMail) number(n uint64) uint64 {
 }
 
 // went is how a message goes that is started with all.
-func (h *DeviceMessage) went(all []DeviceMessage) (k Kind, way string, b BufferInfo) {
-	k, way, b = KindSend, "push", BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
+func (h *DeviceMessage) went(all []DeviceMessage) (k team.Kind, way string, b BufferInfo) {
+	k, way, b = team.KindSend, "push", BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
 	for i := range all {
 		if all[i].to != 0 {
 			way = "copy engine"
 		}
 	}
 	if h.Recv {
-		k, b.Direct, b.Why = KindRecv, h.word != 0, h.buf.Why
+		k, b.Direct, b.Why = team.KindRecv, h.word != 0, h.buf.Why
 	}
 	if h.Vec.Bytes() <= kernels.EagerBytes {
 		way, b.Direct, b.Why = "packets", false, h.buf.Why

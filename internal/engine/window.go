@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -51,7 +53,7 @@ type Window struct {
 	moved
 	c      *Comm
 	flags  WindowFlags
-	vec    Vec
+	vec    team.Vec
 	reg    *Registration
 	gpu    *gpuWindow // nil on the host
 	block  *mem.Allocation
@@ -117,7 +119,7 @@ func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, e
 	case e != nil:
 		err = e
 	case ctx.Err() != nil:
-		err = c.local(op, ended(ctx))
+		err = c.local(op, fault.Ended(ctx))
 	case peer < 0 || peer >= c.size:
 		err = c.local(op, fmt.Errorf("rank %d of %d: %w", peer, c.size, fault.ErrArgument))
 	}
@@ -137,7 +139,7 @@ func (w *Window) later(ctx context.Context, s *Stream, do func(ctx context.Conte
 }
 
 // Copy copies all of v to off in peer's part, or from there to v; on s, or at once.
-func (w *Window) Copy(ctx context.Context, s *Stream, op string, peer, off int, v Vec, put bool) error {
+func (w *Window) Copy(ctx context.Context, s *Stream, op string, peer, off int, v team.Vec, put bool) error {
 	if queued, err := w.later(ctx, s, func(ctx context.Context) error {
 		return w.Copy(ctx, nil, op, peer, off, v, put)
 	}); queued {
@@ -228,22 +230,19 @@ func (w *Window) Wait(ctx context.Context, s *Stream, peer int) error {
 		return w.told(op, peer, w.step(ctx, s, peer, Step{Kind: StepWait}))
 	}
 	next := k.awaited + 1
-	looks := looksPerPoll
-	if w.c.crowded {
-		looks = looksCrowded
-	}
-	state := waiting{op: op, ctx: ctx, peer: peer, step: "signal", health: healthEvery}
+	looks := w.c.team.Looks()
+	state := team.Waiting{Op: op, Ctx: ctx, Peer: peer, Step: "signal"}
 	for {
 		for i := 0; i < looks; i++ {
-			if reached(k.signals.Load(), next) {
-				w.c.waited(&state)
+			if team.Reached(k.signals.Load(), next) {
+				w.c.team.Waited(&state)
 				k.awaited = next
 				return nil
 			}
 		}
 		err := w.c.pollNoun(&state, w, &k.block.state)
-		if err != nil && !reached(k.signals.Load(), next) {
-			w.c.waited(&state)
+		if err != nil && !team.Reached(k.signals.Load(), next) {
+			w.c.team.Waited(&state)
 			return w.c.aside(op, peer, w.c.lostIn(&state, err))
 		}
 	}
@@ -266,22 +265,22 @@ func (w *Window) Fence(ctx context.Context, s *Stream) error {
 }
 
 // Peer is a rank's part.
-func (w *Window) Peer(rank int) (Vec, error) {
+func (w *Window) Peer(rank int) (team.Vec, error) {
 	k, err := w.begin(context.Background(), "peer", rank)
 	if err != nil {
-		return Vec{}, err
+		return team.Vec{}, err
 	}
 	defer end(w)
 	if rank == w.c.rank {
 		return w.vec, nil
 	}
 	if err := k.live(); err != nil {
-		return Vec{}, w.c.aside("peer", rank, err)
+		return team.Vec{}, w.c.aside("peer", rank, err)
 	}
 	if w.gpu != nil {
 		return w.peerVec(rank), nil
 	}
-	return Vec{Ptr: k.ptr, Len: k.bytes / w.vec.Type.Size(), Type: w.vec.Type}, nil
+	return team.Vec{Ptr: k.ptr, Len: k.bytes / w.vec.Type.Size(), Type: w.vec.Type}, nil
 }
 
 // Flags are those that the window was made with.
@@ -316,14 +315,14 @@ func (w *Window) name() string     { return "the window" }
 func (w *Window) failed(err error) { w.c.dom.failed(err) }
 
 // reader is a rank's side of the window's words.
-func (w *Window) reader(r int) reader {
+func (w *Window) reader(r int) team.Reader {
 	k := &w.ranks[r]
-	return reader{state: &k.block.state, mem: k.mem, at: k.at}
+	return team.Reader{State: &k.block.state, Mem: k.mem, At: k.at}
 }
 
 // giveUp closes the registration. The words stay until the other ranks have closed theirs.
 func (w *Window) giveUp(quick bool) error {
-	var readers []reader
+	var readers []team.Reader
 	for r := range w.ranks {
 		if r != w.c.rank {
 			readers = append(readers, w.reader(r))
@@ -334,11 +333,11 @@ func (w *Window) giveUp(quick bool) error {
 		w.reg.revoke()
 		err = w.gpu.close(w.c, quick)
 		// The registration's end waits until the peers have given the memory up, as those do that see this.
-		w.mine.state.Store(stateClosed)
+		w.mine.state.Store(team.StateClosed)
 	}
 	err = errors.Join(err, w.deregister())
 	w.ended.Store(true)
-	w.mine.state.Store(stateClosed)
+	w.mine.state.Store(team.StateClosed)
 	w.c.dom.retire([]*mem.Allocation{w.block}, readers)
 	w.c.nouns.remove(w)
 	return err
@@ -353,7 +352,7 @@ func (w *Window) deregister() error {
 }
 
 func (w *Window) copyEither(there, here unsafe.Pointer, n int, put bool) {
-	if stream := n >= w.c.tuning.StreamFrom; put {
+	if stream := n >= w.c.team.Tuning().StreamFrom; put {
 		cpu.Copy(there, here, n, stream)
 	} else {
 		cpu.Copy(here, there, n, stream)

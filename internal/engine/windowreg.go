@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -26,10 +28,10 @@ type windowRecord struct {
 
 // RegisterWindow makes a window of v on every rank. Collective. On a view that records, the window is complete when
 // what was recorded has run.
-func (v *View) RegisterWindow(ctx context.Context, vec Vec, flags WindowFlags) (*Window, error) {
+func (v *View) RegisterWindow(ctx context.Context, vec team.Vec, flags WindowFlags) (*Window, error) {
 	w := &Window{c: v.Comm, flags: flags, vec: vec}
-	tell := &gathering{kind: KindWindow, before: w.offer, check: w.compare, failed: w.unmade}
-	meet := &gathering{kind: KindWindow, before: func() ([]byte, error) { return nil, w.meet(ctx) }, after: w.complete,
+	tell := &gathering{kind: team.KindWindow, before: w.offer, check: w.compare, failed: w.unmade}
+	meet := &gathering{kind: team.KindWindow, before: func() ([]byte, error) { return nil, w.meet(ctx) }, after: w.complete,
 		failed: w.unmade}
 	if v.Recorder == nil {
 		err := v.Comm.steps(ctx, tell, meet)
@@ -77,7 +79,7 @@ func (w *Window) offer() ([]byte, error) {
 		return nil, fmt.Errorf("window's words: %w", err)
 	}
 	w.mine = (*windowBlock)(w.block.Ptr)
-	w.mine.state.Store(stateOpen)
+	w.mine.state.Store(team.StateOpen)
 	x := windowRecord{Flags: uint64(w.flags), Bytes: uint64(e.bytes),
 		Distance: uint64(uintptr(w.vec.Ptr) - c.Allocation(w.vec).Base()), At: e.at, Grant: e.grant, Block: w.block.At,
 		Device: e.gpu}
@@ -130,7 +132,7 @@ func (w *Window) compare(all [][]byte) (int, error) {
 		}
 		k := &w.ranks[r]
 		k.at, k.base = x.Block, x.At
-		k.Remote = &Remote{c: w.c, rank: r, mem: w.c.peers[r].mem, at: x.At, bytes: int(x.Bytes), grant: x.Grant,
+		k.Remote = &Remote{c: w.c, rank: r, mem: w.c.team.Peers[r].Mem, at: x.At, bytes: int(x.Bytes), grant: x.Grant,
 			gpu: x.Device}
 		if x.Device {
 			k.slot = int(x.Slots[w.c.rank])

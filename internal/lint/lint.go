@@ -31,6 +31,7 @@ var layers = [][]string{
 	{"internal/conform/bootstraps"},
 	{"register"},
 	{"internal/gpu/*"},
+	{"internal/team"},
 	{"internal/engine"},
 	{"internal/transport/*"},
 	{""},

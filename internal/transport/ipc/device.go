@@ -35,7 +35,7 @@ type device struct {
 	exports exports
 }
 
-// UseDevice implements engine.Transport. The heap uses ctx already.
+// UseDevice implements engine.DeviceTransport. The heap uses ctx already.
 func (t *Transport) UseDevice(ctx *cuda.Context) error {
 	if t.device.Load() != nil {
 		return fmt.Errorf("use %v: this rank uses a device already: %w", ctx.Device(), fault.ErrInUse)
@@ -165,7 +165,7 @@ func (d *device) progress(bell *atomic.Uint32) {
 	}
 }
 
-// Opened implements engine.Transport.
+// Opened implements engine.DeviceTransport.
 func (t *Transport) Opened() uint64 {
 	if d := t.device.Load(); d != nil {
 		return d.opened.Load()
@@ -173,7 +173,7 @@ func (t *Transport) Opened() uint64 {
 	return 0
 }
 
-// Missing implements engine.Transport.
+// Missing implements engine.DeviceTransport.
 func (t *Transport) Missing(extent uint32) (peer int, why string) {
 	d := t.device.Load()
 	if d == nil || extent >= maxExtents {
@@ -245,13 +245,13 @@ func (r *remote) find() int32 {
 	return -1
 }
 
-// Number implements engine.Peer.
+// Number implements engine.DevicePeer.
 func (p *peer) Number() int { return p.number }
 
-// HasDevice implements engine.Peer.
+// HasDevice implements engine.DevicePeer.
 func (p *peer) HasDevice() bool { return p.card.Ledger != nil }
 
-// Row implements engine.Peer.
+// Row implements engine.DevicePeer.
 func (p *peer) Row() cuda.Addr {
 	if p.remote == nil {
 		return 0
@@ -264,12 +264,12 @@ func (r *remote) row(extent uint32) cuda.Addr {
 	return cuda.Addr(r.d.rows.Base()) + cuda.Addr(8*(r.slot*maxExtents+int(extent)))
 }
 
-// Import implements engine.Peer.
+// Import implements engine.DevicePeer.
 func (p *peer) Import(ctx context.Context, extent uint32) (cuda.Addr, error) {
 	return p.take(ctx, extent, 0, 0, 0)
 }
 
-// Hold implements engine.Peer.
+// Hold implements engine.DevicePeer.
 func (p *peer) Hold(ctx context.Context, extent uint32, offset uint64, n int) (cuda.Addr, error) {
 	return p.take(ctx, extent, offset, uint64(n), 1)
 }
@@ -305,7 +305,7 @@ func (p *peer) take(ctx context.Context, extent uint32, offset, n uint64, holds 
 	return r.maps[extent].addr + cuda.Addr(offset), nil
 }
 
-// Unhold implements engine.Peer.
+// Unhold implements engine.DevicePeer.
 func (p *peer) Unhold(extent uint32) error {
 	r := p.remote
 	r.d.importing.Lock()

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw"
@@ -96,7 +98,7 @@ func (g *gpu) take(t testing.TB, at cuda.Addr, n int) string {
 }
 
 // row is what kernels find in the table of p's extents.
-func (g *gpu) row(t testing.TB, p engine.Peer, extent uint32) cuda.Addr {
+func (g *gpu) row(t testing.TB, p engine.DevicePeer, extent uint32) cuda.Addr {
 	t.Helper()
 	return cuda.Addr(binary.LittleEndian.Uint64([]byte(g.take(t, p.Row()+cuda.Addr(8*extent), 8))))
 }
@@ -116,7 +118,7 @@ func (g *gpu) imported(t testing.TB, extent uint32) {
 // childDevice is the device part of childPeer.
 type childDevice struct {
 	ctx  *cuda.Context
-	peer engine.Peer
+	peer team.PeerMemory
 	last *mem.Allocation
 }
 
@@ -127,7 +129,7 @@ func (c *childDevice) close() error {
 	return c.ctx.Close()
 }
 
-func (c *childDevice) do(h *mem.Heap, tr engine.Transport, what []string) (r report, err error) {
+func (c *childDevice) do(h *mem.Heap, tr engine.IPC, what []string) (r report, err error) {
 	n := 0
 	if len(what) > 1 {
 		if n, err = strconv.Atoi(what[1]); err != nil {
@@ -160,7 +162,7 @@ func (c *childDevice) do(h *mem.Heap, tr engine.Transport, what []string) (r rep
 		_, r.Text = tr.Missing(uint32(n))
 	case "read", "write": // extent n of the peer, so many bytes or a text
 		var at cuda.Addr
-		if at, err = c.peer.Import(context.Background(), uint32(n)); err != nil {
+		if at, err = c.peer.(engine.DevicePeer).Import(context.Background(), uint32(n)); err != nil {
 			return r, err
 		}
 		if what[0] == "write" {

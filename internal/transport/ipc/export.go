@@ -46,7 +46,7 @@ func (e *export) name() driverName { return driverName{e.memory.Base, e.memory.I
 // errNoDevice is for ranks that use none.
 var errNoDevice = fmt.Errorf("this rank uses no device: %w", hw.ErrNotSupported)
 
-// Export implements engine.Transport.
+// Export implements engine.DeviceTransport.
 func (t *Transport) Export(a *mem.Allocation) (uint32, error) {
 	e, err := t.export(a)
 	if err != nil {
@@ -164,7 +164,7 @@ func (t *Transport) lend(extent uint32, version uint64) (int, error) {
 	return dupFD(e.fd)
 }
 
-// Withdraw implements engine.Transport.
+// Withdraw implements engine.DeviceTransport.
 func (t *Transport) Withdraw(ctx context.Context, a *mem.Allocation) error {
 	if a.Heap() != t.heap {
 		return fmt.Errorf("withdraw %p: it is another rank's: %w", a.Ptr, fault.ErrArgument)

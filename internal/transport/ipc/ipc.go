@@ -15,6 +15,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/hw/shm"
@@ -41,7 +43,7 @@ type Transport struct {
 }
 
 // New makes the transport of the rank whose heap is h. secret is the job's.
-func New(h *mem.Heap, secret []byte) (engine.Transport, error) {
+func New(h *mem.Heap, secret []byte) (engine.IPC, error) {
 	t := &Transport{heap: h, secret: secret, peers: map[uint64]*peer{}}
 	if h.GoHeap() {
 		return t, nil
@@ -80,7 +82,7 @@ func (t *Transport) Card() (json.RawMessage, error) {
 }
 
 // Attach implements engine.Transport. Communicators of one domain share what it reaches.
-func (t *Transport) Attach(ctx context.Context, raw json.RawMessage) (engine.Peer, error) {
+func (t *Transport) Attach(ctx context.Context, raw json.RawMessage) (team.PeerMemory, error) {
 	var k card
 	if err := json.Unmarshal(raw, &k); err != nil {
 		return nil, err
@@ -292,7 +294,7 @@ func (p *peer) follow() error {
 	return err
 }
 
-// Dead implements engine.Peer.
+// Dead implements engine.PeerMemory.
 func (p *peer) Dead() bool { return p.process.Dead() }
 
 var errNoSocket = errors.New("it has none")
@@ -377,7 +379,7 @@ func (p *peer) load(i int) (arena, error) {
 	return arena{base, ref.Size}, err
 }
 
-// Resolve implements engine.Peer.
+// Resolve implements engine.PeerMemory.
 func (p *peer) Resolve(l mem.Location, n int) (unsafe.Pointer, error) {
 	if p.heap != nil {
 		return p.heap.Resolve(l, n)
@@ -404,10 +406,10 @@ func (p *peer) resolveNew(l mem.Location, n int) (unsafe.Pointer, error) {
 	return p.Resolve(l, n)
 }
 
-// Live implements engine.Peer.
+// Live implements engine.PeerMemory.
 func (p *peer) Live(l mem.Location) bool { return p.dir.Live(l) }
 
-// Close implements engine.Peer: the mappings are the domain's and go with it.
+// Close implements engine.PeerMemory: the mappings are the domain's and go with it.
 func (p *peer) Close() error { return nil }
 
 func (p *peer) unmap() error {

@@ -16,10 +16,11 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/team"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw/shm"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -105,7 +106,7 @@ func (r *rank) alloc(t testing.TB, n int, text string) *mem.Allocation {
 }
 
 // read is what p finds at l.
-func read(t testing.TB, p engine.Peer, l mem.Location, n int) string {
+func read(t testing.TB, p team.PeerMemory, l mem.Location, n int) string {
 	t.Helper()
 	ptr, err := p.Resolve(l, n)
 	require.NoError(t, err)

@@ -1,4 +1,4 @@
-package engine
+package team
 
 import (
 	"runtime"
@@ -31,16 +31,16 @@ func TestCrowded(t *testing.T) {
 			append(quota("b", 1), quota("top", 2)...), append(quota("c", 1), quota("top", 2)...)}, true},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			c := &Comm{size: len(k.cpus), peers: make([]peer, len(k.cpus))}
-			hs := make([]hello, c.size)
+			var c Team
+			hs := make([]Member, len(k.cpus))
 			for r := range hs {
 				hs[r].CPUs, hs[r].Process = k.cpus[r], shm.Process{PID: r}
 				if k.quotas != nil {
 					hs[r].Quotas = k.quotas[r]
 				}
 			}
-			c.place(hs)
-			require.Equal(t, k.crowded, c.crowded, "GOMAXPROCS is %d", runtime.GOMAXPROCS(0))
+			c.Gather(nil, 0, hs, Config{})
+			require.Equal(t, k.crowded, c.Crowded, "GOMAXPROCS is %d", runtime.GOMAXPROCS(0))
 		})
 	}
 }

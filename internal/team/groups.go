@@ -1,4 +1,4 @@
-package engine
+package team
 
 import (
 	"cmp"
@@ -87,113 +87,117 @@ func distance(a, b int) int {
 }
 
 // arrange sets what follows from where the ranks are.
-func (c *Comm) arrange() {
-	caches, nodes := make([]int, c.size), make([]int, c.size)
-	for r := range c.peers {
-		caches[r], nodes[r] = c.peers[r].cache, c.peers[r].node
+func (t *Team) arrange() {
+	caches, nodes := make([]int, t.size), make([]int, t.size)
+	me := t.Peers[t.rank].Proc
+	for r := range t.Peers {
+		p := &t.Peers[r]
+		caches[r], nodes[r] = p.cache, p.node
+		t.inProcess = t.inProcess || r != t.rank && p.Proc == me
+		t.outside = t.outside || p.Proc != me
 	}
-	c.near = nearOrder(nodes, c.rank)
-	c.groups = makeGroups(caches)
-	c.mine = c.groupOf(c.rank)
+	t.near = nearOrder(nodes, t.rank)
+	t.groups = makeGroups(caches)
+	t.mine = t.groupOf(t.rank)
 }
 
 // groupOf is the group of a rank, -1 without groups.
-func (c *Comm) groupOf(rank int) int {
-	return slices.IndexFunc(c.groups, func(g []int) bool { return slices.Contains(g, rank) })
+func (t *Team) groupOf(rank int) int {
+	return slices.IndexFunc(t.groups, func(g []int) bool { return slices.Contains(g, rank) })
 }
 
 // Near is the rank to which this one turns i-th: first itself, then those whose memory is near.
-func (c *Comm) Near(i int) int { return c.near[i] }
+func (t *Team) Near(i int) int { return t.near[i] }
 
 // Groups is the number of groups by which the ranks agree, 0 if there are none.
-func (c *Comm) Groups() int { return len(c.groups) }
+func (t *Team) Groups() int { return len(t.groups) }
 
 // Group is this rank's group.
-func (c *Comm) Group() int { return c.mine }
+func (t *Team) Group() int { return t.mine }
 
 // Members is the ranks of this rank's group, in rank order.
-func (c *Comm) Members() []int { return c.groups[c.mine] }
+func (t *Team) Members() []int { return t.groups[t.mine] }
 
 // PartialBytes is the size of the largest partial result: it shares its leader's eager slot with the leader's source.
 const PartialBytes = EagerBytes / 2
 
 // Partial is where Path.Combine leaves n bytes for all to read, in the group's leader's area.
-func (c *Comm) Partial(group, n int) unsafe.Pointer {
-	leader := c.groups[group][0]
+func (t *Team) Partial(group, n int) unsafe.Pointer {
+	leader := t.groups[group][0]
 	if n <= PayloadSize {
-		return unsafe.Pointer(&c.peers[leader].area.group[c.seq&1].payload)
+		return unsafe.Pointer(&t.Peers[leader].Area.Group[t.Seq&1].payload)
 	}
-	return unsafe.Add(c.Eager(leader), EagerBytes-PartialBytes)
+	return unsafe.Add(t.Eager(leader), EagerBytes-PartialBytes)
 }
 
 // agreeByGroup is agree with groups.
-func (c *Comm) agreeByGroup(ctx context.Context, w *Work, bad error) error {
-	slot := c.seq & 1
-	mine := c.me.desc[slot].sig
-	if c.groups[c.mine][0] == c.rank {
-		if err := c.vouch(ctx, w, bad); err != nil {
+func (t *Team) agreeByGroup(ctx context.Context, w *Work, bad error) error {
+	slot := t.Seq & 1
+	mine := t.Me.Desc[slot].Sig
+	if t.groups[t.mine][0] == t.rank {
+		if err := t.vouch(ctx, w, bad); err != nil {
 			return err
 		}
 	}
 	same := true
-	for i := range c.groups {
-		g := c.mine + i // from its own on, so that not all ranks look at one line at once
-		if g >= len(c.groups) {
-			g -= len(c.groups)
+	for i := range t.groups {
+		g := t.mine + i // from its own on, so that not all ranks look at one line at once
+		if g >= len(t.groups) {
+			g -= len(t.groups)
 		}
-		leader := c.groups[g][0]
-		d := &c.peers[leader].area.group[slot]
-		if !reached(d.seq.Load(), c.seq) {
-			if err := c.Wait(ctx, &d.seq, c.seq, leader, stepAgree); err != nil {
+		leader := t.groups[g][0]
+		d := &t.Peers[leader].Area.Group[slot]
+		if !Reached(d.Seq.Load(), t.Seq) {
+			if err := t.Wait(ctx, &d.Seq, t.Seq, leader, StepAgree); err != nil {
 				return err
 			}
 		}
-		same = same && d.sig == mine
+		same = same && d.Sig == mine
 	}
 	if same && bad == nil {
 		return nil
 	}
-	return c.disagreement(slot, bad)
+	return t.disagreement(slot, bad)
 }
 
 // vouch waits for the members of this leader's group and says what they have published.
-func (c *Comm) vouch(ctx context.Context, w *Work, bad error) error {
-	slot := c.seq & 1
-	said := &c.me.group[slot]
+func (t *Team) vouch(ctx context.Context, w *Work, bad error) error {
+	slot := t.Seq & 1
+	said := &t.Me.Group[slot]
 	combine := bad == nil && w.Path.Combine != nil
 	spin.Claim(unsafe.Pointer(said))
 	if combine {
-		spin.ClaimAll(c.Partial(c.mine, w.EagerBytes), min(w.EagerBytes, claimBytes))
+		spin.ClaimAll(t.Partial(t.mine, w.EagerBytes), min(w.EagerBytes, claimBytes))
 	}
-	sig := c.me.desc[slot].sig
-	for _, r := range c.groups[c.mine][1:] {
-		d := &c.peers[r].area.desc[slot]
-		if !reached(d.seq.Load(), c.seq) {
-			if err := c.Wait(ctx, &d.seq, c.seq, r, stepAgree); err != nil {
+	sig := t.Me.Desc[slot].Sig
+	for _, r := range t.groups[t.mine][1:] {
+		d := &t.Peers[r].Area.Desc[slot]
+		if !Reached(d.Seq.Load(), t.Seq) {
+			if err := t.Wait(ctx, &d.Seq, t.Seq, r, StepAgree); err != nil {
 				return err
 			}
 		}
-		if d.sig != sig {
+		if d.Sig != sig {
 			sig, combine = mixed, false
 		}
 	}
 	if combine {
-		w.Path.Combine(c, w)
+		w.Path.Combine(t, w)
 	}
-	said.sig = sig
-	spin.Release(&said.seq, c.seq)
+	said.Sig = sig
+	spin.Release(&said.Seq, t.Seq)
 	return nil
 }
 
 // absent is the rank that a wait waits for in the end: a leader's word may be missing because a member's is.
-func (c *Comm) absent(s *waiting) int {
-	if s.op != "" || s.step != stepAgree || c.groups == nil {
-		return s.peer
+func (t *Team) absent(s *Waiting) int {
+	if s.Op != "" || s.Step != StepAgree || t.groups == nil {
+		return s.Peer
 	}
-	for _, r := range c.groups[c.groupOf(s.peer)] {
-		if !reached(c.peers[r].area.desc[c.seq&1].seq.Load(), c.seq) {
+	for _, r := range t.groups[t.groupOf(s.Peer)] {
+		if !Reached(t.Peers[r].Area.Desc[t.Seq&1].Seq.Load(), t.Seq) {
 			return r
 		}
 	}
-	return s.peer
+	return s.Peer
 }

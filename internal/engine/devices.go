@@ -2,30 +2,13 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
-	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/mem"
-	"github.com/ubcoll/ubcoll/register"
 )
 
-// Transport is a way to reach other ranks' memory. A rank's domain has one of each kind, shared by its communicators.
-type Transport interface {
-	register.Backend // makes this rank's memory reachable
-
-	// Card is what a peer needs for Attach. Local, does not block.
-	Card() (json.RawMessage, error)
-	// Attach reaches the peer whose Card this is. Local; may wait for the peer's process until ctx ends.
-	Attach(ctx context.Context, card json.RawMessage) (Peer, error)
-	// Progress runs the control work that is pending, such as importing what peers have published. It does not wait.
-	Progress()
-	// Look looks which of the peers' processes have ended, for Peer.Dead. It costs one system call, whatever their number,
-	// and does not wait.
-	Look()
-	// Close detaches all peers.
-	Close() error
-
+// DeviceTransport is a Transport's way to other ranks' devices.
+type DeviceTransport interface {
 	// UseDevice has the transport export memory of ctx's device, which the heap uses already, and import that of peers
 	// that use one. It comes before Card, and once. ctx stays the caller's, and open until after Close.
 	UseDevice(ctx *cuda.Context) error
@@ -38,25 +21,15 @@ type Transport interface {
 	// or ctx ends. The error then names the peer (and wraps fault.ErrTimeout if ctx had a deadline), and the number of
 	// the extent is not used again until that peer has followed. Withdrawing what is not exported does nothing.
 	Withdraw(ctx context.Context, a *mem.Allocation) error
-	// Missing is a peer, by its Peer.Number, that has not imported this rank's extent, and why; -1 and "" if all that use
+	// Missing is a peer, by its DevicePeer.Number, that has not imported this rank's extent, and why; -1 and "" if all that use
 	// a device have. It costs a few loads and takes no lock.
 	Missing(extent uint32) (peer int, why string)
 	// Opened is how often an extent of a peer was mapped here.
 	Opened() uint64
 }
 
-// Peer is one other rank's memory.
-type Peer interface {
-	// Resolve is the address here of n bytes of the peer's memory. What it returns stays mapped until Close. The
-	// location may come from anywhere: it is checked. Resolve imports what was not imported yet.
-	Resolve(l mem.Location, n int) (unsafe.Pointer, error)
-	// Live reports whether the peer's allocation still exists.
-	Live(l mem.Location) bool
-	// Dead reports whether the peer's process had ended when Look was called last.
-	Dead() bool
-	// Close gives up the mappings.
-	Close() error
-
+// DevicePeer is what a DeviceTransport's PeerMemory is as well: one other rank's device.
+type DevicePeer interface {
 	// Number is how many other peers the domain had attached before.
 	Number() int
 	// HasDevice reports whether the peer uses a device.
@@ -74,3 +47,6 @@ type Peer interface {
 	// each extent here, 0 for what is not imported. It is 0 if one of the two uses no device.
 	Row() cuda.Addr
 }
+
+// devicePeer is rank r's device, as this rank reaches it.
+func (c *Comm) devicePeer(r int) DevicePeer { return c.team.Peers[r].Mem.(DevicePeer) }

@@ -1,4 +1,4 @@
-package engine
+package team
 
 import (
 	"fmt"
@@ -86,7 +86,7 @@ const MaxCount = 1<<40 - 1
 
 // A signature packs what all ranks must agree on into one word, so that agreement is one comparison:
 // kind 5 bits, type 4, reduction 3, root 12, count 40.
-func signature(k Kind, t dtype.Type, r Reduction, root, count int) uint64 {
+func Signature(k Kind, t dtype.Type, r Reduction, root, count int) uint64 {
 	return uint64(k)<<59 | uint64(t)<<55 | uint64(r)<<52 | uint64(root&0xfff)<<40 | uint64(count)
 }
 

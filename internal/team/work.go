@@ -1,29 +1,14 @@
-package engine
+package team
 
 import (
 	"context"
 	"fmt"
-	"unsafe"
 
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/register"
 )
-
-// Vec is the untyped view of memory that operations read and write.
-type Vec struct {
-	Ptr   unsafe.Pointer
-	Len   int // elements
-	Type  dtype.Type
-	Dev   hw.Device
-	Alloc *mem.Allocation // the allocation it was made from, if that is known
-	Err   error           // why the view is not valid
-}
-
-// Bytes is the view's size.
-func (v *Vec) Bytes() int { return v.Len * v.Type.Size() }
 
 // Work is one planned collective: it is run, queued on a stream, or recorded and replayed. It is a plain value, so
 // that a blocking call allocates nothing.
@@ -37,8 +22,8 @@ type Work struct {
 	Dst   Vec
 
 	Factor float64 // what each source element is multiplied by first; 0 = 1
-	// Messages are sends and receives of device memory instead of a collective, for graphs.
-	Messages []DeviceMessage
+	// Other is what is done instead of a collective, for groups and graphs; or nil.
+	Other Operation
 
 	SendCounts []int // of the operations with vectors of counts, in elements; the caller's until they end
 	RecvCounts []int
@@ -62,8 +47,17 @@ type Work struct {
 	held [2]*mem.Allocation // what cannot be freed until the operation ends
 }
 
-// hold keeps the memory of the buffers, as far as it is known whose it is, from being freed while the operation runs.
-func (w *Work) hold() error {
+// Operation is something of another room than the collectives', for who records: messages of device memory.
+type Operation interface {
+	// Len is the number of calls, and Vec the memory of one.
+	Len() int
+	Vec(i int) *Vec
+	// Clone is a copy, with calls of its own.
+	Clone() Operation
+}
+
+// Hold keeps the memory of the buffers, as far as it is known whose it is, from being freed while the operation runs.
+func (w *Work) Hold() error {
 	for i, v := range [2]*Vec{&w.Src, &w.Dst} {
 		if v.Alloc == nil || i == 1 && v.Alloc == w.held[0] {
 			continue
@@ -76,8 +70,8 @@ func (w *Work) hold() error {
 	return nil
 }
 
-// letGo undoes hold, and gives back the registrations.
-func (w *Work) letGo() {
+// LetGo undoes hold, and gives back the registrations.
+func (w *Work) LetGo() {
 	if w.SrcBuf.Claim != nil {
 		w.SrcBuf.Claim.Release()
 	}
@@ -89,6 +83,27 @@ func (w *Work) letGo() {
 			a.Release()
 		}
 	}
+}
+
+// AcquireBuffers has find do that for the source and for the destination. In place, which is the same memory for both,
+// it is one search, so that both are direct or neither: had a registration gone in between, the peers would take this
+// rank to be out of place. A source that is multiplied first is nobody's to read, and so never in place.
+func (w *Work) AcquireBuffers(find func(*Vec, *Buf) error) error {
+	multiplied := w.Red == PreMulSum
+	if multiplied && w.Src.Len > 0 {
+		w.SrcBuf.Why = "it is multiplied first"
+	} else if err := find(&w.Src, &w.SrcBuf); err != nil {
+		return fmt.Errorf("source: %w", err)
+	}
+	if w.Dst.Ptr == w.Src.Ptr && w.Dst.Len == w.Src.Len && !multiplied {
+		w.DstBuf = w.SrcBuf
+		w.DstBuf.Shared = true
+		return nil
+	}
+	if err := find(&w.Dst, &w.DstBuf); err != nil {
+		return fmt.Errorf("destination: %w", err)
+	}
+	return nil
 }
 
 // Counts fills what this rank sends to each rank, and what it expects from each, in elements, of an operation with
@@ -144,24 +159,24 @@ func fillCounts(to []uint64, counts []int, name string, v *Vec) error {
 }
 
 // Signature is what all ranks must agree on.
-func (w *Work) Signature() uint64 { return signature(w.Kind, w.Type, w.Red, w.Root, w.Count) }
+func (w *Work) Signature() uint64 { return Signature(w.Kind, w.Type, w.Red, w.Root, w.Count) }
 
 // Path is one way of moving the data of operations. All ranks choose the same, before they have heard of each other.
 type Path struct {
 	Name string
 	// Acquire finds or makes the registrations of the buffers. Its error refuses, as Work.Err does. Without it the
 	// buffers are this rank's alone.
-	Acquire func(*Comm, *Work) error
+	Acquire func(*Team, *Work) error
 	// Offer writes what travels with the descriptor: the payload, or the eager slot. It cannot fail.
-	Offer func(*Comm, *Work)
+	Offer func(*Team, *Work)
 	// Combine works on what the ranks of a group have offered, on the group's leader and before the group is said to
 	// agree: everybody sees what it left in Partial after agreement. Needs groups; it cannot fail.
-	Combine func(*Comm, *Work)
+	Combine func(*Team, *Work)
 	// Check looks at what the ranks have offered, after their signatures agreed. Its verdict must be the same on all
 	// ranks; an error, about a rank or -1, leaves the communicator usable.
-	Check func(*Comm, *Work) (about int, err error)
+	Check func(*Team, *Work) (about int, err error)
 	// Run moves the data, after all ranks have agreed. An error breaks the communicator.
-	Run func(context.Context, *Comm, *Work) error
+	Run func(context.Context, *Team, *Work) error
 	// Ended hears that the operation has failed.
 	Ended func(error)
 }
@@ -172,18 +187,18 @@ type Buf struct {
 	At    mem.Location    // where peers find it, if direct
 	Why   string          // why it is staged, if not direct
 
-	late   bool // it is staged because a peer has not imported it yet, or cannot
+	Late   bool // it is staged because a peer has not imported it yet, or cannot
 	Shared bool // Claim is the other buffer's
 }
 
 // Direct reports whether peers read and write the user's memory itself.
 func (b *Buf) Direct() bool { return b.Claim != nil }
 
-func (b *Buf) word() bufWord {
+func (b *Buf) word() BufWord {
 	if b.Claim == nil {
-		return bufWord{}
+		return BufWord{}
 	}
-	return bufWord{arena: b.At.Arena, slot: b.At.Slot, generation: b.At.Generation, offset: b.At.Offset}
+	return WordOf(b.At)
 }
 
 // Kernel is how an operation on a device goes; all ranks choose the same. The zero Kernel is none.
@@ -198,8 +213,3 @@ type Kernel struct {
 
 // CountsBlocks is the Kernel.Blocks of an operation with counts of which no rank knows what they come to in all.
 const CountsBlocks = 64
-
-// Recorder takes the operations of a communicator's view instead of their being run: for groups and for capture.
-type Recorder interface {
-	Record(c *Comm, w Work) error
-}

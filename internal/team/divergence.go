@@ -1,4 +1,4 @@
-package engine
+package team
 
 import (
 	"fmt"
@@ -12,19 +12,16 @@ import (
 // are never ahead of each other in one count and behind in the other. So whoever waits long compares the counts, which
 // are words of the areas.
 
-// uncounted in area.queued: somebody captures this rank's operations on the device, and replays them as he likes.
-const uncounted = 1 << 63
+// Uncounted in area.queued: somebody captures this rank's operations on the device, and replays them as he likes.
+const Uncounted = 1 << 63
 
-// count publishes that n more collectives have been queued on the device. It is this communicator's turn.
-func (d *device) count(n uint64) {
-	d.collectives += n
-	spin.Release(&d.c.me.queued, d.collectives|d.uncounted)
-}
+// TellQueued publishes how many collectives this rank has queued on its device, or that this cannot be told.
+func (t *Team) TellQueued(total uint64) { spin.Release(&t.Me.queued, total) }
 
 // published is how many operations on host memory the rank has published.
-func (a *area) published() uint64 {
-	s, t := a.desc[0].seq.Load(), a.desc[1].seq.Load()
-	if reached(s, t) {
+func (a *Area) published() uint64 {
+	s, t := a.Desc[0].Seq.Load(), a.Desc[1].Seq.Load()
+	if Reached(s, t) {
 		return s
 	}
 	return t
@@ -32,30 +29,27 @@ func (a *area) published() uint64 {
 
 // crossed reports whether rank a has operations on its device that b has not, and b such on host memory that a has not.
 // Both go on meanwhile: of each rank, what it must be ahead in is read first.
-func crossed(a, b *area) bool {
+func crossed(a, b *Area) bool {
 	queued, published := a.queued.Load(), b.published()
 	behind, less := a.published(), b.queued.Load()
-	return (queued|less)&uncounted == 0 && queued > less && !reached(behind, published)
+	return (queued|less)&Uncounted == 0 && queued > less && !Reached(behind, published)
 }
 
 // diverged is about a rank that has called on host memory what this one has called on its device, or the other way
 // round; nil if there is none.
-func (c *Comm) diverged(s *waiting) *fault.Error {
-	if c.device == nil {
-		return nil
-	}
-	for r := range c.peers {
+func (t *Team) diverged(s *Waiting) *fault.Error {
+	for r := range t.Peers {
 		host := r
-		switch p := c.peers[r].area; {
-		case r == c.rank:
+		switch p := t.Peers[r].Area; {
+		case r == t.rank:
 			continue
-		case crossed(p, c.me):
-			host = c.rank
-		case !crossed(c.me, p):
+		case crossed(p, t.Me):
+			host = t.rank
+		case !crossed(t.Me, p):
 			continue
 		}
-		return c.errorAt(s, r, fmt.Errorf("rank %d has called on host memory what rank %d has called on its device: %w",
-			host, r+c.rank-host, fault.ErrMismatch))
+		return t.errorAt(s, r, fmt.Errorf("rank %d has called on host memory what rank %d has called on its device: %w",
+			host, r+t.rank-host, fault.ErrMismatch))
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package engine
+package team
 
 import (
 	"fmt"
@@ -54,50 +54,43 @@ func (v said) String() string {
 	return fmt.Sprintf("%s %s rank %d", what, to, v.peer())
 }
 
-// WaitsIn is what a rank says that it is in, until this one closes. For tests.
-func (c *Comm) WaitsIn(rank int) string {
-	defer c.polls.leave()
-	if !c.polls.enter() {
-		return "closed"
-	}
-	return said(c.peers[rank].area.waits.Load()).String()
-}
-
 // say publishes what the wait is.
-func (c *Comm) say(s *waiting) {
-	k, seq, several := kindOther, uint64(0), false
+func (t *Team) say(s *Waiting) {
+	k, seq := s.Kind, uint64(0)
 	switch {
-	case s.message != nil:
-		k, seq, several = s.message.kind(), c.number(s.message), s.several
-	case s.op == "":
-		k, seq = c.work.Kind, c.seq
+	case s.Op == "":
+		k, seq = t.Work.Kind, t.Seq
+	case k == KindRefused:
+		k = kindOther
+	case s.Of != nil:
+		seq = s.Of.Number()
 	}
-	if v := newSaid(k, several, c.absent(s), seq); v != s.said {
-		s.said = v
-		c.me.waits.Store(uint64(v))
+	if v := newSaid(k, s.Several, t.absent(s), seq); v != s.Said {
+		s.Said = v
+		t.Me.waits.Store(uint64(v))
 	}
 }
 
-// waited takes back what the wait, which is over, has said. Another one of this rank may have said something since.
-func (c *Comm) waited(s *waiting) {
-	if s.said != 0 {
-		c.me.waits.CompareAndSwap(uint64(s.said), 0)
-		s.said = 0
+// Waited takes back what the wait, which is over, has said. Another one of this rank may have said something since.
+func (t *Team) Waited(s *Waiting) {
+	if s.Said != 0 {
+		t.Me.waits.CompareAndSwap(uint64(s.Said), 0)
+		s.Said = 0
 	}
 }
 
 // account is what all ranks say, and what is to be seen in it, to be put behind an error. blame is the rank for which
 // this one waits in the end, if the one that it waits for waits itself.
-func (c *Comm) account(s *waiting) (text string, blame int) {
-	all := make([]said, c.size)
-	for r := range c.peers {
-		if all[r] = said(c.peers[r].area.waits.Load()); all[r] != 0 && all[r].peer() >= c.size {
+func (t *Team) account(s *Waiting) (text string, blame int) {
+	all := make([]said, t.size)
+	for r := range t.Peers {
+		if all[r] = said(t.Peers[r].Area.waits.Load()); all[r] != 0 && all[r].peer() >= t.size {
 			all[r] = 0
 		}
 	}
-	missing := c.absent(s)
-	all[c.rank] = s.said
-	circle, last := follow(all, c.rank, missing)
+	missing := t.absent(s)
+	all[t.rank] = s.Said
+	circle, last := follow(all, t.rank, missing)
 	var b strings.Builder
 	if circle != nil {
 		b.WriteString("; " + explain(all, circle))
@@ -197,3 +190,6 @@ func rankList(rs []int) string {
 	}
 	return "ranks " + strings.Join(parts, ", ")
 }
+
+// Says is what a rank says that it waits in.
+func (t *Team) Says(rank int) string { return said(t.Peers[rank].Area.waits.Load()).String() }

@@ -1,4 +1,4 @@
-package engine
+package team
 
 import (
 	"testing"
@@ -68,7 +68,7 @@ func TestList(t *testing.T) {
 		all[r] = newSaid(KindSend, true, (r+1)%4096, 1e6)
 	}
 	circle, _ := follow(all, 0, 1)
-	require.Less(t, len(explain(all, circle)+list(all)), textBytes)
+	require.Less(t, len(explain(all, circle)+list(all)), TextBytes)
 	require.Contains(t, list(all), "and so on")
 	for r := range all {
 		all[r] = newSaid(KindSend, false, r%2, 1)

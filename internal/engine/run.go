@@ -1,0 +1,229 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/team"
+
+	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// View is a communicator as the caller sees it: with a stream that operations queue on, or a recorder that takes them.
+type View struct {
+	*Comm
+	Stream   *Stream
+	Recorder Recorder
+}
+
+// Begin gives the caller an empty Work to fill and to pass to End. On a plain view, and on one with a stream of a device,
+// it is the communicator's own, and it is the caller's turn from here on: a call costs no allocation and no copy.
+func (v *View) Begin() (*team.Work, error) {
+	switch {
+	case v.Recorder != nil, v.Comm.recording.Load() != nil: // then End refuses it
+		if v.Comm.size == 0 {
+			return nil, v.Err()
+		}
+		return new(team.Work), nil
+	case v.Stream != nil && v.Stream.device != nil:
+		v.Comm.turn.run()
+		return &v.Comm.team.Work, nil
+	case v.Stream != nil:
+		return new(team.Work), nil
+	}
+	if err := v.Comm.enter(); err != nil {
+		return nil, err
+	}
+	return &v.Comm.team.Work, nil
+}
+
+// End runs w, queues it on the view's stream, or hands it to the view's recorder.
+func (v *View) End(ctx context.Context, w *team.Work) error {
+	ctx = Context(ctx)
+	switch {
+	case v.Recorder != nil:
+		return v.Recorder.Record(v.Comm, *w)
+	case w != &v.Comm.team.Work:
+		return v.submitOne(ctx, w)
+	case v.Stream != nil:
+		return v.Stream.launch(ctx, v.Comm)
+	}
+	err := v.Comm.run(ctx)
+	v.Comm.turn.leave()
+	return err
+}
+
+// submitOne queues w on a stream of the host, or finds that the communicator is recording, or was when the call began.
+func (v *View) submitOne(ctx context.Context, w *team.Work) error {
+	if err := v.Comm.barred(w, w.Kind.String()); err != nil {
+		return err
+	}
+	if v.Stream != nil {
+		return v.Stream.enqueue(v.Comm, ctx, []team.Work{*w}, false, nil)
+	}
+	if err := v.Comm.enter(); err != nil {
+		return err
+	}
+	defer v.Comm.turn.leave()
+	v.Comm.team.Work = *w
+	return v.Comm.run(ctx)
+}
+
+// SubmitAll runs or queues ws in order as one, which people call op: nothing of this communicator comes between. after,
+// if it is not nil, is called once when that is over, or was refused.
+func (v *View) SubmitAll(ctx context.Context, op string, ws []team.Work, after func()) error {
+	ctx = Context(ctx)
+	if err := v.submittable(op, ws); err != nil || len(ws) == 0 {
+		if after != nil {
+			after()
+		}
+		return err
+	}
+	if v.Stream != nil && v.Recorder == nil {
+		return v.Stream.enqueue(v.Comm, ctx, ws, true, after)
+	}
+	if after != nil {
+		defer after()
+	}
+	if v.Recorder != nil {
+		for _, w := range ws {
+			if err := v.Recorder.Record(v.Comm, w); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	c := v.Comm
+	if err := c.enter(); err != nil {
+		return err
+	}
+	err := c.runAll(ctx, ws, true)
+	c.turn.leave()
+	return err
+}
+
+// submittable is why nothing can be submitted, or nil. No works are no operation, of a usable communicator.
+func (v *View) submittable(op string, ws []team.Work) error {
+	if len(ws) == 0 {
+		return v.Err()
+	}
+	if v.Recorder != nil {
+		return nil
+	}
+	return v.Comm.barred(&ws[0], op)
+}
+
+// enter begins a blocking call; turn.leave ends it.
+func (c *Comm) enter() error {
+	k, ok := c.turn.enter()
+	if !ok {
+		return c.local("collective", fmt.Errorf("another goroutine's call runs on this Comm, which takes one "+
+			"at a time (wait for it, or use a Dup for calls side by side): %w", fault.ErrBusy))
+	}
+	if k != nil {
+		<-k.ready // what is queued before it has a deadline
+		if c.closing.Load() {
+			c.turn.leave()
+			return c.local("collective", errCommClosed)
+		}
+	}
+	return nil
+}
+
+// runAll runs ws in order, for LastOp together or not. It ends with the first error: the other ranks get it too, and end
+// there as well.
+func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) error {
+	c.together, c.fresh = together, true
+	defer func() { c.together = false }()
+	for i := range ws {
+		c.team.Work = ws[i]
+		if err := c.run(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run does the operation c.work; it is this communicator's turn.
+func (c *Comm) run(ctx context.Context) error {
+	w := &c.team.Work
+	err := c.perform(ctx, w)
+	w.LetGo()
+	if err != nil && w.Path != nil && w.Path.Ended != nil {
+		w.Path.Ended(err)
+	}
+	*w = team.Work{} // for the next Begin; and the user's memory is not kept alive
+	return err
+}
+
+func (c *Comm) perform(ctx context.Context, w *team.Work) error {
+	if w.Kernel.Name != "" {
+		return c.performDevice(ctx, w)
+	}
+	if e := c.broken.Load(); e != nil {
+		return e
+	}
+	if c.closing.Load() {
+		return c.local(w.Kind.String(), errCommClosed)
+	}
+	c.team.Seq++
+	spin.Claim(unsafe.Pointer(&c.team.Me.Desc[c.team.Seq&1]))
+	c.team.ClaimEager(w.EagerBytes)
+	bad := w.Err
+	if bad == nil {
+		bad = w.Hold()
+	}
+	if ctx.Err() != nil {
+		if bad == nil {
+			bad = fault.Ended(ctx)
+		}
+		ctx = context.WithoutCancel(ctx) // the peers must still be heard out, for Options.Timeout at most
+	}
+	path := w.Path
+	if bad != nil {
+		path = &refused
+	}
+	if path.Acquire != nil {
+		bad = path.Acquire(&c.team, w)
+	}
+	if path.Offer != nil && bad == nil {
+		path.Offer(&c.team, w)
+	}
+	c.team.Publish(w, bad)
+	if path.Acquire == nil {
+		c.note(w, path.Name) // while the peers' descriptors are on their way
+	}
+	err := c.team.Agree(ctx, w, bad)
+	if err == nil && path.Check != nil {
+		if about, cerr := path.Check(&c.team, w); cerr != nil {
+			err = c.team.Errorf(team.StepAgree, about, cerr)
+		}
+	}
+	if err == nil && path.Run != nil {
+		if err = path.Run(ctx, &c.team, w); err != nil {
+			err = c.failed(err)
+		}
+	}
+	if path.Acquire != nil {
+		if bad != nil {
+			path = &refused
+		}
+		c.note(w, path.Name) // only now is it known how it went
+	}
+	return err
+}
+
+// refused is the path of an operation whose arguments are bad.
+var refused = team.Path{Name: "refused"}
+
+// failed breaks the communicator with what an algorithm returned.
+func (c *Comm) failed(err error) error {
+	var e *fault.Error
+	if !errors.As(err, &e) {
+		e = c.team.Errorf(c.team.Work.Path.Name, -1, err)
+	}
+	return c.fail(e)
+}

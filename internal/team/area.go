@@ -1,0 +1,126 @@
+package team
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// The control segment of a communicator is one area per rank, an allocation of that rank which all peers map. Only its
+// rank writes it, so that every shared cache line has one writer.
+
+const (
+	areaMagic   = 0x75622d6172656103 // "ub-area", layout 3
+	areaBytes   = 4096               // the area proper; the rank's eager slots and staging memory follow
+	TextBytes   = 480                // of a text in an area
+	PayloadSize = 48                 // bytes of data that travel in a descriptor's first line
+)
+
+// BufWord says where one buffer of a call is: generation 0 means that peers cannot reach it (it is staged).
+type BufWord struct {
+	Arena, Slot uint32
+	Generation  uint64
+	Offset      uint64
+}
+
+// WordOf is the word of a location.
+func WordOf(l mem.Location) BufWord {
+	return BufWord{Arena: l.Arena, Slot: l.Slot, Generation: l.Generation, Offset: l.Offset}
+}
+
+// Location is what the word says.
+func (w *BufWord) Location() mem.Location {
+	return mem.Location{Arena: w.Arena, Slot: w.Slot, Generation: w.Generation, Offset: w.Offset}
+}
+
+// Descriptor is what a rank publishes per operation. Its first line is all that peers read when signatures agree: what
+// follows the signature there is the payload of small operations and the buffers of others.
+type Descriptor struct {
+	Seq     atomic.Uint64 // written last
+	Sig     uint64
+	payload [PayloadSize]byte
+
+	Refusal uint64 // why the rank refused: (rank it is about)+1<<32, if any, and a code of refusals
+	_       [56]byte
+}
+
+// buffers are where the buffers of a call are, in the place of its payload.
+type buffers struct{ Src, dst BufWord }
+
+// Buffers is where the buffers of the call are, in the place of its payload.
+func (d *Descriptor) Buffers() *buffers { return (*buffers)(unsafe.Pointer(&d.payload)) }
+
+// RefusalText explains a refusal to the peers, one for each descriptor slot.
+type RefusalText struct {
+	N    uint64
+	text [TextBytes]byte
+}
+
+// Area is one rank's part of the control segment. The gaps keep what different peers wait for on different pairs of
+// cache lines (the adjacent-line prefetcher fetches pairs).
+type Area struct {
+	magic uint64
+	comm  uint64
+	rank  uint32
+	size  uint32
+	_     [104]byte
+
+	Desc [2]Descriptor // sequence mod 2
+
+	// progress is seq<<32 + the number of steps of that operation that this rank has done.
+	progress atomic.Uint64
+	_        [120]byte
+
+	State atomic.Uint64
+	// lost is why the communicator broke, as its rank saw it: code<<32 | (rank it is about)+1; 0 while usable.
+	Lost atomic.Uint64
+	// queued is how many collectives the rank has queued on its device: see kinds.go.
+	queued atomic.Uint64
+	_      [104]byte
+
+	Channels Place // of the channel table
+	// waits is what the rank waits in, if that takes long: see report.go.
+	waits atomic.Uint64
+	_     [56]byte
+
+	Group [2]Descriptor // what a leader says for its group, sequence mod 2: see groups.go
+
+	Refusals [2]RefusalText
+	lostText RefusalText
+}
+
+// Place publishes where something is that its rank made later than the area.
+type Place struct {
+	Ready atomic.Uint64 // set last
+	_     uint64
+	At    BufWord
+	_     [24]byte
+}
+
+// Area states.
+const (
+	StateOpen   = 1
+	StateClosed = 2
+)
+
+func init() {
+	if unsafe.Sizeof(Area{}) > areaBytes || unsafe.Sizeof(Descriptor{}) != 128 ||
+		unsafe.Sizeof(buffers{}) != PayloadSize || unsafe.Offsetof(Area{}.Desc) != 128 ||
+		unsafe.Offsetof(Area{}.Group)%128 != 0 {
+		panic("engine: control area layout")
+	}
+}
+
+func (a *Area) check(comm uint64, rank, size int) error {
+	if a.magic != areaMagic || a.comm != comm || a.rank != uint32(rank) || a.size != uint32(size) {
+		return fmt.Errorf("control area of rank %d of %d is not what it should be: %w", rank, size, fault.ErrStale)
+	}
+	return nil
+}
+
+func (t *RefusalText) set(s string) { t.N = uint64(copy(t.text[:], s)) }
+
+func (t *RefusalText) get() string { return string(t.text[:min(t.N, TextBytes)]) }

@@ -1,0 +1,121 @@
+package team
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// unpack takes a signature apart by its layout, which other ranks rely on.
+func unpack(sig uint64) (k Kind, d dtype.Type, r Reduction, root, count int) {
+	return Kind(sig >> 59), dtype.Type(sig << 5 >> 60), Reduction(sig << 9 >> 61), int(sig << 12 >> 52), int(sig << 24 >> 24)
+}
+
+func TestSignature(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		k := Kind(rapid.IntRange(0, 31).Draw(t, "kind"))
+		d := dtype.Type(rapid.IntRange(0, 15).Draw(t, "type"))
+		r := Reduction(rapid.IntRange(0, 7).Draw(t, "reduction"))
+		root := rapid.IntRange(0, 1<<12-1).Draw(t, "root")
+		count := rapid.OneOf(rapid.IntRange(0, MaxCount), rapid.Just(MaxCount), rapid.IntRange(0, 3)).Draw(t, "count")
+		sig := Signature(k, d, r, root, count)
+		k2, d2, r2, root2, count2 := unpack(sig)
+		require.Equal(t, []int{int(k), int(d), int(r), root, count}, []int{int(k2), int(d2), int(r2), root2, count2})
+		require.Equal(t, fmt.Sprintf("%v(count %d, %v, %v, root %d)", k, count, d, r, root), Describe(sig))
+	})
+	require.Equal(t, uint64(math.MaxUint64), Signature(31, 15, 7, 1<<12-1, MaxCount))
+	require.LessOrEqual(t, int(numKinds), 32, "a kind has 5 bits")
+	require.LessOrEqual(t, int(numReductions), 8, "a reduction has 3")
+}
+
+func TestNames(t *testing.T) {
+	for k := range numKinds {
+		require.NotEmpty(t, k.String(), "kind %d", uint8(k))
+	}
+	for r := range numReductions {
+		require.NotEmpty(t, r.String(), "reduction %d", uint8(r))
+	}
+	require.Equal(t, "operation(200)", Kind(200).String())
+	require.Equal(t, "reduction(200)", Reduction(200).String())
+	require.Equal(t, "all_reduce", KindAllReduce.String())
+	require.False(t, NoReduction.Valid())
+	require.True(t, Sum.Valid())
+	require.False(t, numReductions.Valid())
+}
+
+// The layout is what keeps each line with one writer, and what ranks of two builds share.
+func TestLayout(t *testing.T) {
+	const line, pair = 64, 128
+	var a Area
+	require.Equal(t, uintptr(pair), unsafe.Sizeof(Descriptor{}))
+	require.Equal(t, uintptr(line), unsafe.Offsetof(a.Desc[0].Refusal), "the first line ends with the payload")
+	require.Zero(t, unsafe.Offsetof(a.Desc)%pair)
+	require.Zero(t, unsafe.Offsetof(a.progress)%pair)
+	require.Zero(t, unsafe.Offsetof(a.State)%pair)
+	require.GreaterOrEqual(t, unsafe.Offsetof(a.State)-unsafe.Offsetof(a.progress), uintptr(pair))
+	require.GreaterOrEqual(t, unsafe.Offsetof(a.Refusals)-unsafe.Offsetof(a.State), uintptr(pair))
+	require.LessOrEqual(t, unsafe.Sizeof(a), uintptr(areaBytes))
+	require.Zero(t, areaBytes%4096)
+	require.Zero(t, EagerBytes%4096)
+	var p Peer
+	shared := make([]byte, SharedBytes)
+	p.lay(unsafe.Pointer(&shared[0]))
+	require.Equal(t, uintptr(SharedBytes), uintptr(p.staging)-uintptr(unsafe.Pointer(p.Area))+StagingBytes)
+	require.Equal(t, uintptr(2*EagerBytes), uintptr(p.staging)-uintptr(p.eager))
+}
+
+func TestAreaCheck(t *testing.T) {
+	good := Area{magic: areaMagic, comm: 5, rank: 1, size: 4}
+	require.NoError(t, good.check(5, 1, 4))
+	for name, change := range map[string]func(*Area){
+		"magic": func(a *Area) { a.magic++ }, "communicator": func(a *Area) { a.comm++ },
+		"rank": func(a *Area) { a.rank++ }, "size": func(a *Area) { a.size++ },
+	} {
+		var bad Area
+		bad.magic, bad.comm, bad.rank, bad.size = good.magic, good.comm, good.rank, good.size
+		change(&bad)
+		require.ErrorIs(t, bad.check(5, 1, 4), fault.ErrStale, name)
+	}
+	require.ErrorIs(t, new(Area).check(0, 0, 0), fault.ErrStale, "an empty page")
+}
+
+func TestRefusalText(t *testing.T) {
+	var r RefusalText
+	for _, s := range []string{"", "short", strings.Repeat("x", TextBytes), strings.Repeat("y", 10*TextBytes)} {
+		r.set(s)
+		require.Equal(t, s[:min(len(s), TextBytes)], r.get())
+	}
+	for _, n := range []uint64{TextBytes + 1, 1 << 40, math.MaxUint64} {
+		r.N = n
+		require.Len(t, r.get(), TextBytes, "a length of %d", n)
+	}
+}
+
+func TestReached(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("TEST_SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("TEST_SEED=%d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range 1000 {
+		target, near := random.Uint64(), random.Uint64()>>2
+		require.True(t, Reached(target, target))
+		require.True(t, Reached(target+near, target))
+		require.False(t, Reached(target-1-near, target))
+	}
+}

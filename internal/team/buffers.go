@@ -1,0 +1,75 @@
+package team
+
+import "unsafe"
+
+// Where says how the ranks hold the buffers of the running operation.
+type Where struct {
+	AllSrc, AllDst bool // every rank's source, or destination, is direct
+	InPlace        bool // some direct source is its rank's destination as well
+}
+
+// Buffers is where each rank's source and destination of the running operation are in this process: their first
+// srcBytes and dstBytes bytes, and nil for a buffer of another rank that is staged, and for all destinations if dstBytes
+// is 0. Ask only for what every rank keeps until this one has done its last step. The slices are the communicator's,
+// until the next operation.
+func (t *Team) Buffers(srcBytes, dstBytes int) (srcs, dsts []unsafe.Pointer, how Where, err error) {
+	how = Where{AllSrc: true, AllDst: true}
+	for r := range t.Peers {
+		d := t.Peers[r].Area.Desc[t.Seq&1].Buffers()
+		how.AllSrc = how.AllSrc && d.Src.Generation != 0
+		how.AllDst = how.AllDst && d.dst.Generation != 0
+		how.InPlace = how.InPlace || d.Src.Generation != 0 && d.Src == d.dst
+		if t.srcs[r], err = t.resolve(r, &d.Src, 0, srcBytes); err != nil {
+			return nil, nil, how, err
+		}
+		if t.dsts[r] = nil; dstBytes == 0 {
+			continue
+		}
+		if t.dsts[r], err = t.resolve(r, &d.dst, 0, dstBytes); err != nil {
+			return nil, nil, how, err
+		}
+	}
+	t.srcs[t.rank], t.dsts[t.rank] = t.Work.Src.Ptr, t.Work.Dst.Ptr
+	return t.srcs, t.dsts, how, nil
+}
+
+// Source is where n bytes of a rank's source, from byte off on, are in this process; nil if it is another rank's and
+// staged.
+func (t *Team) Source(rank, off, n int) (unsafe.Pointer, error) {
+	if rank == t.rank {
+		return unsafe.Add(t.Work.Src.Ptr, off), nil
+	}
+	return t.resolve(rank, &t.Peers[rank].Area.Desc[t.Seq&1].Buffers().Src, off, n)
+}
+
+// Destination is as Source for a rank's destination.
+func (t *Team) Destination(rank, off, n int) (unsafe.Pointer, error) {
+	if rank == t.rank {
+		return unsafe.Add(t.Work.Dst.Ptr, off), nil
+	}
+	return t.resolve(rank, &t.Peers[rank].Area.Desc[t.Seq&1].Buffers().dst, off, n)
+}
+
+// Direct reports whether a rank's source of the running operation is direct.
+func (t *Team) Direct(rank int) bool {
+	return t.Peers[rank].Area.Desc[t.Seq&1].Buffers().Src.Generation != 0
+}
+
+// DirectDst reports whether a rank's destination of the running operation is direct.
+func (t *Team) DirectDst(rank int) bool {
+	return t.Peers[rank].Area.Desc[t.Seq&1].Buffers().dst.Generation != 0
+}
+
+func (t *Team) resolve(rank int, w *BufWord, off, n int) (unsafe.Pointer, error) {
+	if w.Generation == 0 || rank == t.rank {
+		return nil, nil
+	}
+	p, err := t.Peers[rank].Mem.Resolve(w.Location().Add(uintptr(off)), n)
+	if err != nil {
+		return nil, t.Errorf("import", rank, err)
+	}
+	return p, nil
+}
+
+// Scratch is one pointer a rank for the running operation to use.
+func (t *Team) Scratch() []unsafe.Pointer { return t.scratch }

@@ -1,0 +1,118 @@
+package team
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// Codes of area.lost.
+const (
+	lostPeer = iota + 1
+	lostTimeout
+	lostCancelled
+	lostAborted
+	lostInternal
+	lostMismatch
+)
+
+// Tell publishes in this rank's area that the communicator broke, and why.
+func (t *Team) Tell(e *fault.Error) {
+	code := uint64(lostInternal)
+	switch {
+	case errors.Is(e, fault.ErrPeerLost):
+		code = lostPeer
+	case errors.Is(e, fault.ErrTimeout):
+		code = lostTimeout
+	case errors.Is(e, context.Canceled), errors.Is(e, context.DeadlineExceeded):
+		code = lostCancelled
+	case errors.Is(e, fault.ErrAborted):
+		code = lostAborted
+	case errors.Is(e, fault.ErrMismatch):
+		code = lostMismatch
+	}
+	about := e.Peer
+	if about < 0 {
+		about = t.rank
+		if code == lostPeer || code == lostTimeout { // of no rank that this one could name, least of all itself
+			code = lostInternal
+		}
+	}
+	t.Me.lostText.set(e.Err.Error())
+	t.Me.Lost.CompareAndSwap(0, code<<32|uint64(about+1))
+}
+
+// LostError turns what a peer published into this rank's error.
+func (t *Team) LostError(s *Waiting, from int, v uint64) *fault.Error {
+	s.Lost = true
+	about := int(uint32(v)) - 1
+	text := t.Peers[from].Area.lostText.get()
+	if about < 0 || about >= t.size {
+		return t.errorAt(s, from, fmt.Errorf("control area is damaged (%#x): %w", v, fault.ErrPeerLost))
+	}
+	switch v >> 32 {
+	case lostPeer:
+		return t.errorAt(s, about, fmt.Errorf("rank %d saw it: %w", from, fault.ErrPeerLost))
+	case lostTimeout:
+		whom := "it"
+		if about == t.rank {
+			whom, about = "this rank", from
+		}
+		return t.errorAt(s, about, fault.Told(fmt.Sprintf("rank %d waited for %s: %s", from, whom, text), fault.ErrTimeout))
+	case lostCancelled:
+		return t.errorAt(s, from, fmt.Errorf("rank %d gave up: %s: %w", from, text, fault.ErrAborted))
+	case lostMismatch:
+		if about == t.rank {
+			about = from
+		}
+		return t.errorAt(s, about, fault.Told(text, fault.ErrMismatch))
+	case lostAborted:
+		return t.errorAt(s, about, fault.Told(text, fault.ErrAborted))
+	}
+	return t.errorAt(s, from, fmt.Errorf("rank %d failed: %s: %w", from, text, fault.ErrAborted))
+}
+
+// Reader is a peer's side of something shared: its word that says whether it has closed it, which lies in memory that
+// the peer may have given back.
+type Reader struct {
+	State *atomic.Uint64
+	Mem   PeerMemory
+	At    mem.Location // of that memory
+
+	Key *atomic.Uint64 // if that is not nil and not was any more, the word is another thing's
+	Was uint64
+}
+
+// Done reports whether the peer has closed it, or is dead.
+func (r *Reader) Done() bool {
+	return !r.Mem.Live(r.At) || r.State.Load() == StateClosed || r.Key != nil && r.Key.Load() != r.Was || r.Mem.Dead()
+}
+
+// Readers are the other ranks, as far as they are known.
+func (t *Team) Readers() (all []Reader) {
+	for i := range t.Peers {
+		if p := &t.Peers[i]; i != t.rank && p.Area != nil {
+			all = append(all, Reader{State: &p.Area.State, Mem: p.Mem, At: p.At})
+		}
+	}
+	return all
+}
+
+// ClosedPeer is a peer that has closed its communicator, or -1.
+func (t *Team) ClosedPeer() int {
+	for r := range t.Peers {
+		if r != t.rank && t.Peers[r].Closed() {
+			return r
+		}
+	}
+	return -1
+}
+
+// ClosedError is about a peer that has closed its communicator.
+func (t *Team) ClosedError(w *Waiting, r int) *fault.Error {
+	return t.errorAt(w, r, fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost))
+}

@@ -1,0 +1,134 @@
+package team
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/tuning"
+)
+
+// Member is what a rank tells the others of where it runs.
+type Member struct {
+	Cache    int         `json:"cache"` // as of cpu.Near
+	Node     int         `json:"node"`
+	Process  shm.Process `json:"process"`
+	Hostname string      `json:"hostname"`
+	CPUs     []int       `json:"cpus"`
+	Quotas   []cpu.Quota `json:"quotas"`
+	Group    string      `json:"group"` // as of shm.Group
+}
+
+// Here is this rank.
+func Here() (m Member, err error) {
+	m = Member{CPUs: cpu.Affinity(), Quotas: cpu.Quotas(), Group: shm.Group()}
+	m.Cache, m.Node = cpu.Near()
+	var e1, e2 error
+	m.Process, e1 = shm.Self()
+	m.Hostname, e2 = os.Hostname()
+	return m, errors.Join(e1, e2)
+}
+
+// Config is what a team takes from its communicator.
+type Config struct {
+	Timeout   time.Duration // how long a wait lasts without the peers
+	Algorithm string        // that the options ask for, or ""
+	Tuning    tuning.Table
+}
+
+// Gather makes t the team of all members, of which this rank is one, in communicator c.
+func (t *Team) Gather(c Comm, rank int, ms []Member, o Config) {
+	t.Init(c, rank, len(ms))
+	t.tuning, t.algorithm = o.Tuning, o.Algorithm
+	t.Timeout.Store(int64(o.Timeout))
+	cpus, groups := map[int]bool{}, map[string]bool{}
+	for r, m := range ms {
+		t.Peers[r] = Peer{Proc: m.Process, Host: m.Hostname, cache: m.Cache, node: m.Node}
+		groups[m.Group] = true
+		for _, n := range m.CPUs {
+			cpus[n] = true
+		}
+	}
+	t.oneP = runtime.GOMAXPROCS(0) == 1
+	procs := len(cpus)
+	if t.arrange(); t.inProcess {
+		procs = min(procs, runtime.GOMAXPROCS(0))
+	}
+	t.Crowded = procs > 0 && t.size > procs || exhausted(ms)
+	t.apart = len(groups) > 1
+}
+
+// Part makes t a team of some of parent's ranks, this one among them, in communicator c.
+func (t *Team) Part(c Comm, parent *Team, ranks []int) {
+	t.Init(c, slices.Index(ranks, parent.rank), len(ranks))
+	t.tuning, t.algorithm = parent.tuning, parent.algorithm
+	t.oneP, t.Crowded, t.apart = parent.oneP, parent.Crowded, parent.apart
+	t.Timeout.Store(parent.Timeout.Load())
+	for r, was := range ranks {
+		from := &parent.Peers[was]
+		t.Peers[r] = Peer{Mem: from.Mem, Proc: from.Proc, Host: from.Host, Domain: from.Domain, cache: from.cache,
+			node: from.node}
+	}
+	t.arrange()
+}
+
+// Init makes t a team of so many ranks, which know nothing of each other yet.
+func (t *Team) Init(c Comm, rank, size int) {
+	t.comm, t.rank, t.size = c, rank, size
+	t.Peers, t.scratch = make([]Peer, size), make([]unsafe.Pointer, size)
+	t.srcs, t.dsts = make([]unsafe.Pointer, size), make([]unsafe.Pointer, size)
+}
+
+// exhausted reports whether some control group has more ranks than it may use processors.
+func exhausted(ms []Member) bool {
+	ranks := map[string]int{}
+	for _, m := range ms {
+		for _, q := range m.Quotas {
+			if ranks[q.Group]++; float64(ranks[q.Group]) > q.CPUs {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// share makes this rank's area of communicator id, with extra bytes behind its staging memory for attachments.
+func (t *Team) MakeArea(h *mem.Heap, id uint64, extra int) error {
+	a, err := h.Alloc(SharedBytes + extra)
+	if err != nil {
+		return fmt.Errorf("control segment: %w", err)
+	}
+	t.Area, t.Me, t.whole, t.populate = a, (*Area)(a.Ptr), SharedBytes+extra, !h.GoHeap()
+	t.Me.magic, t.Me.comm, t.Me.rank, t.Me.size = areaMagic, id, uint32(t.rank), uint32(t.size)
+	t.Me.State.Store(StateOpen)
+	t.Peers[t.rank].lay(a.Ptr)
+	return nil
+}
+
+// lay sets where the parts of a rank's shared memory are.
+func (p *Peer) lay(ptr unsafe.Pointer) {
+	p.Area, p.eager = (*Area)(ptr), unsafe.Add(ptr, areaBytes)
+	p.staging = unsafe.Add(p.eager, 2*EagerBytes)
+}
+
+// reachArea maps the area that rank r has at at.
+func (t *Team) MapArea(id uint64, r int, at mem.Location) error {
+	p := &t.Peers[r]
+	ptr, err := p.Mem.Resolve(at, t.whole)
+	if err != nil {
+		return fmt.Errorf("map the control area of rank %d: %w", r, err)
+	}
+	if t.populate { // everybody touches these pages, and page faults of one rank hold up all
+		shm.Populate(ptr, SharedBytes)
+	}
+	p.lay(ptr)
+	p.At = at
+	return p.Area.check(id, r, t.size)
+}
