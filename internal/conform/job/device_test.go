@@ -2,7 +2,7 @@ package main
 
 import (
 	"fmt"
-	mrand "math/rand/v2"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -42,7 +42,7 @@ func TestDeviceKill(t *testing.T) {
 		name, value, _ := strings.Cut(v, "=")
 		t.Setenv(name, value)
 	}
-	pick := mrand.New(mrand.NewPCG(testkit.Seed(t), 0))
+	pick := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	for range 3 {
 		killOne(t, "kill-device", 3, pick)
 		killOne(t, "kill-device-p2p", 3, pick)

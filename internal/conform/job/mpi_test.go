@@ -3,7 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
-	mrand "math/rand/v2"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strconv"
@@ -75,7 +75,7 @@ func TestMPIKill(t *testing.T) {
 	if os.Getenv("MPI_NAME") == "mpich" {
 		t.Skip("MPICH's mpirun cannot be told to leave the survivors alive")
 	}
-	pick := mrand.New(mrand.NewPCG(testkit.Seed(t), 0))
+	pick := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	kills, err := conform.Number("CONFORM_KILLS", 10)
 	require.NoError(t, err)
 	for k := 0; k < kills; k++ {

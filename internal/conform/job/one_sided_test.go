@@ -2,11 +2,9 @@ package main
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
@@ -45,16 +43,4 @@ func TestMPIOneSided(t *testing.T) {
 			runMPI(t, n, n, nil, oneSided...)
 		})
 	}
-}
-
-// TestKillWait kills a random rank while all signal and wait.
-func TestKillWait(t *testing.T) {
-	rounds := 15
-	if testing.Short() || race.Enabled {
-		rounds = 3
-	}
-	seed := conform.Seed()
-	t.Logf("TEST_SEED=%d", seed)
-	pick := rand.New(rand.NewPCG(seed, 1))
-	killRounds(t, "kill-wait", rounds, func() int { return 2 + pick.IntN(3) }, pick)
 }

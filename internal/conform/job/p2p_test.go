@@ -2,14 +2,12 @@ package main
 
 import (
 	"fmt"
-	mrand "math/rand/v2"
 	"os"
 	"testing"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/race"
-	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // programs is how many random programs each number of ranks from 2 to 8 runs: CONFORM_PROGRAMS, or 10,000 in all, and
@@ -49,10 +47,4 @@ func TestProgramsProcesses(t *testing.T) {
 // TestCircle has processes that all send first.
 func TestCircle(t *testing.T) {
 	start(t, 3, nil, "circle").succeed(t)
-}
-
-// TestKillP2P is TestKill with messages under way.
-func TestKillP2P(t *testing.T) {
-	pick := mrand.New(mrand.NewPCG(testkit.Seed(t), 0))
-	killRounds(t, "kill-p2p", 10, func() int { return 2 + pick.IntN(3) }, pick)
 }

@@ -2,7 +2,7 @@ package main
 
 import (
 	"fmt"
-	mrand "math/rand/v2"
+	"math/rand/v2"
 	"os"
 	"testing"
 	"time"
@@ -41,7 +41,7 @@ func TestDeviceKillQueued(t *testing.T) {
 		bin, err = program()
 		require.NoError(t, err)
 	}
-	pick := mrand.New(mrand.NewPCG(testkit.Seed(t), 0))
+	pick := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	for _, suite := range []string{"eager", "graph", "messages", "channel"} {
 		t.Run(suite, func(t *testing.T) {
 			for round := range rounds {
