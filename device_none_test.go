@@ -16,7 +16,8 @@ import (
 func TestNoDevice(t *testing.T) {
 	none := ubcoll.CUDA(-1)
 	require.NotEqual(t, ubcoll.Host, none)
-	err := ubcoll.Local(t.Context(), 1, ubcoll.Options{Timeout: testkit.Limit}, func(_ context.Context, c *ubcoll.Comm) error {
+	o := ubcoll.Options{Timeout: testkit.Limit}
+	err := ubcoll.Local(t.Context(), 1, o, func(_ context.Context, c *ubcoll.Comm) error {
 		var x [4096]byte
 		_, alloc := ubcoll.Alloc[int8](c, none, 1)
 		_, adopt := ubcoll.Adopt(c, none, unsafe.Pointer(&x), len(x))

@@ -1,11 +1,8 @@
 package ubcoll_test
 
 import (
-	"bytes"
 	"context"
-	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,6 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // A variable that is malformed is this rank's wrong argument, whichever it is, on all ranks.
@@ -45,36 +43,16 @@ func TestAlgorithmVariable(t *testing.T) {
 	}
 }
 
-// captureLogs is what the library's logger writes at a level from now on, until the test ends, in a program with a logger
-// of its own.
-func captureLogs(t *testing.T, level string) *lines {
-	t.Setenv("UBCOLL_LOG", level)
-	out, old := &lines{}, slog.Default()
-	t.Cleanup(func() { slog.SetDefault(old) })
-	slog.SetDefault(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	return out
-}
-
 // logged runs a job and gives what is logged at a level.
 func logged(t *testing.T, level string) string {
-	out := captureLogs(t, level)
+	t.Setenv(env.Log.Name, level)
+	out := testkit.Logs(t)
 	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		x := make([]int32, 100_000)
 		return coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum)
 	})
 	require.NoError(t, err)
-	return out.b.String()
-}
-
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
+	return out.String()
 }
 
 func TestLog(t *testing.T) {

@@ -28,7 +28,8 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 	}
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: limit, Max: was.Max}))
 	defer unix.Setrlimit(unix.RLIMIT_MEMLOCK, &was)
-	out := captureLogs(t, "info")
+	t.Setenv("UBCOLL_LOG", "info")
+	out := testkit.Logs(t)
 
 	alone(t, func(_ context.Context, c *ubcoll.Comm) error {
 		runtime.LockOSThread() // and the thread ends with the rank
@@ -54,7 +55,8 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 					return err
 				}
 				s := c.Stats().Cache
-				if s.LockedBytes != k.locked || s.PinnedBytes != int64(k.bytes) || int64(testkit.Status("VmLck"))-before != k.locked {
+				if s.LockedBytes != k.locked || s.PinnedBytes != int64(k.bytes) ||
+					int64(testkit.Status("VmLck"))-before != k.locked {
 					return fmt.Errorf("%d of %d bytes are locked, the system says %d, want %d", s.LockedBytes, s.PinnedBytes,
 						int64(testkit.Status("VmLck"))-before, k.locked)
 				}
@@ -79,9 +81,9 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 		}
 		return nil
 	})
-	require.Equal(t, 1, strings.Count(out.b.String(), `level=INFO msg="ubcoll: registered memory is not locked`), "%s",
-		out.b.String())
-	require.Contains(t, out.b.String(), "ulimit -l")
+	require.Equal(t, 1, strings.Count(out.String(), `level=INFO msg="ubcoll: registered memory is not locked`), "%s",
+		out.String())
+	require.Contains(t, out.String(), "ulimit -l")
 }
 
 // unprivileged has this thread bound by RLIMIT_MEMLOCK, whoever runs it.

@@ -99,7 +99,9 @@ func commTrials(ctx context.Context, with string, c *ubcoll.Comm, v ubcoll.Vec, 
 	add("p2p.Group.Start", func() error { return testkit.ErrOf(new(p2p.Group).Start(ctx, c)) })
 	add("p2p.Connect", func() error { return testkit.ErrOf(p2p.Connect(ctx, c, 0, nil)) })
 	add("graph.Capture", func() error {
-		return testkit.ErrOf(graph.Capture(ctx, c, func(g *ubcoll.Comm) error { return coll.AllReduce(ctx, g, v, v, ubcoll.Sum) }))
+		return testkit.ErrOf(graph.Capture(ctx, c, func(g *ubcoll.Comm) error {
+			return coll.AllReduce(ctx, g, v, v, ubcoll.Sum)
+		}))
 	})
 	add("graph.Capture", func() error { return testkit.ErrOf(graph.Capture(ctx, c, nil)) })
 	return all
@@ -180,7 +182,9 @@ func nounTrials(ctx context.Context) []trial {
 	}
 	for with, r := range map[string]*ubcoll.Registration{"nil": nil, "zero": {}} {
 		add("Registration.Close", with, bad, "RegisterBuffer", func() error { return r.Close() })
-		add("Registration.MarshalBinary", with, bad, "RegisterBuffer", func() error { return testkit.ErrOf(r.MarshalBinary()) })
+		add("Registration.MarshalBinary", with, bad, "RegisterBuffer", func() error {
+			return testkit.ErrOf(r.MarshalBinary())
+		})
 		add("Registration.Engine", with, nil, "", func() error { return void(r.Engine()) })
 	}
 	for with, m := range map[string]*ubcoll.Remote{"nil": nil, "zero": {}} {

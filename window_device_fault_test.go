@@ -17,7 +17,7 @@ import (
 // about is an error unless err wraps want, and names rank as the reporter or the one it is about.
 func about(err, want error, rank int) error {
 	var e *ubcoll.Error
-	if err := wants(err, want); err != nil {
+	if err := testkit.Wants(err, want); err != nil {
 		return err
 	}
 	if !errors.As(err, &e) || e.Peer != rank && e.Rank != rank {
@@ -89,35 +89,37 @@ func TestWindowOnDevicesMisused(t *testing.T) {
 		const huge = 1<<63 - 1
 		ten := p.buf.Vec().Slice(0, 10)
 		errs := []error{
-			wants(p.w.On(host).Signal(ctx, 0), ubcoll.ErrArgument), wants(p.w.On(host).Fence(ctx), ubcoll.ErrArgument),
-			wants(p.w.On(elsewhere).Put(ctx, 0, 500, ten), ubcoll.ErrArgument),
-			wants(hp.w.On(device).Signal(ctx, 0), ubcoll.ErrArgument),
-			wants(hp.w.Put(ctx, 0, 0, ten), ubcoll.ErrArgument), wants(hp.w.Get(ctx, ten, 1, 0), ubcoll.ErrArgument),
-			wants(p.w.Put(ctx, 1, 0, freed.Vec()), ubcoll.ErrStale), wants(p.w.Get(ctx, ten.Slice(5, 1), 1, 0), ubcoll.ErrArgument),
-			wants(p.w.Put(ctx, c.Rank(), 9, ten), ubcoll.ErrArgument), // overlaps
-			wants(p.w.Get(ctx, p.buf.Vec().Slice(1, 11), c.Rank(), 0), ubcoll.ErrArgument),
+			testkit.Wants(p.w.On(host).Signal(ctx, 0), ubcoll.ErrArgument),
+			testkit.Wants(p.w.On(host).Fence(ctx), ubcoll.ErrArgument),
+			testkit.Wants(p.w.On(elsewhere).Put(ctx, 0, 500, ten), ubcoll.ErrArgument),
+			testkit.Wants(hp.w.On(device).Signal(ctx, 0), ubcoll.ErrArgument),
+			testkit.Wants(hp.w.Put(ctx, 0, 0, ten), ubcoll.ErrArgument), testkit.Wants(hp.w.Get(ctx, ten, 1, 0), ubcoll.ErrArgument),
+			testkit.Wants(p.w.Put(ctx, 1, 0, freed.Vec()), ubcoll.ErrStale),
+			testkit.Wants(p.w.Get(ctx, ten.Slice(5, 1), 1, 0), ubcoll.ErrArgument),
+			testkit.Wants(p.w.Put(ctx, c.Rank(), 9, ten), ubcoll.ErrArgument), // overlaps
+			testkit.Wants(p.w.Get(ctx, p.buf.Vec().Slice(1, 11), c.Rank(), 0), ubcoll.ErrArgument),
 			p.w.Put(ctx, c.Rank(), 0, ten), p.w.Put(ctx, c.Rank(), 10, ten),
-			wants(testkit.ErrOf(p.w.Peer(2)), ubcoll.ErrArgument),
+			testkit.Wants(testkit.ErrOf(p.w.Peer(2)), ubcoll.ErrArgument),
 		}
 		for r := range 2 {
-			errs = append(errs, wants(p.w.Put(ctx, r, 0, ubcoll.Of(make([]byte, 10))), ubcoll.ErrArgument),
-				wants(p.w.Get(ctx, hp.buf.Vec().Slice(0, 10), r, 0), ubcoll.ErrArgument))
+			errs = append(errs, testkit.Wants(p.w.Put(ctx, r, 0, ubcoll.Of(make([]byte, 10))), ubcoll.ErrArgument),
+				testkit.Wants(p.w.Get(ctx, hp.buf.Vec().Slice(0, 10), r, 0), ubcoll.ErrArgument))
 			for _, off := range []int{-1, 991, 1000, 1001, huge} {
-				errs = append(errs, wants(p.w.Put(ctx, r, off, ten), ubcoll.ErrArgument),
-					wants(p.w.Get(ctx, ten, r, off), ubcoll.ErrArgument))
+				errs = append(errs, testkit.Wants(p.w.Put(ctx, r, off, ten), ubcoll.ErrArgument),
+					testkit.Wants(p.w.Get(ctx, ten, r, off), ubcoll.ErrArgument))
 			}
 		}
 		for _, r := range []int{-1, 2, huge} {
-			errs = append(errs, wants(p.w.Put(ctx, r, 0, ten), ubcoll.ErrArgument),
-				wants(p.w.Signal(ctx, r), ubcoll.ErrArgument), wants(p.w.Wait(ctx, r), ubcoll.ErrArgument))
+			errs = append(errs, testkit.Wants(p.w.Put(ctx, r, 0, ten), ubcoll.ErrArgument),
+				testkit.Wants(p.w.Signal(ctx, r), ubcoll.ErrArgument), testkit.Wants(p.w.Wait(ctx, r), ubcoll.ErrArgument))
 		}
 		over, cancel := context.WithCancel(ctx)
 		cancel()
-		errs = append(errs, wants(p.w.Put(over, 1, 0, ten), context.Canceled),
+		errs = append(errs, testkit.Wants(p.w.Put(over, 1, 0, ten), context.Canceled),
 			// Nothing of that has sent a signal or ended the window.
 			p.w.Signal(ctx, 1-c.Rank()), p.w.Wait(ctx, 1-c.Rank()), c.Err(), coll.Barrier(ctx, c), hp.close(), p.close(),
-			wants(p.w.Put(ctx, 1, 0, ten), ubcoll.ErrClosed), wants(p.w.On(device).Fence(ctx), ubcoll.ErrClosed),
-			wants(testkit.ErrOf(p.w.Peer(0)), ubcoll.ErrClosed), wants(p.w.Close(), ubcoll.ErrClosed),
+			testkit.Wants(p.w.Put(ctx, 1, 0, ten), ubcoll.ErrClosed), testkit.Wants(p.w.On(device).Fence(ctx), ubcoll.ErrClosed),
+			testkit.Wants(testkit.ErrOf(p.w.Peer(0)), ubcoll.ErrClosed), testkit.Wants(p.w.Close(), ubcoll.ErrClosed),
 			host.Close(), device.Close(), elsewhere.Close())
 		return errors.Join(errs...)
 	})
@@ -152,9 +154,11 @@ func TestWindowOnDevicesClosedThere(t *testing.T) {
 			return err
 		}
 		peer := 3 - c.Rank()
-		return errors.Join(wants(p.w.Put(ctx, 0, 0, half), ubcoll.ErrStale), wants(p.w.Get(ctx, half, 0, 0), ubcoll.ErrStale),
-			wants(testkit.ErrOf(p.w.Peer(0)), ubcoll.ErrStale), p.w.Wait(ctx, 0), wants(p.w.Wait(ctx, 0), ubcoll.ErrClosed),
-			wants(p.w.Put(ctx, 0, 0, half), ubcoll.ErrStale),
+		return errors.Join(testkit.Wants(p.w.Put(ctx, 0, 0, half), ubcoll.ErrStale),
+			testkit.Wants(p.w.Get(ctx, half, 0, 0), ubcoll.ErrStale),
+			testkit.Wants(testkit.ErrOf(p.w.Peer(0)), ubcoll.ErrStale), p.w.Wait(ctx, 0),
+			testkit.Wants(p.w.Wait(ctx, 0), ubcoll.ErrClosed),
+			testkit.Wants(p.w.Put(ctx, 0, 0, half), ubcoll.ErrStale),
 			// The others' parts are as they were.
 			p.w.Put(ctx, peer, 1<<19, half), p.w.Signal(ctx, peer), p.w.Wait(ctx, peer), c.Err(), p.close())
 	})
@@ -207,12 +211,12 @@ func TestWindowOnDevicesEnds(t *testing.T) {
 					if k.want == ubcoll.ErrTimeout {
 						c.Engine().SetTimeout(500 * time.Millisecond)
 					}
-					err := wants(k.wait(ctx, p), k.want)
+					err := testkit.Wants(k.wait(ctx, p), k.want)
 					c.Engine().SetTimeout(testkit.Limit)
 					if err != nil || here {
 						return errors.Join(err, c.Err(), p.buf.Free())
 					}
-					err = errors.Join(wants(p.w.Signal(ctx, 1), k.want), wants(p.w.Fence(ctx), k.want),
+					err = errors.Join(testkit.Wants(p.w.Signal(ctx, 1), k.want), testkit.Wants(p.w.Fence(ctx), k.want),
 						p.w.Put(ctx, 2, 500, p.buf.Vec().Slice(0, 10)), p.w.Signal(ctx, 2), c.Err())
 					return errors.Join(err, p.close())
 				}
@@ -235,9 +239,9 @@ func TestWindowOnDevicesAborted(t *testing.T) {
 		}
 		if c.Rank() == 1 {
 			c.Abort(errors.New("enough"))
-			return wants(p.w.Signal(ctx, 0), ubcoll.ErrClosed)
+			return testkit.Wants(p.w.Signal(ctx, 0), ubcoll.ErrClosed)
 		}
-		return errors.Join(wants(p.w.Wait(ctx, 1), ubcoll.ErrAborted),
-			wants(p.w.Put(ctx, 1, 0, p.buf.Vec().Slice(0, 1)), ubcoll.ErrAborted))
+		return errors.Join(testkit.Wants(p.w.Wait(ctx, 1), ubcoll.ErrAborted),
+			testkit.Wants(p.w.Put(ctx, 1, 0, p.buf.Vec().Slice(0, 1)), ubcoll.ErrAborted))
 	})
 }

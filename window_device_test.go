@@ -52,22 +52,7 @@ func holds(ctx context.Context, b *ubcoll.Buffer[byte], off int, want []byte) er
 
 // noise is what rank has in a round.
 func noise(seed uint64, round, rank, n int) []byte {
-	r := rand.New(rand.NewPCG(seed, uint64(round<<8+rank)))
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(r.Uint32())
-	}
-	return b
-}
-
-// wants is an error unless err wraps all of want.
-func wants(err error, want ...error) error {
-	for _, w := range want {
-		if !errors.Is(err, w) {
-			return fmt.Errorf("want %q, got: %w", w, err)
-		}
-	}
-	return nil
+	return testkit.Bytes(rand.New(rand.NewPCG(seed, uint64(round<<8+rank))), n)
 }
 
 // TestWindowOnDevices puts to all ranks and gets from all, this one included, from memory of all kinds, blocking and on
@@ -163,7 +148,7 @@ func windowRounds(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed u
 			return fmt.Errorf("round %d, the neighbour's part: %w", round, err)
 		}
 	}
-	if err := wants(p.buf.Free(), ubcoll.ErrInUse); err != nil {
+	if err := testkit.Wants(p.buf.Free(), ubcoll.ErrInUse); err != nil {
 		return err
 	}
 	return errors.Join(streams[0].Close(), streams[1].Close(), other.Free(), p.close())
@@ -193,7 +178,7 @@ func TestWindowOnDevicesReplayed(t *testing.T) {
 		err = errors.Join(w.Put(ctx, peer, 0, src.Vec()), w.Signal(ctx, peer), w.Wait(ctx, peer), w.Fence(ctx),
 			w.Get(ctx, p.buf.Vec().Slice(n, 2*n), peer, 0), w.Signal(ctx, peer), w.Wait(ctx, peer))
 		g, err2 := cu.EndCapture()
-		if err = errors.Join(err, err2, wants(src.Free(), ubcoll.ErrInUse)); err != nil {
+		if err = errors.Join(err, err2, testkit.Wants(src.Free(), ubcoll.ErrInUse)); err != nil {
 			return err
 		}
 		for round := range 6 {
@@ -269,7 +254,7 @@ func TestWindowOnDevicesLimit(t *testing.T) {
 				open = append(open, w)
 			}
 		}
-		if err := wants(err, ubcoll.ErrLimit); err != nil || len(open) != 256 {
+		if err := testkit.Wants(err, ubcoll.ErrLimit); err != nil || len(open) != 256 {
 			return fmt.Errorf("%d windows, then %w", len(open), err)
 		}
 		err = errors.Join(open[255].Close(), coll.Barrier(ctx, c))
@@ -313,7 +298,7 @@ func TestWindowOnDevicesInGroup(t *testing.T) {
 		var w *ubcoll.Window
 		err = ubcoll.Group(ctx, c, func(g *ubcoll.Comm) (err error) {
 			w, err = g.RegisterWindow(ctx, b.Vec(), 0)
-			return errors.Join(err, wants(w.Signal(ctx, 0), ubcoll.ErrClosed))
+			return errors.Join(err, testkit.Wants(w.Signal(ctx, 0), ubcoll.ErrClosed))
 		})
 		peer := 1 - c.Rank()
 		return errors.Join(err, w.Signal(ctx, peer), w.Wait(ctx, peer), w.Close(), b.Free())
@@ -340,7 +325,7 @@ func TestWindowOnHostStream(t *testing.T) {
 		got := make([]byte, 300)
 		next := (c.Rank() + 1) % c.Size()
 		err = errors.Join(err, w.Fence(ctx), s.Sync(ctx), coll.Barrier(ctx, c), w.Get(ctx, ubcoll.Of(got), next, 0),
-			s.Sync(ctx), w.Put(ctx, next, 300, ubcoll.Of(mine)), wants(s.Sync(ctx), ubcoll.ErrArgument),
+			s.Sync(ctx), w.Put(ctx, next, 300, ubcoll.Of(mine)), testkit.Wants(s.Sync(ctx), ubcoll.ErrArgument),
 			w.On(nil).Fence(ctx), s.Close())
 		for r := range c.Size() {
 			if !bytes.Equal(got[100*r:100*(r+1)], bytes.Repeat([]byte{byte(r + 1)}, 100)) {

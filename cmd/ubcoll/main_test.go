@@ -39,7 +39,8 @@ func TestMain(m *testing.M) {
 func TestBench(t *testing.T) {
 	for _, suffix := range []string{".json", ".jsonl", ".csv"} {
 		file := filepath.Join(t.TempDir(), "x"+suffix)
-		stdout, stderr, code := testkit.Program(t, nil, "bench", "all_reduce", "-b", "8", "-e", "64K", "-f", "4", "-n", "5", "-J", file)
+		stdout, stderr, code := testkit.Program(t, nil, "bench", "all_reduce", "-b", "8", "-e", "64K", "-f", "4",
+			"-n", "5", "-J", file)
 		require.Equal(t, 0, code, stderr)
 		require.Empty(t, stderr, "no terminal, no heartbeat")
 		require.Contains(t, stdout, "# Out of bounds values : 0 OK\n")
@@ -138,7 +139,8 @@ func TestGraphsAndVerify(t *testing.T) {
 		"-device", "host")
 	require.Equal(t, 0, code, stderr)
 	require.Contains(t, stdout, "warmup iters: 5 iters: 5 agg iters: 1 validation: 1 graph: 3 unalign: 0\n")
-	stdout, stderr, code = testkit.Program(t, nil, "verify", "-e", "1K", "-t", "3", "-device", "host", "all_reduce", "broadcast")
+	stdout, stderr, code = testkit.Program(t, nil, "verify", "-e", "1K", "-t", "3", "-device", "host", "all_reduce",
+		"broadcast")
 	require.Equal(t, 0, code, stderr)
 	require.Regexp(t, `(?m)^verify: 3 ranks on host memory: \d+ calls of 2 operations .*: OK\n$`, stdout)
 }

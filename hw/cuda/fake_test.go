@@ -39,7 +39,8 @@ func TestParity(t *testing.T) {
 // fakeDriver compiles testdata/fake.c.
 func fakeDriver(t *testing.T) string {
 	lib := filepath.Join(t.TempDir(), "libfake.so")
-	out, err := exec.Command(testkit.Compiler(t, os.Getenv("CC"), "cc", "gcc", "clang"), "-std=c11", "-shared", "-fPIC", "-o", lib,
+	cc := testkit.Compiler(t, os.Getenv("CC"), "cc", "gcc", "clang")
+	out, err := exec.Command(cc, "-std=c11", "-shared", "-fPIC", "-o", lib,
 		"testdata/fake.c", "testdata/fake_all.c").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return lib

@@ -148,7 +148,8 @@ func TestWrongMemory(t *testing.T) {
 	for name, err := range map[string]error{
 		"free host memory": c.Free(host), "free nothing of ours": c.Free(p + 1<<40), "unmap": c.Unmap(p, n),
 		"retain": testkit.ErrOf(c.Retain(p)), "retain host memory": testkit.ErrOf(c.Retain(host)),
-		"ipc of host memory": testkit.ErrOf(c.IPCHandle(host)), "import": testkit.ErrOf(c.Import(0)), "create": testkit.ErrOf(c.Create(n + 1)),
+		"ipc of host memory": testkit.ErrOf(c.IPCHandle(host)), "import": testkit.ErrOf(c.Import(0)),
+		"create":                testkit.ErrOf(c.Create(n + 1)),
 		"a handle that is none": testkit.ErrOf(c.OpenIPC(cuda.IPCHandle{})), "map twice": c.Map(mapped, n, m),
 	} {
 		t.Log(name, err)

@@ -31,7 +31,8 @@ func small(op string) Config {
 // measure runs cfg on n goroutine ranks and gives rank 0's report and table.
 func measure(t *testing.T, n int, cfg Config) (rep *Report, table string, err error) {
 	var out bytes.Buffer
-	err = ubcoll.Local(t.Context(), n, ubcoll.Options{Timeout: testkit.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
+	o := ubcoll.Options{Timeout: testkit.Limit}
+	err = ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {
 		mine, err := Run(ctx, c, cfg, Program{Version: "test", Args: []string{"a"}, Threads: n}, &out, nil)
 		if c.Rank() == 0 {
 			rep = mine

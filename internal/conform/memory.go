@@ -8,6 +8,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // Where is how a rank holds a buffer; ranks of one call may differ.
@@ -93,10 +94,5 @@ func (r *Region) Free() error { return errors.Join(r.Reg.Close(), r.Buf.Free()) 
 
 // Pattern is what a rank sends in a round.
 func Pattern(rank, round, n int) []byte {
-	p := rand.New(rand.NewPCG(Seed(), uint64(rank)<<32|uint64(round)))
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(p.Uint32())
-	}
-	return b
+	return testkit.Bytes(rand.New(rand.NewPCG(Seed(), uint64(rank)<<32|uint64(round))), n)
 }

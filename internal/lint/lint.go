@@ -194,7 +194,8 @@ func (c *checker) calls(f *ast.File, room string) {
 		case *ast.SelectorExpr:
 			if name := called(n); name == "runtime.SetFinalizer" || name == "runtime.AddCleanup" {
 				c.fault(c.at(n.Pos()), "%s: nothing is freed behind the user's back", name)
-			} else if pkg, what, _ := strings.Cut(name, "."); pkg == "slog" && room != "internal/logs" &&
+			} else if pkg, what, _ := strings.Cut(name, "."); pkg == "slog" &&
+				room != "internal/logs" && room != "internal/testkit" &&
 				slices.Contains([]string{"Debug", "Info", "Warn", "Error", "Log", "LogAttrs", "With", "Default"},
 					strings.TrimSuffix(what, "Context")) {
 				c.fault(c.at(n.Pos()), "%s: the library's logger is internal/logs, which knows UBCOLL_LOG", name)

@@ -217,7 +217,8 @@ func childCycles() error {
 		}
 		last = a
 	}
-	if err := check(*(*byte)(kept.Ptr) == 1 && testkit.Status("VmSize") < limit-room/2, "most of the address space is gone"); err != nil {
+	if err := check(*(*byte)(kept.Ptr) == 1 && testkit.Status("VmSize") < limit-room/2,
+		"most of the address space is gone"); err != nil {
 		return err
 	}
 	return h.Close()

@@ -68,6 +68,3 @@ func Faults(p unsafe.Pointer) (fault bool) {
 }
 
 var sink byte
-
-// ErrOf is the error of a call with another result.
-func ErrOf[T any](_ T, err error) error { return err }

@@ -37,3 +37,12 @@ func FixedSeed() uint64 {
 	}
 	return seed
 }
+
+// Bytes is n random bytes.
+func Bytes(r *rand.Rand, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}

@@ -1,6 +1,7 @@
 // Package testkit is what tests of several packages need: how they wait, for what is to come, and long enough that a
-// machine whose processors are busy with something else fails no test (a test that passes waits no longer than it takes);
-// seeds; the test program as another process; what the kernel says of this one. Ranks on devices are for gputest.
+// machine whose processors are busy with something else fails no test (one that passes waits no longer than it takes);
+// seeds; the test program as another process; logs; what the kernel says of this process. Ranks on devices are for
+// gputest.
 package testkit
 
 import (

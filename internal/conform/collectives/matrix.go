@@ -73,7 +73,8 @@ func Random(ctx context.Context, c *ubcoll.Comm) error {
 }
 
 // one makes one all-reduce and checks it.
-func one[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, op ubcoll.Op, n int, inPlace bool, ws, wd conform.Where, salt uint64) error {
+func one[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, op ubcoll.Op, n int, inPlace bool, ws, wd conform.Where,
+	salt uint64) error {
 	src, err := conform.Hold[T](c, ws, n)
 	if err != nil {
 		return err

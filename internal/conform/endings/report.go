@@ -37,8 +37,8 @@ func write(name, text string) error {
 	return errors.Join(os.WriteFile(name+".tmp", []byte(text), 0o600), os.Rename(name+".tmp", name))
 }
 
-// report writes which rank a lost peer's survivor names, and when, and stays until the other survivors have done so: what
-// follows, in Main, may end them.
+// report writes which rank a lost peer's survivor names, and when, and stays until the other survivors have done so:
+// what follows, in Main, may end them.
 func report(c *ubcoll.Comm, dir string, err error) error {
 	e, at := &ubcoll.Error{Peer: -1}, time.Now()
 	errors.As(err, &e)

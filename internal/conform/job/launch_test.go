@@ -53,7 +53,8 @@ func TestMain(m *testing.M) {
 func script(t *testing.T, format string, args ...any) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "job")
-	syscall.ForkLock.RLock() // a process that begins meanwhile would have it open, and what is open for writing does not run
+	// A process that begins meanwhile would have it open, and what is open for writing does not run.
+	syscall.ForkLock.RLock()
 	err := os.WriteFile(file, []byte("#!/bin/sh\n"+fmt.Sprintf(format, args...)+"\n"), 0o700)
 	syscall.ForkLock.RUnlock()
 	require.NoError(t, err)

@@ -103,7 +103,8 @@ func TestSmallCalls(t *testing.T) {
 				count++
 			}
 		}
-		t.Logf("rank %d: %d system calls and %d yields by the calling thread in %d calls", r, count, yields, measures.SmallCalls)
+		t.Logf("rank %d: %d system calls and %d yields by the calling thread in %d calls", r, count, yields,
+			measures.SmallCalls)
 		require.Less(t, count, measures.SmallCalls/10, "rank %d: %s", r, steady[:min(len(steady), 3000)])
 	}
 }

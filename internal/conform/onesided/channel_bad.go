@@ -91,7 +91,8 @@ func channelWaits(ctx context.Context, c *ubcoll.Comm) error {
 	if err := conform.Refused(c, "a wait", ch.Wait(short), context.DeadlineExceeded); err != nil {
 		return err
 	}
-	if err := conform.Refused(c, "packets", ch.GetPackets(short, 2048, 0, 8, p2p.Packet8), context.DeadlineExceeded); err != nil {
+	if err := conform.Refused(c, "packets", ch.GetPackets(short, 2048, 0, 8, p2p.Packet8),
+		context.DeadlineExceeded); err != nil {
 		return err
 	}
 	if c.Err() != nil {

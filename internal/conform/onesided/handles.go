@@ -100,7 +100,8 @@ func badHandles(ctx context.Context, c *ubcoll.Comm) error {
 			return conform.Fail(c, "a handle with byte %d changed was imported: %v", n, m.Rank())
 		}
 	}
-	if err := conform.Refused(c, "a longer handle", testkit.ErrOf(c.Import(append(bytes.Clone(h), 0))), ubcoll.ErrArgument); err != nil {
+	if err := conform.Refused(c, "a longer handle", testkit.ErrOf(c.Import(append(bytes.Clone(h), 0))),
+		ubcoll.ErrArgument); err != nil {
 		return err
 	}
 	if err := coll.Barrier(ctx, c); err != nil {
@@ -248,12 +249,14 @@ func adoptedHandles(ctx context.Context, c *ubcoll.Comm) error {
 		if err != nil {
 			return err
 		}
-		if err := conform.Refused(c, "a handle of adopted memory", testkit.ErrOf(r.MarshalBinary()), hw.ErrNotSupported); err != nil {
+		if err := conform.Refused(c, "a handle of adopted memory", testkit.ErrOf(r.MarshalBinary()),
+			hw.ErrNotSupported); err != nil {
 			return err
 		}
 		// A channel over it is refused on both ranks.
 		if peer := conform.Partner(c); peer >= 0 {
-			err := conform.Refused(c, "a channel over adopted memory", testkit.ErrOf(p2p.Connect(ctx, c, peer, r)), hw.ErrNotSupported)
+			err := conform.Refused(c, "a channel over adopted memory", testkit.ErrOf(p2p.Connect(ctx, c, peer, r)),
+				hw.ErrNotSupported)
 			if err != nil {
 				return err
 			}

@@ -404,7 +404,8 @@ func windowMany(ctx context.Context, c *ubcoll.Comm) error {
 		}
 	}
 	if after := c.Stats(); after.Memory.Allocations > before.Memory.Allocations+4 {
-		return conform.Fail(c, "%d allocations after 10 windows, %d after 300", before.Memory.Allocations, after.Memory.Allocations)
+		return conform.Fail(c, "%d allocations after 10 windows, %d after 300", before.Memory.Allocations,
+			after.Memory.Allocations)
 	}
 	return b.Free()
 }

@@ -1,0 +1,19 @@
+package testkit
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrOf is the error of a call with another result.
+func ErrOf[T any](_ T, err error) error { return err }
+
+// Wants is an error unless err wraps all of want.
+func Wants(err error, want ...error) error {
+	for _, w := range want {
+		if !errors.Is(err, w) {
+			return fmt.Errorf("want %q, got: %w", w, err)
+		}
+	}
+	return nil
+}
