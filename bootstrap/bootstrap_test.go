@@ -45,13 +45,7 @@ func abstract(t *testing.T) string {
 
 // together runs f for every rank at once.
 func together(bs []bootstrap.Bootstrap, f func(b bootstrap.Bootstrap) error) error {
-	errs := make([]error, len(bs))
-	var wg sync.WaitGroup
-	for i, b := range bs {
-		wg.Go(func() { errs[i] = f(b) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return errors.Join(testkit.Each(bs, f)...)
 }
 
 // joinAll is an Env job whose ranks are goroutines.

@@ -54,7 +54,7 @@ func (k *call) rooted(n int) *call {
 }
 
 // in is k for t's communicator of this rank, with this rank's counts.
-func (k *call) in(t *team) *call {
+func (k *call) in(t *siblings) *call {
 	n := len(t.members())
 	c := k.rooted(n)
 	c.send, c.recv = append([]int(nil), k.counts[t.rank][:n]...), due(k.counts, n, t.rank)
@@ -81,13 +81,13 @@ func (m *program) vec(p place, t dtype.Type) ubcoll.Vec {
 }
 
 // do makes the call on a view of t's communicator.
-func (m *program) do(t *team, view *ubcoll.Comm, k *call) error {
+func (m *program) do(t *siblings, view *ubcoll.Comm, k *call) error {
 	n := len(t.members())
 	srcAt, dstAt := k.places(n, t.rank)
 	return m.call(t, view, k, m.vec(dstAt, k.typ), m.vec(srcAt, k.typ), k.root)
 }
 
-func (m *program) call(t *team, view *ubcoll.Comm, k *call, dst, src ubcoll.Vec, root int) error {
+func (m *program) call(t *siblings, view *ubcoll.Comm, k *call, dst, src ubcoll.Vec, root int) error {
 	ctx := m.ctx
 	switch k.kind {
 	case "all_reduce":
@@ -122,14 +122,14 @@ func (m *program) call(t *team, view *ubcoll.Comm, k *call, dst, src ubcoll.Vec,
 }
 
 // apply does k of all groups of t to the reference.
-func (m *program) apply(t *team, k *call) {
+func (m *program) apply(t *siblings, k *call) {
 	for _, members := range t.groups {
 		k.rooted(len(members)).apply(m.want, members)
 	}
 }
 
 // drawFor is a call for t, whose root is one of each group's ranks.
-func (m *program) drawFor(t *team, slots int, floats bool) *call {
+func (m *program) drawFor(t *siblings, slots int, floats bool) *call {
 	k := m.draw(slots, floats)
 	m.note("%v by %v", k, t.groups)
 	if k.reduces() && k.typ.Float() {
@@ -146,7 +146,7 @@ func (m *program) drawFor(t *team, slots int, floats bool) *call {
 
 func (m *program) calls() error {
 	for range 1 + m.all.IntN(4) {
-		t := m.team()
+		t := m.drawSiblings()
 		k := m.drawFor(t, numSlots, true)
 		if t.c == nil {
 			continue
@@ -164,7 +164,7 @@ func (m *program) calls() error {
 // queued queues calls of several communicators on one stream.
 func (m *program) queued() error {
 	for range 1 + m.all.IntN(6) {
-		t := m.team()
+		t := m.drawSiblings()
 		k := m.drawFor(t, numSlots, false)
 		if t.c == nil {
 			continue
@@ -178,7 +178,7 @@ func (m *program) queued() error {
 
 // grouped makes a group, blocking or on a stream.
 func (m *program) grouped() error {
-	t, onStream := m.team(), m.all.IntN(3) == 0
+	t, onStream := m.drawSiblings(), m.all.IntN(3) == 0
 	m.note("group, on a stream: %v", onStream)
 	var ks []*call
 	for range m.all.IntN(5) {

@@ -8,9 +8,9 @@ import (
 	"github.com/ubcoll/ubcoll/graph"
 )
 
-// captured is a graph of calls of a team, and what is known of them.
+// captured is a graph of calls of siblings, and what is known of them.
 type captured struct {
-	t        *team
+	t        *siblings
 	calls    []*call      // as drawn, with the counts of all ranks
 	own      []*call      // this rank's, whose counts the graph reads
 	g        *graph.Graph // nil if this rank is not in it
@@ -21,7 +21,7 @@ func (m *program) capture() error {
 	if len(m.graphs) == 3 {
 		return m.launch()
 	}
-	g := &captured{t: m.team(), onStream: m.all.IntN(3) == 0}
+	g := &captured{t: m.drawSiblings(), onStream: m.all.IntN(3) == 0}
 	for range 1 + m.all.IntN(4) {
 		k := m.draw(ours, false)
 		if m.all.IntN(3) == 0 {

@@ -12,10 +12,10 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// misuse makes a mistake whose error is known, on one rank of each group of a team: all of them have the error, memory
+// misuse makes a mistake whose error is known, on one rank of each group of siblings: all of them have the error, memory
 // stays as it is, and the next step shows that the communicator works.
 func (m *program) misuse() error {
-	t := m.team()
+	t := m.drawSiblings()
 	odd, what := m.all.IntN(64), m.all.IntN(16)
 	k := m.draw(ours, false)
 	k.kind, k.inPlace = []string{"all_reduce", "reduce", "gather_v", "all_to_all_v", "scatter", "all_gather"}[m.all.IntN(6)], false

@@ -32,7 +32,7 @@ func Programs(seed uint64, programs int) conform.Suite {
 		for k := range programs {
 			m := newProgram(ctx, c, seed, uint64(k))
 			if err := m.run(); err != nil {
-				for _, t := range m.teams { // but the world, which is for whoever opened it
+				for _, t := range m.splits { // but the world, which is for whoever opened it
 					if t.c != nil && t.c != c {
 						t.c.Abort(err)
 						t.c.Close()
@@ -61,7 +61,7 @@ type program struct {
 	want      memories
 	slots     [numSlots]slot
 	stream    *ubcoll.Stream
-	teams     []*team
+	splits    []*siblings
 	graphs    []*captured
 	trail     []string // the steps, for an error
 }
@@ -93,7 +93,7 @@ func (m *program) run() (err error) {
 			m.want[r][s] = make([]byte, m.room)
 		}
 	}
-	m.teams = []*team{{c: m.world, groups: [][]int{everybody}, rank: m.me}}
+	m.splits = []*siblings{{c: m.world, groups: [][]int{everybody}, rank: m.me}}
 	for s := range m.slots {
 		if err := m.allocate(s); err != nil {
 			return err
@@ -107,7 +107,7 @@ func (m *program) run() (err error) {
 		if err := m.check(); err != nil {
 			return err
 		}
-		for _, t := range m.teams {
+		for _, t := range m.splits {
 			if t.c != nil && t.c.Err() != nil {
 				return fmt.Errorf("a communicator of %v is broken: %w", t.groups, t.c.Err())
 			}
@@ -122,8 +122,8 @@ func (m *program) end() error {
 	for len(m.graphs) > 0 {
 		errs = append(errs, m.closeGraph(0))
 	}
-	for len(m.teams) > 1 {
-		errs = append(errs, m.closeTeam(1))
+	for len(m.splits) > 1 {
+		errs = append(errs, m.closeSiblings(1))
 	}
 	// Nobody takes memory away while a peer may still be in the program's last step.
 	errs = append(errs, coll.Barrier(m.ctx, m.world), m.stream.Close())
@@ -146,7 +146,7 @@ func (m *program) step() error {
 		{24, "calls", m.calls}, {8, "on a stream", m.queued}, {8, "a group", m.grouped}, {8, "a capture", m.capture},
 		{14, "a launch", m.launch}, {3, "a graph's end", func() error { return m.closeGraph(m.all.IntN(max(len(m.graphs), 1))) }},
 		{8, "messages", m.messages}, {6, "a window", m.window}, {6, "a channel", m.channel}, {8, "memory", m.churn},
-		{5, "a split", m.split}, {2, "a communicator's end", func() error { return m.closeTeam(1 + m.all.IntN(max(len(m.teams)-1, 1))) }},
+		{5, "a split", m.split}, {2, "a communicator's end", func() error { return m.closeSiblings(1 + m.all.IntN(max(len(m.splits)-1, 1))) }},
 		{16, "misuse", m.misuse},
 	}
 	total := 0

@@ -22,7 +22,7 @@ type transfer struct {
 }
 
 // transfers draws what is moved in each group of t, from one slot to another; nothing overlaps where it arrives.
-func (m *program) transfers(t *team, src, dst int) (all [][]transfer) {
+func (m *program) transfers(t *siblings, src, dst int) (all [][]transfer) {
 	for _, members := range t.groups {
 		var list []transfer
 		used := make([]int, len(members))
@@ -45,7 +45,7 @@ func (m *program) transfers(t *team, src, dst int) (all [][]transfer) {
 
 // messages sends and receives, as a group or as a request, or shifts around the ring of ranks.
 func (m *program) messages() error {
-	t := m.team()
+	t := m.drawSiblings()
 	src := m.all.IntN(numSlots)
 	dst := (src + 1 + m.all.IntN(numSlots-1)) % numSlots
 	switch m.all.IntN(6) {
@@ -84,7 +84,7 @@ func (m *program) messages() error {
 	return err
 }
 
-func (m *program) shift(t *team, src, dst int) error {
+func (m *program) shift(t *siblings, src, dst int) error {
 	n, by := m.all.IntN(m.room+1), 1+m.all.IntN(m.n)
 	room := n + m.all.IntN(m.room-n+1) // a receive may have more
 	m.note("shift of %d by %d", n, by)
@@ -106,7 +106,7 @@ func (m *program) shift(t *team, src, dst int) error {
 }
 
 // row sends up to 16 messages from one rank of each group to another, one after the other.
-func (m *program) row(t *team, src, dst int) error {
+func (m *program) row(t *siblings, src, dst int) error {
 	from, to := m.all.IntN(64), m.all.IntN(64)
 	var lens []int
 	for left := m.room; len(lens) < 16; left -= lens[len(lens)-1] {
@@ -145,7 +145,7 @@ func (m *program) row(t *team, src, dst int) error {
 
 // window makes one, puts and gets through it, and closes it.
 func (m *program) window() error {
-	t, own := m.team(), m.all.IntN(ours)
+	t, own := m.drawSiblings(), m.all.IntN(ours)
 	other := (own + 1 + m.all.IntN(numSlots-1)) % numSlots
 	puts := m.transfers(t, other, own)
 	gets := m.transfers(t, own, other)
@@ -197,7 +197,7 @@ func (m *program) window() error {
 
 // channel connects two ranks of each group, which put and get in both directions.
 func (m *program) channel() error {
-	t, s := m.team(), m.all.IntN(ours)
+	t, s := m.drawSiblings(), m.all.IntN(ours)
 	half := m.room / 2
 	n, a, b, how := m.all.IntN(half/4), m.all.IntN(64), m.all.IntN(64), m.all.IntN(3)
 	from, to := m.all.IntN(half-n+1), half+m.all.IntN(half-n+1)

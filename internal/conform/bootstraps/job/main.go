@@ -1,4 +1,5 @@
-// Command conform runs conformance suites as one rank of a job; scripts/conform-mpi starts it under MPI launchers.
+// Command job is one rank of a job that runs the suite of bootstraps; scripts/conform-mpi starts it under MPI launchers,
+// by the name conform.
 //
 //	conform SUITE [args]
 package main

@@ -9,8 +9,8 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 )
 
-// team is a communicator of some of the ranks, beside others that were made by the same Split.
-type team struct {
+// siblings are the communicators that one Split has made, of which this rank is in one or in none.
+type siblings struct {
 	c      *ubcoll.Comm // nil: this rank is in none of them
 	groups [][]int      // world ranks, in rank order
 	me     int          // which of them is this rank's
@@ -18,16 +18,16 @@ type team struct {
 }
 
 // members is this rank's group.
-func (t *team) members() []int { return t.groups[t.me] }
+func (t *siblings) members() []int { return t.groups[t.me] }
 
-func (m *program) team() *team { return m.teams[m.all.IntN(len(m.teams))] }
+func (m *program) drawSiblings() *siblings { return m.splits[m.all.IntN(len(m.splits))] }
 
 // split makes communicators of another's ranks.
 func (m *program) split() error {
-	if len(m.teams) == 4 {
-		return m.closeTeam(1 + m.all.IntN(3))
+	if len(m.splits) == 4 {
+		return m.closeSiblings(1 + m.all.IntN(3))
 	}
-	from := m.team()
+	from := m.drawSiblings()
 	colors, keys := make([]int, m.n), make([]int, m.n)
 	dup, most := m.all.IntN(3) == 0, 1+m.all.IntN(3)
 	for r := range m.n {
@@ -36,7 +36,7 @@ func (m *program) split() error {
 			colors[r], keys[r] = 0, 0
 		}
 	}
-	t := &team{me: -1}
+	t := &siblings{me: -1}
 	for _, members := range from.groups {
 		for color := range most {
 			var group []int
@@ -76,18 +76,18 @@ func (m *program) split() error {
 		}
 	}
 	if len(t.groups) > 0 {
-		m.teams = append(m.teams, t)
+		m.splits = append(m.splits, t)
 	}
 	return nil
 }
 
-// closeTeam ends communicators, and the graphs of them.
-func (m *program) closeTeam(i int) error {
-	if i >= len(m.teams) {
+// closeSiblings ends communicators, and the graphs of them.
+func (m *program) closeSiblings(i int) error {
+	if i >= len(m.splits) {
 		return nil
 	}
-	t := m.teams[i]
-	m.teams = slices.Delete(m.teams, i, i+1)
+	t := m.splits[i]
+	m.splits = slices.Delete(m.splits, i, i+1)
 	var errs []error
 	for j := 0; j < len(m.graphs); {
 		if m.graphs[j].t != t {
