@@ -233,10 +233,10 @@ func (c *Comm) linkTable() error {
 	if err != nil {
 		return fmt.Errorf("channel table: %w", err)
 	}
-	c.shared = append(c.shared, a)
+	c.Keep(a)
 	c.nouns.table = (*linkTable)(a.Ptr)
-	c.team.Me.Channels.At = team.WordOf(a.At)
-	c.team.Me.Channels.Ready.Store(1)
+	c.nouns.places[c.rank].At = team.WordOf(a.At)
+	c.nouns.places[c.rank].Ready.Store(1)
 	return nil
 }
 
@@ -245,10 +245,10 @@ func (l *Link) otherKey() uint64 { return linkKey(l.c.rank, uint32(l.key)-1) }
 // otherEnd is the other end's slot, or nil if it is not there: not yet, or not any more.
 func (c *Comm) otherEnd(l *Link) (s *linkSlot, gone bool, err error) {
 	p := &c.team.Peers[l.peer]
-	if p.Area.Channels.Ready.Load() == 0 {
+	if c.nouns.places[l.peer].Ready.Load() == 0 {
 		return nil, false, nil
 	}
-	ptr, err := p.Mem.Resolve(p.Area.Channels.At.Location(), tableBytes(c.size))
+	ptr, err := p.Mem.Resolve(c.nouns.places[l.peer].At.Location(), tableBytes(c.size))
 	if err != nil {
 		return nil, false, fmt.Errorf("channel table of rank %d: %w", l.peer, err)
 	}
@@ -323,7 +323,7 @@ func (l *Link) givenUp() error {
 // reader is the other end.
 func (l *Link) reader() team.Reader {
 	p := &l.c.team.Peers[l.peer]
-	return team.Reader{State: &l.theirs.state, Mem: p.Mem, At: p.Area.Channels.At.Location(), Key: &l.theirs.key,
+	return team.Reader{State: &l.theirs.state, Mem: p.Mem, At: l.c.nouns.places[l.peer].At.Location(), Key: &l.theirs.key,
 		Was: l.otherKey()}
 }
 

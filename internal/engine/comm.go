@@ -30,7 +30,11 @@ type Comm struct {
 	rank, size int
 	opts       Options
 	dom        *Domain
-	shared     []*mem.Allocation // what goes with the communicator beside the team's area; under nouns.mu
+	rooms      Rooms
+	attached   []Attachment // by rooms
+
+	keeping sync.Mutex
+	shared  []*mem.Allocation // what goes with the communicator beside the team's area
 
 	device          *device // nil without one
 	gpuWhy          error   // why there is none
@@ -46,6 +50,7 @@ type Comm struct {
 	ending  sync.Mutex // Abort writes the area that Close gives back
 	polls   gate       // looks at what Close gives back, by calls that do not have the turn
 
+	mail  *mailPart
 	mails []Mail // by rank
 	nouns nouns  // channels and windows
 	regs  registrations
@@ -130,7 +135,9 @@ func (c *Comm) Fail(e *fault.Error) error { return c.fail(e) }
 // Advance moves on what does not move by itself while this rank waits. Implements team.Comm.
 func (c *Comm) Advance() {
 	c.dom.IPC.Progress()
-	c.dom.mailroom.move()
+	for _, a := range c.attached {
+		a.Advance()
+	}
 }
 
 // Look looks at the peers' processes. Implements team.Comm.
@@ -166,7 +173,9 @@ func (c *Comm) Abort(cause error) {
 	e := &fault.Error{Op: "abort", Rank: c.rank, Peer: c.rank, Host: c.team.Peers[c.rank].Host,
 		Err: fmt.Errorf("rank %d: %w: %w", c.rank, cause, fault.ErrAborted)}
 	c.fail(e)
-	c.nouns.close(true)
+	for _, a := range c.attached {
+		a.Abort()
+	}
 	c.dom.failed(c.regs.end(true))
 }
 
@@ -192,7 +201,11 @@ func (c *Comm) Close() error {
 	}
 	c.polls.drain()
 	c.logClose()
-	errs := []error{c.nouns.close(false), c.release()}
+	var errs []error
+	for _, a := range c.attached {
+		errs = append(errs, a.Close())
+	}
+	errs = append(errs, c.release())
 	if err := c.unsaid.left(); err != nil && c.broken.Load() == nil { // else Err says it
 		errs = append(errs, c.local("close", err))
 	}
@@ -207,13 +220,7 @@ func (c *Comm) tryClose() error {
 	if c.device != nil && c.broken.Load() == nil && c.device.busy() {
 		return fmt.Errorf("operations are queued on a device (Stream.Sync waits for them): %w", fault.ErrBusy)
 	}
-	err := c.closeMail(func() error {
-		if busy := c.nouns.busy(); busy != "" {
-			return fmt.Errorf("%s is in use: %w", busy, fault.ErrBusy)
-		}
-		return nil
-	})
-	if err != nil {
+	if err := c.shut(c.broken.Load() != nil); err != nil {
 		return err
 	}
 	c.ending.Lock()

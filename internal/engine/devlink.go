@@ -143,7 +143,7 @@ func (g *gpuLink) open(ctx context.Context, mine, theirs int, salt func(mine boo
 // otherSlot is the number of the other end.
 func (l *Link) otherSlot(theirs *linkSlot) int {
 	p := &l.c.team.Peers[l.peer]
-	table, err := p.Mem.Resolve(p.Area.Channels.At.Location(), tableBytes(l.c.size))
+	table, err := p.Mem.Resolve(l.c.nouns.places[l.peer].At.Location(), tableBytes(l.c.size))
 	if err != nil { // theirs lies in it
 		return 0
 	}

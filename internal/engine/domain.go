@@ -29,7 +29,6 @@ type Domain struct {
 	Exports DeviceTransport // the same
 
 	identity // of what this rank exports
-	mailroom mailroom
 	copiers  copiers
 	rank     int           // of its first communicator
 	failures atomic.Uint64 // see failed
@@ -119,10 +118,10 @@ func Memory(a *mem.Allocation) register.Memory {
 		Device: a.Dev, Kind: a.Kind.String()}
 }
 
-// Free ends an allocation: fault.ErrInUse while a registration, window or graph is open, and of adopted memory of the
-// host while an operation uses it; else it returns at once and completes when operations in flight leave. Other errors
-// are of what was done with it so far, and do not keep it from being freed.
-func (d *Domain) Free(a *mem.Allocation) error {
+// free ends an allocation: fault.ErrInUse while a registration, window or graph is open, and of adopted memory of the
+// host while an operation uses it; else it returns at once and completes when operations in flight leave. pass waits for what uses
+// it without holding it. Other errors are of what was done with it so far, and do not keep it from being freed.
+func (d *Domain) free(a *mem.Allocation, pass func()) error {
 	if d.Heap.Quarantined() {
 		d.IPC.Look()
 	}
@@ -145,7 +144,7 @@ func (d *Domain) Free(a *mem.Allocation) error {
 	})
 	var late error
 	if err == nil && a.Dev.IsHost() {
-		d.mailroom.pass()
+		pass()
 		late = d.Cache.Invalidate(a.Base(), a.Bytes) // what they have registered meanwhile
 	}
 	if held {

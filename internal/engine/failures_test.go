@@ -62,10 +62,10 @@ func TestFailures(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			out := captureLogs(t)
 			c, err := engine.Open(background, bootstrap.Local(1)[0], engine.Options{}, nil,
-				func(h *mem.Heap, secret []byte) (engine.IPC, error) {
+				roomsWith(func(h *mem.Heap, secret []byte) (engine.IPC, error) {
 					ipc, err := ipc.New(h, secret)
 					return stubborn{ipc}, err
-				})
+				}))
 			require.NoError(t, err)
 			defer c.Close()
 			d, err := c.Dup(background)

@@ -96,8 +96,9 @@ func (s *splitting) create() ([]byte, error) {
 	for r, m := range s.group {
 		ranks[r] = m.rank
 	}
-	c := &Comm{rank: slices.Index(ranks, p.rank), size: n, opts: p.opts, dom: p.dom}
+	c := &Comm{rank: slices.Index(ranks, p.rank), size: n, opts: p.opts, dom: p.dom, rooms: p.rooms}
 	c.team.Part(c, &p.team, ranks)
+	c.attach(p)
 	if err := c.newArea(s.id); err != nil {
 		return nil, err
 	}
@@ -192,6 +193,9 @@ func (s *splitting) reason(err error) *fault.Error {
 // abandon gives back what there is of a communicator that did not come to be: its area once the others have closed
 // theirs, since those that came further look for what leave has said.
 func (c *Comm) abandon() error {
-	c.dom.mailroom.leave(c)
-	return errors.Join(c.dropDevice(), c.dom.drop(append(c.shared, c.team.Area), c.team.Readers(), nil))
+	errs := []error{c.dropDevice()}
+	for _, a := range c.attached {
+		errs = append(errs, a.Close())
+	}
+	return errors.Join(append(errs, c.dom.drop(append(c.shared, c.team.Area), c.team.Readers(), nil))...)
 }

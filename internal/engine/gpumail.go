@@ -249,23 +249,25 @@ func (m *gpuMail) stuck() int {
 	return -1
 }
 
-// shut lets nothing be queued any more; fault.ErrBusy if something is, on a communicator that still works.
-func (m *gpuMail) shut(broken bool, last func() error) error {
+// shut lets nothing be queued any more, until reopen; fault.ErrBusy if something is, on a communicator that still works.
+func (m *gpuMail) shut(broken bool) error {
 	if err := m.lock(allLanes); err != nil {
 		return err
 	}
-	defer m.unlock(allLanes)
 	if i := m.anyBusy(); i >= 0 && !broken {
+		m.unlock(allLanes)
 		return fmt.Errorf("a message of device memory, from or to rank %d, is on its way (its call, Request.Wait "+
 			"or Stream.Sync ends it): %w", i/2, fault.ErrBusy)
 	}
-	if err := last(); err != nil {
-		return err
-	}
-	for i := range m.lanes {
-		m.lanes[i].closed = true
-	}
 	return nil
+}
+
+// reopen ends shut, for good if closed.
+func (m *gpuMail) reopen(closed bool) {
+	for i := range m.lanes {
+		m.lanes[i].closed = closed
+	}
+	m.unlock(allLanes)
 }
 
 const allLanes = 1<<kernels.MaxLanes - 1

@@ -235,11 +235,13 @@ func (c *Comm) Stats() Stats {
 	if c.dom == nil {
 		return Stats{}
 	}
-	moved := c.nouns.moved()
 	c.infoM.Lock()
-	defer c.infoM.Unlock()
-	return Stats{Operations: c.ops, Bytes: c.bytes, Staged: c.staged,
-		Puts: moved.puts.Load(), Gets: moved.gets.Load(), OneSided: moved.bytes.Load(),
+	s := Stats{Operations: c.ops, Bytes: c.bytes, Staged: c.staged,
 		Opened: c.dom.Exports.Opened(), Failures: c.dom.failures.Load(), Cache: c.dom.Cache.Stats(),
 		Memory: c.dom.Heap.Stats()}
+	c.infoM.Unlock()
+	for _, a := range c.attached {
+		a.Count(&s)
+	}
+	return s
 }

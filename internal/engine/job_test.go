@@ -25,6 +25,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 )
 
+var rooms = engine.Rooms{IPC: ipc.New, Attachments: []engine.NewAttachment{engine.NewMail, engine.NewNouns}}
+
 var background = context.Background()
 
 // open opens a communicator of n goroutine ranks, which the test closes if it has not.
@@ -46,7 +48,7 @@ func openWith(bs []bootstrap.Bootstrap, o engine.Options) ([]*engine.Comm, []err
 	comms, errs := make([]*engine.Comm, len(bs)), make([]error, len(bs))
 	var wg sync.WaitGroup
 	for r, b := range bs {
-		wg.Go(func() { comms[r], errs[r] = engine.Open(background, b, o, nil, ipc.New) })
+		wg.Go(func() { comms[r], errs[r] = engine.Open(background, b, o, nil, rooms) })
 	}
 	wg.Wait()
 	for _, b := range bs {
@@ -256,7 +258,7 @@ func TestOpenRefused(t *testing.T) {
 			if r == 1 {
 				bad = fault.ErrArgument
 			}
-			wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, bad, ipc.New) })
+			wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, bad, rooms) })
 		}
 		wg.Wait()
 		require.ErrorIs(t, errs[1], fault.ErrArgument)
@@ -393,4 +395,11 @@ func TestRegisterRefused(t *testing.T) {
 			require.ErrorIs(t, err, k.want)
 		})
 	}
+}
+
+// roomsWith is rooms with a transport of a test's own.
+func roomsWith(newIPC engine.NewIPC) engine.Rooms {
+	r := rooms
+	r.IPC = newIPC
+	return r
 }

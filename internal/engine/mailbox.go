@@ -87,8 +87,8 @@ func init() {
 	}
 }
 
-// mailBytes is the size of a rank's outboxes.
-func mailBytes(ranks int) int {
+// MailBytes is the size of a rank's outboxes.
+func MailBytes(ranks int) int {
 	return ranks * (int(unsafe.Sizeof(Outbox{})) + MailSlots*mailEager(ranks))
 }
 
@@ -258,58 +258,6 @@ func (c *Comm) outbox(of, to int) (*Outbox, unsafe.Pointer) {
 	return (*Outbox)(unsafe.Add(base, to*size)), unsafe.Add(base, c.size*size+to*MailSlots*mailEager(c.size))
 }
 
-// layMail sets where this rank's outboxes are.
-func (c *Comm) layMail() {
-	c.mails = make([]Mail, c.size)
-	for r := range c.mails {
-		m := &c.mails[r]
-		m.Peer = r
-		m.Out, m.OutEager = c.outbox(c.rank, r)
-	}
-	c.mails[c.rank].In, c.mails[c.rank].InEager = c.outbox(c.rank, c.rank)
-	c.dom.mailroom.all.Store(c, nil)
-}
-
-// closeMail ends all lanes, unless last says otherwise when no message is on its way any more: those of a broken
-// communicator are abandoned.
-func (c *Comm) closeMail(last func() error) error {
-	broken := c.broken.Load() != nil
-	if c.device != nil {
-		host := last
-		last = func() error { return c.closeLanes(broken, host) }
-		return c.device.mail.shut(broken, last)
-	}
-	return c.closeLanes(broken, last)
-}
-
-func (c *Comm) closeLanes(broken bool, last func() error) error {
-	var err error
-	for l, r := range c.lanes() {
-		l.Lock()
-		defer l.Unlock()
-		if !l.Idle() && !broken && err == nil {
-			err = fmt.Errorf("a message from or to rank %d is on its way (its call, or Request.Wait, "+
-				"ends it): %w", r, fault.ErrBusy)
-		}
-	}
-	if err == nil {
-		err = last()
-	}
-	if err != nil {
-		return err
-	}
-	for l := range c.lanes() {
-		l.closed = true
-		for _, q := range [2]*MessageList{&l.Open, &l.Waiting} {
-			for q.Head != nil {
-				q.Pop().LetGo()
-			}
-		}
-	}
-	c.dom.mailroom.leave(c)
-	return nil
-}
-
 // lanes are all lanes, with the peers' ranks.
 func (c *Comm) lanes() iter.Seq2[*Lane, int] {
 	return func(yield func(*Lane, int) bool) {
@@ -330,9 +278,7 @@ func (c *Comm) GrowWindow(m *Mail, n int) error {
 	if err != nil {
 		return fmt.Errorf("staging memory for messages to rank %d: %w", m.Peer, err)
 	}
-	c.nouns.mu.Lock()
-	c.shared = append(c.shared, a)
-	c.nouns.mu.Unlock()
+	c.Keep(a)
 	m.OutWindow, m.Out.Window = a.Ptr, a.At
 	return nil
 }
@@ -467,7 +413,7 @@ var MoveMail func(*Comm)
 
 // OpenRequest has the waits of this rank move the messages of c, until as many calls of CloseRequest.
 func (c *Comm) OpenRequest() {
-	r := &c.dom.mailroom
+	r := c.mail.room
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.comms == nil {
@@ -479,7 +425,7 @@ func (c *Comm) OpenRequest() {
 
 // CloseRequest ends what OpenRequest began, unless the communicator has been closed meanwhile.
 func (c *Comm) CloseRequest() {
-	r := &c.dom.mailroom
+	r := c.mail.room
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch n := r.comms[c]; n {

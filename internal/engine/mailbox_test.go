@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 	"unsafe"
@@ -39,13 +38,13 @@ func fakeMail(ranks int) *Comm {
 	c := &Comm{size: ranks, dom: new(Domain)}
 	c.team.Init(c, 0, ranks)
 	for r := range c.team.Peers {
-		b := make([]byte, team.SharedBytes+mailBytes(ranks)+128)
+		b := make([]byte, team.SharedBytes+MailBytes(ranks)+128)
 		skip := -uintptr(unsafe.Pointer(&b[0])) & 127
 		c.team.Peers[r].Area = (*team.Area)(unsafe.Pointer(&b[skip]))
 	}
-	c.layMail()
-	for r := 1; r < ranks; r++ {
-		c.mails[r].In, c.mails[r].InEager = c.outbox(r, 0)
+	a := NewMail(c, nil)
+	for r := range ranks {
+		a.Lay(r, c.team.Attached(r))
 	}
 	return c
 }
@@ -65,7 +64,7 @@ func TestMailLayout(t *testing.T) {
 				require.Zero(t, uintptr(unsafe.Pointer(m.Out))%128)
 				require.Equal(t, r, m.Peer)
 			}
-			require.Equal(t, uintptr(mailBytes(ranks)), boxes+uintptr(ranks)*eager)
+			require.Equal(t, uintptr(MailBytes(ranks)), boxes+uintptr(ranks)*eager)
 			require.Less(t, InlineBytes, c.EagerLimit())
 			require.Equal(t, unsafe.Pointer(c.Mail(0).Out), unsafe.Pointer(c.Mail(0).In), "a rank's mail to itself")
 		})
@@ -82,25 +81,24 @@ func TestCloseMail(t *testing.T) {
 	l.Waiting.Push(&Message{Recv: true, Peer: 1})
 	l.Unlock()
 	c.OpenRequest()
-	allow := func() error { return nil }
-	refuse := errors.New("something else is busy")
 	open := func() {
 		for l := range c.lanes() {
 			require.NoError(t, l.Enter(), "nothing is closed by a close that failed")
 			l.Unlock()
 		}
-		require.EqualValues(t, 1, c.dom.mailroom.open.Load())
+		require.EqualValues(t, 1, c.mail.room.open.Load())
 	}
-	require.ErrorIs(t, c.closeMail(allow), fault.ErrBusy)
-	require.ErrorContains(t, c.closeMail(allow), "rank 1")
+	require.ErrorIs(t, c.mail.Shut(false), fault.ErrBusy)
+	require.ErrorContains(t, c.mail.Shut(false), "rank 1")
 	open()
-	c.broken.Store(&fault.Error{})
-	require.ErrorIs(t, c.closeMail(func() error { return refuse }), refuse)
+	require.NoError(t, c.mail.Shut(true))
+	c.mail.Reopen() // something else is busy
 	open()
-	require.NoError(t, c.closeMail(allow), "what is broken can be closed")
+	require.NoError(t, c.mail.Shut(true), "what is broken can be closed")
+	require.NoError(t, c.mail.Close())
 	require.ErrorIs(t, l.Enter(), fault.ErrClosed)
 	require.False(t, l.TryEnter())
 	require.True(t, l.Idle(), "what was on its way is abandoned")
 	c.CloseRequest()
-	require.Zero(t, c.dom.mailroom.open.Load())
+	require.Zero(t, c.mail.room.open.Load())
 }

@@ -65,9 +65,16 @@ func (c *Comm) Adopt(d hw.Device, p unsafe.Pointer, n int) (*mem.Allocation, err
 	return a, nil
 }
 
+// pass waits for what uses memory without holding it.
+func (c *Comm) pass() {
+	for _, a := range c.attached {
+		a.Pass()
+	}
+}
+
 // Free ends an allocation.
 func (c *Comm) Free(a *mem.Allocation) error {
-	if err := c.dom.Free(a); err != nil {
+	if err := c.dom.free(a, c.pass); err != nil {
 		return c.local("free", err)
 	}
 	return nil

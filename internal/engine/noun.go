@@ -6,9 +6,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // gate counts the uses of something that may be closed at any time, from any goroutine: what it holds is given up when
@@ -103,6 +105,7 @@ type nouns struct {
 	open map[noun]bool
 	gone moved // what those that are not open any more have moved
 	links
+	places []*team.Place // of their tables, by rank
 }
 
 // moved is what all have moved so far.
@@ -224,3 +227,38 @@ func (ns *nouns) close(quick bool) error {
 		}
 	}
 }
+
+// nounPart is the channels and windows of a communicator, as the engine sees them.
+type nounPart struct{ c *Comm }
+
+// NewNouns makes c's channels and windows.
+func NewNouns(c *Comm, _ Attachment) Attachment { return &nounPart{c} }
+
+func (p *nounPart) AreaBytes() int { return int(unsafe.Sizeof(team.Place{})) }
+
+// Lay sets where ranks publish their tables.
+func (p *nounPart) Lay(rank int, at unsafe.Pointer) {
+	if p.c.nouns.places == nil {
+		p.c.nouns.places = make([]*team.Place, p.c.size)
+	}
+	p.c.nouns.places[rank] = (*team.Place)(at)
+}
+
+func (p *nounPart) Advance() {}
+func (p *nounPart) Pass()    {}
+
+func (p *nounPart) Count(s *Stats) {
+	m := p.c.nouns.moved()
+	s.Puts, s.Gets, s.OneSided = m.puts.Load(), m.gets.Load(), m.bytes.Load()
+}
+
+func (p *nounPart) Shut(bool) error {
+	if busy := p.c.nouns.busy(); busy != "" {
+		return fmt.Errorf("%s is in use: %w", busy, fault.ErrBusy)
+	}
+	return nil
+}
+
+func (p *nounPart) Reopen()      {}
+func (p *nounPart) Close() error { return p.c.nouns.close(false) }
+func (p *nounPart) Abort()       { p.c.nouns.close(true) }

@@ -61,9 +61,15 @@ type envelope struct {
 	Body  json.RawMessage `json:"body,omitempty"`
 }
 
+// Rooms are the constructors of what a communicator has from packages above this one.
+type Rooms struct {
+	IPC         NewIPC
+	Attachments []NewAttachment
+}
+
 // Open makes a communicator of all ranks of b. Collective. bad says what is wrong with o; it
 // is reported by all ranks.
-func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newIPC NewIPC) (*Comm, error) {
+func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, rooms Rooms) (*Comm, error) {
 	rank, start := b.Rank(), time.Now()
 	warnUnknown()
 	fail := func(step string, about int, err error) *fault.Error {
@@ -93,13 +99,13 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, newI
 	for r := range hellos {
 		members[r] = hellos[r].Member
 	}
-	c := &Comm{rank: rank, size: b.Size(), opts: o}
+	c := &Comm{rank: rank, size: b.Size(), opts: o, rooms: rooms}
 	c.team.Gather(c, rank, members, team.Config{Timeout: o.Timeout, Algorithm: o.Algorithm, Tuning: table})
 	secret, _ := hex.DecodeString(hellos[0].Secret)
-	own, err := c.create(hellos, secret, newIPC)
+	own, err := c.create(hellos, secret)
 	cards, err := exchange(ctx, b, own, err)
 	if err == nil {
-		why, failed := c.attach(ctx, hellos[0].Comm, cards)
+		why, failed := c.meetAll(ctx, hellos[0].Comm, cards)
 		// After this everybody has mapped everybody: nothing of Open is needed for what follows.
 		var whys []string
 		if whys, err = exchange(ctx, b, why, failed); err == nil {
@@ -259,7 +265,7 @@ func quote(m map[string]string, k string) string {
 }
 
 // create makes this rank's domain and its area.
-func (c *Comm) create(hs []hello, secret []byte, newIPC NewIPC) (card, error) {
+func (c *Comm) create(hs []hello, secret []byte) (card, error) {
 	allHere := true
 	for r := range c.team.Peers {
 		allHere = allHere && c.team.Peers[r].Proc == c.team.Peers[c.rank].Proc
@@ -268,12 +274,13 @@ func (c *Comm) create(hs []hello, secret []byte, newIPC NewIPC) (card, error) {
 	if err != nil {
 		return card{}, err
 	}
-	d, err := newDomain(c.rank, race.Enabled && allHere, secret, newIPC, limits)
+	d, err := newDomain(c.rank, race.Enabled && allHere, secret, c.rooms.IPC, limits)
 	if err != nil {
 		return card{}, err
 	}
 	d.hold()
 	c.dom = d
+	c.attach(nil)
 	if err := c.newArea(hs[0].Comm); err != nil {
 		return card{}, err
 	}
@@ -313,15 +320,15 @@ func cacheLimits() (register.Config, error) {
 }
 
 func (c *Comm) newArea(comm uint64) error {
-	if err := c.team.MakeArea(c.dom.Heap, comm, mailBytes(c.size)); err != nil {
+	if err := c.team.MakeArea(c.dom.Heap, comm, c.attachedBytes()); err != nil {
 		return err
 	}
-	c.layMail()
+	c.lay(c.rank)
 	return nil
 }
 
-// attach maps the peers' areas. It returns why the devices cannot be used, or "".
-func (c *Comm) attach(ctx context.Context, comm uint64, cards []card) (noDevice string, err error) {
+// meetAll maps the peers' areas. It returns why the devices cannot be used, or "".
+func (c *Comm) meetAll(ctx context.Context, comm uint64, cards []card) (noDevice string, err error) {
 	devices := make([]deviceCard, len(cards))
 	for r := range cards {
 		devices[r] = cards[r].Device
@@ -345,6 +352,6 @@ func (c *Comm) meet(comm uint64, r int, at mem.Location) error {
 	if err := c.team.MapArea(comm, r, at); err != nil {
 		return err
 	}
-	c.mails[r].In, c.mails[r].InEager = c.outbox(r, c.rank)
+	c.lay(r)
 	return nil
 }

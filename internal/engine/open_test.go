@@ -131,7 +131,7 @@ func TestOpenRelays(t *testing.T) {
 					}
 					return tr, err
 				}
-				wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, nil, newIPC) })
+				wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, nil, roomsWith(newIPC)) })
 			}
 			wg.Wait()
 			for r, err := range errs {
@@ -151,7 +151,7 @@ func TestOpenTimeout(t *testing.T) {
 		bs, errs := bootstrap.Local(n), make([]error, n)
 		var wg sync.WaitGroup
 		for _, r := range []int{0, 2} {
-			wg.Go(func() { _, errs[r] = engine.Open(background, bs[r], engine.Options{Timeout: timeout}, nil, ipc.New) })
+			wg.Go(func() { _, errs[r] = engine.Open(background, bs[r], engine.Options{Timeout: timeout}, nil, rooms) })
 		}
 		wg.Wait()
 		var e *fault.Error
@@ -169,7 +169,7 @@ func TestOpenTimeout(t *testing.T) {
 			require.Contains(t, errs[r].Error(), "rank 1")
 			t.Log(errs[r])
 		}
-		_, err := engine.Open(background, bs[missing], engine.Options{Timeout: timeout}, nil, ipc.New)
+		_, err := engine.Open(background, bs[missing], engine.Options{Timeout: timeout}, nil, rooms)
 		require.ErrorIs(t, err, fault.ErrTimeout)
 		t.Log(err)
 		return

@@ -22,11 +22,11 @@ const (
 
 // CheckRanks is fault.ErrLimit if this process cannot have here goroutine ranks of a job of all ranks, so that nobody
 // begins what would end for want of memory. It is local.
-func CheckRanks(here, all int) error {
-	return checkRanks(here, all, shm.FreeMemory(), shm.MaxMappings())
+func CheckRanks(here, all, attached int) error {
+	return checkRanks(here, all, attached, shm.FreeMemory(), shm.MaxMappings())
 }
 
-func checkRanks(here, all, free, mappings int) error {
+func checkRanks(here, all, attached, free, mappings int) error {
 	if all > maxRanks {
 		return fmt.Errorf("%d ranks, more than %d: %w", all, maxRanks, fault.ErrLimit)
 	}
@@ -34,7 +34,7 @@ func checkRanks(here, all, free, mappings int) error {
 		return fmt.Errorf("%d goroutine ranks in a job of %d need about %d mappings, and a process may have %d: start fewer "+
 			"in each of more processes, or raise it (`sysctl vm.max_map_count`): %w", here, all, need, mappings, fault.ErrLimit)
 	}
-	if need := here * (max(rankBytes, team.SharedBytes+mailBytes(all)) + all*pairBytes); need > free {
+	if need := here * (max(rankBytes, team.SharedBytes+attached) + all*pairBytes); need > free {
 		return fmt.Errorf("%d goroutine ranks in a job of %d need about %d MiB before they have buffers, and %d MiB can be "+
 			"had (MemAvailable, or the control group's limit): start fewer: %w", here, all, need>>20, free>>20, fault.ErrLimit)
 	}

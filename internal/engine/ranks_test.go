@@ -28,7 +28,7 @@ func TestCheckRanks(t *testing.T) {
 			if race.Enabled && c.name == "more than mappings" {
 				t.Skip("race builds map nothing")
 			}
-			err := checkRanks(c.here, c.all, c.free, c.mappings)
+			err := checkRanks(c.here, c.all, MailBytes(c.all), c.free, c.mappings)
 			if c.want == "" {
 				require.NoError(t, err)
 				return

@@ -203,14 +203,14 @@ func openHooked(t *testing.T, h *hooked) []*engine.Comm {
 	for r, b := range bs {
 		wg.Go(func() {
 			comms[r], errs[r] = engine.Open(background, b, engine.Options{}, nil,
-				func(heap *mem.Heap, secret []byte) (engine.IPC, error) {
+				roomsWith(func(heap *mem.Heap, secret []byte) (engine.IPC, error) {
 					tr, err := ipc.New(heap, secret)
 					if r == 0 {
 						return tr, err
 					}
 					h.IPC = tr
 					return h, err
-				})
+				}))
 			if errs[r] == nil {
 				t.Cleanup(func() { comms[r].Close() })
 			}

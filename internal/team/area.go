@@ -13,7 +13,7 @@ import (
 // rank writes it, so that every shared cache line has one writer.
 
 const (
-	areaMagic   = 0x75622d6172656103 // "ub-area", layout 3
+	areaMagic   = 0x75622d6172656104 // "ub-area", layout 4
 	areaBytes   = 4096               // the area proper; the rank's eager slots and staging memory follow
 	TextBytes   = 480                // of a text in an area
 	PayloadSize = 48                 // bytes of data that travel in a descriptor's first line
@@ -77,14 +77,13 @@ type Area struct {
 	State atomic.Uint64
 	// lost is why the communicator broke, as its rank saw it: code<<32 | (rank it is about)+1; 0 while usable.
 	Lost atomic.Uint64
-	// queued is how many collectives the rank has queued on its device: see kinds.go.
+	// queued is how many collectives the rank has queued on its device: see divergence.go.
 	queued atomic.Uint64
 	_      [104]byte
 
-	Channels Place // of the channel table
 	// waits is what the rank waits in, if that takes long: see report.go.
 	waits atomic.Uint64
-	_     [56]byte
+	_     [120]byte
 
 	Group [2]Descriptor // what a leader says for its group, sequence mod 2: see groups.go
 

@@ -1,0 +1,87 @@
+package engine
+
+import (
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// Attachment is what a communicator has beside its collectives: messages, or channels and windows. The engine knows no
+// more of them than this.
+type Attachment interface {
+	// AreaBytes is how much memory it has in each rank's area.
+	AreaBytes() int
+	// Lay says where a rank's part of that is: this rank's own first, zeroed, and then the others', when they are mapped.
+	Lay(rank int, at unsafe.Pointer)
+	// Advance moves on what does not move by itself, whenever this rank waits for anything. It does not wait.
+	Advance()
+	// Pass waits until what is under way without holding its memory is over: some of that is freed.
+	Pass()
+	// Count adds to s what it counts.
+	Count(s *Stats)
+
+	// Shut lets nothing begin any more until Reopen or Close: fault.ErrBusy while something is under way, which on a broken
+	// communicator ends with it.
+	Shut(broken bool) error
+	// Reopen undoes Shut.
+	Reopen()
+	// Close ends it, after Shut. What waits for nothing is over when it returns. On a communicator that did not come to be
+	// there was no Shut.
+	Close() error
+	// Abort ends what has to end with the communicator, and waits for nothing.
+	Abort()
+}
+
+// NewAttachment makes c's. sibling is that of another communicator of the domain, or nil for the first.
+type NewAttachment func(c *Comm, sibling Attachment) Attachment
+
+// attach makes c's attachments.
+func (c *Comm) attach(sibling *Comm) {
+	for i, make := range c.rooms.Attachments {
+		var of Attachment
+		if sibling != nil {
+			of = sibling.attached[i]
+		}
+		c.attached = append(c.attached, make(c, of))
+	}
+}
+
+// attachedBytes is what all attachments have in an area.
+func (c *Comm) attachedBytes() (n int) {
+	for _, a := range c.attached {
+		n += aligned(a.AreaBytes())
+	}
+	return n
+}
+
+// aligned is n bytes, and so many that what follows has a pair of cache lines of its own.
+func aligned(n int) int { return (n + 127) &^ 127 }
+
+// lay tells the attachments where they are in rank r's area.
+func (c *Comm) lay(r int) {
+	at := c.team.Attached(r)
+	for _, a := range c.attached {
+		a.Lay(r, at)
+		at = unsafe.Add(at, aligned(a.AreaBytes()))
+	}
+}
+
+// shut shuts all attachments, or none.
+func (c *Comm) shut(broken bool) error {
+	for i, a := range c.attached {
+		if err := a.Shut(broken); err != nil {
+			for _, b := range c.attached[:i] {
+				b.Reopen()
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// Keep has a go when the communicator has been closed by all ranks, like the areas.
+func (c *Comm) Keep(a *mem.Allocation) {
+	c.keeping.Lock()
+	c.shared = append(c.shared, a)
+	c.keeping.Unlock()
+}
