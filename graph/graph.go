@@ -16,8 +16,6 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
-	"github.com/ubcoll/ubcoll/internal/mem"
-	"github.com/ubcoll/ubcoll/register"
 )
 
 // Graph is a recorded sequence of calls of one communicator. It is the caller's, who closes it. Its methods may be
@@ -27,9 +25,9 @@ type Graph struct {
 	works  []team.Work
 	device *engine.DeviceGraph // nil for calls on host memory
 	after  func()              // over, so that a launch allocates nothing for it
+	kept   engine.Keeper       // the buffers
 
 	mu       sync.Mutex
-	refs     map[*mem.Allocation]*register.Ref
 	captured bool // Record is over
 	launches int  // that hold the buffers, beside the graph itself
 	closed   bool
@@ -54,7 +52,7 @@ func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) erro
 	if v.Recorder != nil {
 		return nil, v.Local(opCapture, fmt.Errorf("inside a group or another capture: %w", fault.ErrArgument))
 	}
-	g := &Graph{view: *v, refs: map[*mem.Allocation]*register.Ref{}}
+	g := &Graph{view: *v}
 	g.after = g.over
 	_, own, err := c.Recording("graph.Capture", g, record)
 	if err != nil {
@@ -180,14 +178,7 @@ func (g *Graph) retain(c *engine.Comm, v *team.Vec) error {
 			"can be captured: %w", v.Ptr, v.Bytes(), fault.ErrArgument)
 	}
 	v.Alloc = a // so that a launch notices if it is gone
-	if g.refs[a] != nil {
-		return nil
-	}
-	ref, err := c.Domain().Cache.RetainGraph(engine.Memory(a), a.Base(), a.Bytes)
-	if err == nil {
-		g.refs[a] = ref
-	}
-	return err
+	return g.kept.Keep(c, a)
 }
 
 // compare makes sure that all ranks have recorded the same collectives. own is why this rank has not. It returns
@@ -295,11 +286,7 @@ func (g *Graph) letGo() error {
 	if g.device != nil {
 		errs = append(errs, g.device.Close())
 	}
-	for _, r := range g.refs {
-		errs = append(errs, r.Close())
-	}
-	g.refs = nil
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, g.kept.Close())...); err != nil {
 		return g.view.Local("close", err)
 	}
 	return nil

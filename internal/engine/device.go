@@ -13,7 +13,6 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mem"
-	"github.com/ubcoll/ubcoll/register"
 )
 
 // device is a communicator's side of this rank's device. Kernels of all ranks agree, and move data, through the areas
@@ -38,8 +37,7 @@ type device struct {
 	next      launching            // likewise
 	functions map[kernelKey]loaded // likewise: those that were used
 
-	keeping sync.Mutex
-	kept    map[*mem.Allocation]*register.Ref // what captures of others use
+	kept Keeper // what captures of others use
 
 	last     atomic.Pointer[Stream] // on which the last operation was queued
 	launches atomic.Uint64          // how many were, and
@@ -91,7 +89,7 @@ func (c *Comm) makeDevice() (card deviceCard, err error) {
 	g := c.dom.gpu
 	d := &device{c: c, gpu: g, graphs: map[*DeviceGraph]bool{}, links: map[*gpuLink]bool{},
 		stop:      make(chan struct{}),
-		functions: map[kernelKey]loaded{}, kept: map[*mem.Allocation]*register.Ref{}}
+		functions: map[kernelKey]loaded{}}
 	d.mail = newGPUMail(d)
 	c.device = d
 	if d.area, err = c.dom.Heap.AllocDevice(kernels.AreaBytes(c.size)); err != nil {
@@ -265,9 +263,7 @@ func (d *device) close() error {
 	graphs := d.graphs
 	d.graphs = nil
 	d.mu.Unlock()
-	for _, r := range d.kept {
-		errs = append(errs, r.Close())
-	}
+	errs = append(errs, d.kept.Close())
 	for g := range graphs {
 		errs = append(errs, g.release())
 	}

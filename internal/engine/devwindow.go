@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -13,7 +12,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mem"
-	"github.com/ubcoll/ubcoll/register"
 )
 
 // gpuWindow is the part of a Window over memory of devices: an end towards every rank, this one included, as channels
@@ -21,9 +19,7 @@ import (
 type gpuWindow struct {
 	slots []int // of the ends, by rank
 	ends  []*gpuLink
-
-	mu   sync.Mutex
-	kept map[*mem.Allocation]*register.Ref // what captures of others put or get, beside the window's own memory
+	kept  Keeper // what captures of others put or get, beside the window's own memory
 }
 
 // windowSlot is a window's end towards one rank.
@@ -46,7 +42,7 @@ func (w *Window) takeSlots() error {
 	if c.device == nil {
 		return c.gpuWhyNot()
 	}
-	w.gpu = &gpuWindow{kept: map[*mem.Allocation]*register.Ref{}}
+	w.gpu = &gpuWindow{}
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
 	for r := range c.size {
@@ -104,12 +100,7 @@ func (u *gpuWindow) close(c *Comm, quick bool) error {
 			errs = append(errs, g.release())
 		}
 	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, r := range u.kept {
-		errs = append(errs, r.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, u.kept.Close())...)
 }
 
 // copyDevice is Copy by a kernel, or a copy engine, on s or a stream of the end's own.
@@ -153,16 +144,10 @@ func (w *Window) step(ctx context.Context, s *Stream, peer int, step Step) error
 
 // keep registers a for as long as the window is open: somebody captures what uses it, and may replay that at any time.
 func (w *Window) keep(a *mem.Allocation) error {
-	w.gpu.mu.Lock()
-	defer w.gpu.mu.Unlock()
-	if a == w.c.Allocation(w.vec) || w.gpu.kept[a] != nil {
+	if a == w.c.Allocation(w.vec) {
 		return nil
 	}
-	ref, err := w.c.dom.Cache.RetainGraph(Memory(a), a.Base(), a.Bytes)
-	if err == nil {
-		w.gpu.kept[a] = ref
-	}
-	return err
+	return w.gpu.kept.Keep(w.c, a)
 }
 
 // fence has what is queued next on s begin after all puts and gets, or waits for them.

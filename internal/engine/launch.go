@@ -291,18 +291,14 @@ func (d *device) retain(w *team.Work) error {
 }
 
 func (d *device) keep(vs ...*team.Vec) error {
-	d.keeping.Lock()
-	defer d.keeping.Unlock()
 	for _, v := range vs {
 		a := d.c.Allocation(*v)
-		if v.Bytes() == 0 || a == nil || d.kept[a] != nil {
+		if v.Bytes() == 0 || a == nil {
 			continue
 		}
-		ref, err := d.c.dom.Cache.RetainGraph(Memory(a), a.Base(), a.Bytes)
-		if err != nil {
+		if err := d.kept.Keep(d.c, a); err != nil {
 			return err
 		}
-		d.kept[a] = ref
 	}
 	return nil
 }
