@@ -43,7 +43,7 @@ type streamUser interface {
 	// broke says that the device behind the stream has ceased to work.
 	broke(op string, err error)
 	// closed says that the stream closes, with nothing of the user's queued.
-	closed(s *Stream)
+	closed(s *gpuStream)
 }
 
 // graphPart is a client's part of a device's graph: messages.
@@ -61,7 +61,7 @@ type graphPart interface {
 	// number takes n sequence numbers: those after the one that it returns.
 	number(n uint64) uint64
 	// launch queues g on cu, s's, in the order of what it is part of. Locked.
-	launch(g *DeviceGraph, s *Stream, cu *cuda.Stream) error
+	launch(g *DeviceGraph, s *gpuStream, cu *cuda.Stream) error
 	// collect takes what the kernels have said.
 	collect() error
 	// close is for the graph's end.

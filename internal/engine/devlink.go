@@ -41,9 +41,9 @@ type gpuLink struct {
 	held      bool       // the peer's memory stays mapped
 	captured  bool       // somebody captured steps, and may replay them at any time
 	params    kernels.ChannelParams
-	own       [3]*Stream // of blocking calls, by side
-	streams   map[*Stream]bool
-	last      [3]*Stream     // on which each side has queued
+	own       [3]*gpuStream // of blocking calls, by side
+	streams   map[*gpuStream]bool
+	last      [3]*gpuStream  // on which each side has queued
 	events    [3]*cuda.Event // after what each side has queued; nil until there are two streams
 
 	mu       sync.Mutex
@@ -106,7 +106,7 @@ func (g *gpuLink) open(ctx context.Context, mine, theirs int, salt func(mine boo
 	if err := g.c.atomics[g.rank]; err != nil {
 		return err
 	}
-	g.d, g.streams = d, map[*Stream]bool{}
+	g.d, g.streams = d, map[*gpuStream]bool{}
 	if g.f, err = d.gpu.set.Kernel(kernels.Channel, dtype.Invalid, g.c.size); err != nil {
 		return err
 	}
@@ -253,7 +253,7 @@ func (g *gpuLink) release() error {
 		s.quiet()
 	}
 	for s := range g.streams {
-		s.leaveLink(g)
+		s.leave(endUser{g})
 	}
 	g.mu.Lock()
 	g.look()
@@ -265,7 +265,7 @@ func (g *gpuLink) release() error {
 	for _, s := range g.own {
 		if s != nil {
 			g.d.gpu.remove(s)
-			errs = append(errs, s.device.cu.Close())
+			errs = append(errs, s.cu.Close())
 		}
 	}
 	for _, e := range g.events {
@@ -277,16 +277,17 @@ func (g *gpuLink) release() error {
 	return errors.Join(errs...)
 }
 
-// leaveLink ends g's use of the stream, when nothing of g is queued any more; its error stays.
-func (s *Stream) leaveLink(g *gpuLink) {
-	err := g.collect()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.device.links[g] {
-		return
+// endUser is an end that queues on streams. Implements streamUser.
+type endUser struct{ g *gpuLink }
+
+func (u endUser) comm() *Comm { return nil }
+
+func (u endUser) collect() []error {
+	if err := u.g.collect(); err != nil {
+		return []error{err}
 	}
-	delete(s.device.links, g)
-	if err != nil {
-		s.errs = append(s.errs, failure{err: err}) // which all calls of the link have returned since
-	}
+	return nil
 }
+
+func (u endUser) broke(op string, err error) { u.g.d.failedOn(op, err) }
+func (u endUser) closed(s *gpuStream)        { u.g.d.gpu.remove(s) }

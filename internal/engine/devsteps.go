@@ -162,13 +162,14 @@ func (g *gpuLink) submit(ctx context.Context, s *Stream, steps []Step, all []tou
 		return err
 	}
 	claim.Release() // the link has one of its own
-	if err := g.c.queues(s); err != nil {
+	on, err := g.c.queues(s)
+	if err != nil {
 		return err
 	}
-	own, side := s == nil, sideOf(steps)
+	own, side := on == nil, sideOf(steps)
 	g.launching.Lock()
-	if s, err = g.ready(s, side, steps); err == nil {
-		if err = g.queue(s, steps, all, uint32(side)); err != nil {
+	if on, err = g.ready(on, side, steps); err == nil {
+		if err = g.queue(on, steps, all, uint32(side)); err != nil {
 			err = g.linkFailed(err)
 		}
 	}
@@ -176,19 +177,20 @@ func (g *gpuLink) submit(ctx context.Context, s *Stream, steps []Step, all []tou
 	if err != nil || !own {
 		return err
 	}
-	return g.wait(ctx, s)
+	return g.wait(ctx, on)
 }
 
-// queues is why nothing that has no turn can be queued on s, or nil.
-func (c *Comm) queues(s *Stream) error {
+// queues is where on s, which may be nil, what has no turn is queued.
+func (c *Comm) queues(s *Stream) (*gpuStream, error) {
+	on := gpuStreamOf(s)
 	switch {
 	case s == nil:
-		return nil
-	case s.device == nil:
-		return fmt.Errorf("memory on %v, and the stream is on %v: %w", c.device.gpu.ctx.Device(), s.dev,
+		return nil, nil
+	case on == nil:
+		return nil, fmt.Errorf("memory on %v, and the stream is on %v: %w", c.device.gpu.ctx.Device(), s.dev,
 			fault.ErrArgument)
 	}
-	return c.onGPU(s.dev)
+	return on, c.onGPU(s.dev)
 }
 
 func sideOf(steps []Step) int {
@@ -208,7 +210,7 @@ func sideOf(steps []Step) int {
 
 // ready is the stream to queue steps on, unless the peer has taken back the memory that they reach for, or the end has
 // ended. The caller has launching locked, as it has until they are queued: watch gives no memory up meanwhile.
-func (g *gpuLink) ready(s *Stream, side int, steps []Step) (*Stream, error) {
+func (g *gpuLink) ready(s *gpuStream, side int, steps []Step) (*gpuStream, error) {
 	for i := range steps {
 		k := steps[i].Kind
 		if g.rank != g.c.rank && (k == StepPut || k == StepGet || k == StepPutPackets) {
@@ -232,12 +234,10 @@ func (g *gpuLink) ready(s *Stream, side int, steps []Step) (*Stream, error) {
 
 // queue queues steps, cut where a step touches what one before it does: within a kernel, nothing but signals wait for
 // all blocks. The caller has launching locked.
-func (g *gpuLink) queue(s *Stream, steps []Step, all []touch, side uint32) error {
+func (g *gpuLink) queue(s *gpuStream, steps []Step, all []touch, side uint32) error {
 	if !g.streams[s] {
 		g.streams[s] = true
-		s.mu.Lock()
-		s.device.links[g] = true
-		s.mu.Unlock()
+		s.enter(endUser{g})
 		g.d.gpu.add(s)
 	}
 	g.d.watch()
@@ -284,7 +284,7 @@ func (g *gpuLink) queue(s *Stream, steps []Step, all []touch, side uint32) error
 
 // order has what is queued next on s begin after what the same side of the channel has queued on other streams, as the
 // calls came: its kernels count alone.
-func (g *gpuLink) order(s *Stream, cu *cuda.Stream, side uint32) error {
+func (g *gpuLink) order(s *gpuStream, cu *cuda.Stream, side uint32) error {
 	if s.capturing() { // when it runs, and after what, is for whoever captures it to say
 		return nil
 	}
@@ -296,7 +296,7 @@ func (g *gpuLink) order(s *Stream, cu *cuda.Stream, side uint32) error {
 }
 
 // follow is order for what is none of the channel's.
-func (g *gpuLink) follow(s *Stream, cu *cuda.Stream, side uint32) error {
+func (g *gpuLink) follow(s *gpuStream, cu *cuda.Stream, side uint32) error {
 	for k, last := range g.last {
 		if last == nil || last == s || uint32(k) != side && k != kernels.SideBoth && side != kernels.SideBoth {
 			continue
@@ -331,7 +331,7 @@ var stepCodes = [...]uint64{StepPut: kernels.StepCopy, StepGet: kernels.StepCopy
 	StepGetPackets: kernels.StepGetPackets}
 
 // kernel queues one kernel, of so many blocks at most.
-func (g *gpuLink) kernel(on *Stream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
+func (g *gpuLink) kernel(on *gpuStream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
 	p := &g.params
 	p.Side, p.Steps, p.Spread = side, 0, 0
 	blocks, threads := 1, warp
@@ -360,7 +360,7 @@ func (g *gpuLink) kernel(on *Stream, cu *cuda.Stream, steps []Step, side uint32,
 	}
 	// Few threads for few bytes: all of them do all steps.
 	l := cuda.Launch{Grid: min(blocks, g.c.multiprocessors), Block: min((threads+warp-1)/warp*warp, g.d.threads, g.f.MaxThreads)}
-	l.Early = on.device.follows(int32(l.Grid), g.d.blocks) && early && l.Grid <= channelBlocks
+	l.Early = on.follows(int32(l.Grid), g.d.blocks) && early && l.Grid <= channelBlocks
 	return g.f.Launch(cu, l, p.Bytes())
 }
 
@@ -370,7 +370,7 @@ const warp = 32
 // linkFailed breaks the communicator with what the driver said; a closed stream is the caller's.
 func (g *gpuLink) linkFailed(err error) error {
 	if !errors.Is(err, fault.ErrClosed) {
-		g.d.broke(g.op, err)
+		g.d.failedOn(g.op, err)
 	}
 	return err
 }
@@ -405,7 +405,7 @@ func (g *gpuLink) drain(ctx context.Context) error {
 }
 
 // wait waits until the steps of a blocking call are done.
-func (g *gpuLink) wait(ctx context.Context, s *Stream) error {
+func (g *gpuLink) wait(ctx context.Context, s *gpuStream) error {
 	c := g.c
 	err := s.await(func(waited time.Duration) error {
 		switch {

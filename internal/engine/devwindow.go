@@ -124,7 +124,7 @@ func (w *Window) copyDevice(ctx context.Context, s *Stream, peer, off int, v tea
 			return fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale)
 		}
 		defer a.Release()
-		if s != nil && s.device != nil && s.capturing() {
+		if on := gpuStreamOf(s); on != nil && on.capturing() {
 			if err := w.keep(a); err != nil {
 				return err
 			}
@@ -152,27 +152,26 @@ func (w *Window) keep(a *mem.Allocation) error {
 
 // fence has what is queued next on s begin after all puts and gets, or waits for them.
 func (u *gpuWindow) fence(ctx context.Context, c *Comm, s *Stream) error {
-	if s != nil {
-		if err := c.queues(s); err != nil {
-			return err
-		}
+	on, err := c.queues(s)
+	if err != nil {
+		return err
 	}
 	for _, g := range u.ends {
 		if err := g.told(); err != nil {
 			return err
 		}
-		if s == nil {
+		if on == nil {
 			if err := g.drain(ctx); err != nil {
 				return err
 			}
 			continue
 		}
 		g.launching.Lock()
-		err := s.use(func(cu *cuda.Stream) error {
-			if s.capturing() {
+		err := on.use(func(cu *cuda.Stream) error {
+			if on.capturing() {
 				return nil
 			}
-			return g.follow(s, cu, kernels.SideOut)
+			return g.follow(on, cu, kernels.SideOut)
 		})
 		g.launching.Unlock()
 		if err != nil {

@@ -106,7 +106,7 @@ type domainGPU struct {
 	set *kernels.Set
 
 	mu      sync.Mutex
-	streams map[*Stream]bool // on which communicators of the domain have queued
+	streams map[*gpuStream]bool // on which communicators of the domain have queued
 
 	copying sync.Mutex   // for copies
 	copies  *cuda.Stream // between host and device; made when first used
@@ -118,7 +118,7 @@ func (d *Domain) useGPU(i int) error {
 	if err != nil {
 		return err
 	}
-	d.gpu = &domainGPU{ctx: ctx, set: kernels.New(ctx), streams: map[*Stream]bool{}}
+	d.gpu = &domainGPU{ctx: ctx, set: kernels.New(ctx), streams: map[*gpuStream]bool{}}
 	d.Heap.UseDevice(ctx)
 	d.Heap.OnQuiesce(d.gpu.quiesce)
 	return d.Exports.UseDevice(ctx)
@@ -128,7 +128,7 @@ func (d *Domain) useGPU(i int) error {
 // the latest when their deadline has passed.
 func (g *domainGPU) quiesce() {
 	g.mu.Lock()
-	var all []*Stream
+	var all []*gpuStream
 	for s := range g.streams {
 		all = append(all, s)
 	}
@@ -141,7 +141,7 @@ func (g *domainGPU) quiesce() {
 // idle reports whether nothing that communicators of the domain have queued runs any more.
 func (g *domainGPU) idle() bool {
 	g.mu.Lock()
-	var all []*Stream
+	var all []*gpuStream
 	for s := range g.streams {
 		all = append(all, s)
 	}
@@ -154,13 +154,13 @@ func (g *domainGPU) idle() bool {
 	return true
 }
 
-func (g *domainGPU) add(s *Stream) {
+func (g *domainGPU) add(s *gpuStream) {
 	g.mu.Lock()
 	g.streams[s] = true
 	g.mu.Unlock()
 }
 
-func (g *domainGPU) remove(s *Stream) {
+func (g *domainGPU) remove(s *gpuStream) {
 	g.mu.Lock()
 	delete(g.streams, s)
 	g.mu.Unlock()

@@ -28,7 +28,7 @@ type gpuMail struct {
 	ops    uint64               // that were queued
 	free   []*mark
 	all    []*mark
-	strays []*Stream // with something that no mark is after
+	strays []*gpuStream // with something that no mark is after
 	holds  []hold
 
 	forking  sync.Mutex
@@ -41,7 +41,7 @@ type gpuMail struct {
 // gpuLane is the messages from, or to, one rank.
 type gpuLane struct {
 	mu     sync.Mutex // held while something is queued, which the driver may hold up
-	own    *Stream    // of blocking calls; nil until the first
+	own    *gpuStream // of blocking calls; nil until the first
 	last   *mark      // after what was queued last; or nil
 	closed bool
 
@@ -61,7 +61,7 @@ func laneOf(peer int, recv bool) int {
 // mark is an event after something that was queued on a stream.
 type mark struct {
 	event  *cuda.Event
-	stream *Stream
+	stream *gpuStream
 	users  int // under gpuMail.mu
 }
 
@@ -128,7 +128,7 @@ func (m *gpuMail) unlock(lanes uint32) {
 
 // order has what is queued next on cu begin after what the lanes have queued on other streams than s. The caller has
 // them locked.
-func (m *gpuMail) order(lanes uint32, s *Stream, cu *cuda.Stream) error {
+func (m *gpuMail) order(lanes uint32, s *gpuStream, cu *cuda.Stream) error {
 	for i := range m.lanes {
 		if lanes>>i&1 == 0 {
 			continue
@@ -143,7 +143,7 @@ func (m *gpuMail) order(lanes uint32, s *Stream, cu *cuda.Stream) error {
 }
 
 // take takes a mark for what will be queued on s. The caller lets it go.
-func (m *gpuMail) take(s *Stream) (*mark, error) {
+func (m *gpuMail) take(s *gpuStream) (*mark, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n := len(m.free); n > 0 {
@@ -179,7 +179,7 @@ func (m *gpuMail) set(k *mark, lanes uint32, cu *cuda.Stream) error {
 }
 
 // stray remembers that something may be queued on s which no mark is after.
-func (m *gpuMail) stray(s *Stream) {
+func (m *gpuMail) stray(s *gpuStream) {
 	m.mu.Lock()
 	m.strays = append(m.strays, s)
 	m.mu.Unlock()
@@ -296,7 +296,7 @@ func (m *gpuMail) close() error {
 	for i := range m.lanes {
 		if s := m.lanes[i].own; s != nil {
 			m.d.gpu.remove(s)
-			errs = append(errs, s.device.cu.Close())
+			errs = append(errs, s.cu.Close())
 		}
 	}
 	for _, s := range m.branches {
@@ -410,7 +410,7 @@ func (m *gpuMail) fatal() (first *fault.Error) {
 func (m *gpuMail) collect() error {
 	d := m.d
 	d.mu.Lock()
-	if d.closed {
+	if d.gone {
 		d.mu.Unlock()
 		return nil
 	}

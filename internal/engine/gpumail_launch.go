@@ -150,7 +150,7 @@ func (h *DeviceMessage) half(way int) kernels.Message {
 
 // queue queues ms on s, or on a stream of their first lane's own, and returns a mark after them, which the caller lets
 // go. begun says that an error has left something queued, or has kept from the peers what they wait for.
-func (m *gpuMail) queue(s *Stream, line int, ms []DeviceMessage) (k *mark, begun bool, err error) {
+func (m *gpuMail) queue(s *gpuStream, line int, ms []DeviceMessage) (k *mark, begun bool, err error) {
 	lanes := lanesOf(ms)
 	if err := m.lock(lanes); err != nil {
 		return nil, false, err
@@ -161,7 +161,9 @@ func (m *gpuMail) queue(s *Stream, line int, ms []DeviceMessage) (k *mark, begun
 			return nil, false, err
 		}
 	} else {
-		s.enter(m.d)
+		if s.enter(m.d) {
+			m.d.gpu.add(s)
+		}
 	}
 	if k, err = m.take(s); err != nil {
 		return nil, false, err
@@ -178,7 +180,7 @@ func (m *gpuMail) queue(s *Stream, line int, ms []DeviceMessage) (k *mark, begun
 		if err := m.launch(cu, line, ms, nil); err != nil {
 			return err
 		}
-		s.device.follows(0, 0) // messages have room of their own
+		s.follows(0, 0) // messages have room of their own
 		return m.set(k, lanes, cu)
 	})
 	if err != nil {
@@ -192,7 +194,7 @@ func (m *gpuMail) queue(s *Stream, line int, ms []DeviceMessage) (k *mark, begun
 }
 
 // own is a lane's own stream. The caller has the lane locked.
-func (m *gpuMail) own(lane int) (*Stream, error) {
+func (m *gpuMail) own(lane int) (*gpuStream, error) {
 	l := &m.lanes[lane]
 	if l.own == nil {
 		s, err := newStream(m.d.gpu.ctx)
@@ -203,16 +205,6 @@ func (m *gpuMail) own(lane int) (*Stream, error) {
 		m.d.gpu.add(s)
 	}
 	return l.own, nil
-}
-
-// enter has d's errors come from the stream, and what ends memory wait for it.
-func (s *Stream) enter(d *device) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.device.devs[d] {
-		s.device.devs[d] = true
-		d.gpu.add(s)
-	}
 }
 
 // mailParams are parameters that are not in use.
@@ -409,7 +401,7 @@ func (m *gpuMail) branch(cu *cuda.Stream, lane int, capturing bool, taken []*cud
 		if err != nil {
 			return nil, err
 		}
-		return s.device.cu, nil
+		return s.cu, nil
 	}
 	this, err := cu.Capture()
 	if err != nil {

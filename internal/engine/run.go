@@ -49,7 +49,7 @@ func (v *View) End(ctx context.Context, w *team.Work) error {
 	case w != &v.Comm.team.Work:
 		return v.submitOne(ctx, w)
 	case v.Stream != nil:
-		return v.Stream.launch(ctx, v.Comm)
+		return v.Stream.device.Launch(ctx, v.Comm)
 	}
 	err := v.Comm.run(ctx)
 	v.Comm.turn.leave()

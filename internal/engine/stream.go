@@ -16,7 +16,7 @@ import (
 // the first operation to the last one that is queued.
 type Stream struct {
 	dev    hw.Device
-	device *onDevice // nil on the host
+	device deviceStream // nil on the host
 
 	mu      sync.Mutex
 	queue   []queued
@@ -24,6 +24,18 @@ type Stream struct {
 	closed  bool
 	idle    chan struct{} // closed when the queue has run empty; nil while it is
 	errs    []failure     // since the last Sync
+}
+
+// deviceStream is a stream of a device, whose queue is the driver's: package gpu's.
+type deviceStream interface {
+	// Launch queues the work of c, and LaunchAll works in order, which are told of together if group. A nil error says that
+	// they were queued, and what else is wrong is for Sync.
+	Launch(ctx context.Context, c *Comm) error
+	LaunchAll(ctx context.Context, c *Comm, works []team.Work, group bool) error
+	// Sync waits until all that was queued has run, and returns the errors since the last Sync.
+	Sync(ctx context.Context) error
+	// Close ends the stream: fault.ErrBusy while operations are queued. It returns the errors that no Sync has returned.
+	Close() error
 }
 
 type queued struct {
@@ -49,7 +61,7 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group 
 		defer after()
 	}
 	if s.device != nil {
-		return s.launchAll(ctx, c, works, group)
+		return s.device.LaunchAll(ctx, c, works, group)
 	}
 	for i := range works {
 		if works[i].Kernel.Name != "" {
@@ -87,6 +99,9 @@ func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error
 	s.add(queued{c: c, ctx: ctx, do: do})
 	return nil
 }
+
+// Device is where the stream's operations run.
+func (s *Stream) Device() hw.Device { return s.dev }
 
 // error is an error of the stream itself.
 func (s *Stream) error(err error) error {
@@ -150,7 +165,7 @@ func (s *Stream) Sync(ctx context.Context) error {
 	case ctx == nil:
 		return s.error(ErrNilContext)
 	case s.device != nil:
-		return s.syncDevice(ctx)
+		return s.device.Sync(ctx)
 	}
 	s.mu.Lock()
 	idle := s.idle
@@ -173,9 +188,33 @@ type failure struct {
 	err error
 }
 
+// addError is fail for who does not hold mu.
+func (s *Stream) addError(c *Comm, err error) {
+	s.mu.Lock()
+	s.fail(c, err)
+	s.mu.Unlock()
+}
+
+// takeErrors is failures for who does not hold mu.
+func (s *Stream) takeErrors() []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failures()
+}
+
+// end has nothing queued on the stream any more.
+func (s *Stream) end() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+}
+
 // fail leaves an operation's error to the next Sync. The caller holds mu.
 func (s *Stream) fail(c *Comm, err error) {
 	s.errs = append(s.errs, failure{c, err})
+	if c == nil { // all calls of the channel or window have returned it since
+		return
+	}
 	c.unsaid.mu.Lock()
 	c.unsaid.n++
 	c.unsaid.last = err
@@ -221,7 +260,7 @@ func (s *Stream) Close() error {
 	case s == nil, s == noStream:
 		return errNoStream
 	case s.device != nil:
-		return s.closeDevice()
+		return s.device.Close()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

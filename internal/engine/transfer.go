@@ -45,7 +45,7 @@ func messagesOf(w *team.Work) Messages {
 
 // OnDevice reports whether v is a message's memory on a device, or is to be, on a stream of one.
 func (v *View) OnDevice(m *team.Vec) bool {
-	return !m.Dev.IsHost() || v.Stream != nil && v.Stream.device != nil
+	return !m.Dev.IsHost() || gpuStreamOf(v.Stream) != nil
 }
 
 // Transfer is messages that were started together.
@@ -92,7 +92,7 @@ func (v *View) Transfer(ctx context.Context, op string, ms []DeviceMessage) (*Tr
 	if err := c.lostPeer(op); err != nil {
 		return nil, c.FailMessage(op, -1, err)
 	}
-	t, err := c.device.mail.start(ctx, v.Stream, op, ms)
+	t, err := c.device.mail.start(ctx, gpuStreamOf(v.Stream), op, ms)
 	var e *fault.Error
 	if err != nil && !errors.As(err, &e) {
 		return fail(-1, err)
@@ -148,7 +148,7 @@ func (c *Comm) lostPeer(op string) error {
 }
 
 // start queues ms on s, or on a stream of a lane's own.
-func (m *gpuMail) start(ctx context.Context, s *Stream, op string, ms []DeviceMessage) (*Transfer, error) {
+func (m *gpuMail) start(ctx context.Context, s *gpuStream, op string, ms []DeviceMessage) (*Transfer, error) {
 	if _, err := m.load(); err != nil {
 		return nil, err
 	}
@@ -250,7 +250,7 @@ func (t *Transfer) finish(err error) error {
 	var e *fault.Error
 	var fatal bool
 	m.d.mu.Lock()
-	closed := m.d.closed
+	closed := m.d.gone
 	if !closed {
 		s := m.status(t.line)
 		if e, fatal = m.told(t.op, s); fatal && errors.Is(e, fault.ErrAborted) {

@@ -11,7 +11,7 @@ import (
 func TestRoomForEarlyKernels(t *testing.T) {
 	room := roomOf(132, 2)
 	large, small := int32(roomBlocks*room.collectives), int32(64)
-	s := &onDevice{}
+	s := &gpuStream{}
 	for i, k := range []struct {
 		takes int32
 		early bool

@@ -37,7 +37,7 @@ func (d *device) collect() []error {
 // the communicator, and is then returned each time.
 func (d *device) take() error {
 	d.mu.Lock()
-	if d.closed {
+	if d.gone {
 		d.mu.Unlock()
 		return nil
 	}
@@ -183,3 +183,15 @@ func (d *device) watchdog() {
 // closedGrace is how long what is queued may go on after a peer has closed: it has what it needs from that peer, or
 // never will, and work of others may come before it.
 const closedGrace = 5 * time.Second
+
+// comm implements streamUser.
+func (d *device) comm() *Comm { return d.c }
+
+// broke implements streamUser.
+func (d *device) broke(op string, err error) { d.failedOn(op, err) }
+
+// closed implements streamUser.
+func (d *device) closed(s *gpuStream) {
+	d.last.CompareAndSwap(s, nil)
+	d.gpu.remove(s)
+}

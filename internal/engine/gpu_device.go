@@ -28,7 +28,7 @@ type device struct {
 	threads int             // of a block
 	blocks  int             // of collectives, at most
 	room    room
-	own     *Stream     // of blocking calls
+	own     *gpuStream  // of blocking calls
 	event   *cuda.Event // orders streams
 	ops     uint64      // that were queued; by whose turn it is
 
@@ -39,12 +39,12 @@ type device struct {
 
 	kept Keeper // what captures of others use
 
-	last     atomic.Pointer[Stream] // on which the last operation was queued
-	launches atomic.Uint64          // how many were, and
-	ended    atomic.Uint64          // how many when all were seen to have ended
+	last     atomic.Pointer[gpuStream] // on which the last operation was queued
+	launches atomic.Uint64             // how many were, and
+	ended    atomic.Uint64             // how many when all were seen to have ended
 
 	mu      sync.Mutex
-	closed  bool
+	gone    bool
 	pending []error // that no Sync has returned
 	graphs  map[*DeviceGraph]bool
 	links   map[*gpuLink]bool // ends of channels
@@ -213,7 +213,7 @@ func (d *device) busy() bool {
 }
 
 // running reports whether a collective may be running, or come to run, beside what is queued on s next.
-func (d *device) running(s *Stream) bool {
+func (d *device) running(s *gpuStream) bool {
 	if last := d.last.Load(); last == nil || last == s {
 		return false
 	}
@@ -250,7 +250,7 @@ func (d *device) close() error {
 	}
 	d.gpu.mu.Lock()
 	delete(d.gpu.streams, d.own)
-	var streams []*Stream
+	var streams []*gpuStream
 	for s := range d.gpu.streams {
 		streams = append(streams, s)
 	}
@@ -259,7 +259,7 @@ func (d *device) close() error {
 		s.leave(d)
 	}
 	d.mu.Lock()
-	d.closed = true
+	d.gone = true
 	graphs := d.graphs
 	d.graphs = nil
 	d.mu.Unlock()
@@ -269,7 +269,7 @@ func (d *device) close() error {
 	}
 	errs = append(errs, d.mail.close())
 	if d.own != nil {
-		errs = append(errs, d.own.device.cu.Close()) // nobody else has it
+		errs = append(errs, d.own.cu.Close()) // nobody else has it
 	}
 	if d.event != nil {
 		errs = append(errs, d.event.Close())
@@ -287,7 +287,7 @@ func (d *device) abort() {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || d.status == nil {
+	if d.gone || d.status == nil {
 		return
 	}
 	d.status.Abort.Store(1)

@@ -16,8 +16,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// onDevice is the part of a Stream that is a stream of a device: the queue is the driver's.
-type onDevice struct {
+// gpuStream is the part of a Stream that is a stream of a device: the queue is the driver's. Implements deviceStream.
+type gpuStream struct {
+	s        *Stream       // which keeps the errors
 	ctx      *cuda.Context // to close with the stream, or nil
 	cu       *cuda.Stream
 	borrowed bool
@@ -27,18 +28,32 @@ type onDevice struct {
 
 	taken atomic.Int32 // the room that the kernel takes that was queued last: see follows
 
-	// Under Stream.mu: what has queued on it.
-	devs  map[*device]bool // communicators
-	links map[*gpuLink]bool
+	mu    sync.Mutex
+	users map[streamUser]bool // that have queued on it
+}
+
+// gpuStreamOf is the part of s that is a stream of a device; nil if it is on the host, or nil.
+func gpuStreamOf(s *Stream) *gpuStream {
+	if s == nil {
+		return nil
+	}
+	g, _ := s.device.(*gpuStream)
+	return g
+}
+
+// streamOn is the Stream that has cu.
+func streamOn(d hw.Device, g *gpuStream) *gpuStream {
+	g.s, g.users = &Stream{dev: d, device: g}, map[streamUser]bool{}
+	return g
 }
 
 // newStream makes a stream of ctx's device.
-func newStream(ctx *cuda.Context) (*Stream, error) {
+func newStream(ctx *cuda.Context) (*gpuStream, error) {
 	cu, err := ctx.NewStream()
 	if err != nil {
 		return nil, err
 	}
-	return &Stream{dev: ctx.Device(), device: &onDevice{cu: cu, devs: map[*device]bool{}, links: map[*gpuLink]bool{}}}, nil
+	return streamOn(ctx.Device(), &gpuStream{cu: cu}), nil
 }
 
 // openStream makes a stream of device d, or borrows what *handle names.
@@ -47,17 +62,16 @@ func openStream(d hw.Device, handle *uintptr) (*Stream, error) {
 	if err != nil {
 		return nil, fmt.Errorf("a stream on %v: %w", d, err)
 	}
-	s := &Stream{dev: d, device: &onDevice{ctx: ctx, borrowed: handle != nil, devs: map[*device]bool{},
-		links: map[*gpuLink]bool{}}}
+	g := streamOn(d, &gpuStream{ctx: ctx, borrowed: handle != nil})
 	if handle != nil {
-		s.device.cu, err = ctx.StreamFrom(*handle)
+		g.cu, err = ctx.StreamFrom(*handle)
 	} else {
-		s.device.cu, err = ctx.NewStream()
+		g.cu, err = ctx.NewStream()
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("a stream on %v: %w", d, err), ctx.Close())
 	}
-	return s, nil
+	return g.s, nil
 }
 
 // StreamFrom borrows a stream that somebody else made on d, by its CUstream.
@@ -68,37 +82,34 @@ func StreamFrom(d hw.Device, cuStream uintptr) (*Stream, error) {
 	return openStream(d, &cuStream)
 }
 
-// Device is where the stream's operations run.
-func (s *Stream) Device() hw.Device { return s.dev }
-
 // use calls f with the driver's stream, which is not closed meanwhile.
-func (s *Stream) use(f func(*cuda.Stream) error) error {
-	s.device.using.RLock()
-	defer s.device.using.RUnlock()
-	if s.device.gone {
-		return s.error(errStreamClosed)
+func (s *gpuStream) use(f func(*cuda.Stream) error) error {
+	s.using.RLock()
+	defer s.using.RUnlock()
+	if s.gone {
+		return s.s.error(errStreamClosed)
 	}
-	return f(s.device.cu)
+	return f(s.cu)
 }
 
 // capturing reports whether somebody captures the stream, who must not be disturbed: nothing runs meanwhile.
-func (s *Stream) capturing() bool {
-	if !s.device.borrowed {
+func (s *gpuStream) capturing() bool {
+	if !s.borrowed {
 		return false // nobody else has it
 	}
-	id, err := s.device.cu.Capture()
+	id, err := s.cu.Capture()
 	return id != 0 || err != nil
 }
 
 // takesEarly reports whether kernels can be launched early on the stream. Others who capture it may look at the capture by
 // calls that do not know of that, and fail on it.
-func (s *Stream) takesEarly() bool {
-	return !s.capturing() || s.device.cu.OwnCapture()
+func (s *gpuStream) takesEarly() bool {
+	return !s.capturing() || s.cu.OwnCapture()
 }
 
 // captured is capturing for who does not use the stream yet. Nobody captures one that is closed.
-func (s *Stream) captured() (captured bool) {
-	if s.device.borrowed {
+func (s *gpuStream) captured() (captured bool) {
+	if s.borrowed {
 		s.use(func(*cuda.Stream) error {
 			captured = s.capturing()
 			return nil
@@ -109,7 +120,7 @@ func (s *Stream) captured() (captured bool) {
 
 // before has what is queued next on cu begin after what is queued on s, by way of e. Where nothing is left of that, s is
 // not touched: whoever has seen it done may close it. What somebody captures runs when he says.
-func (s *Stream) before(cu *cuda.Stream, e *cuda.Event) error {
+func (s *gpuStream) before(cu *cuda.Stream, e *cuda.Event) error {
 	err := s.use(func(first *cuda.Stream) error {
 		if s.capturing() {
 			return nil
@@ -129,7 +140,7 @@ func (s *Stream) before(cu *cuda.Stream, e *cuda.Event) error {
 }
 
 // done reports whether all that was queued is done. The error is the device's.
-func (s *Stream) done() (done bool, err error) {
+func (s *gpuStream) done() (done bool, err error) {
 	gone := s.use(func(cu *cuda.Stream) error {
 		if s.capturing() { // what is captured does not run
 			done = true
@@ -142,7 +153,7 @@ func (s *Stream) done() (done bool, err error) {
 }
 
 // quiet waits until all that was queued is done.
-func (s *Stream) quiet() {
+func (s *gpuStream) quiet() {
 	s.use(func(cu *cuda.Stream) error {
 		if s.capturing() {
 			return nil
@@ -152,7 +163,7 @@ func (s *Stream) quiet() {
 }
 
 // await waits until all that was queued is done, or look returns an error, which it does between looks at the stream.
-func (s *Stream) await(look func(waited time.Duration) error) error { return await(s.done, look) }
+func (s *gpuStream) await(look func(waited time.Duration) error) error { return await(s.done, look) }
 
 // await waits until reached says true or returns an error, or look does.
 func await(reached func() (bool, error), look func(waited time.Duration) error) error {
@@ -184,12 +195,12 @@ func await(reached func() (bool, error), look func(waited time.Duration) error) 
 // spinningLooks is how often a wait looks at a stream before it looks at the clock as well.
 const spinningLooks = 16
 
-// syncDevice waits until all that was queued has run, and returns the errors since the last Sync.
-func (s *Stream) syncDevice(ctx context.Context) error {
+// Sync waits until all that was queued has run, and returns the errors since the last Sync.
+func (s *gpuStream) Sync(ctx context.Context) error {
 	var early error
 	err := s.await(func(time.Duration) error {
 		if ctx.Err() != nil {
-			early = s.error(fault.Ended(ctx))
+			early = s.s.error(fault.Ended(ctx))
 		}
 		return early
 	})
@@ -197,93 +208,80 @@ func (s *Stream) syncDevice(ctx context.Context) error {
 		return early
 	}
 	if err != nil { // the device's, which has ceased to work
-		for _, d := range s.users() {
-			d.broke("stream", err)
-		}
-		for _, g := range s.channels() {
-			g.d.broke("stream", err)
+		for _, u := range s.all() {
+			u.broke("stream", err)
 		}
 	}
 	return errors.Join(err, s.takeErrors())
 }
 
-// users are the communicators that have queued on the stream.
-func (s *Stream) users() (devs []*device) {
+// all are the users.
+func (s *gpuStream) all() (users []streamUser) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for d := range s.device.devs {
-		devs = append(devs, d)
+	for u := range s.users {
+		users = append(users, u)
 	}
-	return devs
+	return users
 }
 
-func (s *Stream) takeErrors() error {
-	s.mu.Lock()
-	errs := s.failures()
-	s.mu.Unlock()
-	for _, d := range s.users() {
-		errs = append(errs, d.collect()...)
-	}
-	for _, g := range s.channels() {
-		errs = append(errs, g.collect())
+func (s *gpuStream) takeErrors() error {
+	errs := s.s.takeErrors()
+	for _, u := range s.all() {
+		errs = append(errs, u.collect()...)
 	}
 	return errors.Join(errs...)
 }
 
-// channels are the ends of channels that have queued on the stream.
-func (s *Stream) channels() (links []*gpuLink) {
+// enter has u's errors come from the stream. It reports whether they have not so far.
+func (s *gpuStream) enter(u streamUser) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for g := range s.device.links {
-		links = append(links, g)
+	if s.users[u] {
+		return false
 	}
-	return links
+	s.users[u] = true
+	return true
 }
 
-// leave ends d's use of the stream, when nothing of d is queued any more; d's errors stay.
-func (s *Stream) leave(d *device) {
+// leave ends u's use of the stream, when nothing of u is queued any more; u's errors stay.
+func (s *gpuStream) leave(u streamUser) {
 	s.mu.Lock()
-	mine := s.device.devs[d]
-	delete(s.device.devs, d)
+	mine := s.users[u]
+	delete(s.users, u)
 	s.mu.Unlock()
 	if !mine {
 		return
 	}
-	errs := d.collect()
-	for _, err := range errs {
-		s.addError(d.c, err)
+	for _, err := range u.collect() {
+		s.s.addError(u.comm(), err)
 	}
 }
 
-func (s *Stream) closeDevice() error {
+// Close ends the stream: fault.ErrBusy while something is queued. It returns the errors that no Sync has returned.
+func (s *gpuStream) Close() error {
 	if done, _ := s.done(); !done {
-		return s.error(errStreamBusy)
+		return s.s.error(errStreamBusy)
 	}
-	s.device.using.Lock()
-	if s.device.gone {
-		s.device.using.Unlock()
-		return s.error(errStreamClosed)
+	s.using.Lock()
+	if s.gone {
+		s.using.Unlock()
+		return s.s.error(errStreamClosed)
 	}
-	s.device.gone = true
-	s.device.using.Unlock()
+	s.gone = true
+	s.using.Unlock()
 	err := s.takeErrors()
+	s.s.end()
 	s.mu.Lock()
-	s.closed = true
-	devs := s.device.devs
-	s.device.devs = map[*device]bool{}
-	links := s.device.links
-	s.device.links = map[*gpuLink]bool{}
+	users := s.users
+	s.users = map[streamUser]bool{}
 	s.mu.Unlock()
-	for g := range links {
-		g.d.gpu.remove(s)
+	for u := range users {
+		u.closed(s)
 	}
-	for d := range devs {
-		d.last.CompareAndSwap(s, nil)
-		d.gpu.remove(s)
-	}
-	err = errors.Join(err, s.device.cu.Close())
-	if s.device.ctx != nil {
-		err = errors.Join(err, s.device.ctx.Close())
+	err = errors.Join(err, s.cu.Close())
+	if s.ctx != nil {
+		err = errors.Join(err, s.ctx.Close())
 	}
 	return err
 }

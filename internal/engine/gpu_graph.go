@@ -97,7 +97,7 @@ func (d *device) capture(ctx context.Context, works []team.Work, received [][]ui
 	if err != nil {
 		return nil, err
 	}
-	defer s.device.cu.Close()
+	defer s.cu.Close()
 	g := &DeviceGraph{d: d}
 	defer func() {
 		if err != nil {
@@ -120,14 +120,14 @@ func (d *device) capture(ctx context.Context, works []team.Work, received [][]ui
 			}
 		}
 	}
-	if err := s.device.cu.BeginCapture(); err != nil {
+	if err := s.cu.BeginCapture(); err != nil {
 		return nil, err
 	}
 	var bad error
 	for i := range works {
 		g.last = works[i]
 		if g.last.Kind == team.KindMessages {
-			if bad = d.mail.launch(s.device.cu, 0, messagesOf(&g.last), &g.blocks); bad != nil {
+			if bad = d.mail.launch(s.cu, 0, messagesOf(&g.last), &g.blocks); bad != nil {
 				break
 			}
 			g.told.add(messageInfos(messagesOf(&g.last))...)
@@ -137,10 +137,10 @@ func (d *device) capture(ctx context.Context, works []team.Work, received [][]ui
 			g.last.Kernel.Blocks = team.CountsBlocks
 		}
 		if bad = d.prepare(&g.last); bad == nil {
-			bad = d.start(s, s.device.cu, false)
+			bad = d.start(s, s.cu, false)
 		}
 		if bad == nil && g.last.Kernel.Counts {
-			bad = g.reading(s.device.cu, &works[i])
+			bad = g.reading(s.cu, &works[i])
 		}
 		var o OpInfo
 		d.c.describe(&o, &g.last, g.last.Kernel.Algorithm, 0)
@@ -151,7 +151,7 @@ func (d *device) capture(ctx context.Context, works []team.Work, received [][]ui
 			break
 		}
 	}
-	graph, err := s.device.cu.EndCapture()
+	graph, err := s.cu.EndCapture()
 	if err = errors.Join(bad, err); err != nil {
 		if graph != nil {
 			err = errors.Join(err, graph.Close())
@@ -172,7 +172,7 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 	if err := c.barred(&g.last, "launch"); err != nil {
 		return err
 	}
-	s := v.Stream
+	s := gpuStreamOf(v.Stream)
 	if s == nil {
 		if err := c.enter(); err != nil {
 			return err
@@ -199,7 +199,7 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 	}
 	if v.Stream != nil {
 		if refusal != nil {
-			s.addError(c, refusal)
+			s.s.addError(c, refusal)
 		}
 		return nil
 	}
@@ -217,7 +217,7 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 }
 
 // queue queues the graph on s. A refusal is as device.queue's.
-func (g *DeviceGraph) queue(s *Stream) (refusal, err error) {
+func (g *DeviceGraph) queue(s *gpuStream) (refusal, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	d := g.d
@@ -298,7 +298,7 @@ func (g *DeviceGraph) readCounts() (refusal, err error) {
 }
 
 // on queues the graph on cu, in the order of its lanes, which the caller has locked.
-func (g *DeviceGraph) on(s *Stream, cu *cuda.Stream, captured bool) error {
+func (g *DeviceGraph) on(s *gpuStream, cu *cuda.Stream, captured bool) error {
 	if captured || g.lanes == 0 {
 		return g.graph.Launch(cu)
 	}

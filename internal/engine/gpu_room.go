@@ -21,7 +21,7 @@ type room struct {
 // follows has a kernel that takes so much room be the last one of the stream, and reports whether it may be launched
 // early: while it waits for the one before it, the two take no more room than collectives have, on so many
 // multiprocessors. One that is before both has ended by then. Room counts in parts of a multiprocessor, roomBlocks of it.
-func (s *onDevice) follows(room int32, multiprocessors int) bool {
+func (s *gpuStream) follows(room int32, multiprocessors int) bool {
 	return int(s.taken.Swap(room)+room) <= roomBlocks*multiprocessors
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
-// launchAll queues works on s, a stream of a device, in order. What is wrong with a rank's arguments is an error of the
+// LaunchAll queues works on s, a stream of a device, in order. What is wrong with a rank's arguments is an error of the
 // stream, as on the host, and of the other ranks'.
-func (s *Stream) launchAll(ctx context.Context, c *Comm, works []team.Work, group bool) error {
+func (s *gpuStream) LaunchAll(ctx context.Context, c *Comm, works []team.Work, group bool) error {
 	c.turn.run()
 	defer c.turn.leave()
 	c.together, c.fresh = group, true
@@ -34,14 +34,14 @@ func (s *Stream) launchAll(ctx context.Context, c *Comm, works []team.Work, grou
 		}
 		if refusal != nil && first == nil {
 			first = refusal
-			s.addError(c, refusal)
+			s.s.addError(c, refusal)
 		}
 	}
 	return nil
 }
 
-// launch is launchAll for c.work alone. It is the caller's turn, which ends.
-func (s *Stream) launch(ctx context.Context, c *Comm) error {
+// Launch is LaunchAll for c.work alone. It is the caller's turn, which ends.
+func (s *gpuStream) Launch(ctx context.Context, c *Comm) error {
 	defer c.turn.leave()
 	if err := c.launchable(s); err != nil {
 		c.team.Work = team.Work{}
@@ -49,35 +49,28 @@ func (s *Stream) launch(ctx context.Context, c *Comm) error {
 	}
 	refusal, err := c.queueWork(ctx, s)
 	if refusal != nil {
-		s.addError(c, refusal)
+		s.s.addError(c, refusal)
 	}
 	return err
 }
 
 // queueWork queues c.work on s; see device.queue.
-func (c *Comm) queueWork(ctx context.Context, s *Stream) (refusal, err error) {
+func (c *Comm) queueWork(ctx context.Context, s *gpuStream) (refusal, err error) {
 	refusal, err = c.device.queue(ctx, s, &c.team.Work)
 	c.team.Work.LetGo()
 	c.team.Work = team.Work{} // the user's memory is not kept alive
 	return refusal, err
 }
 
-// addError leaves the error of an operation of c to the next Sync.
-func (s *Stream) addError(c *Comm, err error) {
-	s.mu.Lock()
-	s.fail(c, err)
-	s.mu.Unlock()
-}
-
 // launchable is why nothing can be queued on s.
-func (c *Comm) launchable(s *Stream) error {
+func (c *Comm) launchable(s *gpuStream) error {
 	switch {
 	case c.broken.Load() != nil:
 		return c.broken.Load()
 	case c.closing.Load():
 		return c.local("stream", errCommClosed)
 	}
-	if err := c.onGPU(s.dev); err != nil {
+	if err := c.onGPU(s.s.dev); err != nil {
 		return c.local("stream", err)
 	}
 	// What is queued now waits for all peers, and the driver would not notice that one is gone.
@@ -152,10 +145,10 @@ func (d *device) settle(ctx context.Context, k team.Kind) error {
 
 // queue queues w on s; it is the communicator's turn. A refusal is what is wrong with w on this rank: it has been
 // queued as such, for the peers to see. An error means that nothing was queued.
-func (d *device) queue(ctx context.Context, s *Stream, w *team.Work) (refusal, err error) {
+func (d *device) queue(ctx context.Context, s *gpuStream, w *team.Work) (refusal, err error) {
 	bad := w.Err
 	if bad == nil && w.Kernel.Name == "" {
-		bad = fmt.Errorf("memory of the host on a stream of %v: %w", s.dev, fault.ErrArgument)
+		bad = fmt.Errorf("memory of the host on a stream of %v: %w", s.s.dev, fault.ErrArgument)
 	}
 	if bad == nil && ctx.Err() != nil {
 		bad = fault.Ended(ctx)
@@ -199,16 +192,16 @@ type launching struct {
 }
 
 // start queues d.next on cu, s's, which somebody else captures or not.
-func (d *device) start(s *Stream, cu *cuda.Stream, captured bool) error {
+func (d *device) start(s *gpuStream, cu *cuda.Stream, captured bool) error {
 	l := &d.next
 	switch {
 	case l.copy != nil:
 		return copyAlone(cu, l.copy)
 	case l.graph != nil:
-		s.device.follows(0, 0) // a graph ends before what is behind it begins
+		s.follows(0, 0) // a graph ends before what is behind it begins
 		return l.graph.on(s, cu, captured)
 	}
-	if !s.device.follows(l.room, d.blocks) {
+	if !s.follows(l.room, d.blocks) {
 		l.shape.Early = false
 	}
 	if l.counts {
@@ -363,7 +356,7 @@ func (d *device) count(n uint64) {
 
 // enqueue queues d.next on s, which somebody else captures or not, after what this communicator has queued on other
 // streams.
-func (d *device) enqueue(s *Stream, captured bool) error {
+func (d *device) enqueue(s *gpuStream, captured bool) error {
 	defer func() { d.next.copy, d.next.graph = nil, nil }()
 	d.watch()
 	d.launches.Add(1)
@@ -372,12 +365,9 @@ func (d *device) enqueue(s *Stream, captured bool) error {
 		if last == s && !captured { // the usual case: s knows d, until it is closed
 			return d.start(s, cu, false)
 		}
-		s.mu.Lock()
-		if !s.device.devs[d] {
-			s.device.devs[d] = true
+		if s.enter(d) {
 			d.gpu.add(s)
 		}
-		s.mu.Unlock()
 		if captured { // when it runs, and after what, is for whoever captures it to say
 			d.uncounted = team.Uncounted
 			d.next.shape.Early = false // and it may look at the capture by calls that do not know of early launches
@@ -430,7 +420,7 @@ func (c *Comm) missing(extent uint32) string {
 }
 
 // wait waits until s has done what is queued. It ends early with an error, which breaks the communicator.
-func (d *device) wait(ctx context.Context, s *Stream, k team.Kind) error {
+func (d *device) wait(ctx context.Context, s *gpuStream, k team.Kind) error {
 	c := d.c
 	cancelled := false
 	err := s.await(func(waited time.Duration) error {
@@ -464,8 +454,8 @@ func (d *device) failed(k team.Kind, err error) error {
 	return d.c.fail(d.error(k, d.ops, "device", -1, err))
 }
 
-// broke is failed, outside of a turn.
-func (d *device) broke(op string, err error) {
+// failedOn is failed, outside of a turn.
+func (d *device) failedOn(op string, err error) {
 	d.c.failOpen(&fault.Error{Op: op, Rank: d.c.rank, Peer: -1, Host: d.c.team.Peers[d.c.rank].Host, Step: "device",
 		Device: d.gpu.ctx.Device(), Err: err})
 }
