@@ -124,7 +124,7 @@ func (g *Graph) capture(ctx context.Context, c *ubcoll.Comm, messages int) error
 		}
 	}
 	if own == nil {
-		g.device, own = g.view.Comm.CaptureDevice(ctx, g.works, received)
+		g.device, own = g.view.Comm.CaptureGraph(ctx, g.works, received)
 	}
 	return g.together(ctx, own)
 }

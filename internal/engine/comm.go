@@ -98,8 +98,8 @@ func (c *Comm) SetTimeout(t time.Duration) {
 		return
 	}
 	d.params.Timeout = uint64(t)
-	for _, g := range d.allLinks() {
-		g.params.Timeout = uint64(t)
+	for _, k := range d.clients {
+		k.setTimeout(uint64(t))
 	}
 }
 

@@ -56,22 +56,9 @@ type gpuLink struct {
 // clearEnd zeroes an end of a channel in the device area, which nobody uses.
 func (d *device) clearEnd(slot int) error {
 	var zero [kernels.ChannelBytes]byte
-	d.linkStatus(slot).Abort.Store(0)
-	d.linkStatus(slot).Error.Store(kernels.OK)
+	d.c.nouns.gpu.status(slot).Abort.Store(0)
+	d.c.nouns.gpu.status(slot).Error.Store(kernels.OK)
 	return d.gpu.copy(cuda.Addr(d.area.Base())+cuda.Addr(kernels.ChannelAt(slot)), zero[:], true)
-}
-
-func (d *device) linkStatus(slot int) *kernels.Status {
-	return (*kernels.Status)(unsafe.Add(unsafe.Pointer(d.status), statusLine*(1+slot)))
-}
-
-func (d *device) allLinks() (all []*gpuLink) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for g := range d.links {
-		all = append(all, g)
-	}
-	return all
 }
 
 // openGPU makes the device's side of l if what it is made of is on devices, as it must be on both sides or on none.
@@ -123,15 +110,15 @@ func (g *gpuLink) open(ctx context.Context, mine, theirs int, salt func(mine boo
 		}
 		g.held = true
 	}
-	g.status = d.linkStatus(mine)
+	g.status = d.c.nouns.gpu.status(mine)
 	g.params = kernels.ChannelParams{
 		Mine:    d.params.Area[0] + uint64(kernels.ChannelAt(mine)),
 		Theirs:  d.params.Area[d.distance(g.rank)] + uint64(kernels.ChannelAt(theirs)),
-		Status:  d.params.Status + uint64(statusLine*(1+mine)),
+		Status:  d.lineAddr(d.c.nouns.gpu.first + mine),
 		Timeout: uint64(g.c.opts.Timeout), Peer: uint32(g.rank),
 		SaltOut: uint32(salt(true)), SaltIn: uint32(salt(false))}
 	d.mu.Lock()
-	d.links[g] = true
+	d.c.nouns.gpu.ends[g] = true
 	if g.c.broken.Load() != nil { // abort has not seen it
 		g.status.Abort.Store(1)
 	}
@@ -243,8 +230,9 @@ func (g *gpuLink) collect() error {
 // release gives up what the end has, once, when nothing of it runs any more: waits have been ended.
 func (g *gpuLink) release() error {
 	g.d.mu.Lock()
-	mine := g.d.links[g]
-	delete(g.d.links, g)
+	ends := g.c.nouns.gpu.ends
+	mine := ends[g]
+	delete(ends, g)
 	g.d.mu.Unlock()
 	if !mine {
 		return nil
@@ -291,3 +279,60 @@ func (u endUser) collect() []error {
 
 func (u endUser) broke(op string, err error) { u.g.d.failedOn(op, err) }
 func (u endUser) closed(s *gpuStream)        { u.g.d.gpu.remove(s) }
+
+// gpuEnds are the ends of a communicator on its device. Implements client.
+type gpuEnds struct {
+	d     *device
+	first int               // status line
+	ends  map[*gpuLink]bool // under d.mu
+}
+
+// onDevice implements clientMaker.
+func (p *nounPart) onDevice(d *device) client {
+	p.c.nouns.gpu = &gpuEnds{d: d, ends: map[*gpuLink]bool{}}
+	return p.c.nouns.gpu
+}
+
+func (es *gpuEnds) lines() int          { return maxLinks }
+func (es *gpuEnds) begin(first int)     { es.first = first }
+func (es *gpuEnds) stuck() int          { return -1 }
+func (es *gpuEnds) fatal() *fault.Error { return nil }
+func (es *gpuEnds) collect() error      { return nil }
+
+// status is that of the end in a slot.
+func (es *gpuEnds) status(slot int) *kernels.Status { return es.d.line(es.first + slot) }
+
+func (es *gpuEnds) abort() {
+	for g := range es.ends {
+		g.status.Abort.Store(1)
+	}
+}
+
+func (es *gpuEnds) all() (all []*gpuLink) {
+	es.d.mu.Lock()
+	defer es.d.mu.Unlock()
+	for g := range es.ends {
+		all = append(all, g)
+	}
+	return all
+}
+
+func (es *gpuEnds) setTimeout(t uint64) {
+	for _, g := range es.all() {
+		g.params.Timeout = t
+	}
+}
+
+func (es *gpuEnds) watch() {
+	for _, g := range es.all() {
+		g.watch()
+	}
+}
+
+func (es *gpuEnds) close() error {
+	var errs []error
+	for _, g := range es.all() {
+		errs = append(errs, g.release())
+	}
+	return errors.Join(errs...)
+}

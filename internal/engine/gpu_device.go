@@ -47,8 +47,9 @@ type device struct {
 	gone    bool
 	pending []error // that no Sync has returned
 	graphs  map[*DeviceGraph]bool
-	links   map[*gpuLink]bool // ends of channels
-	mail    *gpuMail
+
+	clients []client
+	lines   int // of the status page
 
 	watching sync.Once
 	stop     chan struct{}
@@ -62,12 +63,18 @@ type deviceCard struct {
 	Why     string `json:"why,omitempty"`
 }
 
-// The page has a status for collectives, one for each end of a channel and some for messages, with a line of its own
-// each.
-const (
-	statusLine  = 64
-	statusBytes = (statusLine*(1+maxLinks+mailLines) + 4095) &^ 4095
-)
+// statusLine is the size of a status line, of which there is one for collectives, and those of the clients.
+const statusLine = 64
+
+// line is the status in a line of the page, and lineAddr where kernels find it.
+func (d *device) line(n int) *kernels.Status {
+	return (*kernels.Status)(unsafe.Add(unsafe.Pointer(d.status), statusLine*n))
+}
+
+func (d *device) lineAddr(n int) uint64 { return d.params.Status + uint64(statusLine*n) }
+
+// deviceOf is c's side of its device, or nil.
+func deviceOf(c *Comm) *device { return c.device }
 
 // maxThreads of a block; more would not hide more.
 const maxThreads = 512
@@ -87,21 +94,30 @@ func (c *Comm) newDevice() deviceCard {
 
 func (c *Comm) makeDevice() (card deviceCard, err error) {
 	g := c.dom.gpu
-	d := &device{c: c, gpu: g, graphs: map[*DeviceGraph]bool{}, links: map[*gpuLink]bool{},
+	d := &device{c: c, gpu: g, graphs: map[*DeviceGraph]bool{},
 		stop:      make(chan struct{}),
 		functions: map[kernelKey]loaded{}}
-	d.mail = newGPUMail(d)
 	c.device = d
+	d.lines = 1
+	for _, a := range c.attached {
+		if m, ok := a.(clientMaker); ok {
+			k := m.onDevice(d)
+			k.begin(d.lines)
+			d.lines += k.lines()
+			d.clients = append(d.clients, k)
+		}
+	}
+	bytes := (statusLine*d.lines + 4095) &^ 4095
 	if d.area, err = c.dom.Heap.AllocDevice(kernels.AreaBytes(c.size)); err != nil {
 		return card, fmt.Errorf("area: %w", err)
 	}
 	if card.Extent, err = c.dom.Exports.Export(d.area); err != nil {
 		return card, fmt.Errorf("export of the area: %w", err)
 	}
-	if d.page, err = c.dom.Heap.Alloc(statusBytes); err != nil {
+	if d.page, err = c.dom.Heap.Alloc(bytes); err != nil {
 		return card, err
 	}
-	at, err := g.ctx.HostRegister(d.page.Ptr, statusBytes)
+	at, err := g.ctx.HostRegister(d.page.Ptr, bytes)
 	if err != nil {
 		return card, err
 	}
@@ -244,10 +260,6 @@ func (d *device) close() error {
 	if s := d.last.Load(); s != nil {
 		s.quiet()
 	}
-	var errs []error
-	for _, g := range d.allLinks() {
-		errs = append(errs, g.release())
-	}
 	d.gpu.mu.Lock()
 	delete(d.gpu.streams, d.own)
 	var streams []*gpuStream
@@ -263,11 +275,13 @@ func (d *device) close() error {
 	graphs := d.graphs
 	d.graphs = nil
 	d.mu.Unlock()
-	errs = append(errs, d.kept.Close())
+	errs := []error{d.kept.Close()}
 	for g := range graphs {
 		errs = append(errs, g.release())
 	}
-	errs = append(errs, d.mail.close())
+	for _, k := range d.clients {
+		errs = append(errs, k.close())
+	}
 	if d.own != nil {
 		errs = append(errs, d.own.cu.Close()) // nobody else has it
 	}
@@ -291,10 +305,7 @@ func (d *device) abort() {
 		return
 	}
 	d.status.Abort.Store(1)
-	for g := range d.links {
-		g.status.Abort.Store(1)
-	}
-	for i := range mailLines {
-		d.mail.status(i).Abort.Store(1)
+	for _, k := range d.clients {
+		k.abort()
 	}
 }

@@ -16,23 +16,20 @@ import (
 
 // DeviceGraph is a sequence of operations on the device as the driver replays it: a launch costs the host one call.
 type DeviceGraph struct {
-	d      *device
-	last   team.Work // of works
-	told   replay
-	lanes  uint32     // of messages
-	blocks laneBlocks // that they hold
-	holds  []hold     // of what copy engines write
-	after  *mark      // the last launch, if there are holds
-	reads  []read     // operations whose counts each launch reads
+	d     *device
+	last  team.Work // of works
+	told  replay
+	part  graphPart // a client's, or nil
+	reads []read    // operations whose counts each launch reads
 
 	mu    sync.Mutex
 	graph *cuda.Graph // nil once closed
 }
 
 // CaptureDevice makes a graph of works, all of them operations on the device. Each rank does so at the same place. It
-// waits until the peers have imported the buffers, or cannot, and runs nothing. received is what each rank's Received
-// has said, and its messages are those of works.
-func (c *Comm) CaptureDevice(ctx context.Context, works []team.Work, received [][]uint64) (*DeviceGraph, error) {
+// waits until the peers have imported the buffers, or cannot, and runs nothing. part is of the
+// client whose operations are among works, or nil.
+func (c *Comm) CaptureDevice(ctx context.Context, works []team.Work, part graphPart) (*DeviceGraph, error) {
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
@@ -46,7 +43,7 @@ func (c *Comm) CaptureDevice(ctx context.Context, works []team.Work, received []
 		if w.Kernel.Name == "" && w.Kind == team.KindBarrier {
 			w.Kernel = team.Kernel{Name: kernels.Barrier, Blocks: 1, Algorithm: "descriptors"}
 		}
-		if w.Kernel.Name == "" && w.Kind != team.KindMessages {
+		if w.Kernel.Name == "" && w.Other == nil {
 			return nil, fmt.Errorf("call %d, %v, is on host memory, and others are on %v: %w", i, w.Kind,
 				d.gpu.ctx.Device(), fault.ErrArgument)
 		}
@@ -54,7 +51,7 @@ func (c *Comm) CaptureDevice(ctx context.Context, works []team.Work, received []
 	if err := d.imported(ctx, works); err != nil {
 		return nil, err
 	}
-	return d.capture(ctx, works, received)
+	return d.capture(ctx, works, part)
 }
 
 // imported waits until the peers have imported the buffers of works. One that a peer has failed to import is staged.
@@ -92,29 +89,25 @@ const (
 )
 
 // capture records the launches of works on a stream of their own.
-func (d *device) capture(ctx context.Context, works []team.Work, received [][]uint64) (_ *DeviceGraph, err error) {
+func (d *device) capture(ctx context.Context, works []team.Work, part graphPart) (_ *DeviceGraph, err error) {
 	s, err := newStream(d.gpu.ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer s.cu.Close()
-	g := &DeviceGraph{d: d}
-	defer func() {
-		if err != nil {
-			d.mail.giveUp(&g.blocks)
-			err = errors.Join(err, g.unhold())
+	g := &DeviceGraph{d: d, part: part}
+	if part != nil {
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, part.giveUp())
+			}
+		}()
+		if err := part.prepare(ctx); err != nil {
+			return nil, err
 		}
-	}()
-	if err := g.address(ctx, works, received); err != nil {
-		return nil, err
 	}
 	for i := range works { // before the capture
-		if w := &works[i]; w.Kind == team.KindMessages {
-			g.lanes |= lanesOf(messagesOf(w))
-			if _, err := d.mail.load(); err != nil {
-				return nil, err
-			}
-		} else if !d.alone(w) {
+		if w := &works[i]; w.Other == nil && !d.alone(w) {
 			if _, err := d.kernel(w.Kernel.Name, w.Type); err != nil {
 				return nil, err
 			}
@@ -126,11 +119,12 @@ func (d *device) capture(ctx context.Context, works []team.Work, received [][]ui
 	var bad error
 	for i := range works {
 		g.last = works[i]
-		if g.last.Kind == team.KindMessages {
-			if bad = d.mail.launch(s.cu, 0, messagesOf(&g.last), &g.blocks); bad != nil {
+		if g.last.Other != nil {
+			var os []OpInfo
+			if os, bad = part.capture(s.cu, &g.last); bad != nil {
 				break
 			}
-			g.told.add(messageInfos(messagesOf(&g.last))...)
+			g.told.add(os...)
 			continue
 		}
 		if g.last.Kernel.Counts { // the ranks may have captured others than those that they launch, which fit
@@ -210,8 +204,8 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 	if refusal != nil {
 		err = refusal
 	}
-	if g.lanes != 0 && err == nil {
-		err = d.mail.collect()
+	if g.part != nil && err == nil {
+		err = g.part.collect()
 	}
 	return err
 }
@@ -224,10 +218,12 @@ func (g *DeviceGraph) queue(s *gpuStream) (refusal, err error) {
 	if g.graph == nil {
 		return nil, d.c.local("launch", fault.ErrClosed)
 	}
-	if err := d.mail.lock(g.lanes); err != nil {
-		return nil, d.c.local("launch", err)
+	if g.part != nil {
+		if err := g.part.lock(); err != nil {
+			return nil, d.c.local("launch", err)
+		}
+		defer g.part.unlock()
 	}
-	defer d.mail.unlock(g.lanes)
 	if refusal, err = g.readCounts(); err != nil {
 		return nil, d.failed(g.last.Kind, err)
 	}
@@ -235,20 +231,14 @@ func (g *DeviceGraph) queue(s *gpuStream) (refusal, err error) {
 	if err := d.enqueue(s, s.captured()); err != nil {
 		return nil, d.failed(g.last.Kind, err)
 	}
-	at := [2]uint64{d.ops, d.mail.number(g.told.counts[1])}
+	at := [2]uint64{d.ops}
+	if g.part != nil {
+		at[1] = g.part.number(g.told.counts[1])
+	}
 	d.ops += g.told.counts[0]
 	d.count(g.told.counts[0])
 	d.c.replays(&g.told, at)
 	return refusal, nil
-}
-
-// messageInfos is what is to be told of messages of a graph, which are started together.
-func messageInfos(ms []DeviceMessage) (os []OpInfo) {
-	for i := range ms {
-		k, way, b := ms[i].went(ms)
-		os = append(os, messageInfo(k, 0, ms[i].Vec.Bytes(), way, b))
-	}
-	return os
 }
 
 // read is an operation of a graph with vectors of counts, which are the caller's and may change between launches.
@@ -297,37 +287,16 @@ func (g *DeviceGraph) readCounts() (refusal, err error) {
 	return refusal, nil
 }
 
-// on queues the graph on cu, in the order of its lanes, which the caller has locked.
+// on queues the graph on cu, in the order of what its part is of, which the caller has locked.
 func (g *DeviceGraph) on(s *gpuStream, cu *cuda.Stream, captured bool) error {
-	if captured || g.lanes == 0 {
-		return g.graph.Launch(cu)
+	if captured || g.part == nil {
+		return g.replay(cu)
 	}
-	m := g.d.mail
-	k, err := m.take(s)
-	if err != nil {
-		return err
-	}
-	if err = m.order(g.lanes, s, cu); err == nil {
-		err = g.graph.Launch(cu)
-	}
-	if err == nil {
-		err = m.set(k, g.lanes, cu)
-	}
-	if err != nil {
-		m.letGo(k)
-		m.stray(s)
-		return err
-	}
-	if len(g.holds) == 0 {
-		m.letGo(k)
-		return nil
-	}
-	if g.after != nil {
-		m.letGo(g.after)
-	}
-	g.after = k
-	return nil
+	return g.part.launch(g, s, cu)
 }
+
+// replay queues the graph on cu.
+func (g *DeviceGraph) replay(cu *cuda.Stream) error { return g.graph.Launch(cu) }
 
 // Close gives the graph up; a launch that is under way ends first.
 func (g *DeviceGraph) Close() error {
@@ -346,16 +315,8 @@ func (g *DeviceGraph) release() error {
 	graph := g.graph
 	g.graph = nil
 	err := graph.Close()
-	m := g.d.mail
-	m.giveUp(&g.blocks)
-	m.mu.Lock()
-	for i := range g.holds {
-		if g.holds[i].after = g.after; i > 0 && g.after != nil {
-			g.after.users++
-		}
+	if g.part != nil {
+		err = errors.Join(err, g.part.close())
 	}
-	m.holds = append(m.holds, g.holds...)
-	m.mu.Unlock()
-	g.holds, g.after = nil, nil
-	return errors.Join(err, m.release(false))
+	return err
 }

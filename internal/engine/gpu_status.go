@@ -25,7 +25,11 @@ func (d *device) collect() []error {
 	errs := d.pending
 	d.pending = nil
 	d.mu.Unlock()
-	for _, err := range []error{err, d.mail.collect()} {
+	found := []error{err}
+	for _, k := range d.clients {
+		found = append(found, k.collect())
+	}
+	for _, err := range found {
 		if err != nil && (len(errs) == 0 || !errors.Is(errs[len(errs)-1], err)) { // a broken communicator says it twice
 			errs = append(errs, err)
 		}
@@ -143,14 +147,14 @@ func (d *device) watchdog() {
 			d.abort()
 			continue // what is queued later ends as well
 		}
-		for _, g := range d.allLinks() {
-			g.watch()
+		for _, k := range d.clients {
+			k.watch()
 		}
 		s := team.Waiting{Op: "device", Step: "wait"}
 		e := d.c.team.PollHealth(&s)
 		r := d.c.team.ClosedPeer()
 		if r >= 0 && !d.busy() {
-			r = d.mail.stuck()
+			r = d.stuck()
 		}
 		if e == nil && r >= 0 {
 			if closed.IsZero() {
@@ -167,17 +171,36 @@ func (d *device) watchdog() {
 			d.c.fail(e)
 			continue
 		}
-		d.mail.release(false)
 		d.mu.Lock()
 		told, fatal := d.told(d.status.Error.Load())
 		if !fatal {
-			told = d.mail.fatal()
+			told = d.fatal()
 		}
 		d.mu.Unlock()
 		if told != nil {
 			d.c.fail(told)
 		}
 	}
+}
+
+// stuck is a peer that has closed its communicator while something queued by a client still waits for it, or -1.
+func (d *device) stuck() int {
+	for _, k := range d.clients {
+		if r := k.stuck(); r >= 0 {
+			return r
+		}
+	}
+	return -1
+}
+
+// fatal is what clients say has broken the communicator, or nil. The caller holds mu.
+func (d *device) fatal() *fault.Error {
+	for _, k := range d.clients {
+		if e := k.fatal(); e != nil {
+			return e
+		}
+	}
+	return nil
 }
 
 // closedGrace is how long what is queued may go on after a peer has closed: it has what it needs from that peer, or

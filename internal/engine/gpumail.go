@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
@@ -17,6 +16,7 @@ import (
 // each lane: for each peer and way. The host orders kernels of a lane as the calls came, and waits for nobody.
 type gpuMail struct {
 	d     *device
+	first int // status line
 	lanes [kernels.MaxLanes]gpuLane
 	lines chan int // of the status page that no call has
 	more  uint32   // of the streams' line: what collect has told of Status.More; under d.mu
@@ -85,7 +85,7 @@ func newGPUMail(d *device) *gpuMail {
 }
 
 func (m *gpuMail) status(line int) *kernels.Status {
-	return (*kernels.Status)(unsafe.Add(unsafe.Pointer(m.d.status), statusLine*(1+maxLinks+line)))
+	return m.d.line(m.first + line)
 }
 
 // load finds the kernel at its first use.
@@ -443,4 +443,24 @@ func (m *gpuMail) collect() error {
 		}
 	}
 	return e
+}
+
+// mailClient is gpuMail as the device sees it.
+type mailClient struct{ *gpuMail }
+
+func (m mailClient) lines() int        { return mailLines }
+func (m mailClient) begin(first int)   { m.first = first }
+func (m mailClient) setTimeout(uint64) {}
+func (m mailClient) watch()            { m.release(false) }
+
+func (m mailClient) abort() {
+	for i := range mailLines {
+		m.status(i).Abort.Store(1)
+	}
+}
+
+// onDevice implements clientMaker.
+func (m *mailPart) onDevice(d *device) client {
+	m.gpu = newGPUMail(d)
+	return mailClient{m.gpu}
 }

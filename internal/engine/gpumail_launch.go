@@ -295,7 +295,7 @@ func (h *DeviceMessage) copy(cu *cuda.Stream) error {
 func (m *gpuMail) params(line int) *kernels.MailParams {
 	d := &m.d.params
 	p := mailParams.Get().(*kernels.MailParams)
-	p.Area, p.Status, p.Timeout = d.Area[0], d.Status+uint64(statusLine*(1+maxLinks+line)), d.Timeout
+	p.Area, p.Status, p.Timeout = d.Area[0], m.d.lineAddr(m.first+line), d.Timeout
 	p.Boxes, p.Rank, p.Lanes = uint64(kernels.Boxes(m.d.c.size)), d.Rank, 0
 	return p
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/team"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -17,6 +19,96 @@ import (
 // there. That takes the same graph on both sides: elsewhere the host knows of no receive which send it will meet, since
 // the devices count, and other graphs may be launched as often as each rank likes.
 
+// mailGraph is the messages of a graph. Implements graphPart.
+type mailGraph struct {
+	m        *gpuMail
+	works    []team.Work
+	received [][]uint64
+
+	lanes  uint32
+	blocks laneBlocks // that they hold
+	holds  []hold     // of what copy engines write
+	after  *mark      // the last launch, if there are holds
+}
+
+// graphOf is the messages of a graph of works. received is what each rank's Received has said.
+func (c *Comm) graphOf(works []team.Work, received [][]uint64) *mailGraph {
+	return &mailGraph{m: c.mail.gpu, works: works, received: received}
+}
+
+func (g *mailGraph) prepare(ctx context.Context) error {
+	for i := range g.works {
+		g.lanes |= lanesOf(messagesOf(&g.works[i]))
+	}
+	if err := g.address(ctx, g.works, g.received); err != nil {
+		return err
+	}
+	_, err := g.m.load()
+	return err
+}
+
+func (g *mailGraph) capture(cu *cuda.Stream, w *team.Work) ([]OpInfo, error) {
+	ms := messagesOf(w)
+	if err := g.m.launch(cu, 0, ms, &g.blocks); err != nil {
+		return nil, err
+	}
+	return messageInfos(ms), nil
+}
+
+func (g *mailGraph) giveUp() error {
+	g.m.giveUp(&g.blocks)
+	return g.unhold()
+}
+
+func (g *mailGraph) lock() error            { return g.m.lock(g.lanes) }
+func (g *mailGraph) unlock()                { g.m.unlock(g.lanes) }
+func (g *mailGraph) number(n uint64) uint64 { return g.m.number(n) }
+func (g *mailGraph) collect() error         { return g.m.collect() }
+
+// launch queues the graph in the order of its lanes.
+func (g *mailGraph) launch(of *DeviceGraph, s *gpuStream, cu *cuda.Stream) error {
+	m := g.m
+	k, err := m.take(s)
+	if err != nil {
+		return err
+	}
+	if err = m.order(g.lanes, s, cu); err == nil {
+		err = of.replay(cu)
+	}
+	if err == nil {
+		err = m.set(k, g.lanes, cu)
+	}
+	if err != nil {
+		m.letGo(k)
+		m.stray(s)
+		return err
+	}
+	if len(g.holds) == 0 {
+		m.letGo(k)
+		return nil
+	}
+	if g.after != nil {
+		m.letGo(g.after)
+	}
+	g.after = k
+	return nil
+}
+
+func (g *mailGraph) close() error {
+	m := g.m
+	m.giveUp(&g.blocks)
+	m.mu.Lock()
+	for i := range g.holds {
+		if g.holds[i].after = g.after; i > 0 && g.after != nil {
+			g.after.users++
+		}
+	}
+	m.holds = append(m.holds, g.holds...)
+	m.mu.Unlock()
+	g.holds, g.after = nil, nil
+	return m.release(false)
+}
+
 // ReceivedWords is how many words Received has for each receive.
 const ReceivedWords = 3
 
@@ -26,7 +118,7 @@ func (c *Comm) Received(ctx context.Context, works []team.Work) ([]uint64, error
 	if c.device == nil {
 		return nil, c.gpuWhy
 	}
-	m := c.device.mail
+	m := c.mail.gpu
 	start := time.Now()
 	var all []uint64
 	for i := range works {
@@ -61,8 +153,8 @@ func (c *Comm) Received(ctx context.Context, works []team.Work) ([]uint64, error
 
 // address finds out which sends of works copy engines can do: those that are large, of lanes whose receives have been
 // captured as well, all of them. It holds the memory that they write.
-func (g *DeviceGraph) address(ctx context.Context, works []team.Work, received [][]uint64) error {
-	c := g.d.c
+func (g *mailGraph) address(ctx context.Context, works []team.Work, received [][]uint64) error {
+	c := g.m.d.c
 	for peer := range c.size {
 		if peer == c.rank || peer >= len(received) {
 			continue
@@ -114,11 +206,29 @@ func match(sends []*DeviceMessage, received []uint64, rank int) (words []uint64,
 }
 
 // unhold gives up what a graph that is not made after all was to write.
-func (g *DeviceGraph) unhold() error {
+func (g *mailGraph) unhold() error {
 	var errs []error
 	for _, h := range g.holds {
 		errs = append(errs, h.peer.Unhold(h.extent))
 	}
 	g.holds = nil
 	return errors.Join(errs...)
+}
+
+// messageInfos is what is to be told of messages of a graph, which are started together.
+func messageInfos(ms []DeviceMessage) (os []OpInfo) {
+	for i := range ms {
+		k, way, b := ms[i].went(ms)
+		os = append(os, messageInfo(k, 0, ms[i].Vec.Bytes(), way, b))
+	}
+	return os
+}
+
+// CaptureGraph is CaptureDevice with what of works are messages.
+func (c *Comm) CaptureGraph(ctx context.Context, works []team.Work, received [][]uint64) (*DeviceGraph, error) {
+	messages := slices.ContainsFunc(works, func(w team.Work) bool { return w.Other != nil })
+	if !messages || c.device == nil {
+		return c.CaptureDevice(ctx, works, nil)
+	}
+	return c.CaptureDevice(ctx, works, c.graphOf(works, received))
 }

@@ -10,6 +10,7 @@ import (
 // mailPart is the messages of a communicator, as the engine sees them.
 type mailPart struct {
 	c    *Comm
+	gpu  *gpuMail // nil without a device
 	room *mailroom
 	shut bool // the lanes are locked
 }
@@ -51,7 +52,7 @@ func (m *mailPart) Abort()       {}
 func (m *mailPart) Shut(broken bool) error {
 	c := m.c
 	if c.device != nil {
-		if err := c.device.mail.shut(broken); err != nil {
+		if err := m.gpu.shut(broken); err != nil {
 			return err
 		}
 	}
@@ -74,8 +75,8 @@ func (m *mailPart) Reopen() {
 	for l := range m.c.lanes() {
 		l.Unlock()
 	}
-	if d := m.c.device; d != nil {
-		d.mail.reopen(false)
+	if m.c.device != nil {
+		m.gpu.reopen(false)
 	}
 }
 
@@ -94,7 +95,7 @@ func (m *mailPart) Close() error {
 		l.Unlock()
 	}
 	if c.device != nil {
-		c.device.mail.reopen(true)
+		m.gpu.reopen(true)
 	}
 	m.room.leave(c)
 	return nil

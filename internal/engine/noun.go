@@ -106,6 +106,7 @@ type nouns struct {
 	gone moved // what those that are not open any more have moved
 	links
 	places []*team.Place // of their tables, by rank
+	gpu    *gpuEnds
 }
 
 // moved is what all have moved so far.

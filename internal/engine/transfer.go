@@ -92,7 +92,7 @@ func (v *View) Transfer(ctx context.Context, op string, ms []DeviceMessage) (*Tr
 	if err := c.lostPeer(op); err != nil {
 		return nil, c.FailMessage(op, -1, err)
 	}
-	t, err := c.device.mail.start(ctx, gpuStreamOf(v.Stream), op, ms)
+	t, err := c.mail.gpu.start(ctx, gpuStreamOf(v.Stream), op, ms)
 	var e *fault.Error
 	if err != nil && !errors.As(err, &e) {
 		return fail(-1, err)
