@@ -111,7 +111,7 @@ func (g *Graph) capture(ctx context.Context, c *ubcoll.Comm, messages int) error
 	var own error
 	received := make([][]uint64, c.Size())
 	if messages > 0 { // the senders learn where the receives are
-		mine, own = g.view.Comm.Received(ctx, g.works)
+		mine, own = engine.MailOf(g.view.Comm).Received(ctx, g.works)
 		n := messages*engine.ReceivedWords + 1
 		all := make([]uint64, n*c.Size())
 		mine = append([]uint64{uint64(len(mine))}, mine...)
@@ -124,7 +124,7 @@ func (g *Graph) capture(ctx context.Context, c *ubcoll.Comm, messages int) error
 		}
 	}
 	if own == nil {
-		g.device, own = g.view.Comm.CaptureGraph(ctx, g.works, received)
+		g.device, own = engine.MailOf(g.view.Comm).Capture(ctx, g.works, received)
 	}
 	return g.together(ctx, own)
 }

@@ -35,14 +35,11 @@ func posted(ctx context.Context, c *ubcoll.Comm, peer int) (d *ubcoll.Comm, g *p
 func TestCloseUnderWait(t *testing.T) {
 	var held atomic.Bool
 	entered, release := make(chan bool), make(chan bool)
-	move := engine.MoveMail
-	defer func() { engine.MoveMail = move }()
-	engine.MoveMail = func(c *engine.Comm) {
-		if c.Rank() == 0 && held.CompareAndSwap(true, false) {
+	hold := func() {
+		if held.CompareAndSwap(true, false) {
 			entered <- true
 			<-release
 		}
-		move(c)
 	}
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		peer := 1 - c.Rank()
@@ -54,6 +51,7 @@ func TestCloseUnderWait(t *testing.T) {
 			_, err := p2p.Recv(ctx, c, 0, ubcoll.Of(make([]byte, 8)))
 			return errors.Join(wants(err, ubcoll.ErrAborted), wants(r.Wait(ctx), ubcoll.ErrAborted), d.Close())
 		}
+		engine.MailOf(c.Engine().Comm).BeforeMove(hold)
 		waited, closed := make(chan error, 1), make(chan error, 1)
 		go func() {
 			_, err := p2p.Recv(ctx, c, peer, ubcoll.Of(make([]byte, 8)))
@@ -92,7 +90,7 @@ func TestRequestAfterClose(t *testing.T) {
 					d.Abort(errStop)
 				} else {
 					err = errors.Join(p2p.Send(ctx, d, peer, ubcoll.Of(make([]byte, 8))), coll.Barrier(ctx, d))
-					engine.MoveMail(d.Engine().Comm)
+					engine.MailOf(d.Engine().Comm).Move()
 				}
 				err = errors.Join(err, d.Close())
 				for range 100 {
@@ -227,7 +225,7 @@ func TestAbandoned(t *testing.T) {
 			err = errors.Join(err, errors.New("the memory of an abandoned message is there after Free"))
 		}
 		y := ubcoll.Of(make([]byte, 1))
-		_, later := p2p.One(ctx, d.Engine().Comm, "recv", &engine.Message{Peer: 1, Vec: y.Engine(), Recv: true, Bytes: 1})
+		_, later := engine.MailOf(d.Engine().Comm).Do(ctx, "recv", &engine.Message{Peer: 1, Vec: y.Engine(), Recv: true, Bytes: 1})
 		if x[0] != 0 {
 			err = errors.Join(err, errors.New("a message came to memory that its caller has back"))
 		}

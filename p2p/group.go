@@ -127,26 +127,27 @@ func (g *Group) start(ctx context.Context, c *ubcoll.Comm) (Request, error) {
 		if i == len(g.messages) {
 			g.messages = append(g.messages, new(engine.Message))
 		}
-		set(g.messages[i], g.calls[i].peer, &v, g.calls[i].recv)
+		g.messages[i].Set(g.calls[i].peer, &v, g.calls[i].recv, acquire)
 	}
 	if errs != nil {
 		return Request{}, errors.Join(errs...)
 	}
-	if err := start(e.Comm, "group", g.messages[:len(g.calls)]); err != nil {
+	m := engine.MailOf(e.Comm)
+	if err := m.Start("group", g.messages[:len(g.calls)]); err != nil {
 		g.messages = nil
 		return Request{}, err
 	}
 	g.running = true
-	e.OpenRequest()
-	return Request{g: g, c: e.Comm}, nil
+	m.OpenRequest()
+	return Request{g: g, c: e.Comm, m: m}, nil
 }
 
 // Request is a group that has been started. One goroutine at a time.
 type Request struct {
 	g    *Group
 	c    *engine.Comm
+	m    *engine.Mail
 	p    engine.Patience
-	turn int
 	done bool
 	err  error
 
@@ -168,7 +169,7 @@ func (r *Request) Wait(ctx context.Context) error {
 		return r.finishDevice(r.device.Wait(ctx))
 	}
 	ms := r.messages()
-	if err := await(ctx, r.c, "group", ms); err != nil {
+	if err := r.m.Await(ctx, "group", ms); err != nil {
 		return r.fail(err)
 	}
 	return r.finish(ms)
@@ -191,23 +192,14 @@ func (r *Request) Test() (bool, error) {
 		return done, err
 	}
 	ms := r.messages()
-	for {
-		r.turn++
-		open, moved, err := round(r.c, ms, 1, r.turn)
-		if err == nil && open == nil {
-			return true, r.finish(ms)
-		}
-		if err == nil && moved {
-			r.p.Restart(r.c)
-			continue
-		}
-		if err == nil {
-			if err = r.p.Look(r.c, "group", open, len(ms) > 1); err == nil || arrivedAfterAll(r.c, ms) {
-				return false, nil
-			}
-		}
-		return true, r.fail(abandon(r.c, ms, r.c.FailMessage("group", open.Peer, err)))
+	done, err := r.m.Test(&r.p, "group", ms)
+	switch {
+	case err != nil:
+		return true, r.fail(err)
+	case done:
+		return true, r.finish(ms)
 	}
+	return false, nil
 }
 
 func (r *Request) messages() []*engine.Message { return r.g.messages[:len(r.g.calls)] }
@@ -216,7 +208,7 @@ func (r *Request) messages() []*engine.Message { return r.g.messages[:len(r.g.ca
 func (r *Request) fail(err error) error {
 	r.done, r.err = true, err
 	r.g.messages, r.g.running = nil, false
-	r.c.CloseRequest()
+	r.m.CloseRequest()
 	return err
 }
 
@@ -234,8 +226,8 @@ func (r *Request) finish(ms []*engine.Message) error {
 		h.Vec = team.Vec{} // keep nobody's memory alive
 	}
 	g.running = false
-	r.p.Over(r.c)
-	r.c.CloseRequest()
+	r.p.Over(r.m)
+	r.m.CloseRequest()
 	r.done, r.err = true, errors.Join(errs...)
 	return r.err
 }

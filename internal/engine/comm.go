@@ -50,9 +50,7 @@ type Comm struct {
 	ending  sync.Mutex // Abort writes the area that Close gives back
 	polls   gate       // looks at what Close gives back, by calls that do not have the turn
 
-	mail  *mailPart
-	mails []Mail // by rank
-	nouns nouns  // channels and windows
+	nouns nouns // channels and windows
 	regs  registrations
 
 	debug bool // UBCOLL_LOG says so

@@ -113,3 +113,6 @@ func (d *Domain) Watched() int {
 	defer d.copiers.mu.Unlock()
 	return len(d.copiers.all)
 }
+
+// Room reports whether the peer's next slot is free. The caller holds the lane.
+func (m *Mail) Room(b *Box) (bool, error) { return m.room(b) }

@@ -15,10 +15,11 @@ import (
 // gpuMail is a communicator's messages of device memory. Kernels do them, and count them in the device areas, apart for
 // each lane: for each peer and way. The host orders kernels of a lane as the calls came, and waits for nobody.
 type gpuMail struct {
+	mail  *Mail
 	d     *device
 	first int // status line
 	lanes [kernels.MaxLanes]gpuLane
-	lines chan int // of the status page that no call has
+	spare chan int // status lines that no call has
 	more  uint32   // of the streams' line: what collect has told of Status.More; under d.mu
 
 	mu     sync.Mutex
@@ -72,16 +73,43 @@ type hold struct {
 	after  *mark // or nil
 }
 
+// deviceMail is the messages of device memory, or nil without a device.
+func (m *Mail) deviceMail() *gpuMail {
+	if m.c.device == nil {
+		return nil
+	}
+	return m.gpu
+}
+
 // mailLines are the status lines: the first one is that of all that is queued on streams, the others are for one call
 // each.
 const mailLines = 128
 
-func newGPUMail(d *device) *gpuMail {
-	m := &gpuMail{d: d, lines: make(chan int, mailLines), graphs: map[*laneBlocks]bool{}}
+// onDevice implements clientMaker.
+func (m *Mail) onDevice(d *device) client {
+	m.gpu = newGPUMail(m, d)
+	return m.gpu
+}
+
+func newGPUMail(mail *Mail, d *device) *gpuMail {
+	m := &gpuMail{mail: mail, d: d, spare: make(chan int, mailLines), graphs: map[*laneBlocks]bool{}}
 	for i := 1; i < mailLines; i++ {
-		m.lines <- i
+		m.spare <- i
 	}
 	return m
+}
+
+func (m *gpuMail) lines() int      { return mailLines }
+func (m *gpuMail) begin(first int) { m.first = first }
+
+func (m *gpuMail) setTimeout(uint64) {} // kernels take the device's
+
+func (m *gpuMail) watch() { m.release(false) }
+
+func (m *gpuMail) abort() {
+	for i := range mailLines {
+		m.status(i).Abort.Store(1)
+	}
 }
 
 func (m *gpuMail) status(line int) *kernels.Status {
@@ -346,7 +374,7 @@ func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool
 		}
 	}
 	about := func(step string, err error) *fault.Error {
-		e := c.MessageError(op, peer, step, err)
+		e := m.mail.Error(op, peer, step, err)
 		e.Seq, e.Device = uint64(s.Epoch), m.d.gpu.ctx.Device()
 		return e
 	}
@@ -383,13 +411,12 @@ func (m *gpuMail) hint(peer int) string {
 	if peer < 0 || peer == m.d.c.rank {
 		return ""
 	}
-	mail := m.d.c.Mail(peer)
-	if !mail.Recv.TryLock() {
+	b := m.mail.Box(peer)
+	if !b.Recv.TryLock() {
 		return ""
 	}
-	defer mail.Recv.Unlock()
-	seq := mail.Recv.Seq + 1
-	if mail.In.Slots[seq%MailSlots].Seq.Load() != seq {
+	defer b.Recv.Unlock()
+	if b.arrived() == nil {
 		return ""
 	}
 	return " (but a message of host memory)"
@@ -427,7 +454,7 @@ func (m *gpuMail) collect() error {
 			e.Err = fmt.Errorf("%w (and %d more messages of this rank's streams did not match)", e.Err, n)
 		}
 	case n > 0:
-		e = m.d.c.MessageError("message", -1, "", fmt.Errorf("%d messages of this rank's streams did not match, and came "+
+		e = m.mail.Error("message", -1, "", fmt.Errorf("%d messages of this rank's streams did not match, and came "+
 			"while the error of another one had not been taken: %w", n, fault.ErrMismatch))
 		e.Device = d.gpu.ctx.Device()
 	}
@@ -443,24 +470,4 @@ func (m *gpuMail) collect() error {
 		}
 	}
 	return e
-}
-
-// mailClient is gpuMail as the device sees it.
-type mailClient struct{ *gpuMail }
-
-func (m mailClient) lines() int        { return mailLines }
-func (m mailClient) begin(first int)   { m.first = first }
-func (m mailClient) setTimeout(uint64) {}
-func (m mailClient) watch()            { m.release(false) }
-
-func (m mailClient) abort() {
-	for i := range mailLines {
-		m.status(i).Abort.Store(1)
-	}
-}
-
-// onDevice implements clientMaker.
-func (m *mailPart) onDevice(d *device) client {
-	m.gpu = newGPUMail(d)
-	return mailClient{m.gpu}
 }

@@ -31,11 +31,6 @@ type mailGraph struct {
 	after  *mark      // the last launch, if there are holds
 }
 
-// graphOf is the messages of a graph of works. received is what each rank's Received has said.
-func (c *Comm) graphOf(works []team.Work, received [][]uint64) *mailGraph {
-	return &mailGraph{m: c.mail.gpu, works: works, received: received}
-}
-
 func (g *mailGraph) prepare(ctx context.Context) error {
 	for i := range g.works {
 		g.lanes |= lanesOf(messagesOf(&g.works[i]))
@@ -114,11 +109,12 @@ const ReceivedWords = 3
 
 // Received is what this rank receives in works, in order: from whom, where, and what. It waits until the peers have
 // imported the memory, or cannot.
-func (c *Comm) Received(ctx context.Context, works []team.Work) ([]uint64, error) {
-	if c.device == nil {
-		return nil, c.gpuWhy
+func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error) {
+	c, g := m.c, m.deviceMail()
+	if g == nil {
+		_, none := c.GPU()
+		return nil, none
 	}
-	m := c.mail.gpu
 	start := time.Now()
 	var all []uint64
 	for i := range works {
@@ -126,7 +122,7 @@ func (c *Comm) Received(ctx context.Context, works []team.Work) ([]uint64, error
 		for j := range ms {
 			h := &ms[j]
 			for {
-				if err := m.acquire(h, true); err != nil {
+				if err := g.acquire(h, true); err != nil {
 					return nil, err
 				}
 				late := h.buf.Late && time.Since(start) < min(c.opts.Timeout, importTime)
@@ -224,11 +220,11 @@ func messageInfos(ms []DeviceMessage) (os []OpInfo) {
 	return os
 }
 
-// CaptureGraph is CaptureDevice with what of works are messages.
-func (c *Comm) CaptureGraph(ctx context.Context, works []team.Work, received [][]uint64) (*DeviceGraph, error) {
+// Capture is CaptureDevice of works of which some are messages. received is what each rank's Received has said.
+func (m *Mail) Capture(ctx context.Context, works []team.Work, received [][]uint64) (*DeviceGraph, error) {
 	messages := slices.ContainsFunc(works, func(w team.Work) bool { return w.Other != nil })
-	if !messages || c.device == nil {
-		return c.CaptureDevice(ctx, works, nil)
+	if g := m.deviceMail(); messages && g != nil {
+		return m.c.CaptureDevice(ctx, works, &mailGraph{m: g, works: works, received: received})
 	}
-	return c.CaptureDevice(ctx, works, c.graphOf(works, received))
+	return m.c.CaptureDevice(ctx, works, nil)
 }

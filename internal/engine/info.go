@@ -245,3 +245,32 @@ func (c *Comm) Stats() Stats {
 	}
 	return s
 }
+
+// NoteSmall keeps for LastOp that a message of n bytes was sent with its announcement: one store, which waits for
+// nothing.
+func (c *Comm) NoteSmall(seq uint64, n int) { spin.Release(&c.lastSmall, seq<<16|uint64(n)) }
+
+func smallInfo(v uint64) OpInfo {
+	return OpInfo{Op: team.KindSend.String(), kind: team.KindSend, Seq: v >> 16, Algorithm: "eager", Bytes: int(v & 0xffff),
+		Src: BufferInfo{Used: true, Why: "small enough to travel with the announcement"}}
+}
+
+func messageInfo(k team.Kind, seq uint64, n int, algorithm string, b BufferInfo) OpInfo {
+	o := OpInfo{kind: k, Seq: seq, Algorithm: algorithm, Bytes: n}
+	if k == team.KindRecv {
+		o.Dst = b
+	} else {
+		o.Src = b
+	}
+	return o
+}
+
+// NoteMessage keeps for LastOp and Stats how a message went.
+func (c *Comm) NoteMessage(k team.Kind, seq uint64, n int, algorithm string, b BufferInfo) {
+	o := messageInfo(k, seq, n, algorithm, b)
+	c.infoM.Lock()
+	c.last, c.grouped = o, false
+	c.staged += o.staged()
+	c.infoM.Unlock()
+	spin.Release(&c.lastSmall, 0)
+}

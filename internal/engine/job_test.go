@@ -355,7 +355,7 @@ func TestFreeForgetsWhatMessagesRegister(t *testing.T) {
 	c := open(t, 1, engine.Options{})[0]
 	a, err := c.Alloc(hw.Host, 4096)
 	require.NoError(t, err)
-	lane := &c.Mail(0).Send
+	lane := &engine.MailOf(c).Box(0).Send
 	require.NoError(t, lane.Enter())
 	freed := make(chan error, 1)
 	go func() { freed <- c.Free(a) }()

@@ -700,8 +700,8 @@ func TestWaitOnBroken(t *testing.T) {
 		ends bool
 	}{
 		{"abort", func(_, other *engine.Comm) { other.Abort(errors.New("enough")) }, fault.ErrAborted, true},
-		{"its deadline", func(_, other *engine.Comm) { other.FailMessage("recv", 1, fault.ErrTimeout) }, fault.ErrTimeout, true},
-		{"its context", func(_, other *engine.Comm) { other.FailMessage("recv", 1, context.Canceled) }, fault.ErrAborted, true},
+		{"its deadline", func(_, other *engine.Comm) { engine.MailOf(other).Fail("recv", 1, fault.ErrTimeout) }, fault.ErrTimeout, true},
+		{"its context", func(_, other *engine.Comm) { engine.MailOf(other).Fail("recv", 1, context.Canceled) }, fault.ErrAborted, true},
 		{"this rank's deadline", func(c, _ *engine.Comm) { c.SetTimeout(time.Millisecond) }, fault.ErrTimeout, false},
 	} {
 		for _, window := range []bool{false, true} {

@@ -43,9 +43,9 @@ func messagesOf(w *team.Work) Messages {
 	return ms
 }
 
-// OnDevice reports whether v is a message's memory on a device, or is to be, on a stream of one.
-func (v *View) OnDevice(m *team.Vec) bool {
-	return !m.Dev.IsHost() || gpuStreamOf(v.Stream) != nil
+// OnDevice reports whether v is a message's memory on a device, or is to be, on s, a stream of one.
+func OnDevice(s *Stream, v *team.Vec) bool {
+	return !v.Dev.IsHost() || gpuStreamOf(s) != nil
 }
 
 // Transfer is messages that were started together.
@@ -58,13 +58,13 @@ type Transfer struct {
 	err   error
 }
 
-// Transfer starts ms together. On a stream that is all, and the Transfer is nil; else the caller waits for it. If
-// anything is wrong with one of them, none is started.
-func (v *View) Transfer(ctx context.Context, op string, ms []DeviceMessage) (*Transfer, error) {
+// Transfer starts ms together. On a stream that is all, and the Transfer is nil, as it is where r takes them; else the
+// caller waits for it. If anything is wrong with one of them, none is started.
+func (m *Mail) Transfer(ctx context.Context, s *Stream, r Recorder, op string, ms []DeviceMessage) (*Transfer, error) {
 	ctx = Context(ctx)
-	c := v.Comm
+	c := m.c
 	fail := func(peer int, err error) (*Transfer, error) {
-		e := c.MessageError(op, peer, "", err)
+		e := m.Error(op, peer, "", err)
 		if d := c.device; d != nil {
 			e.Device = d.gpu.ctx.Device()
 		}
@@ -77,22 +77,20 @@ func (v *View) Transfer(ctx context.Context, op string, ms []DeviceMessage) (*Tr
 		return nil, err
 	}
 	for i := range ms {
-		if err := v.CheckDevice(op, &ms[i]); err != nil {
+		if err := m.CheckDevice(s, op, &ms[i]); err != nil {
 			return nil, err
 		}
 	}
-	if op == "send" && ms[0].Peer == c.rank && ms[0].Vec.Bytes() > kernels.EagerBytes {
-		return fail(c.rank, fmt.Errorf(
-			"%d bytes to this rank itself, more than %d, would wait for a Recv that comes later (use SendRecv or a Group): %w",
-			ms[0].Vec.Bytes(), kernels.EagerBytes, fault.ErrArgument))
+	if op == "send" && ms[0].Peer == c.Rank() && ms[0].Vec.Bytes() > kernels.EagerBytes {
+		return fail(c.Rank(), waitsForItself(ms[0].Vec.Bytes(), kernels.EagerBytes))
 	}
-	if v.Recorder != nil {
-		return nil, v.Recorder.Record(c, team.Work{Kind: team.KindMessages, Other: Messages(ms)})
+	if r != nil {
+		return nil, r.Record(c, team.Work{Kind: team.KindMessages, Other: Messages(ms)})
 	}
-	if err := c.lostPeer(op); err != nil {
-		return nil, c.FailMessage(op, -1, err)
+	if err := m.lostPeer(op); err != nil {
+		return nil, m.Fail(op, -1, err)
 	}
-	t, err := c.mail.gpu.start(ctx, gpuStreamOf(v.Stream), op, ms)
+	t, err := m.gpu.start(ctx, gpuStreamOf(s), op, ms)
 	var e *fault.Error
 	if err != nil && !errors.As(err, &e) {
 		return fail(-1, err)
@@ -100,47 +98,47 @@ func (v *View) Transfer(ctx context.Context, op string, ms []DeviceMessage) (*Tr
 	return t, err
 }
 
-// CheckDevice is what is wrong with a message, as an error of op, or nil.
-func (v *View) CheckDevice(op string, h *DeviceMessage) error {
-	peer, err := h.Peer, v.checkDevice(h)
-	if uint(peer) >= uint(v.Comm.size) {
-		peer, err = -1, fmt.Errorf("rank %d of %d ranks: %w", h.Peer, v.Comm.size, fault.ErrArgument)
+// CheckDevice is what is wrong with a message for s, or for none, as an error of op, or nil.
+func (m *Mail) CheckDevice(s *Stream, op string, h *DeviceMessage) error {
+	peer, err := h.Peer, m.checkDevice(s, h)
+	if uint(peer) >= uint(len(m.boxes)) {
+		peer, err = -1, fmt.Errorf("rank %d of %d ranks: %w", h.Peer, len(m.boxes), fault.ErrArgument)
 	}
 	if err == nil {
 		return nil
 	}
-	return v.Comm.MessageError(op, peer, "", err)
+	return m.Error(op, peer, "", err)
 }
 
 // checkDevice is what is wrong with a message, or nil.
-func (v *View) checkDevice(h *DeviceMessage) error {
-	mine, none := v.Comm.GPU()
+func (m *Mail) checkDevice(s *Stream, h *DeviceMessage) error {
+	mine, none := m.c.GPU()
 	switch dev := h.Vec.Dev; {
 	case none != nil:
 		on := dev
 		if on.IsHost() {
-			on = v.Stream.dev
+			on = s.Device()
 		}
 		return fmt.Errorf("memory or a stream on %v: %w", on, none)
-	case dev.IsHost() && h.Vec.Bytes() > 0 && v.Stream != nil:
-		return fmt.Errorf("the memory is on %v, the stream on %v: %w", dev, v.Stream.dev, fault.ErrArgument)
+	case dev.IsHost() && h.Vec.Bytes() > 0 && s != nil:
+		return fmt.Errorf("the memory is on %v, the stream on %v: %w", dev, s.Device(), fault.ErrArgument)
 	case dev.IsHost() && h.Vec.Bytes() > 0:
 		return fmt.Errorf("memory on %v and on %v together: %w", dev, mine, fault.ErrArgument)
 	case !dev.IsHost() && dev != mine:
 		return fmt.Errorf("memory on %v, and this rank's device is %v: %w", dev, mine, fault.ErrArgument)
-	case v.Stream != nil && v.Stream.dev != mine:
-		return fmt.Errorf("memory on %v, and the stream is on %v: %w", mine, v.Stream.dev, fault.ErrArgument)
+	case s != nil && s.Device() != mine:
+		return fmt.Errorf("memory on %v, and the stream is on %v: %w", mine, s.Device(), fault.ErrArgument)
 	}
 	return h.Vec.Check()
 }
 
 // lostPeer is why what is queued now would wait in vain, or nil: a rank has seen a failure.
-func (c *Comm) lostPeer(op string) error {
+func (m *Mail) lostPeer(op string) error {
 	w := team.Waiting{Op: op, Step: "launch"}
-	return c.gated(op, -1, func() *fault.Error {
-		for r := range c.team.Peers {
-			if v := c.team.Peers[r].Lost(); v != 0 && r != c.rank {
-				return c.team.LostError(&w, r, v)
+	return m.gated(op, -1, func() *fault.Error {
+		for r := range m.team.Peers {
+			if v := m.team.Peers[r].Lost(); v != 0 && r != m.c.Rank() {
+				return m.team.LostError(&w, r, v)
 			}
 		}
 		return nil
@@ -168,7 +166,7 @@ func (m *gpuMail) start(ctx context.Context, s *gpuStream, op string, ms []Devic
 	t := &Transfer{m: m, op: op}
 	if s == nil {
 		select {
-		case t.line = <-m.lines:
+		case t.line = <-m.spare:
 		case <-ctx.Done():
 			return nil, fault.Ended(ctx)
 		}
@@ -192,12 +190,12 @@ func (m *gpuMail) start(ctx context.Context, s *gpuStream, op string, ms []Devic
 
 func (m *gpuMail) giveBack(line int) {
 	if line > 0 {
-		m.lines <- line
+		m.spare <- line
 	}
 }
 
 func (m *gpuMail) error(op, step string, err error) *fault.Error {
-	e := m.d.c.MessageError(op, -1, step, err)
+	e := m.mail.Error(op, -1, step, err)
 	e.Device = m.d.gpu.ctx.Device()
 	return e
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -133,7 +134,7 @@ func (m *program) misuse() error {
 				to.Recv(0, whole(1).Slice(0, n))
 			}
 			err := to.Do(m.ctx, t.c)
-			if t.rank == 0 && n <= t.c.Engine().EagerLimit() {
+			if t.rank == 0 && n <= engine.MailOf(t.c.Engine().Comm).EagerLimit() {
 				return errors.Join(append(errs, err)...)
 			}
 			errs = append(errs, wrong("a message of another type", ubcoll.ErrMismatch, err))

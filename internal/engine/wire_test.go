@@ -1,12 +1,10 @@
-package p2p_test
+package engine
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
-
-	"github.com/ubcoll/ubcoll/p2p"
 )
 
 // TestPieces: pieces cover a message exactly, and fit where they go.
@@ -14,15 +12,15 @@ func TestPieces(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 1<<24).Draw(t, "bytes")
 		direct := rapid.Bool().Draw(t, "direct")
-		size, number := p2p.Pieces(n, direct)
+		size, number := pieces(n, direct)
 		require.Greater(t, size, 0)
 		require.GreaterOrEqual(t, size*number, n)
 		require.Less(t, size*(number-1), n)
 		if !direct {
-			require.LessOrEqual(t, size, p2p.WindowPiece)
+			require.LessOrEqual(t, size, windowPiece)
 		}
 	})
-	_, number := p2p.Pieces(p2p.MaxBytes, false)
+	_, number := pieces(maxBytes, false)
 	require.Less(t, number, 1<<24, "the number of pieces fits into its word")
 }
 
@@ -33,11 +31,11 @@ func TestWords(t *testing.T) {
 		seq, other uint64
 	}{{"first", 1, 0}, {"next", 5, 6}, {"wrapped", 1 << 40, 1<<40 - 1}, {"largest", 1<<64 - 1, 1<<64 - 2}} {
 		t.Run(k.name, func(t *testing.T) {
-			w := p2p.Word(k.seq, 77)
-			require.Equal(t, 77, p2p.Count(w, k.seq))
-			require.True(t, p2p.Of(w, k.seq))
-			require.Zero(t, p2p.Count(w, k.other))
-			require.False(t, p2p.Of(w, k.other))
+			w := word(k.seq, 77)
+			require.Equal(t, 77, count(w, k.seq))
+			require.True(t, of(w, k.seq))
+			require.Zero(t, count(w, k.other))
+			require.False(t, of(w, k.other))
 		})
 	}
 }

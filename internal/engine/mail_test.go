@@ -34,7 +34,7 @@ func TestMessageList(t *testing.T) {
 }
 
 // fakeMail is the mail of one rank of a communicator that has nothing else; all areas are its own.
-func fakeMail(ranks int) *Comm {
+func fakeMail(ranks int) *Mail {
 	c := &Comm{size: ranks, dom: new(Domain)}
 	c.team.Init(c, 0, ranks)
 	for r := range c.team.Peers {
@@ -42,63 +42,61 @@ func fakeMail(ranks int) *Comm {
 		skip := -uintptr(unsafe.Pointer(&b[0])) & 127
 		c.team.Peers[r].Area = (*team.Area)(unsafe.Pointer(&b[skip]))
 	}
-	a := NewMail(c, nil)
+	m := NewMail(c, nil).(*Mail)
 	for r := range ranks {
-		a.Lay(r, c.team.Attached(r))
+		m.Lay(r, c.team.Attached(r))
 	}
-	return c
+	return m
 }
 
 // TestMailLayout: outboxes and eager slots are aligned, lie apart, and end where the area does.
 func TestMailLayout(t *testing.T) {
 	for _, ranks := range []int{1, 2, 16, 17, 128, 129} {
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
-			c := fakeMail(ranks)
-			base := uintptr(unsafe.Pointer(c.me0())) + team.SharedBytes
-			eager := uintptr(MailSlots * c.EagerLimit())
+			m := fakeMail(ranks)
+			base := uintptr(unsafe.Pointer(m.team.Peers[0].Area)) + team.SharedBytes
+			eager := uintptr(MailSlots * m.EagerLimit())
 			boxes := uintptr(ranks) * unsafe.Sizeof(Outbox{})
-			for r := range c.mails {
-				m := c.Mail(r)
-				require.Equal(t, base+uintptr(r)*unsafe.Sizeof(Outbox{}), uintptr(unsafe.Pointer(m.Out)))
-				require.Equal(t, base+boxes+uintptr(r)*eager, uintptr(m.OutEager))
-				require.Zero(t, uintptr(unsafe.Pointer(m.Out))%128)
-				require.Equal(t, r, m.Peer)
+			for r := range m.boxes {
+				b := m.Box(r)
+				require.Equal(t, base+uintptr(r)*unsafe.Sizeof(Outbox{}), uintptr(unsafe.Pointer(b.Out)))
+				require.Equal(t, base+boxes+uintptr(r)*eager, uintptr(b.OutEager))
+				require.Zero(t, uintptr(unsafe.Pointer(b.Out))%128)
+				require.Equal(t, r, b.Peer)
 			}
 			require.Equal(t, uintptr(MailBytes(ranks)), boxes+uintptr(ranks)*eager)
-			require.Less(t, InlineBytes, c.EagerLimit())
-			require.Equal(t, unsafe.Pointer(c.Mail(0).Out), unsafe.Pointer(c.Mail(0).In), "a rank's mail to itself")
+			require.Less(t, InlineBytes, m.EagerLimit())
+			require.Equal(t, unsafe.Pointer(m.Box(0).Out), unsafe.Pointer(m.Box(0).In), "a rank's mail to itself")
 		})
 	}
 	require.LessOrEqual(t, unsafe.Sizeof(mem.Location{}), uintptr(InlineBytes))
 }
 
-func (c *Comm) me0() *team.Area { return c.team.Peers[0].Area }
-
 func TestCloseMail(t *testing.T) {
-	c := fakeMail(3)
-	l := &c.Mail(1).Recv
+	m := fakeMail(3)
+	l := &m.Box(1).Recv
 	require.NoError(t, l.Enter())
 	l.Waiting.Push(&Message{Recv: true, Peer: 1})
 	l.Unlock()
-	c.OpenRequest()
+	m.OpenRequest()
 	open := func() {
-		for l := range c.lanes() {
+		for l := range m.lanes() {
 			require.NoError(t, l.Enter(), "nothing is closed by a close that failed")
 			l.Unlock()
 		}
-		require.EqualValues(t, 1, c.mail.room.open.Load())
+		require.EqualValues(t, 1, m.domain.open.Load())
 	}
-	require.ErrorIs(t, c.mail.Shut(false), fault.ErrBusy)
-	require.ErrorContains(t, c.mail.Shut(false), "rank 1")
+	require.ErrorIs(t, m.Shut(false), fault.ErrBusy)
+	require.ErrorContains(t, m.Shut(false), "rank 1")
 	open()
-	require.NoError(t, c.mail.Shut(true))
-	c.mail.Reopen() // something else is busy
+	require.NoError(t, m.Shut(true))
+	m.Reopen() // something else is busy
 	open()
-	require.NoError(t, c.mail.Shut(true), "what is broken can be closed")
-	require.NoError(t, c.mail.Close())
+	require.NoError(t, m.Shut(true), "what is broken can be closed")
+	require.NoError(t, m.Close())
 	require.ErrorIs(t, l.Enter(), fault.ErrClosed)
 	require.False(t, l.TryEnter())
 	require.True(t, l.Idle(), "what was on its way is abandoned")
-	c.CloseRequest()
-	require.Zero(t, c.mail.room.open.Load())
+	m.CloseRequest()
+	require.Zero(t, m.domain.open.Load())
 }

@@ -1,4 +1,4 @@
-package p2p
+package engine
 
 import (
 	"fmt"
@@ -6,7 +6,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // The ways of a message, as its slot says.
@@ -29,19 +29,19 @@ type header struct {
 	bytes int
 }
 
-func readHead(c *engine.Comm, m *engine.Mail, v uint64) (header, error) {
+func (m *Mail) readHead(b *Box, v uint64) (header, error) {
 	h := header{way: int(v >> 56), typ: dtype.Type(v >> 48), count: int(v & (1<<48 - 1))}
 	limit := 0
 	switch h.way {
 	case wayInline:
-		limit = engine.InlineBytes
+		limit = InlineBytes
 	case wayEager:
-		limit = c.EagerLimit()
+		limit = m.eager
 	case wayLarge:
 		limit = maxBytes
 	}
 	if !h.typ.Valid() || h.count > team.MaxCount || h.count*h.typ.Size() > limit {
-		return h, c.Damaged(m.Peer, "message", v)
+		return h, m.damaged(b.Peer, "message", v)
 	}
 	h.bytes = h.count * h.typ.Size()
 	return h, nil
@@ -86,7 +86,7 @@ func pieces(n int, direct bool) (size, number int) {
 
 // windowAt is where piece k of a message is in the window. Short messages take turns with its parts: what the receiver
 // read last is the slowest to write again.
-func windowAt(h *engine.Message, k int) int {
+func (h *Message) windowAt(k int) int {
 	const part = windowPieces * windowPiece / windowParts
 	if h.Bytes <= part {
 		return int(h.Seq%windowParts)*part + k*h.Piece
@@ -105,9 +105,9 @@ const (
 func judge(h header, v *team.Vec) (verdict uint8, err error) {
 	switch {
 	case h.typ != v.Type:
-		return verdictType, fmt.Errorf("it sent %d elements of %v, and %v was expected: %w", h.count, h.typ, v.Type, errMismatch)
+		return verdictType, fmt.Errorf("it sent %d elements of %v, and %v was expected: %w", h.count, h.typ, v.Type, fault.ErrMismatch)
 	case h.count > v.Len:
-		return verdictSize, fmt.Errorf("it sent %d elements, and there is room for %d: %w", h.count, v.Len, errMismatch)
+		return verdictSize, fmt.Errorf("it sent %d elements, and there is room for %d: %w", h.count, v.Len, fault.ErrMismatch)
 	}
 	return verdictOK, nil
 }
@@ -118,7 +118,7 @@ func sentence(verdict uint8, v *team.Vec) error {
 	case verdictOK:
 		return nil
 	case verdictType:
-		return fmt.Errorf("it did not expect elements of %v: %w", v.Type, errMismatch)
+		return fmt.Errorf("it did not expect elements of %v: %w", v.Type, fault.ErrMismatch)
 	}
-	return fmt.Errorf("it has no room for %d elements: %w", v.Len, errMismatch)
+	return fmt.Errorf("it has no room for %d elements: %w", v.Len, fault.ErrMismatch)
 }

@@ -1,42 +1,43 @@
-package p2p
+package engine
 
 import (
+	"fmt"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/internal/team"
 
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
-	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
 // room reports whether the peer's next slot is free. The caller holds the lane.
-func room(c *engine.Comm, m *engine.Mail) (bool, error) {
-	l := &m.Send
-	if l.Seq-l.Taken < engine.MailSlots {
+func (m *Mail) room(b *Box) (bool, error) {
+	l := &b.Send
+	if l.Seq-l.Taken < MailSlots {
 		return true, nil
 	}
-	_, err := refresh(c, m)
-	return l.Seq-l.Taken < engine.MailSlots, err
+	_, err := m.refresh(b)
+	return l.Seq-l.Taken < MailSlots, err
 }
 
 // refresh looks at how many messages the peer has taken, and finishes those of them that were open. A message counts as
 // taken only when its verdict has been read: the peer gives the next one in that place to a message for which there is
 // no room until then.
-func refresh(c *engine.Comm, m *engine.Mail) (finished bool, err error) {
-	l := &m.Send
-	t := m.In.Taken.Load()
+func (m *Mail) refresh(b *Box) (finished bool, err error) {
+	l := &b.Send
+	t := b.In.Taken.Load()
 	if t-l.Taken > l.Seq-l.Taken {
-		return false, c.Damaged(m.Peer, "count of messages taken", t)
+		return false, m.damaged(b.Peer, "count of messages taken", t)
 	}
-	verdicts := m.In.Verdicts.Load()
+	verdicts := b.In.Verdicts.Load()
 	for h := l.Open.Head; h != nil && h.Seq <= t; h = l.Open.Head {
 		l.Open.Pop()
-		if err := sentence(uint8(verdicts>>(h.Seq%engine.MailSlots*8)), &h.Vec); err != nil {
-			h.Err = c.MessageError("send", m.Peer, "", err)
+		if err := sentence(uint8(verdicts>>(h.Seq%MailSlots*8)), &h.Vec); err != nil {
+			h.Err = m.Error("send", b.Peer, "", err)
 		}
-		finish(h)
+		h.finish()
 		finished = true
 	}
 	l.Taken = t
@@ -44,42 +45,42 @@ func refresh(c *engine.Comm, m *engine.Mail) (finished bool, err error) {
 }
 
 // postSmall sends a message that travels at once. The caller holds the lane, and there is room.
-func postSmall(c *engine.Comm, m *engine.Mail, v *team.Vec, n int) {
-	seq := m.Send.Seq + 1
-	s, way := &m.Out.Slots[seq%engine.MailSlots], wayInline
-	if n <= engine.InlineBytes {
+func (m *Mail) postSmall(b *Box, v *team.Vec, n int) {
+	seq := b.Send.Seq + 1
+	s, way := &b.Out.Slots[seq%MailSlots], wayInline
+	if n <= InlineBytes {
 		cpu.Copy(unsafe.Pointer(&s.Data), v.Ptr, n, false)
 	} else {
 		way = wayEager
-		cpu.Copy(eager(c, m.OutEager, seq), v.Ptr, n, false)
+		cpu.Copy(m.eagerSlot(b.OutEager, seq), v.Ptr, n, false)
 	}
 	s.Head = head(way, v.Type, v.Len)
-	publish(c, m, s, seq, n)
+	m.publish(b, s, seq, n)
 	if way == wayEager {
-		spin.Demote(eager(c, m.OutEager, seq), n)
+		spin.Demote(m.eagerSlot(b.OutEager, seq), n)
 	}
-	c.NoteSmall(seq, n)
+	m.c.NoteSmall(seq, n)
 }
 
-// eager is the eager slot of a message.
-func eager(c *engine.Comm, base unsafe.Pointer, seq uint64) unsafe.Pointer {
-	return unsafe.Add(base, int(seq%engine.MailSlots)*c.EagerLimit())
+// eagerSlot is the eager slot of a message.
+func (m *Mail) eagerSlot(base unsafe.Pointer, seq uint64) unsafe.Pointer {
+	return unsafe.Add(base, int(seq%MailSlots)*m.eager)
 }
 
 const claimBytes = 1 << 10 // about what a core can have under way
 
 // publish lets the peer see the message, and begins to fetch what a next one of the same size will be written to.
-func publish(c *engine.Comm, m *engine.Mail, s *engine.Slot, seq uint64, n int) {
-	m.Send.Seq = seq
+func (m *Mail) publish(b *Box, s *Slot, seq uint64, n int) {
+	b.Send.Seq = seq
 	spin.Release(&s.Seq, seq)
-	next := unsafe.Pointer(&m.Out.Slots[(seq+1)%engine.MailSlots])
+	next := unsafe.Pointer(&b.Out.Slots[(seq+1)%MailSlots])
 	spin.Claim(next)
 	switch {
 	case n <= 48:
-	case n <= engine.InlineBytes:
+	case n <= InlineBytes:
 		spin.Claim(unsafe.Add(next, 64))
-	case n <= c.EagerLimit():
-		p := eager(c, m.OutEager, seq+1)
+	case n <= m.eager:
+		p := m.eagerSlot(b.OutEager, seq+1)
 		for i := 0; i < min(n, claimBytes); i += 64 {
 			spin.Claim(unsafe.Add(p, i))
 		}
@@ -87,49 +88,49 @@ func publish(c *engine.Comm, m *engine.Mail, s *engine.Slot, seq uint64, n int) 
 }
 
 // post sends h, for which there is room: at once, or as an open message that the peer must take.
-func post(c *engine.Comm, m *engine.Mail, h *engine.Message) {
-	l := &m.Send
-	if h.Bytes <= c.EagerLimit() {
-		postSmall(c, m, &h.Vec, h.Bytes)
-		finish(h)
+func (m *Mail) post(b *Box, h *Message) {
+	l := &b.Send
+	if h.Bytes <= m.eager {
+		m.postSmall(b, &h.Vec, h.Bytes)
+		h.finish()
 		return
 	}
-	if err := prepare(c, m, h); err != nil {
-		h.Err = c.MessageError("send", m.Peer, "", err)
-		finish(h)
+	if err := m.prepare(b, h); err != nil {
+		h.Err = m.Error("send", b.Peer, "", err)
+		h.finish()
 		return
 	}
 	h.Seq = l.Seq + 1
 	h.Piece, h.Pieces = pieces(h.Bytes, h.Buf.Direct())
 	if l.Open.Head == nil {
-		begin(m, h)
+		b.begin(h)
 	}
 	l.Open.Push(h)
-	s := &m.Out.Slots[h.Seq%engine.MailSlots]
+	s := &b.Out.Slots[h.Seq%MailSlots]
 	s.Head = head(wayLarge, h.Vec.Type, h.Vec.Len)
 	*s.Place() = mem.Location{}
 	if h.Buf.Direct() {
 		*s.Place() = h.Buf.At
 	}
-	publish(c, m, s, h.Seq, h.Bytes)
+	m.publish(b, s, h.Seq, h.Bytes)
 	if h.Buf.Direct() && h.Bytes < sharedBytes {
 		spin.Demote(h.Vec.Ptr, h.Bytes)
 	}
-	note(c, h, h.Buf.Direct())
+	m.note(h, h.Buf.Direct())
 }
 
 // note keeps how a large message went, whose source is direct or not.
-func note(c *engine.Comm, h *engine.Message, direct bool) {
+func (m *Mail) note(h *Message, direct bool) {
 	k := team.KindSend
 	if h.Recv {
 		k = team.KindRecv
 	}
-	c.NoteMessage(k, h.Seq, h.Bytes, algorithm(h, direct),
-		engine.BufferInfo{Used: true, Direct: h.Buf.Direct(), Why: h.Buf.Why})
+	m.c.NoteMessage(k, h.Seq, h.Bytes, h.algorithm(direct),
+		BufferInfo{Used: true, Direct: h.Buf.Direct(), Why: h.Buf.Why})
 }
 
 // algorithm names the way of a large message.
-func algorithm(h *engine.Message, direct bool) string {
+func (h *Message) algorithm(direct bool) string {
 	switch {
 	case !direct:
 		return "window"
@@ -140,29 +141,29 @@ func algorithm(h *engine.Message, direct bool) string {
 }
 
 // begin makes the counts of this rank's outbox those of h.
-func begin(m *engine.Mail, h *engine.Message) {
+func (b *Box) begin(h *Message) {
 	h.Started = true
-	spin.Release(&m.Out.Kept, word(h.Seq, 0))
-	spin.Release(&m.Out.Done, word(h.Seq, 0))
-	spin.Release(&m.Out.Claimed, word(h.Seq, 0))
+	spin.Release(&b.Out.Kept, word(h.Seq, 0))
+	spin.Release(&b.Out.Done, word(h.Seq, 0))
+	spin.Release(&b.Out.Claimed, word(h.Seq, 0))
 }
 
 // finish gives h back to its caller.
-func finish(h *engine.Message) {
+func (h *Message) finish() {
 	h.LetGo()
 	h.Done.Store(true)
 }
 
 // advanceSend moves the messages to one peer on, by a piece at most. The caller holds the lane. An error is fatal.
-func advanceSend(c *engine.Comm, m *engine.Mail) (moved bool, err error) {
-	l := &m.Send
+func (m *Mail) advanceSend(b *Box) (moved bool, err error) {
+	l := &b.Send
 	if l.Open.Head != nil {
-		if moved, err = refresh(c, m); err != nil {
+		if moved, err = m.refresh(b); err != nil {
 			return moved, err
 		}
 	}
 	for h := l.Waiting.Head; h != nil; h = l.Waiting.Head {
-		free, err := room(c, m)
+		free, err := m.room(b)
 		if err != nil {
 			return moved, err
 		}
@@ -170,7 +171,7 @@ func advanceSend(c *engine.Comm, m *engine.Mail) (moved bool, err error) {
 			break
 		}
 		l.Waiting.Pop()
-		post(c, m, h)
+		m.post(b, h)
 		moved = true
 	}
 	h := l.Open.Head
@@ -178,34 +179,34 @@ func advanceSend(c *engine.Comm, m *engine.Mail) (moved bool, err error) {
 		return moved, nil
 	}
 	if !h.Started {
-		begin(m, h)
+		b.begin(h)
 	}
 	if h.Buf.Direct() {
 		if h.Bytes < sharedBytes {
 			return moved, nil // the receiver alone copies
 		}
-		helped, err := share(c, m, h)
+		helped, err := m.share(b, h)
 		return moved || helped, err
 	}
-	staged, err := stage(c, m, h)
+	staged, err := m.stage(b, h)
 	return moved || staged, err
 }
 
 // answer is what the receiver of h says about it.
-func answer(m *engine.Mail, h *engine.Message) *engine.Answer {
-	return &m.In.Answers[h.Seq%engine.MailAnswers]
+func (b *Box) answer(h *Message) *Answer {
+	return &b.In.Answers[h.Seq%MailAnswers]
 }
 
 // answered reports whether the receiver has said where its buffer is, and that is one for this message.
-func answered(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
-	a := answer(m, h)
+func (m *Mail) answered(b *Box, h *Message) (bool, error) {
+	a := b.answer(h)
 	if h.Answered || a.Seq.Load() != h.Seq || a.Type != uint64(h.Vec.Type) || a.Bytes < uint64(h.Bytes) {
 		return h.Answered, nil
 	}
-	dst, err := c.ResolveAt(m.Peer, a.Into, h.Bytes)
+	dst, err := m.resolve(b.Peer, a.Into, h.Bytes)
 	if err != nil {
 		// The receiver may have pulled everything meanwhile, and freed its buffer.
-		if gone, e := refresh(c, m); gone || e != nil {
+		if gone, e := m.refresh(b); gone || e != nil {
 			return false, e
 		}
 		return false, err
@@ -215,39 +216,39 @@ func answered(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
 }
 
 // copyPiece copies piece i of h from src to dst, which are those of the whole message.
-func copyPiece(h *engine.Message, dst, src unsafe.Pointer, i int) {
+func (h *Message) copyPiece(dst, src unsafe.Pointer, i int) {
 	off := i * h.Piece
 	cpu.Copy(unsafe.Add(dst, off), unsafe.Add(src, off), min(h.Piece, h.Bytes-off), false)
 }
 
 // share copies one of the last pieces of a message that the receiver copies from the first one on. Each side says which
 // piece it takes and then looks again at what the other one has taken; where they meet, the sender gives in.
-func share(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
+func (m *Mail) share(b *Box, h *Message) (bool, error) {
 	if h.Ending {
 		return false, nil
 	}
-	ok, err := answered(c, m, h)
+	ok, err := m.answered(b, h)
 	if !ok || err != nil {
 		return false, err
 	}
 	k := h.Next + 1
-	if h.Ending = k > left(m, h); h.Ending {
+	if h.Ending = k > b.left(h); h.Ending {
 		return false, nil
 	}
-	m.Out.Claimed.Store(word(h.Seq, k))
-	if h.Ending = k > left(m, h); !h.Ending {
-		copyPiece(h, h.Dst, h.Vec.Ptr, h.Pieces-k)
+	b.Out.Claimed.Store(word(h.Seq, k))
+	if h.Ending = k > b.left(h); !h.Ending {
+		h.copyPiece(h.Dst, h.Vec.Ptr, h.Pieces-k)
 		h.Next = k
-		spin.Release(&m.Out.Kept, word(h.Seq, k))
+		spin.Release(&b.Out.Kept, word(h.Seq, k))
 	}
-	spin.Release(&m.Out.Done, word(h.Seq, k))
+	spin.Release(&b.Out.Done, word(h.Seq, k))
 	return true, nil
 }
 
 // left is how many pieces the receiver has not taken: none if it is at another message, which is a later one, since it
 // began with this one before it answered.
-func left(m *engine.Mail, h *engine.Message) int {
-	w := answer(m, h).Pulled.Load()
+func (b *Box) left(h *Message) int {
+	w := b.answer(h).Pulled.Load()
 	if !of(w, h.Seq) {
 		return 0
 	}
@@ -256,7 +257,7 @@ func left(m *engine.Mail, h *engine.Message) int {
 
 // stage moves one piece of a message from unregistered memory: to the window, or, once that has been full and if the
 // receiver is registered, to its destination.
-func stage(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
+func (m *Mail) stage(b *Box, h *Message) (bool, error) {
 	k := h.Next
 	if k == h.Pieces {
 		return false, nil
@@ -264,9 +265,9 @@ func stage(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
 	off := k * h.Piece
 	src, n := unsafe.Add(h.Vec.Ptr, off), min(h.Piece, h.Bytes-off)
 	if k >= windowPieces {
-		pulled := count(answer(m, h).Pulled.Load(), h.Seq) // before the answer, which the receiver gives before it pulls
-		switch ok, err := answered(c, m, h); {
-		case err != nil || m.Send.Open.Head != h: // it is done, and its caller's
+		pulled := count(b.answer(h).Pulled.Load(), h.Seq) // before the answer, which the receiver gives before it pulls
+		switch ok, err := m.answered(b, h); {
+		case err != nil || b.Send.Open.Head != h: // it is done, and its caller's
 			return false, err
 		case !ok && k-pulled >= windowPieces:
 			return false, nil
@@ -275,11 +276,54 @@ func stage(c *engine.Comm, m *engine.Mail, h *engine.Message) (bool, error) {
 	if h.Answered && k >= windowPieces {
 		cpu.Copy(unsafe.Add(h.Dst, off), src, n, false)
 	} else {
-		w := unsafe.Add(m.OutWindow, windowAt(h, k))
+		w := unsafe.Add(b.OutWindow, h.windowAt(k))
 		spin.ClaimAll(w, n)
 		cpu.Copy(w, src, n, false)
 	}
 	h.Next = k + 1
-	spin.Release(&m.Out.Done, word(h.Seq, k+1))
+	spin.Release(&b.Out.Done, word(h.Seq, k+1))
 	return true, nil
+}
+
+// SendNow sends a message of n bytes that does not wait for its receive, if there is room, and nothing is before it:
+// free.
+func (m *Mail) SendNow(op string, peer int, v *team.Vec, n int) (sent, free bool, err error) {
+	if n > m.eager {
+		return false, false, nil
+	}
+	b := &m.boxes[peer]
+	l := &b.Send
+	if err := l.Enter(); err != nil {
+		return false, false, m.Error(op, peer, "", err)
+	}
+	free, err = m.room(b)
+	free = free && l.Idle()
+	if sent = free && m.quick(v); sent {
+		m.postSmall(b, v, n)
+	}
+	l.Unlock()
+	if err != nil {
+		err = m.Fail(op, peer, err)
+	}
+	return sent, free, err
+}
+
+// SelfError is for a send of n bytes to this rank itself that would wait: SendNow has not sent it.
+func (m *Mail) SelfError(n int) error {
+	if n > m.eager {
+		return m.Error("send", m.c.Rank(), "", waitsForItself(n, m.eager))
+	}
+	return m.Error("send", m.c.Rank(), "", fmt.Errorf(
+		"%d messages to this rank itself have not been received yet (use SendRecv or a Group): %w", MailSlots, fault.ErrLimit))
+}
+
+// prepare makes ready what a large message is sent from: registered memory, or the window.
+func (m *Mail) prepare(b *Box, h *Message) error {
+	if h.Bytes > maxBytes {
+		return fmt.Errorf("a message of %d bytes, more than %d: %w", h.Bytes, maxBytes, fault.ErrLimit)
+	}
+	if err := h.Acquire(m.c, h); err != nil || h.Buf.Direct() {
+		return err
+	}
+	return m.growWindow(b, windowPieces*windowPiece)
 }

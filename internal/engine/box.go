@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/mem"
+)
+
+// The limits of a message's ways.
+const (
+	MailSlots   = 8 // messages to one peer that it has not taken yet
+	MailAnswers = 2 * MailSlots
+	InlineBytes = 112 // travel in a slot
+)
+
+// EagerLimit is the size of the largest message that a Send does not wait for its Recv with: it is copied to the
+// sender's shared memory, of which there is the less for each peer the more ranks there are.
+func (m *Mail) EagerLimit() int { return m.eager }
+
+func eagerLimit(ranks int) int {
+	switch {
+	case ranks <= 16:
+		return 2 << 10
+	case ranks <= 128:
+		return 1 << 10
+	}
+	return 256
+}
+
+// Slot announces a message. What follows Head is the message itself, or where it is: a zero location is the sender's
+// window.
+type Slot struct {
+	Seq  atomic.Uint64 // number of the message to this peer, from 1; written last
+	Head uint64        // see head
+	Data [InlineBytes]byte
+}
+
+// Place is where the message is, in the place of its data.
+func (s *Slot) Place() *mem.Location { return (*mem.Location)(unsafe.Pointer(&s.Data)) }
+
+// Outbox is what one rank writes for one other. Each group of words has a pair of cache lines to itself. Words that
+// belong to one message hold the low bits of its number beside the count, see word.
+type Outbox struct {
+	Slots [MailSlots]Slot
+
+	// Of the oldest message that the peer has not taken, if it is a large one: pieces that this rank, its sender,
+	// begins with, is done with, and has really copied.
+	Claimed, Done, Kept atomic.Uint64
+	Window              mem.Location // memory that unregistered messages pass through
+	_                   [80]byte
+
+	// As the receiver of the peer's messages: how many it has taken, and a byte each for how the last ones went.
+	Taken, Verdicts atomic.Uint64
+	_               [112]byte
+
+	// As the receiver of large messages, by number: a sender may still look at one when the receiver has taken all that
+	// was sent and says where it wants what comes next.
+	Answers [MailAnswers]Answer
+}
+
+// Answer says where the receiver wants message Seq, often before that is sent.
+type Answer struct {
+	Seq    atomic.Uint64 // written after what follows
+	Into   mem.Location
+	Type   uint64
+	Bytes  uint64        // that there is room for
+	Pulled atomic.Uint64 // pieces that the receiver begins with, or has taken out of the window
+	_      uint64
+}
+
+func init() {
+	if unsafe.Sizeof(Slot{}) != 128 || unsafe.Sizeof(Outbox{}) != MailSlots*128+MailAnswers*64+2*128 {
+		panic("engine: outbox layout")
+	}
+}
+
+// MailBytes is the size of a rank's outboxes.
+func MailBytes(ranks int) int {
+	return ranks * (int(unsafe.Sizeof(Outbox{})) + MailSlots*eagerLimit(ranks))
+}
+
+// Box is this rank's side of its messages with one peer, which may be itself.
+type Box struct {
+	Peer              int
+	Out, In           *Outbox // for the peer, and the peer's for this rank
+	OutEager, InEager unsafe.Pointer
+	Send, Recv        Lane
+
+	OutWindow unsafe.Pointer // this rank's window for the peer, or nil; under Send's lock
+	InWindow  unsafe.Pointer // the peer's window for this rank, and where that is; under Recv's lock
+	inWindow  mem.Location
+}
+
+// growWindow makes b's window of n bytes. The caller holds b.Send.
+func (m *Mail) growWindow(b *Box, n int) error {
+	if b.OutWindow != nil {
+		return nil
+	}
+	a, err := m.c.Domain().Heap.Alloc(n)
+	if err != nil {
+		return fmt.Errorf("staging memory for messages to rank %d: %w", b.Peer, err)
+	}
+	m.c.Keep(a)
+	b.OutWindow, b.Out.Window = a.Ptr, a.At
+	return nil
+}
+
+// window is the peer's window of n bytes for this rank. The caller holds b.Recv, and has seen a message that is there.
+func (m *Mail) window(b *Box, n int) (unsafe.Pointer, error) {
+	l := b.In.Window
+	if b.InWindow != nil && b.inWindow == l {
+		return b.InWindow, nil
+	}
+	p, err := m.resolve(b.Peer, l, n)
+	if err == nil {
+		b.InWindow, b.inWindow = p, l
+	}
+	return p, err
+}
+
+// resolve is where n bytes of a rank's memory are in this process. The location is checked.
+func (m *Mail) resolve(rank int, l mem.Location, n int) (unsafe.Pointer, error) {
+	if rank == m.c.Rank() {
+		return m.boxes[rank].OutWindow, nil // the one memory that a rank shows to itself
+	}
+	return m.team.Peers[rank].Mem.Resolve(l, n)
+}

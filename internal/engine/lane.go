@@ -1,0 +1,71 @@
+package engine
+
+import (
+	"iter"
+	"sync"
+)
+
+// Lane is one direction. Whoever waits for any message of a lane moves the first one on, under the lane's lock.
+type Lane struct {
+	sync.Mutex
+	Seq     uint64 // number of the last message that was posted, or taken
+	Taken   uint64 // of those sent: the last one known to be taken
+	Open    MessageList
+	Waiting MessageList
+	closed  bool
+}
+
+// MessageList is a queue of messages.
+type MessageList struct{ Head, tail *Message }
+
+// Push appends m.
+func (l *MessageList) Push(m *Message) {
+	if m.next = nil; l.Head == nil {
+		l.Head, l.tail = m, m
+		return
+	}
+	l.tail.next, l.tail = m, m
+}
+
+// Pop takes the first message off.
+func (l *MessageList) Pop() *Message {
+	m := l.Head
+	l.Head, m.next = m.next, nil
+	return m
+}
+
+// Idle reports whether nothing is on its way.
+func (l *Lane) Idle() bool { return l.Open.Head == nil && l.Waiting.Head == nil }
+
+// TryEnter locks the lane if that can be had at once, and the communicator has not been closed.
+func (l *Lane) TryEnter() bool {
+	if !l.TryLock() {
+		return false
+	}
+	if l.closed {
+		l.Unlock()
+		return false
+	}
+	return true
+}
+
+// Enter locks the lane for a new message; it fails when the communicator has been closed.
+func (l *Lane) Enter() error {
+	l.Lock()
+	if l.closed {
+		l.Unlock()
+		return errCommClosed
+	}
+	return nil
+}
+
+// lanes are all lanes, with the peers' ranks.
+func (m *Mail) lanes() iter.Seq2[*Lane, int] {
+	return func(yield func(*Lane, int) bool) {
+		for r := range m.boxes {
+			if b := &m.boxes[r]; !yield(&b.Send, r) || !yield(&b.Recv, r) {
+				return
+			}
+		}
+	}
+}

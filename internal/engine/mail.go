@@ -1,0 +1,186 @@
+package engine
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// Mail is the messages of one communicator: of host memory, which the ranks move by themselves, and of device memory.
+// Messages go from an outbox, which one rank writes for one other, to that rank, which answers in its own outbox for the
+// first. All outboxes of a rank follow its staging memory.
+type Mail struct {
+	c      *Comm
+	team   *team.Team
+	eager  int   // see EagerLimit
+	boxes  []Box // by rank of the peer
+	domain *mailroom
+	shut   bool     // the lanes are locked
+	gpu    *gpuMail // of device memory; see deviceMail
+}
+
+// NewMail makes c's messages.
+func NewMail(c *Comm, sibling Attachment) Attachment {
+	m := &Mail{c: c, team: c.Team(), eager: eagerLimit(c.Size()), boxes: make([]Box, c.Size())}
+	if s, ok := sibling.(*Mail); ok {
+		m.domain = s.domain
+	} else {
+		m.domain = &mailroom{}
+	}
+	for r := range m.boxes {
+		m.boxes[r].Peer = r
+	}
+	return m
+}
+
+// MailOf is the messages of c, nil of one that never was.
+func MailOf(c *Comm) *Mail {
+	for _, a := range c.attached {
+		if m, ok := a.(*Mail); ok {
+			return m
+		}
+	}
+	return nil
+}
+
+// Box is the messages with a peer.
+func (m *Mail) Box(peer int) *Box { return &m.boxes[peer] }
+
+// AreaBytes implements Attachment.
+func (m *Mail) AreaBytes() int { return MailBytes(m.c.Size()) }
+
+// Lay implements Attachment: it sets where a rank's outboxes are.
+func (m *Mail) Lay(rank int, at unsafe.Pointer) {
+	if rank == m.c.Rank() {
+		for r := range m.boxes {
+			b := &m.boxes[r]
+			b.Out, b.OutEager = m.outbox(at, r)
+		}
+		m.domain.all.Store(m, nil)
+	}
+	b := &m.boxes[rank]
+	b.In, b.InEager = m.outbox(at, m.c.Rank())
+}
+
+// outbox is what a rank whose outboxes are at base has for rank to, and its eager slots.
+func (m *Mail) outbox(base unsafe.Pointer, to int) (*Outbox, unsafe.Pointer) {
+	const size = int(unsafe.Sizeof(Outbox{}))
+	return (*Outbox)(unsafe.Add(base, to*size)), unsafe.Add(base, len(m.boxes)*size+to*MailSlots*m.eager)
+}
+
+// Advance implements Attachment.
+func (m *Mail) Advance() { m.domain.move() }
+
+// Pass implements Attachment.
+func (m *Mail) Pass() { m.domain.pass() }
+
+// Count implements Attachment.
+func (m *Mail) Count(*Stats) {}
+
+// Abort implements Attachment.
+func (m *Mail) Abort() {}
+
+// Shut implements Attachment: it locks all lanes.
+func (m *Mail) Shut(broken bool) error {
+	if g := m.deviceMail(); g != nil {
+		if err := g.shut(broken); err != nil {
+			return err
+		}
+	}
+	var err error
+	for l, r := range m.lanes() {
+		l.Lock()
+		if !l.Idle() && !broken && err == nil {
+			err = fmt.Errorf("a message from or to rank %d is on its way (its call, or Request.Wait, "+
+				"ends it): %w", r, fault.ErrBusy)
+		}
+	}
+	if m.shut = true; err != nil {
+		m.Reopen()
+	}
+	return err
+}
+
+// Reopen implements Attachment.
+func (m *Mail) Reopen() {
+	m.shut = false
+	for l := range m.lanes() {
+		l.Unlock()
+	}
+	if g := m.deviceMail(); g != nil {
+		g.reopen(false)
+	}
+}
+
+// Close implements Attachment.
+func (m *Mail) Close() error {
+	for l := range m.lanes() {
+		if !m.shut {
+			l.Lock()
+		}
+		l.closed = true
+		for _, q := range [2]*MessageList{&l.Open, &l.Waiting} {
+			for q.Head != nil {
+				q.Pop().LetGo()
+			}
+		}
+		l.Unlock()
+	}
+	if g := m.deviceMail(); g != nil {
+		g.reopen(true)
+	}
+	m.domain.leave(m)
+	return nil
+}
+
+// Error is an error about a message.
+func (m *Mail) Error(op string, peer int, step string, err error) *fault.Error {
+	c := m.c
+	return &fault.Error{Op: op, Rank: c.Rank(), Peer: peer, Host: c.Hostname(c.Rank()), Step: step, Err: err}
+}
+
+// Fail breaks the communicator with what ended a message, and returns what broke it.
+func (m *Mail) Fail(op string, peer int, err error) error {
+	e, ok := err.(*fault.Error)
+	if !ok {
+		e = m.Error(op, peer, "", err)
+	}
+	return m.c.failOpen(e)
+}
+
+// damaged is the error for what a peer cannot have written.
+func (m *Mail) damaged(peer int, what string, v uint64) error {
+	return m.Error("mail", peer, "", fmt.Errorf("its mailbox is damaged (%s %#x): %w", what, v, fault.ErrPeerLost))
+}
+
+// waitsForItself is what is wrong with a send to this rank itself of n bytes, more than most, which travel at once.
+func waitsForItself(n, most int) error {
+	return fmt.Errorf(
+		"%d bytes to this rank itself, more than %d, would wait for a Recv that comes later (use SendRecv or a Group): %w",
+		n, most, fault.ErrArgument)
+}
+
+// usable is why no message moves any more, since the communicator broke, or nil.
+func (m *Mail) usable() error {
+	if e := m.c.Broken(); e != nil {
+		return e
+	}
+	return nil
+}
+
+// gated is the error of look, which looks at what Close gives back, or, after that, why the communicator has ended.
+func (m *Mail) gated(op string, peer int, look func() *fault.Error) error {
+	defer m.c.polls.leave()
+	if !m.c.polls.enter() {
+		if e := m.c.Broken(); e != nil {
+			return e
+		}
+		return m.Error(op, peer, "", errCommClosed)
+	}
+	if err := look(); err != nil {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package engine
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// Message is one send or receive on its way. It is the caller's until it is put into a lane, and again once it is Done.
+type Message struct {
+	Vec  team.Vec
+	Buf  team.Buf
+	Peer int
+	Recv bool
+	Done atomic.Bool
+	Err  error
+	Got  int // elements received
+
+	// The transfer, under the lane's lock.
+	Seq      uint64
+	Bytes    int
+	Piece    int // bytes
+	Pieces   int
+	Next     int            // pieces done
+	Src, Dst unsafe.Pointer // of the transfer, as far as it is known
+	Offered  bool
+	Started  bool
+	Answered bool
+	Ending   bool
+
+	// Acquire finds or makes the registration of the memory of a large message.
+	Acquire func(c *Comm, h *Message) error
+
+	Lane *Lane           // that it is in
+	held *mem.Allocation // the memory, which is not freed before the message is done or abandoned
+	next *Message
+}
+
+func (h *Message) kind() team.Kind {
+	if h.Recv {
+		return team.KindRecv
+	}
+	return team.KindSend
+}
+
+// Number is that of h among the messages to or from its peer, or 0 if somebody is at the lane.
+func (h *Message) Number() uint64 {
+	l := h.Lane
+	if !l.TryLock() {
+		return 0
+	}
+	defer l.Unlock()
+	if h.Seq != 0 {
+		return h.Seq
+	}
+	n := l.Seq
+	for w := l.Waiting.Head; w != nil; w = w.next {
+		if n++; w == h {
+			return n
+		}
+	}
+	return 0
+}
+
+// hold keeps the memory of h, as far as it is known whose it is, until LetGo.
+func (m *Mail) hold(h *Message) error {
+	a := h.Vec.Alloc
+	if a == nil {
+		a = m.c.Domain().Heap.Lookup(uintptr(h.Vec.Ptr), h.Vec.Bytes())
+	}
+	if a == nil {
+		return nil
+	}
+	if !a.Hold() {
+		return fmt.Errorf("the buffer at %p has been freed: %w", h.Vec.Ptr, fault.ErrStale)
+	}
+	h.held = a
+	return nil
+}
+
+// Freed reports whether the memory of h has been freed since it was held: it is there, and not registered any more.
+func (h *Message) Freed() bool { return h.held != nil && !h.held.Live() }
+
+// quick reports whether a message of v may come and go under the lock of its lane without being held: who frees v waits
+// for that lock. The caller has the lane.
+func (m *Mail) quick(v *team.Vec) bool {
+	return v.Alloc == nil || v.Alloc.Heap() == m.c.Domain().Heap && v.Alloc.Live()
+}
+
+// LetGo gives back what h holds. The caller has the lane, if h is in one.
+func (h *Message) LetGo() {
+	if h.Buf.Claim != nil {
+		h.Buf.Claim.Release()
+		h.Buf.Claim = nil
+	}
+	if h.held != nil {
+		h.held.Release()
+		h.held = nil
+	}
+}
+
+// unused are messages that are not in use.
+var unused = sync.Pool{New: func() any { return new(Message) }}
+
+// NewMessage is a message that PutBack takes back.
+func NewMessage(peer int, v *team.Vec, recv bool, acquire func(*Comm, *Message) error) *Message {
+	h := unused.Get().(*Message)
+	h.Set(peer, v, recv, acquire)
+	return h
+}
+
+// PutBack is for a message of NewMessage that is done.
+func (h *Message) PutBack() { unused.Put(h) }
+
+// Set makes h one that has not been sent or received.
+func (h *Message) Set(peer int, v *team.Vec, recv bool, acquire func(*Comm, *Message) error) {
+	*h = Message{Peer: peer, Vec: *v, Recv: recv, Bytes: v.Bytes(), Acquire: acquire}
+}
