@@ -211,15 +211,6 @@ func (g *mailGraph) unhold() error {
 	return errors.Join(errs...)
 }
 
-// messageInfos is what is to be told of messages of a graph, which are started together.
-func messageInfos(ms []DeviceMessage) (os []OpInfo) {
-	for i := range ms {
-		k, way, b := ms[i].went(ms)
-		os = append(os, messageInfo(k, 0, ms[i].Vec.Bytes(), way, b))
-	}
-	return os
-}
-
 // Capture is CaptureDevice of works of which some are messages. received is what each rank's Received has said.
 func (m *Mail) Capture(ctx context.Context, works []team.Work, received [][]uint64) (*DeviceGraph, error) {
 	messages := slices.ContainsFunc(works, func(w team.Work) bool { return w.Other != nil })

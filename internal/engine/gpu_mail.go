@@ -1,0 +1,145 @@
+package engine
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+)
+
+// gpuMail is a communicator's messages of device memory. Kernels do them, and count them in the device areas, apart for
+// each lane: for each peer and way. The host orders kernels of a lane as the calls came, and waits for nobody.
+type gpuMail struct {
+	mail  *Mail
+	d     *device
+	first int // status line
+	lanes [kernels.MaxLanes]gpuLane
+	spare chan int // status lines that no call has
+	more  uint32   // of the streams' line: what collect has told of Status.More; under d.mu
+
+	mu     sync.Mutex
+	f      *cuda.Function       // nil until it is first used
+	kept   laneBlocks           // that captures of others hold
+	graphs map[*laneBlocks]bool // and those of graphs
+	ops    uint64               // that were queued
+	free   []*mark
+	all    []*mark
+	strays []*gpuStream // with something that no mark is after
+	holds  []hold
+
+	forking  sync.Mutex
+	branches []*cuda.Stream // of captures
+
+	using sync.RWMutex // held for reading while events are looked at, for writing to close them
+	gone  bool
+}
+
+// hold is memory of a peer that copy engines write, until what was queued is done.
+type hold struct {
+	peer   DevicePeer
+	extent uint32
+	after  *mark // or nil
+}
+
+// deviceMail is the messages of device memory, or nil without a device.
+func (m *Mail) deviceMail() *gpuMail {
+	if m.c.device == nil {
+		return nil
+	}
+	return m.gpu
+}
+
+// onDevice implements clientMaker.
+func (m *Mail) onDevice(d *device) client {
+	m.gpu = newGPUMail(m, d)
+	return m.gpu
+}
+
+func newGPUMail(mail *Mail, d *device) *gpuMail {
+	m := &gpuMail{mail: mail, d: d, spare: make(chan int, mailLines), graphs: map[*laneBlocks]bool{}}
+	for i := 1; i < mailLines; i++ {
+		m.spare <- i
+	}
+	return m
+}
+
+func (m *gpuMail) setTimeout(uint64) {} // kernels take the device's
+
+func (m *gpuMail) watch() { m.release(false) }
+
+// load finds the kernel at its first use.
+func (m *gpuMail) load() (*cuda.Function, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.f != nil {
+		return m.f, nil
+	}
+	f, err := m.d.gpu.set.Kernel(kernels.Messages, dtype.Invalid, m.d.c.size)
+	if err != nil {
+		return nil, err
+	}
+	m.f = f
+	return f, nil
+}
+
+// close gives up what the messages have on the device, once all that was queued has ended. Nothing is queued any more.
+func (m *gpuMail) close() error {
+	var errs []error
+	m.mu.Lock()
+	marks, strays := m.all, m.strays
+	m.mu.Unlock()
+	for _, s := range strays {
+		s.quiet()
+	}
+	for i := range m.lanes {
+		if s := m.lanes[i].own; s != nil {
+			s.quiet()
+		}
+	}
+	for _, k := range marks { // not those that are free, but these have been reached
+		k.event.Sync() // a device that has ceased to work has said so
+	}
+	errs = append(errs, m.release(true))
+	m.using.Lock()
+	m.gone = true
+	m.using.Unlock()
+	for i := range m.lanes {
+		if s := m.lanes[i].own; s != nil {
+			m.d.gpu.remove(s)
+			errs = append(errs, s.cu.Close())
+		}
+	}
+	for _, s := range m.branches {
+		errs = append(errs, s.Close())
+	}
+	for _, k := range marks {
+		errs = append(errs, k.event.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// release gives up the memory of peers that nothing writes any more, or all of it.
+func (m *gpuMail) release(all bool) error {
+	m.mu.Lock()
+	holds := m.holds
+	m.holds = nil
+	m.mu.Unlock()
+	var errs []error
+	var rest []hold
+	for _, h := range holds {
+		if done, _ := m.reached(h.after); !done && !all {
+			rest = append(rest, h)
+			continue
+		}
+		if h.after != nil {
+			m.letGo(h.after)
+		}
+		errs = append(errs, h.peer.Unhold(h.extent))
+	}
+	m.mu.Lock()
+	m.holds = append(m.holds, rest...)
+	m.mu.Unlock()
+	return errors.Join(errs...)
+}

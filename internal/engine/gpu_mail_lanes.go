@@ -1,0 +1,220 @@
+package engine
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+)
+
+// gpuLane is the messages from, or to, one rank.
+type gpuLane struct {
+	mu     sync.Mutex // held while something is queued, which the driver may hold up
+	own    *gpuStream // of blocking calls; nil until the first
+	last   *mark      // after what was queued last; or nil
+	closed bool
+
+	// Under gpuMail.mu.
+	blocks  int32 // of what is queued, at most
+	queuing bool  // which no mark is after yet
+}
+
+// laneOf is the lane of messages to peer, or from it.
+func laneOf(peer int, recv bool) int {
+	if recv {
+		return 2*peer + 1
+	}
+	return 2 * peer
+}
+
+// mark is an event after something that was queued on a stream.
+type mark struct {
+	event  *cuda.Event
+	stream *gpuStream
+	users  int // under gpuMail.mu
+}
+
+// lock locks the lanes of a set, for something to be queued.
+func (m *gpuMail) lock(lanes uint32) error {
+	for i := range m.lanes {
+		if lanes>>i&1 == 0 {
+			continue
+		}
+		m.lanes[i].mu.Lock()
+		if m.lanes[i].closed {
+			m.unlock(lanes & (2<<i - 1))
+			return fault.ErrClosed
+		}
+	}
+	return nil
+}
+
+func (m *gpuMail) unlock(lanes uint32) {
+	for i := range m.lanes {
+		if lanes>>i&1 != 0 {
+			m.lanes[i].mu.Unlock()
+		}
+	}
+}
+
+// order has what is queued next on cu begin after what the lanes have queued on other streams than s. The caller has
+// them locked.
+func (m *gpuMail) order(lanes uint32, s *gpuStream, cu *cuda.Stream) error {
+	for i := range m.lanes {
+		if lanes>>i&1 == 0 {
+			continue
+		}
+		if last := m.lanes[i].last; last != nil && last.stream != s {
+			if err := cu.Wait(last.event); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// take takes a mark for what will be queued on s. The caller lets it go.
+func (m *gpuMail) take(s *gpuStream) (*mark, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := len(m.free); n > 0 {
+		k := m.free[n-1]
+		m.free = m.free[:n-1]
+		k.stream, k.users = s, 1
+		return k, nil
+	}
+	e, err := m.d.gpu.ctx.NewEvent(false)
+	if err != nil {
+		return nil, err
+	}
+	k := &mark{event: e, stream: s, users: 1}
+	m.all = append(m.all, k)
+	return k, nil
+}
+
+// set puts k after what has been queued on cu, as the last thing of the lanes, which the caller has locked.
+func (m *gpuMail) set(k *mark, lanes uint32, cu *cuda.Stream) error {
+	if err := k.event.Record(cu); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.lanes {
+		if l := &m.lanes[i]; lanes>>i&1 != 0 {
+			m.drop(l.last)
+			l.last, l.queuing = k, false
+			k.users++
+		}
+	}
+	return nil
+}
+
+// stray remembers that something may be queued on s which no mark is after.
+func (m *gpuMail) stray(s *gpuStream) {
+	m.mu.Lock()
+	m.strays = append(m.strays, s)
+	m.mu.Unlock()
+}
+
+func (m *gpuMail) letGo(k *mark) {
+	m.mu.Lock()
+	m.drop(k)
+	m.mu.Unlock()
+}
+
+// drop ends one use of k. The caller has mu.
+func (m *gpuMail) drop(k *mark) {
+	if k == nil {
+		return
+	}
+	if k.users--; k.users == 0 {
+		k.stream = nil
+		m.free = append(m.free, k)
+	}
+}
+
+// reached reports whether k has been reached; also when its communicator has gone meanwhile.
+func (m *gpuMail) reached(k *mark) (bool, error) {
+	m.using.RLock()
+	defer m.using.RUnlock()
+	if m.gone || k == nil {
+		return true, nil
+	}
+	return k.event.Done()
+}
+
+// busy reports whether something that was queued on the lane has not ended. It takes no lock that a launch may hold.
+func (m *gpuMail) busy(lane int) bool {
+	m.mu.Lock()
+	k := m.lanes[lane].last
+	if k != nil {
+		k.users++
+	}
+	m.mu.Unlock()
+	if k == nil {
+		return false
+	}
+	done, err := m.reached(k)
+	m.letGo(k)
+	return err == nil && !done
+}
+
+// anyBusy is a lane that is busy, or -1.
+func (m *gpuMail) anyBusy() int {
+	for i := range m.lanes {
+		if m.busy(i) {
+			return i
+		}
+	}
+	return -1
+}
+
+// stuck is a peer that has closed its communicator while messages with it are queued, or -1.
+func (m *gpuMail) stuck() int {
+	for i := range m.lanes {
+		r := i / 2
+		if r < m.d.c.size && r != m.d.c.rank && m.d.c.team.Peers[r].Closed() && m.busy(i) {
+			return r
+		}
+	}
+	return -1
+}
+
+// shut lets nothing be queued any more, until reopen; fault.ErrBusy if something is, on a communicator that still works.
+func (m *gpuMail) shut(broken bool) error {
+	if err := m.lock(allLanes); err != nil {
+		return err
+	}
+	if i := m.anyBusy(); i >= 0 && !broken {
+		m.unlock(allLanes)
+		return fmt.Errorf("a message of device memory, from or to rank %d, is on its way (its call, Request.Wait "+
+			"or Stream.Sync ends it): %w", i/2, fault.ErrBusy)
+	}
+	return nil
+}
+
+// reopen ends shut, for good if closed.
+func (m *gpuMail) reopen(closed bool) {
+	for i := range m.lanes {
+		m.lanes[i].closed = closed
+	}
+	m.unlock(allLanes)
+}
+
+const allLanes = 1<<kernels.MaxLanes - 1
+
+// own is a lane's own stream. The caller has the lane locked.
+func (m *gpuMail) own(lane int) (*gpuStream, error) {
+	l := &m.lanes[lane]
+	if l.own == nil {
+		s, err := newStream(m.d.gpu.ctx)
+		if err != nil {
+			return nil, err
+		}
+		l.own = s
+		m.d.gpu.add(s)
+	}
+	return l.own, nil
+}

@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+)
+
+// mailLines are the status lines: the first one is that of all that is queued on streams, the others are for one call
+// each.
+const mailLines = 128
+
+func (m *gpuMail) lines() int      { return mailLines }
+func (m *gpuMail) begin(first int) { m.first = first }
+
+func (m *gpuMail) abort() {
+	for i := range mailLines {
+		m.status(i).Abort.Store(1)
+	}
+}
+
+func (m *gpuMail) status(line int) *kernels.Status {
+	return m.d.line(m.first + line)
+}
+
+// told is what kernels say in a line of the status page, and whether it breaks the communicator. The caller keeps the
+// page from going.
+func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool) {
+	c, peer := m.d.c, int(s.Peer)
+	if peer >= c.size {
+		peer = -1
+	}
+	code := s.Error.Load()
+	if op == "" {
+		if op = "send"; s.Detail == 1 && code == kernels.Mismatch {
+			op = "recv"
+		}
+	}
+	about := func(step string, err error) *fault.Error {
+		e := m.mail.Error(op, peer, step, err)
+		e.Seq, e.Device = uint64(s.Epoch), m.d.gpu.ctx.Device()
+		return e
+	}
+	switch code {
+	case kernels.OK:
+		return nil, false
+	case kernels.Mismatch:
+		if s.Detail == 1 {
+			return about("", fmt.Errorf("it sent %s, and %s were expected: %w", describeHead(s.Theirs),
+				describeHead(s.Mine), fault.ErrMismatch)), false
+		}
+		return about("", fmt.Errorf("it expected %s, and %s were sent: %w", describeHead(s.Theirs), describeHead(s.Mine),
+			fault.ErrMismatch)), false
+	case kernels.Timeout:
+		return about("wait", fmt.Errorf("nothing from it for %v%s: %w", time.Duration(c.team.Timeout.Load()), m.hint(peer),
+			fault.ErrTimeout)), true
+	case kernels.Aborted:
+		return about("wait", fault.ErrAborted), true
+	case kernels.NoExtent:
+		return about("import", fmt.Errorf("it named memory that is not mapped here (%#x): %w", s.Detail, fault.ErrStale)), true
+	case kernels.Astray:
+		return about("copy", fmt.Errorf("it receives %s at another place than when both captured: %w",
+			describeHead(s.Mine), fault.ErrMismatch)), true
+	}
+	return about("status", fmt.Errorf("status %d of a kernel is unknown: %w", code, fault.ErrAborted)), true
+}
+
+func describeHead(h uint64) string {
+	return fmt.Sprintf("%d elements of %v", h&(1<<48-1), dtype.Type(h>>48))
+}
+
+// hint says what else has come from a peer that is waited for.
+func (m *gpuMail) hint(peer int) string {
+	if peer < 0 || peer == m.d.c.rank {
+		return ""
+	}
+	b := m.mail.Box(peer)
+	if !b.Recv.TryLock() {
+		return ""
+	}
+	defer b.Recv.Unlock()
+	if b.arrived() == nil {
+		return ""
+	}
+	return " (but a message of host memory)"
+}
+
+// fatal is what has ended all messages, if something has. The caller keeps the page from going.
+func (m *gpuMail) fatal() (first *fault.Error) {
+	for i := range mailLines {
+		e, fatal := m.told("", m.status(i))
+		if fatal && (first == nil || errors.Is(first, fault.ErrAborted)) {
+			first = e
+		}
+	}
+	return first
+}
+
+// collect takes what kernels on streams have said.
+func (m *gpuMail) collect() error {
+	d := m.d
+	d.mu.Lock()
+	if d.gone {
+		d.mu.Unlock()
+		return nil
+	}
+	s := m.status(0)
+	more := s.More.Load() // before the error is taken: what fails behind it is told or counted, by its own Sync at the latest
+	e, fatal := m.told("", s)
+	switch n := more - m.more; {
+	case fatal:
+		e = m.fatal()
+	case e != nil:
+		s.Error.Store(kernels.OK)
+		s.Claim.Store(0)
+		if n > 0 {
+			e.Err = fmt.Errorf("%w (and %d more messages of this rank's streams did not match)", e.Err, n)
+		}
+	case n > 0:
+		e = m.mail.Error("message", -1, "", fmt.Errorf("%d messages of this rank's streams did not match, and came "+
+			"while the error of another one had not been taken: %w", n, fault.ErrMismatch))
+		e.Device = d.gpu.ctx.Device()
+	}
+	m.more = more
+	d.mu.Unlock()
+	if e == nil {
+		return nil
+	}
+	if fatal {
+		d.c.failOpen(e)
+		if b := d.c.broken.Load(); b != nil {
+			return b
+		}
+	}
+	return e
+}
+
+func (m *gpuMail) giveBack(line int) {
+	if line > 0 {
+		m.spare <- line
+	}
+}
+
+func (m *gpuMail) error(op, step string, err error) *fault.Error {
+	e := m.mail.Error(op, -1, step, err)
+	e.Device = m.d.gpu.ctx.Device()
+	return e
+}

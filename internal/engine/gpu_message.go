@@ -1,0 +1,199 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// DeviceMessage is one send or receive of device memory.
+type DeviceMessage struct {
+	Vec  team.Vec
+	Peer int
+	Recv bool
+
+	buf  team.Buf // of a receive
+	word uint64   // where it is for the sender; 0: staged
+	to   uint64   // of a send that a copy engine does: where to, here, and what the receiver's word must be then
+	want uint64
+}
+
+// Messages are sends and receives of device memory that are started together. Implements team.Operation.
+type Messages []DeviceMessage
+
+// Len is their number.
+func (ms Messages) Len() int { return len(ms) }
+
+// Vec is the memory of one.
+func (ms Messages) Vec(i int) *team.Vec { return &ms[i].Vec }
+
+// Clone is a copy.
+func (ms Messages) Clone() team.Operation { return slices.Clone(ms) }
+
+// messagesOf are those that w is, or nil.
+func messagesOf(w *team.Work) Messages {
+	ms, _ := w.Other.(Messages)
+	return ms
+}
+
+// OnDevice reports whether v is a message's memory on a device, or is to be, on s, a stream of one.
+func OnDevice(s *Stream, v *team.Vec) bool {
+	return !v.Dev.IsHost() || gpuStreamOf(s) != nil
+}
+
+// CheckDevice is what is wrong with a message for s, or for none, as an error of op, or nil.
+func (m *Mail) CheckDevice(s *Stream, op string, h *DeviceMessage) error {
+	peer, err := h.Peer, m.checkDevice(s, h)
+	if uint(peer) >= uint(len(m.boxes)) {
+		peer, err = -1, fmt.Errorf("rank %d of %d ranks: %w", h.Peer, len(m.boxes), fault.ErrArgument)
+	}
+	if err == nil {
+		return nil
+	}
+	return m.Error(op, peer, "", err)
+}
+
+// checkDevice is what is wrong with a message, or nil.
+func (m *Mail) checkDevice(s *Stream, h *DeviceMessage) error {
+	mine, none := m.c.GPU()
+	switch dev := h.Vec.Dev; {
+	case none != nil:
+		on := dev
+		if on.IsHost() {
+			on = s.Device()
+		}
+		return fmt.Errorf("memory or a stream on %v: %w", on, none)
+	case dev.IsHost() && h.Vec.Bytes() > 0 && s != nil:
+		return fmt.Errorf("the memory is on %v, the stream on %v: %w", dev, s.Device(), fault.ErrArgument)
+	case dev.IsHost() && h.Vec.Bytes() > 0:
+		return fmt.Errorf("memory on %v and on %v together: %w", dev, mine, fault.ErrArgument)
+	case !dev.IsHost() && dev != mine:
+		return fmt.Errorf("memory on %v, and this rank's device is %v: %w", dev, mine, fault.ErrArgument)
+	case s != nil && s.Device() != mine:
+		return fmt.Errorf("memory on %v, and the stream is on %v: %w", mine, s.Device(), fault.ErrArgument)
+	}
+	return h.Vec.Check()
+}
+
+// prepare holds the memory of ms, and finds the registrations of what is received. held is how many it holds.
+func (m *gpuMail) prepare(ms []DeviceMessage, graph bool) (held int, err error) {
+	for i := range ms {
+		h := &ms[i]
+		if h.Vec.Alloc != nil && !h.Vec.Alloc.Hold() {
+			return i, fmt.Errorf("the buffer at %p has been freed: %w", h.Vec.Ptr, fault.ErrStale)
+		}
+		if err := m.acquire(h, graph); err != nil {
+			return i + 1, err
+		}
+	}
+	return len(ms), nil
+}
+
+// letGo undoes prepare.
+func letGo(ms []DeviceMessage, held int) {
+	for i := range ms[:held] {
+		h := &ms[i]
+		if h.buf.Claim != nil {
+			h.buf.Claim.Release()
+			h.buf.Claim = nil
+		}
+		if h.Vec.Alloc != nil {
+			h.Vec.Alloc.Release()
+		}
+	}
+}
+
+// acquire finds or makes the registration of what is received, unless it is small, or its word is known: see prepare.
+func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
+	c := m.d.c
+	switch {
+	case h.Vec.Bytes() <= kernels.EagerBytes:
+		h.buf = team.Buf{Why: "small enough to travel in packets"}
+		return nil
+	case !h.Recv:
+		return nil
+	case h.Peer == c.rank:
+		h.word = kernels.Word(0, int(uintptr(h.Vec.Ptr)))
+		return nil
+	}
+	h.buf, h.word = team.Buf{}, 0
+	if err := m.d.acquireOne(&team.Work{Graph: graph}, &h.Vec, &h.buf); err != nil {
+		return fmt.Errorf("destination: %w", err)
+	}
+	h.word = deviceWord(&h.buf)
+	return nil
+}
+
+// note keeps for LastOp and Stats how ms went, of which LastOp tells the last one. How a receive's bytes come is the
+// sender's business: it is told as this rank's own sends went.
+func (m *gpuMail) note(ms []DeviceMessage) {
+	seq := m.number(1) + 1
+	for i := range ms {
+		k, way, b := ms[i].went(ms)
+		m.d.c.NoteMessage(k, seq, ms[i].Vec.Bytes(), way, b)
+	}
+}
+
+// number takes n sequence numbers: those after the one that it returns.
+func (m *gpuMail) number(n uint64) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ops += n
+	return m.ops - n
+}
+
+// went is how a message goes that is started with all.
+func (h *DeviceMessage) went(all []DeviceMessage) (k team.Kind, way string, b BufferInfo) {
+	k, way, b = team.KindSend, "push", BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
+	for i := range all {
+		if all[i].to != 0 {
+			way = "copy engine"
+		}
+	}
+	if h.Recv {
+		k, b.Direct, b.Why = team.KindRecv, h.word != 0, h.buf.Why
+	}
+	if h.Vec.Bytes() <= kernels.EagerBytes {
+		way, b.Direct, b.Why = "packets", false, h.buf.Why
+	}
+	return k, way, b
+}
+
+// lanesOf is the set of lanes of ms.
+func lanesOf(ms []DeviceMessage) (lanes uint32) {
+	for i := range ms {
+		lanes |= 1 << laneOf(ms[i].Peer, ms[i].Recv)
+	}
+	return lanes
+}
+
+// message is h for the kernel.
+func (h *DeviceMessage) message() kernels.Message {
+	way := kernels.ByPackets
+	if h.Vec.Bytes() > kernels.EagerBytes {
+		way = kernels.ByPush
+	}
+	return kernels.Message{At: uint64(uintptr(h.Vec.Ptr)), Bytes: uint64(h.Vec.Bytes()), Word: h.word,
+		Head: kernels.Head(way, h.Vec.Type, h.Vec.Len)}
+}
+
+// half is what of h comes before a copy, or after it.
+func (h *DeviceMessage) half(way int) kernels.Message {
+	word := h.word
+	if !h.Recv {
+		word = h.want
+	}
+	return kernels.Message{Word: word, Head: kernels.Head(way, h.Vec.Type, h.Vec.Len)}
+}
+
+// messageInfos is what is to be told of messages of a graph, which are started together.
+func messageInfos(ms []DeviceMessage) (os []OpInfo) {
+	for i := range ms {
+		k, way, b := ms[i].went(ms)
+		os = append(os, messageInfo(k, 0, ms[i].Vec.Bytes(), way, b))
+	}
+	return os
+}

@@ -1,0 +1,194 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ubcoll/ubcoll/internal/team"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+)
+
+// Transfer is messages that were started together.
+type Transfer struct {
+	m     *gpuMail
+	op    string
+	line  int // of the status page
+	after *mark
+	done  bool
+	err   error
+}
+
+// Transfer starts ms together. On a stream that is all, and the Transfer is nil, as it is where r takes them; else the
+// caller waits for it. If anything is wrong with one of them, none is started.
+func (m *Mail) Transfer(ctx context.Context, s *Stream, r Recorder, op string, ms []DeviceMessage) (*Transfer, error) {
+	ctx = Context(ctx)
+	c := m.c
+	fail := func(peer int, err error) (*Transfer, error) {
+		e := m.Error(op, peer, "", err)
+		if d := c.device; d != nil {
+			e.Device = d.gpu.ctx.Device()
+		}
+		return nil, e
+	}
+	if err := context.Cause(ctx); err != nil {
+		return fail(-1, err)
+	}
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
+	for i := range ms {
+		if err := m.CheckDevice(s, op, &ms[i]); err != nil {
+			return nil, err
+		}
+	}
+	if op == "send" && ms[0].Peer == c.Rank() && ms[0].Vec.Bytes() > kernels.EagerBytes {
+		return fail(c.Rank(), waitsForItself(ms[0].Vec.Bytes(), kernels.EagerBytes))
+	}
+	if r != nil {
+		return nil, r.Record(c, team.Work{Kind: team.KindMessages, Other: Messages(ms)})
+	}
+	if err := m.lostPeer(op); err != nil {
+		return nil, m.Fail(op, -1, err)
+	}
+	t, err := m.gpu.start(ctx, gpuStreamOf(s), op, ms)
+	var e *fault.Error
+	if err != nil && !errors.As(err, &e) {
+		return fail(-1, err)
+	}
+	return t, err
+}
+
+// lostPeer is why what is queued now would wait in vain, or nil: a rank has seen a failure.
+func (m *Mail) lostPeer(op string) error {
+	w := team.Waiting{Op: op, Step: "launch"}
+	return m.gated(op, -1, func() *fault.Error {
+		for r := range m.team.Peers {
+			if v := m.team.Peers[r].Lost(); v != 0 && r != m.c.Rank() {
+				return m.team.LostError(&w, r, v)
+			}
+		}
+		return nil
+	})
+}
+
+// start queues ms on s, or on a stream of a lane's own.
+func (m *gpuMail) start(ctx context.Context, s *gpuStream, op string, ms []DeviceMessage) (*Transfer, error) {
+	if _, err := m.load(); err != nil {
+		return nil, err
+	}
+	graph := s != nil && s.capturing()
+	if graph {
+		for i := range ms {
+			if err := m.d.keep(&ms[i].Vec); err != nil {
+				return nil, err
+			}
+		}
+	}
+	held, err := m.prepare(ms, graph)
+	defer letGo(ms, held)
+	if err != nil {
+		return nil, err
+	}
+	t := &Transfer{m: m, op: op}
+	if s == nil {
+		select {
+		case t.line = <-m.spare:
+		case <-ctx.Done():
+			return nil, fault.Ended(ctx)
+		}
+	}
+	var begun bool
+	t.after, begun, err = m.queue(s, t.line, ms)
+	switch {
+	case begun, err != nil && !errors.Is(err, fault.ErrClosed) && !errors.Is(err, fault.ErrLimit):
+		return nil, m.d.c.failOpen(m.error(op, "device", err)) // the line stays with what may be queued
+	case err != nil:
+		m.giveBack(t.line)
+		return nil, err
+	}
+	m.note(ms)
+	if s != nil {
+		m.letGo(t.after)
+		return nil, nil
+	}
+	return t, nil
+}
+
+// Test reports whether all messages are done; then its error is theirs.
+func (t *Transfer) Test() (bool, error) {
+	if t.done {
+		return true, t.err
+	}
+	done, err := t.m.reached(t.after)
+	if !done && err == nil {
+		return false, nil
+	}
+	return true, t.finish(err)
+}
+
+// Wait waits until all are done. If ctx ends first, the communicator is broken, and they end at once.
+func (t *Transfer) Wait(ctx context.Context) error {
+	if t.done {
+		return t.err
+	}
+	c := t.m.d.c
+	var since time.Time // that the communicator is broken
+	err := await(func() (bool, error) { return t.m.reached(t.after) }, func(time.Duration) error {
+		if ctx.Err() != nil {
+			c.failOpen(t.m.error(t.op, "wait", fault.Ended(ctx))) // kernels end soon, and until then they use the memory
+		}
+		switch {
+		case c.broken.Load() == nil:
+		case since.IsZero():
+			since = time.Now()
+		case time.Since(since) > deviceGrace:
+			return fmt.Errorf("what is queued has not ended after %v: %w", deviceGrace, fault.ErrTimeout)
+		}
+		return nil
+	})
+	return t.finish(err)
+}
+
+// finish takes what the kernels have said; err is what the driver says.
+func (t *Transfer) finish(err error) error {
+	m := t.m
+	c := m.d.c
+	m.letGo(t.after)
+	t.done, t.after = true, nil
+	if err != nil {
+		t.err = c.failOpen(m.error(t.op, "device", err))
+		return t.err // the line stays with what may still write it
+	}
+	var e *fault.Error
+	var fatal bool
+	m.d.mu.Lock()
+	closed := m.d.gone
+	if !closed {
+		s := m.status(t.line)
+		if e, fatal = m.told(t.op, s); fatal && errors.Is(e, fault.ErrAborted) {
+			if first := m.fatal(); first != nil {
+				e = first
+			}
+		}
+		if !fatal {
+			s.Error.Store(kernels.OK)
+			s.Claim.Store(0)
+			m.giveBack(t.line)
+		}
+	}
+	m.d.mu.Unlock()
+	if fatal {
+		c.failOpen(e)
+	}
+	switch b := c.broken.Load(); {
+	case b != nil && (fatal || closed):
+		t.err = b
+	case e != nil:
+		t.err = e
+	}
+	return t.err // nil for messages that were done before another one broke the communicator
+}
