@@ -10,7 +10,7 @@ func (r *Registration) MarshalBinary() ([]byte, error) {
 	if r.Engine() == nil {
 		return nil, errNoRegistration
 	}
-	return r.r.MarshalBinary()
+	return engine.MarshalHandle(r.r)
 }
 
 // Remote is memory of a peer, made by Comm.Import: what p2p.NewChannel wants. Its methods may be called from any
@@ -26,7 +26,7 @@ var errNoRemote = engine.Nothing("remote", "Comm.Import makes one")
 // another version, changed, or this rank's own; ErrStale if it comes from another job (another Open is one), from a
 // process that is no rank of c, or from a registration that has been closed; hw.ErrNotSupported from another host.
 func (c *Comm) Import(handle []byte) (*Remote, error) {
-	m, err := c.Engine().Import(handle)
+	m, err := engine.SpaceOf(c.Engine().Comm).Import(handle)
 	if err != nil {
 		return nil, err
 	}

@@ -63,7 +63,8 @@ func (w *Window) nothing() bool { return w == nil || w.w == nil }
 // what other libraries have non-blocking communicators for. Source: NCCL's ncclCommWindowRegister, nccl4py's
 // register_window.
 func (c *Comm) RegisterWindow(ctx context.Context, v Vec, f WindowFlags) (*Window, error) {
-	w, err := c.Engine().RegisterWindow(ctx, v.v, f)
+	e := c.Engine()
+	w, err := engine.SpaceOf(e.Comm).RegisterWindow(ctx, e, v.v, f)
 	if err != nil {
 		return nil, err
 	}

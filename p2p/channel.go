@@ -33,7 +33,7 @@ import (
 // is closed; a registration that is closed before ends puts and gets, and waits until the other side has unmapped it: a
 // fraction of a second, or if calls were captured there, until that channel is closed, for five seconds at most.
 type Channel struct {
-	l       *engine.Link
+	end     *engine.Channel
 	local   *engine.Registration
 	stream  *engine.Stream
 	packets *packets
@@ -44,7 +44,7 @@ type Channel struct {
 // errNoChannel is what is wrong with a nil or zero Channel.
 var errNoChannel = engine.Nothing("channel", "Connect and NewChannel make one")
 
-func (ch *Channel) nothing() bool { return ch == nil || ch.l == nil }
+func (ch *Channel) nothing() bool { return ch == nil || ch.end == nil }
 
 // Connect makes a channel to peer over r here and what the peer connects with there. The peer must call Connect or
 // NewChannel too: the k-th call of the one for the other is met by the k-th of the other. Blocking until then, for
@@ -74,11 +74,11 @@ func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registrati
 	if c.Engine().Recorder != nil {
 		return nil, c.Engine().Local("connect", fmt.Errorf("not in a group or a capture: %w", fault.ErrArgument))
 	}
-	l, err := c.Engine().Comm.Connect(ctx, peer, r.Engine(), m)
+	end, err := engine.SpaceOf(c.Engine().Comm).Connect(ctx, peer, r.Engine(), m)
 	if err != nil {
 		return nil, err
 	}
-	return &Channel{l: l, local: r.Engine(), packets: newPackets(l), device: l.OnDevice()}, nil
+	return &Channel{end: end, local: r.Engine(), packets: newPackets(end), device: end.OnDevice()}, nil
 }
 
 // Peer is the other end's rank. Local.
@@ -86,7 +86,7 @@ func (ch *Channel) Peer() int {
 	if ch.nothing() {
 		return -1
 	}
-	return ch.l.Peer()
+	return ch.end.Peer()
 }
 
 // Put copies n bytes at srcOff of this rank's memory to dstOff of the peer's. When it returns, the source is free to
@@ -128,20 +128,20 @@ func (ch *Channel) copy(ctx context.Context, t transfer) error {
 }
 
 func (ch *Channel) copyNow(ctx context.Context, t transfer) error {
-	if err := ch.l.Begin(ctx); err != nil {
-		return ch.l.Error(t.op, err)
+	if err := ch.end.Begin(ctx); err != nil {
+		return ch.end.Error(t.op, err)
 	}
-	defer ch.l.End()
+	defer ch.end.End()
 	mine, claim, err := ch.local.Range(t.here, t.n)
 	if err != nil {
-		return ch.l.Error(t.op, err)
+		return ch.end.Error(t.op, err)
 	}
 	defer claim.Release()
-	if err := ch.l.Copy(t.there, mine, t.n, t.put); err != nil {
-		return ch.l.Error(t.op, err)
+	if err := ch.end.Copy(t.there, mine, t.n, t.put); err != nil {
+		return ch.end.Error(t.op, err)
 	}
 	if t.signal {
-		ch.l.Signal()
+		ch.end.Signal()
 	}
 	return nil
 }
@@ -174,11 +174,11 @@ func (ch *Channel) RelaxedSignal(ctx context.Context) error {
 }
 
 func (ch *Channel) signal(ctx context.Context) error {
-	if err := ch.l.Begin(ctx); err != nil {
-		return ch.l.Error("signal", err)
+	if err := ch.end.Begin(ctx); err != nil {
+		return ch.end.Error("signal", err)
 	}
-	ch.l.Signal()
-	ch.l.End()
+	ch.end.Signal()
+	ch.end.End()
 	return nil
 }
 
@@ -200,13 +200,13 @@ func (ch *Channel) Wait(ctx context.Context) error {
 }
 
 func (ch *Channel) wait(ctx context.Context) error {
-	if err := ch.l.Begin(ctx); err != nil {
-		return ch.l.Error("wait", err)
+	if err := ch.end.Begin(ctx); err != nil {
+		return ch.end.Error("wait", err)
 	}
-	err := ch.l.Wait(ctx)
-	ch.l.End()
+	err := ch.end.Wait(ctx)
+	ch.end.End()
 	if err != nil {
-		return ch.l.Error("wait", err)
+		return ch.end.Error("wait", err)
 	}
 	return nil
 }
@@ -218,15 +218,15 @@ func (ch *Channel) Poll() (bool, error) {
 	case ch.nothing():
 		return false, errNoChannel
 	case ch.record != nil:
-		return false, ch.l.Error("poll", fmt.Errorf("in a batch: %w", fault.ErrArgument))
+		return false, ch.end.Error("poll", fmt.Errorf("in a batch: %w", fault.ErrArgument))
 	case ch.device:
-		return false, ch.l.Error("poll", fmt.Errorf("signals on a device: %w", hw.ErrNotSupported))
+		return false, ch.end.Error("poll", fmt.Errorf("signals on a device: %w", hw.ErrNotSupported))
 	}
-	if err := ch.l.Begin(context.Background()); err != nil {
-		return false, ch.l.Error("poll", err)
+	if err := ch.end.Begin(context.Background()); err != nil {
+		return false, ch.end.Error("poll", err)
 	}
-	ok := ch.l.Poll()
-	ch.l.End()
+	ok := ch.end.Poll()
+	ch.end.End()
 	return ok, nil
 }
 
@@ -246,10 +246,10 @@ func (ch *Channel) Flush(ctx context.Context) error {
 }
 
 func (ch *Channel) flush(ctx context.Context) error {
-	if err := ch.l.Begin(ctx); err != nil {
-		return ch.l.Error("flush", err)
+	if err := ch.end.Begin(ctx); err != nil {
+		return ch.end.Error("flush", err)
 	}
-	ch.l.End()
+	ch.end.End()
 	return nil
 }
 
@@ -270,7 +270,7 @@ func (ch *Channel) On(s *ubcoll.Stream) *Channel {
 
 // do does f, or queues it.
 func (ch *Channel) do(ctx context.Context, f func(context.Context) error) error {
-	return ch.stream.Do(ctx, ch.l.Comm(), f)
+	return ch.stream.Do(ctx, ch.end.Comm(), f)
 }
 
 // Close ends this end. Local: it waits for this rank's calls under way, of which waits return ErrClosed at once. The
@@ -282,5 +282,5 @@ func (ch *Channel) Close() error {
 	if ch.nothing() {
 		return errNoChannel
 	}
-	return ch.l.Close()
+	return ch.end.Close()
 }

@@ -18,9 +18,9 @@ func (ch *Channel) Batch(ctx context.Context, f func(b *Channel) error) error {
 	case ch.nothing():
 		return errNoChannel
 	case ch.record != nil:
-		return ch.l.Error("batch", fmt.Errorf("in a batch: %w", fault.ErrArgument))
+		return ch.end.Error("batch", fmt.Errorf("in a batch: %w", fault.ErrArgument))
 	case f == nil:
-		return ch.l.Error("batch", fmt.Errorf("the function that makes the calls is nil: %w", fault.ErrArgument))
+		return ch.end.Error("batch", fmt.Errorf("the function that makes the calls is nil: %w", fault.ErrArgument))
 	}
 	var steps []engine.Step
 	b := *ch
@@ -39,7 +39,7 @@ func (ch *Channel) steps(ctx context.Context, steps ...engine.Step) error {
 		*ch.record = append(*ch.record, steps...)
 		return nil
 	case ch.device:
-		return ch.l.Launch(ctx, ch.stream, steps)
+		return ch.end.Launch(ctx, ch.stream, steps)
 	case ch.stream != nil:
 		return ch.do(ctx, func(ctx context.Context) error { return ch.stepsNow(ctx, steps) })
 	}

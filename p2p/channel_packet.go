@@ -26,8 +26,8 @@ type packets struct {
 	saltOut, saltIn uint64
 }
 
-func newPackets(l *engine.Link) *packets {
-	return &packets{saltOut: l.Salt(true), saltIn: l.Salt(false)}
+func newPackets(end *engine.Channel) *packets {
+	return &packets{saltOut: end.Salt(true), saltIn: end.Salt(false)}
 }
 
 // flag is the flag of call k: never 0, which is what fresh memory holds.
@@ -77,37 +77,37 @@ func (ch *Channel) PutPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 
 func (ch *Channel) putPackets(ctx context.Context, dstOff, srcOff, n int, w PacketWidth) error {
 	const op = "put_packets"
-	if err := ch.l.Begin(ctx); err != nil {
-		return ch.l.Error(op, err)
+	if err := ch.end.Begin(ctx); err != nil {
+		return ch.end.Error(op, err)
 	}
-	defer ch.l.End()
+	defer ch.end.End()
 	if err := w.check(n, nil); err != nil {
-		return ch.l.Error(op, err)
+		return ch.end.Error(op, err)
 	}
 	src, claim, err := ch.local.Range(srcOff, n)
 	if err != nil {
-		return ch.l.Error(op, err)
+		return ch.end.Error(op, err)
 	}
 	defer claim.Release()
-	dst, err := ch.l.Reach(dstOff, w.size(n))
+	dst, err := ch.end.Reach(dstOff, w.size(n))
 	if err != nil {
-		return ch.l.Error(op, err)
+		return ch.end.Error(op, err)
 	}
 	if err = w.check(n, dst); err == nil {
 		ch.packets.out++
 		f := flag(w, ch.packets.saltOut, ch.packets.out)
 		for done := 0; done < n && err == nil; done += packPiece {
 			pack(w, unsafe.Add(dst, w.size(done)), unsafe.Add(src, done), min(packPiece, n-done), f)
-			err = ch.l.Live() // a peer that takes its memory back waits for this
+			err = ch.end.Live() // a peer that takes its memory back waits for this
 		}
 	}
-	if done := ch.l.Done(); err == nil {
+	if done := ch.end.Done(); err == nil {
 		err = done
 	}
 	if err != nil {
-		return ch.l.Error(op, err)
+		return ch.end.Error(op, err)
 	}
-	ch.l.Count(n)
+	ch.end.Count(n)
 	return nil
 }
 
@@ -129,21 +129,21 @@ func (ch *Channel) GetPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 
 func (ch *Channel) getPackets(ctx context.Context, dstOff, srcOff, n int, w PacketWidth) error {
 	const op = "get_packets"
-	if err := ch.l.Begin(ctx); err != nil {
-		return ch.l.Error(op, err)
+	if err := ch.end.Begin(ctx); err != nil {
+		return ch.end.Error(op, err)
 	}
-	defer ch.l.End()
+	defer ch.end.End()
 	if err := w.check(n, nil); err != nil {
-		return ch.l.Error(op, err)
+		return ch.end.Error(op, err)
 	}
 	src, claim, err := ch.local.Range(srcOff, w.size(n))
 	if err != nil {
-		return ch.l.Error(op, err)
+		return ch.end.Error(op, err)
 	}
 	defer claim.Release()
 	dst, other, err := ch.local.Range(dstOff, n)
 	if err != nil {
-		return ch.l.Error(op, err)
+		return ch.end.Error(op, err)
 	}
 	defer other.Release()
 	if err = w.check(n, src); err == nil && dstOff < srcOff+w.size(n) && srcOff < dstOff+n {
@@ -151,10 +151,10 @@ func (ch *Channel) getPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 			fault.ErrArgument)
 	}
 	if err == nil {
-		err = unpack(ctx, ch.l, w, dst, src, n, flag(w, ch.packets.saltIn, ch.packets.in+1))
+		err = unpack(ctx, ch.end, w, dst, src, n, flag(w, ch.packets.saltIn, ch.packets.in+1))
 	}
 	if err != nil {
-		return ch.l.Error(op, err)
+		return ch.end.Error(op, err)
 	}
 	ch.packets.in++
 	return nil
@@ -183,7 +183,7 @@ func pack(w PacketWidth, dst, src unsafe.Pointer, n int, f uint64) {
 }
 
 // unpack reads n bytes that come as packets.
-func unpack(ctx context.Context, l *engine.Link, w PacketWidth, dst, src unsafe.Pointer, n int, f uint64) error {
+func unpack(ctx context.Context, end *engine.Channel, w PacketWidth, dst, src unsafe.Pointer, n int, f uint64) error {
 	half := int(w) / 2
 	at, mask := 8, uint64(1<<64-1) // of the flag
 	if w == Packet8 {
@@ -193,7 +193,7 @@ func unpack(ctx context.Context, l *engine.Link, w PacketWidth, dst, src unsafe.
 		word := (*uint64)(unsafe.Add(src, at))
 		v := atomic.LoadUint64(word)
 		if v&mask != f {
-			if err := l.WaitWord(ctx, word, mask, f, "packets"); err != nil {
+			if err := end.WaitWord(ctx, word, mask, f, "packets"); err != nil {
 				return err
 			}
 			v = atomic.LoadUint64(word)

@@ -50,8 +50,7 @@ type Comm struct {
 	ending  sync.Mutex // Abort writes the area that Close gives back
 	polls   gate       // looks at what Close gives back, by calls that do not have the turn
 
-	nouns nouns // channels and windows
-	regs  registrations
+	regs registrations
 
 	debug bool // UBCOLL_LOG says so
 	infos
@@ -123,6 +122,9 @@ func (c *Comm) Err() error {
 	}
 	return nil
 }
+
+// isClosing reports whether Close has begun to end the communicator.
+func (c *Comm) isClosing() bool { return c.closing.Load() }
 
 // Broken is why the communicator is of no more use since it broke, or nil. Implements team.Comm.
 func (c *Comm) Broken() *fault.Error { return c.broken.Load() }

@@ -43,6 +43,11 @@ type copiers struct {
 	closed bool // the peers' memory is not mapped any more
 }
 
+// watchCopies has whoever takes memory back look at a peer's end, where under counts the copies under way by grant.
+func (d *Domain) watchCopies(end team.Reader, rank int, under, grant *atomic.Uint64) {
+	d.copiers.watch(copier{end, rank, under, grant})
+}
+
 // watch has settle look at k.
 func (ks *copiers) watch(k copier) {
 	ks.mu.Lock()

@@ -51,14 +51,15 @@ func (c *Comm) ForgeRefusal(n, code uint64) {
 // Skip is as if n operations had been done.
 func (c *Comm) Skip(n uint64) { c.team.Seq += n }
 
-// Links is how many links to peer this rank has begun.
-func (c *Comm) Links(peer int) uint64 {
-	c.nouns.mu.Lock()
-	defer c.nouns.mu.Unlock()
-	if c.nouns.table == nil {
+// Channels is how many channels to peer this rank has begun.
+func (c *Comm) Channels(peer int) uint64 {
+	sp := SpaceOf(c)
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if sp.table == nil {
 		return 0
 	}
-	return c.nouns.table.made(peer).Load()
+	return sp.table.made(peer).Load()
 }
 
 // SettleFor sets how long a peer may take for a copy, and returns what restores it.
@@ -84,12 +85,13 @@ func (w *Window) Reach(peer, n int) (p unsafe.Pointer, done func() error, err er
 func (w *Window) Live(peer int) error { return w.ranks[peer].live() }
 
 // InUse reports whether a call of the window's is under way.
-func (w *Window) InUse() bool { return w.n.Load() > 0 }
+func (w *Window) InUse() bool { return w.inUse() }
 
 // WaitPolls waits for what comes during the housekeeping after which the peer's end is found.
-func (l *Link) WaitPolls() error {
-	s := team.Waiting{Op: "wait", Ctx: context.Background(), Peer: l.peer, Step: "polls"}
-	return l.wait(&s, func() bool { return s.Polls >= team.PollsPerClock })
+func (ch *Channel) WaitPolls() error {
+	w := waiting{team.Waiting{Op: "wait", Ctx: context.Background(), Peer: ch.peer, Step: "polls"}, ch.c, ch,
+		&ch.theirs.state}
+	return w.until(1, func() bool { return w.Polls >= team.PollsPerClock })
 }
 
 // Live is why the memory must not be used any more, or nil.

@@ -1,12 +1,12 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Recorder takes the operations of a communicator's view instead of their being run: for groups and for capture.
@@ -99,4 +99,13 @@ func (c *Comm) barred(w *team.Work, op string) error {
 		"its function, or after that: %w", op, k.what, k.what, fault.ErrArgument)
 	k.failed(w, err)
 	return c.local(op, err)
+}
+
+// cause is an error of a local call without where it happened, which the operation will say.
+func cause(err error) error {
+	var e *fault.Error
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
 }

@@ -45,9 +45,9 @@ func TestImportOfAnotherOpen(t *testing.T) {
 	comms, others := open(t, 3, engine.Options{}), open(t, 2, engine.Options{})
 	_, r := registered(t, comms[0], 100)
 	defer r.Close()
-	h, err := r.MarshalBinary()
+	h, err := engine.MarshalHandle(r)
 	require.NoError(t, err)
-	_, err = others[1].Import(h)
+	_, err = engine.SpaceOf(others[1]).Import(h)
 	require.ErrorIs(t, err, fault.ErrStale)
 	require.ErrorContains(t, err, "another job")
 
@@ -59,10 +59,10 @@ func TestImportOfAnotherOpen(t *testing.T) {
 		require.NoError(t, err)
 		defer subs[i].Close()
 	}
-	m, err := comms[1].Import(h)
+	m, err := engine.SpaceOf(comms[1]).Import(h)
 	require.NoError(t, err)
 	require.Equal(t, 0, m.Rank())
-	_, err = subs[1].Import(h) // ranks 1 and 2
+	_, err = engine.SpaceOf(subs[1]).Import(h) // ranks 1 and 2
 	require.ErrorIs(t, err, fault.ErrStale)
 	require.ErrorContains(t, err, "not among the ranks")
 }
@@ -104,10 +104,10 @@ func TestExchange(t *testing.T) {
 // TestCloseBusy closes a communicator during a wait on a channel: busy; and the channel with it afterwards.
 func TestCloseBusy(t *testing.T) {
 	comms := open(t, 2, engine.Options{})
-	links, regs := make([]*engine.Link, 2), make([]*engine.Registration, 2)
+	links, regs := make([]*engine.Channel, 2), make([]*engine.Registration, 2)
 	for _, err := range each(comms, func(c *engine.Comm) (err error) {
 		_, regs[c.Rank()] = registered(t, c, 100)
-		links[c.Rank()], err = c.Connect(background, 1-c.Rank(), regs[c.Rank()], nil)
+		links[c.Rank()], err = engine.SpaceOf(c).Connect(background, 1-c.Rank(), regs[c.Rank()], nil)
 		return err
 	}) {
 		require.NoError(t, err)
@@ -143,10 +143,10 @@ func TestConnectAlone(t *testing.T) {
 	defer cancel()
 	alone := make(chan error, 1)
 	go func() {
-		_, err := comms[0].Connect(ctx, 1, r, nil)
+		_, err := engine.SpaceOf(comms[0]).Connect(ctx, 1, r, nil)
 		alone <- err
 	}()
-	require.Eventually(t, func() bool { return comms[0].Links(1) == 1 }, await.Limit, time.Millisecond)
+	require.Eventually(t, func() bool { return comms[0].Channels(1) == 1 }, await.Limit, time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-alone, context.Canceled)
 	for _, err := range each(comms, barrier) {
@@ -154,11 +154,11 @@ func TestConnectAlone(t *testing.T) {
 	}
 	_, q := registered(t, comms[1], 100)
 	// It would not wait for copies by a channel that it knows nothing of.
-	_, err := comms[1].Connect(background, 0, q, nil)
+	_, err := engine.SpaceOf(comms[1]).Connect(background, 0, q, nil)
 	require.ErrorIs(t, err, fault.ErrClosed)
 	// The next two belong together.
 	for _, err := range each(comms, func(c *engine.Comm) error {
-		l, err := c.Connect(background, 1-c.Rank(), []*engine.Registration{r, q}[c.Rank()], nil)
+		l, err := engine.SpaceOf(c).Connect(background, 1-c.Rank(), []*engine.Registration{r, q}[c.Rank()], nil)
 		if err != nil {
 			return err
 		}
@@ -229,11 +229,11 @@ func TestCloseWaitsForImport(t *testing.T) {
 		do   func(c *engine.Comm, r *engine.Registration, m *engine.Remote, h []byte) error
 	}{
 		{"import", func(c *engine.Comm, _ *engine.Registration, _ *engine.Remote, h []byte) error {
-			_, err := c.Import(h)
+			_, err := engine.SpaceOf(c).Import(h)
 			return err
 		}},
 		{"connect", func(c *engine.Comm, r *engine.Registration, m *engine.Remote, _ []byte) error {
-			_, err := c.Connect(background, 0, r, m)
+			_, err := engine.SpaceOf(c).Connect(background, 0, r, m)
 			return err
 		}},
 	} {
@@ -248,9 +248,9 @@ func TestCloseWaitsForImport(t *testing.T) {
 			}})
 			_, theirs := registered(t, comms[0], 100)
 			_, mine := registered(t, comms[1], 100)
-			h, err := theirs.MarshalBinary()
+			h, err := engine.MarshalHandle(theirs)
 			require.NoError(t, err)
-			m, err := comms[1].Import(h)
+			m, err := engine.SpaceOf(comms[1]).Import(h)
 			require.NoError(t, err)
 			hold.Store(true)
 			did, closed := make(chan error, 1), make(chan error, 1)
@@ -406,7 +406,7 @@ func TestCloseTwiceDuringCopy(t *testing.T) {
 	require.ErrorIs(t, e.reg.Close(), fault.ErrClosed)
 	require.ErrorIs(t, comms[1].Free(e.vec.Alloc), fault.ErrInUse)
 	_, other := registered(t, comms[1], 100)
-	_, err = other.MarshalBinary()
+	_, err = engine.MarshalHandle(other)
 	require.NoError(t, err)
 	require.NoError(t, other.Close(), "the copy is not in this memory")
 	require.ErrorIs(t, done(), fault.ErrStale)
@@ -475,7 +475,7 @@ func TestClosedEndsAreForgotten(t *testing.T) {
 	require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) error {
 		_, r := registered(t, c, 100)
 		for range 300 {
-			l, err := c.Connect(background, 1-c.Rank(), r, nil)
+			l, err := engine.SpaceOf(c).Connect(background, 1-c.Rank(), r, nil)
 			if err == nil {
 				err = errors.Join(l.Close(), barrier(c)) // so that the next one has the same slot
 			}
@@ -503,7 +503,7 @@ type oneSided struct {
 	c      *engine.Comm
 	vec    team.Vec
 	reg    *engine.Registration // of the channel
-	link   *engine.Link
+	link   *engine.Channel
 	window *engine.Window
 }
 
@@ -525,11 +525,11 @@ func newOneSided(t *testing.T, c *engine.Comm, window bool) (*oneSided, error) {
 	e.vec = team.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a}
 	if window {
 		v := engine.View{Comm: d}
-		e.window, err = v.RegisterWindow(background, e.vec, 0)
+		e.window, err = engine.SpaceOf(v.Comm).RegisterWindow(background, &v, e.vec, 0)
 		return e, err
 	}
 	if e.reg, err = d.RegisterBuffer(e.vec); err == nil {
-		e.link, err = d.Connect(background, 1-d.Rank(), e.reg, nil)
+		e.link, err = engine.SpaceOf(d).Connect(background, 1-d.Rank(), e.reg, nil)
 	}
 	return e, err
 }
@@ -537,14 +537,14 @@ func newOneSided(t *testing.T, c *engine.Comm, window bool) (*oneSided, error) {
 // abroad makes rank 0's copies go to memory that rank 1 has exported, and that its end does not show.
 func abroad(t *testing.T, ends []*oneSided) (mine, theirs *oneSided) {
 	vec, reg := registered(t, ends[1].c, 4096)
-	h, err := reg.MarshalBinary()
+	h, err := engine.MarshalHandle(reg)
 	require.NoError(t, err)
-	m, err := ends[0].c.Import(h)
+	m, err := engine.SpaceOf(ends[0].c).Import(h)
 	require.NoError(t, err)
 	next := []*oneSided{{c: ends[0].c, vec: ends[0].vec, reg: ends[0].reg}, {c: ends[1].c, vec: vec, reg: reg}}
 	require.NoError(t, errors.Join(each([]*engine.Comm{ends[0].c, ends[1].c}, func(c *engine.Comm) (err error) {
 		remote := []*engine.Remote{m, nil}[c.Rank()]
-		next[c.Rank()].link, err = c.Connect(background, 1-c.Rank(), ends[c.Rank()].reg, remote)
+		next[c.Rank()].link, err = engine.SpaceOf(c).Connect(background, 1-c.Rank(), ends[c.Rank()].reg, remote)
 		return err
 	})...))
 	return next[1], next[0]
@@ -614,9 +614,9 @@ func TestRegistrationsEnd(t *testing.T) {
 			v := team.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a}
 			r, err := d.RegisterBuffer(v)
 			require.NoError(t, err)
-			h, err := r.MarshalBinary()
+			h, err := engine.MarshalHandle(r)
 			require.NoError(t, err)
-			m, err := comms[0].Import(h)
+			m, err := engine.SpaceOf(comms[0]).Import(h)
 			require.NoError(t, err)
 			early, err := d.RegisterBuffer(v)
 			require.NoError(t, err)
@@ -626,7 +626,7 @@ func TestRegistrationsEnd(t *testing.T) {
 
 			require.NoError(t, k.end(d))
 			require.ErrorIs(t, r.Close(), fault.ErrClosed)
-			_, err = r.MarshalBinary()
+			_, err = engine.MarshalHandle(r)
 			require.ErrorIs(t, err, fault.ErrStale)
 			require.ErrorIs(t, m.Live(), fault.ErrStale)
 			_, err = d.RegisterBuffer(v)
@@ -661,7 +661,7 @@ func TestCloseWindowInTheMaking(t *testing.T) {
 				vecs[r] = team.Vec{Ptr: a.Ptr, Len: []int{4096, k.size}[r], Type: dtype.Uint8, Alloc: a}
 				rec := &recorder{room: 2}
 				v := engine.View{Comm: c, Recorder: rec}
-				wins[r], err = v.RegisterWindow(background, vecs[r], 0)
+				wins[r], err = engine.SpaceOf(v.Comm).RegisterWindow(background, &v, vecs[r], 0)
 				require.NoError(t, err)
 				works[r] = rec.works
 			}

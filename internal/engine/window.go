@@ -9,12 +9,11 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // WindowFlags say what ranks promise of a window, and want of it.
@@ -49,8 +48,9 @@ func (f WindowFlags) String() string {
 
 // Window is memory of every rank that all ranks may put to and get from.
 type Window struct {
-	gate
+	uses
 	moved
+	sp     *Space
 	c      *Comm
 	flags  WindowFlags
 	vec    team.Vec
@@ -108,20 +108,20 @@ func (b *windowBlock) to(r int) *windowWords {
 func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, error) {
 	c := w.c
 	if !w.filled.Load() {
-		return nil, c.local(op, fmt.Errorf("the window is not complete: its group has not ended, or failed: %w",
+		return nil, c.Local(op, fmt.Errorf("the window is not complete: its group has not ended, or failed: %w",
 			fault.ErrClosed))
 	}
 	if err := begin(w); err != nil {
-		return nil, c.local(op, err)
+		return nil, c.Local(op, err)
 	}
 	err := error(nil)
-	switch e := c.broken.Load(); {
+	switch e := c.Broken(); {
 	case e != nil:
 		err = e
 	case ctx.Err() != nil:
-		err = c.local(op, fault.Ended(ctx))
-	case peer < 0 || peer >= c.size:
-		err = c.local(op, fmt.Errorf("rank %d of %d: %w", peer, c.size, fault.ErrArgument))
+		err = c.Local(op, fault.Ended(ctx))
+	case peer < 0 || peer >= c.Size():
+		err = c.Local(op, fmt.Errorf("rank %d of %d: %w", peer, c.Size(), fault.ErrArgument))
 	}
 	if err != nil {
 		end(w)
@@ -151,7 +151,7 @@ func (w *Window) Copy(ctx context.Context, s *Stream, op string, peer, off int, 
 	}
 	defer end(w)
 	if err := v.Check(); err != nil {
-		return w.c.aside(op, peer, err)
+		return aside(w.c, op, peer, err)
 	}
 	if w.gpu != nil {
 		err := w.copyDevice(ctx, s, peer, off, v, put)
@@ -161,20 +161,20 @@ func (w *Window) Copy(ctx context.Context, s *Stream, op string, peer, off int, 
 		return w.told(op, peer, err)
 	}
 	if !v.Dev.IsHost() {
-		return w.c.aside(op, peer, fmt.Errorf("memory on %v, and the window is on the host: %w", v.Dev,
+		return aside(w.c, op, peer, fmt.Errorf("memory on %v, and the window is on the host: %w", v.Dev,
 			fault.ErrArgument))
 	}
 	if a := v.Alloc; a != nil {
 		if !a.Hold() {
-			return w.c.aside(op, peer, fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale))
+			return aside(w.c, op, peer, fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale))
 		}
 		defer a.Release()
 	}
 	n := v.Bytes()
-	if peer == w.c.rank {
+	if peer == w.c.Rank() {
 		mine, claim, err := w.reg.Range(off, n)
 		if err != nil {
-			return w.c.aside(op, peer, err)
+			return aside(w.c, op, peer, err)
 		}
 		defer claim.Release()
 		w.copyEither(mine, v.Ptr, n, put)
@@ -193,7 +193,7 @@ func (w *Window) told(op string, peer int, err error) error {
 	if err == nil {
 		return nil
 	}
-	return w.c.aside(op, peer, err)
+	return aside(w.c, op, peer, err)
 }
 
 // Signal lets one Wait for this rank on peer go on.
@@ -230,22 +230,11 @@ func (w *Window) Wait(ctx context.Context, s *Stream, peer int) error {
 		return w.told(op, peer, w.step(ctx, s, peer, Step{Kind: StepWait}))
 	}
 	next := k.awaited + 1
-	looks := w.c.team.Looks()
-	state := team.Waiting{Op: op, Ctx: ctx, Peer: peer, Step: "signal"}
-	for {
-		for i := 0; i < looks; i++ {
-			if team.Reached(k.signals.Load(), next) {
-				w.c.team.Waited(&state)
-				k.awaited = next
-				return nil
-			}
-		}
-		err := w.c.pollNoun(&state, w, &k.block.state)
-		if err != nil && !team.Reached(k.signals.Load(), next) {
-			w.c.team.Waited(&state)
-			return w.c.aside(op, peer, w.c.lostIn(&state, err))
-		}
+	if err := waitSignal(ctx, w.c, w, &k.block.state, peer, k.signals, next); err != nil {
+		return aside(w.c, op, peer, err)
 	}
+	k.awaited = next
+	return nil
 }
 
 // Fence completes this rank's puts and gets; on the host they are complete when they return.
@@ -254,7 +243,7 @@ func (w *Window) Fence(ctx context.Context, s *Stream) error {
 	if queued, err := w.later(ctx, s, func(ctx context.Context) error { return w.Fence(ctx, nil) }); queued {
 		return err
 	}
-	if _, err := w.begin(ctx, op, w.c.rank); err != nil {
+	if _, err := w.begin(ctx, op, w.c.Rank()); err != nil {
 		return err
 	}
 	defer end(w)
@@ -271,11 +260,11 @@ func (w *Window) Peer(rank int) (team.Vec, error) {
 		return team.Vec{}, err
 	}
 	defer end(w)
-	if rank == w.c.rank {
+	if rank == w.c.Rank() {
 		return w.vec, nil
 	}
 	if err := k.live(); err != nil {
-		return team.Vec{}, w.c.aside("peer", rank, err)
+		return team.Vec{}, aside(w.c, "peer", rank, err)
 	}
 	if w.gpu != nil {
 		return w.peerVec(rank), nil
@@ -295,7 +284,7 @@ func (w *Window) Close() error {
 	if !w.filled.Load() { // its group failed, or has not ended
 		defer w.making.Unlock()
 		if w.given {
-			return w.c.local("close", fmt.Errorf("the window: %w", fault.ErrClosed))
+			return w.c.Local("close", fmt.Errorf("the window: %w", fault.ErrClosed))
 		}
 		w.given = true
 		if w.begun { // whoever makes it ends it
@@ -305,14 +294,13 @@ func (w *Window) Close() error {
 	}
 	w.making.Unlock()
 	if err := shut(w, false); err != nil {
-		return w.c.aside("close", -1, err)
+		return aside(w.c, "close", -1, err)
 	}
 	return nil
 }
 
-func (w *Window) use() *gate       { return &w.gate }
 func (w *Window) name() string     { return "the window" }
-func (w *Window) failed(err error) { w.c.dom.failed(err) }
+func (w *Window) failed(err error) { w.c.Domain().failed(err) }
 
 // reader is a rank's side of the window's words.
 func (w *Window) reader(r int) team.Reader {
@@ -324,7 +312,7 @@ func (w *Window) reader(r int) team.Reader {
 func (w *Window) giveUp(quick bool) error {
 	var readers []team.Reader
 	for r := range w.ranks {
-		if r != w.c.rank {
+		if r != w.c.Rank() {
 			readers = append(readers, w.reader(r))
 		}
 	}
@@ -338,8 +326,8 @@ func (w *Window) giveUp(quick bool) error {
 	err = errors.Join(err, w.deregister())
 	w.ended.Store(true)
 	w.mine.state.Store(team.StateClosed)
-	w.c.dom.retire([]*mem.Allocation{w.block}, readers)
-	w.c.nouns.remove(w)
+	w.c.Domain().retire([]*mem.Allocation{w.block}, readers)
+	w.sp.remove(w)
 	return err
 }
 
@@ -352,7 +340,7 @@ func (w *Window) deregister() error {
 }
 
 func (w *Window) copyEither(there, here unsafe.Pointer, n int, put bool) {
-	if stream := n >= w.c.team.Tuning().StreamFrom; put {
+	if stream := n >= w.c.Team().Tuning().StreamFrom; put {
 		cpu.Copy(there, here, n, stream)
 	} else {
 		cpu.Copy(here, there, n, stream)

@@ -7,11 +7,10 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // windowRecord is what ranks tell each other of a window.
@@ -26,10 +25,10 @@ type windowRecord struct {
 	Slots    [kernels.MaxRanks]uint32 // of its ends, by rank
 }
 
-// RegisterWindow makes a window of v on every rank. Collective. On a view that records, the window is complete when
-// what was recorded has run.
-func (v *View) RegisterWindow(ctx context.Context, vec team.Vec, flags WindowFlags) (*Window, error) {
-	w := &Window{c: v.Comm, flags: flags, vec: vec}
+// RegisterWindow makes a window of v on every rank. Collective. On a view v that records, the window is complete
+// when what was recorded has run.
+func (sp *Space) RegisterWindow(ctx context.Context, v *View, vec team.Vec, flags WindowFlags) (*Window, error) {
+	w := &Window{sp: sp, c: sp.c, flags: flags, vec: vec}
 	tell := &gathering{kind: team.KindWindow, before: w.offer, check: w.compare, failed: w.unmade}
 	meet := &gathering{kind: team.KindWindow, before: func() ([]byte, error) { return nil, w.meet(ctx) }, after: w.complete,
 		failed: w.unmade}
@@ -75,7 +74,7 @@ func (w *Window) offer() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if w.block, err = c.dom.Heap.Alloc(windowBytes(c.size)); err != nil {
+	if w.block, err = c.Domain().Heap.Alloc(windowBytes(c.Size())); err != nil {
 		return nil, fmt.Errorf("window's words: %w", err)
 	}
 	w.mine = (*windowBlock)(w.block.Ptr)
@@ -94,19 +93,10 @@ func (w *Window) offer() ([]byte, error) {
 	return binary.Append(nil, binary.LittleEndian, x)
 }
 
-// cause is an error of a local call without where it happened, which the operation will say.
-func cause(err error) error {
-	var e *fault.Error
-	if errors.As(err, &e) {
-		return e.Err
-	}
-	return err
-}
-
 // compare checks what must be equal on all ranks, and keeps what they said.
 func (w *Window) compare(all [][]byte) (int, error) {
 	var first windowRecord
-	w.ranks = make([]windowRank, w.c.size)
+	w.ranks = make([]windowRank, w.c.Size())
 	for r, b := range all {
 		var x windowRecord
 		if err := binary.Read(bytes.NewReader(b), binary.LittleEndian, &x); err != nil {
@@ -121,7 +111,7 @@ func (w *Window) compare(all [][]byte) (int, error) {
 		switch {
 		case x.Device != first.Device:
 			return differ("the window's memory", whereIs[first.Device], whereIs[x.Device])
-		case x.Device && (w.c.rank >= len(x.Slots) || x.Slots[w.c.rank] >= maxLinks):
+		case x.Device && (w.c.Rank() >= len(x.Slots) || x.Slots[w.c.Rank()] >= maxEnds):
 			return r, fmt.Errorf("record of rank %d: bad end: %w", r, fault.ErrMismatch)
 		case x.Flags != first.Flags:
 			return differ("the window's flags", WindowFlags(first.Flags), WindowFlags(x.Flags))
@@ -132,10 +122,10 @@ func (w *Window) compare(all [][]byte) (int, error) {
 		}
 		k := &w.ranks[r]
 		k.at, k.base = x.Block, x.At
-		k.Remote = &Remote{c: w.c, rank: r, mem: w.c.team.Peers[r].Mem, at: x.At, bytes: int(x.Bytes), grant: x.Grant,
+		k.Remote = &Remote{c: w.c, rank: r, mem: w.c.Team().Peers[r].Mem, at: x.At, bytes: int(x.Bytes), grant: x.Grant,
 			gpu: x.Device}
 		if x.Device {
-			k.slot = int(x.Slots[w.c.rank])
+			k.slot = int(x.Slots[w.c.Rank()])
 		}
 	}
 	return -1, nil
@@ -150,22 +140,22 @@ func (w *Window) meet(ctx context.Context) error {
 	}
 	for r := range w.ranks {
 		k := &w.ranks[r]
-		if r == w.c.rank {
+		if r == w.c.Rank() {
 			k.block, k.ptr = w.mine, w.vec.Ptr
 			k.signals = &w.mine.to(r).signals
 		} else {
-			block, err := k.mem.Resolve(k.at, windowBytes(w.c.size))
+			block, err := k.mem.Resolve(k.at, windowBytes(w.c.Size()))
 			if err != nil {
 				return fmt.Errorf("map the words of rank %d's window: %w", r, err)
 			}
 			k.block = (*windowBlock)(block)
-			k.signals = &k.block.to(w.c.rank).signals
+			k.signals = &k.block.to(w.c.Rank()).signals
 			w.mine.to(r).grant.Store(k.grant.Generation)
 		}
 		var err error
 		if w.gpu != nil {
 			err = w.openEnd(ctx, r)
-		} else if r != w.c.rank {
+		} else if r != w.c.Rank() {
 			if k.ptr, err = k.mem.Resolve(k.base, k.bytes); err != nil {
 				err = fmt.Errorf("map the window of rank %d: %w", r, err)
 			}
@@ -180,12 +170,12 @@ func (w *Window) meet(ctx context.Context) error {
 // complete makes the window usable. All ranks get here, or none.
 func (w *Window) complete([][]byte) {
 	for r := range w.ranks {
-		if r != w.c.rank {
-			words := w.ranks[r].block.to(w.c.rank)
-			w.c.dom.copiers.watch(copier{w.reader(r), r, &words.copying, &words.grant})
+		if r != w.c.Rank() {
+			words := w.ranks[r].block.to(w.c.Rank())
+			w.c.Domain().watchCopies(w.reader(r), r, &words.copying, &words.grant)
 		}
 	}
-	w.c.nouns.add(w)
+	w.sp.add(w)
 	w.making.Lock()
 	w.filled.Store(true)
 	given := w.given
@@ -207,12 +197,12 @@ func (w *Window) unmade(error) {
 
 // discard gives back what there is of a window that did not come to be.
 func (w *Window) discard() error {
-	errs := []error{w.gpu.discard(&w.c.nouns)}
+	errs := []error{w.gpu.discard(w.sp)}
 	if w.reg != nil {
 		errs = append(errs, w.deregister())
 	}
 	if w.block != nil {
-		errs = append(errs, w.c.dom.Heap.Retire(w.block))
+		errs = append(errs, w.c.Domain().Heap.Retire(w.block))
 	}
 	return errors.Join(errs...)
 }

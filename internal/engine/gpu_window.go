@@ -6,19 +6,18 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // gpuWindow is the part of a Window over memory of devices: an end towards every rank, this one included, as channels
 // have.
 type gpuWindow struct {
 	slots []int // of the ends, by rank
-	ends  []*gpuLink
+	ends  []*gpuEnd
 	kept  Keeper // what captures of others put or get, beside the window's own memory
 }
 
@@ -29,7 +28,7 @@ type windowSlot struct {
 }
 
 func (o windowSlot) left() bool {
-	if !o.w.ended.Load() || o.rank == o.w.c.rank {
+	if !o.w.ended.Load() || o.rank == o.w.c.Rank() {
 		return o.w.ended.Load()
 	}
 	there := o.w.reader(o.rank)
@@ -38,21 +37,21 @@ func (o windowSlot) left() bool {
 
 // takeSlots takes a slot for each rank. No peer writes to one before all ranks have agreed on the window.
 func (w *Window) takeSlots() error {
-	c, ns := w.c, &w.c.nouns
-	if c.device == nil {
-		return c.gpuWhyNot()
+	c, sp := w.c, w.sp
+	if err := sp.noDevice(); err != nil {
+		return err
 	}
 	w.gpu = &gpuWindow{}
-	ns.mu.Lock()
-	defer ns.mu.Unlock()
-	for r := range c.size {
-		slot := ns.freeSlot()
-		if slot < 0 || slot >= maxLinks {
-			return errSlots
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	for r := range c.Size() {
+		slot := sp.freeSlot()
+		if slot < 0 || slot >= maxEnds {
+			return errNoEnd
 		}
-		ns.used[slot] = windowSlot{w, r}
+		sp.used[slot] = windowSlot{w, r}
 		w.gpu.slots = append(w.gpu.slots, slot)
-		if err := c.device.clearEnd(slot); err != nil {
+		if err := sp.gpu.clear(slot); err != nil {
 			return err
 		}
 	}
@@ -62,7 +61,7 @@ func (w *Window) takeSlots() error {
 // openEnd makes the end towards rank r, which has its own towards this one in slot theirs.
 func (w *Window) openEnd(ctx context.Context, r int) error {
 	k := &w.ranks[r]
-	g := &gpuLink{c: w.c, of: w, op: "window", name: "the window " + w.c.between(r), rank: r, r: w.reg,
+	g := &gpuEnd{sp: w.sp, c: w.c, of: w, op: "window", name: "the window " + between(w.c, r), rank: r, r: w.reg,
 		remote: k.Remote, gone: func() bool { return k.block.state.Load() == team.StateClosed }}
 	noPackets := func(bool) uint64 { return 0 }
 	if err := g.open(ctx, w.gpu.slots[r], k.slot, noPackets); err != nil {
@@ -73,7 +72,7 @@ func (w *Window) openEnd(ctx context.Context, r int) error {
 }
 
 // discard gives back what there is of a window that did not come to be.
-func (u *gpuWindow) discard(ns *nouns) error {
+func (u *gpuWindow) discard(sp *Space) error {
 	if u == nil {
 		return nil
 	}
@@ -81,11 +80,11 @@ func (u *gpuWindow) discard(ns *nouns) error {
 	for _, g := range u.ends {
 		errs = append(errs, g.release())
 	}
-	ns.mu.Lock()
+	sp.mu.Lock()
 	for _, i := range u.slots {
-		ns.used[i] = nil
+		sp.used[i] = nil
 	}
-	ns.mu.Unlock()
+	sp.mu.Unlock()
 	return errors.Join(errs...)
 }
 
@@ -96,7 +95,7 @@ func (u *gpuWindow) close(c *Comm, quick bool) error {
 		g.fail(fmt.Errorf("%s: %w", g.name, fault.ErrClosed))
 	}
 	for _, g := range u.ends {
-		if !quick || c.broken.Load() == nil { // else with the communicator
+		if !quick || c.Broken() == nil { // else with the communicator
 			errs = append(errs, g.release())
 		}
 	}
@@ -114,7 +113,7 @@ func (w *Window) copyDevice(ctx context.Context, s *Stream, peer, off int, v tea
 	}
 	// A step's offsets are from where the window begins here, which v may be before.
 	near := int(uintptr(v.Ptr)) - int(g.here)
-	if apart := near - off; peer == w.c.rank && apart != 0 && apart < n && -apart < n {
+	if apart := near - off; peer == w.c.Rank() && apart != 0 && apart < n && -apart < n {
 		return fmt.Errorf("bytes [%d,+%d) of this rank's own part overlap what is copied: %w", off, n,
 			fault.ErrArgument)
 	}
@@ -152,7 +151,7 @@ func (w *Window) keep(a *mem.Allocation) error {
 
 // fence has what is queued next on s begin after all puts and gets, or waits for them.
 func (u *gpuWindow) fence(ctx context.Context, c *Comm, s *Stream) error {
-	on, err := c.queues(s)
+	on, err := queues(c, s)
 	if err != nil {
 		return err
 	}
@@ -175,7 +174,7 @@ func (u *gpuWindow) fence(ctx context.Context, c *Comm, s *Stream) error {
 		})
 		g.launching.Unlock()
 		if err != nil {
-			return g.linkFailed(err)
+			return g.failedWith(err)
 		}
 	}
 	return nil

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"unsafe"
-
-	"github.com/ubcoll/ubcoll/internal/team"
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
@@ -16,13 +13,14 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// gpuLink is one end, of a channel or of a window towards one rank, over memory of devices: kernels do its steps, and
+// gpuEnd is one end, of a channel or of a window towards one rank, over memory of devices: kernels do its steps, and
 // count its signals in the device areas. It keeps both memories where they are until it is closed, or the peer has
 // taken its own back and nothing here can reach for it any more.
-type gpuLink struct {
+type gpuEnd struct {
+	sp     *Space
 	c      *Comm
 	d      *device
-	of     noun // the channel or the window
+	of     closable // the channel or the window
 	op     string
 	name   string
 	rank   int         // of the peer, or for windows this one itself
@@ -53,48 +51,17 @@ type gpuLink struct {
 	released bool
 }
 
-// clearEnd zeroes an end of a channel in the device area, which nobody uses.
-func (d *device) clearEnd(slot int) error {
-	var zero [kernels.ChannelBytes]byte
-	d.c.nouns.gpu.status(slot).Abort.Store(0)
-	d.c.nouns.gpu.status(slot).Error.Store(kernels.OK)
-	return d.gpu.copy(cuda.Addr(d.area.Base())+cuda.Addr(kernels.ChannelAt(slot)), zero[:], true)
-}
-
-// openGPU makes the device's side of l if what it is made of is on devices, as it must be on both sides or on none.
-func (l *Link) openGPU(ctx context.Context, r *Registration, remote *Remote, peers bool, theirs *linkSlot) (*gpuLink,
-	error) {
-	claim, err := r.Acquire()
-	if err != nil {
-		return nil, err
-	}
-	mine := !claim.Memory().Device.IsHost()
-	claim.Release()
-	switch {
-	case !mine && !peers && !remote.gpu:
-		return nil, nil
-	case mine != peers || mine != remote.gpu:
-		return nil, fmt.Errorf("a channel between memory of a device and of the host: %w", fault.ErrArgument)
-	}
-	g := &gpuLink{c: l.c, of: l, op: "channel", name: l.name(), rank: l.peer, r: r, remote: remote,
-		gone: func() bool { return theirs.key.Load() == l.otherKey() && theirs.state.Load() == team.StateClosed }}
-	if err := g.open(ctx, l.slot, l.otherSlot(theirs), l.Salt); err != nil {
-		return nil, err
-	}
-	return g, nil
-}
-
 // open maps the peer's memory, and lets the watchdog see g. The two slots are those of the end here and there.
-func (g *gpuLink) open(ctx context.Context, mine, theirs int, salt func(mine bool) uint64) (err error) {
-	d := g.c.device
-	if d == nil {
-		return g.c.gpuWhyNot()
+func (g *gpuEnd) open(ctx context.Context, mine, theirs int, salt func(mine bool) uint64) (err error) {
+	if err := g.sp.noDevice(); err != nil {
+		return err
 	}
+	d, all := g.sp.gpu.d, g.sp.gpu
 	if err := g.c.atomics[g.rank]; err != nil {
 		return err
 	}
 	g.d, g.streams = d, map[*gpuStream]bool{}
-	if g.f, err = d.gpu.set.Kernel(kernels.Channel, dtype.Invalid, g.c.size); err != nil {
+	if g.f, err = d.gpu.set.Kernel(kernels.Channel, dtype.Invalid, g.c.Size()); err != nil {
 		return err
 	}
 	if g.claim, err = g.r.Acquire(); err != nil {
@@ -102,7 +69,7 @@ func (g *gpuLink) open(ctx context.Context, mine, theirs int, salt func(mine boo
 	}
 	g.here = cuda.Addr(g.claim.Addr())
 	g.bytes = [2]int{g.claim.Len(), g.remote.bytes}
-	if g.there = g.here; g.rank != g.c.rank {
+	if g.there = g.here; g.rank != g.c.Rank() {
 		g.there, err = g.c.devicePeer(g.rank).Hold(ctx, g.remote.at.Arena, g.remote.at.Offset, g.remote.bytes)
 		if err != nil {
 			g.claim.Release()
@@ -110,35 +77,20 @@ func (g *gpuLink) open(ctx context.Context, mine, theirs int, salt func(mine boo
 		}
 		g.held = true
 	}
-	g.status = d.c.nouns.gpu.status(mine)
+	g.status = all.status(mine)
 	g.params = kernels.ChannelParams{
 		Mine:    d.params.Area[0] + uint64(kernels.ChannelAt(mine)),
 		Theirs:  d.params.Area[d.distance(g.rank)] + uint64(kernels.ChannelAt(theirs)),
-		Status:  d.lineAddr(d.c.nouns.gpu.first + mine),
-		Timeout: uint64(g.c.opts.Timeout), Peer: uint32(g.rank),
+		Status:  d.lineAddr(all.first + mine),
+		Timeout: uint64(g.c.Options().Timeout), Peer: uint32(g.rank),
 		SaltOut: uint32(salt(true)), SaltIn: uint32(salt(false))}
-	d.mu.Lock()
-	d.c.nouns.gpu.ends[g] = true
-	if g.c.broken.Load() != nil { // abort has not seen it
-		g.status.Abort.Store(1)
-	}
-	d.mu.Unlock()
+	all.add(g)
 	d.watch()
 	return nil
 }
 
-// otherSlot is the number of the other end.
-func (l *Link) otherSlot(theirs *linkSlot) int {
-	p := &l.c.team.Peers[l.peer]
-	table, err := p.Mem.Resolve(l.c.nouns.places[l.peer].At.Location(), tableBytes(l.c.size))
-	if err != nil { // theirs lies in it
-		return 0
-	}
-	return int((uintptr(unsafe.Pointer(theirs)) - uintptr(table)) / unsafe.Sizeof(linkSlot{}))
-}
-
 // fail has all waits of this end's kernels end, with why, unless they have been ended before.
-func (g *gpuLink) fail(why error) {
+func (g *gpuEnd) fail(why error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.why == nil && !g.released {
@@ -148,11 +100,11 @@ func (g *gpuLink) fail(why error) {
 }
 
 // watch is the watchdog's look.
-func (g *gpuLink) watch() {
-	if g.rank == g.c.rank {
+func (g *gpuEnd) watch() {
+	if g.rank == g.c.Rank() {
 		return
 	}
-	if g.gone() && g.c.team.Peers[g.rank].Lost() == 0 {
+	if g.gone() && g.c.Team().Peers[g.rank].Lost() == 0 {
 		g.fail(fmt.Errorf("rank %d has closed its side of %s: %w", g.rank, g.name, fault.ErrClosed))
 	}
 	if g.remote.live() != nil && g.launching.TryLock() {
@@ -171,7 +123,7 @@ func (g *gpuLink) watch() {
 
 // letGo gives the peer's memory up: no step that is queued, or will be, reaches for it. The caller has launching
 // locked.
-func (g *gpuLink) letGo() error {
+func (g *gpuEnd) letGo() error {
 	if !g.held {
 		return nil
 	}
@@ -180,13 +132,13 @@ func (g *gpuLink) letGo() error {
 }
 
 // told is the error that ended the channel, or nil: its kernels leave everything alone from then on.
-func (g *gpuLink) told() error {
+func (g *gpuEnd) told() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.look()
 }
 
-func (g *gpuLink) look() error {
+func (g *gpuEnd) look() error {
 	if g.failed != nil || g.released {
 		return g.failed
 	}
@@ -196,9 +148,9 @@ func (g *gpuLink) look() error {
 	case kernels.OK:
 		return nil
 	case kernels.Timeout:
-		err = fmt.Errorf("nothing from it for %v, which ends %s: %w", c.opts.Timeout, g.name, fault.ErrTimeout)
+		err = fmt.Errorf("nothing from it for %v, which ends %s: %w", c.Options().Timeout, g.name, fault.ErrTimeout)
 	case kernels.Aborted:
-		if b := c.broken.Load(); b != nil {
+		if b := c.Broken(); b != nil {
 			err = b
 		} else if err = g.why; err == nil {
 			err = fault.ErrAborted
@@ -208,7 +160,7 @@ func (g *gpuLink) look() error {
 	}
 	var e *fault.Error
 	if !errors.As(err, &e) {
-		err = &fault.Error{Op: g.op, Rank: c.rank, Peer: g.rank, Host: c.team.Peers[c.rank].Host, Step: "wait",
+		err = &fault.Error{Op: g.op, Rank: c.Rank(), Peer: g.rank, Host: c.Hostname(c.Rank()), Step: "wait",
 			Device: g.d.gpu.ctx.Device(), Err: err}
 	}
 	g.failed = err
@@ -216,7 +168,7 @@ func (g *gpuLink) look() error {
 }
 
 // collect is the error that ended the channel, for the first Sync that asks.
-func (g *gpuLink) collect() error {
+func (g *gpuEnd) collect() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	err := g.look()
@@ -228,13 +180,8 @@ func (g *gpuLink) collect() error {
 }
 
 // release gives up what the end has, once, when nothing of it runs any more: waits have been ended.
-func (g *gpuLink) release() error {
-	g.d.mu.Lock()
-	ends := g.c.nouns.gpu.ends
-	mine := ends[g]
-	delete(ends, g)
-	g.d.mu.Unlock()
-	if !mine {
+func (g *gpuEnd) release() error {
+	if !g.sp.gpu.remove(g) {
 		return nil
 	}
 	for s := range g.streams { // nothing is launched any more
@@ -266,7 +213,7 @@ func (g *gpuLink) release() error {
 }
 
 // endUser is an end that queues on streams. Implements streamUser.
-type endUser struct{ g *gpuLink }
+type endUser struct{ g *gpuEnd }
 
 func (u endUser) comm() *Comm { return nil }
 
@@ -279,60 +226,3 @@ func (u endUser) collect() []error {
 
 func (u endUser) broke(op string, err error) { u.g.d.failedOn(op, err) }
 func (u endUser) closed(s *gpuStream)        { u.g.d.gpu.remove(s) }
-
-// gpuEnds are the ends of a communicator on its device. Implements client.
-type gpuEnds struct {
-	d     *device
-	first int               // status line
-	ends  map[*gpuLink]bool // under d.mu
-}
-
-// onDevice implements clientMaker.
-func (p *nounPart) onDevice(d *device) client {
-	p.c.nouns.gpu = &gpuEnds{d: d, ends: map[*gpuLink]bool{}}
-	return p.c.nouns.gpu
-}
-
-func (es *gpuEnds) lines() int          { return maxLinks }
-func (es *gpuEnds) begin(first int)     { es.first = first }
-func (es *gpuEnds) stuck() int          { return -1 }
-func (es *gpuEnds) fatal() *fault.Error { return nil }
-func (es *gpuEnds) collect() error      { return nil }
-
-// status is that of the end in a slot.
-func (es *gpuEnds) status(slot int) *kernels.Status { return es.d.line(es.first + slot) }
-
-func (es *gpuEnds) abort() {
-	for g := range es.ends {
-		g.status.Abort.Store(1)
-	}
-}
-
-func (es *gpuEnds) all() (all []*gpuLink) {
-	es.d.mu.Lock()
-	defer es.d.mu.Unlock()
-	for g := range es.ends {
-		all = append(all, g)
-	}
-	return all
-}
-
-func (es *gpuEnds) setTimeout(t uint64) {
-	for _, g := range es.all() {
-		g.params.Timeout = t
-	}
-}
-
-func (es *gpuEnds) watch() {
-	for _, g := range es.all() {
-		g.watch()
-	}
-}
-
-func (es *gpuEnds) close() error {
-	var errs []error
-	for _, g := range es.all() {
-		errs = append(errs, g.release())
-	}
-	return errors.Join(errs...)
-}

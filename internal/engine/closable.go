@@ -1,0 +1,78 @@
+package engine
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// closable is a channel or a window: what ends by its own Close, or with its communicator.
+type closable interface {
+	// use is its uses, and its end.
+	use() *uses
+	// giveUp ends it, once. quick: if the communicator is broken, what is on a device ends with it, later.
+	giveUp(quick bool) error
+	// failed is for an error of giveUp that no Close returns.
+	failed(err error)
+	// name is what a user calls it.
+	name() string
+	// counts is what it has moved.
+	counts() *moved
+}
+
+// uses are those of something closable.
+type uses struct {
+	gate
+	over atomic.Bool // it has been given up, with err
+	err  error
+	left atomic.Bool // no Close waits for that
+}
+
+func (u *uses) use() *uses { return u }
+
+// begin begins a use of k: fault.ErrClosed after its end.
+func begin(k closable) error {
+	if k.use().enter() {
+		return nil
+	}
+	end(k)
+	return fmt.Errorf("%s: %w", k.name(), fault.ErrClosed)
+}
+
+// end ends a use of k.
+func end(k closable) {
+	if k.use().leave() {
+		finish(k, true)
+	}
+}
+
+func finish(k closable, quick bool) {
+	u := k.use()
+	u.err = k.giveUp(quick)
+	if u.left.Load() {
+		k.failed(u.err)
+	}
+	u.over.Store(true)
+}
+
+// shut closes k, once. Without quick it waits until the last use has ended, so that what k held is free when it
+// returns: uses end soon, since copies are never long, and waits look whether what they belong to is closed.
+func shut(k closable, quick bool) error {
+	u := k.use()
+	if quick && !u.isClosed() {
+		u.left.Store(true)
+	}
+	first, last := u.close()
+	switch {
+	case !first:
+		return fmt.Errorf("%s: %w", k.name(), fault.ErrClosed)
+	case last:
+		finish(k, quick)
+	}
+	if quick {
+		return nil
+	}
+	pauseUntil(u.over.Load)
+	return u.err
+}

@@ -1,0 +1,220 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// Connect makes a channel to peer, which calls it too, and shows r there: the end of the wait for the other end is its
+// only deadline. A nil remote means what the peer shows.
+func (sp *Space) Connect(ctx context.Context, peer int, r *Registration, remote *Remote) (*Channel, error) {
+	const op = "connect"
+	c := sp.c
+	ctx = Context(ctx)
+	switch {
+	case c.Err() != nil:
+		return nil, c.Err()
+	case peer < 0 || peer >= c.Size() || peer == c.Rank():
+		return nil, c.Local(op, fmt.Errorf("rank %d has no peer %d among %d ranks: %w", c.Rank(), peer, c.Size(),
+			fault.ErrArgument))
+	}
+	e, err := sp.shows(r, remote, peer)
+	if err == nil && ctx.Err() != nil {
+		err = fault.Ended(ctx)
+	}
+	ch, err := sp.newChannel(peer, e, err)
+	if err == nil {
+		err = ch.meet(ctx, op, r, remote)
+	}
+	if ch != nil {
+		if err != nil {
+			shut(ch, true)
+		}
+		end(ch)
+	}
+	if err != nil {
+		return nil, aside(c, op, peer, err)
+	}
+	return ch, nil
+}
+
+// shows checks what a channel is to be made of.
+func (sp *Space) shows(r *Registration, remote *Remote, peer int) (export, error) {
+	c := sp.c
+	switch {
+	case r == nil:
+		return export{}, fmt.Errorf("nil registration: %w", fault.ErrArgument)
+	case r.Comm().Domain() != c.Domain():
+		return export{}, fmt.Errorf("the registration is another rank's: %w", fault.ErrArgument)
+	case remote != nil && (remote.c.Domain() != c.Domain() || remote.mem != c.Team().Peers[peer].Mem):
+		return export{}, fmt.Errorf("the remote memory is not that of rank %d: %w", peer, fault.ErrArgument)
+	}
+	defer c.polls.leave()
+	if !c.polls.enter() {
+		return export{}, errCommClosed
+	}
+	if remote != nil {
+		if err := remote.live(); err != nil {
+			return export{}, err
+		}
+	}
+	e, err := r.export()
+	if err == nil && e.gpu {
+		err = sp.noDevice()
+	}
+	return e, err
+}
+
+// newChannel takes a slot, publishes it, and begins a use. With an error, the one that it is given or one of its own,
+// the channel is there to tell the peer, if there is one.
+func (sp *Space) newChannel(peer int, e export, refused error) (*Channel, error) {
+	c := sp.c
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if c.isClosing() {
+		return nil, errCommClosed
+	}
+	if err := sp.makeTable(); err != nil {
+		return nil, err
+	}
+	ch := &Channel{sp: sp, c: c, peer: peer, slot: -1}
+	ch.slot = sp.freeSlot()
+	if (ch.slot < 0 || ch.slot >= maxEnds) && refused == nil {
+		refused = errNoEnd
+	}
+	if ch.slot < 0 {
+		return nil, refused
+	}
+	if refused == nil && e.gpu {
+		refused = sp.gpu.clear(ch.slot)
+	}
+	made := sp.table.made(peer)
+	n := made.Load()
+	ch.key = channelKey(peer, uint32(n))
+	ch.mine = &sp.table[ch.slot]
+	sp.used[ch.slot] = ch
+	ch.out = ch.mine.word(c.Rank() > peer)
+	ch.out.Store(0)
+	ch.mine.copying.Store(0)
+	ch.mine.grant.Store(0)
+	ch.mine.met.Store(0)
+	ch.mine.state.Store(team.StateOpen)
+	ch.mine.shown.set(e)
+	if refused != nil {
+		ch.mine.shown = shown{}
+		ch.mine.shown.slot = uint64(fault.Code(refused))
+	}
+	ch.mine.key.Store(ch.key)
+	made.Store(n + 1)
+	sp.put(ch)
+	ch.enter()
+	return ch, refused
+}
+
+// makeTable makes this rank's table if there is none.
+func (sp *Space) makeTable() error {
+	c := sp.c
+	if sp.table != nil {
+		return nil
+	}
+	a, err := c.Domain().Heap.Alloc(tableBytes(c.Size()))
+	if err != nil {
+		return fmt.Errorf("channel table: %w", err)
+	}
+	c.Keep(a)
+	sp.table = (*endTable)(a.Ptr)
+	sp.places[c.Rank()].At = team.WordOf(a.At)
+	sp.places[c.Rank()].Ready.Store(1)
+	return nil
+}
+
+func (ch *Channel) otherKey() uint64 { return channelKey(ch.c.Rank(), uint32(ch.key)-1) }
+
+// otherEnd is the other end's words, or nil if it is not there: not yet, or not any more.
+func (ch *Channel) otherEnd() (s *channelEnd, gone bool, err error) {
+	c, sp := ch.c, ch.sp
+	p := &c.Team().Peers[ch.peer]
+	if sp.places[ch.peer].Ready.Load() == 0 {
+		return nil, false, nil
+	}
+	ptr, err := p.Mem.Resolve(sp.places[ch.peer].At.Location(), tableBytes(c.Size()))
+	if err != nil {
+		return nil, false, fmt.Errorf("channel table of rank %d: %w", ch.peer, err)
+	}
+	t, key := (*endTable)(ptr), ch.otherKey()
+	gone = t.made(c.Rank()).Load() > uint64(uint32(key)-1) // looked at before the slots
+	for i := range t {
+		if t[i].key.Load() == key {
+			return &t[i], false, nil
+		}
+	}
+	return nil, gone, nil
+}
+
+// meet waits for the other end.
+func (ch *Channel) meet(ctx context.Context, op string, r *Registration, remote *Remote) error {
+	var theirs *channelEnd
+	var failed, err error
+	gone := false
+	if err := ch.wait(ctx, op, "the other end", func() bool {
+		theirs, gone, failed = ch.otherEnd()
+		return theirs != nil || gone || failed != nil
+	}); err != nil {
+		return err
+	}
+	if gone {
+		failed = ch.givenUp()
+	}
+	if failed != nil {
+		return failed
+	}
+	e := theirs.shown.get()
+	if e.bytes == 0 {
+		why := fault.OfCode(int(min(theirs.shown.slot, 1<<16))) // which no code is
+		if why == nil {
+			why = fault.ErrArgument
+		}
+		return fmt.Errorf("rank %d could not make its end: %w", ch.peer, why)
+	}
+	if remote == nil {
+		if remote, err = ch.sp.reach(ch.peer, e); err != nil {
+			return err
+		}
+	}
+	gpu, err := ch.openGPU(ctx, r, remote, e.gpu, theirs)
+	if err != nil {
+		return err
+	}
+	ch.sp.mu.Lock()
+	ch.theirs, ch.remote, ch.gpu = theirs, remote, gpu
+	ch.in = theirs.word(ch.peer > ch.c.Rank())
+	ch.sp.mu.Unlock()
+	ch.mine.grant.Store(remote.grant.Generation)
+	ch.c.Domain().watchCopies(ch.reader(), ch.peer, &theirs.copying, &theirs.grant)
+	ch.mine.met.Store(1)
+	ch.mine.state.Store(endMet)
+	// Not before the other end has done the same may this rank copy: the peer would not wait for it.
+	if err := ch.wait(ctx, op, "the other end is complete", func() bool {
+		return theirs.state.Load() != team.StateOpen
+	}); err != nil {
+		return err
+	}
+	if theirs.met.Load() == 0 || theirs.key.Load() != ch.otherKey() {
+		return ch.givenUp()
+	}
+	return nil
+}
+
+func (ch *Channel) givenUp() error {
+	return fmt.Errorf("rank %d has given its end up: %w", ch.peer, fault.ErrClosed)
+}
+
+// reader is the other end.
+func (ch *Channel) reader() team.Reader {
+	p := &ch.c.Team().Peers[ch.peer]
+	return team.Reader{State: &ch.theirs.state, Mem: p.Mem, At: ch.sp.places[ch.peer].At.Location(), Key: &ch.theirs.key,
+		Was: ch.otherKey()}
+}

@@ -1,0 +1,69 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// OnDevice reports whether the channel is between memory of devices: Launch does its steps.
+func (ch *Channel) OnDevice() bool { return ch.gpu != nil }
+
+// Launch queues steps on s, or on a stream of the channel's own, and waits: in as few kernels as can do them. If
+// anything is wrong with one of them, none is queued.
+func (ch *Channel) Launch(ctx context.Context, s *Stream, steps []Step) error {
+	if len(steps) == 0 {
+		return nil
+	}
+	op := stepNames[steps[0].Kind]
+	if err := ch.Begin(ctx); err != nil {
+		return ch.Error(op, err)
+	}
+	defer ch.End()
+	if err := ch.gpu.launch(ctx, s, steps); err != nil {
+		return ch.Error(op, err)
+	}
+	for i := range steps {
+		switch k := &steps[i]; k.Kind {
+		case StepPut, StepPutPackets, StepGet:
+			ch.countAlone(k.Kind != StepGet, k.N)
+		}
+	}
+	return nil
+}
+
+// openGPU makes the device's side of ch if what it is made of is on devices, as it must be on both sides or on none.
+func (ch *Channel) openGPU(ctx context.Context, r *Registration, remote *Remote, peers bool, theirs *channelEnd) (*gpuEnd,
+	error) {
+	claim, err := r.Acquire()
+	if err != nil {
+		return nil, err
+	}
+	mine := !claim.Memory().Device.IsHost()
+	claim.Release()
+	switch {
+	case !mine && !peers && !remote.gpu:
+		return nil, nil
+	case mine != peers || mine != remote.gpu:
+		return nil, fmt.Errorf("a channel between memory of a device and of the host: %w", fault.ErrArgument)
+	}
+	g := &gpuEnd{sp: ch.sp, c: ch.c, of: ch, op: "channel", name: ch.name(), rank: ch.peer, r: r, remote: remote,
+		gone: func() bool { return theirs.key.Load() == ch.otherKey() && theirs.state.Load() == team.StateClosed }}
+	if err := g.open(ctx, ch.slot, ch.otherSlot(theirs), ch.Salt); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// otherSlot is the number of the other end.
+func (ch *Channel) otherSlot(theirs *channelEnd) int {
+	p := &ch.c.Team().Peers[ch.peer]
+	table, err := p.Mem.Resolve(ch.sp.places[ch.peer].At.Location(), tableBytes(ch.c.Size()))
+	if err != nil { // theirs lies in it
+		return 0
+	}
+	return int((uintptr(unsafe.Pointer(theirs)) - uintptr(table)) / unsafe.Sizeof(channelEnd{}))
+}

@@ -1,0 +1,113 @@
+package engine
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+)
+
+// gpuEnds are the ends of channels and windows over memory of a device, each with a status line: that of its slot.
+// Implements client.
+type gpuEnds struct {
+	d     *device
+	first int // status line
+
+	mu   sync.Mutex
+	open map[*gpuEnd]bool
+}
+
+// onDevice implements clientMaker.
+func (sp *Space) onDevice(d *device) client {
+	sp.gpu = &gpuEnds{d: d, open: map[*gpuEnd]bool{}}
+	return sp.gpu
+}
+
+// noDevice is why there is nothing over memory of devices, or nil.
+func (sp *Space) noDevice() error {
+	if deviceOf(sp.c) == nil {
+		return sp.c.gpuWhyNot()
+	}
+	return nil
+}
+
+// noDeviceOf is why a peer's device cannot be reached, or nil.
+func (sp *Space) noDeviceOf(rank int) error {
+	if deviceOf(sp.c) == nil || !sp.c.devicePeer(rank).HasDevice() {
+		return sp.c.gpuWhyNot()
+	}
+	return nil
+}
+
+func (es *gpuEnds) lines() int          { return maxEnds }
+func (es *gpuEnds) begin(first int)     { es.first = first }
+func (es *gpuEnds) stuck() int          { return -1 }
+func (es *gpuEnds) fatal() *fault.Error { return nil }
+func (es *gpuEnds) collect() error      { return nil }
+
+// status is that of the end in a slot.
+func (es *gpuEnds) status(slot int) *kernels.Status { return es.d.line(es.first + slot) }
+
+// clear zeroes an end in the device area, which nobody uses.
+func (es *gpuEnds) clear(slot int) error {
+	var zero [kernels.ChannelBytes]byte
+	es.status(slot).Abort.Store(0)
+	es.status(slot).Error.Store(kernels.OK)
+	return es.d.gpu.copy(cuda.Addr(es.d.area.Base())+cuda.Addr(kernels.ChannelAt(slot)), zero[:], true)
+}
+
+// add has g end with the device.
+func (es *gpuEnds) add(g *gpuEnd) {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	es.open[g] = true
+	if g.c.Broken() != nil { // abort has not seen it
+		g.status.Abort.Store(1)
+	}
+}
+
+// remove reports whether g was there.
+func (es *gpuEnds) remove(g *gpuEnd) bool {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	was := es.open[g]
+	delete(es.open, g)
+	return was
+}
+
+func (es *gpuEnds) all() (all []*gpuEnd) {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	for g := range es.open {
+		all = append(all, g)
+	}
+	return all
+}
+
+func (es *gpuEnds) abort() {
+	for _, g := range es.all() {
+		g.status.Abort.Store(1)
+	}
+}
+
+func (es *gpuEnds) setTimeout(nanoseconds uint64) {
+	for _, g := range es.all() {
+		g.params.Timeout = nanoseconds
+	}
+}
+
+func (es *gpuEnds) watch() {
+	for _, g := range es.all() {
+		g.watch()
+	}
+}
+
+func (es *gpuEnds) close() error {
+	var errs []error
+	for _, g := range es.all() {
+		errs = append(errs, g.release())
+	}
+	return errors.Join(errs...)
+}

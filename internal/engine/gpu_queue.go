@@ -1,0 +1,228 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+)
+
+func (g *gpuEnd) launch(ctx context.Context, s *Stream, steps []Step) error {
+	var touched [16]touch
+	all := touched[:0]
+	for i := range steps {
+		t, err := g.touches(&steps[i])
+		if err != nil {
+			return err
+		}
+		all = append(all, t)
+	}
+	return g.submit(ctx, s, steps, all)
+}
+
+// submit is launch, of steps that touch all, and are within the memories.
+func (g *gpuEnd) submit(ctx context.Context, s *Stream, steps []Step, all []touch) error {
+	claim, err := g.r.Acquire()
+	if err != nil {
+		return err
+	}
+	claim.Release() // the end has one of its own
+	on, err := queues(g.c, s)
+	if err != nil {
+		return err
+	}
+	own, side := on == nil, sideOf(steps)
+	g.launching.Lock()
+	if on, err = g.ready(on, side, steps); err == nil {
+		if err = g.queue(on, steps, all, uint32(side)); err != nil {
+			err = g.failedWith(err)
+		}
+	}
+	g.launching.Unlock()
+	if err != nil || !own {
+		return err
+	}
+	return g.wait(ctx, on)
+}
+
+// queues is where on s, which may be nil, what has no turn is queued.
+func queues(c *Comm, s *Stream) (*gpuStream, error) {
+	on := gpuStreamOf(s)
+	switch {
+	case s == nil:
+		return nil, nil
+	case on == nil:
+		return nil, fmt.Errorf("memory on %v, and the stream is on %v: %w", deviceOf(c).gpu.ctx.Device(), s.dev,
+			fault.ErrArgument)
+	}
+	return on, c.onGPU(s.dev)
+}
+
+// ready is the stream to queue steps on, unless the peer has taken back the memory that they reach for, or the end has
+// ended. The caller has launching locked, as it has until they are queued: watch gives no memory up meanwhile.
+func (g *gpuEnd) ready(s *gpuStream, side int, steps []Step) (*gpuStream, error) {
+	for i := range steps {
+		k := steps[i].Kind
+		if g.rank != g.c.Rank() && (k == StepPut || k == StepGet || k == StepPutPackets) {
+			if err := g.remote.live(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := g.told(); err != nil || s != nil {
+		return s, err
+	}
+	if g.own[side] == nil {
+		own, err := newStream(g.d.gpu.ctx)
+		if err != nil {
+			return nil, err
+		}
+		g.own[side] = own
+	}
+	return g.own[side], nil
+}
+
+// queue queues steps, cut where a step touches what one before it does: within a kernel, nothing but signals wait for
+// all blocks. The caller has launching locked.
+func (g *gpuEnd) queue(s *gpuStream, steps []Step, all []touch, side uint32) error {
+	if !g.streams[s] {
+		g.streams[s] = true
+		s.enter(endUser{g})
+		g.d.gpu.add(s)
+	}
+	g.d.watch()
+	return s.use(func(cu *cuda.Stream) error {
+		g.captured = g.captured || s.capturing()
+		early := g.d.gpu.ctx.Early() && s.takesEarly()
+		most := kernels.ChannelGrid
+		if side != kernels.SideOut && !s.capturing() && g.d.running(s) {
+			most = g.d.room.channels
+		}
+		if err := g.order(s, cu, side); err != nil {
+			return err
+		}
+		for from := 0; from < len(steps); {
+			if k := steps[from].Kind; steps[from].N >= copyEngineMin && (k == StepPut || k == StepGet) {
+				dst, src := g.addresses(&steps[from])
+				if err := cu.Copy(dst, src, steps[from].N); err != nil {
+					return err
+				}
+				from++
+				continue
+			}
+			to := from
+			for ; to < len(steps) && to-from < kernels.MaxSteps; to++ {
+				if k := steps[to].Kind; steps[to].N >= copyEngineMin && (k == StepPut || k == StepGet) {
+					break
+				}
+				clash := false
+				for i := from; i < to; i++ {
+					clash = clash || all[to].meets(&all[i])
+				}
+				if clash {
+					break
+				}
+			}
+			if err := g.kernel(s, cu, steps[from:to], side, most, early); err != nil {
+				return err
+			}
+			from = to
+		}
+		return nil
+	})
+}
+
+// order has what is queued next on s begin after what the same side of the channel has queued on other streams, as the
+// calls came: its kernels count alone.
+func (g *gpuEnd) order(s *gpuStream, cu *cuda.Stream, side uint32) error {
+	if s.capturing() { // when it runs, and after what, is for whoever captures it to say
+		return nil
+	}
+	if err := g.follow(s, cu, side); err != nil {
+		return err
+	}
+	g.last[side] = s
+	return nil
+}
+
+// follow is order for what is none of the channel's.
+func (g *gpuEnd) follow(s *gpuStream, cu *cuda.Stream, side uint32) error {
+	for k, last := range g.last {
+		if last == nil || last == s || uint32(k) != side && k != kernels.SideBoth && side != kernels.SideBoth {
+			continue
+		}
+		e := &g.events[k] // sides that run at the same time have one each
+		if *e == nil {
+			var err error
+			if *e, err = g.d.gpu.ctx.NewEvent(false); err != nil {
+				return err
+			}
+		}
+		if err := last.before(cu, *e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// failedWith breaks the communicator with what the driver said; a closed stream is the caller's.
+func (g *gpuEnd) failedWith(err error) error {
+	if !errors.Is(err, fault.ErrClosed) {
+		g.d.failedOn(g.op, err)
+	}
+	return err
+}
+
+// drain waits until what puts, gets and signals is done.
+func (g *gpuEnd) drain(ctx context.Context) error {
+	g.launching.Lock()
+	last := g.last
+	g.launching.Unlock()
+	for k, s := range last {
+		if s == nil || k == kernels.SideIn {
+			continue
+		}
+		var early error
+		err := s.await(func(time.Duration) error {
+			early = g.stopped(ctx)
+			return early
+		})
+		if early != nil {
+			return early
+		}
+		if err != nil {
+			return g.failedWith(err)
+		}
+	}
+	return g.told()
+}
+
+// stopped is why this rank waits for nothing any more, or nil.
+func (g *gpuEnd) stopped(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return fault.Ended(ctx)
+	}
+	return closedMeanwhile(g.c, g.of)
+}
+
+// wait waits until the steps of a blocking call are done.
+func (g *gpuEnd) wait(ctx context.Context, s *gpuStream) error {
+	c := g.c
+	err := s.await(func(waited time.Duration) error {
+		if why := g.stopped(ctx); why != nil {
+			g.fail(why)
+		}
+		if waited > c.Options().Timeout+deviceGrace {
+			return fmt.Errorf("what is queued has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
+		}
+		return nil
+	})
+	if err != nil {
+		return g.failedWith(err)
+	}
+	return g.told()
+}

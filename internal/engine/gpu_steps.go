@@ -1,0 +1,181 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+)
+
+// StepKind is what a step of a channel does.
+type StepKind uint8
+
+// The kinds.
+const (
+	StepPut StepKind = 1 + iota
+	StepGet
+	StepSignal
+	StepRelaxedSignal
+	StepWait
+	StepPutPackets
+	StepGetPackets
+	StepFlush
+)
+
+// Step is one operation on a channel. Offsets are from the start of the memory of the rank that has it.
+type Step struct {
+	Kind     StepKind
+	Dst, Src int
+	N        int // bytes of data
+	Width    int // of a packet
+}
+
+// packed is how much memory the packets take.
+func (s *Step) packed() int {
+	half := s.Width / 2
+	return (s.N + half - 1) / half * s.Width
+}
+
+var stepNames = [...]string{"", "put", "get", "signal", "signal", "wait", "put_packets", "get_packets", "flush"}
+
+// channelBlocks is how many blocks move 1 MiB, and the most that packets take, or a kernel that is launched early: two
+// of those fit on a device beside each other, and the kernels of the other side too.
+const channelBlocks = 64
+
+// Sizes of copies of channels, in bytes.
+const (
+	copyBlock     = 1 << 20 / channelBlocks // that a block copies at once
+	packetBlock   = 4 << 10                 // that a block puts into packets at once
+	copyEngineMin = 32 << 20                // what copy engines move faster than kernels
+)
+
+// span is bytes of one of the two memories.
+type span struct{ at, n int }
+
+func (a span) meets(b span) bool { return a.at < b.at+b.n && b.at < a.at+a.n }
+
+// touch is what a step reads and writes: here (0) and there (1).
+type touch struct{ reads, writes [2]span }
+
+func (t *touch) meets(u *touch) bool {
+	for i := range t.reads {
+		if t.writes[i].meets(u.reads[i]) || t.writes[i].meets(u.writes[i]) || t.reads[i].meets(u.writes[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// touches is what s reads and writes, after a check that the memories have it.
+func (g *gpuEnd) touches(s *Step) (t touch, err error) {
+	n, half := s.N, 0
+	if s.Kind == StepPutPackets || s.Kind == StepGetPackets {
+		switch {
+		case s.Width != 8 && s.Width != 16:
+			return t, fmt.Errorf("packets of %d bytes (8 or 16): %w", s.Width, fault.ErrArgument)
+		case s.N < 0 || s.N > 1<<46:
+			return t, fmt.Errorf("%d bytes as packets: %w", s.N, fault.ErrArgument)
+		}
+		half = s.packed()
+	}
+	switch s.Kind {
+	case StepPut:
+		t.reads[0], t.writes[1] = span{s.Src, n}, span{s.Dst, n}
+	case StepGet:
+		t.reads[1], t.writes[0] = span{s.Src, n}, span{s.Dst, n}
+	case StepPutPackets:
+		t.reads[0], t.writes[1] = span{s.Src, n}, span{s.Dst, half}
+	case StepGetPackets:
+		t.reads[0], t.writes[0] = span{s.Src, half}, span{s.Dst, n}
+	}
+	what := [2]string{"the registration", fmt.Sprintf("rank %d's memory", g.rank)}
+	for i, most := range g.bytes {
+		for _, x := range []span{t.reads[i], t.writes[i]} {
+			if x.at < 0 || x.n < 0 || x.at > most || x.n > most-x.at {
+				return t, outside(x.at, x.n, most, what[i])
+			}
+		}
+	}
+	if half > 0 {
+		at := g.there + cuda.Addr(s.Dst)
+		if s.Kind == StepGetPackets {
+			at = g.here + cuda.Addr(s.Src)
+			if t.reads[0].meets(t.writes[0]) {
+				return t, fmt.Errorf("packets [%d,+%d) overlap their destination [%d,+%d): %w", s.Src, half, s.Dst, n,
+					fault.ErrArgument)
+			}
+		}
+		if uintptr(at)%uintptr(s.Width) != 0 {
+			return t, fmt.Errorf("packets at %#x, which is no multiple of %d: %w", uintptr(at), s.Width, fault.ErrArgument)
+		}
+	}
+	return t, nil
+}
+
+func sideOf(steps []Step) int {
+	side := -1
+	for i := range steps {
+		mine := kernels.SideOut
+		if k := steps[i].Kind; k == StepWait || k == StepGetPackets {
+			mine = kernels.SideIn
+		}
+		if side >= 0 && side != mine {
+			mine = kernels.SideBoth
+		}
+		side = mine
+	}
+	return side
+}
+
+// addresses are where a copy goes and comes from.
+func (g *gpuEnd) addresses(s *Step) (dst, src cuda.Addr) {
+	switch s.Kind {
+	case StepPut, StepPutPackets:
+		return g.there + cuda.Addr(s.Dst), g.here + cuda.Addr(s.Src)
+	case StepGet:
+		return g.here + cuda.Addr(s.Dst), g.there + cuda.Addr(s.Src)
+	}
+	return g.here + cuda.Addr(s.Dst), g.here + cuda.Addr(s.Src)
+}
+
+var stepCodes = [...]uint64{StepPut: kernels.StepCopy, StepGet: kernels.StepCopy, StepSignal: kernels.StepSignal,
+	StepRelaxedSignal: kernels.StepRelaxedSignal, StepWait: kernels.StepWait, StepPutPackets: kernels.StepPutPackets,
+	StepGetPackets: kernels.StepGetPackets}
+
+// kernel queues one kernel, of so many blocks at most.
+func (g *gpuEnd) kernel(on *gpuStream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
+	p := &g.params
+	p.Side, p.Steps, p.Spread = side, 0, 0
+	blocks, threads := 1, warp
+	for i := range steps {
+		s := &steps[i]
+		if s.Kind == StepFlush {
+			continue // a kernel is done when the next one begins
+		}
+		x := kernels.Step{What: stepCodes[s.Kind]}
+		if s.Kind != StepWait && s.Kind != StepSignal && s.Kind != StepRelaxedSignal {
+			dst, src := g.addresses(s)
+			x = kernels.Step{What: x.What | uint64(s.Width)<<32, Dst: uint64(dst), Src: uint64(src), Bytes: uint64(s.N)}
+			each, block, limit := 16, copyBlock, most
+			if s.Width > 0 {
+				each, block, limit = s.Width/2, packetBlock, min(most, channelBlocks)
+			}
+			blocks = max(blocks, min((s.N+block-1)/block, limit))
+			threads = max(threads, min((s.N+each-1)/each, kernels.MaxThreads))
+			p.Spread = p.Steps + 1
+		}
+		p.Step[p.Steps] = x
+		p.Steps++
+	}
+	if p.Steps == 0 {
+		return nil
+	}
+	// Few threads for few bytes: all of them do all steps.
+	l := cuda.Launch{Grid: min(blocks, g.c.multiprocessors), Block: min((threads+warp-1)/warp*warp, g.d.threads, g.f.MaxThreads)}
+	l.Early = on.follows(int32(l.Grid), g.d.blocks) && early && l.Grid <= channelBlocks
+	return g.f.Launch(cu, l, p.Bytes())
+}
+
+// warp is how many threads a device runs as one.
+const warp = 32

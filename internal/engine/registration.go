@@ -1,0 +1,220 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// Registration is one registration of a buffer. It ends with the communicator that it was made with, if not before.
+type Registration struct {
+	c     *Comm
+	base  unsafe.Pointer
+	alloc *mem.Allocation // that it lies in
+	ref   *register.Ref
+
+	ending atomic.Bool // by Close
+	mu     sync.Mutex
+	closed bool
+	grant  mem.Location // by which peers may use it; made when first asked for
+}
+
+// RegisterBuffer registers the memory of v.
+func (c *Comm) RegisterBuffer(v team.Vec) (*Registration, error) {
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
+	r, err := c.register(v)
+	if err != nil {
+		return nil, c.local("register_buffer", err)
+	}
+	if !c.regs.add(r) { // it was ended meanwhile
+		r.ref.Close()
+		return nil, c.Err()
+	}
+	return r, nil
+}
+
+func (c *Comm) register(v team.Vec) (*Registration, error) {
+	if err := v.Check(); err != nil {
+		return nil, err
+	}
+	a := c.Allocation(v)
+	switch {
+	case v.Bytes() == 0:
+		return nil, fmt.Errorf("an empty buffer: %w", fault.ErrArgument)
+	case a == nil:
+		return nil, fmt.Errorf("[%p,+%d) is Go memory, foreign, or of another Open: only memory of Alloc or Adopt of "+
+			"this Comm can be registered: %w", v.Ptr, v.Bytes(), fault.ErrArgument)
+	}
+	ref, err := c.dom.Cache.Register(Memory(a), uintptr(v.Ptr), v.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	return &Registration{c: c, base: v.Ptr, alloc: a, ref: ref}, nil
+}
+
+// export is memory that peers may use until the grant is revoked.
+type export struct {
+	at    mem.Location
+	bytes int
+	grant mem.Location
+	gpu   bool // at is on the rank's device
+}
+
+// export lets peers use the registered bytes until the registration closes.
+func (r *Registration) export() (export, error) {
+	claim, err := r.Acquire()
+	if err != nil {
+		return export{}, err
+	}
+	defer claim.Release()
+	h, err := claim.Handle(register.IPC)
+	if err != nil {
+		return export{}, err
+	}
+	at := h.(mem.Location).Add(claim.Addr() - claim.Memory().Base)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return export{}, errRegistrationClosed
+	}
+	if r.grant.Generation == 0 {
+		if r.grant, err = r.c.dom.Heap.Grant(); err != nil {
+			return export{}, err
+		}
+	}
+	return export{at: at, bytes: claim.Len(), grant: r.grant, gpu: !claim.Memory().Device.IsHost()}, nil
+}
+
+var errRegistrationClosed = fmt.Errorf("the registration has been closed: %w", fault.ErrStale)
+
+// Acquire keeps the registered memory from being freed until Release of what it returns: fault.ErrStale after Close.
+func (r *Registration) Acquire() (*register.Claim, error) {
+	claim, err := r.ref.Acquire()
+	if errors.Is(err, fault.ErrClosed) {
+		err = errRegistrationClosed
+	}
+	return claim, err
+}
+
+// Range is n bytes of the registered memory at off; Release the claim after use.
+func (r *Registration) Range(off, n int) (unsafe.Pointer, *register.Claim, error) {
+	claim, err := r.Acquire()
+	if err != nil {
+		return nil, nil, err
+	}
+	if off < 0 || n < 0 || off > claim.Len() || n > claim.Len()-off {
+		claim.Release()
+		return nil, nil, outside(off, n, claim.Len(), "the registration")
+	}
+	return unsafe.Add(r.base, off), claim, nil
+}
+
+func outside(off, n, bytes int, what string) error {
+	return fmt.Errorf("bytes [%d,+%d) are outside of %s, which has %d: %w", off, n, what, bytes, fault.ErrArgument)
+}
+
+// Comm is the communicator that r was made with.
+func (r *Registration) Comm() *Comm { return r.c }
+
+// Close ends the registration for this rank and for all that imported it. Peers in the middle of a copy are waited
+// for, by the first call: others are fault.ErrClosed at once, and the memory is registered until then.
+func (r *Registration) Close() error {
+	r.c.regs.remove(r)
+	if r.ending.Swap(true) {
+		return r.c.local("deregister", fmt.Errorf("registration of the memory at %p: %w", r.base, fault.ErrClosed))
+	}
+	var errs []error
+	if g, granted := r.revoke(); granted {
+		over, err := r.c.dom.settle(g)
+		if !over {
+			r.alloc.Quarantine()
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(append(errs, r.ref.Close())...); err != nil {
+		return r.c.local("deregister", err)
+	}
+	return nil
+}
+
+// revoke has peers refuse what reaches for the memory from now on: the grant that they had until now, if they had one.
+func (r *Registration) revoke() (g mem.Location, granted bool) {
+	r.mu.Lock()
+	granted = r.grant.Generation != 0 && !r.closed
+	r.closed = true
+	r.mu.Unlock()
+	if granted {
+		r.c.dom.Heap.Revoke(r.grant)
+	}
+	return r.grant, granted
+}
+
+// registrations are those that were made with a communicator, and end with it.
+type registrations struct {
+	mu    sync.Mutex
+	ended bool
+	open  map[*Registration]bool
+	held  []*register.Claim // of those that Abort ended: what is on a device is taken back with the communicator
+}
+
+func (rs *registrations) add(r *Registration) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.ended {
+		return false
+	}
+	if rs.open == nil {
+		rs.open = map[*Registration]bool{}
+	}
+	rs.open[r] = true
+	return true
+}
+
+func (rs *registrations) remove(r *Registration) {
+	rs.mu.Lock()
+	delete(rs.open, r)
+	rs.mu.Unlock()
+}
+
+// end closes all. quick: it does not wait for what is queued on devices, and for peers that use what is there.
+func (rs *registrations) end(quick bool) error {
+	rs.mu.Lock()
+	rs.ended = true
+	all := rs.open
+	rs.open = nil
+	rs.mu.Unlock()
+	var errs []error
+	for r := range all {
+		if quick && !r.alloc.Dev.IsHost() {
+			if claim, err := r.ref.Acquire(); err == nil {
+				rs.mu.Lock()
+				rs.held = append(rs.held, claim)
+				rs.mu.Unlock()
+			}
+		}
+		if err := r.Close(); !errors.Is(err, fault.ErrClosed) { // by its owner, just now
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// release ends what end has left.
+func (rs *registrations) release() {
+	rs.mu.Lock()
+	held := rs.held
+	rs.held = nil
+	rs.mu.Unlock()
+	for _, claim := range held {
+		claim.Release()
+	}
+}

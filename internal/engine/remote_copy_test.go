@@ -1,0 +1,49 @@
+package engine
+
+import (
+	"bytes"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// mortalPeer has memory that lives for some looks.
+type mortalPeer struct {
+	team.PeerMemory
+	looks int
+}
+
+func (p *mortalPeer) Live(mem.Location) bool { p.looks--; return p.looks >= 0 }
+
+// TestCopyLooks: a copy ends with the piece during which the peer has taken its memory back.
+func TestCopyLooks(t *testing.T) {
+	const n = 3*copyPiece + 5
+	for looks := range 6 {
+		for _, put := range []bool{false, true} {
+			here, there := make([]byte, n), make([]byte, n)
+			src, dst := there, here
+			if put {
+				src, dst = here, there
+			}
+			for i := range src {
+				src[i] = 1
+			}
+			m := &Remote{c: &Comm{}, mem: &mortalPeer{looks: looks}, ptr: unsafe.Pointer(&there[0]), bytes: n}
+			var copies atomic.Uint64
+			err := m.copy(&copies, 0, unsafe.Pointer(&here[0]), n, put)
+			if looks == 5 { // before it, and after each piece
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, fault.ErrStale)
+			}
+			require.Equal(t, min(looks*copyPiece, n), bytes.Count(dst, []byte{1}), "%d looks, put %v", looks, put)
+			require.Zero(t, copies.Load())
+		}
+	}
+}

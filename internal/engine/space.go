@@ -1,0 +1,156 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// Space is the channels and windows of a communicator. It is an Attachment of that.
+type Space struct {
+	c *Comm
+
+	mu     sync.Mutex
+	open   map[closable]bool
+	gone   moved // what those that are not open any more have moved
+	table  *endTable
+	used   [tableEnds]occupant // of the table's places: open, or closed here and not yet there
+	places []*team.Place       // where the ranks' tables are
+	gpu    *gpuEnds            // nil if there was never a device
+}
+
+// NewSpace makes c's.
+func NewSpace(c *Comm, _ Attachment) Attachment { return &Space{c: c} }
+
+// SpaceOf is c's. That of a communicator without ranks says what that one is.
+func SpaceOf(c *Comm) *Space {
+	for _, a := range c.attached {
+		if sp, ok := a.(*Space); ok {
+			return sp
+		}
+	}
+	return &Space{c: c}
+}
+
+// AreaBytes implements Attachment.
+func (sp *Space) AreaBytes() int { return int(unsafe.Sizeof(team.Place{})) }
+
+// Lay sets where ranks publish their tables. Implements Attachment.
+func (sp *Space) Lay(rank int, at unsafe.Pointer) {
+	if sp.places == nil {
+		sp.places = make([]*team.Place, sp.c.Size())
+	}
+	sp.places[rank] = (*team.Place)(at)
+}
+
+// Advance implements Attachment.
+func (sp *Space) Advance() {}
+
+// Pass implements Attachment.
+func (sp *Space) Pass() {}
+
+// Count implements Attachment.
+func (sp *Space) Count(s *Stats) {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	var all moved
+	all.add(&sp.gone)
+	for k := range sp.open {
+		all.add(k.counts())
+	}
+	s.Puts, s.Gets, s.OneSided = all.puts.Load(), all.gets.Load(), all.bytes.Load()
+}
+
+// Shut implements Attachment.
+func (sp *Space) Shut(bool) error {
+	for _, k := range sp.list() {
+		if k.use().inUse() {
+			return fmt.Errorf("%s is in use: %w", k.name(), fault.ErrBusy)
+		}
+	}
+	return nil
+}
+
+// Reopen implements Attachment.
+func (sp *Space) Reopen() {}
+
+// Close implements Attachment.
+func (sp *Space) Close() error { return sp.closeAll(false) }
+
+// Abort implements Attachment.
+func (sp *Space) Abort() { sp.closeAll(true) }
+
+// closeAll closes all. Without quick it waits until their uses have ended.
+func (sp *Space) closeAll(quick bool) error {
+	var errs []error
+	for i := 0; ; i++ {
+		all := sp.list()
+		for _, k := range all {
+			if k.use().isClosed() {
+				continue
+			}
+			if err := shut(k, quick); !errors.Is(err, fault.ErrClosed) { // by its owner, just now
+				errs = append(errs, err)
+			}
+		}
+		if quick || len(all) == 0 {
+			return errors.Join(errs...)
+		}
+		if i > 0 {
+			time.Sleep(20 * time.Microsecond)
+		}
+	}
+}
+
+func (sp *Space) list() []closable {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	var all []closable
+	for k := range sp.open {
+		all = append(all, k)
+	}
+	return all
+}
+
+// add has k end with the communicator.
+func (sp *Space) add(k closable) {
+	sp.mu.Lock()
+	sp.put(k)
+	sp.mu.Unlock()
+}
+
+// put is add. The caller holds mu.
+func (sp *Space) put(k closable) {
+	if sp.open == nil {
+		sp.open = map[closable]bool{}
+	}
+	sp.open[k] = true
+}
+
+func (sp *Space) remove(k closable) {
+	sp.mu.Lock()
+	if sp.open[k] {
+		sp.gone.add(k.counts())
+	}
+	delete(sp.open, k)
+	sp.mu.Unlock()
+}
+
+// aside is an error of a call beside the collectives, about a peer.
+func aside(c *Comm, op string, peer int, err error) error {
+	var e *fault.Error
+	if errors.As(err, &e) {
+		return err
+	}
+	return &fault.Error{Op: op, Rank: c.Rank(), Peer: peer, Host: c.Hostname(c.Rank()), Err: err}
+}
+
+// between names this rank and a peer, the same on both.
+func between(c *Comm, peer int) string {
+	return fmt.Sprintf("between ranks %d and %d", min(c.Rank(), peer), max(c.Rank(), peer))
+}
