@@ -122,7 +122,7 @@ func (m *Mail) window(b *Box, n int) (unsafe.Pointer, error) {
 
 // resolve is where n bytes of a rank's memory are in this process. The location is checked.
 func (m *Mail) resolve(rank int, l mem.Location, n int) (unsafe.Pointer, error) {
-	if rank == m.c.Rank() {
+	if rank == m.rank {
 		return m.boxes[rank].OutWindow, nil // the one memory that a rank shows to itself
 	}
 	return m.team.Peers[rank].Mem.Resolve(l, n)

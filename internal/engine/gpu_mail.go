@@ -45,7 +45,7 @@ type hold struct {
 
 // deviceMail is the messages of device memory, or nil without a device.
 func (m *Mail) deviceMail() *gpuMail {
-	if m.c.device == nil {
+	if m.gpu == nil || m.c.device == nil {
 		return nil
 	}
 	return m.gpu
@@ -76,7 +76,7 @@ func (m *gpuMail) load() (*cuda.Function, error) {
 	if m.f != nil {
 		return m.f, nil
 	}
-	f, err := m.d.gpu.set.Kernel(kernels.Messages, dtype.Invalid, m.d.c.size)
+	f, err := m.d.gpu.set.Kernel(kernels.Messages, dtype.Invalid, len(m.mail.boxes))
 	if err != nil {
 		return nil, err
 	}

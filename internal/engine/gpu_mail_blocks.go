@@ -41,7 +41,7 @@ func (m *gpuMail) share(ms []DeviceMessage, keep *laneBlocks) (blocks laneBlocks
 		blocks[l] = max(blocks[l], ms[i].blocks())
 	}
 	free, more := int32(m.d.room.messages), int32(0) // more: what is wanted beyond one block for each
-	for i := range 2 * m.d.c.size {
+	for i := range 2 * len(m.mail.boxes) {
 		if blocks[i] > 0 {
 			free--
 			more += blocks[i] - 1
@@ -51,7 +51,7 @@ func (m *gpuMail) share(ms []DeviceMessage, keep *laneBlocks) (blocks laneBlocks
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i := range 2 * m.d.c.size {
+	for i := range 2 * len(m.mail.boxes) {
 		if blocks[i] == 0 {
 			free -= max(m.lanes[i].blocks, m.held(i, keep), 1)
 		}

@@ -125,7 +125,7 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 				if err := g.acquire(h, true); err != nil {
 					return nil, err
 				}
-				late := h.buf.Late && time.Since(start) < min(c.opts.Timeout, importTime)
+				late := h.buf.Late && time.Since(start) < min(c.Options().Timeout, importTime)
 				if h.buf.Claim != nil {
 					h.buf.Claim.Release() // the graph has it
 					h.buf.Claim = nil
@@ -136,7 +136,7 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 				if ctx.Err() != nil {
 					return nil, fault.Ended(ctx)
 				}
-				c.dom.IPC.Progress()
+				c.Domain().IPC.Progress()
 				time.Sleep(importPoll)
 			}
 			if h.Recv {
@@ -150,9 +150,9 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 // address finds out which sends of works copy engines can do: those that are large, of lanes whose receives have been
 // captured as well, all of them. It holds the memory that they write.
 func (g *mailGraph) address(ctx context.Context, works []team.Work, received [][]uint64) error {
-	c := g.m.d.c
-	for peer := range c.size {
-		if peer == c.rank || peer >= len(received) {
+	mail := g.m.mail
+	for peer := range mail.boxes {
+		if peer == mail.rank || peer >= len(received) {
 			continue
 		}
 		var sends []*DeviceMessage
@@ -164,7 +164,7 @@ func (g *mailGraph) address(ctx context.Context, works []team.Work, received [][
 				}
 			}
 		}
-		words, ok := match(sends, received[peer], c.rank)
+		words, ok := match(sends, received[peer], mail.rank)
 		if !ok {
 			continue
 		}
@@ -176,11 +176,11 @@ func (g *mailGraph) address(ctx context.Context, works []team.Work, received [][
 			if kernels.Word(at.Arena, int(at.Offset)) != words[i] {
 				return fmt.Errorf("rank %d receives at %#x, which is nowhere: %w", peer, words[i], fault.ErrMismatch)
 			}
-			to, err := c.devicePeer(peer).Hold(ctx, at.Arena, at.Offset, h.Vec.Bytes())
+			to, err := mail.c.devicePeer(peer).Hold(ctx, at.Arena, at.Offset, h.Vec.Bytes())
 			if err != nil {
 				return fmt.Errorf("destination at rank %d: %w", peer, err)
 			}
-			g.holds = append(g.holds, hold{peer: c.devicePeer(peer), extent: at.Arena})
+			g.holds = append(g.holds, hold{peer: mail.c.devicePeer(peer), extent: at.Arena})
 			h.to, h.want = uint64(to), words[i]
 		}
 	}

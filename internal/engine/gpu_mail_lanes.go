@@ -175,7 +175,7 @@ func (m *gpuMail) anyBusy() int {
 func (m *gpuMail) stuck() int {
 	for i := range m.lanes {
 		r := i / 2
-		if r < m.d.c.size && r != m.d.c.rank && m.d.c.team.Peers[r].Closed() && m.busy(i) {
+		if r < len(m.mail.boxes) && r != m.mail.rank && m.mail.team.Peers[r].Closed() && m.busy(i) {
 			return r
 		}
 	}

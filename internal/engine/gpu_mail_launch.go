@@ -144,7 +144,7 @@ func (m *gpuMail) params(line int) *kernels.MailParams {
 	d := &m.d.params
 	p := mailParams.Get().(*kernels.MailParams)
 	p.Area, p.Status, p.Timeout = d.Area[0], m.d.lineAddr(m.first+line), d.Timeout
-	p.Boxes, p.Rank, p.Lanes = uint64(kernels.Boxes(m.d.c.size)), d.Rank, 0
+	p.Boxes, p.Rank, p.Lanes = uint64(kernels.Boxes(len(m.mail.boxes))), d.Rank, 0
 	return p
 }
 

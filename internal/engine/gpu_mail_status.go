@@ -30,8 +30,8 @@ func (m *gpuMail) status(line int) *kernels.Status {
 // told is what kernels say in a line of the status page, and whether it breaks the communicator. The caller keeps the
 // page from going.
 func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool) {
-	c, peer := m.d.c, int(s.Peer)
-	if peer >= c.size {
+	peer := int(s.Peer)
+	if peer >= len(m.mail.boxes) {
 		peer = -1
 	}
 	code := s.Error.Load()
@@ -56,7 +56,7 @@ func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool
 		return about("", fmt.Errorf("it expected %s, and %s were sent: %w", describeHead(s.Theirs), describeHead(s.Mine),
 			fault.ErrMismatch)), false
 	case kernels.Timeout:
-		return about("wait", fmt.Errorf("nothing from it for %v%s: %w", time.Duration(c.team.Timeout.Load()), m.hint(peer),
+		return about("wait", fmt.Errorf("nothing from it for %v%s: %w", time.Duration(m.mail.team.Timeout.Load()), m.hint(peer),
 			fault.ErrTimeout)), true
 	case kernels.Aborted:
 		return about("wait", fault.ErrAborted), true
@@ -75,7 +75,7 @@ func describeHead(h uint64) string {
 
 // hint says what else has come from a peer that is waited for.
 func (m *gpuMail) hint(peer int) string {
-	if peer < 0 || peer == m.d.c.rank {
+	if peer < 0 || peer == m.mail.rank {
 		return ""
 	}
 	b := m.mail.Box(peer)
@@ -131,8 +131,8 @@ func (m *gpuMail) collect() error {
 		return nil
 	}
 	if fatal {
-		d.c.failOpen(e)
-		if b := d.c.broken.Load(); b != nil {
+		m.mail.c.failOpen(e)
+		if b := m.mail.c.Broken(); b != nil {
 			return b
 		}
 	}

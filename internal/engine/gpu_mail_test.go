@@ -43,17 +43,17 @@ func TestMailRoom(t *testing.T) {
 					for peer := range ranks {
 						all = append(all, message(peer, false, n, 0), message(peer, true, n, 0))
 					}
-					alone := newGPUMail(nil, &device{c: &Comm{size: ranks}, room: room})
+					alone := newGPUMail(newMail(0, ranks), &device{room: room})
 					for i := range all {
 						b := alone.share(all[i:i+1], nil)
 						require.Positive(t, b[laneOf(all[i].Peer, all[i].Recv)])
 					}
 					require.LessOrEqual(t, total(alone), most, "%d bytes, one by one", n)
-					together := newGPUMail(nil, alone.d)
+					together := newGPUMail(alone.mail, alone.d)
 					together.share(all, nil)
 					require.LessOrEqual(t, total(together), most, "%d bytes, together", n)
 					var first, second laneBlocks
-					captured := newGPUMail(nil, alone.d)
+					captured := newGPUMail(alone.mail, alone.d)
 					captured.share(all[:1], &first)
 					captured.share(all[1:], &second)
 					require.LessOrEqual(t, total(captured), most, "%d bytes, captured", n)
@@ -61,7 +61,7 @@ func TestMailRoom(t *testing.T) {
 					captured.giveUp(&second)
 					require.Equal(t, 2*ranks, total(captured))
 				}
-				m := newGPUMail(nil, &device{c: &Comm{size: ranks}, room: room})
+				m := newGPUMail(newMail(0, ranks), &device{room: room})
 				huge := []DeviceMessage{message(0, false, 1<<30, 0)}
 				require.EqualValues(t, min(mailPushBlocks, most-2*ranks+1), m.share(huge, nil)[0], "it may have all the rest")
 				direct := []DeviceMessage{message(0, true, 1<<30, 1<<63)}

@@ -108,14 +108,13 @@ func letGo(ms []DeviceMessage, held int) {
 
 // acquire finds or makes the registration of what is received, unless it is small, or its word is known: see prepare.
 func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
-	c := m.d.c
 	switch {
 	case h.Vec.Bytes() <= kernels.EagerBytes:
 		h.buf = team.Buf{Why: "small enough to travel in packets"}
 		return nil
 	case !h.Recv:
 		return nil
-	case h.Peer == c.rank:
+	case h.Peer == m.mail.rank:
 		h.word = kernels.Word(0, int(uintptr(h.Vec.Ptr)))
 		return nil
 	}
@@ -133,7 +132,7 @@ func (m *gpuMail) note(ms []DeviceMessage) {
 	seq := m.number(1) + 1
 	for i := range ms {
 		k, way, b := ms[i].went(ms)
-		m.d.c.NoteMessage(k, seq, ms[i].Vec.Bytes(), way, b)
+		m.mail.c.NoteMessage(k, seq, ms[i].Vec.Bytes(), way, b)
 	}
 }
 

@@ -45,8 +45,8 @@ func (m *Mail) Transfer(ctx context.Context, s *Stream, r Recorder, op string, m
 			return nil, err
 		}
 	}
-	if op == "send" && ms[0].Peer == c.Rank() && ms[0].Vec.Bytes() > kernels.EagerBytes {
-		return fail(c.Rank(), waitsForItself(ms[0].Vec.Bytes(), kernels.EagerBytes))
+	if op == "send" && ms[0].Peer == m.rank && ms[0].Vec.Bytes() > kernels.EagerBytes {
+		return fail(m.rank, waitsForItself(ms[0].Vec.Bytes(), kernels.EagerBytes))
 	}
 	if r != nil {
 		return nil, r.Record(c, team.Work{Kind: team.KindMessages, Other: Messages(ms)})
@@ -67,7 +67,7 @@ func (m *Mail) lostPeer(op string) error {
 	w := team.Waiting{Op: op, Step: "launch"}
 	return m.gated(op, -1, func() *fault.Error {
 		for r := range m.team.Peers {
-			if v := m.team.Peers[r].Lost(); v != 0 && r != m.c.Rank() {
+			if v := m.team.Peers[r].Lost(); v != 0 && r != m.rank {
 				return m.team.LostError(&w, r, v)
 			}
 		}
@@ -105,7 +105,7 @@ func (m *gpuMail) start(ctx context.Context, s *gpuStream, op string, ms []Devic
 	t.after, begun, err = m.queue(s, t.line, ms)
 	switch {
 	case begun, err != nil && !errors.Is(err, fault.ErrClosed) && !errors.Is(err, fault.ErrLimit):
-		return nil, m.d.c.failOpen(m.error(op, "device", err)) // the line stays with what may be queued
+		return nil, m.mail.c.failOpen(m.error(op, "device", err)) // the line stays with what may be queued
 	case err != nil:
 		m.giveBack(t.line)
 		return nil, err
@@ -135,14 +135,14 @@ func (t *Transfer) Wait(ctx context.Context) error {
 	if t.done {
 		return t.err
 	}
-	c := t.m.d.c
+	c := t.m.mail.c
 	var since time.Time // that the communicator is broken
 	err := await(func() (bool, error) { return t.m.reached(t.after) }, func(time.Duration) error {
 		if ctx.Err() != nil {
 			c.failOpen(t.m.error(t.op, "wait", fault.Ended(ctx))) // kernels end soon, and until then they use the memory
 		}
 		switch {
-		case c.broken.Load() == nil:
+		case c.Broken() == nil:
 		case since.IsZero():
 			since = time.Now()
 		case time.Since(since) > deviceGrace:
@@ -156,7 +156,7 @@ func (t *Transfer) Wait(ctx context.Context) error {
 // finish takes what the kernels have said; err is what the driver says.
 func (t *Transfer) finish(err error) error {
 	m := t.m
-	c := m.d.c
+	c := m.mail.c
 	m.letGo(t.after)
 	t.done, t.after = true, nil
 	if err != nil {
@@ -184,7 +184,7 @@ func (t *Transfer) finish(err error) error {
 	if fatal {
 		c.failOpen(e)
 	}
-	switch b := c.broken.Load(); {
+	switch b := c.Broken(); {
 	case b != nil && (fatal || closed):
 		t.err = b
 	case e != nil:

@@ -14,6 +14,7 @@ import (
 type Mail struct {
 	c      *Comm
 	team   *team.Team
+	rank   int
 	eager  int   // see EagerLimit
 	boxes  []Box // by rank of the peer
 	domain *mailroom
@@ -23,12 +24,17 @@ type Mail struct {
 
 // NewMail makes c's messages.
 func NewMail(c *Comm, sibling Attachment) Attachment {
-	m := &Mail{c: c, team: c.Team(), eager: eagerLimit(c.Size()), boxes: make([]Box, c.Size())}
+	m := newMail(c.Rank(), c.Size())
+	m.c, m.team = c, c.Team()
 	if s, ok := sibling.(*Mail); ok {
 		m.domain = s.domain
-	} else {
-		m.domain = &mailroom{}
 	}
+	return m
+}
+
+// newMail is that of a rank that is alone with its memory.
+func newMail(rank, ranks int) *Mail {
+	m := &Mail{rank: rank, eager: eagerLimit(ranks), boxes: make([]Box, ranks), domain: &mailroom{}}
 	for r := range m.boxes {
 		m.boxes[r].Peer = r
 	}
@@ -49,11 +55,11 @@ func MailOf(c *Comm) *Mail {
 func (m *Mail) Box(peer int) *Box { return &m.boxes[peer] }
 
 // AreaBytes implements Attachment.
-func (m *Mail) AreaBytes() int { return MailBytes(m.c.Size()) }
+func (m *Mail) AreaBytes() int { return MailBytes(len(m.boxes)) }
 
 // Lay implements Attachment: it sets where a rank's outboxes are.
 func (m *Mail) Lay(rank int, at unsafe.Pointer) {
-	if rank == m.c.Rank() {
+	if rank == m.rank {
 		for r := range m.boxes {
 			b := &m.boxes[r]
 			b.Out, b.OutEager = m.outbox(at, r)
@@ -61,7 +67,7 @@ func (m *Mail) Lay(rank int, at unsafe.Pointer) {
 		m.domain.all.Store(m, nil)
 	}
 	b := &m.boxes[rank]
-	b.In, b.InEager = m.outbox(at, m.c.Rank())
+	b.In, b.InEager = m.outbox(at, m.rank)
 }
 
 // outbox is what a rank whose outboxes are at base has for rank to, and its eager slots.
@@ -137,8 +143,7 @@ func (m *Mail) Close() error {
 
 // Error is an error about a message.
 func (m *Mail) Error(op string, peer int, step string, err error) *fault.Error {
-	c := m.c
-	return &fault.Error{Op: op, Rank: c.Rank(), Peer: peer, Host: c.Hostname(c.Rank()), Step: step, Err: err}
+	return &fault.Error{Op: op, Rank: m.rank, Peer: peer, Host: m.c.Hostname(m.rank), Step: step, Err: err}
 }
 
 // Fail breaks the communicator with what ended a message, and returns what broke it.

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -33,28 +31,26 @@ func TestMessageList(t *testing.T) {
 	require.Same(t, &ms[2], l.Pop())
 }
 
-// fakeMail is the mail of one rank of a communicator that has nothing else; all areas are its own.
-func fakeMail(ranks int) *Mail {
-	c := &Comm{size: ranks, dom: new(Domain)}
-	c.team.Init(c, 0, ranks)
-	for r := range c.team.Peers {
-		b := make([]byte, team.SharedBytes+MailBytes(ranks)+128)
-		skip := -uintptr(unsafe.Pointer(&b[0])) & 127
-		c.team.Peers[r].Area = (*team.Area)(unsafe.Pointer(&b[skip]))
-	}
-	m := NewMail(c, nil).(*Mail)
+// fakeMail is the mail of rank 0 of a communicator that has nothing else; all areas are its own. The area of rank 0 is at
+// base.
+func fakeMail(ranks int) (m *Mail, base unsafe.Pointer) {
+	m = newMail(0, ranks)
 	for r := range ranks {
-		m.Lay(r, c.team.Attached(r))
+		b := make([]byte, MailBytes(ranks)+128)
+		at := unsafe.Pointer(&b[-uintptr(unsafe.Pointer(&b[0]))&127])
+		if m.Lay(r, at); r == 0 {
+			base = at
+		}
 	}
-	return m
+	return m, base
 }
 
 // TestMailLayout: outboxes and eager slots are aligned, lie apart, and end where the area does.
 func TestMailLayout(t *testing.T) {
 	for _, ranks := range []int{1, 2, 16, 17, 128, 129} {
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
-			m := fakeMail(ranks)
-			base := uintptr(unsafe.Pointer(m.team.Peers[0].Area)) + team.SharedBytes
+			m, at := fakeMail(ranks)
+			base := uintptr(at)
 			eager := uintptr(MailSlots * m.EagerLimit())
 			boxes := uintptr(ranks) * unsafe.Sizeof(Outbox{})
 			for r := range m.boxes {
@@ -73,7 +69,7 @@ func TestMailLayout(t *testing.T) {
 }
 
 func TestCloseMail(t *testing.T) {
-	m := fakeMail(3)
+	m, _ := fakeMail(3)
 	l := &m.Box(1).Recv
 	require.NoError(t, l.Enter())
 	l.Waiting.Push(&Message{Recv: true, Peer: 1})

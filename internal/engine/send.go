@@ -311,9 +311,9 @@ func (m *Mail) SendNow(op string, peer int, v *team.Vec, n int) (sent, free bool
 // SelfError is for a send of n bytes to this rank itself that would wait: SendNow has not sent it.
 func (m *Mail) SelfError(n int) error {
 	if n > m.eager {
-		return m.Error("send", m.c.Rank(), "", waitsForItself(n, m.eager))
+		return m.Error("send", m.rank, "", waitsForItself(n, m.eager))
 	}
-	return m.Error("send", m.c.Rank(), "", fmt.Errorf(
+	return m.Error("send", m.rank, "", fmt.Errorf(
 		"%d messages to this rank itself have not been received yet (use SendRecv or a Group): %w", MailSlots, fault.ErrLimit))
 }
 
