@@ -124,7 +124,7 @@ func (ch *Channel) Salt(mine bool) uint64 {
 	}
 	var b [32]byte
 	*(*[4]uint64)(unsafe.Pointer(&b)) = [4]uint64{ch.c.Team().ID(), uint64(from), uint64(to), ch.key & (1<<32 - 1)}
-	return hash("packets", b[:])
+	return Hash("packets", b[:])
 }
 
 // Comm is the channel's communicator.
@@ -144,7 +144,7 @@ func (ch *Channel) Close() error {
 	return nil
 }
 
-func (ch *Channel) failed(err error) { ch.c.Domain().failed(err) }
+func (ch *Channel) failed(err error) { ch.c.Domain().Failed(err) }
 func (ch *Channel) name() string     { return "the channel " + between(ch.c, ch.peer) }
 
 func (ch *Channel) giveUp(quick bool) error {

@@ -23,7 +23,7 @@ type closable interface {
 
 // uses are those of something closable.
 type uses struct {
-	gate
+	Gate
 	over atomic.Bool // it has been given up, with err
 	err  error
 	left atomic.Bool // no Close waits for that
@@ -33,7 +33,7 @@ func (u *uses) use() *uses { return u }
 
 // begin begins a use of k: fault.ErrClosed after its end.
 func begin(k closable) error {
-	if k.use().enter() {
+	if k.use().Enter() {
 		return nil
 	}
 	end(k)
@@ -42,7 +42,7 @@ func begin(k closable) error {
 
 // end ends a use of k.
 func end(k closable) {
-	if k.use().leave() {
+	if k.use().Leave() {
 		finish(k, true)
 	}
 }
@@ -60,10 +60,10 @@ func finish(k closable, quick bool) {
 // returns: uses end soon, since copies are never long, and waits look whether what they belong to is closed.
 func shut(k closable, quick bool) error {
 	u := k.use()
-	if quick && !u.isClosed() {
+	if quick && !u.Closed() {
 		u.left.Store(true)
 	}
-	first, last := u.close()
+	first, last := u.Close()
 	switch {
 	case !first:
 		return fmt.Errorf("%s: %w", k.name(), fault.ErrClosed)
@@ -73,6 +73,6 @@ func shut(k closable, quick bool) error {
 	if quick {
 		return nil
 	}
-	pauseUntil(u.over.Load)
+	PauseUntil(u.over.Load)
 	return u.err
 }

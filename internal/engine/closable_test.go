@@ -71,7 +71,7 @@ func TestGateWaitsForTheLastUse(t *testing.T) {
 		require.NoError(t, begin(n))
 		closed := make(chan error, 1)
 		go func() { closed <- shut(n, quick) }()
-		require.Eventually(t, n.isClosed, limits.Limit, time.Millisecond)
+		require.Eventually(t, n.Closed, limits.Limit, time.Millisecond)
 		if quick {
 			require.NoError(t, <-closed)
 		}
@@ -98,7 +98,7 @@ type lateClosable struct {
 
 func (n *lateClosable) use() *uses {
 	if n.looks++; n.looks == 2 {
-		n.uses.close()
+		n.uses.Close()
 	}
 	return &n.uses
 }
@@ -108,5 +108,5 @@ func TestSpaceClosesWithOwners(t *testing.T) {
 	n := &lateClosable{}
 	sp.add(n)
 	require.NoError(t, sp.closeAll(true))
-	require.True(t, n.isClosed())
+	require.True(t, n.Closed())
 }

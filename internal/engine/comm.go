@@ -48,7 +48,7 @@ type Comm struct {
 	lift    atomic.Pointer[func()] // ends the quarantine that breaking began
 	closing atomic.Bool
 	ending  sync.Mutex // Abort writes the area that Close gives back
-	polls   gate       // looks at what Close gives back, by calls that do not have the turn
+	Polls   Gate       // looks at what Close gives back, by calls that do not have the turn
 
 	regs registrations
 
@@ -118,13 +118,13 @@ func (c *Comm) Err() error {
 		return e
 	}
 	if c.closing.Load() {
-		return c.local("communicator", errCommClosed)
+		return c.local("communicator", ErrCommClosed)
 	}
 	return nil
 }
 
-// isClosing reports whether Close has begun to end the communicator.
-func (c *Comm) isClosing() bool { return c.closing.Load() }
+// Closing reports whether Close has begun to end the communicator.
+func (c *Comm) Closing() bool { return c.closing.Load() }
 
 // Broken is why the communicator is of no more use since it broke, or nil. Implements team.Comm.
 func (c *Comm) Broken() *fault.Error { return c.broken.Load() }
@@ -176,7 +176,7 @@ func (c *Comm) Abort(cause error) {
 	for _, a := range c.attached {
 		a.Abort()
 	}
-	c.dom.failed(c.regs.end(true))
+	c.dom.Failed(c.regs.end(true))
 }
 
 // Close ends this rank's side. Local: it waits for no other rank, and what peers still read stays readable.
@@ -199,7 +199,7 @@ func (c *Comm) Close() error {
 	if err != nil {
 		return c.local("close", err)
 	}
-	c.polls.drain()
+	c.Polls.Drain()
 	c.logClose()
 	var errs []error
 	for _, a := range c.attached {
@@ -215,7 +215,7 @@ func (c *Comm) Close() error {
 // tryClose lets no operation begin any more, unless one is under way.
 func (c *Comm) tryClose() error {
 	if c.closing.Load() {
-		return errCommClosed
+		return ErrCommClosed
 	}
 	if c.device != nil && c.broken.Load() == nil && c.device.busy() {
 		return fmt.Errorf("operations are queued on a device (Stream.Sync waits for them): %w", fault.ErrBusy)
@@ -243,8 +243,8 @@ func (c *Comm) release() error {
 
 // WaitsIn is what a rank says that it is in, until this one closes. For tests.
 func (c *Comm) WaitsIn(rank int) string {
-	defer c.polls.leave()
-	if !c.polls.enter() {
+	defer c.Polls.Leave()
+	if !c.Polls.Enter() {
 		return "closed"
 	}
 	return c.team.Says(rank)

@@ -42,27 +42,27 @@ func (sp *Space) Connect(ctx context.Context, peer int, r *Registration, remote 
 }
 
 // shows checks what a channel is to be made of.
-func (sp *Space) shows(r *Registration, remote *Remote, peer int) (export, error) {
+func (sp *Space) shows(r *Registration, remote *Remote, peer int) (Export, error) {
 	c := sp.c
 	switch {
 	case r == nil:
-		return export{}, fmt.Errorf("nil registration: %w", fault.ErrArgument)
+		return Export{}, fmt.Errorf("nil registration: %w", fault.ErrArgument)
 	case r.Comm().Domain() != c.Domain():
-		return export{}, fmt.Errorf("the registration is another rank's: %w", fault.ErrArgument)
+		return Export{}, fmt.Errorf("the registration is another rank's: %w", fault.ErrArgument)
 	case remote != nil && (remote.c.Domain() != c.Domain() || remote.mem != c.Team().Peers[peer].Mem):
-		return export{}, fmt.Errorf("the remote memory is not that of rank %d: %w", peer, fault.ErrArgument)
+		return Export{}, fmt.Errorf("the remote memory is not that of rank %d: %w", peer, fault.ErrArgument)
 	}
-	defer c.polls.leave()
-	if !c.polls.enter() {
-		return export{}, errCommClosed
+	defer c.Polls.Leave()
+	if !c.Polls.Enter() {
+		return Export{}, ErrCommClosed
 	}
 	if remote != nil {
 		if err := remote.live(); err != nil {
-			return export{}, err
+			return Export{}, err
 		}
 	}
-	e, err := r.export()
-	if err == nil && e.gpu {
+	e, err := r.Export()
+	if err == nil && e.GPU {
 		err = sp.noDevice()
 	}
 	return e, err
@@ -70,12 +70,12 @@ func (sp *Space) shows(r *Registration, remote *Remote, peer int) (export, error
 
 // newChannel takes a slot, publishes it, and begins a use. With an error, the one that it is given or one of its own,
 // the channel is there to tell the peer, if there is one.
-func (sp *Space) newChannel(peer int, e export, refused error) (*Channel, error) {
+func (sp *Space) newChannel(peer int, e Export, refused error) (*Channel, error) {
 	c := sp.c
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
-	if c.isClosing() {
-		return nil, errCommClosed
+	if c.Closing() {
+		return nil, ErrCommClosed
 	}
 	if err := sp.makeTable(); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (sp *Space) newChannel(peer int, e export, refused error) (*Channel, error)
 	if ch.slot < 0 {
 		return nil, refused
 	}
-	if refused == nil && e.gpu {
+	if refused == nil && e.GPU {
 		refused = sp.gpu.clear(ch.slot)
 	}
 	made := sp.table.made(peer)
@@ -110,7 +110,7 @@ func (sp *Space) newChannel(peer int, e export, refused error) (*Channel, error)
 	ch.mine.key.Store(ch.key)
 	made.Store(n + 1)
 	sp.put(ch)
-	ch.enter()
+	ch.Enter()
 	return ch, refused
 }
 
@@ -172,7 +172,7 @@ func (ch *Channel) meet(ctx context.Context, op string, r *Registration, remote 
 		return failed
 	}
 	e := theirs.shown.get()
-	if e.bytes == 0 {
+	if e.Bytes == 0 {
 		why := fault.OfCode(int(min(theirs.shown.slot, 1<<16))) // which no code is
 		if why == nil {
 			why = fault.ErrArgument
@@ -184,7 +184,7 @@ func (ch *Channel) meet(ctx context.Context, op string, r *Registration, remote 
 			return err
 		}
 	}
-	gpu, err := ch.openGPU(ctx, r, remote, e.gpu, theirs)
+	gpu, err := ch.openGPU(ctx, r, remote, e.GPU, theirs)
 	if err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (ch *Channel) meet(ctx context.Context, op string, r *Registration, remote 
 	ch.in = theirs.word(ch.peer > ch.c.Rank())
 	ch.sp.mu.Unlock()
 	ch.mine.grant.Store(remote.grant.Generation)
-	ch.c.Domain().watchCopies(ch.reader(), ch.peer, &theirs.copying, &theirs.grant)
+	ch.c.Domain().WatchCopies(ch.reader(), ch.peer, &theirs.copying, &theirs.grant)
 	ch.mine.met.Store(1)
 	ch.mine.state.Store(endMet)
 	// Not before the other end has done the same may this rank copy: the peer would not wait for it.

@@ -43,8 +43,8 @@ type copiers struct {
 	closed bool // the peers' memory is not mapped any more
 }
 
-// watchCopies has whoever takes memory back look at a peer's end, where under counts the copies under way by grant.
-func (d *Domain) watchCopies(end team.Reader, rank int, under, grant *atomic.Uint64) {
+// WatchCopies has whoever takes memory back look at a peer's end, where under counts the copies under way by grant.
+func (d *Domain) WatchCopies(end team.Reader, rank int, under, grant *atomic.Uint64) {
 	d.copiers.watch(copier{end, rank, under, grant})
 }
 
@@ -69,6 +69,13 @@ func (ks *copiers) drop() {
 	}
 	clear(ks.all[len(rest):])
 	ks.all = rest
+}
+
+// Watched is how many ends of peers are looked at when memory is taken back. For tests.
+func (d *Domain) Watched() int {
+	d.copiers.mu.Lock()
+	defer d.copiers.mu.Unlock()
+	return len(d.copiers.all)
 }
 
 // close ends all looks at memory of peers.
@@ -98,9 +105,9 @@ func (ks *copiers) busy(g mem.Location, some []copier, first bool) (rest []copie
 	return rest
 }
 
-// settleFor is how long a peer may take for a copy that began before a grant was revoked: it looks at the grant after
+// SettleFor is how long a peer may take for a copy that began before a grant was revoked: it looks at the grant after
 // every piece. A variable for tests.
-var settleFor = time.Second
+var SettleFor = time.Second
 
 // settle waits until the copies by g, which has been revoked, are over; over says whether they are. The error names a
 // peer that does not come to an end: it was stopped within a copy. While what is freed is quarantined anyway it does
@@ -110,12 +117,12 @@ func (d *Domain) settle(g mem.Location) (over bool, err error) {
 	if d.Heap.Quarantined() {
 		return len(busy) == 0, nil
 	}
-	deadline := time.Now().Add(settleFor)
+	deadline := time.Now().Add(SettleFor)
 	for i := 0; len(busy) > 0; i++ {
 		if i%16 == 15 {
 			if time.Now().After(deadline) {
 				return false, fmt.Errorf("rank %d has been in the middle of a copy for %v, which may go on: %w", busy[0].rank,
-					settleFor, fault.ErrTimeout)
+					SettleFor, fault.ErrTimeout)
 			}
 			runtime.Gosched()
 			shm.Yield()

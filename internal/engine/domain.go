@@ -28,7 +28,7 @@ type Domain struct {
 	IPC     team.Transport
 	Exports DeviceTransport // the same
 
-	identity // of what this rank exports
+	id       Identity // of what this rank exports
 	copiers  copiers
 	rank     int           // of its first communicator
 	failures atomic.Uint64 // see failed
@@ -63,7 +63,7 @@ func newDomain(rank int, goHeap bool, secret []byte, newIPC NewIPC, limits regis
 		return nil, err
 	}
 	d := &Domain{rank: rank}
-	if err := d.identify(secret); err != nil {
+	if err := d.id.identify(secret); err != nil {
 		return nil, err
 	}
 	h, err := mem.New(binary.LittleEndian.Uint64(id[:]), goHeap)
@@ -78,7 +78,7 @@ func newDomain(rank int, goHeap bool, secret []byte, newIPC NewIPC, limits regis
 	d.Heap = h
 	limits.Locker = &locker{heap: h}
 	limits.Backends = []register.Backend{d.IPC}
-	limits.OnError = d.failed
+	limits.OnError = d.Failed
 	if d.Cache, err = register.New(limits); err != nil {
 		return nil, errors.Join(err, d.IPC.Close(), h.Close())
 	}
@@ -168,7 +168,7 @@ func (e *ending) set(d *Domain, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.returned {
-		d.failed(err)
+		d.Failed(err)
 	}
 	e.err = err
 }
@@ -181,8 +181,8 @@ func (e *ending) soFar() error {
 	return e.err
 }
 
-// failed counts and logs a failure to give something back, unless it is nil: no call is there to return it.
-func (d *Domain) failed(err error) {
+// Failed counts and logs a failure to give something back, unless it is nil: no call is there to return it.
+func (d *Domain) Failed(err error) {
 	if err == nil {
 		return
 	}
@@ -230,17 +230,17 @@ func (d *Domain) giveBack(a *mem.Allocation) {
 		ctx, cancel := context.WithTimeout(context.Background(), withdrawTime)
 		defer cancel()
 		if err := d.Exports.Withdraw(ctx, a); err != nil {
-			d.failed(err) // it goes with the domain
+			d.Failed(err) // it goes with the domain
 			return
 		}
 	}
-	d.failed(d.Heap.Retire(a))
+	d.Failed(d.Heap.Retire(a))
 }
 
 const withdrawTime = 2 * time.Second
 
-// retire gives allocs back when no peer reads them any more.
-func (d *Domain) retire(allocs []*mem.Allocation, peers []team.Reader) {
+// Retire gives allocs back when no peer reads them any more.
+func (d *Domain) Retire(allocs []*mem.Allocation, peers []team.Reader) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.closed {

@@ -56,10 +56,10 @@ type shown struct {
 	generation uint64
 }
 
-func (s *shown) set(e export) {
-	s.at = team.WordOf(e.at)
-	s.bytes, s.slot, s.generation = uint64(e.bytes), uint64(e.grant.Slot), e.grant.Generation
-	if e.gpu {
+func (s *shown) set(e Export) {
+	s.at = team.WordOf(e.At)
+	s.bytes, s.slot, s.generation = uint64(e.Bytes), uint64(e.Grant.Slot), e.Grant.Generation
+	if e.GPU {
 		s.slot |= shownOnGPU
 	}
 }
@@ -67,9 +67,9 @@ func (s *shown) set(e export) {
 // shownOnGPU in shown.slot: the memory is on the rank's device.
 const shownOnGPU = 1 << 63
 
-func (s *shown) get() export {
-	return export{at: s.at.Location(), bytes: int(s.bytes), gpu: s.slot&shownOnGPU != 0,
-		grant: mem.Location{Slot: uint32(s.slot), Generation: s.generation}}
+func (s *shown) get() Export {
+	return Export{At: s.at.Location(), Bytes: int(s.bytes), GPU: s.slot&shownOnGPU != 0,
+		Grant: mem.Location{Slot: uint32(s.slot), Generation: s.generation}}
 }
 
 // channelKey is that of the n-th channel to a rank.

@@ -62,13 +62,6 @@ func (c *Comm) Channels(peer int) uint64 {
 	return sp.table.made(peer).Load()
 }
 
-// SettleFor sets how long a peer may take for a copy, and returns what restores it.
-func SettleFor(d time.Duration) (restore func()) {
-	old := settleFor
-	settleFor = d
-	return func() { settleFor = old }
-}
-
 // Reach begins a copy of the first n bytes of peer's part; done ends it.
 func (w *Window) Reach(peer, n int) (p unsafe.Pointer, done func() error, err error) {
 	if err := begin(w); err != nil {
@@ -83,9 +76,6 @@ func (w *Window) Reach(peer, n int) (p unsafe.Pointer, done func() error, err er
 
 // Live is why peer's part must not be used any more, or nil.
 func (w *Window) Live(peer int) error { return w.ranks[peer].live() }
-
-// InUse reports whether a call of the window's is under way.
-func (w *Window) InUse() bool { return w.inUse() }
 
 // WaitPolls waits for what comes during the housekeeping after which the peer's end is found.
 func (ch *Channel) WaitPolls() error {
@@ -107,13 +97,6 @@ func (c *Comm) ForgeClosed() (open func()) {
 func (c *Comm) Abandon(err error) error {
 	c.leave(&fault.Error{Op: "split", Rank: c.rank, Peer: -1, Err: err})
 	return c.abandon()
-}
-
-// Watched is how many ends of peers are looked at when memory is taken back.
-func (d *Domain) Watched() int {
-	d.copiers.mu.Lock()
-	defer d.copiers.mu.Unlock()
-	return len(d.copiers.all)
 }
 
 // Room reports whether the peer's next slot is free. The caller holds the lane.

@@ -36,13 +36,13 @@ type member struct{ color, key, rank int }
 func (c *Comm) split(ctx context.Context, kind team.Kind, color, key int) (*Comm, error) {
 	start := time.Now()
 	s := splitting{parent: c, kind: kind, me: member{color, key, c.rank}}
-	err := c.steps(ctx,
-		&gathering{kind: kind, before: s.choose, check: s.assign},
-		&gathering{kind: kind, before: s.create, check: s.place},
-		&gathering{kind: kind, before: s.meet, after: s.settle})
+	err := c.Gather(ctx,
+		&Gathering{Kind: kind, Before: s.choose, Check: s.assign},
+		&Gathering{Kind: kind, Before: s.create, Check: s.place},
+		&Gathering{Kind: kind, Before: s.meet, After: s.settle})
 	if err != nil && s.child != nil {
 		s.child.leave(s.reason(err))
-		return nil, also(err, s.child.abandon())
+		return nil, Also(err, s.child.abandon())
 	}
 	if s.child != nil {
 		s.child.logOpen(kind.String(), start)

@@ -68,7 +68,7 @@ func (c *Comm) launchable(s *gpuStream) error {
 	case c.broken.Load() != nil:
 		return c.broken.Load()
 	case c.closing.Load():
-		return c.local("stream", errCommClosed)
+		return c.local("stream", ErrCommClosed)
 	}
 	if err := c.onGPU(s.s.dev); err != nil {
 		return c.local("stream", err)

@@ -169,7 +169,7 @@ func (g *mailGraph) address(ctx context.Context, works []team.Work, received [][
 			continue
 		}
 		for i, h := range sends {
-			if h.Vec.Bytes() < copyEngineMin || words[i] == 0 {
+			if h.Vec.Bytes() < CopyEngineMin || words[i] == 0 {
 				continue
 			}
 			at := mem.Location{Arena: uint32(words[i]>>48) & (kernels.MaxExtents - 1), Offset: words[i] & (1<<48 - 1)}

@@ -106,7 +106,7 @@ func (g *gpuEnd) queue(s *gpuStream, steps []Step, all []touch, side uint32) err
 			return err
 		}
 		for from := 0; from < len(steps); {
-			if k := steps[from].Kind; steps[from].N >= copyEngineMin && (k == StepPut || k == StepGet) {
+			if k := steps[from].Kind; steps[from].N >= CopyEngineMin && (k == StepPut || k == StepGet) {
 				dst, src := g.addresses(&steps[from])
 				if err := cu.Copy(dst, src, steps[from].N); err != nil {
 					return err
@@ -116,7 +116,7 @@ func (g *gpuEnd) queue(s *gpuStream, steps []Step, all []touch, side uint32) err
 			}
 			to := from
 			for ; to < len(steps) && to-from < kernels.MaxSteps; to++ {
-				if k := steps[to].Kind; steps[to].N >= copyEngineMin && (k == StepPut || k == StepGet) {
+				if k := steps[to].Kind; steps[to].N >= CopyEngineMin && (k == StepPut || k == StepGet) {
 					break
 				}
 				clash := false

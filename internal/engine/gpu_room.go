@@ -11,6 +11,9 @@ const (
 	roomChannel = 5  // one in so many of those that are left is for channels
 )
 
+// CopyEngineMin is from how many bytes on copy engines move faster than kernels.
+const CopyEngineMin = 32 << 20
+
 // room is how the multiprocessors of a device are shared.
 type room struct {
 	collectives int // blocks of a collective

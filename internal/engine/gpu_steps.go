@@ -45,9 +45,8 @@ const channelBlocks = 64
 
 // Sizes of copies of channels, in bytes.
 const (
-	copyBlock     = 1 << 20 / channelBlocks // that a block copies at once
-	packetBlock   = 4 << 10                 // that a block puts into packets at once
-	copyEngineMin = 32 << 20                // what copy engines move faster than kernels
+	copyBlock   = 1 << 20 / channelBlocks // that a block copies at once
+	packetBlock = 4 << 10                 // that a block puts into packets at once
 )
 
 // span is bytes of one of the two memories.
@@ -93,7 +92,7 @@ func (g *gpuEnd) touches(s *Step) (t touch, err error) {
 	for i, most := range g.bytes {
 		for _, x := range []span{t.reads[i], t.writes[i]} {
 			if x.at < 0 || x.n < 0 || x.at > most || x.n > most-x.at {
-				return t, outside(x.at, x.n, most, what[i])
+				return t, Outside(x.at, x.n, most, what[i])
 			}
 		}
 	}

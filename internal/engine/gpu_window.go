@@ -106,7 +106,7 @@ func (u *gpuWindow) close(c *Comm, quick bool) error {
 func (w *Window) copyDevice(ctx context.Context, s *Stream, peer, off int, v team.Vec, put bool) error {
 	g, n := w.gpu.ends[peer], v.Bytes()
 	if most := w.ranks[peer].bytes; off < 0 || off > most || n > most-off {
-		return outside(off, n, most, fmt.Sprintf("rank %d's memory", peer))
+		return Outside(off, n, most, fmt.Sprintf("rank %d's memory", peer))
 	}
 	if err := w.c.onGPU(v.Dev); err != nil {
 		return err

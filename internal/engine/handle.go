@@ -23,44 +23,44 @@ const (
 )
 
 // marshal makes the handle of e.
-func marshal(d *identity, domain uint64, e export) []byte {
+func marshal(d *Identity, domain uint64, e Export) []byte {
 	le := binary.LittleEndian
 	b := make([]byte, 0, HandleBytes)
 	b = append(b, handleMagic...)
 	b = le.AppendUint16(b, handleVersion)
 	b = le.AppendUint16(b, HandleBytes)
-	b = le.AppendUint64(b, d.job)
-	b = le.AppendUint64(b, d.host)
-	b = le.AppendUint32(b, uint32(d.process.PID))
-	b = le.AppendUint32(b, d.process.Namespace)
-	b = le.AppendUint64(b, d.process.Start)
+	b = le.AppendUint64(b, d.Job)
+	b = le.AppendUint64(b, d.Host)
+	b = le.AppendUint32(b, uint32(d.Process.PID))
+	b = le.AppendUint32(b, d.Process.Namespace)
+	b = le.AppendUint64(b, d.Process.Start)
 	b = le.AppendUint64(b, domain)
-	b = le.AppendUint32(b, e.at.Arena)
-	b = le.AppendUint32(b, e.at.Slot)
-	b = le.AppendUint64(b, e.at.Generation)
-	b = le.AppendUint64(b, e.at.Offset)
-	b = le.AppendUint64(b, uint64(e.bytes))
-	b = le.AppendUint32(b, e.grant.Slot)
+	b = le.AppendUint32(b, e.At.Arena)
+	b = le.AppendUint32(b, e.At.Slot)
+	b = le.AppendUint64(b, e.At.Generation)
+	b = le.AppendUint64(b, e.At.Offset)
+	b = le.AppendUint64(b, uint64(e.Bytes))
+	b = le.AppendUint32(b, e.Grant.Slot)
 	var gpu uint32 // 0 is host memory, 1 the rank's device
-	if e.gpu {
+	if e.GPU {
 		gpu = 1
 	}
 	b = le.AppendUint32(b, gpu)
-	b = le.AppendUint64(b, e.grant.Generation)
+	b = le.AppendUint64(b, e.Grant.Generation)
 	return append(b, code(d, b)...)
 }
 
-func code(d *identity, b []byte) []byte {
-	m := hmac.New(sha256.New, d.secret)
+func code(d *Identity, b []byte) []byte {
+	m := hmac.New(sha256.New, d.Secret)
 	m.Write(b)
 	return m.Sum(nil)[:codeBytes]
 }
 
 // unmarshal is the export and the domain that a handle names, after all the checks that need no peer.
-func unmarshal(d *identity, b []byte) (e export, domain uint64, p shm.Process, err error) {
+func unmarshal(d *Identity, b []byte) (e Export, domain uint64, p shm.Process, err error) {
 	le := binary.LittleEndian
-	bad := func(format string, args ...any) (export, uint64, shm.Process, error) {
-		return export{}, 0, shm.Process{}, fmt.Errorf("handle: "+format, args...)
+	bad := func(format string, args ...any) (Export, uint64, shm.Process, error) {
+		return Export{}, 0, shm.Process{}, fmt.Errorf("handle: "+format, args...)
 	}
 	switch {
 	case len(b) < 8:
@@ -71,31 +71,31 @@ func unmarshal(d *identity, b []byte) (e export, domain uint64, p shm.Process, e
 		return bad("version %d, this library has %d: %w", le.Uint16(b[4:]), handleVersion, fault.ErrArgument)
 	case len(b) != HandleBytes || le.Uint16(b[6:]) != HandleBytes:
 		return bad("%d bytes, not %d: truncated or with more behind it: %w", len(b), HandleBytes, fault.ErrArgument)
-	case le.Uint64(b[8:]) != d.job:
+	case le.Uint64(b[8:]) != d.Job:
 		return bad("it was made in another job: %w", fault.ErrStale)
 	case !hmac.Equal(code(d, b[:HandleBytes-codeBytes]), b[HandleBytes-codeBytes:]):
 		return bad("its bytes were changed on the way: %w", fault.ErrArgument)
-	case le.Uint64(b[16:]) != d.host:
+	case le.Uint64(b[16:]) != d.Host:
 		return bad("it was made on another host: %w", hw.ErrNotSupported)
 	case le.Uint32(b[84:]) > 1:
 		return bad("it is of an unknown kind of memory: %w", hw.ErrNotSupported)
 	}
-	e.gpu = le.Uint32(b[84:]) == 1
+	e.GPU = le.Uint32(b[84:]) == 1
 	p = shm.Process{PID: int(le.Uint32(b[24:])), Namespace: le.Uint32(b[28:]), Start: le.Uint64(b[32:])}
 	domain = le.Uint64(b[40:])
-	e.at = mem.Location{Arena: le.Uint32(b[48:]), Slot: le.Uint32(b[52:]), Generation: le.Uint64(b[56:]),
+	e.At = mem.Location{Arena: le.Uint32(b[48:]), Slot: le.Uint32(b[52:]), Generation: le.Uint64(b[56:]),
 		Offset: le.Uint64(b[64:])}
-	e.bytes = int(le.Uint64(b[72:]))
-	e.grant = mem.Location{Slot: le.Uint32(b[80:]), Generation: le.Uint64(b[88:])}
+	e.Bytes = int(le.Uint64(b[72:]))
+	e.Grant = mem.Location{Slot: le.Uint32(b[80:]), Generation: le.Uint64(b[88:])}
 	return e, domain, p, nil
 }
 
 // MarshalHandle is a handle of r, for Import on a peer.
 func MarshalHandle(r *Registration) ([]byte, error) {
-	e, err := r.export()
+	e, err := r.Export()
 	if err != nil {
 		return nil, r.Comm().Local("marshal", err)
 	}
 	d := r.Comm().Domain()
-	return marshal(&d.identity, d.Heap.Domain, e), nil
+	return marshal(d.Identity(), d.Heap.Domain, e), nil
 }

@@ -13,10 +13,10 @@ import (
 )
 
 var (
-	testIdentity = identity{secret: []byte("secret"), job: hash("job", []byte("secret")), host: 11,
-		process: shm.Process{PID: 12, Start: 13}}
-	testExport = export{at: mem.Location{Arena: 1, Slot: 2, Generation: 3, Offset: 4}, bytes: 5,
-		grant: mem.Location{Slot: 6, Generation: 7}}
+	testIdentity = Identity{Secret: []byte("secret"), Job: Hash("job", []byte("secret")), Host: 11,
+		Process: shm.Process{PID: 12, Start: 13}}
+	testExport = Export{At: mem.Location{Arena: 1, Slot: 2, Generation: 3, Offset: 4}, Bytes: 5,
+		Grant: mem.Location{Slot: 6, Generation: 7}}
 )
 
 func TestHandleRoundTrip(t *testing.T) {
@@ -26,18 +26,18 @@ func TestHandleRoundTrip(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, testExport, e)
 	require.Equal(t, uint64(99), domain)
-	require.Equal(t, testIdentity.process, p)
+	require.Equal(t, testIdentity.Process, p)
 }
 
 // TestHandleRefused has handles that are well signed but come from somewhere else, and those that are not well signed.
 func TestHandleRefused(t *testing.T) {
 	other := testIdentity
-	other.secret = []byte("another")
-	other.job = hash("job", other.secret)
+	other.Secret = []byte("another")
+	other.Job = Hash("job", other.Secret)
 	impostor := testIdentity // knows the job's name, not its secret
-	impostor.secret = other.secret
+	impostor.Secret = other.Secret
 	elsewhere := testIdentity
-	elsewhere.host++
+	elsewhere.Host++
 	whole := marshal(&testIdentity, 99, testExport)
 	device := append([]byte{}, whole[:HandleBytes-codeBytes]...)
 	binary.LittleEndian.PutUint32(device[84:], 2)

@@ -54,7 +54,7 @@ func (l *Lane) Enter() error {
 	l.Lock()
 	if l.closed {
 		l.Unlock()
-		return errCommClosed
+		return ErrCommClosed
 	}
 	return nil
 }

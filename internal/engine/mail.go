@@ -177,12 +177,12 @@ func (m *Mail) usable() error {
 
 // gated is the error of look, which looks at what Close gives back, or, after that, why the communicator has ended.
 func (m *Mail) gated(op string, peer int, look func() *fault.Error) error {
-	defer m.c.polls.leave()
-	if !m.c.polls.enter() {
+	defer m.c.Polls.Leave()
+	if !m.c.Polls.Enter() {
 		if e := m.c.Broken(); e != nil {
 			return e
 		}
-		return m.Error(op, peer, "", errCommClosed)
+		return m.Error(op, peer, "", ErrCommClosed)
 	}
 	if err := look(); err != nil {
 		return err

@@ -12,19 +12,20 @@ import (
 // Local is an error of a local call.
 func (c *Comm) Local(op string, err error) error { return c.local(op, err) }
 
-func (c *Comm) usable(op string) error {
+// Usable is why op cannot be called: the communicator has been closed, or has no ranks.
+func (c *Comm) Usable(op string) error {
 	switch {
 	case c.size == 0:
 		return c.Err()
 	case c.closing.Load():
-		return c.local(op, errCommClosed)
+		return c.local(op, ErrCommClosed)
 	}
 	return nil
 }
 
 // Alloc allocates n bytes on d.
 func (c *Comm) Alloc(d hw.Device, n int) (*mem.Allocation, error) {
-	if err := c.usable("alloc"); err != nil {
+	if err := c.Usable("alloc"); err != nil {
 		return nil, err
 	}
 	var a *mem.Allocation
@@ -42,7 +43,7 @@ func (c *Comm) Alloc(d hw.Device, n int) (*mem.Allocation, error) {
 
 // Adopt makes an allocation of memory that the caller owns.
 func (c *Comm) Adopt(d hw.Device, p unsafe.Pointer, n int) (*mem.Allocation, error) {
-	if err := c.usable("adopt"); err != nil {
+	if err := c.Usable("adopt"); err != nil {
 		return nil, err
 	}
 	var a *mem.Allocation

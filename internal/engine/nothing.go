@@ -43,9 +43,9 @@ func (s *Stream) OrNone() *Stream {
 	return s
 }
 
-// errCommClosed and errStreamClosed are what is wrong with calls that come too late.
+// ErrCommClosed and errStreamClosed are what is wrong with calls that come too late.
 var (
-	errCommClosed = fmt.Errorf("the communicator has been closed, by its Close; nothing can be called after: %w",
+	ErrCommClosed = fmt.Errorf("the communicator has been closed, by its Close; nothing can be called after: %w",
 		fault.ErrClosed)
 	errStreamClosed = fmt.Errorf("the stream has been closed, by its Close; NewStream makes another: %w", fault.ErrClosed)
 )

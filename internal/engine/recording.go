@@ -53,7 +53,7 @@ func (k *Recording) End() (team.Work, error) {
 func (k *Recording) Record(c *Comm, w team.Work) error {
 	err := k.r.Record(c, w)
 	if err != nil {
-		k.failed(&w, cause(err))
+		k.failed(&w, Cause(err))
 	}
 	return err
 }
@@ -101,8 +101,8 @@ func (c *Comm) barred(w *team.Work, op string) error {
 	return c.local(op, err)
 }
 
-// cause is an error of a local call without where it happened, which the operation will say.
-func cause(err error) error {
+// Cause is an error of a local call without where it happened, which the operation will say.
+func Cause(err error) error {
 	var e *fault.Error
 	if errors.As(err, &e) {
 		return e.Err

@@ -61,37 +61,37 @@ func (c *Comm) register(v team.Vec) (*Registration, error) {
 	return &Registration{c: c, base: v.Ptr, alloc: a, ref: ref}, nil
 }
 
-// export is memory that peers may use until the grant is revoked.
-type export struct {
-	at    mem.Location
-	bytes int
-	grant mem.Location
-	gpu   bool // at is on the rank's device
+// Export is memory that peers may use until the grant is revoked.
+type Export struct {
+	At    mem.Location
+	Bytes int
+	Grant mem.Location
+	GPU   bool // At is on the rank's device
 }
 
-// export lets peers use the registered bytes until the registration closes.
-func (r *Registration) export() (export, error) {
+// Export lets peers use the registered bytes until the registration closes.
+func (r *Registration) Export() (Export, error) {
 	claim, err := r.Acquire()
 	if err != nil {
-		return export{}, err
+		return Export{}, err
 	}
 	defer claim.Release()
 	h, err := claim.Handle(register.IPC)
 	if err != nil {
-		return export{}, err
+		return Export{}, err
 	}
 	at := h.(mem.Location).Add(claim.Addr() - claim.Memory().Base)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return export{}, errRegistrationClosed
+		return Export{}, errRegistrationClosed
 	}
 	if r.grant.Generation == 0 {
 		if r.grant, err = r.c.dom.Heap.Grant(); err != nil {
-			return export{}, err
+			return Export{}, err
 		}
 	}
-	return export{at: at, bytes: claim.Len(), grant: r.grant, gpu: !claim.Memory().Device.IsHost()}, nil
+	return Export{At: at, Bytes: claim.Len(), Grant: r.grant, GPU: !claim.Memory().Device.IsHost()}, nil
 }
 
 var errRegistrationClosed = fmt.Errorf("the registration has been closed: %w", fault.ErrStale)
@@ -113,12 +113,13 @@ func (r *Registration) Range(off, n int) (unsafe.Pointer, *register.Claim, error
 	}
 	if off < 0 || n < 0 || off > claim.Len() || n > claim.Len()-off {
 		claim.Release()
-		return nil, nil, outside(off, n, claim.Len(), "the registration")
+		return nil, nil, Outside(off, n, claim.Len(), "the registration")
 	}
 	return unsafe.Add(r.base, off), claim, nil
 }
 
-func outside(off, n, bytes int, what string) error {
+// Outside is an error of what is not within memory.
+func Outside(off, n, bytes int, what string) error {
 	return fmt.Errorf("bytes [%d,+%d) are outside of %s, which has %d: %w", off, n, what, bytes, fault.ErrArgument)
 }
 
@@ -133,7 +134,7 @@ func (r *Registration) Close() error {
 		return r.c.local("deregister", fmt.Errorf("registration of the memory at %p: %w", r.base, fault.ErrClosed))
 	}
 	var errs []error
-	if g, granted := r.revoke(); granted {
+	if g, granted := r.Revoke(); granted {
 		over, err := r.c.dom.settle(g)
 		if !over {
 			r.alloc.Quarantine()
@@ -146,8 +147,8 @@ func (r *Registration) Close() error {
 	return nil
 }
 
-// revoke has peers refuse what reaches for the memory from now on: the grant that they had until now, if they had one.
-func (r *Registration) revoke() (g mem.Location, granted bool) {
+// Revoke has peers refuse what reaches for the memory from now on: the grant that they had until now, if they had one.
+func (r *Registration) Revoke() (g mem.Location, granted bool) {
 	r.mu.Lock()
 	granted = r.grant.Generation != 0 && !r.closed
 	r.closed = true

@@ -27,16 +27,16 @@ type Remote struct {
 // Import is the memory that a handle names.
 func (sp *Space) Import(handle []byte) (*Remote, error) {
 	c := sp.c
-	if err := c.usable("import"); err != nil {
+	if err := c.Usable("import"); err != nil {
 		return nil, err
 	}
-	e, domain, p, err := unmarshal(&c.Domain().identity, handle)
+	e, domain, p, err := unmarshal(c.Domain().Identity(), handle)
 	if err != nil {
 		return nil, c.Local("import", err)
 	}
-	defer c.polls.leave()
-	if !c.polls.enter() {
-		return nil, c.Local("import", errCommClosed)
+	defer c.Polls.Leave()
+	if !c.Polls.Enter() {
+		return nil, c.Local("import", ErrCommClosed)
 	}
 	for r := range c.Team().Peers {
 		if c.Team().Peers[r].Domain != domain {
@@ -58,24 +58,24 @@ func (sp *Space) Import(handle []byte) (*Remote, error) {
 }
 
 // reach is another rank's export in this process.
-func (sp *Space) reach(rank int, e export) (*Remote, error) {
+func (sp *Space) reach(rank int, e Export) (*Remote, error) {
 	c := sp.c
-	m := &Remote{c: c, rank: rank, mem: c.Team().Peers[rank].Mem, bytes: e.bytes, grant: e.grant, gpu: e.gpu,
-		at: e.at}
-	if e.bytes <= 0 {
-		return nil, fmt.Errorf("%d bytes: %w", e.bytes, fault.ErrArgument)
+	m := &Remote{c: c, rank: rank, mem: c.Team().Peers[rank].Mem, bytes: e.Bytes, grant: e.Grant, gpu: e.GPU,
+		at: e.At}
+	if e.Bytes <= 0 {
+		return nil, fmt.Errorf("%d bytes: %w", e.Bytes, fault.ErrArgument)
 	}
 	if err := m.live(); err != nil {
 		return nil, err
 	}
-	if e.gpu {
+	if e.GPU {
 		if err := sp.noDeviceOf(rank); err != nil {
 			return nil, fmt.Errorf("memory on the device of rank %d: %w", rank, err)
 		}
 		return m, nil
 	}
 	var err error
-	m.ptr, err = m.mem.Resolve(e.at, e.bytes)
+	m.ptr, err = m.mem.Resolve(e.At, e.Bytes)
 	return m, err
 }
 
@@ -133,7 +133,7 @@ func (m *Remote) copy(copies *atomic.Uint64, off int, here unsafe.Pointer, n int
 // the look at the grant comes after the count was raised. Whoever called it lowers the count.
 func (m *Remote) begin(copies *atomic.Uint64, off, n int) (unsafe.Pointer, error) {
 	if off < 0 || n < 0 || off > m.bytes || n > m.bytes-off {
-		return nil, outside(off, n, m.bytes, fmt.Sprintf("rank %d's memory", m.rank))
+		return nil, Outside(off, n, m.bytes, fmt.Sprintf("rank %d's memory", m.rank))
 	}
 	copies.Add(1)
 	if err := m.live(); err != nil {

@@ -168,6 +168,13 @@ func TestConnectAlone(t *testing.T) {
 	}
 }
 
+// settleFor sets how long a peer may take for a copy, and returns what restores it.
+func settleFor(d time.Duration) (restore func()) {
+	old := engine.SettleFor
+	engine.SettleFor = d
+	return func() { engine.SettleFor = old }
+}
+
 // hooked is a transport of which a test hears some calls first.
 type hooked struct {
 	engine.IPC
@@ -272,7 +279,7 @@ func TestCloseWaitsForImport(t *testing.T) {
 
 // TestCopyOfTheDead takes memory back while a peer is in the middle of a copy that has died meanwhile.
 func TestCopyOfTheDead(t *testing.T) {
-	defer engine.SettleFor(await.Limit / 4)()
+	defer settleFor(await.Limit / 4)()
 	var killed, dead atomic.Bool
 	comms := openHooked(t, &hooked{look: func() { dead.Store(killed.Load()) }, live: func() {}, dead: dead.Load})
 	ends := make([]*oneSided, 2)
@@ -357,7 +364,7 @@ func TestCloseWaitsForCopies(t *testing.T) {
 		{name: "communicator of the window", window: true, close: func(e *oneSided) error { return e.c.Close() }},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			defer engine.SettleFor(await.Limit)()
+			defer settleFor(await.Limit)()
 			comms := open(t, 2, engine.Options{})
 			ends := make([]*oneSided, 2)
 			require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) (err error) {
@@ -390,7 +397,7 @@ func TestCloseWaitsForCopies(t *testing.T) {
 // TestCloseTwiceDuringCopy closes a registration again while the first Close waits for a peer's copy: the memory stays
 // registered until that is over.
 func TestCloseTwiceDuringCopy(t *testing.T) {
-	defer engine.SettleFor(await.Limit)()
+	defer settleFor(await.Limit)()
 	comms := open(t, 2, engine.Options{})
 	ends := make([]*oneSided, 2)
 	require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) (err error) {
@@ -419,7 +426,7 @@ func TestCopyThatDoesNotEnd(t *testing.T) {
 	if race.Enabled {
 		t.Skip("there the memory is the garbage collector's")
 	}
-	defer engine.SettleFor(time.Millisecond)()
+	defer settleFor(time.Millisecond)()
 	comms := open(t, 2, engine.Options{})
 	ends := make([]*oneSided, 2)
 	require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) (err error) {

@@ -127,7 +127,7 @@ func (c *Comm) enter() error {
 		<-k.ready // what is queued before it has a deadline
 		if c.closing.Load() {
 			c.turn.leave()
-			return c.local("collective", errCommClosed)
+			return c.local("collective", ErrCommClosed)
 		}
 	}
 	return nil
@@ -167,7 +167,7 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		return e
 	}
 	if c.closing.Load() {
-		return c.local(w.Kind.String(), errCommClosed)
+		return c.local(w.Kind.String(), ErrCommClosed)
 	}
 	c.team.Seq++
 	spin.Claim(unsafe.Pointer(&c.team.Me.Desc[c.team.Seq&1]))

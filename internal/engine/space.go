@@ -69,7 +69,7 @@ func (sp *Space) Count(s *Stats) {
 // Shut implements Attachment.
 func (sp *Space) Shut(bool) error {
 	for _, k := range sp.list() {
-		if k.use().inUse() {
+		if k.use().InUse() {
 			return fmt.Errorf("%s is in use: %w", k.name(), fault.ErrBusy)
 		}
 	}
@@ -91,7 +91,7 @@ func (sp *Space) closeAll(quick bool) error {
 	for i := 0; ; i++ {
 		all := sp.list()
 		for _, k := range all {
-			if k.use().isClosed() {
+			if k.use().Closed() {
 				continue
 			}
 			if err := shut(k, quick); !errors.Is(err, fault.ErrClosed) { // by its owner, just now

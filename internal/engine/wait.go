@@ -160,8 +160,8 @@ func (p *Patience) Over(m *Mail) {
 	if p.w.Said == 0 {
 		return
 	}
-	if m.c.polls.enter() {
+	if m.c.Polls.Enter() {
 		m.team.Waited(&p.w)
 	}
-	m.c.polls.leave()
+	m.c.Polls.Leave()
 }

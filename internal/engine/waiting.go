@@ -54,7 +54,7 @@ func (w *waiting) poll() error {
 
 // closedMeanwhile is why a wait of k is over from here, or nil.
 func closedMeanwhile(c *Comm, k closable) error {
-	if k.use().isClosed() || c.isClosing() {
+	if k.use().Closed() || c.Closing() {
 		return fmt.Errorf("%s was closed during the wait: %w", k.name(), fault.ErrClosed)
 	}
 	return nil

@@ -300,7 +300,7 @@ func (w *Window) Close() error {
 }
 
 func (w *Window) name() string     { return "the window" }
-func (w *Window) failed(err error) { w.c.Domain().failed(err) }
+func (w *Window) failed(err error) { w.c.Domain().Failed(err) }
 
 // reader is a rank's side of the window's words.
 func (w *Window) reader(r int) team.Reader {
@@ -318,7 +318,7 @@ func (w *Window) giveUp(quick bool) error {
 	}
 	var err error
 	if w.gpu != nil {
-		w.reg.revoke()
+		w.reg.Revoke()
 		err = w.gpu.close(w.c, quick)
 		// The registration's end waits until the peers have given the memory up, as those do that see this.
 		w.mine.state.Store(team.StateClosed)
@@ -326,7 +326,7 @@ func (w *Window) giveUp(quick bool) error {
 	err = errors.Join(err, w.deregister())
 	w.ended.Store(true)
 	w.mine.state.Store(team.StateClosed)
-	w.c.Domain().retire([]*mem.Allocation{w.block}, readers)
+	w.c.Domain().Retire([]*mem.Allocation{w.block}, readers)
 	w.sp.remove(w)
 	return err
 }

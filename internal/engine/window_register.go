@@ -29,19 +29,19 @@ type windowRecord struct {
 // when what was recorded has run.
 func (sp *Space) RegisterWindow(ctx context.Context, v *View, vec team.Vec, flags WindowFlags) (*Window, error) {
 	w := &Window{sp: sp, c: sp.c, flags: flags, vec: vec}
-	tell := &gathering{kind: team.KindWindow, before: w.offer, check: w.compare, failed: w.unmade}
-	meet := &gathering{kind: team.KindWindow, before: func() ([]byte, error) { return nil, w.meet(ctx) }, after: w.complete,
-		failed: w.unmade}
+	tell := &Gathering{Kind: team.KindWindow, Before: w.offer, Check: w.compare, Failed: w.unmade}
+	meet := &Gathering{Kind: team.KindWindow, Before: func() ([]byte, error) { return nil, w.meet(ctx) }, After: w.complete,
+		Failed: w.unmade}
 	if v.Recorder == nil {
-		err := v.Comm.steps(ctx, tell, meet)
+		err := v.Comm.Gather(ctx, tell, meet)
 		if err != nil {
-			return nil, also(err, w.discard())
+			return nil, Also(err, w.discard())
 		}
 		return w, nil
 	}
-	meet.step = 1
-	for _, g := range []*gathering{tell, meet} {
-		if err := v.Recorder.Record(v.Comm, g.work()); err != nil {
+	meet.Step = 1
+	for _, g := range []*Gathering{tell, meet} {
+		if err := v.Recorder.Record(v.Comm, g.Work()); err != nil {
 			return nil, err
 		}
 	}
@@ -68,9 +68,9 @@ func (w *Window) offer() ([]byte, error) {
 		}
 	}
 	if w.reg, err = c.RegisterBuffer(w.vec); err != nil {
-		return nil, cause(err)
+		return nil, Cause(err)
 	}
-	e, err := w.reg.export()
+	e, err := w.reg.Export()
 	if err != nil {
 		return nil, err
 	}
@@ -79,10 +79,10 @@ func (w *Window) offer() ([]byte, error) {
 	}
 	w.mine = (*windowBlock)(w.block.Ptr)
 	w.mine.state.Store(team.StateOpen)
-	x := windowRecord{Flags: uint64(w.flags), Bytes: uint64(e.bytes),
-		Distance: uint64(uintptr(w.vec.Ptr) - c.Allocation(w.vec).Base()), At: e.at, Grant: e.grant, Block: w.block.At,
-		Device: e.gpu}
-	if e.gpu {
+	x := windowRecord{Flags: uint64(w.flags), Bytes: uint64(e.Bytes),
+		Distance: uint64(uintptr(w.vec.Ptr) - c.Allocation(w.vec).Base()), At: e.At, Grant: e.Grant, Block: w.block.At,
+		Device: e.GPU}
+	if e.GPU {
 		if err := w.takeSlots(); err != nil {
 			return nil, err
 		}
@@ -172,7 +172,7 @@ func (w *Window) complete([][]byte) {
 	for r := range w.ranks {
 		if r != w.c.Rank() {
 			words := w.ranks[r].block.to(w.c.Rank())
-			w.c.Domain().watchCopies(w.reader(r), r, &words.copying, &words.grant)
+			w.c.Domain().WatchCopies(w.reader(r), r, &words.copying, &words.grant)
 		}
 	}
 	w.sp.add(w)
