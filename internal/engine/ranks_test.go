@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"math"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
@@ -28,7 +29,7 @@ func TestCheckRanks(t *testing.T) {
 			if race.Enabled && c.name == "more than mappings" {
 				t.Skip("race builds map nothing")
 			}
-			err := checkRanks(c.here, c.all, MailBytes(c.all), c.free, c.mappings)
+			err := engine.CheckRanksOn(c.here, c.all, engine.MailBytes(c.all), c.free, c.mappings)
 			if c.want == "" {
 				require.NoError(t, err)
 				return
