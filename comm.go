@@ -83,7 +83,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) 
 	if ctx == nil {
 		ctx, bad = context.Background(), errors.Join(bad, engine.ErrNilContext)
 	}
-	c, err := engine.Open(ctx, b, engine.Options(o), bad, engine.Rooms{IPC: ipc.New, Attachments: []engine.NewAttachment{engine.NewMail, engine.NewSpace}})
+	c, err := engine.Open(ctx, b, engine.Options(o), bad, engine.Rooms{IPC: ipc.New, Accelerators: engine.GPUs, Attachments: []engine.NewAttachment{engine.NewMail, engine.NewSpace}})
 	if err != nil {
 		return nil, err
 	}

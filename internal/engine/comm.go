@@ -36,10 +36,8 @@ type Comm struct {
 	keeping sync.Mutex
 	shared  []*mem.Allocation // what goes with the communicator beside the team's area
 
-	device          *device // nil without one
-	gpuWhy          error   // why there is none
-	atomics         []error // by rank: why this rank's device cannot add to words of its device, or nil
-	multiprocessors int     // that each rank's device has at least
+	device Accelerator // nil without one
+	gpuWhy error       // why there is none
 
 	turn      turn
 	recording atomic.Pointer[Recording] // beside turn, which every call looks at too
@@ -90,13 +88,8 @@ func (c *Comm) Options() Options { return c.opts }
 // waits in vain are short.
 func (c *Comm) SetTimeout(t time.Duration) {
 	c.team.Timeout.Store(int64(t))
-	d := c.device
-	if d == nil {
-		return
-	}
-	d.params.Timeout = uint64(t)
-	for _, k := range d.clients {
-		k.setTimeout(uint64(t))
+	if c.device != nil {
+		c.device.SetTimeout(t)
 	}
 }
 
@@ -154,7 +147,9 @@ func (c *Comm) fail(e *fault.Error) error {
 	}
 	c.lift.Store(&lift)
 	c.team.Tell(e)
-	c.device.abort()
+	if c.device != nil {
+		c.device.Abort()
+	}
 	c.logBroken(e)
 	return e
 }
@@ -217,7 +212,7 @@ func (c *Comm) tryClose() error {
 	if c.closing.Load() {
 		return ErrCommClosed
 	}
-	if c.device != nil && c.broken.Load() == nil && c.device.busy() {
+	if c.device != nil && c.broken.Load() == nil && c.device.Busy() {
 		return fmt.Errorf("operations are queued on a device (Stream.Sync waits for them): %w", fault.ErrBusy)
 	}
 	if err := c.shut(c.broken.Load() != nil); err != nil {
@@ -231,13 +226,19 @@ func (c *Comm) tryClose() error {
 }
 
 func (c *Comm) release() error {
-	errs := []error{c.device.close(), c.regs.end(false)}
+	var errs []error
+	gone := append(c.shared, c.team.Area)
+	if c.device != nil {
+		errs = append(errs, c.device.Close())
+		gone = append(gone, c.device.Allocations()...)
+	}
+	errs = append(errs, c.regs.end(false))
 	c.regs.release()
 	var lift func()
 	if l := c.lift.Load(); l != nil {
 		lift = *l
 	}
-	errs = append(errs, c.dom.drop(append(append(c.shared, c.device.allocations()...), c.team.Area), c.team.Readers(), lift))
+	errs = append(errs, c.dom.drop(gone, c.team.Readers(), lift))
 	return errors.Join(errs...)
 }
 
@@ -252,3 +253,13 @@ func (c *Comm) WaitsIn(rank int) string {
 
 // Team is the ranks of this rank's host.
 func (c *Comm) Team() *team.Team { return &c.team }
+
+// failOpen is fail for who does not have the turn: a communicator that has closed meanwhile is left alone, and its area.
+func (c *Comm) failOpen(e *fault.Error) error {
+	c.ending.Lock()
+	defer c.ending.Unlock()
+	if c.closing.Load() {
+		return e
+	}
+	return c.fail(e)
+}

@@ -32,7 +32,7 @@ type Domain struct {
 	copiers  copiers
 	rank     int           // of its first communicator
 	failures atomic.Uint64 // see failed
-	gpu      *domainGPU    // nil without a device
+	device   DomainDevice  // nil without one
 
 	mu      sync.Mutex
 	comms   int
@@ -261,7 +261,11 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []team.Reader, lift func()
 	}
 	d.closed = true
 	d.copiers.close()
-	return errors.Join(closeCache(d.Cache), d.IPC.Close(), d.Heap.Close(), d.gpu.close())
+	errs := []error{closeCache(d.Cache), d.IPC.Close(), d.Heap.Close()}
+	if d.device != nil {
+		errs = append(errs, d.device.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // Closed reports whether the rank's last communicator has closed.

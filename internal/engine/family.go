@@ -58,7 +58,7 @@ type splitting struct {
 	group  []member
 	child  *Comm
 
-	devices []deviceCard // of the group
+	devices []DeviceCard // of the group
 }
 
 // choose says where this rank goes.
@@ -104,12 +104,10 @@ func (s *splitting) create() ([]byte, error) {
 	}
 	p.dom.hold()
 	s.child = c
-	c.gpuWhy, c.multiprocessors = p.gpuWhy, p.multiprocessors
-	c.atomics = make([]error, n)
-	for r, was := range ranks {
-		c.atomics[r] = p.atomics[was]
+	if c.gpuWhy = p.gpuWhy; p.device != nil {
+		c.device = p.device.Part(c, ranks)
 	}
-	k := c.newDevice()
+	k := c.deviceCard()
 	k.Why = k.Why[:min(len(k.Why), team.TextBytes)]
 	record, err := binary.Append(nil, binary.LittleEndian, c.team.Area.At)
 	if err != nil {
@@ -126,7 +124,7 @@ func (s *splitting) place(all [][]byte) (int, error) {
 	}
 	for i, m := range s.group {
 		var at mem.Location
-		var k deviceCard
+		var k DeviceCard
 		n, err := binary.Decode(all[m.rank], binary.LittleEndian, &at)
 		if err == nil {
 			err = json.Unmarshal(all[m.rank][n:], &k)

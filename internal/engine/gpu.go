@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -11,7 +12,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
-	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
 // gpu is a device that a rank's process may use.
@@ -19,6 +19,12 @@ type gpu struct {
 	UUID            string `json:"uuid"`
 	Multiprocessors int    `json:"multiprocessors"`
 }
+
+// accelerators implements Accelerators.
+type accelerators struct{}
+
+// GPUs makes the device sides of communicators.
+var GPUs Accelerators = accelerators{}
 
 // gpus are what a rank tells about its process's devices: all of them, since it does not know yet which one it gets.
 type gpus struct {
@@ -112,16 +118,50 @@ type domainGPU struct {
 	copies  *cuda.Stream // between host and device; made when first used
 }
 
-// useGPU makes the domain's side of device i. What an error leaves behind goes with the domain.
-func (d *Domain) useGPU(i int) error {
+// Visible implements Accelerators.
+func (accelerators) Visible() json.RawMessage {
+	b, _ := json.Marshal(visibleGPUs()) // strings and numbers: it cannot fail
+	return b
+}
+
+// New implements Accelerators.
+func (accelerators) New(c *Comm, told []json.RawMessage) (Accelerator, error) {
+	all := make([]gpus, len(told))
+	for r := range told {
+		if err := json.Unmarshal(told[r], &all[r]); err != nil {
+			return nil, fmt.Errorf("what rank %d told of its devices: %w: %w", r, err, fault.ErrMismatch)
+		}
+	}
+	index, n, err := assignGPUs(all)
+	if err != nil {
+		return nil, err
+	}
+	mine := index[c.rank]
+	g, err := useGPU(c.dom, mine)
+	if err != nil {
+		return nil, fmt.Errorf("rank %d could not use cuda:%d: %w", c.rank, mine, err)
+	}
+	d := newDevice(c, g)
+	d.multiprocessors, d.atomics = n, make([]error, c.size)
+	for r := range all {
+		if r != c.rank {
+			d.atomics[r] = noAtomics(r, hw.CUDA(mine), all[c.rank], all[r].Devices[index[r]])
+		}
+	}
+	return d, nil
+}
+
+// useGPU makes dom's side of device i. What an error leaves behind goes with the domain.
+func useGPU(dom *Domain, i int) (*domainGPU, error) {
 	ctx, err := cuda.Primary(hw.CUDA(i))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	d.gpu = &domainGPU{ctx: ctx, set: kernels.New(ctx), streams: map[*gpuStream]bool{}}
-	d.Heap.UseDevice(ctx)
-	d.Heap.OnQuiesce(d.gpu.quiesce)
-	return d.Exports.UseDevice(ctx)
+	g := &domainGPU{ctx: ctx, set: kernels.New(ctx), streams: map[*gpuStream]bool{}}
+	dom.device = g
+	dom.Heap.UseDevice(ctx)
+	dom.Heap.OnQuiesce(g.quiesce)
+	return g, dom.Exports.UseDevice(ctx)
 }
 
 // quiesce waits until nothing that communicators of the domain have queued runs any more. Kernels end by themselves,
@@ -166,8 +206,11 @@ func (g *domainGPU) remove(s *gpuStream) {
 	g.mu.Unlock()
 }
 
-// copy copies between b, which may be on the Go heap, and a, and waits.
-func (g *domainGPU) copy(a cuda.Addr, b []byte, in bool) error {
+// Device implements DomainDevice.
+func (g *domainGPU) Device() hw.Device { return g.ctx.Device() }
+
+// Copy implements DomainDevice.
+func (g *domainGPU) Copy(a cuda.Addr, b []byte, in bool) error {
 	g.copying.Lock()
 	defer g.copying.Unlock()
 	if g.copies == nil {
@@ -183,65 +226,11 @@ func (g *domainGPU) copy(a cuda.Addr, b []byte, in bool) error {
 	return g.copies.Download(b, a)
 }
 
-// close ends what the domain has on the device, after its memory there. It may be nil.
-func (g *domainGPU) close() error {
-	if g == nil {
-		return nil
-	}
+// Close implements DomainDevice.
+func (g *domainGPU) Close() error {
 	var errs []error
 	if g.copies != nil {
 		errs = append(errs, g.copies.Close())
 	}
 	return errors.Join(append(errs, g.set.Close(), g.ctx.Close())...)
-}
-
-// GPU is this rank's device, or why it has none.
-func (c *Comm) GPU() (hw.Device, error) {
-	if c.gpuWhy != nil {
-		return hw.Host, c.gpuWhy
-	}
-	return c.dom.gpu.ctx.Device(), nil
-}
-
-// gpuWhyNot is why this rank has no device, as an error even if it has one.
-func (c *Comm) gpuWhyNot() error {
-	if c.gpuWhy != nil {
-		return c.gpuWhy
-	}
-	return fmt.Errorf("that rank uses none: %w", hw.ErrNotSupported)
-}
-
-// noDevice is why there cannot be a device d, or nil.
-func noDevice(d hw.Device) error {
-	if d.Valid() {
-		return nil
-	}
-	return fmt.Errorf("%v is no device: they count from 0: %w", d, fault.ErrArgument)
-}
-
-// onGPU is why memory or streams of d are none of this communicator's, or nil.
-func (c *Comm) onGPU(d hw.Device) error {
-	if err := noDevice(d); err != nil {
-		return err
-	}
-	mine, err := c.GPU()
-	if err == nil && d != mine {
-		err = fmt.Errorf("it is on %v, and this rank's device is %v: %w", d, mine, fault.ErrArgument)
-	}
-	return err
-}
-
-// Copy copies between b and a's start, on a device, and waits.
-func (c *Comm) Copy(op string, a *mem.Allocation, b []byte, in bool) error {
-	if !a.Hold() {
-		return c.local(op, fmt.Errorf("freed buffer: %w", fault.ErrStale))
-	}
-	defer a.Release()
-	if c.dom.gpu == nil {
-		return c.local(op, c.gpuWhy)
-	}
-	if err := c.dom.gpu.copy(cuda.Addr(a.Base()), b, in); err != nil {
-		return c.local(op, err)
-	}
-	return nil
 }

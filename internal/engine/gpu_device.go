@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -48,19 +48,15 @@ type device struct {
 	pending []error // that no Sync has returned
 	graphs  map[*DeviceGraph]bool
 
+	multiprocessors int     // that each rank's device has at least
+	atomics         []error // by rank: why this device cannot add to words of its device, or nil
+
 	clients []client
 	lines   int // of the status page
 
 	watching sync.Once
 	stop     chan struct{}
 	stopped  chan struct{} // nil until the watchdog runs
-}
-
-// deviceCard is what a rank tells of its device when a communicator is made, or why it cannot use it.
-type deviceCard struct {
-	Extent  uint32 `json:"extent"` // the area
-	Threads int    `json:"threads"`
-	Why     string `json:"why,omitempty"`
 }
 
 // statusLine is the size of a status line, of which there is one for collectives, and those of the clients.
@@ -74,30 +70,33 @@ func (d *device) line(n int) *kernels.Status {
 func (d *device) lineAddr(n int) uint64 { return d.params.Status + uint64(statusLine*n) }
 
 // deviceOf is c's side of its device, or nil.
-func deviceOf(c *Comm) *device { return c.device }
+func deviceOf(c *Comm) *device {
+	d, _ := c.device.(*device)
+	return d
+}
 
 // maxThreads of a block; more would not hide more.
 const maxThreads = 512
 
-// newDevice makes this rank's side, and its card. Failures are told in the card: ranks use their devices together or not
-// at all, and the communicator works without.
-func (c *Comm) newDevice() deviceCard {
-	if c.gpuWhy != nil {
-		return deviceCard{Why: c.gpuWhy.Error()}
-	}
-	card, err := c.makeDevice()
-	if err != nil {
-		return deviceCard{Why: fmt.Sprintf("rank %d could not set its device up: %v", c.rank, err)}
-	}
-	return card
-}
-
-func (c *Comm) makeDevice() (card deviceCard, err error) {
-	g := c.dom.gpu
-	d := &device{c: c, gpu: g, graphs: map[*DeviceGraph]bool{},
+func newDevice(c *Comm, g *domainGPU) *device {
+	return &device{c: c, gpu: g, graphs: map[*DeviceGraph]bool{},
 		stop:      make(chan struct{}),
 		functions: map[kernelKey]loaded{}}
-	c.device = d
+}
+
+// Part implements Accelerator.
+func (d *device) Part(c *Comm, ranks []int) Accelerator {
+	p := newDevice(c, d.gpu)
+	p.multiprocessors, p.atomics = d.multiprocessors, make([]error, len(ranks))
+	for r, was := range ranks {
+		p.atomics[r] = d.atomics[was]
+	}
+	return p
+}
+
+// Card implements Accelerator.
+func (d *device) Card() (card DeviceCard, err error) {
+	c, g := d.c, d.gpu
 	d.lines = 1
 	for _, a := range c.attached {
 		if m, ok := a.(clientMaker); ok {
@@ -146,16 +145,10 @@ func (c *Comm) makeDevice() (card deviceCard, err error) {
 	return card, nil
 }
 
-// meetDevices maps the areas of the others, whose cards are in rank order. It returns why the devices cannot be used, or
-// "".
-func (c *Comm) meetDevices(ctx context.Context, cards []deviceCard) string {
-	for r := range cards {
-		if cards[r].Why != "" {
-			return cards[r].Why
-		}
-	}
-	d := c.device
-	d.room = roomOf(c.multiprocessors, c.size)
+// Meet implements Accelerator: it maps the areas of the others.
+func (d *device) Meet(ctx context.Context, cards []DeviceCard) string {
+	c := d.c
+	d.room = roomOf(d.multiprocessors, c.size)
 	d.blocks = min(d.room.collectives, kernels.MaxBlocks)
 	d.threads = maxThreads
 	for r, k := range cards {
@@ -178,38 +171,8 @@ func (c *Comm) meetDevices(ctx context.Context, cards []deviceCard) string {
 // distance is how far behind this rank rank r is, which is how kernels count ranks.
 func (d *device) distance(r int) int { return (r - d.c.rank + d.c.size) % d.c.size }
 
-// settleDevice ends the setting up: whys are what each rank's meetDevices returned.
-func (c *Comm) settleDevice(whys []string) error {
-	for _, why := range whys {
-		if why == "" {
-			continue
-		}
-		if !errors.Is(c.gpuWhy, hw.ErrNotSupported) { // else all ranks have found it out alike
-			c.gpuWhy = fmt.Errorf("%s: %w", why, hw.ErrNotSupported)
-		}
-		return c.dropDevice()
-	}
-	return nil
-}
-
-// dropDevice gives up the device of a communicator that does not use it after all; its memory goes with the
-// communicator's.
-func (c *Comm) dropDevice() error {
-	d := c.device
-	if d == nil {
-		return nil
-	}
-	c.device = nil
-	err := d.close()
-	c.shared = append(c.shared, d.allocations()...)
-	return err
-}
-
-// allocations are what the device's side has in memory.
-func (d *device) allocations() (all []*mem.Allocation) {
-	if d == nil {
-		return nil
-	}
+// Allocations implements Accelerator.
+func (d *device) Allocations() (all []*mem.Allocation) {
 	for _, a := range []*mem.Allocation{d.area, d.page} {
 		if a != nil {
 			all = append(all, a)
@@ -218,8 +181,8 @@ func (d *device) allocations() (all []*mem.Allocation) {
 	return all
 }
 
-// busy reports whether something that was queued has not ended.
-func (d *device) busy() bool {
+// Busy implements Accelerator.
+func (d *device) Busy() bool {
 	s := d.last.Load()
 	if s == nil {
 		return false
@@ -237,19 +200,15 @@ func (d *device) running(s *gpuStream) bool {
 	if n == d.ended.Load() {
 		return false
 	}
-	if d.busy() {
+	if d.Busy() {
 		return true
 	}
 	d.ended.Store(n)
 	return false
 }
 
-// close ends this rank's side but for its memory. What is queued ends first: before its deadline, or at once if the
-// communicator is broken.
-func (d *device) close() error {
-	if d == nil {
-		return nil
-	}
+// Close implements Accelerator.
+func (d *device) Close() error {
 	close(d.stop)
 	d.mu.Lock()
 	stopped := d.stopped
@@ -294,11 +253,8 @@ func (d *device) close() error {
 	return errors.Join(errs...)
 }
 
-// abort ends all waits of kernels.
-func (d *device) abort() {
-	if d == nil {
-		return
-	}
+// Abort implements Accelerator.
+func (d *device) Abort() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.gone || d.status == nil {
@@ -307,5 +263,13 @@ func (d *device) abort() {
 	d.status.Abort.Store(1)
 	for _, k := range d.clients {
 		k.abort()
+	}
+}
+
+// SetTimeout implements Accelerator.
+func (d *device) SetTimeout(t time.Duration) {
+	d.params.Timeout = uint64(t)
+	for _, k := range d.clients {
+		k.setTimeout(uint64(t))
 	}
 }

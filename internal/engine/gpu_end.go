@@ -57,7 +57,7 @@ func (g *gpuEnd) open(ctx context.Context, mine, theirs int, salt func(mine bool
 		return err
 	}
 	d, all := g.sp.gpu.d, g.sp.gpu
-	if err := g.c.atomics[g.rank]; err != nil {
+	if err := d.atomics[g.rank]; err != nil {
 		return err
 	}
 	g.d, g.streams = d, map[*gpuStream]bool{}

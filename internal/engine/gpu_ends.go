@@ -55,7 +55,7 @@ func (es *gpuEnds) clear(slot int) error {
 	var zero [kernels.ChannelBytes]byte
 	es.status(slot).Abort.Store(0)
 	es.status(slot).Error.Store(kernels.OK)
-	return es.d.gpu.copy(cuda.Addr(es.d.area.Base())+cuda.Addr(kernels.ChannelAt(slot)), zero[:], true)
+	return es.d.gpu.Copy(cuda.Addr(es.d.area.Base())+cuda.Addr(kernels.ChannelAt(slot)), zero[:], true)
 }
 
 // add has g end with the device.

@@ -26,15 +26,15 @@ type DeviceGraph struct {
 	graph *cuda.Graph // nil once closed
 }
 
-// CaptureDevice makes a graph of works, all of them operations on the device. Each rank does so at the same place. It
+// captureDevice makes a graph of works, all of them operations on the device. Each rank does so at the same place. It
 // waits until the peers have imported the buffers, or cannot, and runs nothing. part is of the
 // client whose operations are among works, or nil.
-func (c *Comm) CaptureDevice(ctx context.Context, works []team.Work, part graphPart) (*DeviceGraph, error) {
+func captureDevice(ctx context.Context, c *Comm, works []team.Work, part graphPart) (*DeviceGraph, error) {
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
 	defer c.turn.leave()
-	d := c.device
+	d := deviceOf(c)
 	if d == nil {
 		return nil, c.gpuWhy
 	}
@@ -176,7 +176,7 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 		c.turn.run()
 	}
 	defer c.turn.leave()
-	if err := c.launchable(s); err != nil {
+	if err := launchable(c, s); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {

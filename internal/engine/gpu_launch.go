@@ -20,15 +20,16 @@ func (s *gpuStream) LaunchAll(ctx context.Context, c *Comm, works []team.Work, g
 	defer c.turn.leave()
 	c.together, c.fresh = group, true
 	defer func() { c.together = false }()
-	if err := c.launchable(s); err != nil {
+	if err := launchable(c, s); err != nil {
 		return err
 	}
+	d := deviceOf(c)
 	var first error // refusal, after which all is refused: the other ranks have queued the whole group
 	for i := range works {
 		if c.team.Work = works[i]; first != nil {
 			c.team.Work.Err = first
 		}
-		refusal, err := c.queueWork(ctx, s)
+		refusal, err := d.queueWork(ctx, s)
 		if err != nil {
 			return err
 		}
@@ -43,27 +44,28 @@ func (s *gpuStream) LaunchAll(ctx context.Context, c *Comm, works []team.Work, g
 // Launch is LaunchAll for c.work alone. It is the caller's turn, which ends.
 func (s *gpuStream) Launch(ctx context.Context, c *Comm) error {
 	defer c.turn.leave()
-	if err := c.launchable(s); err != nil {
+	if err := launchable(c, s); err != nil {
 		c.team.Work = team.Work{}
 		return err
 	}
-	refusal, err := c.queueWork(ctx, s)
+	refusal, err := deviceOf(c).queueWork(ctx, s)
 	if refusal != nil {
 		s.s.addError(c, refusal)
 	}
 	return err
 }
 
-// queueWork queues c.work on s; see device.queue.
-func (c *Comm) queueWork(ctx context.Context, s *gpuStream) (refusal, err error) {
-	refusal, err = c.device.queue(ctx, s, &c.team.Work)
+// queueWork queues the communicator's work on s; see device.queue.
+func (d *device) queueWork(ctx context.Context, s *gpuStream) (refusal, err error) {
+	c := d.c
+	refusal, err = d.queue(ctx, s, &c.team.Work)
 	c.team.Work.LetGo()
 	c.team.Work = team.Work{} // the user's memory is not kept alive
 	return refusal, err
 }
 
-// launchable is why nothing can be queued on s.
-func (c *Comm) launchable(s *gpuStream) error {
+// launchable is why nothing of c can be queued on s.
+func launchable(c *Comm, s *gpuStream) error {
 	switch {
 	case c.broken.Load() != nil:
 		return c.broken.Load()
@@ -89,20 +91,10 @@ func (c *Comm) launchable(s *gpuStream) error {
 	return nil
 }
 
-// run begins a turn, after what is queued.
-func (t *turn) run() {
-	if !t.state.CompareAndSwap(0, turnRunning) {
-		<-t.take().ready
-	}
-}
-
-// performDevice does w on the communicator's own stream, and waits.
-func (c *Comm) performDevice(ctx context.Context, w *team.Work) error {
-	d := c.device
-	if d == nil {
-		return c.local(w.Kind.String(), c.gpuWhy)
-	}
-	if err := c.launchable(d.own); err != nil {
+// Perform implements Accelerator: it does w on the communicator's own stream.
+func (d *device) Perform(ctx context.Context, w *team.Work) error {
+	c := d.c
+	if err := launchable(c, d.own); err != nil {
 		return err
 	}
 	if err := d.settle(ctx, w.Kind); err != nil {
@@ -398,7 +390,7 @@ func (d *device) acquireOne(w *team.Work, v *team.Vec, b *team.Buf) error {
 	if err := c.Acquire(v, b, w.Graph); err != nil || b.Claim == nil {
 		return err
 	}
-	if why := c.missing(b.At.Arena); why != "" {
+	if why := d.missing(b.At.Arena); why != "" {
 		b.Claim.Release()
 		b.Claim, b.Why, b.Late = nil, why, true
 	}
@@ -406,7 +398,8 @@ func (d *device) acquireOne(w *team.Work, v *team.Vec, b *team.Buf) error {
 }
 
 // missing says which rank cannot reach an extent of this rank, or "".
-func (c *Comm) missing(extent uint32) string {
+func (d *device) missing(extent uint32) string {
+	c := d.c
 	peer, why := c.dom.Exports.Missing(extent)
 	if peer < 0 {
 		return ""
@@ -458,14 +451,4 @@ func (d *device) failed(k team.Kind, err error) error {
 func (d *device) failedOn(op string, err error) {
 	d.c.failOpen(&fault.Error{Op: op, Rank: d.c.rank, Peer: -1, Host: d.c.team.Peers[d.c.rank].Host, Step: "device",
 		Device: d.gpu.ctx.Device(), Err: err})
-}
-
-// failOpen is fail for who does not have the turn: a communicator that has closed meanwhile is left alone, and its area.
-func (c *Comm) failOpen(e *fault.Error) error {
-	c.ending.Lock()
-	defer c.ending.Unlock()
-	if c.closing.Load() {
-		return e
-	}
-	return c.fail(e)
 }

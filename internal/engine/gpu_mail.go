@@ -45,7 +45,7 @@ type hold struct {
 
 // deviceMail is the messages of device memory, or nil without a device.
 func (m *Mail) deviceMail() *gpuMail {
-	if m.gpu == nil || m.c.device == nil {
+	if m.gpu == nil || deviceOf(m.c) == nil {
 		return nil
 	}
 	return m.gpu

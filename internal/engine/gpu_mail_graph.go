@@ -215,7 +215,7 @@ func (g *mailGraph) unhold() error {
 func (m *Mail) Capture(ctx context.Context, works []team.Work, received [][]uint64) (*DeviceGraph, error) {
 	messages := slices.ContainsFunc(works, func(w team.Work) bool { return w.Other != nil })
 	if g := m.deviceMail(); messages && g != nil {
-		return m.c.CaptureDevice(ctx, works, &mailGraph{m: g, works: works, received: received})
+		return captureDevice(ctx, m.c, works, &mailGraph{m: g, works: works, received: received})
 	}
-	return m.c.CaptureDevice(ctx, works, nil)
+	return captureDevice(ctx, m.c, works, nil)
 }

@@ -47,7 +47,7 @@ func (d *device) take() error {
 	}
 	// Kernels that break the communicator abort it as well, where they have no place to say why: nobody had taken the error
 	// before. One that still runs may be about to say it.
-	aborted := d.status.Abort.Load() != 0 && d.c.broken.Load() == nil && !d.busy()
+	aborted := d.status.Abort.Load() != 0 && d.c.broken.Load() == nil && !d.Busy()
 	code := d.status.Error.Load()
 	e, fatal := d.told(code)
 	if code != kernels.OK { // else what is told meanwhile would be lost
@@ -144,7 +144,7 @@ func (d *device) watchdog() {
 		case <-tick.C:
 		}
 		if d.c.broken.Load() != nil {
-			d.abort()
+			d.Abort()
 			continue // what is queued later ends as well
 		}
 		for _, k := range d.clients {
@@ -153,7 +153,7 @@ func (d *device) watchdog() {
 		s := team.Waiting{Op: "device", Step: "wait"}
 		e := d.c.team.PollHealth(&s)
 		r := d.c.team.ClosedPeer()
-		if r >= 0 && !d.busy() {
+		if r >= 0 && !d.Busy() {
 			r = d.stuck()
 		}
 		if e == nil && r >= 0 {

@@ -171,7 +171,7 @@ func (g *gpuEnd) kernel(on *gpuStream, cu *cuda.Stream, steps []Step, side uint3
 		return nil
 	}
 	// Few threads for few bytes: all of them do all steps.
-	l := cuda.Launch{Grid: min(blocks, g.c.multiprocessors), Block: min((threads+warp-1)/warp*warp, g.d.threads, g.f.MaxThreads)}
+	l := cuda.Launch{Grid: min(blocks, g.d.multiprocessors), Block: min((threads+warp-1)/warp*warp, g.d.threads, g.f.MaxThreads)}
 	l.Early = on.follows(int32(l.Grid), g.d.blocks) && early && l.Grid <= channelBlocks
 	return g.f.Launch(cu, l, p.Bytes())
 }

@@ -56,6 +56,9 @@ func newStream(ctx *cuda.Context) (*gpuStream, error) {
 	return streamOn(ctx.Device(), &gpuStream{cu: cu}), nil
 }
 
+// OpenStream makes a stream on device d.
+func OpenStream(d hw.Device) (*Stream, error) { return openStream(d, nil) }
+
 // openStream makes a stream of device d, or borrows what *handle names.
 func openStream(d hw.Device, handle *uintptr) (*Stream, error) {
 	ctx, err := cuda.Primary(d)

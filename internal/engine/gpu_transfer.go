@@ -29,7 +29,7 @@ func (m *Mail) Transfer(ctx context.Context, s *Stream, r Recorder, op string, m
 	c := m.c
 	fail := func(peer int, err error) (*Transfer, error) {
 		e := m.Error(op, peer, "", err)
-		if d := c.device; d != nil {
+		if d := deviceOf(c); d != nil {
 			e.Device = d.gpu.ctx.Device()
 		}
 		return nil, e

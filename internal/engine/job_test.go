@@ -25,7 +25,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 )
 
-var rooms = engine.Rooms{IPC: ipc.New, Attachments: []engine.NewAttachment{engine.NewMail, engine.NewSpace}}
+var rooms = engine.Rooms{IPC: ipc.New, Accelerators: engine.GPUs, Attachments: []engine.NewAttachment{engine.NewMail, engine.NewSpace}}
 
 var background = context.Background()
 

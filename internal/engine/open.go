@@ -39,10 +39,10 @@ type hello struct {
 	Env     map[string]string `json:"env"` // the variables that internal/env marks job-wide
 	Tuning  string            `json:"tuning"`
 	team.Member
-	HostID string `json:"host_id"`
-	GPUs   gpus   `json:"gpus"`
-	Secret string `json:"secret"` // rank 0's is the job's
-	Comm   uint64 `json:"comm"`   // rank 0's identifies the communicator
+	HostID string          `json:"host_id"`
+	GPUs   json.RawMessage `json:"gpus"`
+	Secret string          `json:"secret"` // rank 0's is the job's
+	Comm   uint64          `json:"comm"`   // rank 0's identifies the communicator
 }
 
 // card says where a rank's memory is.
@@ -50,7 +50,7 @@ type card struct {
 	IPC    json.RawMessage `json:"ipc"`
 	Domain uint64          `json:"domain"`
 	Area   mem.Location    `json:"area"`
-	Device deviceCard      `json:"device"`
+	Device DeviceCard      `json:"device"`
 }
 
 // envelope carries what a rank tells, or why it cannot go on.
@@ -63,8 +63,9 @@ type envelope struct {
 
 // Rooms are the constructors of what a communicator has from packages above this one.
 type Rooms struct {
-	IPC         NewIPC
-	Attachments []NewAttachment
+	IPC          NewIPC
+	Accelerators Accelerators
+	Attachments  []NewAttachment
 }
 
 // Open makes a communicator of all ranks of b. Collective. bad says what is wrong with o; it
@@ -86,7 +87,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 		defer cancel()
 	}
 	table, terr := tuning.Load()
-	mine, err := newHello(o, table)
+	mine, err := newHello(o, table, rooms.Accelerators.Visible())
 	hellos, err := exchange(ctx, b, mine, errors.Join(bad, terr, err))
 	if err != nil {
 		return nil, fail("hello", fault.Blamed(err, -1), err)
@@ -175,7 +176,7 @@ func notExchanged(ctx context.Context, err error) error {
 	return err
 }
 
-func newHello(o Options, table tuning.Table) (hello, error) {
+func newHello(o Options, table tuning.Table, gpus json.RawMessage) (hello, error) {
 	var random [24]byte
 	_, e0 := rand.Read(random[:])
 	e4 := env.Validate()
@@ -184,7 +185,7 @@ func newHello(o Options, table tuning.Table) (hello, error) {
 		e4 = cpu.LevelError()
 	}
 	h := hello{Version: wireVersion, Race: race.Enabled, Options: o, Env: jobWide, Tuning: table.Hash(),
-		GPUs: visibleGPUs(), Secret: hex.EncodeToString(random[:16]), Comm: *(*uint64)(unsafe.Pointer(&random[16]))}
+		GPUs: gpus, Secret: hex.EncodeToString(random[:16]), Comm: *(*uint64)(unsafe.Pointer(&random[16]))}
 	var e1, e2 error
 	h.Member, e1 = team.Here()
 	h.HostID, e2 = hostID()
@@ -284,32 +285,10 @@ func (c *Comm) create(hs []hello, secret []byte) (card, error) {
 	if err := c.newArea(hs[0].Comm); err != nil {
 		return card{}, err
 	}
-	c.chooseGPU(hs)
-	k := card{Domain: d.Heap.Domain, Area: c.team.Area.At, Device: c.newDevice()}
+	c.chooseDevice(hs)
+	k := card{Domain: d.Heap.Domain, Area: c.team.Area.At, Device: c.deviceCard()}
 	k.IPC, err = d.card()
 	return k, err
-}
-
-// chooseGPU takes the device that is this rank's.
-func (c *Comm) chooseGPU(hs []hello) {
-	var all []gpus
-	for _, h := range hs {
-		all = append(all, h.GPUs)
-	}
-	index, n, err := assignGPUs(all)
-	if err == nil {
-		c.multiprocessors = n
-		if err = c.dom.useGPU(index[c.rank]); err != nil {
-			err = fmt.Errorf("rank %d could not use cuda:%d: %w", c.rank, index[c.rank], err)
-		}
-	}
-	c.gpuWhy = err
-	c.atomics = make([]error, c.size)
-	for r := range c.team.Peers {
-		if err == nil && r != c.rank {
-			c.atomics[r] = noAtomics(r, hw.CUDA(index[c.rank]), all[c.rank], all[r].Devices[index[r]])
-		}
-	}
 }
 
 // cacheLimits are the limits of the registration cache.
@@ -329,7 +308,7 @@ func (c *Comm) newArea(comm uint64) error {
 
 // meetAll maps the peers' areas. It returns why the devices cannot be used, or "".
 func (c *Comm) meetAll(ctx context.Context, comm uint64, cards []card) (noDevice string, err error) {
-	devices := make([]deviceCard, len(cards))
+	devices := make([]DeviceCard, len(cards))
 	for r := range cards {
 		devices[r] = cards[r].Device
 		p := &c.team.Peers[r]

@@ -672,8 +672,7 @@ func TestCloseWindowInTheMaking(t *testing.T) {
 				require.NoError(t, err)
 				works[r] = rec.works
 			}
-			s, err := engine.NewStream(hw.Host)
-			require.NoError(t, err)
+			s := engine.NewStream()
 			require.NoError(t, (&engine.View{Comm: comms[0], Stream: s}).SubmitAll(background, "group", works[0], nil))
 			requireWaiting(t, comms, 1, 1)
 			before := comms[0].Stats().Memory.Allocations

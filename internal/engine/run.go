@@ -161,7 +161,10 @@ func (c *Comm) run(ctx context.Context) error {
 
 func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	if w.Kernel.Name != "" {
-		return c.performDevice(ctx, w)
+		if c.device == nil {
+			return c.local(w.Kind.String(), c.gpuWhy)
+		}
+		return c.device.Perform(ctx, w)
 	}
 	if e := c.broken.Load(); e != nil {
 		return e

@@ -48,13 +48,8 @@ type queued struct {
 	do     func(context.Context) error // instead of works, and independent of the communicator's order
 }
 
-// NewStream makes a stream on d.
-func NewStream(d hw.Device) (*Stream, error) {
-	if !d.IsHost() {
-		return openStream(d, nil)
-	}
-	return &Stream{dev: d}, nil
-}
+// NewStream makes a stream on host memory.
+func NewStream() *Stream { return &Stream{dev: hw.Host} }
 
 func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group bool, after func()) error {
 	if after != nil && s.device != nil {

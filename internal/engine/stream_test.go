@@ -20,13 +20,11 @@ import (
 
 func newStream(t *testing.T) *engine.Stream {
 	t.Helper()
-	s, err := engine.NewStream(hw.Host)
-	require.NoError(t, err)
-	return s
+	return engine.NewStream()
 }
 
 func TestNewStream(t *testing.T) {
-	_, err := engine.NewStream(hw.CUDA(0))
+	_, err := engine.OpenStream(hw.CUDA(0))
 	require.ErrorIs(t, err, hw.ErrNotSupported)
 	s := newStream(t)
 	require.NoError(t, s.Sync(background), "nothing was queued")
@@ -80,10 +78,7 @@ func TestStreamOrder(t *testing.T) {
 func TestStreamsOfSeveralRanks(t *testing.T) {
 	comms := open(t, 3, engine.Options{})
 	errs := each(comms, func(c *engine.Comm) error {
-		s, err := engine.NewStream(hw.Host)
-		if err != nil {
-			return err
-		}
+		s := engine.NewStream()
 		v := engine.View{Comm: c, Stream: s}
 		for i := range 100 {
 			w := pass(uint64(i * 100))
@@ -108,10 +103,7 @@ func TestStreamsOfSeveralRanks(t *testing.T) {
 func TestStreamErrors(t *testing.T) {
 	comms := open(t, 2, engine.Options{})
 	errs := each(comms, func(c *engine.Comm) error {
-		s, err := engine.NewStream(hw.Host)
-		if err != nil {
-			return err
-		}
+		s := engine.NewStream()
 		v := engine.View{Comm: c, Stream: s}
 		for i := range 4 {
 			w := reduce(5)
@@ -122,7 +114,7 @@ func TestStreamErrors(t *testing.T) {
 				return fmt.Errorf("queuing does not fail for what an operation meets: %w", err)
 			}
 		}
-		err = s.Sync(background)
+		err := s.Sync(background)
 		if again := s.Sync(background); again != nil {
 			return fmt.Errorf("told twice: %v", again)
 		}

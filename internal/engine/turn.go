@@ -129,3 +129,10 @@ func (t *turn) leave() {
 	t.state.Store(k.kind + uint32(turnWaiter*len(t.queue)))
 	close(k.ready)
 }
+
+// run begins a turn, after what is queued.
+func (t *turn) run() {
+	if !t.state.CompareAndSwap(0, turnRunning) {
+		<-t.take().ready
+	}
+}

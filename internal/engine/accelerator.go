@@ -1,0 +1,178 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// Accelerators makes the device sides of communicators: package gpu's.
+type Accelerators interface {
+	// Visible is what a rank tells all others of the devices that its process may use.
+	Visible() json.RawMessage
+	// New is c's side, on the device that is this rank's by what all have told. The error is why there is none.
+	New(c *Comm, all []json.RawMessage) (Accelerator, error)
+}
+
+// Accelerator is the device side of a communicator, as the engine asks for it.
+type Accelerator interface {
+	// Part is the side of c, a communicator of some of this one's ranks.
+	Part(c *Comm, ranks []int) Accelerator
+	// Card sets this rank's side up, and says what the others need of it.
+	Card() (DeviceCard, error)
+	// Meet reaches the others' sides, whose cards are in rank order. It returns why devices cannot be used, or "".
+	Meet(ctx context.Context, cards []DeviceCard) string
+
+	// Perform does w, the communicator's own, and waits. It is the communicator's turn.
+	Perform(ctx context.Context, w *team.Work) error
+	// Busy reports whether something that was queued has not ended.
+	Busy() bool
+	// SetTimeout changes the deadline of what is launched from now on.
+	SetTimeout(d time.Duration)
+	// Abort ends all waits on the device.
+	Abort()
+	// Close ends this rank's side but for its memory, Allocations, which peers may still use. What is queued ends first:
+	// before its deadline, or at once if the communicator is broken.
+	Close() error
+	Allocations() []*mem.Allocation
+}
+
+// DomainDevice is what a domain has once on its device.
+type DomainDevice interface {
+	Device() hw.Device
+	// Copy copies between b, which may be on the Go heap, and a, and waits.
+	Copy(a cuda.Addr, b []byte, in bool) error
+	// Close ends it, after the domain's memory there.
+	Close() error
+}
+
+// DeviceCard is what a rank tells of its device when a communicator is made, or why it cannot use it.
+type DeviceCard struct {
+	Extent  uint32 `json:"extent"` // the area
+	Threads int    `json:"threads"`
+	Why     string `json:"why,omitempty"`
+}
+
+// chooseDevice takes the device that is this rank's, by what all ranks have told.
+func (c *Comm) chooseDevice(hs []hello) {
+	all := make([]json.RawMessage, len(hs))
+	for r := range hs {
+		all[r] = hs[r].GPUs
+	}
+	d, err := c.rooms.Accelerators.New(c, all)
+	if c.gpuWhy = err; err == nil {
+		c.device = d
+	}
+}
+
+// deviceCard makes this rank's side, and its card. Failures are told in the card: ranks use their devices together or not
+// at all, and the communicator works without.
+func (c *Comm) deviceCard() DeviceCard {
+	if c.gpuWhy != nil {
+		return DeviceCard{Why: c.gpuWhy.Error()}
+	}
+	card, err := c.device.Card()
+	if err != nil {
+		return DeviceCard{Why: fmt.Sprintf("rank %d could not set its device up: %v", c.rank, err)}
+	}
+	return card
+}
+
+// meetDevices reaches the devices of the others, whose cards are in rank order. It returns why devices cannot be used, or
+// "".
+func (c *Comm) meetDevices(ctx context.Context, cards []DeviceCard) string {
+	for r := range cards {
+		if cards[r].Why != "" {
+			return cards[r].Why
+		}
+	}
+	return c.device.Meet(ctx, cards)
+}
+
+// settleDevice ends the setting up: whys are what each rank's meetDevices returned.
+func (c *Comm) settleDevice(whys []string) error {
+	for _, why := range whys {
+		if why == "" {
+			continue
+		}
+		if !errors.Is(c.gpuWhy, hw.ErrNotSupported) { // else all ranks have found it out alike
+			c.gpuWhy = fmt.Errorf("%s: %w", why, hw.ErrNotSupported)
+		}
+		return c.dropDevice()
+	}
+	return nil
+}
+
+// dropDevice gives up the device of a communicator that does not use it after all; its memory goes with the
+// communicator's.
+func (c *Comm) dropDevice() error {
+	d := c.device
+	if d == nil {
+		return nil
+	}
+	c.device = nil
+	err := d.Close()
+	for _, a := range d.Allocations() {
+		c.Keep(a)
+	}
+	return err
+}
+
+// GPU is this rank's device, or why it has none.
+func (c *Comm) GPU() (hw.Device, error) {
+	if c.gpuWhy != nil {
+		return hw.Host, c.gpuWhy
+	}
+	return c.dom.device.Device(), nil
+}
+
+// gpuWhyNot is why this rank has no device, as an error even if it has one.
+func (c *Comm) gpuWhyNot() error {
+	if c.gpuWhy != nil {
+		return c.gpuWhy
+	}
+	return fmt.Errorf("that rank uses none: %w", hw.ErrNotSupported)
+}
+
+// noDevice is why there cannot be a device d, or nil.
+func noDevice(d hw.Device) error {
+	if d.Valid() {
+		return nil
+	}
+	return fmt.Errorf("%v is no device: they count from 0: %w", d, fault.ErrArgument)
+}
+
+// onGPU is why memory or streams of d are none of this communicator's, or nil.
+func (c *Comm) onGPU(d hw.Device) error {
+	if err := noDevice(d); err != nil {
+		return err
+	}
+	mine, err := c.GPU()
+	if err == nil && d != mine {
+		err = fmt.Errorf("it is on %v, and this rank's device is %v: %w", d, mine, fault.ErrArgument)
+	}
+	return err
+}
+
+// Copy copies between b and a's start, on a device, and waits.
+func (c *Comm) Copy(op string, a *mem.Allocation, b []byte, in bool) error {
+	if !a.Hold() {
+		return c.local(op, fmt.Errorf("freed buffer: %w", fault.ErrStale))
+	}
+	defer a.Release()
+	if c.dom.device == nil {
+		return c.local(op, c.gpuWhy)
+	}
+	if err := c.dom.device.Copy(cuda.Addr(a.Base()), b, in); err != nil {
+		return c.local(op, err)
+	}
+	return nil
+}
