@@ -147,8 +147,6 @@ func (g *gpuEnd) look() error {
 	switch code := g.status.Error.Load(); code {
 	case kernels.OK:
 		return nil
-	case kernels.Timeout:
-		err = fmt.Errorf("nothing from it for %v, which ends %s: %w", c.Options().Timeout, g.name, fault.ErrTimeout)
 	case kernels.Aborted:
 		if b := c.Broken(); b != nil {
 			err = b
@@ -156,7 +154,7 @@ func (g *gpuEnd) look() error {
 			err = fault.ErrAborted
 		}
 	default:
-		err = fmt.Errorf("status %d of a kernel is unknown: %w", code, fault.ErrAborted)
+		_, err = g.status.Broke(code, c.Options().Timeout, ", which ends "+g.name)
 	}
 	var e *fault.Error
 	if !errors.As(err, &e) {

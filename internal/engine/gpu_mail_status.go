@@ -55,18 +55,15 @@ func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool
 		}
 		return about("", fmt.Errorf("it expected %s, and %s were sent: %w", describeHead(s.Theirs), describeHead(s.Mine),
 			fault.ErrMismatch)), false
-	case kernels.Timeout:
-		return about("wait", fmt.Errorf("nothing from it for %v%s: %w", time.Duration(m.mail.team.Timeout.Load()), m.hint(peer),
-			fault.ErrTimeout)), true
-	case kernels.Aborted:
-		return about("wait", fault.ErrAborted), true
-	case kernels.NoExtent:
-		return about("import", fmt.Errorf("it named memory that is not mapped here (%#x): %w", s.Detail, fault.ErrStale)), true
 	case kernels.Astray:
 		return about("copy", fmt.Errorf("it receives %s at another place than when both captured: %w",
 			describeHead(s.Mine), fault.ErrMismatch)), true
 	}
-	return about("status", fmt.Errorf("status %d of a kernel is unknown: %w", code, fault.ErrAborted)), true
+	more := ""
+	if code == kernels.Timeout {
+		more = m.hint(peer)
+	}
+	return about(s.Broke(code, time.Duration(m.mail.team.Timeout.Load()), more)), true
 }
 
 func describeHead(h uint64) string {

@@ -107,15 +107,8 @@ func (d *device) told(code uint32) (e *fault.Error, fatal bool) {
 		expected, from, sent := s.CountsOf()
 		return about("agree", fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", peer, expected, from,
 			sent, fault.ErrMismatch)), false
-	case kernels.Timeout:
-		return about("wait", fmt.Errorf("nothing from it for %v: %w", time.Duration(d.c.team.Timeout.Load()), fault.ErrTimeout)), true
-	case kernels.Aborted:
-		return about("wait", fault.ErrAborted), true
-	case kernels.NoExtent:
-		return about("import", fmt.Errorf("it named memory that is not mapped here (%#x): %w", s.Detail, fault.ErrStale)),
-			true
 	}
-	return about("status", fmt.Errorf("status %d of a kernel is unknown: %w", code, fault.ErrAborted)), true
+	return about(s.Broke(code, time.Duration(d.c.team.Timeout.Load()), "")), true
 }
 
 // watchEvery is how often the watchdog looks.

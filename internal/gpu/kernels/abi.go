@@ -1,10 +1,13 @@
 package kernels
 
 import (
+	"fmt"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // Limits, as in src/abi.h.
@@ -101,6 +104,20 @@ type Status struct {
 // CountsOf is what the error Counts means: how many elements Peer expects, from whom, and how many that rank sends.
 func (s *Status) CountsOf() (expected, from, sent int) {
 	return int(s.Detail & (1<<48 - 1)), int(s.Detail >> 48), int(s.Theirs)
+}
+
+// Broke is what code means, one after which nothing works any more, and the step that it ended. Kernels wait for Peer as
+// long as timeout; more is what is to be said of that.
+func (s *Status) Broke(code uint32, timeout time.Duration, more string) (step string, err error) {
+	switch code {
+	case Timeout:
+		return "wait", fmt.Errorf("nothing from it for %v%s: %w", timeout, more, fault.ErrTimeout)
+	case Aborted:
+		return "wait", fault.ErrAborted
+	case NoExtent:
+		return "import", fmt.Errorf("it named memory that is not mapped here (%#x): %w", s.Detail, fault.ErrStale)
+	}
+	return "status", fmt.Errorf("status %d of a kernel is unknown: %w", code, fault.ErrAborted)
 }
 
 // AreaBytes is the size of each rank's device area, zeroed, for a communicator of that many ranks.
