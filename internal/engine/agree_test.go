@@ -11,14 +11,15 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func reduce(count int) team.Work {
@@ -44,16 +45,16 @@ func TestDisagreement(t *testing.T) {
 	} {
 		for _, n := range []int{2, 3, 4, 18} {
 			t.Run(fmt.Sprintf("%s/ranks=%d", c.name, n), func(t *testing.T) {
-				comms := open(t, n, engine.Options{})
+				comms := enginetest.Open(t, n, engine.Options{})
 				for odd := range n {
 					ran := atomic.Int32{}
-					errs := each(comms, func(cm *engine.Comm) error {
+					errs := testkit.Each(comms, func(cm *engine.Comm) error {
 						w := reduce(5)
 						if cm.Rank() == odd {
 							w = c.odd
 						}
 						w.Path.Run = func(context.Context, *team.Team, *team.Work) error { ran.Add(1); return nil }
-						return run(background, cm, w)
+						return enginetest.Run(background, cm, w)
 					})
 					about, text := odd, fmt.Sprintf("rank %d called %s, %d of %d ranks %s", odd, c.text, n-1, n, most)
 					if n == 2 && odd == 0 { // one against one: rank 0's is the measure
@@ -75,20 +76,20 @@ func TestDisagreement(t *testing.T) {
 		}
 	}
 	t.Run("all different", func(t *testing.T) {
-		comms := open(t, 3, engine.Options{})
-		for _, err := range each(comms, func(c *engine.Comm) error { return run(background, c, reduce(c.Rank())) }) {
+		comms := enginetest.Open(t, 3, engine.Options{})
+		for _, err := range testkit.Each(comms, func(c *engine.Comm) error { return enginetest.Run(background, c, reduce(c.Rank())) }) {
 			require.ErrorContains(t, err, "rank 1 called all_reduce(count 1, float32, sum, root 0), 1 of 3 ranks all_reduce(count 0,")
 		}
 	})
 	t.Run("two against two", func(t *testing.T) {
-		comms := open(t, 4, engine.Options{})
-		for _, err := range each(comms, func(c *engine.Comm) error { return run(background, c, reduce(c.Rank()/2)) }) {
+		comms := enginetest.Open(t, 4, engine.Options{})
+		for _, err := range testkit.Each(comms, func(c *engine.Comm) error { return enginetest.Run(background, c, reduce(c.Rank()/2)) }) {
 			require.ErrorContains(t, err, "rank 2 called all_reduce(count 1, float32, sum, root 0), 2 of 4 ranks all_reduce(count 0,")
 		}
 	})
 	t.Run("rank 0 against the others", func(t *testing.T) {
-		comms := open(t, 4, engine.Options{})
-		for _, err := range each(comms, func(c *engine.Comm) error { return run(background, c, reduce(min(c.Rank(), 1))) }) {
+		comms := enginetest.Open(t, 4, engine.Options{})
+		for _, err := range testkit.Each(comms, func(c *engine.Comm) error { return enginetest.Run(background, c, reduce(min(c.Rank(), 1))) }) {
 			require.ErrorContains(t, err, "rank 0 called all_reduce(count 0, float32, sum, root 0), 3 of 4 ranks all_reduce(count 1,")
 		}
 	})
@@ -101,12 +102,12 @@ func TestRefusal(t *testing.T) {
 		reasons = append(reasons, fmt.Errorf("what is wrong: %w", s))
 	}
 	for _, n := range []int{2, 3, 4, 18} {
-		comms := open(t, n, engine.Options{})
+		comms := enginetest.Open(t, n, engine.Options{})
 		for i, why := range append(reasons, errors.New("none of the sentinels")) {
 			t.Run(fmt.Sprintf("ranks=%d/%v", n, why), func(t *testing.T) {
 				odd := i % n
 				for _, inAcquire := range []bool{false, true} {
-					errs := each(comms, func(c *engine.Comm) error {
+					errs := testkit.Each(comms, func(c *engine.Comm) error {
 						w := reduce(5)
 						if c.Rank() == odd && inAcquire {
 							w.Path.Acquire = func(*team.Team, *team.Work) error { return why }
@@ -114,7 +115,7 @@ func TestRefusal(t *testing.T) {
 							w.Err = why
 						}
 						w.Path.Run = func(context.Context, *team.Team, *team.Work) error { return errors.New("it ran") }
-						return run(background, c, w)
+						return enginetest.Run(background, c, w)
 					})
 					for r, err := range errs {
 						var e *fault.Error
@@ -137,41 +138,41 @@ func TestRefusal(t *testing.T) {
 		}
 	}
 	t.Run("two refuse", func(t *testing.T) {
-		comms := open(t, 3, engine.Options{})
-		errs := each(comms, func(c *engine.Comm) error {
+		comms := enginetest.Open(t, 3, engine.Options{})
+		errs := testkit.Each(comms, func(c *engine.Comm) error {
 			w := reduce(5)
 			if c.Rank() > 0 {
 				w.Err = fmt.Errorf("bad on rank %d: %w", c.Rank(), fault.ErrArgument)
 			}
-			return run(background, c, w)
+			return enginetest.Run(background, c, w)
 		})
 		require.ErrorContains(t, errs[0], "rank 1 refused: bad on rank 1")
 		require.ErrorContains(t, errs[1], "bad on rank 1")
 		require.ErrorContains(t, errs[2], "bad on rank 2")
 	})
 	t.Run("at length", func(t *testing.T) {
-		comms := open(t, 2, engine.Options{})
-		errs := each(comms, func(c *engine.Comm) error {
+		comms := enginetest.Open(t, 2, engine.Options{})
+		errs := testkit.Each(comms, func(c *engine.Comm) error {
 			w := reduce(5)
 			if c.Rank() == 1 {
 				w.Err = errors.New(strings.Repeat("long ", 1000))
 			}
-			return run(background, c, w)
+			return enginetest.Run(background, c, w)
 		})
 		require.ErrorContains(t, errs[0], strings.Repeat("long ", 90))
 		require.Less(t, len(errs[0].Error()), 1000)
 		requireUsable(t, comms)
 	})
 	t.Run("a context that has ended", func(t *testing.T) {
-		comms := open(t, 2, engine.Options{})
+		comms := enginetest.Open(t, 2, engine.Options{})
 		cause := errors.New("enough")
 		ctx, cancel := context.WithCancelCause(background)
 		cancel(cause)
-		errs := each(comms, func(c *engine.Comm) error {
+		errs := testkit.Each(comms, func(c *engine.Comm) error {
 			if c.Rank() == 1 {
-				return run(ctx, c, reduce(5))
+				return enginetest.Run(ctx, c, reduce(5))
 			}
-			return run(background, c, reduce(5))
+			return enginetest.Run(background, c, reduce(5))
 		})
 		require.ErrorIs(t, errs[1], context.Canceled)
 		require.ErrorIs(t, errs[1], cause)
@@ -180,20 +181,20 @@ func TestRefusal(t *testing.T) {
 		requireUsable(t, comms)
 	})
 	t.Run("forged", func(t *testing.T) { // by a peer that writes what it likes
-		comms := open(t, 2, engine.Options{})
+		comms := enginetest.Open(t, 2, engine.Options{})
 		comms[1].ForgeRefusal(math.MaxUint64, math.MaxUint64)
-		err := barrier(comms[0])
+		err := enginetest.Barrier(comms[0])
 		require.ErrorContains(t, err, "rank 1 refused")
 	})
 }
 
 // What travels with the descriptor is there after agreement, and a verdict on it breaks nothing.
 func TestOfferAndCheck(t *testing.T) {
-	comms := open(t, 3, engine.Options{})
+	comms := enginetest.Open(t, 3, engine.Options{})
 	payload := func(c *team.Team, r int) *uint64 { return (*uint64)(c.Payload(r)) }
 	eager := func(c *team.Team, r int) []byte { return unsafe.Slice((*byte)(c.Eager(r)), team.EagerBytes) }
 	for i := range 200 {
-		errs := each(comms, func(c *engine.Comm) error {
+		errs := testkit.Each(comms, func(c *engine.Comm) error {
 			w := reduce(5)
 			w.Path.Offer = func(c *team.Team, w *team.Work) {
 				*payload(c, c.Rank()) = uint64(i*10 + c.Rank())
@@ -214,7 +215,7 @@ func TestOfferAndCheck(t *testing.T) {
 				return -1, nil
 			}
 			w.Path.Run = func(context.Context, *team.Team, *team.Work) error { return nil }
-			return run(background, c, w)
+			return enginetest.Run(background, c, w)
 		})
 		for _, err := range errs {
 			if i%10 != 9 {
@@ -253,10 +254,10 @@ func pass(x uint64) team.Work {
 }
 
 func TestProgress(t *testing.T) {
-	comms := open(t, 3, engine.Options{})
-	errs := each(comms, func(c *engine.Comm) error {
+	comms := enginetest.Open(t, 3, engine.Options{})
+	errs := testkit.Each(comms, func(c *engine.Comm) error {
 		for i := range 300 {
-			if err := run(background, c, pass(uint64(i*100))); err != nil {
+			if err := enginetest.Run(background, c, pass(uint64(i*100))); err != nil {
 				return err
 			}
 		}
@@ -267,15 +268,15 @@ func TestProgress(t *testing.T) {
 
 // After 1<<32 operations (hours, of small ones) the words of progress wrap around.
 func TestProgressWrapsAround(t *testing.T) {
-	comms := open(t, 3, engine.Options{})
+	comms := enginetest.Open(t, 3, engine.Options{})
 	for _, skip := range []uint64{1<<31 - 4, 1<<31 - 4, 1<<31 - 4, 1 << 31} {
 		for _, c := range comms {
 			c.Skip(skip)
 			c.Team().Progress(0)
 		}
-		errs := each(comms, func(c *engine.Comm) error {
+		errs := testkit.Each(comms, func(c *engine.Comm) error {
 			for i := range 8 {
-				if err := run(background, c, pass(uint64(i*100)+skip)); err != nil {
+				if err := enginetest.Run(background, c, pass(uint64(i*100)+skip)); err != nil {
 					return fmt.Errorf("operation %d: %w", c.LastOp().Seq, err)
 				}
 			}
@@ -287,11 +288,11 @@ func TestProgressWrapsAround(t *testing.T) {
 
 // A rank whose operations made no progress for long, since they were small, has made none in the next one either.
 func TestProgressIsNotTooOld(t *testing.T) {
-	comms := open(t, 2, engine.Options{})
-	errs := each(comms, func(c *engine.Comm) error {
+	comms := enginetest.Open(t, 2, engine.Options{})
+	errs := testkit.Each(comms, func(c *engine.Comm) error {
 		for range 1<<11 + 1 {
 			c.Skip(1<<20 - 2)
-			if err := errors.Join(barrier(c), barrier(c)); err != nil { // two: slots alternate
+			if err := errors.Join(enginetest.Barrier(c), enginetest.Barrier(c)); err != nil { // two: slots alternate
 				return err
 			}
 		}
@@ -301,21 +302,21 @@ func TestProgressIsNotTooOld(t *testing.T) {
 			time.Sleep(time.Duration(c.Rank()) * 50 * time.Millisecond)
 			return run1(ctx, c, w)
 		}
-		return run(background, c, w)
+		return enginetest.Run(background, c, w)
 	})
 	require.NoError(t, errors.Join(errs...))
 }
 
 // A failing algorithm breaks the communicator, on all ranks.
 func TestRunFails(t *testing.T) {
-	comms := open(t, 3, engine.Options{})
+	comms := enginetest.Open(t, 3, engine.Options{})
 	broken := errors.New("broken")
-	errs := each(comms, func(c *engine.Comm) error {
+	errs := testkit.Each(comms, func(c *engine.Comm) error {
 		w := pass(7)
 		if c.Rank() == 1 {
 			w.Path.Run = func(context.Context, *team.Team, *team.Work) error { return broken }
 		}
-		return run(background, c, w)
+		return enginetest.Run(background, c, w)
 	})
 	require.ErrorIs(t, errs[1], broken)
 	require.ErrorContains(t, errs[1], "pass")
@@ -325,7 +326,7 @@ func TestRunFails(t *testing.T) {
 	}
 	for r, c := range comms {
 		require.Equal(t, errs[r], c.Err())
-		require.Equal(t, errs[r], barrier(c), "what follows says the same")
+		require.Equal(t, errs[r], enginetest.Barrier(c), "what follows says the same")
 	}
 }
 
@@ -337,8 +338,8 @@ func TestForgedBuffer(t *testing.T) {
 		"an offset below": {Generation: 1 << 40, Offset: math.MaxUint64 - 8},
 	} {
 		t.Run(name, func(t *testing.T) {
-			comms := open(t, 2, engine.Options{})
-			errs := each(comms, func(c *engine.Comm) error {
+			comms := enginetest.Open(t, 2, engine.Options{})
+			errs := testkit.Each(comms, func(c *engine.Comm) error {
 				w := reduce(1)
 				w.Path.Run = func(ctx context.Context, c *team.Team, w *team.Work) error {
 					if c.Rank() == 1 {
@@ -358,7 +359,7 @@ func TestForgedBuffer(t *testing.T) {
 					_, _, _, err := c.Buffers(4096, 0)
 					return err
 				}
-				return run(background, c, w)
+				return enginetest.Run(background, c, w)
 			})
 			require.ErrorIs(t, errs[0], fault.ErrStale)
 			require.ErrorContains(t, errs[0], "import")
@@ -368,15 +369,15 @@ func TestForgedBuffer(t *testing.T) {
 }
 
 func TestLastOpAndStats(t *testing.T) {
-	comms := open(t, 2, engine.Options{})
+	comms := enginetest.Open(t, 2, engine.Options{})
 	x := make([]float32, 100)
 	v := team.Vec{Ptr: unsafe.Pointer(&x[0]), Len: 100, Type: dtype.Float32}
 	for _, bad := range []error{nil, fault.ErrArgument} {
-		for _, err := range each(comms, func(c *engine.Comm) error {
+		for _, err := range testkit.Each(comms, func(c *engine.Comm) error {
 			w := reduce(100)
 			w.Src, w.Dst, w.Algorithm, w.Err = v, v, "copy", bad
 			w.SrcBuf.Why, w.DstBuf.Why = "Go memory", "Go memory"
-			return errors.Join(run(background, c, w), barrier(c))
+			return errors.Join(enginetest.Run(background, c, w), enginetest.Barrier(c))
 		}) {
 			require.ErrorIs(t, err, bad)
 		}
@@ -387,11 +388,11 @@ func TestLastOpAndStats(t *testing.T) {
 	s := c.Stats()
 	require.Equal(t, []uint64{4, 800, 2}, []uint64{s.Operations, s.Bytes, s.Staged}, "failed ones included")
 	require.Equal(t, 1, s.Memory.Allocations)
-	for _, err := range each(comms, func(c *engine.Comm) error {
+	for _, err := range testkit.Each(comms, func(c *engine.Comm) error {
 		w := reduce(100)
 		w.Src, w.Dst, w.Algorithm = v, v, "copy"
 		w.SrcBuf.Why, w.DstBuf.Why = "Go memory", "Go memory"
-		return run(background, c, w)
+		return enginetest.Run(background, c, w)
 	}) {
 		require.NoError(t, err)
 	}
@@ -399,10 +400,10 @@ func TestLastOpAndStats(t *testing.T) {
 }
 
 func TestManyOperations(t *testing.T) {
-	comms := open(t, 4, engine.Options{Timeout: time.Minute})
-	errs := each(comms, func(c *engine.Comm) error {
+	comms := enginetest.Open(t, 4, engine.Options{Timeout: time.Minute})
+	errs := testkit.Each(comms, func(c *engine.Comm) error {
 		for range 500 {
-			if err := barrier(c); err != nil {
+			if err := enginetest.Barrier(c); err != nil {
 				return err
 			}
 		}

@@ -4,16 +4,16 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -62,7 +62,7 @@ func TestFailures(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			out := captureLogs(t)
 			c, err := engine.Open(background, bootstrap.Local(1)[0], engine.Options{}, nil,
-				roomsWith(func(h *mem.Heap, secret []byte) (engine.IPC, error) {
+				enginetest.RoomsWith(func(h *mem.Heap, secret []byte) (engine.IPC, error) {
 					ipc, err := ipc.New(h, secret)
 					return stubborn{ipc}, err
 				}))

@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/stretchr/testify/require"
 
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // many is as many ranks as these tests have: groups of 6, 7 and 7, with leaders 0, 6 and 13.
@@ -29,9 +29,9 @@ func TestMissingOfGroup(t *testing.T) {
 	}{{"a member", 9}, {"a leader", 6}, {"the first rank", 0}, {"the last rank", many - 1}} {
 		for _, own := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/own group first=%v", k.name, own), func(t *testing.T) {
-				comms := open(t, many, engine.Options{})
-				result := without(comms, k.missing, barrier)
-				requireWaiting(t, comms, 1, k.missing)
+				comms := enginetest.Open(t, many, engine.Options{})
+				result := without(comms, k.missing, enginetest.Barrier)
+				enginetest.RequireWaiting(t, comms, 1, k.missing)
 				for _, c := range comms {
 					if own == (c.Team().Group() == comms[k.missing].Team().Group()) {
 						c.SetTimeout(time.Millisecond)
@@ -63,17 +63,17 @@ func TestLostOfGroup(t *testing.T) {
 	} {
 		for _, lost := range []int{6, 9} {
 			t.Run(fmt.Sprintf("%s/rank=%d", k.name, lost), func(t *testing.T) {
-				comms := open(t, many, engine.Options{})
+				comms := enginetest.Open(t, many, engine.Options{})
 				requireUsable(t, comms)
 				start := time.Now()
-				errs := each(comms, func(c *engine.Comm) error {
+				errs := testkit.Each(comms, func(c *engine.Comm) error {
 					if c.Rank() == lost {
 						k.lose(c)
 						return nil
 					}
-					return barrier(c)
+					return enginetest.Barrier(c)
 				})
-				require.Less(t, time.Since(start), await.Limit)
+				require.Less(t, time.Since(start), testkit.Limit)
 				for r, err := range errs {
 					if r == lost {
 						continue
@@ -90,16 +90,16 @@ func TestLostOfGroup(t *testing.T) {
 
 // A rank's context that ends while it waits names who is missing, and ends the others' waits.
 func TestCancelInGroup(t *testing.T) {
-	comms := open(t, many, engine.Options{})
+	comms := enginetest.Open(t, many, engine.Options{})
 	ctx, cancel := context.WithCancel(background)
 	defer cancel()
 	result := without(comms, 15, func(c *engine.Comm) error {
 		if c.Rank() == 2 {
-			return run(ctx, c, reduce(5))
+			return enginetest.Run(ctx, c, reduce(5))
 		}
-		return run(background, c, reduce(5))
+		return enginetest.Run(background, c, reduce(5))
 	})
-	requireWaiting(t, comms, 1, 15)
+	enginetest.RequireWaiting(t, comms, 1, 15)
 	cancel()
 	errs := <-result
 	var e *fault.Error
@@ -112,7 +112,7 @@ func TestCancelInGroup(t *testing.T) {
 
 // The report of a long wait names the member, not its leader.
 func TestReportNamesMember(t *testing.T) {
-	out := reports(t, open(t, many, engine.Options{}), 9)
+	out := reports(t, enginetest.Open(t, many, engine.Options{}), 9)
 	require.Equal(t, many-1, strings.Count(out, "still waiting"), out)
 	require.Equal(t, many-1, strings.Count(out, "missing=9"), out)
 	require.Contains(t, out, "rank=0 ")
@@ -120,10 +120,10 @@ func TestReportNamesMember(t *testing.T) {
 
 // What members offered and leaders made of it is there after agreement, operation after operation, on all ranks.
 func TestCombine(t *testing.T) {
-	comms := open(t, many, engine.Options{})
+	comms := enginetest.Open(t, many, engine.Options{})
 	large := team.PartialBytes
 	for i := range 100 {
-		errs := each(comms, func(c *engine.Comm) error {
+		errs := testkit.Each(comms, func(c *engine.Comm) error {
 			w := reduce(5)
 			odd := i%10 == 9 && c.Rank() == 7
 			if odd {
@@ -154,7 +154,7 @@ func TestCombine(t *testing.T) {
 				}
 				return nil
 			}
-			return run(background, c, w)
+			return enginetest.Run(background, c, w)
 		})
 		for _, err := range errs {
 			if i%10 != 9 {
@@ -170,8 +170,8 @@ func TestCombine(t *testing.T) {
 
 // Communicators made of part of a large one have groups of their own, or none.
 func TestGroupsOfFamily(t *testing.T) {
-	comms := open(t, 2*many, engine.Options{})
-	errs := each(comms, func(c *engine.Comm) error {
+	comms := enginetest.Open(t, 2*many, engine.Options{})
+	errs := testkit.Each(comms, func(c *engine.Comm) error {
 		half, err := c.Split(background, c.Rank()%2, 0)
 		if err != nil {
 			return err
@@ -186,7 +186,7 @@ func TestGroupsOfFamily(t *testing.T) {
 			return fmt.Errorf("%d, %d and %d groups", c.Team().Groups(), half.Team().Groups(), few.Team().Groups())
 		}
 		for range 10 {
-			if err := errors.Join(barrier(c), barrier(half), barrier(few)); err != nil {
+			if err := errors.Join(enginetest.Barrier(c), enginetest.Barrier(half), enginetest.Barrier(few)); err != nil {
 				return err
 			}
 		}

@@ -5,91 +5,29 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"slices"
 	"sync"
 	"testing"
 	"time"
 	"unsafe"
-
-	"github.com/ubcoll/ubcoll/internal/team"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
-	"github.com/ubcoll/ubcoll/internal/transport/ipc"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
-
-var rooms = engine.Rooms{IPC: ipc.New, Accelerators: engine.GPUs, Attachments: []engine.NewAttachment{engine.NewMail, engine.NewSpace}}
 
 var background = context.Background()
 
-// open opens a communicator of n goroutine ranks, which the test closes if it has not.
-func open(t *testing.T, n int, o engine.Options) []*engine.Comm {
-	t.Helper()
-	comms, errs := openWith(bootstrap.Local(n), o)
-	require.NoError(t, errors.Join(errs...))
-	t.Cleanup(func() {
-		for _, c := range comms {
-			if err := c.Close(); !errors.Is(err, fault.ErrClosed) && err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	return comms
-}
-
-func openWith(bs []bootstrap.Bootstrap, o engine.Options) ([]*engine.Comm, []error) {
-	comms, errs := make([]*engine.Comm, len(bs)), make([]error, len(bs))
-	var wg sync.WaitGroup
-	for r, b := range bs {
-		wg.Go(func() { comms[r], errs[r] = engine.Open(background, b, o, nil, rooms) })
-	}
-	wg.Wait()
-	for _, b := range bs {
-		wg.Go(func() { b.Close() })
-	}
-	wg.Wait()
-	return comms, errs
-}
-
-// each runs f on every rank and returns what each returned.
-func each(comms []*engine.Comm, f func(c *engine.Comm) error) []error {
-	errs := make([]error, len(comms))
-	var wg sync.WaitGroup
-	for r, c := range comms {
-		wg.Go(func() { errs[r] = f(c) })
-	}
-	wg.Wait()
-	return errs
-}
-
-// submit does w on v, as package coll does.
-func submit(ctx context.Context, v *engine.View, w team.Work) error {
-	p, err := v.Begin()
-	if err != nil {
-		return err
-	}
-	*p = w
-	return v.End(ctx, p)
-}
-
-func run(ctx context.Context, c *engine.Comm, w team.Work) error {
-	return submit(ctx, &engine.View{Comm: c}, w)
-}
-
-func barrier(c *engine.Comm) error {
-	return run(background, c, team.Work{Kind: team.KindBarrier, Path: &team.Path{Name: "descriptors"}})
-}
-
 func requireUsable(t *testing.T, comms []*engine.Comm) {
 	t.Helper()
-	require.NoError(t, errors.Join(each(comms, barrier)...))
+	require.NoError(t, errors.Join(testkit.Each(comms, enginetest.Barrier)...))
 	for _, c := range comms {
 		require.NoError(t, c.Err())
 	}
@@ -99,7 +37,7 @@ func requireUsable(t *testing.T, comms []*engine.Comm) {
 func without(comms []*engine.Comm, missing int, f func(c *engine.Comm) error) <-chan []error {
 	result := make(chan []error, 1)
 	go func() {
-		result <- each(comms, func(c *engine.Comm) error {
+		result <- testkit.Each(comms, func(c *engine.Comm) error {
 			if c.Rank() == missing {
 				return nil
 			}
@@ -107,19 +45,6 @@ func without(comms []*engine.Comm, missing int, f func(c *engine.Comm) error) <-
 		})
 	}()
 	return result
-}
-
-// requireWaiting waits until all ranks but one have come to their n-th operation, and until leaders have said so of
-// their groups: the one that is missing is what all wait for.
-func requireWaiting(t *testing.T, comms []*engine.Comm, n uint64, missing int) {
-	t.Helper()
-	there := func(c *engine.Comm) bool {
-		leads := c.Team().Groups() > 0 && c.Team().Members()[0] == c.Rank() && c.Team().Group() != comms[missing].Team().Group()
-		return c.Rank() == missing || c.Published(n) && (!leads || c.Vouched(n))
-	}
-	require.Eventually(t, func() bool {
-		return !slices.ContainsFunc(comms, func(c *engine.Comm) bool { return !there(c) })
-	}, await.Limit, time.Millisecond)
 }
 
 func descriptors(t *testing.T) int {
@@ -134,7 +59,7 @@ func descriptors(t *testing.T) int {
 
 func TestOpen(t *testing.T) {
 	for _, n := range []int{1, 2, 5} {
-		comms := open(t, n, engine.Options{})
+		comms := enginetest.Open(t, n, engine.Options{})
 		for r, c := range comms {
 			require.Equal(t, []int{r, n, r, n}, []int{c.Rank(), c.Size(), c.LocalRank(), c.LocalSize()})
 			require.Equal(t, 10*time.Minute, c.Options().Timeout)
@@ -163,7 +88,7 @@ func (b *tampered) AllGather(ctx context.Context, mine []byte) ([][]byte, error)
 }
 
 func TestOpenRefused(t *testing.T) {
-	requireUsable(t, open(t, 2, engine.Options{})) // what the first one costs for good
+	requireUsable(t, enginetest.Open(t, 2, engine.Options{})) // what the first one costs for good
 	field := func(name string, v any) func([]byte) []byte {
 		return func(b []byte) []byte {
 			var m map[string]any
@@ -237,7 +162,7 @@ func TestOpenRefused(t *testing.T) {
 			before := descriptors(t)
 			bs := bootstrap.Local(2)
 			bs[1] = &tampered{bs[1], c.round, c.change}
-			_, errs := openWith(bs, engine.Options{})
+			_, errs := enginetest.OpenOver(bs, engine.Options{})
 			require.Error(t, errs[0])
 			require.Error(t, errs[1], "no rank is left behind with a communicator")
 			if c.want != nil {
@@ -247,7 +172,7 @@ func TestOpenRefused(t *testing.T) {
 			var e *fault.Error
 			require.ErrorAs(t, errs[0], &e)
 			require.Equal(t, "open", e.Op)
-			require.Eventually(t, func() bool { return before == descriptors(t) }, await.Limit, time.Millisecond)
+			require.Eventually(t, func() bool { return before == descriptors(t) }, testkit.Limit, time.Millisecond)
 		})
 	}
 	t.Run("bad options", func(t *testing.T) {
@@ -258,7 +183,7 @@ func TestOpenRefused(t *testing.T) {
 			if r == 1 {
 				bad = fault.ErrArgument
 			}
-			wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, bad, rooms) })
+			wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, bad, enginetest.Rooms) })
 		}
 		wg.Wait()
 		require.ErrorIs(t, errs[1], fault.ErrArgument)
@@ -268,7 +193,7 @@ func TestOpenRefused(t *testing.T) {
 
 func TestClose(t *testing.T) {
 	before := descriptors(t)
-	comms := open(t, 3, engine.Options{})
+	comms := enginetest.Open(t, 3, engine.Options{})
 	requireUsable(t, comms)
 	a, err := comms[0].Alloc(hw.Host, 100)
 	require.NoError(t, err)
@@ -279,7 +204,7 @@ func TestClose(t *testing.T) {
 	for _, c := range comms {
 		require.ErrorIs(t, c.Close(), fault.ErrClosed)
 		require.ErrorIs(t, c.Err(), fault.ErrClosed)
-		require.ErrorIs(t, barrier(c), fault.ErrClosed)
+		require.ErrorIs(t, enginetest.Barrier(c), fault.ErrClosed)
 		_, err := c.Alloc(hw.Host, 1)
 		require.ErrorIs(t, err, fault.ErrClosed)
 		_, err = c.Adopt(hw.Host, unsafe.Pointer(&before), 8)
@@ -288,14 +213,14 @@ func TestClose(t *testing.T) {
 		require.ErrorIs(t, err, fault.ErrClosed)
 		c.Abort(nil) // too late, and harmless
 	}
-	require.Eventually(t, func() bool { return descriptors(t) <= before+2 }, await.Limit, time.Millisecond,
+	require.Eventually(t, func() bool { return descriptors(t) <= before+2 }, testkit.Limit, time.Millisecond,
 		"the Go runtime's poller may stay")
 }
 
 // Abort may come at any time, from any goroutine: while Close gives back what it writes, too.
 func TestAbortDuringClose(t *testing.T) {
 	for range 30 {
-		c := open(t, 1, engine.Options{})[0]
+		c := enginetest.Open(t, 1, engine.Options{})[0]
 		var wg sync.WaitGroup
 		start := make(chan struct{})
 		wg.Go(func() {
@@ -314,7 +239,7 @@ func TestAbortDuringClose(t *testing.T) {
 
 // Memory that an operation uses lives until the operation ends, whatever its owner does meanwhile.
 func TestFreeDuringOperation(t *testing.T) {
-	comms := open(t, 1, engine.Options{})
+	comms := enginetest.Open(t, 1, engine.Options{})
 	c := comms[0]
 	for range 20 {
 		a, err := c.Alloc(hw.Host, 4096)
@@ -324,7 +249,7 @@ func TestFreeDuringOperation(t *testing.T) {
 		require.NoError(t, err)
 		running, end, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 		go func() {
-			done <- run(background, c, team.Work{Kind: team.KindBarrier, Src: v, Path: &team.Path{
+			done <- enginetest.Run(background, c, team.Work{Kind: team.KindBarrier, Src: v, Path: &team.Path{
 				Acquire: func(_ *team.Team, w *team.Work) error {
 					w.SrcBuf.Claim = c.Domain().Cache.FindLocal(uintptr(v.Ptr), 4096, 0)
 					w.SrcBuf.At = a.At
@@ -352,14 +277,14 @@ func TestFreeDuringOperation(t *testing.T) {
 
 // A message that comes and goes under its lane's lock may register memory that is being freed: that ends with it.
 func TestFreeForgetsWhatMessagesRegister(t *testing.T) {
-	c := open(t, 1, engine.Options{})[0]
+	c := enginetest.Open(t, 1, engine.Options{})[0]
 	a, err := c.Alloc(hw.Host, 4096)
 	require.NoError(t, err)
 	lane := &engine.MailOf(c).Box(0).Send
 	require.NoError(t, lane.Enter())
 	freed := make(chan error, 1)
 	go func() { freed <- c.Free(a) }()
-	require.Eventually(t, func() bool { return !a.Live() }, await.Limit, time.Millisecond)
+	require.Eventually(t, func() bool { return !a.Live() }, testkit.Limit, time.Millisecond)
 	used(t, c, team.Vec{Alloc: a}).Release()
 	require.Equal(t, 1, c.Stats().Cache.Regions)
 	lane.Unlock()
@@ -368,7 +293,7 @@ func TestFreeForgetsWhatMessagesRegister(t *testing.T) {
 }
 
 func TestRegisterRefused(t *testing.T) {
-	c := open(t, 1, engine.Options{})[0]
+	c := enginetest.Open(t, 1, engine.Options{})[0]
 	a, err := c.Alloc(hw.Host, 4096)
 	require.NoError(t, err)
 	freed, err := c.Alloc(hw.Host, 4096)
@@ -395,11 +320,4 @@ func TestRegisterRefused(t *testing.T) {
 			require.ErrorIs(t, err, k.want)
 		})
 	}
-}
-
-// roomsWith is rooms with a transport of a test's own.
-func roomsWith(newIPC engine.NewIPC) engine.Rooms {
-	r := rooms
-	r.IPC = newIPC
-	return r
 }

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-func TestMain(m *testing.M) { os.Exit(await.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }

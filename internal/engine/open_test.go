@@ -10,16 +10,16 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 )
 
@@ -55,12 +55,12 @@ func TestOpenFailsOnOneRank(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			bs := bootstrap.Local(3)
 			bs[1] = &deaf{bs[1], 2, k.err}
-			comms, errs := openWith(bs, engine.Options{})
+			comms, errs := enginetest.OpenOver(bs, engine.Options{})
 			require.Error(t, errs[1])
 			require.NoError(t, errors.Join(errs[0], errs[2]))
 			rest := []*engine.Comm{comms[0], comms[2]}
 			done := make(chan []error, 1)
-			go func() { done <- each(rest, barrier) }()
+			go func() { done <- testkit.Each(rest, enginetest.Barrier) }()
 			select {
 			case errs := <-done:
 				for _, err := range errs {
@@ -71,7 +71,7 @@ func TestOpenFailsOnOneRank(t *testing.T) {
 						require.Equal(t, k.peer, e.Peer, "%v", err)
 					}
 				}
-			case <-time.After(await.Limit / 2):
+			case <-time.After(testkit.Limit / 2):
 				for _, c := range rest {
 					c.Abort(nil)
 				}
@@ -131,7 +131,7 @@ func TestOpenRelays(t *testing.T) {
 					}
 					return tr, err
 				}
-				wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, nil, roomsWith(newIPC)) })
+				wg.Go(func() { _, errs[r] = engine.Open(background, b, engine.Options{}, nil, enginetest.RoomsWith(newIPC)) })
 			}
 			wg.Wait()
 			for r, err := range errs {
@@ -151,13 +151,15 @@ func TestOpenTimeout(t *testing.T) {
 		bs, errs := bootstrap.Local(n), make([]error, n)
 		var wg sync.WaitGroup
 		for _, r := range []int{0, 2} {
-			wg.Go(func() { _, errs[r] = engine.Open(background, bs[r], engine.Options{Timeout: timeout}, nil, rooms) })
+			wg.Go(func() {
+				_, errs[r] = engine.Open(background, bs[r], engine.Options{Timeout: timeout}, nil, enginetest.Rooms)
+			})
 		}
 		wg.Wait()
 		var e *fault.Error
 		require.ErrorAs(t, errs[0], &e)
 		require.ErrorIs(t, errs[0], fault.ErrTimeout)
-		if e.Peer == 2 && timeout < await.Limit {
+		if e.Peer == 2 && timeout < testkit.Limit {
 			t.Logf("rank 2 was not there within %v", timeout)
 			continue
 		}
@@ -169,7 +171,7 @@ func TestOpenTimeout(t *testing.T) {
 			require.Contains(t, errs[r].Error(), "rank 1")
 			t.Log(errs[r])
 		}
-		_, err := engine.Open(background, bs[missing], engine.Options{Timeout: timeout}, nil, rooms)
+		_, err := engine.Open(background, bs[missing], engine.Options{Timeout: timeout}, nil, enginetest.Rooms)
 		require.ErrorIs(t, err, fault.ErrTimeout)
 		t.Log(err)
 		return
@@ -178,8 +180,8 @@ func TestOpenTimeout(t *testing.T) {
 
 // A rank that could not finish a Split says so to those that could, for as long as they may look.
 func TestSplitFailsOnOneRank(t *testing.T) {
-	comms, subs := open(t, 3, engine.Options{}), make([]*engine.Comm, 3)
-	require.NoError(t, errors.Join(each(comms, func(c *engine.Comm) (err error) {
+	comms, subs := enginetest.Open(t, 3, engine.Options{}), make([]*engine.Comm, 3)
+	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
 		subs[c.Rank()], err = c.Split(background, 0, 0)
 		return err
 	})...))
@@ -193,9 +195,9 @@ func TestSplitFailsOnOneRank(t *testing.T) {
 			*(*byte)(unsafe.Add(a.Ptr, i)) = 0xff
 		}
 	}
-	subs[0].SetTimeout(await.Limit / 2)
-	subs[2].SetTimeout(await.Limit / 2)
-	for _, err := range each([]*engine.Comm{subs[0], subs[2]}, barrier) {
+	subs[0].SetTimeout(testkit.Limit / 2)
+	subs[2].SetTimeout(testkit.Limit / 2)
+	for _, err := range testkit.Each([]*engine.Comm{subs[0], subs[2]}, enginetest.Barrier) {
 		require.ErrorIs(t, err, fault.ErrAborted)
 		require.ErrorContains(t, err, "no more of this")
 		var e *fault.Error

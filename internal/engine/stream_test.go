@@ -8,14 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func newStream(t *testing.T) *engine.Stream {
@@ -46,14 +46,14 @@ func gated(note func(), gate <-chan struct{}) team.Work {
 
 // What is queued, on one stream or several, and what is called, run one at a time in the order of the calls.
 func TestStreamOrder(t *testing.T) {
-	c := open(t, 1, engine.Options{})[0]
+	c := enginetest.Open(t, 1, engine.Options{})[0]
 	s, u := newStream(t), newStream(t)
 	on := []*engine.View{{Comm: c, Stream: s}, {Comm: c, Stream: u}}
 	gate := make(chan struct{})
 	var order []int // under no lock: the race detector sees operations that overlap
 	for i := range 20 {
 		w := gated(func() { order = append(order, i) }, gate)
-		require.NoError(t, submit(background, on[i*7%3%2], w))
+		require.NoError(t, enginetest.Submit(background, on[i*7%3%2], w))
 	}
 	require.ErrorIs(t, s.Close(), fault.ErrBusy)
 	require.ErrorIs(t, c.Close(), fault.ErrBusy)
@@ -62,34 +62,34 @@ func TestStreamOrder(t *testing.T) {
 	require.ErrorIs(t, u.Sync(ctx), context.DeadlineExceeded)
 	close(gate)
 	w := gated(func() { order = append(order, 20) }, gate)
-	require.NoError(t, run(background, c, w), "a call waits for what is queued")
+	require.NoError(t, enginetest.Run(background, c, w), "a call waits for what is queued")
 	require.NoError(t, s.Sync(background))
 	require.NoError(t, u.Sync(background))
 	for i := range 21 {
 		require.Equal(t, i, order[i], "%v", order)
 	}
 	require.NoError(t, s.Close())
-	require.ErrorIs(t, submit(background, on[0], w), fault.ErrClosed)
+	require.ErrorIs(t, enginetest.Submit(background, on[0], w), fault.ErrClosed)
 	require.NoError(t, u.Close())
 	require.NoError(t, c.Close())
 }
 
 // Ranks may queue far ahead of each other, and call in between.
 func TestStreamsOfSeveralRanks(t *testing.T) {
-	comms := open(t, 3, engine.Options{})
-	errs := each(comms, func(c *engine.Comm) error {
+	comms := enginetest.Open(t, 3, engine.Options{})
+	errs := testkit.Each(comms, func(c *engine.Comm) error {
 		s := engine.NewStream()
 		v := engine.View{Comm: c, Stream: s}
 		for i := range 100 {
 			w := pass(uint64(i * 100))
-			if err := submit(background, &v, w); err != nil {
+			if err := enginetest.Submit(background, &v, w); err != nil {
 				return err
 			}
 			if i%30 == 10*c.Rank() {
 				time.Sleep(time.Millisecond)
 			}
 			if i%20 == 0 {
-				if err := run(background, c, pass(uint64(i*100+50))); err != nil {
+				if err := enginetest.Run(background, c, pass(uint64(i*100+50))); err != nil {
 					return err
 				}
 			}
@@ -101,8 +101,8 @@ func TestStreamsOfSeveralRanks(t *testing.T) {
 }
 
 func TestStreamErrors(t *testing.T) {
-	comms := open(t, 2, engine.Options{})
-	errs := each(comms, func(c *engine.Comm) error {
+	comms := enginetest.Open(t, 2, engine.Options{})
+	errs := testkit.Each(comms, func(c *engine.Comm) error {
 		s := engine.NewStream()
 		v := engine.View{Comm: c, Stream: s}
 		for i := range 4 {
@@ -110,7 +110,7 @@ func TestStreamErrors(t *testing.T) {
 			if i%2 == 1 && c.Rank() == 1 {
 				w.Err = fmt.Errorf("bad call %d: %w", i, fault.ErrArgument)
 			}
-			if err := submit(background, &v, w); err != nil {
+			if err := enginetest.Submit(background, &v, w); err != nil {
 				return fmt.Errorf("queuing does not fail for what an operation meets: %w", err)
 			}
 		}
@@ -119,7 +119,7 @@ func TestStreamErrors(t *testing.T) {
 			return fmt.Errorf("told twice: %v", again)
 		}
 		w := reduce(5 + c.Rank())
-		if err := submit(background, &v, w); err != nil {
+		if err := enginetest.Submit(background, &v, w); err != nil {
 			return err
 		}
 		for errors.Is(s.Close(), fault.ErrBusy) {
@@ -136,26 +136,26 @@ func TestStreamErrors(t *testing.T) {
 }
 
 func TestStreamCloseTellsWhatSyncDidNot(t *testing.T) {
-	c := open(t, 1, engine.Options{})[0]
+	c := enginetest.Open(t, 1, engine.Options{})[0]
 	s := newStream(t)
 	w := reduce(5)
 	w.Err = fault.ErrArgument
-	require.NoError(t, submit(background, &engine.View{Comm: c, Stream: s}, w))
+	require.NoError(t, enginetest.Submit(background, &engine.View{Comm: c, Stream: s}, w))
 	var err error
-	require.Eventually(t, func() bool { err = s.Close(); return !errors.Is(err, fault.ErrBusy) }, await.Limit, time.Millisecond)
+	require.Eventually(t, func() bool { err = s.Close(); return !errors.Is(err, fault.ErrBusy) }, testkit.Limit, time.Millisecond)
 	require.ErrorIs(t, err, fault.ErrArgument)
 }
 
 // Close, as soon as it is not refused, tells what has failed on a stream and no Sync has told.
 func TestCloseTellsWhatSyncDidNot(t *testing.T) {
-	c := open(t, 1, engine.Options{})[0]
+	c := enginetest.Open(t, 1, engine.Options{})[0]
 	s := newStream(t)
 	w := reduce(5)
 	w.Err = fault.ErrArgument
 	for i := range 2000 {
 		d, err := c.Dup(background)
 		require.NoError(t, err)
-		require.NoError(t, submit(background, &engine.View{Comm: d, Stream: s}, w))
+		require.NoError(t, enginetest.Submit(background, &engine.View{Comm: d, Stream: s}, w))
 		for err = d.Close(); errors.Is(err, fault.ErrBusy); err = d.Close() {
 		}
 		require.ErrorIs(t, err, fault.ErrArgument, "round %d", i)
@@ -165,70 +165,51 @@ func TestCloseTellsWhatSyncDidNot(t *testing.T) {
 
 // A second blocking call, from another goroutine, is refused and disturbs nothing.
 func TestBusy(t *testing.T) {
-	c := open(t, 1, engine.Options{})[0]
+	c := enginetest.Open(t, 1, engine.Options{})[0]
 	gate, running := make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)
-	go func() { done <- run(background, c, gated(func() { close(running) }, gate)) }()
+	go func() { done <- enginetest.Run(background, c, gated(func() { close(running) }, gate)) }()
 	<-running
 	seq := c.LastOp().Seq
 	for range 10 {
-		err := barrier(c)
+		err := enginetest.Barrier(c)
 		require.ErrorIs(t, err, fault.ErrBusy)
 		require.ErrorContains(t, err, "Dup for calls side by side")
 	}
 	require.ErrorIs(t, c.Close(), fault.ErrBusy)
 	close(gate)
 	require.NoError(t, <-done)
-	require.NoError(t, barrier(c))
+	require.NoError(t, enginetest.Barrier(c))
 	require.LessOrEqual(t, c.LastOp().Seq, seq+2, "refused calls take no number")
 }
 
-// recorder keeps what it is given, until it has enough.
-type recorder struct {
-	mu    sync.Mutex
-	works []team.Work
-	room  int
-}
-
-var errFull = errors.New("full")
-
-func (r *recorder) Record(_ *engine.Comm, w team.Work) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.works) == r.room {
-		return errFull
-	}
-	r.works = append(r.works, w)
-	return nil
-}
-
 func TestRecorder(t *testing.T) {
-	c := open(t, 1, engine.Options{})[0]
-	r := &recorder{room: 3}
+	c := enginetest.Open(t, 1, engine.Options{})[0]
+	r := &enginetest.Recorder{Room: 3}
 	v := engine.View{Comm: c, Recorder: r}
 	w := reduce(7)
-	require.NoError(t, submit(background, &v, w))
+	require.NoError(t, enginetest.Submit(background, &v, w))
 	require.NoError(t, v.SubmitAll(background, "group", []team.Work{reduce(8), reduce(9)}, nil))
-	require.ErrorIs(t, submit(background, &v, w), errFull)
-	require.ErrorIs(t, v.SubmitAll(background, "group", []team.Work{w}, nil), errFull)
+	require.ErrorIs(t, enginetest.Submit(background, &v, w), enginetest.ErrFull)
+	require.ErrorIs(t, v.SubmitAll(background, "group", []team.Work{w}, nil), enginetest.ErrFull)
 	var counts []int
-	for _, w := range r.works {
+	for _, w := range r.Works() {
 		counts = append(counts, w.Count)
 	}
 	require.Equal(t, []int{7, 8, 9}, counts)
 	require.Zero(t, c.LastOp().Seq, "nothing ran")
-	require.NoError(t, (&engine.View{Comm: c}).SubmitAll(background, "group", r.works, nil))
+	require.NoError(t, (&engine.View{Comm: c}).SubmitAll(background, "group", r.Works(), nil))
 	require.Equal(t, uint64(3), c.LastOp().Seq)
 }
 
 // Recordings of one communicator from two goroutines: one at a time, and the other is told.
 func TestRecordAtTheSameTime(t *testing.T) {
-	c := open(t, 1, engine.Options{})[0]
+	c := enginetest.Open(t, 1, engine.Options{})[0]
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
 			for range 100_000 {
-				k, err := (&engine.View{Comm: c}).Record("Group", &recorder{})
+				k, err := (&engine.View{Comm: c}).Record("Group", &enginetest.Recorder{})
 				switch {
 				case err != nil && !errors.Is(err, fault.ErrArgument):
 					t.Error(err)
@@ -246,8 +227,8 @@ func TestRecordAtTheSameTime(t *testing.T) {
 
 // Several operations as one: the first that fails is the last, on all ranks.
 func TestSubmitAll(t *testing.T) {
-	comms := open(t, 2, engine.Options{})
-	errs := each(comms, func(c *engine.Comm) error {
+	comms := enginetest.Open(t, 2, engine.Options{})
+	errs := testkit.Each(comms, func(c *engine.Comm) error {
 		ws := []team.Work{pass(100), reduce(5 + c.Rank()), pass(200), reduce(7 + c.Rank()), pass(300)}
 		return (&engine.View{Comm: c}).SubmitAll(background, "group", ws, nil)
 	})

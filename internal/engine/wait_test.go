@@ -12,9 +12,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // What ends the wait of a rank whose peers do not come.
@@ -48,19 +49,19 @@ func TestWaitEnds(t *testing.T) {
 			[]error{fault.ErrPeerLost}, "control area is damaged", 1, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			comms := open(t, 2, engine.Options{})
+			comms := enginetest.Open(t, 2, engine.Options{})
 			requireUsable(t, comms)
 			ctx, cancel := context.WithCancelCause(background)
 			defer cancel(nil)
 			done := make(chan error, 1)
-			go func() { done <- run(ctx, comms[0], reduce(5)) }()
-			requireWaiting(t, comms, 2, 1)
+			go func() { done <- enginetest.Run(ctx, comms[0], reduce(5)) }()
+			enginetest.RequireWaiting(t, comms, 2, 1)
 			require.ErrorIs(t, comms[0].Close(), fault.ErrBusy)
-			require.ErrorIs(t, barrier(comms[0]), fault.ErrBusy)
+			require.ErrorIs(t, enginetest.Barrier(comms[0]), fault.ErrBusy)
 			c.while(comms[0], comms[1], cancel)
 			start := time.Now()
 			err := <-done
-			require.Less(t, time.Since(start), await.Limit)
+			require.Less(t, time.Since(start), testkit.Limit)
 			for _, want := range c.want {
 				require.ErrorIs(t, err, want)
 			}
@@ -69,10 +70,10 @@ func TestWaitEnds(t *testing.T) {
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, []int{0, c.peer}, []int{e.Rank, e.Peer})
 			require.Equal(t, err, comms[0].Err())
-			require.Equal(t, err, barrier(comms[0]))
+			require.Equal(t, err, enginetest.Barrier(comms[0]))
 			if c.then != nil {
-				_ = run(background, comms[1], reduce(5)) // what rank 0 had come to before
-				require.ErrorIs(t, barrier(comms[1]), c.then)
+				_ = enginetest.Run(background, comms[1], reduce(5)) // what rank 0 had come to before
+				require.ErrorIs(t, enginetest.Barrier(comms[1]), c.then)
 			}
 		})
 	}
@@ -80,9 +81,9 @@ func TestWaitEnds(t *testing.T) {
 
 // All ranks learn of an abort, those that wait for others than the one that aborts, too.
 func TestAbortReachesAll(t *testing.T) {
-	comms := open(t, 4, engine.Options{})
-	result := without(comms, 2, barrier)
-	requireWaiting(t, comms, 1, 2)
+	comms := enginetest.Open(t, 4, engine.Options{})
+	result := without(comms, 2, enginetest.Barrier)
+	enginetest.RequireWaiting(t, comms, 1, 2)
 	start := time.Now()
 	comms[2].Abort(errors.New("stop"))
 	errs := <-result
@@ -125,21 +126,21 @@ func reports(t *testing.T, comms []*engine.Comm, missing int) string {
 	t.Helper()
 	defer engine.ReportAfter(time.Hour)()
 	out := captureLogs(t)
-	result := without(comms, missing, barrier)
-	requireWaiting(t, comms, 1, missing)
+	result := without(comms, missing, enginetest.Barrier)
+	enginetest.RequireWaiting(t, comms, 1, missing)
 	engine.ReportAfter(0)
-	require.Eventually(t, func() bool { return strings.Count(out.String(), "still waiting") >= len(comms)-1 }, await.Limit,
+	require.Eventually(t, func() bool { return strings.Count(out.String(), "still waiting") >= len(comms)-1 }, testkit.Limit,
 		time.Millisecond)
 	time.Sleep(100 * time.Millisecond) // looks at the clock enough for more of them
 	engine.ReportAfter(time.Hour)
-	require.NoError(t, barrier(comms[missing]))
+	require.NoError(t, enginetest.Barrier(comms[missing]))
 	require.NoError(t, errors.Join(<-result...))
 	return out.String()
 }
 
 // A long wait is reported once, with who is missing.
 func TestWaitIsReportedOnce(t *testing.T) {
-	out := reports(t, open(t, 2, engine.Options{}), 1)
+	out := reports(t, enginetest.Open(t, 2, engine.Options{}), 1)
 	require.Equal(t, 1, strings.Count(out, "\n"), out)
 	require.Contains(t, out, `level=WARN msg="ubcoll: still waiting" op=barrier seq=1 rank=0`)
 	require.Contains(t, out, "step=agree missing=1")

@@ -34,6 +34,7 @@ var layers = [][]string{
 	{"internal/team"},
 	{"internal/engine"},
 	{"internal/transport/*"},
+	{"internal/enginetest"},
 	{""},
 	{"internal/gputest"},
 	{"p2p"},

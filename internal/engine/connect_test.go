@@ -1,0 +1,167 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+// TestCloseBusy closes a communicator during a wait on a channel: busy; and the channel with it afterwards.
+func TestCloseBusy(t *testing.T) {
+	comms := enginetest.Open(t, 2, engine.Options{})
+	links, regs := make([]*engine.Channel, 2), make([]*engine.Registration, 2)
+	for _, err := range testkit.Each(comms, func(c *engine.Comm) (err error) {
+		_, regs[c.Rank()] = enginetest.Registered(t, c, 100)
+		links[c.Rank()], err = engine.SpaceOf(c).Connect(background, 1-c.Rank(), regs[c.Rank()], nil)
+		return err
+	}) {
+		require.NoError(t, err)
+	}
+	ctx, cancel := context.WithCancel(background)
+	done := make(chan error)
+	require.NoError(t, links[0].Begin(ctx))
+	go func() {
+		err := links[0].Wait(ctx)
+		links[0].End()
+		done <- err
+	}()
+	require.ErrorIs(t, comms[0].Close(), fault.ErrBusy)
+	require.NoError(t, comms[0].Err())
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	require.NoError(t, regs[0].Close())
+	require.NoError(t, comms[0].Close())
+	require.ErrorIs(t, links[0].Begin(background), fault.ErrClosed)
+	// The other end sees it.
+	require.NoError(t, links[1].Begin(background))
+	err := links[1].Wait(background)
+	require.True(t, errors.Is(err, fault.ErrClosed) || errors.Is(err, fault.ErrPeerLost), "%v", err)
+	links[1].End()
+}
+
+// TestConnectAlone connects to a peer that does not: the call ends with its context, the communicator goes on, and the
+// peer's own call, when it comes, fails too.
+func TestConnectAlone(t *testing.T) {
+	comms := enginetest.Open(t, 2, engine.Options{})
+	_, r := enginetest.Registered(t, comms[0], 100)
+	ctx, cancel := context.WithCancel(background)
+	defer cancel()
+	alone := make(chan error, 1)
+	go func() {
+		_, err := engine.SpaceOf(comms[0]).Connect(ctx, 1, r, nil)
+		alone <- err
+	}()
+	require.Eventually(t, func() bool { return engine.SpaceOf(comms[0]).Made(1) == 1 }, testkit.Limit, time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-alone, context.Canceled)
+	for _, err := range testkit.Each(comms, enginetest.Barrier) {
+		require.NoError(t, err)
+	}
+	_, q := enginetest.Registered(t, comms[1], 100)
+	// It would not wait for copies by a channel that it knows nothing of.
+	_, err := engine.SpaceOf(comms[1]).Connect(background, 0, q, nil)
+	require.ErrorIs(t, err, fault.ErrClosed)
+	// The next two belong together.
+	for _, err := range testkit.Each(comms, func(c *engine.Comm) error {
+		l, err := engine.SpaceOf(c).Connect(background, 1-c.Rank(), []*engine.Registration{r, q}[c.Rank()], nil)
+		if err != nil {
+			return err
+		}
+		return l.Close()
+	}) {
+		require.NoError(t, err)
+	}
+}
+
+// TestClosedEndsAreForgotten connects and closes again and again: what a slot was used for before is not looked at for as
+// long as the slot is in use.
+func TestClosedEndsAreForgotten(t *testing.T) {
+	comms := enginetest.Open(t, 2, engine.Options{})
+	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) error {
+		_, r := enginetest.Registered(t, c, 100)
+		for range 300 {
+			l, err := engine.SpaceOf(c).Connect(background, 1-c.Rank(), r, nil)
+			if err == nil {
+				err = errors.Join(l.Close(), enginetest.Barrier(c)) // so that the next one has the same slot
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil // r's Close would forget what has been closed
+	})...))
+	for _, c := range comms {
+		require.Less(t, c.Domain().Watched(), 100)
+	}
+}
+
+// TestLastWord has a peer close its communicator right after what a wait is for: that is no loss.
+func TestLastWord(t *testing.T) {
+	comms := enginetest.Open(t, 2, engine.Options{})
+	ends := make([]*oneSided, 2)
+	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
+		ends[c.Rank()], err = newOneSided(t, c, false)
+		return err
+	})...))
+	peer := ends[0].c.Team()
+	peer.Leave() // as if it were about to close
+	defer peer.Me.State.Store(team.StateOpen)
+	e := ends[1]
+	require.NoError(t, e.channel.Begin(background))
+	require.NoError(t, e.channel.WaitPolls())
+	require.NoError(t, e.c.Err())
+	e.channel.End()
+}
+
+// TestWaitOnBroken waits for a peer whose communicator has broken, for whatever reason: this rank's has then, too. What
+// ends the wait here alone leaves it as it was.
+func TestWaitOnBroken(t *testing.T) {
+	for _, k := range []struct {
+		name string
+		end  func(c, other *engine.Comm)
+		want error
+		ends bool
+	}{
+		{"abort", func(_, other *engine.Comm) { other.Abort(errors.New("enough")) }, fault.ErrAborted, true},
+		{"its deadline", func(_, other *engine.Comm) { engine.MailOf(other).Fail("recv", 1, fault.ErrTimeout) }, fault.ErrTimeout, true},
+		{"its context", func(_, other *engine.Comm) { engine.MailOf(other).Fail("recv", 1, context.Canceled) }, fault.ErrAborted, true},
+		{"this rank's deadline", func(c, _ *engine.Comm) { c.SetTimeout(time.Millisecond) }, fault.ErrTimeout, false},
+	} {
+		for _, window := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/window=%v", k.name, window), func(t *testing.T) {
+				comms := enginetest.Open(t, 2, engine.Options{})
+				ends := make([]*oneSided, 2)
+				require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
+					ends[c.Rank()], err = newOneSided(t, c, window)
+					return err
+				})...))
+				e := ends[1]
+				k.end(e.c, ends[0].c)
+				var err error
+				if window {
+					err = e.window.Wait(background, nil, 0)
+				} else {
+					require.NoError(t, e.channel.Begin(background))
+					err = e.channel.Wait(background)
+					e.channel.End()
+				}
+				require.ErrorIs(t, err, k.want)
+				if !k.ends {
+					require.NoError(t, e.c.Err())
+					return
+				}
+				require.ErrorIs(t, e.c.Err(), k.want)
+			})
+		}
+	}
+}

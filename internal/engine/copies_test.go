@@ -1,0 +1,280 @@
+package engine_test
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+// settleFor sets how long a peer may take for a copy, and returns what restores it.
+func settleFor(d time.Duration) (restore func()) {
+	old := engine.SettleFor
+	engine.SettleFor = d
+	return func() { engine.SettleFor = old }
+}
+
+// oneSided is one rank's end of a channel, or of a window, of a communicator of its own.
+type oneSided struct {
+	c       *engine.Comm
+	vec     team.Vec
+	reg     *engine.Registration // of the channel
+	channel *engine.Channel
+	window  *engine.Window
+}
+
+func newOneSided(t *testing.T, c *engine.Comm, window bool) (*oneSided, error) {
+	d, err := c.Dup(background)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); closedOnce(err) != nil {
+			t.Error(err)
+		}
+	})
+	e := &oneSided{c: d}
+	a, err := d.Alloc(hw.Host, 4096)
+	if err != nil {
+		return nil, err
+	}
+	e.vec = team.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a}
+	if window {
+		v := engine.View{Comm: d}
+		e.window, err = engine.SpaceOf(v.Comm).RegisterWindow(background, &v, e.vec, 0)
+		return e, err
+	}
+	if e.reg, err = d.RegisterBuffer(e.vec); err == nil {
+		e.channel, err = engine.SpaceOf(d).Connect(background, 1-d.Rank(), e.reg, nil)
+	}
+	return e, err
+}
+
+// abroad makes rank 0's copies go to memory that rank 1 has exported, and that its end does not show.
+func abroad(t *testing.T, ends []*oneSided) (mine, theirs *oneSided) {
+	vec, reg := enginetest.Registered(t, ends[1].c, 4096)
+	h, err := engine.MarshalHandle(reg)
+	require.NoError(t, err)
+	m, err := engine.SpaceOf(ends[0].c).Import(h)
+	require.NoError(t, err)
+	next := []*oneSided{{c: ends[0].c, vec: ends[0].vec, reg: ends[0].reg}, {c: ends[1].c, vec: vec, reg: reg}}
+	require.NoError(t, errors.Join(testkit.Each([]*engine.Comm{ends[0].c, ends[1].c}, func(c *engine.Comm) (err error) {
+		remote := []*engine.Remote{m, nil}[c.Rank()]
+		next[c.Rank()].channel, err = engine.SpaceOf(c).Connect(background, 1-c.Rank(), ends[c.Rank()].reg, remote)
+		return err
+	})...))
+	return next[1], next[0]
+}
+
+// reach begins a copy of n bytes in the peer's memory.
+func (e *oneSided) reach(n int) (unsafe.Pointer, func() error, error) {
+	if e.window != nil {
+		return e.window.Reach(1-e.c.Rank(), n)
+	}
+	if err := e.channel.Begin(background); err != nil {
+		return nil, nil, err
+	}
+	p, err := e.channel.Reach(0, n)
+	if err != nil {
+		e.channel.End()
+	}
+	return p, func() error { defer e.channel.End(); return e.channel.Done() }, err
+}
+
+// live is whether the peer's memory may be used.
+func (e *oneSided) live() error {
+	if e.window != nil {
+		return e.window.Live(1 - e.c.Rank())
+	}
+	return e.channel.Live()
+}
+
+// closedOnce is err, but for what closed with something else already.
+func closedOnce(err error) error {
+	if errors.Is(err, fault.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// TestCopyOfTheDead takes memory back while a peer is in the middle of a copy that has died meanwhile.
+func TestCopyOfTheDead(t *testing.T) {
+	defer settleFor(testkit.Limit / 4)()
+	var killed, dead atomic.Bool
+	comms := enginetest.OpenHooked(t, enginetest.Hooks{Look: func() { dead.Store(killed.Load()) }, Live: func() {}, Dead: dead.Load})
+	ends := make([]*oneSided, 2)
+	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
+		ends[c.Rank()], err = newOneSided(t, c, false)
+		return err
+	})...))
+	_, done, err := ends[0].reach(100)
+	require.NoError(t, err)
+	killed.Store(true)
+	require.NoError(t, ends[1].reg.Close())
+	require.NoError(t, comms[1].Free(ends[1].vec.Alloc))
+	require.Zero(t, comms[1].Stats().Memory.HeldBytes)
+	done()
+}
+
+// TestCloseWaitsForCopies takes memory back while a peer is in the middle of a copy to it, in every order in which that
+// can be done: it waits for the end of the copy.
+func TestCloseWaitsForCopies(t *testing.T) {
+	for _, k := range []struct {
+		name   string
+		window bool
+		abroad bool // the copy is by a channel over an import, which shows other memory
+		close  func(e *oneSided) error
+	}{
+		{name: "registration", close: func(e *oneSided) error { return e.reg.Close() }},
+		{name: "registration, channel", close: func(e *oneSided) error {
+			return errors.Join(e.reg.Close(), e.channel.Close())
+		}},
+		{name: "channel, registration", close: func(e *oneSided) error {
+			return errors.Join(e.channel.Close(), e.reg.Close())
+		}},
+		{name: "communicator, registration", close: func(e *oneSided) error {
+			return errors.Join(e.c.Close(), closedOnce(e.reg.Close()))
+		}},
+		{name: "import, channel, registration", abroad: true, close: func(e *oneSided) error {
+			return errors.Join(e.channel.Close(), e.reg.Close())
+		}},
+		{name: "window", window: true, close: func(e *oneSided) error { return e.window.Close() }},
+		{name: "window in use", window: true, close: func(e *oneSided) error {
+			waits := make(chan error, 1)
+			go func() { waits <- e.window.Wait(background, nil, 0) }()
+			for !e.window.InUse() {
+				time.Sleep(time.Millisecond)
+			}
+			err := e.window.Close()
+			if w := <-waits; !errors.Is(w, fault.ErrClosed) {
+				return errors.Join(err, w, errors.New("the wait should have been ErrClosed"))
+			}
+			return err
+		}},
+		{name: "communicator of the window", window: true, close: func(e *oneSided) error { return e.c.Close() }},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			defer settleFor(testkit.Limit)()
+			comms := enginetest.Open(t, 2, engine.Options{})
+			ends := make([]*oneSided, 2)
+			require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
+				ends[c.Rank()], err = newOneSided(t, c, k.window)
+				return err
+			})...))
+			e, p := ends[1], ends[0]
+			if k.abroad {
+				e, p = abroad(t, ends)
+			}
+			at, done, err := p.reach(100)
+			require.NoError(t, err)
+			closed := make(chan error, 1)
+			go func() { closed <- k.close(e) }()
+			require.Eventually(t, func() bool { return p.live() != nil }, testkit.Limit, time.Millisecond, "it is closing")
+			time.Sleep(20 * time.Millisecond) // longer than it takes where it does not wait
+			require.Empty(t, closed, "closed during a copy")
+			require.ErrorIs(t, comms[1].Free(e.vec.Alloc), fault.ErrInUse)
+			*(*byte)(at) = 1
+			require.ErrorIs(t, done(), fault.ErrStale)
+			require.NoError(t, <-closed)
+			require.Equal(t, byte(1), *(*byte)(e.vec.Ptr))
+			require.NoError(t, comms[1].Free(e.vec.Alloc))
+			_, _, err = p.reach(1)
+			require.Error(t, err)
+		})
+	}
+}
+
+// TestCloseTwiceDuringCopy closes a registration again while the first Close waits for a peer's copy: the memory stays
+// registered until that is over.
+func TestCloseTwiceDuringCopy(t *testing.T) {
+	defer settleFor(testkit.Limit)()
+	comms := enginetest.Open(t, 2, engine.Options{})
+	ends := make([]*oneSided, 2)
+	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
+		ends[c.Rank()], err = newOneSided(t, c, false)
+		return err
+	})...))
+	e, p := ends[1], ends[0]
+	_, done, err := p.reach(100)
+	require.NoError(t, err)
+	closed := make(chan error, 1)
+	go func() { closed <- e.reg.Close() }()
+	require.Eventually(t, func() bool { return p.live() != nil }, testkit.Limit, time.Millisecond, "it is closing")
+	require.ErrorIs(t, e.reg.Close(), fault.ErrClosed)
+	require.ErrorIs(t, comms[1].Free(e.vec.Alloc), fault.ErrInUse)
+	_, other := enginetest.Registered(t, comms[1], 100)
+	_, err = engine.MarshalHandle(other)
+	require.NoError(t, err)
+	require.NoError(t, other.Close(), "the copy is not in this memory")
+	require.ErrorIs(t, done(), fault.ErrStale)
+	require.NoError(t, <-closed)
+	require.NoError(t, comms[1].Free(e.vec.Alloc))
+}
+
+// TestCopyThatDoesNotEnd takes memory back from a peer that stays in the middle of a copy: nobody else gets it.
+func TestCopyThatDoesNotEnd(t *testing.T) {
+	if race.Enabled {
+		t.Skip("there the memory is the garbage collector's")
+	}
+	defer settleFor(time.Millisecond)()
+	comms := enginetest.Open(t, 2, engine.Options{})
+	ends := make([]*oneSided, 2)
+	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
+		ends[c.Rank()], err = newOneSided(t, c, false)
+		return err
+	})...))
+	e, p := ends[1], ends[0]
+	at, done, err := p.reach(100)
+	require.NoError(t, err)
+	err = e.reg.Close()
+	require.ErrorIs(t, err, fault.ErrTimeout)
+	require.ErrorContains(t, err, "rank 0 has been in the middle of a copy")
+	require.NoError(t, comms[1].Free(e.vec.Alloc))
+	require.Equal(t, int64(shm.PageSize), comms[1].Stats().Memory.HeldBytes)
+	var next []*mem.Allocation
+	for range 3 {
+		a, err := comms[1].Alloc(hw.Host, 4096)
+		require.NoError(t, err)
+		next = append(next, a)
+	}
+	*(*byte)(at) = 1
+	for _, a := range next {
+		require.Zero(t, *(*byte)(a.Ptr))
+		require.NoError(t, comms[1].Free(a))
+	}
+	require.ErrorIs(t, done(), fault.ErrStale)
+}
+
+// TestAbortDuringUse aborts a communicator while a channel's and a window's calls are under way: what those give up
+// later has gone well.
+func TestAbortDuringUse(t *testing.T) {
+	for _, window := range []bool{false, true} {
+		comms := enginetest.Open(t, 2, engine.Options{})
+		ends := make([]*oneSided, 2)
+		require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
+			ends[c.Rank()], err = newOneSided(t, c, window)
+			return err
+		})...))
+		e := ends[1]
+		_, done, err := e.reach(100)
+		require.NoError(t, err)
+		e.c.Abort(errors.New("enough"))
+		done()
+		require.Zero(t, comms[1].Stats().Failures, "window: %v", window)
+		require.NoError(t, comms[1].Free(e.vec.Alloc))
+	}
+}

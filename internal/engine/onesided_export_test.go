@@ -1,0 +1,43 @@
+package engine
+
+import (
+	"context"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// Made is how many channels to peer this rank has begun.
+func (sp *Space) Made(peer int) uint64 {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if sp.table == nil {
+		return 0
+	}
+	return sp.table.made(peer).Load()
+}
+
+// Reach begins a copy of the first n bytes of peer's part; done ends it.
+func (w *Window) Reach(peer, n int) (p unsafe.Pointer, done func() error, err error) {
+	if err := begin(w); err != nil {
+		return nil, nil, err
+	}
+	k, copies := &w.ranks[peer], &w.mine.to(peer).copying
+	if p, err = k.Remote.begin(copies, 0, n); err != nil {
+		end(w)
+	}
+	return p, func() error { defer end(w); copies.Add(^uint64(0)); return k.live() }, err
+}
+
+// Live is why peer's part must not be used any more, or nil.
+func (w *Window) Live(peer int) error { return w.ranks[peer].live() }
+
+// WaitPolls waits for what comes during the housekeeping after which the peer's end is found.
+func (ch *Channel) WaitPolls() error {
+	w := waiting{team.Waiting{Op: "wait", Ctx: context.Background(), Peer: ch.peer, Step: "polls"}, ch.c, ch,
+		&ch.theirs.state}
+	return w.until(1, func() bool { return w.Polls >= team.PollsPerClock })
+}
+
+// Live is why the memory must not be used any more, or nil.
+func (m *Remote) Live() error { return m.live() }

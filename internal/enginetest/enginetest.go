@@ -1,0 +1,137 @@
+// Package enginetest makes communicators of goroutine ranks for tests of the rooms below the root.
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/transport/ipc"
+)
+
+// Rooms are those of the root.
+var Rooms = engine.Rooms{IPC: ipc.New, Accelerators: engine.GPUs, Attachments: []engine.NewAttachment{engine.NewMail, engine.NewSpace}}
+
+// RoomsWith is Rooms with a transport of a test's own.
+func RoomsWith(newIPC engine.NewIPC) engine.Rooms {
+	r := Rooms
+	r.IPC = newIPC
+	return r
+}
+
+// Open opens a communicator of n goroutine ranks, which the test closes if it has not.
+func Open(t *testing.T, n int, o engine.Options) []*engine.Comm {
+	t.Helper()
+	comms, errs := OpenOver(bootstrap.Local(n), o)
+	require.NoError(t, errors.Join(errs...))
+	t.Cleanup(func() {
+		for _, c := range comms {
+			if err := c.Close(); !errors.Is(err, fault.ErrClosed) && err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return comms
+}
+
+// OpenOver opens a communicator over bs, which it closes. What is there, and what went wrong, is by rank.
+func OpenOver(bs []bootstrap.Bootstrap, o engine.Options) ([]*engine.Comm, []error) {
+	comms, errs := make([]*engine.Comm, len(bs)), make([]error, len(bs))
+	var wg sync.WaitGroup
+	for r, b := range bs {
+		wg.Go(func() { comms[r], errs[r] = engine.Open(context.Background(), b, o, nil, Rooms) })
+	}
+	wg.Wait()
+	for _, b := range bs {
+		wg.Go(func() { b.Close() })
+	}
+	wg.Wait()
+	return comms, errs
+}
+
+// Submit does w on v, as package coll does.
+func Submit(ctx context.Context, v *engine.View, w team.Work) error {
+	p, err := v.Begin()
+	if err != nil {
+		return err
+	}
+	*p = w
+	return v.End(ctx, p)
+}
+
+// Run does w on c, and waits.
+func Run(ctx context.Context, c *engine.Comm, w team.Work) error {
+	return Submit(ctx, &engine.View{Comm: c}, w)
+}
+
+// Barrier is a barrier.
+func Barrier(c *engine.Comm) error {
+	return Run(context.Background(), c, team.Work{Kind: team.KindBarrier, Path: &team.Path{Name: "descriptors"}})
+}
+
+// RequireWaiting waits until all ranks but one have come to their n-th operation, and until leaders have said so of
+// their groups: the one that is missing is what all wait for.
+func RequireWaiting(t *testing.T, comms []*engine.Comm, n uint64, missing int) {
+	t.Helper()
+	there := func(c *engine.Comm) bool {
+		m := c.Team()
+		leads := m.Groups() > 0 && m.Members()[0] == c.Rank() && m.Group() != comms[missing].Team().Group()
+		return c.Rank() == missing || team.Reached(m.Me.Desc[n&1].Seq.Load(), n) &&
+			(!leads || team.Reached(m.Me.Group[n&1].Seq.Load(), n))
+	}
+	testkit.Eventually(t, func() bool {
+		return !slices.ContainsFunc(comms, func(c *engine.Comm) bool { return !there(c) })
+	})
+}
+
+// Registered is n bytes of c's, registered.
+func Registered(t *testing.T, c *engine.Comm, n int) (team.Vec, *engine.Registration) {
+	t.Helper()
+	a, err := c.Alloc(hw.Host, n)
+	require.NoError(t, err)
+	v := team.Vec{Ptr: a.Ptr, Len: n, Type: dtype.Uint8, Alloc: a}
+	r, err := c.RegisterBuffer(v)
+	require.NoError(t, err)
+	t.Cleanup(func() { r.Close() }) // before the communicator
+	return v, r
+}
+
+// Recorder keeps what is recorded, as far as it has room.
+type Recorder struct {
+	Room int
+
+	mu    sync.Mutex
+	works []team.Work
+}
+
+// ErrFull is Record's error when there is no room.
+var ErrFull = errors.New("full")
+
+// Record implements engine.Recorder.
+func (r *Recorder) Record(_ *engine.Comm, w team.Work) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.works) == r.Room {
+		return ErrFull
+	}
+	r.works = append(r.works, w)
+	return nil
+}
+
+// Works are those that were recorded.
+func (r *Recorder) Works() []team.Work {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.works
+}
