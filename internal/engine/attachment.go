@@ -46,6 +46,16 @@ func (c *Comm) attach(sibling *Comm) {
 	}
 }
 
+// Attached is c's attachment of a type, if it has one.
+func Attached[A Attachment](c *Comm) (of A, ok bool) {
+	for _, a := range c.attached {
+		if of, ok = a.(A); ok {
+			break
+		}
+	}
+	return of, ok
+}
+
 // attachedBytes is what all attachments have in an area.
 func (c *Comm) attachedBytes() (n int) {
 	for _, a := range c.attached {

@@ -263,3 +263,12 @@ func (c *Comm) failOpen(e *fault.Error) error {
 	}
 	return c.fail(e)
 }
+
+// Attachments are what the communicator has beside its collectives, in the order of Rooms.
+func (c *Comm) Attachments() []Attachment { return c.attached }
+
+// Accelerator is the communicator's device side, nil without one.
+func (c *Comm) Accelerator() Accelerator { return c.device }
+
+// NoDevice is why there is none, or nil.
+func (c *Comm) NoDevice() error { return c.gpuWhy }

@@ -51,6 +51,9 @@ type retiree struct {
 // NewIPC makes the transport for host memory; the root wires it in, since transports import the engine.
 type NewIPC func(h *mem.Heap, secret []byte) (IPC, error)
 
+// SetDevice gives the domain what it has on its device.
+func (d *Domain) SetDevice(on DomainDevice) { d.device = on }
+
 // IPC reaches the memory of the ranks of this host, and their devices.
 type IPC interface {
 	team.Transport

@@ -94,7 +94,7 @@ func (c *Comm) Gather(ctx context.Context, gs ...*Gathering) error {
 	if err := c.barred(&team.Work{}, gs[0].Kind.String()); err != nil {
 		return err
 	}
-	if err := c.enter(); err != nil {
+	if err := c.Enter(); err != nil {
 		return err
 	}
 	defer c.turn.leave()

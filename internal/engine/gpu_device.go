@@ -71,7 +71,7 @@ func (d *device) lineAddr(n int) uint64 { return d.params.Status + uint64(status
 
 // deviceOf is c's side of its device, or nil.
 func deviceOf(c *Comm) *device {
-	d, _ := c.device.(*device)
+	d, _ := c.Accelerator().(*device)
 	return d
 }
 
@@ -98,22 +98,22 @@ func (d *device) Part(c *Comm, ranks []int) Accelerator {
 func (d *device) Card() (card DeviceCard, err error) {
 	c, g := d.c, d.gpu
 	d.lines = 1
-	for _, a := range c.attached {
+	for _, a := range c.Attachments() {
 		if m, ok := a.(clientMaker); ok {
-			k := m.onDevice(d)
-			k.begin(d.lines)
-			d.lines += k.lines()
+			k := m.OnDevice(d)
+			k.Begin(d.lines)
+			d.lines += k.Lines()
 			d.clients = append(d.clients, k)
 		}
 	}
 	bytes := (statusLine*d.lines + 4095) &^ 4095
-	if d.area, err = c.dom.Heap.AllocDevice(kernels.AreaBytes(c.size)); err != nil {
+	if d.area, err = c.Domain().Heap.AllocDevice(kernels.AreaBytes(c.Size())); err != nil {
 		return card, fmt.Errorf("area: %w", err)
 	}
-	if card.Extent, err = c.dom.Exports.Export(d.area); err != nil {
+	if card.Extent, err = c.Domain().Exports.Export(d.area); err != nil {
 		return card, fmt.Errorf("export of the area: %w", err)
 	}
-	if d.page, err = c.dom.Heap.Alloc(bytes); err != nil {
+	if d.page, err = c.Domain().Heap.Alloc(bytes); err != nil {
 		return card, err
 	}
 	at, err := g.ctx.HostRegister(d.page.Ptr, bytes)
@@ -124,11 +124,11 @@ func (d *device) Card() (card DeviceCard, err error) {
 	// Nothing is loaded later, when the driver would wait for kernels that wait for peers. If some do now, since this is the
 	// child of a communicator, it has kernels that were made for more ranks.
 	if g.idle() {
-		if err := g.set.Load(c.size, c.size > 2 || c.opts.Algorithm == "ring"); err != nil {
+		if err := g.set.Load(c.Size(), c.Size() > 2 || c.Options().Algorithm == "ring"); err != nil {
 			return card, err
 		}
 	}
-	f, err := g.set.Kernel(kernels.Barrier, dtype.Invalid, c.size)
+	f, err := g.set.Kernel(kernels.Barrier, dtype.Invalid, c.Size())
 	if err != nil {
 		return card, err
 	}
@@ -139,8 +139,8 @@ func (d *device) Card() (card DeviceCard, err error) {
 	if d.event, err = g.ctx.NewEvent(false); err != nil {
 		return card, err
 	}
-	d.params = kernels.Params{Status: uint64(at), Rank: uint32(c.rank), Ranks: uint32(c.size),
-		Timeout: uint64(c.opts.Timeout)}
+	d.params = kernels.Params{Status: uint64(at), Rank: uint32(c.Rank()), Ranks: uint32(c.Size()),
+		Timeout: uint64(c.Options().Timeout)}
 	d.params.Area[0] = uint64(d.area.Base())
 	return card, nil
 }
@@ -148,17 +148,17 @@ func (d *device) Card() (card DeviceCard, err error) {
 // Meet implements Accelerator: it maps the areas of the others.
 func (d *device) Meet(ctx context.Context, cards []DeviceCard) string {
 	c := d.c
-	d.room = roomOf(d.multiprocessors, c.size)
+	d.room = roomOf(d.multiprocessors, c.Size())
 	d.blocks = min(d.room.collectives, kernels.MaxBlocks)
 	d.threads = maxThreads
 	for r, k := range cards {
 		d.threads = min(d.threads, k.Threads)
-		if r == c.rank {
+		if r == c.Rank() {
 			continue
 		}
 		at, err := c.devicePeer(r).Import(ctx, k.Extent)
 		if err != nil {
-			return fmt.Sprintf("rank %d could not import the area of rank %d: %v", c.rank, r, err)
+			return fmt.Sprintf("rank %d could not import the area of rank %d: %v", c.Rank(), r, err)
 		}
 		d.params.Area[d.distance(r)], d.params.Table[d.distance(r)] = uint64(at), uint64(c.devicePeer(r).Row())
 	}
@@ -169,7 +169,7 @@ func (d *device) Meet(ctx context.Context, cards []DeviceCard) string {
 }
 
 // distance is how far behind this rank rank r is, which is how kernels count ranks.
-func (d *device) distance(r int) int { return (r - d.c.rank + d.c.size) % d.c.size }
+func (d *device) distance(r int) int { return (r - d.c.Rank() + d.c.Size()) % d.c.Size() }
 
 // Allocations implements Accelerator.
 func (d *device) Allocations() (all []*mem.Allocation) {
@@ -239,7 +239,7 @@ func (d *device) Close() error {
 		errs = append(errs, g.release())
 	}
 	for _, k := range d.clients {
-		errs = append(errs, k.close())
+		errs = append(errs, k.Close())
 	}
 	if d.own != nil {
 		errs = append(errs, d.own.cu.Close()) // nobody else has it
@@ -262,7 +262,7 @@ func (d *device) Abort() {
 	}
 	d.status.Abort.Store(1)
 	for _, k := range d.clients {
-		k.abort()
+		k.Abort()
 	}
 }
 
@@ -270,6 +270,6 @@ func (d *device) Abort() {
 func (d *device) SetTimeout(t time.Duration) {
 	d.params.Timeout = uint64(t)
 	for _, k := range d.clients {
-		k.setTimeout(uint64(t))
+		k.SetTimeout(uint64(t))
 	}
 }

@@ -213,14 +213,14 @@ func (g *gpuEnd) release() error {
 // endUser is an end that queues on streams. Implements streamUser.
 type endUser struct{ g *gpuEnd }
 
-func (u endUser) comm() *Comm { return nil }
+func (u endUser) Comm() *Comm { return nil }
 
-func (u endUser) collect() []error {
+func (u endUser) Collect() []error {
 	if err := u.g.collect(); err != nil {
 		return []error{err}
 	}
 	return nil
 }
 
-func (u endUser) broke(op string, err error) { u.g.d.failedOn(op, err) }
-func (u endUser) closed(s *gpuStream)        { u.g.d.gpu.remove(s) }
+func (u endUser) Broke(op string, err error) { u.g.d.failedOn(op, err) }
+func (u endUser) Closed(s *gpuStream)        { u.g.d.gpu.remove(s) }

@@ -41,11 +41,11 @@ func (sp *Space) noDeviceOf(rank int) error {
 	return nil
 }
 
-func (es *gpuEnds) lines() int          { return maxEnds }
-func (es *gpuEnds) begin(first int)     { es.first = first }
-func (es *gpuEnds) stuck() int          { return -1 }
-func (es *gpuEnds) fatal() *fault.Error { return nil }
-func (es *gpuEnds) collect() error      { return nil }
+func (es *gpuEnds) Lines() int          { return maxEnds }
+func (es *gpuEnds) Begin(first int)     { es.first = first }
+func (es *gpuEnds) Stuck() int          { return -1 }
+func (es *gpuEnds) Fatal() *fault.Error { return nil }
+func (es *gpuEnds) Collect() error      { return nil }
 
 // status is that of the end in a slot.
 func (es *gpuEnds) status(slot int) *kernels.Status { return es.d.line(es.first + slot) }
@@ -86,25 +86,25 @@ func (es *gpuEnds) all() (all []*gpuEnd) {
 	return all
 }
 
-func (es *gpuEnds) abort() {
+func (es *gpuEnds) Abort() {
 	for _, g := range es.all() {
 		g.status.Abort.Store(1)
 	}
 }
 
-func (es *gpuEnds) setTimeout(nanoseconds uint64) {
+func (es *gpuEnds) SetTimeout(nanoseconds uint64) {
 	for _, g := range es.all() {
 		g.params.Timeout = nanoseconds
 	}
 }
 
-func (es *gpuEnds) watch() {
+func (es *gpuEnds) Watch() {
 	for _, g := range es.all() {
 		g.watch()
 	}
 }
 
-func (es *gpuEnds) close() error {
+func (es *gpuEnds) Close() error {
 	var errs []error
 	for _, g := range es.all() {
 		errs = append(errs, g.release())

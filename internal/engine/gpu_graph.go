@@ -30,13 +30,13 @@ type DeviceGraph struct {
 // waits until the peers have imported the buffers, or cannot, and runs nothing. part is of the
 // client whose operations are among works, or nil.
 func captureDevice(ctx context.Context, c *Comm, works []team.Work, part graphPart) (*DeviceGraph, error) {
-	if err := c.enter(); err != nil {
+	if err := c.Enter(); err != nil {
 		return nil, err
 	}
-	defer c.turn.leave()
+	defer c.Leave()
 	d := deviceOf(c)
 	if d == nil {
-		return nil, c.gpuWhy
+		return nil, c.NoDevice()
 	}
 	for i := range works {
 		w := &works[i]
@@ -70,13 +70,13 @@ func (d *device) imported(ctx context.Context, works []team.Work) error {
 			case !late:
 			case ctx.Err() != nil:
 				return fault.Ended(ctx)
-			case time.Since(start) > min(time.Duration(d.c.team.Timeout.Load()), importTime):
+			case time.Since(start) > min(time.Duration(d.c.Team().Timeout.Load()), importTime):
 				late = false
 			}
 			if !late {
 				break
 			}
-			d.c.dom.IPC.Progress()
+			d.c.Domain().IPC.Progress()
 			time.Sleep(importPoll)
 		}
 	}
@@ -99,10 +99,10 @@ func (d *device) capture(ctx context.Context, works []team.Work, part graphPart)
 	if part != nil {
 		defer func() {
 			if err != nil {
-				err = errors.Join(err, part.giveUp())
+				err = errors.Join(err, part.GiveUp())
 			}
 		}()
-		if err := part.prepare(ctx); err != nil {
+		if err := part.Prepare(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -121,7 +121,7 @@ func (d *device) capture(ctx context.Context, works []team.Work, part graphPart)
 		g.last = works[i]
 		if g.last.Other != nil {
 			var os []OpInfo
-			if os, bad = part.capture(s.cu, &g.last); bad != nil {
+			if os, bad = part.Capture(s.cu, &g.last); bad != nil {
 				break
 			}
 			g.told.add(os...)
@@ -168,19 +168,19 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 	}
 	s := gpuStreamOf(v.Stream)
 	if s == nil {
-		if err := c.enter(); err != nil {
+		if err := c.Enter(); err != nil {
 			return err
 		}
 		s = d.own
 	} else {
-		c.turn.run()
+		c.EnterQueue()
 	}
-	defer c.turn.leave()
+	defer c.Leave()
 	if err := launchable(c, s); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
-		return c.local("launch", fault.Ended(ctx)) // before any of the peers can have heard of it
+		return c.Local("launch", fault.Ended(ctx)) // before any of the peers can have heard of it
 	}
 	if v.Stream == nil {
 		if err := d.settle(ctx, g.last.Kind); err != nil {
@@ -205,7 +205,7 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 		err = refusal
 	}
 	if g.part != nil && err == nil {
-		err = g.part.collect()
+		err = g.part.Collect()
 	}
 	return err
 }
@@ -216,13 +216,13 @@ func (g *DeviceGraph) queue(s *gpuStream) (refusal, err error) {
 	defer g.mu.Unlock()
 	d := g.d
 	if g.graph == nil {
-		return nil, d.c.local("launch", fault.ErrClosed)
+		return nil, d.c.Local("launch", fault.ErrClosed)
 	}
 	if g.part != nil {
-		if err := g.part.lock(); err != nil {
-			return nil, d.c.local("launch", err)
+		if err := g.part.Lock(); err != nil {
+			return nil, d.c.Local("launch", err)
 		}
-		defer g.part.unlock()
+		defer g.part.Unlock()
 	}
 	if refusal, err = g.readCounts(); err != nil {
 		return nil, d.failed(g.last.Kind, err)
@@ -233,7 +233,7 @@ func (g *DeviceGraph) queue(s *gpuStream) (refusal, err error) {
 	}
 	at := [2]uint64{d.ops}
 	if g.part != nil {
-		at[1] = g.part.number(g.told.counts[1])
+		at[1] = g.part.Number(g.told.counts[1])
 	}
 	d.ops += g.told.counts[0]
 	d.count(g.told.counts[0])
@@ -292,7 +292,7 @@ func (g *DeviceGraph) on(s *gpuStream, cu *cuda.Stream, captured bool) error {
 	if captured || g.part == nil {
 		return g.replay(cu)
 	}
-	return g.part.launch(g, s, cu)
+	return g.part.Launch(g, s, cu)
 }
 
 // replay queues the graph on cu.
@@ -316,7 +316,7 @@ func (g *DeviceGraph) release() error {
 	g.graph = nil
 	err := graph.Close()
 	if g.part != nil {
-		err = errors.Join(err, g.part.close())
+		err = errors.Join(err, g.part.Close())
 	}
 	return err
 }

@@ -16,18 +16,18 @@ import (
 // LaunchAll queues works on s, a stream of a device, in order. What is wrong with a rank's arguments is an error of the
 // stream, as on the host, and of the other ranks'.
 func (s *gpuStream) LaunchAll(ctx context.Context, c *Comm, works []team.Work, group bool) error {
-	c.turn.run()
-	defer c.turn.leave()
-	c.together, c.fresh = group, true
-	defer func() { c.together = false }()
+	c.EnterQueue()
+	defer c.Leave()
+	c.Together(group)
+	defer c.Together(false)
 	if err := launchable(c, s); err != nil {
 		return err
 	}
 	d := deviceOf(c)
 	var first error // refusal, after which all is refused: the other ranks have queued the whole group
 	for i := range works {
-		if c.team.Work = works[i]; first != nil {
-			c.team.Work.Err = first
+		if c.Team().Work = works[i]; first != nil {
+			c.Team().Work.Err = first
 		}
 		refusal, err := d.queueWork(ctx, s)
 		if err != nil {
@@ -43,9 +43,9 @@ func (s *gpuStream) LaunchAll(ctx context.Context, c *Comm, works []team.Work, g
 
 // Launch is LaunchAll for c.work alone. It is the caller's turn, which ends.
 func (s *gpuStream) Launch(ctx context.Context, c *Comm) error {
-	defer c.turn.leave()
+	defer c.Leave()
 	if err := launchable(c, s); err != nil {
-		c.team.Work = team.Work{}
+		c.Team().Work = team.Work{}
 		return err
 	}
 	refusal, err := deviceOf(c).queueWork(ctx, s)
@@ -58,34 +58,34 @@ func (s *gpuStream) Launch(ctx context.Context, c *Comm) error {
 // queueWork queues the communicator's work on s; see device.queue.
 func (d *device) queueWork(ctx context.Context, s *gpuStream) (refusal, err error) {
 	c := d.c
-	refusal, err = d.queue(ctx, s, &c.team.Work)
-	c.team.Work.LetGo()
-	c.team.Work = team.Work{} // the user's memory is not kept alive
+	refusal, err = d.queue(ctx, s, &c.Team().Work)
+	c.Team().Work.LetGo()
+	c.Team().Work = team.Work{} // the user's memory is not kept alive
 	return refusal, err
 }
 
 // launchable is why nothing of c can be queued on s.
 func launchable(c *Comm, s *gpuStream) error {
 	switch {
-	case c.broken.Load() != nil:
-		return c.broken.Load()
-	case c.closing.Load():
-		return c.local("stream", ErrCommClosed)
+	case c.Broken() != nil:
+		return c.Broken()
+	case c.Closing():
+		return c.Local("stream", ErrCommClosed)
 	}
-	if err := c.onGPU(s.s.dev); err != nil {
-		return c.local("stream", err)
+	if err := c.onGPU(s.s.Device()); err != nil {
+		return c.Local("stream", err)
 	}
 	// What is queued now waits for all peers, and the driver would not notice that one is gone.
 	w := team.Waiting{Op: "stream", Step: "launch"}
-	for r := range c.team.Peers {
-		if r == c.rank {
+	for r := range c.Team().Peers {
+		if r == c.Rank() {
 			continue
 		}
-		if v := c.team.Peers[r].Lost(); v != 0 {
-			return c.fail(c.team.LostError(&w, r, v))
+		if v := c.Team().Peers[r].Lost(); v != 0 {
+			return c.Fail(c.Team().LostError(&w, r, v))
 		}
-		if c.team.Peers[r].Closed() {
-			return c.fail(c.team.ClosedError(&w, r))
+		if c.Team().Peers[r].Closed() {
+			return c.Fail(c.Team().ClosedError(&w, r))
 		}
 	}
 	return nil
@@ -140,7 +140,7 @@ func (d *device) settle(ctx context.Context, k team.Kind) error {
 func (d *device) queue(ctx context.Context, s *gpuStream, w *team.Work) (refusal, err error) {
 	bad := w.Err
 	if bad == nil && w.Kernel.Name == "" {
-		bad = fmt.Errorf("memory of the host on a stream of %v: %w", s.s.dev, fault.ErrArgument)
+		bad = fmt.Errorf("memory of the host on a stream of %v: %w", s.s.Device(), fault.ErrArgument)
 	}
 	if bad == nil && ctx.Err() != nil {
 		bad = fault.Ended(ctx)
@@ -238,7 +238,7 @@ func (d *device) prepare(w *team.Work) error {
 
 // counts sets the parameters of w's counts.
 func (d *device) counts(p *kernels.VectorParams, w *team.Work) error {
-	return w.Counts(d.c.rank, p.Send[:d.c.size], p.Recv[:d.c.size])
+	return w.Counts(d.c.Rank(), p.Send[:d.c.Size()], p.Recv[:d.c.Size()])
 }
 
 // early reports whether w's kernel is launched early, if there is room for it, which hides what a launch costs. It
@@ -258,7 +258,7 @@ func (d *device) refuse(why error) error {
 // alone reports whether w is a copy: every collective of a communicator of one rank is, but for those that change the
 // data or have counts, which may not be the whole of it.
 func (d *device) alone(w *team.Work) bool {
-	return d.c.size == 1 && w.Red != team.PreMulSum && !w.Kernel.Counts
+	return d.c.Size() == 1 && w.Red != team.PreMulSum && !w.Kernel.Counts
 }
 
 func copyAlone(cu *cuda.Stream, w *team.Work) error {
@@ -294,7 +294,7 @@ func (d *device) kernel(name string, t dtype.Type) (loaded, error) {
 	if k := d.functions[key]; k.f != nil {
 		return k, nil
 	}
-	f, err := d.gpu.set.Kernel(name, t, d.c.size)
+	f, err := d.gpu.set.Kernel(name, t, d.c.Size())
 	if err != nil {
 		return loaded{}, fmt.Errorf("kernel %s: %w", name, err)
 	}
@@ -343,7 +343,7 @@ func deviceWord(b *team.Buf) uint64 {
 // count publishes that n more collectives have been queued on the device. It is this communicator's turn.
 func (d *device) count(n uint64) {
 	d.collectives += n
-	d.c.team.TellQueued(d.collectives | d.uncounted)
+	d.c.Team().TellQueued(d.collectives | d.uncounted)
 }
 
 // enqueue queues d.next on s, which somebody else captures or not, after what this communicator has queued on other
@@ -400,12 +400,12 @@ func (d *device) acquireOne(w *team.Work, v *team.Vec, b *team.Buf) error {
 // missing says which rank cannot reach an extent of this rank, or "".
 func (d *device) missing(extent uint32) string {
 	c := d.c
-	peer, why := c.dom.Exports.Missing(extent)
+	peer, why := c.Domain().Exports.Missing(extent)
 	if peer < 0 {
 		return ""
 	}
-	for r := range c.team.Peers {
-		if r != c.rank && c.devicePeer(r).Number() == peer {
+	for r := range c.Team().Peers {
+		if r != c.Rank() && c.devicePeer(r).Number() == peer {
 			return fmt.Sprintf("rank %d %s", r, why)
 		}
 	}
@@ -419,9 +419,9 @@ func (d *device) wait(ctx context.Context, s *gpuStream, k team.Kind) error {
 	err := s.await(func(waited time.Duration) error {
 		if ctx.Err() != nil && !cancelled {
 			cancelled = true // kernels end soon, and until then they use the memory
-			c.fail(d.error(k, d.ops, "wait", -1, fault.Ended(ctx)))
+			c.Fail(d.error(k, d.ops, "wait", -1, fault.Ended(ctx)))
 		}
-		if waited > time.Duration(c.team.Timeout.Load())+deviceGrace {
+		if waited > time.Duration(c.Team().Timeout.Load())+deviceGrace {
 			return fmt.Errorf("what is queued has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
 		}
 		return nil
@@ -429,7 +429,7 @@ func (d *device) wait(ctx context.Context, s *gpuStream, k team.Kind) error {
 	if err != nil {
 		return d.failed(k, err)
 	}
-	if e := c.broken.Load(); e != nil {
+	if e := c.Broken(); e != nil {
 		return e
 	}
 	return nil
@@ -444,11 +444,11 @@ func (d *device) failed(k team.Kind, err error) error {
 	if err == nil {
 		return nil
 	}
-	return d.c.fail(d.error(k, d.ops, "device", -1, err))
+	return d.c.Fail(d.error(k, d.ops, "device", -1, err))
 }
 
 // failedOn is failed, outside of a turn.
 func (d *device) failedOn(op string, err error) {
-	d.c.failOpen(&fault.Error{Op: op, Rank: d.c.rank, Peer: -1, Host: d.c.team.Peers[d.c.rank].Host, Step: "device",
+	d.c.failOpen(&fault.Error{Op: op, Rank: d.c.Rank(), Peer: -1, Host: d.c.Team().Peers[d.c.Rank()].Host, Step: "device",
 		Device: d.gpu.ctx.Device(), Err: err})
 }

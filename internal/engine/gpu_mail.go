@@ -65,9 +65,9 @@ func newGPUMail(mail *Mail, d *device) *gpuMail {
 	return m
 }
 
-func (m *gpuMail) setTimeout(uint64) {} // kernels take the device's
+func (m *gpuMail) SetTimeout(uint64) {} // kernels take the device's
 
-func (m *gpuMail) watch() { m.release(false) }
+func (m *gpuMail) Watch() { m.release(false) }
 
 // load finds the kernel at its first use.
 func (m *gpuMail) load() (*cuda.Function, error) {
@@ -84,8 +84,8 @@ func (m *gpuMail) load() (*cuda.Function, error) {
 	return f, nil
 }
 
-// close gives up what the messages have on the device, once all that was queued has ended. Nothing is queued any more.
-func (m *gpuMail) close() error {
+// Close gives up what the messages have on the device, once all that was queued has ended. Nothing is queued any more.
+func (m *gpuMail) Close() error {
 	var errs []error
 	m.mu.Lock()
 	marks, strays := m.all, m.strays

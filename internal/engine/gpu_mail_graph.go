@@ -31,7 +31,7 @@ type mailGraph struct {
 	after  *mark      // the last launch, if there are holds
 }
 
-func (g *mailGraph) prepare(ctx context.Context) error {
+func (g *mailGraph) Prepare(ctx context.Context) error {
 	for i := range g.works {
 		g.lanes |= lanesOf(messagesOf(&g.works[i]))
 	}
@@ -42,7 +42,7 @@ func (g *mailGraph) prepare(ctx context.Context) error {
 	return err
 }
 
-func (g *mailGraph) capture(cu *cuda.Stream, w *team.Work) ([]OpInfo, error) {
+func (g *mailGraph) Capture(cu *cuda.Stream, w *team.Work) ([]OpInfo, error) {
 	ms := messagesOf(w)
 	if err := g.m.launch(cu, 0, ms, &g.blocks); err != nil {
 		return nil, err
@@ -50,18 +50,18 @@ func (g *mailGraph) capture(cu *cuda.Stream, w *team.Work) ([]OpInfo, error) {
 	return messageInfos(ms), nil
 }
 
-func (g *mailGraph) giveUp() error {
+func (g *mailGraph) GiveUp() error {
 	g.m.giveUp(&g.blocks)
 	return g.unhold()
 }
 
-func (g *mailGraph) lock() error            { return g.m.lock(g.lanes) }
-func (g *mailGraph) unlock()                { g.m.unlock(g.lanes) }
-func (g *mailGraph) number(n uint64) uint64 { return g.m.number(n) }
-func (g *mailGraph) collect() error         { return g.m.collect() }
+func (g *mailGraph) Lock() error            { return g.m.lock(g.lanes) }
+func (g *mailGraph) Unlock()                { g.m.unlock(g.lanes) }
+func (g *mailGraph) Number(n uint64) uint64 { return g.m.number(n) }
+func (g *mailGraph) Collect() error         { return g.m.Collect() }
 
-// launch queues the graph in the order of its lanes.
-func (g *mailGraph) launch(of *DeviceGraph, s *gpuStream, cu *cuda.Stream) error {
+// Launch queues the graph in the order of its lanes.
+func (g *mailGraph) Launch(of *DeviceGraph, s *gpuStream, cu *cuda.Stream) error {
 	m := g.m
 	k, err := m.take(s)
 	if err != nil {
@@ -89,7 +89,7 @@ func (g *mailGraph) launch(of *DeviceGraph, s *gpuStream, cu *cuda.Stream) error
 	return nil
 }
 
-func (g *mailGraph) close() error {
+func (g *mailGraph) Close() error {
 	m := g.m
 	m.giveUp(&g.blocks)
 	m.mu.Lock()

@@ -171,8 +171,8 @@ func (m *gpuMail) anyBusy() int {
 	return -1
 }
 
-// stuck is a peer that has closed its communicator while messages with it are queued, or -1.
-func (m *gpuMail) stuck() int {
+// Stuck is a peer that has closed its communicator while messages with it are queued, or -1.
+func (m *gpuMail) Stuck() int {
 	for i := range m.lanes {
 		r := i / 2
 		if r < len(m.mail.boxes) && r != m.mail.rank && m.mail.team.Peers[r].Closed() && m.busy(i) {

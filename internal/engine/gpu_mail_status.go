@@ -14,10 +14,10 @@ import (
 // each.
 const mailLines = 128
 
-func (m *gpuMail) lines() int      { return mailLines }
-func (m *gpuMail) begin(first int) { m.first = first }
+func (m *gpuMail) Lines() int      { return mailLines }
+func (m *gpuMail) Begin(first int) { m.first = first }
 
-func (m *gpuMail) abort() {
+func (m *gpuMail) Abort() {
 	for i := range mailLines {
 		m.status(i).Abort.Store(1)
 	}
@@ -86,8 +86,8 @@ func (m *gpuMail) hint(peer int) string {
 	return " (but a message of host memory)"
 }
 
-// fatal is what has ended all messages, if something has. The caller keeps the page from going.
-func (m *gpuMail) fatal() (first *fault.Error) {
+// Fatal is what has ended all messages, if something has. The caller keeps the page from going.
+func (m *gpuMail) Fatal() (first *fault.Error) {
 	for i := range mailLines {
 		e, fatal := m.told("", m.status(i))
 		if fatal && (first == nil || errors.Is(first, fault.ErrAborted)) {
@@ -97,8 +97,8 @@ func (m *gpuMail) fatal() (first *fault.Error) {
 	return first
 }
 
-// collect takes what kernels on streams have said.
-func (m *gpuMail) collect() error {
+// Collect takes what kernels on streams have said.
+func (m *gpuMail) Collect() error {
 	d := m.d
 	d.mu.Lock()
 	if d.gone {
@@ -110,7 +110,7 @@ func (m *gpuMail) collect() error {
 	e, fatal := m.told("", s)
 	switch n := more - m.more; {
 	case fatal:
-		e = m.fatal()
+		e = m.Fatal()
 	case e != nil:
 		s.Error.Store(kernels.OK)
 		s.Claim.Store(0)

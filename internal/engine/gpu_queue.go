@@ -56,10 +56,10 @@ func queues(c *Comm, s *Stream) (*gpuStream, error) {
 	case s == nil:
 		return nil, nil
 	case on == nil:
-		return nil, fmt.Errorf("memory on %v, and the stream is on %v: %w", deviceOf(c).gpu.ctx.Device(), s.dev,
+		return nil, fmt.Errorf("memory on %v, and the stream is on %v: %w", deviceOf(c).gpu.ctx.Device(), s.Device(),
 			fault.ErrArgument)
 	}
-	return on, c.onGPU(s.dev)
+	return on, c.onGPU(s.Device())
 }
 
 // ready is the stream to queue steps on, unless the peer has taken back the memory that they reach for, or the end has

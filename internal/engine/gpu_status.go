@@ -14,12 +14,12 @@ import (
 // error is an error of an operation on the device.
 func (d *device) error(k team.Kind, seq uint64, step string, about int, err error) *fault.Error {
 	c := d.c
-	return &fault.Error{Op: k.String(), Seq: seq, Rank: c.rank, Peer: about, Host: c.team.Peers[c.rank].Host, Step: step,
+	return &fault.Error{Op: k.String(), Seq: seq, Rank: c.Rank(), Peer: about, Host: c.Team().Peers[c.Rank()].Host, Step: step,
 		Device: d.gpu.ctx.Device(), Err: err}
 }
 
-// collect takes the errors that no stream has returned yet.
-func (d *device) collect() []error {
+// Collect takes the errors that no stream has returned yet.
+func (d *device) Collect() []error {
 	err := d.take()
 	d.mu.Lock()
 	errs := d.pending
@@ -27,7 +27,7 @@ func (d *device) collect() []error {
 	d.mu.Unlock()
 	found := []error{err}
 	for _, k := range d.clients {
-		found = append(found, k.collect())
+		found = append(found, k.Collect())
 	}
 	for _, err := range found {
 		if err != nil && (len(errs) == 0 || !errors.Is(errs[len(errs)-1], err)) { // a broken communicator says it twice
@@ -47,7 +47,7 @@ func (d *device) take() error {
 	}
 	// Kernels that break the communicator abort it as well, where they have no place to say why: nobody had taken the error
 	// before. One that still runs may be about to say it.
-	aborted := d.status.Abort.Load() != 0 && d.c.broken.Load() == nil && !d.Busy()
+	aborted := d.status.Abort.Load() != 0 && d.c.Broken() == nil && !d.Busy()
 	code := d.status.Error.Load()
 	e, fatal := d.told(code)
 	if code != kernels.OK { // else what is told meanwhile would be lost
@@ -59,11 +59,11 @@ func (d *device) take() error {
 	case fatal:
 		last = d.c.failOpen(e)
 	case aborted:
-		last = d.c.failOpen(&fault.Error{Op: "device", Rank: d.c.rank, Peer: -1, Host: d.c.team.Peers[d.c.rank].Host,
+		last = d.c.failOpen(&fault.Error{Op: "device", Rank: d.c.Rank(), Peer: -1, Host: d.c.Team().Peers[d.c.Rank()].Host,
 			Step: "wait", Device: d.gpu.ctx.Device(), Err: fmt.Errorf("an operation behind one whose error nobody had asked "+
 				"for ended without its peers: %w", fault.ErrAborted)})
 	}
-	if b := d.c.broken.Load(); b != nil {
+	if b := d.c.Broken(); b != nil {
 		last = b
 	}
 	switch {
@@ -82,7 +82,7 @@ func (d *device) take() error {
 func (d *device) told(code uint32) (e *fault.Error, fatal bool) {
 	s := d.status
 	peer := int(s.Peer)
-	if peer >= d.c.size {
+	if peer >= d.c.Size() {
 		peer = -1
 	}
 	k := team.Kind(s.Mine >> 59)
@@ -108,7 +108,7 @@ func (d *device) told(code uint32) (e *fault.Error, fatal bool) {
 		return about("agree", fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", peer, expected, from,
 			sent, fault.ErrMismatch)), false
 	}
-	return about(s.Broke(code, time.Duration(d.c.team.Timeout.Load()), "")), true
+	return about(s.Broke(code, time.Duration(d.c.Team().Timeout.Load()), "")), true
 }
 
 // watchEvery is how often the watchdog looks.
@@ -136,16 +136,16 @@ func (d *device) watchdog() {
 			return
 		case <-tick.C:
 		}
-		if d.c.broken.Load() != nil {
+		if d.c.Broken() != nil {
 			d.Abort()
 			continue // what is queued later ends as well
 		}
 		for _, k := range d.clients {
-			k.watch()
+			k.Watch()
 		}
 		s := team.Waiting{Op: "device", Step: "wait"}
-		e := d.c.team.PollHealth(&s)
-		r := d.c.team.ClosedPeer()
+		e := d.c.Team().PollHealth(&s)
+		r := d.c.Team().ClosedPeer()
 		if r >= 0 && !d.Busy() {
 			r = d.stuck()
 		}
@@ -154,14 +154,14 @@ func (d *device) watchdog() {
 				closed = time.Now()
 			}
 			if time.Since(closed) > closedGrace {
-				e = d.c.team.ClosedError(&s, r)
+				e = d.c.Team().ClosedError(&s, r)
 			}
 		} else {
 			closed = time.Time{}
 		}
 		if e != nil {
 			e.Device = d.gpu.ctx.Device()
-			d.c.fail(e)
+			d.c.Fail(e)
 			continue
 		}
 		d.mu.Lock()
@@ -171,7 +171,7 @@ func (d *device) watchdog() {
 		}
 		d.mu.Unlock()
 		if told != nil {
-			d.c.fail(told)
+			d.c.Fail(told)
 		}
 	}
 }
@@ -179,7 +179,7 @@ func (d *device) watchdog() {
 // stuck is a peer that has closed its communicator while something queued by a client still waits for it, or -1.
 func (d *device) stuck() int {
 	for _, k := range d.clients {
-		if r := k.stuck(); r >= 0 {
+		if r := k.Stuck(); r >= 0 {
 			return r
 		}
 	}
@@ -189,7 +189,7 @@ func (d *device) stuck() int {
 // fatal is what clients say has broken the communicator, or nil. The caller holds mu.
 func (d *device) fatal() *fault.Error {
 	for _, k := range d.clients {
-		if e := k.fatal(); e != nil {
+		if e := k.Fatal(); e != nil {
 			return e
 		}
 	}
@@ -200,14 +200,14 @@ func (d *device) fatal() *fault.Error {
 // never will, and work of others may come before it.
 const closedGrace = 5 * time.Second
 
-// comm implements streamUser.
-func (d *device) comm() *Comm { return d.c }
+// Comm implements streamUser.
+func (d *device) Comm() *Comm { return d.c }
 
-// broke implements streamUser.
-func (d *device) broke(op string, err error) { d.failedOn(op, err) }
+// Broke implements streamUser.
+func (d *device) Broke(op string, err error) { d.failedOn(op, err) }
 
-// closed implements streamUser.
-func (d *device) closed(s *gpuStream) {
+// Closed implements streamUser.
+func (d *device) Closed(s *gpuStream) {
 	d.last.CompareAndSwap(s, nil)
 	d.gpu.remove(s)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// gpuStream is the part of a Stream that is a stream of a device: the queue is the driver's. Implements deviceStream.
+// gpuStream is the part of a Stream that is a stream of a device: the queue is the driver's. Implements engine.DeviceStream.
 type gpuStream struct {
 	s        *Stream       // which keeps the errors
 	ctx      *cuda.Context // to close with the stream, or nil
@@ -37,13 +37,13 @@ func gpuStreamOf(s *Stream) *gpuStream {
 	if s == nil {
 		return nil
 	}
-	g, _ := s.device.(*gpuStream)
+	g, _ := s.OnDevice().(*gpuStream)
 	return g
 }
 
 // streamOn is the Stream that has cu.
 func streamOn(d hw.Device, g *gpuStream) *gpuStream {
-	g.s, g.users = &Stream{dev: d, device: g}, map[streamUser]bool{}
+	g.s, g.users = StreamOn(d, g), map[streamUser]bool{}
 	return g
 }
 
@@ -212,7 +212,7 @@ func (s *gpuStream) Sync(ctx context.Context) error {
 	}
 	if err != nil { // the device's, which has ceased to work
 		for _, u := range s.all() {
-			u.broke("stream", err)
+			u.Broke("stream", err)
 		}
 	}
 	return errors.Join(err, s.takeErrors())
@@ -231,7 +231,7 @@ func (s *gpuStream) all() (users []streamUser) {
 func (s *gpuStream) takeErrors() error {
 	errs := s.s.takeErrors()
 	for _, u := range s.all() {
-		errs = append(errs, u.collect()...)
+		errs = append(errs, u.Collect()...)
 	}
 	return errors.Join(errs...)
 }
@@ -256,8 +256,8 @@ func (s *gpuStream) leave(u streamUser) {
 	if !mine {
 		return
 	}
-	for _, err := range u.collect() {
-		s.s.addError(u.comm(), err)
+	for _, err := range u.Collect() {
+		s.s.addError(u.Comm(), err)
 	}
 }
 
@@ -280,7 +280,7 @@ func (s *gpuStream) Close() error {
 	s.users = map[streamUser]bool{}
 	s.mu.Unlock()
 	for u := range users {
-		u.closed(s)
+		u.Closed(s)
 	}
 	err = errors.Join(err, s.cu.Close())
 	if s.ctx != nil {

@@ -170,7 +170,7 @@ func (t *Transfer) finish(err error) error {
 	if !closed {
 		s := m.status(t.line)
 		if e, fatal = m.told(t.op, s); fatal && errors.Is(e, fault.ErrAborted) {
-			if first := m.fatal(); first != nil {
+			if first := m.Fatal(); first != nil {
 				e = first
 			}
 		}

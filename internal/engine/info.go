@@ -81,6 +81,9 @@ type infos struct {
 	lastSmall          atomic.Uint64 // a small message that was sent after last
 }
 
+// Together says whether what runs next is told of together, as a group or a launch. It is the caller's turn.
+func (c *Comm) Together(group bool) { c.together, c.fresh = group, true }
+
 // replay is what is told of each launch of a device's graph, but for the sequence numbers: those of members count from
 // the first one of their kind, collective or message, in the graph.
 type replay struct {

@@ -43,12 +43,8 @@ func newMail(rank, ranks int) *Mail {
 
 // MailOf is the messages of c, nil of one that never was.
 func MailOf(c *Comm) *Mail {
-	for _, a := range c.attached {
-		if m, ok := a.(*Mail); ok {
-			return m
-		}
-	}
-	return nil
+	m, _ := Attached[*Mail](c)
+	return m
 }
 
 // Box is the messages with a peer.

@@ -34,7 +34,7 @@ func (v *View) Begin() (*team.Work, error) {
 	case v.Stream != nil:
 		return new(team.Work), nil
 	}
-	if err := v.Comm.enter(); err != nil {
+	if err := v.Comm.Enter(); err != nil {
 		return nil, err
 	}
 	return &v.Comm.team.Work, nil
@@ -64,7 +64,7 @@ func (v *View) submitOne(ctx context.Context, w *team.Work) error {
 	if v.Stream != nil {
 		return v.Stream.enqueue(v.Comm, ctx, []team.Work{*w}, false, nil)
 	}
-	if err := v.Comm.enter(); err != nil {
+	if err := v.Comm.Enter(); err != nil {
 		return err
 	}
 	defer v.Comm.turn.leave()
@@ -97,7 +97,7 @@ func (v *View) SubmitAll(ctx context.Context, op string, ws []team.Work, after f
 		return nil
 	}
 	c := v.Comm
-	if err := c.enter(); err != nil {
+	if err := c.Enter(); err != nil {
 		return err
 	}
 	err := c.runAll(ctx, ws, true)
@@ -116,8 +116,8 @@ func (v *View) submittable(op string, ws []team.Work) error {
 	return v.Comm.barred(&ws[0], op)
 }
 
-// enter begins a blocking call; turn.leave ends it.
-func (c *Comm) enter() error {
+// Enter begins a blocking call; Leave ends it.
+func (c *Comm) Enter() error {
 	k, ok := c.turn.enter()
 	if !ok {
 		return c.local("collective", fmt.Errorf("another goroutine's call runs on this Comm, which takes one "+
@@ -132,6 +132,12 @@ func (c *Comm) enter() error {
 	}
 	return nil
 }
+
+// EnterQueue begins a call that waits its turn behind what is queued; Leave ends it.
+func (c *Comm) EnterQueue() { c.turn.run() }
+
+// Leave ends a call, and lets the next one that is queued begin.
+func (c *Comm) Leave() { c.turn.leave() }
 
 // runAll runs ws in order, for LastOp together or not. It ends with the first error: the other ranks get it too, and end
 // there as well.

@@ -29,10 +29,8 @@ func NewSpace(c *Comm, _ Attachment) Attachment { return &Space{c: c} }
 
 // SpaceOf is c's. That of a communicator without ranks says what that one is.
 func SpaceOf(c *Comm) *Space {
-	for _, a := range c.attached {
-		if sp, ok := a.(*Space); ok {
-			return sp
-		}
+	if sp, ok := Attached[*Space](c); ok {
+		return sp
 	}
 	return &Space{c: c}
 }

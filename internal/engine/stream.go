@@ -16,7 +16,7 @@ import (
 // the first operation to the last one that is queued.
 type Stream struct {
 	dev    hw.Device
-	device deviceStream // nil on the host
+	device DeviceStream // nil on the host
 
 	mu      sync.Mutex
 	queue   []queued
@@ -26,8 +26,8 @@ type Stream struct {
 	errs    []failure     // since the last Sync
 }
 
-// deviceStream is a stream of a device, whose queue is the driver's: package gpu's.
-type deviceStream interface {
+// DeviceStream is a stream of a device, whose queue is the driver's: package gpu's.
+type DeviceStream interface {
 	// Launch queues the work of c, and LaunchAll works in order, which are told of together if group. A nil error says that
 	// they were queued, and what else is wrong is for Sync.
 	Launch(ctx context.Context, c *Comm) error
@@ -50,6 +50,12 @@ type queued struct {
 
 // NewStream makes a stream on host memory.
 func NewStream() *Stream { return &Stream{dev: hw.Host} }
+
+// StreamOn makes a stream of device d, whose queue is on.
+func StreamOn(d hw.Device, on DeviceStream) *Stream { return &Stream{dev: d, device: on} }
+
+// OnDevice is the stream's queue on a device, or nil.
+func (s *Stream) OnDevice() DeviceStream { return s.device }
 
 func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group bool, after func()) error {
 	if after != nil && s.device != nil {

@@ -136,16 +136,16 @@ func (accelerators) New(c *Comm, told []json.RawMessage) (Accelerator, error) {
 	if err != nil {
 		return nil, err
 	}
-	mine := index[c.rank]
-	g, err := useGPU(c.dom, mine)
+	mine := index[c.Rank()]
+	g, err := useGPU(c.Domain(), mine)
 	if err != nil {
-		return nil, fmt.Errorf("rank %d could not use cuda:%d: %w", c.rank, mine, err)
+		return nil, fmt.Errorf("rank %d could not use cuda:%d: %w", c.Rank(), mine, err)
 	}
 	d := newDevice(c, g)
-	d.multiprocessors, d.atomics = n, make([]error, c.size)
+	d.multiprocessors, d.atomics = n, make([]error, c.Size())
 	for r := range all {
-		if r != c.rank {
-			d.atomics[r] = noAtomics(r, hw.CUDA(mine), all[c.rank], all[r].Devices[index[r]])
+		if r != c.Rank() {
+			d.atomics[r] = noAtomics(r, hw.CUDA(mine), all[c.Rank()], all[r].Devices[index[r]])
 		}
 	}
 	return d, nil
@@ -158,7 +158,7 @@ func useGPU(dom *Domain, i int) (*domainGPU, error) {
 		return nil, err
 	}
 	g := &domainGPU{ctx: ctx, set: kernels.New(ctx), streams: map[*gpuStream]bool{}}
-	dom.device = g
+	dom.SetDevice(g)
 	dom.Heap.UseDevice(ctx)
 	dom.Heap.OnQuiesce(g.quiesce)
 	return g, dom.Exports.UseDevice(ctx)
