@@ -19,8 +19,10 @@ type gpuEnds struct {
 	open map[*gpuEnd]bool
 }
 
-// onDevice implements clientMaker.
-func (sp *Space) onDevice(d *device) client {
+var _ clientMaker = (*Space)(nil)
+
+// OnDevice implements clientMaker.
+func (sp *Space) OnDevice(d *device) client {
 	sp.gpu = &gpuEnds{d: d, open: map[*gpuEnd]bool{}}
 	return sp.gpu
 }

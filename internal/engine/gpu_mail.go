@@ -51,8 +51,10 @@ func (m *Mail) deviceMail() *gpuMail {
 	return m.gpu
 }
 
-// onDevice implements clientMaker.
-func (m *Mail) onDevice(d *device) client {
+var _ clientMaker = (*Mail)(nil)
+
+// OnDevice implements clientMaker.
+func (m *Mail) OnDevice(d *device) client {
 	m.gpu = newGPUMail(m, d)
 	return m.gpu
 }
