@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ubcoll/ubcoll/internal/mail"
+
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -93,7 +95,7 @@ func mainJob(ctx context.Context, joined chan<- struct{}, o Options, run func(co
 	}
 	n, err := env.RanksPerProcess.Get()
 	if err == nil && n > 1 {
-		err = engine.CheckRanks(n, n*b.Size(), engine.MailBytes(n*b.Size()))
+		err = engine.CheckRanks(n, n*b.Size(), mail.AreaBytes(n*b.Size()))
 	}
 	if err != nil {
 		code := say(b.Rank(), err)
@@ -244,7 +246,7 @@ func runLocal(ctx context.Context, n int, o Options, run func(context.Context, *
 	if ctx == nil {
 		return -1, &Error{Op: "local", Rank: -1, Peer: -1, Err: engine.ErrNilContext}
 	}
-	if err := engine.CheckRanks(n, n, engine.MailBytes(n)); err != nil {
+	if err := engine.CheckRanks(n, n, mail.AreaBytes(n)); err != nil {
 		return -1, &Error{Op: "local", Rank: -1, Peer: -1, Err: err}
 	}
 	return runRanks(ctx, bootstrap.Local(n), o, run, func(b bootstrap.Bootstrap, _ int, _ error) {})

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/ubcoll/ubcoll/internal/mail"
+
 	"github.com/ubcoll/ubcoll/internal/team"
 
 	"github.com/ubcoll/ubcoll"
@@ -111,8 +113,8 @@ func (g *Graph) capture(ctx context.Context, c *ubcoll.Comm, messages int) error
 	var own error
 	received := make([][]uint64, c.Size())
 	if messages > 0 { // the senders learn where the receives are
-		mine, own = engine.MailOf(g.view.Comm).Received(ctx, g.works)
-		n := messages*engine.ReceivedWords + 1
+		mine, own = mail.Of(g.view.Comm).Received(ctx, g.works)
+		n := messages*mail.ReceivedWords + 1
 		all := make([]uint64, n*c.Size())
 		mine = append([]uint64{uint64(len(mine))}, mine...)
 		mine = append(mine, make([]uint64, n-len(mine))...)
@@ -124,7 +126,7 @@ func (g *Graph) capture(ctx context.Context, c *ubcoll.Comm, messages int) error
 		}
 	}
 	if own == nil {
-		g.device, own = engine.MailOf(g.view.Comm).Capture(ctx, g.works, received)
+		g.device, own = mail.Of(g.view.Comm).Capture(ctx, g.works, received)
 	}
 	return g.together(ctx, own)
 }

@@ -9,11 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ubcoll/ubcoll/internal/mail"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -51,7 +52,7 @@ func TestCloseUnderWait(t *testing.T) {
 			_, err := p2p.Recv(ctx, c, 0, ubcoll.Of(make([]byte, 8)))
 			return errors.Join(wants(err, ubcoll.ErrAborted), wants(r.Wait(ctx), ubcoll.ErrAborted), d.Close())
 		}
-		engine.MailOf(c.Engine().Comm).BeforeMove(hold)
+		mail.Of(c.Engine().Comm).BeforeMove(hold)
 		waited, closed := make(chan error, 1), make(chan error, 1)
 		go func() {
 			_, err := p2p.Recv(ctx, c, peer, ubcoll.Of(make([]byte, 8)))
@@ -90,7 +91,7 @@ func TestRequestAfterClose(t *testing.T) {
 					d.Abort(errStop)
 				} else {
 					err = errors.Join(p2p.Send(ctx, d, peer, ubcoll.Of(make([]byte, 8))), coll.Barrier(ctx, d))
-					engine.MailOf(d.Engine().Comm).Move()
+					mail.Of(d.Engine().Comm).Move()
 				}
 				err = errors.Join(err, d.Close())
 				for range 100 {
@@ -225,7 +226,7 @@ func TestAbandoned(t *testing.T) {
 			err = errors.Join(err, errors.New("the memory of an abandoned message is there after Free"))
 		}
 		y := ubcoll.Of(make([]byte, 1))
-		_, later := engine.MailOf(d.Engine().Comm).Do(ctx, "recv", &engine.Message{Peer: 1, Vec: y.Engine(), Recv: true, Bytes: 1})
+		_, later := mail.Of(d.Engine().Comm).Do(ctx, "recv", &mail.Message{Peer: 1, Vec: y.Engine(), Recv: true, Bytes: 1})
 		if x[0] != 0 {
 			err = errors.Join(err, errors.New("a message came to memory that its caller has back"))
 		}

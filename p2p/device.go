@@ -5,13 +5,15 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/mail"
+
 	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
 // doDevice sends and receives ms on the device, or queues that. n is how many elements are received: as many as there
 // is room for, or it is an error.
-func doDevice(ctx context.Context, e *engine.View, op string, ms ...engine.DeviceMessage) (n int, err error) {
-	t, err := engine.MailOf(e.Comm).Transfer(ctx, e.Stream, e.Recorder, op, ms)
+func doDevice(ctx context.Context, e *engine.View, op string, ms ...mail.DeviceMessage) (n int, err error) {
+	t, err := mail.Of(e.Comm).Transfer(ctx, e.Stream, e.Recorder, op, ms)
 	if err == nil && t != nil {
 		err = t.Wait(ctx)
 	}
@@ -24,7 +26,7 @@ func doDevice(ctx context.Context, e *engine.View, op string, ms ...engine.Devic
 // onDevice reports whether a group's messages are on a device: those of empty memory go with the others.
 func (g *Group) onDevice(e *engine.View) bool {
 	for i := range g.calls {
-		if v := g.calls[i].vec.Engine(); engine.OnDevice(e.Stream, &v) {
+		if v := g.calls[i].vec.Engine(); mail.OnDevice(e.Stream, &v) {
 			return true
 		}
 	}
@@ -33,18 +35,18 @@ func (g *Group) onDevice(e *engine.View) bool {
 
 // startDevice starts a group on the device.
 func (g *Group) startDevice(ctx context.Context, e *engine.View) (Request, error) {
-	ms := make([]engine.DeviceMessage, len(g.calls))
+	ms := make([]mail.DeviceMessage, len(g.calls))
 	var errs []error
 	for i, k := range g.calls {
-		ms[i] = engine.DeviceMessage{Vec: k.vec.Engine(), Peer: k.peer, Recv: k.recv}
-		if err := engine.MailOf(e.Comm).CheckDevice(e.Stream, "group", &ms[i]); err != nil {
+		ms[i] = mail.DeviceMessage{Vec: k.vec.Engine(), Peer: k.peer, Recv: k.recv}
+		if err := mail.Of(e.Comm).CheckDevice(e.Stream, "group", &ms[i]); err != nil {
 			errs = append(errs, fmt.Errorf("call %d: %w", i, err))
 		}
 	}
 	if errs != nil {
 		return Request{}, errors.Join(errs...)
 	}
-	t, err := engine.MailOf(e.Comm).Transfer(ctx, e.Stream, e.Recorder, "group", ms)
+	t, err := mail.Of(e.Comm).Transfer(ctx, e.Stream, e.Recorder, "group", ms)
 	if err != nil {
 		return Request{}, err
 	}

@@ -7,11 +7,12 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/mail"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/p2p"
 	"github.com/ubcoll/ubcoll/register"
@@ -227,7 +228,7 @@ func TestFreeRaces(t *testing.T) {
 
 // toItself sends v to this rank and receives it, and the other way round, so that nothing stays behind if v is freed.
 func toItself(ctx context.Context, c *ubcoll.Comm, v, other ubcoll.Vec) error {
-	if v.Len() > engine.MailOf(c.Engine().Comm).EagerLimit() {
+	if v.Len() > mail.Of(c.Engine().Comm).EagerLimit() {
 		_, err := p2p.SendRecv(ctx, c, 0, v, 0, other)
 		if err == nil {
 			_, err = p2p.SendRecv(ctx, c, 0, other, 0, v)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/mail"
+
 	"github.com/ubcoll/ubcoll/internal/team"
 
 	"github.com/ubcoll/ubcoll"
@@ -19,7 +21,7 @@ import (
 // and ncclGroupEnd, MPI's persistent requests.
 type Group struct {
 	calls    []call
-	messages []*engine.Message
+	messages []*mail.Message
 	received []int
 	running  bool
 }
@@ -125,14 +127,14 @@ func (g *Group) start(ctx context.Context, c *ubcoll.Comm) (Request, error) {
 			continue
 		}
 		if i == len(g.messages) {
-			g.messages = append(g.messages, new(engine.Message))
+			g.messages = append(g.messages, new(mail.Message))
 		}
 		g.messages[i].Set(g.calls[i].peer, &v, g.calls[i].recv, acquire)
 	}
 	if errs != nil {
 		return Request{}, errors.Join(errs...)
 	}
-	m := engine.MailOf(e.Comm)
+	m := mail.Of(e.Comm)
 	if err := m.Start("group", g.messages[:len(g.calls)]); err != nil {
 		g.messages = nil
 		return Request{}, err
@@ -146,12 +148,12 @@ func (g *Group) start(ctx context.Context, c *ubcoll.Comm) (Request, error) {
 type Request struct {
 	g    *Group
 	c    *engine.Comm
-	m    *engine.Mail
-	p    engine.Patience
+	m    *mail.Mail
+	p    mail.Patience
 	done bool
 	err  error
 
-	device *engine.Transfer // of device memory; then there are no messages here
+	device *mail.Transfer // of device memory; then there are no messages here
 }
 
 // Wait waits until everything is done, and returns the errors of the messages, joined. Blocking. If ctx ends first, the
@@ -202,7 +204,7 @@ func (r *Request) Test() (bool, error) {
 	return false, nil
 }
 
-func (r *Request) messages() []*engine.Message { return r.g.messages[:len(r.g.calls)] }
+func (r *Request) messages() []*mail.Message { return r.g.messages[:len(r.g.calls)] }
 
 // fail ends the request with its communicator, whose lanes keep the messages.
 func (r *Request) fail(err error) error {
@@ -212,7 +214,7 @@ func (r *Request) fail(err error) error {
 	return err
 }
 
-func (r *Request) finish(ms []*engine.Message) error {
+func (r *Request) finish(ms []*mail.Message) error {
 	var errs []error
 	g := r.g
 	g.received = g.received[:0]

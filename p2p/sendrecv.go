@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/mail"
+
 	"github.com/ubcoll/ubcoll/internal/team"
 
 	"github.com/ubcoll/ubcoll"
@@ -21,14 +23,14 @@ import (
 // Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
 func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 	e, v := c.Engine(), src.Engine()
-	if engine.OnDevice(e.Stream, &v) {
-		_, err := doDevice(ctx, e, "send", engine.DeviceMessage{Vec: v, Peer: peer})
+	if mail.OnDevice(e.Stream, &v) {
+		_, err := doDevice(ctx, e, "send", mail.DeviceMessage{Vec: v, Peer: peer})
 		return err
 	}
 	if err := check(ctx, e, "send", peer, &v); err != nil {
 		return err
 	}
-	m := engine.MailOf(e.Comm)
+	m := mail.Of(e.Comm)
 	sent, free, err := m.SendNow("send", peer, &v, v.Bytes())
 	switch {
 	case sent || err != nil:
@@ -36,7 +38,7 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 	case peer == e.Rank() && !free:
 		return m.SelfError(v.Bytes())
 	}
-	_, err = m.Do(ctx, "send", engine.NewMessage(peer, &v, false, acquire))
+	_, err = m.Do(ctx, "send", mail.NewMessage(peer, &v, false, acquire))
 	return err
 }
 
@@ -45,20 +47,20 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 // it asks for. Any goroutine. Source: MPI_Recv (MPI-4.1, 3.2.4), ncclRecv.
 func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, error) {
 	e, v := c.Engine(), dst.Engine()
-	if engine.OnDevice(e.Stream, &v) {
-		return doDevice(ctx, e, "recv", engine.DeviceMessage{Vec: v, Peer: peer, Recv: true})
+	if mail.OnDevice(e.Stream, &v) {
+		return doDevice(ctx, e, "recv", mail.DeviceMessage{Vec: v, Peer: peer, Recv: true})
 	}
 	if err := check(ctx, e, "recv", peer, &v); err != nil {
 		return 0, err
 	}
-	return recvFrom(ctx, engine.MailOf(e.Comm), "recv", peer, &v)
+	return recvFrom(ctx, mail.Of(e.Comm), "recv", peer, &v)
 }
 
-func recvFrom(ctx context.Context, m *engine.Mail, op string, peer int, v *team.Vec) (int, error) {
+func recvFrom(ctx context.Context, m *mail.Mail, op string, peer int, v *team.Vec) (int, error) {
 	if n, done, err := m.RecvNow(peer, v); done {
 		return n, err
 	}
-	return m.Do(ctx, op, engine.NewMessage(peer, v, true, acquire))
+	return m.Do(ctx, op, mail.NewMessage(peer, v, true, acquire))
 }
 
 // SendRecv sends src to one peer and receives from another, or the same, or this rank itself, at the same time, and
@@ -66,9 +68,9 @@ func recvFrom(ctx context.Context, m *engine.Mail, op string, peer int, v *team.
 // Any goroutine. Source: MPI_Sendrecv (MPI-4.1, 3.10).
 func SendRecv(ctx context.Context, c *ubcoll.Comm, to int, src ubcoll.Vec, from int, dst ubcoll.Vec) (int, error) {
 	e, v, w := c.Engine(), src.Engine(), dst.Engine()
-	if engine.OnDevice(e.Stream, &v) || engine.OnDevice(e.Stream, &w) {
-		return doDevice(ctx, e, "send_recv", engine.DeviceMessage{Vec: v, Peer: to},
-			engine.DeviceMessage{Vec: w, Peer: from, Recv: true})
+	if mail.OnDevice(e.Stream, &v) || mail.OnDevice(e.Stream, &w) {
+		return doDevice(ctx, e, "send_recv", mail.DeviceMessage{Vec: v, Peer: to},
+			mail.DeviceMessage{Vec: w, Peer: from, Recv: true})
 	}
 	if err := check(ctx, e, "send_recv", to, &v); err != nil {
 		return 0, err
@@ -76,7 +78,7 @@ func SendRecv(ctx context.Context, c *ubcoll.Comm, to int, src ubcoll.Vec, from 
 	if err := check(ctx, e, "send_recv", from, &w); err != nil {
 		return 0, err
 	}
-	m := engine.MailOf(e.Comm)
+	m := mail.Of(e.Comm)
 	sent, _, err := m.SendNow("send_recv", to, &v, v.Bytes())
 	switch {
 	case err != nil:
@@ -84,8 +86,8 @@ func SendRecv(ctx context.Context, c *ubcoll.Comm, to int, src ubcoll.Vec, from 
 	case sent:
 		return recvFrom(ctx, m, "send_recv", from, &w)
 	}
-	s, r := engine.NewMessage(to, &v, false, acquire), engine.NewMessage(from, &w, true, acquire)
-	ms := [2]*engine.Message{s, r}
+	s, r := mail.NewMessage(to, &v, false, acquire), mail.NewMessage(from, &w, true, acquire)
+	ms := [2]*mail.Message{s, r}
 	if err := m.Start("send_recv", ms[:]); err != nil {
 		return 0, err
 	}
@@ -106,7 +108,7 @@ func check(ctx context.Context, e *engine.View, op string, peer int, v *team.Vec
 	ctx = engine.Context(ctx)
 	if e.Stream == nil && e.Recorder == nil && v.Dev.IsHost() && uint(peer) < uint(e.Size()) && ctx.Err() == nil {
 		if err := v.Check(); err != nil {
-			return engine.MailOf(e.Comm).Error(op, peer, "", err)
+			return mail.Of(e.Comm).Error(op, peer, "", err)
 		}
 		return e.Err()
 	}
@@ -124,5 +126,5 @@ func check(ctx context.Context, e *engine.View, op string, peer int, v *team.Vec
 		err = fmt.Errorf("rank %d of %d ranks: %w", peer, e.Size(), fault.ErrArgument)
 		peer = -1
 	}
-	return engine.MailOf(e.Comm).Error(op, peer, "", err)
+	return mail.Of(e.Comm).Error(op, peer, "", err)
 }

@@ -7,10 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ubcoll/ubcoll/internal/mail"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -179,7 +180,7 @@ func TestDamage(t *testing.T) {
 			errs := make([]error, 2)
 			require.Error(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 				if c.Rank() == 0 {
-					s := &engine.MailOf(c.Engine().Comm).Box(1).Out.Slots[1%engine.MailSlots]
+					s := &mail.Of(c.Engine().Comm).Box(1).Out.Slots[1%mail.Slots]
 					s.Head = k.head
 					s.Seq.Store(1)
 					_, errs[0] = p2p.Recv(ctx, c, 1, ubcoll.Of(make([]byte, 1)))

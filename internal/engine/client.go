@@ -8,9 +8,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// client is what else than collectives a communicator does on its device: messages, or channels and windows. Its kernels
+// Client is what else than collectives a communicator does on its device: messages, or channels and windows. Its kernels
 // have status lines of its own, which begin with the number that it was given.
-type client interface {
+type Client interface {
 	// Lines is how many status Lines it needs, and begin the number of its first one, once the page is there.
 	Lines() int
 	Begin(first int)
@@ -31,8 +31,8 @@ type client interface {
 	Close() error
 }
 
-// clientMaker is an attachment that is a client of its communicator's device.
-type clientMaker interface{ OnDevice(d *device) client }
+// ClientMaker is an attachment that is a client of its communicator's device.
+type ClientMaker interface{ OnDevice(d *Device) Client }
 
 // streamUser is what queues on a stream of a device: a communicator, or one end of a channel or window.
 type streamUser interface {
@@ -43,7 +43,7 @@ type streamUser interface {
 	// Broke says that the device behind the stream has ceased to work.
 	Broke(op string, err error)
 	// Closed says that the stream closes, with nothing of the user's queued.
-	Closed(s *gpuStream)
+	Closed(s *GPUStream)
 }
 
 // graphPart is a client's part of a device's graph: messages.
@@ -61,7 +61,7 @@ type graphPart interface {
 	// Number takes n sequence numbers: those after the one that it returns.
 	Number(n uint64) uint64
 	// Launch queues g on cu, s's, in the order of what it is part of. Locked.
-	Launch(g *DeviceGraph, s *gpuStream, cu *cuda.Stream) error
+	Launch(g *DeviceGraph, s *GPUStream, cu *cuda.Stream) error
 	// Collect takes what the kernels have said.
 	Collect() error
 	// Close is for the graph's end.

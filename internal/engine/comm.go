@@ -254,8 +254,8 @@ func (c *Comm) WaitsIn(rank int) string {
 // Team is the ranks of this rank's host.
 func (c *Comm) Team() *team.Team { return &c.team }
 
-// failOpen is fail for who does not have the turn: a communicator that has closed meanwhile is left alone, and its area.
-func (c *Comm) failOpen(e *fault.Error) error {
+// FailOpen is fail for who does not have the turn: a communicator that has closed meanwhile is left alone, and its area.
+func (c *Comm) FailOpen(e *fault.Error) error {
 	c.ending.Lock()
 	defer c.ending.Unlock()
 	if c.closing.Load() {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ubcoll/ubcoll/internal/mail"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -133,8 +135,8 @@ func TestWaitOnBroken(t *testing.T) {
 		ends bool
 	}{
 		{"abort", func(_, other *engine.Comm) { other.Abort(errors.New("enough")) }, fault.ErrAborted, true},
-		{"its deadline", func(_, other *engine.Comm) { engine.MailOf(other).Fail("recv", 1, fault.ErrTimeout) }, fault.ErrTimeout, true},
-		{"its context", func(_, other *engine.Comm) { engine.MailOf(other).Fail("recv", 1, context.Canceled) }, fault.ErrAborted, true},
+		{"its deadline", func(_, other *engine.Comm) { mail.Of(other).Fail("recv", 1, fault.ErrTimeout) }, fault.ErrTimeout, true},
+		{"its context", func(_, other *engine.Comm) { mail.Of(other).Fail("recv", 1, context.Canceled) }, fault.ErrAborted, true},
 		{"this rank's deadline", func(c, _ *engine.Comm) { c.SetTimeout(time.Millisecond) }, fault.ErrTimeout, false},
 	} {
 		for _, window := range []bool{false, true} {

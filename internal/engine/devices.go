@@ -48,5 +48,5 @@ type DevicePeer interface {
 	Row() cuda.Addr
 }
 
-// devicePeer is rank r's device, as this rank reaches it.
-func (c *Comm) devicePeer(r int) DevicePeer { return c.team.Peers[r].Mem.(DevicePeer) }
+// DevicePeer is rank r's device, as this rank reaches it.
+func (c *Comm) DevicePeer(r int) DevicePeer { return c.team.Peers[r].Mem.(DevicePeer) }

@@ -15,20 +15,20 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-// device is a communicator's side of this rank's device. Kernels of all ranks agree, and move data, through the areas
+// Device is a communicator's side of this rank's device. Kernels of all ranks agree, and move data, through the areas
 // in their devices' memory; the host queues them and waits for nobody.
-type device struct {
-	c    *Comm
-	gpu  *domainGPU
-	area *mem.Allocation
-	page *mem.Allocation // host memory, of status
+type Device struct {
+	C      *Comm
+	Domain *DomainGPU
+	area   *mem.Allocation
+	page   *mem.Allocation // host memory, of status
 
 	status  *kernels.Status // what kernels tell the host, and the host them
-	params  kernels.Params  // what is the same for all operations; the caller of one fills the rest
+	Params  kernels.Params  // what is the same for all operations; the caller of one fills the rest
 	threads int             // of a block
 	blocks  int             // of collectives, at most
-	room    room
-	own     *gpuStream  // of blocking calls
+	Room    room
+	own     *GPUStream  // of blocking calls
 	event   *cuda.Event // orders streams
 	ops     uint64      // that were queued; by whose turn it is
 
@@ -39,19 +39,19 @@ type device struct {
 
 	kept Keeper // what captures of others use
 
-	last     atomic.Pointer[gpuStream] // on which the last operation was queued
+	last     atomic.Pointer[GPUStream] // on which the last operation was queued
 	launches atomic.Uint64             // how many were, and
 	ended    atomic.Uint64             // how many when all were seen to have ended
 
-	mu      sync.Mutex
-	gone    bool
+	Mu      sync.Mutex
+	Gone    bool
 	pending []error // that no Sync has returned
 	graphs  map[*DeviceGraph]bool
 
 	multiprocessors int     // that each rank's device has at least
 	atomics         []error // by rank: why this device cannot add to words of its device, or nil
 
-	clients []client
+	clients []Client
 	lines   int // of the status page
 
 	watching sync.Once
@@ -62,31 +62,31 @@ type device struct {
 // statusLine is the size of a status line, of which there is one for collectives, and those of the clients.
 const statusLine = 64
 
-// line is the status in a line of the page, and lineAddr where kernels find it.
-func (d *device) line(n int) *kernels.Status {
+// Line is the status in a line of the page, and lineAddr where kernels find it.
+func (d *Device) Line(n int) *kernels.Status {
 	return (*kernels.Status)(unsafe.Add(unsafe.Pointer(d.status), statusLine*n))
 }
 
-func (d *device) lineAddr(n int) uint64 { return d.params.Status + uint64(statusLine*n) }
+func (d *Device) LineAddr(n int) uint64 { return d.Params.Status + uint64(statusLine*n) }
 
-// deviceOf is c's side of its device, or nil.
-func deviceOf(c *Comm) *device {
-	d, _ := c.Accelerator().(*device)
+// DeviceOf is c's side of its device, or nil.
+func DeviceOf(c *Comm) *Device {
+	d, _ := c.Accelerator().(*Device)
 	return d
 }
 
-// maxThreads of a block; more would not hide more.
-const maxThreads = 512
+// MaxThreads of a block; more would not hide more.
+const MaxThreads = 512
 
-func newDevice(c *Comm, g *domainGPU) *device {
-	return &device{c: c, gpu: g, graphs: map[*DeviceGraph]bool{},
+func newDevice(c *Comm, g *DomainGPU) *Device {
+	return &Device{C: c, Domain: g, graphs: map[*DeviceGraph]bool{},
 		stop:      make(chan struct{}),
 		functions: map[kernelKey]loaded{}}
 }
 
 // Part implements Accelerator.
-func (d *device) Part(c *Comm, ranks []int) Accelerator {
-	p := newDevice(c, d.gpu)
+func (d *Device) Part(c *Comm, ranks []int) Accelerator {
+	p := newDevice(c, d.Domain)
 	p.multiprocessors, p.atomics = d.multiprocessors, make([]error, len(ranks))
 	for r, was := range ranks {
 		p.atomics[r] = d.atomics[was]
@@ -95,11 +95,11 @@ func (d *device) Part(c *Comm, ranks []int) Accelerator {
 }
 
 // Card implements Accelerator.
-func (d *device) Card() (card DeviceCard, err error) {
-	c, g := d.c, d.gpu
+func (d *Device) Card() (card DeviceCard, err error) {
+	c, g := d.C, d.Domain
 	d.lines = 1
 	for _, a := range c.Attachments() {
-		if m, ok := a.(clientMaker); ok {
+		if m, ok := a.(ClientMaker); ok {
 			k := m.OnDevice(d)
 			k.Begin(d.lines)
 			d.lines += k.Lines()
@@ -116,7 +116,7 @@ func (d *device) Card() (card DeviceCard, err error) {
 	if d.page, err = c.Domain().Heap.Alloc(bytes); err != nil {
 		return card, err
 	}
-	at, err := g.ctx.HostRegister(d.page.Ptr, bytes)
+	at, err := g.Context.HostRegister(d.page.Ptr, bytes)
 	if err != nil {
 		return card, err
 	}
@@ -124,43 +124,43 @@ func (d *device) Card() (card DeviceCard, err error) {
 	// Nothing is loaded later, when the driver would wait for kernels that wait for peers. If some do now, since this is the
 	// child of a communicator, it has kernels that were made for more ranks.
 	if g.idle() {
-		if err := g.set.Load(c.Size(), c.Size() > 2 || c.Options().Algorithm == "ring"); err != nil {
+		if err := g.Kernels.Load(c.Size(), c.Size() > 2 || c.Options().Algorithm == "ring"); err != nil {
 			return card, err
 		}
 	}
-	f, err := g.set.Kernel(kernels.Barrier, dtype.Invalid, c.Size())
+	f, err := g.Kernels.Kernel(kernels.Barrier, dtype.Invalid, c.Size())
 	if err != nil {
 		return card, err
 	}
-	card.Threads = min(maxThreads, f.MaxThreads)
-	if d.own, err = newStream(g.ctx); err != nil {
+	card.Threads = min(MaxThreads, f.MaxThreads)
+	if d.own, err = NewGPUStream(g.Context); err != nil {
 		return card, err
 	}
-	if d.event, err = g.ctx.NewEvent(false); err != nil {
+	if d.event, err = g.Context.NewEvent(false); err != nil {
 		return card, err
 	}
-	d.params = kernels.Params{Status: uint64(at), Rank: uint32(c.Rank()), Ranks: uint32(c.Size()),
+	d.Params = kernels.Params{Status: uint64(at), Rank: uint32(c.Rank()), Ranks: uint32(c.Size()),
 		Timeout: uint64(c.Options().Timeout)}
-	d.params.Area[0] = uint64(d.area.Base())
+	d.Params.Area[0] = uint64(d.area.Base())
 	return card, nil
 }
 
 // Meet implements Accelerator: it maps the areas of the others.
-func (d *device) Meet(ctx context.Context, cards []DeviceCard) string {
-	c := d.c
-	d.room = roomOf(d.multiprocessors, c.Size())
-	d.blocks = min(d.room.collectives, kernels.MaxBlocks)
-	d.threads = maxThreads
+func (d *Device) Meet(ctx context.Context, cards []DeviceCard) string {
+	c := d.C
+	d.Room = RoomOf(d.multiprocessors, c.Size())
+	d.blocks = min(d.Room.Collectives, kernels.MaxBlocks)
+	d.threads = MaxThreads
 	for r, k := range cards {
 		d.threads = min(d.threads, k.Threads)
 		if r == c.Rank() {
 			continue
 		}
-		at, err := c.devicePeer(r).Import(ctx, k.Extent)
+		at, err := c.DevicePeer(r).Import(ctx, k.Extent)
 		if err != nil {
 			return fmt.Sprintf("rank %d could not import the area of rank %d: %v", c.Rank(), r, err)
 		}
-		d.params.Area[d.distance(r)], d.params.Table[d.distance(r)] = uint64(at), uint64(c.devicePeer(r).Row())
+		d.Params.Area[d.Distance(r)], d.Params.Table[d.Distance(r)] = uint64(at), uint64(c.DevicePeer(r).Row())
 	}
 	if d.threads < 1 || d.blocks < 1 {
 		return fmt.Sprintf("kernels of %d blocks of %d threads", d.blocks, d.threads)
@@ -168,11 +168,11 @@ func (d *device) Meet(ctx context.Context, cards []DeviceCard) string {
 	return ""
 }
 
-// distance is how far behind this rank rank r is, which is how kernels count ranks.
-func (d *device) distance(r int) int { return (r - d.c.Rank() + d.c.Size()) % d.c.Size() }
+// Distance is how far behind this rank rank r is, which is how kernels count ranks.
+func (d *Device) Distance(r int) int { return (r - d.C.Rank() + d.C.Size()) % d.C.Size() }
 
 // Allocations implements Accelerator.
-func (d *device) Allocations() (all []*mem.Allocation) {
+func (d *Device) Allocations() (all []*mem.Allocation) {
 	for _, a := range []*mem.Allocation{d.area, d.page} {
 		if a != nil {
 			all = append(all, a)
@@ -182,7 +182,7 @@ func (d *device) Allocations() (all []*mem.Allocation) {
 }
 
 // Busy implements Accelerator.
-func (d *device) Busy() bool {
+func (d *Device) Busy() bool {
 	s := d.last.Load()
 	if s == nil {
 		return false
@@ -192,7 +192,7 @@ func (d *device) Busy() bool {
 }
 
 // running reports whether a collective may be running, or come to run, beside what is queued on s next.
-func (d *device) running(s *gpuStream) bool {
+func (d *Device) running(s *GPUStream) bool {
 	if last := d.last.Load(); last == nil || last == s {
 		return false
 	}
@@ -208,32 +208,32 @@ func (d *device) running(s *gpuStream) bool {
 }
 
 // Close implements Accelerator.
-func (d *device) Close() error {
+func (d *Device) Close() error {
 	close(d.stop)
-	d.mu.Lock()
+	d.Mu.Lock()
 	stopped := d.stopped
-	d.mu.Unlock()
+	d.Mu.Unlock()
 	if stopped != nil {
 		<-stopped
 	}
 	if s := d.last.Load(); s != nil {
-		s.quiet()
+		s.Quiet()
 	}
-	d.gpu.mu.Lock()
-	delete(d.gpu.streams, d.own)
-	var streams []*gpuStream
-	for s := range d.gpu.streams {
+	d.Domain.mu.Lock()
+	delete(d.Domain.streams, d.own)
+	var streams []*GPUStream
+	for s := range d.Domain.streams {
 		streams = append(streams, s)
 	}
-	d.gpu.mu.Unlock()
+	d.Domain.mu.Unlock()
 	for _, s := range streams {
 		s.leave(d)
 	}
-	d.mu.Lock()
-	d.gone = true
+	d.Mu.Lock()
+	d.Gone = true
 	graphs := d.graphs
 	d.graphs = nil
-	d.mu.Unlock()
+	d.Mu.Unlock()
 	errs := []error{d.kept.Close()}
 	for g := range graphs {
 		errs = append(errs, g.release())
@@ -242,22 +242,22 @@ func (d *device) Close() error {
 		errs = append(errs, k.Close())
 	}
 	if d.own != nil {
-		errs = append(errs, d.own.cu.Close()) // nobody else has it
+		errs = append(errs, d.own.CUDA.Close()) // nobody else has it
 	}
 	if d.event != nil {
 		errs = append(errs, d.event.Close())
 	}
 	if d.status != nil {
-		errs = append(errs, d.gpu.ctx.HostUnregister(unsafe.Pointer(d.status)))
+		errs = append(errs, d.Domain.Context.HostUnregister(unsafe.Pointer(d.status)))
 	}
 	return errors.Join(errs...)
 }
 
 // Abort implements Accelerator.
-func (d *device) Abort() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.gone || d.status == nil {
+func (d *Device) Abort() {
+	d.Mu.Lock()
+	defer d.Mu.Unlock()
+	if d.Gone || d.status == nil {
 		return
 	}
 	d.status.Abort.Store(1)
@@ -267,8 +267,8 @@ func (d *device) Abort() {
 }
 
 // SetTimeout implements Accelerator.
-func (d *device) SetTimeout(t time.Duration) {
-	d.params.Timeout = uint64(t)
+func (d *Device) SetTimeout(t time.Duration) {
+	d.Params.Timeout = uint64(t)
 	for _, k := range d.clients {
 		k.SetTimeout(uint64(t))
 	}

@@ -106,13 +106,13 @@ func noAtomics(r int, mine hw.Device, seen gpus, theirs gpu) error {
 	return nil
 }
 
-// domainGPU is what a domain has once on its device.
-type domainGPU struct {
-	ctx *cuda.Context
-	set *kernels.Set
+// DomainGPU is what a domain has once on its device.
+type DomainGPU struct {
+	Context *cuda.Context
+	Kernels *kernels.Set
 
 	mu      sync.Mutex
-	streams map[*gpuStream]bool // on which communicators of the domain have queued
+	streams map[*GPUStream]bool // on which communicators of the domain have queued
 
 	copying sync.Mutex   // for copies
 	copies  *cuda.Stream // between host and device; made when first used
@@ -152,12 +152,12 @@ func (accelerators) New(c *Comm, told []json.RawMessage) (Accelerator, error) {
 }
 
 // useGPU makes dom's side of device i. What an error leaves behind goes with the domain.
-func useGPU(dom *Domain, i int) (*domainGPU, error) {
+func useGPU(dom *Domain, i int) (*DomainGPU, error) {
 	ctx, err := cuda.Primary(hw.CUDA(i))
 	if err != nil {
 		return nil, err
 	}
-	g := &domainGPU{ctx: ctx, set: kernels.New(ctx), streams: map[*gpuStream]bool{}}
+	g := &DomainGPU{Context: ctx, Kernels: kernels.New(ctx), streams: map[*GPUStream]bool{}}
 	dom.SetDevice(g)
 	dom.Heap.UseDevice(ctx)
 	dom.Heap.OnQuiesce(g.quiesce)
@@ -166,22 +166,22 @@ func useGPU(dom *Domain, i int) (*domainGPU, error) {
 
 // quiesce waits until nothing that communicators of the domain have queued runs any more. Kernels end by themselves,
 // the latest when their deadline has passed.
-func (g *domainGPU) quiesce() {
+func (g *DomainGPU) quiesce() {
 	g.mu.Lock()
-	var all []*gpuStream
+	var all []*GPUStream
 	for s := range g.streams {
 		all = append(all, s)
 	}
 	g.mu.Unlock()
 	for _, s := range all {
-		s.quiet()
+		s.Quiet()
 	}
 }
 
 // idle reports whether nothing that communicators of the domain have queued runs any more.
-func (g *domainGPU) idle() bool {
+func (g *DomainGPU) idle() bool {
 	g.mu.Lock()
-	var all []*gpuStream
+	var all []*GPUStream
 	for s := range g.streams {
 		all = append(all, s)
 	}
@@ -194,27 +194,27 @@ func (g *domainGPU) idle() bool {
 	return true
 }
 
-func (g *domainGPU) add(s *gpuStream) {
+func (g *DomainGPU) Add(s *GPUStream) {
 	g.mu.Lock()
 	g.streams[s] = true
 	g.mu.Unlock()
 }
 
-func (g *domainGPU) remove(s *gpuStream) {
+func (g *DomainGPU) Remove(s *GPUStream) {
 	g.mu.Lock()
 	delete(g.streams, s)
 	g.mu.Unlock()
 }
 
 // Device implements DomainDevice.
-func (g *domainGPU) Device() hw.Device { return g.ctx.Device() }
+func (g *DomainGPU) Device() hw.Device { return g.Context.Device() }
 
 // Copy implements DomainDevice.
-func (g *domainGPU) Copy(a cuda.Addr, b []byte, in bool) error {
+func (g *DomainGPU) Copy(a cuda.Addr, b []byte, in bool) error {
 	g.copying.Lock()
 	defer g.copying.Unlock()
 	if g.copies == nil {
-		s, err := g.ctx.NewStream()
+		s, err := g.Context.NewStream()
 		if err != nil {
 			return err
 		}
@@ -227,10 +227,10 @@ func (g *domainGPU) Copy(a cuda.Addr, b []byte, in bool) error {
 }
 
 // Close implements DomainDevice.
-func (g *domainGPU) Close() error {
+func (g *DomainGPU) Close() error {
 	var errs []error
 	if g.copies != nil {
 		errs = append(errs, g.copies.Close())
 	}
-	return errors.Join(append(errs, g.set.Close(), g.ctx.Close())...)
+	return errors.Join(append(errs, g.Kernels.Close(), g.Context.Close())...)
 }

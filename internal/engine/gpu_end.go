@@ -19,7 +19,7 @@ import (
 type gpuEnd struct {
 	sp     *Space
 	c      *Comm
-	d      *device
+	d      *Device
 	of     closable // the channel or the window
 	op     string
 	name   string
@@ -39,9 +39,9 @@ type gpuEnd struct {
 	held      bool       // the peer's memory stays mapped
 	captured  bool       // somebody captured steps, and may replay them at any time
 	params    kernels.ChannelParams
-	own       [3]*gpuStream // of blocking calls, by side
-	streams   map[*gpuStream]bool
-	last      [3]*gpuStream  // on which each side has queued
+	own       [3]*GPUStream // of blocking calls, by side
+	streams   map[*GPUStream]bool
+	last      [3]*GPUStream  // on which each side has queued
 	events    [3]*cuda.Event // after what each side has queued; nil until there are two streams
 
 	mu       sync.Mutex
@@ -60,8 +60,8 @@ func (g *gpuEnd) open(ctx context.Context, mine, theirs int, salt func(mine bool
 	if err := d.atomics[g.rank]; err != nil {
 		return err
 	}
-	g.d, g.streams = d, map[*gpuStream]bool{}
-	if g.f, err = d.gpu.set.Kernel(kernels.Channel, dtype.Invalid, g.c.Size()); err != nil {
+	g.d, g.streams = d, map[*GPUStream]bool{}
+	if g.f, err = d.Domain.Kernels.Kernel(kernels.Channel, dtype.Invalid, g.c.Size()); err != nil {
 		return err
 	}
 	if g.claim, err = g.r.Acquire(); err != nil {
@@ -70,7 +70,7 @@ func (g *gpuEnd) open(ctx context.Context, mine, theirs int, salt func(mine bool
 	g.here = cuda.Addr(g.claim.Addr())
 	g.bytes = [2]int{g.claim.Len(), g.remote.bytes}
 	if g.there = g.here; g.rank != g.c.Rank() {
-		g.there, err = g.c.devicePeer(g.rank).Hold(ctx, g.remote.at.Arena, g.remote.at.Offset, g.remote.bytes)
+		g.there, err = g.c.DevicePeer(g.rank).Hold(ctx, g.remote.at.Arena, g.remote.at.Offset, g.remote.bytes)
 		if err != nil {
 			g.claim.Release()
 			return err
@@ -79,13 +79,13 @@ func (g *gpuEnd) open(ctx context.Context, mine, theirs int, salt func(mine bool
 	}
 	g.status = all.status(mine)
 	g.params = kernels.ChannelParams{
-		Mine:    d.params.Area[0] + uint64(kernels.ChannelAt(mine)),
-		Theirs:  d.params.Area[d.distance(g.rank)] + uint64(kernels.ChannelAt(theirs)),
-		Status:  d.lineAddr(all.first + mine),
+		Mine:    d.Params.Area[0] + uint64(kernels.ChannelAt(mine)),
+		Theirs:  d.Params.Area[d.Distance(g.rank)] + uint64(kernels.ChannelAt(theirs)),
+		Status:  d.LineAddr(all.first + mine),
 		Timeout: uint64(g.c.Options().Timeout), Peer: uint32(g.rank),
 		SaltOut: uint32(salt(true)), SaltIn: uint32(salt(false))}
 	all.add(g)
-	d.watch()
+	d.Watch()
 	return nil
 }
 
@@ -128,7 +128,7 @@ func (g *gpuEnd) letGo() error {
 		return nil
 	}
 	g.held = false
-	return g.c.devicePeer(g.rank).Unhold(g.remote.at.Arena)
+	return g.c.DevicePeer(g.rank).Unhold(g.remote.at.Arena)
 }
 
 // told is the error that ended the channel, or nil: its kernels leave everything alone from then on.
@@ -159,7 +159,7 @@ func (g *gpuEnd) look() error {
 	var e *fault.Error
 	if !errors.As(err, &e) {
 		err = &fault.Error{Op: g.op, Rank: c.Rank(), Peer: g.rank, Host: c.Hostname(c.Rank()), Step: "wait",
-			Device: g.d.gpu.ctx.Device(), Err: err}
+			Device: g.d.Domain.Context.Device(), Err: err}
 	}
 	g.failed = err
 	return err
@@ -183,7 +183,7 @@ func (g *gpuEnd) release() error {
 		return nil
 	}
 	for s := range g.streams { // nothing is launched any more
-		s.quiet()
+		s.Quiet()
 	}
 	for s := range g.streams {
 		s.leave(endUser{g})
@@ -197,8 +197,8 @@ func (g *gpuEnd) release() error {
 	g.launching.Unlock()
 	for _, s := range g.own {
 		if s != nil {
-			g.d.gpu.remove(s)
-			errs = append(errs, s.cu.Close())
+			g.d.Domain.Remove(s)
+			errs = append(errs, s.CUDA.Close())
 		}
 	}
 	for _, e := range g.events {
@@ -223,4 +223,4 @@ func (u endUser) Collect() []error {
 }
 
 func (u endUser) Broke(op string, err error) { u.g.d.failedOn(op, err) }
-func (u endUser) Closed(s *gpuStream)        { u.g.d.gpu.remove(s) }
+func (u endUser) Closed(s *GPUStream)        { u.g.d.Domain.Remove(s) }

@@ -12,24 +12,24 @@ import (
 // gpuEnds are the ends of channels and windows over memory of a device, each with a status line: that of its slot.
 // Implements client.
 type gpuEnds struct {
-	d     *device
+	d     *Device
 	first int // status line
 
 	mu   sync.Mutex
 	open map[*gpuEnd]bool
 }
 
-var _ clientMaker = (*Space)(nil)
+var _ ClientMaker = (*Space)(nil)
 
 // OnDevice implements clientMaker.
-func (sp *Space) OnDevice(d *device) client {
+func (sp *Space) OnDevice(d *Device) Client {
 	sp.gpu = &gpuEnds{d: d, open: map[*gpuEnd]bool{}}
 	return sp.gpu
 }
 
 // noDevice is why there is nothing over memory of devices, or nil.
 func (sp *Space) noDevice() error {
-	if deviceOf(sp.c) == nil {
+	if DeviceOf(sp.c) == nil {
 		return sp.c.gpuWhyNot()
 	}
 	return nil
@@ -37,7 +37,7 @@ func (sp *Space) noDevice() error {
 
 // noDeviceOf is why a peer's device cannot be reached, or nil.
 func (sp *Space) noDeviceOf(rank int) error {
-	if deviceOf(sp.c) == nil || !sp.c.devicePeer(rank).HasDevice() {
+	if DeviceOf(sp.c) == nil || !sp.c.DevicePeer(rank).HasDevice() {
 		return sp.c.gpuWhyNot()
 	}
 	return nil
@@ -50,14 +50,14 @@ func (es *gpuEnds) Fatal() *fault.Error { return nil }
 func (es *gpuEnds) Collect() error      { return nil }
 
 // status is that of the end in a slot.
-func (es *gpuEnds) status(slot int) *kernels.Status { return es.d.line(es.first + slot) }
+func (es *gpuEnds) status(slot int) *kernels.Status { return es.d.Line(es.first + slot) }
 
 // clear zeroes an end in the device area, which nobody uses.
 func (es *gpuEnds) clear(slot int) error {
 	var zero [kernels.ChannelBytes]byte
 	es.status(slot).Abort.Store(0)
 	es.status(slot).Error.Store(kernels.OK)
-	return es.d.gpu.Copy(cuda.Addr(es.d.area.Base())+cuda.Addr(kernels.ChannelAt(slot)), zero[:], true)
+	return es.d.Domain.Copy(cuda.Addr(es.d.area.Base())+cuda.Addr(kernels.ChannelAt(slot)), zero[:], true)
 }
 
 // add has g end with the device.

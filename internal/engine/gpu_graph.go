@@ -16,7 +16,7 @@ import (
 
 // DeviceGraph is a sequence of operations on the device as the driver replays it: a launch costs the host one call.
 type DeviceGraph struct {
-	d     *device
+	d     *Device
 	last  team.Work // of works
 	told  replay
 	part  graphPart // a client's, or nil
@@ -26,15 +26,15 @@ type DeviceGraph struct {
 	graph *cuda.Graph // nil once closed
 }
 
-// captureDevice makes a graph of works, all of them operations on the device. Each rank does so at the same place. It
+// CaptureDevice makes a graph of works, all of them operations on the device. Each rank does so at the same place. It
 // waits until the peers have imported the buffers, or cannot, and runs nothing. part is of the
 // client whose operations are among works, or nil.
-func captureDevice(ctx context.Context, c *Comm, works []team.Work, part graphPart) (*DeviceGraph, error) {
+func CaptureDevice(ctx context.Context, c *Comm, works []team.Work, part graphPart) (*DeviceGraph, error) {
 	if err := c.Enter(); err != nil {
 		return nil, err
 	}
 	defer c.Leave()
-	d := deviceOf(c)
+	d := DeviceOf(c)
 	if d == nil {
 		return nil, c.NoDevice()
 	}
@@ -45,7 +45,7 @@ func captureDevice(ctx context.Context, c *Comm, works []team.Work, part graphPa
 		}
 		if w.Kernel.Name == "" && w.Other == nil {
 			return nil, fmt.Errorf("call %d, %v, is on host memory, and others are on %v: %w", i, w.Kind,
-				d.gpu.ctx.Device(), fault.ErrArgument)
+				d.Domain.Context.Device(), fault.ErrArgument)
 		}
 	}
 	if err := d.imported(ctx, works); err != nil {
@@ -55,7 +55,7 @@ func captureDevice(ctx context.Context, c *Comm, works []team.Work, part graphPa
 }
 
 // imported waits until the peers have imported the buffers of works. One that a peer has failed to import is staged.
-func (d *device) imported(ctx context.Context, works []team.Work) error {
+func (d *Device) imported(ctx context.Context, works []team.Work) error {
 	start := time.Now()
 	for i := range works {
 		w := works[i]
@@ -70,31 +70,31 @@ func (d *device) imported(ctx context.Context, works []team.Work) error {
 			case !late:
 			case ctx.Err() != nil:
 				return fault.Ended(ctx)
-			case time.Since(start) > min(time.Duration(d.c.Team().Timeout.Load()), importTime):
+			case time.Since(start) > min(time.Duration(d.C.Team().Timeout.Load()), ImportTime):
 				late = false
 			}
 			if !late {
 				break
 			}
-			d.c.Domain().IPC.Progress()
-			time.Sleep(importPoll)
+			d.C.Domain().IPC.Progress()
+			time.Sleep(ImportPoll)
 		}
 	}
 	return nil
 }
 
 const (
-	importTime = 10 * time.Second // for peers to import a buffer before it is captured as staged
-	importPoll = 100 * time.Microsecond
+	ImportTime = 10 * time.Second // for peers to import a buffer before it is captured as staged
+	ImportPoll = 100 * time.Microsecond
 )
 
 // capture records the launches of works on a stream of their own.
-func (d *device) capture(ctx context.Context, works []team.Work, part graphPart) (_ *DeviceGraph, err error) {
-	s, err := newStream(d.gpu.ctx)
+func (d *Device) capture(ctx context.Context, works []team.Work, part graphPart) (_ *DeviceGraph, err error) {
+	s, err := NewGPUStream(d.Domain.Context)
 	if err != nil {
 		return nil, err
 	}
-	defer s.cu.Close()
+	defer s.CUDA.Close()
 	g := &DeviceGraph{d: d, part: part}
 	if part != nil {
 		defer func() {
@@ -113,7 +113,7 @@ func (d *device) capture(ctx context.Context, works []team.Work, part graphPart)
 			}
 		}
 	}
-	if err := s.cu.BeginCapture(); err != nil {
+	if err := s.CUDA.BeginCapture(); err != nil {
 		return nil, err
 	}
 	var bad error
@@ -121,7 +121,7 @@ func (d *device) capture(ctx context.Context, works []team.Work, part graphPart)
 		g.last = works[i]
 		if g.last.Other != nil {
 			var os []OpInfo
-			if os, bad = part.Capture(s.cu, &g.last); bad != nil {
+			if os, bad = part.Capture(s.CUDA, &g.last); bad != nil {
 				break
 			}
 			g.told.add(os...)
@@ -131,13 +131,13 @@ func (d *device) capture(ctx context.Context, works []team.Work, part graphPart)
 			g.last.Kernel.Blocks = team.CountsBlocks
 		}
 		if bad = d.prepare(&g.last); bad == nil {
-			bad = d.start(s, s.cu, false)
+			bad = d.start(s, s.CUDA, false)
 		}
 		if bad == nil && g.last.Kernel.Counts {
-			bad = g.reading(s.cu, &works[i])
+			bad = g.reading(s.CUDA, &works[i])
 		}
 		var o OpInfo
-		d.c.describe(&o, &g.last, g.last.Kernel.Algorithm, 0)
+		d.C.describe(&o, &g.last, g.last.Kernel.Algorithm, 0)
 		g.told.add(o)
 		g.last.LetGo() // the graph has the buffers
 		d.next.copy = nil
@@ -145,7 +145,7 @@ func (d *device) capture(ctx context.Context, works []team.Work, part graphPart)
 			break
 		}
 	}
-	graph, err := s.cu.EndCapture()
+	graph, err := s.CUDA.EndCapture()
 	if err = errors.Join(bad, err); err != nil {
 		if graph != nil {
 			err = errors.Join(err, graph.Close())
@@ -153,9 +153,9 @@ func (d *device) capture(ctx context.Context, works []team.Work, part graphPart)
 		return nil, err
 	}
 	g.graph = graph
-	d.mu.Lock()
+	d.Mu.Lock()
 	d.graphs[g] = true
-	d.mu.Unlock()
+	d.Mu.Unlock()
 	return g, nil
 }
 
@@ -166,7 +166,7 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 	if err := c.barred(&g.last, "launch"); err != nil {
 		return err
 	}
-	s := gpuStreamOf(v.Stream)
+	s := GPUStreamOf(v.Stream)
 	if s == nil {
 		if err := c.Enter(); err != nil {
 			return err
@@ -211,16 +211,16 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 }
 
 // queue queues the graph on s. A refusal is as device.queue's.
-func (g *DeviceGraph) queue(s *gpuStream) (refusal, err error) {
+func (g *DeviceGraph) queue(s *GPUStream) (refusal, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	d := g.d
 	if g.graph == nil {
-		return nil, d.c.Local("launch", fault.ErrClosed)
+		return nil, d.C.Local("launch", fault.ErrClosed)
 	}
 	if g.part != nil {
 		if err := g.part.Lock(); err != nil {
-			return nil, d.c.Local("launch", err)
+			return nil, d.C.Local("launch", err)
 		}
 		defer g.part.Unlock()
 	}
@@ -237,7 +237,7 @@ func (g *DeviceGraph) queue(s *gpuStream) (refusal, err error) {
 	}
 	d.ops += g.told.counts[0]
 	d.count(g.told.counts[0])
-	d.c.replays(&g.told, at)
+	d.C.replays(&g.told, at)
 	return refusal, nil
 }
 
@@ -288,21 +288,21 @@ func (g *DeviceGraph) readCounts() (refusal, err error) {
 }
 
 // on queues the graph on cu, in the order of what its part is of, which the caller has locked.
-func (g *DeviceGraph) on(s *gpuStream, cu *cuda.Stream, captured bool) error {
+func (g *DeviceGraph) on(s *GPUStream, cu *cuda.Stream, captured bool) error {
 	if captured || g.part == nil {
-		return g.replay(cu)
+		return g.Replay(cu)
 	}
 	return g.part.Launch(g, s, cu)
 }
 
-// replay queues the graph on cu.
-func (g *DeviceGraph) replay(cu *cuda.Stream) error { return g.graph.Launch(cu) }
+// Replay queues the graph on cu.
+func (g *DeviceGraph) Replay(cu *cuda.Stream) error { return g.graph.Launch(cu) }
 
 // Close gives the graph up; a launch that is under way ends first.
 func (g *DeviceGraph) Close() error {
-	g.d.mu.Lock()
+	g.d.Mu.Lock()
 	delete(g.d.graphs, g)
-	g.d.mu.Unlock()
+	g.d.Mu.Unlock()
 	return g.release()
 }
 

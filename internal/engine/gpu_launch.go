@@ -15,7 +15,7 @@ import (
 
 // LaunchAll queues works on s, a stream of a device, in order. What is wrong with a rank's arguments is an error of the
 // stream, as on the host, and of the other ranks'.
-func (s *gpuStream) LaunchAll(ctx context.Context, c *Comm, works []team.Work, group bool) error {
+func (s *GPUStream) LaunchAll(ctx context.Context, c *Comm, works []team.Work, group bool) error {
 	c.EnterQueue()
 	defer c.Leave()
 	c.Together(group)
@@ -23,7 +23,7 @@ func (s *gpuStream) LaunchAll(ctx context.Context, c *Comm, works []team.Work, g
 	if err := launchable(c, s); err != nil {
 		return err
 	}
-	d := deviceOf(c)
+	d := DeviceOf(c)
 	var first error // refusal, after which all is refused: the other ranks have queued the whole group
 	for i := range works {
 		if c.Team().Work = works[i]; first != nil {
@@ -42,13 +42,13 @@ func (s *gpuStream) LaunchAll(ctx context.Context, c *Comm, works []team.Work, g
 }
 
 // Launch is LaunchAll for c.work alone. It is the caller's turn, which ends.
-func (s *gpuStream) Launch(ctx context.Context, c *Comm) error {
+func (s *GPUStream) Launch(ctx context.Context, c *Comm) error {
 	defer c.Leave()
 	if err := launchable(c, s); err != nil {
 		c.Team().Work = team.Work{}
 		return err
 	}
-	refusal, err := deviceOf(c).queueWork(ctx, s)
+	refusal, err := DeviceOf(c).queueWork(ctx, s)
 	if refusal != nil {
 		s.s.addError(c, refusal)
 	}
@@ -56,8 +56,8 @@ func (s *gpuStream) Launch(ctx context.Context, c *Comm) error {
 }
 
 // queueWork queues the communicator's work on s; see device.queue.
-func (d *device) queueWork(ctx context.Context, s *gpuStream) (refusal, err error) {
-	c := d.c
+func (d *Device) queueWork(ctx context.Context, s *GPUStream) (refusal, err error) {
+	c := d.C
 	refusal, err = d.queue(ctx, s, &c.Team().Work)
 	c.Team().Work.LetGo()
 	c.Team().Work = team.Work{} // the user's memory is not kept alive
@@ -65,7 +65,7 @@ func (d *device) queueWork(ctx context.Context, s *gpuStream) (refusal, err erro
 }
 
 // launchable is why nothing of c can be queued on s.
-func launchable(c *Comm, s *gpuStream) error {
+func launchable(c *Comm, s *GPUStream) error {
 	switch {
 	case c.Broken() != nil:
 		return c.Broken()
@@ -92,8 +92,8 @@ func launchable(c *Comm, s *gpuStream) error {
 }
 
 // Perform implements Accelerator: it does w on the communicator's own stream.
-func (d *device) Perform(ctx context.Context, w *team.Work) error {
-	c := d.c
+func (d *Device) Perform(ctx context.Context, w *team.Work) error {
+	c := d.C
 	if err := launchable(c, d.own); err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (d *device) Perform(ctx context.Context, w *team.Work) error {
 
 // settle waits for what was queued on other streams before a blocking call, so that what the status says after it is the
 // call's.
-func (d *device) settle(ctx context.Context, k team.Kind) error {
+func (d *Device) settle(ctx context.Context, k team.Kind) error {
 	s := d.last.Load()
 	if s == nil || s == d.own {
 		return nil
@@ -128,16 +128,16 @@ func (d *device) settle(ctx context.Context, k team.Kind) error {
 		return err
 	}
 	if err := d.take(); err != nil {
-		d.mu.Lock()
+		d.Mu.Lock()
 		d.pending = append(d.pending, err)
-		d.mu.Unlock()
+		d.Mu.Unlock()
 	}
 	return nil
 }
 
 // queue queues w on s; it is the communicator's turn. A refusal is what is wrong with w on this rank: it has been
 // queued as such, for the peers to see. An error means that nothing was queued.
-func (d *device) queue(ctx context.Context, s *gpuStream, w *team.Work) (refusal, err error) {
+func (d *Device) queue(ctx context.Context, s *GPUStream, w *team.Work) (refusal, err error) {
 	bad := w.Err
 	if bad == nil && w.Kernel.Name == "" {
 		bad = fmt.Errorf("memory of the host on a stream of %v: %w", s.s.Device(), fault.ErrArgument)
@@ -164,7 +164,7 @@ func (d *device) queue(ctx context.Context, s *gpuStream, w *team.Work) (refusal
 	}
 	d.ops++
 	d.count(1)
-	d.c.noteAs(w, algorithm, d.ops)
+	d.C.noteAs(w, algorithm, d.ops)
 	if bad != nil {
 		refusal = d.error(w.Kind, d.ops, "", -1, bad)
 	}
@@ -184,16 +184,16 @@ type launching struct {
 }
 
 // start queues d.next on cu, s's, which somebody else captures or not.
-func (d *device) start(s *gpuStream, cu *cuda.Stream, captured bool) error {
+func (d *Device) start(s *GPUStream, cu *cuda.Stream, captured bool) error {
 	l := &d.next
 	switch {
 	case l.copy != nil:
 		return copyAlone(cu, l.copy)
 	case l.graph != nil:
-		s.follows(0, 0) // a graph ends before what is behind it begins
+		s.Follows(0, 0) // a graph ends before what is behind it begins
 		return l.graph.on(s, cu, captured)
 	}
-	if !s.follows(l.room, d.blocks) {
+	if !s.Follows(l.room, d.blocks) {
 		l.shape.Early = false
 	}
 	if l.counts {
@@ -204,7 +204,7 @@ func (d *device) start(s *gpuStream, cu *cuda.Stream, captured bool) error {
 
 // prepare makes d.next what does w. It holds the buffers and their registrations, which w.letGo gives back once that is
 // queued: whatever ends their memory waits for the streams first.
-func (d *device) prepare(w *team.Work) error {
+func (d *Device) prepare(w *team.Work) error {
 	if err := w.Hold(); err != nil {
 		return err
 	}
@@ -220,7 +220,7 @@ func (d *device) prepare(w *team.Work) error {
 	if err != nil {
 		return err
 	}
-	d.next.f, d.next.params.Params = k.f, d.params
+	d.next.f, d.next.params.Params = k.f, d.Params
 	d.fill(&d.next.params.Params, w)
 	if d.next.counts = w.Kernel.Counts; d.next.counts {
 		if err := d.counts(&d.next.params, w); err != nil {
@@ -231,25 +231,25 @@ func (d *device) prepare(w *team.Work) error {
 	d.next.shape = cuda.Launch{Grid: grid, Block: d.threads, Early: d.early(w)}
 	d.next.room = int32(grid)
 	if !k.pairs {
-		d.next.room *= roomBlocks
+		d.next.room *= RoomBlocks
 	}
 	return nil
 }
 
 // counts sets the parameters of w's counts.
-func (d *device) counts(p *kernels.VectorParams, w *team.Work) error {
-	return w.Counts(d.c.Rank(), p.Send[:d.c.Size()], p.Recv[:d.c.Size()])
+func (d *Device) counts(p *kernels.VectorParams, w *team.Work) error {
+	return w.Counts(d.C.Rank(), p.Send[:d.C.Size()], p.Recv[:d.C.Size()])
 }
 
 // early reports whether w's kernel is launched early, if there is room for it, which hides what a launch costs. It
 // matters where the work is small.
-func (d *device) early(w *team.Work) bool { return !w.Kernel.Words && d.gpu.ctx.Early() }
+func (d *Device) early(w *team.Work) bool { return !w.Kernel.Words && d.Domain.Context.Early() }
 
 // refuse makes d.next what tells the peers that this rank takes no part in an operation, and why.
-func (d *device) refuse(why error) error {
-	d.next.params.Params, d.next.counts = d.params, false
+func (d *Device) refuse(why error) error {
+	d.next.params.Params, d.next.counts = d.Params, false
 	d.next.params.Signature = team.Signature(team.KindRefused, 0, 0, 0, fault.Code(why))
-	d.next.shape, d.next.room = cuda.Launch{Grid: 1, Block: d.threads}, roomBlocks
+	d.next.shape, d.next.room = cuda.Launch{Grid: 1, Block: d.threads}, RoomBlocks
 	k, err := d.kernel(kernels.Barrier, dtype.Invalid)
 	d.next.f = k.f
 	return err
@@ -257,8 +257,8 @@ func (d *device) refuse(why error) error {
 
 // alone reports whether w is a copy: every collective of a communicator of one rank is, but for those that change the
 // data or have counts, which may not be the whole of it.
-func (d *device) alone(w *team.Work) bool {
-	return d.c.Size() == 1 && w.Red != team.PreMulSum && !w.Kernel.Counts
+func (d *Device) alone(w *team.Work) bool {
+	return d.C.Size() == 1 && w.Red != team.PreMulSum && !w.Kernel.Counts
 }
 
 func copyAlone(cu *cuda.Stream, w *team.Work) error {
@@ -270,18 +270,18 @@ func copyAlone(cu *cuda.Stream, w *team.Work) error {
 
 // retain registers w's buffers for as long as the communicator lives: somebody else is capturing the stream, and may
 // replay w at any time.
-func (d *device) retain(w *team.Work) error {
+func (d *Device) retain(w *team.Work) error {
 	w.Graph = true
-	return d.keep(&w.Src, &w.Dst)
+	return d.Keep(&w.Src, &w.Dst)
 }
 
-func (d *device) keep(vs ...*team.Vec) error {
+func (d *Device) Keep(vs ...*team.Vec) error {
 	for _, v := range vs {
-		a := d.c.Allocation(*v)
+		a := d.C.Allocation(*v)
 		if v.Bytes() == 0 || a == nil {
 			continue
 		}
-		if err := d.kept.Keep(d.c, a); err != nil {
+		if err := d.kept.Keep(d.C, a); err != nil {
 			return err
 		}
 	}
@@ -289,12 +289,12 @@ func (d *device) keep(vs ...*team.Vec) error {
 }
 
 // kernel finds a kernel.
-func (d *device) kernel(name string, t dtype.Type) (loaded, error) {
+func (d *Device) kernel(name string, t dtype.Type) (loaded, error) {
 	key := kernelKey{name, t}
 	if k := d.functions[key]; k.f != nil {
 		return k, nil
 	}
-	f, err := d.gpu.set.Kernel(name, t, d.c.Size())
+	f, err := d.Domain.Kernels.Kernel(name, t, d.C.Size())
 	if err != nil {
 		return loaded{}, fmt.Errorf("kernel %s: %w", name, err)
 	}
@@ -306,7 +306,7 @@ func (d *device) kernel(name string, t dtype.Type) (loaded, error) {
 	if err != nil {
 		return loaded{}, err
 	}
-	k := loaded{f, fit >= roomBlocks}
+	k := loaded{f, fit >= RoomBlocks}
 	d.functions[key] = k
 	return k, nil
 }
@@ -323,9 +323,9 @@ type kernelKey struct {
 }
 
 // fill sets the parameters of w.
-func (d *device) fill(p *kernels.Params, w *team.Work) {
+func (d *Device) fill(p *kernels.Params, w *team.Work) {
 	p.Src, p.Dst = uint64(uintptr(w.Src.Ptr)), uint64(uintptr(w.Dst.Ptr))
-	p.SrcWord, p.DstWord = deviceWord(&w.SrcBuf), deviceWord(&w.DstBuf)
+	p.SrcWord, p.DstWord = DeviceWord(&w.SrcBuf), DeviceWord(&w.DstBuf)
 	p.Signature, p.Count = w.Signature(), uint64(w.Count)
 	p.Factor, p.Op, p.Root, p.Size = w.Factor, uint32(w.Red), uint32(w.Root), uint32(w.Type.Size())
 	if w.Kernel.Push {
@@ -333,7 +333,7 @@ func (d *device) fill(p *kernels.Params, w *team.Work) {
 	}
 }
 
-func deviceWord(b *team.Buf) uint64 {
+func DeviceWord(b *team.Buf) uint64 {
 	if b.Claim == nil {
 		return 0
 	}
@@ -341,24 +341,24 @@ func deviceWord(b *team.Buf) uint64 {
 }
 
 // count publishes that n more collectives have been queued on the device. It is this communicator's turn.
-func (d *device) count(n uint64) {
+func (d *Device) count(n uint64) {
 	d.collectives += n
-	d.c.Team().TellQueued(d.collectives | d.uncounted)
+	d.C.Team().TellQueued(d.collectives | d.uncounted)
 }
 
 // enqueue queues d.next on s, which somebody else captures or not, after what this communicator has queued on other
 // streams.
-func (d *device) enqueue(s *gpuStream, captured bool) error {
+func (d *Device) enqueue(s *GPUStream, captured bool) error {
 	defer func() { d.next.copy, d.next.graph = nil, nil }()
-	d.watch()
+	d.Watch()
 	d.launches.Add(1)
-	return s.use(func(cu *cuda.Stream) error {
+	return s.Use(func(cu *cuda.Stream) error {
 		last := d.last.Load()
 		if last == s && !captured { // the usual case: s knows d, until it is closed
 			return d.start(s, cu, false)
 		}
-		if s.enter(d) {
-			d.gpu.add(s)
+		if s.Enter(d) {
+			d.Domain.Add(s)
 		}
 		if captured { // when it runs, and after what, is for whoever captures it to say
 			d.uncounted = team.Uncounted
@@ -376,16 +376,16 @@ func (d *device) enqueue(s *gpuStream, captured bool) error {
 }
 
 // acquire finds the registrations of w's buffers, as far as its kernel has a use for them.
-func (d *device) acquire(w *team.Work) error {
+func (d *Device) acquire(w *team.Work) error {
 	if !w.Kernel.Words {
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel in packets", "its own rank alone writes it"
 		return nil
 	}
-	return w.AcquireBuffers(func(v *team.Vec, b *team.Buf) error { return d.acquireOne(w, v, b) })
+	return w.AcquireBuffers(func(v *team.Vec, b *team.Buf) error { return d.AcquireOne(w, v, b) })
 }
 
-func (d *device) acquireOne(w *team.Work, v *team.Vec, b *team.Buf) error {
-	c := d.c
+func (d *Device) AcquireOne(w *team.Work, v *team.Vec, b *team.Buf) error {
+	c := d.C
 	b.Late = false
 	if err := c.Acquire(v, b, w.Graph); err != nil || b.Claim == nil {
 		return err
@@ -398,14 +398,14 @@ func (d *device) acquireOne(w *team.Work, v *team.Vec, b *team.Buf) error {
 }
 
 // missing says which rank cannot reach an extent of this rank, or "".
-func (d *device) missing(extent uint32) string {
-	c := d.c
+func (d *Device) missing(extent uint32) string {
+	c := d.C
 	peer, why := c.Domain().Exports.Missing(extent)
 	if peer < 0 {
 		return ""
 	}
 	for r := range c.Team().Peers {
-		if r != c.Rank() && c.devicePeer(r).Number() == peer {
+		if r != c.Rank() && c.DevicePeer(r).Number() == peer {
 			return fmt.Sprintf("rank %d %s", r, why)
 		}
 	}
@@ -413,15 +413,15 @@ func (d *device) missing(extent uint32) string {
 }
 
 // wait waits until s has done what is queued. It ends early with an error, which breaks the communicator.
-func (d *device) wait(ctx context.Context, s *gpuStream, k team.Kind) error {
-	c := d.c
+func (d *Device) wait(ctx context.Context, s *GPUStream, k team.Kind) error {
+	c := d.C
 	cancelled := false
 	err := s.await(func(waited time.Duration) error {
 		if ctx.Err() != nil && !cancelled {
 			cancelled = true // kernels end soon, and until then they use the memory
 			c.Fail(d.error(k, d.ops, "wait", -1, fault.Ended(ctx)))
 		}
-		if waited > time.Duration(c.Team().Timeout.Load())+deviceGrace {
+		if waited > time.Duration(c.Team().Timeout.Load())+DeviceGrace {
 			return fmt.Errorf("what is queued has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
 		}
 		return nil
@@ -435,20 +435,20 @@ func (d *device) wait(ctx context.Context, s *gpuStream, k team.Kind) error {
 	return nil
 }
 
-// deviceGrace is how much longer than a kernel's own deadline the host waits for it: work of others may come first.
-const deviceGrace = 10 * time.Second
+// DeviceGrace is how much longer than a kernel's own deadline the host waits for it: work of others may come first.
+const DeviceGrace = 10 * time.Second
 
 // failed breaks the communicator with what the driver said: this rank has not taken part in an operation, or its device
 // has ceased to work.
-func (d *device) failed(k team.Kind, err error) error {
+func (d *Device) failed(k team.Kind, err error) error {
 	if err == nil {
 		return nil
 	}
-	return d.c.Fail(d.error(k, d.ops, "device", -1, err))
+	return d.C.Fail(d.error(k, d.ops, "device", -1, err))
 }
 
 // failedOn is failed, outside of a turn.
-func (d *device) failedOn(op string, err error) {
-	d.c.failOpen(&fault.Error{Op: op, Rank: d.c.Rank(), Peer: -1, Host: d.c.Team().Peers[d.c.Rank()].Host, Step: "device",
-		Device: d.gpu.ctx.Device(), Err: err})
+func (d *Device) failedOn(op string, err error) {
+	d.C.FailOpen(&fault.Error{Op: op, Rank: d.C.Rank(), Peer: -1, Host: d.C.Team().Peers[d.C.Rank()].Host, Step: "device",
+		Device: d.Domain.Context.Device(), Err: err})
 }

@@ -50,13 +50,13 @@ func (g *gpuEnd) submit(ctx context.Context, s *Stream, steps []Step, all []touc
 }
 
 // queues is where on s, which may be nil, what has no turn is queued.
-func queues(c *Comm, s *Stream) (*gpuStream, error) {
-	on := gpuStreamOf(s)
+func queues(c *Comm, s *Stream) (*GPUStream, error) {
+	on := GPUStreamOf(s)
 	switch {
 	case s == nil:
 		return nil, nil
 	case on == nil:
-		return nil, fmt.Errorf("memory on %v, and the stream is on %v: %w", deviceOf(c).gpu.ctx.Device(), s.Device(),
+		return nil, fmt.Errorf("memory on %v, and the stream is on %v: %w", DeviceOf(c).Domain.Context.Device(), s.Device(),
 			fault.ErrArgument)
 	}
 	return on, c.onGPU(s.Device())
@@ -64,7 +64,7 @@ func queues(c *Comm, s *Stream) (*gpuStream, error) {
 
 // ready is the stream to queue steps on, unless the peer has taken back the memory that they reach for, or the end has
 // ended. The caller has launching locked, as it has until they are queued: watch gives no memory up meanwhile.
-func (g *gpuEnd) ready(s *gpuStream, side int, steps []Step) (*gpuStream, error) {
+func (g *gpuEnd) ready(s *GPUStream, side int, steps []Step) (*GPUStream, error) {
 	for i := range steps {
 		k := steps[i].Kind
 		if g.rank != g.c.Rank() && (k == StepPut || k == StepGet || k == StepPutPackets) {
@@ -77,7 +77,7 @@ func (g *gpuEnd) ready(s *gpuStream, side int, steps []Step) (*gpuStream, error)
 		return s, err
 	}
 	if g.own[side] == nil {
-		own, err := newStream(g.d.gpu.ctx)
+		own, err := NewGPUStream(g.d.Domain.Context)
 		if err != nil {
 			return nil, err
 		}
@@ -88,19 +88,19 @@ func (g *gpuEnd) ready(s *gpuStream, side int, steps []Step) (*gpuStream, error)
 
 // queue queues steps, cut where a step touches what one before it does: within a kernel, nothing but signals wait for
 // all blocks. The caller has launching locked.
-func (g *gpuEnd) queue(s *gpuStream, steps []Step, all []touch, side uint32) error {
+func (g *gpuEnd) queue(s *GPUStream, steps []Step, all []touch, side uint32) error {
 	if !g.streams[s] {
 		g.streams[s] = true
-		s.enter(endUser{g})
-		g.d.gpu.add(s)
+		s.Enter(endUser{g})
+		g.d.Domain.Add(s)
 	}
-	g.d.watch()
-	return s.use(func(cu *cuda.Stream) error {
-		g.captured = g.captured || s.capturing()
-		early := g.d.gpu.ctx.Early() && s.takesEarly()
+	g.d.Watch()
+	return s.Use(func(cu *cuda.Stream) error {
+		g.captured = g.captured || s.Capturing()
+		early := g.d.Domain.Context.Early() && s.takesEarly()
 		most := kernels.ChannelGrid
-		if side != kernels.SideOut && !s.capturing() && g.d.running(s) {
-			most = g.d.room.channels
+		if side != kernels.SideOut && !s.Capturing() && g.d.running(s) {
+			most = g.d.Room.Channels
 		}
 		if err := g.order(s, cu, side); err != nil {
 			return err
@@ -138,8 +138,8 @@ func (g *gpuEnd) queue(s *gpuStream, steps []Step, all []touch, side uint32) err
 
 // order has what is queued next on s begin after what the same side of the channel has queued on other streams, as the
 // calls came: its kernels count alone.
-func (g *gpuEnd) order(s *gpuStream, cu *cuda.Stream, side uint32) error {
-	if s.capturing() { // when it runs, and after what, is for whoever captures it to say
+func (g *gpuEnd) order(s *GPUStream, cu *cuda.Stream, side uint32) error {
+	if s.Capturing() { // when it runs, and after what, is for whoever captures it to say
 		return nil
 	}
 	if err := g.follow(s, cu, side); err != nil {
@@ -150,7 +150,7 @@ func (g *gpuEnd) order(s *gpuStream, cu *cuda.Stream, side uint32) error {
 }
 
 // follow is order for what is none of the channel's.
-func (g *gpuEnd) follow(s *gpuStream, cu *cuda.Stream, side uint32) error {
+func (g *gpuEnd) follow(s *GPUStream, cu *cuda.Stream, side uint32) error {
 	for k, last := range g.last {
 		if last == nil || last == s || uint32(k) != side && k != kernels.SideBoth && side != kernels.SideBoth {
 			continue
@@ -158,7 +158,7 @@ func (g *gpuEnd) follow(s *gpuStream, cu *cuda.Stream, side uint32) error {
 		e := &g.events[k] // sides that run at the same time have one each
 		if *e == nil {
 			var err error
-			if *e, err = g.d.gpu.ctx.NewEvent(false); err != nil {
+			if *e, err = g.d.Domain.Context.NewEvent(false); err != nil {
 				return err
 			}
 		}
@@ -210,13 +210,13 @@ func (g *gpuEnd) stopped(ctx context.Context) error {
 }
 
 // wait waits until the steps of a blocking call are done.
-func (g *gpuEnd) wait(ctx context.Context, s *gpuStream) error {
+func (g *gpuEnd) wait(ctx context.Context, s *GPUStream) error {
 	c := g.c
 	err := s.await(func(waited time.Duration) error {
 		if why := g.stopped(ctx); why != nil {
 			g.fail(why)
 		}
-		if waited > c.Options().Timeout+deviceGrace {
+		if waited > c.Options().Timeout+DeviceGrace {
 			return fmt.Errorf("what is queued has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
 		}
 		return nil

@@ -7,7 +7,7 @@ const (
 	roomPart    = 6  // one in so many multiprocessors is left,
 	roomMost    = 20 // no more than make messages fast,
 	roomLeast   = 2  // and no fewer than this for each rank, for its lanes
-	roomBlocks  = 2  // of messages, channels and small collectives, on a multiprocessor
+	RoomBlocks  = 2  // of messages, channels and small collectives, on a multiprocessor
 	roomChannel = 5  // one in so many of those that are left is for channels
 )
 
@@ -16,22 +16,22 @@ const CopyEngineMin = 32 << 20
 
 // room is how the multiprocessors of a device are shared.
 type room struct {
-	collectives int // blocks of a collective
-	messages    int // blocks of all lanes together
-	channels    int // blocks of a channel's kernel that waits, while collectives run
+	Collectives int // blocks of a collective
+	Messages    int // blocks of all lanes together
+	Channels    int // blocks of a channel's kernel that waits, while collectives run
 }
 
-// follows has a kernel that takes so much room be the last one of the stream, and reports whether it may be launched
+// Follows has a kernel that takes so much room be the last one of the stream, and reports whether it may be launched
 // early: while it waits for the one before it, the two take no more room than collectives have, on so many
 // multiprocessors. One that is before both has ended by then. Room counts in parts of a multiprocessor, roomBlocks of it.
-func (s *gpuStream) follows(room int32, multiprocessors int) bool {
-	return int(s.taken.Swap(room)+room) <= roomBlocks*multiprocessors
+func (s *GPUStream) Follows(room int32, multiprocessors int) bool {
+	return int(s.taken.Swap(room)+room) <= RoomBlocks*multiprocessors
 }
 
-func roomOf(multiprocessors, ranks int) room {
+func RoomOf(multiprocessors, ranks int) room {
 	left := max(min(multiprocessors/roomPart, roomMost), roomLeast*ranks)
 	left = max(min(left, multiprocessors-1), 0)
 	channels := (left + roomChannel - 1) / roomChannel
-	return room{collectives: multiprocessors - left, messages: max((left-channels)*roomBlocks, 1),
-		channels: max(channels*roomBlocks, 1)}
+	return room{Collectives: multiprocessors - left, Messages: max((left-channels)*RoomBlocks, 1),
+		Channels: max(channels*RoomBlocks, 1)}
 }

@@ -12,19 +12,19 @@ import (
 )
 
 // error is an error of an operation on the device.
-func (d *device) error(k team.Kind, seq uint64, step string, about int, err error) *fault.Error {
-	c := d.c
+func (d *Device) error(k team.Kind, seq uint64, step string, about int, err error) *fault.Error {
+	c := d.C
 	return &fault.Error{Op: k.String(), Seq: seq, Rank: c.Rank(), Peer: about, Host: c.Team().Peers[c.Rank()].Host, Step: step,
-		Device: d.gpu.ctx.Device(), Err: err}
+		Device: d.Domain.Context.Device(), Err: err}
 }
 
 // Collect takes the errors that no stream has returned yet.
-func (d *device) Collect() []error {
+func (d *Device) Collect() []error {
 	err := d.take()
-	d.mu.Lock()
+	d.Mu.Lock()
 	errs := d.pending
 	d.pending = nil
-	d.mu.Unlock()
+	d.Mu.Unlock()
 	found := []error{err}
 	for _, k := range d.clients {
 		found = append(found, k.Collect())
@@ -39,31 +39,31 @@ func (d *device) Collect() []error {
 
 // take takes what the kernels have said, once what was queued is done. An error that leaves the others waiting breaks
 // the communicator, and is then returned each time.
-func (d *device) take() error {
-	d.mu.Lock()
-	if d.gone {
-		d.mu.Unlock()
+func (d *Device) take() error {
+	d.Mu.Lock()
+	if d.Gone {
+		d.Mu.Unlock()
 		return nil
 	}
 	// Kernels that break the communicator abort it as well, where they have no place to say why: nobody had taken the error
 	// before. One that still runs may be about to say it.
-	aborted := d.status.Abort.Load() != 0 && d.c.Broken() == nil && !d.Busy()
+	aborted := d.status.Abort.Load() != 0 && d.C.Broken() == nil && !d.Busy()
 	code := d.status.Error.Load()
 	e, fatal := d.told(code)
 	if code != kernels.OK { // else what is told meanwhile would be lost
 		d.status.Error.Store(kernels.OK)
 	}
-	d.mu.Unlock()
+	d.Mu.Unlock()
 	var last error // what has broken the communicator
 	switch {
 	case fatal:
-		last = d.c.failOpen(e)
+		last = d.C.FailOpen(e)
 	case aborted:
-		last = d.c.failOpen(&fault.Error{Op: "device", Rank: d.c.Rank(), Peer: -1, Host: d.c.Team().Peers[d.c.Rank()].Host,
-			Step: "wait", Device: d.gpu.ctx.Device(), Err: fmt.Errorf("an operation behind one whose error nobody had asked "+
+		last = d.C.FailOpen(&fault.Error{Op: "device", Rank: d.C.Rank(), Peer: -1, Host: d.C.Team().Peers[d.C.Rank()].Host,
+			Step: "wait", Device: d.Domain.Context.Device(), Err: fmt.Errorf("an operation behind one whose error nobody had asked "+
 				"for ended without its peers: %w", fault.ErrAborted)})
 	}
-	if b := d.c.Broken(); b != nil {
+	if b := d.C.Broken(); b != nil {
 		last = b
 	}
 	switch {
@@ -79,10 +79,10 @@ func (d *device) take() error {
 
 // told is what the status says with code, nil if there is no error, and whether it breaks the communicator. The caller
 // holds mu.
-func (d *device) told(code uint32) (e *fault.Error, fatal bool) {
+func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
 	s := d.status
 	peer := int(s.Peer)
-	if peer >= d.c.Size() {
+	if peer >= d.C.Size() {
 		peer = -1
 	}
 	k := team.Kind(s.Mine >> 59)
@@ -108,24 +108,24 @@ func (d *device) told(code uint32) (e *fault.Error, fatal bool) {
 		return about("agree", fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", peer, expected, from,
 			sent, fault.ErrMismatch)), false
 	}
-	return about(s.Broke(code, time.Duration(d.c.Team().Timeout.Load()), "")), true
+	return about(s.Broke(code, time.Duration(d.C.Team().Timeout.Load()), "")), true
 }
 
 // watchEvery is how often the watchdog looks.
 const watchEvery = 50 * time.Millisecond
 
-// watch starts the watchdog: nobody on the host waits for what is queued on streams, and a kernel cannot see that a
+// Watch starts the watchdog: nobody on the host waits for what is queued on streams, and a kernel cannot see that a
 // peer's process has died.
-func (d *device) watch() {
+func (d *Device) Watch() {
 	d.watching.Do(func() {
-		d.mu.Lock()
+		d.Mu.Lock()
 		d.stopped = make(chan struct{})
-		d.mu.Unlock()
+		d.Mu.Unlock()
 		go d.watchdog()
 	})
 }
 
-func (d *device) watchdog() {
+func (d *Device) watchdog() {
 	defer close(d.stopped)
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -136,7 +136,7 @@ func (d *device) watchdog() {
 			return
 		case <-tick.C:
 		}
-		if d.c.Broken() != nil {
+		if d.C.Broken() != nil {
 			d.Abort()
 			continue // what is queued later ends as well
 		}
@@ -144,8 +144,8 @@ func (d *device) watchdog() {
 			k.Watch()
 		}
 		s := team.Waiting{Op: "device", Step: "wait"}
-		e := d.c.Team().PollHealth(&s)
-		r := d.c.Team().ClosedPeer()
+		e := d.C.Team().PollHealth(&s)
+		r := d.C.Team().ClosedPeer()
 		if r >= 0 && !d.Busy() {
 			r = d.stuck()
 		}
@@ -154,30 +154,30 @@ func (d *device) watchdog() {
 				closed = time.Now()
 			}
 			if time.Since(closed) > closedGrace {
-				e = d.c.Team().ClosedError(&s, r)
+				e = d.C.Team().ClosedError(&s, r)
 			}
 		} else {
 			closed = time.Time{}
 		}
 		if e != nil {
-			e.Device = d.gpu.ctx.Device()
-			d.c.Fail(e)
+			e.Device = d.Domain.Context.Device()
+			d.C.Fail(e)
 			continue
 		}
-		d.mu.Lock()
+		d.Mu.Lock()
 		told, fatal := d.told(d.status.Error.Load())
 		if !fatal {
 			told = d.fatal()
 		}
-		d.mu.Unlock()
+		d.Mu.Unlock()
 		if told != nil {
-			d.c.Fail(told)
+			d.C.Fail(told)
 		}
 	}
 }
 
 // stuck is a peer that has closed its communicator while something queued by a client still waits for it, or -1.
-func (d *device) stuck() int {
+func (d *Device) stuck() int {
 	for _, k := range d.clients {
 		if r := k.Stuck(); r >= 0 {
 			return r
@@ -187,7 +187,7 @@ func (d *device) stuck() int {
 }
 
 // fatal is what clients say has broken the communicator, or nil. The caller holds mu.
-func (d *device) fatal() *fault.Error {
+func (d *Device) fatal() *fault.Error {
 	for _, k := range d.clients {
 		if e := k.Fatal(); e != nil {
 			return e
@@ -201,13 +201,13 @@ func (d *device) fatal() *fault.Error {
 const closedGrace = 5 * time.Second
 
 // Comm implements streamUser.
-func (d *device) Comm() *Comm { return d.c }
+func (d *Device) Comm() *Comm { return d.C }
 
 // Broke implements streamUser.
-func (d *device) Broke(op string, err error) { d.failedOn(op, err) }
+func (d *Device) Broke(op string, err error) { d.failedOn(op, err) }
 
 // Closed implements streamUser.
-func (d *device) Closed(s *gpuStream) {
+func (d *Device) Closed(s *GPUStream) {
 	d.last.CompareAndSwap(s, nil)
-	d.gpu.remove(s)
+	d.Domain.Remove(s)
 }

@@ -143,7 +143,7 @@ var stepCodes = [...]uint64{StepPut: kernels.StepCopy, StepGet: kernels.StepCopy
 	StepGetPackets: kernels.StepGetPackets}
 
 // kernel queues one kernel, of so many blocks at most.
-func (g *gpuEnd) kernel(on *gpuStream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
+func (g *gpuEnd) kernel(on *GPUStream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
 	p := &g.params
 	p.Side, p.Steps, p.Spread = side, 0, 0
 	blocks, threads := 1, warp
@@ -172,7 +172,7 @@ func (g *gpuEnd) kernel(on *gpuStream, cu *cuda.Stream, steps []Step, side uint3
 	}
 	// Few threads for few bytes: all of them do all steps.
 	l := cuda.Launch{Grid: min(blocks, g.d.multiprocessors), Block: min((threads+warp-1)/warp*warp, g.d.threads, g.f.MaxThreads)}
-	l.Early = on.follows(int32(l.Grid), g.d.blocks) && early && l.Grid <= channelBlocks
+	l.Early = on.Follows(int32(l.Grid), g.d.blocks) && early && l.Grid <= channelBlocks
 	return g.f.Launch(cu, l, p.Bytes())
 }
 

@@ -16,11 +16,11 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// gpuStream is the part of a Stream that is a stream of a device: the queue is the driver's. Implements engine.DeviceStream.
-type gpuStream struct {
+// GPUStream is the part of a Stream that is a stream of a device: the queue is the driver's. Implements engine.DeviceStream.
+type GPUStream struct {
 	s        *Stream       // which keeps the errors
 	ctx      *cuda.Context // to close with the stream, or nil
-	cu       *cuda.Stream
+	CUDA     *cuda.Stream
 	borrowed bool
 
 	using sync.RWMutex // held for reading while cu is used, for writing to close it
@@ -32,28 +32,28 @@ type gpuStream struct {
 	users map[streamUser]bool // that have queued on it
 }
 
-// gpuStreamOf is the part of s that is a stream of a device; nil if it is on the host, or nil.
-func gpuStreamOf(s *Stream) *gpuStream {
+// GPUStreamOf is the part of s that is a stream of a device; nil if it is on the host, or nil.
+func GPUStreamOf(s *Stream) *GPUStream {
 	if s == nil {
 		return nil
 	}
-	g, _ := s.OnDevice().(*gpuStream)
+	g, _ := s.OnDevice().(*GPUStream)
 	return g
 }
 
 // streamOn is the Stream that has cu.
-func streamOn(d hw.Device, g *gpuStream) *gpuStream {
+func streamOn(d hw.Device, g *GPUStream) *GPUStream {
 	g.s, g.users = StreamOn(d, g), map[streamUser]bool{}
 	return g
 }
 
 // newStream makes a stream of ctx's device.
-func newStream(ctx *cuda.Context) (*gpuStream, error) {
+func NewGPUStream(ctx *cuda.Context) (*GPUStream, error) {
 	cu, err := ctx.NewStream()
 	if err != nil {
 		return nil, err
 	}
-	return streamOn(ctx.Device(), &gpuStream{cu: cu}), nil
+	return streamOn(ctx.Device(), &GPUStream{CUDA: cu}), nil
 }
 
 // OpenStream makes a stream on device d.
@@ -65,11 +65,11 @@ func openStream(d hw.Device, handle *uintptr) (*Stream, error) {
 	if err != nil {
 		return nil, fmt.Errorf("a stream on %v: %w", d, err)
 	}
-	g := streamOn(d, &gpuStream{ctx: ctx, borrowed: handle != nil})
+	g := streamOn(d, &GPUStream{ctx: ctx, borrowed: handle != nil})
 	if handle != nil {
-		g.cu, err = ctx.StreamFrom(*handle)
+		g.CUDA, err = ctx.StreamFrom(*handle)
 	} else {
-		g.cu, err = ctx.NewStream()
+		g.CUDA, err = ctx.NewStream()
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("a stream on %v: %w", d, err), ctx.Close())
@@ -85,36 +85,36 @@ func StreamFrom(d hw.Device, cuStream uintptr) (*Stream, error) {
 	return openStream(d, &cuStream)
 }
 
-// use calls f with the driver's stream, which is not closed meanwhile.
-func (s *gpuStream) use(f func(*cuda.Stream) error) error {
+// Use calls f with the driver's stream, which is not closed meanwhile.
+func (s *GPUStream) Use(f func(*cuda.Stream) error) error {
 	s.using.RLock()
 	defer s.using.RUnlock()
 	if s.gone {
 		return s.s.error(errStreamClosed)
 	}
-	return f(s.cu)
+	return f(s.CUDA)
 }
 
-// capturing reports whether somebody captures the stream, who must not be disturbed: nothing runs meanwhile.
-func (s *gpuStream) capturing() bool {
+// Capturing reports whether somebody captures the stream, who must not be disturbed: nothing runs meanwhile.
+func (s *GPUStream) Capturing() bool {
 	if !s.borrowed {
 		return false // nobody else has it
 	}
-	id, err := s.cu.Capture()
+	id, err := s.CUDA.Capture()
 	return id != 0 || err != nil
 }
 
 // takesEarly reports whether kernels can be launched early on the stream. Others who capture it may look at the capture by
 // calls that do not know of that, and fail on it.
-func (s *gpuStream) takesEarly() bool {
-	return !s.capturing() || s.cu.OwnCapture()
+func (s *GPUStream) takesEarly() bool {
+	return !s.Capturing() || s.CUDA.OwnCapture()
 }
 
 // captured is capturing for who does not use the stream yet. Nobody captures one that is closed.
-func (s *gpuStream) captured() (captured bool) {
+func (s *GPUStream) captured() (captured bool) {
 	if s.borrowed {
-		s.use(func(*cuda.Stream) error {
-			captured = s.capturing()
+		s.Use(func(*cuda.Stream) error {
+			captured = s.Capturing()
 			return nil
 		})
 	}
@@ -123,9 +123,9 @@ func (s *gpuStream) captured() (captured bool) {
 
 // before has what is queued next on cu begin after what is queued on s, by way of e. Where nothing is left of that, s is
 // not touched: whoever has seen it done may close it. What somebody captures runs when he says.
-func (s *gpuStream) before(cu *cuda.Stream, e *cuda.Event) error {
-	err := s.use(func(first *cuda.Stream) error {
-		if s.capturing() {
+func (s *GPUStream) before(cu *cuda.Stream, e *cuda.Event) error {
+	err := s.Use(func(first *cuda.Stream) error {
+		if s.Capturing() {
 			return nil
 		}
 		if done, err := first.Done(); done || err != nil {
@@ -143,9 +143,9 @@ func (s *gpuStream) before(cu *cuda.Stream, e *cuda.Event) error {
 }
 
 // done reports whether all that was queued is done. The error is the device's.
-func (s *gpuStream) done() (done bool, err error) {
-	gone := s.use(func(cu *cuda.Stream) error {
-		if s.capturing() { // what is captured does not run
+func (s *GPUStream) done() (done bool, err error) {
+	gone := s.Use(func(cu *cuda.Stream) error {
+		if s.Capturing() { // what is captured does not run
 			done = true
 			return nil
 		}
@@ -155,10 +155,10 @@ func (s *gpuStream) done() (done bool, err error) {
 	return done || gone != nil, err
 }
 
-// quiet waits until all that was queued is done.
-func (s *gpuStream) quiet() {
-	s.use(func(cu *cuda.Stream) error {
-		if s.capturing() {
+// Quiet waits until all that was queued is done.
+func (s *GPUStream) Quiet() {
+	s.Use(func(cu *cuda.Stream) error {
+		if s.Capturing() {
 			return nil
 		}
 		return cu.Sync()
@@ -166,10 +166,10 @@ func (s *gpuStream) quiet() {
 }
 
 // await waits until all that was queued is done, or look returns an error, which it does between looks at the stream.
-func (s *gpuStream) await(look func(waited time.Duration) error) error { return await(s.done, look) }
+func (s *GPUStream) await(look func(waited time.Duration) error) error { return Await(s.done, look) }
 
-// await waits until reached says true or returns an error, or look does.
-func await(reached func() (bool, error), look func(waited time.Duration) error) error {
+// Await waits until reached says true or returns an error, or look does.
+func Await(reached func() (bool, error), look func(waited time.Duration) error) error {
 	var start time.Time
 	for i := 0; ; i++ {
 		done, err := reached()
@@ -199,7 +199,7 @@ func await(reached func() (bool, error), look func(waited time.Duration) error) 
 const spinningLooks = 16
 
 // Sync waits until all that was queued has run, and returns the errors since the last Sync.
-func (s *gpuStream) Sync(ctx context.Context) error {
+func (s *GPUStream) Sync(ctx context.Context) error {
 	var early error
 	err := s.await(func(time.Duration) error {
 		if ctx.Err() != nil {
@@ -219,7 +219,7 @@ func (s *gpuStream) Sync(ctx context.Context) error {
 }
 
 // all are the users.
-func (s *gpuStream) all() (users []streamUser) {
+func (s *GPUStream) all() (users []streamUser) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for u := range s.users {
@@ -228,7 +228,7 @@ func (s *gpuStream) all() (users []streamUser) {
 	return users
 }
 
-func (s *gpuStream) takeErrors() error {
+func (s *GPUStream) takeErrors() error {
 	errs := s.s.takeErrors()
 	for _, u := range s.all() {
 		errs = append(errs, u.Collect()...)
@@ -236,8 +236,8 @@ func (s *gpuStream) takeErrors() error {
 	return errors.Join(errs...)
 }
 
-// enter has u's errors come from the stream. It reports whether they have not so far.
-func (s *gpuStream) enter(u streamUser) bool {
+// Enter has u's errors come from the stream. It reports whether they have not so far.
+func (s *GPUStream) Enter(u streamUser) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users[u] {
@@ -248,7 +248,7 @@ func (s *gpuStream) enter(u streamUser) bool {
 }
 
 // leave ends u's use of the stream, when nothing of u is queued any more; u's errors stay.
-func (s *gpuStream) leave(u streamUser) {
+func (s *GPUStream) leave(u streamUser) {
 	s.mu.Lock()
 	mine := s.users[u]
 	delete(s.users, u)
@@ -262,7 +262,7 @@ func (s *gpuStream) leave(u streamUser) {
 }
 
 // Close ends the stream: fault.ErrBusy while something is queued. It returns the errors that no Sync has returned.
-func (s *gpuStream) Close() error {
+func (s *GPUStream) Close() error {
 	if done, _ := s.done(); !done {
 		return s.s.error(errStreamBusy)
 	}
@@ -282,7 +282,7 @@ func (s *gpuStream) Close() error {
 	for u := range users {
 		u.Closed(s)
 	}
-	err = errors.Join(err, s.cu.Close())
+	err = errors.Join(err, s.CUDA.Close())
 	if s.ctx != nil {
 		err = errors.Join(err, s.ctx.Close())
 	}

@@ -123,7 +123,7 @@ func (w *Window) copyDevice(ctx context.Context, s *Stream, peer, off int, v tea
 			return fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale)
 		}
 		defer a.Release()
-		if on := gpuStreamOf(s); on != nil && on.capturing() {
+		if on := GPUStreamOf(s); on != nil && on.Capturing() {
 			if err := w.keep(a); err != nil {
 				return err
 			}
@@ -166,8 +166,8 @@ func (u *gpuWindow) fence(ctx context.Context, c *Comm, s *Stream) error {
 			continue
 		}
 		g.launching.Lock()
-		err := on.use(func(cu *cuda.Stream) error {
-			if on.capturing() {
+		err := on.Use(func(cu *cuda.Stream) error {
+			if on.Capturing() {
 				return nil
 			}
 			return g.follow(on, cu, kernels.SideOut)

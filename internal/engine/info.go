@@ -258,7 +258,7 @@ func smallInfo(v uint64) OpInfo {
 		Src: BufferInfo{Used: true, Why: "small enough to travel with the announcement"}}
 }
 
-func messageInfo(k team.Kind, seq uint64, n int, algorithm string, b BufferInfo) OpInfo {
+func MessageInfo(k team.Kind, seq uint64, n int, algorithm string, b BufferInfo) OpInfo {
 	o := OpInfo{kind: k, Seq: seq, Algorithm: algorithm, Bytes: n}
 	if k == team.KindRecv {
 		o.Dst = b
@@ -270,7 +270,7 @@ func messageInfo(k team.Kind, seq uint64, n int, algorithm string, b BufferInfo)
 
 // NoteMessage keeps for LastOp and Stats how a message went.
 func (c *Comm) NoteMessage(k team.Kind, seq uint64, n int, algorithm string, b BufferInfo) {
-	o := messageInfo(k, seq, n, algorithm, b)
+	o := MessageInfo(k, seq, n, algorithm, b)
 	c.infoM.Lock()
 	c.last, c.grouped = o, false
 	c.staged += o.staged()

@@ -10,6 +10,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/mail"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
@@ -280,7 +282,7 @@ func TestFreeForgetsWhatMessagesRegister(t *testing.T) {
 	c := enginetest.Open(t, 1, engine.Options{})[0]
 	a, err := c.Alloc(hw.Host, 4096)
 	require.NoError(t, err)
-	lane := &engine.MailOf(c).Box(0).Send
+	lane := &mail.Of(c).Box(0).Send
 	require.NoError(t, lane.Enter())
 	freed := make(chan error, 1)
 	go func() { freed <- c.Free(a) }()

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/ubcoll/ubcoll/internal/mail"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -29,7 +31,7 @@ func TestCheckRanks(t *testing.T) {
 			if race.Enabled && c.name == "more than mappings" {
 				t.Skip("race builds map nothing")
 			}
-			err := engine.CheckRanksOn(c.here, c.all, engine.MailBytes(c.all), c.free, c.mappings)
+			err := engine.CheckRanksOn(c.here, c.all, mail.AreaBytes(c.all), c.free, c.mappings)
 			if c.want == "" {
 				require.NoError(t, err)
 				return

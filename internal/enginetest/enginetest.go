@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ubcoll/ubcoll/internal/mail"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
@@ -21,7 +23,7 @@ import (
 )
 
 // Rooms are those of the root.
-var Rooms = engine.Rooms{IPC: ipc.New, Accelerators: engine.GPUs, Attachments: []engine.NewAttachment{engine.NewMail, engine.NewSpace}}
+var Rooms = engine.Rooms{IPC: ipc.New, Accelerators: engine.GPUs, Attachments: []engine.NewAttachment{mail.New, engine.NewSpace}}
 
 // RoomsWith is Rooms with a transport of a test's own.
 func RoomsWith(newIPC engine.NewIPC) engine.Rooms {

@@ -1,10 +1,12 @@
-package engine
+package mail
 
 import (
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -34,7 +36,7 @@ type Message struct {
 	Ending   bool
 
 	// Acquire finds or makes the registration of the memory of a large message.
-	Acquire func(c *Comm, h *Message) error
+	Acquire func(c *engine.Comm, h *Message) error
 
 	Lane *Lane           // that it is in
 	held *mem.Allocation // the memory, which is not freed before the message is done or abandoned
@@ -108,7 +110,7 @@ func (h *Message) LetGo() {
 var unused = sync.Pool{New: func() any { return new(Message) }}
 
 // NewMessage is a message that PutBack takes back.
-func NewMessage(peer int, v *team.Vec, recv bool, acquire func(*Comm, *Message) error) *Message {
+func NewMessage(peer int, v *team.Vec, recv bool, acquire func(*engine.Comm, *Message) error) *Message {
 	h := unused.Get().(*Message)
 	h.Set(peer, v, recv, acquire)
 	return h
@@ -118,6 +120,6 @@ func NewMessage(peer int, v *team.Vec, recv bool, acquire func(*Comm, *Message) 
 func (h *Message) PutBack() { unused.Put(h) }
 
 // Set makes h one that has not been sent or received.
-func (h *Message) Set(peer int, v *team.Vec, recv bool, acquire func(*Comm, *Message) error) {
+func (h *Message) Set(peer int, v *team.Vec, recv bool, acquire func(*engine.Comm, *Message) error) {
 	*h = Message{Peer: peer, Vec: *v, Recv: recv, Bytes: v.Bytes(), Acquire: acquire}
 }

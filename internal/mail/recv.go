@@ -1,4 +1,4 @@
-package engine
+package mail
 
 import (
 	"unsafe"
@@ -12,7 +12,7 @@ import (
 // arrived is the peer's next message for this rank, or nil. The caller holds the lane.
 func (b *Box) arrived() *Slot {
 	seq := b.Recv.Seq + 1
-	if s := &b.In.Slots[seq%MailSlots]; s.Seq.Load() == seq {
+	if s := &b.In.Slots[seq%Slots]; s.Seq.Load() == seq {
 		return s
 	}
 	return nil
@@ -49,7 +49,7 @@ func (m *Mail) take(b *Box, s *Slot, h header, v *team.Vec) (n int, done bool, e
 func (b *Box) taken(verdict uint8) {
 	l := &b.Recv
 	l.Seq++
-	shift := l.Seq % MailSlots * 8
+	shift := l.Seq % Slots * 8
 	old := b.Out.Verdicts.Load()
 	if v := old&^(0xff<<shift) | uint64(verdict)<<shift; v != old {
 		spin.Release(&b.Out.Verdicts, v)
@@ -149,7 +149,7 @@ func (m *Mail) offer(b *Box, h *Message) error {
 
 // reply is what this rank, the receiver of h, says about it.
 func (b *Box) reply(h *Message) *Answer {
-	return &b.Out.Answers[h.Seq%MailAnswers]
+	return &b.Out.Answers[h.Seq%Answers]
 }
 
 // pull copies the next piece of a message from registered memory, the first one first; see share.

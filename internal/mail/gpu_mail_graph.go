@@ -1,4 +1,4 @@
-package engine
+package mail
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -42,7 +44,7 @@ func (g *mailGraph) Prepare(ctx context.Context) error {
 	return err
 }
 
-func (g *mailGraph) Capture(cu *cuda.Stream, w *team.Work) ([]OpInfo, error) {
+func (g *mailGraph) Capture(cu *cuda.Stream, w *team.Work) ([]engine.OpInfo, error) {
 	ms := messagesOf(w)
 	if err := g.m.launch(cu, 0, ms, &g.blocks); err != nil {
 		return nil, err
@@ -61,14 +63,14 @@ func (g *mailGraph) Number(n uint64) uint64 { return g.m.number(n) }
 func (g *mailGraph) Collect() error         { return g.m.Collect() }
 
 // Launch queues the graph in the order of its lanes.
-func (g *mailGraph) Launch(of *DeviceGraph, s *gpuStream, cu *cuda.Stream) error {
+func (g *mailGraph) Launch(of *engine.DeviceGraph, s *engine.GPUStream, cu *cuda.Stream) error {
 	m := g.m
 	k, err := m.take(s)
 	if err != nil {
 		return err
 	}
 	if err = m.order(g.lanes, s, cu); err == nil {
-		err = of.replay(cu)
+		err = of.Replay(cu)
 	}
 	if err == nil {
 		err = m.set(k, g.lanes, cu)
@@ -125,7 +127,7 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 				if err := g.acquire(h, true); err != nil {
 					return nil, err
 				}
-				late := h.buf.Late && time.Since(start) < min(c.Options().Timeout, importTime)
+				late := h.buf.Late && time.Since(start) < min(c.Options().Timeout, engine.ImportTime)
 				if h.buf.Claim != nil {
 					h.buf.Claim.Release() // the graph has it
 					h.buf.Claim = nil
@@ -137,7 +139,7 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 					return nil, fault.Ended(ctx)
 				}
 				c.Domain().IPC.Progress()
-				time.Sleep(importPoll)
+				time.Sleep(engine.ImportPoll)
 			}
 			if h.Recv {
 				all = append(all, uint64(h.Peer), h.word, h.message().Head)
@@ -169,18 +171,18 @@ func (g *mailGraph) address(ctx context.Context, works []team.Work, received [][
 			continue
 		}
 		for i, h := range sends {
-			if h.Vec.Bytes() < CopyEngineMin || words[i] == 0 {
+			if h.Vec.Bytes() < engine.CopyEngineMin || words[i] == 0 {
 				continue
 			}
 			at := mem.Location{Arena: uint32(words[i]>>48) & (kernels.MaxExtents - 1), Offset: words[i] & (1<<48 - 1)}
 			if kernels.Word(at.Arena, int(at.Offset)) != words[i] {
 				return fmt.Errorf("rank %d receives at %#x, which is nowhere: %w", peer, words[i], fault.ErrMismatch)
 			}
-			to, err := mail.c.devicePeer(peer).Hold(ctx, at.Arena, at.Offset, h.Vec.Bytes())
+			to, err := mail.c.DevicePeer(peer).Hold(ctx, at.Arena, at.Offset, h.Vec.Bytes())
 			if err != nil {
 				return fmt.Errorf("destination at rank %d: %w", peer, err)
 			}
-			g.holds = append(g.holds, hold{peer: mail.c.devicePeer(peer), extent: at.Arena})
+			g.holds = append(g.holds, hold{peer: mail.c.DevicePeer(peer), extent: at.Arena})
 			h.to, h.want = uint64(to), words[i]
 		}
 	}
@@ -212,10 +214,10 @@ func (g *mailGraph) unhold() error {
 }
 
 // Capture is CaptureDevice of works of which some are messages. received is what each rank's Received has said.
-func (m *Mail) Capture(ctx context.Context, works []team.Work, received [][]uint64) (*DeviceGraph, error) {
+func (m *Mail) Capture(ctx context.Context, works []team.Work, received [][]uint64) (*engine.DeviceGraph, error) {
 	messages := slices.ContainsFunc(works, func(w team.Work) bool { return w.Other != nil })
 	if g := m.deviceMail(); messages && g != nil {
-		return captureDevice(ctx, m.c, works, &mailGraph{m: g, works: works, received: received})
+		return engine.CaptureDevice(ctx, m.c, works, &mailGraph{m: g, works: works, received: received})
 	}
-	return captureDevice(ctx, m.c, works, nil)
+	return engine.CaptureDevice(ctx, m.c, works, nil)
 }

@@ -1,8 +1,10 @@
-package engine
+package mail
 
 import (
 	"iter"
 	"sync"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
 // Lane is one direction. Whoever waits for any message of a lane moves the first one on, under the lane's lock.
@@ -54,7 +56,7 @@ func (l *Lane) Enter() error {
 	l.Lock()
 	if l.closed {
 		l.Unlock()
-		return ErrCommClosed
+		return engine.ErrCommClosed
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package engine
+package mail
 
 import (
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
@@ -40,7 +40,7 @@ func (m *gpuMail) share(ms []DeviceMessage, keep *laneBlocks) (blocks laneBlocks
 		l := laneOf(ms[i].Peer, ms[i].Recv)
 		blocks[l] = max(blocks[l], ms[i].blocks())
 	}
-	free, more := int32(m.d.room.messages), int32(0) // more: what is wanted beyond one block for each
+	free, more := int32(m.d.Room.Messages), int32(0) // more: what is wanted beyond one block for each
 	for i := range 2 * len(m.mail.boxes) {
 		if blocks[i] > 0 {
 			free--

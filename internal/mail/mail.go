@@ -1,8 +1,12 @@
-package engine
+// Package mail is the messages of a communicator: boxes and their memory, the protocol of both sides, and messages of
+// device memory.
+package mail
 
 import (
 	"fmt"
 	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -12,7 +16,7 @@ import (
 // Messages go from an outbox, which one rank writes for one other, to that rank, which answers in its own outbox for the
 // first. All outboxes of a rank follow its staging memory.
 type Mail struct {
-	c      *Comm
+	c      *engine.Comm
 	team   *team.Team
 	rank   int
 	eager  int   // see EagerLimit
@@ -22,8 +26,8 @@ type Mail struct {
 	gpu    *gpuMail // of device memory; see deviceMail
 }
 
-// NewMail makes c's messages.
-func NewMail(c *Comm, sibling Attachment) Attachment {
+// New makes c's messages.
+func New(c *engine.Comm, sibling engine.Attachment) engine.Attachment {
 	m := newMail(c.Rank(), c.Size())
 	m.c, m.team = c, c.Team()
 	if s, ok := sibling.(*Mail); ok {
@@ -41,9 +45,9 @@ func newMail(rank, ranks int) *Mail {
 	return m
 }
 
-// MailOf is the messages of c, nil of one that never was.
-func MailOf(c *Comm) *Mail {
-	m, _ := Attached[*Mail](c)
+// Of is the messages of c, nil of one that never was.
+func Of(c *engine.Comm) *Mail {
+	m, _ := engine.Attached[*Mail](c)
 	return m
 }
 
@@ -51,7 +55,7 @@ func MailOf(c *Comm) *Mail {
 func (m *Mail) Box(peer int) *Box { return &m.boxes[peer] }
 
 // AreaBytes implements Attachment.
-func (m *Mail) AreaBytes() int { return MailBytes(len(m.boxes)) }
+func (m *Mail) AreaBytes() int { return AreaBytes(len(m.boxes)) }
 
 // Lay implements Attachment: it sets where a rank's outboxes are.
 func (m *Mail) Lay(rank int, at unsafe.Pointer) {
@@ -69,7 +73,7 @@ func (m *Mail) Lay(rank int, at unsafe.Pointer) {
 // outbox is what a rank whose outboxes are at base has for rank to, and its eager slots.
 func (m *Mail) outbox(base unsafe.Pointer, to int) (*Outbox, unsafe.Pointer) {
 	const size = int(unsafe.Sizeof(Outbox{}))
-	return (*Outbox)(unsafe.Add(base, to*size)), unsafe.Add(base, len(m.boxes)*size+to*MailSlots*m.eager)
+	return (*Outbox)(unsafe.Add(base, to*size)), unsafe.Add(base, len(m.boxes)*size+to*Slots*m.eager)
 }
 
 // Advance implements Attachment.
@@ -79,7 +83,7 @@ func (m *Mail) Advance() { m.domain.move() }
 func (m *Mail) Pass() { m.domain.pass() }
 
 // Count implements Attachment.
-func (m *Mail) Count(*Stats) {}
+func (m *Mail) Count(*engine.Stats) {}
 
 // Abort implements Attachment.
 func (m *Mail) Abort() {}
@@ -148,7 +152,7 @@ func (m *Mail) Fail(op string, peer int, err error) error {
 	if !ok {
 		e = m.Error(op, peer, "", err)
 	}
-	return m.c.failOpen(e)
+	return m.c.FailOpen(e)
 }
 
 // damaged is the error for what a peer cannot have written.
@@ -178,7 +182,7 @@ func (m *Mail) gated(op string, peer int, look func() *fault.Error) error {
 		if e := m.c.Broken(); e != nil {
 			return e
 		}
-		return m.Error(op, peer, "", ErrCommClosed)
+		return m.Error(op, peer, "", engine.ErrCommClosed)
 	}
 	if err := look(); err != nil {
 		return err

@@ -1,4 +1,4 @@
-package engine
+package mail
 
 import (
 	"errors"
@@ -6,13 +6,15 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/ubcoll/ubcoll/internal/engine"
+
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 // queue queues ms on s, or on a stream of their first lane's own, and returns a mark after them, which the caller lets
 // go. begun says that an error has left something queued, or has kept from the peers what they wait for.
-func (m *gpuMail) queue(s *gpuStream, line int, ms []DeviceMessage) (k *mark, begun bool, err error) {
+func (m *gpuMail) queue(s *engine.GPUStream, line int, ms []DeviceMessage) (k *mark, begun bool, err error) {
 	lanes := lanesOf(ms)
 	if err := m.lock(lanes); err != nil {
 		return nil, false, err
@@ -23,17 +25,17 @@ func (m *gpuMail) queue(s *gpuStream, line int, ms []DeviceMessage) (k *mark, be
 			return nil, false, err
 		}
 	} else {
-		if s.enter(m.d) {
-			m.d.gpu.add(s)
+		if s.Enter(m.d) {
+			m.d.Domain.Add(s)
 		}
 	}
 	if k, err = m.take(s); err != nil {
 		return nil, false, err
 	}
-	m.d.watch()
-	err = s.use(func(cu *cuda.Stream) error {
+	m.d.Watch()
+	err = s.Use(func(cu *cuda.Stream) error {
 		begun = true
-		if s.capturing() { // when it runs, and after what, is for whoever captures it to say
+		if s.Capturing() { // when it runs, and after what, is for whoever captures it to say
 			return m.launch(cu, line, ms, &m.kept)
 		}
 		if err := m.order(lanes, s, cu); err != nil {
@@ -42,7 +44,7 @@ func (m *gpuMail) queue(s *gpuStream, line int, ms []DeviceMessage) (k *mark, be
 		if err := m.launch(cu, line, ms, nil); err != nil {
 			return err
 		}
-		s.follows(0, 0) // messages have room of their own
+		s.Follows(0, 0) // messages have room of their own
 		return m.set(k, lanes, cu)
 	})
 	if err != nil {
@@ -141,9 +143,9 @@ func (h *DeviceMessage) copy(cu *cuda.Stream) error {
 
 // params are a kernel's, without lanes.
 func (m *gpuMail) params(line int) *kernels.MailParams {
-	d := &m.d.params
+	d := &m.d.Params
 	p := mailParams.Get().(*kernels.MailParams)
-	p.Area, p.Status, p.Timeout = d.Area[0], m.d.lineAddr(m.first+line), d.Timeout
+	p.Area, p.Status, p.Timeout = d.Area[0], m.d.LineAddr(m.first+line), d.Timeout
 	p.Boxes, p.Rank, p.Lanes = uint64(kernels.Boxes(len(m.mail.boxes))), d.Rank, 0
 	return p
 }
@@ -160,8 +162,8 @@ func (m *gpuMail) add(p *kernels.MailParams, lane int) laneParams {
 	}
 	p.Lanes++
 	peer := lane / 2
-	d := m.d.distance(peer)
-	*l = kernels.Lane{Area: m.d.params.Area[d], Table: m.d.params.Table[d], Peer: uint32(peer), Receives: uint32(lane & 1),
+	d := m.d.Distance(peer)
+	*l = kernels.Lane{Area: m.d.Params.Area[d], Table: m.d.Params.Table[d], Peer: uint32(peer), Receives: uint32(lane & 1),
 		First: first}
 	return laneParams{l}
 }
@@ -173,7 +175,7 @@ func (l laneParams) put(p *kernels.MailParams, x kernels.Message) {
 
 // kernel queues one kernel.
 func (m *gpuMail) kernel(cu *cuda.Stream, p *kernels.MailParams, grid int) error {
-	return m.f.Launch(cu, cuda.Launch{Grid: grid, Block: min(maxThreads, m.f.MaxThreads)}, p.Bytes())
+	return m.f.Launch(cu, cuda.Launch{Grid: grid, Block: min(engine.MaxThreads, m.f.MaxThreads)}, p.Bytes())
 }
 
 // fork queues what does not fit into one kernel, or is done by copy engines too: each lane is a branch by itself, on
@@ -192,7 +194,7 @@ func (m *gpuMail) fork(cu *cuda.Stream, p *kernels.MailParams, ms []DeviceMessag
 		}
 	}()
 	event := func(on *cuda.Stream) (*cuda.Event, error) {
-		e, err := m.d.gpu.ctx.NewEvent(false)
+		e, err := m.d.Domain.Context.NewEvent(false)
 		if err == nil {
 			events = append(events, e)
 			err = e.Record(on)
@@ -249,7 +251,7 @@ func (m *gpuMail) branch(cu *cuda.Stream, lane int, capturing bool, taken []*cud
 		if err != nil {
 			return nil, err
 		}
-		return s.cu, nil
+		return s.CUDA, nil
 	}
 	this, err := cu.Capture()
 	if err != nil {
@@ -260,7 +262,7 @@ func (m *gpuMail) branch(cu *cuda.Stream, lane int, capturing bool, taken []*cud
 			return b, nil
 		}
 	}
-	b, err := m.d.gpu.ctx.NewStream()
+	b, err := m.d.Domain.Context.NewStream()
 	if err == nil {
 		m.branches = append(m.branches, b)
 	}

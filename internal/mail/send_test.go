@@ -1,4 +1,4 @@
-package engine_test
+package mail_test
 
 import (
 	"context"
@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/ubcoll/ubcoll/internal/mail"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -24,7 +25,7 @@ func TestVerdictBeforeRoom(t *testing.T) {
 			if !errors.Is(err, ubcoll.ErrMismatch) {
 				return fmt.Errorf("a message that does not fit: %v", err)
 			}
-			for range engine.MailSlots - 1 {
+			for range mail.Slots - 1 {
 				if _, err := p2p.Recv(ctx, c, 0, x); err != nil {
 					return err
 				}
@@ -33,7 +34,7 @@ func TestVerdictBeforeRoom(t *testing.T) {
 		}
 		var g p2p.Group
 		g.Send(1, x)
-		for range engine.MailSlots - 1 {
+		for range mail.Slots - 1 {
 			g.Send(1, x.Slice(0, 8))
 		}
 		r, err := g.Start(ctx, c)
@@ -43,7 +44,7 @@ func TestVerdictBeforeRoom(t *testing.T) {
 		if err := coll.Barrier(ctx, c); err != nil { // which may move them
 			return err
 		}
-		m := engine.MailOf(c.Engine().Comm)
+		m := mail.Of(c.Engine().Comm)
 		b := m.Box(1)
 		b.Send.Lock()
 		free, err := m.Room(b)

@@ -1,8 +1,10 @@
-package engine
+package mail
 
 import (
 	"fmt"
 	"testing"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
 
 	"github.com/ubcoll/ubcoll/internal/team"
 
@@ -22,13 +24,13 @@ func TestMailRoom(t *testing.T) {
 	for _, sms := range []int{4, 60, 108, 114, 132, 148} {
 		for ranks := 1; ranks <= kernels.MaxRanks; ranks++ {
 			t.Run(fmt.Sprintf("%d ranks, %d multiprocessors", ranks, sms), func(t *testing.T) {
-				room := roomOf(sms, ranks)
-				left := sms - room.collectives
-				require.LessOrEqual(t, room.messages+room.channels, roomBlocks*left)
+				room := engine.RoomOf(sms, ranks)
+				left := sms - room.Collectives
+				require.LessOrEqual(t, room.Messages+room.Channels, engine.RoomBlocks*left)
 				if sms >= 60 {
-					require.GreaterOrEqual(t, room.messages, 2*ranks, "a block for each lane")
+					require.GreaterOrEqual(t, room.Messages, 2*ranks, "a block for each lane")
 				}
-				most := max(room.messages, 2*ranks) // lanes have a block each, whether it finds room or not
+				most := max(room.Messages, 2*ranks) // lanes have a block each, whether it finds room or not
 				if sms > 100 {
 					require.Equal(t, min(sms/6, 20), left)
 				}
@@ -43,7 +45,7 @@ func TestMailRoom(t *testing.T) {
 					for peer := range ranks {
 						all = append(all, message(peer, false, n, 0), message(peer, true, n, 0))
 					}
-					alone := newGPUMail(newMail(0, ranks), &device{room: room})
+					alone := newGPUMail(newMail(0, ranks), &engine.Device{Room: room})
 					for i := range all {
 						b := alone.share(all[i:i+1], nil)
 						require.Positive(t, b[laneOf(all[i].Peer, all[i].Recv)])
@@ -61,7 +63,7 @@ func TestMailRoom(t *testing.T) {
 					captured.giveUp(&second)
 					require.Equal(t, 2*ranks, total(captured))
 				}
-				m := newGPUMail(newMail(0, ranks), &device{room: room})
+				m := newGPUMail(newMail(0, ranks), &engine.Device{Room: room})
 				huge := []DeviceMessage{message(0, false, 1<<30, 0)}
 				require.EqualValues(t, min(mailPushBlocks, most-2*ranks+1), m.share(huge, nil)[0], "it may have all the rest")
 				direct := []DeviceMessage{message(0, true, 1<<30, 1<<63)}

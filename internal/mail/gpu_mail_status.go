@@ -1,4 +1,4 @@
-package engine
+package mail
 
 import (
 	"errors"
@@ -24,7 +24,7 @@ func (m *gpuMail) Abort() {
 }
 
 func (m *gpuMail) status(line int) *kernels.Status {
-	return m.d.line(m.first + line)
+	return m.d.Line(m.first + line)
 }
 
 // told is what kernels say in a line of the status page, and whether it breaks the communicator. The caller keeps the
@@ -42,7 +42,7 @@ func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool
 	}
 	about := func(step string, err error) *fault.Error {
 		e := m.mail.Error(op, peer, step, err)
-		e.Seq, e.Device = uint64(s.Epoch), m.d.gpu.ctx.Device()
+		e.Seq, e.Device = uint64(s.Epoch), m.d.Domain.Context.Device()
 		return e
 	}
 	switch code {
@@ -100,9 +100,9 @@ func (m *gpuMail) Fatal() (first *fault.Error) {
 // Collect takes what kernels on streams have said.
 func (m *gpuMail) Collect() error {
 	d := m.d
-	d.mu.Lock()
-	if d.gone {
-		d.mu.Unlock()
+	d.Mu.Lock()
+	if d.Gone {
+		d.Mu.Unlock()
 		return nil
 	}
 	s := m.status(0)
@@ -120,15 +120,15 @@ func (m *gpuMail) Collect() error {
 	case n > 0:
 		e = m.mail.Error("message", -1, "", fmt.Errorf("%d messages of this rank's streams did not match, and came "+
 			"while the error of another one had not been taken: %w", n, fault.ErrMismatch))
-		e.Device = d.gpu.ctx.Device()
+		e.Device = d.Domain.Context.Device()
 	}
 	m.more = more
-	d.mu.Unlock()
+	d.Mu.Unlock()
 	if e == nil {
 		return nil
 	}
 	if fatal {
-		m.mail.c.failOpen(e)
+		m.mail.c.FailOpen(e)
 		if b := m.mail.c.Broken(); b != nil {
 			return b
 		}
@@ -144,6 +144,6 @@ func (m *gpuMail) giveBack(line int) {
 
 func (m *gpuMail) error(op, step string, err error) *fault.Error {
 	e := m.mail.Error(op, -1, step, err)
-	e.Device = m.d.gpu.ctx.Device()
+	e.Device = m.d.Domain.Context.Device()
 	return e
 }

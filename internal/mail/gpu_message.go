@@ -1,8 +1,10 @@
-package engine
+package mail
 
 import (
 	"fmt"
 	"slices"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
@@ -40,12 +42,12 @@ func messagesOf(w *team.Work) Messages {
 }
 
 // OnDevice reports whether v is a message's memory on a device, or is to be, on s, a stream of one.
-func OnDevice(s *Stream, v *team.Vec) bool {
-	return !v.Dev.IsHost() || gpuStreamOf(s) != nil
+func OnDevice(s *engine.Stream, v *team.Vec) bool {
+	return !v.Dev.IsHost() || engine.GPUStreamOf(s) != nil
 }
 
 // CheckDevice is what is wrong with a message for s, or for none, as an error of op, or nil.
-func (m *Mail) CheckDevice(s *Stream, op string, h *DeviceMessage) error {
+func (m *Mail) CheckDevice(s *engine.Stream, op string, h *DeviceMessage) error {
 	peer, err := h.Peer, m.checkDevice(s, h)
 	if uint(peer) >= uint(len(m.boxes)) {
 		peer, err = -1, fmt.Errorf("rank %d of %d ranks: %w", h.Peer, len(m.boxes), fault.ErrArgument)
@@ -57,7 +59,7 @@ func (m *Mail) CheckDevice(s *Stream, op string, h *DeviceMessage) error {
 }
 
 // checkDevice is what is wrong with a message, or nil.
-func (m *Mail) checkDevice(s *Stream, h *DeviceMessage) error {
+func (m *Mail) checkDevice(s *engine.Stream, h *DeviceMessage) error {
 	mine, none := m.c.GPU()
 	switch dev := h.Vec.Dev; {
 	case none != nil:
@@ -119,10 +121,10 @@ func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 		return nil
 	}
 	h.buf, h.word = team.Buf{}, 0
-	if err := m.d.acquireOne(&team.Work{Graph: graph}, &h.Vec, &h.buf); err != nil {
+	if err := m.d.AcquireOne(&team.Work{Graph: graph}, &h.Vec, &h.buf); err != nil {
 		return fmt.Errorf("destination: %w", err)
 	}
-	h.word = deviceWord(&h.buf)
+	h.word = engine.DeviceWord(&h.buf)
 	return nil
 }
 
@@ -145,8 +147,8 @@ func (m *gpuMail) number(n uint64) uint64 {
 }
 
 // went is how a message goes that is started with all.
-func (h *DeviceMessage) went(all []DeviceMessage) (k team.Kind, way string, b BufferInfo) {
-	k, way, b = team.KindSend, "push", BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
+func (h *DeviceMessage) went(all []DeviceMessage) (k team.Kind, way string, b engine.BufferInfo) {
+	k, way, b = team.KindSend, "push", engine.BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
 	for i := range all {
 		if all[i].to != 0 {
 			way = "copy engine"
@@ -189,10 +191,10 @@ func (h *DeviceMessage) half(way int) kernels.Message {
 }
 
 // messageInfos is what is to be told of messages of a graph, which are started together.
-func messageInfos(ms []DeviceMessage) (os []OpInfo) {
+func messageInfos(ms []DeviceMessage) (os []engine.OpInfo) {
 	for i := range ms {
 		k, way, b := ms[i].went(ms)
-		os = append(os, messageInfo(k, 0, ms[i].Vec.Bytes(), way, b))
+		os = append(os, engine.MessageInfo(k, 0, ms[i].Vec.Bytes(), way, b))
 	}
 	return os
 }

@@ -1,4 +1,4 @@
-package engine
+package mail
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 
 // The limits of a message's ways.
 const (
-	MailSlots   = 8 // messages to one peer that it has not taken yet
-	MailAnswers = 2 * MailSlots
+	Slots       = 8 // messages to one peer that it has not taken yet
+	Answers     = 2 * Slots
 	InlineBytes = 112 // travel in a slot
 )
 
@@ -43,7 +43,7 @@ func (s *Slot) Place() *mem.Location { return (*mem.Location)(unsafe.Pointer(&s.
 // Outbox is what one rank writes for one other. Each group of words has a pair of cache lines to itself. Words that
 // belong to one message hold the low bits of its number beside the count, see word.
 type Outbox struct {
-	Slots [MailSlots]Slot
+	Slots [Slots]Slot
 
 	// Of the oldest message that the peer has not taken, if it is a large one: pieces that this rank, its sender,
 	// begins with, is done with, and has really copied.
@@ -57,7 +57,7 @@ type Outbox struct {
 
 	// As the receiver of large messages, by number: a sender may still look at one when the receiver has taken all that
 	// was sent and says where it wants what comes next.
-	Answers [MailAnswers]Answer
+	Answers [Answers]Answer
 }
 
 // Answer says where the receiver wants message Seq, often before that is sent.
@@ -71,14 +71,14 @@ type Answer struct {
 }
 
 func init() {
-	if unsafe.Sizeof(Slot{}) != 128 || unsafe.Sizeof(Outbox{}) != MailSlots*128+MailAnswers*64+2*128 {
-		panic("engine: outbox layout")
+	if unsafe.Sizeof(Slot{}) != 128 || unsafe.Sizeof(Outbox{}) != Slots*128+Answers*64+2*128 {
+		panic("mail: outbox layout")
 	}
 }
 
-// MailBytes is the size of a rank's outboxes.
-func MailBytes(ranks int) int {
-	return ranks * (int(unsafe.Sizeof(Outbox{})) + MailSlots*eagerLimit(ranks))
+// AreaBytes is the size of a rank's outboxes.
+func AreaBytes(ranks int) int {
+	return ranks * (int(unsafe.Sizeof(Outbox{})) + Slots*eagerLimit(ranks))
 }
 
 // Box is this rank's side of its messages with one peer, which may be itself.

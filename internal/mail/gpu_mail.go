@@ -1,8 +1,10 @@
-package engine
+package mail
 
 import (
 	"errors"
 	"sync"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
@@ -13,7 +15,7 @@ import (
 // each lane: for each peer and way. The host orders kernels of a lane as the calls came, and waits for nobody.
 type gpuMail struct {
 	mail  *Mail
-	d     *device
+	d     *engine.Device
 	first int // status line
 	lanes [kernels.MaxLanes]gpuLane
 	spare chan int // status lines that no call has
@@ -26,7 +28,7 @@ type gpuMail struct {
 	ops    uint64               // that were queued
 	free   []*mark
 	all    []*mark
-	strays []*gpuStream // with something that no mark is after
+	strays []*engine.GPUStream // with something that no mark is after
 	holds  []hold
 
 	forking  sync.Mutex
@@ -38,28 +40,28 @@ type gpuMail struct {
 
 // hold is memory of a peer that copy engines write, until what was queued is done.
 type hold struct {
-	peer   DevicePeer
+	peer   engine.DevicePeer
 	extent uint32
 	after  *mark // or nil
 }
 
 // deviceMail is the messages of device memory, or nil without a device.
 func (m *Mail) deviceMail() *gpuMail {
-	if m.gpu == nil || deviceOf(m.c) == nil {
+	if m.gpu == nil || engine.DeviceOf(m.c) == nil {
 		return nil
 	}
 	return m.gpu
 }
 
-var _ clientMaker = (*Mail)(nil)
+var _ engine.ClientMaker = (*Mail)(nil)
 
 // OnDevice implements clientMaker.
-func (m *Mail) OnDevice(d *device) client {
+func (m *Mail) OnDevice(d *engine.Device) engine.Client {
 	m.gpu = newGPUMail(m, d)
 	return m.gpu
 }
 
-func newGPUMail(mail *Mail, d *device) *gpuMail {
+func newGPUMail(mail *Mail, d *engine.Device) *gpuMail {
 	m := &gpuMail{mail: mail, d: d, spare: make(chan int, mailLines), graphs: map[*laneBlocks]bool{}}
 	for i := 1; i < mailLines; i++ {
 		m.spare <- i
@@ -78,7 +80,7 @@ func (m *gpuMail) load() (*cuda.Function, error) {
 	if m.f != nil {
 		return m.f, nil
 	}
-	f, err := m.d.gpu.set.Kernel(kernels.Messages, dtype.Invalid, len(m.mail.boxes))
+	f, err := m.d.Domain.Kernels.Kernel(kernels.Messages, dtype.Invalid, len(m.mail.boxes))
 	if err != nil {
 		return nil, err
 	}
@@ -93,11 +95,11 @@ func (m *gpuMail) Close() error {
 	marks, strays := m.all, m.strays
 	m.mu.Unlock()
 	for _, s := range strays {
-		s.quiet()
+		s.Quiet()
 	}
 	for i := range m.lanes {
 		if s := m.lanes[i].own; s != nil {
-			s.quiet()
+			s.Quiet()
 		}
 	}
 	for _, k := range marks { // not those that are free, but these have been reached
@@ -109,8 +111,8 @@ func (m *gpuMail) Close() error {
 	m.using.Unlock()
 	for i := range m.lanes {
 		if s := m.lanes[i].own; s != nil {
-			m.d.gpu.remove(s)
-			errs = append(errs, s.cu.Close())
+			m.d.Domain.Remove(s)
+			errs = append(errs, s.CUDA.Close())
 		}
 	}
 	for _, s := range m.branches {

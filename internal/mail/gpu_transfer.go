@@ -1,10 +1,12 @@
-package engine
+package mail
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
 
 	"github.com/ubcoll/ubcoll/internal/team"
 
@@ -24,13 +26,13 @@ type Transfer struct {
 
 // Transfer starts ms together. On a stream that is all, and the Transfer is nil, as it is where r takes them; else the
 // caller waits for it. If anything is wrong with one of them, none is started.
-func (m *Mail) Transfer(ctx context.Context, s *Stream, r Recorder, op string, ms []DeviceMessage) (*Transfer, error) {
-	ctx = Context(ctx)
+func (m *Mail) Transfer(ctx context.Context, s *engine.Stream, r engine.Recorder, op string, ms []DeviceMessage) (*Transfer, error) {
+	ctx = engine.Context(ctx)
 	c := m.c
 	fail := func(peer int, err error) (*Transfer, error) {
 		e := m.Error(op, peer, "", err)
-		if d := deviceOf(c); d != nil {
-			e.Device = d.gpu.ctx.Device()
+		if d := engine.DeviceOf(c); d != nil {
+			e.Device = d.Domain.Context.Device()
 		}
 		return nil, e
 	}
@@ -54,7 +56,7 @@ func (m *Mail) Transfer(ctx context.Context, s *Stream, r Recorder, op string, m
 	if err := m.lostPeer(op); err != nil {
 		return nil, m.Fail(op, -1, err)
 	}
-	t, err := m.gpu.start(ctx, gpuStreamOf(s), op, ms)
+	t, err := m.gpu.start(ctx, engine.GPUStreamOf(s), op, ms)
 	var e *fault.Error
 	if err != nil && !errors.As(err, &e) {
 		return fail(-1, err)
@@ -76,14 +78,14 @@ func (m *Mail) lostPeer(op string) error {
 }
 
 // start queues ms on s, or on a stream of a lane's own.
-func (m *gpuMail) start(ctx context.Context, s *gpuStream, op string, ms []DeviceMessage) (*Transfer, error) {
+func (m *gpuMail) start(ctx context.Context, s *engine.GPUStream, op string, ms []DeviceMessage) (*Transfer, error) {
 	if _, err := m.load(); err != nil {
 		return nil, err
 	}
-	graph := s != nil && s.capturing()
+	graph := s != nil && s.Capturing()
 	if graph {
 		for i := range ms {
-			if err := m.d.keep(&ms[i].Vec); err != nil {
+			if err := m.d.Keep(&ms[i].Vec); err != nil {
 				return nil, err
 			}
 		}
@@ -105,7 +107,7 @@ func (m *gpuMail) start(ctx context.Context, s *gpuStream, op string, ms []Devic
 	t.after, begun, err = m.queue(s, t.line, ms)
 	switch {
 	case begun, err != nil && !errors.Is(err, fault.ErrClosed) && !errors.Is(err, fault.ErrLimit):
-		return nil, m.mail.c.failOpen(m.error(op, "device", err)) // the line stays with what may be queued
+		return nil, m.mail.c.FailOpen(m.error(op, "device", err)) // the line stays with what may be queued
 	case err != nil:
 		m.giveBack(t.line)
 		return nil, err
@@ -137,16 +139,16 @@ func (t *Transfer) Wait(ctx context.Context) error {
 	}
 	c := t.m.mail.c
 	var since time.Time // that the communicator is broken
-	err := await(func() (bool, error) { return t.m.reached(t.after) }, func(time.Duration) error {
+	err := engine.Await(func() (bool, error) { return t.m.reached(t.after) }, func(time.Duration) error {
 		if ctx.Err() != nil {
-			c.failOpen(t.m.error(t.op, "wait", fault.Ended(ctx))) // kernels end soon, and until then they use the memory
+			c.FailOpen(t.m.error(t.op, "wait", fault.Ended(ctx))) // kernels end soon, and until then they use the memory
 		}
 		switch {
 		case c.Broken() == nil:
 		case since.IsZero():
 			since = time.Now()
-		case time.Since(since) > deviceGrace:
-			return fmt.Errorf("what is queued has not ended after %v: %w", deviceGrace, fault.ErrTimeout)
+		case time.Since(since) > engine.DeviceGrace:
+			return fmt.Errorf("what is queued has not ended after %v: %w", engine.DeviceGrace, fault.ErrTimeout)
 		}
 		return nil
 	})
@@ -160,13 +162,13 @@ func (t *Transfer) finish(err error) error {
 	m.letGo(t.after)
 	t.done, t.after = true, nil
 	if err != nil {
-		t.err = c.failOpen(m.error(t.op, "device", err))
+		t.err = c.FailOpen(m.error(t.op, "device", err))
 		return t.err // the line stays with what may still write it
 	}
 	var e *fault.Error
 	var fatal bool
-	m.d.mu.Lock()
-	closed := m.d.gone
+	m.d.Mu.Lock()
+	closed := m.d.Gone
 	if !closed {
 		s := m.status(t.line)
 		if e, fatal = m.told(t.op, s); fatal && errors.Is(e, fault.ErrAborted) {
@@ -180,9 +182,9 @@ func (t *Transfer) finish(err error) error {
 			m.giveBack(t.line)
 		}
 	}
-	m.d.mu.Unlock()
+	m.d.Mu.Unlock()
 	if fatal {
-		c.failOpen(e)
+		c.FailOpen(e)
 	}
 	switch b := c.Broken(); {
 	case b != nil && (fatal || closed):

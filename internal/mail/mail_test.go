@@ -1,4 +1,4 @@
-package engine
+package mail
 
 import (
 	"fmt"
@@ -36,7 +36,7 @@ func TestMessageList(t *testing.T) {
 func fakeMail(ranks int) (m *Mail, base unsafe.Pointer) {
 	m = newMail(0, ranks)
 	for r := range ranks {
-		b := make([]byte, MailBytes(ranks)+128)
+		b := make([]byte, AreaBytes(ranks)+128)
 		at := unsafe.Pointer(&b[-uintptr(unsafe.Pointer(&b[0]))&127])
 		if m.Lay(r, at); r == 0 {
 			base = at
@@ -51,7 +51,7 @@ func TestMailLayout(t *testing.T) {
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
 			m, at := fakeMail(ranks)
 			base := uintptr(at)
-			eager := uintptr(MailSlots * m.EagerLimit())
+			eager := uintptr(Slots * m.EagerLimit())
 			boxes := uintptr(ranks) * unsafe.Sizeof(Outbox{})
 			for r := range m.boxes {
 				b := m.Box(r)
@@ -60,7 +60,7 @@ func TestMailLayout(t *testing.T) {
 				require.Zero(t, uintptr(unsafe.Pointer(b.Out))%128)
 				require.Equal(t, r, b.Peer)
 			}
-			require.Equal(t, uintptr(MailBytes(ranks)), boxes+uintptr(ranks)*eager)
+			require.Equal(t, uintptr(AreaBytes(ranks)), boxes+uintptr(ranks)*eager)
 			require.Less(t, InlineBytes, m.EagerLimit())
 			require.Equal(t, unsafe.Pointer(m.Box(0).Out), unsafe.Pointer(m.Box(0).In), "a rank's mail to itself")
 		})

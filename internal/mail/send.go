@@ -1,8 +1,10 @@
-package engine
+package mail
 
 import (
 	"fmt"
 	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
 
 	"github.com/ubcoll/ubcoll/internal/team"
 
@@ -15,11 +17,11 @@ import (
 // room reports whether the peer's next slot is free. The caller holds the lane.
 func (m *Mail) room(b *Box) (bool, error) {
 	l := &b.Send
-	if l.Seq-l.Taken < MailSlots {
+	if l.Seq-l.Taken < Slots {
 		return true, nil
 	}
 	_, err := m.refresh(b)
-	return l.Seq-l.Taken < MailSlots, err
+	return l.Seq-l.Taken < Slots, err
 }
 
 // refresh looks at how many messages the peer has taken, and finishes those of them that were open. A message counts as
@@ -34,7 +36,7 @@ func (m *Mail) refresh(b *Box) (finished bool, err error) {
 	verdicts := b.In.Verdicts.Load()
 	for h := l.Open.Head; h != nil && h.Seq <= t; h = l.Open.Head {
 		l.Open.Pop()
-		if err := sentence(uint8(verdicts>>(h.Seq%MailSlots*8)), &h.Vec); err != nil {
+		if err := sentence(uint8(verdicts>>(h.Seq%Slots*8)), &h.Vec); err != nil {
 			h.Err = m.Error("send", b.Peer, "", err)
 		}
 		h.finish()
@@ -47,7 +49,7 @@ func (m *Mail) refresh(b *Box) (finished bool, err error) {
 // postSmall sends a message that travels at once. The caller holds the lane, and there is room.
 func (m *Mail) postSmall(b *Box, v *team.Vec, n int) {
 	seq := b.Send.Seq + 1
-	s, way := &b.Out.Slots[seq%MailSlots], wayInline
+	s, way := &b.Out.Slots[seq%Slots], wayInline
 	if n <= InlineBytes {
 		cpu.Copy(unsafe.Pointer(&s.Data), v.Ptr, n, false)
 	} else {
@@ -64,7 +66,7 @@ func (m *Mail) postSmall(b *Box, v *team.Vec, n int) {
 
 // eagerSlot is the eager slot of a message.
 func (m *Mail) eagerSlot(base unsafe.Pointer, seq uint64) unsafe.Pointer {
-	return unsafe.Add(base, int(seq%MailSlots)*m.eager)
+	return unsafe.Add(base, int(seq%Slots)*m.eager)
 }
 
 const claimBytes = 1 << 10 // about what a core can have under way
@@ -73,7 +75,7 @@ const claimBytes = 1 << 10 // about what a core can have under way
 func (m *Mail) publish(b *Box, s *Slot, seq uint64, n int) {
 	b.Send.Seq = seq
 	spin.Release(&s.Seq, seq)
-	next := unsafe.Pointer(&b.Out.Slots[(seq+1)%MailSlots])
+	next := unsafe.Pointer(&b.Out.Slots[(seq+1)%Slots])
 	spin.Claim(next)
 	switch {
 	case n <= 48:
@@ -106,7 +108,7 @@ func (m *Mail) post(b *Box, h *Message) {
 		b.begin(h)
 	}
 	l.Open.Push(h)
-	s := &b.Out.Slots[h.Seq%MailSlots]
+	s := &b.Out.Slots[h.Seq%Slots]
 	s.Head = head(wayLarge, h.Vec.Type, h.Vec.Len)
 	*s.Place() = mem.Location{}
 	if h.Buf.Direct() {
@@ -126,7 +128,7 @@ func (m *Mail) note(h *Message, direct bool) {
 		k = team.KindRecv
 	}
 	m.c.NoteMessage(k, h.Seq, h.Bytes, h.algorithm(direct),
-		BufferInfo{Used: true, Direct: h.Buf.Direct(), Why: h.Buf.Why})
+		engine.BufferInfo{Used: true, Direct: h.Buf.Direct(), Why: h.Buf.Why})
 }
 
 // algorithm names the way of a large message.
@@ -194,7 +196,7 @@ func (m *Mail) advanceSend(b *Box) (moved bool, err error) {
 
 // answer is what the receiver of h says about it.
 func (b *Box) answer(h *Message) *Answer {
-	return &b.In.Answers[h.Seq%MailAnswers]
+	return &b.In.Answers[h.Seq%Answers]
 }
 
 // answered reports whether the receiver has said where its buffer is, and that is one for this message.
@@ -314,7 +316,7 @@ func (m *Mail) SelfError(n int) error {
 		return m.Error("send", m.rank, "", waitsForItself(n, m.eager))
 	}
 	return m.Error("send", m.rank, "", fmt.Errorf(
-		"%d messages to this rank itself have not been received yet (use SendRecv or a Group): %w", MailSlots, fault.ErrLimit))
+		"%d messages to this rank itself have not been received yet (use SendRecv or a Group): %w", Slots, fault.ErrLimit))
 }
 
 // prepare makes ready what a large message is sent from: registered memory, or the window.

@@ -1,4 +1,4 @@
-package engine
+package mail
 
 import (
 	"testing"

@@ -1,8 +1,10 @@
-package engine
+package mail
 
 import (
 	"fmt"
 	"sync"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -11,9 +13,9 @@ import (
 
 // gpuLane is the messages from, or to, one rank.
 type gpuLane struct {
-	mu     sync.Mutex // held while something is queued, which the driver may hold up
-	own    *gpuStream // of blocking calls; nil until the first
-	last   *mark      // after what was queued last; or nil
+	mu     sync.Mutex        // held while something is queued, which the driver may hold up
+	own    *engine.GPUStream // of blocking calls; nil until the first
+	last   *mark             // after what was queued last; or nil
 	closed bool
 
 	// Under gpuMail.mu.
@@ -32,7 +34,7 @@ func laneOf(peer int, recv bool) int {
 // mark is an event after something that was queued on a stream.
 type mark struct {
 	event  *cuda.Event
-	stream *gpuStream
+	stream *engine.GPUStream
 	users  int // under gpuMail.mu
 }
 
@@ -61,7 +63,7 @@ func (m *gpuMail) unlock(lanes uint32) {
 
 // order has what is queued next on cu begin after what the lanes have queued on other streams than s. The caller has
 // them locked.
-func (m *gpuMail) order(lanes uint32, s *gpuStream, cu *cuda.Stream) error {
+func (m *gpuMail) order(lanes uint32, s *engine.GPUStream, cu *cuda.Stream) error {
 	for i := range m.lanes {
 		if lanes>>i&1 == 0 {
 			continue
@@ -76,7 +78,7 @@ func (m *gpuMail) order(lanes uint32, s *gpuStream, cu *cuda.Stream) error {
 }
 
 // take takes a mark for what will be queued on s. The caller lets it go.
-func (m *gpuMail) take(s *gpuStream) (*mark, error) {
+func (m *gpuMail) take(s *engine.GPUStream) (*mark, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n := len(m.free); n > 0 {
@@ -85,7 +87,7 @@ func (m *gpuMail) take(s *gpuStream) (*mark, error) {
 		k.stream, k.users = s, 1
 		return k, nil
 	}
-	e, err := m.d.gpu.ctx.NewEvent(false)
+	e, err := m.d.Domain.Context.NewEvent(false)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +114,7 @@ func (m *gpuMail) set(k *mark, lanes uint32, cu *cuda.Stream) error {
 }
 
 // stray remembers that something may be queued on s which no mark is after.
-func (m *gpuMail) stray(s *gpuStream) {
+func (m *gpuMail) stray(s *engine.GPUStream) {
 	m.mu.Lock()
 	m.strays = append(m.strays, s)
 	m.mu.Unlock()
@@ -206,15 +208,15 @@ func (m *gpuMail) reopen(closed bool) {
 const allLanes = 1<<kernels.MaxLanes - 1
 
 // own is a lane's own stream. The caller has the lane locked.
-func (m *gpuMail) own(lane int) (*gpuStream, error) {
+func (m *gpuMail) own(lane int) (*engine.GPUStream, error) {
 	l := &m.lanes[lane]
 	if l.own == nil {
-		s, err := newStream(m.d.gpu.ctx)
+		s, err := engine.NewGPUStream(m.d.Domain.Context)
 		if err != nil {
 			return nil, err
 		}
 		l.own = s
-		m.d.gpu.add(s)
+		m.d.Domain.Add(s)
 	}
 	return l.own, nil
 }
