@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ubcoll/ubcoll/internal/onesided"
+
 	"github.com/ubcoll/ubcoll/internal/mail"
 
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -85,7 +87,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) 
 	if ctx == nil {
 		ctx, bad = context.Background(), errors.Join(bad, engine.ErrNilContext)
 	}
-	c, err := engine.Open(ctx, b, engine.Options(o), bad, engine.Rooms{IPC: ipc.New, Accelerators: engine.GPUs, Attachments: []engine.NewAttachment{mail.New, engine.NewSpace}})
+	c, err := engine.Open(ctx, b, engine.Options(o), bad, engine.Rooms{IPC: ipc.New, Accelerators: engine.GPUs, Attachments: []engine.NewAttachment{mail.New, onesided.NewSpace}})
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,9 @@
 package ubcoll
 
-import "github.com/ubcoll/ubcoll/internal/engine"
+import (
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/onesided"
+)
 
 // MarshalBinary is the registration as bytes, its handle: what a peer needs for Comm.Import. Send them any way you
 // like. The handle names the host, the process, the memory and its exact bytes, and is signed with the job's secret.
@@ -10,12 +13,12 @@ func (r *Registration) MarshalBinary() ([]byte, error) {
 	if r.Engine() == nil {
 		return nil, errNoRegistration
 	}
-	return engine.MarshalHandle(r.r)
+	return onesided.MarshalHandle(r.r)
 }
 
 // Remote is memory of a peer, made by Comm.Import: what p2p.NewChannel wants. Its methods may be called from any
 // goroutine.
-type Remote struct{ m *engine.Remote }
+type Remote struct{ m *onesided.Remote }
 
 // errNoRemote is what is wrong with a nil or zero Remote.
 var errNoRemote = engine.Nothing("remote", "Comm.Import makes one")
@@ -26,7 +29,7 @@ var errNoRemote = engine.Nothing("remote", "Comm.Import makes one")
 // another version, changed, or this rank's own; ErrStale if it comes from another job (another Open is one), from a
 // process that is no rank of c, or from a registration that has been closed; hw.ErrNotSupported from another host.
 func (c *Comm) Import(handle []byte) (*Remote, error) {
-	m, err := engine.SpaceOf(c.Engine().Comm).Import(handle)
+	m, err := onesided.SpaceOf(c.Engine().Comm).Import(handle)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +61,7 @@ func (m *Remote) Close() error {
 }
 
 // Engine is for the packages of this module.
-func (m *Remote) Engine() *engine.Remote {
+func (m *Remote) Engine() *onesided.Remote {
 	if m == nil {
 		return nil
 	}

@@ -3,23 +3,25 @@ package ubcoll
 import (
 	"context"
 
+	"github.com/ubcoll/ubcoll/internal/onesided"
+
 	"github.com/ubcoll/ubcoll/internal/team"
 
 	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
 // WindowFlags say what the ranks promise of a window, and want of it; all ranks give the same.
-type WindowFlags = engine.WindowFlags
+type WindowFlags = onesided.WindowFlags
 
 // The flags, as NCCL numbers them; they may be combined.
 const (
 	// WindowDefault: the same size on all ranks.
-	WindowDefault = engine.WindowDefault
+	WindowDefault = onesided.WindowDefault
 	// WindowCollSymmetric: at the same offset of their allocations too. It is checked.
-	WindowCollSymmetric = engine.WindowCollSymmetric
+	WindowCollSymmetric = onesided.WindowCollSymmetric
 	// WindowStrictOrdering: a rank's puts and signals to one peer are seen in the order in which they were made. They
 	// always are, on devices because each is done before the next one to that peer begins.
-	WindowStrictOrdering = engine.WindowStrictOrdering
+	WindowStrictOrdering = onesided.WindowStrictOrdering
 )
 
 // Window is memory of every rank of a communicator, which each of them may write and read without the others' help;
@@ -40,7 +42,7 @@ const (
 // towards that peer: what is queued behind it does nothing, and all later calls return that error; the communicator
 // stays usable.
 type Window struct {
-	w *engine.Window
+	w *onesided.Window
 	s *engine.Stream // of On, or nil
 }
 
@@ -64,7 +66,7 @@ func (w *Window) nothing() bool { return w == nil || w.w == nil }
 // register_window.
 func (c *Comm) RegisterWindow(ctx context.Context, v Vec, f WindowFlags) (*Window, error) {
 	e := c.Engine()
-	w, err := engine.SpaceOf(e.Comm).RegisterWindow(ctx, e, v.v, f)
+	w, err := onesided.SpaceOf(e.Comm).RegisterWindow(ctx, e, v.v, f)
 	if err != nil {
 		return nil, err
 	}

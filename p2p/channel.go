@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/onesided"
+
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -33,12 +35,12 @@ import (
 // is closed; a registration that is closed before ends puts and gets, and waits until the other side has unmapped it: a
 // fraction of a second, or if calls were captured there, until that channel is closed, for five seconds at most.
 type Channel struct {
-	end     *engine.Channel
+	end     *onesided.Channel
 	local   *engine.Registration
 	stream  *engine.Stream
 	packets *packets
-	record  *[]engine.Step // of Batch, or nil
-	device  bool           // between memory of devices
+	record  *[]onesided.Step // of Batch, or nil
+	device  bool             // between memory of devices
 }
 
 // errNoChannel is what is wrong with a nil or zero Channel.
@@ -69,12 +71,12 @@ func NewChannel(ctx context.Context, c *ubcoll.Comm, r *ubcoll.Registration, m *
 	return connect(ctx, c, m.Rank(), r, m.Engine())
 }
 
-func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration, m *engine.Remote) (*Channel,
+func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration, m *onesided.Remote) (*Channel,
 	error) {
 	if c.Engine().Recorder != nil {
 		return nil, c.Engine().Local("connect", fmt.Errorf("not in a group or a capture: %w", fault.ErrArgument))
 	}
-	end, err := engine.SpaceOf(c.Engine().Comm).Connect(ctx, peer, r.Engine(), m)
+	end, err := onesided.SpaceOf(c.Engine().Comm).Connect(ctx, peer, r.Engine(), m)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +155,7 @@ func (ch *Channel) Signal(ctx context.Context) error {
 		return errNoChannel
 	}
 	if ch.device || ch.record != nil {
-		return ch.steps(ctx, engine.Step{Kind: engine.StepSignal})
+		return ch.steps(ctx, onesided.Step{Kind: onesided.StepSignal})
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, func(ctx context.Context) error { return ch.signal(ctx) })
@@ -168,7 +170,7 @@ func (ch *Channel) RelaxedSignal(ctx context.Context) error {
 		return errNoChannel
 	}
 	if ch.device || ch.record != nil {
-		return ch.steps(ctx, engine.Step{Kind: engine.StepRelaxedSignal})
+		return ch.steps(ctx, onesided.Step{Kind: onesided.StepRelaxedSignal})
 	}
 	return ch.Signal(ctx)
 }
@@ -191,7 +193,7 @@ func (ch *Channel) Wait(ctx context.Context) error {
 		return errNoChannel
 	}
 	if ch.device || ch.record != nil {
-		return ch.steps(ctx, engine.Step{Kind: engine.StepWait})
+		return ch.steps(ctx, onesided.Step{Kind: onesided.StepWait})
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, ch.wait)
@@ -237,7 +239,7 @@ func (ch *Channel) Flush(ctx context.Context) error {
 		return errNoChannel
 	}
 	if ch.device || ch.record != nil {
-		return ch.steps(ctx, engine.Step{Kind: engine.StepFlush})
+		return ch.steps(ctx, onesided.Step{Kind: onesided.StepFlush})
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, ch.flush)

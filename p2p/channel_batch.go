@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/onesided"
+
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
@@ -22,7 +24,7 @@ func (ch *Channel) Batch(ctx context.Context, f func(b *Channel) error) error {
 	case f == nil:
 		return ch.end.Error("batch", fmt.Errorf("the function that makes the calls is nil: %w", fault.ErrArgument))
 	}
-	var steps []engine.Step
+	var steps []onesided.Step
 	b := *ch
 	b.record = &steps
 	if err := f(&b); err != nil {
@@ -32,7 +34,7 @@ func (ch *Channel) Batch(ctx context.Context, f func(b *Channel) error) error {
 }
 
 // steps does steps, or records them.
-func (ch *Channel) steps(ctx context.Context, steps ...engine.Step) error {
+func (ch *Channel) steps(ctx context.Context, steps ...onesided.Step) error {
 	ctx = engine.Context(ctx)
 	switch {
 	case ch.record != nil:
@@ -47,23 +49,23 @@ func (ch *Channel) steps(ctx context.Context, steps ...engine.Step) error {
 }
 
 // stepsNow does steps on host memory.
-func (ch *Channel) stepsNow(ctx context.Context, steps []engine.Step) error {
+func (ch *Channel) stepsNow(ctx context.Context, steps []onesided.Step) error {
 	for _, s := range steps {
 		var err error
 		switch s.Kind {
-		case engine.StepPut:
+		case onesided.StepPut:
 			err = ch.copyNow(ctx, transfer{"put", s.Src, s.Dst, s.N, true, false})
-		case engine.StepGet:
+		case onesided.StepGet:
 			err = ch.copyNow(ctx, transfer{"get", s.Dst, s.Src, s.N, false, false})
-		case engine.StepSignal, engine.StepRelaxedSignal:
+		case onesided.StepSignal, onesided.StepRelaxedSignal:
 			err = ch.signal(ctx)
-		case engine.StepWait:
+		case onesided.StepWait:
 			err = ch.wait(ctx)
-		case engine.StepPutPackets:
+		case onesided.StepPutPackets:
 			err = ch.putPackets(ctx, s.Dst, s.Src, s.N, PacketWidth(s.Width))
-		case engine.StepGetPackets:
+		case onesided.StepGetPackets:
 			err = ch.getPackets(ctx, s.Dst, s.Src, s.N, PacketWidth(s.Width))
-		case engine.StepFlush:
+		case onesided.StepFlush:
 			err = ch.flush(ctx)
 		}
 		if err != nil {
@@ -74,13 +76,13 @@ func (ch *Channel) stepsNow(ctx context.Context, steps []engine.Step) error {
 }
 
 // steps are what t is made of.
-func (t transfer) steps() []engine.Step {
-	s := engine.Step{Kind: engine.StepPut, Dst: t.there, Src: t.here, N: t.n}
+func (t transfer) steps() []onesided.Step {
+	s := onesided.Step{Kind: onesided.StepPut, Dst: t.there, Src: t.here, N: t.n}
 	if !t.put {
-		s.Kind, s.Dst, s.Src = engine.StepGet, t.here, t.there
+		s.Kind, s.Dst, s.Src = onesided.StepGet, t.here, t.there
 	}
 	if t.signal {
-		return []engine.Step{s, {Kind: engine.StepSignal}}
+		return []onesided.Step{s, {Kind: onesided.StepSignal}}
 	}
-	return []engine.Step{s}
+	return []onesided.Step{s}
 }

@@ -6,7 +6,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/onesided"
+
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
@@ -26,7 +27,7 @@ type packets struct {
 	saltOut, saltIn uint64
 }
 
-func newPackets(end *engine.Channel) *packets {
+func newPackets(end *onesided.Channel) *packets {
 	return &packets{saltOut: end.Salt(true), saltIn: end.Salt(false)}
 }
 
@@ -67,7 +68,7 @@ func (ch *Channel) PutPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 		return errNoChannel
 	}
 	if ch.device || ch.record != nil {
-		return ch.steps(ctx, engine.Step{Kind: engine.StepPutPackets, Dst: dstOff, Src: srcOff, N: n, Width: int(w)})
+		return ch.steps(ctx, onesided.Step{Kind: onesided.StepPutPackets, Dst: dstOff, Src: srcOff, N: n, Width: int(w)})
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, func(ctx context.Context) error { return ch.putPackets(ctx, dstOff, srcOff, n, w) })
@@ -119,7 +120,7 @@ func (ch *Channel) GetPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 		return errNoChannel
 	}
 	if ch.device || ch.record != nil {
-		return ch.steps(ctx, engine.Step{Kind: engine.StepGetPackets, Dst: dstOff, Src: srcOff, N: n, Width: int(w)})
+		return ch.steps(ctx, onesided.Step{Kind: onesided.StepGetPackets, Dst: dstOff, Src: srcOff, N: n, Width: int(w)})
 	}
 	if ch.stream != nil {
 		return ch.do(ctx, func(ctx context.Context) error { return ch.getPackets(ctx, dstOff, srcOff, n, w) })
@@ -183,7 +184,7 @@ func pack(w PacketWidth, dst, src unsafe.Pointer, n int, f uint64) {
 }
 
 // unpack reads n bytes that come as packets.
-func unpack(ctx context.Context, end *engine.Channel, w PacketWidth, dst, src unsafe.Pointer, n int, f uint64) error {
+func unpack(ctx context.Context, end *onesided.Channel, w PacketWidth, dst, src unsafe.Pointer, n int, f uint64) error {
 	half := int(w) / 2
 	at, mask := 8, uint64(1<<64-1) // of the flag
 	if w == Packet8 {

@@ -134,8 +134,8 @@ func (c *Comm) GPU() (hw.Device, error) {
 	return c.dom.device.Device(), nil
 }
 
-// gpuWhyNot is why this rank has no device, as an error even if it has one.
-func (c *Comm) gpuWhyNot() error {
+// GpuWhyNot is why this rank has no device, as an error even if it has one.
+func (c *Comm) GpuWhyNot() error {
 	if c.gpuWhy != nil {
 		return c.gpuWhy
 	}
@@ -150,8 +150,8 @@ func noDevice(d hw.Device) error {
 	return fmt.Errorf("%v is no device: they count from 0: %w", d, fault.ErrArgument)
 }
 
-// onGPU is why memory or streams of d are none of this communicator's, or nil.
-func (c *Comm) onGPU(d hw.Device) error {
+// OnGPU is why memory or streams of d are none of this communicator's, or nil.
+func (c *Comm) OnGPU(d hw.Device) error {
 	if err := noDevice(d); err != nil {
 		return err
 	}

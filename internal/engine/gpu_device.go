@@ -20,13 +20,13 @@ import (
 type Device struct {
 	C      *Comm
 	Domain *DomainGPU
-	area   *mem.Allocation
+	Area   *mem.Allocation
 	page   *mem.Allocation // host memory, of status
 
 	status  *kernels.Status // what kernels tell the host, and the host them
 	Params  kernels.Params  // what is the same for all operations; the caller of one fills the rest
-	threads int             // of a block
-	blocks  int             // of collectives, at most
+	Threads int             // of a block
+	Blocks  int             // of collectives, at most
 	Room    room
 	own     *GPUStream  // of blocking calls
 	event   *cuda.Event // orders streams
@@ -48,8 +48,8 @@ type Device struct {
 	pending []error // that no Sync has returned
 	graphs  map[*DeviceGraph]bool
 
-	multiprocessors int     // that each rank's device has at least
-	atomics         []error // by rank: why this device cannot add to words of its device, or nil
+	Multiprocessors int     // that each rank's device has at least
+	Atomics         []error // by rank: why this device cannot add to words of its device, or nil
 
 	clients []Client
 	lines   int // of the status page
@@ -87,9 +87,9 @@ func newDevice(c *Comm, g *DomainGPU) *Device {
 // Part implements Accelerator.
 func (d *Device) Part(c *Comm, ranks []int) Accelerator {
 	p := newDevice(c, d.Domain)
-	p.multiprocessors, p.atomics = d.multiprocessors, make([]error, len(ranks))
+	p.Multiprocessors, p.Atomics = d.Multiprocessors, make([]error, len(ranks))
 	for r, was := range ranks {
-		p.atomics[r] = d.atomics[was]
+		p.Atomics[r] = d.Atomics[was]
 	}
 	return p
 }
@@ -107,10 +107,10 @@ func (d *Device) Card() (card DeviceCard, err error) {
 		}
 	}
 	bytes := (statusLine*d.lines + 4095) &^ 4095
-	if d.area, err = c.Domain().Heap.AllocDevice(kernels.AreaBytes(c.Size())); err != nil {
+	if d.Area, err = c.Domain().Heap.AllocDevice(kernels.AreaBytes(c.Size())); err != nil {
 		return card, fmt.Errorf("area: %w", err)
 	}
-	if card.Extent, err = c.Domain().Exports.Export(d.area); err != nil {
+	if card.Extent, err = c.Domain().Exports.Export(d.Area); err != nil {
 		return card, fmt.Errorf("export of the area: %w", err)
 	}
 	if d.page, err = c.Domain().Heap.Alloc(bytes); err != nil {
@@ -141,18 +141,18 @@ func (d *Device) Card() (card DeviceCard, err error) {
 	}
 	d.Params = kernels.Params{Status: uint64(at), Rank: uint32(c.Rank()), Ranks: uint32(c.Size()),
 		Timeout: uint64(c.Options().Timeout)}
-	d.Params.Area[0] = uint64(d.area.Base())
+	d.Params.Area[0] = uint64(d.Area.Base())
 	return card, nil
 }
 
 // Meet implements Accelerator: it maps the areas of the others.
 func (d *Device) Meet(ctx context.Context, cards []DeviceCard) string {
 	c := d.C
-	d.Room = RoomOf(d.multiprocessors, c.Size())
-	d.blocks = min(d.Room.Collectives, kernels.MaxBlocks)
-	d.threads = MaxThreads
+	d.Room = RoomOf(d.Multiprocessors, c.Size())
+	d.Blocks = min(d.Room.Collectives, kernels.MaxBlocks)
+	d.Threads = MaxThreads
 	for r, k := range cards {
-		d.threads = min(d.threads, k.Threads)
+		d.Threads = min(d.Threads, k.Threads)
 		if r == c.Rank() {
 			continue
 		}
@@ -162,8 +162,8 @@ func (d *Device) Meet(ctx context.Context, cards []DeviceCard) string {
 		}
 		d.Params.Area[d.Distance(r)], d.Params.Table[d.Distance(r)] = uint64(at), uint64(c.DevicePeer(r).Row())
 	}
-	if d.threads < 1 || d.blocks < 1 {
-		return fmt.Sprintf("kernels of %d blocks of %d threads", d.blocks, d.threads)
+	if d.Threads < 1 || d.Blocks < 1 {
+		return fmt.Sprintf("kernels of %d blocks of %d threads", d.Blocks, d.Threads)
 	}
 	return ""
 }
@@ -173,7 +173,7 @@ func (d *Device) Distance(r int) int { return (r - d.C.Rank() + d.C.Size()) % d.
 
 // Allocations implements Accelerator.
 func (d *Device) Allocations() (all []*mem.Allocation) {
-	for _, a := range []*mem.Allocation{d.area, d.page} {
+	for _, a := range []*mem.Allocation{d.Area, d.page} {
 		if a != nil {
 			all = append(all, a)
 		}
@@ -187,12 +187,12 @@ func (d *Device) Busy() bool {
 	if s == nil {
 		return false
 	}
-	done, err := s.done()
+	done, err := s.Done()
 	return err == nil && !done
 }
 
-// running reports whether a collective may be running, or come to run, beside what is queued on s next.
-func (d *Device) running(s *GPUStream) bool {
+// Running reports whether a collective may be running, or come to run, beside what is queued on s next.
+func (d *Device) Running(s *GPUStream) bool {
 	if last := d.last.Load(); last == nil || last == s {
 		return false
 	}
@@ -227,7 +227,7 @@ func (d *Device) Close() error {
 	}
 	d.Domain.mu.Unlock()
 	for _, s := range streams {
-		s.leave(d)
+		s.Leave(d)
 	}
 	d.Mu.Lock()
 	d.Gone = true

@@ -142,10 +142,10 @@ func (accelerators) New(c *Comm, told []json.RawMessage) (Accelerator, error) {
 		return nil, fmt.Errorf("rank %d could not use cuda:%d: %w", c.Rank(), mine, err)
 	}
 	d := newDevice(c, g)
-	d.multiprocessors, d.atomics = n, make([]error, c.Size())
+	d.Multiprocessors, d.Atomics = n, make([]error, c.Size())
 	for r := range all {
 		if r != c.Rank() {
-			d.atomics[r] = noAtomics(r, hw.CUDA(mine), all[c.Rank()], all[r].Devices[index[r]])
+			d.Atomics[r] = noAtomics(r, hw.CUDA(mine), all[c.Rank()], all[r].Devices[index[r]])
 		}
 	}
 	return d, nil
@@ -187,7 +187,7 @@ func (g *DomainGPU) idle() bool {
 	}
 	g.mu.Unlock()
 	for _, s := range all {
-		if done, err := s.done(); !done && err == nil {
+		if done, err := s.Done(); !done && err == nil {
 			return false
 		}
 	}

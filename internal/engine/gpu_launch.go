@@ -72,7 +72,7 @@ func launchable(c *Comm, s *GPUStream) error {
 	case c.Closing():
 		return c.Local("stream", ErrCommClosed)
 	}
-	if err := c.onGPU(s.s.Device()); err != nil {
+	if err := c.OnGPU(s.s.Device()); err != nil {
 		return c.Local("stream", err)
 	}
 	// What is queued now waits for all peers, and the driver would not notice that one is gone.
@@ -193,7 +193,7 @@ func (d *Device) start(s *GPUStream, cu *cuda.Stream, captured bool) error {
 		s.Follows(0, 0) // a graph ends before what is behind it begins
 		return l.graph.on(s, cu, captured)
 	}
-	if !s.Follows(l.room, d.blocks) {
+	if !s.Follows(l.room, d.Blocks) {
 		l.shape.Early = false
 	}
 	if l.counts {
@@ -227,8 +227,8 @@ func (d *Device) prepare(w *team.Work) error {
 			return err
 		}
 	}
-	grid := min(max(w.Kernel.Blocks, 1), d.blocks)
-	d.next.shape = cuda.Launch{Grid: grid, Block: d.threads, Early: d.early(w)}
+	grid := min(max(w.Kernel.Blocks, 1), d.Blocks)
+	d.next.shape = cuda.Launch{Grid: grid, Block: d.Threads, Early: d.early(w)}
 	d.next.room = int32(grid)
 	if !k.pairs {
 		d.next.room *= RoomBlocks
@@ -249,7 +249,7 @@ func (d *Device) early(w *team.Work) bool { return !w.Kernel.Words && d.Domain.C
 func (d *Device) refuse(why error) error {
 	d.next.params.Params, d.next.counts = d.Params, false
 	d.next.params.Signature = team.Signature(team.KindRefused, 0, 0, 0, fault.Code(why))
-	d.next.shape, d.next.room = cuda.Launch{Grid: 1, Block: d.threads}, RoomBlocks
+	d.next.shape, d.next.room = cuda.Launch{Grid: 1, Block: d.Threads}, RoomBlocks
 	k, err := d.kernel(kernels.Barrier, dtype.Invalid)
 	d.next.f = k.f
 	return err
@@ -298,11 +298,11 @@ func (d *Device) kernel(name string, t dtype.Type) (loaded, error) {
 	if err != nil {
 		return loaded{}, fmt.Errorf("kernel %s: %w", name, err)
 	}
-	if f.MaxThreads < d.threads {
+	if f.MaxThreads < d.Threads {
 		return loaded{}, fmt.Errorf("kernel %s runs with up to %d threads a block, not %d: %w", name, f.MaxThreads,
-			d.threads, fault.ErrLimit)
+			d.Threads, fault.ErrLimit)
 	}
-	fit, err := f.Resident(cuda.Launch{Grid: 1, Block: d.threads})
+	fit, err := f.Resident(cuda.Launch{Grid: 1, Block: d.Threads})
 	if err != nil {
 		return loaded{}, err
 	}
@@ -366,7 +366,7 @@ func (d *Device) enqueue(s *GPUStream, captured bool) error {
 			return d.start(s, cu, true)
 		}
 		if last != nil {
-			if err := last.before(cu, d.event); err != nil {
+			if err := last.Before(cu, d.event); err != nil {
 				return err
 			}
 		}
@@ -416,7 +416,7 @@ func (d *Device) missing(extent uint32) string {
 func (d *Device) wait(ctx context.Context, s *GPUStream, k team.Kind) error {
 	c := d.C
 	cancelled := false
-	err := s.await(func(waited time.Duration) error {
+	err := s.Await(func(waited time.Duration) error {
 		if ctx.Err() != nil && !cancelled {
 			cancelled = true // kernels end soon, and until then they use the memory
 			c.Fail(d.error(k, d.ops, "wait", -1, fault.Ended(ctx)))
@@ -447,8 +447,8 @@ func (d *Device) failed(k team.Kind, err error) error {
 	return d.C.Fail(d.error(k, d.ops, "device", -1, err))
 }
 
-// failedOn is failed, outside of a turn.
-func (d *Device) failedOn(op string, err error) {
+// FailedOn is failed, outside of a turn.
+func (d *Device) FailedOn(op string, err error) {
 	d.C.FailOpen(&fault.Error{Op: op, Rank: d.C.Rank(), Peer: -1, Host: d.C.Team().Peers[d.C.Rank()].Host, Step: "device",
 		Device: d.Domain.Context.Device(), Err: err})
 }

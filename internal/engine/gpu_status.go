@@ -204,7 +204,7 @@ const closedGrace = 5 * time.Second
 func (d *Device) Comm() *Comm { return d.C }
 
 // Broke implements streamUser.
-func (d *Device) Broke(op string, err error) { d.failedOn(op, err) }
+func (d *Device) Broke(op string, err error) { d.FailedOn(op, err) }
 
 // Closed implements streamUser.
 func (d *Device) Closed(s *GPUStream) {

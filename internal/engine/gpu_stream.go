@@ -104,9 +104,9 @@ func (s *GPUStream) Capturing() bool {
 	return id != 0 || err != nil
 }
 
-// takesEarly reports whether kernels can be launched early on the stream. Others who capture it may look at the capture by
+// TakesEarly reports whether kernels can be launched early on the stream. Others who capture it may look at the capture by
 // calls that do not know of that, and fail on it.
-func (s *GPUStream) takesEarly() bool {
+func (s *GPUStream) TakesEarly() bool {
 	return !s.Capturing() || s.CUDA.OwnCapture()
 }
 
@@ -121,9 +121,9 @@ func (s *GPUStream) captured() (captured bool) {
 	return captured
 }
 
-// before has what is queued next on cu begin after what is queued on s, by way of e. Where nothing is left of that, s is
+// Before has what is queued next on cu begin after what is queued on s, by way of e. Where nothing is left of that, s is
 // not touched: whoever has seen it done may close it. What somebody captures runs when he says.
-func (s *GPUStream) before(cu *cuda.Stream, e *cuda.Event) error {
+func (s *GPUStream) Before(cu *cuda.Stream, e *cuda.Event) error {
 	err := s.Use(func(first *cuda.Stream) error {
 		if s.Capturing() {
 			return nil
@@ -142,8 +142,8 @@ func (s *GPUStream) before(cu *cuda.Stream, e *cuda.Event) error {
 	return err
 }
 
-// done reports whether all that was queued is done. The error is the device's.
-func (s *GPUStream) done() (done bool, err error) {
+// Done reports whether all that was queued is done. The error is the device's.
+func (s *GPUStream) Done() (done bool, err error) {
 	gone := s.Use(func(cu *cuda.Stream) error {
 		if s.Capturing() { // what is captured does not run
 			done = true
@@ -165,8 +165,8 @@ func (s *GPUStream) Quiet() {
 	})
 }
 
-// await waits until all that was queued is done, or look returns an error, which it does between looks at the stream.
-func (s *GPUStream) await(look func(waited time.Duration) error) error { return Await(s.done, look) }
+// Await waits until all that was queued is done, or look returns an error, which it does between looks at the stream.
+func (s *GPUStream) Await(look func(waited time.Duration) error) error { return Await(s.Done, look) }
 
 // Await waits until reached says true or returns an error, or look does.
 func Await(reached func() (bool, error), look func(waited time.Duration) error) error {
@@ -201,7 +201,7 @@ const spinningLooks = 16
 // Sync waits until all that was queued has run, and returns the errors since the last Sync.
 func (s *GPUStream) Sync(ctx context.Context) error {
 	var early error
-	err := s.await(func(time.Duration) error {
+	err := s.Await(func(time.Duration) error {
 		if ctx.Err() != nil {
 			early = s.s.error(fault.Ended(ctx))
 		}
@@ -247,8 +247,8 @@ func (s *GPUStream) Enter(u streamUser) bool {
 	return true
 }
 
-// leave ends u's use of the stream, when nothing of u is queued any more; u's errors stay.
-func (s *GPUStream) leave(u streamUser) {
+// Leave ends u's use of the stream, when nothing of u is queued any more; u's errors stay.
+func (s *GPUStream) Leave(u streamUser) {
 	s.mu.Lock()
 	mine := s.users[u]
 	delete(s.users, u)
@@ -263,7 +263,7 @@ func (s *GPUStream) leave(u streamUser) {
 
 // Close ends the stream: fault.ErrBusy while something is queued. It returns the errors that no Sync has returned.
 func (s *GPUStream) Close() error {
-	if done, _ := s.done(); !done {
+	if done, _ := s.Done(); !done {
 		return s.s.error(errStreamBusy)
 	}
 	s.using.Lock()

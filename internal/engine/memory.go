@@ -32,7 +32,7 @@ func (c *Comm) Alloc(d hw.Device, n int) (*mem.Allocation, error) {
 	var err error
 	if d.IsHost() {
 		a, err = c.dom.Heap.Alloc(n)
-	} else if err = c.onGPU(d); err == nil {
+	} else if err = c.OnGPU(d); err == nil {
 		a, err = c.dom.Heap.AllocDevice(n)
 	}
 	if err != nil {
@@ -50,7 +50,7 @@ func (c *Comm) Adopt(d hw.Device, p unsafe.Pointer, n int) (*mem.Allocation, err
 	var err error
 	if d.IsHost() {
 		a, err = c.dom.Heap.Adopt(p, n)
-	} else if err = c.onGPU(d); err == nil {
+	} else if err = c.OnGPU(d); err == nil {
 		a, err = c.dom.Heap.AdoptDevice(cuda.Addr(uintptr(p)), n)
 	}
 	if err != nil {

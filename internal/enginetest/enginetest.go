@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ubcoll/ubcoll/internal/onesided"
+
 	"github.com/ubcoll/ubcoll/internal/mail"
 
 	"github.com/stretchr/testify/require"
@@ -23,7 +25,7 @@ import (
 )
 
 // Rooms are those of the root.
-var Rooms = engine.Rooms{IPC: ipc.New, Accelerators: engine.GPUs, Attachments: []engine.NewAttachment{mail.New, engine.NewSpace}}
+var Rooms = engine.Rooms{IPC: ipc.New, Accelerators: engine.GPUs, Attachments: []engine.NewAttachment{mail.New, onesided.NewSpace}}
 
 // RoomsWith is Rooms with a transport of a test's own.
 func RoomsWith(newIPC engine.NewIPC) engine.Rooms {

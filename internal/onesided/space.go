@@ -1,4 +1,6 @@
-package engine
+// Package onesided is what a rank does with the memory of another without its help: handles and imports, channels, windows,
+// on the host and on devices.
+package onesided
 
 import (
 	"errors"
@@ -7,13 +9,14 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Space is the channels and windows of a communicator. It is an Attachment of that.
 type Space struct {
-	c *Comm
+	c *engine.Comm
 
 	mu     sync.Mutex
 	open   map[closable]bool
@@ -25,11 +28,11 @@ type Space struct {
 }
 
 // NewSpace makes c's.
-func NewSpace(c *Comm, _ Attachment) Attachment { return &Space{c: c} }
+func NewSpace(c *engine.Comm, _ engine.Attachment) engine.Attachment { return &Space{c: c} }
 
 // SpaceOf is c's. That of a communicator without ranks says what that one is.
-func SpaceOf(c *Comm) *Space {
-	if sp, ok := Attached[*Space](c); ok {
+func SpaceOf(c *engine.Comm) *Space {
+	if sp, ok := engine.Attached[*Space](c); ok {
 		return sp
 	}
 	return &Space{c: c}
@@ -53,7 +56,7 @@ func (sp *Space) Advance() {}
 func (sp *Space) Pass() {}
 
 // Count implements Attachment.
-func (sp *Space) Count(s *Stats) {
+func (sp *Space) Count(s *engine.Stats) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	var all moved
@@ -140,7 +143,7 @@ func (sp *Space) remove(k closable) {
 }
 
 // aside is an error of a call beside the collectives, about a peer.
-func aside(c *Comm, op string, peer int, err error) error {
+func aside(c *engine.Comm, op string, peer int, err error) error {
 	var e *fault.Error
 	if errors.As(err, &e) {
 		return err
@@ -149,6 +152,6 @@ func aside(c *Comm, op string, peer int, err error) error {
 }
 
 // between names this rank and a peer, the same on both.
-func between(c *Comm, peer int) string {
+func between(c *engine.Comm, peer int) string {
 	return fmt.Sprintf("between ranks %d and %d", min(c.Rank(), peer), max(c.Rank(), peer))
 }

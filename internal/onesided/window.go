@@ -1,4 +1,4 @@
-package engine
+package onesided
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -51,10 +52,10 @@ type Window struct {
 	uses
 	moved
 	sp     *Space
-	c      *Comm
+	c      *engine.Comm
 	flags  WindowFlags
 	vec    team.Vec
-	reg    *Registration
+	reg    *engine.Registration
 	gpu    *gpuWindow // nil on the host
 	block  *mem.Allocation
 	mine   *windowBlock
@@ -131,7 +132,7 @@ func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, e
 }
 
 // later queues do on s if that is not nil and the window is on the host: on devices each step is queued by itself.
-func (w *Window) later(ctx context.Context, s *Stream, do func(ctx context.Context) error) (queued bool, err error) {
+func (w *Window) later(ctx context.Context, s *engine.Stream, do func(ctx context.Context) error) (queued bool, err error) {
 	if s == nil || !w.vec.Dev.IsHost() {
 		return false, nil
 	}
@@ -139,7 +140,7 @@ func (w *Window) later(ctx context.Context, s *Stream, do func(ctx context.Conte
 }
 
 // Copy copies all of v to off in peer's part, or from there to v; on s, or at once.
-func (w *Window) Copy(ctx context.Context, s *Stream, op string, peer, off int, v team.Vec, put bool) error {
+func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, off int, v team.Vec, put bool) error {
 	if queued, err := w.later(ctx, s, func(ctx context.Context) error {
 		return w.Copy(ctx, nil, op, peer, off, v, put)
 	}); queued {
@@ -197,7 +198,7 @@ func (w *Window) told(op string, peer int, err error) error {
 }
 
 // Signal lets one Wait for this rank on peer go on.
-func (w *Window) Signal(ctx context.Context, s *Stream, peer int) error {
+func (w *Window) Signal(ctx context.Context, s *engine.Stream, peer int) error {
 	const op = "signal"
 	if queued, err := w.later(ctx, s, func(ctx context.Context) error { return w.Signal(ctx, nil, peer) }); queued {
 		return err
@@ -216,7 +217,7 @@ func (w *Window) Signal(ctx context.Context, s *Stream, peer int) error {
 }
 
 // Wait takes a signal of peer.
-func (w *Window) Wait(ctx context.Context, s *Stream, peer int) error {
+func (w *Window) Wait(ctx context.Context, s *engine.Stream, peer int) error {
 	const op = "wait"
 	if queued, err := w.later(ctx, s, func(ctx context.Context) error { return w.Wait(ctx, nil, peer) }); queued {
 		return err
@@ -238,7 +239,7 @@ func (w *Window) Wait(ctx context.Context, s *Stream, peer int) error {
 }
 
 // Fence completes this rank's puts and gets; on the host they are complete when they return.
-func (w *Window) Fence(ctx context.Context, s *Stream) error {
+func (w *Window) Fence(ctx context.Context, s *engine.Stream) error {
 	const op = "fence"
 	if queued, err := w.later(ctx, s, func(ctx context.Context) error { return w.Fence(ctx, nil) }); queued {
 		return err

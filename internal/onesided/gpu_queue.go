@@ -1,4 +1,4 @@
-package engine
+package onesided
 
 import (
 	"context"
@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
-func (g *gpuEnd) launch(ctx context.Context, s *Stream, steps []Step) error {
+func (g *gpuEnd) launch(ctx context.Context, s *engine.Stream, steps []Step) error {
 	var touched [16]touch
 	all := touched[:0]
 	for i := range steps {
@@ -25,7 +26,7 @@ func (g *gpuEnd) launch(ctx context.Context, s *Stream, steps []Step) error {
 }
 
 // submit is launch, of steps that touch all, and are within the memories.
-func (g *gpuEnd) submit(ctx context.Context, s *Stream, steps []Step, all []touch) error {
+func (g *gpuEnd) submit(ctx context.Context, s *engine.Stream, steps []Step, all []touch) error {
 	claim, err := g.r.Acquire()
 	if err != nil {
 		return err
@@ -50,21 +51,21 @@ func (g *gpuEnd) submit(ctx context.Context, s *Stream, steps []Step, all []touc
 }
 
 // queues is where on s, which may be nil, what has no turn is queued.
-func queues(c *Comm, s *Stream) (*GPUStream, error) {
-	on := GPUStreamOf(s)
+func queues(c *engine.Comm, s *engine.Stream) (*engine.GPUStream, error) {
+	on := engine.GPUStreamOf(s)
 	switch {
 	case s == nil:
 		return nil, nil
 	case on == nil:
-		return nil, fmt.Errorf("memory on %v, and the stream is on %v: %w", DeviceOf(c).Domain.Context.Device(), s.Device(),
+		return nil, fmt.Errorf("memory on %v, and the stream is on %v: %w", engine.DeviceOf(c).Domain.Context.Device(), s.Device(),
 			fault.ErrArgument)
 	}
-	return on, c.onGPU(s.Device())
+	return on, c.OnGPU(s.Device())
 }
 
 // ready is the stream to queue steps on, unless the peer has taken back the memory that they reach for, or the end has
 // ended. The caller has launching locked, as it has until they are queued: watch gives no memory up meanwhile.
-func (g *gpuEnd) ready(s *GPUStream, side int, steps []Step) (*GPUStream, error) {
+func (g *gpuEnd) ready(s *engine.GPUStream, side int, steps []Step) (*engine.GPUStream, error) {
 	for i := range steps {
 		k := steps[i].Kind
 		if g.rank != g.c.Rank() && (k == StepPut || k == StepGet || k == StepPutPackets) {
@@ -77,7 +78,7 @@ func (g *gpuEnd) ready(s *GPUStream, side int, steps []Step) (*GPUStream, error)
 		return s, err
 	}
 	if g.own[side] == nil {
-		own, err := NewGPUStream(g.d.Domain.Context)
+		own, err := engine.NewGPUStream(g.d.Domain.Context)
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +89,7 @@ func (g *gpuEnd) ready(s *GPUStream, side int, steps []Step) (*GPUStream, error)
 
 // queue queues steps, cut where a step touches what one before it does: within a kernel, nothing but signals wait for
 // all blocks. The caller has launching locked.
-func (g *gpuEnd) queue(s *GPUStream, steps []Step, all []touch, side uint32) error {
+func (g *gpuEnd) queue(s *engine.GPUStream, steps []Step, all []touch, side uint32) error {
 	if !g.streams[s] {
 		g.streams[s] = true
 		s.Enter(endUser{g})
@@ -97,16 +98,16 @@ func (g *gpuEnd) queue(s *GPUStream, steps []Step, all []touch, side uint32) err
 	g.d.Watch()
 	return s.Use(func(cu *cuda.Stream) error {
 		g.captured = g.captured || s.Capturing()
-		early := g.d.Domain.Context.Early() && s.takesEarly()
+		early := g.d.Domain.Context.Early() && s.TakesEarly()
 		most := kernels.ChannelGrid
-		if side != kernels.SideOut && !s.Capturing() && g.d.running(s) {
+		if side != kernels.SideOut && !s.Capturing() && g.d.Running(s) {
 			most = g.d.Room.Channels
 		}
 		if err := g.order(s, cu, side); err != nil {
 			return err
 		}
 		for from := 0; from < len(steps); {
-			if k := steps[from].Kind; steps[from].N >= CopyEngineMin && (k == StepPut || k == StepGet) {
+			if k := steps[from].Kind; steps[from].N >= engine.CopyEngineMin && (k == StepPut || k == StepGet) {
 				dst, src := g.addresses(&steps[from])
 				if err := cu.Copy(dst, src, steps[from].N); err != nil {
 					return err
@@ -116,7 +117,7 @@ func (g *gpuEnd) queue(s *GPUStream, steps []Step, all []touch, side uint32) err
 			}
 			to := from
 			for ; to < len(steps) && to-from < kernels.MaxSteps; to++ {
-				if k := steps[to].Kind; steps[to].N >= CopyEngineMin && (k == StepPut || k == StepGet) {
+				if k := steps[to].Kind; steps[to].N >= engine.CopyEngineMin && (k == StepPut || k == StepGet) {
 					break
 				}
 				clash := false
@@ -138,7 +139,7 @@ func (g *gpuEnd) queue(s *GPUStream, steps []Step, all []touch, side uint32) err
 
 // order has what is queued next on s begin after what the same side of the channel has queued on other streams, as the
 // calls came: its kernels count alone.
-func (g *gpuEnd) order(s *GPUStream, cu *cuda.Stream, side uint32) error {
+func (g *gpuEnd) order(s *engine.GPUStream, cu *cuda.Stream, side uint32) error {
 	if s.Capturing() { // when it runs, and after what, is for whoever captures it to say
 		return nil
 	}
@@ -150,7 +151,7 @@ func (g *gpuEnd) order(s *GPUStream, cu *cuda.Stream, side uint32) error {
 }
 
 // follow is order for what is none of the channel's.
-func (g *gpuEnd) follow(s *GPUStream, cu *cuda.Stream, side uint32) error {
+func (g *gpuEnd) follow(s *engine.GPUStream, cu *cuda.Stream, side uint32) error {
 	for k, last := range g.last {
 		if last == nil || last == s || uint32(k) != side && k != kernels.SideBoth && side != kernels.SideBoth {
 			continue
@@ -162,7 +163,7 @@ func (g *gpuEnd) follow(s *GPUStream, cu *cuda.Stream, side uint32) error {
 				return err
 			}
 		}
-		if err := last.before(cu, *e); err != nil {
+		if err := last.Before(cu, *e); err != nil {
 			return err
 		}
 	}
@@ -172,7 +173,7 @@ func (g *gpuEnd) follow(s *GPUStream, cu *cuda.Stream, side uint32) error {
 // failedWith breaks the communicator with what the driver said; a closed stream is the caller's.
 func (g *gpuEnd) failedWith(err error) error {
 	if !errors.Is(err, fault.ErrClosed) {
-		g.d.failedOn(g.op, err)
+		g.d.FailedOn(g.op, err)
 	}
 	return err
 }
@@ -187,7 +188,7 @@ func (g *gpuEnd) drain(ctx context.Context) error {
 			continue
 		}
 		var early error
-		err := s.await(func(time.Duration) error {
+		err := s.Await(func(time.Duration) error {
 			early = g.stopped(ctx)
 			return early
 		})
@@ -210,13 +211,13 @@ func (g *gpuEnd) stopped(ctx context.Context) error {
 }
 
 // wait waits until the steps of a blocking call are done.
-func (g *gpuEnd) wait(ctx context.Context, s *GPUStream) error {
+func (g *gpuEnd) wait(ctx context.Context, s *engine.GPUStream) error {
 	c := g.c
-	err := s.await(func(waited time.Duration) error {
+	err := s.Await(func(waited time.Duration) error {
 		if why := g.stopped(ctx); why != nil {
 			g.fail(why)
 		}
-		if waited > c.Options().Timeout+DeviceGrace {
+		if waited > c.Options().Timeout+engine.DeviceGrace {
 			return fmt.Errorf("what is queued has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
 		}
 		return nil

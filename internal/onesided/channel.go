@@ -1,4 +1,4 @@
-package engine
+package onesided
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -16,7 +17,7 @@ type Channel struct {
 	uses
 	moved
 	sp     *Space
-	c      *Comm
+	c      *engine.Comm
 	peer   int
 	slot   int // of the table
 	key    uint64
@@ -31,7 +32,7 @@ type Channel struct {
 
 // Begin begins a use of the channel; End ends it.
 func (ch *Channel) Begin(ctx context.Context) error {
-	ctx = Context(ctx)
+	ctx = engine.Context(ctx)
 	if err := begin(ch); err != nil {
 		return err
 	}
@@ -124,11 +125,11 @@ func (ch *Channel) Salt(mine bool) uint64 {
 	}
 	var b [32]byte
 	*(*[4]uint64)(unsafe.Pointer(&b)) = [4]uint64{ch.c.Team().ID(), uint64(from), uint64(to), ch.key & (1<<32 - 1)}
-	return Hash("packets", b[:])
+	return engine.Hash("packets", b[:])
 }
 
 // Comm is the channel's communicator.
-func (ch *Channel) Comm() *Comm { return ch.c }
+func (ch *Channel) Comm() *engine.Comm { return ch.c }
 
 // Peer is the other end's rank.
 func (ch *Channel) Peer() int { return ch.peer }

@@ -1,4 +1,4 @@
-package engine_test
+package onesided_test
 
 import (
 	"errors"
@@ -16,6 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/onesided"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -33,8 +34,8 @@ type oneSided struct {
 	c       *engine.Comm
 	vec     team.Vec
 	reg     *engine.Registration // of the channel
-	channel *engine.Channel
-	window  *engine.Window
+	channel *onesided.Channel
+	window  *onesided.Window
 }
 
 func newOneSided(t *testing.T, c *engine.Comm, window bool) (*oneSided, error) {
@@ -55,11 +56,11 @@ func newOneSided(t *testing.T, c *engine.Comm, window bool) (*oneSided, error) {
 	e.vec = team.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a}
 	if window {
 		v := engine.View{Comm: d}
-		e.window, err = engine.SpaceOf(v.Comm).RegisterWindow(background, &v, e.vec, 0)
+		e.window, err = onesided.SpaceOf(v.Comm).RegisterWindow(background, &v, e.vec, 0)
 		return e, err
 	}
 	if e.reg, err = d.RegisterBuffer(e.vec); err == nil {
-		e.channel, err = engine.SpaceOf(d).Connect(background, 1-d.Rank(), e.reg, nil)
+		e.channel, err = onesided.SpaceOf(d).Connect(background, 1-d.Rank(), e.reg, nil)
 	}
 	return e, err
 }
@@ -67,14 +68,14 @@ func newOneSided(t *testing.T, c *engine.Comm, window bool) (*oneSided, error) {
 // abroad makes rank 0's copies go to memory that rank 1 has exported, and that its end does not show.
 func abroad(t *testing.T, ends []*oneSided) (mine, theirs *oneSided) {
 	vec, reg := enginetest.Registered(t, ends[1].c, 4096)
-	h, err := engine.MarshalHandle(reg)
+	h, err := onesided.MarshalHandle(reg)
 	require.NoError(t, err)
-	m, err := engine.SpaceOf(ends[0].c).Import(h)
+	m, err := onesided.SpaceOf(ends[0].c).Import(h)
 	require.NoError(t, err)
 	next := []*oneSided{{c: ends[0].c, vec: ends[0].vec, reg: ends[0].reg}, {c: ends[1].c, vec: vec, reg: reg}}
 	require.NoError(t, errors.Join(testkit.Each([]*engine.Comm{ends[0].c, ends[1].c}, func(c *engine.Comm) (err error) {
-		remote := []*engine.Remote{m, nil}[c.Rank()]
-		next[c.Rank()].channel, err = engine.SpaceOf(c).Connect(background, 1-c.Rank(), ends[c.Rank()].reg, remote)
+		remote := []*onesided.Remote{m, nil}[c.Rank()]
+		next[c.Rank()].channel, err = onesided.SpaceOf(c).Connect(background, 1-c.Rank(), ends[c.Rank()].reg, remote)
 		return err
 	})...))
 	return next[1], next[0]
@@ -217,7 +218,7 @@ func TestCloseTwiceDuringCopy(t *testing.T) {
 	require.ErrorIs(t, e.reg.Close(), fault.ErrClosed)
 	require.ErrorIs(t, comms[1].Free(e.vec.Alloc), fault.ErrInUse)
 	_, other := enginetest.Registered(t, comms[1], 100)
-	_, err = engine.MarshalHandle(other)
+	_, err = onesided.MarshalHandle(other)
 	require.NoError(t, err)
 	require.NoError(t, other.Close(), "the copy is not in this memory")
 	require.ErrorIs(t, done(), fault.ErrStale)

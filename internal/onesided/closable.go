@@ -1,9 +1,10 @@
-package engine
+package onesided
 
 import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
@@ -23,7 +24,7 @@ type closable interface {
 
 // uses are those of something closable.
 type uses struct {
-	Gate
+	engine.Gate
 	over atomic.Bool // it has been given up, with err
 	err  error
 	left atomic.Bool // no Close waits for that
@@ -73,6 +74,6 @@ func shut(k closable, quick bool) error {
 	if quick {
 		return nil
 	}
-	PauseUntil(u.over.Load)
+	engine.PauseUntil(u.over.Load)
 	return u.err
 }

@@ -1,19 +1,20 @@
-package engine
+package onesided
 
 import (
 	"context"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Connect makes a channel to peer, which calls it too, and shows r there: the end of the wait for the other end is its
 // only deadline. A nil remote means what the peer shows.
-func (sp *Space) Connect(ctx context.Context, peer int, r *Registration, remote *Remote) (*Channel, error) {
+func (sp *Space) Connect(ctx context.Context, peer int, r *engine.Registration, remote *Remote) (*Channel, error) {
 	const op = "connect"
 	c := sp.c
-	ctx = Context(ctx)
+	ctx = engine.Context(ctx)
 	switch {
 	case c.Err() != nil:
 		return nil, c.Err()
@@ -42,23 +43,23 @@ func (sp *Space) Connect(ctx context.Context, peer int, r *Registration, remote 
 }
 
 // shows checks what a channel is to be made of.
-func (sp *Space) shows(r *Registration, remote *Remote, peer int) (Export, error) {
+func (sp *Space) shows(r *engine.Registration, remote *Remote, peer int) (engine.Export, error) {
 	c := sp.c
 	switch {
 	case r == nil:
-		return Export{}, fmt.Errorf("nil registration: %w", fault.ErrArgument)
+		return engine.Export{}, fmt.Errorf("nil registration: %w", fault.ErrArgument)
 	case r.Comm().Domain() != c.Domain():
-		return Export{}, fmt.Errorf("the registration is another rank's: %w", fault.ErrArgument)
+		return engine.Export{}, fmt.Errorf("the registration is another rank's: %w", fault.ErrArgument)
 	case remote != nil && (remote.c.Domain() != c.Domain() || remote.mem != c.Team().Peers[peer].Mem):
-		return Export{}, fmt.Errorf("the remote memory is not that of rank %d: %w", peer, fault.ErrArgument)
+		return engine.Export{}, fmt.Errorf("the remote memory is not that of rank %d: %w", peer, fault.ErrArgument)
 	}
 	defer c.Polls.Leave()
 	if !c.Polls.Enter() {
-		return Export{}, ErrCommClosed
+		return engine.Export{}, engine.ErrCommClosed
 	}
 	if remote != nil {
 		if err := remote.live(); err != nil {
-			return Export{}, err
+			return engine.Export{}, err
 		}
 	}
 	e, err := r.Export()
@@ -70,12 +71,12 @@ func (sp *Space) shows(r *Registration, remote *Remote, peer int) (Export, error
 
 // newChannel takes a slot, publishes it, and begins a use. With an error, the one that it is given or one of its own,
 // the channel is there to tell the peer, if there is one.
-func (sp *Space) newChannel(peer int, e Export, refused error) (*Channel, error) {
+func (sp *Space) newChannel(peer int, e engine.Export, refused error) (*Channel, error) {
 	c := sp.c
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	if c.Closing() {
-		return nil, ErrCommClosed
+		return nil, engine.ErrCommClosed
 	}
 	if err := sp.makeTable(); err != nil {
 		return nil, err
@@ -155,7 +156,7 @@ func (ch *Channel) otherEnd() (s *channelEnd, gone bool, err error) {
 }
 
 // meet waits for the other end.
-func (ch *Channel) meet(ctx context.Context, op string, r *Registration, remote *Remote) error {
+func (ch *Channel) meet(ctx context.Context, op string, r *engine.Registration, remote *Remote) error {
 	var theirs *channelEnd
 	var failed, err error
 	gone := false

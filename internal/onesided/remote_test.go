@@ -1,4 +1,4 @@
-package engine_test
+package onesided_test
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/onesided"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
@@ -23,9 +24,9 @@ func TestImportOfAnotherOpen(t *testing.T) {
 	comms, others := enginetest.Open(t, 3, engine.Options{}), enginetest.Open(t, 2, engine.Options{})
 	_, r := enginetest.Registered(t, comms[0], 100)
 	defer r.Close()
-	h, err := engine.MarshalHandle(r)
+	h, err := onesided.MarshalHandle(r)
 	require.NoError(t, err)
-	_, err = engine.SpaceOf(others[1]).Import(h)
+	_, err = onesided.SpaceOf(others[1]).Import(h)
 	require.ErrorIs(t, err, fault.ErrStale)
 	require.ErrorContains(t, err, "another job")
 
@@ -37,10 +38,10 @@ func TestImportOfAnotherOpen(t *testing.T) {
 		require.NoError(t, err)
 		defer subs[i].Close()
 	}
-	m, err := engine.SpaceOf(comms[1]).Import(h)
+	m, err := onesided.SpaceOf(comms[1]).Import(h)
 	require.NoError(t, err)
 	require.Equal(t, 0, m.Rank())
-	_, err = engine.SpaceOf(subs[1]).Import(h) // ranks 1 and 2
+	_, err = onesided.SpaceOf(subs[1]).Import(h) // ranks 1 and 2
 	require.ErrorIs(t, err, fault.ErrStale)
 	require.ErrorContains(t, err, "not among the ranks")
 }
@@ -50,14 +51,14 @@ func TestImportOfAnotherOpen(t *testing.T) {
 func TestCloseWaitsForImport(t *testing.T) {
 	for _, k := range []struct {
 		name string
-		do   func(c *engine.Comm, r *engine.Registration, m *engine.Remote, h []byte) error
+		do   func(c *engine.Comm, r *engine.Registration, m *onesided.Remote, h []byte) error
 	}{
-		{"import", func(c *engine.Comm, _ *engine.Registration, _ *engine.Remote, h []byte) error {
-			_, err := engine.SpaceOf(c).Import(h)
+		{"import", func(c *engine.Comm, _ *engine.Registration, _ *onesided.Remote, h []byte) error {
+			_, err := onesided.SpaceOf(c).Import(h)
 			return err
 		}},
-		{"connect", func(c *engine.Comm, r *engine.Registration, m *engine.Remote, _ []byte) error {
-			_, err := engine.SpaceOf(c).Connect(background, 0, r, m)
+		{"connect", func(c *engine.Comm, r *engine.Registration, m *onesided.Remote, _ []byte) error {
+			_, err := onesided.SpaceOf(c).Connect(background, 0, r, m)
 			return err
 		}},
 	} {
@@ -72,9 +73,9 @@ func TestCloseWaitsForImport(t *testing.T) {
 			}})
 			_, theirs := enginetest.Registered(t, comms[0], 100)
 			_, mine := enginetest.Registered(t, comms[1], 100)
-			h, err := engine.MarshalHandle(theirs)
+			h, err := onesided.MarshalHandle(theirs)
 			require.NoError(t, err)
-			m, err := engine.SpaceOf(comms[1]).Import(h)
+			m, err := onesided.SpaceOf(comms[1]).Import(h)
 			require.NoError(t, err)
 			hold.Store(true)
 			did, closed := make(chan error, 1), make(chan error, 1)
@@ -119,9 +120,9 @@ func TestRegistrationsEnd(t *testing.T) {
 			v := team.Vec{Ptr: a.Ptr, Len: 4096, Type: dtype.Uint8, Alloc: a}
 			r, err := d.RegisterBuffer(v)
 			require.NoError(t, err)
-			h, err := engine.MarshalHandle(r)
+			h, err := onesided.MarshalHandle(r)
 			require.NoError(t, err)
-			m, err := engine.SpaceOf(comms[0]).Import(h)
+			m, err := onesided.SpaceOf(comms[0]).Import(h)
 			require.NoError(t, err)
 			early, err := d.RegisterBuffer(v)
 			require.NoError(t, err)
@@ -131,7 +132,7 @@ func TestRegistrationsEnd(t *testing.T) {
 
 			require.NoError(t, k.end(d))
 			require.ErrorIs(t, r.Close(), fault.ErrClosed)
-			_, err = engine.MarshalHandle(r)
+			_, err = onesided.MarshalHandle(r)
 			require.ErrorIs(t, err, fault.ErrStale)
 			require.ErrorIs(t, m.Live(), fault.ErrStale)
 			_, err = d.RegisterBuffer(v)

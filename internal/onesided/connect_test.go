@@ -1,4 +1,4 @@
-package engine_test
+package onesided_test
 
 import (
 	"context"
@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/mail"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/onesided"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
@@ -21,10 +21,10 @@ import (
 // TestCloseBusy closes a communicator during a wait on a channel: busy; and the channel with it afterwards.
 func TestCloseBusy(t *testing.T) {
 	comms := enginetest.Open(t, 2, engine.Options{})
-	links, regs := make([]*engine.Channel, 2), make([]*engine.Registration, 2)
+	links, regs := make([]*onesided.Channel, 2), make([]*engine.Registration, 2)
 	for _, err := range testkit.Each(comms, func(c *engine.Comm) (err error) {
 		_, regs[c.Rank()] = enginetest.Registered(t, c, 100)
-		links[c.Rank()], err = engine.SpaceOf(c).Connect(background, 1-c.Rank(), regs[c.Rank()], nil)
+		links[c.Rank()], err = onesided.SpaceOf(c).Connect(background, 1-c.Rank(), regs[c.Rank()], nil)
 		return err
 	}) {
 		require.NoError(t, err)
@@ -60,10 +60,10 @@ func TestConnectAlone(t *testing.T) {
 	defer cancel()
 	alone := make(chan error, 1)
 	go func() {
-		_, err := engine.SpaceOf(comms[0]).Connect(ctx, 1, r, nil)
+		_, err := onesided.SpaceOf(comms[0]).Connect(ctx, 1, r, nil)
 		alone <- err
 	}()
-	require.Eventually(t, func() bool { return engine.SpaceOf(comms[0]).Made(1) == 1 }, testkit.Limit, time.Millisecond)
+	require.Eventually(t, func() bool { return onesided.SpaceOf(comms[0]).Made(1) == 1 }, testkit.Limit, time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-alone, context.Canceled)
 	for _, err := range testkit.Each(comms, enginetest.Barrier) {
@@ -71,11 +71,11 @@ func TestConnectAlone(t *testing.T) {
 	}
 	_, q := enginetest.Registered(t, comms[1], 100)
 	// It would not wait for copies by a channel that it knows nothing of.
-	_, err := engine.SpaceOf(comms[1]).Connect(background, 0, q, nil)
+	_, err := onesided.SpaceOf(comms[1]).Connect(background, 0, q, nil)
 	require.ErrorIs(t, err, fault.ErrClosed)
 	// The next two belong together.
 	for _, err := range testkit.Each(comms, func(c *engine.Comm) error {
-		l, err := engine.SpaceOf(c).Connect(background, 1-c.Rank(), []*engine.Registration{r, q}[c.Rank()], nil)
+		l, err := onesided.SpaceOf(c).Connect(background, 1-c.Rank(), []*engine.Registration{r, q}[c.Rank()], nil)
 		if err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func TestClosedEndsAreForgotten(t *testing.T) {
 	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) error {
 		_, r := enginetest.Registered(t, c, 100)
 		for range 300 {
-			l, err := engine.SpaceOf(c).Connect(background, 1-c.Rank(), r, nil)
+			l, err := onesided.SpaceOf(c).Connect(background, 1-c.Rank(), r, nil)
 			if err == nil {
 				err = errors.Join(l.Close(), enginetest.Barrier(c)) // so that the next one has the same slot
 			}

@@ -1,4 +1,4 @@
-package engine
+package onesided
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -14,7 +15,7 @@ import (
 // error is of this call alone.
 type waiting struct {
 	team.Waiting
-	c      *Comm
+	c      *engine.Comm
 	of     closable
 	theirs *atomic.Uint64 // the state of the peer's side, or nil while that is not known
 }
@@ -53,7 +54,7 @@ func (w *waiting) poll() error {
 }
 
 // closedMeanwhile is why a wait of k is over from here, or nil.
-func closedMeanwhile(c *Comm, k closable) error {
+func closedMeanwhile(c *engine.Comm, k closable) error {
 	if k.use().Closed() || c.Closing() {
 		return fmt.Errorf("%s was closed during the wait: %w", k.name(), fault.ErrClosed)
 	}
@@ -71,7 +72,7 @@ func (w *waiting) lost(err error) error {
 }
 
 // waitSignal waits until the peer's signals, in word, are next at least.
-func waitSignal(ctx context.Context, c *Comm, of closable, theirs *atomic.Uint64, peer int, word *atomic.Uint64,
+func waitSignal(ctx context.Context, c *engine.Comm, of closable, theirs *atomic.Uint64, peer int, word *atomic.Uint64,
 	next uint64) error {
 	looks := c.Team().Looks()
 	for i := 0; i < looks; i++ {

@@ -1,4 +1,4 @@
-package engine_test
+package onesided_test
 
 import (
 	"testing"
@@ -10,6 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/onesided"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -26,7 +27,7 @@ func TestCloseWindowInTheMaking(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			comms := enginetest.Open(t, 2, engine.Options{})
-			vecs, wins := make([]team.Vec, 2), make([]*engine.Window, 2)
+			vecs, wins := make([]team.Vec, 2), make([]*onesided.Window, 2)
 			works := make([][]team.Work, 2)
 			for r, c := range comms {
 				a, err := c.Alloc(hw.Host, 4096)
@@ -34,7 +35,7 @@ func TestCloseWindowInTheMaking(t *testing.T) {
 				vecs[r] = team.Vec{Ptr: a.Ptr, Len: []int{4096, k.size}[r], Type: dtype.Uint8, Alloc: a}
 				rec := &enginetest.Recorder{Room: 2}
 				v := engine.View{Comm: c, Recorder: rec}
-				wins[r], err = engine.SpaceOf(v.Comm).RegisterWindow(background, &v, vecs[r], 0)
+				wins[r], err = onesided.SpaceOf(v.Comm).RegisterWindow(background, &v, vecs[r], 0)
 				require.NoError(t, err)
 				works[r] = rec.Works()
 			}

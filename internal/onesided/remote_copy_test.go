@@ -1,4 +1,4 @@
-package engine
+package onesided
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -34,7 +35,7 @@ func TestCopyLooks(t *testing.T) {
 			for i := range src {
 				src[i] = 1
 			}
-			m := &Remote{c: &Comm{}, mem: &mortalPeer{looks: looks}, ptr: unsafe.Pointer(&there[0]), bytes: n}
+			m := &Remote{c: &engine.Comm{}, mem: &mortalPeer{looks: looks}, ptr: unsafe.Pointer(&there[0]), bytes: n}
 			var copies atomic.Uint64
 			err := m.copy(&copies, 0, unsafe.Pointer(&here[0]), n, put)
 			if looks == 5 { // before it, and after each piece

@@ -1,4 +1,4 @@
-package engine
+package onesided
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/register"
@@ -18,14 +19,14 @@ import (
 // taken its own back and nothing here can reach for it any more.
 type gpuEnd struct {
 	sp     *Space
-	c      *Comm
-	d      *Device
+	c      *engine.Comm
+	d      *engine.Device
 	of     closable // the channel or the window
 	op     string
 	name   string
 	rank   int         // of the peer, or for windows this one itself
 	gone   func() bool // whether the peer has closed its side
-	r      *Registration
+	r      *engine.Registration
 	claim  *register.Claim // of this rank's memory
 	remote *Remote         // the peer's
 	here   cuda.Addr
@@ -39,10 +40,10 @@ type gpuEnd struct {
 	held      bool       // the peer's memory stays mapped
 	captured  bool       // somebody captured steps, and may replay them at any time
 	params    kernels.ChannelParams
-	own       [3]*GPUStream // of blocking calls, by side
-	streams   map[*GPUStream]bool
-	last      [3]*GPUStream  // on which each side has queued
-	events    [3]*cuda.Event // after what each side has queued; nil until there are two streams
+	own       [3]*engine.GPUStream // of blocking calls, by side
+	streams   map[*engine.GPUStream]bool
+	last      [3]*engine.GPUStream // on which each side has queued
+	events    [3]*cuda.Event       // after what each side has queued; nil until there are two streams
 
 	mu       sync.Mutex
 	why      error // why waits were ended from here
@@ -57,10 +58,10 @@ func (g *gpuEnd) open(ctx context.Context, mine, theirs int, salt func(mine bool
 		return err
 	}
 	d, all := g.sp.gpu.d, g.sp.gpu
-	if err := d.atomics[g.rank]; err != nil {
+	if err := d.Atomics[g.rank]; err != nil {
 		return err
 	}
-	g.d, g.streams = d, map[*GPUStream]bool{}
+	g.d, g.streams = d, map[*engine.GPUStream]bool{}
 	if g.f, err = d.Domain.Kernels.Kernel(kernels.Channel, dtype.Invalid, g.c.Size()); err != nil {
 		return err
 	}
@@ -113,7 +114,7 @@ func (g *gpuEnd) watch() {
 			return
 		}
 		for s := range g.streams {
-			if done, _ := s.done(); !done {
+			if done, _ := s.Done(); !done {
 				return
 			}
 		}
@@ -186,7 +187,7 @@ func (g *gpuEnd) release() error {
 		s.Quiet()
 	}
 	for s := range g.streams {
-		s.leave(endUser{g})
+		s.Leave(endUser{g})
 	}
 	g.mu.Lock()
 	g.look()
@@ -213,7 +214,7 @@ func (g *gpuEnd) release() error {
 // endUser is an end that queues on streams. Implements streamUser.
 type endUser struct{ g *gpuEnd }
 
-func (u endUser) Comm() *Comm { return nil }
+func (u endUser) Comm() *engine.Comm { return nil }
 
 func (u endUser) Collect() []error {
 	if err := u.g.collect(); err != nil {
@@ -222,5 +223,5 @@ func (u endUser) Collect() []error {
 	return nil
 }
 
-func (u endUser) Broke(op string, err error) { u.g.d.failedOn(op, err) }
-func (u endUser) Closed(s *GPUStream)        { u.g.d.Domain.Remove(s) }
+func (u endUser) Broke(op string, err error) { u.g.d.FailedOn(op, err) }
+func (u endUser) Closed(s *engine.GPUStream) { u.g.d.Domain.Remove(s) }

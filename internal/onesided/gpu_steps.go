@@ -1,9 +1,10 @@
-package engine
+package onesided
 
 import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
@@ -92,7 +93,7 @@ func (g *gpuEnd) touches(s *Step) (t touch, err error) {
 	for i, most := range g.bytes {
 		for _, x := range []span{t.reads[i], t.writes[i]} {
 			if x.at < 0 || x.n < 0 || x.at > most || x.n > most-x.at {
-				return t, Outside(x.at, x.n, most, what[i])
+				return t, engine.Outside(x.at, x.n, most, what[i])
 			}
 		}
 	}
@@ -143,7 +144,7 @@ var stepCodes = [...]uint64{StepPut: kernels.StepCopy, StepGet: kernels.StepCopy
 	StepGetPackets: kernels.StepGetPackets}
 
 // kernel queues one kernel, of so many blocks at most.
-func (g *gpuEnd) kernel(on *GPUStream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
+func (g *gpuEnd) kernel(on *engine.GPUStream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
 	p := &g.params
 	p.Side, p.Steps, p.Spread = side, 0, 0
 	blocks, threads := 1, warp
@@ -171,8 +172,8 @@ func (g *gpuEnd) kernel(on *GPUStream, cu *cuda.Stream, steps []Step, side uint3
 		return nil
 	}
 	// Few threads for few bytes: all of them do all steps.
-	l := cuda.Launch{Grid: min(blocks, g.d.multiprocessors), Block: min((threads+warp-1)/warp*warp, g.d.threads, g.f.MaxThreads)}
-	l.Early = on.Follows(int32(l.Grid), g.d.blocks) && early && l.Grid <= channelBlocks
+	l := cuda.Launch{Grid: min(blocks, g.d.Multiprocessors), Block: min((threads+warp-1)/warp*warp, g.d.Threads, g.f.MaxThreads)}
+	l.Early = on.Follows(int32(l.Grid), g.d.Blocks) && early && l.Grid <= channelBlocks
 	return g.f.Launch(cu, l, p.Bytes())
 }
 

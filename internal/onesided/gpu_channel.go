@@ -1,10 +1,11 @@
-package engine
+package onesided
 
 import (
 	"context"
 	"fmt"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -14,7 +15,7 @@ func (ch *Channel) OnDevice() bool { return ch.gpu != nil }
 
 // Launch queues steps on s, or on a stream of the channel's own, and waits: in as few kernels as can do them. If
 // anything is wrong with one of them, none is queued.
-func (ch *Channel) Launch(ctx context.Context, s *Stream, steps []Step) error {
+func (ch *Channel) Launch(ctx context.Context, s *engine.Stream, steps []Step) error {
 	if len(steps) == 0 {
 		return nil
 	}
@@ -36,7 +37,7 @@ func (ch *Channel) Launch(ctx context.Context, s *Stream, steps []Step) error {
 }
 
 // openGPU makes the device's side of ch if what it is made of is on devices, as it must be on both sides or on none.
-func (ch *Channel) openGPU(ctx context.Context, r *Registration, remote *Remote, peers bool, theirs *channelEnd) (*gpuEnd,
+func (ch *Channel) openGPU(ctx context.Context, r *engine.Registration, remote *Remote, peers bool, theirs *channelEnd) (*gpuEnd,
 	error) {
 	claim, err := r.Acquire()
 	if err != nil {

@@ -1,4 +1,4 @@
-package engine
+package onesided
 
 import (
 	"crypto/hmac"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
@@ -23,7 +24,7 @@ const (
 )
 
 // marshal makes the handle of e.
-func marshal(d *Identity, domain uint64, e Export) []byte {
+func marshal(d *engine.Identity, domain uint64, e engine.Export) []byte {
 	le := binary.LittleEndian
 	b := make([]byte, 0, HandleBytes)
 	b = append(b, handleMagic...)
@@ -50,17 +51,17 @@ func marshal(d *Identity, domain uint64, e Export) []byte {
 	return append(b, code(d, b)...)
 }
 
-func code(d *Identity, b []byte) []byte {
+func code(d *engine.Identity, b []byte) []byte {
 	m := hmac.New(sha256.New, d.Secret)
 	m.Write(b)
 	return m.Sum(nil)[:codeBytes]
 }
 
 // unmarshal is the export and the domain that a handle names, after all the checks that need no peer.
-func unmarshal(d *Identity, b []byte) (e Export, domain uint64, p shm.Process, err error) {
+func unmarshal(d *engine.Identity, b []byte) (e engine.Export, domain uint64, p shm.Process, err error) {
 	le := binary.LittleEndian
-	bad := func(format string, args ...any) (Export, uint64, shm.Process, error) {
-		return Export{}, 0, shm.Process{}, fmt.Errorf("handle: "+format, args...)
+	bad := func(format string, args ...any) (engine.Export, uint64, shm.Process, error) {
+		return engine.Export{}, 0, shm.Process{}, fmt.Errorf("handle: "+format, args...)
 	}
 	switch {
 	case len(b) < 8:
@@ -91,7 +92,7 @@ func unmarshal(d *Identity, b []byte) (e Export, domain uint64, p shm.Process, e
 }
 
 // MarshalHandle is a handle of r, for Import on a peer.
-func MarshalHandle(r *Registration) ([]byte, error) {
+func MarshalHandle(r *engine.Registration) ([]byte, error) {
 	e, err := r.Export()
 	if err != nil {
 		return nil, r.Comm().Local("marshal", err)

@@ -1,4 +1,4 @@
-package engine
+package onesided
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -18,7 +19,7 @@ import (
 type gpuWindow struct {
 	slots []int // of the ends, by rank
 	ends  []*gpuEnd
-	kept  Keeper // what captures of others put or get, beside the window's own memory
+	kept  engine.Keeper // what captures of others put or get, beside the window's own memory
 }
 
 // windowSlot is a window's end towards one rank.
@@ -89,7 +90,7 @@ func (u *gpuWindow) discard(sp *Space) error {
 }
 
 // close ends the ends. Peers are refused already; those that wait learn it when the window says that it is closed.
-func (u *gpuWindow) close(c *Comm, quick bool) error {
+func (u *gpuWindow) close(c *engine.Comm, quick bool) error {
 	var errs []error
 	for _, g := range u.ends {
 		g.fail(fmt.Errorf("%s: %w", g.name, fault.ErrClosed))
@@ -103,12 +104,12 @@ func (u *gpuWindow) close(c *Comm, quick bool) error {
 }
 
 // copyDevice is Copy by a kernel, or a copy engine, on s or a stream of the end's own.
-func (w *Window) copyDevice(ctx context.Context, s *Stream, peer, off int, v team.Vec, put bool) error {
+func (w *Window) copyDevice(ctx context.Context, s *engine.Stream, peer, off int, v team.Vec, put bool) error {
 	g, n := w.gpu.ends[peer], v.Bytes()
 	if most := w.ranks[peer].bytes; off < 0 || off > most || n > most-off {
-		return Outside(off, n, most, fmt.Sprintf("rank %d's memory", peer))
+		return engine.Outside(off, n, most, fmt.Sprintf("rank %d's memory", peer))
 	}
-	if err := w.c.onGPU(v.Dev); err != nil {
+	if err := w.c.OnGPU(v.Dev); err != nil {
 		return err
 	}
 	// A step's offsets are from where the window begins here, which v may be before.
@@ -123,7 +124,7 @@ func (w *Window) copyDevice(ctx context.Context, s *Stream, peer, off int, v tea
 			return fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale)
 		}
 		defer a.Release()
-		if on := GPUStreamOf(s); on != nil && on.Capturing() {
+		if on := engine.GPUStreamOf(s); on != nil && on.Capturing() {
 			if err := w.keep(a); err != nil {
 				return err
 			}
@@ -137,7 +138,7 @@ func (w *Window) copyDevice(ctx context.Context, s *Stream, peer, off int, v tea
 }
 
 // step does one step towards peer.
-func (w *Window) step(ctx context.Context, s *Stream, peer int, step Step) error {
+func (w *Window) step(ctx context.Context, s *engine.Stream, peer int, step Step) error {
 	return w.gpu.ends[peer].submit(ctx, s, []Step{step}, make([]touch, 1))
 }
 
@@ -150,7 +151,7 @@ func (w *Window) keep(a *mem.Allocation) error {
 }
 
 // fence has what is queued next on s begin after all puts and gets, or waits for them.
-func (u *gpuWindow) fence(ctx context.Context, c *Comm, s *Stream) error {
+func (u *gpuWindow) fence(ctx context.Context, c *engine.Comm, s *engine.Stream) error {
 	on, err := queues(c, s)
 	if err != nil {
 		return err

@@ -1,10 +1,11 @@
-package engine
+package onesided
 
 import (
 	"fmt"
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -56,7 +57,7 @@ type shown struct {
 	generation uint64
 }
 
-func (s *shown) set(e Export) {
+func (s *shown) set(e engine.Export) {
 	s.at = team.WordOf(e.At)
 	s.bytes, s.slot, s.generation = uint64(e.Bytes), uint64(e.Grant.Slot), e.Grant.Generation
 	if e.GPU {
@@ -67,8 +68,8 @@ func (s *shown) set(e Export) {
 // shownOnGPU in shown.slot: the memory is on the rank's device.
 const shownOnGPU = 1 << 63
 
-func (s *shown) get() Export {
-	return Export{At: s.at.Location(), Bytes: int(s.bytes), GPU: s.slot&shownOnGPU != 0,
+func (s *shown) get() engine.Export {
+	return engine.Export{At: s.at.Location(), Bytes: int(s.bytes), GPU: s.slot&shownOnGPU != 0,
 		Grant: mem.Location{Slot: uint32(s.slot), Generation: s.generation}}
 }
 
@@ -87,7 +88,7 @@ func (t *endTable) made(to int) *atomic.Uint64 {
 
 func init() {
 	if unsafe.Sizeof(channelEnd{}) != 256 || unsafe.Sizeof(endTable{}) != endsBytes || unsafe.Sizeof(team.Place{}) != 64 {
-		panic("engine: end table layout")
+		panic("onesided: end table layout")
 	}
 }
 

@@ -1,4 +1,4 @@
-package engine
+package onesided
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -27,20 +28,20 @@ type windowRecord struct {
 
 // RegisterWindow makes a window of v on every rank. Collective. On a view v that records, the window is complete
 // when what was recorded has run.
-func (sp *Space) RegisterWindow(ctx context.Context, v *View, vec team.Vec, flags WindowFlags) (*Window, error) {
+func (sp *Space) RegisterWindow(ctx context.Context, v *engine.View, vec team.Vec, flags WindowFlags) (*Window, error) {
 	w := &Window{sp: sp, c: sp.c, flags: flags, vec: vec}
-	tell := &Gathering{Kind: team.KindWindow, Before: w.offer, Check: w.compare, Failed: w.unmade}
-	meet := &Gathering{Kind: team.KindWindow, Before: func() ([]byte, error) { return nil, w.meet(ctx) }, After: w.complete,
+	tell := &engine.Gathering{Kind: team.KindWindow, Before: w.offer, Check: w.compare, Failed: w.unmade}
+	meet := &engine.Gathering{Kind: team.KindWindow, Before: func() ([]byte, error) { return nil, w.meet(ctx) }, After: w.complete,
 		Failed: w.unmade}
 	if v.Recorder == nil {
 		err := v.Comm.Gather(ctx, tell, meet)
 		if err != nil {
-			return nil, Also(err, w.discard())
+			return nil, engine.Also(err, w.discard())
 		}
 		return w, nil
 	}
 	meet.Step = 1
-	for _, g := range []*Gathering{tell, meet} {
+	for _, g := range []*engine.Gathering{tell, meet} {
 		if err := v.Recorder.Record(v.Comm, g.Work()); err != nil {
 			return nil, err
 		}
@@ -63,12 +64,12 @@ func (w *Window) offer() ([]byte, error) {
 	}
 	var err error
 	if !w.vec.Dev.IsHost() {
-		if err = c.onGPU(w.vec.Dev); err != nil {
+		if err = c.OnGPU(w.vec.Dev); err != nil {
 			return nil, err
 		}
 	}
 	if w.reg, err = c.RegisterBuffer(w.vec); err != nil {
-		return nil, Cause(err)
+		return nil, engine.Cause(err)
 	}
 	e, err := w.reg.Export()
 	if err != nil {

@@ -1,10 +1,11 @@
-package engine
+package onesided
 
 import (
 	"errors"
 	"sync"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
@@ -12,33 +13,33 @@ import (
 // gpuEnds are the ends of channels and windows over memory of a device, each with a status line: that of its slot.
 // Implements client.
 type gpuEnds struct {
-	d     *Device
+	d     *engine.Device
 	first int // status line
 
 	mu   sync.Mutex
 	open map[*gpuEnd]bool
 }
 
-var _ ClientMaker = (*Space)(nil)
+var _ engine.ClientMaker = (*Space)(nil)
 
 // OnDevice implements clientMaker.
-func (sp *Space) OnDevice(d *Device) Client {
+func (sp *Space) OnDevice(d *engine.Device) engine.Client {
 	sp.gpu = &gpuEnds{d: d, open: map[*gpuEnd]bool{}}
 	return sp.gpu
 }
 
 // noDevice is why there is nothing over memory of devices, or nil.
 func (sp *Space) noDevice() error {
-	if DeviceOf(sp.c) == nil {
-		return sp.c.gpuWhyNot()
+	if engine.DeviceOf(sp.c) == nil {
+		return sp.c.GpuWhyNot()
 	}
 	return nil
 }
 
 // noDeviceOf is why a peer's device cannot be reached, or nil.
 func (sp *Space) noDeviceOf(rank int) error {
-	if DeviceOf(sp.c) == nil || !sp.c.DevicePeer(rank).HasDevice() {
-		return sp.c.gpuWhyNot()
+	if engine.DeviceOf(sp.c) == nil || !sp.c.DevicePeer(rank).HasDevice() {
+		return sp.c.GpuWhyNot()
 	}
 	return nil
 }
@@ -57,7 +58,7 @@ func (es *gpuEnds) clear(slot int) error {
 	var zero [kernels.ChannelBytes]byte
 	es.status(slot).Abort.Store(0)
 	es.status(slot).Error.Store(kernels.OK)
-	return es.d.Domain.Copy(cuda.Addr(es.d.area.Base())+cuda.Addr(kernels.ChannelAt(slot)), zero[:], true)
+	return es.d.Domain.Copy(cuda.Addr(es.d.Area.Base())+cuda.Addr(kernels.ChannelAt(slot)), zero[:], true)
 }
 
 // add has g end with the device.

@@ -1,4 +1,4 @@
-package engine
+package onesided
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -13,7 +14,7 @@ import (
 
 // Remote is memory of a peer that it exports.
 type Remote struct {
-	c      *Comm
+	c      *engine.Comm
 	rank   int
 	mem    team.PeerMemory
 	ptr    unsafe.Pointer // nil on a device, where those that use it import it
@@ -36,7 +37,7 @@ func (sp *Space) Import(handle []byte) (*Remote, error) {
 	}
 	defer c.Polls.Leave()
 	if !c.Polls.Enter() {
-		return nil, c.Local("import", ErrCommClosed)
+		return nil, c.Local("import", engine.ErrCommClosed)
 	}
 	for r := range c.Team().Peers {
 		if c.Team().Peers[r].Domain != domain {
@@ -58,7 +59,7 @@ func (sp *Space) Import(handle []byte) (*Remote, error) {
 }
 
 // reach is another rank's export in this process.
-func (sp *Space) reach(rank int, e Export) (*Remote, error) {
+func (sp *Space) reach(rank int, e engine.Export) (*Remote, error) {
 	c := sp.c
 	m := &Remote{c: c, rank: rank, mem: c.Team().Peers[rank].Mem, bytes: e.Bytes, grant: e.Grant, gpu: e.GPU,
 		at: e.At}
@@ -86,7 +87,7 @@ func (m *Remote) Rank() int { return m.rank }
 func (m *Remote) Len() int { return m.bytes }
 
 // Comm is the communicator that imported it.
-func (m *Remote) Comm() *Comm { return m.c }
+func (m *Remote) Comm() *engine.Comm { return m.c }
 
 // Close ends the import.
 func (m *Remote) Close() error {
@@ -133,7 +134,7 @@ func (m *Remote) copy(copies *atomic.Uint64, off int, here unsafe.Pointer, n int
 // the look at the grant comes after the count was raised. Whoever called it lowers the count.
 func (m *Remote) begin(copies *atomic.Uint64, off, n int) (unsafe.Pointer, error) {
 	if off < 0 || n < 0 || off > m.bytes || n > m.bytes-off {
-		return nil, Outside(off, n, m.bytes, fmt.Sprintf("rank %d's memory", m.rank))
+		return nil, engine.Outside(off, n, m.bytes, fmt.Sprintf("rank %d's memory", m.rank))
 	}
 	copies.Add(1)
 	if err := m.live(); err != nil {
