@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Device is where memory lives.
@@ -193,7 +193,7 @@ func NewStream(d Device) (*Stream, error) {
 	if d.IsHost() {
 		return &Stream{engine.NewStream()}, nil
 	}
-	s, err := engine.OpenStream(d)
+	s, err := gpu.OpenStream(d)
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +205,7 @@ func NewStream(d Device) (*Stream, error) {
 // with what it uses registered until the communicator closes. The stream stays theirs, and lives until Close. Local.
 // ErrArgument for the host, or a stream of another device; hw.ErrNotSupported without CUDA.
 func StreamFrom(d Device, cuStream uintptr) (*Stream, error) {
-	s, err := engine.StreamFrom(d, cuStream)
+	s, err := gpu.StreamFrom(d, cuStream)
 	if err != nil {
 		return nil, err
 	}

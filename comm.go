@@ -7,16 +7,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/onesided"
-
-	"github.com/ubcoll/ubcoll/internal/mail"
-
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/onesided"
+	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -87,7 +85,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) 
 	if ctx == nil {
 		ctx, bad = context.Background(), errors.Join(bad, engine.ErrNilContext)
 	}
-	c, err := engine.Open(ctx, b, engine.Options(o), bad, engine.Rooms{IPC: ipc.New, Accelerators: engine.GPUs, Attachments: []engine.NewAttachment{mail.New, onesided.NewSpace}})
+	c, err := engine.Open(ctx, b, engine.Options(o), bad, engine.Rooms{IPC: ipc.New, Accelerators: gpu.Accelerators, Attachments: []engine.NewAttachment{mail.New, onesided.NewSpace}})
 	if err != nil {
 		return nil, err
 	}

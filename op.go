@@ -5,10 +5,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/nearest"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Op is how a collective combines elements. All ranks must pass the same.

@@ -12,13 +12,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/mail"
-
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mail"
 )
 
 // Exit codes of Main. An error with an ExitCode() int method has its own; a signal gives 128 plus its number.

@@ -3,11 +3,9 @@ package ubcoll
 import (
 	"context"
 
-	"github.com/ubcoll/ubcoll/internal/onesided"
-
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/onesided"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // WindowFlags say what the ranks promise of a window, and want of it; all ranks give the same.

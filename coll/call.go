@@ -4,9 +4,8 @@ import (
 	"context"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // call is a collective on which a team, the ranks of this host, has agreed, as one of them sees it.

@@ -3,9 +3,8 @@ package coll
 import (
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // The paths. Those that choose among algorithms as they run have the name of one.

@@ -23,10 +23,9 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // AllReduce combines src of all ranks element by element with op and leaves the result in dst on every rank, bitwise

@@ -4,9 +4,8 @@ import (
 	"context"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Eager collectives are for small data: the source of each of the team travels with its descriptor, as the

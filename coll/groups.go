@@ -3,10 +3,9 @@ package coll
 import (
 	"context"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Small reductions of a team with more ranks than agree each with each go by group: sources travel as in eager

@@ -4,12 +4,11 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/dtype"
 	cudakernels "github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 

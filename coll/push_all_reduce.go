@@ -3,9 +3,8 @@ package coll
 import (
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // push computes one slice of the result from the sources of the whole team, and writes it to all its destinations.

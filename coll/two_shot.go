@@ -3,9 +3,8 @@ package coll
 import (
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // directSlice is how many bytes of a slice one round of a two-shot takes when nothing is staged.

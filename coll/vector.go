@@ -4,10 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // AllGatherV is AllGather with lengths that differ: counts[r] elements come from rank r, one after the other in dst.

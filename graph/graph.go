@@ -10,14 +10,13 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/ubcoll/ubcoll/internal/mail"
-
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Graph is a recorded sequence of calls of one communicator. It is the caller's, who closes it. Its methods may be
@@ -25,9 +24,9 @@ import (
 type Graph struct {
 	view   engine.View
 	works  []team.Work
-	device *engine.DeviceGraph // nil for calls on host memory
-	after  func()              // over, so that a launch allocates nothing for it
-	kept   engine.Keeper       // the buffers
+	device *gpu.Graph    // nil for calls on host memory
+	after  func()        // over, so that a launch allocates nothing for it
+	kept   engine.Keeper // the buffers
 
 	mu       sync.Mutex
 	captured bool // Record is over

@@ -4,12 +4,11 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/internal/onesided"
-
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/onesided"
 )
 
 // Channel is one end of a one-sided connection between two ranks: this rank's registered memory, the peer's, and a

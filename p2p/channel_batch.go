@@ -4,10 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/internal/onesided"
-
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/onesided"
 )
 
 // Batch does the operations that f calls on its argument, in order, as one: f only records them. Over device memory

@@ -6,9 +6,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/onesided"
-
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/onesided"
 )
 
 // PacketWidth is the size of a packet in bytes, of which one half is data and the other a flag.

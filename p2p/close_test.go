@@ -9,12 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/mail"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 

@@ -5,9 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/internal/mail"
-
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/mail"
 )
 
 // doDevice sends and receives ms on the device, or queues that. n is how many elements are received: as many as there

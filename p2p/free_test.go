@@ -7,12 +7,11 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/mail"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/p2p"
 	"github.com/ubcoll/ubcoll/register"

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/internal/mail"
-
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Group is sends and receives that start together, so that their order in the group cannot make ranks wait for each

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/internal/mail"
-
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Send sends src to peer, which calls Recv. Blocking until src is the caller's again: a message of 2 KiB at most (less

@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/mail"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/p2p"
 )

@@ -11,10 +11,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 

@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // maxRecord is how many bytes a rank can put into one exchange.
@@ -91,7 +90,7 @@ func (c *Comm) Exchange(ctx context.Context, kind team.Kind, mine []byte, own er
 // Gather does gatherings in order, in one turn, up to the first that fails: that one fails on all ranks.
 func (c *Comm) Gather(ctx context.Context, gs ...*Gathering) error {
 	ctx = Context(ctx)
-	if err := c.barred(&team.Work{}, gs[0].Kind.String()); err != nil {
+	if err := c.Barred(&team.Work{}, gs[0].Kind.String()); err != nil {
 		return err
 	}
 	if err := c.Enter(); err != nil {

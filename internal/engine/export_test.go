@@ -3,10 +3,9 @@ package engine
 import (
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // ReportAfter sets the time after which a wait is reported, and returns what restores it.

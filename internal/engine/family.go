@@ -11,10 +11,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // NoColor is the color of ranks that take no part in a split; so is every negative one.

@@ -7,10 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -75,7 +74,7 @@ type infos struct {
 	last               OpInfo
 	grouped            bool     // last is the last one of members, or of what is replayed
 	members            []OpInfo // whose memory is used again
-	replayed           *replay  // instead of members; or nil
+	replayed           *Replay  // instead of members; or nil
 	at                 [2]uint64
 	ops, bytes, staged uint64
 	lastSmall          atomic.Uint64 // a small message that was sent after last
@@ -84,11 +83,11 @@ type infos struct {
 // Together says whether what runs next is told of together, as a group or a launch. It is the caller's turn.
 func (c *Comm) Together(group bool) { c.together, c.fresh = group, true }
 
-// replay is what is told of each launch of a device's graph, but for the sequence numbers: those of members count from
+// Replay is what is told of each launch of a device's graph, but for the sequence numbers: those of members count from
 // the first one of their kind, collective or message, in the graph.
-type replay struct {
+type Replay struct {
 	members       []OpInfo
-	counts        [2]uint64 // sequence numbers that a launch takes
+	Counts        [2]uint64 // sequence numbers that a launch takes
 	bytes, staged uint64
 }
 
@@ -114,15 +113,16 @@ type Stats struct {
 }
 
 // note keeps what LastOp and Stats tell. Every call passes here, so it is brief: one lock, no conversion.
-func (c *Comm) note(w *team.Work, algorithm string) { c.noteAs(w, algorithm, c.team.Seq) }
+func (c *Comm) note(w *team.Work, algorithm string) { c.NoteAs(w, algorithm, c.team.Seq) }
 
-func (c *Comm) noteAs(w *team.Work, algorithm string, seq uint64) {
-	if w.Algorithm != "" && algorithm != refused.Name {
+// NoteAs is note of an operation with a sequence number of its own: of a device's.
+func (c *Comm) NoteAs(w *team.Work, algorithm string, seq uint64) {
+	if w.Algorithm != "" && algorithm != Refused.Name {
 		algorithm = w.Algorithm
 	}
 	c.infoM.Lock()
 	i := &c.last
-	c.describe(i, w, algorithm, seq)
+	c.Describe(i, w, algorithm, seq)
 	c.ops++
 	c.bytes += uint64(i.Bytes)
 	c.staged += i.staged()
@@ -141,10 +141,10 @@ func (c *Comm) noteAs(w *team.Work, algorithm string, seq uint64) {
 	}
 }
 
-// describe fills i with what is to be told of w.
-func (c *Comm) describe(i *OpInfo, w *team.Work, algorithm string, seq uint64) {
+// Describe fills i with what is to be told of w.
+func (c *Comm) Describe(i *OpInfo, w *team.Work, algorithm string, seq uint64) {
 	i.kind, i.Seq, i.Algorithm, i.Bytes = w.Kind, seq, algorithm, max(w.Src.Bytes(), w.Dst.Bytes())
-	used := algorithm != refused.Name
+	used := algorithm != Refused.Name
 	i.Src, i.Dst = bufferInfo(&w.SrcBuf, &w.Src, used), bufferInfo(&w.DstBuf, &w.Dst, used)
 	if c.size == 1 {
 		i.Src, i.Dst = BufferInfo{Used: i.Src.Used, Alone: i.Src.Used}, BufferInfo{Used: i.Dst.Used, Alone: i.Dst.Used}
@@ -165,15 +165,15 @@ func (o *OpInfo) staged() (n uint64) {
 	return n
 }
 
-// replays notes a launch of what r describes: at are the sequence numbers, of collectives and of messages, before it.
-func (c *Comm) replays(r *replay, at [2]uint64) {
+// Replays notes a launch of what r describes: at are the sequence numbers, of collectives and of messages, before it.
+func (c *Comm) Replays(r *Replay, at [2]uint64) {
 	if len(r.members) == 0 {
 		return
 	}
 	c.infoM.Lock()
 	c.last = r.members[len(r.members)-1]
 	c.last.Seq += at[kindOf(&c.last)]
-	c.ops += r.counts[0]
+	c.ops += r.Counts[0]
 	c.bytes += r.bytes
 	c.staged += r.staged
 	c.grouped, c.replayed, c.at = true, r, at
@@ -184,15 +184,15 @@ func (c *Comm) replays(r *replay, at [2]uint64) {
 	}
 }
 
-// add describes what comes next in a graph: a collective, or messages that have one number together.
-func (r *replay) add(os ...OpInfo) {
+// Add describes what comes next in a graph: a collective, or messages that have one number together.
+func (r *Replay) Add(os ...OpInfo) {
 	if len(os) == 0 {
 		return
 	}
 	k := kindOf(&os[0])
-	r.counts[k]++
+	r.Counts[k]++
 	for _, o := range os {
-		o.Seq = r.counts[k]
+		o.Seq = r.Counts[k]
 		if k == 0 {
 			r.bytes += uint64(o.Bytes)
 		}
@@ -258,6 +258,7 @@ func smallInfo(v uint64) OpInfo {
 		Src: BufferInfo{Used: true, Why: "small enough to travel with the announcement"}}
 }
 
+// MessageInfo is what is told of a message.
 func MessageInfo(k team.Kind, seq uint64, n int, algorithm string, b BufferInfo) OpInfo {
 	o := OpInfo{kind: k, Seq: seq, Algorithm: algorithm, Bytes: n}
 	if k == team.KindRecv {

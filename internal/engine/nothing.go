@@ -47,10 +47,11 @@ func (s *Stream) OrNone() *Stream {
 var (
 	ErrCommClosed = fmt.Errorf("the communicator has been closed, by its Close; nothing can be called after: %w",
 		fault.ErrClosed)
-	errStreamClosed = fmt.Errorf("the stream has been closed, by its Close; NewStream makes another: %w", fault.ErrClosed)
+	ErrStreamClosed = fmt.Errorf("the stream has been closed, by its Close; NewStream makes another: %w", fault.ErrClosed)
 )
 
-var errStreamBusy = fmt.Errorf("operations are queued on it (Sync waits for them): %w", fault.ErrBusy)
+// ErrStreamBusy is what is wrong with closing a stream too early.
+var ErrStreamBusy = fmt.Errorf("operations are queued on it (Sync waits for them): %w", fault.ErrBusy)
 
 // Context is ctx, or if that is nil a context that has ended, because it is: calls refuse what they are to do.
 func Context(ctx context.Context) context.Context {

@@ -3,11 +3,10 @@ package engine
 import (
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // What a rank takes before it has buffers, rounded up from what was measured: its first arena; for each of the job's

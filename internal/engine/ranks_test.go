@@ -4,12 +4,11 @@ import (
 	"math"
 	"testing"
 
-	"github.com/ubcoll/ubcoll/internal/mail"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 

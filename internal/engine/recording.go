@@ -34,7 +34,7 @@ type Recording struct {
 func (v *View) Record(what string, r Recorder) (*Recording, error) {
 	k := &Recording{c: v.Comm, what: what, r: r}
 	for v.Recorder == nil && !v.Comm.recording.CompareAndSwap(nil, k) {
-		if err := v.Comm.barred(&team.Work{}, what); err != nil { // else the other one has just ended
+		if err := v.Comm.Barred(&team.Work{}, what); err != nil { // else the other one has just ended
 			return nil, err
 		}
 	}
@@ -86,8 +86,8 @@ func (k *Recording) failed(w *team.Work, err error) {
 	}
 }
 
-// barred is why the communicator takes no collective now, w or what op names, or nil.
-func (c *Comm) barred(w *team.Work, op string) error {
+// Barred is why the communicator takes no collective now, w or what op names, or nil.
+func (c *Comm) Barred(w *team.Work, op string) error {
 	k := c.recording.Load()
 	switch {
 	case k == nil:

@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // View is a communicator as the caller sees it: with a stream that operations queue on, or a recorder that takes them.
@@ -58,7 +57,7 @@ func (v *View) End(ctx context.Context, w *team.Work) error {
 
 // submitOne queues w on a stream of the host, or finds that the communicator is recording, or was when the call began.
 func (v *View) submitOne(ctx context.Context, w *team.Work) error {
-	if err := v.Comm.barred(w, w.Kind.String()); err != nil {
+	if err := v.Comm.Barred(w, w.Kind.String()); err != nil {
 		return err
 	}
 	if v.Stream != nil {
@@ -113,7 +112,7 @@ func (v *View) submittable(op string, ws []team.Work) error {
 	if v.Recorder != nil {
 		return nil
 	}
-	return v.Comm.barred(&ws[0], op)
+	return v.Comm.Barred(&ws[0], op)
 }
 
 // Enter begins a blocking call; Leave ends it.
@@ -193,7 +192,7 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	}
 	path := w.Path
 	if bad != nil {
-		path = &refused
+		path = &Refused
 	}
 	if path.Acquire != nil {
 		bad = path.Acquire(&c.team, w)
@@ -218,15 +217,15 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	}
 	if path.Acquire != nil {
 		if bad != nil {
-			path = &refused
+			path = &Refused
 		}
 		c.note(w, path.Name) // only now is it known how it went
 	}
 	return err
 }
 
-// refused is the path of an operation whose arguments are bad.
-var refused = team.Path{Name: "refused"}
+// Refused is the path of an operation whose arguments are bad.
+var Refused = team.Path{Name: "refused"}
 
 // failed breaks the communicator with what an algorithm returned.
 func (c *Comm) failed(err error) error {

@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Stream is an in-order queue of operations: on a device the driver's, on host memory one whose goroutine lives from
@@ -105,7 +104,7 @@ func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error
 func (s *Stream) Device() hw.Device { return s.dev }
 
 // error is an error of the stream itself.
-func (s *Stream) error(err error) error {
+func (s *Stream) Fault(err error) error {
 	return &fault.Error{Op: "stream", Rank: -1, Peer: -1, Device: s.dev, Err: err}
 }
 
@@ -114,7 +113,7 @@ func (s *Stream) closedError() error {
 	if s == noStream {
 		return errNoStream
 	}
-	return errStreamClosed
+	return ErrStreamClosed
 }
 
 func (s *Stream) add(q queued) {
@@ -164,7 +163,7 @@ func (s *Stream) Sync(ctx context.Context) error {
 	case s == nil, s == noStream:
 		return errNoStream
 	case ctx == nil:
-		return s.error(ErrNilContext)
+		return s.Fault(ErrNilContext)
 	case s.device != nil:
 		return s.device.Sync(ctx)
 	}
@@ -175,7 +174,7 @@ func (s *Stream) Sync(ctx context.Context) error {
 		select {
 		case <-idle:
 		case <-ctx.Done():
-			return s.error(fault.Ended(ctx))
+			return s.Fault(fault.Ended(ctx))
 		}
 	}
 	s.mu.Lock()
@@ -189,22 +188,22 @@ type failure struct {
 	err error
 }
 
-// addError is fail for who does not hold mu.
-func (s *Stream) addError(c *Comm, err error) {
+// AddError is fail for who does not hold mu.
+func (s *Stream) AddError(c *Comm, err error) {
 	s.mu.Lock()
 	s.fail(c, err)
 	s.mu.Unlock()
 }
 
-// takeErrors is failures for who does not hold mu.
-func (s *Stream) takeErrors() []error {
+// TakeErrors is failures for who does not hold mu.
+func (s *Stream) TakeErrors() []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failures()
 }
 
-// end has nothing queued on the stream any more.
-func (s *Stream) end() {
+// End has nothing queued on the stream any more.
+func (s *Stream) End() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
@@ -267,9 +266,9 @@ func (s *Stream) Close() error {
 	defer s.mu.Unlock()
 	switch {
 	case s.closed:
-		return s.error(errStreamClosed)
+		return s.Fault(ErrStreamClosed)
 	case s.running:
-		return s.error(errStreamBusy)
+		return s.Fault(ErrStreamBusy)
 	}
 	s.closed = true
 	return errors.Join(s.failures()...)

@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
@@ -24,7 +25,7 @@ func newStream(t *testing.T) *engine.Stream {
 }
 
 func TestNewStream(t *testing.T) {
-	_, err := engine.OpenStream(hw.CUDA(0))
+	_, err := gpu.OpenStream(hw.CUDA(0))
 	require.ErrorIs(t, err, hw.ErrNotSupported)
 	s := newStream(t)
 	require.NoError(t, s.Sync(background), "nothing was queued")

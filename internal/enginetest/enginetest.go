@@ -8,10 +8,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/ubcoll/ubcoll/internal/onesided"
-
-	"github.com/ubcoll/ubcoll/internal/mail"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
@@ -19,13 +15,16 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/onesided"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 )
 
 // Rooms are those of the root.
-var Rooms = engine.Rooms{IPC: ipc.New, Accelerators: engine.GPUs, Attachments: []engine.NewAttachment{mail.New, onesided.NewSpace}}
+var Rooms = engine.Rooms{IPC: ipc.New, Accelerators: gpu.Accelerators, Attachments: []engine.NewAttachment{mail.New, onesided.NewSpace}}
 
 // RoomsWith is Rooms with a transport of a test's own.
 func RoomsWith(newIPC engine.NewIPC) engine.Rooms {

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/ubcoll/ubcoll/internal/engine"
-
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
@@ -15,7 +15,7 @@ import (
 // each lane: for each peer and way. The host orders kernels of a lane as the calls came, and waits for nobody.
 type gpuMail struct {
 	mail  *Mail
-	d     *engine.Device
+	d     *gpu.Device
 	first int // status line
 	lanes [kernels.MaxLanes]gpuLane
 	spare chan int // status lines that no call has
@@ -28,7 +28,7 @@ type gpuMail struct {
 	ops    uint64               // that were queued
 	free   []*mark
 	all    []*mark
-	strays []*engine.GPUStream // with something that no mark is after
+	strays []*gpu.Stream // with something that no mark is after
 	holds  []hold
 
 	forking  sync.Mutex
@@ -47,21 +47,21 @@ type hold struct {
 
 // deviceMail is the messages of device memory, or nil without a device.
 func (m *Mail) deviceMail() *gpuMail {
-	if m.gpu == nil || engine.DeviceOf(m.c) == nil {
+	if m.gpu == nil || gpu.Of(m.c) == nil {
 		return nil
 	}
 	return m.gpu
 }
 
-var _ engine.ClientMaker = (*Mail)(nil)
+var _ gpu.ClientMaker = (*Mail)(nil)
 
 // OnDevice implements clientMaker.
-func (m *Mail) OnDevice(d *engine.Device) engine.Client {
+func (m *Mail) OnDevice(d *gpu.Device) gpu.Client {
 	m.gpu = newGPUMail(m, d)
 	return m.gpu
 }
 
-func newGPUMail(mail *Mail, d *engine.Device) *gpuMail {
+func newGPUMail(mail *Mail, d *gpu.Device) *gpuMail {
 	m := &gpuMail{mail: mail, d: d, spare: make(chan int, mailLines), graphs: map[*laneBlocks]bool{}}
 	for i := 1; i < mailLines; i++ {
 		m.spare <- i

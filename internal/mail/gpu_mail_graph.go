@@ -7,14 +7,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/engine"
-
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/team"
-
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // A graph's messages: whoever captures knows where its receives are, and tells the senders, whose copy engines write
@@ -63,7 +62,7 @@ func (g *mailGraph) Number(n uint64) uint64 { return g.m.number(n) }
 func (g *mailGraph) Collect() error         { return g.m.Collect() }
 
 // Launch queues the graph in the order of its lanes.
-func (g *mailGraph) Launch(of *engine.DeviceGraph, s *engine.GPUStream, cu *cuda.Stream) error {
+func (g *mailGraph) Launch(of *gpu.Graph, s *gpu.Stream, cu *cuda.Stream) error {
 	m := g.m
 	k, err := m.take(s)
 	if err != nil {
@@ -127,7 +126,7 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 				if err := g.acquire(h, true); err != nil {
 					return nil, err
 				}
-				late := h.buf.Late && time.Since(start) < min(c.Options().Timeout, engine.ImportTime)
+				late := h.buf.Late && time.Since(start) < min(c.Options().Timeout, gpu.ImportTime)
 				if h.buf.Claim != nil {
 					h.buf.Claim.Release() // the graph has it
 					h.buf.Claim = nil
@@ -139,7 +138,7 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 					return nil, fault.Ended(ctx)
 				}
 				c.Domain().IPC.Progress()
-				time.Sleep(engine.ImportPoll)
+				time.Sleep(gpu.ImportPoll)
 			}
 			if h.Recv {
 				all = append(all, uint64(h.Peer), h.word, h.message().Head)
@@ -171,7 +170,7 @@ func (g *mailGraph) address(ctx context.Context, works []team.Work, received [][
 			continue
 		}
 		for i, h := range sends {
-			if h.Vec.Bytes() < engine.CopyEngineMin || words[i] == 0 {
+			if h.Vec.Bytes() < gpu.CopyEngineMin || words[i] == 0 {
 				continue
 			}
 			at := mem.Location{Arena: uint32(words[i]>>48) & (kernels.MaxExtents - 1), Offset: words[i] & (1<<48 - 1)}
@@ -214,10 +213,10 @@ func (g *mailGraph) unhold() error {
 }
 
 // Capture is CaptureDevice of works of which some are messages. received is what each rank's Received has said.
-func (m *Mail) Capture(ctx context.Context, works []team.Work, received [][]uint64) (*engine.DeviceGraph, error) {
+func (m *Mail) Capture(ctx context.Context, works []team.Work, received [][]uint64) (*gpu.Graph, error) {
 	messages := slices.ContainsFunc(works, func(w team.Work) bool { return w.Other != nil })
 	if g := m.deviceMail(); messages && g != nil {
-		return engine.CaptureDevice(ctx, m.c, works, &mailGraph{m: g, works: works, received: received})
+		return gpu.Capture(ctx, m.c, works, &mailGraph{m: g, works: works, received: received})
 	}
-	return engine.CaptureDevice(ctx, m.c, works, nil)
+	return gpu.Capture(ctx, m.c, works, nil)
 }

@@ -4,18 +4,17 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/ubcoll/ubcoll/internal/engine"
-
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 // gpuLane is the messages from, or to, one rank.
 type gpuLane struct {
-	mu     sync.Mutex        // held while something is queued, which the driver may hold up
-	own    *engine.GPUStream // of blocking calls; nil until the first
-	last   *mark             // after what was queued last; or nil
+	mu     sync.Mutex  // held while something is queued, which the driver may hold up
+	own    *gpu.Stream // of blocking calls; nil until the first
+	last   *mark       // after what was queued last; or nil
 	closed bool
 
 	// Under gpuMail.mu.
@@ -34,7 +33,7 @@ func laneOf(peer int, recv bool) int {
 // mark is an event after something that was queued on a stream.
 type mark struct {
 	event  *cuda.Event
-	stream *engine.GPUStream
+	stream *gpu.Stream
 	users  int // under gpuMail.mu
 }
 
@@ -63,7 +62,7 @@ func (m *gpuMail) unlock(lanes uint32) {
 
 // order has what is queued next on cu begin after what the lanes have queued on other streams than s. The caller has
 // them locked.
-func (m *gpuMail) order(lanes uint32, s *engine.GPUStream, cu *cuda.Stream) error {
+func (m *gpuMail) order(lanes uint32, s *gpu.Stream, cu *cuda.Stream) error {
 	for i := range m.lanes {
 		if lanes>>i&1 == 0 {
 			continue
@@ -78,7 +77,7 @@ func (m *gpuMail) order(lanes uint32, s *engine.GPUStream, cu *cuda.Stream) erro
 }
 
 // take takes a mark for what will be queued on s. The caller lets it go.
-func (m *gpuMail) take(s *engine.GPUStream) (*mark, error) {
+func (m *gpuMail) take(s *gpu.Stream) (*mark, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n := len(m.free); n > 0 {
@@ -114,7 +113,7 @@ func (m *gpuMail) set(k *mark, lanes uint32, cu *cuda.Stream) error {
 }
 
 // stray remembers that something may be queued on s which no mark is after.
-func (m *gpuMail) stray(s *engine.GPUStream) {
+func (m *gpuMail) stray(s *gpu.Stream) {
 	m.mu.Lock()
 	m.strays = append(m.strays, s)
 	m.mu.Unlock()
@@ -208,10 +207,10 @@ func (m *gpuMail) reopen(closed bool) {
 const allLanes = 1<<kernels.MaxLanes - 1
 
 // own is a lane's own stream. The caller has the lane locked.
-func (m *gpuMail) own(lane int) (*engine.GPUStream, error) {
+func (m *gpuMail) own(lane int) (*gpu.Stream, error) {
 	l := &m.lanes[lane]
 	if l.own == nil {
-		s, err := engine.NewGPUStream(m.d.Domain.Context)
+		s, err := gpu.NewStream(m.d.Domain.Context)
 		if err != nil {
 			return nil, err
 		}

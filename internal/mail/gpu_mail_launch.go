@@ -6,15 +6,14 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/ubcoll/ubcoll/internal/engine"
-
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 // queue queues ms on s, or on a stream of their first lane's own, and returns a mark after them, which the caller lets
 // go. begun says that an error has left something queued, or has kept from the peers what they wait for.
-func (m *gpuMail) queue(s *engine.GPUStream, line int, ms []DeviceMessage) (k *mark, begun bool, err error) {
+func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, begun bool, err error) {
 	lanes := lanesOf(ms)
 	if err := m.lock(lanes); err != nil {
 		return nil, false, err
@@ -175,7 +174,7 @@ func (l laneParams) put(p *kernels.MailParams, x kernels.Message) {
 
 // kernel queues one kernel.
 func (m *gpuMail) kernel(cu *cuda.Stream, p *kernels.MailParams, grid int) error {
-	return m.f.Launch(cu, cuda.Launch{Grid: grid, Block: min(engine.MaxThreads, m.f.MaxThreads)}, p.Bytes())
+	return m.f.Launch(cu, cuda.Launch{Grid: grid, Block: min(gpu.MaxThreads, m.f.MaxThreads)}, p.Bytes())
 }
 
 // fork queues what does not fit into one kernel, or is done by copy engines too: each lane is a branch by itself, on

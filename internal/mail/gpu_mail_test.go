@@ -4,14 +4,12 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/ubcoll/ubcoll/internal/engine"
-
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 func message(peer int, recv bool, n int, word uint64) DeviceMessage {
@@ -24,9 +22,9 @@ func TestMailRoom(t *testing.T) {
 	for _, sms := range []int{4, 60, 108, 114, 132, 148} {
 		for ranks := 1; ranks <= kernels.MaxRanks; ranks++ {
 			t.Run(fmt.Sprintf("%d ranks, %d multiprocessors", ranks, sms), func(t *testing.T) {
-				room := engine.RoomOf(sms, ranks)
+				room := gpu.RoomOf(sms, ranks)
 				left := sms - room.Collectives
-				require.LessOrEqual(t, room.Messages+room.Channels, engine.RoomBlocks*left)
+				require.LessOrEqual(t, room.Messages+room.Channels, gpu.RoomBlocks*left)
 				if sms >= 60 {
 					require.GreaterOrEqual(t, room.Messages, 2*ranks, "a block for each lane")
 				}
@@ -45,7 +43,7 @@ func TestMailRoom(t *testing.T) {
 					for peer := range ranks {
 						all = append(all, message(peer, false, n, 0), message(peer, true, n, 0))
 					}
-					alone := newGPUMail(newMail(0, ranks), &engine.Device{Room: room})
+					alone := newGPUMail(newMail(0, ranks), &gpu.Device{Room: room})
 					for i := range all {
 						b := alone.share(all[i:i+1], nil)
 						require.Positive(t, b[laneOf(all[i].Peer, all[i].Recv)])
@@ -63,7 +61,7 @@ func TestMailRoom(t *testing.T) {
 					captured.giveUp(&second)
 					require.Equal(t, 2*ranks, total(captured))
 				}
-				m := newGPUMail(newMail(0, ranks), &engine.Device{Room: room})
+				m := newGPUMail(newMail(0, ranks), &gpu.Device{Room: room})
 				huge := []DeviceMessage{message(0, false, 1<<30, 0)}
 				require.EqualValues(t, min(mailPushBlocks, most-2*ranks+1), m.share(huge, nil)[0], "it may have all the rest")
 				direct := []DeviceMessage{message(0, true, 1<<30, 1<<63)}

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/ubcoll/ubcoll/internal/engine"
-
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -43,7 +43,7 @@ func messagesOf(w *team.Work) Messages {
 
 // OnDevice reports whether v is a message's memory on a device, or is to be, on s, a stream of one.
 func OnDevice(s *engine.Stream, v *team.Vec) bool {
-	return !v.Dev.IsHost() || engine.GPUStreamOf(s) != nil
+	return !v.Dev.IsHost() || gpu.StreamOf(s) != nil
 }
 
 // CheckDevice is what is wrong with a message for s, or for none, as an error of op, or nil.
@@ -124,7 +124,7 @@ func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 	if err := m.d.AcquireOne(&team.Work{Graph: graph}, &h.Vec, &h.buf); err != nil {
 		return fmt.Errorf("destination: %w", err)
 	}
-	h.word = engine.DeviceWord(&h.buf)
+	h.word = gpu.Word(&h.buf)
 	return nil
 }
 

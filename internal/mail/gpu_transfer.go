@@ -7,11 +7,10 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/internal/engine"
-
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Transfer is messages that were started together.
@@ -31,7 +30,7 @@ func (m *Mail) Transfer(ctx context.Context, s *engine.Stream, r engine.Recorder
 	c := m.c
 	fail := func(peer int, err error) (*Transfer, error) {
 		e := m.Error(op, peer, "", err)
-		if d := engine.DeviceOf(c); d != nil {
+		if d := gpu.Of(c); d != nil {
 			e.Device = d.Domain.Context.Device()
 		}
 		return nil, e
@@ -56,7 +55,7 @@ func (m *Mail) Transfer(ctx context.Context, s *engine.Stream, r engine.Recorder
 	if err := m.lostPeer(op); err != nil {
 		return nil, m.Fail(op, -1, err)
 	}
-	t, err := m.gpu.start(ctx, engine.GPUStreamOf(s), op, ms)
+	t, err := m.gpu.start(ctx, gpu.StreamOf(s), op, ms)
 	var e *fault.Error
 	if err != nil && !errors.As(err, &e) {
 		return fail(-1, err)
@@ -78,7 +77,7 @@ func (m *Mail) lostPeer(op string) error {
 }
 
 // start queues ms on s, or on a stream of a lane's own.
-func (m *gpuMail) start(ctx context.Context, s *engine.GPUStream, op string, ms []DeviceMessage) (*Transfer, error) {
+func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []DeviceMessage) (*Transfer, error) {
 	if _, err := m.load(); err != nil {
 		return nil, err
 	}
@@ -139,7 +138,7 @@ func (t *Transfer) Wait(ctx context.Context) error {
 	}
 	c := t.m.mail.c
 	var since time.Time // that the communicator is broken
-	err := engine.Await(func() (bool, error) { return t.m.reached(t.after) }, func(time.Duration) error {
+	err := gpu.Await(func() (bool, error) { return t.m.reached(t.after) }, func(time.Duration) error {
 		if ctx.Err() != nil {
 			c.FailOpen(t.m.error(t.op, "wait", fault.Ended(ctx))) // kernels end soon, and until then they use the memory
 		}
@@ -147,8 +146,8 @@ func (t *Transfer) Wait(ctx context.Context) error {
 		case c.Broken() == nil:
 		case since.IsZero():
 			since = time.Now()
-		case time.Since(since) > engine.DeviceGrace:
-			return fmt.Errorf("what is queued has not ended after %v: %w", engine.DeviceGrace, fault.ErrTimeout)
+		case time.Since(since) > gpu.DeviceGrace:
+			return fmt.Errorf("what is queued has not ended after %v: %w", gpu.DeviceGrace, fault.ErrTimeout)
 		}
 		return nil
 	})

@@ -7,7 +7,6 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/internal/engine"
-
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/team"
 )

@@ -3,10 +3,9 @@ package mail
 import (
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // arrived is the peer's next message for this rank, or nil. The caller holds the lane.

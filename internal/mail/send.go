@@ -4,14 +4,12 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/engine"
-
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // room reports whether the peer's next slot is free. The caller holds the lane.

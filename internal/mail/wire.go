@@ -3,10 +3,9 @@ package mail
 import (
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // The ways of a message, as its slot says.

@@ -10,6 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -20,7 +21,7 @@ import (
 type gpuEnd struct {
 	sp     *Space
 	c      *engine.Comm
-	d      *engine.Device
+	d      *gpu.Device
 	of     closable // the channel or the window
 	op     string
 	name   string
@@ -40,10 +41,10 @@ type gpuEnd struct {
 	held      bool       // the peer's memory stays mapped
 	captured  bool       // somebody captured steps, and may replay them at any time
 	params    kernels.ChannelParams
-	own       [3]*engine.GPUStream // of blocking calls, by side
-	streams   map[*engine.GPUStream]bool
-	last      [3]*engine.GPUStream // on which each side has queued
-	events    [3]*cuda.Event       // after what each side has queued; nil until there are two streams
+	own       [3]*gpu.Stream // of blocking calls, by side
+	streams   map[*gpu.Stream]bool
+	last      [3]*gpu.Stream // on which each side has queued
+	events    [3]*cuda.Event // after what each side has queued; nil until there are two streams
 
 	mu       sync.Mutex
 	why      error // why waits were ended from here
@@ -61,7 +62,7 @@ func (g *gpuEnd) open(ctx context.Context, mine, theirs int, salt func(mine bool
 	if err := d.Atomics[g.rank]; err != nil {
 		return err
 	}
-	g.d, g.streams = d, map[*engine.GPUStream]bool{}
+	g.d, g.streams = d, map[*gpu.Stream]bool{}
 	if g.f, err = d.Domain.Kernels.Kernel(kernels.Channel, dtype.Invalid, g.c.Size()); err != nil {
 		return err
 	}
@@ -224,4 +225,4 @@ func (u endUser) Collect() []error {
 }
 
 func (u endUser) Broke(op string, err error) { u.g.d.FailedOn(op, err) }
-func (u endUser) Closed(s *engine.GPUStream) { u.g.d.Domain.Remove(s) }
+func (u endUser) Closed(s *gpu.Stream)       { u.g.d.Domain.Remove(s) }

@@ -5,32 +5,32 @@ import (
 	"sync"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 // gpuEnds are the ends of channels and windows over memory of a device, each with a status line: that of its slot.
 // Implements client.
 type gpuEnds struct {
-	d     *engine.Device
+	d     *gpu.Device
 	first int // status line
 
 	mu   sync.Mutex
 	open map[*gpuEnd]bool
 }
 
-var _ engine.ClientMaker = (*Space)(nil)
+var _ gpu.ClientMaker = (*Space)(nil)
 
 // OnDevice implements clientMaker.
-func (sp *Space) OnDevice(d *engine.Device) engine.Client {
+func (sp *Space) OnDevice(d *gpu.Device) gpu.Client {
 	sp.gpu = &gpuEnds{d: d, open: map[*gpuEnd]bool{}}
 	return sp.gpu
 }
 
 // noDevice is why there is nothing over memory of devices, or nil.
 func (sp *Space) noDevice() error {
-	if engine.DeviceOf(sp.c) == nil {
+	if gpu.Of(sp.c) == nil {
 		return sp.c.GpuWhyNot()
 	}
 	return nil
@@ -38,7 +38,7 @@ func (sp *Space) noDevice() error {
 
 // noDeviceOf is why a peer's device cannot be reached, or nil.
 func (sp *Space) noDeviceOf(rank int) error {
-	if engine.DeviceOf(sp.c) == nil || !sp.c.DevicePeer(rank).HasDevice() {
+	if gpu.Of(sp.c) == nil || !sp.c.DevicePeer(rank).HasDevice() {
 		return sp.c.GpuWhyNot()
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
@@ -51,13 +52,13 @@ func (g *gpuEnd) submit(ctx context.Context, s *engine.Stream, steps []Step, all
 }
 
 // queues is where on s, which may be nil, what has no turn is queued.
-func queues(c *engine.Comm, s *engine.Stream) (*engine.GPUStream, error) {
-	on := engine.GPUStreamOf(s)
+func queues(c *engine.Comm, s *engine.Stream) (*gpu.Stream, error) {
+	on := gpu.StreamOf(s)
 	switch {
 	case s == nil:
 		return nil, nil
 	case on == nil:
-		return nil, fmt.Errorf("memory on %v, and the stream is on %v: %w", engine.DeviceOf(c).Domain.Context.Device(), s.Device(),
+		return nil, fmt.Errorf("memory on %v, and the stream is on %v: %w", gpu.Of(c).Domain.Context.Device(), s.Device(),
 			fault.ErrArgument)
 	}
 	return on, c.OnGPU(s.Device())
@@ -65,7 +66,7 @@ func queues(c *engine.Comm, s *engine.Stream) (*engine.GPUStream, error) {
 
 // ready is the stream to queue steps on, unless the peer has taken back the memory that they reach for, or the end has
 // ended. The caller has launching locked, as it has until they are queued: watch gives no memory up meanwhile.
-func (g *gpuEnd) ready(s *engine.GPUStream, side int, steps []Step) (*engine.GPUStream, error) {
+func (g *gpuEnd) ready(s *gpu.Stream, side int, steps []Step) (*gpu.Stream, error) {
 	for i := range steps {
 		k := steps[i].Kind
 		if g.rank != g.c.Rank() && (k == StepPut || k == StepGet || k == StepPutPackets) {
@@ -78,7 +79,7 @@ func (g *gpuEnd) ready(s *engine.GPUStream, side int, steps []Step) (*engine.GPU
 		return s, err
 	}
 	if g.own[side] == nil {
-		own, err := engine.NewGPUStream(g.d.Domain.Context)
+		own, err := gpu.NewStream(g.d.Domain.Context)
 		if err != nil {
 			return nil, err
 		}
@@ -89,7 +90,7 @@ func (g *gpuEnd) ready(s *engine.GPUStream, side int, steps []Step) (*engine.GPU
 
 // queue queues steps, cut where a step touches what one before it does: within a kernel, nothing but signals wait for
 // all blocks. The caller has launching locked.
-func (g *gpuEnd) queue(s *engine.GPUStream, steps []Step, all []touch, side uint32) error {
+func (g *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32) error {
 	if !g.streams[s] {
 		g.streams[s] = true
 		s.Enter(endUser{g})
@@ -107,7 +108,7 @@ func (g *gpuEnd) queue(s *engine.GPUStream, steps []Step, all []touch, side uint
 			return err
 		}
 		for from := 0; from < len(steps); {
-			if k := steps[from].Kind; steps[from].N >= engine.CopyEngineMin && (k == StepPut || k == StepGet) {
+			if k := steps[from].Kind; steps[from].N >= gpu.CopyEngineMin && (k == StepPut || k == StepGet) {
 				dst, src := g.addresses(&steps[from])
 				if err := cu.Copy(dst, src, steps[from].N); err != nil {
 					return err
@@ -117,7 +118,7 @@ func (g *gpuEnd) queue(s *engine.GPUStream, steps []Step, all []touch, side uint
 			}
 			to := from
 			for ; to < len(steps) && to-from < kernels.MaxSteps; to++ {
-				if k := steps[to].Kind; steps[to].N >= engine.CopyEngineMin && (k == StepPut || k == StepGet) {
+				if k := steps[to].Kind; steps[to].N >= gpu.CopyEngineMin && (k == StepPut || k == StepGet) {
 					break
 				}
 				clash := false
@@ -139,7 +140,7 @@ func (g *gpuEnd) queue(s *engine.GPUStream, steps []Step, all []touch, side uint
 
 // order has what is queued next on s begin after what the same side of the channel has queued on other streams, as the
 // calls came: its kernels count alone.
-func (g *gpuEnd) order(s *engine.GPUStream, cu *cuda.Stream, side uint32) error {
+func (g *gpuEnd) order(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
 	if s.Capturing() { // when it runs, and after what, is for whoever captures it to say
 		return nil
 	}
@@ -151,7 +152,7 @@ func (g *gpuEnd) order(s *engine.GPUStream, cu *cuda.Stream, side uint32) error 
 }
 
 // follow is order for what is none of the channel's.
-func (g *gpuEnd) follow(s *engine.GPUStream, cu *cuda.Stream, side uint32) error {
+func (g *gpuEnd) follow(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
 	for k, last := range g.last {
 		if last == nil || last == s || uint32(k) != side && k != kernels.SideBoth && side != kernels.SideBoth {
 			continue
@@ -211,13 +212,13 @@ func (g *gpuEnd) stopped(ctx context.Context) error {
 }
 
 // wait waits until the steps of a blocking call are done.
-func (g *gpuEnd) wait(ctx context.Context, s *engine.GPUStream) error {
+func (g *gpuEnd) wait(ctx context.Context, s *gpu.Stream) error {
 	c := g.c
 	err := s.Await(func(waited time.Duration) error {
 		if why := g.stopped(ctx); why != nil {
 			g.fail(why)
 		}
-		if waited > c.Options().Timeout+engine.DeviceGrace {
+		if waited > c.Options().Timeout+gpu.DeviceGrace {
 			return fmt.Errorf("what is queued has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
 		}
 		return nil

@@ -6,6 +6,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
@@ -144,7 +145,7 @@ var stepCodes = [...]uint64{StepPut: kernels.StepCopy, StepGet: kernels.StepCopy
 	StepGetPackets: kernels.StepGetPackets}
 
 // kernel queues one kernel, of so many blocks at most.
-func (g *gpuEnd) kernel(on *engine.GPUStream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
+func (g *gpuEnd) kernel(on *gpu.Stream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
 	p := &g.params
 	p.Side, p.Steps, p.Spread = side, 0, 0
 	blocks, threads := 1, warp

@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -124,7 +125,7 @@ func (w *Window) copyDevice(ctx context.Context, s *engine.Stream, peer, off int
 			return fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale)
 		}
 		defer a.Release()
-		if on := engine.GPUStreamOf(s); on != nil && on.Capturing() {
+		if on := gpu.StreamOf(s); on != nil && on.Capturing() {
 			if err := w.keep(a); err != nil {
 				return err
 			}

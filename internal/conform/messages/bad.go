@@ -5,11 +5,10 @@ import (
 	"errors"
 	"math/rand/v2"
 
-	"github.com/ubcoll/ubcoll/internal/mail"
-
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 

@@ -5,12 +5,11 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/ubcoll/ubcoll/internal/mail"
-
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 

@@ -1,4 +1,6 @@
-package engine
+// Package gpu is a communicator's device side: areas, streams, launches, graphs, what kernels say, and the watchdog. What
+// else than collectives uses the device is its clients.
+package gpu
 
 import (
 	"context"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
@@ -18,8 +21,8 @@ import (
 // Device is a communicator's side of this rank's device. Kernels of all ranks agree, and move data, through the areas
 // in their devices' memory; the host queues them and waits for nobody.
 type Device struct {
-	C      *Comm
-	Domain *DomainGPU
+	C      *engine.Comm
+	Domain *Domain
 	Area   *mem.Allocation
 	page   *mem.Allocation // host memory, of status
 
@@ -28,25 +31,25 @@ type Device struct {
 	Threads int             // of a block
 	Blocks  int             // of collectives, at most
 	Room    room
-	own     *GPUStream  // of blocking calls
+	own     *Stream     // of blocking calls
 	event   *cuda.Event // orders streams
 	ops     uint64      // that were queued; by whose turn it is
 
-	collectives, uncounted uint64 // see kinds.go; likewise
+	collectives, uncounted uint64 // see team/divergence.go; likewise
 
 	next      launching            // likewise
 	functions map[kernelKey]loaded // likewise: those that were used
 
-	kept Keeper // what captures of others use
+	kept engine.Keeper // what captures of others use
 
-	last     atomic.Pointer[GPUStream] // on which the last operation was queued
-	launches atomic.Uint64             // how many were, and
-	ended    atomic.Uint64             // how many when all were seen to have ended
+	last     atomic.Pointer[Stream] // on which the last operation was queued
+	launches atomic.Uint64          // how many were, and
+	ended    atomic.Uint64          // how many when all were seen to have ended
 
 	Mu      sync.Mutex
 	Gone    bool
 	pending []error // that no Sync has returned
-	graphs  map[*DeviceGraph]bool
+	graphs  map[*Graph]bool
 
 	Multiprocessors int     // that each rank's device has at least
 	Atomics         []error // by rank: why this device cannot add to words of its device, or nil
@@ -67,10 +70,11 @@ func (d *Device) Line(n int) *kernels.Status {
 	return (*kernels.Status)(unsafe.Add(unsafe.Pointer(d.status), statusLine*n))
 }
 
+// LineAddr is where kernels find the status in a line of the page.
 func (d *Device) LineAddr(n int) uint64 { return d.Params.Status + uint64(statusLine*n) }
 
 // DeviceOf is c's side of its device, or nil.
-func DeviceOf(c *Comm) *Device {
+func Of(c *engine.Comm) *Device {
 	d, _ := c.Accelerator().(*Device)
 	return d
 }
@@ -78,14 +82,14 @@ func DeviceOf(c *Comm) *Device {
 // MaxThreads of a block; more would not hide more.
 const MaxThreads = 512
 
-func newDevice(c *Comm, g *DomainGPU) *Device {
-	return &Device{C: c, Domain: g, graphs: map[*DeviceGraph]bool{},
+func newDevice(c *engine.Comm, g *Domain) *Device {
+	return &Device{C: c, Domain: g, graphs: map[*Graph]bool{},
 		stop:      make(chan struct{}),
 		functions: map[kernelKey]loaded{}}
 }
 
 // Part implements Accelerator.
-func (d *Device) Part(c *Comm, ranks []int) Accelerator {
+func (d *Device) Part(c *engine.Comm, ranks []int) engine.Accelerator {
 	p := newDevice(c, d.Domain)
 	p.Multiprocessors, p.Atomics = d.Multiprocessors, make([]error, len(ranks))
 	for r, was := range ranks {
@@ -95,7 +99,7 @@ func (d *Device) Part(c *Comm, ranks []int) Accelerator {
 }
 
 // Card implements Accelerator.
-func (d *Device) Card() (card DeviceCard, err error) {
+func (d *Device) Card() (card engine.DeviceCard, err error) {
 	c, g := d.C, d.Domain
 	d.lines = 1
 	for _, a := range c.Attachments() {
@@ -133,7 +137,7 @@ func (d *Device) Card() (card DeviceCard, err error) {
 		return card, err
 	}
 	card.Threads = min(MaxThreads, f.MaxThreads)
-	if d.own, err = NewGPUStream(g.Context); err != nil {
+	if d.own, err = NewStream(g.Context); err != nil {
 		return card, err
 	}
 	if d.event, err = g.Context.NewEvent(false); err != nil {
@@ -146,7 +150,7 @@ func (d *Device) Card() (card DeviceCard, err error) {
 }
 
 // Meet implements Accelerator: it maps the areas of the others.
-func (d *Device) Meet(ctx context.Context, cards []DeviceCard) string {
+func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
 	c := d.C
 	d.Room = RoomOf(d.Multiprocessors, c.Size())
 	d.Blocks = min(d.Room.Collectives, kernels.MaxBlocks)
@@ -192,7 +196,7 @@ func (d *Device) Busy() bool {
 }
 
 // Running reports whether a collective may be running, or come to run, beside what is queued on s next.
-func (d *Device) Running(s *GPUStream) bool {
+func (d *Device) Running(s *Stream) bool {
 	if last := d.last.Load(); last == nil || last == s {
 		return false
 	}
@@ -221,7 +225,7 @@ func (d *Device) Close() error {
 	}
 	d.Domain.mu.Lock()
 	delete(d.Domain.streams, d.own)
-	var streams []*GPUStream
+	var streams []*Stream
 	for s := range d.Domain.streams {
 		streams = append(streams, s)
 	}

@@ -1,4 +1,4 @@
-package engine
+package gpu
 
 import (
 	"testing"
@@ -11,7 +11,7 @@ import (
 func TestRoomForEarlyKernels(t *testing.T) {
 	room := RoomOf(132, 2)
 	large, small := int32(RoomBlocks*room.Collectives), int32(64)
-	s := &GPUStream{}
+	s := &Stream{}
 	for i, k := range []struct {
 		takes int32
 		early bool

@@ -1,21 +1,21 @@
-package engine
+package gpu
 
 import (
 	"context"
 	"fmt"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // LaunchAll queues works on s, a stream of a device, in order. What is wrong with a rank's arguments is an error of the
 // stream, as on the host, and of the other ranks'.
-func (s *GPUStream) LaunchAll(ctx context.Context, c *Comm, works []team.Work, group bool) error {
+func (s *Stream) LaunchAll(ctx context.Context, c *engine.Comm, works []team.Work, group bool) error {
 	c.EnterQueue()
 	defer c.Leave()
 	c.Together(group)
@@ -23,7 +23,7 @@ func (s *GPUStream) LaunchAll(ctx context.Context, c *Comm, works []team.Work, g
 	if err := launchable(c, s); err != nil {
 		return err
 	}
-	d := DeviceOf(c)
+	d := Of(c)
 	var first error // refusal, after which all is refused: the other ranks have queued the whole group
 	for i := range works {
 		if c.Team().Work = works[i]; first != nil {
@@ -35,28 +35,28 @@ func (s *GPUStream) LaunchAll(ctx context.Context, c *Comm, works []team.Work, g
 		}
 		if refusal != nil && first == nil {
 			first = refusal
-			s.s.addError(c, refusal)
+			s.s.AddError(c, refusal)
 		}
 	}
 	return nil
 }
 
 // Launch is LaunchAll for c.work alone. It is the caller's turn, which ends.
-func (s *GPUStream) Launch(ctx context.Context, c *Comm) error {
+func (s *Stream) Launch(ctx context.Context, c *engine.Comm) error {
 	defer c.Leave()
 	if err := launchable(c, s); err != nil {
 		c.Team().Work = team.Work{}
 		return err
 	}
-	refusal, err := DeviceOf(c).queueWork(ctx, s)
+	refusal, err := Of(c).queueWork(ctx, s)
 	if refusal != nil {
-		s.s.addError(c, refusal)
+		s.s.AddError(c, refusal)
 	}
 	return err
 }
 
 // queueWork queues the communicator's work on s; see device.queue.
-func (d *Device) queueWork(ctx context.Context, s *GPUStream) (refusal, err error) {
+func (d *Device) queueWork(ctx context.Context, s *Stream) (refusal, err error) {
 	c := d.C
 	refusal, err = d.queue(ctx, s, &c.Team().Work)
 	c.Team().Work.LetGo()
@@ -65,12 +65,12 @@ func (d *Device) queueWork(ctx context.Context, s *GPUStream) (refusal, err erro
 }
 
 // launchable is why nothing of c can be queued on s.
-func launchable(c *Comm, s *GPUStream) error {
+func launchable(c *engine.Comm, s *Stream) error {
 	switch {
 	case c.Broken() != nil:
 		return c.Broken()
 	case c.Closing():
-		return c.Local("stream", ErrCommClosed)
+		return c.Local("stream", engine.ErrCommClosed)
 	}
 	if err := c.OnGPU(s.s.Device()); err != nil {
 		return c.Local("stream", err)
@@ -137,7 +137,7 @@ func (d *Device) settle(ctx context.Context, k team.Kind) error {
 
 // queue queues w on s; it is the communicator's turn. A refusal is what is wrong with w on this rank: it has been
 // queued as such, for the peers to see. An error means that nothing was queued.
-func (d *Device) queue(ctx context.Context, s *GPUStream, w *team.Work) (refusal, err error) {
+func (d *Device) queue(ctx context.Context, s *Stream, w *team.Work) (refusal, err error) {
 	bad := w.Err
 	if bad == nil && w.Kernel.Name == "" {
 		bad = fmt.Errorf("memory of the host on a stream of %v: %w", s.s.Device(), fault.ErrArgument)
@@ -154,7 +154,7 @@ func (d *Device) queue(ctx context.Context, s *GPUStream, w *team.Work) (refusal
 	}
 	algorithm := w.Kernel.Algorithm
 	if bad != nil {
-		algorithm = refused.Name
+		algorithm = engine.Refused.Name
 		if err := d.refuse(bad); err != nil {
 			return nil, d.failed(w.Kind, err)
 		}
@@ -164,7 +164,7 @@ func (d *Device) queue(ctx context.Context, s *GPUStream, w *team.Work) (refusal
 	}
 	d.ops++
 	d.count(1)
-	d.C.noteAs(w, algorithm, d.ops)
+	d.C.NoteAs(w, algorithm, d.ops)
 	if bad != nil {
 		refusal = d.error(w.Kind, d.ops, "", -1, bad)
 	}
@@ -176,15 +176,15 @@ func (d *Device) queue(ctx context.Context, s *GPUStream, w *team.Work) (refusal
 type launching struct {
 	f      *cuda.Function
 	shape  cuda.Launch
-	room   int32 // that the kernel takes, see onDevice.follows
+	room   int32 // that the kernel takes, see Stream.Follows
 	params kernels.VectorParams
 	counts bool // the kernel takes all of params
 	copy   *team.Work
-	graph  *DeviceGraph
+	graph  *Graph
 }
 
 // start queues d.next on cu, s's, which somebody else captures or not.
-func (d *Device) start(s *GPUStream, cu *cuda.Stream, captured bool) error {
+func (d *Device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 	l := &d.next
 	switch {
 	case l.copy != nil:
@@ -275,6 +275,7 @@ func (d *Device) retain(w *team.Work) error {
 	return d.Keep(&w.Src, &w.Dst)
 }
 
+// Keep registers the memory of vs for as long as the communicator lives: somebody may replay what uses it at any time.
 func (d *Device) Keep(vs ...*team.Vec) error {
 	for _, v := range vs {
 		a := d.C.Allocation(*v)
@@ -325,7 +326,7 @@ type kernelKey struct {
 // fill sets the parameters of w.
 func (d *Device) fill(p *kernels.Params, w *team.Work) {
 	p.Src, p.Dst = uint64(uintptr(w.Src.Ptr)), uint64(uintptr(w.Dst.Ptr))
-	p.SrcWord, p.DstWord = DeviceWord(&w.SrcBuf), DeviceWord(&w.DstBuf)
+	p.SrcWord, p.DstWord = Word(&w.SrcBuf), Word(&w.DstBuf)
 	p.Signature, p.Count = w.Signature(), uint64(w.Count)
 	p.Factor, p.Op, p.Root, p.Size = w.Factor, uint32(w.Red), uint32(w.Root), uint32(w.Type.Size())
 	if w.Kernel.Push {
@@ -333,7 +334,8 @@ func (d *Device) fill(p *kernels.Params, w *team.Work) {
 	}
 }
 
-func DeviceWord(b *team.Buf) uint64 {
+// Word is a buffer for kernels: where peers find it, or 0 if it is staged.
+func Word(b *team.Buf) uint64 {
 	if b.Claim == nil {
 		return 0
 	}
@@ -348,7 +350,7 @@ func (d *Device) count(n uint64) {
 
 // enqueue queues d.next on s, which somebody else captures or not, after what this communicator has queued on other
 // streams.
-func (d *Device) enqueue(s *GPUStream, captured bool) error {
+func (d *Device) enqueue(s *Stream, captured bool) error {
 	defer func() { d.next.copy, d.next.graph = nil, nil }()
 	d.Watch()
 	d.launches.Add(1)
@@ -384,6 +386,7 @@ func (d *Device) acquire(w *team.Work) error {
 	return w.AcquireBuffers(func(v *team.Vec, b *team.Buf) error { return d.AcquireOne(w, v, b) })
 }
 
+// AcquireOne finds the registration of v, one of w's buffers, unless a peer cannot reach it: then it is staged.
 func (d *Device) AcquireOne(w *team.Work, v *team.Vec, b *team.Buf) error {
 	c := d.C
 	b.Late = false
@@ -413,7 +416,7 @@ func (d *Device) missing(extent uint32) string {
 }
 
 // wait waits until s has done what is queued. It ends early with an error, which breaks the communicator.
-func (d *Device) wait(ctx context.Context, s *GPUStream, k team.Kind) error {
+func (d *Device) wait(ctx context.Context, s *Stream, k team.Kind) error {
 	c := d.C
 	cancelled := false
 	err := s.Await(func(waited time.Duration) error {

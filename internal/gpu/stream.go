@@ -1,4 +1,4 @@
-package engine
+package gpu
 
 import (
 	"context"
@@ -9,17 +9,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // GPUStream is the part of a Stream that is a stream of a device: the queue is the driver's. Implements engine.DeviceStream.
-type GPUStream struct {
-	s        *Stream       // which keeps the errors
-	ctx      *cuda.Context // to close with the stream, or nil
+type Stream struct {
+	s        *engine.Stream // which keeps the errors
+	ctx      *cuda.Context  // to close with the stream, or nil
 	CUDA     *cuda.Stream
 	borrowed bool
 
@@ -29,43 +29,43 @@ type GPUStream struct {
 	taken atomic.Int32 // the room that the kernel takes that was queued last: see follows
 
 	mu    sync.Mutex
-	users map[streamUser]bool // that have queued on it
+	users map[StreamUser]bool // that have queued on it
 }
 
 // GPUStreamOf is the part of s that is a stream of a device; nil if it is on the host, or nil.
-func GPUStreamOf(s *Stream) *GPUStream {
+func StreamOf(s *engine.Stream) *Stream {
 	if s == nil {
 		return nil
 	}
-	g, _ := s.OnDevice().(*GPUStream)
+	g, _ := s.OnDevice().(*Stream)
 	return g
 }
 
 // streamOn is the Stream that has cu.
-func streamOn(d hw.Device, g *GPUStream) *GPUStream {
-	g.s, g.users = StreamOn(d, g), map[streamUser]bool{}
+func streamOn(d hw.Device, g *Stream) *Stream {
+	g.s, g.users = engine.StreamOn(d, g), map[StreamUser]bool{}
 	return g
 }
 
-// newStream makes a stream of ctx's device.
-func NewGPUStream(ctx *cuda.Context) (*GPUStream, error) {
+// NewStream makes a stream of ctx's device.
+func NewStream(ctx *cuda.Context) (*Stream, error) {
 	cu, err := ctx.NewStream()
 	if err != nil {
 		return nil, err
 	}
-	return streamOn(ctx.Device(), &GPUStream{CUDA: cu}), nil
+	return streamOn(ctx.Device(), &Stream{CUDA: cu}), nil
 }
 
 // OpenStream makes a stream on device d.
-func OpenStream(d hw.Device) (*Stream, error) { return openStream(d, nil) }
+func OpenStream(d hw.Device) (*engine.Stream, error) { return openStream(d, nil) }
 
 // openStream makes a stream of device d, or borrows what *handle names.
-func openStream(d hw.Device, handle *uintptr) (*Stream, error) {
+func openStream(d hw.Device, handle *uintptr) (*engine.Stream, error) {
 	ctx, err := cuda.Primary(d)
 	if err != nil {
 		return nil, fmt.Errorf("a stream on %v: %w", d, err)
 	}
-	g := streamOn(d, &GPUStream{ctx: ctx, borrowed: handle != nil})
+	g := streamOn(d, &Stream{ctx: ctx, borrowed: handle != nil})
 	if handle != nil {
 		g.CUDA, err = ctx.StreamFrom(*handle)
 	} else {
@@ -78,7 +78,7 @@ func openStream(d hw.Device, handle *uintptr) (*Stream, error) {
 }
 
 // StreamFrom borrows a stream that somebody else made on d, by its CUstream.
-func StreamFrom(d hw.Device, cuStream uintptr) (*Stream, error) {
+func StreamFrom(d hw.Device, cuStream uintptr) (*engine.Stream, error) {
 	if d.IsHost() {
 		return nil, fmt.Errorf("a CUDA stream on %v: %w", d, fault.ErrArgument)
 	}
@@ -86,17 +86,17 @@ func StreamFrom(d hw.Device, cuStream uintptr) (*Stream, error) {
 }
 
 // Use calls f with the driver's stream, which is not closed meanwhile.
-func (s *GPUStream) Use(f func(*cuda.Stream) error) error {
+func (s *Stream) Use(f func(*cuda.Stream) error) error {
 	s.using.RLock()
 	defer s.using.RUnlock()
 	if s.gone {
-		return s.s.error(errStreamClosed)
+		return s.s.Fault(engine.ErrStreamClosed)
 	}
 	return f(s.CUDA)
 }
 
 // Capturing reports whether somebody captures the stream, who must not be disturbed: nothing runs meanwhile.
-func (s *GPUStream) Capturing() bool {
+func (s *Stream) Capturing() bool {
 	if !s.borrowed {
 		return false // nobody else has it
 	}
@@ -106,12 +106,12 @@ func (s *GPUStream) Capturing() bool {
 
 // TakesEarly reports whether kernels can be launched early on the stream. Others who capture it may look at the capture by
 // calls that do not know of that, and fail on it.
-func (s *GPUStream) TakesEarly() bool {
+func (s *Stream) TakesEarly() bool {
 	return !s.Capturing() || s.CUDA.OwnCapture()
 }
 
 // captured is capturing for who does not use the stream yet. Nobody captures one that is closed.
-func (s *GPUStream) captured() (captured bool) {
+func (s *Stream) captured() (captured bool) {
 	if s.borrowed {
 		s.Use(func(*cuda.Stream) error {
 			captured = s.Capturing()
@@ -123,7 +123,7 @@ func (s *GPUStream) captured() (captured bool) {
 
 // Before has what is queued next on cu begin after what is queued on s, by way of e. Where nothing is left of that, s is
 // not touched: whoever has seen it done may close it. What somebody captures runs when he says.
-func (s *GPUStream) Before(cu *cuda.Stream, e *cuda.Event) error {
+func (s *Stream) Before(cu *cuda.Stream, e *cuda.Event) error {
 	err := s.Use(func(first *cuda.Stream) error {
 		if s.Capturing() {
 			return nil
@@ -143,7 +143,7 @@ func (s *GPUStream) Before(cu *cuda.Stream, e *cuda.Event) error {
 }
 
 // Done reports whether all that was queued is done. The error is the device's.
-func (s *GPUStream) Done() (done bool, err error) {
+func (s *Stream) Done() (done bool, err error) {
 	gone := s.Use(func(cu *cuda.Stream) error {
 		if s.Capturing() { // what is captured does not run
 			done = true
@@ -156,7 +156,7 @@ func (s *GPUStream) Done() (done bool, err error) {
 }
 
 // Quiet waits until all that was queued is done.
-func (s *GPUStream) Quiet() {
+func (s *Stream) Quiet() {
 	s.Use(func(cu *cuda.Stream) error {
 		if s.Capturing() {
 			return nil
@@ -166,7 +166,7 @@ func (s *GPUStream) Quiet() {
 }
 
 // Await waits until all that was queued is done, or look returns an error, which it does between looks at the stream.
-func (s *GPUStream) Await(look func(waited time.Duration) error) error { return Await(s.Done, look) }
+func (s *Stream) Await(look func(waited time.Duration) error) error { return Await(s.Done, look) }
 
 // Await waits until reached says true or returns an error, or look does.
 func Await(reached func() (bool, error), look func(waited time.Duration) error) error {
@@ -199,11 +199,11 @@ func Await(reached func() (bool, error), look func(waited time.Duration) error) 
 const spinningLooks = 16
 
 // Sync waits until all that was queued has run, and returns the errors since the last Sync.
-func (s *GPUStream) Sync(ctx context.Context) error {
+func (s *Stream) Sync(ctx context.Context) error {
 	var early error
 	err := s.Await(func(time.Duration) error {
 		if ctx.Err() != nil {
-			early = s.s.error(fault.Ended(ctx))
+			early = s.s.Fault(fault.Ended(ctx))
 		}
 		return early
 	})
@@ -219,7 +219,7 @@ func (s *GPUStream) Sync(ctx context.Context) error {
 }
 
 // all are the users.
-func (s *GPUStream) all() (users []streamUser) {
+func (s *Stream) all() (users []StreamUser) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for u := range s.users {
@@ -228,8 +228,8 @@ func (s *GPUStream) all() (users []streamUser) {
 	return users
 }
 
-func (s *GPUStream) takeErrors() error {
-	errs := s.s.takeErrors()
+func (s *Stream) takeErrors() error {
+	errs := s.s.TakeErrors()
 	for _, u := range s.all() {
 		errs = append(errs, u.Collect()...)
 	}
@@ -237,7 +237,7 @@ func (s *GPUStream) takeErrors() error {
 }
 
 // Enter has u's errors come from the stream. It reports whether they have not so far.
-func (s *GPUStream) Enter(u streamUser) bool {
+func (s *Stream) Enter(u StreamUser) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users[u] {
@@ -248,7 +248,7 @@ func (s *GPUStream) Enter(u streamUser) bool {
 }
 
 // Leave ends u's use of the stream, when nothing of u is queued any more; u's errors stay.
-func (s *GPUStream) Leave(u streamUser) {
+func (s *Stream) Leave(u StreamUser) {
 	s.mu.Lock()
 	mine := s.users[u]
 	delete(s.users, u)
@@ -257,27 +257,27 @@ func (s *GPUStream) Leave(u streamUser) {
 		return
 	}
 	for _, err := range u.Collect() {
-		s.s.addError(u.Comm(), err)
+		s.s.AddError(u.Comm(), err)
 	}
 }
 
 // Close ends the stream: fault.ErrBusy while something is queued. It returns the errors that no Sync has returned.
-func (s *GPUStream) Close() error {
+func (s *Stream) Close() error {
 	if done, _ := s.Done(); !done {
-		return s.s.error(errStreamBusy)
+		return s.s.Fault(engine.ErrStreamBusy)
 	}
 	s.using.Lock()
 	if s.gone {
 		s.using.Unlock()
-		return s.s.error(errStreamClosed)
+		return s.s.Fault(engine.ErrStreamClosed)
 	}
 	s.gone = true
 	s.using.Unlock()
 	err := s.takeErrors()
-	s.s.end()
+	s.s.End()
 	s.mu.Lock()
 	users := s.users
-	s.users = map[streamUser]bool{}
+	s.users = map[StreamUser]bool{}
 	s.mu.Unlock()
 	for u := range users {
 		u.Closed(s)

@@ -1,4 +1,4 @@
-package engine
+package gpu
 
 import (
 	"encoding/hex"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
@@ -24,7 +25,7 @@ type gpu struct {
 type accelerators struct{}
 
 // GPUs makes the device sides of communicators.
-var GPUs Accelerators = accelerators{}
+var Accelerators engine.Accelerators = accelerators{}
 
 // gpus are what a rank tells about its process's devices: all of them, since it does not know yet which one it gets.
 type gpus struct {
@@ -107,12 +108,12 @@ func noAtomics(r int, mine hw.Device, seen gpus, theirs gpu) error {
 }
 
 // DomainGPU is what a domain has once on its device.
-type DomainGPU struct {
+type Domain struct {
 	Context *cuda.Context
 	Kernels *kernels.Set
 
 	mu      sync.Mutex
-	streams map[*GPUStream]bool // on which communicators of the domain have queued
+	streams map[*Stream]bool // on which communicators of the domain have queued
 
 	copying sync.Mutex   // for copies
 	copies  *cuda.Stream // between host and device; made when first used
@@ -125,7 +126,7 @@ func (accelerators) Visible() json.RawMessage {
 }
 
 // New implements Accelerators.
-func (accelerators) New(c *Comm, told []json.RawMessage) (Accelerator, error) {
+func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelerator, error) {
 	all := make([]gpus, len(told))
 	for r := range told {
 		if err := json.Unmarshal(told[r], &all[r]); err != nil {
@@ -152,12 +153,12 @@ func (accelerators) New(c *Comm, told []json.RawMessage) (Accelerator, error) {
 }
 
 // useGPU makes dom's side of device i. What an error leaves behind goes with the domain.
-func useGPU(dom *Domain, i int) (*DomainGPU, error) {
+func useGPU(dom *engine.Domain, i int) (*Domain, error) {
 	ctx, err := cuda.Primary(hw.CUDA(i))
 	if err != nil {
 		return nil, err
 	}
-	g := &DomainGPU{Context: ctx, Kernels: kernels.New(ctx), streams: map[*GPUStream]bool{}}
+	g := &Domain{Context: ctx, Kernels: kernels.New(ctx), streams: map[*Stream]bool{}}
 	dom.SetDevice(g)
 	dom.Heap.UseDevice(ctx)
 	dom.Heap.OnQuiesce(g.quiesce)
@@ -166,9 +167,9 @@ func useGPU(dom *Domain, i int) (*DomainGPU, error) {
 
 // quiesce waits until nothing that communicators of the domain have queued runs any more. Kernels end by themselves,
 // the latest when their deadline has passed.
-func (g *DomainGPU) quiesce() {
+func (g *Domain) quiesce() {
 	g.mu.Lock()
-	var all []*GPUStream
+	var all []*Stream
 	for s := range g.streams {
 		all = append(all, s)
 	}
@@ -179,9 +180,9 @@ func (g *DomainGPU) quiesce() {
 }
 
 // idle reports whether nothing that communicators of the domain have queued runs any more.
-func (g *DomainGPU) idle() bool {
+func (g *Domain) idle() bool {
 	g.mu.Lock()
-	var all []*GPUStream
+	var all []*Stream
 	for s := range g.streams {
 		all = append(all, s)
 	}
@@ -194,23 +195,25 @@ func (g *DomainGPU) idle() bool {
 	return true
 }
 
-func (g *DomainGPU) Add(s *GPUStream) {
+// Add says that communicators of the domain queue on s.
+func (g *Domain) Add(s *Stream) {
 	g.mu.Lock()
 	g.streams[s] = true
 	g.mu.Unlock()
 }
 
-func (g *DomainGPU) Remove(s *GPUStream) {
+// Remove says that they do not any more.
+func (g *Domain) Remove(s *Stream) {
 	g.mu.Lock()
 	delete(g.streams, s)
 	g.mu.Unlock()
 }
 
 // Device implements DomainDevice.
-func (g *DomainGPU) Device() hw.Device { return g.Context.Device() }
+func (g *Domain) Device() hw.Device { return g.Context.Device() }
 
 // Copy implements DomainDevice.
-func (g *DomainGPU) Copy(a cuda.Addr, b []byte, in bool) error {
+func (g *Domain) Copy(a cuda.Addr, b []byte, in bool) error {
 	g.copying.Lock()
 	defer g.copying.Unlock()
 	if g.copies == nil {
@@ -227,7 +230,7 @@ func (g *DomainGPU) Copy(a cuda.Addr, b []byte, in bool) error {
 }
 
 // Close implements DomainDevice.
-func (g *DomainGPU) Close() error {
+func (g *Domain) Close() error {
 	var errs []error
 	if g.copies != nil {
 		errs = append(errs, g.copies.Close())

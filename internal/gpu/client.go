@@ -1,9 +1,10 @@
-package engine
+package gpu
 
 import (
 	"context"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -34,24 +35,24 @@ type Client interface {
 // ClientMaker is an attachment that is a client of its communicator's device.
 type ClientMaker interface{ OnDevice(d *Device) Client }
 
-// streamUser is what queues on a stream of a device: a communicator, or one end of a channel or window.
-type streamUser interface {
+// StreamUser is what queues on a stream of a device: a communicator, or one end of a channel or window.
+type StreamUser interface {
 	// Comm is whose error it is that collect returns, or nil for one that its own calls return as well.
-	Comm() *Comm
+	Comm() *engine.Comm
 	// Collect takes the errors that no Sync has returned.
 	Collect() []error
 	// Broke says that the device behind the stream has ceased to work.
 	Broke(op string, err error)
 	// Closed says that the stream closes, with nothing of the user's queued.
-	Closed(s *GPUStream)
+	Closed(s *Stream)
 }
 
-// graphPart is a client's part of a device's graph: messages.
-type graphPart interface {
+// GraphPart is a client's part of a device's graph: messages.
+type GraphPart interface {
 	// Prepare comes before the capture.
 	Prepare(ctx context.Context) error
 	// Capture queues w on cu, which is being captured, and returns what LastOp tells of it.
-	Capture(cu *cuda.Stream, w *team.Work) ([]OpInfo, error)
+	Capture(cu *cuda.Stream, w *team.Work) ([]engine.OpInfo, error)
 	// GiveUp gives back what a graph has that is not made after all.
 	GiveUp() error
 
@@ -61,7 +62,7 @@ type graphPart interface {
 	// Number takes n sequence numbers: those after the one that it returns.
 	Number(n uint64) uint64
 	// Launch queues g on cu, s's, in the order of what it is part of. Locked.
-	Launch(g *DeviceGraph, s *GPUStream, cu *cuda.Stream) error
+	Launch(g *Graph, s *Stream, cu *cuda.Stream) error
 	// Collect takes what the kernels have said.
 	Collect() error
 	// Close is for the graph's end.

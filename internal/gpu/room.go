@@ -1,4 +1,4 @@
-package engine
+package gpu
 
 // Collectives, messages and channels are independent of each other: what waits for a peer must not keep out what that
 // peer waits for. So the kernels of collectives leave some multiprocessors to the others, whose blocks have so few
@@ -24,10 +24,11 @@ type room struct {
 // Follows has a kernel that takes so much room be the last one of the stream, and reports whether it may be launched
 // early: while it waits for the one before it, the two take no more room than collectives have, on so many
 // multiprocessors. One that is before both has ended by then. Room counts in parts of a multiprocessor, roomBlocks of it.
-func (s *GPUStream) Follows(room int32, multiprocessors int) bool {
+func (s *Stream) Follows(room int32, multiprocessors int) bool {
 	return int(s.taken.Swap(room)+room) <= RoomBlocks*multiprocessors
 }
 
+// RoomOf is how the multiprocessors of a device are shared by what ranks do on it.
 func RoomOf(multiprocessors, ranks int) room {
 	left := max(min(multiprocessors/roomPart, roomMost), roomLeast*ranks)
 	left = max(min(left, multiprocessors-1), 0)

@@ -1,4 +1,4 @@
-package engine
+package gpu
 
 import (
 	"context"
@@ -7,19 +7,19 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // DeviceGraph is a sequence of operations on the device as the driver replays it: a launch costs the host one call.
-type DeviceGraph struct {
+type Graph struct {
 	d     *Device
 	last  team.Work // of works
-	told  replay
-	part  graphPart // a client's, or nil
+	told  engine.Replay
+	part  GraphPart // a client's, or nil
 	reads []read    // operations whose counts each launch reads
 
 	mu    sync.Mutex
@@ -29,12 +29,12 @@ type DeviceGraph struct {
 // CaptureDevice makes a graph of works, all of them operations on the device. Each rank does so at the same place. It
 // waits until the peers have imported the buffers, or cannot, and runs nothing. part is of the
 // client whose operations are among works, or nil.
-func CaptureDevice(ctx context.Context, c *Comm, works []team.Work, part graphPart) (*DeviceGraph, error) {
+func Capture(ctx context.Context, c *engine.Comm, works []team.Work, part GraphPart) (*Graph, error) {
 	if err := c.Enter(); err != nil {
 		return nil, err
 	}
 	defer c.Leave()
-	d := DeviceOf(c)
+	d := Of(c)
 	if d == nil {
 		return nil, c.NoDevice()
 	}
@@ -84,18 +84,18 @@ func (d *Device) imported(ctx context.Context, works []team.Work) error {
 }
 
 const (
-	ImportTime = 10 * time.Second // for peers to import a buffer before it is captured as staged
-	ImportPoll = 100 * time.Microsecond
+	ImportTime = 10 * time.Second       // for peers to import a buffer before it is captured as staged
+	ImportPoll = 100 * time.Microsecond // between looks whether they have
 )
 
 // capture records the launches of works on a stream of their own.
-func (d *Device) capture(ctx context.Context, works []team.Work, part graphPart) (_ *DeviceGraph, err error) {
-	s, err := NewGPUStream(d.Domain.Context)
+func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart) (_ *Graph, err error) {
+	s, err := NewStream(d.Domain.Context)
 	if err != nil {
 		return nil, err
 	}
 	defer s.CUDA.Close()
-	g := &DeviceGraph{d: d, part: part}
+	g := &Graph{d: d, part: part}
 	if part != nil {
 		defer func() {
 			if err != nil {
@@ -120,11 +120,11 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part graphPart)
 	for i := range works {
 		g.last = works[i]
 		if g.last.Other != nil {
-			var os []OpInfo
+			var os []engine.OpInfo
 			if os, bad = part.Capture(s.CUDA, &g.last); bad != nil {
 				break
 			}
-			g.told.add(os...)
+			g.told.Add(os...)
 			continue
 		}
 		if g.last.Kernel.Counts { // the ranks may have captured others than those that they launch, which fit
@@ -136,9 +136,9 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part graphPart)
 		if bad == nil && g.last.Kernel.Counts {
 			bad = g.reading(s.CUDA, &works[i])
 		}
-		var o OpInfo
-		d.C.describe(&o, &g.last, g.last.Kernel.Algorithm, 0)
-		g.told.add(o)
+		var o engine.OpInfo
+		d.C.Describe(&o, &g.last, g.last.Kernel.Algorithm, 0)
+		g.told.Add(o)
 		g.last.LetGo() // the graph has the buffers
 		d.next.copy = nil
 		if bad != nil {
@@ -160,13 +160,13 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part graphPart)
 }
 
 // Launch queues the graph on view's stream, or runs it and waits.
-func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
-	ctx = Context(ctx)
+func (g *Graph) Launch(ctx context.Context, v *engine.View) error {
+	ctx = engine.Context(ctx)
 	c, d := v.Comm, g.d
-	if err := c.barred(&g.last, "launch"); err != nil {
+	if err := c.Barred(&g.last, "launch"); err != nil {
 		return err
 	}
-	s := GPUStreamOf(v.Stream)
+	s := StreamOf(v.Stream)
 	if s == nil {
 		if err := c.Enter(); err != nil {
 			return err
@@ -193,7 +193,7 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 	}
 	if v.Stream != nil {
 		if refusal != nil {
-			s.s.addError(c, refusal)
+			s.s.AddError(c, refusal)
 		}
 		return nil
 	}
@@ -211,7 +211,7 @@ func (g *DeviceGraph) Launch(ctx context.Context, v *View) error {
 }
 
 // queue queues the graph on s. A refusal is as device.queue's.
-func (g *DeviceGraph) queue(s *GPUStream) (refusal, err error) {
+func (g *Graph) queue(s *Stream) (refusal, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	d := g.d
@@ -233,11 +233,11 @@ func (g *DeviceGraph) queue(s *GPUStream) (refusal, err error) {
 	}
 	at := [2]uint64{d.ops}
 	if g.part != nil {
-		at[1] = g.part.Number(g.told.counts[1])
+		at[1] = g.part.Number(g.told.Counts[1])
 	}
-	d.ops += g.told.counts[0]
-	d.count(g.told.counts[0])
-	d.C.replays(&g.told, at)
+	d.ops += g.told.Counts[0]
+	d.count(g.told.Counts[0])
+	d.C.Replays(&g.told, at)
 	return refusal, nil
 }
 
@@ -253,17 +253,17 @@ type read struct {
 }
 
 // reading notes what was captured last, w, as an operation whose counts launches read.
-func (g *DeviceGraph) reading(cu *cuda.Stream, w *team.Work) error {
+func (g *Graph) reading(cu *cuda.Stream, w *team.Work) error {
 	node, err := cu.Last()
 	l := &g.d.next
-	g.reads = append(g.reads, read{work: *w, seq: g.told.counts[0] + 1, node: node, f: l.f, shape: l.shape,
+	g.reads = append(g.reads, read{work: *w, seq: g.told.Counts[0] + 1, node: node, f: l.f, shape: l.shape,
 		last: l.params, good: l.params.Signature})
 	return err
 }
 
 // readCounts gives the kernels the counts of the next launch. What is wrong with them is a refusal, which the kernel
 // tells those of the peers in place of the operation: it moves nothing.
-func (g *DeviceGraph) readCounts() (refusal, err error) {
+func (g *Graph) readCounts() (refusal, err error) {
 	d := g.d
 	p := &d.next.params // on the stack it would be allocated
 	for i := range g.reads {
@@ -288,7 +288,7 @@ func (g *DeviceGraph) readCounts() (refusal, err error) {
 }
 
 // on queues the graph on cu, in the order of what its part is of, which the caller has locked.
-func (g *DeviceGraph) on(s *GPUStream, cu *cuda.Stream, captured bool) error {
+func (g *Graph) on(s *Stream, cu *cuda.Stream, captured bool) error {
 	if captured || g.part == nil {
 		return g.Replay(cu)
 	}
@@ -296,17 +296,17 @@ func (g *DeviceGraph) on(s *GPUStream, cu *cuda.Stream, captured bool) error {
 }
 
 // Replay queues the graph on cu.
-func (g *DeviceGraph) Replay(cu *cuda.Stream) error { return g.graph.Launch(cu) }
+func (g *Graph) Replay(cu *cuda.Stream) error { return g.graph.Launch(cu) }
 
 // Close gives the graph up; a launch that is under way ends first.
-func (g *DeviceGraph) Close() error {
+func (g *Graph) Close() error {
 	g.d.Mu.Lock()
 	delete(g.d.graphs, g)
 	g.d.Mu.Unlock()
 	return g.release()
 }
 
-func (g *DeviceGraph) release() error {
+func (g *Graph) release() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.graph == nil {

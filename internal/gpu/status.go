@@ -1,14 +1,14 @@
-package engine
+package gpu
 
 import (
 	"errors"
 	"fmt"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/team"
-
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // error is an error of an operation on the device.
@@ -201,13 +201,13 @@ func (d *Device) fatal() *fault.Error {
 const closedGrace = 5 * time.Second
 
 // Comm implements streamUser.
-func (d *Device) Comm() *Comm { return d.C }
+func (d *Device) Comm() *engine.Comm { return d.C }
 
 // Broke implements streamUser.
 func (d *Device) Broke(op string, err error) { d.FailedOn(op, err) }
 
 // Closed implements streamUser.
-func (d *Device) Closed(s *GPUStream) {
+func (d *Device) Closed(s *Stream) {
 	d.last.CompareAndSwap(s, nil)
 	d.Domain.Remove(s)
 }
