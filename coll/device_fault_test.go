@@ -13,10 +13,10 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // TestDeviceSetup fails calls of the driver while communicators are made. Open works all the same; ranks use their
@@ -34,7 +34,7 @@ func TestDeviceSetup(t *testing.T) {
 				t.Setenv(env.CUDA.Name, "auto")
 				t.Setenv("UBCOLL_EMULATE_FAIL", fmt.Sprintf("%s:%d", call, k))
 				have := [2]bool{}
-				err := ubcoll.Local(t.Context(), 2, ubcoll.Options{Timeout: await.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
+				err := ubcoll.Local(t.Context(), 2, ubcoll.Options{Timeout: testkit.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
 					dev, err := c.GPU()
 					have[c.Rank()] = err == nil
 					if err != nil && !errors.Is(err, hw.ErrNotSupported) {
@@ -97,7 +97,7 @@ func TestDeviceFails(t *testing.T) {
 					err = coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum)
 				}
 				switch {
-				case err == nil || time.Since(begin) > await.Limit: // Options.Timeout is longer
+				case err == nil || time.Since(begin) > testkit.Limit: // Options.Timeout is longer
 					return fmt.Errorf("rank %d: %v after %v", c.Rank(), err, time.Since(begin))
 				case c.Err() == nil:
 					return fmt.Errorf("rank %d: usable after %w", c.Rank(), err)

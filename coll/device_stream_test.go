@@ -14,8 +14,8 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -79,7 +79,7 @@ func untilDirect(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
 		done := []int8{0}
 		if o.Src.Direct && o.Dst.Direct {
 			done[0] = 1
-		} else if !strings.Contains(o.Src.Why, "has not imported it yet") || time.Since(start) > await.Limit {
+		} else if !strings.Contains(o.Src.Why, "has not imported it yet") || time.Since(start) > testkit.Limit {
 			return fmt.Errorf("after %v: %v", time.Since(start), o.Explain())
 		}
 		if err := coll.AllReduce(ctx, c, ubcoll.Of(done), ubcoll.Of(done), ubcoll.Min); err != nil || done[0] == 1 {

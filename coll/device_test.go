@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/verify"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -268,7 +269,7 @@ type random struct {
 
 // run makes a subtest of each number of ranks and each mode.
 func (r random) run(t *testing.T) {
-	start := gputest.Seed(t)
+	start := testkit.Seed(t)
 	for _, n := range r.ranks {
 		for _, w := range r.modes {
 			t.Run(fmt.Sprintf("ranks=%d/%s", n, r.name(w)), func(t *testing.T) {

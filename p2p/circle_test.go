@@ -14,7 +14,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -85,7 +85,7 @@ func TestCircle(t *testing.T) {
 
 // giveUp has all ranks time out when they have said what they wait in.
 func giveUp(mu *sync.Mutex, comms *[]*ubcoll.Comm, c *ubcoll.Comm) {
-	for begin := time.Now(); c.Err() == nil && time.Since(begin) < await.Limit; time.Sleep(time.Millisecond) {
+	for begin := time.Now(); c.Err() == nil && time.Since(begin) < testkit.Limit; time.Sleep(time.Millisecond) {
 		waits := 0
 		for r := range c.Size() {
 			if c.Engine().WaitsIn(r) != "no wait" {
@@ -114,7 +114,7 @@ func TestBlame(t *testing.T) {
 		comms = append(comms, c)
 		mu.Unlock()
 		if c.Rank() == 2 {
-			for begin := time.Now(); time.Since(begin) < await.Limit; time.Sleep(time.Millisecond) {
+			for begin := time.Now(); time.Since(begin) < testkit.Limit; time.Sleep(time.Millisecond) {
 				if c.Engine().WaitsIn(0) != "no wait" && c.Engine().WaitsIn(1) != "no wait" {
 					break
 				}
@@ -158,7 +158,7 @@ func TestWaitIsOver(t *testing.T) {
 		} {
 			if c.Rank() == 1 {
 				for begin := time.Now(); !strings.Contains(c.Engine().WaitsIn(0), k.in); time.Sleep(time.Millisecond) {
-					if time.Since(begin) > await.Limit {
+					if time.Since(begin) > testkit.Limit {
 						return fmt.Errorf("%d: rank 0 is in %s, not %s", i, c.Engine().WaitsIn(0), k.in)
 					}
 				}

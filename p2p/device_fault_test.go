@@ -11,8 +11,8 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -247,7 +247,7 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 					if err := wants(e.ch.Signal(ctx), k.want); err != nil {
 						return fmt.Errorf("later: %w", err)
 					}
-					c.Engine().SetTimeout(await.Limit)
+					c.Engine().SetTimeout(testkit.Limit)
 				case k.peer != nil:
 					err = k.peer(ctx, c, e)
 				}

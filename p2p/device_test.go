@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -95,7 +96,7 @@ func (x trade) run(ctx context.Context, ch *p2p.Channel, packets int) error {
 }
 
 func TestChannelOnDevices(t *testing.T) {
-	seed := gputest.Seed(t)
+	seed := testkit.Seed(t)
 	ranks := []int{2, 3}
 	if race.Enabled { // what is instrumented is the same for both
 		ranks = []int{2}
@@ -169,7 +170,7 @@ func trades(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, peer int, se
 
 // TestChannelOnDevicesOrder has calls on two streams and on none take their turns, and reaches memory by a handle.
 func TestChannelOnDevicesOrder(t *testing.T) {
-	seed := gputest.Seed(t)
+	seed := testkit.Seed(t)
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		e, err := openEnd(ctx, c, dev, 1-c.Rank(), part)
 		if err != nil {

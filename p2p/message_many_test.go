@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -62,7 +63,7 @@ func TestMessagesApart(t *testing.T) {
 // TestMessagesOrder sends on two streams and on none in turn, and receives likewise: the messages keep the order of the
 // calls.
 func TestMessagesOrder(t *testing.T) {
-	seed := gputest.Seed(t)
+	seed := testkit.Seed(t)
 	const calls, most = 40, 100 << 10
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err := ubcoll.Alloc[byte](c, dev, calls*most)

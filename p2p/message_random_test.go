@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -189,7 +190,7 @@ func (m *mailbag) half(ctx context.Context, c *ubcoll.Comm, letters []letter, re
 
 // TestMessagesRandom runs programs of messages, each rank in ways of its own, against what must arrive.
 func TestMessagesRandom(t *testing.T) {
-	seed := gputest.Seed(t)
+	seed := testkit.Seed(t)
 	ranks, rounds := []int{1, 2, 3, 4, 8}, 40
 	if race.Enabled { // what is instrumented is the same for all
 		ranks, rounds = []int{1, 2, 3}, 12

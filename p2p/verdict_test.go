@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/gputest"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -29,7 +29,7 @@ func TestVerdicts(t *testing.T) {
 		rounds, err = strconv.Atoi(s)
 		require.NoError(t, err)
 	}
-	seed := gputest.Seed(t)
+	seed := testkit.Seed(t)
 	for _, behind := range []int{7, 8, 40} {
 		for _, direct := range []bool{false, true} {
 			t.Run(fmt.Sprintf("behind=%d/direct=%v", behind, direct), func(t *testing.T) {

@@ -116,9 +116,3 @@ func Foreign(dev ubcoll.Device) (cu *cuda.Stream, s *ubcoll.Stream, end func() e
 	}
 	return cu, s, func() error { return errors.Join(s.Close(), cu.Close(), c.Close()) }, nil
 }
-
-// Seed is testkit.Seed.
-func Seed(t *testing.T) uint64 {
-	t.Helper()
-	return testkit.Seed(t)
-}

@@ -21,7 +21,6 @@ const module = "github.com/ubcoll/ubcoll"
 // its own line). "" is the root package; a star stands for everything below a folder.
 var layers = [][]string{
 	{"hw", "dtype", "internal/race", "internal/nearest", "internal/testkit"},
-	{"internal/await"},
 	{"internal/fault"},
 	{"internal/env"},
 	{"internal/logs"},

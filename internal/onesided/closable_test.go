@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	limits "github.com/ubcoll/ubcoll/internal/await"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 type testClosable struct {
@@ -71,7 +71,7 @@ func TestGateWaitsForTheLastUse(t *testing.T) {
 		require.NoError(t, begin(n))
 		closed := make(chan error, 1)
 		go func() { closed <- shut(n, quick) }()
-		require.Eventually(t, n.Closed, limits.Limit, time.Millisecond)
+		require.Eventually(t, n.Closed, testkit.Limit, time.Millisecond)
 		if quick {
 			require.NoError(t, <-closed)
 		}

@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/ubcoll/ubcoll/internal/await"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -20,5 +20,5 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 	}
-	os.Exit(await.Main(m))
+	os.Exit(testkit.Main(m))
 }
