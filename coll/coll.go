@@ -172,7 +172,7 @@ func Barrier(ctx context.Context, c *ubcoll.Comm) error {
 }
 
 // begin starts to describe an operation; end has it done.
-func begin(c *ubcoll.Comm, k team.Kind, dst, src ubcoll.Vec, op ubcoll.Op, root int) (*team.Work, error) {
+func begin(c *ubcoll.Comm, k team.OpKind, dst, src ubcoll.Vec, op ubcoll.Op, root int) (*team.Work, error) {
 	w, err := c.Engine().Begin()
 	if err != nil {
 		return nil, err
@@ -223,7 +223,7 @@ func check(w *team.Work, dst, src, distance int) error {
 	return checkOverlap(&w.Dst, &w.Src, distance)
 }
 
-func isReduction(k team.Kind) bool {
+func isReduction(k team.OpKind) bool {
 	return k == team.KindAllReduce || k == team.KindReduceScatter || k == team.KindReduce
 }
 

@@ -74,7 +74,7 @@ func checkRows(t *team.Team, w *team.Work) (int, error) {
 }
 
 // isVector reports whether an operation has vectors of counts.
-func isVector(k team.Kind) bool {
+func isVector(k team.OpKind) bool {
 	switch k {
 	case team.KindAllGatherV, team.KindGatherV, team.KindScatterV, team.KindAllToAllV:
 		return true

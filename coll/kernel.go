@@ -41,7 +41,7 @@ func countsBlocks(t *tuning.GPU, w *team.Work, n int) int {
 }
 
 // reduceKernel is kernel for reductions of so many bytes: of a slice for reduce-scatter, else of the whole.
-func reduceKernel(t *tuning.GPU, asked string, k team.Kind, typ dtype.Type, bytes, n int) team.Kernel {
+func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, bytes, n int) team.Kernel {
 	slice, total := ((bytes+n-1)/n+15)&^15, bytes // slices end on multiples of 16 bytes
 	if k == team.KindReduceScatter {
 		slice, total = bytes, bytes*n

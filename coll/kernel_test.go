@@ -18,7 +18,7 @@ func TestReduceKernel(t *testing.T) {
 	const pushed = cudakernels.TwoShot + ", pushed"
 	for _, k := range []struct {
 		algorithm string
-		kind      team.Kind
+		kind      team.OpKind
 		bytes, n  int
 		want      string
 	}{
@@ -67,7 +67,7 @@ func TestReduceKernel(t *testing.T) {
 	}
 	for n := 2; n <= cudakernels.MaxRanks; n++ {
 		for bytes := 1; bytes < 16<<20; bytes += bytes/7 + 1 {
-			for _, kind := range []team.Kind{team.KindAllReduce, team.KindReduce, team.KindReduceScatter} {
+			for _, kind := range []team.OpKind{team.KindAllReduce, team.KindReduce, team.KindReduceScatter} {
 				got := reduceKernel(&gpu, "", kind, dtype.Float32, bytes, n)
 				slice := bytes
 				if kind != team.KindReduceScatter {
@@ -90,7 +90,7 @@ func TestMoveKernel(t *testing.T) {
 	gpu := tuning.DefaultGPU()
 	require.LessOrEqual(t, gpu.MovePackets, cudakernels.PacketData)
 	for _, k := range []struct {
-		kind     team.Kind
+		kind     team.OpKind
 		bytes, n int
 		want     string
 		blocks   int

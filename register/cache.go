@@ -17,7 +17,7 @@ type Cache struct {
 
 	config   Config
 	pageSize uint64
-	backends []Backend // in the order of Kind
+	backends []Backend // in the order of BackendKind
 	slot     [kinds]int
 
 	_     [64]byte
@@ -60,7 +60,7 @@ func New(config Config) (*Cache, error) {
 	}
 	slices.SortFunc(c.backends, func(a, b Backend) int { return int(a.Kind() - b.Kind()) })
 	for k := range c.slot {
-		c.slot[k] = slices.IndexFunc(c.backends, func(b Backend) bool { return b.Kind() == Kind(k) })
+		c.slot[k] = slices.IndexFunc(c.backends, func(b Backend) bool { return b.Kind() == BackendKind(k) })
 	}
 	return c, nil
 }

@@ -29,8 +29,8 @@ func TestPolicy(t *testing.T) {
 }
 
 func TestKind(t *testing.T) {
-	require.Equal(t, "[NET NVLS COLLNET IPC]", fmt.Sprint([]Kind{NET, NVLS, COLLNET, IPC}))
-	require.Equal(t, "Kind(-1)", Kind(-1).String())
+	require.Equal(t, "[NET NVLS COLLNET IPC]", fmt.Sprint([]BackendKind{NET, NVLS, COLLNET, IPC}))
+	require.Equal(t, "Kind(-1)", BackendKind(-1).String())
 }
 
 func TestConfigValidate(t *testing.T) {

@@ -63,7 +63,7 @@ func (cl *Claim) Release() {
 // Handle is what the backend of kind k made of the claim's memory. It stays the cache's, is valid until Release, and
 // covers the whole allocation: see Offset. The error says why there is none, and wraps hw.ErrNotSupported when there
 // is no such backend or it cannot use this memory.
-func (cl *Claim) Handle(k Kind) (any, error) { return cl.ext.handle(k) }
+func (cl *Claim) Handle(k BackendKind) (any, error) { return cl.ext.handle(k) }
 
 // Memory is the allocation that the claim lies in.
 func (cl *Claim) Memory() Memory { return cl.ext.mem }

@@ -47,11 +47,11 @@ var errAbsent [kinds]error
 
 func init() {
 	for k := range errAbsent {
-		errAbsent[k] = fmt.Errorf("there is no %v backend: %w", Kind(k), hw.ErrNotSupported)
+		errAbsent[k] = fmt.Errorf("there is no %v backend: %w", BackendKind(k), hw.ErrNotSupported)
 	}
 }
 
-func (e *extent) handle(k Kind) (any, error) {
+func (e *extent) handle(k BackendKind) (any, error) {
 	if k < 0 || k >= kinds {
 		return nil, fmt.Errorf("%v is not a kind of backend: %w", k, fault.ErrArgument)
 	}
@@ -113,7 +113,7 @@ func (e *extent) lock() {
 	e.cache.counters.registerTime.Add(int64(time.Since(begin)))
 }
 
-// deregister undoes what is complete, in the order of Kind, unlocks the memory, and tells the owner of forgotten memory.
+// deregister undoes what is complete, in the order of BackendKind, unlocks the memory, and tells the owner of forgotten memory.
 // It is called once, without the cache's mutex. No failure keeps the next backend from its turn; those that the owner has
 // not been told are returned.
 func (e *extent) deregister() (failures []error) {

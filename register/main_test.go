@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 
 // fake is a backend for tests only: it moves nothing, and remembers what is registered.
 type fake struct {
-	kind           Kind
+	kind           BackendKind
 	log            func(string)  // told every call; or nil
 	hold           chan struct{} // Register waits for it to be closed; or nil
 	entered        chan struct{} // told when Register is called; or nil
@@ -35,14 +35,14 @@ type fake struct {
 }
 
 type fakeHandle struct {
-	kind Kind
+	kind BackendKind
 	mem  Memory
 	gone bool // under no lock: the race detector sees a use after Deregister
 }
 
 var errFake = errors.New("fake failure")
 
-func (f *fake) Kind() Kind { return f.kind }
+func (f *fake) Kind() BackendKind { return f.kind }
 
 func (f *fake) Register(m Memory) (any, error) {
 	hold := f.hold

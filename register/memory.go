@@ -45,20 +45,20 @@ func (m Memory) check(addr uintptr, n int) error {
 
 func span(start, end uint64) string { return fmt.Sprintf("[%#x,+%d)", start, end-start) }
 
-// Kind is what a backend reaches. Deregistration goes in this order.
-type Kind int
+// BackendKind is what a backend reaches. Deregistration goes in this order.
+type BackendKind int
 
 // The kinds of backends; ubcoll has one of IPC in this version.
 const (
-	NET     Kind = iota // other hosts
-	NVLS                // multicast within a switch domain
-	COLLNET             // offload to the network's switches
-	IPC                 // other processes of this host
+	NET     BackendKind = iota // other hosts
+	NVLS                       // multicast within a switch domain
+	COLLNET                    // offload to the network's switches
+	IPC                        // other processes of this host
 	kinds
 )
 
 // String is "NET", "NVLS", "COLLNET" or "IPC".
-func (k Kind) String() string {
+func (k BackendKind) String() string {
 	if k < 0 || k >= kinds {
 		return fmt.Sprintf("Kind(%d)", int(k))
 	}
@@ -71,7 +71,7 @@ func (k Kind) String() string {
 // used that way, and why; it is no failure. The handle belongs to the backend again when Deregister is called,
 // whatever that returns.
 type Backend interface {
-	Kind() Kind
+	Kind() BackendKind
 	Register(m Memory) (handle any, err error)
 	Deregister(m Memory, handle any) error
 }

@@ -240,7 +240,7 @@ func TestNCCL_OrderAfterRemove(t *testing.T) {
 func TestNCCL_CleanupGoesOn(t *testing.T) {
 	var order []string
 	var backends []Backend
-	for _, k := range []Kind{IPC, COLLNET, NVLS, NET} {
+	for _, k := range []BackendKind{IPC, COLLNET, NVLS, NET} {
 		backends = append(backends, &fake{kind: k, derErr: fmt.Errorf("%v is broken: %w", k, errFake),
 			log: func(s string) { order = append(order, strings.Fields(s)[0]+" "+strings.Fields(s)[1]) }})
 	}
@@ -251,7 +251,7 @@ func TestNCCL_CleanupGoesOn(t *testing.T) {
 	order = nil
 	err := r.Close()
 	require.Equal(t, []string{"NET deregister", "NVLS deregister", "COLLNET deregister", "IPC deregister"}, order)
-	for _, k := range []Kind{NET, NVLS, COLLNET, IPC} {
+	for _, k := range []BackendKind{NET, NVLS, COLLNET, IPC} {
 		require.ErrorContains(t, err, k.String()+" is broken")
 	}
 	require.Empty(t, errs.String(), "they were returned")

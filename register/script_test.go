@@ -176,7 +176,7 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) string {
 	return ""
 }
 
-func kindOf(t *testing.T, name string) Kind {
+func kindOf(t *testing.T, name string) BackendKind {
 	t.Helper()
 	for k := NET; k < kinds; k++ {
 		if k.String() == name {

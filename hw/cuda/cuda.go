@@ -68,19 +68,19 @@ type Link struct {
 	Performance int  // the driver's rank of the link among this machine's; 0 is the best
 }
 
-// Kind is what memory is to the driver.
-type Kind int
+// MemoryType is what memory is to the driver.
+type MemoryType int
 
-// The kinds of memory.
+// The types of memory.
 const (
-	Unknown  Kind = iota // not the driver's: pageable host memory, or freed
-	HostSide             // page-locked host memory
-	OnDevice             // of one device
-	Managed              // moves between host and devices
+	Unknown  MemoryType = iota // not the driver's: pageable host memory, or freed
+	HostSide                   // page-locked host memory
+	OnDevice                   // of one device
+	Managed                    // moves between host and devices
 )
 
 // String is "device memory" and the like.
-func (k Kind) String() string {
+func (k MemoryType) String() string {
 	switch k {
 	case HostSide:
 		return "page-locked host memory"
@@ -95,7 +95,7 @@ func (k Kind) String() string {
 // Memory is what the driver knows about an address. LegacyIPC and PosixFD say how it can be exported: by IPCHandle, or
 // by Retain and Export. Memory with neither stays in its process.
 type Memory struct {
-	Kind       Kind
+	Type       MemoryType
 	Device     hw.Device // whose, or through which host memory was page-locked
 	Base       Addr      // the allocation, or what is mapped, around the address
 	Size       int

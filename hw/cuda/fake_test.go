@@ -279,10 +279,10 @@ func (f *faked) memory(t *testing.T) {
 		want                      cuda.Memory
 	}{
 		{"unknown", "0", "1", "1", cuda.Memory{}},
-		{"host", "1", "", "", cuda.Memory{Kind: cuda.HostSide, Device: hw.CUDA(1)}},
-		{"device", "2", "0", "", cuda.Memory{Kind: cuda.OnDevice, Device: hw.CUDA(1)}},
-		{"managed", "2", "1", "", cuda.Memory{Kind: cuda.Managed, Device: hw.CUDA(1)}},
-		{"pool", "2", "", "0x100", cuda.Memory{Kind: cuda.OnDevice, Device: hw.CUDA(1), Pool: true}},
+		{"host", "1", "", "", cuda.Memory{Type: cuda.HostSide, Device: hw.CUDA(1)}},
+		{"device", "2", "0", "", cuda.Memory{Type: cuda.OnDevice, Device: hw.CUDA(1)}},
+		{"managed", "2", "1", "", cuda.Memory{Type: cuda.Managed, Device: hw.CUDA(1)}},
+		{"pool", "2", "", "0x100", cuda.Memory{Type: cuda.OnDevice, Device: hw.CUDA(1), Pool: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Setenv("UBCOLL_TEST_FAKE_TYPE", c.kind)

@@ -38,11 +38,11 @@ func Inspect(a Addr) (Memory, error) {
 	case m._type == 0:
 		return Memory{}, nil
 	case m.managed != 0:
-		x.Kind = Managed
+		x.Type = Managed
 	case m._type == C.UBC_MEMORY_HOST:
-		x.Kind = HostSide
+		x.Type = HostSide
 	case m._type == C.UBC_MEMORY_DEVICE:
-		x.Kind = OnDevice
+		x.Type = OnDevice
 	}
 	if i := int32(m.device); i >= 0 { // managed memory may have none
 		x.Device = hw.CUDA(int(i))

@@ -60,7 +60,7 @@ func TestInspect(t *testing.T) {
 		require.Equal(t, [2]cuda.Addr{small, next}, [2]cuda.Addr{inspect(small + 999).Base, inspect(next).Base})
 		require.NotEqual(t, inspect(small).ID, inspect(next).ID)
 		m := inspect(p + 1<<20 + 5)
-		require.Equal(t, cuda.Memory{Kind: cuda.OnDevice, Device: c.Device(), Base: p, Size: 3 << 20, ID: m.ID,
+		require.Equal(t, cuda.Memory{Type: cuda.OnDevice, Device: c.Device(), Base: p, Size: 3 << 20, ID: m.ID,
 			LegacyIPC: true, DirectRDMA: m.DirectRDMA}, m)
 		require.NotZero(t, m.ID)
 	})
@@ -84,10 +84,10 @@ func TestInspect(t *testing.T) {
 		d, err := c.HostRegister(p, 1<<20)
 		require.NoError(t, err)
 		m := inspect(d)
-		require.Equal(t, cuda.HostSide, m.Kind)
+		require.Equal(t, cuda.HostSide, m.Type)
 		require.False(t, m.LegacyIPC || m.PosixFD)
 		require.NoError(t, c.HostUnregister(p))
-		require.Equal(t, cuda.Unknown, inspect(d).Kind)
+		require.Equal(t, cuda.Unknown, inspect(d).Type)
 	})
 	t.Run("mapped", func(t *testing.T) {
 		a, n := create(t, c)
@@ -101,7 +101,7 @@ func TestInspect(t *testing.T) {
 			require.NoError(t, c.Access(at, n, c.Device()))
 			x := inspect(at + 1)
 			ids[x.ID] = true
-			require.Equal(t, cuda.OnDevice, x.Kind)
+			require.Equal(t, cuda.OnDevice, x.Type)
 			require.Equal(t, at, x.Base, "the mapping, not the range that was reserved")
 			require.Equal(t, n, x.Size)
 			require.True(t, x.PosixFD)

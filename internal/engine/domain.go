@@ -117,7 +117,7 @@ func (l *locker) Unlock(m register.Memory) error {
 // Memory describes a to the cache.
 func Memory(a *mem.Allocation) register.Memory {
 	return register.Memory{ID: uint64(a.At.Slot) + 1, Generation: a.At.Generation, Base: a.Base(), Bytes: a.Bytes,
-		Device: a.Dev, Kind: a.Kind.String()}
+		Device: a.Dev, Kind: a.Origin.String()}
 }
 
 // free ends an allocation: fault.ErrInUse while a registration, window or graph is open, and of adopted memory of the
@@ -135,7 +135,7 @@ func (d *Domain) free(a *mem.Allocation, pass func()) error {
 	var end ending
 	held := false // until the messages that come and go without holding it are over
 	err := a.Leave(func() error {
-		if a.Kind == mem.Adopted && a.Holders() > 0 { // after Free its owner may do anything with it
+		if a.Origin == mem.Adopted && a.Holders() > 0 { // after Free its owner may do anything with it
 			return fmt.Errorf("an operation under way, or a message that is posted, uses it, and it is not this library's to "+
 				"keep (wait for that first): %w", fault.ErrInUse)
 		}

@@ -18,7 +18,7 @@ const maxRecord = team.EagerBytes - 8
 // Gathering is an all-gather of a few bytes, as an operation of the communicator: the records travel in the eager
 // slots, so that it costs one agreement and nothing of the bootstrap.
 type Gathering struct {
-	Kind team.Kind
+	Kind team.OpKind
 	Step int // of the call that it is part of: all ranks must be at the same
 	// Before is this rank's part of what comes first, and its record. Its error is returned by all ranks.
 	Before func() (record []byte, err error)
@@ -81,7 +81,7 @@ func (g *Gathering) records(t *team.Team) ([][]byte, int, error) {
 
 // Exchange gathers mine from all ranks, in rank order. Collective; it is an operation of its own. If a rank has an own
 // error instead, all ranks return it.
-func (c *Comm) Exchange(ctx context.Context, kind team.Kind, mine []byte, own error) (all [][]byte, err error) {
+func (c *Comm) Exchange(ctx context.Context, kind team.OpKind, mine []byte, own error) (all [][]byte, err error) {
 	g := Gathering{Kind: kind, Before: func() ([]byte, error) { return mine, own },
 		After: func(records [][]byte) { all = records }}
 	return all, c.Gather(ctx, &g)

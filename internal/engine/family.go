@@ -32,7 +32,7 @@ func (c *Comm) Dup(ctx context.Context) (*Comm, error) { return c.split(ctx, tea
 type member struct{ color, key, rank int }
 
 // split does it in three operations, in one turn: who goes where; where the control areas are; all have mapped all.
-func (c *Comm) split(ctx context.Context, kind team.Kind, color, key int) (*Comm, error) {
+func (c *Comm) split(ctx context.Context, kind team.OpKind, color, key int) (*Comm, error) {
 	start := time.Now()
 	s := splitting{parent: c, kind: kind, me: member{color, key, c.rank}}
 	err := c.Gather(ctx,
@@ -51,7 +51,7 @@ func (c *Comm) split(ctx context.Context, kind team.Kind, color, key int) (*Comm
 
 type splitting struct {
 	parent *Comm
-	kind   team.Kind
+	kind   team.OpKind
 	me     member
 	id     uint64
 	group  []member

@@ -16,7 +16,7 @@ import (
 // OpInfo says how the last operation went: which algorithm, and for each buffer whether peers reached it directly.
 type OpInfo struct {
 	Op        string
-	kind      team.Kind
+	kind      team.OpKind
 	Seq       uint64
 	Algorithm string
 	Bytes     int // of the larger buffer
@@ -259,7 +259,7 @@ func smallInfo(v uint64) OpInfo {
 }
 
 // MessageInfo is what is told of a message.
-func MessageInfo(k team.Kind, seq uint64, n int, algorithm string, b BufferInfo) OpInfo {
+func MessageInfo(k team.OpKind, seq uint64, n int, algorithm string, b BufferInfo) OpInfo {
 	o := OpInfo{kind: k, Seq: seq, Algorithm: algorithm, Bytes: n}
 	if k == team.KindRecv {
 		o.Dst = b
@@ -270,7 +270,7 @@ func MessageInfo(k team.Kind, seq uint64, n int, algorithm string, b BufferInfo)
 }
 
 // NoteMessage keeps for LastOp and Stats how a message went.
-func (c *Comm) NoteMessage(k team.Kind, seq uint64, n int, algorithm string, b BufferInfo) {
+func (c *Comm) NoteMessage(k team.OpKind, seq uint64, n int, algorithm string, b BufferInfo) {
 	o := MessageInfo(k, seq, n, algorithm, b)
 	c.infoM.Lock()
 	c.last, c.grouped = o, false

@@ -119,7 +119,7 @@ func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 
 // settle waits for what was queued on other streams before a blocking call, so that what the status says after it is the
 // call's.
-func (d *Device) settle(ctx context.Context, k team.Kind) error {
+func (d *Device) settle(ctx context.Context, k team.OpKind) error {
 	s := d.last.Load()
 	if s == nil || s == d.own {
 		return nil
@@ -416,7 +416,7 @@ func (d *Device) missing(extent uint32) string {
 }
 
 // wait waits until s has done what is queued. It ends early with an error, which breaks the communicator.
-func (d *Device) wait(ctx context.Context, s *Stream, k team.Kind) error {
+func (d *Device) wait(ctx context.Context, s *Stream, k team.OpKind) error {
 	c := d.C
 	cancelled := false
 	err := s.Await(func(waited time.Duration) error {
@@ -443,7 +443,7 @@ const DeviceGrace = 10 * time.Second
 
 // failed breaks the communicator with what the driver said: this rank has not taken part in an operation, or its device
 // has ceased to work.
-func (d *Device) failed(k team.Kind, err error) error {
+func (d *Device) failed(k team.OpKind, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // error is an error of an operation on the device.
-func (d *Device) error(k team.Kind, seq uint64, step string, about int, err error) *fault.Error {
+func (d *Device) error(k team.OpKind, seq uint64, step string, about int, err error) *fault.Error {
 	c := d.C
 	return &fault.Error{Op: k.String(), Seq: seq, Rank: c.Rank(), Peer: about, Host: c.Team().Peers[c.Rank()].Host, Step: step,
 		Device: d.Domain.Context.Device(), Err: err}
@@ -85,7 +85,7 @@ func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
 	if peer >= d.C.Size() {
 		peer = -1
 	}
-	k := team.Kind(s.Mine >> 59)
+	k := team.OpKind(s.Mine >> 59)
 	about := func(step string, err error) *fault.Error { return d.error(k, uint64(s.Epoch), step, peer, err) }
 	switch code {
 	case kernels.OK:
@@ -94,7 +94,7 @@ func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
 		if k == team.KindRefused {
 			return nil, false // by this rank itself, which knows
 		}
-		if team.Kind(s.Theirs>>59) == team.KindRefused {
+		if team.OpKind(s.Theirs>>59) == team.KindRefused {
 			err := fault.OfCode(int(uint32(s.Theirs)))
 			if err == nil {
 				return about("agree", fmt.Errorf("rank %d refused, and says why in its own error", peer)), false

@@ -147,7 +147,7 @@ func (m *gpuMail) number(n uint64) uint64 {
 }
 
 // went is how a message goes that is started with all.
-func (h *DeviceMessage) went(all []DeviceMessage) (k team.Kind, way string, b engine.BufferInfo) {
+func (h *DeviceMessage) went(all []DeviceMessage) (k team.OpKind, way string, b engine.BufferInfo) {
 	k, way, b = team.KindSend, "push", engine.BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
 	for i := range all {
 		if all[i].to != 0 {

@@ -42,7 +42,7 @@ type Message struct {
 	next *Message
 }
 
-func (h *Message) kind() team.Kind {
+func (h *Message) kind() team.OpKind {
 	if h.Recv {
 		return team.KindRecv
 	}

@@ -46,7 +46,7 @@ func (h *Heap) AllocDevice(n int) (*Allocation, error) {
 	case n > 1<<46:
 		return nil, fmt.Errorf("allocate %d bytes: more than the address space: %w", n, fault.ErrLimit)
 	}
-	a := &Allocation{Bytes: n, Kind: Device, Dev: h.device.ctx.Device(), heap: h}
+	a := &Allocation{Bytes: n, Origin: Device, Dev: h.device.ctx.Device(), heap: h}
 	if err := h.beginDevice(a); err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func (h *Heap) AdoptDevice(a cuda.Addr, n int) (*Allocation, error) {
 	if err != nil {
 		return nil, fmt.Errorf("adopt [%#x,+%d): %w", uintptr(a), n, err)
 	}
-	x := &Allocation{Ptr: pointer(a), Bytes: n, Kind: DeviceAdopted, Dev: m.Device, heap: h, id: m.ID}
+	x := &Allocation{Ptr: pointer(a), Bytes: n, Origin: DeviceAdopted, Dev: m.Device, heap: h, id: m.ID}
 	if err := h.adopt(x); err != nil {
 		return nil, err
 	}
@@ -186,11 +186,11 @@ func (h *Heap) retainable(m cuda.Memory) error {
 // adoptable says what is wrong with n bytes at a, which the driver describes as m, as memory of device d.
 func adoptable(m cuda.Memory, a cuda.Addr, n int, d hw.Device) error {
 	switch {
-	case m.Kind == cuda.Unknown:
+	case m.Type == cuda.Unknown:
 		return fmt.Errorf("it is no memory of a device: it is the host's, or was freed: %w", fault.ErrArgument)
-	case m.Kind == cuda.HostSide:
-		return fmt.Errorf("it is %v, not memory of %v: %w", m.Kind, d, fault.ErrArgument)
-	case m.Kind == cuda.Managed:
+	case m.Type == cuda.HostSide:
+		return fmt.Errorf("it is %v, not memory of %v: %w", m.Type, d, fault.ErrArgument)
+	case m.Type == cuda.Managed:
 		return fmt.Errorf("it is managed memory, which cannot be shared with other processes; %s: %w", whatCan,
 			hw.ErrNotSupported)
 	case m.Device != d:
@@ -220,10 +220,10 @@ func (a *Allocation) Inspect() (cuda.Memory, error) {
 	if err != nil {
 		return cuda.Memory{}, err
 	}
-	if m.Kind == cuda.Unknown {
+	if m.Type == cuda.Unknown {
 		return cuda.Memory{}, fmt.Errorf("memory at %p on %v was freed by its owner: %w", a.Ptr, a.Dev, fault.ErrStale)
 	}
-	if a.Kind == DeviceAdopted && m.ID != a.id {
+	if a.Origin == DeviceAdopted && m.ID != a.id {
 		return cuda.Memory{}, fmt.Errorf("memory at %p on %v was freed by its owner, and other memory has its address: %w",
 			a.Ptr, a.Dev, fault.ErrStale)
 	}
@@ -266,7 +266,7 @@ func (h *Heap) closeDevice() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, a := range h.live {
-		if a.Kind == Device {
+		if a.Origin == Device {
 			errs = append(errs, UnmapDevice(h.device.ctx, cuda.Addr(a.Base()), a.pages))
 		}
 	}

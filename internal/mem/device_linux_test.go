@@ -41,7 +41,7 @@ func TestDeviceMemory(t *testing.T) {
 		a, err := h.AllocDevice(grain + 1)
 		require.NoError(t, err)
 		require.Equal(t, hw.CUDA(1), a.Dev)
-		require.Equal(t, Device, a.Kind)
+		require.Equal(t, Device, a.Origin)
 		require.Zero(t, a.Base()%uintptr(grain))
 		require.Equal(t, strings.Repeat("\x00", 2*grain), contents(t, ctx, a, 2*grain), "whole grains are the caller's")
 		require.Same(t, a, h.Lookup(a.Base()+uintptr(grain), 1), "device memory is found by its address")
@@ -197,7 +197,7 @@ func TestAdoptDevice(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			require.Equal(t, DeviceAdopted, a.Kind)
+			require.Equal(t, DeviceAdopted, a.Origin)
 			require.Equal(t, hw.CUDA(0), a.Dev)
 			require.Same(t, a, h.Lookup(uintptr(c.at), c.n))
 			m, err := a.Inspect()
@@ -219,7 +219,7 @@ func TestAdoptDevice(t *testing.T) {
 
 // What can be exported is what can be adopted: the table has what the driver may say.
 func TestAdoptable(t *testing.T) {
-	good := cuda.Memory{Kind: cuda.OnDevice, Device: hw.CUDA(0), Base: 1000, Size: 100, LegacyIPC: true}
+	good := cuda.Memory{Type: cuda.OnDevice, Device: hw.CUDA(0), Base: 1000, Size: 100, LegacyIPC: true}
 	for _, c := range []struct {
 		name   string
 		change func(m *cuda.Memory)
@@ -230,7 +230,7 @@ func TestAdoptable(t *testing.T) {
 	}{
 		{"all of it", func(*cuda.Memory) {}, 1000, 100, nil, ""},
 		{"by descriptor", func(m *cuda.Memory) { m.LegacyIPC, m.PosixFD = false, true }, 1000, 100, nil, ""},
-		{"managed", func(m *cuda.Memory) { m.Kind = cuda.Managed }, 1000, 1, hw.ErrNotSupported, "cudaMalloc"},
+		{"managed", func(m *cuda.Memory) { m.Type = cuda.Managed }, 1000, 1, hw.ErrNotSupported, "cudaMalloc"},
 		{"a pool", func(m *cuda.Memory) { m.LegacyIPC, m.Pool = false, true }, 1000, 1, hw.ErrNotSupported, "memory pool"},
 		{"neither", func(m *cuda.Memory) { m.LegacyIPC = false }, 1000, 1, hw.ErrNotSupported, "cudaMalloc"},
 		{"before it", func(*cuda.Memory) {}, 999, 1, fault.ErrArgument, "one allocation"},

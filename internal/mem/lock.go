@@ -12,7 +12,7 @@ import (
 // nor lock is the heap's. Then the error is hw.ErrNotSupported; fault.ErrLimit is that of the system.
 func (a *Allocation) Lock() error {
 	switch {
-	case a.Kind != Arena:
+	case a.Origin != Arena:
 		return fmt.Errorf("memory that was adopted is its owner's to lock: %w", hw.ErrNotSupported)
 	case a.arena == nil:
 		return fmt.Errorf("it is on the Go heap, for the race detector: %w", hw.ErrNotSupported)

@@ -23,20 +23,20 @@ import (
 	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
-// Kind is how an allocation came to be.
-type Kind uint8
+// Origin is how an allocation came to be.
+type Origin uint8
 
-// The kinds of allocation.
+// The origins of allocations.
 const (
-	Arena         Kind = iota // cut from an arena: peers can map it
-	Adopted                   // memory of C code, mmap or another library; its owner vouches for its life
-	Device                    // of the rank's device, made by the heap
-	DeviceAdopted             // of the rank's device, made by another library; its owner vouches for its life
+	Arena         Origin = iota // cut from an arena: peers can map it
+	Adopted                     // memory of C code, mmap or another library; its owner vouches for its life
+	Device                      // of the rank's device, made by the heap
+	DeviceAdopted               // of the rank's device, made by another library; its owner vouches for its life
 )
 
-// String names the kind.
-func (k Kind) String() string {
-	return [...]string{"arena", "adopted", "device", "adopted on the device"}[k]
+// String names the origin.
+func (o Origin) String() string {
+	return [...]string{"arena", "adopted", "device", "adopted on the device"}[o]
 }
 
 // Location is where peers find (part of) an arena allocation: plain numbers, checked by whoever resolves them.
@@ -55,14 +55,14 @@ func (l Location) Add(n uintptr) Location {
 
 // Allocation is memory of a Heap. Its fields do not change.
 type Allocation struct {
-	Ptr   unsafe.Pointer // not the host's to follow if Dev is no host
-	Bytes int            // as asked for
-	Kind  Kind
-	Dev   hw.Device
-	At    Location // Kind Arena only; Slot and Generation identify those of the other kinds
+	Ptr    unsafe.Pointer // not the host's to follow if Dev is no host
+	Bytes  int            // as asked for
+	Origin Origin
+	Dev    hw.Device
+	At     Location // Origin Arena only; Slot and Generation identify those of other origins
 
 	heap  *Heap
-	arena *arena // Kind Arena of a heap with files only
+	arena *arena // Origin Arena of a heap with files only
 	pages int    // bytes mapped: whole pages, on a device of its granularity
 	id    uint64 // the driver's, DeviceAdopted only
 	freed atomic.Bool
@@ -364,12 +364,12 @@ func (h *Heap) Adopt(p unsafe.Pointer, n int) (*Allocation, error) {
 		return nil, fmt.Errorf("adopt %d bytes at %p: %w", n, p, fault.ErrArgument)
 	}
 	if h.device.ctx != nil {
-		if m, err := cuda.Inspect(cuda.Addr(p)); err == nil && m.Kind == cuda.OnDevice {
+		if m, err := cuda.Inspect(cuda.Addr(p)); err == nil && m.Type == cuda.OnDevice {
 			return nil, fmt.Errorf("adopt %d bytes at %p as memory of the host: it is memory of %v: %w", n, p, m.Device,
 				fault.ErrArgument)
 		}
 	}
-	a := &Allocation{Ptr: p, Bytes: n, Kind: Adopted, heap: h}
+	a := &Allocation{Ptr: p, Bytes: n, Origin: Adopted, heap: h}
 	if err := h.adopt(a); err != nil {
 		return nil, err
 	}
@@ -419,7 +419,7 @@ func (h *Heap) Lookup(p uintptr, n int) *Allocation {
 // Retire ends a's life for everybody: views of it fault, handles to it are refused. The caller has made sure that no
 // operation of this rank uses it; what is queued on the device, Retire waits for. A second Retire is ErrClosed.
 func (h *Heap) Retire(a *Allocation) error {
-	if a.Kind == Device {
+	if a.Origin == Device {
 		return h.retireDevice(a)
 	}
 	h.mu.Lock()
@@ -428,7 +428,7 @@ func (h *Heap) Retire(a *Allocation) error {
 		return err
 	}
 	switch {
-	case h.closed || a.Kind != Arena:
+	case h.closed || a.Origin != Arena:
 		return nil
 	case h.goHeap:
 		h.slots[a.At.Slot].Store(nil)

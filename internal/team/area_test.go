@@ -19,13 +19,13 @@ import (
 )
 
 // unpack takes a signature apart by its layout, which other ranks rely on.
-func unpack(sig uint64) (k Kind, d dtype.Type, r Reduction, root, count int) {
-	return Kind(sig >> 59), dtype.Type(sig << 5 >> 60), Reduction(sig << 9 >> 61), int(sig << 12 >> 52), int(sig << 24 >> 24)
+func unpack(sig uint64) (k OpKind, d dtype.Type, r Reduction, root, count int) {
+	return OpKind(sig >> 59), dtype.Type(sig << 5 >> 60), Reduction(sig << 9 >> 61), int(sig << 12 >> 52), int(sig << 24 >> 24)
 }
 
 func TestSignature(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		k := Kind(rapid.IntRange(0, 31).Draw(t, "kind"))
+		k := OpKind(rapid.IntRange(0, 31).Draw(t, "kind"))
 		d := dtype.Type(rapid.IntRange(0, 15).Draw(t, "type"))
 		r := Reduction(rapid.IntRange(0, 7).Draw(t, "reduction"))
 		root := rapid.IntRange(0, 1<<12-1).Draw(t, "root")
@@ -47,7 +47,7 @@ func TestNames(t *testing.T) {
 	for r := range numReductions {
 		require.NotEmpty(t, r.String(), "reduction %d", uint8(r))
 	}
-	require.Equal(t, "operation(200)", Kind(200).String())
+	require.Equal(t, "operation(200)", OpKind(200).String())
 	require.Equal(t, "reduction(200)", Reduction(200).String())
 	require.Equal(t, "all_reduce", KindAllReduce.String())
 	require.False(t, NoReduction.Valid())

@@ -18,7 +18,7 @@ const saidSeq = 1<<39 - 1
 // kindOther stands for waits that are neither a collective's nor a message's.
 const kindOther = numKinds
 
-func newSaid(k Kind, several bool, peer int, seq uint64) said {
+func newSaid(k OpKind, several bool, peer int, seq uint64) said {
 	v := said(k)<<56 | said(uint16(peer))<<39 | said(seq&saidSeq)
 	if several {
 		v |= 1 << 55
@@ -26,7 +26,7 @@ func newSaid(k Kind, several bool, peer int, seq uint64) said {
 	return v
 }
 
-func (v said) kind() Kind    { return Kind(v >> 56) }
+func (v said) kind() OpKind  { return OpKind(v >> 56) }
 func (v said) several() bool { return v>>55&1 != 0 }
 func (v said) peer() int     { return int(uint16(v >> 39)) }
 func (v said) seq() uint64   { return uint64(v & saidSeq) }
@@ -122,7 +122,7 @@ func follow(all []said, from, next int) (circle []int, last int) {
 func explain(all []said, circle []int) string {
 	var names []string
 	first := slices.Index(circle, slices.Min(circle)) // alike on all ranks
-	kinds := map[Kind]bool{}
+	kinds := map[OpKind]bool{}
 	for i := range circle {
 		r := circle[(first+i)%len(circle)]
 		kinds[all[r].kind()] = true

@@ -6,12 +6,12 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 )
 
-// Kind is a collective operation.
-type Kind uint8
+// OpKind is a collective operation.
+type OpKind uint8
 
 // The collective operations. KindRefused is what a rank publishes whose own arguments are bad.
 const (
-	KindRefused Kind = iota
+	KindRefused OpKind = iota
 	KindAllReduce
 	KindBarrier
 	KindReduceScatter
@@ -40,7 +40,7 @@ var kindNames = [numKinds]string{"refused", "all_reduce", "barrier", "reduce_sca
 	"register_window", "capture", "send", "recv", "messages"}
 
 // String is the operation's name: "all_reduce".
-func (k Kind) String() string {
+func (k OpKind) String() string {
 	if k >= numKinds {
 		return fmt.Sprintf("operation(%d)", uint8(k))
 	}
@@ -86,12 +86,12 @@ const MaxCount = 1<<40 - 1
 
 // A signature packs what all ranks must agree on into one word, so that agreement is one comparison:
 // kind 5 bits, type 4, reduction 3, root 12, count 40.
-func Signature(k Kind, t dtype.Type, r Reduction, root, count int) uint64 {
+func Signature(k OpKind, t dtype.Type, r Reduction, root, count int) uint64 {
 	return uint64(k)<<59 | uint64(t)<<55 | uint64(r)<<52 | uint64(root&0xfff)<<40 | uint64(count)
 }
 
 // Describe is a signature for people.
 func Describe(sig uint64) string {
-	k, t, r := Kind(sig>>59), dtype.Type(sig>>55&15), Reduction(sig>>52&7)
+	k, t, r := OpKind(sig>>59), dtype.Type(sig>>55&15), Reduction(sig>>52&7)
 	return fmt.Sprintf("%v(count %d, %v, %v, root %d)", k, sig&MaxCount, t, r, sig>>40&0xfff)
 }

@@ -68,7 +68,7 @@ type Waiting struct {
 	health   time.Duration // when to look at the processes next
 	reported bool
 	Lost     bool     // a peer has said that the communicator broke
-	Kind     Kind     // what it is for, unless op is "": KindRefused for what is neither a collective nor a message
+	Kind     OpKind   // what it is for, unless op is "": KindRefused for what is neither a collective nor a message
 	Of       Numbered // that, if it has a number; or nil
 	Several  bool     // and others with it
 	Said     said     // in the area

@@ -13,7 +13,7 @@ import (
 // Work is one planned collective: it is run, queued on a stream, or recorded and replayed. It is a plain value, so
 // that a blocking call allocates nothing.
 type Work struct {
-	Kind  Kind
+	Kind  OpKind
 	Type  dtype.Type
 	Red   Reduction
 	Root  int

@@ -356,7 +356,7 @@ func TestForgedLedger(t *testing.T) {
 			if at := a.row(t, ab, i); at != 0 {
 				m, err := cuda.Inspect(at)
 				require.NoError(t, err)
-				require.Equal(t, cuda.OnDevice, m.Kind, "what kernels are told is mapped")
+				require.Equal(t, cuda.OnDevice, m.Type, "what kernels are told is mapped")
 			}
 			_, err := ab.Import(background, i)
 			if err != nil {

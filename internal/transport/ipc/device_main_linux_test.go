@@ -153,7 +153,7 @@ func (c *childDevice) do(h *mem.Heap, tr engine.IPC, what []string) (r report, e
 			r.Text = err.Error()
 		}
 	case "free":
-		legacy := c.last.Kind == mem.DeviceAdopted
+		legacy := c.last.Origin == mem.DeviceAdopted
 		if err = h.Retire(c.last); err == nil && legacy {
 			err = c.ctx.Free(cuda.Addr(c.last.Base()))
 		}

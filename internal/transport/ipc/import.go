@@ -167,7 +167,7 @@ func (r *remote) borrow(m *mapping, e *exported) error {
 	if err != nil {
 		return err
 	}
-	if x.Kind != cuda.OnDevice || x.Base != addr || x.ID != e.id.Load() || uint64(x.Device.Index()) != index ||
+	if x.Type != cuda.OnDevice || x.Base != addr || x.ID != e.id.Load() || uint64(x.Device.Index()) != index ||
 		uint64(x.Size) != e.size.Load() {
 		return fmt.Errorf("memory at %#x is not what was exported: %w", uintptr(addr), fault.ErrStale)
 	}

@@ -189,7 +189,7 @@ func (t *Transport) Close() error {
 }
 
 // Kind implements register.Backend.
-func (t *Transport) Kind() register.Kind { return register.IPC }
+func (t *Transport) Kind() register.BackendKind { return register.IPC }
 
 // Register implements register.Backend: an allocation from an arena is reachable already, and its handle is where. That
 // of device memory is where it lies in its extent, whose number stands for the arena's.
@@ -205,7 +205,7 @@ func (t *Transport) Register(m register.Memory) (any, error) {
 		}
 		return mem.Location{Arena: e.number, Slot: a.At.Slot, Generation: a.At.Generation,
 			Offset: uint64(cuda.Addr(a.Base()) - e.memory.Base)}, nil
-	case a.Kind != mem.Arena:
+	case a.Origin != mem.Arena:
 		return nil, fmt.Errorf("adopted memory has no file that peers could map (use Alloc): %w", hw.ErrNotSupported)
 	}
 	return a.At, nil
