@@ -1,5 +1,6 @@
-// Package lint checks what the compiler does not: which package may import which, where C and system calls may stand,
-// that exported names are documented. Its test runs it on the whole project.
+// Package lint checks what the compiler does not: which package may import which, and set what of another, how large it
+// may be, where C and system calls may stand, that exported names are documented, that the architecture's table of where
+// things are is true. Its test runs it on the whole project.
 package lint
 
 import (
@@ -55,8 +56,11 @@ const programs = "main"
 // rooms that may hold C, and those that may make system calls through x/sys.
 var (
 	cgoRooms = []string{"hw/*", "bootstrap"}
-	sysRooms = []string{"hw", "hw/*", "internal/mem", "bootstrap", "internal/engine", "internal/transport/*"}
+	sysRooms = []string{"hw", "hw/*", "internal/mem", "bootstrap", "internal/transport/*"}
 )
+
+// largest is how many lines of Go a package may have without its tests.
+const largest = 3500
 
 // wherePrivate are beginnings of paths that exist on one machine only. They are split so that this file passes.
 var wherePrivate = []string{"/wo" + "rk/", "/ro" + "ot/"}
@@ -64,7 +68,8 @@ var wherePrivate = []string{"/wo" + "rk/", "/ro" + "ot/"}
 // Check reads the tree and returns one line for each rule broken in each place: "file:line: what is wrong". Folders
 // with a go.mod of their own, hidden ones, testdata, bin and build are not entered.
 func Check(tree fs.FS) ([]string, error) {
-	c := &checker{tree: tree, fset: token.NewFileSet(), variables: map[string]token.Pos{}, read: map[string]bool{}}
+	c := &checker{tree: tree, fset: token.NewFileSet(), variables: map[string]token.Pos{}, read: map[string]bool{},
+		lines: map[string]int{}}
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -82,7 +87,13 @@ func Check(tree fs.FS) ([]string, error) {
 			c.fault(c.at(p), "nobody reads variable %s: what users set in vain must not be in the table", name)
 		}
 	}
+	for room, n := range c.lines {
+		if n > largest {
+			c.fault(or(room, "the root"), "has %d lines without its tests, more than %d: it is more than one room", n, largest)
+		}
+	}
 	c.project()
+	c.where()
 	slices.Sort(c.faults)
 	return c.faults, err
 }
@@ -94,6 +105,8 @@ type checker struct {
 
 	variables map[string]token.Pos // those of internal/env, by their Go names
 	read      map[string]bool      // of those
+
+	lines map[string]int // by rooms
 }
 
 func (c *checker) fault(where, format string, args ...any) {
@@ -104,6 +117,8 @@ func (c *checker) at(p token.Pos) string {
 	pos := c.fset.Position(p)
 	return fmt.Sprintf("%s:%d", pos.Filename, pos.Line)
 }
+
+func (c *checker) line(name string, i int) string { return fmt.Sprintf("%s:%d", name, i+1) }
 
 func (c *checker) enter(dir string) error {
 	base := path.Base(dir)
@@ -127,7 +142,7 @@ func (c *checker) file(name string) error {
 	for i, line := range strings.Split(string(data), "\n") {
 		for _, p := range wherePrivate {
 			if strings.Contains(line, p) {
-				c.fault(fmt.Sprintf("%s:%d", name, i+1), "names %s, which is a folder of one machine", p)
+				c.fault(c.line(name, i), "names %s, which is a folder of one machine", p)
 			}
 		}
 	}
@@ -146,6 +161,8 @@ func (c *checker) file(name string) error {
 	test := strings.HasSuffix(name, "_test.go")
 	c.imports(f, room, test)
 	if !test {
+		c.lines[room] += strings.Count(string(data), "\n")
+		c.sets(f)
 		c.calls(f, room)
 		c.environment(f, room)
 		if f.Name.Name != "main" {
@@ -188,6 +205,38 @@ func (c *checker) imports(f *ast.File, room string, test bool) {
 			c.fault(where, "%s must not import %s, which is not below it", or(room, "the root"), or(other, "the root"))
 		}
 	}
+}
+
+// sets checks that no package sets a variable of another one: what a room is given it is given by calls.
+func (c *checker) sets(f *ast.File) {
+	ours := map[string]bool{}
+	for _, spec := range f.Imports {
+		p, _ := strconv.Unquote(spec.Path.Value) // the parser has accepted it
+		if p != module && !strings.HasPrefix(p, module+"/") {
+			continue
+		}
+		name := path.Base(p)
+		if spec.Name != nil {
+			name = spec.Name.Name
+		}
+		ours[name] = true
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		set, ok := n.(*ast.AssignStmt)
+		if !ok {
+			return true
+		}
+		for _, to := range set.Lhs {
+			s, ok := to.(*ast.SelectorExpr)
+			if !ok {
+				continue
+			}
+			if x, ok := s.X.(*ast.Ident); ok && x.Obj == nil && ours[x.Name] {
+				c.fault(c.at(to.Pos()), "sets %s, a variable of another package", called(s))
+			}
+		}
+		return true
+	})
 }
 
 // calls checks what may be called where.
@@ -324,7 +373,10 @@ func text(e ast.Expr) string {
 	return ""
 }
 
-func exportedReceiver(recv *ast.FieldList) bool {
+func exportedReceiver(recv *ast.FieldList) bool { return ast.IsExported(receiver(recv)) }
+
+// receiver is the name of a method's type.
+func receiver(recv *ast.FieldList) string {
 	t := recv.List[0].Type
 	for {
 		switch x := t.(type) {
@@ -335,9 +387,9 @@ func exportedReceiver(recv *ast.FieldList) bool {
 		case *ast.IndexListExpr:
 			t = x.X
 		case *ast.Ident:
-			return x.IsExported()
+			return x.Name
 		default:
-			return false
+			return ""
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 )
 
 func TestProject(t *testing.T) {
+	require.FileExists(t, "../../"+architecture)
 	faults, err := Check(os.DirFS("../.."))
 	require.NoError(t, err)
 	for _, f := range faults {
@@ -79,6 +80,19 @@ func TestRules(t *testing.T) {
 		{"folder of one machine", "docs/a.md", "one\n" + wherePrivate[0] + "x\n",
 			"docs/a.md:2: names " + wherePrivate[0] + ", which is a folder of one machine"},
 		{"not Go", "coll/a.go", "package", "coll/a.go: coll/a.go:1:8: expected 'IDENT'"},
+		{"another's variable is set", "coll/a.go",
+			"package coll\n\nimport \"github.com/ubcoll/ubcoll/internal/engine\"\n\nfunc init() { engine.F = nil }\n",
+			"coll/a.go:5: sets engine.F, a variable of another package"},
+		{"another's variable is set by another name", "coll/a.go",
+			"package coll\n\nimport e \"github.com/ubcoll/ubcoll/internal/engine\"\n\nfunc f() { _, e.F = 1, nil }\n",
+			"coll/a.go:5: sets e.F, a variable of another package"},
+		{"a field is set", "coll/a.go",
+			"package coll\n\nimport \"github.com/ubcoll/ubcoll/internal/team\"\n\nfunc f(team *team.Work) { team.Err = nil }\n", ""},
+		{"another module's variable is set", "coll/a.go", "package coll\n\nimport \"os\"\n\nfunc f() { os.Args = nil }\n", ""},
+		{"a large package", "coll/a.go", "package coll\n" + strings.Repeat("\n", largest),
+			"coll: has 3501 lines without its tests, more than 3500"},
+		{"a package as large as may be", "coll/a.go", "package coll\n" + strings.Repeat("\n", largest-1), ""},
+		{"large tests", "coll/a_test.go", "package coll\n" + strings.Repeat("\n", largest), ""},
 		{"another module", "examples/x/go.mod", "module x", ""},
 		{"long README", "README.md", strings.Repeat("x\n", 151), "README.md: has 151 lines, more than 150"},
 		{"other licence", "LICENSE", "MIT", "LICENSE: must be there, with the Apache License"},
@@ -124,4 +138,52 @@ func TestOtherModule(t *testing.T) {
 	faults, err = Check(tree)
 	require.NoError(t, err)
 	require.Len(t, faults, 1)
+}
+
+// The table of where things are names files that exist, and what they declare.
+func TestWhere(t *testing.T) {
+	source := "package a\n\nconst c = 1\n\nvar v, w int\n\ntype s struct{ field int }\n\ntype i interface{ Method() }\n\n" +
+		"func f() {}\n\nfunc (*s) g() {}\n"
+	for _, c := range []struct{ file, symbol, want string }{
+		{"hw/a.go", "c", ""},
+		{"hw/a.go", "w", ""},
+		{"hw/a.go", "f", ""},
+		{"hw/a.go", "s", ""},
+		{"hw/a.go", "s.field", ""},
+		{"hw/a.go", "s.g", ""},
+		{"hw/a.go", "i.Method", ""},
+		{"hw/a.h", "word", ""},
+		{"hw/b.go", "f", "there is no file hw/b.go"},
+		{"hw/a.go", "x", "hw/a.go does not declare x"},
+		{"hw/a.go", "g", "hw/a.go does not declare g"},
+		{"hw/a.go", "s.f", "hw/a.go does not declare s.f"},
+		{"hw/a.go", "i.g", "hw/a.go does not declare i.g"},
+		{"hw/a.go", "t.g", "hw/a.go does not declare t.g"},
+		{"hw/a.go", "v.g", "hw/a.go does not declare v.g"},
+		{"hw/a.go", "f.g", "hw/a.go does not declare f.g"},
+		{"hw/a.h", "wor", "hw/a.h does not declare wor"},
+		{"hw/a.h", "", "a row of the table is | question | `file` | `symbol` |"},
+	} {
+		table := "# Page\n\n| Other | table |\n\n" + whereHeading + "\n\n| Question | File | Symbol |\n| --- | --- | --- |\n" +
+			strings.Repeat("| what is f | `hw/a.go` | `f` |\n", whereLeast-1) +
+			"| it | `" + c.file + "` | `" + c.symbol + "` |\n\n## Then\n\n| another | table |\n"
+		tree := fstest.MapFS{
+			"LICENSE":    {Data: []byte("Apache License")},
+			"README.md":  {},
+			"hw/a.go":    {Data: []byte(source)},
+			"hw/a.h":     {Data: []byte("void word();\n")},
+			architecture: {Data: []byte(table)},
+		}
+		faults, err := Check(tree)
+		require.NoError(t, err)
+		if c.want == "" {
+			require.Empty(t, faults, "%s %s", c.file, c.symbol)
+			continue
+		}
+		require.Equal(t, []string{"docs/architecture.md:33: " + c.want}, faults)
+	}
+	faults, err := Check(fstest.MapFS{"LICENSE": {Data: []byte("Apache License")}, "README.md": {},
+		architecture: {Data: []byte("# Page\n")}})
+	require.NoError(t, err)
+	require.Equal(t, []string{`docs/architecture.md: "## Where is ..." has 0 rows, fewer than 25`}, faults)
 }
