@@ -7,7 +7,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
 // TestRegistrationsOnDevicesEnd ends the communicator that device memory was registered with: the memory can be freed,

@@ -3,7 +3,7 @@ package coll_test
 import (
 	"testing"
 
-	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
 func TestMain(m *testing.M) { gputest.Main(8, m.Run) }

@@ -13,7 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/internal/gputest"
+	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
 // TestRingAverage has averages of half types around the ring, of elements whose sum is beyond the type: they are within

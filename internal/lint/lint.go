@@ -39,7 +39,7 @@ var layers = [][]string{
 	{"internal/mail"},
 	{"internal/enginetest"},
 	{""},
-	{"internal/gputest"},
+	{"internal/testkit/gputest"},
 	{"p2p"},
 	{"coll"},
 	{"graph"},
