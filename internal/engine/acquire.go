@@ -9,7 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Acquire finds the registration of v's memory. Implements team.Registry.
+// Acquire finds the registration of v's memory. Implements team.Comm.
 func (c *Comm) Acquire(v *team.Vec, b *team.Buf, graph bool) error {
 	n := v.Bytes()
 	if n == 0 {

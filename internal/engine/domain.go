@@ -47,7 +47,7 @@ type retiree struct {
 	lift   func() // or nil
 }
 
-// NewIPC makes the transport for host memory; the root wires it in, since transports import the engine.
+// NewIPC makes the transport; the root passes it to Open, since transports import the engine.
 type NewIPC func(h *mem.Heap, secret []byte) (IPC, error)
 
 // SetDevice gives the domain what it has on its device.

@@ -43,7 +43,7 @@ func (s *Stream) OrNone() *Stream {
 	return s
 }
 
-// ErrCommClosed and errStreamClosed are what is wrong with calls that come too late.
+// ErrCommClosed and ErrStreamClosed are what is wrong with calls that come too late.
 var (
 	ErrCommClosed = fmt.Errorf("the communicator has been closed, by its Close; nothing can be called after: %w",
 		fault.ErrClosed)

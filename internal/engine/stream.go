@@ -103,7 +103,7 @@ func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error
 // Device is where the stream's operations run.
 func (s *Stream) Device() hw.Device { return s.dev }
 
-// error is an error of the stream itself.
+// Fault is an error of the stream itself.
 func (s *Stream) Fault(err error) error {
 	return &fault.Error{Op: "stream", Rank: -1, Peer: -1, Device: s.dev, Err: err}
 }

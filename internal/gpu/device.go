@@ -65,7 +65,7 @@ type Device struct {
 // statusLine is the size of a status line, of which there is one for collectives, and those of the clients.
 const statusLine = 64
 
-// Line is the status in a line of the page, and lineAddr where kernels find it.
+// Line is the status in a line of the page, and LineAddr where kernels find it.
 func (d *Device) Line(n int) *kernels.Status {
 	return (*kernels.Status)(unsafe.Add(unsafe.Pointer(d.status), statusLine*n))
 }
@@ -73,7 +73,7 @@ func (d *Device) Line(n int) *kernels.Status {
 // LineAddr is where kernels find the status in a line of the page.
 func (d *Device) LineAddr(n int) uint64 { return d.Params.Status + uint64(statusLine*n) }
 
-// DeviceOf is c's side of its device, or nil.
+// Of is c's side of its device, or nil.
 func Of(c *engine.Comm) *Device {
 	d, _ := c.Accelerator().(*Device)
 	return d

@@ -107,7 +107,7 @@ func noAtomics(r int, mine hw.Device, seen gpus, theirs gpu) error {
 	return nil
 }
 
-// DomainGPU is what a domain has once on its device.
+// Domain is what a domain has once on its device.
 type Domain struct {
 	Context *cuda.Context
 	Kernels *kernels.Set

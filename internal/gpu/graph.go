@@ -14,7 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// DeviceGraph is a sequence of operations on the device as the driver replays it: a launch costs the host one call.
+// Graph is a sequence of operations on the device as the driver replays it: a launch costs the host one call.
 type Graph struct {
 	d     *Device
 	last  team.Work // of works
@@ -26,9 +26,9 @@ type Graph struct {
 	graph *cuda.Graph // nil once closed
 }
 
-// CaptureDevice makes a graph of works, all of them operations on the device. Each rank does so at the same place. It
-// waits until the peers have imported the buffers, or cannot, and runs nothing. part is of the
-// client whose operations are among works, or nil.
+// Capture makes a graph of works, all of them operations on the device. Each rank does so at the same place. It waits
+// until the peers have imported the buffers, or cannot, and runs nothing. part is of the client whose operations are
+// among works, or nil.
 func Capture(ctx context.Context, c *engine.Comm, works []team.Work, part GraphPart) (*Graph, error) {
 	if err := c.Enter(); err != nil {
 		return nil, err

@@ -202,7 +202,7 @@ func (d *Device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 	return l.f.Launch(cu, l.shape, l.params.Params.Bytes())
 }
 
-// prepare makes d.next what does w. It holds the buffers and their registrations, which w.letGo gives back once that is
+// prepare makes d.next what does w. It holds the buffers and their registrations, which w.LetGo gives back once that is
 // queued: whatever ends their memory waits for the streams first.
 func (d *Device) prepare(w *team.Work) error {
 	if err := w.Hold(); err != nil {
@@ -315,7 +315,7 @@ func (d *Device) kernel(name string, t dtype.Type) (loaded, error) {
 // loaded is a kernel of the device.
 type loaded struct {
 	f     *cuda.Function
-	pairs bool // roomBlocks blocks find room on a multiprocessor
+	pairs bool // RoomBlocks blocks find room on a multiprocessor
 }
 
 type kernelKey struct {

@@ -200,13 +200,13 @@ func (d *Device) fatal() *fault.Error {
 // never will, and work of others may come before it.
 const closedGrace = 5 * time.Second
 
-// Comm implements streamUser.
+// Comm implements StreamUser.
 func (d *Device) Comm() *engine.Comm { return d.C }
 
-// Broke implements streamUser.
+// Broke implements StreamUser.
 func (d *Device) Broke(op string, err error) { d.FailedOn(op, err) }
 
-// Closed implements streamUser.
+// Closed implements StreamUser.
 func (d *Device) Closed(s *Stream) {
 	d.last.CompareAndSwap(s, nil)
 	d.Domain.Remove(s)

@@ -16,7 +16,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// GPUStream is the part of a Stream that is a stream of a device: the queue is the driver's. Implements engine.DeviceStream.
+// Stream is the part of an engine.Stream that is a stream of a device: the queue is the driver's. Implements
+// engine.DeviceStream.
 type Stream struct {
 	s        *engine.Stream // which keeps the errors
 	ctx      *cuda.Context  // to close with the stream, or nil
@@ -32,7 +33,7 @@ type Stream struct {
 	users map[StreamUser]bool // that have queued on it
 }
 
-// GPUStreamOf is the part of s that is a stream of a device; nil if it is on the host, or nil.
+// StreamOf is the part of s that is a stream of a device; nil if it is on the host, or nil.
 func StreamOf(s *engine.Stream) *Stream {
 	if s == nil {
 		return nil

@@ -55,7 +55,7 @@ func (m *Mail) deviceMail() *gpuMail {
 
 var _ gpu.ClientMaker = (*Mail)(nil)
 
-// OnDevice implements clientMaker.
+// OnDevice implements gpu.ClientMaker.
 func (m *Mail) OnDevice(d *gpu.Device) gpu.Client {
 	m.gpu = newGPUMail(m, d)
 	return m.gpu

@@ -20,7 +20,7 @@ import (
 // there. That takes the same graph on both sides: elsewhere the host knows of no receive which send it will meet, since
 // the devices count, and other graphs may be launched as often as each rank likes.
 
-// mailGraph is the messages of a graph. Implements graphPart.
+// mailGraph is the messages of a graph. Implements gpu.GraphPart.
 type mailGraph struct {
 	m        *gpuMail
 	works    []team.Work
@@ -212,7 +212,7 @@ func (g *mailGraph) unhold() error {
 	return errors.Join(errs...)
 }
 
-// Capture is CaptureDevice of works of which some are messages. received is what each rank's Received has said.
+// Capture is gpu.Capture of works of which some are messages. received is what each rank's Received has said.
 func (m *Mail) Capture(ctx context.Context, works []team.Work, received [][]uint64) (*gpu.Graph, error) {
 	messages := slices.ContainsFunc(works, func(w team.Work) bool { return w.Other != nil })
 	if g := m.deviceMail(); messages && g != nil {

@@ -53,10 +53,10 @@ func Of(c *engine.Comm) *Mail {
 // Box is the messages with a peer.
 func (m *Mail) Box(peer int) *Box { return &m.boxes[peer] }
 
-// AreaBytes implements Attachment.
+// AreaBytes implements engine.Attachment.
 func (m *Mail) AreaBytes() int { return AreaBytes(len(m.boxes)) }
 
-// Lay implements Attachment: it sets where a rank's outboxes are.
+// Lay implements engine.Attachment: it sets where a rank's outboxes are.
 func (m *Mail) Lay(rank int, at unsafe.Pointer) {
 	if rank == m.rank {
 		for r := range m.boxes {
@@ -75,19 +75,19 @@ func (m *Mail) outbox(base unsafe.Pointer, to int) (*Outbox, unsafe.Pointer) {
 	return (*Outbox)(unsafe.Add(base, to*size)), unsafe.Add(base, len(m.boxes)*size+to*Slots*m.eager)
 }
 
-// Advance implements Attachment.
+// Advance implements engine.Attachment.
 func (m *Mail) Advance() { m.domain.move() }
 
-// Pass implements Attachment.
+// Pass implements engine.Attachment.
 func (m *Mail) Pass() { m.domain.pass() }
 
-// Count implements Attachment.
+// Count implements engine.Attachment.
 func (m *Mail) Count(*engine.Stats) {}
 
-// Abort implements Attachment.
+// Abort implements engine.Attachment.
 func (m *Mail) Abort() {}
 
-// Shut implements Attachment: it locks all lanes.
+// Shut implements engine.Attachment: it locks all lanes.
 func (m *Mail) Shut(broken bool) error {
 	if g := m.deviceMail(); g != nil {
 		if err := g.shut(broken); err != nil {
@@ -108,7 +108,7 @@ func (m *Mail) Shut(broken bool) error {
 	return err
 }
 
-// Reopen implements Attachment.
+// Reopen implements engine.Attachment.
 func (m *Mail) Reopen() {
 	m.shut = false
 	for l := range m.lanes() {
@@ -119,7 +119,7 @@ func (m *Mail) Reopen() {
 	}
 }
 
-// Close implements Attachment.
+// Close implements engine.Attachment.
 func (m *Mail) Close() error {
 	for l := range m.lanes() {
 		if !m.shut {

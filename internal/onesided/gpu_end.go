@@ -212,7 +212,7 @@ func (g *gpuEnd) release() error {
 	return errors.Join(errs...)
 }
 
-// endUser is an end that queues on streams. Implements streamUser.
+// endUser is an end that queues on streams. Implements gpu.StreamUser.
 type endUser struct{ g *gpuEnd }
 
 func (u endUser) Comm() *engine.Comm { return nil }

@@ -11,7 +11,7 @@ import (
 )
 
 // gpuEnds are the ends of channels and windows over memory of a device, each with a status line: that of its slot.
-// Implements client.
+// Implements gpu.Client.
 type gpuEnds struct {
 	d     *gpu.Device
 	first int // status line
@@ -22,7 +22,7 @@ type gpuEnds struct {
 
 var _ gpu.ClientMaker = (*Space)(nil)
 
-// OnDevice implements clientMaker.
+// OnDevice implements gpu.ClientMaker.
 func (sp *Space) OnDevice(d *gpu.Device) gpu.Client {
 	sp.gpu = &gpuEnds{d: d, open: map[*gpuEnd]bool{}}
 	return sp.gpu

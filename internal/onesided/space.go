@@ -38,10 +38,10 @@ func SpaceOf(c *engine.Comm) *Space {
 	return &Space{c: c}
 }
 
-// AreaBytes implements Attachment.
+// AreaBytes implements engine.Attachment.
 func (sp *Space) AreaBytes() int { return int(unsafe.Sizeof(team.Place{})) }
 
-// Lay sets where ranks publish their tables. Implements Attachment.
+// Lay sets where ranks publish their tables. Implements engine.Attachment.
 func (sp *Space) Lay(rank int, at unsafe.Pointer) {
 	if sp.places == nil {
 		sp.places = make([]*team.Place, sp.c.Size())
@@ -49,13 +49,13 @@ func (sp *Space) Lay(rank int, at unsafe.Pointer) {
 	sp.places[rank] = (*team.Place)(at)
 }
 
-// Advance implements Attachment.
+// Advance implements engine.Attachment.
 func (sp *Space) Advance() {}
 
-// Pass implements Attachment.
+// Pass implements engine.Attachment.
 func (sp *Space) Pass() {}
 
-// Count implements Attachment.
+// Count implements engine.Attachment.
 func (sp *Space) Count(s *engine.Stats) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
@@ -67,7 +67,7 @@ func (sp *Space) Count(s *engine.Stats) {
 	s.Puts, s.Gets, s.OneSided = all.puts.Load(), all.gets.Load(), all.bytes.Load()
 }
 
-// Shut implements Attachment.
+// Shut implements engine.Attachment.
 func (sp *Space) Shut(bool) error {
 	for _, k := range sp.list() {
 		if k.use().InUse() {
@@ -77,13 +77,13 @@ func (sp *Space) Shut(bool) error {
 	return nil
 }
 
-// Reopen implements Attachment.
+// Reopen implements engine.Attachment.
 func (sp *Space) Reopen() {}
 
-// Close implements Attachment.
+// Close implements engine.Attachment.
 func (sp *Space) Close() error { return sp.closeAll(false) }
 
-// Abort implements Attachment.
+// Abort implements engine.Attachment.
 func (sp *Space) Abort() { sp.closeAll(true) }
 
 // closeAll closes all. Without quick it waits until their uses have ended.

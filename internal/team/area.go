@@ -75,7 +75,7 @@ type Area struct {
 	_        [120]byte
 
 	State atomic.Uint64
-	// lost is why the communicator broke, as its rank saw it: code<<32 | (rank it is about)+1; 0 while usable.
+	// Lost is why the communicator broke, as its rank saw it: code<<32 | (rank it is about)+1; 0 while usable.
 	Lost atomic.Uint64
 	// queued is how many collectives the rank has queued on its device: see divergence.go.
 	queued atomic.Uint64
@@ -109,7 +109,7 @@ func init() {
 	if unsafe.Sizeof(Area{}) > areaBytes || unsafe.Sizeof(Descriptor{}) != 128 ||
 		unsafe.Sizeof(buffers{}) != PayloadSize || unsafe.Offsetof(Area{}.Desc) != 128 ||
 		unsafe.Offsetof(Area{}.Group)%128 != 0 {
-		panic("engine: control area layout")
+		panic("team: control area layout")
 	}
 }
 

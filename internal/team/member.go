@@ -99,7 +99,7 @@ func exhausted(ms []Member) bool {
 	return false
 }
 
-// share makes this rank's area of communicator id, with extra bytes behind its staging memory for attachments.
+// MakeArea makes this rank's area of communicator id, with extra bytes behind its staging memory for attachments.
 func (t *Team) MakeArea(h *mem.Heap, id uint64, extra int) error {
 	a, err := h.Alloc(SharedBytes + extra)
 	if err != nil {
@@ -118,7 +118,7 @@ func (p *Peer) lay(ptr unsafe.Pointer) {
 	p.staging = unsafe.Add(p.eager, 2*EagerBytes)
 }
 
-// reachArea maps the area that rank r has at at.
+// MapArea maps the area that rank r has at at.
 func (t *Team) MapArea(id uint64, r int, at mem.Location) error {
 	p := &t.Peers[r]
 	ptr, err := p.Mem.Resolve(at, t.whole)

@@ -115,7 +115,7 @@ func (t *Team) Leave() { t.Me.State.Store(StateClosed) }
 // Closed reports whether the rank has left the communicator.
 func (p *Peer) Closed() bool { return p.Area.State.Load() == StateClosed }
 
-// Lost is what the rank says of why its communicator broke, 0 while it is usable: see lostError.
+// Lost is what the rank says of why its communicator broke, 0 while it is usable: see LostError.
 func (p *Peer) Lost() uint64 { return p.Area.Lost.Load() }
 
 // Eager is a rank's eager slot of the running operation. This rank writes its own before it publishes: its peers have

@@ -13,8 +13,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/logs"
 )
 
-// How a wait goes: it looks at its word; every looksPerPoll looks it passes poll, a real Go call, so that a
-// stop-the-world is never held up; poll looks after abort, deadline and dead peers, runs pending control work, and
+// How a wait goes: it looks at its word; every LooksPerPoll looks it passes Poll, a real Go call, so that a
+// stop-the-world is never held up; Poll looks after abort, deadline and dead peers, runs pending control work, and
 // gives the processor away the more readily the longer the wait lasts.
 const (
 	LooksPerPoll  = 256

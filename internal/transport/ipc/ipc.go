@@ -64,7 +64,7 @@ type card struct {
 	Ledger *mem.Location `json:"ledger,omitempty"` // nil if the rank uses no device
 }
 
-// Card implements engine.Transport.
+// Card implements team.Transport.
 func (t *Transport) Card() (json.RawMessage, error) {
 	self, err := shm.Self()
 	if err != nil {
@@ -80,7 +80,7 @@ func (t *Transport) Card() (json.RawMessage, error) {
 	return json.Marshal(k)
 }
 
-// Attach implements engine.Transport. Communicators of one domain share what it reaches.
+// Attach implements team.Transport. Communicators of one domain share what it reaches.
 func (t *Transport) Attach(ctx context.Context, raw json.RawMessage) (team.PeerMemory, error) {
 	var k card
 	if err := json.Unmarshal(raw, &k); err != nil {
@@ -145,7 +145,7 @@ func (t *Transport) importer() {
 	}
 }
 
-// Progress implements engine.Transport: a load and a comparison when nothing is pending.
+// Progress implements team.Transport: a load and a comparison when nothing is pending.
 func (t *Transport) Progress() {
 	bell := &t.heap.Directory().Doorbell
 	if v := bell.Load(); t.seen.Load() != v && t.mu.TryLock() {
@@ -160,10 +160,10 @@ func (t *Transport) Progress() {
 	}
 }
 
-// Look implements engine.Transport.
+// Look implements team.Transport.
 func (t *Transport) Look() { t.watch.Look() }
 
-// Close implements engine.Transport.
+// Close implements team.Transport.
 func (t *Transport) Close() error {
 	t.closed.Store(true)
 	if t.done != nil {
@@ -293,7 +293,7 @@ func (p *peer) follow() error {
 	return err
 }
 
-// Dead implements engine.PeerMemory.
+// Dead implements team.PeerMemory.
 func (p *peer) Dead() bool { return p.process.Dead() }
 
 var errNoSocket = errors.New("it has none")
@@ -378,7 +378,7 @@ func (p *peer) load(i int) (arena, error) {
 	return arena{base, ref.Size}, err
 }
 
-// Resolve implements engine.PeerMemory.
+// Resolve implements team.PeerMemory.
 func (p *peer) Resolve(l mem.Location, n int) (unsafe.Pointer, error) {
 	if p.heap != nil {
 		return p.heap.Resolve(l, n)
@@ -405,10 +405,10 @@ func (p *peer) resolveNew(l mem.Location, n int) (unsafe.Pointer, error) {
 	return p.Resolve(l, n)
 }
 
-// Live implements engine.PeerMemory.
+// Live implements team.PeerMemory.
 func (p *peer) Live(l mem.Location) bool { return p.dir.Live(l) }
 
-// Close implements engine.PeerMemory: the mappings are the domain's and go with it.
+// Close implements team.PeerMemory: the mappings are the domain's and go with it.
 func (p *peer) Close() error { return nil }
 
 func (p *peer) unmap() error {
