@@ -83,7 +83,7 @@ func (b *Buffer[T]) Device() Device {
 }
 
 // errNoBuffer is what is wrong with a nil or zero Buffer.
-var errNoBuffer = engine.Nothing("buffer", "Alloc and Adopt make one")
+var errNoBuffer = engine.NilError("buffer", "Alloc and Adopt make one")
 
 func (b *Buffer[T]) nothing() bool { return b == nil || b.a == nil }
 
@@ -163,7 +163,7 @@ func (b *Buffer[T]) Free() error {
 type Registration struct{ r *engine.Registration }
 
 // errNoRegistration is what is wrong with a nil or zero Registration.
-var errNoRegistration = engine.Nothing("registration", "Comm.RegisterBuffer makes one")
+var errNoRegistration = engine.NilError("registration", "Comm.RegisterBuffer makes one")
 
 // Close ends the registration. Local: it waits for a peer that is in the middle of a put or get, which ends within a
 // MiB of it; deregistration completes when operations in flight leave. ErrTimeout names a peer that has not come to the

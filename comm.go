@@ -77,7 +77,7 @@ type Comm struct{ v engine.View }
 // devices load all kernels here: the first time on a machine the driver assembles them, which takes some seconds.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) {
 	if b == nil {
-		return nil, engine.Nothing("bootstrap", "bootstrap.MPI, Gompi, Env and Local make one")
+		return nil, engine.NilError("bootstrap", "bootstrap.MPI, Gompi, Env and Local make one")
 	}
 	// Faults go to Open too: it is collective, and peers wait for this rank.
 	o = o.fromEnvironment()

@@ -21,7 +21,7 @@ func (r *Registration) MarshalBinary() ([]byte, error) {
 type Remote struct{ m *onesided.Remote }
 
 // errNoRemote is what is wrong with a nil or zero Remote.
-var errNoRemote = engine.Nothing("remote", "Comm.Import makes one")
+var errNoRemote = engine.NilError("remote", "Comm.Import makes one")
 
 // Import makes a peer's registration known from its handle. Local and blocking: the first import of new memory may
 // cost system calls. The memory stays the peer's, who may close the registration at any time: every use looks, and

@@ -45,7 +45,7 @@ type Window struct {
 }
 
 // errNoWindow is what is wrong with a nil or zero Window.
-var errNoWindow = engine.Nothing("window", "Comm.RegisterWindow makes one")
+var errNoWindow = engine.NilError("window", "Comm.RegisterWindow makes one")
 
 func (w *Window) nothing() bool { return w == nil || w.w == nil }
 

@@ -53,7 +53,7 @@ const (
 
 // allReduceAlgorithm is how an all-reduce of so many bytes travels: a function of the descriptors, which the team
 // sees.
-func allReduceAlgorithm(t *team.Team, bytes int, how team.Where) algorithm {
+func allReduceAlgorithm(t *team.Team, bytes int, how team.BufferLayout) algorithm {
 	switch asked := t.Algorithm(); {
 	case asked == "two-shot":
 		return byTwoShot

@@ -8,7 +8,7 @@ import (
 )
 
 // push computes one slice of the result from the sources of the whole team, and writes it to all its destinations.
-func (k *call) push(srcs, dsts []unsafe.Pointer, how team.Where) error {
+func (k *call) push(srcs, dsts []unsafe.Pointer, how team.BufferLayout) error {
 	k.w.Algorithm = "push"
 	slice := alignedSlice(k.w.Count, k.n, k.size)
 	lo := min(k.me*slice, k.w.Count)

@@ -32,7 +32,7 @@ const (
 	stepsOfRound = stepFetched
 )
 
-func (k *call) twoShot(srcs, dsts []unsafe.Pointer, how team.Where) error {
+func (k *call) twoShot(srcs, dsts []unsafe.Pointer, how team.BufferLayout) error {
 	k.w.Algorithm = "two-shot"
 	t := twoShot{call: *k, srcs: srcs, dsts: dsts, stageSrc: !k.w.SrcBuf.Direct()}
 	staged := !how.AllSrc

@@ -80,7 +80,7 @@ const opCapture = "capture"
 
 // What is wrong with a graph.
 var (
-	errNoGraph = engine.Nothing("graph", "Capture makes one")
+	errNoGraph = engine.NilError("graph", "Capture makes one")
 	errClosed  = fmt.Errorf("the graph has been closed, by its Close; Capture makes another: %w", fault.ErrClosed)
 )
 

@@ -43,7 +43,7 @@ type Channel struct {
 }
 
 // errNoChannel is what is wrong with a nil or zero Channel.
-var errNoChannel = engine.Nothing("channel", "Connect and NewChannel make one")
+var errNoChannel = engine.NilError("channel", "Connect and NewChannel make one")
 
 func (ch *Channel) nothing() bool { return ch == nil || ch.end == nil }
 

@@ -26,8 +26,8 @@ type Group struct {
 
 // What is wrong with groups and requests.
 var (
-	errNoGroup   = engine.Nothing("group", "new(p2p.Group) makes one")
-	errNoRequest = engine.Nothing("request", "Group.Start makes one")
+	errNoGroup   = engine.NilError("group", "new(p2p.Group) makes one")
+	errNoRequest = engine.NilError("request", "Group.Start makes one")
 	errRunning   = fmt.Errorf("the group's request is not done (its Wait, or Test until it says so, ends it): %w",
 		fault.ErrBusy)
 )

@@ -179,7 +179,7 @@ func TestDamage(t *testing.T) {
 			errs := make([]error, 2)
 			require.Error(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 				if c.Rank() == 0 {
-					s := &mail.Of(c.Engine().Comm).Box(1).Out.Slots[1%mail.Slots]
+					s := &mail.Of(c.Engine().Comm).Box(1).Out.Slots[1%mail.SendSlots]
 					s.Head = k.head
 					s.Seq.Store(1)
 					_, errs[0] = p2p.Recv(ctx, c, 1, ubcoll.Of(make([]byte, 1)))

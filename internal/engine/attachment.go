@@ -69,7 +69,7 @@ func aligned(n int) int { return (n + 127) &^ 127 }
 
 // lay tells the attachments where they are in rank r's area.
 func (c *Comm) lay(r int) {
-	at := c.team.Attached(r)
+	at := c.team.AttachmentArea(r)
 	for _, a := range c.attached {
 		a.Lay(r, at)
 		at = unsafe.Add(at, aligned(a.AreaBytes()))

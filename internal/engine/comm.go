@@ -145,7 +145,7 @@ func (c *Comm) fail(e *fault.Error) error {
 		return e
 	}
 	c.lift.Store(&lift)
-	c.team.Tell(e)
+	c.team.PublishLost(e)
 	if c.device != nil {
 		c.device.Abort()
 	}
@@ -247,7 +247,7 @@ func (c *Comm) WaitsIn(rank int) string {
 	if !c.Polls.Enter() {
 		return "closed"
 	}
-	return c.team.Says(rank)
+	return c.team.WaitsIn(rank)
 }
 
 // Team is the ranks of this rank's host.

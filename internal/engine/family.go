@@ -174,7 +174,7 @@ func (c *Comm) leave(e *fault.Error) {
 	if c.team.Me == nil {
 		return
 	}
-	c.team.Tell(e)
+	c.team.PublishLost(e)
 	c.team.Leave()
 }
 

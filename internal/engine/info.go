@@ -80,8 +80,8 @@ type infos struct {
 	lastSmall          atomic.Uint64 // a small message that was sent after last
 }
 
-// Together says whether what runs next is told of together, as a group or a launch. It is the caller's turn.
-func (c *Comm) Together(group bool) { c.together, c.fresh = group, true }
+// NoteTogether says whether what runs next is told of together, as a group or a launch. It is the caller's turn.
+func (c *Comm) NoteTogether(group bool) { c.together, c.fresh = group, true }
 
 // Replay is what is told of each launch of a device's graph, but for the sequence numbers: those of members count from
 // the first one of their kind, collective or message, in the graph.
@@ -165,8 +165,8 @@ func (o *OpInfo) staged() (n uint64) {
 	return n
 }
 
-// Replays notes a launch of what r describes: at are the sequence numbers, of collectives and of messages, before it.
-func (c *Comm) Replays(r *Replay, at [2]uint64) {
+// NoteReplay notes a launch of what r describes: at are the sequence numbers, of collectives and of messages, before it.
+func (c *Comm) NoteReplay(r *Replay, at [2]uint64) {
 	if len(r.members) == 0 {
 		return
 	}

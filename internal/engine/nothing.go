@@ -10,8 +10,8 @@ import (
 
 // What a program hands over that is not there, a nil or a zero value, is an error of the call that it is handed to.
 
-// Nothing is the error of a call with a nil or zero value of a type, and says where such come from.
-func Nothing(name, from string) error {
+// NilError is the error of a call with a nil or zero value of a type, and says where such come from.
+func NilError(name, from string) error {
 	return &fault.Error{Op: name, Rank: -1, Peer: -1,
 		Err: fmt.Errorf("it is nil or the zero value: %s: %w", from, fault.ErrArgument)}
 }
@@ -22,7 +22,7 @@ var NoView = &View{Comm: noComm()}
 
 func noComm() *Comm {
 	c := &Comm{rank: -1}
-	e := Nothing("communicator", "it comes from Open, Main, Local, Dup or Split, and is nil where Split was given a "+
+	e := NilError("communicator", "it comes from Open, Main, Local, Dup or Split, and is nil where Split was given a "+
 		"negative color").(*fault.Error)
 	c.broken.Store(e)
 	c.recording.Store(&Recording{})
@@ -33,7 +33,7 @@ func noComm() *Comm {
 // noStream is the stream that a zero Stream stands for.
 var noStream = &Stream{dev: hw.Host, closed: true}
 
-var errNoStream = Nothing("stream", "NewStream and StreamFrom make one")
+var errNoStream = NilError("stream", "NewStream and StreamFrom make one")
 
 // OrNone is s, or if it is nil a stream that takes nothing.
 func (s *Stream) OrNone() *Stream {

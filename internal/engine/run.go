@@ -156,7 +156,7 @@ func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) error 
 func (c *Comm) run(ctx context.Context) error {
 	w := &c.team.Work
 	err := c.perform(ctx, w)
-	w.LetGo()
+	w.Release()
 	if err != nil && w.Path != nil && w.Path.Ended != nil {
 		w.Path.Ended(err)
 	}

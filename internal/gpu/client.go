@@ -12,9 +12,9 @@ import (
 // Client is what else than collectives a communicator does on its device: messages, or channels and windows. Its kernels
 // have status lines of its own, which begin with the number that it was given.
 type Client interface {
-	// Lines is how many status Lines it needs, and begin the number of its first one, once the page is there.
-	Lines() int
-	Begin(first int)
+	// StatusLines is how many status StatusLines it needs, and begin the number of its first one, once the page is there.
+	StatusLines() int
+	PlaceLines(first int)
 
 	// Abort ends the waits of its kernels: the device is locked.
 	Abort()

@@ -21,7 +21,7 @@ import (
 // Device is a communicator's side of this rank's device. Kernels of all ranks agree, and move data, through the areas
 // in their devices' memory; the host queues them and waits for nobody.
 type Device struct {
-	C      *engine.Comm
+	c      *engine.Comm
 	Domain *Domain
 	Area   *mem.Allocation
 	page   *mem.Allocation // host memory, of status
@@ -65,16 +65,16 @@ type Device struct {
 // statusLine is the size of a status line, of which there is one for collectives, and those of the clients.
 const statusLine = 64
 
-// Line is the status in a line of the page, and LineAddr where kernels find it.
-func (d *Device) Line(n int) *kernels.Status {
+// Status is the status in a line of the page, and lineAddr where kernels find it.
+func (d *Device) Status(n int) *kernels.Status {
 	return (*kernels.Status)(unsafe.Add(unsafe.Pointer(d.status), statusLine*n))
 }
 
-// LineAddr is where kernels find the status in a line of the page.
-func (d *Device) LineAddr(n int) uint64 { return d.Params.Status + uint64(statusLine*n) }
+// StatusAddr is where kernels find the status in a line of the page.
+func (d *Device) StatusAddr(n int) uint64 { return d.Params.Status + uint64(statusLine*n) }
 
-// Of is c's side of its device, or nil.
-func Of(c *engine.Comm) *Device {
+// DeviceOf is c's side of its device, or nil.
+func DeviceOf(c *engine.Comm) *Device {
 	d, _ := c.Accelerator().(*Device)
 	return d
 }
@@ -83,7 +83,7 @@ func Of(c *engine.Comm) *Device {
 const MaxThreads = 512
 
 func newDevice(c *engine.Comm, g *Domain) *Device {
-	return &Device{C: c, Domain: g, graphs: map[*Graph]bool{},
+	return &Device{c: c, Domain: g, graphs: map[*Graph]bool{},
 		stop:      make(chan struct{}),
 		functions: map[kernelKey]loaded{}}
 }
@@ -100,13 +100,13 @@ func (d *Device) Part(c *engine.Comm, ranks []int) engine.Accelerator {
 
 // Card implements Accelerator.
 func (d *Device) Card() (card engine.DeviceCard, err error) {
-	c, g := d.C, d.Domain
+	c, g := d.c, d.Domain
 	d.lines = 1
 	for _, a := range c.Attachments() {
 		if m, ok := a.(ClientMaker); ok {
 			k := m.OnDevice(d)
-			k.Begin(d.lines)
-			d.lines += k.Lines()
+			k.PlaceLines(d.lines)
+			d.lines += k.StatusLines()
 			d.clients = append(d.clients, k)
 		}
 	}
@@ -151,7 +151,7 @@ func (d *Device) Card() (card engine.DeviceCard, err error) {
 
 // Meet implements Accelerator: it maps the areas of the others.
 func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
-	c := d.C
+	c := d.c
 	d.Room = RoomOf(d.Multiprocessors, c.Size())
 	d.Blocks = min(d.Room.Collectives, kernels.MaxBlocks)
 	d.Threads = MaxThreads
@@ -173,7 +173,7 @@ func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
 }
 
 // Distance is how far behind this rank rank r is, which is how kernels count ranks.
-func (d *Device) Distance(r int) int { return (r - d.C.Rank() + d.C.Size()) % d.C.Size() }
+func (d *Device) Distance(r int) int { return (r - d.c.Rank() + d.c.Size()) % d.c.Size() }
 
 // Allocations implements Accelerator.
 func (d *Device) Allocations() (all []*mem.Allocation) {
@@ -195,8 +195,8 @@ func (d *Device) Busy() bool {
 	return err == nil && !done
 }
 
-// Running reports whether a collective may be running, or come to run, beside what is queued on s next.
-func (d *Device) Running(s *Stream) bool {
+// RunsBeside reports whether a collective may be running, or come to run, beside what is queued on s next.
+func (d *Device) RunsBeside(s *Stream) bool {
 	if last := d.last.Load(); last == nil || last == s {
 		return false
 	}
@@ -246,7 +246,7 @@ func (d *Device) Close() error {
 		errs = append(errs, k.Close())
 	}
 	if d.own != nil {
-		errs = append(errs, d.own.CUDA.Close()) // nobody else has it
+		errs = append(errs, d.own.Driver.Close()) // nobody else has it
 	}
 	if d.event != nil {
 		errs = append(errs, d.event.Close())

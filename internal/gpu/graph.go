@@ -34,7 +34,7 @@ func Capture(ctx context.Context, c *engine.Comm, works []team.Work, part GraphP
 		return nil, err
 	}
 	defer c.Leave()
-	d := Of(c)
+	d := DeviceOf(c)
 	if d == nil {
 		return nil, c.NoDevice()
 	}
@@ -63,20 +63,20 @@ func (d *Device) imported(ctx context.Context, works []team.Work) error {
 			if err := d.acquire(&w); err != nil {
 				return err
 			}
-			w.LetGo()
+			w.Release()
 			late := w.SrcBuf.Late || w.DstBuf.Late
 			w.SrcBuf, w.DstBuf = team.Buf{}, team.Buf{}
 			switch {
 			case !late:
 			case ctx.Err() != nil:
 				return fault.Ended(ctx)
-			case time.Since(start) > min(time.Duration(d.C.Team().Timeout.Load()), ImportTime):
+			case time.Since(start) > min(time.Duration(d.c.Team().Timeout.Load()), ImportTimeout):
 				late = false
 			}
 			if !late {
 				break
 			}
-			d.C.Domain().IPC.Progress()
+			d.c.Domain().IPC.Progress()
 			time.Sleep(ImportPoll)
 		}
 	}
@@ -84,8 +84,8 @@ func (d *Device) imported(ctx context.Context, works []team.Work) error {
 }
 
 const (
-	ImportTime = 10 * time.Second       // for peers to import a buffer before it is captured as staged
-	ImportPoll = 100 * time.Microsecond // between looks whether they have
+	ImportTimeout = 10 * time.Second       // for peers to import a buffer before it is captured as staged
+	ImportPoll    = 100 * time.Microsecond // between looks whether they have
 )
 
 // capture records the launches of works on a stream of their own.
@@ -94,7 +94,7 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 	if err != nil {
 		return nil, err
 	}
-	defer s.CUDA.Close()
+	defer s.Driver.Close()
 	g := &Graph{d: d, part: part}
 	if part != nil {
 		defer func() {
@@ -113,7 +113,7 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 			}
 		}
 	}
-	if err := s.CUDA.BeginCapture(); err != nil {
+	if err := s.Driver.BeginCapture(); err != nil {
 		return nil, err
 	}
 	var bad error
@@ -121,7 +121,7 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 		g.last = works[i]
 		if g.last.Other != nil {
 			var os []engine.OpInfo
-			if os, bad = part.Capture(s.CUDA, &g.last); bad != nil {
+			if os, bad = part.Capture(s.Driver, &g.last); bad != nil {
 				break
 			}
 			g.told.Add(os...)
@@ -131,21 +131,21 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 			g.last.Kernel.Blocks = team.CountsBlocks
 		}
 		if bad = d.prepare(&g.last); bad == nil {
-			bad = d.start(s, s.CUDA, false)
+			bad = d.start(s, s.Driver, false)
 		}
 		if bad == nil && g.last.Kernel.Counts {
-			bad = g.reading(s.CUDA, &works[i])
+			bad = g.reading(s.Driver, &works[i])
 		}
 		var o engine.OpInfo
-		d.C.Describe(&o, &g.last, g.last.Kernel.Algorithm, 0)
+		d.c.Describe(&o, &g.last, g.last.Kernel.Algorithm, 0)
 		g.told.Add(o)
-		g.last.LetGo() // the graph has the buffers
+		g.last.Release() // the graph has the buffers
 		d.next.copy = nil
 		if bad != nil {
 			break
 		}
 	}
-	graph, err := s.CUDA.EndCapture()
+	graph, err := s.Driver.EndCapture()
 	if err = errors.Join(bad, err); err != nil {
 		if graph != nil {
 			err = errors.Join(err, graph.Close())
@@ -216,11 +216,11 @@ func (g *Graph) queue(s *Stream) (refusal, err error) {
 	defer g.mu.Unlock()
 	d := g.d
 	if g.graph == nil {
-		return nil, d.C.Local("launch", fault.ErrClosed)
+		return nil, d.c.Local("launch", fault.ErrClosed)
 	}
 	if g.part != nil {
 		if err := g.part.Lock(); err != nil {
-			return nil, d.C.Local("launch", err)
+			return nil, d.c.Local("launch", err)
 		}
 		defer g.part.Unlock()
 	}
@@ -237,7 +237,7 @@ func (g *Graph) queue(s *Stream) (refusal, err error) {
 	}
 	d.ops += g.told.Counts[0]
 	d.count(g.told.Counts[0])
-	d.C.Replays(&g.told, at)
+	d.c.NoteReplay(&g.told, at)
 	return refusal, nil
 }
 

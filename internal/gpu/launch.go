@@ -18,12 +18,12 @@ import (
 func (s *Stream) LaunchAll(ctx context.Context, c *engine.Comm, works []team.Work, group bool) error {
 	c.EnterQueue()
 	defer c.Leave()
-	c.Together(group)
-	defer c.Together(false)
+	c.NoteTogether(group)
+	defer c.NoteTogether(false)
 	if err := launchable(c, s); err != nil {
 		return err
 	}
-	d := Of(c)
+	d := DeviceOf(c)
 	var first error // refusal, after which all is refused: the other ranks have queued the whole group
 	for i := range works {
 		if c.Team().Work = works[i]; first != nil {
@@ -48,7 +48,7 @@ func (s *Stream) Launch(ctx context.Context, c *engine.Comm) error {
 		c.Team().Work = team.Work{}
 		return err
 	}
-	refusal, err := Of(c).queueWork(ctx, s)
+	refusal, err := DeviceOf(c).queueWork(ctx, s)
 	if refusal != nil {
 		s.s.AddError(c, refusal)
 	}
@@ -57,9 +57,9 @@ func (s *Stream) Launch(ctx context.Context, c *engine.Comm) error {
 
 // queueWork queues the communicator's work on s; see device.queue.
 func (d *Device) queueWork(ctx context.Context, s *Stream) (refusal, err error) {
-	c := d.C
+	c := d.c
 	refusal, err = d.queue(ctx, s, &c.Team().Work)
-	c.Team().Work.LetGo()
+	c.Team().Work.Release()
 	c.Team().Work = team.Work{} // the user's memory is not kept alive
 	return refusal, err
 }
@@ -76,7 +76,7 @@ func launchable(c *engine.Comm, s *Stream) error {
 		return c.Local("stream", err)
 	}
 	// What is queued now waits for all peers, and the driver would not notice that one is gone.
-	w := team.Waiting{Op: "stream", Step: "launch"}
+	w := team.WaitState{Op: "stream", Step: "launch"}
 	for r := range c.Team().Peers {
 		if r == c.Rank() {
 			continue
@@ -93,7 +93,7 @@ func launchable(c *engine.Comm, s *Stream) error {
 
 // Perform implements Accelerator: it does w on the communicator's own stream.
 func (d *Device) Perform(ctx context.Context, w *team.Work) error {
-	c := d.C
+	c := d.c
 	if err := launchable(c, d.own); err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (d *Device) queue(ctx context.Context, s *Stream, w *team.Work) (refusal, e
 	}
 	d.ops++
 	d.count(1)
-	d.C.NoteAs(w, algorithm, d.ops)
+	d.c.NoteAs(w, algorithm, d.ops)
 	if bad != nil {
 		refusal = d.error(w.Kind, d.ops, "", -1, bad)
 	}
@@ -238,7 +238,7 @@ func (d *Device) prepare(w *team.Work) error {
 
 // counts sets the parameters of w's counts.
 func (d *Device) counts(p *kernels.VectorParams, w *team.Work) error {
-	return w.Counts(d.C.Rank(), p.Send[:d.C.Size()], p.Recv[:d.C.Size()])
+	return w.Counts(d.c.Rank(), p.Send[:d.c.Size()], p.Recv[:d.c.Size()])
 }
 
 // early reports whether w's kernel is launched early, if there is room for it, which hides what a launch costs. It
@@ -258,7 +258,7 @@ func (d *Device) refuse(why error) error {
 // alone reports whether w is a copy: every collective of a communicator of one rank is, but for those that change the
 // data or have counts, which may not be the whole of it.
 func (d *Device) alone(w *team.Work) bool {
-	return d.C.Size() == 1 && w.Red != team.PreMulSum && !w.Kernel.Counts
+	return d.c.Size() == 1 && w.Red != team.PreMulSum && !w.Kernel.Counts
 }
 
 func copyAlone(cu *cuda.Stream, w *team.Work) error {
@@ -278,11 +278,11 @@ func (d *Device) retain(w *team.Work) error {
 // Keep registers the memory of vs for as long as the communicator lives: somebody may replay what uses it at any time.
 func (d *Device) Keep(vs ...*team.Vec) error {
 	for _, v := range vs {
-		a := d.C.Allocation(*v)
+		a := d.c.Allocation(*v)
 		if v.Bytes() == 0 || a == nil {
 			continue
 		}
-		if err := d.kept.Keep(d.C, a); err != nil {
+		if err := d.kept.Keep(d.c, a); err != nil {
 			return err
 		}
 	}
@@ -295,7 +295,7 @@ func (d *Device) kernel(name string, t dtype.Type) (loaded, error) {
 	if k := d.functions[key]; k.f != nil {
 		return k, nil
 	}
-	f, err := d.Domain.Kernels.Kernel(name, t, d.C.Size())
+	f, err := d.Domain.Kernels.Kernel(name, t, d.c.Size())
 	if err != nil {
 		return loaded{}, fmt.Errorf("kernel %s: %w", name, err)
 	}
@@ -326,7 +326,7 @@ type kernelKey struct {
 // fill sets the parameters of w.
 func (d *Device) fill(p *kernels.Params, w *team.Work) {
 	p.Src, p.Dst = uint64(uintptr(w.Src.Ptr)), uint64(uintptr(w.Dst.Ptr))
-	p.SrcWord, p.DstWord = Word(&w.SrcBuf), Word(&w.DstBuf)
+	p.SrcWord, p.DstWord = WordOf(&w.SrcBuf), WordOf(&w.DstBuf)
 	p.Signature, p.Count = w.Signature(), uint64(w.Count)
 	p.Factor, p.Op, p.Root, p.Size = w.Factor, uint32(w.Red), uint32(w.Root), uint32(w.Type.Size())
 	if w.Kernel.Push {
@@ -334,8 +334,8 @@ func (d *Device) fill(p *kernels.Params, w *team.Work) {
 	}
 }
 
-// Word is a buffer for kernels: where peers find it, or 0 if it is staged.
-func Word(b *team.Buf) uint64 {
+// WordOf is a buffer for kernels: where peers find it, or 0 if it is staged.
+func WordOf(b *team.Buf) uint64 {
 	if b.Claim == nil {
 		return 0
 	}
@@ -345,7 +345,7 @@ func Word(b *team.Buf) uint64 {
 // count publishes that n more collectives have been queued on the device. It is this communicator's turn.
 func (d *Device) count(n uint64) {
 	d.collectives += n
-	d.C.Team().TellQueued(d.collectives | d.uncounted)
+	d.c.Team().PublishQueued(d.collectives | d.uncounted)
 }
 
 // enqueue queues d.next on s, which somebody else captures or not, after what this communicator has queued on other
@@ -383,12 +383,12 @@ func (d *Device) acquire(w *team.Work) error {
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel in packets", "its own rank alone writes it"
 		return nil
 	}
-	return w.AcquireBuffers(func(v *team.Vec, b *team.Buf) error { return d.AcquireOne(w, v, b) })
+	return w.AcquireBuffers(func(v *team.Vec, b *team.Buf) error { return d.AcquireBuffer(w, v, b) })
 }
 
-// AcquireOne finds the registration of v, one of w's buffers, unless a peer cannot reach it: then it is staged.
-func (d *Device) AcquireOne(w *team.Work, v *team.Vec, b *team.Buf) error {
-	c := d.C
+// AcquireBuffer finds the registration of v, one of w's buffers, unless a peer cannot reach it: then it is staged.
+func (d *Device) AcquireBuffer(w *team.Work, v *team.Vec, b *team.Buf) error {
+	c := d.c
 	b.Late = false
 	if err := c.Acquire(v, b, w.Graph); err != nil || b.Claim == nil {
 		return err
@@ -402,7 +402,7 @@ func (d *Device) AcquireOne(w *team.Work, v *team.Vec, b *team.Buf) error {
 
 // missing says which rank cannot reach an extent of this rank, or "".
 func (d *Device) missing(extent uint32) string {
-	c := d.C
+	c := d.c
 	peer, why := c.Domain().Exports.Missing(extent)
 	if peer < 0 {
 		return ""
@@ -417,14 +417,14 @@ func (d *Device) missing(extent uint32) string {
 
 // wait waits until s has done what is queued. It ends early with an error, which breaks the communicator.
 func (d *Device) wait(ctx context.Context, s *Stream, k team.OpKind) error {
-	c := d.C
+	c := d.c
 	cancelled := false
 	err := s.Await(func(waited time.Duration) error {
 		if ctx.Err() != nil && !cancelled {
 			cancelled = true // kernels end soon, and until then they use the memory
 			c.Fail(d.error(k, d.ops, "wait", -1, fault.Ended(ctx)))
 		}
-		if waited > time.Duration(c.Team().Timeout.Load())+DeviceGrace {
+		if waited > time.Duration(c.Team().Timeout.Load())+WaitGrace {
 			return fmt.Errorf("what is queued has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
 		}
 		return nil
@@ -438,8 +438,8 @@ func (d *Device) wait(ctx context.Context, s *Stream, k team.OpKind) error {
 	return nil
 }
 
-// DeviceGrace is how much longer than a kernel's own deadline the host waits for it: work of others may come first.
-const DeviceGrace = 10 * time.Second
+// WaitGrace is how much longer than a kernel's own deadline the host waits for it: work of others may come first.
+const WaitGrace = 10 * time.Second
 
 // failed breaks the communicator with what the driver said: this rank has not taken part in an operation, or its device
 // has ceased to work.
@@ -447,11 +447,11 @@ func (d *Device) failed(k team.OpKind, err error) error {
 	if err == nil {
 		return nil
 	}
-	return d.C.Fail(d.error(k, d.ops, "device", -1, err))
+	return d.c.Fail(d.error(k, d.ops, "device", -1, err))
 }
 
-// FailedOn is failed, outside of a turn.
-func (d *Device) FailedOn(op string, err error) {
-	d.C.FailOpen(&fault.Error{Op: op, Rank: d.C.Rank(), Peer: -1, Host: d.C.Team().Peers[d.C.Rank()].Host, Step: "device",
+// FailDevice is failed, outside of a turn.
+func (d *Device) FailDevice(op string, err error) {
+	d.c.FailOpen(&fault.Error{Op: op, Rank: d.c.Rank(), Peer: -1, Host: d.c.Team().Peers[d.c.Rank()].Host, Step: "device",
 		Device: d.Domain.Context.Device(), Err: err})
 }

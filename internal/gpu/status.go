@@ -13,7 +13,7 @@ import (
 
 // error is an error of an operation on the device.
 func (d *Device) error(k team.OpKind, seq uint64, step string, about int, err error) *fault.Error {
-	c := d.C
+	c := d.c
 	return &fault.Error{Op: k.String(), Seq: seq, Rank: c.Rank(), Peer: about, Host: c.Team().Peers[c.Rank()].Host, Step: step,
 		Device: d.Domain.Context.Device(), Err: err}
 }
@@ -47,7 +47,7 @@ func (d *Device) take() error {
 	}
 	// Kernels that break the communicator abort it as well, where they have no place to say why: nobody had taken the error
 	// before. One that still runs may be about to say it.
-	aborted := d.status.Abort.Load() != 0 && d.C.Broken() == nil && !d.Busy()
+	aborted := d.status.Abort.Load() != 0 && d.c.Broken() == nil && !d.Busy()
 	code := d.status.Error.Load()
 	e, fatal := d.told(code)
 	if code != kernels.OK { // else what is told meanwhile would be lost
@@ -57,13 +57,13 @@ func (d *Device) take() error {
 	var last error // what has broken the communicator
 	switch {
 	case fatal:
-		last = d.C.FailOpen(e)
+		last = d.c.FailOpen(e)
 	case aborted:
-		last = d.C.FailOpen(&fault.Error{Op: "device", Rank: d.C.Rank(), Peer: -1, Host: d.C.Team().Peers[d.C.Rank()].Host,
+		last = d.c.FailOpen(&fault.Error{Op: "device", Rank: d.c.Rank(), Peer: -1, Host: d.c.Team().Peers[d.c.Rank()].Host,
 			Step: "wait", Device: d.Domain.Context.Device(), Err: fmt.Errorf("an operation behind one whose error nobody had asked "+
 				"for ended without its peers: %w", fault.ErrAborted)})
 	}
-	if b := d.C.Broken(); b != nil {
+	if b := d.c.Broken(); b != nil {
 		last = b
 	}
 	switch {
@@ -82,7 +82,7 @@ func (d *Device) take() error {
 func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
 	s := d.status
 	peer := int(s.Peer)
-	if peer >= d.C.Size() {
+	if peer >= d.c.Size() {
 		peer = -1
 	}
 	k := team.OpKind(s.Mine >> 59)
@@ -108,7 +108,7 @@ func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
 		return about("agree", fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", peer, expected, from,
 			sent, fault.ErrMismatch)), false
 	}
-	return about(s.Broke(code, time.Duration(d.C.Team().Timeout.Load()), "")), true
+	return about(s.Broke(code, time.Duration(d.c.Team().Timeout.Load()), "")), true
 }
 
 // watchEvery is how often the watchdog looks.
@@ -136,16 +136,16 @@ func (d *Device) watchdog() {
 			return
 		case <-tick.C:
 		}
-		if d.C.Broken() != nil {
+		if d.c.Broken() != nil {
 			d.Abort()
 			continue // what is queued later ends as well
 		}
 		for _, k := range d.clients {
 			k.Watch()
 		}
-		s := team.Waiting{Op: "device", Step: "wait"}
-		e := d.C.Team().PollHealth(&s)
-		r := d.C.Team().ClosedPeer()
+		s := team.WaitState{Op: "device", Step: "wait"}
+		e := d.c.Team().PollHealth(&s)
+		r := d.c.Team().ClosedPeer()
 		if r >= 0 && !d.Busy() {
 			r = d.stuck()
 		}
@@ -154,14 +154,14 @@ func (d *Device) watchdog() {
 				closed = time.Now()
 			}
 			if time.Since(closed) > closedGrace {
-				e = d.C.Team().ClosedError(&s, r)
+				e = d.c.Team().ClosedError(&s, r)
 			}
 		} else {
 			closed = time.Time{}
 		}
 		if e != nil {
 			e.Device = d.Domain.Context.Device()
-			d.C.Fail(e)
+			d.c.Fail(e)
 			continue
 		}
 		d.Mu.Lock()
@@ -171,7 +171,7 @@ func (d *Device) watchdog() {
 		}
 		d.Mu.Unlock()
 		if told != nil {
-			d.C.Fail(told)
+			d.c.Fail(told)
 		}
 	}
 }
@@ -200,11 +200,11 @@ func (d *Device) fatal() *fault.Error {
 // never will, and work of others may come before it.
 const closedGrace = 5 * time.Second
 
-// Comm implements StreamUser.
-func (d *Device) Comm() *engine.Comm { return d.C }
+// Comm implements streamUser.
+func (d *Device) Comm() *engine.Comm { return d.c }
 
-// Broke implements StreamUser.
-func (d *Device) Broke(op string, err error) { d.FailedOn(op, err) }
+// Broke implements streamUser.
+func (d *Device) Broke(op string, err error) { d.FailDevice(op, err) }
 
 // Closed implements StreamUser.
 func (d *Device) Closed(s *Stream) {

@@ -21,7 +21,7 @@ import (
 type Stream struct {
 	s        *engine.Stream // which keeps the errors
 	ctx      *cuda.Context  // to close with the stream, or nil
-	CUDA     *cuda.Stream
+	Driver   *cuda.Stream
 	borrowed bool
 
 	using sync.RWMutex // held for reading while cu is used, for writing to close it
@@ -54,7 +54,7 @@ func NewStream(ctx *cuda.Context) (*Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	return streamOn(ctx.Device(), &Stream{CUDA: cu}), nil
+	return streamOn(ctx.Device(), &Stream{Driver: cu}), nil
 }
 
 // OpenStream makes a stream on device d.
@@ -68,9 +68,9 @@ func openStream(d hw.Device, handle *uintptr) (*engine.Stream, error) {
 	}
 	g := streamOn(d, &Stream{ctx: ctx, borrowed: handle != nil})
 	if handle != nil {
-		g.CUDA, err = ctx.StreamFrom(*handle)
+		g.Driver, err = ctx.StreamFrom(*handle)
 	} else {
-		g.CUDA, err = ctx.NewStream()
+		g.Driver, err = ctx.NewStream()
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("a stream on %v: %w", d, err), ctx.Close())
@@ -93,7 +93,7 @@ func (s *Stream) Use(f func(*cuda.Stream) error) error {
 	if s.gone {
 		return s.s.Fault(engine.ErrStreamClosed)
 	}
-	return f(s.CUDA)
+	return f(s.Driver)
 }
 
 // Capturing reports whether somebody captures the stream, who must not be disturbed: nothing runs meanwhile.
@@ -101,14 +101,14 @@ func (s *Stream) Capturing() bool {
 	if !s.borrowed {
 		return false // nobody else has it
 	}
-	id, err := s.CUDA.Capture()
+	id, err := s.Driver.Capture()
 	return id != 0 || err != nil
 }
 
 // TakesEarly reports whether kernels can be launched early on the stream. Others who capture it may look at the capture by
 // calls that do not know of that, and fail on it.
 func (s *Stream) TakesEarly() bool {
-	return !s.Capturing() || s.CUDA.OwnCapture()
+	return !s.Capturing() || s.Driver.OwnCapture()
 }
 
 // captured is capturing for who does not use the stream yet. Nobody captures one that is closed.
@@ -283,7 +283,7 @@ func (s *Stream) Close() error {
 	for u := range users {
 		u.Closed(s)
 	}
-	err = errors.Join(err, s.CUDA.Close())
+	err = errors.Join(err, s.Driver.Close())
 	if s.ctx != nil {
 		err = errors.Join(err, s.ctx.Close())
 	}

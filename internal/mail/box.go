@@ -10,9 +10,9 @@ import (
 
 // The limits of a message's ways.
 const (
-	Slots       = 8 // messages to one peer that it has not taken yet
-	Answers     = 2 * Slots
-	InlineBytes = 112 // travel in a slot
+	SendSlots   = 8 // messages to one peer that it has not taken yet
+	maxAnswers  = 2 * SendSlots
+	inlineBytes = 112 // travel in a slot
 )
 
 // EagerLimit is the size of the largest message that a Send does not wait for its Recv with: it is copied to the
@@ -29,73 +29,73 @@ func eagerLimit(ranks int) int {
 	return 256
 }
 
-// Slot announces a message. What follows Head is the message itself, or where it is: a zero location is the sender's
+// slot announces a message. What follows Head is the message itself, or where it is: a zero location is the sender's
 // window.
-type Slot struct {
+type slot struct {
 	Seq  atomic.Uint64 // number of the message to this peer, from 1; written last
 	Head uint64        // see head
-	Data [InlineBytes]byte
+	data [inlineBytes]byte
 }
 
-// Place is where the message is, in the place of its data.
-func (s *Slot) Place() *mem.Location { return (*mem.Location)(unsafe.Pointer(&s.Data)) }
+// place is where the message is, in the place of its data.
+func (s *slot) place() *mem.Location { return (*mem.Location)(unsafe.Pointer(&s.data)) }
 
-// Outbox is what one rank writes for one other. Each group of words has a pair of cache lines to itself. Words that
+// outbox is what one rank writes for one other. Each group of words has a pair of cache lines to itself. Words that
 // belong to one message hold the low bits of its number beside the count, see word.
-type Outbox struct {
-	Slots [Slots]Slot
+type outbox struct {
+	Slots [SendSlots]slot
 
 	// Of the oldest message that the peer has not taken, if it is a large one: pieces that this rank, its sender,
 	// begins with, is done with, and has really copied.
-	Claimed, Done, Kept atomic.Uint64
-	Window              mem.Location // memory that unregistered messages pass through
+	claimed, done, kept atomic.Uint64
+	window              mem.Location // memory that unregistered messages pass through
 	_                   [80]byte
 
 	// As the receiver of the peer's messages: how many it has taken, and a byte each for how the last ones went.
-	Taken, Verdicts atomic.Uint64
+	taken, verdicts atomic.Uint64
 	_               [112]byte
 
 	// As the receiver of large messages, by number: a sender may still look at one when the receiver has taken all that
 	// was sent and says where it wants what comes next.
-	Answers [Answers]Answer
+	answers [maxAnswers]answer
 }
 
-// Answer says where the receiver wants message Seq, often before that is sent.
-type Answer struct {
+// answer says where the receiver wants message Seq, often before that is sent.
+type answer struct {
 	Seq    atomic.Uint64 // written after what follows
-	Into   mem.Location
+	into   mem.Location
 	Type   uint64
 	Bytes  uint64        // that there is room for
-	Pulled atomic.Uint64 // pieces that the receiver begins with, or has taken out of the window
+	pulled atomic.Uint64 // pieces that the receiver begins with, or has taken out of the window
 	_      uint64
 }
 
 func init() {
-	if unsafe.Sizeof(Slot{}) != 128 || unsafe.Sizeof(Outbox{}) != Slots*128+Answers*64+2*128 {
+	if unsafe.Sizeof(slot{}) != 128 || unsafe.Sizeof(outbox{}) != SendSlots*128+maxAnswers*64+2*128 {
 		panic("mail: outbox layout")
 	}
 }
 
 // AreaBytes is the size of a rank's outboxes.
 func AreaBytes(ranks int) int {
-	return ranks * (int(unsafe.Sizeof(Outbox{})) + Slots*eagerLimit(ranks))
+	return ranks * (int(unsafe.Sizeof(outbox{})) + SendSlots*eagerLimit(ranks))
 }
 
 // Box is this rank's side of its messages with one peer, which may be itself.
 type Box struct {
 	Peer              int
-	Out, In           *Outbox // for the peer, and the peer's for this rank
-	OutEager, InEager unsafe.Pointer
+	Out, in           *outbox // for the peer, and the peer's for this rank
+	outEager, inEager unsafe.Pointer
 	Send, Recv        Lane
 
-	OutWindow unsafe.Pointer // this rank's window for the peer, or nil; under Send's lock
-	InWindow  unsafe.Pointer // the peer's window for this rank, and where that is; under Recv's lock
-	inWindow  mem.Location
+	outWindow  unsafe.Pointer // this rank's window for the peer, or nil; under Send's lock
+	inWindow   unsafe.Pointer // the peer's window for this rank, and where that is; under Recv's lock
+	inWindowAt mem.Location
 }
 
 // growWindow makes b's window of n bytes. The caller holds b.Send.
 func (m *Mail) growWindow(b *Box, n int) error {
-	if b.OutWindow != nil {
+	if b.outWindow != nil {
 		return nil
 	}
 	a, err := m.c.Domain().Heap.Alloc(n)
@@ -103,19 +103,19 @@ func (m *Mail) growWindow(b *Box, n int) error {
 		return fmt.Errorf("staging memory for messages to rank %d: %w", b.Peer, err)
 	}
 	m.c.Keep(a)
-	b.OutWindow, b.Out.Window = a.Ptr, a.At
+	b.outWindow, b.Out.window = a.Ptr, a.At
 	return nil
 }
 
 // window is the peer's window of n bytes for this rank. The caller holds b.Recv, and has seen a message that is there.
 func (m *Mail) window(b *Box, n int) (unsafe.Pointer, error) {
-	l := b.In.Window
-	if b.InWindow != nil && b.inWindow == l {
-		return b.InWindow, nil
+	l := b.in.window
+	if b.inWindow != nil && b.inWindowAt == l {
+		return b.inWindow, nil
 	}
 	p, err := m.resolve(b.Peer, l, n)
 	if err == nil {
-		b.InWindow, b.inWindow = p, l
+		b.inWindow, b.inWindowAt = p, l
 	}
 	return p, err
 }
@@ -123,7 +123,7 @@ func (m *Mail) window(b *Box, n int) (unsafe.Pointer, error) {
 // resolve is where n bytes of a rank's memory are in this process. The location is checked.
 func (m *Mail) resolve(rank int, l mem.Location, n int) (unsafe.Pointer, error) {
 	if rank == m.rank {
-		return m.boxes[rank].OutWindow, nil // the one memory that a rank shows to itself
+		return m.boxes[rank].outWindow, nil // the one memory that a rank shows to itself
 	}
 	return m.team.Peers[rank].Mem.Resolve(l, n)
 }

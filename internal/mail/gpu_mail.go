@@ -47,7 +47,7 @@ type hold struct {
 
 // deviceMail is the messages of device memory, or nil without a device.
 func (m *Mail) deviceMail() *gpuMail {
-	if m.gpu == nil || gpu.Of(m.c) == nil {
+	if m.gpu == nil || gpu.DeviceOf(m.c) == nil {
 		return nil
 	}
 	return m.gpu
@@ -112,7 +112,7 @@ func (m *gpuMail) Close() error {
 	for i := range m.lanes {
 		if s := m.lanes[i].own; s != nil {
 			m.d.Domain.Remove(s)
-			errs = append(errs, s.CUDA.Close())
+			errs = append(errs, s.Driver.Close())
 		}
 	}
 	for _, s := range m.branches {

@@ -126,7 +126,7 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 				if err := g.acquire(h, true); err != nil {
 					return nil, err
 				}
-				late := h.buf.Late && time.Since(start) < min(c.Options().Timeout, gpu.ImportTime)
+				late := h.buf.Late && time.Since(start) < min(c.Options().Timeout, gpu.ImportTimeout)
 				if h.buf.Claim != nil {
 					h.buf.Claim.Release() // the graph has it
 					h.buf.Claim = nil

@@ -144,7 +144,7 @@ func (h *DeviceMessage) copy(cu *cuda.Stream) error {
 func (m *gpuMail) params(line int) *kernels.MailParams {
 	d := &m.d.Params
 	p := mailParams.Get().(*kernels.MailParams)
-	p.Area, p.Status, p.Timeout = d.Area[0], m.d.LineAddr(m.first+line), d.Timeout
+	p.Area, p.Status, p.Timeout = d.Area[0], m.d.StatusAddr(m.first+line), d.Timeout
 	p.Boxes, p.Rank, p.Lanes = uint64(kernels.Boxes(len(m.mail.boxes))), d.Rank, 0
 	return p
 }
@@ -250,7 +250,7 @@ func (m *gpuMail) branch(cu *cuda.Stream, lane int, capturing bool, taken []*cud
 		if err != nil {
 			return nil, err
 		}
-		return s.CUDA, nil
+		return s.Driver, nil
 	}
 	this, err := cu.Capture()
 	if err != nil {

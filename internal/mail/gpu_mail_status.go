@@ -14,8 +14,8 @@ import (
 // each.
 const mailLines = 128
 
-func (m *gpuMail) Lines() int      { return mailLines }
-func (m *gpuMail) Begin(first int) { m.first = first }
+func (m *gpuMail) StatusLines() int     { return mailLines }
+func (m *gpuMail) PlaceLines(first int) { m.first = first }
 
 func (m *gpuMail) Abort() {
 	for i := range mailLines {
@@ -24,7 +24,7 @@ func (m *gpuMail) Abort() {
 }
 
 func (m *gpuMail) status(line int) *kernels.Status {
-	return m.d.Line(m.first + line)
+	return m.d.Status(m.first + line)
 }
 
 // told is what kernels say in a line of the status page, and whether it breaks the communicator. The caller keeps the

@@ -23,21 +23,21 @@ type DeviceMessage struct {
 	want uint64
 }
 
-// Messages are sends and receives of device memory that are started together. Implements team.Operation.
-type Messages []DeviceMessage
+// deviceMessages are sends and receives of device memory that are started together. Implements team.Operation.
+type deviceMessages []DeviceMessage
 
 // Len is their number.
-func (ms Messages) Len() int { return len(ms) }
+func (ms deviceMessages) Len() int { return len(ms) }
 
 // Vec is the memory of one.
-func (ms Messages) Vec(i int) *team.Vec { return &ms[i].Vec }
+func (ms deviceMessages) Vec(i int) *team.Vec { return &ms[i].Vec }
 
 // Clone is a copy.
-func (ms Messages) Clone() team.Operation { return slices.Clone(ms) }
+func (ms deviceMessages) Clone() team.Operation { return slices.Clone(ms) }
 
 // messagesOf are those that w is, or nil.
-func messagesOf(w *team.Work) Messages {
-	ms, _ := w.Other.(Messages)
+func messagesOf(w *team.Work) deviceMessages {
+	ms, _ := w.Other.(deviceMessages)
 	return ms
 }
 
@@ -121,10 +121,10 @@ func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 		return nil
 	}
 	h.buf, h.word = team.Buf{}, 0
-	if err := m.d.AcquireOne(&team.Work{Graph: graph}, &h.Vec, &h.buf); err != nil {
+	if err := m.d.AcquireBuffer(&team.Work{Graph: graph}, &h.Vec, &h.buf); err != nil {
 		return fmt.Errorf("destination: %w", err)
 	}
-	h.word = gpu.Word(&h.buf)
+	h.word = gpu.WordOf(&h.buf)
 	return nil
 }
 

@@ -30,7 +30,7 @@ func (m *Mail) Transfer(ctx context.Context, s *engine.Stream, r engine.Recorder
 	c := m.c
 	fail := func(peer int, err error) (*Transfer, error) {
 		e := m.Error(op, peer, "", err)
-		if d := gpu.Of(c); d != nil {
+		if d := gpu.DeviceOf(c); d != nil {
 			e.Device = d.Domain.Context.Device()
 		}
 		return nil, e
@@ -50,7 +50,7 @@ func (m *Mail) Transfer(ctx context.Context, s *engine.Stream, r engine.Recorder
 		return fail(m.rank, waitsForItself(ms[0].Vec.Bytes(), kernels.EagerBytes))
 	}
 	if r != nil {
-		return nil, r.Record(c, team.Work{Kind: team.KindMessages, Other: Messages(ms)})
+		return nil, r.Record(c, team.Work{Kind: team.KindMessages, Other: deviceMessages(ms)})
 	}
 	if err := m.lostPeer(op); err != nil {
 		return nil, m.Fail(op, -1, err)
@@ -65,7 +65,7 @@ func (m *Mail) Transfer(ctx context.Context, s *engine.Stream, r engine.Recorder
 
 // lostPeer is why what is queued now would wait in vain, or nil: a rank has seen a failure.
 func (m *Mail) lostPeer(op string) error {
-	w := team.Waiting{Op: op, Step: "launch"}
+	w := team.WaitState{Op: op, Step: "launch"}
 	return m.gated(op, -1, func() *fault.Error {
 		for r := range m.team.Peers {
 			if v := m.team.Peers[r].Lost(); v != 0 && r != m.rank {
@@ -146,8 +146,8 @@ func (t *Transfer) Wait(ctx context.Context) error {
 		case c.Broken() == nil:
 		case since.IsZero():
 			since = time.Now()
-		case time.Since(since) > gpu.DeviceGrace:
-			return fmt.Errorf("what is queued has not ended after %v: %w", gpu.DeviceGrace, fault.ErrTimeout)
+		case time.Since(since) > gpu.WaitGrace:
+			return fmt.Errorf("what is queued has not ended after %v: %w", gpu.WaitGrace, fault.ErrTimeout)
 		}
 		return nil
 	})

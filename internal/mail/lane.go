@@ -11,17 +11,17 @@ import (
 type Lane struct {
 	sync.Mutex
 	Seq     uint64 // number of the last message that was posted, or taken
-	Taken   uint64 // of those sent: the last one known to be taken
-	Open    MessageList
-	Waiting MessageList
+	taken   uint64 // of those sent: the last one known to be taken
+	Open    messageList
+	waiting messageList
 	closed  bool
 }
 
-// MessageList is a queue of messages.
-type MessageList struct{ Head, tail *Message }
+// messageList is a queue of messages.
+type messageList struct{ Head, tail *Message }
 
-// Push appends m.
-func (l *MessageList) Push(m *Message) {
+// push appends m.
+func (l *messageList) push(m *Message) {
 	if m.next = nil; l.Head == nil {
 		l.Head, l.tail = m, m
 		return
@@ -29,18 +29,18 @@ func (l *MessageList) Push(m *Message) {
 	l.tail.next, l.tail = m, m
 }
 
-// Pop takes the first message off.
-func (l *MessageList) Pop() *Message {
+// pop takes the first message off.
+func (l *messageList) pop() *Message {
 	m := l.Head
 	l.Head, m.next = m.next, nil
 	return m
 }
 
-// Idle reports whether nothing is on its way.
-func (l *Lane) Idle() bool { return l.Open.Head == nil && l.Waiting.Head == nil }
+// idle reports whether nothing is on its way.
+func (l *Lane) idle() bool { return l.Open.Head == nil && l.waiting.Head == nil }
 
-// TryEnter locks the lane if that can be had at once, and the communicator has not been closed.
-func (l *Lane) TryEnter() bool {
+// tryEnter locks the lane if that can be had at once, and the communicator has not been closed.
+func (l *Lane) tryEnter() bool {
 	if !l.TryLock() {
 		return false
 	}

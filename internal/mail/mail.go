@@ -61,18 +61,18 @@ func (m *Mail) Lay(rank int, at unsafe.Pointer) {
 	if rank == m.rank {
 		for r := range m.boxes {
 			b := &m.boxes[r]
-			b.Out, b.OutEager = m.outbox(at, r)
+			b.Out, b.outEager = m.outbox(at, r)
 		}
 		m.domain.all.Store(m, nil)
 	}
 	b := &m.boxes[rank]
-	b.In, b.InEager = m.outbox(at, m.rank)
+	b.in, b.inEager = m.outbox(at, m.rank)
 }
 
 // outbox is what a rank whose outboxes are at base has for rank to, and its eager slots.
-func (m *Mail) outbox(base unsafe.Pointer, to int) (*Outbox, unsafe.Pointer) {
-	const size = int(unsafe.Sizeof(Outbox{}))
-	return (*Outbox)(unsafe.Add(base, to*size)), unsafe.Add(base, len(m.boxes)*size+to*Slots*m.eager)
+func (m *Mail) outbox(base unsafe.Pointer, to int) (*outbox, unsafe.Pointer) {
+	const size = int(unsafe.Sizeof(outbox{}))
+	return (*outbox)(unsafe.Add(base, to*size)), unsafe.Add(base, len(m.boxes)*size+to*SendSlots*m.eager)
 }
 
 // Advance implements engine.Attachment.
@@ -97,7 +97,7 @@ func (m *Mail) Shut(broken bool) error {
 	var err error
 	for l, r := range m.lanes() {
 		l.Lock()
-		if !l.Idle() && !broken && err == nil {
+		if !l.idle() && !broken && err == nil {
 			err = fmt.Errorf("a message from or to rank %d is on its way (its call, or Request.Wait, "+
 				"ends it): %w", r, fault.ErrBusy)
 		}
@@ -126,9 +126,9 @@ func (m *Mail) Close() error {
 			l.Lock()
 		}
 		l.closed = true
-		for _, q := range [2]*MessageList{&l.Open, &l.Waiting} {
+		for _, q := range [2]*messageList{&l.Open, &l.waiting} {
 			for q.Head != nil {
-				q.Pop().LetGo()
+				q.pop().release()
 			}
 		}
 		l.Unlock()

@@ -12,23 +12,23 @@ import (
 )
 
 func TestMessageList(t *testing.T) {
-	var l MessageList
+	var l messageList
 	ms := make([]Message, 5)
 	for round := range 2 {
 		for i := range ms {
-			l.Push(&ms[i])
+			l.push(&ms[i])
 		}
 		for i := range ms {
-			require.Same(t, &ms[i], l.Pop(), "round %d", round)
+			require.Same(t, &ms[i], l.pop(), "round %d", round)
 		}
 		require.Nil(t, l.Head)
 	}
-	l.Push(&ms[0])
-	require.Same(t, &ms[0], l.Pop())
-	l.Push(&ms[1]) // after it has been empty
-	l.Push(&ms[2])
-	require.Same(t, &ms[1], l.Pop())
-	require.Same(t, &ms[2], l.Pop())
+	l.push(&ms[0])
+	require.Same(t, &ms[0], l.pop())
+	l.push(&ms[1]) // after it has been empty
+	l.push(&ms[2])
+	require.Same(t, &ms[1], l.pop())
+	require.Same(t, &ms[2], l.pop())
 }
 
 // fakeMail is the mail of rank 0 of a communicator that has nothing else; all areas are its own. The area of rank 0 is at
@@ -51,28 +51,28 @@ func TestMailLayout(t *testing.T) {
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
 			m, at := fakeMail(ranks)
 			base := uintptr(at)
-			eager := uintptr(Slots * m.EagerLimit())
-			boxes := uintptr(ranks) * unsafe.Sizeof(Outbox{})
+			eager := uintptr(SendSlots * m.EagerLimit())
+			boxes := uintptr(ranks) * unsafe.Sizeof(outbox{})
 			for r := range m.boxes {
 				b := m.Box(r)
-				require.Equal(t, base+uintptr(r)*unsafe.Sizeof(Outbox{}), uintptr(unsafe.Pointer(b.Out)))
-				require.Equal(t, base+boxes+uintptr(r)*eager, uintptr(b.OutEager))
+				require.Equal(t, base+uintptr(r)*unsafe.Sizeof(outbox{}), uintptr(unsafe.Pointer(b.Out)))
+				require.Equal(t, base+boxes+uintptr(r)*eager, uintptr(b.outEager))
 				require.Zero(t, uintptr(unsafe.Pointer(b.Out))%128)
 				require.Equal(t, r, b.Peer)
 			}
 			require.Equal(t, uintptr(AreaBytes(ranks)), boxes+uintptr(ranks)*eager)
-			require.Less(t, InlineBytes, m.EagerLimit())
-			require.Equal(t, unsafe.Pointer(m.Box(0).Out), unsafe.Pointer(m.Box(0).In), "a rank's mail to itself")
+			require.Less(t, inlineBytes, m.EagerLimit())
+			require.Equal(t, unsafe.Pointer(m.Box(0).Out), unsafe.Pointer(m.Box(0).in), "a rank's mail to itself")
 		})
 	}
-	require.LessOrEqual(t, unsafe.Sizeof(mem.Location{}), uintptr(InlineBytes))
+	require.LessOrEqual(t, unsafe.Sizeof(mem.Location{}), uintptr(inlineBytes))
 }
 
 func TestCloseMail(t *testing.T) {
 	m, _ := fakeMail(3)
 	l := &m.Box(1).Recv
 	require.NoError(t, l.Enter())
-	l.Waiting.Push(&Message{Recv: true, Peer: 1})
+	l.waiting.push(&Message{Recv: true, Peer: 1})
 	l.Unlock()
 	m.OpenRequest()
 	open := func() {
@@ -91,8 +91,8 @@ func TestCloseMail(t *testing.T) {
 	require.NoError(t, m.Shut(true), "what is broken can be closed")
 	require.NoError(t, m.Close())
 	require.ErrorIs(t, l.Enter(), fault.ErrClosed)
-	require.False(t, l.TryEnter())
-	require.True(t, l.Idle(), "what was on its way is abandoned")
+	require.False(t, l.tryEnter())
+	require.True(t, l.idle(), "what was on its way is abandoned")
 	m.CloseRequest()
 	require.Zero(t, m.domain.open.Load())
 }

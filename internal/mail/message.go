@@ -23,21 +23,21 @@ type Message struct {
 	Got  int // elements received
 
 	// The transfer, under the lane's lock.
-	Seq      uint64
+	seq      uint64
 	Bytes    int
-	Piece    int // bytes
-	Pieces   int
-	Next     int            // pieces done
-	Src, Dst unsafe.Pointer // of the transfer, as far as it is known
-	Offered  bool
-	Started  bool
-	Answered bool
-	Ending   bool
+	piece    int // bytes
+	pieces   int
+	moved    int            // pieces done
+	src, dst unsafe.Pointer // of the transfer, as far as it is known
+	offered  bool
+	started  bool
+	answered bool
+	ending   bool
 
-	// Acquire finds or makes the registration of the memory of a large message.
-	Acquire func(c *engine.Comm, h *Message) error
+	// acquire finds or makes the registration of the memory of a large message.
+	acquire func(c *engine.Comm, h *Message) error
 
-	Lane *Lane           // that it is in
+	lane *Lane           // that it is in
 	held *mem.Allocation // the memory, which is not freed before the message is done or abandoned
 	next *Message
 }
@@ -51,16 +51,16 @@ func (h *Message) kind() team.OpKind {
 
 // Number is that of h among the messages to or from its peer, or 0 if somebody is at the lane.
 func (h *Message) Number() uint64 {
-	l := h.Lane
+	l := h.lane
 	if !l.TryLock() {
 		return 0
 	}
 	defer l.Unlock()
-	if h.Seq != 0 {
-		return h.Seq
+	if h.seq != 0 {
+		return h.seq
 	}
 	n := l.Seq
-	for w := l.Waiting.Head; w != nil; w = w.next {
+	for w := l.waiting.Head; w != nil; w = w.next {
 		if n++; w == h {
 			return n
 		}
@@ -93,8 +93,8 @@ func (m *Mail) quick(v *team.Vec) bool {
 	return v.Alloc == nil || v.Alloc.Heap() == m.c.Domain().Heap && v.Alloc.Live()
 }
 
-// LetGo gives back what h holds. The caller has the lane, if h is in one.
-func (h *Message) LetGo() {
+// release gives back what h holds. The caller has the lane, if h is in one.
+func (h *Message) release() {
 	if h.Buf.Claim != nil {
 		h.Buf.Claim.Release()
 		h.Buf.Claim = nil
@@ -120,5 +120,5 @@ func (h *Message) PutBack() { unused.Put(h) }
 
 // Set makes h one that has not been sent or received.
 func (h *Message) Set(peer int, v *team.Vec, recv bool, acquire func(*engine.Comm, *Message) error) {
-	*h = Message{Peer: peer, Vec: *v, Recv: recv, Bytes: v.Bytes(), Acquire: acquire}
+	*h = Message{Peer: peer, Vec: *v, Recv: recv, Bytes: v.Bytes(), acquire: acquire}
 }

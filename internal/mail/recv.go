@@ -9,9 +9,9 @@ import (
 )
 
 // arrived is the peer's next message for this rank, or nil. The caller holds the lane.
-func (b *Box) arrived() *Slot {
+func (b *Box) arrived() *slot {
 	seq := b.Recv.Seq + 1
-	if s := &b.In.Slots[seq%Slots]; s.Seq.Load() == seq {
+	if s := &b.in.Slots[seq%SendSlots]; s.Seq.Load() == seq {
 		return s
 	}
 	return nil
@@ -20,8 +20,8 @@ func (b *Box) arrived() *Slot {
 // take receives a message that does not take long: it has come with its announcement, or is in registered memory and so
 // short that the sender need not help. The message is done, or it is one of the others; the error of one that is done is
 // the receiver's alone, else it is fatal.
-func (m *Mail) take(b *Box, s *Slot, h header, v *team.Vec) (n int, done bool, err error) {
-	place := *s.Place()
+func (m *Mail) take(b *Box, s *slot, h header, v *team.Vec) (n int, done bool, err error) {
+	place := *s.place()
 	if h.way == wayLarge && (place.Generation == 0 || h.bytes >= sharedBytes) {
 		return 0, false, nil
 	}
@@ -30,10 +30,10 @@ func (m *Mail) take(b *Box, s *Slot, h header, v *team.Vec) (n int, done bool, e
 		b.taken(verdict)
 		return 0, true, m.Error("recv", b.Peer, "", err)
 	}
-	src := unsafe.Pointer(&s.Data)
+	src := unsafe.Pointer(&s.data)
 	switch h.way {
 	case wayEager:
-		src = m.eagerSlot(b.InEager, b.Recv.Seq+1)
+		src = m.eagerSlot(b.inEager, b.Recv.Seq+1)
 	case wayLarge:
 		if src, err = m.resolve(b.Peer, place, h.bytes); err != nil {
 			return 0, false, err
@@ -48,25 +48,25 @@ func (m *Mail) take(b *Box, s *Slot, h header, v *team.Vec) (n int, done bool, e
 func (b *Box) taken(verdict uint8) {
 	l := &b.Recv
 	l.Seq++
-	shift := l.Seq % Slots * 8
-	old := b.Out.Verdicts.Load()
+	shift := l.Seq % SendSlots * 8
+	old := b.Out.verdicts.Load()
 	if v := old&^(0xff<<shift) | uint64(verdict)<<shift; v != old {
-		spin.Release(&b.Out.Verdicts, v)
+		spin.Release(&b.Out.verdicts, v)
 	}
-	spin.Release(&b.Out.Taken, l.Seq)
+	spin.Release(&b.Out.taken, l.Seq)
 }
 
 // advanceRecv moves the first receive from one peer on, by a piece at most. The caller holds the lane. An error is
 // fatal.
 func (m *Mail) advanceRecv(b *Box) (moved bool, err error) {
-	h := b.Recv.Waiting.Head
+	h := b.Recv.waiting.Head
 	if h == nil {
 		return false, nil
 	}
-	if !h.Started {
+	if !h.started {
 		s := b.arrived()
 		if s == nil {
-			if !h.Offered && h.Bytes >= sharedBytes {
+			if !h.offered && h.Bytes >= sharedBytes {
 				err = m.offer(b, h)
 			}
 			return false, err
@@ -75,25 +75,25 @@ func (m *Mail) advanceRecv(b *Box) (moved bool, err error) {
 	}
 	var done bool
 	switch {
-	case h.Ending:
+	case h.ending:
 		done = b.meet(h)
 		moved = done
-	case h.Src != nil:
+	case h.src != nil:
 		moved, err = true, m.pull(b, h)
 	default:
 		moved, done, err = m.drain(b, h)
 	}
 	if done && err == nil {
-		b.Recv.Waiting.Pop()
+		b.Recv.waiting.pop()
 		b.taken(verdictOK)
-		m.note(h, h.Src != nil)
+		m.note(h, h.src != nil)
 		h.finish()
 	}
 	return moved, err
 }
 
 // match begins with the message that the first receive gets.
-func (m *Mail) match(b *Box, h *Message, s *Slot) error {
+func (m *Mail) match(b *Box, h *Message, s *slot) error {
 	hd, err := m.readHead(b, s.Head)
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (m *Mail) match(b *Box, h *Message, s *Slot) error {
 	if n, done, err := m.take(b, s, hd, &h.Vec); done || err != nil {
 		if done {
 			h.Got, h.Err = n, err
-			b.Recv.Waiting.Pop()
+			b.Recv.waiting.pop()
 			h.finish()
 			err = nil
 		}
@@ -109,93 +109,93 @@ func (m *Mail) match(b *Box, h *Message, s *Slot) error {
 	}
 	if verdict, err := judge(hd, &h.Vec); err != nil {
 		h.Err = m.Error("recv", b.Peer, "", err)
-		b.Recv.Waiting.Pop()
+		b.Recv.waiting.pop()
 		b.taken(verdict)
 		h.finish()
 		return nil
 	}
-	direct := s.Place().Generation != 0
-	h.Seq = b.Recv.Seq + 1
+	direct := s.place().Generation != 0
+	h.seq = b.Recv.Seq + 1
 	n, number := pieces(hd.bytes, direct)
-	if !h.Offered && (direct || number > windowPieces) { // else all of it comes through the window
+	if !h.offered && (direct || number > windowPieces) { // else all of it comes through the window
 		if err := m.offer(b, h); err != nil {
 			return err
 		}
-	} else if !h.Offered {
-		spin.Release(&b.reply(h).Pulled, word(h.Seq, 0))
+	} else if !h.offered {
+		spin.Release(&b.reply(h).pulled, word(h.seq, 0))
 		h.Buf.Why = "what fits into the sender's window goes through it"
 	}
-	h.Got, h.Bytes, h.Piece, h.Pieces, h.Started = hd.count, hd.bytes, n, number, true
-	h.Answered = h.Buf.Direct()
+	h.Got, h.Bytes, h.piece, h.pieces, h.started = hd.count, hd.bytes, n, number, true
+	h.answered = h.Buf.Direct()
 	if direct {
-		h.Src, err = m.resolve(b.Peer, *s.Place(), h.Bytes)
+		h.src, err = m.resolve(b.Peer, *s.place(), h.Bytes)
 	}
 	return err
 }
 
 // offer lets the sender of the next message write to where h is, if that is registered.
 func (m *Mail) offer(b *Box, h *Message) error {
-	h.Seq, h.Offered = b.Recv.Seq+1, true
+	h.seq, h.offered = b.Recv.Seq+1, true
 	a := b.reply(h)
-	spin.Release(&a.Pulled, word(h.Seq, 0))
-	if err := h.Acquire(m.c, h); err != nil || !h.Buf.Direct() {
+	spin.Release(&a.pulled, word(h.seq, 0))
+	if err := h.acquire(m.c, h); err != nil || !h.Buf.Direct() {
 		return err
 	}
-	a.Into, a.Type, a.Bytes = h.Buf.At, uint64(h.Vec.Type), uint64(h.Vec.Bytes())
-	spin.Release(&a.Seq, h.Seq)
+	a.into, a.Type, a.Bytes = h.Buf.At, uint64(h.Vec.Type), uint64(h.Vec.Bytes())
+	spin.Release(&a.Seq, h.seq)
 	return nil
 }
 
 // reply is what this rank, the receiver of h, says about it.
-func (b *Box) reply(h *Message) *Answer {
-	return &b.Out.Answers[h.Seq%Answers]
+func (b *Box) reply(h *Message) *answer {
+	return &b.Out.answers[h.seq%maxAnswers]
 }
 
 // pull copies the next piece of a message from registered memory, the first one first; see share.
 func (m *Mail) pull(b *Box, h *Message) error {
-	if !h.Answered {
-		h.copyPiece(h.Vec.Ptr, h.Src, h.Next)
-		h.Next++
-		h.Ending = h.Next == h.Pieces
+	if !h.answered {
+		h.copyPiece(h.Vec.Ptr, h.src, h.moved)
+		h.moved++
+		h.ending = h.moved == h.pieces
 		return nil
 	}
-	k := h.Next + 1
-	theirs := count(b.In.Claimed.Load(), h.Seq)
-	if k <= h.Pieces-theirs {
-		b.reply(h).Pulled.Store(word(h.Seq, k))
-		theirs = count(b.In.Claimed.Load(), h.Seq)
+	k := h.moved + 1
+	theirs := count(b.in.claimed.Load(), h.seq)
+	if k <= h.pieces-theirs {
+		b.reply(h).pulled.Store(word(h.seq, k))
+		theirs = count(b.in.claimed.Load(), h.seq)
 	}
 	switch {
-	case theirs > h.Pieces:
+	case theirs > h.pieces:
 		return m.damaged(b.Peer, "count of pieces", uint64(theirs))
-	case k > h.Pieces-theirs:
-		h.Ending = true
+	case k > h.pieces-theirs:
+		h.ending = true
 	default:
-		h.copyPiece(h.Vec.Ptr, h.Src, k-1)
-		h.Next = k
+		h.copyPiece(h.Vec.Ptr, h.src, k-1)
+		h.moved = k
 	}
 	return nil
 }
 
 // meet waits for what the sender still copies, and copies the piece where both met if the sender has not.
 func (b *Box) meet(h *Message) (done bool) {
-	if !h.Answered {
+	if !h.answered {
 		return true
 	}
-	if theirs := count(b.In.Claimed.Load(), h.Seq); count(b.In.Done.Load(), h.Seq) < theirs {
+	if theirs := count(b.in.claimed.Load(), h.seq); count(b.in.done.Load(), h.seq) < theirs {
 		return false
 	}
-	for kept := count(b.In.Kept.Load(), h.Seq); h.Next < h.Pieces-kept; h.Next++ {
-		h.copyPiece(h.Vec.Ptr, h.Src, h.Next)
+	for kept := count(b.in.kept.Load(), h.seq); h.moved < h.pieces-kept; h.moved++ {
+		h.copyPiece(h.Vec.Ptr, h.src, h.moved)
 	}
 	return true
 }
 
 // drain copies the next piece of a message out of the sender's window, or waits for the sender to have written the rest.
 func (m *Mail) drain(b *Box, h *Message) (moved, done bool, err error) {
-	k, ready := h.Next, count(b.In.Done.Load(), h.Seq)
-	if h.Answered && k >= windowPieces {
-		return ready >= h.Pieces, ready >= h.Pieces, nil
+	k, ready := h.moved, count(b.in.done.Load(), h.seq)
+	if h.answered && k >= windowPieces {
+		return ready >= h.pieces, ready >= h.pieces, nil
 	}
 	if ready <= k {
 		return false, false, nil
@@ -204,12 +204,12 @@ func (m *Mail) drain(b *Box, h *Message) (moved, done bool, err error) {
 	if err != nil {
 		return false, false, err
 	}
-	off := k * h.Piece
-	src, n := unsafe.Add(w, h.windowAt(k)), min(h.Piece, h.Bytes-off)
+	off := k * h.piece
+	src, n := unsafe.Add(w, h.windowAt(k)), min(h.piece, h.Bytes-off)
 	cpu.Copy(unsafe.Add(h.Vec.Ptr, off), src, n, false)
-	h.Next = k + 1
-	spin.Release(&b.reply(h).Pulled, word(h.Seq, k+1))
-	return true, h.Next == h.Pieces, nil
+	h.moved = k + 1
+	spin.Release(&b.reply(h).pulled, word(h.seq, k+1))
+	return true, h.moved == h.pieces, nil
 }
 
 // RecvNow receives a message that comes soon and takes little time, if no other receive waits.
@@ -222,11 +222,11 @@ func (m *Mail) RecvNow(peer int, v *team.Vec) (n int, done bool, err error) {
 	if err := l.Enter(); err != nil {
 		return 0, true, m.Error("recv", b.Peer, "", err)
 	}
-	if l.Waiting.Head != nil || !m.quick(v) {
+	if l.waiting.Head != nil || !m.quick(v) {
 		l.Unlock()
 		return 0, false, nil
 	}
-	var s *Slot
+	var s *slot
 	for i := m.team.Looks(); s == nil && i > 0; i-- {
 		s = b.arrived()
 	}

@@ -15,11 +15,11 @@ import (
 // room reports whether the peer's next slot is free. The caller holds the lane.
 func (m *Mail) room(b *Box) (bool, error) {
 	l := &b.Send
-	if l.Seq-l.Taken < Slots {
+	if l.Seq-l.taken < SendSlots {
 		return true, nil
 	}
 	_, err := m.refresh(b)
-	return l.Seq-l.Taken < Slots, err
+	return l.Seq-l.taken < SendSlots, err
 }
 
 // refresh looks at how many messages the peer has taken, and finishes those of them that were open. A message counts as
@@ -27,60 +27,60 @@ func (m *Mail) room(b *Box) (bool, error) {
 // no room until then.
 func (m *Mail) refresh(b *Box) (finished bool, err error) {
 	l := &b.Send
-	t := b.In.Taken.Load()
-	if t-l.Taken > l.Seq-l.Taken {
+	t := b.in.taken.Load()
+	if t-l.taken > l.Seq-l.taken {
 		return false, m.damaged(b.Peer, "count of messages taken", t)
 	}
-	verdicts := b.In.Verdicts.Load()
-	for h := l.Open.Head; h != nil && h.Seq <= t; h = l.Open.Head {
-		l.Open.Pop()
-		if err := sentence(uint8(verdicts>>(h.Seq%Slots*8)), &h.Vec); err != nil {
+	verdicts := b.in.verdicts.Load()
+	for h := l.Open.Head; h != nil && h.seq <= t; h = l.Open.Head {
+		l.Open.pop()
+		if err := sentence(uint8(verdicts>>(h.seq%SendSlots*8)), &h.Vec); err != nil {
 			h.Err = m.Error("send", b.Peer, "", err)
 		}
 		h.finish()
 		finished = true
 	}
-	l.Taken = t
+	l.taken = t
 	return finished, nil
 }
 
 // postSmall sends a message that travels at once. The caller holds the lane, and there is room.
 func (m *Mail) postSmall(b *Box, v *team.Vec, n int) {
 	seq := b.Send.Seq + 1
-	s, way := &b.Out.Slots[seq%Slots], wayInline
-	if n <= InlineBytes {
-		cpu.Copy(unsafe.Pointer(&s.Data), v.Ptr, n, false)
+	s, way := &b.Out.Slots[seq%SendSlots], wayInline
+	if n <= inlineBytes {
+		cpu.Copy(unsafe.Pointer(&s.data), v.Ptr, n, false)
 	} else {
 		way = wayEager
-		cpu.Copy(m.eagerSlot(b.OutEager, seq), v.Ptr, n, false)
+		cpu.Copy(m.eagerSlot(b.outEager, seq), v.Ptr, n, false)
 	}
 	s.Head = head(way, v.Type, v.Len)
 	m.publish(b, s, seq, n)
 	if way == wayEager {
-		spin.Demote(m.eagerSlot(b.OutEager, seq), n)
+		spin.Demote(m.eagerSlot(b.outEager, seq), n)
 	}
 	m.c.NoteSmall(seq, n)
 }
 
 // eagerSlot is the eager slot of a message.
 func (m *Mail) eagerSlot(base unsafe.Pointer, seq uint64) unsafe.Pointer {
-	return unsafe.Add(base, int(seq%Slots)*m.eager)
+	return unsafe.Add(base, int(seq%SendSlots)*m.eager)
 }
 
 const claimBytes = 1 << 10 // about what a core can have under way
 
 // publish lets the peer see the message, and begins to fetch what a next one of the same size will be written to.
-func (m *Mail) publish(b *Box, s *Slot, seq uint64, n int) {
+func (m *Mail) publish(b *Box, s *slot, seq uint64, n int) {
 	b.Send.Seq = seq
 	spin.Release(&s.Seq, seq)
-	next := unsafe.Pointer(&b.Out.Slots[(seq+1)%Slots])
+	next := unsafe.Pointer(&b.Out.Slots[(seq+1)%SendSlots])
 	spin.Claim(next)
 	switch {
 	case n <= 48:
-	case n <= InlineBytes:
+	case n <= inlineBytes:
 		spin.Claim(unsafe.Add(next, 64))
 	case n <= m.eager:
-		p := m.eagerSlot(b.OutEager, seq+1)
+		p := m.eagerSlot(b.outEager, seq+1)
 		for i := 0; i < min(n, claimBytes); i += 64 {
 			spin.Claim(unsafe.Add(p, i))
 		}
@@ -100,19 +100,19 @@ func (m *Mail) post(b *Box, h *Message) {
 		h.finish()
 		return
 	}
-	h.Seq = l.Seq + 1
-	h.Piece, h.Pieces = pieces(h.Bytes, h.Buf.Direct())
+	h.seq = l.Seq + 1
+	h.piece, h.pieces = pieces(h.Bytes, h.Buf.Direct())
 	if l.Open.Head == nil {
 		b.begin(h)
 	}
-	l.Open.Push(h)
-	s := &b.Out.Slots[h.Seq%Slots]
+	l.Open.push(h)
+	s := &b.Out.Slots[h.seq%SendSlots]
 	s.Head = head(wayLarge, h.Vec.Type, h.Vec.Len)
-	*s.Place() = mem.Location{}
+	*s.place() = mem.Location{}
 	if h.Buf.Direct() {
-		*s.Place() = h.Buf.At
+		*s.place() = h.Buf.At
 	}
-	m.publish(b, s, h.Seq, h.Bytes)
+	m.publish(b, s, h.seq, h.Bytes)
 	if h.Buf.Direct() && h.Bytes < sharedBytes {
 		spin.Demote(h.Vec.Ptr, h.Bytes)
 	}
@@ -125,7 +125,7 @@ func (m *Mail) note(h *Message, direct bool) {
 	if h.Recv {
 		k = team.KindRecv
 	}
-	m.c.NoteMessage(k, h.Seq, h.Bytes, h.algorithm(direct),
+	m.c.NoteMessage(k, h.seq, h.Bytes, h.algorithm(direct),
 		engine.BufferInfo{Used: true, Direct: h.Buf.Direct(), Why: h.Buf.Why})
 }
 
@@ -142,15 +142,15 @@ func (h *Message) algorithm(direct bool) string {
 
 // begin makes the counts of this rank's outbox those of h.
 func (b *Box) begin(h *Message) {
-	h.Started = true
-	spin.Release(&b.Out.Kept, word(h.Seq, 0))
-	spin.Release(&b.Out.Done, word(h.Seq, 0))
-	spin.Release(&b.Out.Claimed, word(h.Seq, 0))
+	h.started = true
+	spin.Release(&b.Out.kept, word(h.seq, 0))
+	spin.Release(&b.Out.done, word(h.seq, 0))
+	spin.Release(&b.Out.claimed, word(h.seq, 0))
 }
 
 // finish gives h back to its caller.
 func (h *Message) finish() {
-	h.LetGo()
+	h.release()
 	h.Done.Store(true)
 }
 
@@ -162,7 +162,7 @@ func (m *Mail) advanceSend(b *Box) (moved bool, err error) {
 			return moved, err
 		}
 	}
-	for h := l.Waiting.Head; h != nil; h = l.Waiting.Head {
+	for h := l.waiting.Head; h != nil; h = l.waiting.Head {
 		free, err := m.room(b)
 		if err != nil {
 			return moved, err
@@ -170,7 +170,7 @@ func (m *Mail) advanceSend(b *Box) (moved bool, err error) {
 		if !free {
 			break
 		}
-		l.Waiting.Pop()
+		l.waiting.pop()
 		m.post(b, h)
 		moved = true
 	}
@@ -178,7 +178,7 @@ func (m *Mail) advanceSend(b *Box) (moved bool, err error) {
 	if h == nil {
 		return moved, nil
 	}
-	if !h.Started {
+	if !h.started {
 		b.begin(h)
 	}
 	if h.Buf.Direct() {
@@ -193,17 +193,17 @@ func (m *Mail) advanceSend(b *Box) (moved bool, err error) {
 }
 
 // answer is what the receiver of h says about it.
-func (b *Box) answer(h *Message) *Answer {
-	return &b.In.Answers[h.Seq%Answers]
+func (b *Box) answer(h *Message) *answer {
+	return &b.in.answers[h.seq%maxAnswers]
 }
 
 // answered reports whether the receiver has said where its buffer is, and that is one for this message.
 func (m *Mail) answered(b *Box, h *Message) (bool, error) {
 	a := b.answer(h)
-	if h.Answered || a.Seq.Load() != h.Seq || a.Type != uint64(h.Vec.Type) || a.Bytes < uint64(h.Bytes) {
-		return h.Answered, nil
+	if h.answered || a.Seq.Load() != h.seq || a.Type != uint64(h.Vec.Type) || a.Bytes < uint64(h.Bytes) {
+		return h.answered, nil
 	}
-	dst, err := m.resolve(b.Peer, a.Into, h.Bytes)
+	dst, err := m.resolve(b.Peer, a.into, h.Bytes)
 	if err != nil {
 		// The receiver may have pulled everything meanwhile, and freed its buffer.
 		if gone, e := m.refresh(b); gone || e != nil {
@@ -211,61 +211,61 @@ func (m *Mail) answered(b *Box, h *Message) (bool, error) {
 		}
 		return false, err
 	}
-	h.Dst, h.Answered = dst, true
+	h.dst, h.answered = dst, true
 	return true, nil
 }
 
 // copyPiece copies piece i of h from src to dst, which are those of the whole message.
 func (h *Message) copyPiece(dst, src unsafe.Pointer, i int) {
-	off := i * h.Piece
-	cpu.Copy(unsafe.Add(dst, off), unsafe.Add(src, off), min(h.Piece, h.Bytes-off), false)
+	off := i * h.piece
+	cpu.Copy(unsafe.Add(dst, off), unsafe.Add(src, off), min(h.piece, h.Bytes-off), false)
 }
 
 // share copies one of the last pieces of a message that the receiver copies from the first one on. Each side says which
 // piece it takes and then looks again at what the other one has taken; where they meet, the sender gives in.
 func (m *Mail) share(b *Box, h *Message) (bool, error) {
-	if h.Ending {
+	if h.ending {
 		return false, nil
 	}
 	ok, err := m.answered(b, h)
 	if !ok || err != nil {
 		return false, err
 	}
-	k := h.Next + 1
-	if h.Ending = k > b.left(h); h.Ending {
+	k := h.moved + 1
+	if h.ending = k > b.left(h); h.ending {
 		return false, nil
 	}
-	b.Out.Claimed.Store(word(h.Seq, k))
-	if h.Ending = k > b.left(h); !h.Ending {
-		h.copyPiece(h.Dst, h.Vec.Ptr, h.Pieces-k)
-		h.Next = k
-		spin.Release(&b.Out.Kept, word(h.Seq, k))
+	b.Out.claimed.Store(word(h.seq, k))
+	if h.ending = k > b.left(h); !h.ending {
+		h.copyPiece(h.dst, h.Vec.Ptr, h.pieces-k)
+		h.moved = k
+		spin.Release(&b.Out.kept, word(h.seq, k))
 	}
-	spin.Release(&b.Out.Done, word(h.Seq, k))
+	spin.Release(&b.Out.done, word(h.seq, k))
 	return true, nil
 }
 
 // left is how many pieces the receiver has not taken: none if it is at another message, which is a later one, since it
 // began with this one before it answered.
 func (b *Box) left(h *Message) int {
-	w := b.answer(h).Pulled.Load()
-	if !of(w, h.Seq) {
+	w := b.answer(h).pulled.Load()
+	if !of(w, h.seq) {
 		return 0
 	}
-	return h.Pieces - count(w, h.Seq)
+	return h.pieces - count(w, h.seq)
 }
 
 // stage moves one piece of a message from unregistered memory: to the window, or, once that has been full and if the
 // receiver is registered, to its destination.
 func (m *Mail) stage(b *Box, h *Message) (bool, error) {
-	k := h.Next
-	if k == h.Pieces {
+	k := h.moved
+	if k == h.pieces {
 		return false, nil
 	}
-	off := k * h.Piece
-	src, n := unsafe.Add(h.Vec.Ptr, off), min(h.Piece, h.Bytes-off)
+	off := k * h.piece
+	src, n := unsafe.Add(h.Vec.Ptr, off), min(h.piece, h.Bytes-off)
 	if k >= windowPieces {
-		pulled := count(b.answer(h).Pulled.Load(), h.Seq) // before the answer, which the receiver gives before it pulls
+		pulled := count(b.answer(h).pulled.Load(), h.seq) // before the answer, which the receiver gives before it pulls
 		switch ok, err := m.answered(b, h); {
 		case err != nil || b.Send.Open.Head != h: // it is done, and its caller's
 			return false, err
@@ -273,15 +273,15 @@ func (m *Mail) stage(b *Box, h *Message) (bool, error) {
 			return false, nil
 		}
 	}
-	if h.Answered && k >= windowPieces {
-		cpu.Copy(unsafe.Add(h.Dst, off), src, n, false)
+	if h.answered && k >= windowPieces {
+		cpu.Copy(unsafe.Add(h.dst, off), src, n, false)
 	} else {
-		w := unsafe.Add(b.OutWindow, h.windowAt(k))
+		w := unsafe.Add(b.outWindow, h.windowAt(k))
 		spin.ClaimAll(w, n)
 		cpu.Copy(w, src, n, false)
 	}
-	h.Next = k + 1
-	spin.Release(&b.Out.Done, word(h.Seq, k+1))
+	h.moved = k + 1
+	spin.Release(&b.Out.done, word(h.seq, k+1))
 	return true, nil
 }
 
@@ -297,7 +297,7 @@ func (m *Mail) SendNow(op string, peer int, v *team.Vec, n int) (sent, free bool
 		return false, false, m.Error(op, peer, "", err)
 	}
 	free, err = m.room(b)
-	free = free && l.Idle()
+	free = free && l.idle()
 	if sent = free && m.quick(v); sent {
 		m.postSmall(b, v, n)
 	}
@@ -314,7 +314,7 @@ func (m *Mail) SelfError(n int) error {
 		return m.Error("send", m.rank, "", waitsForItself(n, m.eager))
 	}
 	return m.Error("send", m.rank, "", fmt.Errorf(
-		"%d messages to this rank itself have not been received yet (use SendRecv or a Group): %w", Slots, fault.ErrLimit))
+		"%d messages to this rank itself have not been received yet (use SendRecv or a Group): %w", SendSlots, fault.ErrLimit))
 }
 
 // prepare makes ready what a large message is sent from: registered memory, or the window.
@@ -322,7 +322,7 @@ func (m *Mail) prepare(b *Box, h *Message) error {
 	if h.Bytes > maxBytes {
 		return fmt.Errorf("a message of %d bytes, more than %d: %w", h.Bytes, maxBytes, fault.ErrLimit)
 	}
-	if err := h.Acquire(m.c, h); err != nil || h.Buf.Direct() {
+	if err := h.acquire(m.c, h); err != nil || h.Buf.Direct() {
 		return err
 	}
 	return m.growWindow(b, windowPieces*windowPiece)

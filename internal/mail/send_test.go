@@ -24,7 +24,7 @@ func TestVerdictBeforeRoom(t *testing.T) {
 			if !errors.Is(err, ubcoll.ErrMismatch) {
 				return fmt.Errorf("a message that does not fit: %v", err)
 			}
-			for range mail.Slots - 1 {
+			for range mail.SendSlots - 1 {
 				if _, err := p2p.Recv(ctx, c, 0, x); err != nil {
 					return err
 				}
@@ -33,7 +33,7 @@ func TestVerdictBeforeRoom(t *testing.T) {
 		}
 		var g p2p.Group
 		g.Send(1, x)
-		for range mail.Slots - 1 {
+		for range mail.SendSlots - 1 {
 			g.Send(1, x.Slice(0, 8))
 		}
 		r, err := g.Start(ctx, c)

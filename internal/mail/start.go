@@ -9,11 +9,11 @@ func (m *Mail) Do(ctx context.Context, op string, h *Message) (int, error) {
 		return 0, m.Error(op, h.Peer, "", err)
 	}
 	if err := l.Enter(); err != nil {
-		h.LetGo()
+		h.release()
 		return 0, m.Error(op, h.Peer, "", err)
 	}
-	h.Lane = l
-	l.Waiting.Push(h)
+	h.lane = l
+	l.waiting.push(h)
 	err := m.usable() // since the call was checked: whoever failed has taken its memory back
 	b := m.Box(h.Peer)
 	for i := m.team.Looks(); i > 0 && err == nil && !h.Done.Load(); i-- {
@@ -57,8 +57,8 @@ func (m *Mail) Start(op string, ms []*Message) error {
 			letGoAll(ms[i:]) // those before have been abandoned with their lanes
 			return m.Error(op, h.Peer, "", err)
 		}
-		h.Lane = l
-		l.Waiting.Push(h)
+		h.lane = l
+		l.waiting.push(h)
 		l.Unlock()
 	}
 	return nil
@@ -66,7 +66,7 @@ func (m *Mail) Start(op string, ms []*Message) error {
 
 func letGoAll(ms []*Message) {
 	for _, h := range ms {
-		h.LetGo()
+		h.release()
 	}
 }
 
@@ -80,7 +80,7 @@ func (m *Mail) Move() {
 }
 
 func (m *Mail) moveLane(b *Box, l *Lane, advance func(*Mail, *Box) (bool, error)) {
-	if !l.TryEnter() {
+	if !l.tryEnter() {
 		return // somebody else is at it, or the communicator has been closed
 	}
 	moved, err := true, m.usable()

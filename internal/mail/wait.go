@@ -11,7 +11,7 @@ import (
 func (m *Mail) step(h *Message, looks int) (moved bool, err error) {
 	b := m.Box(h.Peer)
 	l, advance := m.lane(h)
-	if !l.TryEnter() {
+	if !l.tryEnter() {
 		return false, nil // somebody else is at it, or has been
 	}
 	defer l.Unlock()
@@ -118,7 +118,7 @@ func (m *Mail) abandon(ms []*Message, err error) error {
 		l, _ := m.lane(h)
 		l.Lock()
 		if !h.Done.Load() {
-			h.LetGo()
+			h.release()
 		}
 		l.Unlock()
 	}
@@ -127,7 +127,7 @@ func (m *Mail) abandon(ms []*Message, err error) error {
 
 // Patience is the housekeeping of a wait for messages. The zero value begins one.
 type Patience struct {
-	w    team.Waiting
+	w    team.WaitState
 	turn int // of Test
 }
 
@@ -135,14 +135,14 @@ type Patience struct {
 // and perhaps several others, is over; it has not broken the communicator yet.
 func (p *Patience) poll(ctx context.Context, m *Mail, op string, h *Message, several bool) error {
 	peer := h.Peer
-	p.w.Ctx, p.w.Op, p.w.Peer, p.w.Kind, p.w.Of, p.w.Several = ctx, op, peer, h.kind(), h, several
+	p.w.Ctx, p.w.Op, p.w.Peer, p.w.Kind, p.w.Item, p.w.Several = ctx, op, peer, h.kind(), h, several
 	return m.gated(op, peer, func() *fault.Error { return m.team.Poll(&p.w) })
 }
 
 // look is poll for those who do not wait: it does not give the processor away.
 func (p *Patience) look(m *Mail, op string, h *Message, several bool) error {
 	peer := h.Peer
-	p.w.Ctx, p.w.Op, p.w.Peer, p.w.Kind, p.w.Of, p.w.Several = context.Background(), op, peer, h.kind(), h, several
+	p.w.Ctx, p.w.Op, p.w.Peer, p.w.Kind, p.w.Item, p.w.Several = context.Background(), op, peer, h.kind(), h, several
 	if e := m.c.Broken(); e != nil {
 		return e
 	}
@@ -152,7 +152,7 @@ func (p *Patience) look(m *Mail, op string, h *Message, several bool) error {
 // restart says that something has come: the deadline begins anew.
 func (p *Patience) restart(m *Mail) {
 	p.Over(m)
-	p.w = team.Waiting{}
+	p.w = team.WaitState{}
 }
 
 // Over says that the wait, or the last Test, is over.
@@ -161,7 +161,7 @@ func (p *Patience) Over(m *Mail) {
 		return
 	}
 	if m.c.Polls.Enter() {
-		m.team.Waited(&p.w)
+		m.team.EndWait(&p.w)
 	}
 	m.c.Polls.Leave()
 }

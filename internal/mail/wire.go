@@ -33,7 +33,7 @@ func (m *Mail) readHead(b *Box, v uint64) (header, error) {
 	limit := 0
 	switch h.way {
 	case wayInline:
-		limit = InlineBytes
+		limit = inlineBytes
 	case wayEager:
 		limit = m.eager
 	case wayLarge:
@@ -88,7 +88,7 @@ func pieces(n int, direct bool) (size, number int) {
 func (h *Message) windowAt(k int) int {
 	const part = windowPieces * windowPiece / windowParts
 	if h.Bytes <= part {
-		return int(h.Seq%windowParts)*part + k*h.Piece
+		return int(h.seq%windowParts)*part + k*h.piece
 	}
 	return k % windowPieces * windowPiece
 }

@@ -105,7 +105,7 @@ func (ch *Channel) Wait(ctx context.Context) error {
 
 // wait waits until ready, which is called often, says so.
 func (ch *Channel) wait(ctx context.Context, op, step string, ready func() bool) error {
-	w := waiting{team.Waiting{Op: op, Ctx: ctx, Peer: ch.peer, Step: step}, ch.c, ch, nil}
+	w := waiting{team.WaitState{Op: op, Ctx: ctx, Peer: ch.peer, Step: step}, ch.c, ch, nil}
 	if ch.theirs != nil {
 		w.theirs = &ch.theirs.state
 	}

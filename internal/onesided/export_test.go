@@ -34,7 +34,7 @@ func (w *Window) Live(peer int) error { return w.ranks[peer].live() }
 
 // WaitPolls waits for what comes during the housekeeping after which the peer's end is found.
 func (ch *Channel) WaitPolls() error {
-	w := waiting{team.Waiting{Op: "wait", Ctx: context.Background(), Peer: ch.peer, Step: "polls"}, ch.c, ch,
+	w := waiting{team.WaitState{Op: "wait", Ctx: context.Background(), Peer: ch.peer, Step: "polls"}, ch.c, ch,
 		&ch.theirs.state}
 	return w.until(1, func() bool { return w.Polls >= team.PollsPerClock })
 }

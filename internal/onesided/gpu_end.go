@@ -83,7 +83,7 @@ func (g *gpuEnd) open(ctx context.Context, mine, theirs int, salt func(mine bool
 	g.params = kernels.ChannelParams{
 		Mine:    d.Params.Area[0] + uint64(kernels.ChannelAt(mine)),
 		Theirs:  d.Params.Area[d.Distance(g.rank)] + uint64(kernels.ChannelAt(theirs)),
-		Status:  d.LineAddr(all.first + mine),
+		Status:  d.StatusAddr(all.first + mine),
 		Timeout: uint64(g.c.Options().Timeout), Peer: uint32(g.rank),
 		SaltOut: uint32(salt(true)), SaltIn: uint32(salt(false))}
 	all.add(g)
@@ -200,7 +200,7 @@ func (g *gpuEnd) release() error {
 	for _, s := range g.own {
 		if s != nil {
 			g.d.Domain.Remove(s)
-			errs = append(errs, s.CUDA.Close())
+			errs = append(errs, s.Driver.Close())
 		}
 	}
 	for _, e := range g.events {
@@ -224,5 +224,5 @@ func (u endUser) Collect() []error {
 	return nil
 }
 
-func (u endUser) Broke(op string, err error) { u.g.d.FailedOn(op, err) }
+func (u endUser) Broke(op string, err error) { u.g.d.FailDevice(op, err) }
 func (u endUser) Closed(s *gpu.Stream)       { u.g.d.Domain.Remove(s) }

@@ -30,7 +30,7 @@ func (sp *Space) OnDevice(d *gpu.Device) gpu.Client {
 
 // noDevice is why there is nothing over memory of devices, or nil.
 func (sp *Space) noDevice() error {
-	if gpu.Of(sp.c) == nil {
+	if gpu.DeviceOf(sp.c) == nil {
 		return sp.c.GpuWhyNot()
 	}
 	return nil
@@ -38,20 +38,20 @@ func (sp *Space) noDevice() error {
 
 // noDeviceOf is why a peer's device cannot be reached, or nil.
 func (sp *Space) noDeviceOf(rank int) error {
-	if gpu.Of(sp.c) == nil || !sp.c.DevicePeer(rank).HasDevice() {
+	if gpu.DeviceOf(sp.c) == nil || !sp.c.DevicePeer(rank).HasDevice() {
 		return sp.c.GpuWhyNot()
 	}
 	return nil
 }
 
-func (es *gpuEnds) Lines() int          { return maxEnds }
-func (es *gpuEnds) Begin(first int)     { es.first = first }
-func (es *gpuEnds) Stuck() int          { return -1 }
-func (es *gpuEnds) Fatal() *fault.Error { return nil }
-func (es *gpuEnds) Collect() error      { return nil }
+func (es *gpuEnds) StatusLines() int     { return maxEnds }
+func (es *gpuEnds) PlaceLines(first int) { es.first = first }
+func (es *gpuEnds) Stuck() int           { return -1 }
+func (es *gpuEnds) Fatal() *fault.Error  { return nil }
+func (es *gpuEnds) Collect() error       { return nil }
 
 // status is that of the end in a slot.
-func (es *gpuEnds) status(slot int) *kernels.Status { return es.d.Line(es.first + slot) }
+func (es *gpuEnds) status(slot int) *kernels.Status { return es.d.Status(es.first + slot) }
 
 // clear zeroes an end in the device area, which nobody uses.
 func (es *gpuEnds) clear(slot int) error {

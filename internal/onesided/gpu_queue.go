@@ -58,7 +58,7 @@ func queues(c *engine.Comm, s *engine.Stream) (*gpu.Stream, error) {
 	case s == nil:
 		return nil, nil
 	case on == nil:
-		return nil, fmt.Errorf("memory on %v, and the stream is on %v: %w", gpu.Of(c).Domain.Context.Device(), s.Device(),
+		return nil, fmt.Errorf("memory on %v, and the stream is on %v: %w", gpu.DeviceOf(c).Domain.Context.Device(), s.Device(),
 			fault.ErrArgument)
 	}
 	return on, c.OnGPU(s.Device())
@@ -101,7 +101,7 @@ func (g *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32) er
 		g.captured = g.captured || s.Capturing()
 		early := g.d.Domain.Context.Early() && s.TakesEarly()
 		most := kernels.ChannelGrid
-		if side != kernels.SideOut && !s.Capturing() && g.d.Running(s) {
+		if side != kernels.SideOut && !s.Capturing() && g.d.RunsBeside(s) {
 			most = g.d.Room.Channels
 		}
 		if err := g.order(s, cu, side); err != nil {
@@ -174,7 +174,7 @@ func (g *gpuEnd) follow(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
 // failedWith breaks the communicator with what the driver said; a closed stream is the caller's.
 func (g *gpuEnd) failedWith(err error) error {
 	if !errors.Is(err, fault.ErrClosed) {
-		g.d.FailedOn(g.op, err)
+		g.d.FailDevice(g.op, err)
 	}
 	return err
 }
@@ -218,7 +218,7 @@ func (g *gpuEnd) wait(ctx context.Context, s *gpu.Stream) error {
 		if why := g.stopped(ctx); why != nil {
 			g.fail(why)
 		}
-		if waited > c.Options().Timeout+gpu.DeviceGrace {
+		if waited > c.Options().Timeout+gpu.WaitGrace {
 			return fmt.Errorf("what is queued has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)
 		}
 		return nil

@@ -14,7 +14,7 @@ import (
 // waiting is a wait of a channel or window, of, for something of a peer. If it has not broken the communicator, its
 // error is of this call alone.
 type waiting struct {
-	team.Waiting
+	team.WaitState
 	c      *engine.Comm
 	of     closable
 	theirs *atomic.Uint64 // the state of the peer's side, or nil while that is not known
@@ -22,7 +22,7 @@ type waiting struct {
 
 // until waits until ready says so, which it looks at so many times between two rounds of housekeeping.
 func (w *waiting) until(looks int, ready func() bool) error {
-	defer w.c.Team().Waited(&w.Waiting)
+	defer w.c.Team().EndWait(&w.WaitState)
 	for {
 		for i := 0; i < looks; i++ {
 			if ready() {
@@ -41,7 +41,7 @@ func (w *waiting) until(looks int, ready func() bool) error {
 // poll is the housekeeping, of which the peer may have closed its part. Its error has not broken the communicator yet:
 // see lost. What broke a peer's communicator comes before what that has closed.
 func (w *waiting) poll() error {
-	if err := w.c.Team().Poll(&w.Waiting); err != nil {
+	if err := w.c.Team().Poll(&w.WaitState); err != nil {
 		return err
 	}
 	if err := closedMeanwhile(w.c, w.of); err != nil {
@@ -80,6 +80,6 @@ func waitSignal(ctx context.Context, c *engine.Comm, of closable, theirs *atomic
 			return nil
 		}
 	}
-	w := waiting{team.Waiting{Op: "wait", Ctx: ctx, Peer: peer, Step: "signal"}, c, of, theirs}
+	w := waiting{team.WaitState{Op: "wait", Ctx: ctx, Peer: peer, Step: "signal"}, c, of, theirs}
 	return w.until(looks, func() bool { return team.Reached(word.Load(), next) })
 }

@@ -2,8 +2,8 @@ package team
 
 import "unsafe"
 
-// Where says how the ranks hold the buffers of the running operation.
-type Where struct {
+// BufferLayout says how the ranks hold the buffers of the running operation.
+type BufferLayout struct {
 	AllSrc, AllDst bool // every rank's source, or destination, is direct
 	InPlace        bool // some direct source is its rank's destination as well
 }
@@ -12,8 +12,8 @@ type Where struct {
 // srcBytes and dstBytes bytes, and nil for a buffer of another rank that is staged, and for all destinations if dstBytes
 // is 0. Ask only for what every rank keeps until this one has done its last step. The slices are the communicator's,
 // until the next operation.
-func (t *Team) Buffers(srcBytes, dstBytes int) (srcs, dsts []unsafe.Pointer, how Where, err error) {
-	how = Where{AllSrc: true, AllDst: true}
+func (t *Team) Buffers(srcBytes, dstBytes int) (srcs, dsts []unsafe.Pointer, how BufferLayout, err error) {
+	how = BufferLayout{AllSrc: true, AllDst: true}
 	for r := range t.Peers {
 		d := t.Peers[r].Area.Desc[t.Seq&1].Buffers()
 		how.AllSrc = how.AllSrc && d.Src.Generation != 0

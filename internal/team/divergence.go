@@ -15,8 +15,8 @@ import (
 // Uncounted in area.queued: somebody captures this rank's operations on the device, and replays them as he likes.
 const Uncounted = 1 << 63
 
-// TellQueued publishes how many collectives this rank has queued on its device, or that this cannot be told.
-func (t *Team) TellQueued(total uint64) { spin.Release(&t.Me.queued, total) }
+// PublishQueued publishes how many collectives this rank has queued on its device, or that this cannot be told.
+func (t *Team) PublishQueued(total uint64) { spin.Release(&t.Me.queued, total) }
 
 // published is how many operations on host memory the rank has published.
 func (a *Area) published() uint64 {
@@ -37,7 +37,7 @@ func crossed(a, b *Area) bool {
 
 // diverged is about a rank that has called on host memory what this one has called on its device, or the other way
 // round; nil if there is none.
-func (t *Team) diverged(s *Waiting) *fault.Error {
+func (t *Team) diverged(s *WaitState) *fault.Error {
 	for r := range t.Peers {
 		host := r
 		switch p := t.Peers[r].Area; {

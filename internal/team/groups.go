@@ -190,7 +190,7 @@ func (t *Team) vouch(ctx context.Context, w *Work, bad error) error {
 }
 
 // absent is the rank that a wait waits for in the end: a leader's word may be missing because a member's is.
-func (t *Team) absent(s *Waiting) int {
+func (t *Team) absent(s *WaitState) int {
 	if s.Op != "" || s.Step != StepAgree || t.groups == nil {
 		return s.Peer
 	}

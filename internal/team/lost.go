@@ -20,8 +20,8 @@ const (
 	lostMismatch
 )
 
-// Tell publishes in this rank's area that the communicator broke, and why.
-func (t *Team) Tell(e *fault.Error) {
+// PublishLost publishes in this rank's area that the communicator broke, and why.
+func (t *Team) PublishLost(e *fault.Error) {
 	code := uint64(lostInternal)
 	switch {
 	case errors.Is(e, fault.ErrPeerLost):
@@ -47,7 +47,7 @@ func (t *Team) Tell(e *fault.Error) {
 }
 
 // LostError turns what a peer published into this rank's error.
-func (t *Team) LostError(s *Waiting, from int, v uint64) *fault.Error {
+func (t *Team) LostError(s *WaitState, from int, v uint64) *fault.Error {
 	s.Lost = true
 	about := int(uint32(v)) - 1
 	text := t.Peers[from].Area.lostText.get()
@@ -113,6 +113,6 @@ func (t *Team) ClosedPeer() int {
 }
 
 // ClosedError is about a peer that has closed its communicator.
-func (t *Team) ClosedError(w *Waiting, r int) *fault.Error {
+func (t *Team) ClosedError(w *WaitState, r int) *fault.Error {
 	return t.errorAt(w, r, fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost))
 }

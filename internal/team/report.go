@@ -55,15 +55,15 @@ func (v said) String() string {
 }
 
 // say publishes what the wait is.
-func (t *Team) say(s *Waiting) {
+func (t *Team) say(s *WaitState) {
 	k, seq := s.Kind, uint64(0)
 	switch {
 	case s.Op == "":
 		k, seq = t.Work.Kind, t.Seq
 	case k == KindRefused:
 		k = kindOther
-	case s.Of != nil:
-		seq = s.Of.Number()
+	case s.Item != nil:
+		seq = s.Item.Number()
 	}
 	if v := newSaid(k, s.Several, t.absent(s), seq); v != s.Said {
 		s.Said = v
@@ -71,8 +71,8 @@ func (t *Team) say(s *Waiting) {
 	}
 }
 
-// Waited takes back what the wait, which is over, has said. Another one of this rank may have said something since.
-func (t *Team) Waited(s *Waiting) {
+// EndWait takes back what the wait, which is over, has said. Another one of this rank may have said something since.
+func (t *Team) EndWait(s *WaitState) {
 	if s.Said != 0 {
 		t.Me.waits.CompareAndSwap(uint64(s.Said), 0)
 		s.Said = 0
@@ -81,7 +81,7 @@ func (t *Team) Waited(s *Waiting) {
 
 // account is what all ranks say, and what is to be seen in it, to be put behind an error. blame is the rank for which
 // this one waits in the end, if the one that it waits for waits itself.
-func (t *Team) account(s *Waiting) (text string, blame int) {
+func (t *Team) account(s *WaitState) (text string, blame int) {
 	all := make([]said, t.size)
 	for r := range t.Peers {
 		if all[r] = said(t.Peers[r].Area.waits.Load()); all[r] != 0 && all[r].peer() >= t.size {
@@ -191,5 +191,5 @@ func rankList(rs []int) string {
 	return "ranks " + strings.Join(parts, ", ")
 }
 
-// Says is what a rank says that it waits in.
-func (t *Team) Says(rank int) string { return said(t.Peers[rank].Area.waits.Load()).String() }
+// WaitsIn is what a rank says that it waits in.
+func (t *Team) WaitsIn(rank int) string { return said(t.Peers[rank].Area.waits.Load()).String() }

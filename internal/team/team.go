@@ -95,8 +95,8 @@ func (t *Team) Acquire(v *Vec, b *Buf, graph bool) error { return t.comm.Acquire
 // Algorithm is the algorithm that the communicator's options ask for, or "".
 func (t *Team) Algorithm() string { return t.algorithm }
 
-// Attached is where in a rank's area what the attachments have there begins.
-func (t *Team) Attached(rank int) unsafe.Pointer {
+// AttachmentArea is where in a rank's area what the attachments have there begins.
+func (t *Team) AttachmentArea(rank int) unsafe.Pointer {
 	return unsafe.Add(unsafe.Pointer(t.Peers[rank].Area), SharedBytes)
 }
 

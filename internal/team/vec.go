@@ -41,8 +41,8 @@ func (v *Vec) Check() error {
 	return nil
 }
 
-// OnHost is an error if v's memory is on a device, which what has no way for it yet.
-func (v *Vec) OnHost(what string) error {
+// CheckHost is an error if v's memory is on a device, which what has no way for it yet.
+func (v *Vec) CheckHost(what string) error {
 	if v.Dev.IsHost() {
 		return nil
 	}

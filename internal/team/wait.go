@@ -56,8 +56,8 @@ func (t *Team) Looks() int {
 	return LooksPerPoll
 }
 
-// Waiting is the state of one long wait.
-type Waiting struct {
+// WaitState is the state of one long wait.
+type WaitState struct {
 	Op       string // beside the collectives; "" = the running one
 	Ctx      context.Context
 	Peer     int
@@ -69,7 +69,7 @@ type Waiting struct {
 	reported bool
 	Lost     bool     // a peer has said that the communicator broke
 	Kind     OpKind   // what it is for, unless op is "": KindRefused for what is neither a collective nor a message
-	Of       Numbered // that, if it has a number; or nil
+	Item     Numbered // that, if it has a number; or nil
 	Several  bool     // and others with it
 	Said     said     // in the area
 }
@@ -78,18 +78,18 @@ type Waiting struct {
 type Numbered interface{ Number() uint64 }
 
 func (t *Team) waitLong(ctx context.Context, w *atomic.Uint64, target uint64, peer int, step string, looks int) error {
-	s := Waiting{Ctx: ctx, Peer: peer, Step: step}
+	s := WaitState{Ctx: ctx, Peer: peer, Step: step}
 	for {
 		if err := t.Poll(&s); err != nil {
 			if Reached(w.Load(), target) {
-				t.Waited(&s)
+				t.EndWait(&s)
 				return nil // it came all the same, as the last thing its peer did
 			}
 			return t.comm.Fail(err)
 		}
 		for i := 0; i < looks; i++ {
 			if Reached(w.Load(), target) {
-				t.Waited(&s)
+				t.EndWait(&s)
 				return nil
 			}
 		}
@@ -99,7 +99,7 @@ func (t *Team) waitLong(ctx context.Context, w *atomic.Uint64, target uint64, pe
 // Poll is one step of a wait's housekeeping. The error it returns has not broken the communicator yet.
 //
 //go:noinline
-func (t *Team) Poll(s *Waiting) *fault.Error {
+func (t *Team) Poll(s *WaitState) *fault.Error {
 	s.Polls++
 	// One peer's abort word a round, and that of the peer we wait for.
 	for _, r := range [2]int{s.Peer, int(s.Polls) % t.size} {
@@ -120,7 +120,7 @@ func (t *Team) Poll(s *Waiting) *fault.Error {
 }
 
 // PollClock is the part of Poll that looks at the clock, and at what cannot be looked at often.
-func (t *Team) PollClock(s *Waiting) *fault.Error {
+func (t *Team) PollClock(s *WaitState) *fault.Error {
 	if s.start.IsZero() {
 		s.start, s.health = time.Now(), healthEvery
 	}
@@ -162,7 +162,7 @@ func (t *Team) PollClock(s *Waiting) *fault.Error {
 
 // PollHealth looks at all peers: a dead one that no operation waits for yet will be missed soon. What a rank published
 // before it died comes first, so that the first to die is named, not those that followed it.
-func (t *Team) PollHealth(s *Waiting) *fault.Error {
+func (t *Team) PollHealth(s *WaitState) *fault.Error {
 	for r := range t.Peers {
 		if v := t.Peers[r].Lost(); v != 0 && r != t.rank {
 			return t.LostError(s, r, v)
@@ -183,7 +183,7 @@ func (t *Team) PollHealth(s *Waiting) *fault.Error {
 }
 
 // errorAt is an error of a wait: it must not look at the running operation if that is another one.
-func (t *Team) errorAt(s *Waiting, about int, err error) *fault.Error {
+func (t *Team) errorAt(s *WaitState, about int, err error) *fault.Error {
 	if s.Op == "" {
 		return t.Errorf(s.Step, about, err)
 	}
@@ -193,7 +193,7 @@ func (t *Team) errorAt(s *Waiting, about int, err error) *fault.Error {
 // yield gives the processor away. Gosched also wakes a thread to look for work on each processor that Go has idle: with
 // a process for each rank these take the processors of the other ranks (16 ranks that are not bound, 512 bytes: 8.5 us,
 // not 3.8). So it is for what has no other processor to run on, and for waits that are long anyway.
-func (t *Team) yield(s *Waiting) {
+func (t *Team) yield(s *WaitState) {
 	goschedAfter := uint(goschedLong)
 	if t.inProcess || t.oneP {
 		goschedAfter = goschedOften

@@ -70,8 +70,8 @@ func (w *Work) Hold() error {
 	return nil
 }
 
-// LetGo undoes hold, and gives back the registrations.
-func (w *Work) LetGo() {
+// Release undoes hold, and gives back the registrations.
+func (w *Work) Release() {
 	if w.SrcBuf.Claim != nil {
 		w.SrcBuf.Claim.Release()
 	}
