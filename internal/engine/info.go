@@ -91,7 +91,7 @@ type Replay struct {
 	bytes, staged uint64
 }
 
-// kindOf is the place of an operation's kind in replay.counts.
+// kindOf is the place of an operation's kind in Replay.Counts.
 func kindOf(o *OpInfo) int {
 	if o.kind == team.KindSend || o.kind == team.KindRecv {
 		return 1

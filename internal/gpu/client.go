@@ -37,7 +37,7 @@ type ClientMaker interface{ OnDevice(d *Device) Client }
 
 // StreamUser is what queues on a stream of a device: a communicator, or one end of a channel or window.
 type StreamUser interface {
-	// Comm is whose error it is that collect returns, or nil for one that its own calls return as well.
+	// Comm is whose error it is that Collect returns, or nil for one that its own calls return as well.
 	Comm() *engine.Comm
 	// Collect takes the errors that no Sync has returned.
 	Collect() []error
@@ -56,7 +56,7 @@ type GraphPart interface {
 	// GiveUp gives back what a graph has that is not made after all.
 	GiveUp() error
 
-	// Lock has nothing else come between what follows and unlock: fault.ErrClosed after the communicator.
+	// Lock has nothing else come between what follows and Unlock: fault.ErrClosed after the communicator.
 	Lock() error
 	Unlock()
 	// Number takes n sequence numbers: those after the one that it returns.

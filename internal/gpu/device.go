@@ -65,12 +65,12 @@ type Device struct {
 // statusLine is the size of a status line, of which there is one for collectives, and those of the clients.
 const statusLine = 64
 
-// Status is the status in a line of the page, and lineAddr where kernels find it.
+// Status is what is said in a line of the status page.
 func (d *Device) Status(n int) *kernels.Status {
 	return (*kernels.Status)(unsafe.Add(unsafe.Pointer(d.status), statusLine*n))
 }
 
-// StatusAddr is where kernels find the status in a line of the page.
+// StatusAddr is where kernels find that line.
 func (d *Device) StatusAddr(n int) uint64 { return d.Params.Status + uint64(statusLine*n) }
 
 // DeviceOf is c's side of its device, or nil.

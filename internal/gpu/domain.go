@@ -24,7 +24,7 @@ type gpu struct {
 // accelerators implements Accelerators.
 type accelerators struct{}
 
-// GPUs makes the device sides of communicators.
+// Accelerators makes the device sides of communicators.
 var Accelerators engine.Accelerators = accelerators{}
 
 // gpus are what a rank tells about its process's devices: all of them, since it does not know yet which one it gets.

@@ -26,9 +26,9 @@ type Graph struct {
 	graph *cuda.Graph // nil once closed
 }
 
-// Capture makes a graph of works, all of them operations on the device. Each rank does so at the same place. It waits
-// until the peers have imported the buffers, or cannot, and runs nothing. part is of the client whose operations are
-// among works, or nil.
+// Capture makes a graph of works, all of them operations on the device. Each rank does so at the same place. It
+// waits until the peers have imported the buffers, or cannot, and runs nothing. part is of the
+// client whose operations are among works, or nil.
 func Capture(ctx context.Context, c *engine.Comm, works []team.Work, part GraphPart) (*Graph, error) {
 	if err := c.Enter(); err != nil {
 		return nil, err
@@ -210,7 +210,7 @@ func (g *Graph) Launch(ctx context.Context, v *engine.View) error {
 	return err
 }
 
-// queue queues the graph on s. A refusal is as device.queue's.
+// queue queues the graph on s. A refusal is as Device.queue's.
 func (g *Graph) queue(s *Stream) (refusal, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -55,7 +55,7 @@ func (s *Stream) Launch(ctx context.Context, c *engine.Comm) error {
 	return err
 }
 
-// queueWork queues the communicator's work on s; see device.queue.
+// queueWork queues the communicator's work on s; see Device.queue.
 func (d *Device) queueWork(ctx context.Context, s *Stream) (refusal, err error) {
 	c := d.c
 	refusal, err = d.queue(ctx, s, &c.Team().Work)

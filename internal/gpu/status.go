@@ -200,10 +200,10 @@ func (d *Device) fatal() *fault.Error {
 // never will, and work of others may come before it.
 const closedGrace = 5 * time.Second
 
-// Comm implements streamUser.
+// Comm implements StreamUser.
 func (d *Device) Comm() *engine.Comm { return d.c }
 
-// Broke implements streamUser.
+// Broke implements StreamUser.
 func (d *Device) Broke(op string, err error) { d.FailDevice(op, err) }
 
 // Closed implements StreamUser.

@@ -27,7 +27,7 @@ type Stream struct {
 	using sync.RWMutex // held for reading while cu is used, for writing to close it
 	gone  bool         // cu is closed
 
-	taken atomic.Int32 // the room that the kernel takes that was queued last: see follows
+	taken atomic.Int32 // the room that the kernel takes that was queued last: see Follows
 
 	mu    sync.Mutex
 	users map[StreamUser]bool // that have queued on it

@@ -12,7 +12,7 @@ import (
 )
 
 // gpuMail is a communicator's messages of device memory. Kernels do them, and count them in the device areas, apart for
-// each lane: for each peer and way. The host orders kernels of a lane as the calls came, and waits for nobody.
+// each lane: for each peer and direction. The host orders kernels of a lane as the calls came, and waits for nobody.
 type gpuMail struct {
 	mail  *Mail
 	d     *gpu.Device

@@ -83,7 +83,7 @@ func (m *gpuMail) launch(cu *cuda.Stream, line int, ms []DeviceMessage, keep *la
 
 // lay makes p do ms: all of each, or what comes before a copy, or after it, by one block each. It returns how many blocks
 // that takes.
-func (m *gpuMail) lay(p *kernels.MailParams, ms []DeviceMessage, most *laneBlocks, way int) (grid int) {
+func (m *gpuMail) lay(p *kernels.MailParams, ms []DeviceMessage, most *laneBlocks, form int) (grid int) {
 	p.Lanes = 0
 	for left := lanesOf(ms); left != 0; left &= left - 1 {
 		lane := bits.TrailingZeros32(left)
@@ -92,8 +92,8 @@ func (m *gpuMail) lay(p *kernels.MailParams, ms []DeviceMessage, most *laneBlock
 		for i := range ms {
 			switch h := &ms[i]; {
 			case laneOf(h.Peer, h.Recv) != lane:
-			case way != 0:
-				l.put(p, h.half(way))
+			case form != 0:
+				l.put(p, h.half(form))
 			default:
 				l.put(p, h.message())
 				blocks = max(blocks, min(h.blocks(), most[lane]))

@@ -133,8 +133,8 @@ func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 func (m *gpuMail) note(ms []DeviceMessage) {
 	seq := m.number(1) + 1
 	for i := range ms {
-		k, way, b := ms[i].went(ms)
-		m.mail.c.NoteMessage(k, seq, ms[i].Vec.Bytes(), way, b)
+		k, algorithm, b := ms[i].went(ms)
+		m.mail.c.NoteMessage(k, seq, ms[i].Vec.Bytes(), algorithm, b)
 	}
 }
 
@@ -147,20 +147,20 @@ func (m *gpuMail) number(n uint64) uint64 {
 }
 
 // went is how a message goes that is started with all.
-func (h *DeviceMessage) went(all []DeviceMessage) (k team.OpKind, way string, b engine.BufferInfo) {
-	k, way, b = team.KindSend, "push", engine.BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
+func (h *DeviceMessage) went(all []DeviceMessage) (k team.OpKind, algorithm string, b engine.BufferInfo) {
+	k, algorithm, b = team.KindSend, "push", engine.BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
 	for i := range all {
 		if all[i].to != 0 {
-			way = "copy engine"
+			algorithm = "copy engine"
 		}
 	}
 	if h.Recv {
 		k, b.Direct, b.Why = team.KindRecv, h.word != 0, h.buf.Why
 	}
 	if h.Vec.Bytes() <= kernels.EagerBytes {
-		way, b.Direct, b.Why = "packets", false, h.buf.Why
+		algorithm, b.Direct, b.Why = "packets", false, h.buf.Why
 	}
-	return k, way, b
+	return k, algorithm, b
 }
 
 // lanesOf is the set of lanes of ms.
@@ -173,28 +173,28 @@ func lanesOf(ms []DeviceMessage) (lanes uint32) {
 
 // message is h for the kernel.
 func (h *DeviceMessage) message() kernels.Message {
-	way := kernels.ByPackets
+	form := kernels.ByPackets
 	if h.Vec.Bytes() > kernels.EagerBytes {
-		way = kernels.ByPush
+		form = kernels.ByPush
 	}
 	return kernels.Message{At: uint64(uintptr(h.Vec.Ptr)), Bytes: uint64(h.Vec.Bytes()), Word: h.word,
-		Head: kernels.Head(way, h.Vec.Type, h.Vec.Len)}
+		Head: kernels.Head(form, h.Vec.Type, h.Vec.Len)}
 }
 
 // half is what of h comes before a copy, or after it.
-func (h *DeviceMessage) half(way int) kernels.Message {
+func (h *DeviceMessage) half(form int) kernels.Message {
 	word := h.word
 	if !h.Recv {
 		word = h.want
 	}
-	return kernels.Message{Word: word, Head: kernels.Head(way, h.Vec.Type, h.Vec.Len)}
+	return kernels.Message{Word: word, Head: kernels.Head(form, h.Vec.Type, h.Vec.Len)}
 }
 
 // messageInfos is what is to be told of messages of a graph, which are started together.
 func messageInfos(ms []DeviceMessage) (os []engine.OpInfo) {
 	for i := range ms {
-		k, way, b := ms[i].went(ms)
-		os = append(os, engine.MessageInfo(k, 0, ms[i].Vec.Bytes(), way, b))
+		k, algorithm, b := ms[i].went(ms)
+		os = append(os, engine.MessageInfo(k, 0, ms[i].Vec.Bytes(), algorithm, b))
 	}
 	return os
 }

@@ -68,7 +68,7 @@ func (h *Message) Number() uint64 {
 	return 0
 }
 
-// hold keeps the memory of h, as far as it is known whose it is, until LetGo.
+// hold keeps the memory of h, as far as it is known whose it is, until release.
 func (m *Mail) hold(h *Message) error {
 	a := h.Vec.Alloc
 	if a == nil {

@@ -22,7 +22,7 @@ func (b *Box) arrived() *slot {
 // the receiver's alone, else it is fatal.
 func (m *Mail) take(b *Box, s *slot, h header, v *team.Vec) (n int, done bool, err error) {
 	place := *s.place()
-	if h.way == wayLarge && (place.Generation == 0 || h.bytes >= sharedBytes) {
+	if h.form == formLarge && (place.Generation == 0 || h.bytes >= sharedBytes) {
 		return 0, false, nil
 	}
 	verdict, err := judge(h, v)
@@ -31,10 +31,10 @@ func (m *Mail) take(b *Box, s *slot, h header, v *team.Vec) (n int, done bool, e
 		return 0, true, m.Error("recv", b.Peer, "", err)
 	}
 	src := unsafe.Pointer(&s.data)
-	switch h.way {
-	case wayEager:
+	switch h.form {
+	case formEager:
 		src = m.eagerSlot(b.inEager, b.Recv.Seq+1)
-	case wayLarge:
+	case formLarge:
 		if src, err = m.resolve(b.Peer, place, h.bytes); err != nil {
 			return 0, false, err
 		}

@@ -47,16 +47,16 @@ func (m *Mail) refresh(b *Box) (finished bool, err error) {
 // postSmall sends a message that travels at once. The caller holds the lane, and there is room.
 func (m *Mail) postSmall(b *Box, v *team.Vec, n int) {
 	seq := b.Send.Seq + 1
-	s, way := &b.Out.Slots[seq%SendSlots], wayInline
+	s, form := &b.Out.Slots[seq%SendSlots], formInline
 	if n <= inlineBytes {
 		cpu.Copy(unsafe.Pointer(&s.data), v.Ptr, n, false)
 	} else {
-		way = wayEager
+		form = formEager
 		cpu.Copy(m.eagerSlot(b.outEager, seq), v.Ptr, n, false)
 	}
-	s.Head = head(way, v.Type, v.Len)
+	s.Head = head(form, v.Type, v.Len)
 	m.publish(b, s, seq, n)
-	if way == wayEager {
+	if form == formEager {
 		spin.Demote(m.eagerSlot(b.outEager, seq), n)
 	}
 	m.c.NoteSmall(seq, n)
@@ -107,7 +107,7 @@ func (m *Mail) post(b *Box, h *Message) {
 	}
 	l.Open.push(h)
 	s := &b.Out.Slots[h.seq%SendSlots]
-	s.Head = head(wayLarge, h.Vec.Type, h.Vec.Len)
+	s.Head = head(formLarge, h.Vec.Type, h.Vec.Len)
 	*s.place() = mem.Location{}
 	if h.Buf.Direct() {
 		*s.place() = h.Buf.At
@@ -129,7 +129,7 @@ func (m *Mail) note(h *Message, direct bool) {
 		engine.BufferInfo{Used: true, Direct: h.Buf.Direct(), Why: h.Buf.Why})
 }
 
-// algorithm names the way of a large message.
+// algorithm names the algorithm of a large message.
 func (h *Message) algorithm(direct bool) string {
 	switch {
 	case !direct:

@@ -8,35 +8,35 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// The ways of a message, as its slot says.
+// The forms of a message, as its slot says.
 const (
-	wayInline = 1 + iota // in the slot
-	wayEager             // in the sender's eager slot of the same number
-	wayLarge             // where the slot says, or through the sender's window
+	formInline = 1 + iota // in the slot
+	formEager             // in the sender's eager slot of the same number
+	formLarge             // where the slot says, or through the sender's window
 )
 
-// A head is what a slot says of its message: way 8 bits, type 8, count 48.
-func head(way int, t dtype.Type, count int) uint64 {
-	return uint64(way)<<56 | uint64(t)<<48 | uint64(count)
+// A head is what a slot says of its message: form 8 bits, type 8, count 48.
+func head(form int, t dtype.Type, count int) uint64 {
+	return uint64(form)<<56 | uint64(t)<<48 | uint64(count)
 }
 
 // header is a head that has been checked.
 type header struct {
-	way   int
+	form  int
 	typ   dtype.Type
 	count int
 	bytes int
 }
 
 func (m *Mail) readHead(b *Box, v uint64) (header, error) {
-	h := header{way: int(v >> 56), typ: dtype.Type(v >> 48), count: int(v & (1<<48 - 1))}
+	h := header{form: int(v >> 56), typ: dtype.Type(v >> 48), count: int(v & (1<<48 - 1))}
 	limit := 0
-	switch h.way {
-	case wayInline:
+	switch h.form {
+	case formInline:
 		limit = inlineBytes
-	case wayEager:
+	case formEager:
 		limit = m.eager
-	case wayLarge:
+	case formLarge:
 		limit = maxBytes
 	}
 	if !h.typ.Valid() || h.count > team.MaxCount || h.count*h.typ.Size() > limit {

@@ -32,7 +32,7 @@ type channelEnd struct {
 		atomic.Uint64
 		_ [56]byte
 	}
-	state atomic.Uint64 // team.StateOpen, endMet or team.StateClosed
+	state atomic.Uint64 // StateOpen, endMet or StateClosed
 	met   atomic.Uint64 // 1 once this end has found the other, for good
 	grant atomic.Uint64 // of copying
 	_     [40]byte

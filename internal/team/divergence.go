@@ -12,7 +12,7 @@ import (
 // are never ahead of each other in one count and behind in the other. So whoever waits long compares the counts, which
 // are words of the areas.
 
-// Uncounted in area.queued: somebody captures this rank's operations on the device, and replays them as he likes.
+// Uncounted in Area.queued: somebody captures this rank's operations on the device, and replays them as he likes.
 const Uncounted = 1 << 63
 
 // PublishQueued publishes how many collectives this rank has queued on its device, or that this cannot be told.

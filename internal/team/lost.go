@@ -10,7 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-// Codes of area.lost.
+// Codes of Area.Lost.
 const (
 	lostPeer = iota + 1
 	lostTimeout

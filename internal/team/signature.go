@@ -84,7 +84,7 @@ type Op struct {
 // MaxCount is the largest number of elements of one call.
 const MaxCount = 1<<40 - 1
 
-// A signature packs what all ranks must agree on into one word, so that agreement is one comparison:
+// Signature packs what all ranks must agree on into one word, so that agreement is one comparison:
 // kind 5 bits, type 4, reduction 3, root 12, count 40.
 func Signature(k OpKind, t dtype.Type, r Reduction, root, count int) uint64 {
 	return uint64(k)<<59 | uint64(t)<<55 | uint64(r)<<52 | uint64(root&0xfff)<<40 | uint64(count)

@@ -1,5 +1,5 @@
 // Package team is the ranks of one host and what they share: control areas, the descriptors by which they agree, the
-// waits, staging memory, and Work, one planned operation.
+// waits, staging memory, and Work, one operation.
 package team
 
 import (
@@ -100,7 +100,7 @@ func (t *Team) AttachmentArea(rank int) unsafe.Pointer {
 	return unsafe.Add(unsafe.Pointer(t.Peers[rank].Area), SharedBytes)
 }
 
-// Tuning is the table by which plans choose.
+// Tuning is the table by which operations choose their algorithms.
 func (t *Team) Tuning() *tuning.Table { return &t.tuning }
 
 // Tune replaces the table, on all ranks between the same two operations: for measuring.

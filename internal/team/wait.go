@@ -14,7 +14,7 @@ import (
 )
 
 // How a wait goes: it looks at its word; every LooksPerPoll looks it passes Poll, a real Go call, so that a
-// stop-the-world is never held up; Poll looks after abort, deadline and dead peers, runs pending control work, and
+// stop-the-world is never held up; poll looks after abort, deadline and dead peers, runs pending control work, and
 // gives the processor away the more readily the longer the wait lasts.
 const (
 	LooksPerPoll  = 256
@@ -68,7 +68,7 @@ type WaitState struct {
 	health   time.Duration // when to look at the processes next
 	reported bool
 	Lost     bool     // a peer has said that the communicator broke
-	Kind     OpKind   // what it is for, unless op is "": KindRefused for what is neither a collective nor a message
+	Kind     OpKind   // what it is for, unless Op is "": KindRefused for what is neither a collective nor a message
 	Item     Numbered // that, if it has a number; or nil
 	Several  bool     // and others with it
 	Said     said     // in the area

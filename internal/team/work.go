@@ -10,7 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Work is one planned collective: it is run, queued on a stream, or recorded and replayed. It is a plain value, so
+// Work is one collective, with how it is to go: it is run, queued on a stream, or recorded and replayed. It is a plain value, so
 // that a blocking call allocates nothing.
 type Work struct {
 	Kind  OpKind

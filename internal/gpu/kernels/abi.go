@@ -180,7 +180,7 @@ func (p *ChannelParams) Bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
 }
 
-// The way of a message, in the upper 8 bits of its head.
+// The form of a message, in the upper 8 bits of its head.
 const (
 	ByPackets = 1 // up to EagerBytes
 	ByPush    = 2
@@ -189,8 +189,8 @@ const (
 )
 
 // Head is the head of a message of so many elements of a type.
-func Head(way int, t dtype.Type, count int) uint64 {
-	return uint64(way)<<56 | uint64(t)<<48 | uint64(count)
+func Head(form int, t dtype.Type, count int) uint64 {
+	return uint64(form)<<56 | uint64(t)<<48 | uint64(count)
 }
 
 // Message is a message of the kernel Messages: ubc_message of src/abi.h.
