@@ -12,7 +12,8 @@ import (
 // Client is what else than collectives a communicator does on its device: messages, or channels and windows. Its kernels
 // have status lines of its own, which begin with the number that it was given.
 type Client interface {
-	// StatusLines is how many status StatusLines it needs, and begin the number of its first one, once the page is there.
+	// StatusLines is how many status lines it needs, and PlaceLines says the number of its first one, once the page is
+	// there.
 	StatusLines() int
 	PlaceLines(first int)
 

@@ -202,7 +202,7 @@ func (d *Device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 	return l.f.Launch(cu, l.shape, l.params.Params.Bytes())
 }
 
-// prepare makes d.next what does w. It holds the buffers and their registrations, which w.LetGo gives back once that is
+// prepare makes d.next what does w. It holds the buffers and their registrations, which w.Release gives back once that is
 // queued: whatever ends their memory waits for the streams first.
 func (d *Device) prepare(w *team.Work) error {
 	if err := w.Hold(); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-// The limits of a message's ways.
+// The limits of a message's forms.
 const (
 	SendSlots   = 8 // messages to one peer that it has not taken yet
 	maxAnswers  = 2 * SendSlots
