@@ -207,7 +207,8 @@ func (c *checker) imports(f *ast.File, room string, test bool) {
 	}
 }
 
-// sets checks that no package sets a variable of another one: what a room is given it is given by calls.
+// sets checks that no package sets a variable of another one, nor calls it in an init, which may do so there: what a
+// room is given it is given by calls.
 func (c *checker) sets(f *ast.File) {
 	ours := map[string]bool{}
 	for _, spec := range f.Imports {
@@ -221,19 +222,34 @@ func (c *checker) sets(f *ast.File) {
 		}
 		ours[name] = true
 	}
-	ast.Inspect(f, func(n ast.Node) bool {
-		set, ok := n.(*ast.AssignStmt)
+	of := func(e ast.Expr) (string, bool) { // another package's name, if e is one
+		s, ok := e.(*ast.SelectorExpr)
 		if !ok {
-			return true
+			return "", false
 		}
-		for _, to := range set.Lhs {
-			s, ok := to.(*ast.SelectorExpr)
-			if !ok {
-				continue
+		x, ok := s.X.(*ast.Ident)
+		return called(s), ok && x.Obj == nil && ours[x.Name]
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.AssignStmt:
+			for _, to := range n.Lhs {
+				if name, ok := of(to); ok {
+					c.fault(c.at(to.Pos()), "sets %s, a variable of another package", name)
+				}
 			}
-			if x, ok := s.X.(*ast.Ident); ok && x.Obj == nil && ours[x.Name] {
-				c.fault(c.at(to.Pos()), "sets %s, a variable of another package", called(s))
+		case *ast.FuncDecl:
+			if n.Recv != nil || n.Name.Name != "init" || f.Name.Name == "main" {
+				break
 			}
+			ast.Inspect(n.Body, func(n ast.Node) bool {
+				if call, ok := n.(*ast.CallExpr); ok {
+					if name, ok := of(call.Fun); ok {
+						c.fault(c.at(call.Pos()), "calls %s, a function of another package, in an init", name)
+					}
+				}
+				return true
+			})
 		}
 		return true
 	})
