@@ -22,9 +22,7 @@ import (
 // TestDeviceSetup fails calls of the driver while communicators are made. Open works all the same; ranks use their
 // devices all or none, and say why not.
 func TestDeviceSetup(t *testing.T) {
-	if !emulated.Active() {
-		t.Skip("needs the emulated driver")
-	}
+	emulated.Only(t)
 	for _, call := range []string{"cuDevicePrimaryCtxRetain", "cuMemCreate", "cuMemAddressReserve", "cuMemMap",
 		"cuMemSetAccess", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemRetainAllocationHandle",
 		"cuMemHostRegister_v2", "cuModuleLoadDataEx", "cuModuleGetFunction", "cuStreamCreate", "cuEventCreate",
@@ -50,7 +48,7 @@ func TestDeviceSetup(t *testing.T) {
 					}
 					a, err := ubcoll.Alloc[float32](c, dev, 1000)
 					if err != nil {
-						return is(c, "alloc", err, ubcoll.ErrLimit)
+						return testkit.Wants(err, ubcoll.ErrLimit)
 					}
 					return a.Free()
 				})
@@ -63,9 +61,7 @@ func TestDeviceSetup(t *testing.T) {
 
 // TestDeviceFails fails calls of the driver while operations are queued: the communicator breaks on all ranks, soon.
 func TestDeviceFails(t *testing.T) {
-	if !emulated.Active() {
-		t.Skip("needs the emulated driver")
-	}
+	emulated.Only(t)
 	for _, call := range []string{"cuLaunchKernelEx", "cuStreamQuery", "cuStreamWaitEvent", "cuEventRecord"} {
 		t.Run(call, func(t *testing.T) {
 			t.Setenv(env.CUDA.Name, "auto")

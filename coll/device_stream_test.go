@@ -19,14 +19,6 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// is is nil if err is want.
-func is(c *ubcoll.Comm, what string, err, want error) error {
-	if errors.Is(err, want) {
-		return nil
-	}
-	return fmt.Errorf("rank %d: %s: %v, not %v", c.Rank(), what, err, want)
-}
-
 // TestDeviceOrder queues on two streams in turn, without a wait: each operation sees what the one before it did. Buffers
 // are freed while what uses them is queued.
 func TestDeviceOrder(t *testing.T) {
@@ -59,7 +51,7 @@ func TestDeviceOrder(t *testing.T) {
 						return err
 					}
 					return errors.Join(gputest.All(ctx, c, a, want), coll.Barrier(ctx, c.On(u)), u.Sync(ctx),
-						s.Close(), u.Close(), is(c, "second close", u.Close(), ubcoll.ErrClosed), coll.Barrier(ctx, c), a.Free())
+						s.Close(), u.Close(), testkit.Wants(u.Close(), ubcoll.ErrClosed), coll.Barrier(ctx, c), a.Free())
 				})
 			})
 		}
@@ -174,7 +166,7 @@ func TestDeviceBad(t *testing.T) {
 						if c.Rank() == 1 {
 							want = k.mine
 						}
-						if err := is(c, "error", err, want); err != nil {
+						if err := testkit.Wants(err, want); err != nil {
 							return err
 						}
 						var e *ubcoll.Error
@@ -221,12 +213,13 @@ func TestDeviceLocal(t *testing.T) {
 		_, host := ubcoll.StreamFrom(ubcoll.Host, 0)
 		x := []float32{1}
 		return errors.Join(
-			is(c, "a device's memory on a host stream", coll.AllReduce(ctx, c.On(h), a.Vec(), a.Vec(), ubcoll.Sum), ubcoll.ErrArgument),
-			is(c, "another rank's device", elsewhere, ubcoll.ErrArgument),
-			is(c, "no device", nowhere, ubcoll.ErrArgument), is(c, "a CUDA stream of the host", host, ubcoll.ErrArgument),
-			is(c, "free of what is registered", a.Free(), ubcoll.ErrInUse), r.Close(), a.Free(),
-			is(c, "copy of what is freed", a.CopyTo(ctx, x), ubcoll.ErrStale),
-			is(c, "too long a copy", a.CopyTo(ctx, make([]float32, 101)), ubcoll.ErrStale))
+			// a device's memory on a host stream
+			testkit.Wants(coll.AllReduce(ctx, c.On(h), a.Vec(), a.Vec(), ubcoll.Sum), ubcoll.ErrArgument),
+			testkit.Wants(elsewhere, ubcoll.ErrArgument),
+			testkit.Wants(nowhere, ubcoll.ErrArgument), testkit.Wants(host, ubcoll.ErrArgument),
+			testkit.Wants(a.Free(), ubcoll.ErrInUse), r.Close(), a.Free(), // it is registered
+			testkit.Wants(a.CopyTo(ctx, x), ubcoll.ErrStale), // it is freed
+			testkit.Wants(a.CopyTo(ctx, make([]float32, 101)), ubcoll.ErrStale))
 	})
 }
 
@@ -279,14 +272,14 @@ func TestDeviceBroken(t *testing.T) {
 							}
 						}
 						t.Logf("rank %d: after %v", c.Rank(), time.Since(start))
-						if err := is(c, "the call", err, k.want); err != nil {
+						if err := testkit.Wants(err, k.want); err != nil {
 							return err
 						}
 						var e *ubcoll.Error
 						if errors.As(c.Err(), &e); e == nil || c.Rank() != 1 && e.Peer != 1 {
 							return fmt.Errorf("rank %d: broken of %w", c.Rank(), c.Err())
 						}
-						return is(c, "afterwards", coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), k.want)
+						return testkit.Wants(coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), k.want)
 					})
 				})
 			}
@@ -307,18 +300,16 @@ func TestDeviceCancel(t *testing.T) {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
 			go func() {
-				for ctx.Err() == nil && c.LastOp().Op != "all_reduce" { // until it is queued
-					time.Sleep(time.Millisecond)
-				}
+				testkit.Until(func() bool { return ctx.Err() != nil || c.LastOp().Op == "all_reduce" }) // it is queued
 				cancel()
 			}()
-			return is(c, "a call whose context ends", coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), context.Canceled)
+			return testkit.Wants(coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), context.Canceled)
 		}
 		<-cancelled
 		for i := 0; err == nil && i < 3; i++ { // the first has all that it needs
 			err = coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum)
 		}
-		return is(c, "the other", err, ubcoll.ErrAborted)
+		return testkit.Wants(err, ubcoll.ErrAborted)
 	})
 }
 
@@ -385,7 +376,7 @@ func TestForeignCapture(t *testing.T) {
 			return err
 		}
 		defer g.Close()
-		if err := is(c, "free of what is captured", a.Free(), ubcoll.ErrInUse); err != nil {
+		if err := testkit.Wants(a.Free(), ubcoll.ErrInUse); err != nil {
 			return err
 		}
 		for range 3 {
@@ -403,7 +394,7 @@ func TestNoDevice(t *testing.T) {
 		_, why := c.GPU()
 		_, alloc := ubcoll.Alloc[int8](c, ubcoll.CUDA(0), 1)
 		x := []int32{1}
-		return errors.Join(is(c, "GPU", why, hw.ErrNotSupported), is(c, "Alloc", alloc, hw.ErrNotSupported),
+		return errors.Join(testkit.Wants(why, hw.ErrNotSupported), testkit.Wants(alloc, hw.ErrNotSupported),
 			coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum))
 	})
 	require.NoError(t, err)
@@ -420,7 +411,7 @@ func TestDeviceBrokenBehind(t *testing.T) {
 		}
 		v := a.Vec().Slice(0, 100-c.Rank())
 		if c.Rank() == 1 {
-			err := errors.Join(coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum), is(c, "the first", s.Sync(ctx), ubcoll.ErrMismatch))
+			err := errors.Join(coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum), testkit.Wants(s.Sync(ctx), ubcoll.ErrMismatch))
 			close(synced)
 			<-gave
 			return err
@@ -434,7 +425,7 @@ func TestDeviceBrokenBehind(t *testing.T) {
 			return err
 		}
 		err = s.Sync(ctx)
-		return errors.Join(is(c, "the first", err, ubcoll.ErrMismatch), is(c, "what is behind it", err, ubcoll.ErrAborted),
-			is(c, "broken", c.Err(), ubcoll.ErrAborted))
+		return errors.Join(testkit.Wants(err, ubcoll.ErrMismatch), testkit.Wants(err, ubcoll.ErrAborted),
+			testkit.Wants(c.Err(), ubcoll.ErrAborted))
 	})
 }

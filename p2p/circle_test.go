@@ -85,7 +85,7 @@ func TestCircle(t *testing.T) {
 
 // giveUp has all ranks time out when they have said what they wait in.
 func giveUp(mu *sync.Mutex, comms *[]*ubcoll.Comm, c *ubcoll.Comm) {
-	for begin := time.Now(); c.Err() == nil && time.Since(begin) < testkit.Limit; time.Sleep(time.Millisecond) {
+	testkit.Until(func() bool {
 		waits := 0
 		for r := range c.Size() {
 			if c.Engine().WaitsIn(r) != "no wait" {
@@ -95,13 +95,14 @@ func giveUp(mu *sync.Mutex, comms *[]*ubcoll.Comm, c *ubcoll.Comm) {
 		mu.Lock()
 		all := slices.Clone(*comms)
 		mu.Unlock()
-		if waits == c.Size() && len(all) == waits {
+		there := waits == c.Size() && len(all) == waits
+		if there {
 			for _, d := range all {
 				d.Engine().SetTimeout(time.Millisecond)
 			}
-			return
 		}
-	}
+		return there || c.Err() != nil
+	})
 }
 
 // TestBlame: of ranks that wait for one another, all name the one that waits for nobody.
@@ -114,11 +115,7 @@ func TestBlame(t *testing.T) {
 		comms = append(comms, c)
 		mu.Unlock()
 		if c.Rank() == 2 {
-			for begin := time.Now(); time.Since(begin) < testkit.Limit; time.Sleep(time.Millisecond) {
-				if c.Engine().WaitsIn(0) != "no wait" && c.Engine().WaitsIn(1) != "no wait" {
-					break
-				}
-			}
+			testkit.Until(func() bool { return c.Engine().WaitsIn(0) != "no wait" && c.Engine().WaitsIn(1) != "no wait" })
 			mu.Lock()
 			for _, d := range comms {
 				d.Engine().SetTimeout(time.Millisecond)
@@ -157,10 +154,8 @@ func TestWaitIsOver(t *testing.T) {
 			{barrier, barrier, "barrier #1 for rank 1"},
 		} {
 			if c.Rank() == 1 {
-				for begin := time.Now(); !strings.Contains(c.Engine().WaitsIn(0), k.in); time.Sleep(time.Millisecond) {
-					if time.Since(begin) > testkit.Limit {
-						return fmt.Errorf("%d: rank 0 is in %s, not %s", i, c.Engine().WaitsIn(0), k.in)
-					}
+				if !testkit.Until(func() bool { return strings.Contains(c.Engine().WaitsIn(0), k.in) }) {
+					return fmt.Errorf("%d: rank 0 is in %s, not %s", i, c.Engine().WaitsIn(0), k.in)
 				}
 				if err := k.comes(); err != nil {
 					return err

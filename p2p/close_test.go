@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -49,7 +50,7 @@ func TestCloseUnderWait(t *testing.T) {
 		}
 		if c.Rank() == 1 { // rank 0 aborts
 			_, err := p2p.Recv(ctx, c, 0, ubcoll.Of(make([]byte, 8)))
-			return errors.Join(wants(err, ubcoll.ErrAborted), wants(r.Wait(ctx), ubcoll.ErrAborted), d.Close())
+			return errors.Join(testkit.Wants(err, ubcoll.ErrAborted), testkit.Wants(r.Wait(ctx), ubcoll.ErrAborted), d.Close())
 		}
 		mail.Of(c.Engine().Comm).BeforeMove(hold)
 		waited, closed := make(chan error, 1), make(chan error, 1)
@@ -71,7 +72,7 @@ func TestCloseUnderWait(t *testing.T) {
 		if err == nil {
 			err = <-closed
 		}
-		return errors.Join(err, wants(<-waited, ubcoll.ErrAborted), wants(r.Wait(ctx), ubcoll.ErrAborted))
+		return errors.Join(err, testkit.Wants(<-waited, ubcoll.ErrAborted), testkit.Wants(r.Wait(ctx), ubcoll.ErrAborted))
 	}))
 }
 
@@ -150,7 +151,7 @@ func TestCloseRaces(t *testing.T) {
 					if op := <-ended; err != nil || !errors.Is(op, ubcoll.ErrClosed) {
 						return fmt.Errorf("round %d: Close gets %v, the operation %v", round, err, op)
 					}
-					if err := wants(d.Close(), ubcoll.ErrClosed); err != nil {
+					if err := testkit.Wants(d.Close(), ubcoll.ErrClosed); err != nil {
 						return err
 					}
 				}
@@ -220,7 +221,7 @@ func TestAbandoned(t *testing.T) {
 			return err
 		}
 		d.Abort(errStop)
-		err = errors.Join(wants(r.Wait(ctx), ubcoll.ErrAborted), b.Free())
+		err = errors.Join(testkit.Wants(r.Wait(ctx), ubcoll.ErrAborted), b.Free())
 		if there(c, b) {
 			err = errors.Join(err, errors.New("the memory of an abandoned message is there after Free"))
 		}
@@ -229,6 +230,6 @@ func TestAbandoned(t *testing.T) {
 		if x[0] != 0 {
 			err = errors.Join(err, errors.New("a message came to memory that its caller has back"))
 		}
-		return errors.Join(err, wants(later, ubcoll.ErrAborted), coll.Barrier(ctx, c), d.Close())
+		return errors.Join(err, testkit.Wants(later, ubcoll.ErrAborted), coll.Barrier(ctx, c), d.Close())
 	}))
 }

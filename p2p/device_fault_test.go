@@ -16,16 +16,6 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// wants is an error unless err wraps all of want.
-func wants(err error, want ...error) error {
-	for _, w := range want {
-		if !errors.Is(err, w) {
-			return fmt.Errorf("%w, want: got %w", w, err)
-		}
-	}
-	return nil
-}
-
 // TestChannelOnDevicesReplayed captures a round on a stream of its own and replays it: signals and packets are counted on
 // the device.
 func TestChannelOnDevicesReplayed(t *testing.T) {
@@ -123,14 +113,14 @@ func TestChannelOnDevicesRefused(t *testing.T) {
 		twice := e.ch.Batch(ctx, func(b *p2p.Channel) error { return b.Batch(ctx, func(*p2p.Channel) error { return nil }) })
 		half := e.ch.Batch(ctx, func(b *p2p.Channel) error { return errors.Join(b.Signal(ctx), b.Put(ctx, 990, 0, 11)) })
 		if err := errors.Join(
-			wants(e.ch.Put(ctx, 990, 0, 11), ubcoll.ErrArgument), wants(e.ch.Put(ctx, 0, -1, 1), ubcoll.ErrArgument),
-			wants(e.ch.Get(ctx, 0, 1001, 0), ubcoll.ErrArgument), wants(e.ch.Get(ctx, 0, 0, -1), ubcoll.ErrArgument),
-			wants(e.ch.PutPackets(ctx, 8, 0, 16, p2p.Packet16), ubcoll.ErrArgument),
-			wants(e.ch.PutPackets(ctx, 0, 0, 501, p2p.Packet16), ubcoll.ErrArgument),
-			wants(e.ch.PutPackets(ctx, 0, 0, 16, 12), ubcoll.ErrArgument),
-			wants(e.ch.GetPackets(ctx, 31, 0, 16, p2p.Packet16), ubcoll.ErrArgument),
-			wants(e.ch.On(host).Signal(ctx), ubcoll.ErrArgument), wants(poll, hw.ErrNotSupported),
-			wants(twice, ubcoll.ErrArgument), wants(half, ubcoll.ErrArgument),
+			testkit.Wants(e.ch.Put(ctx, 990, 0, 11), ubcoll.ErrArgument), testkit.Wants(e.ch.Put(ctx, 0, -1, 1), ubcoll.ErrArgument),
+			testkit.Wants(e.ch.Get(ctx, 0, 1001, 0), ubcoll.ErrArgument), testkit.Wants(e.ch.Get(ctx, 0, 0, -1), ubcoll.ErrArgument),
+			testkit.Wants(e.ch.PutPackets(ctx, 8, 0, 16, p2p.Packet16), ubcoll.ErrArgument),
+			testkit.Wants(e.ch.PutPackets(ctx, 0, 0, 501, p2p.Packet16), ubcoll.ErrArgument),
+			testkit.Wants(e.ch.PutPackets(ctx, 0, 0, 16, 12), ubcoll.ErrArgument),
+			testkit.Wants(e.ch.GetPackets(ctx, 31, 0, 16, p2p.Packet16), ubcoll.ErrArgument),
+			testkit.Wants(e.ch.On(host).Signal(ctx), ubcoll.ErrArgument), testkit.Wants(poll, hw.ErrNotSupported),
+			testkit.Wants(twice, ubcoll.ErrArgument), testkit.Wants(half, ubcoll.ErrArgument),
 			host.Close()); err != nil {
 			return err
 		}
@@ -152,7 +142,7 @@ func TestChannelOnDevicesRefused(t *testing.T) {
 			mixed = e.reg
 		}
 		_, err = p2p.Connect(ctx, c, 1-c.Rank(), mixed)
-		if err := wants(err, ubcoll.ErrArgument); err != nil {
+		if err := testkit.Wants(err, ubcoll.ErrArgument); err != nil {
 			return err
 		}
 		// The peer's registration is closed: what reaches for it is refused, signals are not.
@@ -160,7 +150,7 @@ func TestChannelOnDevicesRefused(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 0 {
-			if err := errors.Join(e.reg.Close(), wants(e.ch.Put(ctx, 0, 0, 1), ubcoll.ErrStale)); err != nil {
+			if err := errors.Join(e.reg.Close(), testkit.Wants(e.ch.Put(ctx, 0, 0, 1), ubcoll.ErrStale)); err != nil {
 				return err
 			}
 		}
@@ -168,7 +158,7 @@ func TestChannelOnDevicesRefused(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 1 {
-			if err := errors.Join(wants(e.ch.Put(ctx, 0, 0, 1), ubcoll.ErrStale), e.reg.Close()); err != nil {
+			if err := errors.Join(testkit.Wants(e.ch.Put(ctx, 0, 0, 1), ubcoll.ErrStale), e.reg.Close()); err != nil {
 				return err
 			}
 		}
@@ -240,11 +230,11 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 					if k.want == ubcoll.ErrTimeout {
 						c.Engine().SetTimeout(500 * time.Millisecond)
 					}
-					if err := wants(k.wait(ctx, e), k.want); err != nil {
+					if err := testkit.Wants(k.wait(ctx, e), k.want); err != nil {
 						return err
 					}
 					t.Logf("it took %v", time.Since(start))
-					if err := wants(e.ch.Signal(ctx), k.want); err != nil {
+					if err := testkit.Wants(e.ch.Signal(ctx), k.want); err != nil {
 						return fmt.Errorf("later: %w", err)
 					}
 					c.Engine().SetTimeout(testkit.Limit)
@@ -278,9 +268,9 @@ func TestChannelOnDevicesAborted(t *testing.T) {
 			c.Abort(errors.New("enough"))
 			return nil
 		}
-		if err := wants(e.ch.Wait(ctx), ubcoll.ErrAborted); err != nil {
+		if err := testkit.Wants(e.ch.Wait(ctx), ubcoll.ErrAborted); err != nil {
 			return err
 		}
-		return wants(e.ch.Put(ctx, 0, 0, 1), ubcoll.ErrAborted)
+		return testkit.Wants(e.ch.Put(ctx, 0, 0, 1), ubcoll.ErrAborted)
 	})
 }

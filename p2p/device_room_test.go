@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 	"github.com/ubcoll/ubcoll/register"
@@ -22,9 +23,7 @@ import (
 // TestBesideCollectives has a small device full of an all-reduce, which the peer comes to only behind messages, or steps
 // of a channel, that are queued later here.
 func TestBesideCollectives(t *testing.T) {
-	if !emulated.Active() {
-		t.Skip("needs the emulated driver, whose devices can be small")
-	}
+	emulated.Only(t)
 	type side struct {
 		ctx  context.Context
 		c    *ubcoll.Comm
@@ -120,9 +119,7 @@ func TestBesideCollectives(t *testing.T) {
 
 // TestNoAtomics has links over which signals cannot be counted: channels and windows are refused, messages work.
 func TestNoAtomics(t *testing.T) {
-	if !emulated.Active() {
-		t.Skip("needs the emulated driver, whose links can be without")
-	}
+	emulated.Only(t)
 	t.Setenv("UBCOLL_EMULATE_ATOMICS", "0")
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err := ubcoll.Alloc[byte](c, dev, 2000)
@@ -140,7 +137,7 @@ func TestNoAtomics(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), "native atomic operations") {
 					return fmt.Errorf("rank %d: %w", c.Rank(), err)
 				}
-				if err := wants(err, hw.ErrNotSupported); err != nil {
+				if err := testkit.Wants(err, hw.ErrNotSupported); err != nil {
 					return err
 				}
 			}

@@ -38,14 +38,6 @@ func openEnd(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, peer, n int
 
 func (e *end) close() error { return errors.Join(e.ch.Close(), e.reg.Close(), e.buf.Free()) }
 
-func random(r *rand.Rand, n int) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(r.Uint32())
-	}
-	return b
-}
-
 // trade is one round of a random test, the same on both ranks.
 type trade struct {
 	how           string
@@ -131,7 +123,7 @@ func trades(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, peer int, se
 	pair := rand.New(rand.NewPCG(seed, uint64(min(c.Rank(), peer)*8+max(c.Rank(), peer))))
 	for round := range 40 {
 		x, salt := newTrade(pair), pair.Uint64()
-		of := func(rank int) []byte { return random(rand.New(rand.NewPCG(salt, uint64(rank))), x.n) }
+		of := func(rank int) []byte { return testkit.Bytes(rand.New(rand.NewPCG(salt, uint64(rank))), x.n) }
 		host := bytes.Repeat([]byte{0xa5}, 2*part)
 		copy(host[x.src:], of(c.Rank()))
 		if err := e.buf.CopyFrom(ctx, host); err != nil {

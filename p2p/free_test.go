@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -79,7 +80,7 @@ func freeUnder(ctx context.Context, c *ubcoll.Comm, n int, recv, slice bool) err
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(b.Free(), wants(b.Free(), ubcoll.ErrClosed), wants(p2p.Send(ctx, c, peer, b.Vec()), ubcoll.ErrStale)); err != nil {
+	if err := errors.Join(b.Free(), testkit.Wants(b.Free(), ubcoll.ErrClosed), testkit.Wants(p2p.Send(ctx, c, peer, b.Vec()), ubcoll.ErrStale)); err != nil {
 		return fmt.Errorf("free: %w", err)
 	}
 	if !there(c, b) {
@@ -160,7 +161,7 @@ func TestFreeOfAbandoned(t *testing.T) {
 				return fmt.Errorf("buffer %d is still there: %w", i, err)
 			}
 		}
-		return errors.Join(err, wants(r.Wait(ctx), ubcoll.ErrAborted))
+		return errors.Join(err, testkit.Wants(r.Wait(ctx), ubcoll.ErrAborted))
 	}))
 }
 
@@ -179,14 +180,14 @@ func TestFreeOfAdopted(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := wants(b.Free(), ubcoll.ErrInUse); err != nil {
+			if err := testkit.Wants(b.Free(), ubcoll.ErrInUse); err != nil {
 				return err
 			}
 			if err := errors.Join(p2p.Send(ctx, c, 0, ubcoll.Of([]byte{7})), r.Wait(ctx)); err != nil || x[0] != 7 {
 				return fmt.Errorf("received %d: %w", x[0], err)
 			}
 		}
-		return errors.Join(b.Free(), wants(b.Free(), ubcoll.ErrClosed))
+		return errors.Join(b.Free(), testkit.Wants(b.Free(), ubcoll.ErrClosed))
 	}))
 }
 
@@ -216,7 +217,7 @@ func TestFreeRaces(t *testing.T) {
 					ended <- err
 				}()
 				<-running
-				if err := errors.Join(b.Free(), wants(<-ended, ubcoll.ErrStale)); err != nil {
+				if err := errors.Join(b.Free(), testkit.Wants(<-ended, ubcoll.ErrStale)); err != nil {
 					return fmt.Errorf("%d bytes, round %d: %w", n, round, err)
 				}
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 	"github.com/ubcoll/ubcoll/register"
@@ -60,7 +61,7 @@ func pattern(n int, seed ...uint64) []byte {
 	for _, x := range seed {
 		s = s*0x9e3779b97f4a7c15 + x + 1
 	}
-	return random(rand.New(rand.NewPCG(s, 1)), n)
+	return testkit.Bytes(rand.New(rand.NewPCG(s, 1)), n)
 }
 
 // sizes are those at which something changes.

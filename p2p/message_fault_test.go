@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -220,18 +221,18 @@ func TestMessagesRefused(t *testing.T) {
 		mixed.Recv(9, v)
 		inGroup := ubcoll.Group(ctx, c, func(c *ubcoll.Comm) error { return p2p.Send(ctx, c, peer, v) })
 		for i, err := range []error{
-			wants(p2p.Send(ctx, c, 2, v), ubcoll.ErrArgument), wants(recv(c, -1, v), ubcoll.ErrArgument),
-			wants(p2p.Send(ctx, c, peer, freed), ubcoll.ErrStale), wants(recv(c, peer, freed), ubcoll.ErrStale),
-			wants(p2p.Send(ctx, c.On(onHost), peer, v), ubcoll.ErrArgument),
-			wants(p2p.Send(ctx, c.On(s), peer, h.Vec()), ubcoll.ErrArgument),
-			wants(p2p.Send(ctx, c.On(other), peer, v), ubcoll.ErrArgument),
-			wants(p2p.Send(ctx, c.On(onHost), peer, h.Vec()), hw.ErrNotSupported),
-			wants(both(c, v.Slice(0, 100), h.Vec()), ubcoll.ErrArgument), wants(both(c, h.Vec(), v), ubcoll.ErrArgument),
-			wants(mixed.Do(ctx, c), ubcoll.ErrArgument), wants(inGroup, ubcoll.ErrArgument),
-			wants(p2p.Send(cancelled, c, peer, v), context.Canceled),
-			wants(p2p.Send(ctx, c, c.Rank(), v), ubcoll.ErrArgument),
-			wants(p2p.Send(ctx, c.On(s), c.Rank(), v), ubcoll.ErrArgument),
-			wants(p2p.Send(ctx, c, peer, v.Slice(1, 9).As(dtype.Float64)), ubcoll.ErrArgument),
+			testkit.Wants(p2p.Send(ctx, c, 2, v), ubcoll.ErrArgument), testkit.Wants(recv(c, -1, v), ubcoll.ErrArgument),
+			testkit.Wants(p2p.Send(ctx, c, peer, freed), ubcoll.ErrStale), testkit.Wants(recv(c, peer, freed), ubcoll.ErrStale),
+			testkit.Wants(p2p.Send(ctx, c.On(onHost), peer, v), ubcoll.ErrArgument),
+			testkit.Wants(p2p.Send(ctx, c.On(s), peer, h.Vec()), ubcoll.ErrArgument),
+			testkit.Wants(p2p.Send(ctx, c.On(other), peer, v), ubcoll.ErrArgument),
+			testkit.Wants(p2p.Send(ctx, c.On(onHost), peer, h.Vec()), hw.ErrNotSupported),
+			testkit.Wants(both(c, v.Slice(0, 100), h.Vec()), ubcoll.ErrArgument), testkit.Wants(both(c, h.Vec(), v), ubcoll.ErrArgument),
+			testkit.Wants(mixed.Do(ctx, c), ubcoll.ErrArgument), testkit.Wants(inGroup, ubcoll.ErrArgument),
+			testkit.Wants(p2p.Send(cancelled, c, peer, v), context.Canceled),
+			testkit.Wants(p2p.Send(ctx, c, c.Rank(), v), ubcoll.ErrArgument),
+			testkit.Wants(p2p.Send(ctx, c.On(s), c.Rank(), v), ubcoll.ErrArgument),
+			testkit.Wants(p2p.Send(ctx, c, peer, v.Slice(1, 9).As(dtype.Float64)), ubcoll.ErrArgument),
 		} {
 			if err != nil {
 				return fmt.Errorf("%d: %w", i, err)
@@ -329,7 +330,7 @@ func TestMessagesAlone(t *testing.T) {
 					c.Engine().SetTimeout(time.Second)
 				}
 				err = k.call(ctx, c, b)
-				if err := wants(err, k.want); err != nil {
+				if err := testkit.Wants(err, k.want); err != nil {
 					return err
 				}
 				if !strings.Contains(err.Error(), k.text) {
@@ -340,7 +341,7 @@ func TestMessagesAlone(t *testing.T) {
 					return fmt.Errorf("it does not name rank 1: %w", err)
 				}
 				// It stays so, and for all.
-				return errors.Join(wants(call(true, 1)(ctx, c, b), k.want), wants(c.Err(), k.want))
+				return errors.Join(testkit.Wants(call(true, 1)(ctx, c, b), k.want), testkit.Wants(c.Err(), k.want))
 			})
 		})
 	}
@@ -348,9 +349,7 @@ func TestMessagesAlone(t *testing.T) {
 
 // TestMessagesFail fails calls of the driver while messages are queued: the communicator breaks on both ranks, soon.
 func TestMessagesFail(t *testing.T) {
-	if !emulated.Active() {
-		t.Skip("needs the emulated driver")
-	}
+	emulated.Only(t)
 	for _, call := range []string{"cuLaunchKernelEx", "cuEventQuery", "cuEventRecord", "cuStreamWaitEvent", "cuStreamCreate"} {
 		t.Run(call, func(t *testing.T) {
 			t.Setenv("UBCOLL_EMULATE_FAIL", "")
@@ -401,7 +400,7 @@ func TestMessagesClosed(t *testing.T) {
 		}
 		_, err1 := p2p.Recv(ctx, d, 1, b.Vec())
 		_, err2 := p2p.Recv(ctx, d, 1, b.Vec())
-		if err := errors.Join(err1, wants(err2, ubcoll.ErrPeerLost)); err != nil {
+		if err := errors.Join(err1, testkit.Wants(err2, ubcoll.ErrPeerLost)); err != nil {
 			return err
 		}
 		return errors.Join(coll.Barrier(ctx, c), d.Close(), b.Free())
@@ -422,7 +421,7 @@ func TestMessagesBusy(t *testing.T) {
 		if _, err := p2p.Recv(ctx, c.On(s), 1, b.Vec()); err != nil {
 			return err
 		}
-		busy := wants(c.Close(), ubcoll.ErrBusy)
+		busy := testkit.Wants(c.Close(), ubcoll.ErrBusy)
 		return errors.Join(busy, coll.Barrier(ctx, c), s.Sync(ctx), coll.Barrier(ctx, c), s.Close())
 	})
 }

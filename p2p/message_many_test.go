@@ -205,7 +205,7 @@ func TestMessagesCaptured(t *testing.T) {
 		if err = errors.Join(err, err2); err != nil {
 			return err
 		}
-		if err := wants(b.Free(), ubcoll.ErrInUse); err != nil {
+		if err := testkit.Wants(b.Free(), ubcoll.ErrInUse); err != nil {
 			return err
 		}
 		for round := range 6 {

@@ -11,9 +11,11 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -60,7 +62,8 @@ func TestFailures(t *testing.T) {
 		}, true},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			out := captureLogs(t)
+			t.Setenv(env.Log.Name, "warn")
+			out := testkit.Logs(t)
 			c, err := engine.Open(background, bootstrap.Local(1)[0], engine.Options{}, nil,
 				enginetest.RoomsWith(func(h *mem.Heap, secret []byte) (engine.IPC, error) {
 					ipc, err := ipc.New(h, secret)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -46,16 +45,6 @@ func without(comms []*engine.Comm, missing int, f func(c *engine.Comm) error) <-
 		})
 	}()
 	return result
-}
-
-func descriptors(t *testing.T) int {
-	t.Helper()
-	d, err := os.ReadDir("/proc/self/fd")
-	if errors.Is(err, os.ErrNotExist) {
-		t.Skip("needs /proc")
-	}
-	require.NoError(t, err)
-	return len(d)
 }
 
 func TestOpen(t *testing.T) {
@@ -160,7 +149,7 @@ func TestOpenRefused(t *testing.T) {
 				}
 				c.want, c.text = fault.ErrMismatch, "race detector"
 			}
-			before := descriptors(t)
+			before := testkit.Descriptors(t)
 			bs := bootstrap.Local(2)
 			bs[1] = &tampered{bs[1], c.round, c.change}
 			_, errs := enginetest.OpenOver(bs, engine.Options{})
@@ -173,7 +162,7 @@ func TestOpenRefused(t *testing.T) {
 			var e *fault.Error
 			require.ErrorAs(t, errs[0], &e)
 			require.Equal(t, "open", e.Op)
-			require.Eventually(t, func() bool { return before == descriptors(t) }, testkit.Limit, time.Millisecond)
+			testkit.Eventually(t, func() bool { return before == testkit.Descriptors(t) })
 		})
 	}
 	t.Run("bad options", func(t *testing.T) {
@@ -193,7 +182,7 @@ func TestOpenRefused(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	before := descriptors(t)
+	before := testkit.Descriptors(t)
 	comms := enginetest.Open(t, 3, engine.Options{})
 	requireUsable(t, comms)
 	a, err := comms[0].Alloc(hw.Host, 100)
@@ -214,8 +203,7 @@ func TestClose(t *testing.T) {
 		require.ErrorIs(t, err, fault.ErrClosed)
 		c.Abort(nil) // too late, and harmless
 	}
-	require.Eventually(t, func() bool { return descriptors(t) <= before+2 }, testkit.Limit, time.Millisecond,
-		"the Go runtime's poller may stay")
+	testkit.Eventually(t, func() bool { return testkit.Descriptors(t) <= before+2 }, "the Go runtime's poller may stay")
 }
 
 // Abort may come at any time, from any goroutine: while Close gives back what it writes, too.
@@ -285,7 +273,7 @@ func TestFreeForgetsWhatMessagesRegister(t *testing.T) {
 	require.NoError(t, lane.Enter())
 	freed := make(chan error, 1)
 	go func() { freed <- c.Free(a) }()
-	require.Eventually(t, func() bool { return !a.Live() }, testkit.Limit, time.Millisecond)
+	testkit.Eventually(t, func() bool { return !a.Live() })
 	used(t, c, team.Vec{Alloc: a}).Release()
 	require.Equal(t, 1, c.Stats().Cache.Regions)
 	lane.Unlock()

@@ -1,12 +1,9 @@
 package engine_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
@@ -95,42 +93,16 @@ func TestAbortReachesAll(t *testing.T) {
 	}
 }
 
-// logged is what the library has logged.
-type logged struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logged) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-// captureLogs is what the library logs from now on, until the test ends.
-func captureLogs(t *testing.T) *logged {
-	out, old := &logged{}, slog.Default()
-	t.Cleanup(func() { slog.SetDefault(old) })
-	slog.SetDefault(slog.New(slog.NewTextHandler(out, nil)))
-	return out
-}
-
 // reports has all ranks but one wait for that one, until they have reported so, and gives the reports.
 func reports(t *testing.T, comms []*engine.Comm, missing int) string {
 	t.Helper()
 	defer engine.ReportAfter(time.Hour)()
-	out := captureLogs(t)
+	t.Setenv(env.Log.Name, "warn") // what is counted
+	out := testkit.Logs(t)
 	result := without(comms, missing, enginetest.Barrier)
 	enginetest.RequireWaiting(t, comms, 1, missing)
 	engine.ReportAfter(0)
-	require.Eventually(t, func() bool { return strings.Count(out.String(), "still waiting") >= len(comms)-1 }, testkit.Limit,
-		time.Millisecond)
+	testkit.Eventually(t, func() bool { return strings.Count(out.String(), "still waiting") >= len(comms)-1 })
 	time.Sleep(100 * time.Millisecond) // looks at the clock enough for more of them
 	engine.ReportAfter(time.Hour)
 	require.NoError(t, enginetest.Barrier(comms[missing]))

@@ -71,7 +71,7 @@ func TestGateWaitsForTheLastUse(t *testing.T) {
 		require.NoError(t, begin(n))
 		closed := make(chan error, 1)
 		go func() { closed <- shut(n, quick) }()
-		require.Eventually(t, n.Closed, testkit.Limit, time.Millisecond)
+		testkit.Eventually(t, n.Closed)
 		if quick {
 			require.NoError(t, <-closed)
 		}

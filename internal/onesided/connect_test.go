@@ -63,7 +63,7 @@ func TestConnectAlone(t *testing.T) {
 		_, err := onesided.SpaceOf(comms[0]).Connect(ctx, 1, r, nil)
 		alone <- err
 	}()
-	require.Eventually(t, func() bool { return onesided.SpaceOf(comms[0]).Made(1) == 1 }, testkit.Limit, time.Millisecond)
+	testkit.Eventually(t, func() bool { return onesided.SpaceOf(comms[0]).Made(1) == 1 })
 	cancel()
 	require.ErrorIs(t, <-alone, context.Canceled)
 	for _, err := range testkit.Each(comms, enginetest.Barrier) {

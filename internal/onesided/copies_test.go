@@ -184,7 +184,7 @@ func TestCloseWaitsForCopies(t *testing.T) {
 			require.NoError(t, err)
 			closed := make(chan error, 1)
 			go func() { closed <- k.close(e) }()
-			require.Eventually(t, func() bool { return p.live() != nil }, testkit.Limit, time.Millisecond, "it is closing")
+			testkit.Eventually(t, func() bool { return p.live() != nil }, "it is closing")
 			time.Sleep(20 * time.Millisecond) // longer than it takes where it does not wait
 			require.Empty(t, closed, "closed during a copy")
 			require.ErrorIs(t, comms[1].Free(e.vec.Alloc), fault.ErrInUse)
@@ -214,7 +214,7 @@ func TestCloseTwiceDuringCopy(t *testing.T) {
 	require.NoError(t, err)
 	closed := make(chan error, 1)
 	go func() { closed <- e.reg.Close() }()
-	require.Eventually(t, func() bool { return p.live() != nil }, testkit.Limit, time.Millisecond, "it is closing")
+	testkit.Eventually(t, func() bool { return p.live() != nil }, "it is closing")
 	require.ErrorIs(t, e.reg.Close(), fault.ErrClosed)
 	require.ErrorIs(t, comms[1].Free(e.vec.Alloc), fault.ErrInUse)
 	_, other := enginetest.Registered(t, comms[1], 100)

@@ -82,7 +82,7 @@ func TestCloseWaitsForImport(t *testing.T) {
 			go func() { did <- k.do(comms[1], mine, m, h) }()
 			<-looks
 			go func() { closed <- comms[1].Close() }()
-			require.Eventually(t, func() bool { return comms[1].Err() != nil }, testkit.Limit, time.Millisecond)
+			testkit.Eventually(t, func() bool { return comms[1].Err() != nil })
 			time.Sleep(20 * time.Millisecond) // longer than it takes where it does not wait
 			require.Empty(t, closed)
 			close(goOn)

@@ -3,12 +3,8 @@ package team
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -16,6 +12,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // unpack takes a signature apart by its layout, which other ranks rely on.
@@ -104,14 +101,7 @@ func TestRefusalText(t *testing.T) {
 }
 
 func TestReached(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("TEST_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("TEST_SEED=%d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testkit.Random(t)
 	for range 1000 {
 		target, near := random.Uint64(), random.Uint64()>>2
 		require.True(t, Reached(target, target))
