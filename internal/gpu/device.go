@@ -46,8 +46,8 @@ type Device struct {
 	launches atomic.Uint64          // how many were, and
 	ended    atomic.Uint64          // how many when all were seen to have ended
 
-	Mu      sync.Mutex
-	Gone    bool
+	mu      sync.Mutex
+	gone    bool
 	pending []error // that no Sync has returned
 	graphs  map[*Graph]bool
 
@@ -72,6 +72,19 @@ func (d *Device) Status(n int) *kernels.Status {
 
 // StatusAddr is where kernels find that line.
 func (d *Device) StatusAddr(n int) uint64 { return d.Params.Status + uint64(statusLine*n) }
+
+// LockStatus keeps the status page from going until UnlockStatus; false if it has gone.
+func (d *Device) LockStatus() bool {
+	d.mu.Lock()
+	if d.gone {
+		d.mu.Unlock()
+		return false
+	}
+	return true
+}
+
+// UnlockStatus ends LockStatus.
+func (d *Device) UnlockStatus() { d.mu.Unlock() }
 
 // DeviceOf is c's side of its device, or nil.
 func DeviceOf(c *engine.Comm) *Device {
@@ -214,9 +227,9 @@ func (d *Device) RunsBeside(s *Stream) bool {
 // Close implements Accelerator.
 func (d *Device) Close() error {
 	close(d.stop)
-	d.Mu.Lock()
+	d.mu.Lock()
 	stopped := d.stopped
-	d.Mu.Unlock()
+	d.mu.Unlock()
 	if stopped != nil {
 		<-stopped
 	}
@@ -233,11 +246,11 @@ func (d *Device) Close() error {
 	for _, s := range streams {
 		s.Leave(d)
 	}
-	d.Mu.Lock()
-	d.Gone = true
+	d.mu.Lock()
+	d.gone = true
 	graphs := d.graphs
 	d.graphs = nil
-	d.Mu.Unlock()
+	d.mu.Unlock()
 	errs := []error{d.kept.Close()}
 	for g := range graphs {
 		errs = append(errs, g.release())
@@ -259,9 +272,9 @@ func (d *Device) Close() error {
 
 // Abort implements Accelerator.
 func (d *Device) Abort() {
-	d.Mu.Lock()
-	defer d.Mu.Unlock()
-	if d.Gone || d.status == nil {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.gone || d.status == nil {
 		return
 	}
 	d.status.Abort.Store(1)

@@ -153,9 +153,9 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 		return nil, err
 	}
 	g.graph = graph
-	d.Mu.Lock()
+	d.mu.Lock()
 	d.graphs[g] = true
-	d.Mu.Unlock()
+	d.mu.Unlock()
 	return g, nil
 }
 
@@ -300,9 +300,9 @@ func (g *Graph) Replay(cu *cuda.Stream) error { return g.graph.Launch(cu) }
 
 // Close gives the graph up; a launch that is under way ends first.
 func (g *Graph) Close() error {
-	g.d.Mu.Lock()
+	g.d.mu.Lock()
 	delete(g.d.graphs, g)
-	g.d.Mu.Unlock()
+	g.d.mu.Unlock()
 	return g.release()
 }
 

@@ -128,9 +128,9 @@ func (d *Device) settle(ctx context.Context, k team.OpKind) error {
 		return err
 	}
 	if err := d.take(); err != nil {
-		d.Mu.Lock()
+		d.mu.Lock()
 		d.pending = append(d.pending, err)
-		d.Mu.Unlock()
+		d.mu.Unlock()
 	}
 	return nil
 }

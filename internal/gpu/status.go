@@ -21,10 +21,10 @@ func (d *Device) error(k team.OpKind, seq uint64, step string, about int, err er
 // Collect takes the errors that no stream has returned yet.
 func (d *Device) Collect() []error {
 	err := d.take()
-	d.Mu.Lock()
+	d.mu.Lock()
 	errs := d.pending
 	d.pending = nil
-	d.Mu.Unlock()
+	d.mu.Unlock()
 	found := []error{err}
 	for _, k := range d.clients {
 		found = append(found, k.Collect())
@@ -40,9 +40,9 @@ func (d *Device) Collect() []error {
 // take takes what the kernels have said, once what was queued is done. An error that leaves the others waiting breaks
 // the communicator, and is then returned each time.
 func (d *Device) take() error {
-	d.Mu.Lock()
-	if d.Gone {
-		d.Mu.Unlock()
+	d.mu.Lock()
+	if d.gone {
+		d.mu.Unlock()
 		return nil
 	}
 	// Kernels that break the communicator abort it as well, where they have no place to say why: nobody had taken the error
@@ -53,7 +53,7 @@ func (d *Device) take() error {
 	if code != kernels.OK { // else what is told meanwhile would be lost
 		d.status.Error.Store(kernels.OK)
 	}
-	d.Mu.Unlock()
+	d.mu.Unlock()
 	var last error // what has broken the communicator
 	switch {
 	case fatal:
@@ -81,10 +81,7 @@ func (d *Device) take() error {
 // holds mu.
 func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
 	s := d.status
-	peer := int(s.Peer)
-	if peer >= d.c.Size() {
-		peer = -1
-	}
+	peer := s.About(d.c.Size())
 	k := team.OpKind(s.Mine >> 59)
 	about := func(step string, err error) *fault.Error { return d.error(k, uint64(s.Epoch), step, peer, err) }
 	switch code {
@@ -118,9 +115,9 @@ const watchEvery = 50 * time.Millisecond
 // peer's process has died.
 func (d *Device) Watch() {
 	d.watching.Do(func() {
-		d.Mu.Lock()
+		d.mu.Lock()
 		d.stopped = make(chan struct{})
-		d.Mu.Unlock()
+		d.mu.Unlock()
 		go d.watchdog()
 	})
 }
@@ -164,12 +161,12 @@ func (d *Device) watchdog() {
 			d.c.Fail(e)
 			continue
 		}
-		d.Mu.Lock()
+		d.mu.Lock()
 		told, fatal := d.told(d.status.Error.Load())
 		if !fatal {
 			told = d.fatal()
 		}
-		d.Mu.Unlock()
+		d.mu.Unlock()
 		if told != nil {
 			d.c.Fail(told)
 		}

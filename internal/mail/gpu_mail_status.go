@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
@@ -30,10 +29,7 @@ func (m *gpuMail) status(line int) *kernels.Status {
 // told is what kernels say in a line of the status page, and whether it breaks the communicator. The caller keeps the
 // page from going.
 func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool) {
-	peer := int(s.Peer)
-	if peer >= len(m.mail.boxes) {
-		peer = -1
-	}
+	peer := s.About(len(m.mail.boxes))
 	code := s.Error.Load()
 	if op == "" {
 		if op = "send"; s.Detail == 1 && code == kernels.Mismatch {
@@ -50,24 +46,17 @@ func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool
 		return nil, false
 	case kernels.Mismatch:
 		if s.Detail == 1 {
-			return about("", fmt.Errorf("it sent %s, and %s were expected: %w", describeHead(s.Theirs),
-				describeHead(s.Mine), fault.ErrMismatch)), false
+			return about("", fmt.Errorf("it sent %s, and %s were expected: %w", kernels.DescribeHead(s.Theirs),
+				kernels.DescribeHead(s.Mine), fault.ErrMismatch)), false
 		}
-		return about("", fmt.Errorf("it expected %s, and %s were sent: %w", describeHead(s.Theirs), describeHead(s.Mine),
-			fault.ErrMismatch)), false
-	case kernels.Astray:
-		return about("copy", fmt.Errorf("it receives %s at another place than when both captured: %w",
-			describeHead(s.Mine), fault.ErrMismatch)), true
+		return about("", fmt.Errorf("it expected %s, and %s were sent: %w", kernels.DescribeHead(s.Theirs),
+			kernels.DescribeHead(s.Mine), fault.ErrMismatch)), false
 	}
 	more := ""
 	if code == kernels.Timeout {
 		more = m.hint(peer)
 	}
 	return about(s.Broke(code, time.Duration(m.mail.team.Timeout.Load()), more)), true
-}
-
-func describeHead(h uint64) string {
-	return fmt.Sprintf("%d elements of %v", h&(1<<48-1), dtype.Type(h>>48))
 }
 
 // hint says what else has come from a peer that is waited for.
@@ -100,9 +89,7 @@ func (m *gpuMail) Fatal() (first *fault.Error) {
 // Collect takes what kernels on streams have said.
 func (m *gpuMail) Collect() error {
 	d := m.d
-	d.Mu.Lock()
-	if d.Gone {
-		d.Mu.Unlock()
+	if !d.LockStatus() {
 		return nil
 	}
 	s := m.status(0)
@@ -123,7 +110,7 @@ func (m *gpuMail) Collect() error {
 		e.Device = d.Domain.Context.Device()
 	}
 	m.more = more
-	d.Mu.Unlock()
+	d.UnlockStatus()
 	if e == nil {
 		return nil
 	}

@@ -166,9 +166,8 @@ func (t *Transfer) finish(err error) error {
 	}
 	var e *fault.Error
 	var fatal bool
-	m.d.Mu.Lock()
-	closed := m.d.Gone
-	if !closed {
+	open := m.d.LockStatus()
+	if open {
 		s := m.status(t.line)
 		if e, fatal = m.told(t.op, s); fatal && errors.Is(e, fault.ErrAborted) {
 			if first := m.Fatal(); first != nil {
@@ -180,13 +179,13 @@ func (t *Transfer) finish(err error) error {
 			s.Claim.Store(0)
 			m.giveBack(t.line)
 		}
+		m.d.UnlockStatus()
 	}
-	m.d.Mu.Unlock()
 	if fatal {
 		c.FailOpen(e)
 	}
 	switch b := c.Broken(); {
-	case b != nil && (fatal || closed):
+	case b != nil && (fatal || !open):
 		t.err = b
 	case e != nil:
 		t.err = e

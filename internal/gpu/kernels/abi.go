@@ -106,6 +106,14 @@ func (s *Status) CountsOf() (expected, from, sent int) {
 	return int(s.Detail & (1<<48 - 1)), int(s.Detail >> 48), int(s.Theirs)
 }
 
+// About is the rank that an error is about, of so many, or -1.
+func (s *Status) About(ranks int) int {
+	if int(s.Peer) >= ranks {
+		return -1
+	}
+	return int(s.Peer)
+}
+
 // Broke is what code means, one after which nothing works any more, and the step that it ended. Kernels wait for Peer as
 // long as timeout; more is what is to be said of that.
 func (s *Status) Broke(code uint32, timeout time.Duration, more string) (step string, err error) {
@@ -114,6 +122,9 @@ func (s *Status) Broke(code uint32, timeout time.Duration, more string) (step st
 		return "wait", fmt.Errorf("nothing from it for %v%s: %w", timeout, more, fault.ErrTimeout)
 	case Aborted:
 		return "wait", fault.ErrAborted
+	case Astray:
+		return "copy", fmt.Errorf("it receives %s at another place than when both captured: %w", DescribeHead(s.Mine),
+			fault.ErrMismatch)
 	case NoExtent:
 		return "import", fmt.Errorf("it named memory that is not mapped here (%#x): %w", s.Detail, fault.ErrStale)
 	}
@@ -191,6 +202,11 @@ const (
 // Head is the head of a message of so many elements of a type.
 func Head(form int, t dtype.Type, count int) uint64 {
 	return uint64(form)<<56 | uint64(t)<<48 | uint64(count)
+}
+
+// DescribeHead is what a head without a form says, for people.
+func DescribeHead(h uint64) string {
+	return fmt.Sprintf("%d elements of %v", h&(1<<48-1), dtype.Type(h>>48))
 }
 
 // Message is a message of the kernel Messages: ubc_message of src/abi.h.
