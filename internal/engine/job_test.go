@@ -17,7 +17,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/fault"
-	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -262,23 +261,6 @@ func TestFreeDuringOperation(t *testing.T) {
 		require.Error(t, c.Free(a))
 	}
 	require.Equal(t, 1, c.Stats().Memory.Allocations, "the control segment's")
-}
-
-// A message that comes and goes under its lane's lock may register memory that is being freed: that ends with it.
-func TestFreeForgetsWhatMessagesRegister(t *testing.T) {
-	c := enginetest.Open(t, 1, engine.Options{})[0]
-	a, err := c.Alloc(hw.Host, 4096)
-	require.NoError(t, err)
-	lane := &mail.Of(c).Box(0).Send
-	require.NoError(t, lane.Enter())
-	freed := make(chan error, 1)
-	go func() { freed <- c.Free(a) }()
-	testkit.Eventually(t, func() bool { return !a.Live() })
-	used(t, c, team.Vec{Alloc: a}).Release()
-	require.Equal(t, 1, c.Stats().Cache.Regions)
-	lane.Unlock()
-	require.NoError(t, <-freed)
-	require.Zero(t, c.Stats().Cache.Regions)
 }
 
 func TestRegisterRefused(t *testing.T) {
