@@ -110,11 +110,7 @@ func TestClosedEndsAreForgotten(t *testing.T) {
 // TestLastWord has a peer close its communicator right after what a wait is for: that is no loss.
 func TestLastWord(t *testing.T) {
 	comms := enginetest.Open(t, 2, engine.Options{})
-	ends := make([]*oneSided, 2)
-	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
-		ends[c.Rank()], err = newOneSided(t, c, false)
-		return err
-	})...))
+	ends := newEnds(t, comms, false)
 	peer := ends[0].c.Team()
 	peer.Leave() // as if it were about to close
 	defer peer.Me.State.Store(team.StateOpen)
@@ -142,11 +138,7 @@ func TestWaitOnBroken(t *testing.T) {
 		for _, window := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/window=%v", k.name, window), func(t *testing.T) {
 				comms := enginetest.Open(t, 2, engine.Options{})
-				ends := make([]*oneSided, 2)
-				require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
-					ends[c.Rank()], err = newOneSided(t, c, window)
-					return err
-				})...))
+				ends := newEnds(t, comms, window)
 				e := ends[1]
 				k.end(e.c, ends[0].c)
 				var err error

@@ -65,6 +65,17 @@ func newOneSided(t *testing.T, c *engine.Comm, window bool) (*oneSided, error) {
 	return e, err
 }
 
+// newEnds is newOneSided of both ranks.
+func newEnds(t *testing.T, comms []*engine.Comm, window bool) []*oneSided {
+	t.Helper()
+	ends := make([]*oneSided, 2)
+	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
+		ends[c.Rank()], err = newOneSided(t, c, window)
+		return err
+	})...))
+	return ends
+}
+
 // abroad makes rank 0's copies go to memory that rank 1 has exported, and that its end does not show.
 func abroad(t *testing.T, ends []*oneSided) (mine, theirs *oneSided) {
 	vec, reg := enginetest.Registered(t, ends[1].c, 4096)
@@ -117,11 +128,7 @@ func TestCopyOfTheDead(t *testing.T) {
 	defer settleFor(testkit.Limit / 4)()
 	var killed, dead atomic.Bool
 	comms := enginetest.OpenHooked(t, enginetest.Hooks{Look: func() { dead.Store(killed.Load()) }, Live: func() {}, Dead: dead.Load})
-	ends := make([]*oneSided, 2)
-	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
-		ends[c.Rank()], err = newOneSided(t, c, false)
-		return err
-	})...))
+	ends := newEnds(t, comms, false)
 	_, done, err := ends[0].reach(100)
 	require.NoError(t, err)
 	killed.Store(true)
@@ -171,11 +178,7 @@ func TestCloseWaitsForCopies(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			defer settleFor(testkit.Limit)()
 			comms := enginetest.Open(t, 2, engine.Options{})
-			ends := make([]*oneSided, 2)
-			require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
-				ends[c.Rank()], err = newOneSided(t, c, k.window)
-				return err
-			})...))
+			ends := newEnds(t, comms, k.window)
 			e, p := ends[1], ends[0]
 			if k.abroad {
 				e, p = abroad(t, ends)
@@ -204,11 +207,7 @@ func TestCloseWaitsForCopies(t *testing.T) {
 func TestCloseTwiceDuringCopy(t *testing.T) {
 	defer settleFor(testkit.Limit)()
 	comms := enginetest.Open(t, 2, engine.Options{})
-	ends := make([]*oneSided, 2)
-	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
-		ends[c.Rank()], err = newOneSided(t, c, false)
-		return err
-	})...))
+	ends := newEnds(t, comms, false)
 	e, p := ends[1], ends[0]
 	_, done, err := p.reach(100)
 	require.NoError(t, err)
@@ -233,11 +232,7 @@ func TestCopyThatDoesNotEnd(t *testing.T) {
 	}
 	defer settleFor(time.Millisecond)()
 	comms := enginetest.Open(t, 2, engine.Options{})
-	ends := make([]*oneSided, 2)
-	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
-		ends[c.Rank()], err = newOneSided(t, c, false)
-		return err
-	})...))
+	ends := newEnds(t, comms, false)
 	e, p := ends[1], ends[0]
 	at, done, err := p.reach(100)
 	require.NoError(t, err)
@@ -265,11 +260,7 @@ func TestCopyThatDoesNotEnd(t *testing.T) {
 func TestAbortDuringUse(t *testing.T) {
 	for _, window := range []bool{false, true} {
 		comms := enginetest.Open(t, 2, engine.Options{})
-		ends := make([]*oneSided, 2)
-		require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
-			ends[c.Rank()], err = newOneSided(t, c, window)
-			return err
-		})...))
+		ends := newEnds(t, comms, window)
 		e := ends[1]
 		_, done, err := e.reach(100)
 		require.NoError(t, err)
