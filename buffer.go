@@ -42,7 +42,7 @@ type Buffer[T dtype.Elem] struct {
 func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 	size := dtype.Of[T]().Size()
 	if n < 0 || n > (1<<62)/size {
-		return nil, c.Engine().Local("alloc", fmt.Errorf("%d elements: %w", n, ErrArgument))
+		return nil, c.Engine().LocalError("alloc", fmt.Errorf("%d elements: %w", n, ErrArgument))
 	}
 	a, err := c.Engine().Alloc(d, max(n, 1)*size)
 	if err != nil {
@@ -124,11 +124,11 @@ func (b *Buffer[T]) copy(ctx context.Context, op string, s []T, in bool) error {
 	mine := b.Slice()
 	switch {
 	case ctx.Err() != nil:
-		return b.c.Local(op, context.Cause(ctx))
+		return b.c.LocalError(op, context.Cause(ctx))
 	case !b.a.Live():
-		return b.c.Local(op, fmt.Errorf("freed buffer: %w", ErrStale))
+		return b.c.LocalError(op, fmt.Errorf("freed buffer: %w", ErrStale))
 	case len(s) > b.n:
-		return b.c.Local(op, fmt.Errorf("%d elements, and the buffer has %d: %w", len(s), b.n, ErrArgument))
+		return b.c.LocalError(op, fmt.Errorf("%d elements, and the buffer has %d: %w", len(s), b.n, ErrArgument))
 	case !b.dev.IsHost():
 		return b.c.Copy(op, b.a, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(*new(T)))),
 			in)

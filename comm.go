@@ -113,7 +113,7 @@ func (c *Comm) Hostname(rank int) string { return c.Engine().Hostname(rank) }
 func (c *Comm) GPU() (Device, error) {
 	d, err := c.Engine().GPU()
 	if err != nil {
-		return Host, c.Engine().Local("gpu", err)
+		return Host, c.Engine().LocalError("gpu", err)
 	}
 	return d, nil
 }
@@ -254,10 +254,10 @@ type batch struct {
 // Record implements engine.Recorder.
 func (b *batch) Record(c *engine.Comm, w team.Work) error {
 	if w.Kind == team.KindMessages {
-		return c.Local(w.Kind.String(), fmt.Errorf("in a group of collectives (use p2p.Group): %w", fault.ErrArgument))
+		return c.LocalError(w.Kind.String(), fmt.Errorf("in a group of collectives (use p2p.Group): %w", fault.ErrArgument))
 	}
 	if b.done {
-		return c.Local(w.Kind.String(), fmt.Errorf("on the *Comm of a Group that has ended (use the one that Group was called "+
+		return c.LocalError(w.Kind.String(), fmt.Errorf("on the *Comm of a Group that has ended (use the one that Group was called "+
 			"on): %w", fault.ErrClosed))
 	}
 	b.works = append(b.works, w)

@@ -29,7 +29,7 @@ func (c *Comm) Dup(ctx context.Context) (*Comm, error) {
 
 func (c *Comm) offspring(op string, do func() (*engine.Comm, error)) (*Comm, error) {
 	if v := c.Engine(); v.Recorder != nil {
-		return nil, v.Local(op, fmt.Errorf("not in a group: %w", ErrArgument))
+		return nil, v.LocalError(op, fmt.Errorf("not in a group: %w", ErrArgument))
 	}
 	child, err := do()
 	if child == nil || err != nil {

@@ -51,7 +51,7 @@ type Graph struct {
 func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) error) (*Graph, error) {
 	v := c.Engine()
 	if v.Recorder != nil {
-		return nil, v.Local(opCapture, fmt.Errorf("inside a group or another capture: %w", fault.ErrArgument))
+		return nil, v.LocalError(opCapture, fmt.Errorf("inside a group or another capture: %w", fault.ErrArgument))
 	}
 	g := &Graph{view: *v}
 	g.after = g.over
@@ -71,7 +71,7 @@ func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) erro
 	}
 	var e *ubcoll.Error
 	if !errors.As(err, &e) || e.Op != opCapture {
-		err = v.Local(opCapture, err)
+		err = v.LocalError(opCapture, err)
 	}
 	return nil, errors.Join(err, g.Close())
 }
@@ -139,16 +139,16 @@ func (g *Graph) together(ctx context.Context, own error) error {
 // Record implements engine.Recorder.
 func (g *Graph) Record(c *engine.Comm, w team.Work) error {
 	if w.Err != nil {
-		return c.Local(w.Kind.String(), w.Err)
+		return c.LocalError(w.Kind.String(), w.Err)
 	}
 	if w.Kind == team.KindWindow {
-		return c.Local(w.Kind.String(), fmt.Errorf("not in a capture, whose launches would each make one: %w",
+		return c.LocalError(w.Kind.String(), fmt.Errorf("not in a capture, whose launches would each make one: %w",
 			fault.ErrArgument))
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.captured {
-		return c.Local(w.Kind.String(), fmt.Errorf("on the *Comm of a capture that has ended (use the one that Capture "+
+		return c.LocalError(w.Kind.String(), fmt.Errorf("on the *Comm of a capture that has ended (use the one that Capture "+
 			"was called on): %w", fault.ErrClosed))
 	}
 	vecs := []*team.Vec{&w.Src, &w.Dst}
@@ -160,7 +160,7 @@ func (g *Graph) Record(c *engine.Comm, w team.Work) error {
 	}
 	for _, v := range vecs {
 		if err := g.retain(c, v); err != nil {
-			return c.Local(w.Kind.String(), err)
+			return c.LocalError(w.Kind.String(), err)
 		}
 	}
 	w.Graph = true
@@ -259,7 +259,7 @@ func (g *Graph) Launch(ctx context.Context) error {
 	g.mu.Lock()
 	if g.closed {
 		g.mu.Unlock()
-		return g.view.Local("launch", errClosed)
+		return g.view.LocalError("launch", errClosed)
 	}
 	g.launches++
 	g.mu.Unlock()
@@ -288,7 +288,7 @@ func (g *Graph) letGo() error {
 		errs = append(errs, g.device.Close())
 	}
 	if err := errors.Join(append(errs, g.kept.Close())...); err != nil {
-		return g.view.Local("close", err)
+		return g.view.LocalError("close", err)
 	}
 	return nil
 }
@@ -303,7 +303,7 @@ func (g *Graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		return g.view.Local("graph", errClosed)
+		return g.view.LocalError("graph", errClosed)
 	}
 	g.closed = true
 	return g.letGo()

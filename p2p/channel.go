@@ -64,7 +64,7 @@ func Connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registrati
 // peer's end has. The remote memory stays the caller's and must stay open as long as the channel is used.
 func NewChannel(ctx context.Context, c *ubcoll.Comm, r *ubcoll.Registration, m *ubcoll.Remote) (*Channel, error) {
 	if m.Engine() == nil {
-		return nil, c.Engine().Local("connect", fmt.Errorf("nil remote memory (Comm.Import makes it): %w",
+		return nil, c.Engine().LocalError("connect", fmt.Errorf("nil remote memory (Comm.Import makes it): %w",
 			fault.ErrArgument))
 	}
 	return connect(ctx, c, m.Rank(), r, m.Engine())
@@ -73,7 +73,7 @@ func NewChannel(ctx context.Context, c *ubcoll.Comm, r *ubcoll.Registration, m *
 func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration, m *onesided.Remote) (*Channel,
 	error) {
 	if c.Engine().Recorder != nil {
-		return nil, c.Engine().Local("connect", fmt.Errorf("not in a group or a capture: %w", fault.ErrArgument))
+		return nil, c.Engine().LocalError("connect", fmt.Errorf("not in a group or a capture: %w", fault.ErrArgument))
 	}
 	end, err := onesided.SpaceOf(c.Engine().Comm).Connect(ctx, peer, r.Engine(), m)
 	if err != nil {

@@ -112,7 +112,7 @@ func (g *Group) start(ctx context.Context, c *ubcoll.Comm) (Request, error) {
 		return Request{}, err
 	}
 	if ctx == nil {
-		return Request{}, e.Local("group", engine.ErrNilContext)
+		return Request{}, e.LocalError("group", engine.ErrNilContext)
 	}
 	if g.onDevice(e) {
 		return g.startDevice(ctx, e)
@@ -163,7 +163,7 @@ func (r *Request) Wait(ctx context.Context) error {
 	case r.done:
 		return r.err
 	case ctx == nil: // which would break the communicator
-		return r.c.Local("group", engine.ErrNilContext)
+		return r.c.LocalError("group", engine.ErrNilContext)
 	}
 	if r.device != nil {
 		return r.finishDevice(r.device.Wait(ctx))

@@ -121,7 +121,7 @@ func (c *Comm) dropDevice() error {
 	c.device = nil
 	err := d.Close()
 	for _, a := range d.Allocations() {
-		c.Keep(a)
+		c.RetireAtClose(a)
 	}
 	return err
 }
@@ -150,8 +150,8 @@ func noDevice(d hw.Device) error {
 	return fmt.Errorf("%v is no device: they count from 0: %w", d, fault.ErrArgument)
 }
 
-// OnGPU is why memory or streams of d are none of this communicator's, or nil.
-func (c *Comm) OnGPU(d hw.Device) error {
+// CheckDevice is why memory or streams of d are none of this communicator's, or nil.
+func (c *Comm) CheckDevice(d hw.Device) error {
 	if err := noDevice(d); err != nil {
 		return err
 	}

@@ -89,8 +89,8 @@ func (c *Comm) shut(broken bool) error {
 	return nil
 }
 
-// Keep has a go when the communicator has been closed by all ranks, like the areas.
-func (c *Comm) Keep(a *mem.Allocation) {
+// RetireAtClose gives a back when all ranks have closed the communicator, like the areas.
+func (c *Comm) RetireAtClose(a *mem.Allocation) {
 	c.keeping.Lock()
 	c.shared = append(c.shared, a)
 	c.keeping.Unlock()

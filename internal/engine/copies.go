@@ -104,9 +104,9 @@ func (ks *copiers) busy(g mem.Location, some []copier, first bool) (rest []copie
 	return rest
 }
 
-// SettleFor is how long a peer may take for a copy that began before a grant was revoked: it looks at the grant after
+// SettleTimeout is how long a peer may take for a copy that began before a grant was revoked: it looks at the grant after
 // every piece. A variable for tests.
-var SettleFor = time.Second
+var SettleTimeout = time.Second
 
 // settle waits until the copies by g, which has been revoked, are over; over says whether they are. The error names a
 // peer that does not come to an end: it was stopped within a copy. While what is freed is quarantined anyway it does
@@ -116,12 +116,12 @@ func (d *Domain) settle(g mem.Location) (over bool, err error) {
 	if d.Heap.Quarantined() {
 		return len(busy) == 0, nil
 	}
-	deadline := time.Now().Add(SettleFor)
+	deadline := time.Now().Add(SettleTimeout)
 	for i := 0; len(busy) > 0; i++ {
 		if i%16 == 15 {
 			if time.Now().After(deadline) {
 				return false, fmt.Errorf("rank %d has been in the middle of a copy for %v, which may go on: %w", busy[0].rank,
-					SettleFor, fault.ErrTimeout)
+					SettleTimeout, fault.ErrTimeout)
 			}
 			runtime.Gosched()
 			shm.Yield()

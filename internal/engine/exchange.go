@@ -107,8 +107,8 @@ func (c *Comm) Gather(ctx context.Context, gs ...*Gathering) error {
 	return nil
 }
 
-// Also is err, and what the cleanup after it said.
-func Also(err, cleanup error) error {
+// WithCleanup is err, and what the cleanup after it said.
+func WithCleanup(err, cleanup error) error {
 	if cleanup == nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func (c *Comm) split(ctx context.Context, kind team.OpKind, color, key int) (*Co
 		&Gathering{Kind: kind, Before: s.meet, After: s.settle})
 	if err != nil && s.child != nil {
 		s.child.leave(s.reason(err))
-		return nil, Also(err, s.child.abandon())
+		return nil, WithCleanup(err, s.child.abandon())
 	}
 	if s.child != nil {
 		s.child.logOpen(kind.String(), start)

@@ -9,8 +9,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Local is an error of a local call.
-func (c *Comm) Local(op string, err error) error { return c.local(op, err) }
+// LocalError is an error of a local call.
+func (c *Comm) LocalError(op string, err error) error { return c.local(op, err) }
 
 // Usable is why op cannot be called: the communicator has been closed, or has no ranks.
 func (c *Comm) Usable(op string) error {
@@ -32,7 +32,7 @@ func (c *Comm) Alloc(d hw.Device, n int) (*mem.Allocation, error) {
 	var err error
 	if d.IsHost() {
 		a, err = c.dom.Heap.Alloc(n)
-	} else if err = c.OnGPU(d); err == nil {
+	} else if err = c.CheckDevice(d); err == nil {
 		a, err = c.dom.Heap.AllocDevice(n)
 	}
 	if err != nil {
@@ -50,7 +50,7 @@ func (c *Comm) Adopt(d hw.Device, p unsafe.Pointer, n int) (*mem.Allocation, err
 	var err error
 	if d.IsHost() {
 		a, err = c.dom.Heap.Adopt(p, n)
-	} else if err = c.OnGPU(d); err == nil {
+	} else if err = c.CheckDevice(d); err == nil {
 		a, err = c.dom.Heap.AdoptDevice(cuda.Addr(uintptr(p)), n)
 	}
 	if err != nil {

@@ -113,13 +113,13 @@ func (r *Registration) Range(off, n int) (unsafe.Pointer, *register.Claim, error
 	}
 	if off < 0 || n < 0 || off > claim.Len() || n > claim.Len()-off {
 		claim.Release()
-		return nil, nil, Outside(off, n, claim.Len(), "the registration")
+		return nil, nil, OutsideError(off, n, claim.Len(), "the registration")
 	}
 	return unsafe.Add(r.base, off), claim, nil
 }
 
-// Outside is an error of what is not within memory.
-func Outside(off, n, bytes int, what string) error {
+// OutsideError is an error of what is not within memory.
+func OutsideError(off, n, bytes int, what string) error {
 	return fmt.Errorf("bytes [%d,+%d) are outside of %s, which has %d: %w", off, n, what, bytes, fault.ErrArgument)
 }
 

@@ -180,7 +180,7 @@ func (g *Graph) Launch(ctx context.Context, v *engine.View) error {
 		return err
 	}
 	if ctx.Err() != nil {
-		return c.Local("launch", fault.Ended(ctx)) // before any of the peers can have heard of it
+		return c.LocalError("launch", fault.Ended(ctx)) // before any of the peers can have heard of it
 	}
 	if v.Stream == nil {
 		if err := d.settle(ctx, g.last.Kind); err != nil {
@@ -216,11 +216,11 @@ func (g *Graph) queue(s *Stream) (refusal, err error) {
 	defer g.mu.Unlock()
 	d := g.d
 	if g.graph == nil {
-		return nil, d.c.Local("launch", fault.ErrClosed)
+		return nil, d.c.LocalError("launch", fault.ErrClosed)
 	}
 	if g.part != nil {
 		if err := g.part.Lock(); err != nil {
-			return nil, d.c.Local("launch", err)
+			return nil, d.c.LocalError("launch", err)
 		}
 		defer g.part.Unlock()
 	}

@@ -70,10 +70,10 @@ func launchable(c *engine.Comm, s *Stream) error {
 	case c.Broken() != nil:
 		return c.Broken()
 	case c.Closing():
-		return c.Local("stream", engine.ErrCommClosed)
+		return c.LocalError("stream", engine.ErrCommClosed)
 	}
-	if err := c.OnGPU(s.s.Device()); err != nil {
-		return c.Local("stream", err)
+	if err := c.CheckDevice(s.s.Device()); err != nil {
+		return c.LocalError("stream", err)
 	}
 	// What is queued now waits for all peers, and the driver would not notice that one is gone.
 	w := team.WaitState{Op: "stream", Step: "launch"}

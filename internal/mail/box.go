@@ -102,7 +102,7 @@ func (m *Mail) growWindow(b *Box, n int) error {
 	if err != nil {
 		return fmt.Errorf("staging memory for messages to rank %d: %w", b.Peer, err)
 	}
-	m.c.Keep(a)
+	m.c.RetireAtClose(a)
 	b.outWindow, b.Out.window = a.Ptr, a.At
 	return nil
 }

@@ -19,7 +19,7 @@ func (sp *Space) Connect(ctx context.Context, peer int, r *engine.Registration, 
 	case c.Err() != nil:
 		return nil, c.Err()
 	case peer < 0 || peer >= c.Size() || peer == c.Rank():
-		return nil, c.Local(op, fmt.Errorf("rank %d has no peer %d among %d ranks: %w", c.Rank(), peer, c.Size(),
+		return nil, c.LocalError(op, fmt.Errorf("rank %d has no peer %d among %d ranks: %w", c.Rank(), peer, c.Size(),
 			fault.ErrArgument))
 	}
 	e, err := sp.shows(r, remote, peer)
@@ -125,7 +125,7 @@ func (sp *Space) makeTable() error {
 	if err != nil {
 		return fmt.Errorf("channel table: %w", err)
 	}
-	c.Keep(a)
+	c.RetireAtClose(a)
 	sp.table = (*endTable)(a.Ptr)
 	sp.places[c.Rank()].At = team.WordOf(a.At)
 	sp.places[c.Rank()].Ready.Store(1)

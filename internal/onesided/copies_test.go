@@ -24,9 +24,9 @@ import (
 
 // settleFor sets how long a peer may take for a copy, and returns what restores it.
 func settleFor(d time.Duration) (restore func()) {
-	old := engine.SettleFor
-	engine.SettleFor = d
-	return func() { engine.SettleFor = old }
+	old := engine.SettleTimeout
+	engine.SettleTimeout = d
+	return func() { engine.SettleTimeout = old }
 }
 
 // oneSided is one rank's end of a channel, or of a window, of a communicator of its own.

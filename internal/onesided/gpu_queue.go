@@ -61,7 +61,7 @@ func queues(c *engine.Comm, s *engine.Stream) (*gpu.Stream, error) {
 		return nil, fmt.Errorf("memory on %v, and the stream is on %v: %w", gpu.DeviceOf(c).Domain.Context.Device(), s.Device(),
 			fault.ErrArgument)
 	}
-	return on, c.OnGPU(s.Device())
+	return on, c.CheckDevice(s.Device())
 }
 
 // ready is the stream to queue steps on, unless the peer has taken back the memory that they reach for, or the end has

@@ -94,7 +94,7 @@ func (g *gpuEnd) touches(s *Step) (t touch, err error) {
 	for i, most := range g.bytes {
 		for _, x := range []span{t.reads[i], t.writes[i]} {
 			if x.at < 0 || x.n < 0 || x.at > most || x.n > most-x.at {
-				return t, engine.Outside(x.at, x.n, most, what[i])
+				return t, engine.OutsideError(x.at, x.n, most, what[i])
 			}
 		}
 	}

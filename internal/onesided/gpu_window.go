@@ -108,9 +108,9 @@ func (u *gpuWindow) close(c *engine.Comm, quick bool) error {
 func (w *Window) copyDevice(ctx context.Context, s *engine.Stream, peer, off int, v team.Vec, put bool) error {
 	g, n := w.gpu.ends[peer], v.Bytes()
 	if most := w.ranks[peer].bytes; off < 0 || off > most || n > most-off {
-		return engine.Outside(off, n, most, fmt.Sprintf("rank %d's memory", peer))
+		return engine.OutsideError(off, n, most, fmt.Sprintf("rank %d's memory", peer))
 	}
-	if err := w.c.OnGPU(v.Dev); err != nil {
+	if err := w.c.CheckDevice(v.Dev); err != nil {
 		return err
 	}
 	// A step's offsets are from where the window begins here, which v may be before.

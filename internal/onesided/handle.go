@@ -95,7 +95,7 @@ func unmarshal(d *engine.Identity, b []byte) (e engine.Export, domain uint64, p 
 func MarshalHandle(r *engine.Registration) ([]byte, error) {
 	e, err := r.Export()
 	if err != nil {
-		return nil, r.Comm().Local("marshal", err)
+		return nil, r.Comm().LocalError("marshal", err)
 	}
 	d := r.Comm().Domain()
 	return marshal(d.Identity(), d.Heap.Domain, e), nil

@@ -33,11 +33,11 @@ func (sp *Space) Import(handle []byte) (*Remote, error) {
 	}
 	e, domain, p, err := unmarshal(c.Domain().Identity(), handle)
 	if err != nil {
-		return nil, c.Local("import", err)
+		return nil, c.LocalError("import", err)
 	}
 	defer c.Polls.Leave()
 	if !c.Polls.Enter() {
-		return nil, c.Local("import", engine.ErrCommClosed)
+		return nil, c.LocalError("import", engine.ErrCommClosed)
 	}
 	for r := range c.Team().Peers {
 		if c.Team().Peers[r].Domain != domain {
@@ -55,7 +55,7 @@ func (sp *Space) Import(handle []byte) (*Remote, error) {
 		}
 		return m, nil
 	}
-	return nil, c.Local("import", fmt.Errorf("handle: its maker, %v, is not among the ranks: %w", p, fault.ErrStale))
+	return nil, c.LocalError("import", fmt.Errorf("handle: its maker, %v, is not among the ranks: %w", p, fault.ErrStale))
 }
 
 // reach is another rank's export in this process.
@@ -134,7 +134,7 @@ func (m *Remote) copy(copies *atomic.Uint64, off int, here unsafe.Pointer, n int
 // the look at the grant comes after the count was raised. Whoever called it lowers the count.
 func (m *Remote) begin(copies *atomic.Uint64, off, n int) (unsafe.Pointer, error) {
 	if off < 0 || n < 0 || off > m.bytes || n > m.bytes-off {
-		return nil, engine.Outside(off, n, m.bytes, fmt.Sprintf("rank %d's memory", m.rank))
+		return nil, engine.OutsideError(off, n, m.bytes, fmt.Sprintf("rank %d's memory", m.rank))
 	}
 	copies.Add(1)
 	if err := m.live(); err != nil {

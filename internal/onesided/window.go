@@ -109,20 +109,20 @@ func (b *windowBlock) to(r int) *windowWords {
 func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, error) {
 	c := w.c
 	if !w.filled.Load() {
-		return nil, c.Local(op, fmt.Errorf("the window is not complete: its group has not ended, or failed: %w",
+		return nil, c.LocalError(op, fmt.Errorf("the window is not complete: its group has not ended, or failed: %w",
 			fault.ErrClosed))
 	}
 	if err := begin(w); err != nil {
-		return nil, c.Local(op, err)
+		return nil, c.LocalError(op, err)
 	}
 	err := error(nil)
 	switch e := c.Broken(); {
 	case e != nil:
 		err = e
 	case ctx.Err() != nil:
-		err = c.Local(op, fault.Ended(ctx))
+		err = c.LocalError(op, fault.Ended(ctx))
 	case peer < 0 || peer >= c.Size():
-		err = c.Local(op, fmt.Errorf("rank %d of %d: %w", peer, c.Size(), fault.ErrArgument))
+		err = c.LocalError(op, fmt.Errorf("rank %d of %d: %w", peer, c.Size(), fault.ErrArgument))
 	}
 	if err != nil {
 		end(w)
@@ -285,7 +285,7 @@ func (w *Window) Close() error {
 	if !w.filled.Load() { // its group failed, or has not ended
 		defer w.making.Unlock()
 		if w.given {
-			return w.c.Local("close", fmt.Errorf("the window: %w", fault.ErrClosed))
+			return w.c.LocalError("close", fmt.Errorf("the window: %w", fault.ErrClosed))
 		}
 		w.given = true
 		if w.begun { // whoever makes it ends it

@@ -36,7 +36,7 @@ func (sp *Space) RegisterWindow(ctx context.Context, v *engine.View, vec team.Ve
 	if v.Recorder == nil {
 		err := v.Comm.Gather(ctx, tell, meet)
 		if err != nil {
-			return nil, engine.Also(err, w.discard())
+			return nil, engine.WithCleanup(err, w.discard())
 		}
 		return w, nil
 	}
@@ -64,7 +64,7 @@ func (w *Window) offer() ([]byte, error) {
 	}
 	var err error
 	if !w.vec.Dev.IsHost() {
-		if err = c.OnGPU(w.vec.Dev); err != nil {
+		if err = c.CheckDevice(w.vec.Dev); err != nil {
 			return nil, err
 		}
 	}
