@@ -134,8 +134,8 @@ func (c *Comm) GPU() (hw.Device, error) {
 	return c.dom.device.Device(), nil
 }
 
-// GpuWhyNot is why this rank has no device, as an error even if it has one.
-func (c *Comm) GpuWhyNot() error {
+// WhyNoGPU is why this rank has no device, as an error even if it has one.
+func (c *Comm) WhyNoGPU() error {
 	if c.gpuWhy != nil {
 		return c.gpuWhy
 	}

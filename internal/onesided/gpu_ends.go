@@ -31,7 +31,7 @@ func (sp *Space) OnDevice(d *gpu.Device) gpu.Client {
 // noDevice is why there is nothing over memory of devices, or nil.
 func (sp *Space) noDevice() error {
 	if gpu.DeviceOf(sp.c) == nil {
-		return sp.c.GpuWhyNot()
+		return sp.c.WhyNoGPU()
 	}
 	return nil
 }
@@ -39,7 +39,7 @@ func (sp *Space) noDevice() error {
 // noDeviceOf is why a peer's device cannot be reached, or nil.
 func (sp *Space) noDeviceOf(rank int) error {
 	if gpu.DeviceOf(sp.c) == nil || !sp.c.DevicePeer(rank).HasDevice() {
-		return sp.c.GpuWhyNot()
+		return sp.c.WhyNoGPU()
 	}
 	return nil
 }
