@@ -73,8 +73,8 @@ func (c *Comm) chooseDevice(hs []hello) {
 	}
 }
 
-// deviceCard makes this rank's side, and its card. Failures are told in the card: ranks use their devices together or not
-// at all, and the communicator works without.
+// deviceCard makes this rank's side, and its card. Failures are told in the card: ranks use their devices together or
+// not at all, and the communicator works without.
 func (c *Comm) deviceCard() DeviceCard {
 	if c.gpuWhy != nil {
 		return DeviceCard{Why: c.gpuWhy.Error()}
@@ -86,8 +86,8 @@ func (c *Comm) deviceCard() DeviceCard {
 	return card
 }
 
-// meetDevices reaches the devices of the others, whose cards are in rank order. It returns why devices cannot be used, or
-// "".
+// meetDevices reaches the devices of the others, whose cards are in rank order. It returns why devices cannot be used,
+// or "".
 func (c *Comm) meetDevices(ctx context.Context, cards []DeviceCard) string {
 	for r := range cards {
 		if cards[r].Why != "" {

@@ -20,8 +20,8 @@ type Attachment interface {
 	// Count adds to s what it counts.
 	Count(s *Stats)
 
-	// Shut lets nothing begin any more until Reopen or Close: fault.ErrBusy while something is under way, which on a broken
-	// communicator ends with it.
+	// Shut lets nothing begin any more until Reopen or Close: fault.ErrBusy while something is under way, which on a
+	// broken communicator ends with it.
 	Shut(broken bool) error
 	// Reopen undoes Shut.
 	Reopen()

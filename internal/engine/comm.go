@@ -1,5 +1,5 @@
-// Package engine is what a communicator is inside, whatever it runs on: opening and families, the domain, registrations,
-// the order of operations, streams, and what is told of them.
+// Package engine is what a communicator is inside, whatever it runs on: opening and families, the domain,
+// registrations, the order of operations, streams, and what is told of them.
 package engine
 
 import (
@@ -83,8 +83,8 @@ func (c *Comm) Hostname(rank int) string {
 func (c *Comm) Options() Options { return c.opts }
 
 // SetTimeout changes how long this rank waits, waits that are under way included, without the peers; for what runs on
-// devices it counts from the next launch on, and none may be under way. For tests: Open takes the time that it needs, and
-// waits in vain are short.
+// devices it counts from the next launch on, and none may be under way. For tests: Open takes the time that it needs,
+// and waits in vain are short.
 func (c *Comm) SetTimeout(t time.Duration) {
 	c.team.Timeout.Store(int64(t))
 	if c.device != nil {
@@ -253,7 +253,8 @@ func (c *Comm) WaitsIn(rank int) string {
 // Team is the ranks of this rank's host.
 func (c *Comm) Team() *team.Team { return &c.team }
 
-// FailOpen is fail for who does not have the turn: a communicator that has closed meanwhile is left alone, and its area.
+// FailOpen is fail for who does not have the turn: a communicator that has closed meanwhile is left alone, and its
+// area.
 func (c *Comm) FailOpen(e *fault.Error) error {
 	c.ending.Lock()
 	defer c.ending.Unlock()

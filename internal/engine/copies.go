@@ -104,8 +104,8 @@ func (ks *copiers) busy(g mem.Location, some []copier, first bool) (rest []copie
 	return rest
 }
 
-// SettleTimeout is how long a peer may take for a copy that began before a grant was revoked: it looks at the grant after
-// every piece. A variable for tests.
+// SettleTimeout is how long a peer may take for a copy that began before a grant was revoked: it looks at the grant
+// after every piece. A variable for tests.
 var SettleTimeout = time.Second
 
 // settle waits until the copies by g, which has been revoked, are over; over says whether they are. The error names a

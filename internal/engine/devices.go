@@ -21,8 +21,8 @@ type DeviceTransport interface {
 	// or ctx ends. The error then names the peer (and wraps fault.ErrTimeout if ctx had a deadline), and the number of
 	// the extent is not used again until that peer has followed. Withdrawing what is not exported does nothing.
 	Withdraw(ctx context.Context, a *mem.Allocation) error
-	// Missing is a peer, by its DevicePeer.Number, that has not imported this rank's extent, and why; -1 and "" if all that use
-	// a device have. It costs a few loads and takes no lock.
+	// Missing is a peer, by its DevicePeer.Number, that has not imported this rank's extent, and why; -1 and "" if all
+	// that use a device have. It costs a few loads and takes no lock.
 	Missing(extent uint32) (peer int, why string)
 	// Opened is how often an extent of a peer was mapped here.
 	Opened() uint64

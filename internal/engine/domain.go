@@ -39,8 +39,8 @@ type Domain struct {
 	retired []retiree // areas of closed communicators that peers may still read
 }
 
-// retiree is a closed communicator's shared memory, given back once every peer has closed it too. If it had broken, lift
-// ends the quarantine then: no peer lags any more.
+// retiree is a closed communicator's shared memory, given back once every peer has closed it too. If it had broken,
+// lift ends the quarantine then: no peer lags any more.
 type retiree struct {
 	allocs []*mem.Allocation
 	peers  []team.Reader
@@ -121,8 +121,9 @@ func Memory(a *mem.Allocation) register.Memory {
 }
 
 // free ends an allocation: fault.ErrInUse while a registration, window or graph is open, and of adopted memory of the
-// host while an operation uses it; else it returns at once and completes when operations in flight leave. pass waits for what uses
-// it without holding it. Other errors are of what was done with it so far, and do not keep it from being freed.
+// host while an operation uses it; else it returns at once and completes when operations in flight leave. pass waits
+// for what uses it without holding it. Other errors are of what was done with it so far, and do not keep it from being
+// freed.
 func (d *Domain) free(a *mem.Allocation, pass func()) error {
 	if d.Heap.Quarantined() {
 		d.IPC.Look()

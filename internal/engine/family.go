@@ -180,7 +180,8 @@ func (c *Comm) leave(e *fault.Error) {
 
 // reason is why this rank could not finish the split, about a rank of the new communicator.
 func (s *splitting) reason(err error) *fault.Error {
-	r := &fault.Error{Op: s.kind.String(), Rank: s.child.rank, Peer: -1, Host: s.child.team.Peers[s.child.rank].Host, Err: err}
+	r := &fault.Error{Op: s.kind.String(), Rank: s.child.rank, Peer: -1, Host: s.child.team.Peers[s.child.rank].Host,
+		Err: err}
 	if e, ok := errors.AsType[*fault.Error](err); ok {
 		r.Peer = slices.IndexFunc(s.group, func(m member) bool { return m.rank == e.Peer })
 	}

@@ -29,8 +29,8 @@ type OpInfo struct {
 
 const maxMembers = 1024
 
-// BufferInfo says whether peers read and wrote a buffer itself, and why not. One that was used, and is neither Direct nor
-// Alone, was staged.
+// BufferInfo says whether peers read and wrote a buffer itself, and why not. One that was used, and is neither Direct
+// nor Alone, was staged.
 type BufferInfo struct {
 	Used   bool
 	Direct bool
@@ -165,7 +165,8 @@ func (o *OpInfo) staged() (n uint64) {
 	return n
 }
 
-// NoteReplay notes a launch of what r describes: at are the sequence numbers, of collectives and of messages, before it.
+// NoteReplay notes a launch of what r describes: at are the sequence numbers, of collectives and of messages, before
+// it.
 func (c *Comm) NoteReplay(r *Replay, at [2]uint64) {
 	if len(r.members) == 0 {
 		return

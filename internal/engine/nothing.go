@@ -16,8 +16,8 @@ func NilError(name, from string) error {
 		Err: fmt.Errorf("it is nil or the zero value: %s: %w", from, fault.ErrArgument)}
 }
 
-// NoView is the view of a nil or zero communicator: without ranks, and broken from the start. It counts as recording, so
-// that a call on a communicator that is there does not look for it.
+// NoView is the view of a nil or zero communicator: without ranks, and broken from the start. It counts as recording,
+// so that a call on a communicator that is there does not look for it.
 var NoView = &View{Comm: noComm()}
 
 func noComm() *Comm {

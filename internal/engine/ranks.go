@@ -10,8 +10,8 @@ import (
 )
 
 // What a rank takes before it has buffers, rounded up from what was measured: its first arena; for each of the job's
-// ranks what it learns of that one and the page tables of what it maps there, each of which is a mapping or, with guards
-// beside it, several.
+// ranks what it learns of that one and the page tables of what it maps there, each of which is a mapping or, with
+// guards beside it, several.
 const (
 	rankBytes    = 4 << 20
 	pairBytes    = 24 << 10

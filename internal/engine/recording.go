@@ -14,8 +14,8 @@ type Recorder interface {
 	Record(c *Comm, w team.Work) error
 }
 
-// Recording is a group or a capture that a communicator is open for. Meanwhile it takes collectives by way of views with
-// a Recorder only: one that is called on the communicator itself would run at once, and be missing from what is
+// Recording is a group or a capture that a communicator is open for. Meanwhile it takes collectives by way of views
+// with a Recorder only: one that is called on the communicator itself would run at once, and be missing from what is
 // recorded. It is refused, whatever goroutine it comes from, and the group or capture with it, since the peers may have
 // recorded it. Messages are independent of it. A call that could not be recorded fails the whole as well, whether its
 // caller looks at its error or not.

@@ -18,8 +18,9 @@ type View struct {
 	Recorder Recorder
 }
 
-// Begin gives the caller an empty Work to fill and to pass to End. On a plain view, and on one with a stream of a device,
-// it is the communicator's own, and it is the caller's turn from here on: a call costs no allocation and no copy.
+// Begin gives the caller an empty Work to fill and to pass to End. On a plain view, and on one with a stream of a
+// device, it is the communicator's own, and it is the caller's turn from here on: a call costs no allocation and no
+// copy.
 func (v *View) Begin() (*team.Work, error) {
 	switch {
 	case v.Recorder != nil, v.Comm.recording.Load() != nil: // then End refuses it
@@ -138,8 +139,8 @@ func (c *Comm) EnterQueue() { c.turn.run() }
 // Leave ends a call, and lets the next one that is queued begin.
 func (c *Comm) Leave() { c.turn.leave() }
 
-// runAll runs ws in order, for LastOp together or not. It ends with the first error: the other ranks get it too, and end
-// there as well.
+// runAll runs ws in order, for LastOp together or not. It ends with the first error: the other ranks get it too, and
+// end there as well.
 func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) error {
 	c.together, c.fresh = together, true
 	defer func() { c.together = false }()

@@ -27,8 +27,8 @@ type Stream struct {
 
 // DeviceStream is a stream of a device, whose queue is the driver's: package gpu's.
 type DeviceStream interface {
-	// Launch queues the work of c, and LaunchAll works in order, which are told of together if group. A nil error says that
-	// they were queued, and what else is wrong is for Sync.
+	// Launch queues the work of c, and LaunchAll works in order, which are told of together if group. A nil error says
+	// that they were queued, and what else is wrong is for Sync.
 	Launch(ctx context.Context, c *Comm) error
 	LaunchAll(ctx context.Context, c *Comm, works []team.Work, group bool) error
 	// Sync waits until all that was queued has run, and returns the errors since the last Sync.

@@ -29,7 +29,8 @@ type ticket struct {
 func (t *turn) tryBlock() bool { return t.state.CompareAndSwap(0, turnRunning|turnBlocking) }
 
 // enter begins a blocking call: at once, or after the operations that are queued on streams, or once Close has decided.
-// It returns the ticket to wait for, or nil and whether the call may go on (false: another blocking call runs or waits).
+// It returns the ticket to wait for, or nil and whether the call may go on (false: another blocking call runs or
+// waits).
 func (t *turn) enter() (*ticket, bool) {
 	if t.tryBlock() {
 		return nil, true

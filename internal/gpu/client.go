@@ -9,8 +9,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Client is what else than collectives a communicator does on its device: messages, or channels and windows. Its kernels
-// have status lines of its own, which begin with the number that it was given.
+// Client is what else than collectives a communicator does on its device: messages, or channels and windows. Its
+// kernels have status lines of its own, which begin with the number that it was given.
 type Client interface {
 	// StatusLines is how many status lines it needs, and PlaceLines says the number of its first one, once the page is
 	// there.

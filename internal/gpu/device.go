@@ -1,5 +1,5 @@
-// Package gpu is a communicator's device side: areas, streams, launches, graphs, what kernels say, and the watchdog. What
-// else than collectives uses the device is its clients.
+// Package gpu is a communicator's device side: areas, streams, launches, graphs, what kernels say, and the watchdog.
+// What else than collectives uses the device is its clients.
 package gpu
 
 import (
@@ -138,8 +138,8 @@ func (d *Device) Card() (card engine.DeviceCard, err error) {
 		return card, err
 	}
 	d.status = (*kernels.Status)(d.page.Ptr)
-	// Nothing is loaded later, when the driver would wait for kernels that wait for peers. If some do now, since this is the
-	// child of a communicator, it has kernels that were made for more ranks.
+	// Nothing is loaded later, when the driver would wait for kernels that wait for peers. If some do now, since this is
+	// the child of a communicator, it has kernels that were made for more ranks.
 	if g.idle() {
 		if err := g.Kernels.Load(c.Size(), c.Size() > 2 || c.Options().Algorithm == "ring"); err != nil {
 			return card, err

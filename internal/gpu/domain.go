@@ -52,8 +52,8 @@ func visibleGPUs() gpus {
 	return g
 }
 
-// assignGPUs gives the ranks of a host the devices that they see, in order. It returns the index of each rank's, and the
-// least number of multiprocessors; an error, the same on all ranks, if they have not one each.
+// assignGPUs gives the ranks of a host the devices that they see, in order. It returns the index of each rank's, and
+// the least number of multiprocessors; an error, the same on all ranks, if they have not one each.
 func assignGPUs(all []gpus) (index []int, multiprocessors int, err error) {
 	bad := func(format string, args ...any) ([]int, int, error) {
 		return nil, 0, fmt.Errorf(format+": %w", append(args, hw.ErrNotSupported)...)
@@ -90,8 +90,8 @@ func assignGPUs(all []gpus) (index []int, multiprocessors int, err error) {
 	return index, multiprocessors, nil
 }
 
-// noAtomics is why kernels on device mine cannot add to words of rank r's device, or nil. Where this process does not see
-// that device, nobody can be asked.
+// noAtomics is why kernels on device mine cannot add to words of rank r's device, or nil. Where this process does not
+// see that device, nobody can be asked.
 func noAtomics(r int, mine hw.Device, seen gpus, theirs gpu) error {
 	for i, d := range seen.Devices {
 		if d.UUID != theirs.UUID {

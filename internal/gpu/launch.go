@@ -117,8 +117,8 @@ func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 	return err
 }
 
-// settle waits for what was queued on other streams before a blocking call, so that what the status says after it is the
-// call's.
+// settle waits for what was queued on other streams before a blocking call, so that what the status says after it is
+// the call's.
 func (d *Device) settle(ctx context.Context, k team.OpKind) error {
 	s := d.last.Load()
 	if s == nil || s == d.own {
@@ -202,8 +202,8 @@ func (d *Device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 	return l.f.Launch(cu, l.shape, l.params.Params.Bytes())
 }
 
-// prepare makes d.next what does w. It holds the buffers and their registrations, which w.Release gives back once that is
-// queued: whatever ends their memory waits for the streams first.
+// prepare makes d.next what does w. It holds the buffers and their registrations, which w.Release gives back once that
+// is queued: whatever ends their memory waits for the streams first.
 func (d *Device) prepare(w *team.Work) error {
 	if err := w.Hold(); err != nil {
 		return err

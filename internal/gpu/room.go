@@ -23,7 +23,8 @@ type room struct {
 
 // Follows has a kernel that takes so much room be the last one of the stream, and reports whether it may be launched
 // early: while it waits for the one before it, the two take no more room than collectives have, on so many
-// multiprocessors. One that is before both has ended by then. Room counts in parts of a multiprocessor, RoomBlocks of it.
+// multiprocessors. One that is before both has ended by then. Room counts in parts of a multiprocessor, RoomBlocks of
+// it.
 func (s *Stream) Follows(room int32, multiprocessors int) bool {
 	return int(s.taken.Swap(room)+room) <= RoomBlocks*multiprocessors
 }

@@ -14,8 +14,8 @@ import (
 // error is an error of an operation on the device.
 func (d *Device) error(k team.OpKind, seq uint64, step string, about int, err error) *fault.Error {
 	c := d.c
-	return &fault.Error{Op: k.String(), Seq: seq, Rank: c.Rank(), Peer: about, Host: c.Team().Peers[c.Rank()].Host, Step: step,
-		Device: d.Domain.Context.Device(), Err: err}
+	return &fault.Error{Op: k.String(), Seq: seq, Rank: c.Rank(), Peer: about, Host: c.Team().Peers[c.Rank()].Host,
+		Step: step, Device: d.Domain.Context.Device(), Err: err}
 }
 
 // Collect takes the errors that no stream has returned yet.
@@ -45,8 +45,8 @@ func (d *Device) take() error {
 		d.mu.Unlock()
 		return nil
 	}
-	// Kernels that break the communicator abort it as well, where they have no place to say why: nobody had taken the error
-	// before. One that still runs may be about to say it.
+	// Kernels that break the communicator abort it as well, where they have no place to say why: nobody had taken the
+	// error before. One that still runs may be about to say it.
 	aborted := d.status.Abort.Load() != 0 && d.c.Broken() == nil && !d.Busy()
 	code := d.status.Error.Load()
 	e, fatal := d.told(code)
@@ -60,8 +60,8 @@ func (d *Device) take() error {
 		last = d.c.FailOpen(e)
 	case aborted:
 		last = d.c.FailOpen(&fault.Error{Op: "device", Rank: d.c.Rank(), Peer: -1, Host: d.c.Team().Peers[d.c.Rank()].Host,
-			Step: "wait", Device: d.Domain.Context.Device(), Err: fmt.Errorf("an operation behind one whose error nobody had asked "+
-				"for ended without its peers: %w", fault.ErrAborted)})
+			Step: "wait", Device: d.Domain.Context.Device(), Err: fmt.Errorf("an operation behind one whose error nobody "+
+				"had asked for ended without its peers: %w", fault.ErrAborted)})
 	}
 	if b := d.c.Broken(); b != nil {
 		last = b
@@ -98,8 +98,8 @@ func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
 			}
 			return about("agree", fmt.Errorf("rank %d refused: %w", peer, err)), false
 		}
-		return about("agree", fmt.Errorf("rank %d called %s, this rank %s: %w", peer, team.Describe(s.Theirs), team.Describe(s.Mine),
-			fault.ErrMismatch)), false
+		return about("agree", fmt.Errorf("rank %d called %s, this rank %s: %w", peer, team.Describe(s.Theirs),
+			team.Describe(s.Mine), fault.ErrMismatch)), false
 	case kernels.Counts:
 		expected, from, sent := s.CountsOf()
 		return about("agree", fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", peer, expected, from,

@@ -105,8 +105,8 @@ func (s *Stream) Capturing() bool {
 	return id != 0 || err != nil
 }
 
-// TakesEarly reports whether kernels can be launched early on the stream. Others who capture it may look at the capture by
-// calls that do not know of that, and fail on it.
+// TakesEarly reports whether kernels can be launched early on the stream. Others who capture it may look at the capture
+// by calls that do not know of that, and fail on it.
 func (s *Stream) TakesEarly() bool {
 	return !s.Capturing() || s.Driver.OwnCapture()
 }
@@ -122,8 +122,8 @@ func (s *Stream) captured() (captured bool) {
 	return captured
 }
 
-// Before has what is queued next on cu begin after what is queued on s, by way of e. Where nothing is left of that, s is
-// not touched: whoever has seen it done may close it. What somebody captures runs when he says.
+// Before has what is queued next on cu begin after what is queued on s, by way of e. Where nothing is left of that, s
+// is not touched: whoever has seen it done may close it. What somebody captures runs when he says.
 func (s *Stream) Before(cu *cuda.Stream, e *cuda.Event) error {
 	err := s.Use(func(first *cuda.Stream) error {
 		if s.Capturing() {

@@ -32,9 +32,9 @@ func (h *DeviceMessage) blocks() int32 {
 type laneBlocks [kernels.MaxLanes]int32
 
 // share is how many blocks each lane of ms gets. The blocks of all lanes find room on the device at the same time: one
-// that waits for its peer must not keep out the one that this peer waits for. So a lane gets what it wants as far as the
-// others leave it, and those that have nothing queued leave all but one block. What is captured may run at any time: its
-// blocks are added to keep, or nil if ms are not. The lanes are locked.
+// that waits for its peer must not keep out the one that this peer waits for. So a lane gets what it wants as far as
+// the others leave it, and those that have nothing queued leave all but one block. What is captured may run at any
+// time: its blocks are added to keep, or nil if ms are not. The lanes are locked.
 func (m *gpuMail) share(ms []DeviceMessage, keep *laneBlocks) (blocks laneBlocks) {
 	for i := range ms {
 		l := laneOf(ms[i].Peer, ms[i].Recv)

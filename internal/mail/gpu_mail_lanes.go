@@ -183,7 +183,8 @@ func (m *gpuMail) Stuck() int {
 	return -1
 }
 
-// shut lets nothing be queued any more, until reopen; fault.ErrBusy if something is, on a communicator that still works.
+// shut lets nothing be queued any more, until reopen; fault.ErrBusy if something is, on a communicator that still
+// works.
 func (m *gpuMail) shut(broken bool) error {
 	if err := m.lock(allLanes); err != nil {
 		return err

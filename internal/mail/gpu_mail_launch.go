@@ -81,8 +81,8 @@ func (m *gpuMail) launch(cu *cuda.Stream, line int, ms []DeviceMessage, keep *la
 	return m.fork(cu, p, ms, &blocks, keep != nil)
 }
 
-// lay makes p do ms: all of each, or what comes before a copy, or after it, by one block each. It returns how many blocks
-// that takes.
+// lay makes p do ms: all of each, or what comes before a copy, or after it, by one block each. It returns how many
+// blocks that takes.
 func (m *gpuMail) lay(p *kernels.MailParams, ms []DeviceMessage, most *laneBlocks, form int) (grid int) {
 	p.Lanes = 0
 	for left := lanesOf(ms); left != 0; left &= left - 1 {
@@ -105,8 +105,9 @@ func (m *gpuMail) lay(p *kernels.MailParams, ms []DeviceMessage, most *laneBlock
 	return grid
 }
 
-// oneCopy is the send of ms that a copy engine does, if it is the only one, and all others are receives that the senders
-// write straight to, of a lane each; or nil. Then what is before the copy waits for nothing but that send's receiver.
+// oneCopy is the send of ms that a copy engine does, if it is the only one, and all others are receives that the
+// senders write straight to, of a lane each; or nil. Then what is before the copy waits for nothing but that send's
+// receiver.
 func oneCopy(ms []DeviceMessage) (send *DeviceMessage) {
 	for i := range ms {
 		switch h := &ms[i]; {

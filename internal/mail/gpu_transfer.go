@@ -25,7 +25,8 @@ type Transfer struct {
 
 // Transfer starts ms together. On a stream that is all, and the Transfer is nil, as it is where r takes them; else the
 // caller waits for it. If anything is wrong with one of them, none is started.
-func (m *Mail) Transfer(ctx context.Context, s *engine.Stream, r engine.Recorder, op string, ms []DeviceMessage) (*Transfer, error) {
+func (m *Mail) Transfer(ctx context.Context, s *engine.Stream, r engine.Recorder, op string,
+	ms []DeviceMessage) (*Transfer, error) {
 	ctx = engine.Context(ctx)
 	c := m.c
 	fail := func(peer int, err error) (*Transfer, error) {

@@ -12,8 +12,8 @@ import (
 )
 
 // Mail is the messages of one communicator: of host memory, which the ranks move by themselves, and of device memory.
-// Messages go from an outbox, which one rank writes for one other, to that rank, which answers in its own outbox for the
-// first. All outboxes of a rank follow its staging memory.
+// Messages go from an outbox, which one rank writes for one other, to that rank, which answers in its own outbox for
+// the first. All outboxes of a rank follow its staging memory.
 type Mail struct {
 	c      *engine.Comm
 	team   *team.Team

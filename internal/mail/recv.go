@@ -18,8 +18,8 @@ func (b *Box) arrived() *slot {
 }
 
 // take receives a message that does not take long: it has come with its announcement, or is in registered memory and so
-// short that the sender need not help. The message is done, or it is one of the others; the error of one that is done is
-// the receiver's alone, else it is fatal.
+// short that the sender need not help. The message is done, or it is one of the others; the error of one that is done
+// is the receiver's alone, else it is fatal.
 func (m *Mail) take(b *Box, s *slot, h header, v *team.Vec) (n int, done bool, err error) {
 	place := *s.place()
 	if h.form == formLarge && (place.Generation == 0 || h.bytes >= sharedBytes) {
@@ -191,7 +191,8 @@ func (b *Box) meet(h *Message) (done bool) {
 	return true
 }
 
-// drain copies the next piece of a message out of the sender's window, or waits for the sender to have written the rest.
+// drain copies the next piece of a message out of the sender's window, or waits for the sender to have written the
+// rest.
 func (m *Mail) drain(b *Box, h *Message) (moved, done bool, err error) {
 	k, ready := h.moved, count(b.in.done.Load(), h.seq)
 	if h.answered && k >= windowPieces {

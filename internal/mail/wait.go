@@ -79,8 +79,8 @@ func (m *Mail) Await(ctx context.Context, op string, ms []*Message) error {
 	}
 }
 
-// Test moves ms on as far as they go at once, and reports whether all are done. p is that of all their Tests; Over is due
-// after the last one. An error has broken the communicator, and ms are abandoned.
+// Test moves ms on as far as they go at once, and reports whether all are done. p is that of all their Tests; Over is
+// due after the last one. An error has broken the communicator, and ms are abandoned.
 func (m *Mail) Test(p *Patience, op string, ms []*Message) (done bool, err error) {
 	for {
 		p.turn++

@@ -104,7 +104,8 @@ const (
 func judge(h header, v *team.Vec) (verdict uint8, err error) {
 	switch {
 	case h.typ != v.Type:
-		return verdictType, fmt.Errorf("it sent %d elements of %v, and %v was expected: %w", h.count, h.typ, v.Type, fault.ErrMismatch)
+		return verdictType, fmt.Errorf("it sent %d elements of %v, and %v was expected: %w", h.count, h.typ, v.Type,
+			fault.ErrMismatch)
 	case h.count > v.Len:
 		return verdictSize, fmt.Errorf("it sent %d elements, and there is room for %d: %w", h.count, v.Len, fault.ErrMismatch)
 	}

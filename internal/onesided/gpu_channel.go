@@ -37,8 +37,8 @@ func (ch *Channel) Launch(ctx context.Context, s *engine.Stream, steps []Step) e
 }
 
 // openGPU makes the device's side of ch if what it is made of is on devices, as it must be on both sides or on none.
-func (ch *Channel) openGPU(ctx context.Context, r *engine.Registration, remote *Remote, peers bool, theirs *channelEnd) (*gpuEnd,
-	error) {
+func (ch *Channel) openGPU(ctx context.Context, r *engine.Registration, remote *Remote, peers bool,
+	theirs *channelEnd) (*gpuEnd, error) {
 	claim, err := r.Acquire()
 	if err != nil {
 		return nil, err

@@ -1,5 +1,5 @@
-// Package onesided is what a rank does with the memory of another without its help: handles and imports, channels, windows,
-// on the host and on devices.
+// Package onesided is what a rank does with the memory of another without its help: handles and imports, channels,
+// windows, on the host and on devices.
 package onesided
 
 import (

@@ -31,7 +31,8 @@ type windowRecord struct {
 func (sp *Space) RegisterWindow(ctx context.Context, v *engine.View, vec team.Vec, flags WindowFlags) (*Window, error) {
 	w := &Window{sp: sp, c: sp.c, flags: flags, vec: vec}
 	tell := &engine.Gathering{Kind: team.KindWindow, Before: w.offer, Check: w.compare, Failed: w.unmade}
-	meet := &engine.Gathering{Kind: team.KindWindow, Before: func() ([]byte, error) { return nil, w.meet(ctx) }, After: w.complete,
+	meet := &engine.Gathering{Kind: team.KindWindow, Before: func() ([]byte, error) { return nil, w.meet(ctx) },
+		After:  w.complete,
 		Failed: w.unmade}
 	if v.Recorder == nil {
 		err := v.Comm.Gather(ctx, tell, meet)

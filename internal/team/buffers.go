@@ -9,9 +9,9 @@ type BufferLayout struct {
 }
 
 // Buffers is where each rank's source and destination of the running operation are in this process: their first
-// srcBytes and dstBytes bytes, and nil for a buffer of another rank that is staged, and for all destinations if dstBytes
-// is 0. Ask only for what every rank keeps until this one has done its last step. The slices are the communicator's,
-// until the next operation.
+// srcBytes and dstBytes bytes, and nil for a buffer of another rank that is staged, and for all destinations if
+// dstBytes is 0. Ask only for what every rank keeps until this one has done its last step. The slices are the
+// communicator's, until the next operation.
 func (t *Team) Buffers(srcBytes, dstBytes int) (srcs, dsts []unsafe.Pointer, how BufferLayout, err error) {
 	how = BufferLayout{AllSrc: true, AllDst: true}
 	for r := range t.Peers {

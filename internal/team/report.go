@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// A wait that gets long says in its rank's area what it is: so whoever gives up, or reports that it still waits, can tell
-// what every rank is in, and whether ranks wait for each other.
+// A wait that gets long says in its rank's area what it is: so whoever gives up, or reports that it still waits, can
+// tell what every rank is in, and whether ranks wait for each other.
 
-// said is what a rank waits in, as its area says it: kind 8 bits, whether it is one of several messages that go together
+// said is what a rank waits in, as its area says it: kind 8 bits, whether it is one of several messages that go
+// together
 // 1, peer 16, sequence number 39. 0: it does not wait, or not for long yet.
 type said uint64
 
@@ -102,8 +103,8 @@ func (t *Team) account(s *WaitState) (text string, blame int) {
 	return b.String(), missing
 }
 
-// follow goes from a rank, and from the one that it waits for, to what that waits for, and so on: to the last one, which
-// waits for nobody, or to a circle.
+// follow goes from a rank, and from the one that it waits for, to what that waits for, and so on: to the last one,
+// which waits for nobody, or to a circle.
 func follow(all []said, from, next int) (circle []int, last int) {
 	way := []int{from}
 	for {
@@ -134,11 +135,11 @@ func explain(all []said, circle []int) string {
 	ranks := strings.Join(append(names, names[0]), " -> ")
 	switch {
 	case len(kinds) == 1 && kinds[KindSend]:
-		return fmt.Sprintf("a circle of sends (%s): all send first and nobody receives; SendRecv or a Group does both at the "+
-			"same time", ranks)
+		return fmt.Sprintf("a circle of sends (%s): all send first and nobody receives; SendRecv or a Group does both at "+
+			"the same time", ranks)
 	case len(kinds) == 1 && kinds[KindRecv]:
-		return fmt.Sprintf("a circle of receives (%s): all receive first and nobody sends; SendRecv or a Group does both at the "+
-			"same time", ranks)
+		return fmt.Sprintf("a circle of receives (%s): all receive first and nobody sends; SendRecv or a Group does both "+
+			"at the same time", ranks)
 	}
 	return fmt.Sprintf("these ranks wait for each other (%s): they make their calls in different orders", ranks)
 }

@@ -20,8 +20,8 @@ type Transport interface {
 	Attach(ctx context.Context, card json.RawMessage) (PeerMemory, error)
 	// Progress runs the control work that is pending, such as importing what peers have published. It does not wait.
 	Progress()
-	// Look looks which of the peers' processes have ended, for PeerMemory.Dead. It costs one system call, whatever their number,
-	// and does not wait.
+	// Look looks which of the peers' processes have ended, for PeerMemory.Dead. It costs one system call, whatever their
+	// number, and does not wait.
 	Look()
 	// Close detaches all peers.
 	Close() error

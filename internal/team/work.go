@@ -10,8 +10,8 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Work is one collective, with how it is to go: it is run, queued on a stream, or recorded and replayed. It is a plain value, so
-// that a blocking call allocates nothing.
+// Work is one collective, with how it is to go: it is run, queued on a stream, or recorded and replayed. It is a plain
+// value, so that a blocking call allocates nothing.
 type Work struct {
 	Kind  OpKind
 	Type  dtype.Type
@@ -107,9 +107,9 @@ func (w *Work) AcquireBuffers(find func(*Vec, *Buf) error) error {
 }
 
 // Counts fills what this rank sends to each rank, and what it expects from each, in elements, of an operation with
-// vectors of counts. All ranks compare all pairs. The vectors are the caller's, who may have changed them since the call
-// if this is a graph's launch: what is filled is what was checked, and nothing else is looked at later. After an error
-// all is 0.
+// vectors of counts. All ranks compare all pairs. The vectors are the caller's, who may have changed them since the
+// call if this is a graph's launch: what is filled is what was checked, and nothing else is looked at later. After an
+// error all is 0.
 func (w *Work) Counts(rank int, send, recv []uint64) (err error) {
 	clear(send)
 	clear(recv)
