@@ -50,16 +50,12 @@ func Open(t *testing.T, n int, o engine.Options) []*engine.Comm {
 
 // OpenOver opens a communicator over bs, which it closes. What is there, and what went wrong, is by rank.
 func OpenOver(bs []bootstrap.Bootstrap, o engine.Options) ([]*engine.Comm, []error) {
-	comms, errs := make([]*engine.Comm, len(bs)), make([]error, len(bs))
-	var wg sync.WaitGroup
-	for r, b := range bs {
-		wg.Go(func() { comms[r], errs[r] = engine.Open(context.Background(), b, o, nil, Rooms) })
-	}
-	wg.Wait()
-	for _, b := range bs {
-		wg.Go(func() { b.Close() })
-	}
-	wg.Wait()
+	comms := make([]*engine.Comm, len(bs))
+	errs := testkit.Each(bs, func(b bootstrap.Bootstrap) (err error) {
+		comms[b.Rank()], err = engine.Open(context.Background(), b, o, nil, Rooms)
+		return err
+	})
+	testkit.Each(bs, bootstrap.Bootstrap.Close)
 	return comms, errs
 }
 
