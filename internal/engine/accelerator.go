@@ -165,14 +165,14 @@ func (c *Comm) CheckDevice(d hw.Device) error {
 // Copy copies between b and a's start, on a device, and waits.
 func (c *Comm) Copy(op string, a *mem.Allocation, b []byte, in bool) error {
 	if !a.Hold() {
-		return c.local(op, fmt.Errorf("freed buffer: %w", fault.ErrStale))
+		return c.LocalError(op, fmt.Errorf("freed buffer: %w", fault.ErrStale))
 	}
 	defer a.Release()
 	if c.dom.device == nil {
-		return c.local(op, c.gpuWhy)
+		return c.LocalError(op, c.gpuWhy)
 	}
 	if err := c.dom.device.Copy(cuda.Addr(a.Base()), b, in); err != nil {
-		return c.local(op, err)
+		return c.LocalError(op, err)
 	}
 	return nil
 }

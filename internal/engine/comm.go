@@ -95,8 +95,8 @@ func (c *Comm) SetTimeout(t time.Duration) {
 // Domain is the rank's domain.
 func (c *Comm) Domain() *Domain { return c.dom }
 
-// local is an error that consumed no sequence number.
-func (c *Comm) local(op string, err error) error {
+// LocalError is an error of a local call, which consumed no sequence number.
+func (c *Comm) LocalError(op string, err error) error {
 	about := -1
 	if e, ok := errors.AsType[*fault.Error](err); ok {
 		about = e.Peer
@@ -110,7 +110,7 @@ func (c *Comm) Err() error {
 		return e
 	}
 	if c.closing.Load() {
-		return c.local("communicator", ErrCommClosed)
+		return c.LocalError("communicator", ErrCommClosed)
 	}
 	return nil
 }
@@ -120,9 +120,6 @@ func (c *Comm) Closing() bool { return c.closing.Load() }
 
 // Broken is why the communicator is of no more use since it broke, or nil. Implements team.Comm.
 func (c *Comm) Broken() *fault.Error { return c.broken.Load() }
-
-// Fail is fail. Implements team.Comm.
-func (c *Comm) Fail(e *fault.Error) error { return c.fail(e) }
 
 // Advance moves on what does not move by itself while this rank waits. Implements team.Comm.
 func (c *Comm) Advance() {
@@ -135,8 +132,8 @@ func (c *Comm) Advance() {
 // Look looks at the peers' processes. Implements team.Comm.
 func (c *Comm) Look() { c.dom.IPC.Look() }
 
-// fail breaks the communicator: this rank's later calls return e, and its peers' waits end.
-func (c *Comm) fail(e *fault.Error) error {
+// Fail breaks the communicator: this rank's later calls return e, and its peers' waits end. Implements team.Comm.
+func (c *Comm) Fail(e *fault.Error) error {
 	// A peer that lags may still read or write what its descriptors name, until it has closed its side. So the quarantine
 	// comes first: who finds the communicator broken may free what its operation has used.
 	lift := c.dom.Heap.Quarantine()
@@ -166,7 +163,7 @@ func (c *Comm) Abort(cause error) {
 	}
 	e := &fault.Error{Op: "abort", Rank: c.rank, Peer: c.rank, Host: c.team.Peers[c.rank].Host,
 		Err: fmt.Errorf("rank %d: %w: %w", c.rank, cause, fault.ErrAborted)}
-	c.fail(e)
+	c.Fail(e)
 	for _, a := range c.attached {
 		a.Abort()
 	}
@@ -182,7 +179,7 @@ func (c *Comm) Close() error {
 	}
 	k, ok := c.turn.close()
 	if !ok {
-		return c.local("close", fmt.Errorf("a call of another goroutine runs, or some are queued on a stream (Stream.Sync "+
+		return c.LocalError("close", fmt.Errorf("a call of another goroutine runs, or some are queued on a stream (Stream.Sync "+
 			"waits for those): %w", fault.ErrBusy))
 	}
 	if k != nil {
@@ -191,7 +188,7 @@ func (c *Comm) Close() error {
 	err := c.tryClose()
 	c.turn.leave() // what has come meanwhile runs, or finds it closed
 	if err != nil {
-		return c.local("close", err)
+		return c.LocalError("close", err)
 	}
 	c.Polls.Drain()
 	c.logClose()
@@ -201,7 +198,7 @@ func (c *Comm) Close() error {
 	}
 	errs = append(errs, c.release())
 	if err := c.unsaid.left(); err != nil && c.broken.Load() == nil { // else Err says it
-		errs = append(errs, c.local("close", err))
+		errs = append(errs, c.LocalError("close", err))
 	}
 	return errors.Join(errs...)
 }
@@ -253,7 +250,7 @@ func (c *Comm) WaitsIn(rank int) string {
 // Team is the ranks of this rank's host.
 func (c *Comm) Team() *team.Team { return &c.team }
 
-// FailOpen is fail for who does not have the turn: a communicator that has closed meanwhile is left alone, and its
+// FailOpen is Fail for who does not have the turn: a communicator that has closed meanwhile is left alone, and its
 // area.
 func (c *Comm) FailOpen(e *fault.Error) error {
 	c.ending.Lock()
@@ -261,7 +258,7 @@ func (c *Comm) FailOpen(e *fault.Error) error {
 	if c.closing.Load() {
 		return e
 	}
-	return c.fail(e)
+	return c.Fail(e)
 }
 
 // Attachments are what the communicator has beside its collectives, in the order of Rooms.

@@ -9,16 +9,13 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// LocalError is an error of a local call.
-func (c *Comm) LocalError(op string, err error) error { return c.local(op, err) }
-
 // Usable is why op cannot be called: the communicator has been closed, or has no ranks.
 func (c *Comm) Usable(op string) error {
 	switch {
 	case c.size == 0:
 		return c.Err()
 	case c.closing.Load():
-		return c.local(op, ErrCommClosed)
+		return c.LocalError(op, ErrCommClosed)
 	}
 	return nil
 }
@@ -36,7 +33,7 @@ func (c *Comm) Alloc(d hw.Device, n int) (*mem.Allocation, error) {
 		a, err = c.dom.Heap.AllocDevice(n)
 	}
 	if err != nil {
-		return nil, c.local("alloc", err)
+		return nil, c.LocalError("alloc", err)
 	}
 	return a, nil
 }
@@ -54,7 +51,7 @@ func (c *Comm) Adopt(d hw.Device, p unsafe.Pointer, n int) (*mem.Allocation, err
 		a, err = c.dom.Heap.AdoptDevice(cuda.Addr(uintptr(p)), n)
 	}
 	if err != nil {
-		return nil, c.local("adopt", err)
+		return nil, c.LocalError("adopt", err)
 	}
 	return a, nil
 }
@@ -69,7 +66,7 @@ func (c *Comm) pass() {
 // Free ends an allocation.
 func (c *Comm) Free(a *mem.Allocation) error {
 	if err := c.dom.free(a, c.pass); err != nil {
-		return c.local("free", err)
+		return c.LocalError("free", err)
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func (e elsewhere) Record(c *Comm, w team.Work) error {
 	err := fmt.Errorf("on another stream than that on which %s was called, where all that it records runs: %w", e.k.what,
 		fault.ErrArgument)
 	e.k.failed(&w, err)
-	return c.local(w.Kind.String(), err)
+	return c.LocalError(w.Kind.String(), err)
 }
 
 func (k *Recording) failed(w *team.Work, err error) {
@@ -98,7 +98,7 @@ func (c *Comm) Barred(w *team.Work, op string) error {
 	err := fmt.Errorf("%s on the communicator whose collectives %s is recording: call it on the *Comm that %s passes to "+
 		"its function, or after that: %w", op, k.what, k.what, fault.ErrArgument)
 	k.failed(w, err)
-	return c.local(op, err)
+	return c.LocalError(op, err)
 }
 
 // Cause is an error of a local call without where it happened, which the operation will say.

@@ -33,7 +33,7 @@ func (c *Comm) RegisterBuffer(v team.Vec) (*Registration, error) {
 	}
 	r, err := c.register(v)
 	if err != nil {
-		return nil, c.local("register_buffer", err)
+		return nil, c.LocalError("register_buffer", err)
 	}
 	if !c.regs.add(r) { // it was ended meanwhile
 		r.ref.Close()
@@ -131,7 +131,7 @@ func (r *Registration) Comm() *Comm { return r.c }
 func (r *Registration) Close() error {
 	r.c.regs.remove(r)
 	if r.ending.Swap(true) {
-		return r.c.local("deregister", fmt.Errorf("registration of the memory at %p: %w", r.base, fault.ErrClosed))
+		return r.c.LocalError("deregister", fmt.Errorf("registration of the memory at %p: %w", r.base, fault.ErrClosed))
 	}
 	var errs []error
 	if g, granted := r.Revoke(); granted {
@@ -142,7 +142,7 @@ func (r *Registration) Close() error {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(append(errs, r.ref.Close())...); err != nil {
-		return r.c.local("deregister", err)
+		return r.c.LocalError("deregister", err)
 	}
 	return nil
 }

@@ -120,14 +120,14 @@ func (v *View) submittable(op string, ws []team.Work) error {
 func (c *Comm) Enter() error {
 	k, ok := c.turn.enter()
 	if !ok {
-		return c.local("collective", fmt.Errorf("another goroutine's call runs on this Comm, which takes one "+
+		return c.LocalError("collective", fmt.Errorf("another goroutine's call runs on this Comm, which takes one "+
 			"at a time (wait for it, or use a Dup for calls side by side): %w", fault.ErrBusy))
 	}
 	if k != nil {
 		<-k.ready // what is queued before it has a deadline
 		if c.closing.Load() {
 			c.turn.leave()
-			return c.local("collective", ErrCommClosed)
+			return c.LocalError("collective", ErrCommClosed)
 		}
 	}
 	return nil
@@ -168,7 +168,7 @@ func (c *Comm) run(ctx context.Context) error {
 func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	if w.Kernel.Name != "" {
 		if c.device == nil {
-			return c.local(w.Kind.String(), c.gpuWhy)
+			return c.LocalError(w.Kind.String(), c.gpuWhy)
 		}
 		return c.device.Perform(ctx, w)
 	}
@@ -176,7 +176,7 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		return e
 	}
 	if c.closing.Load() {
-		return c.local(w.Kind.String(), ErrCommClosed)
+		return c.LocalError(w.Kind.String(), ErrCommClosed)
 	}
 	c.team.Seq++
 	spin.Claim(unsafe.Pointer(&c.team.Me.Desc[c.team.Seq&1]))
@@ -234,5 +234,5 @@ func (c *Comm) failed(err error) error {
 	if !errors.As(err, &e) {
 		e = c.team.Errorf(c.team.Work.Path.Name, -1, err)
 	}
-	return c.fail(e)
+	return c.Fail(e)
 }

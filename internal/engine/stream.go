@@ -68,7 +68,7 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group 
 			if after != nil {
 				after()
 			}
-			return c.local(works[i].Kind.String(), fmt.Errorf("memory on a device, and the stream is on %v: %w", s.dev,
+			return c.LocalError(works[i].Kind.String(), fmt.Errorf("memory on a device, and the stream is on %v: %w", s.dev,
 				fault.ErrArgument))
 		}
 	}
@@ -78,7 +78,7 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group 
 		if after != nil {
 			after()
 		}
-		return c.local("stream", s.closedError())
+		return c.LocalError("stream", s.closedError())
 	}
 	s.add(queued{c: c, ctx: ctx, works: works, group: group, after: after, ticket: c.turn.take()})
 	return nil
@@ -88,13 +88,13 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group 
 func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error) error {
 	ctx = Context(ctx)
 	if s.device != nil {
-		return c.local("stream", fmt.Errorf("memory on the host, and the stream is on %v: %w", s.dev,
+		return c.LocalError("stream", fmt.Errorf("memory on the host, and the stream is on %v: %w", s.dev,
 			fault.ErrArgument))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return c.local("stream", s.closedError())
+		return c.LocalError("stream", s.closedError())
 	}
 	s.add(queued{c: c, ctx: ctx, do: do})
 	return nil
