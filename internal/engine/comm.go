@@ -179,8 +179,8 @@ func (c *Comm) Close() error {
 	}
 	k, ok := c.turn.close()
 	if !ok {
-		return c.LocalError("close", fmt.Errorf("a call of another goroutine runs, or some are queued on a stream (Stream.Sync "+
-			"waits for those): %w", fault.ErrBusy))
+		return c.LocalError("close", fmt.Errorf("a call of another goroutine runs, or some are queued on a stream "+
+			"(Stream.Sync waits for those): %w", fault.ErrBusy))
 	}
 	if k != nil {
 		<-k.ready
