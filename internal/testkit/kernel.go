@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -63,8 +64,7 @@ func ProcessorTime(t testing.TB) time.Duration {
 func Faults(p unsafe.Pointer) (fault bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() { fault = recover() != nil }()
-	sink = *(*byte)(p)
-	return
+	b := *(*byte)(p)
+	runtime.KeepAlive(b)
+	return false
 }
-
-var sink byte
