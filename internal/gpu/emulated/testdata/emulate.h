@@ -112,6 +112,7 @@ struct stream {
 	bool started = false, closing = false, ended = false; // its thread
 	std::condition_variable wake;
 	std::shared_ptr<capture> capturing;
+	std::vector<uintptr_t> last; // nodes that a capture of it was asked for, until its next call
 };
 int stream_of(device *d, uintptr_t handle, std::shared_ptr<stream> *s);
 int enqueue(const std::shared_ptr<stream> &s, std::function<void()> work); // or captures it; it runs without the lock

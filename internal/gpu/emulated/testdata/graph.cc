@@ -125,15 +125,14 @@ int cuStreamGetCaptureInfo_v2(uintptr_t handle, int *status, uint64_t *id, uintp
 	if (!!graph != !!after || !!after != !!count)
 		return NOT_SUPPORTED;
 	if (after) {
-		static std::vector<uintptr_t> last; // until the stream's next call
-		last.clear();
+		s->last.clear();
 		if (s->capturing && !s->capturing->broken)
 			for (size_t i : s->capturing->tails[s.get()]) {
-				last.push_back(new_handle());
-				places[last.back()] = {s->capturing->id, i};
+				s->last.push_back(new_handle());
+				places[s->last.back()] = {s->capturing->id, i};
 			}
-		*after = last.data();
-		*count = last.size();
+		*after = s->last.data();
+		*count = s->last.size();
 	}
 	*status = !s->capturing ? 0 : s->capturing->broken ? UBC_CAPTURE_INVALIDATED : UBC_CAPTURE_ACTIVE;
 	if (id && s->capturing)
