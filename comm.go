@@ -85,7 +85,8 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) 
 	if ctx == nil {
 		ctx, bad = context.Background(), errors.Join(bad, engine.ErrNilContext)
 	}
-	c, err := engine.Open(ctx, b, engine.Options(o), bad, engine.Rooms{IPC: ipc.New, Accelerators: gpu.Accelerators, Attachments: []engine.NewAttachment{mail.New, onesided.NewSpace}})
+	c, err := engine.Open(ctx, b, engine.Options(o), bad, engine.Rooms{IPC: ipc.New, Accelerators: gpu.Accelerators,
+		Attachments: []engine.NewAttachment{mail.New, onesided.NewSpace}})
 	if err != nil {
 		return nil, err
 	}

@@ -40,11 +40,3 @@ func (v *Vec) Check() error {
 	}
 	return nil
 }
-
-// CheckHost is an error if v's memory is on a device, which what has no way for it yet.
-func (v *Vec) CheckHost(what string) error {
-	if v.Dev.IsHost() {
-		return nil
-	}
-	return fmt.Errorf("%s of memory on %v: %w", what, v.Dev, hw.ErrNotSupported)
-}
