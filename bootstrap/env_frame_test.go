@@ -5,11 +5,15 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func TestFrame(t *testing.T) {
@@ -119,4 +123,37 @@ func FuzzFrame(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A rank whose part was the last one that was missing, and which comes while the others are being told that the job
+// broke, must not have a result that they do not get.
+func TestNoResultAfterFailure(t *testing.T) {
+	r := newRoot(3)
+	var ends [3]net.Conn
+	for rank := 1; rank < r.size; rank++ {
+		here, there := net.Pipe()
+		r.wires[rank], ends[rank] = &wire{Conn: here}, there
+		require.NoError(t, r.place(rank, 0, []byte("part")))
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() { r.fail(aborted(1, 3)) }) // until rank 2 reads that
+	testkit.Until(func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.failure != nil })
+	all.Go(func() {
+		_, err := r.AllGather(t.Context(), []byte("part"))
+		assert.ErrorIs(t, err, fault.ErrAborted)
+		r.hangUp()
+	})
+	time.Sleep(50 * time.Millisecond) // what must not happen has its time to
+	for _, there := range ends[1:] {
+		all.Go(func() {
+			for {
+				f, err := readFrame(there)
+				if err != nil {
+					return
+				}
+				assert.EqualValues(t, kindAbort, f.kind)
+			}
+		})
+	}
 }

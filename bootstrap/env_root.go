@@ -151,6 +151,10 @@ func (r *root) late(rank int, seq uint32) {
 // place puts one rank's part into the present AllGather. Somebody who has left makes that impossible: the job breaks.
 func (r *root) place(rank int, seq uint32, part []byte) error {
 	r.mu.Lock()
+	if r.failure != nil { // the others are being told: this rank must not go on without them
+		r.mu.Unlock()
+		return nil
+	}
 	if seq != r.seq || r.parts[rank] != nil {
 		r.mu.Unlock()
 		return fmt.Errorf("it sent all-gather %d, the job is at %d: %w", seq, r.seq, fault.ErrMismatch)
@@ -278,36 +282,50 @@ func (r *root) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	case <-ctx.Done():
 		return nil, r.giveUp(fault.Ended(ctx))
 	}
-	r.mu.Lock()
-	all := r.parts
-	r.parts, r.n = make([][]byte, r.size), 0
-	r.seq++
-	r.mu.Unlock()
-
-	total := 4
-	for _, p := range all {
-		total += 4 + len(p)
-	}
-	if total > maxResult {
-		return nil, r.giveUp(fmt.Errorf("all parts together have %d bytes, at most %d: %w", total, maxResult, fault.ErrLimit))
+	all, err := r.result(seq)
+	if err != nil {
+		return nil, err
 	}
 	// A rank that reads slowly holds this up; one that does not read at all is for ctx to end.
 	stop := context.AfterFunc(ctx, func() { r.fail(gaveUp(0, fault.Ended(ctx))) })
 	defer stop()
-	// A rank that has the result may break the job at once: the others get the result all the same, and before they hear
-	// of that.
-	result := frame{kindResult, seq, packParts(all)}.append(nil)
-	for _, w := range r.wires {
-		if w != nil {
-			w.owe(result)
-		}
-	}
 	for rank, err := range r.toAll((*wire).pay) {
 		r.fail(lost(rank, "connection failed: "+err.Error()))
 		return nil, r.reason()
 	}
 	if !stop() {
 		return nil, r.giveUp(fault.Ended(ctx)) // the others have been told so
+	}
+	return all, nil
+}
+
+// result ends AllGather number seq, whose parts are all there, and owes them to the others: all ranks have it, or none,
+// if the job has broken. A rank that has it may break the job at once: the others get it all the same, and before they
+// hear of that.
+func (r *root) result(seq uint32) ([][]byte, error) {
+	r.mu.Lock()
+	if r.failure != nil {
+		r.mu.Unlock()
+		<-r.broken
+		return nil, r.reason()
+	}
+	all := r.parts
+	r.parts, r.n = make([][]byte, r.size), 0
+	r.seq++
+	total := 4
+	for _, p := range all {
+		total += 4 + len(p)
+	}
+	if total > maxResult {
+		r.mu.Unlock()
+		return nil, r.giveUp(fmt.Errorf("all parts together have %d bytes, at most %d: %w", total, maxResult, fault.ErrLimit))
+	}
+	defer r.mu.Unlock()
+	b := frame{kindResult, seq, packParts(all)}.append(nil)
+	for _, w := range r.wires {
+		if w != nil {
+			w.owe(b) // nothing is being written: what breaks the job comes after failure
+		}
 	}
 	return all, nil
 }

@@ -190,12 +190,13 @@ func (c *Comm) Close() error {
 	if err != nil {
 		return c.LocalError("close", err)
 	}
-	c.Polls.Drain()
-	c.logClose()
+	// First the attachments: what Shut has locked holds up others until then.
 	var errs []error
 	for _, a := range c.attached {
 		errs = append(errs, a.Close())
 	}
+	c.Polls.Drain()
+	c.logClose()
 	errs = append(errs, c.release())
 	if err := c.unsaid.left(); err != nil && c.broken.Load() == nil { // else Err says it
 		errs = append(errs, c.LocalError("close", err))

@@ -30,7 +30,7 @@ type Domain struct {
 	id       Identity // of what this rank exports
 	copiers  copiers
 	rank     int           // of its first communicator
-	failures atomic.Uint64 // see failed
+	failures atomic.Uint64 // see Failed
 	device   DomainDevice  // nil without one
 
 	mu      sync.Mutex
@@ -47,7 +47,7 @@ type retiree struct {
 	lift   func() // or nil
 }
 
-// NewIPC makes the transport; the root passes it to Open, since transports import the engine.
+// NewIPC makes the transport; the root passes it to Open, since the side of it that reaches devices imports the engine.
 type NewIPC func(h *mem.Heap, secret []byte) (IPC, error)
 
 // SetDevice gives the domain what it has on its device.

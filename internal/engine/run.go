@@ -153,7 +153,7 @@ func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) error 
 	return nil
 }
 
-// run does the operation c.work; it is this communicator's turn.
+// run does the operation Team.Work; it is this communicator's turn.
 func (c *Comm) run(ctx context.Context) error {
 	w := &c.team.Work
 	err := c.perform(ctx, w)
@@ -165,12 +165,19 @@ func (c *Comm) run(ctx context.Context) error {
 	return err
 }
 
+// performDevice is apart: what calls on host memory pass stays small.
+//
+//go:noinline
+func (c *Comm) performDevice(ctx context.Context, w *team.Work) error {
+	if c.device == nil {
+		return c.LocalError(w.Kind.String(), c.gpuWhy)
+	}
+	return c.device.Perform(ctx, w)
+}
+
 func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	if w.Kernel.Name != "" {
-		if c.device == nil {
-			return c.LocalError(w.Kind.String(), c.gpuWhy)
-		}
-		return c.device.Perform(ctx, w)
+		return c.performDevice(ctx, w)
 	}
 	if e := c.broken.Load(); e != nil {
 		return e

@@ -96,7 +96,7 @@ func (t *Team) disagreement(slot uint64, bad error) error {
 		Describe(t.Peers[odd].Area.Desc[slot].Sig), votes[most], t.size, Describe(most), fault.ErrMismatch))
 }
 
-// Progress words wrap around after 1<<32 operations, so that reached must not see one that is half of that old.
+// Progress words wrap around after 1<<32 operations, so that Reached must not see one that is half of that old.
 const progressEvery = 1 << 20
 
 // Progress says that this rank has done n steps of the running operation: what it wrote before is for its peers to

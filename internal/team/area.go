@@ -43,7 +43,7 @@ type Descriptor struct {
 	Sig     uint64
 	payload [PayloadSize]byte
 
-	Refusal uint64 // why the rank refused: (rank it is about)+1<<32, if any, and a code of refusals
+	Refusal uint64 // why the rank refused: (rank it is about)+1<<32, if any, and a code as of fault.Code
 	_       [56]byte
 }
 

@@ -30,7 +30,11 @@ func (a *Area) published() uint64 {
 // crossed reports whether rank a has operations on its device that b has not, and b such on host memory that a has not.
 // Both go on meanwhile: of each rank, what it must be ahead in is read first.
 func crossed(a, b *Area) bool {
-	queued, published := a.queued.Load(), b.published()
+	queued := a.queued.Load()
+	if queued == 0 { // no device; the words of operations on host memory are their writers' alone meanwhile
+		return false
+	}
+	published := b.published()
 	behind, less := a.published(), b.queued.Load()
 	return (queued|less)&Uncounted == 0 && queued > less && !Reached(behind, published)
 }

@@ -130,7 +130,7 @@ func (t *Team) Partial(group, n int) unsafe.Pointer {
 	return unsafe.Add(t.Eager(leader), EagerBytes-PartialBytes)
 }
 
-// agreeByGroup is agree with groups.
+// agreeByGroup is Agree with groups.
 func (t *Team) agreeByGroup(ctx context.Context, w *Work, bad error) error {
 	slot := t.Seq & 1
 	mine := t.Me.Desc[slot].Sig

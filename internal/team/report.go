@@ -10,8 +10,7 @@ import (
 // tell what every rank is in, and whether ranks wait for each other.
 
 // said is what a rank waits in, as its area says it: kind 8 bits, whether it is one of several messages that go
-// together
-// 1, peer 16, sequence number 39. 0: it does not wait, or not for long yet.
+// together 1, peer 16, sequence number 39. 0: it does not wait, or not for long yet.
 type said uint64
 
 const saidSeq = 1<<39 - 1

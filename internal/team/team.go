@@ -35,8 +35,8 @@ type Team struct {
 	mine       int     // this rank's group
 	near       []int   // see Near
 
-	Seq     uint64           // of the running operation
-	Work    Work             // that
+	Work    Work             // the running operation; its wide stores must not cross cache lines: see TestWorkLines
+	Seq     uint64           // of that
 	srcs    []unsafe.Pointer // for Buffers
 	dsts    []unsafe.Pointer
 	scratch []unsafe.Pointer

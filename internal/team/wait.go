@@ -14,7 +14,7 @@ import (
 )
 
 // How a wait goes: it looks at its word; every LooksPerPoll looks it passes Poll, a real Go call, so that a
-// stop-the-world is never held up; poll looks after abort, deadline and dead peers, runs pending control work, and
+// stop-the-world is never held up; Poll looks after abort, deadline and dead peers, runs pending control work, and
 // gives the processor away the more readily the longer the wait lasts.
 const (
 	LooksPerPoll  = 256
@@ -110,6 +110,9 @@ func (t *Team) Poll(s *WaitState) *fault.Error {
 	if e := t.comm.Broken(); e != nil { // this rank's own Abort, from another goroutine
 		return e
 	}
+	if s.start.IsZero() {
+		s.health = healthEvery
+	}
 	if s.Polls%PollsPerClock == 0 || s.now > yieldAfter {
 		if err := t.PollClock(s); err != nil {
 			return err
@@ -119,10 +122,11 @@ func (t *Team) Poll(s *WaitState) *fault.Error {
 	return nil
 }
 
-// PollClock is the part of Poll that looks at the clock, and at what cannot be looked at often.
+// PollClock is the part of Poll that looks at the clock, and at what cannot be looked at often: but who does not wait,
+// and calls nothing but this, has the processes looked at the first time, too.
 func (t *Team) PollClock(s *WaitState) *fault.Error {
 	if s.start.IsZero() {
-		s.start, s.health = time.Now(), healthEvery
+		s.start = time.Now()
 	}
 	s.now = time.Since(s.start)
 	if err := s.Ctx.Err(); err != nil {

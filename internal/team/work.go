@@ -70,7 +70,7 @@ func (w *Work) Hold() error {
 	return nil
 }
 
-// Release undoes hold, and gives back the registrations.
+// Release undoes Hold, and gives back the registrations.
 func (w *Work) Release() {
 	if w.SrcBuf.Claim != nil {
 		w.SrcBuf.Claim.Release()

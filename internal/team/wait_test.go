@@ -1,0 +1,55 @@
+package team
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/fault"
+)
+
+// looked is a communicator that counts looks at the processes.
+type looked struct{ n int }
+
+func (*looked) Broken() *fault.Error           { return nil }
+func (*looked) Fail(e *fault.Error) error      { return e }
+func (*looked) Acquire(*Vec, *Buf, bool) error { return nil }
+func (*looked) Advance()                       {}
+func (c *looked) Look()                        { c.n++ }
+
+// TestFirstLook: who waits is patient with the peers' processes, but who only tests, and may not come back for long, has
+// them looked at the first time.
+func TestFirstLook(t *testing.T) {
+	for name, k := range map[string]struct {
+		poll func(*Team, *WaitState) *fault.Error
+		want int
+	}{
+		"waits": {func(x *Team, s *WaitState) *fault.Error {
+			for range 2 * PollsPerClock {
+				if err := x.Poll(s); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, 0},
+		"tests": {(*Team).PollClock, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, x := &looked{}, &Team{}
+			x.Init(c, 0, 1)
+			x.Me = &Area{}
+			x.Peers[0].Area = x.Me
+			x.Timeout.Store(int64(time.Hour))
+			start := time.Now()
+			if err := k.poll(x, &WaitState{Op: "test", Ctx: context.Background()}); err != nil {
+				t.Fatal(err)
+			}
+			if k.want == 0 && time.Since(start) > healthEvery {
+				t.Skip("this machine was away for longer than that")
+			}
+			require.Equal(t, k.want, c.n)
+		})
+	}
+}
