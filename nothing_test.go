@@ -20,6 +20,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -153,6 +154,28 @@ func TestNoComm(t *testing.T) {
 		tryAll(t, all)
 	}
 	require.NoError(t, s.Close())
+}
+
+// TestNoCommOnDevices makes the calls of no communicator with memory or a stream of a device.
+func TestNoCommOnDevices(t *testing.T) {
+	gputest.Run(t, 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		b, err1 := ubcoll.Alloc[int8](c, dev, 1)
+		s, err2 := ubcoll.NewStream(dev)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		const says = "negative color"
+		var null *ubcoll.Comm
+		for name, c := range map[string]*ubcoll.Comm{"nil": null, "zero": {}, "nil on a stream": null.On(s),
+			"zero on a stream": new(ubcoll.Comm).On(s)} {
+			for on, v := range map[string]ubcoll.Vec{"device memory": b.Vec(), "Go memory": ubcoll.Of([]int8{1})} {
+				with := fmt.Sprintf("%s and a Comm that is %s", on, name)
+				tryAll(t, commTrials(ctx, with, c, v, ubcoll.ErrArgument, says))
+				tryAll(t, commTrials(noContext, with, c, v, ubcoll.ErrArgument, ""))
+			}
+		}
+		return errors.Join(b.Free(), s.Close())
+	})
 }
 
 func tryAll(t *testing.T, all []trial) {

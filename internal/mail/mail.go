@@ -44,10 +44,12 @@ func newMail(rank, ranks int) *Mail {
 	return m
 }
 
-// Of is the messages of c, nil of one that never was.
+// Of is c's. Those of a communicator without ranks say what that one is.
 func Of(c *engine.Comm) *Mail {
-	m, _ := engine.Attached[*Mail](c)
-	return m
+	if m, ok := engine.Attached[*Mail](c); ok {
+		return m
+	}
+	return &Mail{c: c, team: c.Team(), rank: c.Rank()}
 }
 
 // Box is the messages with a peer.
