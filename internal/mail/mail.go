@@ -123,10 +123,12 @@ func (m *Mail) Reopen() {
 
 // Close implements engine.Attachment.
 func (m *Mail) Close() error {
-	for l := range m.lanes() {
-		if !m.shut {
-			l.Lock()
+	if !m.shut { // it did not come to be
+		if err := m.Shut(true); err != nil {
+			return err
 		}
+	}
+	for l := range m.lanes() {
 		l.closed = true
 		for _, q := range [2]*messageList{&l.Open, &l.waiting} {
 			for q.Head != nil {

@@ -1,10 +1,10 @@
 package mail_test
 
 import (
-	"os"
 	"testing"
 
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
-func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
+func TestMain(m *testing.M) { gputest.Main(1, func() int { return testkit.Main(m) }) }

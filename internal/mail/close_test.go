@@ -1,0 +1,29 @@
+package mail_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
+)
+
+// TestCloseWithoutShut closes the messages of a communicator that did not come to be, and has met its device: nobody
+// has locked their lanes, and nothing goes into them afterwards.
+func TestCloseWithoutShut(t *testing.T) {
+	gputest.Run(t, 1, ubcoll.Options{}, func(_ context.Context, c *ubcoll.Comm, _ ubcoll.Device) error {
+		e := c.Engine().Comm
+		m := mail.New(e, mail.Of(e)).(*mail.Mail)
+		m.OnDevice(gpu.DeviceOf(e))
+		if err := m.Close(); err != nil {
+			return err
+		}
+		b := m.Box(0)
+		return errors.Join(testkit.Wants(b.Send.Enter(), ubcoll.ErrClosed), testkit.Wants(b.Recv.Enter(), ubcoll.ErrClosed),
+			testkit.Wants(m.Shut(false), ubcoll.ErrClosed)) // of the device's
+	})
+}
