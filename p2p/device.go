@@ -34,18 +34,18 @@ func (g *Group) onDevice(e *engine.View) bool {
 
 // startDevice starts a group on the device.
 func (g *Group) startDevice(ctx context.Context, e *engine.View) (Request, error) {
-	ms := make([]mail.DeviceMessage, len(g.calls))
+	m, ms := mail.Of(e.Comm), make([]mail.DeviceMessage, len(g.calls))
 	var errs []error
 	for i, k := range g.calls {
 		ms[i] = mail.DeviceMessage{Vec: k.vec.Engine(), Peer: k.peer, Recv: k.recv}
-		if err := mail.Of(e.Comm).CheckDevice(e.Stream, "group", &ms[i]); err != nil {
+		if err := m.CheckDevice(e.Stream, "group", &ms[i]); err != nil {
 			errs = append(errs, fmt.Errorf("call %d: %w", i, err))
 		}
 	}
 	if errs != nil {
 		return Request{}, errors.Join(errs...)
 	}
-	t, err := mail.Of(e.Comm).Transfer(ctx, e.Stream, e.Recorder, "group", ms)
+	t, err := m.Transfer(ctx, e.Stream, e.Recorder, "group", ms)
 	if err != nil {
 		return Request{}, err
 	}

@@ -29,7 +29,7 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 		return err
 	}
 	m := mail.Of(e.Comm)
-	sent, free, err := m.SendNow("send", peer, &v, v.Bytes())
+	sent, free, err := m.SendNow("send", m.Box(peer), &v, v.Bytes())
 	switch {
 	case sent || err != nil:
 		return err
@@ -55,7 +55,7 @@ func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, e
 }
 
 func recvFrom(ctx context.Context, m *mail.Mail, op string, peer int, v *team.Vec) (int, error) {
-	if n, done, err := m.RecvNow(peer, v); done {
+	if n, done, err := m.RecvNow(m.Box(peer), v); done {
 		return n, err
 	}
 	return m.Do(ctx, op, mail.NewMessage(peer, v, true, acquire))
@@ -66,7 +66,7 @@ func recvFrom(ctx context.Context, m *mail.Mail, op string, peer int, v *team.Ve
 // Any goroutine. Source: MPI_Sendrecv (MPI-4.1, 3.10).
 func SendRecv(ctx context.Context, c *ubcoll.Comm, to int, src ubcoll.Vec, from int, dst ubcoll.Vec) (int, error) {
 	e, v, w := c.Engine(), src.Engine(), dst.Engine()
-	if mail.OnDevice(e.Stream, &v) || mail.OnDevice(e.Stream, &w) {
+	if !v.Dev.IsHost() || mail.OnDevice(e.Stream, &w) {
 		return doDevice(ctx, e, "send_recv", mail.DeviceMessage{Vec: v, Peer: to},
 			mail.DeviceMessage{Vec: w, Peer: from, Recv: true})
 	}
@@ -77,7 +77,7 @@ func SendRecv(ctx context.Context, c *ubcoll.Comm, to int, src ubcoll.Vec, from 
 		return 0, err
 	}
 	m := mail.Of(e.Comm)
-	sent, _, err := m.SendNow("send_recv", to, &v, v.Bytes())
+	sent, _, err := m.SendNow("send_recv", m.Box(to), &v, v.Bytes())
 	switch {
 	case err != nil:
 		return 0, err

@@ -19,6 +19,7 @@ type Mail struct {
 	team   *team.Team
 	rank   int
 	eager  int   // see EagerLimit
+	looks  int   // see team.Looks
 	boxes  []Box // by rank of the peer
 	domain *mailroom
 	shut   bool     // the lanes are locked
@@ -28,7 +29,7 @@ type Mail struct {
 // New makes c's messages.
 func New(c *engine.Comm, sibling engine.Attachment) engine.Attachment {
 	m := newMail(c.Rank(), c.Size())
-	m.c, m.team = c, c.Team()
+	m.c, m.team, m.looks = c, c.Team(), c.Team().Looks()
 	if s, ok := sibling.(*Mail); ok {
 		m.domain = s.domain
 	}

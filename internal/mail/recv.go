@@ -213,12 +213,12 @@ func (m *Mail) drain(b *Box, h *Message) (moved, done bool, err error) {
 	return true, h.moved == h.pieces, nil
 }
 
-// RecvNow receives a message that comes soon and takes little time, if no other receive waits.
-func (m *Mail) RecvNow(peer int, v *team.Vec) (n int, done bool, err error) {
+// RecvNow receives a message that comes soon and takes little time, if no other receive waits. It is given the box as
+// SendNow is.
+func (m *Mail) RecvNow(b *Box, v *team.Vec) (n int, done bool, err error) {
 	if v.Bytes() >= sharedBytes {
 		return 0, false, nil
 	}
-	b := &m.boxes[peer]
 	l := &b.Recv
 	if err := l.Enter(); err != nil {
 		return 0, true, m.Error("recv", b.Peer, "", err)
@@ -228,7 +228,7 @@ func (m *Mail) RecvNow(peer int, v *team.Vec) (n int, done bool, err error) {
 		return 0, false, nil
 	}
 	var s *slot
-	for i := m.team.Looks(); s == nil && i > 0; i-- {
+	for i := m.looks; s == nil && i > 0; i-- {
 		s = b.arrived()
 	}
 	if s == nil {

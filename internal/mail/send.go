@@ -121,11 +121,7 @@ func (m *Mail) post(b *Box, h *Message) {
 
 // note keeps how a large message went, whose source is direct or not.
 func (m *Mail) note(h *Message, direct bool) {
-	k := team.KindSend
-	if h.Recv {
-		k = team.KindRecv
-	}
-	m.c.NoteMessage(k, h.seq, h.Bytes, h.algorithm(direct),
+	m.c.NoteMessage(h.kind(), h.seq, h.Bytes, h.algorithm(direct),
 		engine.BufferInfo{Used: true, Direct: h.Buf.Direct(), Why: h.Buf.Why})
 }
 
@@ -286,15 +282,14 @@ func (m *Mail) stage(b *Box, h *Message) (bool, error) {
 }
 
 // SendNow sends a message of n bytes that does not wait for its receive, if there is room, and nothing is before it:
-// free.
-func (m *Mail) SendNow(op string, peer int, v *team.Vec, n int) (sent, free bool, err error) {
+// free. It is given the box, and not the peer: else the compiler adds that up anew at every use.
+func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int) (sent, free bool, err error) {
 	if n > m.eager {
 		return false, false, nil
 	}
-	b := &m.boxes[peer]
 	l := &b.Send
 	if err := l.Enter(); err != nil {
-		return false, false, m.Error(op, peer, "", err)
+		return false, false, m.Error(op, b.Peer, "", err)
 	}
 	free, err = m.room(b)
 	free = free && l.idle()
@@ -303,7 +298,7 @@ func (m *Mail) SendNow(op string, peer int, v *team.Vec, n int) (sent, free bool
 	}
 	l.Unlock()
 	if err != nil {
-		err = m.Fail(op, peer, err)
+		err = m.Fail(op, b.Peer, err)
 	}
 	return sent, free, err
 }

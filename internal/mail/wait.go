@@ -48,7 +48,7 @@ func (m *Mail) round(ms []*Message, looks, turn int) (open *Message, moved bool,
 // Await moves ms on until all are done. Its error has broken the communicator, and ms are abandoned.
 func (m *Mail) Await(ctx context.Context, op string, ms []*Message) error {
 	var p Patience
-	looks := m.team.Looks()
+	looks := m.looks
 	if len(ms) > 1 {
 		looks = 1
 	}
@@ -65,7 +65,7 @@ func (m *Mail) Await(ctx context.Context, op string, ms []*Message) error {
 			idle = 0
 			continue
 		}
-		if idle += looks * len(ms); idle < m.team.Looks() {
+		if idle += looks * len(ms); idle < m.looks {
 			continue
 		}
 		idle = 0
@@ -134,19 +134,23 @@ type Patience struct {
 // poll looks after abort, deadline, dead peers and other goroutines, as Wait does. Its error says why the wait for h,
 // and perhaps several others, is over; it has not broken the communicator yet.
 func (p *Patience) poll(ctx context.Context, m *Mail, op string, h *Message, several bool) error {
-	peer := h.Peer
-	p.w.Ctx, p.w.Op, p.w.Peer, p.w.Kind, p.w.Item, p.w.Several = ctx, op, peer, h.kind(), h, several
-	return m.gated(op, peer, func() *fault.Error { return m.team.Poll(&p.w) })
+	p.about(ctx, op, h, several)
+	return m.gated(op, h.Peer, func() *fault.Error { return m.team.Poll(&p.w) })
 }
 
 // look is poll for those who do not wait: it does not give the processor away.
 func (p *Patience) look(m *Mail, op string, h *Message, several bool) error {
-	peer := h.Peer
-	p.w.Ctx, p.w.Op, p.w.Peer, p.w.Kind, p.w.Item, p.w.Several = context.Background(), op, peer, h.kind(), h, several
-	if e := m.c.Broken(); e != nil {
-		return e
+	p.about(context.Background(), op, h, several)
+	if err := m.usable(); err != nil {
+		return err
 	}
-	return m.gated(op, peer, func() *fault.Error { return m.team.PollClock(&p.w) })
+	return m.gated(op, h.Peer, func() *fault.Error { return m.team.PollClock(&p.w) })
+}
+
+// about says what is waited for.
+func (p *Patience) about(ctx context.Context, op string, h *Message, several bool) {
+	w := &p.w
+	w.Ctx, w.Op, w.Peer, w.Kind, w.Item, w.Several = ctx, op, h.Peer, h.kind(), h, several
 }
 
 // restart says that something has come: the deadline begins anew.
