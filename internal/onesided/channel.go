@@ -105,11 +105,15 @@ func (ch *Channel) Wait(ctx context.Context) error {
 
 // wait waits until ready, which is called often, says so.
 func (ch *Channel) wait(ctx context.Context, op, step string, ready func() bool) error {
+	const looks = team.LooksPerPoll / 8
+	if within(looks, ready) {
+		return nil
+	}
 	w := waiting{team.WaitState{Op: op, Ctx: ctx, Peer: ch.peer, Step: step}, ch.c, ch, nil}
 	if ch.theirs != nil {
 		w.theirs = &ch.theirs.state
 	}
-	return w.until(team.LooksPerPoll/8, ready)
+	return w.until(looks, ready)
 }
 
 // WaitWord waits until *w is v. Within a use.

@@ -116,7 +116,9 @@ func TestLastWord(t *testing.T) {
 	defer peer.Me.State.Store(team.StateOpen)
 	e := ends[1]
 	require.NoError(t, e.channel.Begin(background))
-	require.NoError(t, e.channel.WaitPolls())
+	looks, err := e.channel.WaitPolls()
+	require.NoError(t, err)
+	require.Equal(t, team.PollsPerClock, looks, "whoever waits has looked before, and looks after each housekeeping")
 	require.NoError(t, e.c.Err())
 	e.channel.End()
 }

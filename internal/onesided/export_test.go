@@ -32,11 +32,13 @@ func (w *Window) Reach(peer, n int) (p unsafe.Pointer, done func() error, err er
 // Live is why peer's part must not be used any more, or nil.
 func (w *Window) Live(peer int) error { return w.ranks[peer].live() }
 
-// WaitPolls waits for what comes during the housekeeping after which the peer's end is found.
-func (ch *Channel) WaitPolls() error {
+// WaitPolls waits, with a look after each housekeeping, for what comes during that after which the peer's end is found.
+// looks is how often it has looked.
+func (ch *Channel) WaitPolls() (looks int, err error) {
 	w := waiting{team.WaitState{Op: "wait", Ctx: context.Background(), Peer: ch.peer, Step: "polls"}, ch.c, ch,
 		&ch.theirs.state}
-	return w.until(1, func() bool { return w.Polls >= team.PollsPerClock })
+	err = w.until(1, func() bool { looks++; return w.Polls >= team.PollsPerClock })
+	return looks, err
 }
 
 // Live is why the memory must not be used any more, or nil.

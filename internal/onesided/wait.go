@@ -20,22 +20,31 @@ type waiting struct {
 	theirs *atomic.Uint64 // the state of the peer's side, or nil while that is not known
 }
 
-// until waits until ready says so, which it looks at so many times between two rounds of housekeeping.
+// until waits until ready says so, at which its caller has looked already: so many times between two rounds of
+// housekeeping, of which the first comes at once.
 func (w *waiting) until(looks int, ready func() bool) error {
 	defer w.c.Team().EndWait(&w.WaitState)
 	for {
-		for i := 0; i < looks; i++ {
-			if ready() {
-				return nil
-			}
-		}
 		if err := w.poll(); err != nil {
 			if ready() {
 				return nil
 			}
 			return w.lost(err)
 		}
+		if within(looks, ready) {
+			return nil
+		}
 	}
+}
+
+// within reports whether ready says so within so many looks.
+func within(looks int, ready func() bool) bool {
+	for range looks {
+		if ready() {
+			return true
+		}
+	}
+	return false
 }
 
 // poll is the housekeeping, of which the peer may have closed its part. Its error has not broken the communicator yet:
