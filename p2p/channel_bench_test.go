@@ -2,9 +2,14 @@ package p2p_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -71,4 +76,51 @@ func BenchmarkPut(b *testing.B) {
 			}
 		}
 	})
+}
+
+// TestOneSidedAllocations: what channels and windows do at once in host memory costs no memory.
+func TestOneSidedAllocations(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		b, err1 := ubcoll.Alloc[byte](c, ubcoll.Host, 64)
+		r, err2 := c.RegisterBuffer(b.Vec())
+		w, err3 := c.RegisterWindow(ctx, b.Vec(), 0)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return err
+		}
+		peer, mine := 1-c.Rank(), ubcoll.Of(make([]byte, 32))
+		ch, err := p2p.Connect(ctx, c, peer, r)
+		if err != nil {
+			return err
+		}
+		for _, k := range []struct {
+			name  string
+			round func() error
+		}{
+			{"channel", func() error {
+				return errors.Join(ch.Put(ctx, 0, 32, 32), ch.Get(ctx, 32, 0, 32), ch.Signal(ctx), ch.Wait(ctx),
+					ch.PutWithSignal(ctx, 0, 32, 32), ch.Wait(ctx), ch.Flush(ctx))
+			}},
+			{"window", func() error {
+				return errors.Join(w.Put(ctx, peer, 0, mine), w.Get(ctx, mine, peer, 0), w.Put(ctx, c.Rank(), 32, mine),
+					w.Signal(ctx, peer), w.Wait(ctx, peer), w.Fence(ctx))
+			}},
+		} {
+			const runs = 200
+			if c.Rank() == 1 {
+				for range 1 + runs { // AllocsPerRun warms up once
+					err = errors.Join(err, k.round())
+				}
+			} else if n := testing.AllocsPerRun(runs, func() { err = errors.Join(err, k.round()) }); n > 0 {
+				err = errors.Join(err, fmt.Errorf("%s: %v allocations", k.name, n))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return errors.Join(ch.Close(), w.Close(), r.Close(), b.Free())
+	})
+	require.NoError(t, err)
 }

@@ -131,20 +131,13 @@ func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, e
 	return &w.ranks[peer], nil
 }
 
-// later queues do on s if that is not nil and the window is on the host: on devices each step is queued by itself.
-func (w *Window) later(ctx context.Context, s *engine.Stream, do func(ctx context.Context) error) (queued bool, err error) {
-	if s == nil || !w.vec.Dev.IsHost() {
-		return false, nil
-	}
-	return true, s.Do(ctx, w.c, do)
-}
+// later reports whether a call on s, which may be nil, is queued as it is: on devices each step is queued by itself.
+func (w *Window) later(s *engine.Stream) bool { return s != nil && w.vec.Dev.IsHost() }
 
 // Copy copies all of v to off in peer's part, or from there to v; on s, or at once.
 func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, off int, v team.Vec, put bool) error {
-	if queued, err := w.later(ctx, s, func(ctx context.Context) error {
-		return w.Copy(ctx, nil, op, peer, off, v, put)
-	}); queued {
-		return err
+	if w.later(s) {
+		return w.copyLater(ctx, s, op, peer, off, v, put)
 	}
 	k, err := w.begin(ctx, op, peer)
 	if err != nil {
@@ -189,6 +182,11 @@ func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, of
 	return w.told(op, peer, err)
 }
 
+// copyLater queues Copy. In a function of its own, so that a Copy at once allocates nothing for it.
+func (w *Window) copyLater(ctx context.Context, s *engine.Stream, op string, peer, off int, v team.Vec, put bool) error {
+	return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Copy(ctx, nil, op, peer, off, v, put) })
+}
+
 // told is an error of a call about peer, or nil.
 func (w *Window) told(op string, peer int, err error) error {
 	if err == nil {
@@ -199,50 +197,45 @@ func (w *Window) told(op string, peer int, err error) error {
 
 // Signal lets one Wait for this rank on peer go on.
 func (w *Window) Signal(ctx context.Context, s *engine.Stream, peer int) error {
-	const op = "signal"
-	if queued, err := w.later(ctx, s, func(ctx context.Context) error { return w.Signal(ctx, nil, peer) }); queued {
-		return err
-	}
-	k, err := w.begin(ctx, op, peer)
-	if err != nil {
-		return err
-	}
-	defer end(w)
-	if w.gpu != nil {
-		return w.told(op, peer, w.step(ctx, s, peer, Step{Kind: StepSignal}))
-	}
-	k.sent++
-	spin.Release(&w.mine.to(peer).signals, k.sent)
-	return nil
+	return w.signal(ctx, s, peer, StepSignal)
 }
 
 // Wait takes a signal of peer.
 func (w *Window) Wait(ctx context.Context, s *engine.Stream, peer int) error {
-	const op = "wait"
-	if queued, err := w.later(ctx, s, func(ctx context.Context) error { return w.Wait(ctx, nil, peer) }); queued {
-		return err
+	return w.signal(ctx, s, peer, StepWait)
+}
+
+// signal does Signal or Wait.
+func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind StepKind) error {
+	if w.later(s) {
+		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.signal(ctx, nil, peer, kind) })
 	}
+	op := stepNames[kind]
 	k, err := w.begin(ctx, op, peer)
 	if err != nil {
 		return err
 	}
 	defer end(w)
-	if w.gpu != nil {
-		return w.told(op, peer, w.step(ctx, s, peer, Step{Kind: StepWait}))
+	switch {
+	case w.gpu != nil:
+		err = w.step(ctx, s, peer, Step{Kind: kind})
+	case kind == StepSignal:
+		k.sent++
+		spin.Release(&w.mine.to(peer).signals, k.sent)
+	default:
+		next := k.awaited + 1
+		if err = waitSignal(ctx, w.c, w, &k.block.state, peer, k.signals, next); err == nil {
+			k.awaited = next
+		}
 	}
-	next := k.awaited + 1
-	if err := waitSignal(ctx, w.c, w, &k.block.state, peer, k.signals, next); err != nil {
-		return aside(w.c, op, peer, err)
-	}
-	k.awaited = next
-	return nil
+	return w.told(op, peer, err)
 }
 
 // Fence completes this rank's puts and gets; on the host they are complete when they return.
 func (w *Window) Fence(ctx context.Context, s *engine.Stream) error {
 	const op = "fence"
-	if queued, err := w.later(ctx, s, func(ctx context.Context) error { return w.Fence(ctx, nil) }); queued {
-		return err
+	if w.later(s) {
+		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Fence(ctx, nil) })
 	}
 	if _, err := w.begin(ctx, op, w.c.Rank()); err != nil {
 		return err
