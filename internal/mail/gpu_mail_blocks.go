@@ -8,9 +8,9 @@ import (
 const (
 	mailPacketBlock = 4 << 10  // that a block puts into packets at once
 	mailPushBlock   = 16 << 10 // less is not worth a block
-	mailPieceBlock  = 64 << 10 // likewise, of what comes through the ring
+	mailPieceBlock  = 64 << 10 // likewise, of what comes through the FIFO
 	mailPushBlocks  = 32       // that send one message; twice as many are a few percent faster
-	mailTakeBlocks  = 16       // that take one out of the ring, or send or take packets
+	mailTakeBlocks  = 16       // that take one out of the FIFO, or send or take packets
 )
 
 // blocks is how many blocks do a message best.

@@ -108,7 +108,7 @@ func letGo(ms []DeviceMessage, held int) {
 	}
 }
 
-// acquire finds or makes the registration of what is received, unless it is small, or its word is known: see prepare.
+// acquire finds or makes the registration of what is received, unless it is small, or comes from this rank itself.
 func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 	switch {
 	case h.Vec.Bytes() <= kernels.EagerBytes:

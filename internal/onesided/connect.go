@@ -134,34 +134,34 @@ func (sp *Space) makeTable() error {
 
 func (ch *Channel) otherKey() uint64 { return channelKey(ch.c.Rank(), uint32(ch.key)-1) }
 
-// otherEnd is the other end's words, or nil if it is not there: not yet, or not any more.
-func (ch *Channel) otherEnd() (s *channelEnd, gone bool, err error) {
+// otherEnd is the other end's words, and which of its table, or nil if it is not there: not yet, or not any more.
+func (ch *Channel) otherEnd() (s *channelEnd, slot int, gone bool, err error) {
 	c, sp := ch.c, ch.sp
 	p := &c.Team().Peers[ch.peer]
 	if sp.places[ch.peer].Ready.Load() == 0 {
-		return nil, false, nil
+		return nil, 0, false, nil
 	}
 	ptr, err := p.Mem.Resolve(sp.places[ch.peer].At.Location(), tableBytes(c.Size()))
 	if err != nil {
-		return nil, false, fmt.Errorf("channel table of rank %d: %w", ch.peer, err)
+		return nil, 0, false, fmt.Errorf("channel table of rank %d: %w", ch.peer, err)
 	}
 	t, key := (*endTable)(ptr), ch.otherKey()
 	gone = t.made(c.Rank()).Load() > uint64(uint32(key)-1) // looked at before the slots
 	for i := range t {
 		if t[i].key.Load() == key {
-			return &t[i], false, nil
+			return &t[i], i, false, nil
 		}
 	}
-	return nil, gone, nil
+	return nil, 0, gone, nil
 }
 
 // meet waits for the other end.
 func (ch *Channel) meet(ctx context.Context, op string, r *engine.Registration, remote *Remote) error {
 	var theirs *channelEnd
 	var failed, err error
-	gone := false
+	slot, gone := 0, false
 	if err := ch.wait(ctx, op, "the other end", func() bool {
-		theirs, gone, failed = ch.otherEnd()
+		theirs, slot, gone, failed = ch.otherEnd()
 		return theirs != nil || gone || failed != nil
 	}); err != nil {
 		return err
@@ -185,7 +185,7 @@ func (ch *Channel) meet(ctx context.Context, op string, r *engine.Registration, 
 			return err
 		}
 	}
-	gpu, err := ch.openGPU(ctx, r, remote, e.GPU, theirs)
+	gpu, err := ch.openGPU(ctx, r, remote, e.GPU, theirs, slot)
 	if err != nil {
 		return err
 	}

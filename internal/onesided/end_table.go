@@ -7,6 +7,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -15,7 +16,7 @@ import (
 // and the k-th that the peer makes to this rank are the two ends of the same. Each rank has a table of its ends, made
 // with the first one, which its peers map and it alone writes.
 const (
-	maxEnds   = 512
+	maxEnds   = kernels.MaxChannels
 	tableEnds = maxEnds + 32 // the rest is for telling peers of channels that could not be made
 	endsBytes = 256 * tableEnds
 
@@ -76,8 +77,8 @@ func (s *shown) get() engine.Export {
 // channelKey is that of the n-th channel to a rank.
 func channelKey(to int, n uint32) uint64 { return uint64(to+1)<<32 | uint64(n) + 1 }
 
-// They are followed by how many ends there have been, for each rank.
-type endTable [tableEnds]channelEnd // a rank's ends
+// endTable is a rank's ends, which are followed by how many there have been, for each rank.
+type endTable [tableEnds]channelEnd
 
 func tableBytes(ranks int) int { return endsBytes + 8*ranks }
 
@@ -123,7 +124,7 @@ func (ch *Channel) left() bool {
 	}
 	gone := false
 	if ch.theirs == nil {
-		ch.theirs, gone, _ = ch.otherEnd()
+		ch.theirs, _, gone, _ = ch.otherEnd()
 	}
 	p := &ch.c.Team().Peers[ch.peer]
 	there := team.Reader{State: &p.Area.State, Mem: p.Mem, At: p.At}

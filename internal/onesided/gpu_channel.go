@@ -3,7 +3,6 @@ package onesided
 import (
 	"context"
 	"fmt"
-	"unsafe"
 
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
@@ -38,7 +37,7 @@ func (ch *Channel) Launch(ctx context.Context, s *engine.Stream, steps []Step) e
 
 // openGPU makes the device's side of ch if what it is made of is on devices, as it must be on both sides or on none.
 func (ch *Channel) openGPU(ctx context.Context, r *engine.Registration, remote *Remote, peers bool,
-	theirs *channelEnd) (*gpuEnd, error) {
+	theirs *channelEnd, theirSlot int) (*gpuEnd, error) {
 	claim, err := r.Acquire()
 	if err != nil {
 		return nil, err
@@ -53,18 +52,8 @@ func (ch *Channel) openGPU(ctx context.Context, r *engine.Registration, remote *
 	}
 	g := &gpuEnd{sp: ch.sp, c: ch.c, of: ch, op: "channel", name: ch.name(), rank: ch.peer, r: r, remote: remote,
 		gone: func() bool { return theirs.key.Load() == ch.otherKey() && theirs.state.Load() == team.StateClosed }}
-	if err := g.open(ctx, ch.slot, ch.otherSlot(theirs), ch.Salt); err != nil {
+	if err := g.open(ctx, ch.slot, theirSlot, ch.Salt); err != nil {
 		return nil, err
 	}
 	return g, nil
-}
-
-// otherSlot is the number of the other end.
-func (ch *Channel) otherSlot(theirs *channelEnd) int {
-	p := &ch.c.Team().Peers[ch.peer]
-	table, err := p.Mem.Resolve(ch.sp.places[ch.peer].At.Location(), tableBytes(ch.c.Size()))
-	if err != nil { // theirs lies in it
-		return 0
-	}
-	return int((uintptr(unsafe.Pointer(theirs)) - uintptr(table)) / unsafe.Sizeof(channelEnd{}))
 }
