@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/ubcoll/ubcoll"
@@ -156,6 +157,43 @@ func TestReplayMessages(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestLaunchOnHostStream captures nothing but a barrier on a stream of the host, and device memory on another rank: it is
+// a graph of the device on both, and its launch on that stream is refused.
+func TestLaunchOnHostStream(t *testing.T) {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		r, err := newRing(c, dev, 1000)
+		if err != nil {
+			return err
+		}
+		on := dev
+		if c.Rank() == 0 {
+			on = ubcoll.Host
+		}
+		view, sync, end, err := gputest.View(ctx, c, on, true)
+		if err != nil {
+			return err
+		}
+		g, err := graph.Capture(ctx, view, func(c *ubcoll.Comm) error {
+			err := coll.Barrier(ctx, c)
+			if c.Rank() == 1 {
+				_, moved := p2p.SendRecv(ctx, c, 1, r.src.Vec(), 1, r.dst.Vec())
+				err = errors.Join(err, moved)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			err := g.Launch(ctx)
+			if !errors.Is(err, ubcoll.ErrArgument) || !strings.Contains(err.Error(), "it is on host") {
+				return fmt.Errorf("launch: %w", err)
+			}
+		}
+		return errors.Join(coll.Barrier(ctx, c), sync(), c.Err(), g.Close(), end(), r.free())
+	})
 }
 
 // TestSomeCapture has ranks that record nothing, or only collectives, beside those that record messages.

@@ -166,19 +166,20 @@ func (g *Graph) Launch(ctx context.Context, v *engine.View) error {
 	if err := c.Barred(&g.last, "launch"); err != nil {
 		return err
 	}
-	s := StreamOf(v.Stream)
-	if s == nil {
+	on := v.Stream
+	if on == nil {
 		if err := c.Enter(); err != nil {
 			return err
 		}
-		s = d.own
+		on = d.own.s
 	} else {
 		c.EnterQueue()
 	}
 	defer c.Leave()
-	if err := launchable(c, s); err != nil {
+	if err := launchable(c, on); err != nil {
 		return err
 	}
+	s := StreamOf(on)
 	if ctx.Err() != nil {
 		return c.LocalError("launch", fault.Ended(ctx)) // before any of the peers can have heard of it
 	}

@@ -20,7 +20,7 @@ func (s *Stream) LaunchAll(ctx context.Context, c *engine.Comm, works []team.Wor
 	defer c.Leave()
 	c.NoteTogether(group)
 	defer c.NoteTogether(false)
-	if err := launchable(c, s); err != nil {
+	if err := launchable(c, s.s); err != nil {
 		return err
 	}
 	d := DeviceOf(c)
@@ -41,10 +41,10 @@ func (s *Stream) LaunchAll(ctx context.Context, c *engine.Comm, works []team.Wor
 	return nil
 }
 
-// Launch is LaunchAll for c.work alone. It is the caller's turn, which ends.
+// Launch is LaunchAll for c's Team().Work alone. It is the caller's turn, which ends.
 func (s *Stream) Launch(ctx context.Context, c *engine.Comm) error {
 	defer c.Leave()
-	if err := launchable(c, s); err != nil {
+	if err := launchable(c, s.s); err != nil {
 		c.Team().Work = team.Work{}
 		return err
 	}
@@ -64,15 +64,15 @@ func (d *Device) queueWork(ctx context.Context, s *Stream) (refusal, err error) 
 	return refusal, err
 }
 
-// launchable is why nothing of c can be queued on s.
-func launchable(c *engine.Comm, s *Stream) error {
+// launchable is why nothing of c can be queued on s, which may be one of the host.
+func launchable(c *engine.Comm, s *engine.Stream) error {
 	switch {
 	case c.Broken() != nil:
 		return c.Broken()
 	case c.Closing():
 		return c.LocalError("stream", engine.ErrCommClosed)
 	}
-	if err := c.CheckDevice(s.s.Device()); err != nil {
+	if err := c.CheckDevice(s.Device()); err != nil {
 		return c.LocalError("stream", err)
 	}
 	// What is queued now waits for all peers, and the driver would not notice that one is gone.
@@ -94,7 +94,7 @@ func launchable(c *engine.Comm, s *Stream) error {
 // Perform implements Accelerator: it does w on the communicator's own stream.
 func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 	c := d.c
-	if err := launchable(c, d.own); err != nil {
+	if err := launchable(c, d.own.s); err != nil {
 		return err
 	}
 	if err := d.settle(ctx, w.Kind); err != nil {
