@@ -359,9 +359,7 @@ func (d *Device) enqueue(s *Stream, captured bool) error {
 		if last == s && !captured { // the usual case: s knows d, until it is closed
 			return d.start(s, cu, false)
 		}
-		if s.Enter(d) {
-			d.Domain.Add(s)
-		}
+		s.Enter(d, d.Domain)
 		if captured { // when it runs, and after what, is for whoever captures it to say
 			d.uncounted = team.Uncounted
 			d.next.shape.Early = false // and it may look at the capture by calls that do not know of early launches

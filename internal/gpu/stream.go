@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,7 +31,7 @@ type Stream struct {
 	taken atomic.Int32 // the room that the kernel takes that was queued last: see Follows
 
 	mu    sync.Mutex
-	users map[StreamUser]bool // that have queued on it
+	users []StreamUser // that have queued on it: communicators first, each kind in the order of first use
 }
 
 // StreamOf is the part of s that is a stream of a device; nil if it is on the host, or nil.
@@ -44,7 +45,7 @@ func StreamOf(s *engine.Stream) *Stream {
 
 // streamOn is the Stream that has cu.
 func streamOn(d hw.Device, g *Stream) *Stream {
-	g.s, g.users = engine.StreamOn(d, g), map[StreamUser]bool{}
+	g.s = engine.StreamOn(d, g)
 	return g
 }
 
@@ -219,14 +220,11 @@ func (s *Stream) Sync(ctx context.Context) error {
 	return errors.Join(err, s.takeErrors())
 }
 
-// all are the users.
-func (s *Stream) all() (users []StreamUser) {
+// all are the users, in the order in which their errors are told.
+func (s *Stream) all() []StreamUser {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for u := range s.users {
-		users = append(users, u)
-	}
-	return users
+	return slices.Clone(s.users)
 }
 
 func (s *Stream) takeErrors() error {
@@ -237,24 +235,33 @@ func (s *Stream) takeErrors() error {
 	return errors.Join(errs...)
 }
 
-// Enter has u's errors come from the stream. It reports whether they have not so far.
-func (s *Stream) Enter(u StreamUser) bool {
+// Enter has u's errors come from the stream, and what frees memory of g wait for it: once Enter has returned to anybody,
+// g knows the stream. mu comes before g's lock, under which nobody takes mu.
+func (s *Stream) Enter(u StreamUser, g *Domain) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.users[u] {
-		return false
+	if slices.Contains(s.users, u) {
+		return
 	}
-	s.users[u] = true
-	return true
+	at := len(s.users)
+	if u.Comm() != nil {
+		for at > 0 && s.users[at-1].Comm() == nil {
+			at--
+		}
+	}
+	s.users = slices.Insert(s.users, at, u)
+	g.Add(s)
 }
 
 // Leave ends u's use of the stream, when nothing of u is queued any more; u's errors stay.
 func (s *Stream) Leave(u StreamUser) {
 	s.mu.Lock()
-	mine := s.users[u]
-	delete(s.users, u)
+	i := slices.Index(s.users, u)
+	if i >= 0 {
+		s.users = slices.Delete(s.users, i, i+1)
+	}
 	s.mu.Unlock()
-	if !mine {
+	if i < 0 {
 		return
 	}
 	for _, err := range u.Collect() {
@@ -278,9 +285,9 @@ func (s *Stream) Close() error {
 	s.s.End()
 	s.mu.Lock()
 	users := s.users
-	s.users = map[StreamUser]bool{}
+	s.users = nil
 	s.mu.Unlock()
-	for u := range users {
+	for _, u := range users {
 		u.Closed(s)
 	}
 	err = errors.Join(err, s.Driver.Close())

@@ -1,14 +1,68 @@
 package gpu
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
 func TestNoStreamWithoutDevice(t *testing.T) {
 	_, err := OpenStream(hw.CUDA(0))
 	require.ErrorIs(t, err, hw.ErrNotSupported)
+}
+
+// user is a communicator, or an end of a channel, which has nothing but an error.
+type user struct {
+	c   *engine.Comm
+	err error
+}
+
+func (u *user) Comm() *engine.Comm  { return u.c }
+func (u *user) Collect() []error    { return []error{u.err} }
+func (u *user) Broke(string, error) {}
+func (u *user) Closed(*Stream)      {}
+
+// Errors of communicators come before those of channels, which one may have ended.
+func TestOrderOfErrors(t *testing.T) {
+	g := &Domain{streams: map[*Stream]bool{}}
+	s := streamOn(hw.CUDA(0), &Stream{})
+	end := func(name string) *user { return &user{nil, errors.New(name)} }
+	comm := func(name string) *user { return &user{&engine.Comm{}, errors.New(name)} }
+	first := end("end 1")
+	for _, u := range []*user{first, comm("comm 1"), end("end 2"), comm("comm 2"), comm("comm 3"), end("end 3"), first} {
+		s.Enter(u, g)
+	}
+	require.EqualError(t, s.takeErrors(), "comm 1\ncomm 2\ncomm 3\nend 1\nend 2\nend 3")
+	s.Leave(first)
+	require.EqualError(t, s.takeErrors(), "end 1\ncomm 1\ncomm 2\ncomm 3\nend 2\nend 3", "what has left said it before")
+}
+
+// Whoever may queue on a stream, since it has entered or another goroutine has, finds that the domain waits for it.
+func TestNobodyQueuesBeforeTheDomainKnows(t *testing.T) {
+	g := &Domain{streams: map[*Stream]bool{}}
+	s, u := streamOn(hw.CUDA(0), &Stream{}), &user{c: &engine.Comm{}}
+	entered := make(chan bool, 2)
+	g.mu.Lock()
+	for range 2 {
+		go func() {
+			s.Enter(u, g)
+			entered <- true
+		}()
+	}
+	select {
+	case <-entered:
+		t.Error("entered, and the domain does not know yet")
+		entered <- true
+	case <-time.After(50 * time.Millisecond):
+	}
+	g.mu.Unlock()
+	for range 2 {
+		<-entered
+	}
+	require.True(t, g.streams[s])
 }

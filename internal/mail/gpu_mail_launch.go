@@ -24,9 +24,7 @@ func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, b
 			return nil, false, err
 		}
 	} else {
-		if s.Enter(m.d) {
-			m.d.Domain.Add(s)
-		}
+		s.Enter(m.d, m.d.Domain)
 	}
 	if k, err = m.take(s); err != nil {
 		return nil, false, err

@@ -93,8 +93,7 @@ func (g *gpuEnd) ready(s *gpu.Stream, side int, steps []Step) (*gpu.Stream, erro
 func (g *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32) error {
 	if !g.streams[s] {
 		g.streams[s] = true
-		s.Enter(endUser{g})
-		g.d.Domain.Add(s)
+		s.Enter(endUser{g}, g.d.Domain)
 	}
 	g.d.Watch()
 	return s.Use(func(cu *cuda.Stream) error {
