@@ -267,6 +267,3 @@ func (c *Comm) Attachments() []Attachment { return c.attached }
 
 // Accelerator is the communicator's device side, nil without one.
 func (c *Comm) Accelerator() Accelerator { return c.device }
-
-// NoDevice is why there is none, or nil.
-func (c *Comm) NoDevice() error { return c.gpuWhy }

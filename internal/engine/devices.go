@@ -7,6 +7,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
+// Limits of devices, which kernels and transports share.
+const (
+	MaxRanks   = 8    // that use devices together
+	MaxExtents = 1024 // exported allocations of a rank at a time
+)
+
 // DeviceTransport is a Transport's way to other ranks' devices.
 type DeviceTransport interface {
 	// UseDevice has the transport export memory of ctx's device, which the heap uses already, and import that of peers

@@ -20,7 +20,7 @@ type Stream struct {
 	mu      sync.Mutex
 	queue   []queued
 	running bool
-	closed  bool
+	closed  bool          // on the host; a DeviceStream knows by itself
 	idle    chan struct{} // closed when the queue has run empty; nil while it is
 	errs    []failure     // since the last Sync
 }
@@ -200,13 +200,6 @@ func (s *Stream) TakeErrors() []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failures()
-}
-
-// End has nothing queued on the stream any more.
-func (s *Stream) End() {
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
 }
 
 // fail leaves an operation's error to the next Sync. The caller holds mu.

@@ -19,8 +19,6 @@ type Client interface {
 
 	// Abort ends the waits of its kernels: the device is locked.
 	Abort()
-	// SetTimeout changes the deadline of kernels that are launched from now on.
-	SetTimeout(nanoseconds uint64)
 	// Watch is the watchdog's look at what is its own.
 	Watch()
 	// Stuck is a peer that has closed its communicator while something queued still waits for it, or -1.
@@ -42,8 +40,8 @@ type StreamUser interface {
 	Comm() *engine.Comm
 	// Collect takes the errors that no Sync has returned.
 	Collect() []error
-	// Broke says that the device behind the stream has ceased to work.
-	Broke(op string, err error)
+	// FailDevice says that the device behind the stream has ceased to work.
+	FailDevice(op string, err error)
 	// Closed says that the stream closes, with nothing of the user's queued.
 	Closed(s *Stream)
 }

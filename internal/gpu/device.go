@@ -55,7 +55,6 @@ type Device struct {
 	Atomics         []error // by rank: why this device cannot add to words of its device, or nil
 
 	clients []Client
-	lines   int // of the status page
 
 	watching sync.Once
 	stop     chan struct{}
@@ -92,8 +91,11 @@ func DeviceOf(c *engine.Comm) *Device {
 	return d
 }
 
-// MaxThreads of a block; more would not hide more.
-const MaxThreads = 512
+// The kernels are made for what transports are told.
+var (
+	_ [engine.MaxRanks]struct{}   = [kernels.MaxRanks]struct{}{}
+	_ [engine.MaxExtents]struct{} = [kernels.MaxExtents]struct{}{}
+)
 
 func newDevice(c *engine.Comm, g *Domain) *Device {
 	return &Device{c: c, Domain: g, graphs: map[*Graph]bool{},
@@ -114,16 +116,16 @@ func (d *Device) Part(c *engine.Comm, ranks []int) engine.Accelerator {
 // Card implements Accelerator.
 func (d *Device) Card() (card engine.DeviceCard, err error) {
 	c, g := d.c, d.Domain
-	d.lines = 1
+	lines := 1 // of the status page
 	for _, a := range c.Attachments() {
 		if m, ok := a.(ClientMaker); ok {
 			k := m.OnDevice(d)
-			k.PlaceLines(d.lines)
-			d.lines += k.StatusLines()
+			k.PlaceLines(lines)
+			lines += k.StatusLines()
 			d.clients = append(d.clients, k)
 		}
 	}
-	bytes := (statusLine*d.lines + 4095) &^ 4095
+	bytes := (statusLine*lines + 4095) &^ 4095
 	if d.Area, err = c.Domain().Heap.AllocDevice(kernels.AreaBytes(c.Size())); err != nil {
 		return card, fmt.Errorf("area: %w", err)
 	}
@@ -149,7 +151,7 @@ func (d *Device) Card() (card engine.DeviceCard, err error) {
 	if err != nil {
 		return card, err
 	}
-	card.Threads = min(MaxThreads, f.MaxThreads)
+	card.Threads = min(kernels.MaxThreads, f.MaxThreads)
 	if d.own, err = NewStream(g.Context); err != nil {
 		return card, err
 	}
@@ -167,7 +169,7 @@ func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
 	c := d.c
 	d.Room = RoomOf(d.Multiprocessors, c.Size())
 	d.Blocks = min(d.Room.Collectives, kernels.MaxBlocks)
-	d.Threads = MaxThreads
+	d.Threads = kernels.MaxThreads
 	for r, k := range cards {
 		d.Threads = min(d.Threads, k.Threads)
 		if r == c.Rank() {
@@ -236,14 +238,8 @@ func (d *Device) Close() error {
 	if s := d.last.Load(); s != nil {
 		s.Quiet()
 	}
-	d.Domain.mu.Lock()
-	delete(d.Domain.streams, d.own)
-	var streams []*Stream
-	for s := range d.Domain.streams {
-		streams = append(streams, s)
-	}
-	d.Domain.mu.Unlock()
-	for _, s := range streams {
+	d.Domain.Remove(d.own)
+	for _, s := range d.Domain.all() {
 		s.Leave(d)
 	}
 	d.mu.Lock()
@@ -255,6 +251,8 @@ func (d *Device) Close() error {
 	for g := range graphs {
 		errs = append(errs, g.release())
 	}
+	// An end of a channel that is here still was given up when the communicator broke, which has ended its waits: it
+	// may go when Abort reaches it no more.
 	for _, k := range d.clients {
 		errs = append(errs, k.Close())
 	}
@@ -286,7 +284,4 @@ func (d *Device) Abort() {
 // SetTimeout implements Accelerator.
 func (d *Device) SetTimeout(t time.Duration) {
 	d.Params.Timeout = uint64(t)
-	for _, k := range d.clients {
-		k.SetTimeout(uint64(t))
-	}
 }

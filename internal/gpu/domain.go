@@ -113,7 +113,7 @@ type Domain struct {
 	Kernels *kernels.Set
 
 	mu      sync.Mutex
-	streams map[*Stream]bool // on which communicators of the domain have queued
+	streams map[*Stream]bool // see all
 
 	copying sync.Mutex   // for copies
 	copies  *cuda.Stream // between host and device; made when first used
@@ -168,26 +168,24 @@ func useGPU(dom *engine.Domain, i int) (*Domain, error) {
 // quiesce waits until nothing that communicators of the domain have queued runs any more. Kernels end by themselves,
 // the latest when their deadline has passed.
 func (g *Domain) quiesce() {
-	g.mu.Lock()
-	var all []*Stream
-	for s := range g.streams {
-		all = append(all, s)
-	}
-	g.mu.Unlock()
-	for _, s := range all {
+	for _, s := range g.all() {
 		s.Quiet()
 	}
 }
 
-// idle reports whether nothing that communicators of the domain have queued runs any more.
-func (g *Domain) idle() bool {
+// all are the streams on which communicators of the domain have queued.
+func (g *Domain) all() (all []*Stream) {
 	g.mu.Lock()
-	var all []*Stream
+	defer g.mu.Unlock()
 	for s := range g.streams {
 		all = append(all, s)
 	}
-	g.mu.Unlock()
-	for _, s := range all {
+	return all
+}
+
+// idle reports whether nothing that communicators of the domain have queued runs any more.
+func (g *Domain) idle() bool {
+	for _, s := range g.all() {
 		if done, err := s.Done(); !done && err == nil {
 			return false
 		}

@@ -36,7 +36,8 @@ func Capture(ctx context.Context, c *engine.Comm, works []team.Work, part GraphP
 	defer c.Leave()
 	d := DeviceOf(c)
 	if d == nil {
-		return nil, c.NoDevice()
+		_, none := c.GPU()
+		return nil, none
 	}
 	for i := range works {
 		w := &works[i]
@@ -59,33 +60,46 @@ func (d *Device) imported(ctx context.Context, works []team.Work) error {
 	start := time.Now()
 	for i := range works {
 		w := works[i]
-		for w.Kernel.Words {
+		if !w.Kernel.Words {
+			continue
+		}
+		err := d.UntilImported(ctx, start, func() (late bool, err error) {
 			if err := d.acquire(&w); err != nil {
-				return err
+				return false, err
 			}
 			w.Release()
-			late := w.SrcBuf.Late || w.DstBuf.Late
+			late = w.SrcBuf.Late || w.DstBuf.Late
 			w.SrcBuf, w.DstBuf = team.Buf{}, team.Buf{}
-			switch {
-			case !late:
-			case ctx.Err() != nil:
-				return fault.Ended(ctx)
-			case time.Since(start) > min(time.Duration(d.c.Team().Timeout.Load()), ImportTimeout):
-				late = false
-			}
-			if !late {
-				break
-			}
-			d.c.Domain().IPC.Progress()
-			time.Sleep(ImportPoll)
+			return late, nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// UntilImported calls acquire, which finds registrations, until it is not late for one any more: the peers have imported
+// the memory. What they have not, so long after start, is captured as staged.
+func (d *Device) UntilImported(ctx context.Context, start time.Time, acquire func() (late bool, err error)) error {
+	for {
+		late, err := acquire()
+		switch {
+		case err != nil || !late:
+			return err
+		case ctx.Err() != nil:
+			return fault.Ended(ctx)
+		case time.Since(start) > min(time.Duration(d.c.Team().Timeout.Load()), importTimeout):
+			return nil
+		}
+		d.c.Domain().IPC.Progress()
+		time.Sleep(importPoll)
+	}
+}
+
 const (
-	ImportTimeout = 10 * time.Second       // for peers to import a buffer before it is captured as staged
-	ImportPoll    = 100 * time.Microsecond // between looks whether they have
+	importTimeout = 10 * time.Second       // for peers to import a buffer before it is captured as staged
+	importPoll    = 100 * time.Microsecond // between looks whether they have
 )
 
 // capture records the launches of works on a stream of their own.
@@ -280,7 +294,7 @@ func (g *Graph) readCounts() (refusal, err error) {
 		if *p == r.last {
 			continue
 		}
-		if err := g.graph.SetKernel(r.node, r.f, r.shape, p.Bytes()); err != nil {
+		if err := g.graph.SetKernel(r.node, r.f, r.shape, kernels.Bytes(p)); err != nil {
 			return nil, err
 		}
 		r.last = *p

@@ -197,9 +197,9 @@ func (d *Device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 		l.shape.Early = false
 	}
 	if l.counts {
-		return l.f.Launch(cu, l.shape, l.params.Bytes())
+		return l.f.Launch(cu, l.shape, kernels.Bytes(&l.params))
 	}
-	return l.f.Launch(cu, l.shape, l.params.Params.Bytes())
+	return l.f.Launch(cu, l.shape, kernels.Bytes(&l.params.Params))
 }
 
 // prepare makes d.next what does w. It holds the buffers and their registrations, which w.Release gives back once that
@@ -448,7 +448,7 @@ func (d *Device) failed(k team.OpKind, err error) error {
 	return d.c.Fail(d.error(k, d.ops, "device", -1, err))
 }
 
-// FailDevice is failed, outside of a turn.
+// FailDevice is failed, outside of a turn. Implements StreamUser.
 func (d *Device) FailDevice(op string, err error) {
 	d.c.FailOpen(&fault.Error{Op: op, Rank: d.c.Rank(), Peer: -1, Host: d.c.Team().Peers[d.c.Rank()].Host, Step: "device",
 		Device: d.Domain.Context.Device(), Err: err})

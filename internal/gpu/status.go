@@ -25,14 +25,14 @@ func (d *Device) Collect() []error {
 	errs := d.pending
 	d.pending = nil
 	d.mu.Unlock()
-	found := []error{err}
-	for _, k := range d.clients {
-		found = append(found, k.Collect())
-	}
-	for _, err := range found {
+	add := func(err error) {
 		if err != nil && (len(errs) == 0 || !errors.Is(errs[len(errs)-1], err)) { // a broken communicator says it twice
 			errs = append(errs, err)
 		}
+	}
+	add(err)
+	for _, k := range d.clients {
+		add(k.Collect())
 	}
 	return errs
 }
@@ -199,9 +199,6 @@ const closedGrace = 5 * time.Second
 
 // Comm implements StreamUser.
 func (d *Device) Comm() *engine.Comm { return d.c }
-
-// Broke implements StreamUser.
-func (d *Device) Broke(op string, err error) { d.FailDevice(op, err) }
 
 // Closed implements StreamUser.
 func (d *Device) Closed(s *Stream) {

@@ -25,8 +25,8 @@ type Stream struct {
 	Driver   *cuda.Stream
 	borrowed bool
 
-	using sync.RWMutex // held for reading while cu is used, for writing to close it
-	gone  bool         // cu is closed
+	using sync.RWMutex // held for reading while Driver is used, for writing to close it
+	gone  bool         // Driver is closed
 
 	taken atomic.Int32 // the room that the kernel takes that was queued last: see Follows
 
@@ -214,7 +214,7 @@ func (s *Stream) Sync(ctx context.Context) error {
 	}
 	if err != nil { // the device's, which has ceased to work
 		for _, u := range s.all() {
-			u.Broke("stream", err)
+			u.FailDevice("stream", err)
 		}
 	}
 	return errors.Join(err, s.takeErrors())
@@ -282,7 +282,6 @@ func (s *Stream) Close() error {
 	s.gone = true
 	s.using.Unlock()
 	err := s.takeErrors()
-	s.s.End()
 	s.mu.Lock()
 	users := s.users
 	s.users = nil

@@ -22,10 +22,10 @@ type user struct {
 	err error
 }
 
-func (u *user) Comm() *engine.Comm  { return u.c }
-func (u *user) Collect() []error    { return []error{u.err} }
-func (u *user) Broke(string, error) {}
-func (u *user) Closed(*Stream)      {}
+func (u *user) Comm() *engine.Comm       { return u.c }
+func (u *user) Collect() []error         { return []error{u.err} }
+func (u *user) FailDevice(string, error) {}
+func (u *user) Closed(*Stream)           {}
 
 // Errors of communicators come before those of channels, which one may have ended.
 func TestOrderOfErrors(t *testing.T) {

@@ -69,8 +69,6 @@ func newGPUMail(mail *Mail, d *gpu.Device) *gpuMail {
 	return m
 }
 
-func (m *gpuMail) SetTimeout(uint64) {} // kernels take the device's
-
 func (m *gpuMail) Watch() { m.release(false) }
 
 // load finds the kernel at its first use.

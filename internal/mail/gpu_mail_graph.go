@@ -111,9 +111,9 @@ const ReceivedWords = 3
 // Received is what this rank receives in works, in order: from whom, where, and what. It waits until the peers have
 // imported the memory, or cannot.
 func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error) {
-	c, g := m.c, m.deviceMail()
+	g := m.deviceMail()
 	if g == nil {
-		_, none := c.GPU()
+		_, none := m.c.GPU()
 		return nil, none
 	}
 	start := time.Now()
@@ -122,23 +122,16 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 		ms := messagesOf(&works[i])
 		for j := range ms {
 			h := &ms[j]
-			for {
-				if err := g.acquire(h, true); err != nil {
-					return nil, err
-				}
-				late := h.buf.Late && time.Since(start) < min(c.Options().Timeout, gpu.ImportTimeout)
+			err := g.d.UntilImported(ctx, start, func() (late bool, err error) {
+				err = g.acquire(h, true)
 				if h.buf.Claim != nil {
 					h.buf.Claim.Release() // the graph has it
 					h.buf.Claim = nil
 				}
-				if !late {
-					break
-				}
-				if ctx.Err() != nil {
-					return nil, fault.Ended(ctx)
-				}
-				c.Domain().IPC.Progress()
-				time.Sleep(gpu.ImportPoll)
+				return h.buf.Late, err
+			})
+			if err != nil {
+				return nil, err
 			}
 			if h.Recv {
 				all = append(all, uint64(h.Peer), h.word, h.message().Head)

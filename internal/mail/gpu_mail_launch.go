@@ -173,7 +173,7 @@ func (l laneParams) put(p *kernels.MailParams, x kernels.Message) {
 
 // kernel queues one kernel.
 func (m *gpuMail) kernel(cu *cuda.Stream, p *kernels.MailParams, grid int) error {
-	return m.f.Launch(cu, cuda.Launch{Grid: grid, Block: min(gpu.MaxThreads, m.f.MaxThreads)}, p.Bytes())
+	return m.f.Launch(cu, cuda.Launch{Grid: grid, Block: min(kernels.MaxThreads, m.f.MaxThreads)}, kernels.Bytes(p))
 }
 
 // fork queues what does not fit into one kernel, or is done by copy engines too: each lane is a branch by itself, on

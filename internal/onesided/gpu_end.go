@@ -81,10 +81,9 @@ func (g *gpuEnd) open(ctx context.Context, mine, theirs int, salt func(mine bool
 	}
 	g.status = all.status(mine)
 	g.params = kernels.ChannelParams{
-		Mine:    d.Params.Area[0] + uint64(kernels.ChannelAt(mine)),
-		Theirs:  d.Params.Area[d.Distance(g.rank)] + uint64(kernels.ChannelAt(theirs)),
-		Status:  d.StatusAddr(all.first + mine),
-		Timeout: uint64(g.c.Options().Timeout), Peer: uint32(g.rank),
+		Mine:   d.Params.Area[0] + uint64(kernels.ChannelAt(mine)),
+		Theirs: d.Params.Area[d.Distance(g.rank)] + uint64(kernels.ChannelAt(theirs)),
+		Status: d.StatusAddr(all.first + mine), Peer: uint32(g.rank),
 		SaltOut: uint32(salt(true)), SaltIn: uint32(salt(false))}
 	all.add(g)
 	d.Watch()
@@ -224,5 +223,5 @@ func (u endUser) Collect() []error {
 	return nil
 }
 
-func (u endUser) Broke(op string, err error) { u.g.d.FailDevice(op, err) }
-func (u endUser) Closed(s *gpu.Stream)       { u.g.d.Domain.Remove(s) }
+func (u endUser) FailDevice(op string, err error) { u.g.d.FailDevice(op, err) }
+func (u endUser) Closed(s *gpu.Stream)            { u.g.d.Domain.Remove(s) }

@@ -95,12 +95,6 @@ func (es *gpuEnds) Abort() {
 	}
 }
 
-func (es *gpuEnds) SetTimeout(nanoseconds uint64) {
-	for _, g := range es.all() {
-		g.params.Timeout = nanoseconds
-	}
-}
-
 func (es *gpuEnds) Watch() {
 	for _, g := range es.all() {
 		g.watch()

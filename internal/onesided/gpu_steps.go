@@ -147,7 +147,7 @@ var stepCodes = [...]uint64{StepPut: kernels.StepCopy, StepGet: kernels.StepCopy
 // kernel queues one kernel, of so many blocks at most.
 func (g *gpuEnd) kernel(on *gpu.Stream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
 	p := &g.params
-	p.Side, p.Steps, p.Spread = side, 0, 0
+	p.Timeout, p.Side, p.Steps, p.Spread = g.d.Params.Timeout, side, 0, 0
 	blocks, threads := 1, warp
 	for i := range steps {
 		s := &steps[i]
@@ -175,7 +175,7 @@ func (g *gpuEnd) kernel(on *gpu.Stream, cu *cuda.Stream, steps []Step, side uint
 	// Few threads for few bytes: all of them do all steps.
 	l := cuda.Launch{Grid: min(blocks, g.d.Multiprocessors), Block: min((threads+warp-1)/warp*warp, g.d.Threads, g.f.MaxThreads)}
 	l.Early = on.Follows(int32(l.Grid), g.d.Blocks) && early && l.Grid <= channelBlocks
-	return g.f.Launch(cu, l, p.Bytes())
+	return g.f.Launch(cu, l, kernels.Bytes(p))
 }
 
 // warp is how many threads a device runs as one.

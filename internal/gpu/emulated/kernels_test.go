@@ -47,7 +47,7 @@ func TestKernels(t *testing.T) {
 		for range 50 {
 			for r, f := range fs {
 				if errs[r] == nil {
-					errs[r] = f.Launch(ss[r], cuda.Launch{Grid: 2, Block: f.MaxThreads}, ps[r].Bytes())
+					errs[r] = f.Launch(ss[r], cuda.Launch{Grid: 2, Block: f.MaxThreads}, kernels.Bytes(&ps[r]))
 				}
 			}
 		}

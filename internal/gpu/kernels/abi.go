@@ -47,6 +47,11 @@ const (
 	Astray   = 7 // Peer wants a message elsewhere (Detail) than where a copy engine is about to put it
 )
 
+// Bytes is p, which a kernel takes, as a launch takes it: p's own memory, good while p is.
+func Bytes[P Params | VectorParams | ChannelParams | MailParams](p *P) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
+}
+
 // Params is what every kernel takes: ubc_params of src/abi.h, which says what the fields mean. A kernel's grid, and all
 // of Ranks, Op, Root, Size, Push and Count, must be the same on all ranks.
 type Params struct {
@@ -70,20 +75,12 @@ type Params struct {
 	Push      uint32
 }
 
-// Bytes is p as a launch takes it: p's own memory, good while p is.
-func (p *Params) Bytes() []byte { return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p)) }
-
 // VectorParams is what the kernel MoveV takes: ubc_vector_params of src/abi.h. Count is 0; parts lie one after the
 // other.
 type VectorParams struct {
 	Params
 	Send [MaxRanks]uint64 // elements for each rank; of all-gather the same ones for all
 	Recv [MaxRanks]uint64 // elements expected from each rank
-}
-
-// Bytes is p as a launch takes it: p's own memory, good while p is.
-func (p *VectorParams) Bytes() []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
 }
 
 // Status is where a rank's kernels and its host meet: ubc_status of src/abi.h, zeroed, in page-locked host memory. The
@@ -186,11 +183,6 @@ type ChannelParams struct {
 	Step    [MaxSteps]Step
 }
 
-// Bytes is p as a launch takes it: p's own memory, good while p is.
-func (p *ChannelParams) Bytes() []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
-}
-
 // The form of a message, in the upper 8 bits of its head.
 const (
 	ByPackets = 1 // up to EagerBytes
@@ -240,9 +232,4 @@ type MailParams struct {
 	Lanes   uint32 // in order of their blocks
 	Lane    [MaxLanes]Lane
 	Message [MaxMessages]Message
-}
-
-// Bytes is p as a launch takes it: p's own memory, good while p is.
-func (p *MailParams) Bytes() []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
 }

@@ -102,8 +102,8 @@ func TestABI(t *testing.T) {
 		"offsetof(ubc_message, at)": unsafe.Offsetof(y.At), "offsetof(ubc_message, bytes)": unsafe.Offsetof(y.Bytes),
 		"offsetof(ubc_message, word)": unsafe.Offsetof(y.Word), "offsetof(ubc_message, head)": unsafe.Offsetof(y.Head),
 	}
-	require.Len(t, p.Bytes(), int(unsafe.Sizeof(p)))
-	require.Len(t, v.Bytes(), int(unsafe.Sizeof(v)))
+	require.Len(t, Bytes(&p), int(unsafe.Sizeof(p)))
+	require.Len(t, Bytes(&v), int(unsafe.Sizeof(v)))
 	program := "#include <stddef.h>\n#include \"abi.h\"\n"
 	for expr, v := range values {
 		program += fmt.Sprintf("_Static_assert((%s) == %dull, %q);\n", expr, v, expr)

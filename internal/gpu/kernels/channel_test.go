@@ -37,7 +37,7 @@ func (w *world) channel(s *cuda.Stream, r, blocks, threads, side int, steps ...S
 	f, err := m.set.Kernel(Channel, dtype.Invalid, 2)
 	require.NoError(w.t, err)
 	l := cuda.Launch{Grid: blocks, Block: min(threads, f.MaxThreads), Early: m.ctx.Early() && w.rand.IntN(2) == 0}
-	require.NoError(w.t, f.Launch(s, l, p.Bytes()))
+	require.NoError(w.t, f.Launch(s, l, Bytes(&p)))
 }
 
 // sync waits for both ranks' kernels.

@@ -194,7 +194,7 @@ func (w *world) launch(o operation, r int) {
 	if r == o.odd && o.from < 0 {
 		p.Signature++
 	}
-	params := p.Bytes()
+	params := Bytes(&p)
 	if o.kind >= allGatherV {
 		v := VectorParams{Params: p}
 		for q := range n {
@@ -203,7 +203,7 @@ func (w *world) launch(o operation, r int) {
 				v.Recv[q]++
 			}
 		}
-		params = v.Bytes()
+		params = Bytes(&v)
 	}
 	f, err := m.set.Kernel(o.kernel, o.t, n)
 	require.NoError(w.t, err)

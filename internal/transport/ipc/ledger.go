@@ -7,13 +7,13 @@ import (
 	"unicode"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
-	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 const (
-	maxPeers   = kernels.MaxRanks   // that use a device, of one rank
-	maxExtents = kernels.MaxExtents // exported at a time by one rank
+	maxPeers   = engine.MaxRanks   // that use a device, of one rank
+	maxExtents = engine.MaxExtents // exported at a time by one rank
 
 	ledgerMagic = 0x75622d6c64670001 // "ub-ldg", layout 1
 )

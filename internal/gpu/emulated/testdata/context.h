@@ -4,9 +4,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#if !defined __x86_64__ && !defined __aarch64__
-#include <ucontext.h>
-#endif
 
 namespace {
 
@@ -83,15 +80,7 @@ void prepare(context *c, char *stack, void (*entry)()) {
 	*c = sp;
 }
 #else
-typedef ucontext_t context;
-void swap(context *from, context *to) { swapcontext(from, to); }
-void prepare(context *c, char *stack, void (*entry)()) {
-	getcontext(c);
-	c->uc_stack.ss_sp = stack;
-	c->uc_stack.ss_size = stack_bytes;
-	c->uc_link = 0;
-	makecontext(c, entry, 0);
-}
+#error "no switch of fibers for this processor"
 #endif
 
 } // namespace
