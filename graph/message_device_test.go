@@ -159,8 +159,8 @@ func TestReplayMessages(t *testing.T) {
 	}
 }
 
-// TestLaunchOnHostStream captures nothing but a barrier on a stream of the host, and device memory on another rank: it is
-// a graph of the device on both, and its launch on that stream is refused.
+// TestLaunchOnHostStream captures nothing but a barrier on a stream of the host, and device memory on another rank: it
+// is a graph of the device on both, and its launch on that stream is refused.
 func TestLaunchOnHostStream(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		r, err := newRing(c, dev, 1000)

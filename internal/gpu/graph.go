@@ -79,8 +79,8 @@ func (d *Device) imported(ctx context.Context, works []team.Work) error {
 	return nil
 }
 
-// UntilImported calls acquire, which finds registrations, until it is not late for one any more: the peers have imported
-// the memory. What they have not, so long after start, is captured as staged.
+// UntilImported calls acquire, which finds registrations, until it is not late for one any more: the peers have
+// imported the memory. What they have not, so long after start, is captured as staged.
 func (d *Device) UntilImported(ctx context.Context, start time.Time, acquire func() (late bool, err error)) error {
 	for {
 		late, err := acquire()

@@ -43,7 +43,7 @@ func StreamOf(s *engine.Stream) *Stream {
 	return g
 }
 
-// streamOn is the Stream that has cu.
+// streamOn makes g, which has the driver's stream, the queue of a Stream of d.
 func streamOn(d hw.Device, g *Stream) *Stream {
 	g.s = engine.StreamOn(d, g)
 	return g
@@ -235,8 +235,8 @@ func (s *Stream) takeErrors() error {
 	return errors.Join(errs...)
 }
 
-// Enter has u's errors come from the stream, and what frees memory of g wait for it: once Enter has returned to anybody,
-// g knows the stream. mu comes before g's lock, under which nobody takes mu.
+// Enter has u's errors come from the stream, and whatever frees memory of g wait for it. g knows the stream before
+// anybody can see that u has entered: both happen under mu, which nobody takes under g's lock.
 func (s *Stream) Enter(u StreamUser, g *Domain) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -34,7 +34,8 @@ func TestOrderOfErrors(t *testing.T) {
 	end := func(name string) *user { return &user{nil, errors.New(name)} }
 	comm := func(name string) *user { return &user{&engine.Comm{}, errors.New(name)} }
 	first := end("end 1")
-	for _, u := range []*user{first, comm("comm 1"), end("end 2"), comm("comm 2"), comm("comm 3"), end("end 3"), first} {
+	users := []*user{first, comm("comm 1"), end("end 2"), comm("comm 2"), comm("comm 3"), end("end 3"), first}
+	for _, u := range users {
 		s.Enter(u, g)
 	}
 	require.EqualError(t, s.takeErrors(), "comm 1\ncomm 2\ncomm 3\nend 1\nend 2\nend 3")

@@ -30,7 +30,8 @@ const (
 	Messages    = "messages"     // sends and receives, with MailParams
 )
 
-// MaxThreads is the most threads that a block of these kernels can have; the fewest are MaxRanks.
+// MaxThreads is the most threads that a block of these kernels can have, since more would not hide more; the
+// fewest are MaxRanks.
 const MaxThreads = 512
 
 // Set is the kernels of one device. A module is loaded by Load, or when it is first asked for, when the driver may wait
