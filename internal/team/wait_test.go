@@ -37,19 +37,21 @@ func TestFirstLook(t *testing.T) {
 		"tests": {(*Team).PollClock, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, x := &looked{}, &Team{}
-			x.Init(c, 0, 1)
-			x.Me = &Area{}
-			x.Peers[0].Area = x.Me
-			x.Timeout.Store(int64(time.Hour))
-			start := time.Now()
-			if err := k.poll(x, &WaitState{Op: "test", Ctx: context.Background()}); err != nil {
-				t.Fatal(err)
+			for {
+				c, x := &looked{}, &Team{}
+				x.Init(c, 0, 1)
+				x.Me = &Area{}
+				x.Peers[0].Area = x.Me
+				x.Timeout.Store(int64(time.Hour))
+				start := time.Now()
+				if err := k.poll(x, &WaitState{Op: "test", Ctx: context.Background()}); err != nil {
+					t.Fatal(err)
+				}
+				if time.Since(start) < healthEvery { // else the processes may have been due
+					require.Equal(t, k.want, c.n)
+					return
+				}
 			}
-			if k.want == 0 && time.Since(start) > healthEvery {
-				t.Skip("this machine was away for longer than that")
-			}
-			require.Equal(t, k.want, c.n)
 		})
 	}
 }
