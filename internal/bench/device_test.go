@@ -20,7 +20,10 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-func TestMain(m *testing.M) { gputest.Main(4, func() int { return testkit.Main(m) }) }
+func TestMain(m *testing.M) {
+	testkit.Rapid()
+	gputest.Main(4, func() int { return testkit.Main(m) })
+}
 
 // needDevices turns devices on, and skips the test where there are too few.
 func needDevices(t *testing.T, n int) {

@@ -7,4 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
-func TestMain(m *testing.M) { gputest.Main(1, func() int { return testkit.Main(m) }) }
+func TestMain(m *testing.M) {
+	testkit.Rapid()
+	gputest.Main(1, func() int { return testkit.Main(m) })
+}

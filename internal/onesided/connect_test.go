@@ -21,20 +21,20 @@ import (
 // TestCloseBusy closes a communicator during a wait on a channel: busy; and the channel with it afterwards.
 func TestCloseBusy(t *testing.T) {
 	comms := enginetest.Open(t, 2, engine.Options{})
-	links, regs := make([]*onesided.Channel, 2), make([]*engine.Registration, 2)
+	channels, regs := make([]*onesided.Channel, 2), make([]*engine.Registration, 2)
 	for _, err := range testkit.Each(comms, func(c *engine.Comm) (err error) {
 		_, regs[c.Rank()] = enginetest.Registered(t, c, 100)
-		links[c.Rank()], err = onesided.SpaceOf(c).Connect(background, 1-c.Rank(), regs[c.Rank()], nil)
+		channels[c.Rank()], err = onesided.SpaceOf(c).Connect(background, 1-c.Rank(), regs[c.Rank()], nil)
 		return err
 	}) {
 		require.NoError(t, err)
 	}
 	ctx, cancel := context.WithCancel(background)
 	done := make(chan error)
-	require.NoError(t, links[0].Begin(ctx))
+	require.NoError(t, channels[0].Begin(ctx))
 	go func() {
-		err := links[0].Wait(ctx)
-		links[0].End()
+		err := channels[0].Wait(ctx)
+		channels[0].End()
 		done <- err
 	}()
 	require.ErrorIs(t, comms[0].Close(), fault.ErrBusy)
@@ -43,12 +43,31 @@ func TestCloseBusy(t *testing.T) {
 	require.ErrorIs(t, <-done, context.Canceled)
 	require.NoError(t, regs[0].Close())
 	require.NoError(t, comms[0].Close())
-	require.ErrorIs(t, links[0].Begin(background), fault.ErrClosed)
+	require.ErrorIs(t, channels[0].Begin(background), fault.ErrClosed)
 	// The other end sees it.
-	require.NoError(t, links[1].Begin(background))
-	err := links[1].Wait(background)
+	require.NoError(t, channels[1].Begin(background))
+	err := channels[1].Wait(background)
 	require.True(t, errors.Is(err, fault.ErrClosed) || errors.Is(err, fault.ErrPeerLost), "%v", err)
-	links[1].End()
+	channels[1].End()
+}
+
+// TestCloseBusyBroken closes a broken communicator while a channel or a window is in use: busy all the same.
+func TestCloseBusyBroken(t *testing.T) {
+	for _, window := range []bool{false, true} {
+		t.Run(fmt.Sprintf("window=%v", window), func(t *testing.T) {
+			e := newEnds(t, enginetest.Open(t, 2, engine.Options{}), window)[0]
+			_, done, err := e.reach(8)
+			require.NoError(t, err)
+			e.c.Fail(&fault.Error{Op: "test", Peer: -1, Err: fault.ErrPeerLost}) // Abort would close what is in use, too
+			over := time.AfterFunc(testkit.Limit, func() { done() })             // a Close that is not refused waits
+			err = e.c.Close()
+			if over.Stop() {
+				done() // what has become of the copy is not the matter here
+			}
+			require.ErrorIs(t, err, fault.ErrBusy)
+			require.NoError(t, e.c.Close())
+		})
+	}
 }
 
 // TestConnectAlone connects to a peer that does not: the call ends with its context, the communicator goes on, and the

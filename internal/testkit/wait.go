@@ -14,9 +14,12 @@ import (
 const Limit = 2 * time.Minute
 
 // Until waits until done says that it is done, Limit at most, and returns what it says.
-func Until(done func() bool) bool {
+func Until(done func() bool) bool { return UntilFor(Limit, done) }
+
+// UntilFor is Until with a limit of its own.
+func UntilFor(limit time.Duration, done func() bool) bool {
 	for begin := time.Now(); !done(); time.Sleep(time.Millisecond) {
-		if time.Since(begin) > Limit {
+		if time.Since(begin) > limit {
 			return false
 		}
 	}

@@ -27,15 +27,20 @@ func KillP2P(ctx context.Context, c *ubcoll.Comm) error {
 	})
 }
 
-// untilLost calls, from registered and from Go memory in turn, until a peer is lost; from then on no call works.
+// untilLost says that this rank is inside, and calls, from registered and from Go memory in turn, until a peer is lost;
+// from then on no call works.
 func untilLost(c *ubcoll.Comm, call func(v ubcoll.Vec) error) error {
+	dir, err := ready(c) // now, so that a kill can hit Alloc
+	if err != nil {
+		return err
+	}
 	b, err := ubcoll.Alloc[float32](c, ubcoll.Host, 300000)
 	if err != nil {
 		return err
 	}
 	vecs := []ubcoll.Vec{b.Vec(), ubcoll.Of(make([]float32, 50000))}
 	var v ubcoll.Vec
-	err = insideUntilLost(c, func(k int) error {
+	err = callUntilLost(c, dir, func(k int) error {
 		v = vecs[k%2]
 		return call(v)
 	})
@@ -47,12 +52,8 @@ func untilLost(c *ubcoll.Comm, call func(v ubcoll.Vec) error) error {
 	return err
 }
 
-// insideUntilLost says that this rank is inside, and calls until a peer is lost, which it reports.
-func insideUntilLost(c *ubcoll.Comm, call func(k int) error) error {
-	dir, err := ready(c)
-	if err != nil {
-		return err
-	}
+// callUntilLost calls until a peer is lost, which it reports in dir.
+func callUntilLost(c *ubcoll.Comm, dir string, call func(k int) error) (err error) {
 	for k := 0; err == nil; k++ {
 		err = call(k)
 	}

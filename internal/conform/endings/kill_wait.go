@@ -29,7 +29,11 @@ func KillWait(ctx context.Context, c *ubcoll.Comm) error {
 			return err
 		}
 	}
-	return insideUntilLost(c, func(k int) error {
+	dir, err := ready(c)
+	if err != nil {
+		return err
+	}
+	return callUntilLost(c, dir, func(k int) error {
 		if k%2 == 0 {
 			if err := to[next].PutWithSignal(ctx, 1<<19, 0, 1<<18); err != nil {
 				return err

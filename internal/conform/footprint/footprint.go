@@ -42,7 +42,7 @@ func footprint() (f foot, err error) {
 func settled(ctx context.Context, c *ubcoll.Comm, most foot) error {
 	var after foot
 	var err error
-	done := testkit.Until(func() bool { // what is ending takes its time to
+	done := testkit.UntilFor(testkit.Limit/4, func() bool { // what is ending takes its time to
 		after, err = footprint()
 		return err != nil || after.fds <= most.fds && after.maps <= most.maps && after.routines <= most.routines &&
 			after.kib <= most.kib

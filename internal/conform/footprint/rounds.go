@@ -52,11 +52,11 @@ type childRounds struct {
 
 // child is a communicator, and what was made with it. All but the communicator may be nil.
 type child struct {
-	d    *ubcoll.Comm
-	buf  *ubcoll.Buffer[int64]
-	reg  *ubcoll.Registration
-	win  *ubcoll.Window
-	link *p2p.Channel
+	d       *ubcoll.Comm
+	buf     *ubcoll.Buffer[int64]
+	reg     *ubcoll.Registration
+	win     *ubcoll.Window
+	channel *p2p.Channel
 }
 
 // run does some rounds, and closes what is open then.
@@ -153,10 +153,10 @@ func (r *childRounds) one(ctx context.Context) (err error) {
 		}
 	}
 	if peer := conform.Partner(k.d); what&8 != 0 && peer >= 0 {
-		if k.link, err = p2p.Connect(ctx, k.d, peer, k.reg); err != nil {
+		if k.channel, err = p2p.Connect(ctx, k.d, peer, k.reg); err != nil {
 			return err
 		}
-		return errors.Join(k.link.PutWithSignal(ctx, 4000, 0, 800), k.link.Wait(ctx))
+		return errors.Join(k.channel.PutWithSignal(ctx, 4000, 0, 800), k.channel.Wait(ctx))
 	}
 	return nil
 }
@@ -174,7 +174,7 @@ func (r *childRounds) close() error {
 	}
 	add(true, k.reg.Close)
 	add(k.win != nil, func() error { return k.win.Close() })
-	add(k.link != nil, func() error { return k.link.Close() })
+	add(k.channel != nil, func() error { return k.channel.Close() })
 	r.mine.Shuffle(len(acts), func(i, j int) { acts[i], acts[j] = acts[j], acts[i] })
 	var errs []error
 	for _, do := range acts {
