@@ -237,7 +237,7 @@ func TestDeviceCountsBad(t *testing.T) {
 						err1 = errors.Join(bad.call(ctx, view, ints(b, dst), ints(a, src)), sync())
 					}
 					var e *ubcoll.Error
-					if err := testkit.Wants(err1, ubcoll.ErrMismatch); err != nil {
+					if err := testkit.WantsOf(c.Rank(), "counts that do not fit", err1, ubcoll.ErrMismatch); err != nil {
 						return err
 					}
 					if !errors.As(err1, &e) || e.Peer != k.to || e.Device != dev || !strings.Contains(err1.Error(), k.want) {
@@ -284,7 +284,8 @@ func TestDeviceCountsRefused(t *testing.T) {
 				} else {
 					err = right(ctx, c, a.Vec())
 				}
-				if err := errors.Join(testkit.Wants(err, k.want), c.Err(), right(ctx, c, a.Vec())); err != nil {
+				err = errors.Join(testkit.WantsOf(c.Rank(), "error", err, k.want), c.Err(), right(ctx, c, a.Vec()))
+				if err != nil {
 					return err
 				}
 				got := make([]float32, 100)

@@ -48,7 +48,7 @@ func TestDeviceSetup(t *testing.T) {
 					}
 					a, err := ubcoll.Alloc[float32](c, dev, 1000)
 					if err != nil {
-						return testkit.Wants(err, ubcoll.ErrLimit)
+						return testkit.WantsOf(c.Rank(), "alloc", err, ubcoll.ErrLimit)
 					}
 					return a.Free()
 				})

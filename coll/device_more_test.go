@@ -61,7 +61,8 @@ func TestDeviceAdopt(t *testing.T) {
 		if one[0] != 2 || one[n-1] != 2 {
 			return fmt.Errorf("%v and %v, not 2", one[0], one[n-1])
 		}
-		return errors.Join(testkit.Wants(wrong, ubcoll.ErrArgument), r.Close(), b.Free(), x.Free(theirs))
+		return errors.Join(testkit.WantsOf(c.Rank(), "host memory", wrong, ubcoll.ErrArgument), r.Close(), b.Free(),
+			x.Free(theirs))
 	})
 }
 
@@ -92,7 +93,8 @@ func TestDeviceGroup(t *testing.T) {
 					}
 					return ubcoll.ErrLimit
 				})
-				if err := testkit.Wants(errors.Join(err, sync()), ubcoll.ErrLimit); err != nil {
+				err = testkit.WantsOf(c.Rank(), "a group that fails", errors.Join(err, sync()), ubcoll.ErrLimit)
+				if err != nil {
 					return err
 				}
 				// One call of several that one rank gets wrong: nobody is left behind.
@@ -100,8 +102,8 @@ func TestDeviceGroup(t *testing.T) {
 					return errors.Join(coll.AllReduce(ctx, g, a.Vec(), a.Vec().Slice(0, 100-50*c.Rank()), ubcoll.Sum),
 						coll.Barrier(ctx, g), coll.AllReduce(ctx, g, a.Vec(), a.Vec(), ubcoll.Sum))
 				})
-				return errors.Join(testkit.Wants(errors.Join(err, sync()), ubcoll.ErrArgument), c.Err(),
-					coll.AllReduce(ctx, view, a.Vec(), a.Vec(), ubcoll.Max), sync())
+				return errors.Join(testkit.WantsOf(c.Rank(), "a call of a group", errors.Join(err, sync()), ubcoll.ErrArgument),
+					c.Err(), coll.AllReduce(ctx, view, a.Vec(), a.Vec(), ubcoll.Max), sync())
 			})
 		})
 	}
@@ -130,15 +132,15 @@ func TestDeviceClose(t *testing.T) {
 			}
 			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 			defer cancel()
-			if err := errors.Join(testkit.Wants(twin.Close(), ubcoll.ErrBusy),
-				testkit.Wants(s.Close(), ubcoll.ErrBusy),
-				testkit.Wants(s.Sync(short), context.DeadlineExceeded), twin.Err(),
-				coll.Barrier(ctx, c), s.Sync(ctx)); err != nil {
+			if err := errors.Join(testkit.WantsOf(c.Rank(), "close of the communicator", twin.Close(), ubcoll.ErrBusy),
+				testkit.WantsOf(c.Rank(), "close of the stream", s.Close(), ubcoll.ErrBusy),
+				testkit.WantsOf(c.Rank(), "a wait that is cut short", s.Sync(short), context.DeadlineExceeded),
+				twin.Err(), coll.Barrier(ctx, c), s.Sync(ctx)); err != nil {
 				return err
 			}
 		}
 		return errors.Join(gputest.All(ctx, c, a, 2), twin.Close(), s.Sync(ctx), s.Close(), a.Free(),
-			testkit.Wants(reduce(), ubcoll.ErrClosed))
+			testkit.WantsOf(c.Rank(), "a call on a closed communicator", reduce(), ubcoll.ErrClosed))
 	})
 }
 
@@ -156,7 +158,7 @@ func TestDevicePeerClosed(t *testing.T) {
 		begin := time.Now()
 		err = coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum)
 		t.Logf("after %v", time.Since(begin))
-		return testkit.Wants(err, ubcoll.ErrPeerLost)
+		return testkit.WantsOf(c.Rank(), "the call", err, ubcoll.ErrPeerLost)
 	})
 }
 

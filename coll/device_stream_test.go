@@ -51,7 +51,8 @@ func TestDeviceOrder(t *testing.T) {
 						return err
 					}
 					return errors.Join(gputest.All(ctx, c, a, want), coll.Barrier(ctx, c.On(u)), u.Sync(ctx),
-						s.Close(), u.Close(), testkit.Wants(u.Close(), ubcoll.ErrClosed), coll.Barrier(ctx, c), a.Free())
+						s.Close(), u.Close(), testkit.WantsOf(c.Rank(), "second close", u.Close(), ubcoll.ErrClosed),
+						coll.Barrier(ctx, c), a.Free())
 				})
 			})
 		}
@@ -166,7 +167,7 @@ func TestDeviceBad(t *testing.T) {
 						if c.Rank() == 1 {
 							want = k.mine
 						}
-						if err := testkit.Wants(err, want); err != nil {
+						if err := testkit.WantsOf(c.Rank(), "error", err, want); err != nil {
 							return err
 						}
 						var e *ubcoll.Error
@@ -213,13 +214,14 @@ func TestDeviceLocal(t *testing.T) {
 		_, host := ubcoll.StreamFrom(ubcoll.Host, 0)
 		x := []float32{1}
 		return errors.Join(
-			// a device's memory on a host stream
-			testkit.Wants(coll.AllReduce(ctx, c.On(h), a.Vec(), a.Vec(), ubcoll.Sum), ubcoll.ErrArgument),
-			testkit.Wants(elsewhere, ubcoll.ErrArgument),
-			testkit.Wants(nowhere, ubcoll.ErrArgument), testkit.Wants(host, ubcoll.ErrArgument),
-			testkit.Wants(a.Free(), ubcoll.ErrInUse), r.Close(), a.Free(), // it is registered
-			testkit.Wants(a.CopyTo(ctx, x), ubcoll.ErrStale), // it is freed
-			testkit.Wants(a.CopyTo(ctx, make([]float32, 101)), ubcoll.ErrStale))
+			testkit.WantsOf(c.Rank(), "a device's memory on a host stream",
+				coll.AllReduce(ctx, c.On(h), a.Vec(), a.Vec(), ubcoll.Sum), ubcoll.ErrArgument),
+			testkit.WantsOf(c.Rank(), "another rank's device", elsewhere, ubcoll.ErrArgument),
+			testkit.WantsOf(c.Rank(), "no device", nowhere, ubcoll.ErrArgument),
+			testkit.WantsOf(c.Rank(), "a CUDA stream of the host", host, ubcoll.ErrArgument),
+			testkit.WantsOf(c.Rank(), "free of what is registered", a.Free(), ubcoll.ErrInUse), r.Close(), a.Free(),
+			testkit.WantsOf(c.Rank(), "copy of what is freed", a.CopyTo(ctx, x), ubcoll.ErrStale),
+			testkit.WantsOf(c.Rank(), "too long a copy", a.CopyTo(ctx, make([]float32, 101)), ubcoll.ErrStale))
 	})
 }
 
@@ -272,14 +274,15 @@ func TestDeviceBroken(t *testing.T) {
 							}
 						}
 						t.Logf("rank %d: after %v", c.Rank(), time.Since(start))
-						if err := testkit.Wants(err, k.want); err != nil {
+						if err := testkit.WantsOf(c.Rank(), "the call", err, k.want); err != nil {
 							return err
 						}
 						var e *ubcoll.Error
 						if errors.As(c.Err(), &e); e == nil || c.Rank() != 1 && e.Peer != 1 {
 							return fmt.Errorf("rank %d: broken of %w", c.Rank(), c.Err())
 						}
-						return testkit.Wants(coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), k.want)
+						return testkit.WantsOf(c.Rank(), "afterwards",
+							coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), k.want)
 					})
 				})
 			}
@@ -303,13 +306,14 @@ func TestDeviceCancel(t *testing.T) {
 				testkit.Until(func() bool { return ctx.Err() != nil || c.LastOp().Op == "all_reduce" }) // it is queued
 				cancel()
 			}()
-			return testkit.Wants(coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), context.Canceled)
+			return testkit.WantsOf(c.Rank(), "a call whose context ends",
+				coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), context.Canceled)
 		}
 		<-cancelled
 		for i := 0; err == nil && i < 3; i++ { // the first has all that it needs
 			err = coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum)
 		}
-		return testkit.Wants(err, ubcoll.ErrAborted)
+		return testkit.WantsOf(c.Rank(), "the other", err, ubcoll.ErrAborted)
 	})
 }
 
@@ -376,7 +380,7 @@ func TestForeignCapture(t *testing.T) {
 			return err
 		}
 		defer g.Close()
-		if err := testkit.Wants(a.Free(), ubcoll.ErrInUse); err != nil {
+		if err := testkit.WantsOf(c.Rank(), "free of what is captured", a.Free(), ubcoll.ErrInUse); err != nil {
 			return err
 		}
 		for range 3 {
@@ -394,7 +398,8 @@ func TestNoDevice(t *testing.T) {
 		_, why := c.GPU()
 		_, alloc := ubcoll.Alloc[int8](c, ubcoll.CUDA(0), 1)
 		x := []int32{1}
-		return errors.Join(testkit.Wants(why, hw.ErrNotSupported), testkit.Wants(alloc, hw.ErrNotSupported),
+		return errors.Join(testkit.WantsOf(c.Rank(), "GPU", why, hw.ErrNotSupported),
+			testkit.WantsOf(c.Rank(), "Alloc", alloc, hw.ErrNotSupported),
 			coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum))
 	})
 	require.NoError(t, err)
@@ -411,7 +416,8 @@ func TestDeviceBrokenBehind(t *testing.T) {
 		}
 		v := a.Vec().Slice(0, 100-c.Rank())
 		if c.Rank() == 1 {
-			err := errors.Join(coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum), testkit.Wants(s.Sync(ctx), ubcoll.ErrMismatch))
+			err := errors.Join(coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum),
+				testkit.WantsOf(c.Rank(), "the first", s.Sync(ctx), ubcoll.ErrMismatch))
 			close(synced)
 			<-gave
 			return err
@@ -425,7 +431,8 @@ func TestDeviceBrokenBehind(t *testing.T) {
 			return err
 		}
 		err = s.Sync(ctx)
-		return errors.Join(testkit.Wants(err, ubcoll.ErrMismatch), testkit.Wants(err, ubcoll.ErrAborted),
-			testkit.Wants(c.Err(), ubcoll.ErrAborted))
+		return errors.Join(testkit.WantsOf(c.Rank(), "the first", err, ubcoll.ErrMismatch),
+			testkit.WantsOf(c.Rank(), "what is behind it", err, ubcoll.ErrAborted),
+			testkit.WantsOf(c.Rank(), "broken", c.Err(), ubcoll.ErrAborted))
 	})
 }

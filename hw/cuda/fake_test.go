@@ -49,7 +49,7 @@ func fakeDriver(t *testing.T) string {
 // other runs this program again with another library in place of the driver.
 func other(t *testing.T, lib string, env []string, args ...string) string {
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
-	cmd.Env = append(append(os.Environ(), "UBCOLL_TEST_LIBRARY="+lib, "GORACE=atexit_sleep_ms=0"), env...)
+	cmd.Env = append(append(os.Environ(), "UBCOLL_TEST_LIBRARY="+lib, testkit.NoSleep), env...)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return string(out)

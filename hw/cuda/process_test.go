@@ -168,7 +168,7 @@ func child(t *testing.T, name string, o order, fd int) {
 	mine, theirs := os.NewFile(uintptr(pair[0]), "mine"), os.NewFile(uintptr(pair[1]), "theirs")
 	defer mine.Close()
 	defer theirs.Close()
-	cmd := testkit.Child(name)
+	cmd := testkit.Child(name, testkit.NoSleep)
 	cmd.ExtraFiles = []*os.File{theirs}
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)

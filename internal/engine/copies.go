@@ -70,13 +70,6 @@ func (ks *copiers) drop() {
 	ks.all = rest
 }
 
-// Watched is how many ends of peers are looked at when memory is taken back. For tests.
-func (d *Domain) Watched() int {
-	d.copiers.mu.Lock()
-	defer d.copiers.mu.Unlock()
-	return len(d.copiers.all)
-}
-
 // close ends all looks at memory of peers.
 func (ks *copiers) close() {
 	ks.mu.Lock()

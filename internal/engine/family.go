@@ -16,9 +16,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// NoColor is the color of ranks that take no part in a split; so is every negative one.
-const NoColor = -1
-
 // Split makes a communicator of the ranks that give the same color, ordered by key and then by their rank in c; nil for
 // a rank whose color is negative. Collective over c. The new communicator shares the domain: memory, registrations and
 // what is mapped of the peers.

@@ -104,28 +104,6 @@ func TestConnectAlone(t *testing.T) {
 	}
 }
 
-// TestClosedEndsAreForgotten connects and closes again and again: what a slot was used for before is not looked at for as
-// long as the slot is in use.
-func TestClosedEndsAreForgotten(t *testing.T) {
-	comms := enginetest.Open(t, 2, engine.Options{})
-	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) error {
-		_, r := enginetest.Registered(t, c, 100)
-		for range 300 {
-			l, err := onesided.SpaceOf(c).Connect(background, 1-c.Rank(), r, nil)
-			if err == nil {
-				err = errors.Join(l.Close(), enginetest.Barrier(c)) // so that the next one has the same slot
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil // r's Close would forget what has been closed
-	})...))
-	for _, c := range comms {
-		require.Less(t, c.Domain().Watched(), 100)
-	}
-}
-
 // TestLastWord has a peer close its communicator right after what a wait is for: that is no loss.
 func TestLastWord(t *testing.T) {
 	comms := enginetest.Open(t, 2, engine.Options{})

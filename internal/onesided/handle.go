@@ -18,7 +18,7 @@ import (
 const (
 	handleMagic   = "ubrh"
 	handleVersion = 2
-	HandleBytes   = 112
+	handleBytes   = 112
 
 	codeBytes = 16
 )
@@ -26,10 +26,10 @@ const (
 // marshal makes the handle of e.
 func marshal(d *engine.Identity, domain uint64, e engine.Export) []byte {
 	le := binary.LittleEndian
-	b := make([]byte, 0, HandleBytes)
+	b := make([]byte, 0, handleBytes)
 	b = append(b, handleMagic...)
 	b = le.AppendUint16(b, handleVersion)
-	b = le.AppendUint16(b, HandleBytes)
+	b = le.AppendUint16(b, handleBytes)
 	b = le.AppendUint64(b, d.Job)
 	b = le.AppendUint64(b, d.Host)
 	b = le.AppendUint32(b, uint32(d.Process.PID))
@@ -70,11 +70,11 @@ func unmarshal(d *engine.Identity, b []byte) (e engine.Export, domain uint64, p 
 		return bad("it begins with %q, which no handle does: %w", b[:4], fault.ErrArgument)
 	case le.Uint16(b[4:]) != handleVersion:
 		return bad("version %d, this library has %d: %w", le.Uint16(b[4:]), handleVersion, fault.ErrArgument)
-	case len(b) != HandleBytes || le.Uint16(b[6:]) != HandleBytes:
-		return bad("%d bytes, not %d: truncated or with more behind it: %w", len(b), HandleBytes, fault.ErrArgument)
+	case len(b) != handleBytes || le.Uint16(b[6:]) != handleBytes:
+		return bad("%d bytes, not %d: truncated or with more behind it: %w", len(b), handleBytes, fault.ErrArgument)
 	case le.Uint64(b[8:]) != d.Job:
 		return bad("it was made in another job: %w", fault.ErrStale)
-	case !hmac.Equal(code(d, b[:HandleBytes-codeBytes]), b[HandleBytes-codeBytes:]):
+	case !hmac.Equal(code(d, b[:handleBytes-codeBytes]), b[handleBytes-codeBytes:]):
 		return bad("its bytes were changed on the way: %w", fault.ErrArgument)
 	case le.Uint64(b[16:]) != d.Host:
 		return bad("it was made on another host: %w", hw.ErrNotSupported)

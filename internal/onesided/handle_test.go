@@ -22,7 +22,7 @@ var (
 
 func TestHandleRoundTrip(t *testing.T) {
 	h := marshal(&testIdentity, 99, testExport)
-	require.Len(t, h, HandleBytes)
+	require.Len(t, h, handleBytes)
 	e, domain, p, err := unmarshal(&testIdentity, h)
 	require.NoError(t, err)
 	require.Equal(t, testExport, e)
@@ -40,7 +40,7 @@ func TestHandleRefused(t *testing.T) {
 	elsewhere := testIdentity
 	elsewhere.Host++
 	whole := marshal(&testIdentity, 99, testExport)
-	device := append([]byte{}, whole[:HandleBytes-codeBytes]...)
+	device := append([]byte{}, whole[:handleBytes-codeBytes]...)
 	binary.LittleEndian.PutUint32(device[84:], 2)
 	device = append(device, code(&testIdentity, device)...)
 	newer := append([]byte{}, whole...)
@@ -53,7 +53,7 @@ func TestHandleRefused(t *testing.T) {
 	}{
 		{"nil", nil, fault.ErrArgument, "0 bytes"},
 		{"text", []byte("no handle at all"), fault.ErrArgument, "begins with"},
-		{"truncated", whole[:HandleBytes-1], fault.ErrArgument, "truncated"},
+		{"truncated", whole[:handleBytes-1], fault.ErrArgument, "truncated"},
 		{"longer", append(append([]byte{}, whole...), 0), fault.ErrArgument, "truncated or with more"},
 		{"newer version", newer, fault.ErrArgument, "version 3"},
 		{"another job", marshal(&other, 99, testExport), fault.ErrStale, "another job"},

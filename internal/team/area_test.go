@@ -47,7 +47,7 @@ func TestNames(t *testing.T) {
 	require.Equal(t, "operation(200)", OpKind(200).String())
 	require.Equal(t, "reduction(200)", Reduction(200).String())
 	require.Equal(t, "all_reduce", KindAllReduce.String())
-	require.False(t, NoReduction.Valid())
+	require.False(t, noReduction.Valid())
 	require.True(t, Sum.Valid())
 	require.False(t, numReductions.Valid())
 }

@@ -50,9 +50,9 @@ func (k OpKind) String() string {
 // Reduction is how elements are combined.
 type Reduction uint8
 
-// The reductions; NoReduction is for operations that only move data.
+// The reductions; noReduction is for operations that only move data.
 const (
-	NoReduction Reduction = iota
+	noReduction Reduction = iota
 	Sum
 	Prod
 	Min
@@ -73,7 +73,7 @@ func (r Reduction) String() string {
 }
 
 // Valid reports whether r is a reduction.
-func (r Reduction) Valid() bool { return r > NoReduction && r < numReductions }
+func (r Reduction) Valid() bool { return r > noReduction && r < numReductions }
 
 // Op is a reduction with its factor.
 type Op struct {

@@ -69,13 +69,13 @@ type WaitState struct {
 	reported bool
 	Lost     bool     // a peer has said that the communicator broke
 	Kind     OpKind   // what it is for, unless Op is "": KindRefused for what is neither a collective nor a message
-	Item     Numbered // that, if it has a number; or nil
+	Item     numbered // that, if it has a number; or nil
 	Several  bool     // and others with it
 	Said     said     // in the area
 }
 
-// Numbered is an operation with a place in an order: 0 if that cannot be told now.
-type Numbered interface{ Number() uint64 }
+// numbered is an operation with a place in an order: 0 if that cannot be told now.
+type numbered interface{ Number() uint64 }
 
 func (t *Team) waitLong(ctx context.Context, w *atomic.Uint64, target uint64, peer int, step string, looks int) error {
 	s := WaitState{Ctx: ctx, Peer: peer, Step: step}

@@ -17,3 +17,11 @@ func Wants(err error, want ...error) error {
 	}
 	return nil
 }
+
+// WantsOf is Wants of one check among several: what it says names the rank, and what was looked at.
+func WantsOf(rank int, what string, err error, want ...error) error {
+	if err := Wants(err, want...); err != nil {
+		return fmt.Errorf("rank %d: %s: %w", rank, what, err)
+	}
+	return nil
+}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -18,8 +19,9 @@ import (
 // ChildVar names what a test program does that runs as another process: one of its Children.
 const ChildVar = "UBCOLL_TEST_CHILD"
 
-// A program with the race detector in it sleeps for a second when it exits, for reports that it may have left.
-const noSleep = "GORACE=atexit_sleep_ms=0"
+// NoSleep is a variable for children that have nothing left to report when they exit: with the race detector in it a
+// program sleeps for a second then.
+const NoSleep = "GORACE=atexit_sleep_ms=0"
 
 // Children is for the TestMain of a package whose tests start their program as another process: there it does what Child
 // has named, and ends.
@@ -42,7 +44,7 @@ func Child(name string, environ ...string) *exec.Cmd {
 		program = os.Args[0]
 	}
 	cmd := exec.Command(program)
-	cmd.Env = append(append(os.Environ(), ChildVar+"="+name, noSleep), environ...)
+	cmd.Env = append(append(os.Environ(), ChildVar+"="+name), environ...)
 	return cmd
 }
 
@@ -53,7 +55,8 @@ func RunChild(t testing.TB, name string, environ ...string) {
 	require.NoError(t, err, "%s", out)
 }
 
-// Process is a running child that answers in lines of JSON. It ends when its standard input does, or with the test.
+// Process is a running child that answers in lines of JSON. It ends when its standard input does, or with the test, or
+// when it does not answer.
 type Process struct {
 	Cmd *exec.Cmd
 	In  io.WriteCloser
@@ -77,9 +80,11 @@ func Start(t testing.TB, child *exec.Cmd) *Process {
 	return &Process{child, in, bufio.NewReader(out)}
 }
 
-// Read reads the child's next line.
+// Read reads the child's next line. A child that is silent for Limit is killed, so that no test waits for it for ever.
 func (p *Process) Read(t testing.TB, v any) {
 	t.Helper()
+	silent := time.AfterFunc(Limit, func() { p.Cmd.Process.Kill() })
+	defer silent.Stop()
 	line, err := p.out.ReadBytes('\n')
 	require.NoError(t, err, "the child ended early")
 	require.NoError(t, json.Unmarshal(line, v), "%s", line)
@@ -102,7 +107,7 @@ func Program(t testing.TB, environ []string, args ...string) (stdout, stderr str
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	cmd.Env = append(append(cmd.Env, programVar+"=1", noSleep), environ...)
+	cmd.Env = append(append(cmd.Env, programVar+"=1", NoSleep), environ...)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	err := cmd.Run()

@@ -263,11 +263,11 @@ func about(err, want error, peer int, p Promises) error {
 	return nil
 }
 
-// Killed: the last rank ends without a word while the others are in an AllGather.
-func Killed(b bootstrap.Bootstrap, p Promises, _ uint64) error { return killed(b, p, b.Size()-1) }
+// killedLast: the last rank ends without a word while the others are in an AllGather.
+func killedLast(b bootstrap.Bootstrap, p Promises, _ uint64) error { return killed(b, p, b.Size()-1) }
 
-// KilledRoot is Killed for rank 0.
-func KilledRoot(b bootstrap.Bootstrap, p Promises, _ uint64) error { return killed(b, p, 0) }
+// killedRoot is killedLast for rank 0.
+func killedRoot(b bootstrap.Bootstrap, p Promises, _ uint64) error { return killed(b, p, 0) }
 
 func killed(b bootstrap.Bootstrap, p Promises, victim int) error {
 	if b.Rank() == victim {
@@ -300,8 +300,8 @@ var Cases = map[string]func(bootstrap.Bootstrap, Promises, uint64) error{
 	"healthy":     Healthy,
 	"missing":     Missing,
 	"abort":       Abort,
-	"killed":      Killed,
-	"killed-root": KilledRoot,
+	"killed":      killedLast,
+	"killed-root": killedRoot,
 	"exit0":       Exit(0),
 	"exit6":       Exit(6),
 }
