@@ -1,6 +1,6 @@
-// Package lint checks what the compiler does not: which package may import which, and set what of another, how large it
-// may be, where C and system calls may stand, that exported names are documented, that the architecture's table of where
-// things are is true. Its test runs it on the whole project.
+// Package lint checks what the compiler does not: which package may import which, that none sets another's variables,
+// how large one may be, where C and system calls may stand, that exported names are documented, that the architecture's
+// table of where things are is true. Its test runs it on the whole project.
 package lint
 
 import (
@@ -50,7 +50,7 @@ var layers = [][]string{
 	{programs, "cmd/*", "examples/*"},
 }
 
-// programs stands for every main package, wherever it lies: it may import everything.
+// programs stands for every main package, wherever it lies: it may import everything but what is for tests.
 const programs = "main"
 
 // rooms that may hold C, and those that may make system calls through x/sys.
@@ -58,6 +58,10 @@ var (
 	cgoRooms = []string{"hw/*", "bootstrap"}
 	sysRooms = []string{"hw", "hw/*", "internal/mem", "bootstrap", "internal/transport/*"}
 )
+
+// testRooms are for tests: nobody else may import them but each other, programs neither.
+var testRooms = []string{"internal/testkit", "internal/testkit/*", "internal/enginetest", "internal/gpu/emulated",
+	"internal/conform", "internal/conform/*"}
 
 // largest is how many lines of Go a package may have without its tests.
 const largest = 3500
@@ -69,7 +73,7 @@ var wherePrivate = []string{"/wo" + "rk/", "/ro" + "ot/"}
 // with a go.mod of their own, hidden ones, testdata, bin and build are not entered.
 func Check(tree fs.FS) ([]string, error) {
 	c := &checker{tree: tree, fset: token.NewFileSet(), variables: map[string]token.Pos{}, read: map[string]bool{},
-		lines: map[string]int{}}
+		lines: map[string]int{}, start: map[string]*start{}}
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -92,6 +96,7 @@ func Check(tree fs.FS) ([]string, error) {
 			c.fault(or(room, "the root"), "has %d lines without its tests, more than %d: it is more than one room", n, largest)
 		}
 	}
+	c.atStart()
 	c.project()
 	c.where()
 	slices.Sort(c.faults)
@@ -106,7 +111,8 @@ type checker struct {
 	variables map[string]token.Pos // those of internal/env, by their Go names
 	read      map[string]bool      // of those
 
-	lines map[string]int // by rooms
+	lines map[string]int    // by rooms
+	start map[string]*start // by rooms
 }
 
 func (c *checker) fault(where, format string, args ...any) {
@@ -162,7 +168,7 @@ func (c *checker) file(name string) error {
 	c.imports(f, room, test)
 	if !test {
 		c.lines[room] += strings.Count(string(data), "\n")
-		c.sets(f)
+		c.sets(f, room)
 		c.calls(f, room)
 		c.environment(f, room)
 		if f.Name.Name != "main" {
@@ -201,58 +207,12 @@ func (c *checker) imports(f *ast.File, room string, test bool) {
 		}
 		theirs := layer(other)
 		sameRoom := theirs == mine && strings.HasPrefix(room, "hw/")
-		if theirs >= mine && !sameRoom {
+		if within(other, testRooms) && !within(room, testRooms) {
+			c.fault(where, "%s must not import %s, which is for tests", or(room, "the root"), other)
+		} else if theirs >= mine && !sameRoom {
 			c.fault(where, "%s must not import %s, which is not below it", or(room, "the root"), or(other, "the root"))
 		}
 	}
-}
-
-// sets checks that no package sets a variable of another one, nor calls it in an init, which may do so there: what a
-// room is given it is given by calls.
-func (c *checker) sets(f *ast.File) {
-	ours := map[string]bool{}
-	for _, spec := range f.Imports {
-		p, _ := strconv.Unquote(spec.Path.Value) // the parser has accepted it
-		if p != module && !strings.HasPrefix(p, module+"/") {
-			continue
-		}
-		name := path.Base(p)
-		if spec.Name != nil {
-			name = spec.Name.Name
-		}
-		ours[name] = true
-	}
-	of := func(e ast.Expr) (string, bool) { // another package's name, if e is one
-		s, ok := e.(*ast.SelectorExpr)
-		if !ok {
-			return "", false
-		}
-		x, ok := s.X.(*ast.Ident)
-		return called(s), ok && x.Obj == nil && ours[x.Name]
-	}
-	ast.Inspect(f, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.AssignStmt:
-			for _, to := range n.Lhs {
-				if name, ok := of(to); ok {
-					c.fault(c.at(to.Pos()), "sets %s, a variable of another package", name)
-				}
-			}
-		case *ast.FuncDecl:
-			if n.Recv != nil || n.Name.Name != "init" || f.Name.Name == "main" {
-				break
-			}
-			ast.Inspect(n.Body, func(n ast.Node) bool {
-				if call, ok := n.(*ast.CallExpr); ok {
-					if name, ok := of(call.Fun); ok {
-						c.fault(c.at(call.Pos()), "calls %s, a function of another package, in an init", name)
-					}
-				}
-				return true
-			})
-		}
-		return true
-	})
 }
 
 // calls checks what may be called where.

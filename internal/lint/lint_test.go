@@ -63,6 +63,7 @@ func TestRules(t *testing.T) {
 		{"another logger with a context", "coll/a.go", "package coll\n\nfunc f() { slog.InfoContext(nil, \"\") }\n",
 			"coll/a.go:3: slog.InfoContext: the library's"},
 		{"the logger", "internal/logs/a.go", "package logs\n\nfunc f() { slog.Default() }\n", ""},
+		{"the logger of tests", "internal/testkit/a.go", "package testkit\n\nfunc f() { slog.Default() }\n", ""},
 		{"variable outside the table", "coll/a.go", "package coll\n\nimport \"os\"\n\nvar v = os.Getenv(\"UBCOLL_X\")\n",
 			"coll/a.go:5: UBCOLL_X is read outside internal/env"},
 		{"variable by a constant", "coll/a.go",
@@ -88,12 +89,27 @@ func TestRules(t *testing.T) {
 			"coll/a.go:5: sets e.F, a variable of another package"},
 		{"another package is called in an init", "coll/a.go",
 			"package coll\n\nimport \"github.com/ubcoll/ubcoll/internal/engine\"\n\nfunc init() { engine.Add(nil) }\n",
-			"coll/a.go:5: calls engine.Add, a function of another package, in an init"},
+			"coll/a.go:5: calls engine.Add, of another package, at init"},
 		{"another package is called elsewhere", "coll/a.go",
 			"package coll\n\nimport \"github.com/ubcoll/ubcoll/internal/engine\"\n\nfunc f() { engine.Add(nil) }\n", ""},
 		{"a field is set", "coll/a.go",
 			"package coll\n\nimport \"github.com/ubcoll/ubcoll/internal/team\"\n\nfunc f(team *team.Work) { team.Err = nil }\n", ""},
 		{"another module's variable is set", "coll/a.go", "package coll\n\nimport \"os\"\n\nfunc f() { os.Args = nil }\n", ""},
+		{"a dot import", "coll/a.go", "package coll\n\nimport . \"github.com/ubcoll/ubcoll/internal/engine\"\n",
+			"coll/a.go:3: imports github.com/ubcoll/ubcoll/internal/engine with a dot, which hides whose its names are"},
+		{"a dot import of another module", "coll/a.go", "package coll\n\nimport . \"os\"\n", ""},
+		{"a program imports what is for tests", "cmd/x/a.go",
+			`package main; import _ "github.com/ubcoll/ubcoll/internal/testkit"`,
+			"cmd/x/a.go:1: cmd/x must not import internal/testkit, which is for tests"},
+		{"a room imports what is for tests", "internal/bench/a.go",
+			`package bench; import _ "github.com/ubcoll/ubcoll/internal/gpu/emulated"`,
+			"internal/bench/a.go:1: internal/bench must not import internal/gpu/emulated, which is for tests"},
+		{"a test imports what is for tests", "coll/a_test.go",
+			`package coll; import _ "github.com/ubcoll/ubcoll/internal/testkit/gputest"`, ""},
+		{"what is for tests imports such", "internal/conform/x/a.go",
+			`package x; import _ "github.com/ubcoll/ubcoll/internal/testkit"`, ""},
+		{"a program of a suite imports what is for tests", "internal/conform/job/a.go",
+			`package main; import _ "github.com/ubcoll/ubcoll/internal/conform/x"`, ""},
 		{"a large package", "coll/a.go", "package coll\n" + strings.Repeat("\n", largest),
 			"coll: has 3501 lines without its tests, more than 3500"},
 		{"a package as large as may be", "coll/a.go", "package coll\n" + strings.Repeat("\n", largest-1), ""},
@@ -103,29 +119,83 @@ func TestRules(t *testing.T) {
 		{"other licence", "LICENSE", "MIT", "LICENSE: must be there, with the Apache License"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tree := fstest.MapFS{
-				"LICENSE":           {Data: []byte("Apache License")},
-				"README.md":         {Data: []byte("x\n")},
-				"examples/x/a.go":   {Data: []byte(`package main; import _ "github.com/ubcoll/ubcoll/hw"`)},
-				"hw/testdata/a.go":  {Data: []byte(`package util`)},
-				"hw/read.go":        {Data: []byte("package hw\n\nvar _ = env.Read.Get()\n")},
-				"hw/read_test.go":   {Data: []byte("package hw\n\nvar _ = env.Tested.Get()\n")},
-				".hidden/a/util.go": {Data: []byte(`package util`)},
-			}
-			tree[c.file] = &fstest.MapFile{Data: []byte(c.text)}
-			faults, err := Check(tree)
-			require.NoError(t, err)
-			if c.want == "" {
-				require.Empty(t, faults)
-				return
-			}
-			require.Len(t, faults, 1)
-			require.True(t, strings.HasPrefix(faults[0], c.want), "%s", faults[0])
+			check(t, c.file, c.text, c.want)
 		})
 	}
 	faults, err := Check(fstest.MapFS{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"LICENSE: must be there, with the Apache License", "README.md: must be there"}, faults)
+}
+
+// check has the rules find want, which may be nothing, in a tree with that file.
+func check(t *testing.T, file, text, want string) {
+	t.Helper()
+	tree := fstest.MapFS{
+		"LICENSE":           {Data: []byte("Apache License")},
+		"README.md":         {Data: []byte("x\n")},
+		"examples/x/a.go":   {Data: []byte(`package main; import _ "github.com/ubcoll/ubcoll/hw"`)},
+		"hw/testdata/a.go":  {Data: []byte(`package util`)},
+		"hw/read.go":        {Data: []byte("package hw\n\nvar _ = env.Read.Get()\n")},
+		"hw/read_test.go":   {Data: []byte("package hw\n\nvar _ = env.Tested.Get()\n")},
+		".hidden/a/util.go": {Data: []byte(`package util`)},
+	}
+	tree[file] = &fstest.MapFile{Data: []byte(text)}
+	faults, err := Check(tree)
+	require.NoError(t, err)
+	if want == "" {
+		require.Empty(t, faults)
+		return
+	}
+	require.Len(t, faults, 1)
+	require.True(t, strings.HasPrefix(faults[0], want), "%s", faults[0])
+}
+
+// Another package's variables and functions are each used in the ways that there are, by a room, a test and a program.
+func TestSets(t *testing.T) {
+	const (
+		sets  = "sets engine.F, a variable of another package"
+		calls = "calls engine.F, of another package, at init"
+	)
+	for _, c := range []struct{ name, text, want string }{
+		{"an element", "func f() { engine.F[1] = nil }", sets},
+		{"a field", "func f() { engine.F.Move.To = f }", sets},
+		{"a field of an element", "func f() { engine.F[1].Move += 1 }", sets},
+		{"what it points to", "func f() { *engine.F = 1 }", sets},
+		{"a slice of it", "func f() { engine.F[1:][0] = 1 }", sets},
+		{"counted up", "func f() { engine.F++ }", sets},
+		{"in parentheses", "func f() { (engine.F) = 1 }", sets},
+		{"a range's key", "func f() { for engine.F = range 3 {} }", sets},
+		{"a range's value", "func f() { for _, engine.F = range []int{} {} }", sets},
+		{"its address", "func f() { g(&engine.F.Move) }", "takes the address of engine.F, a variable of another package"},
+		{"the address of a value of another's type", "func f() { g(&engine.F{}) }", ""},
+		{"it is read", "func f() { x := engine.F[1].Move; x++ }", ""},
+		{"a field of what a function returns", "func f() { engine.F().Move = 1 }", ""},
+		{"an init calls a method", "func init() { engine.F.Add(nil) }", calls},
+		{"an init calls what calls", "func init() { f() }; func f() { g() }; func g() { x := engine.F(nil) }", calls},
+		{"a value calls for nothing", "var _ = engine.F(nil)", calls},
+		{"a value's literal calls for nothing", "var v = func() int { engine.F(nil); return 1 }()", calls},
+		{"a value calls what calls for nothing", "var v = f(); func f() int { engine.F(nil); return 1 }", calls},
+		{"a value calls for the result", "var v = engine.F(f()); func f() int { x := engine.F(1); return x }", ""},
+		{"a literal that is not called", "var v = func() { engine.F(nil) }", ""},
+		{"a function that is not called", "var v = f; func f() { engine.F(nil) }", ""},
+		{"of another package's type", "var _ = (*engine.F)(nil)", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			head := "\n\nimport \"github.com/ubcoll/ubcoll/internal/engine\"\n\n"
+			want := func(file string) string {
+				if c.want == "" {
+					return ""
+				}
+				return file + ":5: " + c.want
+			}
+			check(t, "coll/a.go", "package coll"+head+c.text, want("coll/a.go"))
+			check(t, "coll/a_test.go", "package coll"+head+c.text, "")
+			if c.want == calls { // which programs may
+				c.want = ""
+			}
+			check(t, "cmd/x/a.go", "package main"+head+c.text, want("cmd/x/a.go"))
+		})
+	}
 }
 
 // A module of its own is not entered: what it imports is its own business.
