@@ -10,6 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -42,13 +43,13 @@ type Buffer[T dtype.Elem] struct {
 func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 	size := dtype.Of[T]().Size()
 	if n < 0 || n > (1<<62)/size {
-		return nil, c.Engine().LocalError("alloc", fmt.Errorf("%d elements: %w", n, ErrArgument))
+		return nil, c.view().LocalError("alloc", fmt.Errorf("%d elements: %w", n, ErrArgument))
 	}
-	a, err := c.Engine().Alloc(d, max(n, 1)*size)
+	a, err := c.view().Alloc(d, max(n, 1)*size)
 	if err != nil {
 		return nil, err
 	}
-	return &Buffer[T]{c: c.Engine().Comm, a: a, dev: d, n: n}, nil
+	return &Buffer[T]{c: c.view().Comm, a: a, dev: d, n: n}, nil
 }
 
 // Adopt makes a buffer of memory that belongs to C code, to mmap or to another library, on the host or on this rank's
@@ -59,11 +60,11 @@ func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 // buffer; hw.ErrNotSupported for device memory that cannot be shared, which says what can; ErrArgument also for memory
 // that is not d's; ErrLimit, ErrClosed as in Alloc.
 func Adopt(c *Comm, d Device, p unsafe.Pointer, bytes int) (*Buffer[byte], error) {
-	a, err := c.Engine().Adopt(d, p, bytes)
+	a, err := c.view().Adopt(d, p, bytes)
 	if err != nil {
 		return nil, err
 	}
-	return &Buffer[byte]{c: c.Engine().Comm, a: a, dev: d, n: bytes}, nil
+	return &Buffer[byte]{c: c.view().Comm, a: a, dev: d, n: bytes}, nil
 }
 
 // Len is the number of elements.
@@ -90,9 +91,9 @@ func (b *Buffer[T]) nothing() bool { return b == nil || b.a == nil }
 // Vec views the buffer. That of a nil or zero Buffer is not valid.
 func (b *Buffer[T]) Vec() Vec {
 	if b.nothing() {
-		return Vec{team.Vec{Type: dtype.Of[T](), Err: errNoBuffer}}
+		return newVec(team.Vec{Type: dtype.Of[T](), Err: errNoBuffer})
 	}
-	return Vec{team.Vec{Ptr: b.a.Ptr, Len: b.n, Type: dtype.Of[T](), Dev: b.dev, Alloc: b.a}}
+	return newVec(team.Vec{Ptr: b.a.Ptr, Len: b.n, Type: dtype.Of[T](), Dev: b.dev, Alloc: b.a})
 }
 
 // Slice is the buffer's memory; nil on a device, and after Free. The slice belongs to the buffer: using it after Free
@@ -160,7 +161,9 @@ func (b *Buffer[T]) Free() error {
 }
 
 // Registration is a claim on memory, made by Comm.RegisterBuffer.
-type Registration struct{ r *engine.Registration }
+type Registration registration
+
+type registration = inside.Registration
 
 // errNoRegistration is what is wrong with a nil or zero Registration.
 var errNoRegistration = engine.NilError("registration", "Comm.RegisterBuffer makes one")
@@ -170,34 +173,30 @@ var errNoRegistration = engine.NilError("registration", "Comm.RegisterBuffer mak
 // end of that in a second, which may still write to the memory: the registration is closed, and once the memory is freed
 // nothing else will use it. ErrClosed the second time, and after the Close or Abort of the communicator.
 func (r *Registration) Close() error {
-	if r.Engine() == nil {
+	if r.engine() == nil {
 		return errNoRegistration
 	}
-	return r.r.Close()
+	return r.engine().Close()
 }
 
-// Engine is for the packages of this module.
-func (r *Registration) Engine() *engine.Registration {
-	if r == nil {
-		return nil
-	}
-	return r.r
-}
+func (r *Registration) engine() *engine.Registration { return (*inside.Registration)(r).Engine() }
 
 // Stream is an in-order queue of operations; see Comm.On. Its methods may be called from any goroutine.
-type Stream struct{ s *engine.Stream }
+type Stream stream
+
+type stream = inside.Stream
 
 // NewStream makes a stream on d, the host or a device of this process. Local. ErrArgument for what is no device,
 // hw.ErrNotSupported without CUDA.
 func NewStream(d Device) (*Stream, error) {
 	if d.IsHost() {
-		return &Stream{engine.NewStream()}, nil
+		return newStream(engine.NewStream()), nil
 	}
 	s, err := gpu.OpenStream(d)
 	if err != nil {
 		return nil, err
 	}
-	return &Stream{s}, nil
+	return newStream(s), nil
 }
 
 // StreamFrom makes a Stream of a CUDA stream of d's primary context that somebody else has made, by its CUstream
@@ -209,21 +208,17 @@ func StreamFrom(d Device, cuStream uintptr) (*Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Stream{s}, nil
+	return newStream(s), nil
 }
 
 // Sync waits until everything that was queued has run, and returns the errors since the last Sync, joined. Local and
 // blocking: each operation that is waited for has its own deadline. If ctx ends first, the operations go on.
-func (s *Stream) Sync(ctx context.Context) error { return s.Engine().Sync(ctx) }
+func (s *Stream) Sync(ctx context.Context) error { return s.engine().Sync(ctx) }
 
 // Close ends the stream and returns the errors that no Sync has returned. Local: ErrBusy while operations are queued,
 // ErrClosed the second time.
-func (s *Stream) Close() error { return s.Engine().Close() }
+func (s *Stream) Close() error { return s.engine().Close() }
 
-// Engine is for the packages of this module.
-func (s *Stream) Engine() *engine.Stream {
-	if s == nil {
-		return (*engine.Stream)(nil).OrNone()
-	}
-	return s.s.OrNone()
-}
+func (s *Stream) engine() *engine.Stream { return (*inside.Stream)(s).Engine() }
+
+func newStream(s *engine.Stream) *Stream { return (*Stream)(inside.NewStream(s)) }

@@ -11,11 +11,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/fault"
-	"github.com/ubcoll/ubcoll/internal/gpu"
-	"github.com/ubcoll/ubcoll/internal/mail"
-	"github.com/ubcoll/ubcoll/internal/onesided"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/team"
-	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -67,7 +64,9 @@ func (o Options) fromEnvironment() Options {
 // collective at a time, in call order: a blocking call while another goroutine's runs is ErrBusy. Its methods may be
 // called from any goroutine. A nil *Comm, as Split has for ranks without a color, and the zero Comm have no ranks: their
 // Size is 0, their Rank -1, and every operation is ErrArgument.
-type Comm struct{ v engine.View }
+type Comm comm
+
+type comm = inside.Comm
 
 // Open makes a communicator of all ranks of b. Collective and blocking, for Options.Timeout at most (ErrTimeout, which
 // names who has not come if b can tell). b stays the caller's, who closes it after the Comm; the Comm does not use it
@@ -85,36 +84,35 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) 
 	if ctx == nil {
 		ctx, bad = context.Background(), errors.Join(bad, engine.ErrNilContext)
 	}
-	c, err := engine.Open(ctx, b, engine.Options(o), bad, engine.Rooms{IPC: ipc.New, Accelerators: gpu.Accelerators,
-		Attachments: []engine.NewAttachment{mail.New, onesided.NewSpace}})
+	c, err := inside.Open(ctx, b, engine.Options(o), bad)
 	if err != nil {
 		return nil, err
 	}
-	return &Comm{engine.View{Comm: c}}, nil
+	return (*Comm)(c), nil
 }
 
 // Rank is this rank, from 0 to Size-1. Local.
-func (c *Comm) Rank() int { return c.Engine().Rank() }
+func (c *Comm) Rank() int { return c.view().Rank() }
 
 // Size is the number of ranks. Local.
-func (c *Comm) Size() int { return c.Engine().Size() }
+func (c *Comm) Size() int { return c.view().Size() }
 
 // LocalRank is this rank's place among the ranks of its host. Local.
-func (c *Comm) LocalRank() int { return c.Engine().LocalRank() }
+func (c *Comm) LocalRank() int { return c.view().LocalRank() }
 
 // LocalSize is the number of ranks on this rank's host. Local.
-func (c *Comm) LocalSize() int { return c.Engine().LocalSize() }
+func (c *Comm) LocalSize() int { return c.view().LocalSize() }
 
 // Hostname is the name of rank's host, "" if there is no such rank. Local.
-func (c *Comm) Hostname(rank int) string { return c.Engine().Hostname(rank) }
+func (c *Comm) Hostname(rank int) string { return c.view().Hostname(rank) }
 
 // GPU is this rank's device: that of its local rank among those that its process sees. Ranks use devices where each of
 // them has one of its own, up to 8 ranks; else the error, which wraps hw.ErrNotSupported, says what is in the way, and
 // host memory is what there is. Local.
 func (c *Comm) GPU() (Device, error) {
-	d, err := c.Engine().GPU()
+	d, err := c.view().GPU()
 	if err != nil {
-		return Host, c.Engine().LocalError("gpu", err)
+		return Host, c.view().LocalError("gpu", err)
 	}
 	return d, nil
 }
@@ -128,9 +126,9 @@ func (c *Comm) GPU() (Device, error) {
 func (c *Comm) On(s *Stream) *Comm {
 	var on *engine.Stream
 	if s != nil {
-		on = s.Engine()
+		on = s.engine()
 	}
-	return &Comm{*c.Engine().On(on)}
+	return (*Comm)(c.view().On(on))
 }
 
 // RegisterBuffer registers the memory that v views, so that operations on any part of it use it directly, unless the
@@ -143,17 +141,17 @@ func (c *Comm) On(s *Stream) *Comm {
 // were made with; buffers, and what operations register by themselves, stay until the rank's last communicator closes. On
 // a Comm that was closed or broke it is that error. Source: NCCL's ncclCommRegister, nccl4py's register_buffer.
 func (c *Comm) RegisterBuffer(v Vec) (*Registration, error) {
-	r, err := c.Engine().RegisterBuffer(v.v)
+	r, err := c.view().RegisterBuffer(*v.team())
 	if err != nil {
 		return nil, err
 	}
-	return &Registration{r}, nil
+	return (*Registration)(inside.NewRegistration(r)), nil
 }
 
 // Abort ends the communicator on all ranks: their waits return ErrAborted with cause within milliseconds. Local, does
 // not wait, any goroutine. What was registered with it, its windows and its channels end. The job lives on: Main, or
 // whoever owns the bootstrap, decides about that.
-func (c *Comm) Abort(cause error) { c.Engine().Abort(cause) }
+func (c *Comm) Abort(cause error) { c.view().Abort(cause) }
 
 // Close ends this rank's side. Local: it waits for no other rank, but for one that is in the middle of a put or get, as
 // Registration.Close says, and what peers still read of this rank stays readable to them. What was registered with it,
@@ -161,10 +159,10 @@ func (c *Comm) Abort(cause error) { c.Engine().Abort(cause) }
 // on. ErrBusy while an operation runs or is queued, or a message is on its way, unless the communicator is broken, whose
 // messages end with it; ErrClosed the second time, and for what other goroutines call from then on. If operations on
 // streams have failed and no Sync has returned that, Close returns it, and has closed the communicator.
-func (c *Comm) Close() error { return c.Engine().Close() }
+func (c *Comm) Close() error { return c.view().Close() }
 
 // Err is nil while the communicator is usable, and else says why it is not. Local, waits for nothing.
-func (c *Comm) Err() error { return c.Engine().Err() }
+func (c *Comm) Err() error { return c.view().Err() }
 
 // OpInfo says how an operation went: Algorithm is how the data travelled, Src and Dst say whether the buffer was used
 // directly, and Why not. Its Explain is all of that in a line. After a Group and a graph's launch Members are their
@@ -181,23 +179,17 @@ type Stats = engine.Stats
 // LastOp says how this communicator's last collective or message of package p2p went, small messages that were received
 // excepted: which algorithm, and for each buffer whether peers reached it directly or why it was copied. Puts and gets
 // are no operations of all ranks, and not told of: Stats counts them. Local.
-func (c *Comm) LastOp() OpInfo { return c.Engine().LastOp() }
+func (c *Comm) LastOp() OpInfo { return c.view().LastOp() }
 
 // Stats is what this communicator and its rank's registration cache and memory have done so far. Local; it takes the
 // time of a walk over all registrations.
-func (c *Comm) Stats() Stats { return c.Engine().Stats() }
+func (c *Comm) Stats() Stats { return c.view().Stats() }
 
 // Explain says in a few lines for people what the registration cache knows of the memory that v views, and why lookups
 // of it hit or miss. Local.
-func (c *Comm) Explain(v Vec) string { return c.Engine().Explain(v.v) }
+func (c *Comm) Explain(v Vec) string { return c.view().Explain(*v.team()) }
 
-// Engine is for the packages of this module.
-func (c *Comm) Engine() *engine.View {
-	if c == nil || c.v.Comm == nil {
-		return engine.NoView
-	}
-	return &c.v
-}
+func (c *Comm) view() *inside.View { return (*inside.Comm)(c).View() }
 
 // Group collects the collectives that calls makes on g and runs them in call order as one: nothing else of this
 // communicator comes between. Collective: all ranks make the same calls. It blocks until they are done (or queues them,
@@ -209,7 +201,12 @@ func (c *Comm) Engine() *engine.View {
 // costs nothing. Allowed in capture. Source: NCCL's ncclGroupStart and ncclGroupEnd.
 func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 	b := &batch{}
-	call, own, err := c.Recording("Group", b, calls)
+	call, own, err := c.view().Recording("Group", b, func(g *inside.Comm) error {
+		if calls == nil {
+			return inside.ErrNoCalls
+		}
+		return calls((*Comm)(g))
+	})
 	if err != nil {
 		return err
 	}
@@ -220,31 +217,9 @@ func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 		if works := append(b.works, call); works[0].Kind != team.KindRefused {
 			refused.Kind, refused.Kernel = works[0].Kind, works[0].Kernel
 		}
-		return c.Engine().SubmitAll(ctx, "group", []team.Work{refused}, nil)
+		return c.view().SubmitAll(ctx, "group", []team.Work{refused}, nil)
 	}
-	return c.Engine().SubmitAll(ctx, "group", b.works, nil)
-}
-
-// Recording is for the packages of this module: it calls calls with a view of c whose collectives r takes. own is the
-// error of that, of a call that was not recorded, or of a collective that was called on c meanwhile; call is that one,
-// the zero Work if it is not known. After err nothing has been called, and the peers need not know.
-func (c *Comm) Recording(what string, r engine.Recorder, calls func(*Comm) error) (call team.Work, own, err error) {
-	k, err := c.Engine().Record(what, r)
-	if err != nil {
-		return call, nil, err
-	}
-	defer k.End() // after a panic
-	if calls == nil {
-		return call, fmt.Errorf("the function that makes the calls is nil: %w", fault.ErrArgument), nil
-	}
-	g := *c
-	g.v.Recorder = k
-	own = calls(&g)
-	call, failed := k.End()
-	if failed != nil && !errors.Is(own, failed) {
-		own = errors.Join(failed, own)
-	}
-	return call, own, nil
+	return c.view().SubmitAll(ctx, "group", b.works, nil)
 }
 
 type batch struct {

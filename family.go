@@ -1,11 +1,6 @@
 package ubcoll
 
-import (
-	"context"
-	"fmt"
-
-	"github.com/ubcoll/ubcoll/internal/engine"
-)
+import "context"
 
 // Split makes a communicator of the ranks that give the same color: ordered by key, and by their rank here where keys
 // are equal. A rank whose color is negative takes no part and gets nil and no error. Collective and blocking, for all
@@ -17,23 +12,14 @@ import (
 // before it. If it fails on one rank, it fails on all; what breaks c and what does not is as for collectives. Source:
 // MPI_Comm_split (MPI-4.1, 7.4.2), ncclCommSplit.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
-	return c.offspring("split", func() (*engine.Comm, error) { return c.Engine().Split(ctx, color, key) })
+	child, err := c.view().Split(ctx, color, key)
+	return (*Comm)(child), err
 }
 
 // Dup makes a communicator of the same ranks, for collectives that run beside those of c, from another goroutine.
 // On devices, where operations of one may have to wait until those of another leave room, all ranks queue large ones of
 // both in the same order. Collective and blocking; otherwise as Split. Source: MPI_Comm_dup.
 func (c *Comm) Dup(ctx context.Context) (*Comm, error) {
-	return c.offspring("dup", func() (*engine.Comm, error) { return c.Engine().Dup(ctx) })
-}
-
-func (c *Comm) offspring(op string, do func() (*engine.Comm, error)) (*Comm, error) {
-	if v := c.Engine(); v.Recorder != nil {
-		return nil, v.LocalError(op, fmt.Errorf("not in a group: %w", ErrArgument))
-	}
-	child, err := do()
-	if child == nil || err != nil {
-		return nil, err
-	}
-	return &Comm{engine.View{Comm: child}}, nil
+	child, err := c.view().Dup(ctx)
+	return (*Comm)(child), err
 }

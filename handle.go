@@ -2,6 +2,7 @@ package ubcoll
 
 import (
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/onesided"
 )
 
@@ -10,15 +11,17 @@ import (
 // It holds until this registration is closed, even if the memory is registered again. Local. hw.ErrNotSupported if
 // peers cannot reach the memory (Adopt), ErrStale after Close, ErrLimit.
 func (r *Registration) MarshalBinary() ([]byte, error) {
-	if r.Engine() == nil {
+	if r.engine() == nil {
 		return nil, errNoRegistration
 	}
-	return onesided.MarshalHandle(r.r)
+	return onesided.MarshalHandle(r.engine())
 }
 
 // Remote is memory of a peer, made by Comm.Import: what p2p.NewChannel wants. Its methods may be called from any
 // goroutine.
-type Remote struct{ m *onesided.Remote }
+type Remote remote
+
+type remote = inside.Remote
 
 // errNoRemote is what is wrong with a nil or zero Remote.
 var errNoRemote = engine.NilError("remote", "Comm.Import makes one")
@@ -29,41 +32,35 @@ var errNoRemote = engine.NilError("remote", "Comm.Import makes one")
 // another version, changed, or this rank's own; ErrStale if it comes from another job (another Open is one), from a
 // process that is no rank of c, or from a registration that has been closed; hw.ErrNotSupported from another host.
 func (c *Comm) Import(handle []byte) (*Remote, error) {
-	m, err := onesided.SpaceOf(c.Engine().Comm).Import(handle)
+	m, err := c.view().Space.Import(handle)
 	if err != nil {
 		return nil, err
 	}
-	return &Remote{m}, nil
+	return (*Remote)(inside.NewRemote(m)), nil
 }
 
 // Rank is the rank whose memory it is. Local.
 func (m *Remote) Rank() int {
-	if m.Engine() == nil {
+	if m.onesided() == nil {
 		return -1
 	}
-	return m.m.Rank()
+	return m.onesided().Rank()
 }
 
 // Len is the size in bytes. Local.
 func (m *Remote) Len() int {
-	if m.Engine() == nil {
+	if m.onesided() == nil {
 		return 0
 	}
-	return m.m.Len()
+	return m.onesided().Len()
 }
 
 // Close ends the import: channels made with it return ErrClosed. Local; ErrClosed the second time.
 func (m *Remote) Close() error {
-	if m.Engine() == nil {
+	if m.onesided() == nil {
 		return errNoRemote
 	}
-	return m.m.Close()
+	return m.onesided().Close()
 }
 
-// Engine is for the packages of this module.
-func (m *Remote) Engine() *onesided.Remote {
-	if m == nil {
-		return nil
-	}
-	return m.m
-}
+func (m *Remote) onesided() *onesided.Remote { return (*inside.Remote)(m).Onesided() }

@@ -149,7 +149,6 @@ func TestNoComm(t *testing.T) {
 				return equal(strings.Contains(c.Explain(ubcoll.Of([]int8{1})), says), true)
 			}},
 			{"Comm.Abort", with, nil, "", func() error { c.Abort(nil); return nil }},
-			{"Comm.Engine", with, nil, "", func() error { return void(c.Engine()) }},
 		}...)
 		tryAll(t, all)
 	}
@@ -208,18 +207,15 @@ func nounTrials(ctx context.Context) []trial {
 		add("Registration.MarshalBinary", with, bad, "RegisterBuffer", func() error {
 			return testkit.ErrOf(r.MarshalBinary())
 		})
-		add("Registration.Engine", with, nil, "", func() error { return void(r.Engine()) })
 	}
 	for with, m := range map[string]*ubcoll.Remote{"nil": nil, "zero": {}} {
 		add("Remote.Rank", with, nil, "", func() error { return equal(m.Rank(), -1) })
 		add("Remote.Len", with, nil, "", func() error { return equal(m.Len(), 0) })
 		add("Remote.Close", with, bad, "Import", func() error { return m.Close() })
-		add("Remote.Engine", with, nil, "", func() error { return void(m.Engine()) })
 	}
 	for with, s := range map[string]*ubcoll.Stream{"nil": nil, "zero": {}} {
 		add("Stream.Sync", with, bad, "NewStream", func() error { return s.Sync(ctx) })
 		add("Stream.Close", with, bad, "NewStream", func() error { return s.Close() })
-		add("Stream.Engine", with, nil, "", func() error { return void(s.Engine()) })
 	}
 	add("StreamFrom", "the host", bad, "on host", func() error { return testkit.ErrOf(ubcoll.StreamFrom(ubcoll.Host, 0)) })
 	for with, w := range map[string]*ubcoll.Window{"nil": nil, "zero": {}} {
@@ -272,11 +268,9 @@ func nounTrials(ctx context.Context) []trial {
 	add("Vec.Type", "zero", nil, "", func() error { return equal(v.Type(), dtype.Invalid) })
 	add("Vec.Slice", "zero", nil, "", func() error { return void(v.Slice(0, 0).Slice(1, 2).Slice(3, 2)) })
 	add("Vec.As", "zero", nil, "", func() error { return void(v.As(dtype.Float32).As(dtype.Invalid)) })
-	add("Vec.Engine", "zero", nil, "", func() error { return void(v.Engine()) })
 	add("Of", "nil", nil, "", func() error { return equal(ubcoll.Of[int8](nil).Len(), 0) })
 	var o ubcoll.Op
 	add("Op.String", "zero", nil, "", func() error { return equal(o.String(), "none") })
-	add("Op.Engine", "zero", nil, "", func() error { return void(o.Engine()) })
 	add("PreMulSum", "zero", nil, "", func() error { return void(ubcoll.PreMulSum(0)) })
 	add("ParseOp", "nothing", bad, "one of sum", func() error { return testkit.ErrOf(ubcoll.ParseOp("")) })
 	add("Options.Validate", "zero", nil, "", ubcoll.Options{}.Validate)
@@ -553,7 +547,7 @@ func TestEveryCall(t *testing.T) {
 	}
 	for _, fn := range []string{
 		"Comm.GPU", "Comm.Rank", "Comm.Size", "Comm.LocalRank", "Comm.LocalSize", "Comm.Hostname", "Comm.On", "Comm.LastOp",
-		"Comm.Stats", "Comm.Explain", "Comm.Abort", "Comm.Engine", // in TestNoComm
+		"Comm.Stats", "Comm.Explain", "Comm.Abort", // in TestNoComm
 		"p2p.NewChannel",            // in TestNoArguments
 		"Main", "NewStream", "CUDA", // nothing can be missing
 		"Comm.Recording", // for the packages of this module

@@ -6,12 +6,15 @@ import (
 	"strings"
 
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/nearest"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Op is how a collective combines elements. All ranks must pass the same.
-type Op struct{ o team.Op }
+type Op op
+
+type op = inside.Op
 
 // The reductions. Integers wrap around on overflow. Min and Max give NaN if any operand is NaN. Avg is the sum divided
 // by the number of ranks, truncated toward zero for integers. Half types are computed in float32, and rounded once; the
@@ -19,17 +22,17 @@ type Op struct{ o team.Op }
 // does not stay within the type on the way is lost there, while an average never leaves it. The order of operands is the
 // algorithm's, and the result is bitwise the same on all ranks.
 var (
-	Sum  = Op{team.Op{Red: team.Sum}}
-	Prod = Op{team.Op{Red: team.Prod}}
-	Min  = Op{team.Op{Red: team.Min}}
-	Max  = Op{team.Op{Red: team.Max}}
-	Avg  = Op{team.Op{Red: team.Avg}}
+	Sum  = Op(inside.NewOp(team.Op{Red: team.Sum}))
+	Prod = Op(inside.NewOp(team.Op{Red: team.Prod}))
+	Min  = Op(inside.NewOp(team.Op{Red: team.Min}))
+	Max  = Op(inside.NewOp(team.Op{Red: team.Max}))
+	Avg  = Op(inside.NewOp(team.Op{Red: team.Avg}))
 )
 
 // PreMulSum is the sum of each rank's source times x, which may differ between ranks. Floats are multiplied in their own
 // type (half types in float32, rounded once), integers by x's integer part. The source itself is not changed, so the
 // product goes through staging memory. Source: NCCL's ncclRedOpCreatePreMulSum.
-func PreMulSum(x float64) Op { return Op{team.Op{Red: team.PreMulSum, Factor: x}} }
+func PreMulSum(x float64) Op { return Op(inside.NewOp(team.Op{Red: team.PreMulSum, Factor: x})) }
 
 // ParseOp reads what Op.String gives: "sum", "prod", "min", "max", "avg", "premulsum(0.5)"; anything else is ErrArgument.
 // Local.
@@ -55,11 +58,11 @@ func ParseOp(s string) (Op, error) {
 
 // String is the operation's name, and its factor if it has one: "sum", "premulsum(0.5)".
 func (o Op) String() string {
-	if o.o.Red == team.PreMulSum {
-		return fmt.Sprintf("%v(%v)", o.o.Red, o.o.Factor)
+	x := o.team()
+	if x.Red == team.PreMulSum {
+		return fmt.Sprintf("%v(%v)", x.Red, x.Factor)
 	}
-	return o.o.Red.String()
+	return x.Red.String()
 }
 
-// Engine is for the packages of this module.
-func (o Op) Engine() team.Op { return o.o }
+func (o Op) team() team.Op { return inside.Op(o).Team() }

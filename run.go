@@ -215,7 +215,7 @@ var errGoexit = errors.New("the job's function called runtime.Goexit")
 // protect calls run and makes an error of a panic.
 func protect(ctx context.Context, c *Comm, run func(context.Context, *Comm) error) (err error) {
 	if run == nil {
-		return c.v.LocalError("run", fmt.Errorf("the job's function is nil: %w", ErrArgument))
+		return c.view().LocalError("run", fmt.Errorf("the job's function is nil: %w", ErrArgument))
 	}
 	defer func() {
 		if v := recover(); v != nil {

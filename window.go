@@ -63,8 +63,8 @@ func (w *Window) nothing() bool { return w == nil || w.w == nil }
 // what other libraries have non-blocking communicators for. Source: NCCL's ncclCommWindowRegister, nccl4py's
 // register_window.
 func (c *Comm) RegisterWindow(ctx context.Context, v Vec, f WindowFlags) (*Window, error) {
-	e := c.Engine()
-	w, err := onesided.SpaceOf(e.Comm).RegisterWindow(ctx, e, v.v, f)
+	x := c.view()
+	w, err := x.Space.RegisterWindow(ctx, &x.View, *v.team(), f)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (w *Window) On(s *Stream) *Window {
 	}
 	d := &Window{w: w.w}
 	if s != nil {
-		d.s = s.Engine()
+		d.s = s.engine()
 	}
 	return d
 }
@@ -91,7 +91,7 @@ func (w *Window) Put(ctx context.Context, peer, dstOff int, src Vec) error {
 	if w.nothing() {
 		return errNoWindow
 	}
-	return w.w.Copy(engine.Context(ctx), w.s, "put", peer, dstOff, src.v, true)
+	return w.w.Copy(engine.Context(ctx), w.s, "put", peer, dstOff, *src.team(), true)
 }
 
 // Get copies from srcOff of peer's part to dst, any memory of the same kind, as much as dst holds. It takes the time
@@ -100,7 +100,7 @@ func (w *Window) Get(ctx context.Context, dst Vec, peer, srcOff int) error {
 	if w.nothing() {
 		return errNoWindow
 	}
-	return w.w.Copy(engine.Context(ctx), w.s, "get", peer, srcOff, dst.v, false)
+	return w.w.Copy(engine.Context(ctx), w.s, "get", peer, srcOff, *dst.team(), false)
 }
 
 // Signal lets one Wait on peer for this rank go on, which then sees all that this rank wrote before. Signals are
@@ -138,10 +138,10 @@ func (w *Window) Fence(ctx context.Context) error {
 // later faults, which takes the process's context with it.
 func (w *Window) Peer(rank int) (Vec, error) {
 	if w.nothing() {
-		return Vec{team.Vec{Err: errNoWindow}}, errNoWindow
+		return newVec(team.Vec{Err: errNoWindow}), errNoWindow
 	}
 	v, err := w.w.Peer(rank)
-	return Vec{v}, err
+	return newVec(v), err
 }
 
 // Flags are those that the window was made with. Local.

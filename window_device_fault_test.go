@@ -10,6 +10,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
@@ -209,10 +210,10 @@ func TestWindowOnDevicesEnds(t *testing.T) {
 				if c.Rank() == 0 {
 					defer close(over)
 					if k.want == ubcoll.ErrTimeout {
-						c.Engine().SetTimeout(500 * time.Millisecond)
+						(*inside.Comm)(c).View().SetTimeout(500 * time.Millisecond)
 					}
 					err := testkit.Wants(k.wait(ctx, p), k.want)
-					c.Engine().SetTimeout(testkit.Limit)
+					(*inside.Comm)(c).View().SetTimeout(testkit.Limit)
 					if err != nil || here {
 						return errors.Join(err, c.Err(), p.buf.Free())
 					}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -159,7 +160,7 @@ func AllToAll(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
 // Barrier returns when all ranks have called it. Collective and blocking (queued on a view made by On); allowed in
 // groups and in capture. Source: MPI_Barrier (MPI-4.1, 6.3).
 func Barrier(ctx context.Context, c *ubcoll.Comm) error {
-	v := c.Engine()
+	v := (*inside.Comm)(c).View()
 	w, err := v.Begin()
 	if err != nil {
 		return err
@@ -173,18 +174,18 @@ func Barrier(ctx context.Context, c *ubcoll.Comm) error {
 
 // begin starts to describe an operation; end has it done.
 func begin(c *ubcoll.Comm, k team.OpKind, dst, src ubcoll.Vec, op ubcoll.Op, root int) (*team.Work, error) {
-	w, err := c.Engine().Begin()
+	w, err := (*inside.Comm)(c).View().Begin()
 	if err != nil {
 		return nil, err
 	}
-	o := op.Engine()
+	o := inside.Op(op).Team()
 	w.Kind, w.Type, w.Root, w.Red, w.Factor = k, src.Type(), root, o.Red, o.Factor
-	w.Src, w.Dst = src.Engine(), dst.Engine()
+	w.Src, w.Dst = *(*inside.Vec)(&src).Team(), *(*inside.Vec)(&dst).Team()
 	return w, nil
 }
 
 func end(ctx context.Context, c *ubcoll.Comm, w *team.Work) error {
-	v := c.Engine()
+	v := (*inside.Comm)(c).View()
 	if w.Err == nil && uint(w.Root) >= uint(c.Size()) {
 		w.Err = fmt.Errorf("root %d of %d ranks: %w", w.Root, c.Size(), fault.ErrArgument)
 	}

@@ -4,19 +4,19 @@ import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // onDevice reports whether w may be one for a device: a call on host memory and a plain view costs three comparisons.
-func onDevice(v *engine.View, w *team.Work) bool {
+func onDevice(v *inside.View, w *team.Work) bool {
 	return !w.Src.Dev.IsHost() || !w.Dst.Dev.IsHost() || v.Stream != nil && !v.Stream.Device().IsHost()
 }
 
 // placeOnDevice makes w, for which onDevice is true, a device's operation. It reports whether it is one: otherwise,
 // which needs an error, the peers are told on the host.
-func placeOnDevice(v *engine.View, w *team.Work) bool {
+func placeOnDevice(v *inside.View, w *team.Work) bool {
 	mine, err := v.Comm.GPU()
 	onto, disagree := side(v, w)
 	switch {
@@ -40,7 +40,7 @@ func placeOnDevice(v *engine.View, w *team.Work) bool {
 
 // side is the device that w's buffers and the view's stream are on. An empty buffer is on none, if something else is on
 // one.
-func side(v *engine.View, w *team.Work) (hw.Device, error) {
+func side(v *inside.View, w *team.Work) (hw.Device, error) {
 	src, dst := w.Src.Dev, w.Dst.Dev
 	switch {
 	case w.Src.Bytes() > 0 && w.Dst.Bytes() > 0 && src != dst:

@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/register"
@@ -259,7 +260,7 @@ func TestDeviceBroken(t *testing.T) {
 							<-gave
 							<-gave
 						case !k.abort:
-							c.Engine().SetTimeout(2 * time.Second) // which is not to be over before both of them wait
+							(*inside.Comm)(c).View().SetTimeout(2 * time.Second) // which is not to be over before both of them wait
 						}
 						start := time.Now()
 						view, sync, end, err := gputest.View(ctx, c, dev, queued)
@@ -425,7 +426,7 @@ func TestDeviceBrokenBehind(t *testing.T) {
 		defer close(gave)
 		err := coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum)
 		<-synced
-		c.Engine().SetTimeout(500 * time.Millisecond)
+		(*inside.Comm)(c).View().SetTimeout(500 * time.Millisecond)
 		err = errors.Join(err, coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum)) // which rank 1 does not call
 		if err != nil {
 			return err

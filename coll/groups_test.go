@@ -17,6 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/inside"
 )
 
 // TestGroupsBits reduces numbers whose sum depends on the order: all ranks get the same bits, those of combining in
@@ -133,9 +134,9 @@ func TestGroupsChosen(t *testing.T) {
 			var went []string
 			err := ubcoll.Local(t.Context(), k.ranks, ubcoll.Options{Algorithm: k.algorithm},
 				func(ctx context.Context, c *ubcoll.Comm) error {
-					table := *c.Engine().Team().Tuning()
+					table := *(*inside.Comm)(c).View().Team().Tuning()
 					table.CombineUpTo = k.limit
-					c.Engine().Team().Tune(table)
+					(*inside.Comm)(c).View().Team().Tune(table)
 					if err := k.call(ctx, c); err != nil {
 						return err
 					}

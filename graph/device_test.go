@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
@@ -164,7 +165,7 @@ func TestMissingLaunch(t *testing.T) {
 		if err := coll.Barrier(ctx, c); err != nil {
 			return err
 		}
-		c.Engine().SetTimeout(3 * time.Second) // the graph's kernels have it, and the agreement on the graph
+		(*inside.Comm)(c).View().SetTimeout(3 * time.Second) // the graph's kernels have it, and the agreement on the graph
 		g, err := graph.Capture(ctx, c, func(c *ubcoll.Comm) error {
 			return coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum)
 		})

@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -22,7 +23,7 @@ import (
 // Graph is a recorded sequence of calls of one communicator. It is the caller's, who closes it. Its methods may be
 // called from any goroutine; launches of one communicator run one after the other, as its operations do.
 type Graph struct {
-	view   engine.View
+	view   inside.View
 	works  []team.Work
 	device *gpu.Graph    // nil for calls on host memory
 	after  func()        // over, so that a launch allocates nothing for it
@@ -49,13 +50,18 @@ type Graph struct {
 // collective that anybody calls on c itself while record runs: it is refused, and the capture fails on all ranks. Not
 // inside a group or another capture. Source: cudaStreamBeginCapture; NCCL's graph registration.
 func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) error) (*Graph, error) {
-	v := c.Engine()
+	v := (*inside.Comm)(c).View()
 	if v.Recorder != nil {
 		return nil, v.LocalError(opCapture, fmt.Errorf("inside a group or another capture: %w", fault.ErrArgument))
 	}
 	g := &Graph{view: *v}
 	g.after = g.over
-	_, own, err := c.Recording("graph.Capture", g, record)
+	_, own, err := v.Recording("graph.Capture", g, func(c *inside.Comm) error {
+		if record == nil {
+			return inside.ErrNoCalls
+		}
+		return record((*ubcoll.Comm)(c))
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +118,7 @@ func (g *Graph) capture(ctx context.Context, c *ubcoll.Comm, messages int) error
 	var own error
 	received := make([][]uint64, c.Size())
 	if messages > 0 { // the senders learn where the receives are
-		mine, own = mail.Of(g.view.Comm).Received(ctx, g.works)
+		mine, own = g.view.Mail.Received(ctx, g.works)
 		n := messages*mail.ReceivedWords + 1
 		all := make([]uint64, n*c.Size())
 		mine = append([]uint64{uint64(len(mine))}, mine...)
@@ -125,7 +131,7 @@ func (g *Graph) capture(ctx context.Context, c *ubcoll.Comm, messages int) error
 		}
 	}
 	if own == nil {
-		g.device, own = mail.Of(g.view.Comm).Capture(ctx, g.works, received)
+		g.device, own = g.view.Mail.Capture(ctx, g.works, received)
 	}
 	return g.together(ctx, own)
 }
@@ -265,7 +271,7 @@ func (g *Graph) Launch(ctx context.Context) error {
 	g.mu.Unlock()
 	if g.device != nil {
 		defer g.over() // the streams are waited for before memory goes
-		return g.device.Launch(ctx, &g.view)
+		return g.device.Launch(ctx, &g.view.View)
 	}
 	return g.view.SubmitAll(ctx, "launch", g.works, g.after)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
@@ -303,14 +304,14 @@ func TestStrays(t *testing.T) {
 			return <-said
 		}, ubcoll.ErrArgument, "call it on the *Comm that"},
 		{"on a stream", func(ctx context.Context, outer, _ *ubcoll.Comm, v ubcoll.Vec) error {
-			s, err := ubcoll.NewStream(v.Engine().Dev)
+			s, err := ubcoll.NewStream((*inside.Vec)(&v).Team().Dev)
 			if err != nil {
 				return err
 			}
 			return errors.Join(coll.AllReduce(ctx, outer.On(s), v, v, ubcoll.Sum), s.Close())
 		}, ubcoll.ErrArgument, "call it on the *Comm that"},
 		{"on another stream", func(ctx context.Context, _, inner *ubcoll.Comm, v ubcoll.Vec) error {
-			s, err := ubcoll.NewStream(v.Engine().Dev)
+			s, err := ubcoll.NewStream((*inside.Vec)(&v).Team().Dev)
 			if err != nil {
 				return err
 			}

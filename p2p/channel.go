@@ -8,6 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/onesided"
 )
 
@@ -63,23 +64,25 @@ func Connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registrati
 // NewChannel is Connect over memory of the peer's that was imported: it may be another registration than that which the
 // peer's end has. The remote memory stays the caller's and must stay open as long as the channel is used.
 func NewChannel(ctx context.Context, c *ubcoll.Comm, r *ubcoll.Registration, m *ubcoll.Remote) (*Channel, error) {
-	if m.Engine() == nil {
-		return nil, c.Engine().LocalError("connect", fmt.Errorf("nil remote memory (Comm.Import makes it): %w",
+	remote := (*inside.Remote)(m).Onesided()
+	if remote == nil {
+		return nil, (*inside.Comm)(c).View().LocalError("connect", fmt.Errorf("nil remote memory (Comm.Import makes it): %w",
 			fault.ErrArgument))
 	}
-	return connect(ctx, c, m.Rank(), r, m.Engine())
+	return connect(ctx, c, m.Rank(), r, remote)
 }
 
 func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration, m *onesided.Remote) (*Channel,
 	error) {
-	if c.Engine().Recorder != nil {
-		return nil, c.Engine().LocalError("connect", fmt.Errorf("not in a group or a capture: %w", fault.ErrArgument))
+	v, local := (*inside.Comm)(c).View(), (*inside.Registration)(r).Engine()
+	if v.Recorder != nil {
+		return nil, v.LocalError("connect", fmt.Errorf("not in a group or a capture: %w", fault.ErrArgument))
 	}
-	end, err := onesided.SpaceOf(c.Engine().Comm).Connect(ctx, peer, r.Engine(), m)
+	end, err := v.Space.Connect(ctx, peer, local, m)
 	if err != nil {
 		return nil, err
 	}
-	return &Channel{end: end, local: r.Engine(), packets: newPackets(end), device: end.OnDevice()}, nil
+	return &Channel{end: end, local: local, packets: newPackets(end), device: end.OnDevice()}, nil
 }
 
 // Peer is the other end's rank. Local.
@@ -264,7 +267,7 @@ func (ch *Channel) On(s *ubcoll.Stream) *Channel {
 	d := *ch
 	d.stream = nil
 	if s != nil {
-		d.stream = s.Engine()
+		d.stream = (*inside.Stream)(s).Engine()
 	}
 	return &d
 }

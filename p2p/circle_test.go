@@ -14,6 +14,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -88,7 +89,7 @@ func giveUp(mu *sync.Mutex, comms *[]*ubcoll.Comm, c *ubcoll.Comm) {
 	testkit.Until(func() bool {
 		waits := 0
 		for r := range c.Size() {
-			if c.Engine().WaitsIn(r) != "no wait" {
+			if (*inside.Comm)(c).View().WaitsIn(r) != "no wait" {
 				waits++
 			}
 		}
@@ -98,7 +99,7 @@ func giveUp(mu *sync.Mutex, comms *[]*ubcoll.Comm, c *ubcoll.Comm) {
 		there := waits == c.Size() && len(all) == waits
 		if there {
 			for _, d := range all {
-				d.Engine().SetTimeout(time.Millisecond)
+				(*inside.Comm)(d).View().SetTimeout(time.Millisecond)
 			}
 		}
 		return there || c.Err() != nil
@@ -115,10 +116,12 @@ func TestBlame(t *testing.T) {
 		comms = append(comms, c)
 		mu.Unlock()
 		if c.Rank() == 2 {
-			testkit.Until(func() bool { return c.Engine().WaitsIn(0) != "no wait" && c.Engine().WaitsIn(1) != "no wait" })
+			testkit.Until(func() bool {
+				return (*inside.Comm)(c).View().WaitsIn(0) != "no wait" && (*inside.Comm)(c).View().WaitsIn(1) != "no wait"
+			})
 			mu.Lock()
 			for _, d := range comms {
-				d.Engine().SetTimeout(time.Millisecond)
+				(*inside.Comm)(d).View().SetTimeout(time.Millisecond)
 			}
 			mu.Unlock()
 			<-told
@@ -154,16 +157,16 @@ func TestWaitIsOver(t *testing.T) {
 			{barrier, barrier, "barrier #1 for rank 1"},
 		} {
 			if c.Rank() == 1 {
-				if !testkit.Until(func() bool { return strings.Contains(c.Engine().WaitsIn(0), k.in) }) {
-					return fmt.Errorf("%d: rank 0 is in %s, not %s", i, c.Engine().WaitsIn(0), k.in)
+				if !testkit.Until(func() bool { return strings.Contains((*inside.Comm)(c).View().WaitsIn(0), k.in) }) {
+					return fmt.Errorf("%d: rank 0 is in %s, not %s", i, (*inside.Comm)(c).View().WaitsIn(0), k.in)
 				}
 				if err := k.comes(); err != nil {
 					return err
 				}
 				continue
 			}
-			if err := k.waits(); err != nil || c.Engine().WaitsIn(0) != "no wait" {
-				return fmt.Errorf("%d: after it rank 0 is in %s: %w", i, c.Engine().WaitsIn(0), err)
+			if err := k.waits(); err != nil || (*inside.Comm)(c).View().WaitsIn(0) != "no wait" {
+				return fmt.Errorf("%d: after it rank 0 is in %s: %w", i, (*inside.Comm)(c).View().WaitsIn(0), err)
 			}
 		}
 		return nil

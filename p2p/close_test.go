@@ -13,6 +13,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -52,7 +53,7 @@ func TestCloseUnderWait(t *testing.T) {
 			_, err := p2p.Recv(ctx, c, 0, ubcoll.Of(make([]byte, 8)))
 			return errors.Join(testkit.Wants(err, ubcoll.ErrAborted), testkit.Wants(r.Wait(ctx), ubcoll.ErrAborted), d.Close())
 		}
-		mail.Of(c.Engine().Comm).BeforeMove(hold)
+		(*inside.Comm)(c).View().Mail.BeforeMove(hold)
 		waited, closed := make(chan error, 1), make(chan error, 1)
 		go func() {
 			_, err := p2p.Recv(ctx, c, peer, ubcoll.Of(make([]byte, 8)))
@@ -91,7 +92,7 @@ func TestRequestAfterClose(t *testing.T) {
 					d.Abort(errStop)
 				} else {
 					err = errors.Join(p2p.Send(ctx, d, peer, ubcoll.Of(make([]byte, 8))), coll.Barrier(ctx, d))
-					mail.Of(d.Engine().Comm).Move()
+					(*inside.Comm)(d).View().Mail.Move()
 				}
 				err = errors.Join(err, d.Close())
 				for range 100 {
@@ -226,7 +227,7 @@ func TestAbandoned(t *testing.T) {
 			err = errors.Join(err, errors.New("the memory of an abandoned message is there after Free"))
 		}
 		y := ubcoll.Of(make([]byte, 1))
-		_, later := mail.Of(d.Engine().Comm).Do(ctx, "recv", &mail.Message{Peer: 1, Vec: y.Engine(), Recv: true, Bytes: 1})
+		_, later := (*inside.Comm)(d).View().Mail.Do(ctx, "recv", &mail.Message{Peer: 1, Vec: *(*inside.Vec)(&y).Team(), Recv: true, Bytes: 1})
 		if x[0] != 0 {
 			err = errors.Join(err, errors.New("a message came to memory that its caller has back"))
 		}

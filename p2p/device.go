@@ -5,14 +5,14 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mail"
 )
 
 // doDevice sends and receives ms on the device, or queues that. n is how many elements are received: as many as there
 // is room for, or it is an error.
-func doDevice(ctx context.Context, e *engine.View, op string, ms ...mail.DeviceMessage) (n int, err error) {
-	t, err := mail.Of(e.Comm).Transfer(ctx, e.Stream, e.Recorder, op, ms)
+func doDevice(ctx context.Context, e *inside.View, op string, ms ...mail.DeviceMessage) (n int, err error) {
+	t, err := e.Mail.Transfer(ctx, e.Stream, e.Recorder, op, ms)
 	if err == nil && t != nil {
 		err = t.Wait(ctx)
 	}
@@ -23,9 +23,9 @@ func doDevice(ctx context.Context, e *engine.View, op string, ms ...mail.DeviceM
 }
 
 // onDevice reports whether a group's messages are on a device: those of empty memory go with the others.
-func (g *Group) onDevice(e *engine.View) bool {
+func (g *Group) onDevice(e *inside.View) bool {
 	for i := range g.calls {
-		if v := g.calls[i].vec.Engine(); mail.OnDevice(e.Stream, &v) {
+		if mail.OnDevice(e.Stream, g.calls[i].vec.Team()) {
 			return true
 		}
 	}
@@ -33,19 +33,19 @@ func (g *Group) onDevice(e *engine.View) bool {
 }
 
 // startDevice starts a group on the device.
-func (g *Group) startDevice(ctx context.Context, e *engine.View) (Request, error) {
-	m, ms := mail.Of(e.Comm), make([]mail.DeviceMessage, len(g.calls))
+func (g *Group) startDevice(ctx context.Context, e *inside.View) (Request, error) {
+	ms := make([]mail.DeviceMessage, len(g.calls))
 	var errs []error
 	for i, k := range g.calls {
-		ms[i] = mail.DeviceMessage{Vec: k.vec.Engine(), Peer: k.peer, Recv: k.recv}
-		if err := m.CheckDevice(e.Stream, "group", &ms[i]); err != nil {
+		ms[i] = mail.DeviceMessage{Vec: *k.vec.Team(), Peer: k.peer, Recv: k.recv}
+		if err := e.Mail.CheckDevice(e.Stream, "group", &ms[i]); err != nil {
 			errs = append(errs, fmt.Errorf("call %d: %w", i, err))
 		}
 	}
 	if errs != nil {
 		return Request{}, errors.Join(errs...)
 	}
-	t, err := m.Transfer(ctx, e.Stream, e.Recorder, "group", ms)
+	t, err := e.Mail.Transfer(ctx, e.Stream, e.Recorder, "group", ms)
 	if err != nil {
 		return Request{}, err
 	}
@@ -65,7 +65,7 @@ func (r *Request) finishDevice(err error) error {
 	g.received = g.received[:0]
 	for i := range g.calls {
 		if k := &g.calls[i]; k.recv {
-			g.received = append(g.received, k.vec.Len())
+			g.received = append(g.received, k.vec.Team().Len)
 		}
 	}
 	r.done, r.err = true, err

@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -228,7 +229,7 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 				case c.Rank() == 0:
 					start := time.Now()
 					if k.want == ubcoll.ErrTimeout {
-						c.Engine().SetTimeout(500 * time.Millisecond)
+						(*inside.Comm)(c).View().SetTimeout(500 * time.Millisecond)
 					}
 					if err := testkit.Wants(k.wait(ctx, e), k.want); err != nil {
 						return err
@@ -237,7 +238,7 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 					if err := testkit.Wants(e.ch.Signal(ctx), k.want); err != nil {
 						return fmt.Errorf("later: %w", err)
 					}
-					c.Engine().SetTimeout(testkit.Limit)
+					(*inside.Comm)(c).View().SetTimeout(testkit.Limit)
 				case k.peer != nil:
 					err = k.peer(ctx, c, e)
 				}

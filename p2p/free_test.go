@@ -11,7 +11,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -20,8 +20,9 @@ import (
 
 // there reports whether the memory of b, freed or not, is there.
 func there(c *ubcoll.Comm, b *ubcoll.Buffer[byte]) bool {
-	v := b.Vec().Engine()
-	return c.Engine().Domain().Heap.Lookup(uintptr(v.Ptr), v.Len) != nil
+	x := inside.Vec(b.Vec())
+	v := x.Team()
+	return (*inside.Comm)(c).View().Domain().Heap.Lookup(uintptr(v.Ptr), v.Len) != nil
 }
 
 // TestFreeUnderMessage frees the memory of messages that are posted: they go on as if nothing had happened, and then it
@@ -228,7 +229,7 @@ func TestFreeRaces(t *testing.T) {
 
 // toItself sends v to this rank and receives it, and the other way round, so that nothing stays behind if v is freed.
 func toItself(ctx context.Context, c *ubcoll.Comm, v, other ubcoll.Vec) error {
-	if v.Len() > mail.Of(c.Engine().Comm).EagerLimit() {
+	if v.Len() > (*inside.Comm)(c).View().Mail.EagerLimit() {
 		_, err := p2p.SendRecv(ctx, c, 0, v, 0, other)
 		if err == nil {
 			_, err = p2p.SendRecv(ctx, c, 0, other, 0, v)

@@ -8,6 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -36,15 +37,15 @@ func (r *Request) nothing() bool { return r == nil || r.g == nil }
 
 type call struct {
 	peer int
-	vec  ubcoll.Vec
+	vec  inside.Vec
 	recv bool
 }
 
 // Send adds a send of src to peer. Local; what is wrong with it is reported by Do and Start.
-func (g *Group) Send(peer int, src ubcoll.Vec) { g.add(call{peer, src, false}) }
+func (g *Group) Send(peer int, src ubcoll.Vec) { g.add(call{peer, inside.Vec(src), false}) }
 
 // Recv adds a receive of the next message from peer into dst. Local; what is wrong with it is reported by Do and Start.
-func (g *Group) Recv(peer int, dst ubcoll.Vec) { g.add(call{peer, dst, true}) }
+func (g *Group) Recv(peer int, dst ubcoll.Vec) { g.add(call{peer, inside.Vec(dst), true}) }
 
 func (g *Group) add(k call) {
 	if g != nil { // else Do and Start say so
@@ -107,7 +108,7 @@ func (g *Group) start(ctx context.Context, c *ubcoll.Comm) (Request, error) {
 	if g.running {
 		return Request{}, errRunning
 	}
-	e := c.Engine()
+	e := (*inside.Comm)(c).View()
 	if err := e.Err(); err != nil {
 		return Request{}, err
 	}
@@ -119,20 +120,19 @@ func (g *Group) start(ctx context.Context, c *ubcoll.Comm) (Request, error) {
 	}
 	var errs []error
 	for i := range g.calls {
-		v := g.calls[i].vec.Engine()
-		if err := check(ctx, e, "group", g.calls[i].peer, &v); err != nil {
+		if err := check(ctx, e, "group", g.calls[i].peer, g.calls[i].vec.Team()); err != nil {
 			errs = append(errs, fmt.Errorf("call %d: %w", i, err))
 			continue
 		}
 		if i == len(g.messages) {
 			g.messages = append(g.messages, new(mail.Message))
 		}
-		g.messages[i].Set(g.calls[i].peer, &v, g.calls[i].recv, acquire)
+		g.messages[i].Set(g.calls[i].peer, g.calls[i].vec.Team(), g.calls[i].recv, acquire)
 	}
 	if errs != nil {
 		return Request{}, errors.Join(errs...)
 	}
-	m := mail.Of(e.Comm)
+	m := e.Mail
 	if err := m.Start("group", g.messages[:len(g.calls)]); err != nil {
 		g.messages = nil
 		return Request{}, err

@@ -15,6 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -327,7 +328,7 @@ func TestMessagesAlone(t *testing.T) {
 				}
 				defer close(over)
 				if errors.Is(k.want, ubcoll.ErrTimeout) {
-					c.Engine().SetTimeout(time.Second)
+					(*inside.Comm)(c).View().SetTimeout(time.Second)
 				}
 				err = k.call(ctx, c, b)
 				if err := testkit.Wants(err, k.want); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -20,23 +21,23 @@ import (
 // stream it is queued; a third one to this rank itself waits for a Recv of another goroutine or stream. Any goroutine.
 // Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
 func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
-	e, v := c.Engine(), src.Engine()
-	if mail.OnDevice(e.Stream, &v) {
-		_, err := doDevice(ctx, e, "send", mail.DeviceMessage{Vec: v, Peer: peer})
+	e, v := (*inside.Comm)(c).View(), (*inside.Vec)(&src).Team()
+	if mail.OnDevice(e.Stream, v) {
+		_, err := doDevice(ctx, e, "send", mail.DeviceMessage{Vec: *v, Peer: peer})
 		return err
 	}
-	if err := check(ctx, e, "send", peer, &v); err != nil {
+	if err := check(ctx, e, "send", peer, v); err != nil {
 		return err
 	}
-	m := mail.Of(e.Comm)
-	sent, free, err := m.SendNow("send", m.Box(peer), &v, v.Bytes())
+	m := e.Mail
+	sent, free, err := m.SendNow("send", m.Box(peer), v, v.Bytes())
 	switch {
 	case sent || err != nil:
 		return err
 	case peer == e.Rank() && !free:
 		return m.SelfError(v.Bytes())
 	}
-	_, err = m.Do(ctx, "send", mail.NewMessage(peer, &v, false, acquire))
+	_, err = m.Do(ctx, "send", mail.NewMessage(peer, v, false, acquire))
 	return err
 }
 
@@ -44,14 +45,14 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 // on a device (ErrMismatch). Blocking until they are there; of device memory on a stream it is queued, and returns what
 // it asks for. Any goroutine. Source: MPI_Recv (MPI-4.1, 3.2.4), ncclRecv.
 func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, error) {
-	e, v := c.Engine(), dst.Engine()
-	if mail.OnDevice(e.Stream, &v) {
-		return doDevice(ctx, e, "recv", mail.DeviceMessage{Vec: v, Peer: peer, Recv: true})
+	e, v := (*inside.Comm)(c).View(), (*inside.Vec)(&dst).Team()
+	if mail.OnDevice(e.Stream, v) {
+		return doDevice(ctx, e, "recv", mail.DeviceMessage{Vec: *v, Peer: peer, Recv: true})
 	}
-	if err := check(ctx, e, "recv", peer, &v); err != nil {
+	if err := check(ctx, e, "recv", peer, v); err != nil {
 		return 0, err
 	}
-	return recvFrom(ctx, mail.Of(e.Comm), "recv", peer, &v)
+	return recvFrom(ctx, e.Mail, "recv", peer, v)
 }
 
 func recvFrom(ctx context.Context, m *mail.Mail, op string, peer int, v *team.Vec) (int, error) {
@@ -65,26 +66,26 @@ func recvFrom(ctx context.Context, m *mail.Mail, op string, peer int, v *team.Ve
 // returns how many elements it received. Blocking until both are done; of device memory on a stream they are queued.
 // Any goroutine. Source: MPI_Sendrecv (MPI-4.1, 3.10).
 func SendRecv(ctx context.Context, c *ubcoll.Comm, to int, src ubcoll.Vec, from int, dst ubcoll.Vec) (int, error) {
-	e, v, w := c.Engine(), src.Engine(), dst.Engine()
-	if !v.Dev.IsHost() || mail.OnDevice(e.Stream, &w) {
-		return doDevice(ctx, e, "send_recv", mail.DeviceMessage{Vec: v, Peer: to},
-			mail.DeviceMessage{Vec: w, Peer: from, Recv: true})
+	e, v, w := (*inside.Comm)(c).View(), (*inside.Vec)(&src).Team(), (*inside.Vec)(&dst).Team()
+	if !v.Dev.IsHost() || mail.OnDevice(e.Stream, w) {
+		return doDevice(ctx, e, "send_recv", mail.DeviceMessage{Vec: *v, Peer: to},
+			mail.DeviceMessage{Vec: *w, Peer: from, Recv: true})
 	}
-	if err := check(ctx, e, "send_recv", to, &v); err != nil {
+	if err := check(ctx, e, "send_recv", to, v); err != nil {
 		return 0, err
 	}
-	if err := check(ctx, e, "send_recv", from, &w); err != nil {
+	if err := check(ctx, e, "send_recv", from, w); err != nil {
 		return 0, err
 	}
-	m := mail.Of(e.Comm)
-	sent, _, err := m.SendNow("send_recv", m.Box(to), &v, v.Bytes())
+	m := e.Mail
+	sent, _, err := m.SendNow("send_recv", m.Box(to), v, v.Bytes())
 	switch {
 	case err != nil:
 		return 0, err
 	case sent:
-		return recvFrom(ctx, m, "send_recv", from, &w)
+		return recvFrom(ctx, m, "send_recv", from, w)
 	}
-	s, r := mail.NewMessage(to, &v, false, acquire), mail.NewMessage(from, &w, true, acquire)
+	s, r := mail.NewMessage(to, v, false, acquire), mail.NewMessage(from, w, true, acquire)
 	ms := [2]*mail.Message{s, r}
 	if err := m.Start("send_recv", ms[:]); err != nil {
 		return 0, err
@@ -102,11 +103,11 @@ func SendRecv(ctx context.Context, c *ubcoll.Comm, to int, src ubcoll.Vec, from 
 }
 
 // check is what is wrong with a call.
-func check(ctx context.Context, e *engine.View, op string, peer int, v *team.Vec) error {
+func check(ctx context.Context, e *inside.View, op string, peer int, v *team.Vec) error {
 	ctx = engine.Context(ctx)
 	if e.Stream == nil && e.Recorder == nil && v.Dev.IsHost() && uint(peer) < uint(e.Size()) && ctx.Err() == nil {
 		if err := v.Check(); err != nil {
-			return mail.Of(e.Comm).Error(op, peer, "", err)
+			return e.Mail.Error(op, peer, "", err)
 		}
 		return e.Err()
 	}
@@ -124,5 +125,5 @@ func check(ctx context.Context, e *engine.View, op string, peer int, v *team.Vec
 		err = fmt.Errorf("rank %d of %d ranks: %w", peer, e.Size(), fault.ErrArgument)
 		peer = -1
 	}
-	return mail.Of(e.Comm).Error(op, peer, "", err)
+	return e.Mail.Error(op, peer, "", err)
 }

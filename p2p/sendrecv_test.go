@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -105,7 +106,7 @@ func TestTimeout(t *testing.T) {
 			return nil
 		}
 		defer close(quit)
-		c.Engine().SetTimeout(200 * time.Millisecond)
+		(*inside.Comm)(c).View().SetTimeout(200 * time.Millisecond)
 		_, err := p2p.Recv(ctx, c, 1, ubcoll.Of(make([]byte, 1)))
 		if again := p2p.Send(ctx, c, 1, ubcoll.Of(make([]byte, 1))); c.Err() == nil || again == nil {
 			return fmt.Errorf("a broken communicator sends: %w", again)
@@ -179,7 +180,7 @@ func TestDamage(t *testing.T) {
 			errs := make([]error, 2)
 			require.Error(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 				if c.Rank() == 0 {
-					s := &mail.Of(c.Engine().Comm).Box(1).Out.Slots[1%mail.SendSlots]
+					s := &(*inside.Comm)(c).View().Mail.Box(1).Out.Slots[1%mail.SendSlots]
 					s.Head = k.head
 					s.Seq.Store(1)
 					_, errs[0] = p2p.Recv(ctx, c, 1, ubcoll.Of(make([]byte, 1)))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
@@ -92,7 +93,7 @@ func tuned(ctx context.Context, c *ubcoll.Comm, cfg measure.Config, progress io.
 	t.Machine = tuning.Machine()
 	best := map[int][]float64{} // by size, then by algorithm
 	algorithms := algorithms
-	if c.Engine().Team().Groups() == 0 {
+	if (*inside.Comm)(c).View().Team().Groups() == 0 {
 		algorithms = algorithms[:len(algorithms)-1]
 	}
 	for round := range rounds {
@@ -100,7 +101,7 @@ func tuned(ctx context.Context, c *ubcoll.Comm, cfg measure.Config, progress io.
 			fmt.Fprintf(progress, "tune: round %d of %d: %s (%d of %d), %v\n", round+1, rounds, a.name,
 				round*len(algorithms)+i+1, rounds*len(algorithms), time.Since(start).Round(time.Second))
 			a.table.Version, a.table.GPU = tuning.Version, t.GPU
-			c.Engine().Team().Tune(a.table)
+			(*inside.Comm)(c).View().Team().Tune(a.table)
 			rep, err := measure.Run(ctx, c, cfg, measure.Program{Version: version()}, io.Discard, nil)
 			if err != nil {
 				return t, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/inside"
 )
 
 const (
@@ -60,7 +61,7 @@ func cacheTimes(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, m *memor
 
 // hitTimes looks m up again and again.
 func hitTimes(c *ubcoll.Comm, m *memory, t *CacheTimes) {
-	cache, v := c.Engine().Domain().Cache, m.vec.Engine()
+	cache, v := (*inside.Comm)(c).View().Domain().Cache, (*inside.Vec)(&m.vec).Team()
 	ns := make([]float64, hitBatches)
 	for i := range ns {
 		start := time.Since(epoch)

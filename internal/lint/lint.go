@@ -38,6 +38,7 @@ var layers = [][]string{
 	{"internal/onesided"},
 	{"internal/mail"},
 	{"internal/enginetest"},
+	{"internal/inside"},
 	{""},
 	{"internal/testkit/gputest"},
 	{"p2p"},

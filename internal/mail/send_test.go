@@ -10,6 +10,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -43,7 +44,7 @@ func TestVerdictBeforeRoom(t *testing.T) {
 		if err := coll.Barrier(ctx, c); err != nil { // which may move them
 			return err
 		}
-		m := mail.Of(c.Engine().Comm)
+		m := (*inside.Comm)(c).View().Mail
 		b := m.Box(1)
 		b.Send.Lock()
 		free, err := m.Room(b)

@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
@@ -90,7 +91,7 @@ func TestCancel(t *testing.T) {
 		case 0:
 			errs <- barrier(cancelled, c, x)
 		case 1: // never comes
-			testkit.Until(func() bool { return c.Engine().WaitsIn(0) != "no wait" })
+			testkit.Until(func() bool { return (*inside.Comm)(c).View().WaitsIn(0) != "no wait" })
 			cancel()
 			<-ended // or rank 2 might find that this rank has closed
 		case 2:
@@ -119,7 +120,7 @@ func TestTimeout(t *testing.T) {
 		}
 		defer func() { gave <- struct{}{} }()
 		if c.Rank() == 0 {
-			c.Engine().SetTimeout(limit)
+			(*inside.Comm)(c).View().SetTimeout(limit)
 		}
 		start := time.Now()
 		err := barrier(ctx, c, ubcoll.Of([]int32{1}))

@@ -8,7 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/conform"
-	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -45,7 +45,7 @@ func bad(ctx context.Context, c *ubcoll.Comm) error {
 	if peer < 0 {
 		return nil
 	}
-	eager := mail.Of(c.Engine().Comm).EagerLimit() // less for many ranks
+	eager := (*inside.Comm)(c).View().Mail.EagerLimit() // less for many ranks
 	for _, n := range []int{5, eager / 4, eager/4 + 1, 50000} {
 		src := make([]int32, n)
 		for i := range src {

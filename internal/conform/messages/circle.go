@@ -8,6 +8,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -23,13 +24,13 @@ func Circle(ctx context.Context, c *ubcoll.Comm) error {
 		defer close(set)
 		begin := time.Now()
 		for r := 0; r < c.Size() && c.Err() == nil && time.Since(begin) < testkit.Limit/2; {
-			if strings.HasPrefix(c.Engine().WaitsIn(r), "send #1") {
+			if strings.HasPrefix((*inside.Comm)(c).View().WaitsIn(r), "send #1") {
 				r++
 				continue
 			}
 			time.Sleep(time.Millisecond)
 		}
-		c.Engine().SetTimeout(time.Millisecond)
+		(*inside.Comm)(c).View().SetTimeout(time.Millisecond)
 	}()
 	defer func() { <-set }()
 	err := p2p.Send(ctx, c, (c.Rank()+1)%c.Size(), ubcoll.Of(make([]byte, 16<<10)))

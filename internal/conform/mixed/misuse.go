@@ -9,7 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/graph"
-	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -134,7 +134,7 @@ func (m *program) misuse() error {
 				to.Recv(0, whole(1).Slice(0, n))
 			}
 			err := to.Do(m.ctx, t.c)
-			if t.rank == 0 && n <= mail.Of(t.c.Engine().Comm).EagerLimit() {
+			if t.rank == 0 && n <= (*inside.Comm)(t.c).View().Mail.EagerLimit() {
 				return errors.Join(append(errs, err)...)
 			}
 			errs = append(errs, wrong("a message of another type", ubcoll.ErrMismatch, err))

@@ -14,6 +14,8 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -147,7 +149,7 @@ func staleHandles(ctx context.Context, c *ubcoll.Comm) error {
 		if err := coll.Barrier(ctx, c); err != nil {
 			return err
 		}
-		at := r.Buf.Vec().Engine().Alloc.At
+		at := place(r.Buf)
 		// Round by round: freed; closed but kept; closed and registered again.
 		if err := r.Reg.Close(); err != nil {
 			return err
@@ -161,7 +163,7 @@ func staleHandles(ctx context.Context, c *ubcoll.Comm) error {
 			if next, err = ubcoll.Alloc[byte](c, ubcoll.Host, n); err != nil {
 				return err
 			}
-			if to := next.Vec().Engine().Alloc.At; to.Arena == at.Arena && to.Offset == at.Offset {
+			if to := place(next); to.Arena == at.Arena && to.Offset == at.Offset {
 				reused++
 			}
 		default:
@@ -213,8 +215,14 @@ func staleHandles(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
+// place is where a buffer's memory is.
+func place(b *ubcoll.Buffer[byte]) mem.Location {
+	v := inside.Vec(b.Vec())
+	return v.Team().Alloc.At
+}
+
 // at reports whether memory comes from arenas.
-func at(c *ubcoll.Comm) bool { return !c.Engine().Domain().Heap.GoHeap() }
+func at(c *ubcoll.Comm) bool { return !(*inside.Comm)(c).View().Domain().Heap.GoHeap() }
 
 func fill(b []byte, v byte) {
 	for i := range b {

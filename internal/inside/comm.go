@@ -1,0 +1,105 @@
+// Package inside is the root's nouns as this module's packages see them. The root defines its types over these, so that
+// a conversion, which costs nothing, reaches what is inside, and nobody outside of the module can write it:
+//
+//	v := (*inside.Comm)(c).View()
+//
+// Where a noun belongs to one room below, the method that gives that room's type has the room's name.
+package inside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/onesided"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/transport/ipc"
+)
+
+// Comm is inside a ubcoll.Comm.
+type Comm struct{ v View }
+
+// View is a communicator as the caller sees it, with what the rooms above the engine have of it.
+type View struct {
+	engine.View
+	Mail  *mail.Mail
+	Space *onesided.Space
+}
+
+// none is the view of a nil or zero communicator.
+var none = newComm(engine.NoView.Comm)
+
+// Open makes a communicator of all ranks of b: see engine.Open.
+func Open(ctx context.Context, b bootstrap.Bootstrap, o engine.Options, bad error) (*Comm, error) {
+	c, err := engine.Open(ctx, b, o, bad, engine.Rooms{IPC: ipc.New, Accelerators: gpu.Accelerators,
+		Attachments: []engine.NewAttachment{mail.New, onesided.NewSpace}})
+	if err != nil {
+		return nil, err
+	}
+	return newComm(c), nil
+}
+
+func newComm(c *engine.Comm) *Comm {
+	return &Comm{View{View: engine.View{Comm: c}, Mail: mail.Of(c), Space: onesided.SpaceOf(c)}}
+}
+
+// View is what the caller of c sees. That of a nil or zero communicator has no ranks, and is broken from the start.
+func (c *Comm) View() *View {
+	if c == nil || c.v.Comm == nil {
+		return &none.v
+	}
+	return &c.v
+}
+
+// On is the communicator with another stream, nil for none.
+func (v *View) On(s *engine.Stream) *Comm {
+	return &Comm{View{View: *v.View.On(s), Mail: v.Mail, Space: v.Space}}
+}
+
+// Split makes a communicator of the ranks that give the same color: nil for a rank without one.
+func (v *View) Split(ctx context.Context, color, key int) (*Comm, error) {
+	return v.offspring("split", func() (*engine.Comm, error) { return v.Comm.Split(ctx, color, key) })
+}
+
+// Dup makes a communicator of the same ranks.
+func (v *View) Dup(ctx context.Context) (*Comm, error) {
+	return v.offspring("dup", func() (*engine.Comm, error) { return v.Comm.Dup(ctx) })
+}
+
+func (v *View) offspring(op string, do func() (*engine.Comm, error)) (*Comm, error) {
+	if v.Recorder != nil {
+		return nil, v.LocalError(op, fmt.Errorf("not in a group: %w", fault.ErrArgument))
+	}
+	child, err := do()
+	if child == nil || err != nil {
+		return nil, err
+	}
+	return newComm(child), nil
+}
+
+// ErrNoCalls is what is wrong with a nil function that makes the calls of a group or a capture.
+var ErrNoCalls = fmt.Errorf("the function that makes the calls is nil: %w", fault.ErrArgument)
+
+// Recording calls calls with a view whose collectives r takes. own is the error of that, of a call that was not
+// recorded, or of a collective that was called on v meanwhile; call is that one, the zero Work if it is not known. After
+// err nothing has been called, and the peers need not know.
+func (v *View) Recording(what string, r engine.Recorder, calls func(*Comm) error) (call team.Work, own, err error) {
+	k, err := v.Record(what, r)
+	if err != nil {
+		return call, nil, err
+	}
+	defer k.End() // after a panic
+	g := &Comm{*v}
+	g.v.Recorder = k
+	own = calls(g)
+	call, failed := k.End()
+	if failed != nil && !errors.Is(own, failed) {
+		own = errors.Join(failed, own)
+	}
+	return call, own, nil
+}
