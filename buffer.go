@@ -39,7 +39,7 @@ type Buffer[T dtype.Elem] struct {
 // calls of the driver, and whole 2 MiB. Host memory of freed buffers is used again, and returned to the system when much
 // of it is free, at the latest when the rank's last communicator closes; device memory is returned at once. ErrLimit
 // says which limit was hit; ErrArgument is a negative n or another rank's device, ErrClosed a closed Comm,
-// hw.ErrNotSupported a device where the rank has none.
+// ErrNotSupported a device where the rank has none.
 func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 	size := dtype.Of[T]().Size()
 	if n < 0 || n > (1<<62)/size {
@@ -57,7 +57,7 @@ func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 // Host memory of others is staged: peers cannot reach it. Device memory can be that of cuMemAlloc or cudaMalloc, or of a
 // pool or mapping that can be exported as POSIX file descriptor; peers reach it, and if its owner frees it all the same,
 // registering it anew is ErrStale. The Go heap must not be adopted. Local. ErrInUse if the memory overlaps another
-// buffer; hw.ErrNotSupported for device memory that cannot be shared, which says what can; ErrArgument also for memory
+// buffer; ErrNotSupported for device memory that cannot be shared, which says what can; ErrArgument also for memory
 // that is not d's; ErrLimit, ErrClosed as in Alloc.
 func Adopt(c *Comm, d Device, p unsafe.Pointer, bytes int) (*Buffer[byte], error) {
 	a, err := c.view().Adopt(d, p, bytes)
@@ -187,7 +187,7 @@ type Stream stream
 type stream = inside.Stream
 
 // NewStream makes a stream on d, the host or a device of this process. Local. ErrArgument for what is no device,
-// hw.ErrNotSupported without CUDA.
+// ErrNotSupported without CUDA.
 func NewStream(d Device) (*Stream, error) {
 	if d.IsHost() {
 		return newStream(engine.NewStream()), nil
@@ -202,7 +202,7 @@ func NewStream(d Device) (*Stream, error) {
 // StreamFrom makes a Stream of a CUDA stream of d's primary context that somebody else has made, by its CUstream
 // (cudaStream_t; 0 is the default stream): what is queued comes after what they have queued, and they may capture it,
 // with what it uses registered until the communicator closes. The stream stays theirs, and lives until Close. Local.
-// ErrArgument for the host, or a stream of another device; hw.ErrNotSupported without CUDA.
+// ErrArgument for the host, or a stream of another device; ErrNotSupported without CUDA.
 func StreamFrom(d Device, cuStream uintptr) (*Stream, error) {
 	s, err := gpu.StreamFrom(d, cuStream)
 	if err != nil {

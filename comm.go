@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/register"
@@ -71,7 +71,7 @@ type comm = inside.Comm
 // Open makes a communicator of all ranks of b. Collective and blocking, for Options.Timeout at most (ErrTimeout, which
 // names who has not come if b can tell). b stays the caller's, who closes it after the Comm; the Comm does not use it
 // again. If one rank fails, all return an error: ErrArgument for bad Options or variables, ErrMismatch where they
-// differ between ranks, hw.ErrNotSupported for ranks on several hosts, ErrLimit, or what b's exchange returned. Each
+// differ between ranks, ErrNotSupported for ranks on several hosts, ErrLimit, or what b's exchange returned. Each
 // Open has memory and registrations of its own: a buffer made with another Comm works, by way of a copy. Ranks with
 // devices load all kernels here: the first time on a machine the driver assembles them, which takes some seconds.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) {
@@ -107,7 +107,7 @@ func (c *Comm) LocalSize() int { return c.view().LocalSize() }
 func (c *Comm) Hostname(rank int) string { return c.view().Hostname(rank) }
 
 // GPU is this rank's device: that of its local rank among those that its process sees. Ranks use devices where each of
-// them has one of its own, up to 8 ranks; else the error, which wraps hw.ErrNotSupported, says what is in the way, and
+// them has one of its own, up to 8 ranks; else the error, which wraps ErrNotSupported, says what is in the way, and
 // host memory is what there is. Local.
 func (c *Comm) GPU() (Device, error) {
 	d, err := c.view().GPU()

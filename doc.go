@@ -2,7 +2,7 @@
 // registers once. MPI (or nothing but the environment) starts the ranks, a registration cache remembers what is known
 // about each buffer, and transfers read and write registered memory directly; what is not registered goes through
 // staging memory. This version has the memory of one host and of its NVIDIA GPUs. What else is asked for, as several
-// hosts, is an error that wraps hw.ErrNotSupported.
+// hosts, is an error that wraps ErrNotSupported.
 //
 // This package has the nouns: Comm, Vec, Buffer, Registration, Remote, Window, Stream, Op, Error, Options. The verbs are
 // in packages coll, p2p and graph. A first program:
@@ -24,6 +24,6 @@
 // time (ErrBusy); everything else may be called from any goroutine, by several at once unless its comment says
 // otherwise.
 //
-// Errors of operations are *Error. All errors wrap one of the sentinels below, hw.ErrNotSupported, a context's error,
+// Errors of operations are *Error. All errors wrap one of the sentinels below, ErrNotSupported, a context's error,
 // or what the system said.
 package ubcoll

@@ -1,12 +1,12 @@
 package ubcoll
 
-import "github.com/ubcoll/ubcoll/internal/fault"
+import "github.com/ubcoll/ubcoll/fault"
 
 // Error is what operations return: which operation, on which rank, about which peer, at which step, and why. Use
-// errors.Is with the sentinels below, with hw.ErrNotSupported, and with the context errors.
+// errors.Is with the sentinels below, with ErrNotSupported, and with the context errors.
 type Error = fault.Error
 
-// The reasons for failure. ErrArgument, ErrStale, ErrLimit and hw.ErrNotSupported on one rank, and ErrMismatch between
+// The reasons for failure. ErrArgument, ErrStale, ErrLimit and ErrNotSupported on one rank, and ErrMismatch between
 // ranks, are returned by all ranks before data moves, and the Comm stays usable; so is the error of a context that had
 // ended before the call. ErrBusy and ErrInUse are local and change nothing. After ErrPeerLost, ErrTimeout, ErrAborted,
 // and a context that ended during the call, of a collective or a message, the Comm is broken: Err says why, every
@@ -22,4 +22,6 @@ var (
 	ErrTimeout  = fault.ErrTimeout  // Options.Timeout ran out, or what Free and Close wait for did not come
 	ErrAborted  = fault.ErrAborted  // some rank called Abort
 	ErrLimit    = fault.ErrLimit    // a limit of the library, the process or the system
+
+	ErrNotSupported = fault.ErrNotSupported // what this version, this build or this machine cannot do
 )

@@ -8,7 +8,7 @@ import (
 
 // MarshalBinary is the registration as bytes, its handle: what a peer needs for Comm.Import. Send them any way you
 // like. The handle names the host, the process, the memory and its exact bytes, and is signed with the job's secret.
-// It holds until this registration is closed, even if the memory is registered again. Local. hw.ErrNotSupported if
+// It holds until this registration is closed, even if the memory is registered again. Local. ErrNotSupported if
 // peers cannot reach the memory (Adopt), ErrStale after Close, ErrLimit.
 func (r *Registration) MarshalBinary() ([]byte, error) {
 	if r.engine() == nil {
@@ -30,7 +30,7 @@ var errNoRemote = engine.NilError("remote", "Comm.Import makes one")
 // cost system calls. The memory stays the peer's, who may close the registration at any time: every use looks, and
 // then returns ErrStale. Nothing of a handle is believed: ErrArgument for bytes that are no handle, too few, of
 // another version, changed, or this rank's own; ErrStale if it comes from another job (another Open is one), from a
-// process that is no rank of c, or from a registration that has been closed; hw.ErrNotSupported from another host.
+// process that is no rank of c, or from a registration that has been closed; ErrNotSupported from another host.
 func (c *Comm) Import(handle []byte) (*Remote, error) {
 	m, err := c.view().Space.Import(handle)
 	if err != nil {

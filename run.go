@@ -13,10 +13,9 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mail"
 )
 
@@ -164,7 +163,7 @@ func findJob() (bootstrap.Bootstrap, error) {
 		return nil, nil
 	}
 	b, err := bootstrap.MPI()
-	if errors.Is(err, hw.ErrNotSupported) && size == 1 {
+	if errors.Is(err, ErrNotSupported) && size == 1 {
 		return nil, nil
 	}
 	if err != nil {
@@ -298,7 +297,7 @@ func exitCode(err error) int {
 	}{
 		{ErrTimeout, exitTimeout}, {fault.ErrPeerLost, exitTransport}, {ErrAborted, exitTransport},
 		{ErrMismatch, exitTransport}, {context.Canceled, exitTransport}, {context.DeadlineExceeded, exitTransport},
-		{hw.ErrNotSupported, exitSupport}, {ErrArgument, exitUsage},
+		{ErrNotSupported, exitSupport}, {ErrArgument, exitUsage},
 	} {
 		if errors.Is(err, c.is) {
 			return c.code

@@ -53,7 +53,7 @@ func (w *Window) nothing() bool { return w == nil || w.w == nil }
 // queued. v is memory of Alloc, of the same size on all ranks, and on the host of all ranks or on the devices of all; a
 // second window on the same memory, or a registration of it, adds to the first. If it fails on one rank, it fails on
 // all, with an error that names the rank, and the communicator stays usable: ErrArgument for Go memory, an empty v or
-// unknown flags, ErrMismatch for sizes, flags, offsets or kinds of memory that differ, hw.ErrNotSupported for memory
+// unknown flags, ErrMismatch for sizes, flags, offsets or kinds of memory that differ, ErrNotSupported for memory
 // that peers cannot reach (that of Adopt on the host, and devices whose link has no native atomic operations),
 // ErrStale, ErrLimit: over device memory a window takes the place of one channel for each rank. Never a nil window
 // without an error.

@@ -11,7 +11,8 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
 // Bootstrap is one rank's view of its job.
@@ -97,7 +98,7 @@ func late(missing []int, waited int) cause {
 // gaveUp is about a rank that leaves of its own, for a reason that is not the others'.
 func gaveUp(rank int, why error) cause {
 	c := lost(rank, "gave up: "+why.Error())
-	if fault.Late(why) {
+	if reason.Late(why) {
 		c.err = fault.ErrTimeout
 	}
 	return c

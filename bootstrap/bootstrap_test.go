@@ -15,9 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/conform/bootstraps"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -275,7 +276,7 @@ func namesMissing(t *testing.T, bs []bootstrap.Bootstrap, missing, group, first 
 	for i, err := range errs {
 		e, ok := errors.AsType[*fault.Error](err)
 		require.True(t, ok, "rank %d: %v", i, err)
-		require.True(t, fault.Late(err), "rank %d: %v", i, err)
+		require.True(t, reason.Late(err), "rank %d: %v", i, err)
 		if first >= 0 && i != first || i == missing {
 			require.ErrorIs(t, err, fault.ErrTimeout, "rank %d", i)
 		}

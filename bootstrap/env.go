@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/env"
-	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 const (

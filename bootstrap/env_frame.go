@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // After the handshake, Env's connections carry frames: "UB", a kind, a zero byte, a sequence number and the body's

@@ -16,10 +16,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/env"
-	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // The handshake. Rank 0 greets with its nonce; the other rank answers with what it claims, a nonce of its own, and a
@@ -216,7 +215,7 @@ func (c config) stranger(conn net.Conn) error {
 		return nil
 	}
 	err := shm.SameUser(u)
-	if errors.Is(err, hw.ErrNotSupported) { // the secret has to do, as over TCP
+	if errors.Is(err, fault.ErrNotSupported) { // the secret has to do, as over TCP
 		return nil
 	}
 	return err

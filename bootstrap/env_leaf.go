@@ -7,7 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
 // leaf is every other rank of an Env job: it has one connection, to rank 0.
@@ -119,7 +120,7 @@ func (l *leaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	default:
 	}
 	if ctx.Err() != nil {
-		return nil, l.giveUp(fault.Ended(ctx))
+		return nil, l.giveUp(reason.Ended(ctx))
 	}
 	if len(mine) > maxPart {
 		return nil, l.giveUp(fmt.Errorf("part of %d bytes, at most %d: %w", len(mine), maxPart, fault.ErrLimit))
@@ -127,7 +128,7 @@ func (l *leaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	l.mu.Lock()
 	l.asked = true
 	l.mu.Unlock()
-	stop := context.AfterFunc(ctx, func() { l.late(fault.Ended(ctx)) }) // also ends a send that rank 0 does not read
+	stop := context.AfterFunc(ctx, func() { l.late(reason.Ended(ctx)) }) // also ends a send that rank 0 does not read
 	defer stop()
 	// Where this fails, the reader knows why: rank 0 may have told what broke the job before it went.
 	_ = l.wire.send(frame{kindGather, l.seq, mine})
@@ -139,13 +140,13 @@ func (l *leaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 		case body = <-l.results: // it came before the job broke
 		default:
 			if ctx.Err() != nil {
-				return nil, l.tooLate(fault.Ended(ctx))
+				return nil, l.tooLate(reason.Ended(ctx))
 			}
 			return nil, l.reason()
 		}
 	}
 	if !stop() {
-		return nil, l.giveUp(fault.Ended(ctx)) // the others have been told so
+		return nil, l.giveUp(reason.Ended(ctx)) // the others have been told so
 	}
 	l.seq++
 	parts, err := unpackParts(body, l.size)
@@ -168,7 +169,7 @@ func (l *leaf) giveUp(why error) error {
 // late ends an AllGather whose context has ended. Who is missing when a deadline passes, rank 0 knows; if that says
 // nothing, it is what is missing.
 func (l *leaf) late(why error) {
-	if !fault.Late(why) {
+	if !reason.Late(why) {
 		l.fail(gaveUp(l.rank, why))
 		return
 	}

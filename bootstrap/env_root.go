@@ -8,7 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
 // root is rank 0 of an Env job: it has a connection to every other rank, puts the parts of an AllGather together, and
@@ -280,21 +281,21 @@ func (r *root) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	case <-r.broken:
 		return nil, r.reason()
 	case <-ctx.Done():
-		return nil, r.giveUp(fault.Ended(ctx))
+		return nil, r.giveUp(reason.Ended(ctx))
 	}
 	all, err := r.result(seq)
 	if err != nil {
 		return nil, err
 	}
 	// A rank that reads slowly holds this up; one that does not read at all is for ctx to end.
-	stop := context.AfterFunc(ctx, func() { r.fail(gaveUp(0, fault.Ended(ctx))) })
+	stop := context.AfterFunc(ctx, func() { r.fail(gaveUp(0, reason.Ended(ctx))) })
 	defer stop()
 	for rank, err := range r.toAll((*wire).pay) {
 		r.fail(lost(rank, "connection failed: "+err.Error()))
 		return nil, r.reason()
 	}
 	if !stop() {
-		return nil, r.giveUp(fault.Ended(ctx)) // the others have been told so
+		return nil, r.giveUp(reason.Ended(ctx)) // the others have been told so
 	}
 	return all, nil
 }
@@ -338,7 +339,7 @@ func (r *root) check(ctx context.Context, mine []byte) error {
 	default:
 	}
 	if ctx.Err() != nil {
-		return r.giveUp(fault.Ended(ctx))
+		return r.giveUp(reason.Ended(ctx))
 	}
 	if len(mine) > maxPart {
 		return r.giveUp(fmt.Errorf("part of %d bytes, at most %d: %w", len(mine), maxPart, fault.ErrLimit))
@@ -353,7 +354,7 @@ func (r *root) giveUp(why error) error {
 		r.fail(gaveUp(0, why))
 		return &fault.Error{Op: "bootstrap", Rank: 0, Peer: -1, Err: why}
 	}
-	if fault.Late(why) {
+	if reason.Late(why) {
 		r.fail(late(missing, 0))
 	}
 	r.fail(gaveUp(0, why))

@@ -9,7 +9,7 @@ import (
 
 	gompi "github.com/sbromberger/gompi"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // Gompi takes a communicator of a program that runs MPI itself as the job. It is local and does not block. The program

@@ -9,7 +9,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
 // Local makes a job of n ranks that are goroutines of this process, and returns the bootstrap of each; none if n is
@@ -115,7 +116,7 @@ func (r *goRank) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	}
 	defer r.gate.leave()
 	if ctx.Err() != nil {
-		return nil, r.giveUp(nil, fault.Ended(ctx))
+		return nil, r.giveUp(nil, reason.Ended(ctx))
 	}
 	now, last, err := r.arrive(mine)
 	if err != nil {
@@ -143,7 +144,7 @@ func (r *goRank) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 			return nil, r.failure()
 		}
 	case <-ctx.Done():
-		return nil, r.giveUp(now, fault.Ended(ctx))
+		return nil, r.giveUp(now, reason.Ended(ctx))
 	}
 }
 
@@ -204,18 +205,18 @@ func (r *goRank) exchangeFailed(ctx context.Context, err error) error {
 	if m.broken.Err() != nil {
 		return r.failure()
 	}
-	if errors.Is(ctx.Err(), context.Canceled) && !fault.Late(err) {
+	if errors.Is(ctx.Err(), context.Canceled) && !reason.Late(err) {
 		return r.giveUp(nil, err)
 	}
 	c := cause{peer: r.Rank(), err: err}
 	if e, ok := errors.AsType[*fault.Error](err); ok && e.Peer >= 0 { // a process of under: name its ranks
 		first := e.Peer * m.n
 		c = cause{peer: first, err: fmt.Errorf("process %d with ranks %d to %d: %w", e.Peer, first, first+m.n-1, e.Err)}
-	} else if fault.Late(err) {
+	} else if reason.Late(err) {
 		c.peer = -1 // under does not say who was missing
 	}
 	told := c
-	if fault.Late(err) { // whose context it was is not the others' business
+	if reason.Late(err) { // whose context it was is not the others' business
 		told.why, told.err = err.Error(), fault.ErrTimeout
 	}
 	m.fail(told)
@@ -231,7 +232,7 @@ func (r *goRank) failure() error {
 // giveUp is this rank's error when its context ended; the others learn that it left.
 func (r *goRank) giveUp(now *round, why error) error {
 	m := r.m
-	if now != nil && fault.Late(why) && m.under != nil && m.allHere(now) {
+	if now != nil && reason.Late(why) && m.under != nil && m.allHere(now) {
 		return r.tooLate(now, why)
 	}
 	m.mu.Lock()
@@ -248,7 +249,7 @@ func (r *goRank) giveUp(now *round, why error) error {
 		m.failLocked(gaveUp(r.Rank(), why))
 		return &fault.Error{Op: "bootstrap", Rank: r.Rank(), Peer: -1, Err: why}
 	}
-	if fault.Late(why) {
+	if reason.Late(why) {
 		m.failLocked(late(missing, r.Rank()))
 	}
 	m.failLocked(gaveUp(r.Rank(), why))

@@ -13,7 +13,8 @@ import (
 
 	gompi "github.com/sbromberger/gompi"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
 // startTimeout bounds the first exchange after MPI_Init.
@@ -133,7 +134,7 @@ func (w *world) AllGather(ctx context.Context, mine []byte) (all [][]byte, err e
 		return nil, w.fail(fmt.Errorf("the bootstrap failed before: %w", fault.ErrClosed))
 	}
 	if ctx.Err() != nil {
-		return nil, w.fail(fault.Ended(ctx))
+		return nil, w.fail(reason.Ended(ctx))
 	}
 	w.do(func() { all, err = w.allGather(ctx, mine) })
 	if err != nil {
@@ -194,7 +195,7 @@ func (w *world) finish(ctx context.Context, err error) error {
 		case code := <-w.aborts:
 			mpiAbort(code)
 		case <-ctx.Done():
-			return fault.Ended(ctx)
+			return reason.Ended(ctx)
 		default:
 		}
 		if looks >= 100 {

@@ -5,16 +5,16 @@ package bootstrap
 import (
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
-// MPI would start MPI, but this program was built without it: the error wraps hw.ErrNotSupported and says how to get
+// MPI would start MPI, but this program was built without it: the error wraps fault.ErrNotSupported and says how to get
 // it. It is local and does not block.
 func MPI() (Bootstrap, error) {
 	if name, size := Launcher(); size > 1 {
-		return nil, fmt.Errorf("%s started %d ranks, but %s: %w", name, size, cure, hw.ErrNotSupported)
+		return nil, fmt.Errorf("%s started %d ranks, but %s: %w", name, size, cure, fault.ErrNotSupported)
 	}
-	return nil, fmt.Errorf("%s: %w", cure, hw.ErrNotSupported)
+	return nil, fmt.Errorf("%s: %w", cure, fault.ErrNotSupported)
 }
 
 // UsesMPI reports whether this process is a rank of a job of [MPI], which this one cannot be: it was built without MPI.
@@ -22,9 +22,9 @@ func MPI() (Bootstrap, error) {
 func UsesMPI() bool { return false }
 
 // Gompi would take a communicator of a program that runs MPI itself, a *gompi.Communicator, as the job, but this program
-// was built without MPI: the error wraps hw.ErrNotSupported and says how to get it. It is local and does not block.
+// was built without MPI: the error wraps fault.ErrNotSupported and says how to get it. It is local and does not block.
 func Gompi(any) (Bootstrap, error) {
-	return nil, fmt.Errorf("a communicator of gompi is given, but %s: %w", cure, hw.ErrNotSupported)
+	return nil, fmt.Errorf("a communicator of gompi is given, but %s: %w", cure, fault.ErrNotSupported)
 }
 
 const cure = "this program was built without MPI: rebuild with cgo and -tags mpi"

@@ -8,11 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -35,7 +36,7 @@ func TestDeviceSetup(t *testing.T) {
 				err := ubcoll.Local(t.Context(), 2, ubcoll.Options{Timeout: testkit.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
 					dev, err := c.GPU()
 					have[c.Rank()] = err == nil
-					if err != nil && !errors.Is(err, hw.ErrNotSupported) {
+					if err != nil && !errors.Is(err, fault.ErrNotSupported) {
 						return err
 					}
 					t.Log(err)

@@ -9,11 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
@@ -399,8 +400,8 @@ func TestNoDevice(t *testing.T) {
 		_, why := c.GPU()
 		_, alloc := ubcoll.Alloc[int8](c, ubcoll.CUDA(0), 1)
 		x := []int32{1}
-		return errors.Join(testkit.WantsOf(c.Rank(), "GPU", why, hw.ErrNotSupported),
-			testkit.WantsOf(c.Rank(), "Alloc", alloc, hw.ErrNotSupported),
+		return errors.Join(testkit.WantsOf(c.Rank(), "GPU", why, fault.ErrNotSupported),
+			testkit.WantsOf(c.Rank(), "Alloc", alloc, fault.ErrNotSupported),
 			coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum))
 	})
 	require.NoError(t, err)

@@ -5,9 +5,8 @@ import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/onesided"
 )
@@ -52,7 +51,7 @@ func (ch *Channel) nothing() bool { return ch == nil || ch.end == nil }
 // NewChannel too: the k-th call of the one for the other is met by the k-th of the other. Blocking until then, for
 // Options.Timeout at most or until ctx ends; no other rank takes part. r stays the caller's and must stay open as long
 // as the channel is used. At most 512 channels of a rank are open at a time (ErrLimit). ErrArgument for a bad rank, or
-// memory of a device on one side only, hw.ErrNotSupported for memory that peers cannot reach (Adopt), or of devices
+// memory of a device on one side only, ErrNotSupported for memory that peers cannot reach (Adopt), or of devices
 // whose link has no native atomic operations: the peer learns it at once. ErrTimeout and a context's end leave the
 // communicator usable; the peer's call then fails too, or its channel is closed. ErrPeerLost breaks it, and so does
 // what has broken it on a peer (ErrAborted, ErrTimeout there). On a view made by Comm.On it is as on the communicator
@@ -216,7 +215,7 @@ func (ch *Channel) wait(ctx context.Context) error {
 }
 
 // Poll looks once whether there is a signal, and takes it if so. Local, waits for nothing. On device memory, whose
-// signals the device counts, it is hw.ErrNotSupported, and in a Batch ErrArgument.
+// signals the device counts, it is ErrNotSupported, and in a Batch ErrArgument.
 func (ch *Channel) Poll() (bool, error) {
 	switch {
 	case ch.nothing():
@@ -224,7 +223,7 @@ func (ch *Channel) Poll() (bool, error) {
 	case ch.record != nil:
 		return false, ch.end.Error("poll", fmt.Errorf("in a batch: %w", fault.ErrArgument))
 	case ch.device:
-		return false, ch.end.Error("poll", fmt.Errorf("signals on a device: %w", hw.ErrNotSupported))
+		return false, ch.end.Error("poll", fmt.Errorf("signals on a device: %w", fault.ErrNotSupported))
 	}
 	if err := ch.end.Begin(context.Background()); err != nil {
 		return false, ch.end.Error("poll", err)

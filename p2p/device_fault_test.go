@@ -8,9 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
@@ -120,7 +121,7 @@ func TestChannelOnDevicesRefused(t *testing.T) {
 			testkit.Wants(e.ch.PutPackets(ctx, 0, 0, 501, p2p.Packet16), ubcoll.ErrArgument),
 			testkit.Wants(e.ch.PutPackets(ctx, 0, 0, 16, 12), ubcoll.ErrArgument),
 			testkit.Wants(e.ch.GetPackets(ctx, 31, 0, 16, p2p.Packet16), ubcoll.ErrArgument),
-			testkit.Wants(e.ch.On(host).Signal(ctx), ubcoll.ErrArgument), testkit.Wants(poll, hw.ErrNotSupported),
+			testkit.Wants(e.ch.On(host).Signal(ctx), ubcoll.ErrArgument), testkit.Wants(poll, fault.ErrNotSupported),
 			testkit.Wants(twice, ubcoll.ErrArgument), testkit.Wants(half, ubcoll.ErrArgument),
 			host.Close()); err != nil {
 			return err

@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -137,7 +138,7 @@ func TestNoAtomics(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), "native atomic operations") {
 					return fmt.Errorf("rank %d: %w", c.Rank(), err)
 				}
-				if err := testkit.Wants(err, hw.ErrNotSupported); err != nil {
+				if err := testkit.Wants(err, fault.ErrNotSupported); err != nil {
 					return err
 				}
 			}

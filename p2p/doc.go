@@ -19,7 +19,7 @@
 // Up to 64 KiB a message of device memory travels as packets, and does not wait for its receive unless two such
 // messages are on their way to that rank already; a larger one waits for it, goes straight to the receiver's memory if
 // that is registered and the sender has imported it, and else by way of staging memory. Copy engines do those of 32 MiB
-// and more that graph.Capture has on both sides. Messages of host memory on streams are hw.ErrNotSupported so far.
+// and more that graph.Capture has on both sides. Messages of host memory on streams are ErrNotSupported so far.
 //
 // Any host memory will do for messages. What fits travels with the announcement; larger registered memory is copied
 // once, by the receiver and the sender together; other memory goes through staging memory, or is written straight to a

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
@@ -227,7 +229,7 @@ func TestMessagesRefused(t *testing.T) {
 			testkit.Wants(p2p.Send(ctx, c.On(onHost), peer, v), ubcoll.ErrArgument),
 			testkit.Wants(p2p.Send(ctx, c.On(s), peer, h.Vec()), ubcoll.ErrArgument),
 			testkit.Wants(p2p.Send(ctx, c.On(other), peer, v), ubcoll.ErrArgument),
-			testkit.Wants(p2p.Send(ctx, c.On(onHost), peer, h.Vec()), hw.ErrNotSupported),
+			testkit.Wants(p2p.Send(ctx, c.On(onHost), peer, h.Vec()), fault.ErrNotSupported),
 			testkit.Wants(both(c, v.Slice(0, 100), h.Vec()), ubcoll.ErrArgument), testkit.Wants(both(c, h.Vec(), v), ubcoll.ErrArgument),
 			testkit.Wants(mixed.Do(ctx, c), ubcoll.ErrArgument), testkit.Wants(inGroup, ubcoll.ErrArgument),
 			testkit.Wants(p2p.Send(cancelled, c, peer, v), context.Canceled),

@@ -6,9 +6,8 @@ import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -120,7 +119,7 @@ func check(ctx context.Context, e *inside.View, op string, peer int, v *team.Vec
 		err = fmt.Errorf("messages of host memory in a group of collectives (use p2p.Group) or in capture: %w",
 			fault.ErrArgument)
 	case e.Stream != nil:
-		err = fmt.Errorf("messages of host memory on a stream: %w", hw.ErrNotSupported)
+		err = fmt.Errorf("messages of host memory on a stream: %w", fault.ErrNotSupported)
 	case uint(peer) >= uint(e.Size()):
 		err = fmt.Errorf("rank %d of %d ranks: %w", peer, e.Size(), fault.ErrArgument)
 		peer = -1

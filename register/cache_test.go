@@ -7,8 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 func TestPolicy(t *testing.T) {
@@ -101,7 +100,7 @@ func TestClaimAccessors(t *testing.T) {
 	require.Equal(t, 50, cl.Len())
 	require.NoError(t, cl.Valid())
 	_, err := cl.Handle(NVLS)
-	require.ErrorIs(t, err, hw.ErrNotSupported)
+	require.ErrorIs(t, err, fault.ErrNotSupported)
 	_, err = cl.Handle(12)
 	require.ErrorIs(t, err, fault.ErrArgument)
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // Claim is registered bytes: exactly those that were asked for. The cache owns it. Whoever got it from a lookup,
@@ -61,7 +61,7 @@ func (cl *Claim) Release() {
 }
 
 // Handle is what the backend of kind k made of the claim's memory. It stays the cache's, is valid until Release, and
-// covers the whole allocation: see Offset. The error says why there is none, and wraps hw.ErrNotSupported when there
+// covers the whole allocation: see Offset. The error says why there is none, and wraps fault.ErrNotSupported when there
 // is no such backend or it cannot use this memory.
 func (cl *Claim) Handle(k BackendKind) (any, error) { return cl.ext.handle(k) }
 

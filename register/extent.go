@@ -7,8 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // extent is one registration of a whole allocation with the backends. The claims in it hold it; with the last one it
@@ -33,7 +32,7 @@ type extent struct {
 	loose  error   // why it is not locked in memory; nil if it is
 }
 
-var errNoLocker = fmt.Errorf("nobody locks it: %w", hw.ErrNotSupported)
+var errNoLocker = fmt.Errorf("nobody locks it: %w", fault.ErrNotSupported)
 
 // state is what one backend made of an extent.
 type state struct {
@@ -47,7 +46,7 @@ var errAbsent [kinds]error
 
 func init() {
 	for k := range errAbsent {
-		errAbsent[k] = fmt.Errorf("there is no %v backend: %w", BackendKind(k), hw.ErrNotSupported)
+		errAbsent[k] = fmt.Errorf("there is no %v backend: %w", BackendKind(k), fault.ErrNotSupported)
 	}
 }
 
@@ -79,7 +78,7 @@ func (e *extent) register() error {
 			case err == nil:
 				s.handle = h
 				complete++
-			case errors.Is(err, hw.ErrNotSupported):
+			case errors.Is(err, fault.ErrNotSupported):
 				s.err = fmt.Errorf("%v cannot use %v: %w", b.Kind(), e.mem, err)
 				unsupported++
 			default:

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // Forget is for the owner of m, who wants to free it. While local or graph references are open it is ErrInUse, with

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // Memory describes one allocation. Its owner makes it, vouches that the bytes stay mapped until [Cache.Forget] says
@@ -67,7 +67,7 @@ func (k BackendKind) String() string {
 
 // Backend registers whole allocations with one kind of transport. Register and Deregister may block, are called
 // without any lock that lookups or other allocations need, possibly from several goroutines at once but once per
-// registration, and must not call the cache. An error that wraps hw.ErrNotSupported says that this memory can never be
+// registration, and must not call the cache. An error that wraps fault.ErrNotSupported says that this memory can never be
 // used that way, and why; it is no failure. The handle belongs to the backend again when Deregister is called,
 // whatever that returns.
 type Backend interface {

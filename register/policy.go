@@ -3,7 +3,7 @@ package register
 import (
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // Policy is when operations use the cache for the buffers they are given.

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
-
-	"github.com/ubcoll/ubcoll/hw"
 )
 
 // TestScripts runs the transcripts in testdata. A command is one line, and prints what it returns and, indented by "| ",
@@ -118,7 +118,7 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) string {
 		return s.mems[first()].String()
 	case "backend":
 		errs := map[string]error{"": nil, "ok": nil, "fail": errFake,
-			"unsupported": fmt.Errorf("not exportable: %w", hw.ErrNotSupported)}
+			"unsupported": fmt.Errorf("not exportable: %w", fault.ErrNotSupported)}
 		var reg, dereg string
 		d.MaybeScanArgs(t, "register", &reg)
 		d.MaybeScanArgs(t, "deregister", &dereg)

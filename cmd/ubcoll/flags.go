@@ -9,9 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/hw"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/experiment"
 	"github.com/ubcoll/ubcoll/register"
@@ -118,7 +119,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 		set := func(value string) error {
 			if value != f.neutral {
 				faults = append(faults, fmt.Errorf("%s %s, which nccl-tests has for CUDA devices: %w", names(f.short, f.long),
-					value, hw.ErrNotSupported))
+					value, fault.ErrNotSupported))
 			}
 			return nil
 		}
@@ -152,7 +153,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	switch {
 	case err == nil:
 		return o, nil
-	case errors.Is(err, hw.ErrNotSupported):
+	case errors.Is(err, fault.ErrNotSupported):
 		return nil, exitError{fmt.Errorf("bench: %w", err), exitSupport}
 	}
 	return nil, usageError("bench: %w", err)

@@ -19,7 +19,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
@@ -51,7 +52,7 @@ func main() {
 	switch {
 	case errors.As(err, &e):
 		os.Exit(e.code)
-	case errors.Is(err, hw.ErrNotSupported):
+	case errors.Is(err, fault.ErrNotSupported):
 		os.Exit(exitSupport)
 	}
 	os.Exit(exitInternal)

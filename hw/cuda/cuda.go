@@ -17,8 +17,8 @@ package cuda
 import (
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // Addr is an address in the unified address space of the host and all devices. Most are not the host's to follow, so

@@ -16,8 +16,8 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // library is what is loaded; tests set another before the first call.

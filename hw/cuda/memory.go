@@ -13,8 +13,8 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // Inspect says what the driver knows about the memory at a. An address of memory that it does not know is no error but

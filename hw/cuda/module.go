@@ -16,7 +16,7 @@ import (
 	"strings"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // LoadModule assembles PTX text for the context's device, which takes the driver's time and is cached by it on disk. The

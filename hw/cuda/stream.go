@@ -19,7 +19,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // bytes types a pointer as one to bytes: cgo would search the whole object behind an unsafe.Pointer for Go pointers, and

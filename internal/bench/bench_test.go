@@ -12,12 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -404,7 +405,7 @@ func TestValidate(t *testing.T) {
 	}
 	cfg := Default("all_reduce")
 	cfg.Buffers = Symmetric
-	require.ErrorIs(t, cfg.Validate(), hw.ErrNotSupported)
+	require.ErrorIs(t, cfg.Validate(), fault.ErrNotSupported)
 	cfg = Default("broadcast")
 	cfg.Root = 2
 	_, _, err := measure(t, 2, cfg)

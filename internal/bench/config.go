@@ -9,9 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
@@ -130,14 +131,14 @@ func (c *Config) Validate() error {
 	}
 	most(c.held(c.MaxBytes), maxQueued, "%d operations at once (-m, and in graphs -n and -G times that)")
 	if c.Buffers == Symmetric {
-		errs = append(errs, fmt.Errorf("symmetric windows in this version: %w", hw.ErrNotSupported))
+		errs = append(errs, fmt.Errorf("symmetric windows in this version: %w", fault.ErrNotSupported))
 	}
 	o := operationOf(c.Op)
 	oneSided := o != nil && o.open != nil
 	// Each launch of a graph must begin with the packets that the last one did not end with.
 	bad(oneSided && c.Graphs > 0 && timed*c.Aggregate%2 == 1, "%d calls in a graph: -n times -m must be even", timed*c.Aggregate)
 	if o != nil && o.trips > 0 && (c.Device == Host && c.Graphs > 0 || c.queued() && !o.device) {
-		errs = append(errs, fmt.Errorf("%s on devices or in graphs: %w", c.Op, hw.ErrNotSupported))
+		errs = append(errs, fmt.Errorf("%s on devices or in graphs: %w", c.Op, fault.ErrNotSupported))
 	}
 	return errors.Join(errs...)
 }

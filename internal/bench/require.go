@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/bootstrap"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
-// Required is an error that wraps hw.ErrNotSupported and names everything that UBCOLL_REQUIRE lists and this job does
+// Required is an error that wraps fault.ErrNotSupported and names everything that UBCOLL_REQUIRE lists and this job does
 // without: nil if there is nothing. Local.
 func Required(c *ubcoll.Comm) error {
 	list, err := env.Require.Get()
@@ -28,15 +29,15 @@ func Required(c *ubcoll.Comm) error {
 		case "mpi":
 			if !bootstrap.UsesMPI() {
 				missing(what, fmt.Errorf("these ranks are not MPI's (build with -tags mpi, start with mpirun): %w",
-					hw.ErrNotSupported))
+					fault.ErrNotSupported))
 			}
 		case "cuda":
 			_, err := c.GPU()
 			missing(what, err)
 		case "verbs":
-			missing(what, fmt.Errorf("no transport by verbs in this version: %w", hw.ErrNotSupported))
+			missing(what, fmt.Errorf("no transport by verbs in this version: %w", fault.ErrNotSupported))
 		case "hosts":
-			missing(what, fmt.Errorf("no jobs on several hosts in this version: %w", hw.ErrNotSupported))
+			missing(what, fmt.Errorf("no jobs on several hosts in this version: %w", fault.ErrNotSupported))
 		}
 	}
 	return errors.Join(errs...)

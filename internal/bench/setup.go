@@ -10,10 +10,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 )
@@ -70,7 +71,7 @@ func Place(ctx context.Context, c *ubcoll.Comm, device string, can bool) (ubcoll
 	case device == Auto:
 		return ubcoll.Host, nil
 	case err == nil:
-		err = fmt.Errorf("rank %d has no GPU: %w", first, hw.ErrNotSupported)
+		err = fmt.Errorf("rank %d has no GPU: %w", first, fault.ErrNotSupported)
 	}
 	return ubcoll.Host, err
 }

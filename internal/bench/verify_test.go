@@ -5,10 +5,11 @@ import (
 	"context"
 	"testing"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -54,7 +55,7 @@ func TestVerifyRefuses(t *testing.T) {
 	}{
 		{"size", Verification{Device: Host, MaxBytes: 1000}, ubcoll.ErrArgument},
 		{"operation", Verification{Device: Host, MaxBytes: 1 << 10, Ops: []string{"channel"}}, ubcoll.ErrArgument},
-		{"device", Verification{Device: CUDA, MaxBytes: 1 << 10}, hw.ErrNotSupported},
+		{"device", Verification{Device: CUDA, MaxBytes: 1 << 10}, fault.ErrNotSupported},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := verifyOn(t, 2, c.v)

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -103,8 +103,8 @@ func (c *Comm) settleDevice(whys []string) error {
 		if why == "" {
 			continue
 		}
-		if !errors.Is(c.gpuWhy, hw.ErrNotSupported) { // else all ranks have found it out alike
-			c.gpuWhy = fmt.Errorf("%s: %w", why, hw.ErrNotSupported)
+		if !errors.Is(c.gpuWhy, fault.ErrNotSupported) { // else all ranks have found it out alike
+			c.gpuWhy = fmt.Errorf("%s: %w", why, fault.ErrNotSupported)
 		}
 		return c.dropDevice()
 	}
@@ -139,7 +139,7 @@ func (c *Comm) WhyNoGPU() error {
 	if c.gpuWhy != nil {
 		return c.gpuWhy
 	}
-	return fmt.Errorf("that rank uses none: %w", hw.ErrNotSupported)
+	return fmt.Errorf("that rank uses none: %w", fault.ErrNotSupported)
 }
 
 // noDevice is why there cannot be a device d, or nil.

@@ -11,8 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/logs"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -100,7 +99,7 @@ func (l *locker) Lock(m register.Memory) error {
 		return fmt.Errorf("%v is no allocation of this rank: %w", m, fault.ErrStale)
 	}
 	err := a.Lock()
-	if err != nil && !errors.Is(err, hw.ErrNotSupported) {
+	if err != nil && !errors.Is(err, fault.ErrNotSupported) {
 		l.told.Do(func() { logs.Info("registered memory is not locked, and may be paged out", "memory", m, "error", err) })
 	}
 	return err

@@ -3,8 +3,9 @@ package engine
 import (
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -16,8 +17,8 @@ func ReportAfter(d time.Duration) (restore func()) {
 
 // Refusals are the sentinels that a refusal carries to the peers.
 var Refusals = func() (all []error) {
-	for k := 1; fault.OfCode(k) != nil; k++ {
-		all = append(all, fault.OfCode(k))
+	for k := 1; reason.OfCode(k) != nil; k++ {
+		all = append(all, reason.OfCode(k))
 	}
 	return all
 }()

@@ -11,8 +11,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -144,7 +145,7 @@ func (s *splitting) meet() ([]byte, error) {
 			continue
 		}
 		if err := s.child.meet(s.id, i, s.child.team.Peers[i].At); err != nil {
-			return nil, fault.About(s.group[i].rank, err)
+			return nil, reason.About(s.group[i].rank, err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.child.opts.Timeout)

@@ -13,10 +13,10 @@ import (
 
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -123,7 +123,7 @@ func TestOpenRefused(t *testing.T) {
 		{"another algorithm", 0, field("options", engine.Options{Timeout: 10 * time.Minute, Algorithm: "ring"}),
 			fault.ErrMismatch, "Options.Algorithm"},
 		{"another environment", 0, field("env", map[string]string{"X": "1"}), fault.ErrMismatch, "environment variable"},
-		{"another host", 0, field("host_id", "elsewhere"), hw.ErrNotSupported, "ranks on several hosts"},
+		{"another host", 0, field("host_id", "elsewhere"), fault.ErrNotSupported, "ranks on several hosts"},
 		{"a race build", 0, field("race", nil), nil, ""},
 		{"a rank that cannot", 0, field("err", "no can do"), nil, "rank 1: no can do"},
 		{"no hello", 0, garbage, nil, "what rank 1 sent"},

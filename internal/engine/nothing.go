@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // What a program hands over that is not there, a nil or a zero value, is an error of the call that it is handed to.

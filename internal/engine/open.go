@@ -13,13 +13,13 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/env"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 	"github.com/ubcoll/ubcoll/register"
@@ -89,7 +89,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 	mine, err := newHello(o, table, rooms.Accelerators.Visible())
 	hellos, err := exchange(ctx, b, mine, errors.Join(bad, terr, err))
 	if err != nil {
-		return nil, fail("hello", fault.Blamed(err, -1), err)
+		return nil, fail("hello", reason.Blamed(err, -1), err)
 	}
 	if about, err := compare(hellos); err != nil {
 		return nil, fail("hello", about, err)
@@ -113,7 +113,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 		}
 	}
 	if err != nil {
-		e := fail("attach", fault.Blamed(err, -1), err)
+		e := fail("attach", reason.Blamed(err, -1), err)
 		if c.dom != nil {
 			c.leave(e)
 			c.release()
@@ -132,7 +132,7 @@ func exchange[T any](ctx context.Context, b bootstrap.Bootstrap, v T, own error)
 		e.Body, own = json.Marshal(v)
 	}
 	if own != nil {
-		e = envelope{Err: own.Error(), Code: fault.Code(own), About: fault.Blamed(own, -1) + 1}
+		e = envelope{Err: own.Error(), Code: reason.Code(own), About: reason.Blamed(own, -1) + 1}
 	}
 	raw, _ := json.Marshal(e) // strings and what has been marshalled: it cannot fail
 	all, err := b.AllGather(ctx, raw)
@@ -146,17 +146,17 @@ func exchange[T any](ctx context.Context, b bootstrap.Bootstrap, v T, own error)
 	for r := range all {
 		var e envelope
 		if err := json.Unmarshal(all[r], &e); err != nil {
-			return nil, fault.About(r, fmt.Errorf("what rank %d sent: %w", r, err))
+			return nil, reason.About(r, fmt.Errorf("what rank %d sent: %w", r, err))
 		}
 		if e.Err != "" {
 			about := e.About - 1
 			if about < 0 || about >= len(all) {
 				about = r
 			}
-			return nil, fault.About(about, fmt.Errorf("rank %d: %w", r, fault.Told(e.Err, fault.OfCode(e.Code))))
+			return nil, reason.About(about, fmt.Errorf("rank %d: %w", r, reason.Told(e.Err, reason.OfCode(e.Code))))
 		}
 		if err := json.Unmarshal(e.Body, &vs[r]); err != nil {
-			return nil, fault.About(r, fmt.Errorf("what rank %d sent: %w", r, err))
+			return nil, reason.About(r, fmt.Errorf("what rank %d sent: %w", r, err))
 		}
 	}
 	return vs, nil
@@ -167,10 +167,10 @@ func exchange[T any](ctx context.Context, b bootstrap.Bootstrap, v T, own error)
 func notExchanged(ctx context.Context, err error) error {
 	e, ok := errors.AsType[*fault.Error](err)
 	if errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), fault.ErrTimeout) {
-		err = fault.Told(fmt.Sprintf("%v: %v", err, context.Cause(ctx)), fault.ErrTimeout)
+		err = reason.Told(fmt.Sprintf("%v: %v", err, context.Cause(ctx)), fault.ErrTimeout)
 	}
 	if ok && e.Peer >= 0 {
-		err = fault.About(e.Peer, err)
+		err = reason.About(e.Peer, err)
 	}
 	return err
 }
@@ -237,7 +237,7 @@ func compare(hs []hello) (about int, err error) {
 		}
 		if h.HostID != a.HostID {
 			return r, fmt.Errorf("rank 0 is on host %s and rank %d on host %s: ranks on several hosts: %w",
-				a.Hostname, r, h.Hostname, hw.ErrNotSupported)
+				a.Hostname, r, h.Hostname, fault.ErrNotSupported)
 		}
 	}
 	return -1, nil
@@ -316,10 +316,10 @@ func (c *Comm) meetAll(ctx context.Context, comm uint64, cards []card) (noDevice
 			continue
 		}
 		if p.Mem, err = c.dom.attach(ctx, cards[r].IPC); err != nil {
-			return "", fault.About(r, fmt.Errorf("reach rank %d: %w", r, err))
+			return "", reason.About(r, fmt.Errorf("reach rank %d: %w", r, err))
 		}
 		if err := c.meet(comm, r, cards[r].Area); err != nil {
-			return "", fault.About(r, err)
+			return "", reason.About(r, err)
 		}
 	}
 	return c.meetDevices(ctx, devices), nil

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -194,7 +195,7 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	}
 	if ctx.Err() != nil {
 		if bad == nil {
-			bad = fault.Ended(ctx)
+			bad = reason.Ended(ctx)
 		}
 		ctx = context.WithoutCancel(ctx) // the peers must still be heard out, for Options.Timeout at most
 	}

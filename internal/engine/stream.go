@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -174,7 +175,7 @@ func (s *Stream) Sync(ctx context.Context) error {
 		select {
 		case <-idle:
 		case <-ctx.Done():
-			return s.Fault(fault.Ended(ctx))
+			return s.Fault(reason.Ended(ctx))
 		}
 	}
 	s.mu.Lock()

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
@@ -56,7 +56,7 @@ func visibleGPUs() gpus {
 // the least number of multiprocessors; an error, the same on all ranks, if they have not one each.
 func assignGPUs(all []gpus) (index []int, multiprocessors int, err error) {
 	bad := func(format string, args ...any) ([]int, int, error) {
-		return nil, 0, fmt.Errorf(format+": %w", append(args, hw.ErrNotSupported)...)
+		return nil, 0, fmt.Errorf(format+": %w", append(args, fault.ErrNotSupported)...)
 	}
 	owner := map[string]int{} // rank by UUID
 	seen := map[string]bool{}
@@ -100,7 +100,7 @@ func noAtomics(r int, mine hw.Device, seen gpus, theirs gpu) error {
 		l, err := cuda.P2P(mine, hw.CUDA(i))
 		if err == nil && !l.Atomics {
 			err = fmt.Errorf("the link from %v to %v, rank %d's device, has no native atomic operations, by which channels and "+
-				"windows count signals (messages work): %w", mine, hw.CUDA(i), r, hw.ErrNotSupported)
+				"windows count signals (messages work): %w", mine, hw.CUDA(i), r, fault.ErrNotSupported)
 		}
 		return err
 	}

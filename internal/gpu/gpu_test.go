@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"github.com/ubcoll/ubcoll/fault"
 
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/stretchr/testify/require"
 )
 
 func TestAssignGPUs(t *testing.T) {
@@ -44,7 +44,7 @@ func TestAssignGPUs(t *testing.T) {
 			}
 			index, least, err := assignGPUs(all)
 			if k.err != "" {
-				require.ErrorIs(t, err, hw.ErrNotSupported)
+				require.ErrorIs(t, err, fault.ErrNotSupported)
 				require.ErrorContains(t, err, k.err)
 				return
 			}

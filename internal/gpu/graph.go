@@ -7,10 +7,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -88,7 +89,7 @@ func (d *Device) UntilImported(ctx context.Context, start time.Time, acquire fun
 		case err != nil || !late:
 			return err
 		case ctx.Err() != nil:
-			return fault.Ended(ctx)
+			return reason.Ended(ctx)
 		case time.Since(start) > min(time.Duration(d.c.Team().Timeout.Load()), importTimeout):
 			return nil
 		}
@@ -195,7 +196,7 @@ func (g *Graph) Launch(ctx context.Context, v *engine.View) error {
 	}
 	s := StreamOf(on)
 	if ctx.Err() != nil {
-		return c.LocalError("launch", fault.Ended(ctx)) // before any of the peers can have heard of it
+		return c.LocalError("launch", reason.Ended(ctx)) // before any of the peers can have heard of it
 	}
 	if v.Stream == nil {
 		if err := d.settle(ctx, g.last.Kind); err != nil {
@@ -286,7 +287,7 @@ func (g *Graph) readCounts() (refusal, err error) {
 		*p = r.last
 		p.Signature = r.good
 		if bad := d.counts(p, &r.work); bad != nil {
-			p.Signature = team.Signature(team.KindRefused, 0, 0, 0, fault.Code(bad))
+			p.Signature = team.Signature(team.KindRefused, 0, 0, 0, reason.Code(bad))
 			if refusal == nil {
 				refusal = d.error(r.work.Kind, d.ops+r.seq, "", -1, bad)
 			}

@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -143,7 +144,7 @@ func (d *Device) queue(ctx context.Context, s *Stream, w *team.Work) (refusal, e
 		bad = fmt.Errorf("memory of the host on a stream of %v: %w", s.s.Device(), fault.ErrArgument)
 	}
 	if bad == nil && ctx.Err() != nil {
-		bad = fault.Ended(ctx)
+		bad = reason.Ended(ctx)
 	}
 	captured := s.captured()
 	if bad == nil && captured {
@@ -248,7 +249,7 @@ func (d *Device) early(w *team.Work) bool { return !w.Kernel.Words && d.Domain.C
 // refuse makes d.next what tells the peers that this rank takes no part in an operation, and why.
 func (d *Device) refuse(why error) error {
 	d.next.params.Params, d.next.counts = d.Params, false
-	d.next.params.Signature = team.Signature(team.KindRefused, 0, 0, 0, fault.Code(why))
+	d.next.params.Signature = team.Signature(team.KindRefused, 0, 0, 0, reason.Code(why))
 	d.next.shape, d.next.room = cuda.Launch{Grid: 1, Block: d.Threads}, RoomBlocks
 	k, err := d.kernel(kernels.Barrier, dtype.Invalid)
 	d.next.f = k.f
@@ -420,7 +421,7 @@ func (d *Device) wait(ctx context.Context, s *Stream, k team.OpKind) error {
 	err := s.Await(func(waited time.Duration) error {
 		if ctx.Err() != nil && !cancelled {
 			cancelled = true // kernels end soon, and until then they use the memory
-			c.Fail(d.error(k, d.ops, "wait", -1, fault.Ended(ctx)))
+			c.Fail(d.error(k, d.ops, "wait", -1, reason.Ended(ctx)))
 		}
 		if waited > time.Duration(c.Team().Timeout.Load())+WaitGrace {
 			return fmt.Errorf("what is queued has not ended after %v: %w", waited.Round(time.Second), fault.ErrTimeout)

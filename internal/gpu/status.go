@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -92,7 +93,7 @@ func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
 			return nil, false // by this rank itself, which knows
 		}
 		if team.OpKind(s.Theirs>>59) == team.KindRefused {
-			err := fault.OfCode(int(uint32(s.Theirs)))
+			err := reason.OfCode(int(uint32(s.Theirs)))
 			if err == nil {
 				return about("agree", fmt.Errorf("rank %d refused, and says why in its own error", peer)), false
 			}

@@ -10,10 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -205,7 +206,7 @@ func (s *Stream) Sync(ctx context.Context) error {
 	var early error
 	err := s.Await(func(time.Duration) error {
 		if ctx.Err() != nil {
-			early = s.s.Fault(fault.Ended(ctx))
+			early = s.s.Fault(reason.Ended(ctx))
 		}
 		return early
 	})

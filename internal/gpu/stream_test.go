@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw"
@@ -13,7 +15,7 @@ import (
 
 func TestNoStreamWithoutDevice(t *testing.T) {
 	_, err := OpenStream(hw.CUDA(0))
-	require.ErrorIs(t, err, hw.ErrNotSupported)
+	require.ErrorIs(t, err, fault.ErrNotSupported)
 }
 
 // user is a communicator, or an end of a channel, which has nothing but an error.

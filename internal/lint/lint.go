@@ -22,7 +22,8 @@ const module = "github.com/ubcoll/ubcoll"
 // its own line). "" is the root package; a star stands for everything below a folder.
 var layers = [][]string{
 	{"hw", "dtype", "internal/race", "internal/nearest", "internal/testkit"},
-	{"internal/fault"},
+	{"fault"},
+	{"internal/reason"},
 	{"internal/env"},
 	{"internal/logs"},
 	{"hw/*"},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
@@ -16,7 +17,7 @@ import (
 // has locked their lanes, and nothing goes into them afterwards.
 func TestCloseWithoutShut(t *testing.T) {
 	gputest.Run(t, 1, ubcoll.Options{}, func(_ context.Context, c *ubcoll.Comm, _ ubcoll.Device) error {
-		e := c.Engine().Comm
+		e := (*inside.Comm)(c).View().Comm
 		m := mail.New(e, mail.Of(e)).(*mail.Mail)
 		m.OnDevice(gpu.DeviceOf(e))
 		if err := m.Close(); err != nil {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 

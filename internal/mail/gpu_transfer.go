@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -100,7 +101,7 @@ func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []Devi
 		select {
 		case t.line = <-m.spare:
 		case <-ctx.Done():
-			return nil, fault.Ended(ctx)
+			return nil, reason.Ended(ctx)
 		}
 	}
 	var begun bool
@@ -141,7 +142,7 @@ func (t *Transfer) Wait(ctx context.Context) error {
 	var since time.Time // that the communicator is broken
 	err := gpu.Await(func() (bool, error) { return t.m.reached(t.after) }, func(time.Duration) error {
 		if ctx.Err() != nil {
-			c.FailOpen(t.m.error(t.op, "wait", fault.Ended(ctx))) // kernels end soon, and until then they use the memory
+			c.FailOpen(t.m.error(t.op, "wait", reason.Ended(ctx))) // kernels end soon, and until then they use the memory
 		}
 		switch {
 		case c.Broken() == nil:

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
-	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // arena is a memory file that allocations are cut from. Its number is never used again.

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // device is a heap's side of the rank's device. Calls of the driver take long: they are made without the heap's lock,
@@ -40,7 +40,7 @@ func (h *Heap) Quiesce() {
 func (h *Heap) AllocDevice(n int) (*Allocation, error) {
 	switch {
 	case h.device.ctx == nil:
-		return nil, fmt.Errorf("allocate on a device: this rank uses none: %w", hw.ErrNotSupported)
+		return nil, fmt.Errorf("allocate on a device: this rank uses none: %w", fault.ErrNotSupported)
 	case n <= 0:
 		return nil, fmt.Errorf("allocate %d bytes: %w", n, fault.ErrArgument)
 	case n > 1<<46:
@@ -90,7 +90,7 @@ func (h *Heap) placeDevice(a *Allocation) error {
 		return err
 	}
 	if grain <= 0 || grain&(grain-1) != 0 {
-		return fmt.Errorf("the granularity of %v is %d bytes, which is no power of two: %w", a.Dev, grain, hw.ErrNotSupported)
+		return fmt.Errorf("the granularity of %v is %d bytes, which is no power of two: %w", a.Dev, grain, fault.ErrNotSupported)
 	}
 	a.pages = (a.Bytes + grain - 1) &^ (grain - 1)
 	m, err := ctx.Create(a.pages)
@@ -144,11 +144,11 @@ func pointer(a cuda.Addr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Poin
 // AdoptDevice makes an allocation of n bytes at a, on the heap's device, that somebody else owns and that stay as they
 // are until Free: memory of cuMemAlloc or cudaMalloc, or of cuMemCreate with POSIX file descriptors. They may be a part
 // of what their owner allocated. The error is fault.ErrArgument for memory of the host, of another device or freed,
-// fault.ErrInUse for memory that overlaps other allocations of the heap, and hw.ErrNotSupported for memory that peers
+// fault.ErrInUse for memory that overlaps other allocations of the heap, and fault.ErrNotSupported for memory that peers
 // cannot be given; then it says what can.
 func (h *Heap) AdoptDevice(a cuda.Addr, n int) (*Allocation, error) {
 	if h.device.ctx == nil {
-		return nil, fmt.Errorf("adopt device memory: this rank uses no device: %w", hw.ErrNotSupported)
+		return nil, fmt.Errorf("adopt device memory: this rank uses no device: %w", fault.ErrNotSupported)
 	}
 	if a == 0 || n <= 0 || a+cuda.Addr(n) < a {
 		return nil, fmt.Errorf("adopt %d bytes at %#x: %w", n, uintptr(a), fault.ErrArgument)
@@ -178,7 +178,7 @@ const whatCan = "what can is memory of cuMemAlloc or cudaMalloc, and of cuMemCre
 func (h *Heap) retainable(m cuda.Memory) error {
 	x, err := h.device.ctx.Retain(m.Base)
 	if err != nil {
-		return fmt.Errorf("it cannot be exported to other processes (%w); %s: %w", err, whatCan, hw.ErrNotSupported)
+		return fmt.Errorf("it cannot be exported to other processes (%w); %s: %w", err, whatCan, fault.ErrNotSupported)
 	}
 	return h.device.ctx.Release(x)
 }
@@ -192,16 +192,16 @@ func adoptable(m cuda.Memory, a cuda.Addr, n int, d hw.Device) error {
 		return fmt.Errorf("it is %v, not memory of %v: %w", m.Type, d, fault.ErrArgument)
 	case m.Type == cuda.Managed:
 		return fmt.Errorf("it is managed memory, which cannot be shared with other processes; %s: %w", whatCan,
-			hw.ErrNotSupported)
+			fault.ErrNotSupported)
 	case m.Device != d:
 		return fmt.Errorf("it is memory of %v, and this rank uses %v: %w", m.Device, d, fault.ErrArgument)
 	case a < m.Base || m.Size <= 0 || uintptr(a-m.Base) > uintptr(m.Size) || n > m.Size-int(a-m.Base):
 		return fmt.Errorf("it is not all in one allocation, which is [%#x,+%d) there: %w", uintptr(m.Base), m.Size,
 			fault.ErrArgument)
 	case !m.LegacyIPC && !m.PosixFD && m.Pool:
-		return fmt.Errorf("it is of a memory pool, which cannot be exported; %s: %w", whatCan, hw.ErrNotSupported)
+		return fmt.Errorf("it is of a memory pool, which cannot be exported; %s: %w", whatCan, fault.ErrNotSupported)
 	case !m.LegacyIPC && !m.PosixFD:
-		return fmt.Errorf("it cannot be exported to other processes; %s: %w", whatCan, hw.ErrNotSupported)
+		return fmt.Errorf("it cannot be exported to other processes; %s: %w", whatCan, fault.ErrNotSupported)
 	}
 	return nil
 }

@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 )
 
@@ -85,9 +85,9 @@ func TestDeviceMemory(t *testing.T) {
 func TestDeviceMemoryRefused(t *testing.T) {
 	h := newHeap(t, false)
 	_, err := h.AllocDevice(1)
-	require.ErrorIs(t, err, hw.ErrNotSupported)
+	require.ErrorIs(t, err, fault.ErrNotSupported)
 	_, err = h.AdoptDevice(1, 1)
-	require.ErrorIs(t, err, hw.ErrNotSupported)
+	require.ErrorIs(t, err, fault.ErrNotSupported)
 	require.NoError(t, h.Close())
 
 	ctx := emulated.Primary(t, 0)
@@ -230,9 +230,9 @@ func TestAdoptable(t *testing.T) {
 	}{
 		{"all of it", func(*cuda.Memory) {}, 1000, 100, nil, ""},
 		{"by descriptor", func(m *cuda.Memory) { m.LegacyIPC, m.PosixFD = false, true }, 1000, 100, nil, ""},
-		{"managed", func(m *cuda.Memory) { m.Type = cuda.Managed }, 1000, 1, hw.ErrNotSupported, "cudaMalloc"},
-		{"a pool", func(m *cuda.Memory) { m.LegacyIPC, m.Pool = false, true }, 1000, 1, hw.ErrNotSupported, "memory pool"},
-		{"neither", func(m *cuda.Memory) { m.LegacyIPC = false }, 1000, 1, hw.ErrNotSupported, "cudaMalloc"},
+		{"managed", func(m *cuda.Memory) { m.Type = cuda.Managed }, 1000, 1, fault.ErrNotSupported, "cudaMalloc"},
+		{"a pool", func(m *cuda.Memory) { m.LegacyIPC, m.Pool = false, true }, 1000, 1, fault.ErrNotSupported, "memory pool"},
+		{"neither", func(m *cuda.Memory) { m.LegacyIPC = false }, 1000, 1, fault.ErrNotSupported, "cudaMalloc"},
 		{"before it", func(*cuda.Memory) {}, 999, 1, fault.ErrArgument, "one allocation"},
 		{"behind it", func(*cuda.Memory) {}, 1100, 1, fault.ErrArgument, "one allocation"},
 		{"far behind it", func(*cuda.Memory) {}, ^cuda.Addr(0) - 5, 1, fault.ErrArgument, "one allocation"},

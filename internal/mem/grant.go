@@ -3,7 +3,7 @@ package mem
 import (
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // A grant lets peers use part of an allocation until it is revoked: a slot of the directory with a generation of its

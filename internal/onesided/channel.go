@@ -6,9 +6,10 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -42,7 +43,7 @@ func (ch *Channel) Begin(ctx context.Context) error {
 	}
 	if ctx.Err() != nil {
 		end(ch)
-		return fault.Ended(ctx)
+		return reason.Ended(ctx)
 	}
 	return nil
 }

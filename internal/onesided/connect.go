@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -24,7 +25,7 @@ func (sp *Space) Connect(ctx context.Context, peer int, r *engine.Registration, 
 	}
 	e, err := sp.shows(r, remote, peer)
 	if err == nil && ctx.Err() != nil {
-		err = fault.Ended(ctx)
+		err = reason.Ended(ctx)
 	}
 	ch, err := sp.newChannel(peer, e, err)
 	if err == nil {
@@ -106,7 +107,7 @@ func (sp *Space) newChannel(peer int, e engine.Export, refused error) (*Channel,
 	ch.mine.shown.set(e)
 	if refused != nil {
 		ch.mine.shown = shown{}
-		ch.mine.shown.slot = uint64(fault.Code(refused))
+		ch.mine.shown.slot = uint64(reason.Code(refused))
 	}
 	ch.mine.key.Store(ch.key)
 	made.Store(n + 1)
@@ -174,7 +175,7 @@ func (ch *Channel) meet(ctx context.Context, op string, r *engine.Registration, 
 	}
 	e := theirs.shown.get()
 	if e.Bytes == 0 {
-		why := fault.OfCode(int(min(theirs.shown.slot, 1<<16))) // which no code is
+		why := reason.OfCode(int(min(theirs.shown.slot, 1<<16))) // which no code is
 		if why == nil {
 			why = fault.ErrArgument
 		}

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
 func (g *gpuEnd) launch(ctx context.Context, s *engine.Stream, steps []Step) error {
@@ -205,7 +206,7 @@ func (g *gpuEnd) drain(ctx context.Context) error {
 // stopped is why this rank waits for nothing any more, or nil.
 func (g *gpuEnd) stopped(ctx context.Context) error {
 	if ctx.Err() != nil {
-		return fault.Ended(ctx)
+		return reason.Ended(ctx)
 	}
 	return closedMeanwhile(g.c, g.of)
 }

@@ -6,10 +6,9 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
@@ -77,9 +76,9 @@ func unmarshal(d *engine.Identity, b []byte) (e engine.Export, domain uint64, p 
 	case !hmac.Equal(code(d, b[:handleBytes-codeBytes]), b[handleBytes-codeBytes:]):
 		return bad("its bytes were changed on the way: %w", fault.ErrArgument)
 	case le.Uint64(b[16:]) != d.Host:
-		return bad("it was made on another host: %w", hw.ErrNotSupported)
+		return bad("it was made on another host: %w", fault.ErrNotSupported)
 	case le.Uint32(b[84:]) > 1:
-		return bad("it is of an unknown kind of memory: %w", hw.ErrNotSupported)
+		return bad("it is of an unknown kind of memory: %w", fault.ErrNotSupported)
 	}
 	e.GPU = le.Uint32(b[84:]) == 1
 	p = shm.Process{PID: int(le.Uint32(b[24:])), Namespace: le.Uint32(b[28:]), Start: le.Uint64(b[32:])}

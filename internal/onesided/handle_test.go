@@ -6,10 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
@@ -58,8 +57,8 @@ func TestHandleRefused(t *testing.T) {
 		{"newer version", newer, fault.ErrArgument, "version 3"},
 		{"another job", marshal(&other, 99, testExport), fault.ErrStale, "another job"},
 		{"a forger", marshal(&impostor, 99, testExport), fault.ErrArgument, "changed"},
-		{"another host", marshal(&elsewhere, 99, testExport), hw.ErrNotSupported, "another host"},
-		{"a device", device, hw.ErrNotSupported, "unknown kind of memory"},
+		{"another host", marshal(&elsewhere, 99, testExport), fault.ErrNotSupported, "another host"},
+		{"a device", device, fault.ErrNotSupported, "unknown kind of memory"},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			_, _, _, err := unmarshal(&testIdentity, k.handle)

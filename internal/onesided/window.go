@@ -9,11 +9,12 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -120,7 +121,7 @@ func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, e
 	case e != nil:
 		err = e
 	case ctx.Err() != nil:
-		err = c.LocalError(op, fault.Ended(ctx))
+		err = c.LocalError(op, reason.Ended(ctx))
 	case peer < 0 || peer >= c.Size():
 		err = c.LocalError(op, fmt.Errorf("rank %d of %d: %w", peer, c.Size(), fault.ErrArgument))
 	}

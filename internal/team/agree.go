@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
 // StepAgree is the step of an operation in which ranks agree on it.
@@ -17,7 +18,7 @@ func (t *Team) Publish(w *Work, bad error) {
 	d := &t.Me.Desc[slot]
 	if bad != nil {
 		t.Me.Refusals[slot].set(bad.Error())
-		d.Refusal = uint64(fault.Blamed(bad, -1)+1)<<32 | uint64(fault.Code(bad))
+		d.Refusal = uint64(reason.Blamed(bad, -1)+1)<<32 | uint64(reason.Code(bad))
 		d.Sig = Signature(KindRefused, 0, 0, 0, 0)
 	} else {
 		d.Sig = w.Signature()
@@ -63,7 +64,7 @@ func (t *Team) Agree(ctx context.Context, w *Work, bad error) error {
 // disagreement says what is wrong with this rank's own arguments, or who refused, or who stands against the majority.
 func (t *Team) disagreement(slot uint64, bad error) error {
 	if bad != nil {
-		return t.Errorf("", fault.Blamed(bad, -1), bad)
+		return t.Errorf("", reason.Blamed(bad, -1), bad)
 	}
 	votes := map[uint64]int{}
 	for r := range t.Peers {
@@ -75,7 +76,7 @@ func (t *Team) disagreement(slot uint64, bad error) error {
 				about = r
 			}
 			return t.Errorf(StepAgree, about, fmt.Errorf("rank %d refused: %w", r,
-				fault.Told(why, fault.OfCode(int(uint32(d.Refusal))))))
+				reason.Told(why, reason.OfCode(int(uint32(d.Refusal))))))
 		}
 		votes[d.Sig]++
 	}

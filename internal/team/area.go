@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
@@ -43,7 +43,7 @@ type Descriptor struct {
 	Sig     uint64
 	payload [PayloadSize]byte
 
-	Refusal uint64 // why the rank refused: (rank it is about)+1<<32, if any, and a code as of fault.Code
+	Refusal uint64 // why the rank refused: (rank it is about)+1<<32, if any, and a code as of reason.Code
 	_       [56]byte
 }
 

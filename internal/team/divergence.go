@@ -3,8 +3,8 @@ package team
 import (
 	"fmt"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
-	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // Operations on host memory and on devices are counted apart, and neither kind sees the other: a call that is one on

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
 // Codes of Area.Lost.
@@ -62,16 +63,16 @@ func (t *Team) LostError(s *WaitState, from int, v uint64) *fault.Error {
 		if about == t.rank {
 			whom, about = "this rank", from
 		}
-		return t.errorAt(s, about, fault.Told(fmt.Sprintf("rank %d waited for %s: %s", from, whom, text), fault.ErrTimeout))
+		return t.errorAt(s, about, reason.Told(fmt.Sprintf("rank %d waited for %s: %s", from, whom, text), fault.ErrTimeout))
 	case lostCancelled:
 		return t.errorAt(s, from, fmt.Errorf("rank %d gave up: %s: %w", from, text, fault.ErrAborted))
 	case lostMismatch:
 		if about == t.rank {
 			about = from
 		}
-		return t.errorAt(s, about, fault.Told(text, fault.ErrMismatch))
+		return t.errorAt(s, about, reason.Told(text, fault.ErrMismatch))
 	case lostAborted:
-		return t.errorAt(s, about, fault.Told(text, fault.ErrAborted))
+		return t.errorAt(s, about, reason.Told(text, fault.ErrAborted))
 	}
 	return t.errorAt(s, from, fmt.Errorf("rank %d failed: %s: %w", from, text, fault.ErrAborted))
 }

@@ -8,9 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/logs"
+	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
 // How a wait goes: it looks at its word; every LooksPerPoll looks it passes Poll, a real Go call, so that a
@@ -130,7 +131,7 @@ func (t *Team) PollClock(s *WaitState) *fault.Error {
 	}
 	s.now = time.Since(s.start)
 	if err := s.Ctx.Err(); err != nil {
-		return t.errorAt(s, t.absent(s), fault.Ended(s.Ctx))
+		return t.errorAt(s, t.absent(s), reason.Ended(s.Ctx))
 	}
 	p := &t.Peers[s.Peer]
 	if p.Closed() {

@@ -13,9 +13,9 @@ import (
 	"io"
 	"os"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/env"
-	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // Version is the version of the format.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 func TestRoundTrip(t *testing.T) {

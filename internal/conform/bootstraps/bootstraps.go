@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
-	"github.com/ubcoll/ubcoll/internal/fault"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // patience is the longest that any exchange here may take on a slow, oversubscribed machine.

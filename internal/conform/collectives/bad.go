@@ -7,10 +7,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -149,7 +150,7 @@ func badLocal(ctx context.Context, c *ubcoll.Comm) error {
 	_, err = ubcoll.Alloc[float64](c, ubcoll.Host, -1)
 	errs = append(errs, want("allocating -1", err, ubcoll.ErrArgument))
 	_, err = ubcoll.Alloc[float64](c, ubcoll.CUDA(0), 1)
-	errs = append(errs, want("allocating on a device", err, hw.ErrNotSupported))
+	errs = append(errs, want("allocating on a device", err, fault.ErrNotSupported))
 	_, err = ubcoll.Adopt(c, ubcoll.Host, nil, 10)
 	errs = append(errs, want("adopting nil", err, ubcoll.ErrArgument))
 	errs = append(errs, want("copying too much", b.CopyFrom(ctx, make([]float64, 1001)), ubcoll.ErrArgument))

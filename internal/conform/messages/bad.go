@@ -5,8 +5,9 @@ import (
 	"errors"
 	"math/rand/v2"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/p2p"
@@ -29,7 +30,7 @@ func bad(ctx context.Context, c *ubcoll.Comm) error {
 		{"no such rank", p2p.Send(ctx, c, c.Size(), x), ubcoll.ErrArgument},
 		{"negative rank", p2p.Send(ctx, c, -1, x), ubcoll.ErrArgument},
 		{"bad Vec", p2p.Send(ctx, c, 0, x.Slice(3, 20)), ubcoll.ErrArgument},
-		{"on a stream", p2p.Send(ctx, c.On(s), 0, x), hw.ErrNotSupported},
+		{"on a stream", p2p.Send(ctx, c.On(s), 0, x), fault.ErrNotSupported},
 		{"ended context", p2p.Send(ended, c, 0, x), context.Canceled},
 		{"in a group of collectives", ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return p2p.Send(ctx, g, 0, x) }),
 			ubcoll.ErrArgument},

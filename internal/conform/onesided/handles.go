@@ -10,9 +10,10 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/fault"
+
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -258,19 +259,19 @@ func adoptedHandles(ctx context.Context, c *ubcoll.Comm) error {
 			return err
 		}
 		if err := conform.Refused(c, "a handle of adopted memory", testkit.ErrOf(r.MarshalBinary()),
-			hw.ErrNotSupported); err != nil {
+			fault.ErrNotSupported); err != nil {
 			return err
 		}
 		// A channel over it is refused on both ranks.
 		if peer := conform.Partner(c); peer >= 0 {
 			err := conform.Refused(c, "a channel over adopted memory", testkit.ErrOf(p2p.Connect(ctx, c, peer, r)),
-				hw.ErrNotSupported)
+				fault.ErrNotSupported)
 			if err != nil {
 				return err
 			}
 		}
 		if err := conform.Refused(c, "a window of adopted memory", testkit.ErrOf(c.RegisterWindow(ctx, b.Vec(), 0)),
-			hw.ErrNotSupported); err != nil {
+			fault.ErrNotSupported); err != nil {
 			return err
 		}
 		if err := errors.Join(r.Close(), b.Free(), syscall.Munmap(m)); err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
@@ -240,7 +240,7 @@ func TestInjectedFailures(t *testing.T) {
 	_, _, err := c.Available()
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, "CUDA_ERROR_LAUNCH_FAILED", e.Name)
-	require.ErrorIs(t, s.Fill(64, 0, 1), hw.ErrNotSupported)
+	require.ErrorIs(t, s.Fill(64, 0, 1), fault.ErrNotSupported)
 	t.Setenv("UBCOLL_EMULATE_FAIL", "cuMemAlloc")
 	require.Error(t, testkit.ErrOf(c.Alloc(1)), "it counts from anew")
 }

@@ -10,8 +10,8 @@ import (
 	"sync"
 
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/fault"
 )
 
 // The kernels by name. OneShot, Packets, TwoShot and Ring reduce, and there are some for each type; the others take

@@ -8,9 +8,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
@@ -278,7 +277,7 @@ func (p *peer) Hold(ctx context.Context, extent uint32, offset uint64, n int) (c
 func (p *peer) take(ctx context.Context, extent uint32, offset, n uint64, holds int) (cuda.Addr, error) {
 	r := p.remote
 	if r == nil {
-		return 0, fmt.Errorf("import from %v: this rank or that one uses no device: %w", p.card.Process, hw.ErrNotSupported)
+		return 0, fmt.Errorf("import from %v: this rank or that one uses no device: %w", p.card.Process, fault.ErrNotSupported)
 	}
 	if extent >= maxExtents || !live(r.ledger.exports[extent].version.Load()) {
 		return 0, fmt.Errorf("import extent %d of %v: it is not exported: %w", extent, p.card.Process, fault.ErrStale)

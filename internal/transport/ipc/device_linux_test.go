@@ -10,9 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -209,7 +208,7 @@ func TestDeviceRefused(t *testing.T) {
 	require.Empty(t, why)
 	x := plain.alloc(t, 1, "")
 	_, err := plain.Export(x)
-	require.ErrorIs(t, err, hw.ErrNotSupported)
+	require.ErrorIs(t, err, fault.ErrNotSupported)
 	require.NoError(t, plain.Withdraw(background, x))
 
 	a, b := newGPU(t, 0, false), newGPU(t, 1, false)
@@ -220,7 +219,7 @@ func TestDeviceRefused(t *testing.T) {
 	require.Zero(t, pa.Row())
 	for _, p := range []*peer{ap, pa} {
 		_, err = p.Import(background, 0)
-		require.ErrorIs(t, err, hw.ErrNotSupported)
+		require.ErrorIs(t, err, fault.ErrNotSupported)
 	}
 	_, err = a.Export(a.alloc(t, 1, ""))
 	require.ErrorIs(t, err, fault.ErrArgument, "host memory")

@@ -9,9 +9,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
@@ -44,7 +43,7 @@ type export struct {
 func (e *export) name() driverName { return driverName{e.memory.Base, e.memory.ID} }
 
 // errNoDevice is for ranks that use none.
-var errNoDevice = fmt.Errorf("this rank uses no device: %w", hw.ErrNotSupported)
+var errNoDevice = fmt.Errorf("this rank uses no device: %w", fault.ErrNotSupported)
 
 // Export implements engine.DeviceTransport.
 func (t *Transport) Export(a *mem.Allocation) (uint32, error) {

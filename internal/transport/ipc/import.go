@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/hw/shm"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
@@ -120,7 +119,7 @@ func (r *remote) load(ctx context.Context, extent uint32, v uint64) error {
 // mapDescriptor maps what the peer's service hands out. Such descriptors cannot be opened through /proc.
 func (r *remote) mapDescriptor(ctx context.Context, m *mapping, extent uint32, v uint64, size int) error {
 	if r.p.card.Socket == "" {
-		return fmt.Errorf("%v has no socket to hand out descriptors: %w", r.p.card.Process, hw.ErrNotSupported)
+		return fmt.Errorf("%v has no socket to hand out descriptors: %w", r.p.card.Process, fault.ErrNotSupported)
 	}
 	fd, err := requestFD(ctx, r.p.card.Socket, r.p.t.secret, exportRequest(extent, v))
 	if err != nil {

@@ -15,11 +15,10 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/register"
@@ -206,7 +205,7 @@ func (t *Transport) Register(m register.Memory) (any, error) {
 		return mem.Location{Arena: e.number, Slot: a.At.Slot, Generation: a.At.Generation,
 			Offset: uint64(cuda.Addr(a.Base()) - e.memory.Base)}, nil
 	case a.Origin != mem.Arena:
-		return nil, fmt.Errorf("adopted memory has no file that peers could map (use Alloc): %w", hw.ErrNotSupported)
+		return nil, fmt.Errorf("adopted memory has no file that peers could map (use Alloc): %w", fault.ErrNotSupported)
 	}
 	return a.At, nil
 }
@@ -267,7 +266,7 @@ func (p *peer) fetch(ctx context.Context, r shm.Ref) (*shm.File, error) {
 func (p *peer) unreachable(proc, socket error) error {
 	err := fmt.Errorf("%w; over its socket: %w", proc, socket)
 	if errors.Is(proc, os.ErrPermission) {
-		err = fmt.Errorf("%v cannot be reached from here: %w: %w", p.card.Process, err, hw.ErrNotSupported)
+		err = fmt.Errorf("%v cannot be reached from here: %w: %w", p.card.Process, err, fault.ErrNotSupported)
 	}
 	return err
 }

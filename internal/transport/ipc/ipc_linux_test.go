@@ -15,9 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
@@ -360,7 +359,7 @@ func TestBackend(t *testing.T) {
 	require.Equal(t, x.At, state)
 	require.NoError(t, a.Deregister(of(x), state))
 	_, err = a.Register(of(y))
-	require.ErrorIs(t, err, hw.ErrNotSupported)
+	require.ErrorIs(t, err, fault.ErrNotSupported)
 	old := of(x)
 	require.NoError(t, a.heap.Retire(x))
 	_, err = a.Register(old)

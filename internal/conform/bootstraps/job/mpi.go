@@ -13,8 +13,8 @@ import (
 	gompi "github.com/sbromberger/gompi"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/conform/bootstraps"
-	"github.com/ubcoll/ubcoll/internal/fault"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 

@@ -1,16 +1,18 @@
-package fault
+// Package reason passes reasons for failure on: between ranks, from contexts, and with the rank that one is about.
+package reason
 
 import (
 	"context"
 	"errors"
+	"fmt"
 
-	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // codes are the sentinels that travel between ranks, as numbers from 1 on.
-var codes = []error{ErrArgument, ErrStale, ErrLimit, hw.ErrNotSupported, ErrInUse,
-	ErrClosed, context.Canceled, context.DeadlineExceeded, ErrPeerLost, ErrTimeout, ErrMismatch,
-	ErrAborted, ErrBusy}
+var codes = []error{fault.ErrArgument, fault.ErrStale, fault.ErrLimit, fault.ErrNotSupported, fault.ErrInUse,
+	fault.ErrClosed, context.Canceled, context.DeadlineExceeded, fault.ErrPeerLost, fault.ErrTimeout, fault.ErrMismatch,
+	fault.ErrAborted, fault.ErrBusy}
 
 // Code is what stands for err's sentinel between ranks, 0 if it has none; OfCode is the way back.
 func Code(err error) int {
@@ -57,4 +59,19 @@ func Blamed(err error, otherwise int) int {
 		return e.rank
 	}
 	return otherwise
+}
+
+// Ended is why ctx ended: its error, and its cause if that says more. The library's own limits on time are contexts whose
+// cause is fault.ErrTimeout, which then stands alone.
+func Ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) || errors.Is(cause, fault.ErrTimeout) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// Late reports whether err says that some time was up.
+func Late(err error) bool {
+	return errors.Is(err, fault.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -1,8 +1,8 @@
-// Package fault has the sentinels and the one typed error that every room above it returns. The root re-exports them.
+// Package fault has the reasons for failure and the one typed error of the library. Package ubcoll has the same under its
+// own name; what a program opens before it has a communicator, a bootstrap say, returns them too.
 package fault
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,7 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 )
 
-// The sentinels. Test for them with errors.Is; hw.ErrNotSupported belongs to the same family.
+// The reasons. Test for them with errors.Is.
 var (
 	ErrArgument = errors.New("invalid argument")        // this rank's own arguments are wrong
 	ErrMismatch = errors.New("ranks disagree")          // the ranks called with different arguments
@@ -22,6 +22,8 @@ var (
 	ErrTimeout  = errors.New("timed out")               // Options.Timeout ran out
 	ErrAborted  = errors.New("aborted")                 // some rank called Abort
 	ErrLimit    = errors.New("limit reached")           // a limit of the library, the process or the system
+
+	ErrNotSupported = hw.ErrNotSupported // what this version, this build or this machine cannot do
 )
 
 // Error is what operations return: which operation, where, on which rank, about which peer, and why. Err wraps one of
@@ -65,18 +67,3 @@ func (e *Error) Error() string {
 
 // Unwrap gives errors.Is and errors.As the reason.
 func (e *Error) Unwrap() error { return e.Err }
-
-// Ended is why ctx ended: its error, and its cause if that says more. The library's own limits on time are contexts whose
-// cause is ErrTimeout, which then stands alone.
-func Ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) || errors.Is(cause, ErrTimeout) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
-}
-
-// Late reports whether err says that some time was up.
-func Late(err error) bool {
-	return errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
-}
