@@ -164,31 +164,6 @@ func (c *Comm) Close() error { return c.view().Close() }
 // Err is nil while the communicator is usable, and else says why it is not. Local, waits for nothing.
 func (c *Comm) Err() error { return c.view().Err() }
 
-// OpInfo says how an operation went: Algorithm is how the data travelled, Src and Dst say whether the buffer was used
-// directly, and Why not. Its Explain is all of that in a line. After a Group and a graph's launch Members are their
-// operations. See Comm.LastOp.
-type OpInfo = engine.OpInfo
-
-// Stats counts what a communicator and its rank have done: Operations (collectives, failed ones too), Bytes (of each
-// collective's larger buffer), Staged (buffers that were copied), Puts and Gets of its channels and windows and their
-// OneSided bytes, Opened (peers' buffers on devices that were mapped here), Failures (to give memory back, of which no
-// call could tell: they are logged), Cache (register.Stats) and Memory (arenas and allocations). What somebody else
-// captures is counted once, when it is captured. See Comm.Stats.
-type Stats = engine.Stats
-
-// LastOp says how this communicator's last collective or message of package p2p went, small messages that were received
-// excepted: which algorithm, and for each buffer whether peers reached it directly or why it was copied. Puts and gets
-// are no operations of all ranks, and not told of: Stats counts them. Local.
-func (c *Comm) LastOp() OpInfo { return c.view().LastOp() }
-
-// Stats is what this communicator and its rank's registration cache and memory have done so far. Local; it takes the
-// time of a walk over all registrations.
-func (c *Comm) Stats() Stats { return c.view().Stats() }
-
-// Explain says in a few lines for people what the registration cache knows of the memory that v views, and why lookups
-// of it hit or miss. Local.
-func (c *Comm) Explain(v Vec) string { return c.view().Explain(*v.team()) }
-
 func (c *Comm) view() *inside.View { return (*inside.Comm)(c).View() }
 
 // Group collects the collectives that calls makes on g and runs them in call order as one: nothing else of this

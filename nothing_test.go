@@ -143,7 +143,7 @@ func TestNoComm(t *testing.T) {
 			{"Comm.LocalSize", with, nil, "", func() error { return equal(c.LocalSize(), 0) }},
 			{"Comm.Hostname", with, nil, "", func() error { return equal(c.Hostname(0), "") }},
 			{"Comm.On", with, nil, "", func() error { return equal(c.On(nil).Size(), 0) }},
-			{"Comm.LastOp", with, nil, "", func() error { return equal(c.LastOp().Explain(), "no operation yet") }},
+			{"Comm.LastOp", with, nil, "", func() error { return equal(c.LastOp().String(), "no operation yet") }},
 			{"Comm.Stats", with, nil, "", func() error { return equal(c.Stats().Operations, 0) }},
 			{"Comm.Explain", with, nil, "", func() error {
 				return equal(strings.Contains(c.Explain(ubcoll.Of([]int8{1})), says), true)

@@ -39,7 +39,7 @@ func TestToldAlone(t *testing.T) {
 				return err
 			}
 			o := c.LastOp()
-			text := o.Explain()
+			text := o.String()
 			alone := k.name != "barrier"
 			if o.Op != k.name || strings.Contains(text, "staged") || strings.Contains(text, "there are no peers") != alone ||
 				o.Src.Alone != alone || o.Src.Direct {
@@ -64,7 +64,7 @@ func TestToldRefused(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		v := ubcoll.Of(make([]float32, 100000))
 		err := coll.AllReduce(ctx, c, v, v, ubcoll.Op{})
-		if text := c.LastOp().Explain(); !errors.Is(err, ubcoll.ErrArgument) || !strings.HasSuffix(text, "refused, 400000 bytes") {
+		if text := c.LastOp().String(); !errors.Is(err, ubcoll.ErrArgument) || !strings.HasSuffix(text, "refused, 400000 bytes") {
 			return fmt.Errorf("%s: %w", text, err)
 		}
 		if n := c.Stats().Staged; n != 0 {
@@ -119,7 +119,7 @@ func TestToldOneSided(t *testing.T) {
 			return err
 		}
 		if !errors.Is(wrong, ubcoll.ErrArgument) || c.LastOp().Seq != last {
-			return fmt.Errorf("%s: %w", c.LastOp().Explain(), wrong)
+			return fmt.Errorf("%s: %w", c.LastOp().String(), wrong)
 		}
 		return errors.Join(coll.Barrier(ctx, c), ch.Close(), w.Close(), told("closed", 8, 2, 1247), r.Close(), a.Free(), s.Close())
 	}

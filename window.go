@@ -8,19 +8,23 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// WindowFlags say what the ranks promise of a window, and want of it; all ranks give the same.
-type WindowFlags = onesided.WindowFlags
+// WindowFlags say what the ranks promise of a window, and want of it; all ranks give the same. They are numbered as NCCL
+// has them, and may be combined.
+type WindowFlags uint32
 
-// The flags, as NCCL numbers them; they may be combined.
+// The flags.
 const (
 	// WindowDefault: the same size on all ranks.
-	WindowDefault = onesided.WindowDefault
+	WindowDefault WindowFlags = 0
 	// WindowCollSymmetric: at the same offset of their allocations too. It is checked.
-	WindowCollSymmetric = onesided.WindowCollSymmetric
+	WindowCollSymmetric = WindowFlags(onesided.WindowCollSymmetric)
 	// WindowStrictOrdering: a rank's puts and signals to one peer are seen in the order in which they were made. They
 	// always are, on devices because each is done before the next one to that peer begins.
-	WindowStrictOrdering = onesided.WindowStrictOrdering
+	WindowStrictOrdering = WindowFlags(onesided.WindowStrictOrdering)
 )
+
+// String is "default", or the names of the flags.
+func (f WindowFlags) String() string { return onesided.WindowFlags(f).String() }
 
 // Window is memory of every rank of a communicator, which each of them may write and read without the others' help;
 // made by Comm.RegisterWindow. Offsets are bytes from the start of a rank's part. The memory stays its rank's, and the
@@ -64,7 +68,7 @@ func (w *Window) nothing() bool { return w == nil || w.w == nil }
 // register_window.
 func (c *Comm) RegisterWindow(ctx context.Context, v Vec, f WindowFlags) (*Window, error) {
 	x := c.view()
-	w, err := x.Space.RegisterWindow(ctx, &x.View, *v.team(), f)
+	w, err := x.Space.RegisterWindow(ctx, &x.View, *v.team(), onesided.WindowFlags(f))
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +153,7 @@ func (w *Window) Flags() WindowFlags {
 	if w.nothing() {
 		return WindowDefault
 	}
-	return w.w.Flags()
+	return WindowFlags(w.w.Flags())
 }
 
 // Bytes is the size of each rank's part. Local.

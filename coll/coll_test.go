@@ -50,7 +50,7 @@ func TestSmoke(t *testing.T) {
 							}
 						}
 						if c.Rank() == 0 {
-							t.Log(c.LastOp().Explain())
+							t.Log(c.LastOp().String())
 						}
 						return nil
 					})

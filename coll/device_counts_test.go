@@ -145,7 +145,7 @@ func (k parts) run(ctx context.Context, c *ubcoll.Comm, a, b *memory, shift int,
 		}
 		if n > 0 {
 			if wrong, where := k.data.CheckInput(unsafe.Add(p, at*size), first, n, from); wrong > 0 {
-				return fmt.Errorf("%v: %d of rank %d's wrong, %v (%s)", k, wrong, from, where, c.LastOp().Explain())
+				return fmt.Errorf("%v: %d of rank %d's wrong, %v (%s)", k, wrong, from, where, c.LastOp().String())
 			}
 		}
 		at += n
@@ -332,7 +332,7 @@ func TestDeviceBroadcastLong(t *testing.T) {
 						return err
 					}
 					if o := c.LastOp(); o.Algorithm != k.algorithm {
-						return fmt.Errorf("%v", o.Explain())
+						return fmt.Errorf("%v", o.String())
 					}
 					p, err := m.fetch(ctx)
 					if err != nil {

@@ -53,7 +53,7 @@ func TestDeviceAdopt(t *testing.T) {
 			return err
 		}
 		if o := c.LastOp(); !o.Src.Direct || !o.Dst.Direct {
-			return fmt.Errorf("not direct any more: %v", o.Explain())
+			return fmt.Errorf("not direct any more: %v", o.String())
 		}
 		if err := b.CopyTo(ctx, unsafe.Slice((*byte)(unsafe.Pointer(&one[0])), 4*n)); err != nil {
 			return err

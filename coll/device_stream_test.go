@@ -75,7 +75,7 @@ func untilDirect(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
 		if o.Src.Direct && o.Dst.Direct {
 			done[0] = 1
 		} else if !strings.Contains(o.Src.Why, "has not imported it yet") || time.Since(start) > testkit.Limit {
-			return fmt.Errorf("after %v: %v", time.Since(start), o.Explain())
+			return fmt.Errorf("after %v: %v", time.Since(start), o.String())
 		}
 		if err := coll.AllReduce(ctx, c, ubcoll.Of(done), ubcoll.Of(done), ubcoll.Min); err != nil || done[0] == 1 {
 			return err
@@ -98,7 +98,7 @@ func TestDeviceDirect(t *testing.T) {
 			return err
 		}
 		if o := c.LastOp(); o.Src.Direct || !o.Dst.Direct {
-			return fmt.Errorf("%v", o.Explain())
+			return fmt.Errorf("%v", o.String())
 		}
 		return errors.Join(gputest.All(ctx, c, a, 3), a.Free())
 	})

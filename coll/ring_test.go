@@ -77,7 +77,7 @@ func ringAverage(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, typ dty
 		return err
 	}
 	if o := c.LastOp(); o.Algorithm != "ring" {
-		return fmt.Errorf("not by ring: %v", o.Explain())
+		return fmt.Errorf("not by ring: %v", o.String())
 	}
 	if err := dst.CopyTo(ctx, raw); err != nil {
 		return err

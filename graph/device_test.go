@@ -56,7 +56,7 @@ func TestReplayOnDevice(t *testing.T) {
 							return err
 						}
 						if o := c.LastOp(); algorithm == "two-shot" && n > 1 && (!o.Src.Direct || !o.Dst.Direct) {
-							return fmt.Errorf("not direct: %v", o.Explain())
+							return fmt.Errorf("not direct: %v", o.String())
 						}
 						held := check(c, "free of a captured buffer", errors.Is(a.Free(), ubcoll.ErrInUse), true)
 						if err := g.Launch(ctx); err != nil {

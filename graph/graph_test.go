@@ -469,7 +469,7 @@ func TestMembers(t *testing.T) {
 					return fmt.Errorf("member %d: %w", i, err)
 				}
 			}
-			if text := o.Explain(); !strings.Contains(text, "the last of 4 in one") {
+			if text := o.String(); !strings.Contains(text, "the last of 4 in one") {
 				return errors.New(text)
 			}
 		}

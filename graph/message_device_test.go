@@ -150,7 +150,7 @@ func TestReplayMessages(t *testing.T) {
 						return err
 					}
 					if o := c.LastOp(); k.way != "" && (o.Algorithm != k.way || k.n > 1<<16 && !o.Dst.Direct) {
-						return fmt.Errorf("last: %v", o.Explain())
+						return fmt.Errorf("last: %v", o.String())
 					}
 					return errors.Join(g.Close(), sync(), end(), coll.Barrier(ctx, c), r.free())
 				})

@@ -137,17 +137,17 @@ func TestMessagesDirect(t *testing.T) {
 				return err
 			}
 			if !bytes.Equal(got, pattern(n, uint64(peer), uint64(round))) {
-				return fmt.Errorf("round %d is wrong: %v", round, c.LastOp().Explain())
+				return fmt.Errorf("round %d is wrong: %v", round, c.LastOp().String())
 			}
 			o := c.LastOp()
 			mine := []int32{0}
 			if o.Op != "recv" || o.Algorithm != "push" || o.Bytes != n {
-				return errors.New(o.Explain())
+				return errors.New(o.String())
 			}
 			if o.Dst.Direct {
 				mine[0] = 1
 			} else if o.Dst.Why == "" {
-				return fmt.Errorf("no reason: %v", o.Explain())
+				return fmt.Errorf("no reason: %v", o.String())
 			}
 			// Until both have gone that way as often.
 			if err := coll.AllReduce(ctx, c, ubcoll.Of(mine), ubcoll.Of(mine), ubcoll.Min); err != nil {

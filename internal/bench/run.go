@@ -16,7 +16,6 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/inside"
 )
@@ -363,7 +362,7 @@ func typeName(t dtype.Type) string {
 	return t.String()
 }
 
-func route(b engine.BufferInfo) string {
+func route(b ubcoll.BufferInfo) string {
 	switch {
 	case !b.Used:
 		return ""

@@ -14,7 +14,6 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
@@ -190,7 +189,7 @@ func (r *verifier) call(ctx context.Context, o *operation, t dtype.Type, red ubc
 	}
 	if r.failed++; r.failed <= mostPrinted {
 		_, err = fmt.Fprintf(r.out, "verify: %s: wrong elements of ranks 0 to %d: %s (%s)\n", what(), r.c.Size()-1,
-			strings.Trim(fmt.Sprint(wrong), "[]"), op.Explain())
+			strings.Trim(fmt.Sprint(wrong), "[]"), op.String())
 	}
 	return err
 }
@@ -200,7 +199,7 @@ func path(op ubcoll.OpInfo) string {
 	s := strings.TrimSpace(op.Algorithm)
 	for _, b := range []struct {
 		name string
-		info engine.BufferInfo
+		info ubcoll.BufferInfo
 	}{{"source", op.Src}, {"destination", op.Dst}} {
 		switch {
 		case b.info.Direct:

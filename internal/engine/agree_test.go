@@ -396,7 +396,7 @@ func TestLastOpAndStats(t *testing.T) {
 	}) {
 		require.NoError(t, err)
 	}
-	require.Equal(t, "all_reduce #5: copy, 400 bytes; source: staged: Go memory; destination: staged: Go memory", c.LastOp().Explain())
+	require.Equal(t, "all_reduce #5: copy, 400 bytes; source: staged: Go memory; destination: staged: Go memory", c.LastOp().String())
 }
 
 func TestManyOperations(t *testing.T) {

@@ -52,8 +52,8 @@ func (b BufferInfo) explain(name string) string {
 	return "; " + name + ": staged: " + b.Why
 }
 
-// Explain is one line: algorithm, and per buffer direct or staged and why.
-func (o OpInfo) Explain() string {
+// String is one line: algorithm, and per buffer direct or staged and why.
+func (o OpInfo) String() string {
 	if o.Seq == 0 {
 		return "no operation yet"
 	}

@@ -23,6 +23,6 @@ func TestExplain(t *testing.T) {
 			"broadcast #2: flat, 8 bytes; destination: direct"},
 		{"no buffer", OpInfo{Op: "barrier", Seq: 3, Algorithm: "barrier"}, "barrier #3: barrier, 0 bytes"},
 	} {
-		t.Run(c.name, func(t *testing.T) { require.Equal(t, c.want, c.op.Explain()) })
+		t.Run(c.name, func(t *testing.T) { require.Equal(t, c.want, c.op.String()) })
 	}
 }

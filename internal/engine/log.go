@@ -62,5 +62,5 @@ func (c *Comm) logOperation() {
 	c.infoM.Lock()
 	o := c.last.named()
 	c.infoM.Unlock()
-	logs.Debug("operation", "rank", c.rank, "went", o.Explain())
+	logs.Debug("operation", "rank", c.rank, "went", o.String())
 }

@@ -97,7 +97,7 @@ func one[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, op ubcoll.Op, n int,
 	}
 	for i := range dst.Slice {
 		if got, want := dst.Slice[i], expect[T](op, c.Size(), i, salt); got != want {
-			return conform.Fail(c, "%s: element %d is %v, not %v (%s)", what, i, got, want, c.LastOp().Explain())
+			return conform.Fail(c, "%s: element %d is %v, not %v (%s)", what, i, got, want, c.LastOp().String())
 		}
 		if !inPlace && src.Slice[i] != encode[T](value(op, c.Rank(), i, salt)) {
 			return conform.Fail(c, "%s: source element %d was changed", what, i)

@@ -78,7 +78,7 @@ func (m *mover[T]) run(what string, src, dst int, fill func(i int) T, call func(
 		for i := range d.Slice {
 			if d.Slice[i] != want(i) {
 				return conform.Fail(m.c, "%s of %d, root %d, from %v to %v: element %d is %v, not %v (%s)", what, m.n, m.root, m.ws,
-					m.wd, i, d.Slice[i], want(i), m.c.LastOp().Explain())
+					m.wd, i, d.Slice[i], want(i), m.c.LastOp().String())
 			}
 		}
 	}
@@ -109,7 +109,7 @@ func (m *mover[T]) runInPlace(what string, total, lo, hi int, fill func(i int) T
 	for i := check; i < end; i++ {
 		if b.Slice[i] != want(i) {
 			return conform.Fail(m.c, "%s in place of %d, root %d, %v: element %d is %v, not %v (%s)", what, m.n, m.root, m.ws, i,
-				b.Slice[i], want(i), m.c.LastOp().Explain())
+				b.Slice[i], want(i), m.c.LastOp().String())
 		}
 	}
 	return b.Free()

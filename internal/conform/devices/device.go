@@ -131,7 +131,7 @@ func (d *onDevice) run(src, dst, at int, call func(c *ubcoll.Comm, dst, src ubco
 		return err
 	}
 	if wrong, m := check(unsafe.Pointer(&host[0])); wrong > 0 {
-		return fmt.Errorf("%d wrong, %v (%s)", wrong, m, d.c.LastOp().Explain())
+		return fmt.Errorf("%d wrong, %v (%s)", wrong, m, d.c.LastOp().String())
 	}
 	return errors.Join(a.Free(), b.Free())
 }

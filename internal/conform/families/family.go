@@ -151,7 +151,7 @@ func sharedMemory(ctx context.Context, c *ubcoll.Comm) error {
 				return err
 			}
 			if o := x.LastOp(); c.Size() > 1 && (!o.Src.Direct || !o.Dst.Direct) {
-				return conform.Fail(c, "a buffer registered with the other communicator: %s", o.Explain())
+				return conform.Fail(c, "a buffer registered with the other communicator: %s", o.String())
 			}
 		}
 	}

@@ -172,7 +172,7 @@ func (m *program) check() error {
 		}
 		for i := range want {
 			if got[i] != want[i] {
-				return fmt.Errorf("byte %d of slot %d is %#x, not %#x (%s)", i, s, got[i], want[i], m.world.LastOp().Explain())
+				return fmt.Errorf("byte %d of slot %d is %#x, not %#x (%s)", i, s, got[i], want[i], m.world.LastOp().String())
 			}
 		}
 	}
