@@ -22,12 +22,22 @@ type op = inside.Op
 // does not stay within the type on the way is lost there, while an average never leaves it. The order of operands is the
 // algorithm's, and the result is bitwise the same on all ranks.
 var (
-	Sum  = Op(inside.NewOp(team.Op{Red: team.Sum}))
-	Prod = Op(inside.NewOp(team.Op{Red: team.Prod}))
-	Min  = Op(inside.NewOp(team.Op{Red: team.Min}))
-	Max  = Op(inside.NewOp(team.Op{Red: team.Max}))
-	Avg  = Op(inside.NewOp(team.Op{Red: team.Avg}))
+	Sum  = reduction(redSum)
+	Prod = reduction(redProd)
+	Min  = reduction(redMin)
+	Max  = reduction(redMax)
+	Avg  = reduction(redAvg)
 )
+
+const (
+	redSum  = team.Sum
+	redProd = team.Prod
+	redMin  = team.Min
+	redMax  = team.Max
+	redAvg  = team.Avg
+)
+
+func reduction(r team.Reduction) Op { return Op(inside.NewOp(team.Op{Red: r})) }
 
 // PreMulSum is the sum of each rank's source times x, which may differ between ranks. Floats are multiplied in their own
 // type (half types in float32, rounded once), integers by x's integer part. The source itself is not changed, so the

@@ -17,10 +17,10 @@ const (
 	// WindowDefault: the same size on all ranks.
 	WindowDefault WindowFlags = 0
 	// WindowCollSymmetric: at the same offset of their allocations too. It is checked.
-	WindowCollSymmetric = WindowFlags(onesided.WindowCollSymmetric)
+	WindowCollSymmetric WindowFlags = 1 << 0
 	// WindowStrictOrdering: a rank's puts and signals to one peer are seen in the order in which they were made. They
 	// always are, on devices because each is done before the next one to that peer begins.
-	WindowStrictOrdering = WindowFlags(onesided.WindowStrictOrdering)
+	WindowStrictOrdering WindowFlags = 1 << 1
 )
 
 // String is "default", or the names of the flags.

@@ -56,7 +56,7 @@ func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) erro
 	}
 	g := &Graph{view: *v}
 	g.after = g.over
-	_, own, err := v.Recording("graph.Capture", g, func(c *inside.Comm) error {
+	_, own, err := v.Recording("graph.Capture", recorder{g}, func(c *inside.Comm) error {
 		if record == nil {
 			return inside.ErrNoCalls
 		}
@@ -142,8 +142,11 @@ func (g *Graph) together(ctx context.Context, own error) error {
 	return err
 }
 
+// recorder is a graph that takes what is recorded.
+type recorder struct{ *Graph }
+
 // Record implements engine.Recorder.
-func (g *Graph) Record(c *engine.Comm, w team.Work) error {
+func (g recorder) Record(c *engine.Comm, w team.Work) error {
 	if w.Err != nil {
 		return c.LocalError(w.Kind.String(), w.Err)
 	}
