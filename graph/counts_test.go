@@ -294,7 +294,7 @@ func TestNumberOfBadCounts(t *testing.T) {
 		part := func(i int) ubcoll.Vec { return a.Vec().Slice(10*i, 10*i+2) }
 		send, recv := []int{1, 1}, []int{1, 1}
 		g, err := graph.Capture(ctx, c, func(c *ubcoll.Comm) error {
-			_, err := p2p.SendRecv(ctx, c, 1-c.Rank(), part(0), 1-c.Rank(), part(1))
+			_, err := p2p.SendRecv(ctx, c, 1-c.Rank(), part(1), 1-c.Rank(), part(0))
 			return errors.Join(err, coll.AllReduce(ctx, c, part(2), part(2), ubcoll.Max),
 				coll.AllToAllV(ctx, c, part(3), recv, part(4), send))
 		})

@@ -379,7 +379,7 @@ func TestMessagesMeanwhile(t *testing.T) {
 		}
 		calls := func(inner *ubcoll.Comm) error {
 			got := make([]int64, 1)
-			_, err := p2p.SendRecv(ctx, c, 1-c.Rank(), ubcoll.Of([]int64{int64(c.Rank())}), 1-c.Rank(), ubcoll.Of(got))
+			_, err := p2p.SendRecv(ctx, c, 1-c.Rank(), ubcoll.Of(got), 1-c.Rank(), ubcoll.Of([]int64{int64(c.Rank())}))
 			return errors.Join(err, check(c, "the message", got[0], int64(1-c.Rank())),
 				coll.AllReduce(ctx, inner, a.Vec(), a.Vec(), ubcoll.Sum))
 		}

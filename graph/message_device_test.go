@@ -60,19 +60,19 @@ func TestReplayMessages(t *testing.T) {
 		calls func(ctx context.Context, c *ubcoll.Comm, r *ring) error
 	}{
 		{"small", 2, 1000, "packets", func(ctx context.Context, c *ubcoll.Comm, r *ring) error {
-			_, err := p2p.SendRecv(ctx, c, r.to, r.src.Vec(), r.from, r.dst.Vec())
+			_, err := p2p.SendRecv(ctx, c, r.from, r.dst.Vec(), r.to, r.src.Vec())
 			return err
 		}},
 		{"large", 3, 200 << 10, "push", func(ctx context.Context, c *ubcoll.Comm, r *ring) error {
-			_, err := p2p.SendRecv(ctx, c, r.to, r.src.Vec(), r.from, r.dst.Vec())
+			_, err := p2p.SendRecv(ctx, c, r.from, r.dst.Vec(), r.to, r.src.Vec())
 			return err
 		}},
 		{"oneself", 1, huge, "push", func(ctx context.Context, c *ubcoll.Comm, r *ring) error {
-			_, err := p2p.SendRecv(ctx, c, r.to, r.src.Vec(), r.from, r.dst.Vec())
+			_, err := p2p.SendRecv(ctx, c, r.from, r.dst.Vec(), r.to, r.src.Vec())
 			return err
 		}},
 		{"copy engine", 2, huge, "copy engine", func(ctx context.Context, c *ubcoll.Comm, r *ring) error {
-			_, err := p2p.SendRecv(ctx, c, r.to, r.src.Vec(), r.from, r.dst.Vec())
+			_, err := p2p.SendRecv(ctx, c, r.from, r.dst.Vec(), r.to, r.src.Vec())
 			return err
 		}},
 		{"copy engine, one way at a time", 3, huge, "", func(ctx context.Context, c *ubcoll.Comm, r *ring) error {
@@ -105,7 +105,7 @@ func TestReplayMessages(t *testing.T) {
 		{"beside collectives", 2, 5000, "descriptors", func(ctx context.Context, c *ubcoll.Comm, r *ring) error {
 			one := r.dst.Vec().Slice(0, 1)
 			err := errors.Join(coll.Barrier(ctx, c), coll.AllReduce(ctx, c, one, one, ubcoll.Max))
-			_, err2 := p2p.SendRecv(ctx, c, r.to, r.src.Vec(), r.from, r.dst.Vec())
+			_, err2 := p2p.SendRecv(ctx, c, r.from, r.dst.Vec(), r.to, r.src.Vec())
 			return errors.Join(err, err2, coll.Barrier(ctx, c))
 		}},
 	} {
@@ -178,7 +178,7 @@ func TestLaunchOnHostStream(t *testing.T) {
 		g, err := graph.Capture(ctx, view, func(c *ubcoll.Comm) error {
 			err := coll.Barrier(ctx, c)
 			if c.Rank() == 1 {
-				_, moved := p2p.SendRecv(ctx, c, 1, r.src.Vec(), 1, r.dst.Vec())
+				_, moved := p2p.SendRecv(ctx, c, 1, r.dst.Vec(), 1, r.src.Vec())
 				err = errors.Join(err, moved)
 			}
 			return err

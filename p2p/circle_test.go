@@ -145,7 +145,7 @@ func TestWaitIsOver(t *testing.T) {
 		peer, x, y := 1-c.Rank(), ubcoll.Of(make([]byte, 16<<10)), ubcoll.Of(make([]byte, 16<<10))
 		send := func() error { return p2p.Send(ctx, c, peer, x) }
 		recv := func() error { _, err := p2p.Recv(ctx, c, peer, x); return err }
-		both := func() error { _, err := p2p.SendRecv(ctx, c, peer, x, peer, y); return err }
+		both := func() error { _, err := p2p.SendRecv(ctx, c, peer, y, peer, x); return err }
 		barrier := func() error { return coll.Barrier(ctx, c) }
 		for i, k := range []struct {
 			waits, comes func() error

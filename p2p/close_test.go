@@ -126,7 +126,7 @@ func TestCloseRaces(t *testing.T) {
 	}{
 		{"collective", coll.Barrier},
 		{"message", func(ctx context.Context, c *ubcoll.Comm) error {
-			_, err := p2p.SendRecv(ctx, c, 0, x, 0, y)
+			_, err := p2p.SendRecv(ctx, c, 0, y, 0, x)
 			return err
 		}},
 	} {

@@ -142,7 +142,7 @@ func TestNoAtomics(t *testing.T) {
 					return err
 				}
 			}
-			_, err = p2p.SendRecv(ctx, c, 1-c.Rank(), b.Vec().Slice(0, 1000), 1-c.Rank(), b.Vec().Slice(1000, 2000))
+			_, err = p2p.SendRecv(ctx, c, 1-c.Rank(), b.Vec().Slice(1000, 2000), 1-c.Rank(), b.Vec().Slice(0, 1000))
 			return errors.Join(err, coll.Barrier(ctx, c), c.Err())
 		}
 		child, err := c.Dup(ctx)

@@ -230,9 +230,9 @@ func TestFreeRaces(t *testing.T) {
 // toItself sends v to this rank and receives it, and the other way round, so that nothing stays behind if v is freed.
 func toItself(ctx context.Context, c *ubcoll.Comm, v, other ubcoll.Vec) error {
 	if v.Len() > (*inside.Comm)(c).View().Mail.EagerLimit() {
-		_, err := p2p.SendRecv(ctx, c, 0, v, 0, other)
+		_, err := p2p.SendRecv(ctx, c, 0, other, 0, v)
 		if err == nil {
-			_, err = p2p.SendRecv(ctx, c, 0, other, 0, v)
+			_, err = p2p.SendRecv(ctx, c, 0, v, 0, other)
 		}
 		return err
 	}

@@ -92,9 +92,9 @@ func TestMessagesOnDevices(t *testing.T) {
 							}
 							var got int
 							if odd == 0 {
-								got, err = p2p.SendRecv(ctx, c, to, src.vec, from, dst.vec)
+								got, err = p2p.SendRecv(ctx, c, from, dst.vec, to, src.vec)
 							} else {
-								got, err = p2p.SendRecv(ctx, c.On(s), to, src.vec, from, dst.vec)
+								got, err = p2p.SendRecv(ctx, c.On(s), from, dst.vec, to, src.vec)
 								err = errors.Join(err, s.Sync(ctx))
 							}
 							if err == nil && got != size {
@@ -129,7 +129,7 @@ func TestMessagesDirect(t *testing.T) {
 			if err := src.CopyFrom(ctx, pattern(n, uint64(c.Rank()), uint64(round))); err != nil {
 				return err
 			}
-			if _, err := p2p.SendRecv(ctx, c, peer, src.Vec(), peer, dst.Vec()); err != nil {
+			if _, err := p2p.SendRecv(ctx, c, peer, dst.Vec(), peer, src.Vec()); err != nil {
 				return err
 			}
 			got := make([]byte, n)

@@ -29,7 +29,7 @@ func works(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[byte]) error {
 	if err := b.CopyFrom(ctx, bytes.Repeat([]byte{byte(c.Rank() + 1)}, n)); err != nil {
 		return err
 	}
-	if _, err := p2p.SendRecv(ctx, c, peer, b.Vec().Slice(0, n/2), peer, b.Vec().Slice(n-n/2, n)); err != nil {
+	if _, err := p2p.SendRecv(ctx, c, peer, b.Vec().Slice(n-n/2, n), peer, b.Vec().Slice(0, n/2)); err != nil {
 		return fmt.Errorf("afterwards: %w", err)
 	}
 	got := make([]byte, n)
@@ -213,7 +213,7 @@ func TestMessagesRefused(t *testing.T) {
 			return err
 		}
 		both := func(c *ubcoll.Comm, src, dst ubcoll.Vec) error {
-			_, err := p2p.SendRecv(ctx, c, peer, src, peer, dst)
+			_, err := p2p.SendRecv(ctx, c, peer, dst, peer, src)
 			return err
 		}
 		cancelled, cancel := context.WithCancel(ctx)
@@ -372,7 +372,7 @@ func TestMessagesFail(t *testing.T) {
 				src, dst := b.Vec().Slice(0, 100<<10), b.Vec().Slice(100<<10, 200<<10)
 				var err error
 				for k := 0; err == nil && k < 10; k++ { // in turn, so that they wait for each other
-					_, err = p2p.SendRecv(ctx, []*ubcoll.Comm{c, c.On(s)}[k%2], peer, src, peer, dst)
+					_, err = p2p.SendRecv(ctx, []*ubcoll.Comm{c, c.On(s)}[k%2], peer, dst, peer, src)
 				}
 				err = errors.Join(err, s.Sync(ctx))
 				switch {

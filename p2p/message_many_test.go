@@ -198,8 +198,8 @@ func TestMessagesCaptured(t *testing.T) {
 		if err := cu.BeginCapture(); err != nil {
 			return err
 		}
-		_, err1 := p2p.SendRecv(ctx, c.On(s), peer, v.Slice(0, small), peer, in.Slice(0, small))
-		_, err2 := p2p.SendRecv(ctx, c.On(s), peer, v.Slice(small, small+large), peer, in.Slice(small, small+large))
+		_, err1 := p2p.SendRecv(ctx, c.On(s), peer, in.Slice(0, small), peer, v.Slice(0, small))
+		_, err2 := p2p.SendRecv(ctx, c.On(s), peer, in.Slice(small, small+large), peer, v.Slice(small, small+large))
 		err = errors.Join(err1, err2, g.Do(ctx, c.On(s)))
 		graph, err2 := cu.EndCapture()
 		if err = errors.Join(err, err2); err != nil {

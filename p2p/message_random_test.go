@@ -111,7 +111,7 @@ func (m *mailbag) run(ctx context.Context, c *ubcoll.Comm, letters []letter, r *
 			var err error
 			switch {
 			case l.from == me && l.to == me:
-				_, err = p2p.SendRecv(ctx, c, me, src, me, dst)
+				_, err = p2p.SendRecv(ctx, c, me, dst, me, src)
 			case l.from == me:
 				err = p2p.Send(ctx, c, l.to, src)
 			case l.to == me:

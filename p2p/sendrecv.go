@@ -61,10 +61,10 @@ func recvFrom(ctx context.Context, m *mail.Mail, op string, peer int, v *team.Ve
 	return m.Do(ctx, op, mail.NewMessage(peer, v, true, acquire))
 }
 
-// SendRecv sends src to one peer and receives from another, or the same, or this rank itself, at the same time, and
-// returns how many elements it received. Blocking until both are done; of device memory on a stream they are queued.
+// SendRecv receives from one peer into dst and sends src to another, or the same, or this rank itself, at the same time,
+// and returns how many elements it received. Blocking until both are done; of device memory on a stream they are queued.
 // Any goroutine. Source: MPI_Sendrecv (MPI-4.1, 3.10).
-func SendRecv(ctx context.Context, c *ubcoll.Comm, to int, src ubcoll.Vec, from int, dst ubcoll.Vec) (int, error) {
+func SendRecv(ctx context.Context, c *ubcoll.Comm, from int, dst ubcoll.Vec, to int, src ubcoll.Vec) (int, error) {
 	e, v, w := (*inside.Comm)(c).View(), (*inside.Vec)(&src).Team(), (*inside.Vec)(&dst).Team()
 	if !v.Dev.IsHost() || mail.OnDevice(e.Stream, w) {
 		return doDevice(ctx, e, "send_recv", mail.DeviceMessage{Vec: *v, Peer: to},

@@ -146,7 +146,7 @@ func pairs(p place, count int) shape {
 // sendRecv sends to the next rank and receives from the one before, as nccl-tests' sendrecv.
 func sendRecv(ctx context.Context, c *ubcoll.Comm, a *args) error {
 	n := c.Size()
-	_, err := p2p.SendRecv(ctx, c, (c.Rank()+1)%n, a.src, (c.Rank()+n-1)%n, a.dst)
+	_, err := p2p.SendRecv(ctx, c, (c.Rank()+n-1)%n, a.dst, (c.Rank()+1)%n, a.src)
 	return err
 }
 

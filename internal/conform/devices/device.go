@@ -187,7 +187,7 @@ func (d *onDevice) sendRecv() error {
 	n := d.c.Size()
 	from := (d.c.Rank() + n - 1) % n
 	return d.run(d.n, d.n, 0, func(c *ubcoll.Comm, dst, src ubcoll.Vec) error {
-		_, err := p2p.SendRecv(d.ctx, c, (c.Rank()+1)%n, src, from, dst)
+		_, err := p2p.SendRecv(d.ctx, c, from, dst, (c.Rank()+1)%n, src)
 		return err
 	}, func(p unsafe.Pointer) (int, verify.Mismatch) { return d.data.CheckInput(p, 0, d.n, from) })
 }

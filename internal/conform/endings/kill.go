@@ -22,7 +22,7 @@ func KillP2P(ctx context.Context, c *ubcoll.Comm) error {
 	next, last := conform.Ring(c)
 	dst := make([]float32, 300000)
 	return untilLost(c, func(v ubcoll.Vec) error {
-		_, err := p2p.SendRecv(ctx, c, next, v, last, ubcoll.Of(dst))
+		_, err := p2p.SendRecv(ctx, c, last, ubcoll.Of(dst), next, v)
 		return err
 	})
 }

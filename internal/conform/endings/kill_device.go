@@ -49,7 +49,7 @@ func KillDeviceP2P(ctx context.Context, c *ubcoll.Comm) error {
 	next, last := conform.Ring(c)
 	return untilLost(c, func(v ubcoll.Vec) error {
 		d := b.Vec()
-		_, err := p2p.SendRecv(ctx, c, next, d.Slice(0, v.Len()), last, d.Slice(300000, 300000+v.Len()))
+		_, err := p2p.SendRecv(ctx, c, last, d.Slice(300000, 300000+v.Len()), next, d.Slice(0, v.Len()))
 		return err
 	})
 }

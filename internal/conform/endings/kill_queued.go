@@ -62,7 +62,7 @@ func KillQueuedMessages(ctx context.Context, c *ubcoll.Comm) error {
 	return queueUntilLost(ctx, c, amount(100, 1000), 2*n,
 		func(s *ubcoll.Stream, b *ubcoll.Buffer[float32], _ *ubcoll.Registration) (func() error, error) {
 			return func() error {
-				_, err := p2p.SendRecv(ctx, c.On(s), next, b.Vec().Slice(0, n), last, b.Vec().Slice(n, 2*n))
+				_, err := p2p.SendRecv(ctx, c.On(s), last, b.Vec().Slice(n, 2*n), next, b.Vec().Slice(0, n))
 				return err
 			}, nil
 		})

@@ -200,7 +200,7 @@ func messages(ctx context.Context, c *ubcoll.Comm) error {
 			wg.Go(func() {
 				next, last := conform.Ring(x)
 				got := make([]byte, n)
-				_, errs[i] = p2p.SendRecv(ctx, x, next, ubcoll.Of(conform.Pattern(10*i+x.Rank(), n, n)), last, ubcoll.Of(got))
+				_, errs[i] = p2p.SendRecv(ctx, x, last, ubcoll.Of(got), next, ubcoll.Of(conform.Pattern(10*i+x.Rank(), n, n)))
 				if errs[i] == nil && !bytes.Equal(got, conform.Pattern(10*i+last, n, n)) {
 					errs[i] = conform.Fail(x, "message of %d bytes from rank %d of communicator %d: wrong data", n, last, i)
 				}

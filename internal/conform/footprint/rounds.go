@@ -145,7 +145,7 @@ func (r *childRounds) one(ctx context.Context) (err error) {
 	if what&4 != 0 {
 		x, y := make([]int64, 3000), make([]int64, 3000)
 		x[2999] = int64(k.d.Rank())
-		if _, err := p2p.SendRecv(ctx, k.d, right, ubcoll.Of(x), left, ubcoll.Of(y)); err != nil {
+		if _, err := p2p.SendRecv(ctx, k.d, left, ubcoll.Of(y), right, ubcoll.Of(x)); err != nil {
 			return err
 		}
 		if y[2999] != int64(left) {

@@ -71,7 +71,7 @@ func bad(ctx context.Context, c *ubcoll.Comm) error {
 			return conform.Fail(c, "a message that was refused has been written")
 		}
 		back := make([]int32, n)
-		k, err := p2p.SendRecv(ctx, c, peer, ubcoll.Of(src), peer, ubcoll.Of(back))
+		k, err := p2p.SendRecv(ctx, c, peer, ubcoll.Of(back), peer, ubcoll.Of(src))
 		if err != nil || k != n || back[n-1] != src[n-1] {
 			return conform.Fail(c, "after a wrong receive: %d, %w", k, err)
 		}

@@ -48,7 +48,7 @@ func sizes(ctx context.Context, c *ubcoll.Comm) error {
 			for i := range dst.Slice {
 				dst.Slice[i] = 0xee
 			}
-			got, err := p2p.SendRecv(ctx, c, right, src.Vec, left, dst.Vec)
+			got, err := p2p.SendRecv(ctx, c, left, dst.Vec, right, src.Vec)
 			if err != nil || got != size {
 				return conform.Fail(c, "%d bytes from %v to %v: got %d, %w", size, ws, wd, got, err)
 			}
@@ -127,7 +127,7 @@ func self(ctx context.Context, c *ubcoll.Comm) error {
 		for i := range x {
 			x[i] = int32(i + me)
 		}
-		if k, err := p2p.SendRecv(ctx, c, me, ubcoll.Of(x), me, ubcoll.Of(y)); err != nil || k != n {
+		if k, err := p2p.SendRecv(ctx, c, me, ubcoll.Of(y), me, ubcoll.Of(x)); err != nil || k != n {
 			return conform.Fail(c, "%d elements to itself: %d, %w", n, k, err)
 		}
 		for i := range y {

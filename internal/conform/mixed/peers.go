@@ -97,8 +97,8 @@ func (m *program) shift(t *siblings, src, dst int) error {
 		return nil
 	}
 	size := len(t.members())
-	got, err := p2p.SendRecv(m.ctx, t.c, (t.rank+by)%size, m.slots[src].vec.Slice(0, n),
-		(t.rank-by%size+size)%size, m.slots[dst].vec.Slice(0, room))
+	got, err := p2p.SendRecv(m.ctx, t.c, (t.rank-by%size+size)%size, m.slots[dst].vec.Slice(0, room),
+		(t.rank+by)%size, m.slots[src].vec.Slice(0, n))
 	if err == nil && got != n {
 		err = fmt.Errorf("received %d bytes, not %d", got, n)
 	}

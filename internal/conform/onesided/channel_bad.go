@@ -100,7 +100,7 @@ func channelWaits(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	// Both ends have waited in vain before one of them signals.
 	token := ubcoll.Of(make([]byte, 1))
-	if _, err := p2p.SendRecv(ctx, c, peer, token, peer, ubcoll.Of(make([]byte, 1))); err != nil {
+	if _, err := p2p.SendRecv(ctx, c, peer, ubcoll.Of(make([]byte, 1)), peer, token); err != nil {
 		return err
 	}
 	// The signal that comes later is taken, once; the packets too.
