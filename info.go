@@ -7,11 +7,11 @@ import (
 
 // OpInfo says how an operation went. See Comm.LastOp.
 type OpInfo struct {
-	Op        string // "all_reduce", "send", ...
-	Seq       uint64 // its number in its communicator, from 1: collectives and messages are counted apart; 0 if there was none
-	Algorithm string // how the data travelled: "two-shot", "eager", ...; "refused" if they did not
-	Bytes     int    // of the larger buffer
-	Src, Dst  BufferInfo
+	Op        string     // "all_reduce", "send", ...
+	Seq       uint64     // its number in its communicator, from 1: collectives and messages are counted apart; 0 if there was none
+	Algorithm string     // how the data travelled: "two-shot", "eager", ...; "refused" if they did not
+	Bytes     int        // of the larger buffer
+	Src, Dst  BufferInfo // the source and the destination, as this rank passed them
 
 	// Members are the operations of a group or of a graph's launch in their order, if one went last: those that were
 	// run, and the first 1024 at most. All else is the last member's. Nil for an operation by itself.
@@ -44,15 +44,15 @@ func newOpInfo(e engine.OpInfo) OpInfo {
 // Stats counts what a communicator and its rank have done. What somebody else captures is counted once, when it is
 // captured. See Comm.Stats.
 type Stats struct {
-	Operations uint64 // collectives, failed ones included, and those of each launch of a graph
-	Bytes      uint64 // sum over the operations of the larger buffer
-	Staged     uint64 // buffers that were copied through staging memory, those of messages included
-	Puts, Gets uint64 // of channels and windows, puts of packets included
-	OneSided   uint64 // bytes that they moved
-	Opened     uint64 // allocations on peers' devices that were mapped here, over and over ones included
-	Failures   uint64 // to give memory back, of which no call could tell: they were logged
-	Cache      CacheStats
-	Memory     MemoryStats
+	Operations uint64      // collectives, failed ones included, and those of each launch of a graph
+	Bytes      uint64      // sum over the operations of the larger buffer
+	Staged     uint64      // buffers that were copied through staging memory, those of messages included
+	Puts, Gets uint64      // of channels and windows, puts of packets included
+	OneSided   uint64      // bytes that they moved
+	Opened     uint64      // allocations on peers' devices that were mapped here, over and over ones included
+	Failures   uint64      // to give memory back, of which no call could tell: they were logged
+	Cache      CacheStats  // of this rank, whose communicators share it
+	Memory     MemoryStats // likewise
 }
 
 // CacheStats counts what the registration cache of a rank has done: lookups, registrations, evictions, and what is
@@ -63,7 +63,7 @@ type CacheStats = register.Stats
 type MemoryStats struct {
 	Arenas      int   // memory files
 	ArenaBytes  int64 // their size, all of it allocated but for what was held
-	Allocations int
+	Allocations int   // alive, those of devices and adopted ones included
 	LiveBytes   int64 // of host memory, as asked for
 	DeviceBytes int64 // of device memory, as asked for
 	HeldBytes   int64 // freed, and not to be used again as long as a peer may be at it; it takes no memory

@@ -29,14 +29,14 @@ var (
 // Error is what operations return: which operation, where, on which rank, about which peer, and why. Err wraps one of
 // the sentinels (or a context's error).
 type Error struct {
-	Op     string // "all_reduce", "open", ...
-	Seq    uint64 // the collective's sequence number in its communicator, from 1; 0 if it had none
-	Rank   int    // the rank that reports; -1 if it has none yet
-	Peer   int    // the rank that the error is about; -1 if none
-	Host   string // the reporting rank's host
-	Step   string // where in the operation: "agree", "reduce-scatter", ...
-	Device hw.Device
-	Err    error
+	Op     string    // "all_reduce", "open", ...
+	Seq    uint64    // the collective's sequence number in its communicator, from 1; 0 if it had none
+	Rank   int       // the rank that reports; -1 if it has none yet
+	Peer   int       // the rank that the error is about; -1 if none
+	Host   string    // the reporting rank's host
+	Step   string    // where in the operation: "agree", "reduce-scatter", ...
+	Device hw.Device // the device that reports; the host if none does
+	Err    error     // why: what errors.Is and errors.As look at
 }
 
 // Error reads "all_reduce #3: rank 1 (host a): agree: peer rank 2: rank 2 called ...: ranks disagree".

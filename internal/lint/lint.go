@@ -1,6 +1,6 @@
 // Package lint checks what the compiler does not: which package may import which, that none sets another's variables,
-// how large one may be, where C and system calls may stand, that exported names are documented, that the architecture's
-// table of where things are is true. Its test runs it on the whole project.
+// how large one may be, where C and system calls may stand, that exported names are documented, what go doc shows to
+// users, that the architecture's table of where things are is true. Its test runs it on the whole project.
 package lint
 
 import (
@@ -75,7 +75,7 @@ var wherePrivate = []string{"/wo" + "rk/", "/ro" + "ot/"}
 // with a go.mod of their own, hidden ones, testdata, bin and build are not entered.
 func Check(tree fs.FS) ([]string, error) {
 	c := &checker{tree: tree, fset: token.NewFileSet(), variables: map[string]token.Pos{}, read: map[string]bool{},
-		lines: map[string]int{}, start: map[string]*start{}}
+		lines: map[string]int{}, start: map[string]*start{}, sources: map[string][]source{}}
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -99,6 +99,7 @@ func Check(tree fs.FS) ([]string, error) {
 		}
 	}
 	c.atStart()
+	c.face()
 	c.project()
 	c.where()
 	slices.Sort(c.faults)
@@ -113,8 +114,9 @@ type checker struct {
 	variables map[string]token.Pos // those of internal/env, by their Go names
 	read      map[string]bool      // of those
 
-	lines map[string]int    // by rooms
-	start map[string]*start // by rooms
+	lines   map[string]int      // by rooms
+	start   map[string]*start   // by rooms
+	sources map[string][]source // by rooms: what go doc reads
 }
 
 func (c *checker) fault(where, format string, args ...any) {
@@ -175,6 +177,7 @@ func (c *checker) file(name string) error {
 		c.environment(f, room)
 		if f.Name.Name != "main" {
 			c.documented(f)
+			c.sources[room] = append(c.sources[room], source{name, data})
 		}
 	}
 	return nil

@@ -114,6 +114,44 @@ func TestRules(t *testing.T) {
 			"coll: has 3501 lines without its tests, more than 3500"},
 		{"a package as large as may be", "coll/a.go", "package coll\n" + strings.Repeat("\n", largest-1), ""},
 		{"large tests", "coll/a_test.go", "package coll\n" + strings.Repeat("\n", largest), ""},
+		{"a function shows what users cannot see", "coll/a.go",
+			"package coll\n\nimport t \"github.com/ubcoll/ubcoll/internal/team\"\n\n// F is.\nfunc F(...t.Vec) {}\n",
+			"coll/a.go:6: shows t.Vec, of an internal package"},
+		{"a field shows what users cannot see", "coll/a.go",
+			"package coll\n\nimport \"github.com/ubcoll/ubcoll/internal/team\"\n\n// T is.\ntype T struct {\n\tF team.Vec // is\n}\n",
+			"coll/a.go:7: shows team.Vec, of an internal package"},
+		{"a value shows what users cannot see", "a.go",
+			"package ubcoll\n\nimport \"github.com/ubcoll/ubcoll/internal/team\"\n\n// V is.\nvar V = team.Sum\n\nvar w = team.Max\n",
+			"a.go:6: shows team.Sum, of an internal package"},
+		{"what is not shown may be hidden", "coll/a.go", "package coll\n\nimport \"github.com/ubcoll/ubcoll/internal/team\"\n\n" +
+			"// T is.\ntype T struct {\n\tv team.Vec // a team.Vec\n}\n\ntype t team.Vec\n\n" +
+			"// F is a team. It has none.\nfunc F() { _ = team.Vec{} }\n\nfunc f(team.Vec) {}\n\n" +
+			"// M is team.Vec.\nfunc (t) M() team.Vec { return nil }\n", ""},
+		{"what users do not hold may show it", "hw/cpu/a.go",
+			"package cpu\n\nimport \"github.com/ubcoll/ubcoll/internal/race\"\n\n// F is.\nfunc F() race.T { return nil }\n", ""},
+		{"a comment names what users cannot see", "coll/a.go", "package coll\n\n// F is\n// x.Vec of nearest.Vec.\nfunc F() {}\n",
+			"coll/a.go:4: the comment says \"nearest.V\", which users cannot see"},
+		{"a package's comment names a folder that users cannot see", "coll/a.go", "// Package coll is internal/x.\npackage coll\n",
+			"coll/a.go:1: the comment says \"internal/\", which users cannot see"},
+		{"undocumented field", "coll/a.go", "package coll\n\n// T is.\ntype T struct {\n\tF, g int\n}\n",
+			"coll/a.go:5: exported field F has no comment"},
+		{"undocumented method of an interface", "coll/a.go", "package coll\n\n// T is.\ntype T interface {\n\tM()\n}\n",
+			"coll/a.go:5: exported method M has no comment"},
+		{"undocumented field of what users do not hold", "hw/cpu/a.go", "package cpu\n\n// T is.\ntype T struct{ F int }\n", ""},
+		{"a link", "coll/a.go", "package coll\n\nimport \"github.com/ubcoll/ubcoll/hw\"\n\n// T is as [T.F], [T.M], [F] and [V],\n" +
+			"// [hw], [hw.Shown] and [github.com/ubcoll/ubcoll/hw.Shown], [context.Context]; x[I], [1,2].\ntype T struct {\n\tF int // is\n}\n\n" +
+			"// M is\nfunc (*T) M() {}\n\n// F is.\nfunc F() T { return T{} }\n\n// V is.\nvar V hw.Shown\n", ""},
+		{"a link to nothing", "coll/a.go", "package coll\n\n// F is [G].\nfunc F() {}\n\n// f is [G].\nfunc f() {}\n",
+			"coll/a.go:3: [G] is no link"},
+		{"a link in a list to nothing", "coll/a.go", "package coll\n\n// F is:\n//   - [F]\n//   - [F.G]\nfunc F() {}\n",
+			"coll/a.go:3: [F.G] is no link"},
+		{"a link to a package that is not imported", "coll/a.go", "package coll\n\n// F is [hw.Shown].\nfunc F() {}\n",
+			"coll/a.go:3: [hw.Shown] is no link"},
+		{"a link to nothing in a package", "coll/a.go",
+			"package coll\n\nimport \"github.com/ubcoll/ubcoll/hw\"\n\n// F is [hw.Hidden].\nfunc F(hw.Shown) {}\n",
+			"coll/a.go:5: the link to github.com/ubcoll/ubcoll/hw Hidden leads nowhere"},
+		{"a link to no package", "coll/a.go", "package coll\n\n// F is [github.com/ubcoll/ubcoll/none].\nfunc F() {}\n",
+			"coll/a.go:3: the link to github.com/ubcoll/ubcoll/none  leads nowhere"},
 		{"another module", "examples/x/go.mod", "module x", ""},
 		{"long README", "README.md", strings.Repeat("x\n", 151), "README.md: has 151 lines, more than 150"},
 		{"other licence", "LICENSE", "MIT", "LICENSE: must be there, with the Apache License"},
@@ -131,13 +169,14 @@ func TestRules(t *testing.T) {
 func check(t *testing.T, file, text, want string) {
 	t.Helper()
 	tree := fstest.MapFS{
-		"LICENSE":           {Data: []byte("Apache License")},
-		"README.md":         {Data: []byte("x\n")},
-		"examples/x/a.go":   {Data: []byte(`package main; import _ "github.com/ubcoll/ubcoll/hw"`)},
-		"hw/testdata/a.go":  {Data: []byte(`package util`)},
-		"hw/read.go":        {Data: []byte("package hw\n\nvar _ = env.Read.Get()\n")},
-		"hw/read_test.go":   {Data: []byte("package hw\n\nvar _ = env.Tested.Get()\n")},
-		".hidden/a/util.go": {Data: []byte(`package util`)},
+		"LICENSE":               {Data: []byte("Apache License")},
+		"README.md":             {Data: []byte("x\n")},
+		"examples/x/a.go":       {Data: []byte(`package main; import _ "github.com/ubcoll/ubcoll/hw"`)},
+		"hw/testdata/a.go":      {Data: []byte(`package util`)},
+		"hw/read.go":            {Data: []byte("package hw\n\nvar _ = env.Read.Get()\n\n// Shown is.\ntype Shown int\n")},
+		"internal/nearest/a.go": {Data: []byte("package nearest\n")},
+		"hw/read_test.go":       {Data: []byte("package hw\n\nvar _ = env.Tested.Get()\n")},
+		".hidden/a/util.go":     {Data: []byte(`package util`)},
 	}
 	tree[file] = &fstest.MapFile{Data: []byte(text)}
 	faults, err := Check(tree)
