@@ -14,6 +14,10 @@
 //
 // Run it as `mpirun -np 4 ./prog` (built with -tags mpi), or as `NTHREADS=4 ./prog`.
 //
+// Arguments are in one order: the context, the communicator, then whom it is with, then the destination before the
+// source, as in copy, then what is done to them. A peer that goes with only one of the two stands before it. Lengths of
+// a Vec and counts are elements; offsets into windows and channels, and the lengths beside them, are bytes.
+//
 // What a function's comment says: "local" means that other ranks need not call it, "collective" that all ranks of the
 // communicator must, in the same order. "Blocking" calls wait for this rank's part; none waits longer than
 // Options.Timeout for a peer, and the death of a peer's process ends it within two seconds. What says neither

@@ -114,7 +114,7 @@ func TestToldOneSided(t *testing.T) {
 			ch.Batch(ctx, func(b *p2p.Channel) error {
 				return errors.Join(b.Put(ctx, 2000, 0, 4), b.Put(ctx, 2004, 0, 4), b.Signal(ctx), b.Wait(ctx))
 			}), ch.PutPackets(ctx, 3200, 0, 8, p2p.Packet8), told("batch and packets", 6, 1, 1127),
-			w.Put(ctx, 1-c.Rank(), 2000, part), w.Get(ctx, a.Vec().Slice(850, 860), c.Rank(), 0),
+			w.Put(ctx, 1-c.Rank(), 2000, part), w.Get(ctx, c.Rank(), a.Vec().Slice(850, 860), 0),
 			w.On(s).Put(ctx, c.Rank(), 3600, part), s.Sync(ctx), told("window", 8, 2, 1247)); err != nil {
 			return err
 		}

@@ -98,9 +98,9 @@ func (w *Window) Put(ctx context.Context, peer, dstOff int, src Vec) error {
 	return w.w.Copy(engine.Context(ctx), w.s, "put", peer, dstOff, *src.team(), true)
 }
 
-// Get copies from srcOff of peer's part to dst, any memory of the same kind, as much as dst holds. It takes the time
+// Get copies to dst, any memory of the same kind, from srcOff of peer's part, as much as dst holds. It takes the time
 // of the copy. After ErrStale dst holds anything, if the peer took its memory back during the copy.
-func (w *Window) Get(ctx context.Context, dst Vec, peer, srcOff int) error {
+func (w *Window) Get(ctx context.Context, peer int, dst Vec, srcOff int) error {
 	if w.nothing() {
 		return errNoWindow
 	}
@@ -127,14 +127,14 @@ func (w *Window) Wait(ctx context.Context, peer int) error {
 	return w.w.Wait(engine.Context(ctx), w.s, peer)
 }
 
-// Fence completes this rank's puts and gets before it, on all peers: whatever this rank does next is seen after them,
+// Flush completes this rank's puts and gets before it, on all peers: whatever this rank does next is seen after them,
 // and on a stream, whatever is queued there next. On host memory they are complete when they return, so it is a check
 // that the window is usable. It is no barrier: coll.Barrier is.
-func (w *Window) Fence(ctx context.Context) error {
+func (w *Window) Flush(ctx context.Context) error {
 	if w.nothing() {
 		return errNoWindow
 	}
-	return w.w.Fence(engine.Context(ctx), w.s)
+	return w.w.Flush(engine.Context(ctx), w.s)
 }
 
 // Peer views rank's part, mapped into this process: the source or destination of other operations, which reach it by

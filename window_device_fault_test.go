@@ -91,23 +91,23 @@ func TestWindowOnDevicesMisused(t *testing.T) {
 		ten := p.buf.Vec().Slice(0, 10)
 		errs := []error{
 			testkit.Wants(p.w.On(host).Signal(ctx, 0), ubcoll.ErrArgument),
-			testkit.Wants(p.w.On(host).Fence(ctx), ubcoll.ErrArgument),
+			testkit.Wants(p.w.On(host).Flush(ctx), ubcoll.ErrArgument),
 			testkit.Wants(p.w.On(elsewhere).Put(ctx, 0, 500, ten), ubcoll.ErrArgument),
 			testkit.Wants(hp.w.On(device).Signal(ctx, 0), ubcoll.ErrArgument),
-			testkit.Wants(hp.w.Put(ctx, 0, 0, ten), ubcoll.ErrArgument), testkit.Wants(hp.w.Get(ctx, ten, 1, 0), ubcoll.ErrArgument),
+			testkit.Wants(hp.w.Put(ctx, 0, 0, ten), ubcoll.ErrArgument), testkit.Wants(hp.w.Get(ctx, 1, ten, 0), ubcoll.ErrArgument),
 			testkit.Wants(p.w.Put(ctx, 1, 0, freed.Vec()), ubcoll.ErrStale),
-			testkit.Wants(p.w.Get(ctx, ten.Slice(5, 1), 1, 0), ubcoll.ErrArgument),
+			testkit.Wants(p.w.Get(ctx, 1, ten.Slice(5, 1), 0), ubcoll.ErrArgument),
 			testkit.Wants(p.w.Put(ctx, c.Rank(), 9, ten), ubcoll.ErrArgument), // overlaps
-			testkit.Wants(p.w.Get(ctx, p.buf.Vec().Slice(1, 11), c.Rank(), 0), ubcoll.ErrArgument),
+			testkit.Wants(p.w.Get(ctx, c.Rank(), p.buf.Vec().Slice(1, 11), 0), ubcoll.ErrArgument),
 			p.w.Put(ctx, c.Rank(), 0, ten), p.w.Put(ctx, c.Rank(), 10, ten),
 			testkit.Wants(testkit.ErrOf(p.w.Peer(2)), ubcoll.ErrArgument),
 		}
 		for r := range 2 {
 			errs = append(errs, testkit.Wants(p.w.Put(ctx, r, 0, ubcoll.Of(make([]byte, 10))), ubcoll.ErrArgument),
-				testkit.Wants(p.w.Get(ctx, hp.buf.Vec().Slice(0, 10), r, 0), ubcoll.ErrArgument))
+				testkit.Wants(p.w.Get(ctx, r, hp.buf.Vec().Slice(0, 10), 0), ubcoll.ErrArgument))
 			for _, off := range []int{-1, 991, 1000, 1001, huge} {
 				errs = append(errs, testkit.Wants(p.w.Put(ctx, r, off, ten), ubcoll.ErrArgument),
-					testkit.Wants(p.w.Get(ctx, ten, r, off), ubcoll.ErrArgument))
+					testkit.Wants(p.w.Get(ctx, r, ten, off), ubcoll.ErrArgument))
 			}
 		}
 		for _, r := range []int{-1, 2, huge} {
@@ -119,7 +119,7 @@ func TestWindowOnDevicesMisused(t *testing.T) {
 		errs = append(errs, testkit.Wants(p.w.Put(over, 1, 0, ten), context.Canceled),
 			// Nothing of that has sent a signal or ended the window.
 			p.w.Signal(ctx, 1-c.Rank()), p.w.Wait(ctx, 1-c.Rank()), c.Err(), coll.Barrier(ctx, c), hp.close(), p.close(),
-			testkit.Wants(p.w.Put(ctx, 1, 0, ten), ubcoll.ErrClosed), testkit.Wants(p.w.On(device).Fence(ctx), ubcoll.ErrClosed),
+			testkit.Wants(p.w.Put(ctx, 1, 0, ten), ubcoll.ErrClosed), testkit.Wants(p.w.On(device).Flush(ctx), ubcoll.ErrClosed),
 			testkit.Wants(testkit.ErrOf(p.w.Peer(0)), ubcoll.ErrClosed), testkit.Wants(p.w.Close(), ubcoll.ErrClosed),
 			host.Close(), device.Close(), elsewhere.Close())
 		return errors.Join(errs...)
@@ -156,7 +156,7 @@ func TestWindowOnDevicesClosedThere(t *testing.T) {
 		}
 		peer := 3 - c.Rank()
 		return errors.Join(testkit.Wants(p.w.Put(ctx, 0, 0, half), ubcoll.ErrStale),
-			testkit.Wants(p.w.Get(ctx, half, 0, 0), ubcoll.ErrStale),
+			testkit.Wants(p.w.Get(ctx, 0, half, 0), ubcoll.ErrStale),
 			testkit.Wants(testkit.ErrOf(p.w.Peer(0)), ubcoll.ErrStale), p.w.Wait(ctx, 0),
 			testkit.Wants(p.w.Wait(ctx, 0), ubcoll.ErrClosed),
 			testkit.Wants(p.w.Put(ctx, 0, 0, half), ubcoll.ErrStale),
@@ -217,7 +217,7 @@ func TestWindowOnDevicesEnds(t *testing.T) {
 					if err != nil || here {
 						return errors.Join(err, c.Err(), p.buf.Free())
 					}
-					err = errors.Join(testkit.Wants(p.w.Signal(ctx, 1), k.want), testkit.Wants(p.w.Fence(ctx), k.want),
+					err = errors.Join(testkit.Wants(p.w.Signal(ctx, 1), k.want), testkit.Wants(p.w.Flush(ctx), k.want),
 						p.w.Put(ctx, 2, 500, p.buf.Vec().Slice(0, 10)), p.w.Signal(ctx, 2), c.Err())
 					return errors.Join(err, p.close())
 				}

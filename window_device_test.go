@@ -125,8 +125,8 @@ func windowRounds(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed u
 			// What rank r has of another one.
 			from := (r + round) % n
 			w := on()
-			if err := errors.Join(w.Get(ctx, other.Vec().Slice(0, size), r, from*most+at), w.Fence(ctx),
-				p.w.Fence(ctx)); err != nil {
+			if err := errors.Join(w.Get(ctx, r, other.Vec().Slice(0, size), from*most+at), w.Flush(ctx),
+				p.w.Flush(ctx)); err != nil {
 				return err
 			}
 			if err := holds(ctx, other, 0, noise(seed, round, from, size)); err != nil {
@@ -175,8 +175,8 @@ func TestWindowOnDevicesReplayed(t *testing.T) {
 			return err
 		}
 		w, peer := p.w.On(s), 1-c.Rank()
-		err = errors.Join(w.Put(ctx, peer, 0, src.Vec()), w.Signal(ctx, peer), w.Wait(ctx, peer), w.Fence(ctx),
-			w.Get(ctx, p.buf.Vec().Slice(n, 2*n), peer, 0), w.Signal(ctx, peer), w.Wait(ctx, peer))
+		err = errors.Join(w.Put(ctx, peer, 0, src.Vec()), w.Signal(ctx, peer), w.Wait(ctx, peer), w.Flush(ctx),
+			w.Get(ctx, peer, p.buf.Vec().Slice(n, 2*n), 0), w.Signal(ctx, peer), w.Wait(ctx, peer))
 		g, err2 := cu.EndCapture()
 		if err = errors.Join(err, err2, testkit.Wants(src.Free(), ubcoll.ErrInUse)); err != nil {
 			return err
@@ -204,7 +204,7 @@ func TestWindowOnDevicesLarge(t *testing.T) {
 		mine, theirs := bytes.Repeat([]byte{byte(3 + c.Rank())}, n), bytes.Repeat([]byte{byte(3 + peer)}, n)
 		return errors.Join(p.buf.CopyFrom(ctx, mine), coll.Barrier(ctx, c), p.w.Put(ctx, peer, n, p.buf.Vec().Slice(0, n)),
 			p.w.Signal(ctx, peer), p.w.Wait(ctx, peer), holds(ctx, p.buf, n, theirs),
-			p.w.Get(ctx, p.buf.Vec().Slice(0, n), peer, n), holds(ctx, p.buf, 0, mine),
+			p.w.Get(ctx, peer, p.buf.Vec().Slice(0, n), n), holds(ctx, p.buf, 0, mine),
 			coll.Barrier(ctx, c), p.close())
 	})
 }
@@ -324,9 +324,9 @@ func TestWindowOnHostStream(t *testing.T) {
 		}
 		got := make([]byte, 300)
 		next := (c.Rank() + 1) % c.Size()
-		err = errors.Join(err, w.Fence(ctx), s.Sync(ctx), coll.Barrier(ctx, c), w.Get(ctx, ubcoll.Of(got), next, 0),
+		err = errors.Join(err, w.Flush(ctx), s.Sync(ctx), coll.Barrier(ctx, c), w.Get(ctx, next, ubcoll.Of(got), 0),
 			s.Sync(ctx), w.Put(ctx, next, 300, ubcoll.Of(mine)), testkit.Wants(s.Sync(ctx), ubcoll.ErrArgument),
-			w.On(nil).Fence(ctx), s.Close())
+			w.On(nil).Flush(ctx), s.Close())
 		for r := range c.Size() {
 			if !bytes.Equal(got[100*r:100*(r+1)], bytes.Repeat([]byte{byte(r + 1)}, 100)) {
 				err = errors.Join(err, fmt.Errorf("rank %d's bytes are wrong", r))

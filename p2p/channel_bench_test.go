@@ -104,8 +104,8 @@ func TestOneSidedAllocations(t *testing.T) {
 					ch.PutWithSignal(ctx, 0, 32, 32), ch.Wait(ctx), ch.Flush(ctx))
 			}},
 			{"window", func() error {
-				return errors.Join(w.Put(ctx, peer, 0, mine), w.Get(ctx, mine, peer, 0), w.Put(ctx, c.Rank(), 32, mine),
-					w.Signal(ctx, peer), w.Wait(ctx, peer), w.Fence(ctx))
+				return errors.Join(w.Put(ctx, peer, 0, mine), w.Get(ctx, peer, mine, 0), w.Put(ctx, c.Rank(), 32, mine),
+					w.Signal(ctx, peer), w.Wait(ctx, peer), w.Flush(ctx))
 			}},
 		} {
 			const runs = 200

@@ -153,7 +153,7 @@ func openWindow(ctx context.Context, c *ubcoll.Comm, e *ends) error {
 		if variant == "put" {
 			err = w.Put(ctx, peer, e.max, e.mem.vec.Slice(0, n))
 		} else {
-			err = w.Get(ctx, e.mem.vec.Slice(e.max, e.max+n), peer, 0)
+			err = w.Get(ctx, peer, e.mem.vec.Slice(e.max, e.max+n), 0)
 		}
 		if err != nil {
 			return err

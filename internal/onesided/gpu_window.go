@@ -151,8 +151,8 @@ func (w *Window) keep(a *mem.Allocation) error {
 	return w.gpu.kept.Keep(w.c, a)
 }
 
-// fence has what is queued next on s begin after all puts and gets, or waits for them.
-func (u *gpuWindow) fence(ctx context.Context, c *engine.Comm, s *engine.Stream) error {
+// flush has what is queued next on s begin after all puts and gets, or waits for them.
+func (u *gpuWindow) flush(ctx context.Context, c *engine.Comm, s *engine.Stream) error {
 	on, err := queues(c, s)
 	if err != nil {
 		return err

@@ -232,18 +232,18 @@ func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind St
 	return w.told(op, peer, err)
 }
 
-// Fence completes this rank's puts and gets; on the host they are complete when they return.
-func (w *Window) Fence(ctx context.Context, s *engine.Stream) error {
-	const op = "fence"
+// Flush completes this rank's puts and gets; on the host they are complete when they return.
+func (w *Window) Flush(ctx context.Context, s *engine.Stream) error {
+	const op = "flush"
 	if w.later(s) {
-		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Fence(ctx, nil) })
+		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Flush(ctx, nil) })
 	}
 	if _, err := w.begin(ctx, op, w.c.Rank()); err != nil {
 		return err
 	}
 	defer end(w)
 	if w.gpu != nil {
-		return w.told(op, -1, w.gpu.fence(ctx, w.c, s))
+		return w.told(op, -1, w.gpu.flush(ctx, w.c, s))
 	}
 	return nil
 }

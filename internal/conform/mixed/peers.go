@@ -177,12 +177,12 @@ func (m *program) window() error {
 		}
 	}
 	// Nobody writes what others still put from, nor gets what they have not put.
-	if err := errors.Join(w.Fence(m.ctx), coll.Barrier(m.ctx, t.c)); err != nil {
+	if err := errors.Join(w.Flush(m.ctx), coll.Barrier(m.ctx, t.c)); err != nil {
 		return err
 	}
 	for _, x := range gets[t.me] {
 		if x.to == t.rank {
-			if err := w.Get(m.ctx, m.vec(x.dst, dtype.Uint8), x.from, x.src.at); err != nil {
+			if err := w.Get(m.ctx, x.from, m.vec(x.dst, dtype.Uint8), x.src.at); err != nil {
 				return err
 			}
 		}

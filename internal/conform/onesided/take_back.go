@@ -273,7 +273,7 @@ func (t *takeBack) attack(ctx context.Context, wg *sync.WaitGroup, v *victim) {
 	loop("a window's get", v.win != nil, func(pick *rand.Rand) (error, error) {
 		off, n := part(pick)
 		got := make([]byte, n)
-		if err := v.win.Get(ctx, ubcoll.Of(got), t.peer, v.n+off); err != nil {
+		if err := v.win.Get(ctx, t.peer, ubcoll.Of(got), v.n+off); err != nil {
 			return err, nil
 		}
 		return nil, same(got, off)

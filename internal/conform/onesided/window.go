@@ -38,7 +38,7 @@ func windowData(ctx context.Context, c *ubcoll.Comm) error {
 				return err
 			}
 		}
-		if err := w.Fence(ctx); err != nil {
+		if err := w.Flush(ctx); err != nil {
 			return err
 		}
 		for p := range c.Size() {
@@ -55,7 +55,7 @@ func windowData(ctx context.Context, c *ubcoll.Comm) error {
 		got := make([]byte, n-7)
 		for p := range c.Size() {
 			from := (p + round) % c.Size()
-			if err := w.Get(ctx, ubcoll.Of(got), p, n*from+7); err != nil {
+			if err := w.Get(ctx, p, ubcoll.Of(got), n*from+7); err != nil {
 				return err
 			}
 			if !bytes.Equal(got, conform.Pattern(from, round, n)[7:]) {
@@ -200,14 +200,14 @@ func windowMisuse(ctx context.Context, c *ubcoll.Comm) error {
 	for _, p := range []int{c.Rank(), bad} {
 		for _, off := range []int{-1, 8183, 8192, 8193, huge} {
 			if err := errors.Join(conform.Refused(c, "put outside", w.Put(ctx, p, off, x), ubcoll.ErrArgument),
-				conform.Refused(c, "get outside", w.Get(ctx, x, p, off), ubcoll.ErrArgument)); err != nil {
+				conform.Refused(c, "get outside", w.Get(ctx, p, x, off), ubcoll.ErrArgument)); err != nil {
 				return err
 			}
 		}
 	}
 	for _, p := range []int{-1, c.Size(), huge} {
 		if err := errors.Join(conform.Refused(c, "put", w.Put(ctx, p, 0, x), ubcoll.ErrArgument),
-			conform.Refused(c, "get", w.Get(ctx, x, p, 0), ubcoll.ErrArgument),
+			conform.Refused(c, "get", w.Get(ctx, p, x, 0), ubcoll.ErrArgument),
 			conform.Refused(c, "signal", w.Signal(ctx, p), ubcoll.ErrArgument),
 			conform.Refused(c, "wait", w.Wait(ctx, p), ubcoll.ErrArgument),
 			conform.Refused(c, "peer", testkit.ErrOf(w.Peer(p)), ubcoll.ErrArgument)); err != nil {
@@ -272,10 +272,10 @@ func windowEnds(ctx context.Context, c *ubcoll.Comm) error {
 	x := ubcoll.Of(make([]byte, 10))
 	gone := func(w *ubcoll.Window) error {
 		return errors.Join(conform.Refused(c, "put", w.Put(ctx, 0, 0, x), ubcoll.ErrClosed),
-			conform.Refused(c, "get", w.Get(ctx, x, 0, 0), ubcoll.ErrClosed),
+			conform.Refused(c, "get", w.Get(ctx, 0, x, 0), ubcoll.ErrClosed),
 			conform.Refused(c, "signal", w.Signal(ctx, 0), ubcoll.ErrClosed),
 			conform.Refused(c, "wait", w.Wait(ctx, 0), ubcoll.ErrClosed),
-			conform.Refused(c, "fence", w.Fence(ctx), ubcoll.ErrClosed),
+			conform.Refused(c, "flush", w.Flush(ctx), ubcoll.ErrClosed),
 			conform.Refused(c, "peer", testkit.ErrOf(w.Peer(0)), ubcoll.ErrClosed),
 			conform.Refused(c, "close", w.Close(), ubcoll.ErrClosed))
 	}
@@ -298,7 +298,7 @@ func windowEnds(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	if c.Rank() != 0 {
 		if err := errors.Join(conform.Refused(c, "put", w.Put(ctx, 0, 0, x), ubcoll.ErrStale),
-			conform.Refused(c, "get", w.Get(ctx, x, 0, 0), ubcoll.ErrStale),
+			conform.Refused(c, "get", w.Get(ctx, 0, x, 0), ubcoll.ErrStale),
 			conform.Refused(c, "peer", testkit.ErrOf(w.Peer(0)), ubcoll.ErrStale), w.Wait(ctx, 0),
 			conform.Refused(c, "wait", w.Wait(ctx, 0), ubcoll.ErrClosed), w.Close(), gone(w)); err != nil {
 			return err
