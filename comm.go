@@ -4,61 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"time"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/team"
-	"github.com/ubcoll/ubcoll/register"
 )
-
-// Options are what all ranks of a communicator agree on; Open compares them. The zero Options are the defaults, which
-// the variables UBCOLL_TIMEOUT, UBCOLL_REGISTER and UBCOLL_ALGO change.
-type Options struct {
-	Timeout   time.Duration   // longest wait inside one operation; 0 = 10 minutes
-	Register  register.Policy // 0 = Auto
-	Algorithm string          // of all-reduces, where it can be had: "" = the library chooses; see Algorithms
-}
-
-// Algorithms are the names that Options.Algorithm takes. The two-shot works with every mix of buffers, and stands in
-// where another cannot be had; what is small enough to travel with the agreement does so, unless "ring" is asked for. On
-// devices "push" is a two-shot that reads no peer's memory, and "one-shot" goes up to 1 MiB.
-var Algorithms = []string{"ring", "one-shot", "two-shot", "push"}
-
-// Validate reports everything that is wrong with o.
-func (o Options) Validate() error {
-	var errs []error
-	if o.Timeout < 0 {
-		errs = append(errs, fmt.Errorf("timeout %v is negative: %w", o.Timeout, ErrArgument))
-	}
-	if o.Register < register.Auto || o.Register > register.Off {
-		errs = append(errs, fmt.Errorf("registration policy %v: %w", o.Register, ErrArgument))
-	}
-	if o.Algorithm != "" && !slices.Contains(Algorithms, o.Algorithm) {
-		errs = append(errs, fmt.Errorf("algorithm %q (empty or one of %v): %w", o.Algorithm, Algorithms, ErrArgument))
-	}
-	return errors.Join(errs...)
-}
-
-// fromEnvironment fills what o leaves open from UBCOLL_TIMEOUT, UBCOLL_REGISTER and UBCOLL_ALGO. Values that are
-// malformed are left: the engine's Open has an error for all variables.
-func (o Options) fromEnvironment() Options {
-	if o.Timeout == 0 {
-		o.Timeout, _ = env.Timeout.Get()
-	}
-	if o.Register == register.Auto {
-		name, _ := env.Register.Get()
-		_ = o.Register.UnmarshalText([]byte(name))
-	}
-	if o.Algorithm == "" {
-		o.Algorithm, _ = env.Algorithm.Get()
-	}
-	return o
-}
 
 // Comm is one rank's side of a communicator: a fixed set of ranks that call collectives together. It runs one
 // collective at a time, in call order: a blocking call while another goroutine's runs is ErrBusy. Its methods may be
@@ -84,7 +36,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) 
 	if ctx == nil {
 		ctx, bad = context.Background(), errors.Join(bad, engine.ErrNilContext)
 	}
-	c, err := inside.Open(ctx, b, engine.Options(o), bad)
+	c, err := inside.Open(ctx, b, o.engine(), bad)
 	if err != nil {
 		return nil, err
 	}

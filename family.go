@@ -2,9 +2,12 @@ package ubcoll
 
 import "context"
 
+// NoColor is the color of a rank that takes no part in a Split.
+const NoColor = -1
+
 // Split makes a communicator of the ranks that give the same color: ordered by key, and by their rank here where keys
-// are equal. A rank whose color is negative takes no part and gets nil and no error. Collective and blocking, for all
-// ranks of c; on a view made by On too, after what is queued. Not in a group (ErrArgument).
+// are equal. A rank whose color is NoColor, or negative at all, takes no part and gets nil and no error. Collective
+// and blocking, for all ranks of c; on a view made by On too, after what is queued. Not in a group (ErrArgument).
 //
 // The new communicator has the same memory: what is allocated or registered with one of the rank's communicators is
 // known to all and is registered once. Buffers live until the last of them closes, registrations until the one does

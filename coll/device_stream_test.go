@@ -142,7 +142,7 @@ func TestDeviceBad(t *testing.T) {
 		}, ubcoll.ErrMismatch, ubcoll.ErrMismatch, "rank 1 called all_gather_v"},
 	} {
 		for _, queued := range []bool{false, true} {
-			for _, algorithm := range []string{"one-shot", "two-shot"} {
+			for _, algorithm := range []ubcoll.Algorithm{"one-shot", "two-shot"} {
 				t.Run(fmt.Sprintf("%s/queued=%v/%s", k.name, queued, algorithm), func(t *testing.T) {
 					gputest.Run(t, 3, ubcoll.Options{Algorithm: algorithm}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 						a, err := gputest.Floats(ctx, c, dev, 100, 1)
@@ -239,7 +239,7 @@ func TestDeviceBroken(t *testing.T) {
 		{"abort", true, ubcoll.ErrAborted},
 	} {
 		for _, queued := range []bool{false, true} {
-			for _, algorithm := range []string{"one-shot", "two-shot"} {
+			for _, algorithm := range []ubcoll.Algorithm{"one-shot", "two-shot"} {
 				t.Run(fmt.Sprintf("%s/queued=%v/%s", k.name, queued, algorithm), func(t *testing.T) {
 					gave := make(chan struct{}, 2) // up, each of the others
 					gputest.Run(t, 3, ubcoll.Options{Algorithm: algorithm}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {

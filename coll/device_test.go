@@ -240,7 +240,7 @@ func (k trial) check(p unsafe.Pointer, me, n, one int) error {
 
 // mode is how operations are done on devices.
 type mode struct {
-	algorithm string
+	algorithm ubcoll.Algorithm
 	policy    register.Policy
 	some      bool // every other rank registers its memory b
 	queued    bool

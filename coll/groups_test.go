@@ -132,7 +132,7 @@ func TestGroupsChosen(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			var mu sync.Mutex
 			var went []string
-			err := ubcoll.Local(t.Context(), k.ranks, ubcoll.Options{Algorithm: k.algorithm},
+			err := ubcoll.Local(t.Context(), k.ranks, ubcoll.Options{Algorithm: ubcoll.Algorithm(k.algorithm)},
 				func(ctx context.Context, c *ubcoll.Comm) error {
 					table := *(*inside.Comm)(c).View().Team().Tuning()
 					table.CombineUpTo = k.limit

@@ -17,7 +17,7 @@ import (
 
 // TestReplayOnDevice launches a graph many times, blocking and on streams, with calls outside of it in between.
 func TestReplayOnDevice(t *testing.T) {
-	for _, algorithm := range []string{"", "two-shot"} {
+	for _, algorithm := range []ubcoll.Algorithm{"", "two-shot"} {
 		for _, n := range []int{1, 2, 3} {
 			for _, queued := range []bool{false, true} {
 				t.Run(fmt.Sprintf("ranks=%d/%s/queued=%v", n, algorithm, queued), func(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/experiment"
-	"github.com/ubcoll/ubcoll/register"
 )
 
 // run is the job of one rank. Rank 0 alone writes, to out.
@@ -111,7 +110,7 @@ func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.
 		p.printf("  Rank %d allocating %s per buffer\n", r, size("%.2f", n))
 	}
 	var registered []*ubcoll.Registration
-	if a.Registration == register.Explicit {
+	if a.Registration == ubcoll.RegisterExplicit {
 		vecs := []ubcoll.Vec{send.Vec(), recv.Vec()}
 		if a.InPlace {
 			vecs = vecs[:1]

@@ -15,7 +15,6 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/experiment"
-	"github.com/ubcoll/ubcoll/register"
 )
 
 // options is what the command line of bench says.
@@ -147,7 +146,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 		faults = append(faults, err)
 	}
 	if o.config.Buffers == measure.GoSlices { // or memory of Alloc would be registered at its first use
-		o.job.Register = register.Explicit
+		o.job.Register = ubcoll.RegisterExplicit
 	}
 	err := errors.Join(faults...)
 	switch {
@@ -287,7 +286,7 @@ func setMinBusBW(o *options, value string) error {
 }
 
 func setAlgorithm(o *options, value string) error {
-	o.job.Algorithm = value
+	o.job.Algorithm = ubcoll.Algorithm(value)
 	return nil
 }
 

@@ -23,7 +23,6 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/testkit"
-	"github.com/ubcoll/ubcoll/register"
 )
 
 // The tests run the program as users do: this test binary started again, with main for its tests.
@@ -321,7 +320,7 @@ func TestParse(t *testing.T) {
 		Skip: 4, Aggregate: 2, Checks: 3, Types: []dtype.Type{dtype.Float16}, Reductions: []ubcoll.Op{ubcoll.Max}, Root: -1,
 		Average: measure.Mean, MinBusBW: 2.5, Seed: 9, PerCall: true, Timestamps: true, Paths: true, Cache: true,
 		Device: measure.Host, MinTime: 50 * time.Millisecond}, o.config)
-	require.Equal(t, ubcoll.Options{Timeout: 90 * time.Second, Algorithm: "ring", Register: register.Explicit}, o.job)
+	require.Equal(t, ubcoll.Options{Timeout: 90 * time.Second, Algorithm: "ring", Register: ubcoll.RegisterExplicit}, o.job)
 	require.Equal(t, 3, o.threads)
 	require.Equal(t, "a.csv", o.output)
 

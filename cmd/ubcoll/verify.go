@@ -13,7 +13,6 @@ import (
 	"github.com/ubcoll/ubcoll"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/experiment"
-	"github.com/ubcoll/ubcoll/register"
 )
 
 // verify checks the collectives' results. It does not return if that fails: ubcoll.Main ends the job.
@@ -63,7 +62,7 @@ func verify(args []string, out io.Writer) error {
 	if _, err := ranksHere(*threads); err != nil {
 		return err
 	}
-	o := ubcoll.Options{Timeout: *timeout, Register: register.Explicit}
+	o := ubcoll.Options{Timeout: *timeout, Register: ubcoll.RegisterExplicit}
 	ubcoll.Main(o, func(ctx context.Context, c *ubcoll.Comm) error {
 		if err := measure.Required(c); err != nil {
 			return err

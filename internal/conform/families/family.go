@@ -60,7 +60,7 @@ func splitReversed(ctx context.Context, c *ubcoll.Comm) error {
 func splitNone(ctx context.Context, c *ubcoll.Comm) error {
 	color := 3
 	if c.Rank() == 0 {
-		color = -1
+		color = ubcoll.NoColor
 	}
 	d, err := c.Split(ctx, color, 0)
 	switch {

@@ -93,7 +93,7 @@ func (r *childRounds) one(ctx context.Context) (err error) {
 		k.d, err = r.c.Dup(ctx)
 	} else {
 		colors := r.all.IntN(3) // the last rank of some takes no part
-		color := -1
+		color := ubcoll.NoColor
 		if colors == 0 || r.c.Rank() < r.c.Size()-1 {
 			color = r.c.Rank() % max(colors, 1)
 		}

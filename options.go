@@ -1,0 +1,92 @@
+package ubcoll
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/nearest"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// Options are what all ranks of a communicator agree on; Open compares them. The zero Options are the defaults, which
+// the variables UBCOLL_TIMEOUT, UBCOLL_REGISTER and UBCOLL_ALGO change.
+type Options struct {
+	Timeout   time.Duration // longest wait inside one operation; 0 = 10 minutes
+	Register  Policy        // which buffers the library registers
+	Algorithm Algorithm     // of all-reduces, where it can be had
+}
+
+// Policy is which buffers operations use directly by their registration; all others are staged. It has the methods
+// String, MarshalText and UnmarshalText, whose words are "auto", "explicit" and "off".
+type Policy = register.Policy
+
+// The policies.
+const (
+	RegisterAuto     = register.Auto     // what the user registered, and memory of Alloc at its first use
+	RegisterExplicit = register.Explicit // what the user registered
+	RegisterOff      = register.Off      // none
+)
+
+// Algorithm is how the data of an all-reduce travels.
+type Algorithm string
+
+// The algorithms. The two-shot works with every mix of buffers, and stands in where another cannot be had; what is
+// small enough to travel with the agreement does so, unless the ring is asked for.
+const (
+	AlgorithmAuto    Algorithm = ""         // the library chooses
+	AlgorithmRing    Algorithm = "ring"     // around all ranks
+	AlgorithmOneShot Algorithm = "one-shot" // every rank combines everything; on devices up to 1 MiB
+	AlgorithmTwoShot Algorithm = "two-shot" // every rank combines its part and reads the others'
+	AlgorithmPush    Algorithm = "push"     // every rank combines its part and writes it to the others; on devices a
+	//                                           two-shot that reads no peer's memory
+)
+
+// Algorithms are those that can be asked for by name: all but AlgorithmAuto. The caller owns the slice.
+func Algorithms() []Algorithm {
+	return []Algorithm{AlgorithmRing, AlgorithmOneShot, AlgorithmTwoShot, AlgorithmPush}
+}
+
+// Validate reports everything that is wrong with o, as ErrArgument. Local.
+func (o Options) Validate() error {
+	var errs []error
+	if o.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("timeout %v is negative: %w", o.Timeout, ErrArgument))
+	}
+	if o.Register < RegisterAuto || o.Register > RegisterOff {
+		errs = append(errs, fmt.Errorf("registration policy %v: %w", o.Register, ErrArgument))
+	}
+	if o.Algorithm != AlgorithmAuto && !slices.Contains(Algorithms(), o.Algorithm) {
+		var names []string
+		for _, a := range Algorithms() {
+			names = append(names, string(a))
+		}
+		errs = append(errs, fmt.Errorf("algorithm %q (empty or one of %v)%s: %w", o.Algorithm, names,
+			nearest.Hint(string(o.Algorithm), names), ErrArgument))
+	}
+	return errors.Join(errs...)
+}
+
+// fromEnvironment fills what o leaves open from UBCOLL_TIMEOUT, UBCOLL_REGISTER and UBCOLL_ALGO. Values that are
+// malformed are left: the engine's Open has an error for all variables.
+func (o Options) fromEnvironment() Options {
+	if o.Timeout == 0 {
+		o.Timeout, _ = env.Timeout.Get()
+	}
+	if o.Register == RegisterAuto {
+		name, _ := env.Register.Get()
+		_ = o.Register.UnmarshalText([]byte(name))
+	}
+	if o.Algorithm == AlgorithmAuto {
+		name, _ := env.Algorithm.Get()
+		o.Algorithm = Algorithm(name)
+	}
+	return o
+}
+
+func (o Options) engine() engine.Options {
+	return engine.Options{Timeout: o.Timeout, Register: o.Register, Algorithm: string(o.Algorithm)}
+}

@@ -1,0 +1,59 @@
+package ubcoll_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/BurntSushi/toml"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+)
+
+// What is mistyped is named, with what was meant.
+func TestOptionsHints(t *testing.T) {
+	err := ubcoll.Options{Algorithm: "two-shots"}.Validate()
+	require.ErrorIs(t, err, ubcoll.ErrArgument)
+	require.ErrorContains(t, err, `algorithm "two-shots" (empty or one of [ring one-shot two-shot push]): did you mean two-shot?`)
+}
+
+// Options are read from TOML, and written, as words.
+func TestOptionsText(t *testing.T) {
+	var o ubcoll.Options
+	_, err := toml.Decode("Timeout = \"90s\"\nRegister = \"explicit\"\nAlgorithm = \"one-shot\"\n", &o)
+	require.NoError(t, err)
+	require.Equal(t, ubcoll.Options{Timeout: 90e9, Register: ubcoll.RegisterExplicit, Algorithm: ubcoll.AlgorithmOneShot}, o)
+	text, err := toml.Marshal(o)
+	require.NoError(t, err)
+	require.Equal(t, "Timeout = \"1m30s\"\nRegister = \"explicit\"\nAlgorithm = \"one-shot\"\n", string(text))
+}
+
+// All algorithms but that which the library chooses have names.
+func TestAlgorithms(t *testing.T) {
+	require.Equal(t, []ubcoll.Algorithm{ubcoll.AlgorithmRing, ubcoll.AlgorithmOneShot, ubcoll.AlgorithmTwoShot,
+		ubcoll.AlgorithmPush}, ubcoll.Algorithms())
+	ubcoll.Algorithms()[0] = "changed"
+	for _, a := range append(ubcoll.Algorithms(), ubcoll.AlgorithmAuto) {
+		require.NoError(t, ubcoll.Options{Algorithm: a}.Validate())
+	}
+}
+
+// A rank without a color gets no communicator.
+func TestNoColor(t *testing.T) {
+	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		color := ubcoll.NoColor
+		if c.Rank() == 1 {
+			color = 0
+		}
+		d, err := c.Split(ctx, color, 0)
+		if err != nil {
+			return err
+		}
+		require.Equal(t, c.Rank() == 0, d == nil)
+		if d != nil {
+			return d.Close()
+		}
+		return nil
+	})
+	require.NoError(t, err)
+}
