@@ -96,6 +96,10 @@ func (b *Buffer[T]) Vec() Vec {
 	return newVec(team.Vec{Ptr: b.a.Ptr, Len: b.n, Type: dtype.Of[T](), Dev: b.dev, Alloc: b.a})
 }
 
+// Register registers the buffer with c, a communicator of the rank that it was made by: short for
+// c.RegisterBuffer(b.Vec()), which says the rest. Local and blocking.
+func (b *Buffer[T]) Register(c *Comm) (*Registration, error) { return c.RegisterBuffer(b.Vec()) }
+
 // Slice is the buffer's memory; nil on a device, and after Free. The slice belongs to the buffer: using it after Free
 // faults, until other buffers of 32 GiB, or 65,536 of them, have been freed as well (fewer under `ulimit -v`).
 func (b *Buffer[T]) Slice() []T {

@@ -16,7 +16,7 @@ func Example() {
 		if err != nil {
 			return err
 		}
-		reg, err := c.RegisterBuffer(buf.Vec())
+		reg, err := buf.Register(c)
 		if err != nil {
 			return err
 		}

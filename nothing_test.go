@@ -200,6 +200,7 @@ func nounTrials(ctx context.Context) []trial {
 		add("Buffer.Slice", with, nil, "", func() error { return equal(len(b.Slice()), 0) })
 		add("Buffer.CopyFrom", with, bad, "Alloc and Adopt", func() error { return b.CopyFrom(ctx, nil) })
 		add("Buffer.CopyTo", with, bad, "Alloc and Adopt", func() error { return b.CopyTo(ctx, nil) })
+		add("Buffer.Register", with, bad, "negative color", func() error { return testkit.ErrOf(b.Register(nil)) })
 		add("Buffer.Free", with, bad, "Alloc and Adopt", func() error { return b.Free() })
 	}
 	for with, r := range map[string]*ubcoll.Registration{"nil": nil, "zero": {}} {
@@ -308,7 +309,7 @@ func newNouns(ctx context.Context, c *ubcoll.Comm) (n nouns, err error) {
 	if n.b, err = ubcoll.Alloc[int8](c, ubcoll.Host, 100); err != nil {
 		return n, err
 	}
-	if n.r, err = c.RegisterBuffer(n.b.Vec()); err != nil {
+	if n.r, err = n.b.Register(c); err != nil {
 		return n, err
 	}
 	if n.w, err = c.RegisterWindow(ctx, n.b.Vec(), 0); err != nil {
@@ -412,6 +413,9 @@ func TestNoArguments(t *testing.T) {
 		add("Comm.RegisterBuffer", "the zero Vec", "Of and Buffer.Vec", func(context.Context) error {
 			return testkit.ErrOf(c.RegisterBuffer(zero))
 		})
+		add("Buffer.Register", "a nil Buffer", "Alloc and Adopt", func(context.Context) error {
+			return testkit.ErrOf((*ubcoll.Buffer[int8])(nil).Register(c))
+		})
 		add("Comm.Import", "no handle", "too few", func(context.Context) error { return testkit.ErrOf(c.Import(nil)) })
 		add("Adopt", "nil memory", "0x0", func(context.Context) error { return testkit.ErrOf(ubcoll.Adopt(c, ubcoll.Host, nil, 8)) })
 		add("Alloc", "a negative length", "-1", func(context.Context) error {
@@ -482,6 +486,9 @@ func TestTooLate(t *testing.T) {
 				return testkit.ErrOf(n.r.MarshalBinary())
 			}},
 			{"Buffer.Free", "a freed buffer", closed, "free", func() error { return n.b.Free() }},
+			{"Buffer.Register", "a freed buffer", ubcoll.ErrStale, "freed", func() error {
+				return testkit.ErrOf(n.b.Register(parent))
+			}},
 			{"Buffer.CopyFrom", "a freed buffer", ubcoll.ErrStale, "freed buffer", func() error {
 				return n.b.CopyFrom(ctx, nil)
 			}},

@@ -15,7 +15,7 @@ func ExampleConnect() {
 		if err != nil {
 			return err
 		}
-		r, err := c.RegisterBuffer(b.Vec())
+		r, err := b.Register(c)
 		if err != nil {
 			return err
 		}

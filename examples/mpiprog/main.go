@@ -90,7 +90,7 @@ func reduce(c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
-	reg, err := c.RegisterBuffer(buf.Vec())
+	reg, err := buf.Register(c)
 	if err != nil {
 		return err
 	}
