@@ -1,7 +1,6 @@
 package dtype
 
 import (
-	"fmt"
 	"math"
 	"testing"
 
@@ -85,10 +84,4 @@ func TestBF16Exhaustive(t *testing.T) {
 	require.Equal(t, BF16(0x3f82), ToBF16(math.Float32frombits(0x3f818000)), "a tie goes to even")
 	require.Equal(t, BF16(0x3f81), ToBF16(math.Float32frombits(0x3f808001)))
 	require.Equal(t, BF16(0x7f80), ToBF16(math.MaxFloat32), "overflow gives infinity")
-}
-
-func ExampleParse() {
-	t, err := Parse("half")
-	fmt.Println(t, t.Size(), err)
-	// Output: float16 2 <nil>
 }

@@ -490,36 +490,6 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-func ExampleCapture() {
-	err := ubcoll.Local(context.Background(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
-		x, err := ubcoll.Alloc[float64](c, ubcoll.Host, 1)
-		if err != nil {
-			return err
-		}
-		g, err := graph.Capture(ctx, c, func(c *ubcoll.Comm) error {
-			return coll.AllReduce(ctx, c, x.Vec(), x.Vec(), ubcoll.Sum)
-		})
-		if err != nil {
-			return err
-		}
-		defer g.Close()
-		x.Slice()[0] = 1
-		for range 3 {
-			if err := g.Launch(ctx); err != nil {
-				return err
-			}
-		}
-		if c.Rank() == 0 {
-			fmt.Println(x.Slice()[0])
-		}
-		return nil
-	})
-	fmt.Println(err)
-	// Output:
-	// 8
-	// <nil>
-}
-
 // TestLaunchAllocates counts what a launch allocates once it has been launched before: nothing.
 func TestLaunchAllocates(t *testing.T) {
 	if race.Enabled {

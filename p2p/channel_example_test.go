@@ -42,3 +42,48 @@ func ExampleConnect() {
 	}
 	// Output: hello from rank 1
 }
+
+// Two ranks send each other the handles of their memory, and rank 0 writes to rank 1's.
+func ExampleNewChannel() {
+	err := ubcoll.Local(context.Background(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		b, err := ubcoll.Alloc[byte](c, ubcoll.Host, 128)
+		if err != nil {
+			return err
+		}
+		r, err := c.RegisterBuffer(b.Vec())
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		mine, err := r.MarshalBinary()
+		if err != nil {
+			return err
+		}
+		peer, handle := 1-c.Rank(), make([]byte, len(mine)) // all handles are of one length
+		if _, err := p2p.SendRecv(ctx, c, peer, ubcoll.Of(handle), peer, ubcoll.Of(mine)); err != nil {
+			return err
+		}
+		m, err := c.Import(handle)
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		ch, err := p2p.NewChannel(ctx, c, r, m)
+		if err != nil {
+			return err
+		}
+		defer ch.Close()
+		if c.Rank() == 0 {
+			return ch.PutWithSignal(ctx, 64, 0, copy(b.Slice(), "hello"))
+		}
+		if err := ch.Wait(ctx); err != nil {
+			return err
+		}
+		fmt.Printf("%s\n", b.Slice()[64:69])
+		return nil
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output: hello
+}

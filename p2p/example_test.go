@@ -8,6 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
+// Rank 0 sends three numbers to rank 1, which has room for more.
 func ExampleSend() {
 	err := ubcoll.Local(context.Background(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		if c.Rank() == 0 {
@@ -24,6 +25,57 @@ func ExampleSend() {
 		fmt.Println(err)
 	}
 	// Output: 3 [1 2 3]
+}
+
+// Messages arrive in the order in which they were sent.
+func ExampleRecv() {
+	err := ubcoll.Local(context.Background(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		for i := range 3 {
+			x := []int32{int32(i)}
+			if c.Rank() == 0 {
+				if err := p2p.Send(ctx, c, 1, ubcoll.Of(x)); err != nil {
+					return err
+				}
+				continue
+			}
+			if _, err := p2p.Recv(ctx, c, 0, ubcoll.Of(x)); err != nil {
+				return err
+			}
+			fmt.Println(x[0])
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// 0
+	// 1
+	// 2
+	// <nil>
+}
+
+// A halo exchange: each rank has four cells of a ring, and around them room for the last cell of its left neighbour and
+// the first one of its right neighbour.
+func ExampleSendRecv() {
+	err := ubcoll.Local(context.Background(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		r, n := c.Rank(), c.Size()
+		left, right := (r+n-1)%n, (r+1)%n
+		cells := []int32{-1, int32(10*r + 1), int32(10*r + 2), int32(10*r + 3), int32(10*r + 4), -1}
+		x := ubcoll.Of(cells)
+		if _, err := p2p.SendRecv(ctx, c, left, x.Slice(0, 1), right, x.Slice(4, 5)); err != nil {
+			return err
+		}
+		if _, err := p2p.SendRecv(ctx, c, right, x.Slice(5, 6), left, x.Slice(1, 2)); err != nil {
+			return err
+		}
+		if r == 1 {
+			fmt.Println(cells)
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// [4 11 12 13 14 21]
+	// <nil>
 }
 
 func ExampleGroup() {
