@@ -3,13 +3,10 @@ package ubcoll
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
-	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/inside"
-	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Comm is one rank's side of a communicator: a fixed set of ranks that call collectives together. It runs one
@@ -117,52 +114,3 @@ func (c *Comm) Close() error { return c.view().Close() }
 func (c *Comm) Err() error { return c.view().Err() }
 
 func (c *Comm) view() *inside.View { return (*inside.Comm)(c).View() }
-
-// Group collects the collectives that calls makes on g and runs them in call order as one: nothing else of this
-// communicator comes between. Collective: all ranks make the same calls. It blocks until they are done (or queues them,
-// on a view made by On). calls runs on the caller's goroutine; its own calls on g wait for nothing, and g is of no use
-// after it (ErrClosed). The first call that fails ends the group, on all ranks alike, and Group returns its error. If
-// calls itself returns an error, nothing of this rank is run, Group returns it, and the other ranks are told. A
-// collective that anybody calls on c itself while calls runs, and which would run before the group, is ErrArgument, and
-// so is the group; messages may be sent on c, not on g (p2p.Group is for those). A group without calls is nil, and
-// costs nothing. Allowed in capture. Source: NCCL's ncclGroupStart and ncclGroupEnd.
-func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
-	b := &batch{}
-	call, own, err := c.view().Recording("Group", b, func(g *inside.Comm) error {
-		if calls == nil {
-			return inside.ErrNoCalls
-		}
-		return calls((*Comm)(g))
-	})
-	if err != nil {
-		return err
-	}
-	b.done = true
-	if own != nil {
-		// The peers wait for the group, on the host or on their devices: they are told.
-		refused := team.Work{Kind: team.KindBarrier, Err: own}
-		if works := append(b.works, call); works[0].Kind != team.KindRefused {
-			refused.Kind, refused.Kernel = works[0].Kind, works[0].Kernel
-		}
-		return c.view().SubmitAll(ctx, "group", []team.Work{refused}, nil)
-	}
-	return c.view().SubmitAll(ctx, "group", b.works, nil)
-}
-
-type batch struct {
-	works []team.Work
-	done  bool
-}
-
-// Record implements engine.Recorder.
-func (b *batch) Record(c *engine.Comm, w team.Work) error {
-	if w.Kind == team.KindMessages {
-		return c.LocalError(w.Kind.String(), fmt.Errorf("in a group of collectives (use p2p.Group): %w", fault.ErrArgument))
-	}
-	if b.done {
-		return c.LocalError(w.Kind.String(), fmt.Errorf("on the *Comm of a Group that has ended (use the one that Group was called "+
-			"on): %w", fault.ErrClosed))
-	}
-	b.works = append(b.works, w)
-	return nil
-}

@@ -96,8 +96,10 @@ func commTrials(ctx context.Context, with string, c *ubcoll.Comm, v ubcoll.Vec, 
 	add("p2p.Send", func() error { return p2p.Send(ctx, c, 0, v) })
 	add("p2p.Recv", func() error { return testkit.ErrOf(p2p.Recv(ctx, c, 0, v)) })
 	add("p2p.SendRecv", func() error { return testkit.ErrOf(p2p.SendRecv(ctx, c, 0, v, 0, v)) })
-	add("p2p.Group.Do", func() error { var g p2p.Group; g.Send(0, v); g.Recv(0, v); return g.Do(ctx, c) })
-	add("p2p.Group.Start", func() error { return testkit.ErrOf(new(p2p.Group).Start(ctx, c)) })
+	add("p2p.Exchange.Do", func() error { var g p2p.Exchange; g.Send(0, v); g.Recv(0, v); return g.Do(ctx, c) })
+	add("p2p.Exchange.Start", func() error { return testkit.ErrOf(new(p2p.Exchange).Start(ctx, c)) })
+	add("p2p.ISend", func() error { return testkit.ErrOf(p2p.ISend(ctx, c, 0, v)) })
+	add("p2p.IRecv", func() error { return testkit.ErrOf(p2p.IRecv(ctx, c, 0, v)) })
 	add("p2p.Connect", func() error { return testkit.ErrOf(p2p.Connect(ctx, c, 0, nil)) })
 	add("graph.Capture", func() error {
 		return testkit.ErrOf(graph.Capture(ctx, c, func(g *ubcoll.Comm) error {
@@ -251,15 +253,16 @@ func nounTrials(ctx context.Context) []trial {
 		add("p2p.Channel.Batch", with, bad, says, func() error { return ch.Batch(ctx, nil) })
 		add("p2p.Channel.Close", with, bad, says, func() error { return ch.Close() })
 	}
-	var noGroup *p2p.Group
-	add("p2p.Group.Send", "nil", nil, "", func() error { noGroup.Send(0, ubcoll.Vec{}); return nil })
-	add("p2p.Group.Recv", "nil", nil, "", func() error { noGroup.Recv(0, ubcoll.Vec{}); return nil })
-	add("p2p.Group.Received", "nil", nil, "", func() error { return equal(len(noGroup.Received()), 0) })
-	add("p2p.Group.Reset", "nil", bad, "new(p2p.Group)", func() error { return noGroup.Reset() })
-	add("p2p.Group.Do", "nil", bad, "new(p2p.Group)", func() error { return noGroup.Do(ctx, nil) })
+	var noExchange *p2p.Exchange
+	add("p2p.Exchange.Send", "nil", nil, "", func() error { noExchange.Send(0, ubcoll.Vec{}); return nil })
+	add("p2p.Exchange.Recv", "nil", nil, "", func() error { noExchange.Recv(0, ubcoll.Vec{}); return nil })
+	add("p2p.Exchange.Received", "nil", nil, "", func() error { return equal(len(noExchange.Received()), 0) })
+	add("p2p.Exchange.Reset", "nil", bad, "new(p2p.Exchange)", func() error { return noExchange.Reset() })
+	add("p2p.Exchange.Do", "nil", bad, "new(p2p.Exchange)", func() error { return noExchange.Do(ctx, nil) })
 	for with, r := range map[string]*p2p.Request{"nil": nil, "zero": {}} {
-		add("p2p.Request.Wait", with, bad, "Group.Start", func() error { return r.Wait(ctx) })
-		add("p2p.Request.Test", with, bad, "Group.Start", func() error { return testkit.ErrOf(r.Test()) })
+		add("p2p.Request.Wait", with, bad, "Exchange.Start", func() error { return r.Wait(ctx) })
+		add("p2p.Request.Test", with, bad, "Exchange.Start", func() error { return testkit.ErrOf(r.Test()) })
+		add("p2p.Request.Received", with, nil, "", func() error { return equal(r.Received(), 0) })
 	}
 	for with, g := range map[string]*graph.Graph{"nil": nil, "zero": {}} {
 		add("graph.Graph.Len", with, nil, "", func() error { return equal(g.Len(), 0) })
@@ -348,7 +351,7 @@ func TestNoArguments(t *testing.T) {
 		}
 		for _, k := range commTrials(ctx, "the zero Vec", c, ubcoll.Vec{}, bad, "Of and Buffer.Vec make one") {
 			if strings.HasPrefix(k.fn, "coll.") && k.fn != "coll.Barrier" && !strings.HasSuffix(k.fn, "V") ||
-				strings.HasPrefix(k.fn, "p2p.Send") || k.fn == "p2p.Recv" || k.fn == "p2p.Group.Do" ||
+				strings.HasPrefix(k.fn, "p2p.Send") || k.fn == "p2p.Recv" || k.fn == "p2p.ISend" || k.fn == "p2p.IRecv" || k.fn == "p2p.Exchange.Do" ||
 				k.fn == "Comm.RegisterWindow" {
 				all = append(all, k)
 			}
@@ -359,7 +362,7 @@ func TestNoArguments(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		var empty p2p.Group
+		var empty p2p.Exchange
 		q, err := empty.Start(ctx, c)
 		if err != nil {
 			return err

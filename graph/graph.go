@@ -150,6 +150,12 @@ func (g recorder) Record(c *engine.Comm, w team.Work) error {
 	if w.Err != nil {
 		return c.LocalError(w.Kind.String(), w.Err)
 	}
+	if w.Other != nil && w.Other.OnHost() {
+		return c.LocalError(w.Kind.String(), fmt.Errorf("messages of host memory in a capture: %w", fault.ErrArgument))
+	}
+	if w.Other != nil && w.Other.Alone() != nil {
+		return w.Other.Alone()
+	}
 	if w.Kind == team.KindWindow {
 		return c.LocalError(w.Kind.String(), fmt.Errorf("not in a capture, whose launches would each make one: %w",
 			fault.ErrArgument))

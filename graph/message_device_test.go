@@ -87,7 +87,7 @@ func TestReplayMessages(t *testing.T) {
 			return errors.Join(recv(), send())
 		}},
 		{"copy engine in a group", 3, huge, "", func(ctx context.Context, c *ubcoll.Comm, r *ring) error {
-			var g p2p.Group
+			var g p2p.Exchange
 			s, d, more := r.src.Vec(), r.dst.Vec(), r.more.Vec()
 			small, other := 100, (c.Rank()+2)%3
 			g.Send(r.to, s.Slice(0, small))

@@ -30,7 +30,7 @@ func TestCircle(t *testing.T) {
 		return err
 	}
 	group := func(ctx context.Context, c *ubcoll.Comm) error {
-		var g p2p.Group
+		var g p2p.Exchange
 		g.Send((c.Rank()+1)%c.Size(), x)
 		r, err := g.Start(ctx, c)
 		if err != nil {

@@ -22,11 +22,11 @@ import (
 var errStop = errors.New("stop")
 
 // posted is a duplicate of c, and a request there for 8 bytes from peer.
-func posted(ctx context.Context, c *ubcoll.Comm, peer int) (d *ubcoll.Comm, g *p2p.Group, r *p2p.Request, err error) {
+func posted(ctx context.Context, c *ubcoll.Comm, peer int) (d *ubcoll.Comm, g *p2p.Exchange, r *p2p.Request, err error) {
 	if d, err = c.Dup(ctx); err != nil {
 		return nil, nil, nil, err
 	}
-	g = &p2p.Group{}
+	g = &p2p.Exchange{}
 	g.Recv(peer, ubcoll.Of(make([]byte, 8)))
 	r, err = g.Start(ctx, d)
 	return d, g, r, err
@@ -212,7 +212,7 @@ func TestAbandoned(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		var g p2p.Group
+		var g p2p.Exchange
 		g.Recv(1, ubcoll.Of(x))
 		g.Recv(1, b.Vec())
 		r, err := g.Start(ctx, d)

@@ -1,13 +1,17 @@
-// Package p2p moves data between two ranks: sends and receives, alone and in groups, and memory channels.
+// Package p2p moves data between two ranks: sends and receives, alone and together, and memory channels.
 //
 // Messages from one rank to another arrive in the order in which they were sent, within one communicator; there are no
 // tags (Dup separates). A send and its receive name the same element type, and the receive has room for at least as
-// many elements; on devices, for exactly as many. Both are of host memory, or both of device memory: those are counted
-// apart, and a send of the one is not received into the other. Everything here is independent of collectives and may
-// be called from several goroutines at once, whose calls take their places in the order one after the other.
+// many elements; on devices, on streams and in groups (ubcoll.Group), for exactly as many. Both are of host memory, or
+// both of device memory: those are counted apart, and a send of the one is not received into the other. Everything here
+// is independent of collectives, but for what a Group does with them, and may be called from several goroutines at once,
+// whose calls take their places in the order one after the other.
+//
+// On a stream of the host a call is queued, and takes its place among the messages from one rank to another when it is
+// made; Stream.Sync has its error. If its ctx ends before it is done, the communicator is broken.
 //
 // Messages of device memory, and channels over it, are kernels, which the host only queues: on the stream of Comm.On,
-// or on one of the library's own, for which the call then waits. A send, a receive, a SendRecv or a Group is one
+// or on one of the library's own, for which the call then waits. A send, a receive, a SendRecv or an Exchange is one
 // kernel. Calls take their places among the messages from one rank to another in the order in which they are made,
 // whatever their streams; messages of other ranks, or the other way, are not held up by one that waits, but what
 // follows on the same stream is. On streams ctx counts at the call only, and the error of a message is that of the
@@ -19,7 +23,7 @@
 // Up to 64 KiB a message of device memory travels as packets, and does not wait for its receive unless two such
 // messages are on their way to that rank already; a larger one waits for it, goes straight to the receiver's memory if
 // that is registered and the sender has imported it, and else by way of staging memory. Copy engines do those of 32 MiB
-// and more that graph.Capture has on both sides. Messages of host memory on streams are ErrNotSupported so far.
+// and more that graph.Capture has on both sides.
 //
 // Any host memory will do for messages. What fits travels with the announcement; larger registered memory is copied
 // once, by the receiver and the sender together; other memory goes through staging memory, or is written straight to a

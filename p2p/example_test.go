@@ -83,7 +83,7 @@ func ExampleGroup() {
 		// Everybody sends to both neighbours and receives from both, in one step.
 		left, right := (c.Rank()+3)%4, (c.Rank()+1)%4
 		mine, l, r := []int32{int32(c.Rank())}, make([]int32, 1), make([]int32, 1)
-		var g p2p.Group
+		var g p2p.Exchange
 		g.Send(left, ubcoll.Of(mine))
 		g.Send(right, ubcoll.Of(mine))
 		g.Recv(left, ubcoll.Of(l))

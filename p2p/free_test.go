@@ -64,7 +64,7 @@ func freeUnder(ctx context.Context, c *ubcoll.Comm, n int, recv, slice bool) err
 	if slice {
 		v = ubcoll.Of(b.Slice())
 	}
-	var g p2p.Group
+	var g p2p.Exchange
 	for range ahead {
 		if recv {
 			g.Recv(peer, v.Slice(0, 8))
@@ -134,7 +134,7 @@ func TestFreeOfAbandoned(t *testing.T) {
 		}
 		peer := 1 - c.Rank()
 		var bs []*ubcoll.Buffer[byte]
-		var g p2p.Group
+		var g p2p.Exchange
 		for i := range 4 {
 			b, err := ubcoll.Alloc[byte](c, ubcoll.Host, 8+i*20000)
 			if err != nil {
@@ -175,7 +175,7 @@ func TestFreeOfAdopted(t *testing.T) {
 			return err
 		}
 		for _, v := range []ubcoll.Vec{b.Vec(), ubcoll.Of(x)} {
-			var g p2p.Group
+			var g p2p.Exchange
 			g.Recv(0, v)
 			r, err := g.Start(ctx, c)
 			if err != nil {

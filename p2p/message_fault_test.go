@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ubcoll/ubcoll/fault"
-
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
@@ -161,7 +159,7 @@ func TestMessagesDisagreeInGroup(t *testing.T) {
 			if err := errors.Join(src.CopyFrom(ctx, mine), dst.CopyFrom(ctx, make([]byte, total))); err != nil {
 				return err
 			}
-			var g p2p.Group
+			var g p2p.Exchange
 			at := 0
 			for i, n := range sizes {
 				more := 0
@@ -218,18 +216,17 @@ func TestMessagesRefused(t *testing.T) {
 		}
 		cancelled, cancel := context.WithCancel(ctx)
 		cancel()
-		var mixed p2p.Group
+		var mixed p2p.Exchange
 		mixed.Send(peer, v)
 		mixed.Recv(peer, h.Vec())
 		mixed.Recv(9, v)
-		inGroup := ubcoll.Group(ctx, c, func(c *ubcoll.Comm) error { return p2p.Send(ctx, c, peer, v) })
+		inGroup := ubcoll.Group(ctx, c, func(c *ubcoll.Comm) error { return testkit.ErrOf(p2p.ISend(ctx, c, peer, v)) })
 		for i, err := range []error{
 			testkit.Wants(p2p.Send(ctx, c, 2, v), ubcoll.ErrArgument), testkit.Wants(recv(c, -1, v), ubcoll.ErrArgument),
 			testkit.Wants(p2p.Send(ctx, c, peer, freed), ubcoll.ErrStale), testkit.Wants(recv(c, peer, freed), ubcoll.ErrStale),
 			testkit.Wants(p2p.Send(ctx, c.On(onHost), peer, v), ubcoll.ErrArgument),
 			testkit.Wants(p2p.Send(ctx, c.On(s), peer, h.Vec()), ubcoll.ErrArgument),
 			testkit.Wants(p2p.Send(ctx, c.On(other), peer, v), ubcoll.ErrArgument),
-			testkit.Wants(p2p.Send(ctx, c.On(onHost), peer, h.Vec()), fault.ErrNotSupported),
 			testkit.Wants(both(c, v.Slice(0, 100), h.Vec()), ubcoll.ErrArgument), testkit.Wants(both(c, h.Vec(), v), ubcoll.ErrArgument),
 			testkit.Wants(mixed.Do(ctx, c), ubcoll.ErrArgument), testkit.Wants(inGroup, ubcoll.ErrArgument),
 			testkit.Wants(p2p.Send(cancelled, c, peer, v), context.Canceled),

@@ -134,7 +134,7 @@ func TestMessagesMany(t *testing.T) {
 					if err := src.CopyFrom(ctx, mine); err != nil {
 						return err
 					}
-					var g p2p.Group
+					var g p2p.Exchange
 					for peer := range ranks {
 						for i := range each { // all of a kind first
 							at := (peer*each + i) * n
@@ -190,7 +190,7 @@ func TestMessagesCaptured(t *testing.T) {
 		}
 		v := b.Vec()
 		in := v.Slice(small+large+many, 2*(small+large+many))
-		var g p2p.Group
+		var g p2p.Exchange
 		for i := range many {
 			g.Send(peer, v.Slice(small+large+i, small+large+i+1))
 			g.Recv(peer, in.Slice(small+large+i, small+large+i+1))

@@ -78,7 +78,7 @@ func (m *mailbag) run(ctx context.Context, c *ubcoll.Comm, letters []letter, r *
 	me, streams := c.Rank(), r.IntN(2) == 0
 	switch r.IntN(4) {
 	case 0: // one group, whose order counts between two ranks only
-		var g p2p.Group
+		var g p2p.Exchange
 		first := r.IntN(2)
 		for k := range 2 { // sends first, or receives
 			for i, l := range letters {
@@ -153,7 +153,7 @@ func (m *mailbag) run(ctx context.Context, c *ubcoll.Comm, letters []letter, r *
 				if before != nil {
 					<-before
 				}
-				var g p2p.Group
+				var g p2p.Exchange
 				if k == 0 {
 					g.Send(peer, src)
 				} else {
@@ -171,7 +171,7 @@ func (m *mailbag) half(ctx context.Context, c *ubcoll.Comm, letters []letter, re
 	for i, l := range letters {
 		src, dst := m.parts(l, i)
 		var err error
-		var g p2p.Group // which may send to this rank itself
+		var g p2p.Exchange // which may send to this rank itself
 		switch {
 		case recv && l.to == c.Rank():
 			_, err = p2p.Recv(ctx, c, l.from, dst)

@@ -3,10 +3,8 @@ package p2p
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mail"
@@ -16,13 +14,14 @@ import (
 // Send sends src to peer, which calls Recv. Blocking until src is the caller's again: a message of 2 KiB at most (less
 // for more than 16 ranks) is copied and does not wait for its Recv, unless 8 such messages are on their way to that
 // peer already; a larger one does wait. To this rank itself only what does not wait can be sent so (ErrArgument,
-// ErrLimit): use SendRecv or a Group. Of device memory 64 KiB and 2 messages take the place of 2 KiB and 8, and on a
-// stream it is queued; a third one to this rank itself waits for a Recv of another goroutine or stream. Any goroutine.
-// Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
+// ErrLimit): use SendRecv or a Group. Of device memory 64 KiB and 2 messages take the place of 2 KiB and 8; a third one
+// to this rank itself waits for a Recv of another goroutine or stream. On a stream it is queued, and src is the stream's
+// until that has come by; in a Group it starts with the group. Allowed in capture if src is of device memory. Any
+// goroutine. Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
 func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 	e, v := (*inside.Comm)(c).View(), (*inside.Vec)(&src).Team()
-	if mail.OnDevice(e.Stream, v) {
-		_, err := doDevice(ctx, e, "send", mail.DeviceMessage{Vec: *v, Peer: peer})
+	if !waits(e, v) {
+		_, err := together(ctx, e, "send", mail.Call{Vec: *v, Peer: peer})
 		return err
 	}
 	if err := check(ctx, e, "send", peer, v); err != nil {
@@ -41,12 +40,12 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 }
 
 // Recv receives the next message from peer into dst, and returns how many elements it had; dst may be longer, but
-// on a device (ErrMismatch). Blocking until they are there; of device memory on a stream it is queued, and returns what
-// it asks for. Any goroutine. Source: MPI_Recv (MPI-4.1, 3.2.4), ncclRecv.
+// on a device, on a stream or in a Group (ErrMismatch). Blocking until they are there; on a stream it is queued, and in a
+// Group it comes with the group, and returns dst.Len(). Allowed in capture if dst is of device memory. Any goroutine. Source: MPI_Recv (MPI-4.1, 3.2.4), ncclRecv.
 func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, error) {
 	e, v := (*inside.Comm)(c).View(), (*inside.Vec)(&dst).Team()
-	if mail.OnDevice(e.Stream, v) {
-		return doDevice(ctx, e, "recv", mail.DeviceMessage{Vec: *v, Peer: peer, Recv: true})
+	if !waits(e, v) {
+		return together(ctx, e, "recv", mail.Call{Vec: *v, Peer: peer, Recv: true})
 	}
 	if err := check(ctx, e, "recv", peer, v); err != nil {
 		return 0, err
@@ -62,13 +61,12 @@ func recvFrom(ctx context.Context, m *mail.Mail, op string, peer int, v *team.Ve
 }
 
 // SendRecv receives from one peer into dst and sends src to another, or the same, or this rank itself, at the same time,
-// and returns how many elements it received. Blocking until both are done; of device memory on a stream they are queued.
-// Any goroutine. Source: MPI_Sendrecv (MPI-4.1, 3.10).
+// and returns how many elements it received. Blocking until both are done; on a stream or in a Group as
+// Send and Recv. Allowed in capture if both are of device memory. Any goroutine. Source: MPI_Sendrecv (MPI-4.1, 3.10).
 func SendRecv(ctx context.Context, c *ubcoll.Comm, from int, dst ubcoll.Vec, to int, src ubcoll.Vec) (int, error) {
 	e, v, w := (*inside.Comm)(c).View(), (*inside.Vec)(&src).Team(), (*inside.Vec)(&dst).Team()
-	if !v.Dev.IsHost() || mail.OnDevice(e.Stream, w) {
-		return doDevice(ctx, e, "send_recv", mail.DeviceMessage{Vec: *v, Peer: to},
-			mail.DeviceMessage{Vec: *w, Peer: from, Recv: true})
+	if !waits(e, v) || !w.Dev.IsHost() {
+		return together(ctx, e, "send_recv", mail.Call{Vec: *v, Peer: to}, mail.Call{Vec: *w, Peer: from, Recv: true})
 	}
 	if err := check(ctx, e, "send_recv", to, v); err != nil {
 		return 0, err
@@ -101,28 +99,58 @@ func SendRecv(ctx context.Context, c *ubcoll.Comm, from int, dst ubcoll.Vec, to 
 	return n, err
 }
 
-// check is what is wrong with a call.
+// check is what is wrong with a call on host memory that waits.
 func check(ctx context.Context, e *inside.View, op string, peer int, v *team.Vec) error {
-	ctx = engine.Context(ctx)
-	if e.Stream == nil && e.Recorder == nil && v.Dev.IsHost() && uint(peer) < uint(e.Size()) && ctx.Err() == nil {
+	if uint(peer) < uint(e.Size()) && ctx != nil && ctx.Err() == nil {
 		if err := v.Check(); err != nil {
 			return e.Mail.Error(op, peer, "", err)
 		}
 		return e.Err()
 	}
-	err := context.Cause(ctx)
 	if none := e.Err(); none != nil {
 		return none
 	}
-	switch {
-	case e.Recorder != nil:
-		err = fmt.Errorf("messages of host memory in a group of collectives (use p2p.Group) or in capture: %w",
-			fault.ErrArgument)
-	case e.Stream != nil:
-		err = fmt.Errorf("messages of host memory on a stream: %w", fault.ErrNotSupported)
-	case uint(peer) >= uint(e.Size()):
-		err = fmt.Errorf("rank %d of %d ranks: %w", peer, e.Size(), fault.ErrArgument)
-		peer = -1
+	if err := context.Cause(engine.Context(ctx)); err != nil {
+		return e.Mail.Error(op, peer, "", err)
 	}
-	return e.Mail.Error(op, peer, "", err)
+	return e.Mail.Check(op, peer, v)
+}
+
+// waits reports whether a call on v is one that runs at once and waits, on host memory: not one of a device, and
+// neither queued nor recorded.
+func waits(e *inside.View, v *team.Vec) bool {
+	return e.Stream == nil && e.Recorder == nil && v.Dev.IsHost()
+}
+
+// together makes calls that do not wait, or not on the host. n is how many elements the last one receives: as many as
+// there is room for, or it is an error.
+func together(ctx context.Context, e *inside.View, op string, calls ...mail.Call) (n int, err error) {
+	onDevice := false
+	for i := range calls {
+		onDevice = onDevice || mail.OnDevice(e.Stream, &calls[i].Vec)
+	}
+	t := e.Mail.Together(e.Stream, op, onDevice, acquire)
+	err = t.Usable(ctx)
+	for i := 0; i < len(calls) && err == nil; i++ {
+		err = t.Call(calls[i])
+	}
+	if err := submit(ctx, e, t, err); err != nil {
+		return 0, err
+	}
+	return calls[len(calls)-1].Vec.Len, nil
+}
+
+// submit has t done, queued or recorded, unless something is wrong with it, of which a recorder hears as well.
+func submit(ctx context.Context, e *inside.View, t *mail.Together, wrong error) error {
+	if e.Recorder != nil {
+		err := e.Recorder.Record(e.Comm, team.Work{Kind: team.KindMessages, Other: t, Err: wrong})
+		if wrong != nil {
+			return wrong
+		}
+		return err
+	}
+	if wrong != nil {
+		return wrong
+	}
+	return t.Do(ctx)
 }

@@ -145,7 +145,7 @@ func TestProgress(t *testing.T) {
 	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		x := make([]byte, 3<<20) // a Go slice: its sender must move it
 		if c.Rank() == 0 {
-			var g p2p.Group
+			var g p2p.Exchange
 			g.Send(1, ubcoll.Of(x))
 			r, err := g.Start(ctx, c)
 			if err != nil {

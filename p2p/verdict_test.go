@@ -52,7 +52,7 @@ func TestVerdicts(t *testing.T) {
 // verdicts sends the large message v with small ones behind it, rounds times; r says, alike on both ranks, which of them
 // are for a receive that has too little room.
 func verdicts(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec, rounds, behind int, r *rand.Rand) error {
-	var g p2p.Group
+	var g p2p.Exchange
 	g.Send(1, v)
 	for range behind {
 		g.Send(1, v.Slice(0, 8))

@@ -205,7 +205,7 @@ func (r *Replay) Add(os ...OpInfo) {
 // LastOp says how the last operation of this communicator went.
 func (c *Comm) LastOp() OpInfo {
 	if v := c.lastSmall.Load(); v != 0 {
-		return smallInfo(v)
+		return SmallInfo(team.KindSend, v>>16, int(v&0xffff)).named()
 	}
 	c.infoM.Lock()
 	defer c.infoM.Unlock()
@@ -254,9 +254,9 @@ func (c *Comm) Stats() Stats {
 // nothing.
 func (c *Comm) NoteSmall(seq uint64, n int) { spin.Release(&c.lastSmall, seq<<16|uint64(n)) }
 
-func smallInfo(v uint64) OpInfo {
-	return OpInfo{Op: team.KindSend.String(), kind: team.KindSend, Seq: v >> 16, Algorithm: "eager", Bytes: int(v & 0xffff),
-		Src: BufferInfo{Used: true, Why: "small enough to travel with the announcement"}}
+// SmallInfo is what is told of a message that travels with its announcement.
+func SmallInfo(k team.OpKind, seq uint64, n int) OpInfo {
+	return MessageInfo(k, seq, n, "eager", BufferInfo{Used: true, Why: "small enough to travel with the announcement"})
 }
 
 // MessageInfo is what is told of a message.
@@ -271,11 +271,29 @@ func MessageInfo(k team.OpKind, seq uint64, n int, algorithm string, b BufferInf
 }
 
 // NoteMessage keeps for LastOp and Stats how a message went.
-func (c *Comm) NoteMessage(k team.OpKind, seq uint64, n int, algorithm string, b BufferInfo) {
-	o := MessageInfo(k, seq, n, algorithm, b)
+func (c *Comm) NoteMessage(o OpInfo) {
 	c.infoM.Lock()
 	c.last, c.grouped = o, false
 	c.staged += o.staged()
+	c.infoM.Unlock()
+	spin.Release(&c.lastSmall, 0)
+}
+
+// NoteGroup has the messages of a group, which have been noted, told of together: with the collectives that it has run,
+// in the communicator's turn, or by themselves.
+func (c *Comm) NoteGroup(os []OpInfo, turn bool) {
+	if len(os) == 0 {
+		return
+	}
+	c.infoM.Lock()
+	if !turn || c.fresh {
+		c.members = c.members[:0]
+	}
+	if turn {
+		c.fresh = false
+	}
+	c.members = append(c.members, os[:min(len(os), maxMembers-len(c.members))]...)
+	c.last, c.grouped, c.replayed = os[len(os)-1], true, nil
 	c.infoM.Unlock()
 	spin.Release(&c.lastSmall, 0)
 }

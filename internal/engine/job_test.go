@@ -118,7 +118,7 @@ func TestOpenRefused(t *testing.T) {
 		want   error // on rank 0; nil: any
 		text   string
 	}{
-		{"another version", 0, field("version", 99), fault.ErrMismatch, "wire version is 5 on rank 0 and 99 on rank 1"},
+		{"another version", 0, field("version", 99), fault.ErrMismatch, "wire version is 6 on rank 0 and 99 on rank 1"},
 		{"other options", 0, field("options", engine.Options{Timeout: time.Second}), fault.ErrMismatch, "Options.Timeout"},
 		{"another algorithm", 0, field("options", engine.Options{Timeout: 10 * time.Minute, Algorithm: "ring"}),
 			fault.ErrMismatch, "Options.Algorithm"},

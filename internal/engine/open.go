@@ -26,7 +26,7 @@ import (
 )
 
 // wireVersion changes whenever ranks built before and after a change could not work together.
-const wireVersion = 5
+const wireVersion = 6
 
 const defaultTimeout = 10 * time.Minute
 

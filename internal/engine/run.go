@@ -146,6 +146,12 @@ func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) error 
 	c.together, c.fresh = together, true
 	defer func() { c.together = false }()
 	for i := range ws {
+		if o := ws[i].Other; o != nil {
+			if err := o.Run(ctx); err != nil {
+				return err
+			}
+			continue
+		}
 		c.team.Work = ws[i]
 		if err := c.run(ctx); err != nil {
 			return err

@@ -27,6 +27,12 @@ func (s *Stream) LaunchAll(ctx context.Context, c *engine.Comm, works []team.Wor
 	d := DeviceOf(c)
 	var first error // refusal, after which all is refused: the other ranks have queued the whole group
 	for i := range works {
+		if o := works[i].Other; o != nil { // refused or not: the other ranks have queued theirs
+			if err := o.Run(ctx); err != nil {
+				return err
+			}
+			continue
+		}
 		if c.Team().Work = works[i]; first != nil {
 			c.Team().Work.Err = first
 		}

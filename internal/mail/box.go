@@ -64,7 +64,7 @@ type outbox struct {
 type answer struct {
 	Seq    atomic.Uint64 // written after what follows
 	into   mem.Location
-	Type   uint64
+	Type   uint64        // and exactly
 	Bytes  uint64        // that there is room for
 	pulled atomic.Uint64 // pieces that the receiver begins with, or has taken out of the window
 	_      uint64
@@ -74,6 +74,17 @@ func init() {
 	if unsafe.Sizeof(slot{}) != 128 || unsafe.Sizeof(outbox{}) != SendSlots*128+maxAnswers*64+2*128 {
 		panic("mail: outbox layout")
 	}
+}
+
+// exactly is set in answer.Type if no message of fewer bytes fits.
+const exactly = 1 << 63
+
+// fits reports whether h, which is being sent, is what the receiver wants.
+func (a *answer) fits(h *Message) bool {
+	if a.Type&exactly != 0 && a.Bytes != uint64(h.Bytes) {
+		return false
+	}
+	return a.Type&^exactly == uint64(h.Vec.Type) && a.Bytes >= uint64(h.Bytes)
 }
 
 // AreaBytes is the size of a rank's outboxes.

@@ -13,7 +13,7 @@ import (
 )
 
 func message(peer int, recv bool, n int, word uint64) DeviceMessage {
-	return DeviceMessage{Vec: team.Vec{Len: n, Type: dtype.Uint8}, Peer: peer, Recv: recv, word: word}
+	return DeviceMessage{Call: Call{team.Vec{Len: n, Type: dtype.Uint8}, peer, recv}, word: word}
 }
 
 // All lanes of a rank find room at the same time, whatever is in them, in whatever order they come, and beside a

@@ -2,7 +2,6 @@ package mail
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -13,32 +12,23 @@ import (
 
 // DeviceMessage is one send or receive of device memory.
 type DeviceMessage struct {
-	Vec  team.Vec
-	Peer int
-	Recv bool
+	Call
 
 	buf  team.Buf // of a receive
 	word uint64   // where it is for the sender; 0: staged
 	to   uint64   // of a send that a copy engine does: where to, here, and what the receiver's word must be then
 	want uint64
+	seq  uint64 // of what was queued
 }
 
-// deviceMessages are sends and receives of device memory that are started together. Implements team.Operation.
 type deviceMessages []DeviceMessage
-
-// Len is their number.
-func (ms deviceMessages) Len() int { return len(ms) }
-
-// Vec is the memory of one.
-func (ms deviceMessages) Vec(i int) *team.Vec { return &ms[i].Vec }
-
-// Clone is a copy.
-func (ms deviceMessages) Clone() team.Operation { return slices.Clone(ms) }
 
 // messagesOf are those that w is, or nil.
 func messagesOf(w *team.Work) deviceMessages {
-	ms, _ := w.Other.(deviceMessages)
-	return ms
+	if t, ok := w.Other.(*Together); ok {
+		return t.device
+	}
+	return nil
 }
 
 // OnDevice reports whether v is a message's memory on a device, or is to be, on s, a stream of one.
@@ -46,9 +36,9 @@ func OnDevice(s *engine.Stream, v *team.Vec) bool {
 	return !v.Dev.IsHost() || gpu.StreamOf(s) != nil
 }
 
-// CheckDevice is what is wrong with a message for s, or for none, as an error of op, or nil.
-func (m *Mail) CheckDevice(s *engine.Stream, op string, h *DeviceMessage) error {
-	peer, err := h.Peer, m.checkDevice(s, h)
+// checkDevice is what is wrong with a message for s, or for none, as an error of op, or nil.
+func (m *Mail) checkDevice(s *engine.Stream, op string, h *DeviceMessage) error {
+	peer, err := h.Peer, m.unfitDevice(s, h)
 	if uint(peer) >= uint(len(m.boxes)) {
 		peer, err = -1, fmt.Errorf("rank %d of %d ranks: %w", h.Peer, len(m.boxes), fault.ErrArgument)
 	}
@@ -58,8 +48,8 @@ func (m *Mail) CheckDevice(s *engine.Stream, op string, h *DeviceMessage) error 
 	return m.Error(op, peer, "", err)
 }
 
-// checkDevice is what is wrong with a message, or nil.
-func (m *Mail) checkDevice(s *engine.Stream, h *DeviceMessage) error {
+// unfitDevice is what is wrong with a message, or nil.
+func (m *Mail) unfitDevice(s *engine.Stream, h *DeviceMessage) error {
 	mine, none := m.c.GPU()
 	switch dev := h.Vec.Dev; {
 	case none != nil:
@@ -134,7 +124,8 @@ func (m *gpuMail) note(ms []DeviceMessage) {
 	seq := m.number(1) + 1
 	for i := range ms {
 		k, algorithm, b := ms[i].went(ms)
-		m.mail.c.NoteMessage(k, seq, ms[i].Vec.Bytes(), algorithm, b)
+		ms[i].seq = seq
+		m.mail.c.NoteMessage(engine.MessageInfo(k, seq, ms[i].Vec.Bytes(), algorithm, b))
 	}
 }
 
@@ -190,11 +181,11 @@ func (h *DeviceMessage) half(form int) kernels.Message {
 	return kernels.Message{Word: word, Head: kernels.Head(form, h.Vec.Type, h.Vec.Len)}
 }
 
-// messageInfos is what is to be told of messages of a graph, which are started together.
+// messageInfos is what is to be told of messages that are started together; those of a graph have no numbers.
 func messageInfos(ms []DeviceMessage) (os []engine.OpInfo) {
 	for i := range ms {
 		k, algorithm, b := ms[i].went(ms)
-		os = append(os, engine.MessageInfo(k, 0, ms[i].Vec.Bytes(), algorithm, b))
+		os = append(os, engine.MessageInfo(k, ms[i].seq, ms[i].Vec.Bytes(), algorithm, b))
 	}
 	return os
 }

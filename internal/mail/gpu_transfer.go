@@ -24,35 +24,11 @@ type Transfer struct {
 	err   error
 }
 
-// Transfer starts ms together. On a stream that is all, and the Transfer is nil, as it is where r takes them; else the
-// caller waits for it. If anything is wrong with one of them, none is started.
-func (m *Mail) Transfer(ctx context.Context, s *engine.Stream, r engine.Recorder, op string,
-	ms []DeviceMessage) (*Transfer, error) {
-	ctx = engine.Context(ctx)
-	c := m.c
-	fail := func(peer int, err error) (*Transfer, error) {
-		e := m.Error(op, peer, "", err)
-		if d := gpu.DeviceOf(c); d != nil {
-			e.Device = d.Domain.Context.Device()
-		}
-		return nil, e
-	}
-	if err := context.Cause(ctx); err != nil {
-		return fail(-1, err)
-	}
-	if err := c.Err(); err != nil {
+// transfer starts ms together. On a stream that is all, and the Transfer is nil; else the caller waits for it. If
+// anything is wrong with one of them, none is started.
+func (m *Mail) transfer(ctx context.Context, s *engine.Stream, op string, ms []DeviceMessage) (*Transfer, error) {
+	if err := m.c.Err(); err != nil {
 		return nil, err
-	}
-	for i := range ms {
-		if err := m.CheckDevice(s, op, &ms[i]); err != nil {
-			return nil, err
-		}
-	}
-	if op == "send" && ms[0].Peer == m.rank && ms[0].Vec.Bytes() > kernels.EagerBytes {
-		return fail(m.rank, waitsForItself(ms[0].Vec.Bytes(), kernels.EagerBytes))
-	}
-	if r != nil {
-		return nil, r.Record(c, team.Work{Kind: team.KindMessages, Other: deviceMessages(ms)})
 	}
 	if err := m.lostPeer(op); err != nil {
 		return nil, m.Fail(op, -1, err)
@@ -60,7 +36,9 @@ func (m *Mail) Transfer(ctx context.Context, s *engine.Stream, r engine.Recorder
 	t, err := m.gpu.start(ctx, gpu.StreamOf(s), op, ms)
 	var e *fault.Error
 	if err != nil && !errors.As(err, &e) {
-		return fail(-1, err)
+		e = m.Error(op, -1, "", err)
+		e.Device = m.gpu.d.Domain.Context.Device()
+		return nil, e
 	}
 	return t, err
 }

@@ -36,6 +36,26 @@ func (l *messageList) pop() *Message {
 	return m
 }
 
+// remove takes m out.
+func (l *messageList) remove(m *Message) {
+	var before *Message
+	for w := l.Head; w != nil; before, w = w, w.next {
+		if w != m {
+			continue
+		}
+		if before == nil {
+			l.Head = m.next
+		} else {
+			before.next = m.next
+		}
+		if l.tail == m {
+			l.tail = before
+		}
+		m.next = nil
+		return
+	}
+}
+
 // idle reports whether nothing is on its way.
 func (l *Lane) idle() bool { return l.Open.Head == nil && l.waiting.Head == nil }
 

@@ -22,6 +22,10 @@ type Message struct {
 	Err  error
 	Got  int // elements received
 
+	exact  bool           // a receive takes as many elements as it has room for
+	queued bool           // it has its place, on a stream that has not come to it yet; under the lane's lock
+	told   *engine.OpInfo // how it went, for a group; or nil
+
 	// The transfer, under the lane's lock.
 	seq      uint64
 	Bytes    int
@@ -35,7 +39,7 @@ type Message struct {
 	ending   bool
 
 	// acquire finds or makes the registration of the memory of a large message.
-	acquire func(c *engine.Comm, h *Message) error
+	acquire Acquire
 
 	lane *Lane           // that it is in
 	held *mem.Allocation // the memory, which is not freed before the message is done or abandoned
@@ -105,11 +109,14 @@ func (h *Message) release() {
 	}
 }
 
+// Acquire finds or makes the registration of a large message's memory.
+type Acquire func(*engine.Comm, *Message) error
+
 // unused are messages that are not in use.
 var unused = sync.Pool{New: func() any { return new(Message) }}
 
 // NewMessage is a message that PutBack takes back.
-func NewMessage(peer int, v *team.Vec, recv bool, acquire func(*engine.Comm, *Message) error) *Message {
+func NewMessage(peer int, v *team.Vec, recv bool, acquire Acquire) *Message {
 	h := unused.Get().(*Message)
 	h.Set(peer, v, recv, acquire)
 	return h
@@ -119,6 +126,6 @@ func NewMessage(peer int, v *team.Vec, recv bool, acquire func(*engine.Comm, *Me
 func (h *Message) PutBack() { unused.Put(h) }
 
 // Set makes h one that has not been sent or received.
-func (h *Message) Set(peer int, v *team.Vec, recv bool, acquire func(*engine.Comm, *Message) error) {
+func (h *Message) Set(peer int, v *team.Vec, recv bool, acquire Acquire) {
 	*h = Message{Peer: peer, Vec: *v, Recv: recv, Bytes: v.Bytes(), acquire: acquire}
 }

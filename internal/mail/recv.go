@@ -20,12 +20,12 @@ func (b *Box) arrived() *slot {
 // take receives a message that does not take long: it has come with its announcement, or is in registered memory and so
 // short that the sender need not help. The message is done, or it is one of the others; the error of one that is done
 // is the receiver's alone, else it is fatal.
-func (m *Mail) take(b *Box, s *slot, h header, v *team.Vec) (n int, done bool, err error) {
+func (m *Mail) take(b *Box, s *slot, h header, v *team.Vec, exact bool) (n int, done bool, err error) {
 	place := *s.place()
 	if h.form == formLarge && (place.Generation == 0 || h.bytes >= sharedBytes) {
 		return 0, false, nil
 	}
-	verdict, err := judge(h, v)
+	verdict, err := judge(h, v, exact)
 	if err != nil {
 		b.taken(verdict)
 		return 0, true, m.Error("recv", b.Peer, "", err)
@@ -60,7 +60,7 @@ func (b *Box) taken(verdict uint8) {
 // fatal.
 func (m *Mail) advanceRecv(b *Box) (moved bool, err error) {
 	h := b.Recv.waiting.Head
-	if h == nil {
+	if h == nil || h.queued {
 		return false, nil
 	}
 	if !h.started {
@@ -98,16 +98,17 @@ func (m *Mail) match(b *Box, h *Message, s *slot) error {
 	if err != nil {
 		return err
 	}
-	if n, done, err := m.take(b, s, hd, &h.Vec); done || err != nil {
+	if n, done, err := m.take(b, s, hd, &h.Vec, h.exact); done || err != nil {
 		if done {
 			h.Got, h.Err = n, err
+			h.noteSmall(b.Recv.Seq)
 			b.Recv.waiting.pop()
 			h.finish()
 			err = nil
 		}
 		return err
 	}
-	if verdict, err := judge(hd, &h.Vec); err != nil {
+	if verdict, err := judge(hd, &h.Vec, h.exact); err != nil {
 		h.Err = m.Error("recv", b.Peer, "", err)
 		b.Recv.waiting.pop()
 		b.taken(verdict)
@@ -142,6 +143,9 @@ func (m *Mail) offer(b *Box, h *Message) error {
 		return err
 	}
 	a.into, a.Type, a.Bytes = h.Buf.At, uint64(h.Vec.Type), uint64(h.Vec.Bytes())
+	if h.exact {
+		a.Type |= exactly
+	}
 	spin.Release(&a.Seq, h.seq)
 	return nil
 }
@@ -240,7 +244,7 @@ func (m *Mail) RecvNow(b *Box, v *team.Vec) (n int, done bool, err error) {
 		l.Unlock()
 		return 0, true, m.Fail("recv", b.Peer, err)
 	}
-	n, done, err = m.take(b, s, h, v)
+	n, done, err = m.take(b, s, h, v, false)
 	l.Unlock()
 	if err != nil && !done {
 		return 0, true, m.Fail("recv", b.Peer, err)

@@ -92,6 +92,7 @@ func (m *Mail) post(b *Box, h *Message) {
 	l := &b.Send
 	if h.Bytes <= m.eager {
 		m.postSmall(b, &h.Vec, h.Bytes)
+		h.noteSmall(l.Seq)
 		h.finish()
 		return
 	}
@@ -121,8 +122,19 @@ func (m *Mail) post(b *Box, h *Message) {
 
 // note keeps how a large message went, whose source is direct or not.
 func (m *Mail) note(h *Message, direct bool) {
-	m.c.NoteMessage(h.kind(), h.seq, h.Bytes, h.algorithm(direct),
+	o := engine.MessageInfo(h.kind(), h.seq, h.Bytes, h.algorithm(direct),
 		engine.BufferInfo{Used: true, Direct: h.Buf.Direct(), Why: h.Buf.Why})
+	if h.told != nil {
+		*h.told = o
+	}
+	m.c.NoteMessage(o)
+}
+
+// noteSmall is for h of a group that has travelled with its announcement.
+func (h *Message) noteSmall(seq uint64) {
+	if h.told != nil {
+		*h.told = engine.SmallInfo(h.kind(), seq, h.Bytes)
+	}
 }
 
 // algorithm names the algorithm of a large message.
@@ -158,7 +170,7 @@ func (m *Mail) advanceSend(b *Box) (moved bool, err error) {
 			return moved, err
 		}
 	}
-	for h := l.waiting.Head; h != nil; h = l.waiting.Head {
+	for h := l.waiting.Head; h != nil && !h.queued; h = l.waiting.Head {
 		free, err := m.room(b)
 		if err != nil {
 			return moved, err
@@ -196,7 +208,7 @@ func (b *Box) answer(h *Message) *answer {
 // answered reports whether the receiver has said where its buffer is, and that is one for this message.
 func (m *Mail) answered(b *Box, h *Message) (bool, error) {
 	a := b.answer(h)
-	if h.answered || a.Seq.Load() != h.seq || a.Type != uint64(h.Vec.Type) || a.Bytes < uint64(h.Bytes) {
+	if h.answered || a.Seq.Load() != h.seq || !a.fits(h) {
 		return h.answered, nil
 	}
 	dst, err := m.resolve(b.Peer, a.into, h.Bytes)

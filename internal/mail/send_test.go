@@ -32,7 +32,7 @@ func TestVerdictBeforeRoom(t *testing.T) {
 			}
 			return coll.Barrier(ctx, c)
 		}
-		var g p2p.Group
+		var g p2p.Exchange
 		g.Send(1, x)
 		for range mail.SendSlots - 1 {
 			g.Send(1, x.Slice(0, 8))

@@ -98,16 +98,20 @@ const (
 	verdictOK = iota
 	verdictType
 	verdictSize
+	verdictShort
 )
 
-// judge is what the receiver thinks of a message, and says about it.
-func judge(h header, v *team.Vec) (verdict uint8, err error) {
+// judge is what the receiver thinks of a message for v, all of it or not, and says about it.
+func judge(h header, v *team.Vec, exact bool) (verdict uint8, err error) {
 	switch {
 	case h.typ != v.Type:
 		return verdictType, fmt.Errorf("it sent %d elements of %v, and %v was expected: %w", h.count, h.typ, v.Type,
 			fault.ErrMismatch)
 	case h.count > v.Len:
 		return verdictSize, fmt.Errorf("it sent %d elements, and there is room for %d: %w", h.count, v.Len, fault.ErrMismatch)
+	case exact && h.count < v.Len:
+		return verdictShort, fmt.Errorf("it sent %d elements, and in a group or on a stream %d are received, exactly: %w",
+			h.count, v.Len, fault.ErrMismatch)
 	}
 	return verdictOK, nil
 }
@@ -119,6 +123,8 @@ func sentence(verdict uint8, v *team.Vec) error {
 		return nil
 	case verdictType:
 		return fmt.Errorf("it did not expect elements of %v: %w", v.Type, fault.ErrMismatch)
+	case verdictShort:
+		return fmt.Errorf("it receives more than %d elements, exactly: %w", v.Len, fault.ErrMismatch)
 	}
 	return fmt.Errorf("it has no room for %d elements: %w", v.Len, fault.ErrMismatch)
 }

@@ -47,13 +47,19 @@ type Work struct {
 	held [2]*mem.Allocation // what cannot be freed until the operation ends
 }
 
-// Operation is something of another room than the collectives', for who records: messages of device memory.
+// Operation is something of another room than the collectives', for who records: messages.
 type Operation interface {
 	// Len is the number of calls, and Vec the memory of one.
 	Len() int
 	Vec(i int) *Vec
 	// Clone is a copy, with calls of its own.
 	Clone() Operation
+	// OnHost reports whether it is of memory of the host.
+	OnHost() bool
+	// Alone is why it would wait for ever if nothing goes on beside it, or nil.
+	Alone() error
+	// Run does it, or queues it on its stream of a device; it is the communicator's turn.
+	Run(ctx context.Context) error
 }
 
 // Hold keeps the memory of the buffers, as far as it is known whose it is, from being freed while the operation runs.

@@ -91,7 +91,7 @@ func verdicts(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	r := rand.New(rand.NewPCG(conform.Seed(), uint64(c.Rank()&peer)))
 	x := ubcoll.Of(make([]byte, 4000))
-	var g p2p.Group
+	var g p2p.Exchange
 	g.Send(peer, x)
 	for range behind {
 		g.Send(peer, x.Slice(0, 8))

@@ -20,13 +20,13 @@ func free(ctx context.Context, c *ubcoll.Comm) error {
 		if err := errors.Join(err1, err2); err != nil {
 			return err
 		}
-		var g p2p.Group
+		var g p2p.Exchange
 		g.Recv(left, dst.Vec())
 		r, err := g.Start(ctx, c)
 		if err = errors.Join(err, dst.Free(), coll.Barrier(ctx, c)); err != nil {
 			return conform.Fail(c, "%d bytes: %w", size, err)
 		}
-		var s p2p.Group
+		var s p2p.Exchange
 		s.Send(right, src.Vec())
 		q, err := s.Start(ctx, c)
 		if err = errors.Join(err, src.Free()); err != nil {
@@ -51,7 +51,7 @@ func abandoned(ctx context.Context, c *ubcoll.Comm) error {
 			return err
 		}
 		peer := (c.Rank() + 1) % c.Size()
-		var g p2p.Group
+		var g p2p.Exchange
 		g.Recv(peer, b.Vec())
 		r, err := g.Start(ctx, d)
 		if err != nil {

@@ -82,7 +82,7 @@ func order(ctx context.Context, c *ubcoll.Comm) error {
 		src[i], dst[i] = make([]int32, length(i)), make([]int32, length(i))
 		src[i][0], src[i][length(i)-1] = int32(i), int32(i)
 	}
-	var g p2p.Group
+	var g p2p.Exchange
 	for i := range src {
 		g.Send(peer, ubcoll.Of(src[i]))
 	}
@@ -219,7 +219,7 @@ func requests(ctx context.Context, c *ubcoll.Comm) error {
 	right, left := conform.Ring(c)
 	x, y := make([]float64, 30000), make([]float64, 30000)
 	x[29999] = float64(c.Rank())
-	var s, r p2p.Group
+	var s, r p2p.Exchange
 	s.Send(right, ubcoll.Of(x))
 	r.Recv(left, ubcoll.Of(y))
 	sends, err := s.Start(ctx, c)
@@ -250,7 +250,7 @@ func requests(ctx context.Context, c *ubcoll.Comm) error {
 
 // busy has a request that cannot be done before this rank sends.
 func busy(ctx context.Context, c *ubcoll.Comm) error {
-	var g p2p.Group
+	var g p2p.Exchange
 	g.Recv(c.Rank(), ubcoll.Of(make([]byte, 3)))
 	r, err := g.Start(ctx, c)
 	if err != nil {

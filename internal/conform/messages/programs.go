@@ -124,7 +124,7 @@ func perform(ctx context.Context, c *ubcoll.Comm, lanes [][]message, mine *rand.
 			time.Sleep(time.Duration(mine.IntN(100)) * time.Microsecond)
 		}
 	}
-	groups := make([]p2p.Group, 1+mine.IntN(3))
+	groups := make([]p2p.Exchange, 1+mine.IntN(3))
 	var requests []*p2p.Request
 	for i := range groups {
 		from, to := len(order)*i/len(groups), len(order)*(i+1)/len(groups)

@@ -127,7 +127,7 @@ func (m *program) misuse() error {
 		errs := []error{wrong("a message to nobody", ubcoll.ErrArgument, p2p.Send(m.ctx, t.c, size, whole(0)))}
 		if size > 1 && (t.rank == 0 || t.rank == 1) { // of another type: more than what does not wait is an error for both
 			n := []int{8, m.room}[odd&1] &^ 7
-			to := p2p.Group{}
+			to := p2p.Exchange{}
 			if t.rank == 0 {
 				to.Send(1, whole(0).Slice(0, n).As(dtype.Int32))
 			} else {

@@ -58,7 +58,7 @@ func (m *program) messages() error {
 	if t.c == nil {
 		return nil
 	}
-	var g p2p.Group
+	var g p2p.Exchange
 	var lens []int
 	for _, x := range lists[t.me] {
 		if x.from == t.rank {

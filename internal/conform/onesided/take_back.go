@@ -200,7 +200,7 @@ func (t *takeBack) openLetter(ctx context.Context, v *victim) (err error) {
 	if v.letter, err = ubcoll.Alloc[byte](t.c, ubcoll.Host, n); err != nil {
 		return err
 	}
-	var g p2p.Group
+	var g p2p.Exchange
 	if t.c.Rank() == t.all.IntN(2) {
 		copy(v.letter.Slice(), t.content(v, t.c.Rank(), 1, n))
 		g.Send(t.peer, v.letter.Vec())
