@@ -3,7 +3,11 @@ package ubcoll_test
 import (
 	"testing"
 
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
-func TestMain(m *testing.M) { gputest.Main(4, m.Run) }
+func TestMain(m *testing.M) {
+	testkit.Children(map[string]func() error{"driver": childDriver})
+	gputest.Main(4, m.Run)
+}

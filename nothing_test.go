@@ -560,8 +560,9 @@ func TestEveryCall(t *testing.T) {
 	for _, fn := range []string{
 		"Comm.GPU", "Comm.Rank", "Comm.Size", "Comm.LocalRank", "Comm.LocalSize", "Comm.Hostname", "Comm.On", "Comm.LastOp",
 		"Comm.Stats", "Comm.Explain", "Comm.Abort", // in TestNoComm
-		"p2p.NewChannel",            // in TestNoArguments
-		"Main", "NewStream", "CUDA", // nothing can be missing
+		"p2p.NewChannel",                                                                // in TestNoArguments
+		"DevicePolicy.String", "DevicePolicy.MarshalText", "DevicePolicy.UnmarshalText", // in TestDevicePolicyText
+		"Main", "NewStream", "CUDA", "Algorithms", // nothing can be missing
 	} {
 		tried[fn] = true
 	}

@@ -13,11 +13,12 @@ import (
 )
 
 // Options are what all ranks of a communicator agree on; Open compares them. The zero Options are the defaults, which
-// the variables UBCOLL_TIMEOUT, UBCOLL_REGISTER and UBCOLL_ALGO change.
+// the variables UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_ALGO and UBCOLL_CUDA change.
 type Options struct {
 	Timeout   time.Duration // longest wait inside one operation; 0 = 10 minutes
 	Register  Policy        // which buffers the library registers
 	Algorithm Algorithm     // of all-reduces, where it can be had
+	Devices   DevicePolicy  // whether the ranks use their GPUs
 }
 
 // Policy is which buffers operations use directly by their registration; all others are staged. It has the methods
@@ -50,6 +51,47 @@ func Algorithms() []Algorithm {
 	return []Algorithm{AlgorithmRing, AlgorithmOneShot, AlgorithmTwoShot, AlgorithmPush}
 }
 
+// DevicePolicy is whether the ranks of a communicator, and of those that Split and Dup make of it, use their GPUs.
+type DevicePolicy int
+
+// The policies of devices. With UBCOLL_CUDA=off in the environment auto is off, and none can be required.
+const (
+	// DevicesAuto uses them where each rank has one of its own: see Comm.GPU.
+	DevicesAuto DevicePolicy = iota
+	// DevicesOff takes no device memory and does not load the driver. What asks for a device is ErrNotSupported.
+	DevicesOff
+	// DevicesRequired has Open, Split and Dup fail on all ranks, with ErrNotSupported that names the rank and what is in
+	// the way, where they could not be used.
+	DevicesRequired
+)
+
+func (p DevicePolicy) known() bool { return p >= DevicesAuto && p <= DevicesRequired }
+
+// String is "auto", "off" or "required".
+func (p DevicePolicy) String() string { return engine.DevicePolicy(p).String() }
+
+// MarshalText is String for a known policy, and else ErrArgument.
+func (p DevicePolicy) MarshalText() ([]byte, error) {
+	if !p.known() {
+		return nil, fmt.Errorf("device policy %d is unknown: %w", int(p), ErrArgument)
+	}
+	return []byte(p.String()), nil
+}
+
+// UnmarshalText knows "auto", "off" and "required"; all else is ErrArgument, which names the nearest.
+func (p *DevicePolicy) UnmarshalText(text []byte) error {
+	var names []string
+	for q := DevicesAuto; q.known(); q++ {
+		if q.String() == string(text) {
+			*p = q
+			return nil
+		}
+		names = append(names, q.String())
+	}
+	return fmt.Errorf("device policy %q is unknown, use auto, off or required%s: %w", text,
+		nearest.Hint(string(text), names), ErrArgument)
+}
+
 // Validate reports everything that is wrong with o, as ErrArgument. Local.
 func (o Options) Validate() error {
 	var errs []error
@@ -58,6 +100,9 @@ func (o Options) Validate() error {
 	}
 	if o.Register < RegisterAuto || o.Register > RegisterOff {
 		errs = append(errs, fmt.Errorf("registration policy %v: %w", o.Register, ErrArgument))
+	}
+	if !o.Devices.known() {
+		errs = append(errs, fmt.Errorf("device policy %v: %w", o.Devices, ErrArgument))
 	}
 	if o.Algorithm != AlgorithmAuto && !slices.Contains(Algorithms(), o.Algorithm) {
 		var names []string
@@ -70,8 +115,8 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// fromEnvironment fills what o leaves open from UBCOLL_TIMEOUT, UBCOLL_REGISTER and UBCOLL_ALGO. Values that are
-// malformed are left: the engine's Open has an error for all variables.
+// fromEnvironment fills what o leaves open from UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_ALGO and UBCOLL_CUDA. Values
+// that are malformed are left: the engine's Open has an error for all variables.
 func (o Options) fromEnvironment() Options {
 	if o.Timeout == 0 {
 		o.Timeout, _ = env.Timeout.Get()
@@ -84,9 +129,13 @@ func (o Options) fromEnvironment() Options {
 		name, _ := env.Algorithm.Get()
 		o.Algorithm = Algorithm(name)
 	}
+	if mode, _ := env.CUDA.Get(); o.Devices == DevicesAuto && mode == "off" {
+		o.Devices = DevicesOff
+	}
 	return o
 }
 
 func (o Options) engine() engine.Options {
-	return engine.Options{Timeout: o.Timeout, Register: o.Register, Algorithm: string(o.Algorithm)}
+	return engine.Options{Timeout: o.Timeout, Register: o.Register, Algorithm: string(o.Algorithm),
+		Devices: engine.DevicePolicy(o.Devices)}
 }

@@ -1,5 +1,6 @@
 // Package hw names devices and says what the hardware of this host can do. The bindings themselves live in its
-// sub-packages. There is no compatibility promise for this package and those below it.
+// sub-packages. Of this package only what the root re-exports, [Device], is promised to stay; of those below it
+// nothing.
 package hw
 
 import (

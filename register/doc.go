@@ -14,5 +14,6 @@
 // [Cache.Forget], [Cache.Invalidate]) is missed by lookups at once and deregistered when its last in-flight use leaves.
 //
 // Everything here is local, not collective, and safe for concurrent use. Lookups take no lock and allocate nothing.
-// There is one cache per rank, shared by its communicators. [Backend] comes with no compatibility promise.
+// There is one cache per rank, shared by its communicators. Of this package only what the root re-exports, [Policy]
+// and [Stats], is promised to stay.
 package register

@@ -16,8 +16,9 @@ import (
 
 // Accelerators makes the device sides of communicators: package gpu's.
 type Accelerators interface {
-	// Visible is what a rank tells all others of the devices that its process may use.
-	Visible() json.RawMessage
+	// Visible is what a rank tells all others of the devices that its process may use, and why there is none, or "". If
+	// they are off it does not look.
+	Visible(off bool) (told json.RawMessage, why string)
 	// New is c's side, on the device that is this rank's by what all have told. The error is why there is none.
 	New(c *Comm, all []json.RawMessage) (Accelerator, error)
 }
@@ -71,6 +72,14 @@ func (c *Comm) chooseDevice(hs []hello) {
 	if c.gpuWhy = err; err == nil {
 		c.device = d
 	}
+}
+
+// lacks is what is wrong where devices are required and why says why this rank cannot use one; nil if that is "".
+func (o *Options) lacks(rank int, why string) error {
+	if why == "" || o.Devices != DevicesRequired {
+		return nil
+	}
+	return fmt.Errorf("rank %d uses no device, and Options.Devices is %v: %s: %w", rank, o.Devices, why, fault.ErrNotSupported)
 }
 
 // deviceCard makes this rank's side, and its card. Failures are told in the card: ranks use their devices together or

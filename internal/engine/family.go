@@ -105,6 +105,9 @@ func (s *splitting) create() ([]byte, error) {
 		c.device = p.device.Part(c, ranks)
 	}
 	k := c.deviceCard()
+	if err := c.opts.lacks(p.rank, k.Why); err != nil {
+		return nil, err
+	}
 	k.Why = k.Why[:min(len(k.Why), team.TextBytes)]
 	record, err := binary.Append(nil, binary.LittleEndian, c.team.Area.At)
 	if err != nil {
@@ -151,7 +154,7 @@ func (s *splitting) meet() ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.child.opts.Timeout)
 	defer cancel()
 	why := s.child.meetDevices(ctx, s.devices)
-	return []byte(why[:min(len(why), team.TextBytes)]), nil
+	return []byte(why[:min(len(why), team.TextBytes)]), s.child.opts.lacks(s.parent.rank, why)
 }
 
 // settle learns from all whether the group uses its devices.

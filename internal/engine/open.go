@@ -86,8 +86,9 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 		defer cancel()
 	}
 	table, terr := tuning.Load()
-	mine, err := newHello(o, table, rooms.Accelerators.Visible())
-	hellos, err := exchange(ctx, b, mine, errors.Join(bad, terr, err))
+	gpus, why := rooms.Accelerators.Visible(o.Devices == DevicesOff)
+	mine, err := newHello(o, table, gpus)
+	hellos, err := exchange(ctx, b, mine, errors.Join(bad, terr, err, o.lacks(rank, why)))
 	if err != nil {
 		return nil, fail("hello", reason.Blamed(err, -1), err)
 	}
@@ -231,6 +232,8 @@ func compare(hs []hello) (about int, err error) {
 			return differ("Options.Register", a.Options.Register, h.Options.Register)
 		case h.Options.Algorithm != a.Options.Algorithm:
 			return differ("Options.Algorithm", a.Options.Algorithm, h.Options.Algorithm)
+		case h.Options.Devices != a.Options.Devices:
+			return differ("Options.Devices", a.Options.Devices, h.Options.Devices)
 		}
 		if h.Tuning != a.Tuning {
 			return differ("the tuning table's hash", a.Tuning, h.Tuning)
@@ -286,6 +289,9 @@ func (c *Comm) create(hs []hello, secret []byte) (card, error) {
 	}
 	c.chooseDevice(hs)
 	k := card{Domain: d.Heap.Domain, Area: c.team.Area.At, Device: c.deviceCard()}
+	if err := c.opts.lacks(c.rank, k.Device.Why); err != nil {
+		return card{}, err
+	}
 	k.IPC, err = d.card()
 	return k, err
 }
@@ -322,7 +328,8 @@ func (c *Comm) meetAll(ctx context.Context, comm uint64, cards []card) (noDevice
 			return "", reason.About(r, err)
 		}
 	}
-	return c.meetDevices(ctx, devices), nil
+	why := c.meetDevices(ctx, devices)
+	return why, c.opts.lacks(c.rank, why)
 }
 
 // meet maps the control area that rank r has at at.

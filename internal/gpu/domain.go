@@ -33,10 +33,13 @@ type gpus struct {
 	Why     string `json:"why,omitempty"` // there is none
 }
 
-// visibleGPUs asks the driver. That there is none is no error.
-func visibleGPUs() gpus {
+// visibleGPUs asks the driver, unless they are off. That there is none is no error.
+func visibleGPUs(off bool) gpus {
 	if mode, err := env.CUDA.Get(); err != nil || mode == "off" {
 		return gpus{Why: env.CUDA.Name + " is off"}
+	}
+	if off {
+		return gpus{Why: "Options.Devices is off"}
 	}
 	infos, err := cuda.Devices()
 	if err != nil {
@@ -120,9 +123,10 @@ type Domain struct {
 }
 
 // Visible implements Accelerators.
-func (accelerators) Visible() json.RawMessage {
-	b, _ := json.Marshal(visibleGPUs()) // strings and numbers: it cannot fail
-	return b
+func (accelerators) Visible(off bool) (told json.RawMessage, why string) {
+	g := visibleGPUs(off)
+	told, _ = json.Marshal(g) // strings and numbers: it cannot fail
+	return told, g.Why
 }
 
 // New implements Accelerators.
