@@ -78,26 +78,60 @@ func ExampleSendRecv() {
 	// <nil>
 }
 
-func ExampleGroup() {
+// A persistent exchange, which allocates nothing when it is done again.
+func ExampleExchange() {
 	err := ubcoll.Local(context.Background(), 4, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		// Everybody sends to both neighbours and receives from both, in one step.
 		left, right := (c.Rank()+3)%4, (c.Rank()+1)%4
-		mine, l, r := []int32{int32(c.Rank())}, make([]int32, 1), make([]int32, 1)
-		var g p2p.Exchange
-		g.Send(left, ubcoll.Of(mine))
-		g.Send(right, ubcoll.Of(mine))
-		g.Recv(left, ubcoll.Of(l))
-		g.Recv(right, ubcoll.Of(r))
-		if err := g.Do(ctx, c); err != nil {
-			return err
-		}
-		if c.Rank() == 0 {
-			fmt.Println(l[0], r[0])
+		mine, l, r := []int32{0}, make([]int32, 1), make([]int32, 1)
+		var x p2p.Exchange
+		x.Send(left, ubcoll.Of(mine))
+		x.Send(right, ubcoll.Of(mine))
+		x.Recv(left, ubcoll.Of(l))
+		x.Recv(right, ubcoll.Of(r))
+		for step := range int32(2) {
+			mine[0] = 10*step + int32(c.Rank())
+			if err := x.Do(ctx, c); err != nil {
+				return err
+			}
+			if c.Rank() == 0 {
+				fmt.Println(l[0], r[0])
+			}
 		}
 		return nil
 	})
 	if err != nil {
 		fmt.Println(err)
 	}
-	// Output: 3 1
+	// Output:
+	// 3 1
+	// 13 11
+}
+
+// A message that is on its way while the rank does something else.
+func ExampleIRecv() {
+	err := ubcoll.Local(context.Background(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		if c.Rank() == 1 {
+			r, err := p2p.ISend(ctx, c, 0, ubcoll.Of([]int32{1, 2, 3}))
+			if err != nil {
+				return err
+			}
+			return r.Wait(ctx)
+		}
+		dst := make([]int32, 10)
+		r, err := p2p.IRecv(ctx, c, 1, ubcoll.Of(dst))
+		if err != nil {
+			return err
+		}
+		// ... work that needs no dst ...
+		if err := r.Wait(ctx); err != nil {
+			return err
+		}
+		fmt.Println(dst[:r.Received()])
+		return nil
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output: [1 2 3]
 }
