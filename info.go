@@ -1,6 +1,8 @@
 package ubcoll
 
 import (
+	"time"
+
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -12,6 +14,14 @@ type OpInfo struct {
 	Algorithm string     // how the data travelled: "two-shot", "eager", ...; "refused" if they did not
 	Bytes     int        // of the larger buffer
 	Src, Dst  BufferInfo // the source and the destination, as this rank passed them
+
+	// Took is how long a collective took here, from its turn to its end, registrations that it made included, and Waited
+	// how much of that this rank waited until all ranks had called it. What ranks wait for each other after that, while
+	// the data move, is not in Waited. Both are 0 for what is not measured: what is small enough to travel as the ranks
+	// agree ("eager", packets on a device) or has no more than a few KiB, messages, what was refused, a communicator of
+	// one rank. Members of groups are measured, and those of launches on the host. On devices a blocking call's Took is
+	// measured by the host; Waited, and what is queued on their streams or comes from a graph, are 0.
+	Took, Waited time.Duration
 
 	// Members are the operations of a group or of a graph's launch in their order, if one went last: those that were
 	// run, and the first 1024 at most. All else is the last member's. Nil for an operation by itself.
@@ -27,14 +37,17 @@ type BufferInfo struct {
 	Why    string // why it was staged
 }
 
-// String is one line: the algorithm, and for each buffer whether peers reached it or why it was copied.
+// String is one line: the algorithm, for each buffer whether peers reached it or why it was copied, and how long it
+// took, if that was measured.
 func (o OpInfo) String() string {
-	return engine.OpInfo{Op: o.Op, Seq: o.Seq, Algorithm: o.Algorithm, Bytes: o.Bytes, Src: engine.BufferInfo(o.Src),
-		Dst: engine.BufferInfo(o.Dst), Members: make([]engine.OpInfo, len(o.Members))}.String()
+	e := engine.OpInfo{Seq: o.Seq, Algorithm: o.Algorithm, Bytes: o.Bytes, Src: engine.BufferInfo(o.Src),
+		Dst: engine.BufferInfo(o.Dst), Took: o.Took, Waited: o.Waited, Members: make([]engine.OpInfo, len(o.Members))}
+	return e.Text(o.Op)
 }
 
 func newOpInfo(e engine.OpInfo) OpInfo {
-	o := OpInfo{Op: e.Op, Seq: e.Seq, Algorithm: e.Algorithm, Bytes: e.Bytes, Src: BufferInfo(e.Src), Dst: BufferInfo(e.Dst)}
+	o := OpInfo{Op: e.Op(), Seq: e.Seq, Algorithm: e.Algorithm, Bytes: e.Bytes, Src: BufferInfo(e.Src), Dst: BufferInfo(e.Dst),
+		Took: e.Took, Waited: e.Waited}
 	for _, m := range e.Members {
 		o.Members = append(o.Members, newOpInfo(m))
 	}

@@ -441,12 +441,12 @@ func TestMembers(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for _, do := range []func() error{
+		for i, do := range []func() error{
 			func() error { return ubcoll.Group(ctx, view, calls) },
 			func() error { return g.Launch(ctx) },
 			func() error { return g.Launch(ctx) },
 		} {
-			before := c.Stats()
+			before, launch := c.Stats(), i > 0
 			if err := errors.Join(do(), sync()); err != nil {
 				return err
 			}
@@ -465,11 +465,17 @@ func TestMembers(t *testing.T) {
 				if err := errors.Join(check(c, "its name", m.Op, op), check(c, "its number", m.Seq, number),
 					check(c, "its buffer is used", m.Src.Used, op != "barrier"),
 					check(c, "its buffer is direct", m.Src.Direct || m.Dst.Direct, op != "barrier" && (i > 0 || !dev.IsHost())),
-					check(c, "it has members", m.Members == nil, true)); err != nil {
+					check(c, "it has members", m.Members == nil, true),
+					// What is small is not measured, nor what the host only queues.
+					check(c, "it was measured", m.Took > 0, (i == 1 || i == 3) && (dev.IsHost() || !queued && !launch)),
+					check(c, "it waited", m.Waited > 0, m.Took > 0 && dev.IsHost()),
+					check(c, "it waited longer than it took", m.Waited > m.Took, false)); err != nil {
 					return fmt.Errorf("member %d: %w", i, err)
 				}
 			}
-			if text := o.String(); !strings.Contains(text, "the last of 4 in one") {
+			text, last := o.String(), o.Members[3]
+			if !strings.Contains(text, "the last of 4 in one") || strings.Contains(text, "; took ") != (o.Took > 0) ||
+				o.Took != last.Took || o.Waited != last.Waited {
 				return errors.New(text)
 			}
 		}

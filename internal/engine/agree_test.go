@@ -384,7 +384,7 @@ func TestLastOpAndStats(t *testing.T) {
 	}
 	c := comms[0]
 	require.Equal(t, uint64(4), c.LastOp().Seq)
-	require.Equal(t, "barrier", c.LastOp().Op)
+	require.Equal(t, "barrier", c.LastOp().Op())
 	s := c.Stats()
 	require.Equal(t, []uint64{4, 800, 2}, []uint64{s.Operations, s.Bytes, s.Staged}, "failed ones included")
 	require.Equal(t, 1, s.Memory.Allocations)
@@ -396,7 +396,8 @@ func TestLastOpAndStats(t *testing.T) {
 	}) {
 		require.NoError(t, err)
 	}
-	require.Equal(t, "all_reduce #5: copy, 400 bytes; source: staged: Go memory; destination: staged: Go memory", c.LastOp().String())
+	require.Equal(t, "all_reduce #5: copy, 400 bytes; source: staged: Go memory; destination: staged: Go memory",
+		c.LastOp().Text("all_reduce"))
 }
 
 func TestManyOperations(t *testing.T) {

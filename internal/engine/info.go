@@ -1,11 +1,10 @@
 package engine
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -13,57 +12,13 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// OpInfo says how the last operation went: which algorithm, and for each buffer whether peers reached it directly.
-type OpInfo struct {
-	Op        string
-	kind      team.OpKind
-	Seq       uint64
-	Algorithm string
-	Bytes     int // of the larger buffer
-	Src, Dst  BufferInfo
+// OpInfo says how an operation went, as the user is told.
+type OpInfo = team.OpInfo
 
-	// Members are the operations of a group or of a graph's launch in their order, if one went last: those that were
-	// run, and the first 1024 at most. All else is the last member's. Nil for an operation by itself.
-	Members []OpInfo
-}
+// BufferInfo says how one of its buffers took part in it.
+type BufferInfo = team.BufferInfo
 
 const maxMembers = 1024
-
-// BufferInfo says whether peers read and wrote a buffer itself, and why not. One that was used, and is neither Direct
-// nor Alone, was staged.
-type BufferInfo struct {
-	Used   bool
-	Direct bool
-	Alone  bool   // there are no peers, who could reach it or not
-	Why    string // why it was staged
-}
-
-func (b BufferInfo) staged() bool { return b.Used && !b.Direct && !b.Alone }
-
-func (b BufferInfo) explain(name string) string {
-	switch {
-	case !b.Used:
-		return ""
-	case b.Direct:
-		return "; " + name + ": direct"
-	case b.Alone:
-		return "; " + name + ": this rank's alone, there are no peers"
-	}
-	return "; " + name + ": staged: " + b.Why
-}
-
-// String is one line: algorithm, and per buffer direct or staged and why.
-func (o OpInfo) String() string {
-	if o.Seq == 0 {
-		return "no operation yet"
-	}
-	of := ""
-	if n := len(o.Members); n > 0 {
-		of = fmt.Sprintf(", the last of %d in one", n)
-	}
-	return fmt.Sprintf("%s #%d%s: %s, %d bytes%s%s", o.Op, o.Seq, of, strings.TrimSpace(o.Algorithm), o.Bytes,
-		o.Src.explain("source"), o.Dst.explain("destination"))
-}
 
 // infos are what is told of a communicator's operations.
 type infos struct {
@@ -93,7 +48,7 @@ type Replay struct {
 
 // kindOf is the place of an operation's kind in Replay.Counts.
 func kindOf(o *OpInfo) int {
-	if o.kind == team.KindSend || o.kind == team.KindRecv {
+	if o.Kind == team.KindSend || o.Kind == team.KindRecv {
 		return 1
 	}
 	return 0
@@ -125,7 +80,10 @@ func (c *Comm) NoteAs(w *team.Work, algorithm string, seq uint64) {
 	c.Describe(i, w, algorithm, seq)
 	c.ops++
 	c.bytes += uint64(i.Bytes)
-	c.staged += i.staged()
+	c.staged += i.Staged()
+	if i.Took != 0 { // of the one before
+		i.Took, i.Waited = 0, 0
+	}
 	if c.grouped, c.replayed = c.together, nil; c.together {
 		if c.fresh {
 			c.members, c.fresh = c.members[:0], false
@@ -141,9 +99,28 @@ func (c *Comm) NoteAs(w *team.Work, algorithm string, seq uint64) {
 	}
 }
 
+// Measures reports whether it is worth looking at the clock for w, if w is not eager.
+func (c *Comm) Measures(w *team.Work) bool {
+	return c.size > 1 && max(w.Src.Bytes(), w.Dst.Bytes()) > c.team.Tuning().EagerTotal
+}
+
+// NoteTook adds to what was noted of a collective how long it took, and how much of that this rank waited for all to
+// come. It costs the path of small ones nothing: they are not measured.
+func (c *Comm) NoteTook(k team.OpKind, seq uint64, took, waited time.Duration) {
+	c.infoM.Lock()
+	defer c.infoM.Unlock()
+	if c.last.Kind != k || c.last.Seq != seq { // a message has come between
+		return
+	}
+	c.last.Took, c.last.Waited = took, waited
+	if n := len(c.members); c.grouped && c.replayed == nil && n > 0 && c.members[n-1].Seq == seq {
+		c.members[n-1] = c.last
+	}
+}
+
 // Describe fills i with what is to be told of w.
 func (c *Comm) Describe(i *OpInfo, w *team.Work, algorithm string, seq uint64) {
-	i.kind, i.Seq, i.Algorithm, i.Bytes = w.Kind, seq, algorithm, max(w.Src.Bytes(), w.Dst.Bytes())
+	i.Kind, i.Seq, i.Algorithm, i.Bytes = w.Kind, seq, algorithm, max(w.Src.Bytes(), w.Dst.Bytes())
 	used := algorithm != Refused.Name
 	i.Src, i.Dst = bufferInfo(&w.SrcBuf, &w.Src, used), bufferInfo(&w.DstBuf, &w.Dst, used)
 	if c.size == 1 {
@@ -153,16 +130,6 @@ func (c *Comm) Describe(i *OpInfo, w *team.Work, algorithm string, seq uint64) {
 
 func bufferInfo(b *team.Buf, v *team.Vec, used bool) BufferInfo {
 	return BufferInfo{Used: used && v.Len > 0, Direct: b.Claim != nil, Why: b.Why}
-}
-
-// staged is how many buffers were.
-func (o *OpInfo) staged() (n uint64) {
-	for _, b := range [2]*BufferInfo{&o.Src, &o.Dst} {
-		if b.staged() {
-			n++
-		}
-	}
-	return n
 }
 
 // NoteReplay notes a launch of what r describes: at are the sequence numbers, of collectives and of messages, before
@@ -197,7 +164,7 @@ func (r *Replay) Add(os ...OpInfo) {
 		if k == 0 {
 			r.bytes += uint64(o.Bytes)
 		}
-		r.staged += o.staged()
+		r.staged += o.Staged()
 		r.members = append(r.members, o)
 	}
 }
@@ -205,11 +172,11 @@ func (r *Replay) Add(os ...OpInfo) {
 // LastOp says how the last operation of this communicator went.
 func (c *Comm) LastOp() OpInfo {
 	if v := c.lastSmall.Load(); v != 0 {
-		return SmallInfo(team.KindSend, v>>16, int(v&0xffff)).named()
+		return SmallInfo(team.KindSend, v>>16, int(v&0xffff))
 	}
 	c.infoM.Lock()
 	defer c.infoM.Unlock()
-	o := c.last.named()
+	o := c.last
 	switch {
 	case !c.grouped:
 	case c.replayed != nil:
@@ -220,16 +187,6 @@ func (c *Comm) LastOp() OpInfo {
 		}
 	default:
 		o.Members = slices.Clone(c.members)
-	}
-	for i := range o.Members {
-		o.Members[i] = o.Members[i].named()
-	}
-	return o
-}
-
-func (o OpInfo) named() OpInfo {
-	if o.Seq != 0 {
-		o.Op = o.kind.String()
 	}
 	return o
 }
@@ -261,7 +218,7 @@ func SmallInfo(k team.OpKind, seq uint64, n int) OpInfo {
 
 // MessageInfo is what is told of a message.
 func MessageInfo(k team.OpKind, seq uint64, n int, algorithm string, b BufferInfo) OpInfo {
-	o := OpInfo{kind: k, Seq: seq, Algorithm: algorithm, Bytes: n}
+	o := OpInfo{Kind: k, Seq: seq, Algorithm: algorithm, Bytes: n}
 	if k == team.KindRecv {
 		o.Dst = b
 	} else {
@@ -274,7 +231,7 @@ func MessageInfo(k team.OpKind, seq uint64, n int, algorithm string, b BufferInf
 func (c *Comm) NoteMessage(o OpInfo) {
 	c.infoM.Lock()
 	c.last, c.grouped = o, false
-	c.staged += o.staged()
+	c.staged += o.Staged()
 	c.infoM.Unlock()
 	spin.Release(&c.lastSmall, 0)
 }

@@ -55,7 +55,7 @@ func TestOpen(t *testing.T) {
 			require.NotEmpty(t, c.Hostname(n-1))
 			require.Empty(t, c.Hostname(n))
 			require.Empty(t, c.Hostname(-1))
-			require.Equal(t, "no operation yet", c.LastOp().String())
+			require.Equal(t, "no operation yet", c.LastOp().Text(""))
 		}
 		requireUsable(t, comms)
 	}

@@ -60,7 +60,7 @@ func (c *Comm) logBroken(e *fault.Error) {
 // logOperation says, at level Debug, how an operation goes.
 func (c *Comm) logOperation() {
 	c.infoM.Lock()
-	o := c.last.named()
+	o := c.last
 	c.infoM.Unlock()
-	logs.Debug("operation", "rank", c.rank, "went", o.String())
+	logs.Debug("operation", "rank", c.rank, "went", o.Text(o.Op()))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -209,7 +210,12 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	if bad != nil {
 		path = &Refused
 	}
+	timed := false
+	var began, said, came time.Duration // if timed
 	if path.Acquire != nil {
+		if timed = c.Measures(w); timed {
+			began = time.Since(clock)
+		}
 		bad = path.Acquire(&c.team, w)
 	}
 	if path.Offer != nil && bad == nil {
@@ -219,7 +225,13 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 	if path.Acquire == nil {
 		c.note(w, path.Name) // while the peers' descriptors are on their way
 	}
+	if timed {
+		said = time.Since(clock)
+	}
 	err := c.team.Agree(ctx, w, bad)
+	if timed {
+		came = time.Since(clock)
+	}
 	if err == nil && path.Check != nil {
 		if about, cerr := path.Check(&c.team, w); cerr != nil {
 			err = c.team.Errorf(team.StepAgree, about, cerr)
@@ -235,9 +247,15 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 			path = &Refused
 		}
 		c.note(w, path.Name) // only now is it known how it went
+		if timed && bad == nil {
+			c.NoteTook(w.Kind, c.team.Seq, time.Since(clock)-began, came-said)
+		}
 	}
 	return err
 }
+
+// clock is when time began for what is measured. A look at it costs half of what time.Now does.
+var clock = time.Now()
 
 // Refused is the path of an operation whose arguments are bad.
 var Refused = team.Path{Name: "refused"}

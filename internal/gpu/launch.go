@@ -107,6 +107,10 @@ func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 	if err := d.settle(ctx, w.Kind); err != nil {
 		return err
 	}
+	var began time.Time
+	if w.Kernel.Words && c.Measures(w) { // else it travels in packets, or might
+		began = time.Now()
+	}
 	refusal, err := d.queue(ctx, d.own, w)
 	if err != nil {
 		return err
@@ -115,6 +119,9 @@ func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 		ctx = context.WithoutCancel(ctx) // the peers must still be heard out, for Options.Timeout at most
 	}
 	err = d.wait(ctx, d.own, w.Kind)
+	if !began.IsZero() && refusal == nil {
+		c.NoteTook(w.Kind, d.ops, time.Since(began), 0)
+	}
 	if told := d.take(); err == nil {
 		err = told
 	}

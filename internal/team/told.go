@@ -1,0 +1,81 @@
+package team
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// OpInfo says how an operation went: which algorithm, and for each buffer whether peers reached it directly.
+type OpInfo struct {
+	Kind         OpKind
+	Seq          uint64
+	Algorithm    string
+	Bytes        int // of the larger buffer
+	Src, Dst     BufferInfo
+	Took, Waited time.Duration // 0 if nobody measured
+
+	// Members are the operations of a group or of a graph's launch in their order, if one went last: those that were
+	// run, and the first 1024 at most. All else is the last member's. Nil for an operation by itself.
+	Members []OpInfo
+}
+
+// BufferInfo says whether peers read and wrote a buffer itself, and why not. One that was used, and is neither Direct
+// nor Alone, was staged.
+type BufferInfo struct {
+	Used   bool
+	Direct bool
+	Alone  bool   // there are no peers, who could reach it or not
+	Why    string // why it was staged
+}
+
+func (b BufferInfo) staged() bool { return b.Used && !b.Direct && !b.Alone }
+
+func (b BufferInfo) explain(name string) string {
+	switch {
+	case !b.Used:
+		return ""
+	case b.Direct:
+		return "; " + name + ": direct"
+	case b.Alone:
+		return "; " + name + ": this rank's alone, there are no peers"
+	}
+	return "; " + name + ": staged: " + b.Why
+}
+
+// Op is the operation's name.
+func (o OpInfo) Op() string {
+	if o.Seq == 0 {
+		return ""
+	}
+	return o.Kind.String()
+}
+
+// Text is one line about an operation of that name: algorithm, per buffer direct or staged and why, and how long it took.
+func (o OpInfo) Text(op string) string {
+	if o.Seq == 0 {
+		return "no operation yet"
+	}
+	of, took := "", ""
+	if n := len(o.Members); n > 0 {
+		of = fmt.Sprintf(", the last of %d in one", n)
+	}
+	if o.Took > 0 {
+		took = fmt.Sprintf("; took %v", o.Took)
+	}
+	if o.Waited > 0 {
+		took += fmt.Sprintf(", %v of it until all ranks had come", o.Waited)
+	}
+	return fmt.Sprintf("%s #%d%s: %s, %d bytes%s%s%s", op, o.Seq, of, strings.TrimSpace(o.Algorithm), o.Bytes,
+		o.Src.explain("source"), o.Dst.explain("destination"), took)
+}
+
+// Staged is how many buffers were.
+func (o *OpInfo) Staged() (n uint64) {
+	for _, b := range [2]*BufferInfo{&o.Src, &o.Dst} {
+		if b.staged() {
+			n++
+		}
+	}
+	return n
+}
