@@ -298,39 +298,70 @@ func nounTrials(ctx context.Context) []trial {
 // TestNoNouns calls the methods of nouns that are nil or zero.
 func TestNoNouns(t *testing.T) { tryAll(t, nounTrials(t.Context())) }
 
-// nouns are one of each kind, on a communicator of two ranks.
+// nouns are one of each kind that is closed, on a communicator of two ranks.
 type nouns struct {
 	b  *ubcoll.Buffer[int8]
 	r  *ubcoll.Registration
+	m  *ubcoll.Remote
 	w  *ubcoll.Window
 	ch *p2p.Channel
 	g  *graph.Graph
 	s  *ubcoll.Stream
 }
 
-func newNouns(ctx context.Context, c *ubcoll.Comm) (n nouns, err error) {
-	if n.b, err = ubcoll.Alloc[int8](c, ubcoll.Host, 100); err != nil {
+func newNouns(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) (n nouns, err error) {
+	if n.b, err = ubcoll.Alloc[int8](c, dev, 100); err != nil {
 		return n, err
 	}
 	if n.r, err = n.b.Register(c); err != nil {
 		return n, err
 	}
-	if n.w, err = c.RegisterWindow(ctx, n.b.Vec(), 0); err != nil {
-		return n, err
-	}
-	if n.ch, err = p2p.Connect(ctx, c, 1-c.Rank(), n.r); err != nil {
-		return n, err
-	}
-	n.g, err = graph.Capture(ctx, c, func(c *ubcoll.Comm) error { return coll.Barrier(ctx, c) })
+	h, err := n.r.MarshalBinary()
 	if err != nil {
 		return n, err
 	}
-	n.s, err = ubcoll.NewStream(ubcoll.Host)
+	all := make([]byte, c.Size()*len(h))
+	if err = coll.AllGather(ctx, c, ubcoll.Of(all), ubcoll.Of(h)); err != nil {
+		return n, err
+	}
+	peer := 1 - c.Rank()
+	if n.m, err = c.Import(all[peer*len(h):][:len(h)]); err != nil {
+		return n, err
+	}
+	if n.w, err = c.RegisterWindow(ctx, n.b.Vec(), 0); err != nil {
+		return n, err
+	}
+	if n.ch, err = p2p.Connect(ctx, c, peer, n.r); err != nil {
+		return n, err
+	}
+	n.g, err = graph.Capture(ctx, c, func(c *ubcoll.Comm) error {
+		return coll.AllReduce(ctx, c, n.b.Vec(), n.b.Vec(), ubcoll.Max)
+	})
+	if err != nil {
+		return n, err
+	}
+	n.s, err = ubcoll.NewStream(dev)
 	return n, err
 }
 
 func (n nouns) close() error {
-	return errors.Join(n.g.Close(), n.ch.Close(), n.w.Close(), n.r.Close(), n.b.Free(), n.s.Close())
+	return errors.Join(n.g.Close(), n.ch.Close(), n.w.Close(), n.m.Close(), n.r.Close(), n.b.Free(), n.s.Close())
+}
+
+// closeTrials close what has been closed, views of it included.
+func (n nouns) closeTrials(with string) []trial {
+	closed := ubcoll.ErrClosed
+	return []trial{
+		{"graph.Graph.Close", with, closed, "the graph has been closed", n.g.Close},
+		{"p2p.Channel.Close", with, closed, "the channel between ranks", n.ch.Close},
+		{"p2p.Channel.Close", "On of " + with, closed, "the channel between ranks", n.ch.On(n.s).Close},
+		{"Window.Close", with, closed, "the window", n.w.Close},
+		{"Window.Close", "On of " + with, closed, "the window", n.w.On(n.s).Close},
+		{"Remote.Close", with, closed, "remote memory", n.m.Close},
+		{"Registration.Close", with, closed, "registration of", n.r.Close},
+		{"Buffer.Free", with, closed, "free", n.b.Free},
+		{"Stream.Close", with, closed, "NewStream makes another", n.s.Close},
+	}
 }
 
 // TestNoArguments makes calls on a communicator that works, with arguments that are not there: on all ranks, which all
@@ -358,7 +389,7 @@ func TestNoArguments(t *testing.T) {
 		}
 		null := (*ubcoll.Buffer[int8])(nil).Vec()
 		all = append(all, commTrials(ctx, "a nil Buffer's Vec", c, null, bad, "Alloc and Adopt make one")[0])
-		n, err := newNouns(ctx, c)
+		n, err := newNouns(ctx, c, ubcoll.Host)
 		if err != nil {
 			return err
 		}
@@ -462,7 +493,7 @@ func TestTooLate(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		n, err := newNouns(ctx, c)
+		n, err := newNouns(ctx, c, ubcoll.Host)
 		if err != nil {
 			return err
 		}
@@ -474,21 +505,16 @@ func TestTooLate(t *testing.T) {
 			{"graph.Graph.Launch", "a closed graph", closed, "the graph has been closed", func() error {
 				return n.g.Launch(ctx)
 			}},
-			{"graph.Graph.Close", "a closed graph", closed, "the graph has been closed", func() error { return n.g.Close() }},
 			{"p2p.Channel.Put", "a closed channel", closed, "the channel between ranks", func() error {
 				return n.ch.Put(ctx, 0, 0, 0)
 			}},
 			{"p2p.Channel.Wait", "a closed channel", closed, "the channel between ranks", func() error {
 				return n.ch.Wait(ctx)
 			}},
-			{"p2p.Channel.Close", "a closed channel", closed, "the channel between ranks", func() error { return n.ch.Close() }},
 			{"Window.Signal", "a closed window", closed, "the window", func() error { return n.w.Signal(ctx, 0) }},
-			{"Window.Close", "a closed window", closed, "the window", func() error { return n.w.Close() }},
-			{"Registration.Close", "a closed registration", closed, "registration of", func() error { return n.r.Close() }},
 			{"Registration.MarshalBinary", "a closed registration", ubcoll.ErrStale, "has been closed", func() error {
 				return testkit.ErrOf(n.r.MarshalBinary())
 			}},
-			{"Buffer.Free", "a freed buffer", closed, "free", func() error { return n.b.Free() }},
 			{"Buffer.Register", "a freed buffer", ubcoll.ErrStale, "freed", func() error {
 				return testkit.ErrOf(n.b.Register(parent))
 			}},
@@ -498,7 +524,6 @@ func TestTooLate(t *testing.T) {
 			{"coll.AllReduce", "a freed buffer", ubcoll.ErrStale, "has been freed", func() error {
 				return coll.AllReduce(ctx, parent, n.b.Vec(), n.b.Vec(), ubcoll.Sum)
 			}},
-			{"Stream.Close", "a closed stream", closed, "NewStream makes another", func() error { return n.s.Close() }},
 			{"Comm.On", "a closed stream", closed, "NewStream makes another", func() error {
 				return coll.Barrier(ctx, parent.On(n.s))
 			}},
@@ -514,6 +539,46 @@ func TestTooLate(t *testing.T) {
 		}
 		return errors.Join(append(errs, coll.Barrier(ctx, parent))...)
 	}))
+}
+
+// TestCloseTwice closes one of each noun twice, on host and device; and once more what has ended with its communicator.
+func TestCloseTwice(t *testing.T) {
+	f := func(ctx context.Context, parent *ubcoll.Comm, dev ubcoll.Device) error {
+		c, err := parent.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		n, err1 := newNouns(ctx, c, dev)
+		left, err2 := newNouns(ctx, c, dev)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		if err := errors.Join(coll.Barrier(ctx, c), n.close(), left.g.Close(), left.m.Close(), coll.Barrier(ctx, c)); err != nil {
+			return err
+		}
+		all := n.closeTrials("something closed")
+		all = append(all, trial{"Comm.Close", "an open one", nil, "", c.Close})
+		const with, says = "a closed Comm", "the communicator has been closed"
+		all = append(all, trial{"Comm.Close", with, ubcoll.ErrClosed, says, c.Close},
+			trial{"Comm.Close", "On of " + with, ubcoll.ErrClosed, says, c.On(left.s).Close})
+		for _, k := range left.closeTrials(with) {
+			switch k.fn {
+			case "Window.Close", "p2p.Channel.Close", "Registration.Close": // the others live as long as the parent
+				all = append(all, k)
+			}
+		}
+		var errs []error
+		for _, k := range all {
+			errs = append(errs, k.try())
+		}
+		return errors.Join(append(errs, left.b.Free(), left.s.Close(), coll.Barrier(ctx, parent))...)
+	}
+	t.Run("host", func(t *testing.T) {
+		require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+			return f(ctx, c, ubcoll.Host)
+		}))
+	})
+	t.Run("device", func(t *testing.T) { gputest.Run(t, 2, ubcoll.Options{}, f) })
 }
 
 // TestBusy makes calls while others run.
