@@ -2,12 +2,16 @@ package ubcoll_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -45,37 +49,81 @@ func TestAlgorithmVariable(t *testing.T) {
 	require.Equal(t, strings.Join(names, "|"), env.Algorithm.Kind)
 }
 
-// logged runs a job and gives what is logged at a level.
-func logged(t *testing.T, level string) string {
-	t.Setenv(env.Log.Name, level)
-	out := testkit.Logs(t)
-	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
-		x := make([]int32, 100_000)
-		return coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum)
-	})
-	require.NoError(t, err)
-	return out.String()
-}
-
-func TestLog(t *testing.T) {
+// logs are the lines that a job of two ranks writes at a level: none, or those of all levels to it.
+func logs(level string) (lines []string) {
 	const opened, closed, operation = `level=INFO msg="ubcoll: communicator opened" by=open rank=1 size=2 `,
 		`level=INFO msg="ubcoll: communicator closed" rank=1 size=2 operations=1 bytes=400000 staged=2 `,
 		`level=DEBUG msg="ubcoll: operation" rank=1 went="all_reduce #1: two-shot, 400000 bytes; source: staged: `
-	for _, c := range []struct {
-		level string
-		lines []string
-	}{
-		{"error", nil},
-		{"warn", nil},
-		{"info", []string{opened, closed}},
-		{"debug", []string{opened, closed, operation}},
-	} {
-		t.Run(c.level, func(t *testing.T) {
-			out := logged(t, c.level)
-			require.Equal(t, 2*len(c.lines), strings.Count(out, "\n"), "both ranks' lines, and no others: %s", out)
-			for _, want := range c.lines {
-				require.Contains(t, out, want)
+	return map[string][]string{"info": {opened, closed}, "debug": {opened, closed, operation}}[level]
+}
+
+func requireLogs(t *testing.T, level, out string) {
+	t.Helper()
+	require.Equal(t, 2*len(logs(level)), strings.Count(out, "\n"), "both ranks' lines, and no others: %s", out)
+	for _, want := range logs(level) {
+		require.Contains(t, out, want)
+	}
+}
+
+// logJob is that job.
+func logJob(o ubcoll.Options) error {
+	return ubcoll.Local(context.Background(), 2, o, func(ctx context.Context, c *ubcoll.Comm) error {
+		x := make([]int32, 100_000)
+		return coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum)
+	})
+}
+
+func childLog() error { return logJob(ubcoll.Options{}) }
+
+// Without a Logger, UBCOLL_LOG says what comes to standard error, whatever the program's own default logger.
+func TestLog(t *testing.T) {
+	for _, level := range []string{"error", "warn", "info", "debug"} {
+		t.Run(level, func(t *testing.T) {
+			out, err := testkit.Child("log", env.Log.Name+"="+level, testkit.NoSleep).CombinedOutput()
+			require.NoError(t, err)
+			requireLogs(t, level, string(out))
+		})
+	}
+}
+
+// With one, its handler does.
+func TestLogger(t *testing.T) {
+	for name, level := range map[string]slog.Level{"error": slog.LevelError, "warn": slog.LevelWarn, "info": slog.LevelInfo,
+		"debug": slog.LevelDebug} {
+		t.Run(name, func(t *testing.T) {
+			for _, other := range []string{"error", "debug"} {
+				t.Setenv(env.Log.Name, other)
+				l, out := testkit.Logs(level)
+				require.NoError(t, logJob(ubcoll.Options{Logger: l}))
+				requireLogs(t, name, out.String())
 			}
 		})
+	}
+}
+
+// Each rank has the logger that it was given, and its families' messages go there.
+func TestLoggerOfRank(t *testing.T) {
+	t.Setenv(env.Log.Name, "debug")
+	var out [2]*testkit.Log
+	errs := testkit.Each(bootstrap.Local(2), func(b bootstrap.Bootstrap) error {
+		o := ubcoll.Options{}
+		o.Logger, out[b.Rank()] = testkit.Logs(slog.LevelDebug)
+		c, err := ubcoll.Open(t.Context(), b, o)
+		if err != nil {
+			return err
+		}
+		d, err := c.Split(t.Context(), 0, -b.Rank())
+		if err != nil {
+			return err
+		}
+		x := []int32{1}
+		return errors.Join(coll.AllReduce(t.Context(), d, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum), c.Close(), d.Close())
+	})
+	require.NoError(t, errors.Join(errs...))
+	for r, l := range out {
+		require.Equal(t, 4, strings.Count(l.String(), fmt.Sprintf(" rank=%d size=2 ", r))+
+			strings.Count(l.String(), fmt.Sprintf(" rank=%d size=2 ", 1-r)), "opened and closed, twice: %s", l)
+		require.Contains(t, l.String(), fmt.Sprintf("by=split rank=%d", 1-r))
+		require.Contains(t, l.String(), fmt.Sprintf(`rank=%d went="all_reduce #1: `, 1-r))
 	}
 }

@@ -3,6 +3,7 @@ package ubcoll_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
 	"testing"
@@ -28,10 +29,9 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 	}
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: limit, Max: was.Max}))
 	defer unix.Setrlimit(unix.RLIMIT_MEMLOCK, &was)
-	t.Setenv("UBCOLL_LOG", "info")
-	out := testkit.Logs(t)
+	logger, out := testkit.Logs(slog.LevelInfo)
 
-	alone(t, func(_ context.Context, c *ubcoll.Comm) error {
+	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{Logger: logger}, func(_ context.Context, c *ubcoll.Comm) error {
 		runtime.LockOSThread() // and the thread ends with the rank
 		if err := unprivileged(); err != nil {
 			return err
@@ -80,7 +80,7 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 			}
 		}
 		return nil
-	})
+	}))
 	require.Equal(t, 1, strings.Count(out.String(), `level=INFO msg="ubcoll: registered memory is not locked`), "%s",
 		out.String())
 	require.Contains(t, out.String(), "ulimit -l")

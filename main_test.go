@@ -8,6 +8,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.Children(map[string]func() error{"driver": childDriver})
+	testkit.Children(map[string]func() error{"driver": childDriver, "log": childLog})
 	gputest.Main(4, m.Run)
 }

@@ -3,6 +3,7 @@ package ubcoll
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -12,13 +13,19 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Options are what all ranks of a communicator agree on; Open compares them. The zero Options are the defaults, which
-// the variables UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_ALGO and UBCOLL_CUDA change.
+// Options are what all ranks of a communicator agree on, but for the Logger; Open compares them. The zero Options are the
+// defaults, which the variables UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_ALGO and UBCOLL_CUDA change.
 type Options struct {
 	Timeout   time.Duration // longest wait inside one operation; 0 = 10 minutes
 	Register  Policy        // which buffers the library registers
 	Algorithm Algorithm     // of all-reduces, where it can be had
 	Devices   DevicePolicy  // whether the ranks use their GPUs
+
+	// Logger takes this rank's messages of the communicator, and of those that Split and Dup make of it; what its handler
+	// leaves out is not written, whatever UBCOLL_LOG says. Nil: text on standard error, from UBCOLL_LOG's level on. At
+	// Warn: what no call can return as an error, and long waits; at Info: what was opened, found, broken and closed; at
+	// Debug: how each collective went. It is not compared, and called from any goroutine.
+	Logger *slog.Logger `toml:"-"`
 }
 
 // Policy is which buffers operations use directly by their registration; all others are staged. It has the methods
@@ -137,5 +144,5 @@ func (o Options) fromEnvironment() Options {
 
 func (o Options) engine() engine.Options {
 	return engine.Options{Timeout: o.Timeout, Register: o.Register, Algorithm: string(o.Algorithm),
-		Devices: engine.DevicePolicy(o.Devices)}
+		Devices: engine.DevicePolicy(o.Devices), Logger: o.Logger}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -30,23 +29,22 @@ func (h handler) Handle(_ context.Context, r slog.Record) error {
 // TestSendWhileClosing has the program's log handler send on the communicator, and free memory, of whose Close it is
 // told: Close holds nothing any more that they wait for.
 func TestSendWhileClosing(t *testing.T) {
-	t.Setenv(env.Log.Name, "info")
-	old := slog.Default()
-	defer slog.SetDefault(old)
-	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+	told := func(slog.Record) {}
+	o := ubcoll.Options{Logger: slog.New(handler{slog.DiscardHandler, func(r slog.Record) { told(r) }})}
+	require.NoError(t, ubcoll.Local(t.Context(), 1, o, func(ctx context.Context, c *ubcoll.Comm) error {
 		d, err1 := c.Dup(ctx)
 		b, err2 := ubcoll.Alloc[byte](c, ubcoll.Host, 8)
 		if err := errors.Join(err1, err2); err != nil {
 			return err
 		}
 		said := errors.New("nothing was said")
-		slog.SetDefault(slog.New(handler{old.Handler(), func(r slog.Record) {
+		told = func(r slog.Record) {
 			if r.Message == "ubcoll: communicator closed" {
 				said = errors.Join(testkit.Wants(p2p.Send(ctx, d, 0, b.Vec()), ubcoll.ErrClosed), b.Free())
 			}
-		}}))
+		}
 		err := d.Close()
-		slog.SetDefault(old)
+		told = func(slog.Record) {}
 		return errors.Join(err, said)
 	}))
 }

@@ -5,6 +5,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,7 @@ type Options struct {
 	Register  register.Policy
 	Algorithm string
 	Devices   DevicePolicy
+	Logger    *slog.Logger `json:"-"` // no matter of agreement; nil: see logs.Or
 }
 
 // DevicePolicy is whether a communicator uses devices, as the root has it.
@@ -68,7 +70,7 @@ type Comm struct {
 
 	regs registrations
 
-	debug bool // UBCOLL_LOG says so
+	debug bool // the logger takes messages of that level
 	infos
 	unsaid unsaid
 }
@@ -147,6 +149,9 @@ func (c *Comm) Advance() {
 		a.Advance()
 	}
 }
+
+// Log takes the communicator's messages. Implements team.Comm.
+func (c *Comm) Log() *slog.Logger { return c.dom.log }
 
 // Look looks at the peers' processes. Implements team.Comm.
 func (c *Comm) Look() { c.dom.IPC.Look() }

@@ -7,12 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
-	"github.com/ubcoll/ubcoll/internal/logs"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/register"
@@ -29,6 +29,7 @@ type Domain struct {
 	id       Identity // of what this rank exports
 	copiers  copiers
 	rank     int           // of its first communicator
+	log      *slog.Logger  // of all of them
 	failures atomic.Uint64 // see Failed
 	device   DomainDevice  // nil without one
 
@@ -58,12 +59,13 @@ type IPC interface {
 	DeviceTransport
 }
 
-func newDomain(rank int, goHeap bool, secret []byte, newIPC NewIPC, limits register.Config) (*Domain, error) {
+func newDomain(rank int, log *slog.Logger, goHeap bool, secret []byte, newIPC NewIPC, limits register.Config) (
+	*Domain, error) {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	d := &Domain{rank: rank}
+	d := &Domain{rank: rank, log: log}
 	if err := d.id.identify(secret); err != nil {
 		return nil, err
 	}
@@ -77,7 +79,7 @@ func newDomain(rank int, goHeap bool, secret []byte, newIPC NewIPC, limits regis
 	}
 	d.IPC, d.Exports = ipc, ipc
 	d.Heap = h
-	limits.Locker = &locker{heap: h}
+	limits.Locker = &locker{heap: h, log: log}
 	limits.Backends = []register.Backend{d.IPC}
 	limits.OnError = d.Failed
 	if d.Cache, err = register.New(limits); err != nil {
@@ -89,6 +91,7 @@ func newDomain(rank int, goHeap bool, secret []byte, newIPC NewIPC, limits regis
 // locker locks registered host memory, as far as RLIMIT_MEMLOCK goes.
 type locker struct {
 	heap *mem.Heap
+	log  *slog.Logger
 	told sync.Once
 }
 
@@ -100,7 +103,9 @@ func (l *locker) Lock(m register.Memory) error {
 	}
 	err := a.Lock()
 	if err != nil && !errors.Is(err, fault.ErrNotSupported) {
-		l.told.Do(func() { logs.Info("registered memory is not locked, and may be paged out", "memory", m, "error", err) })
+		l.told.Do(func() {
+			l.log.Info("ubcoll: registered memory is not locked, and may be paged out", "memory", m, "error", err)
+		})
 	}
 	return err
 }
@@ -189,7 +194,7 @@ func (d *Domain) Failed(err error) {
 		return
 	}
 	d.failures.Add(1)
-	logs.Warn("giving memory back failed", "rank", d.rank, "error", err)
+	d.log.Warn("ubcoll: giving memory back failed", "rank", d.rank, "error", err)
 }
 
 func (d *Domain) card() (json.RawMessage, error) { return d.IPC.Card() }

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"errors"
+	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,7 +13,6 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
-	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -62,9 +62,8 @@ func TestFailures(t *testing.T) {
 		}, true},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			t.Setenv(env.Log.Name, "warn")
-			out := testkit.Logs(t)
-			c, err := engine.Open(background, bootstrap.Local(1)[0], engine.Options{}, nil,
+			logger, out := testkit.Logs(slog.LevelWarn)
+			c, err := engine.Open(background, bootstrap.Local(1)[0], engine.Options{Logger: logger}, nil,
 				enginetest.RoomsWith(func(h *mem.Heap, secret []byte) (engine.IPC, error) {
 					ipc, err := ipc.New(h, secret)
 					return stubborn{ipc}, err

@@ -112,7 +112,7 @@ func TestCancelInGroup(t *testing.T) {
 
 // The report of a long wait names the member, not its leader.
 func TestReportNamesMember(t *testing.T) {
-	out := reports(t, enginetest.Open(t, many, engine.Options{}), 9)
+	out := reports(t, many, 9)
 	require.Equal(t, many-1, strings.Count(out, "still waiting"), out)
 	require.Equal(t, many-1, strings.Count(out, "missing=9"), out)
 	require.Contains(t, out, "rank=0 ")

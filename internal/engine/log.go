@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"sync"
@@ -9,25 +10,29 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/env"
-	"github.com/ubcoll/ubcoll/internal/logs"
 )
 
+var unknown sync.Once
+
 // warnUnknown warns, once in a process, of variables that look as if they were ours.
-var warnUnknown = sync.OnceFunc(func() {
-	names, near := env.Unknown(os.Environ())
-	for i, name := range names {
-		what := "no such variable"
-		if near[i] != "" {
-			what += ": did you mean " + near[i] + "?"
+func warnUnknown(log *slog.Logger) {
+	unknown.Do(func() {
+		names, near := env.Unknown(os.Environ())
+		for i, name := range names {
+			what := "no such variable"
+			if near[i] != "" {
+				what += ": did you mean " + near[i] + "?"
+			}
+			log.Warn("ubcoll: "+what, "variable", name)
 		}
-		logs.Warn(what, "variable", name)
-	}
-})
+	})
+}
 
 // logOpen says, at level Info, what a communicator that Open, Split or Dup has made found here.
 func (c *Comm) logOpen(by string, start time.Time) {
-	c.debug = logs.Enabled(slog.LevelDebug)
-	if !logs.Enabled(slog.LevelInfo) {
+	log := c.Log()
+	c.debug = log.Enabled(context.Background(), slog.LevelDebug)
+	if !log.Enabled(context.Background(), slog.LevelInfo) {
 		return
 	}
 	device := "host memory"
@@ -36,7 +41,7 @@ func (c *Comm) logOpen(by string, start time.Time) {
 	} else {
 		device += ": " + err.Error()
 	}
-	logs.Info("communicator opened", "by", by, "rank", c.rank, "size", c.size, "host", c.team.Peers[c.rank].Host,
+	log.Info("ubcoll: communicator opened", "by", by, "rank", c.rank, "size", c.size, "host", c.team.Peers[c.rank].Host,
 		"pid", os.Getpid(), "device", device, "register", c.opts.Register, "algorithm", c.opts.Algorithm,
 		"timeout", c.opts.Timeout, "tuning", c.team.Tuning().Machine, "instructions", cpu.Level(), "groups", c.team.Groups(),
 		"more_ranks_than_processors", c.team.Crowded, "took", time.Since(start).Round(time.Microsecond))
@@ -44,17 +49,18 @@ func (c *Comm) logOpen(by string, start time.Time) {
 
 // logClose says, at level Info, what a communicator that is to close has done.
 func (c *Comm) logClose() {
-	if !logs.Enabled(slog.LevelInfo) {
+	log := c.Log()
+	if !log.Enabled(context.Background(), slog.LevelInfo) {
 		return
 	}
 	s := c.Stats()
-	logs.Info("communicator closed", "rank", c.rank, "size", c.size, "operations", s.Operations, "bytes", s.Bytes,
+	log.Info("ubcoll: communicator closed", "rank", c.rank, "size", c.size, "operations", s.Operations, "bytes", s.Bytes,
 		"staged", s.Staged, "registered", s.Cache.Regions, "cache_hits", s.Cache.Hits, "cache_misses", s.Cache.Misses)
 }
 
 // logBroken says, at level Info, why a communicator is of no more use: the call that found it returns that too.
 func (c *Comm) logBroken(e *fault.Error) {
-	logs.Info("communicator broken", "rank", c.rank, "size", c.size, "error", e)
+	c.Log().Info("ubcoll: communicator broken", "rank", c.rank, "size", c.size, "error", e)
 }
 
 // logOperation says, at level Debug, how an operation goes.
@@ -62,5 +68,5 @@ func (c *Comm) logOperation() {
 	c.infoM.Lock()
 	o := c.last
 	c.infoM.Unlock()
-	logs.Debug("operation", "rank", c.rank, "went", o.Text(o.Op()))
+	c.Log().Debug("ubcoll: operation", "rank", c.rank, "went", o.Text(o.Op()))
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/logs"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/reason"
@@ -71,7 +73,8 @@ type Rooms struct {
 // is reported by all ranks.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, rooms Rooms) (*Comm, error) {
 	rank, start := b.Rank(), time.Now()
-	warnUnknown()
+	log := logs.Or(o.Logger)
+	warnUnknown(log)
 	fail := func(step string, about int, err error) *fault.Error {
 		name, _ := os.Hostname()
 		return &fault.Error{Op: "open", Rank: rank, Peer: about, Host: name, Step: step, Err: err}
@@ -103,7 +106,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 	c := &Comm{rank: rank, size: b.Size(), opts: o, rooms: rooms}
 	c.team.Gather(c, rank, members, team.Config{Timeout: o.Timeout, Algorithm: o.Algorithm, Tuning: table})
 	secret, _ := hex.DecodeString(hellos[0].Secret)
-	own, err := c.create(hellos, secret)
+	own, err := c.create(log, hellos, secret)
 	cards, err := exchange(ctx, b, own, err)
 	if err == nil {
 		why, failed := c.meetAll(ctx, hellos[0].Comm, cards)
@@ -268,7 +271,7 @@ func quote(m map[string]string, k string) string {
 }
 
 // create makes this rank's domain and its area.
-func (c *Comm) create(hs []hello, secret []byte) (card, error) {
+func (c *Comm) create(log *slog.Logger, hs []hello, secret []byte) (card, error) {
 	allHere := true
 	for r := range c.team.Peers {
 		allHere = allHere && c.team.Peers[r].Proc == c.team.Peers[c.rank].Proc
@@ -277,7 +280,7 @@ func (c *Comm) create(hs []hello, secret []byte) (card, error) {
 	if err != nil {
 		return card{}, err
 	}
-	d, err := newDomain(c.rank, race.Enabled && allHere, secret, c.rooms.IPC, limits)
+	d, err := newDomain(c.rank, log, race.Enabled && allHere, secret, c.rooms.IPC, limits)
 	if err != nil {
 		return card{}, err
 	}

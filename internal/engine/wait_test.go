@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +13,6 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
-	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -93,12 +93,12 @@ func TestAbortReachesAll(t *testing.T) {
 	}
 }
 
-// reports has all ranks but one wait for that one, until they have reported so, and gives the reports.
-func reports(t *testing.T, comms []*engine.Comm, missing int) string {
+// reports has all of n ranks but one wait for that one, until they have reported so, and gives the reports.
+func reports(t *testing.T, n, missing int) string {
 	t.Helper()
 	defer engine.ReportAfter(time.Hour)()
-	t.Setenv(env.Log.Name, "warn") // what is counted
-	out := testkit.Logs(t)
+	logger, out := testkit.Logs(slog.LevelWarn) // what is counted
+	comms := enginetest.Open(t, n, engine.Options{Logger: logger})
 	result := without(comms, missing, enginetest.Barrier)
 	enginetest.RequireWaiting(t, comms, 1, missing)
 	engine.ReportAfter(0)
@@ -112,7 +112,7 @@ func reports(t *testing.T, comms []*engine.Comm, missing int) string {
 
 // A long wait is reported once, with who is missing.
 func TestWaitIsReportedOnce(t *testing.T) {
-	out := reports(t, enginetest.Open(t, 2, engine.Options{}), 1)
+	out := reports(t, 2, 1)
 	require.Equal(t, 1, strings.Count(out, "\n"), out)
 	require.Contains(t, out, `level=WARN msg="ubcoll: still waiting" op=barrier seq=1 rank=0`)
 	require.Contains(t, out, "step=agree missing=1")

@@ -109,7 +109,7 @@ var (
 		Doc: "Replaces the identity of this host, where containers of one host, or hosts with one identity, mislead it."},
 		text)
 	Log = define(Info{Name: "UBCOLL_LOG", Kind: "error|warn|info|debug", Default: "warn",
-		Doc: "The least severe message that the library writes, to standard error or the program's own slog handler."},
+		Doc: "The least severe message that the library writes to standard error, unless the program gives it a logger."},
 		choice("error", "warn", "info", "debug"))
 )
 

@@ -231,7 +231,7 @@ func (c *checker) calls(f *ast.File, room string) {
 				room != "internal/logs" && room != "internal/testkit" &&
 				slices.Contains([]string{"Debug", "Info", "Warn", "Error", "Log", "LogAttrs", "With", "Default"},
 					strings.TrimSuffix(what, "Context")) {
-				c.fault(c.at(n.Pos()), "%s: the library's logger is internal/logs, which knows UBCOLL_LOG", name)
+				c.fault(c.at(n.Pos()), "%s: the library's messages go to the communicator's logger, or to that of internal/logs", name)
 			}
 		case *ast.CallExpr:
 			name := called(n.Fun)

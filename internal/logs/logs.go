@@ -1,55 +1,32 @@
-// Package logs is the library's own logger: what no call can return as an error, and at the levels info and debug what
-// people want to see who look for a fault. UBCOLL_LOG says from which level on. All functions are local and safe for
-// concurrent use.
+// Package logs is where the library's messages go that no call can return as an error, and at the levels info and debug
+// what people want to see who look for a fault: to the logger that a communicator was given, else to the library's own.
 package logs
 
 import (
-	"context"
 	"log/slog"
 	"os"
 
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
-// Enabled reports whether messages of a level are written. It reads the environment: what is asked often keeps the
-// answer.
-func Enabled(l slog.Level) bool {
-	name, err := env.Log.Get()
+// Or is l, whose handler says what is written, or if l is nil the library's own logger: text on standard error, from
+// UBCOLL_LOG's level on. That reads the environment each time it is asked: who asks often keeps the answer.
+func Or(l *slog.Logger) *slog.Logger {
+	if l == nil {
+		return own
+	}
+	return l
+}
+
+var own = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: fromEnvironment{}}))
+
+type fromEnvironment struct{}
+
+// Level implements slog.Leveler.
+func (fromEnvironment) Level() slog.Level {
 	least := slog.LevelWarn
-	if err == nil { // Open refuses another
-		least.UnmarshalText([]byte(name))
+	if name, err := env.Log.Get(); err == nil { // Open refuses another
+		_ = least.UnmarshalText([]byte(name))
 	}
-	return l >= least
+	return least
 }
-
-// Error says that something has failed for good, where no call can return it.
-func Error(msg string, args ...any) { write(slog.LevelError, msg, args) }
-
-// Warn says that something is not as it should be, and goes on.
-func Warn(msg string, args ...any) { write(slog.LevelWarn, msg, args) }
-
-// Info says what a rank has begun and ended, and what it found.
-func Info(msg string, args ...any) { write(slog.LevelInfo, msg, args) }
-
-// Debug says what each operation did.
-func Debug(msg string, args ...any) { write(slog.LevelDebug, msg, args) }
-
-func write(l slog.Level, msg string, args []any) {
-	if Enabled(l) {
-		logger().Log(context.Background(), l, "ubcoll: "+msg, args...)
-	}
-}
-
-// logger is the program's, if it has set one of its own, whose level counts then as well; else lines of text on standard
-// error.
-func logger() *slog.Logger {
-	if l := slog.Default(); l != first {
-		return l
-	}
-	return own
-}
-
-var (
-	first = slog.Default()
-	own   = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-)

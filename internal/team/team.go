@@ -3,6 +3,7 @@
 package team
 
 import (
+	"log/slog"
 	"sync/atomic"
 	"unsafe"
 
@@ -56,6 +57,8 @@ type Comm interface {
 	Advance()
 	// Look looks which of the peers' processes have ended.
 	Look()
+	// Log takes what is to be said and cannot be returned.
+	Log() *slog.Logger
 }
 
 // Peer is what this rank knows of a rank of the team.

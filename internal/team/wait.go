@@ -10,7 +10,6 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
-	"github.com/ubcoll/ubcoll/internal/logs"
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
@@ -158,7 +157,7 @@ func (t *Team) PollClock(s *WaitState) *fault.Error {
 		s.reported = true
 		text, about := t.account(s)
 		e := t.errorAt(s, about, nil)
-		logs.Warn("still waiting", "op", e.Op, "seq", e.Seq, "rank", t.rank,
+		t.comm.Log().Warn("ubcoll: still waiting", "op", e.Op, "seq", e.Seq, "rank", t.rank,
 			"host", p.Host, "step", s.Step, "missing", e.Peer, "for", s.now.Round(time.Second),
 			"timeout", limit, "all", strings.TrimPrefix(text, "; "))
 	}

@@ -2,12 +2,14 @@ package team
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/logs"
 )
 
 // looked is a communicator that counts looks at the processes.
@@ -18,6 +20,7 @@ func (*looked) Fail(e *fault.Error) error      { return e }
 func (*looked) Acquire(*Vec, *Buf, bool) error { return nil }
 func (*looked) Advance()                       {}
 func (c *looked) Look()                        { c.n++ }
+func (*looked) Log() *slog.Logger              { return logs.Or(nil) }
 
 // TestFirstLook: who waits is patient with the peers' processes, but who only tests, and may not come back for long, has
 // them looked at the first time.

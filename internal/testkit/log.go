@@ -4,22 +4,18 @@ import (
 	"bytes"
 	"log/slog"
 	"sync"
-	"testing"
 )
 
-// Log is what the program has logged.
+// Log is what a logger has written.
 type Log struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-// Logs is what the program logs from now on, in a logger of its own, until the test ends. UBCOLL_LOG says what the
-// library adds.
-func Logs(t testing.TB) *Log {
-	out, old := &Log{}, slog.Default()
-	t.Cleanup(func() { slog.SetDefault(old) })
-	slog.SetDefault(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	return out
+// Logs is a logger from a level on, and what it will have written.
+func Logs(level slog.Level) (*slog.Logger, *Log) {
+	out := &Log{}
+	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})), out
 }
 
 // Write adds to the log.
