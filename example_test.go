@@ -7,6 +7,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/p2p"
 )
 
 // Four goroutine ranks reduce in place, in a buffer that they register: each reads and writes the others' memory.
@@ -74,6 +75,31 @@ func ExampleGroup() {
 	fmt.Println(err)
 	// Output:
 	// [3] [1]
+	// <nil>
+}
+
+// The messages of a group start together, so that their order in it cannot make ranks wait for each other.
+func ExampleGroup_messages() {
+	err := ubcoll.Local(context.Background(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		left, right := (c.Rank()+2)%3, (c.Rank()+1)%3
+		mine, theirs, sum := []int32{int32(c.Rank())}, make([]int32, 1), make([]int32, 1)
+		err := ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
+			if _, err := p2p.Recv(ctx, g, left, ubcoll.Of(theirs)); err != nil {
+				return err
+			}
+			if err := p2p.Send(ctx, g, right, ubcoll.Of(mine)); err != nil {
+				return err
+			}
+			return coll.AllReduce(ctx, g, ubcoll.Of(sum), ubcoll.Of(mine), ubcoll.Sum)
+		})
+		if c.Rank() == 0 {
+			fmt.Println(theirs, sum)
+		}
+		return err
+	})
+	fmt.Println(err)
+	// Output:
+	// [2] [3]
 	// <nil>
 }
 

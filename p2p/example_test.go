@@ -108,7 +108,28 @@ func ExampleExchange() {
 	// 13 11
 }
 
-// A message that is on its way while the rank does something else.
+// A message is on its way while the rank does something else; its memory is the rank's again after Wait.
+func ExampleISend() {
+	err := ubcoll.Local(context.Background(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		x := make([]float64, 3)
+		if c.Rank() == 1 {
+			_, err := p2p.Recv(ctx, c, 0, ubcoll.Of(x))
+			fmt.Println(x)
+			return err
+		}
+		r, err := p2p.ISend(ctx, c, 1, ubcoll.Of([]float64{1, 2, 3}))
+		if err != nil {
+			return err
+		}
+		return r.Wait(ctx)
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output: [1 2 3]
+}
+
+// The receive is there before the message may come.
 func ExampleIRecv() {
 	err := ubcoll.Local(context.Background(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		if c.Rank() == 1 {

@@ -207,22 +207,51 @@ var messages = []operation{
 		_, err := p2p.SendRecv(ctx, c, peer, dst, peer, src)
 		return err
 	}),
+	message("ISend, IRecv", func(ctx context.Context, c *ubcoll.Comm, peer int, dst, src ubcoll.Vec) error {
+		s, err1 := p2p.ISend(ctx, c, peer, src)
+		r, err2 := p2p.IRecv(ctx, c, peer, dst)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		return errors.Join(s.Wait(ctx), r.Wait(ctx))
+	}),
 	message("Exchange.Do", func(ctx context.Context, c *ubcoll.Comm, peer int, dst, src ubcoll.Vec) error {
-		var x p2p.Group
-		x.Send(peer, src)
-		x.Recv(peer, dst)
-		return x.Do(ctx, c)
+		return exchange(peer, dst, src).Do(ctx, c)
 	}),
 	message("Exchange.Start", func(ctx context.Context, c *ubcoll.Comm, peer int, dst, src ubcoll.Vec) error {
-		var x p2p.Group
-		x.Send(peer, src)
-		x.Recv(peer, dst)
-		r, err := x.Start(ctx, c)
+		r, err := exchange(peer, dst, src).Start(ctx, c)
 		if err != nil {
 			return err
 		}
 		return r.Wait(ctx)
 	}),
+	{false, "Group of SendRecv", inGroup(false), func(ctx context.Context, e *env) error {
+		return expect(ctx, e.dst, 0, values(e.peer(), 0, some))
+	}},
+	{false, "Group of SendRecv, AllReduce", inGroup(true), func(ctx context.Context, e *env) error {
+		return expect(ctx, e.dst, 0, append(values(e.peer(), 0, some), sum(0, some)...))
+	}},
+}
+
+func exchange(peer int, dst, src ubcoll.Vec) *p2p.Exchange {
+	x := new(p2p.Exchange)
+	x.Send(peer, src)
+	x.Recv(peer, dst)
+	return x
+}
+
+// inGroup is a group of a message, and of a collective behind it.
+func inGroup(reduces bool) func(ctx context.Context, e *env, at on) error {
+	return func(ctx context.Context, e *env, at on) error {
+		src, dst := e.src.Vec().Slice(0, some), e.dst.Vec()
+		return ubcoll.Group(ctx, at.c, func(g *ubcoll.Comm) error {
+			_, err := p2p.SendRecv(ctx, g, e.peer(), dst.Slice(0, some), e.peer(), src)
+			if err != nil || !reduces {
+				return err
+			}
+			return coll.AllReduce(ctx, g, dst.Slice(some, 2*some), src, ubcoll.Sum)
+		})
+	}
 }
 
 // signalled checks what the peer has put, which it tells by a signal.

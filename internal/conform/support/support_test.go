@@ -240,7 +240,7 @@ func (e *env) holds(ctx context.Context, o operation, w way, cell string) error 
 		return err
 	case isError:
 	case cell != yes && cell != once:
-		return fmt.Errorf("which is not among %q, %q, %v; it is %w", yes, once, slices.Sorted(maps.Keys(sentinels)), err)
+		return fmt.Errorf("which is not among %q, %q, %v; it is %v", yes, once, slices.Sorted(maps.Keys(sentinels)), err)
 	case err != nil:
 		return err
 	case cell == yes:
