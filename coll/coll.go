@@ -1,22 +1,29 @@
 // Package coll has the collectives. Every rank of the communicator calls the same ones in the same order with the same
-// count, type, operation and root; if they do not, all of them return an error that names the rank that differs.
+// count, type, operation and root; if they do not, all of them return an error that names the rank that differs. Lengths
+// and counts are in elements, and may be zero.
 //
-// They block until this rank's part is done and its buffers are the caller's again; on a view made by Comm.On they are
-// queued instead. Any memory will do: registered buffers are read and written by the peers directly, Go slices go
-// through staging memory, and ranks may differ in this. Lengths may be zero. The source is not written to. Source and
-// destination do not overlap but for the ways of working in place that each function names. One communicator runs one
-// collective at a time (ErrBusy). Groups are those of ubcoll.Group, captures those of package graph.
+// They block until this rank's part is done and its buffers are the caller's again; on a view made by [ubcoll.Comm.On]
+// they are queued instead. Any memory will do: registered buffers are read and written by the peers directly, Go slices
+// go through staging memory, and ranks may differ in this. The source is not written to. Source and destination do not
+// overlap but for the ways of working in place that each function names. One communicator runs one collective at a time
+// ([ubcoll.ErrBusy]). Groups are those of [ubcoll.Group], captures those of [github.com/ubcoll/ubcoll/graph.Capture].
 //
-// All of an operation's memory, and its stream, is on the host or on this rank's device (ubcoll.Comm.GPU), on all ranks
+// All of an operation's memory, and its stream, is on the host or on this rank's device ([ubcoll.Comm.GPU]), on all ranks
 // alike. On devices kernels do the work, also for blocking calls, which run on a stream of the communicator's and see
 // nothing of what the program has queued on streams of its own.
 //
 // The memory stays the caller's, who leaves it alone until the operation is done. So do vectors of counts; launches of
 // package graph's graphs read them again, and replays of a capture that somebody else made of a device's stream have
-// those of the call. Before data moves, a rank's ErrArgument, ErrStale, ErrLimit or ended context, and an ErrMismatch
-// between ranks, are returned by all ranks, and the communicator stays usable. ErrPeerLost, ErrTimeout, ErrAborted and
-// a context that ends during the call break it.
-// Comm.LastOp says by which algorithm an operation went, and why a buffer was staged.
+// those of the call. [ubcoll.Comm.LastOp] says by which algorithm an operation went, and why a buffer was staged.
+//
+// The usual errors are: [ubcoll.ErrArgument] for a Vec that is not valid, memory of a device that is not this rank's, or a
+// stream that is elsewhere than the memory; [ubcoll.ErrStale] for memory that was freed; [ubcoll.ErrLimit] for 2^40
+// elements or more, and for more than 1023 ranks in the operations with counts; the error of a context that had ended
+// before the call. When one rank has such an error, and when there is [ubcoll.ErrMismatch] between them, all ranks return
+// that before data moves, and the communicator stays usable. [ubcoll.ErrPeerLost], [ubcoll.ErrTimeout],
+// [ubcoll.ErrAborted] and a context that ends during the call break it, and what dst holds is undefined.
+// [ubcoll.ErrBusy] and [ubcoll.ErrClosed] are this rank's alone, and change nothing. On a stream [ubcoll.Stream.Sync]
+// returns them, in a group Group does.
 package coll
 
 import (
@@ -30,9 +37,13 @@ import (
 )
 
 // AllReduce combines src of all ranks element by element with op and leaves the result in dst on every rank, bitwise
-// the same. dst and src have the same length and type; in place when they are the same memory. Collective and blocking
-// (queued on a view made by On); allowed in groups and in capture. Source: MPI_Allreduce (MPI-4.1, 6.9.6),
-// ncclAllReduce.
+// the same. dst and src have the same length and type; in place when they are the same memory.
+//
+// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Allowed in groups and in capture. ErrMismatch if length, type or op differ between ranks; ErrArgument if dst and src
+// do not fit each other or overlap in another way, or op is none (the zero Op); and the usual ones of the package:
+// ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Allreduce
+// (MPI-4.1, 6.9.6), ncclAllReduce.
 func AllReduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op) error {
 	w, err := begin(c, team.KindAllReduce, dst, src, op, 0)
 	if err != nil {
@@ -44,9 +55,13 @@ func AllReduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubco
 }
 
 // ReduceScatter combines src of all ranks element by element with op and leaves slice r of the result in dst of rank r:
-// src is Size times as long as dst. In place when dst is this rank's slice of src. Collective and blocking (queued on a
-// view made by On); allowed in groups and in capture. Source: MPI_Reduce_scatter_block (MPI-4.1, 6.10.1),
-// ncclReduceScatter.
+// src is Size times as long as dst, and of the same type. In place when dst is this rank's slice of src.
+//
+// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Allowed in groups and in capture. ErrMismatch if length, type or op differ between ranks; ErrArgument if dst and src
+// do not fit each other or overlap in another way, or op is none (the zero Op); and the usual ones of the package:
+// ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source:
+// MPI_Reduce_scatter_block (MPI-4.1, 6.10.1), ncclReduceScatter.
 func ReduceScatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op) error {
 	w, err := begin(c, team.KindReduceScatter, dst, src, op, 0)
 	if err != nil {
@@ -57,9 +72,14 @@ func ReduceScatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op 
 	return end(ctx, c, w)
 }
 
-// Reduce combines src of all ranks element by element with op and leaves the result in dst of root; the other ranks'
-// dst is not used and may be the zero Vec. In place when root's dst is its src. Collective and blocking (queued on a
-// view made by On); allowed in groups and in capture. Source: MPI_Reduce (MPI-4.1, 6.9.1), ncclReduce.
+// Reduce combines src of all ranks element by element with op and leaves the result in dst of root, which has src's
+// length and type; the other ranks' dst is not used and may be the zero Vec. In place when root's dst is its src.
+//
+// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Allowed in groups and in capture. ErrMismatch if length, type, op or root differ between ranks; ErrArgument if root's
+// dst and src do not fit each other or overlap in another way, root is no rank, or op is none (the zero Op); and the
+// usual ones of the package: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a
+// context's. Source: MPI_Reduce (MPI-4.1, 6.9.1), ncclReduce.
 func Reduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op, root int) error {
 	w, err := begin(c, team.KindReduce, dst, src, op, root)
 	if err != nil {
@@ -75,9 +95,13 @@ func Reduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.
 	return end(ctx, c, w)
 }
 
-// AllGather leaves src of rank r in slice r of dst, on every rank: dst is Size times as long as src. In place when src
-// is this rank's slice of dst. Collective and blocking (queued on a view made by On); allowed in groups and in capture.
-// Source: MPI_Allgather (MPI-4.1, 6.7), ncclAllGather.
+// AllGather leaves src of rank r in slice r of dst, on every rank: dst is Size times as long as src, and of the same
+// type. In place when src is this rank's slice of dst.
+//
+// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Allowed in groups and in capture. ErrMismatch if length or type differ between ranks; ErrArgument if dst and src do
+// not fit each other or overlap in another way; and the usual ones of the package: ErrStale, ErrLimit, ErrBusy,
+// ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Allgather (MPI-4.1, 6.7), ncclAllGather.
 func AllGather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
 	w, err := begin(c, team.KindAllGather, dst, src, ubcoll.Op{}, 0)
 	if err != nil {
@@ -88,8 +112,12 @@ func AllGather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
 	return end(ctx, c, w)
 }
 
-// Broadcast leaves buf of root in buf of every rank. Collective and blocking (queued on a view made by On); allowed in
-// groups and in capture. Source: MPI_Bcast (MPI-4.1, 6.4), ncclBroadcast.
+// Broadcast leaves buf of root in buf of every rank, all of the same length and type.
+//
+// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Allowed in groups and in capture. ErrMismatch if length, type or root differ between ranks; ErrArgument if root is no
+// rank; and the usual ones of the package: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted
+// and a context's. Source: MPI_Bcast (MPI-4.1, 6.4), ncclBroadcast.
 func Broadcast(ctx context.Context, c *ubcoll.Comm, buf ubcoll.Vec, root int) error {
 	w, err := begin(c, team.KindBroadcast, buf, buf, ubcoll.Op{}, root)
 	if err != nil {
@@ -105,9 +133,14 @@ func Broadcast(ctx context.Context, c *ubcoll.Comm, buf ubcoll.Vec, root int) er
 	return end(ctx, c, w)
 }
 
-// Gather leaves src of rank r in slice r of root's dst, which is Size times as long as src; the other ranks' dst is not
-// used and may be the zero Vec. In place when root's src is its slice of dst. Collective and blocking (queued on a view
-// made by On); allowed in groups and in capture. Source: MPI_Gather (MPI-4.1, 6.5), nccl-tests' gather.
+// Gather leaves src of rank r in slice r of root's dst, which is Size times as long as src, and of the same type; the
+// other ranks' dst is not used and may be the zero Vec. In place when root's src is its slice of dst.
+//
+// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Allowed in groups and in capture. ErrMismatch if length, type or root differ between ranks; ErrArgument if root's dst
+// and src do not fit each other or overlap in another way, or root is no rank; and the usual ones of the package:
+// ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Gather
+// (MPI-4.1, 6.5), nccl-tests' gather.
 func Gather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int) error {
 	w, err := begin(c, team.KindGather, dst, src, ubcoll.Op{}, root)
 	if err != nil {
@@ -123,9 +156,14 @@ func Gather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int) 
 	return end(ctx, c, w)
 }
 
-// Scatter leaves slice r of root's src in dst of rank r: root's src is Size times as long as dst; the other ranks' src
-// is not used and may be the zero Vec. In place when root's dst is its slice of src. Collective and blocking (queued on
-// a view made by On); allowed in groups and in capture. Source: MPI_Scatter (MPI-4.1, 6.6), nccl-tests' scatter.
+// Scatter leaves slice r of root's src in dst of rank r: root's src is Size times as long as dst, and of the same type;
+// the other ranks' src is not used and may be the zero Vec. In place when root's dst is its slice of src.
+//
+// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Allowed in groups and in capture. ErrMismatch if length, type or root differ between ranks; ErrArgument if root's dst
+// and src do not fit each other or overlap in another way, or root is no rank; and the usual ones of the package:
+// ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Scatter
+// (MPI-4.1, 6.6), nccl-tests' scatter.
 func Scatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int) error {
 	w, err := begin(c, team.KindScatter, dst, src, ubcoll.Op{}, root)
 	if err != nil {
@@ -141,9 +179,14 @@ func Scatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int)
 	return end(ctx, c, w)
 }
 
-// AllToAll leaves slice d of rank s's src in slice s of rank d's dst; dst and src have the same length, a multiple of
-// Size. Not in place. Collective and blocking (queued on a view made by On); allowed in groups and in capture. Source:
-// MPI_Alltoall (MPI-4.1, 6.8), nccl-tests' alltoall.
+// AllToAll leaves slice d of rank s's src in slice s of rank d's dst; dst and src have the same type and length, a
+// multiple of Size. Not in place.
+//
+// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Allowed in groups and in capture. ErrMismatch if length or type differ between ranks; ErrArgument if dst and src do
+// not fit each other, overlap, or do not come out even; and the usual ones of the package: ErrStale, ErrLimit, ErrBusy,
+// ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Alltoall (MPI-4.1, 6.8), nccl-tests'
+// alltoall.
 func AllToAll(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
 	w, err := begin(c, team.KindAllToAll, dst, src, ubcoll.Op{}, 0)
 	if err != nil {
@@ -157,8 +200,11 @@ func AllToAll(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
 	return end(ctx, c, w)
 }
 
-// Barrier returns when all ranks have called it. Collective and blocking (queued on a view made by On); allowed in
-// groups and in capture. Source: MPI_Barrier (MPI-4.1, 6.3).
+// Barrier returns when all ranks have called it.
+//
+// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Allowed in groups and in capture. It returns the usual errors of the package: ErrBusy, ErrClosed, ErrPeerLost,
+// ErrTimeout, ErrAborted and a context's. Source: MPI_Barrier (MPI-4.1, 6.3).
 func Barrier(ctx context.Context, c *ubcoll.Comm) error {
 	v := (*inside.Comm)(c).View()
 	w, err := v.Begin()

@@ -9,9 +9,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// AllGatherV is AllGather with lengths that differ: counts[r] elements come from rank r, one after the other in dst.
-// counts is the same on all ranks. In place when src is this rank's part of dst. Collective and blocking (queued on a
-// view made by On); allowed in groups and in capture. The caller leaves counts alone until it is done. Source:
+// AllGatherV is AllGather with lengths that differ: counts[r] elements come from rank r, one after the other in dst,
+// which has as many as counts in all; src has this rank's. counts is the same on all ranks; the caller leaves it alone
+// until it is done. In place when src is this rank's part of dst.
+//
+// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Allowed in groups and in capture. ErrMismatch if counts or type differ between ranks; ErrArgument if counts has not
+// one entry, 0 or more, for each rank, or dst and src do not fit it, or overlap in another way; and the usual ones of
+// the package: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source:
 // MPI_Allgatherv (MPI-4.1, 6.7).
 func AllGatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []int, src ubcoll.Vec) error {
 	w, err := begin(c, team.KindAllGatherV, dst, src, ubcoll.Op{}, 0)
@@ -26,10 +31,15 @@ func AllGatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []in
 	return end(ctx, c, w)
 }
 
-// GatherV is Gather with lengths that differ: counts[r] elements come from rank r, one after the other in root's dst.
-// counts and dst matter on root alone. In place when root's src is its part of dst. Collective and blocking (queued on
-// a view made by On); allowed in groups and in capture. The caller leaves counts alone until it is done. Source:
-// MPI_Gatherv (MPI-4.1, 6.5).
+// GatherV is Gather with lengths that differ: counts[r] elements come from rank r, one after the other in root's dst,
+// which has as many as counts in all; src has this rank's. counts and dst matter on root alone, which leaves counts
+// alone until it is done. In place when root's src is its part of dst.
+//
+// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Allowed in groups and in capture. ErrMismatch if type or root differ between ranks, or a rank's src is not as long as
+// root's counts have it; ErrArgument if counts has not one entry, 0 or more, for each rank, root's dst or src do not
+// fit it, or overlap in another way, or root is no rank; and the usual ones of the package: ErrStale, ErrLimit,
+// ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Gatherv (MPI-4.1, 6.5).
 func GatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []int, src ubcoll.Vec, root int) error {
 	w, err := begin(c, team.KindGatherV, dst, src, ubcoll.Op{}, root)
 	if err != nil {
@@ -48,10 +58,15 @@ func GatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []int, 
 	return end(ctx, c, w)
 }
 
-// ScatterV is Scatter with lengths that differ: counts[r] elements go to rank r, one after the other in root's src.
-// counts and src matter on root alone. In place when root's dst is its part of src. Collective and blocking (queued on
-// a view made by On); allowed in groups and in capture. The caller leaves counts alone until it is done. Source:
-// MPI_Scatterv (MPI-4.1, 6.6).
+// ScatterV is Scatter with lengths that differ: counts[r] elements go to rank r, one after the other in root's src,
+// which has as many as counts in all; dst has this rank's. counts and src matter on root alone, which leaves counts
+// alone until it is done. In place when root's dst is its part of src.
+//
+// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Allowed in groups and in capture. ErrMismatch if type or root differ between ranks, or a rank's dst is not as long as
+// root's counts have it; ErrArgument if counts has not one entry, 0 or more, for each rank, root's src or dst do not
+// fit it, or overlap in another way, or root is no rank; and the usual ones of the package: ErrStale, ErrLimit,
+// ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Scatterv (MPI-4.1, 6.6).
 func ScatterV(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, counts []int, root int) error {
 	w, err := begin(c, team.KindScatterV, dst, src, ubcoll.Op{}, root)
 	if err != nil {
@@ -72,9 +87,14 @@ func ScatterV(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, counts [
 }
 
 // AllToAllV is AllToAll with lengths that differ: sendCounts[d] elements go to rank d, one after the other in src, and
-// recvCounts[s] come from rank s, one after the other in dst. Rank s's sendCounts[d] equals rank d's recvCounts[s]. Not
-// in place. Collective and blocking (queued on a view made by On); allowed in groups and in capture. The caller leaves
-// the counts alone until it is done. Source: MPI_Alltoallv (MPI-4.1, 6.8), nccl-tests' alltoallv.
+// recvCounts[s] come from rank s, one after the other in dst. Rank s's sendCounts[d] equals rank d's recvCounts[s]. The
+// caller leaves the counts alone until it is done. Not in place.
+//
+// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Allowed in groups and in capture. ErrMismatch if the type or such a pair of counts differ between ranks; ErrArgument
+// if the counts have not one entry, 0 or more, for each rank, or dst and src do not fit them, or overlap; and the usual
+// ones of the package: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's.
+// Source: MPI_Alltoallv (MPI-4.1, 6.8), nccl-tests' alltoallv.
 func AllToAllV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, recvCounts []int, src ubcoll.Vec, sendCounts []int) error {
 	w, err := begin(c, team.KindAllToAllV, dst, src, ubcoll.Op{}, 0)
 	if err != nil {
