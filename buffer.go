@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -129,7 +130,7 @@ func (b *Buffer[T]) copy(ctx context.Context, op string, s []T, in bool) error {
 	mine := b.Slice()
 	switch {
 	case ctx.Err() != nil:
-		return b.c.LocalError(op, context.Cause(ctx))
+		return b.c.LocalError(op, reason.Ended(ctx))
 	case !b.a.Live():
 		return b.c.LocalError(op, fmt.Errorf("freed buffer: %w", ErrStale))
 	case len(s) > b.n:

@@ -90,6 +90,9 @@ func (b *batch) submit(ctx context.Context, v *inside.View) error {
 	case v.Recorder != nil:
 		return v.SubmitAll(ctx, "group", works, nil)
 	case len(b.works) == 0:
+		if err := t.Usable(ctx); err != nil { // nobody has heard of it
+			return err
+		}
 		return t.Do(ctx)
 	}
 	if err := t.Place(); err != nil {
