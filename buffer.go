@@ -117,7 +117,9 @@ func (b *Buffer[T]) CopyFrom(ctx context.Context, src []T) error {
 	return b.copy(ctx, "copy_from", src, true)
 }
 
-// CopyTo fills dst from the buffer's start. Local and blocking. Errors as in CopyFrom.
+// CopyTo fills dst, which may overlap the buffer, from the buffer's start. Local and blocking; on a device it does not
+// wait for what is queued on streams. ErrArgument if dst is longer than the buffer, ErrStale after Free; an error
+// copies nothing.
 func (b *Buffer[T]) CopyTo(ctx context.Context, dst []T) error {
 	return b.copy(ctx, "copy_to", dst, false)
 }

@@ -68,11 +68,11 @@ func (c *Comm) GPU() (Device, error) {
 }
 
 // On is the same communicator, whose operations queue on s instead of being waited for (for a nil s, on none): a
-// collective returns once it is queued, and its error comes from s.Sync; so do messages of device memory. Operations of
-// one communicator run in call order whatever their streams. On a stream of a device the memory is that device's, ranks
-// queue at their own pace, and ctx counts at the call only; the memory may be freed as soon as the call has returned,
-// which then waits. What a group or a capture records runs on the stream that it was called on: on another one it is
-// ErrArgument. Local.
+// collective or a message returns once it is queued, and its error comes from s.Sync. Operations of one communicator
+// run in call order whatever their streams. On a stream of a device the memory is that device's, ranks queue at their
+// own pace, and ctx counts at the call only; the memory may be freed as soon as the call has returned, which then
+// waits. What a group or a capture records runs on the stream that it was called on: on another one it is ErrArgument.
+// Local.
 func (c *Comm) On(s *Stream) *Comm {
 	var on *engine.Stream
 	if s != nil {

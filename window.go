@@ -90,7 +90,9 @@ func (w *Window) On(s *Stream) *Window {
 }
 
 // Put copies src, any memory of the same kind, to dstOff of peer's part. When it returns, src is free to change; peer
-// sees the bytes after a Signal. It takes the time of the copy.
+// sees the bytes after a Signal. Local; it takes the time of the copy. In the order of this rank's calls towards peer.
+// ErrArgument for a bad rank, memory of another kind, or a range that is outside of the peer's part; ErrStale when the
+// peer has closed its part, ErrClosed, and what the communicator broke of.
 func (w *Window) Put(ctx context.Context, peer, dstOff int, src Vec) error {
 	if w.nothing() {
 		return errNoWindow
@@ -98,8 +100,10 @@ func (w *Window) Put(ctx context.Context, peer, dstOff int, src Vec) error {
 	return w.w.Copy(engine.Context(ctx), w.s, "put", peer, dstOff, *src.team(), true)
 }
 
-// Get copies to dst, any memory of the same kind, from srcOff of peer's part, as much as dst holds. It takes the time
-// of the copy. After ErrStale dst holds anything, if the peer took its memory back during the copy.
+// Get copies to dst, any memory of the same kind, from srcOff of peer's part, as much as dst holds. Local; it takes the
+// time of the copy. In the order of this rank's calls towards peer. ErrArgument for a bad rank, memory of another kind,
+// or a range that is outside of the peer's part; ErrStale when the peer has closed its part, ErrClosed, and what the
+// communicator broke of. After ErrStale dst holds anything, if the peer took its memory back during the copy.
 func (w *Window) Get(ctx context.Context, peer int, dst Vec, srcOff int) error {
 	if w.nothing() {
 		return errNoWindow
@@ -108,7 +112,8 @@ func (w *Window) Get(ctx context.Context, peer int, dst Vec, srcOff int) error {
 }
 
 // Signal lets one Wait on peer for this rank go on, which then sees all that this rank wrote before. Signals are
-// counted, and none is lost.
+// counted, and none is lost. Local. In the order of this rank's calls towards peer. ErrArgument for a bad rank,
+// ErrClosed, and what the communicator broke of; over device memory ErrStale, too, when the peer has closed its part.
 func (w *Window) Signal(ctx context.Context, peer int) error {
 	if w.nothing() {
 		return errNoWindow
@@ -117,9 +122,9 @@ func (w *Window) Signal(ctx context.Context, peer int) error {
 }
 
 // Wait waits for a signal of peer and takes it. Blocking, for Options.Timeout at most (ErrTimeout) or until ctx ends;
-// either takes no signal, and the communicator stays usable. ErrClosed when peer has closed its part and no signal is
-// left, or when this one is closed meanwhile. A peer that died, aborted or closed its communicator ends it within two
-// seconds: ErrPeerLost or ErrAborted, which break the communicator.
+// either takes no signal, and the communicator stays usable. ErrArgument for a bad rank; ErrClosed when peer has closed
+// its part and no signal is left, or when this one is closed meanwhile. A peer that died, aborted or closed its
+// communicator ends it within two seconds: ErrPeerLost or ErrAborted, which break the communicator.
 func (w *Window) Wait(ctx context.Context, peer int) error {
 	if w.nothing() {
 		return errNoWindow
@@ -129,7 +134,7 @@ func (w *Window) Wait(ctx context.Context, peer int) error {
 
 // Flush completes this rank's puts and gets before it, on all peers: whatever this rank does next is seen after them,
 // and on a stream, whatever is queued there next. On host memory they are complete when they return, so it is a check
-// that the window is usable. It is no barrier: coll.Barrier is.
+// that the window is usable. It is no barrier: coll.Barrier is. Local. ErrClosed, and what the communicator broke of.
 func (w *Window) Flush(ctx context.Context) error {
 	if w.nothing() {
 		return errNoWindow
@@ -138,8 +143,9 @@ func (w *Window) Flush(ctx context.Context) error {
 }
 
 // Peer views rank's part, mapped into this process: the source or destination of other operations, which reach it by
-// way of a copy. It is good until the window closes on either rank; nothing checks that, and on a device what comes
-// later faults, which takes the process's context with it.
+// way of a copy. Local. ErrArgument for a bad rank, ErrStale and ErrClosed as in Put. It is good until the window
+// closes on either rank; nothing checks that, and on a device what comes later faults, which takes the process's
+// context with it.
 func (w *Window) Peer(rank int) (Vec, error) {
 	if w.nothing() {
 		return newVec(team.Vec{Err: errNoWindow}), errNoWindow

@@ -93,18 +93,22 @@ func (ch *Channel) Peer() int {
 }
 
 // Put copies n bytes at srcOff of this rank's memory to dstOff of the peer's. When it returns, the source is free to
-// change; the peer sees the bytes after a Signal. Local; it takes the time of the copy.
+// change; the peer sees the bytes after a Signal. Local; it takes the time of the copy. In the order of this end's
+// puts, gets and signals. ErrArgument for a range that is outside of either memory, ErrStale when either rank has
+// closed its registration, ErrClosed, and what the communicator broke of.
 func (ch *Channel) Put(ctx context.Context, dstOff, srcOff, n int) error {
 	return ch.copy(ctx, transfer{"put", srcOff, dstOff, n, true, false})
 }
 
-// PutWithSignal is Put and then Signal.
+// PutWithSignal is Put and then Signal, with Put's errors, after which nothing is signalled.
 func (ch *Channel) PutWithSignal(ctx context.Context, dstOff, srcOff, n int) error {
 	return ch.copy(ctx, transfer{"put_with_signal", srcOff, dstOff, n, true, true})
 }
 
-// Get copies n bytes at srcOff of the peer's memory to dstOff of this rank's. Local; it takes the time of the copy.
-// ErrStale also means that the destination holds anything, if the peer took its memory back during the copy.
+// Get copies n bytes at srcOff of the peer's memory to dstOff of this rank's. Local; it takes the time of the copy. In
+// the order of this end's puts, gets and signals. ErrArgument for a range that is outside of either memory, ErrStale
+// when either rank has closed its registration, ErrClosed, and what the communicator broke of. ErrStale also means that
+// the destination holds anything, if the peer took its memory back during the copy.
 func (ch *Channel) Get(ctx context.Context, dstOff, srcOff, n int) error {
 	return ch.copy(ctx, transfer{"get", dstOff, srcOff, n, false, false})
 }
@@ -150,7 +154,8 @@ func (ch *Channel) copyNow(ctx context.Context, t transfer) error {
 }
 
 // Signal lets one Wait of the peer go on, which then sees all that this rank wrote before, by Put or otherwise. Local;
-// signals are counted, and none is lost.
+// signals are counted, and none is lost. In the order of this end's puts, gets and signals. ErrClosed, and what the
+// communicator broke of; over device memory ErrStale, too, when either rank has closed its registration.
 func (ch *Channel) Signal(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel
@@ -165,7 +170,7 @@ func (ch *Channel) Signal(ctx context.Context) error {
 }
 
 // RelaxedSignal is a Signal that promises no order: for signals that carry nothing but themselves. On host memory it
-// costs the same, and orders the same.
+// costs the same, and orders the same. Errors as in Signal.
 func (ch *Channel) RelaxedSignal(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel
@@ -214,8 +219,9 @@ func (ch *Channel) wait(ctx context.Context) error {
 	return nil
 }
 
-// Poll looks once whether there is a signal, and takes it if so. Local, waits for nothing. On device memory, whose
-// signals the device counts, it is ErrNotSupported, and in a Batch ErrArgument.
+// Poll looks once whether there is a signal, and takes it if so. Local, waits for nothing. ErrClosed when this end is
+// closed, and what the communicator broke of. On device memory, whose signals the device counts, it is ErrNotSupported,
+// and in a Batch ErrArgument.
 func (ch *Channel) Poll() (bool, error) {
 	switch {
 	case ch.nothing():
@@ -234,7 +240,8 @@ func (ch *Channel) Poll() (bool, error) {
 }
 
 // Flush waits until the puts before it are done: their source is free, and what comes after is seen after them. On host
-// memory a put that has returned is done, so it is a check that the channel is usable. Local.
+// memory a put that has returned is done, so it is a check that the channel is usable. Local. ErrClosed, and what the
+// communicator broke of; over device memory ErrStale, too, when either rank has closed its registration.
 func (ch *Channel) Flush(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel

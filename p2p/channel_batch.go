@@ -13,7 +13,7 @@ import (
 // they are one kernel, if there are at most eight and none touches what another one writes; else as few as that takes.
 // On host memory they are done one after the other, and the first error ends the batch. Over device memory a bad
 // argument is found before any of it is done. On a view made by On, the whole is queued. If f returns an error, so does
-// Batch, and nothing is done. ErrArgument inside of another batch.
+// Batch, and nothing is done. ErrArgument inside of another batch; else the errors of the calls.
 func (ch *Channel) Batch(ctx context.Context, f func(b *Channel) error) error {
 	switch {
 	case ch.nothing():

@@ -60,8 +60,9 @@ func (w PacketWidth) check(n int, p unsafe.Pointer) error {
 // PutPackets copies n bytes at srcOff of this rank's memory to dstOff of the peer's as packets: twice the size, but
 // with its own signals: the peer's GetPackets takes each as it comes. The k-th PutPackets is met by the peer's k-th
 // GetPackets, of the same size and width; the bytes at dstOff should hold nothing but packets, and none that the peer
-// has not taken yet. Local; it takes the time of the copy. ErrArgument also for packets that are not aligned to their
-// width.
+// has not taken yet. Local; it takes the time of the copy. ErrArgument for a range that is outside of either memory,
+// and packets that are not aligned to their width; ErrStale when either rank has closed its registration, ErrClosed,
+// and what the communicator broke of.
 func (ch *Channel) PutPackets(ctx context.Context, dstOff, srcOff, n int, w PacketWidth) error {
 	if ch.nothing() {
 		return errNoChannel

@@ -73,6 +73,9 @@ func (x *Exchange) Reset() error {
 
 // Do sends and receives everything. Blocking until all is done; the errors of single messages are joined (on a device,
 // the first one is told). If anything is wrong with a call, nothing is sent or received.
+//
+// Errors as of Send and Recv; ErrArgument also in a group, for memory that is not in one place, and a nil Exchange;
+// ErrBusy while a request of x is not done.
 func (x *Exchange) Do(ctx context.Context, c *ubcoll.Comm) error {
 	r, err := x.start(ctx, c)
 	if err != nil {
@@ -85,6 +88,8 @@ func (x *Exchange) Do(ctx context.Context, c *ubcoll.Comm) error {
 // Comm.Close; the memory is the caller's again after that. No goroutine of its own moves the messages: they move while
 // this rank tests, or waits for anything, collectives and other communicators included. On a device they move by
 // themselves, and on a stream, or in a capture, the request is done at once.
+//
+// Errors of the arguments are those of Do, here; those of the messages come from the request.
 func (x *Exchange) Start(ctx context.Context, c *ubcoll.Comm) (*Request, error) {
 	r, err := x.start(ctx, c)
 	if err != nil {
@@ -99,18 +104,20 @@ func (x *Exchange) Start(ctx context.Context, c *ubcoll.Comm) (*Request, error) 
 
 // ISend begins to send src to peer, and returns without waiting, whatever the size; the request's Wait, or Test, ends
 // it. src is the caller's again then. On a stream it is queued, and the request is done at once. It takes its place
-// among the messages to peer now. Not in a group or, of host memory, in a capture (ErrArgument). Otherwise as Send. Any
-// goroutine. Source: MPI_Isend (MPI-4.1, 3.7.2).
+// among the messages to peer now. Not in a group or, of host memory, in a capture (ErrArgument). Errors of the
+// arguments are those of Send, here; those of the message come from the request. Any goroutine. Source: MPI_Isend
+// (MPI-4.1, 3.7.2).
 func ISend(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) (*Request, error) {
 	x := &Exchange{op: "isend"}
 	x.Send(peer, src)
 	return x.Start(ctx, c)
 }
 
-// IRecv begins to receive the next message from peer into dst, and returns without waiting; the request's Wait, or Test,
-// ends it, and Received says how many elements it had. dst is left alone until then. On a stream it is queued, the
-// request is done at once, and dst has exactly as many elements as are sent. Not in a group or, of host memory, in a
-// capture (ErrArgument). Otherwise as Recv. Any goroutine. Source: MPI_Irecv (MPI-4.1, 3.7.2).
+// IRecv begins to receive the next message from peer into dst, and returns without waiting; the request's Wait, or
+// Test, ends it, and Received says how many elements it had. dst is left alone until then. On a stream it is queued,
+// the request is done at once, and dst has exactly as many elements as are sent. Not in a group or, of host memory, in
+// a capture (ErrArgument). Errors of the arguments are those of Recv, here; those of the message come from the request.
+// Any goroutine. Source: MPI_Irecv (MPI-4.1, 3.7.2).
 func IRecv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (*Request, error) {
 	x := &Exchange{op: "irecv"}
 	x.Recv(peer, dst)
@@ -232,8 +239,9 @@ func (r *Request) Received() (n int) {
 	return n
 }
 
-// Wait waits until everything is done, and returns the errors of the messages, joined. Blocking. If ctx ends first, the
-// communicator is broken, as in all operations. Calling it again returns the same.
+// Wait waits until everything is done, and returns the errors of the messages, joined. Blocking. ErrMismatch for a
+// message that has another type than its receive, or does not fit; ErrPeerLost, ErrTimeout, ErrAborted, and a context
+// that ends first, which break the communicator. Calling it again returns the same.
 func (r *Request) Wait(ctx context.Context) error {
 	switch {
 	case r.nothing():

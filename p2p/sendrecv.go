@@ -15,9 +15,14 @@ import (
 // for more than 16 ranks) is copied and does not wait for its Recv, unless 8 such messages are on their way to that
 // peer already; a larger one does wait. To this rank itself only what does not wait can be sent so (ErrArgument,
 // ErrLimit): use SendRecv or a Group. Of device memory 64 KiB and 2 messages take the place of 2 KiB and 8; a third one
-// to this rank itself waits for a Recv of another goroutine or stream. On a stream it is queued, and src is the stream's
-// until that has come by; in a Group it starts with the group. Allowed in capture if src is of device memory. Any
-// goroutine. Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
+// to this rank itself waits for a Recv of another goroutine or stream. On a stream it is queued, and src is the
+// stream's until that has come by; in a Group it starts with the group. Allowed in capture if src is of device memory.
+// Any goroutine. Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
+//
+// ErrArgument for a peer that is no rank, a Vec that is not valid, and a stream that is elsewhere than the memory;
+// ErrStale, ErrLimit, ErrClosed and the error of a context that had ended: nothing is sent. ErrMismatch if it has
+// another type than its receive, or does not fit: a message that is copied does not learn that. ErrPeerLost,
+// ErrTimeout, ErrAborted and a context that ends meanwhile break the communicator.
 func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 	e, v := (*inside.Comm)(c).View(), (*inside.Vec)(&src).Team()
 	if !waits(e, v) {
@@ -39,9 +44,15 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 	return err
 }
 
-// Recv receives the next message from peer into dst, and returns how many elements it had; dst may be longer, but
-// on a device, on a stream or in a Group (ErrMismatch). Blocking until they are there; on a stream it is queued, and in a
-// Group it comes with the group, and returns dst.Len(). Allowed in capture if dst is of device memory. Any goroutine. Source: MPI_Recv (MPI-4.1, 3.2.4), ncclRecv.
+// Recv receives the next message from peer into dst, and returns how many elements it had; dst may be longer, but on a
+// device, on a stream or in a Group (ErrMismatch). Blocking until they are there; on a stream it is queued, and in a
+// Group it comes with the group, and returns dst.Len(). Allowed in capture if dst is of device memory. Any goroutine.
+// Source: MPI_Recv (MPI-4.1, 3.2.4), ncclRecv.
+//
+// ErrArgument for a peer that is no rank, a Vec that is not valid, and a stream that is elsewhere than the memory;
+// ErrStale, ErrLimit, ErrClosed and the error of a context that had ended: nothing is received. ErrMismatch if the
+// message has another type or does not fit: it is consumed, and dst is as it was. ErrPeerLost, ErrTimeout, ErrAborted
+// and a context that ends meanwhile break the communicator.
 func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, error) {
 	e, v := (*inside.Comm)(c).View(), (*inside.Vec)(&dst).Team()
 	if !waits(e, v) {
@@ -60,9 +71,12 @@ func recvFrom(ctx context.Context, m *mail.Mail, op string, peer int, v *team.Ve
 	return m.Do(ctx, op, mail.NewMessage(peer, v, true, acquire))
 }
 
-// SendRecv receives from one peer into dst and sends src to another, or the same, or this rank itself, at the same time,
-// and returns how many elements it received. Blocking until both are done; on a stream or in a Group as
-// Send and Recv. Allowed in capture if both are of device memory. Any goroutine. Source: MPI_Sendrecv (MPI-4.1, 3.10).
+// SendRecv receives from one peer into dst and sends src to another, or the same, or this rank itself, at the same
+// time, and returns how many elements it received. Blocking until both are done; on a stream or in a Group as Send and
+// Recv. Allowed in capture if both are of device memory. Any goroutine. Source: MPI_Sendrecv (MPI-4.1, 3.10).
+//
+// Errors as of Send and Recv, of both if both fail. If one of them has an argument that is wrong, nothing is sent or
+// received.
 func SendRecv(ctx context.Context, c *ubcoll.Comm, from int, dst ubcoll.Vec, to int, src ubcoll.Vec) (int, error) {
 	e, v, w := (*inside.Comm)(c).View(), (*inside.Vec)(&src).Team(), (*inside.Vec)(&dst).Team()
 	if !waits(e, v) || !w.Dev.IsHost() {
