@@ -22,7 +22,7 @@ type Device = hw.Device
 // Host is host memory.
 var Host = hw.Host
 
-// CUDA is the i-th CUDA device of this process. A negative i is no device: using it is ErrArgument.
+// CUDA is the i-th CUDA device of this process. A negative i is no device: using it is [ErrArgument].
 func CUDA(i int) Device { return hw.CUDA(i) }
 
 // Buffer is memory off the Go heap that peers can reach: what RegisterBuffer wants. It is owned by whoever made it;
@@ -35,12 +35,12 @@ type Buffer[T dtype.Elem] struct {
 	n   int
 }
 
-// Alloc makes a buffer of n elements on d, the host or this rank's device (Comm.GPU), zeroed and page-aligned, with all
-// its pages present. Local and blocking: it costs system calls, and the memory of a whole arena now and then; on a device
-// calls of the driver, and whole 2 MiB. Host memory of freed buffers is used again, and returned to the system when much
-// of it is free, at the latest when the rank's last communicator closes; device memory is returned at once. ErrLimit
-// says which limit was hit; ErrArgument is a negative n or another rank's device, ErrClosed a closed Comm,
-// ErrNotSupported a device where the rank has none.
+// Alloc makes a buffer of n elements on d, the host or this rank's device ([Comm.GPU]), zeroed and page-aligned, with
+// all its pages present. Local and blocking: it costs system calls, and the memory of a whole arena now and then; on a
+// device calls of the driver, and whole 2 MiB. Host memory of freed buffers is used again, and returned to the system
+// when much of it is free, at the latest when the rank's last communicator closes; device memory is returned at once.
+// [ErrLimit] says which limit was hit; [ErrArgument] is a negative n or another rank's device, [ErrClosed] a closed
+// [Comm], [ErrNotSupported] a device where the rank has none.
 func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 	size := dtype.Of[T]().Size()
 	if n < 0 || n > (1<<62)/size {
@@ -55,11 +55,11 @@ func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 
 // Adopt makes a buffer of memory that belongs to C code, to mmap or to another library, on the host or on this rank's
 // device. The caller vouches that it stays mapped and stays the same until Free, which leaves the memory itself alone.
-// Host memory of others is staged: peers cannot reach it. Device memory can be that of cuMemAlloc or cudaMalloc, or of a
-// pool or mapping that can be exported as POSIX file descriptor; peers reach it, and if its owner frees it all the same,
-// registering it anew is ErrStale. The Go heap must not be adopted. Local. ErrInUse if the memory overlaps another
-// buffer; ErrNotSupported for device memory that cannot be shared, which says what can; ErrArgument also for memory
-// that is not d's; ErrLimit, ErrClosed as in Alloc.
+// Host memory of others is staged: peers cannot reach it. Device memory can be that of cuMemAlloc or cudaMalloc, or of
+// a pool or mapping that can be exported as POSIX file descriptor; peers reach it, and if its owner frees it all the
+// same, registering it anew is [ErrStale]. The Go heap must not be adopted. Local. [ErrInUse] if the memory overlaps
+// another buffer; [ErrNotSupported] for device memory that cannot be shared, which says what can; [ErrArgument] also
+// for memory that is not d's; [ErrLimit], [ErrClosed] as in [Alloc].
 func Adopt(c *Comm, d Device, p unsafe.Pointer, bytes int) (*Buffer[byte], error) {
 	a, err := c.view().Adopt(d, p, bytes)
 	if err != nil {
@@ -111,14 +111,14 @@ func (b *Buffer[T]) Slice() []T {
 }
 
 // CopyFrom copies src, which may overlap the buffer, to the buffer's start. Local and blocking; on a device it does not
-// wait for what is queued on streams. ErrArgument if src is longer than the buffer, ErrStale after Free; an error
+// wait for what is queued on streams. [ErrArgument] if src is longer than the buffer, [ErrStale] after Free; an error
 // copies nothing.
 func (b *Buffer[T]) CopyFrom(ctx context.Context, src []T) error {
 	return b.copy(ctx, "copy_from", src, true)
 }
 
 // CopyTo fills dst, which may overlap the buffer, from the buffer's start. Local and blocking; on a device it does not
-// wait for what is queued on streams. ErrArgument if dst is longer than the buffer, ErrStale after Free; an error
+// wait for what is queued on streams. [ErrArgument] if dst is longer than the buffer, [ErrStale] after Free; an error
 // copies nothing.
 func (b *Buffer[T]) CopyTo(ctx context.Context, dst []T) error {
 	return b.copy(ctx, "copy_to", dst, false)
@@ -155,11 +155,12 @@ func move[T dtype.Elem](dst, src []T) {
 }
 
 // Free ends the buffer. Local: it returns at once, and completes when operations in flight leave; on a device it waits
-// for what is queued on this rank's streams, and for peers to give it up, for five seconds at most. ErrInUse while a
-// registration of it is open, or a graph holds it, or, of adopted memory of the host, while an operation uses it, messages
-// that are posted included; ErrClosed the second time. Any other error says what failed in the meantime: the buffer has
-// been freed all the same. ErrTimeout is a peer that still has device memory mapped: leave what was adopted to its owner,
-// but do not give it back to the driver. What fails after Free has returned is logged, and counted in Stats.Failures.
+// for what is queued on this rank's streams, and for peers to give it up, for five seconds at most. [ErrInUse] while a
+// registration of it is open, or a graph holds it, or, of adopted memory of the host, while an operation uses it,
+// messages that are posted included; [ErrClosed] the second time. Any other error says what failed in the meantime: the
+// buffer has been freed all the same. [ErrTimeout] is a peer that still has device memory mapped: leave what was
+// adopted to its owner, but do not give it back to the driver. What fails after Free has returned is logged, and
+// counted in [Stats.Failures].
 func (b *Buffer[T]) Free() error {
 	if b.nothing() {
 		return errNoBuffer
@@ -167,7 +168,7 @@ func (b *Buffer[T]) Free() error {
 	return b.c.Free(b.a)
 }
 
-// Registration is a claim on memory, made by Comm.RegisterBuffer.
+// Registration is a claim on memory, made by [Comm.RegisterBuffer].
 type Registration registration
 
 type registration = inside.Registration
@@ -176,9 +177,9 @@ type registration = inside.Registration
 var errNoRegistration = engine.NilError("registration", "Comm.RegisterBuffer makes one")
 
 // Close ends the registration. Local: it waits for a peer that is in the middle of a put or get, which ends within a
-// MiB of it; deregistration completes when operations in flight leave. ErrTimeout names a peer that has not come to the
-// end of that in a second, which may still write to the memory: the registration is closed, and once the memory is freed
-// nothing else will use it. ErrClosed the second time, and after the Close or Abort of the communicator.
+// MiB of it; deregistration completes when operations in flight leave. [ErrTimeout] names a peer that has not come to
+// the end of that in a second, which may still write to the memory: the registration is closed, and once the memory is
+// freed nothing else will use it. [ErrClosed] the second time, and after the Close or Abort of the communicator.
 func (r *Registration) Close() error {
 	if r.engine() == nil {
 		return errNoRegistration
@@ -188,13 +189,13 @@ func (r *Registration) Close() error {
 
 func (r *Registration) engine() *engine.Registration { return (*inside.Registration)(r).Engine() }
 
-// Stream is an in-order queue of operations; see Comm.On. Its methods may be called from any goroutine.
+// Stream is an in-order queue of operations; see [Comm.On]. Its methods may be called from any goroutine.
 type Stream stream
 
 type stream = inside.Stream
 
-// NewStream makes a stream on d, the host or a device of this process. Local. ErrArgument for what is no device,
-// ErrNotSupported without CUDA.
+// NewStream makes a stream on d, the host or a device of this process. Local. [ErrArgument] for what is no device,
+// [ErrNotSupported] without CUDA.
 func NewStream(d Device) (*Stream, error) {
 	if d.IsHost() {
 		return newStream(engine.NewStream()), nil
@@ -206,10 +207,10 @@ func NewStream(d Device) (*Stream, error) {
 	return newStream(s), nil
 }
 
-// StreamFrom makes a Stream of a CUDA stream of d's primary context that somebody else has made, by its CUstream
+// StreamFrom makes a [Stream] of a CUDA stream of d's primary context that somebody else has made, by its CUstream
 // (cudaStream_t; 0 is the default stream): what is queued comes after what they have queued, and they may capture it,
 // with what it uses registered until the communicator closes. The stream stays theirs, and lives until Close. Local.
-// ErrArgument for the host, or a stream of another device; ErrNotSupported without CUDA.
+// [ErrArgument] for the host, or a stream of another device; [ErrNotSupported] without CUDA.
 func StreamFrom(d Device, cuStream uintptr) (*Stream, error) {
 	s, err := gpu.StreamFrom(d, cuStream)
 	if err != nil {
@@ -222,8 +223,8 @@ func StreamFrom(d Device, cuStream uintptr) (*Stream, error) {
 // blocking: each operation that is waited for has its own deadline. If ctx ends first, the operations go on.
 func (s *Stream) Sync(ctx context.Context) error { return s.engine().Sync(ctx) }
 
-// Close ends the stream and returns the errors that no Sync has returned. Local: ErrBusy while operations are queued,
-// ErrClosed the second time.
+// Close ends the stream and returns the errors that no Sync has returned. Local: [ErrBusy] while operations are queued,
+// [ErrClosed] the second time.
 func (s *Stream) Close() error { return s.engine().Close() }
 
 func (s *Stream) engine() *engine.Stream { return (*inside.Stream)(s).Engine() }

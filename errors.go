@@ -3,14 +3,15 @@ package ubcoll
 import "github.com/ubcoll/ubcoll/fault"
 
 // Error is what operations return: which operation, on which rank, about which peer, at which step, and why. Use
-// errors.Is with the sentinels below, with ErrNotSupported, and with the context errors.
+// errors.Is with the sentinels below, with [ErrNotSupported], and with the context errors.
 type Error = fault.Error
 
-// The reasons for failure. ErrArgument, ErrStale, ErrLimit and ErrNotSupported on one rank, and ErrMismatch between
-// ranks, are returned by all ranks before data moves, and the Comm stays usable; so is the error of a context that had
-// ended before the call. ErrBusy and ErrInUse are local and change nothing. After ErrPeerLost, ErrTimeout, ErrAborted,
-// and a context that ended during the call, of a collective or a message, the Comm is broken: Err says why, every
-// collective returns that, and what is left to do is Close. docs/errors.md has them one by one.
+// The reasons for failure. [ErrArgument], [ErrStale], [ErrLimit] and ErrNotSupported on one rank, and [ErrMismatch]
+// between ranks, are returned by all ranks before data moves, and the [Comm] stays usable; so is the error of a context
+// that had ended before the call. [ErrBusy] and [ErrInUse] are local and change nothing. After [ErrPeerLost],
+// [ErrTimeout], [ErrAborted], and a context that ended during the call, of a collective or a message, the Comm is
+// broken: Err says why, every collective returns that, and what is left to do is Close. docs/errors.md has them one by
+// one.
 var (
 	ErrArgument = fault.ErrArgument // this rank's own arguments are wrong
 	ErrMismatch = fault.ErrMismatch // ranks called with different arguments

@@ -15,13 +15,13 @@ import (
 // Group collects the collectives and the messages (p2p.Send, Recv and SendRecv) that calls makes on g and does them as
 // one: the collectives run in call order, and nothing else of this communicator comes between; the messages start
 // together, so that their order in the group cannot make ranks wait for each other, and between two ranks it is the
-// order of the messages. A message has exactly as many elements as its receive (ErrMismatch), so that Recv returns
+// order of the messages. A message has exactly as many elements as its receive ([ErrMismatch]), so that Recv returns
 // dst.Len() at once. What a message that touches what a collective of the group writes sends or leaves is undefined.
 //
 // Collective if there are collectives: all ranks make the same. Messages may differ between ranks, and a group of
 // messages alone is the business of those that have them. It blocks until all is done, or queues it, on a view made by
 // On. calls runs on the caller's goroutine; its own calls on g wait for nothing, and g is of no use after it
-// (ErrClosed).
+// ([ErrClosed]).
 //
 // The first collective that fails ends the group, on all ranks alike, and Group returns its error: then none of the
 // messages has been sent or received (but on a stream of a device, where they are queued already). The errors of
@@ -30,7 +30,7 @@ import (
 // too, that breaks the communicator. Nobody is told of a message that is missing in a group of messages alone, as
 // elsewhere: who waits for it goes on to wait.
 //
-// A collective that anybody calls on c itself while calls runs, and which would run before the group, is ErrArgument,
+// A collective that anybody calls on c itself while calls runs, and which would run before the group, is [ErrArgument],
 // and so is the group; messages may be sent on c meanwhile. What returns a request (p2p.ISend, IRecv, Exchange) is
 // ErrArgument in a group, whose own end is the end of all. A group without calls is nil, and costs nothing. Allowed in
 // capture, with messages of device memory. Source: NCCL's ncclGroupStart and ncclGroupEnd.

@@ -7,7 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// OpInfo says how an operation went. See Comm.LastOp.
+// OpInfo says how an operation went. See [Comm.LastOp].
 type OpInfo struct {
 	Op        string     // "all_reduce", "send", ...
 	Seq       uint64     // its number in its communicator, from 1: collectives and messages are counted apart; 0 if there was none
@@ -55,7 +55,7 @@ func newOpInfo(e engine.OpInfo) OpInfo {
 }
 
 // Stats counts what a communicator and its rank have done. What somebody else captures is counted once, when it is
-// captured. See Comm.Stats.
+// captured. See [Comm.Stats].
 type Stats struct {
 	Operations uint64      // collectives, failed ones included, and those of each launch of a graph
 	Bytes      uint64      // sum over the operations of the larger buffer

@@ -19,16 +19,16 @@ import (
 // stays its owners'. What puts, gets and signals is for one goroutine at a time, and so is what waits, polls and takes
 // packets; the two may be different, and Close may come from any.
 //
-// Errors of all calls but Connect and NewChannel: ErrArgument for a range that is outside of either memory, ErrStale
-// when either rank has closed its registration, ErrClosed when this end, the remote memory or the communicator is
-// closed, and what the communicator broke of. They are local, and the channel stays as it was.
+// Errors of all calls but [Connect] and [NewChannel]: ErrArgument for a range that is outside of either memory,
+// ErrStale when either rank has closed its registration, ErrClosed when this end, the remote memory or the communicator
+// is closed, and what the communicator broke of. They are local, and the channel stays as it was.
 //
 // Over device memory, on both sides, a call is one kernel that the host queues on the stream of On, or on one of the
-// channel's own, and then waits for; Batch makes one kernel of several. Those of one end run in the order of the
-// calls, whatever the streams; but what waits or takes packets does not hold up what puts, gets and signals. Kernels
-// count the signals, so that a CUDA graph that somebody captures may hold calls of a channel, for as long as that is
-// open; but only outside of such captures does a small kernel start before the one before it in the stream has ended,
-// which saves some tenths of a microsecond. A Wait or GetPackets that ends by Options.Timeout or a context ends the
+// channel's own, and then waits for; Batch makes one kernel of several. Those of one end run in the order of the calls,
+// whatever the streams; but what waits or takes packets does not hold up what puts, gets and signals. Kernels count the
+// signals, so that a CUDA graph that somebody captures may hold calls of a channel, for as long as that is open; but
+// only outside of such captures does a small kernel start before the one before it in the stream has ended, which saves
+// some tenths of a microsecond. A Wait or GetPackets that ends by [ubcoll.Options.Timeout] or a context ends the
 // channel there: what is queued behind it does nothing, and all later calls return that error; the communicator stays
 // usable. Puts and gets of 32 MiB and more go by copy engine. The memory of both sides stays mapped until the channel
 // is closed; a registration that is closed before ends puts and gets, and waits until the other side has unmapped it: a
@@ -48,20 +48,20 @@ var errNoChannel = engine.NilError("channel", "Connect and NewChannel make one")
 func (ch *Channel) nothing() bool { return ch == nil || ch.end == nil }
 
 // Connect makes a channel to peer over r here and what the peer connects with there. The peer must call Connect or
-// NewChannel too: the k-th call of the one for the other is met by the k-th of the other. Blocking until then, for
-// Options.Timeout at most or until ctx ends; no other rank takes part. r stays the caller's and must stay open as long
-// as the channel is used. At most 512 channels of a rank are open at a time (ErrLimit). ErrArgument for a bad rank, or
-// memory of a device on one side only, ErrNotSupported for memory that peers cannot reach (Adopt), or of devices
-// whose link has no native atomic operations: the peer learns it at once. ErrTimeout and a context's end leave the
-// communicator usable; the peer's call then fails too, or its channel is closed. ErrPeerLost breaks it, and so does
-// what has broken it on a peer (ErrAborted, ErrTimeout there). On a view made by Comm.On it is as on the communicator
-// itself; in a group or a capture it is ErrArgument.
+// [NewChannel] too: the k-th call of the one for the other is met by the k-th of the other. Blocking until then, for
+// [ubcoll.Options.Timeout] at most or until ctx ends; no other rank takes part. r stays the caller's and must stay open
+// as long as the channel is used. At most 512 channels of a rank are open at a time (ErrLimit). ErrArgument for a bad
+// rank, or memory of a device on one side only, ErrNotSupported for memory that peers cannot reach ([ubcoll.Adopt]), or
+// of devices whose link has no native atomic operations: the peer learns it at once. ErrTimeout and a context's end
+// leave the communicator usable; the peer's call then fails too, or its channel is closed. ErrPeerLost breaks it, and
+// so does what has broken it on a peer (ErrAborted, ErrTimeout there). On a view made by [ubcoll.Comm.On] it is as on
+// the communicator itself; in a group or a capture it is ErrArgument.
 func Connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration) (*Channel, error) {
 	return connect(ctx, c, peer, r, nil)
 }
 
-// NewChannel is Connect over memory of the peer's that was imported: it may be another registration than that which the
-// peer's end has. The remote memory stays the caller's and must stay open as long as the channel is used.
+// NewChannel is [Connect] over memory of the peer's that was imported: it may be another registration than that which
+// the peer's end has. The remote memory stays the caller's and must stay open as long as the channel is used.
 func NewChannel(ctx context.Context, c *ubcoll.Comm, r *ubcoll.Registration, m *ubcoll.Remote) (*Channel, error) {
 	remote := (*inside.Remote)(m).Onesided()
 	if remote == nil {
@@ -190,10 +190,10 @@ func (ch *Channel) signal(ctx context.Context) error {
 	return nil
 }
 
-// Wait waits for a signal of the peer and takes it. Blocking, for Options.Timeout at most (ErrTimeout) or until ctx
-// ends; either takes no signal, and the communicator stays usable. ErrClosed when the peer has closed its end and no
-// signal is left. A peer that died, aborted or closed its communicator ends it within two seconds: ErrPeerLost or
-// ErrAborted, which break the communicator, as whatever has broken it on a peer does.
+// Wait waits for a signal of the peer and takes it. Blocking, for [ubcoll.Options.Timeout] at most (ErrTimeout) or
+// until ctx ends; either takes no signal, and the communicator stays usable. ErrClosed when the peer has closed its end
+// and no signal is left. A peer that died, aborted or closed its communicator ends it within two seconds: ErrPeerLost
+// or ErrAborted, which break the communicator, as whatever has broken it on a peer does.
 func (ch *Channel) Wait(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel

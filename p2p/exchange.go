@@ -85,9 +85,9 @@ func (x *Exchange) Do(ctx context.Context, c *ubcoll.Comm) error {
 }
 
 // Start begins what Do does, and returns without waiting. The caller calls Wait, or Test until it is done, before
-// Comm.Close; the memory is the caller's again after that. No goroutine of its own moves the messages: they move while
-// this rank tests, or waits for anything, collectives and other communicators included. On a device they move by
-// themselves, and on a stream, or in a capture, the request is done at once.
+// [ubcoll.Comm.Close]; the memory is the caller's again after that. No goroutine of its own moves the messages: they
+// move while this rank tests, or waits for anything, collectives and other communicators included. On a device they
+// move by themselves, and on a stream, or in a capture, the request is done at once.
 //
 // Errors of the arguments are those of Do, here; those of the messages come from the request.
 func (x *Exchange) Start(ctx context.Context, c *ubcoll.Comm) (*Request, error) {
@@ -105,7 +105,7 @@ func (x *Exchange) Start(ctx context.Context, c *ubcoll.Comm) (*Request, error) 
 // ISend begins to send src to peer, and returns without waiting, whatever the size; the request's Wait, or Test, ends
 // it. src is the caller's again then. On a stream it is queued, and the request is done at once. It takes its place
 // among the messages to peer now. Not in a group or, of host memory, in a capture (ErrArgument). Errors of the
-// arguments are those of Send, here; those of the message come from the request. Any goroutine. Source: MPI_Isend
+// arguments are those of [Send], here; those of the message come from the request. Any goroutine. Source: MPI_Isend
 // (MPI-4.1, 3.7.2).
 func ISend(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) (*Request, error) {
 	x := &Exchange{op: "isend"}
@@ -116,8 +116,8 @@ func ISend(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) (*Requ
 // IRecv begins to receive the next message from peer into dst, and returns without waiting; the request's Wait, or
 // Test, ends it, and Received says how many elements it had. dst is left alone until then. On a stream it is queued,
 // the request is done at once, and dst has exactly as many elements as are sent. Not in a group or, of host memory, in
-// a capture (ErrArgument). Errors of the arguments are those of Recv, here; those of the message come from the request.
-// Any goroutine. Source: MPI_Irecv (MPI-4.1, 3.7.2).
+// a capture (ErrArgument). Errors of the arguments are those of [Recv], here; those of the message come from the
+// request. Any goroutine. Source: MPI_Irecv (MPI-4.1, 3.7.2).
 func IRecv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (*Request, error) {
 	x := &Exchange{op: "irecv"}
 	x.Recv(peer, dst)

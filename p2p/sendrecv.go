@@ -11,11 +11,11 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Send sends src to peer, which calls Recv. Blocking until src is the caller's again: a message of 2 KiB at most (less
-// for more than 16 ranks) is copied and does not wait for its Recv, unless 8 such messages are on their way to that
-// peer already; a larger one does wait. To this rank itself only what does not wait can be sent so (ErrArgument,
-// ErrLimit): use SendRecv or a Group. Of device memory 64 KiB and 2 messages take the place of 2 KiB and 8; a third one
-// to this rank itself waits for a Recv of another goroutine or stream. On a stream it is queued, and src is the
+// Send sends src to peer, which calls [Recv]. Blocking until src is the caller's again: a message of 2 KiB at most
+// (less for more than 16 ranks) is copied and does not wait for its Recv, unless 8 such messages are on their way to
+// that peer already; a larger one does wait. To this rank itself only what does not wait can be sent so (ErrArgument,
+// ErrLimit): use [SendRecv] or a Group. Of device memory 64 KiB and 2 messages take the place of 2 KiB and 8; a third
+// one to this rank itself waits for a Recv of another goroutine or stream. On a stream it is queued, and src is the
 // stream's until that has come by; in a Group it starts with the group. Allowed in capture if src is of device memory.
 // Any goroutine. Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
 //
@@ -72,8 +72,8 @@ func recvFrom(ctx context.Context, m *mail.Mail, op string, peer int, v *team.Ve
 }
 
 // SendRecv receives from one peer into dst and sends src to another, or the same, or this rank itself, at the same
-// time, and returns how many elements it received. Blocking until both are done; on a stream or in a Group as Send and
-// Recv. Allowed in capture if both are of device memory. Any goroutine. Source: MPI_Sendrecv (MPI-4.1, 3.10).
+// time, and returns how many elements it received. Blocking until both are done; on a stream or in a Group as [Send]
+// and [Recv]. Allowed in capture if both are of device memory. Any goroutine. Source: MPI_Sendrecv (MPI-4.1, 3.10).
 //
 // Errors as of Send and Recv, of both if both fail. If one of them has an argument that is wrong, nothing is sent or
 // received.
