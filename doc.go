@@ -2,10 +2,15 @@
 // registers once. MPI (or nothing but the environment) starts the ranks, a registration cache remembers what is known
 // about each buffer, and transfers read and write registered memory directly; what is not registered goes through
 // staging memory. This version has the memory of one host and of its NVIDIA GPUs. What else is asked for, as several
-// hosts, is an error that wraps ErrNotSupported.
+// hosts, is an error that wraps [ErrNotSupported].
 //
-// This package has the nouns: Comm, Vec, Buffer, Registration, Remote, Window, Stream, Op, Error, Options. The verbs are
-// in packages coll, p2p and graph. A first program:
+// This package has the nouns: [Comm], [Vec], [Buffer], [Registration], [Remote], [Window], [Stream], [Op], [Error],
+// [Options]. The verbs are in packages
+//   - [github.com/ubcoll/ubcoll/coll]: the collectives,
+//   - [github.com/ubcoll/ubcoll/p2p]: messages, and memory channels,
+//   - [github.com/ubcoll/ubcoll/graph]: calls that are recorded once and launched often.
+//
+// A first program:
 //
 //	ubcoll.Main(ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 //		x := []float32{float32(c.Rank())}
@@ -20,14 +25,14 @@
 //
 // What a function's comment says: "local" means that other ranks need not call it, "collective" that all ranks of the
 // communicator must, in the same order. "Blocking" calls wait for this rank's part; none waits longer than
-// Options.Timeout for a peer, and the death of a peer's process ends it within two seconds. What says neither
+// [Options.Timeout] for a peer, and the death of a peer's process ends it within two seconds. What says neither
 // "blocking" nor "waits" returns at once.
 //
 // Memory belongs to whoever made it. An operation uses the memory of its arguments until it is done (on a stream, until
-// Stream.Sync; in a group, until Group returns): the caller leaves it alone meanwhile. A Comm runs one collective at a
-// time (ErrBusy); everything else may be called from any goroutine, by several at once unless its comment says
+// [Stream.Sync]; in a group, until [Group] returns): the caller leaves it alone meanwhile. A Comm runs one collective
+// at a time ([ErrBusy]); everything else may be called from any goroutine, by several at once unless its comment says
 // otherwise.
 //
-// Errors of operations are *Error. All errors wrap one of the sentinels below, ErrNotSupported, a context's error,
-// or what the system said.
+// Errors of operations are [*Error]. All errors wrap one of the sentinels below, a context's error, or what the system
+// said.
 package ubcoll
