@@ -101,14 +101,24 @@ func (m *Mail) Test(p *Patience, op string, ms []*Message) (done bool, err error
 	}
 }
 
-// arrivedAfterAll moves ms on for as long as they move: what a peer did before it went counts.
+// arrivedAfterAll moves ms on for as long as they move: what a peer did before it went counts. Unlike who waits, it
+// does not leave a lane to others who are at it.
 func (m *Mail) arrivedAfterAll(ms []*Message) bool {
-	for {
-		open, moved, err := m.round(ms, 1, 0)
-		if err != nil || !moved {
-			return err == nil && open == nil
+	for _, h := range ms {
+		l, advance := m.lane(h)
+		if l.Enter() != nil {
+			return false
+		}
+		moved, err := true, m.usable()
+		for moved && err == nil && !h.Done.Load() {
+			moved, err = advance(m, m.Box(h.Peer))
+		}
+		l.Unlock()
+		if !h.Done.Load() {
+			return false
 		}
 	}
+	return true
 }
 
 // abandon takes the memory of messages back from a broken communicator: nobody moves its messages any more, once

@@ -1,0 +1,398 @@
+package p2p_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+// places are what the tests of groups and streams run on: the host, and devices.
+func places(t *testing.T, ranks int, f func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error) {
+	t.Run("host", func(t *testing.T) {
+		require.NoError(t, ubcoll.Local(t.Context(), ranks, ubcoll.Options{Timeout: 20 * time.Second},
+			func(ctx context.Context, c *ubcoll.Comm) error { return f(ctx, c, ubcoll.Host) }))
+	})
+	t.Run("device", func(t *testing.T) { gputest.Run(t, ranks, ubcoll.Options{Timeout: 20 * time.Second}, f) })
+}
+
+// recv is a receive of exactly what there is room for.
+func recv(ctx context.Context, c *ubcoll.Comm, peer int, v ubcoll.Vec) error {
+	n, err := p2p.Recv(ctx, c, peer, v)
+	if err == nil && n != v.Len() {
+		err = fmt.Errorf("received %d elements, not %d", n, v.Len())
+	}
+	return err
+}
+
+// TestGroupMessages has sends before receives, each too large to go without its receive, beside collectives.
+func TestGroupMessages(t *testing.T) {
+	const n = 100 << 10
+	for _, queued := range []bool{false, true} {
+		t.Run(map[bool]string{false: "blocking", true: "stream"}[queued], func(t *testing.T) {
+			places(t, 3, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				r := c.Rank()
+				left, right := (r+2)%3, (r+1)%3
+				src, err1 := gputest.Floats(ctx, c, dev, n, float32(r+1))
+				a, err2 := gputest.Floats(ctx, c, dev, n, -1)
+				b, err3 := gputest.Floats(ctx, c, dev, n, -1)
+				sum, err4 := gputest.Floats(ctx, c, dev, n, -1)
+				v, sync, end, err5 := gputest.View(ctx, c, dev, queued)
+				if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+					return err
+				}
+				err := ubcoll.Group(ctx, v, func(g *ubcoll.Comm) error {
+					return errors.Join(p2p.Send(ctx, g, right, src.Vec()), p2p.Send(ctx, g, left, src.Vec()),
+						coll.AllReduce(ctx, g, sum.Vec(), src.Vec(), ubcoll.Sum),
+						recv(ctx, g, left, a.Vec()), recv(ctx, g, right, b.Vec()), coll.Barrier(ctx, g))
+				})
+				if err = errors.Join(err, sync()); err != nil {
+					return err
+				}
+				info := c.LastOp()
+				var ops []string
+				for _, m := range info.Members {
+					ops = append(ops, m.Op)
+				}
+				if got := strings.Join(ops, " "); got != "all_reduce barrier send send recv recv" {
+					err = fmt.Errorf("the group is told of as %q", got)
+				}
+				return errors.Join(err, gputest.All(ctx, c, a, float32(left+1)), gputest.All(ctx, c, b, float32(right+1)),
+					gputest.All(ctx, c, sum, 6), end(), src.Free(), a.Free(), b.Free(), sum.Free())
+			})
+		})
+	}
+}
+
+// TestGroupOfMessagesAlone is the business of two of three ranks, from two goroutines of each at once.
+func TestGroupOfMessagesAlone(t *testing.T) {
+	places(t, 3, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		if c.Rank() == 2 {
+			return coll.Barrier(ctx, c)
+		}
+		peer := 1 - c.Rank()
+		one := func(n int) error {
+			src, err1 := gputest.Floats(ctx, c, dev, n, float32(10*n+c.Rank()))
+			dst, err2 := gputest.Floats(ctx, c, dev, n, -1)
+			if err := errors.Join(err1, err2); err != nil {
+				return err
+			}
+			err := ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
+				_, err := p2p.SendRecv(ctx, g, peer, dst.Vec(), peer, src.Vec())
+				return err
+			})
+			return errors.Join(err, gputest.All(ctx, c, dst, float32(10*n+peer)), src.Free(), dst.Free())
+		}
+		for range 3 {
+			if err := one(5000); err != nil {
+				return err
+			}
+		}
+		if m := c.LastOp().Members; len(m) != 2 || m[0].Op != "send" || m[1].Op != "recv" {
+			return fmt.Errorf("the group is told of as %v", m)
+		}
+		return coll.Barrier(ctx, c)
+	})
+}
+
+// TestGroupExact has receives that have more room than is sent, and less, of every form that a message has.
+func TestGroupExact(t *testing.T) {
+	for _, n := range []int{3, 200, 5000, 100 << 10} {
+		for _, room := range []int{n - 1, n + 1} {
+			t.Run(fmt.Sprintf("%d for %d", room, n), func(t *testing.T) {
+				require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+					b, err := ubcoll.Alloc[int32](c, ubcoll.Host, room)
+					if err != nil {
+						return err
+					}
+					for i := range b.Slice() {
+						b.Slice()[i] = -1
+					}
+					src := make([]int32, n)
+					if c.Rank() == 0 {
+						err = ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return p2p.Send(ctx, g, 1, ubcoll.Of(src)) })
+						if 4*n > 2<<10 { // else it has been sent for good
+							err = testkit.Wants(err, ubcoll.ErrMismatch)
+						}
+					} else {
+						err = testkit.Wants(ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return recv(ctx, g, 0, b.Vec()) }),
+							ubcoll.ErrMismatch)
+						if slices.Max(b.Slice()) != -1 {
+							err = errors.Join(err, errors.New("memory for what does not fit has been written"))
+						}
+					}
+					// The message is consumed, and the two go on.
+					return errors.Join(err, c.Err(), coll.Barrier(ctx, c), usable(ctx, c), b.Free())
+				}))
+			})
+		}
+	}
+}
+
+var errOwn = errors.New("own")
+
+// TestGroupFails has groups of which a rank runs nothing, or whose collectives disagree: no message of them is sent, and
+// the communicator is usable.
+func TestGroupFails(t *testing.T) {
+	for _, k := range []struct {
+		name string
+		bad  func(ctx context.Context, g *ubcoll.Comm, x ubcoll.Vec) error // rank 1's, beside its receive
+		want [2]error
+	}{
+		{"own error", func(context.Context, *ubcoll.Comm, ubcoll.Vec) error { return errOwn }, [2]error{nil, errOwn}},
+		{"another count", func(ctx context.Context, g *ubcoll.Comm, x ubcoll.Vec) error {
+			return coll.AllReduce(ctx, g, x.Slice(0, 2), x.Slice(0, 2), ubcoll.Sum)
+		}, [2]error{ubcoll.ErrMismatch, ubcoll.ErrMismatch}},
+		{"a request", func(ctx context.Context, g *ubcoll.Comm, x ubcoll.Vec) error {
+			return testkit.ErrOf(p2p.ISend(ctx, g, 0, x))
+		}, [2]error{ubcoll.ErrArgument, ubcoll.ErrArgument}},
+		{"an exchange whose error nobody looks at", func(ctx context.Context, g *ubcoll.Comm, x ubcoll.Vec) error {
+			var e p2p.Exchange
+			e.Send(0, x)
+			e.Do(ctx, g)
+			return nil
+		}, [2]error{ubcoll.ErrArgument, ubcoll.ErrArgument}},
+		{"a message to nobody", func(ctx context.Context, g *ubcoll.Comm, x ubcoll.Vec) error {
+			p2p.Send(ctx, g, 7, x)
+			return nil
+		}, [2]error{ubcoll.ErrArgument, ubcoll.ErrArgument}},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			for _, queued := range []bool{false, true} {
+				t.Run(map[bool]string{false: "blocking", true: "stream"}[queued], func(t *testing.T) {
+					require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{Timeout: testkit.Limit},
+						func(ctx context.Context, c *ubcoll.Comm) error {
+							v, sync, end, err := gputest.View(ctx, c, ubcoll.Host, queued)
+							if err != nil {
+								return err
+							}
+							x, y := ubcoll.Of(make([]int32, 5000)), ubcoll.Of(make([]int32, 5000))
+							err = ubcoll.Group(ctx, v, func(g *ubcoll.Comm) error {
+								if err := coll.AllReduce(ctx, g, x.Slice(0, 3), x.Slice(0, 3), ubcoll.Sum); err != nil {
+									return err
+								}
+								if c.Rank() == 0 {
+									return errors.Join(p2p.Send(ctx, g, 1, x),
+										coll.AllReduce(ctx, g, x.Slice(0, 3), x.Slice(0, 3), ubcoll.Sum))
+								}
+								return errors.Join(recv(ctx, g, 0, y), k.bad(ctx, g, x))
+							})
+							err = errors.Join(err, sync())
+							if want := k.want[c.Rank()]; want != nil {
+								err = testkit.WantsOf(c.Rank(), "group", err, want)
+							} else if err == nil {
+								err = errors.New("rank 0 has heard of nothing")
+							} else {
+								err = nil
+							}
+							return errors.Join(err, c.Err(), coll.Barrier(ctx, c), usable(ctx, c), end())
+						}))
+				})
+			}
+		})
+	}
+	t.Run("of messages alone", func(t *testing.T) { // nobody else is told
+		require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+			x := ubcoll.Of([]int32{1})
+			var err error
+			if c.Rank() == 0 {
+				err = testkit.Wants(ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
+					return errors.Join(p2p.Send(ctx, g, 1, x), errOwn)
+				}), errOwn)
+				err = errors.Join(err, testkit.Wants(ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
+					return p2p.Send(ctx, g, 2, x)
+				}), ubcoll.ErrArgument))
+			}
+			return errors.Join(err, usable(ctx, c), coll.Barrier(ctx, c))
+		}))
+	})
+}
+
+// TestGroupFailsOnDeviceStream has a rank that runs nothing of a group whose messages its peer has queued on its device.
+func TestGroupFailsOnDeviceStream(t *testing.T) {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		x, err := gputest.Floats(ctx, c, dev, 100<<10, 1)
+		if err != nil {
+			return err
+		}
+		v, sync, end, err := gputest.View(ctx, c, dev, true)
+		if err != nil {
+			return err
+		}
+		err = ubcoll.Group(ctx, v, func(g *ubcoll.Comm) error {
+			if err := coll.Barrier(ctx, g); err != nil {
+				return err
+			}
+			if c.Rank() == 1 {
+				return errors.Join(recv(ctx, g, 0, x.Vec()), errOwn)
+			}
+			return p2p.Send(ctx, g, 1, x.Vec())
+		})
+		if err = errors.Join(err, sync()); err == nil {
+			return fmt.Errorf("rank %d has heard of nothing", c.Rank())
+		}
+		if !testkit.Until(func() bool { return c.Err() != nil }) {
+			return errors.New("the communicator is not broken")
+		}
+		return errors.Join(testkit.Wants(c.Err(), ubcoll.ErrAborted), ignore(end()), c.Close(), ignore(x.Free()))
+	})
+}
+
+// usable sends a large message each way, which finds no others before it.
+func usable(ctx context.Context, c *ubcoll.Comm) error {
+	const n = 10 << 10
+	src, dst := slices.Repeat([]int32{int32(c.Rank()) + 5}, n), make([]int32, n)
+	if _, err := p2p.SendRecv(ctx, c, 1-c.Rank(), ubcoll.Of(dst), 1-c.Rank(), ubcoll.Of(src)); err != nil {
+		return fmt.Errorf("afterwards: %w", err)
+	}
+	if dst[0] != int32(1-c.Rank())+5 || dst[n-1] != dst[0] {
+		return fmt.Errorf("afterwards: %d has come", dst[0])
+	}
+	return nil
+}
+
+// ignore is for what a broken communicator makes of it.
+func ignore(error) error { return nil }
+
+// TestMessagesOnHostStreams has messages among what else a stream does, in its order, and among each other in the order
+// of their calls.
+func TestMessagesOnHostStreams(t *testing.T) {
+	places(t, 2, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		peer := 1 - c.Rank()
+		const n = 5000
+		a, err1 := gputest.Floats(ctx, c, dev, n, 1)
+		b, err2 := gputest.Floats(ctx, c, dev, n, -1)
+		d, err3 := gputest.Floats(ctx, c, dev, n, 7)
+		s, err4 := ubcoll.NewStream(dev)
+		other, err5 := ubcoll.NewStream(dev)
+		if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+			return err
+		}
+		v, w := c.On(s), c.On(other)
+		err := errors.Join(
+			coll.AllReduce(ctx, v, a.Vec(), a.Vec(), ubcoll.Sum), // 2
+			testkit.ErrOf(p2p.SendRecv(ctx, v, peer, b.Vec(), peer, a.Vec())),
+			coll.AllReduce(ctx, v, b.Vec(), b.Vec(), ubcoll.Sum)) // 4
+		if c.Rank() == 0 {
+			// The place is that of the call: it is sent after what waits on s.
+			err = errors.Join(err, p2p.Send(ctx, v, 1, b.Vec()), p2p.Send(ctx, w, 1, d.Vec()))
+		} else {
+			err = errors.Join(err, recv(ctx, w, 0, a.Vec()), recv(ctx, v, 0, d.Vec()))
+		}
+		if err = errors.Join(err, s.Sync(ctx), other.Sync(ctx)); err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			err = errors.Join(gputest.All(ctx, c, a, 4), gputest.All(ctx, c, d, 7))
+		}
+		return errors.Join(err, gputest.All(ctx, c, b, 4), s.Close(), other.Close(), a.Free(), b.Free(), d.Free())
+	})
+}
+
+// TestHostStreamWithdraws has messages with places that never run: their peers' others are not held up.
+func TestHostStreamWithdraws(t *testing.T) {
+	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		closed, err := ubcoll.NewStream(ubcoll.Host)
+		if err != nil {
+			return err
+		}
+		x, peer := ubcoll.Of([]int32{1}), 1-c.Rank()
+		err = errors.Join(closed.Close(), testkit.Wants(p2p.Send(ctx, c.On(closed), peer, x), ubcoll.ErrClosed),
+			testkit.Wants(ubcoll.Group(ctx, c.On(closed), func(g *ubcoll.Comm) error {
+				return errors.Join(recv(ctx, g, peer, x), coll.Barrier(ctx, g))
+			}), ubcoll.ErrClosed),
+			testkit.Wants(p2p.Send(ctx, c.On(closed), c.Rank(), ubcoll.Of(make([]int32, 5000))), ubcoll.ErrArgument))
+		return errors.Join(err, usable(ctx, c), coll.Barrier(ctx, c))
+	}))
+}
+
+// TestCloseWithQueuedMessages closes a communicator, and frees memory, under a message that waits on a stream, and has it
+// arrive all the same.
+func TestCloseWithQueuedMessages(t *testing.T) {
+	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		x := slices.Repeat([]int32{-1}, 5000)
+		if c.Rank() == 1 {
+			return errors.Join(coll.Barrier(ctx, c), recv(ctx, c, 0, ubcoll.Of(x)), wrong(x, 5))
+		}
+		b, err1 := ubcoll.Alloc[int32](c, ubcoll.Host, 5000)
+		s, err2 := ubcoll.NewStream(ubcoll.Host)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		for i := range b.Slice() {
+			b.Slice()[i] = 5
+		}
+		err := errors.Join(p2p.Send(ctx, c.On(s), 1, b.Vec()), testkit.Wants(c.Close(), ubcoll.ErrBusy),
+			testkit.Wants(s.Close(), ubcoll.ErrBusy), b.Free(), coll.Barrier(ctx, c))
+		return errors.Join(err, s.Sync(ctx), s.Close())
+	}))
+}
+
+func wrong(got []int32, want int32) error {
+	if slices.Min(got) != want || slices.Max(got) != want {
+		return fmt.Errorf("%d to %d have come, not %d", slices.Min(got), slices.Max(got), want)
+	}
+	return nil
+}
+
+// TestAbortWithQueuedMessages aborts, and closes at once, under messages that wait on a stream, one behind the other.
+func TestAbortWithQueuedMessages(t *testing.T) {
+	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		b, err1 := ubcoll.Alloc[int32](c, ubcoll.Host, 5000)
+		s, err2 := ubcoll.NewStream(ubcoll.Host)
+		if err := errors.Join(err1, err2, coll.Barrier(ctx, c)); err != nil {
+			return err
+		}
+		v := c.On(s)
+		err := errors.Join(p2p.Send(ctx, v, 1-c.Rank(), b.Vec()), ubcoll.Group(ctx, v, func(g *ubcoll.Comm) error {
+			return errors.Join(recv(ctx, g, 1-c.Rank(), b.Vec()), coll.Barrier(ctx, g))
+		}))
+		if c.Rank() == 0 {
+			c.Abort(errOwn)
+		}
+		synced := s.Sync(ctx)
+		return errors.Join(ignore(err), testkit.Wants(synced, ubcoll.ErrAborted), c.Close(), s.Close())
+	}))
+}
+
+// TestGroupNested is a group in a group, which is part of it, and one in a capture.
+func TestGroupNested(t *testing.T) {
+	places(t, 2, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		peer := 1 - c.Rank()
+		src, err1 := gputest.Floats(ctx, c, dev, 100<<10, float32(c.Rank()))
+		dst, err2 := gputest.Floats(ctx, c, dev, 100<<10, -1)
+		sum, err3 := gputest.Floats(ctx, c, dev, 100<<10, 1)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return err
+		}
+		calls := func(g *ubcoll.Comm) error {
+			return ubcoll.Group(ctx, g, func(h *ubcoll.Comm) error {
+				return errors.Join(p2p.Send(ctx, h, peer, src.Vec()), recv(ctx, h, peer, dst.Vec()),
+					coll.AllReduce(ctx, h, sum.Vec(), sum.Vec(), ubcoll.Sum))
+			})
+		}
+		err := errors.Join(ubcoll.Group(ctx, c, calls), gputest.All(ctx, c, dst, float32(peer)), gputest.All(ctx, c, sum, 2))
+		g, captured := graph.Capture(ctx, c, calls)
+		if dev.IsHost() {
+			err = errors.Join(err, testkit.Wants(captured, ubcoll.ErrArgument))
+		} else if captured == nil {
+			err = errors.Join(err, dst.CopyFrom(ctx, make([]float32, dst.Len())), g.Launch(ctx), g.Close(),
+				gputest.All(ctx, c, dst, float32(peer)), gputest.All(ctx, c, sum, 4))
+		} else {
+			err = errors.Join(err, captured)
+		}
+		return errors.Join(err, src.Free(), dst.Free(), sum.Free())
+	})
+}
