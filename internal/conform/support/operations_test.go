@@ -34,6 +34,8 @@ type env struct {
 	reg      *ubcoll.Registration
 	w, more  *ubcoll.Window
 	ch       *p2p.Channel
+	gates    map[ubcoll.Device]*ubcoll.Window // hold up streams
+	queues   bool                             // they are held up
 }
 
 // In bytes and elements.
@@ -46,7 +48,16 @@ const (
 )
 
 func open(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device, device bool) (*env, error) {
-	e := &env{c: c, gpu: gpu}
+	e := &env{c: c, gpu: gpu, gates: map[ubcoll.Device]*ubcoll.Window{}}
+	for _, dev := range []ubcoll.Device{ubcoll.Host, gpu} {
+		b, err := ubcoll.Alloc[int32](c, dev, 1)
+		if err != nil {
+			return nil, err
+		}
+		if e.gates[dev], err = c.RegisterWindow(ctx, b.Vec(), ubcoll.WindowDefault); err != nil {
+			return nil, err
+		}
+	}
 	dev := ubcoll.Host
 	if device {
 		dev = gpu

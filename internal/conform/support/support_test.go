@@ -136,15 +136,14 @@ type way struct {
 	make func(ctx context.Context, e *env, call func(at on) error, after func() error) error
 }
 
-// The ways that record.
 const (
-	group     = "Group"
+	blocking  = "blocking"
 	graphs    = "graph"
 	cudaGraph = "CUDA graph"
 )
 
 var ways = []way{
-	{"blocking", func(_ context.Context, e *env, call func(at on) error, after func() error) error {
+	{blocking, func(_ context.Context, e *env, call func(at on) error, after func() error) error {
 		return errors.Join(call(on{c: e.c}), after())
 	}},
 	{"host stream", func(ctx context.Context, e *env, call func(at on) error, after func() error) error {
@@ -153,7 +152,7 @@ var ways = []way{
 	{"device stream", func(ctx context.Context, e *env, call func(at on) error, after func() error) error {
 		return onStream(ctx, e, e.gpu, call, after)
 	}},
-	{group, func(ctx context.Context, e *env, call func(at on) error, after func() error) error {
+	{"Group", func(ctx context.Context, e *env, call func(at on) error, after func() error) error {
 		return ubcoll.Group(ctx, e.c, func(g *ubcoll.Comm) error {
 			if err := call(on{c: g}); err != nil {
 				return err
@@ -199,13 +198,24 @@ var ways = []way{
 	}},
 }
 
+// onStream holds the stream up until the call has returned, if it is to be queued.
 func onStream(ctx context.Context, e *env, dev ubcoll.Device, call func(at on) error, after func() error) error {
 	s, err := ubcoll.NewStream(dev)
 	if err != nil {
 		return err
 	}
-	if err = call(on{e.c.On(s), s}); err == nil {
+	gate, me := e.gates[dev], e.c.Rank()
+	if e.queues {
+		err = gate.On(s).Wait(ctx, me)
+	}
+	if err == nil {
+		err = call(on{e.c.On(s), s})
+	}
+	if err == nil {
 		err = after()
+	}
+	if e.queues {
+		err = errors.Join(err, gate.Signal(ctx, me))
 	}
 	return errors.Join(err, s.Sync(ctx), s.Close())
 }
@@ -224,8 +234,9 @@ func (e *env) holds(ctx context.Context, o operation, w way, cell string) error 
 	if err := coll.Barrier(ctx, e.c); err != nil {
 		return err
 	}
+	e.queues = cell == yes
 	err := w.make(ctx, e, func(at on) error { return o.call(ctx, e, at) }, func() error {
-		if cell == yes && (w.name == group || w.name == graphs) { // it is recorded, and no more
+		if cell == yes && w.name != blocking { // it is queued or recorded, and no more
 			return expect(ctx, e.dst, 0, make([]int32, all))
 		}
 		if cell != once {
