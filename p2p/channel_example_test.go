@@ -50,7 +50,7 @@ func ExampleNewChannel() {
 		if err != nil {
 			return err
 		}
-		r, err := c.RegisterBuffer(b.Vec())
+		r, err := b.Register(c)
 		if err != nil {
 			return err
 		}
