@@ -367,6 +367,34 @@ func TestAbortWithQueuedMessages(t *testing.T) {
 	}))
 }
 
+// TestGroupOfHostAndDevice has messages of both in one group, which start together.
+func TestGroupOfHostAndDevice(t *testing.T) {
+	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		const n = 100 << 10
+		peer := 1 - c.Rank()
+		src, err1 := gputest.Floats(ctx, c, dev, n, float32(c.Rank()))
+		dst, err2 := gputest.Floats(ctx, c, dev, n, -1)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		x, y := slices.Repeat([]int32{int32(c.Rank())}, n), make([]int32, n)
+		host := func(g *ubcoll.Comm) error {
+			return errors.Join(p2p.Send(ctx, g, peer, ubcoll.Of(x)), recv(ctx, g, peer, ubcoll.Of(y)))
+		}
+		device := func(g *ubcoll.Comm) error {
+			return errors.Join(p2p.Send(ctx, g, peer, src.Vec()), recv(ctx, g, peer, dst.Vec()))
+		}
+		calls := []func(*ubcoll.Comm) error{host, device}
+		err := ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
+			return errors.Join(calls[c.Rank()](g), calls[1-c.Rank()](g), coll.Barrier(ctx, g))
+		})
+		if m := c.LastOp().Members; len(m) != 5 || m[0].Op != "barrier" {
+			err = errors.Join(err, fmt.Errorf("the group is told of as %v", m))
+		}
+		return errors.Join(err, wrong(y, int32(peer)), gputest.All(ctx, c, dst, float32(peer)), src.Free(), dst.Free())
+	})
+}
+
 // TestGroupNested is a group in a group, which is part of it, and one in a capture.
 func TestGroupNested(t *testing.T) {
 	places(t, 2, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {

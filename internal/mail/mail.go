@@ -101,8 +101,8 @@ func (m *Mail) Shut(broken bool) error {
 	for l, r := range m.lanes() {
 		l.Lock()
 		if !l.idle() && !broken && err == nil {
-			err = fmt.Errorf("a message from or to rank %d is on its way (its call, or Request.Wait, "+
-				"ends it): %w", r, fault.ErrBusy)
+			err = fmt.Errorf("a message from or to rank %d is on its way (its call, Request.Wait or "+
+				"Stream.Sync ends it): %w", r, fault.ErrBusy)
 		}
 	}
 	if m.shut = true; err != nil {

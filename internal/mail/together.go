@@ -196,16 +196,17 @@ func (t *Together) messages() []*Message {
 // Run implements team.Operation. On a stream of a device it queues them.
 func (t *Together) Run(ctx context.Context) error {
 	ms := t.placed
-	if t.placed = nil; ms == nil && len(t.host) > 0 {
-		ms = t.messages()
-		if err := t.m.Start(t.op, ms); err != nil {
-			return err
-		}
-	}
+	t.placed = nil
 	for _, h := range ms {
 		h.lane.Lock()
 		h.queued = false
 		h.lane.Unlock()
+	}
+	if ms == nil && len(t.host) > 0 {
+		ms = t.messages()
+		if err := t.m.Start(t.op, ms); err != nil {
+			return err
+		}
 	}
 	var told []engine.OpInfo
 	var device *Transfer
