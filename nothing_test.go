@@ -288,6 +288,10 @@ func nounTrials(ctx context.Context) []trial {
 		defer b.Close()
 		return testkit.ErrOf(ubcoll.Open(noContext, b, ubcoll.Options{}))
 	})
+	add("Run", "a nil function", bad, "nil", func() error { return ubcoll.Run(ctx, ubcoll.Options{}, nil) })
+	add("Run", "a nil context", bad, "context.Background()", func() error {
+		return ubcoll.Run(noContext, ubcoll.Options{}, func(context.Context, *ubcoll.Comm) error { return nil })
+	})
 	add("Local", "a nil function", bad, "nil", func() error { return ubcoll.Local(ctx, 2, ubcoll.Options{}, nil) })
 	add("Local", "a nil context", bad, "context.Background()", func() error {
 		return ubcoll.Local(noContext, 2, ubcoll.Options{}, func(context.Context, *ubcoll.Comm) error { return nil })
@@ -627,7 +631,7 @@ func TestEveryCall(t *testing.T) {
 		"Comm.Stats", "Comm.Explain", "Comm.Abort", // in TestNoComm
 		"p2p.NewChannel",                                                                // in TestNoArguments
 		"DevicePolicy.String", "DevicePolicy.MarshalText", "DevicePolicy.UnmarshalText", // in TestDevicePolicyText
-		"Main", "NewStream", "CUDA", "Algorithms", // nothing can be missing
+		"Main", "NewStream", "CUDA", "Algorithms", "ExitCode", // nothing can be missing
 	} {
 		tried[fn] = true
 	}

@@ -6,7 +6,8 @@
 // Variables: TEST_SEED repeats a run. CONFORM_PROGRAMS, CONFORM_ROUNDS, CONFORM_TAKEBACKS and CONFORM_KILLS say how
 // often something is done, CONFORM_FULL=1 that devices are given as much as real ones can take. Scripts and tests that
 // start jobs set the others: CONFORM_LAUNCH, CONFORM_PROGRAM and CONFORM_UBCOLL (the launcher and the programs to
-// start), CONFORM_DIR (where ranks write what the test looks for) and CONFORM_VICTIM (who is to be killed).
+// start), CONFORM_DIR (where ranks write what the test looks for), CONFORM_VICTIM (who is to be killed), CONFORM_RUN and
+// CONFORM_AGAIN (that the job program calls Run and not Main, and twice).
 package conform
 
 import (

@@ -22,7 +22,7 @@ var NoView = &View{Comm: noComm()}
 
 func noComm() *Comm {
 	c := &Comm{rank: -1}
-	e := NilError("communicator", "it comes from Open, Main, Local, Dup or Split, and is nil where Split was given a "+
+	e := NilError("communicator", "it comes from Open, Main, Run, Local, Dup or Split, and is nil where Split was given a "+
 		"negative color").(*fault.Error)
 	c.broken.Store(e)
 	c.recording.Store(&Recording{})

@@ -20,6 +20,15 @@ func ReadyFile(dir string, rank int) string {
 // EnoughFile is where a test says that ranks may come to an end.
 func EnoughFile(dir string) string { return filepath.Join(dir, "enough") }
 
+// RunFile is where this process says what Run has given it.
+func RunFile(dir string) string { return filepath.Join(dir, fmt.Sprintf("run-%d", os.Getpid())) }
+
+// RunFiles are the files of the processes that have said so.
+func RunFiles(dir string) []string {
+	files, _ := filepath.Glob(filepath.Join(dir, "run-*")) // its pattern is right
+	return files
+}
+
 func reportFile(dir string, rank int) string {
 	return filepath.Join(dir, fmt.Sprintf("rank-%d.report", rank))
 }

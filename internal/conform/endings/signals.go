@@ -7,6 +7,8 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // Ways to end. The first four say that they are ready, and go on until a signal comes.
@@ -43,6 +45,22 @@ func EndsError(ctx context.Context, c *ubcoll.Comm) error {
 		return errors.New("no luck")
 	}
 	return barriers(ctx, c)
+}
+
+// EndsFirst fails on rank 1, after which the others go on until that rank's process has reported what Run has given it.
+func EndsFirst(ctx context.Context, c *ubcoll.Comm) error {
+	if c.Rank() == 1 {
+		return errors.New("no luck")
+	}
+	dir, err := conform.Dir()
+	if err != nil {
+		return err
+	}
+	err = barriers(ctx, c)
+	if !testkit.Until(func() bool { return len(RunFiles(dir)) > 0 }) {
+		return conform.Fail(c, "rank 1 waits for the others before its Run returns")
+	}
+	return err
 }
 
 // wait waits for the signal, and ends with err.

@@ -12,20 +12,27 @@ import (
 )
 
 func main() {
-	ubcoll.Main(ubcoll.Options{Timeout: testkit.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
-		for _, name := range os.Args[1:] {
-			s := suites[name]
-			if s == nil {
-				return fmt.Errorf("no suite %q among %v: %w", name, names(), ubcoll.ErrArgument)
-			}
-			start := time.Now()
-			if err := s(ctx, c); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			if c.Rank() == 0 {
-				fmt.Printf("ok %s: %d ranks, %v\n", name, c.Size(), time.Since(start).Round(time.Millisecond))
-			}
+	o := ubcoll.Options{Timeout: testkit.Limit}
+	if os.Getenv(runVar) != "" {
+		os.Exit(report(o))
+	}
+	ubcoll.Main(o, run)
+}
+
+// run is one rank's part.
+func run(ctx context.Context, c *ubcoll.Comm) error {
+	for _, name := range os.Args[1:] {
+		s := suites[name]
+		if s == nil {
+			return fmt.Errorf("no suite %q among %v: %w", name, names(), ubcoll.ErrArgument)
 		}
-		return nil
-	})
+		start := time.Now()
+		if err := s(ctx, c); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if c.Rank() == 0 {
+			fmt.Printf("ok %s: %d ranks, %v\n", name, c.Size(), time.Since(start).Round(time.Millisecond))
+		}
+	}
+	return nil
 }

@@ -37,6 +37,7 @@ var suites = map[string]conform.Suite{
 	"ends-ignore":     endings.EndsIgnore,
 	"ends-panic":      endings.EndsPanic,
 	"ends-error":      endings.EndsError,
+	"ends-first":      endings.EndsFirst,
 	"kill-p2p":        endings.KillP2P,
 	"p2p":             messages.P2P,
 	"circle":          messages.Circle,

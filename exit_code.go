@@ -1,0 +1,53 @@
+package ubcoll
+
+import (
+	"context"
+	"errors"
+
+	"github.com/ubcoll/ubcoll/fault"
+)
+
+// The exit codes. An error with an ExitCode() int method has its own; a signal gives 128 plus its number.
+const (
+	exitInternal  = 1
+	exitPanic     = 2
+	exitTransport = 3
+	exitTimeout   = 4
+	exitSupport   = 5
+	exitUsage     = 6
+)
+
+// ExitCode is what Main exits with after err, and what a program that calls Run should:
+//
+//	0      nil
+//	1      none of the below
+//	2      run panicked
+//	3      ErrPeerLost, ErrAborted, ErrMismatch; a context that ended, this rank's or another's
+//	4      ErrTimeout
+//	5      ErrNotSupported
+//	6      ErrArgument
+//	128+n  signal n, which ended Main's context
+//
+// An error that has, or wraps one that has, a method ExitCode() int has that code instead. Local.
+func ExitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	var own interface{ ExitCode() int }
+	if errors.As(err, &own) {
+		return own.ExitCode()
+	}
+	for _, c := range []struct {
+		is   error
+		code int
+	}{
+		{ErrTimeout, exitTimeout}, {fault.ErrPeerLost, exitTransport}, {ErrAborted, exitTransport},
+		{ErrMismatch, exitTransport}, {context.Canceled, exitTransport}, {context.DeadlineExceeded, exitTransport},
+		{ErrNotSupported, exitSupport}, {ErrArgument, exitUsage},
+	} {
+		if errors.Is(err, c.is) {
+			return c.code
+		}
+	}
+	return exitInternal
+}

@@ -1,0 +1,46 @@
+package ubcoll_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+)
+
+type coded int
+
+func (e coded) Error() string { return "an error with a code" }
+func (e coded) ExitCode() int { return int(e) }
+
+func TestExitCode(t *testing.T) {
+	for _, k := range []struct {
+		err  error
+		code int
+	}{
+		{nil, 0},
+		{errors.New("something else"), 1},
+		{ubcoll.ErrLimit, 1},
+		{ubcoll.ErrPeerLost, 3},
+		{ubcoll.ErrAborted, 3},
+		{ubcoll.ErrMismatch, 3},
+		{context.Canceled, 3},
+		{context.DeadlineExceeded, 3},
+		{ubcoll.ErrTimeout, 4},
+		{ubcoll.ErrNotSupported, 5},
+		{ubcoll.ErrArgument, 6},
+		{coded(7), 7},
+		{coded(200), 200},
+	} {
+		require.Equal(t, k.code, ubcoll.ExitCode(k.err), "%v", k.err)
+		if k.err != nil {
+			require.Equal(t, k.code, ubcoll.ExitCode(fmt.Errorf("more: %w", &ubcoll.Error{Op: "test", Err: k.err})), "%v", k.err)
+		}
+	}
+	require.Equal(t, 7, ubcoll.ExitCode(errors.Join(ubcoll.ErrArgument, coded(7))), "its own comes first")
+	err := ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(context.Context, *ubcoll.Comm) error { panic("on purpose") })
+	require.Equal(t, 2, ubcoll.ExitCode(err))
+}

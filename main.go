@@ -1,0 +1,176 @@
+package ubcoll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+)
+
+// abortGrace is how long a rank that has failed waits before it ends the job: its peers say what they have seen, and
+// launchers pass on what was written, which MPICH's may not do any more once a job is being ended.
+const abortGrace = 500 * time.Millisecond
+
+// Main is Run for programs that are the job and nothing else: it returns when run has succeeded. If run fails, panics, or
+// a signal (SIGINT, SIGTERM) comes, it says so once on standard error, with rank and host, aborts the job on all ranks,
+// and exits with ExitCode's code. A signal is said at once, ends ctx, and counts whatever run makes of it; a second one
+// kills the process.
+//
+// The ranks are: with UBCOLL_RANK in the environment, this process, by bootstrap.Env; under a launcher (mpirun, srun),
+// this process, by bootstrap.MPI; else NTHREADS goroutines of this process, one by default. In a job of processes,
+// UBCOLL_RANKS_PER_PROCESS has each of them run that many ranks, goroutines, by bootstrap.PerProcess: one for each of
+// several GPUs, say. Collective: it opens and closes the Comm around run.
+func Main(o Options, run func(context.Context, *Comm) error) {
+	ctx, stop := withSignals(context.Background())
+	codes := make(chan int, 1)
+	joined := make(chan struct{})
+	go func() { codes <- mainJob(ctx, joined, o, run) }()
+	code := waitFor(ctx, joined, codes)
+	stop()
+	if code != 0 {
+		os.Exit(code)
+	}
+}
+
+// waitFor is the job's exit code. Until the job has been joined, which may take long and knows no context, a signal ends
+// the wait.
+func waitFor(ctx context.Context, joined <-chan struct{}, codes <-chan int) int {
+	select {
+	case code := <-codes:
+		return code
+	case <-joined:
+		return <-codes
+	case <-ctx.Done():
+	}
+	select {
+	case <-joined:
+		return <-codes
+	default:
+		return say(-1, fmt.Errorf("while the job was starting: %w", context.Cause(ctx)))
+	}
+}
+
+// mainJob is the job's exit code. It closes joined once it knows which ranks it runs.
+func mainJob(ctx context.Context, joined chan<- struct{}, o Options, run func(context.Context, *Comm) error) int {
+	j, err := join()
+	close(joined)
+	switch {
+	case err != nil:
+		code := say(j.rank(), because(ctx, err))
+		if j.whole != nil {
+			j.whole.Abort(code)
+		}
+		return code
+	case j.whole == nil:
+		rank, err := runLocal(ctx, j.local, o, run)
+		if err = because(ctx, err); err != nil {
+			return say(rank, err)
+		}
+		return 0
+	}
+	return mainRanks(ctx, j.ranks, o, run)
+}
+
+// mainRanks is this process's part of a job of processes. The first rank that fails ends it.
+func mainRanks(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run func(context.Context, *Comm) error) int {
+	codes := make(chan int, 1)
+	var once sync.Once
+	leave := func(b bootstrap.Bootstrap, rank int, err error) error {
+		if len(bs) == 1 { // with others, what they return counts too
+			err = because(ctx, err)
+		}
+		if err == nil {
+			return b.Close()
+		}
+		once.Do(func() { codes <- abort(ctx, b, rank, because(ctx, err)) })
+		return nil
+	}
+	go func() {
+		rank, err := runRanks(ctx, bs, o, run, leave)
+		if len(bs) > 1 {
+			err = because(ctx, err)
+		}
+		once.Do(func() {
+			if err != nil {
+				codes <- say(rank, err)
+				return
+			}
+			codes <- 0
+		})
+	}()
+	return <-codes
+}
+
+// abort says err, ends the job, and returns its exit code. A signal that comes while the peers say what they have seen
+// counts as one that came before err, which may be of its having come to a peer first.
+func abort(ctx context.Context, b bootstrap.Bootstrap, rank int, err error) int {
+	say(rank, err)
+	time.Sleep(abortGrace)
+	code := ExitCode(because(ctx, err))
+	b.Abort(code)
+	return code
+}
+
+// say prints err once, in one write so that ranks do not mix, and returns its exit code.
+func say(rank int, err error) int {
+	host, _ := os.Hostname()
+	who := fmt.Sprintf("host %s", host)
+	if rank >= 0 {
+		who = fmt.Sprintf("rank %d on host %s", rank, host)
+	}
+	fmt.Fprintf(os.Stderr, "ubcoll: %s: %v\n", who, err)
+	return ExitCode(err)
+}
+
+// signalError is why a context ended.
+type signalError struct{ sig syscall.Signal }
+
+func (e signalError) Error() string { return "signal: " + e.sig.String() }
+func (e signalError) Unwrap() error { return context.Canceled }
+
+// ExitCode is what a shell makes of the signal.
+func (e signalError) ExitCode() int { return 128 + int(e.sig) }
+
+// because is err, which may be nil, behind the signal that ended ctx, if one did: whatever a rank's function makes of
+// that, it is why the job ends.
+func because(ctx context.Context, err error) error {
+	sig, ok := errors.AsType[signalError](context.Cause(ctx))
+	switch {
+	case !ok || errors.As(err, &sig):
+		return err
+	case err == nil:
+		return sig
+	}
+	return fmt.Errorf("%w: %w", sig, err)
+}
+
+// withSignals ends the context on SIGINT and SIGTERM, and says so. A second signal finds the default handling.
+func withSignals(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case s := <-ch:
+			signal.Stop(ch)
+			e := signalError{s.(syscall.Signal)}
+			host, _ := os.Hostname()
+			fmt.Fprintf(os.Stderr, "ubcoll: host %s, pid %d: %v: ends as soon as its calls have returned; another one kills it\n",
+				host, os.Getpid(), e)
+			cancel(e)
+		case <-done:
+			signal.Stop(ch)
+		}
+	}()
+	return ctx, func() {
+		close(done)
+		cancel(nil)
+	}
+}
