@@ -17,7 +17,7 @@ const (
 	exitUsage     = 6
 )
 
-// ExitCode is what Main exits with after err, and what a program that calls Run should:
+// ExitCode is what [Main] exits with after err, and what a program that calls [Run] should:
 //
 //	0      nil
 //	1      none of the below

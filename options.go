@@ -13,8 +13,8 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Options are what all ranks of a communicator agree on, but for the Logger; Open compares them. The zero Options are the
-// defaults, which the variables UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_ALGO and UBCOLL_CUDA change.
+// Options are what all ranks of a communicator agree on, but for the Logger; [Open] compares them. The zero Options are
+// the defaults, which the variables UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_ALGO and UBCOLL_CUDA change.
 type Options struct {
 	Timeout   time.Duration // longest wait inside one operation; 0 = 10 minutes
 	Register  Policy        // which buffers the library registers
@@ -53,7 +53,7 @@ const (
 	//                                           two-shot that reads no peer's memory
 )
 
-// Algorithms are those that can be asked for by name: all but AlgorithmAuto. The caller owns the slice.
+// Algorithms are those that can be asked for by name: all but [AlgorithmAuto]. The caller owns the slice.
 func Algorithms() []Algorithm {
 	return []Algorithm{AlgorithmRing, AlgorithmOneShot, AlgorithmTwoShot, AlgorithmPush}
 }
@@ -77,7 +77,7 @@ func (p DevicePolicy) known() bool { return p >= DevicesAuto && p <= DevicesRequ
 // String is "auto", "off" or "required".
 func (p DevicePolicy) String() string { return engine.DevicePolicy(p).String() }
 
-// MarshalText is String for a known policy, and else ErrArgument.
+// MarshalText is String for a known policy, and else [ErrArgument].
 func (p DevicePolicy) MarshalText() ([]byte, error) {
 	if !p.known() {
 		return nil, fmt.Errorf("device policy %d is unknown: %w", int(p), ErrArgument)
@@ -85,7 +85,7 @@ func (p DevicePolicy) MarshalText() ([]byte, error) {
 	return []byte(p.String()), nil
 }
 
-// UnmarshalText knows "auto", "off" and "required"; all else is ErrArgument, which names the nearest.
+// UnmarshalText knows "auto", "off" and "required"; all else is [ErrArgument], which names the nearest.
 func (p *DevicePolicy) UnmarshalText(text []byte) error {
 	var names []string
 	for q := DevicesAuto; q.known(); q++ {
@@ -99,7 +99,7 @@ func (p *DevicePolicy) UnmarshalText(text []byte) error {
 		nearest.Hint(string(text), names), ErrArgument)
 }
 
-// Validate reports everything that is wrong with o, as ErrArgument. Local.
+// Validate reports everything that is wrong with o, as [ErrArgument]. Local.
 func (o Options) Validate() error {
 	var errs []error
 	if o.Timeout < 0 {

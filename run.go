@@ -14,17 +14,17 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mail"
 )
 
-// Run runs run as those ranks of the job that are this process's, each with a Comm, and returns when all of them have:
-// nil, or the first error (a panic is one, with its stack). It is for programs that have ends of their own, and that
-// Main would end: it finds the ranks as Main does, but installs no signal handler, prints nothing but by o.Logger, and
-// ends no process. Collective over the job and blocking, as long as run does; it opens and closes the Comms around run.
-// ctx is run's, and Open's; the other processes are waited for before, for a minute at most by bootstrap.Env, and by MPI
-// without a limit.
+// Run runs run as those ranks of the job that are this process's, each with a [Comm], and returns when all of them
+// have: nil, or the first error (a panic is one, with its stack). It is for programs that have ends of their own, and
+// that [Main] would end: it finds the ranks as Main does, but installs no signal handler, prints nothing but by
+// o.Logger, and ends no process. Collective over the job and blocking, as long as run does; it opens and closes the
+// Comms around run. ctx is run's, and [Open]'s; the other processes are waited for before, for a minute at most by
+// [bootstrap.Env], and by MPI without a limit.
 //
-// A rank that fails aborts its Comm: whatever the others wait for on it is ErrAborted and names that rank, and so is
+// A rank that fails aborts its Comm: whatever the others wait for on it is [ErrAborted] and names that rank, and so is
 // their Run where run returns it. A failure leaves MPI unfinalized, since finalizing may wait for ranks that are gone:
 // the program has nothing left to do there then but to exit, with ExitCode(err), which has the launcher end the
-// processes that have not heard of it. MPI starts once in a process: under a launcher a second Run is ErrClosed.
+// processes that have not heard of it. MPI starts once in a process: under a launcher a second Run is [ErrClosed].
 func Run(ctx context.Context, o Options, run func(context.Context, *Comm) error) error {
 	j, err := join()
 	switch {
@@ -128,10 +128,11 @@ func (j *job) close() (rank int, first error) {
 	return rank, first
 }
 
-// Local runs run as n goroutine ranks of this process, each with a Comm of its own, and returns when all have returned:
-// nil, or the first error (a panic is one). When one rank fails, the others' waits end with ErrAborted. Local and
-// blocking, as long as run does; it opens and closes the Comms around run. For tests, examples and laptops; the ranks
-// share memory as processes do. ErrArgument if n is below 1, ErrLimit if this process has no room for so many.
+// Local runs run as n goroutine ranks of this process, each with a [Comm] of its own, and returns when all have
+// returned: nil, or the first error (a panic is one). When one rank fails, the others' waits end with [ErrAborted].
+// Local and blocking, as long as run does; it opens and closes the Comms around run. For tests, examples and laptops;
+// the ranks share memory as processes do. [ErrArgument] if n is below 1, [ErrLimit] if this process has no room for so
+// many.
 func Local(ctx context.Context, n int, o Options, run func(context.Context, *Comm) error) error {
 	return ofRank(runLocal(ctx, n, o, run))
 }

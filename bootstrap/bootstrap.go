@@ -1,9 +1,10 @@
 // Package bootstrap is how the ranks of a job find each other: who they are, one exchange of bytes among all of them,
 // and one way to end the job. The library uses it while communicators open, close and abort, never in between.
 //
-// Four kinds exist. [MPI] starts MPI and is for programs under mpirun or srun (build tag mpi); Gompi (same tag) is for
-// programs that run MPI themselves; [Env] takes the ranks from environment variables, for real processes without MPI;
-// [Local] makes ranks of goroutines. [PerProcess] puts several goroutine ranks into each process of any other kind.
+// Four kinds exist. [MPI] starts MPI and is for programs under mpirun or srun (build tag mpi); [Gompi] (same tag) is
+// for programs that run MPI themselves; [Env] takes the ranks from environment variables, for real processes without
+// MPI; [Local] makes ranks of goroutines. [PerProcess] puts several goroutine ranks into each process of any other
+// kind.
 package bootstrap
 
 import (

@@ -17,10 +17,10 @@ import (
 // below 1. It is local, does not block and starts no goroutine. AllGather is a meeting in memory; Abort wakes everybody.
 func Local(n int) []Bootstrap { return newMeeting(n, nil).ranks() }
 
-// PerProcess puts n ranks, goroutines of this process, where b has one: global rank b.Rank()*n + i for the i-th
-// result. It is local and does not block. Every process of b has to use the same n. The last of the n ranks to arrive
-// makes the exchange through b on its own goroutine, so b must not be bound to one (as Gompi's is). PerProcess takes b
-// over: the last of the n ranks to close closes it.
+// PerProcess puts n ranks, goroutines of this process, where b has one: global rank b.Rank()*n + i for the i-th result.
+// It is local and does not block. Every process of b has to use the same n. The last of the n ranks to arrive makes the
+// exchange through b on its own goroutine, so b must not be bound to one (as [Gompi]'s is). PerProcess takes b over:
+// the last of the n ranks to close closes it.
 func PerProcess(b Bootstrap, n int) []Bootstrap { return newMeeting(n, b).ranks() }
 
 // meeting is where the n goroutine ranks of one process meet, and, with under, whence they reach other processes.

@@ -34,7 +34,7 @@ const (
 // goroutine with a thread of its own, is called in AllGather, Abort and Close only, and on a communicator of its own.
 //
 // A process can start MPI once: while a result of MPI is open, a second call is ErrBusy, afterwards ErrClosed. In a
-// program that started MPI itself it is ErrArgument; use Gompi there. Where a launcher started several ranks and MPI
+// program that started MPI itself it is ErrArgument; use [Gompi] there. Where a launcher started several ranks and MPI
 // sees one, it is [ErrLauncher]. After MPI_Init, signal handlers that MPI installed without SA_ONSTACK are re-installed
 // with it, because Go's runtime dies of them otherwise.
 //

@@ -8,8 +8,8 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// MPI would start MPI, but this program was built without it: the error wraps fault.ErrNotSupported and says how to get
-// it. It is local and does not block.
+// MPI would start MPI, but this program was built without it: the error wraps [fault.ErrNotSupported] and says how to
+// get it. It is local and does not block.
 func MPI() (Bootstrap, error) {
 	if name, size := Launcher(); size > 1 {
 		return nil, fmt.Errorf("%s started %d ranks, but %s: %w", name, size, cure, fault.ErrNotSupported)
@@ -21,8 +21,9 @@ func MPI() (Bootstrap, error) {
 // It is local and does not block.
 func UsesMPI() bool { return false }
 
-// Gompi would take a communicator of a program that runs MPI itself, a *gompi.Communicator, as the job, but this program
-// was built without MPI: the error wraps fault.ErrNotSupported and says how to get it. It is local and does not block.
+// Gompi would take a communicator of a program that runs MPI itself, a *gompi.Communicator, as the job, but this
+// program was built without MPI: the error wraps [fault.ErrNotSupported] and says how to get it. It is local and does
+// not block.
 func Gompi(any) (Bootstrap, error) {
 	return nil, fmt.Errorf("a communicator of gompi is given, but %s: %w", cure, fault.ErrNotSupported)
 }
