@@ -57,6 +57,15 @@ func ExampleLocal() {
 	// <nil>
 }
 
+// A program that has an end of its own: Run finds the ranks as Main does, and comes back with the error.
+func ExampleRun() {
+	err := ubcoll.Run(context.Background(), ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		return coll.Barrier(ctx, c)
+	})
+	fmt.Println(err, ubcoll.ExitCode(err))
+	// Output: <nil> 0
+}
+
 // The calls of a group run in order as one.
 func ExampleGroup() {
 	err := ubcoll.Local(context.Background(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {

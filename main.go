@@ -17,10 +17,10 @@ import (
 // launchers pass on what was written, which MPICH's may not do any more once a job is being ended.
 const abortGrace = 500 * time.Millisecond
 
-// Main is [Run] for programs that are the job and nothing else: it returns when run has succeeded. If run fails, panics,
-// or a signal (SIGINT, SIGTERM) comes, it says so once on standard error, with rank and host, aborts the job on all
-// ranks, and exits with [ExitCode]'s code. A signal is said at once, ends ctx, and counts whatever run makes of it; a
-// second one kills the process.
+// Main is [Run] for programs that are the job and nothing else: it returns when run has succeeded. If run fails,
+// panics, or a signal (SIGINT, SIGTERM) comes, it says so once on standard error, with rank and host, aborts the job on
+// all ranks, and exits with [ExitCode]'s code. A signal is said at once, ends ctx, and counts whatever run makes of it;
+// a second one kills the process.
 //
 // The ranks are: with UBCOLL_RANK in the environment, this process, by [bootstrap.Env]; under a launcher (mpirun,
 // srun), this process, by [bootstrap.MPI]; else NTHREADS goroutines of this process, one by default. In a job of
