@@ -27,7 +27,8 @@ func CUDA(i int) Device { return hw.CUDA(i) }
 
 // Buffer is memory off the Go heap that peers can reach: what RegisterBuffer wants. It is owned by whoever made it;
 // nothing frees it but Free, or the close of the rank's last communicator. Its methods may be called from any
-// goroutine.
+// goroutine. In a Buffer of bools, as Go reads them, every byte must be 0 or 1: reductions leave no others, but what
+// peers send or put arrives as it is, and is for them to keep so.
 type Buffer[T dtype.Elem] struct {
 	c   *engine.Comm
 	a   *mem.Allocation

@@ -20,7 +20,8 @@ type op = inside.Op
 // by the number of ranks, truncated toward zero for integers. Half types are computed in float32, and rounded once; the
 // ring, which is only taken for them if it is asked for, rounds them at each of its steps, so that a sum or a product that
 // does not stay within the type on the way is lost there, while an average never leaves it. The order of operands is the
-// algorithm's, and the result is bitwise the same on all ranks.
+// algorithm's, and the result is bitwise the same on all ranks. Of bools Max is or and Min is and, and there is nothing
+// else, which is [ErrArgument] on all ranks; bytes other than 0 count as 1, and results are 0 or 1.
 var (
 	Sum  = reduction(redSum)
 	Prod = reduction(redProd)

@@ -20,9 +20,11 @@ type vec = inside.Vec
 
 // Of views a Go slice. It works with every operation, through staging memory; a slice is never registered, peers never
 // touch it, and it must not be changed or read by the caller while an operation that uses it runs. Of the slice of a
-// Buffer it is the same as Buffer.Vec.
-func Of[T dtype.Elem](s []T) Vec {
-	return newVec(team.Vec{Ptr: unsafe.Pointer(unsafe.SliceData(s)), Len: len(s), Type: dtype.Of[T]()})
+// Buffer it is the same as Buffer.Vec. T is any type of [dtype.Elem]: int and types of the program's own do.
+func Of[T dtype.Elem](s []T) (v Vec) {
+	x := v.team() // v itself, since a literal would be copied on its way out
+	x.Ptr, x.Len, x.Type = unsafe.Pointer(unsafe.SliceData(s)), len(s), dtype.Of[T]()
+	return v
 }
 
 // Len is the number of elements.

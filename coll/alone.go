@@ -2,13 +2,21 @@ package coll
 
 import (
 	"context"
+	"unsafe"
 
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // runAlone is every collective of a team of one rank.
 func runAlone(_ context.Context, _ *team.Team, w *team.Work) error {
-	if w.Dst.Ptr != nil && w.Src.Ptr != nil && (w.Dst.Ptr != w.Src.Ptr || w.Red == team.PreMulSum) {
+	switch {
+	case w.Dst.Ptr == nil || w.Src.Ptr == nil || w.Dst.Ptr == w.Src.Ptr && !w.Changes():
+	case w.Type == dtype.Bool && w.Red.Valid():
+		srcs := [1]unsafe.Pointer{w.Src.Ptr}
+		cpu.ReduceN(w.Type, cpuOps[w.Red], w.Dst.Ptr, srcs[:], w.Src.Len, 1, false)
+	default:
 		load(w, w.Dst.Ptr, w.Src.Ptr, w.Src.Len)
 	}
 	return nil

@@ -5,8 +5,9 @@
 // They block until this rank's part is done and its buffers are the caller's again; on a view made by [ubcoll.Comm.On]
 // they are queued instead. Any memory will do: registered buffers are read and written by the peers directly, Go slices
 // go through staging memory, and ranks may differ in this. The source is not written to. Source and destination do not
-// overlap but for the ways of working in place that each function names. One communicator runs one collective at a time
-// ([ubcoll.ErrBusy]). Groups are those of [ubcoll.Group], captures those of [github.com/ubcoll/ubcoll/graph.Capture].
+// overlap but for the ways of working in place that each function names. What is moved, not reduced, arrives as the bytes
+// that it was, of bools too. One communicator runs one collective at a time ([ubcoll.ErrBusy]). Groups are those of
+// [ubcoll.Group], captures those of [github.com/ubcoll/ubcoll/graph.Capture].
 //
 // All of an operation's memory, and its stream, is on the host or on this rank's device ([ubcoll.Comm.GPU]), on all ranks
 // alike. On devices kernels do the work, also for blocking calls, which run on a stream of the communicator's and see
@@ -31,6 +32,7 @@ import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -258,6 +260,8 @@ func check(w *team.Work, dst, src, distance int) error {
 	switch {
 	case isReduction(w.Kind) && !w.Red.Valid():
 		return fmt.Errorf("no such operation (the zero Op): %w", fault.ErrArgument)
+	case isReduction(w.Kind) && w.Type == dtype.Bool && w.Red != team.Max && w.Red != team.Min:
+		return fmt.Errorf("no %v of bools, only max, which is or, and min, which is and: %w", w.Red, fault.ErrArgument)
 	case w.Dst.Type != w.Src.Type:
 		return fmt.Errorf("the destination has type %v, the source %v: %w", w.Dst.Type, w.Src.Type, fault.ErrArgument)
 	case w.Dst.Len != dst:

@@ -33,7 +33,7 @@ var partKinds = []string{"all_gather_v", "gather_v", "scatter_v", "all_to_all_v"
 // newParts draws lengths of which none, some or all are too long for packets.
 func newParts(r *rand.Rand, n, most int) parts {
 	k := parts{kind: partKinds[r.IntN(len(partKinds))], root: r.IntN(n), inPlace: r.IntN(2) == 0, counts: make([][]int, n)}
-	k.data = verify.Data{Type: dtype.Type(1 + r.IntN(int(dtype.Float64))), Ranks: n, Seed: r.Uint64()}
+	k.data = verify.Data{Type: dtype.Type(1 + r.IntN(int(dtype.Bool))), Ranks: n, Seed: r.Uint64()}
 	most = []int{0, 9, 600, most / n}[r.IntN(4)] / k.data.Type.Size()
 	draw := func() int {
 		if r.IntN(4) == 0 {

@@ -83,8 +83,12 @@ var trialKinds = []string{"all_reduce", "reduce_scatter", "reduce", "all_gather"
 func newTrial(r *rand.Rand, n, most int) trial {
 	o := deviceOps[r.IntN(len(deviceOps))]
 	k := trial{op: o.op, root: r.IntN(n), inPlace: r.IntN(2) == 0, kind: trialKinds[r.IntN(len(trialKinds))]}
-	k.data = verify.Data{Type: dtype.Type(1 + r.IntN(int(dtype.Float64))), Op: o.cpu, Average: o.average, Ranks: n,
+	k.data = verify.Data{Type: dtype.Type(1 + r.IntN(int(dtype.Bool))), Op: o.cpu, Average: o.average, Ranks: n,
 		Seed: r.Uint64()}
+	if k.data.Type == dtype.Bool { // the fewer operations more often
+		o = deviceOps[2+r.IntN(2)]
+		k.op, k.data.Op, k.data.Average = o.op, o.cpu, o.average
+	}
 	most /= k.data.Type.Size()
 	switch k.kind {
 	case "all_reduce", "reduce", "broadcast":

@@ -57,7 +57,7 @@ func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, by
 	half := typ == dtype.Float16 || typ == dtype.BFloat16 // a ring rounds at every step
 	ring := asked == "ring" || asked == "" && bytes >= t.RingFrom && n > 2 && !half
 	switch {
-	case ring && k == team.KindAllReduce:
+	case ring && k == team.KindAllReduce && (n > 1 || typ != dtype.Bool): // of one rank it is a copy
 		return team.Kernel{Name: cudakernels.Ring, Blocks: bulkBlocks(t, total), Algorithm: "ring", Words: true}
 	case asked == "push", asked == "" && total >= t.PushFrom:
 		blocks := bulkBlocks(t, total)

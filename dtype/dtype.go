@@ -1,8 +1,24 @@
 // Package dtype names the element types that collectives move and reduce, and converts the 16-bit floating-point
-// ones. Everything here is local, never blocks and never allocates.
+// ones:
+//
+//	Type                     Go type                       Bytes
+//	int8 ... int64           int8 ... int64                1, 2, 4, 8
+//	uint8 ... uint64         uint8 ... uint64              1, 2, 4, 8
+//	int64, uint64            int, uint (32-bit machines: int32, uint32)
+//	float16, bfloat16        F16, BF16                     2
+//	float32, float64         float32, float64              4, 8
+//	bool                     bool                          1
+//
+// Types defined on these have the same Type, but for those on uint16, F16 and BF16, which are not element types: see
+// [Elem]. Everything here is local, never blocks and never allocates.
 package dtype
 
-import "fmt"
+import (
+	"fmt"
+	"math/bits"
+	"reflect"
+	"unsafe"
+)
 
 // Type is an element type. The zero Type is not valid, so that an unset field is noticed.
 type Type uint8
@@ -22,13 +38,14 @@ const (
 	BFloat16
 	Float32
 	Float64
+	Bool // a byte: 0 is false, what is not 0 true
 	numTypes
 )
 
 var names = [numTypes]string{"invalid", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
-	"float16", "bfloat16", "float32", "float64"}
+	"float16", "bfloat16", "float32", "float64", "bool"}
 
-var sizes = [numTypes]int{0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8}
+var sizes = [numTypes]int{0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1}
 
 // Valid reports whether t is one of the element types.
 func (t Type) Valid() bool { return t > Invalid && t < numTypes }
@@ -106,40 +123,35 @@ func (t *Type) UnmarshalText(b []byte) error {
 	return err
 }
 
-// Elem is the Go types that have a Type. They are exact types, not underlying ones, so that Float16 and uint16 stay
-// apart.
+// Elem is the Go types that have a Type, and the types that programs define on them (type Celsius float32). Not those
+// defined on uint16, F16 or BF16: underneath these three are the same, and a float16 must not be summed as an integer.
+// An int is an [Int64] and a uint a [Uint64], or those of 32 bits on a machine of 32 bits: ranks of the same machine may pass
+// []int and []int64 to the same operation.
 type Elem interface {
-	int8 | uint8 | int16 | uint16 | int32 | uint32 | int64 | uint64 | F16 | BF16 | float32 | float64
+	~int8 | ~uint8 | ~int16 | uint16 | ~int32 | ~uint32 | ~int64 | ~uint64 | ~int | ~uint | ~bool |
+		~float32 | ~float64 | F16 | BF16
 }
 
-// Of is the Type of the Go type T.
+// ofKind has the Type of each kind of Go types, 4 bits each: a table that needs no memory.
+const ofKind = uint64(Int8)<<(4*reflect.Int8) | uint64(Uint8)<<(4*reflect.Uint8) |
+	uint64(Int16)<<(4*reflect.Int16) | uint64(Uint16)<<(4*reflect.Uint16) |
+	uint64(Int32)<<(4*reflect.Int32) | uint64(Uint32)<<(4*reflect.Uint32) |
+	uint64(Int64)<<(4*reflect.Int64) | uint64(Uint64)<<(4*reflect.Uint64) |
+	uint64(Float32)<<(4*reflect.Float32) | uint64(Float64)<<(4*reflect.Float64) |
+	uint64(Bool)<<(4*reflect.Bool) | uint64(Int32+ofWord)<<(4*reflect.Int) | uint64(Uint32+ofWord)<<(4*reflect.Uint)
+
+// ofWord is how far an integer as large as a word is behind that of 32 bits.
+const ofWord = (Int64 - Int32) * (bits.UintSize / 64)
+
+// Of is the Type of the Go type T, in a nanosecond.
 func Of[T Elem]() Type {
-	var z T
-	switch any(z).(type) {
-	case int8:
-		return Int8
-	case uint8:
-		return Uint8
-	case int16:
-		return Int16
-	case uint16:
-		return Uint16
-	case int32:
-		return Int32
-	case uint32:
-		return Uint32
-	case int64:
-		return Int64
-	case uint64:
-		return Uint64
-	case F16:
-		return Float16
-	case BF16:
-		return BFloat16
-	case float32:
-		return Float32
-	case float64:
-		return Float64
+	if unsafe.Sizeof(*new(T)) == 2 {
+		switch any(*new(T)).(type) {
+		case F16:
+			return Float16
+		case BF16:
+			return BFloat16
+		}
 	}
-	return Invalid
+	return Type(ofKind >> (4 * uint(reflect.TypeFor[T]().Kind())) & 15)
 }

@@ -1,8 +1,15 @@
 package dtype
 
 import (
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
 	"math"
+	"math/bits"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -26,6 +33,63 @@ func TestOf(t *testing.T) {
 	require.Equal(t, Float16, Of[F16]())
 	require.Equal(t, BFloat16, Of[BF16]())
 	require.Equal(t, Float64, Of[float64]())
+	type (
+		i8  int8
+		u8  uint8
+		i16 int16
+		i32 int32
+		u32 uint32
+		i64 int64
+		u64 uint64
+		i   int
+		u   uint
+		f32 float32
+		f64 float64
+		b   bool
+	)
+	word, uword := Int64, Uint64
+	if bits.UintSize == 32 {
+		word, uword = Int32, Uint32
+	}
+	for _, x := range [][3]Type{
+		{Int8, Of[int8](), Of[i8]()}, {Uint8, Of[uint8](), Of[u8]()}, {Int16, Of[int16](), Of[i16]()},
+		{Int32, Of[int32](), Of[i32]()}, {Uint32, Of[uint32](), Of[u32]()}, {Int64, Of[int64](), Of[i64]()},
+		{Uint64, Of[uint64](), Of[u64]()}, {word, Of[int](), Of[i]()}, {uword, Of[uint](), Of[u]()},
+		{Float32, Of[float32](), Of[f32]()}, {Float64, Of[float64](), Of[f64]()}, {Bool, Of[bool](), Of[b]()},
+		{Uint8, Of[byte](), Of[byte]()}, {Int32, Of[rune](), Of[rune]()}, {Int64, Of[time.Duration](), Of[time.Duration]()},
+	} {
+		require.Equal(t, [3]Type{x[0], x[0], x[0]}, x)
+	}
+	require.Zero(t, testing.AllocsPerRun(100, func() { Of[i]() }))
+}
+
+// TestElem has the compiler's own checker say which types are elements.
+func TestElem(t *testing.T) {
+	const programs = `package dtype
+type (
+	named   float32
+	onUint  uint16
+	onF16   F16
+	onBF16  BF16
+	alias = F16
+)
+var yes = []Type{Of[int](), Of[uint](), Of[bool](), Of[named](), Of[uint16](), Of[F16](), Of[BF16](), Of[alias]()}
+`
+	check := func(more string) error {
+		files := token.NewFileSet()
+		var parsed []*ast.File
+		for name, text := range map[string]any{"dtype.go": nil, "half.go": nil, "user.go": programs + more} {
+			f, err := parser.ParseFile(files, name, text, 0)
+			require.NoError(t, err)
+			parsed = append(parsed, f)
+		}
+		_, err := (&types.Config{Importer: importer.Default()}).Check("dtype", files, parsed, nil)
+		return err
+	}
+	require.NoError(t, check(""))
+	for _, not := range []string{"onUint", "onF16", "onBF16", "uintptr", "string", "complex64", "*int", "[2]int8"} {
+		require.ErrorContains(t, check("var no = Of["+not+"]()"), "does not satisfy Elem", not)
+	}
 }
 
 // nearestF16 is the naive reference: the binary16 value closest to f, found among all of them.

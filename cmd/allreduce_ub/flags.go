@@ -14,7 +14,7 @@ import (
 var flags = []struct{ name, short, key, help string }{
 	{"elements", "", "allreduce.elements", "elements per buffer, as in 1M (K = 1024)"},
 	{"bytes", "b", "allreduce.bytes", "bytes per buffer, as in 4M (the default)"},
-	{"type", "d", "allreduce.type", "int8 ... uint64, float16 (half), bfloat16, float32 (float), float64 (double)"},
+	{"type", "d", "allreduce.type", "int8 ... uint64, float16 (half), bfloat16, float32 (float), float64 (double), bool"},
 	{"op", "o", "allreduce.op", "sum, prod, min, max, avg"},
 	{"iterations", "n", "allreduce.iterations", "how many all-reduces"},
 	{"in-place", "", "allreduce.in_place", "reduce in the send buffer"},

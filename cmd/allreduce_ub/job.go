@@ -48,13 +48,21 @@ func run(ctx context.Context, c *ubcoll.Comm, e *experiment.Experiment, out io.W
 		return allReduce[dtype.BF16](ctx, c, &e.AllReduce, p)
 	case dtype.Float32:
 		return allReduce[float32](ctx, c, &e.AllReduce, p)
+	case dtype.Bool:
+		return allReduce[bool](ctx, c, &e.AllReduce, p)
 	}
 	return allReduce[float64](ctx, c, &e.AllReduce, p)
 }
 
 // noResult is what the receive buffers hold at first, so that an all-reduce which does nothing does not pass for one
-// whose result is 0.
-const noResult = 111
+// whose result is 0: no result is 111, and no bool is what it is not.
+func noResult[T dtype.Elem](op string, n int) float64 {
+	if dtype.Of[T]() == dtype.Bool {
+		want, _ := expected[T](op, n)
+		return 1 - want
+	}
+	return 111
+}
 
 // allReduce is the job on elements of type T. What rank 0 prints about a rank has come from that rank.
 func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.AllReduce, p *printer) error {
@@ -125,7 +133,7 @@ func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.
 	}
 
 	mine := fill(make([]T, a.Count()), float64(c.Rank()))
-	got := fill(make([]T, a.Count()), noResult)
+	got := fill(make([]T, a.Count()), noResult[T](a.Op, c.Size()))
 	if err := recv.CopyFrom(ctx, got); err != nil {
 		return err
 	}

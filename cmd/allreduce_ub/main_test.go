@@ -52,11 +52,14 @@ func TestEveryTypeAndOperation(t *testing.T) {
 	want := map[string]string{"sum": "6.0", "prod": "0.0", "min": "0.0", "max": "3.0", "avg": "1.5"}
 	for _, ty := range dtype.All() {
 		for op, value := range want {
-			if op != "sum" && ty != dtype.Float16 && ty != dtype.Int8 {
+			if op != "sum" && ty != dtype.Float16 && ty != dtype.Int8 && ty != dtype.Bool {
 				continue // the whole product is for package coll to test
 			}
+			if ty == dtype.Bool && op != "max" && op != "min" {
+				continue // which it does not have
+			}
 			t.Run(ty.String()+"/"+op, func(t *testing.T) {
-				if op == "avg" && !ty.Float() {
+				if op == "avg" && !ty.Float() || op == "max" && ty == dtype.Bool {
 					value = "1.0"
 				}
 				stdout, stderr, code := testkit.Program(t, nil, "-d", ty.String(), "-o", op, "-elements", "1001")
@@ -189,6 +192,8 @@ func TestBadUsage(t *testing.T) {
 			[]string{`-bytes: allreduce.bytes: invalid size "4X"`, `unknown element type "float31"`,
 				`allreduce.in_place: must be true or false, not "maybe"`, `allreduce.op: unknown value "xor"`,
 				"allreduce.iterations: must be 1 or more"}},
+		{"a sum of bools", nil, []string{"-type", "bool", "-n", "0"}, []string{"allreduce.op: there is no sum of bools",
+			"allreduce.iterations: must be 1 or more"}},
 		{"both sizes", nil, []string{"-b", "4M", "-elements", "3"}, []string{"give one of them"}},
 		{"no such config", nil, []string{"-config", "none.toml"}, []string{"none.toml: no such file"}},
 		{"every fault of a config, and of a flag", nil, []string{"-config", bad, "-device", "gpu"},
@@ -235,6 +240,9 @@ func TestExpected(t *testing.T) {
 		{"avg of integers is cut", 1, 0, expected[int32], "avg", 4},
 		{"avg", 1.5, 4*1.5/(1<<23) + 1.5/(1<<23), expected[float32], "avg", 4},
 		{"max", 7, 0, expected[dtype.BF16], "max", 8},
+		{"or", 1, 0, expected[bool], "max", 3},
+		{"or of one rank", 0, 0, expected[bool], "max", 1},
+		{"and", 0, 0, expected[bool], "min", 3},
 		{"half sum", 28, 8 * 28.0 / (1 << 10), expected[dtype.F16], "sum", 8},
 	} {
 		t.Run(c.name, func(t *testing.T) {

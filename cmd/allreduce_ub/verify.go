@@ -114,7 +114,7 @@ func epsilon[T dtype.Elem]() float64 {
 	return 0
 }
 
-// element is v as a T: rounded, or for an integer type wrapped.
+// element is v as a T: rounded, or for an integer type wrapped, of which bool is one of a single bit.
 func element[T dtype.Elem](v float64) T {
 	var e any
 	switch dtype.Of[T]() {
@@ -142,6 +142,8 @@ func element[T dtype.Elem](v float64) T {
 		e = float32(v)
 	case dtype.Float64:
 		e = v
+	case dtype.Bool:
+		e = int64(v)&1 != 0
 	}
 	return e.(T)
 }
@@ -173,8 +175,13 @@ func value[T dtype.Elem](e T) float64 {
 		return float64(e)
 	case float64:
 		return e
+	case bool:
+		if e {
+			return 1
+		}
+		return 0
 	}
-	return math.NaN() // dtype.Elem has no other types
+	return math.NaN() // no job has other types
 }
 
 // fill sets every element of s to v.

@@ -46,7 +46,7 @@ var flags = []struct {
 		number(func(o *options) *int { return &o.config.Cycles })},
 	{"c", "check", "how often to check every element (1)", number(func(o *options) *int { return &o.config.Checks })},
 	{"o", "op", "sum, prod, min, max, avg, mulsum (each source doubled first) or all (sum)", setReductions},
-	{"d", "datatype", "int8 ... uint64, half, bfloat16, float, double or all (float)", setTypes},
+	{"d", "datatype", "int8 ... uint64, half, bfloat16, float, double, bool or all (float)", setTypes},
 	{"r", "root", "root of rooted operations; -1 = each in turn (0)",
 		number(func(o *options) *int { return &o.config.Root })},
 	{"", "device", "where the buffers are: auto (each rank's GPU where all have one and OP runs there), host, cuda (auto)",

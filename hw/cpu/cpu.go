@@ -10,7 +10,8 @@
 //
 // Results do not depend on the level of instructions, bit for bit, but for the sign and payload of a NaN: integers
 // wrap; floats are combined in the order given, half types in float32 with one rounding (to nearest even) at the end;
-// Min and Max are those of Go: a NaN operand gives NaN, and -0 is less than +0.
+// Min and Max are those of Go: a NaN operand gives NaN, and -0 is less than +0. Of bools Max is or and Min is and: bytes
+// other than 0 count as 1, results are 0 or 1, and there are no other operations.
 package cpu
 
 import (
@@ -63,10 +64,15 @@ func tiny(t dtype.Type, n, sources int) bool {
 	return n < tinyElements || current == levelGo
 }
 
+// reducible reports whether op is an operation on elements of t.
+func reducible(t dtype.Type, op Op) bool {
+	return t.Valid() && op <= Max && (t != dtype.Bool || op >= Min)
+}
+
 // Reduce sets dst[i] = a[i] op b[i] for n elements. dst may be a, b or both. With stream the result goes past the
 // caches, which pays when dst is larger than they are; it is visible to other processors when Reduce returns.
 func Reduce(t dtype.Type, op Op, dst, a, b unsafe.Pointer, n int, stream bool) {
-	if n <= 0 || !t.Valid() || op > Max {
+	if n <= 0 || !reducible(t, op) {
 		return
 	}
 	if t == dtype.Float32 && op == Sum && n <= 16 {
@@ -87,7 +93,7 @@ func Reduce(t dtype.Type, op Op, dst, a, b unsafe.Pointer, n int, stream bool) {
 
 // ReduceN sets dst[i] = ((srcs[0][i] op srcs[1][i]) op srcs[2][i]) ... for n elements, in one pass over memory, and
 // divides the result by div if div is larger than 1: floats exactly (half types before their one rounding), integers
-// truncating toward zero. dst may be one of the sources. stream is as in Reduce.
+// truncating toward zero, bools not at all. dst may be one of the sources. stream is as in Reduce.
 func ReduceN(t dtype.Type, op Op, dst unsafe.Pointer, srcs []unsafe.Pointer, n, div int, stream bool) {
 	dsts := [1]unsafe.Pointer{dst}
 	ReduceMulti(t, op, dsts[:], srcs, n, div, stream)
@@ -96,8 +102,11 @@ func ReduceN(t dtype.Type, op Op, dst unsafe.Pointer, srcs []unsafe.Pointer, n, 
 // ReduceMulti is ReduceN with the same result, to the bit, stored to every destination. Each destination may be one
 // of the sources, but not another destination.
 func ReduceMulti(t dtype.Type, op Op, dsts, srcs []unsafe.Pointer, n, div int, stream bool) {
-	if n <= 0 || !t.Valid() || op > Max || len(srcs) == 0 || len(dsts) == 0 {
+	if n <= 0 || !reducible(t, op) || len(srcs) == 0 || len(dsts) == 0 {
 		return
+	}
+	if t == dtype.Bool {
+		div = 1
 	}
 	if tiny(t, n, len(srcs)) {
 		reduceMultiGo(t, op, dsts, srcs, n, div)
@@ -171,9 +180,9 @@ func Accumulate(t dtype.Type, dst, sum, x unsafe.Pointer, n, scale, div int) {
 }
 
 // Scale sets dst[i] = src[i] * factor for n elements: floats multiply by factor in their own type (half types in
-// float32), integers by factor's integer part, wrapping. dst may be src.
+// float32), integers by factor's integer part, wrapping; bools are left alone. dst may be src.
 func Scale(t dtype.Type, dst, src unsafe.Pointer, n int, factor float64) {
-	if n <= 0 || !t.Valid() {
+	if n <= 0 || !t.Valid() || t == dtype.Bool {
 		return
 	}
 	if tiny(t, n, 1) {

@@ -127,7 +127,7 @@ func lengths() (ns []int) {
 func TestReduce(t *testing.T) {
 	r := testkit.Random(t)
 	for _, ty := range dtype.All() {
-		for _, op := range allOps {
+		for _, op := range opsOf(ty) {
 			for _, n := range lengths() {
 				srcs := [][]byte{elements(r, ty, n), elements(r, ty, n)}
 				same2 := [][]byte{srcs[0], srcs[0]}
@@ -175,7 +175,8 @@ func TestReduceMulti(t *testing.T) {
 				if n == 65537 && (race || ns%8 > 2) {
 					continue
 				}
-				op, div, nd := allOps[r.IntN(4)], divs[r.IntN(len(divs))], 1+r.IntN(10)
+				ops := opsOf(ty)
+				op, div, nd := ops[r.IntN(len(ops))], divs[r.IntN(len(divs))], 1+r.IntN(10)
 				if ty == dtype.Float32 && n < 16 {
 					op, div = Sum, 0 // has code of its own
 				}
@@ -207,6 +208,9 @@ func TestReduceMulti(t *testing.T) {
 					if l != levelGo && ns <= maxSources { // sizes that ReduceMulti leaves to Go
 						d := elements(r, ty, n)
 						p := piece{t: ty, op: op, n: n, div: div, stream: stream}
+						if ty == dtype.Bool {
+							p.div = 1
+						}
 						reduceMultiPiece(p, nil, nil, ats(srcs), ats([][]byte{d}))
 						same(t, ty, want, d, op, n, l, ns, div, stream)
 					}
@@ -240,6 +244,9 @@ func TestHalfRoundsOnce(t *testing.T) {
 func TestScale(t *testing.T) {
 	r := testkit.Random(t)
 	for _, ty := range dtype.All() {
+		if ty == dtype.Bool {
+			continue // has no products: TestBadArgumentsDoNothing
+		}
 		for _, n := range lengths() {
 			for _, factor := range []float64{0, 1, -3.75, 0.1, 1e10, -1e300, math.Inf(1), math.NaN()} {
 				src := elements(r, ty, n)
@@ -308,6 +315,18 @@ func TestBadArgumentsDoNothing(t *testing.T) {
 	Scale(dtype.Float32, p, p, 0, 5)
 	Copy(p, nil, 0, true)
 	require.Equal(t, []float32{1, 2}, x)
+	eachLevelQuietly(func(l level) {
+		for _, n := range []int{3, 1000} {
+			want := bytes.Repeat([]byte{0, 1, 7}, n/3)
+			b := bytes.Clone(want)
+			for _, op := range []Op{Sum, Prod} {
+				Reduce(dtype.Bool, op, at(b), at(b), at(b), len(b), false)
+				ReduceN(dtype.Bool, op, at(b), []unsafe.Pointer{at(b), at(b), at(b)}, len(b), 0, false)
+			}
+			Scale(dtype.Bool, at(b), at(b), len(b), 0)
+			require.Equal(t, want, b, "%v: bools have no sums and products", l)
+		}
+	})
 	require.Equal(t, "invalid", (Max + 1).String())
 }
 

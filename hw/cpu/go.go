@@ -49,7 +49,7 @@ func reduceGo(t dtype.Type, op Op, dst, a, b unsafe.Pointer, n int) {
 		apply(op, view[float32](dst, 0, n), view[float32](a, 0, n), view[float32](b, 0, n))
 	case dtype.Float64:
 		apply(op, view[float64](dst, 0, n), view[float64](a, 0, n), view[float64](b, 0, n))
-	default: // half types
+	default: // half types and bools
 		dsts, srcs := [1]unsafe.Pointer{dst}, [2]unsafe.Pointer{a, b}
 		reduceMultiGo(t, op, dsts[:], srcs[:], n, 0)
 	}
@@ -107,6 +107,20 @@ func reduceMultiGo(t dtype.Type, op Op, dsts, srcs []unsafe.Pointer, n, div int)
 		reduceNumbers[float32](op, dsts, srcs, n, div)
 	case dtype.Float64:
 		reduceNumbers[float64](op, dsts, srcs, n, div)
+	case dtype.Bool:
+		reduceBools(op, dsts, srcs, n)
+	}
+}
+
+// reduceBools has what the bytes come to, in which 0 is least, as 0 or 1.
+func reduceBools(op Op, dsts, srcs []unsafe.Pointer, n int) {
+	reduceNumbers[uint8](op, dsts[:1], srcs, n, 0)
+	d := view[uint8](dsts[0], 0, n)
+	for i, x := range d {
+		d[i] = min(x, 1)
+	}
+	for _, p := range dsts[1:] {
+		copy(view[uint8](p, 0, n), d)
 	}
 }
 

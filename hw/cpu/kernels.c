@@ -22,10 +22,10 @@
 #include <arm_neon.h>
 #endif
 
-enum { INT8 = 1, FLOAT16 = 9, BFLOAT16, FLOAT32, FLOAT64, TYPES }; // as in package dtype
+enum { INT8 = 1, FLOAT16 = 9, BFLOAT16, FLOAT32, FLOAT64, BOOL, TYPES }; // as in package dtype
 enum { BLOCK = 4096, STREAM_BLOCK = 1024 }; // bytes of accumulators, which stay in the first-level cache
 
-static const size_t sizes[TYPES] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};
+static const size_t sizes[TYPES] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1};
 
 typedef void binary_fn(void *d, const void *a, const void *b, size_t n);
 typedef void unary_fn(void *d, const void *a, size_t n, double f, uint64_t k);
@@ -201,6 +201,10 @@ static void reduce(const struct level *l, int type, int op, size_t n, long div, 
 		int j = in ? 0 : 1;
 		if (!in && half) {
 			widen(acc, r, k, 0, 0);
+			r = acc;
+		}
+		if (type == BOOL && !in && ns == 1) { // which is not 0 or 1 yet
+			f(acc, r, r, k);
 			r = acc;
 		}
 		for (; j < ns; j++) {

@@ -62,6 +62,10 @@ ORDERED(u64, uint64_t)
 FLOATING(f32, float)
 FLOATING(f64, double)
 
+// Bools: a byte other than 0 is 1.
+BINARY(min_bool, uint8_t, (x < y ? x : y) != 0)
+BINARY(max_bool, uint8_t, (x | y) != 0)
+
 // Integer division truncates. A float has room for the quotient of 16-bit integers, a double for that of 32-bit ones:
 // the rounded quotient never reaches the next integer, and these divisions are vectorized.
 UNARY(div_i8, int8_t, int8_t, (int32_t)((float)x / (float)f))
@@ -146,6 +150,7 @@ static const struct level NAME(level) = {
 		{0},
 		{NAME(sum_f32), NAME(prod_f32), NAME(min_f32), NAME(max_f32)},
 		{NAME(sum_f64), NAME(prod_f64), NAME(min_f64), NAME(max_f64)},
+		{0, 0, NAME(min_bool), NAME(max_bool)},
 	},
 	.divide = {0, NAME(div_i8), NAME(div_u8), NAME(div_i16), NAME(div_u16), NAME(div_i32), NAME(div_u32),
 		NAME(div_i64), NAME(div_u64), 0, 0, NAME(div_f32), NAME(div_f64)},

@@ -27,6 +27,14 @@ func eachLevel(t *testing.T, f func(t *testing.T)) {
 
 var allOps = []Op{Sum, Prod, Min, Max}
 
+// opsOf are the operations on elements of t.
+func opsOf(t dtype.Type) []Op {
+	if t == dtype.Bool {
+		return []Op{Min, Max}
+	}
+	return allOps
+}
+
 // load is the element's bits, store writes them.
 func load(t dtype.Type, b []byte, i int) uint64 {
 	var w [8]byte
@@ -120,6 +128,18 @@ func naive(t dtype.Type, op Op, srcs [][]byte, i, div int) uint64 {
 		}
 		return uint64(math.Float32bits(r))
 	}
+	if t == dtype.Bool {
+		trues := 0
+		for _, s := range srcs {
+			if s[i] != 0 {
+				trues++
+			}
+		}
+		if op == Max && trues > 0 || trues == len(srcs) {
+			return 1
+		}
+		return 0
+	}
 	r := extend(t, first)
 	for _, s := range srcs[1:] {
 		r = naiveInt(t, op, r, extend(t, load(t, s, i)))
@@ -181,11 +201,14 @@ func special(t dtype.Type) []uint64 {
 			math.Float64bits(math.MaxFloat64), math.Float64bits(math.Inf(1)), math.Float64bits(math.Inf(-1)),
 			math.Float64bits(math.NaN()), 0xfff4000000000001}
 	}
+	if t == dtype.Bool { // which are 0 in 1 of 256 otherwise
+		return []uint64{0, 0, 0, 1}
+	}
 	top := uint64(1) << (8*t.Size() - 1)
 	return []uint64{0, 1, 2, top - 1, top, top + 1, 2*top - 2, 2*top - 1}
 }
 
-// elements is a view of n random elements, every eighth of them special, at a random element-aligned address.
+// elements is a view of n random elements, every eighth of them special, or every other one of bools, at a random element-aligned address.
 func elements(r *rand.Rand, t dtype.Type, n int) []byte {
 	words := make([]uint64, n+16)
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), 8*len(words))
@@ -193,7 +216,7 @@ func elements(r *rand.Rand, t dtype.Type, n int) []byte {
 	edge := special(t)
 	for i := range n {
 		v := r.Uint64()
-		if v%8 == 0 {
+		if v%8 == 0 || t == dtype.Bool && v%2 == 0 {
 			v = edge[r.IntN(len(edge))]
 		}
 		store(t, b, i, v)

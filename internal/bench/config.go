@@ -134,6 +134,8 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("symmetric windows in this version: %w", fault.ErrNotSupported))
 	}
 	o := operationOf(c.Op)
+	bad(o != nil && len(c.Types) > 0 && len(c.Reductions) > 0 && !c.exists(o), "no %v of %v: only max and min (-o, -d)",
+		c.Reductions, c.Types)
 	oneSided := o != nil && o.open != nil
 	// Each launch of a graph must begin with the packets that the last one did not end with.
 	bad(oneSided && c.Graphs > 0 && timed*c.Aggregate%2 == 1, "%d calls in a graph: -n times -m must be even", timed*c.Aggregate)
@@ -141,6 +143,13 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("%s on devices or in graphs: %w", c.Op, fault.ErrNotSupported))
 	}
 	return errors.Join(errs...)
+}
+
+// exists reports whether there is o of any of the types with any of the reductions.
+func (c *Config) exists(o *operation) bool {
+	return slices.ContainsFunc(c.Types, func(t dtype.Type) bool {
+		return slices.ContainsFunc(c.Reductions, func(red ubcoll.Op) bool { return o.takes(t, red) })
+	})
 }
 
 // sizes is the sizes in bytes.

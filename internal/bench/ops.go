@@ -5,6 +5,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -27,6 +28,11 @@ type operation struct {
 	open     func(ctx context.Context, c *ubcoll.Comm, e *ends) error // of one-sided operations, instead of run
 	variants []string
 	parts    int // of the region, each as large as the largest size
+}
+
+// takes reports whether there is o of elements of t with red: bools have no sums and products.
+func (o *operation) takes(t dtype.Type, red ubcoll.Op) bool {
+	return !o.reduces || t != dtype.Bool || red == ubcoll.Max || red == ubcoll.Min
 }
 
 // place is a rank in a job, and the root if there is one.

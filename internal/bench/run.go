@@ -168,6 +168,9 @@ func (r *runner) cycle(ctx context.Context) error {
 	}
 	for _, t := range types {
 		for _, red := range reductions {
+			if !r.op.takes(t, red) {
+				continue // of -d all or -o all
+			}
 			for _, root := range roots {
 				for i, bytes := range sizes {
 					r.text.heartbeat("%s: %d bytes, size %d of %d, %v", r.op.name, bytes, i+1, len(sizes),

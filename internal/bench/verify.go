@@ -128,6 +128,9 @@ func (r *verifier) run(ctx context.Context) error {
 		}
 		for _, t := range dtype.All() {
 			for _, red := range reductions {
+				if !o.takes(t, red) {
+					continue
+				}
 				for _, bytes := range sizes {
 					if !r.wants(bytes, t, red) {
 						continue

@@ -28,7 +28,7 @@ func TestVerify(t *testing.T) {
 	out, err := verifyOn(t, 3, v)
 	require.NoError(t, err, out)
 	require.Regexp(t, `(?m)^#  +\d+ calls: two-shot, source direct, destination direct$`, out)
-	require.Regexp(t, `(?m)^verify: 3 ranks on host memory: \d{3,} calls of 14 operations on 12 types, up to 16384 bytes, `+
+	require.Regexp(t, `(?m)^verify: 3 ranks on host memory: \d{3,} calls of 14 operations on 13 types, up to 16384 bytes, `+
 		`seed \d+, \S+ s: 0 calls with wrong elements: OK\n$`, out)
 }
 

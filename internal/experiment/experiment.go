@@ -166,6 +166,9 @@ func (e *Experiment) Validate() error {
 		}
 	}
 	oneOf("allreduce.op", a.Op, Ops)
+	if a.Type == dtype.Bool && slices.Contains(Ops, a.Op) && a.Op != "max" && a.Op != "min" {
+		bad("allreduce.op", "there is no %s of bools: only max, which is or, and min, which is and", a.Op)
+	}
 	if a.Iterations < 1 {
 		bad("allreduce.iterations", "must be 1 or more, not %d", a.Iterations)
 	}

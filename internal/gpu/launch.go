@@ -272,7 +272,7 @@ func (d *Device) refuse(why error) error {
 // alone reports whether w is a copy: every collective of a communicator of one rank is, but for those that change the
 // data or have counts, which may not be the whole of it.
 func (d *Device) alone(w *team.Work) bool {
-	return d.c.Size() == 1 && w.Red != team.PreMulSum && !w.Kernel.Counts
+	return d.c.Size() == 1 && !w.Changes() && !w.Kernel.Counts
 }
 
 func copyAlone(cu *cuda.Stream, w *team.Work) error {

@@ -47,6 +47,9 @@ type Work struct {
 	held [2]*mem.Allocation // what cannot be freed until the operation ends
 }
 
+// Changes reports whether the reduction changes what one rank alone has: it multiplies, or makes bools 0 or 1.
+func (w *Work) Changes() bool { return w.Red == PreMulSum || w.Type == dtype.Bool && w.Red.Valid() }
+
 // Operation is something of another room than the collectives', for who records: messages.
 type Operation interface {
 	// Len is the number of calls, and Vec the memory of one.

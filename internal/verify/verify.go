@@ -4,7 +4,8 @@
 //
 // No tolerance is needed, since the data are chosen so that every order of combining them is exact: sums of floats are
 // sums of integers that the type holds with room for all ranks, products are of powers of two; integers wrap, which
-// any order does alike; and the averages' one division is rounded once.
+// any order does alike; and the averages' one division is rounded once. Bools are any bytes, and as
+// often 0 as makes a missing rank show.
 package verify
 
 import (
@@ -15,9 +16,9 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 )
 
-// Data is what is reduced: every rank has the same one. Type, Op and Ranks (at least 1) must be valid; Average, with
-// Op Sum, divides the sum by Ranks; Factor, with Op Sum, is a small power of two that the reduction multiplies every
-// input by first, 0 for none.
+// Data is what is reduced: every rank has the same one. Type, Op (of bools Min or Max, unless nothing is reduced) and
+// Ranks (at least 1) must be valid; Average, with Op Sum, divides the sum by Ranks; Factor, with Op Sum, is a small power
+// of two that the reduction multiplies every input by first, 0 for none.
 type Data struct {
 	Type    dtype.Type
 	Op      cpu.Op
@@ -81,6 +82,8 @@ func (d Data) input(rank, i int) uint64 {
 	bits := 8 * d.Type.Size()
 	random := h >> (64 - bits)
 	switch {
+	case d.Type == dtype.Bool && (h%uint64(max(d.Ranks, 2)) == 0) != (d.Op == cpu.Max):
+		return 0 // of most ranks if any other byte decides, else of few
 	case !d.Type.Float() && d.Op == cpu.Prod:
 		return random | 1 // even factors would soon leave nothing but zeros
 	case !d.Type.Float():
@@ -152,6 +155,9 @@ func (d Data) reduced(i int) uint64 {
 }
 
 func (d Data) reducedInteger(i int) uint64 {
+	if d.Type == dtype.Bool {
+		return d.reducedBool(i)
+	}
 	r := Extend(d.Type, d.input(0, i))
 	for rank := 1; rank < d.Ranks; rank++ {
 		x := Extend(d.Type, d.input(rank, i))
@@ -177,6 +183,22 @@ func (d Data) reducedInteger(i int) uint64 {
 	}
 	unused := 64 - 8*d.Type.Size()
 	return r << unused >> unused
+}
+
+// reducedBool is 1 if any rank's element is not 0, or, with Min, if all are.
+func (d Data) reducedBool(i int) uint64 {
+	for rank := range d.Ranks {
+		switch x := d.input(rank, i); {
+		case d.Op == cpu.Max && x != 0:
+			return 1
+		case d.Op == cpu.Min && x == 0:
+			return 0
+		}
+	}
+	if d.Op == cpu.Max {
+		return 0
+	}
+	return 1
 }
 
 // format is the element in decimal.

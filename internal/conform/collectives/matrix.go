@@ -26,14 +26,25 @@ func Matrix(ctx context.Context, c *ubcoll.Comm) error {
 	return errors.Join(
 		matrixOf[int8](ctx, c), matrixOf[uint8](ctx, c), matrixOf[int16](ctx, c), matrixOf[uint16](ctx, c),
 		matrixOf[int32](ctx, c), matrixOf[uint32](ctx, c), matrixOf[int64](ctx, c), matrixOf[uint64](ctx, c),
-		matrixOf[dtype.F16](ctx, c), matrixOf[dtype.BF16](ctx, c), matrixOf[float32](ctx, c), matrixOf[float64](ctx, c))
+		matrixOf[dtype.F16](ctx, c), matrixOf[dtype.BF16](ctx, c), matrixOf[float32](ctx, c), matrixOf[float64](ctx, c),
+		matrixOf[int](ctx, c), matrixOf[uint](ctx, c), matrixOf[bool](ctx, c), matrixOf[celsius](ctx, c),
+		matrixOf[answer](ctx, c))
 }
+
+// Types as a program defines them.
+type (
+	celsius float32
+	answer  bool
+)
 
 var allOps = []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg}
 
 func matrixOf[T dtype.Elem](ctx context.Context, c *ubcoll.Comm) error {
 	pick := rand.New(rand.NewPCG(conform.Seed(), 1000+uint64(c.Rank()))) // differs between ranks
 	for i, op := range allOps {
+		if dtype.Of[T]() == dtype.Bool && op != ubcoll.Min && op != ubcoll.Max {
+			continue
+		}
 		for j, n := range counts(c.Size()) {
 			inPlace := (i+j)%2 == 1
 			ws, wd := conform.Where(pick.IntN(int(conform.NumWhere))), conform.Where(pick.IntN(int(conform.NumWhere)))
@@ -55,7 +66,7 @@ func Random(ctx context.Context, c *ubcoll.Comm) error {
 		inPlace := all.IntN(2) == 0
 		ws, wd := conform.Where(mine.IntN(int(conform.NumWhere))), conform.Where(mine.IntN(int(conform.NumWhere)))
 		var err error
-		switch all.IntN(4) {
+		switch all.IntN(6) {
 		case 0:
 			err = one[float32](ctx, c, op, n, inPlace, ws, wd, uint64(k))
 		case 1:
@@ -64,6 +75,10 @@ func Random(ctx context.Context, c *ubcoll.Comm) error {
 			err = one[uint8](ctx, c, op, n, inPlace, ws, wd, uint64(k))
 		case 3:
 			err = one[float64](ctx, c, op, n, inPlace, ws, wd, uint64(k))
+		case 4:
+			err = one[int](ctx, c, op, n, inPlace, ws, wd, uint64(k))
+		case 5:
+			err = one[answer](ctx, c, []ubcoll.Op{ubcoll.Min, ubcoll.Max}[k%2], n, inPlace, ws, wd, uint64(k))
 		}
 		if err != nil {
 			return err

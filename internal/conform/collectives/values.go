@@ -2,6 +2,7 @@ package collectives
 
 import (
 	"math"
+	"unsafe"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
@@ -44,33 +45,28 @@ func expect[T dtype.Elem](op ubcoll.Op, ranks, i int, salt uint64) T {
 	return encode[T](acc)
 }
 
-func encode[T dtype.Elem](x float64) T {
-	var t T
-	switch p := any(&t).(type) {
-	case *int8:
-		*p = int8(int64(x))
-	case *uint8:
-		*p = uint8(int64(x))
-	case *int16:
-		*p = int16(int64(x))
-	case *uint16:
-		*p = uint16(int64(x))
-	case *int32:
-		*p = int32(x)
-	case *uint32:
-		*p = uint32(x)
-	case *int64:
-		*p = int64(x)
-	case *uint64:
-		*p = uint64(x)
-	case *dtype.F16:
-		*p = dtype.ToF16(float32(x))
-	case *dtype.BF16:
-		*p = dtype.ToBF16(float32(x))
-	case *float32:
-		*p = float32(x)
-	case *float64:
-		*p = x
+// encode is x as a T, as a bool whether it is not 0.
+func encode[T dtype.Elem](x float64) (e T) {
+	p := unsafe.Pointer(&e)
+	switch dtype.Of[T]() {
+	case dtype.Int8, dtype.Uint8:
+		*(*int8)(p) = int8(int64(x))
+	case dtype.Int16, dtype.Uint16:
+		*(*int16)(p) = int16(int64(x))
+	case dtype.Int32, dtype.Uint32:
+		*(*int32)(p) = int32(int64(x))
+	case dtype.Int64, dtype.Uint64:
+		*(*int64)(p) = int64(x)
+	case dtype.Float16:
+		*(*dtype.F16)(p) = dtype.ToF16(float32(x))
+	case dtype.BFloat16:
+		*(*dtype.BF16)(p) = dtype.ToBF16(float32(x))
+	case dtype.Float32:
+		*(*float32)(p) = float32(x)
+	case dtype.Float64:
+		*(*float64)(p) = x
+	case dtype.Bool:
+		*(*bool)(p) = x != 0
 	}
-	return t
+	return e
 }

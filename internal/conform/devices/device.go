@@ -42,7 +42,11 @@ func Device(ctx context.Context, c *ubcoll.Comm) error {
 	r := rand.New(rand.NewPCG(conform.Seed(), 7))
 	for i := range 10 {
 		d := onDevice{ctx: ctx, c: c, dev: dev, s: s, how: i % 3, inPlace: r.IntN(2) == 0,
-			data: verify.Data{Type: dtype.Type(1 + r.IntN(int(dtype.Float64))), Op: cpu.Sum, Ranks: c.Size(), Seed: r.Uint64()}}
+			op:   ubcoll.Sum,
+			data: verify.Data{Type: dtype.Type(1 + r.IntN(int(dtype.Bool))), Op: cpu.Sum, Ranks: c.Size(), Seed: r.Uint64()}}
+		if d.data.Type == dtype.Bool {
+			d.op, d.data.Op = ubcoll.Max, cpu.Max
+		}
 		d.n = r.IntN([]int{10, 3000, 300000, 1500000}[i%4] / d.data.Type.Size())
 		if err := errors.Join(d.allReduce(), d.allGather(), d.broadcast(r.IntN(c.Size())), d.sendRecv()); err != nil {
 			return conform.Fail(c, "round %d, %d of %v, in place %v, way %d: %w", i, d.n, d.data.Type, d.inPlace, d.how, err)
@@ -98,6 +102,7 @@ type onDevice struct {
 	how     int // 0: blocking, 1: on the stream, 2: as a graph on the stream
 	inPlace bool
 	n       int
+	op      ubcoll.Op
 	data    verify.Data
 }
 
@@ -152,7 +157,7 @@ func (d *onDevice) do(call func(c *ubcoll.Comm) error) error {
 
 func (d *onDevice) allReduce() error {
 	return d.run(d.n, d.n, 0, func(c *ubcoll.Comm, dst, src ubcoll.Vec) error {
-		return coll.AllReduce(d.ctx, c, dst, src, ubcoll.Sum)
+		return coll.AllReduce(d.ctx, c, dst, src, d.op)
 	}, func(p unsafe.Pointer) (int, verify.Mismatch) { return d.data.Check(p, 0, d.n) })
 }
 

@@ -11,10 +11,13 @@ import (
 
 // draw is a random call. Sources of floats are filled first if that is possible now; else such reductions are left out.
 func (m *program) draw(slots int, floats bool) *call {
-	k := &call{kind: operations[m.all.IntN(len(operations))], typ: dtype.Type(1 + m.all.IntN(int(dtype.Float64))),
+	k := &call{kind: operations[m.all.IntN(len(operations))], typ: dtype.Type(1 + m.all.IntN(int(dtype.Bool))),
 		red: reductions[m.all.IntN(len(reductions))], root: m.all.IntN(64), inPlace: m.all.IntN(3) == 0}
 	if k.reduces() && !floats && k.typ.Float() {
 		k.typ = []dtype.Type{dtype.Int8, dtype.Uint16, dtype.Int32, dtype.Uint64}[m.all.IntN(4)]
+	}
+	if k.typ == dtype.Bool {
+		k.red = []string{"min", "max"}[m.all.IntN(2)]
 	}
 	size := k.typ.Size()
 	most := (m.room - 64) / size / m.n

@@ -17,7 +17,7 @@ import (
 // stays as it is, and the next step shows that the communicator works.
 func (m *program) misuse() error {
 	t := m.drawSiblings()
-	odd, what := m.all.IntN(64), m.all.IntN(16)
+	odd, what := m.all.IntN(64), m.all.IntN(17)
 	k := m.draw(ours, false)
 	k.kind, k.inPlace = []string{"all_reduce", "reduce", "gather_v", "all_to_all_v", "scatter", "all_gather"}[m.all.IntN(6)], false
 	k.count = max(k.count, 2)
@@ -69,6 +69,11 @@ func (m *program) misuse() error {
 	case 6:
 		return other("two types", ubcoll.ErrArgument, func() error {
 			return coll.AllReduce(m.ctx, t.c, whole(0).Slice(0, 8).As(dtype.Int8), whole(1).Slice(0, 8), ubcoll.Sum)
+		})
+	case 15:
+		return other("a sum of bools", ubcoll.ErrArgument, func() error {
+			op := []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Avg, ubcoll.PreMulSum(1)}[m.mine.IntN(4)]
+			return coll.AllReduce(m.ctx, t.c, whole(0).As(dtype.Bool), whole(1).As(dtype.Bool), op)
 		})
 	case 7:
 		return other("freed memory", ubcoll.ErrStale, func() error {

@@ -202,9 +202,12 @@ func (k *call) result(n, r int, srcs [][]byte) (out []byte) {
 func (k *call) reduce(srcs [][]byte, first int) []byte {
 	out := make([]byte, k.count*k.typ.Size())
 	for i := range k.count {
-		if k.typ.Float() {
+		switch {
+		case k.typ.Float():
 			setElement(k.typ, out, i, verify.Encode(k.typ, k.reduceFloats(srcs, first+i)))
-		} else {
+		case k.typ == dtype.Bool:
+			setElement(k.typ, out, i, k.reduceBools(srcs, first+i))
+		default:
 			setElement(k.typ, out, i, k.reduceIntegers(srcs, first+i))
 		}
 	}
@@ -237,6 +240,20 @@ func (k *call) reduceFloats(srcs [][]byte, i int) (acc float64) {
 		acc = float64(float32(acc) / float32(len(srcs)))
 	}
 	return acc
+}
+
+// reduceBools is whether any source's byte is not 0, or all of them are not.
+func (k *call) reduceBools(srcs [][]byte, i int) uint64 {
+	trues := 0
+	for _, s := range srcs {
+		if s[i] != 0 {
+			trues++
+		}
+	}
+	if k.red == "max" && trues > 0 || trues == len(srcs) {
+		return 1
+	}
+	return 0
 }
 
 func (k *call) reduceIntegers(srcs [][]byte, i int) (acc uint64) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -24,6 +25,7 @@ func TestABI(t *testing.T) {
 	var l Lane
 	var y Message
 	values := map[string]uintptr{
+		"UBC_BOOL": uintptr(dtype.Bool), "UBC_IS_BOOL(13ull << 55)": 1, "UBC_IS_BOOL(5ull << 59 | 2ull << 55)": 0,
 		"sizeof(ubc_params)": unsafe.Sizeof(p), "sizeof(ubc_status)": unsafe.Sizeof(s),
 		"offsetof(ubc_params, area)": unsafe.Offsetof(p.Area), "offsetof(ubc_params, table)": unsafe.Offsetof(p.Table),
 		"offsetof(ubc_params, status)": unsafe.Offsetof(p.Status), "offsetof(ubc_params, src)": unsafe.Offsetof(p.Src),

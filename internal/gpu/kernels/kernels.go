@@ -14,13 +14,13 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 )
 
-// The kernels by name. OneShot, Packets, TwoShot and Ring reduce, and there are some for each type; the others take
-// bytes.
+// The kernels by name. OneShot, Packets, TwoShot and Ring reduce, and there are some for each type, of which bool has
+// uint8's; the others take bytes.
 const (
 	OneShot     = "oneshot"      // ALL_REDUCE of up to PacketData bytes: packets from every rank to every rank
 	Packets     = "packets"      // ALL_REDUCE, REDUCE_SCATTER and REDUCE with slices of up to PacketData bytes
 	TwoShot     = "twoshot"      // the same, of any size
-	Ring        = "ring"         // ALL_REDUCE of any size, along a ring of the ranks
+	Ring        = "ring"         // ALL_REDUCE of any size, along a ring of the ranks; of bools two at least
 	Move        = "move"         // ALL_GATHER, BROADCAST, GATHER, SCATTER and ALL_TO_ALL of any size
 	MovePackets = "move_packets" // the same, with up to PacketData bytes from one rank to another
 	Broadcast   = "broadcast"    // BROADCAST of any size, which the ranks pass on to each other
@@ -55,6 +55,9 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 	case OneShot, Packets, TwoShot, Ring:
 		if !t.Valid() {
 			return "", "", fmt.Errorf("no kernel for elements of %v: %w", t, fault.ErrArgument)
+		}
+		if t == dtype.Bool {
+			t = dtype.Uint8 // whose kernels look at the signature
 		}
 		if name == Ring {
 			return fmt.Sprintf("ring_%v", t), fmt.Sprintf("ubc_ring_%v", t), nil

@@ -131,6 +131,10 @@ func (w *world) values(t dtype.Type, n int) []byte {
 			*(*float32)(at) = float32(x)
 		case dtype.Float64:
 			*(*float64)(at) = x
+		case dtype.Bool:
+			if w.rand.IntN(2) == 0 {
+				b[i] = byte(w.rand.Uint32())
+			}
 		default:
 			for j := range t.Size() {
 				b[i*t.Size()+j] = byte(w.rand.Uint32())

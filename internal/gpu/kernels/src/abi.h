@@ -81,6 +81,9 @@ enum {
 // Signatures are the engine's: kind 5 bits, type 4, reduction 3, root 12, count 40. Kind 0 is a refusal, whose
 // low 32 bits are its code.
 #define UBC_KIND(sig) ((ubc_u32)((sig) >> 59))
+#define UBC_IS_BOOL(sig) (((sig) >> 55 & 15) == UBC_BOOL)
+
+enum { UBC_BOOL = 13 }; // type, as package dtype numbers it
 
 enum { // kinds, as the engine numbers them
 	UBC_ALL_REDUCE = 1,

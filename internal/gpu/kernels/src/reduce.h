@@ -17,7 +17,7 @@ template <class E> struct ubc_reduction {
 	UBC_FN ubc_reduction begin(const ubc_params &p) {
 		ubc_reduction o;
 		o.n = p.ranks;
-		o.op = p.op;
+		o.op = ubc_op<E>(p);
 		o.scaled = p.op == UBC_PREMULSUM;
 		o.factor = E::factor(p.factor);
 		o.bytes = p.count * sizeof(typename E::T);

@@ -28,6 +28,9 @@ UBC_FN ubc_u32 ubc_fraction(ubc_u32 ranks) { return ranks <= 1 ? 1 : ranks <= 2 
 template <class E, class V> UBC_FN V ubc_reduce_two(const V &in, const V &own, ubc_u32 op, ubc_u32 scale, ubc_u32 n) {
 	typedef typename E::T T;
 	enum { K = sizeof(V) / sizeof(T) };
+	bool bools = ubc_of_bools<E>(op);
+	if (bools)
+		op -= UBC_OF_BOOLS;
 	ubc_pack<V, T> x, y;
 	typename E::A a[K];
 	x.v = in;
@@ -58,6 +61,8 @@ template <class E, class V> UBC_FN V ubc_reduce_two(const V &in, const V &own, u
 	UBC_UNROLL
 	for (int i = 0; i < K; i++)
 		x.e[i] = E::narrow(a[i]);
+	if (bools)
+		x.v = ubc_truth(x.v);
 	return x.v;
 }
 

@@ -1,5 +1,6 @@
 // Element types and what the reductions do with them, bit for bit as on the host (hw/cpu): integers wrap, half types
-// are combined as float32 and rounded once, a NaN wins in min and max, and -0 is less than +0.
+// are combined as float32 and rounded once, a NaN wins in min and max, and -0 is less than +0. Bools are reduced as
+// uint8, in which max is or, and min is and, of what is not 0; what that comes to is then made 0 or 1.
 #ifndef UBC_TYPES_H
 #define UBC_TYPES_H
 
@@ -7,6 +8,7 @@
 
 // W is an unsigned type in which T's sums and products do not overflow.
 template <class T_, class W> struct ubc_integer {
+	enum { BOOLS = (T_)-1 == 255 }; // bools may be reduced as these
 	typedef T_ T;
 	typedef T_ A; // accumulator
 	typedef W F;  // PREMULSUM's factor
@@ -34,6 +36,7 @@ template <class T_, class W> struct ubc_integer {
 };
 
 template <class A> struct ubc_float {
+	enum { BOOLS = 0 };
 	UBC_FN A sum(A x, A y) { return x + y; }
 	UBC_FN A prod(A x, A y) { return x * y; }
 	UBC_FN A min(A x, A y) { return ubc_min(x, y); }
@@ -123,11 +126,31 @@ template <class E, class V> UBC_FN V ubc_scale(const V &v, typename E::F f) {
 	return u.v;
 }
 
+// ubc_truth makes bytes 1 that are not 0, four at a time: adding 127 carries into the upper bit of those.
+template <class V> UBC_FN V ubc_truth(V v) {
+	UBC_UNROLL
+	for (ubc_u32 i = 0; i < sizeof(V) / 4; i++)
+		v.w[i] = (((v.w[i] & 0x7f7f7f7f) + 0x7f7f7f7f) | v.w[i]) >> 7 & 0x01010101;
+	return v;
+}
+
+// The reduction of bools, which E has, is one with BOOLS in it.
+enum { UBC_OF_BOOLS = 8 };
+
+template <class E> UBC_FN ubc_u32 ubc_op(const ubc_params &p) {
+	return E::BOOLS && UBC_IS_BOOL(p.signature) ? p.op | UBC_OF_BOOLS : p.op;
+}
+
+template <class E> UBC_FN bool ubc_of_bools(ubc_u32 op) { return E::BOOLS && (op & UBC_OF_BOOLS) != 0; }
+
 // ubc_combine reduces the vectors of n ranks, n <= R, in rank order.
 template <class E, int R, class V> UBC_FN V ubc_combine(const V *v, ubc_u32 n, ubc_u32 op) {
 	typedef typename E::T T;
 	typedef typename E::A A;
 	enum { K = sizeof(V) / sizeof(T) };
+	bool bools = ubc_of_bools<E>(op);
+	if (bools)
+		op -= UBC_OF_BOOLS;
 	ubc_pack<V, T> u;
 	A a[K];
 	u.v = v[0];
@@ -162,6 +185,8 @@ template <class E, int R, class V> UBC_FN V ubc_combine(const V *v, ubc_u32 n, u
 	UBC_UNROLL
 	for (int i = 0; i < K; i++)
 		u.e[i] = E::narrow(a[i]);
+	if (bools)
+		u.v = ubc_truth(u.v);
 	return u.v;
 }
 

@@ -122,7 +122,7 @@ static operation random(int only) {
 	operation o;
 	o.kind = 1 + (int)below(13);
 	o.type = only ? only : 1 + (int)below(TYPES - 1);
-	o.op = reduction(o.kind) ? 1 + (int)below(6) : 0;
+	o.op = !reduction(o.kind) ? 0 : o.type == BOOL ? UBC_MIN + (int)below(2) : 1 + (int)below(6);
 	switch (o.kind) {
 	case UBC_REDUCE:
 	case UBC_BROADCAST:
@@ -143,7 +143,8 @@ static operation random(int only) {
 		o.name = "ubc_barrier";
 		break;
 	case UBC_ALL_REDUCE:
-		o.name = below(2) == 0 ? "ubc_ring_" : below(3) == 0 ? "ubc_oneshot_" : chance(50) ? "ubc_packets_" : "ubc_twoshot_";
+		o.name = below(2) == 0 && (N > 1 || o.type != BOOL) ? "ubc_ring_" : below(3) == 0 ? "ubc_oneshot_"
+			: chance(50) ? "ubc_packets_" : "ubc_twoshot_";
 		break;
 	case UBC_REDUCE_SCATTER:
 	case UBC_REDUCE:
@@ -155,12 +156,13 @@ static operation random(int only) {
 	default:
 		o.name = vectors(o.kind) ? "ubc_move_v" : chance(50) ? "ubc_move" : "ubc_move_packets";
 	}
+	std::string elements = types[o.type == BOOL ? UINT8 : o.type];
 	if (o.name == "ubc_ring_") {
-		o.name += types[o.type];
+		o.name += elements;
 	} else if (reduction(o.kind)) {
 		// Kernels for more ranks than there are work too.
 		unsigned up = N <= 2 && chance(60) ? 2 : N <= 4 && chance(60) ? 4 : 8;
-		o.name += types[o.type] + ("_" + std::to_string(up));
+		o.name += elements + "_" + std::to_string(up);
 	}
 	o.f = find(o.name);
 	o.blocks = 1 + below(3);

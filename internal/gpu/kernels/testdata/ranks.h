@@ -99,6 +99,8 @@ static uint64_t word(rank &r, const buffer &b) {
 }
 
 static uint64_t value(int t) {
+	if (t == BOOL && chance(50))
+		return 0;
 	if (!isFloat(t))
 		return S.random();
 	switch (below(40)) {

@@ -10,10 +10,12 @@
 
 #define FAIL(...) (fprintf(stderr, __VA_ARGS__), fprintf(stderr, "\n"), exit(1))
 
-enum type { INT8 = 1, UINT8, INT16, UINT16, INT32, UINT32, INT64, UINT64, FLOAT16, BFLOAT16, FLOAT32, FLOAT64, TYPES };
+enum type {
+	INT8 = 1, UINT8, INT16, UINT16, INT32, UINT32, INT64, UINT64, FLOAT16, BFLOAT16, FLOAT32, FLOAT64, BOOL, TYPES
+};
 static const char *const types[] = {"", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
-	"float16", "bfloat16", "float32", "float64"};
-static const unsigned sizes[] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};
+	"float16", "bfloat16", "float32", "float64", "bool"};
+static const unsigned sizes[] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1};
 
 // A half type by its bits of mantissa and least exponent.
 struct format { int mantissa, least, bias; };
@@ -55,7 +57,7 @@ static uint64_t get(int t, const char *p, size_t i) {
 
 static void put(int t, char *p, size_t i, uint64_t v) { memcpy(p + i * sizes[t], &v, sizes[t]); }
 
-static bool isFloat(int t) { return t >= FLOAT16; }
+static bool isFloat(int t) { return t >= FLOAT16 && t <= FLOAT64; }
 
 static double real(int t, uint64_t v) {
 	float f;
@@ -133,6 +135,12 @@ static uint64_t reduced(int t, int op, const std::vector<uint64_t> &v, size_t n)
 			a = t == FLOAT64 ? a / (double)n : f;
 		}
 		return bits(t, a);
+	}
+	if (t == BOOL) {
+		size_t trues = 0;
+		for (uint64_t x : v)
+			trues += (x & 0xff) != 0;
+		return op == UBC_MAX ? trues > 0 : trues == v.size();
 	}
 	uint64_t a = v[0];
 	for (size_t i = 1; i < v.size(); i++) {
