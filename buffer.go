@@ -159,9 +159,9 @@ func move[T dtype.Elem](dst, src []T) {
 // for what is queued on this rank's streams, and for peers to give it up, for five seconds at most. [ErrInUse] while a
 // registration of it is open, or a graph holds it, or, of adopted memory of the host, while an operation uses it,
 // messages that are posted included; [ErrClosed] the second time. Any other error says what failed in the meantime: the
-// buffer has been freed all the same. [ErrTimeout] is a peer that still has device memory mapped: leave what was
-// adopted to its owner, but do not give it back to the driver. What fails after Free has returned is logged, and
-// counted in [Stats.Failures].
+// buffer has been freed all the same. [ErrTimeout] is a peer that still has device memory mapped, or what is queued and
+// has not ended, which is waited for without this call: leave what was adopted to its owner, but do not give it back to
+// the driver. What fails after Free has returned is logged, and counted in [Stats.Failures].
 func (b *Buffer[T]) Free() error {
 	if b.nothing() {
 		return errNoBuffer
@@ -180,7 +180,8 @@ var errNoRegistration = engine.NilError("registration", "Comm.RegisterBuffer mak
 // Close ends the registration. Local: it waits for a peer that is in the middle of a put or get, which ends within a
 // MiB of it; deregistration completes when operations in flight leave. [ErrTimeout] names a peer that has not come to
 // the end of that in a second, which may still write to the memory: the registration is closed, and once the memory is
-// freed nothing else will use it. [ErrClosed] the second time, and after the Close or Abort of the communicator.
+// freed nothing else will use it. On a device it waits as [Buffer.Free] does, for five seconds at most (ErrTimeout).
+// [ErrClosed] the second time, and after the Close or Abort of the communicator.
 func (r *Registration) Close() error {
 	if r.engine() == nil {
 		return errNoRegistration
@@ -224,8 +225,8 @@ func StreamFrom(d Device, cuStream uintptr) (*Stream, error) {
 // blocking: each operation that is waited for has its own deadline. If ctx ends first, the operations go on.
 func (s *Stream) Sync(ctx context.Context) error { return s.engine().Sync(ctx) }
 
-// Close ends the stream and returns the errors that no Sync has returned. Local: [ErrBusy] while operations are queued,
-// [ErrClosed] the second time.
+// Close ends the stream and returns the errors that no Sync has returned. Local, waits for nothing: [ErrBusy] while
+// operations are queued, [ErrClosed] the second time.
 func (s *Stream) Close() error { return s.engine().Close() }
 
 func (s *Stream) engine() *engine.Stream { return (*inside.Stream)(s).Engine() }

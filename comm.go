@@ -107,9 +107,10 @@ func (c *Comm) Abort(cause error) { c.view().Abort(cause) }
 // Close ends this rank's side. Local: it waits for no other rank, but for one that is in the middle of a put or get, as
 // [Registration.Close] says, and what peers still read of this rank stays readable to them. What was registered with
 // it, its windows and its channels end; with the rank's last communicator its buffers, too: views of them fault from
-// then on. [ErrBusy] while an operation runs or is queued, or a message is on its way, unless the communicator is
-// broken, whose messages end with it; [ErrClosed] the second time, and for what other goroutines call from then on. If
-// operations on streams have failed and no Sync has returned that, Close returns it, and has closed the communicator.
+// then on. It waits for five seconds at most ([ErrTimeout]: it is closed, and what it has follows by itself). [ErrBusy]
+// while an operation runs or is queued, or a message is on its way, unless the communicator is broken, whose messages
+// end with it; [ErrClosed] the second time, and for what other goroutines call from then on. If operations on streams
+// have failed and no Sync has returned that, Close returns it, and has closed the communicator.
 func (c *Comm) Close() error { return c.view().Close() }
 
 // Err is nil while the communicator is usable, and else says why it is not. Local, waits for nothing.

@@ -55,7 +55,7 @@ func (m *Remote) Len() int {
 	return m.onesided().Len()
 }
 
-// Close ends the import: channels made with it return [ErrClosed]. Local; ErrClosed the second time.
+// Close ends the import: channels made with it return [ErrClosed]. Local, waits for nothing; ErrClosed the second time.
 func (m *Remote) Close() error {
 	if m.onesided() == nil {
 		return errNoRemote

@@ -174,9 +174,10 @@ func (w *Window) Bytes() int {
 // Close ends this rank's part. Local: it waits for this rank's calls under way, of which waits return [ErrClosed] at
 // once; for a peer that is in the middle of a copy, which ends within a MiB of it, or as [Registration.Close] says; and
 // over device memory for what is queued here, and for peers to unmap the memory: they do in a fraction of a second, or
-// only when they close theirs, if somebody has captured calls towards this rank; after five seconds it fails. The
-// peers' next puts and gets to it are [ErrStale]. Windows also end with the communicator's Close or Abort; ErrClosed
-// the second time, and then, so that it may be deferred.
+// only when they close theirs, if somebody has captured calls towards this rank. For all of that it waits five seconds
+// at most ([ErrTimeout]: it is closed, and what it has follows by itself). The peers' next puts and gets to it are
+// [ErrStale]. Windows also end with the communicator's Close or Abort; ErrClosed the second time, and then, so that it
+// may be deferred.
 func (w *Window) Close() error {
 	if w.nothing() {
 		return errNoWindow

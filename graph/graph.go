@@ -288,16 +288,16 @@ func (g *Graph) Launch(ctx context.Context) error {
 // over ends a launch.
 func (g *Graph) over() {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.launches--
-	g.letGo()
+	last := g.closed && g.launches == 0
+	g.mu.Unlock()
+	if last {
+		g.letGo()
+	}
 }
 
-// letGo gives the buffers back when the graph is closed and the last launch is over.
+// letGo gives the buffers back, once the graph is closed and the last launch is over.
 func (g *Graph) letGo() error {
-	if !g.closed || g.launches > 0 {
-		return nil
-	}
 	var errs []error
 	if g.device != nil {
 		errs = append(errs, g.device.Close())
@@ -309,17 +309,24 @@ func (g *Graph) letGo() error {
 }
 
 // Close ends the graph, and lets go of its buffers when the launches that are under way or queued are over. Local: it
-// returns at once.
-// ErrClosed the second time, and after the rank's last communicator, with which the buffers have ended.
+// returns at once, or if it was captured on device memory waits for what is queued on this rank's device, and for peers
+// that have the buffers mapped, for five seconds at most (ErrTimeout: the graph is closed, and its buffers follow by
+// themselves). ErrClosed the second time, and after the rank's last communicator, with which the buffers have ended.
 func (g *Graph) Close() error {
 	if g.nothing() {
 		return errNoGraph
 	}
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return g.view.LocalError("graph", errClosed)
-	}
+	was, launched := g.closed, g.launches > 0
 	g.closed = true
-	return g.letGo()
+	g.mu.Unlock()
+	switch {
+	case was:
+		return g.view.LocalError("graph", errClosed)
+	case launched: // the last launch lets go
+		return nil
+	case g.device == nil:
+		return g.letGo()
+	}
+	return g.view.Within("close", g.letGo)
 }

@@ -286,8 +286,8 @@ func (ch *Channel) do(ctx context.Context, f func(context.Context) error) error 
 // Close ends this end. Local: it waits for this rank's calls under way, of which waits return ErrClosed at once. The
 // other end's memory is no longer reached from here, the peer's waits end with ErrClosed once they have taken the
 // signals that were sent, and when it has closed too, the place is free for another channel. Over device memory it
-// waits for what this end has queued, of which waits end at once. ErrClosed the second time, and after the
-// communicator's Close or Abort.
+// waits for what this end has queued, of which waits end at once, for five seconds at most (ErrTimeout: it is closed, and
+// what it has follows by itself). ErrClosed the second time, and after the communicator's Close or Abort.
 func (ch *Channel) Close() error {
 	if ch.nothing() {
 		return errNoChannel

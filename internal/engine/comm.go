@@ -66,7 +66,7 @@ type Comm struct {
 	lift    atomic.Pointer[func()] // ends the quarantine that breaking began
 	closing atomic.Bool
 	ending  sync.Mutex // Abort writes the area that Close gives back
-	Polls   Gate       // looks at what Close gives back, by calls that do not have the turn
+	Polls   team.Gate  // looks at what Close gives back, by calls that do not have the turn
 
 	regs registrations
 
@@ -214,6 +214,11 @@ func (c *Comm) Close() error {
 	if err != nil {
 		return c.LocalError("close", err)
 	}
+	return c.Within("close", c.end)
+}
+
+// end gives up what the communicator has.
+func (c *Comm) end() error {
 	// First the attachments: what Shut has locked holds up others until then.
 	var errs []error
 	for _, a := range c.attached {
@@ -226,6 +231,26 @@ func (c *Comm) Close() error {
 		errs = append(errs, c.LocalError("close", err))
 	}
 	return errors.Join(errs...)
+}
+
+// CloseTimeout is how long Close and Free wait at most. A variable for tests.
+var CloseTimeout = 5 * time.Second
+
+// Within does what Close or Free, op, does: end, which may wait for what is queued on a device and for peers. What has
+// not ended in time goes on by itself, and what fails then is logged.
+func (c *Comm) Within(op string, end func() error) error {
+	over := make(chan error, 1)
+	go func() { over <- end() }()
+	late := time.NewTimer(CloseTimeout)
+	defer late.Stop()
+	select {
+	case err := <-over:
+		return err
+	case <-late.C:
+		go func() { c.dom.Failed(<-over) }()
+		return c.LocalError(op, fmt.Errorf("what is queued on this rank's device, or a peer that uses the memory, has not come "+
+			"to an end in %v, and is waited for without this call: %w", CloseTimeout, fault.ErrTimeout))
+	}
 }
 
 // tryClose lets no operation begin any more, unless one is under way.

@@ -65,10 +65,16 @@ func (c *Comm) pass() {
 
 // Free ends an allocation.
 func (c *Comm) Free(a *mem.Allocation) error {
-	if err := c.dom.free(a, c.pass); err != nil {
-		return c.LocalError("free", err)
+	end := func() error {
+		if err := c.dom.free(a, c.pass); err != nil {
+			return c.LocalError("free", err)
+		}
+		return nil
 	}
-	return nil
+	if c.dom.device == nil {
+		return end()
+	}
+	return c.Within("free", end)
 }
 
 // Allocation is the allocation of this rank that v lies in, or nil.

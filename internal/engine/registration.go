@@ -129,6 +129,14 @@ func (r *Registration) Comm() *Comm { return r.c }
 // Close ends the registration for this rank and for all that imported it. Peers in the middle of a copy are waited
 // for, by the first call: others are fault.ErrClosed at once, and the memory is registered until then.
 func (r *Registration) Close() error {
+	if r.alloc.Dev.IsHost() {
+		return r.End()
+	}
+	return r.c.Within("deregister", r.End)
+}
+
+// End is Close for who waits as long as it takes.
+func (r *Registration) End() error {
 	r.c.regs.remove(r)
 	if r.ending.Swap(true) {
 		return r.c.LocalError("deregister", fmt.Errorf("registration of the memory at %p: %w", r.base, fault.ErrClosed))
@@ -202,7 +210,7 @@ func (rs *registrations) end(quick bool) error {
 				rs.mu.Unlock()
 			}
 		}
-		if err := r.Close(); !errors.Is(err, fault.ErrClosed) { // by its owner, just now
+		if err := r.End(); !errors.Is(err, fault.ErrClosed) { // by its owner, just now
 			errs = append(errs, err)
 		}
 	}

@@ -144,7 +144,7 @@ func (ch *Channel) Error(op string, err error) error { return aside(ch.c, op, ch
 
 // Close ends this end.
 func (ch *Channel) Close() error {
-	if err := shut(ch, false); err != nil {
+	if err := shutFor(ch, ch.c, ch.gpu != nil); err != nil {
 		return aside(ch.c, "close", ch.peer, err)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // closable is a channel or a window: what ends by its own Close, or with its communicator.
@@ -24,7 +25,7 @@ type closable interface {
 
 // uses are those of something closable.
 type uses struct {
-	engine.Gate
+	team.Gate
 	over atomic.Bool // it has been given up, with err
 	err  error
 	left atomic.Bool // no Close waits for that
@@ -57,6 +58,14 @@ func finish(k closable, quick bool) {
 	u.over.Store(true)
 }
 
+// shutFor is shut for the user of k, who does not wait for longer than engine.CloseTimeout for what is on devices.
+func shutFor(k closable, c *engine.Comm, device bool) error {
+	if !device {
+		return shut(k, false)
+	}
+	return c.Within("close", func() error { return shut(k, false) })
+}
+
 // shut closes k, once. Without quick it waits until the last use has ended, so that what k held is free when it
 // returns: uses end soon, since copies are never long, and waits look whether what they belong to is closed.
 func shut(k closable, quick bool) error {
@@ -74,6 +83,6 @@ func shut(k closable, quick bool) error {
 	if quick {
 		return nil
 	}
-	engine.PauseUntil(u.over.Load)
+	team.PauseUntil(u.over.Load)
 	return u.err
 }

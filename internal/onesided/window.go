@@ -288,7 +288,7 @@ func (w *Window) Close() error {
 		return w.discard()
 	}
 	w.making.Unlock()
-	if err := shut(w, false); err != nil {
+	if err := shutFor(w, w.c, w.gpu != nil); err != nil {
 		return aside(w.c, "close", -1, err)
 	}
 	return nil
@@ -328,7 +328,7 @@ func (w *Window) giveUp(quick bool) error {
 
 // deregister ends the registration, which Abort, that waits for no call, may have done before.
 func (w *Window) deregister() error {
-	if err := w.reg.Close(); !errors.Is(err, fault.ErrClosed) {
+	if err := w.reg.End(); !errors.Is(err, fault.ErrClosed) {
 		return err
 	}
 	return nil

@@ -14,8 +14,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-// withdrawTimeout bounds the waits of Deregister and Close for peers to unmap. A variable for tests.
-var withdrawTimeout = 5 * time.Second
+// withdrawTimeout bounds the waits of Deregister and Close for peers to unmap: less than engine.CloseTimeout, so that
+// the error names the peer. A variable for tests.
+var withdrawTimeout = 4 * time.Second
 
 // exports is what a rank exports.
 type exports struct {

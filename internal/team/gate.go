@@ -1,4 +1,4 @@
-package engine
+package team
 
 import (
 	"sync/atomic"
