@@ -179,6 +179,15 @@ func TestContextHasEnded(t *testing.T) {
 			}
 			errs = append(errs, testkit.WantsOf(c.Rank(), k.name, k.do(now, c, n), context.Canceled))
 		}
+		now := ctx
+		if c.Rank() == 0 {
+			now = over
+		}
+		v := n.b.Vec()
+		errs = append(errs, coll.AllReduce(now, c.On(n.s), v, v, ubcoll.Max), coll.AllReduce(ctx, c.On(n.s), v, v, ubcoll.Max),
+			testkit.WantsOf(c.Rank(), "Sync", n.s.Sync(ctx), context.Canceled), // of the first one, on both
+			testkit.WantsOf(c.Rank(), "a message on a stream", testkit.ErrOf(p2p.Recv(over, c.On(n.s), 1-c.Rank(), v)),
+				context.Canceled))
 		return errors.Join(append(errs, coll.Barrier(ctx, c), c.Err(), n.g.Launch(ctx), n.close())...)
 	})
 }
