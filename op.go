@@ -45,8 +45,8 @@ func reduction(r team.Reduction) Op { return Op(inside.NewOp(team.Op{Red: r})) }
 // product goes through staging memory. Source: NCCL's ncclRedOpCreatePreMulSum.
 func PreMulSum(x float64) Op { return Op(inside.NewOp(team.Op{Red: team.PreMulSum, Factor: x})) }
 
-// ParseOp reads what Op.String gives: "sum", "prod", "min", "max", "avg", "premulsum(0.5)"; anything else is ErrArgument.
-// Local.
+// ParseOp reads what [Op.String] gives: "sum", "prod", "min", "max", "avg", "premulsum(0.5)"; anything else is
+// [ErrArgument]. Local.
 func ParseOp(s string) (Op, error) {
 	if text, ok := strings.CutPrefix(s, "premulsum("); ok {
 		text, ok = strings.CutSuffix(text, ")")

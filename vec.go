@@ -10,17 +10,17 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Vec is an untyped view of memory: what operations read and write. It is a small value, made by Of, by Buffer.Vec, or
-// from another Vec; making one is local, costs nothing and registers nothing. The memory stays the maker's. A
-// Vec that could not be made (Slice out of range, say) is not valid, and the operation that it is given to says why, on
-// all ranks.
+// Vec is an untyped view of memory: what operations read and write. It is a small value, made by [Of], by [Buffer.Vec],
+// or from another Vec; making one is local, costs nothing and registers nothing. The memory stays the maker's. A Vec
+// that could not be made (Slice out of range, say) is not valid, and the operation that it is given to says why, on all
+// ranks.
 type Vec vec
 
 type vec = inside.Vec
 
 // Of views a Go slice. It works with every operation, through staging memory; a slice is never registered, peers never
 // touch it, and it must not be changed or read by the caller while an operation that uses it runs. Of the slice of a
-// Buffer it is the same as Buffer.Vec. T is any type of [dtype.Elem]: int and types of the program's own do.
+// [Buffer] it is the same as [Buffer.Vec]. T is any type of [dtype.Elem]: int and types of the program's own do.
 func Of[T dtype.Elem](s []T) (v Vec) {
 	x := v.team() // v itself, since a literal would be copied on its way out
 	x.Ptr, x.Len, x.Type = unsafe.Pointer(unsafe.SliceData(s)), len(s), dtype.Of[T]()

@@ -43,9 +43,9 @@ import (
 //
 // Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
 // Allowed in groups and in capture. ErrMismatch if length, type or op differ between ranks; ErrArgument if dst and src
-// do not fit each other or overlap in another way, or op is none (the zero Op); and the usual ones of the package:
-// ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Allreduce
-// (MPI-4.1, 6.9.6), ncclAllReduce.
+// do not fit each other or overlap in another way, or op is none (the zero Op), or not one of bools (which have Min and
+// Max); and the usual ones of the package: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted
+// and a context's. Source: MPI_Allreduce (MPI-4.1, 6.9.6), ncclAllReduce.
 func AllReduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op) error {
 	w, err := begin(c, team.KindAllReduce, dst, src, op, 0)
 	if err != nil {
@@ -61,9 +61,9 @@ func AllReduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubco
 //
 // Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
 // Allowed in groups and in capture. ErrMismatch if length, type or op differ between ranks; ErrArgument if dst and src
-// do not fit each other or overlap in another way, or op is none (the zero Op); and the usual ones of the package:
-// ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source:
-// MPI_Reduce_scatter_block (MPI-4.1, 6.10.1), ncclReduceScatter.
+// do not fit each other or overlap in another way, or op is none (the zero Op), or not one of bools (which have Min and
+// Max); and the usual ones of the package: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted
+// and a context's. Source: MPI_Reduce_scatter_block (MPI-4.1, 6.10.1), ncclReduceScatter.
 func ReduceScatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op) error {
 	w, err := begin(c, team.KindReduceScatter, dst, src, op, 0)
 	if err != nil {
@@ -79,9 +79,9 @@ func ReduceScatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op 
 //
 // Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
 // Allowed in groups and in capture. ErrMismatch if length, type, op or root differ between ranks; ErrArgument if root's
-// dst and src do not fit each other or overlap in another way, root is no rank, or op is none (the zero Op); and the
-// usual ones of the package: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a
-// context's. Source: MPI_Reduce (MPI-4.1, 6.9.1), ncclReduce.
+// dst and src do not fit each other or overlap in another way, root is no rank, or op is none (the zero Op), or not one
+// of bools (which have Min and Max); and the usual ones of the package: ErrStale, ErrLimit, ErrBusy, ErrClosed,
+// ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Reduce (MPI-4.1, 6.9.1), ncclReduce.
 func Reduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op, root int) error {
 	w, err := begin(c, team.KindReduce, dst, src, op, root)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// AllGatherV is AllGather with lengths that differ: counts[r] elements come from rank r, one after the other in dst,
+// AllGatherV is [AllGather] with lengths that differ: counts[r] elements come from rank r, one after the other in dst,
 // which has as many as counts in all; src has this rank's. counts is the same on all ranks; the caller leaves it alone
 // until it is done. In place when src is this rank's part of dst.
 //
@@ -31,7 +31,7 @@ func AllGatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []in
 	return end(ctx, c, w)
 }
 
-// GatherV is Gather with lengths that differ: counts[r] elements come from rank r, one after the other in root's dst,
+// GatherV is [Gather] with lengths that differ: counts[r] elements come from rank r, one after the other in root's dst,
 // which has as many as counts in all; src has this rank's. counts and dst matter on root alone, which leaves counts
 // alone until it is done. In place when root's src is its part of dst.
 //
@@ -58,7 +58,7 @@ func GatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []int, 
 	return end(ctx, c, w)
 }
 
-// ScatterV is Scatter with lengths that differ: counts[r] elements go to rank r, one after the other in root's src,
+// ScatterV is [Scatter] with lengths that differ: counts[r] elements go to rank r, one after the other in root's src,
 // which has as many as counts in all; dst has this rank's. counts and src matter on root alone, which leaves counts
 // alone until it is done. In place when root's dst is its part of src.
 //
@@ -86,9 +86,9 @@ func ScatterV(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, counts [
 	return end(ctx, c, w)
 }
 
-// AllToAllV is AllToAll with lengths that differ: sendCounts[d] elements go to rank d, one after the other in src, and
-// recvCounts[s] come from rank s, one after the other in dst. Rank s's sendCounts[d] equals rank d's recvCounts[s]. The
-// caller leaves the counts alone until it is done. Not in place.
+// AllToAllV is [AllToAll] with lengths that differ: sendCounts[d] elements go to rank d, one after the other in src,
+// and recvCounts[s] come from rank s, one after the other in dst. Rank s's sendCounts[d] equals rank d's recvCounts[s].
+// The caller leaves the counts alone until it is done. Not in place.
 //
 // Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
 // Allowed in groups and in capture. ErrMismatch if the type or such a pair of counts differ between ranks; ErrArgument

@@ -9,7 +9,7 @@
 //	float32, float64         float32, float64              4, 8
 //	bool                     bool                          1
 //
-// Types defined on these have the same Type, but for those on uint16, F16 and BF16, which are not element types: see
+// Types defined on these have the same [Type], but for those on uint16, F16 and BF16, which are not element types: see
 // [Elem]. Everything here is local, never blocks and never allocates.
 package dtype
 
@@ -70,7 +70,7 @@ func (t Type) Signed() bool {
 	return t.Float()
 }
 
-// String is the type's name as Parse reads it: "float32".
+// String is the type's name as [Parse] reads it: "float32".
 func (t Type) String() string {
 	if t >= numTypes {
 		return fmt.Sprintf("dtype(%d)", uint8(t))
@@ -123,10 +123,10 @@ func (t *Type) UnmarshalText(b []byte) error {
 	return err
 }
 
-// Elem is the Go types that have a Type, and the types that programs define on them (type Celsius float32). Not those
+// Elem is the Go types that have a [Type], and the types that programs define on them (type Celsius float32). Not those
 // defined on uint16, F16 or BF16: underneath these three are the same, and a float16 must not be summed as an integer.
-// An int is an [Int64] and a uint a [Uint64], or those of 32 bits on a machine of 32 bits: ranks of the same machine may pass
-// []int and []int64 to the same operation.
+// An int is an [Int64] and a uint a [Uint64], or those of 32 bits on a machine of 32 bits: ranks of the same machine
+// may pass []int and []int64 to the same operation.
 type Elem interface {
 	~int8 | ~uint8 | ~int16 | uint16 | ~int32 | ~uint32 | ~int64 | ~uint64 | ~int | ~uint | ~bool |
 		~float32 | ~float64 | F16 | BF16
@@ -143,7 +143,7 @@ const ofKind = uint64(Int8)<<(4*reflect.Int8) | uint64(Uint8)<<(4*reflect.Uint8)
 // ofWord is how far an integer as large as a word is behind that of 32 bits.
 const ofWord = (Int64 - Int32) * (bits.UintSize / 64)
 
-// Of is the Type of the Go type T, in a nanosecond.
+// Of is the [Type] of the Go type T, in a nanosecond.
 func Of[T Elem]() Type {
 	if unsafe.Sizeof(*new(T)) == 2 {
 		switch any(*new(T)).(type) {

@@ -2,10 +2,10 @@ package dtype
 
 import "math"
 
-// F16 is an IEEE 754 binary16 value as its bits; its Type is Float16.
+// F16 is an IEEE 754 binary16 value as its bits; its [Type] is Float16.
 type F16 uint16
 
-// BF16 is a bfloat16 value (the upper half of a float32) as its bits; its Type is BFloat16.
+// BF16 is a bfloat16 value (the upper half of a float32) as its bits; its [Type] is BFloat16.
 type BF16 uint16
 
 // ToF16 rounds f to the nearest binary16, ties to even; overflow gives infinity and a NaN stays a (quiet) NaN, as

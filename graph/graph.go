@@ -41,14 +41,14 @@ type Graph struct {
 // Messages may differ, as they do between ranks; each launch sends and receives them. Those of 32 MiB and more go by
 // copy engine if the same graph has both sides of all messages between two ranks. Then they must meet each other: if
 // one meets a message from outside of the graph, that is ErrMismatch for the sender, which breaks the communicator, and
-// the memory that the graph receives to holds anything. Only memory of Alloc and Adopt can be captured (a Go slice is
-// ErrArgument): what it holds at each launch counts. Count vectors are read at each launch too, and checked: their sums
-// may be smaller than at the call, and what they do not reach is left alone; negative ones, and those that reach beyond
-// a buffer, are ErrArgument on all ranks. Nothing of that operation is moved then, and the graph works on; on a device,
-// so do the operations behind it in that launch. Calls on device memory become a CUDA graph, when the peers have
-// imported the buffers; host and device memory in one graph is ErrArgument. So is a graph without operations, and a
-// collective that anybody calls on c itself while record runs: it is refused, and the capture fails on all ranks. Not
-// inside a group or another capture. Source: cudaStreamBeginCapture; NCCL's graph registration.
+// the memory that the graph receives to holds anything. Only memory of [ubcoll.Alloc] and [ubcoll.Adopt] can be
+// captured (a Go slice is ErrArgument): what it holds at each launch counts. Count vectors are read at each launch too,
+// and checked: their sums may be smaller than at the call, and what they do not reach is left alone; negative ones, and
+// those that reach beyond a buffer, are ErrArgument on all ranks. Nothing of that operation is moved then, and the
+// graph works on; on a device, so do the operations behind it in that launch. Calls on device memory become a CUDA
+// graph, when the peers have imported the buffers; host and device memory in one graph is ErrArgument. So is a graph
+// without operations, and a collective that anybody calls on c itself while record runs: it is refused, and the capture
+// fails on all ranks. Not inside a group or another capture. Source: cudaStreamBeginCapture; NCCL's graph registration.
 func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) error) (*Graph, error) {
 	v := (*inside.Comm)(c).View()
 	if v.Recorder != nil {
@@ -263,7 +263,7 @@ func (g *Graph) Len() int {
 }
 
 // Launch runs the recorded calls in order, as one: nothing else of the communicator comes between. Collective. Blocking
-// if the graph was captured on a plain communicator; on a view made by On, it is queued on the stream. It costs no
+// if the graph was captured on a plain communicator; on a view made by [ubcoll.Comm.On], it is queued on the stream. It costs no
 // look-up that a call does not, and validates nothing again but count vectors; on a device it is one call of the
 // driver, and one for each operation whose counts have changed. Its errors are those of the calls, and ErrClosed after
 // Close. Not allowed in capture.
