@@ -5,11 +5,10 @@ import (
 	"errors"
 	"math/rand/v2"
 
-	"github.com/ubcoll/ubcoll/fault"
-
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -17,6 +16,9 @@ import (
 func bad(ctx context.Context, c *ubcoll.Comm) error {
 	s, err := ubcoll.NewStream(ubcoll.Host)
 	if err != nil {
+		return err
+	}
+	if err := s.Close(); err != nil {
 		return err
 	}
 	x := ubcoll.Of(make([]int32, 10))
@@ -30,17 +32,14 @@ func bad(ctx context.Context, c *ubcoll.Comm) error {
 		{"no such rank", p2p.Send(ctx, c, c.Size(), x), ubcoll.ErrArgument},
 		{"negative rank", p2p.Send(ctx, c, -1, x), ubcoll.ErrArgument},
 		{"bad Vec", p2p.Send(ctx, c, 0, x.Slice(3, 20)), ubcoll.ErrArgument},
-		{"on a stream", p2p.Send(ctx, c.On(s), 0, x), fault.ErrNotSupported},
+		{"on a closed stream", p2p.Send(ctx, c.On(s), 0, x), ubcoll.ErrClosed},
 		{"ended context", p2p.Send(ended, c, 0, x), context.Canceled},
-		{"in a group of collectives", ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return p2p.Send(ctx, g, 0, x) }),
+		{"a request in a group", ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return testkit.ErrOf(p2p.ISend(ctx, g, 0, x)) }),
 			ubcoll.ErrArgument},
 	} {
 		if !errors.Is(k.err, k.want) {
 			return conform.Fail(c, "%s: %v, not %v", k.name, k.err, k.want)
 		}
-	}
-	if err := s.Close(); err != nil {
-		return err
 	}
 	peer := conform.Partner(c)
 	if peer < 0 {
