@@ -38,8 +38,8 @@ func Main(o Options, run func(context.Context, *Comm) error) {
 	}
 }
 
-// waitFor is the job's exit code. Until the job has been joined, which may take long and knows no context, a signal ends
-// the wait.
+// waitFor is the job's exit code. Until the job has been joined, which may take long and knows no context, a signal
+// ends the wait.
 func waitFor(ctx context.Context, joined <-chan struct{}, codes <-chan int) int {
 	select {
 	case code := <-codes:

@@ -18,10 +18,10 @@ type op = inside.Op
 
 // The reductions. Integers wrap around on overflow. Min and Max give NaN if any operand is NaN. Avg is the sum divided
 // by the number of ranks, truncated toward zero for integers. Half types are computed in float32, and rounded once; the
-// ring, which is only taken for them if it is asked for, rounds them at each of its steps, so that a sum or a product that
-// does not stay within the type on the way is lost there, while an average never leaves it. The order of operands is the
-// algorithm's, and the result is bitwise the same on all ranks. Of bools Max is or and Min is and, and there is nothing
-// else, which is [ErrArgument] on all ranks; bytes other than 0 count as 1, and results are 0 or 1.
+// ring, which is only taken for them if it is asked for, rounds them at each of its steps, so that a sum or a product
+// that does not stay within the type on the way is lost there, while an average never leaves it. The order of operands
+// is the algorithm's, and the result is bitwise the same on all ranks. Of bools Max is or and Min is and, and there is
+// nothing else, which is [ErrArgument] on all ranks; bytes other than 0 count as 1, and results are 0 or 1.
 var (
 	Sum  = reduction(redSum)
 	Prod = reduction(redProd)
@@ -40,9 +40,9 @@ const (
 
 func reduction(r team.Reduction) Op { return Op(inside.NewOp(team.Op{Red: r})) }
 
-// PreMulSum is the sum of each rank's source times x, which may differ between ranks. Floats are multiplied in their own
-// type (half types in float32, rounded once), integers by x's integer part. The source itself is not changed, so the
-// product goes through staging memory. Source: NCCL's ncclRedOpCreatePreMulSum.
+// PreMulSum is the sum of each rank's source times x, which may differ between ranks. Floats are multiplied in their
+// own type (half types in float32, rounded once), integers by x's integer part. The source itself is not changed, so
+// the product goes through staging memory. Source: NCCL's ncclRedOpCreatePreMulSum.
 func PreMulSum(x float64) Op { return Op(inside.NewOp(team.Op{Red: team.PreMulSum, Factor: x})) }
 
 // ParseOp reads what [Op.String] gives: "sum", "prod", "min", "max", "avg", "premulsum(0.5)"; anything else is

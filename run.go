@@ -103,9 +103,9 @@ func (j *job) rank() int {
 	return j.whole.Rank()
 }
 
-// quit has b, a rank of this process or all of it, given up because of err, unless that is nil: what closes it then waits
-// for nobody. The others are told, but for MPI's, whose Abort would end this process: there b refuses its part in an
-// exchange, after which MPI is not finalized any more.
+// quit has b, a rank of this process or all of it, given up because of err, unless that is nil: what closes it then
+// waits for nobody. The others are told, but for MPI's, whose Abort would end this process: there b refuses its part in
+// an exchange, after which MPI is not finalized any more.
 func (j *job) quit(b bootstrap.Bootstrap, err error) {
 	switch {
 	case b == nil || err == nil:

@@ -1,27 +1,27 @@
 // Package coll has the collectives. Every rank of the communicator calls the same ones in the same order with the same
-// count, type, operation and root; if they do not, all of them return an error that names the rank that differs. Lengths
-// and counts are in elements, and may be zero.
+// count, type, operation and root; if they do not, all of them return an error that names the rank that differs.
+// Lengths and counts are in elements, and may be zero.
 //
 // They block until this rank's part is done and its buffers are the caller's again; on a view made by [ubcoll.Comm.On]
 // they are queued instead. Any memory will do: registered buffers are read and written by the peers directly, Go slices
 // go through staging memory, and ranks may differ in this. The source is not written to. Source and destination do not
-// overlap but for the ways of working in place that each function names. What is moved, not reduced, arrives as the bytes
-// that it was, of bools too. One communicator runs one collective at a time ([ubcoll.ErrBusy]). Groups are those of
-// [ubcoll.Group], captures those of [github.com/ubcoll/ubcoll/graph.Capture].
+// overlap but for the ways of working in place that each function names. What is moved, not reduced, arrives as the
+// bytes that it was, of bools too. One communicator runs one collective at a time ([ubcoll.ErrBusy]). Groups are those
+// of [ubcoll.Group], captures those of [github.com/ubcoll/ubcoll/graph.Capture].
 //
-// All of an operation's memory, and its stream, is on the host or on this rank's device ([ubcoll.Comm.GPU]), on all ranks
-// alike. On devices kernels do the work, also for blocking calls, which run on a stream of the communicator's and see
-// nothing of what the program has queued on streams of its own.
+// All of an operation's memory, and its stream, is on the host or on this rank's device ([ubcoll.Comm.GPU]), on all
+// ranks alike. On devices kernels do the work, also for blocking calls, which run on a stream of the communicator's and
+// see nothing of what the program has queued on streams of its own.
 //
 // The memory stays the caller's, who leaves it alone until the operation is done. So do vectors of counts; launches of
 // package graph's graphs read them again, and replays of a capture that somebody else made of a device's stream have
 // those of the call. [ubcoll.Comm.LastOp] says by which algorithm an operation went, and why a buffer was staged.
 //
-// The usual errors are: [ubcoll.ErrArgument] for a Vec that is not valid, memory of a device that is not this rank's, or a
-// stream that is elsewhere than the memory; [ubcoll.ErrStale] for memory that was freed; [ubcoll.ErrLimit] for 2^40
-// elements or more, and for more than 1023 ranks in the operations with counts; the error of a context that had ended
-// before the call. When one rank has such an error, and when there is [ubcoll.ErrMismatch] between them, all ranks return
-// that before data moves, and the communicator stays usable. [ubcoll.ErrPeerLost], [ubcoll.ErrTimeout],
+// The usual errors are: [ubcoll.ErrArgument] for a Vec that is not valid, memory of a device that is not this rank's,
+// or a stream that is elsewhere than the memory; [ubcoll.ErrStale] for memory that was freed; [ubcoll.ErrLimit] for
+// 2^40 elements or more, and for more than 1023 ranks in the operations with counts; the error of a context that had
+// ended before the call. When one rank has such an error, and when there is [ubcoll.ErrMismatch] between them, all
+// ranks return that before data moves, and the communicator stays usable. [ubcoll.ErrPeerLost], [ubcoll.ErrTimeout],
 // [ubcoll.ErrAborted] and a context that ends during the call break it, and what dst holds is undefined.
 // [ubcoll.ErrBusy] and [ubcoll.ErrClosed] are this rank's alone, and change nothing. On a stream [ubcoll.Stream.Sync]
 // returns them, in a group Group does.

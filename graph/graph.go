@@ -263,10 +263,10 @@ func (g *Graph) Len() int {
 }
 
 // Launch runs the recorded calls in order, as one: nothing else of the communicator comes between. Collective. Blocking
-// if the graph was captured on a plain communicator; on a view made by [ubcoll.Comm.On], it is queued on the stream. It costs no
-// look-up that a call does not, and validates nothing again but count vectors; on a device it is one call of the
-// driver, and one for each operation whose counts have changed. Its errors are those of the calls, and ErrClosed after
-// Close. Not allowed in capture.
+// if the graph was captured on a plain communicator; on a view made by [ubcoll.Comm.On], it is queued on the stream. It
+// costs no look-up that a call does not, and validates nothing again but count vectors; on a device it is one call of
+// the driver, and one for each operation whose counts have changed. Its errors are those of the calls, and ErrClosed
+// after Close. Not allowed in capture.
 func (g *Graph) Launch(ctx context.Context) error {
 	if g.nothing() {
 		return errNoGraph
