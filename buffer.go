@@ -13,7 +13,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/reason"
-	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Device is where memory lives.
@@ -91,11 +90,15 @@ var errNoBuffer = engine.NilError("buffer", "Alloc and Adopt make one")
 func (b *Buffer[T]) nothing() bool { return b == nil || b.a == nil }
 
 // Vec views the buffer. That of a nil or zero Buffer is not valid.
-func (b *Buffer[T]) Vec() Vec {
+func (b *Buffer[T]) Vec() (v Vec) {
+	x := v.team() // as in Of
+	x.Type = dtype.Of[T]()
 	if b.nothing() {
-		return newVec(team.Vec{Type: dtype.Of[T](), Err: errNoBuffer})
+		x.Err = errNoBuffer
+		return v
 	}
-	return newVec(team.Vec{Ptr: b.a.Ptr, Len: b.n, Type: dtype.Of[T](), Dev: b.dev, Alloc: b.a})
+	x.Ptr, x.Len, x.Dev, x.Alloc = b.a.Ptr, b.n, b.dev, b.a
+	return v
 }
 
 // Register registers the buffer with c, a communicator of the rank that it was made by: short for

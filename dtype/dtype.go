@@ -143,7 +143,7 @@ const ofKind = uint64(Int8)<<(4*reflect.Int8) | uint64(Uint8)<<(4*reflect.Uint8)
 // ofWord is how far an integer as large as a word is behind that of 32 bits.
 const ofWord = (Int64 - Int32) * (bits.UintSize / 64)
 
-// Of is the [Type] of the Go type T, in a nanosecond.
+// Of is the [Type] of the Go type T.
 func Of[T Elem]() Type {
 	if unsafe.Sizeof(*new(T)) == 2 {
 		switch any(*new(T)).(type) {
