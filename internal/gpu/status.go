@@ -195,8 +195,9 @@ func (d *Device) fatal() *fault.Error {
 }
 
 // closedGrace is how long what is queued may go on after a peer has closed: it has what it needs from that peer, or
-// never will, and work of others may come before it.
-const closedGrace = 5 * time.Second
+// never will, and work of others may come before it. Less than the transport's wait for peers to unmap, and so than
+// engine.CloseTimeout: what a peer that closes still holds has ended by then.
+const closedGrace = 3 * time.Second
 
 // Comm implements StreamUser.
 func (d *Device) Comm() *engine.Comm { return d.c }

@@ -11,9 +11,11 @@ import (
 
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/env"
 )
 
 func TestNoStreamWithoutDevice(t *testing.T) {
+	t.Setenv(env.CUDA.Name, "off")
 	_, err := OpenStream(hw.CUDA(0))
 	require.ErrorIs(t, err, fault.ErrNotSupported)
 }
