@@ -424,3 +424,25 @@ func TestGroupNested(t *testing.T) {
 		return errors.Join(err, src.Free(), dst.Free(), sum.Free())
 	})
 }
+
+// TestEndedContext has messages with a context that has ended for a reason of its own: its error and the reason are told.
+func TestEndedContext(t *testing.T) {
+	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		s, err := ubcoll.NewStream(ubcoll.Host)
+		if err != nil {
+			return err
+		}
+		ended, cancel := context.WithCancelCause(ctx)
+		cancel(errOwn)
+		for _, v := range []*ubcoll.Comm{c, c.On(s)} {
+			for _, err := range []error{p2p.Send(ended, v, 0, ubcoll.Of([]int8{1})), recv(ended, v, 0, ubcoll.Of([]int8{1})),
+				ubcoll.Group(ended, v, func(g *ubcoll.Comm) error { return p2p.Send(ctx, g, 0, ubcoll.Of([]int8{1})) }),
+				testkit.ErrOf(p2p.IRecv(ended, v, 0, ubcoll.Of([]int8{1})))} {
+				if err := errors.Join(testkit.Wants(err, context.Canceled), testkit.Wants(err, errOwn)); err != nil {
+					return err
+				}
+			}
+		}
+		return errors.Join(c.Err(), s.Close())
+	}))
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -124,8 +125,8 @@ func check(ctx context.Context, e *inside.View, op string, peer int, v *team.Vec
 	if none := e.Err(); none != nil {
 		return none
 	}
-	if err := context.Cause(engine.Context(ctx)); err != nil {
-		return e.Mail.Error(op, peer, "", err)
+	if ctx = engine.Context(ctx); ctx.Err() != nil {
+		return e.Mail.Error(op, peer, "", reason.Ended(ctx))
 	}
 	return e.Mail.Check(op, peer, v)
 }

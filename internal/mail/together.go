@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -46,8 +47,8 @@ func (t *Together) Usable(ctx context.Context) error {
 	if err := t.m.c.Err(); err != nil {
 		return err
 	}
-	if err := context.Cause(engine.Context(ctx)); err != nil {
-		return t.m.Error(t.op, -1, "", err)
+	if ctx = engine.Context(ctx); ctx.Err() != nil {
+		return t.m.Error(t.op, -1, "", reason.Ended(ctx))
 	}
 	return nil
 }
