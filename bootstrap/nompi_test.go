@@ -5,11 +5,10 @@ package bootstrap_test
 import (
 	"testing"
 
-	"github.com/ubcoll/ubcoll/fault"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 func TestMPIWithoutTheTag(t *testing.T) {

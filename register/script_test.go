@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ubcoll/ubcoll/fault"
-
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // TestScripts runs the transcripts in testdata. A command is one line, and prints what it returns and, indented by "| ",

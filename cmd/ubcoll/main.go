@@ -20,7 +20,6 @@ import (
 	"strings"
 
 	"github.com/ubcoll/ubcoll/fault"
-
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 

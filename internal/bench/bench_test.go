@@ -12,13 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ubcoll/ubcoll/fault"
-
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 

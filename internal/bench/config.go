@@ -9,10 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ubcoll/ubcoll/fault"
-
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 

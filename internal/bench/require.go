@@ -4,10 +4,9 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ubcoll/ubcoll/fault"
-
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 

@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ubcoll/ubcoll/fault"
-
 	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 func TestAssignGPUs(t *testing.T) {

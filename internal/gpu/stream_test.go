@@ -5,10 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ubcoll/ubcoll/fault"
-
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"

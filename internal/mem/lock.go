@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/ubcoll/ubcoll/fault"
-
 	"github.com/ubcoll/ubcoll/hw/shm"
 )
 
