@@ -181,8 +181,9 @@ func runRanks(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run func
 		}
 		// The cause is noted before the other ranks can hear of it, and fail of it.
 		noted := func(ctx context.Context, c *Comm) error {
-			err := protect(ctx, c, run)
-			note(err)
+			err := errGoexit
+			defer func() { note(err) }()
+			err = protect(ctx, c, run)
 			return err
 		}
 		wg.Go(func() {
@@ -207,9 +208,14 @@ func rankJob(ctx context.Context, b bootstrap.Bootstrap, o Options, run func(con
 	if err != nil {
 		return err
 	}
-	if err := protect(ctx, c, run); err != nil {
-		c.Abort(oneLine(err))
-		c.Close()
+	err = errGoexit // unless run returns, or panics
+	defer func() {
+		if err != nil {
+			c.Abort(oneLine(err))
+			c.Close()
+		}
+	}()
+	if err = run(ctx, c); err != nil {
 		return err
 	}
 	if err := c.Close(); err != nil && !errors.Is(err, ErrClosed) {

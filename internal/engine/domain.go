@@ -132,11 +132,7 @@ func (d *Domain) free(a *mem.Allocation, pass func()) error {
 	if d.Heap.Quarantined() {
 		d.IPC.Look()
 	}
-	d.mu.Lock()
-	if !d.closed {
-		d.sweep()
-	}
-	d.mu.Unlock()
+	defer d.sweepNow() // last: it may wait for peers, and a is freed by then whatever becomes of the call
 	var end ending
 	held := false // until the messages that come and go without holding it are over
 	err := a.Leave(func() error {
@@ -207,6 +203,14 @@ func (d *Domain) hold() {
 	d.mu.Lock()
 	d.comms++
 	d.mu.Unlock()
+}
+
+func (d *Domain) sweepNow() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.closed {
+		d.sweep()
+	}
 }
 
 // sweep gives back the areas that no peer reads any more.
