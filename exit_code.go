@@ -7,7 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// The exit codes. An error with an ExitCode() int method has its own; a signal gives 128 plus its number.
+// The exit codes. An error with an ExitCode() int method may have its own; a signal gives 128 plus its number.
 const (
 	exitInternal  = 1
 	exitPanic     = 2
@@ -28,14 +28,17 @@ const (
 //	6      ErrArgument
 //	128+n  signal n, which ended Main's context
 //
-// An error that has, or wraps one that has, a method ExitCode() int has that code instead. Local.
+// An error that has, or wraps one that has, a method ExitCode() int has that code instead, if it is 1 to 255: os/exec
+// has -1 of a child that a signal killed. Local.
 func ExitCode(err error) int {
 	if err == nil {
 		return 0
 	}
 	var own interface{ ExitCode() int }
 	if errors.As(err, &own) {
-		return own.ExitCode()
+		if code := own.ExitCode(); code >= 1 && code <= 255 {
+			return code
+		}
 	}
 	for _, c := range []struct {
 		is   error

@@ -34,6 +34,10 @@ func TestExitCode(t *testing.T) {
 		{ubcoll.ErrArgument, 6},
 		{coded(7), 7},
 		{coded(200), 200},
+		{coded(255), 255},
+		{coded(0), 1},
+		{coded(-1), 1}, // as os/exec has it of a child that a signal killed
+		{coded(256), 1},
 	} {
 		require.Equal(t, k.code, ubcoll.ExitCode(k.err), "%v", k.err)
 		if k.err != nil {
@@ -41,6 +45,7 @@ func TestExitCode(t *testing.T) {
 		}
 	}
 	require.Equal(t, 7, ubcoll.ExitCode(errors.Join(ubcoll.ErrArgument, coded(7))), "its own comes first")
+	require.Equal(t, 6, ubcoll.ExitCode(errors.Join(ubcoll.ErrArgument, coded(-1))), "if it is one")
 	err := ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(context.Context, *ubcoll.Comm) error { panic("on purpose") })
 	require.Equal(t, 2, ubcoll.ExitCode(err))
 }
