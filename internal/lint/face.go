@@ -5,6 +5,7 @@ import (
 	"go/doc"
 	"go/doc/comment"
 	"go/parser"
+	"io/fs"
 	"path"
 	"regexp"
 	"strconv"
@@ -21,7 +22,8 @@ type source struct {
 }
 
 // face looks at what go doc shows of those packages, whatever the build: no name of an internal package in declarations
-// and comments, a comment for each field and each method of an interface too, and links that lead somewhere.
+// and comments, a comment for each field and each method of an interface too, and links that lead somewhere. A tree with
+// a go.mod is whole: each of those packages is there.
 func (c *checker) face() {
 	hidden := []string{"internal"}
 	for room := range c.lines {
@@ -50,7 +52,12 @@ func (c *checker) face() {
 		pages[room] = page
 		symbols[page.ImportPath] = exported(page)
 	}
+	_, err := fs.Stat(c.tree, "go.mod")
+	whole := err == nil
 	for _, room := range face {
+		if whole && len(c.sources[room]) == 0 {
+			c.fault(or(room, "the root"), "has no files: internal/lint's face names the packages that users hold")
+		}
 		for _, s := range c.sources[room] {
 			if f := c.parse(s); f != nil {
 				ast.FileExports(f)

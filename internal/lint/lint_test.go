@@ -254,6 +254,29 @@ func TestOtherModule(t *testing.T) {
 	require.Len(t, faults, 1)
 }
 
+// A package that users hold is there: one that was moved would be looked at no more.
+func TestFace(t *testing.T) {
+	tree := fstest.MapFS{
+		"LICENSE":         {Data: []byte("Apache License")},
+		"README.md":       {},
+		"go.mod":          {Data: []byte("module " + module + "\n")},
+		"a.go":            {Data: []byte("package ubcoll\n")},
+		"fault/fault.go":  {Data: []byte("package main\n")}, // which go doc shows nothing of
+		"graph/a_test.go": {Data: []byte("package graph\n")},
+	}
+	for _, room := range []string{"coll", "p2p", "bootstrap", "dtype"} {
+		tree[room+"/a.go"] = &fstest.MapFile{Data: []byte("package " + room + "\n")}
+	}
+	const want = ": has no files: internal/lint's face names the packages that users hold"
+	faults, err := Check(tree)
+	require.NoError(t, err)
+	require.Equal(t, []string{"fault" + want, "graph" + want}, faults)
+	delete(tree, "a.go")
+	faults, err = Check(tree)
+	require.NoError(t, err)
+	require.Equal(t, []string{"fault" + want, "graph" + want, "the root" + want}, faults)
+}
+
 // The table of where things are names files that exist, and what they declare.
 func TestWhere(t *testing.T) {
 	source := "package a\n\nconst c = 1\n\nvar v, w int\n\ntype s struct{ field int }\n\ntype i interface{ Method() }\n\n" +
