@@ -48,8 +48,11 @@ func (o OpInfo) String() string {
 func newOpInfo(e engine.OpInfo) OpInfo {
 	o := OpInfo{Op: e.Op(), Seq: e.Seq, Algorithm: e.Algorithm, Bytes: e.Bytes, Src: BufferInfo(e.Src), Dst: BufferInfo(e.Dst),
 		Took: e.Took, Waited: e.Waited}
-	for _, m := range e.Members {
-		o.Members = append(o.Members, newOpInfo(m))
+	if len(e.Members) > 0 {
+		o.Members = make([]OpInfo, len(e.Members))
+	}
+	for i, m := range e.Members {
+		o.Members[i] = newOpInfo(m)
 	}
 	return o
 }
