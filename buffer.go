@@ -102,7 +102,8 @@ func (b *Buffer[T]) Vec() (v Vec) {
 }
 
 // Register registers the buffer with c, a communicator of the rank that it was made by: short for
-// c.RegisterBuffer(b.Vec()), which says the rest. Local and blocking.
+// c.RegisterBuffer(b.Vec()), which says the rest. Local and blocking. [ErrArgument] if the buffer is nil, empty or
+// another rank's, [ErrStale] after Free, [ErrLimit], [ErrClosed], or why c broke.
 func (b *Buffer[T]) Register(c *Comm) (*Registration, error) { return c.RegisterBuffer(b.Vec()) }
 
 // Slice is the buffer's memory; nil on a device, and after Free. The slice belongs to the buffer: using it after Free
@@ -115,15 +116,15 @@ func (b *Buffer[T]) Slice() []T {
 }
 
 // CopyFrom copies src, which may overlap the buffer, to the buffer's start. Local and blocking; on a device it does not
-// wait for what is queued on streams. [ErrArgument] if src is longer than the buffer, [ErrStale] after Free; an error
-// copies nothing.
+// wait for what is queued on streams. [ErrArgument] if src is longer than the buffer, [ErrStale] after Free, ctx's
+// error if it had ended; an error copies nothing.
 func (b *Buffer[T]) CopyFrom(ctx context.Context, src []T) error {
 	return b.copy(ctx, "copy_from", src, true)
 }
 
 // CopyTo fills dst, which may overlap the buffer, from the buffer's start. Local and blocking; on a device it does not
-// wait for what is queued on streams. [ErrArgument] if dst is longer than the buffer, [ErrStale] after Free; an error
-// copies nothing.
+// wait for what is queued on streams. [ErrArgument] if dst is longer than the buffer, [ErrStale] after Free, ctx's
+// error if it had ended; an error copies nothing.
 func (b *Buffer[T]) CopyTo(ctx context.Context, dst []T) error {
 	return b.copy(ctx, "copy_to", dst, false)
 }

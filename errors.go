@@ -2,8 +2,17 @@ package ubcoll
 
 import "github.com/ubcoll/ubcoll/fault"
 
-// Error is what operations return: which operation, on which rank, about which peer, at which step, and why. Use
-// errors.Is with the sentinels below, with [ErrNotSupported], and with the context errors.
+// Error is what operations return, [fault.Error] by another name. Use errors.As to get it, and errors.Is with the
+// sentinels below and with the context errors. Its fields:
+//
+//	Op     string // the operation: "all_reduce", "open", ...
+//	Seq    uint64 // its sequence number in its communicator, from 1; 0 if it had none
+//	Rank   int    // the rank that reports; -1 if it has none yet
+//	Peer   int    // the rank that the error is about; -1 if none
+//	Host   string // the reporting rank's host
+//	Step   string // where in the operation: "agree", "reduce-scatter", ...
+//	Device Device // the device that reports; Host if none does
+//	Err    error  // why: what errors.Is and errors.As look at
 type Error = fault.Error
 
 // The reasons for failure. [ErrArgument], [ErrStale], [ErrLimit] and ErrNotSupported on one rank, and [ErrMismatch]

@@ -24,7 +24,8 @@ type Options struct {
 	// Logger takes this rank's messages of the communicator, and of those that Split and Dup make of it; what its handler
 	// leaves out is not written, whatever UBCOLL_LOG says. Nil: text on standard error, from UBCOLL_LOG's level on. At
 	// Warn: what no call can return as an error, and long waits; at Info: what was opened, found, broken and closed; at
-	// Debug: how each collective went. It is not compared, and called from any goroutine.
+	// Debug: how each collective went, if it is enabled when the communicator is made. It is not compared. Its handler is
+	// called from any goroutine, while the library holds locks: it must call nothing of this library.
 	Logger *slog.Logger `toml:"-"`
 }
 
@@ -45,12 +46,17 @@ type Algorithm string
 // The algorithms. The two-shot works with every mix of buffers, and stands in where another cannot be had; what is
 // small enough to travel with the agreement does so, unless the ring is asked for.
 const (
-	AlgorithmAuto    Algorithm = ""         // the library chooses
-	AlgorithmRing    Algorithm = "ring"     // around all ranks
-	AlgorithmOneShot Algorithm = "one-shot" // every rank combines everything; on devices up to 1 MiB
-	AlgorithmTwoShot Algorithm = "two-shot" // every rank combines its part and reads the others'
-	AlgorithmPush    Algorithm = "push"     // every rank combines its part and writes it to the others; on devices a
-	//                                           two-shot that reads no peer's memory
+	// AlgorithmAuto has the library choose.
+	AlgorithmAuto Algorithm = ""
+	// AlgorithmRing goes around all ranks.
+	AlgorithmRing Algorithm = "ring"
+	// AlgorithmOneShot has every rank combine everything; on devices up to 1 MiB.
+	AlgorithmOneShot Algorithm = "one-shot"
+	// AlgorithmTwoShot has every rank combine its part and read the others'.
+	AlgorithmTwoShot Algorithm = "two-shot"
+	// AlgorithmPush has every rank combine its part and write it to the others; on devices it is a two-shot that reads no
+	// peer's memory.
+	AlgorithmPush Algorithm = "push"
 )
 
 // Algorithms are those that can be asked for by name: all but [AlgorithmAuto]. The caller owns the slice.

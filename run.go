@@ -25,6 +25,9 @@ import (
 // their Run where run returns it. A failure leaves MPI unfinalized, since finalizing may wait for ranks that are gone:
 // the program has nothing left to do there then but to exit, with ExitCode(err), which has the launcher end the
 // processes that have not heard of it. MPI starts once in a process: under a launcher a second Run is [ErrClosed].
+//
+// [ErrArgument] if run or ctx is nil, or a variable of the environment is malformed; [ErrNotSupported] under a launcher
+// in a program built without MPI, of more ranks than one; and what Open returns.
 func Run(ctx context.Context, o Options, run func(context.Context, *Comm) error) error {
 	j, err := join()
 	switch {

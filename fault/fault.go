@@ -12,18 +12,29 @@ import (
 
 // The reasons. Test for them with errors.Is.
 var (
-	ErrArgument = errors.New("invalid argument")        // this rank's own arguments are wrong
-	ErrMismatch = errors.New("ranks disagree")          // the ranks called with different arguments
-	ErrBusy     = errors.New("an operation is running") // a second goroutine, or Close during a call
-	ErrStale    = errors.New("stale memory or handle")  // freed, re-created, or of another generation
-	ErrInUse    = errors.New("in use")                  // freed while a registration, window or graph is open
-	ErrClosed   = errors.New("closed")                  // closed already
-	ErrPeerLost = errors.New("peer lost")               // a peer died, exited or closed
-	ErrTimeout  = errors.New("timed out")               // Options.Timeout ran out
-	ErrAborted  = errors.New("aborted")                 // some rank called Abort
-	ErrLimit    = errors.New("limit reached")           // a limit of the library, the process or the system
+	// ErrArgument: this rank's own arguments are wrong.
+	ErrArgument = errors.New("invalid argument")
+	// ErrMismatch: ranks called with different arguments.
+	ErrMismatch = errors.New("ranks disagree")
+	// ErrBusy: an operation of the same Comm runs on another goroutine, or is queued.
+	ErrBusy = errors.New("an operation is running")
+	// ErrStale: memory or a handle that has been freed or re-created.
+	ErrStale = errors.New("stale memory or handle")
+	// ErrInUse: memory that is registered, or held by a graph or an operation.
+	ErrInUse = errors.New("in use")
+	// ErrClosed: closed already.
+	ErrClosed = errors.New("closed")
+	// ErrPeerLost: a peer died, exited, or closed its communicator.
+	ErrPeerLost = errors.New("peer lost")
+	// ErrTimeout: Options.Timeout ran out, or what Free and Close wait for did not come.
+	ErrTimeout = errors.New("timed out")
+	// ErrAborted: some rank called Abort.
+	ErrAborted = errors.New("aborted")
+	// ErrLimit: a limit of the library, the process or the system.
+	ErrLimit = errors.New("limit reached")
 
-	ErrNotSupported = hw.ErrNotSupported // what this version, this build or this machine cannot do
+	// ErrNotSupported: what this version, this build or this machine cannot do.
+	ErrNotSupported = hw.ErrNotSupported
 )
 
 // Error is what operations return: which operation, where, on which rank, about which peer, and why. Err wraps one of
