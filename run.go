@@ -27,7 +27,7 @@ import (
 // processes that have not heard of it. MPI starts once in a process: under a launcher a second Run is [ErrClosed].
 //
 // [ErrArgument] if run or ctx is nil, or a variable of the environment is malformed; [ErrNotSupported] under a launcher
-// in a program built without MPI, of more ranks than one; and what Open returns.
+// of several ranks, if the program was built without MPI; and what Open returns.
 func Run(ctx context.Context, o Options, run func(context.Context, *Comm) error) error {
 	j, err := join()
 	switch {
