@@ -10,7 +10,6 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
-	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
@@ -35,7 +34,8 @@ type env struct {
 	w, more  *ubcoll.Window
 	ch       *p2p.Channel
 	gates    map[ubcoll.Device]*ubcoll.Window // hold up streams
-	queues   bool                             // they are held up
+	held     bool                             // they are held up
+	turns    *turns                           // with the other rank
 }
 
 // In bytes and elements.
@@ -277,8 +277,6 @@ func signalled(from int, want func(e *env) []int32) func(context.Context, *env) 
 
 func ofPeer(e *env) []int32 { return values(e.peer(), 0, some) }
 
-func nothing(context.Context, *env) error { return nil }
-
 var windows = []operation{
 	{true, "Comm.RegisterWindow", func(ctx context.Context, e *env, at on) (err error) {
 		e.more, err = at.c.RegisterWindow(ctx, e.src.Vec(), ubcoll.WindowDefault)
@@ -298,8 +296,14 @@ var windows = []operation{
 			return err
 		}
 		return w.Wait(ctx, e.peer())
-	}, nothing},
-	{false, "Window.Flush", func(ctx context.Context, e *env, at on) error { return e.w.On(at.s).Flush(ctx) }, nothing},
+	}, nil},
+	{false, "Window.Put, Window.Flush", func(ctx context.Context, e *env, at on) error {
+		w := e.w.On(at.s)
+		if err := w.Put(ctx, e.peer(), there*word, e.src.Vec().Slice(0, some)); err != nil {
+			return err
+		}
+		return w.Flush(ctx)
+	}, signalled(there, ofPeer)},
 }
 
 // called is one call of a channel without a result of its own.
@@ -315,7 +319,7 @@ var channels = []operation{
 			return err
 		}
 		return errors.Join(ch.Signal(ctx), ch.Wait(ctx), ch.Close())
-	}, nothing},
+	}, nil},
 	called("Channel.Put", func(ctx context.Context, ch *p2p.Channel) error {
 		return ch.Put(ctx, there*word, 0, some*word)
 	}, signalled(there, ofPeer)),
@@ -333,13 +337,13 @@ var channels = []operation{
 			return err
 		}
 		return ch.Wait(ctx)
-	}, nothing),
+	}, nil),
 	called("Channel.RelaxedSignal, Channel.Wait", func(ctx context.Context, ch *p2p.Channel) error {
 		if err := ch.RelaxedSignal(ctx); err != nil {
 			return err
 		}
 		return ch.Wait(ctx)
-	}, nothing),
+	}, nil),
 	{false, "Channel.Poll", func(ctx context.Context, e *env, at on) error {
 		if err := e.ch.Signal(ctx); err != nil {
 			return err
@@ -352,11 +356,11 @@ var channels = []operation{
 			if got {
 				return nil
 			}
-			if time.Since(start) > testkit.Limit {
+			if time.Since(start) > soon {
 				return errors.New("no signal")
 			}
 		}
-	}, nothing},
+	}, nil},
 	called("Channel.PutPackets, Channel.GetPackets", func(ctx context.Context, ch *p2p.Channel) error {
 		if err := ch.PutPackets(ctx, there*word, 0, some*word, width); err != nil {
 			return err
@@ -368,33 +372,38 @@ var channels = []operation{
 			return errors.Join(b.Put(ctx, there*word, 0, some*word), b.Signal(ctx), b.Wait(ctx))
 		})
 	}, func(ctx context.Context, e *env) error { return expect(ctx, e.shared, there, ofPeer(e)) }),
-	called("Channel.Flush", func(ctx context.Context, ch *p2p.Channel) error { return ch.Flush(ctx) }, nothing),
+	called("Channel.Put, Channel.Flush", func(ctx context.Context, ch *p2p.Channel) error {
+		if err := ch.Put(ctx, there*word, 0, some*word); err != nil {
+			return err
+		}
+		return ch.Flush(ctx)
+	}, signalled(there, ofPeer)),
 }
 
 var others = []operation{
-	{false, "Barrier", func(ctx context.Context, _ *env, at on) error { return coll.Barrier(ctx, at.c) }, nothing},
+	{false, "Barrier", func(ctx context.Context, _ *env, at on) error { return coll.Barrier(ctx, at.c) }, nil},
 	{false, "Group", func(ctx context.Context, _ *env, at on) error {
 		return ubcoll.Group(ctx, at.c, func(g *ubcoll.Comm) error { return coll.Barrier(ctx, g) })
-	}, nothing},
+	}, nil},
 	{true, "Capture", func(ctx context.Context, _ *env, at on) error {
 		g, err := graph.Capture(ctx, at.c, func(view *ubcoll.Comm) error { return coll.Barrier(ctx, view) })
 		if err != nil {
 			return err
 		}
 		return g.Close()
-	}, nothing},
+	}, nil},
 	{true, "Comm.Split", func(ctx context.Context, _ *env, at on) error {
 		c, err := at.c.Split(ctx, 0, 0)
 		if err != nil {
 			return err
 		}
 		return errors.Join(coll.Barrier(ctx, c), c.Close())
-	}, nothing},
+	}, nil},
 	{true, "Comm.Dup", func(ctx context.Context, _ *env, at on) error {
 		c, err := at.c.Dup(ctx)
 		if err != nil {
 			return err
 		}
 		return errors.Join(coll.Barrier(ctx, c), c.Close())
-	}, nothing},
+	}, nil},
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -61,11 +62,13 @@ func TestSupport(t *testing.T) {
 		}
 		require.Equal(t, names, rows, m.heading)
 		t.Run(m.heading, func(t *testing.T) {
-			gputest.Run(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device) error {
+			o, between := ubcoll.Options{Timeout: soon}, newTurns()
+			gputest.Run(t, ranks, o, func(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device) error {
 				e, err := open(ctx, c, gpu, m.device)
 				if err != nil {
 					return err
 				}
+				e.turns = between
 				for i, o := range m.operations {
 					for k, w := range ways {
 						cell := tables[m.heading][i].cells[k]
@@ -122,7 +125,8 @@ type on struct {
 	s *ubcoll.Stream
 }
 
-// operation is a call, and what is to be seen after it. What makes something is not for a CUDA graph.
+// operation is a call, and what is to be seen after it: if nothing is, it is a call that waits for the peer's. What makes
+// something is not for a CUDA graph.
 type operation struct {
 	makes bool
 	name  string
@@ -198,14 +202,14 @@ var ways = []way{
 	}},
 }
 
-// onStream holds the stream up until the call has returned, if it is to be queued.
+// onStream holds the stream up until after is done, if that looks for what the call does.
 func onStream(ctx context.Context, e *env, dev ubcoll.Device, call func(at on) error, after func() error) error {
 	s, err := ubcoll.NewStream(dev)
 	if err != nil {
 		return err
 	}
 	gate, me := e.gates[dev], e.c.Rank()
-	if e.queues {
+	if e.held {
 		err = gate.On(s).Wait(ctx, me)
 	}
 	if err == nil {
@@ -214,7 +218,7 @@ func onStream(ctx context.Context, e *env, dev ubcoll.Device, call func(at on) e
 	if err == nil {
 		err = after()
 	}
-	if e.queues {
+	if e.held {
 		err = errors.Join(err, gate.Signal(ctx, me))
 	}
 	return errors.Join(err, s.Sync(ctx), s.Close())
@@ -228,21 +232,38 @@ func (e *env) holds(ctx context.Context, o operation, w way, cell string) error 
 	if cell == none {
 		return nil
 	}
+	if cell == once && w.name == blocking {
+		return errors.New("that is how all blocking calls run")
+	}
 	if err := e.fill(ctx); err != nil {
 		return err
 	}
 	if err := coll.Barrier(ctx, e.c); err != nil {
 		return err
 	}
-	e.queues = cell == yes
-	err := w.make(ctx, e, func(at on) error { return o.call(ctx, e, at) }, func() error {
-		if cell == yes && w.name != blocking { // it is queued or recorded, and no more
-			return expect(ctx, e.dst, 0, make([]int32, all))
+	e.held = o.check != nil
+	queued := cell == yes && w.name != blocking // or recorded
+	err := w.make(ctx, e, func(at on) error {
+		call := func() error { return o.call(ctx, e, at) }
+		switch {
+		case queued:
+			return e.second(ctx, call)
+		case cell == once && o.check == nil:
+			return e.waits(ctx, call)
 		}
-		if cell != once {
-			return nil
+		return call()
+	}, func() error {
+		switch {
+		case queued: // and no more, here and at the peer, whose calls have both returned
+			mine := values(e.c.Rank(), 0, all)
+			if err := e.meet(ctx); err != nil {
+				return err
+			}
+			return errors.Join(expect(ctx, e.dst, 0, make([]int32, all)), expect(ctx, e.shared, 0, mine), e.meet(ctx))
+		case cell == once && o.check != nil:
+			return o.check(ctx, e)
 		}
-		return o.check(ctx, e)
+		return nil
 	})
 	switch want, isError := sentinels[cell]; {
 	case isError && err == nil:
@@ -254,10 +275,70 @@ func (e *env) holds(ctx context.Context, o operation, w way, cell string) error 
 		return fmt.Errorf("which is not among %q, %q, %v; it is %v", yes, once, slices.Sorted(maps.Keys(sentinels)), err)
 	case err != nil:
 		return err
-	case cell == yes:
+	case cell == yes && o.check != nil:
 		if err := o.check(ctx, e); err != nil {
 			return err
 		}
 	}
 	return errors.Join(e.c.Err(), coll.Barrier(ctx, e.c))
+}
+
+// soon is how long a call waits that waits for what never comes, and early is how long a call is given to return that
+// ought to wait: only a wrong page can make a test fail by it, on a machine of any speed.
+const (
+	soon  = 20 * time.Second
+	early = 30 * time.Millisecond
+)
+
+// turns is what the two ranks, which are goroutines, tell each other without the library.
+type turns struct{ met, returned chan struct{} }
+
+func newTurns() *turns { return &turns{make(chan struct{}), make(chan struct{}, 1)} }
+
+// await is an error if the other rank does not do its part of ch.
+func await(ctx context.Context, send, receive chan struct{}) error {
+	select {
+	case send <- struct{}{}:
+		return nil
+	case <-receive:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(soon):
+		return errors.New("the other rank has failed, or its call waits for this one")
+	}
+}
+
+// meet returns when both ranks have called it.
+func (e *env) meet(ctx context.Context) error {
+	if e.c.Rank() == 0 {
+		return await(ctx, e.turns.met, nil)
+	}
+	return await(ctx, nil, e.turns.met)
+}
+
+// second has rank 1 make its call when that of rank 0 has returned, which fails unless that is queued or recorded.
+func (e *env) second(ctx context.Context, call func() error) error {
+	if e.c.Rank() == 0 {
+		err := call()
+		e.turns.returned <- struct{}{}
+		return err
+	}
+	if err := await(ctx, nil, e.turns.returned); err != nil {
+		return err
+	}
+	return call()
+}
+
+// waits is an error if rank 0's call returns before rank 1 makes its own.
+func (e *env) waits(ctx context.Context, call func() error) error {
+	if e.c.Rank() == 0 {
+		return e.second(ctx, call)
+	}
+	select {
+	case <-e.turns.returned:
+		return errors.New("a call returned that waits for its peer's")
+	case <-time.After(early):
+	}
+	return errors.Join(call(), await(ctx, nil, e.turns.returned))
 }
