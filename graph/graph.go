@@ -291,8 +291,8 @@ func (g *Graph) over() {
 	g.launches--
 	last := g.closed && g.launches == 0
 	g.mu.Unlock()
-	if last {
-		g.letGo()
+	if last { // Close has returned
+		g.view.Domain().Failed(g.view.Within("close", g.letGo))
 	}
 }
 

@@ -17,18 +17,29 @@ import (
 //
 // Forget works after Close too: memory outlives the cache while operations still use it.
 func (c *Cache) Forget(m Memory, done func(failed error)) error {
+	end, err := c.Leave(m, done)
+	if err == nil {
+		end()
+	}
+	return err
+}
+
+// Leave is Forget for who does not want to wait for the backends yet: it decides, and what is left to do is end, which
+// the caller calls once. Until then done has not been called.
+func (c *Cache) Leave(m Memory, done func(failed error)) (end func(), err error) {
 	var dead []*extent
 	c.mu.Lock()
 	left, err := c.forget(m, done, &dead)
 	c.mu.Unlock()
 	if err != nil {
-		return fmt.Errorf("free %v: %w", m, err)
+		return nil, fmt.Errorf("free %v: %w", m, err)
 	}
-	c.tell(deregister(dead))
-	if left == 0 {
-		done(nil)
-	}
-	return nil
+	return func() {
+		c.tell(deregister(dead))
+		if left == 0 {
+			done(nil)
+		}
+	}, nil
 }
 
 // forget returns how many extents of m, one but for invalidated ones, must go before done is called.

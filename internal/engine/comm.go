@@ -214,7 +214,11 @@ func (c *Comm) Close() error {
 	if err != nil {
 		return c.LocalError("close", err)
 	}
-	return c.Within("close", c.end)
+	err = c.within("close", c.end)
+	if unsaid := c.unsaid.left(); unsaid != nil && c.broken.Load() == nil { // else Err says it
+		err = errors.Join(err, c.LocalError("close", unsaid))
+	}
+	return err
 }
 
 // end gives up what the communicator has.
@@ -226,31 +230,32 @@ func (c *Comm) end() error {
 	}
 	c.Polls.Drain()
 	c.logClose()
-	errs = append(errs, c.release())
-	if err := c.unsaid.left(); err != nil && c.broken.Load() == nil { // else Err says it
-		errs = append(errs, c.LocalError("close", err))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.release())...)
 }
 
 // CloseTimeout is how long Close and Free wait at most. A variable for tests.
 var CloseTimeout = 5 * time.Second
 
-// Within does what Close or Free, op, does: end, which may wait for what is queued on a device and for peers. What has
-// not ended in time goes on by itself, and what fails then is logged.
+// Within does what a Close or Free, op, has to do, but for a communicator's: end, which may wait for what is queued on a
+// device and for peers, but not the caller for longer than CloseTimeout.
 func (c *Comm) Within(op string, end func() error) error {
-	over := make(chan error, 1)
-	go func() { over <- end() }()
-	late := time.NewTimer(CloseTimeout)
-	defer late.Stop()
-	select {
-	case err := <-over:
-		return err
-	case <-late.C:
-		go func() { c.dom.Failed(<-over) }()
-		return c.LocalError(op, fmt.Errorf("what is queued on this rank's device, or a peer that uses the memory, has not come "+
-			"to an end in %v, and is waited for without this call: %w", CloseTimeout, fault.ErrTimeout))
+	if !c.dom.ends.Enter() {
+		defer c.dom.ends.Leave()
+		return end() // it finds that all has ended
 	}
+	return c.within(op, func() error {
+		defer c.dom.ends.Leave()
+		return end()
+	})
+}
+
+func (c *Comm) within(op string, end func() error) error {
+	inTime, err := team.Within(CloseTimeout, end, func(err error) { c.dom.failedTo(op, err) })
+	if inTime {
+		return err
+	}
+	return c.LocalError(op, fmt.Errorf("what is queued on this rank's device, or a peer that uses the memory, has not come "+
+		"to an end in %v, and is waited for without this call: %w", CloseTimeout, fault.ErrTimeout))
 }
 
 // tryClose lets no operation begin any more, unless one is under way.

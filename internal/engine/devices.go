@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -26,7 +27,7 @@ type DeviceTransport interface {
 	// Withdraw ends what Export began: it waits for this rank's queued work, then until no peer has the memory mapped,
 	// or ctx ends. The error then names the peer (and wraps fault.ErrTimeout if ctx had a deadline), and the number of
 	// the extent is not used again until that peer has followed. Withdrawing what is not exported does nothing.
-	Withdraw(ctx context.Context, a *mem.Allocation) error
+	Withdraw(limit time.Duration, a *mem.Allocation) error
 	// Missing is a peer, by its DevicePeer.Number, that has not imported this rank's extent, and why; -1 and "" if all
 	// that use a device have. It costs a few loads and takes no lock.
 	Missing(extent uint32) (peer int, why string)

@@ -32,6 +32,7 @@ type Domain struct {
 	log      *slog.Logger  // of all of them
 	failures atomic.Uint64 // see Failed
 	device   DomainDevice  // nil without one
+	ends     team.Gate     // closes and frees under way, some without a caller: the domain's end waits for them
 
 	mu      sync.Mutex
 	comms   int
@@ -126,37 +127,49 @@ func Memory(a *mem.Allocation) register.Memory {
 
 // free ends an allocation: fault.ErrInUse while a registration, window or graph is open, and of adopted memory of the
 // host while an operation uses it; else it returns at once and completes when operations in flight leave. pass waits
-// for what uses it without holding it. Other errors are of what was done with it so far, and do not keep it from being
-// freed.
-func (d *Domain) free(a *mem.Allocation, pass func()) error {
+// for what uses it without holding it, and within bounds how long the call waits for the rest. Other errors are of what
+// was done with it so far, and do not keep it from being freed.
+func (d *Domain) free(a *mem.Allocation, pass func(), within func(func() error) error) error {
 	if d.Heap.Quarantined() {
 		d.IPC.Look()
 	}
-	defer d.sweepNow() // last: it may wait for peers, and a is freed by then whatever becomes of the call
 	var end ending
+	var finish func()
 	held := false // until the messages that come and go without holding it are over
-	err := a.Leave(func() error {
+	err := a.Leave(func() (err error) {
 		if a.Origin == mem.Adopted && a.Holders() > 0 { // after Free its owner may do anything with it
 			return fmt.Errorf("an operation under way, or a message that is posted, uses it, and it is not this library's to "+
 				"keep (wait for that first): %w", fault.ErrInUse)
 		}
 		held = a.Hold()
-		return d.Cache.Forget(Memory(a), func(failed error) {
+		finish, err = d.Cache.Leave(Memory(a), func(failed error) {
 			a.WhenIdle(func() { end.set(d, errors.Join(failed, d.Heap.Retire(a))) })
 		})
+		return err
 	})
-	var late error
-	if err == nil && a.Dev.IsHost() {
-		pass()
-		late = d.Cache.Invalidate(a.Base(), a.Bytes) // what they have registered meanwhile
-	}
-	if held {
-		a.Release()
-	}
 	if err != nil {
+		if held {
+			a.Release()
+		}
 		return err
 	}
-	return errors.Join(late, end.soFar())
+	rest := func() error {
+		finish()
+		var late error
+		if a.Dev.IsHost() {
+			pass()
+			late = d.Cache.Invalidate(a.Base(), a.Bytes) // what they have registered meanwhile
+		}
+		if held {
+			a.Release()
+		}
+		d.sweep(!a.Dev.IsHost())
+		return errors.Join(late, end.soFar())
+	}
+	if a.Dev.IsHost() {
+		return rest()
+	}
+	return within(rest)
 }
 
 // ending is what the end of something said, which a call may wait for, or not.
@@ -185,12 +198,14 @@ func (e *ending) soFar() error {
 }
 
 // Failed counts and logs a failure to give something back, unless it is nil: no call is there to return it.
-func (d *Domain) Failed(err error) {
+func (d *Domain) Failed(err error) { d.failedTo("give memory back", err) }
+
+func (d *Domain) failedTo(do string, err error) {
 	if err == nil {
 		return
 	}
 	d.failures.Add(1)
-	d.log.Warn("ubcoll: giving memory back failed", "rank", d.rank, "error", err)
+	d.log.Warn("ubcoll: failed to "+do, "rank", d.rank, "error", err)
 }
 
 func (d *Domain) card() (json.RawMessage, error) { return d.IPC.Card() }
@@ -205,26 +220,14 @@ func (d *Domain) hold() {
 	d.mu.Unlock()
 }
 
-func (d *Domain) sweepNow() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.closed {
-		d.sweep()
+// sweep gives back the areas that no peer reads any more: those on devices, too, if it may wait for peers. Nobody else
+// waits for that: the domain is not locked meanwhile.
+func (d *Domain) sweep(wait bool) {
+	defer d.ends.Leave()
+	if !d.ends.Enter() {
+		return // all goes with the domain
 	}
-}
-
-// sweep gives back the areas that no peer reads any more.
-func (d *Domain) sweep() {
-	var rest []retiree
-	for _, r := range d.retired {
-		open := false
-		for _, p := range r.peers {
-			open = open || !p.Done()
-		}
-		if open {
-			rest = append(rest, r)
-			continue
-		}
+	for _, r := range d.ripe(wait) {
 		for _, a := range r.allocs {
 			d.giveBack(a)
 		}
@@ -232,16 +235,40 @@ func (d *Domain) sweep() {
 			r.lift()
 		}
 	}
-	d.retired = rest
 }
 
-// giveBack retires memory of the library's own. Who has not unmapped device memory after a while keeps it.
+// ripe takes what sweep gives back.
+func (d *Domain) ripe(wait bool) (ripe []retiree) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var rest []retiree
+	for _, r := range d.retired {
+		open := false
+		for _, p := range r.peers {
+			open = open || !p.Done()
+		}
+		for _, a := range r.allocs {
+			open = open || !wait && !a.Dev.IsHost()
+		}
+		if open {
+			rest = append(rest, r)
+		} else {
+			ripe = append(ripe, r)
+		}
+	}
+	d.retired = rest
+	return ripe
+}
+
+// giveBack retires memory of the library's own. Device memory that a peer has not unmapped after a while waits for a
+// later sweep.
 func (d *Domain) giveBack(a *mem.Allocation) {
 	if !a.Dev.IsHost() {
-		ctx, cancel := context.WithTimeout(context.Background(), withdrawTime)
-		defer cancel()
-		if err := d.Exports.Withdraw(ctx, a); err != nil {
-			d.Failed(err) // it goes with the domain
+		if err := d.Exports.Withdraw(withdrawTime, a); err != nil {
+			d.Failed(err)
+			d.mu.Lock()
+			d.retired = append(d.retired, retiree{allocs: []*mem.Allocation{a}})
+			d.mu.Unlock()
 			return
 		}
 	}
@@ -253,24 +280,24 @@ const withdrawTime = 2 * time.Second
 // Retire gives allocs back when no peer reads them any more.
 func (d *Domain) Retire(allocs []*mem.Allocation, peers []team.Reader) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.closed {
-		d.retired = append(d.retired, retiree{allocs, peers, nil})
-		d.sweep()
-	}
+	d.retired = append(d.retired, retiree{allocs, peers, nil})
+	d.mu.Unlock()
+	d.sweep(true)
 }
 
 // drop ends one communicator's hold; the last one ends the domain.
 func (d *Domain) drop(allocs []*mem.Allocation, peers []team.Reader, lift func()) error {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.comms--
 	if d.comms > 0 {
 		d.retired = append(d.retired, retiree{allocs, peers, lift})
-		d.sweep()
+		d.mu.Unlock()
+		d.sweep(true)
 		return nil
 	}
 	d.closed = true
+	d.mu.Unlock()
+	d.ends.Drain() // what they wait for is still there
 	d.copiers.close()
 	errs := []error{closeCache(d.Cache), d.IPC.Close(), d.Heap.Close()}
 	if d.device != nil {

@@ -243,14 +243,15 @@ func (c *Comm) NoteGroup(os []OpInfo, turn bool) {
 		return
 	}
 	c.infoM.Lock()
-	if !turn || c.fresh {
-		c.members = c.members[:0]
+	c.last, c.grouped = os[len(os)-1], true
+	if c.replayed = nil; turn {
+		if c.fresh {
+			c.members, c.fresh = c.members[:0], false
+		}
+		c.members = append(c.members, os[:min(len(os), maxMembers-len(c.members))]...)
+	} else { // members are somebody else's, who has the turn
+		c.replayed, c.at = &Replay{members: os}, [2]uint64{}
 	}
-	if turn {
-		c.fresh = false
-	}
-	c.members = append(c.members, os[:min(len(os), maxMembers-len(c.members))]...)
-	c.last, c.grouped, c.replayed = os[len(os)-1], true, nil
 	c.infoM.Unlock()
 	spin.Release(&c.lastSmall, 0)
 }

@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"errors"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -65,16 +67,11 @@ func (c *Comm) pass() {
 
 // Free ends an allocation.
 func (c *Comm) Free(a *mem.Allocation) error {
-	end := func() error {
-		if err := c.dom.free(a, c.pass); err != nil {
-			return c.LocalError("free", err)
-		}
-		return nil
+	err := c.dom.free(a, c.pass, func(rest func() error) error { return c.Within("free", rest) })
+	if e := (*fault.Error)(nil); err == nil || errors.As(err, &e) {
+		return err
 	}
-	if c.dom.device == nil {
-		return end()
-	}
-	return c.Within("free", end)
+	return c.LocalError("free", err)
 }
 
 // Allocation is the allocation of this rank that v lies in, or nil.

@@ -247,7 +247,7 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 			path = &Refused
 		}
 		c.note(w, path.Name) // only now is it known how it went
-		if timed && bad == nil {
+		if timed && bad == nil && err == nil {
 			c.NoteTook(w.Kind, c.team.Seq, time.Since(clock)-began, came-said)
 		}
 	}

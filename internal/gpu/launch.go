@@ -119,11 +119,12 @@ func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 		ctx = context.WithoutCancel(ctx) // the peers must still be heard out, for Options.Timeout at most
 	}
 	err = d.wait(ctx, d.own, w.Kind)
-	if !began.IsZero() && refusal == nil {
-		c.NoteTook(w.Kind, d.ops, time.Since(began), 0)
-	}
+	took := time.Since(began)
 	if told := d.take(); err == nil {
 		err = told
+	}
+	if !began.IsZero() && refusal == nil && err == nil {
+		c.NoteTook(w.Kind, d.ops, took, 0)
 	}
 	if refusal != nil {
 		return refusal

@@ -48,7 +48,7 @@ func (g *Gate) Drain() {
 
 // PauseUntil waits for other goroutines of this process, which take their time.
 func PauseUntil(over func() bool) {
-	for !over() {
-		time.Sleep(20 * time.Microsecond)
+	for pause := 20 * time.Microsecond; !over(); pause = min(2*pause, time.Millisecond) {
+		time.Sleep(pause)
 	}
 }

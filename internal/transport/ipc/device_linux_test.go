@@ -60,8 +60,8 @@ func TestDeviceOneProcess(t *testing.T) {
 				a.imported(t, back)
 				require.Equal(t, "of a", b.take(t, b.row(t, ba, back), 4))
 
-				require.NoError(t, b.Withdraw(background, x))
-				require.NoError(t, b.Withdraw(background, x), "it is over")
+				require.NoError(t, b.Withdraw(time.Minute, x))
+				require.NoError(t, b.Withdraw(time.Minute, x), "it is over")
 				require.Zero(t, a.row(t, ab, extent))
 				peer, why := b.Missing(extent)
 				require.Equal(t, 0, peer)
@@ -74,7 +74,7 @@ func TestDeviceOneProcess(t *testing.T) {
 				b.imported(t, third)
 				require.Equal(t, "new", a.take(t, a.row(t, ab, third), 3))
 				if legacy {
-					require.NoError(t, a.Withdraw(background, y)) // as its owner must before the memory goes
+					require.NoError(t, a.Withdraw(time.Minute, y)) // as its owner must before the memory goes
 				}
 				begin := time.Now()
 				a.close()
@@ -104,7 +104,7 @@ func TestDeviceLeavesNothing(t *testing.T) {
 			_, err = ab.Import(background, extent)
 			require.NoError(t, err)
 			if i%2 == 0 {
-				require.NoError(t, b.Withdraw(background, x))
+				require.NoError(t, b.Withdraw(time.Minute, x))
 				require.NoError(t, b.heap.Retire(x))
 			}
 		}
@@ -156,7 +156,7 @@ func TestDeviceTwoProcesses(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, fmt.Sprint("round", i), a.take(t, at, 6))
 		}
-		require.NoError(t, a.Withdraw(background, mine))
+		require.NoError(t, a.Withdraw(time.Minute, mine))
 	})
 }
 
@@ -209,7 +209,7 @@ func TestDeviceRefused(t *testing.T) {
 	x := plain.alloc(t, 1, "")
 	_, err := plain.Export(x)
 	require.ErrorIs(t, err, fault.ErrNotSupported)
-	require.NoError(t, plain.Withdraw(background, x))
+	require.NoError(t, plain.Withdraw(time.Minute, x))
 
 	a, b := newGPU(t, 0, false), newGPU(t, 1, false)
 	ap, pa := meet(t, a.rank, plain)
@@ -226,7 +226,7 @@ func TestDeviceRefused(t *testing.T) {
 	y := b.make(t, 1, "", false)
 	_, err = a.Export(y)
 	require.ErrorIs(t, err, fault.ErrArgument, "another rank's")
-	require.ErrorIs(t, a.Withdraw(background, y), fault.ErrArgument)
+	require.ErrorIs(t, a.Withdraw(time.Minute, y), fault.ErrArgument)
 
 	// Numbers count all peers, device or not.
 	ab, _ := meet(t, a.rank, b.rank)
@@ -301,7 +301,7 @@ func TestDeviceStress(t *testing.T) {
 							time.Sleep(10 * time.Microsecond)
 						}
 					}
-					if err := me.Withdraw(background, x); err != nil {
+					if err := me.Withdraw(time.Minute, x); err != nil {
 						return err
 					}
 					if err := me.heap.Retire(x); err != nil {
@@ -352,9 +352,7 @@ func TestDeviceHeld(t *testing.T) {
 	_, err = ab.Hold(background, number, 0, 3<<20)
 	require.NoError(t, err)
 
-	soon, cancel := context.WithTimeout(background, 50*time.Millisecond)
-	defer cancel()
-	require.ErrorIs(t, b.Withdraw(soon, x), fault.ErrTimeout)
+	require.ErrorIs(t, b.Withdraw(50*time.Millisecond, x), fault.ErrTimeout)
 	require.Equal(t, base, a.row(t, ab, number))
 	require.NoError(t, ab.Unhold(number))
 	require.Zero(t, a.row(t, ab, number))

@@ -147,9 +147,7 @@ func (c *childDevice) do(h *mem.Heap, tr engine.IPC, what []string) (r report, e
 	case "export":
 		r.Extent, err = tr.Export(c.last)
 	case "withdraw": // the error is part of the answer
-		ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
-		defer cancel()
-		if err := tr.Withdraw(ctx, c.last); err != nil {
+		if err := tr.Withdraw(testkit.Limit, c.last); err != nil {
 			r.Text = err.Error()
 		}
 	case "free":

@@ -165,14 +165,14 @@ func (t *Transport) lend(extent uint32, version uint64) (int, error) {
 }
 
 // Withdraw implements engine.DeviceTransport.
-func (t *Transport) Withdraw(ctx context.Context, a *mem.Allocation) error {
+func (t *Transport) Withdraw(limit time.Duration, a *mem.Allocation) error {
 	if a.Heap() != t.heap {
 		return fmt.Errorf("withdraw %p: it is another rank's: %w", a.Ptr, fault.ErrArgument)
 	}
-	return t.withdraw(ctx, a.At.Generation)
+	return t.withdraw(limit, a.At.Generation)
 }
 
-func (t *Transport) withdraw(ctx context.Context, user uint64) error {
+func (t *Transport) withdraw(limit time.Duration, user uint64) error {
 	d := t.device.Load()
 	if d == nil || !d.exports.has(user) {
 		return nil
@@ -185,6 +185,8 @@ func (t *Transport) withdraw(ctx context.Context, user uint64) error {
 	if e == nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit) // from now on: what was queued is nobody else's fault
+	defer cancel()
 	return errors.Join(err, d.settle(ctx, []*export{e}))
 }
 

@@ -213,9 +213,7 @@ func (t *Transport) Register(m register.Memory) (any, error) {
 // Deregister implements register.Backend. Peers keep an arena mapped: handles end with the generation. Device memory is
 // withdrawn, which waits for the peers for some seconds.
 func (t *Transport) Deregister(m register.Memory, _ any) error {
-	ctx, cancel := context.WithTimeout(context.Background(), withdrawTimeout)
-	defer cancel()
-	return t.withdraw(ctx, m.Generation)
+	return t.withdraw(withdrawTimeout, m.Generation)
 }
 
 // peer is another rank's memory.
