@@ -3,6 +3,7 @@ package ubcoll_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -29,11 +30,15 @@ func TestCloseWaitsNoLonger(t *testing.T) {
 		if err := errors.Join(err1, err2, err3, err4); err != nil {
 			return err
 		}
-		z, err1 := ubcoll.Alloc[byte](c, dev, 1)
+		z, err1 := gputest.Floats(ctx, c, dev, 1<<19, 1)
 		u, err2 := gputest.Floats(ctx, c, dev, 1000, 1)
 		if err := errors.Join(err1, err2); err != nil {
 			return err
 		}
+		if err := coll.AllReduce(ctx, c, z.Vec(), z.Vec(), ubcoll.Sum); err != nil { // which registers it
+			return err
+		}
+		failures := c.Stats().Failures
 		r, err1 := y.Register(c)
 		w, err2 := d.RegisterWindow(ctx, x.Vec(), 0)
 		g, err3 := graph.Capture(ctx, c, func(c *ubcoll.Comm) error {
@@ -73,6 +78,9 @@ func TestCloseWaitsNoLonger(t *testing.T) {
 		}
 		if !testkit.Until(func() bool { return c.Stats().Memory.DeviceBytes <= start.DeviceBytes }) {
 			errs = append(errs, errors.New("device memory was not given back"))
+		}
+		if n := c.Stats().Failures; n != failures {
+			errs = append(errs, fmt.Errorf("%d failures to give memory back", n-failures))
 		}
 		return errors.Join(errs...)
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
@@ -25,13 +26,16 @@ import (
 //
 // The first collective that fails ends the group, on all ranks alike, and Group returns its error: then none of the
 // messages has been sent or received (but on a stream of a device, where they are queued already). The errors of
-// messages are joined. If calls itself returns an error, or a call on g has failed, nothing of this rank is run, Group
-// returns it, and if the group has collectives the other ranks are told; on a stream of a device, if it had messages
-// too, that breaks the communicator. Nobody is told of a message that is missing in a group of messages alone, as
-// elsewhere: who waits for it goes on to wait.
+// messages are joined (of those on a device the first one is told).
 //
-// A collective that anybody calls on c itself while calls runs, and which would run before the group, is [ErrArgument],
-// and so is the group; messages may be sent on c meanwhile. What returns a request (p2p.ISend, IRecv, Exchange) is
+// If calls itself returns an error, or a call on g has failed, nothing of this rank is run, and Group returns it. If a
+// collective had been called before, or has failed, the other ranks are told, and on a stream of a device, where they
+// have queued what waits for this rank's messages, the communicator breaks if it had called one. Otherwise nobody is
+// told, as of any message that is not sent: who waits for it, or for a collective that was to follow, goes on to wait.
+//
+// One group at a time is recorded on a communicator, messages alone included: for several goroutines there are
+// [Comm.Dup] and p2p.Exchange. A collective that anybody calls on c itself while calls runs, and which would run before
+// the group, is [ErrArgument], and so is the group; messages may be sent on c meanwhile. What returns a request (p2p.ISend, IRecv, Exchange) is
 // ErrArgument in a group, whose own end is the end of all. A group without calls is nil, and costs nothing. Allowed in
 // capture, with messages of device memory. Source: NCCL's ncclGroupStart and ncclGroupEnd.
 func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
@@ -45,7 +49,7 @@ func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 	if err != nil {
 		return err
 	}
-	b.done = true
+	b.end()
 	if own != nil {
 		return b.refuse(ctx, v, call, own)
 	}
@@ -54,14 +58,24 @@ func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 
 // batch is what a group records.
 type batch struct {
+	mu       sync.Mutex
 	works    []team.Work
 	messages []*mail.Together
 	done     bool
 }
 
+// end is the end of the recording.
+func (b *batch) end() {
+	b.mu.Lock()
+	b.done = true
+	b.mu.Unlock()
+}
+
 // Record implements engine.Recorder.
 func (b *batch) Record(c *engine.Comm, w team.Work) error {
 	t, message := w.Other.(*mail.Together)
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	switch {
 	case b.done:
 		return c.LocalError(w.Kind.String(), fmt.Errorf("on the *Comm of a Group that has ended (use the one that Group was "+
@@ -95,16 +109,17 @@ func (b *batch) submit(ctx context.Context, v *inside.View) error {
 		}
 		return t.Do(ctx)
 	}
-	if err := t.Place(); err != nil {
-		return err
-	}
 	return v.SubmitAll(ctx, "group", works, t.Withdraw)
 }
 
 // refuse runs nothing, since own has gone wrong on this rank with call, the zero Work if that is not known. The peers
 // wait for the group's collectives, on the host or on their devices: they are told.
 func (b *batch) refuse(ctx context.Context, v *inside.View, call team.Work, own error) error {
-	if messages := len(b.messages) > 0 || call.Kind == team.KindMessages; messages && len(b.works) == 0 {
+	messages := len(b.messages) > 0 || call.Kind == team.KindMessages
+	if v.Recorder != nil || messages && len(b.works) == 0 {
+		if v.Recorder != nil { // whoever records this one tells the peers
+			v.FailRecording(call, own)
+		}
 		var e *Error
 		if errors.As(own, &e) {
 			return own
@@ -116,7 +131,7 @@ func (b *batch) refuse(ctx context.Context, v *inside.View, call team.Work, own 
 		refused.Kind, refused.Kernel = works[0].Kind, works[0].Kernel
 	}
 	err := v.SubmitAll(ctx, "group", []team.Work{refused}, nil)
-	if len(b.messages) > 0 && v.Stream != nil && v.Stream.OnDevice() != nil && v.Recorder == nil {
+	if messages && v.Stream != nil && v.Stream.OnDevice() != nil {
 		v.Abort(own) // the peers have queued messages that wait for this rank's
 	}
 	return err

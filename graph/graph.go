@@ -153,8 +153,13 @@ func (g recorder) Record(c *engine.Comm, w team.Work) error {
 	if w.Other != nil && w.Other.OnHost() {
 		return c.LocalError(w.Kind.String(), fmt.Errorf("messages of host memory in a capture: %w", fault.ErrArgument))
 	}
-	if w.Other != nil && w.Other.Alone() != nil {
-		return w.Other.Alone()
+	if w.Other != nil {
+		if w.Other.Len() == 0 {
+			return nil
+		}
+		if err := w.Other.Alone(); err != nil {
+			return err
+		}
 	}
 	if w.Kind == team.KindWindow {
 		return c.LocalError(w.Kind.String(), fmt.Errorf("not in a capture, whose launches would each make one: %w",

@@ -280,7 +280,7 @@ func (ch *Channel) On(s *ubcoll.Stream) *Channel {
 
 // do does f, or queues it.
 func (ch *Channel) do(ctx context.Context, f func(context.Context) error) error {
-	return ch.stream.Do(ctx, ch.end.Comm(), f)
+	return ch.stream.Do(ctx, ch.end.Comm(), f, nil)
 }
 
 // Close ends this end. Local: it waits for this rank's calls under way, of which waits return ErrClosed at once. The

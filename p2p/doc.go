@@ -8,7 +8,8 @@
 // once, whose calls take their places in the order one after the other.
 //
 // On a stream of the host a call is queued, and takes its place among the messages from one rank to another when it is
-// made; [ubcoll.Stream.Sync] has its error. If its ctx ends before it is done, the communicator is broken.
+// made; [ubcoll.Stream.Sync] has its error. If its ctx ends before it is done, the communicator is broken. A call that
+// waits behind one whose turn on its stream has not come waits for that first, without a deadline of its own.
 //
 // Messages of device memory, and channels over it, are kernels, which the host only queues: on the stream of
 // [ubcoll.Comm.On], or on one of the library's own, for which the call then waits. A send, a receive, a [SendRecv] or

@@ -15,7 +15,7 @@ import (
 
 // Exchange is sends and receives that start together, so that their order in it cannot make ranks wait for each
 // other; between two ranks it is the order of the messages. The zero Exchange is empty and ready. It may be done again
-// and again, on any communicator, and allocates nothing then. Its memory is the host's, or all of one device
+// and again, on any communicator, and allocates nothing then if it blocks and is of host memory. Its memory is the host's, or all of one device
 // (ErrArgument): then it is one kernel, unless it has more than 64 messages. On a stream it is queued, and a receive
 // has exactly as many elements as are sent (ErrMismatch). Allowed in capture if it is of device memory, and not in a
 // group (ErrArgument), which is one itself. One goroutine at a time. Source: MPI's persistent requests (MPI-4.1, 3.9).
@@ -77,7 +77,7 @@ func (x *Exchange) Reset() error {
 // Errors as of Send and Recv; ErrArgument also in a group, for memory that is not in one place, and a nil Exchange;
 // ErrBusy while a request of x is not done.
 func (x *Exchange) Do(ctx context.Context, c *ubcoll.Comm) error {
-	r, err := x.start(ctx, c)
+	r, err := x.start(ctx, c, true)
 	if err != nil {
 		return err
 	}
@@ -87,11 +87,12 @@ func (x *Exchange) Do(ctx context.Context, c *ubcoll.Comm) error {
 // Start begins what Do does, and returns without waiting. The caller calls Wait, or Test until it is done, before
 // [ubcoll.Comm.Close]; the memory is the caller's again after that. No goroutine of its own moves the messages: they
 // move while this rank tests, or waits for anything, collectives and other communicators included. On a device they
-// move by themselves, and on a stream, or in a capture, the request is done at once.
+// move by themselves, and 127 requests at most are under way ([ubcoll.ErrLimit]); on a stream, or in a capture, the
+// request is done at once.
 //
 // Errors of the arguments are those of Do, here; those of the messages come from the request.
 func (x *Exchange) Start(ctx context.Context, c *ubcoll.Comm) (*Request, error) {
-	r, err := x.start(ctx, c)
+	r, err := x.start(ctx, c, false)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +125,8 @@ func IRecv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (*Requ
 	return x.Start(ctx, c)
 }
 
-func (x *Exchange) start(ctx context.Context, c *ubcoll.Comm) (Request, error) {
+// start begins, and may wait for what others have begun.
+func (x *Exchange) start(ctx context.Context, c *ubcoll.Comm, wait bool) (Request, error) {
 	if x == nil {
 		return Request{}, errNoExchange
 	}
@@ -143,7 +145,7 @@ func (x *Exchange) start(ctx context.Context, c *ubcoll.Comm) (Request, error) {
 	}
 	onDevice := x.onDevice(e)
 	if onDevice || e.Stream != nil || e.Recorder != nil {
-		return x.startTogether(ctx, e, onDevice)
+		return x.startTogether(ctx, e, onDevice, wait)
 	}
 	var errs []error
 	for i := range x.calls {
@@ -167,7 +169,7 @@ func (x *Exchange) start(ctx context.Context, c *ubcoll.Comm) (Request, error) {
 	}
 	x.running = true
 	m.OpenRequest()
-	return Request{x: x, c: e.Comm, m: m}, nil
+	return Request{x: x, c: e.Comm, m: m, messages: x.messages[:len(x.calls)]}, nil
 }
 
 // name is an error of call i.
@@ -189,7 +191,7 @@ func (x *Exchange) onDevice(e *inside.View) bool {
 }
 
 // startTogether starts what is on a device, queued or recorded.
-func (x *Exchange) startTogether(ctx context.Context, e *inside.View, onDevice bool) (Request, error) {
+func (x *Exchange) startTogether(ctx context.Context, e *inside.View, onDevice, wait bool) (Request, error) {
 	t := e.Mail.Together(e.Stream, x.op, onDevice, acquire)
 	t.Requests = true
 	errs := []error{t.Usable(ctx)}
@@ -201,8 +203,9 @@ func (x *Exchange) startTogether(ctx context.Context, e *inside.View, onDevice b
 	r := Request{x: x, c: e.Comm, m: e.Mail}
 	err := errors.Join(errs...)
 	switch {
-	case err == nil && len(x.calls) == 0:
+	case err == nil && len(x.calls) == 0 && e.Recorder == nil:
 	case err == nil && e.Recorder == nil && e.Stream == nil:
+		t.AtOnce = !wait
 		r.device, err = t.Transfer(ctx)
 		x.running = err == nil
 		return r, err
@@ -224,19 +227,18 @@ type Request struct {
 	done bool
 	err  error
 
-	device *mail.Transfer // of device memory; then there are no messages here
+	messages []*mail.Message
+	device   *mail.Transfer // of device memory, instead of messages
+	received int
 }
 
 // Received is how many elements its receives got, together: 0 until it is done. On a stream it is as many as were asked
 // for. Local.
-func (r *Request) Received() (n int) {
-	if r.nothing() || !r.done || r.err != nil {
+func (r *Request) Received() int {
+	if r.nothing() {
 		return 0
 	}
-	for _, k := range r.x.received {
-		n += k
-	}
-	return n
+	return r.received
 }
 
 // Wait waits until everything is done, and returns the errors of the messages, joined. Blocking. ErrMismatch for a
@@ -254,7 +256,7 @@ func (r *Request) Wait(ctx context.Context) error {
 	if r.device != nil {
 		return r.finishDevice(r.device.Wait(ctx))
 	}
-	ms := r.messages()
+	ms := r.messages
 	if err := r.m.Await(ctx, r.x.op, ms); err != nil {
 		return r.fail(err)
 	}
@@ -277,7 +279,7 @@ func (r *Request) Test() (bool, error) {
 		}
 		return done, err
 	}
-	ms := r.messages()
+	ms := r.messages
 	done, err := r.m.Test(&r.p, r.x.op, ms)
 	switch {
 	case err != nil:
@@ -287,8 +289,6 @@ func (r *Request) Test() (bool, error) {
 	}
 	return false, nil
 }
-
-func (r *Request) messages() []*mail.Message { return r.x.messages[:len(r.x.calls)] }
 
 // fail ends the request with its communicator, whose lanes keep the messages.
 func (r *Request) fail(err error) error {
@@ -308,13 +308,16 @@ func (r *Request) finish(ms []*mail.Message) error {
 		}
 		if h.Recv {
 			x.received = append(x.received, h.Got)
+			r.received += h.Got
 		}
 		h.Vec = team.Vec{} // keep nobody's memory alive
 	}
 	x.running = false
 	r.p.Over(r.m)
 	r.m.CloseRequest()
-	r.done, r.err = true, errors.Join(errs...)
+	if r.done, r.err = true, errors.Join(errs...); r.err != nil {
+		r.received = 0
+	}
 	return r.err
 }
 
@@ -324,8 +327,9 @@ func (r *Request) finishDevice(err error) error {
 	x.running = false
 	x.received = x.received[:0]
 	for i := range x.calls {
-		if k := &x.calls[i]; k.Recv {
+		if k := &x.calls[i]; k.Recv && err == nil {
 			x.received = append(x.received, k.Vec.Len)
+			r.received += k.Vec.Len
 		}
 	}
 	r.done, r.err = true, err

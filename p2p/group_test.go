@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -76,7 +77,7 @@ func TestGroupMessages(t *testing.T) {
 	}
 }
 
-// TestGroupOfMessagesAlone is the business of two of three ranks, from two goroutines of each at once.
+// TestGroupOfMessagesAlone is the business of two of three ranks.
 func TestGroupOfMessagesAlone(t *testing.T) {
 	places(t, 3, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		if c.Rank() == 2 {
@@ -203,6 +204,54 @@ func TestGroupFails(t *testing.T) {
 			}
 		})
 	}
+	t.Run("before its collectives", func(t *testing.T) { // of which nobody can know
+		require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+			err := testkit.Wants(ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
+				if err := p2p.Send(ctx, g, 2, ubcoll.Of([]int32{1})); err != nil {
+					return err
+				}
+				return coll.Barrier(ctx, g)
+			}), ubcoll.ErrArgument)
+			return errors.Join(err, coll.Barrier(ctx, c), usable(ctx, c))
+		}))
+	})
+	t.Run("in another one", func(t *testing.T) { // which fails with it, whoever looks
+		require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+			var inner error
+			err := testkit.WantsOf(c.Rank(), "outer", ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
+				if err := coll.Barrier(ctx, g); err != nil {
+					return err
+				}
+				inner = ubcoll.Group(ctx, g, func(h *ubcoll.Comm) error {
+					return errors.Join(coll.Barrier(ctx, h), p2p.Send(ctx, h, 2, ubcoll.Of([]int32{1})))
+				})
+				return nil
+			}), ubcoll.ErrArgument)
+			return errors.Join(err, testkit.WantsOf(c.Rank(), "inner", inner, ubcoll.ErrArgument), coll.Barrier(ctx, c),
+				usable(ctx, c))
+		}))
+	})
+	t.Run("freed inside", func(t *testing.T) { // and the peers hear of it
+		require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+			b, err := ubcoll.Alloc[int32](c, ubcoll.Host, 5000)
+			if err != nil {
+				return err
+			}
+			v, sync, end, err := gputest.View(ctx, c, ubcoll.Host, true)
+			if err != nil {
+				return err
+			}
+			err = ubcoll.Group(ctx, v, func(g *ubcoll.Comm) error {
+				err := coll.Barrier(ctx, g)
+				if c.Rank() == 0 {
+					return errors.Join(err, p2p.Send(ctx, g, 1, b.Vec()), b.Free())
+				}
+				return errors.Join(err, recv(ctx, g, 0, b.Vec()))
+			})
+			err = testkit.WantsOf(c.Rank(), "group", errors.Join(err, sync()), ubcoll.ErrStale)
+			return errors.Join(err, c.Err(), coll.Barrier(ctx, c), usable(ctx, c), end())
+		}))
+	})
 	t.Run("of messages alone", func(t *testing.T) { // nobody else is told
 		require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 			x := ubcoll.Of([]int32{1})
@@ -236,7 +285,7 @@ func TestGroupFailsOnDeviceStream(t *testing.T) {
 				return err
 			}
 			if c.Rank() == 1 {
-				return errors.Join(recv(ctx, g, 0, x.Vec()), errOwn)
+				return recv(ctx, g, 2, x.Vec())
 			}
 			return p2p.Send(ctx, g, 1, x.Vec())
 		})
@@ -422,6 +471,116 @@ func TestGroupNested(t *testing.T) {
 			err = errors.Join(err, captured)
 		}
 		return errors.Join(err, src.Free(), dst.Free(), sum.Free())
+	})
+}
+
+// TestMessagesOfGoroutinesOnOneStream has several goroutines that queue messages for the same peer on one stream: what is
+// before another one there is before it among the messages, too.
+func TestMessagesOfGoroutinesOnOneStream(t *testing.T) {
+	const goroutines, calls = 4, 500
+	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{Timeout: 20 * time.Second},
+		func(ctx context.Context, c *ubcoll.Comm) error {
+			s, err := ubcoll.NewStream(ubcoll.Host)
+			if err != nil {
+				return err
+			}
+			v, x := c.On(s), make([]int32, 8)
+			errs := make([]error, goroutines)
+			var w sync.WaitGroup
+			for i := range goroutines {
+				w.Go(func() {
+					for range calls {
+						if c.Rank() == 0 {
+							errs[i] = errors.Join(errs[i], p2p.Send(ctx, v, 1, ubcoll.Of(x)))
+						} else {
+							errs[i] = errors.Join(errs[i], recv(ctx, v, 0, ubcoll.Of(make([]int32, 8))))
+						}
+					}
+				})
+			}
+			w.Wait()
+			return errors.Join(errors.Join(errs...), s.Sync(ctx), s.Close())
+		}))
+}
+
+// TestBehindQueuedMessage waits behind a message whose turn on its stream is long in coming: neither a peer that has sent
+// all and closed, nor the deadline, is held against it.
+func TestBehindQueuedMessage(t *testing.T) {
+	closed := make(chan struct{})
+	require.NoError(t, ubcoll.Local(t.Context(), 3, ubcoll.Options{Timeout: 300 * time.Millisecond},
+		func(ctx context.Context, c *ubcoll.Comm) error {
+			one := ubcoll.Of(make([]int32, 1))
+			switch c.Rank() {
+			case 1:
+				err := errors.Join(p2p.Send(ctx, c, 0, one), p2p.Send(ctx, c, 0, one), c.Close())
+				close(closed)
+				return err
+			case 2:
+				<-closed
+				for range 5 { // each within the deadline, and together beyond it
+					time.Sleep(100 * time.Millisecond)
+					if err := p2p.Send(ctx, c, 0, one); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			s, err := ubcoll.NewStream(ubcoll.Host)
+			if err != nil {
+				return err
+			}
+			<-closed
+			for range 5 {
+				err = errors.Join(err, recv(ctx, c.On(s), 2, ubcoll.Of(make([]int32, 1))))
+			}
+			return errors.Join(err, recv(ctx, c.On(s), 1, one), recv(ctx, c, 1, ubcoll.Of(make([]int32, 1))), s.Sync(ctx), s.Close())
+		}))
+}
+
+// TestExchangeChangedUnderWay adds to an exchange while it runs: what was started ends, and its request's count stays.
+func TestExchangeChangedUnderWay(t *testing.T) {
+	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		var x p2p.Exchange
+		x.Send(0, ubcoll.Of([]int32{1, 2}))
+		x.Recv(0, ubcoll.Of(make([]int32, 2)))
+		r, err := x.Start(ctx, c)
+		if err != nil {
+			return err
+		}
+		x.Send(0, ubcoll.Of([]int32{1, 2, 3}))
+		x.Recv(0, ubcoll.Of(make([]int32, 3)))
+		err = errors.Join(r.Wait(ctx), x.Do(ctx, c))
+		if r.Received() != 2 || !slices.Equal(x.Received(), []int{2, 3}) {
+			err = errors.Join(err, fmt.Errorf("%d, then %v", r.Received(), x.Received()))
+		}
+		return err
+	}))
+}
+
+// TestRequestsOnDevice has as many as there can be under way, and one more.
+func TestRequestsOnDevice(t *testing.T) {
+	gputest.Run(t, 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		b, err := ubcoll.Alloc[byte](c, dev, 1)
+		if err != nil {
+			return err
+		}
+		var rs []*p2p.Request
+		for range 127 {
+			r, err := p2p.IRecv(ctx, c, 0, b.Vec())
+			if err != nil {
+				return err
+			}
+			rs = append(rs, r)
+		}
+		err = testkit.Wants(testkit.ErrOf(p2p.IRecv(ctx, c, 0, b.Vec())), ubcoll.ErrLimit)
+		s, err1 := ubcoll.NewStream(dev)
+		for range rs {
+			err1 = errors.Join(err1, p2p.Send(ctx, c.On(s), 0, b.Vec()))
+		}
+		for _, r := range rs {
+			err1 = errors.Join(err1, r.Wait(ctx))
+		}
+		return errors.Join(err, err1, s.Sync(ctx), s.Close(), b.Free())
 	})
 }
 

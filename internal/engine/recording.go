@@ -86,6 +86,16 @@ func (k *Recording) failed(w *team.Work, err error) {
 	}
 }
 
+// FailRecording fails what v records, with call, because of err.
+func (v *View) FailRecording(call team.Work, err error) {
+	switch k := v.Recorder.(type) {
+	case *Recording:
+		k.failed(&call, Cause(err))
+	case elsewhere:
+		k.k.failed(&call, Cause(err))
+	}
+}
+
 // Barred is why the communicator takes no collective now, w or what op names, or nil.
 func (c *Comm) Barred(w *team.Work, op string) error {
 	k := c.recording.Load()

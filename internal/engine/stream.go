@@ -81,12 +81,19 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group 
 		}
 		return c.LocalError("stream", s.closedError())
 	}
+	for i := range works {
+		if o := works[i].Other; o != nil {
+			if err := o.Place(); err != nil { // the peers are told in place of the first one
+				works[0].Err = Cause(err)
+			}
+		}
+	}
 	s.add(queued{c: c, ctx: ctx, works: works, group: group, after: after, ticket: c.turn.take()})
 	return nil
 }
 
-// Do queues do, which is no collective of c.
-func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error) error {
+// Do queues do, which is no collective of c. place, if it is not nil, is called when its place on the stream is certain.
+func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error, place func() error) error {
 	ctx = Context(ctx)
 	if s.device != nil {
 		return c.LocalError("stream", fmt.Errorf("memory on the host, and the stream is on %v: %w", s.dev,
@@ -96,6 +103,11 @@ func (s *Stream) Do(ctx context.Context, c *Comm, do func(context.Context) error
 	defer s.mu.Unlock()
 	if s.closed {
 		return c.LocalError("stream", s.closedError())
+	}
+	if place != nil {
+		if err := place(); err != nil {
+			return err
+		}
 	}
 	s.add(queued{c: c, ctx: ctx, do: do})
 	return nil

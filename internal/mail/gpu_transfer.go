@@ -25,15 +25,16 @@ type Transfer struct {
 }
 
 // transfer starts ms together. On a stream that is all, and the Transfer is nil; else the caller waits for it. If
-// anything is wrong with one of them, none is started.
-func (m *Mail) transfer(ctx context.Context, s *engine.Stream, op string, ms []DeviceMessage) (*Transfer, error) {
+// anything is wrong with one of them, none is started; so it is, unless it may wait, while too many others are not over.
+func (m *Mail) transfer(ctx context.Context, s *engine.Stream, op string, ms []DeviceMessage, wait bool) (*Transfer,
+	error) {
 	if err := m.c.Err(); err != nil {
 		return nil, err
 	}
 	if err := m.lostPeer(op); err != nil {
 		return nil, m.Fail(op, -1, err)
 	}
-	t, err := m.gpu.start(ctx, gpu.StreamOf(s), op, ms)
+	t, err := m.gpu.start(ctx, gpu.StreamOf(s), op, ms, wait)
 	var e *fault.Error
 	if err != nil && !errors.As(err, &e) {
 		e = m.Error(op, -1, "", err)
@@ -57,7 +58,7 @@ func (m *Mail) lostPeer(op string) error {
 }
 
 // start queues ms on s, or on a stream of a lane's own.
-func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []DeviceMessage) (*Transfer, error) {
+func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []DeviceMessage, wait bool) (*Transfer, error) {
 	if _, err := m.load(); err != nil {
 		return nil, err
 	}
@@ -76,10 +77,8 @@ func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []Devi
 	}
 	t := &Transfer{m: m, op: op}
 	if s == nil {
-		select {
-		case t.line = <-m.spare:
-		case <-ctx.Done():
-			return nil, reason.Ended(ctx)
+		if t.line, err = m.statusLine(ctx, wait); err != nil {
+			return nil, err
 		}
 	}
 	var begun bool
@@ -97,6 +96,25 @@ func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []Devi
 		return nil, nil
 	}
 	return t, nil
+}
+
+// statusLine is one that no call has.
+func (m *gpuMail) statusLine(ctx context.Context, wait bool) (int, error) {
+	select {
+	case line := <-m.spare:
+		return line, nil
+	default:
+	}
+	if !wait {
+		return 0, fmt.Errorf("%d requests are not done (their Wait, or Test until it says so, ends them): %w",
+			cap(m.spare), fault.ErrLimit)
+	}
+	select {
+	case line := <-m.spare:
+		return line, nil
+	case <-ctx.Done():
+		return 0, reason.Ended(ctx)
+	}
 }
 
 // Test reports whether all messages are done; then its error is theirs.

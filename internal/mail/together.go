@@ -24,6 +24,7 @@ type Call struct {
 // records. A receive takes exactly as many elements as it has room for. Implements team.Operation.
 type Together struct {
 	Requests bool // somebody wants to ask when they are done
+	AtOnce   bool // and does not wait for others to be
 
 	m        *Mail
 	stream   *engine.Stream
@@ -144,18 +145,12 @@ func (t *Together) Do(ctx context.Context) error {
 	if t.stream == nil || t.stream.OnDevice() != nil {
 		return t.Run(ctx)
 	}
-	if err := t.Place(); err != nil {
-		return err
-	}
-	err := t.stream.Do(ctx, t.m.c, t.Run)
-	if err != nil {
-		t.Withdraw()
-	}
-	return err
+	return t.stream.Do(ctx, t.m.c, t.Run, t.Place)
 }
 
-// Place gives messages of host memory that are to go on a stream their places in the order, where they wait for Run, or
-// for Withdraw: those of one rank for another go in the order of their calls, whatever the streams.
+// Place implements team.Operation. It gives messages of host memory that are to go on a stream their places in the order,
+// where they wait for Run, or for Withdraw: those of one rank for another go in the order of their calls, whatever the
+// streams. The caller has the stream's lock, so that no message is before another one on the stream and behind it here.
 func (t *Together) Place() error {
 	if t.stream == nil || len(t.host) == 0 {
 		return nil
@@ -216,7 +211,7 @@ func (t *Together) Run(ctx context.Context) error {
 		var err error
 		if device, err = t.Transfer(ctx); err != nil {
 			errs = append(errs, err)
-		} else {
+		} else if t.group {
 			told = messageInfos(t.device)
 		}
 	}
@@ -253,5 +248,5 @@ func (t *Together) await(ctx context.Context, ms []*Message) (infos []engine.OpI
 // Transfer starts messages of memory on a device. On a stream that is all, and the Transfer is nil; else the caller
 // waits for it.
 func (t *Together) Transfer(ctx context.Context) (*Transfer, error) {
-	return t.m.transfer(engine.Context(ctx), t.stream, t.op, t.device)
+	return t.m.transfer(engine.Context(ctx), t.stream, t.op, t.device, !t.AtOnce)
 }

@@ -69,6 +69,9 @@ func (m *Mail) Await(ctx context.Context, op string, ms []*Message) error {
 			continue
 		}
 		idle = 0
+		if m.behindQueued(open) {
+			p.restart(m)
+		}
 		if err := p.poll(ctx, m, op, open, len(ms) > 1); err != nil {
 			if m.arrivedAfterAll(ms) {
 				p.Over(m)
@@ -93,6 +96,9 @@ func (m *Mail) Test(p *Patience, op string, ms []*Message) (done bool, err error
 			continue
 		}
 		if err == nil {
+			if m.behindQueued(open) {
+				p.restart(m)
+			}
 			if err = p.look(m, op, open, len(ms) > 1); err == nil || m.arrivedAfterAll(ms) {
 				return false, nil
 			}
@@ -167,6 +173,17 @@ func (p *Patience) about(ctx context.Context, op string, h *Message, several boo
 func (p *Patience) restart(m *Mail) {
 	p.Over(m)
 	p.w = team.WaitState{}
+}
+
+// behindQueued reports whether h waits behind a message of this rank whose turn on its stream has not come: it is not the
+// peer that is waited for, and no deadline runs.
+func (m *Mail) behindQueued(h *Message) bool {
+	l, _ := m.lane(h)
+	if !l.TryLock() {
+		return false
+	}
+	defer l.Unlock()
+	return h.seq == 0 && !h.Done.Load() && l.waiting.Head != nil && l.waiting.Head.queued
 }
 
 // Over says that the wait, or the last Test, is over.

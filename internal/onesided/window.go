@@ -185,7 +185,7 @@ func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, of
 
 // copyLater queues Copy. In a function of its own, so that a Copy at once allocates nothing for it.
 func (w *Window) copyLater(ctx context.Context, s *engine.Stream, op string, peer, off int, v team.Vec, put bool) error {
-	return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Copy(ctx, nil, op, peer, off, v, put) })
+	return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Copy(ctx, nil, op, peer, off, v, put) }, nil)
 }
 
 // told is an error of a call about peer, or nil.
@@ -209,7 +209,7 @@ func (w *Window) Wait(ctx context.Context, s *engine.Stream, peer int) error {
 // signal does Signal or Wait.
 func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind StepKind) error {
 	if w.later(s) {
-		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.signal(ctx, nil, peer, kind) })
+		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.signal(ctx, nil, peer, kind) }, nil)
 	}
 	op := stepNames[kind]
 	k, err := w.begin(ctx, op, peer)
@@ -236,7 +236,7 @@ func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind St
 func (w *Window) Flush(ctx context.Context, s *engine.Stream) error {
 	const op = "flush"
 	if w.later(s) {
-		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Flush(ctx, nil) })
+		return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Flush(ctx, nil) }, nil)
 	}
 	if _, err := w.begin(ctx, op, w.c.Rank()); err != nil {
 		return err

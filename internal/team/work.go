@@ -61,6 +61,8 @@ type Operation interface {
 	OnHost() bool
 	// Alone is why it would wait for ever if nothing goes on beside it, or nil.
 	Alone() error
+	// Place takes its place among others, on a stream of the host, before Run.
+	Place() error
 	// Run does it, or queues it on its stream of a device; it is the communicator's turn.
 	Run(ctx context.Context) error
 }
