@@ -162,6 +162,22 @@ func (c *Cache) retire(e *extent, dead *[]*extent) {
 	}
 }
 
+// End is Close for who ends with the cache: that registrations are still open is no failure, and only what the backends
+// say is one.
+func (c *Cache) End() error {
+	joined, ok := c.Close().(interface{ Unwrap() []error })
+	if !ok {
+		return nil
+	}
+	var errs []error
+	for _, err := range joined.Unwrap() {
+		if !errors.Is(err, fault.ErrInUse) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Close ends the cache: everything that is left is deregistered when its last in-flight use leaves, here if there is
 // none. The error names the references that were still open, with ErrInUse, and joins what the backends said here.
 // Later calls are ErrClosed, lookups miss; releasing claims and Forget go on working.

@@ -299,7 +299,7 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []team.Reader, lift func()
 	d.mu.Unlock()
 	d.ends.Drain() // what they wait for is still there
 	d.copiers.close()
-	errs := []error{closeCache(d.Cache), d.IPC.Close(), d.Heap.Close()}
+	errs := []error{d.Cache.End(), d.IPC.Close(), d.Heap.Close()}
 	if d.device != nil {
 		errs = append(errs, d.device.Close())
 	}
@@ -311,20 +311,4 @@ func (d *Domain) Closed() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.closed
-}
-
-// closeCache ends the cache. Registrations that are still open end with it, as their documentation says: that is no
-// failure, and only what the backends say is one.
-func closeCache(c *register.Cache) error {
-	joined, ok := c.Close().(interface{ Unwrap() []error })
-	if !ok {
-		return nil
-	}
-	var errs []error
-	for _, err := range joined.Unwrap() {
-		if !errors.Is(err, fault.ErrInUse) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }
