@@ -34,10 +34,11 @@ import (
 // told, as of any message that is not sent: who waits for it, or for a collective that was to follow, goes on to wait.
 //
 // One group at a time is recorded on a communicator, messages alone included: for several goroutines there are
-// [Comm.Dup] and p2p.Exchange. A collective that anybody calls on c itself while calls runs, and which would run before
-// the group, is [ErrArgument], and so is the group; messages may be sent on c meanwhile. What returns a request (p2p.ISend, IRecv, Exchange) is
-// ErrArgument in a group, whose own end is the end of all. A group without calls is nil, and costs nothing. Allowed in
-// capture, with messages of device memory. Source: NCCL's ncclGroupStart and ncclGroupEnd.
+// [Comm.Dup] and p2p.Exchange. A collective that anybody calls on c itself while calls runs, and which would run
+// before the group, is [ErrArgument], and so is the group; messages may be sent on c meanwhile. What returns a request
+// (p2p.ISend, IRecv, Exchange) is ErrArgument in a group, whose own end is the end of all. A group without calls is
+// nil, and costs nothing. Allowed in capture, with messages of device memory. Source: NCCL's ncclGroupStart and
+// ncclGroupEnd.
 func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 	v, b := c.view(), &batch{}
 	call, own, err := v.Recording("Group", b, func(g *inside.Comm) error {

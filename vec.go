@@ -22,8 +22,8 @@ type vec = inside.Vec
 // touch it, and it must not be changed or read by the caller while an operation that uses it runs. Of the slice of a
 // [Buffer] it is the same as [Buffer.Vec]. T is any type of [dtype.Elem]: int and types of the program's own do.
 func Of[T dtype.Elem](s []T) (v Vec) {
-	x := v.team() // v itself, since a literal would be copied on its way out
-	x.Ptr, x.Len, x.Type = unsafe.Pointer(unsafe.SliceData(s)), len(s), dtype.Of[T]()
+	// What v.team gives, of which no more fits what the compiler inlines; and a Vec of its own would be copied.
+	*(*team.Vec)(unsafe.Pointer(&v)) = team.Vec{Ptr: unsafe.Pointer(unsafe.SliceData(s)), Len: len(s), Type: dtype.Of[T]()}
 	return v
 }
 

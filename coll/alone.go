@@ -13,11 +13,20 @@ import (
 func runAlone(_ context.Context, _ *team.Team, w *team.Work) error {
 	switch {
 	case w.Dst.Ptr == nil || w.Src.Ptr == nil || w.Dst.Ptr == w.Src.Ptr && !w.Changes():
-	case w.Type == dtype.Bool && w.Red.Valid():
-		srcs := [1]unsafe.Pointer{w.Src.Ptr}
-		cpu.ReduceN(w.Type, cpuOps[w.Red], w.Dst.Ptr, srcs[:], w.Src.Len, 1, false)
+	case w.Type == dtype.Bool:
+		aloneBools(w)
 	default:
 		load(w, w.Dst.Ptr, w.Src.Ptr, w.Src.Len)
 	}
 	return nil
+}
+
+// aloneBools is runAlone of bools, which a reduction makes 0 or 1.
+func aloneBools(w *team.Work) {
+	if !w.Red.Valid() {
+		load(w, w.Dst.Ptr, w.Src.Ptr, w.Src.Len)
+		return
+	}
+	srcs := [1]unsafe.Pointer{w.Src.Ptr}
+	cpu.ReduceN(w.Type, cpuOps[w.Red], w.Dst.Ptr, srcs[:], w.Src.Len, 1, false)
 }

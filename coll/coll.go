@@ -258,10 +258,8 @@ func check(w *team.Work, dst, src, distance int) error {
 		return fmt.Errorf("destination: %w", err)
 	}
 	switch {
-	case isReduction(w.Kind) && !w.Red.Valid():
-		return fmt.Errorf("no such operation (the zero Op): %w", fault.ErrArgument)
-	case isReduction(w.Kind) && w.Type == dtype.Bool && w.Red != team.Max && w.Red != team.Min:
-		return fmt.Errorf("no %v of bools, only max, which is or, and min, which is and: %w", w.Red, fault.ErrArgument)
+	case isReduction(w.Kind) && (!w.Red.Valid() || w.Type == dtype.Bool) && checkReduction(w) != nil:
+		return checkReduction(w)
 	case w.Dst.Type != w.Src.Type:
 		return fmt.Errorf("the destination has type %v, the source %v: %w", w.Dst.Type, w.Src.Type, fault.ErrArgument)
 	case w.Dst.Len != dst:
@@ -272,6 +270,17 @@ func check(w *team.Work, dst, src, distance int) error {
 		return fmt.Errorf("%d elements, more than %d: %w", w.Count, team.MaxCount, fault.ErrLimit)
 	}
 	return checkOverlap(&w.Dst, &w.Src, distance)
+}
+
+// checkReduction is what is wrong with the operation.
+func checkReduction(w *team.Work) error {
+	switch {
+	case !w.Red.Valid():
+		return fmt.Errorf("no such operation (the zero Op): %w", fault.ErrArgument)
+	case w.Red != team.Max && w.Red != team.Min:
+		return fmt.Errorf("no %v of bools, only max, which is or, and min, which is and: %w", w.Red, fault.ErrArgument)
+	}
+	return nil
 }
 
 func isReduction(k team.OpKind) bool {

@@ -13,12 +13,13 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Exchange is sends and receives that start together, so that their order in it cannot make ranks wait for each
-// other; between two ranks it is the order of the messages. The zero Exchange is empty and ready. It may be done again
-// and again, on any communicator, and allocates nothing then if it blocks and is of host memory. Its memory is the host's, or all of one device
-// (ErrArgument): then it is one kernel, unless it has more than 64 messages. On a stream it is queued, and a receive
-// has exactly as many elements as are sent (ErrMismatch). Allowed in capture if it is of device memory, and not in a
-// group (ErrArgument), which is one itself. One goroutine at a time. Source: MPI's persistent requests (MPI-4.1, 3.9).
+// Exchange is sends and receives that start together, so that their order in it cannot make ranks wait for each other;
+// between two ranks it is the order of the messages. The zero Exchange is empty and ready. It may be done again and
+// again, on any communicator, and allocates nothing then if it blocks and is of host memory. Its memory is the host's,
+// or all of one device (ErrArgument): then it is one kernel, unless it has more than 64 messages. On a stream it is
+// queued, and a receive has exactly as many elements as are sent (ErrMismatch). Allowed in capture if it is of device
+// memory, and not in a group (ErrArgument), which is one itself. One goroutine at a time. Source: MPI's persistent
+// requests (MPI-4.1, 3.9).
 type Exchange struct {
 	op       string // "" for "exchange"
 	calls    []mail.Call

@@ -25,7 +25,8 @@ type Transfer struct {
 }
 
 // transfer starts ms together. On a stream that is all, and the Transfer is nil; else the caller waits for it. If
-// anything is wrong with one of them, none is started; so it is, unless it may wait, while too many others are not over.
+// anything is wrong with one of them, none is started; so it is, unless it may wait, while too many others are not
+// over.
 func (m *Mail) transfer(ctx context.Context, s *engine.Stream, op string, ms []DeviceMessage, wait bool) (*Transfer,
 	error) {
 	if err := m.c.Err(); err != nil {
@@ -58,7 +59,8 @@ func (m *Mail) lostPeer(op string) error {
 }
 
 // start queues ms on s, or on a stream of a lane's own.
-func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []DeviceMessage, wait bool) (*Transfer, error) {
+func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []DeviceMessage, wait bool) (*Transfer,
+	error) {
 	if _, err := m.load(); err != nil {
 		return nil, err
 	}

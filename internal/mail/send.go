@@ -321,8 +321,8 @@ func (m *Mail) SelfError(n int) error {
 		return m.Error("send", m.rank, "", waitsForItself(n, m.eager))
 	}
 	return m.Error("send", m.rank, "", fmt.Errorf(
-		"messages to this rank itself are before it, %d that have not been received yet or one that waits (use SendRecv or a "+
-			"Group): %w", SendSlots, fault.ErrLimit))
+		"messages to this rank itself are before it, %d that have not been received yet or one that waits (use SendRecv "+
+			"or a Group): %w", SendSlots, fault.ErrLimit))
 }
 
 // prepare makes ready what a large message is sent from: registered memory, or the window.

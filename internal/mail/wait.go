@@ -175,8 +175,8 @@ func (p *Patience) restart(m *Mail) {
 	p.w = team.WaitState{}
 }
 
-// behindQueued reports whether h waits behind a message of this rank whose turn on its stream has not come: it is not the
-// peer that is waited for, and no deadline runs.
+// behindQueued reports whether h waits behind a message of this rank whose turn on its stream has not come: it is not
+// the peer that is waited for, and no deadline runs.
 func (m *Mail) behindQueued(h *Message) bool {
 	l, _ := m.lane(h)
 	if !l.TryLock() {
