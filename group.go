@@ -29,7 +29,7 @@ import (
 // messages are joined (of those on a device the first one is told).
 //
 // If calls itself returns an error, or a call on g has failed, nothing of this rank is run, and Group returns it. If a
-// collective had been called before, or has failed, the other ranks are told, and on a stream of a device, where they
+// collective had been called before, or has failed, or nothing had been called, the other ranks are told, and on a stream of a device, where they
 // have queued what waits for this rank's messages, the communicator breaks if it had called one. Otherwise nobody is
 // told, as of any message that is not sent: who waits for it, or for a collective that was to follow, goes on to wait.
 //
@@ -117,7 +117,13 @@ func (b *batch) submit(ctx context.Context, v *inside.View) error {
 // wait for the group's collectives, on the host or on their devices: they are told.
 func (b *batch) refuse(ctx context.Context, v *inside.View, call team.Work, own error) error {
 	messages := len(b.messages) > 0 || call.Kind == team.KindMessages
-	if v.Recorder != nil || messages && len(b.works) == 0 {
+	switch {
+	case len(b.works) > 0:
+		call = team.Work{Kind: b.works[0].Kind, Kernel: b.works[0].Kernel}
+	case call.Kind == team.KindRefused && messages:
+		call.Kind = team.KindMessages
+	}
+	if v.Recorder != nil || call.Kind == team.KindMessages {
 		if v.Recorder != nil { // whoever records this one tells the peers
 			v.FailRecording(call, own)
 		}
@@ -128,8 +134,8 @@ func (b *batch) refuse(ctx context.Context, v *inside.View, call team.Work, own 
 		return v.LocalError("group", own)
 	}
 	refused := team.Work{Kind: team.KindBarrier, Err: own}
-	if works := append(b.works, call); works[0].Kind != team.KindRefused {
-		refused.Kind, refused.Kernel = works[0].Kind, works[0].Kernel
+	if call.Kind != team.KindRefused {
+		refused.Kind, refused.Kernel = call.Kind, call.Kernel
 	}
 	err := v.SubmitAll(ctx, "group", []team.Work{refused}, nil)
 	if messages && v.Stream != nil && v.Stream.OnDevice() != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/nearest"
+	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -81,7 +82,7 @@ const (
 func (p DevicePolicy) known() bool { return p >= DevicesAuto && p <= DevicesRequired }
 
 // String is "auto", "off" or "required".
-func (p DevicePolicy) String() string { return engine.DevicePolicy(p).String() }
+func (p DevicePolicy) String() string { return team.DevicePolicy(p).String() }
 
 // MarshalText is String for a known policy, and else [ErrArgument].
 func (p DevicePolicy) MarshalText() ([]byte, error) {
@@ -150,5 +151,5 @@ func (o Options) fromEnvironment() Options {
 
 func (o Options) engine() engine.Options {
 	return engine.Options{Timeout: o.Timeout, Register: o.Register, Algorithm: string(o.Algorithm),
-		Devices: engine.DevicePolicy(o.Devices), Logger: o.Logger}
+		Devices: team.DevicePolicy(o.Devices), Logger: o.Logger}
 }

@@ -297,7 +297,10 @@ func (g *Graph) over() {
 	last := g.closed && g.launches == 0
 	g.mu.Unlock()
 	if last { // Close has returned
-		g.view.Domain().Failed(g.view.Within("close", g.letGo))
+		g.view.Within("close", func() error {
+			g.view.Domain().Failed(g.letGo())
+			return nil
+		})
 	}
 }
 

@@ -537,6 +537,60 @@ func TestBehindQueuedMessage(t *testing.T) {
 		}))
 }
 
+// TestBehindQueuedRequest is that of a request, which is asked at once, and again and again.
+func TestBehindQueuedRequest(t *testing.T) {
+	closed := make(chan struct{})
+	require.NoError(t, ubcoll.Local(t.Context(), 3, ubcoll.Options{Timeout: testkit.Limit},
+		func(ctx context.Context, c *ubcoll.Comm) error {
+			one := ubcoll.Of(make([]int32, 1))
+			switch c.Rank() {
+			case 1:
+				err := errors.Join(p2p.Send(ctx, c, 0, one), p2p.Send(ctx, c, 0, one), c.Close())
+				close(closed)
+				return err
+			case 2:
+				<-closed
+				time.Sleep(100 * time.Millisecond)
+				return p2p.Send(ctx, c, 0, one)
+			}
+			s, err := ubcoll.NewStream(ubcoll.Host)
+			if err != nil {
+				return err
+			}
+			<-closed
+			err = errors.Join(recv(ctx, c.On(s), 2, ubcoll.Of(make([]int32, 1))), recv(ctx, c.On(s), 1, one))
+			r, err1 := p2p.IRecv(ctx, c, 1, ubcoll.Of(make([]int32, 1)))
+			if err := errors.Join(err, err1); err != nil {
+				return err
+			}
+			for done := false; !done && err == nil; {
+				done, err = r.Test()
+				time.Sleep(time.Millisecond)
+			}
+			return errors.Join(err, s.Sync(ctx), s.Close())
+		}))
+}
+
+// TestBehindQueuedEnds waits behind a message whose turn never comes, with a context that ends.
+func TestBehindQueuedEnds(t *testing.T) {
+	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{Timeout: testkit.Limit},
+		func(ctx context.Context, c *ubcoll.Comm) error {
+			if c.Rank() == 1 {
+				return testkit.Wants(recv(ctx, c, 0, ubcoll.Of(make([]int32, 1))), ubcoll.ErrAborted)
+			}
+			s, err := ubcoll.NewStream(ubcoll.Host)
+			if err != nil {
+				return err
+			}
+			v := c.On(s)
+			err = errors.Join(coll.Barrier(ctx, v), recv(ctx, v, 1, ubcoll.Of(make([]int32, 1)))) // to which nobody comes
+			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			err = errors.Join(err, testkit.Wants(recv(short, c, 1, ubcoll.Of(make([]int32, 1))), context.DeadlineExceeded))
+			return errors.Join(err, ignore(s.Sync(ctx)), ignore(c.Close()), s.Close())
+		}))
+}
+
 // TestExchangeChangedUnderWay adds to an exchange while it runs: what was started ends, and its request's count stays.
 func TestExchangeChangedUnderWay(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {

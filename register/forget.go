@@ -25,7 +25,7 @@ func (c *Cache) Forget(m Memory, done func(failed error)) error {
 }
 
 // Leave is Forget for who does not want to wait for the backends yet: it decides, and what is left to do is end, which
-// the caller calls once. Until then done has not been called.
+// the caller calls once.
 func (c *Cache) Leave(m Memory, done func(failed error)) (end func(), err error) {
 	var dead []*extent
 	c.mu.Lock()

@@ -76,7 +76,7 @@ func (c *Comm) chooseDevice(hs []hello) {
 
 // lacks is what is wrong where devices are required and why says why this rank cannot use one; nil if that is "".
 func (o *Options) lacks(rank int, why string) error {
-	if why == "" || o.Devices != DevicesRequired {
+	if why == "" || o.Devices != team.DevicesRequired {
 		return nil
 	}
 	return fmt.Errorf("rank %d uses no device, and Options.Devices is %v: %s: %w", rank, o.Devices, why, fault.ErrNotSupported)

@@ -21,26 +21,8 @@ type Options struct {
 	Timeout   time.Duration
 	Register  register.Policy
 	Algorithm string
-	Devices   DevicePolicy
+	Devices   team.DevicePolicy
 	Logger    *slog.Logger `json:"-"` // no matter of agreement; nil: see logs.Or
-}
-
-// DevicePolicy is whether a communicator uses devices, as the root has it.
-type DevicePolicy int
-
-// The policies.
-const (
-	DevicesAuto     DevicePolicy = iota // where each rank has one
-	DevicesOff                          // it does not
-	DevicesRequired                     // it does, or is not made
-)
-
-// String is "auto", "off" or "required".
-func (p DevicePolicy) String() string {
-	if p < DevicesAuto || p > DevicesRequired {
-		return fmt.Sprintf("DevicePolicy(%d)", int(p))
-	}
-	return [...]string{"auto", "off", "required"}[p]
 }
 
 // Comm is one rank's side of a communicator.
@@ -60,6 +42,7 @@ type Comm struct {
 	gpuWhy error       // why there is none
 
 	turn      turn
+	placing   sync.Mutex                // see inOrder
 	recording atomic.Pointer[Recording] // beside turn, which every call looks at too
 
 	broken  atomic.Pointer[fault.Error]

@@ -25,8 +25,8 @@ type DeviceTransport interface {
 	// behind the library's back, and fault.ErrLimit if there are too many exports.
 	Export(a *mem.Allocation) (extent uint32, err error)
 	// Withdraw ends what Export began: it waits for this rank's queued work, then until no peer has the memory mapped,
-	// or ctx ends. The error then names the peer (and wraps fault.ErrTimeout if ctx had a deadline), and the number of
-	// the extent is not used again until that peer has followed. Withdrawing what is not exported does nothing.
+	// for limit at most. The error then names the peer and wraps fault.ErrTimeout, and the number of the extent is not
+	// used again until that peer has followed. Withdrawing what is not exported does nothing.
 	Withdraw(limit time.Duration, a *mem.Allocation) error
 	// Missing is a peer, by its DevicePeer.Number, that has not imported this rank's extent, and why; -1 and "" if all
 	// that use a device have. It costs a few loads and takes no lock.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,7 +33,7 @@ type Domain struct {
 	log      *slog.Logger  // of all of them
 	failures atomic.Uint64 // see Failed
 	device   DomainDevice  // nil without one
-	ends     team.Gate     // closes and frees under way, some without a caller: the domain's end waits for them
+	ends     team.Gate     // what a Close or Free still does, without its caller or with: the domain's end waits for it
 
 	mu      sync.Mutex
 	comms   int
@@ -163,7 +164,7 @@ func (d *Domain) free(a *mem.Allocation, pass func(), within func(func() error) 
 		if held {
 			a.Release()
 		}
-		d.sweep(!a.Dev.IsHost())
+		defer d.sweep(!a.Dev.IsHost())
 		return errors.Join(late, end.soFar())
 	}
 	if a.Dev.IsHost() {
@@ -247,21 +248,30 @@ func (d *Domain) ripe(wait bool) (ripe []retiree) {
 		for _, p := range r.peers {
 			open = open || !p.Done()
 		}
-		for _, a := range r.allocs {
-			open = open || !wait && !a.Dev.IsHost()
-		}
 		if open {
 			rest = append(rest, r)
-		} else {
-			ripe = append(ripe, r)
+			continue
 		}
+		if !wait {
+			var later []*mem.Allocation
+			r.allocs = slices.DeleteFunc(slices.Clone(r.allocs), func(a *mem.Allocation) bool {
+				if !a.Dev.IsHost() {
+					later = append(later, a)
+				}
+				return !a.Dev.IsHost()
+			})
+			if later != nil {
+				rest = append(rest, retiree{allocs: later})
+			}
+		}
+		ripe = append(ripe, r)
 	}
 	d.retired = rest
 	return ripe
 }
 
-// giveBack retires memory of the library's own. Device memory that a peer has not unmapped after a while waits for a
-// later sweep.
+// giveBack retires memory of the library's own: what of a device a peer has not unmapped after a while, in a later sweep,
+// or with the domain.
 func (d *Domain) giveBack(a *mem.Allocation) {
 	if !a.Dev.IsHost() {
 		if err := d.Exports.Withdraw(withdrawTime, a); err != nil {

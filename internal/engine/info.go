@@ -172,7 +172,7 @@ func (r *Replay) Add(os ...OpInfo) {
 // LastOp says how the last operation of this communicator went.
 func (c *Comm) LastOp() OpInfo {
 	if v := c.lastSmall.Load(); v != 0 {
-		return SmallInfo(team.KindSend, v>>16, int(v&0xffff))
+		return team.SmallInfo(team.KindSend, v>>16, int(v&0xffff))
 	}
 	c.infoM.Lock()
 	defer c.infoM.Unlock()
@@ -210,22 +210,6 @@ func (c *Comm) Stats() Stats {
 // NoteSmall keeps for LastOp that a message of n bytes was sent with its announcement: one store, which waits for
 // nothing.
 func (c *Comm) NoteSmall(seq uint64, n int) { spin.Release(&c.lastSmall, seq<<16|uint64(n)) }
-
-// SmallInfo is what is told of a message that travels with its announcement.
-func SmallInfo(k team.OpKind, seq uint64, n int) OpInfo {
-	return MessageInfo(k, seq, n, "eager", BufferInfo{Used: true, Why: "small enough to travel with the announcement"})
-}
-
-// MessageInfo is what is told of a message.
-func MessageInfo(k team.OpKind, seq uint64, n int, algorithm string, b BufferInfo) OpInfo {
-	o := OpInfo{Kind: k, Seq: seq, Algorithm: algorithm, Bytes: n}
-	if k == team.KindRecv {
-		o.Dst = b
-	} else {
-		o.Src = b
-	}
-	return o
-}
 
 // NoteMessage keeps for LastOp and Stats how a message went.
 func (c *Comm) NoteMessage(o OpInfo) {

@@ -1,10 +1,8 @@
 package engine
 
 import (
-	"errors"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/mem"
@@ -67,11 +65,21 @@ func (c *Comm) pass() {
 
 // Free ends an allocation.
 func (c *Comm) Free(a *mem.Allocation) error {
-	err := c.dom.free(a, c.pass, func(rest func() error) error { return c.Within("free", rest) })
-	if e := (*fault.Error)(nil); err == nil || errors.As(err, &e) {
-		return err
+	named := func(err error) error {
+		if err == nil {
+			return nil
+		}
+		return c.LocalError("free", err)
 	}
-	return c.LocalError("free", err)
+	var late error
+	err := c.dom.free(a, c.pass, func(rest func() error) error {
+		late = c.Within("free", func() error { return named(rest()) })
+		return nil
+	})
+	if late != nil {
+		return late
+	}
+	return named(err)
 }
 
 // Allocation is the allocation of this rank that v lies in, or nil.

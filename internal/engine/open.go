@@ -89,7 +89,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 		defer cancel()
 	}
 	table, terr := tuning.Load()
-	gpus, why := rooms.Accelerators.Visible(o.Devices == DevicesOff)
+	gpus, why := rooms.Accelerators.Visible(o.Devices == team.DevicesOff)
 	mine, err := newHello(o, table, gpus)
 	hellos, err := exchange(ctx, b, mine, errors.Join(bad, terr, err, o.lacks(rank, why)))
 	if err != nil {

@@ -99,7 +99,10 @@ func (v *View) SubmitAll(ctx context.Context, op string, ws []team.Work, after f
 		return nil
 	}
 	c := v.Comm
-	if err := c.Enter(); err != nil {
+	var k *ticket
+	var ok bool
+	c.inOrder(ws, func() { k, ok = c.turn.enter() })
+	if err := c.entered(k, ok); err != nil {
 		return err
 	}
 	err := c.runAll(ctx, ws, true)
@@ -121,6 +124,29 @@ func (v *View) submittable(op string, ws []team.Work) error {
 // Enter begins a blocking call; Leave ends it.
 func (c *Comm) Enter() error {
 	k, ok := c.turn.enter()
+	if k == nil && ok {
+		return nil
+	}
+	return c.entered(k, ok)
+}
+
+// inOrder gives works their turn, by take, and the messages among them their places, in one step: what comes before
+// another there comes before it here. Where that fails the peers are told in place of the first work.
+func (c *Comm) inOrder(works []team.Work, take func()) {
+	c.placing.Lock()
+	defer c.placing.Unlock()
+	for i := range works {
+		if o := works[i].Other; o != nil {
+			if err := o.Place(); err != nil {
+				works[0].Err = Cause(err)
+			}
+		}
+	}
+	take()
+}
+
+// entered waits for a blocking call's turn.
+func (c *Comm) entered(k *ticket, ok bool) error {
 	if !ok {
 		return c.LocalError("collective", fmt.Errorf("another goroutine's call runs on this Comm, which takes one "+
 			"at a time (wait for it, or use a Dup for calls side by side): %w", fault.ErrBusy))

@@ -81,14 +81,9 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group 
 		}
 		return c.LocalError("stream", s.closedError())
 	}
-	for i := range works {
-		if o := works[i].Other; o != nil {
-			if err := o.Place(); err != nil { // the peers are told in place of the first one
-				works[0].Err = Cause(err)
-			}
-		}
-	}
-	s.add(queued{c: c, ctx: ctx, works: works, group: group, after: after, ticket: c.turn.take()})
+	var k *ticket
+	c.inOrder(works, func() { k = c.turn.take() })
+	s.add(queued{c: c, ctx: ctx, works: works, group: group, after: after, ticket: k})
 	return nil
 }
 

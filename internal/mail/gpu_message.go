@@ -125,7 +125,7 @@ func (m *gpuMail) note(ms []DeviceMessage) {
 	for i := range ms {
 		k, algorithm, b := ms[i].went(ms)
 		ms[i].seq = seq
-		m.mail.c.NoteMessage(engine.MessageInfo(k, seq, ms[i].Vec.Bytes(), algorithm, b))
+		m.mail.c.NoteMessage(team.MessageInfo(k, seq, ms[i].Vec.Bytes(), algorithm, b))
 	}
 }
 
@@ -139,7 +139,7 @@ func (m *gpuMail) number(n uint64) uint64 {
 
 // went is how a message goes that is started with all.
 func (h *DeviceMessage) went(all []DeviceMessage) (k team.OpKind, algorithm string, b engine.BufferInfo) {
-	k, algorithm, b = team.KindSend, "push", engine.BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
+	k, algorithm, b = team.KindSend, "push", team.BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
 	for i := range all {
 		if all[i].to != 0 {
 			algorithm = "copy engine"
@@ -185,7 +185,7 @@ func (h *DeviceMessage) half(form int) kernels.Message {
 func messageInfos(ms []DeviceMessage) (os []engine.OpInfo) {
 	for i := range ms {
 		k, algorithm, b := ms[i].went(ms)
-		os = append(os, engine.MessageInfo(k, ms[i].seq, ms[i].Vec.Bytes(), algorithm, b))
+		os = append(os, team.MessageInfo(k, ms[i].seq, ms[i].Vec.Bytes(), algorithm, b))
 	}
 	return os
 }

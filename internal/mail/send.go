@@ -7,7 +7,6 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -122,8 +121,8 @@ func (m *Mail) post(b *Box, h *Message) {
 
 // note keeps how a large message went, whose source is direct or not.
 func (m *Mail) note(h *Message, direct bool) {
-	o := engine.MessageInfo(h.kind(), h.seq, h.Bytes, h.algorithm(direct),
-		engine.BufferInfo{Used: true, Direct: h.Buf.Direct(), Why: h.Buf.Why})
+	o := team.MessageInfo(h.kind(), h.seq, h.Bytes, h.algorithm(direct),
+		team.BufferInfo{Used: true, Direct: h.Buf.Direct(), Why: h.Buf.Why})
 	if h.told != nil {
 		*h.told = o
 	}
@@ -133,7 +132,7 @@ func (m *Mail) note(h *Message, direct bool) {
 // noteSmall is for h of a group that has travelled with its announcement.
 func (h *Message) noteSmall(seq uint64) {
 	if h.told != nil {
-		*h.told = engine.SmallInfo(h.kind(), seq, h.Bytes)
+		*h.told = team.SmallInfo(h.kind(), seq, h.Bytes)
 	}
 }
 

@@ -148,12 +148,11 @@ func (t *Together) Do(ctx context.Context) error {
 	return t.stream.Do(ctx, t.m.c, t.Run, t.Place)
 }
 
-// Place implements team.Operation. It gives messages of host memory that are to go on a stream their places in the
-// order, where they wait for Run, or for Withdraw: those of one rank for another go in the order of their calls,
-// whatever the streams. The caller has the stream's lock, so that no message is before another one on the stream and
-// behind it here.
+// Place implements team.Operation. It gives messages of host memory that do not go at once their places in the order,
+// where they wait for Run, or for Withdraw: those of one rank for another go in the order of their calls, whatever the
+// streams. The caller gives them their places on the stream, or their turn, in the same step.
 func (t *Together) Place() error {
-	if t.stream == nil || len(t.host) == 0 {
+	if len(t.host) == 0 {
 		return nil
 	}
 	ms := t.messages()

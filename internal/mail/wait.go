@@ -69,9 +69,7 @@ func (m *Mail) Await(ctx context.Context, op string, ms []*Message) error {
 			continue
 		}
 		idle = 0
-		if m.behindQueued(open) {
-			p.restart(m)
-		}
+		p.w.Behind = m.behindQueued(ms)
 		if err := p.poll(ctx, m, op, open, len(ms) > 1); err != nil {
 			if m.arrivedAfterAll(ms) {
 				p.Over(m)
@@ -96,9 +94,7 @@ func (m *Mail) Test(p *Patience, op string, ms []*Message) (done bool, err error
 			continue
 		}
 		if err == nil {
-			if m.behindQueued(open) {
-				p.restart(m)
-			}
+			p.w.Behind = m.behindQueued(ms)
 			if err = p.look(m, op, open, len(ms) > 1); err == nil || m.arrivedAfterAll(ms) {
 				return false, nil
 			}
@@ -175,15 +171,22 @@ func (p *Patience) restart(m *Mail) {
 	p.w = team.WaitState{}
 }
 
-// behindQueued reports whether h waits behind a message of this rank whose turn on its stream has not come: it is not
-// the peer that is waited for, and no deadline runs.
-func (m *Mail) behindQueued(h *Message) bool {
-	l, _ := m.lane(h)
-	if !l.TryLock() {
-		return false
+// behindQueued reports whether all of ms that are not done wait behind messages of this rank whose turns on their streams
+// have not come.
+func (m *Mail) behindQueued(ms []*Message) bool {
+	for _, h := range ms {
+		if h.Done.Load() {
+			continue
+		}
+		l, _ := m.lane(h)
+		l.Lock()
+		behind := h.seq == 0 && l.waiting.Head != nil && l.waiting.Head.queued
+		l.Unlock()
+		if !behind {
+			return false
+		}
 	}
-	defer l.Unlock()
-	return h.seq == 0 && !h.Done.Load() && l.waiting.Head != nil && l.waiting.Head.queued
+	return true
 }
 
 // Over says that the wait, or the last Test, is over.

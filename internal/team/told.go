@@ -79,3 +79,19 @@ func (o *OpInfo) Staged() (n uint64) {
 	}
 	return n
 }
+
+// SmallInfo is what is told of a message that travels with its announcement.
+func SmallInfo(k OpKind, seq uint64, n int) OpInfo {
+	return MessageInfo(k, seq, n, "eager", BufferInfo{Used: true, Why: "small enough to travel with the announcement"})
+}
+
+// MessageInfo is what is told of a message.
+func MessageInfo(k OpKind, seq uint64, n int, algorithm string, b BufferInfo) OpInfo {
+	o := OpInfo{Kind: k, Seq: seq, Algorithm: algorithm, Bytes: n}
+	if k == KindRecv {
+		o.Dst = b
+	} else {
+		o.Src = b
+	}
+	return o
+}

@@ -66,11 +66,13 @@ type WaitState struct {
 	start    time.Time     // of the first look at the clock
 	now      time.Duration // since start, as of the last look at the clock
 	health   time.Duration // when to look at the processes next
+	behind   time.Duration // until when Behind was set
 	reported bool
 	Lost     bool     // a peer has said that the communicator broke
 	Kind     OpKind   // what it is for, unless Op is "": KindRefused for what is neither a collective nor a message
 	Item     numbered // that, if it has a number; or nil
 	Several  bool     // and others with it
+	Behind   bool     // something of this rank's own comes first: neither the peer's close nor a deadline counts
 	Said     said     // in the area
 }
 
@@ -133,7 +135,9 @@ func (t *Team) PollClock(s *WaitState) *fault.Error {
 		return t.errorAt(s, t.absent(s), reason.Ended(s.Ctx))
 	}
 	p := &t.Peers[s.Peer]
-	if p.Closed() {
+	if s.Behind {
+		s.behind = s.now
+	} else if p.Closed() {
 		if v := p.Lost(); v != 0 { // written before the close, and perhaps after poll looked
 			return t.LostError(s, s.Peer, v)
 		}
@@ -149,11 +153,11 @@ func (t *Team) PollClock(s *WaitState) *fault.Error {
 	}
 	t.say(s)
 	limit := time.Duration(t.Timeout.Load())
-	if s.now > limit {
+	if s.now-s.behind > limit {
 		text, about := t.account(s)
 		return t.errorAt(s, about, fmt.Errorf("nothing from it for %v%s: %w", limit, text, fault.ErrTimeout))
 	}
-	if int64(s.now) > ReportAfter.Load() && !s.reported {
+	if int64(s.now-s.behind) > ReportAfter.Load() && !s.reported {
 		s.reported = true
 		text, about := t.account(s)
 		e := t.errorAt(s, about, nil)
