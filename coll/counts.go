@@ -65,8 +65,8 @@ func checkRows(t *team.Team, w *team.Work) (int, error) {
 		for d := 0; d < t.Size(); d++ {
 			_, recv := rows(t, d)
 			if send[d] != recv[s] {
-				return d, fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", d, recv[s], s, send[d],
-					fault.ErrMismatch)
+				return t.Name(d), fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", t.Name(d),
+					recv[s], t.Name(s), send[d], fault.ErrMismatch)
 			}
 		}
 	}

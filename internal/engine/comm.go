@@ -168,7 +168,7 @@ func (c *Comm) Abort(cause error) {
 	if cause == nil {
 		cause = errors.New("no reason given")
 	}
-	e := &fault.Error{Op: "abort", Rank: c.rank, Peer: c.rank, Host: c.team.Peers[c.rank].Host,
+	e := &fault.Error{Op: "abort", Rank: c.rank, Peer: c.rank, Host: c.Hostname(c.rank),
 		Err: fmt.Errorf("rank %d: %w: %w", c.rank, cause, fault.ErrAborted)}
 	c.Fail(e)
 	for _, a := range c.attached {
@@ -282,7 +282,7 @@ func (c *Comm) WaitsIn(rank int) string {
 	if !c.Polls.Enter() {
 		return "closed"
 	}
-	return c.team.WaitsIn(rank)
+	return c.team.WaitsIn(c.team.Index(rank))
 }
 
 // Team is the ranks of this rank's host.

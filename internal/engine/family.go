@@ -94,7 +94,7 @@ func (s *splitting) create() ([]byte, error) {
 		ranks[r] = m.rank
 	}
 	c := &Comm{rank: slices.Index(ranks, p.rank), size: n, opts: p.opts, dom: p.dom, rooms: p.rooms}
-	c.team.Part(c, &p.team, ranks)
+	c.team.Part(c, team.AllOf(c.rank, n), &p.team, ranks)
 	c.attach(p)
 	if err := c.newArea(s.id); err != nil {
 		return nil, err

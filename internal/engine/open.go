@@ -104,7 +104,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 		members[r] = hellos[r].Member
 	}
 	c := &Comm{rank: rank, size: b.Size(), opts: o, rooms: rooms}
-	c.team.Gather(c, rank, members, team.Config{Timeout: o.Timeout, Algorithm: o.Algorithm, Tuning: table})
+	c.team.Gather(c, team.AllOf(rank, b.Size()), members, team.Config{Timeout: o.Timeout, Algorithm: o.Algorithm, Tuning: table})
 	secret, _ := hex.DecodeString(hellos[0].Secret)
 	own, err := c.create(log, hellos, secret)
 	cards, err := exchange(ctx, b, own, err)

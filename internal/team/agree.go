@@ -72,10 +72,10 @@ func (t *Team) disagreement(slot uint64, bad error) error {
 		if d.Sig>>59 == uint64(KindRefused) {
 			why := t.Peers[r].Area.Refusals[slot].get()
 			about := int(d.Refusal>>32) - 1
-			if about < 0 || about >= t.size {
-				about = r
+			if about < 0 || about >= t.all {
+				about = t.Name(r)
 			}
-			return t.Errorf(StepAgree, about, fmt.Errorf("rank %d refused: %w", r,
+			return t.Errorf(StepAgree, about, fmt.Errorf("rank %d refused: %w", t.Name(r),
 				reason.Told(why, reason.OfCode(int(uint32(d.Refusal))))))
 		}
 		votes[d.Sig]++
@@ -93,8 +93,16 @@ func (t *Team) disagreement(slot uint64, bad error) error {
 			break
 		}
 	}
-	return t.Errorf(StepAgree, odd, fmt.Errorf("rank %d called %s, %d of %d ranks %s: %w", odd,
-		Describe(t.Peers[odd].Area.Desc[slot].Sig), votes[most], t.size, Describe(most), fault.ErrMismatch))
+	return t.Errorf(StepAgree, t.Name(odd), fmt.Errorf("rank %d called %s, %d of %d ranks %s: %w", t.Name(odd),
+		t.describe(t.Peers[odd].Area.Desc[slot].Sig), votes[most], t.size, t.describe(most), fault.ErrMismatch))
+}
+
+// describe is Describe with the communicator's rank for root: a part of an operation has the team's.
+func (t *Team) describe(sig uint64) string {
+	if root := rootOf(sig); t.Outer != nil && root < t.size {
+		sig += uint64(t.Name(root)-root) << rootShift
+	}
+	return Describe(sig)
 }
 
 // Progress words wrap around after 1<<32 operations, so that Reached must not see one that is half of that old.

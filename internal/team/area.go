@@ -64,7 +64,7 @@ type RefusalText struct {
 type Area struct {
 	magic uint64
 	comm  uint64
-	rank  uint32
+	rank  uint32 // of the communicator, and how many that has
 	size  uint32
 	_     [104]byte
 

@@ -66,7 +66,7 @@ func (t *Team) resolve(rank int, w *BufWord, off, n int) (unsafe.Pointer, error)
 	}
 	p, err := t.Peers[rank].Mem.Resolve(w.Location().Add(uintptr(off)), n)
 	if err != nil {
-		return nil, t.Errorf("import", rank, err)
+		return nil, t.Errorf("import", t.Name(rank), err)
 	}
 	return p, nil
 }

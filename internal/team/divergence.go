@@ -52,8 +52,8 @@ func (t *Team) diverged(s *WaitState) *fault.Error {
 		case !crossed(t.Me, p):
 			continue
 		}
-		return t.errorAt(s, r, fmt.Errorf("rank %d has called on host memory what rank %d has called on its device: %w",
-			host, r+t.rank-host, fault.ErrMismatch))
+		return t.errorAt(s, t.Name(r), fmt.Errorf("rank %d has called on host memory what rank %d has called on its "+
+			"device: %w", t.Name(host), t.Name(r+t.rank-host), fault.ErrMismatch))
 	}
 	return nil
 }

@@ -189,15 +189,19 @@ func (t *Team) vouch(ctx context.Context, w *Work, bad error) error {
 	return nil
 }
 
-// absent is the rank that a wait waits for in the end: a leader's word may be missing because a member's is.
+// absent is the communicator's rank that a wait waits for in the end: a leader's word may be missing because a member's
+// is.
 func (t *Team) absent(s *WaitState) int {
+	if s.Far != 0 {
+		return s.Far - 1
+	}
 	if s.Op != "" || s.Step != StepAgree || t.groups == nil {
-		return s.Peer
+		return t.Name(s.Peer)
 	}
 	for _, r := range t.groups[t.groupOf(s.Peer)] {
 		if !Reached(t.Peers[r].Area.Desc[t.Seq&1].Seq.Load(), t.Seq) {
-			return r
+			return t.Name(r)
 		}
 	}
-	return s.Peer
+	return t.Name(s.Peer)
 }

@@ -21,7 +21,8 @@ const (
 	lostMismatch
 )
 
-// PublishLost publishes in this rank's area that the communicator broke, and why.
+// PublishLost publishes in this rank's area that the communicator broke, and why. The rank that e is about may be any of
+// the communicator's.
 func (t *Team) PublishLost(e *fault.Error) {
 	code := uint64(lostInternal)
 	switch {
@@ -38,7 +39,7 @@ func (t *Team) PublishLost(e *fault.Error) {
 	}
 	about := e.Peer
 	if about < 0 {
-		about = t.rank
+		about = t.Name(t.rank)
 		if code == lostPeer || code == lostTimeout { // of no rank that this one could name, least of all itself
 			code = lostInternal
 		}
@@ -47,12 +48,12 @@ func (t *Team) PublishLost(e *fault.Error) {
 	t.Me.Lost.CompareAndSwap(0, code<<32|uint64(about+1))
 }
 
-// LostError turns what a peer published into this rank's error.
-func (t *Team) LostError(s *WaitState, from int, v uint64) *fault.Error {
+// LostError turns what a peer, by its rank in the team, published into this rank's error.
+func (t *Team) LostError(s *WaitState, peer int, v uint64) *fault.Error {
 	s.Lost = true
-	about := int(uint32(v)) - 1
-	text := t.Peers[from].Area.lostText.get()
-	if about < 0 || about >= t.size {
+	me, from, about := t.Name(t.rank), t.Name(peer), int(uint32(v))-1
+	text := t.Peers[peer].Area.lostText.get()
+	if about < 0 || about >= t.all {
 		return t.errorAt(s, from, fmt.Errorf("control area is damaged (%#x): %w", v, fault.ErrPeerLost))
 	}
 	switch v >> 32 {
@@ -60,14 +61,14 @@ func (t *Team) LostError(s *WaitState, from int, v uint64) *fault.Error {
 		return t.errorAt(s, about, fmt.Errorf("rank %d saw it: %w", from, fault.ErrPeerLost))
 	case lostTimeout:
 		whom := "it"
-		if about == t.rank {
+		if about == me {
 			whom, about = "this rank", from
 		}
 		return t.errorAt(s, about, reason.Told(fmt.Sprintf("rank %d waited for %s: %s", from, whom, text), fault.ErrTimeout))
 	case lostCancelled:
 		return t.errorAt(s, from, fmt.Errorf("rank %d gave up: %s: %w", from, text, fault.ErrAborted))
 	case lostMismatch:
-		if about == t.rank {
+		if about == me {
 			about = from
 		}
 		return t.errorAt(s, about, reason.Told(text, fault.ErrMismatch))
@@ -103,7 +104,7 @@ func (t *Team) Readers() (all []Reader) {
 	return all
 }
 
-// ClosedPeer is a peer that has closed its communicator, or -1.
+// ClosedPeer is a peer that has closed its communicator, by its rank in the team, or -1.
 func (t *Team) ClosedPeer() int {
 	for r := range t.Peers {
 		if r != t.rank && t.Peers[r].Closed() {
@@ -115,5 +116,5 @@ func (t *Team) ClosedPeer() int {
 
 // ClosedError is about a peer that has closed its communicator.
 func (t *Team) ClosedError(w *WaitState, r int) *fault.Error {
-	return t.errorAt(w, r, fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost))
+	return t.errorAt(w, t.Name(r), fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost))
 }

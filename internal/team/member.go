@@ -43,9 +43,24 @@ type Config struct {
 	Tuning    tuning.Table
 }
 
-// Gather makes t the team of all members, of which this rank is one, in communicator c.
-func (t *Team) Gather(c Comm, rank int, ms []Member, o Config) {
-	t.Init(c, rank, len(ms))
+// Ranks says which of a communicator's ranks are a team.
+type Ranks struct {
+	Rank, Size int   // this rank, and how many the communicator has
+	Here       []int // the team's, this one among them, in order
+}
+
+// AllOf is all ranks of a communicator, of which this one is rank.
+func AllOf(rank, size int) Ranks {
+	in := Ranks{Rank: rank, Size: size, Here: make([]int, size)}
+	for r := range in.Here {
+		in.Here[r] = r
+	}
+	return in
+}
+
+// Gather makes t the team of members, which run in's ranks, in communicator c.
+func (t *Team) Gather(c Comm, in Ranks, ms []Member, o Config) {
+	t.Init(c, in)
 	t.tuning, t.algorithm = o.Tuning, o.Algorithm
 	t.Timeout.Store(int64(o.Timeout))
 	cpus, groups := map[int]bool{}, map[string]bool{}
@@ -65,9 +80,9 @@ func (t *Team) Gather(c Comm, rank int, ms []Member, o Config) {
 	t.apart = len(groups) > 1
 }
 
-// Part makes t a team of some of parent's ranks, this one among them, in communicator c.
-func (t *Team) Part(c Comm, parent *Team, ranks []int) {
-	t.Init(c, slices.Index(ranks, parent.rank), len(ranks))
+// Part makes t a team of some of parent's ranks, ranks, which are in's in communicator c.
+func (t *Team) Part(c Comm, in Ranks, parent *Team, ranks []int) {
+	t.Init(c, in)
 	t.tuning, t.algorithm = parent.tuning, parent.algorithm
 	t.oneP, t.Crowded, t.apart = parent.oneP, parent.Crowded, parent.apart
 	t.Timeout.Store(parent.Timeout.Load())
@@ -79,9 +94,10 @@ func (t *Team) Part(c Comm, parent *Team, ranks []int) {
 	t.arrange()
 }
 
-// Init makes t a team of so many ranks, which know nothing of each other yet.
-func (t *Team) Init(c Comm, rank, size int) {
-	t.comm, t.rank, t.size = c, rank, size
+// Init makes t the team of in's ranks, which know nothing of each other yet.
+func (t *Team) Init(c Comm, in Ranks) {
+	size := len(in.Here)
+	t.comm, t.rank, t.size, t.names, t.all = c, slices.Index(in.Here, in.Rank), size, in.Here, in.Size
 	t.Peers, t.scratch = make([]Peer, size), make([]unsafe.Pointer, size)
 	t.srcs, t.dsts = make([]unsafe.Pointer, size), make([]unsafe.Pointer, size)
 }
@@ -106,7 +122,7 @@ func (t *Team) MakeArea(h *mem.Heap, id uint64, extra int) error {
 		return fmt.Errorf("control segment: %w", err)
 	}
 	t.Area, t.Me, t.whole, t.populate = a, (*Area)(a.Ptr), SharedBytes+extra, !h.GoHeap()
-	t.Me.magic, t.Me.comm, t.Me.rank, t.Me.size = areaMagic, id, uint32(t.rank), uint32(t.size)
+	t.Me.magic, t.Me.comm, t.Me.rank, t.Me.size = areaMagic, id, uint32(t.Name(t.rank)), uint32(t.all)
 	t.Me.State.Store(StateOpen)
 	t.Peers[t.rank].lay(a.Ptr)
 	return nil
@@ -123,12 +139,12 @@ func (t *Team) MapArea(id uint64, r int, at mem.Location) error {
 	p := &t.Peers[r]
 	ptr, err := p.Mem.Resolve(at, t.whole)
 	if err != nil {
-		return fmt.Errorf("map the control area of rank %d: %w", r, err)
+		return fmt.Errorf("map the control area of rank %d: %w", t.Name(r), err)
 	}
 	if t.populate { // everybody touches these pages, and page faults of one rank hold up all
 		shm.Populate(ptr, SharedBytes)
 	}
 	p.lay(ptr)
 	p.At = at
-	return p.Area.check(id, r, t.size)
+	return p.Area.check(id, t.Name(r), t.all)
 }

@@ -10,8 +10,11 @@ import (
 // tell what every rank is in, and whether ranks wait for each other.
 
 // said is what a rank waits in, as its area says it: kind 8 bits, whether it is one of several messages that go
-// together 1, peer 16, sequence number 39. 0: it does not wait, or not for long yet.
+// together 1, peer 16 (the communicator's rank), sequence number 39. 0: it does not wait, or not for long yet.
 type said uint64
+
+// elsewhere stands for what a rank of another host waits in, which this one cannot see.
+const elsewhere = ^said(0)
 
 const saidSeq = 1<<39 - 1
 
@@ -59,7 +62,8 @@ func (t *Team) say(s *WaitState) {
 	k, seq := s.Kind, uint64(0)
 	switch {
 	case s.Op == "":
-		k, seq = t.Work.Kind, t.Seq
+		is := t.running()
+		k, seq = is.Kind, is.Seq
 	case k == KindRefused:
 		k = kindOther
 	case s.Item != nil:
@@ -79,18 +83,18 @@ func (t *Team) EndWait(s *WaitState) {
 	}
 }
 
-// account is what all ranks say, and what is to be seen in it, to be put behind an error. blame is the rank for which
-// this one waits in the end, if the one that it waits for waits itself.
+// account is what all ranks of this host say, and what is to be seen in it, to be put behind an error. blame is the rank
+// for which this one waits in the end, if the one that it waits for waits itself.
 func (t *Team) account(s *WaitState) (text string, blame int) {
-	all := make([]said, t.size)
-	for r := range t.Peers {
-		if all[r] = said(t.Peers[r].Area.waits.Load()); all[r] != 0 && all[r].peer() >= t.size {
+	all := slices.Repeat([]said{elsewhere}, t.all)
+	for i, r := range t.names {
+		if all[r] = said(t.Peers[i].Area.waits.Load()); all[r] != 0 && all[r].peer() >= t.all {
 			all[r] = 0
 		}
 	}
-	missing := t.absent(s)
-	all[t.rank] = s.Said
-	circle, last := follow(all, t.rank, missing)
+	missing, me := t.absent(s), t.Name(t.rank)
+	all[me] = s.Said
+	circle, last := follow(all, me, missing)
 	var b strings.Builder
 	if circle != nil {
 		b.WriteString("; " + explain(all, circle))
@@ -98,19 +102,22 @@ func (t *Team) account(s *WaitState) (text string, blame int) {
 		missing = last
 	}
 	b.WriteString("; UBCOLL_TIMEOUT or Options.Timeout says how long to wait; ")
+	if t.size < t.all {
+		b.WriteString("on this host ")
+	}
 	b.WriteString(list(all))
 	return b.String(), missing
 }
 
 // follow goes from a rank, and from the one that it waits for, to what that waits for, and so on: to the last one,
-// which waits for nobody, or to a circle.
+// which waits for nobody as far as is to be seen, or to a circle.
 func follow(all []said, from, next int) (circle []int, last int) {
 	way := []int{from}
 	for {
 		if i := slices.Index(way, next); i >= 0 {
 			return way[i:], -1
 		}
-		if all[next] == 0 {
+		if all[next] == 0 || all[next] == elsewhere {
 			return nil, next
 		}
 		way = append(way, next)
@@ -143,12 +150,15 @@ func explain(all []said, circle []int) string {
 	return fmt.Sprintf("these ranks wait for each other (%s): they make their calls in different orders", ranks)
 }
 
-// list says of all ranks what they are in, together where it is the same.
+// list says of all ranks of this host what they are in, together where it is the same.
 func list(all []said) string {
 	const most = 6
 	var order []said
 	ranks := map[said][]int{}
 	for r, v := range all {
+		if v == elsewhere {
+			continue
+		}
 		if ranks[v] == nil {
 			order = append(order, v)
 		}
@@ -191,5 +201,5 @@ func rankList(rs []int) string {
 	return "ranks " + strings.Join(parts, ", ")
 }
 
-// WaitsIn is what a rank says that it waits in.
+// WaitsIn is what a rank of the team says that it waits in.
 func (t *Team) WaitsIn(rank int) string { return said(t.Peers[rank].Area.waits.Load()).String() }

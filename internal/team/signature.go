@@ -87,11 +87,18 @@ const MaxCount = 1<<40 - 1
 // Signature packs what all ranks must agree on into one word, so that agreement is one comparison:
 // kind 5 bits, type 4, reduction 3, root 12, count 40.
 func Signature(k OpKind, t dtype.Type, r Reduction, root, count int) uint64 {
-	return uint64(k)<<59 | uint64(t)<<55 | uint64(r)<<52 | uint64(root&0xfff)<<40 | uint64(count)
+	return uint64(k)<<59 | uint64(t)<<55 | uint64(r)<<52 | uint64(root&maxRoot)<<rootShift | uint64(count)
 }
+
+const (
+	rootShift = 40
+	maxRoot   = 1<<12 - 1
+)
+
+func rootOf(sig uint64) int { return int(sig >> rootShift & maxRoot) }
 
 // Describe is a signature for people.
 func Describe(sig uint64) string {
 	k, t, r := OpKind(sig>>59), dtype.Type(sig>>55&15), Reduction(sig>>52&7)
-	return fmt.Sprintf("%v(count %d, %v, %v, root %d)", k, sig&MaxCount, t, r, sig>>40&0xfff)
+	return fmt.Sprintf("%v(count %d, %v, %v, root %d)", k, sig&MaxCount, t, r, rootOf(sig))
 }

@@ -4,6 +4,7 @@ package team
 
 import (
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -41,6 +42,10 @@ type Team struct {
 	srcs    []unsafe.Pointer // for Buffers
 	dsts    []unsafe.Pointer
 	scratch []unsafe.Pointer
+
+	names []int  // the communicator's ranks, by those of the team: see Name
+	all   int    // how many the communicator has
+	Outer *Outer // the communicator's operation that the running one is a part of; nil: it is that itself
 }
 
 // Comm is what a team asks of the communicator that it is a part of.
@@ -59,6 +64,15 @@ type Comm interface {
 	Look()
 	// Log takes what is to be said and cannot be returned.
 	Log() *slog.Logger
+	// Hostname is the name of the host of one of the communicator's ranks, "" if there is no such rank.
+	Hostname(rank int) string
+}
+
+// Outer is an operation of a communicator, for teams of which it is more than one operation: they do not number theirs
+// as the communicator does, and what is said of them is said of it.
+type Outer struct {
+	Kind OpKind
+	Seq  uint64
 }
 
 // Peer is what this rank knows of a rank of the team.
@@ -86,7 +100,7 @@ const (
 
 const claimBytes = 1 << 10 // about what a core can have under way
 
-// Rank is this rank among those of the team.
+// Rank is this rank among those of the team, which have the order that they have in the communicator: see Name.
 func (t *Team) Rank() int { return t.rank }
 
 // Size is the number of ranks of the team.
@@ -143,8 +157,23 @@ func (t *Team) Payload(rank int) unsafe.Pointer {
 // Staging is a rank's staging memory, StagingBytes long.
 func (t *Team) Staging(rank int) unsafe.Pointer { return t.Peers[rank].staging }
 
-// Errorf is an error of the running operation.
+// Errorf is an error of the running operation, about one of the communicator's ranks, or -1.
 func (t *Team) Errorf(step string, about int, err error) *fault.Error {
-	return &fault.Error{Op: t.Work.Kind.String(), Seq: t.Seq, Rank: t.rank, Peer: about, Host: t.Peers[t.rank].Host,
+	is := t.running()
+	return &fault.Error{Op: is.Kind.String(), Seq: is.Seq, Rank: t.Name(t.rank), Peer: about, Host: t.Peers[t.rank].Host,
 		Step: step, Device: hw.Host, Err: err}
 }
+
+// running is the operation that runs, as the communicator has it.
+func (t *Team) running() Outer {
+	if t.Outer != nil {
+		return *t.Outer
+	}
+	return Outer{t.Work.Kind, t.Seq}
+}
+
+// Name is the communicator's rank of a rank of the team: what errors, messages and the words of areas call it.
+func (t *Team) Name(rank int) int { return t.names[rank] }
+
+// Index is the team's rank of one of the communicator's ranks, or -1 if that is on another host.
+func (t *Team) Index(name int) int { return slices.Index(t.names, name) }

@@ -36,7 +36,7 @@ func init() { ReportAfter.Store(int64(10 * time.Second)) }
 // Reached compares words that may wrap around.
 func Reached(have, target uint64) bool { return int64(have-target) >= 0 }
 
-// Wait waits until *w is at least target, for peer to do what step says. It ends early with an error, which breaks the
+// Wait waits until *w is at least target, for peer, a rank of the team, to do what step says. It ends early with an error, which breaks the
 // communicator: the peer is lost, the deadline passed, somebody aborted, ctx ended.
 func (t *Team) Wait(ctx context.Context, w *atomic.Uint64, target uint64, peer int, step string) error {
 	looks := t.Looks()
@@ -60,7 +60,8 @@ func (t *Team) Looks() int {
 type WaitState struct {
 	Op       string // beside the collectives; "" = the running one
 	Ctx      context.Context
-	Peer     int
+	Peer     int // rank of the team
+	Far      int // 1 + the communicator's rank that it waits for, if on another host; Peer is this rank itself then
 	Step     string
 	Polls    uint
 	start    time.Time     // of the first look at the clock
@@ -134,14 +135,14 @@ func (t *Team) PollClock(s *WaitState) *fault.Error {
 	if err := s.Ctx.Err(); err != nil {
 		return t.errorAt(s, t.absent(s), reason.Ended(s.Ctx))
 	}
-	p := &t.Peers[s.Peer]
+	p := &t.Peers[s.Peer] // for a rank of another host, this one itself, which has not closed
 	if s.Behind {
 		s.behind = s.now
 	} else if p.Closed() {
 		if v := p.Lost(); v != 0 { // written before the close, and perhaps after poll looked
 			return t.LostError(s, s.Peer, v)
 		}
-		return t.errorAt(s, s.Peer, fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost))
+		return t.ClosedError(s, s.Peer)
 	}
 	t.comm.Advance()
 	if s.now < s.health {
@@ -161,8 +162,8 @@ func (t *Team) PollClock(s *WaitState) *fault.Error {
 		s.reported = true
 		text, about := t.account(s)
 		e := t.errorAt(s, about, nil)
-		t.comm.Log().Warn("ubcoll: still waiting", "op", e.Op, "seq", e.Seq, "rank", t.rank,
-			"host", p.Host, "step", s.Step, "missing", e.Peer, "for", s.now.Round(time.Second),
+		t.comm.Log().Warn("ubcoll: still waiting", "op", e.Op, "seq", e.Seq, "rank", e.Rank,
+			"host", t.comm.Hostname(about), "step", s.Step, "missing", e.Peer, "for", s.now.Round(time.Second),
 			"timeout", limit, "all", strings.TrimPrefix(text, "; "))
 	}
 	return nil
@@ -185,17 +186,17 @@ func (t *Team) PollHealth(s *WaitState) *fault.Error {
 		if v := p.Lost(); v != 0 {
 			return t.LostError(s, r, v)
 		}
-		return t.errorAt(s, r, fmt.Errorf("its process (%v) died: %w", p.Proc, fault.ErrPeerLost))
+		return t.errorAt(s, t.Name(r), fmt.Errorf("its process (%v) died: %w", p.Proc, fault.ErrPeerLost))
 	}
 	return t.diverged(s)
 }
 
-// errorAt is an error of a wait: it must not look at the running operation if that is another one.
+// errorAt is an error of a wait, about one of the communicator's ranks: it must not look at the running operation if that is another one.
 func (t *Team) errorAt(s *WaitState, about int, err error) *fault.Error {
 	if s.Op == "" {
 		return t.Errorf(s.Step, about, err)
 	}
-	return &fault.Error{Op: s.Op, Rank: t.rank, Peer: about, Host: t.Peers[t.rank].Host, Step: s.Step, Err: err}
+	return &fault.Error{Op: s.Op, Rank: t.Name(t.rank), Peer: about, Host: t.Peers[t.rank].Host, Step: s.Step, Err: err}
 }
 
 // yield gives the processor away. Gosched also wakes a thread to look for work on each processor that Go has idle: with

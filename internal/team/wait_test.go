@@ -21,6 +21,7 @@ func (*looked) Acquire(*Vec, *Buf, bool) error { return nil }
 func (*looked) Advance()                       {}
 func (c *looked) Look()                        { c.n++ }
 func (*looked) Log() *slog.Logger              { return logs.Or(nil) }
+func (*looked) Hostname(int) string            { return "here" }
 
 // TestFirstLook: who waits is patient with the peers' processes, but who only tests, and may not come back for long, has
 // them looked at the first time.
@@ -42,7 +43,7 @@ func TestFirstLook(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for {
 				c, x := &looked{}, &Team{}
-				x.Init(c, 0, 1)
+				x.Init(c, AllOf(0, 1))
 				x.Me = &Area{}
 				x.Peers[0].Area = x.Me
 				x.Timeout.Store(int64(time.Hour))

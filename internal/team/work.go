@@ -184,7 +184,7 @@ type Path struct {
 	// agree: everybody sees what it left in Partial after agreement. Needs groups; it cannot fail.
 	Combine func(*Team, *Work)
 	// Check looks at what the ranks have offered, after their signatures agreed. Its verdict must be the same on all
-	// ranks; an error, about a rank or -1, leaves the communicator usable.
+	// ranks; an error, about one of the communicator's ranks or -1, leaves the communicator usable.
 	Check func(*Team, *Work) (about int, err error)
 	// Run moves the data, after all ranks have agreed. An error breaks the communicator.
 	Run func(context.Context, *Team, *Work) error
