@@ -33,6 +33,8 @@ var layers = [][]string{
 	{"register"},
 	{"internal/gpu/*"},
 	{"internal/team"},
+	{"internal/transport/net/*"},
+	{"internal/transport/net"},
 	{"internal/engine"},
 	{"internal/transport/*"},
 	{"internal/gpu"},
