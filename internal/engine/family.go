@@ -78,7 +78,7 @@ func (s *splitting) assign(all [][]byte) (int, error) {
 		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.rank, b.rank))
 	})
 	sum := sha256.Sum256(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(
-		binary.LittleEndian.AppendUint64(nil, s.parent.team.ID()), s.parent.team.Seq), uint64(s.me.color)))
+		binary.LittleEndian.AppendUint64(nil, s.parent.team.ID()), s.parent.team.Number()), uint64(s.me.color)))
 	s.id = binary.LittleEndian.Uint64(sum[:])
 	return -1, nil
 }

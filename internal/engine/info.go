@@ -68,7 +68,7 @@ type Stats struct {
 }
 
 // note keeps what LastOp and Stats tell. Every call passes here, so it is brief: one lock, no conversion.
-func (c *Comm) note(w *team.Work, algorithm string) { c.NoteAs(w, algorithm, c.team.Seq) }
+func (c *Comm) note(w *team.Work, algorithm string) { c.NoteAs(w, algorithm, c.team.Number()) }
 
 // NoteAs is note of an operation with a sequence number of its own: of a device's.
 func (c *Comm) NoteAs(w *team.Work, algorithm string, seq uint64) {

@@ -274,7 +274,7 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		}
 		c.note(w, path.Name) // only now is it known how it went
 		if timed && bad == nil && err == nil {
-			c.NoteTook(w.Kind, c.team.Seq, time.Since(clock)-began, came-said)
+			c.NoteTook(w.Kind, c.team.Number(), time.Since(clock)-began, came-said)
 		}
 	}
 	return err

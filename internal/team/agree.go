@@ -3,6 +3,7 @@ package team
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
@@ -17,7 +18,7 @@ func (t *Team) Publish(w *Work, bad error) {
 	slot := t.Seq & 1
 	d := &t.Me.Desc[slot]
 	if bad != nil {
-		t.Me.Refusals[slot].set(bad.Error())
+		t.Me.Refusals[slot].Set(bad.Error())
 		d.Refusal = uint64(reason.Blamed(bad, -1)+1)<<32 | uint64(reason.Code(bad))
 		d.Sig = Signature(KindRefused, 0, 0, 0, 0)
 	} else {
@@ -66,35 +67,91 @@ func (t *Team) disagreement(slot uint64, bad error) error {
 	if bad != nil {
 		return t.Errorf("", reason.Blamed(bad, -1), bad)
 	}
-	votes := map[uint64]int{}
+	y := t.tally(slot)
+	return t.Verdict(&y)
+}
+
+// Tally is what ranks that do not agree have published.
+type Tally struct {
+	Refused *Refusal // by the first rank that did
+	Votes   []Vote   // for each signature, in the order of the first ranks that have it
+}
+
+// Refusal is why a rank refused.
+type Refusal struct {
+	Rank, About int // of the communicator; About is -1 if it is about none
+	Code        int // as of reason.Code
+	Text        string
+}
+
+// Vote is how many ranks have a signature, and which is the first.
+type Vote struct {
+	Sig          uint64
+	Count, First int
+}
+
+// Tally is what the ranks of the running operation have published, on which they do not agree.
+func (t *Team) Tally() Tally { return t.tally(t.Seq & 1) }
+
+func (t *Team) tally(slot uint64) (y Tally) {
 	for r := range t.Peers {
 		d := &t.Peers[r].Area.Desc[slot]
-		if d.Sig>>59 == uint64(KindRefused) {
-			why := t.Peers[r].Area.Refusals[slot].get()
-			about := int(d.Refusal>>32) - 1
-			if about < 0 || about >= t.all {
-				about = t.Name(r)
-			}
-			return t.Errorf(StepAgree, about, fmt.Errorf("rank %d refused: %w", t.Name(r),
-				reason.Told(why, reason.OfCode(int(uint32(d.Refusal))))))
-		}
-		votes[d.Sig]++
-	}
-	most := t.Peers[0].Area.Desc[slot].Sig
-	for r := range t.Peers {
-		if s := t.Peers[r].Area.Desc[slot].Sig; votes[s] > votes[most] {
-			most = s
+		if d.Sig>>59 != uint64(KindRefused) {
+			y.vote(Vote{d.Sig, 1, t.Name(r)})
+		} else if y.Refused == nil {
+			y.Refused = &Refusal{t.Name(r), int(d.Refusal>>32) - 1, int(uint32(d.Refusal)), t.Peers[r].Area.Refusals[slot].Get()}
 		}
 	}
-	var odd int
-	for r := range t.Peers {
-		if t.Peers[r].Area.Desc[slot].Sig != most {
-			odd = r
-			break
+	return y
+}
+
+func (y *Tally) vote(v Vote) {
+	i := slices.IndexFunc(y.Votes, func(w Vote) bool { return w.Sig == v.Sig })
+	if i < 0 {
+		y.Votes = append(y.Votes, v)
+		return
+	}
+	y.Votes[i].Count += v.Count
+	y.Votes[i].First = min(y.Votes[i].First, v.First)
+}
+
+// Add adds what other ranks have published.
+func (y *Tally) Add(z *Tally) {
+	if z.Refused != nil && (y.Refused == nil || z.Refused.Rank < y.Refused.Rank) {
+		y.Refused = z.Refused
+	}
+	for _, v := range z.Votes {
+		y.vote(v)
+	}
+}
+
+// Verdict is the error that the ranks who have published y have in common: the first one that refused, or the one that
+// stands against the majority. Nil if there is none.
+func (t *Team) Verdict(y *Tally) *fault.Error {
+	if k := y.Refused; k != nil {
+		about := k.About
+		if about < 0 || about >= t.all {
+			about = k.Rank
+		}
+		return t.Errorf(StepAgree, about, fmt.Errorf("rank %d refused: %w", k.Rank, reason.Told(k.Text, reason.OfCode(k.Code))))
+	}
+	if len(y.Votes) < 2 {
+		return nil
+	}
+	most, all := y.Votes[0], 0
+	for _, v := range y.Votes {
+		if all += v.Count; v.Count > most.Count || v.Count == most.Count && v.First < most.First {
+			most = v
 		}
 	}
-	return t.Errorf(StepAgree, t.Name(odd), fmt.Errorf("rank %d called %s, %d of %d ranks %s: %w", t.Name(odd),
-		t.describe(t.Peers[odd].Area.Desc[slot].Sig), votes[most], t.size, t.describe(most), fault.ErrMismatch))
+	odd := Vote{First: t.all}
+	for _, v := range y.Votes {
+		if v.Sig != most.Sig && v.First < odd.First {
+			odd = v
+		}
+	}
+	return t.Errorf(StepAgree, odd.First, fmt.Errorf("rank %d called %s, %d of %d ranks %s: %w", odd.First,
+		t.describe(odd.Sig), most.Count, all, t.describe(most.Sig), fault.ErrMismatch))
 }
 
 // describe is Describe with the communicator's rank for root: a part of an operation has the team's.

@@ -13,7 +13,7 @@ import (
 // rank writes it, so that every shared cache line has one writer.
 
 const (
-	areaMagic   = 0x75622d6172656104 // "ub-area", layout 4
+	areaMagic   = 0x75622d6172656105 // "ub-area", layout 5
 	areaBytes   = 4096               // the area proper; the rank's eager slots and staging memory follow
 	TextBytes   = 480                // of a text in an area
 	PayloadSize = 48                 // bytes of data that travel in a descriptor's first line
@@ -86,9 +86,12 @@ type Area struct {
 	_     [120]byte
 
 	Group [2]Descriptor // what a leader says for its group, sequence mod 2: see groups.go
+	// Verdict is what the team's first rank says for all hosts, sequence mod 2: Sig is 1, or 0 if it is VerdictText.
+	Verdict [2]Descriptor
 
-	Refusals [2]RefusalText
-	lostText RefusalText
+	Refusals    [2]RefusalText
+	lostText    RefusalText
+	VerdictText RefusalText
 }
 
 // Place publishes where something is that its rank made later than the area.
@@ -120,6 +123,8 @@ func (a *Area) check(comm uint64, rank, size int) error {
 	return nil
 }
 
-func (t *RefusalText) set(s string) { t.N = uint64(copy(t.text[:], s)) }
+// Set keeps the beginning of s, as much as there is room for.
+func (t *RefusalText) Set(s string) { t.N = uint64(copy(t.text[:], s)) }
 
-func (t *RefusalText) get() string { return string(t.text[:min(t.N, TextBytes)]) }
+// Get is the text.
+func (t *RefusalText) Get() string { return string(t.text[:min(t.N, TextBytes)]) }

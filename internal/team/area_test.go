@@ -91,12 +91,12 @@ func TestAreaCheck(t *testing.T) {
 func TestRefusalText(t *testing.T) {
 	var r RefusalText
 	for _, s := range []string{"", "short", strings.Repeat("x", TextBytes), strings.Repeat("y", 10*TextBytes)} {
-		r.set(s)
-		require.Equal(t, s[:min(len(s), TextBytes)], r.get())
+		r.Set(s)
+		require.Equal(t, s[:min(len(s), TextBytes)], r.Get())
 	}
 	for _, n := range []uint64{TextBytes + 1, 1 << 40, math.MaxUint64} {
 		r.N = n
-		require.Len(t, r.get(), TextBytes, "a length of %d", n)
+		require.Len(t, r.Get(), TextBytes, "a length of %d", n)
 	}
 }
 

@@ -44,7 +44,7 @@ func (t *Team) PublishLost(e *fault.Error) {
 			code = lostInternal
 		}
 	}
-	t.Me.lostText.set(e.Err.Error())
+	t.Me.lostText.Set(e.Err.Error())
 	t.Me.Lost.CompareAndSwap(0, code<<32|uint64(about+1))
 }
 
@@ -52,7 +52,7 @@ func (t *Team) PublishLost(e *fault.Error) {
 func (t *Team) LostError(s *WaitState, peer int, v uint64) *fault.Error {
 	s.Lost = true
 	me, from, about := t.Name(t.rank), t.Name(peer), int(uint32(v))-1
-	text := t.Peers[peer].Area.lostText.get()
+	text := t.Peers[peer].Area.lostText.Get()
 	if about < 0 || about >= t.all {
 		return t.errorAt(s, from, fmt.Errorf("control area is damaged (%#x): %w", v, fault.ErrPeerLost))
 	}

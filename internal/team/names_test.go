@@ -89,7 +89,7 @@ func TestErrorsNameRanks(t *testing.T) {
 	disagree := func(x *Team, _ *WaitState) error { return x.disagreement(0, nil) }
 	lost := func(from int, code uint64, about int, text string) func(*Team, *WaitState) error {
 		return func(x *Team, s *WaitState) error {
-			x.Peers[from].Area.lostText.set(text)
+			x.Peers[from].Area.lostText.Set(text)
 			return x.LostError(s, from, code<<32|uint64(about+1))
 		}
 	}

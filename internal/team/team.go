@@ -45,6 +45,8 @@ type Team struct {
 
 	names []int  // the communicator's ranks, by those of the team: see Name
 	all   int    // how many the communicator has
+	Hosts Hosts  // the communicator's other hosts, nil if there are none
+	Parts uint64 // how many of Seq operations were parts of others
 	Outer *Outer // the communicator's operation that the running one is a part of; nil: it is that itself
 }
 
@@ -169,7 +171,7 @@ func (t *Team) running() Outer {
 	if t.Outer != nil {
 		return *t.Outer
 	}
-	return Outer{t.Work.Kind, t.Seq}
+	return Outer{t.Work.Kind, t.Number()}
 }
 
 // Name is the communicator's rank of a rank of the team: what errors, messages and the words of areas call it.

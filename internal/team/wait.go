@@ -99,10 +99,20 @@ func (t *Team) waitLong(ctx context.Context, w *atomic.Uint64, target uint64, pe
 	}
 }
 
-// Poll is one step of a wait's housekeeping. The error it returns has not broken the communicator yet.
+// Poll is one step of a wait's housekeeping, which gives the processor away. The error it returns has not broken the
+// communicator yet.
 //
 //go:noinline
 func (t *Team) Poll(s *WaitState) *fault.Error {
+	if err := t.Check(s); err != nil {
+		return err
+	}
+	t.yield(s)
+	return nil
+}
+
+// Check is Poll for who waits in a way of his own.
+func (t *Team) Check(s *WaitState) *fault.Error {
 	s.Polls++
 	// One peer's abort word a round, and that of the peer we wait for.
 	for _, r := range [2]int{s.Peer, int(s.Polls) % t.size} {
@@ -121,7 +131,6 @@ func (t *Team) Poll(s *WaitState) *fault.Error {
 			return err
 		}
 	}
-	t.yield(s)
 	return nil
 }
 

@@ -183,6 +183,10 @@ type Path struct {
 	// Combine works on what the ranks of a group have offered, on the group's leader and before the group is said to
 	// agree: everybody sees what it left in Partial after agreement. Needs groups; it cannot fail.
 	Combine func(*Team, *Work)
+	// Contribute leaves in b what the other hosts need of a team that has agreed, on its first rank, and returns how many
+	// bytes that is; Conclude makes of what all hosts have left, there, what Run takes. They cannot fail.
+	Contribute func(t *Team, w *Work, b []byte) int
+	Conclude   func(t *Team, w *Work, all func(host int) []byte)
 	// Check looks at what the ranks have offered, after their signatures agreed. Its verdict must be the same on all
 	// ranks; an error, about one of the communicator's ranks or -1, leaves the communicator usable.
 	Check func(*Team, *Work) (about int, err error)

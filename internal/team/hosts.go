@@ -1,0 +1,37 @@
+package team
+
+import (
+	"context"
+	"unsafe"
+)
+
+// Hosts is the other hosts of a team's communicator, as paths see them. What moves data is called on the team's first
+// rank, the leader, in the communicator's turn; all leaders call it alike.
+type Hosts interface {
+	// Size is the number of hosts, Host this rank's, Of that of a rank of the communicator.
+	Size() int
+	Host() int
+	Of(rank int) int
+	// Ranks is how many the communicator has, On how many a host has, Most how many the host with most of them has.
+	Ranks() int
+	On(host int) int
+	Most() int
+	// Sub runs w among the team, as a part of the running operation, on which all ranks have agreed: its root is a rank
+	// of the team. Every rank of the team calls it.
+	Sub(ctx context.Context, w *Work) error
+
+	// ExpectReduce lets the other leaders write what AllReduce receives, for w in pieces of so many elements: before the
+	// hosts have agreed, in Path.Contribute.
+	ExpectReduce(w *Work, piece int)
+	// AllReduce combines n elements, from element off on, of what the leaders have at own, and leaves the result on each
+	// at the same place of w's destination, bitwise the same. own may be that. Blocks; an error breaks the communicator.
+	AllReduce(ctx context.Context, w *Work, own unsafe.Pointer, off, n int) error
+	// ExpectBroadcast is ExpectReduce for Broadcast.
+	ExpectBroadcast(w *Work, into unsafe.Pointer, piece int)
+	// Broadcast passes n elements, from element off on, of what the leader of the root's host has at p on to the others'
+	// p. Blocks; an error breaks the communicator.
+	Broadcast(ctx context.Context, w *Work, p unsafe.Pointer, off, n int) error
+}
+
+// Number is the number of the communicator's running operation: several of a team may be parts of one.
+func (t *Team) Number() uint64 { return t.Seq - t.Parts }
