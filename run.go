@@ -12,6 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/mail"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // Run runs run as those ranks of the job that are this process's, each with a [Comm], and returns when all of them
@@ -71,7 +72,7 @@ func join() (j job, err error) {
 	j.ranks = []bootstrap.Bootstrap{j.whole}
 	n, err := env.RanksPerProcess.Get()
 	if err == nil && n > 1 {
-		if err = engine.CheckRanks(n, n*j.whole.Size(), mail.AreaBytes(n*j.whole.Size())); err == nil {
+		if err = team.CheckRanks(n, n*j.whole.Size(), mail.AreaBytes(n*j.whole.Size())); err == nil {
 			j.ranks = bootstrap.PerProcess(j.whole, n)
 		}
 	}
@@ -156,7 +157,7 @@ func runLocal(ctx context.Context, n int, o Options, run func(context.Context, *
 	if ctx == nil {
 		return -1, &Error{Op: "local", Rank: -1, Peer: -1, Err: engine.ErrNilContext}
 	}
-	if err := engine.CheckRanks(n, n, mail.AreaBytes(n)); err != nil {
+	if err := team.CheckRanks(n, n, mail.AreaBytes(n)); err != nil {
 		return -1, &Error{Op: "local", Rank: -1, Peer: -1, Err: err}
 	}
 	return runRanks(ctx, bootstrap.Local(n), o, run, func(b bootstrap.Bootstrap, _ int, err error) error {

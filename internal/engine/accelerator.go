@@ -19,17 +19,18 @@ type Accelerators interface {
 	// Visible is what a rank tells all others of the devices that its process may use, and why there is none, or "". If
 	// they are off it does not look.
 	Visible(off bool) (told json.RawMessage, why string)
-	// New is c's side, on the device that is this rank's by what all have told. The error is why there is none.
+	// New is c's side, on the device that is this rank's by what the ranks of its host have told, in the team's order. The
+	// error is why there is none.
 	New(c *Comm, all []json.RawMessage) (Accelerator, error)
 }
 
-// Accelerator is the device side of a communicator, as the engine asks for it.
+// Accelerator is the device side of a communicator, as the engine asks for it: that of its team, whose ranks it knows.
 type Accelerator interface {
-	// Part is the side of c, a communicator of some of this one's ranks.
+	// Part is the side of c, whose team are some of this one's ranks.
 	Part(c *Comm, ranks []int) Accelerator
 	// Card sets this rank's side up, and says what the others need of it.
 	Card() (DeviceCard, error)
-	// Meet reaches the others' sides, whose cards are in rank order. It returns why devices cannot be used, or "".
+	// Meet reaches the others' sides, whose cards are in the team's order. It returns why devices cannot be used, or "".
 	Meet(ctx context.Context, cards []DeviceCard) string
 
 	// Perform does w, the communicator's own, and waits. It is the communicator's turn.
@@ -62,11 +63,11 @@ type DeviceCard struct {
 	Why     string `json:"why,omitempty"`
 }
 
-// chooseDevice takes the device that is this rank's, by what all ranks have told.
+// chooseDevice takes the device that is this rank's, by what the ranks of its host have told.
 func (c *Comm) chooseDevice(hs []hello) {
-	all := make([]json.RawMessage, len(hs))
-	for r := range hs {
-		all[r] = hs[r].GPUs
+	all := make([]json.RawMessage, c.team.Size())
+	for r := range all {
+		all[r] = hs[c.team.Name(r)].GPUs
 	}
 	d, err := c.rooms.Accelerators.New(c, all)
 	if c.gpuWhy = err; err == nil {
@@ -82,8 +83,8 @@ func (o *Options) lacks(rank int, why string) error {
 	return fmt.Errorf("rank %d uses no device, and Options.Devices is %v: %s: %w", rank, o.Devices, why, fault.ErrNotSupported)
 }
 
-// deviceCard makes this rank's side, and its card. Failures are told in the card: ranks use their devices together or
-// not at all, and the communicator works without.
+// deviceCard makes this rank's side, and its card. Failures are told in the card: the ranks of a host use their devices
+// together or not at all, and the communicator works without.
 func (c *Comm) deviceCard() DeviceCard {
 	if c.gpuWhy != nil {
 		return DeviceCard{Why: c.gpuWhy.Error()}
@@ -95,7 +96,7 @@ func (c *Comm) deviceCard() DeviceCard {
 	return card
 }
 
-// meetDevices reaches the devices of the others, whose cards are in rank order. It returns why devices cannot be used,
+// meetDevices reaches the devices of the others of the host, whose cards are in the team's order. It returns why devices cannot be used,
 // or "".
 func (c *Comm) meetDevices(ctx context.Context, cards []DeviceCard) string {
 	for r := range cards {
@@ -106,7 +107,7 @@ func (c *Comm) meetDevices(ctx context.Context, cards []DeviceCard) string {
 	return c.device.Meet(ctx, cards)
 }
 
-// settleDevice ends the setting up: whys are what each rank's meetDevices returned.
+// settleDevice ends the setting up: whys are what meetDevices returned on each rank of the host.
 func (c *Comm) settleDevice(whys []string) error {
 	for _, why := range whys {
 		if why == "" {

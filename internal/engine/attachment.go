@@ -32,17 +32,26 @@ type Attachment interface {
 	Abort()
 }
 
-// NewAttachment makes c's. sibling is that of another communicator of the domain, or nil for the first.
+// NewAttachment makes c's. sibling is that of the domain's first communicator that had attachments, or nil if that is c.
 type NewAttachment func(c *Comm, sibling Attachment) Attachment
 
-// attach makes c's attachments.
-func (c *Comm) attach(sibling *Comm) {
+// attach makes c's attachments. A communicator that spans hosts has none, since all of them need its ranks' memory.
+func (c *Comm) attach() {
+	if c.SpansHosts() {
+		return
+	}
+	d := c.dom
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for i, make := range c.rooms.Attachments {
 		var of Attachment
-		if sibling != nil {
-			of = sibling.attached[i]
+		if i < len(d.attached) {
+			of = d.attached[i]
 		}
 		c.attached = append(c.attached, make(c, of))
+	}
+	if d.attached == nil {
+		d.attached = c.attached
 	}
 }
 

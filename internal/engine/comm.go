@@ -27,9 +27,10 @@ type Options struct {
 
 // Comm is one rank's side of a communicator.
 type Comm struct {
-	team team.Team // the ranks of this host, which are all
+	team team.Team // the ranks of this host
 
 	rank, size int
+	hosts      []string // each rank's, by name; nil: this one
 	opts       Options
 	dom        *Domain
 	rooms      Rooms
@@ -58,10 +59,10 @@ type Comm struct {
 	unsaid unsaid
 }
 
-// Rank is this rank.
+// Rank is this rank, among those of all hosts.
 func (c *Comm) Rank() int { return c.rank }
 
-// Size is the number of ranks.
+// Size is the number of ranks, on all hosts.
 func (c *Comm) Size() int { return c.size }
 
 // LocalRank is this rank's place among those of its host.
@@ -75,12 +76,27 @@ func (c *Comm) LocalRank() int {
 // LocalSize is the number of ranks on this rank's host.
 func (c *Comm) LocalSize() int { return c.team.Size() }
 
-// Hostname is the name of a rank's host, or "" if there is no such rank.
-func (c *Comm) Hostname(rank int) string {
-	if rank < 0 || rank >= c.size {
-		return ""
+// SpansHosts reports whether the communicator has ranks on several hosts.
+func (c *Comm) SpansHosts() bool { return c.size != c.team.Size() }
+
+// BetweenHosts is why there is no what on this communicator: its ranks are on several hosts. Nil if they are on one.
+func (c *Comm) BetweenHosts(what string) error {
+	if !c.SpansHosts() {
+		return nil
 	}
-	return c.team.Peers[rank].Host
+	return fmt.Errorf("%s between hosts is not supported yet (ubcoll.Comm.Split by host makes communicators that have "+
+		"it): %w", what, fault.ErrNotSupported)
+}
+
+// Hostname is the name of a rank's host, or "" if there is no such rank. Implements team.Comm.
+func (c *Comm) Hostname(rank int) string {
+	switch {
+	case rank < 0 || rank >= c.size:
+		return ""
+	case c.hosts != nil:
+		return c.hosts[rank]
+	}
+	return c.team.Peers[c.team.Rank()].Host
 }
 
 // Options are those of Open, with defaults filled in.

@@ -55,5 +55,5 @@ type DevicePeer interface {
 	Row() cuda.Addr
 }
 
-// DevicePeer is rank r's device, as this rank reaches it.
+// DevicePeer is the device of rank r of the team, as this rank reaches it.
 func (c *Comm) DevicePeer(r int) DevicePeer { return c.team.Peers[r].Mem.(DevicePeer) }

@@ -35,10 +35,11 @@ type Domain struct {
 	device   DomainDevice  // nil without one
 	ends     team.Gate     // what a Close or Free still does, without its caller or with: the domain's end waits for it
 
-	mu      sync.Mutex
-	comms   int
-	closed  bool
-	retired []retiree // areas of closed communicators that peers may still read
+	mu       sync.Mutex
+	comms    int
+	closed   bool
+	attached []Attachment // see NewAttachment
+	retired  []retiree    // areas of closed communicators that peers may still read
 }
 
 // retiree is a closed communicator's shared memory, given back once every peer has closed it too. If it had broken,

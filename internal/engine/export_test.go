@@ -49,9 +49,6 @@ func (c *Comm) Abandon(err error) error {
 	return c.abandon()
 }
 
-// CheckRanksOn is CheckRanks on a machine with so much free memory and so many mappings for a process.
-var CheckRanksOn = checkRanks
-
 // Watched is how many ends of peers are looked at when memory is taken back.
 func (d *Domain) Watched() int {
 	d.copiers.mu.Lock()

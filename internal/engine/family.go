@@ -53,9 +53,10 @@ type splitting struct {
 	me     member
 	id     uint64
 	group  []member
+	here   []member // those of this host, which are the child's team
 	child  *Comm
 
-	devices []DeviceCard // of the group
+	devices []DeviceCard // of here
 }
 
 // choose says where this rank goes.
@@ -88,14 +89,19 @@ func (s *splitting) create() ([]byte, error) {
 	if len(s.group) == 0 {
 		return nil, nil
 	}
-	p, n := s.parent, len(s.group)
-	ranks := make([]int, n)
+	p := s.parent
+	c := &Comm{rank: slices.Index(s.group, s.me), size: len(s.group), opts: p.opts, dom: p.dom, rooms: p.rooms}
+	in, ranks := team.Ranks{Rank: c.rank, Size: c.size}, []int(nil) // of the child's team, in the child and in the parent's
 	for r, m := range s.group {
-		ranks[r] = m.rank
+		if local := p.team.Index(m.rank); local >= 0 {
+			in.Here, ranks, s.here = append(in.Here, r), append(ranks, local), append(s.here, m)
+		}
+		if p.hosts != nil {
+			c.hosts = append(c.hosts, p.hosts[m.rank])
+		}
 	}
-	c := &Comm{rank: slices.Index(ranks, p.rank), size: n, opts: p.opts, dom: p.dom, rooms: p.rooms}
-	c.team.Part(c, team.AllOf(c.rank, n), &p.team, ranks)
-	c.attach(p)
+	c.team.Part(c, in, &p.team, ranks)
+	c.attach()
 	if err := c.newArea(s.id); err != nil {
 		return nil, err
 	}
@@ -117,12 +123,12 @@ func (s *splitting) create() ([]byte, error) {
 	return append(record, b...), err
 }
 
-// place reads where the group's areas are.
+// place reads where the areas of the child's team are.
 func (s *splitting) place(all [][]byte) (int, error) {
 	if s.child == nil {
 		return -1, nil
 	}
-	for i, m := range s.group {
+	for i, m := range s.here {
 		var at mem.Location
 		var k DeviceCard
 		n, err := binary.Decode(all[m.rank], binary.LittleEndian, &at)
@@ -143,12 +149,12 @@ func (s *splitting) meet() ([]byte, error) {
 	if s.child == nil {
 		return nil, nil
 	}
-	for i := range s.group {
-		if i == s.child.rank {
+	for i := range s.here {
+		if i == s.child.team.Rank() {
 			continue
 		}
 		if err := s.child.meet(s.id, i, s.child.team.Peers[i].At); err != nil {
-			return nil, reason.About(s.group[i].rank, err)
+			return nil, reason.About(s.here[i].rank, err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.child.opts.Timeout)
@@ -157,13 +163,13 @@ func (s *splitting) meet() ([]byte, error) {
 	return []byte(why[:min(len(why), team.TextBytes)]), s.child.opts.lacks(s.parent.rank, why)
 }
 
-// settle learns from all whether the group uses its devices.
+// settle learns whether the ranks of this host use their devices.
 func (s *splitting) settle(all [][]byte) {
 	if s.child == nil {
 		return
 	}
 	var whys []string
-	for _, m := range s.group {
+	for _, m := range s.here {
 		whys = append(whys, string(all[m.rank]))
 	}
 	s.child.settleDevice(whys) // an error is of giving up what is not used
@@ -181,7 +187,7 @@ func (c *Comm) leave(e *fault.Error) {
 
 // reason is why this rank could not finish the split, about a rank of the new communicator.
 func (s *splitting) reason(err error) *fault.Error {
-	r := &fault.Error{Op: s.kind.String(), Rank: s.child.rank, Peer: -1, Host: s.child.team.Peers[s.child.rank].Host,
+	r := &fault.Error{Op: s.kind.String(), Rank: s.child.rank, Peer: -1, Host: s.child.Hostname(s.child.rank),
 		Err: err}
 	if e, ok := errors.AsType[*fault.Error](err); ok {
 		r.Peer = slices.IndexFunc(s.group, func(m member) bool { return m.rank == e.Peer })

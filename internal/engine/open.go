@@ -286,7 +286,7 @@ func (c *Comm) create(log *slog.Logger, hs []hello, secret []byte) (card, error)
 	}
 	d.hold()
 	c.dom = d
-	c.attach(nil)
+	c.attach()
 	if err := c.newArea(hs[0].Comm); err != nil {
 		return card{}, err
 	}
@@ -310,7 +310,7 @@ func (c *Comm) newArea(comm uint64) error {
 	if err := c.team.MakeArea(c.dom.Heap, comm, c.attachedBytes()); err != nil {
 		return err
 	}
-	c.lay(c.rank)
+	c.lay(c.team.Rank())
 	return nil
 }
 

@@ -50,7 +50,7 @@ func (v *View) End(ctx context.Context, w *team.Work) error {
 		return v.Recorder.Record(v.Comm, *w)
 	case w != &v.Comm.team.Work:
 		return v.submitOne(ctx, w)
-	case v.Stream != nil:
+	case v.Stream != nil && !v.Comm.SpansHosts(): // else all ranks are to hear that there is none between hosts
 		return v.Stream.device.Launch(ctx, v.Comm)
 	}
 	err := v.Comm.run(ctx)
@@ -84,7 +84,7 @@ func (v *View) SubmitAll(ctx context.Context, op string, ws []team.Work, after f
 		}
 		return err
 	}
-	if v.Stream != nil && v.Recorder == nil {
+	if v.Stream != nil && v.Recorder == nil && (v.Stream.device == nil || !v.Comm.SpansHosts()) {
 		return v.Stream.enqueue(v.Comm, ctx, ws, true, after)
 	}
 	if after != nil {

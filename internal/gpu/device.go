@@ -52,7 +52,7 @@ type Device struct {
 	graphs  map[*Graph]bool
 
 	Multiprocessors int     // that each rank's device has at least
-	Atomics         []error // by rank: why this device cannot add to words of its device, or nil
+	Atomics         []error // by rank of the team: why this device cannot add to words of its device, or nil
 
 	clients []Client
 
@@ -115,7 +115,7 @@ func (d *Device) Part(c *engine.Comm, ranks []int) engine.Accelerator {
 
 // Card implements Accelerator.
 func (d *Device) Card() (card engine.DeviceCard, err error) {
-	c, g := d.c, d.Domain
+	c, g, ranks := d.c, d.Domain, d.c.Team().Size()
 	lines := 1 // of the status page
 	for _, a := range c.Attachments() {
 		if m, ok := a.(ClientMaker); ok {
@@ -126,7 +126,7 @@ func (d *Device) Card() (card engine.DeviceCard, err error) {
 		}
 	}
 	bytes := (statusLine*lines + 4095) &^ 4095
-	if d.Area, err = c.Domain().Heap.AllocDevice(kernels.AreaBytes(c.Size())); err != nil {
+	if d.Area, err = c.Domain().Heap.AllocDevice(kernels.AreaBytes(ranks)); err != nil {
 		return card, fmt.Errorf("area: %w", err)
 	}
 	if card.Extent, err = c.Domain().Exports.Export(d.Area); err != nil {
@@ -143,11 +143,11 @@ func (d *Device) Card() (card engine.DeviceCard, err error) {
 	// Nothing is loaded later, when the driver would wait for kernels that wait for peers. If some do now, since this is
 	// the child of a communicator, it has kernels that were made for more ranks.
 	if g.idle() {
-		if err := g.Kernels.Load(c.Size(), c.Size() > 2 || c.Options().Algorithm == "ring"); err != nil {
+		if err := g.Kernels.Load(ranks, ranks > 2 || c.Options().Algorithm == "ring"); err != nil {
 			return card, err
 		}
 	}
-	f, err := g.Kernels.Kernel(kernels.Barrier, dtype.Invalid, c.Size())
+	f, err := g.Kernels.Kernel(kernels.Barrier, dtype.Invalid, ranks)
 	if err != nil {
 		return card, err
 	}
@@ -158,7 +158,7 @@ func (d *Device) Card() (card engine.DeviceCard, err error) {
 	if d.event, err = g.Context.NewEvent(false); err != nil {
 		return card, err
 	}
-	d.Params = kernels.Params{Status: uint64(at), Rank: uint32(c.Rank()), Ranks: uint32(c.Size()),
+	d.Params = kernels.Params{Status: uint64(at), Rank: uint32(c.Team().Rank()), Ranks: uint32(ranks),
 		Timeout: uint64(c.Options().Timeout)}
 	d.Params.Area[0] = uint64(d.Area.Base())
 	return card, nil
@@ -167,17 +167,17 @@ func (d *Device) Card() (card engine.DeviceCard, err error) {
 // Meet implements Accelerator: it maps the areas of the others.
 func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
 	c := d.c
-	d.Room = RoomOf(d.Multiprocessors, c.Size())
+	d.Room = RoomOf(d.Multiprocessors, c.Team().Size())
 	d.Blocks = min(d.Room.Collectives, kernels.MaxBlocks)
 	d.Threads = kernels.MaxThreads
 	for r, k := range cards {
 		d.Threads = min(d.Threads, k.Threads)
-		if r == c.Rank() {
+		if r == c.Team().Rank() {
 			continue
 		}
 		at, err := c.DevicePeer(r).Import(ctx, k.Extent)
 		if err != nil {
-			return fmt.Sprintf("rank %d could not import the area of rank %d: %v", c.Rank(), r, err)
+			return fmt.Sprintf("rank %d could not import the area of rank %d: %v", c.Rank(), d.name(r), err)
 		}
 		d.Params.Area[d.Distance(r)], d.Params.Table[d.Distance(r)] = uint64(at), uint64(c.DevicePeer(r).Row())
 	}
@@ -187,8 +187,11 @@ func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
 	return ""
 }
 
-// Distance is how far behind this rank rank r is, which is how kernels count ranks.
-func (d *Device) Distance(r int) int { return (r - d.c.Rank() + d.c.Size()) % d.c.Size() }
+// Distance is how far behind this rank rank r of the team is, which is how kernels count ranks.
+func (d *Device) Distance(r int) int {
+	n := d.c.Team().Size()
+	return (r - d.c.Team().Rank() + n) % n
+}
 
 // Allocations implements Accelerator.
 func (d *Device) Allocations() (all []*mem.Allocation) {

@@ -56,8 +56,9 @@ func visibleGPUs(off bool) gpus {
 }
 
 // assignGPUs gives the ranks of a host the devices that they see, in order. It returns the index of each rank's, and
-// the least number of multiprocessors; an error, the same on all ranks, if they have not one each.
-func assignGPUs(all []gpus) (index []int, multiprocessors int, err error) {
+// the least number of multiprocessors; an error, the same on all of them, if they have not one each. name is what the
+// communicator calls them.
+func assignGPUs(all []gpus, name func(rank int) int) (index []int, multiprocessors int, err error) {
 	bad := func(format string, args ...any) ([]int, int, error) {
 		return nil, 0, fmt.Errorf(format+": %w", append(args, fault.ErrNotSupported)...)
 	}
@@ -65,14 +66,14 @@ func assignGPUs(all []gpus) (index []int, multiprocessors int, err error) {
 	seen := map[string]bool{}
 	for r, g := range all {
 		if len(g.Devices) == 0 {
-			return bad("rank %d has no CUDA device: %s", r, g.Why)
+			return bad("rank %d has no CUDA device: %s", name(r), g.Why)
 		}
 		for _, d := range g.Devices {
 			seen[d.UUID] = true
 		}
 	}
 	if len(all) > kernels.MaxRanks {
-		return bad("%d ranks, and devices work together for up to %d", len(all), kernels.MaxRanks)
+		return bad("%d ranks on a host, and devices work together for up to %d", len(all), kernels.MaxRanks)
 	}
 	if len(all) > len(seen) {
 		return bad("%d ranks and %d CUDA devices, where each rank needs one of its own", len(all), len(seen))
@@ -82,7 +83,7 @@ func assignGPUs(all []gpus) (index []int, multiprocessors int, err error) {
 		d := g.Devices[i]
 		if other, taken := owner[d.UUID]; taken {
 			return bad("ranks %d and %d have the same CUDA device (let all processes see all devices, or each its own)",
-				other, r)
+				name(other), name(r))
 		}
 		owner[d.UUID] = r
 		index = append(index, i)
@@ -134,23 +135,24 @@ func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelera
 	all := make([]gpus, len(told))
 	for r := range told {
 		if err := json.Unmarshal(told[r], &all[r]); err != nil {
-			return nil, fmt.Errorf("what rank %d told of its devices: %w: %w", r, err, fault.ErrMismatch)
+			return nil, fmt.Errorf("what rank %d told of its devices: %w: %w", c.Team().Name(r), err, fault.ErrMismatch)
 		}
 	}
-	index, n, err := assignGPUs(all)
+	t := c.Team()
+	index, n, err := assignGPUs(all, t.Name)
 	if err != nil {
 		return nil, err
 	}
-	mine := index[c.Rank()]
+	mine := index[t.Rank()]
 	g, err := useGPU(c.Domain(), mine)
 	if err != nil {
 		return nil, fmt.Errorf("rank %d could not use cuda:%d: %w", c.Rank(), mine, err)
 	}
 	d := newDevice(c, g)
-	d.Multiprocessors, d.Atomics = n, make([]error, c.Size())
+	d.Multiprocessors, d.Atomics = n, make([]error, t.Size())
 	for r := range all {
-		if r != c.Rank() {
-			d.Atomics[r] = noAtomics(r, hw.CUDA(mine), all[c.Rank()], all[r].Devices[index[r]])
+		if r != t.Rank() {
+			d.Atomics[r] = noAtomics(t.Name(r), hw.CUDA(mine), all[t.Rank()], all[r].Devices[index[r]])
 		}
 	}
 	return d, nil

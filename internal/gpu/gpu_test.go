@@ -32,17 +32,17 @@ func TestAssignGPUs(t *testing.T) {
 		{"all see all", []string{"abcd", "abcd", "abcd"}, []int{0, 1, 2}, 100, ""},
 		{"each its own", []string{"c", "b"}, []int{0, 0}, 101, ""},
 		{"eight", strings.Split(strings.Repeat("abcdefgh ", 8), " ")[:8], []int{0, 1, 2, 3, 4, 5, 6, 7}, 100, ""},
-		{"nine", strings.Split(strings.Repeat("abcdefghi ", 9), " ")[:9], nil, 0, "9 ranks, and devices work together for up to 8"},
+		{"nine", strings.Split(strings.Repeat("abcdefghi ", 9), " ")[:9], nil, 0, "9 ranks on a host, and devices work together for up to 8"},
 		{"too many", []string{"ab", "ab", "ab"}, nil, 0, "3 ranks and 2 CUDA devices"},
-		{"the same", []string{"ab", "ca"}, []int{0, 1}, 0, "ranks 0 and 1 have the same CUDA device"},
-		{"none", []string{"a", ""}, nil, 0, "rank 1 has no CUDA device: no driver"},
+		{"the same", []string{"ab", "ca"}, []int{0, 1}, 0, "ranks 1 and 3 have the same CUDA device"},
+		{"none", []string{"a", ""}, nil, 0, "rank 3 has no CUDA device: no driver"},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			var all []gpus
 			for _, s := range k.ranks {
 				all = append(all, sees(s))
 			}
-			index, least, err := assignGPUs(all)
+			index, least, err := assignGPUs(all, func(r int) int { return 2*r + 1 })
 			if k.err != "" {
 				require.ErrorIs(t, err, fault.ErrNotSupported)
 				require.ErrorContains(t, err, k.err)

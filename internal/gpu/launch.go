@@ -85,7 +85,7 @@ func launchable(c *engine.Comm, s *engine.Stream) error {
 	// What is queued now waits for all peers, and the driver would not notice that one is gone.
 	w := team.WaitState{Op: "stream", Step: "launch"}
 	for r := range c.Team().Peers {
-		if r == c.Rank() {
+		if r == c.Team().Rank() {
 			continue
 		}
 		if v := c.Team().Peers[r].Lost(); v != 0 {
@@ -253,7 +253,8 @@ func (d *Device) prepare(w *team.Work) error {
 
 // counts sets the parameters of w's counts.
 func (d *Device) counts(p *kernels.VectorParams, w *team.Work) error {
-	return w.Counts(d.c.Rank(), p.Send[:d.c.Size()], p.Recv[:d.c.Size()])
+	n := d.c.Team().Size()
+	return w.Counts(d.c.Team().Rank(), p.Send[:n], p.Recv[:n])
 }
 
 // early reports whether w's kernel is launched early, if there is room for it, which hides what a launch costs. It
@@ -310,7 +311,7 @@ func (d *Device) kernel(name string, t dtype.Type) (loaded, error) {
 	if k := d.functions[key]; k.f != nil {
 		return k, nil
 	}
-	f, err := d.Domain.Kernels.Kernel(name, t, d.c.Size())
+	f, err := d.Domain.Kernels.Kernel(name, t, d.c.Team().Size())
 	if err != nil {
 		return loaded{}, fmt.Errorf("kernel %s: %w", name, err)
 	}
@@ -421,8 +422,8 @@ func (d *Device) missing(extent uint32) string {
 		return ""
 	}
 	for r := range c.Team().Peers {
-		if r != c.Rank() && c.DevicePeer(r).Number() == peer {
-			return fmt.Sprintf("rank %d %s", r, why)
+		if r != c.Team().Rank() && c.DevicePeer(r).Number() == peer {
+			return fmt.Sprintf("rank %d %s", c.Team().Name(r), why)
 		}
 	}
 	return fmt.Sprintf("a rank of another communicator %s", why)
@@ -465,6 +466,6 @@ func (d *Device) failed(k team.OpKind, err error) error {
 
 // FailDevice is failed, outside of a turn. Implements StreamUser.
 func (d *Device) FailDevice(op string, err error) {
-	d.c.FailOpen(&fault.Error{Op: op, Rank: d.c.Rank(), Peer: -1, Host: d.c.Team().Peers[d.c.Rank()].Host, Step: "device",
+	d.c.FailOpen(&fault.Error{Op: op, Rank: d.c.Rank(), Peer: -1, Host: d.c.Hostname(d.c.Rank()), Step: "device",
 		Device: d.Domain.Context.Device(), Err: err})
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// error is an error of an operation on the device.
+// error is an error of an operation on the device, about one of the communicator's ranks, or -1.
 func (d *Device) error(k team.OpKind, seq uint64, step string, about int, err error) *fault.Error {
 	c := d.c
-	return &fault.Error{Op: k.String(), Seq: seq, Rank: c.Rank(), Peer: about, Host: c.Team().Peers[c.Rank()].Host,
+	return &fault.Error{Op: k.String(), Seq: seq, Rank: c.Rank(), Peer: about, Host: c.Hostname(c.Rank()),
 		Step: step, Device: d.Domain.Context.Device(), Err: err}
 }
 
@@ -60,7 +60,7 @@ func (d *Device) take() error {
 	case fatal:
 		last = d.c.FailOpen(e)
 	case aborted:
-		last = d.c.FailOpen(&fault.Error{Op: "device", Rank: d.c.Rank(), Peer: -1, Host: d.c.Team().Peers[d.c.Rank()].Host,
+		last = d.c.FailOpen(&fault.Error{Op: "device", Rank: d.c.Rank(), Peer: -1, Host: d.c.Hostname(d.c.Rank()),
 			Step: "wait", Device: d.Domain.Context.Device(), Err: fmt.Errorf("an operation behind one whose error nobody "+
 				"had asked for ended without its peers: %w", fault.ErrAborted)})
 	}
@@ -82,7 +82,7 @@ func (d *Device) take() error {
 // holds mu.
 func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
 	s := d.status
-	peer := s.About(d.c.Size())
+	peer := d.name(s.About(d.c.Team().Size()))
 	k := team.OpKind(s.Mine >> 59)
 	about := func(step string, err error) *fault.Error { return d.error(k, uint64(s.Epoch), step, peer, err) }
 	switch code {
@@ -103,10 +103,18 @@ func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
 			team.Describe(s.Mine), fault.ErrMismatch)), false
 	case kernels.Counts:
 		expected, from, sent := s.CountsOf()
-		return about("agree", fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", peer, expected, from,
-			sent, fault.ErrMismatch)), false
+		return about("agree", fmt.Errorf("rank %d expects %d elements from rank %d, which sends %d: %w", peer, expected,
+			d.name(from), sent, fault.ErrMismatch)), false
 	}
 	return about(s.Broke(code, time.Duration(d.c.Team().Timeout.Load()), "")), true
+}
+
+// name is what the communicator calls a rank of the team; -1 is none, and stays it.
+func (d *Device) name(rank int) int {
+	if rank < 0 || rank >= d.c.Team().Size() {
+		return rank
+	}
+	return d.c.Team().Name(rank)
 }
 
 // watchEvery is how often the watchdog looks.

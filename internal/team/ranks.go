@@ -1,4 +1,4 @@
-package engine
+package team
 
 import (
 	"fmt"
@@ -6,7 +6,6 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/race"
-	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 // What a rank takes before it has buffers, rounded up from what was measured: its first arena; for each of the job's
@@ -18,6 +17,9 @@ const (
 	pairMappings = 4
 	spareMapping = 500 // of the Go runtime, its threads, and the libraries
 )
+
+// maxRanks is what signatures have room for, less one: staging memory has a line for each rank and one for the result.
+const maxRanks = maxRoot
 
 // CheckRanks is fault.ErrLimit if this process cannot have here goroutine ranks of a job of all ranks, so that nobody
 // begins what would end for want of memory. It is local.
@@ -33,7 +35,7 @@ func checkRanks(here, all, attached, free, mappings int) error {
 		return fmt.Errorf("%d goroutine ranks in a job of %d need about %d mappings, and a process may have %d: start fewer "+
 			"in each of more processes, or raise it (`sysctl vm.max_map_count`): %w", here, all, need, mappings, fault.ErrLimit)
 	}
-	if need := here * (max(rankBytes, team.SharedBytes+attached) + all*pairBytes); need > free {
+	if need := here * (max(rankBytes, SharedBytes+attached) + all*pairBytes); need > free {
 		return fmt.Errorf("%d goroutine ranks in a job of %d need about %d MiB before they have buffers, and %d MiB can be "+
 			"had (MemAvailable, or the control group's limit): start fewer: %w", here, all, need>>20, free>>20, fault.ErrLimit)
 	}

@@ -1,4 +1,4 @@
-package engine_test
+package team_test
 
 import (
 	"math"
@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/fault"
-	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mail"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 func TestCheckRanks(t *testing.T) {
@@ -30,7 +30,7 @@ func TestCheckRanks(t *testing.T) {
 			if race.Enabled && c.name == "more than mappings" {
 				t.Skip("race builds map nothing")
 			}
-			err := engine.CheckRanksOn(c.here, c.all, mail.AreaBytes(c.all), c.free, c.mappings)
+			err := team.CheckRanksOn(c.here, c.all, mail.AreaBytes(c.all), c.free, c.mappings)
 			if c.want == "" {
 				require.NoError(t, err)
 				return
