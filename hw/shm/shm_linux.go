@@ -409,14 +409,17 @@ func FutexWake(word *uint32) {
 	unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), 1 /* FUTEX_WAKE, shared */, 1<<30, 0, 0, 0)
 }
 
-// HostID tells hosts apart: the kernel's boot id and the host's name. Ranks with equal HostIDs are on one host.
+// HostID tells hosts apart: the kernel's boot id, the network namespace and the host's name. Processes with equal HostIDs
+// may be on one host, which they are if they can map each other's memory: what the system does not tell is left out. A
+// pid namespace makes no difference, since descriptors pass between those over sockets.
 func HostID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", err
 	}
 	name, err := os.Hostname()
-	return name + "/" + strings.TrimSpace(string(b)), err
+	net, _ := os.Readlink("/proc/self/ns/net")
+	return name + "/" + strings.TrimSpace(string(b)) + "/" + net, err
 }
 
 // Have probes for what this package needs.

@@ -64,11 +64,7 @@ type DeviceCard struct {
 }
 
 // chooseDevice takes the device that is this rank's, by what the ranks of its host have told.
-func (c *Comm) chooseDevice(hs []hello) {
-	all := make([]json.RawMessage, c.team.Size())
-	for r := range all {
-		all[r] = hs[c.team.Name(r)].GPUs
-	}
+func (c *Comm) chooseDevice(all []json.RawMessage) {
 	d, err := c.rooms.Accelerators.New(c, all)
 	if c.gpuWhy = err; err == nil {
 		c.device = d

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -26,6 +27,8 @@ type Domain struct {
 	Cache   *register.Cache
 	IPC     team.Transport
 	Exports DeviceTransport // the same
+
+	roster *roster.Roster // of its first communicator
 
 	id       Identity // of what this rank exports
 	copiers  copiers
@@ -62,21 +65,20 @@ type IPC interface {
 	DeviceTransport
 }
 
-func newDomain(rank int, log *slog.Logger, goHeap bool, secret []byte, newIPC NewIPC, limits register.Config) (
-	*Domain, error) {
+func newDomain(r *roster.Roster, log *slog.Logger, goHeap bool, newIPC NewIPC, limits register.Config) (*Domain, error) {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	d := &Domain{rank: rank, log: log}
-	if err := d.id.identify(secret); err != nil {
+	d := &Domain{roster: r, rank: r.Rank(), log: log}
+	if err := d.id.identify(r); err != nil {
 		return nil, err
 	}
 	h, err := mem.New(binary.LittleEndian.Uint64(id[:]), goHeap)
 	if err != nil {
 		return nil, err
 	}
-	ipc, err := newIPC(h, secret)
+	ipc, err := newIPC(h, r.Secret)
 	if err != nil {
 		return nil, errors.Join(err, h.Close())
 	}

@@ -3,9 +3,9 @@ package engine
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/roster"
 )
 
 // Identity is what handles of one rank say of it.
@@ -16,11 +16,10 @@ type Identity struct {
 	Process shm.Process
 }
 
-func (d *Identity) identify(secret []byte) error {
-	host, err1 := hostID()
-	self, err2 := shm.Self()
-	*d = Identity{Secret: secret, Job: Hash("job", secret), Host: Hash("host", []byte(host)), Process: self}
-	return errors.Join(err1, err2)
+func (d *Identity) identify(r *roster.Roster) (err error) {
+	*d = Identity{Secret: r.Secret, Job: Hash("job", r.Secret), Host: r.HostID()}
+	d.Process, err = shm.Self()
+	return err
 }
 
 // Identity is what handles of this rank say of it.

@@ -20,6 +20,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/register"
 )
 
 var background = context.Background()
@@ -94,6 +95,18 @@ func TestOpenRefused(t *testing.T) {
 		}
 	}
 	garbage := func([]byte) []byte { return []byte("}") }
+	// What is in a hello where, before its details: see roster's head.
+	hello := func(at int, v ...byte) func([]byte) []byte {
+		return func(b []byte) []byte {
+			for i := range v {
+				b[at+i] ^= v[i]
+			}
+			return b
+		}
+	}
+	details := func(change func([]byte) []byte) func([]byte) []byte {
+		return func(b []byte) []byte { return append(hello(6, 2)(b[:128:128]), change(b[128:])...) }
+	}
 	area := func(change func(*mem.Location)) func([]byte) []byte {
 		return func(b []byte) []byte {
 			var k struct {
@@ -118,14 +131,12 @@ func TestOpenRefused(t *testing.T) {
 		want   error // on rank 0; nil: any
 		text   string
 	}{
-		{"another version", 0, field("version", 99), fault.ErrMismatch, "wire version is 6 on rank 0 and 99 on rank 1"},
-		{"other options", 0, field("options", engine.Options{Timeout: time.Second}), fault.ErrMismatch, "Options.Timeout"},
-		{"another algorithm", 0, field("options", engine.Options{Timeout: 10 * time.Minute, Algorithm: "ring"}),
-			fault.ErrMismatch, "Options.Algorithm"},
-		{"another environment", 0, field("env", map[string]string{"X": "1"}), fault.ErrMismatch, "environment variable"},
-		{"another host", 0, field("host_id", "elsewhere"), fault.ErrNotSupported, "ranks on several hosts"},
-		{"a race build", 0, field("race", nil), nil, ""},
-		{"a rank that cannot", 0, field("err", "no can do"), nil, "rank 1: no can do"},
+		{"another version", 0, hello(4, 1), fault.ErrMismatch, "wire version is 7 on rank 0 and 6 on rank 1"},
+		{"another host", 0, hello(32, 1), fault.ErrNotSupported, "ranks on several hosts"},
+		{"a race build", 0, hello(6, 1), fault.ErrMismatch, "race detector"},
+		{"a rank that cannot", 0, details(field("err", "no can do")), nil, "rank 1: no can do"},
+		{"half a hello", 0, func(b []byte) []byte { return b[:100] }, fault.ErrMismatch, "what rank 1 sent"},
+		{"no details", 0, func(b []byte) []byte { return b[:128] }, nil, "what rank 1 sent"},
 		{"no hello", 0, garbage, nil, "what rank 1 sent"},
 		{"no card", 1, garbage, nil, "what rank 1 sent"},
 		{"no memory", 1, field("err", "out of memory"), nil, "rank 1: out of memory"},
@@ -136,18 +147,6 @@ func TestOpenRefused(t *testing.T) {
 		{"a late no", 2, func([]byte) []byte { return []byte(`{"err":"not me"}`) }, nil, "rank 1: not me"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.name == "a race build" {
-				c.change = func(b []byte) []byte { // the other kind than this one
-					var m struct {
-						Body struct {
-							Race bool `json:"race"`
-						} `json:"body"`
-					}
-					json.Unmarshal(b, &m)
-					return field("race", !m.Body.Race)(b)
-				}
-				c.want, c.text = fault.ErrMismatch, "race detector"
-			}
 			before := testkit.Descriptors(t)
 			bs := bootstrap.Local(2)
 			bs[1] = &tampered{bs[1], c.round, c.change}
@@ -164,6 +163,31 @@ func TestOpenRefused(t *testing.T) {
 			testkit.Eventually(t, func() bool { return before == testkit.Descriptors(t) })
 		})
 	}
+	t.Run("other settings", func(t *testing.T) {
+		for _, c := range []struct {
+			o    engine.Options
+			text string
+		}{
+			{engine.Options{Timeout: time.Hour}, "Options.Timeout is 10m0s on rank 0 and 1h0m0s on rank 1"},
+			{engine.Options{Register: register.Explicit}, "Options.Register is auto on rank 0 and explicit on rank 1"},
+			{engine.Options{Algorithm: "ring"}, "Options.Algorithm is  on rank 0 and ring on rank 1"},
+			{engine.Options{Devices: team.DevicesOff}, "Options.Devices is auto on rank 0 and off on rank 1"},
+		} {
+			bs := bootstrap.Local(3)
+			errs := testkit.Each(bs, func(b bootstrap.Bootstrap) error {
+				var o engine.Options
+				if b.Rank() == 1 {
+					o = c.o
+				}
+				_, err := engine.Open(background, b, o, nil, enginetest.Rooms)
+				return err
+			})
+			for _, err := range errs {
+				require.ErrorIs(t, err, fault.ErrMismatch)
+				require.ErrorContains(t, err, c.text)
+			}
+		}
+	})
 	t.Run("bad options", func(t *testing.T) {
 		bs, errs := bootstrap.Local(2), make([]error, 2)
 		var wg sync.WaitGroup

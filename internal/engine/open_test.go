@@ -113,7 +113,7 @@ func TestOpenRelays(t *testing.T) {
 			const n, teller, missing = 4, 0, 2
 			var mu sync.Mutex
 			var domain uint64
-			made := make(chan struct{})
+			made, once := make(chan struct{}), sync.Once{}
 			bs, errs := bootstrap.Local(n), make([]error, n)
 			var wg sync.WaitGroup
 			for r, b := range bs {
@@ -124,7 +124,7 @@ func TestOpenRelays(t *testing.T) {
 						mu.Lock()
 						domain = h.Domain
 						mu.Unlock()
-						close(made)
+						once.Do(func() { close(made) })
 					case teller:
 						<-made
 						tr = &unreachable{tr, func() uint64 { mu.Lock(); defer mu.Unlock(); return domain }, class}

@@ -33,6 +33,7 @@ var layers = [][]string{
 	{"register"},
 	{"internal/gpu/*"},
 	{"internal/team"},
+	{"internal/roster"},
 	{"internal/transport/net/*"},
 	{"internal/transport/net"},
 	{"internal/engine"},

@@ -18,8 +18,8 @@ const (
 	spareMapping = 500 // of the Go runtime, its threads, and the libraries
 )
 
-// maxRanks is what signatures have room for, less one: staging memory has a line for each rank and one for the result.
-const maxRanks = maxRoot
+// MaxRanks is what signatures have room for, less one: staging memory has a line for each rank and one for the result.
+const MaxRanks = maxRoot
 
 // CheckRanks is fault.ErrLimit if this process cannot have here goroutine ranks of a job of all ranks, so that nobody
 // begins what would end for want of memory. It is local.
@@ -28,8 +28,8 @@ func CheckRanks(here, all, attached int) error {
 }
 
 func checkRanks(here, all, attached, free, mappings int) error {
-	if all > maxRanks {
-		return fmt.Errorf("%d ranks, more than %d: %w", all, maxRanks, fault.ErrLimit)
+	if all > MaxRanks {
+		return fmt.Errorf("%d ranks, more than %d: %w", all, MaxRanks, fault.ErrLimit)
 	}
 	if need := pairMappings*here*(all-1) + spareMapping; need > mappings && !race.Enabled { // there areas are on the Go heap
 		return fmt.Errorf("%d goroutine ranks in a job of %d need about %d mappings, and a process may have %d: start fewer "+

@@ -1,0 +1,145 @@
+package roster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/reason"
+)
+
+// envelope carries what a rank tells, or why it cannot go on.
+type envelope struct {
+	Err   string          `json:"err,omitempty"`
+	Code  int             `json:"code,omitempty"`  // of the sentinel in Err
+	About int             `json:"about,omitempty"` // 1 + the rank that Err is about; 0: the one that tells it
+	Apart *Apart          `json:"apart,omitempty"`
+	Row   []byte          `json:"row,omitempty"`
+	Body  json.RawMessage `json:"body,omitempty"`
+}
+
+// enclose is v's envelope, or own's, and why it is own's.
+func enclose(v any, own error) (e envelope, _ error) {
+	if own == nil {
+		e.Body, own = json.Marshal(v)
+	}
+	if own != nil {
+		e = envelope{Err: own.Error(), Code: reason.Code(own), About: reason.Blamed(own, -1) + 1}
+	}
+	return e, own
+}
+
+func (e *envelope) bytes() []byte {
+	raw, _ := json.Marshal(e) // strings and what has been marshalled: it cannot fail
+	return raw
+}
+
+func open(b []byte) (e envelope, err error) {
+	err = json.Unmarshal(b, &e)
+	return e, err
+}
+
+// error is why the teller, a rank of a job of so many, cannot go on, or nil.
+func (e *envelope) error(teller, size int) error {
+	if e.Err == "" {
+		return nil
+	}
+	about := e.About - 1
+	if about < 0 || about >= size {
+		about = teller
+	}
+	return reason.About(about, fmt.Errorf("rank %d: %w", teller, reason.Told(e.Err, reason.OfCode(e.Code))))
+}
+
+// Exchange gathers v from the ranks of this host, in order. Collective over the job; own is why this rank has none: it
+// takes part all the same, since the others wait for it, and all ranks of the job return the error of the first that
+// has one, those that have one their own.
+func Exchange[T any](ctx context.Context, r *Roster, v T, own error) ([]T, error) {
+	return ExchangeRows(ctx, r, v, nil, own)
+}
+
+// ExchangeRows is Exchange, and row, at most RowBytes, is what all ranks of the job learn of this one: see Row.
+func ExchangeRows[T any](ctx context.Context, r *Roster, v T, row []byte, own error) ([]T, error) {
+	bodies, _, err := r.exchange(ctx, v, own, row, nil)
+	if err != nil {
+		return nil, err
+	}
+	return decode[T](r.Here(), bodies)
+}
+
+// news is what all ranks learn of all.
+type news struct {
+	Apart []Apart // of the first rank of each host that has a reason
+}
+
+// exchange gathers the bodies of this host's ranks, and what is news to all.
+func (r *Roster) exchange(ctx context.Context, v any, own error, row []byte, apart *Apart) (
+	here []json.RawMessage, n news, err error) {
+	if own == nil && len(row) > RowBytes {
+		own = fmt.Errorf("a row of %d bytes, more than %d: %w", len(row), RowBytes, fault.ErrLimit)
+	}
+	e, own := enclose(v, own)
+	if own == nil {
+		e.Row, e.Apart = row, apart
+	}
+	all, err := r.b.AllGather(ctx, e.bytes())
+	if err != nil {
+		return nil, n, errors.Join(own, notExchanged(ctx, err))
+	}
+	if own != nil {
+		return nil, n, own
+	}
+	said := map[int]bool{}
+	for from := range all {
+		e, err := open(all[from])
+		if err != nil {
+			return nil, n, whatRankSent(from, err)
+		}
+		if err := e.error(from, len(all)); err != nil {
+			return nil, n, err
+		}
+		if e.Apart != nil && !said[r.host[from]] {
+			said[r.host[from]] = true
+			n.Apart = append(n.Apart, Apart{from, e.Apart.About, e.Apart.Why})
+		}
+		r.setRow(from, e.Row)
+		if r.host[from] == r.Mine {
+			here = append(here, e.Body)
+		}
+	}
+	return here, n, nil
+}
+
+// decode reads what each of ranks sent.
+func decode[T any](ranks []int, bodies []json.RawMessage) ([]T, error) {
+	vs := make([]T, len(bodies))
+	for i, b := range bodies {
+		if err := json.Unmarshal(b, &vs[i]); err != nil {
+			return nil, whatRankSent(ranks[i], err)
+		}
+	}
+	return vs, nil
+}
+
+// pick is the bodies of some ranks.
+func pick(all []json.RawMessage, ranks []int) (some []json.RawMessage) {
+	for _, r := range ranks {
+		some = append(some, all[r])
+	}
+	return some
+}
+
+// notExchanged is why the bootstrap could not exchange, about the rank that it names. A bootstrap may know of ctx's end
+// without its cause.
+func notExchanged(ctx context.Context, err error) error {
+	e, ok := errors.AsType[*fault.Error](err)
+	if errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), fault.ErrTimeout) {
+		err = reason.Told(fmt.Sprintf("%v: %v", err, context.Cause(ctx)), fault.ErrTimeout)
+	}
+	if ok && e.Peer >= 0 {
+		err = reason.About(e.Peer, err)
+	}
+	return err
+}

@@ -1,0 +1,255 @@
+package roster
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/reason"
+)
+
+// Version changes whenever ranks built before and after a change could not work together.
+const Version = 7
+
+var order = binary.LittleEndian
+
+// hash stands for what is compared and need not be known.
+type hash [16]byte
+
+func hashOf(v any) hash {
+	b, err := json.Marshal(v) // of strings: it cannot fail
+	if err != nil {
+		panic(err)
+	}
+	sum := sha256.Sum256(b)
+	return hash(sum[:16])
+}
+
+// head is the first thing that ranks tell each other, all to all: so it is small, and of the same size in each.
+type head struct {
+	version uint16
+	race    bool
+	failed  bool // what follows it says why the rank cannot go on
+	comm    uint64
+	agree   hash     // of what must be the same
+	host    hash     // of the host's identity
+	secret  [16]byte // rank 0's is the job's
+	name    [64]byte // of the host
+}
+
+const (
+	headBytes = 128
+	headMagic = 0x31636275 // "ubc1"
+
+	flagRace   = 1
+	flagFailed = 2
+)
+
+func (h *head) append(b []byte) []byte {
+	flags := uint16(0)
+	if h.race {
+		flags |= flagRace
+	}
+	if h.failed {
+		flags |= flagFailed
+	}
+	b = order.AppendUint32(b, headMagic)
+	b = order.AppendUint16(b, h.version)
+	b = order.AppendUint16(b, flags)
+	b = order.AppendUint64(b, h.comm)
+	b = append(b, h.agree[:]...)
+	b = append(b, h.host[:]...)
+	b = append(b, h.secret[:]...)
+	return append(b, h.name[:]...)
+}
+
+func parseHead(b []byte) (h head, err error) {
+	if len(b) < 8 || order.Uint32(b) != headMagic {
+		return h, fmt.Errorf("%d bytes that are no hello: %w", len(b), fault.ErrMismatch)
+	}
+	h.version = order.Uint16(b[4:])
+	if h.version != Version {
+		return h, nil // what follows may mean anything
+	}
+	if len(b) < headBytes {
+		return h, fmt.Errorf("a hello of %d bytes: %w", len(b), fault.ErrMismatch)
+	}
+	flags := order.Uint16(b[6:])
+	h.race, h.failed, h.comm = flags&flagRace != 0, flags&flagFailed != 0, order.Uint64(b[8:])
+	copy(h.agree[:], b[16:])
+	copy(h.host[:], b[32:])
+	copy(h.secret[:], b[48:])
+	copy(h.name[:], b[64:])
+	return h, nil
+}
+
+func (h *head) hostname() string {
+	for i, c := range h.name {
+		if c == 0 {
+			return string(h.name[:i])
+		}
+	}
+	return string(h.name[:])
+}
+
+// gatherHeads exchanges heads, and in small jobs what follows them, else nil.
+func gatherHeads(ctx context.Context, b bootstrap.Bootstrap, h head, mine Hello, own error) (
+	heads []head, bodies []json.RawMessage, err error) {
+	rides := b.Size() <= riding
+	var e envelope
+	if rides || own != nil {
+		e, own = enclose(mine, own)
+	}
+	h.failed = own != nil
+	told := h.append(make([]byte, 0, headBytes))
+	if rides || own != nil {
+		told = append(told, e.bytes()...)
+	}
+	all, err := b.AllGather(ctx, told)
+	if err != nil {
+		return nil, nil, errors.Join(own, notExchanged(ctx, err))
+	}
+	if own != nil {
+		return nil, nil, own
+	}
+	heads = make([]head, len(all))
+	for r := range all {
+		if heads[r], err = parseHead(all[r]); err != nil {
+			return nil, nil, whatRankSent(r, err)
+		}
+	}
+	if err := sameVersion(heads); err != nil {
+		return nil, nil, err
+	}
+	if rides {
+		bodies = make([]json.RawMessage, len(all))
+	}
+	for r := range all {
+		if !rides && !heads[r].failed {
+			continue
+		}
+		e, err := open(all[r][headBytes:])
+		if err != nil {
+			return nil, nil, whatRankSent(r, err)
+		}
+		if err := e.error(r, len(all)); err != nil {
+			return nil, nil, err
+		}
+		if rides {
+			bodies[r] = e.Body
+		}
+	}
+	return heads, bodies, nil
+}
+
+func whatRankSent(r int, err error) error {
+	return reason.About(r, fmt.Errorf("what rank %d sent: %w", r, err))
+}
+
+// Setting is something that must be the same on all ranks, as it is called where it is not, and its value here. A rank
+// that does not have one has it unset.
+type Setting struct{ What, Value string }
+
+func differ(what string, x, y any, r int) error {
+	return reason.About(r, fmt.Errorf("%s is %v on rank 0 and %v on rank %d: %w", what, x, y, r, fault.ErrMismatch))
+}
+
+func sameVersion(heads []head) error {
+	for r := range heads {
+		if heads[r].version != heads[0].version {
+			return differ("the library's wire version", heads[0].version, heads[r].version, r)
+		}
+	}
+	return nil
+}
+
+// compareAll is an error that names the first rank that differs from rank 0, and in what. Where hashes differ the ranks
+// tell each other what their settings are.
+func compareAll(ctx context.Context, b bootstrap.Bootstrap, heads []head, agree []Setting) error {
+	odd := compare(heads)
+	if odd < 0 {
+		return nil
+	}
+	if x, y := heads[0].race, heads[odd].race; x != y {
+		return differ("the race detector", x, y, odd)
+	}
+	e, _ := enclose(agree, nil)
+	all, err := b.AllGather(ctx, e.bytes())
+	if err != nil {
+		return notExchanged(ctx, err)
+	}
+	var sets [2][]Setting
+	for i, r := range []int{0, odd} {
+		e, err := open(all[r])
+		if err == nil {
+			err = json.Unmarshal(e.Body, &sets[i])
+		}
+		if err != nil {
+			return whatRankSent(r, err)
+		}
+	}
+	what, x, y := difference(sets[0], sets[1])
+	return differ(what, x, y, odd)
+}
+
+// compare is the first rank that differs from rank 0 in what must be the same, or -1.
+func compare(heads []head) int {
+	a := &heads[0]
+	for r := range heads {
+		if h := &heads[r]; h.race != a.race || h.agree != a.agree {
+			return r
+		}
+	}
+	return -1
+}
+
+// difference is the first setting in which a and b differ, and what it is in each.
+func difference(a, b []Setting) (what, x, y string) {
+	const unset = "unset"
+	values := func(s []Setting) map[string]string {
+		m := map[string]string{}
+		for _, k := range s {
+			m[k.What] = k.Value
+		}
+		return m
+	}
+	in, is := values(a), values(b)
+	for _, k := range append(a[:len(a):len(a)], b...) {
+		x, ok := in[k.What]
+		y, also := is[k.What]
+		if ok && also && x == y {
+			continue
+		}
+		if !ok {
+			x = unset
+		}
+		if !also {
+			y = unset
+		}
+		return k.What, x, y
+	}
+	return "the order of settings", "one", "another"
+}
+
+// jobSecret is the secret of the job whose rank 0 has drawn random: what nobody can know who has only heard that, where
+// the bootstrap has a secret of its own.
+func jobSecret(b bootstrap.Bootstrap, random []byte) []byte {
+	k, ok := b.(bootstrap.Keyed)
+	if !ok {
+		return append([]byte{}, random...)
+	}
+	key := k.Key()
+	if len(key) == 0 {
+		return append([]byte{}, random...)
+	}
+	m := hmac.New(sha256.New, key)
+	m.Write([]byte("ubcoll job"))
+	m.Write(random)
+	return m.Sum(nil)[:16]
+}

@@ -1,0 +1,279 @@
+package roster_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
+	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/roster"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+var background = context.Background()
+
+// gather is the rosters of ranks on the hosts that name says.
+func gather(t *testing.T, bs []bootstrap.Bootstrap) []*roster.Roster {
+	t.Helper()
+	rs := make([]*roster.Roster, len(bs))
+	require.NoError(t, errors.Join(testkit.Each(bs, func(b bootstrap.Bootstrap) (err error) {
+		rs[b.Rank()], err = roster.Gather(background, b, nil, json.RawMessage(`"gpu"`), nil)
+		return err
+	})...))
+	return rs
+}
+
+func letter(i int) string { return fmt.Sprintf("host-%03d", i) }
+
+// layouts are ways in which ranks lie on hosts.
+var layouts = []struct {
+	name  string
+	n     int
+	host  func(rank int) int
+	hosts [][]int // or nil
+}{
+	{"one", 3, func(int) int { return 0 }, [][]int{{0, 1, 2}}},
+	{"block", 6, func(r int) int { return r / 2 }, [][]int{{0, 1}, {2, 3}, {4, 5}}},
+	{"cyclic", 6, func(r int) int { return r % 2 }, [][]int{{0, 2, 4}, {1, 3, 5}}},
+	{"uneven", 6, func(r int) int { return []int{7, 7, 3, 7, 1, 3}[r] }, [][]int{{0, 1, 3}, {2, 5}, {4}}},
+	{"64 hosts", 130, func(r int) int { return r * 37 % 64 }, nil}, // more ranks than hellos have details
+}
+
+func TestGather(t *testing.T) {
+	for _, l := range layouts {
+		t.Run(l.name, func(t *testing.T) {
+			rs := gather(t, enginetest.Hosts(bootstrap.Local(l.n), func(r int) string { return letter(l.host(r)) }))
+			want := l.hosts
+			if want == nil {
+				at := map[int]int{}
+				for r := range l.n {
+					h, ok := at[l.host(r)]
+					if !ok {
+						h = len(want)
+						at[l.host(r)] = h
+						want = append(want, nil)
+					}
+					want[h] = append(want[h], r)
+				}
+			}
+			ids := map[uint64]int{}
+			for rank, r := range rs {
+				require.Equal(t, want, r.Hosts)
+				require.Contains(t, r.Here(), rank)
+				require.Equal(t, r.Here()[0] == rank, r.First())
+				require.Len(t, r.Hellos, len(r.Here()))
+				require.Equal(t, rs[0].Secret, r.Secret)
+				require.Equal(t, rs[0].Comm, r.Comm)
+				require.Len(t, r.Secret, 16)
+				for other := range rs {
+					require.Equal(t, letter(l.host(other)), r.Hostnames()[other])
+					require.Contains(t, r.Hosts[r.Host(other)], other)
+				}
+				for _, h := range r.Hellos {
+					require.Equal(t, letter(l.host(rank)), h.Hostname)
+					require.Equal(t, `"gpu"`, string(h.GPUs))
+				}
+				if h, ok := ids[r.HostID()]; ok {
+					require.Equal(t, h, r.Mine)
+				}
+				ids[r.HostID()] = r.Mine
+			}
+			require.Len(t, ids, len(want))
+			exchange(t, rs)
+			rows(t, rs)
+		})
+	}
+}
+
+// exchange: each host's ranks hear of each other.
+func exchange(t *testing.T, rs []*roster.Roster) {
+	t.Helper()
+	for _, err := range testkit.Each(rs, func(r *roster.Roster) error {
+		got, err := roster.Exchange(background, r, 100+r.Rank(), nil)
+		want := slices.Clone(r.Here())
+		for i := range want {
+			want[i] += 100
+		}
+		if err == nil && !slices.Equal(got, want) {
+			err = fmt.Errorf("rank %d got %v, not %v", r.Rank(), got, want)
+		}
+		return err
+	}) {
+		require.NoError(t, err)
+	}
+}
+
+// rows: all have those of all, in one table for each host.
+func rows(t *testing.T, rs []*roster.Roster) {
+	t.Helper()
+	row := func(rank int) []byte { return []byte(fmt.Sprintf("%0*d", rank%128+1, rank)) }
+	tables := map[int][]byte{}
+	for _, r := range rs {
+		if r.First() {
+			tables[r.Mine] = make([]byte, r.TableBytes())
+			r.Lay(tables[r.Mine])
+		}
+	}
+	for _, err := range testkit.Each(rs, func(r *roster.Roster) error {
+		_, err := roster.ExchangeRows(background, r, 0, row(r.Rank()), nil)
+		r.Lay(tables[r.Mine])
+		_, err2 := roster.Exchange(background, r, 0, nil)
+		for rank := range rs {
+			if got := r.Row(rank); err == nil && string(got) != string(row(rank)) {
+				err = fmt.Errorf("rank %d has %q for rank %d", r.Rank(), got, rank)
+			}
+		}
+		return errors.Join(err, err2)
+	}) {
+		require.NoError(t, err)
+	}
+}
+
+// An error of one rank of any host is everybody's, and about whom it was about.
+func TestErrorsOfOneRank(t *testing.T) {
+	const n, odd = 7, 5
+	for _, l := range []func(int) int{func(int) int { return 0 }, func(r int) int { return r / 3 }, func(r int) int { return r % 3 }} {
+		name := func(r int) string { return letter(l(r)) }
+		own := func(r int) error {
+			if r == odd {
+				return reason.About(3, fmt.Errorf("no more of this: %w", fault.ErrLimit))
+			}
+			return nil
+		}
+		check := func(rank int, err error, about int) {
+			require.ErrorIs(t, err, fault.ErrLimit)
+			require.ErrorContains(t, err, "no more of this")
+			require.Equal(t, about, reason.Blamed(err, -1))
+			if rank != odd {
+				require.ErrorContains(t, err, "rank 5: ")
+			}
+		}
+		for rank, err := range testkit.Each(enginetest.Hosts(bootstrap.Local(n), name), func(b bootstrap.Bootstrap) error {
+			_, err := roster.Gather(background, b, nil, nil, own(b.Rank()))
+			return err
+		}) {
+			check(rank, err, 3)
+		}
+		rs := gather(t, enginetest.Hosts(bootstrap.Local(n), name))
+		for rank, err := range testkit.Each(rs, func(r *roster.Roster) error {
+			_, err := roster.Exchange(background, r, "", own(r.Rank()))
+			return err
+		}) {
+			check(rank, err, 3)
+		}
+		exchange(t, rs) // it broke nothing
+		for _, err := range testkit.Each(rs, func(r *roster.Roster) error {
+			_, err := roster.ExchangeRows(background, r, 0, make([]byte, roster.RowBytes+min(r.Rank(), 1)), nil)
+			return err
+		}) {
+			require.ErrorIs(t, err, fault.ErrLimit)
+			require.ErrorContains(t, err, "a row of 129 bytes")
+		}
+	}
+}
+
+// What must be the same is compared over all hosts: the first rank that differs is named, and in what.
+func TestCompare(t *testing.T) {
+	set := func(s ...string) (all []roster.Setting) {
+		for i := 0; i < len(s); i += 2 {
+			all = append(all, roster.Setting{What: s[i], Value: s[i+1]})
+		}
+		return all
+	}
+	usual := set("the a", "1", "the b", "2")
+	for _, c := range []struct {
+		name string
+		odd  map[int][]roster.Setting
+		text string
+		peer int
+	}{
+		{"one", map[int][]roster.Setting{4: set("the a", "1", "the b", "3")}, "the b is 2 on rank 0 and 3 on rank 4", 4},
+		{"the first of two", map[int][]roster.Setting{5: set(), 3: set("the a", "9", "the b", "3")},
+			"the a is 1 on rank 0 and 9 on rank 3", 3},
+		{"rank 0", map[int][]roster.Setting{0: set("the a", "0", "the b", "2")}, "the a is 0 on rank 0 and 1 on rank 1", 1},
+		{"lacks one", map[int][]roster.Setting{2: set("the b", "2")}, "the a is 1 on rank 0 and unset on rank 2", 2},
+		{"has one more", map[int][]roster.Setting{2: set("the a", "1", "the b", "2", "the c", "")},
+			"the c is unset on rank 0 and  on rank 2", 2},
+		{"another order", map[int][]roster.Setting{2: set("the b", "2", "the a", "1")}, "order", 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bs := enginetest.Hosts(bootstrap.Local(6), func(r int) string { return letter(r % 3) })
+			for _, err := range testkit.Each(bs, func(b bootstrap.Bootstrap) error {
+				agree, ok := c.odd[b.Rank()]
+				if !ok {
+					agree = usual
+				}
+				_, err := roster.Gather(background, b, agree, nil, nil)
+				return err
+			}) {
+				require.ErrorIs(t, err, fault.ErrMismatch)
+				require.ErrorContains(t, err, c.text)
+				require.Equal(t, c.peer, reason.Blamed(err, -1))
+			}
+		})
+	}
+}
+
+// Ranks of one host that cannot map each other are each a host, on all ranks alike; the other hosts stay.
+func TestSettle(t *testing.T) {
+	rs := gather(t, enginetest.Hosts(bootstrap.Local(7), func(r int) string { return letter(r % 3) }))
+	same := make([]uint64, len(rs))
+	for rank, r := range rs {
+		same[rank] = r.HostID()
+	}
+	for _, err := range testkit.Each(rs, func(r *roster.Roster) error {
+		var apart *roster.Apart
+		if r.Rank() == 4 || r.Rank() == 1 {
+			apart = &roster.Apart{About: 5 - r.Rank(), Why: fmt.Sprint("no way from ", r.Rank())}
+		}
+		_, parted, err := roster.Settle(background, r, 0, nil, apart)
+		if err == nil && !slices.Equal(parted, []roster.Apart{{Rank: 1, About: 4, Why: "no way from 1"}}) {
+			err = fmt.Errorf("rank %d: %v", r.Rank(), parted)
+		}
+		return err
+	}) {
+		require.NoError(t, err)
+	}
+	ids := map[uint64]bool{}
+	for rank, r := range rs {
+		require.Equal(t, [][]int{{0, 3, 6}, {1}, {2, 5}, {4}}, r.Hosts)
+		require.Contains(t, r.Here(), rank)
+		require.Len(t, r.Hellos, len(r.Here()))
+		require.Equal(t, letter(rank%3), r.Hellos[0].Hostname)
+		require.Equal(t, rank%3 != 1, same[rank] == r.HostID())
+		ids[r.HostID()] = true
+		require.ErrorIs(t, r.Several(), fault.ErrNotSupported)
+		require.ErrorContains(t, r.Several(), "no way from 1")
+	}
+	require.Len(t, ids, 4)
+	exchange(t, rs)
+	rows(t, rs)
+	for _, err := range testkit.Each(rs, func(r *roster.Roster) error { // an error comes first
+		var own error
+		if r.Rank() == 2 {
+			own = fault.ErrStale
+		}
+		_, _, err := roster.Settle(background, r, 0, own, &roster.Apart{About: 0})
+		return err
+	}) {
+		require.ErrorIs(t, err, fault.ErrStale)
+	}
+}
+
+func TestTooManyRanks(t *testing.T) {
+	_, err := roster.Gather(background, many{bootstrap.Local(1)[0]}, nil, nil, nil)
+	require.ErrorIs(t, err, fault.ErrLimit)
+	require.ErrorContains(t, err, "4096 ranks, more than 4095")
+}
+
+type many struct{ bootstrap.Bootstrap }
+
+func (many) Size() int { return 4096 }
