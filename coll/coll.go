@@ -238,8 +238,10 @@ func end(ctx context.Context, c *ubcoll.Comm, w *team.Work) error {
 		w.Err = fmt.Errorf("root %d of %d ranks: %w", w.Root, c.Size(), fault.ErrArgument)
 	}
 	switch {
-	case onDevice(v, w) && placeOnDevice(v, w):
-	case w.Err == nil:
+	case onDevice(v, w) && placeOnDevice(v, w), w.Err != nil:
+	case v.SpansHosts():
+		choosePathBetween(v.Comm, w)
+	default:
 		choosePath(v.Comm.Team(), w)
 	}
 	return v.End(ctx, w)

@@ -20,6 +20,8 @@ func placeOnDevice(v *inside.View, w *team.Work) bool {
 	mine, err := v.Comm.GPU()
 	onto, disagree := side(v, w)
 	switch {
+	case v.SpansHosts():
+		err, disagree = v.BetweenHosts(fmt.Sprintf("%v of memory or a stream on %v", w.Kind, onto)), nil
 	case err != nil:
 		err = fmt.Errorf("memory or a stream on %v: %w", onto, err)
 		disagree = nil
@@ -31,7 +33,7 @@ func placeOnDevice(v *inside.View, w *team.Work) bool {
 	if w.Err == nil {
 		w.Err = err
 	}
-	if _, none := v.Comm.GPU(); none != nil {
+	if _, none := v.Comm.GPU(); none != nil || v.SpansHosts() {
 		return false
 	}
 	w.Kernel = kernel(&v.Comm.Team().Tuning().GPU, v.Comm.Options().Algorithm, w, v.Comm.Size())

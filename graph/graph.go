@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/ubcoll/ubcoll"
@@ -231,19 +232,49 @@ func (g *Graph) compare(ctx context.Context, c *ubcoll.Comm, own error) (device 
 			"function: %w", fault.ErrArgument)
 	}
 	mine = append(mine, make([]uint64, longest-len(mine))...)
-	theirs := make([]uint64, longest*c.Size())
-	if err := coll.AllGather(ctx, c, ubcoll.Of(theirs), ubcoll.Of(mine)); err != nil {
-		return false, 0, err
+	return device, messages, g.same(ctx, c, mine)
+}
+
+// same is an error, alike on all ranks, if they have not recorded the same calls, whose signatures are mine here, as
+// many on all. Each compares its own with rank 0's, and tells where they first differ.
+func (g *Graph) same(ctx context.Context, c *ubcoll.Comm, mine []uint64) error {
+	of0 := slices.Clone(mine)
+	if err := coll.Broadcast(ctx, c, ubcoll.Of(of0), 0); err != nil {
+		return err
 	}
-	for i := range longest {
-		for r := range c.Size() {
-			if a, b := theirs[i], theirs[r*longest+i]; a != b {
-				return false, 0, fmt.Errorf("call %d is %s on rank 0 and %s on rank %d: %w", i, describe(a), describe(b), r,
-					fault.ErrMismatch)
-			}
+	var d difference
+	for d.Call < int64(len(mine)) && mine[d.Call] == of0[d.Call] {
+		d.Call++
+	}
+	if d.Call < int64(len(mine)) {
+		d.Of0, d.Here = of0[d.Call], mine[d.Call]
+	}
+	record, err := binary.Append(nil, binary.LittleEndian, d)
+	all, err := g.view.Comm.Exchange(ctx, team.KindCapture, record, err)
+	if err != nil {
+		return err
+	}
+	first, rank := difference{Call: int64(len(mine))}, -1
+	for r := range all {
+		if _, err := binary.Decode(all[r], binary.LittleEndian, &d); err != nil {
+			return fmt.Errorf("record of rank %d: %w: %w", r, err, fault.ErrMismatch)
+		}
+		if d.Call < first.Call {
+			first, rank = d, r
 		}
 	}
-	return device, messages, nil
+	if rank < 0 {
+		return nil
+	}
+	return fmt.Errorf("call %d is %s on rank 0 and %s on rank %d: %w", first.Call, describe(first.Of0),
+		describe(first.Here), rank, fault.ErrMismatch)
+}
+
+// difference is the first call of a rank that is another one on rank 0, with their signatures. If there is none, Call
+// is the number of calls.
+type difference struct {
+	Call      int64
+	Of0, Here uint64
 }
 
 // told is what ranks tell each other of what they have recorded.

@@ -138,7 +138,8 @@ func (x *Exchange) start(ctx context.Context, c *ubcoll.Comm, wait bool) (Reques
 		x.op = "exchange"
 	}
 	e := (*inside.Comm)(c).View()
-	if err := e.Err(); err != nil {
+	if err := e.Mail.Usable(x.op); err != nil {
+		e.FailRecording(team.Work{Kind: team.KindMessages}, err)
 		return Request{}, err
 	}
 	if ctx == nil {

@@ -116,13 +116,13 @@ func SendRecv(ctx context.Context, c *ubcoll.Comm, from int, dst ubcoll.Vec, to 
 
 // check is what is wrong with a call on host memory that waits.
 func check(ctx context.Context, e *inside.View, op string, peer int, v *team.Vec) error {
-	if uint(peer) < uint(e.Size()) && ctx != nil && ctx.Err() == nil {
+	if uint(peer) < uint(e.Mail.Size()) && ctx != nil && ctx.Err() == nil {
 		if err := v.Check(); err != nil {
 			return e.Mail.Error(op, peer, "", err)
 		}
 		return e.Err()
 	}
-	if none := e.Err(); none != nil {
+	if none := e.Mail.Usable(op); none != nil {
 		return none
 	}
 	if ctx = engine.Context(ctx); ctx.Err() != nil {

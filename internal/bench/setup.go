@@ -51,9 +51,10 @@ func (r *runner) place(ctx context.Context) error {
 }
 
 // Place is the device for this rank's buffers: Host, CUDA or Auto as in a Config, where Auto is the host unless what
-// runs can use a device. Collective: ranks that have no GPU fail all, or with Auto put all on the host.
+// runs can use a device, and all ranks are on one host. Collective: ranks that have no GPU fail all, or with Auto put
+// all on the host.
 func Place(ctx context.Context, c *ubcoll.Comm, device string, can bool) (ubcoll.Device, error) {
-	if device == Host || device == Auto && !can {
+	if device == Host || device == Auto && (!can || c.LocalSize() < c.Size()) {
 		return ubcoll.Host, nil
 	}
 	dev, err := c.GPU()
@@ -94,8 +95,9 @@ func (r *runner) ranks(ctx context.Context) error {
 	if len(b) > room {
 		return fmt.Errorf("%d bytes to say who rank %d is: %w", len(b), r.c.Rank(), ubcoll.ErrLimit)
 	}
-	all := make([]byte, room*r.c.Size())
-	if err := coll.AllGather(ctx, r.c, ubcoll.Of(all), ubcoll.Of(append(b, make([]byte, room-len(b))...))); err != nil {
+	all := make([]byte, room*r.c.Size()) // each rank's part is 0 elsewhere
+	copy(all[room*r.c.Rank():], b)
+	if err := coll.AllReduce(ctx, r.c, ubcoll.Of(all), ubcoll.Of(all), ubcoll.Sum); err != nil {
 		return err
 	}
 	r.rep.Ranks = make([]RankInfo, r.c.Size())

@@ -13,7 +13,8 @@ type Attachment interface {
 	AreaBytes() int
 	// Lay says where a rank's part of that is: this rank's own first, zeroed, and then the others', when they are mapped.
 	Lay(rank int, at unsafe.Pointer)
-	// Advance moves on what does not move by itself, whenever this rank waits for anything. It does not wait.
+	// Advance moves on what does not move by itself, whenever this rank waits for anything. It does not wait. It is for
+	// all communicators of the domain, and so is Pass; that this one is closed makes no difference.
 	Advance()
 	// Pass waits until what is under way without holding its memory is over: some of that is freed.
 	Pass()
@@ -53,6 +54,17 @@ func (c *Comm) attach() {
 	if d.attached == nil {
 		d.attached = c.attached
 	}
+}
+
+// beside is the attachments by which what is under way in the domain moves on: c's, or if it has none another
+// communicator's.
+func (c *Comm) beside() []Attachment {
+	if c.attached != nil {
+		return c.attached
+	}
+	c.dom.mu.Lock()
+	defer c.dom.mu.Unlock()
+	return c.dom.attached
 }
 
 // Attached is c's attachment of a type, if it has one.

@@ -144,7 +144,7 @@ func (c *Comm) Broken() *fault.Error { return c.broken.Load() }
 // Advance moves on what does not move by itself while this rank waits. Implements team.Comm.
 func (c *Comm) Advance() {
 	c.dom.IPC.Progress()
-	for _, a := range c.attached {
+	for _, a := range c.beside() {
 		a.Advance()
 	}
 }

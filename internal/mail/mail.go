@@ -45,13 +45,16 @@ func newMail(rank, ranks int) *Mail {
 	return m
 }
 
-// Of is c's. Those of a communicator without ranks say what that one is.
+// Of is c's. Those of a communicator that has none say why: it has no ranks, or they are on several hosts.
 func Of(c *engine.Comm) *Mail {
 	if m, ok := engine.Attached[*Mail](c); ok {
 		return m
 	}
 	return &Mail{c: c, team: c.Team(), rank: c.Rank()}
 }
+
+// Size is the number of ranks that messages go between: 0 of a communicator that has none.
+func (m *Mail) Size() int { return len(m.boxes) }
 
 // Box is the messages with a peer.
 func (m *Mail) Box(peer int) *Box { return &m.boxes[peer] }

@@ -45,11 +45,22 @@ func (m *Mail) Together(s *engine.Stream, op string, onDevice bool, acquire Acqu
 
 // Usable is why nothing can be sent or received now, or nil.
 func (t *Together) Usable(ctx context.Context) error {
-	if err := t.m.c.Err(); err != nil {
+	if err := t.m.Usable(t.op); err != nil {
 		return err
 	}
 	if ctx = engine.Context(ctx); ctx.Err() != nil {
 		return t.m.Error(t.op, -1, "", reason.Ended(ctx))
+	}
+	return nil
+}
+
+// Usable is why the communicator has no messages now, as op's error, or nil.
+func (m *Mail) Usable(op string) error {
+	if err := m.c.Err(); err != nil {
+		return err
+	}
+	if err := m.c.BetweenHosts(op); err != nil {
+		return m.c.LocalError(op, err)
 	}
 	return nil
 }

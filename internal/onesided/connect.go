@@ -19,6 +19,8 @@ func (sp *Space) Connect(ctx context.Context, peer int, r *engine.Registration, 
 	switch {
 	case c.Err() != nil:
 		return nil, c.Err()
+	case c.SpansHosts():
+		return nil, c.LocalError(op, c.BetweenHosts("a channel"))
 	case peer < 0 || peer >= c.Size() || peer == c.Rank():
 		return nil, c.LocalError(op, fmt.Errorf("rank %d has no peer %d among %d ranks: %w", c.Rank(), peer, c.Size(),
 			fault.ErrArgument))

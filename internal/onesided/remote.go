@@ -32,6 +32,9 @@ func (sp *Space) Import(handle []byte) (*Remote, error) {
 		return nil, err
 	}
 	e, domain, p, err := unmarshal(c.Domain().Identity(), handle)
+	if err == nil {
+		err = c.BetweenHosts("import")
+	}
 	if err != nil {
 		return nil, c.LocalError("import", err)
 	}

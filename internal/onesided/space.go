@@ -30,7 +30,7 @@ type Space struct {
 // NewSpace makes c's.
 func NewSpace(c *engine.Comm, _ engine.Attachment) engine.Attachment { return &Space{c: c} }
 
-// SpaceOf is c's. That of a communicator without ranks says what that one is.
+// SpaceOf is c's. That of a communicator that has none says why: it has no ranks, or they are on several hosts.
 func SpaceOf(c *engine.Comm) *Space {
 	if sp, ok := engine.Attached[*Space](c); ok {
 		return sp

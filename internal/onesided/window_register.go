@@ -60,6 +60,8 @@ func (w *Window) offer() ([]byte, error) {
 	switch {
 	case given:
 		return nil, fmt.Errorf("the window was closed before its group ended: %w", fault.ErrClosed)
+	case c.SpansHosts():
+		return nil, c.BetweenHosts(team.KindWindow.String())
 	case w.flags&^allWindowFlags != 0:
 		return nil, fmt.Errorf("window flags %v: %w", w.flags, fault.ErrArgument)
 	}
