@@ -108,6 +108,11 @@ var (
 	HostID = define(Info{Name: "UBCOLL_HOSTID", Kind: "text",
 		Doc: "Replaces the identity of this host, where containers of one host, or hosts with one identity, mislead it."},
 		text)
+	Net = define(Info{Name: "UBCOLL_NET", Kind: "list of interfaces, subnets or addresses",
+		Doc: "Where ranks of other hosts may connect to this one (eth1,10.0.0.0/8); empty: all interfaces but loopback."},
+		words)
+	Ports = define(Info{Name: "UBCOLL_PORTS", Kind: "range of ports",
+		Doc: "The ports that ranks of several hosts listen on, one each (20000-20100); empty: the system's choice."}, ports)
 	Log = define(Info{Name: "UBCOLL_LOG", Kind: "error|warn|info|debug", Default: "warn",
 		Doc: "The least severe message that the library writes to standard error, unless the program gives it a logger."},
 		choice("error", "warn", "info", "debug"))
@@ -229,6 +234,40 @@ func list(words ...string) func(string) ([]string, error) {
 		}
 		return l, nil
 	}
+}
+
+func words(s string) ([]string, error) {
+	var l []string
+	for part := range strings.SplitSeq(s, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			l = append(l, part)
+		}
+	}
+	return l, nil
+}
+
+// PortRange is the value of UBCOLL_PORTS: both ports are in it; both are 0 if it is unset.
+type PortRange struct{ First, Last uint16 }
+
+// String is as the variable has it.
+func (r PortRange) String() string {
+	if r == (PortRange{}) {
+		return ""
+	}
+	return fmt.Sprintf("%d-%d", r.First, r.Last)
+}
+
+func ports(s string) (PortRange, error) {
+	first, last, two := strings.Cut(s, "-")
+	if !two {
+		last = first
+	}
+	a, err := strconv.ParseUint(strings.TrimSpace(first), 10, 16)
+	b, errLast := strconv.ParseUint(strings.TrimSpace(last), 10, 16)
+	if err != nil || errLast != nil || a == 0 || a > b {
+		return PortRange{}, errors.New("want ports from 1 to 65535, as 20000-20100")
+	}
+	return PortRange{uint16(a), uint16(b)}, nil
 }
 
 func choice(words ...string) func(string) (string, error) {

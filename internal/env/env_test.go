@@ -80,7 +80,7 @@ func TestValidate(t *testing.T) {
 	t.Setenv("NTHREADS", "many")
 	require.NoError(t, Validate())
 	bad := []string{"UBCOLL_TIMEOUT", "UBCOLL_REGISTER", "UBCOLL_CUDA", "UBCOLL_MAX_REGIONS", "UBCOLL_MAX_PINNED",
-		"UBCOLL_LOG", "UBCOLL_ALGO", "UBCOLL_CPU", "UBCOLL_REQUIRE", "UBCOLL_RANKS_PER_PROCESS"}
+		"UBCOLL_LOG", "UBCOLL_ALGO", "UBCOLL_CPU", "UBCOLL_PORTS", "UBCOLL_REQUIRE", "UBCOLL_RANKS_PER_PROCESS"}
 	for _, name := range bad {
 		t.Setenv(name, "sometimes")
 	}
@@ -90,6 +90,24 @@ func TestValidate(t *testing.T) {
 		require.Regexp(t, `(?m)^`+name+`="sometimes": .*want .+: invalid argument$`, err.Error())
 	}
 	require.Equal(t, len(bad)-1, strings.Count(err.Error(), "\n"), "a line each")
+}
+
+func TestPorts(t *testing.T) {
+	for s, want := range map[string]PortRange{"": {}, "20000-20100": {20000, 20100}, "7": {7, 7}, "1-65535": {1, 65535}} {
+		t.Setenv("UBCOLL_PORTS", s)
+		got, err := Ports.Get()
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	for _, s := range []string{"0-5", "5-4", "1-65536", "-", "x", "1-2-3", "-5"} {
+		t.Setenv("UBCOLL_PORTS", s)
+		_, err := Ports.Get()
+		require.ErrorIs(t, err, fault.ErrArgument, s)
+	}
+	t.Setenv("UBCOLL_NET", " eth0,, 10.0.0.0/8 ")
+	got, err := Net.Get()
+	require.NoError(t, err)
+	require.Equal(t, []string{"eth0", "10.0.0.0/8"}, got)
 }
 
 func TestUnknown(t *testing.T) {

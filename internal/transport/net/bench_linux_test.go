@@ -1,0 +1,4 @@
+package net
+
+func echo() error     { return nil }
+func sinkhole() error { return nil }

@@ -1,0 +1,381 @@
+package net
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	stdnet "net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ubcoll/ubcoll/fault"
+)
+
+const (
+	dialLimit = 5 * time.Second        // for one address
+	stagger   = 200 * time.Millisecond // before the next address is tried beside it
+)
+
+// arrival is what has come from a peer that dials, until Connect takes it.
+type arrival struct {
+	taking  sync.Mutex // one Connect at a time
+	attempt [16]byte
+	key     [32]byte
+	fds     []int         // by index, -1: missing; nil: nothing
+	news    chan struct{} // closed, and made anew, at each change
+	err     error         // of a peer that has proved itself
+}
+
+func (a *arrival) complete() bool {
+	for _, fd := range a.fds {
+		if fd < 0 {
+			return false
+		}
+	}
+	return a.fds != nil
+}
+
+func (a *arrival) drop() {
+	for _, fd := range a.fds {
+		if fd >= 0 {
+			closeSocket(fd)
+		}
+	}
+	a.fds = nil
+}
+
+func (a *arrival) tell() {
+	close(a.news)
+	a.news = make(chan struct{})
+}
+
+// arrival is called under the lock.
+func (n *Node) arrival(peer int) *arrival {
+	a := n.peers[peer]
+	if a == nil {
+		a = &arrival{news: make(chan struct{})}
+		n.peers[peer] = a
+	}
+	return a
+}
+
+// Connect connects to a peer, whose node's row this is: both sides call it, the lower rank dials. It blocks until there is
+// a wire whose connections have carried a full-size frame both ways, or until ctx ends. If there is a wire already, that
+// is the result. Several may run at once. The error says which address failed how; it wraps fault.ErrPeerLost,
+// fault.ErrTimeout where nothing answered, or fault.ErrLimit where this process may have no more descriptors.
+func (n *Node) Connect(ctx context.Context, peer int, at Row) (*Wire, error) {
+	if peer == n.config.Rank || peer < 0 {
+		return nil, fmt.Errorf("network: rank %d connects to rank %d: %w", n.config.Rank, peer, fault.ErrArgument)
+	}
+	n.mu.Lock()
+	a := n.arrival(peer)
+	n.mu.Unlock()
+	a.taking.Lock()
+	defer a.taking.Unlock()
+	n.mu.Lock()
+	w, closing := n.wires[peer], n.closing
+	n.mu.Unlock()
+	switch {
+	case closing:
+		return nil, fmt.Errorf("network: %w", fault.ErrClosed)
+	case w != nil:
+		if d := w.Err(); d != nil {
+			return nil, d
+		}
+		return w, nil
+	}
+	connect := n.await
+	if n.config.Rank < peer {
+		connect = n.dial
+	}
+	w, err := connect(ctx, peer, at, a)
+	if err != nil {
+		return nil, fmt.Errorf("network: no connection to rank %d: %w", peer, err)
+	}
+	return w, nil
+}
+
+// await takes what the peer has dialled.
+func (n *Node) await(ctx context.Context, peer int, at Row, a *arrival) (*Wire, error) {
+	for {
+		n.mu.Lock()
+		news := a.news
+		if err := a.err; err != nil {
+			a.err = nil
+			n.mu.Unlock()
+			return nil, err
+		}
+		if a.complete() {
+			fds := a.fds
+			a.fds = nil
+			n.mu.Unlock()
+			if a.key != at.Key {
+				for _, fd := range fds {
+					closeSocket(fd)
+				}
+				return nil, fmt.Errorf("another process says that it is this rank: %w", fault.ErrMismatch)
+			}
+			return n.wire(peer, fds)
+		}
+		n.mu.Unlock()
+		select {
+		case <-news:
+		case <-n.ctx.Done():
+			return nil, fault.ErrClosed
+		case <-ctx.Done():
+			var on []string
+			for _, x := range n.row.Addrs {
+				on = append(on, netip.AddrPortFrom(x, n.row.Port).String())
+			}
+			return nil, fmt.Errorf("it has not come to any of %s: is there a firewall, or no route? %w: %w",
+				strings.Join(on, ", "), context.Cause(ctx), fault.ErrTimeout)
+		}
+	}
+}
+
+// dial makes all connections of a wire, at the first address that answers.
+func (n *Node) dial(ctx context.Context, peer int, at Row, _ *arrival) (*Wire, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(n.ctx, cancel)()
+	h := hello{from: uint32(n.config.Rank), to: uint32(peer), count: 1 + dataConnections, key: n.row.Key}
+	if _, err := rand.Read(h.attempt[:]); err != nil {
+		return nil, err
+	}
+	first, addr, err := n.race(ctx, h, at)
+	if err != nil {
+		return nil, err
+	}
+	fds := make([]int, 0, h.count)
+	for c := first; ; {
+		fd, err := n.tried(ctx, c, h.index == 0, true)
+		if err == nil {
+			fds = append(fds, fd)
+			if h.index++; h.index == h.count {
+				return n.wire(peer, fds)
+			}
+			c, err = n.attempt(ctx, h, addr, at.Key)
+		}
+		if err != nil {
+			for _, fd := range fds {
+				closeSocket(fd)
+			}
+			return nil, fmt.Errorf("%v: %w", addr, reasoned(err))
+		}
+	}
+}
+
+// race dials all addresses, one a little after the other, and takes the first that proves itself.
+func (n *Node) race(ctx context.Context, h hello, at Row) (stdnet.Conn, netip.AddrPort, error) {
+	type result struct {
+		c    stdnet.Conn
+		addr netip.AddrPort
+		err  error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	addrs := inOrder(at.Addrs, n.mine)
+	results := make(chan result, len(addrs))
+	next, running := 0, 0
+	start := func() {
+		addr := netip.AddrPortFrom(addrs[next], at.Port)
+		next++
+		running++
+		go func() {
+			c, err := n.attempt(ctx, h, addr, at.Key)
+			results <- result{c, addr, err}
+		}()
+	}
+	var won result
+	var errs []error
+	for next < len(addrs) || running > 0 {
+		var later <-chan time.Time
+		if won.c == nil && next < len(addrs) {
+			if running == 0 {
+				start()
+			}
+			if next < len(addrs) {
+				later = time.After(stagger)
+			}
+		}
+		select {
+		case <-later:
+			start()
+		case r := <-results:
+			running--
+			switch {
+			case r.err != nil:
+				errs = append(errs, fmt.Errorf("%v: %w", r.addr, reasoned(r.err)))
+			case won.c != nil:
+				r.c.Close()
+			default:
+				won = r
+				next = len(addrs)
+				cancel()
+			}
+		}
+	}
+	if won.c != nil {
+		return won.c, won.addr, nil
+	}
+	return nil, won.addr, errors.Join(errs...)
+}
+
+// attempt is a connection whose ends have proved themselves.
+func (n *Node) attempt(ctx context.Context, h hello, addr netip.AddrPort, key [32]byte) (stdnet.Conn, error) {
+	d := stdnet.Dialer{Timeout: dialLimit, KeepAlive: -1}
+	c, err := d.DialContext(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, err
+	}
+	_ = c.SetDeadline(time.Now().Add(dialLimit))
+	stop := untilDone(ctx, c)
+	err = n.meet(c, h, key)
+	if stop(); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// tried probes a connection, and takes its socket.
+func (n *Node) tried(ctx context.Context, c stdnet.Conn, control, dialled bool) (int, error) {
+	defer c.Close()
+	stop := untilDone(ctx, c)
+	err := probe(c, dialled)
+	if !stop() && ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	if err != nil {
+		return 0, err
+	}
+	return adopt(c.(*stdnet.TCPConn), control)
+}
+
+// reasoned adds the reason for failure to what the system says.
+func reasoned(err error) error {
+	switch {
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return limit(err)
+	case errors.Is(err, fault.ErrTimeout), errors.Is(err, fault.ErrMismatch):
+		return err
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("no answer: is there a firewall? %w: %w", err, fault.ErrTimeout)
+	case errors.Is(err, context.Canceled):
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, fault.ErrPeerLost)
+}
+
+// accept takes connections until the listener is closed.
+func (n *Node) accept(l stdnet.Listener) {
+	for {
+		c, err := l.Accept()
+		switch {
+		case errors.Is(err, stdnet.ErrClosed):
+			return
+		case err != nil:
+			n.config.Log.Warn("network: cannot accept", "on", l.Addr(), "err", limit(err))
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-n.ctx.Done():
+				return
+			}
+		default:
+			if n.strangers.add(c) {
+				n.handshake.Go(func() { n.greet(c) })
+			}
+		}
+	}
+}
+
+// greet is a handshake of somebody who has dialled.
+func (n *Node) greet(c stdnet.Conn) {
+	_ = c.SetDeadline(time.Now().Add(strangerLimit))
+	h, err := n.welcome(c)
+	if !n.strangers.remove(c) || err != nil {
+		c.Close()
+		if err != nil {
+			n.config.Log.Debug("network: a stranger", "at", c.RemoteAddr(), "err", err)
+		}
+		return
+	}
+	fd, err := n.tried(n.ctx, c, h.index == 0, false)
+	if errors.Is(err, errNoProbe) {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a := n.arrival(int(h.from))
+	defer a.tell()
+	switch {
+	case err != nil:
+		a.err = fmt.Errorf("%v: %w", c.RemoteAddr(), reasoned(err))
+		return
+	case n.closing, n.wires[int(h.from)] != nil:
+		closeSocket(fd)
+		return
+	case a.fds == nil || a.attempt != h.attempt:
+		a.drop()
+		a.attempt, a.key, a.err = h.attempt, h.key, nil
+		a.fds = make([]int, h.count)
+		for i := range a.fds {
+			a.fds[i] = -1
+		}
+	}
+	if a.fds[h.index] >= 0 || a.key != h.key {
+		closeSocket(fd)
+		return
+	}
+	a.fds[h.index] = fd
+}
+
+// queue is the connections that have proved nothing yet, the oldest first.
+type queue struct {
+	mu     sync.Mutex
+	list   []stdnet.Conn
+	closed bool
+}
+
+// add says whether there is still a handshake for c.
+func (q *queue) add(c stdnet.Conn) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		c.Close()
+		return false
+	}
+	if len(q.list) == strangers {
+		q.list[0].Close()
+		q.list = q.list[1:]
+	}
+	q.list = append(q.list, c)
+	return true
+}
+
+// remove says whether c was there, and not closed.
+func (q *queue) remove(c stdnet.Conn) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i, x := range q.list {
+		if x == c {
+			q.list = append(q.list[:i:i], q.list[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, c := range q.list {
+		c.Close()
+	}
+	q.list, q.closed = nil, true
+}

@@ -1,0 +1,216 @@
+package net
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdh"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	stdnet "net"
+	"os"
+	"time"
+
+	"github.com/ubcoll/ubcoll/fault"
+)
+
+// A connection begins so, the dialling side first:
+//
+//	hello       both ranks, which connection of which attempt it is, a nonce, the public key     helloSize bytes
+//	       nonce
+//	proof       HMAC over "dial", hello and nonce
+//	       proof HMAC over "accept", hello and nonce
+//	probe       as large as a segment can be
+//	       probe
+//	seal        one byte: all has come both ways
+//
+// The key of the proofs comes from the X25519 exchange of both public keys and the job's secret. Who dials proves himself
+// first: nobody makes a node sign anything.
+const (
+	helloSize = 8 + 4 + 4 + 4 + 4 + 16 + 32 + 32
+	nonceSize = 32
+	probeSize = 64 << 10
+
+	strangers = 64 // connections at most that have proved nothing yet: the oldest makes room
+)
+
+var helloMagic = [8]byte{'u', 'b', 'c', 'o', 'l', 'l', 0, 1}
+
+const (
+	strangerLimit = 5 * time.Second  // for all that comes before the proofs
+	probeLimit    = 10 * time.Second // for the probes: they are the first data on the way, and the machine may be busy
+)
+
+// hello is the first message of a connection.
+type hello struct {
+	from, to uint32
+	index    uint32   // 0: the control connection; else data connection index-1
+	count    uint32   // how many connections the wire has
+	attempt  [16]byte // of Connect: which connections belong together
+	nonce    [32]byte
+	key      [32]byte // the public one
+}
+
+func (h hello) bytes() []byte {
+	b := append(make([]byte, 0, helloSize), helloMagic[:]...)
+	for _, x := range []uint32{h.from, h.to, h.index, h.count} {
+		b = binary.LittleEndian.AppendUint32(b, x)
+	}
+	b = append(b, h.attempt[:]...)
+	b = append(b, h.nonce[:]...)
+	return append(b, h.key[:]...)
+}
+
+var errStranger = errors.New("not of this job")
+
+// parseHello takes a hello for rank, from a lower one. Nothing of it is believed before the proof.
+func parseHello(b []byte, rank int) (hello, error) {
+	u := func(i int) uint32 { return binary.LittleEndian.Uint32(b[8+4*i:]) }
+	if len(b) != helloSize || !bytes.Equal(b[:8], helloMagic[:]) {
+		return hello{}, errStranger
+	}
+	h := hello{from: u(0), to: u(1), index: u(2), count: u(3)}
+	if h.to != uint32(rank) || h.from >= h.to || h.count != 1+dataConnections || h.index >= h.count {
+		return hello{}, fmt.Errorf("%w: a hello from rank %d to rank %d, connection %d of %d", errStranger, h.from, h.to,
+			h.index, h.count)
+	}
+	copy(h.attempt[:], b[24:])
+	copy(h.nonce[:], b[40:])
+	copy(h.key[:], b[72:])
+	return h, nil
+}
+
+// pairKey is what both ends of a pair can know, and nobody else: the lower rank dials.
+func (n *Node) pairKey(peer [32]byte, dial, accept uint32, dialKey, acceptKey [32]byte) ([]byte, error) {
+	p, err := ecdh.X25519().NewPublicKey(peer[:])
+	if err != nil {
+		return nil, err
+	}
+	shared, err := n.private.ECDH(p)
+	if err != nil {
+		return nil, err
+	}
+	info := fmt.Sprintf("ubcoll net 1 %d %d %x %x", dial, accept, dialKey, acceptKey)
+	return hkdf.Key(sha256.New, shared, n.config.Secret, info, sha256.Size)
+}
+
+func proof(key []byte, side string, hello, nonce []byte) []byte {
+	m := hmac.New(sha256.New, key)
+	m.Write([]byte(side))
+	m.Write(hello)
+	m.Write(nonce)
+	return m.Sum(nil)
+}
+
+// meet is the dialling side's part until both ends are proved.
+func (n *Node) meet(c stdnet.Conn, h hello, peer [32]byte) error {
+	if _, err := rand.Read(h.nonce[:]); err != nil {
+		return err
+	}
+	first := h.bytes()
+	key, err := n.pairKey(peer, h.from, h.to, h.key, peer)
+	if err != nil {
+		return err
+	}
+	if _, err := c.Write(first); err != nil {
+		return err
+	}
+	var nonce [nonceSize]byte
+	var theirs [sha256.Size]byte
+	if _, err := io.ReadFull(c, nonce[:]); err != nil {
+		return fmt.Errorf("it does not answer as a rank of this job does: %w", err)
+	}
+	if _, err := c.Write(proof(key, "dial", first, nonce[:])); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(c, theirs[:]); err != nil {
+		return fmt.Errorf("it refuses this rank's proof: another job's, or another secret: %w", err)
+	}
+	if !hmac.Equal(theirs[:], proof(key, "accept", first, nonce[:])) {
+		return fmt.Errorf("it cannot prove that it is the rank: %w", errStranger)
+	}
+	return nil
+}
+
+// welcome is the accepting side's part of that.
+func (n *Node) welcome(c stdnet.Conn) (hello, error) {
+	first := make([]byte, helloSize)
+	if _, err := io.ReadFull(c, first); err != nil {
+		return hello{}, err
+	}
+	h, err := parseHello(first, n.config.Rank)
+	if err != nil {
+		return hello{}, err
+	}
+	key, err := n.pairKey(h.key, h.from, h.to, h.key, n.row.Key)
+	if err != nil {
+		return hello{}, fmt.Errorf("%w: %w", errStranger, err)
+	}
+	var nonce [nonceSize]byte
+	var theirs [sha256.Size]byte
+	if _, err := rand.Read(nonce[:]); err != nil {
+		return hello{}, err
+	}
+	if _, err := c.Write(nonce[:]); err != nil {
+		return hello{}, err
+	}
+	if _, err := io.ReadFull(c, theirs[:]); err != nil {
+		return hello{}, err
+	}
+	if !hmac.Equal(theirs[:], proof(key, "dial", first, nonce[:])) {
+		return hello{}, fmt.Errorf("%w: the proof is wrong", errStranger)
+	}
+	_, err = c.Write(proof(key, "accept", first, nonce[:]))
+	return h, err
+}
+
+// probeBytes is a pattern that no middle box makes up.
+func probeBytes() []byte {
+	b := make([]byte, probeSize)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8)
+	}
+	return b
+}
+
+var errNoProbe = errors.New("closed before the probe") // of two addresses that both answered, the other was taken
+
+// probe sends and receives a full-size frame: what only small packets pass must not become a wire.
+func probe(c stdnet.Conn, dialled bool) error {
+	_ = c.SetDeadline(time.Now().Add(probeLimit))
+	mine, theirs, seal := probeBytes(), make([]byte, probeSize), []byte{1}
+	send := func() error { _, err := c.Write(mine); return err }
+	receive := func() error {
+		k, err := io.ReadFull(c, theirs)
+		switch {
+		case err == nil && !bytes.Equal(mine, theirs):
+			return fmt.Errorf("the probe came back changed: %w", fault.ErrMismatch)
+		case k == 0 && errors.Is(err, io.EOF) && !dialled:
+			return errNoProbe
+		}
+		return err
+	}
+	steps := []func() error{send, receive, func() error { _, err := c.Write(seal); return err }}
+	if !dialled {
+		steps = []func() error{receive, send, func() error { _, err := io.ReadFull(c, seal); return err }}
+	}
+	for _, step := range steps {
+		if err := step(); errors.Is(err, os.ErrDeadlineExceeded) {
+			return fmt.Errorf("small messages pass and %d bytes do not, within %v: is the MTU the same on the whole way? %w",
+				probeSize, probeLimit, fault.ErrTimeout)
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// untilDone closes c when ctx ends, which ends all calls on it. stop is to be called before c is used otherwise.
+func untilDone(ctx context.Context, c stdnet.Conn) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+}

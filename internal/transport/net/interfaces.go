@@ -1,0 +1,187 @@
+package net
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	stdnet "net"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/nearest"
+)
+
+// local is an address of this host, as its interface has it.
+type local struct {
+	name   string
+	prefix netip.Prefix
+	up     bool
+}
+
+func (l local) loopback() bool { return l.prefix.Addr().IsLoopback() }
+
+// locals are this host's addresses but link-local ones, which mean nothing without their interface.
+func locals() ([]local, error) {
+	all, err := stdnet.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("network: interfaces: %w", limit(err))
+	}
+	var found []local
+	for _, i := range all {
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue // it has gone
+		}
+		for _, a := range addrs {
+			p, err := netip.ParsePrefix(a.String())
+			if err != nil || p.Addr().IsLinkLocalUnicast() || p.Addr().IsMulticast() {
+				continue
+			}
+			found = append(found, local{i.Name, p, i.Flags&stdnet.FlagUp != 0})
+		}
+	}
+	return found, nil
+}
+
+// chosen are the addresses to listen on: those that the variable's words name, or those of all interfaces that are up but
+// loopback, unless there is nothing else. Those of IPv4 come first, MaxAddrs are taken.
+func chosen(all []local, words []string) ([]local, error) {
+	var found []local
+	for _, w := range words {
+		some, err := named(all, w)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", env.Net.Name, err)
+		}
+		for _, l := range some {
+			if !slices.Contains(found, l) {
+				found = append(found, l)
+			}
+		}
+	}
+	if len(words) == 0 {
+		for _, l := range all {
+			if l.up && !l.loopback() {
+				found = append(found, l)
+			}
+		}
+		if len(found) == 0 {
+			for _, l := range all {
+				if l.up {
+					found = append(found, l)
+				}
+			}
+		}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("network: this host has no interface that is up and has an address: %w", fault.ErrNotSupported)
+	}
+	slices.SortStableFunc(found, func(a, b local) int { return cmp.Compare(a.prefix.Addr().BitLen(), b.prefix.Addr().BitLen()) })
+	return found[:min(len(found), MaxAddrs)], nil
+}
+
+// named are the addresses that a word stands for: an interface, a subnet, or an address.
+func named(all []local, word string) ([]local, error) {
+	subnet, err := netip.ParsePrefix(word)
+	if err != nil {
+		if a, err := netip.ParseAddr(word); err == nil {
+			subnet = netip.PrefixFrom(a, a.BitLen())
+		}
+	}
+	var found []local
+	var names, addrs []string
+	var down bool
+	for _, l := range all {
+		if l.name == word || subnet.IsValid() && subnet.Contains(l.prefix.Addr()) {
+			if l.up {
+				found = append(found, l)
+			} else {
+				down = true
+			}
+		}
+		if !slices.Contains(names, l.name) {
+			names = append(names, l.name)
+		}
+		addrs = append(addrs, l.prefix.Addr().String())
+	}
+	switch {
+	case len(found) > 0:
+		return found, nil
+	case down:
+		return nil, fmt.Errorf("%s is down: %w", word, fault.ErrArgument)
+	case subnet.IsValid():
+		return nil, fmt.Errorf("no address of this host is in %s: it has %s: %w", word, strings.Join(addrs, ", "), fault.ErrArgument)
+	}
+	if i, err := stdnet.InterfaceByName(word); err == nil {
+		return nil, fmt.Errorf("interface %s has no address to use: %w", i.Name, fault.ErrArgument)
+	}
+	hint := ""
+	if near := nearest.Word(word, names); near != "" {
+		hint = fmt.Sprintf(" (did you mean %s?)", near)
+	}
+	return nil, fmt.Errorf("no interface %s%s, and it is no subnet; those with addresses are %s: %w", word, hint,
+		strings.Join(names, ", "), fault.ErrArgument)
+}
+
+// inOrder has those addresses first that are in a subnet of this host's.
+func inOrder(addrs []netip.Addr, mine []local) []netip.Addr {
+	far := func(a netip.Addr) int {
+		if slices.ContainsFunc(mine, func(l local) bool { return l.prefix.Contains(a) }) {
+			return 0
+		}
+		return 1
+	}
+	addrs = slices.Clone(addrs)
+	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return far(a) - far(b) })
+	return addrs
+}
+
+// listen listens on one port of all addresses: one of the range, of which every rank begins somewhere else.
+func listen(on []local, ports env.PortRange, rank int) ([]stdnet.Listener, uint16, error) {
+	tries := int(ports.Last) - int(ports.First) + 1
+	any := ports == env.PortRange{}
+	if any {
+		tries = 16 // the system's choice for one address can be in use on another
+	}
+	var last error
+	for i := range tries {
+		port := uint16(0)
+		if !any {
+			port = ports.First + uint16((rank+i)%tries)
+		}
+		ls, port, err := listenAt(on, port)
+		if err == nil {
+			return ls, port, nil
+		}
+		last = err
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	if errors.Is(last, syscall.EADDRINUSE) && !any {
+		return nil, 0, fmt.Errorf("%s=%v: every port of it is in use: %w: %w", env.Ports.Name, ports, last, fault.ErrLimit)
+	}
+	return nil, 0, fmt.Errorf("network: %w", limit(last))
+}
+
+func listenAt(on []local, port uint16) (ls []stdnet.Listener, _ uint16, err error) {
+	for _, l := range on {
+		network := "tcp4"
+		if l.prefix.Addr().Is6() {
+			network = "tcp6"
+		}
+		x, err := stdnet.ListenTCP(network, stdnet.TCPAddrFromAddrPort(netip.AddrPortFrom(l.prefix.Addr(), port)))
+		if err != nil {
+			for _, x := range ls {
+				x.Close()
+			}
+			return nil, 0, fmt.Errorf("interface %s: %w", l.name, err)
+		}
+		ls = append(ls, x)
+		port = uint16(x.Addr().(*stdnet.TCPAddr).Port)
+	}
+	return ls, port, nil
+}

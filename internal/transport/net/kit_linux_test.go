@@ -1,0 +1,137 @@
+package net
+
+import (
+	"context"
+	"os"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+var secret = []byte("the secret of the tests")
+
+// told is what a node was told, of its peers.
+type told struct {
+	mu    sync.Mutex
+	heard []Message
+	down  []*Down
+	ticks int
+}
+
+func (t *told) messages() []Message {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append([]Message(nil), t.heard...)
+}
+func (t *told) downs() []*Down {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append([]*Down(nil), t.down...)
+}
+
+// node is a node on loopback, which ends with the test if it has not before.
+func node(t testing.TB, rank int) (*Node, *told) {
+	t.Helper()
+	t.Setenv("UBCOLL_NET", "lo")
+	h := &told{}
+	n, err := New(Config{Rank: rank, Secret: secret,
+		Heard: func(_ int, m Message) { h.mu.Lock(); defer h.mu.Unlock(); h.heard = append(h.heard, m) },
+		Down:  func(_ int, d *Down) { h.mu.Lock(); defer h.mu.Unlock(); h.down = append(h.down, d) },
+		Tick:  func() { h.mu.Lock(); defer h.mu.Unlock(); h.ticks++ },
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = n.Close(0) })
+	return n, h
+}
+
+// connect connects two nodes.
+func connect(t testing.TB, a, b *Node) (ab, ba *Wire) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
+	defer cancel()
+	var errA, errB error
+	var both sync.WaitGroup
+	both.Go(func() { ab, errA = a.Connect(ctx, b.config.Rank, b.Row()) })
+	both.Go(func() { ba, errB = b.Connect(ctx, a.config.Rank, a.Row()) })
+	both.Wait()
+	require.NoError(t, errA)
+	require.NoError(t, errB)
+	return ab, ba
+}
+
+// pair is two nodes with a wire and a link.
+type pair struct {
+	a, b         *Node
+	toldA, toldB *told
+	ab, ba       *Wire
+	la, lb       *Link
+}
+
+const comm = 7
+
+func newPair(t testing.TB, places int) *pair {
+	t.Helper()
+	var p pair
+	p.a, p.toldA = node(t, 0)
+	p.b, p.toldB = node(t, 1)
+	p.ab, p.ba = connect(t, p.a, p.b)
+	p.la, p.lb = links(t, p.ab, p.ba, comm, places)
+	return &p
+}
+
+func links(t testing.TB, ab, ba *Wire, comm uint64, places int) (*Link, *Link) {
+	t.Helper()
+	la, err := ab.Link(comm, places)
+	require.NoError(t, err)
+	lb, err := ba.Link(comm, places)
+	require.NoError(t, err)
+	return la, lb
+}
+
+// close closes both nodes, as ranks do: at the same time.
+func (p *pair) close(t testing.TB) {
+	t.Helper()
+	closeAll(t, p.a, p.b)
+}
+
+func closeAll(t testing.TB, nodes ...*Node) {
+	t.Helper()
+	var all sync.WaitGroup
+	for _, n := range nodes {
+		all.Go(func() {
+			if err := n.Close(testkit.Limit); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func at(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
+
+// until makes progress on a link until a word is there.
+func (l *Link) until(t testing.TB, place int, seq uint64) {
+	for begin := time.Now(); l.Word(place).Load() < seq; l.Poll() {
+		if d := l.Err(); d != nil {
+			t.Errorf("down: %v", d)
+			return
+		}
+		if time.Since(begin) > testkit.Limit {
+			t.Errorf("no word %d", seq)
+			return
+		}
+	}
+}
+
+// descriptorsOpen is how many this process has.
+func descriptorsOpen(t testing.TB) int {
+	t.Helper()
+	l, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(l)
+}

@@ -1,0 +1,13 @@
+package net
+
+import (
+	"os"
+	"testing"
+
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	testkit.Children(map[string]func() error{"echo": echo, "sink": sinkhole})
+	os.Exit(testkit.Main(m))
+}

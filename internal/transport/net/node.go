@@ -1,0 +1,264 @@
+package net
+
+import (
+	"context"
+	"crypto/ecdh"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	stdnet "net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/internal/env"
+)
+
+const (
+	tick       = 20 * time.Millisecond
+	quiet      = 5 * time.Millisecond // how often the node's goroutine looks while others make progress
+	unanswered = 3 * time.Second      // how long a control connection's bytes may stay without acknowledgement
+)
+
+// Node is a process's end of the network. Methods are local and safe for concurrent use.
+type Node struct {
+	config  Config
+	private *ecdh.PrivateKey
+	row     Row
+	mine    []local // addresses of this host
+
+	poll    *poll
+	waiting sync.Mutex // of who is in waiter
+	waiter  *waiter
+	server  *waiter     // of the node's goroutine
+	busy    atomic.Bool // somebody else has made progress since the node's goroutine looked
+
+	listeners []stdnet.Listener
+	ctx       context.Context // of handshakes
+	cancel    context.CancelFunc
+	handshake sync.WaitGroup // accepting goroutines, and those of handshakes
+	strangers queue
+
+	mu      sync.Mutex
+	wires   map[int]*Wire
+	peers   map[int]*arrival
+	running chan struct{} // closed when the node's goroutine has ended; nil: it has not begun
+	closing bool
+	closed  atomic.Bool
+}
+
+// end is a socket that a node watches.
+type end struct {
+	id    int32
+	fd    int
+	ready func()
+}
+
+// New makes a node, which listens on the interfaces of UBCOLL_NET and a port of UBCOLL_PORTS. It raises the process's soft
+// limit on descriptors. Errors name the variable, the interface and the port.
+func New(c Config) (*Node, error) {
+	if len(c.Secret) < 16 {
+		return nil, fmt.Errorf("network: a secret of %d bytes: %w", len(c.Secret), fault.ErrArgument)
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	raiseLimit()
+	words, err := env.Net.Get()
+	if err != nil {
+		return nil, err
+	}
+	ports, err := env.Ports.Get()
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{config: c, wires: map[int]*Wire{}, peers: map[int]*arrival{}}
+	if n.mine, err = locals(); err != nil {
+		return nil, err
+	}
+	on, err := chosen(n.mine, words)
+	if err != nil {
+		return nil, err
+	}
+	if n.private, err = ecdh.X25519().GenerateKey(rand.Reader); err != nil {
+		return nil, fmt.Errorf("network: %w", err)
+	}
+	self, err := shm.Self()
+	if err != nil {
+		return nil, fmt.Errorf("network: %w", err)
+	}
+	n.row = Row{Key: [32]byte(n.private.PublicKey().Bytes()), PID: int32(self.PID), Start: self.Start}
+	for _, l := range on {
+		n.row.Addrs = append(n.row.Addrs, l.prefix.Addr().Unmap())
+	}
+	if n.poll, err = newPoll(); err != nil {
+		return nil, err
+	}
+	if n.waiter, err = n.poll.waiter(); err == nil {
+		if n.server, err = n.poll.waiter(); err == nil {
+			n.listeners, n.row.Port, err = listen(on, ports, c.Rank)
+		}
+	}
+	if err != nil {
+		n.release()
+		return nil, err
+	}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	for _, l := range n.listeners {
+		n.handshake.Go(func() { n.accept(l) })
+	}
+	return n, nil
+}
+
+// release gives back what New took.
+func (n *Node) release() {
+	for _, w := range []*waiter{n.waiter, n.server} {
+		if w != nil {
+			w.close()
+		}
+	}
+	n.poll.close()
+}
+
+// Row is what peers need to connect to this node.
+func (n *Node) Row() Row {
+	r := n.row
+	r.Addrs = slices.Clone(r.Addrs)
+	return r
+}
+
+// Progress moves what can be moved on all wires, without waiting: one system call if nothing can. It does nothing while
+// somebody else does.
+func (n *Node) Progress() {
+	n.moves()
+	n.progress()
+}
+
+// moves tells the node's goroutine that it is not needed.
+func (n *Node) moves() {
+	if !n.busy.Load() {
+		n.busy.Store(true)
+	}
+}
+
+func (n *Node) progress() bool { return !n.closed.Load() && n.poll.progress() }
+
+// Wait blocks until something can be moved, and moves it; d at most, and less where others make progress too. The goroutine
+// parks: its processor is free for others.
+func (n *Node) Wait(d time.Duration) {
+	n.moves()
+	if n.progress() {
+		return
+	}
+	if n.closed.Load() || !n.waiting.TryLock() {
+		time.Sleep(min(d, time.Millisecond/4))
+		return
+	}
+	n.waiter.wait(d)
+	n.waiting.Unlock()
+	n.progress()
+}
+
+// serve is the node's goroutine: it makes progress while nobody else does, and ticks.
+func (n *Node) serve() {
+	defer close(n.running)
+	for next := time.Now().Add(tick); !n.closed.Load(); {
+		left := max(time.Until(next), 0)
+		if n.busy.Load() {
+			n.busy.Store(false)
+			time.Sleep(min(left, quiet))
+		} else {
+			n.server.wait(left)
+		}
+		n.progress()
+		if now := time.Now(); !now.Before(next) {
+			next = now.Add(tick)
+			n.look(now)
+			if n.config.Tick != nil {
+				n.config.Tick()
+			}
+		}
+	}
+}
+
+// look ends wires whose peers have closed a part of them and say nothing more.
+func (n *Node) look(now time.Time) {
+	for _, w := range n.all() {
+		w.overdue(now)
+	}
+}
+
+// all are the wires that there are.
+func (n *Node) all() []*Wire {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []*Wire
+	for _, w := range n.wires {
+		all = append(all, w)
+	}
+	return all
+}
+
+// Close says bye to all peers, sends what is queued, for limit at most, and ends all connections and the node's goroutine.
+// What it had to leave is its error, which wraps fault.ErrTimeout. Nobody else uses the node or a link meanwhile, or after.
+func (n *Node) Close(limit time.Duration) error {
+	n.mu.Lock()
+	if n.closing {
+		n.mu.Unlock()
+		return nil
+	}
+	n.closing = true
+	n.mu.Unlock()
+	n.cancel()
+	for _, l := range n.listeners {
+		l.Close()
+	}
+	n.strangers.close()
+	n.handshake.Wait()
+	n.mu.Lock()
+	for _, a := range n.peers {
+		a.drop()
+	}
+	n.mu.Unlock()
+
+	end := time.Now().Add(limit)
+	wires := n.all()
+	for {
+		open := false
+		for _, w := range wires {
+			open = !w.leave() || open
+		}
+		if !open || time.Now().After(end) {
+			break
+		}
+		n.Wait(time.Millisecond)
+	}
+	var left []error
+	for _, w := range wires {
+		if what := w.left(); what != "" {
+			left = append(left, fmt.Errorf("rank %d %s within %v: %w", w.peer, what, limit, fault.ErrTimeout))
+		}
+		w.finish(Left, errClosed)
+	}
+	n.closed.Store(true)
+	if n.running != nil {
+		<-n.running
+	}
+	n.release()
+	return errors.Join(left...)
+}
+
+var errClosed = errors.New("this rank has closed its network")
+
+// limit says of an error for want of descriptors how many there may be.
+func limit(err error) error {
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		return fmt.Errorf("this process may have %d descriptors (ulimit -n), and has them: %w: %w", descriptors(), err, fault.ErrLimit)
+	}
+	return err
+}

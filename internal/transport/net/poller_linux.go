@@ -1,0 +1,225 @@
+package net
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// poll is the set of a node's sockets, and how one waits for it.
+//
+// A call that blocks in the kernel takes its processor with it, until the runtime's monitor takes that back: with
+// GOMAXPROCS=1 a goroutine in epoll_wait halves the speed of a rank that computes. So nobody blocks in one here: who waits
+// parks in Go's own poller, on a set that has the node's set in it. That is armed only while somebody waits: data that come
+// while a rank polls wake nobody.
+type poll struct {
+	fd int
+
+	mu   sync.Mutex // ends
+	ends map[int32]*end
+	next int32
+
+	moving sync.Mutex
+	events [64]unix.EpollEvent
+}
+
+func newPoll() (*poll, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("network: epoll: %w", limit(err))
+	}
+	return &poll{fd: fd, ends: map[int32]*end{}}, nil
+}
+
+// add watches a socket for what can be read. ready is called by one goroutine at a time.
+func (p *poll) add(e *end) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next++
+	e.id = p.next
+	if err := unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, e.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: e.id}); err != nil {
+		return fmt.Errorf("network: epoll: %w", limit(err))
+	}
+	p.ends[e.id] = e
+	return nil
+}
+
+// want says whether e is to be ready when its socket takes more, too.
+func (p *poll) want(e *end, room bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ends[e.id] == e {
+		ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: e.id}
+		if room {
+			ev.Events |= unix.EPOLLOUT
+		}
+		_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_MOD, e.fd, &ev)
+	}
+}
+
+// remove ends the watch, before the socket is closed. It may be called again.
+func (p *poll) remove(e *end) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ends[e.id] == e {
+		delete(p.ends, e.id)
+		_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, e.fd, nil)
+	}
+}
+
+// progress calls those that are ready, without waiting, and says whether any was. It does nothing while somebody else does.
+func (p *poll) progress() bool {
+	if !p.moving.TryLock() {
+		return false
+	}
+	defer p.moving.Unlock()
+	k := wait(p.fd, p.events[:])
+	for _, ev := range p.events[:k] {
+		p.mu.Lock()
+		e := p.ends[ev.Fd]
+		p.mu.Unlock()
+		if e != nil {
+			e.ready()
+		}
+	}
+	return k > 0
+}
+
+// wait looks, and does not wait.
+func wait(fd int, events []unix.EpollEvent) int {
+	r, _, e := syscall.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(fd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
+		0, 0, 0)
+	if e != 0 {
+		return 0
+	}
+	return int(r)
+}
+
+func (p *poll) close() {
+	p.moving.Lock()
+	defer p.moving.Unlock()
+	_ = unix.Close(p.fd)
+	p.fd = -1
+}
+
+// waiter is one goroutine's way to wait for the set.
+type waiter struct {
+	set   *poll
+	outer int // the set that has the node's in it
+	file  *os.File
+	conn  syscall.RawConn
+	look  func(uintptr) bool
+	one   [1]unix.EpollEvent
+}
+
+func (p *poll) waiter() (*waiter, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("network: epoll: %w", limit(err))
+	}
+	err = errors.Join(unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, p.fd, &unix.EpollEvent{Fd: 1}), unix.SetNonblock(fd, true))
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("network: epoll: %w", err)
+	}
+	w := &waiter{set: p, outer: fd, file: os.NewFile(uintptr(fd), "epoll")}
+	if w.conn, err = w.file.SyscallConn(); err == nil {
+		err = w.file.SetReadDeadline(time.Time{})
+	}
+	if err != nil { // the runtime does not take it
+		_ = w.file.Close()
+		return nil, fmt.Errorf("network: epoll: %w", err)
+	}
+	w.look = func(uintptr) bool { return wait(w.outer, w.one[:]) > 0 }
+	return w, nil
+}
+
+// wait parks until the set has something, for d at most.
+func (w *waiter) wait(d time.Duration) {
+	_ = unix.EpollCtl(w.outer, unix.EPOLL_CTL_MOD, w.set.fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: 1})
+	_ = w.file.SetReadDeadline(time.Now().Add(d))
+	if w.conn.Read(w.look) != nil {
+		_ = unix.EpollCtl(w.outer, unix.EPOLL_CTL_MOD, w.set.fd, &unix.EpollEvent{Fd: 1})
+	}
+}
+
+func (w *waiter) close() { _ = w.file.Close() }
+
+// adopt takes a connection's socket out of Go's poller.
+func adopt(c syscall.Conn, control bool) (fd int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	failed := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = errors.Join(failed, err); err != nil {
+		return 0, limit(err)
+	}
+	set := func(level, option, value int) {
+		if err == nil {
+			err = unix.SetsockoptInt(fd, level, option, value)
+		}
+	}
+	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	if control {
+		set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+		set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 1)
+		set(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 1)
+		set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
+		set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unanswered/time.Millisecond))
+	} else { // a peer that is stopped, and reads nothing, is alive
+		set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
+		set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0)
+	}
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+	}
+	return fd, err
+}
+
+func sendTo(fd int, b []byte) (int, error) {
+	r, _, e := syscall.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
+		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+	if e != 0 {
+		return 0, e
+	}
+	return int(r), nil
+}
+
+func receiveFrom(fd int, b []byte) (int, error) {
+	r, _, e := syscall.Syscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
+		unix.MSG_DONTWAIT, 0, 0)
+	if e != 0 {
+		return 0, e
+	}
+	return int(r), nil
+}
+
+func shutdown(fd int) { _ = unix.Shutdown(fd, unix.SHUT_WR) }
+
+func closeSocket(fd int) { _ = unix.Close(fd) }
+
+// raiseLimit lets this process have as many descriptors as it may.
+func raiseLimit() {
+	var r unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) == nil && r.Cur < r.Max {
+		r.Cur = r.Max
+		_ = unix.Prlimit(0, unix.RLIMIT_NOFILE, &r, nil) // who may not is told when they run out
+	}
+}
+
+// descriptors is how many this process may have.
+func descriptors() uint64 {
+	var r unix.Rlimit
+	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &r)
+	return r.Cur
+}

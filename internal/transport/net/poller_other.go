@@ -1,0 +1,46 @@
+//go:build !linux
+
+package net
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/ubcoll/ubcoll/fault"
+)
+
+type poll struct{}
+
+func newPoll() (*poll, error) { return nil, fault.ErrNotSupported }
+
+func (p *poll) add(*end) error { return fault.ErrNotSupported }
+
+func (p *poll) want(*end, bool) {}
+
+func (p *poll) remove(*end) {}
+
+func (p *poll) progress() bool { return false }
+
+func (p *poll) close() {}
+
+type waiter struct{}
+
+func (p *poll) waiter() (*waiter, error) { return nil, fault.ErrNotSupported }
+
+func (w *waiter) wait(time.Duration) {}
+
+func (w *waiter) close() {}
+
+func adopt(syscall.Conn, bool) (int, error) { return 0, fault.ErrNotSupported }
+
+func sendTo(int, []byte) (int, error) { return 0, fault.ErrNotSupported }
+
+func receiveFrom(int, []byte) (int, error) { return 0, fault.ErrNotSupported }
+
+func shutdown(int) {}
+
+func closeSocket(int) {}
+
+func raiseLimit() {}
+
+func descriptors() uint64 { return 0 }

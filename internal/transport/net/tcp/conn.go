@@ -1,0 +1,395 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
+
+// inline is the largest payload that is copied behind its header, so that it goes out, and comes in, with it in one call.
+const inline = 4 << 10
+
+// batch is about how many bytes one call of Receive reads at most: whoever waits looks at his words in between.
+const batch = 1 << 20
+
+// Sink is where frames go. Both methods are called by one goroutine at a time, and must not call the connection.
+type Sink interface {
+	// Place says where the payload goes. Not ok: it is read and dropped. An error ends the connection.
+	Place(h Header) (p unsafe.Pointer, ok bool, err error)
+	// Landed is called once all of a frame is where Place said.
+	Landed(h Header)
+}
+
+// Conn is one data connection. Methods are local and safe for concurrent use; none waits for the peer.
+type Conn struct {
+	fd   int // -1 once closed, which takes both locks
+	sink Sink
+	want func(room bool) // whether it is to be told when the socket takes more
+
+	receiving sync.Mutex
+	in        [HeaderSize + inline]byte
+	at, have  int    // in[at:have] is not looked at yet
+	now       Header // the frame whose payload is being read
+	rest      int    // how much of it is missing; 0: none is
+	base      unsafe.Pointer
+	end       error
+	into      [2]iovec
+
+	sending sync.Mutex
+	queue   []put
+	head    int
+	wanted  bool
+	out     [HeaderSize + inline]byte
+	from    [2 * together]iovec
+	message scatter
+
+	inbox struct { // what was put while somebody else was sending
+		sync.Mutex
+		puts []put
+	}
+	queued atomic.Int64 // puts in queue and inbox
+}
+
+// together is how many puts go out in one call.
+const together = 8
+
+// put is a frame on its way.
+type put struct {
+	header  [HeaderSize]byte
+	p       unsafe.Pointer // nil: what is left of it are zeros
+	n, done int            // payload; how much is sent, the header included
+	comm    uint64
+	sent    *atomic.Uint64
+}
+
+var zeros [64 << 10]byte
+
+// New makes a connection of a socket that does not block, and is its from now on. want tells whether it is to be
+// told (Flush) once the socket takes more.
+func New(fd int, sink Sink, want func(room bool)) *Conn { return &Conn{fd: fd, sink: sink, want: want} }
+
+// Receive reads what is there, up to about 1 MiB, and says whether that was anything: one system call if nothing is. It
+// does nothing while somebody else receives. The error, the same each time, is io.EOF after the peer's last frame,
+// io.ErrUnexpectedEOF within one, ErrFrame, what the Sink said or a syscall.Errno.
+func (c *Conn) Receive() (moved bool, err error) {
+	if !c.receiving.TryLock() {
+		return false, nil
+	}
+	moved, err = c.receive()
+	c.receiving.Unlock()
+	return moved, err
+}
+
+func (c *Conn) receive() (moved bool, err error) {
+	for left := batch; left > 0 && c.end == nil; {
+		if c.fd < 0 {
+			return moved, nil
+		}
+		asked := len(c.in) - c.have
+		var n int
+		var e syscall.Errno
+		switch {
+		case c.rest == 0:
+			n, e = receive(c.fd, unsafe.Pointer(&c.in[c.have]), asked)
+		case c.base == nil:
+			asked = c.rest
+			n, e = skip(c.fd, asked)
+		default:
+			// What follows the payload comes with its last bytes: mostly the next header.
+			asked += c.rest
+			c.into[0] = element(unsafe.Add(c.base, int(c.now.Length)-c.rest), c.rest)
+			c.into[1] = element(unsafe.Pointer(&c.in[0]), len(c.in))
+			n, e = gather(c.fd, c.into[:])
+			c.into[0] = iovec{}
+		}
+		switch {
+		case e == again:
+			return moved, nil
+		case e == interrupted:
+			continue
+		case e != 0:
+			c.end = e
+		case n == 0 && (c.rest > 0 || c.have > 0):
+			c.end = io.ErrUnexpectedEOF
+		case n == 0:
+			c.end = io.EOF
+		default:
+			moved = true
+			left -= n
+			c.end = c.arrived(n)
+			if n < asked && c.end == nil {
+				return moved, nil
+			}
+		}
+	}
+	return moved, c.end
+}
+
+// arrived takes n bytes that were read: first for the payload that is under way, then into the buffer.
+func (c *Conn) arrived(n int) error {
+	if c.rest > 0 {
+		k := min(n, c.rest)
+		c.rest -= k
+		n -= k
+		if c.rest > 0 {
+			return nil
+		}
+		if c.base != nil {
+			c.base = nil
+			c.sink.Landed(c.now)
+		}
+	}
+	c.have += n
+	for c.have-c.at >= HeaderSize && c.rest == 0 {
+		h, err := Decode(c.in[c.at:])
+		if err != nil {
+			return err
+		}
+		p, ok, err := c.sink.Place(h)
+		if err != nil {
+			return err
+		}
+		c.at += HeaderSize
+		k := int(min(h.Length, uint64(c.have-c.at)))
+		if ok && k > 0 {
+			copy(unsafe.Slice((*byte)(p), k), c.in[c.at:])
+		}
+		c.at += k
+		c.now, c.rest = h, int(h.Length)-k
+		switch {
+		case c.rest > 0 && ok:
+			c.base = p
+		case ok:
+			c.sink.Landed(h)
+		}
+	}
+	c.have = copy(c.in[:], c.in[c.at:c.have])
+	c.at = 0
+	return nil
+}
+
+// Stop runs f while nothing is received, and then drops what is left of the frame under way if f says so of its header.
+func (c *Conn) Stop(f func(h Header) (drop bool)) {
+	c.receiving.Lock()
+	defer c.receiving.Unlock()
+	if f(c.now) && c.rest > 0 {
+		c.base = nil
+	}
+}
+
+// Put sends a frame, at once as far as the kernel takes it, and queues the rest. p is in use until sent is raised by 1, or
+// Drop or Close has returned. After Close it does nothing.
+func (c *Conn) Put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
+	var direct bool
+	if c.queued.Load() == 0 && c.sending.TryLock() {
+		if direct = c.queued.Load() == 0; direct {
+			c.put(h, p, sent)
+		}
+		c.sending.Unlock()
+	}
+	if !direct {
+		x := put{p: p, n: int(h.Length), comm: h.Comm, sent: sent}
+		h.Encode(x.header[:])
+		c.inbox.Lock()
+		c.inbox.puts = append(c.inbox.puts, x)
+		c.queued.Add(1)
+		c.inbox.Unlock()
+	}
+	// Who put something meanwhile found this one sending; if the socket is full, that is for later.
+	if !direct || c.queued.Load() > 0 {
+		c.Flush()
+	}
+}
+
+// put sends a frame before which nothing is queued.
+func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
+	if c.fd < 0 {
+		return
+	}
+	n := int(h.Length)
+	h.Encode(c.out[:])
+	var done int
+	var e syscall.Errno
+	if n <= inline {
+		if n > 0 {
+			copy(c.out[HeaderSize:], unsafe.Slice((*byte)(p), n))
+		}
+		done, e = send(c.fd, c.out[:HeaderSize+n])
+	} else {
+		c.from[0], c.from[1] = element(unsafe.Pointer(&c.out[0]), HeaderSize), element(p, n)
+		done, e = c.message.send(c.fd, c.from[:2])
+		c.from[1] = iovec{}
+	}
+	if e == 0 && done == HeaderSize+n {
+		sent.Add(1)
+		return
+	}
+	if e != 0 {
+		done = 0 // who receives learns why, unless it is for later
+	}
+	x := put{p: p, n: n, done: done, comm: h.Comm, sent: sent}
+	h.Encode(x.header[:])
+	c.queue = append(c.queue, x)
+	c.queued.Add(1)
+	c.wants(true)
+}
+
+// Flush sends what is queued as far as the kernel takes it. It does nothing while somebody else sends, who looks again.
+func (c *Conn) Flush() {
+	for c.queued.Load() > 0 && c.sending.TryLock() {
+		full := c.flush()
+		c.sending.Unlock()
+		if full {
+			return
+		}
+	}
+}
+
+// flush reports whether the socket takes no more.
+func (c *Conn) flush() (full bool) {
+	for {
+		c.collect()
+		if c.fd < 0 {
+			c.forget()
+			return true
+		}
+		if c.head == len(c.queue) {
+			c.wants(false)
+			return false
+		}
+		want, v := 0, c.from[:0]
+		for i := c.head; i < len(c.queue) && i < c.head+together; i++ {
+			x := &c.queue[i]
+			if x.done < HeaderSize {
+				v = append(v, element(unsafe.Pointer(&x.header[x.done]), HeaderSize-x.done))
+				want += HeaderSize - x.done
+			}
+			done := max(x.done-HeaderSize, 0)
+			if done == x.n {
+				continue
+			}
+			if x.p == nil {
+				k := min(len(zeros), x.n-done)
+				v = append(v, element(unsafe.Pointer(&zeros[0]), k))
+				want += k
+				break
+			}
+			v = append(v, element(unsafe.Add(x.p, done), x.n-done))
+			want += x.n - done
+		}
+		n, e := c.message.send(c.fd, v)
+		clear(v)
+		if e == interrupted {
+			continue
+		}
+		if e != 0 {
+			c.wants(true)
+			return true
+		}
+		short := n < want
+		for n > 0 {
+			x := &c.queue[c.head]
+			k := min(n, HeaderSize+x.n-x.done)
+			x.done += k
+			n -= k
+			if x.done == HeaderSize+x.n {
+				x.sent.Add(1)
+				*x = put{}
+				c.head++
+				c.queued.Add(-1)
+			}
+		}
+		if short {
+			c.wants(true)
+			return true
+		}
+	}
+}
+
+// collect moves the inbox into the queue.
+func (c *Conn) collect() {
+	c.inbox.Lock()
+	if c.head > len(c.queue)/2 { // a queue that is never empty must not grow for ever
+		k := copy(c.queue, c.queue[c.head:])
+		clear(c.queue[k:])
+		c.queue, c.head = c.queue[:k], 0
+	}
+	c.queue = append(c.queue, c.inbox.puts...)
+	clear(c.inbox.puts)
+	c.inbox.puts = c.inbox.puts[:0]
+	c.inbox.Unlock()
+}
+
+func (c *Conn) wants(room bool) {
+	if room != c.wanted && c.fd >= 0 {
+		c.wanted = room
+		c.want(room)
+	}
+}
+
+// Drop forgets the puts of a communicator: those that have not begun are not sent, what is left of one that has is zeros.
+// Once it returns their memory is not read any more.
+func (c *Conn) Drop(comm uint64) {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	c.collect()
+	kept := c.queue[:0]
+	for _, x := range c.queue[c.head:] {
+		if x.comm == comm {
+			if x.done == 0 {
+				c.queued.Add(-1)
+				continue
+			}
+			x.p = nil
+		}
+		kept = append(kept, x)
+	}
+	clear(c.queue[len(kept):])
+	c.queue, c.head = kept, 0
+}
+
+// Queued is how many puts the kernel has not taken all of.
+func (c *Conn) Queued() int { return int(c.queued.Load()) }
+
+// Shut says that nothing more is sent: the peer finds the end of the stream after what was.
+func (c *Conn) Shut() {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	if c.fd >= 0 {
+		shutdown(c.fd)
+	}
+}
+
+// Close ends the connection. Once it returns, no memory of puts and places is in use. It may be called again.
+func (c *Conn) Close() {
+	c.receiving.Lock()
+	defer c.receiving.Unlock()
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	if c.fd < 0 {
+		return
+	}
+	closeFd(c.fd)
+	c.fd, c.base = -1, nil
+	c.collect()
+	c.forget()
+}
+
+// forget drops all puts that are in the queue.
+func (c *Conn) forget() {
+	c.queued.Add(int64(c.head - len(c.queue)))
+	c.queue, c.head = nil, 0
+}
+
+// Refused is an error of a Sink about a frame.
+func Refused(h Header, why string) error {
+	return fmt.Errorf("%w: %d bytes for place %d of communicator %#x, sequence %d: %s", ErrFrame, h.Length, h.Place, h.Comm,
+		h.Seq, why)
+}
+
+// Ended reports whether err, of Receive, is the end of the stream after a whole frame.
+func Ended(err error) bool { return errors.Is(err, io.EOF) }

@@ -1,0 +1,54 @@
+// Package tcp moves puts over a TCP connection: a frame is a header of 32 bytes and the payload, which the receiver reads
+// straight into the place that it reserved.
+package tcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// HeaderSize is how many bytes a frame has before its payload, MaxLength how many of these there are at most.
+const (
+	HeaderSize = 32
+	MaxLength  = 1 << 40
+)
+
+const (
+	magic   = 0x4255 // "UB"
+	kindPut = 1
+)
+
+// ErrFrame is what a frame that breaks the rules ends its connection with.
+var ErrFrame = errors.New("a frame breaks the rules")
+
+// Header says what a frame's payload is: all that the peer tells of a put. In bytes, little endian: magic (2), kind (1), 0
+// (1), place (4), communicator (8), sequence (8), length (8).
+type Header struct {
+	Place  uint32
+	Comm   uint64
+	Seq    uint64 // over 0
+	Length uint64 // of the payload; with 0 it raises the place's word, and that is all
+}
+
+// Encode writes h to the first HeaderSize bytes of b.
+func (h Header) Encode(b []byte) {
+	_ = b[HeaderSize-1]
+	binary.LittleEndian.PutUint16(b, magic)
+	b[2], b[3] = kindPut, 0
+	binary.LittleEndian.PutUint32(b[4:], h.Place)
+	binary.LittleEndian.PutUint64(b[8:], h.Comm)
+	binary.LittleEndian.PutUint64(b[16:], h.Seq)
+	binary.LittleEndian.PutUint64(b[24:], h.Length)
+}
+
+// Decode reads a header from the first HeaderSize bytes of b. Errors wrap ErrFrame.
+func Decode(b []byte) (Header, error) {
+	_ = b[HeaderSize-1]
+	h := Header{binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:]),
+		binary.LittleEndian.Uint64(b[24:])}
+	if m := binary.LittleEndian.Uint16(b); m != magic || b[2] != kindPut || b[3] != 0 || h.Seq == 0 || h.Length > MaxLength {
+		return h, fmt.Errorf("%w: it begins with % x", ErrFrame, b[:HeaderSize])
+	}
+	return h, nil
+}

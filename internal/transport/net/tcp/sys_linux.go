@@ -1,0 +1,62 @@
+package tcp
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The system calls go through syscall.Syscall, which lets the runtime take the processor from a call that lasts.
+// Sockets are set not to block, so that none does but for copying.
+
+const (
+	again       = syscall.EAGAIN
+	interrupted = syscall.EINTR
+)
+
+type iovec = unix.Iovec
+
+func element(p unsafe.Pointer, n int) iovec {
+	v := iovec{Base: (*byte)(p)}
+	v.SetLen(n)
+	return v
+}
+
+func receive(fd int, p unsafe.Pointer, n int) (int, syscall.Errno) {
+	r, _, e := syscall.Syscall6(syscall.SYS_RECVFROM, uintptr(fd), uintptr(p), uintptr(n), unix.MSG_DONTWAIT, 0, 0)
+	return int(r), e
+}
+
+// skip reads n bytes at most, and writes them nowhere.
+func skip(fd, n int) (int, syscall.Errno) {
+	r, _, e := syscall.Syscall6(syscall.SYS_RECVFROM, uintptr(fd), 0, uintptr(min(n, 1<<30)),
+		unix.MSG_DONTWAIT|unix.MSG_TRUNC, 0, 0)
+	return int(r), e
+}
+
+func gather(fd int, v []iovec) (int, syscall.Errno) {
+	r, _, e := syscall.Syscall(syscall.SYS_READV, uintptr(fd), uintptr(unsafe.Pointer(&v[0])), uintptr(len(v)))
+	return int(r), e
+}
+
+func send(fd int, b []byte) (int, syscall.Errno) {
+	r, _, e := syscall.Syscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
+		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+	return int(r), e
+}
+
+// scatter has its header with the connection, so that calls allocate nothing.
+type scatter struct{ unix.Msghdr }
+
+func (m *scatter) send(fd int, v []iovec) (int, syscall.Errno) {
+	m.Iov = &v[0]
+	m.SetIovlen(len(v))
+	r, _, e := syscall.Syscall(syscall.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&m.Msghdr)),
+		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	return int(r), e
+}
+
+func shutdown(fd int) { _ = unix.Shutdown(fd, unix.SHUT_WR) }
+
+func closeFd(fd int) { _ = unix.Close(fd) }

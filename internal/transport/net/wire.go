@@ -1,0 +1,353 @@
+package net
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
+)
+
+// dataConnections is how many a wire has beside the control connection: place p goes by number p mod dataConnections.
+const dataConnections = 1
+
+const (
+	silence = time.Second     // for the control connection to say why a data connection ended
+	closure = 5 * time.Second // for a peer that said bye to end its stream
+)
+
+// Wire is what connects this process to a peer. Methods are safe for concurrent use.
+type Wire struct {
+	node    *Node
+	peer    int
+	control control
+	data    [dataConnections]data
+	down    atomic.Pointer[Down]
+	ended   atomic.Bool  // somebody ends it
+	idle    atomic.Int64 // polls that found nothing
+
+	mu     sync.Mutex                           // of who changes links
+	links  atomic.Pointer[map[uint64]*Link]     // by communicator; nil: it was closed
+	recent atomic.Pointer[Link]                 // the last that was looked for
+	part   struct{ data, control atomic.Int64 } // when the end of a part was seen
+
+	shut struct{ data, control bool } // by Close
+}
+
+// data is a data connection.
+type data struct {
+	*tcp.Conn
+	end  end
+	over atomic.Bool // nothing more comes
+	err  error       // why; written before over
+}
+
+// wire makes a wire of connected sockets, and closes them if it cannot.
+func (n *Node) wire(peer int, fds []int) (*Wire, error) {
+	w := &Wire{node: n, peer: peer}
+	w.links.Store(&map[uint64]*Link{})
+	w.control.wire, w.control.fd = w, fds[0]
+	w.control.end = end{fd: fds[0], ready: w.hear}
+	for i := range w.data {
+		d := &w.data[i]
+		d.end = end{fd: fds[1+i], ready: func() { w.move(i) }}
+		d.Conn = tcp.New(fds[1+i], sink{w}, func(room bool) { n.poll.want(&d.end, room) })
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var err error
+	if n.closing {
+		err = fmt.Errorf("network: %w", fault.ErrClosed)
+	}
+	for _, e := range w.sockets() {
+		if err == nil {
+			err = n.poll.add(e)
+		}
+	}
+	if err != nil {
+		w.close()
+		return nil, err
+	}
+	n.wires[peer] = w
+	if n.running == nil {
+		n.running = make(chan struct{})
+		go n.serve()
+	}
+	return w, nil
+}
+
+// sockets are all, data before control: who dies ends all at once, and the data that came before are taken.
+func (w *Wire) sockets() []*end {
+	var all []*end
+	for i := range w.data {
+		all = append(all, &w.data[i].end)
+	}
+	return append(all, &w.control.end)
+}
+
+// close closes all sockets. Once it returns no memory of a caller is in use.
+func (w *Wire) close() {
+	for _, e := range w.sockets() {
+		w.node.poll.remove(e)
+	}
+	for i := range w.data {
+		w.data[i].Close()
+	}
+	w.control.close()
+}
+
+// Peer is the rank at the other end.
+func (w *Wire) Peer() int { return w.peer }
+
+// Err is why the wire is of no more use, or nil: one load.
+func (w *Wire) Err() *Down { return w.down.Load() }
+
+// Tell sends m on the control connection. It never blocks: what the peer has not read yet is kept here. Where it has read
+// none of 80 KiB, m is dropped, and the log says so; after Err it does nothing.
+func (w *Wire) Tell(m Message) {
+	if !w.control.tell(controlTell, m.encode()) {
+		w.node.config.Log.Warn("network: a message was dropped: the peer reads none", "peer", w.peer, "kind", m.Kind)
+	}
+}
+
+// hear reads the control connection and sends what is queued for it.
+func (w *Wire) hear() {
+	w.heard(w.control.receive())
+	w.control.send()
+}
+
+// heard takes what receiving on the control connection came to.
+func (w *Wire) heard(err error) {
+	switch {
+	case err == nil || w.ended.Load():
+	case errors.Is(err, io.EOF):
+		if w.part.control.CompareAndSwap(0, time.Now().UnixNano()) {
+			w.node.poll.remove(&w.control.end)
+		}
+		w.settle()
+	case errors.Is(err, tcp.ErrFrame), errors.Is(err, errTold):
+		w.finish(Broken, err)
+	case w.control.leaving():
+		w.finish(Left, errClosed)
+	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH),
+		errors.Is(err, syscall.EHOSTDOWN), errors.Is(err, syscall.ENETDOWN):
+		w.finish(Cut, fmt.Errorf("its host does not answer: %w", err))
+	default:
+		w.finish(Died, fmt.Errorf("its process has ended: %w", err))
+	}
+}
+
+// move receives on a data connection, sends what is queued there, and says whether anything came.
+func (w *Wire) move(i int) bool {
+	d := &w.data[i]
+	moved, err := d.Receive()
+	if err != nil && !d.over.Load() {
+		w.over(d, err)
+	}
+	if d.Queued() > 0 {
+		d.Flush()
+	}
+	return moved
+}
+
+// over takes the end of a data connection: why it ended is for the control connection to say.
+func (w *Wire) over(d *data, err error) {
+	w.mu.Lock()
+	first := !d.over.Load()
+	if first {
+		d.err = err
+		d.over.Store(true)
+	}
+	w.mu.Unlock()
+	if !first || w.ended.Load() {
+		return
+	}
+	w.node.poll.remove(&d.end)
+	if errors.Is(err, tcp.ErrFrame) {
+		w.finish(Broken, err)
+		return
+	}
+	w.part.data.CompareAndSwap(0, time.Now().UnixNano())
+	w.heard(w.control.receive())
+	w.settle()
+}
+
+// settle ends the wire once the peer's bye and the end of all streams are there.
+func (w *Wire) settle() {
+	if w.part.control.Load() == 0 {
+		return
+	}
+	for i := range w.data {
+		if !w.data[i].over.Load() {
+			return
+		}
+	}
+	w.finish(Left, fmt.Errorf("it has closed its network"))
+}
+
+// overdue ends a wire of which a part has ended, and the rest does not.
+func (w *Wire) overdue(now time.Time) {
+	if w.ended.Load() {
+		return
+	}
+	since := func(t *atomic.Int64) time.Duration {
+		if v := t.Load(); v != 0 {
+			return now.Sub(time.Unix(0, v))
+		}
+		return 0
+	}
+	switch {
+	case since(&w.part.control) > closure:
+		w.finish(Left, errors.New("it has closed its network"))
+	case since(&w.part.data) > silence && w.part.control.Load() == 0 && !w.control.leaving():
+		for i := range w.data {
+			if d := &w.data[i]; d.over.Load() {
+				w.finish(Died, fmt.Errorf("a data connection has ended: %w", d.err))
+			}
+		}
+	}
+}
+
+// finish ends the wire.
+func (w *Wire) finish(kind DownKind, err error) {
+	if w.ended.Swap(true) {
+		return
+	}
+	if kind == Broken && errors.Is(err, tcp.ErrFrame) {
+		text := err.Error()
+		w.control.tell(controlBroken, []byte(text[:min(len(text), MaxText)]))
+	}
+	w.close()
+	d := &Down{kind, w.peer, err}
+	w.down.Store(d)
+	w.node.config.Log.Info("network: a wire has ended", "peer", w.peer, "err", err)
+	if kind != Left && w.node.config.Down != nil {
+		w.node.config.Down(w.peer, d)
+	}
+}
+
+// leave does what can be done without waiting to end the wire in order: data, bye, end of stream; and says whether it has.
+func (w *Wire) leave() bool {
+	if w.ended.Load() {
+		return true
+	}
+	if !w.shut.data {
+		for i := range w.data {
+			if d := &w.data[i]; d.Queued() > 0 {
+				d.Flush()
+				return false
+			}
+		}
+		for i := range w.data {
+			w.data[i].Shut()
+		}
+		w.control.tell(controlBye, nil)
+		w.shut.data = true
+	}
+	if !w.shut.control && w.control.drained() {
+		w.control.shut()
+		w.shut.control = true
+	}
+	return w.ended.Load()
+}
+
+// left is what leave could not do.
+func (w *Wire) left() string {
+	puts := 0
+	for i := range w.data {
+		puts += w.data[i].Queued()
+	}
+	switch {
+	case w.ended.Load():
+		return ""
+	case puts > 0:
+		return fmt.Sprintf("has not taken %d puts", puts)
+	case !w.shut.control:
+		return "has not read what it was told"
+	}
+	return "has not closed its end"
+}
+
+// sink is where the wire's frames go.
+type sink struct{ w *Wire }
+
+// Place implements tcp.Sink.
+func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
+	l := s.w.recent.Load()
+	if l == nil || l.comm != h.Comm {
+		var known bool
+		if l, known = (*s.w.links.Load())[h.Comm]; !known {
+			return nil, false, tcp.Refused(h, "no such communicator")
+		} else if l != nil {
+			s.w.recent.Store(l)
+		}
+	}
+	if l == nil || l.closed.Load() {
+		return nil, false, nil
+	}
+	if uint64(h.Place) >= uint64(len(l.places)) {
+		return nil, false, tcp.Refused(h, fmt.Sprintf("there are %d places", len(l.places)))
+	}
+	x := &l.places[h.Place]
+	if h.Seq <= x.done {
+		return nil, false, nil
+	}
+	if h.Length == 0 {
+		return nil, true, nil
+	}
+	switch g := x.granted.Load(); {
+	case h.Seq < g:
+		return nil, false, nil
+	case h.Seq > g:
+		return nil, false, tcp.Refused(h, fmt.Sprintf("sequence %d is granted", g))
+	case h.Length > uint64(x.n):
+		return nil, false, tcp.Refused(h, fmt.Sprintf("%d bytes are granted", x.n))
+	}
+	return x.p, true, nil
+}
+
+// Landed implements tcp.Sink.
+func (s sink) Landed(h tcp.Header) {
+	l := s.w.recent.Load()
+	if l == nil || l.comm != h.Comm {
+		if l = (*s.w.links.Load())[h.Comm]; l == nil {
+			return
+		}
+	}
+	x := &l.places[h.Place]
+	x.done = h.Seq
+	x.landed.Store(int64(h.Length))
+	x.word.Store(h.Seq)
+}
+
+// Link makes communicator comm's use of the wire, with that many places on each side, numbered from 0. Both sides do so
+// before either puts. ErrInUse: comm has or had a link here. Err's, if the wire has ended.
+func (w *Wire) Link(comm uint64, places int) (*Link, error) {
+	if d := w.Err(); d != nil {
+		return nil, d
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	links := maps.Clone(*w.links.Load())
+	if _, known := links[comm]; known {
+		return nil, fmt.Errorf("network: communicator %#x has a link to rank %d: %w", comm, w.peer, fault.ErrInUse)
+	}
+	l := &Link{wire: w, comm: comm, places: make([]place, places)}
+	links[comm] = l
+	w.links.Store(&links)
+	return l, nil
+}
+
+// leaving reports whether this side has said bye.
+func (c *control) leaving() bool {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	return c.said
+}
