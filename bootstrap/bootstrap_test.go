@@ -100,16 +100,21 @@ func TestConformance(t *testing.T) {
 			sizes = sizes[:3]
 		}
 		for _, n := range sizes {
-			for _, name := range []string{"healthy", "missing", "abort"} {
-				if name != "healthy" && n != 1 && n != 4 {
-					continue // these wait more than they work
+			for _, name := range []string{"healthy", "missing", "abort", "circle", "pair-missing", "pair-abort", "pair-closed"} {
+				pairs := name == "circle" || strings.HasPrefix(name, "pair")
+				if name != "healthy" && n != 1 && n != 4 || pairs && (n == 1 || k.group > 1) {
+					continue // these wait more than they work, or are for those that exchange
 				}
 				t.Run(fmt.Sprintf("%s/%d/%s", k.name, n, name), func(t *testing.T) {
 					t.Parallel()
 					bs := k.start(t, n)
+					require.Equal(t, k.group == 1, bootstraps.Exchanges(bs[0]))
 					err := together(bs, func(b bootstrap.Bootstrap) error {
 						return bootstraps.Cases[name](b, bootstraps.Promises{Tells: true, Group: k.group}, seed)
 					})
+					if name == "pair-closed" { // which has closed the last one
+						bs = bs[:n-1]
+					}
 					if name != "healthy" {
 						require.NoError(t, together(bs, bootstrap.Bootstrap.Close))
 					}
@@ -122,11 +127,15 @@ func TestConformance(t *testing.T) {
 
 // TestEnvProcesses is the suite on Env with real processes.
 func TestEnvProcesses(t *testing.T) {
-	for _, name := range []string{"healthy", "missing", "abort", "killed", "killed-root"} {
+	for _, name := range []string{"healthy", "missing", "abort", "killed", "killed-root", "circle", "pair-missing", "pair-abort",
+		"pair-killed", "pair-closed"} {
 		for _, n := range []int{2, 4} {
 			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
 				t.Parallel()
-				victim := map[string]int{"killed": n - 1, "killed-root": 0}
+				if name == "circle" && n < 3 {
+					return
+				}
+				victim := map[string]int{"killed": n - 1, "killed-root": 0, "pair-killed": n - 1}
 				dead, kills := victim[name]
 				for rank, p := range startRanks(t, n, abstract(t), name) {
 					err := p.Wait()

@@ -24,6 +24,8 @@ const (
 	kindGo                // from rank 0: all ranks are there
 	kindRefuse            // from rank 0: text: the job cannot start
 	kindLate              // as kindLost, for want of time; empty to rank 0: this rank's for AllGather number seq is up
+	kindSwap              // to rank 0: this rank's part of an Exchange with rank seq; from rank 0: rank seq's
+	kindAlone             // to rank 0: this rank's time for an Exchange with rank seq is up
 	kindEnd
 )
 
@@ -60,7 +62,7 @@ func readFrame(r io.Reader) (frame, error) {
 	}
 	most := uint32(maxText)
 	switch f.kind {
-	case kindGather:
+	case kindGather, kindSwap:
 		most = maxPart
 	case kindResult:
 		most = maxResult

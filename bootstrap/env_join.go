@@ -25,7 +25,7 @@ import (
 // MAC over it all under the job's secret; rank 0 proves itself by a MAC over the same in its role. Only then do frames
 // follow. Nobody learns the secret, and a recorded handshake is of no use with other nonces.
 const (
-	magic     = "ubcoll-1" // the digit is the wire version
+	magic     = "ubcoll-2" // the digit is the wire version
 	nonceSize = 32
 	macSize   = sha256.Size
 
@@ -120,6 +120,7 @@ type visitor struct {
 // host is rank 0's join: it listens until all others are there, then lets all go.
 func (c config) host(ctx context.Context) (Bootstrap, error) {
 	r := newRoot(c.size)
+	r.key = c.key()
 	if c.size == 1 {
 		return r, nil
 	}
@@ -404,7 +405,7 @@ func (c config) enter(ctx context.Context, conn net.Conn) (Bootstrap, error) {
 		err = c.awaitGo(conn)
 	}
 	if err == nil && stop() {
-		return newLeaf(c.rank, c.size, conn), nil
+		return newLeaf(c.rank, c.size, c.key(), conn), nil
 	}
 	conn.Close()
 	if errors.Is(err, os.ErrDeadlineExceeded) || err == nil {

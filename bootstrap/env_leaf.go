@@ -14,8 +14,10 @@ import (
 // leaf is every other rank of an Env job: it has one connection, to rank 0.
 type leaf struct {
 	rank, size int
+	key        []byte
 	gate       gate
 	wire       wire
+	swaps      swaps
 	wg         sync.WaitGroup // its reader
 
 	broken  chan struct{} // closed once failure is set and told
@@ -28,9 +30,10 @@ type leaf struct {
 	closing bool
 }
 
-func newLeaf(rank, size int, conn net.Conn) *leaf {
+func newLeaf(rank, size int, key []byte, conn net.Conn) *leaf {
 	l := &leaf{
-		rank: rank, size: size,
+		rank: rank, size: size, key: key,
+		swaps:   newSwaps(),
 		wire:    wire{Conn: conn},
 		broken:  make(chan struct{}),
 		results: make(chan []byte, 1),
@@ -70,6 +73,11 @@ func (l *leaf) take(f frame, seq *uint32) error {
 		*seq++
 		l.results <- f.body // has room: one was asked for
 		return nil
+	case kindSwap:
+		if uint64(f.seq) >= uint64(l.size) || int(f.seq) == l.rank {
+			return fmt.Errorf("it sent what rank %d is to have sent: %w", f.seq, fault.ErrMismatch)
+		}
+		return l.swaps.put(int(f.seq), f.body)
 	case kindAbort, kindLost, kindLate:
 		c, err := f.decode(l.size)
 		if err != nil {
@@ -128,7 +136,7 @@ func (l *leaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	l.mu.Lock()
 	l.asked = true
 	l.mu.Unlock()
-	stop := context.AfterFunc(ctx, func() { l.late(reason.Ended(ctx)) }) // also ends a send that rank 0 does not read
+	stop := context.AfterFunc(ctx, func() { l.late(reason.Ended(ctx), frame{kind: kindLate, seq: l.seq}) }) // also ends a send that rank 0 does not read
 	defer stop()
 	// Where this fails, the reader knows why: rank 0 may have told what broke the job before it went.
 	_ = l.wire.send(frame{kindGather, l.seq, mine})
@@ -166,14 +174,14 @@ func (l *leaf) giveUp(why error) error {
 	return &fault.Error{Op: "bootstrap", Rank: l.rank, Peer: -1, Err: why}
 }
 
-// late ends an AllGather whose context has ended. Who is missing when a deadline passes, rank 0 knows; if that says
-// nothing, it is what is missing.
-func (l *leaf) late(why error) {
+// late ends a call whose context has ended. Who is missing when a deadline passes, rank 0 knows, whom f asks; if that
+// says nothing, it is what is missing.
+func (l *leaf) late(why error, f frame) {
 	if !reason.Late(why) {
 		l.fail(gaveUp(l.rank, why))
 		return
 	}
-	l.wire.sendNotice(frame{kind: kindLate, seq: l.seq})
+	l.wire.sendNotice(f)
 	select {
 	case <-l.broken:
 	case <-time.After(notice):
@@ -181,7 +189,7 @@ func (l *leaf) late(why error) {
 	}
 }
 
-// tooLate is the error of an AllGather whose context has ended, about the rank that rank 0 has named.
+// tooLate is the error of a call whose context has ended, about the rank that rank 0 has named.
 func (l *leaf) tooLate(why error) error {
 	l.mu.Lock()
 	c := *l.failure

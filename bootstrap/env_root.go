@@ -15,9 +15,11 @@ import (
 // root is rank 0 of an Env job: it has a connection to every other rank, puts the parts of an AllGather together, and
 // passes on what breaks the job.
 type root struct {
-	size int
-	gate gate
-	wg   sync.WaitGroup // its readers
+	size  int
+	key   []byte
+	gate  gate
+	wg    sync.WaitGroup // its readers
+	swaps swaps
 
 	broken  chan struct{} // closed once failure is set and told
 	full    chan struct{} // holds a value when all parts of the present AllGather are there
@@ -31,11 +33,14 @@ type root struct {
 	n       int
 	left    []bool // by rank; [0] once Close has begun
 	nleft   int
+	ahead   map[[2]int]int // by pairs, the lower rank first: how many parts that has sent more than the other
 }
 
 func newRoot(size int) *root {
 	return &root{
 		size:    size,
+		swaps:   newSwaps(),
+		ahead:   map[[2]int]int{},
 		broken:  make(chan struct{}),
 		full:    make(chan struct{}, 1),
 		allLeft: make(chan struct{}),
@@ -116,6 +121,14 @@ func (r *root) take(rank int, f frame) error {
 	case kindBye:
 		r.leave(rank)
 		return io.EOF
+	case kindSwap:
+		return r.relay(rank, int(f.seq), f.body)
+	case kindAlone:
+		if uint64(f.seq) >= uint64(r.size) || int(f.seq) == rank {
+			return fmt.Errorf("it waits for rank %d: %w", f.seq, fault.ErrMismatch)
+		}
+		r.fail(late([]int{int(f.seq)}, rank))
+		return nil
 	case kindLate:
 		if len(f.body) == 0 {
 			r.late(rank, f.seq)
@@ -195,7 +208,7 @@ func (r *root) leave(rank int) {
 			close(r.allLeft)
 		}
 	}
-	waiting := r.n > 0
+	waiting := r.n > 0 || r.awaited(rank)
 	r.mu.Unlock()
 	if waiting {
 		r.fail(lost(rank, "closed its bootstrap"))

@@ -19,8 +19,8 @@ import (
 // All MPI calls happen on the goroutine that calls AllGather or Abort, so that the program's own rule about threads
 // holds, and are collectives on c: no receive that the program has posted, wildcard or not, can match them. While an
 // AllGather runs, the program must make no collective on c of its own. gompi can only wait without a limit: an
-// AllGather looks at its context before each exchange, not within. Close leaves c as it is and does not wait. Abort
-// is MPI_Abort on c.
+// AllGather looks at its context before each exchange, not within. There is no [Exchanger]: messages between two ranks
+// could match a receive of the program. Close leaves c as it is and does not wait. Abort is MPI_Abort on c.
 //
 // A nil c and MPI not started are ErrArgument. A process that is no member of c must not call Gompi: gompi cannot tell,
 // and MPI ends the job at the first call.

@@ -20,7 +20,8 @@ func Local(n int) []Bootstrap { return newMeeting(n, nil).ranks() }
 // PerProcess puts n ranks, goroutines of this process, where b has one: global rank b.Rank()*n + i for the i-th result.
 // It is local and does not block. Every process of b has to use the same n. The last of the n ranks to arrive makes the
 // exchange through b on its own goroutine, so b must not be bound to one (as [Gompi]'s is). PerProcess takes b over:
-// the last of the n ranks to close closes it.
+// the last of the n ranks to close closes it. What b says as a [Hoster] and a [Keyed], its ranks do; they have no
+// [Exchanger], whatever b has.
 func PerProcess(b Bootstrap, n int) []Bootstrap { return newMeeting(n, b).ranks() }
 
 // meeting is where the n goroutine ranks of one process meet, and, with under, whence they reach other processes.
@@ -37,6 +38,7 @@ type meeting struct {
 	gone    []bool // by local index: has closed
 	ngone   int
 	failure *cause
+	swaps   map[[2]int]*swap // by pairs of local indices, the lower first
 }
 
 // round is one AllGather.
@@ -52,7 +54,7 @@ type round struct {
 
 func newMeeting(n int, under Bootstrap) *meeting {
 	n = max(n, 0)
-	m := &meeting{n: n, under: under, gone: make([]bool, n)}
+	m := &meeting{n: n, under: under, gone: make([]bool, n), swaps: map[[2]int]*swap{}}
 	m.broken, m.cancel = context.WithCancelCause(context.Background())
 	m.now = m.newRound()
 	return m
@@ -67,7 +69,10 @@ func (m *meeting) newRound() *round {
 func (m *meeting) ranks() []Bootstrap {
 	bs := make([]Bootstrap, m.n)
 	for i := range bs {
-		bs[i] = &goRank{m: m, i: i}
+		r := &goRank{m: m, i: i}
+		if bs[i] = r; m.under == nil {
+			bs[i] = &localRank{r}
+		}
 	}
 	return bs
 }
@@ -313,7 +318,7 @@ func (r *goRank) Close() error {
 	m.gone[r.i] = true
 	m.ngone++
 	last := m.ngone == m.n
-	if m.now.n > 0 { // somebody waits for us in vain
+	if m.now.n > 0 || m.awaited(r.i) { // somebody waits for us in vain
 		m.failLocked(lost(r.Rank(), "closed its bootstrap"))
 	}
 	m.mu.Unlock()

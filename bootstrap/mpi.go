@@ -31,7 +31,8 @@ const (
 
 // MPI starts MPI and takes its world as the job. It is collective over the world, and blocks until all processes are
 // there: MPI_Init has no deadline, nor has MPI_Finalize, which Close calls; every other wait has one. MPI lives on one
-// goroutine with a thread of its own, is called in AllGather, Abort and Close only, and on a communicator of its own.
+// goroutine with a thread of its own, is called in AllGather, Exchange ([Exchanger]; 1 GiB at most), Abort and Close only,
+// and on a communicator of its own.
 //
 // A process can start MPI once: while a result of MPI is open, a second call is ErrBusy, afterwards ErrClosed. In a
 // program that started MPI itself it is ErrArgument; use [Gompi] there. Where a launcher started several ranks and MPI
@@ -119,34 +120,81 @@ func (w *world) start() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	return w.finish(ctx, mpiDup())
+	return w.finish(ctx, mpiTest, mpiDup())
 }
 
 func (w *world) Rank() int { return w.rank }
 func (w *world) Size() int { return w.size }
 
 func (w *world) AllGather(ctx context.Context, mine []byte) (all [][]byte, err error) {
-	if err := w.gate.enter(busy); err != nil {
+	err = w.call(ctx, -1, func() (err error) {
+		all, err = w.allGather(ctx, mine)
+		return err
+	})
+	return all, err
+}
+
+// Exchange implements Exchanger.
+func (w *world) Exchange(ctx context.Context, peer int, mine []byte) (theirs []byte, err error) {
+	if err := checkPeer(w, peer); err != nil {
 		return nil, err
+	}
+	err = w.call(ctx, peer, func() (err error) {
+		theirs, err = w.exchange(ctx, peer, mine)
+		return err
+	})
+	return theirs, err
+}
+
+// call makes a call of which an error is about peer.
+func (w *world) call(ctx context.Context, peer int, f func() error) (err error) {
+	if err := w.gate.enter(busy); err != nil {
+		return err
 	}
 	defer w.gate.leave()
 	if w.failed.Load() {
-		return nil, w.fail(fmt.Errorf("the bootstrap failed before: %w", fault.ErrClosed))
+		return w.fail(-1, fmt.Errorf("the bootstrap failed before: %w", fault.ErrClosed))
 	}
 	if ctx.Err() != nil {
-		return nil, w.fail(reason.Ended(ctx))
+		return w.fail(peer, reason.Ended(ctx))
 	}
-	w.do(func() { all, err = w.allGather(ctx, mine) })
-	if err != nil {
-		return nil, w.fail(err)
+	if w.do(func() { err = f() }); err != nil {
+		return w.fail(peer, err)
 	}
-	return all, nil
+	return nil
 }
 
 // fail marks the job as broken and gives the error its rank.
-func (w *world) fail(err error) error {
+func (w *world) fail(peer int, err error) error {
 	w.failed.Store(true)
-	return &fault.Error{Op: "bootstrap", Rank: w.rank, Peer: -1, Err: err}
+	return &fault.Error{Op: "bootstrap", Rank: w.rank, Peer: peer, Err: err}
+}
+
+// maxSwap is how many bytes an Exchange takes, since MPI counts in C ints.
+const maxSwap = 1 << 30
+
+// exchange swaps lengths with peer, then the parts. Buffers of what did not finish are left to MPI.
+func (w *world) exchange(ctx context.Context, peer int, mine []byte) ([]byte, error) {
+	in, out := newCbuf(8), newCbuf(8)
+	binary.NativeEndian.PutUint64(in.get(), uint64(len(mine)))
+	if err := w.finish(ctx, mpiTestSwap, mpiSwap(in, out, peer)); err != nil {
+		return nil, err
+	}
+	n := int(binary.NativeEndian.Uint64(out.get()))
+	in.free()
+	out.free()
+	if max(n, len(mine)) > maxSwap { // both see it
+		return nil, fmt.Errorf("parts of %d and %d bytes, at most %d: %w", len(mine), n, maxSwap, fault.ErrLimit)
+	}
+	in, out = newCbuf(len(mine)), newCbuf(n)
+	copy(in.get(), mine)
+	if err := w.finish(ctx, mpiTestSwap, mpiSwap(in, out, peer)); err != nil {
+		return nil, err
+	}
+	theirs := append([]byte{}, out.get()...)
+	in.free()
+	out.free()
+	return theirs, nil
 }
 
 // allGather exchanges the lengths, then the parts in chunks. Buffers of an exchange that did not finish are left to
@@ -154,7 +202,7 @@ func (w *world) fail(err error) error {
 func (w *world) allGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	in, out := newCbuf(8), newCbuf(8*w.size)
 	binary.NativeEndian.PutUint64(in.get(), uint64(len(mine)))
-	if err := w.finish(ctx, mpiAllGather(in, out)); err != nil {
+	if err := w.finish(ctx, mpiTest, mpiAllGather(in, out)); err != nil {
 		return nil, err
 	}
 	lengths := make([]int, w.size)
@@ -171,7 +219,7 @@ func (w *world) allGather(ctx context.Context, mine []byte) ([][]byte, error) {
 		if in.n > 0 {
 			copy(in.get(), mine[from:])
 		}
-		if err := w.finish(ctx, mpiAllGatherV(in, out, table, sizes)); err != nil {
+		if err := w.finish(ctx, mpiTest, mpiAllGatherV(in, out, table, sizes)); err != nil {
 			return nil, err
 		}
 		scatter(parts, out.get(), sizes)
@@ -182,13 +230,13 @@ func (w *world) allGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	return parts, nil
 }
 
-// finish waits for the request that was started with err, as long as ctx lasts. It looks often at first, then sleeps
+// finish waits for what was started with err, until test says that it has completed, as long as ctx lasts. It looks often at first, then sleeps
 // in between: more ranks than cores must not starve each other.
-func (w *world) finish(ctx context.Context, err error) error {
+func (w *world) finish(ctx context.Context, test func() (bool, error), err error) error {
 	pause := time.Microsecond
 	for looks := 0; err == nil; looks++ {
 		var done bool
-		if done, err = mpiTest(); err != nil || done {
+		if done, err = test(); err != nil || done {
 			break
 		}
 		select {
@@ -230,7 +278,7 @@ func (w *world) Close() error {
 	w.do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
-		if err = w.finish(ctx, mpiBarrier()); err == nil {
+		if err = w.finish(ctx, mpiTest, mpiBarrier()); err == nil {
 			gompi.Stop()
 		}
 	})
@@ -238,7 +286,7 @@ func (w *world) Close() error {
 		err = fmt.Errorf("other ranks did not close: %w", fault.ErrTimeout)
 	}
 	if err != nil {
-		return w.fail(err)
+		return w.fail(-1, err)
 	}
 	return nil
 }

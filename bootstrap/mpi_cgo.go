@@ -13,9 +13,10 @@ package bootstrap
 #include <stdlib.h>
 #include <string.h>
 
-// The one communicator of this package and its one pending request. Only the MPI goroutine touches them.
+// The one communicator of this package and its pending requests. Only the MPI goroutine touches them.
 static MPI_Comm ub_comm = MPI_COMM_NULL;
 static MPI_Request ub_request = MPI_REQUEST_NULL;
+static MPI_Request ub_pair[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
 
 static int ub_dup(void) {
 	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); // the duplicate inherits it
@@ -29,6 +30,14 @@ static int ub_allgatherv(const void *in, int n, void *out, const int *counts, co
 }
 static int ub_barrier(void) { return MPI_Ibarrier(ub_comm, &ub_request); }
 static int ub_test(int *done) { return MPI_Test(&ub_request, done, MPI_STATUS_IGNORE); }
+static int ub_swap(const void *in, int n, void *out, int m, int peer) {
+	int e = MPI_Irecv(out, m, MPI_BYTE, peer, 0, ub_comm, &ub_pair[0]);
+	return e == MPI_SUCCESS ? MPI_Isend(in, n, MPI_BYTE, peer, 0, ub_comm, &ub_pair[1]) : e;
+}
+static int ub_testswap(int *done) {
+	MPI_Status statuses[2]; // MPICH's header has compilers warn of MPI_STATUSES_IGNORE
+	return MPI_Testall(2, ub_pair, done, statuses);
+}
 static void ub_abort(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
 
 static void ub_error(int e, char text[MPI_MAX_ERROR_STRING]) {
@@ -92,6 +101,18 @@ func mpiAbort(code int) { C.ub_abort(C.int(code)) }
 func mpiTest() (bool, error) {
 	var done C.int
 	err := mpiError("MPI_Test", C.ub_test(&done))
+	return done != 0, err
+}
+
+// mpiSwap starts sending all of in to peer, and receiving what fits out from it.
+func mpiSwap(in, out cbuf, peer int) error {
+	return mpiError("MPI_Isend and MPI_Irecv", C.ub_swap(in.p, C.int(in.n), out.p, C.int(out.n), C.int(peer)))
+}
+
+// mpiTestSwap reports whether both have completed.
+func mpiTestSwap() (bool, error) {
+	var done C.int
+	err := mpiError("MPI_Testall", C.ub_testswap(&done))
 	return done != 0, err
 }
 

@@ -42,6 +42,7 @@ func Healthy(b bootstrap.Bootstrap, p Promises, seed uint64) error {
 		run  func(bootstrap.Bootstrap, uint64) error
 	}{
 		{"identity", identity}, {"lengths", lengths}, {"large", large}, {"rounds", rounds}, {"ownership", ownership},
+		{"pairs", pairs},
 	} {
 		if err := c.run(b, seed); err != nil {
 			return fmt.Errorf("rank %d of %d: %s: %w", b.Rank(), b.Size(), c.name, err)
@@ -297,11 +298,16 @@ func Exit(code int) func(bootstrap.Bootstrap, Promises, uint64) error {
 
 // Cases is every case by name.
 var Cases = map[string]func(bootstrap.Bootstrap, Promises, uint64) error{
-	"healthy":     Healthy,
-	"missing":     Missing,
-	"abort":       Abort,
-	"killed":      killedLast,
-	"killed-root": killedRoot,
-	"exit0":       Exit(0),
-	"exit6":       Exit(6),
+	"healthy":      Healthy,
+	"missing":      Missing,
+	"circle":       circle,
+	"pair-missing": pairMissing,
+	"pair-abort":   pairAbort,
+	"pair-killed":  pairKilled,
+	"pair-closed":  pairClosed,
+	"abort":        Abort,
+	"killed":       killedLast,
+	"killed-root":  killedRoot,
+	"exit0":        Exit(0),
+	"exit6":        Exit(6),
 }

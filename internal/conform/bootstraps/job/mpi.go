@@ -56,7 +56,7 @@ func runMPI(args []string) error {
 		fmt.Fprintf(os.Stderr, "conform mpi %s: %v\n", args[0], err)
 		code = 1
 	}
-	if args[0] == "missing" && err == nil {
+	if err == nil && (args[0] == "missing" || args[0] == "pair-missing" || args[0] == "circle") {
 		time.Sleep(2 * time.Second) // every rank sees its part before one ends the job
 	}
 	b.Abort(code)
