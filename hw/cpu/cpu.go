@@ -179,6 +179,21 @@ func Accumulate(t dtype.Type, dst, sum, x unsafe.Pointer, n, scale, div int) {
 	}
 }
 
+// Weigh sets dst[i] = (sum[i] * a + x[i] * b) / (a + b) for n elements of a half type, computed in float32 and rounded
+// once: an average of a ranks is carried on to b more. Other types are left alone. dst may be sum or x. It is quick where
+// b divides a.
+func Weigh(t dtype.Type, dst, sum, x unsafe.Pointer, n, a, b int) {
+	switch {
+	case n <= 0 || t != dtype.Float16 && t != dtype.BFloat16:
+	case a%b == 0:
+		Accumulate(t, dst, sum, x, n, a/b, a/b+1)
+	case t == dtype.Float16:
+		weighHalves(dst, sum, x, n, float32(a), float32(b), dtype.ToF16)
+	default:
+		weighHalves(dst, sum, x, n, float32(a), float32(b), dtype.ToBF16)
+	}
+}
+
 // Scale sets dst[i] = src[i] * factor for n elements: floats multiply by factor in their own type (half types in
 // float32), integers by factor's integer part, wrapping; bools are left alone. dst may be src.
 func Scale(t dtype.Type, dst, src unsafe.Pointer, n int, factor float64) {

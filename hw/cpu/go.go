@@ -262,6 +262,14 @@ func accumulateHalves[T half](dst, sum, x unsafe.Pointer, n int, scale, div floa
 	}
 }
 
+func weighHalves[T half](dst, sum, x unsafe.Pointer, n int, a, b float32, round func(float32) T) {
+	d, s, y := view[T](dst, 0, n), view[T](sum, 0, n), view[T](x, 0, n)
+	for i := range d {
+		before, more := s[i].Float32()*a, y[i].Float32()*b
+		d[i] = round((before + more) / (a + b))
+	}
+}
+
 // integerFactor is the integer part of f modulo 2^64: a negative one is its two's complement. What no 64-bit integer
 // holds counts as 0, since processors differ there.
 func integerFactor(f float64) uint64 {

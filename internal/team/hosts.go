@@ -3,6 +3,8 @@ package team
 import (
 	"context"
 	"unsafe"
+
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // Hosts is the other hosts of a team's communicator, as paths see them. What moves data is called on the team's first
@@ -35,3 +37,23 @@ type Hosts interface {
 
 // Number is the number of the communicator's running operation: several of a team may be parts of one.
 func (t *Team) Number() uint64 { return t.Seq - t.Parts }
+
+// Broken is why the communicator is of no more use, or nil.
+func (t *Team) Broken() *fault.Error { return t.comm.Broken() }
+
+// Fail breaks the communicator.
+func (t *Team) Fail(e *fault.Error) error { return t.comm.Fail(e) }
+
+// ErrorOf is an error of a wait, about a rank of the communicator.
+func (t *Team) ErrorOf(s *WaitState, about int, err error) *fault.Error {
+	return t.errorAt(s, about, err)
+}
+
+// Outcome is where the team's first rank leaves n bytes of the running operation's result for the others, PartialBytes at
+// most, before its word for all hosts.
+func (t *Team) Outcome(n int) unsafe.Pointer {
+	if n <= PayloadSize {
+		return unsafe.Pointer(&t.Peers[0].Area.Verdict[t.Seq&1].payload)
+	}
+	return unsafe.Add(t.Eager(0), EagerBytes-PartialBytes)
+}

@@ -1,0 +1,64 @@
+package hosts
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/ubcoll/ubcoll/fault"
+)
+
+// A block is what one host says of one operation: what its team wants, and what the others need of its data if that is
+// little. Blocks travel one behind the other.
+type block struct {
+	host int
+	seq  uint64
+	sig  uint64 // 0: the host's ranks differ, or one refused
+	data []byte
+}
+
+// blockHead is the bytes of a block before its data: host, length, sequence, signature, and 8 that are left.
+const blockHead = 32
+
+// maxBlocks is how many bytes the data of all blocks of an operation may have together.
+const maxBlocks = 256 << 10
+
+// padded keeps what follows a block aligned for every element type.
+func padded(n int) int { return (n + 15) &^ 15 }
+
+// head writes a block's head before n bytes of data.
+func (b *block) head(to []byte, n int) {
+	binary.LittleEndian.PutUint32(to, uint32(b.host))
+	binary.LittleEndian.PutUint32(to[4:], uint32(n))
+	binary.LittleEndian.PutUint64(to[8:], b.seq)
+	binary.LittleEndian.PutUint64(to[16:], b.sig)
+}
+
+// blockBytes is what a block with so many bytes of data takes.
+func blockBytes(n int) int { return blockHead + padded(n) }
+
+// parseBlocks reads so many blocks from the front of b, into by host. What they say of themselves is checked: they must
+// be those of hosts first, first+1 and so on, around, of operation seq. It returns the bytes that they take.
+func parseBlocks(b []byte, all []block, first, count int, seq uint64) (int, error) {
+	at := 0
+	for i := range count {
+		h := (first + i) % len(all)
+		if len(b)-at < blockHead {
+			return 0, fmt.Errorf("the block of host %d is cut short: %w", h, fault.ErrMismatch)
+		}
+		k := block{host: int(binary.LittleEndian.Uint32(b[at:])), seq: binary.LittleEndian.Uint64(b[at+8:]),
+			sig: binary.LittleEndian.Uint64(b[at+16:])}
+		n := int(binary.LittleEndian.Uint32(b[at+4:]))
+		switch {
+		case k.host != h:
+			return 0, fmt.Errorf("a block of host %d in the place of host %d's: %w", k.host, h, fault.ErrMismatch)
+		case k.seq != seq:
+			return 0, fmt.Errorf("host %d is in operation %d, this one in %d: %w", h, k.seq, seq, fault.ErrMismatch)
+		case blockBytes(n) > len(b)-at:
+			return 0, fmt.Errorf("the data of host %d's block, %d bytes, are cut short: %w", h, n, fault.ErrMismatch)
+		}
+		k.data = b[at+blockHead:][:n]
+		all[h] = k
+		at += blockBytes(n)
+	}
+	return at, nil
+}

@@ -1,0 +1,62 @@
+package hosts
+
+import (
+	"context"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// exchange gathers all hosts' blocks on all leaders: Bruck's algorithm (Bruck, Ho, Kipnis, Upfal and Weathersby,
+// "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997). In round k a host
+// sends the blocks that it has, its own and those of the 2^k - 1 hosts behind it, to the host 2^k before it, and gets
+// as many from the host 2^k behind it. So there are ceil(log2 hosts) rounds of one message.
+//
+// Slots need no credit. Who sends for operation s+2 has all blocks of s+1, the receiver's too, which that one sent when
+// it had done with s, and with the slots of s.
+//
+// The own block has n bytes of data, in own(). After it s.blocks has all; the data are the leader's until it ends the
+// operation.
+func (s *Stage) exchange(ctx context.Context, set int, own block, n int) error {
+	own.host, own.seq = s.me, s.seq
+	own.head(s.buf, n)
+	own.data = s.buf[blockHead:][:n]
+	s.blocks[s.me] = own
+	end := blockBytes(n)
+	have := 1
+	first := 0 // bytes of the blocks that go out: all, but in the last round
+	for k := range s.rounds {
+		count := min(have, s.n-have)
+		if first = end; count < have {
+			first = s.bytesOf(count)
+		}
+		to, from := s.peers[(s.me-1<<k+s.n)%s.n], s.peers[(s.me+1<<k)%s.n]
+		i := s.slot(set, k)
+		to.link.Put(i, s.seq, unsafe.Pointer(&s.buf[0]), first)
+		if err := s.await(ctx, from, from.link.Word(i), s.seq, team.StepAgree); err != nil {
+			return err
+		}
+		got := s.slots[i][:from.link.Landed(i)]
+		bytes, err := parseBlocks(got, s.blocks, (s.me+have)%s.n, count, s.seq)
+		if err != nil {
+			return s.comm(from.rank, err)
+		}
+		if have += count; have < s.n {
+			copy(s.buf[end:], got[:bytes])
+			end += bytes
+		}
+		s.grant(set, k, s.seq+2)
+	}
+	return s.flush(ctx)
+}
+
+// bytesOf is what the first blocks of buf take.
+func (s *Stage) bytesOf(count int) (n int) {
+	for i := range count {
+		n += blockBytes(len(s.blocks[(s.me+i)%s.n].data))
+	}
+	return n
+}
+
+// own is where the data of this host's block is made.
+func (s *Stage) own() []byte { return s.buf[blockHead:] }

@@ -1,0 +1,186 @@
+// Package hosts is what the hosts of a communicator do together, beyond their teams: they make one verdict of what each
+// team has agreed on, and move data between the teams' leaders.
+//
+// A team's leader is its first rank. Leaders alone have wires; the other ranks of a team wait for what theirs says in
+// its area.
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/transport/net"
+)
+
+// Config is what a stage takes from its communicator.
+type Config struct {
+	ID    uint64     // of the communicator
+	Team  *team.Team // of this rank's host
+	Hosts [][]int    // the communicator's ranks on each host, in order; hosts in the order of their first ranks
+	Mine  int        // this rank's host
+	Names []string   // of the hosts
+
+	Node  *net.Node               // of the domain
+	World func(rank int) int      // the number by which the node knows a rank
+	Row   func(world int) net.Row // how it reaches it
+	// RunPart runs a collective of the team alone, as a part of the communicator's operation.
+	RunPart func(ctx context.Context, w *team.Work) error
+}
+
+// Stage is one rank's side of the hosts of a communicator.
+type Stage struct {
+	Config
+	n     int    // hosts
+	me    int    // this one
+	ranks int    // of the communicator
+	most  int    // ranks that a host has
+	seq   uint64 // of the running operation, the same on all ranks
+	leads bool   // this rank is its team's leader: the others use nothing of what follows
+
+	peers  []*peer // by host; nil: there is no link
+	rounds int     // of an exchange
+
+	blocks []block  // of the running exchange, by host
+	buf    []byte   // this host's block, and then those that have come, in the order in which they do
+	slots  [][]byte // in which blocks land
+
+	pipe pipe
+
+	ending sync.Mutex // Close, and what looks at links from outside of the communicator's turn
+	closed bool
+}
+
+// peer is the leader of another host to whom this one has a link.
+type peer struct {
+	host, rank int // rank of the communicator
+	world      int
+	wire       *net.Wire
+	link       *net.Link
+	// left is 1 + the last operation that it has done, once it has closed the communicator.
+	left atomic.Uint64
+}
+
+// Open makes this rank's side. Collective over the leaders: each connects to those that it exchanges with.
+func Open(ctx context.Context, c Config) (*Stage, error) {
+	s := &Stage{Config: c, n: len(c.Hosts), me: c.Mine, leads: c.Team.Rank() == 0, rounds: bits.Len(uint(len(c.Hosts) - 1))}
+	for _, ranks := range c.Hosts {
+		s.ranks += len(ranks)
+		s.most = max(s.most, len(ranks))
+	}
+	if !s.leads {
+		return s, nil
+	}
+	s.peers = make([]*peer, s.n)
+	if err := s.connect(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	s.lay()
+	return s, nil
+}
+
+// partners are the hosts that this one exchanges with.
+func (s *Stage) partners() (hosts []int) {
+	for k := range s.rounds {
+		for _, h := range [2]int{s.me + 1<<k, s.me - 1<<k + s.n} {
+			if h %= s.n; h != s.me && !slices.Contains(hosts, h) {
+				hosts = append(hosts, h)
+			}
+		}
+	}
+	return hosts
+}
+
+// connect makes the links, all at the same time: each of two leaders waits for the other.
+func (s *Stage) connect(ctx context.Context) error {
+	hosts := s.partners()
+	errs := make([]error, len(hosts))
+	var wg sync.WaitGroup
+	for i, h := range hosts {
+		p := &peer{host: h, rank: s.Hosts[h][0]}
+		p.world = s.World(p.rank)
+		s.peers[h] = p
+		wg.Go(func() {
+			if p.wire, errs[i] = s.Node.Connect(ctx, p.world, s.Row(p.world)); errs[i] == nil {
+				p.link, errs[i] = p.wire.Link(s.ID, s.places())
+			}
+			if errs[i] != nil {
+				errs[i] = reason.About(p.rank, fmt.Errorf("reach rank %d on host %s: %w", p.rank, s.Names[h], errs[i]))
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// Places of a link. Those of exchanges come first, two for each round, by the parity of the operation; a second set is
+// for reports. Then come those of the pipe from the host before, and the word that the host behind raises.
+func (s *Stage) slot(set, round int) int { return (set*s.rounds+round)*2 + int(s.seq&1) }
+func (s *Stage) pipePlace() int          { return 2 * sets * s.rounds }
+func (s *Stage) creditPlace() int        { return s.pipePlace() + s.pipe.window }
+func (s *Stage) places() int             { return 2*sets*s.rounds + pipeWindow(s.n) + 1 }
+
+// The sets of slots: of an operation's exchange, and of that of reports when something is wrong with it.
+const (
+	forBlocks = iota
+	forReports
+	sets
+)
+
+// lay makes the memory of exchanges, and has the peers fill it: the first two operations'.
+func (s *Stage) lay() {
+	room := [sets]int{forBlocks: s.n*blockBytes(0) + maxBlocks + s.n*16, forReports: s.n * blockBytes(reportBytes)}
+	s.blocks, s.buf = make([]block, s.n), make([]byte, max(room[forBlocks], room[forReports]))
+	s.slots = make([][]byte, 2*sets*s.rounds)
+	for i := range s.slots {
+		s.slots[i] = make([]byte, room[i/(2*s.rounds)])
+	}
+	s.pipe.lay(s)
+	for seq := uint64(1); seq <= 2; seq++ {
+		s.seq = seq
+		for set := range sets {
+			for k := range s.rounds {
+				s.grant(set, k, seq)
+			}
+		}
+	}
+	s.seq = 0
+}
+
+// grant lets the host from which round k's blocks come write those of operation seq.
+func (s *Stage) grant(set, k int, seq uint64) {
+	i := s.slot(set, k)
+	b := s.slots[i]
+	s.peers[(s.me+1<<k)%s.n].link.Grant(i, seq, unsafe.Pointer(&b[0]), len(b))
+}
+
+// Size is the number of hosts. Implements team.Hosts.
+func (s *Stage) Size() int { return s.n }
+
+// Host is this rank's. Implements team.Hosts.
+func (s *Stage) Host() int { return s.me }
+
+// Ranks is the number of the communicator's ranks. Implements team.Hosts.
+func (s *Stage) Ranks() int { return s.ranks }
+
+// Most is the number of ranks that the host with most of them has. Implements team.Hosts.
+func (s *Stage) Most() int { return s.most }
+
+// Of is the host of a rank of the communicator. Implements team.Hosts.
+func (s *Stage) Of(rank int) int {
+	return slices.IndexFunc(s.Hosts, func(ranks []int) bool { return slices.Contains(ranks, rank) })
+}
+
+// On is how many ranks a host has. Implements team.Hosts.
+func (s *Stage) On(host int) int { return len(s.Hosts[host]) }
+
+// Sub implements team.Hosts.
+func (s *Stage) Sub(ctx context.Context, w *team.Work) error { return s.RunPart(ctx, w) }

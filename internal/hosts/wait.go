@@ -1,0 +1,101 @@
+package hosts
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// How a wait for another host goes: it receives from that host's wire as fast as it can, so that what comes is seen at
+// once; looks after the team and the rest of the network now and then; and blocks in the kernel, a millisecond at most,
+// when nothing has come for a while.
+const (
+	looksPerPoll    = 16                     // receives between looks at the team, and at the other wires
+	blockAfter      = 200 * time.Microsecond // when nothing comes
+	blockAfterShort = 5 * time.Microsecond   // where other ranks need the processor
+	longestBlock    = time.Millisecond
+)
+
+// await waits until *w is at least target, for peer p to do what step says.
+func (s *Stage) await(ctx context.Context, p *peer, w *atomic.Uint64, target uint64, step string) error {
+	for range looksPerPoll {
+		if team.Reached(w.Load(), target) {
+			return nil
+		}
+		p.link.Poll()
+	}
+	return s.awaitLong(ctx, p, func() bool { return team.Reached(w.Load(), target) }, step)
+}
+
+// flush waits until the kernel has taken all that was put: the memory is the caller's again.
+func (s *Stage) flush(ctx context.Context) error {
+	for _, p := range s.peers {
+		if p == nil || p.link.Sent() >= p.link.Queued() {
+			continue
+		}
+		if err := s.awaitLong(ctx, p, func() bool { return p.link.Sent() >= p.link.Queued() }, "send"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step string) error {
+	w := team.WaitState{Ctx: ctx, Peer: s.Team.Rank(), Far: p.rank + 1, Step: step}
+	idle := blockAfter
+	if s.Team.Crowded {
+		idle = blockAfterShort
+	}
+	start := time.Now()
+	for {
+		if over() {
+			s.Team.EndWait(&w)
+			return nil
+		}
+		if err := s.lost(p, over, step); err != nil {
+			return err
+		}
+		if err := s.Team.Check(&w); err != nil {
+			if over() {
+				s.Team.EndWait(&w)
+				return nil // it came all the same
+			}
+			return s.fail(err)
+		}
+		s.Node.Progress()
+		if time.Since(start) > idle {
+			s.Node.Wait(longestBlock)
+		}
+		for range looksPerPoll {
+			if over() {
+				break
+			}
+			p.link.Poll()
+		}
+	}
+}
+
+// lost is why what p should do will not come any more, or nil.
+func (s *Stage) lost(p *peer, over func() bool, step string) error {
+	if down := p.link.Err(); down != nil {
+		p.link.Poll() // what came before the end
+		if over() {
+			return nil
+		}
+		return s.fail(s.downError(p, down, step))
+	}
+	if left := p.left.Load(); left != 0 && left-1 < s.seq {
+		return s.fail(s.Team.Errorf(step, p.rank, fmt.Errorf("it closed its communicator: %w", fault.ErrPeerLost)))
+	}
+	return nil
+}
+
+// comm breaks the communicator with an error about a rank.
+func (s *Stage) comm(rank int, err error) error {
+	return s.fail(s.Team.Errorf(team.StepAgree, rank, reason.About(rank, err)))
+}

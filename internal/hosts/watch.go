@@ -1,0 +1,117 @@
+package hosts
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/transport/net"
+)
+
+// What leaders tell each other beside the data.
+const (
+	kindLost = 1 + iota // the communicator broke: Code, About and Text say why
+	kindBye             // its sender has closed the communicator, after as many operations as Text says
+)
+
+// Flood tells the other hosts that the communicator broke. Any goroutine.
+func (s *Stage) Flood(e *fault.Error) {
+	about := int32(e.Peer)
+	if about < 0 {
+		about = int32(e.Rank)
+	}
+	s.tell(net.Message{Comm: s.ID, Kind: kindLost, Code: uint8(reason.Code(e.Err)), About: about, Text: e.Err.Error()})
+}
+
+func (s *Stage) tell(m net.Message) {
+	for _, p := range s.peers {
+		if p != nil && p.wire != nil {
+			p.wire.Tell(m)
+		}
+	}
+}
+
+// Heard takes a message of another leader. It returns why the communicator breaks, or nil. Any goroutine.
+func (s *Stage) Heard(from int, m net.Message) *fault.Error {
+	i := slices.IndexFunc(s.peers, func(p *peer) bool { return p != nil && p.world == from })
+	if i < 0 {
+		return nil
+	}
+	p := s.peers[i]
+	switch m.Kind {
+	case kindBye:
+		var ops uint64
+		fmt.Sscan(m.Text, &ops)
+		p.left.Store(ops + 1)
+	case kindLost:
+		about, is := int(m.About), reason.OfCode(int(m.Code))
+		if about < 0 || about >= s.ranks {
+			about = p.rank
+		}
+		if is == nil {
+			is = fault.ErrAborted
+		}
+		return s.error("wait", about, reason.Told(m.Text, is))
+	}
+	return nil
+}
+
+// Down takes the end of the wire to a peer. It returns why the communicator breaks, or nil. Any goroutine.
+func (s *Stage) Down(world int, down *net.Down) *fault.Error {
+	for _, p := range s.peers {
+		if p != nil && p.world == world && p.left.Load() == 0 {
+			return s.downError(p, down, "wait")
+		}
+	}
+	return nil
+}
+
+// downError is why a wire that ended breaks the communicator.
+func (s *Stage) downError(p *peer, down *net.Down, step string) *fault.Error {
+	here, there := s.Names[s.me], s.Names[p.host]
+	var err error
+	switch down.Kind {
+	case net.Died:
+		err = fmt.Errorf("its process on host %s ended: %v: %w", there, down.Err, fault.ErrPeerLost)
+	case net.Cut:
+		pair := [2]string{here, there}
+		slices.Sort(pair[:])
+		err = fmt.Errorf("hosts %s and %s do not reach each other: %v: %w", pair[0], pair[1], down.Err, fault.ErrPeerLost)
+	default:
+		err = fmt.Errorf("the connection of hosts %s and %s: %v: %w", here, there, down.Err, fault.ErrPeerLost)
+	}
+	return s.error(step, p.rank, err)
+}
+
+// error is an error that is not of this rank's running operation, or not surely.
+func (s *Stage) error(step string, about int, err error) *fault.Error {
+	w := team.WaitState{Op: "communicator", Step: step}
+	return s.Team.ErrorOf(&w, about, err)
+}
+
+// Watch looks at the team, for those who wait on other hosts: it returns why the communicator breaks, or nil. Any
+// goroutine.
+func (s *Stage) Watch() *fault.Error {
+	return s.Team.PollHealth(&team.WaitState{Op: "communicator", Peer: s.Team.Rank(), Step: "watch"})
+}
+
+// fail breaks the communicator.
+func (s *Stage) fail(e *fault.Error) error { return s.Team.Fail(e) }
+
+// Close gives up the links, and tells the other hosts. What they still receive of this one's last operation is on its way.
+func (s *Stage) Close() {
+	s.ending.Lock()
+	defer s.ending.Unlock()
+	if s.closed || !s.leads {
+		return
+	}
+	s.closed = true
+	s.tell(net.Message{Comm: s.ID, Kind: kindBye, Text: fmt.Sprint(s.seq)})
+	for _, p := range s.peers {
+		if p != nil && p.link != nil {
+			p.link.Close()
+		}
+	}
+}
