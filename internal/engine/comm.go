@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/register"
@@ -27,7 +28,10 @@ type Options struct {
 
 // Comm is one rank's side of a communicator.
 type Comm struct {
-	team team.Team // the ranks of this host
+	team  team.Team    // the ranks of this host
+	stage *hosts.Stage // with the other hosts; nil if there are none
+	outer team.Outer   // of the team's operations that are parts of one
+	world []int        // each rank's number in the job; nil: its rank
 
 	rank, size int
 	hosts      []string // each rank's, by name; nil: this one
@@ -166,6 +170,9 @@ func (c *Comm) Fail(e *fault.Error) error {
 	}
 	c.lift.Store(&lift)
 	c.team.PublishLost(e)
+	if c.stage != nil {
+		c.stage.Flood(e)
+	}
 	if c.device != nil {
 		c.device.Abort()
 	}
@@ -227,6 +234,7 @@ func (c *Comm) end() error {
 	for _, a := range c.attached {
 		errs = append(errs, a.Close())
 	}
+	c.closeStage()
 	c.Polls.Drain()
 	c.logClose()
 	return errors.Join(append(errs, c.release())...)

@@ -36,6 +36,7 @@ type Domain struct {
 	log      *slog.Logger  // of all of them
 	failures atomic.Uint64 // see Failed
 	device   DomainDevice  // nil without one
+	stages   stages        // communicators that span hosts
 	ends     team.Gate     // what a Close or Free still does, without its caller or with: the domain's end waits for it
 
 	mu       sync.Mutex

@@ -35,8 +35,8 @@ func (c *Comm) split(ctx context.Context, kind team.OpKind, color, key int) (*Co
 	s := splitting{parent: c, kind: kind, me: member{color, key, c.rank}}
 	err := c.Gather(ctx,
 		&Gathering{Kind: kind, Before: s.choose, Check: s.assign},
-		&Gathering{Kind: kind, Before: s.create, Check: s.place},
-		&Gathering{Kind: kind, Before: s.meet, After: s.settle})
+		&Gathering{Kind: kind, Before: s.create, Check: s.place, Here: true},
+		&Gathering{Kind: kind, Before: s.meet, After: s.settle, Here: true})
 	if err != nil && s.child != nil {
 		s.child.leave(s.reason(err))
 		return nil, WithCleanup(err, s.child.abandon())
@@ -159,8 +159,34 @@ func (s *splitting) meet() ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.child.opts.Timeout)
 	defer cancel()
+	if s.child.SpansHosts() {
+		if err := s.open(ctx); err != nil {
+			return nil, err
+		}
+	}
 	why := s.child.meetDevices(ctx, s.devices)
 	return []byte(why[:min(len(why), team.TextBytes)]), s.child.opts.lacks(s.parent.rank, why)
+}
+
+// open makes the child's side of what its hosts do together.
+func (s *splitting) open(ctx context.Context) error {
+	var on [][]int
+	number := map[int]int{} // of the parent's hosts among the child's
+	for r, m := range s.group {
+		h := s.parent.stage.Of(m.rank)
+		i, ok := number[h]
+		if !ok {
+			i = len(on)
+			number[h], on = i, append(on, nil)
+		}
+		on[i] = append(on[i], r)
+		s.child.world = append(s.child.world, s.parent.inJob(m.rank))
+	}
+	err := s.child.openStage(ctx, s.id, on, number[s.parent.stage.Host()])
+	if r := reason.Blamed(err, -1); r >= 0 {
+		err = reason.About(s.group[r].rank, err)
+	}
+	return err
 }
 
 // settle learns whether the ranks of this host use their devices.
@@ -198,6 +224,7 @@ func (s *splitting) reason(err error) *fault.Error {
 // abandon gives back what there is of a communicator that did not come to be: its area once the others have closed
 // theirs, since those that came further look for what leave has said.
 func (c *Comm) abandon() error {
+	c.closeStage()
 	errs := []error{c.dropDevice()}
 	for _, a := range c.attached {
 		errs = append(errs, a.Close())

@@ -191,6 +191,9 @@ func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) error 
 func (c *Comm) run(ctx context.Context) error {
 	w := &c.team.Work
 	err := c.perform(ctx, w)
+	if err != nil && c.stage != nil && c.broken.Load() != nil {
+		c.stage.Sever() // before the caller has his memory again
+	}
 	w.Release()
 	if err != nil && w.Path != nil && w.Path.Ended != nil {
 		w.Path.Ended(err)
@@ -255,6 +258,9 @@ func (c *Comm) perform(ctx context.Context, w *team.Work) error {
 		said = time.Since(clock)
 	}
 	err := c.team.Agree(ctx, w, bad)
+	if c.stage != nil {
+		err = c.stage.Agree(ctx, w, bad, err)
+	}
 	if timed {
 		came = time.Since(clock)
 	}

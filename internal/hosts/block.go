@@ -19,8 +19,8 @@ type block struct {
 // blockHead is the bytes of a block before its data: host, length, sequence, signature, and 8 that are left.
 const blockHead = 32
 
-// maxBlocks is how many bytes the data of all blocks of an operation may have together.
-const maxBlocks = 256 << 10
+// MaxBlocks is how many bytes the data of all blocks of an operation may have together.
+const MaxBlocks = 256 << 10
 
 // padded keeps what follows a block aligned for every element type.
 func padded(n int) int { return (n + 15) &^ 15 }

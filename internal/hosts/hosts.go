@@ -54,8 +54,9 @@ type Stage struct {
 
 	pipe pipe
 
-	ending sync.Mutex // Close, and what looks at links from outside of the communicator's turn
-	closed bool
+	ending  sync.Mutex // Close, and what looks at links from outside of the communicator's turn
+	closed  bool
+	severed bool // the links are closed
 }
 
 // peer is the leader of another host to whom this one has a link.
@@ -137,7 +138,7 @@ const (
 
 // lay makes the memory of exchanges, and has the peers fill it: the first two operations'.
 func (s *Stage) lay() {
-	room := [sets]int{forBlocks: s.n*blockBytes(0) + maxBlocks + s.n*16, forReports: s.n * blockBytes(reportBytes)}
+	room := [sets]int{forBlocks: s.n*blockBytes(0) + MaxBlocks + s.n*16, forReports: s.n * blockBytes(reportBytes)}
 	s.blocks, s.buf = make([]block, s.n), make([]byte, max(room[forBlocks], room[forReports]))
 	s.slots = make([][]byte, 2*sets*s.rounds)
 	for i := range s.slots {

@@ -100,6 +100,23 @@ func (s *Stage) Watch() *fault.Error {
 // fail breaks the communicator.
 func (s *Stage) fail(e *fault.Error) error { return s.Team.Fail(e) }
 
+// Sever gives up the links of a communicator that has broken: nothing is written to this rank's memory any more, nor read
+// of it. It is the communicator's turn.
+func (s *Stage) Sever() {
+	s.ending.Lock()
+	defer s.ending.Unlock()
+	s.cut()
+}
+
+func (s *Stage) cut() {
+	for _, p := range s.peers {
+		if p != nil && p.link != nil && !s.severed {
+			p.link.Close()
+		}
+	}
+	s.severed = true
+}
+
 // Close gives up the links, and tells the other hosts. What they still receive of this one's last operation is on its way.
 func (s *Stage) Close() {
 	s.ending.Lock()
@@ -109,9 +126,5 @@ func (s *Stage) Close() {
 	}
 	s.closed = true
 	s.tell(net.Message{Comm: s.ID, Kind: kindBye, Text: fmt.Sprint(s.seq)})
-	for _, p := range s.peers {
-		if p != nil && p.link != nil {
-			p.link.Close()
-		}
-	}
+	s.cut()
 }

@@ -57,3 +57,6 @@ func (t *Team) Outcome(n int) unsafe.Pointer {
 	}
 	return unsafe.Add(t.Eager(0), EagerBytes-PartialBytes)
 }
+
+// Whole is the number of the communicator's ranks.
+func (t *Team) Whole() int { return t.all }
