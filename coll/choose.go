@@ -22,6 +22,15 @@ var (
 // choosePath sets how a collective travels: a pure function of what the team agrees on, so that its ranks choose
 // alike.
 func choosePath(t *team.Team, w *team.Work) {
+	if t.Hosts != nil {
+		chooseAcross(t, w)
+		return
+	}
+	chooseHere(t, w)
+}
+
+// chooseHere is choosePath among the team, of a part of the operation where there are other hosts.
+func chooseHere(t *team.Team, w *team.Work) {
 	switch {
 	case isVector(w.Kind):
 		w.Path, w.EagerBytes = &vectorPath, carriedAt(t)

@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/turn"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -46,7 +47,7 @@ type Comm struct {
 	device Accelerator // nil without one
 	gpuWhy error       // why there is none
 
-	turn      turn
+	turn      turn.Turn
 	placing   sync.Mutex                // see inOrder
 	recording atomic.Pointer[Recording] // beside turn, which every call looks at too
 
@@ -207,16 +208,16 @@ func (c *Comm) Close() error {
 	if c.size == 0 {
 		return c.Err()
 	}
-	k, ok := c.turn.close()
+	k, ok := c.turn.Close()
 	if !ok {
 		return c.LocalError("close", fmt.Errorf("a call of another goroutine runs, or some are queued on a stream "+
 			"(Stream.Sync waits for those): %w", fault.ErrBusy))
 	}
 	if k != nil {
-		<-k.ready
+		<-k.Ready
 	}
 	err := c.tryClose()
-	c.turn.leave() // what has come meanwhile runs, or finds it closed
+	c.turn.Leave() // what has come meanwhile runs, or finds it closed
 	if err != nil {
 		return c.LocalError("close", err)
 	}

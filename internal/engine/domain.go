@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
@@ -28,7 +29,8 @@ type Domain struct {
 	IPC     team.Transport
 	Exports DeviceTransport // the same
 
-	roster *roster.Roster // of its first communicator
+	roster  *roster.Roster // of its first communicator
+	network *hosts.Network // nil in jobs of one host
 
 	id       Identity // of what this rank exports
 	copiers  copiers
@@ -36,7 +38,6 @@ type Domain struct {
 	log      *slog.Logger  // of all of them
 	failures atomic.Uint64 // see Failed
 	device   DomainDevice  // nil without one
-	stages   stages        // communicators that span hosts
 	ends     team.Gate     // what a Close or Free still does, without its caller or with: the domain's end waits for it
 
 	mu       sync.Mutex
@@ -313,7 +314,11 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []team.Reader, lift func()
 	d.mu.Unlock()
 	d.ends.Drain() // what they wait for is still there
 	d.copiers.close()
-	errs := []error{d.Cache.End(), d.IPC.Close(), d.Heap.Close()}
+	var errs []error
+	if d.network != nil {
+		errs = append(errs, d.network.Close())
+	}
+	errs = append(errs, d.Cache.End(), d.IPC.Close(), d.Heap.Close())
 	if d.device != nil {
 		errs = append(errs, d.device.Close())
 	}

@@ -50,8 +50,6 @@ func (g *Gathering) Work() team.Work {
 			binary.LittleEndian.PutUint64(b, uint64(len(g.record)))
 			copy(b[8:], g.record)
 		},
-		Contribute: g.contribute,
-		Conclude:   g.conclude,
 		Check: func(t *team.Team, _ *team.Work) (int, error) {
 			all, about, err := g.records(t)
 			if err == nil && g.Check != nil {
@@ -63,85 +61,47 @@ func (g *Gathering) Work() team.Work {
 			return about, err
 		},
 	}
+	if !g.Here {
+		p.Contribute, p.Conclude = g.contribute, hosts.LeaveRecords
+	}
 	return team.Work{Kind: g.Kind, Type: dtype.Uint8, Count: g.Step, Path: p}
 }
 
-// most is how long a record may be: those of all hosts' ranks go through staging memory of the team's first rank.
+// most is how long a record may be.
 func (g *Gathering) most(t *team.Team) int {
 	if t.Hosts == nil || g.Here {
 		return maxRecord
 	}
-	return min(maxRecord, hosts.MaxBlocks/t.Hosts.Ranks()-recordHead)
+	return min(maxRecord, hosts.MostRecord(t))
 }
 
-// recordHead is what records of other hosts have before them: rank and length.
-const recordHead = 8
-
-// contribute leaves the records of this host's ranks.
-func (g *Gathering) contribute(t *team.Team, _ *team.Work, b []byte) (n int) {
-	if g.Here {
-		return 0
-	}
+// contribute leaves the records of this host's ranks for the other hosts.
+func (g *Gathering) contribute(t *team.Team, _ *team.Work, b []byte) int {
+	b = b[:0]
 	for r := range t.Size() {
-		s := eagerSlot(t, r)
-		k := int(min(binary.LittleEndian.Uint64(s), uint64(g.most(t)))) // who shows more refuses
-		binary.LittleEndian.PutUint32(b[n:], uint32(t.Name(r)))
-		binary.LittleEndian.PutUint32(b[n+4:], uint32(k))
-		n += recordHead + copy(b[n+recordHead:], s[8:8+k])
+		b = hosts.AppendRecord(b, t.Name(r), slotRecord(t, r))
 	}
-	return n
-}
-
-// conclude leaves those of all hosts for the team.
-func (g *Gathering) conclude(t *team.Team, _ *team.Work, all func(host int) []byte) {
-	if g.Here {
-		return
-	}
-	b := unsafe.Slice((*byte)(t.Staging(t.Rank())), team.StagingBytes)
-	n := 8
-	for h := range t.Hosts.Size() {
-		n += copy(b[n:], all(h))
-	}
-	binary.LittleEndian.PutUint64(b, uint64(n))
+	return len(b)
 }
 
 func eagerSlot(t *team.Team, rank int) []byte {
 	return unsafe.Slice((*byte)(t.Eager(rank)), team.EagerBytes)
 }
 
-// records are copies: the slots are used again. By rank of the communicator, and those of other hosts are nil if Here.
-func (g *Gathering) records(t *team.Team) ([][]byte, int, error) {
-	if t.Hosts != nil && !g.Here {
-		return recordsOfAll(t)
-	}
-	all := make([][]byte, t.Whole())
-	for i := range t.Size() {
-		b, r := eagerSlot(t, i), t.Name(i)
-		n := binary.LittleEndian.Uint64(b)
-		if n > maxRecord {
-			return nil, r, fmt.Errorf("a record of %d bytes: %w", n, fault.ErrMismatch)
-		}
-		all[r] = append([]byte{}, b[8:8+n]...)
-	}
-	return all, -1, nil
+// slotRecord is the record in a rank's eager slot.
+func slotRecord(t *team.Team, rank int) []byte {
+	b := eagerSlot(t, rank)
+	return b[8:][:min(binary.LittleEndian.Uint64(b), maxRecord)]
 }
 
-// recordsOfAll reads what conclude has left.
-func recordsOfAll(t *team.Team) ([][]byte, int, error) {
-	all := make([][]byte, t.Whole())
-	b := unsafe.Slice((*byte)(t.Staging(0)), team.StagingBytes)
-	b = append([]byte{}, b[8:max(8, min(binary.LittleEndian.Uint64(b), team.StagingBytes))]...)
-	for len(b) >= recordHead {
-		r, n := int(binary.LittleEndian.Uint32(b)), int(binary.LittleEndian.Uint32(b[4:]))
-		if b = b[recordHead:]; r >= len(all) || all[r] != nil || n > len(b) {
-			break
-		}
-		all[r], b = b[:n:n], b[n:]
+// records are copies: the slots are used again. Those of other hosts are nil if Here.
+func (g *Gathering) records(t *team.Team) ([][]byte, int, error) {
+	if t.Hosts != nil && !g.Here {
+		return hosts.Records(t)
 	}
-	for r := range all {
-		if all[r] == nil {
-			return nil, r, fmt.Errorf("no record of rank %d: %w", r, fault.ErrMismatch)
-		}
+	all := make([][]byte, t.Whole())
+	for r := range t.Size() {
+		all[t.Name(r)] = append([]byte{}, slotRecord(t, r)...)
 	}
 	return all, -1, nil
 }
@@ -163,7 +123,7 @@ func (c *Comm) Gather(ctx context.Context, gs ...*Gathering) error {
 	if err := c.Enter(); err != nil {
 		return err
 	}
-	defer c.turn.leave()
+	defer c.turn.Leave()
 	for i, g := range gs {
 		g.Step = i
 		c.team.Work = g.Work()

@@ -2,35 +2,70 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"sync"
+	"fmt"
 	"time"
+	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/hosts"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
-	"github.com/ubcoll/ubcoll/internal/transport/net"
 )
+
+// listen makes what this rank's domain has of the network, once, and is what the other ranks need to reach it: its row.
+// The first rank of a host lays the table of all ranks' rows.
+func (c *Comm) listen(r *roster.Roster, mine *card) (row []byte, err error) {
+	d := c.dom
+	if r.First() && mine.Rows == (mem.Location{}) {
+		a, err := d.Heap.Alloc(r.TableBytes()) // as long as the domain
+		if err != nil {
+			return nil, fmt.Errorf("the table of all ranks: %w", err)
+		}
+		mine.Rows = a.At
+		r.Lay(unsafe.Slice((*byte)(a.Ptr), r.TableBytes()))
+	}
+	if d.network == nil {
+		if d.network, err = hosts.Listen(c.rank, r.Secret, d.log, r.Row); err != nil {
+			return nil, fmt.Errorf("the network: %w", err)
+		}
+	}
+	return d.network.Row(), nil
+}
+
+// layRows maps the table that this host's first rank has laid.
+func (c *Comm) layRows(r *roster.Roster, at mem.Location) error {
+	if r.First() {
+		return nil
+	}
+	p, err := c.team.Peers[0].Mem.Resolve(at, r.TableBytes())
+	if err != nil {
+		return reason.About(c.team.Name(0), fmt.Errorf("map the table of all ranks: %w", err))
+	}
+	r.Lay(unsafe.Slice((*byte)(p), r.TableBytes()))
+	return nil
+}
 
 // connectTimeout is how long leaders wait for each other's connections, which all make at the same time.
 const connectTimeout = 30 * time.Second
 
-// openStage makes this rank's side of what the hosts of communicator id do together. Collective over the leaders.
-func (c *Comm) openStage(ctx context.Context, id uint64, on [][]int, mine int) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fault.ErrTimeout)
+// openStage makes this rank's side of what the hosts of communicator id, whose ranks are on so many, do together.
+// Collective over their first ranks; all ranks of each host have mapped each other, and each has the rows of all.
+func (c *Comm) openStage(ctx context.Context, id uint64, on [][]int, mine int) (err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("not connected within %v: %w", connectTimeout,
+		fault.ErrTimeout))
 	defer cancel()
 	names := make([]string, len(on))
 	for h, ranks := range on {
 		names[h] = c.Hostname(ranks[0])
 	}
-	s, err := hosts.Open(ctx, hosts.Config{ID: id, Team: &c.team, Hosts: on, Mine: mine, Names: names, Node: c.dom.Net,
-		World: c.inJob, Row: c.dom.row, RunPart: c.runPart})
-	if err != nil {
-		return err
+	c.stage, err = hosts.Open(ctx, hosts.Config{ID: id, Team: &c.team, Hosts: on, Mine: mine, Names: names,
+		Network: c.dom.network, World: c.inJob, RunPart: c.runPart, Break: c.breakBy})
+	if err == nil {
+		c.team.Hosts = c.stage
 	}
-	c.stage, c.team.Hosts = s, s
-	c.dom.stages.add(id, c)
-	return nil
+	return err
 }
 
 // inJob is the number that a rank has in the job.
@@ -77,66 +112,7 @@ func (c *Comm) agreeOnPart(ctx context.Context, w *team.Work) (bad error) {
 	return path.Run(ctx, t, w)
 }
 
-// stages are a domain's communicators that span hosts, to which what the network tells is for.
-type stages struct {
-	mu  sync.Mutex
-	all map[uint64]*Comm
-}
-
-func (s *stages) add(id uint64, c *Comm) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.all == nil {
-		s.all = map[uint64]*Comm{}
-	}
-	s.all[id] = c
-}
-
-func (s *stages) remove(id uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.all, id)
-}
-
-func (s *stages) list() (all []*Comm) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.all {
-		all = append(all, c)
-	}
-	return all
-}
-
-func (s *stages) find(id uint64) *Comm {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.all[id]
-}
-
-// heard takes what another leader tells.
-func (d *Domain) heard(from int, m net.Message) {
-	if c := d.stages.find(m.Comm); c != nil {
-		c.breakBy(func() *fault.Error { return c.stage.Heard(from, m) })
-	}
-}
-
-// down takes the end of a wire.
-func (d *Domain) down(peer int, down *net.Down) {
-	for _, c := range d.stages.list() {
-		c.breakBy(func() *fault.Error { return c.stage.Down(peer, down) })
-	}
-}
-
-// tick looks at the teams of this host, for the other hosts.
-func (d *Domain) tick() {
-	for _, c := range d.stages.list() {
-		if c.broken.Load() == nil {
-			c.breakBy(c.stage.Watch)
-		}
-	}
-}
-
-// breakBy breaks the communicator if why says so, unless it is closing.
+// breakBy breaks the communicator if why says so, unless it is closing. Any goroutine.
 func (c *Comm) breakBy(why func() *fault.Error) {
 	defer c.Polls.Leave()
 	if !c.Polls.Enter() {
@@ -150,21 +126,13 @@ func (c *Comm) breakBy(why func() *fault.Error) {
 // closeStage gives up this rank's side of what the hosts do together.
 func (c *Comm) closeStage() {
 	if c.stage != nil {
-		c.dom.stages.remove(c.stage.ID)
 		c.stage.Close()
 	}
 }
 
-// closeNet ends the domain's network.
-func (d *Domain) closeNet() error {
-	if d.Net == nil {
-		return nil
-	}
-	if err := d.Net.Close(netCloseTimeout); err != nil {
-		return errors.Join(errors.New("the network"), err)
-	}
-	return nil
+// several is why ranks that are on several hosts cannot go on, as an error of all; or nil.
+func (c *Comm) several(ctx context.Context, r *roster.Roster) error {
+	err := c.openStage(ctx, r.Comm, r.Hosts, r.Mine)
+	_, err = roster.Exchange(ctx, r, struct{}{}, err) // all have connected, and know it of each other
+	return err
 }
-
-// netCloseTimeout is how long the end of a domain waits until its peers have taken what is on its way.
-const netCloseTimeout = 5 * time.Second

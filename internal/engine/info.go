@@ -129,7 +129,7 @@ func (c *Comm) Describe(i *OpInfo, w *team.Work, algorithm string, seq uint64) {
 }
 
 func bufferInfo(b *team.Buf, v *team.Vec, used bool) BufferInfo {
-	return BufferInfo{Used: used && v.Len > 0, Direct: b.Claim != nil, Why: b.Why}
+	return BufferInfo{Used: used && v.Len > 0, Direct: b.Claim != nil || b.Passed, Why: b.Why}
 }
 
 // NoteReplay notes a launch of what r describes: at are the sequence numbers, of collectives and of messages, before

@@ -76,7 +76,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 		again, err = j.join(ctx)
 	}
 	if err == nil && len(r.Hosts) > 1 {
-		err = j.c.openStage(ctx, r)
+		err = j.c.several(ctx, r)
 	}
 	if err != nil {
 		e := fail("attach", reason.Blamed(err, -1), err)

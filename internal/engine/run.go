@@ -11,6 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/turn"
 )
 
 // View is a communicator as the caller sees it: with a stream that operations queue on, or a recorder that takes them.
@@ -31,7 +32,7 @@ func (v *View) Begin() (*team.Work, error) {
 		}
 		return new(team.Work), nil
 	case v.Stream != nil && v.Stream.device != nil:
-		v.Comm.turn.run()
+		v.Comm.turn.Run()
 		return &v.Comm.team.Work, nil
 	case v.Stream != nil:
 		return new(team.Work), nil
@@ -54,7 +55,7 @@ func (v *View) End(ctx context.Context, w *team.Work) error {
 		return v.Stream.device.Launch(ctx, v.Comm)
 	}
 	err := v.Comm.run(ctx)
-	v.Comm.turn.leave()
+	v.Comm.turn.Leave()
 	return err
 }
 
@@ -69,7 +70,7 @@ func (v *View) submitOne(ctx context.Context, w *team.Work) error {
 	if err := v.Comm.Enter(); err != nil {
 		return err
 	}
-	defer v.Comm.turn.leave()
+	defer v.Comm.turn.Leave()
 	v.Comm.team.Work = *w
 	return v.Comm.run(ctx)
 }
@@ -99,14 +100,14 @@ func (v *View) SubmitAll(ctx context.Context, op string, ws []team.Work, after f
 		return nil
 	}
 	c := v.Comm
-	var k *ticket
+	var k *turn.Ticket
 	var ok bool
-	c.inOrder(ws, func() { k, ok = c.turn.enter() })
+	c.inOrder(ws, func() { k, ok = c.turn.Enter() })
 	if err := c.entered(k, ok); err != nil {
 		return err
 	}
 	err := c.runAll(ctx, ws, true)
-	c.turn.leave()
+	c.turn.Leave()
 	return err
 }
 
@@ -123,7 +124,7 @@ func (v *View) submittable(op string, ws []team.Work) error {
 
 // Enter begins a blocking call; Leave ends it.
 func (c *Comm) Enter() error {
-	k, ok := c.turn.enter()
+	k, ok := c.turn.Enter()
 	if k == nil && ok {
 		return nil
 	}
@@ -146,15 +147,15 @@ func (c *Comm) inOrder(works []team.Work, take func()) {
 }
 
 // entered waits for a blocking call's turn.
-func (c *Comm) entered(k *ticket, ok bool) error {
+func (c *Comm) entered(k *turn.Ticket, ok bool) error {
 	if !ok {
 		return c.LocalError("collective", fmt.Errorf("another goroutine's call runs on this Comm, which takes one "+
 			"at a time (wait for it, or use a Dup for calls side by side): %w", fault.ErrBusy))
 	}
 	if k != nil {
-		<-k.ready // what is queued before it has a deadline
+		<-k.Ready // what is queued before it has a deadline
 		if c.closing.Load() {
-			c.turn.leave()
+			c.turn.Leave()
 			return c.LocalError("collective", ErrCommClosed)
 		}
 	}
@@ -162,10 +163,10 @@ func (c *Comm) entered(k *ticket, ok bool) error {
 }
 
 // EnterQueue begins a call that waits its turn behind what is queued; Leave ends it.
-func (c *Comm) EnterQueue() { c.turn.run() }
+func (c *Comm) EnterQueue() { c.turn.Run() }
 
 // Leave ends a call, and lets the next one that is queued begin.
-func (c *Comm) Leave() { c.turn.leave() }
+func (c *Comm) Leave() { c.turn.Leave() }
 
 // runAll runs ws in order, for LastOp together or not. It ends with the first error: the other ranks get it too, and
 // end there as well.

@@ -10,6 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/turn"
 )
 
 // Stream is an in-order queue of operations: on a device the driver's, on host memory one whose goroutine lives from
@@ -44,7 +45,7 @@ type queued struct {
 	works  []team.Work
 	group  bool   // they are told of together
 	after  func() // when the works are over; or nil
-	ticket *ticket
+	ticket *turn.Ticket
 	do     func(context.Context) error // instead of works, and independent of the communicator's order
 }
 
@@ -81,8 +82,8 @@ func (s *Stream) enqueue(c *Comm, ctx context.Context, works []team.Work, group 
 		}
 		return c.LocalError("stream", s.closedError())
 	}
-	var k *ticket
-	c.inOrder(works, func() { k = c.turn.take() })
+	var k *turn.Ticket
+	c.inOrder(works, func() { k = c.turn.Take() })
 	s.add(queued{c: c, ctx: ctx, works: works, group: group, after: after, ticket: k})
 	return nil
 }
@@ -145,7 +146,7 @@ func (s *Stream) drain() {
 			s.fail(q.c, err)
 		}
 		if q.ticket != nil {
-			q.c.turn.leave() // only now, so that Close tells what has failed
+			q.c.turn.Leave() // only now, so that Close tells what has failed
 		}
 	}
 	s.running = false
@@ -158,7 +159,7 @@ func (q *queued) run() error {
 	if q.do != nil {
 		return q.do(q.ctx)
 	}
-	<-q.ticket.ready
+	<-q.ticket.Ready
 	if q.after != nil {
 		defer q.after()
 	}

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/transport/net"
@@ -28,9 +29,10 @@ type Config struct {
 	Mine  int        // this rank's host
 	Names []string   // of the hosts
 
-	Node  *net.Node               // of the domain
-	World func(rank int) int      // the number by which the node knows a rank
-	Row   func(world int) net.Row // how it reaches it
+	Network *Network           // of the domain
+	World   func(rank int) int // the number that a rank has in the job
+	// Break breaks the communicator if why says so. Any goroutine.
+	Break func(why func() *fault.Error)
 	// RunPart runs a collective of the team alone, as a part of the communicator's operation.
 	RunPart func(ctx context.Context, w *team.Work) error
 }
@@ -48,9 +50,11 @@ type Stage struct {
 	peers  []*peer // by host; nil: there is no link
 	rounds int     // of an exchange
 
-	blocks []block  // of the running exchange, by host
-	buf    []byte   // this host's block, and then those that have come, in the order in which they do
-	slots  [][]byte // in which blocks land
+	srcs   []unsafe.Pointer      // see Scratch
+	dataOf func(host int) []byte // of blocks
+	blocks []block               // of the running exchange, by host
+	buf    []byte                // this host's block, and then those that have come, in the order in which they do
+	slots  [][]byte              // in which blocks land
 
 	pipe pipe
 
@@ -85,6 +89,7 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		return nil, err
 	}
 	s.lay()
+	s.Network.add(s)
 	return s, nil
 }
 
@@ -110,10 +115,14 @@ func (s *Stage) connect(ctx context.Context) error {
 		p.world = s.World(p.rank)
 		s.peers[h] = p
 		wg.Go(func() {
-			if p.wire, errs[i] = s.Node.Connect(ctx, p.world, s.Row(p.world)); errs[i] == nil {
-				p.link, errs[i] = p.wire.Link(s.ID, s.places())
+			row, err := s.Network.reach(p.world)
+			if err == nil {
+				p.wire, err = s.Network.node.Connect(ctx, p.world, row)
 			}
-			if errs[i] != nil {
+			if err == nil {
+				p.link, err = p.wire.Link(s.ID, s.places())
+			}
+			if errs[i] = err; err != nil {
 				errs[i] = reason.About(p.rank, fmt.Errorf("reach rank %d on host %s: %w", p.rank, s.Names[h], errs[i]))
 			}
 		})
@@ -144,6 +153,8 @@ func (s *Stage) lay() {
 	for i := range s.slots {
 		s.slots[i] = make([]byte, room[i/(2*s.rounds)])
 	}
+	s.dataOf = func(host int) []byte { return s.blocks[host].data }
+	s.srcs = make([]unsafe.Pointer, s.n)
 	s.pipe.lay(s)
 	for seq := uint64(1); seq <= 2; seq++ {
 		s.seq = seq
@@ -182,6 +193,9 @@ func (s *Stage) Of(rank int) int {
 
 // On is how many ranks a host has. Implements team.Hosts.
 func (s *Stage) On(host int) int { return len(s.Hosts[host]) }
+
+// Scratch implements team.Hosts.
+func (s *Stage) Scratch() []unsafe.Pointer { return s.srcs }
 
 // Sub implements team.Hosts.
 func (s *Stage) Sub(ctx context.Context, w *team.Work) error { return s.RunPart(ctx, w) }

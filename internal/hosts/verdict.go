@@ -58,7 +58,9 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	}
 	if same {
 		if w.Path.Conclude != nil {
-			w.Path.Conclude(t, w, func(host int) []byte { return s.blocks[host].data })
+			if err := w.Path.Conclude(t, w, s.dataOf); err != nil {
+				return s.comm(t.Name(t.Rank()), err)
+			}
 		}
 		s.say(nil)
 		return nil

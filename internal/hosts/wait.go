@@ -67,9 +67,9 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 			}
 			return s.fail(err)
 		}
-		s.Node.Progress()
+		s.Network.node.Progress()
 		if time.Since(start) > idle {
-			s.Node.Wait(longestBlock)
+			s.Network.node.Wait(longestBlock)
 		}
 		for range looksPerPoll {
 			if over() {

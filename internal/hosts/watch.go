@@ -33,8 +33,8 @@ func (s *Stage) tell(m net.Message) {
 	}
 }
 
-// Heard takes a message of another leader. It returns why the communicator breaks, or nil. Any goroutine.
-func (s *Stage) Heard(from int, m net.Message) *fault.Error {
+// heard takes a message of another leader. It returns why the communicator breaks, or nil. Any goroutine.
+func (s *Stage) heard(from int, m net.Message) *fault.Error {
 	i := slices.IndexFunc(s.peers, func(p *peer) bool { return p != nil && p.world == from })
 	if i < 0 {
 		return nil
@@ -58,8 +58,8 @@ func (s *Stage) Heard(from int, m net.Message) *fault.Error {
 	return nil
 }
 
-// Down takes the end of the wire to a peer. It returns why the communicator breaks, or nil. Any goroutine.
-func (s *Stage) Down(world int, down *net.Down) *fault.Error {
+// down takes the end of the wire to a peer. It returns why the communicator breaks, or nil. Any goroutine.
+func (s *Stage) down(world int, down *net.Down) *fault.Error {
 	for _, p := range s.peers {
 		if p != nil && p.world == world && p.left.Load() == 0 {
 			return s.downError(p, down, "wait")
@@ -91,9 +91,9 @@ func (s *Stage) error(step string, about int, err error) *fault.Error {
 	return s.Team.ErrorOf(&w, about, err)
 }
 
-// Watch looks at the team, for those who wait on other hosts: it returns why the communicator breaks, or nil. Any
+// watch looks at the team, for those who wait on other hosts: it returns why the communicator breaks, or nil. Any
 // goroutine.
-func (s *Stage) Watch() *fault.Error {
+func (s *Stage) watch() *fault.Error {
 	return s.Team.PollHealth(&team.WaitState{Op: "communicator", Peer: s.Team.Rank(), Step: "watch"})
 }
 
@@ -125,6 +125,7 @@ func (s *Stage) Close() {
 		return
 	}
 	s.closed = true
+	s.Network.remove(s)
 	s.tell(net.Message{Comm: s.ID, Kind: kindBye, Text: fmt.Sprint(s.seq)})
 	s.cut()
 }

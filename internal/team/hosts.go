@@ -18,6 +18,8 @@ type Hosts interface {
 	Ranks() int
 	On(host int) int
 	Most() int
+	// Scratch is one pointer for each host, for the running operation to use.
+	Scratch() []unsafe.Pointer
 	// Sub runs w among the team, as a part of the running operation, on which all ranks have agreed: its root is a rank
 	// of the team. Every rank of the team calls it.
 	Sub(ctx context.Context, w *Work) error

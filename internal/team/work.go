@@ -184,9 +184,11 @@ type Path struct {
 	// agree: everybody sees what it left in Partial after agreement. Needs groups; it cannot fail.
 	Combine func(*Team, *Work)
 	// Contribute leaves in b what the other hosts need of a team that has agreed, on its first rank, and returns how many
-	// bytes that is; Conclude makes of what all hosts have left, there, what Run takes. They cannot fail.
+	// bytes that is. It cannot fail.
 	Contribute func(t *Team, w *Work, b []byte) int
-	Conclude   func(t *Team, w *Work, all func(host int) []byte)
+	// Conclude makes of what all hosts have left, on the first rank of each, what Run takes. Its error, which no host has
+	// that sends what it should, breaks the communicator.
+	Conclude func(t *Team, w *Work, all func(host int) []byte) error
 	// Check looks at what the ranks have offered, after their signatures agreed. Its verdict must be the same on all
 	// ranks; an error, about one of the communicator's ranks or -1, leaves the communicator usable.
 	Check func(*Team, *Work) (about int, err error)
@@ -202,6 +204,7 @@ type Buf struct {
 	At    mem.Location    // where peers find it, if direct
 	Why   string          // why it is staged, if not direct
 
+	Passed bool // it is direct, in a part of the operation that has ended
 	Late   bool // it is staged because a peer has not imported it yet, or cannot
 	Shared bool // Claim is the other buffer's
 }

@@ -1,4 +1,4 @@
-package engine
+package turn
 
 import (
 	"runtime"
@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func isReady(k *ticket) bool {
+func isReady(k *Ticket) bool {
 	select {
-	case <-k.ready:
+	case <-k.Ready:
 		return true
 	default:
 		return false
@@ -20,99 +20,99 @@ func isReady(k *ticket) bool {
 
 func TestTurnScript(t *testing.T) {
 	t.Run("alone", func(t *testing.T) {
-		var u turn
+		var u Turn
 		for range 3 {
-			k, ok := u.enter()
+			k, ok := u.Enter()
 			require.True(t, ok)
 			require.Nil(t, k)
 			require.False(t, u.tryBlock())
-			u.leave()
+			u.Leave()
 		}
 		require.True(t, u.tryBlock())
-		u.leave()
+		u.Leave()
 		require.Zero(t, u.state.Load())
 	})
 	t.Run("a second blocking call is refused", func(t *testing.T) {
-		var u turn
-		u.enter()
-		_, ok := u.enter()
+		var u Turn
+		u.Enter()
+		_, ok := u.Enter()
 		require.False(t, ok)
-		u.leave()
-		_, ok = u.enter()
+		u.Leave()
+		_, ok = u.Enter()
 		require.True(t, ok)
 	})
 	t.Run("a blocking call waits for what is queued, and only one does", func(t *testing.T) {
-		var u turn
-		a, b := u.take(), u.take()
+		var u Turn
+		a, b := u.Take(), u.Take()
 		require.True(t, isReady(a))
 		require.False(t, isReady(b))
-		block, ok := u.enter()
+		block, ok := u.Enter()
 		require.True(t, ok)
 		require.False(t, isReady(block))
-		_, ok = u.enter()
+		_, ok = u.Enter()
 		require.False(t, ok, "one blocking call waits already")
 		require.False(t, u.tryBlock())
-		c := u.take() // queued behind the blocking call
-		u.leave()
+		c := u.Take() // queued behind the blocking call
+		u.Leave()
 		require.True(t, isReady(b))
 		require.False(t, isReady(block))
-		u.leave()
+		u.Leave()
 		require.True(t, isReady(block))
-		_, ok = u.enter()
+		_, ok = u.Enter()
 		require.False(t, ok, "one blocking call runs")
 		require.False(t, isReady(c))
-		u.leave()
+		u.Leave()
 		require.True(t, isReady(c))
-		u.leave()
+		u.Leave()
 		require.Zero(t, u.state.Load())
 		require.Empty(t, u.queue)
 	})
 	t.Run("calls wait for Close to decide", func(t *testing.T) {
-		var u turn
-		k, ok := u.close()
+		var u Turn
+		k, ok := u.Close()
 		require.True(t, ok)
 		require.Nil(t, k)
-		again, ok := u.close()
+		again, ok := u.Close()
 		require.True(t, ok)
-		block, ok := u.enter()
+		block, ok := u.Enter()
 		require.True(t, ok)
-		_, ok = u.close()
+		_, ok = u.Close()
 		require.False(t, ok, "a blocking call waits")
-		_, ok = u.enter()
+		_, ok = u.Enter()
 		require.False(t, ok, "one blocking call waits already")
-		queued := u.take()
-		u.leave()
+		queued := u.Take()
+		u.Leave()
 		require.True(t, isReady(again))
 		require.False(t, isReady(block))
-		u.leave()
+		u.Leave()
 		require.True(t, isReady(block))
-		_, ok = u.close()
+		_, ok = u.Close()
 		require.False(t, ok, "a blocking call runs")
-		u.leave()
+		u.Leave()
 		require.True(t, isReady(queued))
-		_, ok = u.close()
+		_, ok = u.Close()
 		require.False(t, ok, "a stream's operation runs")
-		u.leave()
+		u.Leave()
 		require.Zero(t, u.state.Load())
 		require.Empty(t, u.queue)
 	})
 	t.Run("a stream waits for a blocking call", func(t *testing.T) {
-		var u turn
-		u.enter()
-		a := u.take()
+		var u Turn
+		u.Enter()
+		a := u.Take()
 		require.False(t, isReady(a))
-		_, ok := u.enter()
+		_, ok := u.Enter()
 		require.False(t, ok)
-		u.leave()
+		u.Leave()
 		require.True(t, isReady(a))
-		u.leave()
+		u.Leave()
 		require.Zero(t, u.state.Load())
 	})
 }
 
 // Many goroutines: one runs at a time, and all that is admitted runs.
 func TestTurnStress(t *testing.T) {
-	var u turn
+	var u Turn
 	var running, ran, busy atomic.Int32
 	plain := 0 // under no lock but the turn: the race detector watches it
 	op := func() {
@@ -122,21 +122,21 @@ func TestTurnStress(t *testing.T) {
 		plain++
 		runtime.Gosched()
 		running.Add(-1)
-		u.leave()
+		u.Leave()
 	}
 	var wg sync.WaitGroup
 	const each = 500
 	for range 3 {
 		wg.Go(func() {
 			for range each {
-				k, ok := u.enter()
+				k, ok := u.Enter()
 				if !ok {
 					busy.Add(1)
 					runtime.Gosched()
 					continue
 				}
 				if k != nil {
-					<-k.ready
+					<-k.Ready
 				}
 				ran.Add(1)
 				op()
@@ -144,8 +144,8 @@ func TestTurnStress(t *testing.T) {
 		})
 		wg.Go(func() {
 			for range each {
-				k := u.take()
-				<-k.ready
+				k := u.Take()
+				<-k.Ready
 				ran.Add(1)
 				op()
 			}
@@ -161,7 +161,7 @@ func TestTurnStress(t *testing.T) {
 
 // What is taken in order runs in order, while blocking calls come and go.
 func TestTurnOrder(t *testing.T) {
-	var u turn
+	var u Turn
 	const n = 300
 	var order []int
 	var wg sync.WaitGroup
@@ -173,22 +173,22 @@ func TestTurnOrder(t *testing.T) {
 				return
 			default:
 			}
-			if k, ok := u.enter(); ok {
+			if k, ok := u.Enter(); ok {
 				if k != nil {
-					<-k.ready
+					<-k.Ready
 				}
-				u.leave()
+				u.Leave()
 			}
 			runtime.Gosched()
 		}
 	})
 	var ops sync.WaitGroup
 	for i := range n {
-		k := u.take()
+		k := u.Take()
 		ops.Go(func() {
-			<-k.ready
+			<-k.Ready
 			order = append(order, i)
-			u.leave()
+			u.Leave()
 		})
 	}
 	ops.Wait()

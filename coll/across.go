@@ -1,0 +1,277 @@
+package coll
+
+import (
+	"context"
+	"fmt"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw/cpu"
+	"github.com/ubcoll/ubcoll/internal/hosts"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// Collectives of a communicator that spans hosts. What is small travels with the hosts' blocks by which they agree:
+// each team's leader combines what the team has offered, and from all hosts' blocks the result, in the order of the
+// hosts. Of what is larger a part of the operation, among the team, brings its leader what it passes between the hosts,
+// and another one gives the team what has come, piece by piece.
+
+var (
+	acrossSmallPath     = team.Path{Name: "between hosts", Offer: offerToLeader, Contribute: contribute, Conclude: conclude, Run: takeOutcome}
+	acrossReducePath    = team.Path{Name: "ring between hosts", Acquire: acquireNothing, Contribute: expectReduce, Run: runAcrossReduce}
+	acrossBroadcastPath = team.Path{Name: "chain between hosts", Acquire: acquireNothing, Contribute: expectBroadcast, Run: runAcrossBroadcast}
+)
+
+const (
+	// What goes with the hosts' blocks: so many bytes of all hosts together.
+	smallAcross = 128 << 10
+	// acrossPiece is how many bytes go through a team with several ranks at a time.
+	acrossPiece = 4 << 20
+)
+
+// chooseAcross is choosePath between hosts: a pure function of the signature, the hosts, and how many ranks they have.
+func chooseAcross(t *team.Team, w *team.Work) {
+	h, bytes := t.Hosts, w.Count*w.Type.Size()
+	most := smallAcross / h.Size()
+	if h.Most() > 1 {
+		most = min(most, team.PartialBytes)
+	}
+	switch {
+	case bytes <= most:
+		w.Path = &acrossSmallPath
+		if bytes > team.PayloadSize && t.Size() > 1 {
+			w.EagerBytes = bytes
+		}
+		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with what the hosts say", "its own rank alone writes it"
+	case w.Kind == team.KindBroadcast:
+		w.Path = &acrossBroadcastPath
+	default:
+		w.Path = &acrossReducePath
+	}
+}
+
+func offerToLeader(t *team.Team, w *team.Work) {
+	if t.Size() > 1 {
+		offerEager(t, w)
+	}
+}
+
+// contribute leaves what the team has offered, combined.
+func contribute(t *team.Team, w *team.Work, b []byte) int {
+	bytes := w.Count * w.Type.Size()
+	if bytes == 0 {
+		return 0
+	}
+	to := unsafe.Pointer(&b[0])
+	switch {
+	case w.Kind == team.KindBroadcast:
+		root := t.Index(w.Root)
+		if root < 0 {
+			return 0
+		}
+		from := w.Src.Ptr
+		if t.Size() > 1 {
+			from = slot(t, w, root)
+		}
+		cpu.Copy(to, from, bytes, false)
+	case t.Size() == 1:
+		load(w, to, w.Src.Ptr, w.Count)
+	default:
+		srcs := t.Scratch()
+		for r := range srcs {
+			srcs[r] = slot(t, w, r)
+		}
+		div := 1
+		if w.Red == team.Avg && hosts.Halves(w.Type) {
+			div = t.Size() // averages of the hosts: see combine
+		}
+		cpu.ReduceN(w.Type, cpuOps[w.Red], to, srcs, w.Count, div, false)
+	}
+	return bytes
+}
+
+// conclude leaves the result where the team takes it, or, on a leader that is alone, in its destination.
+func conclude(t *team.Team, w *team.Work, all func(host int) []byte) error {
+	bytes := w.Count * w.Type.Size()
+	to := t.Outcome(bytes)
+	if t.Size() == 1 {
+		to = w.Dst.Ptr
+	}
+	if bytes == 0 || to == nil {
+		return nil
+	}
+	from := t.Hosts.Of(w.Root)
+	for h := range t.Hosts.Size() {
+		want := bytes
+		if w.Kind == team.KindBroadcast && h != from {
+			want = 0
+		}
+		if n := len(all(h)); n != want {
+			return fmt.Errorf("host %d has sent %d bytes, not %d: %w", h, n, want, fault.ErrMismatch)
+		}
+	}
+	if w.Kind == team.KindBroadcast {
+		cpu.Copy(to, unsafe.Pointer(&all(from)[0]), bytes, false)
+		return nil
+	}
+	combine(t.Hosts, w, to, all)
+	return nil
+}
+
+// combine combines what the hosts have left, in their order, so that all get the same bits. Of averages of half types
+// they have left their own, since a sum may be too large for the type.
+func combine(h team.Hosts, w *team.Work, to unsafe.Pointer, all func(host int) []byte) {
+	srcs := h.Scratch()
+	for i := range srcs {
+		srcs[i] = unsafe.Pointer(&all(i)[0])
+	}
+	div := 1
+	if w.Red == team.Avg {
+		div = h.Ranks()
+		if hosts.Halves(w.Type) && h.Most() > 1 {
+			combineAverages(h, w, to, srcs)
+			return
+		}
+	}
+	cpu.ReduceN(w.Type, cpuOps[w.Red], to, srcs, w.Count, div, false)
+}
+
+func combineAverages(h team.Hosts, w *team.Work, to unsafe.Pointer, srcs []unsafe.Pointer) {
+	cpu.Copy(to, srcs[0], w.Count*w.Type.Size(), false)
+	ranks := h.On(0)
+	for i := 1; i < len(srcs); i++ {
+		cpu.Weigh(w.Type, to, to, srcs[i], w.Count, ranks, h.On(i))
+		ranks += h.On(i)
+	}
+}
+
+func takeOutcome(_ context.Context, t *team.Team, w *team.Work) error {
+	if bytes := w.Count * w.Type.Size(); bytes > 0 && w.Dst.Ptr != nil && t.Size() > 1 {
+		cpu.Copy(w.Dst.Ptr, t.Outcome(bytes), bytes, false)
+	}
+	return nil
+}
+
+// acquireNothing leaves it to the parts of the operation.
+func acquireNothing(*team.Team, *team.Work) error { return nil }
+
+// pieceAcross is how many elements go through the teams at a time.
+func pieceAcross(t *team.Team, w *team.Work) int {
+	if t.Hosts.Most() == 1 {
+		return max(w.Count, 1)
+	}
+	return acrossPiece / w.Type.Size()
+}
+
+func expectReduce(t *team.Team, w *team.Work, _ []byte) int {
+	t.Hosts.ExpectReduce(w, pieceAcross(t, w))
+	return 0
+}
+
+func runAcrossReduce(ctx context.Context, t *team.Team, w *team.Work) error {
+	h, alone := t.Hosts, t.Size() == 1
+	w.SrcBuf.Passed, w.DstBuf.Passed = alone, alone
+	for off, per := 0, pieceAcross(t, w); off < w.Count; off += per {
+		n := min(per, w.Count-off)
+		own := w.Src.Ptr
+		if !alone {
+			part := team.Work{Kind: team.KindReduce, Type: w.Type, Red: w.Red, Factor: w.Factor, Count: n, Src: within(w.Src, off, n),
+				Dst: team.Vec{Type: w.Type}, Graph: w.Graph}
+			if w.Red == team.Avg && !hosts.Halves(w.Type) {
+				part.Red = team.Sum
+			}
+			if t.Rank() == 0 {
+				part.Dst, own = within(w.Dst, off, n), w.Dst.Ptr
+			}
+			if err := runPart(ctx, t, &part, &w.SrcBuf, &part.SrcBuf); err != nil {
+				return err
+			}
+		}
+		if t.Rank() == 0 {
+			if err := h.AllReduce(ctx, w, own, off, n); err != nil {
+				return err
+			}
+		}
+		if !alone {
+			part := team.Work{Kind: team.KindBroadcast, Type: w.Type, Count: n, Graph: w.Graph}
+			if err := shareOut(ctx, t, &part, within(w.Dst, off, n), &w.DstBuf); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// shareOut broadcasts v of the rank that part names among the team.
+func shareOut(ctx context.Context, t *team.Team, part *team.Work, v team.Vec, told *team.Buf) error {
+	part.Src, part.Dst = v, team.Vec{Type: v.Type}
+	buf := &part.SrcBuf
+	if t.Rank() != part.Root {
+		part.Src, part.Dst = part.Dst, part.Src
+		buf = &part.DstBuf
+	}
+	return runPart(ctx, t, part, told, buf)
+}
+
+// runPart runs a part of w, and notes in told how its buffer, buf, took part in it.
+func runPart(ctx context.Context, t *team.Team, part *team.Work, told, buf *team.Buf) error {
+	chooseHere(t, part)
+	err := t.Hosts.Sub(ctx, part)
+	told.Passed, told.Why = buf.Direct(), buf.Why
+	return err
+}
+
+// within is n elements of v from element off on.
+func within(v team.Vec, off, n int) team.Vec {
+	v.Ptr, v.Len = unsafe.Add(v.Ptr, off*v.Type.Size()), n
+	return v
+}
+
+// leadersData is where the data is on a leader.
+func leadersData(w *team.Work) unsafe.Pointer {
+	if w.Dst.Ptr != nil {
+		return w.Dst.Ptr
+	}
+	return w.Src.Ptr
+}
+
+func expectBroadcast(t *team.Team, w *team.Work, _ []byte) int {
+	t.Hosts.ExpectBroadcast(w, leadersData(w), pieceAcross(t, w))
+	return 0
+}
+
+func runAcrossBroadcast(ctx context.Context, t *team.Team, w *team.Work) error {
+	h, alone, root := t.Hosts, t.Size() == 1, max(t.Index(w.Root), 0)
+	w.SrcBuf.Passed, w.DstBuf.Passed = alone, alone
+	here := h.Of(w.Root) == h.Host()
+	for off, per := 0, pieceAcross(t, w); off < w.Count; off += per {
+		n := min(per, w.Count-off)
+		share := func() error {
+			if alone {
+				return nil
+			}
+			v, told := w.Dst, &w.DstBuf
+			if v.Ptr == nil {
+				v, told = w.Src, &w.SrcBuf
+			}
+			part := team.Work{Kind: team.KindBroadcast, Type: w.Type, Root: root, Count: n, Graph: w.Graph}
+			return shareOut(ctx, t, &part, within(v, off, n), told)
+		}
+		if here {
+			if err := share(); err != nil {
+				return err
+			}
+		}
+		if t.Rank() == 0 {
+			if err := h.Broadcast(ctx, w, leadersData(w), off, n); err != nil {
+				return err
+			}
+		}
+		if !here {
+			if err := share(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package hosts
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/transport/net"
+)
+
+// Network is what a rank has of the network, for all of its communicators that span hosts. Methods are safe for
+// concurrent use.
+type Network struct {
+	node *net.Node
+	row  func(rank int) []byte
+
+	mu     sync.Mutex
+	stages map[uint64]*Stage // by communicator
+}
+
+// Listen makes the network of a rank of a job, whose secret this is. row is what each rank of the job has told with Row.
+func Listen(rank int, secret []byte, log *slog.Logger, row func(rank int) []byte) (n *Network, err error) {
+	n = &Network{row: row, stages: map[uint64]*Stage{}}
+	n.node, err = net.New(net.Config{Rank: rank, Secret: secret, Log: log, Heard: n.heard, Down: n.down, Tick: n.tick})
+	if err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// Row is what other ranks need to reach this one.
+func (n *Network) Row() []byte { return n.node.Row().Append(nil) }
+
+// reach is how a rank of the job is reached.
+func (n *Network) reach(rank int) (net.Row, error) { return net.ParseRow(n.row(rank)) }
+
+// closeTimeout is how long Close waits until peers have taken what is on its way.
+const closeTimeout = 5 * time.Second
+
+// Close ends it, after its stages. It says what peers have not taken in 5 s.
+func (n *Network) Close() error {
+	if err := n.node.Close(closeTimeout); err != nil {
+		return fmt.Errorf("the network: %w", err)
+	}
+	return nil
+}
+
+func (n *Network) add(s *Stage) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stages[s.ID] = s
+}
+
+func (n *Network) remove(s *Stage) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.stages, s.ID)
+}
+
+func (n *Network) find(comm uint64) *Stage {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.stages[comm]
+}
+
+func (n *Network) list() (all []*Stage) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range n.stages {
+		all = append(all, s)
+	}
+	return all
+}
+
+// heard takes what another leader tells.
+func (n *Network) heard(from int, m net.Message) {
+	if s := n.find(m.Comm); s != nil {
+		s.Break(func() *fault.Error { return s.heard(from, m) })
+	}
+}
+
+// down takes the end of a wire.
+func (n *Network) down(peer int, down *net.Down) {
+	for _, s := range n.list() {
+		s.Break(func() *fault.Error { return s.down(peer, down) })
+	}
+}
+
+// tick looks at the teams of this host, for those who wait on others.
+func (n *Network) tick() {
+	for _, s := range n.list() {
+		if s.Team.Broken() == nil {
+			s.Break(s.watch)
+		}
+	}
+}

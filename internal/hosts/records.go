@@ -1,0 +1,56 @@
+package hosts
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// Records of all ranks, of a few bytes each: a host's go in its block, and the leader leaves those of all in its staging
+// memory.
+
+const recordHead = 8 // rank and length
+
+// MostRecord is how long a record of t's communicator may be.
+func MostRecord(t *team.Team) int { return MaxBlocks/t.Hosts.Ranks() - recordHead }
+
+// AppendRecord puts a rank's record into the data of a block.
+func AppendRecord(b []byte, rank int, record []byte) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(rank))
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(record)))
+	return append(b, record...)
+}
+
+// LeaveRecords leaves those of all hosts for the team, on its leader.
+func LeaveRecords(t *team.Team, _ *team.Work, all func(host int) []byte) error {
+	b := unsafe.Slice((*byte)(t.Staging(t.Rank())), team.StagingBytes)
+	n := 8
+	for h := range t.Hosts.Size() {
+		n += copy(b[n:], all(h))
+	}
+	binary.LittleEndian.PutUint64(b, uint64(n))
+	return nil
+}
+
+// Records are what the leader has left, by rank of the communicator: copies.
+func Records(t *team.Team) ([][]byte, int, error) {
+	all := make([][]byte, t.Whole())
+	b := unsafe.Slice((*byte)(t.Staging(0)), team.StagingBytes)
+	b = append([]byte{}, b[8:max(8, min(binary.LittleEndian.Uint64(b), team.StagingBytes))]...)
+	for len(b) >= recordHead {
+		r, n := int(binary.LittleEndian.Uint32(b)), int(binary.LittleEndian.Uint32(b[4:]))
+		if b = b[recordHead:]; r >= len(all) || all[r] != nil || n > len(b) {
+			break
+		}
+		all[r], b = b[:n:n], b[n:]
+	}
+	for r := range all {
+		if all[r] == nil {
+			return nil, r, fmt.Errorf("no record of rank %d: %w", r, fault.ErrMismatch)
+		}
+	}
+	return all, -1, nil
+}
