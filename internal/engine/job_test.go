@@ -132,7 +132,6 @@ func TestOpenRefused(t *testing.T) {
 		text   string
 	}{
 		{"another version", 0, hello(4, 1), fault.ErrMismatch, "wire version is 7 on rank 0 and 6 on rank 1"},
-		{"another host", 0, hello(32, 1), fault.ErrNotSupported, "ranks on several hosts"},
 		{"a race build", 0, hello(6, 1), fault.ErrMismatch, "race detector"},
 		{"a rank that cannot", 0, details(field("err", "no can do")), nil, "rank 1: no can do"},
 		{"half a hello", 0, func(b []byte) []byte { return b[:100] }, fault.ErrMismatch, "what rank 1 sent"},

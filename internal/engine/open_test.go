@@ -107,7 +107,7 @@ func (u *unreachable) Attach(ctx context.Context, card json.RawMessage) (team.Pe
 
 // What one rank tells the others of a third keeps its class, and is about the third.
 func TestOpenRelays(t *testing.T) {
-	for _, class := range []error{fault.ErrPeerLost, fault.ErrStale, fault.ErrLimit, fault.ErrNotSupported, fault.ErrTimeout,
+	for _, class := range []error{fault.ErrPeerLost, fault.ErrStale, fault.ErrLimit, fault.ErrTimeout,
 		fault.ErrArgument, fault.ErrMismatch, fault.ErrAborted} {
 		t.Run(class.Error(), func(t *testing.T) {
 			const n, teller, missing = 4, 0, 2

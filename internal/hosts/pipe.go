@@ -23,6 +23,7 @@ type pipe struct {
 	in, out uint64 // items that have come, and have gone
 	granted uint64 // that may come
 	told    uint64 // granted, as the sender knows
+	all     bool   // all of the operation's items are granted
 }
 
 const (
@@ -68,7 +69,7 @@ type step struct {
 func (s *Stage) expect(p plan) {
 	q := &s.pipe
 	q.plan, q.grants, q.base = p, p.walk(), s.seq<<itemBits
-	q.in, q.out, q.granted = 0, 0, 0
+	q.in, q.out, q.granted, q.all = 0, 0, 0, false
 	s.grantItems()
 	q.told = q.granted // as the sender assumes
 }
@@ -82,6 +83,7 @@ func (s *Stage) grantItems() {
 	for q.granted < q.in+uint64(q.window) {
 		k, ok := q.grants.next()
 		if !ok {
+			q.all = true
 			return
 		}
 		if !k.receives {
@@ -125,7 +127,7 @@ func (s *Stage) taken() {
 	q := &s.pipe
 	q.in++
 	s.grantItems()
-	if q.granted-q.told >= uint64(q.window)/2 {
+	if news := q.granted - q.told; news >= uint64(q.window)/2 || q.all && news > 0 {
 		q.told = q.granted
 		q.before.link.Put(s.creditPlace(), q.base+q.told, nil, 0)
 	}

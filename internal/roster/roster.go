@@ -14,7 +14,6 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/race"
-	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -196,18 +195,4 @@ func (r *Roster) part(apart []Apart) {
 		}
 		r.table = nil
 	}
-}
-
-// Several is why operations between hosts cannot be, as an error that names two of them: for who does without.
-func (r *Roster) Several() error {
-	if len(r.Hosts) < 2 {
-		return nil
-	}
-	if r.Apart != nil {
-		return reason.About(r.Apart.About, fmt.Errorf("rank %d: %s: ranks on several hosts: %w", r.Apart.Rank,
-			r.Apart.Why, fault.ErrNotSupported))
-	}
-	a, z := r.Hosts[0][0], r.Hosts[1][0]
-	return reason.About(z, fmt.Errorf("rank %d is on host %s and rank %d on host %s: ranks on several hosts: %w",
-		a, r.names[a], z, r.names[z], fault.ErrNotSupported))
 }
