@@ -239,6 +239,7 @@ func (c *control) read() error {
 			}
 		case controlBye:
 			c.bye = true
+			c.lift()
 		case controlBroken:
 			return fmt.Errorf("%w: it says: %s", errTold, body)
 		}
@@ -253,6 +254,14 @@ func (c *control) read() error {
 		c.unsaid = 0
 	}
 	return nil
+}
+
+// lift sends what waits for the window: a peer that has said bye reads all that comes, and acknowledges no more.
+func (c *control) lift() {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	c.out, c.held = append(c.out, c.held...), nil
+	c.flush()
 }
 
 var errTold = errors.New("the peer ended the wire")

@@ -41,7 +41,8 @@ const (
 
 var helloMagic = [8]byte{'u', 'b', 'c', 'o', 'l', 'l', 0, 1}
 
-const (
+// Tests make these short.
+var (
 	strangerLimit = 5 * time.Second  // for all that comes before the proofs
 	probeLimit    = 10 * time.Second // for the probes: they are the first data on the way, and the machine may be busy
 )
@@ -182,28 +183,30 @@ var errNoProbe = errors.New("closed before the probe") // of two addresses that 
 
 // probe sends and receives a full-size frame: what only small packets pass must not become a wire.
 func probe(c stdnet.Conn, dialled bool) error {
-	_ = c.SetDeadline(time.Now().Add(probeLimit))
 	mine, theirs, seal := probeBytes(), make([]byte, probeSize), []byte{1}
+	k, limit := 0, probeLimit
 	send := func() error { _, err := c.Write(mine); return err }
-	receive := func() error {
-		k, err := io.ReadFull(c, theirs)
-		switch {
-		case err == nil && !bytes.Equal(mine, theirs):
+	receive := func() (err error) {
+		if k, err = io.ReadFull(c, theirs); err == nil && !bytes.Equal(mine, theirs) {
 			return fmt.Errorf("the probe came back changed: %w", fault.ErrMismatch)
-		case k == 0 && errors.Is(err, io.EOF) && !dialled:
-			return errNoProbe
 		}
 		return err
 	}
 	steps := []func() error{send, receive, func() error { _, err := c.Write(seal); return err }}
 	if !dialled {
 		steps = []func() error{receive, send, func() error { _, err := io.ReadFull(c, seal); return err }}
+		limit += limit / 4 // who dials gives up first, and says why
 	}
+	_ = c.SetDeadline(time.Now().Add(limit))
 	for _, step := range steps {
-		if err := step(); errors.Is(err, os.ErrDeadlineExceeded) {
-			return fmt.Errorf("small messages pass and %d bytes do not, within %v: is the MTU the same on the whole way? %w",
-				probeSize, probeLimit, fault.ErrTimeout)
-		} else if err != nil {
+		switch err := step(); {
+		case err == nil:
+		case !dialled && k == 0 && errors.Is(err, io.EOF):
+			return errNoProbe
+		case errors.Is(err, os.ErrDeadlineExceeded), !dialled && errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return fmt.Errorf("small messages pass, and %d bytes do not within %v (%w): is the MTU the same on the whole way? %w",
+				probeSize, limit, err, fault.ErrTimeout)
+		default:
 			return err
 		}
 	}

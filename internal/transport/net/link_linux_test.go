@@ -1,12 +1,21 @@
 package net
 
 import (
+	"bytes"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
+// Every size lands whole, with its word after it.
 func TestPut(t *testing.T) {
 	p := newPair(t, 4)
 	for seq, n := range []int{0, 1, 8, 4095, 4096, 4097, 1 << 20, 20 << 20} {
@@ -31,4 +40,163 @@ func TestPut(t *testing.T) {
 	p.close(t)
 	require.Empty(t, p.toldA.downs())
 	require.Empty(t, p.toldB.downs())
+}
+
+// Several links, places, sizes, both directions, readers that are slow, and that wait in different ways: all bytes land
+// where they belong.
+func TestTraffic(t *testing.T) {
+	r := testkit.Random(t)
+	const places, rounds = 3, 40
+	p := newPair(t, places)
+	var all sync.WaitGroup
+	for k := range 3 {
+		la, lb := p.la, p.lb
+		if k > 0 {
+			la, lb = links(t, p.ab, p.ba, uint64(100+k), places)
+		}
+		// Each side grants a place and says so by the word of the peer's place 0; it then gets the data there.
+		for _, side := range []struct {
+			from, to *Link
+			seed     uint64
+		}{{la, lb, r.Uint64()}, {lb, la, r.Uint64()}} {
+			size := func(seq uint64) int {
+				return []int{1, 8, 100, 4064, 4096, 5000, 64 << 10, 300 << 10}[rand.New(rand.NewPCG(side.seed, seq)).IntN(8)]
+			}
+			pattern := func(seq uint64) []byte {
+				return bytes.Repeat([]byte{byte(seq), byte(seq >> 8), byte(side.seed)}, size(seq)/3+1)[:size(seq)]
+			}
+			var granted atomic.Uint64 // out of band: what this test is about goes the other way
+			all.Go(func() {
+				var kept [][]byte
+				for seq := uint64(1); seq <= rounds; seq++ {
+					for begin := time.Now(); granted.Load() < seq && time.Since(begin) < testkit.Limit; {
+						side.from.wire.node.Wait(time.Millisecond)
+					}
+					b := pattern(seq)
+					kept = append(kept, b)
+					side.from.Put(1+int(seq%(places-1)), seq, at(b), len(b))
+				}
+				testkit.Eventually(t, func() bool { side.from.wire.node.Progress(); return side.from.Sent() == side.from.Queued() })
+			})
+			all.Go(func() {
+				for seq := uint64(1); seq <= rounds; seq++ {
+					to := make([]byte, size(seq))
+					place := 1 + int(seq%(places-1))
+					side.to.Grant(place, seq, at(to), len(to))
+					granted.Store(seq)
+					if seq%7 == 0 {
+						time.Sleep(time.Millisecond)
+					}
+					side.to.until(t, place, seq)
+					if !bytes.Equal(pattern(seq), to) || side.to.Landed(place) != len(to) {
+						t.Errorf("sequence %d: the bytes differ", seq)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	p.close(t)
+	require.Empty(t, p.toldA.downs())
+	require.Empty(t, p.toldB.downs())
+}
+
+// The node's goroutine alone lands what comes for a rank that does something else.
+func TestNobodyPolls(t *testing.T) {
+	p := newPair(t, 1)
+	from, to := bytes.Repeat([]byte("x"), 8<<20), make([]byte, 8<<20)
+	p.lb.Grant(0, 1, at(to), len(to))
+	p.la.Put(0, 1, at(from), len(from))
+	testkit.Eventually(t, func() bool { return p.lb.Word(0).Load() == 1 && p.la.Sent() == 1 })
+	require.Equal(t, from, to)
+	p.close(t)
+}
+
+// What was taken back is not written any more, though it is on its way, and what comes later is.
+func TestTakenBack(t *testing.T) {
+	p := newPair(t, 2)
+	r := testkit.Random(t)
+	from, to := bytes.Repeat([]byte("x"), 4<<20), make([]byte, 4<<20)
+	for seq := uint64(1); seq <= 60; seq += 2 {
+		n := len(from)
+		if seq%4 == 1 {
+			n = 1 + r.IntN(8<<10)
+		}
+		clear(to)
+		p.lb.Grant(0, seq, at(to), n)
+		var both sync.WaitGroup
+		both.Go(func() { p.la.Put(0, seq, at(from), n) })
+		both.Go(func() {
+			for range r.IntN(30) {
+				p.lb.Poll()
+			}
+			p.lb.Grant(0, seq, nil, 0)
+		})
+		both.Wait()
+		landed := p.lb.Word(0).Load() == seq
+		before := bytes.Count(to, []byte("x"))
+		p.la.Put(1, seq, nil, 0) // comes after it
+		for p.la.Sent() < p.la.Queued() {
+			p.la.Poll()
+			p.lb.Poll()
+		}
+		p.lb.until(t, 1, seq)
+		require.Equal(t, landed, p.lb.Word(0).Load() == seq, "it landed later")
+		require.Equal(t, before, bytes.Count(to, []byte("x")), "written after it was taken back")
+
+		p.lb.Grant(0, seq+1, at(to), 1)
+		p.la.Put(0, seq+1, at(from), 1)
+		p.lb.until(t, 0, seq+1)
+		require.Equal(t, byte('x'), to[0])
+	}
+	p.close(t)
+	require.Empty(t, p.toldB.downs())
+}
+
+// A closed link's puts are read and dropped, also one under way; others' go on. Its own are not read any more.
+func TestLinkClose(t *testing.T) {
+	p := newPair(t, 1)
+	oa, ob := links(t, p.ab, p.ba, 8, 1)
+	from, to, small := bytes.Repeat([]byte("x"), 32<<20), make([]byte, 32<<20), []byte("small")
+	p.lb.Grant(0, 1, at(to), len(to))
+	p.la.Put(0, 1, at(from), len(from))
+	require.Positive(t, p.ab.data[0].Queued(), "more than the kernel takes")
+	p.lb.Close()
+	p.la.Close()
+	clear(from)
+	ob.Grant(0, 1, at(to), len(to))
+	oa.Put(0, 1, at(small), len(small))
+	ob.until(t, 0, 1)
+	require.Equal(t, small, to[:len(small)])
+	_, err := p.ab.Link(comm, 1)
+	require.ErrorIs(t, err, fault.ErrInUse)
+	p.close(t)
+}
+
+// Nothing on the path allocates.
+func TestAllocations(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	p := newPair(t, 2)
+	small, large := make([]byte, 64), make([]byte, 64<<10)
+	seq := uint64(0)
+	trip := func() {
+		seq++
+		p.lb.Grant(0, seq, at(small), len(small))
+		p.lb.Grant(1, seq, at(large), len(large))
+		p.la.Put(0, seq, at(small), len(small))
+		p.la.Put(1, seq, at(large), len(large))
+		for p.lb.Word(0).Load() < seq || p.lb.Word(1).Load() < seq {
+			p.lb.Poll()
+			p.la.Poll()
+			p.b.Progress()
+		}
+	}
+	trip()
+	require.Zero(t, testing.AllocsPerRun(1000, trip))
+	wait := func() { p.b.Wait(time.Microsecond) }
+	wait()
+	require.Zero(t, testing.AllocsPerRun(100, wait))
+	p.close(t)
 }

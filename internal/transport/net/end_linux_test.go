@@ -1,0 +1,245 @@
+package net
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
+)
+
+// Messages come in order, also far more than the peer reads at once, and before the end of who sent them.
+func TestTell(t *testing.T) {
+	p := newPair(t, 1)
+	want := Message{Comm: 1 << 60, Kind: 3, Code: 4, About: -1, Text: strings.Repeat("x", MaxText)}
+	for i := range 50 {
+		want.About = int32(i) - 1
+		p.ab.Tell(want)
+		p.ba.Tell(Message{About: int32(i)})
+	}
+	p.ab.Tell(Message{Text: strings.Repeat("y", MaxText+1)})
+	p.close(t)
+	got := p.toldB.messages()
+	require.Len(t, got, 51)
+	for i, m := range got[:50] {
+		require.EqualValues(t, i-1, m.About)
+		require.Equal(t, want.Text, m.Text)
+	}
+	require.Equal(t, strings.Repeat("y", MaxText), got[50].Text)
+	require.Len(t, p.toldA.messages(), 50)
+}
+
+// Whoever reads nothing has few bytes of messages unread: the rest waits, and what is too much is dropped.
+func TestTellWindow(t *testing.T) {
+	p := newPair(t, 1)
+	p.ba.control.receiving.Lock() // reads nothing
+	m := Message{Text: strings.Repeat("x", MaxText)}
+	for range 200 {
+		p.ab.Tell(m)
+	}
+	p.ab.control.sending.Lock()
+	require.LessOrEqual(t, p.ab.control.unread, window)
+	require.LessOrEqual(t, len(p.ab.control.held), held)
+	p.ab.control.sending.Unlock()
+	p.ba.control.receiving.Unlock()
+	testkit.Eventually(t, p.ab.control.drained)
+	p.close(t)
+	require.Len(t, p.toldB.messages(), window/(controlHeader+tellFixed+MaxText)+held/(controlHeader+tellFixed+MaxText))
+}
+
+// A process that ends without a bye has died: told once, after what it said before, and every link has the error.
+func TestDeath(t *testing.T) {
+	for _, part := range []string{"all", "data", "control"} {
+		t.Run(part, func(t *testing.T) {
+			p := newPair(t, 1)
+			p.ab.Tell(Message{Kind: 9})
+			p.ab.ended.Store(true) // as a process that is gone: it sees nothing of this
+			for _, e := range p.ab.sockets() {
+				p.a.poll.remove(e)
+			}
+			if part != "control" {
+				p.ab.data[0].Close()
+			}
+			if part != "data" {
+				p.ab.control.close()
+			}
+			testkit.Eventually(t, func() bool { return p.lb.Err() != nil })
+			require.Equal(t, Died, p.lb.Err().Kind)
+			require.ErrorIs(t, p.lb.Err(), fault.ErrPeerLost)
+			testkit.Eventually(t, func() bool { return len(p.toldB.downs()) == 1 })
+			require.Same(t, p.lb.Err(), p.toldB.downs()[0])
+			require.Len(t, p.toldB.messages(), 1)
+			_, err := p.b.Connect(t.Context(), 0, p.a.Row())
+			require.ErrorIs(t, err, fault.ErrPeerLost)
+			p.lb.Put(0, 1, nil, 0)
+			p.lb.Poll()
+			p.ba.Tell(Message{})
+			p.ab.close()
+			p.close(t)
+			require.Len(t, p.toldB.downs(), 1)
+		})
+	}
+}
+
+// What the kernel says of a host that does not answer is a cut, and nobody's death.
+func TestCut(t *testing.T) {
+	for _, e := range []syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH} {
+		p := newPair(t, 1)
+		p.ab.heard(e)
+		require.Equal(t, Cut, p.la.Err().Kind)
+		require.ErrorIs(t, p.la.Err(), e)
+		require.Len(t, p.toldA.downs(), 1)
+		testkit.Eventually(t, func() bool { return p.lb.Err() != nil })
+		p.close(t)
+	}
+}
+
+// What breaks the rules ends the wire, with what it was at both ends, and nothing is written.
+func TestViolations(t *testing.T) {
+	good := tcp.Header{Place: 1, Comm: comm, Seq: 5, Length: 8}
+	edit := func(f func(b []byte)) []byte {
+		b := make([]byte, tcp.HeaderSize+16)
+		good.Encode(b)
+		f(b)
+		return b
+	}
+	le := binary.LittleEndian
+	for name, b := range map[string][]byte{
+		"magic":        edit(func(b []byte) { b[0]++ }),
+		"kind":         edit(func(b []byte) { b[2]++ }),
+		"zero":         edit(func(b []byte) { b[3]++ }),
+		"place":        edit(func(b []byte) { le.PutUint32(b[4:], 2) }),
+		"large place":  edit(func(b []byte) { le.PutUint32(b[4:], 1<<31) }),
+		"not granted":  edit(func(b []byte) { le.PutUint32(b[4:], 0) }),
+		"communicator": edit(func(b []byte) { b[8]++ }),
+		"sequence":     edit(func(b []byte) { le.PutUint64(b[16:], 6) }),
+		"sequence 0":   edit(func(b []byte) { le.PutUint64(b[16:], 0) }),
+		"length":       edit(func(b []byte) { le.PutUint64(b[24:], 9) }),
+		"large length": edit(func(b []byte) { le.PutUint64(b[24:], 1<<63) }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t, 2)
+			to := make([]byte, 16)
+			p.lb.Grant(1, 5, at(to), 8)
+			_, err := unix.Write(p.ab.data[0].end.fd, b)
+			require.NoError(t, err)
+			testkit.Eventually(t, func() bool { return p.lb.Err() != nil && p.la.Err() != nil })
+			require.Equal(t, Broken, p.lb.Err().Kind)
+			require.ErrorIs(t, p.lb.Err(), tcp.ErrFrame)
+			require.Equal(t, Broken, p.la.Err().Kind)
+			require.ErrorContains(t, p.la.Err(), tcp.ErrFrame.Error())
+			require.Equal(t, make([]byte, 16), to)
+			p.close(t)
+		})
+	}
+	t.Run("control", func(t *testing.T) {
+		p := newPair(t, 2)
+		_, err := unix.Write(p.ab.control.end.fd, []byte("garbage, and more of it"))
+		require.NoError(t, err)
+		testkit.Eventually(t, func() bool { return p.lb.Err() != nil && p.la.Err() != nil })
+		require.Equal(t, Broken, p.lb.Err().Kind)
+		p.close(t)
+	})
+}
+
+// Frames that are older than what is granted, or come twice, are read and dropped.
+func TestOld(t *testing.T) {
+	p := newPair(t, 2)
+	to := make([]byte, 8)
+	p.lb.Grant(0, 5, at(to), 8)
+	b := make([]byte, tcp.HeaderSize+8)
+	write := func(seq uint64, fill byte) {
+		tcp.Header{Comm: comm, Seq: seq, Length: 8}.Encode(b)
+		copy(b[tcp.HeaderSize:], bytes.Repeat([]byte{fill}, 8))
+		_, err := unix.Write(p.ab.data[0].end.fd, b)
+		require.NoError(t, err)
+	}
+	write(4, 4)
+	write(5, 5)
+	write(5, 6)
+	write(3, 3)
+	p.la.Put(1, 1, nil, 0)
+	p.lb.until(t, 1, 1)
+	require.Equal(t, bytes.Repeat([]byte{5}, 8), to)
+	require.EqualValues(t, 5, p.lb.Word(0).Load())
+	p.close(t)
+	require.Empty(t, p.toldB.downs())
+}
+
+// Close drains: what was put and told before comes, though the peer looks late.
+func TestCloseDrains(t *testing.T) {
+	p := newPair(t, 1)
+	from, to := bytes.Repeat([]byte("x"), 32<<20), make([]byte, 32<<20)
+	p.lb.Grant(0, 1, at(to), len(to))
+	p.la.Put(0, 1, at(from), len(from))
+	require.Positive(t, p.ab.data[0].Queued())
+	p.ab.Tell(Message{Kind: 1})
+	require.NoError(t, p.a.Close(testkit.Limit))
+	require.EqualValues(t, 1, p.lb.Word(0).Load())
+	require.Equal(t, from, to)
+	testkit.Eventually(t, func() bool { return p.lb.Err() != nil })
+	require.Equal(t, Left, p.lb.Err().Kind)
+	require.ErrorIs(t, p.lb.Err(), fault.ErrClosed)
+	require.Len(t, p.toldB.messages(), 1)
+	require.NoError(t, p.b.Close(testkit.Limit))
+	require.Empty(t, p.toldB.downs())
+	require.Empty(t, p.toldA.downs())
+	require.NoError(t, p.a.Close(0))
+	p.a.Progress()
+	p.a.Wait(time.Millisecond)
+}
+
+// Close waits no longer than it may for a peer that reads nothing, and says what it leaves.
+func TestCloseLimit(t *testing.T) {
+	p := newPair(t, 1)
+	p.b.poll.moving.Lock() // stands still
+	from := make([]byte, 32<<20)
+	p.la.Put(0, 1, at(from), len(from))
+	err := p.a.Close(50 * time.Millisecond)
+	require.ErrorContains(t, err, "rank 1 has not taken 1 puts within 50ms")
+	require.ErrorIs(t, err, fault.ErrTimeout)
+	require.Equal(t, Left, p.la.Err().Kind)
+	p.b.poll.moving.Unlock()
+	testkit.Eventually(t, func() bool { return p.lb.Err() != nil }) // the grant is missing, too
+	p.close(t)
+}
+
+// Nothing stays behind: no goroutine (TestMain looks) and no descriptor, after many wires and however they end.
+func TestNothingStays(t *testing.T) {
+	newPair(t, 1).close(t)
+	before := descriptorsOpen(t)
+	for i := range 10 {
+		p := newPair(t, 1)
+		switch i % 3 {
+		case 1:
+			p.ab.finish(Died, fault.ErrPeerLost)
+		case 2:
+			require.NoError(t, p.a.Close(testkit.Limit))
+		}
+		p.close(t)
+	}
+	testkit.Eventually(t, func() bool { return descriptorsOpen(t) <= before })
+}
+
+// The tick comes while there is a wire, also beside somebody who makes progress all the time.
+func TestTick(t *testing.T) {
+	p := newPair(t, 1)
+	ticks := func(h *told) int { h.mu.Lock(); defer h.mu.Unlock(); return h.ticks }
+	testkit.Eventually(t, func() bool { return ticks(p.toldB) > 1 })
+	begin := ticks(p.toldA)
+	testkit.Eventually(t, func() bool { p.a.Wait(time.Millisecond); return ticks(p.toldA) > begin+1 })
+	begin = ticks(p.toldA)
+	for start := time.Now(); ticks(p.toldA) < begin+2 && time.Since(start) < testkit.Limit; {
+		p.la.Poll()
+	}
+	require.GreaterOrEqual(t, ticks(p.toldA), begin+2)
+	p.close(t)
+}

@@ -1,0 +1,340 @@
+package net
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdh"
+	"crypto/rand"
+	"errors"
+	"io"
+	stdnet "net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+func (n *Node) addr() string { return netip.AddrPortFrom(n.row.Addrs[0], n.row.Port).String() }
+
+func dialled(t *testing.T, n *Node) stdnet.Conn {
+	t.Helper()
+	c, err := stdnet.Dial("tcp", n.addr())
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// refused fails unless the node ends the connection, having said no more than a nonce.
+func refused(t *testing.T, c stdnet.Conn) {
+	t.Helper()
+	_ = c.SetDeadline(time.Now().Add(testkit.Limit))
+	b, err := io.ReadAll(c)
+	require.NotErrorIs(t, err, syscall.ETIMEDOUT)
+	require.False(t, errors.Is(err, context.DeadlineExceeded))
+	require.LessOrEqual(t, len(b), nonceSize)
+}
+
+func newHello(t *testing.T, from, to int) (hello, *ecdh.PrivateKey) {
+	key, err := ecdh.X25519().GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	h := hello{from: uint32(from), to: uint32(to), count: 1 + dataConnections, key: [32]byte(key.PublicKey().Bytes())}
+	_, _ = rand.Read(h.nonce[:])
+	return h, key
+}
+
+// No stranger gets past the handshake, whatever it sends, and nothing of it stays.
+func TestStrangers(t *testing.T) {
+	p := newPair(t, 1)
+	goroutines, fds := runtime.NumGoroutine(), descriptorsOpen(t)
+	good, _ := newHello(t, 0, 1)
+	edit := func(f func(h *hello)) []byte { h := good; f(&h); return h.bytes() }
+	for name, b := range map[string][]byte{
+		"garbage":        bytes.Repeat([]byte("GET / HTTP/1.1\r\n\r\n"), 100),
+		"closes":         nil,
+		"half a hello":   good.bytes()[:50],
+		"magic":          append([]byte("x"), good.bytes()[1:]...),
+		"to another":     edit(func(h *hello) { h.to = 2 }),
+		"from itself":    edit(func(h *hello) { h.from = 1 }),
+		"from a higher":  edit(func(h *hello) { h.from = 5 }),
+		"index":          edit(func(h *hello) { h.index = h.count }),
+		"count":          edit(func(h *hello) { h.count = 1 << 30 }),
+		"a key of zeros": edit(func(h *hello) { h.key = [32]byte{} }),
+		"no proof":       good.bytes(),
+		"a wrong proof":  append(good.bytes(), make([]byte, 32)...),
+		"more than that": append(good.bytes(), make([]byte, 1<<20)...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 20 {
+				c := dialled(t, p.b)
+				_, _ = c.Write(b)
+				_ = c.(*stdnet.TCPConn).CloseWrite()
+				refused(t, c)
+				c.Close()
+			}
+		})
+	}
+	testkit.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines && descriptorsOpen(t) <= fds })
+	p.la.Put(0, 1, nil, 0)
+	p.lb.until(t, 0, 1)
+	p.close(t)
+}
+
+// Who knows all but the secret is a stranger, and so is who replays what a rank has sent.
+func TestProof(t *testing.T) {
+	a, _ := node(t, 0)
+	b, _ := node(t, 1)
+	t.Run("another secret", func(t *testing.T) {
+		a.config.Secret = []byte("another secret of sixteen bytes")
+		defer func() { a.config.Secret = secret }()
+		_, err := a.Connect(t.Context(), 1, b.Row())
+		require.ErrorIs(t, err, fault.ErrPeerLost)
+		require.ErrorContains(t, err, "another secret")
+	})
+	t.Run("another's key", func(t *testing.T) {
+		row := b.Row()
+		row.Key = a.Row().Key
+		_, err := a.Connect(t.Context(), 1, row)
+		require.ErrorIs(t, err, fault.ErrPeerLost)
+	})
+	t.Run("not the rank", func(t *testing.T) {
+		_, err := a.Connect(t.Context(), 2, b.Row())
+		require.ErrorIs(t, err, fault.ErrPeerLost)
+		require.ErrorContains(t, err, "does not answer as a rank")
+	})
+	t.Run("replay", func(t *testing.T) {
+		// A relay between the ranks records what rank 0 sends.
+		l, err := stdnet.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer l.Close()
+		var mu sync.Mutex
+		var recorded [][]byte
+		var relays sync.WaitGroup
+		relays.Go(func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				d, err := stdnet.Dial("tcp", b.addr())
+				if err != nil {
+					c.Close()
+					return
+				}
+				relays.Go(func() {
+					defer d.(*stdnet.TCPConn).CloseWrite()
+					var all bytes.Buffer
+					_, _ = io.Copy(io.MultiWriter(d, &all), c)
+					mu.Lock()
+					defer mu.Unlock()
+					recorded = append(recorded, all.Bytes())
+				})
+				relays.Go(func() { _, _ = io.Copy(c, d); c.Close(); d.Close() })
+			}
+		})
+		row := b.Row()
+		row.Port = netip.MustParseAddrPort(l.Addr().String()).Port()
+		var both sync.WaitGroup
+		both.Go(func() { _, err := a.Connect(t.Context(), 1, row); assert.NoError(t, err) })
+		both.Go(func() { _, err := b.Connect(t.Context(), 0, a.Row()); assert.NoError(t, err) })
+		both.Wait()
+		closeAll(t, a)
+		l.Close()
+		relays.Wait()
+		require.Len(t, recorded, 1+dataConnections)
+		for range 20 {
+			for _, all := range recorded {
+				c := dialled(t, b)
+				_, _ = c.Write(all)
+				_ = c.(*stdnet.TCPConn).CloseWrite()
+				refused(t, c)
+			}
+		}
+	})
+	closeAll(t, b)
+}
+
+// Connections of a peer that has proved itself, beside those of its wire, are closed.
+func TestDuplicates(t *testing.T) {
+	p := newPair(t, 1)
+	fds := descriptorsOpen(t)
+	for range 20 {
+		h := hello{from: 0, to: 1, count: 1 + dataConnections, key: p.a.row.Key}
+		c, err := p.a.attempt(t.Context(), h, netip.MustParseAddrPort(p.b.addr()), p.b.row.Key)
+		require.NoError(t, err)
+		require.NoError(t, probe(c, true))
+		_, err = c.Read(make([]byte, 1))
+		require.Error(t, err)
+		c.Close()
+	}
+	testkit.Eventually(t, func() bool { return descriptorsOpen(t) <= fds })
+	require.Nil(t, p.la.Err())
+	p.close(t)
+}
+
+// However many connections say nothing, ranks find each other.
+func TestSilentStrangers(t *testing.T) {
+	a, _ := node(t, 0)
+	b, _ := node(t, 1)
+	for range 4 * strangers {
+		dialled(t, b)
+	}
+	connect(t, a, b)
+	b.strangers.mu.Lock()
+	require.LessOrEqual(t, len(b.strangers.list), strangers)
+	b.strangers.mu.Unlock()
+	closeAll(t, a, b)
+}
+
+// A connection that says nothing is closed after some seconds.
+func TestSilence(t *testing.T) {
+	defer func(d time.Duration) { strangerLimit = d }(strangerLimit)
+	strangerLimit = 300 * time.Millisecond
+	b, _ := node(t, 1)
+	c := dialled(t, b)
+	begin := time.Now()
+	refused(t, c)
+	require.GreaterOrEqual(t, time.Since(begin), strangerLimit*9/10)
+	closeAll(t, b)
+}
+
+// All ranks connect to all others at once, some twice, and have one wire each.
+func TestConnectAll(t *testing.T) {
+	const ranks = 6
+	var nodes []*Node
+	for r := range ranks {
+		n, _ := node(t, r)
+		nodes = append(nodes, n)
+	}
+	var wires [ranks][ranks][2]*Wire
+	var all sync.WaitGroup
+	for i, a := range nodes {
+		for j, b := range nodes {
+			for k := range 2 {
+				if i != j {
+					all.Go(func() {
+						w, err := a.Connect(t.Context(), j, b.Row())
+						if err != nil {
+							t.Error(err)
+						}
+						wires[i][j][k] = w
+					})
+				}
+			}
+		}
+	}
+	all.Wait()
+	for i := range nodes {
+		for j := range nodes {
+			require.Same(t, wires[i][j][0], wires[i][j][1])
+		}
+	}
+	closeAll(t, nodes...)
+}
+
+// Errors of Connect say what failed where.
+func TestConnectErrors(t *testing.T) {
+	a, _ := node(t, 0)
+	b, _ := node(t, 1)
+	_, err := a.Connect(t.Context(), 0, a.Row())
+	require.ErrorIs(t, err, fault.ErrArgument)
+
+	gone, _ := node(t, 2)
+	closeAll(t, gone)
+	_, err = a.Connect(t.Context(), 2, gone.Row())
+	require.ErrorIs(t, err, fault.ErrPeerLost)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	require.ErrorContains(t, err, "no connection to rank 2: "+gone.addr())
+
+	// Nobody dials, and nobody answers.
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = b.Connect(ctx, 0, a.Row())
+	require.ErrorIs(t, err, fault.ErrTimeout)
+	require.ErrorContains(t, err, b.addr())
+	l, err := stdnet.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	silent := b.Row()
+	silent.Port = netip.MustParseAddrPort(l.Addr().String()).Port()
+	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = a.Connect(ctx, 1, silent)
+	require.ErrorIs(t, err, fault.ErrTimeout)
+	require.ErrorContains(t, err, l.Addr().String())
+
+	// The first address is no good, the second is.
+	row := b.Row()
+	row.Addrs = append([]netip.Addr{netip.MustParseAddr("127.0.0.99")}, row.Addrs...)
+	_, err = a.Connect(t.Context(), 1, row)
+	require.NoError(t, err)
+	closeAll(t, a, b)
+	_, err = a.Connect(t.Context(), 3, row)
+	require.ErrorIs(t, err, fault.ErrClosed)
+}
+
+// A way on which only small packets pass is an error of Connect, which says so.
+func TestSmallPacketsOnly(t *testing.T) {
+	defer func(d time.Duration) { probeLimit = d }(probeLimit)
+	probeLimit = 500 * time.Millisecond
+	a, _ := node(t, 0)
+	b, _ := node(t, 1)
+	l, err := stdnet.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var relays sync.WaitGroup
+	var stop atomic.Bool
+	relays.Go(func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		d, err := stdnet.Dial("tcp", b.addr())
+		if err != nil {
+			return
+		}
+		relays.Go(func() { _, _ = io.Copy(c, d); c.Close() })
+		_, _ = io.CopyN(d, c, helloSize+32) // the proof is the last small one
+		for !stop.Load() {
+			time.Sleep(time.Millisecond)
+		}
+		c.Close()
+		d.Close()
+	})
+	row := b.Row()
+	row.Port = netip.MustParseAddrPort(l.Addr().String()).Port()
+	var both sync.WaitGroup
+	for _, connect := range []func() error{
+		func() error { _, err := a.Connect(t.Context(), 1, row); return err },
+		func() error { _, err := b.Connect(t.Context(), 0, a.Row()); return err },
+	} {
+		both.Go(func() {
+			err := connect()
+			if !errors.Is(err, fault.ErrTimeout) {
+				t.Error(err)
+			}
+			assert.ErrorContains(t, err, "MTU")
+		})
+	}
+	both.Wait()
+	stop.Store(true)
+	l.Close()
+	relays.Wait()
+	closeAll(t, a, b)
+}
+
+func TestHello(t *testing.T) {
+	h, _ := newHello(t, 3, 4)
+	h.index = 1
+	got, err := parseHello(h.bytes(), 4)
+	require.NoError(t, err)
+	require.Equal(t, h, got)
+	require.Len(t, h.bytes(), helloSize)
+}
