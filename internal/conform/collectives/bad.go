@@ -112,7 +112,14 @@ func Bad(ctx context.Context, c *ubcoll.Comm) error {
 			return conform.Fail(c, "%s: after it: %v %v", k.name, z, err)
 		}
 	}
-	return errors.Join(badLocal(ctx, c), badConcurrent(ctx, c), badGroup(ctx, c), badFree(ctx, c))
+	var beside *ubcoll.Comm
+	if c.LocalSize() < c.Size() {
+		if beside, err = c.Dup(ctx); err != nil {
+			return err
+		}
+		defer beside.Close()
+	}
+	return errors.Join(badLocal(ctx, c), badConcurrent(ctx, c, beside), badGroup(ctx, c), badFree(ctx, c, beside))
 }
 
 func refuse(mine bool, wrong, right func() error) func() error {
@@ -166,13 +173,13 @@ func badLocal(ctx context.Context, c *ubcoll.Comm) error {
 
 // badConcurrent calls from two goroutines at once: one of them is inside, and waits there for rank 0, which comes only
 // when all others have seen that the second call, whichever that is, and Close are refused.
-func badConcurrent(ctx context.Context, c *ubcoll.Comm) error {
+func badConcurrent(ctx context.Context, c, beside *ubcoll.Comm) error {
 	if c.Size() == 1 {
 		return nil
 	}
 	x := []int64{1}
 	if c.Rank() == 0 {
-		if err := hear(ctx, c); err != nil {
+		if err := hear(ctx, c, beside); err != nil {
 			return err
 		}
 		return coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum)
@@ -190,15 +197,22 @@ func badConcurrent(ctx context.Context, c *ubcoll.Comm) error {
 	if err := c.Close(); !errors.Is(err, ubcoll.ErrBusy) {
 		return conform.Fail(c, "Close gave %v, not ErrBusy", err)
 	}
-	return errors.Join(tell(ctx, c), <-done)
+	return errors.Join(tell(ctx, c, beside), <-done)
 }
 
-// tell and hear are how rank 0 learns that all others have come to a point while their collectives wait for it.
-func tell(ctx context.Context, c *ubcoll.Comm) error {
+// tell and hear are how rank 0 learns that all others have come to a point while their collectives wait for it: by
+// messages, or between hosts, where there are none, by collectives of beside, a Dup.
+func tell(ctx context.Context, c, beside *ubcoll.Comm) error {
+	if beside != nil {
+		return coll.Barrier(ctx, beside)
+	}
 	return p2p.Send(ctx, c, 0, ubcoll.Of([]byte{1}))
 }
 
-func hear(ctx context.Context, c *ubcoll.Comm) error {
+func hear(ctx context.Context, c, beside *ubcoll.Comm) error {
+	if beside != nil {
+		return coll.Barrier(ctx, beside)
+	}
 	for r := 1; r < c.Size(); r++ {
 		if _, err := p2p.Recv(ctx, c, r, ubcoll.Of(make([]byte, 1))); err != nil {
 			return err
@@ -239,11 +253,11 @@ func badGroup(ctx context.Context, c *ubcoll.Comm) error {
 // badFree frees buffers while operations of every size use them: Free returns at once, and the memory goes when the
 // operation is over. A Free that comes before its rank's call holds the buffer has the operation refused on all ranks:
 // then they try again, with more time for the call.
-func badFree(ctx context.Context, c *ubcoll.Comm) error {
+func badFree(ctx context.Context, c, beside *ubcoll.Comm) error {
 	for _, n := range []int{1, 300, 100000} {
 		err := ubcoll.ErrStale
 		for head := 10 * time.Millisecond; errors.Is(err, ubcoll.ErrStale) && head < 5*time.Second; head *= 2 {
-			err = freeDuring(ctx, c, n, head)
+			err = freeDuring(ctx, c, beside, n, head)
 		}
 		if err != nil {
 			return conform.Fail(c, "operation on a buffer of %d that was freed meanwhile: %w", n, err)
@@ -253,7 +267,7 @@ func badFree(ctx context.Context, c *ubcoll.Comm) error {
 }
 
 // freeDuring has all ranks but 0 free a buffer some time after they began an operation on it, which waits for rank 0.
-func freeDuring(ctx context.Context, c *ubcoll.Comm, n int, head time.Duration) error {
+func freeDuring(ctx context.Context, c, beside *ubcoll.Comm, n int, head time.Duration) error {
 	b, err := ubcoll.Alloc[float32](c, ubcoll.Host, n)
 	if err != nil {
 		return err
@@ -263,7 +277,7 @@ func freeDuring(ctx context.Context, c *ubcoll.Comm, n int, head time.Duration) 
 		b.Slice()[i] = 1
 	}
 	if c.Rank() == 0 {
-		if err := hear(ctx, c); err != nil {
+		if err := hear(ctx, c, beside); err != nil {
 			return err
 		}
 		err := coll.AllReduce(ctx, c, v, v, ubcoll.Sum)
@@ -275,5 +289,5 @@ func freeDuring(ctx context.Context, c *ubcoll.Comm, n int, head time.Duration) 
 	done := make(chan error, 1)
 	go func() { done <- coll.AllReduce(ctx, c, v, v, ubcoll.Sum) }()
 	time.Sleep(head)
-	return errors.Join(b.Free(), tell(ctx, c), <-done)
+	return errors.Join(b.Free(), tell(ctx, c, beside), <-done)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform/endings"
 	"github.com/ubcoll/ubcoll/internal/conform/families"
 	"github.com/ubcoll/ubcoll/internal/conform/footprint"
+	"github.com/ubcoll/ubcoll/internal/conform/hosts"
 	"github.com/ubcoll/ubcoll/internal/conform/measures"
 	"github.com/ubcoll/ubcoll/internal/conform/messages"
 	"github.com/ubcoll/ubcoll/internal/conform/mixed"
@@ -44,6 +45,7 @@ var suites = map[string]conform.Suite{
 	"programs":        messages.Programs,
 	"mixed":           mixed.Mixed,
 	"family":          families.Family,
+	"hosts":           hosts.Hosts,
 	"handles":         onesided.Handles,
 	"channels":        onesided.Channels,
 	"windows":         onesided.Windows,

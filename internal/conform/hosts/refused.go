@@ -1,0 +1,248 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+// operation is one that does not cross hosts.
+type operation struct {
+	name string
+	not  string // how the ways begin in which it is an error of another kind
+	call func(c *ubcoll.Comm) error
+}
+
+// Refused calls everything that does not cross hosts yet, in all ways: ErrNotSupported, which says so, on all ranks.
+func Refused(ctx context.Context, c *ubcoll.Comm) error {
+	if !Spans(c) {
+		return nil
+	}
+	buf, err := ubcoll.Alloc[int32](c, ubcoll.Host, 4*c.Size())
+	if err != nil {
+		return err
+	}
+	reg, err := buf.Register(c)
+	if err != nil {
+		return err
+	}
+	for _, o := range append(collective(ctx, c, buf), others(ctx, c, buf, reg)...) {
+		for _, w := range ways(ctx, c) {
+			if o.not != "" && strings.HasPrefix(w.name, o.not) {
+				continue
+			}
+			err := w.call(o)
+			if err := refusedAlike(ctx, c, err); err != nil {
+				return conform.Fail(c, "%s, %s: %w", o.name, w.name, err)
+			}
+		}
+	}
+	if dev, err := c.GPU(); err == nil {
+		if err := onDevice(ctx, c, dev); err != nil {
+			return err
+		}
+	}
+	return errors.Join(reg.Close(), buf.Free())
+}
+
+// refusedAlike checks that this rank, as all, has the error of what is not between hosts, and a communicator that works.
+func refusedAlike(ctx context.Context, c *ubcoll.Comm, err error) error {
+	if !errors.Is(err, ubcoll.ErrNotSupported) || !strings.Contains(err.Error(), "between hosts is not supported yet") {
+		return fmt.Errorf("%v, not that it is not supported between hosts", err)
+	}
+	return errors.Join(c.Err(), conform.SumOf(ctx, c, 1, int64(c.Size())))
+}
+
+// way is how an operation is called.
+type way struct {
+	name string
+	call func(o operation) error
+}
+
+func ways(ctx context.Context, c *ubcoll.Comm) []way {
+	return []way{
+		{"blocking", func(o operation) error { return o.call(c) }},
+		{"on a stream", func(o operation) error {
+			s, err := ubcoll.NewStream(ubcoll.Host)
+			if err != nil {
+				return err
+			}
+			return errors.Join(o.call(c.On(s)), s.Sync(ctx), s.Close())
+		}},
+		{"in a group", func(o operation) error {
+			return ubcoll.Group(ctx, c, o.call)
+		}},
+		{"in a group behind another", func(o operation) error {
+			return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
+				return errors.Join(coll.Barrier(ctx, g), o.call(g))
+			})
+		}},
+		{"in a graph", func(o operation) error {
+			g, err := graph.Capture(ctx, c, func(v *ubcoll.Comm) error {
+				return errors.Join(coll.Barrier(ctx, v), o.call(v))
+			})
+			if err == nil {
+				err = fmt.Errorf("it was captured: %w", g.Close())
+			}
+			return err
+		}},
+	}
+}
+
+func collective(ctx context.Context, c *ubcoll.Comm, buf *ubcoll.Buffer[int32]) []operation {
+	n := c.Size()
+	one, all, counts := buf.Vec().Slice(0, 1), buf.Vec().Slice(n, 2*n), make([]int, n)
+	from := buf.Vec().Slice(2*n, 3*n)
+	for r := range counts {
+		counts[r] = 1
+	}
+	return []operation{
+		{"reduce_scatter", "", func(c *ubcoll.Comm) error { return coll.ReduceScatter(ctx, c, one, all, ubcoll.Sum) }},
+		{"reduce", "", func(c *ubcoll.Comm) error { return coll.Reduce(ctx, c, all, from, ubcoll.Sum, 0) }},
+		{"all_gather", "", func(c *ubcoll.Comm) error { return coll.AllGather(ctx, c, all, one) }},
+		{"gather", "", func(c *ubcoll.Comm) error { return coll.Gather(ctx, c, all, one, n-1) }},
+		{"scatter", "", func(c *ubcoll.Comm) error { return coll.Scatter(ctx, c, one, all, 0) }},
+		{"all_to_all", "", func(c *ubcoll.Comm) error { return coll.AllToAll(ctx, c, all, from) }},
+		{"all_gather_v", "", func(c *ubcoll.Comm) error { return coll.AllGatherV(ctx, c, all, counts, one) }},
+		{"gather_v", "", func(c *ubcoll.Comm) error { return coll.GatherV(ctx, c, all, counts, one, 0) }},
+		{"scatter_v", "", func(c *ubcoll.Comm) error { return coll.ScatterV(ctx, c, one, all, counts, 0) }},
+		{"all_to_all_v", "", func(c *ubcoll.Comm) error { return coll.AllToAllV(ctx, c, all, counts, from, counts) }},
+	}
+}
+
+// others are messages and what is one-sided: no matter of all ranks, but here all call it.
+func others(ctx context.Context, c *ubcoll.Comm, buf *ubcoll.Buffer[int32], reg *ubcoll.Registration) []operation {
+	next, last := conform.Ring(c)
+	src, dst := buf.Vec().Slice(0, 2), buf.Vec().Slice(2, 4)
+	exchange := func(messages bool) *p2p.Exchange {
+		x := new(p2p.Exchange)
+		if messages {
+			x.Send(next, src)
+			x.Recv(last, dst)
+		}
+		return x
+	}
+	request := func(r *p2p.Request, err error) error {
+		if err != nil {
+			return err
+		}
+		return r.Wait(ctx)
+	}
+	return []operation{
+		{"send", "", func(c *ubcoll.Comm) error { return p2p.Send(ctx, c, next, src) }},
+		{"send to itself", "", func(c *ubcoll.Comm) error { return p2p.Send(ctx, c, c.Rank(), src) }},
+		{"recv", "", func(c *ubcoll.Comm) error {
+			_, err := p2p.Recv(ctx, c, last, dst)
+			return err
+		}},
+		{"send_recv", "", func(c *ubcoll.Comm) error {
+			_, err := p2p.SendRecv(ctx, c, last, dst, next, src)
+			return err
+		}},
+		{"isend", "", func(c *ubcoll.Comm) error { return request(p2p.ISend(ctx, c, next, src)) }},
+		{"irecv", "", func(c *ubcoll.Comm) error { return request(p2p.IRecv(ctx, c, last, dst)) }},
+		{"exchange", "", func(c *ubcoll.Comm) error { return exchange(true).Do(ctx, c) }},
+		{"exchange without messages", "", func(c *ubcoll.Comm) error { return exchange(false).Do(ctx, c) }},
+		{"exchange, started", "", func(c *ubcoll.Comm) error { return request(exchange(true).Start(ctx, c)) }},
+		{"group of messages", "", func(c *ubcoll.Comm) error {
+			return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return p2p.Send(ctx, g, next, src) })
+		}},
+		{"window", "in a graph", func(c *ubcoll.Comm) error {
+			_, err := c.RegisterWindow(ctx, buf.Vec(), ubcoll.WindowDefault)
+			return err
+		}},
+		{"connect", "in a", func(c *ubcoll.Comm) error {
+			_, err := p2p.Connect(ctx, c, next, reg)
+			return err
+		}},
+		{"import", "", func(c *ubcoll.Comm) error {
+			h, err := reg.MarshalBinary()
+			if err == nil {
+				_, err = c.Import(h)
+			}
+			return err
+		}},
+	}
+}
+
+// onDevice calls what devices do not do between hosts.
+func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+	b, err := ubcoll.Alloc[int32](c, dev, 4)
+	if err != nil {
+		return err
+	}
+	s, err := ubcoll.NewStream(dev)
+	if err != nil {
+		return err
+	}
+	next, last := conform.Ring(c)
+	x := []int32{int32(c.Rank())}
+	on := []struct {
+		name string
+		c    *ubcoll.Comm
+	}{{"blocking", c}, {"on a stream of the device", c.On(s)}}
+	for _, at := range on {
+		for _, o := range []operation{
+			{"all_reduce", "", func(c *ubcoll.Comm) error { return coll.AllReduce(ctx, c, b.Vec(), b.Vec(), ubcoll.Sum) }},
+			{"broadcast", "", func(c *ubcoll.Comm) error { return coll.Broadcast(ctx, c, b.Vec(), 0) }},
+			{"all_gather", "", func(c *ubcoll.Comm) error {
+				return coll.AllGather(ctx, c, b.Vec().Slice(0, 0), b.Vec().Slice(0, 0))
+			}},
+			{"group", "", func(c *ubcoll.Comm) error {
+				return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
+					return errors.Join(coll.AllReduce(ctx, g, b.Vec(), b.Vec(), ubcoll.Sum), coll.Broadcast(ctx, g, b.Vec(), 0))
+				})
+			}},
+			{"capture", "", func(c *ubcoll.Comm) error {
+				_, err := graph.Capture(ctx, c, func(v *ubcoll.Comm) error {
+					return coll.AllReduce(ctx, v, b.Vec(), b.Vec(), ubcoll.Sum)
+				})
+				return err
+			}},
+			{"send_recv", "", func(c *ubcoll.Comm) error {
+				_, err := p2p.SendRecv(ctx, c, last, b.Vec().Slice(0, 1), next, b.Vec().Slice(1, 2))
+				return err
+			}},
+		} {
+			err := errors.Join(o.call(at.c), s.Sync(ctx))
+			if err := refusedAlike(ctx, c, err); err != nil {
+				return conform.Fail(c, "%s of device memory, %s: %w", o.name, at.name, err)
+			}
+		}
+	}
+	if err := refusedAlike(ctx, c, errors.Join(coll.Barrier(ctx, c.On(s)), s.Sync(ctx))); err != nil {
+		return conform.Fail(c, "barrier on a stream of the device: %w", err)
+	}
+	// A rank that calls on its device what the others call on the host refuses for all.
+	if c.Rank() == c.Size()-1 {
+		err = coll.AllReduce(ctx, c, b.Vec().Slice(0, 1), b.Vec().Slice(0, 1), ubcoll.Sum)
+	} else {
+		err = coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Sum)
+	}
+	if !errors.Is(err, ubcoll.ErrNotSupported) || c.Err() != nil {
+		return conform.Fail(c, "device memory on one rank gave %v, and %v", err, c.Err())
+	}
+	// On one host there is all of it.
+	d, err := c.Split(ctx, host(c), 0)
+	if err != nil {
+		return err
+	}
+	if err := b.CopyFrom(ctx, []int32{1, 2, 3, 4}); err != nil {
+		return err
+	}
+	if err := errors.Join(coll.AllReduce(ctx, d.On(s), b.Vec(), b.Vec(), ubcoll.Sum), s.Sync(ctx)); err != nil {
+		return conform.Fail(c, "all_reduce on the devices of a host: %w", err)
+	}
+	got := make([]int32, 4)
+	if err := b.CopyTo(ctx, got); err != nil || got[3] != int32(4*d.Size()) {
+		return conform.Fail(c, "all_reduce on the devices of a host: %v, %v", got, err)
+	}
+	return errors.Join(s.Close(), d.Close(), b.Free())
+}

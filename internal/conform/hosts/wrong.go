@@ -1,0 +1,285 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/conform"
+)
+
+// same checks that all ranks have the same error, which wraps want and has the text.
+func same(ctx context.Context, c *ubcoll.Comm, err, want error, text string) error {
+	e, ok := errors.AsType[*ubcoll.Error](err)
+	if !ok || !errors.Is(err, want) || !strings.Contains(err.Error(), text) {
+		return fmt.Errorf("%v, not %v with %q", err, want, text)
+	}
+	rows, lost := share(ctx, c, hash([]byte(e.Err.Error())), uint64(e.Peer+1))
+	if lost != nil {
+		return lost
+	}
+	for r, row := range rows {
+		if row[0] != rows[c.Rank()][0] || row[1] != rows[c.Rank()][1] {
+			return fmt.Errorf("%w, and rank %d has another error, about rank %d", err, r, int(row[1])-1)
+		}
+	}
+	return nil
+}
+
+// call is one that a rank makes.
+type call struct {
+	kind kind
+	typ  dtype.Type
+	op   ubcoll.Op
+	n    int
+	root int
+	bad  fault
+}
+
+type kind int
+
+const (
+	barriers kind = iota
+	reduces
+	broadcasts
+	kinds
+)
+
+// fault is what is wrong with a rank's arguments.
+type fault int
+
+const (
+	nothing fault = iota
+	short         // the destination
+	overlapping
+	noOp
+	noRoot
+	freed
+	ended // the context
+	faults
+)
+
+var sentinels = [faults]error{short: ubcoll.ErrArgument, overlapping: ubcoll.ErrArgument, noOp: ubcoll.ErrArgument,
+	noRoot: ubcoll.ErrArgument, freed: ubcoll.ErrStale, ended: context.Canceled}
+
+// signature is what ranks must have in common.
+func (k *call) signature() string {
+	switch k.kind {
+	case reduces:
+		return fmt.Sprint("all_reduce", k.typ, k.op, k.n)
+	case broadcasts:
+		return fmt.Sprint("broadcast", k.typ, k.root, k.n)
+	}
+	return "barrier"
+}
+
+func draw(all *rand.Rand, ranks int) call {
+	t := dtype.Type(1 + all.IntN(int(dtype.Bool)-1)) // bools do not have all operations
+	ops := []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg, ubcoll.PreMulSum(2)}
+	return call{kind: kind(all.IntN(int(kinds))), typ: t, op: ops[all.IntN(len(ops))], n: small(all, t.Size()) + 2,
+		root: all.IntN(ranks)}
+}
+
+// change makes another call of it, or one that is wrong.
+func (k *call) change(all *rand.Rand, ranks int, blocking bool) {
+	other := draw(all, ranks)
+	switch all.IntN(7) {
+	case 0:
+		k.kind = other.kind
+	case 1:
+		k.typ = other.typ
+	case 2:
+		k.op = other.op
+	case 3:
+		k.n = other.n
+	case 4:
+		k.root = other.root
+	default:
+		for k.bad = fault(1 + all.IntN(int(faults)-1)); !k.has(k.bad) || k.bad == ended && !blocking; {
+			k.bad = fault(1 + all.IntN(int(faults)-1))
+			if k.kind == barriers {
+				k.kind = reduces
+			}
+		}
+	}
+}
+
+// has reports whether the call can have that.
+func (k *call) has(bad fault) bool {
+	switch k.kind {
+	case reduces:
+		return bad != noRoot
+	case broadcasts:
+		return bad == noRoot || bad == freed || bad == ended
+	}
+	return bad == ended
+}
+
+func (k *call) do(ctx context.Context, c *ubcoll.Comm, mine *rand.Rand) (free func() error, err error) {
+	src, err := hold(c, anywhere(mine), k.typ, k.n)
+	if err != nil {
+		return nil, err
+	}
+	dst, err := hold(c, anywhere(mine), k.typ, k.n)
+	if err != nil {
+		return nil, err
+	}
+	from, to, op, root := src.vec(), dst.vec(), k.op, k.root
+	switch k.bad {
+	case short:
+		to = to.Slice(0, k.n-1)
+	case overlapping:
+		to, from = from.Slice(1, k.n), from.Slice(0, k.n-1)
+	case noOp:
+		op = ubcoll.Op{}
+	case noRoot:
+		root = c.Size() + root
+	case freed:
+		b, err := ubcoll.Alloc[uint64](c, ubcoll.Host, k.n)
+		if err != nil {
+			return nil, err
+		}
+		to = b.Vec().As(dtype.Uint8).Slice(0, k.n*k.typ.Size()).As(k.typ)
+		if err := b.Free(); err != nil {
+			return nil, err
+		}
+	case ended:
+		gone, cancel := context.WithCancel(ctx)
+		cancel()
+		ctx = gone
+	}
+	switch k.kind {
+	case barriers:
+		err = coll.Barrier(ctx, c)
+	case reduces:
+		err = coll.AllReduce(ctx, c, to, from, op)
+	case broadcasts:
+		err = coll.Broadcast(ctx, c, to, root)
+	}
+	return func() error { return errors.Join(src.free(), dst.free()) }, err
+}
+
+// expectation is what comes of the calls of all ranks: nobody has an error, or all have one about a rank, but that who
+// refused has its own.
+type expectation struct {
+	about int // -1: all is well
+	err   error
+	text  string
+}
+
+func expect(calls []call) expectation {
+	count, first := map[string]int{}, map[string]int{}
+	for r := range calls {
+		if bad := calls[r].bad; bad != nothing {
+			return expectation{r, sentinels[bad], fmt.Sprintf("rank %d refused", r)}
+		}
+		s := calls[r].signature()
+		if count[s]++; count[s] == 1 {
+			first[s] = r
+		}
+	}
+	most := calls[0].signature()
+	for s, n := range count {
+		if n > count[most] || n == count[most] && first[s] < first[most] {
+			most = s
+		}
+	}
+	for r := range calls {
+		if calls[r].signature() != most {
+			return expectation{r, ubcoll.ErrMismatch, fmt.Sprintf("rank %d called ", r)}
+		}
+	}
+	return expectation{about: -1}
+}
+
+// Wrong makes calls of which some ranks' differ, or are wrong in themselves: all have the same error, which names the
+// same rank, and the communicator is as it was. CONFORM_MISMATCHES says how many.
+func Wrong(ctx context.Context, c *ubcoll.Comm) error {
+	rounds, err := conform.Number("CONFORM_MISMATCHES", 60)
+	if err != nil || c.Size() == 1 {
+		return err
+	}
+	all, mine := draws(c, 51)
+	s, err := ubcoll.NewStream(ubcoll.Host)
+	if err != nil {
+		return err
+	}
+	for round := range rounds {
+		way := all.IntN(3)
+		base, calls := draw(all, c.Size()), make([]call, c.Size())
+		for r := range calls {
+			calls[r] = base
+		}
+		for _, r := range all.Perm(c.Size())[:1+all.IntN(c.Size())] {
+			calls[r].change(all, c.Size(), way == 0)
+		}
+		var free func() error
+		switch way {
+		case 0:
+			free, err = calls[c.Rank()].do(ctx, c, mine)
+		case 1:
+			if free, err = calls[c.Rank()].do(ctx, c.On(s), mine); err == nil {
+				err = s.Sync(ctx)
+			}
+		case 2:
+			err = ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
+				if err := coll.Barrier(ctx, g); err != nil {
+					return err
+				}
+				free, err = calls[c.Rank()].do(ctx, g, mine)
+				return err
+			})
+		}
+		if bad := expect(calls).holds(ctx, c, calls, err); bad != nil {
+			return conform.Fail(c, "round %d, way %d, calls %+v: %w", round, way, calls, bad)
+		}
+		n := int64(c.Size())
+		if err := errors.Join(c.Err(), conform.SumOf(ctx, c, int64(c.Rank()), n*(n-1)/2)); err != nil {
+			return conform.Fail(c, "after round %d, way %d, calls %+v: %w", round, way, calls, err)
+		}
+		if free != nil {
+			if err := free(); err != nil {
+				return err
+			}
+		}
+	}
+	return s.Close()
+}
+
+// holds checks this rank's error, and that those who did not refuse have the same.
+func (x expectation) holds(ctx context.Context, c *ubcoll.Comm, calls []call, err error) error {
+	text, about := uint64(0), uint64(0)
+	if e, ok := errors.AsType[*ubcoll.Error](err); ok {
+		text, about = hash([]byte(e.Err.Error())), uint64(e.Peer+1)
+	}
+	own := calls[c.Rank()].bad
+	var bad error
+	switch {
+	case x.about < 0 && err != nil:
+		bad = fmt.Errorf("%w, and all called the same", err)
+	case own != nothing && !errors.Is(err, sentinels[own]):
+		bad = fmt.Errorf("%v, not %v of its own", err, sentinels[own])
+	case own == nothing && x.about >= 0 && (!errors.Is(err, x.err) || !strings.Contains(err.Error(), x.text)):
+		bad = fmt.Errorf("%v, not %v with %q", err, x.err, x.text)
+	case own == nothing && x.about >= 0 && about != uint64(x.about+1):
+		bad = fmt.Errorf("%w: it is about rank %d, not %d", err, int(about)-1, x.about)
+	}
+	if bad != nil {
+		return bad
+	}
+	rows, lost := share(ctx, c, text, about)
+	if lost != nil {
+		return lost
+	}
+	for r, row := range rows {
+		if own == nothing && calls[r].bad == nothing && (row[0] != text || row[1] != about) {
+			return fmt.Errorf("%v, and rank %d has another error, about rank %d", err, r, int(row[1])-1)
+		}
+	}
+	return nil
+}

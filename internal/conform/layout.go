@@ -1,0 +1,86 @@
+package conform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+// Layout is on which host each rank of a job is.
+type Layout []int
+
+// Block is so many ranks on each host, one host after the other.
+func Block(sizes ...int) (l Layout) {
+	for h, n := range sizes {
+		for range n {
+			l = append(l, h)
+		}
+	}
+	return l
+}
+
+// Cyclic is so many ranks on each host, in turn while there is room.
+func Cyclic(sizes ...int) (l Layout) {
+	for i := 0; ; i++ {
+		full := true
+		for h, n := range sizes {
+			if i < n {
+				l, full = append(l, h), false
+			}
+		}
+		if full {
+			return l
+		}
+	}
+}
+
+// Layouts are those that suites across hosts run on: even and uneven, and ranks in both orders.
+func Layouts() (all []Layout) {
+	for _, sizes := range [][]int{{2, 2}, {3, 1}, {1, 1, 1}, {2, 2, 1}} {
+		all = append(all, Block(sizes...))
+		if cyclic := Cyclic(sizes...); cyclic.String() != all[len(all)-1].String() {
+			all = append(all, cyclic)
+		}
+	}
+	return all
+}
+
+// String has a letter for each rank's host: "aabb".
+func (l Layout) String() string {
+	var b strings.Builder
+	for _, h := range l {
+		b.WriteByte('a' + byte(h))
+	}
+	return b.String()
+}
+
+// Run runs s on goroutine ranks, which claim to be on the hosts of l.
+func (l Layout) Run(ctx context.Context, o ubcoll.Options, s Suite) error {
+	bs := enginetest.Hosts(bootstrap.Local(len(l)), func(rank int) string { return fmt.Sprintf("host%c", 'a'+l[rank]) })
+	errs := testkit.Each(bs, func(b bootstrap.Bootstrap) error {
+		c, err := ubcoll.Open(ctx, b, o)
+		if err != nil {
+			return errors.Join(err, b.Close())
+		}
+		if err = s(ctx, c); err != nil {
+			c.Abort(err)
+		}
+		return errors.Join(err, c.Close(), b.Close())
+	})
+	var others []error
+	for r, err := range errs {
+		switch {
+		case err != nil && !errors.Is(err, ubcoll.ErrAborted): // which has ended the others
+			return fmt.Errorf("%v: rank %d: %w", l, r, err)
+		case err != nil:
+			others = append(others, err)
+		}
+	}
+	return errors.Join(others...)
+}
