@@ -1,0 +1,189 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// reply is the answer to a request, which is a list of words.
+type reply struct{ Text, Err string }
+
+// serve answers requests while the login node lives.
+func (n *node) serve() error {
+	l, err := net.Listen("unix", filepath.Join(n.dir, "control"))
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				continue
+			}
+			go func() {
+				defer c.Close()
+				var words []string
+				if json.NewDecoder(c).Decode(&words) != nil || len(words) == 0 {
+					return
+				}
+				n.mu.Lock()
+				text, err := n.do(words[0], words[1:])
+				n.mu.Unlock()
+				r := reply{Text: text}
+				if err != nil {
+					r.Err = err.Error()
+				}
+				_ = json.NewEncoder(c).Encode(r) // whoever has left does not want it
+			}()
+		}
+	}()
+	return nil
+}
+
+// ask is the other side: it has the run do something.
+func ask(id string, words []string) error {
+	c, err := net.Dial("unix", filepath.Join(runs, id, "control"))
+	if err != nil {
+		return fmt.Errorf("run %q: %w", id, err)
+	}
+	defer c.Close()
+	if err := json.NewEncoder(c).Encode(words); err != nil {
+		return err
+	}
+	var r reply
+	if err := json.NewDecoder(c).Decode(&r); err != nil {
+		if errors.Is(err, io.EOF) {
+			return fmt.Errorf("run %q has ended", id)
+		}
+		return err
+	}
+	fmt.Print(r.Text)
+	if r.Err != "" {
+		return errors.New(r.Err)
+	}
+	return nil
+}
+
+func (n *node) do(word string, args []string) (string, error) {
+	switch word {
+	case "cut", "restore":
+		return n.cut(args, word == "cut")
+	case "mtu":
+		return n.mtu(args)
+	case "bytes":
+		return n.bytes()
+	}
+	if len(args) == 0 {
+		return "", errors.New("which host?")
+	}
+	h, err := n.find(args[0])
+	if err != nil {
+		return "", err
+	}
+	switch word {
+	case "kill":
+		return "", n.kill(h)
+	case "pids":
+		var b strings.Builder
+		for _, p := range n.processes(h) {
+			if p.there > 0 {
+				fmt.Fprintln(&b, p.there)
+			}
+		}
+		return b.String(), nil
+	case "signal":
+		if len(args) < 2 {
+			return "", errors.New("which signal?")
+		}
+		return "", n.signal(h, args[1], args[2:])
+	}
+	return "", fmt.Errorf("no command %q", word)
+}
+
+// kill is a power cut: the links are lost first, so that no packet tells of the dying processes.
+func (n *node) kill(h int) error {
+	for net := range n.Nets {
+		if err := n.ip(loginHost, "link set %s down\n", port(net, h)); err != nil {
+			return err
+		}
+	}
+	for _, p := range n.processes(h) {
+		_ = syscall.Kill(p.here, syscall.SIGKILL)
+	}
+	return n.holders[h].Process.Kill()
+}
+
+// process is one of a host's, by its id on the login node and on the host; the latter is 0 of nsenter's, which wait for
+// processes of the host.
+type process struct{ here, there int }
+
+// processes are those in the host's network, but for the first, which is no part of it.
+func (n *node) processes(h int) (all []process) {
+	first := n.holders[h].Process.Pid
+	network, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", first))
+	if err != nil {
+		return nil
+	}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == first {
+			continue
+		}
+		own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+		if err != nil || own != network {
+			continue
+		}
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			continue
+		}
+		_, rest, _ := strings.Cut(string(status), "NSpid:")
+		line, _, _ := strings.Cut(rest, "\n")
+		ids := strings.Fields(line)
+		p := process{here: pid}
+		if n.Shared || len(ids) > 1 {
+			p.there, _ = strconv.Atoi(ids[len(ids)-1])
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+var signalNames = map[string]syscall.Signal{"KILL": syscall.SIGKILL, "STOP": syscall.SIGSTOP, "CONT": syscall.SIGCONT,
+	"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT, "USR1": syscall.SIGUSR1}
+
+func (n *node) signal(h int, name string, pids []string) error {
+	s, ok := signalNames[strings.TrimPrefix(strings.ToUpper(name), "SIG")]
+	if !ok {
+		return fmt.Errorf("no signal %q", name)
+	}
+	found := false
+	for _, p := range n.processes(h) {
+		switch {
+		case len(pids) > 0 && pids[0] != fmt.Sprint(p.there):
+			continue
+		case p.there > 0:
+			found = true
+		case s != syscall.SIGCONT: // nsenter stops itself when what it waits for stops
+			continue
+		}
+		if err := syscall.Kill(p.here, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return err
+		}
+	}
+	if !found {
+		return fmt.Errorf("no such process on host %s", letter(h))
+	}
+	return nil
+}

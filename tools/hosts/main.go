@@ -1,0 +1,218 @@
+//go:build linux
+
+// Command hosts makes several hosts of this one, runs a command across them, and removes them again. A host is a set of
+// namespaces: its own network, host name, processes, IPC, /dev/shm and /etc/hosts. scripts/hosts builds and starts it.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const usage = `usage: hosts N [options] -- COMMAND [ARGS]
+       hosts cut ID HOST [in|out|HOST] [NET]      lose its link, or one direction, or what it sends to another host
+       hosts restore ID HOST [in|out|HOST] [NET]
+       hosts mtu ID HOST BYTES [NET]              what the switch takes from its link and sends over it
+       hosts kill ID HOST                         as by a power cut: no packet tells of it
+       hosts signal ID HOST SIGNAL [PID]          to a process, by its id on that host, or to all of the host
+       hosts bytes ID                             lines of host, interface, bytes received, bytes sent
+       hosts pids ID HOST                         the processes of a host, by their ids there
+
+The hosts are a, b, c and so on, their names ID-hosta and so on; NET is 0, or 1 for the second network. Who runs the
+command is the login node, which is on the networks and has no ranks. Addresses are 10.77.NET.1 and on, fd77:0:0:NET+1::1 and
+on. An ID is taken from this process unless -name gives one. Exit code 77 says that this machine cannot do it.
+
+`
+
+// cannot is the exit code of a machine that may not make hosts.
+const cannot = 77
+
+// plan is what is to be made and run.
+type plan struct {
+	ID      string
+	Hosts   int
+	MPI     string
+	Ranks   []int
+	Cyclic  bool
+	Nets    int
+	Rate    string
+	Delay   time.Duration
+	Loss    float64
+	MTU     int
+	Cores   bool
+	Shared  bool
+	Down    []string
+	Set     []string // HOST:NAME=VALUE
+	Resolve []string // HOST=ADDRESS
+	Verbose bool
+	Command []string
+}
+
+func init() {
+	runtime.LockOSThread() // a child's death signal comes when the thread that made it ends: the main one does not
+}
+
+func main() {
+	if filepath.Base(os.Args[0]) == agentName {
+		os.Exit(end(agent(os.Args[1:])))
+	}
+	if len(os.Args) < 2 {
+		fmt.Fprint(os.Stderr, usage)
+		os.Exit(2)
+	}
+	switch word := os.Args[1]; word {
+	case "login": // pid 1 of the login node
+		os.Exit(end(login(os.Args[2:])))
+	case "host": // pid 1 of a host
+		os.Exit(end(host(os.Args[2:])))
+	case "cut", "restore", "mtu", "kill", "signal", "bytes", "pids":
+		if len(os.Args) < 3 {
+			fmt.Fprint(os.Stderr, usage)
+			os.Exit(2)
+		}
+		os.Exit(end(ask(os.Args[2], append([]string{word}, os.Args[3:]...))))
+	}
+	p, err := parse(os.Args[1:])
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "hosts: %v\n", err)
+		os.Exit(2)
+	}
+	os.Exit(end(run(p)))
+}
+
+// exit is an error that is an exit code.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e exit) Error() string { return fmt.Sprint(e.err) }
+
+func end(err error) int {
+	var e exit
+	switch {
+	case err == nil:
+		return 0
+	case !errors.As(err, &e):
+		e = exit{1, err}
+	}
+	if e.err != nil {
+		fmt.Fprintf(os.Stderr, "hosts: %v\n", e.err)
+	}
+	return e.code
+}
+
+func parse(args []string) (*plan, error) {
+	p := &plan{ID: fmt.Sprintf("ub%x", os.Getpid())}
+	f := flag.NewFlagSet("hosts", flag.ExitOnError)
+	f.Usage = func() { fmt.Fprint(f.Output(), usage); f.PrintDefaults() }
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		f.Usage()
+		return nil, errors.New("how many hosts?")
+	}
+	var err error
+	if p.Hosts, err = strconv.Atoi(args[0]); err != nil || p.Hosts < 1 || p.Hosts > 26 {
+		return nil, fmt.Errorf("%q: want a number of hosts from 1 to 26, or a command (-h lists them)", args[0])
+	}
+	f.StringVar(&p.ID, "name", p.ID, "the `ID` of the run: letters and digits, 7 at most")
+	f.StringVar(&p.MPI, "mpi", "env", "openmpi, mpich, env (the processes of a job without MPI), or none: on the login node, once")
+	ranks := f.String("ranks", "", "ranks of each host, as `2,2` (1 each)")
+	mapping := f.String("map", "block", "block: the first host's ranks come first; or cyclic")
+	f.IntVar(&p.Nets, "nets", 1, "how many networks each host is on: eth0, eth1")
+	f.StringVar(&p.Rate, "rate", "", "of each link and direction, as tc has it: `1gbit`")
+	f.DurationVar(&p.Delay, "delay", 0, "of each link and direction")
+	f.Float64Var(&p.Loss, "loss", 0, "the share of frames that each link and direction loses")
+	f.IntVar(&p.MTU, "mtu", 1500, "of every link")
+	f.BoolVar(&p.Cores, "cores", false, "a core for each host")
+	f.BoolVar(&p.Shared, "shared-pids", false, "the hosts see each other's processes")
+	list := func(to *[]string, name, doc string) {
+		f.Func(name, doc, func(s string) error { *to = append(*to, s); return nil })
+	}
+	list(&p.Down, "down", "a link that is cut before anything runs, as `\"b\"` or \"b in 1\"; may be repeated")
+	list(&p.Set, "set", "a variable for one host, as `b:NAME=VALUE`; may be repeated")
+	list(&p.Resolve, "resolve", "another address for a host's name, as `b=10.77.0.9`; may be repeated")
+	f.BoolVar(&p.Verbose, "v", false, "say what is made")
+	if err := f.Parse(args[1:]); err != nil {
+		return nil, err
+	}
+	p.Command, p.Cyclic = f.Args(), *mapping == "cyclic"
+	for i, s := range strings.Split(*ranks, ",") {
+		n, err := 1, error(nil)
+		if *ranks != "" {
+			n, err = strconv.Atoi(s)
+		}
+		if err != nil || n < 0 || i >= p.Hosts {
+			return nil, fmt.Errorf("-ranks %s: want a number for each of %d hosts", *ranks, p.Hosts)
+		}
+		p.Ranks = append(p.Ranks, n)
+	}
+	for *ranks == "" && len(p.Ranks) < p.Hosts {
+		p.Ranks = append(p.Ranks, 1)
+	}
+	switch {
+	case len(p.Command) == 0:
+		return nil, errors.New("no command")
+	case len(p.Ranks) != p.Hosts:
+		return nil, fmt.Errorf("-ranks %s: want a number for each of %d hosts", *ranks, p.Hosts)
+	case *mapping != "block" && *mapping != "cyclic":
+		return nil, fmt.Errorf("-map %s: want block or cyclic", *mapping)
+	case p.MPI != "openmpi" && p.MPI != "mpich" && p.MPI != "env" && p.MPI != "none":
+		return nil, fmt.Errorf("-mpi %s: want openmpi, mpich, env or none", p.MPI)
+	case p.Nets < 1 || p.Nets > 4:
+		return nil, fmt.Errorf("-nets %d: want 1 to 4", p.Nets)
+	case p.Loss < 0 || p.Loss > 1:
+		return nil, fmt.Errorf("-loss %v: want 0 to 1", p.Loss)
+	case len(p.ID) > 7 || p.ID == "" || strings.Trim(p.ID, "abcdefghijklmnopqrstuvwxyz0123456789") != "":
+		return nil, fmt.Errorf("-name %q: want letters and digits, 7 at most", p.ID)
+	}
+	return p, nil
+}
+
+// order is the host of each rank.
+func (p *plan) order() (hosts []int) {
+	left := append([]int(nil), p.Ranks...)
+	for h := 0; ; h = (h + 1) % p.Hosts {
+		total := 0
+		for _, n := range left {
+			total += n
+		}
+		switch {
+		case total == 0:
+			return hosts
+		case !p.Cyclic:
+			for ; left[h] > 0; left[h]-- {
+				hosts = append(hosts, h)
+			}
+		case left[h] > 0:
+			left[h]--
+			hosts = append(hosts, h)
+		}
+	}
+}
+
+func letter(h int) string             { return string(rune('a' + h)) }
+func (p *plan) hostname(h int) string { return p.ID + "-host" + letter(h) }
+func (p *plan) loginname() string     { return p.ID + "-login" }
+
+// find is the number of a host, by its letter or name.
+func (p *plan) find(name string) (int, error) {
+	for h := range p.Hosts {
+		if name == letter(h) || name == p.hostname(h) || name == "host"+letter(h) {
+			return h, nil
+		}
+	}
+	return 0, fmt.Errorf("no host %q of %d", name, p.Hosts)
+}
+
+func address(net, host int) string  { return fmt.Sprintf("10.77.%d.%d", net, host+1) }
+func address6(net, host int) string { return fmt.Sprintf("fd77:0:0:%d::%d", net+1, host+1) }
+
+// loginHost stands for the login node where addresses are made.
+const loginHost = 253

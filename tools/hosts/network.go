@@ -1,0 +1,221 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+)
+
+// The names of links. Each host's own are eth0 and so on; the other end is a port of the network's bridge.
+func bridge(net int) string     { return fmt.Sprintf("br%d", net) }
+func port(net, host int) string { return fmt.Sprintf("port%s%d", letter(host), net) }
+func eth(net int) string        { return fmt.Sprintf("eth%d", net) }
+
+// ip runs lines of ip commands on the login node, or on a host.
+func (n *node) ip(host int, format string, args ...any) error {
+	cmd := exec.Command("ip", "-batch", "-")
+	if host != loginHost {
+		cmd = exec.Command("nsenter", "-t", fmt.Sprint(n.holders[host].Process.Pid), "-n", "ip", "-batch", "-")
+	}
+	lines := fmt.Sprintf(format, args...)
+	cmd.Stdin = strings.NewReader(lines)
+	if n.Verbose {
+		fmt.Fprintf(os.Stderr, "hosts: on %s: ip %s\n", letterOrLogin(host), strings.ReplaceAll(strings.TrimSpace(lines), "\n", "; "))
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("ip %s: %w: %s", strings.ReplaceAll(strings.TrimSpace(lines), "\n", "; "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+func letterOrLogin(host int) string {
+	if host == loginHost {
+		return "login"
+	}
+	return letter(host)
+}
+
+// makeNetworks connects every host to a bridge for each network. TCP uses cubic, whatever this machine's default is: by
+// the routes, since a namespace may not choose another default.
+func (n *node) makeNetworks() error {
+	if err := n.ip(loginHost, "link set lo up\n"); err != nil {
+		return err
+	}
+	for net := range n.Nets {
+		err := n.ip(loginHost, "link add %[1]s type bridge forward_delay 0\nlink set %[1]s mtu %[2]d up\n"+
+			"addr add %[3]s/24 dev %[1]s\naddr add %[4]s/64 dev %[1]s nodad\n"+
+			"route replace 10.77.%[5]d.0/24 dev %[1]s src %[3]s congctl cubic\n",
+			bridge(net), n.MTU, address(net, loginHost), address6(net, loginHost), net)
+		if err != nil {
+			return err
+		}
+	}
+	for h := range n.Hosts {
+		if err := n.ip(h, "link set lo up\n"); err != nil {
+			return err
+		}
+		for net := range n.Nets {
+			if err := n.makeLink(net, h); err != nil {
+				return fmt.Errorf("%s of host %s: %w", eth(net), letter(h), err)
+			}
+		}
+	}
+	for _, d := range n.Down {
+		if _, err := n.cut(strings.Fields(d), true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *node) makeLink(net, h int) error {
+	pid := n.holders[h].Process.Pid
+	var err error
+	if n.Delay > 0 || n.Loss > 0 {
+		err = n.makeRelay(net, h)
+	} else {
+		err = n.ip(loginHost, "link add %s type veth peer name %s netns %d\n", port(net, h), eth(net), pid)
+	}
+	if err != nil {
+		return err
+	}
+	if err := n.ip(loginHost, "link set %[1]s mtu %[2]d master %[3]s up\n", port(net, h), n.MTU, bridge(net)); err != nil {
+		return err
+	}
+	err = n.ip(h, "link set %[1]s mtu %[2]d up\naddr add %[3]s/24 dev %[1]s\naddr add %[4]s/64 dev %[1]s nodad\n"+
+		"route replace 10.77.%[5]d.0/24 dev %[1]s src %[3]s congctl cubic\n"+
+		"route replace fd77:0:0:%[6]d::/64 dev %[1]s src %[4]s congctl cubic\n",
+		eth(net), n.MTU, address(net, h), address6(net, h), net, net+1)
+	if err != nil || n.Rate == "" {
+		return err
+	}
+	shape := append([]string{"root", "tbf", "rate", n.Rate, "latency", "50ms", "burst"}, burst(n.Rate))
+	if err := tc(exec.Command("tc", append([]string{"qdisc", "replace", "dev", port(net, h)}, shape...)...)); err != nil {
+		return err
+	}
+	return tc(exec.Command("nsenter", append([]string{"-t", fmt.Sprint(pid), "-n", "tc", "qdisc", "replace", "dev", eth(net)}, shape...)...))
+}
+
+func tc(cmd *exec.Cmd) error {
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// burst is what passes at once: what the rate is in 4 ms, a tick of many kernels, since less would not reach the rate.
+func burst(rate string) string {
+	digits := strings.TrimRight(strings.ToLower(rate), "abcdefghijklmnopqrstuvwxyz")
+	x, _ := strconv.ParseFloat(digits, 64)
+	switch strings.ToLower(rate[len(digits):]) {
+	case "kbit":
+		x *= 1e3
+	case "mbit":
+		x *= 1e6
+	case "gbit":
+		x *= 1e9
+	}
+	return fmt.Sprint(max(64<<10, int(x/8*0.004)))
+}
+
+// nowhere is nobody's hardware address: what is sent to it is lost without a word.
+const nowhere = "02:00:00:00:77:77"
+
+// cut loses a host's link, or one direction of it, or what it sends to one other host; or restores it. Without a
+// direction the host loses its carrier, as by a pulled cable; else packets vanish, as in a switch.
+func (n *node) cut(args []string, lost bool) (string, error) {
+	if len(args) == 0 {
+		return "", fmt.Errorf("which host?")
+	}
+	h, err := n.find(args[0])
+	if err != nil {
+		return "", err
+	}
+	net, which := 0, ""
+	for _, a := range args[1:] {
+		if i, err := strconv.Atoi(a); err == nil {
+			net = i
+		} else {
+			which = a
+		}
+	}
+	if net < 0 || net >= n.Nets {
+		return "", fmt.Errorf("no network %d of %d", net, n.Nets)
+	}
+	if which == "" {
+		return "", n.ip(loginHost, "link set %s %s\n", port(net, h), map[bool]string{true: "down", false: "up"}[lost])
+	}
+	var pairs [][2]int // from, to
+	for o := range n.Hosts {
+		switch {
+		case o == h:
+		case which == "out", which == letter(o):
+			pairs = append(pairs, [2]int{h, o})
+		case which == "in":
+			pairs = append(pairs, [2]int{o, h})
+		}
+	}
+	if pairs == nil {
+		return "", fmt.Errorf("%q: want in, out, or another host", which)
+	}
+	for _, p := range pairs {
+		for _, to := range []string{address(net, p[1]), address6(net, p[1])} {
+			if lost {
+				err = n.ip(p[0], "neigh replace %s lladdr %s dev %s nud permanent\n", to, nowhere, eth(net))
+			} else {
+				err = n.ip(p[0], "neigh del %s dev %s\n", to, eth(net))
+			}
+			if err != nil {
+				return "", err
+			}
+		}
+	}
+	return "", nil
+}
+
+// mtu changes what fits through the switch's end of a link, which neither end is told. The hosts' own ends then send no
+// packets that are cut up later than they are counted, which a link of this kind would let pass at any size.
+func (n *node) mtu(args []string) (string, error) {
+	if len(args) < 2 {
+		return "", fmt.Errorf("want a host and a number of bytes")
+	}
+	h, err := n.find(args[0])
+	size, err2 := strconv.Atoi(args[1])
+	net := 0
+	var err3 error
+	if len(args) > 2 {
+		net, err3 = strconv.Atoi(args[2])
+	}
+	if err != nil || err2 != nil || err3 != nil || net < 0 || net >= n.Nets {
+		return "", fmt.Errorf("%v: want a host, a number of bytes, and a network or none", args)
+	}
+	for o := range n.Hosts {
+		if err := n.ip(o, "link set %s gso_max_segs 1\n", eth(net)); err != nil {
+			return "", err
+		}
+	}
+	return "", n.ip(loginHost, "link set %s mtu %d\n", port(net, h), size)
+}
+
+// bytes are the counters of each host's links.
+func (n *node) bytes() (string, error) {
+	var b strings.Builder
+	for h, c := range n.holders {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", c.Process.Pid))
+		if err != nil {
+			continue // that host is dead
+		}
+		for line := range strings.Lines(string(text)) {
+			name, counts, ok := strings.Cut(line, ":")
+			if f := strings.Fields(counts); ok && strings.HasPrefix(strings.TrimSpace(name), "eth") && len(f) > 8 {
+				fmt.Fprintln(&b, letter(h), strings.TrimSpace(name), f[0], f[8])
+			}
+		}
+	}
+	return b.String(), nil
+}
