@@ -10,7 +10,7 @@ import (
 // Exchanger is what a [Bootstrap] can have beside its methods: bytes to and from one rank, in which no other takes part.
 // With it ranks on several hosts can tell each other where they are, a pair at a time, in as many steps as the logarithm
 // of the hosts, and nobody need hear from everybody. It is optional; where a bootstrap has none, AllGather has to do, which
-// costs every rank what all ranks tell: some 10 MB in a job of 4095 ranks, and the job as many times that.
+// brings every rank what all ranks tell: some 10 MB in a job of 4095 ranks, and 40 GB in all.
 //
 // [MPI], [Env] and [Local] have it. [Gompi] has not, since all it may do on the program's communicator is collective, nor
 // has [PerProcess].

@@ -84,6 +84,9 @@ func (r *Roster) exchange(ctx context.Context, v any, own error, row []byte, apa
 	if own == nil {
 		e.Row, e.Apart = row, apart
 	}
+	if r.pairs && len(r.Hosts) > 1 {
+		return r.tree(ctx, e, own)
+	}
 	all, err := r.b.AllGather(ctx, e.bytes())
 	if err != nil {
 		return nil, n, errors.Join(own, notExchanged(ctx, err))

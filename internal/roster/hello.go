@@ -36,6 +36,7 @@ type head struct {
 	version uint16
 	race    bool
 	failed  bool // what follows it says why the rank cannot go on
+	pairs   bool // its bootstrap exchanges between two ranks
 	comm    uint64
 	agree   hash     // of what must be the same
 	host    hash     // of the host's identity
@@ -49,6 +50,7 @@ const (
 
 	flagRace   = 1
 	flagFailed = 2
+	flagPairs  = 4
 )
 
 func (h *head) append(b []byte) []byte {
@@ -58,6 +60,9 @@ func (h *head) append(b []byte) []byte {
 	}
 	if h.failed {
 		flags |= flagFailed
+	}
+	if h.pairs {
+		flags |= flagPairs
 	}
 	b = order.AppendUint32(b, headMagic)
 	b = order.AppendUint16(b, h.version)
@@ -81,7 +86,8 @@ func parseHead(b []byte) (h head, err error) {
 		return h, fmt.Errorf("a hello of %d bytes: %w", len(b), fault.ErrMismatch)
 	}
 	flags := order.Uint16(b[6:])
-	h.race, h.failed, h.comm = flags&flagRace != 0, flags&flagFailed != 0, order.Uint64(b[8:])
+	h.race, h.failed, h.pairs = flags&flagRace != 0, flags&flagFailed != 0, flags&flagPairs != 0
+	h.comm = order.Uint64(b[8:])
 	copy(h.agree[:], b[16:])
 	copy(h.host[:], b[32:])
 	copy(h.secret[:], b[48:])

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/fault"
@@ -28,6 +29,7 @@ type Roster struct {
 	Apart  *Apart  // why ranks of what seemed to be one host are hosts of their own, if some are: the first reason
 
 	b     bootstrap.Bootstrap
+	pairs bool // it exchanges between two ranks, on all ranks
 	rank  int
 	ids   []hash   // of the ranks' hosts
 	host  []int    // by rank
@@ -74,6 +76,7 @@ func Gather(ctx context.Context, b bootstrap.Bootstrap, agree []Setting, gpus js
 		r.names = append(r.names, heads[i].hostname())
 	}
 	r.group()
+	r.pairs = !slices.ContainsFunc(heads, func(h head) bool { return !h.pairs })
 	if bodies == nil {
 		r.Hellos, err = Exchange(ctx, r, mine, nil)
 		return r, err
@@ -85,6 +88,7 @@ func Gather(ctx context.Context, b bootstrap.Bootstrap, agree []Setting, gpus js
 // newHead is this rank's; m is completed.
 func newHead(b bootstrap.Bootstrap, agree []Setting, m *Hello) (h head, err error) {
 	h = head{version: Version, race: race.Enabled, agree: hashOf(agree)}
+	_, h.pairs = b.(bootstrap.Exchanger)
 	var random [24]byte
 	_, e1 := rand.Read(random[:])
 	copy(h.secret[:], random[:])

@@ -47,10 +47,91 @@ var layouts = []struct {
 	{"64 hosts", 130, func(r int) int { return r * 37 % 64 }, nil}, // more ranks than hellos have details
 }
 
-func TestGather(t *testing.T) {
+// alone is a bootstrap's own methods, and nothing beside.
+type alone struct{ bootstrap.Bootstrap }
+
+// counted counts the exchanges of a rank.
+type counted struct {
+	bootstrap.Bootstrap
+	gathers, pairs int
+}
+
+func (c *counted) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
+	c.gathers++
+	return c.Bootstrap.AllGather(ctx, mine)
+}
+
+func (c *counted) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, error) {
+	c.pairs++
+	return c.Bootstrap.(bootstrap.Exchanger).Exchange(ctx, peer, mine)
+}
+
+// hosts makes the bootstraps of n ranks on hosts with those names.
+type hosts func(n int, name func(rank int) string) []bootstrap.Bootstrap
+
+// each runs f on bootstraps that exchange between two ranks, on such that do not, and where one of many does not.
+func each(t *testing.T, f func(t *testing.T, on hosts)) {
+	for name, can := range map[string]func(rank int) bool{
+		"pairs":         func(int) bool { return true },
+		"all":           func(int) bool { return false },
+		"all but one's": func(rank int) bool { return rank != 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f(t, func(n int, name func(rank int) string) []bootstrap.Bootstrap {
+				bs := bootstrap.Local(n)
+				for r, b := range bs {
+					if !can(r) {
+						bs[r] = alone{b}
+					}
+				}
+				return enginetest.Hosts(bs, name)
+			})
+		})
+	}
+}
+
+// TestMessages: with exchanges between two ranks a rank makes so many and no more.
+func TestMessages(t *testing.T) {
 	for _, l := range layouts {
 		t.Run(l.name, func(t *testing.T) {
-			rs := gather(t, enginetest.Hosts(bootstrap.Local(l.n), func(r int) string { return letter(l.host(r)) }))
+			bs, cs := bootstrap.Local(l.n), make([]*counted, l.n)
+			for r, b := range bs {
+				cs[r] = &counted{Bootstrap: b}
+				bs[r] = cs[r]
+			}
+			rs := gather(t, enginetest.Hosts(bs, func(r int) string { return letter(l.host(r)) }))
+			for _, c := range cs {
+				c.gathers, c.pairs = 0, 0
+			}
+			exchange(t, rs)
+			for rank, r := range rs {
+				rounds, h := 0, len(r.Hosts)
+				for 2<<rounds <= h {
+					rounds++
+				}
+				switch {
+				case h == 1:
+					require.Equal(t, [2]int{1, 0}, [2]int{cs[rank].gathers, cs[rank].pairs})
+				case !r.First():
+					require.Equal(t, [2]int{0, 2}, [2]int{cs[rank].gathers, cs[rank].pairs})
+				default:
+					require.Zero(t, cs[rank].gathers)
+					require.LessOrEqual(t, cs[rank].pairs, 2*(len(r.Here())-1)+rounds+2)
+					if h == 1<<rounds {
+						require.Equal(t, 2*(len(r.Here())-1)+rounds, cs[rank].pairs)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestGather(t *testing.T) { each(t, gathers) }
+
+func gathers(t *testing.T, on hosts) {
+	for _, l := range layouts {
+		t.Run(l.name, func(t *testing.T) {
+			rs := gather(t, on(l.n, func(r int) string { return letter(l.host(r)) }))
 			want := l.hosts
 			if want == nil {
 				at := map[int]int{}
@@ -138,7 +219,9 @@ func rows(t *testing.T, rs []*roster.Roster) {
 }
 
 // An error of one rank of any host is everybody's, and about whom it was about.
-func TestErrorsOfOneRank(t *testing.T) {
+func TestErrorsOfOneRank(t *testing.T) { each(t, errorsOfOneRank) }
+
+func errorsOfOneRank(t *testing.T, on hosts) {
 	const n, odd = 7, 5
 	for _, l := range []func(int) int{func(int) int { return 0 }, func(r int) int { return r / 3 }, func(r int) int { return r % 3 }} {
 		name := func(r int) string { return letter(l(r)) }
@@ -156,13 +239,13 @@ func TestErrorsOfOneRank(t *testing.T) {
 				require.ErrorContains(t, err, "rank 5: ")
 			}
 		}
-		for rank, err := range testkit.Each(enginetest.Hosts(bootstrap.Local(n), name), func(b bootstrap.Bootstrap) error {
+		for rank, err := range testkit.Each(on(n, name), func(b bootstrap.Bootstrap) error {
 			_, err := roster.Gather(background, b, nil, nil, own(b.Rank()))
 			return err
 		}) {
 			check(rank, err, 3)
 		}
-		rs := gather(t, enginetest.Hosts(bootstrap.Local(n), name))
+		rs := gather(t, on(n, name))
 		for rank, err := range testkit.Each(rs, func(r *roster.Roster) error {
 			_, err := roster.Exchange(background, r, "", own(r.Rank()))
 			return err
@@ -223,8 +306,10 @@ func TestCompare(t *testing.T) {
 }
 
 // Ranks of one host that cannot map each other are each a host, on all ranks alike; the other hosts stay.
-func TestSettle(t *testing.T) {
-	rs := gather(t, enginetest.Hosts(bootstrap.Local(7), func(r int) string { return letter(r % 3) }))
+func TestSettle(t *testing.T) { each(t, settle) }
+
+func settle(t *testing.T, on hosts) {
+	rs := gather(t, on(7, func(r int) string { return letter(r % 3) }))
 	same := make([]uint64, len(rs))
 	for rank, r := range rs {
 		same[rank] = r.HostID()
@@ -264,6 +349,31 @@ func TestSettle(t *testing.T) {
 		return err
 	}) {
 		require.ErrorIs(t, err, fault.ErrStale)
+	}
+}
+
+// A rank that goes ends what the others exchange, on any host.
+func TestLostRank(t *testing.T) { each(t, lostRank) }
+
+func lostRank(t *testing.T, on hosts) {
+	for gone := range 5 {
+		bs := on(5, func(r int) string { return letter(r % 3) })
+		rs := gather(t, bs)
+		for rank, err := range testkit.Each(rs, func(r *roster.Roster) error {
+			if r.Rank() == gone {
+				return bs[gone].Close()
+			}
+			_, err := roster.Exchange(background, r, 0, nil)
+			if err == nil {
+				return errors.New("it exchanged all the same")
+			}
+			if !errors.Is(err, fault.ErrPeerLost) {
+				return err
+			}
+			return bs[r.Rank()].Close()
+		}) {
+			require.NoError(t, err, "rank %d without rank %d", rank, gone)
+		}
 	}
 }
 

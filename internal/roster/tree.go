@@ -1,0 +1,180 @@
+package roster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"math/bits"
+	"slices"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+)
+
+// Where the bootstrap exchanges between two ranks, nobody hears from everybody: the first rank of each host hears from
+// the others of it, one after the other, then these have all digests in floor(log2 H) rounds between them, and two more
+// if the number of hosts, H, is no power of two; then each tells its host. All in an order that has no circle, in which
+// ranks would wait for each other forever: the pairs of a round have no rank in common, and rounds have the same order
+// on all.
+
+// digest is what there is to tell the ranks of other hosts.
+type digest struct {
+	From  int      `json:"from"` // the rank whose Err this is
+	Err   envelope `json:"err"`  // without body
+	Apart []Apart  `json:"apart,omitempty"`
+	Rows  []byte   `json:"rows,omitempty"` // each after its rank and length
+}
+
+// maxWhy is how much of a text travels between hosts.
+const maxWhy = 200
+
+// result is what the first rank of a host tells the others of it.
+type result struct {
+	digest
+	Bodies []json.RawMessage `json:"bodies"`
+}
+
+func (d *digest) add(o digest) {
+	if o.Err.Err != "" && (d.Err.Err == "" || o.From < d.From) {
+		d.From, d.Err = o.From, o.Err
+	}
+	d.Apart = append(d.Apart, o.Apart...)
+	d.Rows = append(d.Rows, o.Rows...)
+}
+
+// tree is exchange, by exchanges between pairs of ranks.
+func (r *Roster) tree(ctx context.Context, e envelope, own error) (here []json.RawMessage, n news, err error) {
+	x := r.b.(bootstrap.Exchanger)
+	var all result
+	if r.First() {
+		all, err = r.lead(ctx, x, e)
+	} else {
+		all, err = r.follow(ctx, x, e)
+	}
+	if err != nil {
+		return nil, n, errors.Join(own, notExchanged(ctx, err))
+	}
+	if own != nil {
+		return nil, n, own
+	}
+	if err := all.Err.error(all.From, r.Size()); err != nil {
+		return nil, n, err
+	}
+	slices.SortFunc(all.Apart, func(a, b Apart) int { return cmp.Compare(a.Rank, b.Rank) })
+	for rows := all.Rows; len(rows) > 0; {
+		rank, size := int(order.Uint16(rows)), int(order.Uint16(rows[2:]))
+		r.setRow(rank, rows[4:4+size])
+		rows = rows[4+size:]
+	}
+	return all.Bodies, news{all.Apart}, nil
+}
+
+// follow is what all ranks of a host but the first do.
+func (r *Roster) follow(ctx context.Context, x bootstrap.Exchanger, e envelope) (all result, err error) {
+	first := r.Here()[0]
+	if _, err = x.Exchange(ctx, first, e.bytes()); err != nil {
+		return all, err
+	}
+	err = receive(ctx, x, first, nil, &all)
+	return all, err
+}
+
+// receive exchanges with a rank, and reads what that has sent.
+func receive(ctx context.Context, x bootstrap.Exchanger, peer int, mine []byte, v any) error {
+	b, err := x.Exchange(ctx, peer, mine)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return whatRankSent(peer, err)
+	}
+	return nil
+}
+
+// lead is what the first rank of a host does.
+func (r *Roster) lead(ctx context.Context, x bootstrap.Exchanger, e envelope) (all result, err error) {
+	here := r.Here()
+	all.gather(here[0], e)
+	for _, rank := range here[1:] {
+		b, err := x.Exchange(ctx, rank, nil)
+		if err != nil {
+			return all, err
+		}
+		e, err := open(b)
+		if err != nil {
+			e, _ = enclose(nil, whatRankSent(rank, err))
+		}
+		all.gather(rank, e)
+	}
+	if err := r.meet(ctx, x, &all.digest); err != nil {
+		return all, err
+	}
+	told := all
+	told.Rows = nil // they are in the table
+	b, err := json.Marshal(told)
+	for _, rank := range here[1:] {
+		if err == nil {
+			_, err = x.Exchange(ctx, rank, b)
+		}
+	}
+	return all, err
+}
+
+// gather adds what a rank of this host tells.
+func (all *result) gather(rank int, e envelope) {
+	cut := func(s string) string { return s[:min(len(s), maxWhy)] }
+	if e.Err != "" && all.Err.Err == "" {
+		all.From, all.Err = rank, envelope{Err: e.Err, Code: e.Code, About: e.About}
+	}
+	if e.Apart != nil && all.Apart == nil {
+		all.Apart = []Apart{{rank, e.Apart.About, cut(e.Apart.Why)}}
+	}
+	if e.Row != nil {
+		all.Rows = order.AppendUint16(order.AppendUint16(all.Rows, uint16(rank)), uint16(len(e.Row)))
+		all.Rows = append(all.Rows, e.Row...)
+	}
+	all.Bodies = append(all.Bodies, e.Body)
+}
+
+// meet makes d, on the first rank of each host, what all of them have: those of the hosts beyond a power of two give
+// theirs to another host's and get all from it, and the rest double what they have in each round.
+func (r *Roster) meet(ctx context.Context, x bootstrap.Exchanger, d *digest) error {
+	h, folded := r.Mine, 1<<(bits.Len(uint(len(r.Hosts)))-1)
+	with := func(host int, mine *digest) (theirs digest, err error) {
+		b, err := json.Marshal(mine)
+		if err != nil {
+			return theirs, err
+		}
+		err = receive(ctx, x, r.Hosts[host][0], b, &theirs)
+		return theirs, err
+	}
+	if h >= folded {
+		if _, err := with(h-folded, d); err != nil {
+			return err
+		}
+		all, err := with(h-folded, nil)
+		*d = all
+		return err
+	}
+	add := func(host int) error {
+		theirs, err := with(host, d)
+		d.add(theirs)
+		return err
+	}
+	partner := h + folded
+	if partner < len(r.Hosts) {
+		if err := add(partner); err != nil {
+			return err
+		}
+	}
+	for k := 1; k < folded; k *= 2 {
+		if err := add(h ^ k); err != nil {
+			return err
+		}
+	}
+	if partner < len(r.Hosts) {
+		_, err := with(partner, d)
+		return err
+	}
+	return nil
+}
