@@ -2,7 +2,12 @@ package coll_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -11,79 +16,177 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
 )
 
-// onHosts runs do on goroutine ranks, of which hosts says where each one is.
-func onHosts(t *testing.T, hosts string, do func(c *ubcoll.Comm)) {
+// onHosts runs do on goroutine ranks, and returns its errors. hosts has a letter for each: the host that it is on.
+func onHosts(t *testing.T, hosts string, do func(c *ubcoll.Comm) error) []error {
 	t.Helper()
-	bs := enginetest.Hosts(bootstrap.Local(len(hosts)), func(r int) string { return hosts[r : r+1] })
+	bs := enginetest.Hosts(bootstrap.Local(len(hosts)), func(r int) string { return "host-" + hosts[r:r+1] })
+	errs := make([]error, len(bs))
 	var wg sync.WaitGroup
-	for _, b := range bs {
+	for r, b := range bs {
 		wg.Go(func() {
-			defer b.Close()
 			c, err := ubcoll.Open(context.Background(), b, ubcoll.Options{})
-			if err != nil {
-				t.Error(err)
-				return
+			if err == nil {
+				err = errors.Join(do(c), c.Close())
 			}
-			do(c)
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+			errs[r] = errors.Join(err, b.Close())
 		})
 	}
 	wg.Wait()
+	return errs
 }
 
-func TestAcrossFirst(t *testing.T) {
-	for _, hosts := range []string{"ab", "aabb", "abab", "aaab", "abc", "aabbc", "abcde"} {
+func requireAll(t *testing.T, errs []error) {
+	t.Helper()
+	require.NoError(t, errors.Join(errs...))
+}
+
+// checkAcross does an all-reduce and a broadcast of n elements, and compares.
+func checkAcross(c *ubcoll.Comm, n, turn int) error {
+	src, dst, size := make([]float32, n), make([]float32, n), c.Size()
+	at := func(k int) float32 { return float32((k + turn) % 100) }
+	for k := range src {
+		src[k] = at(k) + float32(c.Rank())
+	}
+	if err := coll.AllReduce(context.Background(), c, ubcoll.Of(dst), ubcoll.Of(src), ubcoll.Sum); err != nil {
+		return err
+	}
+	for k := range dst {
+		if want := at(k)*float32(size) + float32(size*(size-1)/2); dst[k] != want {
+			return fmt.Errorf("rank %d: all-reduce of %d: [%d] = %v, not %v", c.Rank(), n, k, dst[k], want)
+		}
+	}
+	root := turn % size
+	if c.Rank() == root {
+		copy(dst, src)
+	}
+	if err := coll.Broadcast(context.Background(), c, ubcoll.Of(dst), root); err != nil {
+		return err
+	}
+	for k := range dst {
+		if want := at(k) + float32(root); dst[k] != want {
+			return fmt.Errorf("rank %d: broadcast of %d from %d: [%d] = %v, not %v", c.Rank(), n, root, k, dst[k], want)
+		}
+	}
+	return nil
+}
+
+func TestAcross(t *testing.T) {
+	for _, hosts := range []string{"ab", "aabb", "abab", "aaab", "abc", "aabbc", "abcde", "aaaaaaaaaaaaaaaaaaaab"} {
 		t.Run(hosts, func(t *testing.T) {
-			onHosts(t, hosts, func(c *ubcoll.Comm) {
-				ctx := context.Background()
-				check := func(err error) bool {
-					if err != nil {
-						t.Error(err)
+			requireAll(t, onHosts(t, hosts, func(c *ubcoll.Comm) error {
+				for turn := range 3 {
+					if err := coll.Barrier(context.Background(), c); err != nil {
+						return err
 					}
-					return err == nil
-				}
-				for i := range 10 {
-					if !check(coll.Barrier(ctx, c)) {
-						return
-					}
-					for _, n := range []int{0, 1, 5, 1000, 30000, 1 << 20, 3<<20 + 17} {
-						src, dst := make([]float32, n), make([]float32, n)
-						for k := range src {
-							src[k] = float32((k+i)%100 + c.Rank())
-						}
-						if !check(coll.AllReduce(ctx, c, ubcoll.Of(dst), ubcoll.Of(src), ubcoll.Sum)) {
-							return
-						}
-						size := c.Size()
-						for k := range dst {
-							if want := float32((k+i)%100*size + size*(size-1)/2); dst[k] != want {
-								t.Errorf("rank %d: all-reduce of %d: [%d] = %v, not %v", c.Rank(), n, k, dst[k], want)
-								return
-							}
-						}
-						root := i % size
-						if c.Rank() == root {
-							copy(dst, src)
-						}
-						if !check(coll.Broadcast(ctx, c, ubcoll.Of(dst), root)) {
-							return
-						}
-						for k := range dst {
-							if want := float32((k+i)%100 + root); dst[k] != want {
-								t.Errorf("rank %d: broadcast of %d from %d: [%d] = %v, not %v", c.Rank(), n, root, k, dst[k], want)
-								return
-							}
+					for _, n := range []int{0, 1, 5, 1000, 30000, 1 << 20, 3<<20 + 17}[:7-len(hosts)/8] {
+						if err := checkAcross(c, n, turn); err != nil {
+							return err
 						}
 					}
 				}
-			})
+				return nil
+			}))
 		})
 	}
-	_ = fmt.Sprint
-	_ = require.True
+}
+
+// letters are so many hosts.
+func letters(n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteByte(byte('0' + i))
+	}
+	return b.String()
+}
+
+func TestAcross64Hosts(t *testing.T) {
+	requireAll(t, onHosts(t, letters(64), func(c *ubcoll.Comm) error {
+		for turn, n := range []int{1, 100, 5000, 100000, 2} {
+			if err := checkAcross(c, n, turn*17); err != nil {
+				return err
+			}
+		}
+		return coll.Barrier(context.Background(), c)
+	}))
+}
+
+// wrongCall is what one rank calls; the others call what kind 0 does.
+func wrongCall(c *ubcoll.Comm, kind, n, root int) error {
+	ctx, v := context.Background(), ubcoll.Of(make([]int32, n))
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	switch kind {
+	case 1:
+		return coll.AllReduce(ctx, c, v, ubcoll.Of(make([]int32, n)), ubcoll.Max)
+	case 2:
+		return coll.AllReduce(ctx, c, ubcoll.Of(make([]int32, n+1)), ubcoll.Of(make([]int32, n+1)), ubcoll.Sum)
+	case 3:
+		return coll.Broadcast(ctx, c, v, root)
+	case 4:
+		return coll.Barrier(ctx, c)
+	case 5: // refused
+		return coll.AllReduce(ctx, c, v, ubcoll.Of(make([]int32, n+3)), ubcoll.Sum)
+	case 6:
+		return coll.AllReduce(ended, c, v, ubcoll.Of(make([]int32, n)), ubcoll.Sum)
+	case 7:
+		return coll.AllGather(ctx, c, ubcoll.Of(make([]int32, n*c.Size())), v)
+	}
+	return coll.AllReduce(ctx, c, v, ubcoll.Of(make([]int32, n)), ubcoll.Sum)
+}
+
+// TestAcrossMismatches: what any ranks of any host do wrong is the same error on all ranks, and the next call works.
+func TestAcrossMismatches(t *testing.T) {
+	count, seeds := 100, []uint64{1, rand.Uint64()}
+	if s := os.Getenv("TEST_PROGRAMS"); s != "" {
+		count, _ = strconv.Atoi(s)
+	}
+	for _, seed := range seeds {
+		t.Logf("seed %d", seed)
+		const hosts = "abcabacc"
+		ranks := len(hosts)
+		var mu sync.Mutex
+		said := make([][]error, count)
+		for i := range said {
+			said[i] = make([]error, ranks)
+		}
+		requireAll(t, onHosts(t, hosts, func(c *ubcoll.Comm) error {
+			draw := rand.New(rand.NewPCG(seed, 0))
+			for i := range count {
+				wrong := make([]int, ranks)
+				for k := 1 + draw.IntN(3); k > 0; k-- {
+					wrong[draw.IntN(ranks)] = 1 + draw.IntN(7)
+				}
+				n := []int{0, 1, 10, 3000, 50000}[draw.IntN(5)]
+				root := draw.IntN(ranks)
+				err := wrongCall(c, wrong[c.Rank()], n, root)
+				mu.Lock()
+				said[i][c.Rank()] = err
+				mu.Unlock()
+				if err := checkAcross(c, 1+draw.IntN(20000), i); err != nil {
+					return fmt.Errorf("after wrong call %d (%v, %d elements): %w", i, wrong, n, err)
+				}
+			}
+			return nil
+		}))
+		for i, errs := range said {
+			about := -2
+			for r, err := range errs {
+				require.Error(t, err, "call %d, rank %d", i, r)
+				e, ok := errors.AsType[*fault.Error](err)
+				require.True(t, ok)
+				require.Equal(t, r, e.Rank)
+				if e.Step == "" {
+					continue // its own refusal
+				}
+				if about == -2 {
+					about = e.Peer
+				}
+				require.Equal(t, about, e.Peer, "call %d: %v", i, errs)
+			}
+		}
+	}
 }

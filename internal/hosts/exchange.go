@@ -18,7 +18,11 @@ import (
 // The own block has n bytes of data, in own(). After it s.blocks has all; the data are the leader's until it ends the
 // operation.
 func (s *Stage) exchange(ctx context.Context, set int, own block, n int) error {
-	own.host, own.seq = s.me, s.seq
+	seq := s.seq
+	if set == forReports {
+		seq = s.bad
+	}
+	own.host, own.seq = s.me, seq
 	own.head(s.buf, n)
 	own.data = s.buf[blockHead:][:n]
 	s.blocks[s.me] = own
@@ -31,13 +35,13 @@ func (s *Stage) exchange(ctx context.Context, set int, own block, n int) error {
 			first = s.bytesOf(count)
 		}
 		to, from := s.peers[(s.me-1<<k+s.n)%s.n], s.peers[(s.me+1<<k)%s.n]
-		i := s.slot(set, k)
-		to.link.Put(i, s.seq, unsafe.Pointer(&s.buf[0]), first)
-		if err := s.await(ctx, from, from.link.Word(i), s.seq, team.StepAgree); err != nil {
+		i := s.slot(set, k, seq)
+		to.link.Put(i, seq, unsafe.Pointer(&s.buf[0]), first)
+		if err := s.await(ctx, from, from.link.Word(i), seq, team.StepAgree); err != nil {
 			return err
 		}
 		got := s.slots[i][:from.link.Landed(i)]
-		bytes, err := parseBlocks(got, s.blocks, (s.me+have)%s.n, count, s.seq)
+		bytes, err := parseBlocks(got, s.blocks, (s.me+have)%s.n, count, seq)
 		if err != nil {
 			return s.comm(from.rank, err)
 		}
@@ -45,7 +49,7 @@ func (s *Stage) exchange(ctx context.Context, set int, own block, n int) error {
 			copy(s.buf[end:], got[:bytes])
 			end += bytes
 		}
-		s.grant(set, k, s.seq+2)
+		s.grant(set, k, seq+2)
 	}
 	return s.flush(ctx)
 }

@@ -45,6 +45,7 @@ type Stage struct {
 	ranks int    // of the communicator
 	most  int    // ranks that a host has
 	seq   uint64 // of the running operation, the same on all ranks
+	bad   uint64 // operations on which the hosts did not agree: numbers the exchanges of reports
 	leads bool   // this rank is its team's leader: the others use nothing of what follows
 
 	peers  []*peer // by host; nil: there is no link
@@ -131,12 +132,12 @@ func (s *Stage) connect(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Places of a link. Those of exchanges come first, two for each round, by the parity of the operation; a second set is
-// for reports. Then come those of the pipe from the host before, and the word that the host behind raises.
-func (s *Stage) slot(set, round int) int { return (set*s.rounds+round)*2 + int(s.seq&1) }
-func (s *Stage) pipePlace() int          { return 2 * sets * s.rounds }
-func (s *Stage) creditPlace() int        { return s.pipePlace() + s.pipe.window }
-func (s *Stage) places() int             { return 2*sets*s.rounds + pipeWindow(s.n) + 1 }
+// Places of a link. Those of exchanges come first, two for each round, by the parity of the exchange's number; a second
+// set is for reports. Then come those of the pipe from the host before, and the word that the host behind raises.
+func (s *Stage) slot(set, round int, seq uint64) int { return (set*s.rounds+round)*2 + int(seq&1) }
+func (s *Stage) pipePlace() int                      { return 2 * sets * s.rounds }
+func (s *Stage) creditPlace() int                    { return s.pipePlace() + s.pipe.window }
+func (s *Stage) places() int                         { return 2*sets*s.rounds + pipeWindow(s.n) + 1 }
 
 // The sets of slots: of an operation's exchange, and of that of reports when something is wrong with it.
 const (
@@ -157,19 +158,17 @@ func (s *Stage) lay() {
 	s.srcs = make([]unsafe.Pointer, s.n)
 	s.pipe.lay(s)
 	for seq := uint64(1); seq <= 2; seq++ {
-		s.seq = seq
 		for set := range sets {
 			for k := range s.rounds {
 				s.grant(set, k, seq)
 			}
 		}
 	}
-	s.seq = 0
 }
 
 // grant lets the host from which round k's blocks come write those of operation seq.
 func (s *Stage) grant(set, k int, seq uint64) {
-	i := s.slot(set, k)
+	i := s.slot(set, k, seq)
 	b := s.slots[i]
 	s.peers[(s.me+1<<k)%s.n].link.Grant(i, seq, unsafe.Pointer(&b[0]), len(b))
 }

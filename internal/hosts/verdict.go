@@ -76,6 +76,7 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 
 // judge exchanges reports, and finds what is wrong.
 func (s *Stage) judge(ctx context.Context) (*fault.Error, error) {
+	s.bad++
 	mine := s.Team.Tally()
 	n := writeReport(s.own()[:reportBytes], &mine)
 	if err := s.exchange(ctx, forReports, block{}, n); err != nil {

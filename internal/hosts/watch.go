@@ -97,8 +97,11 @@ func (s *Stage) watch() *fault.Error {
 	return s.Team.PollHealth(&team.WaitState{Op: "communicator", Peer: s.Team.Rank(), Step: "watch"})
 }
 
-// fail breaks the communicator.
-func (s *Stage) fail(e *fault.Error) error { return s.Team.Fail(e) }
+// fail breaks the communicator, and returns why it broke: that may have been something else, a moment before.
+func (s *Stage) fail(e *fault.Error) error {
+	s.Team.Fail(e)
+	return s.Team.Broken()
+}
 
 // Sever gives up the links of a communicator that has broken: nothing is written to this rank's memory any more, nor read
 // of it. It is the communicator's turn.
