@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
@@ -60,6 +61,9 @@ func (l *Link) Landed(place int) int { return int(l.places[place].landed.Load())
 // n = 0 needs no grant: it raises the word.
 func (l *Link) Put(place int, seq uint64, p unsafe.Pointer, n int) {
 	l.queued.Add(1)
+	if race.Enabled {
+		l.wire.node.puts.Add(1)
+	}
 	l.conn(place).Put(tcp.Header{Place: uint32(place), Comm: l.comm, Seq: seq, Length: uint64(n)}, p, &l.sent)
 }
 

@@ -44,6 +44,9 @@ type Node struct {
 	handshake sync.WaitGroup // accepting goroutines, and those of handshakes
 	strangers queue
 
+	// puts has the race detector see what the network orders: what comes as an answer to a put is behind it.
+	puts atomic.Uint64
+
 	mu      sync.Mutex
 	wires   map[int]*Wire
 	peers   map[int]*arrival
