@@ -79,7 +79,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 		err = j.c.several(ctx, r)
 	}
 	if err != nil {
-		e := fail("attach", reason.Blamed(err, -1), err)
+		e := fail("attach", reason.Blamed(err, -1), r.Explain(err))
 		j.c.forgo(e)
 		return nil, e
 	}
@@ -137,7 +137,7 @@ func (j *joining) join(ctx context.Context) (again bool, err error) {
 	if !j.met {
 		apart, err = j.meet(ctx, cards)
 	}
-	if err == nil && len(j.r.Hosts) > 1 {
+	if err == nil && apart == nil && len(j.r.Hosts) > 1 {
 		err = j.c.layRows(j.r, cards[0].Rows)
 	}
 	// After this everybody has mapped everybody of its host: nothing of Open is needed for what follows.

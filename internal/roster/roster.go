@@ -200,3 +200,12 @@ func (r *Roster) part(apart []Apart) {
 		r.table = nil
 	}
 }
+
+// Explain is err, for which the ranks of several hosts do not come together, and why there are several if that was found
+// late.
+func (r *Roster) Explain(err error) error {
+	if r.Apart == nil {
+		return err
+	}
+	return fmt.Errorf("%w (ranks that seemed to be on one host are as on several: rank %d: %s)", err, r.Apart.Rank, r.Apart.Why)
+}

@@ -335,7 +335,8 @@ func settle(t *testing.T, on hosts) {
 		require.Equal(t, letter(rank%3), r.Hellos[0].Hostname)
 		require.Equal(t, rank%3 != 1, same[rank] == r.HostID())
 		ids[r.HostID()] = true
-		require.Contains(t, r.Apart.Why, "no way from 1")
+		require.ErrorIs(t, r.Explain(fault.ErrLimit), fault.ErrLimit)
+		require.ErrorContains(t, r.Explain(fault.ErrLimit), "rank 1: no way from 1")
 	}
 	require.Len(t, ids, 4)
 	exchange(t, rs)

@@ -28,8 +28,9 @@ func TestOpenDisagrees(t *testing.T) {
 	}{
 		{"variable", odd("UBCOLL_REGISTER=off"), []string{"UBCOLL_REGISTER", `"auto"`, `"off"`, "rank 2"}, 3},
 		{"bad variable", odd("UBCOLL_REGISTER=maybe"), []string{"UBCOLL_REGISTER", "maybe", "rank 2"}, 6},
-		{"two hosts", func(r int) []string { return []string{fmt.Sprintf("UBCOLL_HOSTID=%d", r/2)} },
-			[]string{"several hosts", "rank 2", "not supported"}, 5},
+		{"no network on one of two hosts", func(r int) []string {
+			return append(odd("UBCOLL_NET=nothing0")(r), fmt.Sprintf("UBCOLL_HOSTID=%d", r/2))
+		}, []string{"UBCOLL_NET", "no interface nothing0"}, 6},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			j := startEach(t, 3, k.extra, "order")

@@ -1,0 +1,235 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/enginetest"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/transport/ipc"
+)
+
+// openEach opens a communicator over bs, each rank with its own options and transport, and closes bs.
+func openEach(bs []bootstrap.Bootstrap, o func(rank int) engine.Options, newIPC func(rank int) engine.NewIPC) (
+	[]*engine.Comm, []error) {
+	comms := make([]*engine.Comm, len(bs))
+	errs := testkit.Each(bs, func(b bootstrap.Bootstrap) (err error) {
+		comms[b.Rank()], err = engine.Open(background, b, o(b.Rank()), nil, enginetest.RoomsWith(newIPC(b.Rank())))
+		return err
+	})
+	testkit.Each(bs, bootstrap.Bootstrap.Close)
+	return comms, errs
+}
+
+func usual(int) engine.Options   { return engine.Options{Timeout: testkit.Limit} }
+func usualIPC(int) engine.NewIPC { return ipc.New }
+
+// requirePlaces looks whether all ranks know who is where, and reach each other.
+func requirePlaces(t *testing.T, comms []*engine.Comm, host func(rank int) int, name func(rank int) string) {
+	t.Helper()
+	all := make([][][]byte, len(comms))
+	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
+		all[c.Rank()], err = c.Exchange(background, team.KindSplit, []byte(fmt.Sprint("I am ", c.Rank())), nil)
+		return err
+	})...))
+	for rank, c := range comms {
+		local, size := 0, 0
+		for other := range comms {
+			require.Equal(t, name(other), c.Hostname(other))
+			require.Equal(t, fmt.Sprint("I am ", other), string(all[rank][other]))
+			if host(other) == host(rank) {
+				if size++; other < rank {
+					local++
+				}
+			}
+		}
+		require.Equal(t, []int{rank, len(comms), local, size}, []int{c.Rank(), c.Size(), c.LocalRank(), c.LocalSize()})
+	}
+}
+
+func closeAll(t *testing.T, comms []*engine.Comm) {
+	t.Helper()
+	require.NoError(t, errors.Join(testkit.Each(comms, (*engine.Comm).Close)...))
+}
+
+func TestOpenOnHosts(t *testing.T) {
+	t.Setenv(env.Net.Name, "lo")
+	for _, l := range []struct {
+		name string
+		n    int
+		host func(rank int) int
+	}{
+		{"block", 4, func(r int) int { return r / 2 }},
+		{"cyclic", 5, func(r int) int { return r % 2 }},
+		{"uneven", 6, func(r int) int { return []int{7, 7, 3, 7, 1, 3}[r] }},
+		{"a host each", 3, func(r int) int { return r }},
+		{"16 hosts", 20, func(r int) int { return r * 5 % 16 }},
+	} {
+		t.Run(l.name, func(t *testing.T) {
+			defer testkit.NoLeaks(t)()
+			name := func(r int) string { return fmt.Sprint("host ", l.host(r)) }
+			comms, errs := openEach(enginetest.Hosts(bootstrap.Local(l.n), name), usual, usualIPC)
+			require.NoError(t, errors.Join(errs...))
+			requirePlaces(t, comms, l.host, name)
+			closeAll(t, comms)
+		})
+	}
+}
+
+// What one rank of one host cannot do or has otherwise is an error of all ranks of all hosts that names it, and nothing
+// stays.
+func TestOpenOnHostsRefused(t *testing.T) {
+	t.Setenv(env.Net.Name, "lo")
+	const n, odd = 6, 3
+	host := func(r int) string { return fmt.Sprint("host ", r%3) }
+	failing := func(rank int) engine.NewIPC {
+		if rank != odd {
+			return ipc.New
+		}
+		return func(*mem.Heap, []byte) (engine.IPC, error) {
+			return nil, fmt.Errorf("no memory for it: %w", fault.ErrLimit)
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		o      func(rank int) engine.Options
+		newIPC func(rank int) engine.NewIPC
+		want   error
+		text   string
+	}{
+		{"no domain", usual, failing, fault.ErrLimit, "no memory for it"},
+		{"other options", func(rank int) engine.Options {
+			o := usual(rank)
+			if rank == odd {
+				o.Algorithm = "ring"
+			}
+			return o
+		}, usualIPC, fault.ErrMismatch, "Options.Algorithm is  on rank 0 and ring on rank 3"},
+		{"nobody there", usual, func(rank int) engine.NewIPC {
+			return func(h *mem.Heap, secret []byte) (engine.IPC, error) {
+				tr, err := ipc.New(h, secret)
+				if rank == odd {
+					tr = &cut{tr, fault.ErrStale}
+				}
+				return tr, err
+			}
+		}, fault.ErrStale, "reach rank 0"},
+	} {
+		for kind, bs := range map[string]func() []bootstrap.Bootstrap{
+			"pairs": func() []bootstrap.Bootstrap { return bootstrap.Local(n) },
+			"all": func() (bs []bootstrap.Bootstrap) {
+				for _, b := range bootstrap.Local(n) {
+					bs = append(bs, struct{ bootstrap.Bootstrap }{b})
+				}
+				return bs
+			},
+		} {
+			t.Run(c.name+"/"+kind, func(t *testing.T) {
+				defer testkit.NoLeaks(t)()
+				before := testkit.Descriptors(t)
+				_, errs := openEach(enginetest.Hosts(bs(), host), c.o, c.newIPC)
+				for rank, err := range errs {
+					require.ErrorIs(t, err, c.want, "rank %d", rank)
+					require.ErrorContains(t, err, c.text, "rank %d", rank)
+					if e, _ := errors.AsType[*fault.Error](err); c.want != fault.ErrStale && rank != odd {
+						require.Equal(t, odd, e.Peer, "%v", err)
+					}
+				}
+				testkit.Eventually(t, func() bool { return before == testkit.Descriptors(t) })
+			})
+		}
+	}
+}
+
+// cut cannot attach anybody.
+type cut struct {
+	engine.IPC
+	err error
+}
+
+func (u *cut) Attach(context.Context, json.RawMessage) (team.PeerMemory, error) {
+	return nil, fmt.Errorf("it is out of reach: %w", u.err)
+}
+
+// Ranks of one host of which one cannot reach another's memory are each a host, and all work all the same.
+func TestOpenParts(t *testing.T) {
+	t.Setenv(env.Net.Name, "lo")
+	for _, l := range []struct {
+		name string
+		n    int
+		host func(rank int) int
+		bad  []int // cannot reach others at first
+	}{
+		{"the only one", 3, func(int) int { return 0 }, []int{1}},
+		{"one of three", 7, func(r int) int { return r % 3 }, []int{4}},
+		{"two of three", 7, func(r int) int { return r / 3 }, []int{0, 5, 3}},
+	} {
+		t.Run(l.name, func(t *testing.T) {
+			defer testkit.NoLeaks(t)()
+			var log safeBuffer
+			o := func(rank int) engine.Options {
+				o := usual(rank)
+				o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+				return o
+			}
+			parted := map[int]bool{}
+			for _, r := range l.bad {
+				parted[l.host(r)] = true
+			}
+			name := func(r int) string { return fmt.Sprint("host-", l.host(r)) }
+			comms, errs := openEach(enginetest.Hosts(bootstrap.Local(l.n), name), o, func(rank int) engine.NewIPC {
+				return func(h *mem.Heap, secret []byte) (engine.IPC, error) {
+					tr, err := ipc.New(h, secret)
+					for _, bad := range l.bad {
+						if bad == rank {
+							tr = &cut{tr, fault.ErrNotSupported}
+						}
+					}
+					return tr, err
+				}
+			})
+			require.NoError(t, errors.Join(errs...))
+			requirePlaces(t, comms, func(r int) int {
+				if parted[l.host(r)] {
+					return 100 + r
+				}
+				return l.host(r)
+			}, name)
+			require.Equal(t, len(parted), bytes.Count(log.bytes(), []byte("level=WARN")), "%s", log.bytes())
+			require.Contains(t, string(log.bytes()), "it is out of reach")
+			closeAll(t, comms)
+		})
+	}
+}
+
+// safeBuffer is a buffer that several goroutines may write.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(b)
+}
+
+func (s *safeBuffer) bytes() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return bytes.Clone(s.b.Bytes())
+}
