@@ -8,6 +8,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.Children(map[string]func() error{"echo": echo, "sink": sinkhole})
+	testkit.Children(map[string]func() error{"echo": echo, "raw": raw})
 	os.Exit(testkit.Main(m))
 }
