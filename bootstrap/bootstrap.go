@@ -4,7 +4,7 @@
 // Four kinds exist. [MPI] starts MPI and is for programs under mpirun or srun (build tag mpi); [Gompi] (same tag) is
 // for programs that run MPI themselves; [Env] takes the ranks from environment variables, for real processes without
 // MPI; [Local] makes ranks of goroutines. [PerProcess] puts several goroutine ranks into each process of any other
-// kind.
+// kind. What a bootstrap can have beside the methods of [Bootstrap] is [Exchanger], [Hoster] and [Keyed].
 package bootstrap
 
 import (

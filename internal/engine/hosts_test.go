@@ -233,3 +233,41 @@ func (s *safeBuffer) bytes() []byte {
 	defer s.mu.Unlock()
 	return bytes.Clone(s.b.Bytes())
 }
+
+// counted counts the exchanges of a rank.
+type counted struct {
+	bootstrap.Bootstrap
+	bootstrap.Exchanger
+	gathers, pairs int
+}
+
+func (c *counted) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
+	c.gathers++
+	return c.Bootstrap.AllGather(ctx, mine)
+}
+
+func (c *counted) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, error) {
+	c.pairs++
+	return c.Exchanger.Exchange(ctx, peer, mine)
+}
+
+// What Open asks of the bootstrap: on one host three exchanges of all; on several one, and pairs.
+func TestOpenCounts(t *testing.T) {
+	t.Setenv(env.Net.Name, "lo")
+	for hosts, want := range map[int][2]int{1: {3, 0}, 2: {1, 3 * (2 + 1)}} { // four ranks; pairs are of first ranks
+		bs, cs := bootstrap.Local(4), make([]*counted, 4)
+		for r, b := range bs {
+			cs[r] = &counted{Bootstrap: b, Exchanger: b.(bootstrap.Exchanger)}
+			bs[r] = cs[r]
+		}
+		comms, errs := openEach(enginetest.Hosts(bs, func(r int) string { return fmt.Sprint(r % hosts) }), usual, usualIPC)
+		require.NoError(t, errors.Join(errs...))
+		for r, c := range cs {
+			require.Equal(t, want[0], c.gathers)
+			if r < hosts {
+				require.Equal(t, want[1], c.pairs)
+			}
+		}
+		closeAll(t, comms)
+	}
+}

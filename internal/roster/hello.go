@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/fault"
@@ -37,6 +38,7 @@ type head struct {
 	race    bool
 	failed  bool // what follows it says why the rank cannot go on
 	pairs   bool // its bootstrap exchanges between two ranks
+	keyed   bool // its bootstrap has a secret
 	comm    uint64
 	agree   hash     // of what must be the same
 	host    hash     // of the host's identity
@@ -51,6 +53,7 @@ const (
 	flagRace   = 1
 	flagFailed = 2
 	flagPairs  = 4
+	flagKeyed  = 8
 )
 
 func (h *head) append(b []byte) []byte {
@@ -63,6 +66,9 @@ func (h *head) append(b []byte) []byte {
 	}
 	if h.pairs {
 		flags |= flagPairs
+	}
+	if h.keyed {
+		flags |= flagKeyed
 	}
 	b = order.AppendUint32(b, headMagic)
 	b = order.AppendUint16(b, h.version)
@@ -87,6 +93,7 @@ func parseHead(b []byte) (h head, err error) {
 	}
 	flags := order.Uint16(b[6:])
 	h.race, h.failed, h.pairs = flags&flagRace != 0, flags&flagFailed != 0, flags&flagPairs != 0
+	h.keyed = flags&flagKeyed != 0
 	h.comm = order.Uint64(b[8:])
 	copy(h.agree[:], b[16:])
 	copy(h.host[:], b[32:])
@@ -243,19 +250,23 @@ func difference(a, b []Setting) (what, x, y string) {
 	return "the order of settings", "one", "another"
 }
 
+// keyOf is the secret that a bootstrap has, or nil.
+func keyOf(b bootstrap.Bootstrap) []byte {
+	if k, ok := b.(bootstrap.Keyed); ok {
+		return k.Key()
+	}
+	return nil
+}
+
 // jobSecret is the secret of the job whose rank 0 has drawn random: what nobody can know who has only heard that, where
-// the bootstrap has a secret of its own.
-func jobSecret(b bootstrap.Bootstrap, random []byte) []byte {
-	k, ok := b.(bootstrap.Keyed)
-	if !ok {
+// the bootstraps of all ranks have a secret.
+func jobSecret(b bootstrap.Bootstrap, heads []head) []byte {
+	random := heads[0].secret[:]
+	if slices.ContainsFunc(heads, func(h head) bool { return !h.keyed }) {
 		return append([]byte{}, random...)
 	}
-	key := k.Key()
-	if len(key) == 0 {
-		return append([]byte{}, random...)
-	}
-	m := hmac.New(sha256.New, key)
+	m := hmac.New(sha256.New, keyOf(b))
 	m.Write([]byte("ubcoll job"))
 	m.Write(random)
-	return m.Sum(nil)[:16]
+	return m.Sum(nil)[:len(random)]
 }

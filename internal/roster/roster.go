@@ -52,7 +52,7 @@ type Apart struct {
 
 // riding is how many ranks a job has at most whose hellos have the details with them, of which only ranks of one host
 // need know. In larger ones those take an exchange of their own.
-const riding = 128
+const riding = 256
 
 // Gather finds out who is in the job: agree is what this rank's settings are, which must be the same on all ranks, gpus
 // what it tells of its devices. Collective; own is why this rank cannot go on: all ranks fail then.
@@ -70,7 +70,7 @@ func Gather(ctx context.Context, b bootstrap.Bootstrap, agree []Setting, gpus js
 	if err := compareAll(ctx, b, heads, agree); err != nil {
 		return nil, err
 	}
-	r := &Roster{b: b, rank: b.Rank(), Secret: jobSecret(b, heads[0].secret[:]), Comm: heads[0].comm}
+	r := &Roster{b: b, rank: b.Rank(), Secret: jobSecret(b, heads), Comm: heads[0].comm}
 	for i := range heads {
 		r.ids = append(r.ids, heads[i].host)
 		r.names = append(r.names, heads[i].hostname())
@@ -89,6 +89,7 @@ func Gather(ctx context.Context, b bootstrap.Bootstrap, agree []Setting, gpus js
 func newHead(b bootstrap.Bootstrap, agree []Setting, m *Hello) (h head, err error) {
 	h = head{version: Version, race: race.Enabled, agree: hashOf(agree)}
 	_, h.pairs = b.(bootstrap.Exchanger)
+	h.keyed = len(keyOf(b)) > 0
 	var random [24]byte
 	_, e1 := rand.Read(random[:])
 	copy(h.secret[:], random[:])

@@ -1,6 +1,7 @@
 package roster_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,7 +45,7 @@ var layouts = []struct {
 	{"block", 6, func(r int) int { return r / 2 }, [][]int{{0, 1}, {2, 3}, {4, 5}}},
 	{"cyclic", 6, func(r int) int { return r % 2 }, [][]int{{0, 2, 4}, {1, 3, 5}}},
 	{"uneven", 6, func(r int) int { return []int{7, 7, 3, 7, 1, 3}[r] }, [][]int{{0, 1, 3}, {2, 5}, {4}}},
-	{"64 hosts", 130, func(r int) int { return r * 37 % 64 }, nil}, // more ranks than hellos have details
+	{"64 hosts", 260, func(r int) int { return r * 37 % 64 }, nil}, // more ranks than hellos have details
 }
 
 // alone is a bootstrap's own methods, and nothing beside.
@@ -376,6 +377,60 @@ func lostRank(t *testing.T, on hosts) {
 			require.NoError(t, err, "rank %d without rank %d", rank, gone)
 		}
 	}
+}
+
+// keyed is a bootstrap that has a secret.
+type keyed struct {
+	bootstrap.Bootstrap
+	key []byte
+}
+
+func (k keyed) Key() []byte { return k.key }
+
+// The job's secret is what all ranks know; where all had one before, who has heard the hellos does not know it.
+func TestSecret(t *testing.T) {
+	secrets := func(bs []bootstrap.Bootstrap) (all [][]byte, told []byte) {
+		heard := &heard{Bootstrap: bs[1]}
+		bs[1] = heard
+		if k, ok := heard.Bootstrap.(keyed); ok {
+			bs[1] = keyed{heard, k.key}
+		}
+		for _, r := range gather(t, bs) {
+			all = append(all, r.Secret)
+			require.Len(t, r.Secret, 16)
+			require.Equal(t, all[0], r.Secret)
+		}
+		return all, heard.told
+	}
+	some := func(keys ...string) []bootstrap.Bootstrap {
+		bs := bootstrap.Local(len(keys))
+		for r, key := range keys {
+			if key != "" {
+				bs[r] = keyed{bs[r], []byte(key)}
+			}
+		}
+		return bs
+	}
+	for _, keys := range [][]string{{"", "", ""}, {"a", "a", ""}, {"", "a", "a"}} {
+		all, told := secrets(some(keys...))
+		require.True(t, bytes.Contains(told, all[0]))
+	}
+	all, told := secrets(some("a", "a", "a"))
+	require.False(t, bytes.Contains(told, all[0]))
+	again, _ := secrets(some("a", "a", "a"))
+	require.NotEqual(t, all, again)
+}
+
+// heard is a bootstrap of which a test hears all that ranks tell.
+type heard struct {
+	bootstrap.Bootstrap
+	told []byte
+}
+
+func (h *heard) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
+	all, err := h.Bootstrap.AllGather(ctx, mine)
+	h.told = append(h.told, bytes.Join(all, nil)...)
+	return all, err
 }
 
 func TestTooManyRanks(t *testing.T) {

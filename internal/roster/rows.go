@@ -24,7 +24,7 @@ func (r *Roster) Row(rank int) []byte {
 
 // setRow fills a row of the table if it is this rank that does so.
 func (r *Roster) setRow(rank int, row []byte) {
-	if r.table == nil || row == nil || !r.First() {
+	if r.table == nil || row == nil || !r.First() || rank >= r.Size() {
 		return
 	}
 	s := r.table[rank*slotBytes:][:slotBytes]

@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/bits"
 	"slices"
 
 	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // Where the bootstrap exchanges between two ranks, nobody hears from everybody: the first rank of each host hears from
@@ -61,10 +63,18 @@ func (r *Roster) tree(ctx context.Context, e envelope, own error) (here []json.R
 		return nil, n, err
 	}
 	slices.SortFunc(all.Apart, func(a, b Apart) int { return cmp.Compare(a.Rank, b.Rank) })
-	for rows := all.Rows; len(rows) > 0; {
-		rank, size := int(order.Uint16(rows)), int(order.Uint16(rows[2:]))
+	for rows := all.Rows; len(rows) >= 4; {
+		rank, size := int(order.Uint16(rows)), min(int(order.Uint16(rows[2:])), len(rows)-4)
 		r.setRow(rank, rows[4:4+size])
 		rows = rows[4+size:]
+	}
+	for _, a := range all.Apart {
+		if a.Rank < 0 || a.Rank >= r.Size() {
+			return nil, n, fmt.Errorf("news of rank %d of %d: %w", a.Rank, r.Size(), fault.ErrMismatch)
+		}
+	}
+	if len(all.Bodies) != len(r.Here()) {
+		return nil, n, fmt.Errorf("%d parts for %d ranks of this host: %w", len(all.Bodies), len(r.Here()), fault.ErrMismatch)
 	}
 	return all.Bodies, news{all.Apart}, nil
 }
