@@ -49,6 +49,7 @@ type control struct {
 	unread  int    // bytes sent that the peer has not said it read
 	wanted  bool
 	said    bool  // bye is in out or held, or sent
+	ended   bool  // nothing can be sent any more
 	broke   error // what the socket said to a send
 }
 
@@ -121,6 +122,9 @@ func (c *control) tell(kind byte, body []byte) bool {
 
 // flush is called under the lock.
 func (c *control) flush() {
+	if c.ended {
+		c.out = nil // what the peer has been told by the bye, at the latest
+	}
 	for c.fd >= 0 && c.broke == nil && len(c.out) > 0 {
 		n, err := sendTo(c.fd, c.out)
 		switch {
@@ -164,6 +168,7 @@ func (c *control) shut() {
 	defer c.sending.Unlock()
 	if c.fd >= 0 {
 		shutdown(c.fd)
+		c.ended = true
 	}
 }
 
@@ -180,14 +185,11 @@ func (c *control) receive() error {
 		case errors.Is(err, syscall.EINTR):
 			continue
 		case errors.Is(err, syscall.EAGAIN):
-			c.sending.Lock()
-			err = c.broke // the socket tells each error once
-			c.sending.Unlock()
-			return err
+			return nil
 		case err != nil:
 			c.sending.Lock()
 			defer c.sending.Unlock()
-			if c.broke != nil {
+			if c.broke != nil { // the socket tells each error once
 				return c.broke
 			}
 			return err
