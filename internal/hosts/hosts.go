@@ -72,6 +72,8 @@ type peer struct {
 	link       *net.Link
 	// left is 1 + the last operation that it has done, once it has closed the communicator.
 	left atomic.Uint64
+	// misses is 1 + the rank that it has said to wait for, or itself; 0: it was not asked.
+	misses atomic.Int32
 }
 
 // Open makes this rank's side. Collective over the leaders: each connects to those that it exchanges with.
@@ -198,3 +200,14 @@ func (s *Stage) Scratch() []unsafe.Pointer { return s.srcs }
 
 // Sub implements team.Hosts.
 func (s *Stage) Sub(ctx context.Context, w *team.Work) error { return s.RunPart(ctx, w) }
+
+// Puts is how many messages this rank has sent to other hosts: in an operation without errors a number that follows from
+// what it is (see the test).
+func (s *Stage) Puts() (n uint64) {
+	for _, p := range s.peers {
+		if p != nil {
+			n += p.link.Queued()
+		}
+	}
+	return n
+}

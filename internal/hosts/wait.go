@@ -9,6 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/reason"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/transport/net"
 )
 
 // How a wait for another host goes: it receives from that host's wire as fast as it can, so that what comes is seen at
@@ -19,6 +20,7 @@ const (
 	blockAfter      = 200 * time.Microsecond // when nothing comes
 	blockAfterShort = 5 * time.Microsecond   // where other ranks need the processor
 	longestBlock    = time.Millisecond
+	askEvery        = time.Second // whom the one waits for that is awaited
 )
 
 // await waits until *w is at least target, for peer p to do what step says.
@@ -51,7 +53,8 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 	if s.Team.Crowded {
 		idle = blockAfterShort
 	}
-	start := time.Now()
+	start, asked := time.Now(), time.Duration(0)
+	p.misses.Store(0)
 	for {
 		if over() {
 			s.Team.EndWait(&w)
@@ -68,8 +71,16 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 			return s.fail(err)
 		}
 		s.Network.node.Progress()
-		if time.Since(start) > idle {
+		waited := time.Since(start)
+		if waited > idle {
 			s.Network.node.Wait(longestBlock)
+		}
+		if waited-asked > askEvery {
+			asked = waited
+			p.wire.Tell(net.Message{Comm: s.ID, Kind: kindAsk})
+		}
+		if m := p.misses.Load(); m != 0 {
+			w.Far = int(m) // who waits for who waits
 		}
 		for range looksPerPoll {
 			if over() {

@@ -14,6 +14,8 @@ import (
 const (
 	kindLost = 1 + iota // the communicator broke: Code, About and Text say why
 	kindBye             // its sender has closed the communicator, after as many operations as Text says
+	kindAsk             // whom do you wait for?
+	kindMiss            // the answer: About, which is its sender if it waits for nobody
 )
 
 // Flood tells the other hosts that the communicator broke. Any goroutine.
@@ -45,6 +47,16 @@ func (s *Stage) heard(from int, m net.Message) *fault.Error {
 		var ops uint64
 		fmt.Sscan(m.Text, &ops)
 		p.left.Store(ops + 1)
+	case kindAsk:
+		about := s.Team.WaitsFor()
+		if about < 0 {
+			about = s.Team.Name(s.Team.Rank())
+		}
+		p.wire.Tell(net.Message{Comm: s.ID, Kind: kindMiss, About: int32(about)})
+	case kindMiss:
+		if m.About >= 0 && int(m.About) < s.ranks {
+			p.misses.Store(m.About + 1)
+		}
 	case kindLost:
 		about, is := int(m.About), reason.OfCode(int(m.Code))
 		if about < 0 || about >= s.ranks {

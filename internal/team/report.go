@@ -203,3 +203,11 @@ func rankList(rs []int) string {
 
 // WaitsIn is what a rank of the team says that it waits in.
 func (t *Team) WaitsIn(rank int) string { return said(t.Peers[rank].Area.waits.Load()).String() }
+
+// WaitsFor is the rank of the communicator that this one's area says that it waits for, or -1.
+func (t *Team) WaitsFor() int {
+	if v := said(t.Me.waits.Load()); v != 0 {
+		return v.peer()
+	}
+	return -1
+}
