@@ -1,6 +1,8 @@
 package hosts
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -20,11 +22,21 @@ const (
 
 // Flood tells the other hosts that the communicator broke. Any goroutine.
 func (s *Stage) Flood(e *fault.Error) {
-	about := int32(e.Peer)
-	if about < 0 {
-		about = int32(e.Rank)
+	if s.peers == nil {
+		return // of a leader alone
 	}
-	s.tell(net.Message{Comm: s.ID, Kind: kindLost, Code: uint8(reason.Code(e.Err)), About: about, Text: e.Err.Error()})
+	about, code, text := e.Peer, reason.Code(e.Err), e.Err.Error()
+	switch {
+	case errors.Is(e, fault.ErrTimeout):
+	case errors.Is(e, context.Canceled), errors.Is(e, context.DeadlineExceeded):
+		about, code, text = e.Rank, reason.Code(fault.ErrAborted), fmt.Sprintf("rank %d gave up: %s", e.Rank, text)
+	case code == 0:
+		about, code, text = e.Rank, reason.Code(fault.ErrAborted), fmt.Sprintf("rank %d failed: %s", e.Rank, text)
+	}
+	if about < 0 {
+		about = e.Rank
+	}
+	s.tell(net.Message{Comm: s.ID, Kind: kindLost, Code: uint8(code), About: int32(about), Text: text})
 }
 
 func (s *Stage) tell(m net.Message) {

@@ -1,0 +1,91 @@
+package coll_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/inside"
+)
+
+// untilError does all-reduces of so many elements until one fails, and returns its error.
+func untilError(ctx context.Context, c *ubcoll.Comm, n int) error {
+	src, dst := make([]float32, n), make([]float32, n)
+	for {
+		if err := coll.AllReduce(ctx, c, ubcoll.Of(dst), ubcoll.Of(src), ubcoll.Sum); err != nil {
+			return err
+		}
+	}
+}
+
+// TestAcrossEnds: whatever one rank of one host does in the middle of the others' calls, all ranks of all hosts learn of
+// it, and name that rank.
+func TestAcrossEnds(t *testing.T) {
+	const layout = "aabbc"
+	for _, what := range []struct {
+		name string
+		is   error
+		do   func(c *ubcoll.Comm) error // what the one rank does; the others' calls do not end before
+	}{
+		{"abort", fault.ErrAborted, func(c *ubcoll.Comm) error {
+			time.AfterFunc(20*time.Millisecond, func() { c.Abort(errors.New("enough")) })
+			return untilError(context.Background(), c, 1<<20)
+		}},
+		{"abort outside of a call", fault.ErrAborted, func(c *ubcoll.Comm) error {
+			c.Abort(errors.New("enough"))
+			return c.Err()
+		}},
+		{"close", fault.ErrPeerLost, func(c *ubcoll.Comm) error { return fault.ErrPeerLost }},
+		{"end of a context", fault.ErrAborted, func(c *ubcoll.Comm) error {
+			ctx, cancel := context.WithCancel(context.Background())
+			time.AfterFunc(20*time.Millisecond, cancel)
+			err := untilError(ctx, c, 1<<20)
+			if !errors.Is(err, context.Canceled) {
+				return err
+			}
+			return fault.ErrAborted
+		}},
+		{"nothing", fault.ErrTimeout, func(c *ubcoll.Comm) error {
+			for c.Err() == nil { // the others' deadline
+				time.Sleep(10 * time.Millisecond)
+				coll := (*inside.Comm)(c).View()
+				if coll.Team().ClosedPeer() >= 0 {
+					break
+				}
+			}
+			return fault.ErrTimeout
+		}},
+	} {
+		for _, one := range []int{1, 2, 4} {
+			t.Run(what.name, func(t *testing.T) {
+				errs := onHosts(t, layout, func(c *ubcoll.Comm) error {
+					(*inside.Comm)(c).View().SetTimeout(map[bool]time.Duration{true: 3 * time.Second, false: time.Hour}[what.name == "nothing"])
+					var err error
+					if c.Rank() == one {
+						err = what.do(c)
+					} else {
+						err = untilError(context.Background(), c, 1<<20)
+					}
+					if c.Rank() == one {
+						if !errors.Is(err, what.is) {
+							t.Errorf("rank %d: %v", one, err)
+						}
+						return nil
+					}
+					e, ok := errors.AsType[*fault.Error](err)
+					if !ok || !errors.Is(err, what.is) || e.Peer != one {
+						t.Errorf("rank %d: %v, not about rank %d", c.Rank(), err, one)
+					}
+					return nil
+				})
+				require.NoError(t, errors.Join(errs...))
+			})
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package hosts
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// stageOf is one of so many hosts, without anything to talk by.
+func stageOf(hosts, me int) *Stage {
+	s := &Stage{n: hosts, me: me}
+	for h := range hosts {
+		s.Hosts = append(s.Hosts, []int{h})
+	}
+	s.pipe.window = pipeWindow(hosts)
+	s.pipe.chunk = min(max(landing/s.pipe.window, minChunk), maxChunk) &^ 63
+	return s
+}
+
+// item is what travels: of which elements, and whose sources are in it.
+type item struct {
+	off, n int
+	from   map[int]bool
+}
+
+// player is a host that does the steps of a plan.
+type player struct {
+	steps walk
+	next  *step
+	have  map[int]map[int]bool // by chunk: whose sources are in what this host has
+	in    []item               // granted by window at most
+	sent  bool                 // of next
+	over  bool
+}
+
+// play does what steps say on all hosts, in an order that changes, with queues of window items, until nobody gets on.
+func play(t *testing.T, hosts int, at func(me int) (*Stage, plan), do func(s *Stage, p *player, k step, in *item) (out *item)) []*player {
+	var all []*player
+	var stages []*Stage
+	for me := range hosts {
+		s, p := at(me)
+		stages = append(stages, s)
+		all = append(all, &player{steps: p.walk(), have: map[int]map[int]bool{}})
+	}
+	for moved := true; moved; {
+		moved = false
+		for i := range hosts {
+			me := (i * 7) % hosts
+			if hosts%7 == 0 {
+				me = i
+			}
+			p, behind := all[me], all[(me+1)%hosts]
+			for range 1 + me%3 {
+				if p.next == nil {
+					k, ok := p.steps.next()
+					if !ok {
+						p.over = true
+						break
+					}
+					p.next = &k
+				}
+				k := *p.next
+				if k.receives && len(p.in) == 0 || k.sends && len(behind.in) == stages[me].pipe.window {
+					break
+				}
+				var in *item
+				if k.receives {
+					in = &p.in[0]
+					p.in = p.in[1:]
+					require.Equal(t, []int{k.off, k.n}, []int{in.off, in.n}, "host %d of %d, step %+v", me, hosts, k)
+				}
+				if out := do(stages[me], p, k, in); k.sends {
+					behind.in = append(behind.in, *out)
+				}
+				p.next, moved = nil, true
+			}
+		}
+	}
+	for me, p := range all {
+		require.True(t, p.over, "host %d of %d waits for ever in %+v", me, hosts, p.next)
+		require.Empty(t, p.in, "host %d of %d", me, hosts)
+	}
+	return all
+}
+
+// TestReductionSchedule: whatever the number of hosts and elements, each host ends with all sources in every element, once
+// each, the same on all; and with windows as they are nobody waits for ever.
+func TestReductionSchedule(t *testing.T) {
+	for _, hosts := range []int{2, 3, 4, 5, 7, 8, 13, 16, 31, 64} {
+		chunk := stageOf(hosts, 0).pipe.chunk / 4
+		for _, count := range []int{1, 15, 16, 17, hosts * 16, hosts*16 + 1, hosts * chunk, hosts*chunk + 1, 3*hosts*chunk - 7,
+			5*hosts*chunk + chunk} {
+			for _, piece := range []int{count, chunk*hosts + 16, 1000} {
+				if count/piece > 50 {
+					continue
+				}
+				w := &team.Work{Type: dtype.Float32, Count: count}
+				all := play(t, hosts, func(me int) (*Stage, plan) {
+					s := stageOf(hosts, me)
+					return s, &reduction{s: s, w: w, piece: piece, size: 4}
+				}, func(s *Stage, p *player, k step, in *item) *item {
+					from := map[int]bool{}
+					if in != nil {
+						for h := range in.from {
+							from[h] = true
+						}
+					}
+					if k.t < hosts {
+						require.False(t, from[s.me], "host %d of %d adds its source twice: %+v", s.me, hosts, k)
+						from[s.me] = true
+					}
+					p.have[k.off] = from
+					return &item{k.off, k.n, from}
+				})
+				covered := 0
+				for off := range all[0].have {
+					for me, p := range all {
+						require.Len(t, p.have[off], hosts, "host %d of %d, element %d of %d", me, hosts, off, count)
+					}
+				}
+				steps := (&reduction{s: stageOf(hosts, 0), w: w, piece: piece, size: 4}).walk()
+				for k, ok := steps.next(); ok; k, ok = steps.next() {
+					if k.t >= hosts-1 { // what is finished
+						covered += k.n
+					}
+				}
+				require.Equal(t, count, covered, "%d hosts, %d elements", hosts, count)
+			}
+		}
+	}
+}
+
+func TestBroadcastSchedule(t *testing.T) {
+	for _, hosts := range []int{2, 3, 5, 8, 64} {
+		chunk := stageOf(hosts, 0).pipe.chunk / 4
+		for root := range min(hosts, 6) {
+			for _, count := range []int{1, chunk, chunk + 1, 40*chunk + 3} {
+				w := &team.Work{Type: dtype.Float32, Count: count, Root: root}
+				all := play(t, hosts, func(me int) (*Stage, plan) {
+					s := stageOf(hosts, me)
+					return s, &chain{s: s, w: w, piece: 3*chunk + 5, size: 4}
+				}, func(s *Stage, p *player, k step, in *item) *item {
+					p.have[k.off] = map[int]bool{k.n: true}
+					return &item{off: k.off, n: k.n}
+				})
+				for me, p := range all {
+					n := 0
+					for _, k := range p.have {
+						for bytes := range k {
+							n += bytes
+						}
+					}
+					require.Equal(t, count, n, "host %d of %d", me, hosts)
+				}
+			}
+		}
+	}
+}
+
+func FuzzBlocks(f *testing.F) {
+	var b [2 * blockHead]byte
+	own := block{host: 1, seq: 7, sig: 3}
+	own.head(b[:], 16)
+	f.Add(b[:], 1, 1)
+	f.Fuzz(func(t *testing.T, b []byte, first, count int) {
+		all := make([]block, 5)
+		first, count = (first%5+5)%5, (count%5+5)%5
+		n, err := parseBlocks(b, all, first, count, 7)
+		if err != nil {
+			return
+		}
+		if n > len(b) {
+			t.Errorf("%d bytes of %d", n, len(b))
+		}
+		for i := range count {
+			h := (first + i) % 5
+			if k := all[h]; k.host != h || k.seq != 7 {
+				t.Error(fmt.Sprint(k))
+			}
+		}
+	})
+}
+
+func FuzzReport(f *testing.F) {
+	b := make([]byte, reportBytes)
+	y := team.Tally{Refused: &team.Refusal{Rank: 3, About: -1, Code: 2, Text: "no"}, Votes: []team.Vote{{Sig: 1, Count: 2, First: 1}}}
+	f.Add(b[:writeReport(b, &y)])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		y, err := parseReport(b, 9)
+		if err != nil {
+			return
+		}
+		again := make([]byte, reportBytes)
+		z, err := parseReport(again[:writeReport(again, &y)], 9)
+		require.NoError(t, err)
+		require.Equal(t, y, z)
+	})
+}
