@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	stdnet "net"
 	"net/netip"
 	"os"
@@ -226,8 +227,24 @@ func (n *Node) race(ctx context.Context, h hello, at Row) (stdnet.Conn, netip.Ad
 	return nil, won.addr, errors.Join(errs...)
 }
 
-// attempt is a connection whose ends have proved themselves.
+// attempt is a connection whose ends have proved themselves. A peer that many strangers dial may have no room for this one
+// at once.
 func (n *Node) attempt(ctx context.Context, h hello, addr netip.AddrPort, key [32]byte) (stdnet.Conn, error) {
+	for again := 0; ; again++ {
+		c, err := n.attemptOnce(ctx, h, addr, key)
+		closed := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+		if !closed || again == 3 {
+			return c, err
+		}
+		select {
+		case <-time.After(20 * time.Millisecond << again):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (n *Node) attemptOnce(ctx context.Context, h hello, addr netip.AddrPort, key [32]byte) (stdnet.Conn, error) {
 	d := stdnet.Dialer{Timeout: dialLimit, KeepAlive: -1}
 	c, err := d.DialContext(ctx, "tcp", addr.String())
 	if err != nil {

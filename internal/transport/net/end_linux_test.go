@@ -89,6 +89,23 @@ func TestDeath(t *testing.T) {
 	}
 }
 
+// What came of a process before it died lands.
+func TestDeathAfterPut(t *testing.T) {
+	p := newPair(t, 1)
+	from, to := bytes.Repeat([]byte("x"), 1<<20), make([]byte, 1<<20)
+	p.lb.Grant(0, 1, at(to), len(to))
+	p.b.poll.moving.Lock() // looks later
+	p.la.Put(0, 1, at(from), len(from))
+	testkit.Eventually(t, func() bool { p.la.Poll(); return p.la.Sent() == 1 })
+	p.ab.ended.Store(true)
+	p.ab.close()
+	p.b.poll.moving.Unlock()
+	testkit.Eventually(t, func() bool { return p.lb.Err() != nil })
+	require.EqualValues(t, 1, p.lb.Word(0).Load())
+	require.Equal(t, from, to)
+	p.close(t)
+}
+
 // What the kernel says of a host that does not answer is a cut, and nobody's death.
 func TestCut(t *testing.T) {
 	for _, e := range []syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH} {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -337,4 +338,75 @@ func TestHello(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, h, got)
 	require.Len(t, h.bytes(), helloSize)
+}
+
+// Where there are many strangers all the time, ranks connect all the same.
+func TestStrangersAllTheTime(t *testing.T) {
+	a, _ := node(t, 0)
+	b, _ := node(t, 1)
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		var open []stdnet.Conn
+		for {
+			if c, err := stdnet.Dial("tcp", b.addr()); err == nil {
+				open = append(open, c)
+			}
+			if len(open) == 200 {
+				open[0].Close()
+				open = open[1:]
+			}
+			select {
+			case <-stop:
+				for _, c := range open {
+					c.Close()
+				}
+				return
+			default:
+			}
+		}
+	})
+	ab, ba := connect(t, a, b)
+	close(stop)
+	all.Wait()
+	la, lb := links(t, ab, ba, comm, 1)
+	la.Put(0, 1, nil, 0)
+	lb.until(t, 0, 1)
+	closeAll(t, a, b)
+}
+
+func TestIPv6(t *testing.T) {
+	l, err := stdnet.Listen("tcp6", "[::1]:0")
+	if err != nil {
+		t.Skip("no IPv6 here: ", err)
+	}
+	l.Close()
+	a, _ := node(t, 0)
+	t.Setenv("UBCOLL_NET", "::1")
+	b, err := New(Config{Rank: 1, Secret: secret})
+	require.NoError(t, err)
+	require.Equal(t, []netip.Addr{netip.IPv6Loopback()}, b.Row().Addrs)
+	connect(t, a, b)
+	closeAll(t, a, b)
+}
+
+// Who runs out of descriptors is told how many he may have.
+func TestDescriptors(t *testing.T) {
+	a, _ := node(t, 0)
+	b, _ := node(t, 1)
+	var before unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	few := before
+	next, err := unix.Dup(0) // the lowest that is free
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(next))
+	few.Cur = uint64(next)
+	require.NoError(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &few, nil))
+	_, err = a.Connect(t.Context(), 1, b.Row())
+	_, errNew := newPoll()
+	require.NoError(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &before, nil))
+	require.ErrorIs(t, err, fault.ErrLimit)
+	require.ErrorContains(t, err, "ulimit -n")
+	require.ErrorIs(t, errNew, fault.ErrLimit)
+	closeAll(t, a, b)
 }

@@ -7,7 +7,8 @@
 //   - Every byte has a place that its receiver reserved, with a grant, before it is sent. What has no grant ends the wire,
 //     and is written nowhere; what comes for a closed link, or for a sequence that has landed or was taken back, is read
 //     and dropped.
-//   - A word is raised once all bytes of its put have landed, and is never lowered. Puts of one place land in order.
+//   - A word is raised once all bytes of its put have landed, and is never lowered. Puts of one place land in order. What
+//     the kernel has received of a peer that dies lands before the error.
 //   - Nobody's byte is interpreted before both ends have proved that they know the job's secret, on this connection.
 //   - Nothing here waits for a peer but Connect, Wait and Close, each as long as it is told at most.
 //   - The end of a peer's process is told once (Config.Down), as is a cut link; a process that is stopped is neither.

@@ -225,6 +225,13 @@ func (w *Wire) finish(kind DownKind, err error) {
 		text := err.Error()
 		w.control.tell(controlBroken, []byte(text[:min(len(text), MaxText)]))
 	}
+	if kind == Died || kind == Cut {
+		for i := range w.data { // what came before the end has its place
+			for moved := true; moved; {
+				moved, _ = w.data[i].Receive()
+			}
+		}
+	}
 	w.close()
 	d := &Down{kind, w.peer, err}
 	w.down.Store(d)
