@@ -77,7 +77,7 @@ func TestOpenOnHosts(t *testing.T) {
 		{"cyclic", 5, func(r int) int { return r % 2 }},
 		{"uneven", 6, func(r int) int { return []int{7, 7, 3, 7, 1, 3}[r] }},
 		{"a host each", 3, func(r int) int { return r }},
-		{"16 hosts", 20, func(r int) int { return r * 5 % 16 }},
+		{"64 hosts", 64, func(r int) int { return r * 37 % 64 }},
 	} {
 		t.Run(l.name, func(t *testing.T) {
 			defer testkit.NoLeaks(t)()

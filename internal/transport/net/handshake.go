@@ -14,6 +14,7 @@ import (
 	"io"
 	stdnet "net"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -201,7 +202,7 @@ func probe(c stdnet.Conn, dialled bool) error {
 	for _, step := range steps {
 		switch err := step(); {
 		case err == nil:
-		case !dialled && k == 0 && errors.Is(err, io.EOF):
+		case !dialled && k == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)): // with our proof unread
 			return errNoProbe
 		case errors.Is(err, os.ErrDeadlineExceeded), !dialled && errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 			return fmt.Errorf("small messages pass, and %d bytes do not within %v (%w): is the MTU the same on the whole way? %w",
