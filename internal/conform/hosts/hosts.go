@@ -8,9 +8,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
-	"syscall"
 	"time"
-	"unsafe"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
@@ -105,16 +103,6 @@ func Barriers(ctx context.Context, c *ubcoll.Comm) error {
 		}
 	}
 	return nil
-}
-
-// clock is the machine's time since it was started.
-func clock() uint64 {
-	const monotonic = 1
-	var t syscall.Timespec
-	if _, _, e := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, monotonic, uintptr(unsafe.Pointer(&t)), 0); e != 0 {
-		panic(e) // Linux has it
-	}
-	return uint64(t.Nano())
 }
 
 func fail(c *ubcoll.Comm, what fmt.Stringer, err error) error {
