@@ -17,16 +17,21 @@ import (
 var memories = []struct {
 	heading    string
 	device     bool
+	between    bool // hosts
 	operations []operation
 }{
-	{"Host memory", false, slices.Concat(collectives, messages, windows, channels)},
-	{"Device memory", true, slices.Concat(collectives, messages, windows, channels)},
-	{"No memory", false, others},
+	{"Host memory", false, false, slices.Concat(collectives, messages, windows, channels)},
+	{"Device memory", true, false, slices.Concat(collectives, messages, windows, channels)},
+	{"No memory", false, false, others},
+	{"Host memory, between hosts", false, true, slices.Concat(collectives, messages, ends)},
+	{"Device memory, between hosts", true, true, slices.Concat(collectives, messages, ends)},
+	{"No memory, between hosts", false, true, others},
 }
 
 // env is a rank's memory: what operations read and write, and a window and a channel over more of it.
 type env struct {
 	c        *ubcoll.Comm
+	own      *ubcoll.Comm // of this rank alone, between hosts
 	gpu      ubcoll.Device
 	src, dst *ubcoll.Buffer[int32]
 	shared   *ubcoll.Buffer[int32] // by the window and the channel
@@ -35,6 +40,7 @@ type env struct {
 	ch       *p2p.Channel
 	gates    map[ubcoll.Device]*ubcoll.Window // hold up streams
 	held     bool                             // they are held up
+	me       int                              // this rank in the communicator of the gates
 	turns    *turns                           // with the other rank
 }
 
@@ -47,14 +53,22 @@ const (
 	width = p2p.Packet8
 )
 
-func open(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device, device bool) (*env, error) {
-	e := &env{c: c, gpu: gpu, gates: map[ubcoll.Device]*ubcoll.Window{}}
+func open(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device, device, between bool) (*env, error) {
+	e := &env{c: c, gpu: gpu, gates: map[ubcoll.Device]*ubcoll.Window{}, me: c.Rank()}
+	own := c
+	if between { // where there are no windows
+		var err error
+		if own, err = c.Split(ctx, c.Rank(), 0); err != nil {
+			return nil, err
+		}
+		e.own, e.me = own, 0
+	}
 	for _, dev := range []ubcoll.Device{ubcoll.Host, gpu} {
-		b, err := ubcoll.Alloc[int32](c, dev, 1)
+		b, err := ubcoll.Alloc[int32](own, dev, 1)
 		if err != nil {
 			return nil, err
 		}
-		if e.gates[dev], err = c.RegisterWindow(ctx, b.Vec(), ubcoll.WindowDefault); err != nil {
+		if e.gates[dev], err = own.RegisterWindow(ctx, b.Vec(), ubcoll.WindowDefault); err != nil {
 			return nil, err
 		}
 	}
@@ -68,8 +82,8 @@ func open(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device, device bool) (
 			return nil, err
 		}
 	}
-	if e.reg, err = c.RegisterBuffer(e.shared.Vec()); err != nil {
-		return nil, err
+	if e.reg, err = c.RegisterBuffer(e.shared.Vec()); err != nil || between {
+		return e, err
 	}
 	if e.w, err = c.RegisterWindow(ctx, e.shared.Vec(), ubcoll.WindowDefault); err != nil {
 		return nil, err
@@ -80,6 +94,9 @@ func open(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device, device bool) (
 
 // close leaves what somebody has captured to the communicator, which keeps it until it closes.
 func (e *env) close() error {
+	if e.own != nil {
+		return errors.Join(e.reg.Close(), e.shared.Free(), e.own.Close())
+	}
 	return errors.Join(e.ch.Close(), e.w.Close(), e.reg.Close(), e.shared.Free())
 }
 
@@ -379,6 +396,16 @@ var channels = []operation{
 		return ch.Flush(ctx)
 	}, signalled(there, ofPeer)),
 }
+
+// ends are what makes something that does things in a peer's memory.
+var ends = []operation{windows[0], channels[0], {false, "Comm.Import", func(_ context.Context, e *env, at on) error {
+	h, err := e.reg.MarshalBinary()
+	if err != nil {
+		return err
+	}
+	_, err = at.c.Import(h)
+	return err
+}, nil}}
 
 var others = []operation{
 	{false, "Barrier", func(ctx context.Context, _ *env, at on) error { return coll.Barrier(ctx, at.c) }, nil},

@@ -17,6 +17,8 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/internal/conform"
+	variables "github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
@@ -63,8 +65,12 @@ func TestSupport(t *testing.T) {
 		require.Equal(t, names, rows, m.heading)
 		t.Run(m.heading, func(t *testing.T) {
 			o, between := ubcoll.Options{Timeout: soon}, newTurns()
-			gputest.Run(t, ranks, o, func(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device) error {
-				e, err := open(ctx, c, gpu, m.device)
+			run := gputest.Run
+			if m.between {
+				run = onHosts
+			}
+			run(t, ranks, o, func(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device) error {
+				e, err := open(ctx, c, gpu, m.device, m.between)
 				if err != nil {
 					return err
 				}
@@ -80,6 +86,28 @@ func TestSupport(t *testing.T) {
 				return e.close()
 			})
 		})
+	}
+}
+
+// onHosts is gputest.Run with a host of its own for each rank.
+func onHosts(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.Comm, ubcoll.Device) error) {
+	t.Helper()
+	t.Setenv(variables.CUDA.Name, "auto")
+	var missing error
+	err := conform.Block(slices.Repeat([]int{1}, n)...).Run(t.Context(), o, func(ctx context.Context, c *ubcoll.Comm) error {
+		dev, err := c.GPU()
+		if err == nil {
+			return f(ctx, c, dev)
+		}
+		if c.Rank() == 0 {
+			missing = err
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	if missing != nil {
+		require.False(t, variables.Requires("cuda"), missing)
+		t.Skip(missing)
 	}
 }
 
@@ -208,7 +236,7 @@ func onStream(ctx context.Context, e *env, dev ubcoll.Device, call func(at on) e
 	if err != nil {
 		return err
 	}
-	gate, me := e.gates[dev], e.c.Rank()
+	gate, me := e.gates[dev], e.me
 	if e.held {
 		err = gate.On(s).Wait(ctx, me)
 	}
