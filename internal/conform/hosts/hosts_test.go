@@ -1,12 +1,9 @@
 package hosts
 
 import (
-	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -27,23 +24,15 @@ var suites = map[string]conform.Suite{"places": Places, "barriers": Barriers, "r
 	"wrong": Wrong, "refused": Refused, "matrix": collectives.Matrix, "random": collectives.Random,
 	"order": collectives.Order, "bad": collectives.Bad, "family": families.Family}
 
+// run runs suites, each in a job of its own.
 func run(t *testing.T, l conform.Layout, names ...string) {
-	t.Run(l.String(), func(t *testing.T) {
-		t.Logf("TEST_SEED=%d", conform.Seed())
-		defer testkit.NoLeaks(t)()
-		require.NoError(t, l.Run(t.Context(), ubcoll.Options{Timeout: testkit.Limit}, func(ctx context.Context, c *ubcoll.Comm) error {
-			for _, name := range names {
-				start := time.Now()
-				if err := conform.Each(ctx, c, suites[name]); err != nil {
-					return fmt.Errorf("%s: %w", name, err)
-				}
-				if c.Rank() == 0 {
-					t.Logf("%s: %v", name, time.Since(start).Round(time.Millisecond))
-				}
-			}
-			return nil
-		}))
-	})
+	for _, name := range names {
+		t.Run(l.String()+"/"+name, func(t *testing.T) {
+			t.Logf("TEST_SEED=%d", conform.Seed())
+			defer testkit.NoLeaks(t)()
+			require.NoError(t, l.Run(t.Context(), ubcoll.Options{Timeout: testkit.Limit}, suites[name]))
+		})
+	}
 }
 
 // TestOneHost is what the suites are on one host; those of other folders have tests there.
@@ -60,8 +49,18 @@ func TestHosts(t *testing.T) {
 	if !connected {
 		t.Skip("Open does not connect hosts yet")
 	}
-	t.Setenv(env.CUDA.Name, "auto")
 	for _, l := range conform.Layouts() {
 		run(t, l, slices.Sorted(maps.Keys(suites))...)
+	}
+}
+
+// TestDevices is what ranks with devices do not do between hosts, and that they do it on each.
+func TestDevices(t *testing.T) {
+	if !connected {
+		t.Skip("Open does not connect hosts yet")
+	}
+	t.Setenv(env.CUDA.Name, "auto")
+	for _, l := range conform.Layouts() {
+		run(t, l, "refused")
 	}
 }
