@@ -20,6 +20,9 @@ func ReadyFile(dir string, rank int) string {
 // EnoughFile is where a test says that ranks may come to an end.
 func EnoughFile(dir string) string { return filepath.Join(dir, "enough") }
 
+// RoundsFile is where rank 0 says how often something was done.
+func RoundsFile(dir string) string { return filepath.Join(dir, "rounds") }
+
 // RunFile is where this process says what Run has given it.
 func RunFile(dir string) string { return filepath.Join(dir, fmt.Sprintf("run-%d", os.Getpid())) }
 
@@ -49,12 +52,11 @@ func write(name, text string) error {
 // report writes which rank a lost peer's survivor names, and when, and stays until the other survivors have done so:
 // what follows, in Main, may end them.
 func report(c *ubcoll.Comm, dir string, err error) error {
-	e, at := &ubcoll.Error{Peer: -1}, time.Now()
-	errors.As(err, &e)
-	text := fmt.Sprintf("%d %d lost=%v %v", e.Peer, at.UnixNano(), errors.Is(err, ubcoll.ErrPeerLost), err)
-	if err := write(reportFile(dir, c.Rank()), text); err != nil {
+	if err := writeReport(c, dir, err, time.Now()); err != nil {
 		return err
 	}
+	e := &ubcoll.Error{Peer: -1}
+	errors.As(err, &e)
 	testkit.Until(func() bool {
 		for r := range c.Size() {
 			if _, err := os.Stat(reportFile(dir, r)); r != e.Peer && err != nil {
@@ -64,6 +66,14 @@ func report(c *ubcoll.Comm, dir string, err error) error {
 		return true
 	})
 	return nil
+}
+
+// writeReport writes which rank err names.
+func writeReport(c *ubcoll.Comm, dir string, err error, at time.Time) error {
+	e := &ubcoll.Error{Peer: -1}
+	errors.As(err, &e)
+	text := fmt.Sprintf("%d %d lost=%v %v", e.Peer, at.UnixNano(), errors.Is(err, ubcoll.ErrPeerLost), err)
+	return write(reportFile(dir, c.Rank()), text)
 }
 
 // Report is what a survivor has written.

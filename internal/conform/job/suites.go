@@ -49,6 +49,8 @@ var suites = map[string]conform.Suite{
 	"handles":         onesided.Handles,
 	"channels":        onesided.Channels,
 	"windows":         onesided.Windows,
+	"kill-hosts":      endings.KillHosts,
+	"stopped":         endings.Stopped,
 	"kill-wait":       endings.KillWait,
 	"take-back":       onesided.TakeBack,
 	"rounds":          footprint.Rounds,

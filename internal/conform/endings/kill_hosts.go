@@ -1,0 +1,91 @@
+package endings
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/conform"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+// KillHosts is Kill across hosts, with all that crosses them in turn: the test kills a rank or a host, or cuts a link,
+// looks into the files that survivors write, and says when it has seen enough.
+func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
+	dir, err := ready(c)
+	if err != nil {
+		return err
+	}
+	b, err := ubcoll.Alloc[float32](c, ubcoll.Host, 300000)
+	if err != nil {
+		return err
+	}
+	few, some, many := ubcoll.Of(make([]float32, 3)), ubcoll.Of(make([]float32, 50000)), b.Vec()
+	for k := 0; err == nil; k++ {
+		switch k % 5 {
+		case 0:
+			err = coll.AllReduce(ctx, c, many, many, ubcoll.Max)
+		case 1:
+			err = coll.Barrier(ctx, c)
+		case 2:
+			err = coll.AllReduce(ctx, c, few, few, ubcoll.Max)
+		case 3:
+			err = coll.Broadcast(ctx, c, some, k%c.Size())
+		case 4:
+			err = coll.AllReduce(ctx, c, some, some, ubcoll.Max)
+		}
+	}
+	if werr := writeReport(c, dir, err, time.Now()); werr != nil {
+		return werr
+	}
+	if c.Err() == nil {
+		err = conform.Fail(c, "the communicator is not broken after %v", err)
+	}
+	testkit.Until(func() bool { _, err := os.Stat(EnoughFile(dir)); return err == nil })
+	return err
+}
+
+// Stopped reduces 64 MiB until the test, which stops a host's processes meanwhile, has seen enough.
+func Stopped(ctx context.Context, c *ubcoll.Comm) error {
+	dir, err := ready(c)
+	if err != nil {
+		return err
+	}
+	b, err := ubcoll.Alloc[int32](c, ubcoll.Host, 16<<20)
+	if err != nil {
+		return err
+	}
+	reg, err := b.Register(c)
+	if err != nil {
+		return err
+	}
+	x := b.Slice()
+	for k, enough := int32(0), int32(0); enough == 0; k++ {
+		for i := range x {
+			x[i] = k
+		}
+		if _, err := os.Stat(EnoughFile(dir)); err == nil && c.Rank() == 0 {
+			x[0]++
+		}
+		if err := coll.AllReduce(ctx, c, b.Vec(), b.Vec(), ubcoll.Sum); err != nil {
+			return err
+		}
+		want := k * int32(c.Size())
+		enough = x[0] - want
+		for i := 1; i < len(x); i++ {
+			if x[i] != want {
+				return conform.Fail(c, "round %d: element %d is %d, not %d", k, i, x[i], want)
+			}
+		}
+		if c.Rank() == 0 {
+			if err := write(RoundsFile(dir), fmt.Sprint(k)); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(reg.Close(), b.Free())
+}
