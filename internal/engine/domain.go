@@ -29,7 +29,6 @@ type Domain struct {
 	IPC     team.Transport
 	Exports DeviceTransport // the same
 
-	roster  *roster.Roster // of its first communicator
 	network *hosts.Network // nil in jobs of one host
 
 	id       Identity // of what this rank exports
@@ -72,7 +71,7 @@ func newDomain(r *roster.Roster, log *slog.Logger, goHeap bool, newIPC NewIPC, l
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	d := &Domain{roster: r, rank: r.Rank(), log: log}
+	d := &Domain{rank: r.Rank(), log: log}
 	if err := d.id.identify(r); err != nil {
 		return nil, err
 	}

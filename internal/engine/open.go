@@ -83,6 +83,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 		j.c.forgo(e)
 		return nil, e
 	}
+	r.Done()
 	j.c.logOpen("open", start)
 	return j.c, nil
 }

@@ -142,6 +142,9 @@ func (r *Roster) group() {
 // HostID is the identity of this rank's host, as a number that other hosts do not have.
 func (r *Roster) HostID() uint64 { return order.Uint64(r.ids[r.rank][:]) }
 
+// Done lets go of the bootstrap: there are no more exchanges.
+func (r *Roster) Done() { r.b = nil }
+
 // Rank is this rank, in the job.
 func (r *Roster) Rank() int { return r.rank }
 
