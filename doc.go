@@ -1,8 +1,9 @@
 // Package ubcoll is collectives and point-to-point for Go programs on one or many processes, on buffers that the user
 // registers once. MPI (or nothing but the environment) starts the ranks, a registration cache remembers what is known
 // about each buffer, and transfers read and write registered memory directly; what is not registered goes through
-// staging memory. This version has the memory of one host and of its NVIDIA GPUs. What else is asked for, as several
-// hosts, is an error that wraps [ErrNotSupported].
+// staging memory. The ranks of one host have all of it, on the host's memory and on its NVIDIA GPUs. Communicators
+// whose ranks are on several hosts have barriers, all-reduces and broadcasts of host memory so far; what else is asked
+// for is an error that wraps [ErrNotSupported], and [Comm.Split] makes communicators of each host's ranks.
 //
 // This package has the nouns: [Comm], [Vec], [Buffer], [Registration], [Remote], [Window], [Stream], [Op], [Error],
 // [Options]. The verbs are in packages

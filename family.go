@@ -12,7 +12,8 @@ const NoColor = -1
 // The new communicator has the same memory: what is allocated or registered with one of the rank's communicators is
 // known to all and is registered once. Buffers live until the last of them closes, registrations until the one does
 // that they were made with. It has its own order of operations, its own errors (Err), and c's [Options]; c may be
-// closed before it. If it fails on one rank, it fails on all; what breaks c and what does not is as for collectives.
+// closed before it. If it fails on one rank, it fails on all; what breaks c and what does not is as for collectives. A
+// color that a host's ranks have in common, as the first rank with this rank's Hostname, makes one of each host.
 // Source: MPI_Comm_split (MPI-4.1, 7.4.2), ncclCommSplit.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	child, err := c.view().Split(ctx, color, key)

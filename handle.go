@@ -30,7 +30,8 @@ var errNoRemote = engine.NilError("remote", "Comm.Import makes one")
 // system calls. The memory stays the peer's, who may close the registration at any time: every use looks, and then
 // returns [ErrStale]. Nothing of a handle is believed: [ErrArgument] for bytes that are no handle, too few, of another
 // version, changed, or this rank's own; ErrStale if it comes from another job (another [Open] is one), from a process
-// that is no rank of c, or from a registration that has been closed; [ErrNotSupported] from another host.
+// that is no rank of c, or from a registration that has been closed; [ErrNotSupported] from another host, and where c
+// has ranks on several hosts.
 func (c *Comm) Import(handle []byte) (*Remote, error) {
 	m, err := c.view().Space.Import(handle)
 	if err != nil {

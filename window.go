@@ -58,9 +58,9 @@ func (w *Window) nothing() bool { return w == nil || w.w == nil }
 // a second window on the same memory, or a registration of it, adds to the first. If it fails on one rank, it fails on
 // all, with an error that names the rank, and the communicator stays usable: [ErrArgument] for Go memory, an empty v or
 // unknown flags, [ErrMismatch] for sizes, flags, offsets or kinds of memory that differ, [ErrNotSupported] for memory
-// that peers cannot reach (that of [Adopt] on the host, and devices whose link has no native atomic operations),
-// [ErrStale], [ErrLimit]: over device memory a window takes the place of one channel for each rank. Never a nil window
-// without an error.
+// that peers cannot reach (that of [Adopt] on the host, and devices whose link has no native atomic operations), and
+// where c has ranks on several hosts, [ErrStale], [ErrLimit]: over device memory a window takes the place of one
+// channel for each rank. Never a nil window without an error.
 //
 // In a group it is one of the group's operations: the window that it returns is empty, each use of it [ErrClosed],
 // until [Group] returns without an error for it; after an error, Close it. That, and a goroutine of its own for the

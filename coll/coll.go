@@ -13,6 +13,11 @@
 // ranks alike. On devices kernels do the work, also for blocking calls, which run on a stream of the communicator's and
 // see nothing of what the program has queued on streams of its own.
 //
+// Between hosts there are [Barrier], [AllReduce] and [Broadcast] of host memory so far. The others, and those of device
+// memory, are [ubcoll.ErrNotSupported] on all ranks of a communicator that has ranks on several hosts. There each host
+// rounds its own averages of float16 and bfloat16, and what an operation was to write may have been written on some
+// hosts when it is refused, or when the ranks differ.
+//
 // The memory stays the caller's, who leaves it alone until the operation is done. So do vectors of counts; launches of
 // package graph's graphs read them again, and replays of a capture that somebody else made of a device's stream have
 // those of the call. [ubcoll.Comm.LastOp] says by which algorithm an operation went, and why a buffer was staged.

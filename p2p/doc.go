@@ -1,4 +1,6 @@
-// Package p2p moves data between two ranks: sends and receives, alone and together, and memory channels.
+// Package p2p moves data between two ranks: sends and receives, alone and together, and memory channels. On a
+// communicator that has ranks on several hosts there is none of it yet: each call is [ubcoll.ErrNotSupported], and
+// [ubcoll.Comm.Split] makes communicators of each host's ranks, which have all.
 //
 // Messages from one rank to another arrive in the order in which they were sent, within one communicator; there are no
 // tags (Dup separates). A send and its receive name the same element type, and the receive has room for at least as
