@@ -31,3 +31,18 @@ func (r *Roster) setRow(rank int, row []byte) {
 	order.PutUint16(s, uint16(min(len(row), RowBytes)))
 	copy(s[2:], row)
 }
+
+// appendRow appends a rank's row as it travels with others.
+func appendRow(b []byte, rank int, row []byte) []byte {
+	b = order.AppendUint16(order.AppendUint16(b, uint16(rank)), uint16(len(row)))
+	return append(b, row...)
+}
+
+// setRows fills the rows that appendRow has put together.
+func (r *Roster) setRows(rows []byte) {
+	for len(rows) >= 4 {
+		rank, size := int(order.Uint16(rows)), min(int(order.Uint16(rows[2:])), len(rows)-4)
+		r.setRow(rank, rows[4:4+size])
+		rows = rows[4+size:]
+	}
+}

@@ -63,11 +63,7 @@ func (r *Roster) tree(ctx context.Context, e envelope, own error) (here []json.R
 		return nil, n, err
 	}
 	slices.SortFunc(all.Apart, func(a, b Apart) int { return cmp.Compare(a.Rank, b.Rank) })
-	for rows := all.Rows; len(rows) >= 4; {
-		rank, size := int(order.Uint16(rows)), min(int(order.Uint16(rows[2:])), len(rows)-4)
-		r.setRow(rank, rows[4:4+size])
-		rows = rows[4+size:]
-	}
+	r.setRows(all.Rows)
 	for _, a := range all.Apart {
 		if a.Rank < 0 || a.Rank >= r.Size() {
 			return nil, n, fmt.Errorf("news of rank %d of %d: %w", a.Rank, r.Size(), fault.ErrMismatch)
@@ -140,8 +136,7 @@ func (all *result) gather(rank int, e envelope) {
 		all.Apart = []Apart{{rank, e.Apart.About, cut(e.Apart.Why)}}
 	}
 	if e.Row != nil {
-		all.Rows = order.AppendUint16(order.AppendUint16(all.Rows, uint16(rank)), uint16(len(e.Row)))
-		all.Rows = append(all.Rows, e.Row...)
+		all.Rows = appendRow(all.Rows, rank, e.Row)
 	}
 	all.Bodies = append(all.Bodies, e.Body)
 }
