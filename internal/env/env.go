@@ -6,7 +6,9 @@ package env
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -110,7 +112,7 @@ var (
 		text)
 	Net = define(Info{Name: "UBCOLL_NET", Kind: "list of interfaces, subnets or addresses",
 		Doc: "Where ranks of other hosts may connect to this one (eth1,10.0.0.0/8); empty: all interfaces but loopback."},
-		words)
+		places)
 	Ports = define(Info{Name: "UBCOLL_PORTS", Kind: "range of ports",
 		Doc: "The ports that ranks of several hosts listen on, one each (20000-20100); empty: the system's choice."}, ports)
 	Log = define(Info{Name: "UBCOLL_LOG", Kind: "error|warn|info|debug", Default: "warn",
@@ -245,6 +247,22 @@ func words(s string) ([]string, error) {
 	}
 	return l, nil
 }
+
+// places are words that could be an interface's name, a subnet or an address: which of them there are is not known here.
+func places(s string) ([]string, error) {
+	l, err := words(s)
+	for _, w := range l {
+		_, notAddress := netip.ParseAddr(w)
+		_, notSubnet := netip.ParsePrefix(w)
+		if notAddress != nil && notSubnet != nil && !interfaceName.MatchString(w) {
+			return nil, fmt.Errorf("want names of interfaces, subnets and addresses, with commas between, not %q", w)
+		}
+	}
+	return l, err
+}
+
+// interfaceName is what the system's tools take for one: it has 15 characters at most.
+var interfaceName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}$`)
 
 // PortRange is the value of UBCOLL_PORTS: both ports are in it; both are 0 if it is unset.
 type PortRange struct{ First, Last uint16 }

@@ -108,6 +108,14 @@ func TestPorts(t *testing.T) {
 	got, err := Net.Get()
 	require.NoError(t, err)
 	require.Equal(t, []string{"eth0", "10.0.0.0/8"}, got)
+	t.Setenv("UBCOLL_NET", "fe80::1,192.168.0.1,bond0.12,wlp0s20f3")
+	_, err = Net.Get()
+	require.NoError(t, err)
+	for _, s := range []string{"-?", "eth0,10.0.0.0/33", "1.2.3.400/8", "a name", "averylonginterface"} {
+		t.Setenv("UBCOLL_NET", s)
+		_, err := Net.Get()
+		require.ErrorIs(t, err, fault.ErrArgument, s)
+	}
 }
 
 func TestUnknown(t *testing.T) {
