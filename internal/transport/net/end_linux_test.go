@@ -26,15 +26,20 @@ func TestTell(t *testing.T) {
 		p.ba.Tell(Message{About: int32(i)})
 	}
 	p.ab.Tell(Message{Text: strings.Repeat("y", MaxText+1)})
+	testkit.Eventually(t, func() bool { return len(p.toldA.messages()) == 50 && len(p.toldB.messages()) == 51 })
+	for range 50 {
+		p.ab.Tell(want) // some are still here when both close
+		p.ba.Tell(want)
+	}
 	p.close(t)
 	got := p.toldB.messages()
-	require.Len(t, got, 51)
+	require.Len(t, got, 101)
 	for i, m := range got[:50] {
 		require.EqualValues(t, i-1, m.About)
 		require.Equal(t, want.Text, m.Text)
 	}
 	require.Equal(t, strings.Repeat("y", MaxText), got[50].Text)
-	require.Len(t, p.toldA.messages(), 50)
+	require.Len(t, p.toldA.messages(), 100)
 }
 
 // Whoever reads nothing has few bytes of messages unread: the rest waits, and what is too much is dropped.

@@ -181,6 +181,23 @@ func TestDuplicates(t *testing.T) {
 	p.close(t)
 }
 
+// The same connection twice, before Connect takes the first, and attempts that are given up, leave nothing.
+func TestDuplicatesBeforeConnect(t *testing.T) {
+	a, _ := node(t, 0)
+	b, _ := node(t, 1)
+	fds := descriptorsOpen(t)
+	for i := range 20 {
+		h := hello{from: 0, to: 1, count: 1 + dataConnections, key: a.row.Key, attempt: [16]byte{byte(i / 4)}}
+		c, err := a.attempt(t.Context(), h, netip.MustParseAddrPort(b.addr()), b.row.Key)
+		require.NoError(t, err)
+		require.NoError(t, probe(c, true))
+		c.Close()
+	}
+	testkit.Eventually(t, func() bool { return descriptorsOpen(t) <= fds+1 }) // the last attempt's
+	connect(t, a, b)
+	closeAll(t, a, b)
+}
+
 // However many connections say nothing, ranks find each other.
 func TestSilentStrangers(t *testing.T) {
 	a, _ := node(t, 0)

@@ -153,6 +153,33 @@ func TestTakenBack(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
+// What is taken back, or closed, in the middle of a frame: the rest of it is read and written nowhere.
+func TestTakenBackMidway(t *testing.T) {
+	for name, take := range map[string]func(l *Link){
+		"grant": func(l *Link) { l.Grant(0, 1, nil, 0) },
+		"link":  func(l *Link) { l.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t, 1)
+			oa, ob := links(t, p.ab, p.ba, 8, 1)
+			from, to := bytes.Repeat([]byte("x"), 32<<20), make([]byte, 32<<20)
+			p.b.poll.moving.Lock() // the test alone receives
+			p.lb.Grant(0, 1, at(to), len(to))
+			p.la.Put(0, 1, at(from), len(from))
+			oa.Put(0, 1, nil, 0)
+			testkit.Eventually(t, func() bool { p.lb.Poll(); return to[0] != 0 })
+			take(p.lb)
+			landed := bytes.Count(to, []byte("x"))
+			require.Less(t, landed, len(to))
+			ob.until(t, 0, 1)
+			p.b.poll.moving.Unlock()
+			require.Equal(t, landed, bytes.Count(to, []byte("x")))
+			require.Zero(t, p.lb.Word(0).Load())
+			p.close(t)
+		})
+	}
+}
+
 // A closed link's puts are read and dropped, also one under way; others' go on. Its own are not read any more.
 func TestLinkClose(t *testing.T) {
 	p := newPair(t, 1)
