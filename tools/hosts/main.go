@@ -48,7 +48,7 @@ type plan struct {
 	MTU     int
 	Cores   bool
 	Shared  bool
-	Down    []string
+	Before  []string
 	Set     []string // HOST:NAME=VALUE
 	Resolve []string // HOST=ADDRESS
 	Verbose bool
@@ -135,7 +135,7 @@ func parse(args []string) (*plan, error) {
 	list := func(to *[]string, name, doc string) {
 		f.Func(name, doc, func(s string) error { *to = append(*to, s); return nil })
 	}
-	list(&p.Down, "down", "a link that is cut before anything runs, as `\"b\"` or \"b in 1\"; may be repeated")
+	list(&p.Before, "before", "what happens to the hosts before anything runs, as `\"cut b in 1\"`; may be repeated")
 	list(&p.Set, "set", "a variable for one host, as `b:NAME=VALUE`; may be repeated")
 	list(&p.Resolve, "resolve", "another address for a host's name, as `b=10.77.0.9`; may be repeated")
 	f.BoolVar(&p.Verbose, "v", false, "say what is made")

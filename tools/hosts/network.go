@@ -65,9 +65,13 @@ func (n *node) makeNetworks() error {
 			}
 		}
 	}
-	for _, d := range n.Down {
-		if _, err := n.cut(strings.Fields(d), true); err != nil {
-			return err
+	for _, b := range n.Before {
+		words := strings.Fields(b)
+		if len(words) == 0 {
+			continue
+		}
+		if _, err := n.do(words[0], words[1:]); err != nil {
+			return fmt.Errorf("-before %q: %w", b, err)
 		}
 	}
 	return nil

@@ -348,3 +348,57 @@ func TestHostsStopped(t *testing.T) {
 	require.NoError(t, os.WriteFile(endings.EnoughFile(dir), nil, 0o600))
 	h.succeed(t)
 }
+
+// TestHostsBad is what can be wrong with hosts and their network: Open says it on all ranks.
+func TestHostsBad(t *testing.T) {
+	bin, err := program()
+	require.NoError(t, err)
+	apart := func(before string) []string { return []string{"-nets", "2", "-mtu", "9000", "-before", before} }
+	eth1 := []string{env.Net.Name + "=eth1"}
+	for _, k := range []struct {
+		name    string
+		slow    bool // it takes as long as what does not come may take
+		options []string
+		extra   []string
+		command []string
+		want    string // each rank says one of these, with | between them
+	}{
+		{"no such interface", false, nil, []string{env.Net.Name + "=eth7"}, nil, "UBCOLL_NET: no interface eth7"},
+		{"no port left", false, []string{"-ranks", "2,1"}, []string{env.Ports.Name + "=7100-7100"}, nil,
+			"UBCOLL_PORTS=7100-7100: every port of it is in use"},
+		{"other options", false, []string{"-set", "b:UBCOLL_REGISTER=off"}, nil, nil,
+			`UBCOLL_REGISTER is "auto" on rank 0 and "off" on rank 1`},
+		{"too few descriptors", false, nil, nil, []string{"sh", "-c", `ulimit -n 12; exec "$0" random`, bin}, "too many open files|descriptors"},
+		{"a host without the network", true, apart("cut b 1"), eth1, nil, "no connection to rank"},
+		{"one direction lost", true, apart("cut b in 1"), eth1, nil, "is there a firewall"},
+		{"smaller packets on the way", true, apart("mtu b 1500 1"), eth1, nil, "is the MTU the same on the whole way?"},
+		{"the rendezvous is elsewhere", true, []string{"-resolve", "a=10.77.0.9"}, nil, nil, "10.77.0.9|-hosta:7077"},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			if k.slow && (testing.Short() || race.Enabled) {
+				t.Skip("takes long")
+			}
+			t.Parallel()
+			command := k.command
+			if command == nil {
+				command = []string{bin, "random"}
+			}
+			h := across(t, 2, k.options, k.extra, command...)
+			require.Error(t, h.wait(t), h.out.String())
+			t.Log(h.out.String())
+			said, ranks := map[string]bool{}, 2
+			if k.options != nil && k.options[0] == "-ranks" {
+				ranks = 3
+			}
+			for line := range strings.Lines(h.out.String()) {
+				for want := range strings.SplitSeq(k.want, "|") {
+					if strings.Contains(line, want) {
+						rank, _, _ := strings.Cut(line, " on host")
+						said[rank] = true
+					}
+				}
+			}
+			require.GreaterOrEqual(t, len(said), ranks, h.out.String())
+		})
+	}
+}
