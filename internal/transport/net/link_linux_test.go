@@ -67,13 +67,11 @@ func TestTraffic(t *testing.T) {
 			}
 			var granted atomic.Uint64 // out of band: what this test is about goes the other way
 			all.Go(func() {
-				var kept [][]byte
 				for seq := uint64(1); seq <= rounds; seq++ {
 					for begin := time.Now(); granted.Load() < seq && time.Since(begin) < testkit.Limit; {
 						side.from.wire.node.Wait(time.Millisecond)
 					}
 					b := pattern(seq)
-					kept = append(kept, b)
 					side.from.Put(1+int(seq%(places-1)), seq, at(b), len(b))
 				}
 				testkit.Eventually(t, func() bool { side.from.wire.node.Progress(); return side.from.Sent() == side.from.Queued() })
