@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 export MPI MPI_HOME MPICC
 
-.PHONY: build run test check race fuzz bench bench-peers bench-gpu verify-gpu kernels lint clean help
+.PHONY: build run test check race fuzz bench bench-peers bench-hosts bench-gpu verify-gpu kernels lint clean help
 
 build: ## programs into bin/, with MPI where it is found
 	@scripts/build
@@ -28,6 +28,9 @@ bench: ## all benchmarks
 
 bench-peers: ## against Open MPI, MPICH and the bound of the hardware; ARGS="-op all_gather -np 4"
 	@scripts/bench-peers $(ARGS)
+
+bench-hosts: ## two hosts against Open MPI over TCP, as root; ARGS="-rounds 20"
+	@scripts/bench-hosts $(ARGS)
 
 bench-gpu: ## against NCCL on GPUs; ARGS="-np 2,4 -G 0"
 	@scripts/bench-gpu $(ARGS)

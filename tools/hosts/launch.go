@@ -109,8 +109,11 @@ func (n *node) openmpi() *exec.Cmd {
 	c := exec.Command(mpirun("openmpi"), append(args, n.Command...)...)
 	c.Env = os.Environ()
 	for _, v := range []string{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_btl=tcp,vader,self",
-		"OMPI_MCA_btl_vader_single_copy_mechanism=none", "OMPI_MCA_mpi_yield_when_idle=1"} {
+		"OMPI_MCA_btl_vader_single_copy_mechanism=none"} {
 		c.Env = preset(c.Env, v)
+	}
+	if !n.Cores {
+		c.Env = preset(c.Env, "OMPI_MCA_mpi_yield_when_idle=1")
 	}
 	return c
 }

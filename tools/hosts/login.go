@@ -84,6 +84,15 @@ func login(args []string) error {
 			return exit{cannot, errors.New("the command does not end")}
 		}
 	}
+	if n.Bytes != "" {
+		text, err := n.bytes()
+		if err == nil {
+			err = os.WriteFile(n.Bytes, []byte(text), 0o644)
+		}
+		if err != nil && first == nil {
+			first = err
+		}
+	}
 	var e *exec.ExitError
 	if errors.As(first, &e) {
 		if s := e.Sys().(syscall.WaitStatus); s.Signaled() {

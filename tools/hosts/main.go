@@ -51,6 +51,7 @@ type plan struct {
 	Before  []string
 	Set     []string // HOST:NAME=VALUE
 	Resolve []string // HOST=ADDRESS
+	Bytes   string
 	Verbose bool
 	Command []string
 }
@@ -138,6 +139,7 @@ func parse(args []string) (*plan, error) {
 	list(&p.Before, "before", "what happens to the hosts before anything runs, as `\"cut b in 1\"`; may be repeated")
 	list(&p.Set, "set", "a variable for one host, as `b:NAME=VALUE`; may be repeated")
 	list(&p.Resolve, "resolve", "another address for a host's name, as `b=10.77.0.9`; may be repeated")
+	f.StringVar(&p.Bytes, "bytes", "", "a `file` for what the command bytes says when the command has ended")
 	f.BoolVar(&p.Verbose, "v", false, "say what is made")
 	if err := f.Parse(args[1:]); err != nil {
 		return nil, err

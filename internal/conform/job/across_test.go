@@ -185,8 +185,8 @@ func TestHostsBootstrap(t *testing.T) {
 	}
 }
 
-// acrossSuites are what runs across hosts here.
-var acrossSuites = []string{"random"}
+// acrossSuites are what runs across hosts here; all of what crosses them has longer ones, "hosts" and "matrix".
+var acrossSuites = []string{"random", "order", "bad", "family"}
 
 // TestHosts is what crosses hosts, without MPI.
 func TestHosts(t *testing.T) {
@@ -198,9 +198,10 @@ func TestHosts(t *testing.T) {
 	}
 	for _, p := range all {
 		t.Run(p.String(), func(t *testing.T) {
-			h := across(t, len(p.ranks), p.options(), nil, append([]string{bin}, acrossSuites...)...)
+			suites := append([]string{"hosts"}, acrossSuites...)
+			h := across(t, len(p.ranks), p.options(), nil, append([]string{bin}, suites...)...)
 			h.succeed(t)
-			for _, s := range acrossSuites {
+			for _, s := range suites {
 				require.Contains(t, h.out.String(), fmt.Sprintf("ok %s: %d ranks", s, p.size()))
 			}
 		})
