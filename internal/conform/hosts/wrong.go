@@ -81,8 +81,8 @@ func (k *call) signature() string {
 func draw(all *rand.Rand, ranks int) call {
 	t := dtype.Type(1 + all.IntN(int(dtype.Bool)-1)) // bools do not have all operations
 	ops := []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg, ubcoll.PreMulSum(2)}
-	return call{kind: kind(all.IntN(int(kinds))), typ: t, op: ops[all.IntN(len(ops))], n: small(all, t.Size()) + 2,
-		root: all.IntN(ranks)}
+	n := small(all, t.Size()) + 3 // so that parts of it overlap
+	return call{kind: kind(all.IntN(int(kinds))), typ: t, op: ops[all.IntN(len(ops))], n: n, root: all.IntN(ranks)}
 }
 
 // change makes another call of it, or one that is wrong.
