@@ -186,7 +186,7 @@ func TestHostsBootstrap(t *testing.T) {
 }
 
 // acrossSuites are what runs across hosts here; all of what crosses them has longer ones, "hosts" and "matrix".
-var acrossSuites = []string{"random", "order", "bad", "family"}
+var acrossSuites = []string{"random", "order", "bad", "family", "hosts"}
 
 // TestHosts is what crosses hosts, without MPI.
 func TestHosts(t *testing.T) {
