@@ -118,7 +118,7 @@ func (s *Stage) error(step string, about int, err error) *fault.Error {
 // watch looks at the team, for those who wait on other hosts: it returns why the communicator breaks, or nil. Any
 // goroutine.
 func (s *Stage) watch() *fault.Error {
-	return s.Team.PollHealth(&team.WaitState{Op: "communicator", Peer: s.Team.Rank(), Step: "watch"})
+	return s.Team.PollHealth(&team.WaitState{Op: "communicator", Peer: s.Team.Rank(), Step: "watch", PassOn: true})
 }
 
 // fail breaks the communicator, and returns why it broke: that may have been something else, a moment before.
@@ -153,6 +153,9 @@ func (s *Stage) Close() {
 	}
 	s.closed = true
 	s.Network.remove(s)
+	if e := s.watch(); e != nil && s.Team.Broken() == nil {
+		s.Flood(e) // what the network's goroutine has not seen yet is no end in order
+	}
 	s.tell(net.Message{Comm: s.ID, Kind: kindBye, Text: fmt.Sprint(s.seq)})
 	s.cut()
 }

@@ -61,14 +61,14 @@ func (t *Team) LostError(s *WaitState, peer int, v uint64) *fault.Error {
 		return t.errorAt(s, about, fmt.Errorf("rank %d saw it: %w", from, fault.ErrPeerLost))
 	case lostTimeout:
 		whom := "it"
-		if about == me {
+		if about == me && !s.PassOn {
 			whom, about = "this rank", from
 		}
 		return t.errorAt(s, about, reason.Told(fmt.Sprintf("rank %d waited for %s: %s", from, whom, text), fault.ErrTimeout))
 	case lostCancelled:
 		return t.errorAt(s, from, fmt.Errorf("rank %d gave up: %s: %w", from, text, fault.ErrAborted))
 	case lostMismatch:
-		if about == me {
+		if about == me && !s.PassOn {
 			about = from
 		}
 		return t.errorAt(s, about, reason.Told(text, fault.ErrMismatch))

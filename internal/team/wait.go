@@ -60,8 +60,9 @@ func (t *Team) Looks() int {
 type WaitState struct {
 	Op       string // beside the collectives; "" = the running one
 	Ctx      context.Context
-	Peer     int // rank of the team
-	Far      int // 1 + the communicator's rank that it waits for, if on another host; Peer is this rank itself then
+	Peer     int  // rank of the team
+	PassOn   bool // what a peer has said is for others: it stays about this rank if it is
+	Far      int  // 1 + the communicator's rank that it waits for, if on another host; Peer is this rank itself then
 	Step     string
 	Polls    uint
 	start    time.Time     // of the first look at the clock
