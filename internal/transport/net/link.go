@@ -93,8 +93,9 @@ func (l *Link) Poll() {
 	}
 }
 
-// Close takes all grants back: once it returns, nothing is being written to its places, nor read of its puts. Puts that are
-// queued are dropped if they have not begun. What comes later for the communicator is read and dropped.
+// Close takes all grants back: once it returns, nothing is being written to its places, nor read of its puts. Puts that
+// have not begun are dropped; the one that has comes whole, from memory of the wire's own. What comes later for the
+// communicator is read and dropped.
 func (l *Link) Close() {
 	w := l.wire
 	w.mu.Lock()

@@ -198,6 +198,27 @@ func TestLinkClose(t *testing.T) {
 	p.close(t)
 }
 
+// A put that is severed on its way comes whole or not at all: its word is never raised with bytes that were not put.
+func TestSevered(t *testing.T) {
+	p := newPair(t, 2)
+	from, to := bytes.Repeat([]byte("x"), 32<<20), make([]byte, 32<<20)
+	oa, ob := links(t, p.ab, p.ba, 8, 1)
+	p.lb.Grant(0, 1, at(to), len(to))
+	p.lb.Grant(1, 1, at(to), len(to))
+	p.la.Put(0, 1, at(from), len(from)) // begins
+	p.la.Put(1, 1, at(from), len(from)) // does not
+	require.EqualValues(t, 2, p.ab.data[0].Queued())
+	p.la.Close()
+	clear(from)
+	oa.Put(0, 1, nil, 0) // comes after
+	ob.until(t, 0, 1)
+	require.EqualValues(t, 1, p.lb.Word(0).Load())
+	require.Equal(t, len(to), bytes.Count(to, []byte("x")))
+	require.Zero(t, p.lb.Word(1).Load())
+	p.close(t)
+	require.Empty(t, p.toldB.downs())
+}
+
 // Nothing on the path allocates.
 func TestAllocations(t *testing.T) {
 	if race.Enabled {

@@ -60,13 +60,11 @@ const together = 8
 // put is a frame on its way.
 type put struct {
 	header  [HeaderSize]byte
-	p       unsafe.Pointer // nil: what is left of it are zeros
-	n, done int            // payload; how much is sent, the header included
+	p       unsafe.Pointer
+	n, done int // payload; how much is sent, the header included
 	comm    uint64
 	sent    *atomic.Uint64
 }
-
-var zeros [64 << 10]byte
 
 // New makes a connection of a socket that does not block, and is its from now on. want tells whether it is to be
 // told (Flush) once the socket takes more.
@@ -272,12 +270,6 @@ func (c *Conn) flush() (full bool) {
 			if done == x.n {
 				continue
 			}
-			if x.p == nil {
-				k := min(len(zeros), x.n-done)
-				v = append(v, element(unsafe.Pointer(&zeros[0]), k))
-				want += k
-				break
-			}
 			v = append(v, element(unsafe.Add(x.p, done), x.n-done))
 			want += x.n - done
 		}
@@ -331,25 +323,44 @@ func (c *Conn) wants(room bool) {
 	}
 }
 
-// Drop forgets the puts of a communicator: those that have not begun are not sent, what is left of one that has is zeros.
-// Once it returns their memory is not read any more.
+// Drop forgets the puts of a communicator: those that have not begun are not sent. What is left of the one that has, there
+// is one at most, is sent from memory of the connection's own: the peer sees a whole put, of what was put. Once it returns
+// their memory is not read any more.
 func (c *Conn) Drop(comm uint64) {
-	c.sending.Lock()
-	defer c.sending.Unlock()
-	c.collect()
-	kept := c.queue[:0]
-	for _, x := range c.queue[c.head:] {
-		if x.comm == comm {
-			if x.done == 0 {
-				c.queued.Add(-1)
-				continue
+	c.alone(func() {
+		c.collect()
+		kept := c.queue[:0]
+		for _, x := range c.queue[c.head:] {
+			if x.comm == comm {
+				if x.done == 0 {
+					c.queued.Add(-1)
+					continue
+				}
+				x.own()
 			}
-			x.p = nil
+			kept = append(kept, x)
 		}
-		kept = append(kept, x)
+		clear(c.queue[len(kept):])
+		c.queue, c.head = kept, 0
+	})
+}
+
+// alone runs f while nobody sends, and then sends what was put meanwhile: who put it found this one sending.
+func (c *Conn) alone(f func()) {
+	c.sending.Lock()
+	f()
+	c.sending.Unlock()
+	c.Flush()
+}
+
+// own copies what is left of a put that has begun.
+func (x *put) own() {
+	done := max(x.done-HeaderSize, 0)
+	b := make([]byte, x.n-done)
+	if len(b) > 0 {
+		copy(b, unsafe.Slice((*byte)(unsafe.Add(x.p, done)), len(b)))
 	}
-	clear(c.queue[len(kept):])
-	c.queue, c.head = kept, 0
+	x.p, x.n, x.done = unsafe.Pointer(unsafe.SliceData(b)), len(b), x.done-done
 }
 
 // Queued is how many puts the kernel has not taken all of.
@@ -357,26 +368,25 @@ func (c *Conn) Queued() int { return int(c.queued.Load()) }
 
 // Shut says that nothing more is sent: the peer finds the end of the stream after what was.
 func (c *Conn) Shut() {
-	c.sending.Lock()
-	defer c.sending.Unlock()
-	if c.fd >= 0 {
-		shutdown(c.fd)
-	}
+	c.alone(func() {
+		if c.fd >= 0 {
+			shutdown(c.fd)
+		}
+	})
 }
 
 // Close ends the connection. Once it returns, no memory of puts and places is in use. It may be called again.
 func (c *Conn) Close() {
 	c.receiving.Lock()
 	defer c.receiving.Unlock()
-	c.sending.Lock()
-	defer c.sending.Unlock()
-	if c.fd < 0 {
-		return
-	}
-	closeFd(c.fd)
-	c.fd, c.base = -1, nil
-	c.collect()
-	c.forget()
+	c.alone(func() {
+		if c.fd >= 0 {
+			closeFd(c.fd)
+			c.fd, c.base = -1, nil
+			c.collect()
+			c.forget()
+		}
+	})
 }
 
 // forget drops all puts that are in the queue.

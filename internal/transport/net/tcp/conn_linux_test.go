@@ -1,9 +1,11 @@
 package tcp
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"io"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -135,8 +137,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// Puts that find the socket full go out later in their order, with what is dropped as zeros where it had begun and not at
-// all where not.
+// Puts that find the socket full go out later in their order. What is dropped is not sent where it had not begun; where it
+// had, the peer gets the bytes that were put, whatever becomes of their memory.
 func TestQueue(t *testing.T) {
 	fds := pair(t)
 	room := false
@@ -160,6 +162,7 @@ func TestQueue(t *testing.T) {
 	require.Equal(t, 53, c.Queued())
 	c.Drop(1)
 	require.Equal(t, 52, c.Queued())
+	clear(large)
 
 	var got []byte
 	buf := make([]byte, 1<<20)
@@ -174,14 +177,7 @@ func TestQueue(t *testing.T) {
 	}
 	require.False(t, room)
 	require.EqualValues(t, 52, sent.Load())
-	ones := 0
-	for got[HeaderSize+ones] == 1 {
-		ones++
-	}
-	require.Less(t, ones, len(large))
-	for _, x := range got[HeaderSize+ones : HeaderSize+len(large)] {
-		require.Zero(t, x)
-	}
+	require.Equal(t, len(large), bytes.Count(got[HeaderSize:HeaderSize+len(large)], []byte{1}))
 	rest := got[HeaderSize+len(large):]
 	require.EqualValues(t, 2, binary.LittleEndian.Uint64(rest[8:]))
 	require.EqualValues(t, 3, binary.LittleEndian.Uint64(rest[HeaderSize+20+8:]))
@@ -190,4 +186,76 @@ func TestQueue(t *testing.T) {
 	put(1, 1)
 	c.Flush()
 	require.EqualValues(t, 52, sent.Load())
+}
+
+// A put that has begun is sent whole though it is dropped, wherever the socket was full: within its header, after it, in
+// its payload.
+func TestDropAnywhere(t *testing.T) {
+	const n = 1000
+	for done := 1; done < HeaderSize+n; done += 13 {
+		fds := pair(t)
+		c := New(fds[0], &model{}, func(bool) {})
+		var sent atomic.Uint64
+		from := bytes.Repeat([]byte{7}, n)
+		x := put{p: unsafe.Pointer(&from[0]), n: n, comm: 1, sent: &sent}
+		Header{Comm: 1, Seq: 1, Length: n}.Encode(x.header[:])
+		whole := append(x.header[:], from...)
+		_, err := unix.Write(fds[0], whole[:done])
+		require.NoError(t, err)
+		x.done = done
+		c.queue, c.wanted = append(c.queue, x), true
+		c.queued.Add(1)
+		c.Drop(1)
+		clear(from)
+		got := make([]byte, 2*len(whole))
+		have := 0
+		for have < len(whole) {
+			k, err := unix.Read(fds[1], got[have:])
+			if errors.Is(err, syscall.EAGAIN) {
+				continue
+			}
+			require.NoError(t, err)
+			have += k
+		}
+		require.Equal(t, whole, got[:have], "%d bytes were sent before", done)
+		require.EqualValues(t, 1, sent.Load())
+		c.Close()
+		require.NoError(t, unix.Close(fds[1]))
+	}
+}
+
+// What is put while somebody holds the sending side, to drop, shut or close, goes out once he is done.
+func TestPutMeanwhile(t *testing.T) {
+	fds := pair(t)
+	c := New(fds[0], &model{}, func(bool) {})
+	var sent atomic.Uint64
+	b := make([]byte, 8)
+	send := func() { c.Put(Header{Comm: 1, Seq: 1, Length: 8}, unsafe.Pointer(&b[0]), &sent) }
+	c.alone(send)
+	require.Zero(t, c.Queued())
+	require.EqualValues(t, 1, sent.Load())
+
+	// Drop has the lock, and is about to look into the inbox.
+	c.inbox.Lock()
+	dropped := make(chan struct{})
+	go func() { c.Drop(99); close(dropped) }()
+	for c.sending.TryLock() {
+		c.sending.Unlock()
+		runtime.Gosched()
+	}
+	x := put{p: unsafe.Pointer(&b[0]), n: 8, comm: 1, sent: &sent}
+	Header{Comm: 1, Seq: 1, Length: 8}.Encode(x.header[:])
+	c.inbox.puts = append(c.inbox.puts, x)
+	c.queued.Add(1)
+	c.Flush() // as Put does, in vain
+	require.Equal(t, 1, c.Queued())
+	c.inbox.Unlock()
+	<-dropped
+	require.Zero(t, c.Queued())
+	require.EqualValues(t, 2, sent.Load())
+	c.Close()
+	c.alone(send)
+	require.Zero(t, c.Queued())
+	require.EqualValues(t, 2, sent.Load())
+	require.NoError(t, unix.Close(fds[1]))
 }
