@@ -8,11 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/internal/env"
@@ -32,17 +35,100 @@ func TestOrder(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, k.want, p.order(), k.args)
 	}
-	for _, bad := range []string{"0", "2 -ranks 1", "2 -ranks 1,2,3", "2 -map round", "2 -mpi none -name UPPER"} {
+	for _, bad := range []string{"0", "2 -ranks 1", "2 -ranks 1,2,3", "2 -map round", "2 -mpi none -name UPPER",
+		"2 -ranks 0,0", "2 -set bogus", "2 -set c:X=1", "2 -set b:=1", "2 -set b:X", "2 -resolve zz=1", "2 -resolve b=1",
+		"2 -resolve c=10.77.0.9", "2 -delay -1ms", "2 -rate fast", "2 -rate 1", "2 -rate -1gbit"} {
 		_, err := parse(append(strings.Fields(bad), "--", "true"))
 		require.Error(t, err, bad)
 	}
 }
 
-// Whatever ends a run, nothing of it stays but its folder, which the next one removes.
-func TestRemoved(t *testing.T) {
-	bin := filepath.Join(t.TempDir(), "hosts")
+func TestOptions(t *testing.T) {
+	p, err := parse(strings.Fields("2 -rate 1.5gbit -delay 1ms -set a:X=1=2 -set b:Y= -resolve b=fd77::1 -- true"))
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(p.ID), 7)
+	require.Equal(t, 1.5e9, bitsPerSecond(p.Rate))
+	require.LessOrEqual(t, len("ub"+strconv.FormatInt(1<<22, 36)), 7)
+}
+
+// A run's folder is nobody else's to remove while it is held, from its first moment on, and whoever comes next removes it
+// when it is not.
+func TestClaim(t *testing.T) {
+	in := t.TempDir()
+	a, err := claim(in, "a")
+	require.NoError(t, err)
+	_, err = claim(in, "a")
+	require.ErrorIs(t, err, os.ErrExist)
+	var all sync.WaitGroup
+	for k := range 4 {
+		all.Go(func() {
+			for i := range 50 {
+				f, err := claim(in, fmt.Sprintf("b%d-%d", k, i))
+				if !assert.NoError(t, err) || !assert.DirExists(t, f.Name()) {
+					return
+				}
+				f.Close()
+			}
+		})
+	}
+	all.Wait()
+	require.DirExists(t, a.Name())
+	a.Close()
+	b, err := claim(in, "b")
+	require.NoError(t, err)
+	defer b.Close()
+	left, err := os.ReadDir(in)
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+}
+
+// build is the program, on a machine that makes hosts.
+func build(t *testing.T) (bin string) {
+	t.Helper()
+	bin = filepath.Join(t.TempDir(), "hosts")
 	out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
+	out, err = exec.Command(bin, "1", "-mpi", "none", "--", "true").CombinedOutput()
+	if e, ok := errors.AsType[*exec.ExitError](err); ok && e.ExitCode() == cannot && !env.Requires("hosts") {
+		t.Skipf("this machine makes no hosts: %s", out)
+	}
+	require.NoError(t, err, "%s", out)
+	return bin
+}
+
+// Only a machine that makes no hosts is told by that exit code.
+func TestExitCodes(t *testing.T) {
+	bin := build(t)
+	for _, k := range []struct {
+		args string
+		code int
+	}{{"exit 5", 5}, {"exit 77", 1}, {"kill -9 $$", 128 + 9}} {
+		err := exec.Command(bin, "1", "--", "sh", "-c", k.args).Run()
+		var e *exec.ExitError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, k.code, e.ExitCode(), k.args)
+	}
+	err := exec.Command(bin, "2", "-before", "cut z", "--", "true").Run()
+	require.EqualError(t, err, "exit status 2")
+
+	// The login node alone is told to end, so that the code is its own.
+	cmd := exec.Command(bin, "1", "-mpi", "none", "--", "sh", "-c", `trap "" TERM; echo up; while :; do sleep 1; done`)
+	up, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	_, err = up.Read(make([]byte, 2))
+	require.NoError(t, err)
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", cmd.Process.Pid))
+	require.NoError(t, err)
+	login, err := strconv.Atoi(strings.TrimSpace(string(children)))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(login, syscall.SIGTERM))
+	require.EqualError(t, cmd.Wait(), "exit status 1")
+}
+
+// Whatever ends a run, nothing of it stays but its folder, which the next one removes.
+func TestRemoved(t *testing.T) {
+	bin := build(t)
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		id := fmt.Sprintf("r%d", os.Getpid()%1000000)
 		sleep := fmt.Sprint(3600+int(s), ".", os.Getpid())
@@ -50,13 +136,8 @@ func TestRemoved(t *testing.T) {
 		up, err := cmd.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, cmd.Start())
-		if n, err := up.Read(make([]byte, 2)); n == 0 {
-			var e *exec.ExitError
-			if errors.As(cmd.Wait(), &e) && e.ExitCode() == cannot && !env.Requires("hosts") {
-				t.Skip("this machine makes no hosts")
-			}
-			t.Fatal(err)
-		}
+		_, err = up.Read(make([]byte, 2))
+		require.NoError(t, err)
 		require.NoError(t, cmd.Process.Signal(s))
 		require.Error(t, cmd.Wait())
 		left := true

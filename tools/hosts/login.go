@@ -38,6 +38,9 @@ func login(args []string) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	if err := n.make(); err != nil {
+		if _, ok := errors.AsType[exit](err); ok {
+			return err
+		}
 		return exit{cannot, fmt.Errorf("this machine cannot make the hosts: %w", err)}
 	}
 	cmds, err := n.commands()
@@ -81,7 +84,7 @@ func login(args []string) error {
 				c.Process.Signal(s)
 			}
 		case <-late:
-			return exit{cannot, errors.New("the command does not end")}
+			return errors.New("the command does not end")
 		}
 	}
 	if n.Bytes != "" {
@@ -97,6 +100,9 @@ func login(args []string) error {
 	if errors.As(first, &e) {
 		if s := e.Sys().(syscall.WaitStatus); s.Signaled() {
 			return exit{128 + int(s.Signal()), nil}
+		}
+		if e.ExitCode() == cannot {
+			return fmt.Errorf("the command has ended with exit code %d, which here is for machines that make no hosts", cannot)
 		}
 		return exit{e.ExitCode(), nil}
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -27,7 +28,8 @@ const usage = `usage: hosts N [options] -- COMMAND [ARGS]
 
 The hosts are a, b, c and so on, their names ID-hosta and so on; NET is 0, or 1 for the second network. Who runs the
 command is the login node, which is on the networks and has no ranks. Addresses are 10.77.NET.1 and on, fd77:0:0:NET+1::1 and
-on. An ID is taken from this process unless -name gives one. Exit code 77 says that this machine cannot do it.
+on. An ID is taken from this process unless -name gives one. The exit code is the command's. 77 says that this machine
+cannot do it, and nothing else: a command's own 77 becomes 1.
 
 `
 
@@ -111,7 +113,7 @@ func end(err error) int {
 }
 
 func parse(args []string) (*plan, error) {
-	p := &plan{ID: fmt.Sprintf("ub%x", os.Getpid())}
+	p := &plan{ID: "ub" + strconv.FormatInt(int64(os.Getpid()), 36)} // up to 2^22: 5 digits
 	f := flag.NewFlagSet("hosts", flag.ExitOnError)
 	f.Usage = func() { fmt.Fprint(f.Output(), usage); f.PrintDefaults() }
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
@@ -158,21 +160,43 @@ func parse(args []string) (*plan, error) {
 	for *ranks == "" && len(p.Ranks) < p.Hosts {
 		p.Ranks = append(p.Ranks, 1)
 	}
+	total := 0
+	for _, n := range p.Ranks {
+		total += n
+	}
 	switch {
 	case len(p.Command) == 0:
 		return nil, errors.New("no command")
 	case len(p.Ranks) != p.Hosts:
 		return nil, fmt.Errorf("-ranks %s: want a number for each of %d hosts", *ranks, p.Hosts)
+	case total == 0:
+		return nil, fmt.Errorf("-ranks %s: want a rank", *ranks)
 	case *mapping != "block" && *mapping != "cyclic":
 		return nil, fmt.Errorf("-map %s: want block or cyclic", *mapping)
 	case p.MPI != "openmpi" && p.MPI != "mpich" && p.MPI != "env" && p.MPI != "none":
 		return nil, fmt.Errorf("-mpi %s: want openmpi, mpich, env or none", p.MPI)
 	case p.Nets < 1 || p.Nets > 4:
 		return nil, fmt.Errorf("-nets %d: want 1 to 4", p.Nets)
+	case p.Rate != "" && bitsPerSecond(p.Rate) <= 0:
+		return nil, fmt.Errorf("-rate %s: want a number and kbit, mbit or gbit", p.Rate)
+	case p.Delay < 0:
+		return nil, fmt.Errorf("-delay %v: want 0 or more", p.Delay)
 	case p.Loss < 0 || p.Loss > 1:
 		return nil, fmt.Errorf("-loss %v: want 0 to 1", p.Loss)
 	case len(p.ID) > 7 || p.ID == "" || strings.Trim(p.ID, "abcdefghijklmnopqrstuvwxyz0123456789") != "":
 		return nil, fmt.Errorf("-name %q: want letters and digits, 7 at most", p.ID)
+	}
+	for _, s := range p.Set {
+		host, v, _ := strings.Cut(s, ":")
+		if name, _, ok := strings.Cut(v, "="); !p.has(host) || !ok || name == "" {
+			return nil, fmt.Errorf("-set %s: want HOST:NAME=VALUE, HOST one letter of %d", s, p.Hosts)
+		}
+	}
+	for _, s := range p.Resolve {
+		host, at, _ := strings.Cut(s, "=")
+		if _, err := netip.ParseAddr(at); !p.has(host) || err != nil {
+			return nil, fmt.Errorf("-resolve %s: want HOST=ADDRESS, HOST one letter of %d", s, p.Hosts)
+		}
 	}
 	return p, nil
 }
@@ -202,6 +226,11 @@ func (p *plan) order() (hosts []int) {
 func letter(h int) string             { return string(rune('a' + h)) }
 func (p *plan) hostname(h int) string { return p.ID + "-host" + letter(h) }
 func (p *plan) loginname() string     { return p.ID + "-login" }
+
+// has reports whether name is a host's letter.
+func (p *plan) has(name string) bool {
+	return len(name) == 1 && name >= letter(0) && name < letter(p.Hosts)
+}
 
 // find is the number of a host, by its letter or name.
 func (p *plan) find(name string) (int, error) {

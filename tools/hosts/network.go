@@ -71,7 +71,7 @@ func (n *node) makeNetworks() error {
 			continue
 		}
 		if _, err := n.do(words[0], words[1:]); err != nil {
-			return fmt.Errorf("-before %q: %w", b, err)
+			return exit{2, fmt.Errorf("-before %q: %w", b, err)}
 		}
 	}
 	return nil
@@ -113,18 +113,17 @@ func tc(cmd *exec.Cmd) error {
 }
 
 // burst is what passes at once: what the rate is in 4 ms, a tick of many kernels, since less would not reach the rate.
-func burst(rate string) string {
+func burst(rate string) string { return fmt.Sprint(max(64<<10, int(bitsPerSecond(rate)/8*0.004))) }
+
+// bitsPerSecond is a rate as tc has it, or 0 if it is none.
+func bitsPerSecond(rate string) float64 {
 	digits := strings.TrimRight(strings.ToLower(rate), "abcdefghijklmnopqrstuvwxyz")
-	x, _ := strconv.ParseFloat(digits, 64)
-	switch strings.ToLower(rate[len(digits):]) {
-	case "kbit":
-		x *= 1e3
-	case "mbit":
-		x *= 1e6
-	case "gbit":
-		x *= 1e9
+	x, err := strconv.ParseFloat(digits, 64)
+	unit, ok := map[string]float64{"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}[strings.ToLower(rate[len(digits):])]
+	if err != nil || !ok {
+		return 0
 	}
-	return fmt.Sprint(max(64<<10, int(x/8*0.004)))
+	return x * unit
 }
 
 // nowhere is nobody's hardware address: what is sent to it is lost without a word.

@@ -10,14 +10,13 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
 
-// runs is where each run has its folder: who made it, its hosts file, its socket. Nothing else of a run outlives its
-// processes: namespaces and links are nobody's but theirs, and none of them outlives the login node's first.
+// runs is where each run has its folder: its hosts file, its socket. Who made it holds a lock on it (flock), which ends
+// with that process, wherever it lives. Nothing else of a run outlives its processes: namespaces and links are nobody's
+// but theirs, and none of them outlives the login node's first.
 const runs = "/run/ubcoll-hosts"
 
 const (
@@ -40,15 +39,13 @@ func run(p *plan) error {
 	if err := os.MkdirAll(runs, 0o700); err != nil {
 		return exit{cannot, err}
 	}
-	sweep()
-	dir := filepath.Join(runs, p.ID)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return fmt.Errorf("the name is taken: %w", err)
-	}
-	defer os.RemoveAll(dir)
-	if err := os.WriteFile(filepath.Join(dir, "owner"), []byte(identity(os.Getpid())), 0o600); err != nil {
+	held, err := claim(runs, p.ID)
+	if err != nil {
 		return err
 	}
+	defer held.Close()
+	dir := held.Name()
+	defer os.RemoveAll(dir)
 	text, err := json.Marshal(p)
 	if err != nil {
 		return err
@@ -95,31 +92,40 @@ func run(p *plan) error {
 	return err
 }
 
-// sweep removes what runs have left that were killed.
-func sweep() {
-	dirs, _ := os.ReadDir(runs)
-	for _, d := range dirs {
-		name := filepath.Join(runs, d.Name())
-		b, err := os.ReadFile(filepath.Join(name, "owner"))
-		if err != nil { // made just now, or being removed
-			if i, err := d.Info(); err != nil || time.Since(i.ModTime()) < time.Minute {
-				continue
-			}
-		}
-		pid, _ := strconv.Atoi(strings.Fields(string(b) + " 0")[0])
-		if pid == 0 || identity(pid) != string(b) {
-			os.RemoveAll(name)
+// claim makes the folder of a run, locked, and removes those that killed runs have left. One does so at a time: so no
+// folder is seen before it is locked.
+func claim(in, id string) (*os.File, error) {
+	all, err := lock(in, syscall.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	defer all.Close()
+	entries, err := os.ReadDir(in)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if left, err := lock(filepath.Join(in, e.Name()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
+			os.RemoveAll(left.Name())
+			left.Close()
 		}
 	}
+	dir := filepath.Join(in, id)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("the name is taken: %w", err)
+	}
+	return lock(dir, syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
-// identity is a process's id and when it began, which no other process has.
-func identity(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, rest, ok := strings.Cut(string(b), ") ")
-	f := strings.Fields(rest)
-	if err != nil || !ok || len(f) < 20 {
-		return ""
+// lock opens a folder and locks it, until it is closed.
+func lock(dir string, how int) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
 	}
-	return fmt.Sprint(pid, " ", f[19])
+	if err := syscall.Flock(int(f.Fd()), how); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return f, nil
 }
