@@ -52,6 +52,7 @@ type Comm struct {
 	recording atomic.Pointer[Recording] // beside turn, which every call looks at too
 
 	broken  atomic.Pointer[fault.Error]
+	telling sync.Mutex             // while broken is told: who returns it, and may end the process, waits for that
 	lift    atomic.Pointer[func()] // ends the quarantine that breaking began
 	closing atomic.Bool
 	ending  sync.Mutex // Abort writes the area that Close gives back
@@ -165,6 +166,8 @@ func (c *Comm) Fail(e *fault.Error) error {
 	// A peer that lags may still read or write what its descriptors name, until it has closed its side. So the quarantine
 	// comes first: who finds the communicator broken may free what its operation has used.
 	lift := c.dom.Heap.Quarantine()
+	c.telling.Lock()
+	defer c.telling.Unlock()
 	if !c.broken.CompareAndSwap(nil, e) {
 		lift()
 		return e

@@ -31,7 +31,7 @@ type Domain struct {
 
 	network *hosts.Network // nil in jobs of one host
 
-	id       Identity // of what this rank exports
+	id       roster.Identity // of what this rank exports
 	copiers  copiers
 	rank     int           // of its first communicator
 	log      *slog.Logger  // of all of them
@@ -72,7 +72,8 @@ func newDomain(r *roster.Roster, log *slog.Logger, goHeap bool, newIPC NewIPC, l
 		return nil, err
 	}
 	d := &Domain{rank: r.Rank(), log: log}
-	if err := d.id.identify(r); err != nil {
+	var err error
+	if d.id, err = r.Identity(); err != nil {
 		return nil, err
 	}
 	h, err := mem.New(binary.LittleEndian.Uint64(id[:]), goHeap)
@@ -323,6 +324,9 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []team.Reader, lift func()
 	}
 	return errors.Join(errs...)
 }
+
+// Identity is what handles of this rank say of it.
+func (d *Domain) Identity() *roster.Identity { return &d.id }
 
 // Closed reports whether the rank's last communicator has closed.
 func (d *Domain) Closed() bool {

@@ -2,19 +2,14 @@ package engine
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
-
-// maxRecord is how many bytes a rank can put into one exchange.
-const maxRecord = team.EagerBytes - 8
 
 // Gathering is an all-gather of a few bytes, as an operation of the communicator: the records travel in the eager
 // slots, so that it costs one agreement and nothing of the bootstrap.
@@ -46,9 +41,7 @@ func (g *Gathering) Work() team.Work {
 			return err
 		},
 		Offer: func(t *team.Team, _ *team.Work) {
-			b := eagerSlot(t, t.Rank())
-			binary.LittleEndian.PutUint64(b, uint64(len(g.record)))
-			copy(b[8:], g.record)
+			t.PutRecord(g.record)
 		},
 		Check: func(t *team.Team, _ *team.Work) (int, error) {
 			all, about, err := g.records(t)
@@ -70,28 +63,18 @@ func (g *Gathering) Work() team.Work {
 // most is how long a record may be.
 func (g *Gathering) most(t *team.Team) int {
 	if t.Hosts == nil || g.Here {
-		return maxRecord
+		return team.MaxRecord
 	}
-	return min(maxRecord, hosts.MostRecord(t))
+	return min(team.MaxRecord, hosts.MostRecord(t))
 }
 
 // contribute leaves the records of this host's ranks for the other hosts.
 func (g *Gathering) contribute(t *team.Team, _ *team.Work, b []byte) int {
 	b = b[:0]
 	for r := range t.Size() {
-		b = hosts.AppendRecord(b, t.Name(r), slotRecord(t, r))
+		b = hosts.AppendRecord(b, t.Name(r), t.Record(r))
 	}
 	return len(b)
-}
-
-func eagerSlot(t *team.Team, rank int) []byte {
-	return unsafe.Slice((*byte)(t.Eager(rank)), team.EagerBytes)
-}
-
-// slotRecord is the record in a rank's eager slot.
-func slotRecord(t *team.Team, rank int) []byte {
-	b := eagerSlot(t, rank)
-	return b[8:][:min(binary.LittleEndian.Uint64(b), maxRecord)]
 }
 
 // records are copies: the slots are used again. Those of other hosts are nil if Here.
@@ -101,7 +84,7 @@ func (g *Gathering) records(t *team.Team) ([][]byte, int, error) {
 	}
 	all := make([][]byte, t.Whole())
 	for r := range t.Size() {
-		all[t.Name(r)] = append([]byte{}, slotRecord(t, r)...)
+		all[t.Name(r)] = append([]byte{}, t.Record(r)...)
 	}
 	return all, -1, nil
 }

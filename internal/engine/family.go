@@ -33,10 +33,14 @@ type member struct{ color, key, rank int }
 func (c *Comm) split(ctx context.Context, kind team.OpKind, color, key int) (*Comm, error) {
 	start := time.Now()
 	s := splitting{parent: c, kind: kind, me: member{color, key, c.rank}}
-	err := c.Gather(ctx,
-		&Gathering{Kind: kind, Before: s.choose, Check: s.assign},
-		&Gathering{Kind: kind, Before: s.create, Check: s.place, Here: true},
-		&Gathering{Kind: kind, Before: s.meet, After: s.settle, Here: true})
+	steps := []*Gathering{
+		{Kind: kind, Before: s.choose, Check: s.assign},
+		{Kind: kind, Before: s.create, Check: s.place, Here: true},
+		{Kind: kind, Before: s.meet, After: s.settle, Here: true}}
+	if c.SpansHosts() { // all have come this far: who connects waits for nobody that does not
+		steps = append(steps, &Gathering{Kind: kind, Before: func() ([]byte, error) { return nil, s.connect(ctx) }, Here: true})
+	}
+	err := c.Gather(ctx, steps...)
 	if err != nil && s.child != nil {
 		s.child.leave(s.reason(err))
 		return nil, WithCleanup(err, s.child.abandon())
@@ -159,17 +163,29 @@ func (s *splitting) meet() ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.child.opts.Timeout)
 	defer cancel()
-	if s.child.SpansHosts() {
-		if err := s.open(ctx); err != nil {
-			return nil, err
-		}
-	}
 	why := s.child.meetDevices(ctx, s.devices)
 	return []byte(why[:min(len(why), team.TextBytes)]), s.child.opts.lacks(s.parent.rank, why)
 }
 
-// open makes the child's side of what its hosts do together.
-func (s *splitting) open(ctx context.Context) error {
+// connect makes the child's side of what its hosts do together, unless ctx ends or the parent breaks meanwhile.
+func (s *splitting) connect(ctx context.Context) error {
+	if s.child == nil || !s.child.SpansHosts() {
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(Context(ctx))
+	defer cancel(nil)
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		for s.parent.broken.Load() == nil {
+			select {
+			case <-over:
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+		cancel(s.parent.broken.Load())
+	}()
 	var on [][]int
 	number := map[int]int{} // of the parent's hosts among the child's
 	for r, m := range s.group {
@@ -224,10 +240,18 @@ func (s *splitting) reason(err error) *fault.Error {
 // abandon gives back what there is of a communicator that did not come to be: its area once the others have closed
 // theirs, since those that came further look for what leave has said.
 func (c *Comm) abandon() error {
+	c.ending.Lock()
+	c.closing.Store(true)
+	c.ending.Unlock()
 	c.closeStage()
+	c.Polls.Drain()
 	errs := []error{c.dropDevice()}
 	for _, a := range c.attached {
 		errs = append(errs, a.Close())
 	}
-	return errors.Join(append(errs, c.dom.drop(append(c.shared, c.team.Area), c.team.Readers(), nil))...)
+	var lift func()
+	if l := c.lift.Load(); l != nil {
+		lift = *l
+	}
+	return errors.Join(append(errs, c.dom.drop(append(c.shared, c.team.Area), c.team.Readers(), lift))...)
 }

@@ -64,8 +64,17 @@ func (c *Comm) openStage(ctx context.Context, id uint64, on [][]int, mine int) (
 		Network: c.dom.network, World: c.inJob, RunPart: c.runPart, Break: c.breakBy})
 	if err == nil {
 		c.team.Hosts = c.stage
+		c.stage.Begin()
 	}
 	return err
+}
+
+// sever ends what a broken communicator does with other hosts, before the caller has his memory again, and after they
+// have been told: he may end the process.
+func (c *Comm) sever() {
+	c.telling.Lock()
+	c.telling.Unlock() //nolint:staticcheck // whoever broke it has told them
+	c.stage.Sever()
 }
 
 // inJob is the number that a rank has in the job.

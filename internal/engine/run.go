@@ -193,7 +193,7 @@ func (c *Comm) run(ctx context.Context) error {
 	w := &c.team.Work
 	err := c.perform(ctx, w)
 	if err != nil && c.stage != nil && c.broken.Load() != nil {
-		c.stage.Sever() // before the caller has his memory again
+		c.sever()
 	}
 	w.Release()
 	if err != nil && w.Path != nil && w.Path.Ended != nil {

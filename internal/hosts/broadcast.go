@@ -15,12 +15,13 @@ type chain struct {
 	p     unsafe.Pointer
 	piece int
 	size  int
+	root  int // its host
 }
 
 // ExpectBroadcast implements team.Hosts.
 func (s *Stage) ExpectBroadcast(w *team.Work, p unsafe.Pointer, piece int) {
 	if w.Count > 0 {
-		s.expect(&chain{s: s, w: w, p: p, piece: piece, size: w.Type.Size()})
+		s.expect(&chain{s: s, w: w, p: p, piece: piece, size: w.Type.Size(), root: s.Of(w.Root)})
 	}
 }
 
@@ -40,8 +41,7 @@ func (k *chainWalk) next() (step, bool) {
 	}
 	end := min((k.off/c.piece+1)*c.piece, c.w.Count) // chunks do not cross pieces
 	n := min(s.pipe.chunk/c.size, end-k.off)
-	root := s.Of(c.w.Root)
-	at := step{off: k.off, n: n, bytes: n * c.size, receives: s.me != root, sends: (s.me+1)%s.n != root}
+	at := step{off: k.off, n: n, bytes: n * c.size, receives: s.me != c.root, sends: (s.me+1)%s.n != c.root}
 	k.off += n
 	return at, true
 }
@@ -51,7 +51,10 @@ func (s *Stage) Broadcast(ctx context.Context, w *team.Work, p unsafe.Pointer, o
 	if n == 0 {
 		return nil
 	}
-	c := s.pipe.plan.(*chain)
+	c, ok := s.pipe.plan.(*chain)
+	if !ok {
+		return errNotExpected
+	}
 	steps := chainWalk{c: c, off: off}
 	for steps.off < off+n {
 		k, _ := steps.next()

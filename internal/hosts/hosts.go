@@ -74,9 +74,17 @@ type peer struct {
 	left atomic.Uint64
 	// misses is 1 + the rank that it has said to wait for, or itself; 0: it was not asked.
 	misses atomic.Int32
+	asks   atomic.Uint32 // waits for it that were long: answers to others are late
 }
 
-// Open makes this rank's side. Collective over the leaders: each connects to those that it exchanges with.
+// Begin has the stage hear what the network tells: why the communicator breaks, to begin with.
+func (s *Stage) Begin() {
+	if s.leads {
+		s.Network.add(s)
+	}
+}
+
+// Open makes this rank's side, which Begin completes. Collective over the leaders: each connects to those that it exchanges with.
 func Open(ctx context.Context, c Config) (*Stage, error) {
 	s := &Stage{Config: c, n: len(c.Hosts), me: c.Mine, leads: c.Team.Rank() == 0, rounds: bits.Len(uint(len(c.Hosts) - 1))}
 	for _, ranks := range c.Hosts {
@@ -92,7 +100,6 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 		return nil, err
 	}
 	s.lay()
-	s.Network.add(s)
 	return s, nil
 }
 
@@ -126,7 +133,7 @@ func (s *Stage) connect(ctx context.Context) error {
 				p.link, err = p.wire.Link(s.ID, s.places())
 			}
 			if errs[i] = err; err != nil {
-				errs[i] = reason.About(p.rank, fmt.Errorf("reach rank %d on host %s: %w", p.rank, s.Names[h], errs[i]))
+				errs[i] = reason.About(p.rank, fmt.Errorf("reach host %s: %w", s.Names[h], err))
 			}
 		})
 	}

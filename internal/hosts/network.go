@@ -36,10 +36,11 @@ func (n *Network) Row() []byte { return n.node.Row().Append(nil) }
 // reach is how a rank of the job is reached.
 func (n *Network) reach(rank int) (net.Row, error) { return net.ParseRow(n.row(rank)) }
 
-// closeTimeout is how long Close waits until peers have taken what is on its way.
-const closeTimeout = 5 * time.Second
+// closeTimeout is how long Close waits until peers have taken what is on its way: less than the 5 s after which who closes
+// goes on without an answer.
+const closeTimeout = 4500 * time.Millisecond
 
-// Close ends it, after its stages. It says what peers have not taken in 5 s.
+// Close ends it, after its stages. It says what peers have not taken in that time.
 func (n *Network) Close() error {
 	if err := n.node.Close(closeTimeout); err != nil {
 		return fmt.Errorf("the network: %w", err)

@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -17,13 +18,13 @@ type pipe struct {
 	chunk          int    // bytes of an item, at most
 	land           []byte // for items that have no place of their own
 
-	plan    plan   // of the operation, nil outside of one that uses the pipe
-	grants  walk   // of items to be granted
-	base    uint64 // what sequences of this operation count from
-	in, out uint64 // items that have come, and have gone
-	granted uint64 // that may come
-	told    uint64 // granted, as the sender knows
-	all     bool   // all of the operation's items are granted
+	plan    plan                     // of the operation, nil outside of one that uses the pipe
+	grants  walk                     // of items to be granted
+	first   struct{ in, out uint64 } // sequences that this operation's items count from: both neighbours have the same
+	in, out uint64                   // items that have come, and have gone
+	granted uint64                   // that may come
+	told    uint64                   // granted, as the sender knows
+	all     bool                     // all of the operation's items are granted
 }
 
 const (
@@ -65,17 +66,16 @@ type step struct {
 	sends    bool
 }
 
+var errNotExpected = errors.New("data between hosts that nobody expects")
+
 // expect grants the first items of an operation.
 func (s *Stage) expect(p plan) {
 	q := &s.pipe
-	q.plan, q.grants, q.base = p, p.walk(), s.seq<<itemBits
+	q.plan, q.grants = p, p.walk()
 	q.in, q.out, q.granted, q.all = 0, 0, 0, false
 	s.grantItems()
 	q.told = q.granted // as the sender assumes
 }
-
-// itemBits is how many of a sequence's bits number the items of an operation: 2^40 elements in items of 4 KiB fit.
-const itemBits = 32
 
 // grantItems grants as many items as may be under way.
 func (s *Stage) grantItems() {
@@ -95,7 +95,7 @@ func (s *Stage) grantItems() {
 			at = q.landed(q.granted)
 		}
 		q.granted++
-		q.before.link.Grant(s.pipePlace()+i, q.base+q.granted, at, k.bytes)
+		q.before.link.Grant(s.pipePlace()+i, q.first.in+q.granted, at, k.bytes)
 	}
 }
 
@@ -109,7 +109,7 @@ func (s *Stage) receive(ctx context.Context, k step, what string) (in unsafe.Poi
 	q := &s.pipe
 	i := s.pipePlace() + int(q.in%uint64(q.window))
 	l := q.before.link
-	if err := s.await(ctx, q.before, l.Word(i), q.base+q.in+1, what); err != nil {
+	if err := s.await(ctx, q.before, l.Word(i), q.first.in+q.in+1, what); err != nil {
 		return nil, err
 	}
 	if got := l.Landed(i); got != k.bytes {
@@ -129,7 +129,7 @@ func (s *Stage) taken() {
 	s.grantItems()
 	if news := q.granted - q.told; news >= uint64(q.window)/2 || q.all && news > 0 {
 		q.told = q.granted
-		q.before.link.Put(s.creditPlace(), q.base+q.told, nil, 0)
+		q.before.link.Put(s.creditPlace(), q.first.in+q.told, nil, 0)
 	}
 }
 
@@ -138,30 +138,35 @@ func (s *Stage) send(ctx context.Context, p unsafe.Pointer, bytes int, what stri
 	q := &s.pipe
 	l := q.behind.link
 	if q.out >= uint64(q.window) { // the first were granted before the verdict
-		if err := s.await(ctx, q.behind, l.Word(s.creditPlace()), q.base+q.out+1, what); err != nil {
+		if err := s.await(ctx, q.behind, l.Word(s.creditPlace()), q.first.out+q.out+1, what); err != nil {
 			return err
 		}
 	}
 	i := s.pipePlace() + int(q.out%uint64(q.window))
 	q.out++
-	l.Put(i, q.base+q.out, p, bytes)
+	l.Put(i, q.first.out+q.out, p, bytes)
 	return nil
 }
 
-// withdraw takes the grants of an operation back that is not to be.
+// withdraw takes the grants of an operation back on which the hosts do not agree. Their sequences are not used again, by
+// nobody: what some host has granted is a window at most.
 func (s *Stage) withdraw() {
 	q := &s.pipe
-	if q.plan == nil {
-		return
-	}
-	for i := uint64(0); i < q.granted; i++ {
-		q.before.link.Grant(s.pipePlace()+int(i%uint64(q.window)), q.base+i+1, nil, 0)
+	if q.plan != nil {
+		for i := uint64(0); i < q.granted; i++ {
+			q.before.link.Grant(s.pipePlace()+int(i%uint64(q.window)), q.first.in+i+1, nil, 0)
+		}
 	}
 	q.plan = nil
+	q.first.in += uint64(q.window)
+	q.first.out += uint64(q.window)
 }
 
 // ended ends an operation whose items have all come and gone.
 func (s *Stage) ended(ctx context.Context) error {
-	s.pipe.plan = nil
+	q := &s.pipe
+	q.plan = nil
+	q.first.in += q.in
+	q.first.out += q.out
 	return s.flush(ctx)
 }

@@ -103,7 +103,10 @@ func (s *Stage) AllReduce(ctx context.Context, w *team.Work, own unsafe.Pointer,
 	if n == 0 {
 		return nil
 	}
-	r := s.pipe.plan.(*reduction)
+	r, ok := s.pipe.plan.(*reduction)
+	if !ok {
+		return errNotExpected
+	}
 	r.own = own
 	steps := reductionWalk{r: r, base: off}
 	for {

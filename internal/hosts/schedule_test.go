@@ -142,7 +142,7 @@ func TestBroadcastSchedule(t *testing.T) {
 				w := &team.Work{Type: dtype.Float32, Count: count, Root: root}
 				all := play(t, hosts, func(me int) (*Stage, plan) {
 					s := stageOf(hosts, me)
-					return s, &chain{s: s, w: w, piece: 3*chunk + 5, size: 4}
+					return s, &chain{s: s, w: w, piece: 3*chunk + 5, size: 4, root: root}
 				}, func(s *Stage, p *player, k step, in *item) *item {
 					p.have[k.off] = map[int]bool{k.n: true}
 					return &item{off: k.off, n: k.n}

@@ -22,8 +22,11 @@ import (
 // Agree is the verdict of all hosts on the running operation. mine is the team's, bad why this rank refuses. The error,
 // which is the same fact on all ranks of all hosts, leaves the communicator usable, unless that has broken.
 func (s *Stage) Agree(ctx context.Context, w *team.Work, bad, mine error) error {
-	if s.Team.Broken() != nil {
-		return mine
+	if e := s.Team.Broken(); e != nil { // perhaps since the team has agreed
+		if mine != nil {
+			return mine
+		}
+		return e
 	}
 	s.seq = s.Team.Number()
 	var err error

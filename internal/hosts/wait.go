@@ -54,6 +54,7 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 		idle = blockAfterShort
 	}
 	start, asked := time.Now(), time.Duration(0)
+	number := p.asks.Add(1)
 	p.misses.Store(0)
 	for {
 		if over() {
@@ -77,7 +78,7 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 		}
 		if waited-asked > askEvery {
 			asked = waited
-			p.wire.Tell(net.Message{Comm: s.ID, Kind: kindAsk})
+			p.wire.Tell(net.Message{Comm: s.ID, Kind: kindAsk, Code: uint8(number)})
 		}
 		if m := p.misses.Load(); m != 0 {
 			w.Far = int(m) // who waits for who waits

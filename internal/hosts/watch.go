@@ -25,17 +25,23 @@ func (s *Stage) Flood(e *fault.Error) {
 	if s.peers == nil {
 		return // of a leader alone
 	}
-	about, code, text := e.Peer, reason.Code(e.Err), e.Err.Error()
-	switch {
-	case errors.Is(e, fault.ErrTimeout):
-	case errors.Is(e, context.Canceled), errors.Is(e, context.DeadlineExceeded):
-		about, code, text = e.Rank, reason.Code(fault.ErrAborted), fmt.Sprintf("rank %d gave up: %s", e.Rank, text)
-	case code == 0:
-		about, code, text = e.Rank, reason.Code(fault.ErrAborted), fmt.Sprintf("rank %d failed: %s", e.Rank, text)
+	about, is, text := e.Peer, error(nil), e.Err.Error()
+	for _, is = range [...]error{fault.ErrPeerLost, fault.ErrTimeout, context.Canceled, context.DeadlineExceeded,
+		fault.ErrAborted, fault.ErrMismatch, nil} { // as team.PublishLost has it
+		if is != nil && errors.Is(e, is) {
+			break
+		}
+	}
+	switch is {
+	case context.Canceled, context.DeadlineExceeded:
+		about, is, text = e.Rank, fault.ErrAborted, fmt.Sprintf("rank %d gave up: %s", e.Rank, text)
+	case nil:
+		about, is, text = e.Rank, fault.ErrAborted, fmt.Sprintf("rank %d failed: %s", e.Rank, text)
 	}
 	if about < 0 {
 		about = e.Rank
 	}
+	code := reason.Code(is)
 	s.tell(net.Message{Comm: s.ID, Kind: kindLost, Code: uint8(code), About: int32(about), Text: text})
 }
 
@@ -64,9 +70,9 @@ func (s *Stage) heard(from int, m net.Message) *fault.Error {
 		if about < 0 {
 			about = s.Team.Name(s.Team.Rank())
 		}
-		p.wire.Tell(net.Message{Comm: s.ID, Kind: kindMiss, About: int32(about)})
+		p.wire.Tell(net.Message{Comm: s.ID, Kind: kindMiss, Code: m.Code, About: int32(about)})
 	case kindMiss:
-		if m.About >= 0 && int(m.About) < s.ranks {
+		if m.About >= 0 && int(m.About) < s.ranks && uint32(m.Code) == p.asks.Load()&0xff {
 			p.misses.Store(m.About + 1)
 		}
 	case kindLost:

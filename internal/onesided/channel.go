@@ -10,6 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu/spin"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -130,7 +131,7 @@ func (ch *Channel) Salt(mine bool) uint64 {
 	}
 	var b [32]byte
 	*(*[4]uint64)(unsafe.Pointer(&b)) = [4]uint64{ch.c.Team().ID(), uint64(from), uint64(to), ch.key & (1<<32 - 1)}
-	return engine.Hash("packets", b[:])
+	return roster.Hash("packets", b[:])
 }
 
 // Comm is the channel's communicator.

@@ -10,6 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/roster"
 )
 
 // A handle is a registration as bytes: who exports what, and a code by which any change shows. All numbers are little
@@ -23,7 +24,7 @@ const (
 )
 
 // marshal makes the handle of e.
-func marshal(d *engine.Identity, domain uint64, e engine.Export) []byte {
+func marshal(d *roster.Identity, domain uint64, e engine.Export) []byte {
 	le := binary.LittleEndian
 	b := make([]byte, 0, handleBytes)
 	b = append(b, handleMagic...)
@@ -50,14 +51,14 @@ func marshal(d *engine.Identity, domain uint64, e engine.Export) []byte {
 	return append(b, code(d, b)...)
 }
 
-func code(d *engine.Identity, b []byte) []byte {
+func code(d *roster.Identity, b []byte) []byte {
 	m := hmac.New(sha256.New, d.Secret)
 	m.Write(b)
 	return m.Sum(nil)[:codeBytes]
 }
 
 // unmarshal is the export and the domain that a handle names, after all the checks that need no peer.
-func unmarshal(d *engine.Identity, b []byte) (e engine.Export, domain uint64, p shm.Process, err error) {
+func unmarshal(d *roster.Identity, b []byte) (e engine.Export, domain uint64, p shm.Process, err error) {
 	le := binary.LittleEndian
 	bad := func(format string, args ...any) (engine.Export, uint64, shm.Process, error) {
 		return engine.Export{}, 0, shm.Process{}, fmt.Errorf("handle: "+format, args...)

@@ -10,10 +10,11 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/roster"
 )
 
 var (
-	testIdentity = engine.Identity{Secret: []byte("secret"), Job: engine.Hash("job", []byte("secret")), Host: 11,
+	testIdentity = roster.Identity{Secret: []byte("secret"), Job: roster.Hash("job", []byte("secret")), Host: 11,
 		Process: shm.Process{PID: 12, Start: 13}}
 	testExport = engine.Export{At: mem.Location{Arena: 1, Slot: 2, Generation: 3, Offset: 4}, Bytes: 5,
 		Grant: mem.Location{Slot: 6, Generation: 7}}
@@ -33,7 +34,7 @@ func TestHandleRoundTrip(t *testing.T) {
 func TestHandleRefused(t *testing.T) {
 	other := testIdentity
 	other.Secret = []byte("another")
-	other.Job = engine.Hash("job", other.Secret)
+	other.Job = roster.Hash("job", other.Secret)
 	impostor := testIdentity // knows the job's name, not its secret
 	impostor.Secret = other.Secret
 	elsewhere := testIdentity

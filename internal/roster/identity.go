@@ -1,11 +1,10 @@
-package engine
+package roster
 
 import (
 	"crypto/sha256"
 	"encoding/binary"
 
 	"github.com/ubcoll/ubcoll/hw/shm"
-	"github.com/ubcoll/ubcoll/internal/roster"
 )
 
 // Identity is what handles of one rank say of it.
@@ -16,14 +15,12 @@ type Identity struct {
 	Process shm.Process
 }
 
-func (d *Identity) identify(r *roster.Roster) (err error) {
-	*d = Identity{Secret: r.Secret, Job: Hash("job", r.Secret), Host: r.HostID()}
-	d.Process, err = shm.Self()
-	return err
-}
-
 // Identity is what handles of this rank say of it.
-func (d *Domain) Identity() *Identity { return &d.id }
+func (r *Roster) Identity() (d Identity, err error) {
+	d = Identity{Secret: r.Secret, Job: Hash("job", r.Secret), Host: r.HostID()}
+	d.Process, err = shm.Self()
+	return d, err
+}
 
 // Hash is a number for b, which no hash of something else has.
 func Hash(what string, b []byte) uint64 {
