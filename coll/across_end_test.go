@@ -3,6 +3,7 @@ package coll_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -34,11 +35,11 @@ func TestAcrossEnds(t *testing.T) {
 		do   func(c *ubcoll.Comm) error // what the one rank does; the others' calls do not end before
 	}{
 		{"abort", fault.ErrAborted, func(c *ubcoll.Comm) error {
-			time.AfterFunc(20*time.Millisecond, func() { c.Abort(errors.New("enough")) })
+			time.AfterFunc(20*time.Millisecond, func() { c.Abort(fmt.Errorf("enough: %w", fault.ErrLimit)) })
 			return untilError(context.Background(), c, 1<<20)
 		}},
 		{"abort outside of a call", fault.ErrAborted, func(c *ubcoll.Comm) error {
-			c.Abort(errors.New("enough"))
+			c.Abort(fmt.Errorf("enough: %w", fault.ErrLimit))
 			return c.Err()
 		}},
 		{"close", fault.ErrPeerLost, func(c *ubcoll.Comm) error { return fault.ErrPeerLost }},

@@ -254,7 +254,7 @@ func TestAcrossMismatches(t *testing.T) {
 			return nil
 		}))
 		for i, errs := range said {
-			about := -2
+			about, text := -2, ""
 			for r, err := range errs {
 				require.Error(t, err, "call %d, rank %d", i, r)
 				e, ok := errors.AsType[*fault.Error](err)
@@ -264,9 +264,10 @@ func TestAcrossMismatches(t *testing.T) {
 					continue // its own refusal
 				}
 				if about == -2 {
-					about = e.Peer
+					about, text = e.Peer, e.Err.Error()
 				}
 				require.Equal(t, about, e.Peer, "call %d: %v", i, errs)
+				require.Equal(t, text, e.Err.Error(), "call %d: %v", i, errs)
 			}
 		}
 	}

@@ -1,6 +1,9 @@
 package engine
 
 import (
+	"context"
+	"errors"
+
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
@@ -54,4 +57,18 @@ func (d *Domain) Watched() int {
 	d.copiers.mu.Lock()
 	defer d.copiers.mu.Unlock()
 	return len(d.copiers.all)
+}
+
+// SplitThatFails is Split, of which step does what fails says on this rank when the rest of it is done.
+func (c *Comm) SplitThatFails(step int, fails func() error) error {
+	s := splitting{parent: c, kind: team.KindSplit, me: member{0, -c.rank, c.rank}}
+	ctx := context.Background()
+	steps := s.steps(ctx)
+	before := steps[step].Before
+	steps[step].Before = func() ([]byte, error) {
+		b, err := before()
+		return b, errors.Join(err, fails())
+	}
+	_, err := s.run(ctx, steps)
+	return err
 }

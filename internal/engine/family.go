@@ -29,24 +29,34 @@ func (c *Comm) Dup(ctx context.Context) (*Comm, error) { return c.split(ctx, tea
 
 type member struct{ color, key, rank int }
 
-// split does it in three operations, in one turn: who goes where; where the control areas are; all have mapped all.
+// split does it in operations of one turn.
 func (c *Comm) split(ctx context.Context, kind team.OpKind, color, key int) (*Comm, error) {
-	start := time.Now()
 	s := splitting{parent: c, kind: kind, me: member{color, key, c.rank}}
-	steps := []*Gathering{
-		{Kind: kind, Before: s.choose, Check: s.assign},
-		{Kind: kind, Before: s.create, Check: s.place, Here: true},
-		{Kind: kind, Before: s.meet, After: s.settle, Here: true}}
-	if c.SpansHosts() { // all have come this far: who connects waits for nobody that does not
-		steps = append(steps, &Gathering{Kind: kind, Before: func() ([]byte, error) { return nil, s.connect(ctx) }, Here: true})
+	return s.run(ctx, s.steps(ctx))
+}
+
+// steps are the operations: who goes where; where the control areas are; all have mapped all of their host; and, between
+// hosts, all have connected. That comes last, so that who connects waits for nobody that does not.
+func (s *splitting) steps(ctx context.Context) []*Gathering {
+	all := []*Gathering{
+		{Kind: s.kind, Before: s.choose, Check: s.assign},
+		{Kind: s.kind, Before: s.create, Check: s.place, Here: true},
+		{Kind: s.kind, Before: s.meet, After: s.settle, Here: true}}
+	if s.parent.SpansHosts() {
+		all = append(all, &Gathering{Kind: s.kind, Before: func() ([]byte, error) { return nil, s.connect(ctx) }, Here: true})
 	}
-	err := c.Gather(ctx, steps...)
+	return all
+}
+
+func (s *splitting) run(ctx context.Context, steps []*Gathering) (*Comm, error) {
+	start := time.Now()
+	err := s.parent.Gather(ctx, steps...)
 	if err != nil && s.child != nil {
 		s.child.leave(s.reason(err))
 		return nil, WithCleanup(err, s.child.abandon())
 	}
 	if s.child != nil {
-		s.child.logOpen(kind.String(), start)
+		s.child.logOpen(s.kind.String(), start)
 	}
 	return s.child, err
 }

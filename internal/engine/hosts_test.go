@@ -271,3 +271,55 @@ func TestOpenCounts(t *testing.T) {
 		closeAll(t, comms)
 	}
 }
+
+// openOnHosts opens a communicator of ranks on hosts of two.
+func openOnHosts(t *testing.T, ranks int) []*engine.Comm {
+	t.Helper()
+	t.Setenv(env.Net.Name, "lo")
+	comms, errs := openEach(enginetest.Hosts(bootstrap.Local(ranks), func(r int) string { return fmt.Sprint(r / 2) }), usual, usualIPC)
+	require.NoError(t, errors.Join(errs...))
+	return comms
+}
+
+// TestBrokenBeforeTheVerdict: what breaks a communicator when a team has agreed, and the hosts have not, fails the
+// operation: there is nothing to take the result from.
+func TestBrokenBeforeTheVerdict(t *testing.T) {
+	for _, here := range []bool{false, true} {
+		comms := openOnHosts(t, 4)
+		for r, err := range testkit.Each(comms, func(c *engine.Comm) error {
+			return c.Gather(background, &engine.Gathering{Kind: team.KindSplit, Here: here, Before: func() ([]byte, error) {
+				if c.Rank() == 0 {
+					c.Abort(errors.New("enough"))
+				}
+				return []byte("mine"), nil
+			}, After: func([][]byte) { t.Errorf("rank %d takes records", c.Rank()) }})
+		}) {
+			require.ErrorIs(t, err, fault.ErrAborted, "rank %d", r)
+		}
+		testkit.Each(comms, (*engine.Comm).Close)
+	}
+}
+
+// TestSplitThatFails: whichever step of a Split fails on one rank, all ranks have the error, nobody waits for who does
+// not come to connect, and nothing stays in quarantine.
+func TestSplitThatFails(t *testing.T) {
+	comms := openOnHosts(t, 4)
+	for step := range 4 {
+		for fails := range comms {
+			for r, err := range testkit.Each(comms, func(c *engine.Comm) error {
+				return c.SplitThatFails(step, func() error {
+					if c.Rank() == fails {
+						return fmt.Errorf("no: %w", fault.ErrLimit)
+					}
+					return nil
+				})
+			}) {
+				require.ErrorIs(t, err, fault.ErrLimit, "step %d, rank %d", step, r)
+			}
+		}
+	}
+	for r, c := range comms {
+		require.False(t, c.Domain().Heap.Quarantined(), "rank %d", r)
+	}
+	require.NoError(t, errors.Join(testkit.Each(comms, (*engine.Comm).Close)...))
+}

@@ -56,6 +56,7 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 	start, asked := time.Now(), time.Duration(0)
 	number := p.asks.Add(1)
 	p.misses.Store(0)
+	answered := true // what was asked
 	for {
 		if over() {
 			s.Team.EndWait(&w)
@@ -76,11 +77,12 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 		if waited > idle {
 			s.Network.node.Wait(longestBlock)
 		}
-		if waited-asked > askEvery {
-			asked = waited
+		if waited-asked > askEvery && answered { // who does not read is not asked again
+			asked, answered = waited, false
 			p.wire.Tell(net.Message{Comm: s.ID, Kind: kindAsk, Code: uint8(number)})
 		}
-		if m := p.misses.Load(); m != 0 {
+		if m := p.misses.Swap(0); m != 0 {
+			answered = true
 			w.Far = int(m) // who waits for who waits
 		}
 		for range looksPerPoll {
