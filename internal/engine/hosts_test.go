@@ -272,11 +272,11 @@ func TestOpenCounts(t *testing.T) {
 	}
 }
 
-// openOnHosts opens a communicator of ranks on hosts of two.
-func openOnHosts(t *testing.T, ranks int) []*engine.Comm {
+// openOnHosts opens a communicator of ranks, of which each host has so many.
+func openOnHosts(t *testing.T, ranks, each int) []*engine.Comm {
 	t.Helper()
 	t.Setenv(env.Net.Name, "lo")
-	comms, errs := openEach(enginetest.Hosts(bootstrap.Local(ranks), func(r int) string { return fmt.Sprint(r / 2) }), usual, usualIPC)
+	comms, errs := openEach(enginetest.Hosts(bootstrap.Local(ranks), func(r int) string { return fmt.Sprint(r / each) }), usual, usualIPC)
 	require.NoError(t, errors.Join(errs...))
 	return comms
 }
@@ -285,7 +285,7 @@ func openOnHosts(t *testing.T, ranks int) []*engine.Comm {
 // operation: there is nothing to take the result from.
 func TestBrokenBeforeTheVerdict(t *testing.T) {
 	for _, here := range []bool{false, true} {
-		comms := openOnHosts(t, 4)
+		comms := openOnHosts(t, 2, 1)
 		for r, err := range testkit.Each(comms, func(c *engine.Comm) error {
 			return c.Gather(background, &engine.Gathering{Kind: team.KindSplit, Here: here, Before: func() ([]byte, error) {
 				if c.Rank() == 0 {
@@ -303,7 +303,7 @@ func TestBrokenBeforeTheVerdict(t *testing.T) {
 // TestSplitThatFails: whichever step of a Split fails on one rank, all ranks have the error, nobody waits for who does
 // not come to connect, and nothing stays in quarantine.
 func TestSplitThatFails(t *testing.T) {
-	comms := openOnHosts(t, 4)
+	comms := openOnHosts(t, 4, 2)
 	for step := range 4 {
 		for fails := range comms {
 			for r, err := range testkit.Each(comms, func(c *engine.Comm) error {
