@@ -162,6 +162,30 @@ func TestViolations(t *testing.T) {
 			p.close(t)
 		})
 	}
+	for name, c := range map[string]struct {
+		next   tcp.Header
+		closed bool // here, too
+	}{
+		"put after the last":               {good, false},
+		"put after the last of a closed":   {good, true},
+		"communicator that is over, again": {tcp.Header{Comm: comm, Over: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t, 2)
+			p.lb.Grant(1, 5, at(make([]byte, 16)), 8)
+			if c.closed {
+				p.lb.Close()
+			}
+			b := make([]byte, 2*tcp.HeaderSize+8)
+			tcp.Header{Comm: comm, Over: true}.Encode(b)
+			c.next.Encode(b[tcp.HeaderSize:])
+			_, err := unix.Write(p.ab.data[0].end.fd, b)
+			require.NoError(t, err)
+			testkit.Eventually(t, func() bool { return p.lb.Err() != nil })
+			require.ErrorIs(t, p.lb.Err(), tcp.ErrFrame)
+			p.close(t)
+		})
+	}
 	t.Run("control", func(t *testing.T) {
 		p := newPair(t, 2)
 		_, err := unix.Write(p.ab.control.end.fd, []byte("garbage, and more of it"))

@@ -1,7 +1,7 @@
 package net
 
 import (
-	"maps"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -15,6 +15,8 @@ type Link struct {
 	wire   *Wire
 	comm   uint64
 	places []place
+	over   atomic.Uint32 // bit i: nothing more of it comes on data connection i
+	ending sync.Mutex    // of who puts or closes
 	closed atomic.Bool
 	queued atomic.Uint64
 	sent   atomic.Uint64
@@ -58,8 +60,13 @@ func (l *Link) Landed(place int) int { return int(l.places[place].landed.Load())
 
 // Put sends n bytes at p to the peer's place, as sequence seq. It does not block: it sends at once what the kernel takes, and
 // queues the rest for whoever makes progress. The memory is in use until Sent has counted this put, or Err is not nil.
-// n = 0 needs no grant: it raises the word.
+// n = 0 needs no grant: it raises the word. After Close it does nothing.
 func (l *Link) Put(place int, seq uint64, p unsafe.Pointer, n int) {
+	l.ending.Lock()
+	defer l.ending.Unlock()
+	if l.closed.Load() {
+		return
+	}
 	l.queued.Add(1)
 	if race.Enabled {
 		l.wire.node.puts.Add(1)
@@ -95,17 +102,35 @@ func (l *Link) Poll() {
 
 // Close takes all grants back: once it returns, nothing is being written to its places, nor read of its puts. Puts that
 // have not begun are dropped; the one that has comes whole, from memory of the wire's own. What comes later for the
-// communicator is read and dropped.
+// communicator is read and dropped, until the peer says that it has closed its side, as this one is told now.
 func (l *Link) Close() {
+	l.ending.Lock()
+	defer l.ending.Unlock()
 	w := l.wire
 	w.mu.Lock()
-	links := maps.Clone(*w.links.Load())
-	links[l.comm] = nil
-	w.links.Store(&links)
-	w.mu.Unlock()
-	l.closed.Store(true)
-	for i := range w.data {
-		w.data[i].Stop(func(h tcp.Header) bool { return h.Comm == l.comm })
-		w.data[i].Drop(l.comm)
+	if l.closed.Swap(true) {
+		w.mu.Unlock()
+		return
 	}
+	rest := l.rest()
+	w.put(l.comm, rest)
+	w.mu.Unlock()
+	for i := range w.data {
+		c := w.data[i].Conn
+		c.Stop(func(h tcp.Header) bool { return h.Comm == l.comm })
+		c.Drop(l.comm)
+		c.Put(tcp.Header{Comm: l.comm, Over: true}, nil, new(atomic.Uint64)) // behind all puts
+	}
+}
+
+// rest is what the wire keeps of a closed link, without the caller's memory: nil once nothing more of it comes.
+func (l *Link) rest() *Link {
+	over := l.over.Load()
+	if over == 1<<dataConnections-1 {
+		return nil
+	}
+	r := &Link{comm: l.comm}
+	r.over.Store(over)
+	r.closed.Store(true)
+	return r
 }

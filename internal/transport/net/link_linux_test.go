@@ -187,15 +187,63 @@ func TestLinkClose(t *testing.T) {
 	p.la.Put(0, 1, at(from), len(from))
 	require.Positive(t, p.ab.data[0].Queued(), "more than the kernel takes")
 	p.lb.Close()
+	_, err := p.ba.Link(comm, 1)
+	require.ErrorIs(t, err, fault.ErrInUse)
 	p.la.Close()
+	p.la.Close()
+	p.la.Put(0, 2, at(from), len(from))
 	clear(from)
 	ob.Grant(0, 1, at(to), len(to))
 	oa.Put(0, 1, at(small), len(small))
 	ob.until(t, 0, 1)
 	require.Equal(t, small, to[:len(small)])
-	_, err := p.ab.Link(comm, 1)
+	_, err = p.ab.Link(8, 1)
 	require.ErrorIs(t, err, fault.ErrInUse)
 	p.close(t)
+	require.Empty(t, p.toldA.downs())
+	require.Empty(t, p.toldB.downs())
+}
+
+// Links that both sides have closed leave nothing, in whatever order, and whatever was under way.
+func TestLinksGo(t *testing.T) {
+	p := newPair(t, 1)
+	r := testkit.Random(t)
+	buf, to := make([]byte, 300<<10), make([]byte, 300<<10)
+	known := func(w *Wire) int { return len(*w.links.Load()) }
+	for round := range 20 {
+		var both sync.WaitGroup
+		for k := range 10 {
+			la, lb := links(t, p.ab, p.ba, uint64(1000+round*10+k), 2)
+			lb.Grant(1, 1, at(to), len(to))
+			first, n := time.Duration(r.IntN(200))*time.Microsecond, r.IntN(len(buf))
+			both.Go(func() { la.Put(1, 1, at(buf), n); la.Close() })
+			both.Go(func() { time.Sleep(first); lb.Put(0, 1, nil, 0); lb.Close() })
+		}
+		both.Wait()
+		testkit.Eventually(t, func() bool { p.a.Progress(); p.b.Progress(); return known(p.ab) == 1 && known(p.ba) == 1 })
+	}
+	require.Nil(t, p.la.Err())
+	p.la.Put(0, 1, nil, 0)
+	p.lb.until(t, 0, 1)
+	p.close(t)
+	require.Empty(t, p.toldA.downs())
+	require.Empty(t, p.toldB.downs())
+}
+
+// A link that one side makes and closes before the other side has made its own ends nothing.
+func TestLinkClosedEarly(t *testing.T) {
+	p := newPair(t, 1)
+	la, err := p.ab.Link(9, 1)
+	require.NoError(t, err)
+	la.Close()
+	p.la.Put(0, 1, nil, 0)
+	p.lb.until(t, 0, 1)
+	lb, err := p.ba.Link(9, 1)
+	require.NoError(t, err)
+	lb.Close()
+	testkit.Eventually(t, func() bool { return len(*p.ab.links.Load()) == 1 })
+	p.close(t)
+	require.Empty(t, p.toldB.downs())
 }
 
 // A put that is severed on its way comes whole or not at all: its word is never raised with bytes that were not put.

@@ -35,7 +35,7 @@ type Wire struct {
 	idle    atomic.Int64 // polls that found nothing
 
 	mu     sync.Mutex                           // of who changes links
-	links  atomic.Pointer[map[uint64]*Link]     // by communicator; nil: it was closed
+	links  atomic.Pointer[map[uint64]*Link]     // by communicator, until both sides have closed theirs
 	recent atomic.Pointer[Link]                 // the last that was looked for
 	part   struct{ data, control atomic.Int64 } // when the end of a part was seen
 
@@ -59,7 +59,7 @@ func (n *Node) wire(peer int, fds []int) (*Wire, error) {
 	for i := range w.data {
 		d := &w.data[i]
 		d.end = end{fd: fds[1+i], ready: func() { w.move(i) }}
-		d.Conn = tcp.New(fds[1+i], sink{w}, func(room bool) { n.poll.want(&d.end, room) })
+		d.Conn = tcp.New(fds[1+i], sink{w, i}, func(room bool) { n.poll.want(&d.end, room) })
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -283,21 +283,25 @@ func (w *Wire) left() string {
 	return "has not closed its end"
 }
 
-// sink is where the wire's frames go.
-type sink struct{ w *Wire }
+// sink is where the frames of a data connection go.
+type sink struct {
+	w *Wire
+	i int
+}
 
 // Place implements tcp.Sink.
 func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
 	l := s.w.recent.Load()
 	if l == nil || l.comm != h.Comm {
-		var known bool
-		if l, known = (*s.w.links.Load())[h.Comm]; !known {
+		if l = (*s.w.links.Load())[h.Comm]; l == nil {
 			return nil, false, tcp.Refused(h, "no such communicator")
-		} else if l != nil {
-			s.w.recent.Store(l)
 		}
+		s.w.recent.Store(l)
 	}
-	if l == nil || l.closed.Load() {
+	if l.over.Load()&(1<<s.i) != 0 {
+		return nil, false, tcp.Refused(h, "it was said to be closed")
+	}
+	if l.closed.Load() {
 		return nil, false, nil
 	}
 	if uint64(h.Place) >= uint64(len(l.places)) {
@@ -328,9 +332,10 @@ func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
 func (s sink) Landed(h tcp.Header) {
 	l := s.w.recent.Load()
 	if l == nil || l.comm != h.Comm {
-		if l = (*s.w.links.Load())[h.Comm]; l == nil {
-			return
-		}
+		l = (*s.w.links.Load())[h.Comm]
+	}
+	if l == nil || l.closed.Load() {
+		return
 	}
 	x := &l.places[h.Place]
 	x.done = h.Seq
@@ -338,21 +343,48 @@ func (s sink) Landed(h tcp.Header) {
 	x.word.Store(h.Seq)
 }
 
+// Over implements tcp.Sink. A communicator that is not known here has failed to open before this side made its link.
+func (s sink) Over(comm uint64) error {
+	w := s.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := (*w.links.Load())[comm]
+	if l == nil {
+		return nil
+	}
+	bit := uint32(1) << s.i
+	if l.over.Or(bit)&bit != 0 {
+		return tcp.Refused(tcp.Header{Comm: comm}, "it was said to be closed")
+	}
+	if l.closed.Load() {
+		w.put(comm, l.rest())
+	}
+	return nil
+}
+
+// put changes the link of a communicator; nil: there is none any more. It is called under mu.
+func (w *Wire) put(comm uint64, l *Link) {
+	links := maps.Clone(*w.links.Load())
+	if links[comm] = l; l == nil {
+		delete(links, comm)
+	}
+	w.links.Store(&links)
+	w.recent.Store(nil)
+}
+
 // Link makes communicator comm's use of the wire, with that many places on each side, numbered from 0. Both sides do so
-// before either puts. ErrInUse: comm has or had a link here. Err's, if the wire has ended.
+// before either puts. ErrInUse: comm has a link here, or had one that the peer has not closed. Err's, if the wire has ended.
 func (w *Wire) Link(comm uint64, places int) (*Link, error) {
 	if d := w.Err(); d != nil {
 		return nil, d
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	links := maps.Clone(*w.links.Load())
-	if _, known := links[comm]; known {
+	if (*w.links.Load())[comm] != nil {
 		return nil, fmt.Errorf("network: communicator %#x has a link to rank %d: %w", comm, w.peer, fault.ErrInUse)
 	}
 	l := &Link{wire: w, comm: comm, places: make([]place, places)}
-	links[comm] = l
-	w.links.Store(&links)
+	w.put(comm, l)
 	return l, nil
 }
 

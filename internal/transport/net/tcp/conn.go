@@ -16,12 +16,14 @@ const inline = 4 << 10
 // batch is about how many bytes one call of Receive reads at most: whoever waits looks at his words in between.
 const batch = 1 << 20
 
-// Sink is where frames go. Both methods are called by one goroutine at a time, and must not call the connection.
+// Sink is where frames go. Its methods are called by one goroutine at a time, and must not call the connection.
 type Sink interface {
 	// Place says where the payload goes. Not ok: it is read and dropped. An error ends the connection.
 	Place(h Header) (p unsafe.Pointer, ok bool, err error)
 	// Landed is called once all of a frame is where Place said.
 	Landed(h Header)
+	// Over is called for a frame that says so of a communicator. An error ends the connection.
+	Over(comm uint64) error
 }
 
 // Conn is one data connection. Methods are local and safe for concurrent use; none waits for the peer.
@@ -146,6 +148,13 @@ func (c *Conn) arrived(n int) error {
 		h, err := Decode(c.in[c.at:])
 		if err != nil {
 			return err
+		}
+		if h.Over {
+			if err := c.sink.Over(h.Comm); err != nil {
+				return err
+			}
+			c.at += HeaderSize
+			continue
 		}
 		p, ok, err := c.sink.Place(h)
 		if err != nil {

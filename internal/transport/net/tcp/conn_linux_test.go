@@ -20,6 +20,7 @@ type model struct {
 	memory [4][64]byte
 	placed int
 	landed []Header
+	over   []uint64
 }
 
 func (m *model) Place(h Header) (unsafe.Pointer, bool, error) {
@@ -34,6 +35,14 @@ func (m *model) Place(h Header) (unsafe.Pointer, bool, error) {
 }
 
 func (m *model) Landed(h Header) { m.landed = append(m.landed, h) }
+
+func (m *model) Over(comm uint64) error {
+	if comm > 8 {
+		return Refused(Header{Comm: comm}, "it is none")
+	}
+	m.over = append(m.over, comm)
+	return nil
+}
 
 func pair(t testing.TB) (fds [2]int) {
 	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
@@ -68,6 +77,10 @@ func FuzzFrames(f *testing.F) {
 	f.Add(append(frame(0, 64), frame(3, 0)...), uint16(7))
 	f.Add(append(frame(5, 5000), frame(1, 9)...), uint16(1000))
 	f.Add(append(frame(2, 64), frame(9, 1)...), uint16(33))
+	over := make([]byte, 2*HeaderSize)
+	Header{Comm: 8, Over: true}.Encode(over)
+	Header{Comm: 9, Over: true}.Encode(over[HeaderSize:])
+	f.Add(append(frame(2, 64), over...), uint16(40))
 	f.Add([]byte("garbage that is longer than a header is"), uint16(1))
 	f.Fuzz(func(t *testing.T, b []byte, piece uint16) {
 		if len(b) > 32<<10 {
@@ -86,7 +99,10 @@ func FuzzFrames(f *testing.F) {
 			h, err := Decode(rest)
 			var p unsafe.Pointer
 			var ok bool
-			if err == nil {
+			switch {
+			case err == nil && h.Over:
+				err = want.Over(h.Comm)
+			case err == nil:
 				p, ok, err = want.Place(h)
 			}
 			if err != nil {
@@ -133,6 +149,7 @@ func FuzzFrames(f *testing.F) {
 		require.Equal(t, errors.Is(end, ErrFrame), errors.Is(err, ErrFrame), "%v, %v", end, err)
 		require.Equal(t, errors.Is(end, io.EOF), errors.Is(err, io.EOF), "%v, %v", end, err)
 		require.Equal(t, want.landed, got.landed)
+		require.Equal(t, want.over, got.over)
 		require.Equal(t, want.memory, got.memory)
 	})
 }

@@ -15,8 +15,10 @@ const (
 )
 
 const (
-	magic   = 0x4255 // "UB"
-	kindPut = 1
+	magic = 0x4255 // "UB"
+
+	kindPut  = 1
+	kindOver = 2
 )
 
 // ErrFrame is what a frame that breaks the rules ends its connection with.
@@ -29,6 +31,7 @@ type Header struct {
 	Comm   uint64
 	Seq    uint64 // over 0
 	Length uint64 // of the payload; with 0 it raises the place's word, and that is all
+	Over   bool   // no put: the peer sends nothing more of the communicator on this connection; all but Comm is 0
 }
 
 // Encode writes h to the first HeaderSize bytes of b.
@@ -36,6 +39,9 @@ func (h Header) Encode(b []byte) {
 	_ = b[HeaderSize-1]
 	binary.LittleEndian.PutUint16(b, magic)
 	b[2], b[3] = kindPut, 0
+	if h.Over {
+		b[2] = kindOver
+	}
 	binary.LittleEndian.PutUint32(b[4:], h.Place)
 	binary.LittleEndian.PutUint64(b[8:], h.Comm)
 	binary.LittleEndian.PutUint64(b[16:], h.Seq)
@@ -46,8 +52,9 @@ func (h Header) Encode(b []byte) {
 func Decode(b []byte) (Header, error) {
 	_ = b[HeaderSize-1]
 	h := Header{binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:]),
-		binary.LittleEndian.Uint64(b[24:])}
-	if m := binary.LittleEndian.Uint16(b); m != magic || b[2] != kindPut || b[3] != 0 || h.Seq == 0 || h.Length > MaxLength {
+		binary.LittleEndian.Uint64(b[24:]), b[2] == kindOver}
+	ok := b[2] == kindPut && h.Seq > 0 && h.Length <= MaxLength || h.Over && h.Place == 0 && h.Seq == 0 && h.Length == 0
+	if binary.LittleEndian.Uint16(b) != magic || b[3] != 0 || !ok {
 		return h, fmt.Errorf("%w: it begins with % x", ErrFrame, b[:HeaderSize])
 	}
 	return h, nil

@@ -14,9 +14,21 @@ func TestHeader(t *testing.T) {
 	got, err := Decode(b[:])
 	require.NoError(t, err)
 	require.Equal(t, h, got)
+	over := Header{Comm: 1 << 63, Over: true}
+	var o [HeaderSize]byte
+	over.Encode(o[:])
+	got, err = Decode(o[:])
+	require.NoError(t, err)
+	require.Equal(t, over, got)
+	for _, i := range []int{4, 16, 24} {
+		bad := o
+		bad[i] = 1
+		_, err := Decode(bad[:])
+		require.ErrorIs(t, err, ErrFrame)
+	}
 	for name, edit := range map[string]func(b []byte){
 		"magic":    func(b []byte) { b[1] ^= 1 },
-		"kind":     func(b []byte) { b[2] = 2 },
+		"kind":     func(b []byte) { b[2] = 3 },
 		"zero":     func(b []byte) { b[3] = 1 },
 		"sequence": func(b []byte) { binary.LittleEndian.PutUint64(b[16:], 0) },
 		"length":   func(b []byte) { binary.LittleEndian.PutUint64(b[24:], MaxLength+1) },
