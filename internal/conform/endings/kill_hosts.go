@@ -49,7 +49,8 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 	return err
 }
 
-// Stopped reduces 64 MiB until the test, which stops a host's processes meanwhile, has seen enough.
+// Stopped reduces 64 MiB until the test, which stops a host's processes for CONFORM_STOPPED seconds (6) meanwhile, has
+// seen enough.
 func Stopped(ctx context.Context, c *ubcoll.Comm) error {
 	dir, err := ready(c)
 	if err != nil {
@@ -63,8 +64,17 @@ func Stopped(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
+	seconds, err := conform.Number("CONFORM_STOPPED", 6)
+	if err != nil {
+		return err
+	}
+	limit := time.Duration(seconds)*time.Second + 4*testkit.Limit
+	begin := time.Now()
 	x := b.Slice()
 	for k, enough := int32(0), int32(0); enough == 0; k++ {
+		if time.Since(begin) > limit {
+			return conform.Fail(c, "the test has not seen enough within %v", limit)
+		}
 		for i := range x {
 			x[i] = k
 		}

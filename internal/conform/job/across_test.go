@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -8,6 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -47,8 +52,10 @@ var errCannot = errors.New("this machine makes no hosts of itself")
 
 var ids atomic.Int64
 
-// nextID is a name for a run that no other on this machine has.
-func nextID() string { return fmt.Sprintf("t%d%c", os.Getpid()%100000, 'a'+rune(ids.Add(1)%26)) }
+// nextID is a name for a run that no other on this machine has, of 7 characters at most: process ids end at 2^22.
+func nextID() string {
+	return fmt.Sprintf("t%s%c", strconv.FormatInt(int64(os.Getpid()), 36), 'a'+rune(ids.Add(1)%26))
+}
 
 // hostsJob is a job across hosts.
 type hostsJob struct {
@@ -75,7 +82,11 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// across starts a program, as options of tools/hosts say, with these variables more.
+// runFolder is where tools/hosts has what it has of a run.
+func runFolder(id string) string { return "/run/ubcoll-hosts/" + id }
+
+// across starts a program, as options of tools/hosts say, with these variables more. It ends with this process, in
+// whatever way that does.
 func across(t *testing.T, n int, options, extra []string, command ...string) *hostsJob {
 	t.Helper()
 	bin, err := hostsTool()
@@ -88,14 +99,22 @@ func across(t *testing.T, n int, options, extra []string, command ...string) *ho
 	h.cmd = exec.Command(bin, append(append(args, "--"), command...)...)
 	h.cmd.Env = append(os.Environ(), extra...)
 	h.cmd.Stdout, h.cmd.Stderr = &h.out, &h.out
-	require.NoError(t, h.cmd.Start())
-	done := make(chan struct{})
-	go func() { h.ended <- h.cmd.Wait(); close(done) }()
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	started, done := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // the signal comes when the thread that made the process ends
+		err := h.cmd.Start()
+		started <- err
+		if err == nil {
+			h.ended <- h.cmd.Wait()
+			close(done)
+		}
+	}()
+	require.NoError(t, <-started)
 	t.Cleanup(func() {
 		h.cmd.Process.Signal(syscall.SIGTERM)
 		<-done
-		_, err := os.Stat("/run/ubcoll-hosts/" + h.id)
-		require.ErrorIs(t, err, os.ErrNotExist, "what the hosts have left")
+		require.NoDirExists(t, runFolder(h.id), "what the hosts have left")
 	})
 	return h
 }
@@ -260,9 +279,16 @@ func TestHostsDeaths(t *testing.T) {
 	}
 }
 
+// busy is how much later news may be where processors are busy with something else.
+const busy = 30 * time.Second
+
+// unreached is what an error says of a cut link.
+var unreached = regexp.MustCompile(`hosts (\S+) and (\S+) do not reach each other`)
+
 func death(t *testing.T, kind int, pick *rand.Rand) {
 	all := places()
 	p := all[pick.IntN(len(all))]
+	within := []time.Duration{2 * time.Second, 5 * time.Second, 5 * time.Second}[kind] // docs/clusters.md
 	bin, err := program()
 	require.NoError(t, err)
 	dir, tmp := t.TempDir(), t.TempDir()
@@ -278,6 +304,7 @@ func death(t *testing.T, kind int, pick *rand.Rand) {
 	_, err = fmt.Sscan(string(b), &pid)
 	require.NoError(t, err)
 	dead := func(rank int) bool { return rank == victim }
+	other := -1 // the link is cut to this host, or to all
 	switch kind {
 	case 0:
 		h.do(t, "signal", letter, "KILL", fmt.Sprint(pid))
@@ -286,12 +313,18 @@ func death(t *testing.T, kind int, pick *rand.Rand) {
 		h.do(t, "kill", letter)
 	case 2:
 		dead = func(int) bool { return false }
-		h.do(t, "cut", letter)
+		if other = pick.IntN(len(p.ranks)); other == host {
+			other = -1
+			h.do(t, "cut", letter)
+		} else {
+			h.do(t, "cut", letter, string(rune('a'+other)))
+		}
 	}
 	at := time.Now()
 	what := []string{"rank", "host", "link"}[kind]
-	t.Logf("%v: %s, rank %d on host %s", p, what, victim, letter)
+	t.Logf("%v: %s, rank %d on host %s, %d", p, what, victim, letter, other)
 	var late time.Duration
+	var pair []string
 	for r := range p.size() {
 		if dead(r) {
 			continue
@@ -307,14 +340,26 @@ func death(t *testing.T, kind int, pick *rand.Rand) {
 			require.Equal(t, victim, report.About, report.Text)
 		case 1:
 			require.Equal(t, host, p.host(report.About), report.Text)
-		case 2: // one side of the cut, from whichever side one sees it
+		case 2: // both ends of a link that is cut, from whichever side one sees it
+			ends := unreached.FindStringSubmatch(report.Text)
+			require.NotNil(t, ends, report.Text)
+			require.NotEqual(t, ends[1], ends[2], report.Text)
+			require.Contains(t, ends[1:], fmt.Sprintf("%s-host%s", h.id, letter), report.Text)
 			require.GreaterOrEqual(t, report.About, 0, report.Text)
-			if p.host(report.About) != host && p.host(r) != host {
-				t.Fatalf("rank %d names a host that is well connected: %s", r, report.Text)
+			require.Contains(t, ends[1:], fmt.Sprintf("%s-host%c", h.id, 'a'+p.host(report.About)), report.Text)
+			if other >= 0 || len(p.ranks) == 2 { // else there are several such pairs, and those that are cut off hear of no other
+				if pair == nil {
+					pair = ends
+				}
+				require.Equal(t, pair, ends, report.Text)
+			}
+			if other >= 0 {
+				require.Contains(t, ends[1:], fmt.Sprintf("%s-host%c", h.id, 'a'+other), report.Text)
 			}
 		}
 	}
 	t.Logf("%s: all know after %v", what, late)
+	require.Less(t, late, within+busy, "and within %v on a machine that has nothing else to do", within)
 	require.NoError(t, os.WriteFile(endings.EnoughFile(dir), nil, 0o600))
 	require.Error(t, h.wait(t), "a job that lost a rank must not exit 0")
 	require.NotContains(t, h.out.String(), "panic")
@@ -348,6 +393,32 @@ func TestHostsStopped(t *testing.T) {
 	beyond(k + 1)
 	require.NoError(t, os.WriteFile(endings.EnoughFile(dir), nil, 0o600))
 	h.succeed(t)
+}
+
+// TestHostsCaller: hosts end with the test that made them, also where that is killed.
+func TestHostsCaller(t *testing.T) {
+	const as = "CONFORM_CALLER"
+	if os.Getenv(as) != "" {
+		h := across(t, 2, nil, nil, "sleep", "3600")
+		if testkit.Until(func() bool { _, err := os.Stat(filepath.Join(runFolder(h.id), "control")); return err == nil }) {
+			fmt.Println("made", h.id, programDir)
+		}
+		select {}
+	}
+	across(t, 1, nil, nil, "true").succeed(t) // skips where there are no hosts
+	c := exec.Command(os.Args[0], "-test.run=^TestHostsCaller$")
+	c.Env = append(os.Environ(), as+"=1")
+	said, err := c.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	var id, dir string
+	_, err = fmt.Fscanf(said, "made %s %s\n", &id, &dir)
+	require.NoError(t, err)
+	defer os.RemoveAll(dir)
+	require.DirExists(t, runFolder(id))
+	require.NoError(t, c.Process.Kill())
+	require.Error(t, c.Wait())
+	testkit.Eventually(t, func() bool { _, err := os.Stat(runFolder(id)); return errors.Is(err, os.ErrNotExist) })
 }
 
 // TestHostsBad is what can be wrong with hosts and their network: Open says it on all ranks.
