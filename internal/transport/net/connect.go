@@ -24,7 +24,7 @@ const (
 
 // arrival is what has come from a peer that dials, until Connect takes it.
 type arrival struct {
-	taking  sync.Mutex // one Connect at a time
+	taking  chan struct{} // full while a Connect takes it
 	attempt [16]byte
 	key     [32]byte
 	fds     []int         // by index, -1: missing; nil: nothing
@@ -59,7 +59,7 @@ func (a *arrival) tell() {
 func (n *Node) arrival(peer int) *arrival {
 	a := n.peers[peer]
 	if a == nil {
-		a = &arrival{news: make(chan struct{})}
+		a = &arrival{taking: make(chan struct{}, 1), news: make(chan struct{})}
 		n.peers[peer] = a
 	}
 	return a
@@ -76,10 +76,15 @@ func (n *Node) Connect(ctx context.Context, peer int, at Row) (*Wire, error) {
 	n.mu.Lock()
 	a := n.arrival(peer)
 	n.mu.Unlock()
-	a.taking.Lock()
-	defer a.taking.Unlock()
+	select {
+	case a.taking <- struct{}{}:
+		defer func() { <-a.taking }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("network: no connection to rank %d: another call still connects: %w: %w", peer,
+			context.Cause(ctx), fault.ErrTimeout)
+	}
 	n.mu.Lock()
-	w, closing := n.wires[peer], n.closing
+	w, closing := n.connected(peer), n.closing
 	n.mu.Unlock()
 	switch {
 	case closing:
@@ -99,6 +104,16 @@ func (n *Node) Connect(ctx context.Context, peer int, at Row) (*Wire, error) {
 		return nil, fmt.Errorf("network: no connection to rank %d: %w", peer, err)
 	}
 	return w, nil
+}
+
+// connected is the wire to a peer. One that ended before it had a link is none: it failed while it was made, at the other
+// end, where somebody may try again. It is called under the lock.
+func (n *Node) connected(peer int) *Wire {
+	if w := n.wires[peer]; w == nil || w.Err() == nil || w.linked.Load() {
+		return w
+	}
+	delete(n.wires, peer)
+	return nil
 }
 
 // await takes what the peer has dialled.
@@ -129,6 +144,9 @@ func (n *Node) await(ctx context.Context, peer int, at Row, a *arrival) (*Wire, 
 		case <-n.ctx.Done():
 			return nil, fault.ErrClosed
 		case <-ctx.Done():
+			if full := n.full.Load(); full != nil {
+				return nil, fmt.Errorf("%w: %w", context.Cause(ctx), *full)
+			}
 			var on []string
 			for _, x := range n.row.Addrs {
 				on = append(on, netip.AddrPortFrom(x, n.row.Port).String())
@@ -263,15 +281,15 @@ func (n *Node) attemptOnce(ctx context.Context, h hello, addr netip.AddrPort, ke
 // tried probes a connection, and takes its socket.
 func (n *Node) tried(ctx context.Context, c stdnet.Conn, control, dialled bool) (int, error) {
 	defer c.Close()
-	stop := untilDone(ctx, c)
-	err := probe(c, dialled)
-	if !stop() && ctx.Err() != nil {
-		return 0, ctx.Err()
-	}
+	fd, err := adopt(c.(*stdnet.TCPConn), control) // before the probe: the other side has a wire when that is over
 	if err != nil {
 		return 0, err
 	}
-	return adopt(c.(*stdnet.TCPConn), control)
+	if err := probe(ctx, c, dialled); err != nil {
+		closeSocket(fd)
+		return 0, err
+	}
+	return fd, nil
 }
 
 // reasoned adds the reason for failure to what the system says.
@@ -297,13 +315,18 @@ func (n *Node) accept(l stdnet.Listener) {
 		case errors.Is(err, stdnet.ErrClosed):
 			return
 		case err != nil:
-			n.config.Log.Warn("network: cannot accept", "on", l.Addr(), "err", limit(err))
+			err = limit(err)
+			n.config.Log.Warn("network: cannot accept", "on", l.Addr(), "err", err)
+			if errors.Is(err, fault.ErrLimit) {
+				n.full.Store(&err)
+			}
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-n.ctx.Done():
 				return
 			}
 		default:
+			n.full.Store(nil)
 			if n.strangers.add(c) {
 				n.handshake.Go(func() { n.greet(c) })
 			}
@@ -334,7 +357,7 @@ func (n *Node) greet(c stdnet.Conn) {
 	case err != nil:
 		a.err = fmt.Errorf("%v: %w", c.RemoteAddr(), reasoned(err))
 		return
-	case n.closing, n.wires[int(h.from)] != nil:
+	case n.closing, n.connected(int(h.from)) != nil:
 		closeSocket(fd)
 		return
 	case a.fds == nil || a.attempt != h.attempt:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -106,6 +107,32 @@ func TestDeathAfterPut(t *testing.T) {
 	p.ab.close()
 	p.b.poll.moving.Unlock()
 	testkit.Eventually(t, func() bool { return p.lb.Err() != nil })
+	require.EqualValues(t, 1, p.lb.Word(0).Load())
+	require.Equal(t, from, to)
+	p.close(t)
+}
+
+// It lands also while somebody else receives as the end is seen.
+func TestDeathBesideReader(t *testing.T) {
+	p := newPair(t, 1)
+	from, to := bytes.Repeat([]byte("x"), 32<<10), make([]byte, 32<<10)
+	p.lb.Grant(0, 1, at(to), len(to))
+	held, release := make(chan struct{}), make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		p.ba.data[0].Stop(func(tcp.Header) bool { close(held); <-release; return false }) // as a reader
+	})
+	<-held
+	p.la.Put(0, 1, at(from), len(from))
+	testkit.Eventually(t, func() bool {
+		n, err := unix.IoctlGetInt(p.ba.data[0].end.fd, unix.TIOCINQ)
+		return err == nil && n == tcp.HeaderSize+len(from)
+	})
+	all.Go(func() { p.ba.finish(Died, fault.ErrPeerLost) })
+	testkit.Eventually(t, p.ba.ended.Load)
+	time.Sleep(5 * time.Millisecond) // until it waits: only a mistake depends on it
+	close(release)
+	all.Wait()
 	require.EqualValues(t, 1, p.lb.Word(0).Load())
 	require.Equal(t, from, to)
 	p.close(t)

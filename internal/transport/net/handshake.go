@@ -182,8 +182,9 @@ func probeBytes() []byte {
 
 var errNoProbe = errors.New("closed before the probe") // of two addresses that both answered, the other was taken
 
-// probe sends and receives a full-size frame: what only small packets pass must not become a wire.
-func probe(c stdnet.Conn, dialled bool) error {
+// probe sends and receives a full-size frame: what only small packets pass must not become a wire. Once who dials has sent
+// the seal, the other side has a wire: from then on the end of ctx is no error.
+func probe(ctx context.Context, c stdnet.Conn, dialled bool) error {
 	mine, theirs, seal := probeBytes(), make([]byte, probeSize), []byte{1}
 	k, limit := 0, probeLimit
 	send := func() error { _, err := c.Write(mine); return err }
@@ -199,9 +200,12 @@ func probe(c stdnet.Conn, dialled bool) error {
 		limit += limit / 4 // who dials gives up first, and says why
 	}
 	_ = c.SetDeadline(time.Now().Add(limit))
+	defer untilDone(ctx, c)() // behind the deadline, which it takes away
 	for _, step := range steps {
 		switch err := step(); {
 		case err == nil:
+		case ctx.Err() != nil:
+			return ctx.Err()
 		case !dialled && k == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)): // with our proof unread
 			return errNoProbe
 		case errors.Is(err, os.ErrDeadlineExceeded), !dialled && errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
@@ -214,7 +218,7 @@ func probe(c stdnet.Conn, dialled bool) error {
 	return nil
 }
 
-// untilDone closes c when ctx ends, which ends all calls on it. stop is to be called before c is used otherwise.
+// untilDone sets a deadline that is past when ctx ends, which ends all calls on c. stop is to be called before c is used otherwise.
 func untilDone(ctx context.Context, c stdnet.Conn) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	stdnet "net"
 	"net/netip"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -171,7 +172,7 @@ func TestDuplicates(t *testing.T) {
 		h := hello{from: 0, to: 1, count: 1 + dataConnections, key: p.a.row.Key}
 		c, err := p.a.attempt(t.Context(), h, netip.MustParseAddrPort(p.b.addr()), p.b.row.Key)
 		require.NoError(t, err)
-		require.NoError(t, probe(c, true))
+		require.NoError(t, probe(t.Context(), c, true))
 		_, err = c.Read(make([]byte, 1))
 		require.Error(t, err)
 		c.Close()
@@ -190,7 +191,7 @@ func TestDuplicatesBeforeConnect(t *testing.T) {
 		h := hello{from: 0, to: 1, count: 1 + dataConnections, key: a.row.Key, attempt: [16]byte{byte(i / 4)}}
 		c, err := a.attempt(t.Context(), h, netip.MustParseAddrPort(b.addr()), b.row.Key)
 		require.NoError(t, err)
-		require.NoError(t, probe(c, true))
+		require.NoError(t, probe(t.Context(), c, true))
 		c.Close()
 	}
 	testkit.Eventually(t, func() bool { return descriptorsOpen(t) <= fds+1 }) // the last attempt's
@@ -426,4 +427,96 @@ func TestDescriptors(t *testing.T) {
 	require.ErrorContains(t, err, "ulimit -n")
 	require.ErrorIs(t, errNew, fault.ErrLimit)
 	closeAll(t, a, b)
+}
+
+// Whose context has ended waits for no probe, also where that ended as the probe began.
+func TestProbeDone(t *testing.T) {
+	l, err := stdnet.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 {
+		c, err := stdnet.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		begin := time.Now()
+		require.ErrorIs(t, probe(ctx, c, false), context.Canceled)
+		require.Less(t, time.Since(begin), probeLimit/2)
+		require.NoError(t, c.Close())
+	}
+}
+
+// Connect waits for another that connects to the same peer no longer than its own context lasts.
+func TestConnectBeside(t *testing.T) {
+	a, _ := node(t, 0)
+	b, _ := node(t, 1)
+	long, end := context.WithCancel(t.Context())
+	var other sync.WaitGroup
+	other.Go(func() { _, _ = b.Connect(long, 0, a.Row()) })
+	taken := func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.peers[0] != nil && len(b.peers[0].taking) == 1 }
+	testkit.Eventually(t, taken)
+	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := b.Connect(short, 0, a.Row())
+	require.ErrorIs(t, err, fault.ErrTimeout)
+	require.ErrorContains(t, err, "another call")
+	require.True(t, taken())
+	end()
+	other.Wait()
+	closeAll(t, a, b)
+}
+
+// noRoom is a listener of a process that has no descriptors left.
+type noRoom struct {
+	stdnet.Listener
+	stop atomic.Bool
+}
+
+func (l *noRoom) Accept() (stdnet.Conn, error) {
+	if l.stop.Load() {
+		return nil, stdnet.ErrClosed
+	}
+	return nil, &stdnet.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+}
+
+// Who can accept nobody for want of descriptors says so, until somebody is accepted.
+func TestAcceptLimit(t *testing.T) {
+	a, _ := node(t, 0)
+	b, _ := node(t, 1)
+	l := &noRoom{Listener: b.listeners[0]}
+	ended := make(chan struct{})
+	b.handshake.Go(func() { b.accept(l); close(ended) })
+	testkit.Eventually(t, func() bool { return b.full.Load() != nil })
+	l.stop.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := b.Connect(ctx, 0, a.Row())
+	require.ErrorIs(t, err, fault.ErrLimit)
+	require.ErrorContains(t, err, "ulimit")
+	<-ended
+	connect(t, a, b)
+	require.Nil(t, b.full.Load())
+	closeAll(t, a, b)
+}
+
+// A wire that fails before it has a link is nobody's death, and does not stand in the way of the next attempt.
+func TestWireWithoutLink(t *testing.T) {
+	a, toldA := node(t, 0)
+	b, toldB := node(t, 1)
+	ab, ba := connect(t, a, b)
+	ab.ended.Store(true) // as one whose making failed at the dialling end
+	ab.close()
+	a.mu.Lock()
+	delete(a.wires, 1)
+	a.mu.Unlock()
+	testkit.Eventually(t, func() bool { return ba.Err() != nil })
+	_, err := ba.Link(comm, 1)
+	require.ErrorIs(t, err, fault.ErrPeerLost)
+	ab, ba = connect(t, a, b)
+	la, lb := links(t, ab, ba, comm, 1)
+	la.Put(0, 1, nil, 0)
+	lb.until(t, 0, 1)
+	closeAll(t, a, b)
+	require.Empty(t, toldA.downs())
+	require.Empty(t, toldB.downs())
 }

@@ -139,8 +139,10 @@ func inOrder(addrs []netip.Addr, mine []local) []netip.Addr {
 	return addrs
 }
 
-// listen listens on one port of all addresses: one of the range, of which every rank begins somewhere else.
-func listen(on []local, ports env.PortRange, rank int) ([]stdnet.Listener, uint16, error) {
+// listen listens on one port of all addresses: one of the range, of which every rank begins somewhere else. An address that
+// cannot be used yet, as one of IPv6 of which the system still asks whether others have it, is left out where leave is
+// not nil, which is told; one at least is left.
+func listen(on []local, ports env.PortRange, rank int, leave func(l local, err error)) ([]stdnet.Listener, uint16, error) {
 	tries := int(ports.Last) - int(ports.First) + 1
 	any := ports == env.PortRange{}
 	if any {
@@ -152,7 +154,7 @@ func listen(on []local, ports env.PortRange, rank int) ([]stdnet.Listener, uint1
 		if !any {
 			port = ports.First + uint16((rank+i)%tries)
 		}
-		ls, port, err := listenAt(on, port)
+		ls, port, err := listenAt(on, port, leave)
 		if err == nil {
 			return ls, port, nil
 		}
@@ -167,14 +169,18 @@ func listen(on []local, ports env.PortRange, rank int) ([]stdnet.Listener, uint1
 	return nil, 0, fmt.Errorf("network: %w", limit(last))
 }
 
-func listenAt(on []local, port uint16) (ls []stdnet.Listener, _ uint16, err error) {
-	for _, l := range on {
+func listenAt(on []local, port uint16, leave func(l local, err error)) (ls []stdnet.Listener, _ uint16, err error) {
+	for i, l := range on {
 		network := "tcp4"
 		if l.prefix.Addr().Is6() {
 			network = "tcp6"
 		}
 		x, err := stdnet.ListenTCP(network, stdnet.TCPAddrFromAddrPort(netip.AddrPortFrom(l.prefix.Addr(), port)))
-		if err != nil {
+		switch {
+		case errors.Is(err, syscall.EADDRNOTAVAIL) && leave != nil && (len(ls) > 0 || i < len(on)-1):
+			leave(l, err)
+			continue
+		case err != nil:
 			for _, x := range ls {
 				x.Close()
 			}

@@ -1,8 +1,10 @@
 package net
 
 import (
+	stdnet "net"
 	"net/netip"
 	"os"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -70,21 +72,44 @@ func TestPorts(t *testing.T) {
 	var first uint16
 	t.Run("range", func(t *testing.T) {
 		var err error
-		l, port, err := listen(here, env.PortRange{}, 0)
+		l, port, err := listen(here, env.PortRange{}, 0, nil)
 		require.NoError(t, err)
 		defer l[0].Close()
 		first = port
-		_, _, err = listen(here, env.PortRange{First: port, Last: port}, 7)
+		_, _, err = listen(here, env.PortRange{First: port, Last: port}, 7, nil)
 		require.ErrorIs(t, err, fault.ErrLimit)
 		require.ErrorContains(t, err, "UBCOLL_PORTS=")
 		require.ErrorContains(t, err, "interface lo")
 	})
-	l, port, err := listen(here, env.PortRange{First: first, Last: first}, 7)
+	l, port, err := listen(here, env.PortRange{First: first, Last: first}, 7, nil)
 	require.NoError(t, err)
 	require.Equal(t, first, port)
 	l[0].Close()
-	_, _, err = listen(host("eth9", "203.0.113.1/24"), env.PortRange{}, 0)
+	_, _, err = listen(host("eth9", "203.0.113.1/24"), env.PortRange{}, 0, nil)
 	require.ErrorContains(t, err, "interface eth9")
+}
+
+// Addresses that cannot be used yet are left out, but the last.
+func TestListenLeaves(t *testing.T) {
+	no := host("eth9", "203.0.113.1/24")
+	var left []string
+	leave := func(l local, err error) {
+		require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
+		left = append(left, l.name)
+	}
+	for _, on := range [][]local{append(host("lo", "127.0.0.1/8"), no...), append(no[:1:1], host("lo", "127.0.0.1/8")...)} {
+		left = nil
+		l, port, err := listen(on, env.PortRange{}, 0, leave)
+		require.NoError(t, err)
+		require.Equal(t, []string{"eth9"}, left)
+		require.Len(t, l, 1)
+		require.EqualValues(t, l[0].Addr().(*stdnet.TCPAddr).Port, port)
+		l[0].Close()
+		_, _, err = listen(on, env.PortRange{}, 0, nil)
+		require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
+	}
+	_, _, err := listen(append(no[:1:1], no...), env.PortRange{}, 0, leave)
+	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 }
 
 func TestNewErrors(t *testing.T) {

@@ -217,7 +217,14 @@ func TestLinksGo(t *testing.T) {
 			lb.Grant(1, 1, at(to), len(to))
 			first, n := time.Duration(r.IntN(200))*time.Microsecond, r.IntN(len(buf))
 			both.Go(func() { la.Put(1, 1, at(buf), n); la.Close() })
-			both.Go(func() { time.Sleep(first); lb.Put(0, 1, nil, 0); lb.Close() })
+			both.Go(func() {
+				time.Sleep(first)
+				if k%2 == 0 { // the peer has closed before
+					testkit.Eventually(t, func() bool { lb.Poll(); return lb.over.Load() != 0 })
+				}
+				lb.Put(0, 1, nil, 0)
+				lb.Close()
+			})
 		}
 		both.Wait()
 		testkit.Eventually(t, func() bool { p.a.Progress(); p.b.Progress(); return known(p.ab) == 1 && known(p.ba) == 1 })

@@ -43,6 +43,7 @@ type Node struct {
 	cancel    context.CancelFunc
 	handshake sync.WaitGroup // accepting goroutines, and those of handshakes
 	strangers queue
+	full      atomic.Pointer[error] // why nobody can be accepted now: no descriptor is left
 
 	// puts has the race detector see what the network orders: what comes as an answer to a put is behind it.
 	puts atomic.Uint64
@@ -96,20 +97,26 @@ func New(c Config) (*Node, error) {
 		return nil, fmt.Errorf("network: %w", err)
 	}
 	n.row = Row{Key: [32]byte(n.private.PublicKey().Bytes()), PID: int32(self.PID), Start: self.Start}
-	for _, l := range on {
-		n.row.Addrs = append(n.row.Addrs, l.prefix.Addr().Unmap())
+	var leave func(l local, err error)
+	if len(words) == 0 {
+		leave = func(l local, err error) {
+			c.Log.Warn("network: an address cannot be used yet", "interface", l.name, "err", err)
+		}
 	}
 	if n.poll, err = newPoll(); err != nil {
 		return nil, err
 	}
 	if n.waiter, err = n.poll.waiter(); err == nil {
 		if n.server, err = n.poll.waiter(); err == nil {
-			n.listeners, n.row.Port, err = listen(on, ports, c.Rank)
+			n.listeners, n.row.Port, err = listen(on, ports, c.Rank, leave)
 		}
 	}
 	if err != nil {
 		n.release()
 		return nil, err
+	}
+	for _, l := range n.listeners {
+		n.row.Addrs = append(n.row.Addrs, l.Addr().(*stdnet.TCPAddr).AddrPort().Addr().Unmap())
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	for _, l := range n.listeners {

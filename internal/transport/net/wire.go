@@ -32,6 +32,7 @@ type Wire struct {
 	data    [dataConnections]data
 	down    atomic.Pointer[Down]
 	ended   atomic.Bool  // somebody ends it
+	linked  atomic.Bool  // it has or had a link, which is told how it ended
 	idle    atomic.Int64 // polls that found nothing
 
 	mu     sync.Mutex                           // of who changes links
@@ -227,16 +228,14 @@ func (w *Wire) finish(kind DownKind, err error) {
 	}
 	if kind == Died || kind == Cut {
 		for i := range w.data { // what came before the end has its place
-			for moved := true; moved; {
-				moved, _ = w.data[i].Receive()
-			}
+			_ = w.data[i].Drain()
 		}
 	}
 	w.close()
 	d := &Down{kind, w.peer, err}
 	w.down.Store(d)
 	w.node.config.Log.Info("network: a wire has ended", "peer", w.peer, "err", err)
-	if kind != Left && w.node.config.Down != nil {
+	if kind != Left && w.linked.Load() && w.node.config.Down != nil {
 		w.node.config.Down(w.peer, d)
 	}
 }
@@ -382,6 +381,10 @@ func (w *Wire) Link(comm uint64, places int) (*Link, error) {
 	defer w.mu.Unlock()
 	if (*w.links.Load())[comm] != nil {
 		return nil, fmt.Errorf("network: communicator %#x has a link to rank %d: %w", comm, w.peer, fault.ErrInUse)
+	}
+	w.linked.Store(true)
+	if d := w.Err(); d != nil { // of which nobody may have been told
+		return nil, d
 	}
 	l := &Link{wire: w, comm: comm, places: make([]place, places)}
 	w.put(comm, l)

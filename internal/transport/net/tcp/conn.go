@@ -84,6 +84,17 @@ func (c *Conn) Receive() (moved bool, err error) {
 	return moved, err
 }
 
+// Drain receives all that is there, once whoever receives now has done so. The error is Receive's.
+func (c *Conn) Drain() error {
+	c.receiving.Lock()
+	defer c.receiving.Unlock()
+	for {
+		if moved, err := c.receive(); err != nil || !moved {
+			return err
+		}
+	}
+}
+
 func (c *Conn) receive() (moved bool, err error) {
 	for left := batch; left > 0 && c.end == nil; {
 		if c.fd < 0 {
