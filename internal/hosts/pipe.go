@@ -28,8 +28,8 @@ type pipe struct {
 }
 
 const (
-	landing  = 1 << 20   // bytes
-	maxChunk = 128 << 10 // of an item
+	landing  = 2 << 20   // bytes
+	maxChunk = 256 << 10 // of an item
 	minChunk = 4 << 10
 )
 
