@@ -55,7 +55,9 @@ func (c *Comm) LocalRank() int { return c.view().LocalRank() }
 // LocalSize is the number of ranks on this rank's host. Local.
 func (c *Comm) LocalSize() int { return c.view().LocalSize() }
 
-// Hostname is the name of rank's host, "" if there is no such rank. Local.
+// Hostname is the name of rank's host, "" if there is no such rank. No two hosts of a job have the same one: where several
+// are called alike (localhost, or ranks of one machine that cannot map each other's memory), the first of them keeps the
+// name, and the others are name/2, name/3 and so on, on all ranks alike. Local.
 func (c *Comm) Hostname(rank int) string { return c.view().Hostname(rank) }
 
 // GPU is this rank's device: that of its local rank among those that its process sees. The ranks of a host use devices

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 
@@ -190,8 +191,17 @@ func TestOpenParts(t *testing.T) {
 			for _, r := range l.bad {
 				parted[l.host(r)] = true
 			}
-			name := func(r int) string { return fmt.Sprint("host-", l.host(r)) }
-			comms, errs := openEach(enginetest.Hosts(bootstrap.Local(l.n), name), o, func(rank int) engine.NewIPC {
+			called := func(r int) string { return fmt.Sprint("host-", l.host(r)) }
+			name := func(r int) string { // its place among the ranks that are hosts of the same name
+				at := 1
+				for other := range r {
+					if parted[l.host(r)] && l.host(other) == l.host(r) {
+						at++
+					}
+				}
+				return strings.TrimSuffix(fmt.Sprint(called(r), "/", at), "/1")
+			}
+			comms, errs := openEach(enginetest.Hosts(bootstrap.Local(l.n), called), o, func(rank int) engine.NewIPC {
 				return func(h *mem.Heap, secret []byte) (engine.IPC, error) {
 					tr, err := ipc.New(h, secret)
 					for _, bad := range l.bad {
@@ -211,6 +221,10 @@ func TestOpenParts(t *testing.T) {
 			}, name)
 			require.Equal(t, len(parted), bytes.Count(log.bytes(), []byte("level=WARN")), "%s", log.bytes())
 			require.Contains(t, string(log.bytes()), "it is out of reach")
+			for rank, c := range comms { // errors, too
+				require.ErrorContains(t, c.LocalError("x", fault.ErrLimit), "(host "+name(rank)+")")
+				require.Equal(t, name(rank), c.Team().Peers[c.Team().Rank()].Host)
+			}
 			closeAll(t, comms)
 		})
 	}

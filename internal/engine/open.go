@@ -50,8 +50,8 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 	rank, start := b.Rank(), time.Now()
 	log := logs.Or(o.Logger)
 	warnUnknown(log)
+	name, _ := os.Hostname()
 	fail := func(step string, about int, err error) *fault.Error {
-		name, _ := os.Hostname()
 		return &fault.Error{Op: "open", Rank: rank, Peer: about, Host: name, Step: step, Err: err}
 	}
 	if o.Timeout == 0 {
@@ -79,6 +79,7 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 		err = j.c.several(ctx, r)
 	}
 	if err != nil {
+		name = r.Hostnames()[rank]
 		e := fail("attach", reason.Blamed(err, -1), r.Explain(err))
 		j.c.forgo(e)
 		return nil, e
@@ -128,6 +129,8 @@ func (j *joining) join(ctx context.Context) (again bool, err error) {
 		err = j.create()
 	}
 	if err == nil && len(j.r.Hosts) > 1 {
+		j.c.hosts = j.r.Hostnames() // other ones since hosts have parted
+		j.c.team.NameHosts(j.c.hosts)
 		row, err = j.c.listen(j.r, &j.mine)
 	}
 	cards, err := roster.ExchangeRows(ctx, j.r, j.mine, row, err)
@@ -162,9 +165,6 @@ func (j *joining) join(ctx context.Context) (again bool, err error) {
 func (j *joining) create() error {
 	r, here := j.r, j.r.Here()
 	c := &Comm{rank: r.Rank(), size: r.Size(), opts: j.opts, rooms: j.rooms}
-	if len(r.Hosts) > 1 {
-		c.hosts = r.Hostnames()
-	}
 	j.c = c
 	members, gpus, allHere := make([]team.Member, len(here)), make([]json.RawMessage, len(here)), true
 	for i, h := range r.Hellos {

@@ -33,7 +33,8 @@ type Roster struct {
 	rank  int
 	ids   []hash   // of the ranks' hosts
 	host  []int    // by rank
-	names []string // of the ranks' hosts
+	named []string // how the ranks' hosts call themselves
+	names []string // the same, and no two hosts have one name
 	table []byte   // of all ranks' rows: see Lay
 }
 
@@ -73,7 +74,7 @@ func Gather(ctx context.Context, b bootstrap.Bootstrap, agree []Setting, gpus js
 	r := &Roster{b: b, rank: b.Rank(), Secret: jobSecret(b, heads), Comm: heads[0].comm}
 	for i := range heads {
 		r.ids = append(r.ids, heads[i].host)
-		r.names = append(r.names, heads[i].hostname())
+		r.named = append(r.named, heads[i].hostname())
 	}
 	r.group()
 	r.pairs = !slices.ContainsFunc(heads, func(h head) bool { return !h.pairs })
@@ -137,6 +138,33 @@ func (r *Roster) group() {
 		r.host[rank] = h
 	}
 	r.Mine = r.host[r.rank]
+	r.names = distinct(r.named, r.host)
+}
+
+// distinct is the names of the ranks' hosts, where each rank's own says how its host calls itself: of hosts of the same
+// name the first one keeps it, and the second is name/2, the third name/3, unless there is a host that is called so.
+func distinct(named []string, host []int) []string {
+	type key struct {
+		host int
+		name string
+	}
+	names, given, taken, next := make([]string, len(named)), map[key]string{}, map[string]bool{}, map[string]int{}
+	for rank, name := range named {
+		if !taken[name] { // by the first host that is called so
+			taken[name], given[key{host[rank], name}] = true, name
+		}
+	}
+	for rank, name := range named {
+		k := key{host[rank], name}
+		for given[k] == "" && name != "" {
+			next[name]++
+			if s := fmt.Sprintf("%s/%d", name, next[name]+1); !taken[s] {
+				taken[s], given[k] = true, s
+			}
+		}
+		names[rank] = given[k]
+	}
+	return names
 }
 
 // HostID is the identity of this rank's host, as a number that other hosts do not have.
@@ -160,7 +188,7 @@ func (r *Roster) First() bool { return r.Here()[0] == r.rank }
 // Host is the host of a rank.
 func (r *Roster) Host(rank int) int { return r.host[rank] }
 
-// Hostnames are the names of the ranks' hosts, by rank. The caller only reads them.
+// Hostnames are the names of the ranks' hosts, by rank; no two hosts have the same one. The caller only reads them.
 func (r *Roster) Hostnames() []string { return r.names }
 
 // Settle is Exchange, for ranks of one host that could not map each other's memory: apart is why, or nil. Each rank of

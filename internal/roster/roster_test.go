@@ -336,6 +336,7 @@ func settle(t *testing.T, on hosts) {
 		require.Equal(t, letter(rank%3), r.Hellos[0].Hostname)
 		require.Equal(t, rank%3 != 1, same[rank] == r.HostID())
 		ids[r.HostID()] = true
+		require.Equal(t, []string{letter(0), letter(1), letter(2), letter(0), letter(1) + "/2", letter(2), letter(0)}, r.Hostnames())
 		require.ErrorIs(t, r.Explain(fault.ErrLimit), fault.ErrLimit)
 		require.ErrorContains(t, r.Explain(fault.ErrLimit), "rank 1: no way from 1")
 	}
@@ -442,3 +443,21 @@ func TestTooManyRanks(t *testing.T) {
 type many struct{ bootstrap.Bootstrap }
 
 func (many) Size() int { return 4096 }
+
+// Hosts that are called alike are told apart, and a host has one name for each that its ranks give it.
+func TestDistinct(t *testing.T) {
+	for _, k := range []struct {
+		named []string
+		host  []int
+		want  []string
+	}{
+		{[]string{"a", "a", "b"}, []int{0, 0, 1}, []string{"a", "a", "b"}},
+		{[]string{"a", "a", "a", "a"}, []int{0, 1, 2, 1}, []string{"a", "a/2", "a/3", "a/2"}},
+		{[]string{"b", "a", "a", "b"}, []int{0, 1, 2, 3}, []string{"b", "a", "a/2", "b/2"}},
+		{[]string{"a", "a", "a/2"}, []int{0, 1, 2}, []string{"a", "a/3", "a/2"}},
+		{[]string{"a", "a", "a/2", "a/2"}, []int{0, 1, 2, 3}, []string{"a", "a/3", "a/2", "a/2/2"}},
+		{[]string{"a", "b", "b", "a"}, []int{0, 0, 1, 1}, []string{"a", "b", "b/2", "a/2"}},
+	} {
+		require.Equal(t, k.want, roster.Distinct(k.named, k.host), "%v on %v", k.named, k.host)
+	}
+}

@@ -58,7 +58,7 @@ func (t *Team) LostError(s *WaitState, peer int, v uint64) *fault.Error {
 	}
 	switch v >> 32 {
 	case lostPeer:
-		if t.Index(about) < 0 { // what it saw is not to be seen from here: of a host, or the way to it
+		if t.Index(about) < 0 || about == from { // not to be seen from here: of another host, or the way between hosts
 			return t.errorAt(s, about, reason.Told(fmt.Sprintf("rank %d saw it: %s", from, text), fault.ErrPeerLost))
 		}
 		return t.errorAt(s, about, fmt.Errorf("rank %d saw it: %w", from, fault.ErrPeerLost))

@@ -58,6 +58,13 @@ func AllOf(rank, size int) Ranks {
 	return in
 }
 
+// NameHosts gives the team's ranks the names that their hosts have among those of all ranks of the communicator.
+func (t *Team) NameHosts(all []string) {
+	for r := range t.Peers {
+		t.Peers[r].Host = all[t.Name(r)]
+	}
+}
+
 // Gather makes t the team of members, which run in's ranks, in communicator c.
 func (t *Team) Gather(c Comm, in Ranks, ms []Member, o Config) {
 	t.Init(c, in)

@@ -124,7 +124,8 @@ func TestErrorsNameRanks(t *testing.T) {
 			return disagree(x, s)
 		}},
 		{"a death", 6, fault.ErrPeerLost, "rank 1 saw it", lost(before, lostPeer, 6, "")},
-		{"a death on another host", 5, fault.ErrPeerLost, "rank 1 saw it", lost(before, lostPeer, 5, "")},
+		{"a death on another host", 5, fault.ErrPeerLost, "rank 1 saw it: how", lost(before, lostPeer, 5, "how")},
+		{"whom another host does not reach", 1, fault.ErrPeerLost, "rank 1 saw it: how", lost(before, lostPeer, 1, "how")},
 		{"what is about nobody that there is", 1, fault.ErrPeerLost, "damaged", lost(before, lostPeer, all, "")},
 		{"who waited", 0, fault.ErrTimeout, "rank 6 waited for it: long", lost(behind, lostTimeout, 0, "long")},
 		{"who waited for this rank", 6, fault.ErrTimeout, "rank 6 waited for this rank: long",

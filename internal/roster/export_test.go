@@ -1,0 +1,4 @@
+package roster
+
+// Distinct is for tests.
+var Distinct = distinct
