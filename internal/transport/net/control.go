@@ -186,6 +186,8 @@ func (c *control) receive() error {
 			continue
 		case errors.Is(err, syscall.EAGAIN):
 			return nil
+		case err != nil && c.bye: // it has closed, and not read all that it was told
+			c.eof, n = true, 0
 		case err != nil:
 			c.sending.Lock()
 			defer c.sending.Unlock()

@@ -138,6 +138,34 @@ func TestDeathBesideReader(t *testing.T) {
 	p.close(t)
 }
 
+// A peer that has said bye has left, though its kernel resets the connections: it has not read all that it was told.
+func TestLeftByReset(t *testing.T) {
+	p := newPair(t, 1)
+	p.ab.control.tell(controlBye, nil)
+	testkit.Eventually(t, func() bool { c := &p.ba.control; c.receiving.Lock(); defer c.receiving.Unlock(); return c.bye })
+	p.ab.ended.Store(true)
+	for _, e := range p.ab.sockets() {
+		require.NoError(t, unix.SetsockoptLinger(e.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
+	}
+	p.ab.close()
+	testkit.Eventually(t, func() bool { return p.lb.Err() != nil })
+	require.Equal(t, Left, p.lb.Err().Kind)
+	p.close(t)
+	require.Empty(t, p.toldB.downs())
+}
+
+// A peer that has said bye is not given up while what it put before still comes.
+func TestByeBeforeData(t *testing.T) {
+	p := newPair(t, 1)
+	seen := time.Now().Add(-time.Millisecond).UnixNano()
+	p.ba.part.control.Store(seen)
+	p.la.Put(0, 1, nil, 0)
+	p.lb.until(t, 0, 1)
+	testkit.Eventually(t, func() bool { return p.ba.part.control.Load() > seen })
+	p.ba.part.control.Store(0)
+	p.close(t)
+}
+
 // What the kernel says of a host that does not answer is a cut, and nobody's death.
 func TestCut(t *testing.T) {
 	for _, e := range []syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH} {

@@ -21,7 +21,7 @@ const dataConnections = 1
 
 const (
 	silence = time.Second     // for the control connection to say why a data connection ended
-	closure = 5 * time.Second // for a peer that said bye to end its stream
+	closure = 5 * time.Second // for a peer that said bye, and sends nothing any more, to end its stream
 )
 
 // Wire is what connects this process to a peer. Methods are safe for concurrent use.
@@ -38,7 +38,7 @@ type Wire struct {
 	mu     sync.Mutex                           // of who changes links
 	links  atomic.Pointer[map[uint64]*Link]     // by communicator, until both sides have closed theirs
 	recent atomic.Pointer[Link]                 // the last that was looked for
-	part   struct{ data, control atomic.Int64 } // when the end of a part was seen
+	part   struct{ data, control atomic.Int64 } // when the end of a part was seen, or data after that
 
 	shut struct{ data, control bool } // by Close
 }
@@ -152,6 +152,9 @@ func (w *Wire) move(i int) bool {
 	moved, err := d.Receive()
 	if err != nil && !d.over.Load() {
 		w.over(d, err)
+	}
+	if moved && w.part.control.Load() != 0 { // it has said bye, and what it put before is still on its way
+		w.part.control.Store(time.Now().UnixNano())
 	}
 	if d.Queued() > 0 {
 		d.Flush()
