@@ -35,6 +35,10 @@ const (
 // handshakeTimeout is how long one handshake may take. A variable for tests.
 var handshakeTimeout = 5 * time.Second
 
+// alive has a connection fail some 4 s after the other side's host has died. One of which much is unread, since its process
+// is stopped, lasts: so there is no limit (TCP_USER_TIMEOUT) for what was sent.
+var alive = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3}
+
 type greeting struct {
 	Magic [len(magic)]byte
 	Nonce [nonceSize]byte
@@ -175,9 +179,9 @@ func (r *root) turnAway(visitors <-chan visitor, why error) {
 // listen makes rank 0's socket. One at a path that nobody listens on any more, as a process leaves it that was killed,
 // makes room.
 func (c config) listen(ctx context.Context) (net.Listener, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, c.network, c.addr)
+	l, err := (&net.ListenConfig{KeepAliveConfig: alive}).Listen(ctx, c.network, c.addr)
 	if errors.Is(err, syscall.EADDRINUSE) && c.network == "unix" && c.addr[0] == '/' && c.removeStale(ctx) {
-		l, err = new(net.ListenConfig).Listen(ctx, c.network, c.addr)
+		l, err = (&net.ListenConfig{KeepAliveConfig: alive}).Listen(ctx, c.network, c.addr)
 	}
 	return l, err
 }
@@ -367,7 +371,7 @@ func (e *told) Unwrap() error { return e.err }
 func (c config) dial(ctx context.Context) (Bootstrap, error) {
 	met := false
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		conn, err := new(net.Dialer).DialContext(ctx, c.network, c.addr)
+		conn, err := (&net.Dialer{KeepAliveConfig: alive}).DialContext(ctx, c.network, c.addr)
 		if err == nil {
 			met = true
 			var b Bootstrap

@@ -474,3 +474,27 @@ func TestHostsBad(t *testing.T) {
 		})
 	}
 }
+
+// TestHostsDeathInOpen kills a host while the others wait in Open for a rank that does not come: they need not wait for that.
+func TestHostsDeathInOpen(t *testing.T) {
+	bin, err := program()
+	require.NoError(t, err)
+	for _, k := range []struct{ dies, tells int }{{1, 0}, {0, 1}} {
+		t.Run(fmt.Sprint("rank ", k.dies), func(t *testing.T) {
+			h := across(t, 3, nil, nil, "sh", "-c", `[ $UBCOLL_RANK = 2 ] && exec sleep 3600
+				"$0" order & p=$!
+				until grep -q ' 01 ' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done
+				echo rank $UBCOLL_RANK has met; wait $p`, bin)
+			for r := range 2 {
+				testkit.Eventually(t, func() bool { return strings.Contains(h.out.String(), fmt.Sprintf("rank %d has met", r)) })
+			}
+			time.Sleep(2 * time.Second) // they prove to each other who they are
+			h.do(t, "kill", string(rune('a'+k.dies)))
+			at := time.Now()
+			want := regexp.MustCompile(fmt.Sprintf(`rank %d: peer rank %d: .*: peer lost`, k.tells, k.dies))
+			testkit.Eventually(t, func() bool { return want.MatchString(h.out.String()) }, "%v", &h.out)
+			t.Logf("known after %v: %s", time.Since(at), h.out.String())
+			require.Less(t, time.Since(at), 5*time.Second+busy)
+		})
+	}
+}
