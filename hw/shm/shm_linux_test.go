@@ -444,7 +444,9 @@ func TestHostID(t *testing.T) {
 	require.NoError(t, err)
 	name, err := os.Hostname()
 	require.NoError(t, err)
-	require.Equal(t, name+"/"+string(bytes.TrimSpace(boot)), a)
+	net, err := os.Readlink("/proc/self/ns/net")
+	require.NoError(t, err)
+	require.Equal(t, name+"/"+string(bytes.TrimSpace(boot))+"/"+net, a)
 }
 
 func TestGroup(t *testing.T) {
