@@ -281,11 +281,15 @@ func (n *Node) attemptOnce(ctx context.Context, h hello, addr netip.AddrPort, ke
 // tried probes a connection, and takes its socket.
 func (n *Node) tried(ctx context.Context, c stdnet.Conn, control, dialled bool) (int, error) {
 	defer c.Close()
-	fd, err := adopt(c.(*stdnet.TCPConn), control) // before the probe: the other side has a wire when that is over
+	fd, err := adopt(c.(*stdnet.TCPConn)) // before the probe: the other side has a wire when that is over
 	if err != nil {
 		return 0, err
 	}
-	if err := probe(ctx, c, dialled); err != nil {
+	err = probe(ctx, c, dialled)
+	if err == nil {
+		err = watch(fd, control) // only now: the probe has a limit of its own, and says what it found
+	}
+	if err != nil {
 		closeSocket(fd)
 		return 0, err
 	}

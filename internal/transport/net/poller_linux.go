@@ -152,7 +152,7 @@ func (w *waiter) wait(d time.Duration) {
 func (w *waiter) close() { _ = w.file.Close() }
 
 // adopt takes a connection's socket out of Go's poller.
-func adopt(c syscall.Conn, control bool) (fd int, err error) {
+func adopt(c syscall.Conn) (fd int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return 0, err
@@ -161,12 +161,22 @@ func adopt(c syscall.Conn, control bool) (fd int, err error) {
 	if err = errors.Join(failed, err); err != nil {
 		return 0, limit(err)
 	}
+	if err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+	}
+	return fd, err
+}
+
+// watch sets after what silence a connection ends: what is not acknowledged, of the control connection.
+func watch(fd int, control bool) (err error) {
 	set := func(level, option, value int) {
 		if err == nil {
 			err = unix.SetsockoptInt(fd, level, option, value)
 		}
 	}
-	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	if control {
 		set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 		set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 1)
@@ -177,13 +187,7 @@ func adopt(c syscall.Conn, control bool) (fd int, err error) {
 		set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
 		set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0)
 	}
-	if err == nil {
-		err = unix.SetNonblock(fd, true)
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-	}
-	return fd, err
+	return err
 }
 
 func sendTo(fd int, b []byte) (int, error) {

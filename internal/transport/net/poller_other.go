@@ -31,7 +31,9 @@ func (w *waiter) wait(time.Duration) {}
 
 func (w *waiter) close() {}
 
-func adopt(syscall.Conn, bool) (int, error) { return 0, fault.ErrNotSupported }
+func adopt(syscall.Conn) (int, error) { return 0, fault.ErrNotSupported }
+
+func watch(int, bool) error { return fault.ErrNotSupported }
 
 func sendTo(int, []byte) (int, error) { return 0, fault.ErrNotSupported }
 
