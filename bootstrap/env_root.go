@@ -21,6 +21,7 @@ type root struct {
 	wg    sync.WaitGroup // its readers
 	swaps swaps
 
+	started chan struct{} // closed once all ranks have been let go
 	broken  chan struct{} // closed once failure is set and told
 	full    chan struct{} // holds a value when all parts of the present AllGather are there
 	allLeft chan struct{} // closed once every other rank has said goodbye
@@ -41,6 +42,7 @@ func newRoot(size int) *root {
 		size:    size,
 		swaps:   newSwaps(),
 		ahead:   map[[2]int]int{},
+		started: make(chan struct{}),
 		broken:  make(chan struct{}),
 		full:    make(chan struct{}, 1),
 		allLeft: make(chan struct{}),
@@ -58,6 +60,7 @@ func (r *root) letGo() {
 	for rank, err := range r.toAll(func(w *wire) error { return w.send(frame{kind: kindGo}) }) {
 		r.fail(lost(rank, "connection failed: "+err.Error()))
 	}
+	close(r.started)
 }
 
 // refuse ends a job that could not start. Whoever hears of it and hangs up must not pass for the reason.
@@ -122,6 +125,10 @@ func (r *root) take(rank int, f frame) error {
 		r.leave(rank)
 		return io.EOF
 	case kindSwap:
+		select { // nothing comes to a rank before it has been let go, however early others were
+		case <-r.started:
+		case <-r.broken:
+		}
 		return r.relay(rank, int(f.seq), f.body)
 	case kindAlone:
 		if uint64(f.seq) >= uint64(r.size) || int(f.seq) == rank {

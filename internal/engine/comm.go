@@ -238,7 +238,7 @@ func (c *Comm) end() error {
 	for _, a := range c.attached {
 		errs = append(errs, a.Close())
 	}
-	c.closeStage()
+	c.stage.Close()
 	c.Polls.Drain()
 	c.logClose()
 	return errors.Join(append(errs, c.release())...)

@@ -52,6 +52,7 @@ func (s *splitting) run(ctx context.Context, steps []*Gathering) (*Comm, error) 
 	start := time.Now()
 	err := s.parent.Gather(ctx, steps...)
 	if err != nil && s.child != nil {
+		s.child.hush()
 		s.child.leave(s.reason(err))
 		return nil, WithCleanup(err, s.child.abandon())
 	}
@@ -247,14 +248,18 @@ func (s *splitting) reason(err error) *fault.Error {
 	return r
 }
 
-// abandon gives back what there is of a communicator that did not come to be: its area once the others have closed
-// theirs, since those that came further look for what leave has said.
-func (c *Comm) abandon() error {
+// hush ends what the network's goroutine does with a communicator that did not come to be.
+func (c *Comm) hush() {
 	c.ending.Lock()
 	c.closing.Store(true)
 	c.ending.Unlock()
-	c.closeStage()
+	c.stage.Close()
 	c.Polls.Drain()
+}
+
+// abandon gives back what there is of a communicator that did not come to be: its area once the others have closed
+// theirs, since those that came further look for what leave has said.
+func (c *Comm) abandon() error {
 	errs := []error{c.dropDevice()}
 	for _, a := range c.attached {
 		errs = append(errs, a.Close())

@@ -133,13 +133,6 @@ func (c *Comm) breakBy(why func() *fault.Error) {
 	}
 }
 
-// closeStage gives up this rank's side of what the hosts do together.
-func (c *Comm) closeStage() {
-	if c.stage != nil {
-		c.stage.Close()
-	}
-}
-
 // several is why ranks that are on several hosts cannot go on, as an error of all; or nil.
 func (c *Comm) several(ctx context.Context, r *roster.Roster) error {
 	err := c.openStage(ctx, r.Comm, r.Hosts, r.Mine)

@@ -237,6 +237,7 @@ func (j *joining) part(host []int, a roster.Apart) {
 // forgo gives up a communicator that did not come to be, because of e.
 func (c *Comm) forgo(e *fault.Error) {
 	if c != nil && c.dom != nil {
+		c.hush()
 		c.leave(e)
 		c.release()
 	}

@@ -152,6 +152,9 @@ func (s *Stage) cut() {
 
 // Close gives up the links, and tells the other hosts. What they still receive of this one's last operation is on its way.
 func (s *Stage) Close() {
+	if s == nil { // of a communicator on one host
+		return
+	}
 	s.ending.Lock()
 	defer s.ending.Unlock()
 	if s.closed || !s.leads {
