@@ -35,8 +35,7 @@ func Required(c *ubcoll.Comm) error {
 			missing(what, err)
 		case "verbs":
 			missing(what, fmt.Errorf("no transport by verbs in this version: %w", fault.ErrNotSupported))
-		case "hosts":
-			missing(what, fmt.Errorf("no jobs on several hosts in this version: %w", fault.ErrNotSupported))
+		case "hosts": // which every job can be on, and none has to
 		}
 	}
 	return errors.Join(errs...)
