@@ -101,7 +101,7 @@ func TestNoGPU(t *testing.T) {
 
 // What is required and not there is named, and nothing is done without it.
 func TestRequired(t *testing.T) {
-	for _, what := range []string{"mpi", "cuda", "verbs", "hosts"} {
+	for _, what := range []string{"mpi", "cuda", "verbs"} {
 		t.Run(what, func(t *testing.T) {
 			stdout, stderr, code := testkit.Program(t, []string{"UBCOLL_CUDA=off", "UBCOLL_REQUIRE=" + what}, "-b=64")
 			require.Equal(t, 5, code, "%s%s", stdout, stderr)
