@@ -91,13 +91,8 @@ func (l *leaf) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, err
 		return nil, err
 	}
 	defer l.gate.leave()
-	select {
-	case <-l.broken:
-		return nil, l.reason()
-	default:
-	}
-	if len(mine) > maxPart {
-		return nil, l.giveUp(fmt.Errorf("part of %d bytes, at most %d: %w", len(mine), maxPart, fault.ErrLimit))
+	if err := l.check(mine); err != nil {
+		return nil, err
 	}
 	alone := func() { l.late(reason.Ended(ctx), frame{kind: kindAlone, seq: uint32(peer)}) }
 	stop := context.AfterFunc(ctx, alone) // also ends a send that rank 0 does not read

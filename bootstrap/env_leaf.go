@@ -117,21 +117,29 @@ func (l *leaf) reason() error {
 	return l.failure.on(l.rank)
 }
 
+// check is why mine cannot be sent, or nil.
+func (l *leaf) check(mine []byte) error {
+	select {
+	case <-l.broken:
+		return l.reason()
+	default:
+	}
+	if len(mine) > maxPart {
+		return l.giveUp(fmt.Errorf("part of %d bytes, at most %d: %w", len(mine), maxPart, fault.ErrLimit))
+	}
+	return nil
+}
+
 func (l *leaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	if err := l.gate.enter(busy); err != nil {
 		return nil, err
 	}
 	defer l.gate.leave()
-	select {
-	case <-l.broken:
-		return nil, l.reason()
-	default:
+	if err := l.check(mine); err != nil {
+		return nil, err
 	}
 	if ctx.Err() != nil {
 		return nil, l.giveUp(reason.Ended(ctx))
-	}
-	if len(mine) > maxPart {
-		return nil, l.giveUp(fmt.Errorf("part of %d bytes, at most %d: %w", len(mine), maxPart, fault.ErrLimit))
 	}
 	l.mu.Lock()
 	l.asked = true

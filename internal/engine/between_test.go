@@ -32,7 +32,7 @@ func TestPlacesOnHosts(t *testing.T) {
 	require.False(t, NoView.Comm.SpansHosts())
 
 	one := &Comm{rank: 1, size: 3}
-	one.team.Init(one, team.AllOf(1, 3))
+	one.team.Init(one, team.Ranks{Rank: 1, Size: 3, Here: []int{0, 1, 2}})
 	one.team.Peers[1].Host = "here"
 	require.Equal(t, []string{"", "here", "here", "here", ""}, []string{one.Hostname(-1), one.Hostname(0), one.Hostname(1),
 		one.Hostname(2), one.Hostname(3)})

@@ -1,8 +1,6 @@
 package hosts
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -25,24 +23,8 @@ func (s *Stage) Flood(e *fault.Error) {
 	if s.peers == nil {
 		return // of a leader alone
 	}
-	about, is, text := e.Peer, error(nil), e.Err.Error()
-	for _, is = range [...]error{fault.ErrPeerLost, fault.ErrTimeout, context.Canceled, context.DeadlineExceeded,
-		fault.ErrAborted, fault.ErrMismatch, nil} { // as team.PublishLost has it
-		if is != nil && errors.Is(e, is) {
-			break
-		}
-	}
-	switch is {
-	case context.Canceled, context.DeadlineExceeded:
-		about, is, text = e.Rank, fault.ErrAborted, fmt.Sprintf("rank %d gave up: %s", e.Rank, text)
-	case nil:
-		about, is, text = e.Rank, fault.ErrAborted, fmt.Sprintf("rank %d failed: %s", e.Rank, text)
-	}
-	if about < 0 {
-		about = e.Rank
-	}
-	code := reason.Code(is)
-	s.tell(net.Message{Comm: s.ID, Kind: kindLost, Code: uint8(code), About: int32(about), Text: text})
+	is, text, about := s.Team.LostElsewhere(e)
+	s.tell(net.Message{Comm: s.ID, Kind: kindLost, Code: uint8(reason.Code(is)), About: int32(about), Text: text})
 }
 
 func (s *Stage) tell(m net.Message) {

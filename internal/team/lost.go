@@ -21,10 +21,9 @@ const (
 	lostMismatch
 )
 
-// PublishLost publishes in this rank's area that the communicator broke, and why. The rank that e is about may be any of
-// the communicator's.
-func (t *Team) PublishLost(e *fault.Error) {
-	code := uint64(lostInternal)
+// lostCode is why the communicator broke, and the rank of it that this is about.
+func (t *Team) lostCode(e *fault.Error) (code uint64, about int) {
+	code = lostInternal
 	switch {
 	case errors.Is(e, fault.ErrPeerLost):
 		code = lostPeer
@@ -37,15 +36,42 @@ func (t *Team) PublishLost(e *fault.Error) {
 	case errors.Is(e, fault.ErrMismatch):
 		code = lostMismatch
 	}
-	about := e.Peer
-	if about < 0 {
+	if about = e.Peer; about < 0 {
 		about = t.Name(t.rank)
 		if code == lostPeer || code == lostTimeout { // of no rank that this one could name, least of all itself
 			code = lostInternal
 		}
 	}
+	return code, about
+}
+
+// PublishLost publishes in this rank's area that the communicator broke, and why. The rank that e is about may be any of
+// the communicator's.
+func (t *Team) PublishLost(e *fault.Error) {
+	code, about := t.lostCode(e)
 	t.Me.lostText.Set(e.Err.Error())
 	t.Me.Lost.CompareAndSwap(0, code<<32|uint64(about+1))
+}
+
+// LostElsewhere is what ranks of other hosts are told of why the communicator broke: a sentinel, a text, and the rank
+// that it is about.
+func (t *Team) LostElsewhere(e *fault.Error) (is error, text string, about int) {
+	code, about := t.lostCode(e)
+	me, did := t.Name(t.rank), "failed"
+	text = e.Err.Error()
+	switch code {
+	case lostPeer:
+		return fault.ErrPeerLost, text, about
+	case lostTimeout:
+		return fault.ErrTimeout, text, about
+	case lostAborted:
+		return fault.ErrAborted, text, about
+	case lostMismatch:
+		return fault.ErrMismatch, text, about
+	case lostCancelled:
+		did = "gave up"
+	}
+	return fault.ErrAborted, fmt.Sprintf("rank %d %s: %s", me, did, text), me
 }
 
 // LostError turns what a peer, by its rank in the team, published into this rank's error.

@@ -49,15 +49,6 @@ type Ranks struct {
 	Here       []int // the team's, this one among them, in order
 }
 
-// AllOf is all ranks of a communicator, of which this one is rank.
-func AllOf(rank, size int) Ranks {
-	in := Ranks{Rank: rank, Size: size, Here: make([]int, size)}
-	for r := range in.Here {
-		in.Here[r] = r
-	}
-	return in
-}
-
 // NameHosts gives the team's ranks the names that their hosts have among those of all ranks of the communicator.
 func (t *Team) NameHosts(all []string) {
 	for r := range t.Peers {

@@ -39,7 +39,7 @@ func TestCrowded(t *testing.T) {
 					hs[r].Quotas = k.quotas[r]
 				}
 			}
-			c.Gather(nil, AllOf(0, len(hs)), hs, Config{})
+			c.Gather(nil, allOf(0, len(hs)), hs, Config{})
 			require.Equal(t, k.crowded, c.Crowded, "GOMAXPROCS is %d", runtime.GOMAXPROCS(0))
 		})
 	}

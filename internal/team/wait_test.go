@@ -43,7 +43,7 @@ func TestFirstLook(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for {
 				c, x := &looked{}, &Team{}
-				x.Init(c, AllOf(0, 1))
+				x.Init(c, allOf(0, 1))
 				x.Me = &Area{}
 				x.Peers[0].Area = x.Me
 				x.Timeout.Store(int64(time.Hour))

@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -420,6 +419,3 @@ func Refused(h Header, why string) error {
 	return fmt.Errorf("%w: %d bytes for place %d of communicator %#x, sequence %d: %s", ErrFrame, h.Length, h.Place, h.Comm,
 		h.Seq, why)
 }
-
-// Ended reports whether err, of Receive, is the end of the stream after a whole frame.
-func Ended(err error) bool { return errors.Is(err, io.EOF) }
