@@ -93,7 +93,7 @@ func (p *poll) progress() bool {
 
 // wait looks, and does not wait.
 func wait(fd int, events []unix.EpollEvent) int {
-	r, _, e := syscall.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(fd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
+	r, _, e := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(fd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
 		0, 0, 0)
 	if e != 0 {
 		return 0

@@ -12,7 +12,7 @@ import (
 // inline is the largest payload that is copied behind its header, so that it goes out, and comes in, with it in one call.
 const inline = 4 << 10
 
-// batch is about how many bytes one call of Receive reads at most: whoever waits looks at his words in between.
+// batch is about how many bytes Receive, Put and Flush move at most, each time: whoever waits looks at his words in between.
 const batch = 1 << 20
 
 // Sink is where frames go. Its methods are called by one goroutine at a time, and must not call the connection.
@@ -55,8 +55,10 @@ type Conn struct {
 	queued atomic.Int64 // puts in queue and inbox
 }
 
-// together is how many puts go out in one call.
-const together = 8
+const (
+	together = 8         // puts that go out in one call
+	most     = 256 << 10 // bytes of puts and payloads that one call moves: see the system calls
+)
 
 // put is a frame on its way.
 type put struct {
@@ -106,14 +108,18 @@ func (c *Conn) receive() (moved bool, err error) {
 		case c.rest == 0:
 			n, e = receive(c.fd, unsafe.Pointer(&c.in[c.have]), asked)
 		case c.base == nil:
-			asked = c.rest
+			asked = min(c.rest, most)
 			n, e = skip(c.fd, asked)
 		default:
 			// What follows the payload comes with its last bytes: mostly the next header.
-			asked += c.rest
-			c.into[0] = element(unsafe.Add(c.base, int(c.now.Length)-c.rest), c.rest)
+			k := min(c.rest, most)
+			c.into[0] = element(unsafe.Add(c.base, int(c.now.Length)-c.rest), k)
 			c.into[1] = element(unsafe.Pointer(&c.in[0]), len(c.in))
-			n, e = gather(c.fd, c.into[:])
+			v := c.into[:]
+			if asked += k; k < c.rest {
+				v, asked = v[:1], k
+			}
+			n, e = gather(c.fd, v)
 			c.into[0] = iovec{}
 		}
 		switch {
@@ -229,15 +235,18 @@ func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	}
 	n := int(h.Length)
 	h.Encode(c.out[:])
-	var done int
+	var done, asked int
 	var e syscall.Errno
 	if n <= inline {
 		if n > 0 {
 			copy(c.out[HeaderSize:], unsafe.Slice((*byte)(p), n))
 		}
-		done, e = send(c.fd, c.out[:HeaderSize+n])
+		asked = HeaderSize + n
+		done, e = send(c.fd, c.out[:asked])
 	} else {
-		c.from[0], c.from[1] = element(unsafe.Pointer(&c.out[0]), HeaderSize), element(p, n)
+		k := min(n, most)
+		asked = HeaderSize + k
+		c.from[0], c.from[1] = element(unsafe.Pointer(&c.out[0]), HeaderSize), element(p, k)
 		done, e = c.message.send(c.fd, c.from[:2])
 		c.from[1] = iovec{}
 	}
@@ -252,7 +261,9 @@ func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	h.Encode(x.header[:])
 	c.queue = append(c.queue, x)
 	c.queued.Add(1)
-	c.wants(true)
+	if done < asked {
+		c.wants(true)
+	}
 }
 
 // Flush sends what is queued as far as the kernel takes it. It does nothing while somebody else sends, who looks again.
@@ -266,9 +277,9 @@ func (c *Conn) Flush() {
 	}
 }
 
-// flush reports whether the socket takes no more.
+// flush reports whether the socket takes no more, or has taken enough for once.
 func (c *Conn) flush() (full bool) {
-	for {
+	for left := batch; ; {
 		c.collect()
 		if c.fd < 0 {
 			c.forget()
@@ -279,7 +290,7 @@ func (c *Conn) flush() (full bool) {
 			return false
 		}
 		want, v := 0, c.from[:0]
-		for i := c.head; i < len(c.queue) && i < c.head+together; i++ {
+		for i := c.head; i < len(c.queue) && i < c.head+together && want < most; i++ {
 			x := &c.queue[i]
 			if x.done < HeaderSize {
 				v = append(v, element(unsafe.Pointer(&x.header[x.done]), HeaderSize-x.done))
@@ -289,8 +300,12 @@ func (c *Conn) flush() (full bool) {
 			if done == x.n {
 				continue
 			}
-			v = append(v, element(unsafe.Add(x.p, done), x.n-done))
-			want += x.n - done
+			k := min(x.n-done, most-want)
+			if k <= 0 {
+				break
+			}
+			v = append(v, element(unsafe.Add(x.p, done), k))
+			want += k
 		}
 		n, e := c.message.send(c.fd, v)
 		clear(v)
@@ -301,6 +316,7 @@ func (c *Conn) flush() (full bool) {
 			c.wants(true)
 			return true
 		}
+		left -= n
 		short := n < want
 		for n > 0 {
 			x := &c.queue[c.head]
@@ -314,7 +330,7 @@ func (c *Conn) flush() (full bool) {
 				c.queued.Add(-1)
 			}
 		}
-		if short {
+		if short || left <= 0 && c.head < len(c.queue) {
 			c.wants(true)
 			return true
 		}
