@@ -137,8 +137,8 @@ func wantPuts(kind string, hosts, host, root, bytes, most int) int {
 	case bytes <= small:
 		return rounds
 	}
-	window := max(8, 2*(2*hosts-2))
-	chunk := min(max(2<<20/window, 4<<10), 256<<10) &^ 63
+	window := 2 * (2*hosts - 2)
+	chunk := max(2<<20/window, 4<<10) &^ 63
 	credits := func(items int) int { return max(0, (items-window+window/2-1)/(window/2)) }
 	sends, receives := 0, 0
 	for piece := bytes; piece > 0; {

@@ -28,17 +28,16 @@ type pipe struct {
 }
 
 const (
-	landing  = 2 << 20   // bytes
-	maxChunk = 256 << 10 // of an item
+	landing  = 2 << 20 // bytes: of two hosts an item is half a mebibyte, as much as one call on a socket moves
 	minChunk = 4 << 10
 )
 
 // pipeWindow is how many items of n hosts may be under way: more than a host sends before it needs one (see reduction).
-func pipeWindow(n int) int { return max(8, 2*(2*n-2)) }
+func pipeWindow(n int) int { return 2 * (2*n - 2) }
 
 func (p *pipe) lay(s *Stage) {
 	p.window = pipeWindow(s.n)
-	p.chunk = min(max(landing/p.window, minChunk), maxChunk) &^ 63
+	p.chunk = max(landing/p.window, minChunk) &^ 63
 	p.land = make([]byte, p.window*p.chunk)
 	p.before, p.behind = s.peers[(s.me-1+s.n)%s.n], s.peers[(s.me+1)%s.n]
 }

@@ -17,7 +17,7 @@ func stageOf(hosts, me int) *Stage {
 		s.Hosts = append(s.Hosts, []int{h})
 	}
 	s.pipe.window = pipeWindow(hosts)
-	s.pipe.chunk = min(max(landing/s.pipe.window, minChunk), maxChunk) &^ 63
+	s.pipe.chunk = max(landing/s.pipe.window, minChunk) &^ 63
 	return s
 }
 

@@ -57,7 +57,7 @@ type Conn struct {
 
 const (
 	together = 8         // puts that go out in one call
-	most     = 256 << 10 // bytes of puts and payloads that one call moves: see the system calls
+	most     = 512 << 10 // bytes of puts and payloads that one call moves: see the system calls
 )
 
 // put is a frame on its way.

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sockets are set not to block, and no call moves more than most bytes: none lasts much longer than a tenth of a millisecond.
+// Sockets are set not to block, and no call moves more than most bytes: none lasts much longer than a fifth of a millisecond.
 // So the runtime is not told of them. With syscall.Syscall its monitor takes the processor from each call of more than
 // 20 us, wakes a thread for it, and the call's own goroutine queues to have it back: with GOMAXPROCS=1 that cost
 // an all-reduce of 2 MiB 0.4 of its speed. What waits for a call to end is a collection's pause.
