@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,5 +88,45 @@ func TestAcrossEnds(t *testing.T) {
 				require.NoError(t, errors.Join(errs...))
 			})
 		}
+	}
+}
+
+// BenchmarkAcrossAbort is the time from the Abort of one rank until the last of all ranks has its error, of one
+// iteration each: in the middle of all-reduces of 4 MiB, and where all others wait.
+func BenchmarkAcrossAbort(b *testing.B) {
+	for name, busy := range map[string]bool{"traffic": true, "waiting": false} {
+		b.Run(name, func(b *testing.B) {
+			var late []time.Duration
+			for b.Loop() {
+				var aborted, last atomic.Int64
+				errs := onHosts(b, "aabbc", func(c *ubcoll.Comm) error {
+					if c.Rank() == 1 {
+						time.AfterFunc(20*time.Millisecond, func() {
+							aborted.Store(time.Now().UnixNano())
+							c.Abort(errors.New("enough"))
+						})
+						if !busy {
+							time.Sleep(30 * time.Millisecond)
+							return nil
+						}
+					}
+					err := untilError(context.Background(), c, 1<<20)
+					for now := time.Now().UnixNano(); ; {
+						if old := last.Load(); old >= now || last.CompareAndSwap(old, now) {
+							break
+						}
+					}
+					if !errors.Is(err, fault.ErrAborted) {
+						return err
+					}
+					return nil
+				})
+				require.NoError(b, errors.Join(errs...))
+				late = append(late, time.Duration(last.Load()-aborted.Load()))
+			}
+			slices.Sort(late)
+			b.ReportMetric(float64(late[len(late)/2])/1e6, "ms/median")
+			b.ReportMetric(float64(late[len(late)-1])/1e6, "ms/worst")
+		})
 	}
 }

@@ -24,7 +24,7 @@ import (
 )
 
 // onHosts runs do on goroutine ranks, and returns its errors. hosts has a letter for each: the host that it is on.
-func onHosts(t *testing.T, hosts string, do func(c *ubcoll.Comm) error) []error {
+func onHosts(t testing.TB, hosts string, do func(c *ubcoll.Comm) error) []error {
 	t.Helper()
 	bs := enginetest.Hosts(bootstrap.Local(len(hosts)), func(r int) string { return "host-" + hosts[r:r+1] })
 	errs := make([]error, len(bs))
