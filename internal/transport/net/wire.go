@@ -16,7 +16,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
-// dataConnections is how many a wire has beside the control connection: place p goes by number p mod dataConnections.
+// dataConnections is how many a wire has beside the control connection: place p goes by number p mod dataConnections. Two
+// cost 6% at 8 bytes, for each has to be looked at, and gain nothing at 2 to 64 MiB between hosts of one core each.
 const dataConnections = 1
 
 const (
