@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/ubcoll/ubcoll"
@@ -49,6 +51,15 @@ func Layouts() (all []Layout) {
 		}
 	}
 	return all
+}
+
+// Most is how many ranks the host with the most has.
+func (l Layout) Most() int {
+	counts := map[int]int{}
+	for _, h := range l {
+		counts[h]++
+	}
+	return slices.Max(slices.Collect(maps.Values(counts)))
 }
 
 // String has a letter for each rank's host: "aabb".

@@ -59,6 +59,9 @@ func TestHosts(t *testing.T) {
 func TestDevices(t *testing.T) {
 	t.Setenv(env.CUDA.Name, "auto")
 	for _, l := range conform.Layouts() {
-		run(t, l, "refused")
+		t.Run(l.String(), func(t *testing.T) {
+			gputest.Enough(t, l.Most())
+			run(t, l, "refused")
+		})
 	}
 }

@@ -37,13 +37,7 @@ func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.
 	if o.Timeout == 0 {
 		o.Timeout = testkit.Limit
 	}
-	if d := cuda.Have(); d.Err == nil {
-		all, err := cuda.Devices()
-		require.NoError(t, err)
-		if len(all) < n {
-			t.Skipf("%d devices, and %d wanted", len(all), n)
-		}
-	}
+	Enough(t, n)
 	var missing error
 	err := ubcoll.Local(t.Context(), n, o, func(ctx context.Context, c *ubcoll.Comm) error {
 		dev, err := c.GPU()
@@ -61,6 +55,18 @@ func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.
 		t.Fatal(missing)
 	case missing != nil:
 		t.Skip(missing)
+	}
+}
+
+// Enough skips the test where there are devices, but fewer than n.
+func Enough(t *testing.T, n int) {
+	t.Helper()
+	if d := cuda.Have(); d.Err == nil {
+		all, err := cuda.Devices()
+		require.NoError(t, err)
+		if len(all) < n {
+			t.Skipf("%d devices, and %d wanted", len(all), n)
+		}
 	}
 }
 
