@@ -22,10 +22,11 @@ type comm = inside.Comm
 // use it again. Ranks are on one host if they can map each other's memory; where there are several hosts, their ranks
 // listen on the network (UBCOLL_NET, UBCOLL_PORTS), and some connect. If one rank fails, all return an error:
 // [ErrArgument] for bad [Options] or variables, [ErrMismatch] where they differ between ranks, [ErrNotSupported] for
-// ranks without devices that are required, or without a network, [ErrTimeout] or [ErrPeerLost] where hosts do not reach
-// each other, [ErrLimit], or what b's exchange returned. Each Open has memory and registrations of its own: a buffer
-// made with another Comm works, by way of a copy. Ranks with devices, unless [Options.Devices] is off, load all kernels
-// here: the first time on a machine the driver assembles them, which takes some seconds.
+// ranks without devices that are required, or, of several hosts, one without any address, not even loopback's,
+// [ErrTimeout] or [ErrPeerLost] where hosts do not reach each other, [ErrLimit], or what b's exchange returned. Each Open
+// has memory and registrations of its own: a buffer made with another Comm works, by way of a copy. Ranks with devices,
+// unless [Options.Devices] is off, load all kernels here: the first time on a machine the driver assembles them, which
+// takes some seconds.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) {
 	if b == nil {
 		return nil, engine.NilError("bootstrap", "bootstrap.MPI, Gompi, Env and Local make one")

@@ -47,14 +47,13 @@ func locals() ([]local, error) {
 	return found, nil
 }
 
-// chosen are the addresses to listen on: those that the variable's words name, or those of all interfaces that are up but
-// loopback, unless there is nothing else. Those of IPv4 come first, MaxAddrs are taken.
-func chosen(all []local, words []string) ([]local, error) {
-	var found []local
+// chosen are the addresses to listen on, those of IPv4 first: all that the variable's words name, or, without words, the
+// first MaxAddrs of the interfaces that are up, of loopback only if there is nothing else. rest are those beyond MaxAddrs.
+func chosen(all []local, words []string) (found, rest []local, _ error) {
 	for _, w := range words {
 		some, err := named(all, w)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", env.Net.Name, err)
+			return nil, nil, fmt.Errorf("%s: %w", env.Net.Name, err)
 		}
 		for _, l := range some {
 			if !slices.Contains(found, l) {
@@ -77,10 +76,24 @@ func chosen(all []local, words []string) ([]local, error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("network: this host has no interface that is up and has an address: %w", fault.ErrNotSupported)
+		return nil, nil, fmt.Errorf("network: this host has no interface that is up and has an address: %w", fault.ErrNotSupported)
 	}
 	slices.SortStableFunc(found, func(a, b local) int { return cmp.Compare(a.prefix.Addr().BitLen(), b.prefix.Addr().BitLen()) })
-	return found[:min(len(found), MaxAddrs)], nil
+	n := min(len(found), MaxAddrs)
+	if n < len(found) && len(words) > 0 {
+		return nil, nil, fmt.Errorf("%s=%s: these are %d addresses, and a rank listens on %d at most: name fewer of %s: %w",
+			env.Net.Name, strings.Join(words, ","), len(found), n, list(found), fault.ErrArgument)
+	}
+	return found[:n], found[n:], nil
+}
+
+// list is the addresses in words: "10.0.0.5 of eth0, 10.1.0.5 of eth1".
+func list(addrs []local) string {
+	var all []string
+	for _, l := range addrs {
+		all = append(all, fmt.Sprintf("%v of %s", l.prefix.Addr(), l.name))
+	}
+	return strings.Join(all, ", ")
 }
 
 // named are the addresses that a word stands for: an interface, a subnet, or an address.

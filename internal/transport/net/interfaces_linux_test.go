@@ -35,15 +35,20 @@ func TestChosen(t *testing.T) {
 		{[]string{"127.0.0.0/8"}, "127.0.0.1"},
 		{[]string{"2001:db8::/32"}, "2001:db8::5"},
 	} {
-		found, err := chosen(all, c.words)
+		found, rest, err := chosen(all, c.words)
 		require.NoError(t, err)
+		if c.words != nil {
+			require.Empty(t, rest, c.words)
+		} else {
+			require.Equal(t, "10.5.0.5 of eth4, 2001:db8::5 of eth0", list(rest))
+		}
 		var got string
 		for _, l := range found {
 			got += " " + l.prefix.Addr().String()
 		}
 		require.Equal(t, " "+c.want, got, c.words)
 	}
-	found, err := chosen(host("lo", "127.0.0.1/8", "down0", "10.0.0.1/8"), nil)
+	found, _, err := chosen(host("lo", "127.0.0.1/8", "down0", "10.0.0.1/8"), nil)
 	require.NoError(t, err)
 	require.Equal(t, "lo", found[0].name, "there is nothing else")
 
@@ -52,12 +57,16 @@ func TestChosen(t *testing.T) {
 		"192.168.0.0/16": "no address of this host is in 192.168.0.0/16: it has 127.0.0.1, ::1",
 		"down0":          "down0 is down",
 	} {
-		_, err := chosen(all, []string{"eth0", words})
+		_, _, err := chosen(all, []string{"eth0", words})
 		require.ErrorIs(t, err, fault.ErrArgument)
 		require.ErrorContains(t, err, want)
 	}
-	_, err = chosen(host("down0", "10.0.0.1/8"), nil)
+	_, _, err = chosen(host("down0", "10.0.0.1/8"), nil)
 	require.ErrorIs(t, err, fault.ErrNotSupported)
+	_, _, err = chosen(all, []string{"10.0.0.0/8", "eth0"})
+	require.ErrorIs(t, err, fault.ErrArgument)
+	require.ErrorContains(t, err, "UBCOLL_NET=10.0.0.0/8,eth0: these are 6 addresses, and a rank listens on 4 at most: name "+
+		"fewer of 10.0.0.5 of eth0, 10.1.0.5 of eth1, 10.3.0.5 of eth2, 10.4.0.5 of eth3, 10.5.0.5 of eth4, 2001:db8::5 of eth0")
 }
 
 func TestInOrder(t *testing.T) {

@@ -85,9 +85,13 @@ func New(c Config) (*Node, error) {
 	if n.mine, err = locals(); err != nil {
 		return nil, err
 	}
-	on, err := chosen(n.mine, words)
+	on, rest, err := chosen(n.mine, words)
 	if err != nil {
 		return nil, err
+	}
+	if len(rest) > 0 {
+		c.Log.Warn("network: this host has more addresses than a rank listens on: name those to use in "+env.Net.Name,
+			"used", list(on), "unused", list(rest))
 	}
 	if n.private, err = ecdh.X25519().GenerateKey(rand.Reader); err != nil {
 		return nil, fmt.Errorf("network: %w", err)
