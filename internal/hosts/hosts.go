@@ -133,7 +133,7 @@ func (s *Stage) connect(ctx context.Context) error {
 				p.link, err = p.wire.Link(s.ID, s.places())
 			}
 			if errs[i] = err; err != nil {
-				errs[i] = reason.About(p.rank, fmt.Errorf("reach host %s: %w", s.Names[h], err))
+				errs[i] = reason.About(p.rank, fmt.Errorf("from host %s to host %s: %w", s.Names[s.me], s.Names[h], err))
 			}
 		})
 	}
