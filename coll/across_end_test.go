@@ -99,14 +99,16 @@ func BenchmarkAcrossAbort(b *testing.B) {
 			var late []time.Duration
 			for b.Loop() {
 				var aborted, last atomic.Int64
+				done := make(chan struct{})
 				errs := onHosts(b, "aabbc", func(c *ubcoll.Comm) error {
 					if c.Rank() == 1 {
 						time.AfterFunc(20*time.Millisecond, func() {
 							aborted.Store(time.Now().UnixNano())
 							c.Abort(errors.New("enough"))
+							close(done)
 						})
 						if !busy {
-							time.Sleep(30 * time.Millisecond)
+							<-done
 							return nil
 						}
 					}

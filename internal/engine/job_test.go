@@ -131,7 +131,7 @@ func TestOpenRefused(t *testing.T) {
 		want   error // on rank 0; nil: any
 		text   string
 	}{
-		{"another version", 0, hello(4, 1), fault.ErrMismatch, "wire version is 7 on rank 0 and 6 on rank 1"},
+		{"another version", 0, hello(4, 1), fault.ErrMismatch, "wire version is 8 on rank 0 and 9 on rank 1"},
 		{"a race build", 0, hello(6, 1), fault.ErrMismatch, "race detector"},
 		{"a rank that cannot", 0, details(field("err", "no can do")), nil, "rank 1: no can do"},
 		{"half a hello", 0, func(b []byte) []byte { return b[:100] }, fault.ErrMismatch, "what rank 1 sent"},

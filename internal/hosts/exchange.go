@@ -2,8 +2,10 @@ package hosts
 
 import (
 	"context"
+	"fmt"
 	"unsafe"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -46,6 +48,10 @@ func (s *Stage) exchange(ctx context.Context, set int, own block, n int) error {
 			return s.comm(from.rank, err)
 		}
 		if have += count; have < s.n {
+			if bytes > len(s.buf)-end {
+				return s.comm(from.rank, fmt.Errorf("blocks of %d bytes, and %d are the most: %w", end+bytes, len(s.buf),
+					fault.ErrMismatch))
+			}
 			copy(s.buf[end:], got[:bytes])
 			end += bytes
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
@@ -85,6 +86,14 @@ func play(t *testing.T, hosts int, at func(me int) (*Stage, plan), do func(s *St
 		require.Empty(t, p.in, "host %d of %d", me, hosts)
 	}
 	return all
+}
+
+// TestVersion: ranks of two builds must cut items alike, or be told at Open that they do not.
+func TestVersion(t *testing.T) {
+	s := stageOf(5, 0)
+	require.Equal(t, []int{8, 16, 128 << 10, 2 << 20, 4 << 10},
+		[]int{roster.Version, s.pipe.window, s.pipe.chunk, landing, minChunk},
+		"who changes one of these raises roster.Version, and the numbers here")
 }
 
 // TestReductionSchedule: whatever the number of hosts and elements, each host ends with all sources in every element, once

@@ -16,7 +16,7 @@ import (
 )
 
 // Version changes whenever ranks built before and after a change could not work together.
-const Version = 7
+const Version = 8
 
 var order = binary.LittleEndian
 

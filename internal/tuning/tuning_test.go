@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/env"
 )
 
 func TestRoundTrip(t *testing.T) {
@@ -21,6 +22,16 @@ func TestRoundTrip(t *testing.T) {
 	require.Equal(t, a.Hash(), b.Hash(), "where it was measured decides nothing")
 	b.PushFrom++
 	require.NotEqual(t, a.Hash(), b.Hash())
+}
+
+func TestHosts(t *testing.T) {
+	t.Setenv(env.Tuning.Name, "")
+	a, err := Load()
+	require.NoError(t, err)
+	b := a
+	b.PushFrom++
+	require.Equal(t, a.Hash(), b.Hash(), "hosts with other processors have another default")
+	require.NotEqual(t, a.Hash(), Default().Hash(), "a file with the same is one rank's only")
 }
 
 func TestParse(t *testing.T) {

@@ -293,7 +293,8 @@ func (c *Conn) flush() (full bool) {
 			return false
 		}
 		want, v := 0, c.from[:0]
-		for i := c.head; i < len(c.queue) && i < c.head+together && want < most; i++ {
+		const limit = HeaderSize + most
+		for i := c.head; i < len(c.queue) && i < c.head+together && want < limit; i++ {
 			x := &c.queue[i]
 			if x.done < HeaderSize {
 				v = append(v, element(unsafe.Pointer(&x.header[x.done]), HeaderSize-x.done))
@@ -303,7 +304,7 @@ func (c *Conn) flush() (full bool) {
 			if done == x.n {
 				continue
 			}
-			k := min(x.n-done, most-want)
+			k := min(x.n-done, limit-want)
 			if k <= 0 {
 				break
 			}
@@ -380,6 +381,9 @@ func (c *Conn) Drop(comm uint64) {
 		}
 		clear(c.queue[len(kept):])
 		c.queue, c.head = kept, 0
+		if len(kept) == 0 { // nobody flushes an empty queue, and a socket that takes more would wake whoever waits for ever
+			c.wants(false)
+		}
 	})
 }
 

@@ -241,6 +241,24 @@ func TestDropAnywhere(t *testing.T) {
 	}
 }
 
+// Who drops all that was queued waits for room no more: a socket that has some would wake him for ever.
+func TestDropAll(t *testing.T) {
+	fds := pair(t)
+	wanted := true
+	c := New(fds[0], &model{}, func(room bool) { wanted = room })
+	var sent atomic.Uint64
+	x := put{comm: 1, sent: &sent}
+	Header{Comm: 1, Seq: 1}.Encode(x.header[:])
+	c.queue, c.wanted = append(c.queue, x), true
+	c.queued.Add(1)
+	c.Drop(1)
+	require.False(t, wanted)
+	require.Zero(t, c.Queued())
+	require.Zero(t, sent.Load())
+	c.Close()
+	require.NoError(t, unix.Close(fds[1]))
+}
+
 // What is put while somebody holds the sending side, to drop, shut or close, goes out once he is done.
 func TestPutMeanwhile(t *testing.T) {
 	fds := pair(t)

@@ -1,0 +1,17 @@
+package coll
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/roster"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// TestVersion: ranks of two builds must choose one way between hosts, or be told at Open that they do not.
+func TestVersion(t *testing.T) {
+	require.Equal(t, []int{8, 128 << 10, 4 << 20, 48, 8 << 10},
+		[]int{roster.Version, smallAcross, acrossPiece, team.PayloadSize, team.PartialBytes},
+		"who changes one of these raises roster.Version, and the numbers here")
+}
