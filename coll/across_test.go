@@ -21,6 +21,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // onHosts runs do on goroutine ranks, and returns its errors. hosts has a letter for each: the host that it is on.
@@ -207,13 +208,17 @@ func wrongCall(c *ubcoll.Comm, kind, n, root int) error {
 }
 
 // TestAcrossMismatches: what any ranks of any host do wrong is the same error on all ranks, and the next call works.
+// TEST_PROGRAMS says how many calls are wrong.
 func TestAcrossMismatches(t *testing.T) {
-	count, seeds := 50, []uint64{1, rand.Uint64()}
+	counts, seeds := []int{100, 20}, []uint64{1, testkit.Seed(t)}
 	if s := os.Getenv("TEST_PROGRAMS"); s != "" {
-		count, _ = strconv.Atoi(s)
+		count, err := strconv.Atoi(s)
+		require.NoError(t, err)
+		counts = []int{count, count}
 	}
-	for _, seed := range seeds {
-		t.Logf("seed %d", seed)
+	for i, seed := range seeds {
+		count := counts[i]
+		t.Logf("%d calls of seed %d", count, seed)
 		const hosts = "abcabacc"
 		ranks := len(hosts)
 		var mu sync.Mutex

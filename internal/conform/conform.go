@@ -4,10 +4,11 @@
 // ways. The folder bootstraps has the suite of what connects the ranks, with a program of its own.
 //
 // Variables: TEST_SEED repeats a run. CONFORM_PROGRAMS, CONFORM_ROUNDS, CONFORM_TAKEBACKS, CONFORM_MISMATCHES and
-// CONFORM_KILLS say how often something is done, CONFORM_FULL=1 that devices are given as much as real ones can take. Scripts and tests that
-// start jobs set the others: CONFORM_LAUNCH, CONFORM_PROGRAM and CONFORM_UBCOLL (the launcher and the programs to
-// start), CONFORM_DIR (where ranks write what the test looks for), CONFORM_VICTIM (who is to be killed), CONFORM_RUN and
-// CONFORM_AGAIN (that the job program calls Run and not Main, and twice).
+// CONFORM_KILLS say how often something is done, CONFORM_STOPPED for how many seconds a host is stopped, CONFORM_FULL=1
+// that devices are given as much as real ones can take. Scripts and tests that start jobs set the others:
+// CONFORM_LAUNCH, CONFORM_PROGRAM and CONFORM_UBCOLL (the launcher and the programs to start), CONFORM_DIR (where ranks
+// write what the test looks for), CONFORM_VICTIM (who is to be killed), CONFORM_RUN and CONFORM_AGAIN (that the job
+// program calls Run and not Main, and twice), CONFORM_CALLER (that a test is the one to be killed, with its hosts).
 package conform
 
 import (
