@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -88,6 +89,142 @@ func TestStrangers(t *testing.T) {
 	p.la.Put(0, 1, nil, 0)
 	p.lb.until(t, 0, 1)
 	p.close(t)
+}
+
+// recorder keeps what is written.
+type recorder struct {
+	stdnet.Conn
+	all bytes.Buffer
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	r.all.Write(b)
+	return r.Conn.Write(b)
+}
+
+// A thousand strangers of all kinds come to two ranks that send each other data all the time: none gets past the handshake,
+// nothing of them stays, and the data is right.
+func TestStrangersBesideTraffic(t *testing.T) {
+	count := 1000
+	if testing.Short() || race.Enabled {
+		count = 100
+	}
+	p := newPair(t, 2)
+	fds := descriptorsOpen(t)
+
+	// What a rank of the job sends, to be replayed: it proves itself, and goes before the probe.
+	genuine := &recorder{Conn: dialled(t, p.b)}
+	h, _ := newHello(t, 0, 1)
+	h.key = p.a.row.Key
+	require.NoError(t, p.a.meet(genuine, h, p.b.row.Key))
+	genuine.Close()
+	replay := append(append(genuine.all.Bytes(), probeBytes()...), 1)
+	testkit.Eventually(t, func() bool { return descriptorsOpen(t) <= fds })
+
+	var stop atomic.Bool
+	var rounds [2]int
+	var all sync.WaitGroup
+	for i, side := range []struct{ from, to *Link }{{p.la, p.lb}, {p.lb, p.la}} {
+		// Place 0 says which round may come, place 1 has its data.
+		var last atomic.Bool
+		size := func(round uint64) int { return []int{1, 100, 4096, 5000, 64 << 10, 300 << 10}[round%6] }
+		pattern := func(round uint64) []byte {
+			return bytes.Repeat([]byte{byte(round), byte(round >> 8), byte(i)}, size(round)/3+1)[:size(round)]
+		}
+		all.Go(func() {
+			for round := uint64(1); side.from.parked(t, 0, round) && !last.Load(); round++ {
+				b := pattern(round)
+				side.from.Put(1, round, at(b), len(b))
+			}
+		})
+		all.Go(func() {
+			for round := uint64(1); ; round++ {
+				if stop.Load() && rounds[i] > 0 {
+					last.Store(true)
+					side.to.Put(0, round, nil, 0)
+					return
+				}
+				to := make([]byte, size(round))
+				side.to.Grant(1, round, at(to), len(to))
+				side.to.Put(0, round, nil, 0)
+				if !side.to.parked(t, 1, round) {
+					return
+				}
+				if side.to.Landed(1) != len(to) || !bytes.Equal(pattern(round), to) {
+					t.Errorf("round %d: the bytes differ", round)
+				}
+				rounds[i]++
+			}
+		})
+	}
+	goroutines := runtime.NumGoroutine()
+
+	key, err := ecdh.X25519().GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	stranger := &Node{config: Config{Secret: []byte("another secret of sixteen bytes")}, private: key}
+	good, _ := newHello(t, 0, 1)
+	says := func(b []byte) func(c stdnet.Conn) { return func(c stdnet.Conn) { _, _ = c.Write(b) } }
+	kinds := []func(c stdnet.Conn){
+		says(nil),
+		says(bytes.Repeat([]byte("GET / HTTP/1.1\r\n\r\n"), 100)),
+		says(good.bytes()[:50]),
+		says(good.bytes()),
+		says(append(good.bytes(), make([]byte, 32)...)),
+		says(append(good.bytes(), make([]byte, 1<<20)...)),
+		says(replay),
+		func(c stdnet.Conn) {
+			h := good
+			h.key = [32]byte(key.PublicKey().Bytes())
+			if stranger.meet(c, h, p.b.row.Key) == nil {
+				t.Error("another secret is as good")
+			}
+		},
+		func(c stdnet.Conn) { c.Close() },
+	}
+	const together = 20 // some of them are open at the same time
+	for begin := 0; begin < count; begin += together {
+		var open []stdnet.Conn
+		for k := range together {
+			// Two strangers of a kind in turn come to both ranks.
+			open = append(open, dialled(t, []*Node{p.a, p.b}[k%2]))
+		}
+		for k, c := range open {
+			_ = c.SetDeadline(time.Now().Add(testkit.Limit))
+			kinds[(begin+k)/2%len(kinds)](c)
+		}
+		for k, c := range open {
+			if kind := (begin + k) / 2 % len(kinds); kind != len(kinds)-1 {
+				_ = c.(*stdnet.TCPConn).CloseWrite()
+				refused(t, c)
+			}
+			c.Close()
+		}
+	}
+
+	for _, n := range []*Node{p.a, p.b} {
+		n.mu.Lock()
+		wires, peers := len(n.wires), len(n.peers)
+		n.mu.Unlock()
+		require.Equal(t, []int{1, 1}, []int{wires, peers})
+	}
+	testkit.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines && descriptorsOpen(t) <= fds })
+	stop.Store(true)
+	all.Wait()
+	t.Logf("%d strangers beside %v rounds", count, rounds)
+	p.close(t)
+	require.Empty(t, p.toldA.downs())
+	require.Empty(t, p.toldB.downs())
+}
+
+// parked waits until a word is there, and leaves the processor to others meanwhile. It says whether it has come.
+func (l *Link) parked(t testing.TB, place int, seq uint64) bool {
+	for begin := time.Now(); l.Word(place).Load() < seq; l.wire.node.Wait(time.Millisecond) {
+		if d := l.Err(); d != nil || time.Since(begin) > testkit.Limit {
+			t.Errorf("no word %d: %v", seq, d)
+			return false
+		}
+	}
+	return true
 }
 
 // Who knows all but the secret is a stranger, and so is who replays what a rank has sent.
