@@ -23,10 +23,10 @@ type comm = inside.Comm
 // listen on the network (UBCOLL_NET, UBCOLL_PORTS), and some connect. If one rank fails, all return an error:
 // [ErrArgument] for bad [Options] or variables, [ErrMismatch] where they differ between ranks, [ErrNotSupported] for
 // ranks without devices that are required, or, of several hosts, one without any address, not even loopback's,
-// [ErrTimeout] or [ErrPeerLost] where hosts do not reach each other, [ErrLimit], or what b's exchange returned. Each Open
-// has memory and registrations of its own: a buffer made with another Comm works, by way of a copy. Ranks with devices,
-// unless [Options.Devices] is off, load all kernels here: the first time on a machine the driver assembles them, which
-// takes some seconds.
+// [ErrTimeout] or [ErrPeerLost] where hosts do not reach each other, [ErrLimit], or what b's exchange returned. Each
+// Open has memory and registrations of its own: a buffer made with another Comm works, by way of a copy. Ranks with
+// devices, unless [Options.Devices] is off, load all kernels here: the first time on a machine the driver assembles
+// them, which takes some seconds.
 func Open(ctx context.Context, b bootstrap.Bootstrap, o Options) (*Comm, error) {
 	if b == nil {
 		return nil, engine.NilError("bootstrap", "bootstrap.MPI, Gompi, Env and Local make one")
@@ -105,18 +105,21 @@ func (c *Comm) RegisterBuffer(v Vec) (*Registration, error) {
 	return (*Registration)(inside.NewRegistration(r)), nil
 }
 
-// Abort ends the communicator on all ranks: their waits return [ErrAborted] with cause within milliseconds. Local, does
-// not wait, any goroutine. What was registered with it, its windows and its channels end. The job lives on: [Main], or
-// whoever owns the bootstrap, decides about that.
+// Abort ends the communicator on all ranks: their waits return [ErrAborted] with cause within milliseconds, between
+// hosts within some tens of them at most, on machines that are not overloaded: a host whose first rank does not wait
+// looks every 20. Local, does not wait, any goroutine. What was registered with it, its windows and its channels end.
+// The job lives on: [Main], or whoever owns the bootstrap, decides about that.
 func (c *Comm) Abort(cause error) { c.view().Abort(cause) }
 
-// Close ends this rank's side. Local: it waits for no other rank, but for one that is in the middle of a put or get, as
-// [Registration.Close] says, and what peers still read of this rank stays readable to them. What was registered with
-// it, its windows and its channels end; with the rank's last communicator its buffers, too: views of them fault from
-// then on. It waits for five seconds at most ([ErrTimeout]: it is closed, and what it has follows by itself). [ErrBusy]
-// while an operation runs or is queued, or a message is on its way, unless the communicator is broken, whose messages
-// end with it; [ErrClosed] the second time, and for what other goroutines call from then on. If operations on streams
-// have failed and no Sync has returned that, Close returns it, and has closed the communicator.
+// Close ends this rank's side. Local: no other rank has to call anything for it. It waits for one that is in the middle
+// of a put or get, as [Registration.Close] says, and a rank's last communicator also until other hosts have taken what
+// this rank sent them, which their processes do by themselves. What peers still read of this rank stays readable to
+// them. What was registered with it, its windows and its channels end; with the rank's last communicator its buffers,
+// too: views of them fault from then on. It waits for five seconds at most ([ErrTimeout]: it is closed, and what it has
+// follows by itself, but what other hosts have not taken is dropped, and the error names their ranks in the job).
+// [ErrBusy] while an operation runs or is queued, or a message is on its way, unless the communicator is broken, whose
+// messages end with it; [ErrClosed] the second time, and for what other goroutines call from then on. If operations on
+// streams have failed and no Sync has returned that, Close returns it, and has closed the communicator.
 func (c *Comm) Close() error { return c.view().Close() }
 
 // Err is nil while the communicator is usable, and else says why it is not. Local, waits for nothing.

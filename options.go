@@ -19,7 +19,7 @@ import (
 type Options struct {
 	Timeout   time.Duration // longest wait inside one operation; 0 = 10 minutes
 	Register  Policy        // which buffers the library registers
-	Algorithm Algorithm     // of all-reduces, where it can be had
+	Algorithm Algorithm     // of all-reduces on one host, where it can be had
 	Devices   DevicePolicy  // whether the ranks use their GPUs
 
 	// Logger takes this rank's messages of the communicator, and of those that Split and Dup make of it; what its handler
@@ -41,7 +41,8 @@ const (
 	RegisterOff      = register.Off      // none
 )
 
-// Algorithm is how the data of an all-reduce travels.
+// Algorithm is how the data of an all-reduce travels on one host. On a communicator of several hosts none can be asked
+// for, neither between them nor within them: the library chooses, and LastOp says what.
 type Algorithm string
 
 // The algorithms. The two-shot works with every mix of buffers, and stands in where another cannot be had; what is

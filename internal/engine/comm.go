@@ -204,9 +204,9 @@ func (c *Comm) Abort(cause error) {
 	c.dom.Failed(c.regs.end(true))
 }
 
-// Close ends this rank's side. Local: it waits for no other rank, and what peers still read stays readable.
-// fault.ErrBusy while an operation runs; a second Close is fault.ErrClosed, and so is an operation that Close has come
-// before. It reports what the cleanup reported.
+// Close ends this rank's side. Local: what peers still read stays readable; a rank's last communicator waits, as
+// hosts.Network.Close says. fault.ErrBusy while an operation runs; a second Close is fault.ErrClosed, and so is an
+// operation that Close has come before. It reports what the cleanup reported.
 func (c *Comm) Close() error {
 	if c.size == 0 {
 		return c.Err()
@@ -225,6 +225,9 @@ func (c *Comm) Close() error {
 		return c.LocalError("close", err)
 	}
 	err = c.within("close", c.end)
+	if _, ok := errors.AsType[*fault.Error](err); err != nil && !ok {
+		err = c.LocalError("close", err)
+	}
 	if unsaid := c.unsaid.left(); unsaid != nil && c.broken.Load() == nil { // else Err says it
 		err = errors.Join(err, c.LocalError("close", unsaid))
 	}

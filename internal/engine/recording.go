@@ -113,8 +113,7 @@ func (c *Comm) Barred(w *team.Work, op string) error {
 
 // Cause is an error of a local call without where it happened, which the operation will say.
 func Cause(err error) error {
-	var e *fault.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*fault.Error](err); ok {
 		return e.Err
 	}
 	return err

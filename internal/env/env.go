@@ -86,7 +86,7 @@ var (
 		Doc: "Which buffers the library registers: those it meets, those the program names, or none."},
 		choice("auto", "explicit", "off"))
 	Algorithm = define(Info{Name: "UBCOLL_ALGO", Kind: "ring|one-shot|two-shot|push", JobWide: true,
-		Doc: "The algorithm of all-reduces, where it can be had; empty lets the plan choose."},
+		Doc: "The algorithm of all-reduces on one host, where it can be had; empty lets the plan choose."},
 		choice("ring", "one-shot", "two-shot", "push"))
 	Tuning = define(Info{Name: "UBCOLL_TUNING", Kind: "text",
 		Doc: "A tuning table as ubcoll tune writes it; empty takes the default. Open compares what it says."}, text)

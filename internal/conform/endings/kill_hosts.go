@@ -49,6 +49,24 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 	return err
 }
 
+// CloseStopped has rank 0 close its Comm when the test has stopped rank 1, on another host: it ends all the same, and says
+// who has not taken what it sent.
+func CloseStopped(_ context.Context, c *ubcoll.Comm) error {
+	dir, err := ready(c)
+	if err != nil {
+		return err
+	}
+	if c.Rank() != 0 {
+		testkit.Until(func() bool { _, err := os.Stat(reportFile(dir, 0)); return err == nil })
+		return nil
+	}
+	if !testkit.Until(func() bool { _, err := os.Stat(EnoughFile(dir)); return err == nil }) {
+		return conform.Fail(c, "the test does not stop rank 1")
+	}
+	err = c.Close()
+	return errors.Join(writeReport(c, dir, err, time.Now()), testkit.WantsOf(0, "close", err, ubcoll.ErrTimeout))
+}
+
 // Stopped reduces 64 MiB until the test, which stops a host's processes for CONFORM_STOPPED seconds (6) meanwhile, has
 // seen enough.
 func Stopped(ctx context.Context, c *ubcoll.Comm) error {

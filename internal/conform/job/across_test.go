@@ -411,6 +411,25 @@ func TestHostsStopped(t *testing.T) {
 	h.succeed(t)
 }
 
+// TestHostsCloseStopped: what closes its Comm while another host stands still says so, and the job ends when that goes on.
+func TestHostsCloseStopped(t *testing.T) {
+	if testing.Short() || race.Enabled {
+		t.Skip("takes long")
+	}
+	bin, err := program()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	h := across(t, 2, nil, []string{conform.DirVar + "=" + dir}, bin, "close-stopped")
+	awaitReady(t, dir, 2, func(int) string { return h.out.String() })
+	h.do(t, "signal", "b", "STOP")
+	require.NoError(t, os.WriteFile(endings.EnoughFile(dir), nil, 0o600))
+	var report endings.Report
+	testkit.Eventually(t, func() bool { report, err = endings.ReadReport(dir, 0); return err == nil })
+	h.do(t, "signal", "b", "CONT")
+	require.Regexp(t, `close: rank 0 \(host \S+-hosta\): .*rank 1 .* within 4\.5s: timed out`, report.Text)
+	h.succeed(t)
+}
+
 // TestHostsCaller: hosts end with the test that made them, also where that is killed.
 func TestHostsCaller(t *testing.T) {
 	const as = "CONFORM_CALLER"

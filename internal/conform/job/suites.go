@@ -51,6 +51,7 @@ var suites = map[string]conform.Suite{
 	"windows":         onesided.Windows,
 	"kill-hosts":      endings.KillHosts,
 	"stopped":         endings.Stopped,
+	"close-stopped":   endings.CloseStopped,
 	"kill-wait":       endings.KillWait,
 	"take-back":       onesided.TakeBack,
 	"rounds":          footprint.Rounds,
