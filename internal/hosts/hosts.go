@@ -155,9 +155,10 @@ const (
 	sets
 )
 
-// lay makes the memory of exchanges, and has the peers fill it: the first two operations'.
+// lay makes the memory of exchanges, and has the peers fill it: the first two operations'. Hosts that are not in the same
+// operation may have more data together than any operation has.
 func (s *Stage) lay() {
-	room := [sets]int{forBlocks: s.n*blockBytes(0) + MaxBlocks + s.n*16, forReports: s.n * blockBytes(reportBytes)}
+	room := [sets]int{forBlocks: s.n*blockBytes(0) + MaxBlocks*3/2 + s.n*16, forReports: s.n * blockBytes(reportBytes)}
 	s.blocks, s.buf = make([]block, s.n), make([]byte, max(room[forBlocks], room[forReports]))
 	s.slots = make([][]byte, 2*sets*s.rounds)
 	for i := range s.slots {
