@@ -30,11 +30,12 @@ const closeTimeout = time.Minute
 // malformed variables are ErrArgument, all named at once; two processes of one rank, ranks that disagree on the size
 // or the secret, are ErrMismatch; ranks that never come are ErrTimeout, on every rank that did.
 //
-// All messages go through rank 0, those of an Exchange too ([Exchanger]; 64 MiB at most), over connections that are authenticated when they open and not encrypted. A rank
-// that dies is ErrPeerLost, naming it, on all others within 2 seconds. Over Unix sockets, connections of other users
-// are closed before anything is read; connections that say nothing keep no rank out. Abstract and TCP rendezvous leave
-// nothing on disk however the job ends; a socket at a path is removed once all ranks are there, and one that a killed
-// process has left there makes room for the next job's.
+// All messages go through rank 0, those of an Exchange too ([Exchanger]; 64 MiB at most), over connections that are
+// authenticated when they open and not encrypted. A rank that dies is ErrPeerLost, naming it, on all others within 2
+// seconds; one whose host dies, within 5, unless something was on its way to it just then. Over Unix sockets,
+// connections of other users are closed before anything is read; connections that say nothing keep no rank out.
+// Abstract and TCP rendezvous leave nothing on disk however the job ends; a socket at a path is removed once all ranks
+// are there, and one that a killed process has left there makes room for the next job's.
 func Env() (Bootstrap, error) {
 	c, err := envConfig()
 	if err != nil {

@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -114,11 +116,17 @@ func (c config) introduce(conn net.Conn) error {
 	return nil
 }
 
-// visitor is what came of one connection to rank 0.
+// visitor is what came of one connection to rank 0. conn is nil if it could not be taken.
 type visitor struct {
 	conn net.Conn
 	answer
 	err error
+}
+
+func (v visitor) hangUp() {
+	if v.conn != nil {
+		v.conn.Close()
+	}
 }
 
 // host is rank 0's join: it listens until all others are there, then lets all go.
@@ -135,7 +143,7 @@ func (c config) host(ctx context.Context) (Bootstrap, error) {
 	visitors := make(chan visitor)
 	greeting, done := context.WithCancel(context.Background())
 	r.wg.Go(func() { c.accept(greeting, l, visitors) })
-	err = r.gather(ctx, c, visitors)
+	err = r.gather(ctx, c, l.Addr().String(), visitors)
 	if err != nil {
 		r.refuse(err)
 		r.turnAway(visitors, err)
@@ -169,7 +177,7 @@ func (r *root) turnAway(visitors <-chan visitor, why error) {
 				(&wire{Conn: v.conn}).sendNotice(refusal(why))
 				delete(coming, int(v.Rank))
 			}
-			v.conn.Close()
+			v.hangUp()
 		case <-over:
 			return
 		}
@@ -261,6 +269,10 @@ func (c config) accept(ctx context.Context, l net.Listener, visitors chan<- visi
 			return
 		}
 		if err != nil { // out of descriptors, or the visitor left: neither is for good
+			select {
+			case visitors <- visitor{err: cannotAccept(err)}:
+			case <-ctx.Done():
+			}
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
@@ -287,16 +299,24 @@ func (c config) accept(ctx context.Context, l net.Listener, visitors chan<- visi
 	}
 }
 
+// cannotAccept is err, of Accept, with what to do about it.
+func cannotAccept(err error) error {
+	if errors.Is(err, syscall.EMFILE) {
+		return fmt.Errorf("rank 0 needs a descriptor for each process of the job, and has none left (raise `ulimit -n`): %w", err)
+	}
+	return fmt.Errorf("rank 0 could not take a connection: %w", err)
+}
+
 // gather takes visitors in until all ranks are there. Only an authenticated visitor can fail the job; anything else
-// that connects is sent away, and mentioned if the job never completes.
-func (r *root) gather(ctx context.Context, c config, visitors <-chan visitor) error {
+// that connects is sent away, and mentioned if the job never completes, as is at, where rank 0 listens.
+func (r *root) gather(ctx context.Context, c config, at string, visitors <-chan visitor) error {
 	var odd error
 	for n := 1; n < c.size; n++ {
 		select {
 		case v := <-visitors:
 			if v.err != nil {
 				odd = v.err
-				v.conn.Close()
+				v.hangUp()
 				n--
 				continue
 			}
@@ -314,10 +334,14 @@ func (r *root) gather(ctx context.Context, c config, visitors <-chan visitor) er
 					missing = append(missing, rank)
 				}
 			}
-			if odd != nil {
-				return fmt.Errorf("%s of %d did not come (%v): %w", rankList(missing), c.size, odd, fault.ErrTimeout)
+			why := c.hint(at)
+			if c.network == "tcp" {
+				why = fmt.Sprintf(" to %s%s", at, why)
 			}
-			return fmt.Errorf("%s of %d did not come: %w", rankList(missing), c.size, fault.ErrTimeout)
+			if odd != nil {
+				why += fmt.Sprintf(" (%v)", odd)
+			}
+			return fmt.Errorf("%s of %d did not come%s: %w", rankList(missing), c.size, why, fault.ErrTimeout)
 		}
 	}
 	return nil
@@ -366,12 +390,76 @@ type told struct {
 func (e *told) Error() string { return "rank 0 says: " + e.text }
 func (e *told) Unwrap() error { return e.err }
 
+// name is the host name in the rendezvous, "" if that has an address.
+func (c config) name() string {
+	host, _, _ := net.SplitHostPort(c.addr)
+	if _, err := netip.ParseAddr(host); err == nil {
+		return ""
+	}
+	return host
+}
+
+// hint is what to do where other hosts do not reach at, an address of the rendezvous, since it is loopback. Debian has a
+// host's own name resolve to such a one.
+func (c config) hint(at string) string {
+	a, err := netip.ParseAddrPort(at)
+	if err != nil || !a.Addr().Unmap().IsLoopback() {
+		return ""
+	}
+	what := "loopback, which no other host reaches"
+	if name := c.name(); name != "" {
+		what = name + " resolves to loopback on this host, which no other reaches"
+	}
+	return fmt.Sprintf(" (%s: if there are other hosts, give rank 0's address in %s)", what, env.Rendezvous.Name)
+}
+
+// attempts are the addresses that one attempt to connect tried: several if a name has several, and at the same time if
+// it has some of IPv4 and some of IPv6.
+type attempts struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (a *attempts) add(addr string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !slices.Contains(a.all, addr) {
+		a.all = append(a.all, addr)
+	}
+}
+
+func (a *attempts) list() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.all)
+}
+
+// unheard is the error of a rank that found no rank 0 at the addresses tried; err is that of the last attempt.
+func (c config) unheard(tried []string, err error) error {
+	where := ""
+	if c.network == "tcp" && len(tried) > 0 {
+		hint := c.hint(tried[0])
+		if name := c.name(); name != "" && hint == "" && errors.Is(err, syscall.ECONNREFUSED) {
+			hint = fmt.Sprintf(" (if it runs, %s may resolve to loopback there: give its address in %s)", name, env.Rendezvous.Name)
+		}
+		where = " at " + strings.Join(tried, ", ") + hint
+	}
+	return fmt.Errorf("rank 0 does not listen%s (%v): %w", where, err, fault.ErrTimeout)
+}
+
 // dial is the join of every rank but 0. It retries until rank 0 listens and has heard it out; once rank 0 has listened, it
 // must go on doing so.
 func (c config) dial(ctx context.Context) (Bootstrap, error) {
 	met := false
+	var last error // of an attempt that was not cut short, if there was one
+	var tried []string
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		conn, err := (&net.Dialer{KeepAliveConfig: alive}).DialContext(ctx, c.network, c.addr)
+		var now attempts
+		d := net.Dialer{KeepAliveConfig: alive, ControlContext: func(_ context.Context, _, addr string, _ syscall.RawConn) error {
+			now.add(addr)
+			return nil
+		}}
+		conn, err := d.DialContext(ctx, c.network, c.addr)
 		if err == nil {
 			met = true
 			var b Bootstrap
@@ -381,9 +469,12 @@ func (c config) dial(ctx context.Context) (Bootstrap, error) {
 		} else if met && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)) {
 			return nil, lost(0, "listened and does not any more: it has given up, or ended").on(c.rank)
 		}
+		if last == nil || ctx.Err() == nil {
+			last, tried = err, now.list()
+		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("rank 0 does not listen (%v): %w", err, fault.ErrTimeout)
+			return nil, c.unheard(tried, last)
 		case <-time.After(wait):
 		}
 	}
