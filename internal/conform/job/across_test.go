@@ -480,6 +480,8 @@ func TestHostsBad(t *testing.T) {
 		{"one direction lost", true, apart("cut b in 1"), eth1, nil, "is there a firewall"},
 		{"smaller packets on the way", true, apart("mtu b 1500 1"), eth1, nil, "is the MTU the same on the whole way?"},
 		{"the rendezvous is elsewhere", true, []string{"-resolve", "a=10.77.0.9"}, nil, nil, "10.77.0.9|-hosta:7077"},
+		{"the rendezvous is loopback", true, []string{"-resolve", "a=127.0.1.1"}, nil, nil,
+			"-hosta resolves to loopback on this host, which no other reaches"},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			if k.slow && (testing.Short() || race.Enabled) {
