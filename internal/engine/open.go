@@ -103,7 +103,7 @@ func (o *Options) settings(table tuning.Table) (all []roster.Setting, err error)
 	add("Options.Register", o.Register)
 	add("Options.Algorithm", o.Algorithm)
 	add("Options.Devices", o.Devices)
-	add("the tuning table's hash", table.Hash())
+	add("the tuning table's hash", tuning.Agreed(table))
 	return all, err
 }
 

@@ -39,8 +39,6 @@ type Table struct {
 
 	// GPU is the same for devices. No file has it, since nothing measures it yet: it is that of the build.
 	GPU GPU `json:"-"`
-
-	own bool // this host's default
 }
 
 // GPU is where algorithms on devices cross over, in bytes, and how many blocks their kernels have. The sizes are those
@@ -137,9 +135,7 @@ func Parse(name string, data []byte) (Table, error) {
 func Load() (Table, error) {
 	name, err := env.Tuning.Get()
 	if err != nil || name == "" {
-		t := Default()
-		t.own = true
-		return t, err
+		return Default(), err
 	}
 	data, err := read(name)
 	if err != nil {
@@ -177,13 +173,18 @@ func (t Table) Bytes() []byte {
 }
 
 // Hash is short, and differs if what ranks must decide alike differs. How a rank writes its results is its own affair,
-// and its default depends on the caches of the processor that it is bound to. Defaults have one for all: those of one
-// host's ranks are the same, and nothing between hosts depends on them.
+// and its default depends on the caches of the processor that it is bound to.
 func (t Table) Hash() string {
-	if t.own {
-		return "default"
-	}
 	t.Machine, t.StreamFrom = "", 0
 	sum := sha256.Sum256(t.Bytes())
 	return hex.EncodeToString(sum[:8])
+}
+
+// Agreed is what all ranks must have alike of t, which Load has returned: the hash of a file. Defaults may differ between
+// hosts: those of one host's ranks are the same, and nothing between hosts depends on them.
+func Agreed(t Table) string {
+	if name, _ := env.Tuning.Get(); name == "" {
+		return "default"
+	}
+	return t.Hash()
 }

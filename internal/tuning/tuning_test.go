@@ -24,14 +24,20 @@ func TestRoundTrip(t *testing.T) {
 	require.NotEqual(t, a.Hash(), b.Hash())
 }
 
-func TestHosts(t *testing.T) {
+func TestAgreed(t *testing.T) {
 	t.Setenv(env.Tuning.Name, "")
 	a, err := Load()
 	require.NoError(t, err)
 	b := a
 	b.PushFrom++
-	require.Equal(t, a.Hash(), b.Hash(), "hosts with other processors have another default")
-	require.NotEqual(t, a.Hash(), Default().Hash(), "a file with the same is one rank's only")
+	require.Equal(t, Agreed(a), Agreed(b), "hosts with other processors have another default")
+	require.NotEqual(t, Agreed(a), a.Hash(), "a file with the same is one rank's only")
+	file := filepath.Join(t.TempDir(), "table.json")
+	require.NoError(t, os.WriteFile(file, b.Bytes(), 0o600))
+	t.Setenv(env.Tuning.Name, file)
+	c, err := Load()
+	require.NoError(t, err)
+	require.Equal(t, b.Hash(), Agreed(c))
 }
 
 func TestParse(t *testing.T) {
