@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
@@ -68,9 +67,6 @@ func (l *Link) Put(place int, seq uint64, p unsafe.Pointer, n int) {
 		return
 	}
 	l.queued.Add(1)
-	if race.Enabled {
-		l.wire.node.puts.Add(1)
-	}
 	l.conn(place).Put(tcp.Header{Place: uint32(place), Comm: l.comm, Seq: seq, Length: uint64(n)}, p, &l.sent)
 }
 

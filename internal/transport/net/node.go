@@ -45,9 +45,6 @@ type Node struct {
 	strangers queue
 	full      atomic.Pointer[error] // why nobody can be accepted now: no descriptor is left
 
-	// puts has the race detector see what the network orders: what comes as an answer to a put is behind it.
-	puts atomic.Uint64
-
 	mu      sync.Mutex
 	wires   map[int]*Wire
 	peers   map[int]*arrival

@@ -12,7 +12,6 @@ import (
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll/fault"
-	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
@@ -309,9 +308,6 @@ func (s sink) Place(h tcp.Header) (unsafe.Pointer, bool, error) {
 	}
 	if uint64(h.Place) >= uint64(len(l.places)) {
 		return nil, false, tcp.Refused(h, fmt.Sprintf("there are %d places", len(l.places)))
-	}
-	if race.Enabled {
-		s.w.node.puts.Load()
 	}
 	x := &l.places[h.Place]
 	if h.Seq <= x.done {

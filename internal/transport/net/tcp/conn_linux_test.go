@@ -294,3 +294,34 @@ func TestPutMeanwhile(t *testing.T) {
 	require.EqualValues(t, 2, sent.Load())
 	require.NoError(t, unix.Close(fds[1]))
 }
+
+// The race detector is told what the network orders: memory of what has been put may be written once the answer is there,
+// by whoever reads that.
+func TestOrder(t *testing.T) {
+	fds := pair(t)
+	var here, there model
+	a, b := New(fds[0], &here, func(bool) {}), New(fds[1], &there, func(bool) {})
+	defer a.Close()
+	defer b.Close()
+	data := &here.memory[0] // of the put, and where the answer lands
+	received := func(c *Conn, m *model) {
+		for len(m.landed) == 0 {
+			if _, err := c.Receive(); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}
+	answered := make(chan struct{})
+	go func() { // receives at both ends, and is not told of the put in another way
+		defer close(answered)
+		received(b, &there)
+		b.Put(Header{Place: 0, Seq: 1, Length: 64}, unsafe.Pointer(&there.memory[1]), new(atomic.Uint64))
+		received(a, &here)
+	}()
+	data[0] = 1
+	var sent atomic.Uint64
+	a.Put(Header{Place: 0, Seq: 1, Length: 64}, unsafe.Pointer(data), &sent)
+	<-answered
+	require.Equal(t, byte(1), there.memory[0][0])
+}

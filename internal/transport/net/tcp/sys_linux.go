@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ubcoll/ubcoll/internal/race"
 )
 
 // Sockets are set not to block, and no call moves more than most bytes: none lasts much longer than a fifth of a millisecond.
@@ -27,6 +29,9 @@ func element(p unsafe.Pointer, n int) iovec {
 
 func receive(fd int, p unsafe.Pointer, n int) (int, syscall.Errno) {
 	r, _, e := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(fd), uintptr(p), uintptr(n), unix.MSG_DONTWAIT, 0, 0)
+	if e == 0 {
+		race.Receive(p, int(r))
+	}
 	return int(r), e
 }
 
@@ -39,10 +44,18 @@ func skip(fd, n int) (int, syscall.Errno) {
 
 func gather(fd int, v []iovec) (int, syscall.Errno) {
 	r, _, e := syscall.RawSyscall(syscall.SYS_READV, uintptr(fd), uintptr(unsafe.Pointer(&v[0])), uintptr(len(v)))
+	if race.Enabled && e == 0 {
+		for i, left := 0, int(r); left > 0; i++ {
+			k := min(left, int(v[i].Len))
+			race.Receive(unsafe.Pointer(v[i].Base), k)
+			left -= k
+		}
+	}
 	return int(r), e
 }
 
 func send(fd int, b []byte) (int, syscall.Errno) {
+	race.Send(unsafe.Pointer(&b[0]), len(b))
 	r, _, e := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
 		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 	return int(r), e
@@ -54,6 +67,11 @@ type scatter struct{ unix.Msghdr }
 func (m *scatter) send(fd int, v []iovec) (int, syscall.Errno) {
 	m.Iov = &v[0]
 	m.SetIovlen(len(v))
+	if race.Enabled {
+		for i := range v {
+			race.Send(unsafe.Pointer(v[i].Base), int(v[i].Len))
+		}
+	}
 	r, _, e := syscall.RawSyscall(syscall.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&m.Msghdr)),
 		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	return int(r), e
