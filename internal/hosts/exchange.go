@@ -48,16 +48,21 @@ func (s *Stage) exchange(ctx context.Context, set int, own block, n int) error {
 			return s.comm(from.rank, err)
 		}
 		if have += count; have < s.n {
-			if bytes > len(s.buf)-end {
-				return s.comm(from.rank, fmt.Errorf("blocks of %d bytes, and %d are the most: %w", end+bytes, len(s.buf),
-					fault.ErrMismatch))
+			if end, err = s.keep(end, got[:bytes]); err != nil {
+				return s.comm(from.rank, err)
 			}
-			copy(s.buf[end:], got[:bytes])
-			end += bytes
 		}
 		s.grant(set, k, seq+2)
 	}
 	return s.flush(ctx)
+}
+
+// keep puts blocks that have come behind those that go out, which end at end, and returns where they end then.
+func (s *Stage) keep(end int, blocks []byte) (int, error) {
+	if len(blocks) > len(s.buf)-end {
+		return 0, fmt.Errorf("blocks of %d bytes, and %d are the most: %w", end+len(blocks), len(s.buf), fault.ErrMismatch)
+	}
+	return end + copy(s.buf[end:], blocks), nil
 }
 
 // bytesOf is what the first blocks of buf take.

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -168,6 +169,21 @@ func TestBroadcastSchedule(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Blocks of which each is in order, and which are more together than any operation has, are an error, and nothing is written
+// beyond the room for them.
+func TestKeepBlocks(t *testing.T) {
+	s := &Stage{buf: make([]byte, 100, 200)}
+	end, err := s.keep(32, make([]byte, 48))
+	require.NoError(t, err)
+	require.Equal(t, 80, end)
+	end, err = s.keep(end, make([]byte, 20))
+	require.NoError(t, err)
+	require.Equal(t, 100, end)
+	_, err = s.keep(80, make([]byte, 21))
+	require.ErrorIs(t, err, fault.ErrMismatch)
+	require.EqualError(t, err, "blocks of 101 bytes, and 100 are the most: "+fault.ErrMismatch.Error())
 }
 
 func FuzzBlocks(f *testing.F) {

@@ -163,6 +163,13 @@ func (c *control) drained() bool {
 	return len(c.out) == 0 && len(c.held) == 0
 }
 
+// silent reports whether the peer's kernel does not answer.
+func (c *control) silent() bool {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	return c.fd >= 0 && silent(c.fd)
+}
+
 func (c *control) shut() {
 	c.sending.Lock()
 	defer c.sending.Unlock()

@@ -3,6 +3,7 @@ package net
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"strings"
 	"sync"
 	"syscall"
@@ -176,6 +177,41 @@ func TestCut(t *testing.T) {
 		require.Len(t, p.toldA.downs(), 1)
 		testkit.Eventually(t, func() bool { return p.lb.Err() != nil })
 		p.close(t)
+	}
+}
+
+// Where the packets of one direction are lost the peer may give up first, and its end comes through: that is no death.
+func TestCutOneWay(t *testing.T) {
+	ends := map[string]func(p *pair){
+		"all": func(p *pair) { p.ba.finish(Cut, syscall.ETIMEDOUT) },
+		"reset": func(p *pair) {
+			p.ba.ended.Store(true)
+			for _, e := range p.ba.sockets() {
+				require.NoError(t, unix.SetsockoptLinger(e.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
+			}
+			p.ba.close()
+		},
+		"data": func(p *pair) { p.ba.data[0].Close() },
+	}
+	for name, end := range ends {
+		for _, cut := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s %v", name, cut), func(t *testing.T) {
+				p := newPair(t, 1)
+				if cut {
+					drop := [1]unix.SockFilter{{Code: unix.BPF_RET}} // what comes for the socket is dropped: nothing is acknowledged
+					require.NoError(t, unix.SetsockoptSockFprog(p.ba.control.end.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+						&unix.SockFprog{Len: 1, Filter: &drop[0]}))
+					testkit.Eventually(t, func() bool { return p.ab.silent.Load() != 0 })
+				}
+				end(p)
+				testkit.Eventually(t, func() bool { return p.la.Err() != nil })
+				want := Died
+				if cut {
+					want = Cut
+				}
+				require.Equal(t, want, p.la.Err().Kind, p.la.Err())
+			})
+		}
 	}
 }
 

@@ -301,6 +301,45 @@ func TestProof(t *testing.T) {
 	closeAll(t, b)
 }
 
+// Who answers in a rank's place cannot prove that it is that, whatever it makes of what it has been told.
+func TestImpostor(t *testing.T) {
+	a, _ := node(t, 0)
+	b, _ := node(t, 1)
+	genuine := func(first, nonce, _ []byte) []byte {
+		key, err := b.pairKey(a.row.Key, 0, 1, a.row.Key, b.row.Key)
+		require.NoError(t, err)
+		return proof(key, "accept", first, nonce)
+	}
+	for name, answer := range map[string]func(first, nonce, theirs []byte) []byte{
+		"the rank":         genuine,
+		"zeros":            func(_, _, _ []byte) []byte { return make([]byte, 32) },
+		"the same proof":   func(_, _, theirs []byte) []byte { return theirs },
+		"of another nonce": func(first, _, theirs []byte) []byte { return genuine(first, theirs, nil) },
+		"nearly right":     func(first, nonce, _ []byte) []byte { p := genuine(first, nonce, nil); p[31] ^= 1; return p },
+	} {
+		t.Run(name, func(t *testing.T) {
+			here, there := stdnet.Pipe()
+			defer here.Close()
+			defer there.Close()
+			go func() {
+				first, nonce, theirs := make([]byte, helloSize), make([]byte, nonceSize), make([]byte, 32)
+				_, _ = io.ReadFull(there, first)
+				_, _ = there.Write(nonce)
+				_, _ = io.ReadFull(there, theirs)
+				_, _ = there.Write(answer(first, nonce, theirs))
+			}()
+			err := a.meet(here, hello{from: 0, to: 1, count: 1 + dataConnections, key: a.row.Key}, b.row.Key)
+			if name == "the rank" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, errStranger)
+			require.ErrorContains(t, err, "cannot prove")
+		})
+	}
+	closeAll(t, a, b)
+}
+
 // Connections of a peer that has proved itself, beside those of its wire, are closed.
 func TestDuplicates(t *testing.T) {
 	p := newPair(t, 1)

@@ -190,6 +190,13 @@ func watch(fd int, control bool) (err error) {
 	return err
 }
 
+// silent reports whether the peer's kernel has not acknowledged what this end has sent, or its probes, for half the time
+// after which a control connection ends, or more than one repetition: what the peer said may have come all the same.
+func silent(fd int) bool {
+	i, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	return err == nil && (i.Retransmits > 1 || time.Duration(i.Last_ack_recv)*time.Millisecond > unanswered/2)
+}
+
 func sendTo(fd int, b []byte) (int, error) {
 	r, _, e := syscall.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
 		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)

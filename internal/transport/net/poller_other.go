@@ -35,6 +35,8 @@ func adopt(syscall.Conn) (int, error) { return 0, fault.ErrNotSupported }
 
 func watch(int, bool) error { return fault.ErrNotSupported }
 
+func silent(int) bool { return false }
+
 func sendTo(int, []byte) (int, error) { return 0, fault.ErrNotSupported }
 
 func receiveFrom(int, []byte) (int, error) { return 0, fault.ErrNotSupported }

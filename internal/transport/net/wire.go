@@ -34,6 +34,7 @@ type Wire struct {
 	ended   atomic.Bool  // somebody ends it
 	linked  atomic.Bool  // it has or had a link, which is told how it ended
 	idle    atomic.Int64 // polls that found nothing
+	silent  atomic.Int64 // when the peer's kernel was seen not to answer, last
 
 	mu     sync.Mutex                           // of who changes links
 	links  atomic.Pointer[map[uint64]*Link]     // by communicator, until both sides have closed theirs
@@ -138,12 +139,34 @@ func (w *Wire) heard(err error) {
 		w.finish(Broken, err)
 	case w.control.leaving():
 		w.finish(Left, errClosed)
-	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH),
-		errors.Is(err, syscall.EHOSTDOWN), errors.Is(err, syscall.ENETDOWN):
-		w.finish(Cut, fmt.Errorf("its host does not answer: %w", err))
 	default:
-		w.finish(Died, fmt.Errorf("its process has ended: %w", err))
+		w.lost("its process has ended", err)
 	}
+}
+
+// mute reports whether the peer's kernel does not answer, or did not a moment ago: its last packet may acknowledge something.
+func (w *Wire) mute(now time.Time) bool {
+	if w.control.silent() {
+		w.silent.Store(now.UnixNano())
+	}
+	return now.Sub(time.Unix(0, w.silent.Load())) < 2*silence
+}
+
+// lost ends the wire for an error of a socket. Where packets are lost in one direction only, the peer may have given up
+// first, and its end of the connection comes through: no news of a death, if its kernel has not answered before.
+func (w *Wire) lost(what string, err error) {
+	for _, e := range [...]syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN,
+		syscall.ENETDOWN} {
+		if errors.Is(err, e) {
+			w.finish(Cut, fmt.Errorf("its host does not answer: %w", err))
+			return
+		}
+	}
+	if w.mute(time.Now()) {
+		w.finish(Cut, fmt.Errorf("its host has not answered: %w", err))
+		return
+	}
+	w.finish(Died, fmt.Errorf("%s: %w", what, err))
 }
 
 // move receives on a data connection, sends what is queued there, and says whether anything came.
@@ -197,11 +220,12 @@ func (w *Wire) settle() {
 	w.finish(Left, fmt.Errorf("it has closed its network"))
 }
 
-// overdue ends a wire of which a part has ended, and the rest does not.
+// overdue ends a wire of which a part has ended, and the rest does not. It is called all the time.
 func (w *Wire) overdue(now time.Time) {
 	if w.ended.Load() {
 		return
 	}
+	w.mute(now)
 	since := func(t *atomic.Int64) time.Duration {
 		if v := t.Load(); v != 0 {
 			return now.Sub(time.Unix(0, v))
@@ -214,7 +238,7 @@ func (w *Wire) overdue(now time.Time) {
 	case since(&w.part.data) > silence && w.part.control.Load() == 0 && !w.control.leaving():
 		for i := range w.data {
 			if d := &w.data[i]; d.over.Load() {
-				w.finish(Died, fmt.Errorf("a data connection has ended: %w", d.err))
+				w.lost("a data connection has ended", d.err)
 			}
 		}
 	}
