@@ -35,7 +35,6 @@ type player struct {
 	next  *step
 	have  map[int]map[int]bool // by chunk: whose sources are in what this host has
 	in    []item               // granted by window at most
-	sent  bool                 // of next
 	over  bool
 }
 
