@@ -9,6 +9,7 @@ import (
 	stdnet "net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -382,11 +383,17 @@ func (n *Node) greet(c stdnet.Conn) {
 // queue is the connections that have proved nothing yet, the oldest first.
 type queue struct {
 	mu     sync.Mutex
-	list   []stdnet.Conn
+	list   []stranger
 	closed bool
 }
 
-// add says whether there is still a handshake for c.
+type stranger struct {
+	stdnet.Conn
+	spoke bool // has sent what a rank sends first
+}
+
+// add says whether there is still a handshake for c. Where there are too many the oldest makes room that has not spoken, if
+// there is one: who only connects, however often, does not keep ranks out.
 func (q *queue) add(c stdnet.Conn) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -395,24 +402,37 @@ func (q *queue) add(c stdnet.Conn) bool {
 		return false
 	}
 	if len(q.list) == strangers {
-		q.list[0].Close()
-		q.list = q.list[1:]
+		i := max(slices.IndexFunc(q.list, func(s stranger) bool { return !s.spoke }), 0)
+		q.list[i].Close()
+		q.list = slices.Delete(q.list, i, i+1)
 	}
-	q.list = append(q.list, c)
+	q.list = append(q.list, stranger{Conn: c})
 	return true
+}
+
+// speaks notes that c has sent what a rank sends first.
+func (q *queue) speaks(c stdnet.Conn) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if i := q.find(c); i >= 0 {
+		q.list[i].spoke = true
+	}
+}
+
+// find is called under the lock.
+func (q *queue) find(c stdnet.Conn) int {
+	return slices.IndexFunc(q.list, func(s stranger) bool { return s.Conn == c })
 }
 
 // remove says whether c was there, and not closed.
 func (q *queue) remove(c stdnet.Conn) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for i, x := range q.list {
-		if x == c {
-			q.list = append(q.list[:i:i], q.list[i+1:]...)
-			return true
-		}
+	i := q.find(c)
+	if i >= 0 {
+		q.list = slices.Delete(q.list, i, i+1)
 	}
-	return false
+	return i >= 0
 }
 
 func (q *queue) close() {

@@ -37,7 +37,7 @@ const (
 	nonceSize = 32
 	probeSize = 64 << 10
 
-	strangers = 64 // connections at most that have proved nothing yet: the oldest makes room
+	strangers = 64 // connections at most that have proved nothing yet: see queue.add
 )
 
 var helloMagic = [8]byte{'u', 'b', 'c', 'o', 'l', 'l', 0, 1}
@@ -149,6 +149,7 @@ func (n *Node) welcome(c stdnet.Conn) (hello, error) {
 	if err != nil {
 		return hello{}, err
 	}
+	n.strangers.speaks(c)
 	key, err := n.pairKey(h.key, h.from, h.to, h.key, n.row.Key)
 	if err != nil {
 		return hello{}, fmt.Errorf("%w: %w", errStranger, err)

@@ -389,6 +389,36 @@ func TestSilentStrangers(t *testing.T) {
 	closeAll(t, a, b)
 }
 
+// Who has spoken as a rank does outlasts all who have not; among those who have, the oldest makes room.
+func TestStrangersInLine(t *testing.T) {
+	var q queue
+	open := func() stdnet.Conn {
+		c, other := stdnet.Pipe()
+		t.Cleanup(func() { c.Close(); other.Close() })
+		require.True(t, q.add(c))
+		return c
+	}
+	closed := func(c stdnet.Conn) bool { return errors.Is(c.SetDeadline(time.Time{}), io.ErrClosedPipe) }
+	rank := open()
+	q.speaks(rank)
+	silent := open()
+	for range 10 * strangers {
+		open()
+	}
+	require.Len(t, q.list, strangers)
+	require.False(t, closed(rank))
+	require.True(t, closed(silent))
+	require.False(t, q.remove(silent))
+	for range strangers {
+		q.speaks(open())
+	}
+	require.True(t, closed(rank))
+	require.Len(t, q.list, strangers)
+	last := open()
+	require.True(t, q.remove(last))
+	q.close()
+}
+
 // A connection that says nothing is closed after some seconds.
 func TestSilence(t *testing.T) {
 	defer func(d time.Duration) { strangerLimit = d }(strangerLimit)
