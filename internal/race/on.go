@@ -1,7 +1,7 @@
 //go:build race
 
-// Package race says whether the race detector is compiled in. It does not see mapped memory, so that race builds take
-// what goroutine ranks share from the Go heap.
+// Package race says whether the race detector is compiled in, and tells it what it does not see: sockets. Nor does it see
+// mapped memory, so that race builds take what goroutine ranks share from the Go heap.
 package race
 
 import (

@@ -197,9 +197,10 @@ func (n *Node) serve() {
 	}
 }
 
-// look ends wires whose peers have closed a part of them and say nothing more.
+// look notes whose hosts do not answer, and ends wires whose peers have closed a part of them and say nothing more.
 func (n *Node) look(now time.Time) {
 	for _, w := range n.all() {
+		w.silent(now)
 		w.overdue(now)
 	}
 }

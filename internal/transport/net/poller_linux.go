@@ -190,11 +190,11 @@ func watch(fd int, control bool) (err error) {
 	return err
 }
 
-// silent reports whether the peer's kernel has not acknowledged what this end has sent, or its probes, for half the time
-// after which a control connection ends, or more than one repetition: what the peer said may have come all the same.
+// silent reports whether the peer's kernel does not answer: it has not acknowledged what was sent, also repeated twice, or a
+// probe, for half the time after which a control connection ends. What the peer sends may come all the same.
 func silent(fd int) bool {
 	i, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-	return err == nil && (i.Retransmits > 1 || time.Duration(i.Last_ack_recv)*time.Millisecond > unanswered/2)
+	return err == nil && (i.Retransmits > 1 || i.Probes > 0 && time.Duration(i.Last_ack_recv)*time.Millisecond > unanswered/2)
 }
 
 func sendTo(fd int, b []byte) (int, error) {

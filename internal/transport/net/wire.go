@@ -34,7 +34,8 @@ type Wire struct {
 	ended   atomic.Bool  // somebody ends it
 	linked  atomic.Bool  // it has or had a link, which is told how it ended
 	idle    atomic.Int64 // polls that found nothing
-	silent  atomic.Int64 // when the peer's kernel was seen not to answer, last
+
+	silentAt atomic.Int64 // when the peer's kernel was last seen not to answer
 
 	mu     sync.Mutex                           // of who changes links
 	links  atomic.Pointer[map[uint64]*Link]     // by communicator, until both sides have closed theirs
@@ -144,29 +145,27 @@ func (w *Wire) heard(err error) {
 	}
 }
 
-// mute reports whether the peer's kernel does not answer, or did not a moment ago: its last packet may acknowledge something.
-func (w *Wire) mute(now time.Time) bool {
+// silent reports whether the peer's kernel does not answer, or did not a moment ago: the last packet of one that has given
+// up may acknowledge something.
+func (w *Wire) silent(now time.Time) bool {
 	if w.control.silent() {
-		w.silent.Store(now.UnixNano())
+		w.silentAt.Store(now.UnixNano())
 	}
-	return now.Sub(time.Unix(0, w.silent.Load())) < 2*silence
+	return now.Sub(time.Unix(0, w.silentAt.Load())) < 2*silence
 }
 
 // lost ends the wire for an error of a socket. Where packets are lost in one direction only, the peer may have given up
 // first, and its end of the connection comes through: no news of a death, if its kernel has not answered before.
 func (w *Wire) lost(what string, err error) {
-	for _, e := range [...]syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN,
-		syscall.ENETDOWN} {
-		if errors.Is(err, e) {
-			w.finish(Cut, fmt.Errorf("its host does not answer: %w", err))
-			return
-		}
-	}
-	if w.mute(time.Now()) {
+	switch {
+	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH),
+		errors.Is(err, syscall.EHOSTDOWN), errors.Is(err, syscall.ENETDOWN):
+		w.finish(Cut, fmt.Errorf("its host does not answer: %w", err))
+	case w.silent(time.Now()):
 		w.finish(Cut, fmt.Errorf("its host has not answered: %w", err))
-		return
+	default:
+		w.finish(Died, fmt.Errorf("%s: %w", what, err))
 	}
-	w.finish(Died, fmt.Errorf("%s: %w", what, err))
 }
 
 // move receives on a data connection, sends what is queued there, and says whether anything came.
@@ -220,12 +219,11 @@ func (w *Wire) settle() {
 	w.finish(Left, fmt.Errorf("it has closed its network"))
 }
 
-// overdue ends a wire of which a part has ended, and the rest does not. It is called all the time.
+// overdue ends a wire of which a part has ended, and the rest does not.
 func (w *Wire) overdue(now time.Time) {
 	if w.ended.Load() {
 		return
 	}
-	w.mute(now)
 	since := func(t *atomic.Int64) time.Duration {
 		if v := t.Load(); v != 0 {
 			return now.Sub(time.Unix(0, v))
