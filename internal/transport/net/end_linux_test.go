@@ -201,7 +201,9 @@ func TestCutOneWay(t *testing.T) {
 					drop := [1]unix.SockFilter{{Code: unix.BPF_RET}} // what comes for the socket is dropped: nothing is acknowledged
 					require.NoError(t, unix.SetsockoptSockFprog(p.ba.control.end.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 						&unix.SockFprog{Len: 1, Filter: &drop[0]}))
-					testkit.Eventually(t, func() bool { return p.ab.silentAt.Load() != 0 })
+					testkit.Eventually(t, func() bool { return p.ab.control.silent() || p.la.Err() != nil })
+					p.a.look(time.Now())
+					require.True(t, p.ab.silentAt.Load() != 0 || p.la.Err() != nil, "nobody has looked")
 				}
 				end(p)
 				testkit.Eventually(t, func() bool { return p.la.Err() != nil })
