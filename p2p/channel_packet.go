@@ -60,9 +60,10 @@ func (w PacketWidth) check(n int, p unsafe.Pointer) error {
 // PutPackets copies n bytes at srcOff of this rank's memory to dstOff of the peer's as packets: twice the size, but
 // with its own signals: the peer's GetPackets takes each as it comes. The k-th PutPackets is met by the peer's k-th
 // GetPackets, of the same size and width; the bytes at dstOff should hold nothing but packets, and none that the peer
-// has not taken yet. Local; it takes the time of the copy. ErrArgument for a range that is outside of either memory,
-// and packets that are not aligned to their width; ErrStale when either rank has closed its registration, ErrClosed,
-// and what the communicator broke of.
+// has not taken yet. Local; it takes the time of the copy, and says nothing of whether the peer takes them. ErrArgument
+// for a range that is outside of either memory, and packets that are not aligned to their width; ErrStale when either
+// rank has closed its registration, but not once all packets are there: a peer that has taken them may close at once.
+// ErrClosed, and what the communicator broke of.
 func (ch *Channel) PutPackets(ctx context.Context, dstOff, srcOff, n int, w PacketWidth) error {
 	if ch.nothing() {
 		return errNoChannel
@@ -97,14 +98,15 @@ func (ch *Channel) putPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 	if err = w.check(n, dst); err == nil {
 		ch.packets.out++
 		f := flag(w, ch.packets.saltOut, ch.packets.out)
-		for done := 0; done < n && err == nil; done += packPiece {
-			pack(w, unsafe.Add(dst, w.size(done)), unsafe.Add(src, done), min(packPiece, n-done), f)
-			err = ch.end.Live() // a peer that takes its memory back waits for this
+		for done := 0; done < n && err == nil; {
+			piece := min(packPiece, n-done)
+			pack(w, unsafe.Add(dst, w.size(done)), unsafe.Add(src, done), piece, f)
+			if done += piece; done < n { // with the last packet the peer may have all, and close
+				err = ch.end.Live() // a peer that takes its memory back waits for this
+			}
 		}
 	}
-	if done := ch.end.Done(); err == nil {
-		err = done
-	}
+	ch.end.Done()
 	if err != nil {
 		return ch.end.Error(op, err)
 	}

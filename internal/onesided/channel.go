@@ -65,7 +65,8 @@ func (ch *Channel) Copy(off int, here unsafe.Pointer, n int, put bool) error {
 // Count counts a put of n bytes that came by way of Reach.
 func (ch *Channel) Count(n int) { ch.countAlone(true, n) }
 
-// Reach is n bytes at off of what the other end shows; Done after the copy. Within a use.
+// Reach is n bytes at off of what the other end shows; Done after the copy. Within a use. The peer, if it takes the
+// memory back, waits for the copy, so that a long one asks Live after every piece.
 func (ch *Channel) Reach(off, n int) (unsafe.Pointer, error) {
 	return ch.remote.begin(&ch.mine.copying, off, n)
 }
@@ -73,11 +74,9 @@ func (ch *Channel) Reach(off, n int) (unsafe.Pointer, error) {
 // Live is why what the other end shows must not be used any more, or nil.
 func (ch *Channel) Live() error { return ch.remote.live() }
 
-// Done ends a copy that began with Reach.
-func (ch *Channel) Done() error {
-	ch.mine.copying.Add(^uint64(0))
-	return ch.remote.live()
-}
+// Done ends a copy that began with Reach. It does not say whether the memory was taken back: what the copy wrote may
+// have told the peer that it is over.
+func (ch *Channel) Done() { ch.mine.copying.Add(^uint64(0)) }
 
 // Signal lets one Wait of the other end go on; it sees all that this rank wrote before. Within a use.
 func (ch *Channel) Signal() {

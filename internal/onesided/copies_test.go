@@ -104,7 +104,11 @@ func (e *oneSided) reach(n int) (unsafe.Pointer, func() error, error) {
 	if err != nil {
 		e.channel.End()
 	}
-	return p, func() error { defer e.channel.End(); return e.channel.Done() }, err
+	return p, func() error {
+		defer e.channel.End()
+		defer e.channel.Done()
+		return e.channel.Live()
+	}, err
 }
 
 // live is whether the peer's memory may be used.

@@ -114,7 +114,8 @@ func (m *Remote) live() error {
 const copyPiece = 1 << 20
 
 // copy copies n bytes from here to off in the peer's memory, or the other way. An error says that the peer has taken
-// the memory back meanwhile, so that what was read may be anything.
+// the memory back meanwhile, so that what was read may be anything. It looks after the last piece too: a signal that
+// comes later is what tells the peer of a put or a get, and no peer may close before.
 func (m *Remote) copy(copies *atomic.Uint64, off int, here unsafe.Pointer, n int, put bool) error {
 	there, err := m.begin(copies, off, n)
 	if err != nil {
