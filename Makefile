@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 export MPI MPI_HOME MPICC
 
-.PHONY: build run test check race fuzz bench bench-peers bench-hosts bench-gpu verify-gpu kernels lint clean help
+.PHONY: build run test test-rdma check race fuzz bench bench-peers bench-hosts bench-gpu verify-gpu kernels lint clean help
 
 build: ## programs into bin/, with MPI where it is found
 	@scripts/build
@@ -16,6 +16,9 @@ test: ## everything, as CI does it: installs both MPIs if that may be done
 
 check: lint ## the daily minute: no MPI, no race detector
 	go test ./...
+
+test-rdma: ## what needs an RDMA device, in virtual machines that have one, made of Debian's packages
+	@scripts/test-rdma
 
 race: ## the unit tests under the race detector
 	go test -race ./...

@@ -16,7 +16,6 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -24,10 +23,7 @@ import (
 func gpus(t testing.TB, n int) []*cuda.Context {
 	t.Helper()
 	if p := cuda.Have(); p.Err != nil {
-		if env.Requires("cuda") {
-			t.Fatal(p)
-		}
-		t.Skip(p)
+		testkit.Missing(t, "cuda", p)
 	}
 	all, err := cuda.Devices()
 	require.NoError(t, err)

@@ -31,11 +31,7 @@ func needDevices(t *testing.T, n int) {
 	t.Setenv(env.CUDA.Name, "auto")
 	all, err := cuda.Devices()
 	if err != nil || len(all) < n {
-		err = fmt.Errorf("%d of %d devices: %w", len(all), n, err)
-		if env.Requires("cuda") {
-			t.Fatal(err)
-		}
-		t.Skip(err)
+		testkit.Missing(t, "cuda", fmt.Errorf("%d of %d devices: %w", len(all), n, err))
 	}
 }
 

@@ -79,7 +79,7 @@ var (
 		Doc: "The job's secret, at least 16 bytes; ranks prove that they know it and never send it."}, text)
 	Require = define(Info{Name: "UBCOLL_REQUIRE", Kind: "list of mpi, cuda, verbs, hosts",
 		Doc: "What must be there: tests that lack it fail where they would skip, ubcoll and allreduce_ub where they would " +
-			"do without; hosts: that this machine can make several of itself; verbs is in no version yet."}, list("mpi", "cuda", "verbs", "hosts"))
+			"do without; hosts: that this machine can make several of itself; verbs: an RDMA device, by which no job goes yet."}, list("mpi", "cuda", "verbs", "hosts"))
 	Timeout = define(Info{Name: "UBCOLL_TIMEOUT", Kind: "duration", Default: "10m", JobWide: true,
 		Doc: "The longest wait inside one operation."}, duration)
 	Register = define(Info{Name: "UBCOLL_REGISTER", Kind: "auto|explicit|off", Default: "auto", JobWide: true,

@@ -15,7 +15,6 @@ import (
 
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/conform/endings"
-	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -25,11 +24,7 @@ func mpiJob(t *testing.T, n int, args ...string) *exec.Cmd {
 	t.Helper()
 	launch, bin := os.Getenv("CONFORM_LAUNCH"), os.Getenv(programVar)
 	if launch == "" || bin == "" {
-		const how = "runs under scripts/conform-jobs, which sets CONFORM_LAUNCH and " + programVar
-		if env.Requires("mpi") {
-			t.Fatal(env.Require.Name + " lists mpi: this " + how)
-		}
-		t.Skip(how)
+		testkit.Missing(t, "mpi", "runs under scripts/conform-jobs, which sets CONFORM_LAUNCH and "+programVar)
 	}
 	return exec.Command(launch, append([]string{"-n", strconv.Itoa(n), "--", bin}, args...)...)
 }
@@ -58,15 +53,6 @@ func TestMPI(t *testing.T) {
 			}
 			runMPI(t, n, n, nil, suites...)
 		})
-	}
-}
-
-// What no version has can be required all the same, and then fails by name; the others fail where they are missed.
-func TestRequired(t *testing.T) {
-	for _, what := range []string{"verbs"} {
-		if env.Requires(what) {
-			t.Errorf("%s lists %s: no version has that yet", env.Require.Name, what)
-		}
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/cuda"
-	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -48,10 +47,7 @@ type member struct {
 
 func newWorld(t *testing.T, n int) *world {
 	if p := cuda.Have(); p.Err != nil {
-		if env.Requires("cuda") {
-			t.Fatal(p)
-		}
-		t.Skip(p)
+		testkit.Missing(t, "cuda", p)
 	}
 	devices, err := cuda.Devices()
 	require.NoError(t, err)

@@ -50,11 +50,8 @@ func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.
 		return f(ctx, c, dev)
 	})
 	require.NoError(t, err)
-	switch {
-	case missing != nil && env.Requires("cuda"):
-		t.Fatal(missing)
-	case missing != nil:
-		t.Skip(missing)
+	if missing != nil {
+		testkit.Missing(t, "cuda", missing)
 	}
 }
 
