@@ -375,7 +375,6 @@ typedef struct {
 	F(int, query_qp_data_in_order, (ubv_qp *, int, uint32_t)) \
 	F(int, is_fork_initialized, (void))
 
-// _ibv_query_gid_ex, whose name begins otherwise. rdma-core 33 has it, and all above.
-typedef int ubv_query_gid_ex(ubv_context *, uint32_t, uint32_t, ubv_gid_entry *, uint32_t, size_t);
+// _ibv_query_gid_table, whose name begins otherwise, is called beside these. rdma-core 33 has it, and all above.
 
 #endif

@@ -1,0 +1,42 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/ubcoll/ubcoll/hw"
+)
+
+// counters reads the numbers below a device's folder for one port: those of the InfiniBand standard and the driver's own.
+func counters(device string, port int) (map[string]uint64, error) {
+	all := map[string]uint64{}
+	var failed error
+	found := false
+	for _, kind := range []string{"counters", "hw_counters"} {
+		dir := filepath.Join(device, "ports", strconv.Itoa(port), kind)
+		entries, err := os.ReadDir(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		failed = errors.Join(failed, err)
+		found = found || err == nil
+		for _, e := range entries {
+			b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+			if err != nil {
+				continue // some are there for others to read, or not on this kind of port
+			}
+			if n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil {
+				all[e.Name()] = n
+			}
+		}
+	}
+	if !found && failed == nil {
+		return nil, fmt.Errorf("port %d has no counters below %s: %w", port, device, hw.ErrNotSupported)
+	}
+	return all, failed
+}

@@ -1,0 +1,205 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package verbs
+
+// #include "lib.h"
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll/fault"
+)
+
+// Channel tells when completion queues that ask for it have something ([CQ.Notify]). (ibv_comp_channel)
+type Channel struct {
+	owner
+	device  *Device
+	channel *C.ubv_comp_channel
+	ready   *waiter
+}
+
+// CreateChannel makes a completion channel. (ibv_create_comp_channel)
+func (d *Device) CreateChannel() (*Channel, error) {
+	if err := d.make("completion channel"); err != nil {
+		return nil, fmt.Errorf("%s: %w", d.name, err)
+	}
+	c := &Channel{device: d}
+	err := d.check("ibv_create_comp_channel", "", C.ubv_create_channel(d.context, &c.channel))
+	if err == nil {
+		if c.ready, err = newWaiter(int(c.channel.fd), d.name+" completions"); err != nil {
+			C.ubv_destroy_channel(c.channel)
+		}
+	}
+	if err != nil {
+		d.unmake("completion channel")
+		return nil, err
+	}
+	return c, nil
+}
+
+// FD is the channel's descriptor, for poll(2): readable when Wait would not block. It is the channel's, and non-blocking.
+func (c *Channel) FD() int { return int(c.channel.fd) }
+
+// Wait blocks until one of the channel's queues, which had asked by Notify, has a completion, or until ctx ends, and then
+// returns its cause. The queue has to be polled before it is asked again, and once more after that: what came between is not
+// told. One goroutine waits at a time; others wait for their turn. (ibv_get_cq_event)
+func (c *Channel) Wait(ctx context.Context) error {
+	var result error
+	err := c.ready.wait(ctx, func() bool {
+		var cq *C.ubv_cq
+		code, err := c.use(func() C.int {
+			code := C.ubv_get_event(c.channel, &cq)
+			if code == 0 {
+				C.ubv_ack(cq, 1) // at once: a queue cannot be destroyed before
+			}
+			return code
+		})
+		if code == C.int(syscall.EAGAIN) && err == nil {
+			return false
+		}
+		result = err
+		if err == nil {
+			result = c.device.check("ibv_get_cq_event", "", code)
+		}
+		return true
+	})
+	if err == nil {
+		err = result
+	}
+	if err != nil {
+		return fmt.Errorf("completion channel of %s: %w", c.device.name, err)
+	}
+	return nil
+}
+
+// Close destroys the channel; a Wait under way ends. (ibv_destroy_comp_channel)
+func (c *Channel) Close() error {
+	if err := c.end("completion channel of "+c.device.name, "ibv_destroy_comp_channel", c.device.name, func() C.int {
+		return C.ubv_destroy_channel(c.channel)
+	}); err != nil {
+		return err
+	}
+	c.ready.close()
+	c.device.unmake("completion channel")
+	return nil
+}
+
+// CQ is a completion queue.
+type CQ struct {
+	owner
+	device  *Device
+	channel *Channel // or nil
+	cq      *C.ubv_cq
+	entries int
+}
+
+// CreateCQ makes a queue for that many completions at least, which the channel, if there is one, can tell of. A queue that is
+// given more than it holds breaks, and all that uses it: sizes are the caller's to see to. (ibv_create_cq)
+func (d *Device) CreateCQ(entries int, channel *Channel) (*CQ, error) {
+	if entries < 1 || entries > d.limits.CQEntries {
+		return nil, fmt.Errorf("a completion queue of %d entries: %s offers 1 to %d: %w", entries, d.name, d.limits.CQEntries,
+			fault.ErrArgument)
+	}
+	if channel != nil && channel.device != d {
+		return nil, fmt.Errorf("the completion channel is of %s, the queue of %s: %w", channel.device.name, d.name, fault.ErrArgument)
+	}
+	if err := d.make("completion queue"); err != nil {
+		return nil, fmt.Errorf("%s: %w", d.name, err)
+	}
+	var raw *C.ubv_comp_channel
+	if channel != nil {
+		if err := channel.make("completion queue"); err != nil {
+			d.unmake("completion queue")
+			return nil, fmt.Errorf("completion channel of %s: %w", d.name, err)
+		}
+		raw = channel.channel
+	}
+	c := &CQ{device: d, channel: channel}
+	if err := d.check("ibv_create_cq", fmt.Sprintf("%d entries", entries),
+		C.ubv_create_cq(d.context, C.int(entries), raw, 0, &c.cq)); err != nil {
+		c.leave()
+		return nil, err
+	}
+	c.entries = int(c.cq.cqe)
+	return c, nil
+}
+
+// leave takes the queue from what it was made of.
+func (c *CQ) leave() {
+	if c.channel != nil {
+		c.channel.unmake("completion queue")
+	}
+	c.device.unmake("completion queue")
+}
+
+// Entries is how many completions the queue holds.
+func (c *CQ) Entries() int { return c.entries }
+
+// A Completion is a ubv_wc, and Work and Receive are what lib.h declares.
+var (
+	_ [unsafe.Sizeof(Completion{})]byte = [C.sizeof_ubv_wc]byte{}
+	_ [unsafe.Sizeof(Work{})]byte       = [C.sizeof_ubv_work]byte{}
+	_ [unsafe.Sizeof(Receive{})]byte    = [C.sizeof_ubv_receive]byte{}
+)
+
+// Poll takes what has completed, and says how much of done it has filled. It looks up to tries times, at least once, before it
+// comes back with nothing: a look takes a few nanoseconds, a call from Go ten times that. It allocates nothing. What has failed
+// is among the completions; [CQ.Failure] says how. (ibv_poll_cq)
+func (c *CQ) Poll(done []Completion, tries int) (int, error) {
+	if len(done) == 0 {
+		return 0, fmt.Errorf("completion queue of %s: no room for completions: %w", c.device.name, fault.ErrArgument)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return 0, fmt.Errorf("completion queue of %s: %w", c.device.name, fault.ErrClosed)
+	}
+	var n C.int
+	code := C.ubv_poll(c.cq, (*C.ubv_wc)(unsafe.Pointer(&done[0])), C.int(len(done)), C.int(tries), &n)
+	return int(n), c.device.check("ibv_poll_cq", "", code)
+}
+
+// Failure is nil of a completion that succeeded, else a *[CompletionError].
+func (c *CQ) Failure(done *Completion) error {
+	if done.Status == Success {
+		return nil
+	}
+	e := &CompletionError{Status: done.Status, Text: C.GoString(C.ubv_status(C.int(done.Status))), Vendor: done.Vendor,
+		Device: c.device.name, QP: done.QP, ID: done.ID}
+	if q, ok := c.device.pairs.Load(done.QP); ok {
+		e.Peer, e.Work = q.(*QP).posted(done.ID)
+	}
+	return e
+}
+
+// Notify asks that the channel tell of the next completion, or, if solicited, of the next one that the peer has marked so or
+// that has failed. (ibv_req_notify_cq)
+func (c *CQ) Notify(solicited bool) error {
+	if c.channel == nil {
+		return fmt.Errorf("completion queue of %s: it has no channel: %w", c.device.name, fault.ErrArgument)
+	}
+	only := C.int(0)
+	if solicited {
+		only = 1
+	}
+	code, err := c.use(func() C.int { return C.ubv_notify(c.cq, only) })
+	if err != nil {
+		return fmt.Errorf("completion queue of %s: %w", c.device.name, err)
+	}
+	return c.device.check("ibv_req_notify_cq", "", code)
+}
+
+// Close destroys the queue; what is in it is lost. (ibv_destroy_cq)
+func (c *CQ) Close() error {
+	if err := c.end("completion queue of "+c.device.name, "ibv_destroy_cq", c.device.name, func() C.int {
+		return C.ubv_destroy_cq(c.cq)
+	}); err != nil {
+		return err
+	}
+	c.leave()
+	return nil
+}

@@ -1,0 +1,197 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package verbs
+
+// #include "lib.h"
+import "C"
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw"
+)
+
+// PD is a protection domain: queue pairs reach the regions of their own one only.
+type PD struct {
+	owner
+	device *Device
+	pd     *C.ubv_pd
+}
+
+// AllocPD makes a protection domain. (ibv_alloc_pd)
+func (d *Device) AllocPD() (*PD, error) {
+	if err := d.make("protection domain"); err != nil {
+		return nil, fmt.Errorf("%s: %w", d.name, err)
+	}
+	p := &PD{device: d}
+	if err := d.check("ibv_alloc_pd", "", C.ubv_alloc_pd(d.context, &p.pd)); err != nil {
+		d.unmake("protection domain")
+		return nil, err
+	}
+	return p, nil
+}
+
+// Device is the domain's device.
+func (p *PD) Device() *Device { return p.device }
+
+// Close frees the domain. (ibv_dealloc_pd)
+func (p *PD) Close() error {
+	if err := p.end("protection domain of "+p.device.name, "ibv_dealloc_pd", p.device.name, func() C.int {
+		return C.ubv_dealloc_pd(p.pd)
+	}); err != nil {
+		return err
+	}
+	p.device.unmake("protection domain")
+	return nil
+}
+
+// MR is a memory region: memory that the device may use.
+type MR struct {
+	pd     *PD
+	mr     *C.ubv_mr
+	base   uint64
+	bytes  int
+	access Access
+	lkey   LKey
+	rkey   RKey
+	closed atomic.Bool
+}
+
+// Register pins [address, address+bytes) and lets the device use it, as far as access goes. It may block as long as pinning
+// takes: the kernel touches every page. The memory stays the caller's, mapped until Close. Any address and length will do.
+// Peers name the memory by its address here: regions are never zero-based. (ibv_reg_mr)
+func (p *PD) Register(address uintptr, bytes int, access Access) (*MR, error) {
+	d := p.device
+	what := fmt.Sprintf("%d bytes at %#x, %v", bytes, address, access)
+	if err := p.refuse(uint64(address), bytes, access); err != nil {
+		return nil, fmt.Errorf("%s cannot register %s: %w", d.name, what, err)
+	}
+	return p.region("ibv_reg_mr", what, uint64(address), bytes, access, func(mr **C.ubv_mr) C.int {
+		return C.ubv_reg(p.pd, C.uintptr_t(address), C.size_t(bytes), C.unsigned(access), mr)
+	})
+}
+
+// RegisterDMABuf registers [offset, offset+bytes) of a dma-buf, memory of another device that a descriptor stands for; peers
+// and work requests name it by address. The descriptor may be closed afterwards. (ibv_reg_dmabuf_mr)
+func (p *PD) RegisterDMABuf(fd int, offset uint64, address uintptr, bytes int, access Access) (*MR, error) {
+	d := p.device
+	what := fmt.Sprintf("%d bytes at %d of dma-buf %d as %#x, %v", bytes, offset, fd, address, access)
+	err := p.refuse(uint64(address), bytes, access)
+	switch {
+	case err != nil:
+	case offset > math.MaxUint64-uint64(bytes):
+		err = fmt.Errorf("it ends beyond all offsets: %w", fault.ErrArgument)
+	case !d.limits.DMABuf:
+		err = fmt.Errorf("libibverbs is older than ibv_reg_dmabuf_mr (rdma-core 34): %w", hw.ErrNotSupported)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s cannot register %s: %w", d.name, what, err)
+	}
+	return p.region("ibv_reg_dmabuf_mr", what, uint64(address), bytes, access, func(mr **C.ubv_mr) C.int {
+		return C.ubv_reg_dmabuf(p.pd, C.uint64_t(offset), C.size_t(bytes), C.uint64_t(address), C.int(fd), C.unsigned(access), mr)
+	})
+}
+
+// refuse says what no registration may be.
+func (p *PD) refuse(address uint64, bytes int, access Access) error {
+	l := p.device.limits
+	switch {
+	case bytes <= 0:
+		return fmt.Errorf("there is nothing to register: %w", fault.ErrArgument)
+	case address == 0 || address > math.MaxUint64-uint64(bytes):
+		return fmt.Errorf("no memory is there: %w", fault.ErrArgument)
+	case uint64(bytes) > l.MaxMRBytes:
+		return fmt.Errorf("a region has %d bytes at most: %w", l.MaxMRBytes, fault.ErrLimit)
+	case access.Has(OnDemand) && !l.OnDemand:
+		return fmt.Errorf("it offers no on-demand paging: leave out ON_DEMAND: %w", hw.ErrNotSupported)
+	}
+	return access.Check()
+}
+
+func (p *PD) region(call, what string, base uint64, bytes int, access Access, register func(**C.ubv_mr) C.int) (*MR, error) {
+	if err := p.make("memory region"); err != nil {
+		return nil, fmt.Errorf("protection domain of %s: %w", p.device.name, err)
+	}
+	m := &MR{pd: p, base: base, bytes: bytes, access: access}
+	if code := register(&m.mr); code != 0 {
+		p.unmake("memory region")
+		switch syscall.Errno(code) {
+		case syscall.ENOMEM:
+			what += ": " + lockLimit(bytes)
+		case syscall.EFAULT:
+			what += ": not mapped, or not as access wants it"
+		}
+		return nil, p.device.check(call, what, code)
+	}
+	m.lkey, m.rkey = LKey(m.mr.lkey), RKey(m.mr.rkey)
+	return m, nil
+}
+
+// lockLimit says how much may be pinned, and how to be given more. The kernel answers ENOMEM at RLIMIT_MEMLOCK, and for
+// want of memory.
+func lockLimit(bytes int) string {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil || r.Cur == unix.RLIM_INFINITY {
+		return "RLIMIT_MEMLOCK is unlimited: the system has no memory, or the device no room, for it"
+	}
+	now := pinned()
+	return fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes, of which %d are pinned: raise it to %d or more (ulimit -l, LimitMEMLOCK= of a "+
+		"systemd unit, memlock in limits.conf), or register less", r.Cur, now, uint64(bytes)+now)
+}
+
+// pinned is what the kernel counts as pinned, for devices or by mlock, of this process.
+func pinned() uint64 {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	var sum uint64
+	for line := range strings.Lines(string(b)) {
+		var kib uint64
+		if _, err := fmt.Sscanf(line, "VmPin: %d kB", &kib); err == nil {
+			sum += kib << 10
+		}
+	}
+	return sum
+}
+
+// Address is where the region begins; peers name it so.
+func (m *MR) Address() uint64 { return m.base }
+
+// Bytes is the region's length.
+func (m *MR) Bytes() int { return m.bytes }
+
+// Access is what was asked for.
+func (m *MR) Access() Access { return m.access }
+
+// LKey is for this process's own work requests on this device.
+func (m *MR) LKey() LKey { return m.lkey }
+
+// RKey is for peers. It is worth nothing after Close, until a later region happens to be given the same number.
+func (m *MR) RKey() RKey { return m.rkey }
+
+// PD is the region's protection domain.
+func (m *MR) PD() *PD { return m.pd }
+
+// Close takes the memory from the device and unpins it. Work under way there then fails: the peer's with RemoteAccess. It may
+// block as long as unpinning takes. After an error the region is there still. (ibv_dereg_mr)
+func (m *MR) Close() error {
+	if m.closed.Swap(true) {
+		return fmt.Errorf("%v of %s: %w", m.rkey, m.pd.device.name, fault.ErrClosed)
+	}
+	if err := m.pd.device.check("ibv_dereg_mr", fmt.Sprintf("%d bytes at %#x, %v", m.bytes, m.base, m.rkey),
+		C.ubv_dereg(m.mr)); err != nil {
+		m.closed.Store(false)
+		return err
+	}
+	m.pd.unmake("memory region")
+	return nil
+}

@@ -1,0 +1,57 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package verbs
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ubcoll/ubcoll/fault"
+)
+
+// waiter waits until a descriptor of the library can be read, without taking a thread.
+type waiter struct {
+	mu   sync.Mutex
+	file *os.File
+}
+
+// newWaiter makes fd non-blocking, and keeps a descriptor of its own of the same file.
+func newWaiter(fd int, name string) (*waiter, error) {
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	own, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 0)
+	if errno != 0 {
+		return nil, os.NewSyscallError("fcntl", errno)
+	}
+	return &waiter{file: os.NewFile(own, name)}, nil
+}
+
+// wait calls try, and again when there is something to read, until it returns true or ctx ends.
+func (w *waiter) wait(ctx context.Context, try func() bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if err := w.file.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { w.file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	err = raw.Read(func(uintptr) bool { return try() })
+	switch {
+	case errors.Is(err, os.ErrClosed):
+		return fault.ErrClosed
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func (w *waiter) close() { w.file.Close() }

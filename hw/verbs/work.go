@@ -1,0 +1,122 @@
+package verbs
+
+import "fmt"
+
+// Op is what a work request does (enum ibv_wr_opcode).
+type Op uint8
+
+// The operations of reliable connections.
+const (
+	Write          Op = iota
+	WriteImmediate    // a write that also takes one of the peer's receives, to tell it a number
+	Send
+	SendImmediate
+	Read
+	CompareSwap // of 8 bytes, aligned, in the peer's byte order; the old value comes to Local
+	FetchAdd
+	ops
+)
+
+// String is like "write".
+func (o Op) String() string {
+	if o >= ops {
+		return fmt.Sprintf("operation %d", uint8(o))
+	}
+	return [ops]string{"write", "write with immediate", "send", "send with immediate", "read", "compare and swap",
+		"fetch and add"}[o]
+}
+
+// oneSided reports whether o names the peer's memory.
+func (o Op) oneSided() bool { return o != Send && o != SendImmediate }
+
+// Flag is how a work request is done (enum ibv_send_flags). That short ones travel inline is [QP.Post]'s to know.
+type Flag uint8
+
+// The flags.
+const (
+	Fence     Flag = 1 << 0 // waits for the reads and atomics before it
+	Signaled  Flag = 1 << 1 // completes in the queue; one that fails does so in any case
+	Solicited Flag = 1 << 2 // wakes a peer that asked its queue for solicited completions only
+)
+
+// Work is one work request: one message.
+type Work struct {
+	ID     uint64 // comes back in the completion
+	Local  uint64 // address
+	Length uint32
+	Key    LKey   // of Local's region; not looked at if the work travels inline
+	Remote uint64 // address, of what names the peer's memory
+	Peer   RKey
+	Value  uint32 // the number of WriteImmediate and SendImmediate
+	Add    uint64 // FetchAdd: what is added; CompareSwap: what must be there
+	Swap   uint64 // CompareSwap: what takes its place
+	Op     Op
+	Flags  Flag
+	_      [6]byte
+}
+
+// String is like "write of 64 bytes from 0x1000 (lkey 0x12) to 0x2000 (rkey 0x34)".
+func (w Work) String() string {
+	s := fmt.Sprintf("%v of %d bytes at %#x (%v)", w.Op, w.Length, w.Local, w.Key)
+	if w.Op.oneSided() {
+		s += fmt.Sprintf(" and the peer's %#x (%v)", w.Remote, w.Peer)
+	}
+	return s
+}
+
+// Receive is one receive: the place for one message of the peer.
+type Receive struct {
+	ID     uint64
+	Local  uint64
+	Length uint32
+	Key    LKey
+}
+
+// Status is how a work request ended (enum ibv_wc_status).
+type Status int32
+
+// The ends that have a cause that a program can do something about.
+const (
+	Success         Status = 0
+	LocalLength     Status = 1  // longer than the port's MaxMessage, or than the receive
+	LocalOperation  Status = 2  // the device could not make sense of the work request
+	LocalProtection Status = 4  // Local is not in the region of Key
+	Flushed         Status = 5  // the queue pair had failed already, or was made to
+	RemoteInvalid   Status = 9  // the peer could not make sense of it: too long for its receive, not aligned
+	RemoteAccess    Status = 10 // the peer's region does not allow it: wrong key, out of bounds, no such access, deregistered
+	RemoteOperation Status = 11
+	RetryExceeded   Status = 12 // the peer does not answer
+	NotReady        Status = 13 // the peer has no receive posted
+	Fatal           Status = 19
+	General         Status = 21
+)
+
+// completed is enum ibv_wc_opcode.
+const (
+	completedReceive          = 128
+	completedReceiveImmediate = 129
+	withImmediate             = 2
+)
+
+// Completion is the end of one work request, as ibv_poll_cq gives it. Of one that has failed, only ID, Status, Vendor and QP
+// mean something.
+type Completion struct {
+	ID     uint64
+	Status Status
+	op     int32
+	Vendor uint32 // the device's own code for what failed
+	Bytes  uint32 // of a receive: how many came; of a write with immediate into it, how many were written
+	value  uint32
+	QP     uint32 // the number of the queue pair
+	_      uint32
+	flags  uint32
+	_      [8]byte
+}
+
+// Received reports whether this is a message's or a write with immediate's arrival, and not the end of own work.
+func (c *Completion) Received() bool { return c.op >= completedReceive }
+
+// Immediate is the number that a peer's WriteImmediate or SendImmediate brought.
+func (c *Completion) Immediate() (value uint32, ok bool) {
+	return c.value, c.Received() && c.flags&withImmediate != 0
+}
