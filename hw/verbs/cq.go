@@ -27,18 +27,19 @@ func (d *Device) CreateChannel() (*Channel, error) {
 	if err := d.make("completion channel"); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.name, err)
 	}
-	c := &Channel{device: d}
-	err := d.check("ibv_create_comp_channel", "", C.ubv_create_channel(d.context, &c.channel))
+	var raw *C.ubv_comp_channel
+	err := d.check("ibv_create_comp_channel", "", C.ubv_create_channel(d.context, &raw))
+	var ready *waiter
 	if err == nil {
-		if c.ready, err = newWaiter(int(c.channel.fd), d.name+" completions"); err != nil {
-			C.ubv_destroy_channel(c.channel)
+		if ready, err = newWaiter(int(raw.fd), d.name+" completions"); err != nil {
+			C.ubv_destroy_channel(raw)
 		}
 	}
 	if err != nil {
 		d.unmake("completion channel")
 		return nil, err
 	}
-	return c, nil
+	return &Channel{device: d, channel: raw, ready: ready}, nil
 }
 
 // FD is the channel's descriptor, for poll(2): readable when Wait would not block. It is the channel's, and non-blocking.
@@ -119,12 +120,13 @@ func (d *Device) CreateCQ(entries int, channel *Channel) (*CQ, error) {
 		raw = channel.channel
 	}
 	c := &CQ{device: d, channel: channel}
+	var cq *C.ubv_cq
 	if err := d.check("ibv_create_cq", fmt.Sprintf("%d entries", entries),
-		C.ubv_create_cq(d.context, C.int(entries), raw, 0, &c.cq)); err != nil {
+		C.ubv_create_cq(d.context, C.int(entries), raw, 0, &cq)); err != nil {
 		c.leave()
 		return nil, err
 	}
-	c.entries = int(c.cq.cqe)
+	c.cq, c.entries = cq, int(cq.cqe)
 	return c, nil
 }
 

@@ -37,7 +37,9 @@ func Open(name string) (*Device, error) {
 		}
 		found = true
 		d.sysfs = C.GoString(&dev.ibdev_path[0])
-		code = C.ubv_open(dev, &d.context)
+		var c *C.ubv_context
+		code = C.ubv_open(dev, &c)
+		d.context = c
 		return false
 	})
 	switch {

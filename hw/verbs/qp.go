@@ -35,13 +35,6 @@ type QP struct {
 	sequence uint64 // of what has been posted
 }
 
-// PostCounts is what has been posted to a queue pair.
-type PostCounts struct {
-	Calls  int64 // of Post, each of which is one call of libibverbs for each 32 work requests
-	Work   int64 // work requests
-	Inline int64 // of those, how many travelled inside
-}
-
 // CreateQP makes a queue pair, in state RESET. Its completions may be lost if a queue's entries do not hold all that can be
 // under way. (ibv_create_qp)
 func (p *PD) CreateQP(config QPConfig) (*QP, error) {
@@ -62,15 +55,15 @@ func (p *PD) CreateQP(config QPConfig) (*QP, error) {
 	if config.Shared != nil {
 		srq, caps.max_recv_sge = config.Shared.srq, 0
 	}
-	q := &QP{pd: p, config: config}
+	var raw *C.ubv_qp
 	if err := d.check("ibv_create_qp", fmt.Sprintf("%d work requests, %d receives, %d bytes inline", config.Work, config.Receives,
-		config.Inline), C.ubv_create_qp(p.pd, config.Send.cq, config.Receive.cq, srq, &caps, &q.qp)); err != nil {
+		config.Inline), C.ubv_create_qp(p.pd, config.Send.cq, config.Receive.cq, srq, &caps, &raw)); err != nil {
 		config.unmake()
 		p.unmake("queue pair")
 		return nil, err
 	}
-	q.number, q.inlineMax = uint32(q.qp.qp_num), int(caps.max_inline_data)
-	q.last = make([]Work, max(int(caps.max_send_wr), config.Work))
+	q := &QP{pd: p, config: config, qp: raw, number: uint32(raw.qp_num), inlineMax: int(caps.max_inline_data),
+		last: make([]Work, max(int(caps.max_send_wr), config.Work))}
 	d.pairs.Store(q.number, q)
 	return q, nil
 }
@@ -141,6 +134,7 @@ func (q *QP) Posted() PostCounts {
 	return q.counts
 }
 
+// String is like "queue pair 17 of rxe0".
 func (q *QP) String() string { return fmt.Sprintf("queue pair %d of %s", q.number, q.pd.device.name) }
 
 // modify is ibv_modify_qp. The caller holds q.mu.
@@ -326,18 +320,6 @@ func (q *QP) PostReceive(work ...Receive) (int, error) {
 	}
 	return int(n), nil
 }
-
-// QPState is enum ibv_qp_state.
-type QPState int
-
-// The states of interest.
-const (
-	StateReset QPState = 0
-	StateInit  QPState = 1
-	StateRTR   QPState = 2 // ready to receive
-	StateRTS   QPState = 3 // ready to send
-	StateError QPState = 6
-)
 
 // State asks for the queue pair's state: StateError once any of its work has failed. (ibv_query_qp)
 func (q *QP) State() (QPState, error) {

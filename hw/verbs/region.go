@@ -31,12 +31,12 @@ func (d *Device) AllocPD() (*PD, error) {
 	if err := d.make("protection domain"); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.name, err)
 	}
-	p := &PD{device: d}
-	if err := d.check("ibv_alloc_pd", "", C.ubv_alloc_pd(d.context, &p.pd)); err != nil {
+	var pd *C.ubv_pd
+	if err := d.check("ibv_alloc_pd", "", C.ubv_alloc_pd(d.context, &pd)); err != nil {
 		d.unmake("protection domain")
 		return nil, err
 	}
-	return p, nil
+	return &PD{device: d, pd: pd}, nil
 }
 
 // Device is the domain's device.
@@ -120,8 +120,8 @@ func (p *PD) region(call, what string, base uint64, bytes int, access Access, re
 	if err := p.make("memory region"); err != nil {
 		return nil, fmt.Errorf("protection domain of %s: %w", p.device.name, err)
 	}
-	m := &MR{pd: p, base: base, bytes: bytes, access: access}
-	if code := register(&m.mr); code != 0 {
+	var mr *C.ubv_mr
+	if code := register(&mr); code != 0 {
 		p.unmake("memory region")
 		switch syscall.Errno(code) {
 		case syscall.ENOMEM:
@@ -131,8 +131,7 @@ func (p *PD) region(call, what string, base uint64, bytes int, access Access, re
 		}
 		return nil, p.device.check(call, what, code)
 	}
-	m.lkey, m.rkey = LKey(m.mr.lkey), RKey(m.mr.rkey)
-	return m, nil
+	return &MR{pd: p, mr: mr, base: base, bytes: bytes, access: access, lkey: LKey(mr.lkey), rkey: RKey(mr.rkey)}, nil
 }
 
 // lockLimit says how much may be pinned, and how to be given more. The kernel answers ENOMEM at RLIMIT_MEMLOCK, and for

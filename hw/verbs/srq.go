@@ -15,10 +15,9 @@ import (
 // SRQ is a queue of receives that several queue pairs take from.
 type SRQ struct {
 	owner
-	pd    *PD
-	srq   *C.ubv_srq
-	size  int
-	limit int
+	pd   *PD
+	srq  *C.ubv_srq
+	size int
 }
 
 // CreateSRQ makes a shared queue for that many receives at least. With a limit, an event ([Device.NextEvent]) tells once that
@@ -32,15 +31,14 @@ func (p *PD) CreateSRQ(receives, limit int) (*SRQ, error) {
 	if err := p.make("shared receive queue"); err != nil {
 		return nil, fmt.Errorf("protection domain of %s: %w", d.name, err)
 	}
-	s := &SRQ{pd: p, limit: limit}
+	var srq *C.ubv_srq
 	var got C.uint32_t
 	if err := d.check("ibv_create_srq", fmt.Sprintf("%d receives", receives),
-		C.ubv_create_srq(p.pd, C.uint32_t(receives), C.uint32_t(limit), &s.srq, &got)); err != nil {
+		C.ubv_create_srq(p.pd, C.uint32_t(receives), C.uint32_t(limit), &srq, &got)); err != nil {
 		p.unmake("shared receive queue")
 		return nil, err
 	}
-	s.size = int(got)
-	return s, nil
+	return &SRQ{pd: p, srq: srq, size: int(got)}, nil
 }
 
 // Size is how many receives it holds.

@@ -120,3 +120,22 @@ func (c *Completion) Received() bool { return c.op >= completedReceive }
 func (c *Completion) Immediate() (value uint32, ok bool) {
 	return c.value, c.Received() && c.flags&withImmediate != 0
 }
+
+// PostCounts is what has been posted to a queue pair.
+type PostCounts struct {
+	Calls  int64 // of Post, each of which is one call of libibverbs for each 32 work requests
+	Work   int64 // work requests
+	Inline int64 // of those, how many travelled inside
+}
+
+// QPState is enum ibv_qp_state.
+type QPState int
+
+// The states of interest.
+const (
+	StateReset QPState = 0
+	StateInit  QPState = 1
+	StateRTR   QPState = 2 // ready to receive
+	StateRTS   QPState = 3 // ready to send
+	StateError QPState = 6
+)
