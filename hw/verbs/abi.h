@@ -115,6 +115,8 @@ enum { // enum ibv_event_type
 enum { UBV_ODP_SUPPORT = 1 };                                                       // ibv_odp_caps.general_caps
 enum { UBV_ODP_SEND = 1, UBV_ODP_RECV = 2, UBV_ODP_WRITE = 4, UBV_ODP_READ = 8, UBV_ODP_ATOMIC = 16 }; // rc_odp_caps
 
+enum { UBV_FORK_UNNEEDED = 2 };
+
 typedef struct ubv_context ubv_context;
 typedef struct ubv_cq ubv_cq;
 typedef struct ubv_qp ubv_qp;

@@ -5,7 +5,6 @@ package verbs_test
 import (
 	"encoding/binary"
 	"os"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -226,4 +225,5 @@ func openFiles(t testing.TB) int {
 	return len(e)
 }
 
-func number(s string) int { n, _ := strconv.Atoi(s); return n }
+// overDouble reports whether the library is the double.
+func overDouble() bool { return os.Getenv("UBCOLL_TEST_LIBRARY") != "" }

@@ -65,7 +65,12 @@ static int error(int r) {
 		return error(call); \
 	} while (0)
 
-int ubv_fork_init(void) { DO(ubv.fork_init()); }
+// Where the kernel copies registered pages at a fork (UBV_FORK_UNNEEDED), what ibv_fork_init does would cost each registration
+// a madvise and split huge pages for nothing, and it does not look itself.
+void ubv_fork_init(void) {
+	if (!ubv.is_fork_initialized || ubv.is_fork_initialized() != UBV_FORK_UNNEEDED)
+		ubv.fork_init();
+}
 
 int ubv_devices(ubv_device ***list, int *n) { MAKE(list, ubv.get_device_list(n)); }
 void ubv_free_devices(ubv_device **list) { ubv.free_device_list(list); }

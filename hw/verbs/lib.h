@@ -29,7 +29,7 @@ int ubv_load(const char *path, char *why, size_t len, const char **missing);
 int ubv_has_dmabuf(void);
 const char *ubv_status(int status);
 const char *ubv_event_name(int type);
-int ubv_fork_init(void);
+void ubv_fork_init(void);
 
 int ubv_devices(ubv_device ***list, int *n);
 void ubv_free_devices(ubv_device **list);

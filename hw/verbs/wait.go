@@ -4,9 +4,9 @@ package verbs
 
 import (
 	"context"
-	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -15,8 +15,9 @@ import (
 
 // waiter waits until a descriptor of the library can be read, without taking a thread.
 type waiter struct {
-	mu   sync.Mutex
-	file *os.File
+	mu     sync.Mutex
+	file   *os.File
+	closed atomic.Bool
 }
 
 // newWaiter makes fd non-blocking, and keeps a descriptor of its own of the same file.
@@ -35,18 +36,17 @@ func newWaiter(fd int, name string) (*waiter, error) {
 func (w *waiter) wait(ctx context.Context, try func() bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	raw, err := w.file.SyscallConn()
-	if err != nil {
-		return err
+	err := w.file.SetReadDeadline(time.Time{})
+	if err == nil {
+		stop := context.AfterFunc(ctx, func() { w.file.SetReadDeadline(time.Unix(1, 0)) })
+		defer stop()
+		var raw syscall.RawConn
+		if raw, err = w.file.SyscallConn(); err == nil {
+			err = raw.Read(func(uintptr) bool { return try() })
+		}
 	}
-	if err := w.file.SetReadDeadline(time.Time{}); err != nil {
-		return err
-	}
-	stop := context.AfterFunc(ctx, func() { w.file.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	err = raw.Read(func(uintptr) bool { return try() })
 	switch {
-	case errors.Is(err, os.ErrClosed):
+	case err != nil && w.closed.Load():
 		return fault.ErrClosed
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -54,4 +54,7 @@ func (w *waiter) wait(ctx context.Context, try func() bool) error {
 	return err
 }
 
-func (w *waiter) close() { w.file.Close() }
+func (w *waiter) close() {
+	w.closed.Store(true)
+	w.file.Close()
+}
