@@ -261,9 +261,15 @@ typedef struct {
 } ubv_qp_attr;
 
 typedef struct {
-	void *srq_context;
 	uint32_t max_wr, max_sge, srq_limit;
+} ubv_srq_attr;
+
+typedef struct {
+	void *srq_context;
+	uint32_t max_wr, max_sge, srq_limit; // the limit counts in modify_srq only
 } ubv_srq_init_attr;
+
+enum { UBV_SRQ_LIMIT = 2 }; // enum ibv_srq_attr_mask
 
 typedef struct {
 	union {
@@ -361,6 +367,7 @@ typedef struct {
 	F(int, get_cq_event, (ubv_comp_channel *, ubv_cq **, void **)) \
 	F(void, ack_cq_events, (ubv_cq *, unsigned)) \
 	F(ubv_srq *, create_srq, (ubv_pd *, ubv_srq_init_attr *)) \
+	F(int, modify_srq, (ubv_srq *, ubv_srq_attr *, int)) \
 	F(int, destroy_srq, (ubv_srq *)) \
 	F(ubv_qp *, create_qp, (ubv_pd *, ubv_qp_init_attr *)) \
 	F(int, modify_qp, (ubv_qp *, ubv_qp_attr *, int)) \

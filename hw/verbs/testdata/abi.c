@@ -81,6 +81,8 @@ SAME(qp_attr, retry_cnt) SAME(qp_attr, rnr_retry) SAME(qp_attr, rate_limit)
 AT(ubv_qp_attr, struct ibv_qp_attr, ah, ah_attr)
 AT(ubv_qp_attr, struct ibv_qp_attr, alt_ah, alt_ah_attr)
 
+SIZE(ubv_srq_attr, struct ibv_srq_attr) SAME(srq_attr, max_wr) SAME(srq_attr, max_sge) SAME(srq_attr, srq_limit)
+VALUE(UBV_SRQ_LIMIT, IBV_SRQ_LIMIT)
 SIZE(ubv_srq_init_attr, struct ibv_srq_init_attr)
 AT(ubv_srq_init_attr, struct ibv_srq_init_attr, max_wr, attr.max_wr)
 AT(ubv_srq_init_attr, struct ibv_srq_init_attr, max_sge, attr.max_sge)

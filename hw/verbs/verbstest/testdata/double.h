@@ -1,0 +1,245 @@
+// A libibverbs for tests: NICs of one process, with reliable connected queue pairs between them, in memory. It is a fake. It
+// exists to reach what the kernel's soft-RoCE cannot produce (a call that fails, a port that goes down, an InfiniBand link, a
+// status of the test's choice, keys that come back) and to hold its user to rules that soft-RoCE lets pass. The tests of
+// hw/verbs that are about verbs and not about this file run on it and on the real library.
+//
+// What it does as NICs do: access rules of regions, keys, states and their attributes, capacities, order within a queue pair,
+// errors at both ends and what they flush, completion channels, asynchronous events. Where a NIC may do one thing or another
+// it does what a careless user does not expect: lkey and rkey differ, a completion that failed has no opcode, the end of a
+// message is written before its beginning, events come only for what completes after the request for them.
+//
+// What it does not: time (retries are exceeded at once; only a peer in INIT, which is being connected, is waited for), packets
+// (a message has one PSN), other processes (nobody is there), pinning (what is unmapped after its registration takes writes
+// that nobody sees and reads as 0xdb, but a new mapping at the same address is hit). A misuse that verbs leave undefined
+// (a destroyed object, an event acknowledged twice or never) ends the process with a message.
+//
+// Knobs are environment variables, VERBSTEST_ and a name below, read when the library is loaded; verbstest_set sets one later.
+//   DEVICES=n                      NICs, "double0" and so on (1); at load only
+//   LINK=InfiniBand | Ethernet     LIDs, or GIDs as RoCE has them (InfiniBand); at load only
+//   FAIL=call:n[:errno],...        the n-th call from here on, or all (*), of "reg_mr" or any other fails (EIO)
+//   STATUS=op:n:status[:vendor]    the n-th work request, or all (*), of "WRITE", "RECV" or any other completes with "RETRY_EXC_ERR"
+//                                  or any other; NEVER is none at all
+//   PORT=[device=]down | up | down_after:n   n work requests from here on
+//   SILENT=1                       peers that do not answer: no completion, as soft-RoCE has it, instead of RETRY_EXC_ERR
+//   MAX_MSG, MAX_INLINE, MEMLOCK   bytes (1 GiB, 220, no limit)
+//   ODP=mask                       the operations of rc_odp_caps (0: no on-demand paging; 31: all)
+//   ATOMICS=0 | 1 | 2              enum ibv_atomic_cap (1)
+//   DMABUF=1                       a memory file's descriptor stands for a dma-buf's (0)
+//   IN_ORDER=1                     data are written in order, and query_qp_data_in_order says so (0)
+//   TAGS=n                         a key comes back when its place was used n times (256)
+//   EXTENSION=none | short         contexts without what stands before them, or with less
+//   SYSFS=folder                   stands for /sys/class/infiniband; counters are kept there
+#ifndef VERBSTEST_DOUBLE_H
+#define VERBSTEST_DOUBLE_H
+
+#define _GNU_SOURCE
+#include "../../abi.h"
+#include <errno.h>
+
+// Only these are seen from outside.
+#define EXPORT __attribute__((visibility("default")))
+#define DECLARE(result, name, params) EXPORT result ibv_##name params;
+UBV_CALLS(DECLARE)
+UBV_OPTIONAL(DECLARE)
+#undef DECLARE
+
+enum {
+#define CALL(result, name, params) CALL_##name,
+	UBV_CALLS(CALL) UBV_OPTIONAL(CALL) CALL_query_gid_table, CALL_post_send, CALL_post_recv, CALL_post_srq_recv, CALL_poll_cq,
+	CALL_req_notify_cq, CALLS
+#undef CALL
+};
+
+// One lock guards everything; who blocks does so without it.
+extern pthread_mutex_t lock;
+
+__attribute__((noreturn)) void die(const char *format, ...);
+int enter(int call); // locks, counts the call, gives the errno to fail with
+void leave(int *unused);
+
+// LOCKED is for functions of which some answer is no failure, ENTER for those that return an errno, ENTER_MAKE for those
+// that return a pointer and set errno. All leave at the end of their scope.
+#define LOCKED(name) __attribute__((cleanup(leave), unused)) int refused = enter(CALL_##name)
+#define ENTER(name) \
+	LOCKED(name); \
+	if (refused) \
+	return refused
+#define ENTER_MAKE(name) \
+	LOCKED(name); \
+	if (refused) \
+	return errno = refused, (void *)0
+#define NONE(error) return errno = (error), (void *)0
+
+enum { GIDS = 16, MAX_WORK = 16384, MAX_SGE = 30, MAX_CQE = 65535, MAX_READS = 16, VECTORS = 4 };
+typedef struct note { // an event that waits to be taken
+	struct note *next;
+	void *of;
+	int type;
+	uint32_t *reported; // counts those that were taken
+} note;
+
+typedef struct { // readable as long as it holds something
+	int fd;
+	note *first;
+} notes;
+
+enum { XMIT_DATA, RCV_DATA, XMIT_PACKETS, RCV_PACKETS, LINK_DOWNED, RNR, TIMEOUT, ACCESS_REQ, ACCESS_RESP, COUNTERS };
+
+typedef struct {
+	ubv_device v;
+	ubv_gid_entry gids[GIDS];
+	uint64_t guid;
+	uint16_t lid;
+	int down;
+	long work, down_after; // work requests so far; 0 is never
+	uint32_t qps;          // made so far
+	uint64_t counters[COUNTERS];
+} device;
+
+typedef struct context {
+	struct context *next;
+	device *dev;
+	notes events;
+	int children, dead;
+	ubv_extension x; // ends with what the user has
+} context;
+
+typedef struct {
+	ubv_pd v;
+	int children, dead;
+} pd;
+
+typedef struct {
+	ubv_mr v;
+	char *base; // of iova
+	uint64_t iova;
+	unsigned access;
+	long pinned;
+	void *mapped; // of a dma-buf
+	size_t mapped_length;
+} mr;
+
+typedef struct {
+	ubv_comp_channel v;
+	notes events;
+	int dead;
+} channel;
+
+typedef struct { // a receive queue
+	struct receive {
+		uint64_t id;
+		int n;
+		ubv_sge *sge;
+	} *ring;
+	ubv_sge *sges;
+	uint32_t max, max_sge;
+	uint64_t posted, taken, freed; // a place is free when its completion was polled
+} receives;
+
+typedef struct {
+	ubv_srq v;
+	receives r;
+	uint32_t limit, reported, users;
+	int dead;
+} srq;
+
+typedef struct qp qp;
+
+typedef struct {
+	ubv_wc wc;
+	qp *of;
+	receives *queue; // of a receive
+	uint64_t upto;   // of a send: the places before it are free when this is polled
+} entry;
+
+typedef struct {
+	ubv_cq v;
+	entry *ring;
+	uint32_t first, n;
+	enum { IDLE, ARMED, ARMED_SOLICITED } armed;
+	uint32_t reported, async_reported, users;
+	int overrun, dead;
+} cq;
+
+typedef struct {
+	uint64_t id, remote, compare, swap;
+	uint32_t rkey, imm;
+	int op, n, tried;
+	unsigned flags;
+	ubv_sge *sge;
+	char *data; // room for what is inline
+} request;
+
+struct qp {
+	ubv_qp v;
+	qp *next;
+	device *dev;
+	int state, all_signaled, stuck, dead;
+	ubv_qp_attr attr; // as far as it was set
+	request *ring;
+	ubv_sge *sges;
+	char *data;
+	uint64_t posted, done, freed;
+	uint32_t sq_psn, rq_psn, reported;
+	receives own, *r; // the queue pair's receives, or its SRQ's
+};
+
+// What a destroyed object was is kept, to tell who uses it.
+#define ALIVE(object, what) ((object)->dead ? die("%s: this " what " was destroyed", __func__) : (void)0)
+
+extern device devices[16];
+extern int n_devices;
+extern context *contexts;
+extern qp *qps;
+extern struct knobs {
+	long max_msg, max_inline, memlock, odp, atomics, dmabuf, in_order, tags, silent;
+	int ethernet;
+	enum { WITHOUT, SHORT, WHOLE } extension;
+	char sysfs[200];
+} knob;
+extern struct counts { // work asked for so far; objects that live
+	long work, inlined, signaled, receives, context, pd, mr, qp, cq, srq, channel, pinned, odp;
+} count;
+
+static inline context *of(ubv_context *c) { return (context *)((char *)c - offsetof(context, x.context)); }
+
+// knobs.c
+typedef struct { // what FAIL and STATUS hold
+	int what;   // a call, an operation
+	long n, at; // the number of the one to fail, 0 for all; how many there were
+	int result, vendor;
+} rule;
+enum { LATER = -1, NEVER = -2, OP_RECV = 7, OPS = 8, STATUSES = 22 };
+extern const char *const status_names[STATUSES];
+rule *told(int op); // what STATUS says of the next one of that kind
+void bump(device *d, int counter, uint64_t n);
+void turn_port(device *d, int down);
+
+// device.c
+void push(notes *n, void *of, int type, uint32_t *reported);
+void raise_event(context *c, int type, void *of, uint32_t *reported);
+void forget(notes *n, void *of);
+void wait_acked(const char *what, uint32_t *reported, uint32_t *acknowledged);
+
+// memory.c
+typedef struct {
+	char *p;
+	size_t n;
+} place;
+char *reach(ubv_pd *pd, uint32_t key, int remote, uint64_t at, uint64_t n, unsigned access);
+int places(ubv_pd *pd, const ubv_sge *sge, int n, unsigned access, place *out);
+void transfer(place *to, place *from, int n_from);
+uint64_t update(char *at, const request *r);
+
+// work.c
+extern int dirty; // something has changed for which queues may get on
+void settle(void);
+void to_error(qp *q, int event);
+void purge(cq *c, qp *q);
+int post_send(ubv_qp *v, ubv_send_wr *wr, ubv_send_wr **bad);
+int post_recv(ubv_qp *v, ubv_recv_wr *wr, ubv_recv_wr **bad);
+int post_srq_recv(ubv_srq *v, ubv_recv_wr *wr, ubv_recv_wr **bad);
+int poll_cq(ubv_cq *v, int max, ubv_wc *wc);
+int req_notify_cq(ubv_cq *v, int solicited);
+
+#endif
