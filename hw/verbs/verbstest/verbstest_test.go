@@ -44,7 +44,7 @@ func TestDouble(t *testing.T) {
 		{"described over Ethernet", "described", Knobs{"LINK": "Ethernet"}, ""},
 		{"short contexts", "described short", Knobs{"EXTENSION": "short"}, ""},
 		{"old contexts", "described none", Knobs{"EXTENSION": "none"}, ""},
-		{"unacknowledged", "unacknowledged", nil, "destroy_cq waits for ever: 1 events were taken, 0 acknowledged"},
+		{"unacknowledged", "unacknowledged", Knobs{"PATIENCE": "0"}, "destroy_cq waits for ever: 1 events were taken, 0 acknowledged"},
 		{"overacknowledged", "overacknowledged", nil, "ack_cq_events: 1 events, but 0 were taken"},
 		{"destroyed", "destroyed", nil, "post_send: this queue pair was destroyed"},
 		{"no such knob", "data", Knobs{"PROT": "down"}, "there is no knob PROT=down"},
@@ -96,7 +96,23 @@ func TestWithout(t *testing.T) {
 	require.Contains(t, symbols(less), "\x00ibv_reg_mr\x00")
 }
 
-// TestOver: a test runs over the double as its knobs have it, and one that fails there fails here.
+// TestFails: a test that fails over the double fails here, and says why.
+func TestFails(t *testing.T) {
+	const fail = "UBCOLL_TEST_FAIL"
+	if os.Getenv(fail) != "" {
+		Over(t, nil, func(t *testing.T) { t.Error("as it should") })
+		return
+	}
+	environ := append(Environ(t, nil), fail+"=1")
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestFails$")
+	cmd.Env = environ
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "over the double: exit status 1")
+	require.Contains(t, string(out), "as it should")
+}
+
+// TestOver: a test runs over the double as its knobs have it.
 func TestOver(t *testing.T) {
 	Over(t, Knobs{"MEMLOCK": "77"}, func(t *testing.T) {
 		require.Equal(t, "77", os.Getenv("VERBSTEST_MEMLOCK"))

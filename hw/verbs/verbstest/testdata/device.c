@@ -64,7 +64,7 @@ void raise_event(context *c, int type, void *of, uint32_t *reported) { push(&c->
 void wait_acked(const char *what, uint32_t *reported, uint32_t *acknowledged) {
 	struct timespec until;
 	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += 10;
+	until.tv_sec += knob.patience;
 	while (*reported != *acknowledged)
 		if (pthread_cond_timedwait(&acked, &lock, &until) == ETIMEDOUT)
 			die("%s waits for ever: %u events were taken, %u acknowledged", what, *reported, *acknowledged);

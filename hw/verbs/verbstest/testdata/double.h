@@ -28,6 +28,7 @@
 //   IN_ORDER=1                     data are written in order, and query_qp_data_in_order says so (0)
 //   TAGS=n                         a key comes back when its place was used n times (256)
 //   EXTENSION=none | short         contexts without what stands before them, or with less
+//   PATIENCE=seconds               for an event to be acknowledged that holds up a destruction (10)
 //   SYSFS=folder                   stands for /sys/class/infiniband; counters are kept there
 #ifndef VERBSTEST_DOUBLE_H
 #define VERBSTEST_DOUBLE_H
@@ -192,7 +193,7 @@ extern int n_devices;
 extern context *contexts;
 extern qp *qps;
 extern struct knobs {
-	long max_msg, max_inline, memlock, odp, atomics, dmabuf, in_order, tags, silent;
+	long max_msg, max_inline, memlock, odp, atomics, dmabuf, in_order, tags, silent, patience;
 	int ethernet;
 	enum { WITHOUT, SHORT, WHOLE } extension;
 	char sysfs[200];

@@ -10,7 +10,7 @@
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 device devices[16];
 int n_devices;
-struct knobs knob = {.max_msg = 1 << 30, .max_inline = 220, .atomics = UBV_ATOMIC_HCA, .tags = 256, .extension = WHOLE};
+struct knobs knob = {.max_msg = 1 << 30, .max_inline = 220, .atomics = UBV_ATOMIC_HCA, .tags = 256, .patience = 10, .extension = WHOLE};
 struct counts count;
 
 void die(const char *format, ...) {
@@ -176,7 +176,7 @@ static int set(const char *name, const char *text) {
 		long *value;
 	} numbers[] = {{"MAX_MSG", &knob.max_msg}, {"MAX_INLINE", &knob.max_inline}, {"MEMLOCK", &knob.memlock}, {"ODP", &knob.odp},
 		{"ATOMICS", &knob.atomics}, {"DMABUF", &knob.dmabuf}, {"IN_ORDER", &knob.in_order}, {"TAGS", &knob.tags},
-		{"SILENT", &knob.silent}};
+		{"SILENT", &knob.silent}, {"PATIENCE", &knob.patience}};
 	char value[1024], *end;
 	if (strlen(text) >= sizeof value)
 		die("%s: too long", name);
