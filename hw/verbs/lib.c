@@ -168,11 +168,19 @@ int ubv_poll(ubv_cq *cq, ubv_wc *done, int max, int tries, int *n) {
 int ubv_notify(ubv_cq *cq, int solicited) { DO(cq->context->ops.req_notify_cq(cq, solicited)); }
 
 int ubv_create_srq(ubv_pd *pd, uint32_t work, uint32_t limit, ubv_srq **srq, uint32_t *got) {
-	ubv_srq_init_attr attr = {.max_wr = work, .max_sge = 1, .srq_limit = limit};
+	ubv_srq_init_attr attr = {.max_wr = work, .max_sge = 1};
 	errno = 0;
 	*srq = ubv.create_srq(pd, &attr);
 	*got = attr.max_wr;
-	return *srq ? 0 : errno ? errno : EIO;
+	if (!*srq)
+		return errno ? errno : EIO;
+	if (!limit)
+		return 0;
+	// Drivers need not look at a limit when they create the queue: ibv_create_srq(3).
+	int r = error(ubv.modify_srq(*srq, &(ubv_srq_attr){.srq_limit = limit}, UBV_SRQ_LIMIT));
+	if (r)
+		ubv.destroy_srq(*srq);
+	return r;
 }
 int ubv_destroy_srq(ubv_srq *srq) { DO(ubv.destroy_srq(srq)); }
 

@@ -68,7 +68,7 @@ var (
 
 // testRooms are for tests: nobody else may import them but each other, programs neither.
 var testRooms = []string{"internal/testkit", "internal/testkit/*", "internal/enginetest", "internal/gpu/emulated",
-	"internal/conform", "internal/conform/*"}
+	"hw/verbs/verbstest", "internal/conform", "internal/conform/*"}
 
 // largest is how many lines of Go a package may have without its tests.
 const largest = 3500

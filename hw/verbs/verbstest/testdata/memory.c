@@ -14,11 +14,15 @@ static struct {
 } *keys; // by a key's bits 8 to 30; 0 is none
 static uint32_t n_keys = 1, free_key;
 
+static int sink; // open from the beginning: tests count descriptors
+
+__attribute__((constructor)) static void open_sink(void) {
+	if ((sink = memfd_create("verbstest", MFD_CLOEXEC)) < 0)
+		die("no memory file");
+}
+
 // present reports whether all of it can be read: the kernel tries a byte of each page.
 static int present(const char *p, size_t n) {
-	static int sink = -1;
-	if (sink < 0 && (sink = memfd_create("verbstest", MFD_CLOEXEC)) < 0)
-		die("no memory file");
 	const uintptr_t page = 4096;
 	struct iovec some[256];
 	for (uintptr_t at = (uintptr_t)p, end = at + n; at < end;) {

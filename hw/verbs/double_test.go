@@ -1,0 +1,175 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package verbs_test
+
+import (
+	"context"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/verbs"
+	"github.com/ubcoll/ubcoll/hw/verbs/verbstest"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+// TestDouble runs this package's tests over the double, in other processes: what they find on soft-RoCE is what it must do.
+func TestDouble(t *testing.T) {
+	for name, knobs := range map[string]verbstest.Knobs{
+		"InfiniBand":                  {"SYSFS": verbstest.Sysfs(t)},
+		"Ethernet":                    {"SYSFS": verbstest.Sysfs(t), "LINK": "Ethernet"},
+		"keys that come back at once": {"SYSFS": verbstest.Sysfs(t), "TAGS": "1"},
+		"on demand":                   {"SYSFS": verbstest.Sysfs(t), "ODP": "31", "IN_ORDER": "1"},
+		"old contexts":                {"SYSFS": verbstest.Sysfs(t), "EXTENSION": "none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := verbstest.Again(t, knobs, "-test.run=^Test", "-test.skip=^TestDouble|^TestABI$|^TestMemoryLimit$")
+			require.NotContains(t, out, "--- SKIP")
+			require.Contains(t, out, "--- PASS: TestWalk")
+		})
+	}
+}
+
+// TestDoubleLimit: memory that may not be locked is refused by name, with what to do, and what fits still registers.
+func TestDoubleLimit(t *testing.T) {
+	verbstest.Over(t, verbstest.Knobs{"MEMLOCK": "65536"}, func(t *testing.T) {
+		e := newEnd(t, device(t), config{})
+		m := memory(t, 128<<10)
+		e.register(t, m[:48<<10], verbs.LocalWrite)
+		_, err := e.pd.Register(address(m), 32<<10, verbs.LocalWrite)
+		require.ErrorIs(t, err, fault.ErrLimit)
+		require.ErrorIs(t, err, syscall.ENOMEM)
+		require.Equal(t, 48<<10, verbstest.Count(t, "pinned"))
+		e.register(t, m[64<<10:80<<10], verbs.LocalWrite)
+	})
+}
+
+// TestDoubleEvents: a port that goes down and comes back, and a shared queue that runs short.
+func TestDoubleEvents(t *testing.T) {
+	verbstest.Over(t, verbstest.Knobs{"PORT": "down_after:2"}, func(t *testing.T) {
+		a, b := pair(t, config{})
+		mine, theirs := a.register(t, memory(t, 4096), verbs.LocalWrite), b.register(t, memory(t, 4096), verbs.LocalWrite|verbs.Remote)
+		for range 2 {
+			require.NoError(t, a.do(t, work(verbs.Write, mine, theirs, 64)))
+		}
+		require.ErrorIs(t, a.do(t, work(verbs.Write, mine, theirs, 64)), fault.ErrPeerLost)
+		next := func(want verbs.EventType) verbs.Event {
+			ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
+			defer cancel()
+			e, err := a.device.NextEvent(ctx)
+			require.NoError(t, err)
+			require.Equal(t, want, e.Type, "%v", e)
+			return e
+		}
+		require.Equal(t, 1, next(verbs.EventPortDown).Port)
+		p, err := a.device.Port(1)
+		require.NoError(t, err)
+		require.Equal(t, verbs.PortDown, p.State)
+		verbstest.Set(t, "PORT", "up")
+		next(verbs.EventPortActive)
+		again(t, a, b, config{})
+		require.NoError(t, a.do(t, work(verbs.Write, mine, theirs, 64)))
+
+		s, err := b.pd.CreateSRQ(4, 2)
+		require.NoError(t, err)
+		qp, err := b.pd.CreateQP(verbs.QPConfig{Send: b.cq, Receive: b.cq, Shared: s, Work: 1})
+		require.NoError(t, err)
+		require.NoError(t, b.qp.Close())
+		b.qp = qp
+		for range 2 {
+			_, err := s.Post(verbs.Receive{Local: theirs.Address(), Length: 64, Key: theirs.LKey()})
+			require.NoError(t, err)
+		}
+		require.NoError(t, a.qp.Reset())
+		a.init(t, config{})
+		b.init(t, config{})
+		connect(t, a, b)
+		require.NoError(t, a.do(t, work(verbs.Send, mine, nil, 8)))
+		next(verbs.EventSRQLimit)
+		require.NoError(t, b.qp.Close())
+		b.qp = nil
+		require.NoError(t, s.Close())
+	})
+}
+
+// TestDoubleFailures: calls and work that fail as the double is told to, by name, and leave nothing behind.
+func TestDoubleFailures(t *testing.T) {
+	verbstest.Over(t, nil, func(t *testing.T) {
+		d := device(t)
+		kinds := []string{"context", "pd", "mr", "qp", "cq", "srq", "channel"}
+		count := func() (n []int) {
+			for _, k := range kinds {
+				n = append(n, verbstest.Count(t, k))
+			}
+			return n
+		}
+		pd, err := d.AllocPD()
+		require.NoError(t, err)
+		cq, err := d.CreateCQ(8, nil)
+		require.NoError(t, err)
+		m := memory(t, 4096)
+		before := count()
+		for call, do := range map[string]func() error{
+			"open_device":         func() error { _, err := verbs.Open(d.Name()); return err },
+			"alloc_pd":            func() error { _, err := d.AllocPD(); return err },
+			"reg_mr":              func() error { _, err := pd.Register(address(m), len(m), 0); return err },
+			"create_cq":           func() error { _, err := d.CreateCQ(8, nil); return err },
+			"create_comp_channel": func() error { _, err := d.CreateChannel(); return err },
+			"create_srq":          func() error { _, err := pd.CreateSRQ(8, 2); return err },
+			"modify_srq":          func() error { _, err := pd.CreateSRQ(8, 2); return err },
+			"create_qp": func() error {
+				_, err := pd.CreateQP(verbs.QPConfig{Send: cq, Receive: cq, Work: 1})
+				return err
+			},
+			"query_port": func() error { _, err := d.Port(1); return err },
+		} {
+			verbstest.Set(t, "FAIL", call+":1:ENOMEM")
+			err := do()
+			require.ErrorIs(t, err, fault.ErrLimit, call)
+			require.Equal(t, before, count(), call)
+		}
+		verbstest.Set(t, "FAIL", "")
+		require.NoError(t, cq.Close())
+		require.NoError(t, pd.Close())
+
+		a, b := pair(t, config{})
+		mine, theirs := a.register(t, m, verbs.LocalWrite), b.register(t, m, verbs.LocalWrite|verbs.Remote)
+		for status, is := range map[string]error{"RETRY_EXC_ERR": fault.ErrPeerLost, "REM_ACCESS_ERR": fault.ErrStale,
+			"RNR_RETRY_EXC_ERR": fault.ErrLimit, "LOC_PROT_ERR": fault.ErrArgument} {
+			verbstest.Set(t, "STATUS", "WRITE:1:"+status+":0x1234")
+			err := a.do(t, work(verbs.Write, mine, theirs, 64))
+			require.ErrorIs(t, err, is)
+			require.ErrorContains(t, err, "0x1234")
+			again(t, a, b, config{})
+		}
+		verbstest.Set(t, "STATUS", "")
+		require.NoError(t, a.do(t, work(verbs.Write, mine, theirs, 64)))
+	})
+}
+
+// TestDoubleWithout: a library that lacks a function says so if it is needed, and does without if it is not.
+func TestDoubleWithout(t *testing.T) {
+	t.Run("needed", func(t *testing.T) {
+		verbstest.Over(t, verbstest.Knobs{"WITHOUT": "_ibv_query_gid_table"}, func(t *testing.T) {
+			require.ErrorIs(t, verbs.Have().Err, hw.ErrNotSupported)
+			require.ErrorContains(t, verbs.Have().Err, "_ibv_query_gid_table")
+		})
+	})
+	t.Run("not needed", func(t *testing.T) {
+		verbstest.Over(t, verbstest.Knobs{"WITHOUT": "ibv_reg_dmabuf_mr,ibv_query_qp_data_in_order"}, func(t *testing.T) {
+			a, _ := pair(t, config{})
+			require.False(t, a.device.Limits().DMABuf)
+			require.False(t, a.qp.InOrder(verbs.Write))
+			_, err := a.pd.RegisterDMABuf(0, 0, 0x1000, 4096, verbs.LocalWrite)
+			require.ErrorIs(t, err, hw.ErrNotSupported)
+		})
+	})
+	t.Run("no device", func(t *testing.T) {
+		verbstest.Over(t, verbstest.Knobs{"DEVICES": "0"}, func(t *testing.T) {
+			require.ErrorIs(t, verbs.Have().Err, hw.ErrNotSupported)
+		})
+	})
+}
