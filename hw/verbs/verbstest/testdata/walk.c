@@ -602,6 +602,15 @@ static void shared(void) {
 	CHECK(ibv_modify_qp(qp[1], &(ubv_qp_attr){.qp_state = UBV_QPS_ERR}, UBV_QP_STATE) == 0);
 	event(1, UBV_EVENT_QP_LAST_WQE_REACHED);
 	nothing(); // what is posted is not this queue pair's
+	// A completion that goes with its queue pair frees its place.
+	connect_pair();
+	does(wr(UBV_WR_SEND, 8), 0);
+	for (int i = 0; i < 3; i++)
+		CHECK(receive(i, 8) == 0);
+	CHECK(receive(3, 8) == ENOMEM);
+	CHECK(ibv_modify_qp(qp[1], &(ubv_qp_attr){.qp_state = UBV_QPS_RESET}, UBV_QP_STATE) == 0);
+	CHECK(receive(3, 8) == 0);
+	connect_pair();
 	close_pair();
 }
 
