@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/hw/verbs"
-	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -22,10 +21,7 @@ import (
 func device(t testing.TB) *verbs.Device {
 	t.Helper()
 	if p := verbs.Have(); p.Err != nil {
-		if env.Requires("verbs") {
-			t.Fatal(p.Err)
-		}
-		t.Skip(p.Err)
+		testkit.Missing(t, "verbs", p.Err)
 	}
 	names, err := verbs.Devices()
 	require.NoError(t, err)
