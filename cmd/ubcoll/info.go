@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/hw/shm"
+	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
@@ -45,13 +47,14 @@ func info(args []string, out io.Writer) error {
 	if err := cpu.LevelError(); err != nil {
 		line("", "%v", err)
 	}
-	for _, probe := range []hw.Probe{shm.Have(), cuda.Have()} {
+	for _, probe := range []hw.Probe{shm.Have(), cuda.Have(), verbs.Have()} {
 		name, state, _ := strings.Cut(probe.String(), ": ")
 		line(name, "%s", state)
 	}
 	if err := devices(line); err != nil {
 		return err
 	}
+	rdma(line)
 	if *withEnv {
 		fmt.Fprintln(w)
 		for _, v := range env.All() {
@@ -156,4 +159,50 @@ func setting(key string) string {
 		}
 	}
 	return ""
+}
+
+// rdma lists the ports of the RDMA devices, if the library and some are there. One that does not open is said.
+func rdma(line func(name, format string, args ...any)) {
+	if verbs.Have().Err != nil {
+		return
+	}
+	names, err := verbs.Devices()
+	if err != nil {
+		line("RDMA devices", "%v", err)
+	}
+	for _, name := range names {
+		if err := ports(name, line); err != nil {
+			line(name, "%v", err)
+		}
+	}
+}
+
+// ports lists the ports of one RDMA device, by the GID that a queue pair would send from.
+func ports(name string, line func(name, format string, args ...any)) (err error) {
+	d, err := verbs.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	for n := 1; n <= d.Limits().Ports; n++ {
+		p, err := d.Port(n)
+		if err != nil {
+			return err
+		}
+		table, err := d.GIDs(n)
+		if err != nil {
+			return err
+		}
+		from := fmt.Sprintf("LID %d", p.LID)
+		if p.Link == verbs.LinkEthernet {
+			if g, err := verbs.ChooseGID(p.Link, table, -1); err != nil {
+				from = err.Error()
+			} else {
+				from = fmt.Sprintf("%v, GID %d, %v", g.Type, g.Index, g.GID)
+			}
+		}
+		line(fmt.Sprintf("%s:%d", name, n), "%v, %v, %g Gb/s, MTU %d, %s, atomics %v", p.State, p.Link, p.Gbits, p.MTU, from,
+			d.Limits().Atomics)
+	}
+	return nil
 }
