@@ -42,6 +42,7 @@ type Cache struct {
 // counters are those that are counted without the mutex.
 type counters struct {
 	misses, failures, registerTime, deregisterTime, locked atomic.Int64
+	kinds                                                  [kinds]struct{ complete, registered, unsupported, failures atomic.Int64 }
 	_                                                      [64]byte
 }
 

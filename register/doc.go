@@ -4,8 +4,9 @@
 // A claim is the exact bytes somebody registered. It lies in one [Memory], an allocation whose owner vouches for its
 // identity by an ID and a generation. All claims in one allocation share one extent: its registration with the
 // backends, by kind NET, NVLS, COLLNET and IPC, each absent, complete, or failed with a reason that is remembered. In
-// this version ubcoll has one, IPC (internal/transport/ipc); of the other kinds there is none. Claims may overlap. A
-// lookup hits only inside some claim's exact bytes; a neighbour on the same page does not.
+// this version ubcoll has IPC (internal/transport/ipc) and, where the environment asks for it, NET
+// (internal/transport/net/mr); of the other kinds there is none. Claims may overlap. A lookup hits only inside some
+// claim's exact bytes; a neighbour on the same page does not.
 //
 // References are counted apart. A [Ref] is a local one ([Cache.Register], an API call) or a graph one
 // ([Cache.RetainGraph], a capture); [Cache.RegisterAuto] makes claims that no reference holds, which are evicted, least

@@ -1,9 +1,12 @@
 package register
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/ubcoll/ubcoll/fault"
 )
 
 // Stats is what a cache has done and has.
@@ -18,6 +21,16 @@ type Stats struct {
 	LockedBytes      int64         // of those, what is locked in memory
 	RegisterTime     time.Duration // in the backends, in all
 	DeregisterTime   time.Duration
+
+	NET, NVLS, COLLNET, IPC BackendStats // by kind; zero where there is no such backend
+}
+
+// BackendStats is what a backend has done and has.
+type BackendStats struct {
+	Complete    int   // allocations that are registered with it now
+	Registered  int64 // those it has registered
+	Unsupported int64 // those it cannot use for what they are, each time that it was asked
+	Failures    int64 // its other errors, of registering and of deregistering
 }
 
 // Stats adds up the counters. It takes the time of a walk over all claims, in which registrations wait and lookups do
@@ -31,6 +44,11 @@ func (c *Cache) Stats() Stats {
 		Regions: c.regions, Extents: c.live, PinnedBytes: c.pinned, LockedBytes: c.counters.locked.Load(),
 		RegisterTime:   time.Duration(c.counters.registerTime.Load()),
 		DeregisterTime: time.Duration(c.counters.deregisterTime.Load()),
+	}
+	for k, to := range [kinds]*BackendStats{&s.NET, &s.NVLS, &s.COLLNET, &s.IPC} {
+		from := &c.counters.kinds[k]
+		*to = BackendStats{Complete: int(from.complete.Load()), Registered: from.registered.Load(),
+			Unsupported: from.unsupported.Load(), Failures: from.failures.Load()}
 	}
 	c.local.ascend(0, maxAddr, func(cl *Claim) bool {
 		s.Hits += int64(cl.state.Load() >> hitShift)
@@ -151,14 +169,6 @@ func (c *Cache) describeExtent(b *strings.Builder, start, end uint64) {
 			b.WriteString(", registering")
 		case len(c.backends) == 0:
 			b.WriteString(", no backends")
-		default:
-			for i, be := range c.backends {
-				if err := e.states[i].err; err != nil {
-					fmt.Fprintf(b, "; failed: %v", err)
-				} else {
-					fmt.Fprintf(b, "; %v complete", be.Kind())
-				}
-			}
 		}
 		switch {
 		case !e.ready || c.config.Locker == nil || !e.mem.Device.IsHost() || e.failed != nil:
@@ -168,6 +178,9 @@ func (c *Cache) describeExtent(b *strings.Builder, start, end uint64) {
 			fmt.Fprintf(b, "; not locked in memory: %v", e.loose)
 		}
 		b.WriteString("\n")
+		if e.ready && len(c.backends) > 0 {
+			c.describeStates(b, e)
+		}
 	}
 	for _, e := range c.leaving {
 		switch {
@@ -177,6 +190,29 @@ func (c *Cache) describeExtent(b *strings.Builder, start, end uint64) {
 		default:
 			fmt.Fprintf(b, "  %v at %s is gone, and deregisters when %d claims are no longer in use\n", e.mem,
 				span(e.place.start, e.place.end), e.claims)
+		}
+	}
+}
+
+// describeStates says what each kind of backend made of an allocation.
+func (c *Cache) describeStates(b *strings.Builder, e *extent) {
+	for k := range kinds {
+		i := c.slot[k]
+		if i < 0 {
+			fmt.Fprintf(b, "    %v absent: %v\n", k, c.absent(k))
+			continue
+		}
+		switch s := &e.states[i]; {
+		case errors.Is(s.why, fault.ErrNotSupported):
+			fmt.Fprintf(b, "    %v cannot use it: %v\n", k, s.why)
+		case s.why != nil:
+			fmt.Fprintf(b, "    %v failed: %v\n", k, s.why)
+		default:
+			fmt.Fprintf(b, "    %v complete", k)
+			if h, ok := s.handle.(fmt.Stringer); ok {
+				fmt.Fprintf(b, ": %v", h)
+			}
+			b.WriteString("\n")
 		}
 	}
 }

@@ -38,6 +38,7 @@ var errNoLocker = fmt.Errorf("nobody locks it: %w", fault.ErrNotSupported)
 type state struct {
 	handle any
 	err    error // nil: complete
+	why    error // what the backend said; err has it
 	took   time.Duration
 }
 
@@ -50,20 +51,29 @@ func init() {
 	}
 }
 
+// absent is why the cache has no backend of a kind.
+func (c *Cache) absent(k BackendKind) error {
+	if k == NET && c.config.NoNet != nil {
+		return c.config.NoNet
+	}
+	return errAbsent[k]
+}
+
 func (e *extent) handle(k BackendKind) (any, error) {
 	if k < 0 || k >= kinds {
 		return nil, fmt.Errorf("%v is not a kind of backend: %w", k, fault.ErrArgument)
 	}
 	i := e.cache.slot[k]
 	if i < 0 {
-		return nil, errAbsent[k]
+		return nil, e.cache.absent(k)
 	}
 	return e.states[i].handle, e.states[i].err
 }
 
 // register asks every backend once. It is called without the cache's mutex; concurrent calls wait for the first.
 // Registration succeeds when a backend is complete, when there is none, or when all of them say "not supported" (then
-// transports stage, with that reason). Otherwise the failure is remembered.
+// transports stage, with that reason). A backend that fails where another one is complete is no failure: what would
+// have gone its way goes another, and Handle, Explain and Stats tell. Otherwise the failure is remembered.
 func (e *extent) register() error {
 	e.once.Do(func() {
 		var failures []error
@@ -73,17 +83,23 @@ func (e *extent) register() error {
 			begin := time.Now()
 			h, err := b.Register(e.mem)
 			s := &e.states[i]
+			s.why = err
 			s.took = time.Since(begin)
+			count := &e.cache.counters.kinds[b.Kind()]
 			switch {
 			case err == nil:
 				s.handle = h
 				complete++
+				count.complete.Add(1)
+				count.registered.Add(1)
 			case errors.Is(err, fault.ErrNotSupported):
 				s.err = fmt.Errorf("%v cannot use %v: %w", b.Kind(), e.mem, err)
 				unsupported++
+				count.unsupported.Add(1)
 			default:
 				s.err = fmt.Errorf("%v could not register %v: %w", b.Kind(), e.mem, err)
 				failures = append(failures, s.err)
+				count.failures.Add(1)
 			}
 		}
 		if complete == 0 && unsupported < len(e.states) {
@@ -121,7 +137,10 @@ func (e *extent) deregister() (failures []error) {
 		if i >= len(e.states) || e.states[i].err != nil {
 			continue
 		}
+		count := &e.cache.counters.kinds[b.Kind()]
+		count.complete.Add(-1)
 		if err := b.Deregister(e.mem, e.states[i].handle); err != nil {
+			count.failures.Add(1)
 			failures = append(failures, fmt.Errorf("%v could not deregister %v: %w", b.Kind(), e.mem, err))
 		}
 	}

@@ -48,7 +48,7 @@ func span(start, end uint64) string { return fmt.Sprintf("[%#x,+%d)", start, end
 // BackendKind is what a backend reaches. Deregistration goes in this order.
 type BackendKind int
 
-// The kinds of backends; ubcoll has one of IPC in this version.
+// The kinds of backends; ubcoll has some of NET and IPC in this version.
 const (
 	NET     BackendKind = iota // other hosts
 	NVLS                       // multicast within a switch domain
@@ -82,6 +82,7 @@ type Config struct {
 	MaxBytes   int64       // pinned at most: the sum of the page-rounded allocations that are registered; 0 = no limit
 	PageSize   int         // a power of two; 0 = the system's
 	Backends   []Backend   // at most one of a kind, in any order
+	NoNet      error       // why there is no backend NET, for who asks; or nil
 	OnError    func(error) // told each failure to deregister, and each misuse, that nobody else is; or nil.
 	// OnError is called without locks, from whichever goroutine ended the last use, and must not block.
 	Locker Locker // keeps registered host memory in memory; or nil

@@ -85,7 +85,8 @@ func TestNCCL_Counters(t *testing.T) {
 	s := c.Stats()
 	require.Positive(t, s.RegisterTime)
 	s.RegisterTime = 0
-	require.Equal(t, Stats{Hits: 5, Misses: 1, Registrations: 1, Regions: 1, Extents: 1, PinnedBytes: 4096}, s)
+	require.Equal(t, Stats{Hits: 5, Misses: 1, Registrations: 1, Regions: 1, Extents: 1, PinnedBytes: 4096,
+		NET: BackendStats{Complete: 1, Registered: 1}}, s)
 	require.NoError(t, r.Close())
 	s = c.Stats()
 	require.Positive(t, s.DeregisterTime)
@@ -255,7 +256,11 @@ func TestNCCL_CleanupGoesOn(t *testing.T) {
 		require.ErrorContains(t, err, k.String()+" is broken")
 	}
 	require.Empty(t, errs.String(), "they were returned")
-	require.EqualValues(t, 4, c.Stats().BackendFailures)
+	s := c.Stats()
+	require.EqualValues(t, 4, s.BackendFailures)
+	for _, of := range []BackendStats{s.NET, s.NVLS, s.COLLNET, s.IPC} {
+		require.Equal(t, BackendStats{Registered: 1, Failures: 1}, of)
+	}
 }
 
 // TestNCCL_CloseWithLeftovers: NCCL cleans leftovers up after what they need is gone. Here Close names them, and what
@@ -452,7 +457,7 @@ func TestUCX_stats(t *testing.T) {
 	require.NoError(t, c.Invalidate(m.Base, 4096))
 	s := c.Stats()
 	s.RegisterTime, s.DeregisterTime = 0, 0
-	require.Equal(t, Stats{Hits: 1, Registrations: 1, Deregistrations: 1}, s)
+	require.Equal(t, Stats{Hits: 1, Registrations: 1, Deregistrations: 1, NET: BackendStats{Registered: 1}}, s)
 }
 
 // TestUCX_inv_q: what waits to be invalidated does not pile up.
