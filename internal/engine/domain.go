@@ -14,10 +14,12 @@ import (
 	"time"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
+	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -30,6 +32,7 @@ type Domain struct {
 	Exports DeviceTransport // the same
 
 	network *hosts.Network // nil in jobs of one host
+	nics    *mr.Backend    // what registers with them; nil unless the environment asks for it
 
 	id       roster.Identity // of what this rank exports
 	copiers  copiers
@@ -66,7 +69,7 @@ type IPC interface {
 	DeviceTransport
 }
 
-func newDomain(r *roster.Roster, log *slog.Logger, goHeap bool, newIPC NewIPC, limits register.Config) (*Domain, error) {
+func newDomain(r *roster.Roster, log *slog.Logger, goHeap bool, newIPC NewIPC) (*Domain, error) {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
@@ -86,11 +89,19 @@ func newDomain(r *roster.Roster, log *slog.Logger, goHeap bool, newIPC NewIPC, l
 	}
 	d.IPC, d.Exports = ipc, ipc
 	d.Heap = h
-	limits.Locker = &locker{heap: h, log: log}
-	limits.Backends = []register.Backend{d.IPC}
-	limits.OnError = d.Failed
-	if d.Cache, err = register.New(limits); err != nil {
-		return nil, errors.Join(err, d.IPC.Close(), h.Close())
+	regions, err1 := env.MaxRegions.Get()
+	pinned, err2 := env.MaxPinned.Get()
+	config := register.Config{MaxRegions: regions, MaxBytes: int64(pinned), Locker: &locker{heap: h, log: log},
+		Backends: []register.Backend{d.IPC}, OnError: d.Failed}
+	d.nics, config.NoNet, err = mr.FromEnv(log)
+	if d.nics != nil {
+		config.Backends = append(config.Backends, d.nics)
+	}
+	if err = errors.Join(err, err1, err2); err == nil {
+		d.Cache, err = register.New(config)
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.nics.Close(), d.IPC.Close(), h.Close())
 	}
 	return d, nil
 }
@@ -318,7 +329,7 @@ func (d *Domain) drop(allocs []*mem.Allocation, peers []team.Reader, lift func()
 	if d.network != nil {
 		errs = append(errs, d.network.Close())
 	}
-	errs = append(errs, d.Cache.End(), d.IPC.Close(), d.Heap.Close())
+	errs = append(errs, d.Cache.End(), d.nics.Close(), d.IPC.Close(), d.Heap.Close())
 	if d.device != nil {
 		errs = append(errs, d.device.Close())
 	}

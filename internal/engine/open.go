@@ -23,7 +23,6 @@ import (
 	"github.com/ubcoll/ubcoll/internal/roster"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/tuning"
-	"github.com/ubcoll/ubcoll/register"
 )
 
 const defaultTimeout = 10 * time.Minute
@@ -173,11 +172,7 @@ func (j *joining) create() error {
 	}
 	c.team.Gather(c, team.Ranks{Rank: c.rank, Size: c.size, Here: here}, members,
 		team.Config{Timeout: j.opts.Timeout, Algorithm: j.opts.Algorithm, Tuning: j.tuning})
-	limits, err := cacheLimits()
-	if err != nil {
-		return err
-	}
-	d, err := newDomain(r, j.log, race.Enabled && allHere, c.rooms.IPC, limits)
+	d, err := newDomain(r, j.log, race.Enabled && allHere, c.rooms.IPC)
 	if err != nil {
 		return err
 	}
@@ -241,13 +236,6 @@ func (c *Comm) forgo(e *fault.Error) {
 		c.leave(e)
 		c.release()
 	}
-}
-
-// cacheLimits are the limits of the registration cache.
-func cacheLimits() (register.Config, error) {
-	regions, err1 := env.MaxRegions.Get()
-	pinned, err2 := env.MaxPinned.Get()
-	return register.Config{MaxRegions: regions, MaxBytes: int64(pinned)}, errors.Join(err1, err2)
 }
 
 func (c *Comm) newArea(comm uint64) error {

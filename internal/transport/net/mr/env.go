@@ -1,0 +1,63 @@
+package mr
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/verbs"
+	"github.com/ubcoll/ubcoll/internal/env"
+)
+
+// FromEnv opens the backend that the environment asks for. It is nil, and absent is why, if that is none (UBCOLL_IB=off) or
+// if none could be had (auto), of which log is told where it is not for want of a device; else (on) that is err. What is
+// malformed is err, whatever UBCOLL_IB is.
+func FromEnv(log *slog.Logger) (b *Backend, absent, err error) {
+	when, err1 := env.IB.Get()
+	config, err2 := ConfigFromEnv()
+	_, err3 := PathFromEnv()
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, nil, err
+	}
+	if when == "off" {
+		return nil, fmt.Errorf("%s=off: %w", env.IB.Name, hw.ErrNotSupported), nil
+	}
+	config.Log = log
+	b, err = Open(config)
+	switch {
+	case err == nil:
+		return b, nil, nil
+	case when == "on":
+		return nil, nil, fmt.Errorf("%s=on: %w", env.IB.Name, err)
+	case !errors.Is(err, hw.ErrNotSupported):
+		log.Warn("ubcoll: the RDMA devices are not used", "error", err)
+	}
+	return nil, err, nil
+}
+
+// ConfigFromEnv is which devices the environment selects, and how they register.
+func ConfigFromEnv() (Config, error) {
+	devices, err1 := env.IBDevices.Get()
+	relaxed, err2 := env.IBRelaxed.Get()
+	sel, err := verbs.ParseSelection(devices)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", env.IBDevices.Name, err)
+	}
+	return Config{Select: sel, Relaxed: relaxed != 0}, errors.Join(err1, err2, err)
+}
+
+// PathFromEnv is how packets of connections travel, on port 1.
+func PathFromEnv() (verbs.Path, error) {
+	var errs []error
+	get := func(v *env.Var[int]) int {
+		n, err := v.Get()
+		errs = append(errs, err)
+		return n
+	}
+	p := verbs.DefaultPath()
+	p.GIDIndex, p.PKeyIndex = get(env.IBGIDIndex), get(env.IBPKey)
+	p.ServiceLevel, p.TrafficClass = uint8(get(env.IBServiceLevel)), uint8(get(env.IBTrafficClass))
+	p.Timeout, p.Retries = uint8(get(env.IBTimeout)), uint8(get(env.IBRetries))
+	return p, errors.Join(errs...)
+}

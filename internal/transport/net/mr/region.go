@@ -1,0 +1,242 @@
+package mr
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/verbs"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// Region is memory that all NICs of a backend have registered.
+type Region struct {
+	memory     register.Memory
+	address    uint64
+	bytes      int
+	generation uint64
+	access     verbs.Access // of all NICs
+	keys       []Key
+	mrs        []*verbs.MR
+	nics       []NIC
+	readOnly   bool // this process may not write it
+}
+
+// Key is how a NIC names a Region, at the memory's own address: regions are never zero-based.
+type Key struct {
+	Local  verbs.LKey // for this process's work requests
+	Remote verbs.RKey // for those of peers
+}
+
+// Token is what a peer needs to reach a Region: where it is, its rkey on each of the backend's NICs, and which registration
+// gave these.
+type Token struct {
+	Address    uint64
+	Bytes      int
+	Generation uint64
+	Keys       []verbs.RKey // in the order of [Backend.NICs]
+}
+
+// String is like "registration 3 of [0x7f00,+4096)".
+func (t Token) String() string {
+	return fmt.Sprintf("registration %d of [%#x,+%d)", t.Generation, t.Address, t.Bytes)
+}
+
+// Export is a Region over exact bytes, which whoever asked for it closes.
+type Export struct {
+	*Region
+	backend *Backend
+	closed  atomic.Bool
+}
+
+// Close takes the memory from the NICs: tokens of it are stale before the first of them is asked, what peers do by it then
+// fails at them, and registrations that overlap it stay as they are. It may block as long as unpinning takes. What a NIC does
+// not let go of is an error, and the backend's. A second Close is fault.ErrClosed.
+func (e *Export) Close() error {
+	if e.closed.Swap(true) {
+		return fmt.Errorf("%v: %w", e.Token(), fault.ErrClosed)
+	}
+	return e.backend.end(e.Region)
+}
+
+// ErrAccess is a miss: the memory is registered, but not for all that was asked for.
+var ErrAccess = fmt.Errorf("it is not registered for that: %w", fault.ErrNotSupported)
+
+// For is the keys by which the region may be used with access, in the order of [Backend.NICs]. The error says what is missing, and
+// wraps ErrAccess. The caller must not change the keys, which are good as long as the region is. Without an error it costs a
+// comparison.
+func (r *Region) For(access verbs.Access) ([]Key, error) {
+	if r.access.Has(access) {
+		return r.keys, nil
+	}
+	var why []string
+	if r.readOnly {
+		why = append(why, "this process may only read it")
+	}
+	for i, n := range r.nics {
+		if missing := access &^ r.mrs[i].Access(); missing != 0 && !r.readOnly {
+			what := fmt.Sprintf("%s lacks %v", n.Device.Name(), missing)
+			if missing.Has(verbs.RemoteAtomic) && n.Device.Limits().Atomics == verbs.AtomicsNone {
+				what += ", since it has no atomics"
+			}
+			why = append(why, what)
+		}
+	}
+	return nil, fmt.Errorf("[%#x,+%d) of %v is registered for %v, not for %v (%s): %w", r.address, r.bytes, r.memory, r.access,
+		access&^r.access, strings.Join(why, "; "), ErrAccess)
+}
+
+// Token is what peers are given.
+func (r *Region) Token() Token {
+	t := Token{Address: r.address, Bytes: r.bytes, Generation: r.generation, Keys: make([]verbs.RKey, len(r.keys))}
+	for i, k := range r.keys {
+		t.Keys[i] = k.Remote
+	}
+	return t
+}
+
+// Memory is the allocation.
+func (r *Region) Memory() register.Memory { return r.memory }
+
+// Address is where the region begins, and what work requests and peers call that place.
+func (r *Region) Address() uint64 { return r.address }
+
+// Bytes is its length.
+func (r *Region) Bytes() int { return r.bytes }
+
+// String is like "rxe0, rxe1: LOCAL_WRITE|REMOTE_READ", without the keys: who knows those may use them.
+func (r *Region) String() string {
+	var names []string
+	for _, n := range r.nics {
+		names = append(names, n.Device.Name())
+	}
+	return fmt.Sprintf("%s: %v", strings.Join(names, ", "), r.access)
+}
+
+// region registers n bytes at address for access, or nil for whatever can be had.
+func (b *Backend) region(m register.Memory, address uint64, n int, access *verbs.Access) (*Region, error) {
+	generation, err := b.begin()
+	if err != nil {
+		return nil, err
+	}
+	r := &Region{memory: m, address: address, bytes: n, generation: generation, nics: b.nics}
+	err = b.pin(r, access)
+	if err != nil {
+		err = errors.Join(err, b.unpin(r))
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.making--
+	if err != nil {
+		return nil, err
+	}
+	b.live[generation] = r
+	return r, nil
+}
+
+// begin counts a registration that is under way, and gives it its generation.
+func (b *Backend) begin() (generation uint64, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return 0, fmt.Errorf("registrations with RDMA devices: %w", fault.ErrClosed)
+	}
+	b.making++
+	b.last++
+	return b.last, nil
+}
+
+// pin registers r with the NICs. After an error some may have it.
+func (b *Backend) pin(r *Region, access *verbs.Access) error {
+	register := func(n NIC, a verbs.Access) (*verbs.MR, error) { return n.PD.Register(uintptr(r.address), r.bytes, a) }
+	if m := r.memory; !m.Device.IsHost() {
+		if b.config.DMABuf == nil {
+			return fmt.Errorf("memory of %v has to be a dma-buf for RDMA devices, which this version makes of none: %w", m.Device,
+				hw.ErrNotSupported)
+		}
+		fd, offset, err := b.config.DMABuf(m)
+		if err != nil {
+			return fmt.Errorf("a dma-buf of %v: %w", m, err)
+		}
+		defer os.NewFile(uintptr(fd), "dma-buf").Close()
+		offset += r.address - uint64(m.Base)
+		register = func(n NIC, a verbs.Access) (*verbs.MR, error) {
+			return n.PD.RegisterDMABuf(fd, offset, uintptr(r.address), r.bytes, a)
+		}
+	}
+	for i, n := range b.nics {
+		a := n.access
+		if access != nil {
+			a = *access | n.access&verbs.RelaxedOrdering
+		}
+		if r.readOnly {
+			a = verbs.RemoteRead
+		}
+		m, err := register(n, a)
+		if access == nil && i == 0 && errors.Is(err, syscall.EFAULT) {
+			if m, err := register(n, verbs.RemoteRead); err == nil {
+				r.readOnly = true
+				r.add(m)
+				continue
+			}
+		}
+		if err != nil {
+			return b.failed(i, err)
+		}
+		r.add(m)
+	}
+	return nil
+}
+
+// failed says of which NIC an error is, and what it has room for.
+func (b *Backend) failed(i int, err error) error {
+	n := b.nics[i].Device
+	where := fmt.Sprintf("RDMA device %s, %d of %d", n.Name(), i+1, len(b.nics))
+	if most := n.Limits().MRs; most > 0 && errors.Is(err, fault.ErrLimit) {
+		return fmt.Errorf("%s, with room for %d regions of all processes: %w", where, most, err)
+	}
+	return fmt.Errorf("%s: %w", where, err)
+}
+
+func (r *Region) add(m *verbs.MR) {
+	if r.mrs == nil {
+		r.access = m.Access()
+	}
+	r.access &= m.Access()
+	r.mrs = append(r.mrs, m)
+	r.keys = append(r.keys, Key{m.LKey(), m.RKey()})
+}
+
+// end takes a region from the NICs. Tokens are stale before that.
+func (b *Backend) end(r *Region) error {
+	b.mu.Lock()
+	delete(b.live, r.generation)
+	b.making++ // so that the NICs stay open
+	b.mu.Unlock()
+	err := b.unpin(r)
+	b.mu.Lock()
+	b.making--
+	b.mu.Unlock()
+	return err
+}
+
+// unpin deregisters with every NIC that has r, whatever the others say.
+func (b *Backend) unpin(r *Region) error {
+	var errs []error
+	var stubborn []*verbs.MR
+	for i, m := range r.mrs {
+		if err := m.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("RDMA device %s, %d of %d: %w", b.nics[i].Device.Name(), i+1, len(b.nics), err))
+			stubborn = append(stubborn, m)
+		}
+	}
+	b.mu.Lock()
+	b.stubborn = append(b.stubborn, stubborn...)
+	b.mu.Unlock()
+	return errors.Join(errs...)
+}
