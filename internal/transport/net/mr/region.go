@@ -16,6 +16,7 @@ import (
 
 // Region is memory that all NICs of a backend have registered.
 type Region struct {
+	backend    *Backend
 	memory     register.Memory
 	address    uint64
 	bytes      int
@@ -23,7 +24,6 @@ type Region struct {
 	access     verbs.Access // of all NICs
 	keys       []Key
 	mrs        []*verbs.MR
-	nics       []NIC
 	readOnly   bool // this process may not write it
 }
 
@@ -50,8 +50,7 @@ func (t Token) String() string {
 // Export is a Region over exact bytes, which whoever asked for it closes.
 type Export struct {
 	*Region
-	backend *Backend
-	closed  atomic.Bool
+	closed atomic.Bool
 }
 
 // Close takes the memory from the NICs: tokens of it are stale before the first of them is asked, what peers do by it then
@@ -78,7 +77,7 @@ func (r *Region) For(access verbs.Access) ([]Key, error) {
 	if r.readOnly {
 		why = append(why, "this process may only read it")
 	}
-	for i, n := range r.nics {
+	for i, n := range r.backend.nics {
 		if missing := access &^ r.mrs[i].Access(); missing != 0 && !r.readOnly {
 			what := fmt.Sprintf("%s lacks %v", n.Device.Name(), missing)
 			if missing.Has(verbs.RemoteAtomic) && n.Device.Limits().Atomics == verbs.AtomicsNone {
@@ -112,7 +111,7 @@ func (r *Region) Bytes() int { return r.bytes }
 // String is like "rxe0, rxe1: LOCAL_WRITE|REMOTE_READ", without the keys: who knows those may use them.
 func (r *Region) String() string {
 	var names []string
-	for _, n := range r.nics {
+	for _, n := range r.backend.nics {
 		names = append(names, n.Device.Name())
 	}
 	return fmt.Sprintf("%s: %v", strings.Join(names, ", "), r.access)
@@ -124,7 +123,7 @@ func (b *Backend) region(m register.Memory, address uint64, n int, access *verbs
 	if err != nil {
 		return nil, err
 	}
-	r := &Region{memory: m, address: address, bytes: n, generation: generation, nics: b.nics}
+	r := &Region{backend: b, memory: m, address: address, bytes: n, generation: generation}
 	err = b.pin(r, access)
 	if err != nil {
 		err = errors.Join(err, b.unpin(r))

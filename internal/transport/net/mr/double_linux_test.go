@@ -1,0 +1,272 @@
+package mr_test
+
+import (
+	"flag"
+	"log/slog"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/hw/verbs"
+	"github.com/ubcoll/ubcoll/hw/verbs/verbstest"
+	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+var long = flag.Bool("long", false, "register until soft-RoCE gives a key again, which takes minutes")
+
+// mustRecur fails t where keys have to come again.
+func mustRecur(t *testing.T) {
+	if *long || os.Getenv("VERBSTEST_DEVICES") != "" {
+		t.Error("the test shows nothing")
+	}
+}
+
+// TestDouble runs the other tests over the double.
+func TestDouble(t *testing.T) {
+	for name, knobs := range map[string]verbstest.Knobs{
+		"one NIC":                     {"DEVICES": "1"},
+		"three NICs on Ethernet":      {"DEVICES": "3", "LINK": "Ethernet"},
+		"keys that come back at once": {"DEVICES": "2", "TAGS": "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out := verbstest.Again(t, knobs, "-test.run=^Test", "-test.skip=^TestDouble")
+			if !race.Enabled {
+				require.NotContains(t, out, "--- SKIP")
+			}
+			require.Contains(t, out, "--- PASS: TestKeyRecurs")
+		})
+	}
+}
+
+// left is what the double has of what a backend makes.
+func left(t testing.TB) []int {
+	t.Helper()
+	var n []int
+	for _, what := range []string{"context", "pd", "mr", "pinned"} {
+		n = append(n, verbstest.Count(t, what))
+	}
+	return n
+}
+
+var nothing = []int{0, 0, 0, 0}
+
+// TestDoubleFailures: a NIC that fails leaves nothing on the others, and is named with what it said.
+func TestDoubleFailures(t *testing.T) {
+	verbstest.Over(t, verbstest.Knobs{"DEVICES": "3"}, func(t *testing.T) {
+		b, err := mr.Open(mr.Config{})
+		require.NoError(t, err)
+		require.Len(t, b.NICs(), 3)
+		m, _ := memory(t, 8192)
+		idle := left(t)
+		for i, name := range []string{"double0", "double1", "double2"} {
+			fail := func(errno string) { verbstest.Set(t, "FAIL", "reg_mr:"+string(rune('1'+i))+":"+errno) }
+			for errno, is := range map[string]error{"ENOMEM": fault.ErrLimit, "EIO": unix.EIO, "EOPNOTSUPP": fault.ErrNotSupported} {
+				fail(errno)
+				_, err := b.Register(m)
+				require.ErrorIs(t, err, is)
+				require.ErrorContains(t, err, "RDMA device "+name+", "+string(rune('1'+i))+" of 3")
+				require.Equal(t, idle, left(t), "%s on %s", errno, name)
+				fail(errno)
+				_, err = b.Exact(m, m.Base, 10, 0)
+				require.ErrorIs(t, err, is)
+				require.Equal(t, idle, left(t), "%s on %s", errno, name)
+			}
+		}
+		verbstest.Set(t, "FAIL", "reg_mr:3:ENOMEM,dereg_mr:1:EBUSY")
+		_, err = b.Register(m)
+		require.ErrorIs(t, err, fault.ErrLimit)
+		require.ErrorContains(t, err, "with room for 4194304 regions")
+		require.ErrorContains(t, err, "RDMA device double0, 1 of 3: ibv_dereg_mr")
+		require.Equal(t, 1, verbstest.Count(t, "mr"), "of the NIC that did not let go")
+
+		verbstest.Set(t, "FAIL", "")
+		r := registered(t, b, m)
+		verbstest.Set(t, "FAIL", "dereg_mr:2:EBUSY")
+		err = b.Deregister(m, r)
+		require.ErrorIs(t, err, unix.EBUSY)
+		require.ErrorContains(t, err, "RDMA device double1, 2 of 3")
+		require.Equal(t, 2, verbstest.Count(t, "mr"))
+		require.ErrorIs(t, b.Valid(r.Token()), fault.ErrStale)
+
+		require.NoError(t, b.Close(), "the NICs let go now")
+		require.Equal(t, nothing, left(t))
+	})
+}
+
+// TestDoubleStubborn: what a NIC never lets go of is told by Close, and no other NIC suffers.
+func TestDoubleStubborn(t *testing.T) {
+	verbstest.Over(t, verbstest.Knobs{"DEVICES": "2"}, func(t *testing.T) {
+		b, err := mr.Open(mr.Config{})
+		require.NoError(t, err)
+		m, _ := memory(t, 4096)
+		r := registered(t, b, m)
+		verbstest.Set(t, "FAIL", "dereg_mr:1:EBUSY")
+		require.Error(t, b.Deregister(m, r))
+		verbstest.Set(t, "FAIL", "dereg_mr:*:EBUSY")
+		err = b.Close()
+		require.ErrorIs(t, err, unix.EBUSY)
+		require.ErrorContains(t, err, "double0")
+		require.NotContains(t, err.Error(), "double1")
+		require.Equal(t, []int{1, 1, 1, 4096}, left(t))
+	})
+}
+
+// TestDoubleClosing: who closes a registration is told of each backend's failure, NET's first.
+func TestDoubleClosing(t *testing.T) {
+	verbstest.Over(t, verbstest.Knobs{"DEVICES": "2"}, func(t *testing.T) {
+		b := open(t, mr.Config{})
+		m, _ := memory(t, 4096)
+		c := cache(t, &other{kind: register.IPC, late: unix.EIO}, &other{kind: register.COLLNET, late: unix.ENXIO}, b,
+			&other{kind: register.NVLS, late: unix.EPERM})
+		ref, err := c.Register(m, m.Base, 10)
+		require.NoError(t, err)
+		verbstest.Set(t, "FAIL", "dereg_mr:1:EBUSY")
+		err = ref.Close()
+		require.Regexp(t, `(?s)^NET could not deregister .* double0, 1 of 2.*\nNVLS could not.*\nCOLLNET could not.*\nIPC could not`,
+			err.Error())
+		require.EqualValues(t, 1, c.Stats().NET.Failures)
+		require.NoError(t, c.Close())
+	})
+}
+
+// TestDoubleOpening: what stops the opening of one device leaves none open.
+func TestDoubleOpening(t *testing.T) {
+	verbstest.Over(t, verbstest.Knobs{"DEVICES": "3"}, func(t *testing.T) {
+		for _, fail := range []string{"open_device:2:EACCES", "alloc_pd:2:ENOMEM", "query_port:2:EIO"} {
+			verbstest.Set(t, "FAIL", fail)
+			_, err := mr.Open(mr.Config{})
+			require.Error(t, err, fail)
+			require.Regexp(t, `RDMA device double[12], which UBCOLL_IB_HCA=\^=double[12] would leave out`, err.Error())
+			require.Equal(t, nothing, left(t), fail)
+		}
+	})
+}
+
+// TestDoubleSelection: NICs are the selected devices with an active port, by name.
+func TestDoubleSelection(t *testing.T) {
+	for name, c := range map[string]struct {
+		port, list string
+		want       []string
+		says       string
+	}{
+		"all":         {"up", "", []string{"double0", "double1", "double2"}, ""},
+		"one":         {"up", "=double1", []string{"double1"}, ""},
+		"a port":      {"up", "double:1", []string{"double0", "double1", "double2"}, ""},
+		"not one":     {"up", "^double1", []string{"double0", "double2"}, ""},
+		"a port down": {"double1=down", "", []string{"double0", "double2"}, ""},
+		"all down":    {"down", "", nil, "double0:1 is down, double1:1 is down, double2:1 is down"},
+		"none":        {"up", "mlx5", nil, "double0 is not selected"},
+		"no port":     {"up", "double:2", nil, "double0:1 is not selected"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			verbstest.Over(t, verbstest.Knobs{"DEVICES": "3", "PORT": c.port}, func(t *testing.T) {
+				b, err := mr.Open(mr.Config{Select: selection(t, c.list)})
+				if c.want == nil {
+					require.ErrorIs(t, err, fault.ErrNotSupported)
+					require.ErrorContains(t, err, c.says)
+					require.Equal(t, nothing, left(t))
+					return
+				}
+				require.NoError(t, err)
+				var names []string
+				for _, n := range b.NICs() {
+					names = append(names, n.Device.Name())
+					require.Equal(t, []int{1}, n.Ports)
+				}
+				require.Equal(t, c.want, names)
+				require.NoError(t, b.Close())
+				require.Equal(t, nothing, left(t))
+			})
+		})
+	}
+}
+
+// TestDoubleAtomics: a NIC without atomics registers all the same.
+func TestDoubleAtomics(t *testing.T) {
+	verbstest.Over(t, verbstest.Knobs{"ATOMICS": "0"}, func(t *testing.T) {
+		b := open(t, mr.Config{})
+		m, _ := memory(t, 4096)
+		r := registered(t, b, m)
+		_, err := r.For(verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead)
+		require.NoError(t, err)
+		_, err = r.For(verbs.RemoteAtomic)
+		require.ErrorIs(t, err, mr.ErrAccess)
+		require.ErrorContains(t, err, "double0 lacks REMOTE_ATOMIC, since it has no atomics")
+		require.NoError(t, b.Deregister(m, r))
+	})
+}
+
+// TestDoubleLimit: what NICs have no room for fails by the limit's name, once aloud, and where another backend has it all goes on.
+func TestDoubleLimit(t *testing.T) {
+	verbstest.Over(t, verbstest.Knobs{"DEVICES": "2", "MEMLOCK": "65536"}, func(t *testing.T) {
+		log, said := testkit.Logs(slog.LevelWarn)
+		b := open(t, mr.Config{Log: log})
+		c := cache(t, b, &other{kind: register.IPC})
+		small, _ := memory(t, 16384)
+		large, _ := memory(t, 40960) // on both
+		more, _ := memory(t, 40960)
+		for _, m := range []register.Memory{small, large, more} {
+			ref, err := c.Register(m, m.Base, m.Bytes)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, ref.Close()) }()
+		}
+		require.Equal(t, []any{register.BackendStats{Complete: 1, Registered: 1, Failures: 2}, register.BackendStats{Complete: 3, Registered: 3}},
+			[]any{c.Stats().NET, c.Stats().IPC})
+		text := c.Explain(large.Base, 1)
+		require.Contains(t, text, "NET failed: RDMA device double0, 1 of 2")
+		require.Contains(t, text, "RLIMIT_MEMLOCK")
+		require.Contains(t, text, "IPC complete")
+		require.Equal(t, 32768, verbstest.Count(t, "pinned"))
+		require.Regexp(t, `^[^\n]*the RDMA devices cannot have registered memory[^\n]*RLIMIT_MEMLOCK[^\n]*\n$`, said.String(), "once")
+
+		alone := cache(t, b)
+		_, err := alone.Register(more, more.Base, 1)
+		require.ErrorIs(t, err, fault.ErrLimit, "nobody else has it")
+		require.ErrorContains(t, err, "40960 bytes")
+	})
+}
+
+// TestDoubleDMABuf: memory of a device is registered by a descriptor, which is closed.
+func TestDoubleDMABuf(t *testing.T) {
+	verbstest.Over(t, verbstest.Knobs{"DEVICES": "2", "DMABUF": "1"}, func(t *testing.T) {
+		fd, err := unix.MemfdCreate("stands for a device's memory", unix.MFD_CLOEXEC)
+		require.NoError(t, err)
+		defer unix.Close(fd)
+		require.NoError(t, unix.Ftruncate(fd, 5*4096))
+		asked := 0
+		b := open(t, mr.Config{DMABuf: func(register.Memory) (int, uint64, error) {
+			asked++
+			dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+			return dup, 4096, err
+		}})
+		m, _ := memory(t, 4*4096) // whose addresses are not looked at
+		m.Device = hw.CUDA(0)
+		open := testkit.Descriptors(t)
+		r := registered(t, b, m)
+		e := export(t, b, m, 8192+10, 100, all)
+		require.Equal(t, []int{2, open}, []int{asked, testkit.Descriptors(t)})
+		require.Equal(t, []int{4, 0}, []int{verbstest.Count(t, "mr"), verbstest.Count(t, "pinned")})
+		for i := range b.NICs() {
+			p := newPeer(t, b, i)
+			p.local[0] = byte(10 + i)
+			require.NoError(t, p.do(t, verbs.Write, r.Token(), 100+i, 1))
+			require.NoError(t, p.do(t, verbs.Write, e.Token(), i, 1))
+		}
+		got := make([]byte, 2)
+		for _, at := range []int64{4096 + 100, 4096 + 8192 + 10} {
+			_, err = unix.Pread(fd, got, at)
+			require.NoError(t, err)
+			require.Equal(t, []byte{10, 11}, got)
+		}
+		require.NoError(t, e.Close())
+		require.NoError(t, b.Deregister(m, r))
+	})
+}
