@@ -87,13 +87,12 @@ func newDomain(r *roster.Roster, log *slog.Logger, goHeap bool, newIPC NewIPC) (
 	if err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
-	d.IPC, d.Exports = ipc, ipc
-	d.Heap = h
+	d.Heap, d.IPC, d.Exports = h, ipc, ipc
 	regions, err1 := env.MaxRegions.Get()
 	pinned, err2 := env.MaxPinned.Get()
 	config := register.Config{MaxRegions: regions, MaxBytes: int64(pinned), Locker: &locker{heap: h, log: log},
 		Backends: []register.Backend{d.IPC}, OnError: d.Failed}
-	d.nics, config.NoNet, err = mr.FromEnv(log)
+	d.nics, config.NoNet, err = mr.FromEnv(log, func(m register.Memory) { h.Keep(m.Base, m.Bytes, m.Generation) })
 	if d.nics != nil {
 		config.Backends = append(config.Backends, d.nics)
 	}

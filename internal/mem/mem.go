@@ -455,8 +455,15 @@ func (h *Heap) leave(a *Allocation) error {
 }
 
 // Quarantine keeps a from being used again once it has been freed, whatever Heap.Quarantine does: a peer does not come
-// to the end of a copy in it.
+// to the end of a copy in it, or a device has not let go of it.
 func (a *Allocation) Quarantine() { a.kept.Store(true) }
+
+// Keep is Quarantine of the n bytes at p, if they are still an allocation of that generation.
+func (h *Heap) Keep(p uintptr, n int, generation uint64) {
+	if a := h.Lookup(p, n); a != nil && a.At.Generation == generation {
+		a.Quarantine()
+	}
+}
 
 // Resolve is where n bytes at l are in a GoHeap heap of this process.
 func (h *Heap) Resolve(l Location, n int) (unsafe.Pointer, error) {

@@ -23,6 +23,7 @@ var long = flag.Bool("long", false, "register until soft-RoCE gives a key again,
 
 // mustRecur fails t where keys have to come again.
 func mustRecur(t *testing.T) {
+	t.Helper()
 	if *long || os.Getenv("VERBSTEST_DEVICES") != "" {
 		t.Error("the test shows nothing")
 	}
@@ -61,7 +62,8 @@ var nothing = []int{0, 0, 0, 0}
 // TestDoubleFailures: a NIC that fails leaves nothing on the others, and is named with what it said.
 func TestDoubleFailures(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"DEVICES": "3"}, func(t *testing.T) {
-		b, err := mr.Open(mr.Config{})
+		var kept []register.Memory
+		b, err := mr.Open(mr.Config{Keep: func(m register.Memory) { kept = append(kept, m) }})
 		require.NoError(t, err)
 		require.Len(t, b.NICs(), 3)
 		m, _ := memory(t, 8192)
@@ -86,6 +88,7 @@ func TestDoubleFailures(t *testing.T) {
 		require.ErrorContains(t, err, "with room for 4194304 regions")
 		require.ErrorContains(t, err, "RDMA device double0, 1 of 3: ibv_dereg_mr")
 		require.Equal(t, 1, verbstest.Count(t, "mr"), "of the NIC that did not let go")
+		require.Equal(t, []register.Memory{m}, kept)
 
 		verbstest.Set(t, "FAIL", "")
 		r := registered(t, b, m)
@@ -94,6 +97,7 @@ func TestDoubleFailures(t *testing.T) {
 		require.ErrorIs(t, err, unix.EBUSY)
 		require.ErrorContains(t, err, "RDMA device double1, 2 of 3")
 		require.Equal(t, 2, verbstest.Count(t, "mr"))
+		require.Equal(t, []register.Memory{m, m}, kept)
 		require.ErrorIs(t, b.Valid(r.Token()), fault.ErrStale)
 
 		require.NoError(t, b.Close(), "the NICs let go now")
@@ -269,4 +273,35 @@ func TestDoubleDMABuf(t *testing.T) {
 		require.NoError(t, e.Close())
 		require.NoError(t, b.Deregister(m, r))
 	})
+}
+
+// TestDoubleFromEnv: where there is no device, or it cannot be opened, auto goes on, and on does not.
+func TestDoubleFromEnv(t *testing.T) {
+	for name, c := range map[string]struct {
+		devices, fail, says string
+		is                  error
+		aloud               bool
+	}{
+		"none":         {"0", "", "no RDMA device", fault.ErrNotSupported, false},
+		"no way to it": {"1", "open_device:*:EACCES", "/dev/infiniband", unix.EACCES, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			verbstest.Over(t, verbstest.Knobs{"DEVICES": c.devices, "FAIL": c.fail}, func(t *testing.T) {
+				log, said := testkit.Logs(slog.LevelInfo)
+				t.Setenv("UBCOLL_IB", "auto")
+				b, absent, err := mr.FromEnv(log, nil)
+				require.NoError(t, err)
+				require.Nil(t, b)
+				require.ErrorIs(t, absent, c.is)
+				require.ErrorContains(t, absent, c.says)
+				require.Equal(t, c.aloud, said.String() != "", said)
+				t.Setenv("UBCOLL_IB", "on")
+				b, _, err = mr.FromEnv(log, nil)
+				require.Nil(t, b)
+				require.ErrorIs(t, err, c.is)
+				require.ErrorContains(t, err, "UBCOLL_IB=on: ")
+				require.ErrorContains(t, err, c.says)
+			})
+		})
+	}
 }

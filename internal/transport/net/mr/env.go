@@ -8,12 +8,13 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/register"
 )
 
 // FromEnv opens the backend that the environment asks for. It is nil, and absent is why, if that is none (UBCOLL_IB=off) or
 // if none could be had (auto), of which log is told where it is not for want of a device; else (on) that is err. What is
-// malformed is err, whatever UBCOLL_IB is.
-func FromEnv(log *slog.Logger) (b *Backend, absent, err error) {
+// malformed is err, whatever UBCOLL_IB is. keep is [Config.Keep].
+func FromEnv(log *slog.Logger, keep func(register.Memory)) (b *Backend, absent, err error) {
 	when, err1 := env.IB.Get()
 	config, err2 := ConfigFromEnv()
 	_, err3 := PathFromEnv()
@@ -23,7 +24,7 @@ func FromEnv(log *slog.Logger) (b *Backend, absent, err error) {
 	if when == "off" {
 		return nil, fmt.Errorf("%s=off: %w", env.IB.Name, hw.ErrNotSupported), nil
 	}
-	config.Log = log
+	config.Keep, config.Log = keep, log
 	b, err = Open(config)
 	switch {
 	case err == nil:
@@ -49,15 +50,12 @@ func ConfigFromEnv() (Config, error) {
 
 // PathFromEnv is how packets of connections travel, on port 1.
 func PathFromEnv() (verbs.Path, error) {
-	var errs []error
-	get := func(v *env.Var[int]) int {
-		n, err := v.Get()
-		errs = append(errs, err)
-		return n
-	}
-	p := verbs.DefaultPath()
-	p.GIDIndex, p.PKeyIndex = get(env.IBGIDIndex), get(env.IBPKey)
-	p.ServiceLevel, p.TrafficClass = uint8(get(env.IBServiceLevel)), uint8(get(env.IBTrafficClass))
-	p.Timeout, p.Retries = uint8(get(env.IBTimeout)), uint8(get(env.IBRetries))
-	return p, errors.Join(errs...)
+	gid, err1 := env.IBGIDIndex.Get()
+	key, err2 := env.IBPKey.Get()
+	level, err3 := env.IBServiceLevel.Get()
+	class, err4 := env.IBTrafficClass.Get()
+	timeout, err5 := env.IBTimeout.Get()
+	retries, err6 := env.IBRetries.Get()
+	return verbs.Path{Port: 1, GIDIndex: gid, PKeyIndex: key, ServiceLevel: uint8(level), TrafficClass: uint8(class),
+		Timeout: uint8(timeout), Retries: uint8(retries), NotReady: 7}, errors.Join(err1, err2, err3, err4, err5, err6)
 }

@@ -38,7 +38,10 @@ type Config struct {
 	// DMABuf makes a descriptor of a device's memory, all of m, which begins at an offset of it; the backend closes it.
 	// nil: memory of devices is fault.ErrNotSupported.
 	DMABuf func(m register.Memory) (fd int, offset uint64, err error)
-	Log    *slog.Logger // told once that memory could not be registered; or nil
+	// Keep is told of memory that a NIC has not let go of, before Deregister or Close returns that: whoever uses it for
+	// something else may find it written by a peer. Or nil.
+	Keep func(m register.Memory)
+	Log  *slog.Logger // told once that memory could not be registered; or nil
 }
 
 // NIC is an RDMA device that a backend has open. It is the backend's.

@@ -234,6 +234,12 @@ func (b *Backend) unpin(r *Region) error {
 			stubborn = append(stubborn, m)
 		}
 	}
+	if stubborn == nil {
+		return nil
+	}
+	if b.config.Keep != nil {
+		b.config.Keep(r.memory)
+	}
 	b.mu.Lock()
 	b.stubborn = append(b.stubborn, stubborn...)
 	b.mu.Unlock()
