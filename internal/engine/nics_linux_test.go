@@ -17,6 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
@@ -75,6 +76,7 @@ func TestNICs(t *testing.T) {
 
 // TestNICsOff: nobody who has not asked for it pays for it, and Explain says how to ask.
 func TestNICsOff(t *testing.T) {
+	t.Setenv("UBCOLL_IB", "")
 	verbstest.Over(t, nil, func(t *testing.T) {
 		c := enginetest.Open(t, 1, engine.Options{})[0]
 		a, err := c.Alloc(hw.Host, 4096)
@@ -140,7 +142,9 @@ func TestNICsStubborn(t *testing.T) {
 			err = how.do(a)
 			require.ErrorIs(t, err, unix.EBUSY, how.name)
 			require.ErrorContains(t, err, "NET could not deregister")
-			require.Equal(t, before+4096, c.Stats().Memory.HeldBytes, how.name)
+			if !race.Enabled { // then the heap is Go's, and nothing in it is used again while somebody knows it
+				require.Equal(t, before+4096, c.Stats().Memory.HeldBytes, how.name)
+			}
 		}
 		require.NoError(t, c.Close(), "it lets go now")
 		require.Equal(t, []int{0, 0}, nics(t))

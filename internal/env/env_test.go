@@ -80,7 +80,7 @@ func TestValidate(t *testing.T) {
 	t.Setenv("NTHREADS", "many")
 	require.NoError(t, Validate())
 	bad := []string{"UBCOLL_TIMEOUT", "UBCOLL_REGISTER", "UBCOLL_CUDA", "UBCOLL_MAX_REGIONS", "UBCOLL_MAX_PINNED",
-		"UBCOLL_LOG", "UBCOLL_ALGO", "UBCOLL_CPU", "UBCOLL_PORTS", "UBCOLL_REQUIRE", "UBCOLL_RANKS_PER_PROCESS"}
+		"UBCOLL_IB", "UBCOLL_IB_TIMEOUT", "UBCOLL_LOG", "UBCOLL_ALGO", "UBCOLL_CPU", "UBCOLL_PORTS", "UBCOLL_REQUIRE", "UBCOLL_RANKS_PER_PROCESS"}
 	for _, name := range bad {
 		t.Setenv(name, "sometimes")
 	}
@@ -115,6 +115,21 @@ func TestPorts(t *testing.T) {
 		t.Setenv("UBCOLL_NET", s)
 		_, err := Net.Get()
 		require.ErrorIs(t, err, fault.ErrArgument, s)
+	}
+}
+
+func TestDevices(t *testing.T) {
+	for s, ok := range map[string]bool{"mlx5": true, "=mlx5_0:1,mlx5_1:1": true, "^rxe0": true, "^=bnxt_re-bond0, x": true,
+		"=": false, "^": false, "=^a": false, "a,": false, ",a": false, "a:": false, "a:b": false, "a b": false, "-?": false,
+		"/a": false} {
+		t.Setenv("UBCOLL_IB_HCA", s)
+		got, err := IBDevices.Get()
+		if !ok {
+			require.ErrorIs(t, err, fault.ErrArgument, s)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, s, got)
 	}
 }
 
