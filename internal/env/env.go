@@ -124,19 +124,6 @@ var (
 	IBRelaxed = define(Info{Name: "UBCOLL_IB_PCI_RELAXED_ORDERING", Kind: "number", Default: "2",
 		Doc: "Whether RDMA devices may write memory in another order than data came: 0 never, 1 or 2 where they can."},
 		number(0, 2))
-	IBGIDIndex = define(Info{Name: "UBCOLL_IB_GID_INDEX", Kind: "number", Default: "-1",
-		Doc: "The row of a port's table of GIDs that RDMA connections use; -1: the best of RoCE v2, or the first of InfiniBand."},
-		number(-1, 255))
-	IBServiceLevel = define(Info{Name: "UBCOLL_IB_SL", Kind: "number", Default: "0",
-		Doc: "The InfiniBand service level of RDMA connections."}, number(0, 15))
-	IBTrafficClass = define(Info{Name: "UBCOLL_IB_TC", Kind: "number", Default: "0",
-		Doc: "The traffic class of RDMA connections, on Ethernet the DSCP times 4."}, number(0, 255))
-	IBTimeout = define(Info{Name: "UBCOLL_IB_TIMEOUT", Kind: "number", Default: "20",
-		Doc: "RDMA packets are sent again after 4.096 us * 2^n without an answer, 1 to 31; 0: never."}, number(0, 31))
-	IBRetries = define(Info{Name: "UBCOLL_IB_RETRY_CNT", Kind: "number", Default: "7",
-		Doc: "How often RDMA packets are sent again before the connection fails."}, number(0, 7))
-	IBPKey = define(Info{Name: "UBCOLL_IB_PKEY", Kind: "number", Default: "0",
-		Doc: "The row of a port's table of partition keys that RDMA connections use."}, number(0, 65535))
 	Log = define(Info{Name: "UBCOLL_LOG", Kind: "error|warn|info|debug", Default: "warn",
 		Doc: "The least severe message that the library writes to standard error, unless the program gives it a logger."},
 		choice("error", "warn", "info", "debug"))

@@ -80,7 +80,7 @@ func TestValidate(t *testing.T) {
 	t.Setenv("NTHREADS", "many")
 	require.NoError(t, Validate())
 	bad := []string{"UBCOLL_TIMEOUT", "UBCOLL_REGISTER", "UBCOLL_CUDA", "UBCOLL_MAX_REGIONS", "UBCOLL_MAX_PINNED",
-		"UBCOLL_IB", "UBCOLL_IB_TIMEOUT", "UBCOLL_LOG", "UBCOLL_ALGO", "UBCOLL_CPU", "UBCOLL_PORTS", "UBCOLL_REQUIRE", "UBCOLL_RANKS_PER_PROCESS"}
+		"UBCOLL_IB", "UBCOLL_IB_PCI_RELAXED_ORDERING", "UBCOLL_LOG", "UBCOLL_ALGO", "UBCOLL_CPU", "UBCOLL_PORTS", "UBCOLL_REQUIRE", "UBCOLL_RANKS_PER_PROCESS"}
 	for _, name := range bad {
 		t.Setenv(name, "sometimes")
 	}

@@ -1,9 +1,9 @@
+//go:build cgo
+
 package mr_test
 
 import (
-	"flag"
 	"log/slog"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,21 +13,10 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/hw/verbs/verbstest"
-	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
 	"github.com/ubcoll/ubcoll/register"
 )
-
-var long = flag.Bool("long", false, "register until soft-RoCE gives a key again, which takes minutes")
-
-// mustRecur fails t where keys have to come again.
-func mustRecur(t *testing.T) {
-	t.Helper()
-	if *long || os.Getenv("VERBSTEST_DEVICES") != "" {
-		t.Error("the test shows nothing")
-	}
-}
 
 // TestDouble runs the other tests over the double.
 func TestDouble(t *testing.T) {
@@ -39,9 +28,7 @@ func TestDouble(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			out := verbstest.Again(t, knobs, "-test.run=^Test", "-test.skip=^TestDouble")
-			if !race.Enabled {
-				require.NotContains(t, out, "--- SKIP")
-			}
+			require.NotContains(t, out, "--- SKIP")
 			require.Contains(t, out, "--- PASS: TestKeyRecurs")
 		})
 	}

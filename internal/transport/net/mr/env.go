@@ -17,8 +17,7 @@ import (
 func FromEnv(log *slog.Logger, keep func(register.Memory)) (b *Backend, absent, err error) {
 	when, err1 := env.IB.Get()
 	config, err2 := ConfigFromEnv()
-	_, err3 := PathFromEnv()
-	if err := errors.Join(err1, err2, err3); err != nil {
+	if err := errors.Join(err1, err2); err != nil {
 		return nil, nil, err
 	}
 	if when == "off" {
@@ -46,16 +45,4 @@ func ConfigFromEnv() (Config, error) {
 		err = fmt.Errorf("%s: %w", env.IBDevices.Name, err)
 	}
 	return Config{Select: sel, Relaxed: relaxed != 0}, errors.Join(err1, err2, err)
-}
-
-// PathFromEnv is how packets of connections travel, on port 1.
-func PathFromEnv() (verbs.Path, error) {
-	gid, err1 := env.IBGIDIndex.Get()
-	key, err2 := env.IBPKey.Get()
-	level, err3 := env.IBServiceLevel.Get()
-	class, err4 := env.IBTrafficClass.Get()
-	timeout, err5 := env.IBTimeout.Get()
-	retries, err6 := env.IBRetries.Get()
-	return verbs.Path{Port: 1, GIDIndex: gid, PKeyIndex: key, ServiceLevel: uint8(level), TrafficClass: uint8(class),
-		Timeout: uint8(timeout), Retries: uint8(retries), NotReady: 7}, errors.Join(err1, err2, err3, err4, err5, err6)
 }

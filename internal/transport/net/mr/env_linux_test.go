@@ -7,34 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/fault"
-	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
 )
-
-// TestPathFromEnv: what is unset is NCCL's default, and what is set counts.
-func TestPathFromEnv(t *testing.T) {
-	names := []string{"GID_INDEX", "PKEY", "SL", "TC", "TIMEOUT", "RETRY_CNT"}
-	for _, name := range names {
-		t.Setenv("UBCOLL_IB_"+name, "")
-	}
-	p, err := mr.PathFromEnv()
-	require.NoError(t, err)
-	require.Equal(t, verbs.DefaultPath(), p)
-	for i, name := range names {
-		t.Setenv("UBCOLL_IB_"+name, string(rune('1'+i)))
-	}
-	p, err = mr.PathFromEnv()
-	require.NoError(t, err)
-	require.Equal(t, verbs.Path{Port: 1, GIDIndex: 1, PKeyIndex: 2, ServiceLevel: 3, TrafficClass: 4, Timeout: 5, Retries: 6,
-		NotReady: 7}, p)
-	for _, name := range names {
-		t.Setenv("UBCOLL_IB_"+name, "65536")
-		_, err = mr.PathFromEnv()
-		require.ErrorIs(t, err, fault.ErrArgument)
-		require.ErrorContains(t, err, "UBCOLL_IB_"+name+`="65536"`)
-	}
-}
 
 // TestConfigFromEnv: devices and relaxed ordering are as the environment has them.
 func TestConfigFromEnv(t *testing.T) {
