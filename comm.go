@@ -93,6 +93,8 @@ func (c *Comm) On(s *Stream) *Comm {
 // [ErrArgument], as for an empty or misaligned v; [ErrStale] after Free, [ErrLimit], [ErrClosed]. Adopted memory that
 // no backend can use is registered and staged all the same, and LastOp says why. Memory of Alloc on the host is locked
 // in memory meanwhile, as far as RLIMIT_MEMLOCK (ulimit -l) goes: Stats counts it, and Explain says why it is not.
+// Where UBCOLL_IB asks for it, RDMA devices register all of the buffer as well; that they cannot is an error only if
+// nobody else can.
 // Registrations are counted: the same memory may be registered again. They end with Close, or with the Close or Abort
 // of the communicator that they were made with; buffers, and what operations register by themselves, stay until the
 // rank's last communicator closes. On a Comm that was closed or broke it is that error. Source: NCCL's

@@ -71,7 +71,8 @@ type Stats struct {
 	Memory     MemoryStats // likewise
 }
 
-// CacheStats counts what the registration cache of a rank has done: lookups, registrations, evictions, and what is
+// CacheStats counts what the registration cache of a rank has done: lookups, registrations (by the ways to reach memory:
+// NET, RDMA devices; NVLS and COLLNET, which are in no version yet; IPC, this host), evictions, and what is
 // registered and locked now.
 type CacheStats = register.Stats
 
