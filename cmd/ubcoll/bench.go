@@ -20,6 +20,9 @@ const defaultRanks = 2
 
 // bench measures. It does not return if that fails: ubcoll.Main ends the job.
 func bench(args []string, out io.Writer) error {
+	if len(args) > 0 && args[0] == "mr" {
+		return benchMR(args[1:], out)
+	}
 	o, err := parse(args, out)
 	if err != nil {
 		return err

@@ -93,7 +93,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 				return nil, flag.ErrHelp
 			}
 		}
-		return nil, usageError("bench: which operation? (%s)", strings.Join(measure.Names(), ", "))
+		return nil, usageError("bench: which operation? (%s, mr)", strings.Join(measure.Names(), ", "))
 	}
 	o.config = measure.Default(args[0])
 	o.config.Cache, o.config.Device = true, measure.Auto
@@ -158,7 +158,8 @@ func parse(args []string, help io.Writer) (*options, error) {
 }
 
 func benchUsage(w io.Writer) {
-	fmt.Fprintf(w, "Usage: ubcoll bench OP [flags]\n\nOP is one of %s.\nSizes take K, M and G (1024, ...).\n\n",
+	fmt.Fprintf(w, "Usage: ubcoll bench OP [flags]\n\nOP is one of %s; mr, with flags of its own, is RDMA.\n"+
+		"Sizes take K, M and G (1024, ...).\n\n",
 		strings.Join(measure.Names(), ", "))
 	for _, f := range flags {
 		fmt.Fprintf(w, "  %s\n\t%s\n", names(f.short, f.long), f.help)

@@ -421,18 +421,18 @@ func TestSpread(t *testing.T) {
 		us[i] = float64(200 - i) // 1 to 200, not in order
 	}
 	require.Equal(t, Spread{Calls: 200, Min: 1, Median: 100, Mean: 100.5, P95: 190, P99: 198, P999: 200, Max: 200}, func() Spread {
-		s := spread(us)
+		s := SpreadOf(us)
 		require.InDelta(t, 57.73, s.StdDev, 0.01)
 		require.InDelta(t, 57.45, s.CV, 0.01)
 		s.StdDev, s.CV = 0, 0
 		return s
 	}())
-	require.Equal(t, 5.0, spread([]float64{5}).P999)
+	require.Equal(t, 5.0, SpreadOf([]float64{5}).P999)
 	us = us[:0]
 	for i := range 2000 {
 		us = append(us, float64(i))
 	}
-	require.Equal(t, []float64{1979, 1997}, []float64{spread(us).P99, spread(us).P999}) // the 1980th, the 1998th
+	require.Equal(t, []float64{1979, 1997}, []float64{SpreadOf(us).P99, SpreadOf(us).P999}) // the 1980th, the 1998th
 }
 
 func TestHeartbeat(t *testing.T) {

@@ -39,7 +39,7 @@ func cacheTimes(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, m *memor
 			}
 			us[i] = float64(time.Since(epoch)-start) / 1e3
 		}
-		t.Again = spread(us)
+		t.Again = SpreadOf(us)
 	}
 	us := make([]float64, churns)
 	for i := range us {
@@ -55,7 +55,7 @@ func cacheTimes(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, m *memor
 	if err := combine(ctx, c, us, Max); err != nil {
 		return nil, err
 	}
-	t.Churn = spread(us)
+	t.Churn = SpreadOf(us)
 	return t, nil
 }
 

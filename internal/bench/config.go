@@ -167,8 +167,8 @@ func (c *Config) sizes() (all []int) {
 	return all
 }
 
-// iterations is how many calls give a steady median.
-func iterations(bytes int) int {
+// Iterations is how many calls of a size give a steady median.
+func Iterations(bytes int) int {
 	switch {
 	case bytes < 64<<10:
 		return 2000
@@ -205,7 +205,7 @@ func (c *Config) calls(bytes int) (warmup, timed int) {
 		return warmup, timed
 	}
 	if timed == 0 {
-		timed = iterations(bytes)
+		timed = Iterations(bytes)
 	}
 	if warmup < 0 {
 		warmup = max(1, timed/10)

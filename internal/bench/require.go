@@ -3,6 +3,7 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/bootstrap"
@@ -11,8 +12,8 @@ import (
 )
 
 // Required is an error that wraps fault.ErrNotSupported and names everything that UBCOLL_REQUIRE lists and this job does
-// without: nil if there is nothing. Local.
-func Required(c *ubcoll.Comm) error {
+// without: nil if there is nothing. What is in have it does not do without. Local.
+func Required(c *ubcoll.Comm, have ...string) error {
 	list, err := env.Require.Get()
 	if err != nil {
 		return err
@@ -24,6 +25,9 @@ func Required(c *ubcoll.Comm) error {
 		}
 	}
 	for _, what := range list {
+		if slices.Contains(have, what) {
+			continue
+		}
 		switch what {
 		case "mpi":
 			if !bootstrap.UsesMPI() {

@@ -77,14 +77,19 @@ func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
 		Aggregate: cfg.Aggregate, Graphs: cfg.Graphs, Checks: cfg.Checks, Algorithm: (*inside.Comm)(c).View().Options().Algorithm,
 		Registration: []string{"none", "local"}[cfg.Buffers],
 		Protocol:     "each", Average: []string{"rank0", "avg", "min", "max"}[cfg.Average], Level: cpu.Level()}
-	rep := &Report{Schema: SchemaVersion, Version: p.Version, Args: p.Args, Env: map[string]string{}, Config: s,
+	return &Report{Schema: SchemaVersion, Version: p.Version, Args: p.Args, Env: Environment(), Config: s,
 		Start: time.Now().UTC(), Results: []Row{}, Errors: []string{}}
+}
+
+// Environment is the project's variables that are set, but for secrets.
+func Environment() map[string]string {
+	set := map[string]string{}
 	for _, v := range env.All() {
 		if s, ok := os.LookupEnv(v.Name); ok && !v.Secret {
-			rep.Env[v.Name] = s
+			set[v.Name] = s
 		}
 	}
-	return rep
+	return set
 }
 
 func (r *runner) run(ctx context.Context) (err error) {
@@ -259,7 +264,7 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	for i := range us {
 		us[i] /= float64(r.cfg.Aggregate * max(1, r.op.trips))
 	}
-	s := spread(us)
+	s := SpreadOf(us)
 	if r.rep.Config.Protocol == "each" {
 		res.Spread = &s
 	}

@@ -87,26 +87,33 @@ func (r *runner) ranks(ctx context.Context) error {
 		}
 		mine.Index, mine.Name, mine.PCI = r.dev.Index(), i.Name, i.PCI
 	}
+	var err error
+	r.rep.Ranks, err = Gather(ctx, r.c, mine)
+	return err
+}
+
+// Gather is what each rank passed, by rank, on any number of hosts. Collective.
+func Gather[T any](ctx context.Context, c *ubcoll.Comm, mine T) ([]T, error) {
 	b, err := json.Marshal(mine)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	const room = 1 << 10
 	if len(b) > room {
-		return fmt.Errorf("%d bytes to say who rank %d is: %w", len(b), r.c.Rank(), ubcoll.ErrLimit)
+		return nil, fmt.Errorf("%d bytes to say who rank %d is: %w", len(b), c.Rank(), ubcoll.ErrLimit)
 	}
-	all := make([]byte, room*r.c.Size()) // each rank's part is 0 elsewhere
-	copy(all[room*r.c.Rank():], b)
-	if err := coll.AllReduce(ctx, r.c, ubcoll.Of(all), ubcoll.Of(all), ubcoll.Sum); err != nil {
-		return err
+	text := make([]byte, room*c.Size()) // each rank's part is 0 elsewhere
+	copy(text[room*c.Rank():], b)
+	if err := coll.AllReduce(ctx, c, ubcoll.Of(text), ubcoll.Of(text), ubcoll.Sum); err != nil {
+		return nil, err
 	}
-	r.rep.Ranks = make([]RankInfo, r.c.Size())
-	for i := range r.rep.Ranks {
-		if err := json.Unmarshal(bytes.TrimRight(all[i*room:][:room], "\x00"), &r.rep.Ranks[i]); err != nil {
-			return err
+	all := make([]T, c.Size())
+	for i := range all {
+		if err := json.Unmarshal(bytes.TrimRight(text[i*room:][:room], "\x00"), &all[i]); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return all, nil
 }
 
 func (r *runner) buffers(ctx context.Context) (err error) {

@@ -19,8 +19,8 @@ type Spread struct {
 	CV     float64 `json:"cv_pct"`
 }
 
-// spread sorts us, of which there is at least one, and sums it up.
-func spread(us []float64) Spread {
+// SpreadOf sorts us, of which there is at least one, and sums it up.
+func SpreadOf(us []float64) Spread {
 	slices.Sort(us)
 	n := len(us)
 	s := Spread{Calls: n, Min: us[0], Median: percentile(us, 500), P95: percentile(us, 950),

@@ -52,7 +52,7 @@ var layers = [][]string{
 	{"graph"},
 	{"internal/verify"},
 	{"internal/bench", "internal/experiment", "internal/conform"},
-	{"internal/conform/*"},
+	{"internal/conform/*", "internal/bench/*"},
 	{"internal/lint"},
 	{programs, "cmd/*", "examples/*"},
 }

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	measure "github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/bench/rdma"
+	"github.com/ubcoll/ubcoll/internal/experiment"
+)
+
+const mrUsage = `Usage: ubcoll bench mr [flags]
+
+What registering memory with an RDMA device costs, and puts, gets and atomic operations between two ranks, with
+perftest's method and columns. The ranks are two processes, of mpirun or of UBCOLL_RANK, UBCOLL_SIZE and
+UBCOLL_RENDEZVOUS; else two goroutines of one process. Sizes take K, M and G (1024, ...).
+
+`
+
+// benchMR measures RDMA. It does not return if that fails: ubcoll.Main ends the job.
+func benchMR(args []string, out io.Writer) error {
+	cfg, job, output, err := parseMR(args, out)
+	if err != nil {
+		return err
+	}
+	threads, err := ranksHere(0)
+	if err != nil {
+		return err
+	}
+	p := measure.Program{Version: version(), Args: os.Args, Threads: threads}
+	ubcoll.Main(job, func(ctx context.Context, c *ubcoll.Comm) error {
+		if err := measure.Required(c, "verbs"); err != nil { // without which Run fails
+			return err
+		}
+		rep, err := rdma.Run(ctx, c, cfg, p, out)
+		if rep != nil && output != "" {
+			if c.Rank() == 0 {
+				err = errors.Join(err, writeMR(rep, output, out))
+			} else if err != nil {
+				time.Sleep(grace)
+			}
+		}
+		if errors.Is(err, measure.ErrFailed) {
+			err = exitError{err, exitFailed}
+		}
+		return err
+	})
+	return nil
+}
+
+// parseMR reads the flags. The error has every fault, and is flag.ErrHelp, with the usage on help, if asked for that.
+func parseMR(args []string, help io.Writer) (cfg rdma.Config, job ubcoll.Options, output string, err error) {
+	cfg = rdma.Default()
+	job = ubcoll.Options{Register: ubcoll.RegisterExplicit, Devices: ubcoll.DevicesOff}
+	fs := flag.NewFlagSet("mr", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	bytes := func(name, usage string, at *int) {
+		fs.Func(name, usage, func(s string) error {
+			n, err := experiment.ParseSize(s)
+			*at = int(n)
+			return err
+		})
+	}
+	bytes("b", "smallest `size` of a message, a multiple of 8; each is twice the one before (8)", &cfg.MinBytes)
+	bytes("e", "largest `size` of a message (1M)", &cfg.MaxBytes)
+	bytes("max", "largest `size` of a region to register; 0 = none (256M, or what limits allow)", &cfg.MaxRegion)
+	fs.IntVar(&cfg.Iterations, "n", 0, "timed calls (by size: 2000, from 64K 400, from 4M 20; regions 200, above 1M 50, above 16M 10)")
+	fs.StringVar(&cfg.Devices, "dev", "", "`devices` of whose ports the first active one is used, as NCCL_IB_HCA: mlx5_0:1,... (all)")
+	fs.IntVar(&cfg.GID, "gid", cfg.GID, "`row` of the port's table of GIDs (-1: RoCE v2 before v1, IPv4 before IPv6)")
+	fs.DurationVar(&job.Timeout, "T", 0, "longest wait of the ranks for each other (10m)")
+	fs.StringVar(&output, "J", "", "also write results, with all spreads, to a new `file`: .json")
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(help, mrUsage)
+		fs.SetOutput(help)
+		fs.PrintDefaults()
+		return cfg, job, "", err
+	} else if err != nil {
+		return cfg, job, "", usageError("bench mr: %w", err)
+	}
+	var faults []error
+	if fs.NArg() > 0 {
+		faults = append(faults, fmt.Errorf("unexpected argument %q", fs.Arg(0)))
+	}
+	faults = append(faults, cfg.Validate(), job.Validate())
+	if output != "" {
+		if filepath.Ext(output) != ".json" {
+			faults = append(faults, fmt.Errorf("-J %q: want a name that ends in .json", output))
+		} else if err := measure.CheckOutput(output, false); err != nil {
+			faults = append(faults, fmt.Errorf("-J: %w", err))
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return cfg, job, "", usageError("bench mr: %w", err)
+	}
+	return cfg, job, output, nil
+}
+
+// writeMR writes the report to a file that is not there yet.
+func writeMR(rep *rdma.Report, name string, out io.Writer) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetIndent("", "\t")
+	if err := e.Encode(rep); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return fmt.Errorf("writing results: %w", err)
+	}
+	_, err = f.Write(b.Bytes())
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("writing results: %w", err)
+	}
+	_, err = fmt.Fprintf(out, "# Results written to %s\n", name)
+	return err
+}

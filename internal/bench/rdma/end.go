@@ -1,0 +1,440 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw/verbs"
+	"github.com/ubcoll/ubcoll/internal/bench"
+)
+
+const (
+	outstanding = 16  // operations under way in tests of bandwidth
+	signaled    = 4   // of those, every how many is told to be complete: the others are then, too
+	pings       = 16  // the same of puts that are answered, where nobody waits for it
+	inlined     = 220 // bytes that travel inside a work request: perftest's for latencies
+)
+
+// stall is how long a wait for one operation may last: who has lost the peer is not always told.
+const stall = 30 * time.Second
+
+// looks is how often a wait looks at memory, or at a completion queue, before it looks at anything else. The first are of
+// nanoseconds each.
+const (
+	looksAtMemory = 1 << 14
+	looksAtQueue  = 1 << 10
+)
+
+// Side is what a rank says of itself.
+type Side struct {
+	Rank     int    `json:"rank"`
+	PID      int    `json:"pid"`
+	Hostname string `json:"hostname"`
+	Device   string `json:"device"`
+	Firmware string `json:"firmware"`
+	Port     int    `json:"port"`
+	Link     string `json:"link"`
+	MTU      int    `json:"mtu"`
+	GID      string `json:"gid"`
+	GIDIndex int    `json:"gid_index"` // -1: chosen
+	Inline   int    `json:"inline_bytes"`
+	Most     int    `json:"most_bytes"` // of a message
+	Atomics  bool   `json:"atomics"`
+
+	Why         string `json:"why,omitempty"` // it has none of that
+	Unsupported bool   `json:"unsupported,omitempty"`
+}
+
+// end is one rank's end of the connection: a region whose first half is the source, and whose second is the destination.
+type end struct {
+	c     *ubcoll.Comm
+	pd    *verbs.PD
+	cq    *verbs.CQ
+	qp    *verbs.QP
+	mr    *verbs.MR
+	words []uint64
+	half  int // words
+	undo  []func() error
+
+	peer struct { // the other rank's region
+		memory uint64
+		key    verbs.RKey
+	}
+	work   [1]verbs.Work // to be posted
+	count  uint64        // of puts that are answered, and of atomics, since prepare
+	done   [outstanding]verbs.Completion
+	unseen int // completions that will come
+}
+
+// connect connects the two ranks, and says who they are. Collective; both succeed, or both fail.
+func connect(ctx context.Context, c *ubcoll.Comm, cfg *Config) (*end, []Side, error) {
+	type record struct {
+		Side
+		Address     []byte
+		Memory      uint64
+		Key         uint32
+		Why         string // it has none of that
+		Unsupported bool
+	}
+	e := &end{c: c, half: (cfg.MaxBytes + 4095) / 4096 * 512}
+	mine, address, err := e.open(cfg)
+	r := record{Side: mine}
+	if err != nil {
+		r.Why, r.Unsupported = shorten(err.Error(), 512), errors.Is(err, fault.ErrNotSupported)
+	} else {
+		r.Address, r.Memory, r.Key = address.Append(nil), e.mr.Address(), uint32(e.mr.RKey())
+	}
+	all, failed := bench.Gather(ctx, c, r)
+	if err = errors.Join(err, failed); err != nil {
+		return nil, nil, errors.Join(err, e.close())
+	}
+	other := all[1-c.Rank()]
+	switch {
+	case other.Why == "":
+	case other.Unsupported:
+		err = fmt.Errorf("rank %d: %s: %w", other.Rank, other.Why, fault.ErrNotSupported)
+	default:
+		err = fmt.Errorf("rank %d: %s: %w", other.Rank, other.Why, ubcoll.ErrAborted)
+	}
+	if most := min(all[0].Most, all[1].Most); err == nil && cfg.MaxBytes > most {
+		err = fmt.Errorf("messages of %d bytes (-e): the ports take %d at most: %w", cfg.MaxBytes, most, ubcoll.ErrArgument)
+	}
+	if err == nil {
+		if address, err = verbs.ParseAddress(other.Address); err == nil {
+			err = e.qp.Connect(address, fmt.Sprintf("rank %d on %s", other.Rank, other.Hostname))
+		}
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, e.close())
+	}
+	e.peer.memory, e.peer.key = other.Memory, verbs.RKey(other.Key)
+	return e, []Side{all[0].Side, all[1].Side}, nil
+}
+
+func shorten(s string, most int) string {
+	if len(s) > most {
+		s = s[:most] + "..."
+	}
+	return s
+}
+
+// open makes all of this rank's end but the connection.
+func (e *end) open(cfg *Config) (s Side, address verbs.Address, err error) {
+	s = Side{Rank: e.c.Rank(), PID: os.Getpid(), Hostname: e.c.Hostname(e.c.Rank()), GIDIndex: cfg.GID}
+	d, port, err := choose(cfg.Devices)
+	if err != nil {
+		return s, address, err
+	}
+	e.undo = append(e.undo, d.Close)
+	s.Device, s.Firmware, s.Port, s.Link, s.MTU, s.Most = d.Name(), d.Limits().Firmware, port.Number, port.Link.String(), port.MTU,
+		port.MaxMessage
+	s.Atomics = d.Limits().Atomics != verbs.AtomicsNone
+	if e.pd, err = d.AllocPD(); err != nil {
+		return s, address, err
+	}
+	e.undo = append(e.undo, e.pd.Close)
+	if e.cq, err = d.CreateCQ(2*outstanding, nil); err != nil {
+		return s, address, err
+	}
+	e.undo = append(e.undo, e.cq.Close)
+	q := verbs.QPConfig{Send: e.cq, Receive: e.cq, Work: 2 * outstanding, Inline: inlined}
+	if e.qp, err = e.pd.CreateQP(q); err != nil {
+		q.Inline = 0 // which not every device has as much of
+		if e.qp, err = e.pd.CreateQP(q); err != nil {
+			return s, address, err
+		}
+	}
+	e.undo = append(e.undo, e.qp.Close)
+	s.Inline = e.qp.Inline()
+	path := verbs.DefaultPath()
+	path.Port, path.GIDIndex, path.Timeout = port.Number, cfg.GID, 14 // perftest's
+	if address, err = e.qp.Init(path, access); err != nil {
+		return s, address, err
+	}
+	s.GID = address.GID.String()
+	buf, err := ubcoll.Alloc[uint64](e.c, ubcoll.Host, 2*e.half)
+	if err != nil {
+		return s, address, err
+	}
+	e.undo = append(e.undo, buf.Free)
+	e.words = buf.Slice()
+	if e.mr, err = e.pd.Register(uintptr(unsafe.Pointer(unsafe.SliceData(e.words))), 16*e.half, access); err != nil {
+		return s, address, err
+	}
+	e.undo = append(e.undo, e.mr.Close)
+	return s, address, nil
+}
+
+// choose opens the first device of a selection that has an active port, and says which.
+func choose(devices string) (*verbs.Device, verbs.Port, error) {
+	selection, err := verbs.ParseSelection(devices)
+	if err != nil {
+		return nil, verbs.Port{}, err
+	}
+	if p := verbs.Have(); p.Err != nil {
+		return nil, verbs.Port{}, p.Err
+	}
+	names, err := verbs.Devices()
+	if err != nil {
+		return nil, verbs.Port{}, err
+	}
+	var not []string
+	for _, name := range names {
+		d, err := verbs.Open(name)
+		if err != nil {
+			not = append(not, err.Error())
+			continue
+		}
+		for n := range d.Limits().Ports {
+			p, err := d.Port(n + 1)
+			switch {
+			case err != nil:
+				not = append(not, err.Error())
+			case !selection.Match(name, n+1):
+				not = append(not, fmt.Sprintf("%s:%d is not selected", name, n+1))
+			case p.State != verbs.PortActive:
+				not = append(not, fmt.Sprintf("%s:%d is %v", name, n+1, p.State))
+			default:
+				return d, p, nil
+			}
+		}
+		if err := d.Close(); err != nil {
+			return nil, verbs.Port{}, err
+		}
+	}
+	return nil, verbs.Port{}, fmt.Errorf("no active port of an RDMA device: %s: %w", strings.Join(not, "; "), fault.ErrNotSupported)
+}
+
+func (e *end) close() error {
+	var errs []error
+	for _, undo := range slices.Backward(e.undo) {
+		errs = append(errs, undo())
+	}
+	return errors.Join(errs...)
+}
+
+// word is what a source has at i. No count of calls is ever as large.
+func word(rank, i int) uint64 { return uint64(rank+1)<<56 | uint64(i)*0x9e3779b1 }
+
+func (e *end) source() []uint64      { return e.words[:e.half] }
+func (e *end) destination() []uint64 { return e.words[e.half:] }
+
+// prepare gets the memory ready for op on n bytes, and says which work is to be done.
+func (e *end) prepare(op verbs.Op, n int) {
+	for i := range e.source()[:n/8] {
+		e.words[i] = word(e.c.Rank(), i)
+	}
+	clear(e.destination()[:n/8])
+	e.count = 0
+	w := verbs.Work{Op: op, Length: uint32(n), Local: e.mr.Address(), Key: e.mr.LKey(), Remote: e.peer.memory, Peer: e.peer.key}
+	half := uint64(8 * e.half)
+	switch op {
+	case verbs.Write:
+		w.Remote += half
+	case verbs.Read:
+		w.Local += half
+	default:
+		w.Local += half
+		w.Remote += half
+	}
+	e.work[0] = w
+}
+
+// wrong is how many of the first n bytes' words here are not what they must be after so many operations, which the other
+// rank has answered or not.
+func (e *end) wrong(op verbs.Op, n, operations int, answered bool) (words int) {
+	rank, got := e.c.Rank(), e.destination()[:n/8]
+	switch {
+	case op == verbs.FetchAdd || op == verbs.CompareSwap:
+		if got[0] != uint64(operations-1+rank) { // what came back of the last one, and what it left
+			words = 1
+		}
+	case op == verbs.Read && rank == 0, op == verbs.Write && (rank == 1 || answered):
+		for i, w := range got {
+			if w != word(1-rank, i) {
+				words++
+			}
+		}
+	}
+	return words
+}
+
+// pingPong makes puts that the other rank answers with the same, and gives what half of that took, microseconds.
+func (e *end) pingPong(ctx context.Context, count int) ([]float64, error) {
+	us := make([]float64, count)
+	last := len(e.source()[:e.work[0].Length/8]) - 1
+	mine, theirs := &e.source()[last], (*atomic.Uint64)(unsafe.Pointer(&e.destination()[last]))
+	first := e.c.Rank() == 0
+	before := now()
+	for i := range us {
+		e.count++
+		if !first {
+			if err := e.arrival(ctx, theirs, e.count); err != nil {
+				return nil, err
+			}
+		}
+		*mine = e.count
+		if err := e.post(e.count%pings == 0 || i+1 == count); err != nil {
+			return nil, err
+		}
+		if first {
+			if err := e.arrival(ctx, theirs, e.count); err != nil {
+				return nil, err
+			}
+		}
+		// Soon, for the answer, or else the next, has come: the peer's device has this one.
+		if err := e.drain(ctx); err != nil {
+			return nil, err
+		}
+		after := now()
+		us[i], before = float64(after-before)/2e3, after
+	}
+	return us, nil
+}
+
+// oneByOne makes operations one after the other, and gives what they took, microseconds.
+func (e *end) oneByOne(ctx context.Context, count int) ([]float64, error) {
+	us := make([]float64, count)
+	before := now()
+	for i := range us {
+		if err := e.post(true); err != nil {
+			return nil, err
+		}
+		if err := e.drain(ctx); err != nil {
+			return nil, err
+		}
+		after := now()
+		us[i], before = float64(after-before)/1e3, after
+	}
+	return us, nil
+}
+
+// stream keeps operations under way, and gives when each was posted, and when it was seen to be complete.
+func (e *end) stream(ctx context.Context, count int) (began, ended []time.Duration, err error) {
+	began, ended = make([]time.Duration, count), make([]time.Duration, count)
+	for posted, completed := 0, 0; completed < count; {
+		for ; posted < count && posted-completed < outstanding; posted++ {
+			began[posted] = now()
+			if err := e.post((posted+1)%signaled == 0 || posted+1 == count); err != nil {
+				return nil, nil, err
+			}
+		}
+		n, err := e.completions(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		for t := now(); n > 0; n-- {
+			for to := min(count, (completed/signaled+1)*signaled); completed < to; completed++ {
+				ended[completed] = t
+			}
+		}
+	}
+	return began, ended, nil
+}
+
+// post hands over the work.
+func (e *end) post(signal bool) error {
+	w := &e.work[0]
+	w.Flags = 0
+	if signal {
+		w.Flags = verbs.Signaled
+		e.unseen++
+	}
+	switch w.Op {
+	case verbs.FetchAdd:
+		w.Add = 1
+	case verbs.CompareSwap: // each finds what the one before has left
+		w.Add, w.Swap = e.count, e.count+1
+		e.count++
+	}
+	_, err := e.qp.Post(e.work[:]...)
+	return err
+}
+
+// drain waits until nothing that will be told of is under way.
+func (e *end) drain(ctx context.Context) error {
+	for e.unseen > 0 {
+		if _, err := e.completions(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// completions waits for one completion at least.
+func (e *end) completions(ctx context.Context) (n int, err error) {
+	var w wait
+	for {
+		if n, err := e.look(looksAtQueue); n > 0 || err != nil {
+			return n, err
+		}
+		if err := w.check(ctx, "completion"); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// look takes what has completed.
+func (e *end) look(times int) (int, error) {
+	n, err := e.cq.Poll(e.done[:], times)
+	if err != nil {
+		return 0, err
+	}
+	for i := range e.done[:n] {
+		if err := e.cq.Failure(&e.done[i]); err != nil {
+			return 0, err
+		}
+	}
+	e.unseen -= n
+	return n, nil
+}
+
+// arrival waits until the peer has written v.
+func (e *end) arrival(ctx context.Context, at *atomic.Uint64, v uint64) error {
+	var w wait
+	for {
+		for range looksAtMemory {
+			if at.Load() == v {
+				return nil
+			}
+		}
+		if _, err := e.look(1); err != nil { // an own put that failed is never answered
+			return err
+		}
+		if err := w.check(ctx, "put of the peer"); err != nil {
+			return err
+		}
+	}
+}
+
+// wait is one that ends.
+type wait struct{ since time.Duration }
+
+// check is an error if the wait has lasted too long, or the context has ended.
+func (w *wait) check(ctx context.Context, what string) error {
+	t := now()
+	switch {
+	case w.since == 0:
+		w.since = t
+	case t-w.since > stall:
+		return fmt.Errorf("no %s for %v: is the other rank there still?: %w", what, stall, ubcoll.ErrTimeout)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+var epoch = time.Now()
+
+// now is one reading of the monotonic clock.
+func now() time.Duration { return time.Since(epoch) }
