@@ -57,6 +57,7 @@ type Side struct {
 // end is one rank's end of the connection: a region whose first half is the source, and whose second is the destination.
 type end struct {
 	c     *ubcoll.Comm
+	rank  int
 	pd    *verbs.PD
 	cq    *verbs.CQ
 	qp    *verbs.QP
@@ -85,7 +86,7 @@ func connect(ctx context.Context, c *ubcoll.Comm, cfg *Config) (*end, []Side, er
 		Why         string // it has none of that
 		Unsupported bool
 	}
-	e := &end{c: c, half: (cfg.MaxBytes + 4095) / 4096 * 512}
+	e := &end{c: c, rank: c.Rank(), half: (cfg.MaxBytes + 4095) / 4096 * 512}
 	mine, address, err := e.open(cfg)
 	r := record{Side: mine}
 	if err != nil {
@@ -97,7 +98,7 @@ func connect(ctx context.Context, c *ubcoll.Comm, cfg *Config) (*end, []Side, er
 	if err = errors.Join(err, failed); err != nil {
 		return nil, nil, errors.Join(err, e.close())
 	}
-	other := all[1-c.Rank()]
+	other := all[1-e.rank]
 	switch {
 	case other.Why == "":
 	case other.Unsupported:
@@ -129,7 +130,7 @@ func shorten(s string, most int) string {
 
 // open makes all of this rank's end but the connection.
 func (e *end) open(cfg *Config) (s Side, address verbs.Address, err error) {
-	s = Side{Rank: e.c.Rank(), PID: os.Getpid(), Hostname: e.c.Hostname(e.c.Rank()), GIDIndex: cfg.GID}
+	s = Side{Rank: e.rank, PID: os.Getpid(), Hostname: e.c.Hostname(e.rank), GIDIndex: cfg.GID}
 	d, port, err := choose(cfg.Devices)
 	if err != nil {
 		return s, address, err
@@ -231,7 +232,7 @@ func (e *end) destination() []uint64 { return e.words[e.half:] }
 // prepare gets the memory ready for op on n bytes, and says which work is to be done.
 func (e *end) prepare(op verbs.Op, n int) {
 	for i := range e.source()[:n/8] {
-		e.words[i] = word(e.c.Rank(), i)
+		e.words[i] = word(e.rank, i)
 	}
 	clear(e.destination()[:n/8])
 	e.count = 0
@@ -252,7 +253,7 @@ func (e *end) prepare(op verbs.Op, n int) {
 // wrong is how many of the first n bytes' words here are not what they must be after so many operations, which the other
 // rank has answered or not.
 func (e *end) wrong(op verbs.Op, n, operations int, answered bool) (words int) {
-	rank, got := e.c.Rank(), e.destination()[:n/8]
+	rank, got := e.rank, e.destination()[:n/8]
 	switch {
 	case op == verbs.FetchAdd || op == verbs.CompareSwap:
 		if got[0] != uint64(operations-1+rank) { // what came back of the last one, and what it left
@@ -273,7 +274,7 @@ func (e *end) pingPong(ctx context.Context, count int) ([]float64, error) {
 	us := make([]float64, count)
 	last := len(e.source()[:e.work[0].Length/8]) - 1
 	mine, theirs := &e.source()[last], (*atomic.Uint64)(unsafe.Pointer(&e.destination()[last]))
-	first := e.c.Rank() == 0
+	first := e.rank == 0
 	before := now()
 	for i := range us {
 		e.count++
