@@ -14,7 +14,7 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
-	"github.com/ubcoll/ubcoll/internal/bench/rdma"
+	mr "github.com/ubcoll/ubcoll/internal/bench/rdma"
 	"github.com/ubcoll/ubcoll/internal/experiment"
 )
 
@@ -41,7 +41,7 @@ func benchMR(args []string, out io.Writer) error {
 		if err := measure.Required(c, "verbs"); err != nil { // without which Run fails
 			return err
 		}
-		rep, err := rdma.Run(ctx, c, cfg, p, out)
+		rep, err := mr.Run(ctx, c, cfg, p, out)
 		if rep != nil && output != "" {
 			if c.Rank() == 0 {
 				err = errors.Join(err, writeMR(rep, output, out))
@@ -58,8 +58,8 @@ func benchMR(args []string, out io.Writer) error {
 }
 
 // parseMR reads the flags. The error has every fault, and is flag.ErrHelp, with the usage on help, if asked for that.
-func parseMR(args []string, help io.Writer) (cfg rdma.Config, job ubcoll.Options, output string, err error) {
-	cfg = rdma.Default()
+func parseMR(args []string, help io.Writer) (cfg mr.Config, job ubcoll.Options, output string, err error) {
+	cfg = mr.Default()
 	job = ubcoll.Options{Register: ubcoll.RegisterExplicit, Devices: ubcoll.DevicesOff}
 	fs := flag.NewFlagSet("mr", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -105,7 +105,7 @@ func parseMR(args []string, help io.Writer) (cfg rdma.Config, job ubcoll.Options
 }
 
 // writeMR writes the report to a file that is not there yet.
-func writeMR(rep *rdma.Report, name string, out io.Writer) error {
+func writeMR(rep *mr.Report, name string, out io.Writer) error {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetIndent("", "\t")

@@ -18,20 +18,19 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/hw/verbs"
-	"github.com/ubcoll/ubcoll/internal/bench/rdma"
-	"github.com/ubcoll/ubcoll/internal/env"
+	mr "github.com/ubcoll/ubcoll/internal/bench/rdma"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 func TestParseMR(t *testing.T) {
 	cfg, job, output, err := parseMR(strings.Fields("-b 64 -e 8M -n 7 -max 1G -dev =mlx5_0:2 -gid 3 -T 90s -J a.json"), io.Discard)
 	require.NoError(t, err)
-	require.Equal(t, rdma.Config{MinBytes: 64, MaxBytes: 8 << 20, Iterations: 7, MaxRegion: 1 << 30, Devices: "=mlx5_0:2", GID: 3}, cfg)
+	require.Equal(t, mr.Config{MinBytes: 64, MaxBytes: 8 << 20, Iterations: 7, MaxRegion: 1 << 30, Devices: "=mlx5_0:2", GID: 3}, cfg)
 	require.Equal(t, ubcoll.Options{Timeout: 90 * time.Second, Register: ubcoll.RegisterExplicit, Devices: ubcoll.DevicesOff}, job)
 	require.Equal(t, "a.json", output)
 	cfg, _, _, err = parseMR(nil, io.Discard)
 	require.NoError(t, err)
-	require.Equal(t, rdma.Default(), cfg)
+	require.Equal(t, mr.Default(), cfg)
 
 	var help bytes.Buffer
 	_, _, _, err = parseMR([]string{"-h"}, &help)
@@ -83,14 +82,14 @@ func TestNoDeviceMR(t *testing.T) {
 
 func TestWriteMR(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "x.json")
-	rep := &rdma.Report{Schema: 1, Latency: []rdma.Latency{{Op: "put", Bytes: 8}}}
+	rep := &mr.Report{Schema: 1, Latency: []mr.Latency{{Op: "put", Bytes: 8}}}
 	rep.Latency[0].Median = 1.5
 	var out bytes.Buffer
 	require.NoError(t, writeMR(rep, name, &out))
 	require.Equal(t, "# Results written to "+name+"\n", out.String())
 	b, err := os.ReadFile(name)
 	require.NoError(t, err)
-	var got rdma.Report
+	var got mr.Report
 	require.NoError(t, json.Unmarshal(b, &got))
 	require.Equal(t, *rep, got)
 	require.Contains(t, string(b), `"p50_us": 1.5`)
@@ -100,10 +99,7 @@ func TestWriteMR(t *testing.T) {
 // Two processes have one table, and one file.
 func TestMR(t *testing.T) {
 	if p := verbs.Have(); p.Err != nil {
-		if env.Requires("verbs") {
-			t.Fatal(p.Err)
-		}
-		t.Skip(p.Err)
+		testkit.Missing(t, "verbs", p.Err)
 	}
 	file := filepath.Join(t.TempDir(), "x.json")
 	var out, errOut [2]string
@@ -122,7 +118,7 @@ func TestMR(t *testing.T) {
 	require.Contains(t, out[0], "# Wrong words          : 0 OK\n# RDMA test concluded: mr\n# Results written to "+file+"\n")
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)
-	var rep rdma.Report
+	var rep mr.Report
 	require.NoError(t, json.Unmarshal(b, &rep))
 	require.NotEqual(t, rep.Ranks[0].PID, rep.Ranks[1].PID)
 	require.Len(t, rep.Registration, 2)

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/hw/verbs"
-	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -29,10 +28,7 @@ func TestMain(m *testing.M) {
 func need(t *testing.T) {
 	t.Helper()
 	if p := verbs.Have(); p.Err != nil {
-		if env.Requires("verbs") {
-			t.Fatal(p.Err)
-		}
-		t.Skip(p.Err)
+		testkit.Missing(t, "verbs", p.Err)
 	}
 }
 

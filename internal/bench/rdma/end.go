@@ -15,6 +15,8 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/ubcoll/ubcoll/internal/team"
 )
 
 const (
@@ -74,6 +76,14 @@ type end struct {
 	count  uint64        // of puts that are answered, and of atomics, since prepare
 	done   [outstanding]verbs.Completion
 	unseen int // completions that will come
+
+	team    *team.Team
+	waiting team.WaitState // the last wait that was not over at once,
+	since   time.Duration  // and when it began
+}
+
+func newEnd(c *ubcoll.Comm, cfg *Config) *end {
+	return &end{c: c, rank: c.Rank(), team: (*inside.Comm)(c).View().Team(), half: (cfg.MaxBytes + 4095) / 4096 * 512}
 }
 
 // connect connects the two ranks, and says who they are. Collective; both succeed, or both fail.
@@ -86,7 +96,7 @@ func connect(ctx context.Context, c *ubcoll.Comm, cfg *Config) (*end, []Side, er
 		Why         string // it has none of that
 		Unsupported bool
 	}
-	e := &end{c: c, rank: c.Rank(), half: (cfg.MaxBytes + 4095) / 4096 * 512}
+	e := newEnd(c, cfg)
 	mine, address, err := e.open(cfg)
 	r := record{Side: mine}
 	if err != nil {
@@ -372,14 +382,15 @@ func (e *end) drain(ctx context.Context) error {
 }
 
 // completions waits for one completion at least.
-func (e *end) completions(ctx context.Context) (n int, err error) {
-	var w wait
-	for {
-		if n, err := e.look(looksAtQueue); n > 0 || err != nil {
-			return n, err
+func (e *end) completions(ctx context.Context) (int, error) {
+	for long := false; ; long = true {
+		n, err := e.look(looksAtQueue)
+		if n == 0 && err == nil {
+			err = e.wait(ctx, "completion", long)
 		}
-		if err := w.check(ctx, "completion"); err != nil {
-			return 0, err
+		if n > 0 || err != nil {
+			e.team.EndWait(&e.waiting)
+			return n, err
 		}
 	}
 }
@@ -401,38 +412,41 @@ func (e *end) look(times int) (int, error) {
 
 // arrival waits until the peer has written v.
 func (e *end) arrival(ctx context.Context, at *atomic.Uint64, v uint64) error {
-	var w wait
-	for {
+	for long := false; ; long = true {
 		for range looksAtMemory {
 			if at.Load() == v {
+				e.team.EndWait(&e.waiting)
 				return nil
 			}
 		}
-		if _, err := e.look(1); err != nil { // an own put that failed is never answered
-			return err
+		_, err := e.look(1) // an own put that failed is never answered
+		if err == nil {
+			err = e.wait(ctx, "put", long)
 		}
-		if err := w.check(ctx, "put of the peer"); err != nil {
+		if err != nil {
+			e.team.EndWait(&e.waiting)
 			return err
 		}
 	}
 }
 
-// wait is one that ends.
-type wait struct{ since time.Duration }
-
-// check is an error if the wait has lasted too long, or the context has ended.
-func (w *wait) check(ctx context.Context, what string) error {
+// wait is one step of a wait's housekeeping: an error if the wait has lasted too long, the context has ended, or the other
+// rank has failed.
+func (e *end) wait(ctx context.Context, what string, long bool) error {
 	t := now()
-	switch {
-	case w.since == 0:
-		w.since = t
-	case t-w.since > stall:
+	if !long {
+		e.waiting, e.since = team.WaitState{Op: "bench mr", Ctx: ctx, Step: what, Kind: team.KindRefused}, t
+		if e.c.LocalSize() == 2 {
+			e.waiting.Peer = 1 - e.rank
+		}
+	}
+	if t-e.since > stall {
 		return fmt.Errorf("no %s for %v: is the other rank there still?: %w", what, stall, ubcoll.ErrTimeout)
 	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	if err := e.team.Check(&e.waiting); err != nil {
+		return err
 	}
-	return nil
+	return e.c.Err() // of a rank on another host
 }
 
 var epoch = time.Now()

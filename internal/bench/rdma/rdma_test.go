@@ -3,6 +3,7 @@ package rdma
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -15,7 +16,6 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/bench"
-	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -120,16 +120,51 @@ func TestWrong(t *testing.T) {
 	}
 }
 
-// A wait ends by its context, and by itself.
+// A wait ends with its context, after a while by itself, and when the other rank fails.
 func TestWait(t *testing.T) {
-	var w wait
-	require.NoError(t, w.check(t.Context(), "x"))
-	w.since -= stall
-	require.ErrorIs(t, w.check(t.Context(), "x"), fault.ErrTimeout)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(fault.ErrPeerLost)
-	w = wait{}
-	require.ErrorIs(t, w.check(ctx, "x"), fault.ErrPeerLost)
+	gone := errors.New("gone")
+	for _, c := range []struct {
+		name  string
+		wait  func(ctx context.Context, e *end) error
+		other error // of rank 1
+		is    error
+	}{
+		{"too long", func(ctx context.Context, e *end) error {
+			if err := e.wait(ctx, "put", false); err != nil {
+				return err
+			}
+			e.since -= stall
+			return e.wait(ctx, "put", true)
+		}, nil, fault.ErrTimeout},
+		{"context", func(ctx context.Context, e *end) error {
+			ctx, cancel := context.WithCancel(ctx)
+			cancel()
+			return e.waits(ctx)
+		}, nil, context.Canceled},
+		{"the other rank failed", func(ctx context.Context, e *end) error { return e.waits(ctx) }, gone, fault.ErrAborted},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got error
+			err := ubcoll.Local(t.Context(), 2, ubcoll.Options{Devices: ubcoll.DevicesOff}, func(ctx context.Context, comm *ubcoll.Comm) error {
+				if comm.Rank() == 1 {
+					return c.other
+				}
+				got = c.wait(ctx, newEnd(comm, &Config{MaxBytes: 8}))
+				return nil
+			})
+			require.ErrorIs(t, got, c.is)
+			require.ErrorIs(t, err, c.other)
+		})
+	}
+}
+
+// waits waits for what never comes.
+func (e *end) waits(ctx context.Context) error {
+	for long := false; ; long = true {
+		if err := e.wait(ctx, "put", long); err != nil {
+			return err
+		}
+	}
 }
 
 func measure(t *testing.T, n int, cfg Config) (rep *Report, table string, err error) {
@@ -165,10 +200,7 @@ func TestNoDevice(t *testing.T) {
 func need(t *testing.T) {
 	t.Helper()
 	if p := verbs.Have(); p.Err != nil {
-		if env.Requires("verbs") {
-			t.Fatal(p.Err)
-		}
-		t.Skip(p.Err)
+		testkit.Missing(t, "verbs", p.Err)
 	}
 }
 
