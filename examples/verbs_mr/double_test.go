@@ -49,7 +49,7 @@ func (t *transcript) Write(p []byte) (int, error) {
 }
 
 // A status that is not the one that it should be ends the walk, and a device without atomic operations does not.
-func TestOtherStatus(t *testing.T) {
+func TestDoubleStatus(t *testing.T) {
 	verbstest.Over(t, nil, func(t *testing.T) {
 		walk := func() (string, error) {
 			var out transcript

@@ -25,7 +25,7 @@ func quick() Config {
 }
 
 // What fails on one rank ends the run on both, by name, and leaves nothing behind.
-func TestFailures(t *testing.T) {
+func TestDoubleFailures(t *testing.T) {
 	verbstest.Over(t, nil, func(t *testing.T) {
 		for _, c := range []struct {
 			name, knob, value string
@@ -61,7 +61,7 @@ func TestFailures(t *testing.T) {
 }
 
 // A device without atomic operations is measured without.
-func TestNoAtomics(t *testing.T) {
+func TestDoubleNoAtomics(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"ATOMICS": "0"}, func(t *testing.T) {
 		rep, table, err := measure(t, 2, quick())
 		require.NoError(t, err)
@@ -71,7 +71,7 @@ func TestNoAtomics(t *testing.T) {
 }
 
 // Where nobody has asked for a size, regions end with what can be locked.
-func TestLockLimit(t *testing.T) {
+func TestDoubleLockLimit(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"MEMLOCK": "131072"}, func(t *testing.T) {
 		cfg := quick()
 		cfg.MaxRegion = -1
