@@ -42,8 +42,15 @@ func (d *Device) CreateChannel() (*Channel, error) {
 	return &Channel{device: d, channel: raw, ready: ready}, nil
 }
 
-// FD is the channel's descriptor, for poll(2): readable when Wait would not block. It is the channel's, and non-blocking.
-func (c *Channel) FD() int { return int(c.channel.fd) }
+// FD is the channel's descriptor, for poll(2): readable when Wait would not block. It is the channel's, and non-blocking; -1
+// once the channel is closed.
+func (c *Channel) FD() int {
+	fd, err := c.use(func() C.int { return c.channel.fd })
+	if err != nil {
+		return -1
+	}
+	return int(fd)
+}
 
 // Wait blocks until one of the channel's queues, which had asked by Notify, has a completion, or until ctx ends, and then
 // returns its cause. The queue has to be polled before it is asked again, and once more after that: what came between is not

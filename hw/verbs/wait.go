@@ -5,7 +5,6 @@ package verbs
 import (
 	"context"
 	"os"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -15,7 +14,7 @@ import (
 
 // waiter waits until a descriptor of the library can be read, without taking a thread.
 type waiter struct {
-	mu     sync.Mutex
+	turn   chan struct{} // full while one waits
 	file   *os.File
 	closed atomic.Bool
 }
@@ -29,17 +28,30 @@ func newWaiter(fd int, name string) (*waiter, error) {
 	if errno != 0 {
 		return nil, os.NewSyscallError("fcntl", errno)
 	}
-	return &waiter{file: os.NewFile(own, name)}, nil
+	return &waiter{turn: make(chan struct{}, 1), file: os.NewFile(own, name)}, nil
 }
 
-// wait calls try, and again when there is something to read, until it returns true or ctx ends.
+// wait calls try, and again when there is something to read, until it returns true or ctx ends. Who comes while another waits
+// waits for its turn first, as long as ctx lets it.
 func (w *waiter) wait(ctx context.Context, try func() bool) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	select {
+	case w.turn <- struct{}{}:
+		defer func() { <-w.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	err := w.file.SetReadDeadline(time.Time{})
 	if err == nil {
-		stop := context.AfterFunc(ctx, func() { w.file.SetReadDeadline(time.Unix(1, 0)) })
-		defer stop()
+		ended := make(chan struct{})
+		stop := context.AfterFunc(ctx, func() {
+			w.file.SetReadDeadline(time.Unix(1, 0))
+			close(ended)
+		})
+		defer func() {
+			if !stop() {
+				<-ended // else the deadline would be that of who waits next
+			}
+		}()
 		var raw syscall.RawConn
 		if raw, err = w.file.SyscallConn(); err == nil {
 			err = raw.Read(func(uintptr) bool { return try() })
