@@ -13,7 +13,10 @@ type QPConfig struct {
 	Shared        *SRQ
 	// Work and Receives are how many may be posted at a time, at least; Receives is 0 with Shared.
 	Work, Receives int
-	Inline         int // the longest message that travels inside its work request; devices may take longer ones, or none
+	// Inline is the longest message, in bytes, that travels inside its work request, at least: [QP.Inline] is what the device
+	// takes, and one that takes less refuses. 0: none travels so. Post copies such messages itself, so that all that is sent
+	// from a queue pair with Inline has to be memory of the host.
+	Inline int
 }
 
 // Path is how packets of a queue pair travel. The defaults are NCCL's.

@@ -62,8 +62,10 @@ func (p *PD) CreateQP(config QPConfig) (*QP, error) {
 		p.unmake("queue pair")
 		return nil, err
 	}
-	q := &QP{pd: p, config: config, qp: raw, number: uint32(raw.qp_num), inlineMax: int(caps.max_inline_data),
-		last: make([]Work, max(int(caps.max_send_wr), config.Work))}
+	q := &QP{pd: p, config: config, qp: raw, number: uint32(raw.qp_num), last: make([]Work, max(int(caps.max_send_wr), config.Work))}
+	if config.Inline > 0 { // else what devices offer unasked is not for memory that a processor cannot read
+		q.inlineMax = int(caps.max_inline_data)
+	}
 	d.pairs.Store(q.number, q)
 	return q, nil
 }
@@ -124,7 +126,7 @@ func (c QPConfig) owners() []*owner {
 // Number is the queue pair's number, which its completions carry.
 func (q *QP) Number() uint32 { return q.number }
 
-// Inline is the longest message that travels inside its work request.
+// Inline is the longest message, in bytes, that travels inside its work request: 0, or what [QPConfig] asks for, or more.
 func (q *QP) Inline() int { return q.inlineMax }
 
 // Posted is what has been posted so far.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/verbs"
@@ -71,6 +72,22 @@ func TestOnePost(t *testing.T) {
 	require.Equal(t, src[:6400], dst[:6400])
 	_, more := a.poll(t, 20*time.Millisecond)
 	require.False(t, more)
+}
+
+// TestNoInline: without Inline no message is read by the processor, which need not be able to.
+func TestNoInline(t *testing.T) {
+	a, b := pair(t, config{})
+	require.Zero(t, a.qp.Inline())
+	src, dst := memory(t, 4096), memory(t, 4096)
+	pattern(src, 1)
+	want := append([]byte(nil), src[:8]...)
+	mine, theirs := a.register(t, src, verbs.LocalWrite), b.register(t, dst, verbs.LocalWrite|verbs.Remote)
+	require.NoError(t, unix.Mprotect(src, unix.PROT_NONE))
+	require.NoError(t, a.do(t, work(verbs.Write, mine, theirs, 8)))
+	if !overDouble() { // which has no other way to read it
+		require.Equal(t, want, dst[:8])
+	}
+	require.Zero(t, a.qp.Posted().Inline)
 }
 
 // TestAllocates: what is done per message allocates nothing.
@@ -218,7 +235,9 @@ func TestChannelClose(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- c.Wait(context.Background()) }()
 	time.Sleep(5 * time.Millisecond) // so that it mostly waits already; both orders must do
+	require.GreaterOrEqual(t, c.FD(), 0)
 	require.NoError(t, c.Close())
+	require.Equal(t, -1, c.FD())
 	require.ErrorIs(t, <-ended, fault.ErrClosed)
 	require.ErrorIs(t, c.Wait(context.Background()), fault.ErrClosed)
 }

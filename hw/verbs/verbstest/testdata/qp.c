@@ -75,7 +75,7 @@ ubv_qp *ibv_create_qp(ubv_pd *v, ubv_qp_init_attr *a) {
 	c->max_recv_wr = a->srq ? 0 : round_up(c->max_recv_wr, 1);
 	c->max_send_sge = c->max_send_sge ? c->max_send_sge : 1;
 	c->max_recv_sge = a->srq ? 0 : c->max_recv_sge ? c->max_recv_sge : 1;
-	uint32_t more = (c->max_inline_data + 31) & ~31;
+	uint32_t more = (c->max_inline_data + 32) & ~31; // as drivers do, who asks for none gets some, too
 	c->max_inline_data = more < knob.max_inline ? more : knob.max_inline;
 	qp *q = calloc(1, sizeof *q);
 	device *d = of(v->context)->dev;
