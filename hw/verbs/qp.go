@@ -30,6 +30,7 @@ type QP struct {
 	gid      GIDEntry
 	psn      uint32
 	peer     string
+	noReads  bool // of connected ones: a read would wait for ever
 	counts   PostCounts
 	last     []Work // the work that was posted last, a ring: what may still complete
 	sequence uint64 // of what has been posted
@@ -229,7 +230,7 @@ func (q *QP) Connect(peer Address, name string) error {
 		C.UBV_QP_SQ_PSN|C.UBV_QP_MAX_QP_RD_ATOMIC); err != nil {
 		return err
 	}
-	q.peer = name
+	q.peer, q.noReads = name, attr.max_rd_atomic == 0
 	return nil
 }
 
@@ -239,22 +240,23 @@ const minNotReady = 12
 // Post hands over work requests, in order, and says how many were taken: all, unless there is an error. Each is one message;
 // all of one call are one call of libibverbs, up to 32. Those that write or send no more than Inline bytes travel inside: their
 // memory is free when Post returns. Of others it is in use until they complete, or until something later on this queue pair
-// has, if they are not Signaled. A queue that is full, for want of completions that were polled, is ErrLimit. It allocates
-// nothing. (ibv_post_send)
+// has, if they are not Signaled. A queue that is full, for want of completions that were polled, is ErrLimit; of a call with
+// a request that no device takes (ErrArgument), or a read of who answers none (ErrNotSupported), nothing is posted. It
+// allocates nothing. (ibv_post_send)
 func (q *QP) Post(work ...Work) (int, error) {
 	if len(work) == 0 {
 		return 0, nil
-	}
-	for i := range work {
-		if w := &work[i]; w.Op >= ops || (w.Op == CompareSwap || w.Op == FetchAdd) && w.Length != 8 {
-			return 0, q.refuse(i, w)
-		}
 	}
 	var n, inlined C.int
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
 		return 0, fmt.Errorf("%v: %w", q, fault.ErrClosed)
+	}
+	for i := range work {
+		if w := &work[i]; w.wrong() || w.Op.reads() && q.noReads {
+			return 0, q.refuse(i, w)
+		}
 	}
 	code := C.ubv_post(q.qp, (*C.ubv_work)(unsafe.Pointer(&work[0])), C.int(len(work)), C.uint32_t(q.inlineMax), &n, &inlined)
 	for _, w := range work[:n] {
@@ -272,8 +274,18 @@ func (q *QP) Post(work ...Work) (int, error) {
 
 //go:noinline
 func (q *QP) refuse(i int, w *Work) error {
-	return fmt.Errorf("%v: work request %d, %v: operations are those of this package, atomics have 8 bytes: %w", q, i, *w,
-		fault.ErrArgument)
+	why, is := "it has no memory here: Local is 0", fault.ErrArgument
+	switch {
+	case w.Op >= ops:
+		why = "there is no such operation"
+	case w.Flags&^flags != 0:
+		why = fmt.Sprintf("flags %#x are not those of this package", uint8(w.Flags&^flags))
+	case w.Op > Read && w.Length != 8:
+		why = "atomics have 8 bytes"
+	case w.Op.reads() && q.noReads:
+		why, is = "one of the two devices does no reads and atomics: see ReadsOut and ReadsIn of the addresses", fault.ErrNotSupported
+	}
+	return fmt.Errorf("%v: work request %d, %v: %s: %w", q, i, *w, why, is)
 }
 
 //go:noinline
@@ -351,7 +363,7 @@ func (q *QP) Reset() error {
 	if err := q.modify("to RESET", &C.ubv_qp_attr{qp_state: C.UBV_QPS_RESET}, C.UBV_QP_STATE); err != nil {
 		return err
 	}
-	q.path, q.peer = Path{}, ""
+	q.path, q.peer, q.noReads = Path{}, "", false
 	return nil
 }
 

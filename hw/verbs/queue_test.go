@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
@@ -330,8 +331,10 @@ func TestArguments(t *testing.T) {
 			a.Link, a.LID = 3-a.Link, 1
 			return e.qp.Connect(a, "b")
 		}, "its peer on"},
-		{"an atomic of 4 bytes", func() error { _, err := e.qp.Post(verbs.Work{Op: verbs.FetchAdd, Length: 4}); return err }, "atomics have 8 bytes"},
+		{"an atomic of 4 bytes", func() error { _, err := e.qp.Post(verbs.Work{Op: verbs.FetchAdd, Length: 4, Local: 8}); return err }, "atomics have 8 bytes"},
 		{"no operation", func() error { _, err := e.qp.Post(verbs.Work{Op: 99}); return err }, "operation 99"},
+		{"flags", func() error { _, err := e.qp.Post(verbs.Work{Flags: 1 << 3}); return err }, "flags 0x8 are not"},
+		{"no memory", func() error { _, err := e.qp.Post(verbs.Work{Length: 8}); return err }, "Local is 0"},
 		{"no room", func() error { _, err := e.cq.Poll(nil, 1); return err }, "no room"},
 		{"work before it is connected", func() error { _, err := fresh().Post(verbs.Work{Op: verbs.Write}); return err }, "is it connected"},
 	} {
@@ -348,6 +351,23 @@ func TestArguments(t *testing.T) {
 	n, err := e.qp.Post()
 	require.NoError(t, err)
 	require.Zero(t, n)
+}
+
+// TestNoReads: reads of a peer that answers none, which would wait for ever and all that is behind them, are refused.
+func TestNoReads(t *testing.T) {
+	d := device(t)
+	a, b := newEnd(t, d, config{}), newEnd(t, d, config{})
+	b.address.ReadsIn = 0
+	connect(t, a, b)
+	mine, theirs := a.register(t, memory(t, 4096), verbs.LocalWrite), b.register(t, memory(t, 4096), verbs.LocalWrite|verbs.Remote)
+	for _, op := range []verbs.Op{verbs.Read, verbs.FetchAdd, verbs.CompareSwap} {
+		_, err := a.qp.Post(work(op, mine, theirs, 8))
+		require.ErrorIs(t, err, hw.ErrNotSupported)
+		require.ErrorContains(t, err, "ReadsIn")
+	}
+	require.NoError(t, a.do(t, work(verbs.Write, mine, theirs, 8)))
+	again(t, a, b, config{})
+	require.NoError(t, a.do(t, work(verbs.Read, mine, theirs, 8)))
 }
 
 // TestDevice: what a device says of itself.

@@ -26,6 +26,9 @@ func (o Op) String() string {
 		"fetch and add"}[o]
 }
 
+// reads reports whether o asks the peer for something.
+func (o Op) reads() bool { return o >= Read }
+
 // oneSided reports whether o names the peer's memory.
 func (o Op) oneSided() bool { return o != Send && o != SendImmediate }
 
@@ -38,6 +41,14 @@ const (
 	Signaled  Flag = 1 << 1 // completes in the queue; one that fails does so in any case
 	Solicited Flag = 1 << 2 // wakes a peer that asked its queue for solicited completions only
 )
+
+const flags = Fence | Signaled | Solicited
+
+// wrong reports what no device is to be asked for, or what would break this process: a short message without memory is copied
+// when it is posted.
+func (w *Work) wrong() bool {
+	return w.Op >= ops || w.Flags&^flags != 0 || w.Op > Read && w.Length != 8 || w.Length != 0 && w.Local == 0
+}
 
 // Work is one work request: one message.
 type Work struct {
