@@ -27,7 +27,7 @@ func ChooseGID(link LinkLayer, table []GIDEntry, want int) (GIDEntry, error) {
 	}
 	best, least := GIDEntry{}, -1
 	for _, e := range table {
-		if c := cost(e); !e.GID.Zero() && (least < 0 || c < least || c == least && e.Index < best.Index) {
+		if c := cost(e); !e.GID.Zero() && e.Index <= maxGID && (least < 0 || c < least || c == least && e.Index < best.Index) {
 			best, least = e, c
 		}
 	}
@@ -37,6 +37,9 @@ func ChooseGID(link LinkLayer, table []GIDEntry, want int) (GIDEntry, error) {
 	}
 	return best, nil
 }
+
+// maxGID is the last row that a queue pair can name: tables may be longer.
+const maxGID = 255
 
 // cost orders rows: the version first, then the family, then the scope.
 func cost(e GIDEntry) int {

@@ -36,6 +36,7 @@ func TestChooseGID(t *testing.T) {
 		{"what is asked for", LinkEthernet, []GIDEntry{link6, {2, gid("10.0.0.1"), v2, 2}}, 1, 1, nil, ""},
 		{"what is asked for is not there", LinkEthernet, []GIDEntry{link6}, 3, 0, fault.ErrArgument, "nothing at index 3, of 1 (fe80::1, RoCE v2)"},
 		{"what is asked for is empty", LinkEthernet, []GIDEntry{{2, GID{}, v2, 0}}, 2, 0, fault.ErrArgument, "index 2"},
+		{"a row that cannot be named", LinkEthernet, []GIDEntry{{256, gid("10.0.0.1"), v2, 2}, {255, gid("fe80::1"), v1, 2}}, -1, 255, nil, ""},
 		{"no GID", LinkEthernet, nil, -1, 0, hw.ErrNotSupported, "needs an address"},
 		{"InfiniBand's first", LinkInfiniBand, []GIDEntry{{0, gid("fe80::2"), 0, 0}, {1, gid("2001:db8::1"), 0, 0}}, -1, 0, nil, ""},
 		{"InfiniBand's that is asked for", LinkInfiniBand, []GIDEntry{{0, gid("fe80::2"), 0, 0}, {1, gid("2001:db8::1"), 0, 0}}, 1, 1, nil, ""},
@@ -51,6 +52,39 @@ func TestChooseGID(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, c.index, e.Index)
 		})
+	}
+}
+
+func TestGbits(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		link         LinkLayer
+		width, speed uint8
+		gbits        float64
+	}{
+		{"SDR", LinkInfiniBand, 2, 1, 8},
+		{"DDR", LinkInfiniBand, 2, 2, 16},
+		{"QDR", LinkInfiniBand, 2, 4, 32},
+		{"FDR10", LinkInfiniBand, 2, 8, 40},
+		{"FDR", LinkInfiniBand, 2, 16, 54.5454},
+		{"EDR", LinkInfiniBand, 2, 32, 100},
+		{"HDR", LinkInfiniBand, 2, 64, 200},
+		{"NDR", LinkInfiniBand, 2, 128, 400},
+		{"HDR100", LinkInfiniBand, 16, 64, 100},
+		{"12X", LinkInfiniBand, 8, 4, 96},
+		{"8X", LinkInfiniBand, 4, 128, 800},
+		{"10GbE", LinkEthernet, 1, 4, 10},
+		{"20GbE", LinkEthernet, 2, 2, 20},
+		{"25GbE", LinkEthernet, 1, 32, 25},
+		{"40GbE", LinkEthernet, 2, 4, 40},
+		{"40GbE as FDR10", LinkEthernet, 2, 8, 40},
+		{"56GbE", LinkEthernet, 2, 16, 56},
+		{"100GbE", LinkEthernet, 2, 32, 100},
+		{"400GbE", LinkEthernet, 2, 128, 400},
+		{"no such width", LinkInfiniBand, 3, 32, 0},
+		{"no such speed", LinkInfiniBand, 2, 3, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) { require.InDelta(t, c.gbits, gbits(c.link, c.width, c.speed), 1e-3) })
 	}
 }
 
@@ -200,6 +234,7 @@ func TestPath(t *testing.T) {
 	}{
 		{"port 0", func(p *Path) { p.Port = 0 }, "ports 1 to 2"},
 		{"port 3", func(p *Path) { p.Port = 3 }, "ports 1 to 2"},
+		{"GID", func(p *Path) { p.GIDIndex = 256 }, "GID index 256"},
 		{"P_Key", func(p *Path) { p.PKeyIndex = 1 << 16 }, "P_Key index"},
 		{"service level", func(p *Path) { p.ServiceLevel = 16 }, "0 to 15"},
 		{"timeout", func(p *Path) { p.Timeout = 32 }, "0 (forever) to 31"},

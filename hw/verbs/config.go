@@ -22,10 +22,10 @@ type QPConfig struct {
 // Path is how packets of a queue pair travel. The defaults are NCCL's.
 type Path struct {
 	Port         int   // from 1
-	GIDIndex     int   // < 0: see [ChooseGID]
-	PKeyIndex    int   // NCCL_IB_PKEY
-	ServiceLevel uint8 // NCCL_IB_SL, 0 to 15
-	TrafficClass uint8 // NCCL_IB_TC
+	GIDIndex     int   // NCCL_IB_GID_INDEX, 0 to 255; < 0: see [ChooseGID]
+	PKeyIndex    int   // NCCL_IB_PKEY: a place in the port's table, not a key
+	ServiceLevel uint8 // NCCL_IB_SL, 0 to 15; on RoCE, the VLAN's priority
+	TrafficClass uint8 // NCCL_IB_TC; on RoCE v2, the DSCP times 4. Packets within an InfiniBand subnet bear none
 	// Timeout: an answer is waited for 4.096 us * 2^Timeout, 1 to 31, before a retry; 0 waits forever. NCCL_IB_TIMEOUT
 	Timeout uint8
 	Retries uint8 // NCCL_IB_RETRY_CNT, 0 to 7
@@ -40,6 +40,8 @@ func (p Path) check(ports int) error {
 	switch {
 	case p.Port < 1 || p.Port > ports:
 		return fmt.Errorf("port %d: the device has ports 1 to %d: %w", p.Port, ports, fault.ErrArgument)
+	case p.GIDIndex > maxGID:
+		return fmt.Errorf("GID index %d: must be 0 to %d, or below 0 to choose: %w", p.GIDIndex, maxGID, fault.ErrArgument)
 	case p.PKeyIndex < 0 || p.PKeyIndex > 0xffff:
 		return fmt.Errorf("P_Key index %d: must be 0 to 65535: %w", p.PKeyIndex, fault.ErrArgument)
 	case p.ServiceLevel > 15:

@@ -125,17 +125,12 @@ func (d *Device) Port(number int) (Port, error) {
 	}
 	p := Port{Number: number, State: PortState(a.state), Link: LinkLayer(a.link_layer), MTU: mtuBytes(int(a.active_mtu)),
 		MaxMTU: mtuBytes(int(a.max_mtu)), MaxMessage: int(a.max_msg_sz), LID: uint16(a.lid), GIDs: int(a.gid_tbl_len),
-		PKeys: int(a.pkey_tbl_len), Gbits: gbits(uint8(a.active_width), uint8(a.active_speed))}
+		PKeys: int(a.pkey_tbl_len), grh: a.flags&C.UBV_GRH_REQUIRED != 0}
 	if p.Link != LinkEthernet {
 		p.Link = LinkInfiniBand // 0, unspecified, is of drivers older than link layers
 	}
+	p.Gbits = gbits(p.Link, uint8(a.active_width), uint8(a.active_speed))
 	return p, nil
-}
-
-// gbits is the rate of a port's lanes, by their codes; signalling at 8/10 or 64/66 is taken off.
-func gbits(width, speed uint8) float64 {
-	lanes := map[uint8]float64{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[width]
-	return lanes * map[uint8]float64{1: 2, 2: 4, 4: 8, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100}[speed]
 }
 
 // GIDs is the port's table of GIDs, without the rows that are empty. (ibv_query_gid_table)
@@ -178,8 +173,15 @@ func (d *Device) GIDs(number int) ([]GIDEntry, error) {
 	return table, nil
 }
 
-// PKey is an entry of the port's table of partition keys. (ibv_query_pkey)
+// PKey is an entry of the port's table of partition keys, bit 15 of which says that the port is a full member. (ibv_query_pkey)
 func (d *Device) PKey(number, index int) (uint16, error) {
+	p, err := d.Port(number)
+	if err != nil {
+		return 0, err
+	}
+	if index < 0 || index >= p.PKeys {
+		return 0, fmt.Errorf("P_Key index %d: port %d of %s has 0 to %d: %w", index, number, d.name, p.PKeys-1, fault.ErrArgument)
+	}
 	var key C.uint16_t
 	code, err := d.use(func() C.int { return C.ubv_pkey(d.context, C.int(number), C.int(index), &key) })
 	if err != nil {

@@ -95,6 +95,15 @@ func TestDoubleEvents(t *testing.T) {
 	})
 }
 
+// TestDoubleGlobal: an InfiniBand port that wants global headers gets them.
+func TestDoubleGlobal(t *testing.T) {
+	verbstest.Over(t, verbstest.Knobs{"GRH": "1"}, func(t *testing.T) {
+		a, b := pair(t, config{})
+		mine, theirs := a.register(t, memory(t, 4096), verbs.LocalWrite), b.register(t, memory(t, 4096), verbs.LocalWrite|verbs.Remote)
+		require.NoError(t, a.do(t, work(verbs.Write, mine, theirs, 64)))
+	})
+}
+
 // TestDoubleFailures: calls and work that fail as the double is told to, by name, and leave nothing behind.
 func TestDoubleFailures(t *testing.T) {
 	verbstest.Over(t, nil, func(t *testing.T) {

@@ -210,8 +210,8 @@ func (q *QP) Connect(peer Address, name string) error {
 		rq_psn: C.uint32_t(peer.PSN), max_dest_rd_atomic: C.uint8_t(min(l.ReadsIn, int(peer.ReadsOut), 255)),
 		min_rnr_timer: minNotReady}
 	attr.ah.port_num, attr.ah.sl, attr.ah.dlid = C.uint8_t(q.path.Port), C.uint8_t(q.path.ServiceLevel), C.uint16_t(peer.LID)
-	// Of InfiniBand, only what leaves the subnet has a global header.
-	if q.port.Link == LinkEthernet || q.gid.GID != (GID{}) && !peer.GID.Zero() && [8]byte(q.gid.GID[:8]) != [8]byte(peer.GID[:8]) {
+	// Of InfiniBand, what leaves the subnet has a global header, and what a port wants one for.
+	if q.port.Link == LinkEthernet || q.port.grh || q.gid.GID != (GID{}) && !peer.GID.Zero() && [8]byte(q.gid.GID[:8]) != [8]byte(peer.GID[:8]) {
 		attr.ah.is_global, attr.ah.sgid_index, attr.ah.hop_limit = 1, C.uint8_t(q.gid.Index), 255
 		attr.ah.traffic_class = C.uint8_t(q.path.TrafficClass)
 		for i, b := range peer.GID {

@@ -126,7 +126,27 @@ type Port struct {
 	LID        uint16 // InfiniBand: its address within the subnet
 	GIDs       int    // rows of its table
 	PKeys      int
-	Gbits      float64 // of all lanes, as negotiated; 0 where the code is not known
+	// Gbits is the rate of all lanes for data, as negotiated, in Gbit/s; 0 where the code is not known. Lanes faster than
+	// 100 Gbit/s (XDR) have no code of their own there: they look like 100.
+	Gbits float64
+
+	grh bool // InfiniBand: packets need a global header, as of functions that share a port
+}
+
+// gbits is the rate of a port's lanes for data, by their codes. Those of InfiniBand signal at 10/8 of it up to 10 Gbaud, at
+// 66/64 beyond; Ethernet's bear the codes that come near, whatever they signal at.
+func gbits(link LinkLayer, width, speed uint8) float64 {
+	lanes := map[uint8]float64{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[width]
+	lane := map[uint8]float64{1: 2, 2: 4, 4: 8, 8: 10, 16: 14.0625 * 64 / 66, 32: 25, 64: 50, 128: 100}[speed]
+	if link == LinkEthernet {
+		switch speed {
+		case 1, 2, 4:
+			lane *= 10. / 8
+		case 16:
+			lane = 14
+		}
+	}
+	return lanes * lane
 }
 
 // Atomics says whom a device's atomic operations are atomic to.

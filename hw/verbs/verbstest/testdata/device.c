@@ -121,7 +121,7 @@ static int query_port(ubv_context *v, uint8_t port, ubv_port_attr *a, size_t n) 
 	ubv_port_attr all = {.state = d->down ? UBV_PORT_DOWN : UBV_PORT_ACTIVE, .max_mtu = 5, .active_mtu = knob.ethernet ? 3 : 5,
 		.gid_tbl_len = GIDS, .max_msg_sz = knob.max_msg, .pkey_tbl_len = 1, .lid = d->lid, .sm_lid = !knob.ethernet,
 		.active_width = 2, .active_speed = 32, .phys_state = d->down ? 3 : 5,
-		.link_layer = knob.ethernet ? UBV_LINK_ETHERNET : UBV_LINK_INFINIBAND};
+		.link_layer = knob.ethernet ? UBV_LINK_ETHERNET : UBV_LINK_INFINIBAND, .flags = knob.grh ? UBV_GRH_REQUIRED : 0};
 	memcpy(a, &all, n < sizeof all ? n : sizeof all);
 	return 0;
 }

@@ -26,6 +26,7 @@
 //   ATOMICS=0 | 1 | 2              enum ibv_atomic_cap (1)
 //   DMABUF=1                       a memory file's descriptor stands for a dma-buf's (0)
 //   IN_ORDER=1                     data are written in order, and query_qp_data_in_order says so (0)
+//   GRH=1                          InfiniBand ports that want a global header of all packets (0)
 //   TAGS=n                         a key comes back when its place was used n times (256)
 //   EXTENSION=none | short         contexts without what stands before them, or with less
 //   PATIENCE=seconds               for an event to be acknowledged that holds up a destruction (10)
@@ -193,7 +194,7 @@ extern int n_devices;
 extern context *contexts;
 extern qp *qps;
 extern struct knobs {
-	long max_msg, max_inline, memlock, odp, atomics, dmabuf, in_order, tags, silent, patience;
+	long max_msg, max_inline, memlock, odp, atomics, dmabuf, in_order, grh, tags, silent, patience;
 	int ethernet;
 	enum { WITHOUT, SHORT, WHOLE } extension;
 	char sysfs[200];

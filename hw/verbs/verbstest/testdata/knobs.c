@@ -175,7 +175,7 @@ static int set(const char *name, const char *text) {
 		const char *name;
 		long *value;
 	} numbers[] = {{"MAX_MSG", &knob.max_msg}, {"MAX_INLINE", &knob.max_inline}, {"MEMLOCK", &knob.memlock}, {"ODP", &knob.odp},
-		{"ATOMICS", &knob.atomics}, {"DMABUF", &knob.dmabuf}, {"IN_ORDER", &knob.in_order}, {"TAGS", &knob.tags},
+		{"ATOMICS", &knob.atomics}, {"DMABUF", &knob.dmabuf}, {"IN_ORDER", &knob.in_order}, {"GRH", &knob.grh}, {"TAGS", &knob.tags},
 		{"SILENT", &knob.silent}, {"PATIENCE", &knob.patience}};
 	char value[1024], *end;
 	if (strlen(text) >= sizeof value)

@@ -110,7 +110,7 @@ ubv_qp *ibv_create_qp(ubv_pd *v, ubv_qp_init_attr *a) {
 
 // address checks where a queue pair is to be connected to.
 static int address(qp *q, const ubv_ah_attr *ah) {
-	if (ah->port_num != 1 || (knob.ethernet ? !ah->is_global : !ah->dlid))
+	if (ah->port_num != 1 || (knob.ethernet ? !ah->is_global : !ah->dlid) || (knob.grh && !ah->is_global))
 		return EINVAL;
 	if (ah->is_global && (ah->sgid_index >= GIDS || !q->dev->gids[ah->sgid_index].port))
 		return ah->sgid_index >= GIDS ? EINVAL : ENODATA;
