@@ -128,7 +128,7 @@ func (d *Device) CreateCQ(entries int, channel *Channel) (*CQ, error) {
 	}
 	c := &CQ{device: d, channel: channel}
 	var cq *C.ubv_cq
-	if err := d.check("ibv_create_cq", fmt.Sprintf("%d entries", entries),
+	if err := d.checkQueue("ibv_create_cq", fmt.Sprintf("%d entries", entries),
 		C.ubv_create_cq(d.context, C.int(entries), raw, 0, &cq)); err != nil {
 		c.leave()
 		return nil, err

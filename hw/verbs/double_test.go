@@ -4,10 +4,13 @@ package verbs_test
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
@@ -44,6 +47,50 @@ func TestDoubleLimit(t *testing.T) {
 		require.ErrorIs(t, err, syscall.ENOMEM)
 		require.Equal(t, 48<<10, verbstest.Count(t, "pinned"))
 		e.register(t, m[64<<10:80<<10], verbs.LocalWrite)
+	})
+}
+
+// TestDoubleNoMemory: ENOMEM is laid to RLIMIT_MEMLOCK where that can be why, and nowhere else.
+func TestDoubleNoMemory(t *testing.T) {
+	verbstest.Over(t, verbstest.Knobs{"ODP": "31", "DMABUF": "1"}, func(t *testing.T) {
+		d := device(t)
+		pd, err := d.AllocPD()
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, pd.Close()) })
+		cq, err := d.CreateCQ(8, nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, cq.Close()) })
+		m := memory(t, 256<<10)
+		var was unix.Rlimit
+		require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &was))
+		require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: 64 << 10, Max: was.Max}))
+		verbstest.Set(t, "FAIL", "reg_mr:*:ENOMEM,reg_dmabuf_mr:*:ENOMEM,create_cq:*:ENOMEM,create_qp:*:ENOMEM,create_srq:*:ENOMEM")
+		register := func(offset, n int, access verbs.Access) error {
+			_, err := pd.Register(address(m)+uintptr(offset), n, access)
+			return err
+		}
+		const other, limit = "or the device no room", "RLIMIT_MEMLOCK is 65536 bytes"
+		page := os.Getpagesize()
+		for _, c := range []struct {
+			name string
+			err  error
+			says string
+		}{
+			{"beyond the limit", register(0, 128<<10, 0), fmt.Sprintf("raise it to %d or more", 128<<10)},
+			{"beyond it for a page's sake", register(100, 64<<10, 0), fmt.Sprintf("raise it to %d or more", 64<<10+page)},
+			{"within it", register(0, 64<<10, 0), other},
+			{"on demand", register(0, 128<<10, verbs.OnDemand), other},
+			{"dma-buf", func() error { _, err := pd.RegisterDMABuf(0, 0, address(m), 128<<10, 0); return err }(), other},
+			{"completion queue", func() error { _, err := d.CreateCQ(8, nil); return err }(), limit},
+			{"shared queue", func() error { _, err := pd.CreateSRQ(8, 0); return err }(), limit},
+			{"queue pair", func() error {
+				_, err := pd.CreateQP(verbs.QPConfig{Send: cq, Receive: cq, Work: 1})
+				return err
+			}(), limit},
+		} {
+			require.ErrorIs(t, c.err, fault.ErrLimit, c.name)
+			require.ErrorContains(t, c.err, c.says, c.name)
+		}
 	})
 }
 

@@ -70,6 +70,11 @@ func init() {
 		if !strings.Contains(err.Error(), want) {
 			return fmt.Errorf("%w does not say %q", err, want)
 		}
+		_, err = pd.Register(address(m)+100, limit, verbs.LocalWrite) // of one page more
+		want = fmt.Sprintf("raise it to %d or more", limit+os.Getpagesize()+limit/2)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			return fmt.Errorf("%w does not say %q", err, want)
+		}
 		return errors.Join(fits.Close(), pd.Close(), d.Close())
 	}
 }

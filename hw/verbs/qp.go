@@ -57,7 +57,7 @@ func (p *PD) CreateQP(config QPConfig) (*QP, error) {
 		srq, caps.max_recv_sge = config.Shared.srq, 0
 	}
 	var raw *C.ubv_qp
-	if err := d.check("ibv_create_qp", fmt.Sprintf("%d work requests, %d receives, %d bytes inline", config.Work, config.Receives,
+	if err := d.checkQueue("ibv_create_qp", fmt.Sprintf("%d work requests, %d receives, %d bytes inline", config.Work, config.Receives,
 		config.Inline), C.ubv_create_qp(p.pd, config.Send.cq, config.Receive.cq, srq, &caps, &raw)); err != nil {
 		config.unmake()
 		p.unmake("queue pair")

@@ -74,13 +74,20 @@ func (p *PD) Register(address uintptr, bytes int, access Access) (*MR, error) {
 	if err := p.refuse(uint64(address), bytes, access); err != nil {
 		return nil, fmt.Errorf("%s cannot register %s: %w", d.name, what, err)
 	}
-	return p.region("ibv_reg_mr", what, uint64(address), bytes, access, func(mr **C.ubv_mr) C.int {
+	pins := uint64(0)
+	if !access.Has(OnDemand) {
+		page := uint64(os.Getpagesize())
+		pins = (uint64(address)+uint64(bytes)-1)/page*page + page - uint64(address)/page*page
+	}
+	return p.region("ibv_reg_mr", what, uint64(address), bytes, pins, access, func(mr **C.ubv_mr) C.int {
 		return C.ubv_reg(p.pd, C.uintptr_t(address), C.size_t(bytes), C.unsigned(access), mr)
 	})
 }
 
 // RegisterDMABuf registers [offset, offset+bytes) of a dma-buf, memory of another device that a descriptor stands for; peers
-// and work requests name it by address. The descriptor may be closed afterwards. (ibv_reg_dmabuf_mr)
+// and work requests name it by address, which has to be at the same place within a page as offset. The descriptor stays the
+// caller's, who may close it afterwards. It may block as long as the memory's driver takes. Work on memory that the
+// processor cannot read is for queue pairs without Inline ([QPConfig]). (ibv_reg_dmabuf_mr)
 func (p *PD) RegisterDMABuf(fd int, offset uint64, address uintptr, bytes int, access Access) (*MR, error) {
 	d := p.device
 	what := fmt.Sprintf("%d bytes at %d of dma-buf %d as %#x, %v", bytes, offset, fd, address, access)
@@ -95,7 +102,7 @@ func (p *PD) RegisterDMABuf(fd int, offset uint64, address uintptr, bytes int, a
 	if err != nil {
 		return nil, fmt.Errorf("%s cannot register %s: %w", d.name, what, err)
 	}
-	return p.region("ibv_reg_dmabuf_mr", what, uint64(address), bytes, access, func(mr **C.ubv_mr) C.int {
+	return p.region("ibv_reg_dmabuf_mr", what, uint64(address), bytes, 0, access, func(mr **C.ubv_mr) C.int {
 		return C.ubv_reg_dmabuf(p.pd, C.uint64_t(offset), C.size_t(bytes), C.uint64_t(address), C.int(fd), C.unsigned(access), mr)
 	})
 }
@@ -116,7 +123,8 @@ func (p *PD) refuse(address uint64, bytes int, access Access) error {
 	return access.Check()
 }
 
-func (p *PD) region(call, what string, base uint64, bytes int, access Access, register func(**C.ubv_mr) C.int) (*MR, error) {
+// region makes a region by a call that pins that much of this process's memory.
+func (p *PD) region(call, what string, base uint64, bytes int, pins uint64, access Access, register func(**C.ubv_mr) C.int) (*MR, error) {
 	if err := p.make("memory region"); err != nil {
 		return nil, fmt.Errorf("protection domain of %s: %w", p.device.name, err)
 	}
@@ -125,41 +133,53 @@ func (p *PD) region(call, what string, base uint64, bytes int, access Access, re
 		p.unmake("memory region")
 		switch syscall.Errno(code) {
 		case syscall.ENOMEM:
-			what += ": " + lockLimit(bytes)
+			what += ": " + noMemory(pins)
 		case syscall.EFAULT:
-			what += ": not mapped, or not as access wants it"
+			what += ": not mapped, or not as access wants it, or a GPU's (for RegisterDMABuf, or its driver's peer memory module)"
 		}
 		return nil, p.device.check(call, what, code)
 	}
 	return &MR{pd: p, mr: mr, base: base, bytes: bytes, access: access, lkey: LKey(mr.lkey), rkey: RKey(mr.rkey)}, nil
 }
 
-// lockLimit says how much may be pinned, and how to be given more. The kernel answers ENOMEM at RLIMIT_MEMLOCK, and for
-// want of memory.
-func lockLimit(bytes int) string {
+// noMemory says what ENOMEM of a call means that pins that much: the kernel gives it at RLIMIT_MEMLOCK, and for want of memory.
+func noMemory(pins uint64) string {
+	const none = "the system has no memory, or the device no room, for it"
 	var r unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil || r.Cur == unix.RLIM_INFINITY {
-		return "RLIMIT_MEMLOCK is unlimited: the system has no memory, or the device no room, for it"
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); pins == 0 || err != nil || r.Cur == unix.RLIM_INFINITY {
+		return none
 	}
 	now := pinned()
+	if now+pins <= r.Cur {
+		return none
+	}
 	return fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes, of which %d are pinned: raise it to %d or more (ulimit -l, LimitMEMLOCK= of a "+
-		"systemd unit, memlock in limits.conf), or register less", r.Cur, now, uint64(bytes)+now)
+		"systemd unit, memlock in limits.conf), or register less", r.Cur, now, now+pins)
 }
 
-// pinned is what the kernel counts as pinned, for devices or by mlock, of this process.
+// checkQueue is check for calls that make queues, which drivers allocate and pin as they like.
+func (d *Device) checkQueue(call, what string, code C.int) error {
+	var r unix.Rlimit
+	if syscall.Errno(code) == syscall.ENOMEM && unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) == nil && r.Cur != unix.RLIM_INFINITY {
+		what += fmt.Sprintf(": RLIMIT_MEMLOCK is %d bytes, of which %d are pinned; a queue's memory may count, too: raise it "+
+			"(ulimit -l)", r.Cur, pinned())
+	}
+	return d.check(call, what, code)
+}
+
+// pinned is how much of this process's memory the kernel counts as pinned for devices, in bytes.
 func pinned() uint64 {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return 0
 	}
-	var sum uint64
 	for line := range strings.Lines(string(b)) {
 		var kib uint64
 		if _, err := fmt.Sscanf(line, "VmPin: %d kB", &kib); err == nil {
-			sum += kib << 10
+			return kib << 10
 		}
 	}
-	return sum
+	return 0
 }
 
 // Address is where the region begins; peers name it so.

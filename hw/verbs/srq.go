@@ -33,7 +33,7 @@ func (p *PD) CreateSRQ(receives, limit int) (*SRQ, error) {
 	}
 	var srq *C.ubv_srq
 	var got C.uint32_t
-	if err := d.check("ibv_create_srq", fmt.Sprintf("%d receives", receives),
+	if err := d.checkQueue("ibv_create_srq", fmt.Sprintf("%d receives", receives),
 		C.ubv_create_srq(p.pd, C.uint32_t(receives), C.uint32_t(limit), &srq, &got)); err != nil {
 		p.unmake("shared receive queue")
 		return nil, err
