@@ -26,6 +26,9 @@ func counters(device string, port int) (map[string]uint64, error) {
 		failed = errors.Join(failed, err)
 		found = found || err == nil
 		for _, e := range entries {
+			if e.Name() == "lifespan" {
+				continue // a setting: for how many milliseconds the kernel gives the same numbers again
+			}
 			b, err := os.ReadFile(filepath.Join(dir, e.Name()))
 			if err != nil {
 				continue // some are there for others to read, or not on this kind of port

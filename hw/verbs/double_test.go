@@ -203,6 +203,19 @@ func TestDoubleFailures(t *testing.T) {
 		}
 		verbstest.Set(t, "STATUS", "")
 		require.NoError(t, a.do(t, work(verbs.Write, mine, theirs, 64)))
+
+		for _, errno := range []syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH} {
+			require.NoError(t, a.qp.Reset())
+			a.init(t, config{})
+			verbstest.Set(t, "FAIL", fmt.Sprintf("modify_qp:1:%d", errno))
+			err := a.qp.Connect(b.address, "b")
+			require.ErrorIs(t, err, fault.ErrPeerLost)
+			require.ErrorIs(t, err, errno)
+			require.ErrorContains(t, err, "nobody there answers")
+		}
+		verbstest.Set(t, "FAIL", "")
+		again(t, a, b, config{})
+		require.NoError(t, a.do(t, work(verbs.Write, mine, theirs, 64)))
 	})
 }
 

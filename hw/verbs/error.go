@@ -40,6 +40,8 @@ func (e *Error) Unwrap() []error {
 		errs = append(errs, fault.ErrArgument)
 	case syscall.EBUSY:
 		errs = append(errs, fault.ErrInUse)
+	case syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH:
+		errs = append(errs, fault.ErrPeerLost)
 	}
 	return errs
 }

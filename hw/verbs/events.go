@@ -39,7 +39,8 @@ func (d *Device) NextEvent(ctx context.Context) (Event, error) {
 	return event, nil
 }
 
-// Counters reads a port's counters by name: those of the InfiniBand standard, and the driver's own. (sysfs)
+// Counters reads a port's counters by name: those of the InfiniBand standard, of which port_xmit_data and port_rcv_data count
+// 4 bytes each, and the driver's own, which may be some 10 ms old. One that cannot be read is left out. (sysfs)
 func (d *Device) Counters(port int) (map[string]uint64, error) {
 	if _, err := d.Port(port); err != nil {
 		return nil, err

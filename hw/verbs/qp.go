@@ -145,7 +145,12 @@ func (q *QP) modify(what string, attr *C.ubv_qp_attr, mask C.int) error {
 	if q.closed {
 		return fmt.Errorf("%v: %w", q, fault.ErrClosed)
 	}
-	return q.pd.device.check("ibv_modify_qp", fmt.Sprintf("%v: %s", q, what), C.ubv_modify_qp(q.qp, attr, mask))
+	code := C.ubv_modify_qp(q.qp, attr, mask)
+	switch syscall.Errno(code) {
+	case syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH:
+		what += ": the network has no way to the peer's address, or nobody there answers"
+	}
+	return q.pd.device.check("ibv_modify_qp", fmt.Sprintf("%v: %s", q, what), code)
 }
 
 // Init binds the queue pair to a port, and says what peers may do with the regions of its domain, beyond what each region says
@@ -188,8 +193,9 @@ func (q *QP) Init(path Path, access Access) (Address, error) {
 }
 
 // Connect connects the queue pair with its peer, whose name is for errors. Both ends must have returned before either
-// uses it: a message that comes sooner is dropped, and tried again after the sender's timeout. After an error the queue pair
-// needs Reset. (ibv_modify_qp, RTR and RTS)
+// uses it: a message that comes sooner is dropped, and tried again after the sender's timeout. On RoCE it may block for some
+// seconds, while the kernel asks the network for the peer's address; that nobody answers is ErrPeerLost. What each end may
+// have under way, and the MTU, is the lesser of both. After an error the queue pair needs Reset. (ibv_modify_qp, RTR and RTS)
 func (q *QP) Connect(peer Address, name string) error {
 	if err := peer.check(); err != nil {
 		return fmt.Errorf("%v: its peer's address: %w", q, err)
