@@ -4,14 +4,19 @@ package verbs_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os/exec"
 	"regexp"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/verbs"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // TestChurn registers and deregisters 1000 times while other regions of the same device carry traffic: no byte is wrong, and
@@ -60,6 +65,93 @@ func TestChurn(t *testing.T) {
 	})
 	require.Equal(t, files, openFiles(t))
 	require.Equal(t, before, resources(t, d.Name()))
+}
+
+// TestCloseBeside closes everything beside goroutines that use it: they end with ErrClosed, and with nothing that is not theirs.
+func TestCloseBeside(t *testing.T) {
+	name := device(t).Name()
+	m := memory(t, 4096)
+	for range 3 {
+		d, err := verbs.Open(name)
+		require.NoError(t, err)
+		pd, err := d.AllocPD()
+		require.NoError(t, err)
+		channel, err := d.CreateChannel()
+		require.NoError(t, err)
+		cq, err := d.CreateCQ(64, channel)
+		require.NoError(t, err)
+		qp, err := pd.CreateQP(verbs.QPConfig{Send: cq, Receive: cq, Work: 16, Receives: 16})
+		require.NoError(t, err)
+		self, err := qp.Init(verbs.DefaultPath(), verbs.LocalWrite|verbs.Remote)
+		require.NoError(t, err)
+		require.NoError(t, qp.Connect(self, "itself"))
+		mr, err := pd.Register(address(m), len(m), verbs.LocalWrite|verbs.Remote)
+		require.NoError(t, err)
+		soon := func(wait func(context.Context) error) error {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			defer cancel()
+			return wait(ctx)
+		}
+		next := func(ctx context.Context) error { _, err := d.NextEvent(ctx); return err }
+
+		var users sync.WaitGroup
+		for _, use := range []func() error{
+			func() error { _, err := qp.Post(work(verbs.Write, mr, mr, 8)); return err },
+			func() error { _, err := qp.PostReceive(verbs.Receive{}); return err },
+			func() error { _, err := qp.State(); return err },
+			func() error {
+				var c [4]verbs.Completion
+				n, err := cq.Poll(c[:], 10)
+				for i := range n {
+					_ = cq.Failure(&c[i])
+				}
+				return err
+			},
+			func() error { return cq.Notify(false) },
+			func() error { return channel.Wait(context.Background()) },
+			func() error { return soon(channel.Wait) },
+			func() error { return next(context.Background()) },
+			func() error { return soon(next) },
+			func() error {
+				if channel.FD() < 0 {
+					return fault.ErrClosed
+				}
+				return nil
+			},
+			func() error { _, err := d.Port(1); return err },
+			func() error {
+				r, err := pd.Register(address(m), 100, 0)
+				if err == nil {
+					err = r.Close()
+				}
+				return err
+			},
+		} {
+			for range 2 {
+				users.Go(func() {
+					for {
+						err := use()
+						if errors.Is(err, fault.ErrClosed) {
+							return
+						}
+						// A queue that is full is no news, nor is a wait that was cut short.
+						if err != nil && !errors.Is(err, fault.ErrLimit) && !errors.Is(err, context.DeadlineExceeded) {
+							t.Error(err)
+							return
+						}
+						time.Sleep(100 * time.Microsecond) // so that what they make is gone now and then
+					}
+				})
+			}
+		}
+		time.Sleep(5 * time.Millisecond)
+		require.NoError(t, qp.Fail())
+		for _, c := range []func() error{qp.Close, cq.Close, channel.Close, mr.Close, pd.Close, d.Close} {
+			require.Eventually(t, func() bool { err := c(); return err == nil || !errors.Is(err, fault.ErrInUse) }, testkit.Limit, time.Millisecond)
+			require.ErrorIs(t, c(), fault.ErrClosed)
+		}
+		users.Wait()
+	}
 }
 
 // resources is what the kernel counts of a device, empty over the double, whose own counts TestDouble looks at.

@@ -33,7 +33,8 @@ type Path struct {
 	NotReady uint8
 }
 
-// DefaultPath is port 1 with NCCL's values: a peer that answers nothing is given up after about 34 s.
+// DefaultPath is port 1 with NCCL's values: a peer that answers nothing is given up after 34 s or, since a device may take up to
+// four times its timeout, some two minutes; one that has no receive posted is waited for as long as it takes.
 func DefaultPath() Path { return Path{Port: 1, GIDIndex: -1, Timeout: 20, Retries: 7, NotReady: 7} }
 
 func (p Path) check(ports int) error {

@@ -180,7 +180,11 @@ func (c *CQ) Failure(done *Completion) error {
 	e := &CompletionError{Status: done.Status, Text: C.GoString(C.ubv_status(C.int(done.Status))), Vendor: done.Vendor,
 		Device: c.device.name, QP: done.QP, ID: done.ID}
 	if q, ok := c.device.pairs.Load(done.QP); ok {
-		e.Peer, e.Work = q.(*QP).posted(done.ID)
+		pair := q.(*QP)
+		e.Peer, e.Work = pair.posted(done.ID)
+		if pair.config.Send != c {
+			e.Work = nil // this is a receive's
+		}
 	}
 	return e
 }

@@ -93,7 +93,7 @@ func (d *Device) describe() error {
 	return nil
 }
 
-// onDemandOps is what a region with OnDemand has to be good for: it is registered for all of it.
+// onDemandOps is what a region with OnDemand has to be good for. Few devices do atomics there.
 const onDemandOps = C.UBV_ODP_SEND | C.UBV_ODP_RECV | C.UBV_ODP_WRITE | C.UBV_ODP_READ
 
 // check makes an error of a call's result.

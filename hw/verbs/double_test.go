@@ -4,6 +4,7 @@ package verbs_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -216,6 +217,52 @@ func TestDoubleFailures(t *testing.T) {
 		verbstest.Set(t, "FAIL", "")
 		again(t, a, b, config{})
 		require.NoError(t, a.do(t, work(verbs.Write, mine, theirs, 64)))
+	})
+}
+
+// TestDoubleKept: what the library does not destroy is there still, is counted, and closes later.
+func TestDoubleKept(t *testing.T) {
+	verbstest.Over(t, nil, func(t *testing.T) {
+		d, err := verbs.Open(device(t).Name())
+		require.NoError(t, err)
+		pd, err := d.AllocPD()
+		require.NoError(t, err)
+		channel, err := d.CreateChannel()
+		require.NoError(t, err)
+		cq, err := d.CreateCQ(8, channel)
+		require.NoError(t, err)
+		srq, err := pd.CreateSRQ(8, 0)
+		require.NoError(t, err)
+		qp, err := pd.CreateQP(verbs.QPConfig{Send: cq, Receive: cq, Shared: srq, Work: 4})
+		require.NoError(t, err)
+		mr, err := pd.Register(address(memory(t, 4096)), 4096, 0)
+		require.NoError(t, err)
+		for _, c := range []struct {
+			call  string
+			close func() error
+			use   func() error
+		}{
+			{"destroy_qp", qp.Close, func() error { _, err := qp.State(); return err }},
+			{"dereg_mr", mr.Close, func() error { return nil }},
+			{"destroy_srq", srq.Close, func() error { _, err := srq.Post(verbs.Receive{}); return err }},
+			{"destroy_cq", cq.Close, func() error { return cq.Notify(false) }},
+			{"destroy_comp_channel", channel.Close, func() error {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				cancel(nil)
+				if err := channel.Wait(ctx); !errors.Is(err, context.Canceled) {
+					return fmt.Errorf("wait: %w", err)
+				}
+				return nil
+			}},
+			{"dealloc_pd", pd.Close, func() error { _, err := d.PKey(1, 0); return err }},
+			{"close_device", d.Close, func() error { _, err := d.Port(1); return err }},
+		} {
+			verbstest.Set(t, "FAIL", c.call+":1:EIO")
+			require.ErrorIs(t, c.close(), syscall.EIO, c.call)
+			require.NoError(t, c.use(), c.call)
+			require.NoError(t, c.close(), c.call)
+			require.ErrorIs(t, c.close(), fault.ErrClosed, c.call)
+		}
 	})
 }
 

@@ -56,7 +56,9 @@ type CompletionError struct {
 	QP     uint32
 	Peer   string // what [QP.Connect] was told of it
 	ID     uint64
-	Work   *Work // what was posted with ID, nil of a receive and of what was posted too long ago to know
+	// Work is the last work request that was posted with ID, nil if that was too long ago to know, or never. A failure does not
+	// say whose it is: where work and receives complete in one queue, they want different IDs.
+	Work *Work
 }
 
 // Error reads "remote access error (status 10, vendor code 0x88) of work request 7, write of ..., on queue pair 17 of rxe0

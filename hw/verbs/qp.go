@@ -353,8 +353,8 @@ func (q *QP) State() (QPState, error) {
 	return QPState(state), q.pd.device.check("ibv_query_qp", q.String(), code)
 }
 
-// Fail ends the connection: all work and receives that are posted complete as Flushed, or as they had ended. The peer is not
-// told. (ibv_modify_qp, ERR)
+// Fail ends the connection: all work and receives that are posted complete as Flushed, or as they had ended; receives of a
+// shared queue stay there. The peer is not told. (ibv_modify_qp, ERR)
 func (q *QP) Fail() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

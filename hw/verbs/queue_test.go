@@ -171,6 +171,37 @@ func TestFlush(t *testing.T) {
 	require.NoError(t, a.do(t, work(verbs.Write, mine, theirs, 8)))
 }
 
+// TestWhose: a receive that fails is not taken for the work of the same ID where queues tell them apart.
+func TestWhose(t *testing.T) {
+	e := newEnd(t, device(t), config{})
+	other, err := e.device.CreateCQ(16, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, other.Close()) })
+	q, err := e.pd.CreateQP(verbs.QPConfig{Send: e.cq, Receive: other, Work: 4, Receives: 4})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, q.Close()) })
+	address, err := q.Init(verbs.DefaultPath(), 0)
+	require.NoError(t, err)
+	require.NoError(t, q.Connect(address, "itself"))
+	mine := e.register(t, memory(t, 4096), verbs.LocalWrite)
+	_, err = q.PostReceive(verbs.Receive{ID: 7, Local: mine.Address(), Length: 64, Key: mine.LKey()})
+	require.NoError(t, err)
+	require.NoError(t, q.Fail())
+	_, err = q.Post(verbs.Work{ID: 7, Op: verbs.Write, Flags: verbs.Signaled, Length: 8, Local: mine.Address(), Key: mine.LKey()})
+	require.NoError(t, err)
+	receives := *e
+	receives.cq = other
+	for _, c := range []struct {
+		end  *end
+		work bool
+	}{{e, true}, {&receives, false}} {
+		done := c.end.next(t)
+		var failed *verbs.CompletionError
+		require.ErrorAs(t, c.end.cq.Failure(&done), &failed)
+		require.Equal(t, []any{verbs.Flushed, uint64(7), c.work}, []any{failed.Status, failed.ID, failed.Work != nil})
+	}
+}
+
 // TestChannel: a completion wakes who waits; who stops waiting is free.
 func TestChannel(t *testing.T) {
 	a, b := pair(t, config{})

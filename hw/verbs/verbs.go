@@ -186,6 +186,6 @@ type Limits struct {
 	ReadsOut     int // reads and atomics that a queue pair may have under way
 	ReadsIn      int // of peers', that it can answer at a time
 	Atomics      Atomics
-	OnDemand     bool // registers memory without pinning it, for what Post offers
+	OnDemand     bool // registers memory without pinning it, for all that Post offers but atomics
 	DMABuf       bool // libibverbs can register dma-bufs; whether the driver can, only trying tells
 }
