@@ -146,12 +146,15 @@ func (p *PD) region(call, what string, base uint64, bytes int, pins uint64, acce
 func noMemory(pins uint64) string {
 	const none = "the system has no memory, or the device no room, for it"
 	var r unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); pins == 0 || err != nil || r.Cur == unix.RLIM_INFINITY {
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); pins == 0 || err != nil {
 		return none
+	}
+	if r.Cur == unix.RLIM_INFINITY {
+		return "RLIMIT_MEMLOCK is unlimited: " + none
 	}
 	now := pinned()
 	if now+pins <= r.Cur {
-		return none
+		return fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes, of which %d are pinned, and has room for it: %s", r.Cur, now, none)
 	}
 	return fmt.Sprintf("RLIMIT_MEMLOCK is %d bytes, of which %d are pinned: raise it to %d or more (ulimit -l, LimitMEMLOCK= of a "+
 		"systemd unit, memlock in limits.conf), or register less", r.Cur, now, now+pins)
