@@ -13,6 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
 	"github.com/ubcoll/ubcoll/register"
 )
 
@@ -115,28 +116,23 @@ func micros(d time.Duration) float64 { return float64(d) / 1e3 }
 
 const access = verbs.LocalWrite | verbs.Remote
 
-// domain is the cache's way to the device.
-type domain struct{ pd *verbs.PD }
-
-// Kind is that of other hosts.
-func (domain) Kind() register.BackendKind { return register.NET }
-
-// Register makes a region of m.
-func (d domain) Register(m register.Memory) (any, error) {
-	return d.pd.Register(m.Base, m.Bytes, access)
-}
-
-// Deregister closes it.
-func (d domain) Deregister(_ register.Memory, handle any) error { return handle.(*verbs.MR).Close() }
-
 const (
 	hitBatch   = 64 // lookups between two readings of the clock, which costs as much as a lookup
 	hitBatches = 1000
 )
 
-// hits looks the n bytes at p up in a cache that knows them: what a transfer does instead of registering.
+// hits looks the n bytes at p up in a cache that knows them, and their keys: what a transfer does instead of registering.
 func (r *runner) hits(p unsafe.Pointer, n int) (t Times, err error) {
-	cache, err := register.New(register.Config{Backends: []register.Backend{domain{r.end.pd}}})
+	only, err := verbs.ParseSelection("=" + r.end.pd.Device().Name())
+	if err != nil {
+		return t, err
+	}
+	nic, err := mr.Open(mr.Config{Select: only})
+	if err != nil {
+		return t, err
+	}
+	defer func() { err = errors.Join(err, nic.Close()) }()
+	cache, err := register.New(register.Config{Backends: []register.Backend{nic}})
 	if err != nil {
 		return t, err
 	}
@@ -145,16 +141,25 @@ func (r *runner) hits(p unsafe.Pointer, n int) (t Times, err error) {
 	if err != nil {
 		return t, err
 	}
+	defer func() { err = errors.Join(ref.Close(), err) }()
 	ns := make([]float64, hitBatches)
 	for i := range ns {
 		start := now()
 		for range hitBatch {
-			if claim := cache.FindLocal(uintptr(p), n, 0); claim != nil {
-				claim.Release()
+			claim := cache.FindLocal(uintptr(p), n, 0)
+			if claim == nil {
+				return t, errors.New("the cache has forgotten a region that is registered")
+			}
+			handle, err := claim.Handle(register.NET)
+			if err == nil {
+				_, err = handle.(*mr.Region).For(verbs.LocalWrite | verbs.RemoteWrite)
+			}
+			if claim.Release(); err != nil {
+				return t, err
 			}
 		}
 		ns[i] = float64(now()-start) / hitBatch
 	}
 	slices.Sort(ns)
-	return Times{ns[len(ns)/2], ns[len(ns)*99/100]}, ref.Close()
+	return Times{ns[len(ns)/2], ns[len(ns)*99/100]}, nil
 }
