@@ -58,15 +58,17 @@ type Side struct {
 
 // end is one rank's end of the connection: a region whose first half is the source, and whose second is the destination.
 type end struct {
-	c     *ubcoll.Comm
-	rank  int
-	pd    *verbs.PD
-	cq    *verbs.CQ
-	qp    *verbs.QP
-	mr    *verbs.MR
-	words []uint64
-	half  int // words
-	undo  []func() error
+	c    *ubcoll.Comm
+	rank int
+	pd   *verbs.PD
+	cq   *verbs.CQ
+	qp   *verbs.QP
+
+	channel *verbs.Channel
+	mr      *verbs.MR
+	words   []uint64
+	half    int // words
+	undo    []func() error
 
 	peer struct { // the other rank's region
 		memory uint64
@@ -153,11 +155,15 @@ func (e *end) open(cfg *Config) (s Side, address verbs.Address, err error) {
 		return s, address, err
 	}
 	e.undo = append(e.undo, e.pd.Close)
-	if e.cq, err = d.CreateCQ(2*outstanding, nil); err != nil {
+	if e.channel, err = d.CreateChannel(); err != nil {
+		return s, address, err
+	}
+	e.undo = append(e.undo, e.channel.Close)
+	if e.cq, err = d.CreateCQ(2*outstanding+1, e.channel); err != nil {
 		return s, address, err
 	}
 	e.undo = append(e.undo, e.cq.Close)
-	q := verbs.QPConfig{Send: e.cq, Receive: e.cq, Work: 2 * outstanding, Inline: inlined}
+	q := verbs.QPConfig{Send: e.cq, Receive: e.cq, Work: 2 * outstanding, Receives: 1, Inline: inlined}
 	if e.qp, err = e.pd.CreateQP(q); err != nil {
 		q.Inline = 0 // which not every device has as much of
 		if e.qp, err = e.pd.CreateQP(q); err != nil {
@@ -350,6 +356,46 @@ func (e *end) stream(ctx context.Context, count int) (began, ended []time.Durati
 		}
 	}
 	return began, ended, nil
+}
+
+// rest gets a rank ready to be idle until the other one has called wake.
+func (e *end) rest() error {
+	if _, err := e.qp.PostReceive(verbs.Receive{}); err != nil {
+		return err
+	}
+	return e.cq.Notify(false)
+}
+
+// idle sleeps until the other rank has called wake: a rank that looks for that, however seldom, takes its share of a
+// machine with few processors from the one that measures.
+func (e *end) idle(ctx context.Context) error {
+	defer e.team.EndWait(&e.waiting)
+	for {
+		sleep, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		err := e.channel.Wait(sleep)
+		cancel()
+		n := 0
+		switch {
+		case err == nil:
+			if n, err = e.cq.Poll(e.done[:1], 1); n > 0 && err == nil {
+				return e.cq.Failure(&e.done[0])
+			}
+		case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+			err = e.wait(ctx, "end of what the other rank measures", false) // which may take as long as it needs
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// wake ends the other rank's rest.
+func (e *end) wake(ctx context.Context) error {
+	if _, err := e.qp.Post(verbs.Work{Op: verbs.Send, Flags: verbs.Signaled}); err != nil {
+		return err
+	}
+	e.unseen++
+	return e.drain(ctx)
 }
 
 // post hands over the work.

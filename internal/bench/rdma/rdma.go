@@ -247,6 +247,12 @@ func (r *runner) measure(ctx context.Context, name string, op verbs.Op, n int, b
 	e, sends := r.end, r.c.Rank() == 0
 	warmup, timed := r.cfg.calls(n)
 	e.prepare(op, n)
+	pingPong := !bandwidth && op == verbs.Write
+	if !sends && !pingPong {
+		if err := e.rest(); err != nil {
+			return err
+		}
+	}
 	runtime.GC() // nothing is left to collect during the calls, which allocate nothing
 	if err := coll.Barrier(ctx, r.c); err != nil {
 		return err
@@ -254,29 +260,32 @@ func (r *runner) measure(ctx context.Context, name string, op verbs.Op, n int, b
 	var err error
 	checked, answered := n, false
 	switch us := []float64(nil); {
-	case bandwidth && sends:
+	case pingPong:
+		checked, answered = n-8, true // the last word has been waited for
+		if us, err = e.pingPong(ctx, warmup+timed); err == nil && sends {
+			r.latency(name, n, us[warmup:])
+		}
+	case !sends:
+		err = e.idle(ctx)
+	case bandwidth:
 		if _, _, err = e.stream(ctx, warmup); err != nil {
 			break
 		}
 		var began, ended []time.Duration
 		if began, ended, err = e.stream(ctx, timed); err == nil {
 			r.bandwidth(name, n, began, ended)
+			err = e.wake(ctx)
 		}
-	case bandwidth:
-	case op == verbs.Write:
-		checked, answered = n-8, true // the last word has been waited for
-		if us, err = e.pingPong(ctx, warmup+timed); err == nil && sends {
-			r.latency(name, n, us[warmup:])
-		}
-	case sends:
+	default:
 		if us, err = e.oneByOne(ctx, warmup+timed); err == nil {
 			r.latency(name, n, us[warmup:])
+			err = e.wake(ctx)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if err := coll.Barrier(ctx, r.c); err != nil { // in which the rank that has nothing to do sleeps
+	if err := coll.Barrier(ctx, r.c); err != nil {
 		return err
 	}
 	wrong := []int64{int64(e.wrong(op, checked, warmup+timed, answered))}
