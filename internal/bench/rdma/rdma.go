@@ -203,13 +203,20 @@ func (r *runner) run(ctx context.Context) error {
 	defer runtime.UnlockOSThread()
 	r.text.header(r.rep)
 	if r.cfg.MaxRegion != 0 {
-		if r.c.Rank() == 0 {
-			if err := r.registrations(ctx); err != nil {
+		one := r.registrations
+		if r.c.Rank() != 0 {
+			one = r.end.idle
+			if err := r.end.rest(); err != nil {
 				return err
 			}
 		}
-		if err := coll.Barrier(ctx, r.c); err != nil {
+		if err := one(ctx); err != nil {
 			return err
+		}
+		if r.c.Rank() == 0 {
+			if err := r.end.wake(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	atomics := true
