@@ -3,12 +3,18 @@
 package rdma
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/hw/verbs/verbstest"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
 // TestDouble runs the tests that need a device over a double of one.
@@ -83,5 +89,28 @@ func TestDoubleLockLimit(t *testing.T) {
 		cfg.MaxRegion = 1 << 20
 		_, _, err = measure(t, 2, cfg)
 		require.ErrorIs(t, err, fault.ErrLimit)
+	})
+}
+
+// A rank that lies down to sleep after it has been woken does not sleep.
+func TestDoubleWokenBefore(t *testing.T) {
+	verbstest.Over(t, nil, func(t *testing.T) {
+		cfg := quick()
+		o := ubcoll.Options{Timeout: testkit.Limit, Devices: ubcoll.DevicesOff, Register: ubcoll.RegisterExplicit}
+		require.NoError(t, ubcoll.Local(t.Context(), 2, o, func(ctx context.Context, c *ubcoll.Comm) error {
+			e, _, err := connect(ctx, c, &cfg)
+			if err != nil {
+				return err
+			}
+			if c.Rank() == 0 {
+				if _, err = e.qp.Post(verbs.Work{Op: verbs.Send, Flags: verbs.Signaled}); err == nil {
+					e.unseen++
+					err = errors.Join(coll.Barrier(ctx, c), e.drain(ctx))
+				}
+			} else if err = coll.Barrier(ctx, c); err == nil {
+				err = errors.Join(e.rest(), e.idle(ctx))
+			}
+			return errors.Join(err, coll.Barrier(ctx, c), e.close())
+		}))
 	})
 }
