@@ -37,31 +37,33 @@ func bench(args []string, out io.Writer) error {
 			return err
 		}
 		rep, err := measure.Run(ctx, c, o.config, p, out, terminal(os.Stderr))
-		if rep != nil && o.output != "" {
-			if c.Rank() == 0 {
-				err = errors.Join(err, write(rep, o.output, o.add, out))
-			} else if err != nil {
-				time.Sleep(grace)
-			}
-		}
-		if errors.Is(err, measure.ErrFailed) {
-			err = exitError{err, exitFailed}
-		}
-		return err
+		return measured(c, err, rep != nil, o.output, func() error { return rep.Write(o.output, o.add) }, out)
 	})
 	return nil
 }
 
-// grace is how long the other ranks leave rank 0 to write what there is, before their errors end the job.
-const grace = 300 * time.Millisecond
-
-func write(rep *measure.Report, name string, add bool, out io.Writer) error {
-	err := rep.Write(name, add)
-	if err == nil {
-		_, err = fmt.Fprintf(out, "# Results written to %s\n", name)
+// measured is the end of a measurement: rank 0 writes what was found, if anything was, to a file that is named, and data that
+// were wrong have an exit code of their own.
+func measured(c *ubcoll.Comm, err error, found bool, name string, write func() error, out io.Writer) error {
+	switch {
+	case !found || name == "":
+	case c.Rank() == 0:
+		werr := write()
+		if werr == nil {
+			_, werr = fmt.Fprintf(out, "# Results written to %s\n", name)
+		}
+		err = errors.Join(err, werr)
+	case err != nil:
+		time.Sleep(grace)
+	}
+	if errors.Is(err, measure.ErrFailed) {
+		err = exitError{err, exitFailed}
 	}
 	return err
 }
+
+// grace is how long the other ranks leave rank 0 to write what there is, before their errors end the job.
+const grace = 300 * time.Millisecond
 
 // ranksHere sets how many goroutine ranks this process will run, and returns that; want is 0 if nobody says.
 func ranksHere(want int) (int, error) {

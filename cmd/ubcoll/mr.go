@@ -1,16 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/ubcoll/ubcoll"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
@@ -42,17 +39,7 @@ func benchMR(args []string, out io.Writer) error {
 			return err
 		}
 		rep, err := mr.Run(ctx, c, cfg, p, out)
-		if rep != nil && output != "" {
-			if c.Rank() == 0 {
-				err = errors.Join(err, writeMR(rep, output, out))
-			} else if err != nil {
-				time.Sleep(grace)
-			}
-		}
-		if errors.Is(err, measure.ErrFailed) {
-			err = exitError{err, exitFailed}
-		}
-		return err
+		return measured(c, err, rep != nil, output, func() error { return measure.WriteJSON(rep, output) }, out)
 	})
 	return nil
 }
@@ -102,24 +89,4 @@ func parseMR(args []string, help io.Writer) (cfg mr.Config, job ubcoll.Options, 
 		return cfg, job, "", usageError("bench mr: %w", err)
 	}
 	return cfg, job, output, nil
-}
-
-// writeMR writes the report to a file that is not there yet.
-func writeMR(rep *mr.Report, name string, out io.Writer) error {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetIndent("", "\t")
-	if err := e.Encode(rep); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return fmt.Errorf("writing results: %w", err)
-	}
-	_, err = f.Write(b.Bytes())
-	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("writing results: %w", err)
-	}
-	_, err = fmt.Fprintf(out, "# Results written to %s\n", name)
-	return err
 }

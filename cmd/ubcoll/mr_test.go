@@ -18,6 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/hw/verbs"
+	measure "github.com/ubcoll/ubcoll/internal/bench"
 	mr "github.com/ubcoll/ubcoll/internal/bench/rdma"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
@@ -84,16 +85,14 @@ func TestWriteMR(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "x.json")
 	rep := &mr.Report{Schema: 1, Latency: []mr.Latency{{Op: "put", Bytes: 8}}}
 	rep.Latency[0].Median = 1.5
-	var out bytes.Buffer
-	require.NoError(t, writeMR(rep, name, &out))
-	require.Equal(t, "# Results written to "+name+"\n", out.String())
+	require.NoError(t, measure.WriteJSON(rep, name))
 	b, err := os.ReadFile(name)
 	require.NoError(t, err)
 	var got mr.Report
 	require.NoError(t, json.Unmarshal(b, &got))
 	require.Equal(t, *rep, got)
 	require.Contains(t, string(b), `"p50_us": 1.5`)
-	require.ErrorIs(t, writeMR(rep, name, &out), os.ErrExist)
+	require.ErrorIs(t, measure.WriteJSON(rep, name), os.ErrExist)
 }
 
 // Two processes have one table, and one file.

@@ -223,20 +223,7 @@ func TestDoubleFailures(t *testing.T) {
 // TestDoubleKept: what the library does not destroy is there still, is counted, and closes later.
 func TestDoubleKept(t *testing.T) {
 	verbstest.Over(t, nil, func(t *testing.T) {
-		d, err := verbs.Open(device(t).Name())
-		require.NoError(t, err)
-		pd, err := d.AllocPD()
-		require.NoError(t, err)
-		channel, err := d.CreateChannel()
-		require.NoError(t, err)
-		cq, err := d.CreateCQ(8, channel)
-		require.NoError(t, err)
-		srq, err := pd.CreateSRQ(8, 0)
-		require.NoError(t, err)
-		qp, err := pd.CreateQP(verbs.QPConfig{Send: cq, Receive: cq, Shared: srq, Work: 4})
-		require.NoError(t, err)
-		mr, err := pd.Register(address(memory(t, 4096)), 4096, 0)
-		require.NoError(t, err)
+		d, pd, channel, cq, srq, qp, mr := oneOfEach(t)
 		for _, c := range []struct {
 			call  string
 			close func() error

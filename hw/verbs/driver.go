@@ -9,8 +9,6 @@ package verbs
 #cgo nocallback ubv_post
 #cgo noescape ubv_post_receive
 #cgo nocallback ubv_post_receive
-#cgo noescape ubv_post_srq
-#cgo nocallback ubv_post_srq
 #cgo noescape ubv_poll
 #cgo nocallback ubv_poll
 #include <stdlib.h>

@@ -31,6 +31,26 @@ func device(t testing.TB) *verbs.Device {
 	return d
 }
 
+// oneOfEach makes one of each kind of object, all of a device that it opens, for the caller to close.
+func oneOfEach(t *testing.T) (*verbs.Device, *verbs.PD, *verbs.Channel, *verbs.CQ, *verbs.SRQ, *verbs.QP, *verbs.MR) {
+	t.Helper()
+	d, err := verbs.Open(device(t).Name())
+	require.NoError(t, err)
+	pd, err := d.AllocPD()
+	require.NoError(t, err)
+	channel, err := d.CreateChannel()
+	require.NoError(t, err)
+	cq, err := d.CreateCQ(8, channel)
+	require.NoError(t, err)
+	srq, err := pd.CreateSRQ(8, 0)
+	require.NoError(t, err)
+	qp, err := pd.CreateQP(verbs.QPConfig{Send: cq, Receive: cq, Shared: srq, Work: 4})
+	require.NoError(t, err)
+	mr, err := pd.Register(address(memory(t, 4096)), 4096, 0)
+	require.NoError(t, err)
+	return d, pd, channel, cq, srq, qp, mr
+}
+
 // end is one side of a connection: everything of its own but the device.
 type end struct {
 	device  *verbs.Device

@@ -256,41 +256,19 @@ int ubv_post(ubv_qp *qp, const ubv_work *work, int n, uint32_t inline_max, int *
 	return 0;
 }
 
-// receives makes a chain of up to BATCH receives.
-static int receives(const ubv_receive *work, int n, ubv_recv_wr *wr, ubv_sge *sge) {
-	int batch = n < BATCH ? n : BATCH;
-	for (int i = 0; i < batch; i++) {
-		sge[i] = (ubv_sge){work[i].local, work[i].length, work[i].lkey};
-		wr[i] = (ubv_recv_wr){work[i].id, i + 1 < batch ? wr + i + 1 : 0, &sge[i], work[i].length != 0};
-	}
-	return batch;
-}
-
-int ubv_post_receive(ubv_qp *qp, const ubv_receive *work, int n, int *posted) {
+int ubv_post_receive(ubv_qp *qp, ubv_srq *srq, const ubv_receive *work, int n, int *posted) {
 	ubv_recv_wr wr[BATCH];
 	ubv_sge sge[BATCH];
 	for (*posted = 0; *posted < n;) {
-		int batch = receives(work + *posted, n - *posted, wr, sge);
-		ubv_recv_wr *bad = 0;
-		errno = 0;
-		int r = error(qp->context->ops.post_recv(qp, wr, &bad));
-		if (r) {
-			*posted += bad ? (int)(bad - wr) : 0;
-			return r;
+		int batch = n - *posted < BATCH ? n - *posted : BATCH;
+		for (int i = 0; i < batch; i++) {
+			const ubv_receive *w = &work[*posted + i];
+			sge[i] = (ubv_sge){w->local, w->length, w->lkey};
+			wr[i] = (ubv_recv_wr){w->id, i + 1 < batch ? wr + i + 1 : 0, &sge[i], w->length != 0};
 		}
-		*posted += batch;
-	}
-	return 0;
-}
-
-int ubv_post_srq(ubv_srq *srq, const ubv_receive *work, int n, int *posted) {
-	ubv_recv_wr wr[BATCH];
-	ubv_sge sge[BATCH];
-	for (*posted = 0; *posted < n;) {
-		int batch = receives(work + *posted, n - *posted, wr, sge);
 		ubv_recv_wr *bad = 0;
 		errno = 0;
-		int r = error(srq->context->ops.post_srq_recv(srq, wr, &bad));
+		int r = error(srq ? srq->context->ops.post_srq_recv(srq, wr, &bad) : qp->context->ops.post_recv(qp, wr, &bad));
 		if (r) {
 			*posted += bad ? (int)(bad - wr) : 0;
 			return r;

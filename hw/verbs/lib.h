@@ -58,7 +58,6 @@ int ubv_notify(ubv_cq *cq, int solicited);
 
 int ubv_create_srq(ubv_pd *pd, uint32_t work, uint32_t limit, ubv_srq **srq, uint32_t *got);
 int ubv_destroy_srq(ubv_srq *srq);
-int ubv_post_srq(ubv_srq *srq, const ubv_receive *work, int n, int *posted);
 
 int ubv_create_qp(ubv_pd *pd, ubv_cq *send, ubv_cq *receive, ubv_srq *srq, ubv_qp_cap *cap, ubv_qp **qp);
 int ubv_modify_qp(ubv_qp *qp, ubv_qp_attr *attr, int mask);
@@ -66,7 +65,7 @@ int ubv_query_qp(ubv_qp *qp, int *state);
 int ubv_destroy_qp(ubv_qp *qp);
 int ubv_in_order(ubv_qp *qp, int op);
 int ubv_post(ubv_qp *qp, const ubv_work *work, int n, uint32_t inline_max, int *posted, int *inlined);
-int ubv_post_receive(ubv_qp *qp, const ubv_receive *work, int n, int *posted);
+int ubv_post_receive(ubv_qp *qp, ubv_srq *srq, const ubv_receive *work, int n, int *posted); // to one of both
 
 int ubv_get_async(ubv_context *context, int *type, int *port, uint32_t *qp);
 

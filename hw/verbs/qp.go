@@ -334,7 +334,7 @@ func (q *QP) PostReceive(work ...Receive) (int, error) {
 	if q.closed {
 		return 0, fmt.Errorf("%v: %w", q, fault.ErrClosed)
 	}
-	code := C.ubv_post_receive(q.qp, (*C.ubv_receive)(unsafe.Pointer(&work[0])), C.int(len(work)), &n)
+	code := C.ubv_post_receive(q.qp, nil, (*C.ubv_receive)(unsafe.Pointer(&work[0])), C.int(len(work)), &n)
 	if code != 0 {
 		return int(n), q.pd.device.check("ibv_post_recv", fmt.Sprintf("receive %d of %d on %v", n+1, len(work), q), code)
 	}

@@ -55,7 +55,7 @@ func (s *SRQ) Post(work ...Receive) (int, error) {
 	if s.closed {
 		return 0, fmt.Errorf("shared receive queue of %s: %w", s.pd.device.name, fault.ErrClosed)
 	}
-	code := C.ubv_post_srq(s.srq, (*C.ubv_receive)(unsafe.Pointer(&work[0])), C.int(len(work)), &n)
+	code := C.ubv_post_receive(nil, s.srq, (*C.ubv_receive)(unsafe.Pointer(&work[0])), C.int(len(work)), &n)
 	if code != 0 {
 		return int(n), s.pd.device.check("ibv_post_srq_recv", fmt.Sprintf("receive %d of %d", n+1, len(work)), code)
 	}

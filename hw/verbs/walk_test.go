@@ -267,43 +267,9 @@ func TestRegister(t *testing.T) {
 	})
 }
 
-// TestKeyRecurs: the rkey of a region that is gone can be given to the next one at the same address, so a key alone does not
-// tell that it is stale. What does is internal/transport/net/mr's to know; here the device shows that it happens or, within
-// the tries, does not.
-func TestKeyRecurs(t *testing.T) {
-	e := newEnd(t, device(t), config{})
-	m := memory(t, 4096)
-	seen := map[verbs.RKey]int{}
-	for i := range 2000 {
-		mr, err := e.pd.Register(address(m), len(m), verbs.LocalWrite|verbs.Remote)
-		require.NoError(t, err)
-		key := mr.RKey()
-		require.NoError(t, mr.Close())
-		if before, ok := seen[key]; ok {
-			t.Logf("%v of registration %d came again with %d", key, before, i)
-			return
-		}
-		seen[key] = i
-	}
-	t.Logf("no key came again in %d registrations", len(seen))
-}
-
 // TestOrder: who has something made of it does not close.
 func TestOrder(t *testing.T) {
-	d, err := verbs.Open(device(t).Name())
-	require.NoError(t, err)
-	pd, err := d.AllocPD()
-	require.NoError(t, err)
-	channel, err := d.CreateChannel()
-	require.NoError(t, err)
-	cq, err := d.CreateCQ(8, channel)
-	require.NoError(t, err)
-	srq, err := pd.CreateSRQ(8, 0)
-	require.NoError(t, err)
-	qp, err := pd.CreateQP(verbs.QPConfig{Send: cq, Receive: cq, Shared: srq, Work: 4})
-	require.NoError(t, err)
-	mr, err := pd.Register(address(memory(t, 4096)), 4096, 0)
-	require.NoError(t, err)
+	d, pd, channel, cq, srq, qp, mr := oneOfEach(t)
 
 	refused := func(close func() error, says ...string) {
 		t.Helper()
@@ -322,7 +288,7 @@ func TestOrder(t *testing.T) {
 		require.NoError(t, c())
 		require.ErrorIs(t, c(), fault.ErrClosed)
 	}
-	_, err = d.AllocPD()
+	_, err := d.AllocPD()
 	require.ErrorIs(t, err, fault.ErrClosed)
 	_, err = d.Port(1)
 	require.ErrorIs(t, err, fault.ErrClosed)

@@ -60,17 +60,33 @@ func (r *Report) Write(name string, add bool) error {
 	if add {
 		how = os.O_APPEND
 	}
+	return writeFile(name, how, func(f *os.File) ([]byte, error) {
+		var b bytes.Buffer
+		err := formats[filepath.Ext(name)](r, &b)
+		text := b.Bytes()
+		if i, serr := f.Stat(); serr == nil && i.Size() > 0 && filepath.Ext(name) == ".csv" {
+			_, text, _ = bytes.Cut(text, []byte("\n")) // it has its header
+		}
+		return text, err
+	})
+}
+
+// WriteJSON writes v, as one object, to a file that is not there yet.
+func WriteJSON(v any, name string) error {
+	return writeFile(name, os.O_EXCL, func(*os.File) ([]byte, error) {
+		b, err := json.MarshalIndent(v, "", "\t")
+		return append(b, '\n'), err
+	})
+}
+
+// writeFile writes what text gives to a file, which is opened how.
+func writeFile(name string, how int, text func(*os.File) ([]byte, error)) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|how, 0o644)
 	if err != nil {
 		return fmt.Errorf("writing results: %w", err)
 	}
-	var b bytes.Buffer
-	err = formats[filepath.Ext(name)](r, &b)
-	text := b.Bytes()
-	if i, serr := f.Stat(); serr == nil && i.Size() > 0 && filepath.Ext(name) == ".csv" {
-		_, text, _ = bytes.Cut(text, []byte("\n")) // it has its header
-	}
-	_, werr := f.Write(text)
+	b, err := text(f)
+	_, werr := f.Write(b)
 	if err = errors.Join(err, werr, f.Close()); err != nil {
 		return fmt.Errorf("writing results: %w", err)
 	}

@@ -119,8 +119,7 @@ var (
 		Doc: "Whether RDMA devices register what a rank registers: never, where they can, or else Open fails; no operation uses them yet."},
 		choice("off", "auto", "on"))
 	IBDevices = define(Info{Name: "UBCOLL_IB_HCA", Kind: "list of devices",
-		Doc: "Which RDMA devices: beginnings of names (mlx5,rxe0:1), whole names after =, all others after ^ or ^=; empty: all."},
-		devices)
+		Doc: "Which RDMA devices: beginnings of names (mlx5,rxe0:1), whole names after =, all others after ^ or ^=; empty: all."}, text)
 	IBRelaxed = define(Info{Name: "UBCOLL_IB_PCI_RELAXED_ORDERING", Kind: "number", Default: "2",
 		Doc: "Whether RDMA devices may write memory in another order than data came: 0 never, 1 or 2 where they can."},
 		number(0, 2))
@@ -272,17 +271,6 @@ func places(s string) ([]string, error) {
 
 // interfaceName is what the system's tools take for one: it has 15 characters at most.
 var interfaceName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}$`)
-
-// devices is what could name devices: which there are is not known here.
-func devices(s string) (string, error) {
-	if !deviceNames.MatchString(s) {
-		return "", fmt.Errorf("want names of devices, or beginnings of them, with commas between and perhaps :port behind, after " +
-			"an optional ^, =, or ^=")
-	}
-	return s, nil
-}
-
-var deviceNames = regexp.MustCompile(`^\^?=?\w[\w.-]*(:\d+)?( *, *\w[\w.-]*(:\d+)?)*$`)
 
 // PortRange is the value of UBCOLL_PORTS: both ports are in it; both are 0 if it is unset.
 type PortRange struct{ First, Last uint16 }

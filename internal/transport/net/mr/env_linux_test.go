@@ -22,7 +22,7 @@ func TestConfigFromEnv(t *testing.T) {
 		{"", "", "", true, ""},
 		{"^=mlx5_0:1,rxe0", "0", "^=mlx5_0:1,rxe0", false, ""},
 		{"mlx5", "1", "mlx5", true, ""},
-		{"mlx5:x", "2", "", false, `UBCOLL_IB_HCA="mlx5:x"`},
+		{"mlx5:x", "2", "", false, `UBCOLL_IB_HCA: "mlx5:x"`},
 		{"mlx5:256", "2", "", false, `UBCOLL_IB_HCA: "mlx5:256"`},
 		{"", "3", "", false, `UBCOLL_IB_PCI_RELAXED_ORDERING="3"`},
 	} {
