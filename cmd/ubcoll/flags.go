@@ -68,6 +68,7 @@ var flags = []struct {
 	{"J", "output_file", "also write results to a new file: .json, .jsonl or .csv", setOutput},
 	{"", "output", "the same as -J", setOutput},
 	{"", "append", "add to that file if it is there, .jsonl or .csv (no value)", setAppend},
+	{"", "also", "sizes beside those of -b, -e and -f, between the smallest and the largest: 2M,8M", setAlso},
 	{"", "loop", "1: calls back to back on untouched buffers, as nccl-tests times them (0)",
 		boolean(func(o *options) *bool { return &o.config.Loop })},
 	{"", "paths", "1: below each row, and at the end, which path it took and what registration cost (0)", setPaths},
@@ -186,6 +187,18 @@ func size(at func(*options) *int) func(*options, string) error {
 		*at(o) = int(n)
 		return err
 	}
+}
+
+func setAlso(o *options, value string) error {
+	o.config.Also = nil
+	for s := range strings.SplitSeq(value, ",") {
+		n, err := experiment.ParseSize(s)
+		if err != nil {
+			return err
+		}
+		o.config.Also = append(o.config.Also, int(n))
+	}
+	return nil
 }
 
 func number(at func(*options) *int) func(*options, string) error {

@@ -312,11 +312,12 @@ func TestInfo(t *testing.T) {
 func TestParse(t *testing.T) {
 	o, err := parse(strings.Fields("reduce -b 8 --maxbytes 1G -i 3 -f 2 -n 7 -w 0 -m 2 -N 0 -c 3 -o max -d half -r -1 -R 0 "+
 		"-a 1 -I 1 -K 4 -S 1 -t 3 -T 90 --output a.csv --paths 1 --min-busbw 2.5 --algorithm ring --seed 9 -g 1 -z 0 "+
-		"-device host -append"),
+		"-device host -append --also 1K,12"),
 		io.Discard)
 	require.NoError(t, err)
 	require.True(t, o.add)
-	require.Equal(t, measure.Config{Op: "reduce", MinBytes: 8, MaxBytes: 1 << 30, StepBytes: 3, StepFactor: 2, Iterations: 7,
+	require.Equal(t, measure.Config{Op: "reduce", MinBytes: 8, MaxBytes: 1 << 30, StepBytes: 3, StepFactor: 2,
+		Also: []int{1024, 12}, Iterations: 7,
 		Skip: 4, Aggregate: 2, Checks: 3, Types: []dtype.Type{dtype.Float16}, Reductions: []ubcoll.Op{ubcoll.Max}, Root: -1,
 		Average: measure.Mean, MinBusBW: 2.5, Seed: 9, PerCall: true, Timestamps: true, Paths: true, Cache: true,
 		Device: measure.Host, MinTime: 50 * time.Millisecond}, o.config)
@@ -333,10 +334,10 @@ func TestParse(t *testing.T) {
 
 	_, err = parse([]string{"all_reduce", "-h"}, io.Discard)
 	require.ErrorIs(t, err, flag.ErrHelp)
-	_, err = parse(strings.Fields("all_reduce -b 1x -d complex -o xor -n 1.5 -I 2 -t 0 -T soon --min-busbw -1 --seed -1"),
+	_, err = parse(strings.Fields("all_reduce -b 1x -d complex -o xor -n 1.5 -I 2 -t 0 -T soon --min-busbw -1 --seed -1 --also 1K,,2K"),
 		io.Discard)
 	for _, want := range []string{"-b, --minbytes: ", "-d, --datatype: ", "-o, --op: ", "-n, --iters: ",
-		"-I, --per_iter_timing: ", "-t, --nthreads: ", "-T, --timeout: ", "--min-busbw: ", "--seed: "} {
+		"-I, --per_iter_timing: ", "-t, --nthreads: ", "-T, --timeout: ", "--min-busbw: ", "--seed: ", "--also: "} {
 		require.ErrorContains(t, err, want, "all faults are said at once")
 	}
 }

@@ -383,6 +383,8 @@ func TestValidate(t *testing.T) {
 	}{
 		{"operation", func(c *Config) { c.Op = "allreduce" }, `unknown operation "allreduce"`},
 		{"sizes", func(c *Config) { c.MinBytes, c.MaxBytes = 8, 4 }, "sizes from 8 to 4 bytes"},
+		{"more than the largest", func(c *Config) { c.Also = []int{c.MaxBytes, c.MaxBytes + 1} }, "33554433 bytes (--also) is not"},
+		{"less than the smallest", func(c *Config) { c.Also = []int{0} }, "0 bytes (--also) is not between 33554432 and"},
 		{"factor", func(c *Config) { c.StepFactor = 0 }, "step factor 0"},
 		{"step", func(c *Config) { c.StepBytes = 0 }, "step of 0 bytes"},
 		{"endless", func(c *Config) { c.MinBytes, c.StepFactor = 0, 2 }, "never gets beyond size 0"},
@@ -491,15 +493,21 @@ func TestNothing(t *testing.T) {
 
 func TestSizes(t *testing.T) {
 	for _, c := range []struct {
-		name                       string
-		low, high, step, factor, n int
+		name                    string
+		low, high, step, factor int
+		also, want              []int
 	}{
-		{"factor", 8, 64, 0, 2, 4}, {"steps", 8, 24, 8, 1, 3}, {"one", 8, 8, 8, 1, 1},
-		{"factor beyond an int", 1, math.MaxInt, 0, 1 << 40, 2}, {"step beyond an int", 1, math.MaxInt, math.MaxInt - 1, 1, 2},
+		{"factor", 8, 64, 0, 2, nil, []int{8, 16, 32, 64}},
+		{"steps", 8, 24, 8, 1, nil, []int{8, 16, 24}},
+		{"one", 8, 8, 8, 1, nil, []int{8}},
+		{"factor beyond an int", 1, math.MaxInt, 0, 1 << 40, nil, []int{1, 1 << 40}},
+		{"step beyond an int", 1, math.MaxInt, math.MaxInt - 1, 1, nil, []int{1, math.MaxInt}},
+		{"more, some of them there", 4, 70, 0, 4, []int{70, 8, 16, 4}, []int{4, 8, 16, 64, 70}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			cfg := Config{MinBytes: c.low, MaxBytes: c.high, StepBytes: c.step, StepFactor: c.factor}
-			require.Len(t, cfg.sizes(), c.n)
+			cfg := Config{MinBytes: c.low, MaxBytes: c.high, StepBytes: c.step, StepFactor: c.factor, Also: c.also}
+			require.Equal(t, c.want, cfg.sizes())
+			require.Equal(t, c.want, cfg.sizes(), "it changes nothing")
 		})
 	}
 }

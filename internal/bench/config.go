@@ -46,7 +46,8 @@ type Config struct {
 	MinBytes   int    // of the larger of a rank's two buffers, as nccl-tests counts
 	MaxBytes   int
 	StepBytes  int
-	StepFactor int // over 1: sizes are multiplied by it, and StepBytes does not count
+	StepFactor int   // over 1: sizes are multiplied by it, and StepBytes does not count
+	Also       []int // more sizes, between MinBytes and MaxBytes
 
 	Device string // Auto, Host, CUDA
 
@@ -102,6 +103,10 @@ func (c *Config) Validate() error {
 	bad(c.StepFactor < 1, "step factor %d is not positive (-f)", c.StepFactor)
 	bad(c.StepFactor == 1 && c.StepBytes < 1, "step of %d bytes is not positive (-i)", c.StepBytes)
 	bad(c.StepFactor > 1 && c.MinBytes == 0, "a step factor (-f) never gets beyond size 0 (-b)")
+	for _, n := range c.Also {
+		bad(n < c.MinBytes || n > c.MaxBytes, "a size of %d bytes (--also) is not between %d and %d (-b, -e)", n, c.MinBytes,
+			c.MaxBytes)
+	}
 	bad(c.Device != Auto && c.Device != Host && c.Device != CUDA, "unknown device %q (%s, %s or %s)%s", c.Device, Auto,
 		Host, CUDA, nearest.Hint(c.Device, []string{Auto, Host, CUDA}))
 	bad(c.Iterations < 0, "%d iterations (-n)", c.Iterations)
@@ -151,20 +156,22 @@ func (c *Config) exists(o *operation) bool {
 	})
 }
 
-// sizes is the sizes in bytes.
-func (c *Config) sizes() (all []int) {
+// sizes is the sizes in bytes, in ascending order.
+func (c *Config) sizes() []int {
+	all := slices.Clone(c.Also)
 	for n := c.MinBytes; n <= c.MaxBytes; {
 		all = append(all, n)
-		switch { // nothing may get beyond what an int holds
-		case c.StepFactor > 1 && n > c.MaxBytes/c.StepFactor, c.StepFactor <= 1 && c.StepBytes > c.MaxBytes-n:
-			return all
-		case c.StepFactor > 1:
+		if c.StepFactor > 1 && n > c.MaxBytes/c.StepFactor || c.StepFactor <= 1 && c.StepBytes > c.MaxBytes-n {
+			break // nothing may get beyond what an int holds
+		}
+		if c.StepFactor > 1 {
 			n *= c.StepFactor
-		default:
+		} else {
 			n += c.StepBytes
 		}
 	}
-	return all
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // Iterations is how many calls of a size give a steady median.
