@@ -1,15 +1,20 @@
 // nccl measures NCCL by nccl-tests' method, as `ubcoll bench -device cuda` does: calls follow each other on a stream,
 // or in a graph that is launched several times, at up to 20 places of the buffers in turn, and the mean of a call
 // counts, on the slowest rank. A first launch of each graph is not timed: it takes the graph to the device. One process
-// for each GPU, float32, out of place. It prints lines "mode bytes microseconds", and lines that begin with "#" for
-// people.
+// for each GPU, float32, sums, root 0. It prints lines "operation mode bytes microseconds", and lines that begin with
+// "#" for people.
 //
-//	mpirun -n 2 ./nccl unregistered,registered,symmetric all_reduce 16 1073741824 4 20 20
+//	mpirun -n 2 ./nccl 1073741824 20 20 symmetric:all_reduce:16,64 registered:all_gather:1048576
+//
+// The numbers are the bytes of each of the two buffers, which are the same whatever is measured, timed calls (5 come
+// before), and launches of a graph of them, 0 for none; a quarter of the launches is made from 64 MiB on. What to measure
+// follows: mode, operation and sizes. Buffers are made anew where the mode is another one than before.
 //
 // Modes are memory of cudaMalloc (unregistered), memory of ncclMemAlloc with ncclCommRegister (registered) or in
-// windows (symmetric), which versions before 2.27 leave out. Operations are all_reduce (sum) and sendrecv (to the next
-// rank, from the one before). The numbers are the smallest and the largest size, the factor between, timed calls (5 come
-// before), and launches of a graph of them, 0 for none; a quarter of the launches is made from 64 MiB on.
+// windows (symmetric), which versions before 2.27 leave out; calls are out of place, and in place with -in-place at the
+// mode's end, which all_reduce, reduce and broadcast have. Operations are those of nccl-tests, and so are sizes: of
+// all_gather, reduce_scatter, alltoall, scatter and gather they are of all ranks' parts together, of which each has
+// bytes/4/ranks floats, rounded down as `ubcoll bench` does it (nccl-tests rounds to 16 bytes: the same for powers of 2).
 //
 // NVLS stays off (NCCL_NVLS_ENABLE=0): the comparison is of what the link between the GPUs does.
 #include <cuda_runtime.h>
@@ -22,6 +27,7 @@
 #include <time.h>
 
 #define WINDOWS (NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0))
+#define MOVES (NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)) // it has alltoall, gather and scatter itself
 
 static int rank, ranks;
 static ncclComm_t comm;
@@ -112,16 +118,86 @@ static void drop(struct buffers *b, const char *mode) {
 	}
 }
 
-static void call(const struct buffers *b, size_t bytes, int is_reduce, int i) {
-	size_t places = b->bytes / bytes, at = bytes * (i % (places < SHIFTS ? places : SHIFTS)), n = bytes / sizeof(float);
-	if (is_reduce) {
-		NCCL(ncclAllReduce(b->src + at, b->dst + at, n, ncclFloat, ncclSum, comm, stream));
-		return;
-	}
+// Operations. n is the elements of a part where the size is that of all ranks' parts, else of everything.
+static void all_reduce(char *src, char *dst, size_t n) { NCCL(ncclAllReduce(src, dst, n, ncclFloat, ncclSum, comm, stream)); }
+static void all_gather(char *src, char *dst, size_t n) { NCCL(ncclAllGather(src, dst, n, ncclFloat, comm, stream)); }
+static void reduce_scatter(char *src, char *dst, size_t n) {
+	NCCL(ncclReduceScatter(src, dst, n, ncclFloat, ncclSum, comm, stream));
+}
+static void broadcast(char *src, char *dst, size_t n) { NCCL(ncclBroadcast(src, dst, n, ncclFloat, 0, comm, stream)); }
+static void reduce(char *src, char *dst, size_t n) { NCCL(ncclReduce(src, dst, n, ncclFloat, ncclSum, 0, comm, stream)); }
+
+// exchange sends parts of src to the ranks from `to` on, and receives parts of dst from those from `from` on.
+static void exchange(char *src, int to, int sends, char *dst, int from, int recvs, size_t n) {
 	NCCL(ncclGroupStart());
-	NCCL(ncclSend(b->src + at, n, ncclFloat, (rank + 1) % ranks, comm, stream));
-	NCCL(ncclRecv(b->dst + at, n, ncclFloat, (rank + ranks - 1) % ranks, comm, stream));
+	for (int i = 0; i < sends; i++) NCCL(ncclSend(src + i * n * sizeof(float), n, ncclFloat, to + i, comm, stream));
+	for (int i = 0; i < recvs; i++) NCCL(ncclRecv(dst + i * n * sizeof(float), n, ncclFloat, from + i, comm, stream));
 	NCCL(ncclGroupEnd());
+}
+static void sendrecv(char *src, char *dst, size_t n) {
+	exchange(src, (rank + 1) % ranks, 1, dst, (rank + ranks - 1) % ranks, 1, n);
+}
+#if MOVES
+static void alltoall(char *src, char *dst, size_t n) { NCCL(ncclAlltoAll(src, dst, n, ncclFloat, comm, stream)); }
+static void scatter(char *src, char *dst, size_t n) { NCCL(ncclScatter(src, dst, n, ncclFloat, 0, comm, stream)); }
+static void gather(char *src, char *dst, size_t n) { NCCL(ncclGather(src, dst, n, ncclFloat, 0, comm, stream)); }
+#else
+static void alltoall(char *src, char *dst, size_t n) { exchange(src, 0, ranks, dst, 0, ranks, n); }
+static void scatter(char *src, char *dst, size_t n) { exchange(src, 0, rank == 0 ? ranks : 0, dst, 0, 1, n); }
+static void gather(char *src, char *dst, size_t n) { exchange(src, 0, 1, dst, 0, rank == 0 ? ranks : 0, n); }
+#endif
+
+// given is the elements of a part of a rank's source, when results are checked.
+static float given(int from, int part) { return from * ranks + part + 1; }
+
+// What a part of a result is then.
+static float from_root(int part) { return given(0, part); }
+static float from_part(int part) { return given(part, 0); }
+static float mine_from(int part) { return given(part, rank); }
+static float from_previous(int part) { return given((rank + ranks - 1) % ranks, part); }
+static float sum_of(int part) {
+	float sum = 0;
+	for (int r = 0; r < ranks; r++) sum += given(r, part);
+	return sum;
+}
+static float sum_of_mine(int part) { return sum_of(rank + part); }
+
+enum { ONE, ALL, ROOT, ROOT_ALL }; // how many parts a result has; with ROOT, on rank 0 alone
+
+static const struct operation {
+	const char *name;
+	void (*call)(char *src, char *dst, size_t n);
+	int parts; // the size is of all ranks' parts
+	int in_place;
+	int result;
+	float (*want)(int part);
+} operations[] = {
+	{"all_reduce", all_reduce, 0, 1, ONE, sum_of},
+	{"all_gather", all_gather, 1, 0, ALL, from_part},
+	{"reduce_scatter", reduce_scatter, 1, 0, ONE, sum_of_mine},
+	{"alltoall", alltoall, 1, 0, ALL, mine_from},
+	{"broadcast", broadcast, 0, 1, ONE, from_root},
+	{"reduce", reduce, 0, 1, ROOT, sum_of},
+	{"scatter", scatter, 1, 0, ONE, mine_from},
+	{"gather", gather, 1, 0, ROOT_ALL, from_part},
+	{"sendrecv", sendrecv, 0, 0, ONE, from_previous},
+};
+
+// work is what is measured at one time.
+struct work {
+	const struct operation *op;
+	const struct buffers *on;
+	int in_place;
+};
+
+// elements is how many a part has at this size.
+static size_t elements(const struct operation *op, size_t bytes) { return bytes / sizeof(float) / (op->parts ? ranks : 1); }
+
+// call makes the i-th call with n elements in each part.
+static void call(const struct work *w, size_t n, int i) {
+	size_t bytes = n * sizeof(float) * (w->op->parts ? ranks : 1), places = w->on->bytes / bytes;
+	size_t at = bytes * (i % (places < SHIFTS ? places : SHIFTS));
+	w->op->call(w->on->src + at, (w->in_place ? w->on->src : w->on->dst) + at, n);
 }
 
 // finish waits as nccl-tests does.
@@ -131,29 +207,42 @@ static void finish(void) {
 	CUDA(e);
 }
 
-// check makes one call of each size's kind of numbers that everybody knows the result of.
-static void check(const struct buffers *b, const char *mode, int is_reduce) {
+// check makes one call with numbers that everybody knows the result of.
+static void check(const struct work *w, const char *mode) {
 	enum { N = 1000 };
-	float x[N], want = is_reduce ? ranks * (ranks + 1) / 2 : (rank + ranks - 1) % ranks + 1;
-	size_t n = b->bytes / sizeof *x < N ? b->bytes / sizeof *x : N;
-	for (size_t i = 0; i < n; i++) x[i] = rank + 1;
-	CUDA(cudaMemcpy(b->src, x, n * sizeof *x, cudaMemcpyHostToDevice));
-	CUDA(cudaMemset(b->dst, 0x55, n * sizeof *x));
-	call(b, n * sizeof *x, is_reduce, 0);
+	float x[N];
+	char *dst = w->in_place ? w->on->src : w->on->dst;
+	int given_parts = w->op->parts ? ranks : 1, got = w->op->result == ALL || w->op->result == ROOT_ALL ? ranks : 1;
+	size_t n = elements(w->op, w->on->bytes) < N ? elements(w->op, w->on->bytes) : N, bytes = n * sizeof *x;
+	if (rank > 0 && (w->op->result == ROOT || w->op->result == ROOT_ALL)) got = 0;
+	if (!w->in_place) CUDA(cudaMemset(dst, 0x55, given_parts * bytes));
+	for (int p = 0; p < given_parts; p++) {
+		for (size_t i = 0; i < n; i++) x[i] = given(rank, p);
+		CUDA(cudaMemcpy(w->on->src + p * bytes, x, bytes, cudaMemcpyHostToDevice));
+	}
+	CUDA(cudaDeviceSynchronize());
+	MPI_Barrier(MPI_COMM_WORLD);
+	call(w, n, 0);
 	finish();
-	CUDA(cudaMemcpy(x, b->dst, n * sizeof *x, cudaMemcpyDeviceToHost));
-	for (size_t i = 0; i < n; i++)
-		if (x[i] != want) fail(mode, "wrong data");
+	for (int p = 0; p < got; p++) {
+		CUDA(cudaMemcpy(x, dst + p * bytes, bytes, cudaMemcpyDeviceToHost));
+		for (size_t i = 0; i < n; i++)
+			if (x[i] != w->op->want(p)) {
+				char why[200];
+				snprintf(why, sizeof why, "%s: element %zu of part %d is %g, not %g", w->op->name, i, p, x[i], w->op->want(p));
+				fail(mode, why);
+			}
+	}
 }
 
-static double measure(const struct buffers *b, size_t bytes, int is_reduce, int calls, int launches) {
+static double measure(const struct work *w, size_t n, int calls, int launches) {
 	cudaGraphExec_t graph = NULL;
-	for (int i = 0; i < WARMUP; i++) call(b, bytes, is_reduce, i);
+	for (int i = 0; i < WARMUP; i++) call(w, n, i);
 	finish();
 	if (launches > 0) {
 		cudaGraph_t g;
 		CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-		for (int i = 0; i < calls; i++) call(b, bytes, is_reduce, i);
+		for (int i = 0; i < calls; i++) call(w, n, i);
 		CUDA(cudaStreamEndCapture(stream, &g));
 		CUDA(cudaGraphInstantiateWithFlags(&graph, g, 0));
 		CUDA(cudaGraphDestroy(g));
@@ -165,7 +254,7 @@ static double measure(const struct buffers *b, size_t bytes, int is_reduce, int 
 	if (graph)
 		for (int i = 0; i < launches; i++) CUDA(cudaGraphLaunch(graph, stream));
 	else
-		for (int i = 0; i < calls; i++) call(b, bytes, is_reduce, i);
+		for (int i = 0; i < calls; i++) call(w, n, i);
 	finish();
 	double us = (now_us() - start) / calls / (launches > 0 ? launches : 1), slowest = 0;
 	MPI_Reduce(&us, &slowest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
@@ -173,8 +262,8 @@ static double measure(const struct buffers *b, size_t bytes, int is_reduce, int 
 	return slowest;
 }
 
-static void usage(void) {
-	if (rank == 0) fprintf(stderr, "usage: nccl MODE[,MODE] OP MINBYTES MAXBYTES FACTOR CALLS LAUNCHES\n");
+static void usage(const char *what) {
+	if (rank == 0) fprintf(stderr, "nccl: %s\nusage: nccl MEMORY CALLS LAUNCHES MODE:OP:BYTES[,BYTES]...\n", what);
 	MPI_Abort(MPI_COMM_WORLD, 6);
 }
 
@@ -201,33 +290,62 @@ static void open_comm(void) {
 			nvls ? "" : " (set by this program)");
 }
 
+// number reads text, up to a comma or its end.
+static size_t number(const char *text, size_t least) {
+	char *end;
+	size_t n = strtoull(text, &end, 10);
+	if (end == text || (*end && *end != ',') || n < least) usage(text);
+	return n;
+}
+
+// each measures one argument's sizes in buffers of its mode.
+static void each(const struct work *w, const char *mode, const char *sizes, int calls, int launches) {
+	check(w, mode);
+	for (const char *s = sizes; s; s = strchr(s, ',') ? strchr(s, ',') + 1 : NULL) {
+		size_t bytes = number(s, sizeof(float)), n = elements(w->op, bytes);
+		if (n < 1 || bytes > w->on->bytes) usage("a size that is more than the memory, or less than a number for each rank");
+		double us = measure(w, n, calls, bytes < 64 << 20 ? launches : launches / 4 > 2 ? launches / 4 : launches < 2 ? launches : 2);
+		if (rank == 0) printf("%s %s %zu %.3f\n", w->op->name, mode, n * sizeof(float) * (w->op->parts ? ranks : 1), us);
+	}
+	fflush(stdout);
+}
+
 int main(int argc, char **argv) {
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-	if (argc != 8) usage();
-	int is_reduce = is(argv[2], "all_reduce"), calls = atoi(argv[6]), launches = atoi(argv[7]);
-	size_t low = strtoul(argv[3], NULL, 10), high = strtoul(argv[4], NULL, 10), factor = strtoul(argv[5], NULL, 10);
-	if (!is_reduce && !is(argv[2], "sendrecv")) usage();
-	if (low < sizeof(float) || high < low || factor < 2 || calls < 1 || launches < 0) usage();
+	if (argc < 5) usage("too few arguments");
+	size_t memory = number(argv[1], ranks * sizeof(float));
+	int calls = number(argv[2], 1), launches = number(argv[3], 0);
 	open_comm();
-	for (char *mode = strtok(argv[1], ","); mode; mode = strtok(NULL, ",")) {
-		if (!is(mode, "unregistered") && !is(mode, "registered") && !is(mode, "symmetric")) usage();
-		struct buffers b;
-		if (!make(&b, mode, high)) {
-			if (rank == 0) printf("# %s: NCCL does not have that here\n", mode);
-			drop(&b, mode);
-			continue;
+	static const char suffix[] = "-in-place";
+	struct buffers b;
+	char have[32] = ""; // the mode of b, or nothing
+	int had = 0;        // whether this NCCL has that
+	for (int i = 4; i < argc; i++) {
+		char *name = strchr(argv[i], ':'), *sizes = name ? strchr(name + 1, ':') : NULL, mode[32], full[sizeof mode];
+		if (!sizes || name - argv[i] >= (int)sizeof mode) usage(argv[i]);
+		*name++ = *sizes++ = 0;
+		strcpy(full, argv[i]);
+		strcpy(mode, full);
+		struct work w = {NULL, &b, 0};
+		if (strlen(mode) >= sizeof suffix && is(mode + strlen(mode) + 1 - sizeof suffix, suffix)) {
+			w.in_place = 1;
+			mode[strlen(mode) + 1 - sizeof suffix] = 0;
 		}
-		check(&b, mode, is_reduce);
-		for (size_t bytes = low; bytes <= high; bytes *= factor) {
-			int times = bytes < 64 << 20 ? launches : launches / 4 > 2 ? launches / 4 : launches < 2 ? launches : 2;
-			double us = measure(&b, bytes, is_reduce, calls, times);
-			if (rank == 0) printf("%s %zu %.3f\n", mode, bytes, us);
+		for (size_t k = 0; k < sizeof operations / sizeof *operations; k++)
+			if (is(name, operations[k].name)) w.op = &operations[k];
+		if (!w.op || (w.in_place && !w.op->in_place)) usage(name);
+		if (!is(mode, "unregistered") && !is(mode, "registered") && !is(mode, "symmetric")) usage(full);
+		if (!is(mode, have)) {
+			if (*have) drop(&b, have);
+			had = make(&b, mode, memory);
+			strcpy(have, mode);
+			if (!had && rank == 0) printf("# %s: NCCL does not have that here\n", mode);
 		}
-		fflush(stdout);
-		drop(&b, mode);
+		if (had) each(&w, full, sizes, calls, launches);
 	}
+	drop(&b, have);
 	NCCL(ncclCommDestroy(comm));
 	return MPI_Finalize();
 }
