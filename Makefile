@@ -35,7 +35,7 @@ bench-peers: ## against Open MPI, MPICH and the bound of the hardware; ARGS="-op
 bench-hosts: ## two hosts against Open MPI over TCP, as root; ARGS="-rounds 20"
 	@scripts/bench-hosts $(ARGS)
 
-bench-gpu: ## against NCCL on GPUs; ARGS="-np 2,4 -G 0"
+bench-gpu: ## against NCCL and PyTorch's symmetric memory on GPUs; ARGS="-op all -np 2,4 -G 0"
 	@scripts/bench-gpu $(ARGS)
 
 verify-gpu: ## every operation and type on 2, 3 and 4 GPUs, element by element; ARGS="-np 2 all_reduce"
