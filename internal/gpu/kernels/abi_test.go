@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -26,6 +27,7 @@ func TestABI(t *testing.T) {
 	var y Message
 	values := map[string]uintptr{
 		"UBC_BOOL": uintptr(dtype.Bool), "UBC_IS_BOOL(13ull << 55)": 1, "UBC_IS_BOOL(5ull << 59 | 2ull << 55)": 0,
+		"UBC_UINT64":         uintptr(dtype.Uint64),
 		"sizeof(ubc_params)": unsafe.Sizeof(p), "sizeof(ubc_status)": unsafe.Sizeof(s),
 		"offsetof(ubc_params, area)": unsafe.Offsetof(p.Area), "offsetof(ubc_params, table)": unsafe.Offsetof(p.Table),
 		"offsetof(ubc_params, status)": unsafe.Offsetof(p.Status), "offsetof(ubc_params, src)": unsafe.Offsetof(p.Src),
@@ -103,6 +105,13 @@ func TestABI(t *testing.T) {
 		"offsetof(ubc_lane, block)": unsafe.Offsetof(l.Block), "offsetof(ubc_lane, blocks)": unsafe.Offsetof(l.Blocks),
 		"offsetof(ubc_message, at)": unsafe.Offsetof(y.At), "offsetof(ubc_message, bytes)": unsafe.Offsetof(y.Bytes),
 		"offsetof(ubc_message, word)": unsafe.Offsetof(y.Word), "offsetof(ubc_message, head)": unsafe.Offsetof(y.Head),
+	}
+	for _, t := range dtype.All() {
+		name := t.String()
+		signed := map[bool]uintptr{true: 1}[strings.HasPrefix(name, "int")]
+		if signed == 1 || strings.HasPrefix(name, "uint") { // of others nobody asks
+			values[fmt.Sprintf("UBC_IS_SIGNED(3ull << 59 | %dull << 55 | 1ull << 52)", t)] = signed
+		}
 	}
 	require.Len(t, Bytes(&p), int(unsafe.Sizeof(p)))
 	require.Len(t, Bytes(&v), int(unsafe.Sizeof(v)))

@@ -47,3 +47,17 @@ func TestCheck(t *testing.T) {
 		}
 	}
 }
+
+// TestLanes reduces vectors of integers of every type, many lanes of a word at a time, against the same reference.
+func TestLanes(t *testing.T) {
+	if testing.Short() || race.Enabled {
+		t.Skip("a C++ program by itself, the same in the plain run")
+	}
+	t.Parallel()
+	cxx := testkit.Compiler(t, os.Getenv("CXX"), "c++", "g++", "clang++")
+	program, seed := filepath.Join(t.TempDir(), "lanes"), fmt.Sprint(rand.Uint64())
+	out, err := exec.Command(cxx, "-std=c++17", "-O1", "-DUBC_EMULATE", "-o", program, "testdata/lanes.cc").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	out, err = exec.CommandContext(t.Context(), program, seed).CombinedOutput()
+	require.NoError(t, err, "lanes %s: %s", seed, out)
+}

@@ -14,8 +14,8 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 )
 
-// The kernels by name. OneShot, Packets, TwoShot and Ring reduce, and there are some for each type, of which bool has
-// uint8's; the others take bytes.
+// The kernels by name. OneShot, Packets, TwoShot and Ring reduce, and there are some for each type of elements; see
+// kernelType. The others take bytes.
 const (
 	OneShot     = "oneshot"      // ALL_REDUCE of up to PacketData bytes: packets from every rank to every rank
 	Packets     = "packets"      // ALL_REDUCE, REDUCE_SCATTER and REDUCE with slices of up to PacketData bytes
@@ -49,6 +49,22 @@ func New(ctx *cuda.Context) *Set {
 	return &Set{ctx: ctx, modules: map[string]*cuda.Module{}, functions: map[string]*cuda.Function{}}
 }
 
+// kernelType is the type whose kernels reduce elements of type t: unsigned integers' also the signed ones of their width,
+// and uint8's bools as well. The kernels look at the signature.
+func kernelType(t dtype.Type) dtype.Type {
+	switch t {
+	case dtype.Int8, dtype.Bool:
+		return dtype.Uint8
+	case dtype.Int16:
+		return dtype.Uint16
+	case dtype.Int32:
+		return dtype.Uint32
+	case dtype.Int64:
+		return dtype.Uint64
+	}
+	return t
+}
+
 // entry is the module of a kernel, and what it is called there. up is the number of ranks that it is made for.
 func entry(name string, t dtype.Type, up int) (module, kernel string, err error) {
 	switch name {
@@ -56,9 +72,7 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 		if !t.Valid() {
 			return "", "", fmt.Errorf("no kernel for elements of %v: %w", t, fault.ErrArgument)
 		}
-		if t == dtype.Bool {
-			t = dtype.Uint8 // whose kernels look at the signature
-		}
+		t = kernelType(t)
 		if name == Ring {
 			return fmt.Sprintf("ring_%v", t), fmt.Sprintf("ubc_ring_%v", t), nil
 		}

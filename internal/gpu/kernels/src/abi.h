@@ -81,9 +81,12 @@ enum {
 // Signatures are the engine's: kind 5 bits, type 4, reduction 3, root 12, count 40. Kind 0 is a refusal, whose
 // low 32 bits are its code.
 #define UBC_KIND(sig) ((ubc_u32)((sig) >> 59))
-#define UBC_IS_BOOL(sig) (((sig) >> 55 & 15) == UBC_BOOL)
+#define UBC_TYPE_OF(sig) ((ubc_u32)((sig) >> 55 & 15))
+#define UBC_IS_BOOL(sig) (UBC_TYPE_OF(sig) == UBC_BOOL)
+#define UBC_IS_SIGNED(sig) (UBC_TYPE_OF(sig) < UBC_UINT64 && UBC_TYPE_OF(sig) % 2 != 0) // of integers
 
-enum { UBC_BOOL = 13 }; // type, as package dtype numbers it
+// Types, as package dtype numbers them: first the integers, of each width the signed one before the unsigned one.
+enum { UBC_UINT64 = 8, UBC_BOOL = 13 };
 
 enum { // kinds, as the engine numbers them
 	UBC_ALL_REDUCE = 1,

@@ -8,7 +8,7 @@
 #include "move_v.h"
 
 #define UBC_TYPES(X) \
-	X(int8) X(uint8) X(int16) X(uint16) X(int32) X(uint32) X(int64) X(uint64) X(float16) X(bfloat16) X(float32) X(float64)
+	X(uint8) X(uint16) X(uint32) X(uint64) X(float16) X(bfloat16) X(float32) X(float64)
 
 UBC_MOVE_KERNELS
 UBC_BROADCAST_KERNELS

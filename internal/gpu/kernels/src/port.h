@@ -192,6 +192,14 @@ UBC_FN ubc_u64 ubc_acquire64(ubc_u64 a) {
 	return v;
 }
 
+// ubc_divide leaves the choice of a shorter division to the assembler: the compiler's own is one beside this.
+UBC_FN ubc_u32 ubc_divide(ubc_u32 x, ubc_u32 n) { return x / n; }
+UBC_FN ubc_u64 ubc_divide(ubc_u64 x, ubc_u32 n) {
+	ubc_u64 q;
+	asm("div.u64 %0, %1, %2;" : "=l"(q) : "l"(x), "l"((ubc_u64)n));
+	return q;
+}
+
 // Half types. bfloat16 is widened by a shift, since cvt does that from sm_90 only.
 UBC_FN float ubc_widen_f16(unsigned short h) {
 	float f;
@@ -339,6 +347,9 @@ UBC_FN void ubc_store_packet(ubc_u64 a, ubc_pair v, ubc_u32 flag) {
 	emu_yield();
 	ubc_put64(a + 8, (ubc_u64)flag << 32 | v.w[1]);
 }
+
+UBC_FN ubc_u32 ubc_divide(ubc_u32 x, ubc_u32 n) { return x / n; }
+UBC_FN ubc_u64 ubc_divide(ubc_u64 x, ubc_u32 n) { return x / n; }
 
 UBC_FN ubc_u32 ubc_bits(float f) { return ubc_emu_load<ubc_u32>((uintptr_t)&f); }
 UBC_FN float ubc_of_bits(ubc_u32 u) { return ubc_emu_load<float>((uintptr_t)&u); }

@@ -216,22 +216,49 @@ template <class E, int R> UBC_FN void ubc_twoshot_packets(const ubc_params &p) {
 	ubc_finish(p, o.e);
 }
 
-// ubc_tail_begin is where a thread begins what does not go by whole aligned vectors: with all its vectors if none does,
-// else with the last one, which is not whole, if it is this thread's. bytes: there is nothing.
-UBC_FN ubc_u64 ubc_tail_begin(ubc_u64 begin, ubc_u64 step, ubc_u64 full, ubc_u64 bytes) {
-	if (full == 0)
-		return begin;
-	return full < bytes && begin <= full && (full - begin) % step == 0 ? full : bytes;
+// What does not go by whole aligned vectors goes by elements, U of each input in flight: all of a block's tiles if full
+// is 0, else what is behind the last whole vector, if that is in one of them. A tile is a vector of each thread's.
+struct ubc_rest {
+	ubc_u64 at, step, bytes; // the first tile, and from one to the next
+
+	UBC_FN ubc_rest of(ubc_u64 full, ubc_u64 bytes) {
+		ubc_u64 tile = 16ull * UBC_THREADS, begin = tile * UBC_BLOCK;
+		ubc_rest s = {begin, tile * UBC_BLOCKS, bytes};
+		if (full != 0)
+			s.at = full < bytes && full >= begin && (full - begin) % s.step < tile ? full : bytes;
+		return s;
+	}
+};
+
+template <class E> struct ubc_rest_of {
+	enum { SIZE = sizeof(typename E::T), U = SIZE < 8 ? 2 : 1 }; // a tile is several rounds
+};
+
+// ubc_rest_at is where element u of a round is, or bytes: there is none.
+template <class E> UBC_FN ubc_u64 ubc_rest_at(const ubc_rest &s, ubc_u64 tile, ubc_u32 round, ubc_u32 u) {
+	ubc_u64 at = tile + (ubc_u64)((round * ubc_rest_of<E>::U + u) * UBC_THREADS + UBC_THREAD) * sizeof(typename E::T);
+	return at < s.bytes ? at : s.bytes;
 }
 
-// ubc_copy_source_tail copies what does not go by whole aligned vectors, of which there are full bytes.
+// ubc_copy_source_rest copies what does not go by whole aligned vectors, of which there are full bytes.
 template <class E>
-UBC_FN void ubc_copy_source_tail(const ubc_reduction<E> &o, ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u64 full) {
-	typedef typename E::T T;
-	ubc_u64 step = 16ull * o.threads;
-	for (ubc_u64 at = ubc_tail_begin(16ull * o.thread, step, full, bytes); at < bytes; at += step) {
-		ubc_quad v = ubc_load_source<E, ubc_quad>(o, src + at, bytes - at, false);
-		ubc_store<ubc_quad, T>(dst + at, v, bytes - at, false);
+UBC_FN void ubc_copy_source_rest(const ubc_reduction<E> &o, ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u64 full) {
+	enum { U = ubc_rest_of<E>::U };
+	ubc_rest s = ubc_rest::of(full, bytes);
+	for (ubc_u64 tile = s.at; tile < bytes; tile += s.step) {
+		UBC_ROLLED
+		for (ubc_u32 round = 0; round < 16 / (U * sizeof(typename E::T)); round++) {
+			ubc_one<E> v[U];
+			UBC_UNROLL
+			for (ubc_u32 u = 0; u < U; u++)
+				if (ubc_rest_at<E>(s, tile, round, u) < bytes)
+					v[u] = ubc_load_one<E>(src + ubc_rest_at<E>(s, tile, round, u));
+			UBC_UNROLL
+			for (ubc_u32 u = 0; u < U; u++)
+				if (ubc_rest_at<E>(s, tile, round, u) < bytes)
+					ubc_store_one<E>(
+						dst + ubc_rest_at<E>(s, tile, round, u), o.scaled ? ubc_scale<E>(v[u], o.factor) : v[u]);
+		}
 	}
 }
 
@@ -255,7 +282,7 @@ template <class E> UBC_FN void ubc_copy_source(const ubc_reduction<E> &o, ubc_u6
 			if (at + u * step < full)
 				ubc_store16(dst + at + u * step, o.scaled ? ubc_scale<E>(v[u], o.factor) : v[u]);
 	}
-	ubc_copy_source_tail(o, dst, src, bytes, full);
+	ubc_copy_source_rest(o, dst, src, bytes, full);
 }
 
 // What a rank reduces at a time: in[r], r < n <= R, by rank, into each out[i] that is not 0, by distance.
@@ -265,6 +292,20 @@ template <int R> struct ubc_reduce_window {
 	ubc_u64 begin, step; // this thread's vectors
 	ubc_u32 own;         // the rank whose input is multiplied if need be
 };
+
+// ubc_scale_own multiplies the input of rank own.
+template <class E, int R, class V> UBC_FN void ubc_scale_own(V *v, ubc_u32 own, typename E::F factor) {
+	V mine = v[0];
+	UBC_UNROLL
+	for (ubc_u32 r = 1; r < R; r++)
+		if (r == own)
+			mine = v[r];
+	mine = ubc_scale<E>(mine, factor);
+	UBC_UNROLL
+	for (ubc_u32 r = 0; r < R; r++)
+		if (r == own)
+			v[r] = mine;
+}
 
 // ubc_reduce_vectors does the whole vectors, U of each of n <= R inputs in flight.
 template <class E, int R, int U>
@@ -282,10 +323,8 @@ UBC_FN void ubc_reduce_vectors(const ubc_reduction<E> &o, const ubc_reduce_windo
 		for (int u = 0; u < U; u++) {
 			if (at + u * m.step >= m.full)
 				break;
-			UBC_UNROLL
-			for (int r = 0; r < R; r++)
-				if (o.scaled && r == (int)m.own)
-					v[u][r] = ubc_scale<E>(v[u][r], o.factor);
+			if (o.scaled)
+				ubc_scale_own<E, R>(v[u], m.own, o.factor);
 			ubc_quad sum = ubc_combine<E, R>(v[u], o.n, o.op);
 			UBC_UNROLL
 			for (int i = 0; i < R; i++)
@@ -295,24 +334,36 @@ UBC_FN void ubc_reduce_vectors(const ubc_reduction<E> &o, const ubc_reduce_windo
 	}
 }
 
-// ubc_reduce_tail does what is left, or all of it if anything is not aligned.
-template <class E, int R> UBC_FN void ubc_reduce_tail(const ubc_reduction<E> &o, const ubc_reduce_window<R> &m) {
-	typedef typename E::T T;
-	for (ubc_u64 at = ubc_tail_begin(m.begin, m.step, m.full, m.bytes); at < m.bytes; at += m.step) {
-		ubc_quad v[R];
-		ubc_u64 left = m.bytes - at;
-		UBC_UNROLL
-		for (int r = 0; r < R; r++)
-			if (r < (int)o.n) {
-				v[r] = ubc_load<ubc_quad, T>(m.in[r] + at, left, false);
-				if (o.scaled && r == (int)m.own)
-					v[r] = ubc_scale<E>(v[r], o.factor);
+// ubc_reduce_rest does what is left, or all of it if anything is not aligned.
+template <class E, int R> UBC_FN void ubc_reduce_rest(const ubc_reduction<E> &o, const ubc_reduce_window<R> &m) {
+	enum { U = ubc_rest_of<E>::U };
+	ubc_rest s = ubc_rest::of(m.full, m.bytes);
+	for (ubc_u64 tile = s.at; tile < m.bytes; tile += s.step) {
+		UBC_ROLLED
+		for (ubc_u32 round = 0; round < 16 / (U * sizeof(typename E::T)); round++) {
+			ubc_one<E> v[U][R];
+			UBC_UNROLL
+			for (ubc_u32 u = 0; u < U; u++) {
+				ubc_u64 at = ubc_rest_at<E>(s, tile, round, u);
+				UBC_UNROLL
+				for (int r = 0; r < R; r++)
+					if (r < (int)o.n && at < m.bytes)
+						v[u][r] = ubc_load_one<E>(m.in[r] + at);
 			}
-		ubc_quad sum = ubc_combine<E, R>(v, o.n, o.op);
-		UBC_UNROLL
-		for (int i = 0; i < R; i++)
-			if (m.out[i] != 0)
-				ubc_store<ubc_quad, T>(m.out[i] + at, sum, left, false);
+			UBC_UNROLL
+			for (ubc_u32 u = 0; u < U; u++) {
+				ubc_u64 at = ubc_rest_at<E>(s, tile, round, u);
+				if (at >= m.bytes)
+					break;
+				if (o.scaled)
+					ubc_scale_own<E, R>(v[u], m.own, o.factor);
+				ubc_one<E> sum = ubc_combine<E, R>(v[u], o.n, o.op);
+				UBC_UNROLL
+				for (int i = 0; i < R; i++)
+					if (m.out[i] != 0)
+						ubc_store_one<E>(m.out[i] + at, sum);
+			}
+		}
 	}
 }
 
@@ -362,7 +413,7 @@ UBC_FN void ubc_scatter(const ubc_params &p, const ubc_reduction<E> &o, const ub
 		ubc_u64 from = p.src + ubc_slice_begin(s, peer) + offset;
 		ubc_u64 bytes = ubc_clip(ubc_slice_length(s, peer), offset, window);
 		ubc_u64 to = ubc_select(p.area, i) + ubc_slot(stage, round, ubc_slot_index(p, p.rank, peer));
-		ubc_copy_source_tail(o, to, from, bytes, ubc_vector_bytes(to, from, bytes));
+		ubc_copy_source_rest(o, to, from, bytes, ubc_vector_bytes(to, from, bytes));
 	}
 }
 
@@ -450,7 +501,7 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 			m.begin = 16ull * o.thread;
 			m.step = 16ull * o.threads;
 			ubc_reduce_vectors<E, R, U>(o, m);
-			ubc_reduce_tail(o, m);
+			ubc_reduce_rest(o, m);
 		}
 		if (i >= 2 && copies) {
 			ubc_u32 round = i - 2;

@@ -19,50 +19,39 @@ enum { UBC_RING_SLOTS = 2 };
 // Averages of types that are narrower than what they are combined as, the half types, are carried as fractions of the
 // sum, 1/2 of it with two ranks in it, 1/4 with three or four and so on: a sum may be too large for the type where the
 // average is not. The host's ring does the same.
-#define UBC_CARRIES_FRACTIONS(E) (sizeof(typename E::T) < sizeof(typename E::A))
-
 UBC_FN ubc_u32 ubc_fraction(ubc_u32 ranks) { return ranks <= 1 ? 1 : ranks <= 2 ? 2 : ranks <= 4 ? 4 : 8; }
 
 // ubc_reduce_two combines what has come with this rank's own source; n is what an average is divided by, 0: not yet, and
 // scale what has come is multiplied by before.
 template <class E, class V> UBC_FN V ubc_reduce_two(const V &in, const V &own, ubc_u32 op, ubc_u32 scale, ubc_u32 n) {
-	typedef typename E::T T;
-	enum { K = sizeof(V) / sizeof(T) };
-	bool bools = ubc_of_bools<E>(op);
-	if (bools)
-		op -= UBC_OF_BOOLS;
-	ubc_pack<V, T> x, y;
-	typename E::A a[K];
+	typedef typename E::L L;
+	typedef typename E::A A;
+	enum { K = sizeof(V) / sizeof(L) };
+	bool bools = ubc_of_bools<E>(op), is_signed = ubc_of_signed<E>(op);
+	if (E::INTEGER)
+		op &= UBC_OP;
+	ubc_pack<V, L> x, y;
+	A a[K], mine[K];
 	x.v = in;
 	y.v = own;
-#define UBC_APPLY(f)            \
-	UBC_UNROLL                  \
-	for (int i = 0; i < K; i++) \
-		a[i] = E::f(E::widen(x.e[i]), E::widen(y.e[i]));
-	if (op == UBC_PROD) {
-		UBC_APPLY(prod)
-	} else if (op == UBC_MIN) {
-		UBC_APPLY(min)
-	} else if (op == UBC_MAX) {
-		UBC_APPLY(max)
-	} else if (UBC_CARRIES_FRACTIONS(E) && op == UBC_AVG) {
-		UBC_UNROLL
-		for (int i = 0; i < K; i++)
-			a[i] = E::sum(E::widen(x.e[i]) * (typename E::A)scale, E::widen(y.e[i]));
-	} else {
-		UBC_APPLY(sum)
+	UBC_UNROLL
+	for (int i = 0; i < K; i++) {
+		a[i] = E::widen(x.e[i]);
+		if (E::FRACTIONS && op == UBC_AVG)
+			a[i] = a[i] * (A)scale;
+		mine[i] = E::widen(y.e[i]);
 	}
-#undef UBC_APPLY
-	if (op == UBC_AVG && n != 0) {
-		UBC_UNROLL
-		for (int i = 0; i < K; i++)
-			a[i] = E::divide(a[i], n);
-	}
+	ubc_apply_all<E, K>(a, mine, op, is_signed);
+	if (op == UBC_AVG && n != 0)
+		ubc_divide_all<E, K>(a, n, is_signed);
 	UBC_UNROLL
 	for (int i = 0; i < K; i++)
 		x.e[i] = E::narrow(a[i]);
-	if (bools)
-		x.v = ubc_truth(x.v);
+	if (bools) {
+		UBC_UNROLL
+		for (int i = 0; i < K; i++)
+			x.e[i] = E::truth(x.e[i]);
+	}
 	return x.v;
 }
 
@@ -74,27 +63,21 @@ struct ubc_ring_step {
 	ubc_u32 scale, divisor; // for ubc_reduce_two
 };
 
-// ubc_recv_reduce_send does it, for a chunk whose addresses are all aligned, in whole vectors, or not. Sources are
-// multiplied if need be.
-template <class E, bool IN, bool OWN, bool ALIGNED>
-UBC_FN void ubc_recv_reduce_send(const ubc_reduction<E> &o, const ubc_ring_step &k) {
-	typedef typename E::T T;
-	enum { U = ALIGNED ? 4 : 1 };
+// ubc_recv_reduce_send does it, for a chunk of whole vectors whose addresses are all aligned. Sources are multiplied if
+// need be.
+template <class E, bool IN, bool OWN> UBC_FN void ubc_recv_reduce_send(const ubc_reduction<E> &o, const ubc_ring_step &k) {
+	enum { U = 4 };
 	ubc_u64 step = 16ull * UBC_THREADS;
 	for (ubc_u64 at = 16ull * UBC_THREAD; at < k.bytes; at += U * step) {
 		ubc_quad in[U], own[U];
 		UBC_UNROLL
-		for (int u = 0; u < U; u++) {
-			ubc_u64 a = at + u * step;
-			if (IN && a < k.bytes)
-				in[u] = ALIGNED ? ubc_load16(k.in + a) : ubc_load<ubc_quad, T>(k.in + a, k.bytes - a, false);
-		}
+		for (int u = 0; u < U; u++)
+			if (IN && at + u * step < k.bytes)
+				in[u] = ubc_load16(k.in + at + u * step);
 		UBC_UNROLL
-		for (int u = 0; u < U; u++) {
-			ubc_u64 a = at + u * step;
-			if (OWN && a < k.bytes)
-				own[u] = ALIGNED ? ubc_load16(k.own + a) : ubc_load<ubc_quad, T>(k.own + a, k.bytes - a, false);
-		}
+		for (int u = 0; u < U; u++)
+			if (OWN && at + u * step < k.bytes)
+				own[u] = ubc_load16(k.own + at + u * step);
 		UBC_UNROLL
 		for (int u = 0; u < U; u++) {
 			ubc_u64 a = at + u * step;
@@ -104,41 +87,64 @@ UBC_FN void ubc_recv_reduce_send(const ubc_reduction<E> &o, const ubc_ring_step 
 				own[u] = ubc_scale<E>(own[u], o.factor);
 			ubc_quad v = !OWN ? in[u] : !IN ? own[u] : ubc_reduce_two<E>(in[u], own[u], o.op, k.scale, k.divisor);
 			UBC_UNROLL
-			for (int i = 0; i < 2; i++) {
-				if (k.out[i] == 0)
-					continue;
-				if (ALIGNED)
+			for (int i = 0; i < 2; i++)
+				if (k.out[i] != 0)
 					ubc_store16(k.out[i] + a, v);
-				else
-					ubc_store<ubc_quad, T>(k.out[i] + a, v, k.bytes - a, false);
-			}
 		}
 	}
 }
 
-template <class E, bool ALIGNED> UBC_FN void ubc_run_step_by(const ubc_reduction<E> &o, const ubc_ring_step &k) {
-	if (k.in != 0 && k.own != 0)
-		ubc_recv_reduce_send<E, true, true, ALIGNED>(o, k);
-	else if (k.own != 0)
-		ubc_recv_reduce_send<E, false, true, ALIGNED>(o, k);
-	else if (k.in != 0)
-		ubc_recv_reduce_send<E, true, false, ALIGNED>(o, k);
+// ubc_recv_reduce_send_elements does it for a chunk of any addresses, 4 elements in flight.
+template <class E> UBC_FN void ubc_recv_reduce_send_elements(const ubc_reduction<E> &o, const ubc_ring_step &k) {
+	enum { U = 4, SIZE = sizeof(typename E::T) };
+	ubc_u64 step = (ubc_u64)SIZE * UBC_THREADS;
+	for (ubc_u64 at = (ubc_u64)SIZE * UBC_THREAD; at < k.bytes; at += U * step) {
+		ubc_one<E> in[U], own[U];
+		UBC_UNROLL
+		for (int u = 0; u < U; u++) {
+			ubc_u64 a = at + u * step;
+			if (k.in != 0 && a < k.bytes)
+				in[u] = ubc_load_one<E>(k.in + a);
+			if (k.own != 0 && a < k.bytes)
+				own[u] = ubc_load_one<E>(k.own + a);
+		}
+		UBC_UNROLL
+		for (int u = 0; u < U; u++) {
+			ubc_u64 a = at + u * step;
+			if (a >= k.bytes)
+				break;
+			if (k.own != 0 && o.scaled)
+				own[u] = ubc_scale<E>(own[u], o.factor);
+			ubc_one<E> v = k.in != 0 ? in[u] : own[u];
+			if (k.in != 0 && k.own != 0)
+				v = ubc_reduce_two<E>(in[u], own[u], o.op, k.scale, k.divisor);
+			UBC_UNROLL
+			for (int i = 0; i < 2; i++)
+				if (k.out[i] != 0)
+					ubc_store_one<E>(k.out[i] + a, v);
+		}
+	}
 }
 
 // ubc_run_step does whole vectors at once if all is aligned, and what is left, or all, element by element.
 template <class E> UBC_FN void ubc_run_step(const ubc_reduction<E> &o, const ubc_ring_step &k) {
 	ubc_ring_step part = k;
 	part.bytes = ((k.in | k.own | k.out[0] | k.out[1]) & 15) == 0 ? k.bytes & ~15ull : 0;
-	ubc_run_step_by<E, true>(o, part);
+	if (k.in != 0 && k.own != 0)
+		ubc_recv_reduce_send<E, true, true>(o, part);
+	else if (k.own != 0)
+		ubc_recv_reduce_send<E, false, true>(o, part);
+	else if (k.in != 0)
+		ubc_recv_reduce_send<E, true, false>(o, part);
 	ubc_u64 done = part.bytes;
-	if (done == k.bytes)
+	if (done == k.bytes || (k.in | k.own) == 0)
 		return;
 	part.bytes = k.bytes - done;
 	part.in += k.in != 0 ? done : 0;
 	part.own += k.own != 0 ? done : 0;
 	part.out[0] += k.out[0] != 0 ? done : 0;
 	part.out[1] += k.out[1] != 0 ? done : 0;
-	ubc_run_step_by<E, false>(o, part);
+	ubc_recv_reduce_send_elements(o, part);
 }
 
 // ubc_wait_neighbours waits until the previous rank's block has sent so many messages, and the next one's has taken so
@@ -200,8 +206,8 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 				break;
 			ubc_ring_step k;
 			k.bytes = ubc_clip(ubc_slice_length(s, slice), offset, chunk);
-			k.scale = UBC_CARRIES_FRACTIONS(E) ? ubc_fraction(step) : 1; // of the ranks in what has come
-			k.divisor = result ? n : UBC_CARRIES_FRACTIONS(E) ? ubc_fraction(step + 1) : 0;
+			k.scale = E::FRACTIONS ? ubc_fraction(step) : 1; // of the ranks in what has come
+			k.divisor = result ? n : E::FRACTIONS ? ubc_fraction(step + 1) : 0;
 			k.own = step < n ? p.src + at : 0;
 			k.in = takes ? p.area[0] + staging + taken % UBC_RING_SLOTS * slot : 0;
 			// A result that has come lies in the destination, or has to go there.

@@ -1,78 +1,123 @@
 // Element types and what the reductions do with them, bit for bit as on the host (hw/cpu): integers wrap, half types
 // are combined as float32 and rounded once, a NaN wins in min and max, and -0 is less than +0. Bools are reduced as
 // uint8, in which max is or, and min is and, of what is not 0; what that comes to is then made 0 or 1.
+//
+// Signed and unsigned integers have the same kernels, since they differ in min, max and averages only: the signature
+// says which they are. What is narrower than a word is reduced as whole words, all lanes of one at a time. Both keep the
+// kernels short, and the driver's assembler takes its time for each of their instructions.
 #ifndef UBC_TYPES_H
 #define UBC_TYPES_H
 
 #include "port.h"
 
-// W is an unsigned type in which T's sums and products do not overflow.
-template <class T_, class W> struct ubc_integer {
-	enum { BOOLS = (T_)-1 == 255 }; // bools may be reduced as these
+// Integers T, of which L holds one or several: its lanes.
+template <class T_, class L_> struct ubc_integer {
+	enum { BITS = 8 * sizeof(T_), LANES = sizeof(L_) / sizeof(T_) };
+	enum { INTEGER = 1, BOOLS = BITS == 8, FRACTIONS = 0 };
 	typedef T_ T;
-	typedef T_ A; // accumulator
-	typedef W F;  // PREMULSUM's factor
+	typedef L_ L; // what vectors consist of
+	typedef L A;  // accumulator
+	typedef L F;  // PREMULSUM's factor, in every lane
 
-	UBC_FN A widen(T x) { return x; }
-	UBC_FN T narrow(A x) { return x; }
-	UBC_FN A sum(A x, A y) { return (A)((W)x + (W)y); }
-	UBC_FN A prod(A x, A y) { return (A)((W)x * (W)y); }
-	UBC_FN A min(A x, A y) { return y < x ? y : x; }
-	UBC_FN A max(A x, A y) { return x < y ? y : x; }
-	UBC_FN A divide(A x, ubc_u32 n) {
-		if ((T)-1 > (T)0)
-			return (A)((W)x / n);
-		return sizeof(T) == 8 ? (A)((long long)x / (long long)n) : (A)((int)x / (int)n);
+	UBC_FN L low() { return (T)~(T)0; } // the lowest lane's bits
+	UBC_FN L spread(L x) { return (x & low()) * (~(L)0 / low()); } // the lowest lane in every lane
+	UBC_FN L top() { return spread((L)1 << (BITS - 1)); }
+	UBC_FN A widen(L x) { return x; }
+	UBC_FN L narrow(A x) { return x; }
+	UBC_FN A sum(A x, A y) {
+		return LANES == 1 ? x + y : ((x & ~top()) + (y & ~top())) ^ ((x ^ y) & top());
+	}
+	// A product's low bits come from its factors' low bits: whatever lanes are above does not reach them.
+	UBC_FN A prod(A x, A y) {
+		L all = 0;
+		UBC_UNROLL
+		for (int i = 0; i < LANES; i++)
+			all |= ((x & low() << i * BITS) * (y >> i * BITS)) & low() << i * BITS;
+		return all;
+	}
+	// less has every bit of the lanes in which x < y; of several.
+	UBC_FN L less(L x, L y) {
+		L below = ~((x | top()) - (y & ~top())); // without the top bits, which decide if they differ
+		L less = (((x ^ y) & y) | (~(x ^ y) & below)) & top();
+		return (less >> (BITS - 1)) * low();
+	}
+	UBC_FN L flip(bool is_signed) { return is_signed ? top() : 0; } // makes order that of unsigned numbers
+	UBC_FN A min(A x, A y, bool is_signed) {
+		if (LANES == 1)
+			return (y ^ flip(is_signed)) < (x ^ flip(is_signed)) ? y : x;
+		L m = less(y ^ flip(is_signed), x ^ flip(is_signed));
+		return (y & m) | (x & ~m);
+	}
+	UBC_FN A max(A x, A y, bool is_signed) {
+		if (LANES == 1)
+			return (x ^ flip(is_signed)) < (y ^ flip(is_signed)) ? y : x;
+		L m = less(x ^ flip(is_signed), y ^ flip(is_signed));
+		return (y & m) | (x & ~m);
+	}
+	// Towards 0.
+	UBC_FN A divide(A x, ubc_u32 n, bool is_signed) {
+		UBC_ROLLED
+		for (int i = 0; i < LANES; i++) { // the lowest lane, which then goes to the top
+			L negative = is_signed && (x >> (BITS - 1) & 1) != 0 ? ~(L)0 : 0;
+			L lane = ubc_divide(((x ^ negative) - negative) & low(), n);
+			lane = (lane ^ negative) - negative;
+			x = LANES == 1 ? lane : x >> BITS % (8 * sizeof(L)) | lane << (8 * sizeof(L) - BITS);
+		}
+		return x;
 	}
 	// The integer part modulo 2^64; what no 64-bit integer holds counts as 0.
 	UBC_FN F factor(double f) {
 		if (f >= 0 && f < 18446744073709551616.0)
-			return (F)(ubc_u64)f;
+			return spread((L)(ubc_u64)f);
 		if (f < 0 && f >= -9223372036854775808.0)
-			return (F)(ubc_u64)(long long)f;
+			return spread((L)(ubc_u64)(long long)f);
 		return 0;
 	}
-	UBC_FN T scale(T x, F f) { return (T)((W)x * f); }
+	UBC_FN L scale(L x, F f) { return prod(x, f); }
+	UBC_FN L truth(L x) { // adding 127 carries into the upper bit of what is not 0
+		return (((x & ~top()) + ~top()) | x) >> (BITS - 1) & top() >> (BITS - 1);
+	}
 };
 
 template <class A> struct ubc_float {
-	enum { BOOLS = 0 };
+	enum { INTEGER = 0, LANES = 1, BOOLS = 0 };
 	UBC_FN A sum(A x, A y) { return x + y; }
 	UBC_FN A prod(A x, A y) { return x * y; }
-	UBC_FN A min(A x, A y) { return ubc_min(x, y); }
-	UBC_FN A max(A x, A y) { return ubc_max(x, y); }
-	UBC_FN A divide(A x, ubc_u32 n) { return x / (A)n; }
+	UBC_FN A min(A x, A y, bool) { return ubc_min(x, y); }
+	UBC_FN A max(A x, A y, bool) { return ubc_max(x, y); }
+	UBC_FN A divide(A x, ubc_u32 n, bool) { return x / (A)n; }
+	template <class L> UBC_FN L truth(L x) { return x; }
 };
 
 template <class T_> struct ubc_real : ubc_float<T_> {
+	enum { FRACTIONS = 0 };
 	typedef T_ T;
+	typedef T_ L;
 	typedef T_ A;
 	typedef T_ F;
 
-	UBC_FN A widen(T x) { return x; }
-	UBC_FN T narrow(A x) { return x; }
+	UBC_FN A widen(L x) { return x; }
+	UBC_FN L narrow(A x) { return x; }
 	UBC_FN F factor(double f) { return (F)f; }
-	UBC_FN T scale(T x, F f) { return x * f; }
+	UBC_FN L scale(L x, F f) { return x * f; }
 };
 
 template <float (*WIDEN)(unsigned short), unsigned short (*NARROW)(float)> struct ubc_half : ubc_float<float> {
+	enum { FRACTIONS = 1 }; // see ring.h
 	typedef unsigned short T;
+	typedef unsigned short L;
 	typedef float A;
 	typedef float F;
 
-	UBC_FN A widen(T x) { return WIDEN(x); }
-	UBC_FN T narrow(A x) { return NARROW(x); }
+	UBC_FN A widen(L x) { return WIDEN(x); }
+	UBC_FN L narrow(A x) { return NARROW(x); }
 	UBC_FN F factor(double f) { return (F)f; }
-	UBC_FN T scale(T x, F f) { return NARROW(WIDEN(x) * f); }
+	UBC_FN L scale(L x, F f) { return NARROW(WIDEN(x) * f); }
 };
 
-typedef ubc_integer<signed char, ubc_u32> ubc_int8;
 typedef ubc_integer<unsigned char, ubc_u32> ubc_uint8;
-typedef ubc_integer<short, ubc_u32> ubc_int16;
 typedef ubc_integer<unsigned short, ubc_u32> ubc_uint16;
-typedef ubc_integer<int, ubc_u32> ubc_int32;
 typedef ubc_integer<ubc_u32, ubc_u32> ubc_uint32;
-typedef ubc_integer<long long, ubc_u64> ubc_int64;
 typedef ubc_integer<ubc_u64, ubc_u64> ubc_uint64;
 typedef ubc_half<ubc_widen_f16, ubc_narrow_f16> ubc_float16;
 typedef ubc_half<ubc_widen_bf16, ubc_narrow_bf16> ubc_bfloat16;
@@ -83,6 +128,20 @@ template <class V, class T> union ubc_pack {
 	V v;
 	T e[sizeof(V) / sizeof(T)];
 };
+
+// ubc_one is a vector of one element, in a lane of its own.
+template <class E> struct ubc_one {
+	typename E::L lane;
+};
+
+template <class E> UBC_FN ubc_one<E> ubc_load_one(ubc_u64 a) {
+	typename E::T x = *(const volatile typename E::T *)a;
+	return {(typename E::L)x};
+}
+
+template <class E> UBC_FN void ubc_store_one(ubc_u64 a, ubc_one<E> v) {
+	*(volatile typename E::T *)a = (typename E::T)v.lane;
+}
 
 UBC_FN void ubc_load_vector(ubc_u64 a, ubc_pair &v) { v = ubc_load8(a); }
 UBC_FN void ubc_load_vector(ubc_u64 a, ubc_quad &v) { v = ubc_load16(a); }
@@ -118,75 +177,123 @@ template <class V, class T> UBC_FN void ubc_store(ubc_u64 a, const V &v, ubc_u64
 
 // ubc_scale multiplies what PREMULSUM's source holds.
 template <class E, class V> UBC_FN V ubc_scale(const V &v, typename E::F f) {
-	ubc_pack<V, typename E::T> u;
+	ubc_pack<V, typename E::L> u;
 	u.v = v;
 	UBC_UNROLL
-	for (ubc_u32 i = 0; i < sizeof(V) / sizeof(typename E::T); i++)
+	for (ubc_u32 i = 0; i < sizeof(V) / sizeof(typename E::L); i++)
 		u.e[i] = E::scale(u.e[i], f);
 	return u.v;
 }
 
-// ubc_truth makes bytes 1 that are not 0, four at a time: adding 127 carries into the upper bit of those.
-template <class V> UBC_FN V ubc_truth(V v) {
-	UBC_UNROLL
-	for (ubc_u32 i = 0; i < sizeof(V) / 4; i++)
-		v.w[i] = (((v.w[i] & 0x7f7f7f7f) + 0x7f7f7f7f) | v.w[i]) >> 7 & 0x01010101;
-	return v;
-}
-
-// The reduction of bools, which E has, is one with BOOLS in it.
-enum { UBC_OF_BOOLS = 8 };
+// A reduction of integers has one of these in it where they are bools, or signed.
+enum { UBC_OF_BOOLS = 8, UBC_OF_SIGNED = 16, UBC_OP = 7 };
 
 template <class E> UBC_FN ubc_u32 ubc_op(const ubc_params &p) {
-	return E::BOOLS && UBC_IS_BOOL(p.signature) ? p.op | UBC_OF_BOOLS : p.op;
+	if (!E::INTEGER)
+		return p.op;
+	return p.op | (E::BOOLS && UBC_IS_BOOL(p.signature) ? UBC_OF_BOOLS : 0) |
+		   (UBC_IS_SIGNED(p.signature) ? UBC_OF_SIGNED : 0);
 }
 
 template <class E> UBC_FN bool ubc_of_bools(ubc_u32 op) { return E::BOOLS && (op & UBC_OF_BOOLS) != 0; }
+template <class E> UBC_FN bool ubc_of_signed(ubc_u32 op) { return E::INTEGER && (op & UBC_OF_SIGNED) != 0; }
+
+// Where vectors have many lanes, their code would be long, and it is the same for each: a loop that is not unrolled finds
+// each of a in turn at a[0], and puts last what comes of it.
+template <int K, class A> UBC_FN void ubc_turn(A *a, A last) {
+	UBC_UNROLL
+	for (int i = 0; i + 1 < K; i++)
+		a[i] = a[i + 1];
+	a[K - 1] = last;
+}
+
+// ubc_apply is a and next combined.
+template <class E> UBC_FN typename E::A ubc_apply(typename E::A a, typename E::A next, ubc_u32 op, bool is_signed) {
+	if (op == UBC_PROD)
+		return E::prod(a, next);
+	if (op == UBC_MIN)
+		return E::min(a, next, is_signed);
+	if (op == UBC_MAX)
+		return E::max(a, next, is_signed);
+	return E::sum(a, next);
+}
+
+// ubc_apply_all combines each of a with that of next.
+template <class E, int K>
+UBC_FN void ubc_apply_all(typename E::A *a, const typename E::A *next, ubc_u32 op, bool is_signed) {
+#define UBC_APPLY(x)            \
+	UBC_UNROLL                  \
+	for (int i = 0; i < K; i++) \
+		a[i] = x;
+	if (E::LANES > 1 && K > 2) {
+		typename E::A turn[K];
+		UBC_UNROLL
+		for (int i = 0; i < K; i++)
+			turn[i] = next[i];
+		UBC_ROLLED
+		for (int i = 0; i < K; i++) {
+			ubc_turn<K>(a, ubc_apply<E>(a[0], turn[0], op, is_signed));
+			ubc_turn<K>(turn, turn[0]);
+		}
+	} else if (op == UBC_PROD) {
+		UBC_APPLY(E::prod(a[i], next[i]))
+	} else if (op == UBC_MIN) {
+		UBC_APPLY(E::min(a[i], next[i], is_signed))
+	} else if (op == UBC_MAX) {
+		UBC_APPLY(E::max(a[i], next[i], is_signed))
+	} else {
+		UBC_APPLY(E::sum(a[i], next[i]))
+	}
+#undef UBC_APPLY
+}
+
+// ubc_divide_all divides each of a, for an average. Divisions are long.
+template <class E, int K> UBC_FN void ubc_divide_all(typename E::A *a, ubc_u32 n, bool is_signed) {
+	if (K <= 2) {
+		UBC_UNROLL
+		for (int i = 0; i < K; i++)
+			a[i] = E::divide(a[i], n, is_signed);
+	} else {
+		UBC_ROLLED
+		for (int i = 0; i < K; i++)
+			ubc_turn<K>(a, E::divide(a[0], n, is_signed));
+	}
+}
 
 // ubc_combine reduces the vectors of n ranks, n <= R, in rank order.
 template <class E, int R, class V> UBC_FN V ubc_combine(const V *v, ubc_u32 n, ubc_u32 op) {
-	typedef typename E::T T;
+	typedef typename E::L L;
 	typedef typename E::A A;
-	enum { K = sizeof(V) / sizeof(T) };
-	bool bools = ubc_of_bools<E>(op);
-	if (bools)
-		op -= UBC_OF_BOOLS;
-	ubc_pack<V, T> u;
-	A a[K];
+	enum { K = sizeof(V) / sizeof(L) };
+	bool bools = ubc_of_bools<E>(op), is_signed = ubc_of_signed<E>(op);
+	if (E::INTEGER)
+		op &= UBC_OP;
+	ubc_pack<V, L> u;
+	A a[K], next[K];
 	u.v = v[0];
 	UBC_UNROLL
 	for (int i = 0; i < K; i++)
 		a[i] = E::widen(u.e[i]);
-#define UBC_APPLY(f)                  \
-	UBC_UNROLL                        \
-	for (int i = 0; i < K; i++)       \
-		a[i] = E::f(a[i], E::widen(u.e[i]));
 	UBC_UNROLL
 	for (int r = 1; r < R; r++) {
 		if (r >= (int)n)
 			break;
 		u.v = v[r];
-		if (op == UBC_PROD) {
-			UBC_APPLY(prod)
-		} else if (op == UBC_MIN) {
-			UBC_APPLY(min)
-		} else if (op == UBC_MAX) {
-			UBC_APPLY(max)
-		} else {
-			UBC_APPLY(sum)
-		}
-	}
-#undef UBC_APPLY
-	if (op == UBC_AVG) {
 		UBC_UNROLL
 		for (int i = 0; i < K; i++)
-			a[i] = E::divide(a[i], n);
+			next[i] = E::widen(u.e[i]);
+		ubc_apply_all<E, K>(a, next, op, is_signed);
 	}
+	if (op == UBC_AVG)
+		ubc_divide_all<E, K>(a, n, is_signed);
 	UBC_UNROLL
 	for (int i = 0; i < K; i++)
 		u.e[i] = E::narrow(a[i]);
-	if (bools)
-		u.v = ubc_truth(u.v);
+	if (bools) {
+		UBC_UNROLL
+		for (int i = 0; i < K; i++)
+			u.e[i] = E::truth(u.e[i]);
+	}
 	return u.v;
 }
 

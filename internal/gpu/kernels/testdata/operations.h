@@ -156,7 +156,7 @@ static operation random(int only) {
 	default:
 		o.name = vectors(o.kind) ? "ubc_move_v" : chance(50) ? "ubc_move" : "ubc_move_packets";
 	}
-	std::string elements = types[o.type == BOOL ? UINT8 : o.type];
+	std::string elements = types[o.type == BOOL ? UINT8 : o.type + (o.type < UINT64 && o.type % 2)]; // as the host has it
 	if (o.name == "ubc_ring_") {
 		o.name += elements;
 	} else if (reduction(o.kind)) {
