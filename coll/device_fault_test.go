@@ -25,7 +25,7 @@ func TestDeviceSetup(t *testing.T) {
 	emulated.Only(t)
 	for _, call := range []string{"cuDevicePrimaryCtxRetain", "cuMemCreate", "cuMemAddressReserve", "cuMemMap",
 		"cuMemSetAccess", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemRetainAllocationHandle",
-		"cuMemHostRegister_v2", "cuModuleLoadDataEx", "cuModuleGetFunction", "cuStreamCreate", "cuEventCreate",
+		"cuMemHostRegister_v2", "cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetFunction", "cuStreamCreate", "cuEventCreate",
 		"cuMemsetD8Async", "cuPointerGetAttribute"} {
 		for k := 1; k <= 4; k++ {
 			t.Run(fmt.Sprintf("%s:%d", call, k), func(t *testing.T) {

@@ -217,9 +217,11 @@ enum {
 	X(cuGraphLaunch, (uintptr_t exec, uintptr_t stream)) \
 	X(cuGraphExecDestroy, (uintptr_t exec)) \
 	X(cuGraphExecKernelNodeSetParams, (uintptr_t exec, uintptr_t node, const ubc_kernel_node *params)) \
-	X(cuModuleLoadDataEx, (uintptr_t *module, const void *image, unsigned n, int *options, void **values)) \
-	X(cuModuleGetFunction, (uintptr_t *function, uintptr_t module, const char *name)) \
-	X(cuModuleUnload, (uintptr_t module)) \
+	X(cuLibraryLoadData, (uintptr_t *library, const void *code, int *options, void **values, unsigned n, \
+		int *library_options, void **library_values, unsigned library_n)) \
+	X(cuLibraryGetKernel, (uintptr_t *kernel, uintptr_t library, const char *name)) \
+	X(cuLibraryUnload, (uintptr_t library)) \
+	X(cuKernelGetFunction, (uintptr_t *function, uintptr_t kernel)) \
 	X(cuFuncGetAttribute, (int *value, int attribute, uintptr_t function)) \
 	X(cuFuncSetAttribute, (uintptr_t function, int attribute, int value)) \
 	X(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *n, uintptr_t function, int threads, size_t shared)) \

@@ -102,7 +102,7 @@ func TestFake(t *testing.T) {
 	t.Run("memory", f.memory)
 	t.Run("closed", f.closed)
 	t.Run("module", func(t *testing.T) {
-		t.Setenv("UBCOLL_TEST_FAKE", "cuModuleLoadDataEx=218")
+		t.Setenv("UBCOLL_TEST_FAKE", "cuLibraryLoadData=218")
 		_, err := f.context(t).LoadModule("nonsense")
 		var e *cuda.Error
 		require.ErrorAs(t, err, &e)
@@ -204,7 +204,7 @@ func (f *faked) restored(t *testing.T) {
 		{"cuGraphExecKernelNodeSetParams", func() error {
 			return g.SetKernel(cuda.Node{}, k, cuda.Launch{Grid: 1, Block: 1}, []byte{1})
 		}},
-		{"cuModuleLoadDataEx", func() error { _, err := c.LoadModule(""); return err }},
+		{"cuLibraryLoadData", func() error { _, err := c.LoadModule(""); return err }},
 		{"cuFuncSetAttribute", func() error { return k.AllowShared(1) }},
 		{"cuOccupancyMaxActiveBlocksPerMultiprocessor", func() error { _, err := k.Resident(cuda.Launch{}); return err }},
 		{"cuLaunchKernelEx", func() error { return k.Launch(s, cuda.Launch{Grid: 1, Block: 1}, []byte{1}) }},
@@ -258,7 +258,7 @@ func (f *faked) undone(t *testing.T) {
 			func() error { _, err := c.HostRegister(p, 1); return err }},
 		{"capture", "cuGraphInstantiateWithFlags", "cuStreamEndCapture cuGraphInstantiateWithFlags cuGraphDestroy",
 			func() error { _, err := s.EndCapture(); return err }},
-		{"function", "cuFuncGetAttribute", "cuModuleGetFunction cuFuncGetAttribute",
+		{"function", "cuFuncGetAttribute", "cuLibraryGetKernel cuKernelGetFunction cuFuncGetAttribute",
 			func() error { _, err := m.Function("k"); return err }},
 		{"upload", "cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2", func() error { return s.Upload(1, []byte{1}) }},
 		{"download", "cuStreamSynchronize", "cuMemcpyDtoHAsync_v2 cuStreamSynchronize",
@@ -349,7 +349,7 @@ func (f *faked) closed(t *testing.T) {
 	require.NoError(t, g.Close())
 	require.NoError(t, m.Close())
 	require.NoError(t, g.Close())
-	require.Equal(t, enter+"cuModuleUnload"+leave+" "+enter+"cuGraphExecDestroy"+leave, f.calls())
+	require.Equal(t, enter+"cuLibraryUnload"+leave+" "+enter+"cuGraphExecDestroy"+leave, f.calls())
 	require.ErrorIs(t, k.Launch(s, launch, nil), fault.ErrClosed)
 	require.ErrorIs(t, g.Launch(s), fault.ErrClosed)
 	id, err := s.Capture()

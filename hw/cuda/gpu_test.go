@@ -4,6 +4,8 @@ package cuda_test
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -200,6 +202,42 @@ func TestModuleErrors(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrArgument)
 	require.ErrorContains(t, err, `"nobody"`)
 	require.NoError(t, m.Close())
+}
+
+// A module is assembled while a kernel runs; its first function comes, at the latest, when that has ended.
+func TestModuleBeside(t *testing.T) {
+	if os.Getenv("CUDA_MODULE_LOADING") == "EAGER" {
+		t.Skip("then the driver waits for kernels")
+	}
+	c := gpu(t)
+	s, k := stream(t, c), kernel(t, c, "wait")
+	flag := mapping(t, 4096)
+	d, err := c.HostRegister(flag, 4096)
+	require.NoError(t, err)
+	require.NoError(t, k.Launch(s, cuda.Launch{Grid: 1, Block: 1}, params(waitParams{d, uint64(testkit.Limit)})))
+	ptx, err := os.ReadFile("testdata/kernels.ptx")
+	require.NoError(t, err)
+	var all sync.WaitGroup
+	modules, errs := make([]*cuda.Module, 4), make([]error, 4)
+	for i := range modules {
+		all.Go(func() { modules[i], errs[i] = c.LoadModule(fmt.Sprintf("%s// %d\n", ptx, i)) })
+	}
+	all.Wait()
+	require.NoError(t, errors.Join(errs...))
+	done, err := s.Done()
+	require.NoError(t, err)
+	require.False(t, done)
+	*(*uint32)(flag) = 1
+	for _, m := range modules {
+		k, err := m.Function("none")
+		require.NoError(t, err)
+		require.NoError(t, k.Launch(s, cuda.Launch{Grid: 1, Block: 1}, nil))
+	}
+	require.NoError(t, s.Sync())
+	for _, m := range modules {
+		require.NoError(t, m.Close())
+	}
+	require.NoError(t, c.HostUnregister(flag))
 }
 
 type waitParams struct {

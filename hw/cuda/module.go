@@ -19,8 +19,9 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// LoadModule assembles PTX text for the context's device, which takes the driver's time and is cached by it on disk. The
-// caller closes the module. The error has the assembler's words.
+// LoadModule assembles PTX text for the context's device, which takes the driver's time and is cached by it on disk.
+// Several goroutines may do so at the same time, each on a processor of its own, and while kernels run. The caller closes
+// the module. The error has the assembler's words.
 func (c *Context) LoadModule(ptx string) (*Module, error) {
 	text := C.CString(ptx)
 	defer C.free(unsafe.Pointer(text))
@@ -44,7 +45,8 @@ func (m *Module) Close() error {
 	return check(C.ubc_module_unload(C.uintptr_t(c.handle()), C.uintptr_t(m.h)))
 }
 
-// Function finds a kernel by its name and loads it, so that its first launch waits for nothing.
+// Function finds a kernel by its name and loads it, so that its first launch waits for nothing. The module's first one may
+// wait until no kernel runs on the device.
 func (m *Module) Function(name string) (*Function, error) {
 	text := C.CString(name)
 	defer C.free(unsafe.Pointer(text))

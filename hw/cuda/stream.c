@@ -188,28 +188,32 @@ ubc_result ubc_graph_destroy(uintptr_t ctx, uintptr_t g, uintptr_t kept) {
 	LEAVE();
 }
 
+// As one of the driver's libraries, which it assembles without a lock on the context, beside others and while kernels
+// run; a module of its it would assemble with one.
 ubc_result ubc_module_load(uintptr_t ctx, const char *ptx, char *log, size_t len) {
 	ENTER(ctx);
 	uintptr_t m = 0;
 	int options[] = {UBC_JIT_ERROR_LOG, UBC_JIT_ERROR_LOG_SIZE};
 	void *values[] = {log, (void *)(uintptr_t)len};
-	TRY(cuModuleLoadDataEx, &m, ptx, 2, options, values);
+	TRY(cuLibraryLoadData, &m, ptx, options, values, 2, 0, 0, 0);
 	r.a = m;
 	LEAVE();
 }
 
 ubc_result ubc_module_unload(uintptr_t ctx, uintptr_t m) {
 	ENTER(ctx);
-	TRY(cuModuleUnload, m);
+	TRY(cuLibraryUnload, m);
 	LEAVE();
 }
 
-// Asking for an attribute also loads a function that the driver would load lazily, at its first launch, and would wait
-// for running kernels to do so: for ever, if those wait for this one.
+// The first function of a library loads it, for which the driver waits for running kernels. Asking for an attribute also
+// loads a function that the driver would load lazily, at its first launch: it would wait for ever, if those wait for
+// this one.
 ubc_result ubc_function(uintptr_t ctx, uintptr_t m, const char *name, int *threads, int *registers) {
 	ENTER(ctx);
-	uintptr_t f = 0;
-	TRY(cuModuleGetFunction, &f, m, name);
+	uintptr_t k = 0, f = 0;
+	TRY(cuLibraryGetKernel, &k, m, name);
+	TRY(cuKernelGetFunction, &f, k);
 	TRY(cuFuncGetAttribute, threads, UBC_FUNC_MAX_THREADS, f);
 	TRY(cuFuncGetAttribute, registers, UBC_FUNC_REGISTERS, f);
 	r.a = f;

@@ -28,8 +28,8 @@ type Accelerators interface {
 type Accelerator interface {
 	// Part is the side of c, whose team are some of this one's ranks.
 	Part(c *Comm, ranks []int) Accelerator
-	// Card sets this rank's side up, and says what the others need of it.
-	Card() (DeviceCard, error)
+	// Card sets this rank's side up, and says what the others need of it. It fails soon once ctx has ended.
+	Card(ctx context.Context) (DeviceCard, error)
 	// Meet reaches the others' sides, whose cards are in the team's order. It returns why devices cannot be used, or "".
 	Meet(ctx context.Context, cards []DeviceCard) string
 
@@ -81,11 +81,11 @@ func (o *Options) lacks(rank int, why string) error {
 
 // deviceCard makes this rank's side, and its card. Failures are told in the card: the ranks of a host use their devices
 // together or not at all, and the communicator works without.
-func (c *Comm) deviceCard() DeviceCard {
+func (c *Comm) deviceCard(ctx context.Context) DeviceCard {
 	if c.gpuWhy != nil {
 		return DeviceCard{Why: c.gpuWhy.Error()}
 	}
-	card, err := c.device.Card()
+	card, err := c.device.Card(ctx)
 	if err != nil {
 		return DeviceCard{Why: fmt.Sprintf("rank %d could not set its device up: %v", c.rank, err)}
 	}

@@ -40,7 +40,7 @@ func (c *Comm) split(ctx context.Context, kind team.OpKind, color, key int) (*Co
 func (s *splitting) steps(ctx context.Context) []*Gathering {
 	all := []*Gathering{
 		{Kind: s.kind, Before: s.choose, Check: s.assign},
-		{Kind: s.kind, Before: s.create, Check: s.place, Here: true},
+		{Kind: s.kind, Before: func() ([]byte, error) { return s.create(ctx) }, Check: s.place, Here: true},
 		{Kind: s.kind, Before: s.meet, After: s.settle, Here: true}}
 	if s.parent.SpansHosts() {
 		all = append(all, &Gathering{Kind: s.kind, Before: func() ([]byte, error) { return nil, s.connect(ctx) }, Here: true})
@@ -100,7 +100,7 @@ func (s *splitting) assign(all [][]byte) (int, error) {
 }
 
 // create makes this rank's side, and its record, which says where the control area is.
-func (s *splitting) create() ([]byte, error) {
+func (s *splitting) create(ctx context.Context) ([]byte, error) {
 	if len(s.group) == 0 {
 		return nil, nil
 	}
@@ -125,7 +125,7 @@ func (s *splitting) create() ([]byte, error) {
 	if c.gpuWhy = p.gpuWhy; p.device != nil {
 		c.device = p.device.Part(c, ranks)
 	}
-	k := c.deviceCard()
+	k := c.deviceCard(ctx)
 	if err := c.opts.lacks(p.rank, k.Why); err != nil {
 		return nil, err
 	}

@@ -125,7 +125,7 @@ type joining struct {
 func (j *joining) join(ctx context.Context) (again bool, err error) {
 	var row []byte
 	if j.c == nil {
-		err = j.create()
+		err = j.create(ctx)
 	}
 	if err == nil && len(j.r.Hosts) > 1 {
 		j.c.hosts = j.r.Hostnames() // other ones since hosts have parted
@@ -161,7 +161,7 @@ func (j *joining) join(ctx context.Context) (again bool, err error) {
 }
 
 // create makes this rank's domain and its area.
-func (j *joining) create() error {
+func (j *joining) create(ctx context.Context) error {
 	r, here := j.r, j.r.Here()
 	c := &Comm{rank: r.Rank(), size: r.Size(), opts: j.opts, rooms: j.rooms}
 	j.c = c
@@ -183,7 +183,7 @@ func (j *joining) create() error {
 		return err
 	}
 	c.chooseDevice(gpus)
-	j.mine = card{Domain: d.Heap.Domain, Area: c.team.Area.At, Device: c.deviceCard()}
+	j.mine = card{Domain: d.Heap.Domain, Area: c.team.Area.At, Device: c.deviceCard(ctx)}
 	if err := c.opts.lacks(c.rank, j.mine.Device.Why); err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func (d *Device) Part(c *engine.Comm, ranks []int) engine.Accelerator {
 }
 
 // Card implements Accelerator.
-func (d *Device) Card() (card engine.DeviceCard, err error) {
+func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 	c, g, ranks := d.c, d.Domain, d.c.Team().Size()
 	lines := 1 // of the status page
 	for _, a := range c.Attachments() {
@@ -143,7 +143,7 @@ func (d *Device) Card() (card engine.DeviceCard, err error) {
 	// Nothing is loaded later, when the driver would wait for kernels that wait for peers. If some do now, since this is
 	// the child of a communicator, it has kernels that were made for more ranks.
 	if g.idle() {
-		if err := g.Kernels.Load(ranks, ranks > 2 || c.Options().Algorithm == "ring"); err != nil {
+		if err := g.Kernels.Load(ctx, ranks, ranks > 2 || c.Options().Algorithm == "ring"); err != nil {
 			return card, err
 		}
 	}

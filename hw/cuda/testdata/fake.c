@@ -81,7 +81,8 @@ int cuPointerGetAttributes(unsigned n, const int *attributes, void **values, uin
 	return fake("cuPointerGetAttributes");
 }
 
-int cuModuleLoadDataEx(uintptr_t *module, const void *image, unsigned n, int *options, void **values) {
-	snprintf(values[0], (size_t)values[1], "ptxas: line 1: %s\n", (const char *)image);
-	return fake("cuModuleLoadDataEx");
+int cuLibraryLoadData(uintptr_t *library, const void *code, int *options, void **values, unsigned n, int *library_options,
+	void **library_values, unsigned library_n) {
+	snprintf(values[0], (size_t)values[1], "ptxas: line 1: %s\n", (const char *)code);
+	return fake("cuLibraryLoadData");
 }

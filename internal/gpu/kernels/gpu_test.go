@@ -1,12 +1,19 @@
 package kernels
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/race"
 )
@@ -192,6 +199,17 @@ func TestRoom(t *testing.T) {
 	}
 }
 
+// loaded are all modules that Load makes for so many ranks.
+func loaded(t *testing.T, ranks int, rings bool) (names []string) {
+	for name := range modules() {
+		up := strings.HasSuffix(name, fmt.Sprint("_", upTo(ranks)))
+		if up || !strings.HasPrefix(name, "reduce") && (rings || !strings.HasPrefix(name, "ring")) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // TestLoad has nothing loaded behind Load.
 func TestLoad(t *testing.T) {
 	w := newWorld(t, 1)
@@ -200,8 +218,10 @@ func TestLoad(t *testing.T) {
 	}
 	s := New(w.ranks[0].ctx)
 	defer s.Close()
-	require.NoError(t, s.Load(3, true))
-	t.Setenv("UBCOLL_EMULATE_FAIL", "cuModuleLoadDataEx:1")
+	require.NoError(t, s.Load(t.Context(), 3, true))
+	require.ElementsMatch(t, loaded(t, 3, true), slices.Collect(maps.Keys(s.modules)))
+	t.Setenv("UBCOLL_EMULATE_FAIL", "cuLibraryLoadData:1,cuLibraryGetKernel:1")
+	require.NoError(t, s.Load(t.Context(), 4, true), "all is there")
 	for ranks := 1; ranks <= 4; ranks++ { // children have fewer
 		for _, typ := range dtype.All() {
 			for _, name := range []string{OneShot, Packets, TwoShot, Ring, Move, MovePackets, Broadcast, MoveV, Barrier, Channel,
@@ -213,4 +233,59 @@ func TestLoad(t *testing.T) {
 	}
 	_, err := s.Kernel(OneShot, dtype.Int8, 5)
 	require.Error(t, err, "that is not loaded")
+}
+
+// TestLoadFails has one of the modules fail, or the caller give up, and all well the next time.
+func TestLoadFails(t *testing.T) {
+	w := newWorld(t, 1)
+	if !w.emulated {
+		t.Skip("needs calls that fail")
+	}
+	s := New(w.ranks[0].ctx)
+	defer s.Close()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("no more time"))
+	require.ErrorContains(t, s.Load(ctx, 2, false), "no more time")
+	require.Empty(t, s.modules)
+	all := len(loaded(t, 2, false))
+	for k := 1; k <= all; k++ {
+		t.Setenv("UBCOLL_EMULATE_FAIL", fmt.Sprintf("cuLibraryLoadData:%d=218", k)) // bad PTX
+		s := New(w.ranks[0].ctx)
+		err := s.Load(t.Context(), 2, false)
+		require.ErrorContains(t, err, "kernels of ")
+		require.ErrorIs(t, err, fault.ErrArgument)
+		require.Less(t, len(s.modules), all)
+		require.NoError(t, s.Load(t.Context(), 2, false), "only that call failed")
+		require.Len(t, s.modules, all)
+		require.NoError(t, s.Close())
+		require.ErrorIs(t, s.Load(t.Context(), 2, false), fault.ErrClosed)
+	}
+}
+
+// TestLoadTogether has several load at the same time, on two devices, and nothing loaded twice.
+func TestLoadTogether(t *testing.T) {
+	w := newWorld(t, 2)
+	if !w.emulated {
+		t.Skip("counts calls")
+	}
+	sets := []*Set{New(w.ranks[0].ctx), New(w.ranks[1].ctx)}
+	t.Setenv("UBCOLL_EMULATE_FAIL", fmt.Sprintf("cuLibraryLoadData:%d", 2*len(loaded(t, 2, true))+1))
+	var all sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		all.Go(func() {
+			s := sets[i%2]
+			if i >= 4 {
+				_, errs[i] = s.Kernel(TwoShot, dtype.Int32, 2)
+				return
+			}
+			errs[i] = s.Load(t.Context(), 2, true)
+		})
+	}
+	all.Wait()
+	require.NoError(t, errors.Join(errs...))
+	for _, s := range sets {
+		require.ElementsMatch(t, loaded(t, 2, true), slices.Collect(maps.Keys(s.modules)))
+		require.NoError(t, s.Close())
+	}
 }

@@ -5,13 +5,20 @@
 package kernels
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
 // The kernels by name. OneShot, Packets, TwoShot and Ring reduce, and there are some for each type of elements; see
@@ -39,7 +46,9 @@ const MaxThreads = 512
 type Set struct {
 	ctx *cuda.Context
 
-	mu        sync.Mutex
+	loading sync.Mutex // held to change what is below
+	mu      sync.Mutex // and to look at it; what is not loaded waits for nobody's loading
+
 	modules   map[string]*cuda.Module // nil once closed
 	functions map[string]*cuda.Function
 }
@@ -86,26 +95,109 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 }
 
 // Load loads all that communicators of so many ranks use, rings only if they do, so that nothing has to be loaded while
-// kernels run. The first time on a machine it takes the driver's assembler some seconds, and then what it takes to read
-// the driver's cache.
-func (s *Set) Load(ranks int, rings bool) error {
-	for _, name := range []string{Barrier, Move, MovePackets, Broadcast, MoveV, Channel, Messages} {
-		if _, err := s.exact(name, dtype.Invalid, MaxRanks); err != nil {
-			return err
-		}
-	}
-	reductions := []string{OneShot, Packets, TwoShot, Ring}
+// kernels run. The first time on a machine the driver's assembler takes some tenths of a second for each module, as many
+// at a time as there are processors; then it reads its cache. Once ctx has ended no other module is begun.
+func (s *Set) Load(ctx context.Context, ranks int, rings bool) error {
+	reductions := []string{TwoShot, OneShot, Packets, Ring}
 	if !rings {
 		reductions = reductions[:3]
 	}
-	for _, t := range dtype.All() {
+	var all []wanted
+	add := func(name string, t dtype.Type) error {
+		module, kernel, err := entry(name, t, upTo(ranks))
+		all = append(all, wanted{module, kernel})
+		return err
+	}
+	for _, t := range dtype.All() { // first, since they take longest
 		for _, name := range reductions {
-			if _, err := s.exact(name, t, upTo(ranks)); err != nil {
+			if err := add(name, t); err != nil {
 				return err
 			}
 		}
 	}
+	for _, name := range []string{Barrier, Move, MovePackets, Broadcast, MoveV, Channel, Messages} {
+		if err := add(name, dtype.Invalid); err != nil {
+			return err
+		}
+	}
+	return s.load(ctx, all...)
+}
+
+// wanted is a kernel and the module that it is in.
+type wanted struct{ module, kernel string }
+
+// load loads those of the kernels that are not loaded. The error is of the first module that could not be, and then none
+// is loaded whose module was not.
+func (s *Set) load(ctx context.Context, all ...wanted) error {
+	s.loading.Lock()
+	defer s.loading.Unlock()
+	if s.modules == nil {
+		return fmt.Errorf("the set of kernels: %w", fault.ErrClosed)
+	}
+	var missing []string
+	for _, w := range all {
+		if s.modules[w.module] == nil && !slices.Contains(missing, w.module) {
+			missing = append(missing, w.module)
+		}
+	}
+	made, err := s.assemble(ctx, missing)
+	s.mu.Lock()
+	maps.Copy(s.modules, made)
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	for _, w := range all {
+		if s.functions[w.kernel] != nil {
+			continue
+		}
+		f, err := s.modules[w.module].Function(w.kernel)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.functions[w.kernel] = f
+		s.mu.Unlock()
+	}
 	return nil
+}
+
+// assemble makes modules, on all processors, in this order. Also with an error it returns those that it has made.
+func (s *Set) assemble(ctx context.Context, names []string) (map[string]*cuda.Module, error) {
+	modules, errs := make([]*cuda.Module, len(names)), make([]error, len(names))
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(len(names), runtime.NumCPU()) {
+		workers.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(names); i = int(next.Add(1)) - 1 {
+				if modules[i], errs[i] = s.module(ctx, names[i]); errs[i] != nil {
+					errs[i] = fmt.Errorf("kernels of %s: %w", names[i], errs[i])
+					next.Store(int64(len(names))) // the others would fail too, or are of no use
+				}
+			}
+		})
+	}
+	workers.Wait()
+	made := map[string]*cuda.Module{}
+	var first error
+	for i, m := range modules {
+		if m != nil {
+			made[names[i]] = m
+		}
+		first = cmp.Or(first, errs[i])
+	}
+	return made, first
+}
+
+func (s *Set) module(ctx context.Context, name string) (*cuda.Module, error) {
+	if ctx.Err() != nil {
+		return nil, reason.Ended(ctx)
+	}
+	text, err := source(name, s.ctx.Early())
+	if err != nil {
+		return nil, err
+	}
+	return s.ctx.LoadModule(text)
 }
 
 // find is a kernel that has been loaded, for so many ranks or more, or nil.
@@ -133,30 +225,14 @@ func (s *Set) Kernel(name string, t dtype.Type, ranks int) (*cuda.Function, erro
 	if f, err := s.find(name, t, ranks); f != nil || err != nil {
 		return f, err
 	}
-	return s.exact(name, t, upTo(ranks))
-}
-
-// exact is the kernel that is made for up ranks.
-func (s *Set) exact(name string, t dtype.Type, up int) (*cuda.Function, error) {
-	module, kernel, err := entry(name, t, up)
+	module, kernel, err := entry(name, t, upTo(ranks))
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if f := s.functions[kernel]; f != nil {
-		return f, nil
-	}
-	m, err := s.load(module)
-	if err != nil {
+	if err := s.load(context.Background(), wanted{module, kernel}); err != nil {
 		return nil, err
 	}
-	f, err := m.Function(kernel)
-	if err != nil {
-		return nil, err
-	}
-	s.functions[kernel] = f
-	return f, nil
+	return s.find(name, t, ranks)
 }
 
 // made are the numbers of ranks that reductions are made for.
@@ -172,27 +248,10 @@ func upTo(ranks int) int {
 	return MaxRanks
 }
 
-func (s *Set) load(name string) (*cuda.Module, error) {
-	if s.modules == nil {
-		return nil, fmt.Errorf("the set of kernels: %w", fault.ErrClosed)
-	}
-	if m := s.modules[name]; m != nil {
-		return m, nil
-	}
-	text, err := source(name, s.ctx.Early())
-	if err != nil {
-		return nil, err
-	}
-	m, err := s.ctx.LoadModule(text)
-	if err != nil {
-		return nil, fmt.Errorf("kernels of %s: %w", name, err)
-	}
-	s.modules[name] = m
-	return m, nil
-}
-
 // Close unloads the modules, whose kernels must not be running. Closing it again is harmless.
 func (s *Set) Close() error {
+	s.loading.Lock()
+	defer s.loading.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error

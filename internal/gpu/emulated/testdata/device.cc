@@ -230,7 +230,7 @@ int cuDevicePrimaryCtxRelease_v2(int i) {
 		drain(locked, d);
 		close_streams(d);
 		close_graphs(d);
-		close_modules(d);
+		close_libraries(d);
 		free_memory(d);
 		d->peers.clear();
 		d->error = 0;

@@ -120,7 +120,7 @@ int set_node(uintptr_t exec, uintptr_t node, std::function<void()> work);  // of
 void drain(std::unique_lock<std::mutex> &locked, device *d);               // waits for all that is queued on d
 void close_streams(device *d);                                             // and events: the context goes
 void close_graphs(device *d);
-void close_modules(device *d);
+void close_libraries(device *d); // what the device has of them
 void free_memory(device *d);
 
 // STREAM is the stream of a handle in a call that began with BEGIN.

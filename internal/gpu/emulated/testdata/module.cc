@@ -1,4 +1,4 @@
-// Modules and launches. PTX is not read beyond its version and the names of its kernels, which stand in two tables:
+// Libraries and launches. PTX is not read beyond its version and the names of its kernels, which stand in two tables:
 // that of the kernels' source, compiled for the host, and that of the tests' own kernels.
 #include "../../kernels/src/abi.h"
 #include "emulate.h"
@@ -9,37 +9,45 @@
 
 extern "C" __attribute__((weak)) const emulated_kernel ubc_emulated[]; // null where the kernels are not linked in
 
-struct module {
-	device *d;
+// A library belongs to no context; a device has it from the first function on that is got there.
+struct library {
 	std::map<std::string, int> entries; // by name: .minnctapersm, or 0
-	std::vector<uint64_t> functions;
+	std::set<device *> on;
+};
+struct kernel {
+	uintptr_t in; // library
+	std::string name;
 };
 struct function {
 	device *d;
+	uintptr_t kernel;
 	const emulated_kernel *k;
 	int threads, shared;
 	int grids; // blocks that find room on a multiprocessor for sure, or 0
 };
-static std::map<uintptr_t, module> &modules = *new std::map<uintptr_t, module>;
+static std::map<uintptr_t, library> &libraries = *new std::map<uintptr_t, library>;
+static std::map<uintptr_t, kernel> &kernels = *new std::map<uintptr_t, kernel>;
 static std::map<uintptr_t, function> &functions = *new std::map<uintptr_t, function>;
 
-static void unload(std::map<uintptr_t, module>::iterator m) {
-	for (uint64_t f : m->second.functions)
-		functions.erase(f);
-	modules.erase(m);
-}
-
-void close_modules(device *d) {
-	for (auto i = modules.begin(); i != modules.end();) {
-		auto m = i++;
-		if (m->second.d == d)
-			unload(m);
+// drop forgets what is true of the second of a map's pairs.
+template <class M, class F> static void drop(M &all, F which) {
+	for (auto i = all.begin(); i != all.end();) {
+		auto at = i++;
+		if (which(at->second))
+			all.erase(at);
 	}
 }
 
-int cuModuleLoadDataEx(uintptr_t *handle, const void *image, unsigned n, int *options, void **values) {
-	BEGIN("cuModuleLoadDataEx");
-	const char *s = (const char *)image, *version = strstr(s, ".version");
+void close_libraries(device *d) {
+	for (auto &l : libraries)
+		l.second.on.erase(d);
+	drop(functions, [&](const function &f) { return f.d == d; });
+}
+
+int cuLibraryLoadData(uintptr_t *handle, const void *code, int *options, void **values, unsigned n, int *, void **,
+	unsigned) {
+	START("cuLibraryLoadData");
+	const char *s = (const char *)code, *version = strstr(s, ".version");
 	if (!version) {
 		char *log = 0;
 		size_t size = 0;
@@ -54,24 +62,23 @@ int cuModuleLoadDataEx(uintptr_t *handle, const void *image, unsigned n, int *op
 	}
 	if (atoi(version + strlen(".version")) > 9)
 		return UNSUPPORTED_PTX_VERSION;
-	drain(locked, d); // as the driver, which may have to, even if what runs never ends
-	module m = {d, {}, {}};
+	library l;
 	for (const char *e = s; (e = strstr(e, ".entry"));) {
 		e += strlen(".entry");
 		e += strspn(e, " \t\r\n");
 		const char *grids = strstr(e, ".minnctapersm"), *body = strchr(e, '{');
-		m.entries[std::string(e, strcspn(e, " \t\r\n({"))] = grids && body && grids < body ? atoi(strchr(grids, ' ')) : 0;
+		l.entries[std::string(e, strcspn(e, " \t\r\n({"))] = grids && body && grids < body ? atoi(strchr(grids, ' ')) : 0;
 	}
-	modules[*handle = new_handle()] = m;
+	libraries[*handle = new_handle()] = l;
 	return 0;
 }
 
-int cuModuleUnload(uintptr_t handle) {
-	BEGIN("cuModuleUnload");
-	auto m = modules.find(handle);
-	if (m == modules.end())
+int cuLibraryUnload(uintptr_t handle) {
+	START("cuLibraryUnload");
+	if (!libraries.erase(handle))
 		return INVALID_HANDLE;
-	unload(m);
+	drop(functions, [&](const function &f) { return kernels[f.kernel].in == handle; });
+	drop(kernels, [&](const kernel &k) { return k.in == handle; });
 	return 0;
 }
 
@@ -82,24 +89,38 @@ static const emulated_kernel *look(const emulated_kernel *k, const char *name) {
 	return 0;
 }
 
-int cuModuleGetFunction(uintptr_t *handle, uintptr_t in, const char *name) {
-	BEGIN("cuModuleGetFunction");
-	auto m = modules.find(in);
-	if (m == modules.end())
+int cuLibraryGetKernel(uintptr_t *handle, uintptr_t in, const char *name) {
+	START("cuLibraryGetKernel");
+	auto l = libraries.find(in);
+	if (l == libraries.end())
 		return INVALID_HANDLE;
-	auto entry = m->second.entries.find(name);
-	if (entry == m->second.entries.end())
+	if (!l->second.entries.count(name))
 		return NOT_FOUND;
+	kernels[*handle = new_handle()] = {in, name};
+	return 0;
+}
+
+int cuKernelGetFunction(uintptr_t *handle, uintptr_t of) {
+	BEGIN("cuKernelGetFunction");
+	auto at = kernels.find(of);
+	if (at == kernels.end())
+		return INVALID_HANDLE;
+	kernel k = at->second;
 	// Few threads a block keep the number of fibers small where many ranks share a few processors.
-	function f = {d, look(ubc_emulated, name), 64, shared_default, entry->second};
+	function f = {d, of, look(ubc_emulated, k.name.c_str()), 64, shared_default, libraries[k.in].entries[k.name]};
 	if (!f.k)
-		f.k = look(test_kernels, name), f.threads = 1024;
+		f.k = look(test_kernels, k.name.c_str()), f.threads = 1024;
 	if (!f.k) {
-		fprintf(stderr, "emulated GPU: kernel %s is in the PTX but not among those compiled for the host\n", name);
+		fprintf(stderr, "emulated GPU: kernel %s is in the PTX but not among those compiled for the host\n", k.name.c_str());
 		return NOT_FOUND;
 	}
+	if (!libraries[k.in].on.count(d))
+		drain(locked, d); // as the driver, which may have to, even if what runs never ends
+	auto l = libraries.find(k.in);
+	if (l == libraries.end()) // unloaded meanwhile
+		return INVALID_HANDLE;
+	l->second.on.insert(d);
 	functions[*handle = new_handle()] = f;
-	m->second.functions.push_back(*handle);
 	return 0;
 }
 
