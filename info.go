@@ -83,6 +83,7 @@ type MemoryStats struct {
 	Allocations int   // alive, those of devices and adopted ones included
 	LiveBytes   int64 // of host memory, as asked for
 	DeviceBytes int64 // of device memory, as asked for
+	OwnBytes    int64 // of device memory that the driver has given for the library's own use, which is in no buffer
 	HeldBytes   int64 // freed, and not to be used again as long as a peer may be at it; it takes no memory
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw"
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
@@ -36,7 +37,8 @@ func placeOnDevice(v *inside.View, w *team.Work) bool {
 	if _, none := v.Comm.GPU(); none != nil || v.SpansHosts() {
 		return false
 	}
-	w.Kernel = kernel(&v.Comm.Team().Tuning().GPU, v.Comm.Options().Algorithm, w, v.Comm.Size())
+	w.Kernel = kernel(&v.Comm.Team().Tuning().GPU, v.Comm.Options().Algorithm, w, v.Comm.Size(),
+		gpu.DeviceOf(v.Comm).Layout.Data())
 	return true
 }
 

@@ -7,19 +7,19 @@ import (
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
-// kernel chooses how w goes on the devices of a team of n ranks, which asked for an algorithm or for none: a pure
-// function of what they agree on.
-func kernel(t *tuning.GPU, asked string, w *team.Work, n int) team.Kernel {
+// kernel chooses how w goes on the devices of a team of n ranks, which asked for an algorithm or for none, and whose rows
+// have room for so many bytes of data as packets: a pure function of what they agree on.
+func kernel(t *tuning.GPU, asked string, w *team.Work, n, data int) team.Kernel {
 	bytes := w.Count * w.Type.Size()
 	switch {
 	case w.Kind == team.KindBarrier:
 		return team.Kernel{Name: cudakernels.Barrier, Blocks: 1, Algorithm: "descriptors"}
 	case isReduction(w.Kind):
-		return reduceKernel(t, asked, w.Kind, w.Type, bytes, n)
+		return reduceKernel(t, asked, w.Kind, w.Type, bytes, n, data)
 	case isVector(w.Kind):
-		return team.Kernel{Name: cudakernels.MoveV, Blocks: countsBlocks(t, w, n), Algorithm: "push by counts",
+		return team.Kernel{Name: cudakernels.MoveV, Blocks: countsBlocks(t, w, n, data), Algorithm: "push by counts",
 			Words: true, Counts: true}
-	case bytes <= t.MovePackets:
+	case bytes <= min(t.MovePackets, data):
 		return team.Kernel{Name: cudakernels.MovePackets, Blocks: packetBlocks(t, bytes*n), Algorithm: "push packets"}
 	case w.Kind == team.KindBroadcast && bytes*(n-2) > t.PassOnBeyond:
 		return team.Kernel{Name: cudakernels.Broadcast, Blocks: bulkBlocks(t, bytes), Algorithm: "passed on", Words: true}
@@ -29,24 +29,24 @@ func kernel(t *tuning.GPU, asked string, w *team.Work, n int) team.Kernel {
 
 // countsBlocks is how many blocks an operation with vectors of counts has. Ranks whose counts do not fit may come to
 // different numbers, since no block then waits for one of its number.
-func countsBlocks(t *tuning.GPU, w *team.Work, n int) int {
+func countsBlocks(t *tuning.GPU, w *team.Work, n, data int) int {
 	total := w.Dst.Bytes()
 	switch {
 	case w.Kind != team.KindAllGatherV:
 		return team.CountsBlocks
-	case total <= t.MovePackets*n:
+	case total <= min(t.MovePackets, data)*n:
 		return packetBlocks(t, total)
 	}
 	return bulkBlocks(t, total)
 }
 
 // reduceKernel is kernel for reductions of so many bytes: of a slice for reduce-scatter, else of the whole.
-func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, bytes, n int) team.Kernel {
+func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, bytes, n, data int) team.Kernel {
 	slice, total := ((bytes+n-1)/n+15)&^15, bytes // slices end on multiples of 16 bytes
 	if k == team.KindReduceScatter {
 		slice, total = bytes, bytes*n
 	}
-	fits := k == team.KindAllReduce && bytes <= cudakernels.PacketData
+	fits := k == team.KindAllReduce && bytes <= data
 	oneShotMost := t.OneShotFew
 	switch {
 	case n == 2:
@@ -68,7 +68,7 @@ func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, by
 			Words: true}
 	case asked == "one-shot" && fits, asked != "two-shot" && fits && bytes <= oneShotMost:
 		return team.Kernel{Name: cudakernels.OneShot, Blocks: packetBlocks(t, bytes), Algorithm: "one-shot packets"}
-	case asked != "two-shot" && total <= t.TwoShotPackets && slice <= cudakernels.PacketData:
+	case asked != "two-shot" && total <= t.TwoShotPackets && slice <= data/2: // results have the other half
 		return team.Kernel{Name: cudakernels.Packets, Blocks: packetBlocks(t, total), Algorithm: "two-shot packets"}
 	}
 	return team.Kernel{Name: cudakernels.TwoShot, Blocks: bulkBlocks(t, total), Algorithm: "two-shot", Words: true}

@@ -42,7 +42,8 @@ func TestReduceKernel(t *testing.T) {
 		{"", team.KindReduce, 1000, 2, cudakernels.Packets},
 		{"", team.KindReduceScatter, 256 << 10, 2, cudakernels.Packets},
 		{"", team.KindReduceScatter, 256<<10 + 4, 2, cudakernels.TwoShot},
-		{"one-shot", team.KindAllReduce, 1 << 20, 4, cudakernels.OneShot},
+		{"one-shot", team.KindAllReduce, 256 << 10, 4, cudakernels.OneShot},
+		{"one-shot", team.KindAllReduce, 1 << 20, 4, cudakernels.TwoShot},
 		{"one-shot", team.KindAllReduce, 4 << 20, 4, cudakernels.TwoShot},
 		{"two-shot", team.KindAllReduce, 8, 4, cudakernels.TwoShot},
 		{"push", team.KindAllReduce, 8, 4, pushed},
@@ -51,14 +52,14 @@ func TestReduceKernel(t *testing.T) {
 		{"ring", team.KindReduce, 8, 4, cudakernels.Packets},
 	} {
 		t.Run(fmt.Sprintf("%s/%v/%d/%d", k.algorithm, k.kind, k.bytes, k.n), func(t *testing.T) {
-			got := reduceKernel(&gpu, k.algorithm, k.kind, dtype.Float32, k.bytes, k.n)
+			got := reduceKernel(&gpu, k.algorithm, k.kind, dtype.Float32, k.bytes, k.n, room(k.n))
 			name := got.Name
 			if got.Push {
 				name = pushed
 			}
 			require.Equal(t, k.want, name)
 			require.Equal(t, got.Name == cudakernels.TwoShot || k.want == cudakernels.Ring, got.Words)
-			if half := reduceKernel(&gpu, k.algorithm, k.kind, dtype.BFloat16, k.bytes, k.n); k.want == cudakernels.Ring && k.algorithm == "" {
+			if half := reduceKernel(&gpu, k.algorithm, k.kind, dtype.BFloat16, k.bytes, k.n, room(k.n)); k.want == cudakernels.Ring && k.algorithm == "" {
 				require.True(t, half.Push)
 			} else {
 				require.Equal(t, got, half)
@@ -68,17 +69,20 @@ func TestReduceKernel(t *testing.T) {
 	for n := 2; n <= cudakernels.MaxRanks; n++ {
 		for bytes := 1; bytes < 16<<20; bytes += bytes/7 + 1 {
 			for _, kind := range []team.OpKind{team.KindAllReduce, team.KindReduce, team.KindReduceScatter} {
-				got := reduceKernel(&gpu, "", kind, dtype.Float32, bytes, n)
+				all := reduceKernel(&gpu, "", kind, dtype.Float32, bytes, n, 1<<30)
+				require.Equal(t, all, reduceKernel(&gpu, "", kind, dtype.Float32, bytes, n, room(n)), "Open has room for all")
+				data := cudakernels.Small(n).Data()
+				got := reduceKernel(&gpu, "", kind, dtype.Float32, bytes, n, data)
 				slice := bytes
 				if kind != team.KindReduceScatter {
 					slice = ((bytes+n-1)/n + 15) / 16 * 16 // as kernels cut
 				}
 				require.True(t, got.Blocks >= 1 && got.Blocks <= cudakernels.MaxBlocks)
 				if got.Name == cudakernels.OneShot {
-					require.True(t, kind == team.KindAllReduce && bytes <= cudakernels.PacketData)
+					require.True(t, kind == team.KindAllReduce && bytes <= data)
 				}
 				if got.Name == cudakernels.Packets {
-					require.LessOrEqual(t, slice, cudakernels.PacketData, "%v of %d bytes on %d ranks", kind, bytes, n)
+					require.LessOrEqual(t, slice, data/2, "%v of %d bytes on %d ranks", kind, bytes, n)
 				}
 			}
 		}
@@ -88,7 +92,9 @@ func TestReduceKernel(t *testing.T) {
 // TestMoveKernel looks at the choice of kernels for what only moves data.
 func TestMoveKernel(t *testing.T) {
 	gpu := tuning.DefaultGPU()
-	require.LessOrEqual(t, gpu.MovePackets, cudakernels.PacketData)
+	for n := 2; n <= cudakernels.MaxRanks; n++ {
+		require.LessOrEqual(t, gpu.MovePackets, room(n))
+	}
 	for _, k := range []struct {
 		kind     team.OpKind
 		bytes, n int
@@ -113,7 +119,7 @@ func TestMoveKernel(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%v/%d/%d", k.kind, k.bytes, k.n), func(t *testing.T) {
 			v := team.Vec{Type: dtype.Float32, Len: k.bytes / 4}
-			got := kernel(&gpu, "", &team.Work{Kind: k.kind, Type: v.Type, Count: v.Len, Dst: v}, k.n)
+			got := kernel(&gpu, "", &team.Work{Kind: k.kind, Type: v.Type, Count: v.Len, Dst: v}, k.n, room(k.n))
 			require.Equal(t, k.want, got.Name)
 			require.Equal(t, k.blocks, got.Blocks)
 			require.Equal(t, k.want == cudakernels.MoveV, got.Counts)
@@ -121,3 +127,6 @@ func TestMoveKernel(t *testing.T) {
 		})
 	}
 }
+
+// room is what fits the rows of a communicator that Open makes.
+func room(n int) int { return cudakernels.First(n).Data() }

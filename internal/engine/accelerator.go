@@ -58,7 +58,8 @@ type DomainDevice interface {
 
 // DeviceCard is what a rank tells of its device when a communicator is made, or why it cannot use it.
 type DeviceCard struct {
-	Extent  uint32 `json:"extent"` // the area
+	Extent  uint32 `json:"extent"` // that the area is in
+	Offset  uint64 `json:"offset"`
 	Threads int    `json:"threads"`
 	Why     string `json:"why,omitempty"`
 }

@@ -12,6 +12,8 @@ import (
 const (
 	MaxRanks   = 8    // that use devices together
 	MaxExtents = 1024 // exported allocations of a rank at a time
+
+	TableBytes = MaxRanks * MaxExtents * 8 // of device memory: all that a DevicePeer's Row is of
 )
 
 // DeviceTransport is a Transport's way to other ranks' devices.
@@ -41,11 +43,11 @@ type DevicePeer interface {
 	Number() int
 	// HasDevice reports whether the peer uses a device.
 	HasDevice() bool
-	// Import is where the peer's extent is mapped on this rank's device. It maps the extent if that was not done yet,
+	// Import is where n bytes at offset in the peer's extent are mapped on this rank's device. It maps the extent if that was not done yet,
 	// which may wait for the peer's process until ctx ends. The address is good until the peer withdraws the extent. The
 	// error is fault.ErrStale if there is no such extent.
-	Import(ctx context.Context, extent uint32) (cuda.Addr, error)
-	// Hold is Import of n bytes at offset in the extent. They stay mapped until Unhold, even if the peer withdraws the
+	Import(ctx context.Context, extent uint32, offset uint64, n int) (cuda.Addr, error)
+	// Hold is Import of what stays mapped until Unhold, even if the peer withdraws the
 	// extent, which waits for that.
 	Hold(ctx context.Context, extent uint32, offset uint64, n int) (cuda.Addr, error)
 	// Unhold ends one Hold. Kernels that use the memory have ended.

@@ -23,8 +23,13 @@ import (
 type Device struct {
 	c      *engine.Comm
 	Domain *Domain
+	Layout kernels.Layout // of areas
 	Area   *mem.Allocation
 	page   *mem.Allocation // host memory, of status
+
+	staging Extra
+	making  sync.WaitGroup // what makes extras
+	noExtra sync.Once      // that one could not be made is logged
 
 	status  *kernels.Status // what kernels tell the host, and the host them
 	Params  kernels.Params  // what is the same for all operations; the caller of one fills the rest
@@ -50,6 +55,7 @@ type Device struct {
 	gone    bool
 	pending []error // that no Sync has returned
 	graphs  map[*Graph]bool
+	extras  []*mem.Allocation // memory of Extras
 
 	Multiprocessors int     // that each rank's device has at least
 	Atomics         []error // by rank of the team: why this device cannot add to words of its device, or nil
@@ -97,15 +103,15 @@ var (
 	_ [engine.MaxExtents]struct{} = [kernels.MaxExtents]struct{}{}
 )
 
-func newDevice(c *engine.Comm, g *Domain) *Device {
-	return &Device{c: c, Domain: g, graphs: map[*Graph]bool{},
+func newDevice(c *engine.Comm, g *Domain, l kernels.Layout) *Device {
+	return &Device{c: c, Domain: g, Layout: l, graphs: map[*Graph]bool{},
 		stop:      make(chan struct{}),
 		functions: map[kernelKey]loaded{}}
 }
 
 // Part implements Accelerator.
 func (d *Device) Part(c *engine.Comm, ranks []int) engine.Accelerator {
-	p := newDevice(c, d.Domain)
+	p := newDevice(c, d.Domain, kernels.Small(len(ranks)))
 	p.Multiprocessors, p.Atomics = d.Multiprocessors, make([]error, len(ranks))
 	for r, was := range ranks {
 		p.Atomics[r] = d.Atomics[was]
@@ -126,10 +132,10 @@ func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 		}
 	}
 	bytes := (statusLine*lines + 4095) &^ 4095
-	if d.Area, err = c.Domain().Heap.AllocDevice(kernels.AreaBytes(ranks)); err != nil {
+	if d.Area, err = c.Domain().Heap.AllocDevicePart(d.Layout.Bytes()); err != nil {
 		return card, fmt.Errorf("area: %w", err)
 	}
-	if card.Extent, err = c.Domain().Exports.Export(d.Area); err != nil {
+	if card.Extent, card.Offset, err = export(c.Domain(), d.Area); err != nil {
 		return card, fmt.Errorf("export of the area: %w", err)
 	}
 	if d.page, err = c.Domain().Heap.Alloc(bytes); err != nil {
@@ -158,8 +164,8 @@ func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 	if d.event, err = g.Context.NewEvent(false); err != nil {
 		return card, err
 	}
-	d.Params = kernels.Params{Status: uint64(at), Rank: uint32(c.Team().Rank()), Ranks: uint32(ranks),
-		Timeout: uint64(c.Options().Timeout)}
+	d.Params = kernels.Params{Status: uint64(at), Rank: uint32(c.Team().Rank()), Timeout: uint64(c.Options().Timeout)}
+	d.Layout.Fill(&d.Params)
 	d.Params.Area[0] = uint64(d.Area.Base())
 	return card, nil
 }
@@ -175,7 +181,7 @@ func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
 		if r == c.Team().Rank() {
 			continue
 		}
-		at, err := c.DevicePeer(r).Import(ctx, k.Extent)
+		at, err := c.DevicePeer(r).Import(ctx, k.Extent, k.Offset, d.Layout.Bytes())
 		if err != nil {
 			return fmt.Sprintf("rank %d could not import the area of rank %d: %v", c.Rank(), d.name(r), err)
 		}
@@ -200,7 +206,9 @@ func (d *Device) Allocations() (all []*mem.Allocation) {
 			all = append(all, a)
 		}
 	}
-	return all
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append(all, d.extras...)
 }
 
 // Busy implements Accelerator.
@@ -250,6 +258,7 @@ func (d *Device) Close() error {
 	graphs := d.graphs
 	d.graphs = nil
 	d.mu.Unlock()
+	d.making.Wait()
 	errs := []error{d.kept.Close()}
 	for g := range graphs {
 		errs = append(errs, g.release())

@@ -144,11 +144,12 @@ func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelera
 		return nil, err
 	}
 	mine := index[t.Rank()]
-	g, err := useGPU(c.Domain(), mine)
+	layout := kernels.First(t.Size())
+	g, err := useGPU(c.Domain(), mine, layout.Bytes())
 	if err != nil {
 		return nil, fmt.Errorf("rank %d could not use cuda:%d: %w", c.Rank(), mine, err)
 	}
-	d := newDevice(c, g)
+	d := newDevice(c, g, layout)
 	d.Multiprocessors, d.Atomics = n, make([]error, t.Size())
 	for r := range all {
 		if r != t.Rank() {
@@ -158,8 +159,9 @@ func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelera
 	return d, nil
 }
 
-// useGPU makes dom's side of device i. What an error leaves behind goes with the domain.
-func useGPU(dom *engine.Domain, i int) (*Domain, error) {
+// useGPU makes dom's side of device i, with room for an area of so many bytes. What an error leaves behind goes with the
+// domain.
+func useGPU(dom *engine.Domain, i, area int) (*Domain, error) {
 	ctx, err := cuda.Primary(hw.CUDA(i))
 	if err != nil {
 		return nil, err
@@ -168,6 +170,9 @@ func useGPU(dom *engine.Domain, i int) (*Domain, error) {
 	dom.SetDevice(g)
 	dom.Heap.UseDevice(ctx)
 	dom.Heap.OnQuiesce(g.quiesce)
+	if err := dom.Heap.ReserveDevice(area + engine.TableBytes); err != nil {
+		return g, err
+	}
 	return g, dom.Exports.UseDevice(ctx)
 }
 

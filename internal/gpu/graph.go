@@ -56,7 +56,8 @@ func Capture(ctx context.Context, c *engine.Comm, works []team.Work, part GraphP
 	return d.capture(ctx, works, part)
 }
 
-// imported waits until the peers have imported the buffers of works. One that a peer has failed to import is staged.
+// imported waits until the peers have imported the buffers of works, and the staging memory that these need. A buffer that
+// a peer has failed to import is staged.
 func (d *Device) imported(ctx context.Context, works []team.Work) error {
 	start := time.Now()
 	for i := range works {
@@ -68,8 +69,8 @@ func (d *Device) imported(ctx context.Context, works []team.Work) error {
 			if err := d.acquire(&w); err != nil {
 				return false, err
 			}
+			late = d.makeStaging(&w, false) || w.SrcBuf.Late || w.DstBuf.Late
 			w.Release()
-			late = w.SrcBuf.Late || w.DstBuf.Late
 			w.SrcBuf, w.DstBuf = team.Buf{}, team.Buf{}
 			return late, nil
 		})
@@ -145,7 +146,7 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 		if g.last.Kernel.Counts { // the ranks may have captured others than those that they launch, which fit
 			g.last.Kernel.Blocks = team.CountsBlocks
 		}
-		if bad = d.prepare(&g.last); bad == nil {
+		if bad = d.prepare(&g.last, false); bad == nil {
 			bad = d.start(s, s.Driver, false)
 		}
 		if bad == nil && g.last.Kernel.Counts {

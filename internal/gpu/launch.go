@@ -165,7 +165,7 @@ func (d *Device) queue(ctx context.Context, s *Stream, w *team.Work) (refusal, e
 		bad = d.retain(w)
 	}
 	if bad == nil {
-		bad = d.prepare(w)
+		bad = d.prepare(w, !captured)
 	}
 	algorithm := w.Kernel.Algorithm
 	if bad != nil {
@@ -218,8 +218,8 @@ func (d *Device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 }
 
 // prepare makes d.next what does w. It holds the buffers and their registrations, which w.Release gives back once that
-// is queued: whatever ends their memory waits for the streams first.
-func (d *Device) prepare(w *team.Work) error {
+// is queued: whatever ends their memory waits for the streams first. Staging memory is made if it may be.
+func (d *Device) prepare(w *team.Work, stage bool) error {
 	if err := w.Hold(); err != nil {
 		return err
 	}
@@ -230,6 +230,9 @@ func (d *Device) prepare(w *team.Work) error {
 	}
 	if err := d.acquire(w); err != nil {
 		return err
+	}
+	if stage {
+		d.makeStaging(w, true)
 	}
 	k, err := d.kernel(w.Kernel.Name, w.Type)
 	if err != nil {
@@ -343,6 +346,9 @@ type kernelKey struct {
 func (d *Device) fill(p *kernels.Params, w *team.Work) {
 	p.Src, p.Dst = uint64(uintptr(w.Src.Ptr)), uint64(uintptr(w.Dst.Ptr))
 	p.SrcWord, p.DstWord = WordOf(&w.SrcBuf), WordOf(&w.DstBuf)
+	if at, extent, offset, ok := d.staging.Ready(); ok {
+		p.Stage, p.StageWord = at, kernels.Word(extent, offset)
+	}
 	p.Signature, p.Count = w.Signature(), uint64(w.Count)
 	p.Factor, p.Op, p.Root, p.Size = w.Factor, uint32(w.Red), uint32(w.Root), uint32(w.Type.Size())
 	if w.Kernel.Push {

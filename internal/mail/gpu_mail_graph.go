@@ -128,7 +128,11 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 					h.buf.Claim.Release() // the graph has it
 					h.buf.Claim = nil
 				}
-				return h.buf.Late, err
+				late = h.buf.Late
+				if x := g.throughFIFO(h); x != nil && err == nil && g.d.Make(x, kernels.FIFOBytes) {
+					late = true
+				}
+				return late, err
 			})
 			if err != nil {
 				return nil, err

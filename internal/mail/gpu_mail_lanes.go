@@ -15,6 +15,7 @@ type gpuLane struct {
 	mu     sync.Mutex  // held while something is queued, which the driver may hold up
 	own    *gpu.Stream // of blocking calls; nil until the first
 	last   *mark       // after what was queued last; or nil
+	fifo   gpu.Extra   // of large messages that are received and staged, beside the small one of the area
 	closed bool
 
 	// Under gpuMail.mu.

@@ -144,7 +144,8 @@ func (m *gpuMail) params(line int) *kernels.MailParams {
 	d := &m.d.Params
 	p := mailParams.Get().(*kernels.MailParams)
 	p.Area, p.Status, p.Timeout = d.Area[0], m.d.StatusAddr(m.first+line), d.Timeout
-	p.Boxes, p.Rank, p.Lanes = uint64(kernels.Boxes(len(m.mail.boxes))), d.Rank, 0
+	l := &m.d.Layout
+	p.Boxes, p.Slots, p.Slot, p.Rank, p.Lanes = uint64(l.Boxes()), uint32(l.Slots), uint32(l.Slot), d.Rank, 0
 	return p
 }
 
@@ -163,6 +164,15 @@ func (m *gpuMail) add(p *kernels.MailParams, lane int) laneParams {
 	d := m.d.Distance(peer)
 	*l = kernels.Lane{Area: m.d.Params.Area[d], Table: m.d.Params.Table[d], Peer: uint32(peer), Receives: uint32(lane & 1),
 		First: first}
+	switch at, extent, offset, ok := m.lanes[lane].fifo.Ready(); {
+	case ok:
+		l.FIFO, l.FIFOWord = at, kernels.Through(extent, offset)
+	case d == 0: // to itself a rank stages nothing
+	case lane&1 == 1:
+		l.FIFO = m.d.Params.Area[0] + uint64(m.d.Layout.FIFO(d))
+	default:
+		l.FIFO = l.Area + uint64(m.d.Layout.FIFO(len(m.mail.boxes)-d))
+	}
 	return laneParams{l}
 }
 

@@ -118,6 +118,18 @@ func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 	return nil
 }
 
+// throughFIFO is the lane's FIFO that h comes through, or is to, if the small one is little for it; else nil.
+func (m *gpuMail) throughFIFO(h *DeviceMessage) *gpu.Extra {
+	l := &m.d.Layout
+	if !h.Recv || h.word != 0 || h.Vec.Bytes() <= max(kernels.EagerBytes, fifoLeast*l.Slots*l.Slot) {
+		return nil
+	}
+	return &m.lanes[laneOf(h.Peer, true)].fifo
+}
+
+// fifoLeast is how often a message must fill a small FIFO to have a larger one made.
+const fifoLeast = 4
+
 // note keeps for LastOp and Stats how ms went, of which LastOp tells the last one. How a receive's bytes come is the
 // sender's business: it is told as this rank's own sends went.
 func (m *gpuMail) note(ms []DeviceMessage) {

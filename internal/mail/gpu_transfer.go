@@ -77,6 +77,11 @@ func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []Devi
 	if err != nil {
 		return nil, err
 	}
+	for i := range ms {
+		if x := m.throughFIFO(&ms[i]); x != nil && !graph {
+			m.d.Await(x, kernels.FIFOBytes)
+		}
+	}
 	t := &Transfer{m: m, op: op}
 	if s == nil {
 		if t.line, err = m.statusLine(ctx, wait); err != nil {

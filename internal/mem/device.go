@@ -18,6 +18,10 @@ type device struct {
 	quiesce func()
 	stream  *cuda.Stream   // for clearing; made by the first AllocDevice
 	calls   sync.WaitGroup // AllocDevice and Retire, between entering and leaving
+
+	slicing sync.Mutex
+	slabs   []*slab
+	slab    *slab // that has most room, or nil
 }
 
 // UseDevice has the heap allocate on ctx's device. It is called once, before the heap is shared. ctx stays the
@@ -38,20 +42,20 @@ func (h *Heap) Quiesce() {
 // AllocDevice hands out n bytes of device memory, zeroed. Their address is a multiple of the driver's granularity
 // (2 MiB), which is also what their size is rounded up to. Local; takes the driver's time, some 0.1 ms and more.
 func (h *Heap) AllocDevice(n int) (*Allocation, error) {
-	switch {
-	case h.device.ctx == nil:
-		return nil, fmt.Errorf("allocate on a device: this rank uses none: %w", fault.ErrNotSupported)
-	case n <= 0:
-		return nil, fmt.Errorf("allocate %d bytes: %w", n, fault.ErrArgument)
-	case n > 1<<46:
-		return nil, fmt.Errorf("allocate %d bytes: more than the address space: %w", n, fault.ErrLimit)
+	return h.allocDevice(n, h.placeDevice)
+}
+
+// allocDevice makes an allocation of n bytes, which place finds.
+func (h *Heap) allocDevice(n int, place func(*Allocation) error) (*Allocation, error) {
+	if err := h.checkDevice(n); err != nil {
+		return nil, err
 	}
 	a := &Allocation{Bytes: n, Origin: Device, Dev: h.device.ctx.Device(), heap: h}
 	if err := h.beginDevice(a); err != nil {
 		return nil, err
 	}
 	defer h.device.calls.Done()
-	err := h.placeDevice(a)
+	err := place(a)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err != nil {
@@ -64,17 +68,26 @@ func (h *Heap) AllocDevice(n int) (*Allocation, error) {
 
 // beginDevice takes a slot, and has Close wait.
 func (h *Heap) beginDevice(a *Allocation) (err error) {
+	if err := h.enterDevice(); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if a.At.Slot, err = h.slot(); err != nil {
+		h.device.calls.Done()
+	}
+	return err
+}
+
+// enterDevice has Close wait for calls.
+func (h *Heap) enterDevice() (err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		return fmt.Errorf("allocate after the rank's last communicator: %w", fault.ErrClosed)
 	}
-	if a.At.Slot, err = h.slot(); err != nil {
-		return err
-	}
 	if h.device.stream == nil { // quick, and under the lock it is made once
 		if h.device.stream, err = h.device.ctx.NewStream(); err != nil {
-			h.freeSlots = append(h.freeSlots, a.At.Slot)
 			return fmt.Errorf("allocate: %w", err)
 		}
 	}
@@ -252,6 +265,9 @@ func (h *Heap) retireDevice(a *Allocation) error {
 	h.mu.Unlock()
 	defer h.device.calls.Done()
 	h.Quiesce()
+	if a.slab != nil {
+		return h.endPart(a.slab)
+	}
 	return UnmapDevice(h.device.ctx, cuda.Addr(a.Base()), a.pages)
 }
 
@@ -263,10 +279,13 @@ func (h *Heap) closeDevice() error {
 	}
 	h.Quiesce()
 	errs := []error{h.device.stream.Close()}
+	for _, s := range h.device.slabs {
+		errs = append(errs, UnmapDevice(h.device.ctx, cuda.Addr(s.whole.Base()), s.whole.pages))
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, a := range h.live {
-		if a.Origin == Device {
+		if a.Origin == Device && a.slab == nil {
 			errs = append(errs, UnmapDevice(h.device.ctx, cuda.Addr(a.Base()), a.pages))
 		}
 	}

@@ -64,6 +64,7 @@ type Allocation struct {
 	heap  *Heap
 	arena *arena // Origin Arena of a heap with files only
 	pages int    // bytes mapped: whole pages, on a device of its granularity
+	slab  *slab  // that it is a part of, or nil
 	id    uint64 // the driver's, DeviceAdopted only
 	freed atomic.Bool
 	leave sync.Mutex   // of its owner
@@ -483,14 +484,21 @@ type Stats struct {
 	Allocations int
 	LiveBytes   int64 // of host memory, as asked for
 	DeviceBytes int64 // of device memory, as asked for
+	OwnBytes    int64 // of device memory that the driver has given for the library's own use, which is in no buffer
 	HeldBytes   int64 // freed, and not to be used again as long as a peer may be at it; it takes no memory
 }
 
 // Stats counts.
 func (h *Heap) Stats() Stats {
+	var own int64
+	h.device.slicing.Lock()
+	for _, x := range h.device.slabs {
+		own += int64(x.whole.pages)
+	}
+	h.device.slicing.Unlock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := Stats{Arenas: len(h.arenas), Allocations: len(h.live)}
+	s := Stats{OwnBytes: own, Arenas: len(h.arenas), Allocations: len(h.live)}
 	for _, a := range h.arenas {
 		s.ArenaBytes += int64(a.file.Size())
 	}

@@ -85,9 +85,12 @@ func (sp *Space) newChannel(peer int, e engine.Export, refused error) (*Channel,
 		return nil, err
 	}
 	ch := &Channel{sp: sp, c: c, peer: peer, slot: -1}
-	ch.slot = sp.freeSlot()
+	ch.slot = sp.freeSlot(e.GPU)
 	if (ch.slot < 0 || ch.slot >= maxEnds) && refused == nil {
 		refused = errNoEnd
+	}
+	if most := sp.gpuSlots(); refused == nil && e.GPU && ch.slot >= most {
+		refused = noGPUEnd(most)
 	}
 	if ch.slot < 0 {
 		return nil, refused

@@ -102,18 +102,43 @@ type occupant interface {
 var errNoEnd = fmt.Errorf("%d channels are open, or closed on one side only (close both), and windows on devices "+
 	"count once for each rank: %w", maxEnds, fault.ErrLimit)
 
-// freeSlot is a slot that nobody needs, or -1. The caller holds mu.
-func (sp *Space) freeSlot() int {
-	free := -1
+// noGPUEnd is errNoEnd for ends on devices, for which areas have less room.
+func noGPUEnd(most int) error {
+	return fmt.Errorf("%d channels over memory of devices are open, or closed on one side only (close both), for which a "+
+		"communicator that Split or Dup has made has room, and windows on devices count once for each rank: %w", most,
+		fault.ErrLimit)
+}
+
+// gpuSlots is how many slots, the first ones, ends on a device can have.
+func (sp *Space) gpuSlots() int {
+	if sp.gpu == nil {
+		return 0
+	}
+	return sp.gpu.d.Layout.Channels
+}
+
+// freeSlot is a slot that nobody needs, or -1. Who has no need of one for an end on a device leaves those to others as
+// long as there are more. The caller holds mu.
+func (sp *Space) freeSlot(onDevice bool) int {
+	first, beyond, most := -1, -1, sp.gpuSlots()
 	for i, u := range sp.used {
 		if u != nil && u.left() {
 			sp.used[i] = nil
 		}
-		if sp.used[i] == nil && free < 0 {
-			free = i
+		if sp.used[i] != nil {
+			continue
+		}
+		if first < 0 {
+			first = i
+		}
+		if beyond < 0 && i >= most && i < maxEnds {
+			beyond = i
 		}
 	}
-	return free
+	if beyond >= 0 && !onDevice {
+		return beyond
+	}
+	return first
 }
 
 // left reports whether both ends have closed the channel: the other end's slot has gone on to another one, then, or

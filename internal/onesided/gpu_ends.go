@@ -44,7 +44,7 @@ func (sp *Space) noDeviceOf(rank int) error {
 	return nil
 }
 
-func (es *gpuEnds) StatusLines() int     { return maxEnds }
+func (es *gpuEnds) StatusLines() int     { return es.d.Layout.Channels }
 func (es *gpuEnds) PlaceLines(first int) { es.first = first }
 func (es *gpuEnds) Stuck() int           { return -1 }
 func (es *gpuEnds) Fatal() *fault.Error  { return nil }
@@ -58,7 +58,7 @@ func (es *gpuEnds) clear(slot int) error {
 	var zero [kernels.ChannelBytes]byte
 	es.status(slot).Abort.Store(0)
 	es.status(slot).Error.Store(kernels.OK)
-	return es.d.Domain.Copy(cuda.Addr(es.d.Area.Base())+cuda.Addr(kernels.ChannelAt(slot)), zero[:], true)
+	return es.d.Domain.Copy(cuda.Addr(es.d.Area.Base())+cuda.Addr(es.d.Layout.Channel(slot)), zero[:], true)
 }
 
 // add has g end with the device.

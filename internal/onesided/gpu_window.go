@@ -47,9 +47,9 @@ func (w *Window) takeSlots() error {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	for r := range c.Size() {
-		slot := sp.freeSlot()
-		if slot < 0 || slot >= maxEnds {
-			return errNoEnd
+		slot := sp.freeSlot(true)
+		if most := sp.gpuSlots(); slot < 0 || slot >= most {
+			return noGPUEnd(most)
 		}
 		sp.used[slot] = windowSlot{w, r}
 		w.gpu.slots = append(w.gpu.slots, slot)

@@ -115,7 +115,7 @@ func (w *Window) compare(all [][]byte) (int, error) {
 		switch {
 		case x.Device != first.Device:
 			return differ("the window's memory", whereIs[first.Device], whereIs[x.Device])
-		case x.Device && (w.c.Rank() >= len(x.Slots) || x.Slots[w.c.Rank()] >= maxEnds):
+		case x.Device && (w.c.Rank() >= len(x.Slots) || int(x.Slots[w.c.Rank()]) >= w.sp.gpuSlots()):
 			return r, fmt.Errorf("record of rank %d: bad end: %w", r, fault.ErrMismatch)
 		case x.Flags != first.Flags:
 			return differ("the window's flags", WindowFlags(first.Flags), WindowFlags(x.Flags))

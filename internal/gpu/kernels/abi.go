@@ -15,12 +15,11 @@ const (
 	MaxRanks    = 8        // ranks that one operation can have
 	MaxBlocks   = 256      // blocks of a grid
 	MaxExtents  = 1024     // exported allocations of a rank at a time
-	MaxChannels = 512      // ends of channels of a rank at a time
+	MaxChannels = 512      // ends of channels of a rank at a time, at most: see Layout.Channels
 	MaxSteps    = 8        // of a channel's kernel
 	ChannelGrid = 128      // blocks of a channel's kernel
 	MaxLanes    = 16       // of a kernel of messages: both ways, with every rank
 	MaxMessages = 64       // of a kernel of messages
-	PacketData  = 1 << 20  // bytes of data that one rank can send another as packets, in one stage of an operation
 	EagerBytes  = 64 << 10 // of the largest message that travels as packets
 )
 
@@ -28,11 +27,17 @@ const (
 const ChannelBytes = 2304
 
 const (
-	areaChannel = 64 << 10
-	areaPackets = 2 << 20
-	packetBytes = 2 * PacketData
-	staging     = 16 << 20
-	boxBytes    = 4*EagerBytes + 4<<20
+	areaPackets = 64 << 10
+	boxBytes    = 4 * EagerBytes
+	large       = 4 << 20 // of each of four staging buffers in memory of their own
+	fifoSlots   = 32      // of a FIFO in memory of its own
+	fifoBytes   = 64 << 10
+)
+
+// StagingBytes is the size of a rank's staging memory beside its area, and FIFOBytes that of a FIFO there.
+const (
+	StagingBytes = 4 * large
+	FIFOBytes    = fifoSlots * fifoBytes
 )
 
 // What a kernel may find wrong (Status.Error).
@@ -63,6 +68,8 @@ type Params struct {
 	Dst       uint64
 	SrcWord   uint64
 	DstWord   uint64
+	Stage     uint64 // staging memory beside the area, and its word: 0 until peers have it mapped
+	StageWord uint64
 	Signature uint64
 	Count     uint64
 	Timeout   uint64 // nanoseconds
@@ -73,6 +80,9 @@ type Params struct {
 	Root      uint32
 	Size      uint32 // bytes of an element
 	Push      uint32
+	Row       uint32
+	Little    uint32
+	Large     uint32
 }
 
 // VectorParams is what the kernel MoveV takes: ubc_vector_params of src/abi.h. Count is 0; parts lie one after the
@@ -96,6 +106,7 @@ type Status struct {
 	Detail uint64
 	Claim  atomic.Uint32 // of Messages: 0 once the host has taken the error, after Error
 	More   atomic.Uint32 // of Messages: how many did not match that were not told; kernels alone write it
+	Narrow atomic.Uint32 // of the others: the last operation that staging memory in areas was little for; likewise
 }
 
 // CountsOf is what the error Counts means: how many elements Peer expects, from whom, and how many that rank sends.
@@ -128,18 +139,12 @@ func (s *Status) Broke(code uint32, timeout time.Duration, more string) (step st
 	return "status", fmt.Errorf("status %d of a kernel is unknown: %w", code, fault.ErrAborted)
 }
 
-// AreaBytes is the size of each rank's device area, zeroed, for a communicator of that many ranks.
-func AreaBytes(ranks int) int { return Boxes(ranks) + ranks*boxBytes }
-
-// Boxes is where, in a rank's device area, the packets and pieces of its messages are, for MailParams.
-func Boxes(ranks int) int { return areaPackets + 4*ranks*packetBytes + 4*staging }
-
 // Word is how a rank tells its peers where its buffer is: at offset in the extent, which all of them have mapped. The
 // word of a buffer that is staged is 0.
 func Word(extent uint32, offset int) uint64 { return 1<<63 | uint64(extent)<<48 | uint64(offset) }
 
-// ChannelAt is where, in a rank's device area, its end of a channel is, of ChannelBytes; zeroed for each new channel.
-func ChannelAt(slot int) int { return areaChannel + slot*ChannelBytes }
+// Through is the word of a FIFO in memory of its own, which a rank tells in place of a staged destination's.
+func Through(extent uint32, offset int) uint64 { return 1<<62 | uint64(extent)<<48 | uint64(offset) }
 
 // Sides of a channel, whose kernels may run at the same time.
 const (
@@ -213,6 +218,8 @@ type Message struct {
 type Lane struct {
 	Area     uint64 // the peer's, as mapped here
 	Table    uint64 // of the peer's extents; 0 for this rank itself
+	FIFO     uint64 // of receives: where pieces come, of sends: the small one at the peer
+	FIFOWord uint64 // of receives: 0: that is the small one, else Through
 	Peer     uint32
 	Receives uint32 // 1, or 0: sends
 	First    uint32 // of MailParams.Message
@@ -228,6 +235,8 @@ type MailParams struct {
 	Status  uint64
 	Timeout uint64 // nanoseconds, of each wait
 	Boxes   uint64
+	Slots   uint32 // of the small FIFOs
+	Slot    uint32 // bytes of one
 	Rank    uint32
 	Lanes   uint32 // in order of their blocks
 	Lane    [MaxLanes]Lane

@@ -24,8 +24,8 @@ const (
 // channel queues a kernel of rank r's end of a channel between ranks 0 and 1.
 func (w *world) channel(s *cuda.Stream, r, blocks, threads, side int, steps ...Step) {
 	m, peer := w.ranks[r], w.ranks[1-r]
-	p := ChannelParams{Mine: uint64(m.area) + uint64(ChannelAt(channelSlot)),
-		Theirs: uint64(peer.area) + uint64(ChannelAt(channelSlot)), Status: uint64(m.statusAt), Timeout: uint64(testkit.Limit),
+	p := ChannelParams{Mine: uint64(m.area) + uint64(w.layout.Channel(channelSlot)),
+		Theirs: uint64(peer.area) + uint64(w.layout.Channel(channelSlot)), Status: uint64(m.statusAt), Timeout: uint64(testkit.Limit),
 		SaltOut: uint32(saltOf + 1 - r), SaltIn: uint32(saltOf + r), Peer: uint32(1 - r), Side: uint32(side),
 		Steps: uint32(len(steps))}
 	for i, x := range steps {
@@ -51,7 +51,7 @@ func (w *world) sync() {
 // end is rank r's end as it lies in its area, read by way of s.
 func (w *world) end(r int, s *cuda.Stream) (in [slots]uint32, counts [ChannelGrid][4]uint32) {
 	b := make([]byte, ChannelBytes)
-	require.NoError(w.t, s.Download(b, w.ranks[r].area+cuda.Addr(ChannelAt(channelSlot))))
+	require.NoError(w.t, s.Download(b, w.ranks[r].area+cuda.Addr(w.layout.Channel(channelSlot))))
 	for i := range in {
 		in[i] = binary.LittleEndian.Uint32(b[4*i:])
 	}
@@ -140,7 +140,7 @@ func TestChannelCounts(t *testing.T) {
 			}
 			if before > 0 {
 				for _, m := range w.ranks {
-					require.NoError(t, m.stream.Upload(m.area+cuda.Addr(ChannelAt(channelSlot)), end))
+					require.NoError(t, m.stream.Upload(m.area+cuda.Addr(w.layout.Channel(channelSlot)), end))
 				}
 			}
 			var beside [2]*cuda.Stream

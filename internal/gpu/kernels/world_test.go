@@ -21,7 +21,7 @@ const (
 	room     = 96 << 20 // of each buffer
 	poison   = 0xa5
 	guard    = 64
-	extentOf = 7 // of sources; destinations are the next
+	extentOf = 7 // of sources; destinations are the next, then staging memory
 )
 
 // world is ranks on the devices in turn, so that one device is enough: the grids are small, and all run at once.
@@ -29,6 +29,7 @@ type world struct {
 	t        *testing.T
 	ranks    []*member
 	emulated bool
+	layout   Layout
 	rand     *rand.Rand
 }
 
@@ -37,6 +38,7 @@ type member struct {
 	set                   *Set
 	stream                *cuda.Stream
 	area, table, src, dst cuda.Addr
+	staging               cuda.Addr
 	status                *Status
 	statusAt              cuda.Addr
 	input                 []byte
@@ -53,7 +55,7 @@ func newWorld(t *testing.T, n int) *world {
 	require.NoError(t, err)
 	seed := rand.Uint64()
 	t.Logf("seed %d, on %d x %s", seed, len(devices), devices[0].Name)
-	w := &world{t: t, emulated: strings.Contains(devices[0].Name, "Emulated"), rand: rand.New(rand.NewPCG(seed, 0))}
+	w := &world{t: t, emulated: strings.Contains(devices[0].Name, "Emulated"), layout: First(n), rand: rand.New(rand.NewPCG(seed, 0))}
 	alloc := func(m *member, n int) cuda.Addr {
 		a, err := m.ctx.Alloc(n)
 		require.NoError(t, err)
@@ -75,10 +77,11 @@ func newWorld(t *testing.T, n int) *world {
 		m.stream, err = m.ctx.NewStream()
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, m.stream.Close()) })
-		m.area, m.table = alloc(m, AreaBytes(n)), alloc(m, n*MaxExtents*8)
+		m.area, m.table = alloc(m, w.layout.Bytes()), alloc(m, n*MaxExtents*8)
+		m.staging = alloc(m, StagingBytes)
 		m.src, m.dst = alloc(m, room), alloc(m, room)
 		if !w.emulated { // whose memory is zero, and should not be touched without need
-			require.NoError(t, m.stream.Fill(m.area, 0, AreaBytes(n)))
+			require.NoError(t, m.stream.Fill(m.area, 0, w.layout.Bytes()))
 		}
 		page, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 		require.NoError(t, err)
@@ -93,6 +96,7 @@ func newWorld(t *testing.T, n int) *world {
 		table := make([]uint64, n*MaxExtents)
 		for r, q := range w.ranks {
 			table[r*MaxExtents+extentOf], table[r*MaxExtents+extentOf+1] = uint64(q.src), uint64(q.dst)
+			table[r*MaxExtents+extentOf+2] = uint64(q.staging)
 			if m.ctx.Device() != q.ctx.Device() {
 				require.NoError(t, m.ctx.EnablePeer(q.ctx))
 			}
@@ -171,8 +175,12 @@ func (w *world) launch(o operation, r int) {
 	m, n := w.ranks[r], len(w.ranks)
 	src, dst, _ := o.lens(r, n)
 	p := Params{Status: uint64(m.statusAt), Signature: o.signature(), Count: uint64(o.count), Timeout: uint64(testkit.Limit),
-		Factor: m.factor, Rank: uint32(r), Ranks: uint32(n), Op: uint32(o.op), Root: uint32(o.root),
+		Factor: m.factor, Rank: uint32(r), Op: uint32(o.op), Root: uint32(o.root),
 		Size: uint32(o.t.Size())}
+	w.layout.Fill(&p)
+	if w.rand.IntN(4) > 0 {
+		p.Stage, p.StageWord = uint64(m.staging), Word(extentOf+2, 0)
+	}
 	for q := range n {
 		d := (q - r + n) % n
 		p.Area[d], p.Table[d] = uint64(w.ranks[q].area), uint64(m.table)+uint64(q*MaxExtents*8)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
@@ -58,7 +59,7 @@ func (d *device) open() (err error) {
 	}
 	d.ledger = (*ledger)(d.page.Ptr)
 	d.ledger.magic, d.ledger.domain = ledgerMagic, d.t.heap.Domain
-	if d.rows, err = d.t.heap.AllocDevice(maxPeers * maxExtents * 8); err != nil {
+	if d.rows, err = d.t.heap.AllocDevicePart(engine.TableBytes); err != nil {
 		return err
 	}
 	d.stream, err = d.ctx.NewStream()
@@ -264,8 +265,8 @@ func (r *remote) row(extent uint32) cuda.Addr {
 }
 
 // Import implements engine.DevicePeer.
-func (p *peer) Import(ctx context.Context, extent uint32) (cuda.Addr, error) {
-	return p.take(ctx, extent, 0, 0, 0)
+func (p *peer) Import(ctx context.Context, extent uint32, offset uint64, n int) (cuda.Addr, error) {
+	return p.take(ctx, extent, offset, uint64(n), 0)
 }
 
 // Hold implements engine.DevicePeer.

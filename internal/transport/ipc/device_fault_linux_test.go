@@ -118,7 +118,7 @@ func TestDeviceImportFails(t *testing.T) {
 			require.Equal(t, memory, emulated.Used(t, one))
 			require.Zero(t, a.row(t, ab, extent))
 
-			at, err := ab.Import(background, extent)
+			at, err := ab.Import(background, extent, 0, 0)
 			require.NoError(t, err)
 			require.Equal(t, "text", a.take(t, at, 4))
 			b.imported(t, extent)
@@ -147,7 +147,7 @@ func TestDeviceHandleFails(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, failed(t, b, extent), "cuCtxEnablePeerAccess: CUDA_ERROR_PEER_ACCESS_UNSUPPORTED")
 		t.Setenv("UBCOLL_EMULATE_FAIL", "")
-		at, err := ab.Import(background, extent)
+		at, err := ab.Import(background, extent, 0, 0)
 		require.NoError(t, err)
 		require.Equal(t, "text", a.take(t, at, 4))
 	})
@@ -353,7 +353,7 @@ func TestForgedLedger(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, cuda.OnDevice, m.Type, "what kernels are told is mapped")
 			}
-			_, err := ab.Import(background, i)
+			_, err := ab.Import(background, i, 0, 0)
 			if err != nil {
 				require.NotEmpty(t, err.Error())
 			}

@@ -46,7 +46,7 @@ func TestDeviceOneProcess(t *testing.T) {
 				b.imported(t, extent)
 				at := a.row(t, ab, extent)
 				require.Equal(t, "of b", a.take(t, at, 4))
-				inline, err := ab.Import(background, extent)
+				inline, err := ab.Import(background, extent, 0, 0)
 				require.NoError(t, err)
 				require.Equal(t, at, inline)
 				a.put(t, at+100, "by a")
@@ -66,7 +66,7 @@ func TestDeviceOneProcess(t *testing.T) {
 				peer, why := b.Missing(extent)
 				require.Equal(t, 0, peer)
 				require.Equal(t, "it is not exported any more", why)
-				_, err = ab.Import(background, extent)
+				_, err = ab.Import(background, extent, 0, 0)
 				require.ErrorIs(t, err, fault.ErrStale)
 				third, err := b.Export(b.make(t, 1, "new", legacy))
 				require.NoError(t, err)
@@ -101,7 +101,7 @@ func TestDeviceLeavesNothing(t *testing.T) {
 			x := b.make(t, 1<<20, "x", false)
 			extent, err := b.Export(x)
 			require.NoError(t, err)
-			_, err = ab.Import(background, extent)
+			_, err = ab.Import(background, extent, 0, 0)
 			require.NoError(t, err)
 			if i%2 == 0 {
 				require.NoError(t, b.Withdraw(time.Minute, x))
@@ -152,7 +152,7 @@ func TestDeviceTwoProcesses(t *testing.T) {
 			c.tell(t, "device free")
 			c.tell(t, fmt.Sprint(kind, " 3000000 round", i))
 			r = c.tell(t, "device export")
-			at, err := p.Import(background, r.Extent)
+			at, err := p.Import(background, r.Extent, 0, 0)
 			require.NoError(t, err)
 			require.Equal(t, fmt.Sprint("round", i), a.take(t, at, 6))
 		}
@@ -180,7 +180,7 @@ func TestDeviceShared(t *testing.T) {
 		{Arena: 0, Slot: parts[0].At.Slot, Generation: parts[0].At.Generation, Offset: 4096},
 		{Arena: 0, Slot: parts[1].At.Slot, Generation: parts[1].At.Generation, Offset: 1 << 20},
 	}, states)
-	at, err := ab.Import(background, 0)
+	at, err := ab.Import(background, 0, 0, 0)
 	require.NoError(t, err)
 	deregister := func(x *mem.Allocation) error {
 		return b.Deregister(register.Memory{Generation: x.At.Generation, Device: x.Dev}, nil)
@@ -218,7 +218,7 @@ func TestDeviceRefused(t *testing.T) {
 	require.Zero(t, ap.Row())
 	require.Zero(t, pa.Row())
 	for _, p := range []*peer{ap, pa} {
-		_, err = p.Import(background, 0)
+		_, err = p.Import(background, 0, 0, 0)
 		require.ErrorIs(t, err, fault.ErrNotSupported)
 	}
 	_, err = a.Export(a.alloc(t, 1, ""))
@@ -233,7 +233,7 @@ func TestDeviceRefused(t *testing.T) {
 	require.Equal(t, 0, ap.Number())
 	require.Equal(t, 1, ab.Number())
 	for _, extent := range []uint32{0, maxExtents - 1, maxExtents, math.MaxUint32} {
-		_, err = ab.Import(background, extent)
+		_, err = ab.Import(background, extent, 0, 0)
 		require.ErrorIs(t, err, fault.ErrStale)
 	}
 	stopImporter(b.rank)
@@ -285,7 +285,7 @@ func TestDeviceStress(t *testing.T) {
 						if i == j || random.IntN(2) == 0 {
 							continue
 						}
-						at, err := views[j][i].Import(background, extent)
+						at, err := views[j][i].Import(background, extent, 0, 0)
 						if err != nil {
 							return err
 						}
@@ -341,7 +341,7 @@ func TestDeviceHeld(t *testing.T) {
 	require.NoError(t, err)
 	at, err := ab.Hold(background, number, 4096, 1<<20)
 	require.NoError(t, err)
-	base, err := ab.Import(background, number)
+	base, err := ab.Import(background, number, 0, 0)
 	require.NoError(t, err)
 	require.Equal(t, base+4096, at)
 	for _, bad := range [][2]int{{4 << 20, 1}, {4096, 4 << 20}, {1<<63 - 1, 1<<63 - 1}} {

@@ -159,7 +159,7 @@ func (c *childDevice) do(h *mem.Heap, tr engine.IPC, what []string) (r report, e
 		_, r.Text = tr.Missing(uint32(n))
 	case "read", "write": // extent n of the peer, so many bytes or a text
 		var at cuda.Addr
-		if at, err = c.peer.(engine.DevicePeer).Import(context.Background(), uint32(n)); err != nil {
+		if at, err = c.peer.(engine.DevicePeer).Import(context.Background(), uint32(n), 0, 0); err != nil {
 			return r, err
 		}
 		if what[0] == "write" {

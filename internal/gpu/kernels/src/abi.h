@@ -10,7 +10,7 @@ enum {
 	UBC_MAX_RANKS = 8,
 	UBC_MAX_BLOCKS = 256,
 	UBC_MAX_EXTENTS = 1024, // exported allocations of a rank at a time
-	UBC_MAX_CHANNELS = 512, // ends of channels of a rank at a time
+	UBC_MAX_CHANNELS = 512, // ends of channels of a rank at a time, at most
 	UBC_MAX_STEPS = 8,      // of a channel's kernel
 	UBC_MAX_LANES = 16,     // of a kernel of messages: both ways, with every rank
 	UBC_MAX_MESSAGES = 64,  // of a kernel of messages
@@ -27,8 +27,10 @@ enum {
 	UBC_AREA_FLAG = 16384,    // u64 [MAX_RANKS][MAX_BLOCKS]: epoch << 32 + step; row r written by rank r's blocks
 	UBC_AREA_MAIL = 32 << 10, // [MAX_RANKS] of MAIL_BYTES: this rank's side of its messages with each rank
 	UBC_AREA_CREDIT = 48 << 10, // u64 [MAX_BLOCKS]: epoch << 32 + messages that the right neighbour's blocks have taken
-	UBC_AREA_CHANNEL = 64 << 10, // [MAX_CHANNELS] of CHANNEL_BYTES: this rank's ends of channels
-	UBC_AREA_PACKETS = 2 << 20,
+	UBC_AREA_PACKETS = 64 << 10, // [2 parities][ranks - 1] of params.row: what the rank at distance 1, 2 ... has sent
+	// Behind it, as the host lays it out by the number of ranks and by what the communicator is to take: a little staging
+	// memory, four buffers of params.little; [ranks] of BOX_BYTES, packets of messages from each rank; for each peer a
+	// small FIFO; ends of channels, of CHANNEL_BYTES.
 
 	// This rank's side of its messages with a peer: of those that it sends, then of those that it receives. Messages are
 	// counted from 1. What has parity is [2], by the number of the message mod 2.
@@ -58,25 +60,27 @@ enum {
 	UBC_SIGNAL_SLOTS = UBC_MAX_STEPS,
 	UBC_SIGNAL_UNITS = UBC_CHANNEL_BLOCKS,
 
-	// Behind it, for n ranks: twice (scatter, gather) [2 parities][n ranks] of PACKET_BYTES, then the staging memory,
-	// four buffers of STAGING, then [n ranks] of BOX_BYTES, for the messages of each.
-	UBC_PACKET_BYTES = 2 << 20, // packets of one rank: half of it is data
-	UBC_STAGING = 16 << 20,
+	UBC_STAGING = 4 << 20, // bytes of each of the four staging buffers in memory of their own
 
-	// Twice the packets of a message, by parity, then a FIFO of slots that pieces of a large message pass through.
 	UBC_EAGER_BYTES = 64 << 10, // data of the largest message that travels as packets
-	UBC_FIFO_SLOTS = 64,
+	UBC_BOX_BYTES = 4 * UBC_EAGER_BYTES, // twice the packets of a message, by parity
+
+	// Pieces of a large message pass through a FIFO: a small one in the receiver's area, or one in memory of its own.
+	UBC_FIFO_SLOTS = 32, // of one in memory of its own
 	UBC_FIFO_SLOT_BYTES = 64 << 10,
-	UBC_BOX_BYTES = 4 * UBC_EAGER_BYTES + UBC_FIFO_SLOTS * UBC_FIFO_SLOT_BYTES,
 
 	// A packet is 16 bytes: data (4), flag (4), data (4), flag (4). The flag is the epoch, so that a packet is complete
-	// when both flags have it. Of a descriptor: [0] signature, [1] source word, [2] destination word, [3] nothing yet.
+	// when both flags have it. Of a descriptor: [0] signature; where buffers are of use to peers also [1] source word,
+	// [2] destination word, [3] word of the staging memory of its own.
 	UBC_PACKET = 16,
 };
 
-// A buffer's word: 0 if it is staged, else DIRECT, the number of the extent (15 bits from bit 48), and the offset in it
-// (48 bits).
+// A buffer's word: 0 if it is staged, else DIRECT, the number of the extent (14 bits from bit 48), and the offset in it
+// (48 bits). Where a message is staged, THROUGH instead of DIRECT says that the place is a FIFO of its own.
 #define UBC_DIRECT (1ull << 63)
+#define UBC_THROUGH (1ull << 62)
+#define UBC_EXTENT(word) ((ubc_u32)((word) >> 48) & 0x3fff)
+#define UBC_OFFSET(word) ((word) & ((1ull << 48) - 1))
 
 // Signatures are the engine's: kind 5 bits, type 4, reduction 3, root 12, count 40. Kind 0 is a refusal, whose
 // low 32 bits are its code.
@@ -122,6 +126,7 @@ typedef struct {
 	ubc_u64 status;               // ubc_status in page-locked host memory, this rank's
 	ubc_u64 src, dst;             // own buffers; 0 if there is none
 	ubc_u64 src_word, dst_word;   // for the descriptor
+	ubc_u64 stage, stage_word;    // own staging memory beside the area, and its word: 0 until peers have it mapped
 	ubc_u64 signature;
 	ubc_u64 count;   // as in the signature: elements of one slice, or of the whole, as the kind has it
 	ubc_u64 timeout; // nanoseconds
@@ -131,6 +136,10 @@ typedef struct {
 	ubc_u32 root;
 	ubc_u32 size;    // bytes of an element
 	ubc_u32 push;    // 1: always by way of the receivers' staging memory; 0: peers' direct sources are read where they are
+	// The same on all ranks, in bytes:
+	ubc_u32 row;     // of a row of packets: half of it is data
+	ubc_u32 little;  // of each of the four staging buffers in an area, and
+	ubc_u32 large;   // of those in memory of their own, which are used if all ranks have them
 } ubc_params;
 
 // The parameters of the operations whose parts have lengths that differ, of count 0. Parts lie one after the other.
@@ -204,6 +213,8 @@ typedef struct {
 typedef struct {
 	ubc_u64 area;  // the peer's, as mapped here
 	ubc_u64 table; // of the peer's extents; 0 for this rank itself
+	ubc_u64 fifo;  // of receives: where pieces come, of sends: the small FIFO at the peer
+	ubc_u64 fifo_word; // of receives: 0: that is the small one, else its word, with THROUGH
 	ubc_u32 peer;
 	ubc_u32 receives;        // 1, or 0: sends
 	ubc_u32 first, messages; // of params.message
@@ -216,6 +227,7 @@ typedef struct {
 	ubc_u64 status;
 	ubc_u64 timeout; // nanoseconds, of each wait
 	ubc_u64 boxes;   // where they are in an area
+	ubc_u32 slots, slot_bytes; // of the small FIFOs
 	ubc_u32 rank;
 	ubc_u32 lanes;   // in order of their blocks
 	ubc_lane lane[UBC_MAX_LANES];
@@ -232,6 +244,7 @@ typedef struct {
 	ubc_u64 detail;
 	ubc_u32 claim; // of kernels of messages: 1 once one has an error to tell, 2 if messages end with it
 	ubc_u32 more;  // of those: how many messages did not match without being told, since another one was; only grows
+	ubc_u32 narrow; // of the others: the last operation that staging memory in areas was little for
 } ubc_status;
 
 #endif

@@ -58,10 +58,11 @@ UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 	if (ubc_broken_before(broken, e))
 		return;
 	ubc_u64 bytes = p.count * p.size;
-	UBC_SHARED(ubc_u64, words, 2 * R, 1);
+	UBC_SHARED(ubc_u64, words, 3 * R, 1);
 	UBC_SHARED(ubc_u64, found, R, 2);
 	UBC_SHARED(ubc_u64, to, R, 3); // where this rank passes on a window of its slice, by distance
-	ubc_post_desc(p, e, target);
+	UBC_SHARED(ubc_u64, staging, R, 5);
+	ubc_post_words(p, e, target);
 	bool ok = ubc_entry_barrier(p, e, words), whole = true;
 	if (ok && bytes > 0) {
 		for (ubc_u32 r = 0; r < n; r++)
@@ -71,16 +72,20 @@ UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 			if (r != p.rank && r != p.root && (words[2 * r + 1] & UBC_DIRECT) != 0)
 				ok = (dst = ubc_resolve(p, e, r, words[2 * r + 1])) != 0 && ok;
 			found[r] = dst;
+			if (!whole)
+				ok = ubc_find_staging(p, e, words, r, staging) && ok;
 		}
 		ok = ubc_sync_and(ok);
 	}
 	ubc_u64 stride = n > 1 ? ((bytes + n - 2) / (n - 1) + 15) / 16 * 16 : 0;
-	ubc_staging stage = ubc_staging_slots(p, n); // a slot for what each peer sends
+	ubc_staging stage = ubc_staging_slots(p, words, staging, n); // a slot for what each peer sends
 	// About eight rounds, if each thread of the grid then has something to do.
 	ubc_u64 window = (stride / 8 + 127) / 128 * 128, least = 16ull * UBC_BLOCKS * UBC_THREADS;
 	window = window > least ? window : least;
-	window = window < stage.bytes ? window : stage.bytes;
+	ubc_u64 most = whole ? 4ull * UBC_STAGING / n : stage.bytes;
+	window = window < most ? window : most;
 	ubc_u32 rounds = ok ? (ubc_u32)((stride + window - 1) / window) : 0;
+	ubc_note_rounds(p, e, stage, rounds);
 	bool root = p.rank == p.root, staged = !root && ok && (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
 	ubc_u32 behind = ubc_distance(p, p.root); // how far the root is behind this rank: its distance
 	for (ubc_u32 i = 0; ok && rounds > 0 && i <= rounds; i++) {
@@ -93,8 +98,7 @@ UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 				ubc_u32 peer = ubc_peer(p, q);
 				ubc_u64 begin = (q - 1) * stride, length = ubc_clip(bytes, begin, stride);
 				ubc_copy_any(
-					found[peer] != 0 ? found[peer] + begin + offset
-									 : ubc_select(p.area, q) + ubc_slot(stage, i, p.rank),
+					found[peer] != 0 ? found[peer] + begin + offset : ubc_slot(stage, q, i, p.rank),
 					p.src + begin + offset, ubc_clip(length, offset, window));
 			}
 			ubc_signal(p, e, i + 1);
@@ -108,14 +112,14 @@ UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 				ubc_u64 dst = q == 0 && staged ? own : 0;
 				if (q != 0 && q < n && q != behind) {
 					dst = found[ubc_peer(p, q)];
-					dst = dst != 0 ? dst + begin + offset : ubc_select(p.area, q) + ubc_slot(stage, i, p.rank);
+					dst = dst != 0 ? dst + begin + offset : ubc_slot(stage, q, i, p.rank);
 				}
 				to[q] = dst;
 			}
 			ok = UBC_THREAD != 0 || ubc_wait_flag(p, e, i + 1, p.root, ubc_flag(p.area[0], p.root));
 			if (!(ok = ubc_sync_and(ok)))
 				break;
-			ubc_copy_to_all(to, staged ? p.area[0] + ubc_slot(stage, i, p.root) : own, ubc_clip(length, offset, window));
+			ubc_copy_to_all(to, staged ? ubc_slot(stage, 0, i, p.root) : own, ubc_clip(length, offset, window));
 			ubc_signal(p, e, i + 1);
 		}
 		if (i == 0)
@@ -128,7 +132,7 @@ UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 			if (q == behind)
 				continue;
 			ubc_u64 begin = (ubc_u64)((q + n - behind) % n - 1) * stride, length = ubc_clip(bytes, begin, stride);
-			ubc_copy_any(p.dst + begin + offset, p.area[0] + ubc_slot(stage, i - 1, ubc_peer(p, q)),
+			ubc_copy_any(p.dst + begin + offset, ubc_slot(stage, 0, i - 1, ubc_peer(p, q)),
 				ubc_clip(length, offset, window));
 		}
 	}

@@ -5,10 +5,11 @@
 // A small message goes as packets into the receiver's box, beside a packet that says what it is, the head. There is room
 // for two: the sender waits for the credit of the message before the last one. For a large one the receiver posts where
 // it wants it, before it knows that it comes, in two packets: the destination's word, 0 if the sender cannot write
-// there, and what it is for. The sender writes it there and signals, or puts pieces into the slots of a FIFO in the
-// receiver's box, each with a signal of its own, and waits for the credit of those that are in its way. A receiver of a
-// small message answers a large one's head in the same way. Both compare what is sent with what is posted before any of
-// it moves, the sender of a small message excepted.
+// there, and what it is for. The sender writes it there and signals, or puts pieces into the slots of a FIFO of the
+// receiver's, the small one in its area or another that the word names, each with a signal of its own, and waits for the
+// credit of those that are in its way. Which one is the receiver's choice for each message: all pieces of the one before
+// have been taken when it posts. A receiver of a small message answers a large one's head in the same way. Both compare
+// what is sent with what is posted before any of it moves, the sender of a small message excepted.
 //
 // A message's number is its flag. What is used again by parity, or in the next message, is free: a sender's head comes
 // after all its blocks have ended with the message before, and the receiver's answer likewise.
@@ -20,8 +21,10 @@
 // ubc_lane_end is a block's part of a lane.
 struct ubc_lane_end {
 	ubc_u64 mine, theirs;         // the two ranks' mail with each other
-	ubc_u64 my_box, their_box;    // the peer's packets and pieces for this rank, and this one's for the peer
+	ubc_u64 my_box, their_box;    // the peer's packets for this rank, and this one's for the peer
 	ubc_u64 table;                // of the peer's extents
+	ubc_u64 fifo;                 // as in the lane, until a receiver names another one
+	ubc_u32 slots, slot_bytes;    // of it
 	ubc_u32 peer, block, blocks;  // this block's number in the lane
 };
 
@@ -119,20 +122,19 @@ UBC_FN ubc_u64 ubc_piece_seq(ubc_u64 seq, ubc_u32 i) { return seq << 32 | (i + 1
 UBC_FN bool ubc_send_pieces(
 	const ubc_mail_params &p, const ubc_lane_end &e, const ubc_message &m, ubc_u64 seq, ubc_u64 direct) {
 	bool fifo = direct == 0;
-	ubc_u64 window = fifo ? (ubc_u64)UBC_PIECE : m.bytes;
-	ubc_u32 pieces = fifo ? (ubc_u32)((m.bytes + UBC_PIECE - 1) / UBC_PIECE) : 1, step = fifo ? e.blocks : 1;
+	ubc_u64 window = fifo ? e.slot_bytes : m.bytes;
+	ubc_u32 pieces = fifo ? (ubc_u32)((m.bytes + window - 1) / window) : 1, step = fifo ? e.blocks : 1;
 	UBC_ROLLED
 	for (ubc_u32 i = fifo ? e.block : 0; i < pieces; i += step) {
-		ubc_u32 slot = i % UBC_FIFO_DEPTH;
+		ubc_u32 slot = fifo ? i % e.slots : 0;
 		bool ok = true;
-		if (fifo && i >= UBC_FIFO_DEPTH && UBC_THREAD == 0)
-			ok = ubc_wait64(
-				p, e, seq, e.mine + UBC_OUT_FIFO_CREDIT + 8 * slot, ubc_piece_seq(seq, i - UBC_FIFO_DEPTH), true);
+		if (fifo && i >= e.slots && UBC_THREAD == 0)
+			ok = ubc_wait64(p, e, seq, e.mine + UBC_OUT_FIFO_CREDIT + 8 * slot, ubc_piece_seq(seq, i - e.slots), true);
 		if (!ubc_sync_and(ok))
 			return false;
 		ubc_u64 from = i * window;
-		ubc_copy_share(fifo ? e.their_box + 4 * UBC_EAGER_BYTES + (ubc_u64)slot * UBC_FIFO_SLOT_BYTES : direct,
-			m.at + from, ubc_clip(m.bytes, from, window), fifo ? 0 : e.block, fifo ? 1 : e.blocks);
+		ubc_copy_share(fifo ? e.fifo + (ubc_u64)slot * e.slot_bytes : direct, m.at + from,
+			ubc_clip(m.bytes, from, window), fifo ? 0 : e.block, fifo ? 1 : e.blocks);
 		if (!fifo)
 			break;
 		ubc_sync();
@@ -145,7 +147,7 @@ UBC_FN bool ubc_send_pieces(
 // ubc_send_large sends a large message. pushed says that the destination has it. The result is the same for the whole
 // block.
 UBC_FN bool ubc_send_large(
-	const ubc_mail_params &p, const ubc_lane_end &e, const ubc_message &m, ubc_u64 seq, bool &pushed) {
+	const ubc_mail_params &p, ubc_lane_end e, const ubc_message &m, ubc_u64 seq, bool &pushed) {
 	UBC_SHARED(ubc_u64, posted, 2, 3);
 	bool ok = true;
 	if (UBC_THREAD == 0) {
@@ -180,10 +182,10 @@ UBC_FN bool ubc_send_large(
 		return true;
 	}
 	ubc_u64 direct = 0;
-	if ((word & UBC_DIRECT) != 0) {
-		direct = word & ((1ull << 48) - 1);
+	if (word != 0) {
+		direct = UBC_OFFSET(word);
 		if (e.table != 0) {
-			ubc_u32 extent = (ubc_u32)(word >> 48) & 0x7fff;
+			ubc_u32 extent = UBC_EXTENT(word);
 			ubc_u64 base = extent < UBC_MAX_EXTENTS ? ubc_get64(e.table + 8 * extent) : 0;
 			if (!ubc_sync_and(base != 0)) { // it might come at any moment, and not all blocks miss it
 				if (UBC_THREAD == 0)
@@ -192,7 +194,14 @@ UBC_FN bool ubc_send_large(
 			}
 			direct += base;
 		}
-		pushed = true;
+		if ((word & UBC_THROUGH) != 0) {
+			e.fifo = direct;
+			e.slots = UBC_FIFO_DEPTH;
+			e.slot_bytes = UBC_PIECE;
+			direct = 0;
+		} else {
+			pushed = true;
+		}
 	}
 	return ubc_send_pieces(p, e, m, seq, direct);
 }
@@ -237,10 +246,10 @@ UBC_FN void ubc_send_lane(const ubc_mail_params &p, const ubc_lane &l, const ubc
 // --- receiving
 
 // ubc_post_recv tells the sender where message seq is to go, and what is wanted.
-UBC_FN void ubc_post_recv(const ubc_lane_end &e, const ubc_message &m, ubc_u64 seq) {
+UBC_FN void ubc_post_recv(const ubc_lane &l, const ubc_lane_end &e, const ubc_message &m, ubc_u64 seq) {
 	ubc_u64 to = e.theirs + UBC_OUT_POSTED + (seq & 1) * (2 * UBC_PACKET);
 	ubc_u32 flag = ubc_seq_flag(seq);
-	ubc_store_packet(to, ubc_split(m.word), flag);
+	ubc_store_packet(to, ubc_split(m.word != 0 ? m.word : l.fifo_word), flag);
 	ubc_store_packet(to + UBC_PACKET, ubc_split(ubc_wire_head(m.head)), flag);
 }
 
@@ -282,18 +291,17 @@ UBC_FN bool ubc_recv_small(
 
 // ubc_recv_pieces takes this block's pieces out of the FIFO.
 UBC_FN bool ubc_recv_pieces(const ubc_mail_params &p, const ubc_lane_end &e, const ubc_message &m, ubc_u64 seq) {
-	ubc_u32 pieces = (ubc_u32)((m.bytes + UBC_PIECE - 1) / UBC_PIECE);
+	ubc_u32 pieces = (ubc_u32)((m.bytes + e.slot_bytes - 1) / e.slot_bytes);
 	UBC_ROLLED
 	for (ubc_u32 i = e.block; i < pieces; i += e.blocks) {
-		ubc_u32 slot = i % UBC_FIFO_DEPTH;
+		ubc_u32 slot = i % e.slots;
 		bool ok = true;
 		if (UBC_THREAD == 0)
 			ok = ubc_wait64(p, e, seq, e.mine + UBC_IN_FIFO_FILLED + 8 * slot, ubc_piece_seq(seq, i), true);
 		if (!ubc_sync_and(ok))
 			return false;
-		ubc_u64 to = (ubc_u64)i * UBC_PIECE;
-		ubc_copy_share(m.at + to, e.my_box + 4 * UBC_EAGER_BYTES + (ubc_u64)slot * UBC_FIFO_SLOT_BYTES,
-			ubc_clip(m.bytes, to, UBC_PIECE), 0, 1);
+		ubc_u64 to = (ubc_u64)i * e.slot_bytes;
+		ubc_copy_share(m.at + to, e.fifo + (ubc_u64)slot * e.slot_bytes, ubc_clip(m.bytes, to, e.slot_bytes), 0, 1);
 		ubc_sync(); // what was read is in registers, or further: a fence would only wait for what was written
 		if (UBC_THREAD == 0)
 			ubc_put64(e.theirs + UBC_OUT_FIFO_CREDIT + 8 * slot, ubc_piece_seq(seq, i));
@@ -347,7 +355,7 @@ UBC_FN void ubc_recv_lane(const ubc_mail_params &p, const ubc_lane &l, const ubc
 		if (small)
 			ok = ok && ubc_recv_small(p, e, m, seq, head);
 		else if (ok && first && way != UBC_DONE)
-			ubc_post_recv(e, m, seq);
+			ubc_post_recv(l, e, m, seq);
 		if (!ubc_sync_and(ok)) {
 			if (first)
 				ubc_report(p, UBC_ABORTED, e.peer, seq, 0, 0, 0);
@@ -359,7 +367,7 @@ UBC_FN void ubc_recv_lane(const ubc_mail_params &p, const ubc_lane &l, const ubc
 			return;
 		if (head != ubc_wire_head(m.head) && first) {
 			if (small && UBC_WAY(head) != UBC_BY_PACKETS)
-				ubc_post_recv(e, m, seq); // the sender waits for that
+				ubc_post_recv(l, e, m, seq); // the sender waits for that
 			ubc_report(p, UBC_MISMATCH, e.peer, seq, m.head, head, 1);
 		}
 		if (!ubc_last_block(e, UBC_IN_ARRIVALS))
@@ -380,7 +388,11 @@ UBC_FN void ubc_do_messages(const ubc_mail_params &p) {
 	ubc_lane_end e = {p.area + UBC_AREA_MAIL + l.peer * (ubc_u64)UBC_MAIL_BYTES,
 		l.area + UBC_AREA_MAIL + p.rank * (ubc_u64)UBC_MAIL_BYTES,
 		p.area + p.boxes + l.peer * (ubc_u64)UBC_BOX_BYTES, l.area + p.boxes + p.rank * (ubc_u64)UBC_BOX_BYTES, l.table,
-		l.peer, UBC_BLOCK - l.block, l.blocks};
+		l.fifo, p.slots, p.slot_bytes, l.peer, UBC_BLOCK - l.block, l.blocks};
+	if (l.fifo_word != 0) {
+		e.slots = UBC_FIFO_DEPTH;
+		e.slot_bytes = UBC_PIECE;
+	}
 	if (l.receives)
 		ubc_recv_lane(p, l, e);
 	else

@@ -125,9 +125,10 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 	if (ubc_broken_before(broken, e))
 		return;
 	ubc_u64 bytes = p.count * p.size;
-	UBC_SHARED(ubc_u64, words, 2 * R, 1);
+	UBC_SHARED(ubc_u64, words, 3 * R, 1);
 	UBC_SHARED(ubc_u64, found, R, 2);
-	ubc_post_desc(p, e, target);
+	UBC_SHARED(ubc_u64, staging, R, 5);
+	ubc_post_words(p, e, target);
 	bool ok = ubc_entry_barrier(p, e, words), whole = true, copies = false;
 	if (ok && bytes > 0) {
 		for (ubc_u32 r = 0; r < p.ranks; r++) {
@@ -143,12 +144,15 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 			if (r != p.rank && ubc_route_between(p, p.rank, r, bytes).any && (words[2 * r + 1] & UBC_DIRECT) != 0)
 				ok = (dst = ubc_resolve(p, e, r, words[2 * r + 1])) != 0 && ok;
 			found[r] = dst;
+			if (!whole)
+				ok = ubc_find_staging(p, e, words, r, staging) && ok;
 		}
 		ok = ubc_sync_and(ok);
 	}
-	ubc_staging stage = ubc_staging_slots(p, p.ranks); // a slot for what each peer pushes
+	ubc_staging stage = ubc_staging_slots(p, words, staging, p.ranks); // a slot for what each peer pushes
 	ubc_u64 window = whole || p.ranks == 1 ? bytes : stage.bytes;
 	ubc_u32 rounds = ok && bytes > 0 ? (ubc_u32)((bytes + window - 1) / window) : 0;
+	ubc_note_rounds(p, e, stage, rounds);
 	for (ubc_u32 i = 0; ok && rounds > 0 && i <= rounds; i++) { // reading is a round behind writing
 		if (i < rounds) {
 			ubc_u64 offset = i * window;
@@ -159,7 +163,7 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 				if (to.any)
 					ubc_copy(
 						found[peer] != 0 ? found[peer] + to.dst + offset
-										 : ubc_select(p.area, q) + ubc_slot(stage, i, p.rank),
+										 : ubc_slot(stage, q, i, p.rank),
 						p.src + to.src + offset, ubc_clip(bytes, offset, window));
 			}
 			ubc_signal(p, e, i + 1);
@@ -176,14 +180,14 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 			ubc_u32 peer = ubc_peer(p, q);
 			ubc_route from = ubc_route_between(p, peer, p.rank, bytes);
 			if (from.any)
-				ubc_copy(p.dst + from.dst + offset, p.area[0] + ubc_slot(stage, i - 1, peer),
+				ubc_copy(p.dst + from.dst + offset, ubc_slot(stage, 0, i - 1, peer),
 					ubc_clip(bytes, offset, window));
 		}
 	}
 	ubc_finish(p, e);
 }
 
-// The same with packets, which are read where they arrive. Each part fits a packet buffer.
+// The same with packets, which are read where they arrive. Each part fits a row.
 UBC_FN void ubc_do_move_packets(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
 	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
@@ -202,14 +206,14 @@ UBC_FN void ubc_do_move_packets(const ubc_params &p) {
 			ubc_route to = ubc_route_between(p, p.rank, peer, bytes);
 			if (to.any) {
 				ubc_pair v = ubc_load_pair(p.src + to.src + at, bytes - at, in);
-				ubc_store_packet(ubc_packet_buffer(p, e, 0, ubc_select(p.area, i), p.rank) + 2 * at, v, e);
+				ubc_store_packet(ubc_packets_to(p, e, ubc_select(p.area, i), i) + 2 * at, v, e);
 			}
 		}
 	ubc_post_desc(p, e, target);
 	ubc_copy_own(p, bytes);
 	UBC_UNROLL
 	for (ubc_u32 r = 0; r < R; r++) {
-		from[r] = ubc_packet_buffer(p, e, 0, p.area[0], r);
+		from[r] = ubc_packets_from(p, e, r);
 		if (r < p.ranks && r != p.rank && ubc_route_between(p, r, p.rank, bytes).any)
 			wanted |= 1u << r;
 	}

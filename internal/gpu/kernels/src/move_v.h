@@ -76,11 +76,15 @@ struct ubc_routes {
 	ubc_u64 longest[UBC_MAX_RANKS], due[UBC_MAX_RANKS]; // of each rank: the longest part that it sends; what it receives
 };
 
+// ubc_small is how long a part may be that goes as packets.
+UBC_FN ubc_u64 ubc_small(const ubc_params &p) { return p.row / 2 < UBC_SMALL ? p.row / 2 : UBC_SMALL; }
+
 // ubc_plan_routes is what this rank's counts tell, and whether all its parts are small. The result is the same for the
 // whole block.
 UBC_FN bool ubc_plan_routes(const ubc_vector_params &v, ubc_routes *routes) {
 	const ubc_params &p = v.p;
 	bool small = true, gathers = UBC_KIND(p.signature) == UBC_ALL_GATHER_V;
+	ubc_u64 most = ubc_small(p);
 	for (ubc_u32 r = UBC_THREAD; r < UBC_MAX_RANKS; r += UBC_THREADS) {
 		ubc_u64 src = 0, dst = 0, out = 0, in = 0;
 		UBC_UNROLL
@@ -95,7 +99,7 @@ UBC_FN bool ubc_plan_routes(const ubc_vector_params &v, ubc_routes *routes) {
 		routes->out[r] = out * p.size;
 		routes->in[r] = in * p.size;
 		if (r < p.ranks && r != p.rank)
-			small = small && out * p.size <= UBC_SMALL && in * p.size <= UBC_SMALL;
+			small = small && out * p.size <= most && in * p.size <= most;
 	}
 	return ubc_sync_and(small);
 }
@@ -105,7 +109,7 @@ UBC_FN void ubc_send_part(
 	const ubc_params &p, ubc_u32 e, const ubc_routes *routes, ubc_u32 distance, ubc_u32 t, ubc_u32 threads) {
 	ubc_u32 peer = ubc_peer(p, distance);
 	ubc_u64 src = p.src + routes->src[peer], bytes = routes->out[peer];
-	ubc_u64 to = ubc_packet_buffer(p, e, 0, ubc_select(p.area, distance), p.rank);
+	ubc_u64 to = ubc_packets_to(p, e, ubc_select(p.area, distance), distance);
 	ubc_u32 width = ubc_pair_width(src, bytes);
 	for (ubc_u64 at = 8ull * (UBC_BLOCK * threads + t); at < bytes; at += 8ull * UBC_BLOCKS * threads)
 		ubc_store_packet(to + 2 * at, ubc_load_pair(src + at, bytes - at, width), e);
@@ -116,7 +120,7 @@ UBC_FN void ubc_recv_part(
 	const ubc_params &p, ubc_u32 e, const ubc_routes *routes, ubc_u32 distance, ubc_u32 t, ubc_u32 threads) {
 	ubc_u32 peer = ubc_peer(p, distance);
 	ubc_u64 dst = p.dst + routes->dst[peer], bytes = routes->in[peer];
-	ubc_u64 from = ubc_packet_buffer(p, e, 0, p.area[0], peer);
+	ubc_u64 from = ubc_packets_from(p, e, peer);
 	ubc_u32 width = ubc_pair_width(dst, bytes);
 	for (ubc_u64 at = 8ull * (UBC_BLOCK * threads + t); at < bytes; at += 8ull * UBC_BLOCKS * threads) {
 		ubc_wait w = {0, 0};
@@ -157,7 +161,10 @@ UBC_FN ubc_u64 ubc_part_lengths(const ubc_params &p, const ubc_u64 *rows, ubc_ro
 // takes its destination away, before all have found that.
 UBC_FN void ubc_move_parts(
 	const ubc_params &p, ubc_u32 e, const ubc_u64 *words, ubc_routes *routes, ubc_u64 longest) {
+	UBC_SHARED(ubc_u64, staging, UBC_MAX_RANKS, 5);
 	bool ok = true, whole = true;
+	for (ubc_u32 r = 0; r < p.ranks; r++)
+		whole = whole && (routes->due[r] == 0 || (words[2 * r + 1] & UBC_DIRECT) != 0);
 	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
 		ubc_u64 at = 0;
 		if (r != p.rank && routes->out[r] > 0 && (words[2 * r + 1] & UBC_DIRECT) != 0) {
@@ -165,15 +172,16 @@ UBC_FN void ubc_move_parts(
 			at += routes->to[r];
 		}
 		routes->to[r] = at;
+		if (!whole)
+			ok = ubc_find_staging(p, e, words, r, staging) && ok;
 	}
 	if (!ubc_sync_and(ok))
 		return;
-	for (ubc_u32 r = 0; r < p.ranks; r++)
-		whole = whole && (routes->due[r] == 0 || (words[2 * r + 1] & UBC_DIRECT) != 0);
 	bool copies = routes->due[p.rank] > 0 && (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
-	ubc_staging stage = ubc_staging_slots(p, p.ranks);
+	ubc_staging stage = ubc_staging_slots(p, words, staging, p.ranks);
 	ubc_u64 window = whole ? longest : stage.bytes;
 	ubc_u32 rounds = (ubc_u32)((longest + window - 1) / window);
+	ubc_note_rounds(p, e, stage, rounds);
 	for (ubc_u32 i = 0; i <= rounds; i++) { // reading is a round behind writing
 		if (i < rounds) {
 			ubc_u64 offset = i * window;
@@ -181,7 +189,7 @@ UBC_FN void ubc_move_parts(
 			for (ubc_u32 q = 1; q < p.ranks; q++) {
 				ubc_u32 peer = ubc_peer(p, q);
 				ubc_u64 to = routes->to[peer];
-				ubc_copy_any(to != 0 ? to + offset : ubc_select(p.area, q) + ubc_slot(stage, i, p.rank),
+				ubc_copy_any(to != 0 ? to + offset : ubc_slot(stage, q, i, p.rank),
 					p.src + routes->src[peer] + offset, ubc_clip(routes->out[peer], offset, window));
 			}
 			ubc_signal(p, e, i + 1);
@@ -196,7 +204,7 @@ UBC_FN void ubc_move_parts(
 		UBC_ROLLED
 		for (ubc_u32 q = 1; q < p.ranks; q++) {
 			ubc_u32 peer = ubc_peer(p, q);
-			ubc_copy_any(p.dst + routes->dst[peer] + offset, p.area[0] + ubc_slot(stage, i - 1, peer),
+			ubc_copy_any(p.dst + routes->dst[peer] + offset, ubc_slot(stage, 0, i - 1, peer),
 				ubc_clip(routes->in[peer], offset, window));
 		}
 	}
@@ -212,10 +220,10 @@ UBC_FN void ubc_do_move_v(const ubc_vector_params &v) {
 	ubc_u32 e = ubc_next_epoch(last);
 	if (ubc_broken_before(broken, e))
 		return;
-	UBC_SHARED(ubc_u64, words, 2 * R, 1);
+	UBC_SHARED(ubc_u64, words, 3 * R, 1);
 	UBC_SHARED(ubc_u64, rows, 2 * R * R, 2);
 	UBC_SHARED(ubc_routes, routes, 1, 3);
-	ubc_post_desc(p, e, target);
+	ubc_post_words(p, e, target);
 	ubc_post_counts(v, e);
 	// As many threads for each peer, and for what stays here.
 	ubc_u32 threads = UBC_THREADS / p.ranks, distance = UBC_THREAD / threads, t = UBC_THREAD % threads;
@@ -227,7 +235,7 @@ UBC_FN void ubc_do_move_v(const ubc_vector_params &v) {
 		ubc_u64 src = p.src + routes->src[p.rank], dst = p.dst + routes->dst[p.rank];
 		if (src != dst) // else it is in place
 			ubc_copy_any(dst, src, routes->out[p.rank]);
-		if (longest > UBC_SMALL)
+		if (longest > ubc_small(p))
 			ubc_move_parts(p, e, words, routes, longest);
 		else if (distance > 0 && distance < p.ranks)
 			ubc_recv_part(p, e, routes, distance, t, threads);

@@ -54,16 +54,16 @@ struct ubc_quad { // 16 bytes
 #define UBC_UNROLL _Pragma("unroll")
 #define UBC_ROLLED _Pragma("unroll 1")
 
-// UBC_BUFFER is how much of a staging buffer is used, UBC_SMALL the longest part that packets are for where lengths
-// differ, UBC_CHUNK the longest message of a ring, UBC_PIECE and UBC_FIFO_DEPTH the pieces of a long message and
-// how many may be under way.
+// UBC_SMALL is the longest part that packets are for where lengths differ, if rows have room for it, UBC_CHUNK the longest
+// message of a ring, UBC_PIECE and UBC_FIFO_DEPTH the pieces of a long message and how many may be under way in a FIFO
+// of its own, UBC_NARROW of how many rounds on staging memory in areas is too little.
 enum {
 	UBC_POLLS = 1024,
-	UBC_BUFFER = UBC_STAGING,
 	UBC_SMALL = 128 << 10,
 	UBC_CHUNK = 256 << 10,
 	UBC_PIECE = UBC_FIFO_SLOT_BYTES,
-	UBC_FIFO_DEPTH = UBC_FIFO_SLOTS
+	UBC_FIFO_DEPTH = UBC_FIFO_SLOTS,
+	UBC_NARROW = 8
 };
 
 UBC_FN void ubc_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
@@ -265,8 +265,8 @@ void *emu_shared(int id, size_t n);
 #define UBC_UNROLL
 #define UBC_ROLLED
 
-// Little staging, so that small tests go several rounds.
-enum { UBC_POLLS = 64, UBC_BUFFER = 16384, UBC_SMALL = 1024, UBC_CHUNK = 512, UBC_PIECE = 8192, UBC_FIFO_DEPTH = 3 };
+// Little, so that small tests go several rounds.
+enum { UBC_POLLS = 64, UBC_SMALL = 1024, UBC_CHUNK = 512, UBC_PIECE = 8192, UBC_FIFO_DEPTH = 3, UBC_NARROW = 8 };
 
 UBC_FN void ubc_sync() { emu_sync(); }
 

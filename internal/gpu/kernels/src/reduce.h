@@ -52,10 +52,10 @@ template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 	ubc_u64 to[R], from[R]; // peers from rank + 1 on; by rank
 	UBC_UNROLL
 	for (ubc_u32 i = 1; i < R; i++)
-		to[i] = ubc_packet_buffer(p, o.e, 0, p.area[i], p.rank);
+		to[i] = ubc_packets_to(p, o.e, p.area[i], i);
 	UBC_UNROLL
 	for (ubc_u32 r = 0; r < R; r++)
-		from[r] = ubc_packet_buffer(p, o.e, 0, p.area[0], r);
+		from[r] = ubc_packets_from(p, o.e, r);
 
 	for (ubc_u64 i = o.thread; 8 * i < o.bytes; i += o.threads) {
 		ubc_pair v = first;
@@ -143,12 +143,12 @@ template <class E, int R> UBC_FN void ubc_twoshot_packets(const ubc_params &p) {
 	o.e = ubc_next_epoch(last);
 	if (ubc_broken_before(broken, o.e))
 		return;
-	// Where packets go, by the way from rank + 1 on, and come from, by rank; of the first stage.
-	ubc_u64 to[R], from[R], second = 2ull * p.ranks * UBC_PACKET_BYTES;
+	// Where packets go, by the way from rank + 1 on, and come from, by rank; results lie in the second half of a row.
+	ubc_u64 to[R], from[R], second = p.row / 2;
 	UBC_UNROLL
 	for (ubc_u32 i = 0; i < R; i++) {
-		to[i] = ubc_packet_buffer(p, o.e, 0, p.area[i], p.rank);
-		from[i] = ubc_packet_buffer(p, o.e, 0, p.area[0], i);
+		to[i] = ubc_packets_to(p, o.e, p.area[i], i);
+		from[i] = ubc_packets_from(p, o.e, i);
 	}
 
 	for (ubc_u64 at = begin; at < s.longest; at += step)
@@ -167,7 +167,7 @@ template <class E, int R> UBC_FN void ubc_twoshot_packets(const ubc_params &p) {
 				ubc_u32 peer = ubc_peer(p, i);
 				ubc_u64 length = ubc_slice_length(s, peer), a = p.src + ubc_slice_begin(s, peer) + at;
 				if (at < length)
-					ubc_store_packet(ubc_packet_buffer(p, o.e, 0, ubc_select(p.area, i), p.rank) + 2 * at,
+					ubc_store_packet(ubc_packets_to(p, o.e, ubc_select(p.area, i), i) + 2 * at,
 						ubc_load_source<E, ubc_pair>(o, a, length - at, aligned), o.e);
 			}
 		}
@@ -386,7 +386,7 @@ UBC_FN void ubc_scatter(const ubc_params &p, const ubc_reduction<E> &o, const ub
 			continue;
 		ubc_u32 peer = ubc_peer(p, i);
 		src[i] = p.src + ubc_slice_begin(s, peer) + offset;
-		dst[i] = p.area[i] + ubc_slot(stage, round, ubc_slot_index(p, p.rank, peer));
+		dst[i] = ubc_slot(stage, i, round, ubc_slot_index(p, p.rank, peer));
 		full[i] = (ubc_u32)ubc_vector_bytes(dst[i], src[i], ubc_clip(ubc_slice_length(s, peer), offset, window));
 		most = full[i] > most ? full[i] : most;
 	}
@@ -412,7 +412,7 @@ UBC_FN void ubc_scatter(const ubc_params &p, const ubc_reduction<E> &o, const ub
 		ubc_u32 peer = ubc_peer(p, i);
 		ubc_u64 from = p.src + ubc_slice_begin(s, peer) + offset;
 		ubc_u64 bytes = ubc_clip(ubc_slice_length(s, peer), offset, window);
-		ubc_u64 to = ubc_select(p.area, i) + ubc_slot(stage, round, ubc_slot_index(p, p.rank, peer));
+		ubc_u64 to = ubc_slot(stage, i, round, ubc_slot_index(p, p.rank, peer));
 		ubc_copy_source_rest(o, to, from, bytes, ubc_vector_bytes(to, from, bytes));
 	}
 }
@@ -429,9 +429,10 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	if (ubc_broken_before(broken, o.e))
 		return;
 	ubc_slices s = ubc_slices::of(p, o.bytes);
-	UBC_SHARED(ubc_u64, words, 2 * R, 1); // of all ranks: what they have announced
+	UBC_SHARED(ubc_u64, words, 3 * R, 1); // of all ranks: what they have announced
 	UBC_SHARED(ubc_u64, found, 2 * R, 2); // where that is, 0: staged
-	ubc_post_desc(p, o.e, target);
+	UBC_SHARED(ubc_u64, staging, R, 5);
+	ubc_post_words(p, o.e, target);
 	bool ok = ubc_entry_barrier(p, o.e, words);
 
 	// What all ranks find alike.
@@ -451,15 +452,17 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 				ok = (dst = ubc_resolve(p, o.e, r, words[2 * r + 1])) != 0 && ok;
 			found[2 * r] = src;
 			found[2 * r + 1] = dst;
+			if (!pull || !whole)
+				ok = ubc_find_staging(p, o.e, words, r, staging) && ok;
 		}
 		ok = ubc_sync_and(ok);
 	}
 	// Slots are for what peers send, then for their results.
-	ubc_staging stage = ubc_staging_slots(p, o.n == 1 ? 1 : (whole ? 1 : 2) * (o.n - 1));
+	ubc_staging stage = ubc_staging_slots(p, words, staging, o.n == 1 ? 1 : (whole ? 1 : 2) * (o.n - 1));
 	ubc_u64 window = (pull && whole) || o.n == 1 ? s.longest : stage.bytes;
 	bool copies = ok && !s.scatter && ubc_receives(p, p.rank, p.rank) && (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
-	ubc_u64 own = p.area[0];
 	ubc_u32 rounds = ok && s.longest > 0 ? (ubc_u32)((s.longest + window - 1) / window) : 0;
+	ubc_note_rounds(p, o.e, stage, rounds);
 	// Three stages, a round each behind the one before, with one wait and one signal in each turn: that all have come to the
 	// end of the turn before, which is a while ago.
 	for (ubc_u32 i = pull ? 1 : 0; ok && rounds > 0 && i < rounds + 2; i++) {
@@ -482,7 +485,7 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 					m.in[r] = p.src + ubc_slice_begin(s, r) + offset;
 				else
 					m.in[r] = src != 0 ? src + ubc_slice_begin(s, p.rank) + offset
-									   : own + ubc_slot(stage, round, ubc_slot_index(p, r, p.rank));
+									   : ubc_slot(stage, 0, round, ubc_slot_index(p, r, p.rank));
 				all |= m.in[r];
 			}
 			UBC_UNROLL
@@ -493,7 +496,7 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 					continue;
 				ubc_u64 dst = i == 0 ? p.dst : found[2 * r + 1];
 				m.out[i] = dst != 0 ? dst + ubc_slice_dst(s, p.rank) + offset
-									: p.area[i] + ubc_slot(stage, round, o.n - 1 + ubc_slot_index(p, p.rank, r));
+									: ubc_slot(stage, i, round, o.n - 1 + ubc_slot_index(p, p.rank, r));
 				all |= m.out[i];
 			}
 			m.bytes = ubc_clip(ubc_slice_length(s, p.rank), offset, window);
@@ -512,7 +515,7 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 			for (ubc_u32 q = 1; q < o.n; q++) {
 				ubc_u32 peer = ubc_peer(p, q);
 				ubc_copy_source(plain, p.dst + ubc_slice_begin(s, peer) + offset,
-					own + ubc_slot(stage, round, o.n - 1 + ubc_slot_index(p, peer, p.rank)),
+					ubc_slot(stage, 0, round, o.n - 1 + ubc_slot_index(p, peer, p.rank)),
 					ubc_clip(ubc_slice_length(s, peer), offset, window));
 			}
 		}

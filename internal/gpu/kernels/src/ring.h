@@ -166,9 +166,10 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 	o.e = ubc_next_epoch(last);
 	if (ubc_broken_before(broken, o.e))
 		return;
-	UBC_SHARED(ubc_u64, words, 2 * UBC_MAX_RANKS, 1);
+	UBC_SHARED(ubc_u64, words, 3 * UBC_MAX_RANKS, 1);
 	UBC_SHARED(ubc_u64, found, 1, 2); // where the next rank's destination is, 0: staged
-	ubc_post_desc(p, o.e, target);
+	UBC_SHARED(ubc_u64, staging, UBC_MAX_RANKS, 5);
+	ubc_post_words(p, o.e, target);
 	bool ok = ubc_entry_barrier(p, o.e, words);
 	if (n == 1) {
 		if (ok)
@@ -177,12 +178,13 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 		return;
 	}
 	ubc_slices s = ubc_slices::of(p, o.bytes);
-	ubc_u64 slot = 4ull * UBC_STAGING / (UBC_BLOCKS * UBC_RING_SLOTS) / 128 * 128, row = 16ull * UBC_THREADS;
+	ubc_staging stage = ubc_staging_slots(p, words, staging, 1);
+	ubc_u64 slot = 4 * stage.buffer / (UBC_BLOCKS * UBC_RING_SLOTS) / 128 * 128, row = 16ull * UBC_THREADS;
 	slot = slot < UBC_CHUNK ? slot : UBC_CHUNK;
 	ubc_u64 chunk = (s.stride / UBC_BLOCKS + row) / row * row;
 	chunk = chunk < slot ? chunk : slot;
 	ubc_u64 all = chunk * UBC_BLOCKS, first = chunk * UBC_BLOCK; // of a slice: what all blocks take in turn
-	ubc_u64 staging = ubc_staging_slots(p, 1).offset + UBC_RING_SLOTS * slot * UBC_BLOCK;
+	ubc_u64 first_slot = UBC_RING_SLOTS * slot * UBC_BLOCK;
 	ubc_u32 chunks = ok && o.bytes > 0 && s.stride > first ? (ubc_u32)((s.stride - first + all - 1) / all) : 0;
 	// A block that has nothing to do must not look: the next rank does not wait for it before it ends.
 	ubc_u32 next = ubc_peer(p, 1);
@@ -191,9 +193,11 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 		if (UBC_THREAD == 0) {
 			*found = (word & UBC_DIRECT) != 0 ? ubc_resolve(p, o.e, next, word) : 0;
 			ok = (word & UBC_DIRECT) == 0 || *found != 0;
+			ok = ubc_find_staging(p, o.e, words, p.rank, staging) && ubc_find_staging(p, o.e, words, next, staging) && ok;
 		}
 		ok = ubc_sync_and(ok);
 	}
+	ubc_note_rounds(p, o.e, stage, chunks);
 	bool staged = ok && (words[2 * p.rank + 1] & UBC_DIRECT) == 0; // the own destination
 	ubc_u32 sent = 0, taken = 0;
 	for (ubc_u32 c = 0; ok && c < chunks; c++) {
@@ -209,7 +213,7 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 			k.scale = E::FRACTIONS ? ubc_fraction(step) : 1; // of the ranks in what has come
 			k.divisor = result ? n : E::FRACTIONS ? ubc_fraction(step + 1) : 0;
 			k.own = step < n ? p.src + at : 0;
-			k.in = takes ? p.area[0] + staging + taken % UBC_RING_SLOTS * slot : 0;
+			k.in = takes ? staging[0] + first_slot + taken % UBC_RING_SLOTS * slot : 0;
 			// A result that has come lies in the destination, or has to go there.
 			bool there = step >= n && !staged;
 			if (there)
@@ -217,7 +221,7 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 			k.out[0] = result && !there ? p.dst + at : 0;
 			k.out[1] = 0;
 			if (sends)
-				k.out[1] = result && *found != 0 ? *found + at : p.area[1] + staging + sent % UBC_RING_SLOTS * slot;
+				k.out[1] = result && *found != 0 ? *found + at : staging[1] + first_slot + sent % UBC_RING_SLOTS * slot;
 			ubc_run_step(o, k);
 			ubc_sync();
 			if (sends)

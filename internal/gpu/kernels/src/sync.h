@@ -3,7 +3,8 @@
 // Each kernel is one operation of its rank. All ranks run the same kernels in the same order, and none ends before it
 // has heard from every peer in this operation, so that no rank is ever more than one operation ahead. Memory that peers
 // write is therefore used again two operations later at the earliest (descriptors and packets, by the epoch's parity),
-// or after the peers' descriptors of the next operation have come (staging).
+// or after the peers' descriptors of the next operation have come (staging). So it is of no matter to an operation which
+// staging memory the one before it used.
 #ifndef UBC_SYNC_H
 #define UBC_SYNC_H
 
@@ -147,14 +148,21 @@ UBC_FN ubc_u64 ubc_post_target(const ubc_params &p) {
 	return UBC_BLOCK == 0 && d != 0 && d < p.ranks ? ubc_select(p.area, d) : 0;
 }
 
-// ubc_post_desc posts this rank's descriptor to all peers.
+// ubc_post_desc posts this rank's descriptor to all peers: the signature, which is all that they want of packets.
 UBC_FN void ubc_post_desc(const ubc_params &p, ubc_u32 e, ubc_u64 target) {
+	if (target != 0)
+		ubc_store_packet(ubc_desc_slot(target, e, p.rank), ubc_split(p.signature), e);
+}
+
+// ubc_post_words posts the descriptor with all words, for an operation that has an entry barrier.
+UBC_FN void ubc_post_words(const ubc_params &p, ubc_u32 e, ubc_u64 target) {
 	if (target == 0)
 		return;
 	ubc_u64 at = ubc_desc_slot(target, e, p.rank);
-	ubc_store_packet(at, ubc_split(p.signature), e);
+	ubc_post_desc(p, e, target);
 	ubc_store_packet(at + UBC_PACKET, ubc_split(p.src_word), e);
 	ubc_store_packet(at + 2 * UBC_PACKET, ubc_split(p.dst_word), e);
+	ubc_store_packet(at + 3 * UBC_PACKET, ubc_split(p.stage_word), e);
 }
 
 // ubc_wait_descs waits until every peer has posted this operation, as every kernel must before it ends, and compares.
@@ -176,23 +184,27 @@ UBC_FN void ubc_wait_descs(const ubc_params &p, ubc_u32 e) {
 }
 
 // ubc_entry_barrier waits until all descriptors have come, and is whether they agree. words gets every rank's source and
-// destination word, in the block's shared memory. The result is the same for the whole block.
+// destination word, 2 for each, then their staging memory's, in the block's shared memory. Who wants another operation
+// may have posted its signature alone. The result is the same for the whole block.
 UBC_FN bool ubc_entry_barrier(const ubc_params &p, ubc_u32 e, ubc_u64 *words) {
 	bool ok = true;
 	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
 		if (r == p.rank) {
 			words[2 * r] = p.src_word;
 			words[2 * r + 1] = p.dst_word;
+			words[2 * p.ranks + r] = p.stage_word;
 			continue;
 		}
 		ubc_u64 from = ubc_desc_slot(p.area[0], e, r);
 		ubc_wait w = {0, 0};
 		for (;;) {
 			ubc_quad sig = ubc_load_packet(from), src = ubc_load_packet(from + UBC_PACKET),
-					 dst = ubc_load_packet(from + 2 * UBC_PACKET);
-			if (ubc_ready(sig, e) && ubc_ready(src, e) && ubc_ready(dst, e)) {
+					 dst = ubc_load_packet(from + 2 * UBC_PACKET), stage = ubc_load_packet(from + 3 * UBC_PACKET);
+			bool all = ubc_ready(src, e) && ubc_ready(dst, e) && ubc_ready(stage, e);
+			if (ubc_ready(sig, e) && (all || ubc_packet_data(sig) != p.signature)) {
 				words[2 * r] = ubc_packet_data(src);
 				words[2 * r + 1] = ubc_packet_data(dst);
+				words[2 * p.ranks + r] = ubc_packet_data(stage);
 				// What the peer's memory held before is read after this. It is used, or the assembler would leave it out.
 				sig.w[0] = (ubc_u32)ubc_acquire64(from);
 				ok = ubc_matches(p, e, r, ubc_packet_data(sig)) && ok;
@@ -263,18 +275,27 @@ UBC_FN void ubc_finish(const ubc_params &p, ubc_u32 e) {
 
 // ubc_resolve is where the buffer of a peer's word is mapped here: 0 if it is not, which has been reported.
 UBC_FN ubc_u64 ubc_resolve(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 word) {
-	ubc_u32 extent = (ubc_u32)(word >> 48) & 0x7fff;
+	ubc_u32 extent = UBC_EXTENT(word);
 	ubc_u64 base = extent < UBC_MAX_EXTENTS ? ubc_get64(ubc_select(p.table, ubc_distance(p, peer)) + 8 * extent) : 0;
 	if (base == 0) {
 		ubc_abort(p, e, UBC_NO_EXTENT, peer, p.signature, word);
 		return 0;
 	}
-	return base + (word & ((1ull << 48) - 1));
+	return base + UBC_OFFSET(word);
 }
 
-// ubc_packet_buffer is where the packets of rank from are in an area. There are two stages, scatter (0) and gather (1).
-UBC_FN ubc_u64 ubc_packet_buffer(const ubc_params &p, ubc_u32 e, ubc_u32 stage, ubc_u64 area, ubc_u32 from) {
-	return area + UBC_AREA_PACKETS + ((ubc_u64)(2 * stage + (e & 1)) * p.ranks + from) * UBC_PACKET_BYTES;
+// ubc_packet_row is where packets lie that came to an area from the rank that far behind its owner.
+UBC_FN ubc_u64 ubc_packet_row(const ubc_params &p, ubc_u32 e, ubc_u64 area, ubc_u32 distance) {
+	return area + UBC_AREA_PACKETS + (ubc_u64)((e & 1) * (p.ranks - 1) + distance - 1) * p.row;
+}
+
+// ubc_packets_to is this rank's row at the peer at distance d, whose area it is, and ubc_packets_from that of rank r
+// here; its own is none.
+UBC_FN ubc_u64 ubc_packets_to(const ubc_params &p, ubc_u32 e, ubc_u64 area, ubc_u32 d) {
+	return ubc_packet_row(p, e, area, p.ranks - d);
+}
+UBC_FN ubc_u64 ubc_packets_from(const ubc_params &p, ubc_u32 e, ubc_u32 r) {
+	return ubc_packet_row(p, e, p.area[0], ubc_distance(p, r));
 }
 
 // ubc_recv_packets waits for a packet, at `at` of from[r], of each rank r < R whose bit is in wanted, all at once.
@@ -309,17 +330,46 @@ UBC_FN bool ubc_recv_packets(
 }
 
 // Staging memory is used in rounds, by turns of four buffers, each of slots of `bytes`. Four, because a rank writes the
-// next round's data before it has heard that the peers have read the last one's.
+// next round's data before it has heard that the peers have read the last one's. Every area has some. Where all ranks
+// have announced memory of their own for it, that is used: what they find alike.
 struct ubc_staging {
-	ubc_u64 offset, bytes;
+	const ubc_u64 *at; // by distance, in the block's shared memory
+	ubc_u64 buffer, bytes;
 };
 
-UBC_FN ubc_staging ubc_staging_slots(const ubc_params &p, ubc_u32 slots) {
-	return {UBC_AREA_PACKETS + 4ull * p.ranks * UBC_PACKET_BYTES, UBC_BUFFER / slots / 128 * 128};
+// ubc_announced is whether all have, by the words of the entry barrier.
+UBC_FN bool ubc_announced(const ubc_params &p, const ubc_u64 *words) {
+	bool all = true;
+	for (ubc_u32 r = 0; r < p.ranks; r++)
+		all = all && (words[2 * p.ranks + r] & UBC_DIRECT) != 0;
+	return all;
 }
 
-UBC_FN ubc_u64 ubc_slot(const ubc_staging &s, ubc_u32 round, ubc_u32 slot) {
-	return s.offset + (round & 3) * (ubc_u64)UBC_STAGING + slot * s.bytes;
+// ubc_find_staging finds where rank r's is, for one thread, and reports whether it is there.
+UBC_FN bool ubc_find_staging(const ubc_params &p, ubc_u32 e, const ubc_u64 *words, ubc_u32 r, ubc_u64 *at) {
+	ubc_u32 d = ubc_distance(p, r);
+	if (!ubc_announced(p, words))
+		at[d] = ubc_select(p.area, d) + UBC_AREA_PACKETS + 2ull * (p.ranks - 1) * p.row;
+	else
+		at[d] = r == p.rank ? p.stage : ubc_resolve(p, e, r, words[2 * p.ranks + r]);
+	return at[d] != 0;
+}
+
+// ubc_staging_slots is that memory in slots; at is good once all have been found.
+UBC_FN ubc_staging ubc_staging_slots(const ubc_params &p, const ubc_u64 *words, const ubc_u64 *at, ubc_u32 slots) {
+	ubc_u64 buffer = ubc_announced(p, words) ? p.large : p.little;
+	return {at, buffer, buffer / slots / 128 * 128};
+}
+
+// ubc_slot is where a slot of the rank at distance d is.
+UBC_FN ubc_u64 ubc_slot(const ubc_staging &s, ubc_u32 d, ubc_u32 round, ubc_u32 slot) {
+	return s.at[d] + (round & 3) * s.buffer + slot * s.bytes;
+}
+
+// ubc_note_rounds tells the host if little memory makes for many rounds.
+UBC_FN void ubc_note_rounds(const ubc_params &p, ubc_u32 e, const ubc_staging &s, ubc_u64 rounds) {
+	if (rounds > UBC_NARROW && s.buffer == p.little && UBC_BLOCK == 0 && UBC_THREAD == 0)
+		ubc_put32(p.status + 48, e);
 }
 
 // ubc_clip is how much of length lies in the window of size bytes from offset on.

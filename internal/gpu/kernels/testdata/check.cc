@@ -270,18 +270,19 @@ static void errors() {
 					o = random(0);
 			}
 		o.push = false;
+		o.staging = 0;
 		for (unsigned r = 0; r < N; r++)
 			o.src[r].direct = o.dst[r].direct = true;
 		ops = {o};
 		unsigned was = ranks[absent].extent;
-		ranks[absent].extent = chance(50) ? UBC_MAX_EXTENTS + below(30000) : (was + BATCH) % UBC_MAX_EXTENTS;
+		ranks[absent].extent = chance(50) ? UBC_MAX_EXTENTS + below(15000) : (was + BATCH + 1) % UBC_MAX_EXTENTS;
 		limit = 300000;
 		wants = 1u << UBC_NO_EXTENT | 1u << UBC_TIMEOUT;
 		runLimited(ops, -2);
 		unsigned found = 0;
 		for (unsigned r = 0; r < N; r++)
 			found += ranks[r].status.error == UBC_NO_EXTENT && (int)ranks[r].status.peer == absent &&
-				(ranks[r].status.detail >> 48 & 0x7fff) == ranks[absent].extent;
+				UBC_EXTENT(ranks[r].status.detail) == ranks[absent].extent;
 		unsigned want = o.name.find("ring") == std::string::npos ? N - 1 : 1; // the one that writes there
 		if (found != want)
 			FAIL("%u of %u ranks have noticed the bad extent: %s", found, want, describe(o).c_str());

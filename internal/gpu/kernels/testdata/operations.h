@@ -24,6 +24,7 @@ struct operation {
 	std::string name;
 	unsigned blocks, threads;
 	bool push;
+	unsigned staging; // bits of the ranks that announce some of their own
 	int odd = -1; // the rank that does something else
 	bool refuses = false;
 	uint64_t sig, oddSig = 0;
@@ -168,6 +169,7 @@ static operation random(int only) {
 	o.blocks = 1 + below(3);
 	o.threads = UBC_MAX_RANKS + below(9);
 	o.push = chance(40);
+	o.staging = chance(50) ? (1u << N) - 1 : chance(50) ? below(1u << N) : 0;
 	o.sig = signature(o.kind, o.type, o.op, o.root, o.count);
 	bool allDirect = chance(40), placed = chance(35);
 	for (unsigned r = 0; r < N; r++) {
@@ -275,13 +277,19 @@ static ubc_vector_params params(operation &o, unsigned r) {
 	p.root = o.root;
 	p.size = sizes[o.type];
 	p.push = o.push;
+	p.row = ROW;
+	p.little = LITTLE;
+	p.large = LARGE;
+	p.stage = (uint64_t)ranks[r].stage;
+	if (o.staging >> r & 1)
+		p.stage_word = UBC_DIRECT | (uint64_t)(ranks[r].extent + BATCH) << 48;
 	return v;
 }
 
 static std::string describe(const operation &o) {
 	char s[400];
-	snprintf(s, sizeof s, "%s kind %d type %s op %d root %d count %zu grid %ux%u push %d odd %d refuses %d",
-		o.name.c_str(), o.kind, types[o.type], o.op, o.root, o.count, o.blocks, o.threads, o.push, o.odd, o.refuses);
+	snprintf(s, sizeof s, "%s kind %d type %s op %d root %d count %zu grid %ux%u push %d staging %#x odd %d refuses %d",
+		o.name.c_str(), o.kind, types[o.type], o.op, o.root, o.count, o.blocks, o.threads, o.push, o.staging, o.odd, o.refuses);
 	std::string d = s;
 	for (unsigned r = 0; r < N; r++) {
 		snprintf(s, sizeof s, "\n  rank %u: src %p%s dst %p%s", r, (void *)o.src[r].p, o.src[r].direct ? " direct" : "",

@@ -14,7 +14,7 @@ static bool chance(unsigned percent) { return below(100) < percent; }
 enum { GUARD = 64, HEAP = 8 << 20, BATCH = 6 };
 
 struct rank {
-	char *area = nullptr, *heap = nullptr;
+	char *area = nullptr, *heap = nullptr, *stage = nullptr;
 	size_t used = 0;
 	unsigned extent = 0;
 	std::vector<std::vector<uint64_t>> table;
@@ -27,9 +27,10 @@ struct rank {
 static unsigned N;
 static std::vector<rank> ranks;
 
-static size_t areaBytes() {
-	return UBC_AREA_PACKETS + 4ull * N * UBC_PACKET_BYTES + 4ull * UBC_STAGING;
-}
+// Little staging, so that small operations go several rounds; rows for packets of 5000 elements, twice.
+enum { LITTLE = 4096, LARGE = 16384, ROW = 256 << 10 };
+
+static size_t areaBytes() { return UBC_AREA_PACKETS + 2ull * (N - 1) * ROW + 4ull * LITTLE; }
 
 static void fresh(char *&p, size_t n) {
 	if (p)
@@ -44,9 +45,11 @@ static void fresh(char *&p, size_t n) {
 static void import() {
 	for (rank &r : ranks) {
 		r.table.assign(N, std::vector<uint64_t>(UBC_MAX_EXTENTS));
-		for (unsigned q = 0; q < N; q++)
+		for (unsigned q = 0; q < N; q++) {
 			for (unsigned i = 0; i < BATCH; i++)
 				r.table[q][ranks[q].extent + i] = (uint64_t)ranks[q].heap;
+			r.table[q][ranks[q].extent + BATCH] = (uint64_t)ranks[q].stage;
+		}
 	}
 }
 
@@ -56,7 +59,8 @@ static void reset() {
 	for (rank &r : ranks) {
 		fresh(r.area, areaBytes());
 		fresh(r.heap, HEAP);
-		r.extent = below(UBC_MAX_EXTENTS - BATCH);
+		fresh(r.stage, 4 * LARGE);
+		r.extent = below(UBC_MAX_EXTENTS - BATCH - 1); // the last one is the staging memory's
 	}
 	uint32_t epoch = chance(50) ? 0 : 0xfffffffc; // also around the end
 	for (rank &r : ranks) {
@@ -71,6 +75,7 @@ static void release() {
 	for (rank &r : ranks) {
 		munmap(r.area, areaBytes());
 		munmap(r.heap, HEAP);
+		munmap(r.stage, 4 * LARGE);
 	}
 }
 

@@ -1,0 +1,129 @@
+package gpu
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/mem"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// Extra is memory of this rank's device beside its area, which peers write: made when it is first of use, and used once
+// they all have it mapped, until the communicator ends. The zero Extra is not made. Where it cannot be made, areas do.
+type Extra struct {
+	begin  sync.Once
+	made   atomic.Bool // or given up
+	at     *mem.Allocation
+	extent uint32
+	offset uint64
+	ready  atomic.Bool
+}
+
+// Ready reports whether all peers have it mapped, and where it is: here, and for them.
+func (x *Extra) Ready() (at uint64, extent uint32, offset int, ok bool) {
+	if !x.ready.Load() {
+		return 0, 0, 0, false
+	}
+	return uint64(x.at.Base()), x.extent, int(x.offset), true
+}
+
+// Make makes x, of so many bytes, in the background: the driver may have its reasons to wait for what runs. It reports
+// whether x may be ready later, but is not yet. It may be called by several goroutines.
+func (d *Device) Make(x *Extra, bytes int) (late bool) {
+	x.begin.Do(func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.gone {
+			x.made.Store(true)
+			return
+		}
+		d.making.Go(func() {
+			if err := d.makeExtra(x, bytes); err != nil {
+				d.noExtra.Do(func() {
+					d.c.Log().Warn("ubcoll: what is copied on devices takes more rounds, since there is no memory for staging",
+						"rank", d.c.Rank(), "bytes", bytes, "error", err)
+				})
+			}
+			x.made.Store(true)
+		})
+	})
+	switch {
+	case x.ready.Load():
+		return false
+	case !x.made.Load():
+		return true
+	case x.at == nil:
+		return false
+	}
+	peer, _ := d.c.Domain().Exports.Missing(x.extent)
+	x.ready.Store(peer < 0)
+	return peer >= 0
+}
+
+// Await is Make, which waits for the peers if it is the first one, but not for long: they need not be here.
+func (d *Device) Await(x *Extra, bytes int) {
+	if x.made.Load() {
+		d.Make(x, bytes)
+		return
+	}
+	for start := time.Now(); d.Make(x, bytes) && time.Since(start) < extraTimeout; time.Sleep(importPoll) {
+		d.c.Domain().IPC.Progress()
+	}
+}
+
+const extraTimeout = 200 * time.Millisecond
+
+func (d *Device) makeExtra(x *Extra, bytes int) error {
+	dom := d.c.Domain()
+	a, err := dom.Heap.AllocDevicePart(bytes)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.extras = append(d.extras, a)
+	d.mu.Unlock()
+	extent, offset, err := export(dom, a)
+	if err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
+	x.at, x.extent, x.offset = a, extent, offset
+	return nil
+}
+
+// export is where peers find a: in which extent, and where in it.
+func export(dom *engine.Domain, a *mem.Allocation) (extent uint32, offset uint64, err error) {
+	m, err := a.Inspect()
+	if err != nil {
+		return 0, 0, err
+	}
+	extent, err = dom.Exports.Export(a)
+	return extent, uint64(cuda.Addr(a.Base()) - m.Base), err
+}
+
+// makeStaging makes the communicator's staging memory if w is likely to need it, and reports whether it may be ready
+// later: w does with that of areas, in many rounds. It is this communicator's turn, and w's buffers have been acquired.
+func (d *Device) makeStaging(w *team.Work, wait bool) (late bool) {
+	staged := func(v *team.Vec, b *team.Buf) bool { return v.Bytes() > 0 && b.Claim == nil }
+	switch {
+	case !w.Kernel.Words || d.c.Team().Size() == 1 || max(w.Src.Bytes(), w.Dst.Bytes()) <= stagedLeast*d.Layout.Little:
+		return false
+	case w.Kernel.Push, w.Kernel.Name == kernels.Ring:
+	case staged(&w.Src, &w.SrcBuf), staged(&w.Dst, &w.DstBuf):
+	case d.status.Narrow.Load() != 0: // some rank's buffers are staged
+	default:
+		return false
+	}
+	if wait {
+		d.Await(&d.staging, kernels.StagingBytes)
+		return false
+	}
+	return d.Make(&d.staging, kernels.StagingBytes)
+}
+
+// stagedLeast is how many of an area's staging buffers an operation must be larger than to have staging memory made.
+const stagedLeast = 8
