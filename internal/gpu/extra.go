@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -84,13 +85,13 @@ func (d *Device) makeExtra(x *Extra, bytes int) error {
 	if err != nil {
 		return err
 	}
+	extent, offset, err := export(dom, a)
+	if err != nil {
+		return errors.Join(fmt.Errorf("export: %w", err), dom.Heap.Retire(a))
+	}
 	d.mu.Lock()
 	d.extras = append(d.extras, a)
 	d.mu.Unlock()
-	extent, offset, err := export(dom, a)
-	if err != nil {
-		return fmt.Errorf("export: %w", err)
-	}
 	x.at, x.extent, x.offset = a, extent, offset
 	return nil
 }

@@ -1,0 +1,228 @@
+package ubcoll_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
+	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
+	"github.com/ubcoll/ubcoll/p2p"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+const mib = 1 << 20
+
+// unregistered is for buffers that nobody registers: what peers need of them is staged.
+var unregistered = ubcoll.Options{Register: register.Explicit}
+
+// taken looks at what the library takes of this rank's device: at most so many MiB.
+func taken(c *ubcoll.Comm, after string, most int64) error {
+	if got := c.Stats().Memory.OwnBytes; got > most*mib {
+		return fmt.Errorf("rank %d, after %s: %.1f MiB of device memory, and %d are to do", c.Rank(), after, float64(got)/mib, most)
+	}
+	return nil
+}
+
+// The first communicator takes at most 24 MiB of a device, whatever it does, and each one that is made of it 1 MiB.
+func TestDeviceMemory(t *testing.T) {
+	gputest.Run(t, 2, unregistered, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		a, err := gputest.Floats(ctx, c, dev, 2*mib, float32(1+c.Rank()))
+		if err != nil {
+			return err
+		}
+		b, err := gputest.Floats(ctx, c, dev, 2*mib, 0)
+		if err != nil {
+			return err
+		}
+		errs := []error{taken(c, "Open", 6)}
+		var all []*ubcoll.Comm
+		for i := range 8 {
+			make := c.Dup
+			if i%2 == 1 {
+				make = func(ctx context.Context) (*ubcoll.Comm, error) { return c.Split(ctx, 0, c.Size()-c.Rank()) }
+			}
+			d, err := make(ctx)
+			if err != nil {
+				return err
+			}
+			all = append(all, d)
+			errs = append(errs, taken(c, fmt.Sprintf("%d more", i+1), int64(6+(i+2)/2*2)))
+		}
+		for _, d := range all {
+			errs = append(errs, coll.AllReduce(ctx, d, b.Vec().Slice(0, 1000), a.Vec().Slice(0, 1000), ubcoll.Sum))
+		}
+		errs = append(errs, taken(c, "small operations", 14))
+		for _, d := range all {
+			errs = append(errs, d.Close())
+		}
+		errs = append(errs, coll.Barrier(ctx, c)) // and now nobody has any of them open
+		d, err := ubcoll.Alloc[byte](c, dev, 1)
+		if err != nil {
+			return err
+		}
+		errs = append(errs, d.Free(), taken(c, "they were closed", 6)) // Free gives back what is to be given back
+		for _, what := range []string{"a staged all-reduce", "another one"} {
+			errs = append(errs, coll.AllReduce(ctx, c, b.Vec(), a.Vec(), ubcoll.Sum), gputest.All(ctx, c, b, 3), taken(c, what, 22))
+		}
+		if got := c.Stats().Memory.OwnBytes; got != 22*mib {
+			errs = append(errs, fmt.Errorf("%d bytes: no staging memory was made", got))
+		}
+		for _, what := range []string{"a staged message", "another one"} {
+			other := 1 - c.Rank()
+			_, err := p2p.SendRecv(ctx, c, other, b.Vec(), other, a.Vec())
+			errs = append(errs, err, gputest.All(ctx, c, b, float32(1+other)), taken(c, what, 24))
+		}
+		errs = append(errs, coll.Broadcast(ctx, c, b.Vec(), 0), taken(c, "a broadcast", 24), a.Free(), b.Free())
+		return errors.Join(errs...)
+	})
+}
+
+// What Stats tells is what the driver has given.
+func TestDeviceMemoryOfDriver(t *testing.T) {
+	emulated.Only(t)
+	ctxs := []*cuda.Context{emulated.Primary(t, 0), emulated.Primary(t, 1)}
+	before := []int{emulated.Used(t, ctxs[0]), emulated.Used(t, ctxs[1])}
+	gputest.Run(t, 2, unregistered, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		d, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		own, used := c.Stats().Memory.OwnBytes, emulated.Used(t, ctxs[dev.Index()])
+		if int64(used-before[dev.Index()]) != own {
+			err = fmt.Errorf("the driver has given %d bytes more than %d, and Stats says %d", used, before[dev.Index()], own)
+		}
+		return errors.Join(coll.Barrier(ctx, c), err, d.Close())
+	})
+	require.Equal(t, before, []int{emulated.Used(t, ctxs[0]), emulated.Used(t, ctxs[1])})
+}
+
+// bulk is two buffers of 4 MiB, of which some ranks' are registered.
+func bulk(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, registered bool) (src, dst *ubcoll.Buffer[float32],
+	end func() error, err error) {
+	src, err1 := gputest.Floats(ctx, c, dev, mib, float32(1+c.Rank()))
+	dst, err2 := gputest.Floats(ctx, c, dev, mib, 0)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, nil, nil, err
+	}
+	var rs []*ubcoll.Registration
+	for _, b := range []*ubcoll.Buffer[float32]{src, dst} {
+		if registered {
+			r, err := c.RegisterBuffer(b.Vec())
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			rs = append(rs, r)
+		}
+	}
+	return src, dst, func() error {
+		var errs []error
+		for _, r := range rs {
+			errs = append(errs, r.Close())
+		}
+		return errors.Join(append(errs, src.Free(), dst.Free())...)
+	}, nil
+}
+
+// A rank whose own buffers are direct learns from its kernels that staging memory is of use.
+func TestStagingForOthers(t *testing.T) {
+	gputest.Run(t, 2, unregistered, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		src, dst, end, err := bulk(ctx, c, dev, c.Rank() == 0)
+		if err != nil {
+			return err
+		}
+		before := c.Stats().Memory.OwnBytes
+		for range 5 {
+			err = errors.Join(err, coll.AllReduce(ctx, c, dst.Vec(), src.Vec(), ubcoll.Sum), gputest.All(ctx, c, dst, 3))
+		}
+		if got := c.Stats().Memory.OwnBytes; got != before+16*mib {
+			err = errors.Join(err, fmt.Errorf("rank %d: %d bytes were made, and 16 MiB are of use", c.Rank(), got-before))
+		}
+		return errors.Join(err, end())
+	})
+}
+
+// What is direct needs none.
+func TestNoStagingForDirect(t *testing.T) {
+	o := ubcoll.Options{Register: register.Explicit, Algorithm: "two-shot"}
+	gputest.Run(t, 2, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		src, dst, end, err := bulk(ctx, c, dev, true)
+		if err != nil {
+			return err
+		}
+		before := c.Stats().Memory.OwnBytes
+		for direct := []int32{0}; direct[0] == 0 && err == nil; { // until all peers have imported them
+			err = coll.AllReduce(ctx, c, dst.Vec().Slice(0, 1000), src.Vec().Slice(0, 1000), ubcoll.Sum)
+			if o := c.LastOp(); o.Src.Direct && o.Dst.Direct {
+				direct[0] = 1
+			}
+			err = errors.Join(err, coll.AllReduce(ctx, c, ubcoll.Of(direct), ubcoll.Of(direct), ubcoll.Min))
+		}
+		err = errors.Join(err, coll.AllReduce(ctx, c, dst.Vec(), src.Vec(), ubcoll.Sum), gputest.All(ctx, c, dst, 3))
+		if got := c.Stats().Memory.OwnBytes; got != before {
+			err = errors.Join(err, fmt.Errorf("%d bytes were made, for nothing", got-before))
+		}
+		return errors.Join(err, end())
+	})
+}
+
+// Without memory for staging all goes on with what areas have.
+func TestNoMemoryForStaging(t *testing.T) {
+	emulated.Only(t)
+	for _, call := range []string{"cuMemCreate", "cuMemMap", "cuMemExportToShareableHandle"} {
+		t.Run(call, func(t *testing.T) {
+			gputest.Run(t, 2, unregistered, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				src, dst, end, err := bulk(ctx, c, dev, false)
+				if err != nil {
+					return err
+				}
+				before := c.Stats().Memory.OwnBytes
+				err = coll.Barrier(ctx, c)
+				if c.Rank() == 0 {
+					t.Setenv("UBCOLL_EMULATE_FAIL", call) // of one rank or the other
+				}
+				err = errors.Join(err, coll.Barrier(ctx, c))
+				for range 3 {
+					err = errors.Join(err, coll.AllReduce(ctx, c, dst.Vec(), src.Vec(), ubcoll.Sum), gputest.All(ctx, c, dst, 3))
+				}
+				made := []int64{c.Stats().Memory.OwnBytes - before}
+				err = errors.Join(err, coll.AllReduce(ctx, c, ubcoll.Of(made), ubcoll.Of(made), ubcoll.Sum))
+				if made[0] != 16*mib {
+					err = errors.Join(err, fmt.Errorf("both have %d bytes, and one of them was to fail", made[0]))
+				}
+				return errors.Join(err, end())
+			})
+		})
+	}
+}
+
+// A graph is captured with staging memory that the peers have mapped.
+func TestStagingInGraph(t *testing.T) {
+	gputest.Run(t, 2, ubcoll.Options{Algorithm: "push"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		src, dst, end, err := bulk(ctx, c, dev, false)
+		if err != nil {
+			return err
+		}
+		before := c.Stats().Memory.OwnBytes
+		g, err := graph.Capture(ctx, c, func(v *ubcoll.Comm) error {
+			return coll.AllReduce(ctx, v, dst.Vec(), src.Vec(), ubcoll.Sum)
+		})
+		if err != nil {
+			return err
+		}
+		for range 3 {
+			err = errors.Join(err, g.Launch(ctx), gputest.All(ctx, c, dst, 3))
+		}
+		if got := c.Stats().Memory.OwnBytes; got != before+16*mib {
+			err = errors.Join(err, fmt.Errorf("%d bytes were made", got-before))
+		}
+		return errors.Join(err, g.Close(), end())
+	})
+}
