@@ -50,8 +50,9 @@ func (ch *Channel) nothing() bool { return ch == nil || ch.end == nil }
 // Connect makes a channel to peer over r here and what the peer connects with there. The peer must call Connect or
 // [NewChannel] too: the k-th call of the one for the other is met by the k-th of the other. Blocking until then, for
 // [ubcoll.Options.Timeout] at most or until ctx ends; no other rank takes part. r stays the caller's and must stay open
-// as long as the channel is used. At most 512 channels of a rank are open at a time (ErrLimit). ErrArgument for a bad
-// rank, or memory of a device on one side only, ErrNotSupported for memory that peers cannot reach ([ubcoll.Adopt]), or
+// as long as the channel is used. At most 512 channels of a rank are open at a time (ErrLimit), and in a communicator
+// that Split or Dup has made at most 32 of them over memory of devices. ErrArgument for a bad rank, or memory of a device
+// on one side only, ErrNotSupported for memory that peers cannot reach ([ubcoll.Adopt]), or
 // of devices whose link has no native atomic operations: the peer learns it at once. ErrTimeout and a context's end
 // leave the communicator usable; the peer's call then fails too, or its channel is closed. ErrPeerLost breaks it, and
 // so does what has broken it on a peer (ErrAborted, ErrTimeout there). On a view made by [ubcoll.Comm.On] it is as on

@@ -19,12 +19,19 @@ type Report struct {
 	Ranks     []RankInfo        `json:"devices"`
 	ClockCost float64           `json:"clock_ns"` // subtracted from every time of a single call
 
-	Setup   *Setup      `json:"registration"` // null for Go slices
-	Results []Row       `json:"results"`
-	Cache   *CacheTimes `json:"cache"`
-	Wrong   Bounds      `json:"out_of_bounds"`
-	Average BusBW       `json:"average_bus_bandwidth"`
-	Errors  []string    `json:"errors"`
+	Device  *DeviceBytes `json:"device_bytes"` // null for host memory
+	Setup   *Setup       `json:"registration"` // null for Go slices
+	Results []Row        `json:"results"`
+	Cache   *CacheTimes  `json:"cache"`
+	Wrong   Bounds       `json:"out_of_bounds"`
+	Average BusBW        `json:"average_bus_bandwidth"`
+	Errors  []string     `json:"errors"`
+}
+
+// DeviceBytes is what the library itself had of rank 0's device: once the communicator was open, and in the end.
+type DeviceBytes struct {
+	Open int64 `json:"open"`
+	End  int64 `json:"end"`
 }
 
 // Settings is the part of a Config that results depend on.

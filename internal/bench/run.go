@@ -346,6 +346,9 @@ func (r *runner) finish() {
 		ok := r.rep.Average.Bandwidth >= r.cfg.MinBusBW
 		r.rep.Average.OK = &ok
 	}
+	if d := r.rep.Device; d != nil {
+		d.End = r.c.Stats().Memory.OwnBytes
+	}
 	r.text.footer(r.rep)
 }
 

@@ -86,6 +86,7 @@ func (r *runner) ranks(ctx context.Context) error {
 			return err
 		}
 		mine.Index, mine.Name, mine.PCI = r.dev.Index(), i.Name, i.PCI
+		r.rep.Device = &DeviceBytes{Open: r.c.Stats().Memory.OwnBytes}
 	}
 	var err error
 	r.rep.Ranks, err = Gather(ctx, r.c, mine)

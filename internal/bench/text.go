@@ -226,6 +226,11 @@ func (t *text) footer(r *Report) {
 		t.printf("# Registering again: %.3g us, p99 %.3g us; allocate, register, use once, free %d bytes: %.3g us, "+
 			"p99 %.3g us\n", c.Again.Median, c.Again.P99, c.ChurnBytes, c.Churn.Median, c.Churn.P99)
 	}
+	if d := r.Device; d != nil {
+		const mib = 1 << 20
+		t.printf("# %-20s : %.1f MiB of the library's own when open, %.1f MiB now\n", "Device memory", float64(d.Open)/mib,
+			float64(d.End)/mib)
+	}
 	t.printf("# %-20s : %d %s\n", "Out of bounds values", r.Wrong.Count, verdict(r.Wrong.OK))
 	checked := ""
 	if r.Average.OK != nil {

@@ -30,6 +30,7 @@ type Device struct {
 	staging Extra
 	making  sync.WaitGroup // what makes extras
 	noExtra sync.Once      // that one could not be made is logged
+	hurries atomic.Bool    // a peer has not mapped something in time: nothing else is waited for
 
 	status  *kernels.Status // what kernels tell the host, and the host them
 	Params  kernels.Params  // what is the same for all operations; the caller of one fills the rest

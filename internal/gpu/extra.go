@@ -61,23 +61,31 @@ func (d *Device) Make(x *Extra, bytes int) (late bool) {
 	case x.at == nil:
 		return false
 	}
-	peer, _ := d.c.Domain().Exports.Missing(x.extent)
-	x.ready.Store(peer < 0)
-	return peer >= 0
+	x.ready.Store(d.mapped(x.extent))
+	return !x.ready.Load()
 }
 
-// Await is Make, which waits for the peers if it is the first one, but not for long: they need not be here.
-func (d *Device) Await(x *Extra, bytes int) {
-	if x.made.Load() {
-		d.Make(x, bytes)
-		return
-	}
-	for start := time.Now(); d.Make(x, bytes) && time.Since(start) < extraTimeout; time.Sleep(importPoll) {
+// mapped reports whether all peers have mapped an extent of this rank.
+func (d *Device) mapped(extent uint32) bool {
+	peer, _ := d.c.Domain().Exports.Missing(extent)
+	return peer < 0
+}
+
+// Await is Make, which waits for the peers.
+func (d *Device) Await(x *Extra, bytes int) { d.await(func() bool { return !d.Make(x, bytes) }) }
+
+// await waits until there says that peers have mapped something, which takes them a millisecond or two, wherever they
+// are. If it takes them long, nothing is waited for any more.
+func (d *Device) await(there func() bool) {
+	for start := time.Now(); !there() && !d.hurries.Load(); time.Sleep(importPoll) {
 		d.c.Domain().IPC.Progress()
+		if time.Since(start) > patience {
+			d.hurries.Store(true)
+		}
 	}
 }
 
-const extraTimeout = 200 * time.Millisecond
+const patience = 200 * time.Millisecond
 
 func (d *Device) makeExtra(x *Extra, bytes int) error {
 	dom := d.c.Domain()
@@ -109,7 +117,7 @@ func export(dom *engine.Domain, a *mem.Allocation) (extent uint32, offset uint64
 // makeStaging makes the communicator's staging memory if w is likely to need it, and reports whether it may be ready
 // later: w does with that of areas, in many rounds. It is this communicator's turn, and w's buffers have been acquired.
 func (d *Device) makeStaging(w *team.Work, wait bool) (late bool) {
-	staged := func(v *team.Vec, b *team.Buf) bool { return v.Bytes() > 0 && b.Claim == nil }
+	staged := func(v *team.Vec, b *team.Buf) bool { return v.Bytes() > 0 && b.Claim == nil && !b.Late }
 	switch {
 	case !w.Kernel.Words || d.c.Team().Size() == 1 || max(w.Src.Bytes(), w.Dst.Bytes()) <= stagedLeast*d.Layout.Little:
 		return false

@@ -66,7 +66,7 @@ func (d *Device) imported(ctx context.Context, works []team.Work) error {
 			continue
 		}
 		err := d.UntilImported(ctx, start, func() (late bool, err error) {
-			if err := d.acquire(&w); err != nil {
+			if err := d.acquire(&w, false); err != nil {
 				return false, err
 			}
 			late = d.makeStaging(&w, false) || w.SrcBuf.Late || w.DstBuf.Late

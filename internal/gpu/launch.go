@@ -218,7 +218,8 @@ func (d *Device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 }
 
 // prepare makes d.next what does w. It holds the buffers and their registrations, which w.Release gives back once that
-// is queued: whatever ends their memory waits for the streams first. Staging memory is made if it may be.
+// is queued: whatever ends their memory waits for the streams first. stage: staging memory may be made, and peers waited
+// for who have yet to map what is large.
 func (d *Device) prepare(w *team.Work, stage bool) error {
 	if err := w.Hold(); err != nil {
 		return err
@@ -228,7 +229,7 @@ func (d *Device) prepare(w *team.Work, stage bool) error {
 		d.next.copy = w
 		return nil
 	}
-	if err := d.acquire(w); err != nil {
+	if err := d.acquire(w, stage); err != nil {
 		return err
 	}
 	if stage {
@@ -398,20 +399,24 @@ func (d *Device) enqueue(s *Stream, captured bool) error {
 }
 
 // acquire finds the registrations of w's buffers, as far as its kernel has a use for them.
-func (d *Device) acquire(w *team.Work) error {
+func (d *Device) acquire(w *team.Work, wait bool) error {
 	if !w.Kernel.Words {
 		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel in packets", "its own rank alone writes it"
 		return nil
 	}
-	return w.AcquireBuffers(func(v *team.Vec, b *team.Buf) error { return d.AcquireBuffer(w, v, b) })
+	return w.AcquireBuffers(func(v *team.Vec, b *team.Buf) error { return d.AcquireBuffer(w, v, b, wait) })
 }
 
-// AcquireBuffer finds the registration of v, one of w's buffers, unless a peer cannot reach it: then it is staged.
-func (d *Device) AcquireBuffer(w *team.Work, v *team.Vec, b *team.Buf) error {
+// AcquireBuffer finds the registration of v, one of w's buffers, unless a peer cannot reach it: then it is staged. It may
+// wait for peers to map what is large, which takes less time than to stage it.
+func (d *Device) AcquireBuffer(w *team.Work, v *team.Vec, b *team.Buf, wait bool) error {
 	c := d.c
 	b.Late = false
 	if err := c.Acquire(v, b, w.Graph); err != nil || b.Claim == nil {
 		return err
+	}
+	if wait && v.Bytes() > stagedLeast*d.Layout.Little {
+		d.await(func() bool { return d.mapped(b.At.Arena) })
 	}
 	if why := d.missing(b.At.Arena); why != "" {
 		b.Claim.Release()

@@ -111,7 +111,7 @@ func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 		return nil
 	}
 	h.buf, h.word = team.Buf{}, 0
-	if err := m.d.AcquireBuffer(&team.Work{Graph: graph}, &h.Vec, &h.buf); err != nil {
+	if err := m.d.AcquireBuffer(&team.Work{Graph: graph}, &h.Vec, &h.buf, !graph); err != nil {
 		return fmt.Errorf("destination: %w", err)
 	}
 	h.word = gpu.WordOf(&h.buf)
@@ -121,7 +121,7 @@ func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 // throughFIFO is the lane's FIFO that h comes through, or is to, if the small one is little for it; else nil.
 func (m *gpuMail) throughFIFO(h *DeviceMessage) *gpu.Extra {
 	l := &m.d.Layout
-	if !h.Recv || h.word != 0 || h.Vec.Bytes() <= max(kernels.EagerBytes, fifoLeast*l.Slots*l.Slot) {
+	if !h.Recv || h.word != 0 || h.buf.Late || h.Vec.Bytes() <= max(kernels.EagerBytes, fifoLeast*l.Slots*l.Slot) {
 		return nil
 	}
 	return &m.lanes[laneOf(h.Peer, true)].fifo
