@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -225,4 +226,44 @@ func TestStagingInGraph(t *testing.T) {
 		}
 		return errors.Join(err, g.Close(), end())
 	})
+}
+
+// A peer that goes while this rank makes staging memory, before it calls, leaves nothing behind, and nobody waiting.
+func TestGoneWhileStagingIsMade(t *testing.T) {
+	emulated.Only(t)
+	ctxs := []*cuda.Context{emulated.Primary(t, 0), emulated.Primary(t, 1)}
+	for name, leave := range map[string]func(c *ubcoll.Comm) error{
+		"abort": func(c *ubcoll.Comm) error { c.Abort(errors.New("on purpose")); return nil },
+		"close": func(c *ubcoll.Comm) error { return c.Close() },
+		"never": func(*ubcoll.Comm) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := []int{emulated.Used(t, ctxs[0]), emulated.Used(t, ctxs[1])}
+			o := ubcoll.Options{Algorithm: "push"}
+			gputest.Run(t, 2, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				src, dst, _, err := bulk(ctx, c, dev, false)
+				if err != nil {
+					return err
+				}
+				d, err := c.Dup(ctx)
+				if err != nil {
+					return err
+				}
+				if c.Rank() == 1 {
+					err := errors.Join(leave(d), coll.Barrier(ctx, c))
+					if name != "close" {
+						err = errors.Join(err, d.Close())
+					}
+					return err
+				}
+				limit, stop := context.WithTimeout(ctx, time.Second)
+				defer stop()
+				if err := coll.AllReduce(limit, d, dst.Vec(), src.Vec(), ubcoll.Sum); err == nil {
+					return errors.New("an all-reduce without its peer has no error")
+				}
+				return errors.Join(coll.Barrier(ctx, c), d.Close())
+			})
+			require.Equal(t, before, []int{emulated.Used(t, ctxs[0]), emulated.Used(t, ctxs[1])})
+		})
+	}
 }
