@@ -33,6 +33,10 @@ import (
 // have queued what waits for this rank's messages, the communicator breaks if it had called one. Otherwise nobody is
 // told, as of any message that is not sent: who waits for it, or for a collective that was to follow, goes on to wait.
 //
+// Of device memory, small all-reduces of one type that follow each other in the group are done together, by one kernel:
+// if one of those fails, none of them has been done. What goes together is a function of types and lengths, so ranks
+// whose groups differ in these may find that kernels do not meet, which is ErrMismatch and breaks the communicator.
+//
 // One group at a time is recorded on a communicator, messages alone included: for several goroutines there are
 // [Comm.Dup] and p2p.Exchange. A collective that anybody calls on c itself while calls runs, and which would run
 // before the group, is [ErrArgument], and so is the group; messages may be sent on c meanwhile. What returns a request
@@ -133,7 +137,7 @@ func (b *batch) refuse(ctx context.Context, v *inside.View, call team.Work, own 
 		}
 		return v.LocalError("group", own)
 	}
-	refused := team.Work{Kind: team.KindBarrier, Err: own}
+	refused := team.Work{Kind: team.KindBarrier, Err: own, Ends: true}
 	if call.Kind != team.KindRefused {
 		refused.Kind, refused.Kernel = call.Kind, call.Kernel
 	}

@@ -142,27 +142,24 @@ func dataOf(t dtype.Type, red ubcoll.Op, ranks int) verify.Data {
 	return d
 }
 
-// call is what is timed.
-func (k *task) call(ctx context.Context, c *ubcoll.Comm, a *args) error {
+// call is what is timed; its operations have as in turn.
+func (k *task) call(ctx context.Context, c *ubcoll.Comm, as []args) error {
 	if k.times == 1 {
-		return k.op.run(ctx, c, a)
+		return k.op.run(ctx, c, &as[0])
 	}
 	if k.op.trips > 0 { // messages are not for groups of collectives
-		for range k.times {
-			if err := k.op.run(ctx, c, a); err != nil {
-				return err
-			}
-		}
-		return nil
+		return k.calls(ctx, c, as)
 	}
-	return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
-		for range k.times {
-			if err := k.op.run(ctx, g, a); err != nil {
-				return err
-			}
+	return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return k.calls(ctx, g, as) })
+}
+
+func (k *task) calls(ctx context.Context, c *ubcoll.Comm, as []args) error {
+	for i := range k.times {
+		if err := k.op.run(ctx, c, &as[i%len(as)]); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // prepare is this rank's work between two calls: it rewrites its whole input and reads its whole output.
@@ -186,7 +183,7 @@ func (k *task) each(ctx context.Context, warmup int, us []float64, clock time.Du
 			spin.Pause()
 		}
 		start := time.Since(epoch)
-		if err := k.call(ctx, k.c, &k.args); err != nil {
+		if err := k.call(ctx, k.c, k.shifts[:1]); err != nil {
 			return err
 		}
 		d := time.Since(epoch) - start - clock
@@ -200,7 +197,7 @@ func (k *task) each(ctx context.Context, warmup int, us []float64, clock time.Du
 // loop times n calls back to back on buffers that nobody touches in between, as nccl-tests does, and gives their mean.
 func (k *task) loop(ctx context.Context, warmup, n int) (us float64, err error) {
 	for range warmup {
-		if err := k.call(ctx, k.c, &k.args); err != nil {
+		if err := k.call(ctx, k.c, k.shifts[:1]); err != nil {
 			return 0, err
 		}
 	}
@@ -209,7 +206,7 @@ func (k *task) loop(ctx context.Context, warmup, n int) (us float64, err error) 
 	}
 	start := time.Since(epoch)
 	for range n {
-		if err := k.call(ctx, k.c, &k.args); err != nil {
+		if err := k.call(ctx, k.c, k.shifts[:1]); err != nil {
 			return 0, err
 		}
 	}
@@ -220,9 +217,11 @@ func (k *task) loop(ctx context.Context, warmup, n int) (us float64, err error) 
 // launches of a graph of them, and gives a call's mean. A first launch of the graph is not timed: it takes the graph to
 // the device.
 func (k *task) queue(ctx context.Context, warmup, n, launches int) (us float64, err error) {
+	turns := slices.Concat(k.shifts, k.shifts)
 	calls := func(c *ubcoll.Comm, n int) error {
 		for i := range n {
-			if err := k.call(ctx, c, &k.shifts[i%len(k.shifts)]); err != nil {
+			at := i * k.times % len(k.shifts)
+			if err := k.call(ctx, c, turns[at:at+len(k.shifts)]); err != nil {
 				return err
 			}
 		}

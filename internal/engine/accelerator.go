@@ -35,6 +35,8 @@ type Accelerator interface {
 
 	// Perform does w, the communicator's own, and waits. It is the communicator's turn.
 	Perform(ctx context.Context, w *team.Work) error
+	// PerformSome does the first of works and, in a group, those behind it that go with it as one. It is how many.
+	PerformSome(ctx context.Context, works []team.Work, group bool) (n int, err error)
 	// Busy reports whether something that was queued has not ended.
 	Busy() bool
 	// SetTimeout changes the deadline of what is launched from now on.

@@ -173,15 +173,17 @@ func (c *Comm) Leave() { c.turn.Leave() }
 func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) error {
 	c.together, c.fresh = together, true
 	defer func() { c.together = false }()
-	for i := range ws {
-		if o := ws[i].Other; o != nil {
-			if err := o.Run(ctx); err != nil {
-				return err
-			}
-			continue
+	for n := 0; len(ws) > 0; ws = ws[n:] {
+		o, err := ws[0].Other, error(nil)
+		if n = 1; o != nil {
+			err = o.Run(ctx)
+		} else if ws[0].Kernel.Name != "" && c.device != nil {
+			n, err = c.device.PerformSome(ctx, ws, together)
+		} else {
+			c.team.Work = ws[0]
+			err = c.run(ctx)
 		}
-		c.team.Work = ws[i]
-		if err := c.run(ctx); err != nil {
+		if err != nil {
 			return err
 		}
 	}

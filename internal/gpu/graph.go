@@ -288,7 +288,7 @@ func (g *Graph) readCounts() (refusal, err error) {
 		*p = r.last
 		p.Signature = r.good
 		if bad := d.counts(p, &r.work); bad != nil {
-			p.Signature = team.Signature(team.KindRefused, 0, 0, 0, reason.Code(bad))
+			p.Signature = team.RefusalSignature(1, reason.Code(bad))
 			if refusal == nil {
 				refusal = d.error(r.work.Kind, d.ops+r.seq, "", -1, bad)
 			}

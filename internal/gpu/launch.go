@@ -26,17 +26,26 @@ func (s *Stream) LaunchAll(ctx context.Context, c *engine.Comm, works []team.Wor
 	}
 	d := DeviceOf(c)
 	var first error // refusal, after which all is refused: the other ranks have queued the whole group
-	for i := range works {
-		if o := works[i].Other; o != nil { // refused or not: the other ranks have queued theirs
+	for n := 0; len(works) > 0; works = works[n:] {
+		n = 1
+		if o := works[0].Other; o != nil { // refused or not: the other ranks have queued theirs
 			if err := o.Run(ctx); err != nil {
 				return err
 			}
 			continue
 		}
-		if c.Team().Work = works[i]; first != nil {
-			c.Team().Work.Err = first
+		if group {
+			n = d.together(works)
 		}
-		refusal, err := d.queueWork(ctx, s)
+		var refusal, err error
+		if n > 1 {
+			refusal, err = d.queueGroup(ctx, s, works[:n], first)
+		} else {
+			if c.Team().Work = works[0]; first != nil {
+				c.Team().Work.Err = first
+			}
+			refusal, err = d.queueWork(ctx, s)
+		}
 		if err != nil {
 			return err
 		}
@@ -115,16 +124,21 @@ func (d *Device) Perform(ctx context.Context, w *team.Work) error {
 	if err != nil {
 		return err
 	}
+	err = d.outcome(ctx, w.Kind, refusal)
+	if !began.IsZero() && err == nil {
+		c.NoteTook(w.Kind, d.ops, time.Since(began), 0)
+	}
+	return err
+}
+
+// outcome waits for what a blocking call has queued, and is the call's error.
+func (d *Device) outcome(ctx context.Context, k team.OpKind, refusal error) error {
 	if refusal != nil {
 		ctx = context.WithoutCancel(ctx) // the peers must still be heard out, for Options.Timeout at most
 	}
-	err = d.wait(ctx, d.own, w.Kind)
-	took := time.Since(began)
+	err := d.wait(ctx, d.own, k)
 	if told := d.take(); err == nil {
 		err = told
-	}
-	if !began.IsZero() && refusal == nil && err == nil {
-		c.NoteTook(w.Kind, d.ops, took, 0)
 	}
 	if refusal != nil {
 		return refusal
@@ -170,7 +184,7 @@ func (d *Device) queue(ctx context.Context, s *Stream, w *team.Work) (refusal, e
 	algorithm := w.Kernel.Algorithm
 	if bad != nil {
 		algorithm = engine.Refused.Name
-		if err := d.refuse(bad); err != nil {
+		if err := d.refuse(bad, 1, w.Ends || s == d.own); err != nil { // a blocking group ends with it
 			return nil, d.failed(w.Kind, err)
 		}
 	}
@@ -193,7 +207,8 @@ type launching struct {
 	shape  cuda.Launch
 	room   int32 // that the kernel takes, see Stream.Follows
 	params kernels.VectorParams
-	counts bool // the kernel takes all of params
+	group  kernels.GroupParams
+	args   []byte // of one of these, what the kernel takes
 	copy   *team.Work
 	graph  *Graph
 }
@@ -211,10 +226,7 @@ func (d *Device) start(s *Stream, cu *cuda.Stream, captured bool) error {
 	if !s.Follows(l.room, d.Blocks) {
 		l.shape.Early = false
 	}
-	if l.counts {
-		return l.f.Launch(cu, l.shape, kernels.Bytes(&l.params))
-	}
-	return l.f.Launch(cu, l.shape, kernels.Bytes(&l.params.Params))
+	return l.f.Launch(cu, l.shape, l.args)
 }
 
 // prepare makes d.next what does w. It holds the buffers and their registrations, which w.Release gives back once that
@@ -241,18 +253,25 @@ func (d *Device) prepare(w *team.Work, stage bool) error {
 	}
 	d.next.f, d.next.params.Params = k.f, d.Params
 	d.fill(&d.next.params.Params, w)
-	if d.next.counts = w.Kernel.Counts; d.next.counts {
+	d.next.args = kernels.Bytes(&d.next.params.Params)
+	if w.Kernel.Counts {
 		if err := d.counts(&d.next.params, w); err != nil {
 			return err
 		}
+		d.next.args = kernels.Bytes(&d.next.params)
 	}
-	grid := min(max(w.Kernel.Blocks, 1), d.Blocks)
-	d.next.shape = cuda.Launch{Grid: grid, Block: d.Threads, Early: d.early(w)}
+	d.shape(k, w.Kernel.Blocks, d.early(w))
+	return nil
+}
+
+// shape gives d.next, which is k, so many blocks, as far as there are.
+func (d *Device) shape(k loaded, blocks int, early bool) {
+	grid := min(max(blocks, 1), d.Blocks)
+	d.next.shape = cuda.Launch{Grid: grid, Block: d.Threads, Early: early}
 	d.next.room = int32(grid)
 	if !k.pairs {
 		d.next.room *= RoomBlocks
 	}
-	return nil
 }
 
 // counts sets the parameters of w's counts.
@@ -265,10 +284,16 @@ func (d *Device) counts(p *kernels.VectorParams, w *team.Work) error {
 // matters where the work is small.
 func (d *Device) early(w *team.Work) bool { return !w.Kernel.Words && d.Domain.Context.Early() }
 
-// refuse makes d.next what tells the peers that this rank takes no part in an operation, and why.
-func (d *Device) refuse(why error) error {
-	d.next.params.Params, d.next.counts = d.Params, false
-	d.next.params.Signature = team.Signature(team.KindRefused, 0, 0, 0, reason.Code(why))
+// refuse makes d.next what tells the peers that this rank takes no part in so many operations, and why; last: whatever
+// number of them the peers have put into their kernel, since nothing of a group follows.
+func (d *Device) refuse(why error, operations int, last bool) error {
+	p := &d.next.params.Params
+	*p = d.Params
+	p.Count, d.next.args = uint64(operations), kernels.Bytes(p)
+	if last {
+		operations = team.AllOfThem
+	}
+	p.Signature = team.RefusalSignature(operations, reason.Code(why))
 	d.next.shape, d.next.room = cuda.Launch{Grid: 1, Block: d.Threads}, RoomBlocks
 	k, err := d.kernel(kernels.Barrier, dtype.Invalid)
 	d.next.f = k.f
@@ -365,7 +390,7 @@ func WordOf(b *team.Buf) uint64 {
 	return kernels.Word(b.At.Arena, int(b.At.Offset))
 }
 
-// count publishes that n more collectives have been queued on the device. It is this communicator's turn.
+// count publishes that n more collectives, or kernels of several, have been queued on the device. It is this communicator's turn.
 func (d *Device) count(n uint64) {
 	d.collectives += n
 	d.c.Team().PublishQueued(d.collectives | d.uncounted)

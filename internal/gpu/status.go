@@ -89,6 +89,10 @@ func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
 	case kernels.OK:
 		return nil, false
 	case kernels.Mismatch, kernels.Refused:
+		if !team.Meet(s.Mine, s.Theirs) {
+			return about("agree", fmt.Errorf("the groups differ: rank %d called %s where this rank called %s: %w", peer,
+				team.Describe(s.Theirs), team.Describe(s.Mine), fault.ErrMismatch)), true
+		}
 		if k == team.KindRefused {
 			return nil, false // by this rank itself, which knows
 		}

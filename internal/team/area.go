@@ -13,7 +13,7 @@ import (
 // rank writes it, so that every shared cache line has one writer.
 
 const (
-	areaMagic   = 0x75622d6172656105 // "ub-area", layout 5
+	areaMagic   = 0x75622d6172656106 // "ub-area", layout 6
 	areaBytes   = 4096               // the area proper; the rank's eager slots and staging memory follow
 	TextBytes   = 480                // of a text in an area
 	PayloadSize = 48                 // bytes of data that travel in a descriptor's first line
@@ -77,9 +77,12 @@ type Area struct {
 	State atomic.Uint64
 	// Lost is why the communicator broke, as its rank saw it: code<<32 | (rank it is about)+1; 0 while usable.
 	Lost atomic.Uint64
-	// queued is how many collectives the rank has queued on its device: see divergence.go.
+	_    [112]byte
+
+	// queued is how many collectives the rank has queued on its device: see divergence.go. Each launch writes it, and
+	// looks at the peers' two words above.
 	queued atomic.Uint64
-	_      [104]byte
+	_      [120]byte
 
 	// waits is what the rank waits in, if that takes long: see report.go.
 	waits atomic.Uint64

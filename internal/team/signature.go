@@ -33,6 +33,9 @@ const (
 	KindRecv
 	KindMessages // of a graph
 	numKinds
+
+	// KindGroup is some of a group's all-reduces that are one kernel of a device; its signature is GroupSignature's.
+	KindGroup OpKind = 31
 )
 
 var kindNames = [numKinds]string{"refused", "all_reduce", "barrier", "reduce_scatter", "reduce", "all_gather",
@@ -41,6 +44,9 @@ var kindNames = [numKinds]string{"refused", "all_reduce", "barrier", "reduce_sca
 
 // String is the operation's name: "all_reduce".
 func (k OpKind) String() string {
+	if k == KindGroup {
+		return "group"
+	}
 	if k >= numKinds {
 		return fmt.Sprintf("operation(%d)", uint8(k))
 	}
@@ -95,10 +101,56 @@ const (
 	maxRoot   = 1<<12 - 1
 )
 
+// GroupSignature is what all ranks must agree on of works, up to 16 all-reduces of one type, that are one kernel: kind
+// 5 bits, type 4, how many beyond one 4, a hash of the signatures 27, all their counts 24.
+func GroupSignature(works []Work) uint64 {
+	hash, count := uint64(0), 0
+	for i := range works {
+		hash = (hash ^ works[i].Signature()) * 0x9e3779b97f4a7c15
+		hash ^= hash >> 32
+		count += works[i].Count
+	}
+	return uint64(KindGroup)<<59 | uint64(works[0].Type)<<55 | uint64(len(works)-1)<<beyondShift |
+		hash>>37<<24 | uint64(count)&(1<<24-1)
+}
+
+const beyondShift = 51
+
+// RefusalSignature is what a rank publishes in the place of so many operations, or of AllOfThem, with a code as of
+// reason.Code.
+func RefusalSignature(operations, code int) uint64 {
+	return Signature(KindRefused, 0, 0, operations-1, code)
+}
+
+// AllOfThem is as many operations as the peers have put into their kernel.
+const AllOfThem = maxRoot + 1
+
+// Operations is how many a signature is of.
+func Operations(sig uint64) int {
+	switch OpKind(sig >> 59) {
+	case KindGroup:
+		return int(sig>>beyondShift&15) + 1
+	case KindRefused:
+		return rootOf(sig) + 1
+	}
+	return 1
+}
+
+// Meet reports whether kernels of these signatures are of as many operations. Those behind kernels that are not would not
+// meet.
+func Meet(mine, theirs uint64) bool {
+	m, t := Operations(mine), Operations(theirs)
+	return m == t || m == AllOfThem || t == AllOfThem
+}
+
 func rootOf(sig uint64) int { return int(sig >> rootShift & maxRoot) }
 
 // Describe is a signature for people.
 func Describe(sig uint64) string {
 	k, t, r := OpKind(sig>>59), dtype.Type(sig>>55&15), Reduction(sig>>52&7)
+	if k == KindGroup {
+		return fmt.Sprintf("%v(%d all_reduce, count %d in all, %v, hash %07x)", k, Operations(sig), sig&(1<<24-1), t,
+			sig>>24&(1<<27-1))
+	}
 	return fmt.Sprintf("%v(count %d, %v, %v, root %d)", k, sig&MaxCount, t, r, rootOf(sig))
 }

@@ -30,6 +30,8 @@ type Work struct {
 
 	// Err says that this rank's own arguments are bad. The rank publishes "refused", so that all ranks return it.
 	Err error
+	// Ends says that, refused, it is all of a group.
+	Ends bool
 	// Graph says that the work is a graph's, whose buffers are found among those that graphs hold.
 	Graph bool
 	// Path is how the data travels on the host.

@@ -20,6 +20,11 @@ const (
 	ChannelGrid = 128      // blocks of a channel's kernel
 	MaxLanes    = 16       // of a kernel of messages: both ways, with every rank
 	MaxMessages = 64       // of a kernel of messages
+<<<<<<< HEAD
+=======
+	MaxGroup    = 16       // operations of a group's kernel
+	PacketData  = 1 << 20  // bytes of data that one rank can send another as packets, in one stage of an operation
+>>>>>>> 5255d43 (gpu: small all-reduces of a group are one kernel; the count of what is queued on a line of its own)
 	EagerBytes  = 64 << 10 // of the largest message that travels as packets
 )
 
@@ -53,7 +58,7 @@ const (
 )
 
 // Bytes is p, which a kernel takes, as a launch takes it: p's own memory, good while p is.
-func Bytes[P Params | VectorParams | ChannelParams | MailParams](p *P) []byte {
+func Bytes[P Params | VectorParams | GroupParams | ChannelParams | MailParams](p *P) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
 }
 
@@ -91,6 +96,26 @@ type VectorParams struct {
 	Params
 	Send [MaxRanks]uint64 // elements for each rank; of all-gather the same ones for all
 	Recv [MaxRanks]uint64 // elements expected from each rank
+}
+
+// Part is an operation of a group: ubc_part of src/abi.h.
+type Part struct {
+	Src       uint64
+	Dst       uint64
+	Signature uint64
+	Factor    float64
+	Begin     uint32 // where its data begins among that of the group, in packets: what is before it, rounded up to 8 bytes each
+	_         uint32
+}
+
+// GroupParams is what the kernel Group takes: ubc_group_params of src/abi.h. Its grid is this rank's choice; one block if
+// it is ordered.
+type GroupParams struct {
+	Params
+	Parts   uint32
+	Ordered uint32 // 1: parts touch what others write
+	Part    [MaxGroup]Part
+	Packets uint64 // of all
 }
 
 // Status is where a rank's kernels and its host meet: ubc_status of src/abi.h, zeroed, in page-locked host memory. The

@@ -25,6 +25,8 @@ func TestABI(t *testing.T) {
 	var m MailParams
 	var l Lane
 	var y Message
+	var g GroupParams
+	var part Part
 	values := map[string]uintptr{
 		"UBC_BOOL": uintptr(dtype.Bool), "UBC_IS_BOOL(13ull << 55)": 1, "UBC_IS_BOOL(5ull << 59 | 2ull << 55)": 0,
 		"UBC_UINT64":         uintptr(dtype.Uint64),
@@ -112,6 +114,15 @@ func TestABI(t *testing.T) {
 		"offsetof(ubc_lane, block)": unsafe.Offsetof(l.Block), "offsetof(ubc_lane, blocks)": unsafe.Offsetof(l.Blocks),
 		"offsetof(ubc_message, at)": unsafe.Offsetof(y.At), "offsetof(ubc_message, bytes)": unsafe.Offsetof(y.Bytes),
 		"offsetof(ubc_message, word)": unsafe.Offsetof(y.Word), "offsetof(ubc_message, head)": unsafe.Offsetof(y.Head),
+		"sizeof(ubc_group_params)": unsafe.Sizeof(g), "sizeof(ubc_part)": unsafe.Sizeof(part), "UBC_MAX_GROUP": MaxGroup,
+		"offsetof(ubc_group_params, parts)":   unsafe.Offsetof(g.Parts),
+		"offsetof(ubc_group_params, ordered)": unsafe.Offsetof(g.Ordered),
+		"offsetof(ubc_group_params, part)":    unsafe.Offsetof(g.Part),
+		"offsetof(ubc_group_params, packets)": unsafe.Offsetof(g.Packets),
+		"offsetof(ubc_part, src)":             unsafe.Offsetof(part.Src), "offsetof(ubc_part, dst)": unsafe.Offsetof(part.Dst),
+		"offsetof(ubc_part, signature)": unsafe.Offsetof(part.Signature),
+		"offsetof(ubc_part, factor)":    unsafe.Offsetof(part.Factor),
+		"offsetof(ubc_part, begin)":     unsafe.Offsetof(part.Begin),
 	}
 	for _, t := range dtype.All() {
 		name := t.String()

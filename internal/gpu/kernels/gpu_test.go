@@ -183,8 +183,8 @@ func TestRoom(t *testing.T) {
 	}
 	for _, ranks := range []int{2, 4, MaxRanks} {
 		for _, typ := range dtype.All() {
-			for _, name := range []string{OneShot, Packets, TwoShot, Ring, Move, MovePackets, Broadcast, MoveV, Barrier, Channel,
-				Messages} {
+			for _, name := range []string{OneShot, Packets, TwoShot, Group, Ring, Move, MovePackets, Broadcast, MoveV, Barrier,
+				Channel, Messages} {
 				f, err := w.ranks[0].set.Kernel(name, typ, ranks)
 				require.NoError(t, err)
 				fit, err := f.Resident(cuda.Launch{Grid: 1, Block: MaxThreads})
@@ -224,8 +224,8 @@ func TestLoad(t *testing.T) {
 	require.NoError(t, s.Load(t.Context(), 4, true), "all is there")
 	for ranks := 1; ranks <= 4; ranks++ { // children have fewer
 		for _, typ := range dtype.All() {
-			for _, name := range []string{OneShot, Packets, TwoShot, Ring, Move, MovePackets, Broadcast, MoveV, Barrier, Channel,
-				Messages} {
+			for _, name := range []string{OneShot, Packets, TwoShot, Group, Ring, Move, MovePackets, Broadcast, MoveV, Barrier,
+				Channel, Messages} {
 				_, err := s.Kernel(name, typ, ranks)
 				require.NoError(t, err, "%s, %d ranks, %v", name, ranks, typ)
 			}

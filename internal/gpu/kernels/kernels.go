@@ -21,12 +21,13 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
-// The kernels by name. OneShot, Packets, TwoShot and Ring reduce, and there are some for each type of elements; see
+// The kernels by name. OneShot, Packets, TwoShot, Group and Ring reduce, and there are some for each type of elements; see
 // kernelType. The others take bytes.
 const (
 	OneShot     = "oneshot"      // ALL_REDUCE of up to PacketData bytes: packets from every rank to every rank
 	Packets     = "packets"      // ALL_REDUCE, REDUCE_SCATTER and REDUCE with slices of up to PacketData bytes
 	TwoShot     = "twoshot"      // the same, of any size
+	Group       = "group"        // up to MaxGroup of ALL_REDUCE, of one type and PacketData bytes in all, with GroupParams
 	Ring        = "ring"         // ALL_REDUCE of any size, along a ring of the ranks; of bools two at least
 	Move        = "move"         // ALL_GATHER, BROADCAST, GATHER, SCATTER and ALL_TO_ALL of any size
 	MovePackets = "move_packets" // the same, with up to PacketData bytes from one rank to another
@@ -77,13 +78,13 @@ func kernelType(t dtype.Type) dtype.Type {
 // entry is the module of a kernel, and what it is called there. up is the number of ranks that it is made for.
 func entry(name string, t dtype.Type, up int) (module, kernel string, err error) {
 	switch name {
-	case OneShot, Packets, TwoShot, Ring:
+	case OneShot, Packets, TwoShot, Group, Ring:
 		if !t.Valid() {
 			return "", "", fmt.Errorf("no kernel for elements of %v: %w", t, fault.ErrArgument)
 		}
 		t = kernelType(t)
-		if name == Ring {
-			return fmt.Sprintf("ring_%v", t), fmt.Sprintf("ubc_ring_%v", t), nil
+		if name == Ring || name == Group {
+			return fmt.Sprintf("%s_%v", name, t), fmt.Sprintf("ubc_%s_%v", name, t), nil
 		}
 		return fmt.Sprintf("reduce_%v_%d", t, up), fmt.Sprintf("ubc_%s_%v_%d", name, t, up), nil
 	case Move, MovePackets, Barrier:
@@ -98,9 +99,9 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 // kernels run. The first time on a machine the driver's assembler takes some tenths of a second for each module, as many
 // at a time as there are processors; then it reads its cache. Once ctx has ended no other module is begun.
 func (s *Set) Load(ctx context.Context, ranks int, rings bool) error {
-	reductions := []string{TwoShot, OneShot, Packets, Ring}
+	reductions := []string{TwoShot, OneShot, Packets, Group, Ring}
 	if !rings {
-		reductions = reductions[:3]
+		reductions = reductions[:4]
 	}
 	var all []wanted
 	add := func(name string, t dtype.Type) error {

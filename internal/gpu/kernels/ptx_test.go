@@ -26,6 +26,7 @@ func modules() map[string][]string {
 		if t != kernelType(t) {
 			continue // is reduced by the kernels of another
 		}
+		m[fmt.Sprintf("group_%v", t)] = []string{fmt.Sprintf("ubc_group_%v", t)}
 		m[fmt.Sprintf("ring_%v", t)] = []string{fmt.Sprintf("ubc_ring_%v", t)}
 		for _, ranks := range []int{2, 4, MaxRanks} {
 			module := fmt.Sprintf("reduce_%v_%d", t, ranks)
@@ -112,7 +113,7 @@ func TestRebuild(t *testing.T) {
 	}
 	dir := t.TempDir()
 	names := []string{"move", "move_v", "broadcast"}
-	for _, module := range []string{"reduce_%v_2", "reduce_%v_4", "reduce_%v_8", "ring_%v"} {
+	for _, module := range []string{"reduce_%v_2", "reduce_%v_4", "reduce_%v_8", "group_%v", "ring_%v"} {
 		names = append(names, fmt.Sprintf(module, kernelType(dtype.Int8+dtype.Type(rand.IntN(int(dtype.Float64))))))
 	}
 	t.Log(names)

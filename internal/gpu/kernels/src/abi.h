@@ -14,6 +14,7 @@ enum {
 	UBC_MAX_STEPS = 8,      // of a channel's kernel
 	UBC_MAX_LANES = 16,     // of a kernel of messages: both ways, with every rank
 	UBC_MAX_MESSAGES = 64,  // of a kernel of messages
+	UBC_MAX_GROUP = 16,     // operations of a group's kernel
 	UBC_CHANNEL_BLOCKS = 128, // of the grid of a channel's kernel, at most
 
 	// A rank's device area, which peers map. Offsets in bytes.
@@ -21,6 +22,7 @@ enum {
 	UBC_AREA_ERROR = 1024,    // u32: the last operation that had an error; own use
 	UBC_AREA_BROKEN = 1028,   // u32: the operation that broke the communicator, 0: none; those behind it do nothing; own use
 	UBC_AREA_FAILED = 1032,   // u32: 1 after a wait for a message ended without it; own use
+	UBC_AREA_EXTRA = 1036,    // u32: operations beyond one of each kernel, for their numbers; own use
 	UBC_AREA_DESC = 4096,     // packets [2][MAX_RANKS][4]: by parity, row r written by rank r
 	UBC_AREA_COUNTS = 8192,   // packets [2][MAX_RANKS][2 * MAX_RANKS]: likewise; counts that r sends to each rank, then
 	                          // those that it expects from each
@@ -83,11 +85,20 @@ enum {
 #define UBC_OFFSET(word) ((word) & ((1ull << 48) - 1))
 
 // Signatures are the engine's: kind 5 bits, type 4, reduction 3, root 12, count 40. Kind 0 is a refusal, whose
-// low 32 bits are its code.
+// low 32 bits are its code, and whose root how many operations beyond one it refuses; ALL_OF_THEM: as many as the peers
+// have put into their kernels. A group's: kind, type, then 4 bits for its operations beyond one, then what tells groups
+// apart.
 #define UBC_KIND(sig) ((ubc_u32)((sig) >> 59))
 #define UBC_TYPE_OF(sig) ((ubc_u32)((sig) >> 55 & 15))
 #define UBC_IS_BOOL(sig) (UBC_TYPE_OF(sig) == UBC_BOOL)
 #define UBC_IS_SIGNED(sig) (UBC_TYPE_OF(sig) < UBC_UINT64 && UBC_TYPE_OF(sig) % 2 != 0) // of integers
+#define UBC_RED(sig) ((ubc_u32)((sig) >> 52) & 7)
+#define UBC_COUNT(sig) ((sig) & ((1ull << 40) - 1))
+#define UBC_BEYOND_ONE(sig)                                   \
+	(UBC_KIND(sig) == UBC_GROUP ? (ubc_u32)((sig) >> 51) & 15 : \
+	 UBC_KIND(sig) == 0         ? (ubc_u32)((sig) >> 40) & 0xfff : 0)
+
+enum { UBC_ALL_OF_THEM = 0xfff };
 
 // Types, as package dtype numbers them: first the integers, of each width the signed one before the unsigned one.
 enum { UBC_UINT64 = 8, UBC_BOOL = 13 };
@@ -106,6 +117,7 @@ enum { // kinds, as the engine numbers them
 	UBC_GATHER_V = 11,
 	UBC_SCATTER_V = 12,
 	UBC_ALL_TO_ALL_V = 13,
+	UBC_GROUP = 31,
 };
 
 enum { // reductions, as the engine numbers them
@@ -128,7 +140,8 @@ typedef struct {
 	ubc_u64 src_word, dst_word;   // for the descriptor
 	ubc_u64 stage, stage_word;    // own staging memory beside the area, and its word: 0 until peers have it mapped
 	ubc_u64 signature;
-	ubc_u64 count;   // as in the signature: elements of one slice, or of the whole, as the kind has it
+	ubc_u64 count;   // as in the signature: elements of one slice, or of the whole, as the kind has it; of a group or a
+	                 // refusal the operations
 	ubc_u64 timeout; // nanoseconds
 	double factor;   // PREMULSUM: what the source is multiplied by first
 	ubc_u32 rank, ranks;
@@ -149,10 +162,29 @@ typedef struct {
 	ubc_u64 recv[UBC_MAX_RANKS]; // elements expected from each rank
 } ubc_vector_params;
 
+// One of a group's operations.
+typedef struct {
+	ubc_u64 src, dst;
+	ubc_u64 signature;
+	double factor;  // as in ubc_params
+	ubc_u32 begin;  // where its data begins among that of the group, in packets
+	ubc_u32 unused;
+} ubc_part;
+
+// The parameters of a group's kernel: up to MAX_GROUP all-reduces of one type, whose data is no more than one of them may
+// have as packets. p has the group's signature, and no buffers; its grid is this rank's choice.
+typedef struct {
+	ubc_params p;
+	ubc_u32 parts;
+	ubc_u32 ordered; // 1: parts touch what others write, and go in order; then there is one block
+	ubc_part part[UBC_MAX_GROUP];
+	ubc_u64 packets; // of all
+} ubc_group_params;
+
 enum { // errors
 	UBC_OK = 0,
-	UBC_MISMATCH = 1, // peer published another signature (theirs); no loss: what follows works. Of a message, detail is 1
-	                  // if this rank receives it
+	UBC_MISMATCH = 1, // peer published another signature (theirs); no loss: what follows works, unless one of the two is
+	                  // of more operations than the other. Of a message, detail is 1 if this rank receives it
 	UBC_REFUSED = 2,  // peer refused: the code is in theirs
 	UBC_TIMEOUT = 3,  // waited for peer longer than params.timeout
 	UBC_ABORTED = 4,  // the host set abort

@@ -1,6 +1,7 @@
 // All kernels for the emulator (-DUBC_EMULATE), by their names.
 #include "broadcast.h"
 #include "channel.h"
+#include "group.h"
 #include "messages.h"
 #include "move.h"
 #include "reduce.h"
@@ -18,12 +19,14 @@ UBC_MESSAGES_KERNELS
 #define UBC_RANKS(T) UBC_REDUCE_KERNELS(T, 2) UBC_REDUCE_KERNELS(T, 4) UBC_REDUCE_KERNELS(T, 8)
 UBC_TYPES(UBC_RANKS)
 UBC_TYPES(UBC_RING_KERNELS)
+UBC_TYPES(UBC_GROUP_KERNEL)
 
 #define UBC_ENTRIES_OF(T, R)                       \
 	{"ubc_oneshot_" #T "_" #R, ubc_oneshot_##T##_##R}, \
 	{"ubc_packets_" #T "_" #R, ubc_packets_##T##_##R}, \
 	{"ubc_twoshot_" #T "_" #R, ubc_twoshot_##T##_##R},
-#define UBC_ENTRIES(T) UBC_ENTRIES_OF(T, 2) UBC_ENTRIES_OF(T, 4) UBC_ENTRIES_OF(T, 8) {"ubc_ring_" #T, ubc_ring_##T},
+#define UBC_ENTRIES(T) UBC_ENTRIES_OF(T, 2) UBC_ENTRIES_OF(T, 4) UBC_ENTRIES_OF(T, 8) {"ubc_ring_" #T, ubc_ring_##T}, \
+	{"ubc_group_" #T, (void (*)(const ubc_params *))ubc_group_##T},
 
 struct ubc_entry {
 	const char *name;

@@ -71,11 +71,12 @@ UBC_FN void ubc_post_error(
 	ubc_release32(status + 4, code);
 }
 
-// ubc_report tells the host of the operation's first error, unless it has not taken an earlier operation's yet.
+// ubc_report tells the host of the operation's first error, unless it has not taken an earlier operation's yet. Epochs
+// are kernels, of which some were several operations.
 UBC_FN void ubc_report(const ubc_params &p, ubc_u32 e, ubc_u32 code, ubc_u32 peer, ubc_u64 theirs, ubc_u64 detail) {
 	if (ubc_exchange32(p.area[0] + UBC_AREA_ERROR, e) == e || ubc_get32(p.status + 4) != UBC_OK)
 		return;
-	ubc_post_error(p.status, code, peer, e, p.signature, theirs, detail);
+	ubc_post_error(p.status, code, peer, e + ubc_get32(p.area[0] + UBC_AREA_EXTRA), p.signature, theirs, detail);
 }
 
 // ubc_abort is ubc_report for what ends all operations of the communicator. Should the host not have taken an earlier
@@ -87,9 +88,16 @@ UBC_FN void ubc_abort(const ubc_params &p, ubc_u32 e, ubc_u32 code, ubc_u32 peer
 }
 
 // ubc_matches compares a peer's signature with this rank's, and reports what differs. A rank that refuses does not
-// mind what its peers want.
+// mind what its peers want, but for how many operations that is: the kernels that follow would not meet.
 UBC_FN bool ubc_matches(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 theirs) {
-	if (theirs == p.signature || UBC_KIND(p.signature) == 0)
+	if (theirs == p.signature)
+		return true;
+	ubc_u32 mine = UBC_BEYOND_ONE(p.signature), other = UBC_BEYOND_ONE(theirs);
+	if (mine != other && mine != UBC_ALL_OF_THEM && other != UBC_ALL_OF_THEM) {
+		ubc_abort(p, e, UBC_MISMATCH, peer, theirs, 0);
+		return false;
+	}
+	if (UBC_KIND(p.signature) == 0)
 		return true;
 	ubc_report(p, e, UBC_KIND(theirs) == 0 ? UBC_REFUSED : UBC_MISMATCH, peer, theirs, 0);
 	return false;
@@ -266,8 +274,12 @@ UBC_FN bool ubc_wait_flag(const ubc_params &p, ubc_u32 e, ubc_u32 step, ubc_u32 
 UBC_FN void ubc_finish(const ubc_params &p, ubc_u32 e) {
 	ubc_u64 at = p.area[0] + UBC_AREA_EPOCH;
 	ubc_sync();
-	if (UBC_THREAD == 0)
+	if (UBC_THREAD == 0) {
 		ubc_put32(at + 4 * UBC_BLOCK, e);
+		ubc_u32 kind = UBC_KIND(p.signature);
+		if (UBC_BLOCK == 0 && (kind == UBC_GROUP || kind == 0) && p.count > 1)
+			ubc_put32(p.area[0] + UBC_AREA_EXTRA, ubc_get32(p.area[0] + UBC_AREA_EXTRA) + (ubc_u32)p.count - 1);
+	}
 	if (UBC_BLOCK == 0)
 		for (ubc_u32 b = UBC_BLOCKS + UBC_THREAD; b < UBC_MAX_BLOCKS; b += UBC_THREADS)
 			ubc_put32(at + 4 * b, e);

@@ -1,0 +1,167 @@
+package gpu
+
+import (
+	"context"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/reason"
+	"github.com/ubcoll/ubcoll/internal/team"
+)
+
+// Small all-reduces that follow each other in a group are one kernel: a launch costs more than what it does. Their data
+// go behind each other as the packets of one. Which ones go together is a pure function of what the ranks agree on; that
+// one of them reads what another one writes is a rank's own business, whose kernel then does them one by one.
+
+// GroupedMost is the longest all-reduce, in bytes, that goes together with others.
+const GroupedMost = 64 << 10
+
+// together is how many of works, at their beginning, go together, at least one.
+func (d *Device) together(works []team.Work) int {
+	if d.c.Size() == 1 {
+		return 1
+	}
+	n, packets := 0, 0
+	for n < min(len(works), kernels.MaxGroup) {
+		w := &works[n]
+		if w.Other != nil || w.Kind != team.KindAllReduce || w.Kernel.Name != kernels.OneShot || w.Type != works[0].Type ||
+			uint(w.Count*w.Type.Size()) > GroupedMost {
+			break
+		}
+		if packets += packetsOf(w); 8*packets > kernels.PacketData {
+			break
+		}
+		n++
+	}
+	return max(n, 1)
+}
+
+// packetsOf is how many packets w's data are.
+func packetsOf(w *team.Work) int { return (w.Count*w.Type.Size() + 7) / 8 }
+
+// PerformSome implements Accelerator.
+func (d *Device) PerformSome(ctx context.Context, works []team.Work, group bool) (n int, err error) {
+	if group {
+		if n = d.together(works); n > 1 {
+			return n, d.performGroup(ctx, works[:n])
+		}
+	}
+	w := &d.c.Team().Work
+	*w = works[0]
+	err = d.Perform(ctx, w)
+	w.Release()
+	*w = team.Work{} // the user's memory is not kept alive
+	return 1, err
+}
+
+func (d *Device) performGroup(ctx context.Context, works []team.Work) error {
+	if err := launchable(d.c, d.own.s); err != nil {
+		return err
+	}
+	kind := works[0].Kind
+	if err := d.settle(ctx, kind); err != nil {
+		return err
+	}
+	refusal, err := d.queueGroup(ctx, d.own, works, nil)
+	if err != nil {
+		return err
+	}
+	return d.outcome(ctx, kind, refusal)
+}
+
+// queueGroup is queue for works that go together. first is why all are refused, or nil; where one of them is bad, none is
+// done.
+func (d *Device) queueGroup(ctx context.Context, s *Stream, works []team.Work, first error) (refusal, err error) {
+	works = append([]team.Work(nil), works...) // the caller's have no buffers that are held
+	defer func() {
+		for i := range works {
+			works[i].Release()
+		}
+	}()
+	bad, at := first, 0 // what is wrong, and with which
+	for i := range works {
+		if bad == nil {
+			bad, at = works[i].Err, i
+		}
+	}
+	if bad == nil && ctx.Err() != nil {
+		bad, at = reason.Ended(ctx), 0
+	}
+	captured := s.captured()
+	for i := range works {
+		if bad == nil && captured {
+			bad, at = d.retain(&works[i]), i
+		}
+		if bad == nil {
+			bad, at = works[i].Hold(), i
+		}
+	}
+	algorithm := works[0].Kernel.Algorithm + ", grouped"
+	if bad == nil {
+		err = d.prepareGroup(works)
+	} else {
+		algorithm = engine.Refused.Name
+		err = d.refuse(bad, len(works), s == d.own)
+	}
+	if err == nil {
+		err = d.enqueue(s, captured)
+	}
+	if err != nil {
+		return nil, d.failed(works[0].Kind, err)
+	}
+	if bad != nil {
+		refusal = d.error(works[at].Kind, d.ops+uint64(at)+1, "", -1, bad)
+	}
+	d.count(1)
+	for i := range works {
+		d.ops++
+		d.c.NoteAs(&works[i], algorithm, d.ops)
+	}
+	return refusal, nil
+}
+
+// prepareGroup makes d.next what does works, which go together.
+func (d *Device) prepareGroup(works []team.Work) error {
+	k, err := d.kernel(kernels.Group, works[0].Type)
+	if err != nil {
+		return err
+	}
+	g := &d.next.group
+	*g = kernels.GroupParams{Params: d.Params, Parts: uint32(len(works))}
+	g.Signature, g.Count, g.Size = team.GroupSignature(works), uint64(len(works)), uint32(works[0].Type.Size())
+	blocks := 0
+	for i := range works {
+		w := &works[i]
+		if err := d.acquire(w); err != nil {
+			return err
+		}
+		g.Part[i] = kernels.Part{Src: uint64(uintptr(w.Src.Ptr)), Dst: uint64(uintptr(w.Dst.Ptr)), Signature: w.Signature(),
+			Factor: w.Factor, Begin: uint32(g.Packets)}
+		g.Packets += uint64(packetsOf(w))
+		blocks += w.Kernel.Blocks
+	}
+	blocks = min(blocks, d.c.Team().Tuning().GPU.PacketBlocksMax)
+	if touching(works) {
+		g.Ordered, blocks = 1, 1
+	}
+	d.next.f, d.next.args = k.f, kernels.Bytes(g)
+	d.shape(k, blocks, d.early(&works[0]))
+	return nil
+}
+
+// touching reports whether one of works touches what another one writes.
+func touching(works []team.Work) bool {
+	for i := range works {
+		for j := range works {
+			if i != j && (overlap(&works[i].Dst, &works[j].Dst) || overlap(&works[i].Dst, &works[j].Src)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func overlap(a, b *team.Vec) bool {
+	p, q := uintptr(a.Ptr), uintptr(b.Ptr)
+	return p < q+uintptr(b.Bytes()) && q < p+uintptr(a.Bytes())
+}
