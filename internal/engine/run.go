@@ -168,8 +168,7 @@ func (c *Comm) EnterQueue() { c.turn.Run() }
 // Leave ends a call, and lets the next one that is queued begin.
 func (c *Comm) Leave() { c.turn.Leave() }
 
-// runAll runs ws in order, for LastOp together or not. It ends with the first error: the other ranks get it too, and
-// end there as well.
+// runAll runs ws in order, for LastOp together or not, until the first error, which the other ranks get as well.
 func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) error {
 	c.together, c.fresh = together, true
 	defer func() { c.together = false }()
