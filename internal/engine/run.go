@@ -169,24 +169,20 @@ func (c *Comm) EnterQueue() { c.turn.Run() }
 func (c *Comm) Leave() { c.turn.Leave() }
 
 // runAll runs ws in order, for LastOp together or not, until the first error, which the other ranks get as well.
-func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) error {
+func (c *Comm) runAll(ctx context.Context, ws []team.Work, together bool) (err error) {
 	c.together, c.fresh = together, true
 	defer func() { c.together = false }()
-	for n := 0; len(ws) > 0; ws = ws[n:] {
-		o, err := ws[0].Other, error(nil)
-		if n = 1; o != nil {
-			err = o.Run(ctx)
+	for n := 0; len(ws) > 0 && err == nil; ws = ws[n:] {
+		if n = 1; ws[0].Other != nil {
+			err = ws[0].Other.Run(ctx)
 		} else if ws[0].Kernel.Name != "" && c.device != nil {
 			n, err = c.device.PerformSome(ctx, ws, together)
 		} else {
 			c.team.Work = ws[0]
 			err = c.run(ctx)
 		}
-		if err != nil {
-			return err
-		}
 	}
-	return nil
+	return err
 }
 
 // run does the operation Team.Work; it is this communicator's turn.

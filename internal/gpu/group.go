@@ -28,7 +28,7 @@ func (d *Device) together(works []team.Work) int {
 			uint(w.Count*w.Type.Size()) > GroupedMost {
 			break
 		}
-		if packets += packetsOf(w); 8*packets > kernels.PacketData {
+		if packets += packetsOf(w); 8*packets > d.Layout.Data() {
 			break
 		}
 		n++
@@ -132,7 +132,7 @@ func (d *Device) prepareGroup(works []team.Work) error {
 	blocks := 0
 	for i := range works {
 		w := &works[i]
-		if err := d.acquire(w); err != nil {
+		if err := d.acquire(w, false); err != nil {
 			return err
 		}
 		g.Part[i] = kernels.Part{Src: uint64(uintptr(w.Src.Ptr)), Dst: uint64(uintptr(w.Dst.Ptr)), Signature: w.Signature(),

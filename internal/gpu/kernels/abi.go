@@ -20,11 +20,7 @@ const (
 	ChannelGrid = 128      // blocks of a channel's kernel
 	MaxLanes    = 16       // of a kernel of messages: both ways, with every rank
 	MaxMessages = 64       // of a kernel of messages
-<<<<<<< HEAD
-=======
 	MaxGroup    = 16       // operations of a group's kernel
-	PacketData  = 1 << 20  // bytes of data that one rank can send another as packets, in one stage of an operation
->>>>>>> 5255d43 (gpu: small all-reduces of a group are one kernel; the count of what is queued on a line of its own)
 	EagerBytes  = 64 << 10 // of the largest message that travels as packets
 )
 

@@ -27,7 +27,7 @@ const (
 	OneShot     = "oneshot"      // ALL_REDUCE of up to PacketData bytes: packets from every rank to every rank
 	Packets     = "packets"      // ALL_REDUCE, REDUCE_SCATTER and REDUCE with slices of up to PacketData bytes
 	TwoShot     = "twoshot"      // the same, of any size
-	Group       = "group"        // up to MaxGroup of ALL_REDUCE, of one type and PacketData bytes in all, with GroupParams
+	Group       = "group"        // up to MaxGroup of ALL_REDUCE, of one type whose data fit a row, with GroupParams
 	Ring        = "ring"         // ALL_REDUCE of any size, along a ring of the ranks; of bools two at least
 	Move        = "move"         // ALL_GATHER, BROADCAST, GATHER, SCATTER and ALL_TO_ALL of any size
 	MovePackets = "move_packets" // the same, with up to PacketData bytes from one rank to another

@@ -56,10 +56,10 @@ template <class E, int R> UBC_FN void ubc_do_group(const ubc_group_params &g) {
 	ubc_u64 to[R], from[R]; // as in ubc_oneshot
 	UBC_UNROLL
 	for (ubc_u32 i = 1; i < R; i++)
-		to[i] = ubc_packet_buffer(p, e, 0, p.area[i], p.rank);
+		to[i] = ubc_packets_to(p, e, p.area[i], i);
 	UBC_UNROLL
 	for (ubc_u32 r = 0; r < R; r++)
-		from[r] = ubc_packet_buffer(p, e, 0, p.area[0], r);
+		from[r] = ubc_packets_from(p, e, r);
 	ubc_u32 peers = (1u << p.ranks) - 1 - (1u << p.rank);
 
 	bool ok = true;
