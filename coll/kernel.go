@@ -21,6 +21,8 @@ func kernel(t *tuning.GPU, asked string, w *team.Work, n, data int) team.Kernel 
 			Words: true, Counts: true}
 	case bytes <= min(t.MovePackets, data):
 		return team.Kernel{Name: cudakernels.MovePackets, Blocks: packetBlocks(t, bytes*n), Algorithm: "push packets"}
+	case n > 1 && bytes <= t.MoveLines || w.Kind == team.KindBroadcast && bytes <= t.LinesPair && n == 2:
+		return team.Kernel{Name: cudakernels.MoveLines, Blocks: lineBlocks(t, bytes), Algorithm: "push lines", Lines: bytes}
 	case w.Kind == team.KindBroadcast && bytes*(n-2) > t.PassOnBeyond:
 		return team.Kernel{Name: cudakernels.Broadcast, Blocks: bulkBlocks(t, bytes), Algorithm: "passed on", Words: true}
 	}
@@ -34,7 +36,7 @@ func countsBlocks(t *tuning.GPU, w *team.Work, n, data int) int {
 	switch {
 	case w.Kind != team.KindAllGatherV:
 		return team.CountsBlocks
-	case total <= min(t.MovePackets, data)*n:
+	case total <= min(cudakernels.SmallPart, data)*n:
 		return packetBlocks(t, total)
 	}
 	return bulkBlocks(t, total)
@@ -46,19 +48,25 @@ func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, by
 	if k == team.KindReduceScatter {
 		slice, total = bytes, bytes*n
 	}
-	fits := k == team.KindAllReduce && bytes <= data
-	oneShotMost := t.OneShotFew
+	fits := k != team.KindReduceScatter && bytes <= data
+	oneShotMost, packets, lines, part := t.OneShotFew, t.TwoShotPackets, t.LinesMany, slice
 	switch {
-	case n == 2:
-		oneShotMost = t.OneShotPair
+	case n <= 2:
+		oneShotMost, lines = t.OneShotPair, t.LinesPair
+		if k != team.KindReduceScatter { // in one step
+			packets, part = oneShotMost, bytes
+		}
 	case n > 4:
 		oneShotMost = t.OneShotMany
 	}
 	half := typ == dtype.Float16 || typ == dtype.BFloat16 // a ring rounds at every step
+	none := asked == "" || asked == "ring"                // which not everything can be
 	ring := asked == "ring" || asked == "" && bytes >= t.RingFrom && n > 2 && !half
 	switch {
 	case ring && k == team.KindAllReduce && (n > 1 || typ != dtype.Bool): // of one rank it is a copy
 		return team.Kernel{Name: cudakernels.Ring, Blocks: bulkBlocks(t, total), Algorithm: "ring", Words: true}
+	case none && n > 1 && total > packets && total <= lines:
+		return team.Kernel{Name: cudakernels.Lines, Blocks: lineBlocks(t, part), Algorithm: "lines", Lines: part}
 	case asked == "push", asked == "" && total >= t.PushFrom:
 		blocks := bulkBlocks(t, total)
 		if total < t.PushWideFrom {
@@ -81,6 +89,11 @@ func packetBlocks(t *tuning.GPU, bytes int) int {
 		return 1
 	}
 	return min(max(blocks, t.PacketBlocksMin), t.PacketBlocksMax)
+}
+
+// lineBlocks is how many blocks send so many bytes to a rank by lines.
+func lineBlocks(t *tuning.GPU, bytes int) int {
+	return min(max((bytes+t.LineBlockBytes-1)/t.LineBlockBytes, 1), t.BulkBlocksMax)
 }
 
 // bulkBlocks is how many blocks move so many bytes.

@@ -22,34 +22,43 @@ func TestReduceKernel(t *testing.T) {
 		bytes, n  int
 		want      string
 	}{
-		{"", team.KindAllReduce, 8<<20 - 4, 2, cudakernels.TwoShot},
-		{"", team.KindAllReduce, 8 << 20, 2, pushed},
+		{"", team.KindAllReduce, 8 << 20, 2, cudakernels.Lines},
+		{"", team.KindAllReduce, 8<<20 + 4, 2, pushed},
 		{"", team.KindAllReduce, 1 << 30, 2, pushed},
 		{"", team.KindAllReduce, 64<<20 - 4, 3, pushed},
 		{"", team.KindAllReduce, 64 << 20, 3, cudakernels.Ring},
 		{"", team.KindReduce, 64 << 20, 3, pushed},
-		{"", team.KindReduceScatter, 4 << 20, 2, pushed},
+		{"", team.KindReduceScatter, 4 << 20, 2, cudakernels.Lines},
+		{"", team.KindReduceScatter, 4<<20 + 4, 2, pushed},
 		{"two-shot", team.KindAllReduce, 64 << 20, 3, cudakernels.TwoShot},
 		{"push", team.KindAllReduce, 64 << 20, 3, pushed},
 		{"", team.KindAllReduce, 0, 2, cudakernels.OneShot},
-		{"", team.KindAllReduce, 1 << 20, 2, cudakernels.OneShot},
-		{"", team.KindAllReduce, 1<<20 + 4, 2, cudakernels.TwoShot},
+		{"", team.KindAllReduce, 128 << 10, 2, cudakernels.OneShot},
+		{"", team.KindAllReduce, 128<<10 + 4, 2, cudakernels.Lines},
 		{"", team.KindAllReduce, 128 << 10, 4, cudakernels.OneShot},
 		{"", team.KindAllReduce, 128<<10 + 4, 4, cudakernels.Packets},
-		{"", team.KindAllReduce, 512 << 10, 4, cudakernels.Packets},
-		{"", team.KindAllReduce, 512<<10 + 4, 4, cudakernels.TwoShot},
+		{"", team.KindAllReduce, 256 << 10, 4, cudakernels.Packets},
+		{"", team.KindAllReduce, 256<<10 + 4, 4, cudakernels.Lines},
+		{"", team.KindAllReduce, 4 << 20, 4, cudakernels.Lines},
+		{"", team.KindAllReduce, 4<<20 + 4, 4, cudakernels.TwoShot},
 		{"", team.KindAllReduce, 32<<10 + 4, 8, cudakernels.Packets},
-		{"", team.KindReduce, 1000, 2, cudakernels.Packets},
-		{"", team.KindReduceScatter, 256 << 10, 2, cudakernels.Packets},
-		{"", team.KindReduceScatter, 256<<10 + 4, 2, cudakernels.TwoShot},
-		{"one-shot", team.KindAllReduce, 256 << 10, 4, cudakernels.OneShot},
+		{"", team.KindReduce, 1000, 2, cudakernels.OneShot},
+		{"", team.KindReduce, 1 << 20, 2, cudakernels.Lines},
+		{"", team.KindReduce, 256 << 10, 4, cudakernels.Packets},
+		{"", team.KindReduceScatter, 128 << 10, 2, cudakernels.Packets},
+		{"", team.KindReduceScatter, 128<<10 + 4, 2, cudakernels.Lines},
+		{"", team.KindAllReduce, 4, 1, cudakernels.OneShot},
+		{"", team.KindAllReduce, 1 << 20, 1, cudakernels.TwoShot},
+		{"one-shot", team.KindAllReduce, 128 << 10, 4, cudakernels.OneShot},
 		{"one-shot", team.KindAllReduce, 1 << 20, 4, cudakernels.TwoShot},
 		{"one-shot", team.KindAllReduce, 4 << 20, 4, cudakernels.TwoShot},
 		{"two-shot", team.KindAllReduce, 8, 4, cudakernels.TwoShot},
 		{"push", team.KindAllReduce, 8, 4, pushed},
 		{"ring", team.KindAllReduce, 8, 4, cudakernels.Ring},
 		{"ring", team.KindAllReduce, 64 << 20, 2, cudakernels.Ring},
-		{"ring", team.KindReduce, 8, 4, cudakernels.Packets},
+		{"ring", team.KindReduce, 8, 4, cudakernels.OneShot},
+		{"ring", team.KindReduce, 1 << 20, 4, cudakernels.Lines},
+		{"one-shot", team.KindReduceScatter, 1 << 20, 2, cudakernels.TwoShot},
 	} {
 		t.Run(fmt.Sprintf("%s/%v/%d/%d", k.algorithm, k.kind, k.bytes, k.n), func(t *testing.T) {
 			got := reduceKernel(&gpu, k.algorithm, k.kind, dtype.Float32, k.bytes, k.n, room(k.n))
@@ -79,7 +88,7 @@ func TestReduceKernel(t *testing.T) {
 				}
 				require.True(t, got.Blocks >= 1 && got.Blocks <= cudakernels.MaxBlocks)
 				if got.Name == cudakernels.OneShot {
-					require.True(t, kind == team.KindAllReduce && bytes <= data)
+					require.True(t, kind != team.KindReduceScatter && bytes <= data)
 				}
 				if got.Name == cudakernels.Packets {
 					require.LessOrEqual(t, slice, data/2, "%v of %d bytes on %d ranks", kind, bytes, n)
@@ -105,13 +114,18 @@ func TestMoveKernel(t *testing.T) {
 		{team.KindAllGather, 0, 2, cudakernels.MovePackets, 1},
 		{team.KindAllGather, 2 << 10, 2, cudakernels.MovePackets, 1},
 		{team.KindAllGather, 2<<10 + 4, 2, cudakernels.MovePackets, 16},
-		{team.KindAllGather, 128 << 10, 2, cudakernels.MovePackets, 64},
-		{team.KindAllGather, 128<<10 + 4, 2, cudakernels.Move, 16},
-		{team.KindAllToAll, 1 << 20, 2, cudakernels.Move, 128},
+		{team.KindAllGather, 32 << 10, 2, cudakernels.MovePackets, 16},
+		{team.KindAllGather, 32<<10 + 4, 2, cudakernels.MoveLines, 9},
+		{team.KindAllToAll, 2 << 20, 2, cudakernels.MoveLines, 128},
+		{team.KindAllToAll, 2<<20 + 4, 2, cudakernels.Move, 128},
+		{team.KindBroadcast, 8 << 20, 2, cudakernels.MoveLines, 128},
+		{team.KindBroadcast, 8<<20 + 4, 2, cudakernels.Move, 128},
+		{team.KindAllGather, 1 << 20, 1, cudakernels.Move, 64},
 		{team.KindBroadcast, 1 << 30, 2, cudakernels.Move, 128},
-		{team.KindBroadcast, 2 << 20, 3, cudakernels.Move, 128},
+		{team.KindBroadcast, 2 << 20, 3, cudakernels.MoveLines, 128},
 		{team.KindBroadcast, 2<<20 + 4, 3, cudakernels.Broadcast, 128},
-		{team.KindBroadcast, 512 << 10, 8, cudakernels.Broadcast, 32},
+		{team.KindBroadcast, 512 << 10, 8, cudakernels.MoveLines, 128},
+		{team.KindBroadcast, 4 << 20, 8, cudakernels.Broadcast, 128},
 		{team.KindGather, 1 << 30, 8, cudakernels.Move, 128},
 		{team.KindAllGatherV, 256 << 10, 2, cudakernels.MoveV, 64},
 		{team.KindAllGatherV, 256<<10 + 4, 2, cudakernels.MoveV, 16},
@@ -123,7 +137,9 @@ func TestMoveKernel(t *testing.T) {
 			require.Equal(t, k.want, got.Name)
 			require.Equal(t, k.blocks, got.Blocks)
 			require.Equal(t, k.want == cudakernels.MoveV, got.Counts)
-			require.Equal(t, k.want != cudakernels.Barrier && k.want != cudakernels.MovePackets, got.Words)
+			lines := k.want == cudakernels.MoveLines
+			require.Equal(t, !lines && k.want != cudakernels.Barrier && k.want != cudakernels.MovePackets, got.Words)
+			require.Equal(t, lines, got.Lines > 0)
 		})
 	}
 }

@@ -63,6 +63,7 @@ type DeviceCard struct {
 	Extent  uint32 `json:"extent"` // that the area is in
 	Offset  uint64 `json:"offset"`
 	Threads int    `json:"threads"`
+	Lines   bool   `json:"lines"` // its links carry lines of 128 bytes whole
 	Why     string `json:"why,omitempty"`
 }
 

@@ -159,6 +159,7 @@ func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 		return card, err
 	}
 	card.Threads = min(kernels.MaxThreads, f.MaxThreads)
+	card.Lines = d.carriesLines()
 	if d.own, err = NewStream(g.Context); err != nil {
 		return card, err
 	}
@@ -177,8 +178,10 @@ func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
 	d.Room = RoomOf(d.Multiprocessors, c.Team().Size())
 	d.Blocks = min(d.Room.Collectives, kernels.MaxBlocks)
 	d.Threads = kernels.MaxThreads
+	lines := true
 	for r, k := range cards {
 		d.Threads = min(d.Threads, k.Threads)
+		lines = lines && k.Lines
 		if r == c.Team().Rank() {
 			continue
 		}
@@ -188,10 +191,25 @@ func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
 		}
 		d.Params.Area[d.Distance(r)], d.Params.Table[d.Distance(r)] = uint64(at), uint64(c.DevicePeer(r).Row())
 	}
+	if !lines || d.Layout.LineRow == 0 || d.Threads%kernels.LineThreads != 0 {
+		t := c.Team().Tuning()
+		t.GPU = t.GPU.WithoutLines()
+	}
 	if d.Threads < 1 || d.Blocks < 1 {
 		return fmt.Sprintf("kernels of %d blocks of %d threads", d.Blocks, d.Threads)
 	}
 	return ""
+}
+
+// carriesLines is whether this device's links are its native ones to all others: those carry what a warp stores at once
+// whole, as they carry atomic operations.
+func (d *Device) carriesLines() bool {
+	for _, why := range d.Atomics {
+		if why != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // Distance is how far behind this rank rank r of the team is, which is how kernels count ranks.

@@ -260,7 +260,12 @@ func (d *Device) prepare(w *team.Work, stage bool) error {
 		}
 		d.next.args = kernels.Bytes(&d.next.params)
 	}
-	d.shape(k, w.Kernel.Blocks, d.early(w))
+	blocks := w.Kernel.Blocks
+	if w.Kernel.Lines > 0 {
+		blocks = min(blocks, d.Blocks, d.Layout.LineBlocks(d.Threads))
+		d.next.params.SetLines(w.Kernel.Lines, blocks, d.Threads)
+	}
+	d.shape(k, blocks, d.early(w))
 	return nil
 }
 

@@ -229,6 +229,7 @@ type Kernel struct {
 	Algorithm string // for LastOp
 	Words     bool   // peers may reach the buffers themselves, if they are registered
 	Counts    bool   // it takes Work.Counts
+	Lines     int    // of kernels that go by lines: how much a rank sends another in one step, at most; else 0
 }
 
 // CountsBlocks is the Kernel.Blocks of an operation with counts of which no rank knows what they come to in all.

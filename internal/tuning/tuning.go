@@ -44,11 +44,14 @@ type Table struct {
 // GPU is where algorithms on devices cross over, in bytes, and how many blocks their kernels have. The sizes are those
 // of one rank's buffer, unless they say otherwise.
 type GPU struct {
-	// OneShotPair, OneShotFew and OneShotMany are up to which size an all-reduce of 2, of 3 and 4, and of more ranks has
-	// every rank send all others its whole source as packets: the more ranks, the more each sends.
+	// OneShotPair, OneShotFew and OneShotMany are up to which size an all-reduce or a reduce of 2, of 3 and 4, and of more
+	// ranks has every rank send who wants the result its whole source as packets: the more ranks, the more each sends.
 	OneShotPair, OneShotFew, OneShotMany int
 	// TwoShotPackets is up to which size of the whole data the other reductions go by packets, in two steps.
 	TwoShotPackets int
+	// LinesPair and LinesMany are up to which size of the whole data reductions of 2 and of more ranks go by lines, if they
+	// do not by packets; MoveLines is the same for what only moves data, between two ranks. 0: links do not carry them.
+	LinesPair, LinesMany, MoveLines int
 	// PushFrom is from which size of the whole data reductions push their sources, which is faster than reading them and
 	// takes more rounds. Below PushWideFrom they have PushBlocks blocks at most, whose rounds are longer.
 	PushFrom, PushWideFrom, PushBlocks int
@@ -64,20 +67,31 @@ type GPU struct {
 	// PacketBlockBytes is what one block sends as packets at once. Kernels that send more have PacketBlocksMin blocks, or
 	// as many as that takes, up to PacketBlocksMax, beyond which more do not help.
 	PacketBlockBytes, PacketBlocksMin, PacketBlocksMax int
+	// LineBlockBytes is how much one block sends another rank by lines before there are more blocks.
+	LineBlockBytes int
 	// BulkBlockBytes is how much the other kernels have for each block, of which they have up to BulkBlocksMax.
 	BulkBlockBytes, BulkBlocksMax int
 }
 
-// DefaultGPU is what was measured on H200s linked by NVSwitch (docs/benchmarks); what is for more than 4 ranks, and
-// PassOnBeyond, a few microseconds of the root's link, is estimated.
+// WithoutLines is t where links do not carry lines whole: packets and bulk go further then.
+func (t GPU) WithoutLines() GPU {
+	t.LinesPair, t.LinesMany, t.MoveLines = 0, 0, 0
+	t.OneShotPair, t.TwoShotPackets, t.MovePackets = 1<<20, 512<<10, 128<<10 // as far as rows of packets have room
+	return t
+}
+
+// DefaultGPU is what was measured on H200s linked by NVSwitch (docs/benchmarks); what is for more than 4 ranks, LinesMany,
+// and PassOnBeyond, a few microseconds of the root's link, are estimates.
 func DefaultGPU() GPU {
 	return GPU{
-		OneShotPair: 1 << 20, OneShotFew: 128 << 10, OneShotMany: 32 << 10, TwoShotPackets: 512 << 10,
+		OneShotPair: 128 << 10, OneShotFew: 128 << 10, OneShotMany: 32 << 10, TwoShotPackets: 256 << 10,
+		LinesPair: 8 << 20, LinesMany: 4 << 20, MoveLines: 2 << 20,
 		PushFrom: 8 << 20, PushWideFrom: 32 << 20, PushBlocks: 64, RingFrom: 64 << 20,
-		MovePackets: 128 << 10, PassOnBeyond: 2 << 20,
+		MovePackets: 32 << 10, PassOnBeyond: 2 << 20,
 		PacketBlockBytes: 4 << 10, // a packet of 8 bytes for each of 512 threads
 		PacketBlocksMin:  16,      // one block took twice as long with more than one packet a thread
 		PacketBlocksMax:  64,
+		LineBlockBytes:   4 << 10,
 		BulkBlockBytes:   16 << 10, BulkBlocksMax: 128,
 	}
 }

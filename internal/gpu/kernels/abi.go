@@ -12,16 +12,17 @@ import (
 
 // Limits, as in src/abi.h.
 const (
-	MaxRanks    = 8        // ranks that one operation can have
-	MaxBlocks   = 256      // blocks of a grid
-	MaxExtents  = 1024     // exported allocations of a rank at a time
-	MaxChannels = 512      // ends of channels of a rank at a time, at most: see Layout.Channels
-	MaxSteps    = 8        // of a channel's kernel
-	ChannelGrid = 128      // blocks of a channel's kernel
-	MaxLanes    = 16       // of a kernel of messages: both ways, with every rank
-	MaxMessages = 64       // of a kernel of messages
-	MaxGroup    = 16       // operations of a group's kernel
-	EagerBytes  = 64 << 10 // of the largest message that travels as packets
+	MaxRanks    = 8         // ranks that one operation can have
+	MaxBlocks   = 256       // blocks of a grid
+	MaxExtents  = 1024      // exported allocations of a rank at a time
+	MaxChannels = 512       // ends of channels of a rank at a time, at most: see Layout.Channels
+	MaxSteps    = 8         // of a channel's kernel
+	ChannelGrid = 128       // blocks of a channel's kernel
+	MaxLanes    = 16        // of a kernel of messages: both ways, with every rank
+	MaxMessages = 64        // of a kernel of messages
+	MaxGroup    = 16        // operations of a group's kernel
+	EagerBytes  = 64 << 10  // of the largest message that travels as packets
+	SmallPart   = 128 << 10 // of the longest part that MoveV sends as packets
 )
 
 // ChannelBytes is the size of a channel's end.
@@ -30,7 +31,7 @@ const ChannelBytes = 2304
 const (
 	areaPackets = 64 << 10
 	boxBytes    = 4 * EagerBytes
-	large       = 4 << 20 // of each of four staging buffers in memory of their own
+	large       = 3 << 20 // of each of four staging buffers in memory of their own
 	fifoSlots   = 32      // of a FIFO in memory of its own
 	fifoBytes   = 64 << 10
 )
@@ -84,7 +85,27 @@ type Params struct {
 	Row       uint32
 	Little    uint32
 	Large     uint32
+	Lines     uint32
+	LineRow   uint32
+	Turns     uint32 // see SetLines
+	Steps     uint32
 }
+
+// SetLines sets what kernels that go by lines take beside what Layout.Fill sets, in a grid of up to Layout.LineBlocks: how
+// much one rank sends another in one step, at most, by how many blocks.
+func (p *Params) SetLines(bytes, blocks, threads int) {
+	turn := blocks * threads * lineData
+	p.Turns, p.Steps = p.LineRow/uint32(blocks*threads*lineBytes), uint32(max((bytes+turn-1)/turn, 1))
+}
+
+// LineThreads is what a block of a kernel that goes by lines has a multiple of.
+const LineThreads = 32
+
+// Of lines, a thread has so many bytes, and so many of data in the mean.
+const (
+	lineBytes = 16
+	lineData  = 15
+)
 
 // VectorParams is what the kernel MoveV takes: ubc_vector_params of src/abi.h. Count is 0; parts lie one after the
 // other.

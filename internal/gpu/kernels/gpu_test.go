@@ -24,15 +24,17 @@ func kernelsOf(kind int) []string {
 	case barrier:
 		return []string{Barrier}
 	case allReduce:
-		return []string{OneShot, Packets, TwoShot, Ring}
+		return []string{OneShot, Packets, Lines, TwoShot, Ring}
 	case broadcast:
-		return []string{Move, MovePackets, Broadcast}
+		return []string{Move, MovePackets, MoveLines, Broadcast}
 	case allGatherV, gatherV, scatterV, allToAllV:
 		return []string{MoveV}
-	case reduceScatter, reduce:
-		return []string{Packets, TwoShot}
+	case reduce:
+		return []string{OneShot, Packets, Lines, TwoShot}
+	case reduceScatter:
+		return []string{Packets, Lines, TwoShot}
 	}
-	return []string{Move, MovePackets}
+	return []string{Move, MovePackets, MoveLines}
 }
 
 // TestDevice runs every kernel for every type, operation and number of ranks on the devices that there are.
@@ -41,7 +43,8 @@ func TestDevice(t *testing.T) {
 		t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) {
 			w := newWorld(t, n)
 			for _, typ := range dtype.All() { // before any kernel runs: loading may wait for those
-				for _, k := range []string{OneShot, Packets, TwoShot, Ring, Move, MovePackets, Broadcast, MoveV, Barrier} {
+				for _, k := range []string{OneShot, Packets, Lines, TwoShot, Ring, Move, MovePackets, MoveLines, Broadcast, MoveV,
+					Barrier} {
 					for _, m := range w.ranks {
 						_, err := m.set.Kernel(k, typ, n)
 						require.NoError(t, err)
@@ -142,9 +145,9 @@ func TestDeviceLarge(t *testing.T) {
 			if w.emulated {
 				t.Skip("too slow emulated, whose staging memory is small besides")
 			}
-			for _, k := range []string{TwoShot, Ring, Move, Broadcast, MoveV} {
+			for _, k := range []string{Lines, TwoShot, Ring, Move, MoveLines, Broadcast, MoveV} {
 				for _, typ := range []dtype.Type{dtype.Float32, dtype.BFloat16} {
-					if typ == dtype.BFloat16 && k != TwoShot && k != Ring {
+					if typ == dtype.BFloat16 && k != Lines && k != TwoShot && k != Ring {
 						continue // bytes are bytes
 					}
 					for _, m := range w.ranks {
@@ -159,7 +162,7 @@ func TestDeviceLarge(t *testing.T) {
 						o := operation{kernel: k, kind: allReduce, op: sum, t: typ, count: bytes / typ.Size(), push: push,
 							odd: -1, from: -1, blocks: 24, threads: 512}
 						switch k {
-						case Move:
+						case Move, MoveLines:
 							o.kind, o.op, o.count = allGather, 0, o.count/n
 						case Broadcast:
 							o.kind, o.op, o.root = broadcast, 0, n-1
@@ -183,14 +186,15 @@ func TestRoom(t *testing.T) {
 	}
 	for _, ranks := range []int{2, 4, MaxRanks} {
 		for _, typ := range dtype.All() {
-			for _, name := range []string{OneShot, Packets, TwoShot, Group, Ring, Move, MovePackets, Broadcast, MoveV, Barrier,
-				Channel, Messages} {
+			for _, name := range []string{OneShot, Packets, Lines, TwoShot, Group, Ring, Move, MovePackets, MoveLines,
+				Broadcast, MoveV, Barrier, Channel, Messages} {
 				f, err := w.ranks[0].set.Kernel(name, typ, ranks)
 				require.NoError(t, err)
 				fit, err := f.Resident(cuda.Launch{Grid: 1, Block: MaxThreads})
 				require.NoError(t, err)
 				t.Logf("%s, %d ranks, %v: %d registers, %d on a multiprocessor", name, ranks, typ, f.Registers, fit)
-				twice := name == Channel || name == Messages || ranks <= 4 && (name == OneShot || name == Packets)
+				twice := name == Channel || name == Messages || name == MoveLines || ranks <= 4 && (name == OneShot || name == Packets) ||
+					ranks <= 2 && name == Lines
 				if twice {
 					require.GreaterOrEqual(t, fit, 2, "%s, %d ranks, %v", name, ranks, typ)
 				}
@@ -224,8 +228,8 @@ func TestLoad(t *testing.T) {
 	require.NoError(t, s.Load(t.Context(), 4, true), "all is there")
 	for ranks := 1; ranks <= 4; ranks++ { // children have fewer
 		for _, typ := range dtype.All() {
-			for _, name := range []string{OneShot, Packets, TwoShot, Group, Ring, Move, MovePackets, Broadcast, MoveV, Barrier,
-				Channel, Messages} {
+			for _, name := range []string{OneShot, Packets, Lines, TwoShot, Group, Ring, Move, MovePackets, MoveLines,
+				Broadcast, MoveV, Barrier, Channel, Messages} {
 				_, err := s.Kernel(name, typ, ranks)
 				require.NoError(t, err, "%s, %d ranks, %v", name, ranks, typ)
 			}

@@ -21,16 +21,18 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
-// The kernels by name. OneShot, Packets, TwoShot, Group and Ring reduce, and there are some for each type of elements; see
+// The kernels by name. OneShot, Packets, Lines, TwoShot, Group and Ring reduce, and there are some for each type of elements; see
 // kernelType. The others take bytes.
 const (
-	OneShot     = "oneshot"      // ALL_REDUCE of up to PacketData bytes: packets from every rank to every rank
-	Packets     = "packets"      // ALL_REDUCE, REDUCE_SCATTER and REDUCE with slices of up to PacketData bytes
+	OneShot     = "oneshot"      // ALL_REDUCE and REDUCE of what a row holds: packets to every rank that wants the result
+	Packets     = "packets"      // ALL_REDUCE, REDUCE_SCATTER and REDUCE with slices of what half a row holds
+	Lines       = "lines"        // the same, of any size, over links that carry lines whole (Params.SetLines)
 	TwoShot     = "twoshot"      // the same, of any size
 	Group       = "group"        // up to MaxGroup of ALL_REDUCE, of one type whose data fit a row, with GroupParams
 	Ring        = "ring"         // ALL_REDUCE of any size, along a ring of the ranks; of bools two at least
 	Move        = "move"         // ALL_GATHER, BROADCAST, GATHER, SCATTER and ALL_TO_ALL of any size
-	MovePackets = "move_packets" // the same, with up to PacketData bytes from one rank to another
+	MovePackets = "move_packets" // the same, with what a row holds from one rank to another
+	MoveLines   = "move_lines"   // the same, of any size, over links that carry lines whole (Params.SetLines)
 	Broadcast   = "broadcast"    // BROADCAST of any size, which the ranks pass on to each other
 	MoveV       = "move_v"       // ALL_GATHER_V, GATHER_V, SCATTER_V and ALL_TO_ALL_V, with VectorParams
 	Barrier     = "barrier"      // BARRIER; with a signature of kind 0, this rank's refusal of whatever the peers do
@@ -78,7 +80,7 @@ func kernelType(t dtype.Type) dtype.Type {
 // entry is the module of a kernel, and what it is called there. up is the number of ranks that it is made for.
 func entry(name string, t dtype.Type, up int) (module, kernel string, err error) {
 	switch name {
-	case OneShot, Packets, TwoShot, Group, Ring:
+	case OneShot, Packets, Lines, TwoShot, Group, Ring:
 		if !t.Valid() {
 			return "", "", fmt.Errorf("no kernel for elements of %v: %w", t, fault.ErrArgument)
 		}
@@ -87,7 +89,7 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 			return fmt.Sprintf("%s_%v", name, t), fmt.Sprintf("ubc_%s_%v", name, t), nil
 		}
 		return fmt.Sprintf("reduce_%v_%d", t, up), fmt.Sprintf("ubc_%s_%v_%d", name, t, up), nil
-	case Move, MovePackets, Barrier:
+	case Move, MovePackets, MoveLines, Barrier:
 		return "move", "ubc_" + name, nil
 	case Broadcast, MoveV, Channel, Messages:
 		return name, "ubc_" + name, nil
@@ -99,7 +101,7 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 // kernels run. The first time on a machine the driver's assembler takes some tenths of a second for each module, as many
 // at a time as there are processors; then it reads its cache. Once ctx has ended no other module is begun.
 func (s *Set) Load(ctx context.Context, ranks int, rings bool) error {
-	reductions := []string{TwoShot, OneShot, Packets, Group, Ring}
+	reductions := []string{TwoShot, OneShot, Packets, Lines, Group, Ring}
 	if !rings {
 		reductions = reductions[:4]
 	}
@@ -116,7 +118,7 @@ func (s *Set) Load(ctx context.Context, ranks int, rings bool) error {
 			}
 		}
 	}
-	for _, name := range []string{Barrier, Move, MovePackets, Broadcast, MoveV, Channel, Messages} {
+	for _, name := range []string{Barrier, Move, MovePackets, MoveLines, Broadcast, MoveV, Channel, Messages} {
 		if err := add(name, dtype.Invalid); err != nil {
 			return err
 		}

@@ -2,7 +2,7 @@ package kernels
 
 // Layout is how the device areas of a communicator are laid out, which is the same on all its ranks. An area has, one
 // behind the other: what kernels count and signal by, rows of packets, a little staging memory, boxes and small FIFOs of
-// messages, and ends of channels.
+// messages, ends of channels, and rows of lines.
 type Layout struct {
 	Ranks    int
 	Row      int // bytes of the packets of one rank for another, of each parity
@@ -10,14 +10,20 @@ type Layout struct {
 	Slots    int // of a small FIFO
 	Slot     int // bytes of one
 	Channels int // ends of channels that find room
+	LineRow  int // bytes of the lines of one rank for another, of each parity and step; 0: nothing goes by lines
 }
 
-// First is the layout of a communicator that Open makes: its rows have room for all that is fastest by packets. With 2
-// ranks areas have 6 MiB less a table of extents, so that all of a rank's memory, with staging memory and a FIFO, is 24 MiB.
+// First is the layout of a communicator that Open makes: its rows have room for all that is fastest by packets and by
+// lines. With 2 ranks areas have 10 MiB less a table of extents, so that all of a rank's memory, with staging memory and a
+// FIFO, is 24 MiB.
 func First(ranks int) Layout {
 	peers := max(ranks-1, 1)
-	return Layout{Ranks: ranks, Row: rowOf(2<<20, peers), Little: peers * (32 << 10), Slots: 8, Slot: 16 << 10,
-		Channels: MaxChannels}
+	l := Layout{Ranks: ranks, Row: 256 << 10, Little: peers * (32 << 10), Slots: 8, Slot: 16 << 10, Channels: MaxChannels,
+		LineRow: 7 << 19}
+	if ranks > 2 {
+		l.LineRow = (12 << 20) / (4 * peers) &^ (128<<10 - 1)
+	}
+	return l
 }
 
 // Small is the layout of a communicator that was made of another one, of which there may be many: 1 MiB with 2 ranks,
@@ -47,10 +53,23 @@ func (l Layout) FIFO(distance int) int {
 // Channel is where an end of a channel is, of ChannelBytes; zeroed for each new channel.
 func (l Layout) Channel(slot int) int { return l.FIFO(l.Ranks) + slot*ChannelBytes }
 
+// lines is where rows of lines are.
+func (l Layout) lines() int { return (l.Channel(l.Channels) + 4095) &^ 4095 }
+
+// LineBlocks is how many blocks of so many threads find room in a row of lines for two turns.
+func (l Layout) LineBlocks(threads int) int { return l.LineRow / (2 * threads * lineBytes) }
+
 // Bytes is the size of an area, zeroed.
-func (l Layout) Bytes() int { return l.Channel(l.Channels) }
+func (l Layout) Bytes() int {
+	steps := 2
+	if l.Ranks <= 2 {
+		steps = 1 // what two ranks do by lines they do in one
+	}
+	return l.lines() + 2*steps*(l.Ranks-1)*l.LineRow
+}
 
 // Fill sets what is the same for all kernels of a communicator.
 func (l Layout) Fill(p *Params) {
 	p.Ranks, p.Row, p.Little, p.Large = uint32(l.Ranks), uint32(l.Row), uint32(l.Little), large
+	p.Lines, p.LineRow = uint32(l.lines()), uint32(l.LineRow)
 }

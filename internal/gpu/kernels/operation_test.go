@@ -49,7 +49,9 @@ type operation struct {
 	from   int     // of whom the odd rank expects another count; -1: it has another signature
 }
 
-func (o operation) String() string { return fmt.Sprintf("%+v", struct{ operation }{o}) }
+type plain operation // without String
+
+func (o operation) String() string { return fmt.Sprintf("%+v", plain(o)) }
 
 // lens are the elements of rank r's source and destination, and how much farther the destination begins if in place.
 func (o operation) lens(r, n int) (src, dst, apart int) {

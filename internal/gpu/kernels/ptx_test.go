@@ -20,7 +20,7 @@ import (
 
 // modules are the modules with the kernels that each must have.
 func modules() map[string][]string {
-	m := map[string][]string{"move": {"ubc_move", "ubc_move_packets", "ubc_barrier"}, "move_v": {"ubc_move_v"},
+	m := map[string][]string{"move": {"ubc_move", "ubc_move_packets", "ubc_move_lines", "ubc_barrier"}, "move_v": {"ubc_move_v"},
 		"broadcast": {"ubc_broadcast"}, "channel": {"ubc_channel"}, "messages": {"ubc_messages"}}
 	for _, t := range dtype.All() {
 		if t != kernelType(t) {
@@ -30,7 +30,7 @@ func modules() map[string][]string {
 		m[fmt.Sprintf("ring_%v", t)] = []string{fmt.Sprintf("ubc_ring_%v", t)}
 		for _, ranks := range []int{2, 4, MaxRanks} {
 			module := fmt.Sprintf("reduce_%v_%d", t, ranks)
-			for _, k := range []string{OneShot, Packets, TwoShot} {
+			for _, k := range []string{OneShot, Packets, Lines, TwoShot} {
 				m[module] = append(m[module], fmt.Sprintf("ubc_%s_%v_%d", k, t, ranks))
 			}
 		}

@@ -188,6 +188,13 @@ func (w *world) launch(o operation, r int) {
 	if o.push {
 		p.Push = 1
 	}
+	if o.kernel == Lines || o.kernel == MoveLines {
+		bytes := o.count * o.t.Size()
+		if n > 2 && (o.kind == allReduce || o.kind == reduce) {
+			bytes = ((bytes+n-1)/n + 15) &^ 15
+		}
+		p.SetLines(bytes, o.blocks, o.threads)
+	}
 	base, extent := m.src, uint32(extentOf)
 	if o.inPlace && src > 0 && dst > 0 {
 		base, extent = m.dst, extentOf+1

@@ -62,7 +62,7 @@ enum {
 	UBC_SIGNAL_SLOTS = UBC_MAX_STEPS,
 	UBC_SIGNAL_UNITS = UBC_CHANNEL_BLOCKS,
 
-	UBC_STAGING = 4 << 20, // bytes of each of the four staging buffers in memory of their own
+	UBC_STAGING = 3 << 20, // bytes of each of the four staging buffers in memory of their own
 
 	UBC_EAGER_BYTES = 64 << 10, // data of the largest message that travels as packets
 	UBC_BOX_BYTES = 4 * UBC_EAGER_BYTES, // twice the packets of a message, by parity
@@ -153,6 +153,11 @@ typedef struct {
 	ubc_u32 row;     // of a row of packets: half of it is data
 	ubc_u32 little;  // of each of the four staging buffers in an area, and
 	ubc_u32 large;   // of those in memory of their own, which are used if all ranks have them
+	// Of kernels that go by lines, the same on all ranks:
+	ubc_u32 lines;    // where the rows of lines are in an area,
+	ubc_u32 line_row; // how long a row is,
+	ubc_u32 turns;    // how many turns of this grid it has, two at least,
+	ubc_u32 steps;    // and how many turns the operation takes
 } ubc_params;
 
 // The parameters of the operations whose parts have lengths that differ, of count 0. Parts lie one after the other.

@@ -4,23 +4,6 @@
 
 #include "move.h"
 
-// ubc_load_unaligned is 16 bytes from a on, which is on no multiple of 16, by two aligned loads. They read up to 15
-// bytes on either side as well, which are of the same page.
-UBC_FN ubc_quad ubc_load_unaligned(ubc_u64 a) {
-	ubc_quad lo = ubc_load16(a & ~15ull), hi = ubc_load16((a & ~15ull) + 16);
-	ubc_u64 x = (ubc_u64)lo.w[1] << 32 | lo.w[0], y = (ubc_u64)lo.w[3] << 32 | lo.w[2];
-	ubc_u64 z = (ubc_u64)hi.w[1] << 32 | hi.w[0], last = (ubc_u64)hi.w[3] << 32 | hi.w[2];
-	if ((a & 8) != 0) {
-		x = y;
-		y = z;
-		z = last;
-	}
-	ubc_u32 bits = (ubc_u32)(a & 7) * 8;
-	x = x >> bits | (y << 1) << (63 - bits);
-	y = y >> bits | (z << 1) << (63 - bits);
-	return {{(ubc_u32)x, (ubc_u32)(x >> 32), (ubc_u32)y, (ubc_u32)(y >> 32)}};
-}
-
 // ubc_copy_vectors copies the vectors of each tile from head on, as far as they lie in it.
 template <bool UNALIGNED> UBC_FN void ubc_copy_vectors(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 head) {
 	enum { U = 4 };

@@ -24,6 +24,7 @@ UBC_TYPES(UBC_GROUP_KERNEL)
 #define UBC_ENTRIES_OF(T, R)                       \
 	{"ubc_oneshot_" #T "_" #R, ubc_oneshot_##T##_##R}, \
 	{"ubc_packets_" #T "_" #R, ubc_packets_##T##_##R}, \
+	{"ubc_lines_" #T "_" #R, ubc_lines_##T##_##R},     \
 	{"ubc_twoshot_" #T "_" #R, ubc_twoshot_##T##_##R},
 #define UBC_ENTRIES(T) UBC_ENTRIES_OF(T, 2) UBC_ENTRIES_OF(T, 4) UBC_ENTRIES_OF(T, 8) {"ubc_ring_" #T, ubc_ring_##T}, \
 	{"ubc_group_" #T, (void (*)(const ubc_params *))ubc_group_##T},
@@ -38,6 +39,7 @@ extern const ubc_entry ubc_emulated[];
 const ubc_entry ubc_emulated[] = {
 	{"ubc_move", ubc_move},
 	{"ubc_move_packets", ubc_move_packets},
+	{"ubc_move_lines", ubc_move_lines},
 	{"ubc_barrier", ubc_barrier},
 	{"ubc_broadcast", ubc_broadcast},
 	{"ubc_move_v", (void (*)(const ubc_params *))ubc_move_v}, // the parameters of these are others

@@ -2,8 +2,7 @@
 #ifndef UBC_MOVE_H
 #define UBC_MOVE_H
 
-#include "sync.h"
-#include "types.h"
+#include "lines.h"
 
 // What travels between two ranks: bytes at src in the sender's source, to dst in the receiver's destination.
 struct ubc_route {
@@ -108,11 +107,17 @@ UBC_FN void ubc_copy(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
 	ubc_copy_share(dst, src, bytes, UBC_BLOCK, UBC_BLOCKS);
 }
 
-// ubc_copy_own copies what stays on this rank. In place it is there already.
-UBC_FN void ubc_copy_own(const ubc_params &p, ubc_u64 bytes) {
+// ubc_copy_own copies one block's share of what stays on this rank. In place it is there already.
+UBC_FN void ubc_copy_own(const ubc_params &p, ubc_u64 bytes, ubc_u32 block, ubc_u32 blocks) {
 	ubc_route own = ubc_route_between(p, p.rank, p.rank, bytes);
 	if (own.any && p.dst + own.dst != p.src + own.src)
-		ubc_copy(p.dst + own.dst, p.src + own.src, bytes);
+		ubc_copy_share(p.dst + own.dst, p.src + own.src, bytes, block, blocks);
+}
+
+// ubc_beside is how many of the blocks copy what stays on the rank, while the others move the rest: as many as are done
+// first. Ranks in place have none to copy, but all ranks' blocks work with those of their number.
+UBC_FN ubc_u32 ubc_beside(const ubc_params &p) {
+	return p.ranks > 1 && UBC_KIND(p.signature) != UBC_BROADCAST ? UBC_BLOCKS / 7 : 0;
 }
 
 // Each rank writes its parts straight into the peers' destinations or, in rounds, into the staging memory of
@@ -153,6 +158,11 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 	ubc_u64 window = whole || p.ranks == 1 ? bytes : stage.bytes;
 	ubc_u32 rounds = ok && bytes > 0 ? (ubc_u32)((bytes + window - 1) / window) : 0;
 	ubc_note_rounds(p, e, stage, rounds);
+	ubc_u32 beside = ubc_beside(p), blocks = UBC_BLOCKS - beside;
+	if (rounds > 0 && (beside == 0 || UBC_BLOCK >= blocks))
+		ubc_copy_own(p, bytes, beside == 0 ? UBC_BLOCK : UBC_BLOCK - blocks, beside == 0 ? UBC_BLOCKS : beside);
+	if (UBC_BLOCK >= blocks)
+		rounds = 0;
 	for (ubc_u32 i = 0; ok && rounds > 0 && i <= rounds; i++) { // reading is a round behind writing
 		if (i < rounds) {
 			ubc_u64 offset = i * window;
@@ -161,18 +171,14 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 				ubc_u32 peer = ubc_peer(p, q);
 				ubc_route to = ubc_route_between(p, p.rank, peer, bytes);
 				if (to.any)
-					ubc_copy(
+					ubc_copy_share(
 						found[peer] != 0 ? found[peer] + to.dst + offset
 										 : ubc_slot(stage, q, i, p.rank),
-						p.src + to.src + offset, ubc_clip(bytes, offset, window));
+						p.src + to.src + offset, ubc_clip(bytes, offset, window), UBC_BLOCK, blocks);
 			}
 			ubc_signal(p, e, i + 1);
 		}
-		if (i == 0) {
-			ubc_copy_own(p, bytes);
-			continue;
-		}
-		if (!(ok = ubc_wait_signals(p, e, i)) || !copies)
+		if (i == 0 || !(ok = ubc_wait_signals(p, e, i)) || !copies)
 			continue;
 		ubc_u64 offset = (i - 1) * window;
 		UBC_ROLLED
@@ -180,8 +186,8 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 			ubc_u32 peer = ubc_peer(p, q);
 			ubc_route from = ubc_route_between(p, peer, p.rank, bytes);
 			if (from.any)
-				ubc_copy(p.dst + from.dst + offset, ubc_slot(stage, 0, i - 1, peer),
-					ubc_clip(bytes, offset, window));
+				ubc_copy_share(p.dst + from.dst + offset, ubc_slot(stage, 0, i - 1, peer),
+					ubc_clip(bytes, offset, window), UBC_BLOCK, blocks);
 		}
 	}
 	ubc_finish(p, e);
@@ -210,7 +216,7 @@ UBC_FN void ubc_do_move_packets(const ubc_params &p) {
 			}
 		}
 	ubc_post_desc(p, e, target);
-	ubc_copy_own(p, bytes);
+	ubc_copy_own(p, bytes, UBC_BLOCK, UBC_BLOCKS);
 	UBC_UNROLL
 	for (ubc_u32 r = 0; r < R; r++) {
 		from[r] = ubc_packets_from(p, e, r);
@@ -225,6 +231,77 @@ UBC_FN void ubc_do_move_packets(const ubc_params &p) {
 		for (ubc_u32 r = 0; r < R; r++)
 			if (wanted >> r & 1)
 				ubc_store_pair(p.dst + ubc_route_between(p, r, p.rank, bytes).dst + at, v[r], bytes - at, out);
+	}
+	ubc_wait_descs(p, e);
+	ubc_finish(p, e);
+}
+
+// ubc_send_parts sends turn k's tile of each part to its rank, and ubc_take_parts takes what the others send. T is what
+// parts are aligned to, unless to 16 bytes.
+template <class T> UBC_FN void ubc_send_parts(
+	const ubc_params &p, const ubc_tiles &t, ubc_u32 e, ubc_u32 k, ubc_u32 place, ubc_u64 bytes, bool aligned) {
+	ubc_u64 at = ubc_rows(p, e) + ubc_place(t, place), tile = ubc_tile(t, k);
+	UBC_ROLLED
+	for (ubc_u32 i = 1; tile < bytes && i < p.ranks; i++) {
+		ubc_u32 peer = ubc_peer(p, i);
+		ubc_route to = ubc_route_between(p, p.rank, peer, bytes);
+		if (to.any)
+			ubc_store_line(ubc_select(p.area, i) + at + ubc_row(p, p.rank, peer),
+				ubc_load_part<T>(t, p.src + to.src, tile, bytes, aligned), e, k);
+	}
+}
+
+template <class T> UBC_FN bool ubc_take_parts(
+	const ubc_params &p, const ubc_tiles &t, ubc_u32 e, ubc_u32 k, ubc_u32 place, ubc_u64 bytes, bool aligned) {
+	ubc_u64 at = ubc_rows(p, e) + ubc_place(t, place), tile = ubc_tile(t, k);
+	UBC_ROLLED
+	for (ubc_u32 i = 1; tile < bytes && i < p.ranks; i++) {
+		ubc_u32 peer = ubc_peer(p, i);
+		ubc_route from = ubc_route_between(p, peer, p.rank, bytes);
+		ubc_quad v;
+		if (!from.any)
+			continue;
+		if (!ubc_wait_lines<1>(p, e, k, 1, p.area[0] + at, &v, peer))
+			return false;
+		ubc_store_part<T>(t, p.dst + from.dst, v, tile, bytes, aligned);
+	}
+	return true;
+}
+
+// The same by lines, for what is longer.
+UBC_FN void ubc_do_move_lines(const ubc_params &p) {
+	ubc_u64 bytes = p.count * p.size;
+	ubc_tiles t = ubc_tiles::of();
+	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
+	ubc_u64 target = ubc_post_target(p);
+	ubc_u32 e = ubc_next_epoch(last);
+	if (ubc_broken_before(broken, e))
+		return;
+	// Parts are `bytes` apart where there are several in a buffer.
+	ubc_u64 places = p.src | p.dst | ubc_route_between(p, 0, 1, bytes).src | ubc_route_between(p, 1, 0, bytes).dst;
+	bool aligned = (places & 15) == 0, words = ((places | bytes) & 3) == 0, around = p.steps > p.turns, ok = true;
+	ubc_u32 lag = ubc_lag(p), sent = 0, taken = 0;
+	for (ubc_u32 k = 0; ok && k < p.steps + lag; k++) {
+		if (around && k >= p.turns && k < p.steps && !ubc_wait_signals(p, e, k - p.turns + 1))
+			break;
+		if (k < p.steps) {
+			if (words)
+				ubc_send_parts<ubc_u32>(p, t, e, k, sent, bytes, aligned);
+			else
+				ubc_send_parts<unsigned char>(p, t, e, k, sent, bytes, aligned);
+			sent = ubc_next(p, sent);
+		}
+		if (k == 0) {
+			ubc_post_desc(p, e, target);
+			ubc_copy_own(p, bytes, UBC_BLOCK, UBC_BLOCKS);
+		}
+		if (k >= lag) {
+			ok = words ? ubc_take_parts<ubc_u32>(p, t, e, k - lag, taken, bytes, aligned)
+					   : ubc_take_parts<unsigned char>(p, t, e, k - lag, taken, bytes, aligned);
+			taken = ubc_next(p, taken);
+		}
+		if (around)
+			ok = ubc_free_turns(p, e, k, ok);
 	}
 	ubc_wait_descs(p, e);
 	ubc_finish(p, e);
@@ -245,6 +322,7 @@ UBC_FN void ubc_do_barrier(const ubc_params &p) {
 #define UBC_MOVE_KERNELS                              \
 	UBC_KERNEL(ubc_move, ubc_do_move)                 \
 	UBC_KERNEL(ubc_move_packets, ubc_do_move_packets) \
+	UBC_KERNEL_OF(ubc_params, ubc_move_lines, 2, ubc_do_move_lines) \
 	UBC_KERNEL(ubc_barrier, ubc_do_barrier)
 
 #endif

@@ -128,6 +128,29 @@ UBC_FN void ubc_store_packet(ubc_u64 a, ubc_pair v, ubc_u32 flag) {
 				 ::"l"(a), "r"(v.w[0]), "r"(flag), "r"(v.w[1]), "r"(flag) : "memory");
 }
 
+// A thread's part of a line, see lines.h: all threads of a warp store theirs at once, and the last one of each eight has
+// the flag in the upper half of its part, of an epoch and a number. Whether all threads of a warp have found their flags is
+// asked of all of them.
+UBC_FN void ubc_store_line(ubc_u64 a, const ubc_quad &v, ubc_u32 e, ubc_u32 number) {
+	bool last = UBC_THREAD % 8 == 7;
+	ubc_u32 x = last ? number << 4 | 8 : v.w[2], y = last ? e : v.w[3];
+	asm volatile("bar.warp.sync 0xffffffff;\n\tst.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};"
+				 ::"l"(a), "r"(v.w[0]), "r"(v.w[1]), "r"(x), "r"(y) : "memory");
+}
+
+UBC_FN bool ubc_load_line(ubc_u64 a, ubc_quad &v, ubc_u32 e, ubc_u32 number) {
+	v = ubc_load_packet(a);
+	return UBC_THREAD % 8 != 7 || (v.w[3] == e && v.w[2] == (number << 4 | 8));
+}
+
+UBC_FN bool ubc_warp_and(bool ok) {
+	ubc_u32 r;
+	asm volatile("{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %1, 0;\n\tvote.sync.all.pred q, p, 0xffffffff;\n\t"
+				 "selp.u32 %0, 1, 0, q;\n\t}"
+				 : "=r"(r) : "r"((ubc_u32)ok) : "memory");
+	return r != 0;
+}
+
 // Words that kernels, or a kernel and the host, share.
 UBC_FN ubc_u32 ubc_get32(ubc_u64 a) {
 	ubc_u32 v;
@@ -350,6 +373,30 @@ UBC_FN void ubc_store_packet(ubc_u64 a, ubc_pair v, ubc_u32 flag) {
 
 UBC_FN ubc_u32 ubc_divide(ubc_u32 x, ubc_u32 n) { return x / n; }
 UBC_FN ubc_u64 ubc_divide(ubc_u64 x, ubc_u32 n) { return x / n; }
+
+// The threads of a line store their parts one by one, and the flag counts them.
+UBC_FN void ubc_store_line(ubc_u64 a, const ubc_quad &v, ubc_u32 e, ubc_u32 number) {
+	ubc_aligned(a, 16);
+	ubc_u64 at = (a & ~127ull) + 120, none = (ubc_u64)e << 32 | number << 4, now;
+	ubc_put64(a, (ubc_u64)v.w[1] << 32 | v.w[0]);
+	if (a % 128 != 112)
+		ubc_put64(a + 8, (ubc_u64)v.w[3] << 32 | v.w[2]);
+	emu_yield();
+	ubc_u64 old = ubc_get64(at);
+	do
+		now = (old & ~15ull) == none ? old + 1 : none + 1;
+	while (!__atomic_compare_exchange_n((ubc_u64 *)(uintptr_t)at, &old, now, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+}
+
+UBC_FN bool ubc_load_line(ubc_u64 a, ubc_quad &v, ubc_u32 e, ubc_u32 number) {
+	if (ubc_get64((a & ~127ull) + 120) != ((ubc_u64)e << 32 | number << 4 | 8))
+		return false;
+	ubc_u64 x = ubc_get64(a), y = ubc_get64(a + 8);
+	v = {{(ubc_u32)x, (ubc_u32)(x >> 32), (ubc_u32)y, (ubc_u32)(y >> 32)}};
+	return true;
+}
+
+UBC_FN bool ubc_warp_and(bool ok) { return ok; } // threads go each by itself
 
 UBC_FN ubc_u32 ubc_bits(float f) { return ubc_emu_load<ubc_u32>((uintptr_t)&f); }
 UBC_FN float ubc_of_bits(ubc_u32 u) { return ubc_emu_load<float>((uintptr_t)&u); }

@@ -2,8 +2,7 @@
 #ifndef UBC_REDUCE_H
 #define UBC_REDUCE_H
 
-#include "sync.h"
-#include "types.h"
+#include "lines.h"
 
 // What each of the reductions' kernels begins with.
 template <class E> struct ubc_reduction {
@@ -34,7 +33,8 @@ UBC_FN V ubc_load_source(const ubc_reduction<E> &o, ubc_u64 a, ubc_u64 left, boo
 	return o.scaled ? ubc_scale<E>(v, o.factor) : v;
 }
 
-// ubc_oneshot: every rank sends its source to all, as packets, and reduces all sources itself. ALL_REDUCE.
+// ubc_oneshot: every rank sends its source to all who want the result, as packets, and they reduce all sources
+// themselves. ALL_REDUCE and REDUCE.
 template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 	typedef typename E::T T;
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
@@ -50,6 +50,8 @@ template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 	if (o.scaled)
 		first = ubc_scale<E>(first, o.factor);
 	ubc_u64 to[R], from[R]; // peers from rank + 1 on; by rank
+	bool one = UBC_KIND(p.signature) == UBC_REDUCE;
+	ubc_u32 wants = one ? ubc_distance(p, p.root) : 0; // who wants the result, if it is one
 	UBC_UNROLL
 	for (ubc_u32 i = 1; i < R; i++)
 		to[i] = ubc_packets_to(p, o.e, p.area[i], i);
@@ -63,12 +65,12 @@ template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 			v = ubc_load_source<E, ubc_pair>(o, p.src + 8 * i, o.bytes - 8 * i, aligned);
 		UBC_UNROLL
 		for (ubc_u32 q = 1; q < R; q++)
-			if (q < o.n)
+			if (q < o.n && (!one || q == wants))
 				ubc_store_packet(to[q] + 16 * i, v, o.e);
 	}
 	ubc_post_desc(p, o.e, target);
 	ubc_u32 peers = (1u << o.n) - 1 - (1u << p.rank);
-	for (ubc_u64 i = o.thread; 8 * i < o.bytes; i += o.threads) {
+	for (ubc_u64 i = o.thread; (!one || wants == 0) && 8 * i < o.bytes; i += o.threads) {
 		ubc_pair v[R], mine = first;
 		if (i != o.thread)
 			mine = ubc_load_source<E, ubc_pair>(o, p.src + 8 * i, o.bytes - 8 * i, aligned);
@@ -214,6 +216,152 @@ template <class E, int R> UBC_FN void ubc_twoshot_packets(const ubc_params &p) {
 		}
 	ubc_wait_descs(p, o.e);
 	ubc_finish(p, o.e);
+}
+
+// What an operation by lines is, for one thread.
+template <class E, int R> struct ubc_line_work {
+	ubc_reduction<E> o;
+	ubc_slices s;
+	ubc_tiles t;
+	bool one;       // step: who wants the result reduces all
+	bool aligned;   // all is on multiples of 16
+	ubc_u64 rows;   // the first stage's, in an area
+	ubc_u64 gather; // from there to those of the second
+	ubc_u32 peers;  // ranks but this one
+};
+
+// ubc_part_begin and ubc_part_length are what rank r reduces of the data.
+template <class E, int R> UBC_FN ubc_u64 ubc_part_begin(const ubc_line_work<E, R> &w, ubc_u32 r) {
+	return w.one ? 0 : ubc_slice_begin(w.s, r);
+}
+
+template <class E, int R>
+UBC_FN ubc_u64 ubc_part_length(const ubc_params &p, const ubc_line_work<E, R> &w, ubc_u32 r) {
+	if (!w.one)
+		return ubc_slice_length(w.s, r);
+	return UBC_KIND(p.signature) != UBC_REDUCE || r == p.root ? w.o.bytes : 0;
+}
+
+// ubc_load_turn loads the tile of turn k that goes to the i-th peer.
+template <class E, int R>
+UBC_FN ubc_quad ubc_load_turn(const ubc_params &p, const ubc_line_work<E, R> &w, ubc_u32 i, ubc_u32 k) {
+	ubc_u32 peer = ubc_peer(p, i);
+	return ubc_load_part<typename E::T>(
+		w.t, p.src + ubc_part_begin(w, peer), ubc_tile(w.t, k), ubc_part_length(p, w, peer), w.aligned);
+}
+
+// ubc_reduce_turn reduces what has come of turn k, and sends the result to those who want it.
+template <class E, int R>
+UBC_FN bool ubc_reduce_turn(const ubc_params &p, const ubc_line_work<E, R> &w, ubc_u32 k, ubc_u32 place) {
+	typedef typename E::T T;
+	ubc_u64 bytes = ubc_part_length(p, w, p.rank), tile = ubc_tile(w.t, k), at = w.rows + ubc_place(w.t, place);
+	if (tile >= bytes)
+		return true;
+	ubc_quad v[R], own = ubc_load_part<T>(w.t, p.src + ubc_part_begin(w, p.rank), tile, bytes, w.aligned);
+	if (!ubc_wait_lines<R>(p, w.o.e, k, w.peers, p.area[0] + at, v, 0))
+		return false;
+	UBC_UNROLL
+	for (int r = 0; r < R; r++)
+		if (r == (int)p.rank)
+			v[r] = w.o.scaled ? ubc_scale<E>(own, w.o.factor) : own;
+	ubc_quad sum = ubc_combine<E, R>(v, w.o.n, w.o.op);
+	if (!w.one) {
+		UBC_UNROLL
+		for (ubc_u32 i = 1; i < R; i++)
+			if (i < w.o.n && ubc_receives(p, ubc_peer(p, i), p.rank))
+				ubc_store_line(p.area[i] + at + w.gather + ubc_row(p, p.rank, ubc_peer(p, i)), sum, w.o.e, k);
+	}
+	if (w.one || ubc_receives(p, p.rank, p.rank))
+		ubc_store_part<T>(w.t, p.dst + (w.one ? 0 : ubc_slice_dst(w.s, p.rank)), sum, tile, bytes, w.aligned);
+	return true;
+}
+
+// ubc_gather_turn takes the peers' results of turn k.
+template <class E, int R>
+UBC_FN bool ubc_gather_turn(const ubc_params &p, const ubc_line_work<E, R> &w, ubc_u32 k, ubc_u32 place) {
+	ubc_quad v[R];
+	ubc_u64 tile = ubc_tile(w.t, k);
+	ubc_u32 wanted = 0;
+	UBC_UNROLL
+	for (int r = 0; r < R; r++)
+		if (w.peers >> r & 1 && tile < ubc_slice_length(w.s, r))
+			wanted |= 1u << r;
+	if (!ubc_wait_lines<R>(p, w.o.e, k, wanted, p.area[0] + w.rows + w.gather + ubc_place(w.t, place), v, 0))
+		return false;
+	UBC_UNROLL
+	for (int r = 0; r < R; r++)
+		if (wanted >> r & 1)
+			ubc_store_part<typename E::T>(
+				w.t, p.dst + ubc_slice_begin(w.s, r), v[r], tile, ubc_slice_length(w.s, r), w.aligned);
+	return true;
+}
+
+// ubc_by_lines: as by packets, of two ranks in one step, of more in two. In turns: a rank sends a turn of what each peer
+// reduces, reduces what has come of an earlier one, and takes the results of one before that. It works in place: what is
+// written has been sent.
+template <class E, int R> UBC_FN void ubc_by_lines(const ubc_params &p) {
+	ubc_line_work<E, R> w;
+	w.o = ubc_reduction<E>::begin(p);
+	w.t = ubc_tiles::of();
+	ubc_u32 n = w.o.n;
+	bool scatter = UBC_KIND(p.signature) == UBC_REDUCE_SCATTER;
+	w.one = (R == 2 || n <= 2) && !scatter; // by what all ranks have alike, whatever kernels they have loaded
+	w.aligned = ((p.src | p.dst) & 15) == 0;
+	if (!w.one) {
+		w.s = ubc_slices::of(p, w.o.bytes);
+		w.aligned = w.aligned && (w.s.stride & 15) == 0;
+	}
+	ubc_quad first = {{0, 0, 0, 0}}; // it comes together with the epoch
+	if (n > 1)
+		first = ubc_load_turn(p, w, 1, 0);
+	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
+	ubc_u64 target = ubc_post_target(p);
+	ubc_u32 e = w.o.e = ubc_next_epoch(last);
+	if (ubc_broken_before(broken, e))
+		return;
+	w.peers = (1u << n) - 1 - (1u << p.rank);
+	w.rows = ubc_rows(p, e);
+	w.gather = 2ull * (n - 1) * p.line_row;
+	bool gathers = !w.one && !scatter, takes = gathers && ubc_receives(p, p.rank, 0);
+	bool around = p.steps > p.turns, ok = true;
+	ubc_u32 lag = ubc_lag(p), end = p.steps + (gathers ? 2 : 1) * lag; // steps of the loop
+	ubc_u32 sent = 0, reduced = 0, gathered = 0;                       // places of a row
+	for (ubc_u32 k = 0; k < end; k++) {
+		// A place is free when the peers have taken what was in it a row ago: what they reduce in the turn after it was sent,
+		// results in the one after that.
+		bool sends = k < p.steps, results = gathers && k < p.steps + lag;
+		if (around && (sends || results) && k >= p.turns && !ubc_wait_signals(p, e, k - p.turns + 1))
+			break;
+		if (sends) {
+			UBC_UNROLL
+			for (ubc_u32 i = 1; i < R; i++) {
+				if (i >= n)
+					continue;
+				ubc_u32 peer = ubc_peer(p, i);
+				ubc_quad v = k == 0 && i == 1 ? first : ubc_load_turn(p, w, i, k);
+				if (ubc_tile(w.t, k) < ubc_part_length(p, w, peer))
+					ubc_store_line(p.area[i] + w.rows + ubc_row(p, p.rank, peer) + ubc_place(w.t, sent),
+						w.o.scaled ? ubc_scale<E>(v, w.o.factor) : v, e, k);
+			}
+			sent = ubc_next(p, sent);
+		}
+		if (k == 0)
+			ubc_post_desc(p, e, target);
+		if (k >= lag && k < p.steps + lag) {
+			ok = ubc_reduce_turn(p, w, k - lag, reduced);
+			reduced = ubc_next(p, reduced);
+		}
+		if (takes && ok && k >= 2 * lag) {
+			ok = ubc_gather_turn(p, w, k - 2 * lag, gathered);
+			gathered = ubc_next(p, gathered);
+		}
+		if (around)
+			ok = ubc_free_turns(p, e, k, ok);
+		if (!ok)
+			break;
+	}
+	ubc_wait_descs(p, e);
+	ubc_finish(p, e);
 }
 
 // What does not go by whole aligned vectors goes by elements, U of each input in flight: all of a block's tiles if full
@@ -365,11 +513,6 @@ template <class E, int R> UBC_FN void ubc_reduce_rest(const ubc_reduction<E> &o,
 			}
 		}
 	}
-}
-
-// ubc_slot_index is the slot of what rank `from` sends to rank `to`, of ranks - 1.
-UBC_FN ubc_u32 ubc_slot_index(const ubc_params &p, ubc_u32 from, ubc_u32 to) {
-	return (from < to ? from + p.ranks - to : from - to) - 1;
 }
 
 // ubc_scatter sends a window of each peer's slice to that peer, U vectors for each in flight: to all of them at once,
@@ -530,6 +673,7 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 #define UBC_REDUCE_KERNELS(T, R)                                                                           \
 	UBC_KERNEL_OF(ubc_params, ubc_oneshot_##T##_##R, (R <= 4 ? 2 : 1), (ubc_oneshot<ubc_##T, R>))            \
 	UBC_KERNEL_OF(ubc_params, ubc_packets_##T##_##R, (R <= 4 ? 2 : 1), (ubc_twoshot_packets<ubc_##T, R>))    \
+	UBC_KERNEL_OF(ubc_params, ubc_lines_##T##_##R, (R <= 2 ? 2 : 1), (ubc_by_lines<ubc_##T, R>))             \
 	UBC_KERNEL(ubc_twoshot_##T##_##R, (ubc_twoshot<ubc_##T, R, 8 / R>))
 
 #endif

@@ -384,6 +384,11 @@ UBC_FN void ubc_note_rounds(const ubc_params &p, ubc_u32 e, const ubc_staging &s
 		ubc_put32(p.status + 48, e);
 }
 
+// ubc_slot_index is the slot of what rank `from` sends to rank `to`, of ranks - 1.
+UBC_FN ubc_u32 ubc_slot_index(const ubc_params &p, ubc_u32 from, ubc_u32 to) {
+	return (from < to ? from + p.ranks - to : from - to) - 1;
+}
+
 // ubc_clip is how much of length lies in the window of size bytes from offset on.
 UBC_FN ubc_u64 ubc_clip(ubc_u64 length, ubc_u64 offset, ubc_u64 size) {
 	ubc_u64 left = length > offset ? length - offset : 0;

@@ -119,6 +119,9 @@ static void lengths(operation &o) {
 	o.due = o.sent;
 }
 
+static std::string pick(std::initializer_list<const char *> names) { return names.begin()[below(names.size())]; }
+static bool by_lines(const operation &o) { return o.name.find("lines") != std::string::npos; }
+
 static operation random(int only) {
 	operation o;
 	o.kind = 1 + (int)below(13);
@@ -144,18 +147,20 @@ static operation random(int only) {
 		o.name = "ubc_barrier";
 		break;
 	case UBC_ALL_REDUCE:
-		o.name = below(2) == 0 && (N > 1 || o.type != BOOL) ? "ubc_ring_" : below(3) == 0 ? "ubc_oneshot_"
-			: chance(50) ? "ubc_packets_" : "ubc_twoshot_";
+		o.name = chance(40) && (N > 1 || o.type != BOOL) ? "ubc_ring_" : pick({"ubc_oneshot_", "ubc_packets_", "ubc_lines_",
+			"ubc_twoshot_"});
+		break;
+	case UBC_REDUCE:
+		o.name = pick({"ubc_oneshot_", "ubc_packets_", "ubc_lines_", "ubc_twoshot_"});
 		break;
 	case UBC_REDUCE_SCATTER:
-	case UBC_REDUCE:
-		o.name = chance(50) ? "ubc_packets_" : "ubc_twoshot_";
+		o.name = pick({"ubc_packets_", "ubc_lines_", "ubc_twoshot_"});
 		break;
 	case UBC_BROADCAST:
-		o.name = chance(60) ? "ubc_broadcast" : chance(50) ? "ubc_move" : "ubc_move_packets";
+		o.name = chance(50) ? "ubc_broadcast" : pick({"ubc_move", "ubc_move_packets", "ubc_move_lines"});
 		break;
 	default:
-		o.name = vectors(o.kind) ? "ubc_move_v" : chance(50) ? "ubc_move" : "ubc_move_packets";
+		o.name = vectors(o.kind) ? "ubc_move_v" : pick({"ubc_move", "ubc_move_packets", "ubc_move_lines"});
 	}
 	std::string elements = types[o.type == BOOL ? UINT8 : o.type + (o.type < UINT64 && o.type % 2)]; // as the host has it
 	if (o.name == "ubc_ring_") {
@@ -167,7 +172,7 @@ static operation random(int only) {
 	}
 	o.f = find(o.name);
 	o.blocks = 1 + below(3);
-	o.threads = UBC_MAX_RANKS + below(9);
+	o.threads = by_lines(o) ? 16 * (1 + below(3)) : UBC_MAX_RANKS + below(9);
 	o.push = chance(40);
 	o.staging = chance(50) ? (1u << N) - 1 : chance(50) ? below(1u << N) : 0;
 	o.sig = signature(o.kind, o.type, o.op, o.root, o.count);
@@ -283,6 +288,16 @@ static ubc_vector_params params(operation &o, unsigned r) {
 	p.stage = (uint64_t)ranks[r].stage;
 	if (o.staging >> r & 1)
 		p.stage_word = UBC_DIRECT | (uint64_t)(ranks[r].extent + BATCH) << 48;
+	if (by_lines(o)) {
+		unsigned turn = 15 * o.blocks * o.threads;
+		size_t bytes = p.count * p.size;
+		if (N > 2 && (o.kind == UBC_ALL_REDUCE || o.kind == UBC_REDUCE))
+			bytes = ((bytes + N - 1) / N + 15) / 16 * 16;
+		p.lines = (ubc_u32)lines();
+		p.line_row = LINE_ROW;
+		p.turns = LINE_ROW / (16 * o.blocks * o.threads);
+		p.steps = bytes ? (ubc_u32)((bytes + turn - 1) / turn) : 1;
+	}
 	return v;
 }
 

@@ -30,7 +30,11 @@ static std::vector<rank> ranks;
 // Little staging, so that small operations go several rounds; rows for packets of 5000 elements, twice.
 enum { LITTLE = 4096, LARGE = 16384, ROW = 256 << 10 };
 
-static size_t areaBytes() { return UBC_AREA_PACKETS + 2ull * (N - 1) * ROW + 4ull * LITTLE; }
+// lines is where rows of lines are. Two turns of the largest grid find room in one, 3 blocks of 48 threads.
+enum { LINE_ROW = 2 * 3 * 48 * 16 };
+static size_t lines() { return UBC_AREA_PACKETS + 2ull * (N - 1) * ROW + 4ull * LITTLE; }
+
+static size_t areaBytes() { return lines() + 4ull * (N - 1) * LINE_ROW; }
 
 static void fresh(char *&p, size_t n) {
 	if (p)

@@ -1,0 +1,144 @@
+// Lines: how data of middle size travels together with its flags, so that no wait stands between them.
+//
+// A line is 128 bytes that eight neighbouring threads of a warp store at once, 120 of data and 8 of a flag, and that
+// eight threads load at once. Links by which GPUs reach each other's memory natively carry such a store whole, which
+// NCCL's protocol LL128 counts on as well: a line that has the flag is complete. Packets have as many flags as data, and
+// fill the link with them; but no thread of theirs waits for another one's.
+//
+// Lines go to rows in the receiver's area, one for each sender and parity of the epoch, which nothing else is written to:
+// where a flag can be there never was anything but flags. A row has a number of turns; what is longer goes around, as soon
+// as the receivers have said that a turn is free.
+#ifndef UBC_LINES_H
+#define UBC_LINES_H
+
+#include "sync.h"
+#include "types.h"
+#include "unaligned.h"
+
+enum { UBC_LANES = 8 }; // threads of a line
+
+// A tile is what the block's threads move at once: 16 bytes each, but the last one of every line 8. The data of those
+// lies behind that of the others, so that neighbours load and store what lies side by side. A block has a multiple of 32
+// threads. Tiles go to the blocks one after the other: turn k is each block's k-th.
+struct ubc_tiles {
+	ubc_u32 begin; // of this thread's part in a tile,
+	ubc_u32 part;  // and its bytes
+	ubc_u32 bytes; // of a tile: 15 a thread
+	ubc_u32 line;  // of a tile in lines: 16 a thread
+
+	UBC_FN ubc_tiles of() {
+		ubc_tiles t;
+		ubc_u32 line = UBC_THREAD / UBC_LANES, lane = UBC_THREAD % UBC_LANES;
+		bool last = lane == UBC_LANES - 1;
+		t.part = last ? 8 : 16;
+		t.bytes = 15 * UBC_THREADS;
+		t.begin = last ? 14 * UBC_THREADS + 8 * line : 112 * line + 16 * lane;
+		t.line = 16 * UBC_THREADS;
+		return t;
+	}
+};
+
+// ubc_tile is where the block's tile of turn k begins, and ubc_turn_begin where the first block's does.
+UBC_FN ubc_u64 ubc_turn_begin(const ubc_tiles &t, ubc_u32 k) { return (ubc_u64)(k * UBC_BLOCKS) * t.bytes; }
+UBC_FN ubc_u64 ubc_tile(const ubc_tiles &t, ubc_u32 k) { return ubc_turn_begin(t, k) + UBC_BLOCK * t.bytes; }
+
+// ubc_word is an unsigned integer of so many bytes.
+template <int BYTES> struct ubc_word;
+template <> struct ubc_word<1> { typedef unsigned char T; };
+template <> struct ubc_word<2> { typedef unsigned short T; };
+template <> struct ubc_word<4> { typedef ubc_u32 T; };
+template <> struct ubc_word<8> { typedef ubc_u64 T; };
+
+// ubc_load_part is this thread's part of the tile at `tile` of so many bytes from a on, as far as there is one. aligned: a
+// is on a multiple of 16; else T is what it is aligned to.
+template <class T> UBC_FN ubc_quad ubc_load_part(const ubc_tiles &t, ubc_u64 a, ubc_u64 tile, ubc_u64 bytes, bool aligned) {
+	typedef typename ubc_word<sizeof(T)>::T W;
+	ubc_u64 at = tile + t.begin, x = 0, y = 0;
+	a += at;
+	if (at + t.part <= bytes) {
+		if (!aligned)
+			return ubc_load_unaligned(a);
+		if (t.part == 16)
+			return ubc_load16(a);
+		ubc_pair v = ubc_load8(a);
+		return {{v.w[0], v.w[1], 0, 0}};
+	}
+	UBC_ROLLED
+	for (ubc_u32 i = 0; at + i < bytes; i += sizeof(T)) {
+		ubc_u64 e = *(const volatile W *)(a + i);
+		(i < 8 ? x : y) |= e << 8 * (i & 7);
+	}
+	return {{(ubc_u32)x, (ubc_u32)(x >> 32), (ubc_u32)y, (ubc_u32)(y >> 32)}};
+}
+
+template <class T>
+UBC_FN void ubc_store_part(const ubc_tiles &t, ubc_u64 a, const ubc_quad &v, ubc_u64 tile, ubc_u64 bytes, bool aligned) {
+	typedef typename ubc_word<sizeof(T)>::T W;
+	ubc_u64 at = tile + t.begin;
+	a += at;
+	if (aligned && at + t.part <= bytes) {
+		if (t.part == 16)
+			ubc_store16(a, v);
+		else
+			ubc_store8(a, {{v.w[0], v.w[1]}});
+		return;
+	}
+	ubc_u64 x = (ubc_u64)v.w[1] << 32 | v.w[0], y = (ubc_u64)v.w[3] << 32 | v.w[2];
+	UBC_ROLLED
+	for (ubc_u32 i = 0; i < t.part && at + i < bytes; i += sizeof(T))
+		*(volatile W *)(a + i) = (W)((i < 8 ? x : y) >> 8 * (i & 7));
+}
+
+// Rows are in two stages, scatter and gather, each of both parities. ubc_rows is where those of the first stage are in an
+// area, for this thread; ubc_row is from there to the one for what rank `from` sends to rank `to`.
+UBC_FN ubc_u64 ubc_rows(const ubc_params &p, ubc_u32 e) {
+	return p.lines + (ubc_u64)((e & 1) * (p.ranks - 1)) * p.line_row + 16 * UBC_THREAD;
+}
+
+UBC_FN ubc_u64 ubc_row(const ubc_params &p, ubc_u32 from, ubc_u32 to) {
+	return (ubc_u64)ubc_slot_index(p, from, to) * p.line_row;
+}
+
+// ubc_place is where the block's tile is in the n-th place of a row, of p.turns, and ubc_next the place of the next turn.
+UBC_FN ubc_u32 ubc_place(const ubc_tiles &t, ubc_u32 n) { return (n * UBC_BLOCKS + UBC_BLOCK) * t.line; }
+UBC_FN ubc_u32 ubc_next(const ubc_params &p, ubc_u32 n) { return n + 1 < p.turns ? n + 1 : 0; }
+
+// ubc_lag is how many turns a rank sends before it takes the first one: all, if a row has so many; what is in its way to
+// the peers does not wait for what comes from them.
+UBC_FN ubc_u32 ubc_lag(const ubc_params &p) { return p.steps <= p.turns ? p.steps : 1; }
+
+// ubc_wait_lines waits for this thread's part of a line of turn k, at `at` in the row of each rank whose bit is in wanted:
+// of ranks up to R, or of peer alone if R is 1. All threads of a warp call it alike, and leave it alike.
+template <int R>
+UBC_FN bool ubc_wait_lines(
+	const ubc_params &p, ubc_u32 e, ubc_u32 k, ubc_u32 wanted, ubc_u64 at, ubc_quad *v, ubc_u32 peer) {
+	ubc_wait w = {0, 0};
+	for (;;) {
+		bool ready = true;
+		UBC_UNROLL
+		for (int r = 0; r < R; r++) {
+			ubc_u32 from = R == 1 ? peer : r;
+			if (wanted >> r & 1 && !ubc_load_line(at + ubc_row(p, from, p.rank), v[r], e, k)) {
+				ready = false;
+				peer = from;
+			}
+		}
+		if (ubc_warp_and(ready))
+			return true;
+		if (!ubc_warp_and(ready || ubc_keep_polling(p, e, peer, w, false)))
+			return false;
+	}
+}
+
+// ubc_free_turns has the whole block go on, or none of it if some thread is not ok, which it returns, and tells the peers
+// how many turns this block has taken, for which they wait as for a signal. What was read has come, so that nothing else
+// need be waited for before the peers may write there.
+UBC_FN bool ubc_free_turns(const ubc_params &p, ubc_u32 e, ubc_u32 taken, bool ok) {
+	ok = ubc_sync_and(ok);
+	for (ubc_u32 d = UBC_THREAD; ok && d < p.ranks; d += UBC_THREADS)
+		if (d != 0)
+			ubc_put64(ubc_flag(ubc_select(p.area, d), p.rank), (ubc_u64)e << 32 | taken);
+	return ok;
+}
+
+#endif
