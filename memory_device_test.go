@@ -35,15 +35,15 @@ func taken(c *ubcoll.Comm, after string, most int64) error {
 // The first communicator takes at most 24 MiB of a device, whatever it does, and each one that is made of it 1 MiB.
 func TestDeviceMemory(t *testing.T) {
 	gputest.Run(t, 2, unregistered, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-		a, err := gputest.Floats(ctx, c, dev, 2*mib, float32(1+c.Rank()))
+		a, err := gputest.Floats(ctx, c, dev, 4*mib, float32(1+c.Rank()))
 		if err != nil {
 			return err
 		}
-		b, err := gputest.Floats(ctx, c, dev, 2*mib, 0)
+		b, err := gputest.Floats(ctx, c, dev, 4*mib, 0)
 		if err != nil {
 			return err
 		}
-		errs := []error{taken(c, "Open", 6)}
+		errs := []error{taken(c, "Open", 10)}
 		var all []*ubcoll.Comm
 		for i := range 8 {
 			make := c.Dup
@@ -55,12 +55,12 @@ func TestDeviceMemory(t *testing.T) {
 				return err
 			}
 			all = append(all, d)
-			errs = append(errs, taken(c, fmt.Sprintf("%d more", i+1), int64(6+(i+2)/2*2)))
+			errs = append(errs, taken(c, fmt.Sprintf("%d more", i+1), int64(10+(i+2)/2*2)))
 		}
 		for _, d := range all {
 			errs = append(errs, coll.AllReduce(ctx, d, b.Vec().Slice(0, 1000), a.Vec().Slice(0, 1000), ubcoll.Sum))
 		}
-		errs = append(errs, taken(c, "small operations", 14))
+		errs = append(errs, taken(c, "small operations", 18))
 		for _, d := range all {
 			errs = append(errs, d.Close())
 		}
@@ -69,7 +69,7 @@ func TestDeviceMemory(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		errs = append(errs, d.Free(), taken(c, "they were closed", 6)) // Free gives back what is to be given back
+		errs = append(errs, d.Free(), taken(c, "they were closed", 10)) // Free gives back what is to be given back
 		for _, what := range []string{"a staged all-reduce", "another one"} {
 			errs = append(errs, coll.AllReduce(ctx, c, b.Vec(), a.Vec(), ubcoll.Sum), gputest.All(ctx, c, b, 3), taken(c, what, 22))
 		}

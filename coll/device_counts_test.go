@@ -305,14 +305,16 @@ func TestDeviceCountsRefused(t *testing.T) {
 
 // TestDeviceBroadcastLong has broadcasts so long that the ranks pass them on if there are several, direct and staged.
 func TestDeviceBroadcastLong(t *testing.T) {
-	const count = 1<<20 + 123
 	for _, k := range []struct {
 		n         int
 		policy    register.Policy
+		count     int
 		algorithm string
-	}{{4, register.Auto, "passed on"}, {4, register.Off, "passed on"}, {2, register.Auto, "push"}} {
-		t.Run(fmt.Sprintf("ranks=%d/%v", k.n, k.policy), func(t *testing.T) {
-			n := k.n
+	}{{4, register.Auto, 2<<20 + 123, "passed on"}, {4, register.Off, 2<<20 + 123, "passed on"},
+		{2, register.Auto, 8<<20 + 123, "push"}, {2, register.Off, 8<<20 + 123, "push"}, {2, register.Off, 1<<20 + 123, "push lines"},
+		{3, register.Auto, 1<<20 + 123, "push lines"}} {
+		t.Run(fmt.Sprintf("ranks=%d/%v/%d", k.n, k.policy, k.count), func(t *testing.T) {
+			n, count := k.n, k.count
 			gputest.Run(t, n, ubcoll.Options{Register: k.policy}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				m, err := newMemory(c, dev, count)
 				if err != nil {

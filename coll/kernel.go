@@ -49,15 +49,22 @@ func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, by
 		slice, total = bytes, bytes*n
 	}
 	fits := k != team.KindReduceScatter && bytes <= data
-	oneShotMost, packets, lines, part := t.OneShotFew, t.TwoShotPackets, t.LinesMany, slice
+	oneShotMost, lines, part := t.OneShotFew, t.LinesMany, slice
 	switch {
 	case n <= 2:
 		oneShotMost, lines = t.OneShotPair, t.LinesPair
 		if k != team.KindReduceScatter { // in one step
-			packets, part = oneShotMost, bytes
+			part = bytes
 		}
 	case n > 4:
 		oneShotMost = t.OneShotMany
+	}
+	one := fits && bytes <= oneShotMost
+	two := total <= t.TwoShotPackets && slice <= data/2 // results have the other half of a row
+	pushFrom := t.PushFrom
+	if k == team.KindReduceScatter {
+		two = total <= t.TwoShotPackets && slice <= data // there are none
+		pushFrom = t.PushScatterFrom
 	}
 	half := typ == dtype.Float16 || typ == dtype.BFloat16 // a ring rounds at every step
 	none := asked == "" || asked == "ring"                // which not everything can be
@@ -65,18 +72,18 @@ func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, by
 	switch {
 	case ring && k == team.KindAllReduce && (n > 1 || typ != dtype.Bool): // of one rank it is a copy
 		return team.Kernel{Name: cudakernels.Ring, Blocks: bulkBlocks(t, total), Algorithm: "ring", Words: true}
-	case none && n > 1 && total > packets && total <= lines:
+	case none && n > 1 && !one && !two && total <= lines:
 		return team.Kernel{Name: cudakernels.Lines, Blocks: lineBlocks(t, part), Algorithm: "lines", Lines: part}
-	case asked == "push", asked == "" && total >= t.PushFrom:
+	case asked == "push", asked == "" && total >= pushFrom:
 		blocks := bulkBlocks(t, total)
 		if total < t.PushWideFrom {
 			blocks = min(blocks, t.PushBlocks)
 		}
 		return team.Kernel{Name: cudakernels.TwoShot, Blocks: blocks, Push: true, Algorithm: "two-shot, pushed",
 			Words: true}
-	case asked == "one-shot" && fits, asked != "two-shot" && fits && bytes <= oneShotMost:
+	case asked == "one-shot" && fits, asked != "two-shot" && one:
 		return team.Kernel{Name: cudakernels.OneShot, Blocks: packetBlocks(t, bytes), Algorithm: "one-shot packets"}
-	case asked != "two-shot" && total <= t.TwoShotPackets && slice <= data/2: // results have the other half
+	case asked != "two-shot" && two:
 		return team.Kernel{Name: cudakernels.Packets, Blocks: packetBlocks(t, total), Algorithm: "two-shot packets"}
 	}
 	return team.Kernel{Name: cudakernels.TwoShot, Blocks: bulkBlocks(t, total), Algorithm: "two-shot", Words: true}

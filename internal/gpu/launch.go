@@ -431,7 +431,7 @@ func (d *Device) enqueue(s *Stream, captured bool) error {
 // acquire finds the registrations of w's buffers, as far as its kernel has a use for them.
 func (d *Device) acquire(w *team.Work, wait bool) error {
 	if !w.Kernel.Words {
-		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel in packets", "its own rank alone writes it"
+		w.SrcBuf.Why, w.DstBuf.Why = "small enough to travel with its flags", "its own rank alone writes it"
 		return nil
 	}
 	return w.AcquireBuffers(func(v *team.Vec, b *team.Buf) error { return d.AcquireBuffer(w, v, b, wait) })

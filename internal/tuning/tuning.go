@@ -53,8 +53,9 @@ type GPU struct {
 	// do not by packets; MoveLines is the same for what only moves data, between two ranks. 0: links do not carry them.
 	LinesPair, LinesMany, MoveLines int
 	// PushFrom is from which size of the whole data reductions push their sources, which is faster than reading them and
-	// takes more rounds. Below PushWideFrom they have PushBlocks blocks at most, whose rounds are longer.
-	PushFrom, PushWideFrom, PushBlocks int
+	// takes more rounds; PushScatterFrom is the same for a reduce-scatter. Below PushWideFrom they have PushBlocks blocks at
+	// most, whose rounds are longer.
+	PushFrom, PushScatterFrom, PushWideFrom, PushBlocks int
 	// RingFrom is from which size an all-reduce of more than 2 ranks is a ring: a rank then writes to one other only,
 	// which fills the link best.
 	RingFrom int
@@ -86,7 +87,7 @@ func DefaultGPU() GPU {
 	return GPU{
 		OneShotPair: 128 << 10, OneShotFew: 128 << 10, OneShotMany: 32 << 10, TwoShotPackets: 256 << 10,
 		LinesPair: 8 << 20, LinesMany: 4 << 20, MoveLines: 2 << 20,
-		PushFrom: 8 << 20, PushWideFrom: 32 << 20, PushBlocks: 64, RingFrom: 64 << 20,
+		PushFrom: 8 << 20, PushScatterFrom: 256 << 20, PushWideFrom: 32 << 20, PushBlocks: 64, RingFrom: 64 << 20,
 		MovePackets: 32 << 10, PassOnBeyond: 2 << 20,
 		PacketBlockBytes: 4 << 10, // a packet of 8 bytes for each of 512 threads
 		PacketBlocksMin:  16,      // one block took twice as long with more than one packet a thread

@@ -92,6 +92,9 @@ func (w *world) pick(typ dtype.Type, kind int, kernel string, op int) operation 
 		if w.emulated {
 			o.count %= 3000
 		}
+		if kernel == OneShot || kernel == Packets || kernel == MovePackets { // as far as rows have room for both steps
+			o.count = min(o.count, w.layout.Data()/2/typ.Size())
+		}
 	}
 	if kind == reduce || kind == broadcast || kind == gather || kind == scatter {
 		o.root = w.rand.IntN(n)

@@ -114,17 +114,24 @@ UBC_FN bool ubc_wait_lines(
 	const ubc_params &p, ubc_u32 e, ubc_u32 k, ubc_u32 wanted, ubc_u64 at, ubc_quad *v, ubc_u32 peer) {
 	ubc_wait w = {0, 0};
 	for (;;) {
-		bool ready = true;
+		bool ready = true, together = true;
 		UBC_UNROLL
 		for (int r = 0; r < R; r++) {
 			ubc_u32 from = R == 1 ? peer : r;
-			if (wanted >> r & 1 && !ubc_load_line(at + ubc_row(p, from, p.rank), v[r], e, k)) {
+			if (wanted >> r & 1 && !ubc_load_line(at + ubc_row(p, from, p.rank), v[r], e, k, together)) {
 				ready = false;
 				peer = from;
 			}
 		}
-		if (ubc_warp_and(ready))
+		if (ubc_warp_and(ready)) {
+			if (!ubc_warp_and(together)) { // the lines are there: they are loaded now, if they were not
+				UBC_UNROLL
+				for (int r = 0; r < R; r++)
+					if (wanted >> r & 1)
+						v[r] = ubc_load_packet(at + ubc_row(p, R == 1 ? peer : r, p.rank));
+			}
 			return true;
+		}
 		if (!ubc_warp_and(ready || ubc_keep_polling(p, e, peer, w, false)))
 			return false;
 	}

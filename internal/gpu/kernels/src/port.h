@@ -128,18 +128,32 @@ UBC_FN void ubc_store_packet(ubc_u64 a, ubc_pair v, ubc_u32 flag) {
 				 ::"l"(a), "r"(v.w[0]), "r"(flag), "r"(v.w[1]), "r"(flag) : "memory");
 }
 
-// A thread's part of a line, see lines.h: all threads of a warp store theirs at once, and the last one of each eight has
-// the flag in the upper half of its part, of an epoch and a number. Whether all threads of a warp have found their flags is
-// asked of all of them.
+// A thread's part of a line, see lines.h, of which the last one of each eight has the flag in the upper half, of an epoch
+// and a number. All threads of a warp store or load theirs at once. Nothing promises that, though the assembler makes them
+// meet again after they have gone apart: so they look. If they are apart, the flags go behind the data, and what was
+// loaded does not count (together). Whether all threads of a warp have found their flags is asked of all of them.
 UBC_FN void ubc_store_line(ubc_u64 a, const ubc_quad &v, ubc_u32 e, ubc_u32 number) {
 	bool last = UBC_THREAD % 8 == 7;
-	ubc_u32 x = last ? number << 4 | 8 : v.w[2], y = last ? e : v.w[3];
-	asm volatile("bar.warp.sync 0xffffffff;\n\tst.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};"
-				 ::"l"(a), "r"(v.w[0]), "r"(v.w[1]), "r"(x), "r"(y) : "memory");
+	ubc_u32 x = last ? number << 4 | 8 : v.w[2], y = last ? e : v.w[3], mask;
+	asm volatile("{\n\t.reg .pred p;\n\tbar.warp.sync 0xffffffff;\n\tactivemask.b32 %0;\n\t"
+				 "setp.eq.u32 p, %0, 0xffffffff;\n\t@p st.volatile.global.v4.u32 [%1], {%2, %3, %4, %5};\n\t}"
+				 : "=r"(mask) : "l"(a), "r"(v.w[0]), "r"(v.w[1]), "r"(x), "r"(y) : "memory");
+	if (mask == 0xffffffff)
+		return;
+	if (!last)
+		asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};"
+					 ::"l"(a), "r"(v.w[0]), "r"(v.w[1]), "r"(x), "r"(y) : "memory");
+	asm volatile("fence.acq_rel.sys;\n\tbar.warp.sync 0xffffffff;" ::: "memory");
+	if (last)
+		asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};"
+					 ::"l"(a), "r"(v.w[0]), "r"(v.w[1]), "r"(x), "r"(y) : "memory");
 }
 
-UBC_FN bool ubc_load_line(ubc_u64 a, ubc_quad &v, ubc_u32 e, ubc_u32 number) {
-	v = ubc_load_packet(a);
+UBC_FN bool ubc_load_line(ubc_u64 a, ubc_quad &v, ubc_u32 e, ubc_u32 number, bool &together) {
+	ubc_u32 mask;
+	asm volatile("bar.warp.sync 0xffffffff;\n\tactivemask.b32 %4;\n\tld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%5];"
+				 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3]), "=r"(mask) : "l"(a) : "memory");
+	together = together && mask == 0xffffffff;
 	return UBC_THREAD % 8 != 7 || (v.w[3] == e && v.w[2] == (number << 4 | 8));
 }
 
@@ -388,7 +402,7 @@ UBC_FN void ubc_store_line(ubc_u64 a, const ubc_quad &v, ubc_u32 e, ubc_u32 numb
 	while (!__atomic_compare_exchange_n((ubc_u64 *)(uintptr_t)at, &old, now, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
 }
 
-UBC_FN bool ubc_load_line(ubc_u64 a, ubc_quad &v, ubc_u32 e, ubc_u32 number) {
+UBC_FN bool ubc_load_line(ubc_u64 a, ubc_quad &v, ubc_u32 e, ubc_u32 number, bool &) {
 	if (ubc_get64((a & ~127ull) + 120) != ((ubc_u64)e << 32 | number << 4 | 8))
 		return false;
 	ubc_u64 x = ubc_get64(a), y = ubc_get64(a + 8);

@@ -311,9 +311,9 @@ template <class E, int R> UBC_FN void ubc_by_lines(const ubc_params &p) {
 		w.s = ubc_slices::of(p, w.o.bytes);
 		w.aligned = w.aligned && (w.s.stride & 15) == 0;
 	}
-	ubc_quad first = {{0, 0, 0, 0}}; // it comes together with the epoch
+	ubc_quad next = {{0, 0, 0, 0}}; // for the first peer; this one comes together with the epoch
 	if (n > 1)
-		first = ubc_load_turn(p, w, 1, 0);
+		next = ubc_load_turn(p, w, 1, 0);
 	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
 	ubc_u64 target = ubc_post_target(p);
 	ubc_u32 e = w.o.e = ubc_next_epoch(last);
@@ -338,12 +338,14 @@ template <class E, int R> UBC_FN void ubc_by_lines(const ubc_params &p) {
 				if (i >= n)
 					continue;
 				ubc_u32 peer = ubc_peer(p, i);
-				ubc_quad v = k == 0 && i == 1 ? first : ubc_load_turn(p, w, i, k);
+				ubc_quad v = i == 1 ? next : ubc_load_turn(p, w, i, k);
 				if (ubc_tile(w.t, k) < ubc_part_length(p, w, peer))
 					ubc_store_line(p.area[i] + w.rows + ubc_row(p, p.rank, peer) + ubc_place(w.t, sent),
 						w.o.scaled ? ubc_scale<E>(v, w.o.factor) : v, e, k);
 			}
 			sent = ubc_next(p, sent);
+			if (n > 1)
+				next = ubc_load_turn(p, w, 1, k + 1);
 		}
 		if (k == 0)
 			ubc_post_desc(p, e, target);
