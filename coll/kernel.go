@@ -49,23 +49,25 @@ func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, by
 		slice, total = bytes, bytes*n
 	}
 	fits := k != team.KindReduceScatter && bytes <= data
-	oneShotMost, lines, part := t.OneShotFew, t.LinesMany, slice
+	oneShotMost, packets, lines, part := t.OneShotFew, t.TwoShotPackets, t.LinesMany, slice
 	switch {
 	case n <= 2:
 		oneShotMost, lines = t.OneShotPair, t.LinesPair
 		if k != team.KindReduceScatter { // in one step
 			part = bytes
+			if lines > 0 {
+				packets = 0
+			}
 		}
 	case n > 4:
 		oneShotMost = t.OneShotMany
 	}
 	one := fits && bytes <= oneShotMost
-	two := total <= t.TwoShotPackets && slice <= data/2 // results have the other half of a row
-	pushFrom := t.PushFrom
+	room, pushFrom := data/2, t.PushFrom // results have the other half of a row
 	if k == team.KindReduceScatter {
-		two = total <= t.TwoShotPackets && slice <= data // there are none
-		pushFrom = t.PushScatterFrom
+		room, pushFrom = data, t.PushScatterFrom
 	}
+	two := total <= packets && slice <= room
 	half := typ == dtype.Float16 || typ == dtype.BFloat16 // a ring rounds at every step
 	none := asked == "" || asked == "ring"                // which not everything can be
 	ring := asked == "ring" || asked == "" && bytes >= t.RingFrom && n > 2 && !half
