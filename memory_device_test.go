@@ -22,7 +22,7 @@ import (
 const mib = 1 << 20
 
 // unregistered is for buffers that nobody registers: what peers need of them is staged.
-var unregistered = ubcoll.Options{Register: register.Explicit}
+var unregistered = ubcoll.Options{Register: register.Explicit, Algorithm: "two-shot"}
 
 // taken looks at what the library takes of this rank's device: at most so many MiB.
 func taken(c *ubcoll.Comm, after string, most int64) error {
@@ -35,11 +35,11 @@ func taken(c *ubcoll.Comm, after string, most int64) error {
 // The first communicator takes at most 24 MiB of a device, whatever it does, and each one that is made of it 1 MiB.
 func TestDeviceMemory(t *testing.T) {
 	gputest.Run(t, 2, unregistered, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-		a, err := gputest.Floats(ctx, c, dev, 4*mib, float32(1+c.Rank()))
+		a, err := gputest.Floats(ctx, c, dev, 2*mib, float32(1+c.Rank()))
 		if err != nil {
 			return err
 		}
-		b, err := gputest.Floats(ctx, c, dev, 4*mib, 0)
+		b, err := gputest.Floats(ctx, c, dev, 2*mib, 0)
 		if err != nil {
 			return err
 		}
@@ -143,8 +143,8 @@ func TestStagingForOthers(t *testing.T) {
 		for range 5 {
 			err = errors.Join(err, coll.AllReduce(ctx, c, dst.Vec(), src.Vec(), ubcoll.Sum), gputest.All(ctx, c, dst, 3))
 		}
-		if got := c.Stats().Memory.OwnBytes; got != before+16*mib {
-			err = errors.Join(err, fmt.Errorf("rank %d: %d bytes were made, and 16 MiB are of use", c.Rank(), got-before))
+		if got := c.Stats().Memory.OwnBytes; got != before+12*mib {
+			err = errors.Join(err, fmt.Errorf("rank %d: %d bytes were made, and 12 MiB are of use", c.Rank(), got-before))
 		}
 		return errors.Join(err, end())
 	})
@@ -195,7 +195,7 @@ func TestNoMemoryForStaging(t *testing.T) {
 				}
 				made := []int64{c.Stats().Memory.OwnBytes - before}
 				err = errors.Join(err, coll.AllReduce(ctx, c, ubcoll.Of(made), ubcoll.Of(made), ubcoll.Sum))
-				if made[0] != 16*mib {
+				if made[0] != 12*mib {
 					err = errors.Join(err, fmt.Errorf("both have %d bytes, and one of them was to fail", made[0]))
 				}
 				return errors.Join(err, end())
@@ -221,7 +221,7 @@ func TestStagingInGraph(t *testing.T) {
 		for range 3 {
 			err = errors.Join(err, g.Launch(ctx), gputest.All(ctx, c, dst, 3))
 		}
-		if got := c.Stats().Memory.OwnBytes; got != before+16*mib {
+		if got := c.Stats().Memory.OwnBytes; got != before+12*mib {
 			err = errors.Join(err, fmt.Errorf("%d bytes were made", got-before))
 		}
 		return errors.Join(err, g.Close(), end())

@@ -103,7 +103,7 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 func (s *Set) Load(ctx context.Context, ranks int, rings bool) error {
 	reductions := []string{TwoShot, OneShot, Packets, Lines, Group, Ring}
 	if !rings {
-		reductions = reductions[:4]
+		reductions = reductions[:5]
 	}
 	var all []wanted
 	add := func(name string, t dtype.Type) error {

@@ -18,7 +18,8 @@ type Layout struct {
 // FIFO, is 24 MiB.
 func First(ranks int) Layout {
 	peers := max(ranks-1, 1)
-	l := Layout{Ranks: ranks, Row: 256 << 10, Little: peers * (32 << 10), Slots: 8, Slot: 16 << 10, Channels: MaxChannels,
+	row := max(256<<10, 4*((256<<10)/max(ranks, 1))+4095) &^ 4095 // what goes in two steps has half of it for each
+	l := Layout{Ranks: ranks, Row: row, Little: peers * (32 << 10), Slots: 8, Slot: 16 << 10, Channels: MaxChannels,
 		LineRow: 7 << 19}
 	if ranks > 2 {
 		l.LineRow = (12 << 20) / (4 * peers) &^ (128<<10 - 1)

@@ -173,6 +173,9 @@ func (w *world) prepare(o operation, r int) {
 
 func (w *world) launch(o operation, r int) {
 	m, n := w.ranks[r], len(w.ranks)
+	f, err := m.set.Kernel(o.kernel, o.t, n)
+	require.NoError(w.t, err)
+	threads := min(o.threads, f.MaxThreads)
 	src, dst, _ := o.lens(r, n)
 	p := Params{Status: uint64(m.statusAt), Signature: o.signature(), Count: uint64(o.count), Timeout: uint64(testkit.Limit),
 		Factor: m.factor, Rank: uint32(r), Op: uint32(o.op), Root: uint32(o.root),
@@ -193,7 +196,7 @@ func (w *world) launch(o operation, r int) {
 		if n > 2 && (o.kind == allReduce || o.kind == reduce) {
 			bytes = ((bytes+n-1)/n + 15) &^ 15
 		}
-		p.SetLines(bytes, o.blocks, o.threads)
+		p.SetLines(bytes, o.blocks, threads)
 	}
 	base, extent := m.src, uint32(extentOf)
 	if o.inPlace && src > 0 && dst > 0 {
@@ -220,9 +223,7 @@ func (w *world) launch(o operation, r int) {
 		}
 		params = Bytes(&v)
 	}
-	f, err := m.set.Kernel(o.kernel, o.t, n)
-	require.NoError(w.t, err)
-	l := cuda.Launch{Grid: o.blocks, Block: min(o.threads, f.MaxThreads), Early: m.ctx.Early() && w.rand.IntN(2) == 0}
+	l := cuda.Launch{Grid: o.blocks, Block: threads, Early: m.ctx.Early() && w.rand.IntN(2) == 0}
 	require.NoError(w.t, f.Launch(m.stream, l, params))
 }
 
