@@ -36,6 +36,7 @@ type Team struct {
 	groups     [][]int // see groups.go; nil: every rank looks at every other
 	mine       int     // this rank's group
 	near       []int   // see Near
+	names      []int   // the communicator's ranks, by those of the team: see Name
 
 	Work    Work             // the running operation; its wide stores must not cross cache lines: see TestWorkLines
 	Seq     uint64           // of that
@@ -43,7 +44,6 @@ type Team struct {
 	dsts    []unsafe.Pointer
 	scratch []unsafe.Pointer
 
-	names []int  // the communicator's ranks, by those of the team: see Name
 	all   int    // how many the communicator has
 	Hosts Hosts  // the communicator's other hosts, nil if there are none
 	Parts uint64 // how many of Seq operations were parts of others

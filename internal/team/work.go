@@ -224,12 +224,12 @@ func (b *Buf) word() BufWord {
 // Kernel is how an operation on a device goes; all ranks choose the same. The zero Kernel is none.
 type Kernel struct {
 	Name      string // of package kernels
-	Blocks    int
-	Push      bool   // reductions: always by way of the receivers' staging memory
 	Algorithm string // for LastOp
-	Words     bool   // peers may reach the buffers themselves, if they are registered
-	Counts    bool   // it takes Work.Counts
-	Lines     int    // of kernels that go by lines: how much a rank sends another in one step, at most; else 0
+	Blocks    int
+	Lines     int  // of kernels that go by lines: how much a rank sends another in one step, at most; else 0
+	Push      bool // reductions: always by way of the receivers' staging memory
+	Words     bool // peers may reach the buffers themselves, if they are registered
+	Counts    bool // it takes Work.Counts
 }
 
 // CountsBlocks is the Kernel.Blocks of an operation with counts of which no rank knows what they come to in all.
