@@ -288,7 +288,7 @@ func (d *Device) Close() error {
 		errs = append(errs, k.Close())
 	}
 	if d.own != nil {
-		errs = append(errs, d.own.Driver.Close()) // nobody else has it
+		errs = append(errs, d.own.End())
 	}
 	if d.event != nil {
 		errs = append(errs, d.event.Close())

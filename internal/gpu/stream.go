@@ -270,6 +270,14 @@ func (s *Stream) Leave(u StreamUser) {
 	}
 }
 
+// End closes the driver's stream, which nobody queues on any more; somebody may yet be waiting for it, as quiesce does.
+func (s *Stream) End() error {
+	s.using.Lock()
+	s.gone = true
+	s.using.Unlock()
+	return s.Driver.Close()
+}
+
 // Close ends the stream: fault.ErrBusy while something is queued. It returns the errors that no Sync has returned.
 func (s *Stream) Close() error {
 	if done, _ := s.Done(); !done {

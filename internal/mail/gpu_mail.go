@@ -110,7 +110,7 @@ func (m *gpuMail) Close() error {
 	for i := range m.lanes {
 		if s := m.lanes[i].own; s != nil {
 			m.d.Domain.Remove(s)
-			errs = append(errs, s.Driver.Close())
+			errs = append(errs, s.End())
 		}
 	}
 	for _, s := range m.branches {

@@ -199,7 +199,7 @@ func (g *gpuEnd) release() error {
 	for _, s := range g.own {
 		if s != nil {
 			g.d.Domain.Remove(s)
-			errs = append(errs, s.Driver.Close())
+			errs = append(errs, s.End())
 		}
 	}
 	for _, e := range g.events {
