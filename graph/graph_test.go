@@ -422,8 +422,11 @@ func TestNothing(t *testing.T) {
 
 // TestMembers asks what a group and launches of a graph, blocking and queued, consisted of.
 func TestMembers(t *testing.T) {
-	const n = 200000 // elements of what is not small
 	f := func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, queued bool) error {
+		n := 200000 // elements of what is not small
+		if !dev.IsHost() {
+			n = 2200000 // nor goes by lines
+		}
 		a, err1 := gputest.Floats(ctx, c, dev, n, 1)
 		b, err2 := gputest.Floats(ctx, c, dev, n, 1)
 		view, sync, end, err3 := gputest.View(ctx, c, dev, queued)
