@@ -43,12 +43,11 @@ type DevicePeer interface {
 	Number() int
 	// HasDevice reports whether the peer uses a device.
 	HasDevice() bool
-	// Import is where n bytes at offset in the peer's extent are mapped on this rank's device. It maps the extent if that was not done yet,
-	// which may wait for the peer's process until ctx ends. The address is good until the peer withdraws the extent. The
-	// error is fault.ErrStale if there is no such extent.
+	// Import is where n bytes at offset in the peer's extent are mapped on this rank's device. It maps the extent if that
+	// was not done yet, which may wait for the peer's process until ctx ends. The address is good until the peer withdraws
+	// the extent. The error is fault.ErrStale if there is no such extent.
 	Import(ctx context.Context, extent uint32, offset uint64, n int) (cuda.Addr, error)
-	// Hold is Import of what stays mapped until Unhold, even if the peer withdraws the
-	// extent, which waits for that.
+	// Hold is Import of what stays mapped until Unhold, even if the peer withdraws the extent, which waits for that.
 	Hold(ctx context.Context, extent uint32, offset uint64, n int) (cuda.Addr, error)
 	// Unhold ends one Hold. Kernels that use the memory have ended.
 	Unhold(extent uint32) error

@@ -13,8 +13,8 @@ import (
 // go behind each other as the packets of one. Which ones go together is a pure function of what the ranks agree on; that
 // one of them reads what another one writes is a rank's own business, whose kernel then does them one by one.
 
-// GroupedMost is the longest all-reduce, in bytes, that goes together with others.
-const GroupedMost = 64 << 10
+// groupedMost is the longest all-reduce, in bytes, that goes together with others.
+const groupedMost = 64 << 10
 
 // together is how many of works, at their beginning, go together, at least one.
 func (d *Device) together(works []team.Work) int {
@@ -25,7 +25,7 @@ func (d *Device) together(works []team.Work) int {
 	for n < min(len(works), kernels.MaxGroup) {
 		w := &works[n]
 		if w.Other != nil || w.Kind != team.KindAllReduce || w.Kernel.Name != kernels.OneShot || w.Type != works[0].Type ||
-			uint(w.Count*w.Type.Size()) > GroupedMost {
+			uint(w.Count*w.Type.Size()) > groupedMost {
 			break
 		}
 		if packets += packetsOf(w); 8*packets > d.Layout.Data() {

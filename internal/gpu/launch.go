@@ -395,7 +395,8 @@ func WordOf(b *team.Buf) uint64 {
 	return kernels.Word(b.At.Arena, int(b.At.Offset))
 }
 
-// count publishes that n more collectives, or kernels of several, have been queued on the device. It is this communicator's turn.
+// count publishes that n more collectives, or kernels of several, have been queued on the device. It is this
+// communicator's turn.
 func (d *Device) count(n uint64) {
 	d.collectives += n
 	d.c.Team().PublishQueued(d.collectives | d.uncounted)

@@ -102,11 +102,11 @@ type occupant interface {
 var errNoEnd = fmt.Errorf("%d channels are open, or closed on one side only (close both), and windows on devices "+
 	"count once for each rank: %w", maxEnds, fault.ErrLimit)
 
-// noGPUEnd is errNoEnd for ends on devices, for which areas have less room.
+// noGPUEnd is errNoEnd for ends on devices, of which this communicator's area has room for so many.
 func noGPUEnd(most int) error {
-	return fmt.Errorf("%d channels over memory of devices are open, or closed on one side only (close both), for which a "+
-		"communicator that Split or Dup has made has room, and windows on devices count once for each rank: %w", most,
-		fault.ErrLimit)
+	return fmt.Errorf("%d channels over memory of devices are open, or closed on one side only (close both), and windows on "+
+		"devices count once for each rank; communicators that Split or Dup have made have room for fewer than others: %w",
+		most, fault.ErrLimit)
 }
 
 // gpuSlots is how many slots, the first ones, ends on a device can have.

@@ -121,7 +121,7 @@ type Part struct {
 	Dst       uint64
 	Signature uint64
 	Factor    float64
-	Begin     uint32 // where its data begins among that of the group, in packets: what is before it, rounded up to 8 bytes each
+	Begin     uint32 // where its data begins among that of the group, in packets of 8 bytes
 	_         uint32
 }
 

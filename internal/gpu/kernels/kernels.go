@@ -21,8 +21,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
-// The kernels by name. OneShot, Packets, Lines, TwoShot, Group and Ring reduce, and there are some for each type of elements; see
-// kernelType. The others take bytes.
+// The kernels by name. OneShot, Packets, Lines, TwoShot, Group and Ring reduce, and there are some for each type of
+// elements; see kernelType. The others take bytes.
 const (
 	OneShot     = "oneshot"      // ALL_REDUCE and REDUCE of what a row holds: packets to every rank that wants the result
 	Packets     = "packets"      // ALL_REDUCE, REDUCE_SCATTER and REDUCE with slices of what half a row holds
