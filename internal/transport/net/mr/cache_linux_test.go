@@ -116,7 +116,7 @@ func lookup(c *register.Cache, m register.Memory) error {
 	return err
 }
 
-// TestHit: a hit allocates nothing, and makes no system call.
+// TestHit: a hit allocates nothing.
 func TestHit(t *testing.T) {
 	b := open(t, mr.Config{})
 	m, _ := memory(t, 8192)
@@ -132,7 +132,11 @@ func TestHit(t *testing.T) {
 	}
 	require.NoError(t, ref.Close())
 	require.NoError(t, c.Close())
+}
 
+// TestHitCalls: nor does it make a system call.
+func TestHitCalls(t *testing.T) {
+	open(t, mr.Config{}) // or there is no device here
 	if race.Enabled {
 		return // the detector makes system calls of its own
 	}
