@@ -5,6 +5,7 @@
 //	ubcoll bench all_reduce -t 2 -R 0 -J result.csv
 //	mpirun -np 2 ubcoll bench all_reduce -device cuda -G 20 -b 16 -e 1G -f 4
 //	mpirun -np 2 ubcoll verify -device cuda
+//	ubcoll launch -np 4 -- ./prog
 //	ubcoll info -env
 //
 // Exit codes: 0 done, 1 internal, 3 a peer was lost or ranks disagree, 4 timed out, 5 not supported, 6 bad usage, 7
@@ -19,16 +20,16 @@ import (
 	"os"
 	"strings"
 
-	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/launch"
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
 // The exit codes that are this program's own; ubcoll.Main has the others.
 const (
-	exitInternal = 1
-	exitSupport  = 5
-	exitUsage    = 6
-	exitFailed   = 7
+	exitSupport = 5
+	exitUsage   = 6
+	exitFailed  = 7
 )
 
 var commands = []struct {
@@ -38,6 +39,7 @@ var commands = []struct {
 	{"bench", "measure a collective: ubcoll bench OP [flags], as nccl-tests' programs; -h lists the flags", bench},
 	{"verify", "check every element of the collectives' results: ubcoll verify [flags] [OP ...]; -h lists them", verify},
 	{"tune", "measure where algorithms cross over, and write the table for UBCOLL_TUNING", tune},
+	{"launch", "start a program as the ranks of a job, without MPI: ubcoll launch -np 4 [-hosts a,b] -- ./prog", startRanks},
 	{"info", "what this build and this machine have; -env adds the environment variables", info},
 }
 
@@ -46,15 +48,16 @@ func main() {
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return
 	}
-	fmt.Fprintf(os.Stderr, "ubcoll: %v\n", err)
+	if !errors.Is(err, errSaid) {
+		fmt.Fprintf(os.Stderr, "ubcoll: %v\n", err)
+	}
 	var e exitError
 	switch {
 	case errors.As(err, &e):
 		os.Exit(e.code)
-	case errors.Is(err, fault.ErrNotSupported):
-		os.Exit(exitSupport)
+	default:
+		os.Exit(ubcoll.ExitCode(err))
 	}
-	os.Exit(exitInternal)
 }
 
 func run(args []string, out io.Writer) error {
@@ -68,6 +71,9 @@ func run(args []string, out io.Writer) error {
 			fmt.Fprintf(out, "  %-8s %s\n", c.name, c.help)
 		}
 		return nil
+	}
+	if args[0] == agentName {
+		return launch.Agent(os.Stdin, os.Stdout)
 	}
 	var names []string
 	for _, c := range commands {

@@ -31,6 +31,9 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
+		panic("started as the program, without " + testkit.ProgramVar + ": its tests would start themselves for ever")
+	}
 	os.Exit(m.Run())
 }
 

@@ -123,6 +123,10 @@ var (
 	IBRelaxed = define(Info{Name: "UBCOLL_IB_PCI_RELAXED_ORDERING", Kind: "number", Default: "2",
 		Doc: "Whether RDMA devices may write memory in another order than data came: 0 never, 1 or 2 where they can."},
 		number(0, 2))
+	RSH = define(Info{Name: "UBCOLL_RSH", Kind: "text",
+		Default: "ssh -x -o BatchMode=yes -o ConnectTimeout=10",
+		Doc:     "The command by which ubcoll launch runs another on a host, in place of ssh: host and command come behind its words."},
+		fields)
 	Log = define(Info{Name: "UBCOLL_LOG", Kind: "error|warn|info|debug", Default: "warn",
 		Doc: "The least severe message that the library writes to standard error, unless the program gives it a logger."},
 		choice("error", "warn", "info", "debug"))
@@ -212,6 +216,15 @@ func define[T any](i Info, parse func(string) (T, error)) *Var[T] {
 }
 
 func text(s string) (string, error) { return s, nil }
+
+// fields are words with spaces between.
+func fields(s string) ([]string, error) {
+	l := strings.Fields(s)
+	if len(l) == 0 {
+		return nil, errors.New("want a command")
+	}
+	return l, nil
+}
 
 func number(low, high int) func(string) (int, error) {
 	return func(s string) (int, error) {

@@ -51,7 +51,7 @@ var layers = [][]string{
 	{"coll"},
 	{"graph"},
 	{"internal/verify"},
-	{"internal/bench", "internal/experiment", "internal/conform"},
+	{"internal/bench", "internal/experiment", "internal/conform", "internal/launch", "internal/doctor"},
 	{"internal/conform/*", "internal/bench/*"},
 	{"internal/lint"},
 	{programs, "cmd/*", "examples/*"},

@@ -90,24 +90,18 @@ func (p *Process) Read(t testing.TB, v any) {
 	require.NoError(t, json.Unmarshal(line, v), "%s", line)
 }
 
-const programVar = "UBCOLL_TEST_MAIN"
+// ProgramVar is set in the environment of a test binary that is to do what its program does.
+const ProgramVar = "UBCOLL_TEST_MAIN"
 
 // IsProgram is for the TestMain of a command, whose tests run it as users do: this test binary started again by Program,
 // which then does what main does.
-func IsProgram() bool { return os.Getenv(programVar) != "" }
+func IsProgram() bool { return os.Getenv(ProgramVar) != "" }
 
 // Program runs the command with args and variables more, and gives what it wrote and how it ended.
 func Program(t testing.TB, environ []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd := Command(t, environ, args...)
 	cmd.WaitDelay = Limit
-	for _, v := range os.Environ() { // no launcher and no settings but the test's own
-		if name, _, _ := strings.Cut(v, "="); name != "NTHREADS" && !strings.Contains(name, "UBCOLL_") &&
-			!strings.Contains(name, "MPI") && !strings.Contains(name, "PMI") && !strings.HasPrefix(name, "SLURM_") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	cmd.Env = append(append(cmd.Env, programVar+"=1", NoSleep), environ...)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	err := cmd.Run()
@@ -116,6 +110,19 @@ func Program(t testing.TB, environ []string, args ...string) (stdout, stderr str
 		require.NoError(t, err)
 	}
 	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
+}
+
+// Command is the command with args and variables more, not started yet. It is killed where t ends before it.
+func Command(t testing.TB, environ []string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	for _, v := range os.Environ() { // no launcher and no settings but the test's own
+		if name, _, _ := strings.Cut(v, "="); name != "NTHREADS" && !strings.Contains(name, "UBCOLL_") &&
+			!strings.Contains(name, "MPI") && !strings.Contains(name, "PMI") && !strings.HasPrefix(name, "SLURM_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(append(cmd.Env, ProgramVar+"=1", NoSleep), environ...)
+	return cmd
 }
 
 // Compiler is the first of these compilers that there is; machines that only run the tests may lack them, and skip t.
