@@ -5,6 +5,7 @@
 //	ubcoll bench all_reduce -t 2 -R 0 -J result.csv
 //	mpirun -np 2 ubcoll bench all_reduce -device cuda -G 20 -b 16 -e 1G -f 4
 //	mpirun -np 2 ubcoll verify -device cuda
+//	mpirun -np 2 ubcoll tune -device cuda
 //	ubcoll launch -np 4 -- ./prog
 //	ubcoll info -env
 //

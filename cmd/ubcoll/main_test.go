@@ -22,19 +22,24 @@ import (
 	"github.com/ubcoll/ubcoll/bootstrap"
 	"github.com/ubcoll/ubcoll/dtype"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/testkit"
+	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
 // The tests run the program as users do: this test binary started again, with main for its tests.
 func TestMain(m *testing.M) {
 	if testkit.IsProgram() {
+		if !env.CUDA.IsSet() { // as in this process, devices are for tests that ask for them
+			os.Setenv(env.CUDA.Name, "off")
+		}
 		main()
 		os.Exit(0)
 	}
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
 		panic("started as the program, without " + testkit.ProgramVar + ": its tests would start themselves for ever")
 	}
-	os.Exit(m.Run())
+	gputest.Main(3, m.Run)
 }
 
 // The same numbers go to the table and to every kind of file.
@@ -231,6 +236,11 @@ func TestExitCodes(t *testing.T) {
 		{"verify within", nil, []string{"verify", "-T", "0s"}, 6, "-T 0s: want more than 0"},
 		{"verify on", nil, []string{"verify", "-t", "-1"}, 6, "-t -1: want a number of ranks"},
 		{"tune on", nil, []string{"tune", "-t", "-1"}, 6, "-t -1: want a number of ranks"},
+		{"tune where", nil, []string{"tune", "-device", "gpu"}, 6, `unknown device "gpu" (auto, host or cuda): did you mean cuda?`},
+		{"tune up to", nil, []string{"tune", "-e", "1K"}, 6, "-e: 1024 bytes: want 64K or more"},
+		{"tune what", nil, []string{"tune", "all_reduce"}, 6, `unexpected argument "all_reduce"`},
+		{"tune without a GPU", []string{"UBCOLL_CUDA=off"}, []string{"tune", "-device", "cuda"}, 5, "not supported"},
+		{"tune one algorithm", []string{"UBCOLL_ALGO=ring"}, []string{"tune", "-device", "host"}, 6, "UBCOLL_ALGO asks for ring: unset it"},
 		{"tune with", nil, []string{"tune", "-q"}, 6, "tune: flag provided but not defined: -q"},
 		{"threads of a job's process", []string{"UBCOLL_RANKS_PER_PROCESS=0", "UBCOLL_RANK=0", "UBCOLL_SIZE=1"},
 			[]string{"bench", "barrier"}, 6, "want a whole number from 1"},
@@ -287,7 +297,7 @@ func TestRanks(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"help"}, {"-h"}, {"bench", "-h"}, {"verify", "-h"}, {"bench", "all_reduce", "--help"}} {
+	for _, args := range [][]string{{"help"}, {"-h"}, {"bench", "-h"}, {"verify", "-h"}, {"tune", "-h"}, {"bench", "all_reduce", "--help"}} {
 		stdout, stderr, code := testkit.Program(t, nil, args...)
 		require.Equal(t, 0, code)
 		require.Empty(t, stderr)

@@ -6,27 +6,35 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"slices"
 	"time"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/hw/cuda"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/experiment"
 	"github.com/ubcoll/ubcoll/internal/inside"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
-// tune measures where the algorithms of an all-reduce cross over, and writes the table for UBCOLL_TUNING.
+// tune measures where the algorithms of collectives cross over, and writes the file for UBCOLL_TUNING.
 func tune(args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("tune", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	name := fs.String("o", "ubcoll-tuning.json", "the table's file; an existing one is replaced")
+	name := fs.String("o", "ubcoll-tuning.json", "the table's file; of an existing one, what is not measured stays")
+	device := fs.String("device", measure.Auto,
+		"what to measure: host memory, cuda (devices), or auto: both, where all ranks have a GPU")
+	most := fs.String("e", "", "largest size in bytes, from 64K (64M of host memory, 512M on devices)")
 	threads := fs.Int("t", 0,
 		"goroutine ranks of each process, or of the only one (1 under a launcher, else NTHREADS, or 2)")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(out, "Usage: ubcoll tune [flags]\n\n")
+		fmt.Fprint(out, "Usage: ubcoll tune [flags]\n\nIt measures where algorithms cross over, on devices for jobs of as many ranks, and "+
+			"writes the table\nfor UBCOLL_TUNING.\n\n")
 		fs.SetOutput(out)
 		fs.PrintDefaults()
 		return err
@@ -36,6 +44,14 @@ func tune(args []string, out io.Writer) error {
 	if fs.NArg() > 0 {
 		return usageError("tune: unexpected argument %q", fs.Arg(0))
 	}
+	j := tuneJob{name: *name, device: *device, rounds: 3}
+	var err error
+	if j.host, j.devices, err = tuneSizes(*device, *most); err != nil {
+		return err
+	}
+	if j.old, err = tuning.Read(*name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return usageError("tune: remove that file, or name another one (-o): %w", err)
+	}
 	if _, err := ranksHere(*threads); err != nil {
 		return err
 	}
@@ -43,22 +59,65 @@ func tune(args []string, out io.Writer) error {
 		if err := measure.Required(c); err != nil {
 			return err
 		}
-		progress := io.Discard
-		if c.Rank() == 0 {
-			progress = os.Stderr
-		}
-		t, err := tuned(ctx, c, tuneSizes(), progress)
-		if err != nil || c.Rank() != 0 {
-			return err
-		}
-		_, err = out.Write(t.Bytes()) // first, so that it is not lost where the file cannot be
-		if err = errors.Join(err, os.WriteFile(*name, t.Bytes(), 0o644)); err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(out, "# measured on %d ranks; use it with UBCOLL_TUNING=%s\n", c.Size(), *name)
-		return err
+		return j.run(ctx, c, out, os.Stderr)
 	})
 	return nil
+}
+
+// tuneJob is what to measure, and where it goes.
+type tuneJob struct {
+	name, device  string
+	old           tuning.File // what the file has, if it is there
+	host, devices measure.Config
+	rounds        int // how often each algorithm is measured
+}
+
+// run measures, and has rank 0 write the file, to out too. Collective. Rank 0 says on progress how far it is.
+func (j *tuneJob) run(ctx context.Context, c *ubcoll.Comm, out, progress io.Writer) error {
+	if c.Rank() != 0 {
+		progress = io.Discard
+	}
+	f, err := j.measure(ctx, c, progress)
+	if err != nil || c.Rank() != 0 {
+		return err
+	}
+	_, err = out.Write(f.Bytes()) // first, so that it is not lost where the file cannot be
+	if err = errors.Join(err, os.WriteFile(j.name, f.Bytes(), 0o644)); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "# measured on %d ranks; use it with UBCOLL_TUNING=%s\n", c.Size(), j.name)
+	return err
+}
+
+// measure is the old file with what is measured, on rank 0 only.
+func (j *tuneJob) measure(ctx context.Context, c *ubcoll.Comm, progress io.Writer) (f tuning.File, err error) {
+	f = j.old
+	if a := (*inside.Comm)(c).View().Options().Algorithm; a != "" {
+		return f, fmt.Errorf("tune: %s asks for %s: unset it: %w", env.Algorithm.Name, a, ubcoll.ErrArgument)
+	}
+	dev, err := measure.Place(ctx, c, j.device, c.Size() > 1)
+	if err != nil {
+		return f, err
+	}
+	if j.device != measure.CUDA {
+		t, err := j.tunedHost(ctx, c, progress)
+		if err != nil {
+			return f, err
+		}
+		f.SetHost(t)
+	}
+	if dev.IsHost() {
+		return f, nil
+	}
+	i, err := cuda.Describe(dev)
+	if err != nil {
+		return f, err
+	}
+	found, err := j.tunedDevices(ctx, c, progress)
+	f.Devices, f.Device = fmt.Sprintf("%d x %s", c.Size(), i.Name), map[string]int{}
+	maps.Copy(f.Device, j.old.Device) // of jobs with other numbers of ranks
+	maps.Copy(f.Device, found)
+	return f, err
 }
 
 const never = math.MaxInt >> 1
@@ -76,33 +135,50 @@ var algorithms = []struct {
 	{"groups", tuning.Table{CombineUpTo: never}}, // last: only measured where there are groups
 }
 
-// tuneSizes is what is measured of each algorithm.
-func tuneSizes() measure.Config {
-	cfg := measure.Default("all_reduce")
-	cfg.MinBytes, cfg.MaxBytes, cfg.StepFactor, cfg.Checks, cfg.Iterations, cfg.MinTime = 64, 64<<20, 2, 0, 0, 0
-	return cfg
+// tuneSizes is what is measured of each algorithm, on the host and on devices, where calls are in graphs, so that the host
+// does not slow them down. most is the largest size, or "".
+func tuneSizes(device, most string) (host, devices measure.Config, err error) {
+	host = measure.Default("all_reduce")
+	host.StepFactor, host.Checks, host.MinTime, host.Device = 2, 0, 0, device
+	host.MinBytes, host.MaxBytes = 64, 64<<20
+	devices = host
+	devices.MinBytes, devices.MaxBytes, devices.Graphs = 1<<10, 512<<20, 20
+	if most != "" {
+		n, err := experiment.ParseSize(most)
+		if err == nil && n < 64<<10 {
+			err = fmt.Errorf("%d bytes: want 64K or more", n)
+		}
+		if err != nil {
+			return host, devices, usageError("tune: -e: %w", err)
+		}
+		host.MaxBytes, devices.MaxBytes = int(n), int(n)
+	}
+	if err := host.Validate(); err != nil { // of the device
+		return host, devices, usageError("tune: %w", err)
+	}
+	host.Device, devices.Device = measure.Host, measure.CUDA
+	return host, devices, nil
 }
 
-// rounds is how often each algorithm is measured.
-const rounds = 3
-
-// tuned measures all algorithms as cfg has it, several times, and takes each one's best median. It says on progress how
-// far it is.
-func tuned(ctx context.Context, c *ubcoll.Comm, cfg measure.Config, progress io.Writer) (tuning.Table, error) {
+// tunedHost measures all algorithms on host memory, several times, and takes each one's best median.
+func (j *tuneJob) tunedHost(ctx context.Context, c *ubcoll.Comm, progress io.Writer) (tuning.Table, error) {
 	t, start := tuning.Default(), time.Now()
 	t.Machine = tuning.Machine()
 	best := map[int][]float64{} // by size, then by algorithm
 	algorithms := algorithms
-	if (*inside.Comm)(c).View().Team().Groups() == 0 {
+	team := (*inside.Comm)(c).View().Team()
+	before := *team.Tuning()
+	defer team.Tune(before)
+	if team.Groups() == 0 {
 		algorithms = algorithms[:len(algorithms)-1]
 	}
-	for round := range rounds {
+	for round := range j.rounds {
 		for i, a := range algorithms {
-			fmt.Fprintf(progress, "tune: round %d of %d: %s (%d of %d), %v\n", round+1, rounds, a.name,
-				round*len(algorithms)+i+1, rounds*len(algorithms), time.Since(start).Round(time.Second))
-			a.table.Version, a.table.GPU = tuning.Version, t.GPU
-			(*inside.Comm)(c).View().Team().Tune(a.table)
-			rep, err := measure.Run(ctx, c, cfg, measure.Program{Version: version()}, io.Discard, nil)
+			fmt.Fprintf(progress, "tune: round %d of %d: %s (%d of %d), %v\n", round+1, j.rounds, a.name,
+				round*len(algorithms)+i+1, j.rounds*len(algorithms), time.Since(start).Round(time.Second))
+			a.table.GPU = before.GPU
+			team.Tune(a.table)
+			rep, err := measure.Run(ctx, c, j.host, measure.Program{Version: version()}, io.Discard, nil)
 			if err != nil {
 				return t, err
 			}

@@ -3,37 +3,40 @@ package main
 import (
 	"bytes"
 	"context"
-	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	measure "github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
 // A measurement that takes a minute or two says what it does.
 func TestProgress(t *testing.T) {
-	cfg := tuneSizes()
+	cfg, _, err := tuneSizes(measure.Host, "")
+	require.NoError(t, err)
 	cfg.MaxBytes, cfg.Iterations = 128, 2
-	var out bytes.Buffer
-	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
-		progress := io.Discard
-		if c.Rank() == 0 {
-			progress = &out
-		}
-		table, err := tuned(ctx, c, cfg, progress)
-		if err != nil {
-			return err
-		}
-		return table.Validate()
+	j := tuneJob{name: filepath.Join(t.TempDir(), "table.json"), device: measure.Auto, host: cfg, rounds: 3,
+		old: tuning.File{Machine: "old", Host: map[string]int{"push_from": 1}, Device: map[string]int{"push_from": 12345}}}
+	var table, out bytes.Buffer
+	err = ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+		return j.run(ctx, c, &table, &out)
 	})
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	require.Len(t, lines, rounds*(len(algorithms)-1)) // no groups
+	require.Len(t, lines, 3*(len(algorithms)-1)) // no groups
 	require.Regexp(t, `^tune: round 1 of 3: eager \(1 of 15\), \d+s$`, lines[0])
 	require.Regexp(t, `^tune: round 3 of 3: push with streaming \(15 of 15\), \d+s$`, lines[14])
+
+	f, err := tuning.Read(j.name)
+	require.NoError(t, err)
+	require.Equal(t, string(f.Bytes())+"# measured on 2 ranks; use it with UBCOLL_TUNING="+j.name+"\n", table.String())
+	require.Len(t, f.Host, 5)
+	require.Equal(t, tuning.Machine(), f.Machine)
+	require.Equal(t, j.old.Device, f.Device, "what was measured on devices stays")
 }
 
 func TestChoose(t *testing.T) {

@@ -62,9 +62,9 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 			"(Options.Timeout, %s): %w", o.Timeout, env.Timeout.Name, fault.ErrTimeout))
 		defer cancel()
 	}
-	table, terr := tuning.Load()
+	table, agreed, terr := tuning.Load()
 	gpus, why := rooms.Accelerators.Visible(o.Devices == team.DevicesOff)
-	agree, err := o.settings(table)
+	agree, err := o.settings(agreed)
 	r, err := roster.Gather(ctx, b, agree, gpus, errors.Join(bad, terr, err, o.lacks(rank, why)))
 	if err != nil {
 		return nil, fail("hello", reason.Blamed(err, -1), err)
@@ -88,8 +88,8 @@ func Open(ctx context.Context, b bootstrap.Bootstrap, o Options, bad error, room
 	return j.c, nil
 }
 
-// settings are what must be the same on all ranks.
-func (o *Options) settings(table tuning.Table) (all []roster.Setting, err error) {
+// settings are what must be the same on all ranks, of which agreed is the tuning table's hash.
+func (o *Options) settings(agreed string) (all []roster.Setting, err error) {
 	add := func(what string, v any) { all = append(all, roster.Setting{What: what, Value: fmt.Sprint(v)}) }
 	if err = env.Validate(); err == nil { // else that has it too
 		err = cpu.LevelError()
@@ -102,7 +102,7 @@ func (o *Options) settings(table tuning.Table) (all []roster.Setting, err error)
 	add("Options.Register", o.Register)
 	add("Options.Algorithm", o.Algorithm)
 	add("Options.Devices", o.Devices)
-	add("the tuning table's hash", tuning.Agreed(table))
+	add("the tuning table's hash", agreed)
 	return all, err
 }
 

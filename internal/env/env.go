@@ -89,7 +89,7 @@ var (
 		Doc: "The algorithm of all-reduces on one host, where it can be had; empty lets the plan choose."},
 		choice("ring", "one-shot", "two-shot", "push"))
 	Tuning = define(Info{Name: "UBCOLL_TUNING", Kind: "text",
-		Doc: "A tuning table as ubcoll tune writes it; empty takes the default. Open compares what it says."}, text)
+		Doc: "A tuning table as ubcoll tune writes it; what it lacks is the default. Open compares what it says."}, text)
 	MaxRegions = define(Info{Name: "UBCOLL_MAX_REGIONS", Kind: "number", Default: "0",
 		Doc: "How many regions a rank's registration cache may hold; idle automatic ones make room; 0 is no limit."},
 		number(0, 1<<40))

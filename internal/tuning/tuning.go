@@ -1,44 +1,31 @@
 // Package tuning is the small table of measured sizes at which one algorithm of a collective begins to beat another, on
-// the host and on devices. A table is a JSON file that `ubcoll tune` writes and UBCOLL_TUNING names; without one, there
-// is a default for the processor. All ranks must have the same: Open compares the hashes.
+// the host and on devices. `ubcoll tune` writes what it measures of it to a JSON file, which UBCOLL_TUNING names; the rest
+// is the default, of the processor or of the build. All ranks must have the same file: Open compares the hashes.
 package tuning
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 
-	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cpu"
-	"github.com/ubcoll/ubcoll/internal/env"
 )
-
-// Version is the version of the format.
-const Version = 1
 
 // Table is where algorithms cross over, in bytes.
 type Table struct {
-	Version int    `json:"version"`
-	Machine string `json:"machine"` // where it was measured; a table of another machine is allowed, and may be slow
+	Machine string // where it was measured; a table of another machine is allowed, and may be slow
 
 	// EagerTotal is how much all ranks' sources together may have to travel with the descriptors.
-	EagerTotal int `json:"eager_total"`
+	EagerTotal int
 	// OneShotTotal is up to how much of all ranks' sources together an all-reduce has every rank read everything.
-	OneShotTotal int `json:"one_shot_total"`
+	OneShotTotal int
 	// PushFrom is from which size an all-reduce has each rank write its slice to all destinations.
-	PushFrom int `json:"push_from"`
+	PushFrom int
 	// StreamFrom is from which size results are written past the caches.
-	StreamFrom int `json:"stream_from"`
+	StreamFrom int
 	// CombineUpTo is up to which size, of one rank's source, more than 16 ranks combine by group.
-	CombineUpTo int `json:"combine_up_to"`
+	CombineUpTo int
 
-	// GPU is the same for devices. No file has it, since nothing measures it yet: it is that of the build.
-	GPU GPU `json:"-"`
+	// GPU is the same for devices.
+	GPU GPU
 }
 
 // GPU is where algorithms on devices cross over, in bytes, and how many blocks their kernels have. The sizes are those
@@ -74,8 +61,11 @@ type GPU struct {
 	BulkBlockBytes, BulkBlocksMax int
 }
 
-// WithoutLines is t where links do not carry lines whole: packets and bulk go further then.
+// WithoutLines is t where links do not carry lines whole: packets and bulk go further then, unless t was measured there.
 func (t GPU) WithoutLines() GPU {
+	if t.LinesPair == 0 && t.LinesMany == 0 && t.MoveLines == 0 {
+		return t
+	}
 	t.LinesPair, t.LinesMany, t.MoveLines = 0, 0, 0
 	t.OneShotPair, t.TwoShotPackets, t.MovePackets = 1<<20, 512<<10, 128<<10 // as far as rows of packets have room
 	return t
@@ -106,7 +96,7 @@ func Machine() string {
 // lines that its neighbour has, and AMD Zen 4, where it had better read them.
 func Default() Table {
 	cache := max(cpu.LastLevelCacheBytes(), 8<<20)
-	t := Table{Version: Version, Machine: "default for " + cpu.Vendor(), EagerTotal: 4 << 10, OneShotTotal: 2 << 20,
+	t := Table{Machine: "default for " + cpu.Vendor(), EagerTotal: 4 << 10, OneShotTotal: 2 << 20,
 		PushFrom: 1 << 20, StreamFrom: min(cache/4, 16<<20), CombineUpTo: 2 << 10, GPU: DefaultGPU()}
 	if cpu.Vendor() == "GenuineIntel" {
 		t.PushFrom = 0
@@ -114,92 +104,17 @@ func Default() Table {
 	return t
 }
 
-// Validate reports all that is wrong with t.
-func (t Table) Validate() error {
-	var errs []error
-	if t.Version != Version {
-		errs = append(errs, fmt.Errorf("version is %d, this build reads %d: %w", t.Version, Version, fault.ErrArgument))
-	}
-	for _, f := range []struct {
-		name  string
-		value int
-	}{{"eager_total", t.EagerTotal}, {"one_shot_total", t.OneShotTotal}, {"push_from", t.PushFrom},
-		{"stream_from", t.StreamFrom}, {"combine_up_to", t.CombineUpTo}} {
-		if f.value < 0 {
-			errs = append(errs, fmt.Errorf("%s is %d: %w", f.name, f.value, fault.ErrArgument))
-		}
-	}
-	return errors.Join(errs...)
+// sizes are those of the host by the names that files have for them.
+func (t *Table) sizes() map[string]*int {
+	return map[string]*int{"eager_total": &t.EagerTotal, "one_shot_total": &t.OneShotTotal, "push_from": &t.PushFrom,
+		"stream_from": &t.StreamFrom, "combine_up_to": &t.CombineUpTo}
 }
 
-// Parse reads a table; name is for errors. Unknown keys are errors.
-func Parse(name string, data []byte) (Table, error) {
-	t := Table{GPU: DefaultGPU()}
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&t); err != nil {
-		return t, fmt.Errorf("tuning table %s: %w: %w", name, err, fault.ErrArgument)
-	}
-	if err := t.Validate(); err != nil {
-		return t, fmt.Errorf("tuning table %s: %w", name, err)
-	}
-	return t, nil
-}
-
-// Load is the table that UBCOLL_TUNING names, or the default.
-func Load() (Table, error) {
-	name, err := env.Tuning.Get()
-	if err != nil || name == "" {
-		return Default(), err
-	}
-	data, err := read(name)
-	if err != nil {
-		return Default(), fmt.Errorf("tuning table (%s): %w", env.Tuning.Name, err)
-	}
-	return Parse(name, data)
-}
-
-// maxFile is more than any table has.
-const maxFile = 64 << 10
-
-// read is a file of tables' size. What is no file may have no end, or nobody who writes it.
-func read(name string) ([]byte, error) {
-	if i, err := os.Stat(name); err != nil {
-		return nil, err
-	} else if !i.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file: name one that ubcoll tune wrote: %w", name, fault.ErrArgument)
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(data) > maxFile {
-		err = fmt.Errorf("%s is longer than %d bytes: name a table that ubcoll tune wrote: %w", name, maxFile, fault.ErrLimit)
-	}
-	return data, err
-}
-
-// Bytes is the table as a file.
-func (t Table) Bytes() []byte {
-	b, _ := json.MarshalIndent(t, "", "  ") // plain values: it cannot fail
-	return append(b, '\n')
-}
-
-// Hash is short, and differs if what ranks must decide alike differs. How a rank writes its results is its own affair,
-// and its default depends on the caches of the processor that it is bound to.
-func (t Table) Hash() string {
-	t.Machine, t.StreamFrom = "", 0
-	sum := sha256.Sum256(t.Bytes())
-	return hex.EncodeToString(sum[:8])
-}
-
-// Agreed is what all ranks must have alike of t, which Load has returned: the hash of a file. Defaults may differ between
-// hosts: those of one host's ranks are the same, and nothing between hosts depends on them.
-func Agreed(t Table) string {
-	if name, _ := env.Tuning.Get(); name == "" {
-		return "default"
-	}
-	return t.Hash()
+// Sizes are those of t by the names that files have for them. Numbers of blocks are not among them: they are the build's.
+func (t *GPU) Sizes() map[string]*int {
+	return map[string]*int{"one_shot_pair": &t.OneShotPair, "one_shot_few": &t.OneShotFew, "one_shot_many": &t.OneShotMany,
+		"two_shot_packets": &t.TwoShotPackets, "lines_pair": &t.LinesPair, "lines_many": &t.LinesMany,
+		"move_lines": &t.MoveLines, "push_from": &t.PushFrom, "push_scatter_from": &t.PushScatterFrom,
+		"push_wide_from": &t.PushWideFrom, "ring_from": &t.RingFrom, "move_packets": &t.MovePackets,
+		"pass_on_beyond": &t.PassOnBeyond}
 }

@@ -1,0 +1,157 @@
+package tuning
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/nearest"
+)
+
+// Version is the version of the format.
+const Version = 2
+
+// File is what was measured of a table: sizes in bytes, by name. What it lacks is the default.
+type File struct {
+	Version int            `json:"version"`
+	Machine string         `json:"machine,omitempty"` // where Host was measured
+	Host    map[string]int `json:"host,omitempty"`
+	Devices string         `json:"devices,omitempty"` // what Device was measured on
+	Device  map[string]int `json:"device,omitempty"`
+}
+
+// Parse reads a file; name is for errors. Unknown keys are errors.
+func Parse(name string, data []byte) (File, error) {
+	f, err := parse(data)
+	if err != nil {
+		err = fmt.Errorf("tuning table %s: %w: %w", name, err, fault.ErrArgument)
+	}
+	return f, err
+}
+
+func parse(data []byte) (f File, err error) {
+	var v struct{ Version int } // whatever else there is
+	if err := json.Unmarshal(data, &v); err != nil {
+		return f, err
+	}
+	if v.Version != Version {
+		return f, fmt.Errorf("version is %d, this build reads %d: have ubcoll tune write a new one", v.Version, Version)
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&f); err != nil {
+		return f, err
+	}
+	var t Table
+	return f, errors.Join(check("host", f.Host, t.sizes()), check("device", f.Device, t.GPU.Sizes()))
+}
+
+// check reports all that is wrong with a part of a file.
+func check(part string, sizes map[string]int, known map[string]*int) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(sizes)) {
+		if _, is := known[name]; !is {
+			errs = append(errs, fmt.Errorf("unknown key %q in %q%s", name, part,
+				nearest.Hint(name, slices.Sorted(maps.Keys(known)))))
+		} else if sizes[name] < 0 {
+			errs = append(errs, fmt.Errorf("%s of %q is %d", name, part, sizes[name]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Load is the table by the file that UBCOLL_TUNING names, or the default, and what all ranks must have alike of it: the
+// file's hash. Defaults may differ between hosts: those of one host's ranks are the same, and nothing between hosts
+// depends on them.
+func Load() (t Table, agreed string, err error) {
+	name, err := env.Tuning.Get()
+	if err != nil || name == "" {
+		return Default(), "default", err
+	}
+	f, err := Read(name)
+	if err != nil {
+		return Default(), "", fmt.Errorf("%s: %w", env.Tuning.Name, err)
+	}
+	return f.Table(), f.Hash(), nil
+}
+
+// Read reads the file of that name.
+func Read(name string) (File, error) {
+	data, err := read(name)
+	if err != nil {
+		return File{}, fmt.Errorf("tuning table: %w", err)
+	}
+	return Parse(name, data)
+}
+
+// maxFile is more than any table has.
+const maxFile = 64 << 10
+
+// read is a file of tables' size. What is no file may have no end, or nobody who writes it.
+func read(name string) ([]byte, error) {
+	if i, err := os.Stat(name); err != nil {
+		return nil, err
+	} else if !i.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file: name one that ubcoll tune wrote: %w", name, fault.ErrArgument)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("%s is longer than %d bytes: name a table that ubcoll tune wrote: %w", name, maxFile, fault.ErrLimit)
+	}
+	return data, err
+}
+
+// Table is the default with what f has.
+func (f File) Table() Table {
+	t := Default()
+	apply := func(sizes map[string]int, to map[string]*int, measured string) (is []string) {
+		for name, n := range sizes {
+			*to[name], is = n, []string{measured}
+		}
+		return is
+	}
+	machine := slices.Concat(apply(f.Host, t.sizes(), f.Machine), apply(f.Device, t.GPU.Sizes(), f.Devices))
+	if len(machine) > 0 {
+		t.Machine = strings.Join(machine, "; ")
+	}
+	return t
+}
+
+// SetHost makes t's sizes of the host those of f.
+func (f *File) SetHost(t Table) {
+	f.Machine, f.Host = t.Machine, map[string]int{}
+	for name, n := range t.sizes() {
+		f.Host[name] = *n
+	}
+}
+
+// Bytes is the file's content.
+func (f File) Bytes() []byte {
+	f.Version = Version
+	b, _ := json.MarshalIndent(f, "", "  ") // plain values: it cannot fail
+	return append(b, '\n')
+}
+
+// Hash is short, and differs if what ranks must decide alike differs. How a rank writes its results is its own affair,
+// and its default depends on the caches of the processor that it is bound to.
+func (f File) Hash() string {
+	f.Machine, f.Devices, f.Host = "", "", maps.Clone(f.Host)
+	delete(f.Host, "stream_from")
+	sum := sha256.Sum256(f.Bytes())
+	return hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,201 @@
+package tuning
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/env"
+)
+
+// measured is a file with both parts.
+func measured() File {
+	f := File{Version: Version, Devices: "2 x GPU", Device: map[string]int{"lines_pair": 4 << 20, "push_from": 1}}
+	f.SetHost(Default())
+	return f
+}
+
+func TestRoundTrip(t *testing.T) {
+	a := measured()
+	b, err := Parse("x", a.Bytes())
+	require.NoError(t, err)
+	require.Equal(t, a, b)
+	for _, k := range []struct {
+		name   string
+		change func(*File)
+		same   bool
+	}{
+		{"where it was measured decides nothing", func(f *File) { f.Machine, f.Devices = "elsewhere", "4 x GPU" }, true},
+		{"how a rank writes is its own affair", func(f *File) { f.Host["stream_from"]++ }, true},
+		{"a size of the host", func(f *File) { f.Host["push_from"]++ }, false},
+		{"a size of devices", func(f *File) { f.Device["push_from"]++ }, false},
+		{"no sizes of devices", func(f *File) { f.Device = nil }, false},
+		{"no sizes of the host", func(f *File) { f.Host = nil }, false},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			b, err := Parse("x", a.Bytes())
+			require.NoError(t, err)
+			k.change(&b)
+			require.Equal(t, k.same, a.Hash() == b.Hash())
+		})
+	}
+	require.Equal(t, measured(), a, "hashes change nothing")
+}
+
+// What a file lacks is the default.
+func TestTable(t *testing.T) {
+	for _, k := range []struct {
+		name, text string
+		want       func(*Table)
+	}{
+		{"nothing", `{"version":2,"machine":"A","devices":"B"}`, func(*Table) {}},
+		{"host", `{"version":2,"machine":"A","host":{"push_from":12345,"combine_up_to":0}}`,
+			func(t *Table) { t.Machine, t.PushFrom, t.CombineUpTo = "A", 12345, 0 }},
+		{"devices", `{"version":2,"devices":"B","device":{"push_from":12345,"lines_many":0}}`,
+			func(t *Table) { t.Machine, t.GPU.PushFrom, t.GPU.LinesMany = "B", 12345, 0 }},
+		{"both", `{"version":2,"machine":"A","devices":"B","host":{"eager_total":1},"device":{"ring_from":2}}`,
+			func(t *Table) { t.Machine, t.EagerTotal, t.GPU.RingFrom = "A; B", 1, 2 }},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			f, err := Parse("x", []byte(k.text))
+			require.NoError(t, err)
+			want := Default()
+			k.want(&want)
+			require.Equal(t, want, f.Table())
+		})
+	}
+}
+
+// Each size has a name of its own, so that a file can have it.
+func TestSizes(t *testing.T) {
+	var table Table
+	for part, sizes := range map[string]map[string]*int{"host": table.sizes(), "device": table.GPU.Sizes()} {
+		at := map[*int]string{}
+		for name, p := range sizes {
+			require.Empty(t, at[p], "%s: %s", part, name)
+			at[p] = name
+			f := File{Version: Version, Host: map[string]int{name: 7}}
+			if part == "device" {
+				f.Host, f.Device = nil, f.Host
+			}
+			f, err := Parse("x", f.Bytes())
+			require.NoError(t, err)
+			require.NotEqual(t, Default(), f.Table())
+		}
+	}
+	require.Len(t, table.sizes(), 5)
+	require.Len(t, table.GPU.Sizes(), 13)
+}
+
+func TestWithoutLines(t *testing.T) {
+	for _, k := range []struct {
+		name   string
+		change func(*GPU)
+		pair   int
+	}{
+		{"the default", func(*GPU) {}, 1 << 20},
+		{"measured over such links", func(g *GPU) { g.OneShotPair, g.LinesPair, g.LinesMany, g.MoveLines = 12345, 0, 0, 0 }, 12345},
+		{"measured over others", func(g *GPU) { g.OneShotPair, g.LinesPair = 12345, 0 }, 1 << 20},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			g := DefaultGPU()
+			k.change(&g)
+			g = g.WithoutLines()
+			require.Equal(t, k.pair, g.OneShotPair)
+			require.Zero(t, g.LinesPair+g.LinesMany+g.MoveLines)
+		})
+	}
+}
+
+func TestParse(t *testing.T) {
+	for _, k := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"no JSON", "{", []string{"unexpected end"}},
+		{"more than a table", `{"version":2} {}`, []string{"after top-level value"}},
+		{"unknown part", `{"version":2,"gpu":{}}`, []string{`"gpu"`}},
+		{"unknown keys", `{"version":2,"host":{"push_form":3},"device":{"eager_total":1}}`,
+			[]string{`unknown key "push_form" in "host": did you mean push_from?`, `unknown key "eager_total" in "device"`}},
+		{"older version", `{"version":1,"machine":"x","eager_total":4096}`,
+			[]string{"version is 1, this build reads 2: have ubcoll tune write a new one"}},
+		{"newer version", `{"version":3}`, []string{"version is 3"}},
+		{"no version", `{}`, []string{"version is 0"}},
+		{"negative", `{"version":2,"host":{"push_from":-3},"device":{"push_from":-1}}`,
+			[]string{`push_from of "host" is -3`, `push_from of "device" is -1`}},
+		{"no number", `{"version":2,"device":{"lines_pair":"8M"}}`, []string{"device"}},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			_, err := Parse("table.json", []byte(k.text))
+			require.ErrorIs(t, err, fault.ErrArgument)
+			require.ErrorContains(t, err, "table.json")
+			for _, want := range k.want {
+				require.ErrorContains(t, err, want)
+			}
+		})
+	}
+}
+
+func TestLoad(t *testing.T) {
+	t.Setenv(env.Tuning.Name, "")
+	table, agreed, err := Load()
+	require.NoError(t, err)
+	require.Equal(t, Default(), table)
+	require.Equal(t, "default", agreed, "hosts with other processors have another default")
+	a := measured()
+	name := filepath.Join(t.TempDir(), "t.json")
+	require.NoError(t, os.WriteFile(name, a.Bytes(), 0o600))
+	t.Setenv(env.Tuning.Name, name)
+	table, agreed, err = Load()
+	require.NoError(t, err)
+	require.Equal(t, a.Table(), table)
+	require.Equal(t, 4<<20, table.GPU.LinesPair)
+	require.Equal(t, a.Hash(), agreed)
+	t.Setenv(env.Tuning.Name, name+".not")
+	_, _, err = Load()
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// What has no end, or is no table by its size alone, is not read into memory.
+func TestLoadLimits(t *testing.T) {
+	dir := t.TempDir()
+	long, pipe := filepath.Join(dir, "long"), filepath.Join(dir, "pipe")
+	f, err := os.Create(long)
+	require.NoError(t, err)
+	require.NoError(t, f.Truncate(1<<40))
+	require.NoError(t, f.Close())
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	for _, c := range []struct {
+		name, file, want string
+		is               error
+	}{
+		{"without end", "/dev/zero", "/dev/zero is no regular file", fault.ErrArgument},
+		{"without a writer", pipe, "is no regular file", fault.ErrArgument},
+		{"folder", dir, "is no regular file", fault.ErrArgument},
+		{"long", long, "is longer than 65536 bytes", fault.ErrLimit},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv("UBCOLL_TUNING", c.file)
+			_, _, err := Load()
+			require.ErrorIs(t, err, c.is)
+			require.ErrorContains(t, err, c.want)
+			require.ErrorContains(t, err, "UBCOLL_TUNING")
+		})
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(measured().Bytes())
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if a, err := Parse("fuzz", data); err == nil {
+			b, err := Parse("again", a.Bytes())
+			require.NoError(t, err)
+			require.Equal(t, a.Bytes(), b.Bytes())
+			require.Equal(t, a.Table(), b.Table())
+		}
+	})
+}
