@@ -52,7 +52,7 @@ var flags = []struct {
 		setDevice},
 	{"G", "cudagraph", "launches of a graph that holds the timed calls, a quarter of them from 64M on; 0 = no graph (0)",
 		number(func(o *options) *int { return &o.config.Graphs })},
-	{"R", "local_register", "buffers: 0 not registered (on the host Go slices), 1 registered (1)",
+	{"R", "local_register", "buffers: 0 not registered (on the host Go slices), 1 registered, 3 of Alloc, which the library registers or not (1)",
 		number(func(o *options) *int { return &o.config.Buffers })},
 	{"a", "average", "the ranks' times of a call: 0 rank 0's, 1 mean, 2 min, 3 max (3)",
 		number(func(o *options) *int { return &o.config.Average })},

@@ -8,6 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
 const (
@@ -39,7 +40,7 @@ func cacheTimes(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, m *memor
 			}
 			us[i] = float64(time.Since(epoch)-start) / 1e3
 		}
-		t.Again = SpreadOf(us)
+		t.Again = stats.SpreadOf(us)
 	}
 	us := make([]float64, churns)
 	for i := range us {
@@ -55,7 +56,7 @@ func cacheTimes(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, m *memor
 	if err := combine(ctx, c, us, Max); err != nil {
 		return nil, err
 	}
-	t.Churn = SpreadOf(us)
+	t.Churn = stats.SpreadOf(us)
 	return t, nil
 }
 
@@ -73,7 +74,7 @@ func hitTimes(c *ubcoll.Comm, m *memory, t *CacheTimes) {
 		ns[i] = float64(time.Since(epoch)-start) / hitBatch
 	}
 	slices.Sort(ns)
-	t.HitP50, t.HitP99, t.HitMax = percentile(ns, 500), percentile(ns, 990), ns[len(ns)-1]
+	t.HitP50, t.HitP99, t.HitMax = stats.Percentile(ns, 500), stats.Percentile(ns, 990), ns[len(ns)-1]
 }
 
 // churn is the life of one buffer that is used once.

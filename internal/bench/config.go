@@ -28,6 +28,7 @@ const (
 	GoSlices   = iota // not registered: on the Go heap, or from Alloc on a device
 	Registered        // from Alloc, registered once over their whole length
 	Symmetric         // in windows; not in this version
+	Allocated         // from Alloc: the library registers them or not, as its policy has it
 )
 
 // Where the buffers are. Auto is each rank's GPU where all ranks have one and the operation runs there, else host
@@ -36,6 +37,12 @@ const (
 	Auto = "auto"
 	Host = "host"
 	CUDA = "cuda"
+)
+
+// Which of the two variants is measured. The empty string is both.
+const (
+	OutOfPlace = "out"
+	InPlace    = "in"
 )
 
 // Config is what to measure. All ranks have the same one. Default gives the values of nccl-tests, but for
@@ -65,8 +72,10 @@ type Config struct {
 
 	Types      []dtype.Type // each is measured
 	Reductions []ubcoll.Op  // each is measured, by operations that reduce
+	Variants   []string     // of one-sided operations; nil = all
+	Only       string       // OutOfPlace, InPlace; "" = both
 	Root       int          // -1: every rank in turn
-	Buffers    int          // GoSlices, Registered
+	Buffers    int          // GoSlices, Registered, Allocated
 	Average    int          // FromRank0, Mean, Min, Max
 	MinBusBW   float64      // GB/s on average, below which the run has failed; 0 = any will do
 	Seed       uint64       // of the data
@@ -121,7 +130,7 @@ func (c *Config) Validate() error {
 	bad(len(c.Types) == 0, "no element type")
 	bad(len(c.Reductions) == 0, "no reduction")
 	bad(c.Root < -1, "root %d (-r)", c.Root)
-	bad(c.Buffers < GoSlices || c.Buffers > Symmetric, "buffers of kind %d (-R: 0, 1 or 2)", c.Buffers)
+	bad(c.Buffers < GoSlices || c.Buffers > Allocated, "buffers of kind %d (-R: 0, 1 or 3)", c.Buffers)
 	bad(c.Average < FromRank0 || c.Average > Max, "average of kind %d (-a: 0, 1, 2 or 3)", c.Average)
 	bad(c.PerCall && (c.Loop || c.queued()), "a loop has no times of single calls (-I beside --loop, on devices or in graphs)")
 	most := func(n, limit int, format string) {
@@ -140,7 +149,14 @@ func (c *Config) Validate() error {
 	o := operationOf(c.Op)
 	bad(o != nil && len(c.Types) > 0 && len(c.Reductions) > 0 && !c.exists(o), "no %v of %v: only max and min (-o, -d)",
 		c.Reductions, c.Types)
+	bad(o != nil && o.apart && c.Only == InPlace, "%s has no variant that is in place", c.Op)
+	if o != nil {
+		for _, v := range c.Variants {
+			bad(!slices.Contains(o.variants, v), "%s has no variant %q%s", c.Op, v, nearest.Hint(v, o.variants))
+		}
+	}
 	oneSided := o != nil && o.open != nil
+	bad(oneSided && c.Buffers != Registered, "%s moves registered memory only (-R 1)", c.Op)
 	// Each launch of a graph must begin with the packets that the last one did not end with.
 	bad(oneSided && c.Graphs > 0 && timed*c.Aggregate%2 == 1, "%d calls in a graph: -n times -m must be even", timed*c.Aggregate)
 	if o != nil && o.trips > 0 && (c.Device == Host && c.Graphs > 0 || c.queued() && !o.device) {
@@ -239,6 +255,45 @@ func Names() []string {
 		all = append(all, o.name)
 	}
 	return all
+}
+
+// Has is what there is of an operation: whether it reduces, whether it has a variant that is in place, and its variants,
+// if it is one-sided. All is false of an operation that there is not.
+func Has(name string) (reduces, inPlace bool, variants []string) {
+	o := operationOf(name)
+	if o == nil {
+		return false, false, nil
+	}
+	return o.reduces, !o.apart, o.variants
+}
+
+// Fits is an error if c, which is valid, cannot be measured on so many ranks: its smallest size gives some rank no
+// element, or there is no such root.
+func (c *Config) Fits(ranks int) error {
+	o := operationOf(c.Op)
+	if c.Root >= ranks {
+		return fmt.Errorf("root %d of %d ranks: %w", c.Root, ranks, ubcoll.ErrArgument)
+	}
+	if o.open != nil || o.name == barrier {
+		return nil
+	}
+	for _, t := range c.Types {
+		if s := o.shape(place{ranks, 0, max(0, c.Root)}, c.MinBytes/t.Size()); s.param == 0 {
+			return fmt.Errorf("%d bytes have no %v for each of %d ranks: %w", c.MinBytes, t, ranks, ubcoll.ErrArgument)
+		}
+	}
+	return nil
+}
+
+// Bandwidth is that of an operation whose calls move so many bytes and take us microseconds: in GB/s, and as it loads
+// the busiest link. Both are 0 where us is, and of an operation that there is not.
+func Bandwidth(op string, ranks, bytes int, us float64) (alg, bus float64) {
+	o := operationOf(op)
+	if o == nil || us <= 0 {
+		return 0, 0
+	}
+	alg = float64(bytes) / 1e3 / us
+	return alg, alg * o.bus(float64(ranks))
 }
 
 // Verifiable is the operations that Verify takes: those with a result that can be checked.

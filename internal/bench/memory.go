@@ -47,7 +47,7 @@ func (m *memory) alloc(c *ubcoll.Comm, dev ubcoll.Device, kind, words int) (err 
 	if m.onDevice() {
 		m.words = make([]uint64, words)
 	}
-	if kind == GoSlices {
+	if kind != Registered {
 		return nil
 	}
 	start = time.Now()

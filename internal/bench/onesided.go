@@ -3,7 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
-	"fmt"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -168,9 +168,6 @@ func openWindow(ctx context.Context, c *ubcoll.Comm, e *ends) error {
 
 // oneSided measures every variant on every size.
 func (r *runner) oneSided(ctx context.Context) (err error) {
-	if r.cfg.Buffers != Registered {
-		return fmt.Errorf("%s moves registered memory only (-R 1): %w", r.op.name, ubcoll.ErrArgument)
-	}
 	e, err := r.openEnds(ctx)
 	if err != nil {
 		return err
@@ -179,6 +176,9 @@ func (r *runner) oneSided(ctx context.Context) (err error) {
 	r.text.columns()
 	for cycle := 0; r.cfg.Cycles == 0 || cycle < r.cfg.Cycles; cycle++ {
 		for _, variant := range r.op.variants {
+			if r.cfg.Variants != nil && !slices.Contains(r.cfg.Variants, variant) {
+				continue
+			}
 			for _, n := range r.cfg.sizes() {
 				r.text.heartbeat("%s: %s of %d bytes, %v", r.op.name, variant, n, time.Since(r.rep.Start).Round(time.Second))
 				if err := r.oneSidedRow(ctx, e, variant, n); err != nil {

@@ -2,6 +2,8 @@ package bench
 
 import (
 	"time"
+
+	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
 // SchemaVersion is that of the files that Report.Write writes. It changes when a key changes its meaning or goes.
@@ -79,13 +81,16 @@ type Row struct {
 	In        *Result `json:"in_place"` // null for what has no such variant
 }
 
+// timedEach reports whether there are times of single calls out of place.
+func (r *Row) timedEach() bool { return r.Out != nil && r.Out.Spread != nil }
+
 // Result is one variant of a row.
 type Result struct {
-	Time   float64 `json:"time"` // microseconds: the median call, or with the loop the mean
-	AlgBW  float64 `json:"alg_bw"`
-	BusBW  float64 `json:"bus_bw"`
-	Wrong  *int    `json:"nwrong"` // elements, on all ranks and in all checks; null if not checked
-	Spread *Spread `json:"per_iter"`
+	Time   float64       `json:"time"` // microseconds: the median call, or with the loop the mean
+	AlgBW  float64       `json:"alg_bw"`
+	BusBW  float64       `json:"bus_bw"`
+	Wrong  *int          `json:"nwrong"` // elements, on all ranks and in all checks; null if not checked
+	Spread *stats.Spread `json:"per_iter"`
 
 	Algorithm   string `json:"algorithm"`
 	Source      string `json:"source"`      // "direct", "staged: why", or "" where the operation has none
@@ -120,16 +125,16 @@ type Setup struct {
 
 // CacheTimes is what the registration cache costs, on rank 0 but for Churn.
 type CacheTimes struct {
-	Hits         int64   `json:"hits"`
-	Misses       int64   `json:"misses"`
-	HitRate      float64 `json:"hit_rate"` // 0 to 1; of the lookups of the whole run
-	HitP50       float64 `json:"hit_p50_ns"`
-	HitP99       float64 `json:"hit_p99_ns"`
-	HitMax       float64 `json:"hit_max_ns"`
-	Again        Spread  `json:"register_again"` // register and close, of memory that is registered already
-	Churn        Spread  `json:"churn"`          // allocate, register, all-reduce, close, free
-	ChurnBytes   int     `json:"churn_bytes"`
-	Regions      int     `json:"regions"`
-	PinnedBytes  int64   `json:"pinned_bytes"`
-	RegisterTime float64 `json:"backends_us"` // in the backends, in all
+	Hits         int64        `json:"hits"`
+	Misses       int64        `json:"misses"`
+	HitRate      float64      `json:"hit_rate"` // 0 to 1; of the lookups of the whole run
+	HitP50       float64      `json:"hit_p50_ns"`
+	HitP99       float64      `json:"hit_p99_ns"`
+	HitMax       float64      `json:"hit_max_ns"`
+	Again        stats.Spread `json:"register_again"` // register and close, of memory that is registered already
+	Churn        stats.Spread `json:"churn"`          // allocate, register, all-reduce, close, free
+	ChurnBytes   int          `json:"churn_bytes"`
+	Regions      int          `json:"regions"`
+	PinnedBytes  int64        `json:"pinned_bytes"`
+	RegisterTime float64      `json:"backends_us"` // in the backends, in all
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
 // Program is what a report says of the program that ran.
@@ -75,7 +76,7 @@ func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
 	s := Settings{Op: cfg.Op, Ranks: c.Size(), Threads: p.Threads, MinBytes: cfg.MinBytes, MaxBytes: cfg.MaxBytes,
 		StepBytes: cfg.StepBytes, StepFactor: cfg.StepFactor, Iterations: cfg.Iterations, Warmup: cfg.Warmup,
 		Aggregate: cfg.Aggregate, Graphs: cfg.Graphs, Checks: cfg.Checks, Algorithm: (*inside.Comm)(c).View().Options().Algorithm,
-		Registration: []string{"none", "local"}[cfg.Buffers],
+		Registration: []string{"none", "local", "", "none"}[cfg.Buffers],
 		Protocol:     "each", Average: []string{"rank0", "avg", "min", "max"}[cfg.Average], Level: cpu.Level()}
 	return &Report{Schema: SchemaVersion, Version: p.Version, Args: p.Args, Env: Environment(), Config: s,
 		Start: time.Now().UTC(), Results: []Row{}, Errors: []string{}}
@@ -200,10 +201,13 @@ func (r *runner) row(ctx context.Context, bytes int, t dtype.Type, red ubcoll.Op
 		}
 	}
 	var err error
-	if row.Out, err = r.result(ctx, newTask(r.c, r.cfg, r.op, s, t, red, root, r.a, r.b, false), row.Size); err != nil {
-		return err
+	if r.cfg.Only != InPlace {
+		k := newTask(r.c, r.cfg, r.op, s, t, red, root, r.a, r.b, false)
+		if row.Out, err = r.result(ctx, k, row.Size); err != nil {
+			return err
+		}
 	}
-	if !r.op.apart {
+	if !r.op.apart && r.cfg.Only != OutOfPlace {
 		k := newTask(r.c, r.cfg, r.op, s, t, red, root, r.a, r.b, true)
 		if row.In, err = r.result(ctx, k, row.Size); err != nil {
 			return err
@@ -264,15 +268,12 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	for i := range us {
 		us[i] /= float64(r.cfg.Aggregate * max(1, r.op.trips))
 	}
-	s := SpreadOf(us)
+	s := stats.SpreadOf(us)
 	if r.rep.Config.Protocol == "each" {
 		res.Spread = &s
 	}
 	res.Time = s.Median
-	if res.Time > 0 {
-		res.AlgBW = float64(bytes) / 1e3 / res.Time
-	}
-	res.BusBW = res.AlgBW * r.op.bus(float64(r.c.Size()))
+	res.AlgBW, res.BusBW = Bandwidth(r.op.name, r.c.Size(), bytes, res.Time)
 	r.busBW = append(r.busBW, res.BusBW)
 	return res, nil
 }

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
 // text writes nccl-tests' table, to the byte, since scrapers count columns from the right and look for words of the
@@ -98,7 +100,7 @@ func (t *text) row(r *Row) {
 	fmt.Fprintf(&b, "%12d  %12d  %8s  %6s  %6d", r.Size, r.Count, r.Type, r.Reduction, r.Root)
 	for _, v := range []*Result{r.Out, r.In} {
 		if v == nil { // numbers all the same, for those who count columns
-			v = &Result{Spread: &Spread{}}
+			v = &Result{Spread: &stats.Spread{}}
 		}
 		wrong := "   N/A"
 		if v.Wrong != nil {
@@ -160,7 +162,7 @@ func (t *text) path(name string, r *Result) {
 // themselves: perftest's typical time is the median.
 func (t *text) latencies(r *Report) {
 	o := operationOf(t.cfg.Op)
-	if o == nil || o.trips == 0 || len(r.Results) == 0 || r.Results[0].Out.Spread == nil {
+	if o == nil || o.trips == 0 || len(r.Results) == 0 || !r.Results[0].timedEach() {
 		return
 	}
 	redop := ""
@@ -184,7 +186,7 @@ func (t *text) latencies(r *Report) {
 // spreads are the means and the tails beside the medians, which are the times of the rows: where calls were timed by
 // themselves, and the columns of latencies do not have them.
 func (t *text) spreads(r *Report) {
-	if o := operationOf(t.cfg.Op); o == nil || o.trips > 0 || len(r.Results) == 0 || r.Results[0].Out.Spread == nil {
+	if o := operationOf(t.cfg.Op); o == nil || o.trips > 0 || len(r.Results) == 0 || !r.Results[0].timedEach() {
 		return
 	}
 	column := func(a, b, c, d, e string) string { return fmt.Sprintf("  %8s  %8s  %8s  %8s  %8s", a, b, c, d, e) }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
 // scraped is what scrapers of nccl-tests' tables take from a row, counting from the right.
@@ -54,7 +55,7 @@ func scrape(t *testing.T, table string, perCall bool) (rows []scraped, busBW flo
 // sample is a report with numbers of all widths.
 func sample(cfg *Config) *Report {
 	zero, many := 0, 1234567
-	spread := &Spread{Calls: 20, Min: 1, Median: 2, Mean: 2.5, P95: 3, P99: 4, P999: 56789.125, Max: 123456.7, StdDev: 1, CV: 40}
+	spread := &stats.Spread{Calls: 20, Min: 1, Median: 2, Mean: 2.5, P95: 3, P99: 4, P999: 56789.125, Max: 123456.7, StdDev: 1, CV: 40}
 	return &Report{Schema: SchemaVersion, Version: "v1", Args: []string{"x"}, Env: map[string]string{},
 		Start:  time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Config: Settings{Op: cfg.Op, Threads: 2, Ranks: 2, Level: "avx2", Average: "max"},

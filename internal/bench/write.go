@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
 // formats is how reports are written, by the file's suffix.
@@ -182,15 +183,15 @@ var columns = []struct {
 		}
 		return *v.Wrong
 	}},
-	{"calls", ofSpread(func(s *Spread) any { return s.Calls })},
-	{"min_us", ofSpread(func(s *Spread) any { return s.Min })},
-	{"p50_us", ofSpread(func(s *Spread) any { return s.Median })},
-	{"avg_us", ofSpread(func(s *Spread) any { return s.Mean })},
-	{"p95_us", ofSpread(func(s *Spread) any { return s.P95 })},
-	{"p99_us", ofSpread(func(s *Spread) any { return s.P99 })},
-	{"p99.9_us", ofSpread(func(s *Spread) any { return s.P999 })},
-	{"stdev_us", ofSpread(func(s *Spread) any { return s.StdDev })},
-	{"max_us", ofSpread(func(s *Spread) any { return s.Max })},
+	{"calls", ofSpread(func(s *stats.Spread) any { return s.Calls })},
+	{"min_us", ofSpread(func(s *stats.Spread) any { return s.Min })},
+	{"p50_us", ofSpread(func(s *stats.Spread) any { return s.Median })},
+	{"avg_us", ofSpread(func(s *stats.Spread) any { return s.Mean })},
+	{"p95_us", ofSpread(func(s *stats.Spread) any { return s.P95 })},
+	{"p99_us", ofSpread(func(s *stats.Spread) any { return s.P99 })},
+	{"p99.9_us", ofSpread(func(s *stats.Spread) any { return s.P999 })},
+	{"stdev_us", ofSpread(func(s *stats.Spread) any { return s.StdDev })},
+	{"max_us", ofSpread(func(s *stats.Spread) any { return s.Max })},
 	{"requested_algorithm", func(r *Report, _ *Row, _ *Result) any { return r.Config.Algorithm }},
 	{"algorithm", func(_ *Report, _ *Row, v *Result) any { return v.Algorithm }},
 	{"source", func(_ *Report, _ *Row, v *Result) any { return v.Source }},
@@ -200,7 +201,7 @@ var columns = []struct {
 }
 
 // ofSpread is a column that only calls timed by themselves have.
-func ofSpread(value func(*Spread) any) func(*Report, *Row, *Result) any {
+func ofSpread(value func(*stats.Spread) any) func(*Report, *Row, *Result) any {
 	return func(_ *Report, _ *Row, v *Result) any {
 		if v.Spread == nil {
 			return ""

@@ -19,19 +19,21 @@ import (
 
 // Split makes a communicator of the ranks that give the same color, ordered by key and then by their rank in c; nil for
 // a rank whose color is negative. Collective over c. The new communicator shares the domain: memory, registrations and
-// what is mapped of the peers.
-func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
-	return c.split(ctx, team.KindSplit, color, key)
+// what is mapped of the peers. o are its options, the same on all ranks: c's, but where they are measured in turns.
+func (c *Comm) Split(ctx context.Context, color, key int, o Options) (*Comm, error) {
+	return c.split(ctx, team.KindSplit, color, key, o)
 }
 
 // Dup makes a communicator of the same ranks. Collective over c.
-func (c *Comm) Dup(ctx context.Context) (*Comm, error) { return c.split(ctx, team.KindDup, 0, c.rank) }
+func (c *Comm) Dup(ctx context.Context) (*Comm, error) {
+	return c.split(ctx, team.KindDup, 0, c.rank, c.opts)
+}
 
 type member struct{ color, key, rank int }
 
 // split does it in operations of one turn.
-func (c *Comm) split(ctx context.Context, kind team.OpKind, color, key int) (*Comm, error) {
-	s := splitting{parent: c, kind: kind, me: member{color, key, c.rank}}
+func (c *Comm) split(ctx context.Context, kind team.OpKind, color, key int, o Options) (*Comm, error) {
+	s := splitting{parent: c, kind: kind, me: member{color, key, c.rank}, opts: o}
 	return s.run(ctx, s.steps(ctx))
 }
 
@@ -63,15 +65,14 @@ func (s *splitting) run(ctx context.Context, steps []*Gathering) (*Comm, error) 
 }
 
 type splitting struct {
-	parent *Comm
-	kind   team.OpKind
-	me     member
-	id     uint64
-	group  []member
-	here   []member // those of this host, which are the child's team
-	child  *Comm
-
-	devices []DeviceCard // of here
+	parent      *Comm
+	kind        team.OpKind
+	me          member
+	opts        Options // the child's
+	id          uint64
+	group, here []member // all, and those of this host, which are the child's team
+	child       *Comm
+	devices     []DeviceCard // of here
 }
 
 // choose says where this rank goes.
@@ -105,7 +106,7 @@ func (s *splitting) create(ctx context.Context) ([]byte, error) {
 		return nil, nil
 	}
 	p := s.parent
-	c := &Comm{rank: slices.Index(s.group, s.me), size: len(s.group), opts: p.opts, dom: p.dom, rooms: p.rooms}
+	c := &Comm{rank: slices.Index(s.group, s.me), size: len(s.group), opts: s.opts, dom: p.dom, rooms: p.rooms}
 	in, ranks := team.Ranks{Rank: c.rank, Size: c.size}, []int(nil) // of the child's team, in the child and in the parent's
 	for r, m := range s.group {
 		if local := p.team.Index(m.rank); local >= 0 {
@@ -115,7 +116,7 @@ func (s *splitting) create(ctx context.Context) ([]byte, error) {
 			c.hosts = append(c.hosts, p.hosts[m.rank])
 		}
 	}
-	c.team.Part(c, in, &p.team, ranks)
+	c.team.Part(c, in, &p.team, ranks, s.opts.Algorithm)
 	c.attach()
 	if err := c.newArea(s.id); err != nil {
 		return nil, err

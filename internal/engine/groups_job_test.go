@@ -172,12 +172,12 @@ func TestCombine(t *testing.T) {
 func TestGroupsOfFamily(t *testing.T) {
 	comms := enginetest.Open(t, 2*many, engine.Options{})
 	errs := testkit.Each(comms, func(c *engine.Comm) error {
-		half, err := c.Split(background, c.Rank()%2, 0)
+		half, err := c.Split(background, c.Rank()%2, 0, c.Options())
 		if err != nil {
 			return err
 		}
 		defer half.Close()
-		few, err := half.Split(background, half.Rank()/16, 0)
+		few, err := half.Split(background, half.Rank()/16, 0, half.Options())
 		if err != nil {
 			return err
 		}

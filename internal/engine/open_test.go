@@ -182,7 +182,7 @@ func TestOpenTimeout(t *testing.T) {
 func TestSplitFailsOnOneRank(t *testing.T) {
 	comms, subs := enginetest.Open(t, 3, engine.Options{}), make([]*engine.Comm, 3)
 	require.NoError(t, errors.Join(testkit.Each(comms, func(c *engine.Comm) (err error) {
-		subs[c.Rank()], err = c.Split(background, 0, 0)
+		subs[c.Rank()], err = c.Split(background, 0, 0, c.Options())
 		return err
 	})...))
 	before := comms[1].Stats().Memory.Allocations

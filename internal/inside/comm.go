@@ -19,6 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/onesided"
 	"github.com/ubcoll/ubcoll/internal/team"
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
+	"github.com/ubcoll/ubcoll/register"
 )
 
 // Comm is inside a ubcoll.Comm.
@@ -63,7 +64,14 @@ func (v *View) On(s *engine.Stream) *Comm {
 
 // Split makes a communicator of the ranks that give the same color: nil for a rank without one.
 func (v *View) Split(ctx context.Context, color, key int) (*Comm, error) {
-	return v.offspring("split", func() (*engine.Comm, error) { return v.Comm.Split(ctx, color, key) })
+	return v.offspring("split", func() (*engine.Comm, error) { return v.Comm.Split(ctx, color, key, v.Options()) })
+}
+
+// SplitAs is Split with another algorithm and registration policy, the same on all ranks: for measuring these in turns.
+func (v *View) SplitAs(ctx context.Context, color int, algorithm string, policy register.Policy) (*Comm, error) {
+	o := v.Options()
+	o.Algorithm, o.Register = algorithm, policy
+	return v.offspring("split", func() (*engine.Comm, error) { return v.Comm.Split(ctx, color, 0, o) })
 }
 
 // Dup makes a communicator of the same ranks.

@@ -32,7 +32,7 @@ func TestImportOfAnotherOpen(t *testing.T) {
 
 	subs := make([]*engine.Comm, 3)
 	for i, err := range testkit.Each(comms, func(c *engine.Comm) (err error) {
-		subs[c.Rank()], err = c.Split(background, min(c.Rank(), 1), 0)
+		subs[c.Rank()], err = c.Split(background, min(c.Rank(), 1), 0, c.Options())
 		return err
 	}) {
 		require.NoError(t, err)

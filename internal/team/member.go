@@ -78,10 +78,10 @@ func (t *Team) Gather(c Comm, in Ranks, ms []Member, o Config) {
 	t.apart = len(groups) > 1
 }
 
-// Part makes t a team of some of parent's ranks, ranks, which are in's in communicator c.
-func (t *Team) Part(c Comm, in Ranks, parent *Team, ranks []int) {
+// Part makes t a team of some of parent's ranks, ranks, which are in's in communicator c and ask for algorithm, or "".
+func (t *Team) Part(c Comm, in Ranks, parent *Team, ranks []int, algorithm string) {
 	t.Init(c, in)
-	t.tuning, t.algorithm = parent.tuning, parent.algorithm
+	t.tuning, t.algorithm = parent.tuning, algorithm
 	t.oneP, t.Crowded, t.apart = parent.oneP, parent.Crowded, parent.apart
 	t.Timeout.Store(parent.Timeout.Load())
 	for r, was := range ranks {

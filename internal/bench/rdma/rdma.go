@@ -16,6 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/hw/verbs"
 	"github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
 // Config is what to measure. Both ranks have the same one.
@@ -106,8 +107,8 @@ type Registration struct {
 
 // Cost is the two ends of a region's life.
 type Cost struct {
-	Register   bench.Spread `json:"register"`
-	Deregister bench.Spread `json:"deregister"`
+	Register   stats.Spread `json:"register"`
+	Deregister stats.Spread `json:"deregister"`
 }
 
 // Times are those of lookups, nanoseconds.
@@ -121,7 +122,7 @@ type Times struct {
 type Latency struct {
 	Op    string `json:"operation"`
 	Bytes int    `json:"bytes"`
-	bench.Spread
+	stats.Spread
 }
 
 // Bandwidth is what goes through when several operations are under way.
@@ -304,7 +305,7 @@ func (r *runner) measure(ctx context.Context, name string, op verbs.Op, n int, b
 }
 
 func (r *runner) latency(name string, n int, us []float64) {
-	l := Latency{name, n, bench.SpreadOf(us)}
+	l := Latency{name, n, stats.SpreadOf(us)}
 	r.rep.Latency = append(r.rep.Latency, l)
 	r.text.latency(&l)
 }

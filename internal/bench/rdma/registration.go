@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/shm"
 	"github.com/ubcoll/ubcoll/hw/verbs"
-	"github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/stats"
 	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
 	"github.com/ubcoll/ubcoll/register"
 )
@@ -109,7 +109,7 @@ func (r *runner) cost(ctx context.Context, p unsafe.Pointer, n int, before func(
 			deregister = append(deregister, micros(closed-registered))
 		}
 	}
-	return Cost{bench.SpreadOf(register), bench.SpreadOf(deregister)}, nil
+	return Cost{stats.SpreadOf(register), stats.SpreadOf(deregister)}, nil
 }
 
 func micros(d time.Duration) float64 { return float64(d) / 1e3 }

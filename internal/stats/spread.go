@@ -1,4 +1,5 @@
-package bench
+// Package stats sums up the times of a measurement, and compares those of two. Everything in it is local arithmetic.
+package stats
 
 import (
 	"math"
@@ -23,8 +24,8 @@ type Spread struct {
 func SpreadOf(us []float64) Spread {
 	slices.Sort(us)
 	n := len(us)
-	s := Spread{Calls: n, Min: us[0], Median: percentile(us, 500), P95: percentile(us, 950),
-		P99: percentile(us, 990), P999: percentile(us, 999), Max: us[n-1]}
+	s := Spread{Calls: n, Min: us[0], Median: Percentile(us, 500), P95: Percentile(us, 950),
+		P99: Percentile(us, 990), P999: Percentile(us, 999), Max: us[n-1]}
 	for _, t := range us {
 		s.Mean += t
 	}
@@ -39,7 +40,20 @@ func SpreadOf(us []float64) Spread {
 	return s
 }
 
-// percentile is the smallest value that p thousandths of the sorted values do not exceed.
-func percentile(sorted []float64, p int) float64 {
+// Percentile is the smallest value that p thousandths of the sorted values do not exceed.
+func Percentile(sorted []float64, p int) float64 {
 	return sorted[max(0, (len(sorted)*p+999)/1000-1)]
+}
+
+// Median is the middle one of values, or the mean of the middle two; NaN if there are none. It leaves values as they are.
+func Median(values []float64) float64 {
+	s := slices.Sorted(slices.Values(values))
+	n := len(s)
+	switch {
+	case n == 0:
+		return math.NaN()
+	case n%2 == 1:
+		return s[n/2]
+	}
+	return (s[n/2-1] + s[n/2]) / 2
 }
