@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"encoding"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -13,31 +14,82 @@ import (
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
-// decode stores table, as the TOML parser read it, into e and reports every key that e does not have and every value
-// that does not fit. The parser's own decoding stops at the first fault, which is why the walk is ours.
-func decode(table map[string]any, e *Experiment) Faults {
-	d := decoder{all: leaves(reflect.TypeOf(*e), "")}
-	d.table(table, reflect.ValueOf(e).Elem(), nil)
-	return d.faults
+// decode stores table, as the TOML parser read it, into the struct v and reports every key that v does not have and
+// every value that does not fit. The parser's own decoding stops at the first fault, which is why the walk is ours.
+func decode(md *toml.MetaData, table map[string]toml.Primitive, v reflect.Value) (Faults, lineTable) {
+	d := decoder{md: md, all: leaves(v.Type(), ""), lines: lineTable{}}
+	d.table(table, v, nil)
+	return d.faults, d.lines
 }
 
 type decoder struct {
+	md     *toml.MetaData
 	faults Faults
 	all    []string // every key there is, to hint at the right table
+	lines  lineTable
 }
+
+// lineTable has the lines of keys, by their paths joined with NUL.
+type lineTable map[string]int
+
+// of is the line of path, or of the innermost table around it that has one, or 0.
+func (t lineTable) of(path []string) int {
+	for n := len(path); n > 0; n-- {
+		if line := t[strings.Join(path[:n], "\x00")]; line > 0 {
+			return line
+		}
+	}
+	return 0
+}
+
+// value is what p holds, and its line. The parser tells of a key's place in errors alone, so that this makes one.
+func (d *decoder) value(p toml.Primitive) (value any, line int) {
+	var at toml.ParseError
+	if err := d.md.PrimitiveDecode(p, &refusal{&value}); errors.As(err, &at) {
+		line = at.Position.Line
+	}
+	if _, table := value.(map[string]any); table && line == 0 { // one that only its keys name: a.b = 1
+		var keys map[string]toml.Primitive
+		if d.md.PrimitiveDecode(p, &keys) == nil {
+			for _, k := range keys {
+				if _, l := d.value(k); line == 0 || l > 0 && l < line {
+					line = l
+				}
+			}
+		}
+	}
+	return value, line
+}
+
+// refusal takes a value and says that it is wrong.
+type refusal struct{ value *any }
+
+// UnmarshalTOML keeps v. It implements toml.Unmarshaler.
+func (r *refusal) UnmarshalTOML(v any) error {
+	*r.value = v
+	return errRefused
+}
+
+var errRefused = errors.New("refused")
 
 func (d *decoder) report(path []string, format string, args ...any) {
 	d.faults = append(d.faults, Fault{Key: toml.Key(path).String(), Msg: fmt.Sprintf(format, args...), path: path})
 }
 
-func (d *decoder) table(table map[string]any, v reflect.Value, path []string) {
-	for key, value := range table {
+func (d *decoder) table(table map[string]toml.Primitive, v reflect.Value, path []string) {
+	for key, p := range table {
 		path := append(slices.Clone(path), key)
 		f := field(v, key)
-		switch sub, isTable := value.(map[string]any); {
+		value, line := d.value(p)
+		d.lines[strings.Join(path, "\x00")] = line
+		switch _, isTable := value.(map[string]any); {
 		case !f.IsValid():
 			d.report(path, "unknown key%s", d.hint(key, v))
 		case f.Kind() == reflect.Struct && isTable:
+			var sub map[string]toml.Primitive
+			if err := d.md.PrimitiveDecode(p, &sub); err != nil {
+				d.report(path, "%v", err)
+			}
 			d.table(sub, f, path)
 		case f.Kind() == reflect.Struct:
 			d.report(path, "must be a table, not %s", kindOf(value))
@@ -67,8 +119,13 @@ func (d *decoder) hint(key string, v reflect.Value) string {
 }
 
 // Set stores text in the value that key names, as a flag of a command line does: Set("allreduce.type", "half").
-func (e *Experiment) Set(key, text string) error {
+func (e *Experiment) Set(key, text string) error { return Set(e, key, text) }
+
+// Set stores text in the value that key names of the struct that e points to. A list takes its values with commas
+// between.
+func Set(e any, key, text string) error {
 	v := reflect.ValueOf(e).Elem()
+	whole := v.Type()
 	for _, k := range strings.Split(key, ".") {
 		if v.Kind() != reflect.Struct {
 			v = reflect.Value{}
@@ -76,28 +133,47 @@ func (e *Experiment) Set(key, text string) error {
 			v = field(v, k)
 		}
 		if !v.IsValid() {
-			return Faults{{Key: key, Msg: "unknown key" + nearest.Hint(key, leaves(reflect.TypeOf(*e), ""))}}
+			return Faults{{Key: key, Msg: "unknown key" + nearest.Hint(key, leaves(whole, ""))}}
 		}
 	}
-	var value any = text
-	switch v.Interface().(type) { // these two are no strings in TOML
-	case int:
-		i, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return Faults{{Key: key, Msg: fmt.Sprintf("must be an integer, not %q", text)}}
-		}
-		value = i
-	case bool:
-		b, err := strconv.ParseBool(text)
-		if err != nil {
-			return Faults{{Key: key, Msg: fmt.Sprintf("must be true or false, not %q", text)}}
-		}
-		value = b
+	value, err := valueOf(v.Type(), text)
+	if err == nil {
+		err = set(v, value)
 	}
-	if err := set(v, value); err != nil {
+	if err != nil {
 		return Faults{{Key: key, Msg: err.Error()}}
 	}
 	return nil
+}
+
+// valueOf is text as TOML would have it for a t.
+func valueOf(t reflect.Type, text string) (any, error) {
+	if t.Kind() == reflect.Slice {
+		var all []any
+		for part := range strings.SplitSeq(text, ",") {
+			x, err := valueOf(t.Elem(), strings.TrimSpace(part))
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, x)
+		}
+		return all, nil
+	}
+	switch t { // these two are no strings in TOML
+	case reflect.TypeFor[int]():
+		i, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("must be an integer, not %q", text)
+		}
+		return i, nil
+	case reflect.TypeFor[bool]():
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return nil, fmt.Errorf("must be true or false, not %q", text)
+		}
+		return b, nil
+	}
+	return text, nil
 }
 
 // set stores a value of TOML in f, which is not a table.
@@ -109,6 +185,9 @@ func set(f reflect.Value, value any) error {
 		}
 		f.Set(p)
 		return nil
+	}
+	if f.Kind() == reflect.Slice {
+		return setList(f, value)
 	}
 	if u, ok := f.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		switch value := value.(type) {
@@ -143,6 +222,25 @@ func set(f reflect.Value, value any) error {
 		return fmt.Errorf("must be true or false, not %s", kindOf(value))
 	}
 	return fmt.Errorf("values of type %v are not read yet", f.Type()) // a test decodes into every field
+}
+
+// setList stores the values of a list, or the only one.
+func setList(f reflect.Value, value any) error {
+	values, many := value.([]any)
+	if !many {
+		values = []any{value}
+	}
+	if len(values) == 0 {
+		return errors.New("must have a value at least, not an empty array")
+	}
+	all := reflect.MakeSlice(f.Type(), len(values), len(values))
+	for i, x := range values {
+		if err := set(all.Index(i), x); err != nil {
+			return err
+		}
+	}
+	f.Set(all)
+	return nil
 }
 
 // kindOf is what people call the TOML value.

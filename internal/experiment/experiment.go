@@ -5,11 +5,13 @@ package experiment
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -74,6 +76,15 @@ func Default() *Experiment {
 // Load reads the experiment in the file at path. A file that cannot be read is an error that says why; a file with
 // faults gives a Faults with all of them.
 func Load(path string) (*Experiment, error) {
+	data, err := ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, data)
+}
+
+// ReadFile is the text of the file at path, or as much of it as is too long to be parsed.
+func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
@@ -83,36 +94,50 @@ func Load(path string) (*Experiment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
-	return Parse(path, data)
+	return data, nil
 }
 
 // Parse reads an experiment from data; name is what its faults call it. Keys that data leaves out have their
 // defaults. The error, if any, is a Faults in the order of the lines.
 func Parse(name string, data []byte) (*Experiment, error) {
-	if line, msg := limits(string(data)); msg != "" {
-		return nil, Faults{{File: name, Line: line, Msg: msg, limit: true}}
-	}
-	var table map[string]any
-	if _, err := toml.Decode(string(data), &table); err != nil {
-		return nil, Faults{syntaxFault(name, err)}
-	}
 	e := Default()
-	faults := decode(table, e)
+	if err := ParseInto(name, data, e); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// ParseInto is Parse for files of another kind: e points to a struct with their keys as tags, which has the defaults.
+// Its Validate, which reports Faults by Key, is called in any case.
+func ParseInto(name string, data []byte, e interface{ Validate() error }) error {
+	if line, msg := limits(string(data)); msg != "" {
+		return Faults{{File: name, Line: line, Msg: msg, limit: true}}
+	}
+	var table map[string]toml.Primitive
+	md, err := toml.Decode(string(data), &table)
+	if err != nil {
+		return Faults{syntaxFault(name, err)}
+	}
+	faults, lines := decode(&md, table, reflect.ValueOf(e).Elem())
 	// A value that could not be read has its default, which is valid, so nothing is reported twice.
 	var invalid Faults
 	if errors.As(e.Validate(), &invalid) {
 		faults = append(faults, invalid...)
 	}
 	if len(faults) == 0 {
-		return e, nil
+		return nil
 	}
-	lines := keyLines(string(data))
 	for i := range faults {
-		faults[i].File = name
-		faults[i].Line = lines.of(faults[i].path)
+		path := faults[i].path
+		if path == nil {
+			path = strings.Split(faults[i].Key, ".")
+		}
+		faults[i].File, faults[i].Line = name, lines.of(path)
 	}
-	slices.SortStableFunc(faults, func(a, b Fault) int { return a.Line - b.Line })
-	return nil, faults
+	slices.SortStableFunc(faults, func(a, b Fault) int {
+		return cmp.Or(a.Line-b.Line, strings.Compare(a.Key, b.Key))
+	})
+	return faults
 }
 
 // syntaxFault is what the TOML parser says, with its line. The parser stops at the first such fault, since what

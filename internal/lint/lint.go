@@ -52,7 +52,7 @@ var layers = [][]string{
 	{"graph"},
 	{"internal/verify"},
 	{"internal/bench", "internal/experiment", "internal/conform", "internal/launch", "internal/doctor"},
-	{"internal/conform/*", "internal/bench/*"},
+	{"internal/conform/*", "internal/bench/*", "internal/sweep"},
 	{"internal/lint"},
 	{programs, "cmd/*", "examples/*"},
 }

@@ -1,0 +1,256 @@
+package sweep
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/experiment"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// Point is one combination: what a result depends on. An axis that an operation does not have is "".
+type Point struct {
+	Operation    string `json:"operation"`
+	Bytes        int    `json:"bytes"`
+	Type         string `json:"type"`
+	Reduction    string `json:"reduction"`
+	Variant      string `json:"variant"`
+	Algorithm    string `json:"requested_algorithm"`
+	Registration string `json:"registration"`
+	Device       string `json:"device"`
+	Graph        int    `json:"graph"`
+	Ranks        int    `json:"ranks"`
+	InPlace      bool   `json:"in_place"`
+}
+
+// String is the point for people, in one line without what it does not have.
+func (p Point) String() string {
+	words := []string{p.Operation, experiment.Size(p.Bytes).String(), p.Type, p.Reduction, p.Variant, p.Algorithm, p.Registration,
+		p.Device}
+	if p.Graph > 0 {
+		words = append(words, fmt.Sprintf("graph=%d", p.Graph))
+	}
+	words = append(words, fmt.Sprintf("ranks=%d", p.Ranks))
+	if p.InPlace {
+		words = append(words, "in_place")
+	}
+	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " ")
+}
+
+// Skipped is combinations that cannot be measured, and why.
+type Skipped struct {
+	Why   string
+	Count int
+	First Point
+}
+
+// Plan is what a run measures.
+type Plan struct {
+	Points  []Point
+	Skipped []Skipped // by reason
+	Repeats int
+	seed    uint64
+}
+
+// Plan is what s comes to in a job of so many ranks: every combination once, in the order of the lists. An error, if
+// none is possible.
+func (s *Spec) Plan(ranks int) (*Plan, error) {
+	p := &Plan{Repeats: s.Run.Repeats, seed: uint64(s.Run.Seed)}
+	seen := map[Point]bool{}
+	s.each(ranks, func(x Point) {
+		if seen[x] {
+			return
+		}
+		seen[x] = true
+		if why := s.impossible(x, ranks); why != nil {
+			p.skip(x, why)
+			return
+		}
+		p.Points = append(p.Points, x)
+	})
+	if len(p.Points) == 0 {
+		return nil, fmt.Errorf("no combination of the lists is possible:\n%s%w", p.skips(), ubcoll.ErrArgument)
+	}
+	return p, nil
+}
+
+func (p *Plan) skip(x Point, why error) {
+	text := strings.TrimSuffix(why.Error(), ": "+ubcoll.ErrArgument.Error())
+	for i := range p.Skipped {
+		if p.Skipped[i].Why == text {
+			p.Skipped[i].Count++
+			return
+		}
+	}
+	p.Skipped = append(p.Skipped, Skipped{text, 1, x})
+}
+
+// skips is a line for each reason.
+func (p *Plan) skips() string {
+	var b strings.Builder
+	for _, s := range p.Skipped {
+		fmt.Fprintf(&b, "  skipped %d: %s (%v)\n", s.Count, s.Why, s.First)
+	}
+	return b.String()
+}
+
+// each calls do for every combination.
+func (s *Spec) each(ranks int, do func(Point)) {
+	x := &s.Sweep
+	var sizes []int
+	for _, b := range x.Bytes {
+		sizes = append(sizes, b.list()...)
+	}
+	for _, op := range x.Operation {
+		reduces, _, variants := bench.Has(op)
+		only := func(has bool, l []string) []string {
+			if !has {
+				return []string{""}
+			}
+			return l
+		}
+		vs := only(variants != nil, x.Variant)
+		if variants != nil && slices.Contains(vs, all) {
+			vs = variants
+		}
+		types := x.Type
+		if variants != nil { // bytes
+			types = []dtype.Type{dtype.Uint8}
+		}
+		of := sizes
+		if op == "barrier" {
+			of, types = []int{0}, types[:1]
+		}
+		for _, n := range x.Ranks {
+			n = cmp.Or(n, ranks)
+			for _, t := range types {
+				for _, red := range only(reduces, x.Reduction) {
+					for _, v := range vs {
+						for _, bytes := range of {
+							s.ways(Point{Operation: op, Bytes: bytes, Type: t.String(), Reduction: red, Variant: v, Ranks: n},
+								only(op == "all_reduce", x.Algorithm), do)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// ways calls do for p in every way to make its calls.
+func (s *Spec) ways(p Point, algorithms []string, do func(Point)) {
+	x := &s.Sweep
+	for _, p.Algorithm = range algorithms {
+		for _, p.Registration = range x.Registration {
+			for _, p.Device = range x.Device {
+				for _, p.Graph = range x.Graph {
+					for _, p.InPlace = range x.InPlace {
+						do(p)
+					}
+				}
+			}
+		}
+	}
+}
+
+// impossible is why p cannot be measured in a job of so many ranks.
+func (s *Spec) impossible(p Point, ranks int) error {
+	if p.Ranks > ranks {
+		return fmt.Errorf("%d ranks in a job of %d", p.Ranks, ranks)
+	}
+	cfg, err := s.config(p)
+	if err == nil {
+		err = cfg.Validate()
+	}
+	if err == nil {
+		err = cfg.Fits(p.Ranks)
+	}
+	if err == nil && p.Registration == goSlices && p.Device == bench.CUDA {
+		err = errors.New("Go slices are not on devices")
+	}
+	return err
+}
+
+// config is what bench measures for p.
+func (s *Spec) config(p Point) (bench.Config, error) {
+	c := bench.Default(p.Operation)
+	t, err := dtype.Parse(p.Type)
+	if err != nil {
+		return c, err
+	}
+	c.Types = []dtype.Type{t}
+	switch p.Reduction {
+	case "":
+	case "mulsum":
+		c.Reductions = []ubcoll.Op{bench.MulSum}
+	default:
+		op, err := ubcoll.ParseOp(p.Reduction)
+		if err != nil {
+			return c, err
+		}
+		c.Reductions = []ubcoll.Op{op}
+	}
+	if p.Variant != "" {
+		c.Variants = []string{p.Variant}
+	}
+	if c.Only = bench.OutOfPlace; p.InPlace {
+		c.Only = bench.InPlace
+	}
+	c.Buffers = map[string]int{explicit: bench.Registered, auto: bench.Allocated, off: bench.Allocated,
+		goSlices: bench.GoSlices}[p.Registration]
+	c.MinBytes, c.MaxBytes, c.StepFactor, c.Device, c.Graphs = p.Bytes, p.Bytes, 1, p.Device, p.Graph
+	r := &s.Run
+	c.Iterations, c.Warmup, c.MinTime, c.Checks, c.Loop = r.Iterations, r.Warmup, r.minTime(), r.Checks, r.Loop
+	c.Cache, c.Paths, c.Root, c.Seed = r.Churn, r.Churn, r.Root, uint64(r.Seed)
+	return c, nil
+}
+
+// policy is the library's registration policy for p.
+func (p *Point) policy() register.Policy {
+	switch p.Registration {
+	case auto:
+		return register.Auto
+	case off:
+		return register.Off
+	}
+	return register.Explicit
+}
+
+// Turn is one measurement of a run.
+type Turn struct {
+	Point  int // of Plan.Points
+	Repeat int // from 0
+}
+
+// Turns is the order of a run, the same for the same plan: all points once, then all of them again, each time in
+// another order, so that what drifts does so for all of them.
+func (p *Plan) Turns() []Turn {
+	var all []Turn
+	for r := range p.Repeats {
+		rnd := rand.New(rand.NewPCG(p.seed, uint64(r)))
+		for _, i := range rnd.Perm(len(p.Points)) {
+			all = append(all, Turn{i, r})
+		}
+	}
+	return all
+}
+
+// Print writes what is skipped, and with points set every point.
+func (p *Plan) Print(points bool) string {
+	var b strings.Builder
+	if points {
+		for _, x := range p.Points {
+			fmt.Fprintln(&b, x)
+		}
+	}
+	b.WriteString(p.skips())
+	fmt.Fprintf(&b, "%d points, %d repeats: %d measurements\n", len(p.Points), p.Repeats, len(p.Points)*p.Repeats)
+	return b.String()
+}
