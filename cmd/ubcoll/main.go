@@ -38,6 +38,9 @@ var commands = []struct {
 	run        func(args []string, out io.Writer) error // a benchmark ends the process itself where it fails
 }{
 	{"bench", "measure a collective: ubcoll bench OP [flags], as nccl-tests' programs; -h lists the flags", bench},
+	{"run", "measure a sweep of points: ubcoll run FILE.toml [flags]; the same command again goes on", runSweep},
+	{"check", "say everything that is wrong with experiment files: ubcoll check FILE.toml ...", check},
+	{"compare", "two runs' times, as ratios with confidence intervals: ubcoll compare A B", compare},
 	{"verify", "check every element of the collectives' results: ubcoll verify [flags] [OP ...]; -h lists them", verify},
 	{"tune", "measure where algorithms cross over, and write the table for UBCOLL_TUNING", tune},
 	{"launch", "start a program as the ranks of a job, without MPI: ubcoll launch -np 4 [-hosts a,b] -- ./prog", startRanks},

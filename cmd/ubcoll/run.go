@@ -1,0 +1,347 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/bootstrap"
+	measure "github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/env"
+	"github.com/ubcoll/ubcoll/internal/experiment"
+	"github.com/ubcoll/ubcoll/internal/nearest"
+	"github.com/ubcoll/ubcoll/internal/sweep"
+)
+
+// sweepFlags are the keys of a file that the command line can set. Lists take commas.
+var sweepFlags = []struct{ name, key, help string }{
+	{"operation", "sweep.operation", "all_reduce, ...: see ubcoll bench -h"},
+	{"bytes", "sweep.bytes", "sizes and ranges: 8,1K..64M x4"},
+	{"type", "sweep.type", "element types"},
+	{"reduction", "sweep.reduction", "sum, prod, min, max, avg, mulsum"},
+	{"algorithm", "sweep.algorithm", "of all-reduces: auto, ring, one-shot, two-shot, push"},
+	{"registration", "sweep.registration", "explicit, auto, off, slices"},
+	{"device", "sweep.device", "auto, host, cuda"},
+	{"graph", "sweep.graph", "launches of a graph; 0 = none"},
+	{"ranks", "sweep.ranks", "how many ranks take part; 0 = all"},
+	{"in-place", "sweep.in_place", "false, true"},
+	{"repeats", "run.repeats", "how often each point is measured"},
+	{"seed", "run.seed", "of the order and the data"},
+	{"iterations", "run.iterations", "timed calls of a point; 0 = by size and time"},
+	{"min-time", "run.min_time", "how long those of a point take at least, as 50ms"},
+	{"timeout", "run.timeout", "longest wait inside one operation, as 90s"},
+}
+
+// sweepOptions is what the command line of run says.
+type sweepOptions struct {
+	job     sweep.Job
+	threads int
+	dry     bool
+}
+
+// runSweep is ubcoll run. It does not return if measuring fails: ubcoll.Main ends the job.
+func runSweep(args []string, out io.Writer) error {
+	o, err := parseRun(args, out)
+	if err != nil {
+		return err
+	}
+	if o.threads == 0 { // as many as the file asks for at most
+		o.threads = slices.Max(o.job.Spec.Sweep.Ranks)
+		if v := threadsVariable(); v.IsSet() || v == env.RanksPerProcess {
+			o.threads = 0
+		}
+	}
+	threads, err := ranksHere(o.threads)
+	if err != nil {
+		return err
+	}
+	if o.dry {
+		return dryRun(&o.job, threads, out)
+	}
+	o.job.Program = measure.Program{Version: version(), Args: os.Args, Threads: threads}
+	ubcoll.Main(ubcoll.Options{Timeout: time.Duration(o.job.Spec.Run.Timeout)}, func(ctx context.Context, c *ubcoll.Comm) error {
+		if err := measure.Required(c); err != nil {
+			return err
+		}
+		job := o.job // each rank's own
+		err := sweep.Measure(ctx, c, &job)
+		if errors.Is(err, measure.ErrFailed) {
+			err = exitError{err, exitFailed}
+		}
+		return err
+	})
+	return nil
+}
+
+// dryRun prints the points of a job of so many ranks a process.
+func dryRun(job *sweep.Job, threads int, out io.Writer) error {
+	ranks, first := threads, true
+	if n, err := env.Size.Get(); err == nil && env.Size.IsSet() {
+		r, _ := env.Rank.Get()
+		ranks, first = n*threads, r == 0
+	} else if name, size := bootstrap.Launcher(); name != "" {
+		b, err := bootstrap.MPI()
+		if err != nil && size != 1 {
+			return err
+		}
+		if err == nil {
+			ranks, first = b.Size()*threads, b.Rank() == 0
+			defer b.Close()
+		}
+	}
+	p, err := job.Spec.Plan(ranks)
+	if err != nil {
+		return usageError("run: %w", err)
+	}
+	if first {
+		_, err = io.WriteString(out, p.Print(true))
+	}
+	return err
+}
+
+// parseRun reads "FILE [flags]", flags on either side. The error has every fault, and is flag.ErrHelp, with the usage on
+// help, if asked for that.
+func parseRun(args []string, help io.Writer) (*sweepOptions, error) {
+	o := &sweepOptions{}
+	given := map[string]string{}
+	fs := flag.NewFlagSet("run", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	names := []string{"o", "force", "n", "dry-run", "t", "quick", "h"}
+	dir := fs.String("o", "", "")
+	fs.BoolVar(&o.job.Fresh, "force", false, "")
+	fs.BoolVar(&o.dry, "n", false, "")
+	fs.BoolVar(&o.dry, "dry-run", false, "")
+	quick := fs.Bool("quick", false, "")
+	fs.IntVar(&o.threads, "t", 0, "")
+	for _, f := range sweepFlags {
+		names = append(names, f.name)
+		fs.Func(f.name, "", func(v string) error { given[f.key] = v; return nil })
+	}
+	var files []string
+	for rest := args; ; {
+		if err := fs.Parse(rest); errors.Is(err, flag.ErrHelp) {
+			runUsage(help)
+			return nil, err
+		} else if err != nil {
+			return nil, usageError("run: %w%s", err, unknownFlag(err, names))
+		}
+		if fs.NArg() == 0 {
+			break
+		}
+		files, rest = append(files, fs.Arg(0)), fs.Args()[1:]
+	}
+	switch {
+	case len(files) == 0:
+		return nil, usageError("run: which file? ubcoll run FILE.toml [flags]; -h lists them")
+	case len(files) > 1:
+		return nil, usageError("run: one file at a time, not %s as well: ubcoll check takes several", strings.Join(files[1:], " "))
+	case o.threads < 0:
+		return nil, usageError("run: -t %d: want a number of ranks", o.threads)
+	}
+	s, text, err := loadSweep(files[0])
+	if err != nil {
+		return nil, usageError("run: %w", err)
+	}
+	if *quick {
+		quicken(s)
+	}
+	var faults []error
+	if err := s.FromEnvironment(); err != nil {
+		faults = append(faults, err)
+	}
+	for _, f := range sweepFlags {
+		if v, ok := given[f.key]; ok {
+			if err := experiment.Set(s, f.key, v); err != nil {
+				faults = append(faults, fmt.Errorf("-%s: %w", f.name, err))
+			}
+		}
+	}
+	faults = append(faults, s.Validate())
+	if err := errors.Join(faults...); err != nil {
+		return nil, usageError("run: %w", err)
+	}
+	o.job.Spec, o.job.Config, o.job.Dir = s, string(text), *dir
+	if *dir == "" {
+		o.job.Dir = filepath.Join("results", strings.TrimSuffix(filepath.Base(files[0]), filepath.Ext(files[0])))
+	}
+	o.job.Out = os.Stdout
+	o.job.Progress = sweep.Progress{W: os.Stderr, Terminal: terminal(os.Stderr) != nil}
+	return o, nil
+}
+
+// quicken makes s a trial: one call of each point's, once, of 64 KiB at most.
+func quicken(s *sweep.Spec) {
+	s.Run.Repeats, s.Run.Iterations, s.Run.Warmup, s.Run.MinTime = 1, 2, 0, 0
+	for i := range s.Sweep.Bytes {
+		b := &s.Sweep.Bytes[i]
+		b.From, b.To = min(b.From, 64<<10), min(b.To, 64<<10)
+	}
+	for i, n := range s.Sweep.Graph {
+		s.Sweep.Graph[i] = min(n, 2)
+	}
+}
+
+// unknownFlag names the flag that was meant.
+func unknownFlag(err error, names []string) string {
+	_, name, unknown := strings.Cut(err.Error(), "not defined: -")
+	if !unknown {
+		return ""
+	}
+	return strings.TrimSuffix(nearest.Hint(name, names), "?")
+}
+
+// threadsVariable is the variable that says how many goroutine ranks this process has.
+func threadsVariable() *env.Var[int] {
+	if name, _ := bootstrap.Launcher(); name != "" || env.Rank.IsSet() || env.Size.IsSet() {
+		return env.RanksPerProcess
+	}
+	return env.Threads
+}
+
+// loadSweep reads a sweep's file.
+func loadSweep(name string) (*sweep.Spec, []byte, error) {
+	text, err := experiment.ReadFile(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := sweep.Parse(name, text)
+	if err != nil && isJob(text) {
+		return nil, nil, fmt.Errorf("%s is for allreduce_ub -config %s: ubcoll run wants a table [sweep]", name, name)
+	}
+	return s, text, err
+}
+
+// isJob reports whether a file is one of allreduce_ub's.
+func isJob(text []byte) bool {
+	for line := range strings.Lines(string(text)) {
+		switch strings.TrimSpace(line) {
+		case "[allreduce]":
+			return true
+		case "[sweep]":
+			return false
+		}
+	}
+	return false
+}
+
+// check reads files of run and of allreduce_ub, and says everything that is wrong with them.
+func check(args []string, out io.Writer) error {
+	if slices.ContainsFunc(args, func(a string) bool { return a == "-h" || a == "-help" || a == "--help" }) {
+		fmt.Fprint(out, "Usage: ubcoll check FILE.toml ...\n\nSays everything that is wrong with files for ubcoll run and "+
+			"allreduce_ub -config, each with its line.\n")
+		return flag.ErrHelp
+	}
+	if len(args) == 0 {
+		return usageError("check: which files? ubcoll check FILE.toml ...")
+	}
+	var faults []error
+	for _, name := range args {
+		if strings.HasPrefix(name, "-") {
+			faults = append(faults, fmt.Errorf("check: it has no flag %s", name))
+			continue
+		}
+		text, err := experiment.ReadFile(name)
+		what := "an experiment of allreduce_ub"
+		switch {
+		case err != nil:
+		case isJob(text):
+			_, err = experiment.Parse(name, text)
+		default:
+			var s *sweep.Spec
+			if s, err = sweep.Parse(name, text); err == nil {
+				var p *sweep.Plan
+				if p, err = s.Plan(max(defaultRanks, slices.Max(s.Sweep.Ranks))); err == nil {
+					what = fmt.Sprintf("%d points, %d repeats", len(p.Points), p.Repeats)
+				} else {
+					err = fmt.Errorf("%s: %w", name, err)
+				}
+			}
+		}
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		if _, err := fmt.Fprintf(out, "%s: %s\n", name, what); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return exitError{err, exitUsage}
+	}
+	return nil
+}
+
+func runUsage(w io.Writer) {
+	fmt.Fprint(w, "Usage: ubcoll run FILE.toml [flags]\n\nMeasures every combination of the file's lists. Results go to a folder "+
+		"as they come; the same command again\ngoes on with those that are missing. Flags replace what the file and the "+
+		"environment say; lists take commas.\n\n"+
+		"  -o DIR\n\tthe folder (results/NAME of the file)\n"+
+		"  -n, -dry-run\n\tprint the points and how many they are, and measure nothing\n"+
+		"  -force\n\tstart anew where the folder has another run; its results get another name\n"+
+		"  -quick\n\ta trial: each point once, two calls, 64K at most\n"+
+		"  -t N\n\tgoroutine ranks of each process, or of the only one (1 under a launcher, else NTHREADS, the file's, or 2)\n")
+	for _, f := range sweepFlags {
+		fmt.Fprintf(w, "  -%s\n\t%s\n", f.name, f.help)
+	}
+}
+
+// compare says how much longer one run's calls take than another's.
+func compare(args []string, out io.Writer) error {
+	fs := flag.NewFlagSet("compare", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	threshold := -1.0
+	fs.Func("threshold", "fail with exit code 7 where B is slower than A by more than so many `percent`: a point with its whole\n"+
+		"interval, or the geometric mean", func(v string) error {
+		x, err := strconv.ParseFloat(strings.TrimSuffix(v, "%"), 64)
+		if err != nil || !(x >= 0 && x < 1e6) {
+			return fmt.Errorf("%q: want percent, 0 or more", v)
+		}
+		threshold = x
+		return nil
+	})
+	var runs []string
+	for rest := args; ; {
+		if err := fs.Parse(rest); errors.Is(err, flag.ErrHelp) {
+			fmt.Fprint(out, "Usage: ubcoll compare A B [flags]\n\nA and B are folders of ubcoll run, or their points.jsonl. Ratios "+
+				"are of the medians over the repeats, with\nMoses' rank-based confidence interval (95 %, which takes 4 "+
+				"repeats).\n\n")
+			fs.SetOutput(out)
+			fs.PrintDefaults()
+			return err
+		} else if err != nil {
+			return usageError("compare: %w%s", err, unknownFlag(err, []string{"threshold"}))
+		}
+		if fs.NArg() == 0 {
+			break
+		}
+		runs, rest = append(runs, fs.Arg(0)), fs.Args()[1:]
+	}
+	if len(runs) != 2 {
+		return usageError("compare: want two runs, not %d: ubcoll compare A B", len(runs))
+	}
+	var records [2][]sweep.Record
+	for i, name := range runs {
+		var err error
+		if _, records[i], err = sweep.Read(name); err != nil {
+			return usageError("compare: %w", err)
+		}
+	}
+	slower, mean, err := sweep.Compare(records[0], records[1], max(0, threshold), out)
+	switch {
+	case err != nil:
+		return usageError("compare: %w", err)
+	case threshold >= 0 && (len(slower) > 0 || mean):
+		return exitError{fmt.Errorf("compare: %s is slower than %s by more than %g %%: %d points, the mean: %v", runs[1], runs[0],
+			threshold, len(slower), mean), exitFailed}
+	}
+	return nil
+}

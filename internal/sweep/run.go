@@ -1,0 +1,337 @@
+package sweep
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/fault"
+	"github.com/ubcoll/ubcoll/internal/bench"
+	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/ubcoll/ubcoll/internal/stats"
+)
+
+// Job is a run of a file.
+type Job struct {
+	Spec    *Spec
+	Config  string // the file's text
+	Dir     string // of the results
+	Fresh   bool   // begin anew where Dir has another run's
+	Program bench.Program
+	Out     io.Writer
+	Progress
+}
+
+// Measure measures all points of j that are not in its folder yet. Collective: all ranks of c call it with the same j;
+// rank 0 alone writes, to files and to Out. Every measurement is in the folder before the next one starts, so that after
+// an error, a signal or a crash the same call goes on where this one was. An error wraps bench.ErrFailed if all were
+// made and some had wrong elements.
+func Measure(ctx context.Context, c *ubcoll.Comm, j *Job) (err error) {
+	plan, err := j.Spec.Plan(c.Size())
+	if err != nil {
+		return err
+	}
+	hosts, err := bench.Gather(ctx, c, c.Hostname(c.Rank()))
+	if err != nil {
+		return err
+	}
+	r := &run{Job: j, c: c, plan: plan, turns: plan.Turns()}
+	if c.Rank() != 0 {
+		r.Out, r.Progress.W = io.Discard, nil
+	}
+	if err := r.agree(ctx); err != nil {
+		return err
+	}
+	done := make([]uint8, len(r.turns)+1) // never empty
+	if c.Rank() == 0 {
+		start := j.start(c.Size(), hosts)
+		if r.store, err = Open(j.Dir, start, j.Fresh); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, r.store.Close()) }()
+		r.mark(done)
+		if err := r.store.Write(start); err != nil {
+			return err
+		}
+	}
+	if err := coll.Broadcast(ctx, c, ubcoll.Of(done), 0); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(r.Out, plan.Print(false)); err != nil {
+		return err
+	}
+	err = r.all(ctx, done)
+	r.Progress.clear()
+	if r.store == nil {
+		return err
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "ubcoll run: %d of %d measurements are in %s: the same command goes on with the rest\n",
+			len(r.store.Records), len(r.turns), j.Dir)
+		if !errors.Is(err, bench.ErrFailed) {
+			return err
+		}
+	}
+	return errors.Join(err, r.store.WriteCSV(plan), r.summary())
+}
+
+type run struct {
+	*Job
+	c     *ubcoll.Comm
+	plan  *Plan
+	turns []Turn
+	store *Store // on rank 0
+	wrong int    // elements
+
+	child *ubcoll.Comm // for the points that are measured; nil on ranks that take no part
+	open  family       // what child is
+}
+
+// family is what a communicator of a point depends on.
+type family struct {
+	ranks     int
+	algorithm string
+	policy    ubcoll.Policy
+}
+
+// settings are the values in force, by their keys.
+func (s *Spec) settings() map[string]string {
+	all := map[string]string{}
+	var walk func(v reflect.Value, prefix string)
+	walk = func(v reflect.Value, prefix string) {
+		for i := range v.NumField() {
+			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("toml"), ",")
+			if f := v.Field(i); f.Kind() == reflect.Struct {
+				walk(f, prefix+name+".")
+			} else {
+				all[prefix+name] = text(f)
+			}
+		}
+	}
+	walk(reflect.ValueOf(s).Elem(), "")
+	delete(all, "title")
+	return all
+}
+
+// text is a value as a flag would have it.
+func text(v reflect.Value) string {
+	if v.Kind() == reflect.Slice {
+		var parts []string
+		for i := range v.Len() {
+			parts = append(parts, text(v.Index(i)))
+		}
+		return strings.Join(parts, ",")
+	}
+	if m, ok := v.Interface().(interface{ MarshalText() ([]byte, error) }); ok {
+		b, err := m.MarshalText()
+		if err == nil {
+			return string(b)
+		}
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+// agree is an error if the ranks have different plans.
+func (r *run) agree(ctx context.Context) error {
+	sum := sha256.Sum256(fmt.Append(nil, r.Spec.settings()))
+	mine, first := sum[:], make([]byte, len(sum))
+	copy(first, mine)
+	if err := coll.Broadcast(ctx, r.c, ubcoll.Of(first), 0); err != nil {
+		return err
+	}
+	differ := []int32{0}
+	if string(first) != string(mine) {
+		differ[0] = int32(r.c.Rank())
+	}
+	if err := coll.AllReduce(ctx, r.c, ubcoll.Of(differ), ubcoll.Of(differ), ubcoll.Max); err != nil {
+		return err
+	}
+	if differ[0] > 0 {
+		return fmt.Errorf("rank %d has another experiment than rank 0: the file, the flags or the environment differ: %w", differ[0],
+			fault.ErrMismatch)
+	}
+	return nil
+}
+
+// start is what is known of this start.
+func (j *Job) start(ranks int, hosts []string) Start {
+	launcher, _ := bootstrap.Launcher()
+	sum := sha256.Sum256([]byte(j.Config))
+	env := bench.Environment()
+	for _, name := range []string{"GOMAXPROCS", "GOGC", "GODEBUG", "GOMEMLIMIT", "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES",
+		"CUDA_VISIBLE_DEVICES"} {
+		if v, ok := os.LookupEnv(name); ok {
+			env[name] = v
+		}
+	}
+	return Start{Kind: "run", Schema: Schema, Title: j.Spec.Title, Time: time.Now().UTC().Format(time.RFC3339),
+		Args: j.Program.Args, Config: j.Config, SHA256: hex.EncodeToString(sum[:]), Settings: j.Spec.settings(), Ranks: ranks,
+		Version: j.Program.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		MPI: bootstrap.UsesMPI(), Launcher: launcher, Hosts: hosts, Environment: env}
+}
+
+// mark says which turns are in the folder.
+func (r *run) mark(done []uint8) {
+	type key struct {
+		Point
+		repeat int
+	}
+	have := map[key]bool{}
+	for _, x := range r.store.Records {
+		have[key{x.Point, x.Repeat}] = true
+		if x.Wrong != nil {
+			r.wrong += *x.Wrong
+		}
+	}
+	for i, t := range r.turns {
+		if have[key{r.plan.Points[t.Point], t.Repeat}] {
+			done[i] = 1
+		}
+	}
+}
+
+// all measures what is not done.
+func (r *run) all(ctx context.Context, done []uint8) (err error) {
+	defer func() { err = errors.Join(err, r.close()) }()
+	ready, skipped := 0, map[int]bool{}
+	for _, d := range done {
+		ready += int(d)
+	}
+	for i, t := range r.turns {
+		if done[i] != 0 || skipped[t.Point] {
+			continue
+		}
+		p := r.plan.Points[t.Point]
+		r.Progress.step(time.Now(), ready, len(r.turns), p.String())
+		why, err := r.point(ctx, p, t.Repeat)
+		if err != nil {
+			return err
+		}
+		if ready++; why != nil { // the other repeats would be too
+			skipped[t.Point] = true
+			r.Progress.clear()
+			fmt.Fprintf(r.Out, "skipped %v: %v\n", p, why)
+		}
+	}
+	switch {
+	case len(skipped) == len(r.plan.Points):
+		return fmt.Errorf("nothing can be measured here: %w", fault.ErrNotSupported)
+	case r.wrong > 0:
+		return fmt.Errorf("%d elements are wrong: %w", r.wrong, bench.ErrFailed)
+	}
+	return nil
+}
+
+// point measures p, on those ranks that take part, and writes the result. why is what this machine has not for it, the
+// same on all ranks.
+func (r *run) point(ctx context.Context, p Point, repeat int) (why, err error) {
+	if err := r.split(ctx, family{p.Ranks, strings.TrimPrefix(p.Algorithm, auto), p.policy()}); err != nil {
+		return nil, err
+	}
+	var rep *bench.Report
+	cfg, failed := r.Spec.config(p)
+	if r.child != nil && failed == nil {
+		rep, failed = bench.Run(ctx, r.child, cfg, r.Program, io.Discard, nil)
+	}
+	if errors.Is(failed, bench.ErrFailed) { // which the record says
+		failed = nil
+	}
+	// What the machine lacks is an error for all ranks of the point; those that waited hear of it here.
+	verdict := []int32{0}
+	switch {
+	case errors.Is(failed, fault.ErrNotSupported), errors.Is(failed, fault.ErrLimit):
+		verdict[0] = 1
+	case failed != nil:
+		return nil, fmt.Errorf("%v: %w", p, failed)
+	}
+	if err := coll.AllReduce(ctx, r.c, ubcoll.Of(verdict), ubcoll.Of(verdict), ubcoll.Max); err != nil {
+		return nil, err
+	}
+	if verdict[0] > 0 {
+		if failed == nil {
+			failed = fault.ErrNotSupported
+		}
+		return failed, r.close()
+	}
+	if r.store == nil {
+		return nil, nil
+	}
+	return nil, r.record(p, repeat, rep)
+}
+
+// record writes the report of one point.
+func (r *run) record(p Point, repeat int, rep *bench.Report) error {
+	if len(rep.Results) != 1 {
+		return fmt.Errorf("%v: %d results of one point", p, len(rep.Results))
+	}
+	row := rep.Results[0]
+	x := Record{Kind: "point", Repeat: repeat, At: rep.End.Format(time.RFC3339), Point: p, Size: row.Size,
+		Placed: rep.Config.Device, Result: row.Out}
+	if p.InPlace {
+		x.Result = row.In
+	}
+	if x.Wrong != nil {
+		r.wrong += *x.Wrong
+	}
+	x.Setup = rep.Setup
+	if r.Spec.Run.Churn {
+		x.Cache = rep.Cache
+	}
+	return r.store.Write(x)
+}
+
+// split has child be a communicator of that family, on all ranks of the job.
+func (r *run) split(ctx context.Context, f family) (err error) {
+	if r.open == f {
+		return nil
+	}
+	if err := r.close(); err != nil {
+		return err
+	}
+	color := 0
+	if r.c.Rank() >= f.ranks {
+		color = ubcoll.NoColor
+	}
+	child, err := (*inside.Comm)(r.c).View().SplitAs(ctx, color, f.algorithm, f.policy)
+	r.child, r.open = (*ubcoll.Comm)(child), f
+	return err
+}
+
+// close closes child.
+func (r *run) close() error {
+	c := r.child
+	r.child, r.open = nil, family{}
+	if c == nil {
+		return nil
+	}
+	return c.Close()
+}
+
+// summary prints each point's median over the repeats.
+func (r *run) summary() error {
+	times, rates := map[Point][]float64{}, map[Point][]float64{}
+	for _, x := range r.store.Records {
+		times[x.Point], rates[x.Point] = append(times[x.Point], x.Result.Time), append(rates[x.Point], x.BusBW)
+	}
+	w := &strings.Builder{}
+	fmt.Fprintf(w, "%12s  %12s  %s\n", "time (us)", "busbw (GB/s)", "point, medians of the repeats")
+	for _, p := range r.plan.Points {
+		if ts := times[p]; ts != nil {
+			fmt.Fprintf(w, "%12.2f  %12.3f  %v\n", stats.Median(ts), stats.Median(rates[p]), p)
+		}
+	}
+	fmt.Fprintf(w, "%d measurements in %s\n", len(r.store.Records), r.Dir)
+	_, err := io.WriteString(r.Out, w.String())
+	return err
+}
