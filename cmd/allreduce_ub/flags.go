@@ -5,8 +5,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
+	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/experiment"
 )
 
@@ -16,7 +18,7 @@ var flags = []struct{ name, short, key, help string }{
 	{"bytes", "b", "allreduce.bytes", "bytes per buffer, as in 4M (the default)"},
 	{"type", "d", "allreduce.type", "int8 ... uint64, float16 (half), bfloat16, float32 (float), float64 (double), bool"},
 	{"op", "o", "allreduce.op", "sum, prod, min, max, avg"},
-	{"iterations", "n", "allreduce.iterations", "how many all-reduces"},
+	{"iterations", "n", "allreduce.iterations", "how many all-reduces; of several it prints time and bandwidth"},
 	{"in-place", "", "allreduce.in_place", "reduce in the send buffer"},
 	{"registration", "", "allreduce.registration",
 		"explicit: the job registers its buffers; auto: the library does; off: all is staged"},
@@ -60,6 +62,15 @@ func configure(args []string, help io.Writer) (*experiment.Experiment, error) {
 			faults = append(faults, err)
 		} else {
 			e = loaded
+		}
+	}
+	for _, v := range []struct { // the environment stands between the file and the flags
+		is        bool
+		name, key string
+	}{{env.Algorithm.IsSet(), env.Algorithm.Name, "options.algorithm"}, {env.Timeout.IsSet(), env.Timeout.Name, "options.timeout"},
+		{env.Register.IsSet(), env.Register.Name, "allreduce.registration"}} {
+		if _, flagged := given[v.key]; v.is && !flagged && *config != "" {
+			_ = e.Set(v.key, os.Getenv(v.name)) // what is malformed, Open has an error for
 		}
 	}
 	_, elements := given["allreduce.elements"]

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
 	"github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/experiment"
+	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
 // run is the job of one rank. Rank 0 alone writes, to out.
@@ -137,6 +139,7 @@ func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.
 	if err := recv.CopyFrom(ctx, got); err != nil {
 		return err
 	}
+	us := make([]float64, 0, a.Iterations)
 	for i := range a.Iterations {
 		if i == 0 || a.InPlace { // in place, the last result has overwritten it
 			if err := send.CopyFrom(ctx, mine); err != nil {
@@ -148,14 +151,24 @@ func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.
 				return err
 			}
 		}
+		if a.Iterations > 1 {
+			if err := coll.Barrier(ctx, c); err != nil {
+				return err
+			}
+		}
+		start := time.Now()
 		if err := coll.AllReduce(ctx, c, recv.Vec(), send.Vec(), op); err != nil {
 			return err
 		}
+		us = append(us, float64(time.Since(start))/1e3)
 	}
 	if err := coll.Barrier(ctx, c); err != nil {
 		return err
 	}
 	p.printf("AllReduce completed successfully\n")
+	if err := timed(ctx, c, us, int(bytes), p); err != nil {
+		return err
+	}
 
 	if err := recv.CopyTo(ctx, got); err != nil {
 		return err
@@ -189,6 +202,22 @@ func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.
 			return err
 		}
 	}
+	return p.err
+}
+
+// timed prints how long the all-reduces after the first one, which makes what the others find, took on the slower rank:
+// the median, and the bandwidths as nccl-tests has them.
+func timed(ctx context.Context, c *ubcoll.Comm, us []float64, bytes int, p *printer) error {
+	if len(us) < 2 {
+		return nil
+	}
+	if err := coll.AllReduce(ctx, c, ubcoll.Of(us), ubcoll.Of(us), ubcoll.Max); err != nil {
+		return err
+	}
+	t := stats.Median(us[1:])
+	alg, bus := bench.Bandwidth("all_reduce", c.Size(), bytes, t)
+	p.printf("  %d iterations: the first took %.2f us, the others %.2f us (median), algbw %.3f GB/s, busbw %.3f GB/s\n", len(us),
+		us[0], t, alg, bus)
 	return p.err
 }
 

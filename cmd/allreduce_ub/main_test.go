@@ -35,7 +35,7 @@ func TestOutput(t *testing.T) {
 		{"3", "ranks3", []string{"NTHREADS=3"}, nil},
 		{"8", "ranks8", []string{"NTHREADS=8"}, nil},
 		{"the config as it stands", "ranks4", nil, []string{"-config", "../../configs/allreduce_ub.toml"}},
-		{"in place", "ranks4", nil, []string{"-in-place", "-n", "3"}},
+		{"in place", "ranks4", nil, []string{"-in-place"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			want, err := os.ReadFile(filepath.Join("testdata", c.golden+".golden"))
@@ -44,6 +44,39 @@ func TestOutput(t *testing.T) {
 			require.Equal(t, string(want), stdout)
 			require.Empty(t, stderr)
 			require.Equal(t, 0, code)
+		})
+	}
+}
+
+// Of several iterations it says time and bandwidth.
+func TestIterations(t *testing.T) {
+	stdout, stderr, code := testkit.Program(t, []string{"UBCOLL_CUDA=off"}, "-in-place", "-n", "3")
+	require.Equal(t, 0, code, stderr)
+	require.Regexp(t, `(?m)^  3 iterations: the first took [\d.]+ us, the others [\d.]+ us \(median\), `+
+		`algbw [\d.]+ GB/s, busbw [\d.]+ GB/s$`, stdout)
+	want, err := os.ReadFile(filepath.Join("testdata", "ranks4.golden"))
+	require.NoError(t, err)
+	require.Equal(t, strings.Count(string(want), "\n")+1, strings.Count(stdout, "\n"))
+}
+
+// A flag counts more than the environment, and that more than a file.
+func TestPrecedence(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.toml")
+	require.NoError(t, os.WriteFile(file, []byte("[allreduce]\nregistration = \"explicit\"\n"), 0o644))
+	for _, c := range []struct {
+		name  string
+		env   []string
+		flags []string
+		says  bool
+	}{
+		{"the file's", nil, nil, true},
+		{"the environment's", []string{"UBCOLL_REGISTER=off"}, nil, false},
+		{"the flag's", []string{"UBCOLL_REGISTER=off"}, []string{"-registration", "explicit"}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			stdout, stderr, code := testkit.Program(t, c.env, append(c.flags, "-config", file, "-b", "64")...)
+			require.Equal(t, 0, code, stderr)
+			require.Equal(t, c.says, strings.Contains(stdout, "buffers deregistered"))
 		})
 	}
 }

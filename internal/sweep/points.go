@@ -82,7 +82,8 @@ func (s *Spec) Plan(ranks int) (*Plan, error) {
 }
 
 func (p *Plan) skip(x Point, why error) {
-	text := strings.TrimSuffix(why.Error(), ": "+ubcoll.ErrArgument.Error())
+	text, _, _ := strings.Cut(why.Error(), "\n")
+	text = strings.TrimSuffix(text, ": "+ubcoll.ErrArgument.Error())
 	for i := range p.Skipped {
 		if p.Skipped[i].Why == text {
 			p.Skipped[i].Count++

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/bootstrap"
+	"github.com/ubcoll/ubcoll/internal/sweep"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+const smallSweep = `
+[sweep]
+operation    = ["all_reduce", "broadcast", "alltoall", "barrier"]
+bytes        = "64..4K x8"
+algorithm    = ["auto", "ring"]
+registration = ["explicit", "off", "slices"]
+device       = "host"
+ranks        = [2, 3]
+in_place     = [false, true]
+
+[run]
+repeats    = 2
+iterations = 3
+`
+
+func sweepFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "small.toml")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
+	return file
+}
+
+// pointsOf are the points and repeats of a run, each of which must be there once.
+func pointsOf(t *testing.T, dir string) []string {
+	t.Helper()
+	_, records, err := sweep.Read(dir)
+	require.NoError(t, err)
+	var all []string
+	for _, r := range records {
+		require.True(t, r.Wrong == nil || *r.Wrong == 0)
+		all = append(all, fmt.Sprintf("%v #%d", r.Point, r.Repeat))
+	}
+	slices.Sort(all)
+	require.Len(t, slices.Compact(slices.Clone(all)), len(all), "each once")
+	return all
+}
+
+// A run that is killed again and again has in the end the points of one that was not.
+func TestRunResumes(t *testing.T) {
+	file, dir := sweepFile(t, smallSweep), t.TempDir()
+	whole, killed := filepath.Join(dir, "whole"), filepath.Join(dir, "killed")
+	stdout, stderr, code := testkit.Program(t, nil, "run", file, "-o", whole)
+	require.Equal(t, 0, code, stderr)
+	want := pointsOf(t, whole)
+	require.Contains(t, stdout, fmt.Sprintf("%d measurements in %s", len(want), whole))
+
+	random := testkit.Random(t)
+	kills := 0
+	for kills < 6 {
+		cmd := exec.Command(os.Args[0], "run", file, "-o", killed)
+		cmd.Env = append(os.Environ(), "UBCOLL_TEST_MAIN=1", testkit.NoSleep)
+		require.NoError(t, cmd.Start())
+		before := fileBytes(filepath.Join(killed, sweep.PointsFile))
+		goal := before + int64(random.IntN(20_000)) // by what was written, so that slow machines get as far
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		for over := false; !over && fileBytes(filepath.Join(killed, sweep.PointsFile)) < goal; {
+			select {
+			case <-ended:
+				over = true
+				ended <- nil
+			case <-time.After(time.Millisecond):
+			}
+		}
+		cmd.Process.Kill()
+		<-ended
+		kills++
+		if f := filepath.Join(killed, sweep.PointsFile); kills == 3 && fileBytes(f) > 0 { // and the disk has half a line
+			require.NoError(t, os.Truncate(f, fileBytes(f)-1))
+		}
+	}
+	_, stderr, code = testkit.Program(t, nil, "run", file, "-o", killed)
+	require.Equal(t, 0, code, stderr)
+	require.Equal(t, want, pointsOf(t, killed))
+	a, err := os.ReadFile(filepath.Join(whole, sweep.CSVFile))
+	require.NoError(t, err)
+	b, err := os.ReadFile(filepath.Join(killed, sweep.CSVFile))
+	require.NoError(t, err)
+	require.Equal(t, strings.Count(string(a), "\n"), strings.Count(string(b), "\n"))
+
+	stdout, stderr, code = testkit.Program(t, nil, "compare", whole, killed)
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, fmt.Sprintf("geometric mean of %d ratios: ", len(want)/2))
+}
+
+func fileBytes(name string) int64 {
+	i, err := os.Stat(name)
+	if err != nil {
+		return 0
+	}
+	return i.Size()
+}
+
+// Processes of a job measure as goroutines do, and a signal leaves what there is.
+func TestRunJob(t *testing.T) {
+	file, dir := sweepFile(t, smallSweep), filepath.Join(t.TempDir(), "r")
+	name := rand.Text()
+	var codes [3]int
+	var errs [3]string
+	var wait sync.WaitGroup
+	for r := range 3 {
+		wait.Go(func() {
+			_, errs[r], codes[r] = testkit.Program(t, bootstrap.EnvVars(r, 3, "unix:@"+name, name), "run", file, "-o", dir,
+				"-repeats", "1", "-bytes", "64", "-operation", "all_reduce,barrier")
+		})
+	}
+	wait.Wait()
+	require.Equal(t, [3]int{}, codes, "%v", errs)
+	require.Len(t, pointsOf(t, dir), 2*2*3*2+2*3)
+	stdout, stderr, code := testkit.Program(t, []string{"UBCOLL_ALGO=ring"}, "run", file, "-o", dir+"2", "-quick", "-operation",
+		"all_reduce", "-registration", "explicit")
+	require.Equal(t, 0, code, stderr)
+	require.NotContains(t, stdout, "auto", "the environment's algorithm replaces the file's")
+}
+
+// Each configuration of a sweep runs as it is, small, where the hardware is there.
+func TestConfigsRun(t *testing.T) {
+	files, err := filepath.Glob("../../configs/*.toml")
+	require.NoError(t, err)
+	ran := 0
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		require.NoError(t, err)
+		if isJob(text) {
+			continue
+		}
+		ran++
+		t.Run(filepath.Base(f), func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "r")
+			args := []string{"run", f, "-quick", "-o", dir, "-ranks", "2", "-device", "host", "-graph", "0", "-type", "float32"}
+			stdout, stderr, code := testkit.Program(t, []string{"UBCOLL_CUDA=off"}, args...)
+			require.Equal(t, 0, code, "%s%s", stdout, stderr)
+			require.NotEmpty(t, pointsOf(t, dir))
+			require.Contains(t, stdout, " measurements in ")
+		})
+	}
+	require.GreaterOrEqual(t, ran, 8)
+}
+
+func TestDryRun(t *testing.T) {
+	file := sweepFile(t, "[sweep]\nbytes = [8, '1M']\nranks = [2, 4]\nalgorithm = ['auto', 'ring']\n[run]\nrepeats = 3\n")
+	for _, flag := range []string{"-n", "-dry-run"} {
+		stdout, stderr, code := testkit.Program(t, []string{"NTHREADS=3"}, "run", flag, file)
+		require.Equal(t, 0, code, stderr)
+		require.Equal(t, `all_reduce 8 float32 sum auto explicit host ranks=2
+all_reduce 8 float32 sum ring explicit host ranks=2
+all_reduce 1M float32 sum auto explicit host ranks=2
+all_reduce 1M float32 sum ring explicit host ranks=2
+  skipped 4: 4 ranks in a job of 3 (all_reduce 8 float32 sum auto explicit host ranks=4)
+4 points, 3 repeats: 12 measurements
+`, stdout)
+	}
+	stdout, _, _ := testkit.Program(t, nil, "run", file, "-n")
+	require.Contains(t, stdout, "8 points, 3 repeats", "alone, as many ranks as the file wants")
+}
+
+func TestSweepWrongUse(t *testing.T) {
+	good, bad := sweepFile(t, smallSweep), sweepFile(t, "[sweep]\noperatoin = 'all_reduce'\nbytes = '4X'\n")
+	never := sweepFile(t, "[sweep]\ntype = 'bool'\n")
+	done := filepath.Join(t.TempDir(), "done")
+	_, stderr, code := testkit.Program(t, nil, "run", good, "-o", done, "-quick", "-operation", "barrier")
+	require.Equal(t, 0, code, stderr)
+	for _, c := range []struct {
+		name string
+		env  []string
+		args []string
+		want []string
+	}{
+		{"run what", nil, []string{"run"}, []string{"which file? ubcoll run FILE.toml"}},
+		{"run two", nil, []string{"run", good, bad}, []string{"one file at a time"}},
+		{"no such file", nil, []string{"run", "none.toml"}, []string{"none.toml: no such file"}},
+		{"faults of a file", nil, []string{"run", bad}, []string{bad + ":2: sweep.operatoin: unknown key: did you mean operation?",
+			bad + `:3: sweep.bytes: invalid size "4X"`}},
+		{"a job's file", nil, []string{"run", "../../configs/allreduce_ub.toml"}, []string{"is for allreduce_ub -config"}},
+		{"unknown flag", nil, []string{"run", good, "-repeat", "2"}, []string{"not defined: -repeat: did you mean repeats"}},
+		{"faults of flags", nil, []string{"run", good, "-bytes", "8..", "-operation", "allreduce", "-ranks", "x"},
+			[]string{`-bytes: sweep.bytes: invalid size ""`, "did you mean all_reduce?", `-ranks: sweep.ranks: must be an integer, not "x"`}},
+		{"ranks", nil, []string{"run", good, "-t", "-1"}, []string{"-t -1: want a number of ranks"}},
+		{"nothing possible", nil, []string{"run", never, "-o", filepath.Join(t.TempDir(), "x")},
+			[]string{"no combination of the lists is possible", "no [sum] of [bool]"}},
+		{"nothing possible, said before", nil, []string{"run", never, "-n"}, []string{"no combination of the lists is possible"}},
+		{"a variable", []string{"UBCOLL_ALGO=rung"}, []string{"run", good}, []string{`UBCOLL_ALGO="rung"`}},
+		{"another config", nil, []string{"run", good, "-o", done, "-quick", "-operation", "barrier", "-seed", "7"},
+			[]string{"is of another run:\n  run.seed: was 1, is 7\n", "-force"}},
+		{"another number of ranks", nil, []string{"run", good, "-o", done, "-quick", "-operation", "barrier", "-t", "4"},
+			[]string{"  ranks: was 3, is 4\n"}},
+		{"check what", nil, []string{"check"}, []string{"which files?"}},
+		{"check flags", nil, []string{"check", "-q", good}, []string{"it has no flag -q"}},
+		{"check all", nil, []string{"check", bad, "none.toml", good, never}, []string{bad + ":2: ", bad + ":3: ", "none.toml: no such",
+			never + ": no combination"}},
+		{"compare what", nil, []string{"compare", done}, []string{"want two runs, not 1"}},
+		{"compare with nothing", nil, []string{"compare", done, "none"}, []string{"none: no such file"}},
+		{"compare with no results", nil, []string{"compare", done, good}, []string{"no results of ubcoll run"}},
+		{"compare beyond", nil, []string{"compare", done, done, "-threshold", "-5"}, []string{`"-5": want percent`}},
+		{"compare how", nil, []string{"compare", done, done, "-treshold", "5"}, []string{"did you mean threshold"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, stderr, code := testkit.Program(t, c.env, c.args...)
+			require.Equal(t, 6, code, stderr)
+			for _, w := range c.want {
+				require.Contains(t, stderr, w)
+			}
+		})
+	}
+	for _, args := range [][]string{{"run", "-h"}, {"check", "-h"}, {"compare", "--help"}} {
+		stdout, _, code := testkit.Program(t, nil, args...)
+		require.Equal(t, 0, code)
+		require.Contains(t, stdout, "Usage: ubcoll "+args[0])
+	}
+	stdout, stderr, code := testkit.Program(t, nil, "run", good, "-o", done, "-quick", "-operation", "barrier", "-force", "-seed", "7")
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, "measurements in "+done)
+	require.FileExists(t, filepath.Join(done, sweep.PointsFile+".1"))
+	_, stderr, code = testkit.Program(t, nil, "compare", done, done, "-threshold", "0")
+	require.Equal(t, 0, code, stderr)
+}
+
+// The example of the documentation is one that runs.
+func TestExampleOfDocs(t *testing.T) {
+	page, err := os.ReadFile("../../docs/experiments.md")
+	require.NoError(t, err)
+	_, text, _ := strings.Cut(string(page), "```toml\n")
+	text, _, found := strings.Cut(text, "```")
+	require.True(t, found)
+	stdout, stderr, code := testkit.Program(t, nil, "check", sweepFile(t, text))
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, "points, 5 repeats")
+}
