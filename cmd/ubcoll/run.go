@@ -18,7 +18,6 @@ import (
 	measure "github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/env"
 	"github.com/ubcoll/ubcoll/internal/experiment"
-	"github.com/ubcoll/ubcoll/internal/nearest"
 	"github.com/ubcoll/ubcoll/internal/sweep"
 )
 
@@ -113,33 +112,21 @@ func dryRun(job *sweep.Job, threads int, out io.Writer) error {
 func parseRun(args []string, help io.Writer) (*sweepOptions, error) {
 	o := &sweepOptions{}
 	given := map[string]string{}
-	fs := flag.NewFlagSet("run", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	names := []string{"o", "force", "n", "dry-run", "t", "quick", "h"}
-	dir := fs.String("o", "", "")
-	fs.BoolVar(&o.job.Fresh, "force", false, "")
-	fs.BoolVar(&o.dry, "n", false, "")
-	fs.BoolVar(&o.dry, "dry-run", false, "")
-	quick := fs.Bool("quick", false, "")
-	fs.IntVar(&o.threads, "t", 0, "")
+	fs := newFlags("run")
+	dir := fs.String("o", "", "the `folder` of the results (results/NAME of the file)")
+	fs.BoolVar(&o.job.Fresh, "force", false, "start anew where the folder has another run; its results get another name")
+	fs.BoolVar(&o.dry, "n", false, "print the points and how many they are, and measure nothing")
+	fs.BoolVar(&o.dry, "dry-run", false, "the same")
+	quick := fs.Bool("quick", false, "a trial: each point once, two calls, 64K at most")
+	fs.IntVar(&o.threads, "t", 0,
+		"goroutine `ranks` of each process, or of the only one (1 under a launcher, else NTHREADS, the file's, or 2)")
 	for _, f := range sweepFlags {
-		names = append(names, f.name)
-		fs.Func(f.name, "", func(v string) error { given[f.key] = v; return nil })
+		fs.Func(f.name, f.help, func(v string) error { given[f.key] = v; return nil })
 	}
-	var files []string
-	for rest := args; ; {
-		if err := fs.Parse(rest); errors.Is(err, flag.ErrHelp) {
-			runUsage(help)
-			return nil, err
-		} else if err != nil {
-			return nil, usageError("run: %w%s", err, unknownFlag(err, names))
-		}
-		if fs.NArg() == 0 {
-			break
-		}
-		files, rest = append(files, fs.Arg(0)), fs.Args()[1:]
-	}
+	files, err := parseMixed(fs, args, runUsage, help)
 	switch {
+	case err != nil:
+		return nil, err
 	case len(files) == 0:
 		return nil, usageError("run: which file? ubcoll run FILE.toml [flags]; -h lists them")
 	case len(files) > 1:
@@ -190,13 +177,17 @@ func quicken(s *sweep.Spec) {
 	}
 }
 
-// unknownFlag names the flag that was meant.
-func unknownFlag(err error, names []string) string {
-	_, name, unknown := strings.Cut(err.Error(), "not defined: -")
-	if !unknown {
-		return ""
+// parseMixed is parseFlags with arguments before, between and behind the flags, which it returns.
+func parseMixed(fs *flag.FlagSet, args []string, usage string, help io.Writer) (others []string, err error) {
+	for rest := args; ; {
+		if err := parseFlags(fs, rest, usage, help); err != nil {
+			return nil, err
+		}
+		if fs.NArg() == 0 {
+			return others, nil
+		}
+		others, rest = append(others, fs.Arg(0)), fs.Args()[1:]
 	}
-	return strings.TrimSuffix(nearest.Hint(name, names), "?")
 }
 
 // threadsVariable is the variable that says how many goroutine ranks this process has.
@@ -235,20 +226,16 @@ func isJob(text []byte) bool {
 
 // check reads files of run and of allreduce_ub, and says everything that is wrong with them.
 func check(args []string, out io.Writer) error {
-	if slices.ContainsFunc(args, func(a string) bool { return a == "-h" || a == "-help" || a == "--help" }) {
-		fmt.Fprint(out, "Usage: ubcoll check FILE.toml ...\n\nSays everything that is wrong with files for ubcoll run and "+
-			"allreduce_ub -config, each with its line.\n")
-		return flag.ErrHelp
+	fs := newFlags("check")
+	args, err := parseMixed(fs, args, checkUsage, out)
+	if err != nil {
+		return err
 	}
 	if len(args) == 0 {
 		return usageError("check: which files? ubcoll check FILE.toml ...")
 	}
 	var faults []error
 	for _, name := range args {
-		if strings.HasPrefix(name, "-") {
-			faults = append(faults, fmt.Errorf("check: it has no flag %s", name))
-			continue
-		}
 		text, err := experiment.ReadFile(name)
 		what := "an experiment of allreduce_ub"
 		switch {
@@ -280,27 +267,26 @@ func check(args []string, out io.Writer) error {
 	return nil
 }
 
-func runUsage(w io.Writer) {
-	fmt.Fprint(w, "Usage: ubcoll run FILE.toml [flags]\n\nMeasures every combination of the file's lists. Results go to a folder "+
-		"as they come; the same command again\ngoes on with those that are missing. Flags replace what the file and the "+
-		"environment say; lists take commas.\n\n"+
-		"  -o DIR\n\tthe folder (results/NAME of the file)\n"+
-		"  -n, -dry-run\n\tprint the points and how many they are, and measure nothing\n"+
-		"  -force\n\tstart anew where the folder has another run; its results get another name\n"+
-		"  -quick\n\ta trial: each point once, two calls, 64K at most\n"+
-		"  -t N\n\tgoroutine ranks of each process, or of the only one (1 under a launcher, else NTHREADS, the file's, or 2)\n")
-	for _, f := range sweepFlags {
-		fmt.Fprintf(w, "  -%s\n\t%s\n", f.name, f.help)
-	}
-}
+const runUsage = `run FILE.toml [flags]
+
+Measures every combination of the file's lists. Results go to a folder as they come; the same command again goes on with
+those that are missing. Flags replace what the file and the environment say; lists take commas.`
+
+const checkUsage = `check FILE.toml ...
+
+Says everything that is wrong with files for ubcoll run and allreduce_ub -config, each with its line.`
+
+const compareUsage = `compare A B [flags]
+
+A and B are folders of ubcoll run, or their points.jsonl. Ratios are of the medians over the repeats, with Moses'
+rank-based confidence interval (95 %, which takes 4 repeats).`
 
 // compare says how much longer one run's calls take than another's.
 func compare(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet("compare", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
+	fs := newFlags("compare")
 	threshold := -1.0
-	fs.Func("threshold", "fail with exit code 7 where B is slower than A by more than so many `percent`: a point with its whole\n"+
-		"interval, or the geometric mean", func(v string) error {
+	fs.Func("threshold", "fail with exit code 7 where B is slower than A by more than so many `percent`: a point with its "+
+		"whole interval, or the geometric mean", func(v string) error {
 		x, err := strconv.ParseFloat(strings.TrimSuffix(v, "%"), 64)
 		if err != nil || !(x >= 0 && x < 1e6) {
 			return fmt.Errorf("%q: want percent, 0 or more", v)
@@ -308,22 +294,9 @@ func compare(args []string, out io.Writer) error {
 		threshold = x
 		return nil
 	})
-	var runs []string
-	for rest := args; ; {
-		if err := fs.Parse(rest); errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(out, "Usage: ubcoll compare A B [flags]\n\nA and B are folders of ubcoll run, or their points.jsonl. Ratios "+
-				"are of the medians over the repeats, with\nMoses' rank-based confidence interval (95 %, which takes 4 "+
-				"repeats).\n\n")
-			fs.SetOutput(out)
-			fs.PrintDefaults()
-			return err
-		} else if err != nil {
-			return usageError("compare: %w%s", err, unknownFlag(err, []string{"threshold"}))
-		}
-		if fs.NArg() == 0 {
-			break
-		}
-		runs, rest = append(runs, fs.Arg(0)), fs.Args()[1:]
+	runs, err := parseMixed(fs, args, compareUsage, out)
+	if err != nil {
+		return err
 	}
 	if len(runs) != 2 {
 		return usageError("compare: want two runs, not %d: ubcoll compare A B", len(runs))

@@ -70,7 +70,7 @@ func TestRunResumes(t *testing.T) {
 	kills := 0
 	for kills < 6 {
 		cmd := exec.Command(os.Args[0], append(run, "-o", killed)...)
-		cmd.Env = append(os.Environ(), "UBCOLL_TEST_MAIN=1", testkit.NoSleep)
+		cmd.Env = append(os.Environ(), testkit.ProgramVar+"=1", testkit.NoSleep)
 		require.NoError(t, cmd.Start())
 		before := fileBytes(filepath.Join(killed, sweep.PointsFile))
 		goal := before + int64(random.IntN(40_000)) // by what was written, so that slow machines get as far
@@ -195,7 +195,7 @@ func TestSweepWrongUse(t *testing.T) {
 		{"faults of a file", nil, []string{"run", bad}, []string{bad + ":2: sweep.operatoin: unknown key: did you mean operation?",
 			bad + `:3: sweep.bytes: invalid size "4X"`}},
 		{"a job's file", nil, []string{"run", "../../configs/allreduce_ub.toml"}, []string{"is for allreduce_ub -config"}},
-		{"unknown flag", nil, []string{"run", good, "-repeat", "2"}, []string{"not defined: -repeat: did you mean repeats"}},
+		{"unknown flag", nil, []string{"run", good, "-repeat", "2"}, []string{"unknown flag --repeat: did you mean --repeats?"}},
 		{"faults of flags", nil, []string{"run", good, "-bytes", "8..", "-operation", "allreduce", "-ranks", "x"},
 			[]string{`-bytes: sweep.bytes: invalid size ""`, "did you mean all_reduce?", `-ranks: sweep.ranks: must be an integer, not "x"`}},
 		{"ranks", nil, []string{"run", good, "-t", "-1"}, []string{"-t -1: want a number of ranks"}},
@@ -208,14 +208,14 @@ func TestSweepWrongUse(t *testing.T) {
 		{"another number of ranks", nil, []string{"run", good, "-o", done, "-quick", "-operation", "barrier", "-t", "4"},
 			[]string{"  ranks: was 3, is 4\n"}},
 		{"check what", nil, []string{"check"}, []string{"which files?"}},
-		{"check flags", nil, []string{"check", "-q", good}, []string{"it has no flag -q"}},
+		{"check flags", nil, []string{"check", "-q", good}, []string{"unknown flag -q"}},
 		{"check all", nil, []string{"check", bad, "none.toml", good, never}, []string{bad + ":2: ", bad + ":3: ", "none.toml: no such",
 			never + ": no combination"}},
 		{"compare what", nil, []string{"compare", done}, []string{"want two runs, not 1"}},
 		{"compare with nothing", nil, []string{"compare", done, "none"}, []string{"none: no such file"}},
 		{"compare with no results", nil, []string{"compare", done, good}, []string{"no results of ubcoll run"}},
 		{"compare beyond", nil, []string{"compare", done, done, "-threshold", "-5"}, []string{`"-5": want percent`}},
-		{"compare how", nil, []string{"compare", done, done, "-treshold", "5"}, []string{"did you mean threshold"}},
+		{"compare how", nil, []string{"compare", done, done, "-treshold", "5"}, []string{"did you mean --threshold?"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, stderr, code := testkit.Program(t, c.env, c.args...)
