@@ -116,7 +116,7 @@ func (w *world) start() error {
 	w.rank, w.size = gompi.WorldRank(), gompi.WorldSize()
 	if name, n := Launcher(); n > 1 && w.size == 1 {
 		return fmt.Errorf("bootstrap: %s started %d ranks, but %s sees only this one, so each would run alone; "+
-			"start the program with that library's own mpirun: %w", name, n, mpiLibrary(), ErrLauncher)
+			"start the program with that library's own mpirun: %w", name, n, MPILibrary(), ErrLauncher)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()

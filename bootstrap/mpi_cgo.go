@@ -82,8 +82,9 @@ func mpiError(call string, code C.int) error {
 	return fmt.Errorf("%s: %s", call, C.GoString(&text[0]))
 }
 
-// mpiLibrary is the first line of what the linked library says it is. It works before MPI starts and after it ends.
-func mpiLibrary() string {
+// MPILibrary is the first line of what the linked MPI library says it is, or "" if there is none. Local, does not block; it
+// works before MPI starts and after it ends.
+func MPILibrary() string {
 	var text [C.MPI_MAX_LIBRARY_VERSION_STRING]C.char
 	C.ub_library(&text[0])
 	line, _, _ := strings.Cut(C.GoString(&text[0]), "\n")

@@ -21,6 +21,9 @@ func MPI() (Bootstrap, error) {
 // It is local and does not block.
 func UsesMPI() bool { return false }
 
+// MPILibrary would be what the linked MPI library says it is, and is "", since there is none. Local, does not block.
+func MPILibrary() string { return "" }
+
 // Gompi would take a communicator of a program that runs MPI itself, a *gompi.Communicator, as the job, but this
 // program was built without MPI: the error wraps [fault.ErrNotSupported] and says how to get it. It is local and does
 // not block.

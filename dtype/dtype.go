@@ -18,6 +18,8 @@ import (
 	"math/bits"
 	"reflect"
 	"unsafe"
+
+	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
 // Type is an element type. The zero Type is not valid, so that an unset field is noticed.
@@ -103,7 +105,8 @@ func Parse(s string) (Type, error) {
 			return t, nil
 		}
 	}
-	return Invalid, fmt.Errorf("unknown element type %q (one of %v)", s, names[1:])
+	return Invalid, fmt.Errorf("unknown element type %q (one of %v)%s", s, names[1:],
+		nearest.Hint(s, append([]string{"half", "float", "double"}, names[1:]...)))
 }
 
 // MarshalText and UnmarshalText make a Type readable in TOML and JSON.

@@ -98,8 +98,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	}
 	o.config = measure.Default(args[0])
 	o.config.Cache, o.config.Device = true, measure.Auto
-	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
+	fs := newFlags("bench")
 	var faults []error
 	for _, f := range flags {
 		set := func(value string) error {
@@ -128,7 +127,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 		benchUsage(help)
 		return nil, err
 	} else if err != nil {
-		faults = append(faults, err)
+		faults = append(faults, unknownFlag(fs, err))
 	} else if fs.NArg() > 0 {
 		faults = append(faults, fmt.Errorf("unexpected argument %q", fs.Arg(0)))
 	}
@@ -163,7 +162,11 @@ func benchUsage(w io.Writer) {
 		"Sizes take K, M and G (1024, ...).\n\n",
 		strings.Join(measure.Names(), ", "))
 	for _, f := range flags {
-		fmt.Fprintf(w, "  %s\n\t%s\n", names(f.short, f.long), f.help)
+		value := "value"
+		if f.long == "append" {
+			value = ""
+		}
+		printFlag(w, names(f.short, f.long), value, f.help)
 	}
 }
 

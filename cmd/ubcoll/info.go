@@ -2,12 +2,10 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"text/tabwriter"
 
@@ -20,20 +18,59 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
-// info says what is here. It starts no MPI and no job.
+const infoUsage = `info [flags]
+
+Says what this build and this machine have; under mpirun or ubcoll launch, what rank 0's have and where others' differ.`
+
+// info says what is here.
 func info(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet("info", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	withEnv := fs.Bool("env", false, "")
-	if err := fs.Parse(args); err != nil || fs.NArg() > 0 {
-		return usageError("info takes -env and nothing else")
+	fs := newFlags("info")
+	withEnv := fs.Bool("env", false, "the environment variables too")
+	asJSON := fs.Bool("json", false, "as JSON")
+	if err := parseFlags(fs, args, infoUsage, out); err != nil {
+		return err
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	line := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
+	if err := noArguments(fs); err != nil {
+		return err
+	}
+	lines, err := facts(*withEnv)
+	if err != nil {
+		return err
+	}
+	m, err := meet()
+	if err != nil { // of this process alone, then
+		lines = append(lines, pair{"job", err.Error()})
+	}
+	groups, err := asks(m, lines)
+	switch {
+	case err != nil:
+		return fmt.Errorf("info: %w", err)
+	case m.job != nil && m.job.Rank() != 0:
+		return nil
+	case *asJSON:
+		return writeJSON(out, groups)
+	}
+	return printGroups(out, groups, func(lines []pair) string {
+		var b strings.Builder
+		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+		for _, l := range lines {
+			fmt.Fprintf(w, "%s\t%s\n", l.Name, l.Value)
+		}
+		_ = w.Flush() // a builder takes all
+		return b.String()
+	})
+}
+
+// facts is what info says, line by line.
+func facts(withEnv bool) (lines []pair, err error) {
+	line := func(name, format string, args ...any) {
+		lines = append(lines, pair{name, fmt.Sprintf(format, args...)})
+	}
 	line("version", "%s", version())
 	line("go", "%s %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	line("mpi", "%s", built(strings.Contains(","+setting("-tags")+",", ",mpi,")))
-	line("cgo", "%s", built(setting("CGO_ENABLED") == "1"))
+	b := built()
+	line("mpi", "%s", or(b.MPI, "not built in"))
+	line("cgo", "%s", map[bool]string{true: "built in", false: "not built in"}[b.Cgo])
 	if name, n := bootstrap.Launcher(); name != "" {
 		line("launcher", "%s, %d ranks", name, n)
 	} else {
@@ -52,16 +89,16 @@ func info(args []string, out io.Writer) error {
 		line(name, "%s", state)
 	}
 	if err := devices(line); err != nil {
-		return err
+		return nil, err
 	}
 	rdma(line)
-	if *withEnv {
-		fmt.Fprintln(w)
+	if withEnv {
+		line("", "")
 		for _, v := range env.All() {
 			line(v.Name, "%s\t%s\t%s", value(v), v.Kind, v.Doc)
 		}
 	}
-	return w.Flush()
+	return lines, nil
 }
 
 // devices lists the CUDA devices, if the driver and some are there.
@@ -110,6 +147,13 @@ func devices(line func(name, format string, args ...any)) error {
 	return nil
 }
 
+func or(s, empty string) string {
+	if s == "" {
+		return empty
+	}
+	return s
+}
+
 func value(v env.Info) string {
 	s, ok := os.LookupEnv(v.Name)
 	switch {
@@ -121,44 +165,6 @@ func value(v env.Info) string {
 		return v.Default + " (default)"
 	}
 	return "-"
-}
-
-func built(in bool) string {
-	if in {
-		return "built in"
-	}
-	return "not built in"
-}
-
-// version is the module's version, and the commit if the build knows it.
-func version() string {
-	b, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := b.Main.Version
-	if v == "" || v == "(devel)" {
-		v = "devel"
-	}
-	if r := setting("vcs.revision"); r != "" && !strings.Contains(v, r[:min(12, len(r))]) {
-		v += " " + r[:min(12, len(r))]
-		if setting("vcs.modified") == "true" {
-			v += "+dirty"
-		}
-	}
-	return v
-}
-
-// setting is a setting of the build, "" if it is not known.
-func setting(key string) string {
-	if b, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range b.Settings {
-			if s.Key == key {
-				return s.Value
-			}
-		}
-	}
-	return ""
 }
 
 // rdma lists the ports of the RDMA devices, if the library and some are there. One that does not open is said.

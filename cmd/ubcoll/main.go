@@ -33,10 +33,12 @@ const (
 	exitFailed  = 7
 )
 
-var commands = []struct {
+type command struct {
 	name, help string
 	run        func(args []string, out io.Writer) error // a benchmark ends the process itself where it fails
-}{
+}
+
+var commands = []command{
 	{"bench", "measure a collective: ubcoll bench OP [flags], as nccl-tests' programs; -h lists the flags", bench},
 	{"run", "measure a sweep of points: ubcoll run FILE.toml [flags]; the same command again goes on", runSweep},
 	{"check", "say everything that is wrong with experiment files: ubcoll check FILE.toml ...", check},
@@ -44,8 +46,17 @@ var commands = []struct {
 	{"verify", "check every element of the collectives' results: ubcoll verify [flags] [OP ...]; -h lists them", verify},
 	{"tune", "measure where algorithms cross over, and write the table for UBCOLL_TUNING", tune},
 	{"launch", "start a program as the ranks of a job, without MPI: ubcoll launch -np 4 [-hosts a,b] -- ./prog", startRanks},
-	{"info", "what this build and this machine have; -env adds the environment variables", info},
+	{"env", "shell lines to build with MPI and to start: eval \"$(ubcoll env)\"", mpiEnv},
+	{"version", "of what this program was built; -json", sayVersion},
+	{"completion", "completions for a shell: ubcoll completion bash|zsh|fish", completion},
+	{"doctor", "look for what keeps jobs from running here, and say what to do; -json", examine},
+	{"info", "what this build and this machine have; -env adds the environment variables; -json", info},
 }
+
+// commandTable is commands, for those that are among them.
+var commandTable func() []command
+
+func init() { commandTable = func() []command { return commands } }
 
 func main() {
 	err := run(os.Args[1:], os.Stdout)
@@ -72,8 +83,9 @@ func run(args []string, out io.Writer) error {
 	case "help", "-h", "-help", "--help":
 		fmt.Fprint(out, "Usage: ubcoll COMMAND [arguments]\n\n")
 		for _, c := range commands {
-			fmt.Fprintf(out, "  %-8s %s\n", c.name, c.help)
+			fmt.Fprintf(out, "  %-10s %s\n", c.name, c.help)
 		}
+		fmt.Fprint(out, "\nubcoll COMMAND -h says more. One dash and two mean the same.\n")
 		return nil
 	}
 	if args[0] == agentName {

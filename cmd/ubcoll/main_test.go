@@ -212,7 +212,7 @@ func TestExitCodes(t *testing.T) {
 		{"unknown command", nil, []string{"banch"}, 6, `unknown command "banch": did you mean bench`},
 		{"no operation", nil, []string{"bench", "-b", "8"}, 6, "which operation? (all_reduce, "},
 		{"unknown operation", nil, []string{"bench", "allreduce"}, 6, "did you mean all_reduce?"},
-		{"unknown flag", nil, []string{"bench", "barrier", "-Q", "1"}, 6, "not defined: -Q"},
+		{"unknown flag", nil, []string{"bench", "barrier", "-Q", "1"}, 6, "unknown flag -Q"},
 		{"argument", nil, []string{"bench", "barrier", "-n", "2", "x"}, 6, `unexpected argument "x"`},
 		{"root", nil, append([]string{"bench", "broadcast", "-r", "5"}, quick...), 6, "root 5 of 2 ranks"},
 		{"ranks", []string{"NTHREADS=many"}, append([]string{"bench", "barrier"}, quick...), 6, `NTHREADS="many"`},
@@ -241,10 +241,10 @@ func TestExitCodes(t *testing.T) {
 		{"tune what", nil, []string{"tune", "all_reduce"}, 6, `unexpected argument "all_reduce"`},
 		{"tune without a GPU", []string{"UBCOLL_CUDA=off"}, []string{"tune", "-device", "cuda"}, 5, "not supported"},
 		{"tune one algorithm", []string{"UBCOLL_ALGO=ring"}, []string{"tune", "-device", "host"}, 6, "UBCOLL_ALGO asks for ring: unset it"},
-		{"tune with", nil, []string{"tune", "-q"}, 6, "tune: flag provided but not defined: -q"},
+		{"tune with", nil, []string{"tune", "-q"}, 6, "tune: unknown flag -q"},
 		{"threads of a job's process", []string{"UBCOLL_RANKS_PER_PROCESS=0", "UBCOLL_RANK=0", "UBCOLL_SIZE=1"},
 			[]string{"bench", "barrier"}, 6, "want a whole number from 1"},
-		{"info", nil, []string{"info", "x"}, 6, "info takes -env"},
+		{"info", nil, []string{"info", "x"}, 6, `info: unexpected argument "x"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, stderr, code := testkit.Program(t, c.env, c.args...)
@@ -312,7 +312,7 @@ func TestInfo(t *testing.T) {
 	secret := "UBCOLL_SECRET=hush-hush-hush-hush"
 	stdout, stderr, code := testkit.Program(t, []string{secret, "UBCOLL_LOG=info"}, "info", "-env")
 	require.Equal(t, 0, code, stderr)
-	for _, want := range []string{`(?m)^version  `, `(?m)^go +go1`, `(?m)^mpi +(not )?built in$`, `(?m)^instructions +\w+$`,
+	for _, want := range []string{`(?m)^version  `, `(?m)^go +go1`, `(?m)^mpi +\S`, `(?m)^instructions +\w+$`,
 		`(?m)^UBCOLL_SECRET +\(set\) `, `(?m)^UBCOLL_LOG +info +error\|warn\|info\|debug  `,
 		`(?m)^UBCOLL_TIMEOUT +10m \(default\) `} {
 		require.Regexp(t, regexp.MustCompile(want), stdout)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -15,7 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/experiment"
 )
 
-const mrUsage = `Usage: ubcoll bench mr [flags]
+const mrUsage = `bench mr [flags]
 
 What registering memory with an RDMA device costs, and puts, gets and atomic operations between two ranks, with
 perftest's method and columns. The ranks are two processes, of mpirun or of UBCOLL_RANK, UBCOLL_SIZE and
@@ -48,8 +47,7 @@ func benchMR(args []string, out io.Writer) error {
 func parseMR(args []string, help io.Writer) (cfg mr.Config, job ubcoll.Options, output string, err error) {
 	cfg = mr.Default()
 	job = ubcoll.Options{Register: ubcoll.RegisterExplicit, Devices: ubcoll.DevicesOff}
-	fs := flag.NewFlagSet("mr", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
+	fs := newFlags("bench mr")
 	bytes := func(name, usage string, at *int) {
 		fs.Func(name, usage, func(s string) error {
 			n, err := experiment.ParseSize(s)
@@ -65,13 +63,8 @@ func parseMR(args []string, help io.Writer) (cfg mr.Config, job ubcoll.Options, 
 	fs.IntVar(&cfg.GID, "gid", cfg.GID, "`row` of the port's table of GIDs (-1: RoCE v2 before v1, IPv4 before IPv6)")
 	fs.DurationVar(&job.Timeout, "T", 0, "longest wait of the ranks for each other (10m)")
 	fs.StringVar(&output, "J", "", "also write results, with all spreads, to a new `file`: .json")
-	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(help, mrUsage)
-		fs.SetOutput(help)
-		fs.PrintDefaults()
+	if err := parseFlags(fs, args, mrUsage, help); err != nil {
 		return cfg, job, "", err
-	} else if err != nil {
-		return cfg, job, "", usageError("bench mr: %w", err)
 	}
 	var faults []error
 	if fs.NArg() > 0 {

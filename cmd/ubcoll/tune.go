@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -22,27 +21,24 @@ import (
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
+const tuneUsage = `tune [flags]
+
+Measures where algorithms cross over, on devices for jobs of as many ranks, and writes the table for UBCOLL_TUNING.`
+
 // tune measures where the algorithms of collectives cross over, and writes the file for UBCOLL_TUNING.
 func tune(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet("tune", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
+	fs := newFlags("tune")
 	name := fs.String("o", "ubcoll-tuning.json", "the table's file; of an existing one, what is not measured stays")
 	device := fs.String("device", measure.Auto,
 		"what to measure: host memory, cuda (devices), or auto: both, where all ranks have a GPU")
 	most := fs.String("e", "", "largest size in bytes, from 64K (64M of host memory, 512M on devices)")
 	threads := fs.Int("t", 0,
 		"goroutine ranks of each process, or of the only one (1 under a launcher, else NTHREADS, or 2)")
-	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(out, "Usage: ubcoll tune [flags]\n\nIt measures where algorithms cross over, on devices for jobs of as many ranks, and "+
-			"writes the table\nfor UBCOLL_TUNING.\n\n")
-		fs.SetOutput(out)
-		fs.PrintDefaults()
+	if err := parseFlags(fs, args, tuneUsage, out); err != nil {
 		return err
-	} else if err != nil {
-		return usageError("tune: %w", err)
 	}
-	if fs.NArg() > 0 {
-		return usageError("tune: unexpected argument %q", fs.Arg(0))
+	if err := noArguments(fs); err != nil {
+		return err
 	}
 	j := tuneJob{name: *name, device: *device, rounds: 3}
 	var err error

@@ -21,7 +21,8 @@ const module = "github.com/ubcoll/ubcoll"
 // layers is the order of the rooms: a package may import only packages on lines above its own (and, in hw, those of
 // its own line). "" is the root package; a star stands for everything below a folder.
 var layers = [][]string{
-	{"hw", "dtype", "internal/race", "internal/nearest", "internal/stats"},
+	{"internal/nearest", "scripts"},
+	{"hw", "dtype", "internal/race", "internal/stats"},
 	{"fault"},
 	{"internal/reason"},
 	{"internal/env"},

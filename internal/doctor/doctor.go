@@ -1,0 +1,168 @@
+// Package doctor looks for what keeps jobs from running, or from running fast, on a machine: checks with a name, a
+// reason and a cure.
+package doctor
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+)
+
+// Status is what came of a check.
+type Status string
+
+// The outcomes. Fail means that jobs will not run as they are meant to, Warn that they may be slow or limited, Skip that
+// the check does not apply here or could not look.
+const (
+	Pass Status = "PASS"
+	Warn Status = "WARN"
+	Fail Status = "FAIL"
+	Skip Status = "SKIP"
+)
+
+// Finding is one check's answer.
+type Finding struct {
+	Check  string `json:"check"`
+	Status Status `json:"status"`
+	Reason string `json:"reason"`
+	Cure   string `json:"cure,omitempty"` // of what is no PASS
+}
+
+// View is what the checks see of a system. Tests put another in its place.
+type View struct {
+	FS     fs.FS                     // the root folder
+	Getenv func(name string) string  // of this process
+	Room   func() (int64, error)     // free bytes of /dev/shm
+	Write  func(folder string) error // makes a file there and removes it
+
+	Processors int     // that this process may use
+	Quota      float64 // processors' worth of time that its control groups allow; 0 = all
+	Cores      int
+
+	BuiltMPI string // the linked MPI library; "" = none
+	Launcher string // that started this process; "" = none
+	Ranks    int    // as it says
+	Mpirun   func() (string, error)
+
+	GPUs   []GPU
+	GPUErr error // why there are none
+	RDMA   []Port
+	Verbs  error // why there are none
+	IB     string
+
+	Hostname   string
+	Lookup     func(name string) ([]string, error)
+	Interfaces []Interface
+}
+
+// GPU is a device, and the others whose memory it cannot reach.
+type GPU struct {
+	Name        string
+	Unreachable []string
+	VMM, Export bool
+}
+
+// Port is a port of an RDMA device.
+type Port struct {
+	Name   string
+	Active bool
+	State  string
+}
+
+// Interface is an interface of the network.
+type Interface struct {
+	Name      string
+	Up        bool
+	Loopback  bool
+	Addresses []string
+}
+
+// checks are all, in the order in which they are printed.
+var checks = []struct {
+	name string
+	look func(v *View) Finding
+}{
+	{"mpi", mpi}, {"memlock", memlock}, {"shared-memory", shared}, {"processors", processors}, {"gpu", gpu},
+	{"rdma", rdma}, {"network", network}, {"host-name", hostName},
+}
+
+// Examine runs all checks. Local; it starts no job.
+func Examine(v *View) (all []Finding) {
+	for _, c := range checks {
+		f := c.look(v)
+		f.Check = c.name
+		all = append(all, f)
+	}
+	return all
+}
+
+// Failed reports whether a check failed.
+func Failed(all []Finding) bool {
+	return slices.ContainsFunc(all, func(f Finding) bool { return f.Status == Fail })
+}
+
+// Print writes findings as lines, each with its cure below.
+func Print(w io.Writer, all []Finding) error {
+	for _, f := range all {
+		if _, err := fmt.Fprintf(w, "%s  %-13s  %s\n", f.Status, f.Check, f.Reason); err != nil {
+			return err
+		}
+		if f.Cure != "" {
+			if _, err := fmt.Fprintf(w, "      %-13s  %s\n", "", f.Cure); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func found(s Status, reason, cure string, args ...any) Finding {
+	return Finding{Status: s, Reason: fmt.Sprintf(reason, args...), Cure: cure}
+}
+
+// family is which MPI a text is of.
+func family(text string) string {
+	text = strings.ToLower(text)
+	for _, f := range []struct{ word, name string }{
+		{"open mpi", "Open MPI"}, {"openrte", "Open MPI"}, {"prrte", "Open MPI"}, {"intel", "Intel MPI"}, {"mvapich", "MVAPICH"},
+		{"mpich", "MPICH"}, {"hydra", "MPICH"},
+	} {
+		if strings.Contains(text, f.word) {
+			return f.name
+		}
+	}
+	return ""
+}
+
+// kin reports whether one's launcher starts the other's programs: those that descend from MPICH do.
+func kin(a, b string) bool { return a == b || a != "Open MPI" && b != "Open MPI" }
+
+func mpi(v *View) Finding {
+	of := family(v.BuiltMPI)
+	switch {
+	case v.BuiltMPI == "" && v.Launcher != "" && v.Ranks != 1:
+		return found(Fail, "%s started this, and this program was built without MPI", "build it with MPI: eval \"$(ubcoll env)\"; go "+
+			"build -tags mpi; or start it with ubcoll launch", v.Launcher)
+	case v.BuiltMPI == "":
+		return found(Skip, "built without MPI", "")
+	case v.Launcher != "" && family(v.Launcher) != "" && !kin(family(v.Launcher), of):
+		return found(Fail, "%s started this, and this program was built with %s: each rank would run alone",
+			"start it with the mpirun of "+of+", which ubcoll env names", v.Launcher, v.BuiltMPI)
+	case v.Launcher != "":
+		return found(Pass, "%s, started by %s", "", v.BuiltMPI, v.Launcher)
+	}
+	text, err := v.Mpirun()
+	switch run := family(text); {
+	case err != nil:
+		return found(Warn, "built with %s, and mpirun cannot be run: %v", "install its launcher, or add it to PATH; ubcoll env names it",
+			v.BuiltMPI, err)
+	case run == "":
+		return found(Warn, "built with %s, and whose the mpirun in PATH is cannot be told", "start with what ubcoll env names", v.BuiltMPI)
+	case !kin(run, of):
+		return found(Fail, "built with %s, and the mpirun in PATH is %s's", "start with the mpirun that ubcoll env names, or build with MPICC "+
+			"of the other", v.BuiltMPI, run)
+	}
+	return found(Pass, "%s, and the mpirun in PATH is of the same", "", v.BuiltMPI)
+}

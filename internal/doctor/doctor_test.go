@@ -1,0 +1,127 @@
+package doctor
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+)
+
+const limits = "Limit                     Soft Limit           Hard Limit           Units     \n" +
+	"Max open files            1024                 1048576              files     \n" +
+	"Max locked memory         %SOFT                unlimited            bytes     \n"
+
+func withLock(soft string) fs.FS {
+	return fstest.MapFS{
+		"proc/self/limits": {Data: bytes.ReplaceAll([]byte(limits), []byte("%SOFT"), []byte(soft))},
+		"dev/shm":          {Mode: fs.ModeDir | 0o777},
+	}
+}
+
+// healthy is a machine of which every check passes.
+func healthy() *View {
+	return &View{FS: withLock("unlimited"), Getenv: func(string) string { return "" }, Room: func() (int64, error) { return 1 << 30, nil },
+		Write: func(string) error { return nil }, Processors: 8, Cores: 4, BuiltMPI: "Open MPI v4.1.4",
+		Mpirun: func() (string, error) { return "mpirun (Open MPI) 4.1.4", nil },
+		GPUs:   []GPU{{"cuda:0", nil, true, true}, {"cuda:1", nil, true, true}}, RDMA: []Port{{"mlx5_0:1", true, "active"}},
+		Hostname: "a", Lookup: func(string) ([]string, error) { return []string{"10.0.0.1"}, nil },
+		Interfaces: []Interface{{"lo", true, true, []string{"127.0.0.1"}}, {"eth0", true, false, []string{"10.0.0.1"}}}}
+}
+
+func TestHealthy(t *testing.T) {
+	all := Examine(healthy())
+	require.Len(t, all, len(checks))
+	for _, f := range all {
+		require.Equal(t, Pass, f.Status, "%+v", f)
+		require.NotEmpty(t, f.Reason)
+		require.Empty(t, f.Cure)
+	}
+	require.False(t, Failed(all))
+}
+
+func TestChecks(t *testing.T) {
+	nothing := errors.New("no such library")
+	for _, c := range []struct {
+		name   string
+		check  string
+		change func(v *View)
+		status Status
+		reason string
+	}{
+		{"no MPI", "mpi", func(v *View) { v.BuiltMPI = "" }, Skip, "built without MPI"},
+		{"no MPI under mpirun", "mpi", func(v *View) { v.BuiltMPI, v.Launcher, v.Ranks = "", "mpirun of Open MPI", 4 }, Fail,
+			"mpirun of Open MPI started this, and this program was built without MPI"},
+		{"no MPI, one rank", "mpi", func(v *View) { v.BuiltMPI, v.Launcher, v.Ranks = "", "srun", 1 }, Skip, "built without MPI"},
+		{"under another", "mpi", func(v *View) { v.Launcher = "mpirun of MPICH or Intel MPI" }, Fail, "each rank would run alone"},
+		{"under its own", "mpi", func(v *View) { v.Launcher = "mpirun of Open MPI" }, Pass, "started by mpirun of Open MPI"},
+		{"under srun", "mpi", func(v *View) { v.Launcher = "srun" }, Pass, "started by srun"},
+		{"another in PATH", "mpi", func(v *View) { v.BuiltMPI = "MPICH Version: 4.0.2" }, Fail, "the mpirun in PATH is Open MPI's"},
+		{"a relative in PATH", "mpi", func(v *View) {
+			v.BuiltMPI = "Intel(R) MPI Library 2021"
+			v.Mpirun = func() (string, error) { return "HYDRA build details", nil }
+		}, Pass, "of the same"},
+		{"none in PATH", "mpi", func(v *View) { v.Mpirun = func() (string, error) { return "", nothing } }, Warn, "cannot be run"},
+		{"strange mpirun", "mpi", func(v *View) { v.Mpirun = func() (string, error) { return "mpirun 1", nil } }, Warn, "cannot be told"},
+		{"little to lock", "memlock", func(v *View) { v.FS = withLock("8388608") }, Warn, "at most 8192 KiB"},
+		{"enough to lock", "memlock", func(v *View) { v.FS = withLock("1073741824") }, Pass, "1024 MiB"},
+		{"strange limit", "memlock", func(v *View) { v.FS = withLock("much") }, Skip, `"much"`},
+		{"no limits", "memlock", func(v *View) { v.FS = fstest.MapFS{} }, Skip, "cannot be read"},
+		{"no such limit", "memlock", func(v *View) { v.FS = fstest.MapFS{"proc/self/limits": {}} }, Skip, "does not say"},
+		{"no /dev/shm", "shared-memory", func(v *View) { v.FS = fstest.MapFS{} }, Warn, "there is no /dev/shm"},
+		{"/dev/shm is a file", "shared-memory", func(v *View) { v.FS = fstest.MapFS{"dev/shm": {}} }, Warn, "there is no /dev/shm"},
+		{"/dev/shm of others", "shared-memory", func(v *View) { v.Write = func(string) error { return fs.ErrPermission } }, Warn,
+			"cannot be written: permission denied"},
+		{"/dev/shm of containers", "shared-memory", func(v *View) { v.Room = func() (int64, error) { return 64 << 20, nil } }, Warn, "64 MiB are free"},
+		{"/dev/shm of unknown size", "shared-memory", func(v *View) { v.Room = func() (int64, error) { return 0, nothing } }, Skip, "cannot be told"},
+		{"quota", "processors", func(v *View) { v.Quota = 1.5 }, Warn, "8 processors, and a control group that allows 1.5"},
+		{"quota that is no limit", "processors", func(v *View) { v.Quota = 8 }, Pass, "8 processors, 4 cores"},
+		{"one processor", "processors", func(v *View) { v.Processors = 1 }, Warn, "1 processor"},
+		{"no GPU", "gpu", func(v *View) { v.GPUs, v.GPUErr = nil, nothing }, Skip, "no GPU: no such library"},
+		{"a driver without GPU", "gpu", func(v *View) { v.GPUs = nil }, Skip, "no GPU"},
+		{"GPUs apart", "gpu", func(v *View) { v.GPUs[1].Unreachable = []string{"cuda:0"} }, Fail, "cuda:1 has no access to cuda:0"},
+		{"an old GPU", "gpu", func(v *View) { v.GPUs[0].VMM = false }, Fail, "cuda:0 cannot share memory"},
+		{"one GPU", "gpu", func(v *View) { v.GPUs = v.GPUs[:1] }, Pass, "1 GPUs"},
+		{"no library for RDMA", "rdma", func(v *View) { v.RDMA, v.Verbs = nil, nothing }, Skip, "no RDMA: no such library"},
+		{"none where it must be", "rdma", func(v *View) { v.RDMA, v.Verbs, v.IB = nil, nothing, "on" }, Fail, "UBCOLL_IB=on, and no RDMA"},
+		{"no device", "rdma", func(v *View) { v.RDMA = nil }, Skip, "no RDMA device"},
+		{"no device where it must be", "rdma", func(v *View) { v.RDMA, v.IB = nil, "on" }, Fail, "no RDMA device"},
+		{"a port is down", "rdma", func(v *View) { v.RDMA = append(v.RDMA, Port{"mlx5_1:1", false, "down"}) }, Warn,
+			"active: mlx5_0:1; not: mlx5_1:1 (down)"},
+		{"all are down", "rdma", func(v *View) { v.RDMA[0] = Port{"mlx5_0:1", false, "init"} }, Warn, "no port is active: mlx5_0:1 (init)"},
+		{"all are down, and must not", "rdma", func(v *View) { v.RDMA[0].Active, v.IB = false, "on" }, Fail, "no port is active"},
+		{"loopback alone", "network", func(v *View) { v.Interfaces = v.Interfaces[:1] }, Warn, "only loopback is up"},
+		{"a link is down", "network", func(v *View) { v.Interfaces[1].Up = false }, Warn, "only loopback is up"},
+		{"many addresses", "network", func(v *View) { v.Interfaces[1].Addresses = make([]string, 5) }, Warn, "5 addresses, of which the first 4"},
+		{"many addresses, and a choice", "network", func(v *View) {
+			v.Interfaces[1].Addresses = make([]string, 5)
+			v.Getenv = func(name string) string { return map[string]string{"UBCOLL_NET": "eth0"}[name] }
+		}, Pass, "eth0"},
+		{"no name", "host-name", func(v *View) { v.Hostname = "" }, Warn, "no name"},
+		{"unknown name", "host-name", func(v *View) { v.Lookup = func(string) ([]string, error) { return nil, nothing } }, Warn, "has no address"},
+		{"Debian's name", "host-name", func(v *View) { v.Lookup = func(string) ([]string, error) { return []string{"127.0.1.1"}, nil } }, Warn,
+			"a is 127.0.1.1 here"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := healthy()
+			c.change(v)
+			for _, f := range Examine(v) {
+				if f.Check != c.check {
+					continue
+				}
+				require.Equal(t, c.status, f.Status, "%+v", f)
+				require.Contains(t, f.Reason, c.reason)
+				require.Equal(t, f.Status == Warn || f.Status == Fail, f.Cure != "", "who is told of a fault is told the cure")
+				require.Equal(t, c.status == Fail, Failed([]Finding{f}))
+				var b bytes.Buffer
+				require.NoError(t, Print(&b, []Finding{f}))
+				require.Contains(t, b.String(), string(c.status)+"  "+c.check)
+				require.Contains(t, b.String(), f.Cure)
+				return
+			}
+			t.Fatalf("no check %s", c.check)
+		})
+	}
+}

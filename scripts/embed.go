@@ -1,0 +1,9 @@
+// Package scripts has those scripts that programs carry with them.
+package scripts
+
+import _ "embed"
+
+// MPIEnv is mpienv, which ubcoll env runs where there is no repository.
+//
+//go:embed mpienv
+var MPIEnv string
