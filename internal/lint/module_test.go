@@ -33,7 +33,9 @@ func TestGoGet(t *testing.T) {
 	proxy := t.TempDir()
 	at := filepath.Join(proxy, filepath.FromSlash(module), "@v")
 	require.NoError(t, os.MkdirAll(at, 0o755))
-	write := func(name, text string) { require.NoError(t, os.WriteFile(filepath.Join(at, name), []byte(text), 0o644)) }
+	write := func(name, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(at, name), []byte(text), 0o644))
+	}
 	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	require.NoError(t, err)
 	write("list", version+"\n")
