@@ -103,11 +103,7 @@ func ranges(ranks []int) string {
 
 // printGroups writes the first answer whole, and of each other one the lines that the first has not.
 func printGroups[T any](out io.Writer, groups []group[T], text func(T) string) error {
-	var err error
-	say := func(s string) {
-		_, werr := io.WriteString(out, s)
-		err = errors.Join(err, werr)
-	}
+	var b strings.Builder
 	var first []string
 	for i, g := range groups {
 		lines := slices.Collect(strings.Lines(text(g.Answer)))
@@ -120,16 +116,17 @@ func printGroups[T any](out io.Writer, groups []group[T], text func(T) string) e
 			if i > 0 {
 				differs = ", where it differs"
 			}
-			say(fmt.Sprintf("%s %s%s:\n", head, g.Ranks, differs))
+			fmt.Fprintf(&b, "%s %s%s:\n", head, g.Ranks, differs)
 		}
 		if i == 0 {
 			first = lines
 		}
 		for _, line := range lines {
 			if i == 0 || !slices.Contains(first, line) {
-				say(line)
+				b.WriteString(line)
 			}
 		}
 	}
+	_, err := io.WriteString(out, b.String()) // at once: processes that found no job print side by side
 	return err
 }
