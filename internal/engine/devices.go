@@ -10,17 +10,19 @@ import (
 
 // Limits of devices, which kernels and transports share.
 const (
-	MaxRanks   = 8    // that use devices together
+	MaxRanks   = 72   // that use devices together: a domain of NVLink has no more devices
 	MaxExtents = 1024 // exported allocations of a rank at a time
-
-	TableBytes = MaxRanks * MaxExtents * 8 // of device memory: all that a DevicePeer's Row is of
 )
+
+// TableBytes is of device memory: the rows of all of so many peers, see DevicePeer.Row.
+func TableBytes(peers int) int { return peers * MaxExtents * 8 }
 
 // DeviceTransport is a Transport's way to other ranks' devices.
 type DeviceTransport interface {
 	// UseDevice has the transport export memory of ctx's device, which the heap uses already, and import that of peers
-	// that use one. It comes before Card, and once. ctx stays the caller's, and open until after Close.
-	UseDevice(ctx *cuda.Context) error
+	// that use one, of which there are so many at most. It comes before Card, and once. ctx stays the caller's, and open
+	// until after Close.
+	UseDevice(ctx *cuda.Context, peers int) error
 	// Export makes a device allocation reachable for the peers that use a device, those that Attach finds later too,
 	// until Withdraw. Local, does not wait for them: they import it in the background, see Missing. extent is its number
 	// among this rank's exports. Exporting it again changes nothing. The error is fault.ErrStale if the memory was freed

@@ -145,7 +145,7 @@ func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelera
 	}
 	mine := index[t.Rank()]
 	layout := kernels.First(t.Size())
-	g, err := useGPU(c.Domain(), mine, layout.Bytes())
+	g, err := useGPU(c.Domain(), mine, t.Size()-1, layout.Bytes())
 	if err != nil {
 		return nil, fmt.Errorf("rank %d could not use cuda:%d: %w", c.Rank(), mine, err)
 	}
@@ -159,9 +159,9 @@ func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelera
 	return d, nil
 }
 
-// useGPU makes dom's side of device i, with room for an area of so many bytes. What an error leaves behind goes with the
-// domain.
-func useGPU(dom *engine.Domain, i, area int) (*Domain, error) {
+// useGPU makes dom's side of device i, with room for so many peers and an area of so many bytes. What an error leaves
+// behind goes with the domain.
+func useGPU(dom *engine.Domain, i, peers, area int) (*Domain, error) {
 	ctx, err := cuda.Primary(hw.CUDA(i))
 	if err != nil {
 		return nil, err
@@ -170,10 +170,10 @@ func useGPU(dom *engine.Domain, i, area int) (*Domain, error) {
 	dom.SetDevice(g)
 	dom.Heap.UseDevice(ctx)
 	dom.Heap.OnQuiesce(g.quiesce)
-	if err := dom.Heap.ReserveDevice(area + engine.TableBytes); err != nil {
+	if err := dom.Heap.ReserveDevice(area + engine.TableBytes(peers)); err != nil {
 		return g, err
 	}
-	return g, dom.Exports.UseDevice(ctx)
+	return g, dom.Exports.UseDevice(ctx, peers)
 }
 
 // quiesce waits until nothing that communicators of the domain have queued runs any more. Kernels end by themselves,

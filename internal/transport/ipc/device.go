@@ -19,11 +19,11 @@ type device struct {
 	t      *Transport
 	ctx    *cuda.Context
 	page   *mem.Allocation // of the ledger
-	ledger *ledger
-	rows   *mem.Allocation // u64 [maxPeers][maxExtents] on the device: where peers' extents are mapped, for kernels
+	ledger ledger
+	rows   *mem.Allocation // u64 [peers][maxExtents] on the device: where their extents are mapped, for kernels; or nil
 
-	remotes [maxPeers]atomic.Pointer[remote] // in the order of Attach, as in ledger.attached
-	looked  atomic.Uint32                    // the doorbell's value when progress last looked
+	remotes []atomic.Pointer[remote] // as many as there may be, in the order of Attach, as in ledger.attached
+	looked  atomic.Uint32            // the doorbell's value when progress last looked
 
 	// importing is held while the driver works, which takes long. Whoever holds it may wait for a peer's service, but
 	// not for its importing.
@@ -36,11 +36,14 @@ type device struct {
 }
 
 // UseDevice implements engine.DeviceTransport. The heap uses ctx already.
-func (t *Transport) UseDevice(ctx *cuda.Context) error {
+func (t *Transport) UseDevice(ctx *cuda.Context, peers int) error {
 	if t.device.Load() != nil {
 		return fmt.Errorf("use %v: this rank uses a device already: %w", ctx.Device(), fault.ErrInUse)
 	}
-	d := &device{t: t, ctx: ctx}
+	if peers < 0 || peers >= engine.MaxRanks {
+		return fmt.Errorf("use %v with %d peers, not 0 to %d: %w", ctx.Device(), peers, engine.MaxRanks-1, fault.ErrLimit)
+	}
+	d := &device{t: t, ctx: ctx, remotes: make([]atomic.Pointer[remote], peers)}
 	if err := d.open(); err != nil {
 		return fmt.Errorf("use %v: %w", ctx.Device(), errors.Join(err, d.free()))
 	}
@@ -54,13 +57,17 @@ func (t *Transport) UseDevice(ctx *cuda.Context) error {
 }
 
 func (d *device) open() (err error) {
-	if d.page, err = d.t.heap.Alloc(ledgerBytes); err != nil {
+	peers := len(d.remotes)
+	if d.page, err = d.t.heap.Alloc(ledgerBytes(peers)); err != nil {
 		return err
 	}
-	d.ledger = (*ledger)(d.page.Ptr)
+	d.ledger = ledgerAt(d.page.Ptr, peers)
 	d.ledger.magic, d.ledger.domain = ledgerMagic, d.t.heap.Domain
-	if d.rows, err = d.t.heap.AllocDevicePart(engine.TableBytes); err != nil {
-		return err
+	d.ledger.peers.Store(uint64(peers))
+	if peers > 0 {
+		if d.rows, err = d.t.heap.AllocDevicePart(engine.TableBytes(peers)); err != nil {
+			return err
+		}
 	}
 	d.stream, err = d.ctx.NewStream()
 	return err
@@ -128,25 +135,37 @@ func (d *device) meet(p *peer, at mem.Location) (*remote, error) {
 	for range d.all() {
 		slot++
 	}
-	if slot == maxPeers {
-		return nil, fmt.Errorf("share device memory with more than %d peers: %w", maxPeers, fault.ErrLimit)
+	if slot == len(d.remotes) {
+		return nil, fmt.Errorf("share device memory with more than %d peers: %w", slot, fault.ErrLimit)
 	}
-	ptr, err := p.Resolve(at, ledgerBytes)
-	if err == nil && (at.Offset%128 != 0 || !p.Live(at)) {
-		err = fmt.Errorf("ledger at %+v: %w", at, fault.ErrStale)
-	}
+	l, err := p.ledger(at)
 	if err != nil {
 		return nil, fmt.Errorf("ledger of %v: %w", p.card.Process, err)
-	}
-	l, err := checkLedger(ptr, p.card.Domain)
-	if err != nil {
-		return nil, err
 	}
 	r := &remote{d: d, p: p, ledger: l, at: at, slot: slot}
 	r.mine.Store(-1)
 	d.ledger.attached[slot].Store(p.card.Domain)
 	d.remotes[slot].Store(r)
 	return r, nil
+}
+
+// ledger is the peer's, at at.
+func (p *peer) ledger(at mem.Location) (ledger, error) {
+	ptr, err := p.Resolve(at, int(unsafe.Sizeof(ledgerHead{})))
+	if err != nil {
+		return ledger{}, err
+	}
+	if at.Offset%128 != 0 || !p.Live(at) {
+		return ledger{}, fmt.Errorf("ledger at %+v: %w", at, fault.ErrStale)
+	}
+	peers, err := checkLedger(ptr, p.card.Domain)
+	if err != nil {
+		return ledger{}, err
+	}
+	if ptr, err = p.Resolve(at, ledgerBytes(peers)); err != nil {
+		return ledger{}, fmt.Errorf("of %d peers: %w", peers, err)
+	}
+	return ledgerAt(ptr, peers), nil
 }
 
 // progress follows what peers export and withdraw. Who finds another goroutine at it leaves it all to that one, which
@@ -212,12 +231,12 @@ func (r *remote) why(extent uint32, v, got uint64) string {
 type remote struct {
 	d      *device
 	p      *peer
-	ledger *ledger
+	ledger ledger
 	at     mem.Location
 	slot   int          // of the peer here: in ledger.attached, acks, failures and rows
 	mine   atomic.Int32 // of this rank in the peer's ledger, -1 until it is known
 	silent atomic.Bool  // it let a Withdraw time out: later ones hardly wait for it
-	maps   [maxExtents]mapping
+	maps   []mapping    // of the extents that were ever exported; under device.importing
 }
 
 // over reports whether the peer has closed, so that it follows nothing any more.
@@ -288,21 +307,22 @@ func (p *peer) take(ctx context.Context, extent uint32, offset, n uint64, holds 
 	if r.d.closed {
 		return 0, fmt.Errorf("import: %w", fault.ErrClosed)
 	}
-	if r.maps[extent].err != nil {
-		r.maps[extent].version = 0 // try again
+	m := r.mapping(extent)
+	if m.err != nil {
+		m.version = 0 // try again
 	}
 	if err := r.follow(ctx, extent); err != nil {
 		return 0, fmt.Errorf("import extent %d of %v: %w", extent, p.card.Process, err)
 	}
-	if r.maps[extent].addr == 0 {
+	if m.addr == 0 {
 		return 0, fmt.Errorf("import extent %d of %v: it was withdrawn: %w", extent, p.card.Process, fault.ErrStale)
 	}
-	if size := r.maps[extent].size; offset > size || n > size-offset {
+	if size := m.size; offset > size || n > size-offset {
 		return 0, fmt.Errorf("import extent %d of %v: bytes [%d,+%d) of %d: %w", extent, p.card.Process, offset, n, size,
 			fault.ErrStale)
 	}
-	r.maps[extent].held += holds
-	return r.maps[extent].addr + cuda.Addr(offset), nil
+	m.held += holds
+	return m.addr + cuda.Addr(offset), nil
 }
 
 // Unhold implements engine.DevicePeer.
@@ -310,7 +330,7 @@ func (p *peer) Unhold(extent uint32) error {
 	r := p.remote
 	r.d.importing.Lock()
 	defer r.d.importing.Unlock()
-	m := &r.maps[extent]
+	m := r.mapping(extent)
 	if m.held > 0 { // else Close has come before
 		m.held--
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -202,12 +203,13 @@ func TestUseDeviceFails(t *testing.T) {
 		r := newRank(t, false, secret)
 		r.heap.UseDevice(ctx)
 		t.Setenv("UBCOLL_EMULATE_FAIL", call)
-		err := r.UseDevice(ctx)
+		err := r.UseDevice(ctx, somePeers)
 		t.Setenv("UBCOLL_EMULATE_FAIL", "")
 		require.ErrorIs(t, err, fault.ErrLimit, call)
 		require.Nil(t, r.device.Load())
-		require.NoError(t, r.UseDevice(ctx), "again")
-		require.ErrorIs(t, r.UseDevice(ctx), fault.ErrInUse)
+		require.ErrorIs(t, r.UseDevice(ctx, engine.MaxRanks), fault.ErrLimit)
+		require.NoError(t, r.UseDevice(ctx, somePeers), "again")
+		require.ErrorIs(t, r.UseDevice(ctx, somePeers), fault.ErrInUse)
 		r.close()
 	}
 	requireFoot(t, foot)
@@ -230,15 +232,10 @@ func TestDeviceTooMany(t *testing.T) {
 	clear(d.exports.numbers[:])
 	require.NoError(t, a.ctx.Free(base))
 
-	for range maxPeers {
-		b := newRank(t, false, secret)
-		b.heap.UseDevice(a.ctx)
-		require.NoError(t, b.UseDevice(a.ctx))
-		a.attach(t, b.card(t))
+	for range somePeers {
+		a.attach(t, newGPU(t, 0, false).card(t))
 	}
-	b := newRank(t, false, secret)
-	b.heap.UseDevice(a.ctx)
-	require.NoError(t, b.UseDevice(a.ctx))
+	b := newGPU(t, 0, false)
 	_, err = a.Attach(background, b.card(t))
 	require.ErrorIs(t, err, fault.ErrLimit)
 }
@@ -289,7 +286,7 @@ func TestForgedCard(t *testing.T) {
 	var good card
 	require.NoError(t, json.Unmarshal(b.card(t), &good))
 	for name, forge := range map[string]func(l *mem.Location){
-		"not a ledger":      func(l *mem.Location) { *l = b.alloc(t, ledgerBytes, "").At },
+		"not a ledger":      func(l *mem.Location) { *l = b.alloc(t, ledgerBytes(somePeers), "").At },
 		"not aligned":       func(l *mem.Location) { l.Offset += 8 },
 		"beyond the arena":  func(l *mem.Location) { l.Offset = 1 << 40 },
 		"in no arena":       func(l *mem.Location) { l.Arena = 77 },
@@ -309,6 +306,35 @@ func TestForgedCard(t *testing.T) {
 	require.Equal(t, 0, ab.remote.slot, "what failed takes no place")
 }
 
+// A peer that says that its ledger is larger than it can be, or than what it has mapped, is refused.
+func TestForgedLedgerSize(t *testing.T) {
+	a, b := newGPU(t, 0, false), newGPU(t, 1, false)
+	peers := &b.device.Load().ledger.peers
+	for _, forged := range []uint64{0, engine.MaxRanks, 1 << 40, math.MaxUint64} {
+		peers.Store(forged)
+		_, err := a.Attach(background, b.card(t))
+		require.ErrorIs(t, err, fault.ErrStale)
+		require.ErrorContains(t, err, fmt.Sprintf("room for %d peers, not 1 to 71", forged))
+	}
+	peers.Store(somePeers)
+	last := b.alloc(t, ledgerBytes(1), "")
+	for x := last; x.At.Arena == last.At.Arena; x = b.alloc(t, ledgerBytes(1), "") {
+		last = x
+	}
+	h := (*ledgerHead)(last.Ptr)
+	h.magic, h.domain = ledgerMagic, b.heap.Domain
+	h.peers.Store(engine.MaxRanks - 1)
+	var k card
+	require.NoError(t, json.Unmarshal(b.card(t), &k))
+	k.Ledger = &last.At
+	raw, err := json.Marshal(k)
+	require.NoError(t, err)
+	_, err = a.Attach(background, raw)
+	require.ErrorIs(t, err, fault.ErrStale)
+	require.ErrorContains(t, err, "of 71 peers", "its arena ends before")
+	a.attach(t, b.card(t))
+}
+
 // What a peer writes into its ledger harms nobody else.
 func TestForgedLedger(t *testing.T) {
 	emulated.Primary(t, 0)
@@ -322,7 +348,7 @@ func TestForgedLedger(t *testing.T) {
 	stopImporter(a.rank)
 	stopImporter(b.rank)
 	l := b.device.Load().ledger
-	words := unsafe.Slice((*uint64)(unsafe.Pointer(l)), ledgerBytes/8)
+	words := unsafe.Slice((*uint64)(unsafe.Pointer(l.ledgerHead)), ledgerBytes(somePeers)/8)
 	before := append([]uint64(nil), words...)
 	value := func() uint64 {
 		switch random.IntN(4) {
@@ -339,8 +365,8 @@ func TestForgedLedger(t *testing.T) {
 		e := &l.exports[random.IntN(5)]
 		e.how.Store(1 + random.Uint64N(3))
 		for _, w := range []interface{ Store(uint64) }{&e.base, &e.size, &e.id, &e.device, &e.version, &l.extents,
-			&e.handle[0], &e.handle[3], &l.acks[random.IntN(maxPeers)][random.IntN(5)], &l.attached[random.IntN(maxPeers)],
-			&l.failures[0].text[random.IntN(4)], &l.failures[0].ack} {
+			&e.handle[0], &e.handle[3], &l.acks[random.IntN(somePeers)][random.IntN(5)], &l.attached[random.IntN(somePeers)],
+			&l.failures[0].text[random.IntN(4)], &l.failures[0].ack, &l.peers} {
 			if random.IntN(2) == 0 {
 				w.Store(value())
 			}

@@ -7,11 +7,13 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
+	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/testkit"
@@ -358,4 +360,64 @@ func TestDeviceHeld(t *testing.T) {
 	require.Zero(t, a.row(t, ab, number))
 	_, err = ab.Hold(background, number, 0, 1)
 	require.ErrorIs(t, err, fault.ErrStale)
+}
+
+// All ranks that there can be reach each other's memory, and each takes memory for as many as there are.
+func TestDeviceAll(t *testing.T) {
+	emulated.Primary(t, 0)
+	emulated.Only(t)
+	foot := measure(t)
+	var all []*gpu
+	peers := make([][]*peer, engine.MaxRanks)
+	for i := range engine.MaxRanks {
+		all = append(all, newGPUOf(t, i%4, true, engine.MaxRanks-1))
+	}
+	text := func(i int) string { return fmt.Sprintf("of %02d", i) }
+	var extents []uint32
+	for i, a := range all {
+		for j, b := range all {
+			if i != j {
+				peers[i] = append(peers[i], a.attach(t, b.card(t)))
+			} else {
+				peers[i] = append(peers[i], nil)
+			}
+		}
+		extent, err := a.Export(a.make(t, 1, text(i), false))
+		require.NoError(t, err)
+		extents = append(extents, extent)
+	}
+	for i, a := range all {
+		a.imported(t, extents[i])
+		at := map[cuda.Addr]bool{}
+		for j, p := range peers[i] {
+			if p == nil {
+				continue
+			}
+			at[p.Row()] = true
+			require.Equal(t, text(j), a.take(t, a.row(t, p, extents[j]), 5))
+			require.Len(t, p.remote.maps, 1, "no more than the peer has exported")
+		}
+		require.Len(t, at, engine.MaxRanks-1)
+	}
+	for _, a := range all {
+		a.close()
+	}
+	requireFoot(t, foot)
+}
+
+// What a rank takes for its peers goes by how many they are.
+func TestDeviceTables(t *testing.T) {
+	for _, peers := range []int{0, 1, 7, engine.MaxRanks - 1} {
+		t.Run(fmt.Sprint(peers, " peers"), func(t *testing.T) {
+			d := newGPUOf(t, 0, false, peers).device.Load()
+			require.Equal(t, 128+128*maxExtents+peers*(8*maxExtents+256+8), d.page.Bytes)
+			if peers == 0 {
+				require.Nil(t, d.rows)
+				return
+			}
+			require.Equal(t, 8*maxExtents*peers, d.rows.Bytes)
+			end := uintptr(d.page.Ptr) + uintptr(d.page.Bytes)
+			require.Equal(t, end, uintptr(unsafe.Pointer(&d.ledger.attached[peers-1]))+8, "the tables fill it")
+		})
+	}
 }

@@ -25,12 +25,21 @@ type gpu struct {
 	ctx *cuda.Context
 }
 
+// somePeers is how many peers ranks have room for, if a test says nothing else.
+const somePeers = 3
+
 func newGPU(t testing.TB, i int, goHeap bool) *gpu {
+	t.Helper()
+	return newGPUOf(t, i, goHeap, somePeers)
+}
+
+// newGPUOf is newGPU of a rank that has room for so many peers.
+func newGPUOf(t testing.TB, i int, goHeap bool, peers int) *gpu {
 	t.Helper()
 	ctx := emulated.Primary(t, i)
 	r := newRank(t, goHeap, secret) // closed before the context
 	r.heap.UseDevice(ctx)
-	require.NoError(t, r.UseDevice(ctx))
+	require.NoError(t, r.UseDevice(ctx, peers))
 	return &gpu{r, ctx}
 }
 
@@ -141,7 +150,7 @@ func (c *childDevice) do(h *mem.Heap, tr engine.IPC, what []string) (r report, e
 			return r, err
 		}
 		h.UseDevice(c.ctx)
-		err = tr.UseDevice(c.ctx)
+		err = tr.UseDevice(c.ctx, somePeers)
 	case "alloc", "legacy": // n bytes that begin with a text
 		c.last, err = makeDevice(h, c.ctx, n, what[2], what[0] == "legacy")
 	case "export":

@@ -22,6 +22,14 @@ type mapping struct {
 	held    int // by Hold: it stays mapped
 }
 
+// mapping is what became of an extent. The caller holds d.importing, as long as it uses the result.
+func (r *remote) mapping(extent uint32) *mapping {
+	if n := int(extent) + 1; n > len(r.maps) {
+		r.maps = append(r.maps, make([]mapping, n-len(r.maps))...)
+	}
+	return &r.maps[extent]
+}
+
 // sync follows all that the peer has exported and withdrawn. The caller holds d.importing, here and below.
 func (r *remote) sync(ctx context.Context) {
 	if !r.p.Live(r.at) {
@@ -37,7 +45,7 @@ func (r *remote) sync(ctx context.Context) {
 // an extent ends on its owner only when no peer touches the memory any more, and the owner withdraws nothing before its
 // operations have ended.
 func (r *remote) follow(ctx context.Context, extent uint32) error {
-	m, e := &r.maps[extent], &r.ledger.exports[extent]
+	m, e := r.mapping(extent), &r.ledger.exports[extent]
 	for v := e.version.Load(); v != m.version; v = e.version.Load() {
 		if err := r.drop(extent); err != nil {
 			return err // not acknowledged: the peer must not give the memory back
@@ -58,7 +66,7 @@ var errHeld = fmt.Errorf("a channel uses it: %w", fault.ErrBusy)
 
 // drop undoes load, if there is anything to undo.
 func (r *remote) drop(extent uint32) error {
-	m := &r.maps[extent]
+	m := r.mapping(extent)
 	if m.held > 0 {
 		return errHeld
 	}
@@ -84,7 +92,7 @@ func (r *remote) tell(extent uint32, addr cuda.Addr) error {
 
 // load maps version v of the extent for this rank's device.
 func (r *remote) load(ctx context.Context, extent uint32, v uint64) error {
-	m, e := &r.maps[extent], &r.ledger.exports[extent]
+	m, e := r.mapping(extent), &r.ledger.exports[extent]
 	how, size := e.how.Load(), e.size.Load()
 	if size == 0 || size > 1<<46 {
 		return fmt.Errorf("it has %d bytes: %w", size, fault.ErrStale)

@@ -12,28 +12,53 @@ import (
 )
 
 const (
-	maxPeers   = engine.MaxRanks   // that use a device, of one rank
 	maxExtents = engine.MaxExtents // exported at a time by one rank
 
-	ledgerMagic = 0x75622d6c64670001 // "ub-ldg", layout 1
+	ledgerMagic = 0x75622d6c64670002 // "ub-ldg", layout 2
 )
 
 // ledger is what a rank that uses a device tells its peers: what it exports, and how far it has followed their exports.
 // It lies in the rank's host memory, whose peers map it, and is written by its owner alone. Peers may write anything
 // into theirs: what is read there is checked before it is used, and the driver refuses handles that are none.
 type ledger struct {
-	magic, domain uint64
-	closed        atomic.Uint64 // 1 once the owner has unmapped all that it imported, and imports nothing any more
-	extents       atomic.Uint64 // entries of exports that were ever used
-	_             [96]byte
-	attached      [maxPeers]atomic.Uint64 // domains of the peers that it has attached, in this order
-	_             [64]byte
-	exports       [maxExtents]exported
-	acks          [maxPeers][maxExtents]atomic.Uint64 // of attached peer p's extents: see ack
-	failures      [maxPeers]failure                   // the last one for each of them
+	*ledgerHead
+	attached []atomic.Uint64             // domains of the peers that it has attached, in this order
+	acks     [][maxExtents]atomic.Uint64 // of attached peer p's extents: see ack
+	failures []failure                   // the last one for each of them
 }
 
-var ledgerBytes = int(unsafe.Sizeof(ledger{}))
+// ledgerHead is how a ledger begins. Behind it come the acks, failures and domains of so many peers.
+type ledgerHead struct {
+	magic, domain uint64
+	peers         atomic.Uint64 // see ledgerAt
+	closed        atomic.Uint64 // 1 once the owner has unmapped all that it imported, and imports nothing any more
+	extents       atomic.Uint64 // entries of exports that were ever used
+	_             [88]byte
+	exports       [maxExtents]exported
+}
+
+const (
+	ledgerAcks     = int(unsafe.Sizeof([maxExtents]atomic.Uint64{})) // of a peer
+	ledgerFailures = int(unsafe.Sizeof(failure{}))
+	ledgerDomains  = int(unsafe.Sizeof(atomic.Uint64{}))
+)
+
+// ledgerBytes is the size of a ledger with room for so many peers.
+func ledgerBytes(peers int) int {
+	return int(unsafe.Sizeof(ledgerHead{})) + peers*(ledgerAcks+ledgerFailures+ledgerDomains)
+}
+
+// ledgerAt is the ledger at p, for so many peers.
+func ledgerAt(p unsafe.Pointer, peers int) ledger {
+	l := ledger{ledgerHead: (*ledgerHead)(p)}
+	p = unsafe.Add(p, unsafe.Sizeof(ledgerHead{}))
+	l.acks = unsafe.Slice((*[maxExtents]atomic.Uint64)(p), peers)
+	p = unsafe.Add(p, peers*ledgerAcks)
+	l.failures = unsafe.Slice((*failure)(p), peers)
+	p = unsafe.Add(p, peers*ledgerFailures)
+	l.attached = unsafe.Slice((*atomic.Uint64)(p), peers)
+	return l
+}
 
 // exported is one export. Everything but the version stands still while the version does.
 type exported struct {
@@ -68,14 +93,18 @@ type failure struct {
 	text [31]atomic.Uint64
 }
 
-// checkLedger checks that the memory at p is the ledger of domain.
-func checkLedger(p unsafe.Pointer, domain uint64) (*ledger, error) {
-	l := (*ledger)(p)
-	if l.magic != ledgerMagic || l.domain != domain {
-		return nil, fmt.Errorf("ledger has magic %#x domain %#x, not %#x and %#x: %w",
-			l.magic, l.domain, uint64(ledgerMagic), domain, fault.ErrStale)
+// checkLedger checks that a ledger of domain begins at p, and returns for how many peers it says that it has room.
+func checkLedger(p unsafe.Pointer, domain uint64) (peers int, err error) {
+	h := (*ledgerHead)(p)
+	if h.magic != ledgerMagic || h.domain != domain {
+		return 0, fmt.Errorf("ledger has magic %#x domain %#x, not %#x and %#x: %w",
+			h.magic, h.domain, uint64(ledgerMagic), domain, fault.ErrStale)
 	}
-	return l, nil
+	n := h.peers.Load() // once: the peer may change it
+	if n < 1 || n >= engine.MaxRanks {
+		return 0, fmt.Errorf("ledger has room for %d peers, not 1 to %d: %w", n, engine.MaxRanks-1, fault.ErrStale)
+	}
+	return int(n), nil
 }
 
 // live reports whether version is that of an export.
