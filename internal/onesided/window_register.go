@@ -1,7 +1,6 @@
 package onesided
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,12 +8,11 @@ import (
 
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/internal/engine"
-	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 	"github.com/ubcoll/ubcoll/internal/mem"
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// windowRecord is what ranks tell each other of a window.
+// windowRecord is what ranks tell each other of a window; on devices the slots of its ends follow, by rank, u32 each.
 type windowRecord struct {
 	Flags    uint64
 	Bytes    uint64
@@ -23,7 +21,34 @@ type windowRecord struct {
 	Grant    mem.Location
 	Block    mem.Location
 	Device   bool
-	Slots    [kernels.MaxRanks]uint32 // of its ends, by rank
+}
+
+// bytes is the record with its slots.
+func (x *windowRecord) bytes(slots []int) ([]byte, error) {
+	b, err := binary.Append(nil, binary.LittleEndian, x)
+	for _, slot := range slots {
+		b = binary.LittleEndian.AppendUint32(b, uint32(slot))
+	}
+	return b, err
+}
+
+// readWindowRecord is what rank r of so many has told, and the slot of its end towards rank mine.
+func readWindowRecord(b []byte, ranks, mine int) (x windowRecord, slot uint32, err error) {
+	n, err := binary.Decode(b, binary.LittleEndian, &x)
+	if err != nil {
+		return x, 0, err
+	}
+	slots := 0
+	if x.Device {
+		slots = ranks
+	}
+	if b = b[n:]; len(b) != 4*slots {
+		return x, 0, fmt.Errorf("%d bytes of slots, not %d", len(b), 4*slots)
+	}
+	if x.Device {
+		slot = binary.LittleEndian.Uint32(b[4*mine:])
+	}
+	return x, slot, nil
 }
 
 // RegisterWindow makes a window of v on every rank. Collective. On a view v that records, the window is complete
@@ -86,15 +111,13 @@ func (w *Window) offer() ([]byte, error) {
 	x := windowRecord{Flags: uint64(w.flags), Bytes: uint64(e.Bytes),
 		Distance: uint64(uintptr(w.vec.Ptr) - c.Allocation(w.vec).Base()), At: e.At, Grant: e.Grant, Block: w.block.At,
 		Device: e.GPU}
-	if e.GPU {
-		if err := w.takeSlots(); err != nil {
-			return nil, err
-		}
-		for r, slot := range w.gpu.slots {
-			x.Slots[r] = uint32(slot)
-		}
+	if !e.GPU {
+		return x.bytes(nil)
 	}
-	return binary.Append(nil, binary.LittleEndian, x)
+	if err := w.takeSlots(); err != nil {
+		return nil, err
+	}
+	return x.bytes(w.gpu.slots)
 }
 
 // compare checks what must be equal on all ranks, and keeps what they said.
@@ -102,8 +125,8 @@ func (w *Window) compare(all [][]byte) (int, error) {
 	var first windowRecord
 	w.ranks = make([]windowRank, w.c.Size())
 	for r, b := range all {
-		var x windowRecord
-		if err := binary.Read(bytes.NewReader(b), binary.LittleEndian, &x); err != nil {
+		x, slot, err := readWindowRecord(b, w.c.Size(), w.c.Rank())
+		if err != nil {
 			return r, fmt.Errorf("record of rank %d: %w: %w", r, err, fault.ErrMismatch)
 		}
 		if r == 0 {
@@ -115,7 +138,7 @@ func (w *Window) compare(all [][]byte) (int, error) {
 		switch {
 		case x.Device != first.Device:
 			return differ("the window's memory", whereIs[first.Device], whereIs[x.Device])
-		case x.Device && (w.c.Rank() >= len(x.Slots) || int(x.Slots[w.c.Rank()]) >= w.sp.gpuSlots()):
+		case x.Device && int(slot) >= w.sp.gpuSlots():
 			return r, fmt.Errorf("record of rank %d: bad end: %w", r, fault.ErrMismatch)
 		case x.Flags != first.Flags:
 			return differ("the window's flags", WindowFlags(first.Flags), WindowFlags(x.Flags))
@@ -128,9 +151,7 @@ func (w *Window) compare(all [][]byte) (int, error) {
 		k.at, k.base = x.Block, x.At
 		k.Remote = &Remote{c: w.c, rank: r, mem: w.c.Team().Peers[r].Mem, at: x.At, bytes: int(x.Bytes), grant: x.Grant,
 			gpu: x.Device}
-		if x.Device {
-			k.slot = int(x.Slots[w.c.Rank()])
-		}
+		k.slot = int(slot)
 	}
 	return -1, nil
 }
