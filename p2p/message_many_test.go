@@ -119,10 +119,11 @@ func TestMessagesOrder(t *testing.T) {
 
 // TestMessagesMany has more messages in a group than one kernel takes.
 func TestMessagesMany(t *testing.T) {
-	const each, n = 150, 700
-	for _, ranks := range []int{1, 2, 3} {
+	const n = 700
+	for _, k := range []struct{ ranks, each int }{{1, 150}, {2, 150}, {3, 150}, {2, 30}, {3, 20}, {8, 10}} {
 		for _, queued := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d ranks/queued=%v", ranks, queued), func(t *testing.T) {
+			ranks, each := k.ranks, k.each // of a kernel: a part of a lane's messages, or some lanes'
+			t.Run(fmt.Sprintf("%d ranks, %d each/queued=%v", ranks, each, queued), func(t *testing.T) {
 				gputest.Run(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					src, err1 := ubcoll.Alloc[byte](c, dev, ranks*each*n)
 					dst, err2 := ubcoll.Alloc[byte](c, dev, ranks*each*n)
@@ -169,6 +170,63 @@ func TestMessagesMany(t *testing.T) {
 						}
 					}
 					return errors.Join(end(), coll.Barrier(ctx, c))
+				})
+			})
+		}
+	}
+}
+
+// TestMessagesParted has rank 0 exchange more messages with all at once than one kernel takes. Another rank comes to its
+// part only after a third one is done with its own: that takes all kernels of rank 0 to run at the same time.
+func TestMessagesParted(t *testing.T) {
+	const ranks, each, n = 4, 20, 300
+	for _, queued := range []bool{false, true} {
+		for _, order := range [][2]int{{3, 1}, {1, 3}} {
+			t.Run(fmt.Sprintf("rank %d first/queued=%v", order[0], queued), func(t *testing.T) {
+				gputest.Run(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+					b, err1 := ubcoll.Alloc[byte](c, dev, (2*ranks*each+1)*n)
+					view, sync, end, err2 := gputest.View(ctx, c, dev, queued)
+					if err := errors.Join(err1, err2); err != nil {
+						return err
+					}
+					mine := pattern(ranks*each*n, uint64(c.Rank()))
+					if err := b.CopyFrom(ctx, append(mine, make([]byte, b.Len()-len(mine))...)); err != nil {
+						return err
+					}
+					token := b.Vec().Slice(2*len(mine), b.Len())
+					var g p2p.Exchange
+					for peer := range ranks {
+						if peer == c.Rank() || c.Rank() != 0 && peer != 0 {
+							continue
+						}
+						for i := range each {
+							at := (peer*each + i) * n
+							g.Send(peer, b.Vec().Slice(at, at+n))
+							g.Recv(peer, b.Vec().Slice(len(mine)+at, len(mine)+at+n))
+						}
+					}
+					var err error
+					if c.Rank() == order[1] {
+						_, err = p2p.Recv(ctx, view, order[0], token)
+					}
+					err = errors.Join(err, g.Do(ctx, view))
+					if c.Rank() == order[0] {
+						err = errors.Join(err, p2p.Send(ctx, view, order[1], token))
+					}
+					got := make([]byte, b.Len())
+					if err := errors.Join(err, sync(), b.CopyTo(ctx, got)); err != nil {
+						return err
+					}
+					for peer := range ranks {
+						if peer == c.Rank() || c.Rank() != 0 && peer != 0 {
+							continue
+						}
+						at, from := len(mine)+peer*each*n, c.Rank()*each*n
+						if !bytes.Equal(got[at:at+each*n], pattern(len(mine), uint64(peer))[from:from+each*n]) {
+							return fmt.Errorf("what rank %d has sent is wrong", peer)
+						}
+					}
+					return errors.Join(end(), coll.Barrier(ctx, c), b.Free())
 				})
 			})
 		}

@@ -10,12 +10,10 @@ import (
 
 // Limits of devices, which kernels and transports share.
 const (
-	MaxRanks   = 72   // that use devices together: a domain of NVLink has no more devices
-	MaxExtents = 1024 // exported allocations of a rank at a time
+	MaxRanks   = 72             // that use devices together: a domain of NVLink has no more devices
+	MaxExtents = 1024           // exported allocations of a rank at a time
+	RowBytes   = MaxExtents * 8 // of device memory: a DevicePeer's Row
 )
-
-// TableBytes is of device memory: the rows of all of so many peers, see DevicePeer.Row.
-func TableBytes(peers int) int { return peers * MaxExtents * 8 }
 
 // DeviceTransport is a Transport's way to other ranks' devices.
 type DeviceTransport interface {

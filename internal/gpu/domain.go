@@ -170,7 +170,7 @@ func useGPU(dom *engine.Domain, i, peers, area int) (*Domain, error) {
 	dom.SetDevice(g)
 	dom.Heap.UseDevice(ctx)
 	dom.Heap.OnQuiesce(g.quiesce)
-	if err := dom.Heap.ReserveDevice(area + engine.TableBytes(peers)); err != nil {
+	if err := dom.Heap.ReserveDevice(area + peers*engine.RowBytes); err != nil {
 		return g, err
 	}
 	return g, dom.Exports.UseDevice(ctx, peers)

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,6 +22,60 @@ func TestRoomForEarlyKernels(t *testing.T) {
 		require.Equal(t, k.early, s.Follows(k.takes, room.Collectives), "kernel %d", i)
 		if k.early {
 			require.LessOrEqual(t, int(before+k.takes)+room.Messages+room.Channels, RoomBlocks*132, "kernel %d", i)
+		}
+	}
+}
+
+// Whatever ranks and devices there are, what shares a device finds room on it: the lanes of messages a block each at the
+// same time, beside a collective and a channel.
+func TestRoomOf(t *testing.T) {
+
+	for _, k := range []struct {
+		name        string
+		sms, ranks  int
+		collectives int
+		messages    int
+		channels    int
+	}{
+		{"2 ranks, H200", 132, 2, 112, 32, 8},
+		{"8 ranks, H200", 132, 8, 112, 32, 8},
+		{"9 ranks, H200", 132, 9, 111, 34, 8},
+		{"16 ranks, H200", 132, 16, 104, 48, 8},
+		{"72 ranks, H200", 132, 72, 48, 160, 8},
+		{"72 ranks, B200", 148, 72, 64, 160, 8},
+		{"72 ranks, as few as do", 77, 72, 1, 144, 8},
+		{"72 ranks, fewer", 76, 72, 72, 0, 8},
+		{"2 ranks, small", 10, 2, 6, 6, 2},
+		{"8 ranks, tiny", 4, 8, 1, 4, 2},
+		{"16 ranks, small", 10, 16, 8, 0, 4},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			require.Equal(t, room{k.collectives, k.messages, k.channels}, RoomOf(k.sms, k.ranks))
+		})
+	}
+	for sms := 10; sms <= 200; sms++ {
+		for ranks := 1; ranks <= 72; ranks++ {
+			r := RoomOf(sms, ranks)
+			what := fmt.Sprintf("%d ranks, %d multiprocessors: %+v", ranks, sms, r)
+			require.Positive(t, r.Collectives, what)
+			require.GreaterOrEqual(t, r.Channels, RoomBlocks, what)
+			require.LessOrEqual(t, r.Messages+r.Channels, RoomBlocks*(sms-r.Collectives), what)
+			if ranks <= roomRanks {
+				left := max(min(sms/6, 20), 2*ranks)
+				require.Equal(t, sms-min(left, sms-1), r.Collectives, what)
+				continue
+			}
+			least := LeastForMessages(ranks)
+			require.LessOrEqual(t, least, ranks+5, what)
+			if sms < least {
+				require.Zero(t, r.Messages, what)
+			} else {
+				require.GreaterOrEqual(t, r.Messages, 2*ranks, what)
+			}
+			if one := RoomOf(sms+1, ranks); sms >= least {
+				require.GreaterOrEqual(t, one.Messages, r.Messages, what)
+				require.GreaterOrEqual(t, one.Collectives, r.Collectives, what)
+			}
 		}
 	}
 }

@@ -2,9 +2,11 @@ package mail
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/engine"
 	"github.com/ubcoll/ubcoll/internal/gpu"
@@ -16,23 +18,23 @@ import (
 type gpuMail struct {
 	mail  *Mail
 	d     *gpu.Device
-	first int // status line
-	lanes [kernels.MaxLanes]gpuLane
-	spare chan int // status lines that no call has
-	more  uint32   // of the streams' line: what collect has told of Status.More; under d.mu
+	first int       // status line
+	lanes []gpuLane // two for each rank: see laneOf
+	spare chan int  // status lines that no call has
+	more  uint32    // of the streams' line: what collect has told of Status.More; under d.mu
+
+	batches sync.Pool // that are not in use
 
 	mu     sync.Mutex
-	f      *cuda.Function       // nil until it is first used
-	kept   laneBlocks           // that captures of others hold
-	graphs map[*laneBlocks]bool // and those of graphs
-	ops    uint64               // that were queued
+	f      *cuda.Function // nil until it is first used
+	shares *gpu.LaneShares
+	ops    uint64 // that were queued
 	free   []*mark
 	all    []*mark
 	strays []*gpu.Stream // with something that no mark is after
 	holds  []hold
 
-	forking  sync.Mutex
-	branches []*cuda.Stream // of captures
+	branches gpu.Branches
 
 	using sync.RWMutex // held for reading while events are looked at, for writing to close them
 	gone  bool
@@ -62,7 +64,10 @@ func (m *Mail) OnDevice(d *gpu.Device) gpu.Client {
 }
 
 func newGPUMail(mail *Mail, d *gpu.Device) *gpuMail {
-	m := &gpuMail{mail: mail, d: d, spare: make(chan int, mailLines), graphs: map[*laneBlocks]bool{}}
+	lanes := 2 * len(mail.boxes)
+	m := &gpuMail{mail: mail, d: d, lanes: make([]gpuLane, lanes), spare: make(chan int, mailLines),
+		shares: gpu.ShareLanes(lanes)}
+	m.batches.New = func() any { return newBatch(lanes) }
 	for i := 1; i < mailLines; i++ {
 		m.spare <- i
 	}
@@ -77,6 +82,10 @@ func (m *gpuMail) load() (*cuda.Function, error) {
 	defer m.mu.Unlock()
 	if m.f != nil {
 		return m.f, nil
+	}
+	if ranks := len(m.mail.boxes); m.d.Room.Messages == 0 {
+		return nil, fmt.Errorf("messages of device memory between %d ranks take %d multiprocessors of each device, where one "+
+			"has %d: %w", ranks, gpu.LeastForMessages(ranks), m.d.Multiprocessors, fault.ErrNotSupported)
 	}
 	f, err := m.d.Domain.Kernels.Kernel(kernels.Messages, dtype.Invalid, len(m.mail.boxes))
 	if err != nil {
@@ -113,9 +122,7 @@ func (m *gpuMail) Close() error {
 			errs = append(errs, s.End())
 		}
 	}
-	for _, s := range m.branches {
-		errs = append(errs, s.Close())
-	}
+	errs = append(errs, m.branches.Close())
 	for _, k := range marks {
 		errs = append(errs, k.event.Close())
 	}

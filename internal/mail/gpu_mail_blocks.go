@@ -1,6 +1,7 @@
 package mail
 
 import (
+	"github.com/ubcoll/ubcoll/internal/gpu"
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
@@ -28,89 +29,44 @@ func (h *DeviceMessage) blocks() int32 {
 	return int32(max(1, min(want, most)))
 }
 
-// laneBlocks are blocks by lane.
-type laneBlocks [kernels.MaxLanes]int32
-
-// share is how many blocks each lane of ms gets. The blocks of all lanes find room on the device at the same time: one
-// that waits for its peer must not keep out the one that this peer waits for. So a lane gets what it wants as far as
-// the others leave it, and those that have nothing queued leave all but one block. What is captured may run at any
-// time: its blocks are added to keep, or nil if ms are not. The lanes are locked.
-func (m *gpuMail) share(ms []DeviceMessage, keep *laneBlocks) (blocks laneBlocks) {
+// share sets blocks to how many each lane of ms gets; keep is as LaneShares.Take has it. The lanes are locked, unless ms
+// are a graph's.
+func (m *gpuMail) share(blocks gpu.LaneBlocks, ms []DeviceMessage, keep *gpu.LaneBlocks) {
+	clear(blocks)
 	for i := range ms {
 		l := laneOf(ms[i].Peer, ms[i].Recv)
 		blocks[l] = max(blocks[l], ms[i].blocks())
 	}
-	free, more := int32(m.d.Room.Messages), int32(0) // more: what is wanted beyond one block for each
-	for i := range 2 * len(m.mail.boxes) {
-		if blocks[i] > 0 {
-			free--
-			more += blocks[i] - 1
-			continue
-		}
-		m.forget(i)
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i := range 2 * len(m.mail.boxes) {
-		if blocks[i] == 0 {
-			free -= max(m.lanes[i].blocks, m.held(i, keep), 1)
-		}
-	}
 	for i, n := range blocks {
-		if n == 0 {
-			continue
-		}
-		if more > max(free, 0) {
-			blocks[i] = 1 + (n-1)*max(free, 0)/more
-		}
-		if keep != nil {
-			keep[i] = max(keep[i], blocks[i])
-		} else {
-			l := &m.lanes[i]
-			l.blocks, l.queuing = max(l.blocks, blocks[i]), true
+		if n == 0 && m.shares.Spare(i) {
+			m.forget(i)
 		}
 	}
-	if keep != nil && keep != &m.kept {
-		m.graphs[keep] = true
-	}
-	return blocks
-}
-
-// held are the blocks that captured messages of a lane have, but for those of a graph, which runs one call after the
-// other. The caller has mu.
-func (m *gpuMail) held(lane int, graph *laneBlocks) int32 {
-	n := m.kept[lane]
-	for g := range m.graphs {
-		if g != graph {
-			n = max(n, g[lane])
-		}
-	}
-	return n
+	m.shares.Take(m.d.Room.Messages, blocks, keep)
 }
 
 // giveUp gives a graph's blocks up.
-func (m *gpuMail) giveUp(graph *laneBlocks) {
+func (m *gpuMail) giveUp(graph *gpu.LaneBlocks) {
 	m.mu.Lock()
-	delete(m.graphs, graph)
+	m.shares.GiveUp(graph)
 	m.mu.Unlock()
 }
 
-// forget looks whether all that was queued on the lane has ended, so that its blocks can be another lane's.
+// forget looks whether all that was queued on the lane has ended, so that its blocks can be another lane's. The caller
+// has mu, which forget gives up while it asks the driver.
 func (m *gpuMail) forget(lane int) {
-	l := &m.lanes[lane]
-	m.mu.Lock()
-	k := l.last
-	if l.blocks <= 1 || l.queuing || k == nil {
-		m.mu.Unlock()
+	k := m.lanes[lane].last
+	if k == nil {
 		return
 	}
 	k.users++
 	m.mu.Unlock()
 	done, err := m.reached(k)
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if done && err == nil && l.last == k && !l.queuing {
-		l.blocks = 0
+	if done && err == nil && m.lanes[lane].last == k && m.shares.Spare(lane) {
+		m.shares.Free(lane)
 	}
 	m.drop(k)
 }

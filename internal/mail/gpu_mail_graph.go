@@ -26,15 +26,17 @@ type mailGraph struct {
 	works    []team.Work
 	received [][]uint64
 
-	lanes  uint32
-	blocks laneBlocks // that they hold
-	holds  []hold     // of what copy engines write
-	after  *mark      // the last launch, if there are holds
+	lanes  gpu.LaneSet
+	blocks gpu.LaneBlocks // that they hold
+	holds  []hold         // of what copy engines write
+	after  *mark          // the last launch, if there are holds
 }
 
 func (g *mailGraph) Prepare(ctx context.Context) error {
 	for i := range g.works {
-		g.lanes |= lanesOf(messagesOf(&g.works[i]))
+		for _, h := range messagesOf(&g.works[i]) {
+			g.lanes.Add(laneOf(h.Peer, h.Recv))
+		}
 	}
 	if err := g.address(ctx, g.works, g.received); err != nil {
 		return err

@@ -7,7 +7,6 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/gpu"
-	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
 // gpuLane is the messages from, or to, one rank.
@@ -17,10 +16,6 @@ type gpuLane struct {
 	last   *mark       // after what was queued last; or nil
 	fifo   gpu.Extra   // of large messages that are received and staged, beside the small one of the area
 	closed bool
-
-	// Under gpuMail.mu.
-	blocks  int32 // of what is queued, at most
-	queuing bool  // which no mark is after yet
 }
 
 // laneOf is the lane of messages to peer, or from it.
@@ -39,35 +34,27 @@ type mark struct {
 }
 
 // lock locks the lanes of a set, for something to be queued.
-func (m *gpuMail) lock(lanes uint32) error {
-	for i := range m.lanes {
-		if lanes>>i&1 == 0 {
-			continue
-		}
+func (m *gpuMail) lock(lanes gpu.LaneSet) error {
+	for i := lanes.Next(0); i >= 0; i = lanes.Next(i + 1) {
 		m.lanes[i].mu.Lock()
-		if m.lanes[i].closed {
-			m.unlock(lanes & (2<<i - 1))
+		if m.lanes[i].closed { // as all are: nobody closes one while another one is locked
+			m.lanes[i].mu.Unlock()
 			return fault.ErrClosed
 		}
 	}
 	return nil
 }
 
-func (m *gpuMail) unlock(lanes uint32) {
-	for i := range m.lanes {
-		if lanes>>i&1 != 0 {
-			m.lanes[i].mu.Unlock()
-		}
+func (m *gpuMail) unlock(lanes gpu.LaneSet) {
+	for i := lanes.Next(0); i >= 0; i = lanes.Next(i + 1) {
+		m.lanes[i].mu.Unlock()
 	}
 }
 
 // order has what is queued next on cu begin after what the lanes have queued on other streams than s. The caller has
 // them locked.
-func (m *gpuMail) order(lanes uint32, s *gpu.Stream, cu *cuda.Stream) error {
-	for i := range m.lanes {
-		if lanes>>i&1 == 0 {
-			continue
-		}
+func (m *gpuMail) order(lanes gpu.LaneSet, s *gpu.Stream, cu *cuda.Stream) error {
+	for i := lanes.Next(0); i >= 0; i = lanes.Next(i + 1) {
 		if last := m.lanes[i].last; last != nil && last.stream != s {
 			if err := cu.Wait(last.event); err != nil {
 				return err
@@ -97,18 +84,18 @@ func (m *gpuMail) take(s *gpu.Stream) (*mark, error) {
 }
 
 // set puts k after what has been queued on cu, as the last thing of the lanes, which the caller has locked.
-func (m *gpuMail) set(k *mark, lanes uint32, cu *cuda.Stream) error {
+func (m *gpuMail) set(k *mark, lanes gpu.LaneSet, cu *cuda.Stream) error {
 	if err := k.event.Record(cu); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i := range m.lanes {
-		if l := &m.lanes[i]; lanes>>i&1 != 0 {
-			m.drop(l.last)
-			l.last, l.queuing = k, false
-			k.users++
-		}
+	for i := lanes.Next(0); i >= 0; i = lanes.Next(i + 1) {
+		l := &m.lanes[i]
+		m.drop(l.last)
+		l.last = k
+		m.shares.Queued(i)
+		k.users++
 	}
 	return nil
 }
@@ -177,7 +164,7 @@ func (m *gpuMail) anyBusy() int {
 func (m *gpuMail) Stuck() int {
 	for i := range m.lanes {
 		r := i / 2
-		if r < len(m.mail.boxes) && r != m.mail.rank && m.mail.team.Peers[r].Closed() && m.busy(i) {
+		if r != m.mail.rank && m.mail.team.Peers[r].Closed() && m.busy(i) {
 			return r
 		}
 	}
@@ -187,11 +174,12 @@ func (m *gpuMail) Stuck() int {
 // shut lets nothing be queued any more, until reopen; fault.ErrBusy if something is, on a communicator that still
 // works.
 func (m *gpuMail) shut(broken bool) error {
-	if err := m.lock(allLanes); err != nil {
+	all := gpu.LanesTo(len(m.lanes))
+	if err := m.lock(all); err != nil {
 		return err
 	}
 	if i := m.anyBusy(); i >= 0 && !broken {
-		m.unlock(allLanes)
+		m.unlock(all)
 		return fmt.Errorf("a message of device memory, from or to rank %d, is on its way (its call, Request.Wait "+
 			"or Stream.Sync ends it): %w", i/2, fault.ErrBusy)
 	}
@@ -203,10 +191,8 @@ func (m *gpuMail) reopen(closed bool) {
 	for i := range m.lanes {
 		m.lanes[i].closed = closed
 	}
-	m.unlock(allLanes)
+	m.unlock(gpu.LanesTo(len(m.lanes)))
 }
-
-const allLanes = 1<<kernels.MaxLanes - 1
 
 // own is a lane's own stream. The caller has the lane locked.
 func (m *gpuMail) own(lane int) (*gpu.Stream, error) {

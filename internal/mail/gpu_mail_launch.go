@@ -2,9 +2,6 @@ package mail
 
 import (
 	"errors"
-	"math/bits"
-	"slices"
-	"sync"
 
 	"github.com/ubcoll/ubcoll/hw/cuda"
 	"github.com/ubcoll/ubcoll/internal/gpu"
@@ -20,7 +17,7 @@ func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, b
 	}
 	defer m.unlock(lanes)
 	if s == nil {
-		if s, err = m.own(bits.TrailingZeros32(lanes)); err != nil {
+		if s, err = m.own(lanes.Next(0)); err != nil {
 			return nil, false, err
 		}
 	} else {
@@ -33,7 +30,7 @@ func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, b
 	err = s.Use(func(cu *cuda.Stream) error {
 		begun = true
 		if s.Capturing() { // when it runs, and after what, is for whoever captures it to say
-			return m.launch(cu, line, ms, &m.kept)
+			return m.launch(cu, line, ms, m.shares.Kept())
 		}
 		if err := m.order(lanes, s, cu); err != nil {
 			return err
@@ -54,84 +51,100 @@ func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, b
 	return k, false, nil
 }
 
-// mailParams are parameters that are not in use.
-var mailParams = sync.Pool{New: func() any { return new(kernels.MailParams) }}
-
 // launch queues ms on cu: in one kernel, unless they are too many, or copy engines do some. In a capture, keep gets the
 // blocks.
-func (m *gpuMail) launch(cu *cuda.Stream, line int, ms []DeviceMessage, keep *laneBlocks) error {
+func (m *gpuMail) launch(cu *cuda.Stream, line int, ms []DeviceMessage, keep *gpu.LaneBlocks) error {
 	if len(ms) == 0 {
 		return nil
 	}
-	blocks := m.share(ms, keep)
-	p := m.params(line)
-	defer mailParams.Put(p)
-	simple := len(ms) <= kernels.MaxMessages
-	for i := range ms {
-		simple = simple && ms[i].to == 0
+	b := m.batches.Get().(*batch)
+	defer func() {
+		b.ms = nil
+		m.batches.Put(b)
+	}()
+	b.set(ms)
+	m.share(b.blocks, ms, keep)
+	m.fill(&b.p, line)
+	if send := b.oneCopy(); send != nil {
+		return m.around(cu, b, send)
 	}
-	switch {
-	case simple:
-		return m.kernel(cu, p, m.lay(p, ms, &blocks, 0))
-	case oneCopy(ms) != nil:
-		return m.around(cu, p, ms)
+	left := b.lanes
+	first := b.part(&left)
+	if left.Empty() {
+		return m.run(cu, b, &first)
 	}
-	return m.fork(cu, p, ms, &blocks, keep != nil)
+	return m.fork(cu, b, &first, &left, keep != nil)
 }
 
-// lay makes p do ms: all of each, or what comes before a copy, or after it, by one block each. It returns how many
-// blocks that takes.
-func (m *gpuMail) lay(p *kernels.MailParams, ms []DeviceMessage, most *laneBlocks, form int) (grid int) {
+// run queues a part of b on cu: as one kernel, or as the several that its only lane takes.
+func (m *gpuMail) run(cu *cuda.Stream, b *batch, part *gpu.LaneSet) error {
+	if lane := part.Next(0); b.apart(lane) {
+		return m.chain(cu, b, lane)
+	}
+	return m.kernel(cu, &b.p, m.lay(b, part, 0))
+}
+
+// lay makes b's parameters do a part of it: all of each message, or what comes before a copy, or after it, by one block
+// each. It returns how many blocks that takes.
+func (m *gpuMail) lay(b *batch, part *gpu.LaneSet, form int) (grid int) {
+	p := &b.p
 	p.Lanes = 0
-	for left := lanesOf(ms); left != 0; left &= left - 1 {
-		lane := bits.TrailingZeros32(left)
-		blocks := int32(1)
-		l := m.add(p, lane)
-		for i := range ms {
-			switch h := &ms[i]; {
-			case laneOf(h.Peer, h.Recv) != lane:
-			case form != 0:
-				l.put(p, h.half(form))
-			default:
-				l.put(p, h.message())
-				blocks = max(blocks, min(h.blocks(), most[lane]))
-			}
+	messages := 0
+	for lane := part.Next(0); lane >= 0; lane = part.Next(lane + 1) {
+		b.each[lane].row = p.Lanes
+		m.add(p, lane, messages)
+		messages += b.each[lane].messages
+	}
+	for i := range b.ms {
+		h := &b.ms[i]
+		lane := laneOf(h.Peer, h.Recv)
+		if !part.Has(lane) {
+			continue
 		}
-		l.Block, l.Blocks = uint32(grid), uint32(blocks)
-		grid += int(blocks)
+		l := &p.Lane[b.each[lane].row]
+		if form != 0 {
+			put(p, l, h.half(form))
+			continue
+		}
+		put(p, l, h.message())
+		l.Blocks = max(l.Blocks, uint32(min(h.blocks(), b.blocks[lane])))
+	}
+	for i := range p.Lanes {
+		l := &p.Lane[i]
+		l.Block = uint32(grid)
+		grid += int(l.Blocks)
 	}
 	return grid
 }
 
-// oneCopy is the send of ms that a copy engine does, if it is the only one, and all others are receives that the
-// senders write straight to, of a lane each; or nil. Then what is before the copy waits for nothing but that send's
-// receiver.
-func oneCopy(ms []DeviceMessage) (send *DeviceMessage) {
-	for i := range ms {
-		switch h := &ms[i]; {
+// oneCopy is the send of b that a copy engine does, if it is the only one, and all others are receives that the
+// senders write straight to, of a lane each, and all go into one kernel; or nil. Then what is before the copy waits for
+// nothing but that send's receiver.
+func (b *batch) oneCopy() (send *DeviceMessage) {
+	if !b.copies || len(b.ms) > min(b.most, kernels.MaxMessages) || b.lanes.Len() != len(b.ms) {
+		return nil
+	}
+	for i := range b.ms {
+		switch h := &b.ms[i]; {
 		case h.to != 0 && send == nil:
 			send = h
 		case !h.Recv || h.word == 0:
 			return nil
 		}
 	}
-	if bits.OnesCount32(lanesOf(ms)) != len(ms) {
-		return nil
-	}
 	return send
 }
 
-// around queues messages of which copy engines do one, for which oneCopy is true, without a branch: a kernel that tells
-// the senders where to write, and waits for the receiver; the copy; and a kernel that tells the receiver, and waits for
-// the senders.
-func (m *gpuMail) around(cu *cuda.Stream, p *kernels.MailParams, ms []DeviceMessage) error {
-	if err := m.kernel(cu, p, m.lay(p, ms, nil, kernels.Await)); err != nil {
+// around queues messages of which copy engines do one, that of oneCopy, without a branch: a kernel that tells the senders
+// where to write, and waits for the receiver; the copy; and a kernel that tells the receiver, and waits for the senders.
+func (m *gpuMail) around(cu *cuda.Stream, b *batch, send *DeviceMessage) error {
+	if err := m.kernel(cu, &b.p, m.lay(b, &b.lanes, kernels.Await)); err != nil {
 		return err
 	}
-	if err := oneCopy(ms).copy(cu); err != nil {
+	if err := send.copy(cu); err != nil {
 		return err
 	}
-	return m.kernel(cu, p, m.lay(p, ms, nil, kernels.Done))
+	return m.kernel(cu, &b.p, m.lay(b, &b.lanes, kernels.Done))
 }
 
 // copy queues the copy of a send that a copy engine does.
@@ -139,31 +152,22 @@ func (h *DeviceMessage) copy(cu *cuda.Stream) error {
 	return cu.Copy(cuda.Addr(h.to), cuda.Addr(uintptr(h.Vec.Ptr)), h.Vec.Bytes())
 }
 
-// params are a kernel's, without lanes.
-func (m *gpuMail) params(line int) *kernels.MailParams {
+// fill sets what is the same for all kernels.
+func (m *gpuMail) fill(p *kernels.MailParams, line int) {
 	d := &m.d.Params
-	p := mailParams.Get().(*kernels.MailParams)
 	p.Area, p.Status, p.Timeout = d.Area[0], m.d.StatusAddr(m.first+line), d.Timeout
 	l := &m.d.Layout
-	p.Boxes, p.Slots, p.Slot, p.Rank, p.Lanes = uint64(l.Boxes()), uint32(l.Slots), uint32(l.Slot), d.Rank, 0
-	return p
+	p.Boxes, p.Slots, p.Slot, p.Rank = uint64(l.Boxes()), uint32(l.Slots), uint32(l.Slot), d.Rank
 }
 
-// laneParams is a lane of a kernel's parameters while they are made.
-type laneParams struct{ *kernels.Lane }
-
-// add adds a lane to p, after the last one's messages.
-func (m *gpuMail) add(p *kernels.MailParams, lane int) laneParams {
+// add adds a lane to p, of one block, whose messages are to be the first-th and those behind it.
+func (m *gpuMail) add(p *kernels.MailParams, lane, first int) *kernels.Lane {
 	l := &p.Lane[p.Lanes]
-	first := uint32(0)
-	if p.Lanes > 0 {
-		first = p.Lane[p.Lanes-1].First + p.Lane[p.Lanes-1].Messages
-	}
 	p.Lanes++
 	peer := lane / 2
 	d := m.d.Distance(peer)
 	*l = kernels.Lane{Area: m.d.Params.Area[d], Table: m.d.Params.Table[d], Peer: uint32(peer), Receives: uint32(lane & 1),
-		First: first}
+		First: uint32(first), Blocks: 1}
 	switch at, extent, offset, ok := m.lanes[lane].fifo.Ready(); {
 	case ok:
 		l.FIFO, l.FIFOWord = at, kernels.Through(extent, offset)
@@ -173,10 +177,11 @@ func (m *gpuMail) add(p *kernels.MailParams, lane int) laneParams {
 	default:
 		l.FIFO = l.Area + uint64(m.d.Layout.FIFO(len(m.mail.boxes)-d))
 	}
-	return laneParams{l}
+	return l
 }
 
-func (l laneParams) put(p *kernels.MailParams, x kernels.Message) {
+// put adds a message to l, a lane of p.
+func put(p *kernels.MailParams, l *kernels.Lane, x kernels.Message) {
 	p.Message[l.First+l.Messages] = x
 	l.Messages++
 }
@@ -186,16 +191,20 @@ func (m *gpuMail) kernel(cu *cuda.Stream, p *kernels.MailParams, grid int) error
 	return m.f.Launch(cu, cuda.Launch{Grid: grid, Block: min(kernels.MaxThreads, m.f.MaxThreads)}, kernels.Bytes(p))
 }
 
-// fork queues what does not fit into one kernel, or is done by copy engines too: each lane is a branch by itself, on
-// another stream, and cu goes on when all have joined. So they still all run at the same time.
-func (m *gpuMail) fork(cu *cuda.Stream, p *kernels.MailParams, ms []DeviceMessage, most *laneBlocks,
-	capturing bool) (err error) {
+// fork queues what does not fit into one kernel, or is done by copy engines too: first on cu, each further part of left as
+// a branch, on another stream, which cu joins. So all lanes run at the same time, as those of one kernel do: share has
+// left each room for a block, and each waits for its own peer only, whose lanes run likewise. Nothing deadlocks then,
+// whichever lanes are in a kernel together, and in whatever order the peers queue theirs. Parts one after the other would,
+// in any order: a peer may wait in another call for the last part, before it queues what the first one waits for.
+//
+// What joins the branches is queued behind all their kernels: streams may share a queue of the device's, where a kernel
+// would wait behind an event for the kernel before that.
+func (m *gpuMail) fork(cu *cuda.Stream, b *batch, first, left *gpu.LaneSet, capturing bool) (err error) {
 	if capturing {
-		m.forking.Lock() // from taking a stream to where its being captured shows
-		defer m.forking.Unlock()
+		m.branches.Lock()
+		defer m.branches.Unlock()
 	}
 	var events []*cuda.Event
-	var taken []*cuda.Stream
 	defer func() {
 		for _, e := range events {
 			err = errors.Join(err, e.Close())
@@ -213,93 +222,70 @@ func (m *gpuMail) fork(cu *cuda.Stream, p *kernels.MailParams, ms []DeviceMessag
 	if err != nil {
 		return err
 	}
-	here := -1 // the lane whose own stream cu is
-	var ends []*cuda.Event
-	for left := lanesOf(ms); left != 0; left &= left - 1 {
-		lane := bits.TrailingZeros32(left)
-		branch, err := m.branch(cu, lane, capturing, taken)
+	var branches []*cuda.Stream
+	for !left.Empty() {
+		part := b.part(left)
+		branch, err := m.branch(cu, part.Next(0), capturing, branches)
 		if err != nil {
 			return err
 		}
-		taken = append(taken, branch)
-		if branch == cu {
-			here = lane
-			continue
-		}
+		branches = append(branches, branch)
 		if err := branch.Wait(begin); err != nil {
 			return err
 		}
-		if err := m.chain(branch, p, lane, ms, most); err != nil {
+		if err := m.run(branch, b, &part); err != nil {
 			return err
 		}
+	}
+	if err := m.run(cu, b, first); err != nil {
+		return err
+	}
+	for _, branch := range branches {
 		end, err := event(branch)
 		if err != nil {
 			return err
 		}
-		ends = append(ends, end)
-	}
-	if here >= 0 {
-		if err := m.chain(cu, p, here, ms, most); err != nil {
-			return err
-		}
-	}
-	for _, e := range ends {
-		if err := cu.Wait(e); err != nil {
+		if err := cu.Wait(end); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// branch is a stream for a lane's branch from cu, none of those that are taken: its own one, whose turn it is, or, in a
-// capture, one that is in no other.
+// branch is a stream for a branch from cu that has lane, which cu's part has not, and is none of those that are taken:
+// the lane's own one, whose turn it is, or, in a capture, one that is in no other.
 func (m *gpuMail) branch(cu *cuda.Stream, lane int, capturing bool, taken []*cuda.Stream) (*cuda.Stream, error) {
-	if !capturing {
-		s, err := m.own(lane)
-		if err != nil {
-			return nil, err
-		}
-		return s.Driver, nil
+	if capturing {
+		return m.branches.Take(m.d.Domain.Context, cu, taken)
 	}
-	this, err := cu.Capture()
+	s, err := m.own(lane)
 	if err != nil {
 		return nil, err
 	}
-	for _, b := range m.branches {
-		if id, err := b.Capture(); err == nil && (id == 0 || id == this) && !slices.Contains(taken, b) {
-			return b, nil
-		}
-	}
-	b, err := m.d.Domain.Context.NewStream()
-	if err == nil {
-		m.branches = append(m.branches, b)
-	}
-	return b, err
+	return s.Driver, nil
 }
 
 // chain queues a lane's messages, in order.
-func (m *gpuMail) chain(cu *cuda.Stream, p *kernels.MailParams, lane int, ms []DeviceMessage,
-	most *laneBlocks) error {
-	blocks := int32(1)
+func (m *gpuMail) chain(cu *cuda.Stream, b *batch, lane int) error {
+	p := &b.p
 	p.Lanes = 0
-	l := m.add(p, lane)
+	l := m.add(p, lane, 0)
 	flush := func() error {
 		if l.Messages == 0 {
 			return nil
 		}
-		l.Blocks = uint32(blocks)
-		err := m.kernel(cu, p, int(blocks))
-		l.Messages, blocks = 0, 1
+		err := m.kernel(cu, p, int(l.Blocks))
+		l.Messages, l.Blocks = 0, 1
 		return err
 	}
-	for i := range ms {
-		h := &ms[i]
+	for i := range b.ms {
+		h := &b.ms[i]
 		if laneOf(h.Peer, h.Recv) != lane {
 			continue
 		}
 		if h.to == 0 {
-			l.put(p, h.message())
-			blocks = max(blocks, min(h.blocks(), most[lane]))
+			put(p, l, h.message())
+			l.Blocks = max(l.Blocks, uint32(min(h.blocks(), b.blocks[lane])))
 			if l.Messages < kernels.MaxMessages {
 				continue
 			}
@@ -311,14 +297,14 @@ func (m *gpuMail) chain(cu *cuda.Stream, p *kernels.MailParams, lane int, ms []D
 		if err := flush(); err != nil {
 			return err
 		}
-		l.put(p, h.half(kernels.Await))
+		put(p, l, h.half(kernels.Await))
 		if err := flush(); err != nil {
 			return err
 		}
 		if err := h.copy(cu); err != nil {
 			return err
 		}
-		l.put(p, h.half(kernels.Done))
+		put(p, l, h.half(kernels.Done))
 		if err := flush(); err != nil {
 			return err
 		}

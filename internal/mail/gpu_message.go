@@ -167,9 +167,9 @@ func (h *DeviceMessage) went(all []DeviceMessage) (k team.OpKind, algorithm stri
 }
 
 // lanesOf is the set of lanes of ms.
-func lanesOf(ms []DeviceMessage) (lanes uint32) {
+func lanesOf(ms []DeviceMessage) (lanes gpu.LaneSet) {
 	for i := range ms {
-		lanes |= 1 << laneOf(ms[i].Peer, ms[i].Recv)
+		lanes.Add(laneOf(ms[i].Peer, ms[i].Recv))
 	}
 	return lanes
 }

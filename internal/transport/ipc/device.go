@@ -65,7 +65,7 @@ func (d *device) open() (err error) {
 	d.ledger.magic, d.ledger.domain = ledgerMagic, d.t.heap.Domain
 	d.ledger.peers.Store(uint64(peers))
 	if peers > 0 {
-		if d.rows, err = d.t.heap.AllocDevicePart(engine.TableBytes(peers)); err != nil {
+		if d.rows, err = d.t.heap.AllocDevicePart(peers * engine.RowBytes); err != nil {
 			return err
 		}
 	}

@@ -382,6 +382,8 @@ func TestDeviceAll(t *testing.T) {
 				peers[i] = append(peers[i], nil)
 			}
 		}
+	}
+	for i, a := range all {
 		extent, err := a.Export(a.make(t, 1, text(i), false))
 		require.NoError(t, err)
 		extents = append(extents, extent)

@@ -1,0 +1,43 @@
+package gpu
+
+import (
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/ubcoll/ubcoll/hw/cuda"
+)
+
+// Branches are streams for the branches of captures, which are used again once a capture has ended. Who takes one keeps
+// Branches locked until the stream is part of the capture, as others see then.
+type Branches struct {
+	sync.Mutex
+	all []*cuda.Stream
+}
+
+// Take is a stream of ctx that is in no capture but cu's, and none of those that are taken.
+func (b *Branches) Take(ctx *cuda.Context, cu *cuda.Stream, taken []*cuda.Stream) (*cuda.Stream, error) {
+	this, err := cu.Capture()
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range b.all {
+		if id, err := s.Capture(); err == nil && (id == 0 || id == this) && !slices.Contains(taken, s) {
+			return s, nil
+		}
+	}
+	s, err := ctx.NewStream()
+	if err == nil {
+		b.all = append(b.all, s)
+	}
+	return s, err
+}
+
+// Close closes the streams.
+func (b *Branches) Close() error {
+	var errs []error
+	for _, s := range b.all {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,166 @@
+package mail
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ubcoll/ubcoll/internal/engine"
+	"github.com/ubcoll/ubcoll/internal/gpu"
+	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+)
+
+// listed are the lanes of a set.
+func listed(s gpu.LaneSet) (all []int) {
+	for i := s.Next(0); i >= 0; i = s.Next(i + 1) {
+		all = append(all, i)
+	}
+	return all
+}
+
+// Whatever messages start together, each lane is in one part, each part is one kernel's or one lane's that takes more
+// than that, and no two parts of one kernel's find room in one.
+func TestParts(t *testing.T) {
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
+	check := func(t *testing.T, ranks, most int, ms []DeviceMessage) (parts int) {
+		b := newBatch(2 * ranks)
+		b.most = most
+		b.set(ms)
+		left, seen := b.lanes, map[int]bool{}
+		var kernel []int // of parts that are one kernel
+		for ; !left.Empty(); parts++ {
+			first := left.Next(0)
+			part := b.part(&left)
+			require.Equal(t, first, part.Next(0), "the first lane's own stream has it")
+			messages, apart := 0, false
+			for _, lane := range listed(part) {
+				require.False(t, seen[lane], "lane %d twice", lane)
+				seen[lane] = true
+				apart = apart || b.apart(lane)
+				for i := range ms {
+					if laneOf(ms[i].Peer, ms[i].Recv) == lane {
+						messages++
+					}
+				}
+			}
+			if apart {
+				require.Equal(t, 1, part.Len())
+				continue
+			}
+			require.LessOrEqual(t, part.Len(), most)
+			require.LessOrEqual(t, messages, kernels.MaxMessages)
+			kernel = append(kernel, part.Len())
+		}
+		for i := range ms {
+			require.True(t, seen[laneOf(ms[i].Peer, ms[i].Recv)])
+		}
+		return parts
+	}
+	for range 300 {
+		ranks := 1 + r.IntN(engine.MaxRanks)
+		var ms []DeviceMessage
+		for range 1 + r.IntN(300) {
+			h := message(r.IntN(1+r.IntN(ranks)), r.IntN(2) == 0, r.IntN(100), 0)
+			if !h.Recv && r.IntN(20) == 0 {
+				h.to = 5
+			}
+			ms = append(ms, h)
+		}
+		check(t, ranks, []int{1, 16, 64}[r.IntN(3)], ms)
+	}
+	for _, k := range []struct {
+		name         string
+		ranks, times int
+		most         int
+		copies       int // the sends to so many ranks
+		parts        int
+	}{
+		{"one", 1, 1, 16, 0, 1},
+		{"2 ranks, as many as a kernel has", 2, 16, 16, 0, 1},
+		{"2 ranks, one more each", 2, 17, 16, 0, 2},
+		{"2 ranks, more than a kernel in each lane", 2, 65, 16, 0, 4},
+		{"8 ranks", 8, 1, 16, 0, 1},
+		{"8 ranks, 4 each", 8, 4, 16, 0, 1},
+		{"8 ranks, 5 each", 8, 5, 16, 0, 2},
+		{"8 ranks, copies to two", 8, 1, 16, 2, 3},
+		{"72 ranks", 72, 1, 16, 0, 9},
+		{"72 ranks, wide kernels", 72, 1, 64, 0, 3},
+		{"72 ranks, wide kernels, copies to two", 72, 1, 64, 2, 5},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			var ms []DeviceMessage
+			for range k.times {
+				for peer := range k.ranks {
+					send := message(peer, false, 100, 0)
+					if peer < k.copies {
+						send.to = 1
+					}
+					ms = append(ms, send, message(peer, true, 100, 0))
+				}
+			}
+			require.Equal(t, k.parts, check(t, k.ranks, k.most, ms))
+		})
+	}
+}
+
+// A batch is used again, for others.
+func TestBatchAgain(t *testing.T) {
+	b := newBatch(4)
+	many := slices.Repeat([]DeviceMessage{message(1, true, 5, 0)}, 70)
+	many[3].Recv, many[3].to = false, 1
+	b.set(many)
+	require.True(t, b.apart(2) && b.apart(3))
+	b.set([]DeviceMessage{message(1, true, 5, 0)})
+	require.Equal(t, []int{3}, listed(b.lanes))
+	require.False(t, b.apart(2) || b.apart(3) || b.copies, fmt.Sprint(b.each))
+}
+
+// What the host does for each message allocates nothing, however many ranks there are.
+func TestBatchAllocs(t *testing.T) {
+	for _, ranks := range []int{2, engine.MaxRanks} {
+		m := newGPUMail(newMail(0, ranks), &gpu.Device{Room: gpu.RoomOf(132, ranks)})
+		var ms []DeviceMessage
+		for peer := range ranks {
+			ms = append(ms, message(peer, false, 1<<20, 0), message(peer, true, 1<<20, 0))
+		}
+		b := newBatch(2 * ranks)
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			lanes := lanesOf(ms)
+			if m.lock(lanes) != nil {
+				return
+			}
+			b.set(ms)
+			m.share(b.blocks, ms, nil)
+			for left := b.lanes; !left.Empty(); {
+				b.part(&left)
+			}
+			m.unlock(lanes)
+		}), "%d ranks", ranks)
+	}
+}
+
+func BenchmarkBatch(b *testing.B) {
+	for _, ranks := range []int{2, 8, engine.MaxRanks} {
+		for _, peers := range []int{1, ranks - 1} {
+			b.Run(fmt.Sprintf("%d ranks, %d peers", ranks, peers), func(b *testing.B) {
+				m := newGPUMail(newMail(0, ranks), &gpu.Device{Room: gpu.RoomOf(132, ranks)})
+				var ms []DeviceMessage
+				for peer := range peers {
+					ms = append(ms, message(1+peer, false, 1<<20, 0), message(1+peer, true, 1<<20, 0))
+				}
+				batch := newBatch(2 * ranks)
+				for b.Loop() {
+					batch.set(ms)
+					m.share(batch.blocks, ms, nil)
+					for left := batch.lanes; !left.Empty(); {
+						batch.part(&left)
+					}
+				}
+			})
+		}
+	}
+}
