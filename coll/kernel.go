@@ -59,6 +59,8 @@ func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, by
 				packets = 0
 			}
 		}
+	case n > cudakernels.Narrow:
+		oneShotMost, packets = t.OneShotMany*cudakernels.Narrow/n, 0 // by packets in two steps goes nothing
 	case n > 4:
 		oneShotMost = t.OneShotMany
 	}

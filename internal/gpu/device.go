@@ -179,6 +179,8 @@ func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
 	d.Blocks = min(d.Room.Collectives, kernels.MaxBlocks)
 	d.Threads = kernels.MaxThreads
 	lines := true
+	areas, tables := make([]uint64, len(cards)), make([]uint64, len(cards)) // by distance
+	areas[0] = d.Params.Area[0]
 	for r, k := range cards {
 		d.Threads = min(d.Threads, k.Threads)
 		lines = lines && k.Lines
@@ -189,13 +191,22 @@ func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
 		if err != nil {
 			return fmt.Sprintf("rank %d could not import the area of rank %d: %v", c.Rank(), d.name(r), err)
 		}
-		d.Params.Area[d.Distance(r)], d.Params.Table[d.Distance(r)] = uint64(at), uint64(c.DevicePeer(r).Row())
+		areas[d.Distance(r)], tables[d.Distance(r)] = uint64(at), uint64(c.DevicePeer(r).Row())
+	}
+	if len(cards) > kernels.Narrow {
+		offset, b := d.Layout.Peers(areas, tables)
+		if err := d.Domain.Copy(cuda.Addr(d.Area.Base())+cuda.Addr(offset), b, true); err != nil {
+			return fmt.Sprintf("rank %d could not list the areas of its peers: %v", c.Rank(), err)
+		}
+	} else {
+		copy(d.Params.Area[:], areas)
+		copy(d.Params.Table[:], tables)
 	}
 	if !lines || d.Layout.LineRow == 0 || d.Threads%kernels.LineThreads != 0 {
 		t := c.Team().Tuning()
 		t.GPU = t.GPU.WithoutLines()
 	}
-	if d.Threads < 1 || d.Blocks < 1 {
+	if d.Threads < len(cards) || d.Blocks < 1 {
 		return fmt.Sprintf("kernels of %d blocks of %d threads", d.Blocks, d.Threads)
 	}
 	return ""

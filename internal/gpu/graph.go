@@ -296,7 +296,7 @@ func (g *Graph) readCounts() (refusal, err error) {
 		if *p == r.last {
 			continue
 		}
-		if err := g.graph.SetKernel(r.node, r.f, r.shape, kernels.Bytes(p)); err != nil {
+		if err := g.graph.SetKernel(r.node, r.f, r.shape, p.Bytes(d.c.Team().Size())); err != nil {
 			return nil, err
 		}
 		r.last = *p

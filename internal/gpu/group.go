@@ -18,7 +18,7 @@ const groupedMost = 64 << 10
 
 // together is how many of works, at their beginning, go together, at least one.
 func (d *Device) together(works []team.Work) int {
-	if d.c.Size() == 1 {
+	if n := d.c.Size(); n == 1 || n > kernels.Narrow {
 		return 1
 	}
 	n, packets := 0, 0

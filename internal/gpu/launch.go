@@ -209,8 +209,11 @@ type launching struct {
 	params kernels.VectorParams
 	group  kernels.GroupParams
 	args   []byte // of one of these, what the kernel takes
-	copy   *team.Work
-	graph  *Graph
+
+	send, recv [kernels.MaxRanks]uint64
+
+	copy  *team.Work
+	graph *Graph
 }
 
 // start queues d.next on cu, s's, which somebody else captures or not.
@@ -258,7 +261,7 @@ func (d *Device) prepare(w *team.Work, stage bool) error {
 		if err := d.counts(&d.next.params, w); err != nil {
 			return err
 		}
-		d.next.args = kernels.Bytes(&d.next.params)
+		d.next.args = d.next.params.Bytes(d.c.Team().Size())
 	}
 	blocks := w.Kernel.Blocks
 	if w.Kernel.Lines > 0 {
@@ -282,7 +285,14 @@ func (d *Device) shape(k loaded, blocks int, early bool) {
 // counts sets the parameters of w's counts.
 func (d *Device) counts(p *kernels.VectorParams, w *team.Work) error {
 	n := d.c.Team().Size()
-	return w.Counts(d.c.Team().Rank(), p.Send[:n], p.Recv[:n])
+	send, recv := d.next.send[:n], d.next.recv[:n]
+	if err := w.Counts(d.c.Team().Rank(), send, recv); err != nil {
+		return err
+	}
+	for r := range n {
+		p.Counts[r].Send, p.Counts[r].Recv = send[r], recv[r]
+	}
+	return nil
 }
 
 // early reports whether w's kernel is launched early, if there is room for it, which hides what a launch costs. It

@@ -85,7 +85,7 @@ var build = sync.OnceValues(func() (string, error) {
 	}
 	for _, name := range made {
 		if filepath.Ext(name) == ".cc" && filepath.Dir(name) == filepath.Join(home, own) ||
-			filepath.Base(name) == "emulate.cc" {
+			strings.HasPrefix(filepath.Base(name), "emulate") && filepath.Ext(name) == ".cc" {
 			sources = append(sources, name)
 		}
 	}

@@ -12,13 +12,14 @@ import (
 
 // Limits, as in src/abi.h.
 const (
-	MaxRanks    = 8         // ranks that one operation can have
+	MaxRanks    = 72        // ranks that one operation can have
+	Narrow      = 8         // up to so many go by kernels of their own, whose parameters name all areas; see Params.Area
 	MaxBlocks   = 256       // blocks of a grid
 	MaxExtents  = 1024      // exported allocations of a rank at a time
 	MaxChannels = 512       // ends of channels of a rank at a time, at most: see Layout.Channels
 	MaxSteps    = 8         // of a channel's kernel
 	ChannelGrid = 128       // blocks of a channel's kernel
-	MaxLanes    = 16        // of a kernel of messages: both ways, with every rank
+	MaxLanes    = 16        // of a kernel of messages
 	MaxMessages = 64        // of a kernel of messages
 	MaxGroup    = 16        // operations of a group's kernel
 	EagerBytes  = 64 << 10  // of the largest message that travels as packets
@@ -29,7 +30,9 @@ const (
 const ChannelBytes = 2304
 
 const (
-	areaPackets = 64 << 10
+	areaPackets = 64 << 10  // of areas for up to Narrow ranks,
+	widePackets = 644 << 10 // and for more
+	widePeers   = 2048
 	boxBytes    = 4 * EagerBytes
 	large       = 3 << 20 // of each of four staging buffers in memory of their own
 	fifoSlots   = 32      // of a FIFO in memory of its own
@@ -55,17 +58,21 @@ const (
 )
 
 // Bytes is p, which a kernel takes, as a launch takes it: p's own memory, good while p is.
-func Bytes[P Params | VectorParams | GroupParams | ChannelParams | MailParams](p *P) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
+func Bytes[P Params | GroupParams | ChannelParams | MailParams](p *P) []byte { return bytesOf(p, 0) }
+
+// bytesOf is p without its last bytes.
+func bytesOf[P any](p *P, without uintptr) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p)-without)
 }
 
 // Params is what every kernel takes: ubc_params of src/abi.h, which says what the fields mean. A kernel's grid, and all
 // of Ranks, Op, Root, Size, Push and Count, must be the same on all ranks.
 type Params struct {
-	// In order of distance: [0] is this rank's, [d] that of rank (Rank + d) mod Ranks.
-	Area      [MaxRanks]uint64 // device areas, as mapped here
-	Table     [MaxRanks]uint64 // in own memory: where each extent of that rank is mapped here
-	Status    uint64           // of this rank, as the device sees it
+	// In order of distance: [0] is this rank's, [d] that of rank (Rank + d) mod Ranks. With more than Narrow ranks there is
+	// [0] alone, and the area itself has the rest: Layout.Peers.
+	Area      [Narrow]uint64 // device areas, as mapped here
+	Table     [Narrow]uint64 // in own memory: where each extent of that rank is mapped here
+	Status    uint64         // of this rank, as the device sees it
 	Src       uint64
 	Dst       uint64
 	SrcWord   uint64
@@ -111,8 +118,18 @@ const (
 // other.
 type VectorParams struct {
 	Params
-	Send [MaxRanks]uint64 // elements for each rank; of all-gather the same ones for all
-	Recv [MaxRanks]uint64 // elements expected from each rank
+	Counts [MaxRanks]struct {
+		Send uint64 // elements for each rank; of all-gather the same ones for all
+		Recv uint64 // elements expected from each rank
+	}
+}
+
+// Bytes is p as the kernel for so many ranks takes it.
+func (p *VectorParams) Bytes(ranks int) []byte {
+	if ranks > Narrow {
+		return bytesOf(p, 0)
+	}
+	return bytesOf(p, (MaxRanks-Narrow)*unsafe.Sizeof(p.Counts[0]))
 }
 
 // Part is an operation of a group: ubc_part of src/abi.h.

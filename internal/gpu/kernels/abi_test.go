@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,15 +55,13 @@ func TestABI(t *testing.T) {
 		"offsetof(ubc_status, error)": unsafe.Offsetof(s.Error), "offsetof(ubc_status, peer)": unsafe.Offsetof(s.Peer),
 		"offsetof(ubc_status, epoch)": unsafe.Offsetof(s.Epoch), "offsetof(ubc_status, mine)": unsafe.Offsetof(s.Mine),
 		"offsetof(ubc_status, theirs)": unsafe.Offsetof(s.Theirs), "offsetof(ubc_status, detail)": unsafe.Offsetof(s.Detail),
-		"UBC_MAX_RANKS": MaxRanks, "UBC_MAX_BLOCKS": MaxBlocks, "UBC_MAX_EXTENTS": MaxExtents,
-		"UBC_AREA_PACKETS": areaPackets, "UBC_STAGING": large,
-		"UBC_DIRECT": uintptr(Word(0, 0)), "UBC_DIRECT | 3ull << 48 | 5": uintptr(Word(3, 5)),
+		"UBC_PARAM_RANKS": Narrow, "UBC_MAX_BLOCKS": MaxBlocks, "UBC_MAX_EXTENTS": MaxExtents,
+		"UBC_STAGING": large,
+		"UBC_DIRECT":  uintptr(Word(0, 0)), "UBC_DIRECT | 3ull << 48 | 5": uintptr(Word(3, 5)),
 		"UBC_MISMATCH": Mismatch, "UBC_REFUSED": Refused, "UBC_TIMEOUT": Timeout, "UBC_ABORTED": Aborted,
 		"UBC_NO_EXTENT": NoExtent, "UBC_OK": OK, "UBC_COUNTS": Counts,
-		"sizeof(ubc_vector_params)":         unsafe.Sizeof(v),
-		"offsetof(ubc_vector_params, send)": unsafe.Offsetof(v.Send),
-		"offsetof(ubc_vector_params, recv)": unsafe.Offsetof(v.Recv),
-		"sizeof(ubc_channel_params)":        unsafe.Sizeof(c), "sizeof(ubc_step)": unsafe.Sizeof(x),
+		"offsetof(ubc_vector_params, count)": unsafe.Offsetof(v.Counts),
+		"sizeof(ubc_channel_params)":         unsafe.Sizeof(c), "sizeof(ubc_step)": unsafe.Sizeof(x),
 		"offsetof(ubc_channel_params, mine)":     unsafe.Offsetof(c.Mine),
 		"offsetof(ubc_channel_params, theirs)":   unsafe.Offsetof(c.Theirs),
 		"offsetof(ubc_channel_params, status)":   unsafe.Offsetof(c.Status),
@@ -96,10 +95,10 @@ func TestABI(t *testing.T) {
 		"UBC_OUT_FIFO_CREDIT + 8 * UBC_FIFO_SLOTS <= UBC_IN_RECEIVED":                       1,
 		"UBC_IN_FIFO_FILLED + 8 * UBC_FIFO_SLOTS <= UBC_MAIL_BYTES":                         1,
 		"offsetof(ubc_status, claim)":                                                       unsafe.Offsetof(s.Claim), "UBC_ASTRAY": Astray,
-		"UBC_BOX_BYTES": boxBytes, "UBC_EAGER_BYTES": EagerBytes, "UBC_MAX_LANES": MaxLanes,
+		"UBC_BOX_BYTES": boxBytes, "UBC_EAGER_BYTES": EagerBytes,
 		"UBC_MAX_MESSAGES": MaxMessages, "UBC_BY_PACKETS": ByPackets, "UBC_BY_PUSH": ByPush, "UBC_AWAIT": Await,
 		"UBC_DONE": Done, "UBC_WHAT(UBC_DIRECT | 5)": 5, "UBC_WAY(7ull << 56 | 5)": 7,
-		"sizeof(ubc_mail_params)": unsafe.Sizeof(m), "sizeof(ubc_lane)": unsafe.Sizeof(l),
+		"sizeof(ubc_mail_params)": unsafe.Sizeof(m), "UBC_MAX_LANES": MaxLanes, "sizeof(ubc_lane)": unsafe.Sizeof(l),
 		"sizeof(ubc_message)": unsafe.Sizeof(y), "offsetof(ubc_mail_params, area)": unsafe.Offsetof(m.Area),
 		"offsetof(ubc_mail_params, status)":     unsafe.Offsetof(m.Status),
 		"offsetof(ubc_mail_params, timeout)":    unsafe.Offsetof(m.Timeout),
@@ -139,14 +138,28 @@ func TestABI(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, strings.Contains(string(port), fmt.Sprintf("\tUBC_SMALL = %d << 10,\n", SmallPart>>10)), "UBC_SMALL")
 	require.Len(t, Bytes(&p), int(unsafe.Sizeof(p)))
-	require.Len(t, Bytes(&v), int(unsafe.Sizeof(v)))
-	program := "#include <stddef.h>\n#include \"abi.h\"\n"
-	for expr, v := range values {
-		program += fmt.Sprintf("_Static_assert((%s) == %dull, %q);\n", expr, v, expr)
-	}
-	file := filepath.Join(t.TempDir(), "abi.c")
-	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
 	cc := testkit.Compiler(t, os.Getenv("CC"), "cc", "gcc", "clang")
-	out, err := exec.Command(cc, "-std=c11", "-fsyntax-only", "-I", "src", file).CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	for _, set := range []struct {
+		name                 string
+		ranks                int // that it is for, up to
+		packets, peers, many uintptr
+	}{{"narrow", Narrow, areaPackets, 0, 0}, {"wide", MaxRanks, widePackets, widePeers, 1}} {
+		own := maps.Clone(values)
+		own["UBC_MAX_RANKS"], own["UBC_MANY"] = uintptr(set.ranks), set.many
+		own["UBC_AREA_PACKETS"] = set.packets
+		own["sizeof(ubc_vector_params)"] = uintptr(len(v.Bytes(set.ranks)))
+		program := "#include <stddef.h>\n#include \"abi.h\"\n"
+		if set.peers != 0 {
+			program = "#define UBC_WIDE\n" + program
+			own["UBC_AREA_PEERS"] = set.peers
+			own["UBC_AREA_PEERS + 16 * UBC_MAX_RANKS <= UBC_AREA_DESC"] = 1
+		}
+		for expr, v := range own {
+			program += fmt.Sprintf("_Static_assert((%s) == %dull, %q);\n", expr, v, expr)
+		}
+		file := filepath.Join(t.TempDir(), "abi.c")
+		require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
+		out, err := exec.Command(cc, "-std=c11", "-fsyntax-only", "-I", "src", file).CombinedOutput()
+		require.NoError(t, err, "%s: %s", set.name, out)
+	}
 }

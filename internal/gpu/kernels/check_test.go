@@ -24,16 +24,21 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	cxx := testkit.Compiler(t, os.Getenv("CXX"), "c++", "g++", "clang++")
 	program := filepath.Join(t.TempDir(), "check") // which lasts until the parallel runs are over
-	out, err := exec.Command(cxx, "-std=c++17", "-O1", "-ffp-contract=off", "-DUBC_EMULATE", "-o", program,
-		"testdata/check.cc", "src/emulate.cc").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	const operations = "150"
-	for _, ranks := range []string{"1", "2", "3", "4", "8"} {
-		for _, what := range []string{operations, "errors"} {
-			if ranks == "1" && what == "errors" {
-				continue // nobody to be missing
+	wide := program + "-wide"
+	for of, more := range map[string][]string{program: {"src/emulate.cc"}, wide: {"src/emulate_wide.cc", "-DUBC_WIDE"}} {
+		out, err := exec.Command(cxx, append([]string{"-std=c++17", "-O1", "-ffp-contract=off", "-DUBC_EMULATE", "-o", of,
+			"testdata/check.cc"}, more...)...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	for _, run := range []struct{ program, ranks, operations string }{{program, "1", "150"}, {program, "2", "150"},
+		{program, "3", "150"}, {program, "4", "150"}, {program, "8", "150"},
+		{wide, "3", "100"}, {wide, "9", "100"}, {wide, "16", "80"}, {wide, "72", "4"}} {
+		ranks, program := run.ranks, run.program
+		for _, what := range []string{run.operations, "errors"} {
+			if what == "errors" && (ranks == "1" || ranks == "72") {
+				continue // nobody to be missing; too many for as many tries
 			}
-			t.Run(ranks+" ranks "+what, func(t *testing.T) {
+			t.Run(filepath.Base(program)+" "+ranks+" ranks "+what, func(t *testing.T) {
 				t.Parallel()
 				seed := fmt.Sprint(rand.Uint32())
 				limit := 4 * time.Minute // many times what a busy machine needs; then the program says where it is

@@ -41,7 +41,7 @@ const (
 )
 
 // MaxThreads is the most threads that a block of these kernels can have, since more would not hide more; the
-// fewest are MaxRanks.
+// fewest are as many as there are ranks, and Narrow.
 const MaxThreads = 512
 
 // Set is the kernels of one device. A module is loaded by Load, or when it is first asked for, when the driver may wait
@@ -77,7 +77,8 @@ func kernelType(t dtype.Type) dtype.Type {
 	return t
 }
 
-// entry is the module of a kernel, and what it is called there. up is the number of ranks that it is made for.
+// entry is the module of a kernel, and what it is called there. up is the number of ranks that it is made for. For more
+// than Narrow there are no Packets, Lines, MoveLines and Group.
 func entry(name string, t dtype.Type, up int) (module, kernel string, err error) {
 	switch name {
 	case OneShot, Packets, Lines, TwoShot, Group, Ring:
@@ -85,14 +86,24 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 			return "", "", fmt.Errorf("no kernel for elements of %v: %w", t, fault.ErrArgument)
 		}
 		t = kernelType(t)
+		if up > Narrow {
+			return fmt.Sprintf("wide_%v", t), fmt.Sprintf("ubc_wide_%s_%v", name, t), nil
+		}
 		if name == Ring || name == Group {
 			return fmt.Sprintf("%s_%v", name, t), fmt.Sprintf("ubc_%s_%v", name, t), nil
 		}
 		return fmt.Sprintf("reduce_%v_%d", t, up), fmt.Sprintf("ubc_%s_%v_%d", name, t, up), nil
-	case Move, MovePackets, MoveLines, Barrier:
-		return "move", "ubc_" + name, nil
-	case Broadcast, MoveV, Channel, Messages:
+	case Channel: // which has two ranks, whatever there are
 		return name, "ubc_" + name, nil
+	case Move, MovePackets, MoveLines, Barrier, Broadcast, MoveV, Messages:
+		module = name
+		if name == MovePackets || name == MoveLines || name == Barrier {
+			module = Move
+		}
+		if up > Narrow {
+			return "wide_" + module, "ubc_wide_" + name, nil
+		}
+		return module, "ubc_" + name, nil
 	}
 	return "", "", fmt.Errorf("no kernel %q: %w", name, fault.ErrArgument)
 }
@@ -101,26 +112,36 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 // kernels run. The first time on a machine the driver's assembler takes some tenths of a second for each module, as many
 // at a time as there are processors; then it reads its cache. Once ctx has ended no other module is begun.
 func (s *Set) Load(ctx context.Context, ranks int, rings bool) error {
-	reductions := []string{TwoShot, OneShot, Packets, Lines, Group, Ring}
-	if !rings {
-		reductions = reductions[:5]
+	sets := []int{ranks}
+	if ranks > Narrow { // also what parts of the communicator have, some of which may be made while kernels run
+		sets = []int{ranks, Narrow}
 	}
 	var all []wanted
-	add := func(name string, t dtype.Type) error {
-		module, kernel, err := entry(name, t, upTo(ranks))
-		all = append(all, wanted{module, kernel})
-		return err
-	}
-	for _, t := range dtype.All() { // first, since they take longest
-		for _, name := range reductions {
-			if err := add(name, t); err != nil {
-				return err
+	for _, up := range sets {
+		reductions := []string{TwoShot, OneShot}
+		rest := []string{Barrier, Move, MovePackets, Broadcast, MoveV, Channel, Messages}
+		if up <= Narrow {
+			reductions, rest = append(reductions, Packets, Lines, Group), append(rest, MoveLines)
+		}
+		if rings {
+			reductions = append(reductions, Ring)
+		}
+		add := func(name string, t dtype.Type) error {
+			module, kernel, err := entry(name, t, upTo(up))
+			all = append(all, wanted{module, kernel})
+			return err
+		}
+		for _, t := range dtype.All() { // first, since they take longest
+			for _, name := range reductions {
+				if err := add(name, t); err != nil {
+					return err
+				}
 			}
 		}
-	}
-	for _, name := range []string{Barrier, Move, MovePackets, MoveLines, Broadcast, MoveV, Channel, Messages} {
-		if err := add(name, dtype.Invalid); err != nil {
-			return err
+		for _, name := range rest {
+			if err := add(name, dtype.Invalid); err != nil {
+				return err
+			}
 		}
 	}
 	return s.load(ctx, all...)
@@ -208,7 +229,7 @@ func (s *Set) find(name string, t dtype.Type, ranks int) (*cuda.Function, error)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, up := range made {
-		if up < upTo(ranks) {
+		if up < upTo(ranks) || (up > Narrow) != (ranks > Narrow) { // areas differ
 			continue
 		}
 		_, kernel, err := entry(name, t, up)
@@ -239,7 +260,7 @@ func (s *Set) Kernel(name string, t dtype.Type, ranks int) (*cuda.Function, erro
 }
 
 // made are the numbers of ranks that reductions are made for.
-var made = []int{2, 4, MaxRanks}
+var made = []int{2, 4, Narrow, MaxRanks}
 
 // upTo is the least of them for so many ranks.
 func upTo(ranks int) int {

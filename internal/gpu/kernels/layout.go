@@ -1,5 +1,7 @@
 package kernels
 
+import "unsafe"
+
 // Layout is how the device areas of a communicator are laid out, which is the same on all its ranks. An area has, one
 // behind the other: what kernels count and signal by, rows of packets, a little staging memory, boxes and small FIFOs of
 // messages, ends of channels, and rows of lines.
@@ -14,14 +16,17 @@ type Layout struct {
 }
 
 // First is the layout of a communicator that Open makes: its rows have room for all that is fastest by packets and by
-// lines. With 2 ranks areas have 10 MiB less a table of extents, so that all of a rank's memory, with staging memory and a
+// lines; with more than Narrow ranks, which are many, there is less for each, and no lines. With 2 ranks areas have 10 MiB less a table of extents, so that all of a rank's memory, with staging memory and a
 // FIFO, is 24 MiB.
 func First(ranks int) Layout {
 	peers := max(ranks-1, 1)
 	row := max(256<<10, 4*((256<<10)/max(ranks, 1))+4095) &^ 4095 // what goes in two steps has half of it for each
 	l := Layout{Ranks: ranks, Row: row, Little: peers * (32 << 10), Slots: 8, Slot: 16 << 10, Channels: MaxChannels,
 		LineRow: 7 << 19}
-	if ranks > 2 {
+	switch {
+	case ranks > Narrow:
+		l.Row, l.Slots, l.LineRow = 64<<10, 4, 0
+	case ranks > 2:
 		l.LineRow = (12 << 20) / (4 * peers) &^ (128<<10 - 1)
 	}
 	return l
@@ -41,7 +46,24 @@ func rowOf(bytes, peers int) int { return bytes / peers &^ 4095 }
 // Data is how many bytes of data one rank can send another as packets, in an operation of one step; of two, half of it.
 func (l Layout) Data() int { return l.Row / 2 }
 
-func (l Layout) staging() int { return areaPackets + 2*(l.Ranks-1)*l.Row }
+func (l Layout) staging() int { return l.packets() + 2*(l.Ranks-1)*l.Row }
+
+// packets is where rows of packets begin.
+func (l Layout) packets() int {
+	if l.Ranks > Narrow {
+		return widePackets
+	}
+	return areaPackets
+}
+
+// Peers is, where there are more ranks than parameters name, where the addresses of the others stand in a rank's own area,
+// and what stands there: the areas, then the tables, as in Params.
+func (l Layout) Peers(areas, tables []uint64) (offset int, bytes []byte) {
+	all := make([]uint64, 2*MaxRanks)
+	copy(all, areas)
+	copy(all[MaxRanks:], tables)
+	return widePeers, unsafe.Slice((*byte)(unsafe.Pointer(&all[0])), 8*len(all))
+}
 
 // Boxes is where the packets of messages are, for MailParams.
 func (l Layout) Boxes() int { return l.staging() + 4*l.Little }

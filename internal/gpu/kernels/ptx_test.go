@@ -21,14 +21,19 @@ import (
 // modules are the modules with the kernels that each must have.
 func modules() map[string][]string {
 	m := map[string][]string{"move": {"ubc_move", "ubc_move_packets", "ubc_move_lines", "ubc_barrier"}, "move_v": {"ubc_move_v"},
-		"broadcast": {"ubc_broadcast"}, "channel": {"ubc_channel"}, "messages": {"ubc_messages"}}
+		"broadcast": {"ubc_broadcast"}, "channel": {"ubc_channel"}, "messages": {"ubc_messages"},
+		"wide_move":   {"ubc_wide_move", "ubc_wide_move_packets", "ubc_wide_barrier"},
+		"wide_move_v": {"ubc_wide_move_v"}, "wide_broadcast": {"ubc_wide_broadcast"}, "wide_messages": {"ubc_wide_messages"}}
 	for _, t := range dtype.All() {
 		if t != kernelType(t) {
 			continue // is reduced by the kernels of another
 		}
 		m[fmt.Sprintf("group_%v", t)] = []string{fmt.Sprintf("ubc_group_%v", t)}
 		m[fmt.Sprintf("ring_%v", t)] = []string{fmt.Sprintf("ubc_ring_%v", t)}
-		for _, ranks := range []int{2, 4, MaxRanks} {
+		for _, k := range []string{OneShot, TwoShot, Ring} {
+			m[fmt.Sprintf("wide_%v", t)] = append(m[fmt.Sprintf("wide_%v", t)], fmt.Sprintf("ubc_wide_%s_%v", k, t))
+		}
+		for _, ranks := range []int{2, 4, Narrow} {
 			module := fmt.Sprintf("reduce_%v_%d", t, ranks)
 			for _, k := range []string{OneShot, Packets, Lines, TwoShot} {
 				m[module] = append(m[module], fmt.Sprintf("ubc_%s_%v_%d", k, t, ranks))
@@ -55,7 +60,7 @@ func TestPTX(t *testing.T) {
 			require.NoError(t, err)
 			header := regexp.MustCompile(`(?m)^// sources: (.*)\n// sha256: (.*)$`).FindStringSubmatch(text)
 			require.NotNil(t, header)
-			flags[regexp.MustCompile(` -D\w+=\w+`).ReplaceAllString(
+			flags[regexp.MustCompile(` -D\w+(=\w+)?`).ReplaceAllString(
 				regexp.MustCompile(`(?s)^.*?// flags: [^\n]*`).FindString(text), "")] = true
 			h := sha256.New()
 			for _, f := range strings.Fields(header[1]) {
@@ -112,8 +117,8 @@ func TestRebuild(t *testing.T) {
 		t.Skipf("built with clang %s, not with %s", builder[1], strings.SplitN(string(version), "\n", 2)[0])
 	}
 	dir := t.TempDir()
-	names := []string{"move", "move_v", "broadcast"}
-	for _, module := range []string{"reduce_%v_2", "reduce_%v_4", "reduce_%v_8", "group_%v", "ring_%v"} {
+	names := []string{"move", "move_v", "broadcast", "wide_move", "wide_move_v"}
+	for _, module := range []string{"reduce_%v_2", "reduce_%v_4", "reduce_%v_8", "group_%v", "ring_%v", "wide_%v"} {
 		names = append(names, fmt.Sprintf(module, kernelType(dtype.Int8+dtype.Type(rand.IntN(int(dtype.Float64))))))
 	}
 	t.Log(names)

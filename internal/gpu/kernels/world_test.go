@@ -92,7 +92,16 @@ func newWorld(t *testing.T, n int) *world {
 		m.status = (*Status)(unsafe.Pointer(&page[0]))
 		w.ranks = append(w.ranks, m)
 	}
-	for _, m := range w.ranks {
+	for r, m := range w.ranks {
+		if n > Narrow {
+			areas, tables := make([]uint64, n), make([]uint64, n)
+			for d := range n {
+				q := (r + d) % n
+				areas[d], tables[d] = uint64(w.ranks[q].area), uint64(m.table)+uint64(q*MaxExtents*8)
+			}
+			offset, b := w.layout.Peers(areas, tables)
+			require.NoError(t, m.stream.Upload(m.area+cuda.Addr(offset), b))
+		}
 		table := make([]uint64, n*MaxExtents)
 		for r, q := range w.ranks {
 			table[r*MaxExtents+extentOf], table[r*MaxExtents+extentOf+1] = uint64(q.src), uint64(q.dst)
@@ -186,6 +195,9 @@ func (w *world) launch(o operation, r int) {
 	}
 	for q := range n {
 		d := (q - r + n) % n
+		if n > Narrow && d > 0 {
+			continue
+		}
 		p.Area[d], p.Table[d] = uint64(w.ranks[q].area), uint64(m.table)+uint64(q*MaxExtents*8)
 	}
 	if o.push {
@@ -216,12 +228,12 @@ func (w *world) launch(o operation, r int) {
 	if o.kind >= allGatherV {
 		v := VectorParams{Params: p}
 		for q := range n {
-			v.Send[q], v.Recv[q] = uint64(o.counts[r][q]), uint64(o.counts[q][r])
+			v.Counts[q].Send, v.Counts[q].Recv = uint64(o.counts[r][q]), uint64(o.counts[q][r])
 			if r == o.odd && q == o.from {
-				v.Recv[q]++
+				v.Counts[q].Recv++
 			}
 		}
-		params = Bytes(&v)
+		params = v.Bytes(n)
 	}
 	l := cuda.Launch{Grid: o.blocks, Block: threads, Early: m.ctx.Early() && w.rand.IntN(2) == 0}
 	require.NoError(w.t, f.Launch(m.stream, l, params))

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern "C" __attribute__((weak)) const emulated_kernel ubc_emulated[]; // null where the kernels are not linked in
+// Null where the kernels are not linked in: for up to 8 ranks, and for more.
+extern "C" __attribute__((weak)) const emulated_kernel ubc_emulated[], ubc_wide_emulated[];
 
 // A library belongs to no context; a device has it from the first function on that is got there.
 struct library {
@@ -82,6 +83,8 @@ int cuLibraryUnload(uintptr_t handle) {
 	return 0;
 }
 
+static bool wide(const char *name) { return !strncmp(name, "ubc_wide_", 9); }
+
 static const emulated_kernel *look(const emulated_kernel *k, const char *name) {
 	for (; k && k->name; k++)
 		if (!strcmp(k->name, name))
@@ -106,8 +109,11 @@ int cuKernelGetFunction(uintptr_t *handle, uintptr_t of) {
 	if (at == kernels.end())
 		return INVALID_HANDLE;
 	kernel k = at->second;
-	// Few threads a block keep the number of fibers small where many ranks share a few processors.
-	function f = {d, of, look(ubc_emulated, k.name.c_str()), 64, shared_default, libraries[k.in].entries[k.name]};
+	// Few threads a block keep the number of fibers small where many ranks share a few processors. There are as many as
+	// there can be ranks.
+	bool many = wide(k.name.c_str());
+	function f = {d, of, look(many ? ubc_wide_emulated : ubc_emulated, k.name.c_str()), many ? 96 : 64, shared_default,
+		libraries[k.in].entries[k.name]};
 	if (!f.k)
 		f.k = look(test_kernels, k.name.c_str()), f.threads = 1024;
 	if (!f.k) {
@@ -175,6 +181,8 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 	ubc_mail_params m;
 	static_assert(sizeof m <= page);
 	memcpy(&m, params.data(), sizeof m);
+	bool many = wide(k->name);
+	std::string name = many ? std::string("ubc_") + (k->name + 9) : k->name;
 	std::lock_guard<std::mutex> locked(lock);
 	auto good = [&](const char *what, unsigned i, uintptr_t at) {
 		if (!at || reachable(d, at, true))
@@ -183,7 +191,7 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 			(unsigned long)at, file_of(at, 1, 0, 0) ? "it has no access" : "no device memory or page-locked memory is there");
 		return false;
 	};
-	if (!strcmp(k->name, "ubc_channel")) {
+	if (name == "ubc_channel") {
 		for (unsigned i = 0; i < c.steps && i < UBC_MAX_STEPS; i++)
 			if (c.step[i].bytes && (!good("the source of step", i, c.step[i].src) || !good("the destination of step", i,
 				c.step[i].dst)))
@@ -191,7 +199,7 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 		return good("the end of rank", c.peer, c.theirs) && good("the own end, to rank", c.peer, c.mine) &&
 			good("the status of the channel to rank", c.peer, c.status);
 	}
-	if (!strcmp(k->name, "ubc_messages")) {
+	if (name == "ubc_messages") {
 		for (unsigned i = 0; i < m.lanes && i < UBC_MAX_LANES; i++)
 			if (!good("the area of rank", m.lane[i].peer, m.lane[i].area) ||
 				!good("the table of rank", m.lane[i].peer, m.lane[i].table))
@@ -204,16 +212,15 @@ static bool check(device *d, const emulated_kernel *k, const std::vector<char> &
 			}
 		return good("the area of rank", m.rank, m.area) && good("the status of rank", m.rank, m.status);
 	}
-	for (unsigned r = 0; r < p.ranks && r < UBC_MAX_RANKS; r++)
+	for (unsigned r = 0; r < p.ranks && r < (many ? 1 : UBC_PARAM_RANKS); r++) // the others of many stand in the area
 		if (!good("the area at distance", r, p.area[r]) || !good("the table at distance", r, p.table[r]))
 			return false;
 	bool sends = p.count != 0, receives = sends;
-	if (!strcmp(k->name, "ubc_move_v")) {
-		ubc_vector_params v;
-		memcpy(&v, params.data(), sizeof v);
-		for (unsigned r = 0; r < p.ranks && r < UBC_MAX_RANKS; r++) {
-			sends = sends || v.send[r];
-			receives = receives || v.recv[r];
+	if (name == "ubc_move_v") {
+		const ubc_u64 *count = (const ubc_u64 *)(params.data() + offsetof(ubc_vector_params, count));
+		for (unsigned r = 0; r < p.ranks && sizeof p + 16 * (r + 1) <= params.size(); r++) {
+			sends = sends || count[2 * r];
+			receives = receives || count[2 * r + 1];
 		}
 	}
 	return good("the status of rank", p.rank, p.status) && (!sends || good("the source of rank", p.rank, p.src)) &&
@@ -247,7 +254,7 @@ static void run(device *d, const emulated_kernel *k, const std::vector<char> &pa
 	unsigned resident, room r) {
 	if (d->error)
 		return;
-	if (look(ubc_emulated, k->name) == k && !check(d, k, params)) {
+	if ((look(ubc_emulated, k->name) == k || look(ubc_wide_emulated, k->name) == k) && !check(d, k, params)) {
 		d->error = ILLEGAL_ADDRESS;
 		return;
 	}

@@ -6,13 +6,22 @@
 typedef unsigned int ubc_u32;
 typedef unsigned long long ubc_u64;
 
+// There are two sets of kernels: for up to 8 ranks, whose parameters name all areas, and, with -DUBC_WIDE, for up to as
+// many as there are in the largest domains of links today. Areas are laid out for as many ranks as the set takes.
 enum {
-	UBC_MAX_RANKS = 8,
+	UBC_PARAM_RANKS = 8, // whose areas parameters have room for
+#ifdef UBC_WIDE
+	UBC_MANY = 1,
+	UBC_MAX_RANKS = 72,
+#else
+	UBC_MANY = 0,
+	UBC_MAX_RANKS = UBC_PARAM_RANKS,
+#endif
 	UBC_MAX_BLOCKS = 256,
 	UBC_MAX_EXTENTS = 1024, // exported allocations of a rank at a time
 	UBC_MAX_CHANNELS = 512, // ends of channels of a rank at a time, at most
 	UBC_MAX_STEPS = 8,      // of a channel's kernel
-	UBC_MAX_LANES = 16,     // of a kernel of messages: both ways, with every rank
+	UBC_MAX_LANES = 16,     // of a kernel of messages
 	UBC_MAX_MESSAGES = 64,  // of a kernel of messages
 	UBC_MAX_GROUP = 16,     // operations of a group's kernel
 	UBC_CHANNEL_BLOCKS = 128, // of the grid of a channel's kernel, at most
@@ -24,12 +33,21 @@ enum {
 	UBC_AREA_FAILED = 1032,   // u32: 1 after a wait for a message ended without it; own use
 	UBC_AREA_EXTRA = 1036,    // u32: operations beyond one of each kernel, for their numbers; own use
 	UBC_AREA_DESC = 4096,     // packets [2][MAX_RANKS][4]: by parity, row r written by rank r
+#ifdef UBC_WIDE
+	UBC_AREA_PEERS = 2048,    // u64 [2][MAX_RANKS]: what params.area and params.table have in the other set; own use
+	UBC_AREA_COUNTS = 16 << 10,
+	UBC_AREA_FLAG = 352 << 10,
+	UBC_AREA_MAIL = 496 << 10,
+	UBC_AREA_CREDIT = 640 << 10,
+	UBC_AREA_PACKETS = 644 << 10,
+#else
 	UBC_AREA_COUNTS = 8192,   // packets [2][MAX_RANKS][2 * MAX_RANKS]: likewise; counts that r sends to each rank, then
 	                          // those that it expects from each
 	UBC_AREA_FLAG = 16384,    // u64 [MAX_RANKS][MAX_BLOCKS]: epoch << 32 + step; row r written by rank r's blocks
 	UBC_AREA_MAIL = 32 << 10, // [MAX_RANKS] of MAIL_BYTES: this rank's side of its messages with each rank
 	UBC_AREA_CREDIT = 48 << 10, // u64 [MAX_BLOCKS]: epoch << 32 + messages that the right neighbour's blocks have taken
 	UBC_AREA_PACKETS = 64 << 10, // [2 parities][ranks - 1] of params.row: what the rank at distance 1, 2 ... has sent
+#endif
 	// Behind it, as the host lays it out by the number of ranks and by what the communicator is to take: a little staging
 	// memory, four buffers of params.little; [ranks] of BOX_BYTES, packets of messages from each rank; for each peer a
 	// small FIFO; ends of channels, of CHANNEL_BYTES.
@@ -132,9 +150,10 @@ enum { // reductions, as the engine numbers them
 // The parameters of every kernel. A kernel's grid is the same on all ranks, a function of what the signature says and
 // of the number of ranks.
 typedef struct {
-	// In order of distance: [0] is this rank's, [d] that of rank (rank + d) mod ranks.
-	ubc_u64 area[UBC_MAX_RANKS];  // device areas, as mapped here
-	ubc_u64 table[UBC_MAX_RANKS]; // u64 [MAX_EXTENTS] in own memory: where each extent of that rank is mapped here, 0: not
+	// In order of distance: [0] is this rank's, [d] that of rank (rank + d) mod ranks. Where there are more ranks than
+	// that, there is [0] alone, and the others stand in the area: ubc_area and ubc_table find them.
+	ubc_u64 area[UBC_PARAM_RANKS];  // device areas, as mapped here
+	ubc_u64 table[UBC_PARAM_RANKS]; // u64 [MAX_EXTENTS] in own memory: where each extent of that rank is mapped here, 0: not
 	ubc_u64 status;               // ubc_status in page-locked host memory, this rank's
 	ubc_u64 src, dst;             // own buffers; 0 if there is none
 	ubc_u64 src_word, dst_word;   // for the descriptor
@@ -163,8 +182,10 @@ typedef struct {
 // The parameters of the operations whose parts have lengths that differ, of count 0. Parts lie one after the other.
 typedef struct {
 	ubc_params p;
-	ubc_u64 send[UBC_MAX_RANKS]; // elements for each rank; of ALL_GATHER_V the same ones for all
-	ubc_u64 recv[UBC_MAX_RANKS]; // elements expected from each rank
+	struct {
+		ubc_u64 send; // elements for each rank; of ALL_GATHER_V the same ones for all
+		ubc_u64 recv; // elements expected from each rank
+	} count[UBC_MAX_RANKS];
 } ubc_vector_params;
 
 // One of a group's operations.

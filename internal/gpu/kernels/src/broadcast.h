@@ -139,6 +139,6 @@ UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 	ubc_finish(p, e);
 }
 
-#define UBC_BROADCAST_KERNELS UBC_KERNEL(ubc_broadcast, ubc_do_broadcast)
+#define UBC_BROADCAST_KERNELS UBC_KERNEL(UBC_NAMED(broadcast), ubc_do_broadcast)
 
 #endif

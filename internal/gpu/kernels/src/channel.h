@@ -8,7 +8,7 @@
 
 #include "move.h"
 
-UBC_PARAM_WORDS(ubc_channel_params, ubc_channel)
+UBC_PARAM_WORDS(ubc_channel_params, ubc_channel, ubc_channel_word)
 
 UBC_FN ubc_step ubc_step_at(const ubc_channel_params &p, ubc_u32 i) {
 	ubc_u64 at = __builtin_offsetof(ubc_channel_params, step) + (ubc_u64)sizeof(ubc_step) * i;

@@ -144,7 +144,7 @@ UBC_FN bool ubc_free_turns(const ubc_params &p, ubc_u32 e, ubc_u32 taken, bool o
 	ok = ubc_sync_and(ok);
 	for (ubc_u32 d = UBC_THREAD; ok && d < p.ranks; d += UBC_THREADS)
 		if (d != 0)
-			ubc_put64(ubc_flag(ubc_select(p.area, d), p.rank), (ubc_u64)e << 32 | taken);
+			ubc_put64(ubc_flag(ubc_area(p, d), p.rank), (ubc_u64)e << 32 | taken);
 	return ok;
 }
 

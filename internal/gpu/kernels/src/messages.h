@@ -399,6 +399,6 @@ UBC_FN void ubc_do_messages(const ubc_mail_params &p) {
 		ubc_send_lane(p, l, e);
 }
 
-#define UBC_MESSAGES_KERNELS UBC_KERNEL_OF(ubc_mail_params, ubc_messages, 2, ubc_do_messages)
+#define UBC_MESSAGES_KERNELS UBC_KERNEL_OF(ubc_mail_params, UBC_NAMED(messages), 2, ubc_do_messages)
 
 #endif

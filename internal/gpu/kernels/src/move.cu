@@ -2,3 +2,6 @@
 #include "move.h"
 
 UBC_MOVE_KERNELS
+#ifndef UBC_WIDE // whose areas have no lines
+UBC_MOVE_LINES_KERNEL
+#endif

@@ -195,13 +195,13 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 
 // The same with packets, which are read where they arrive. Each part fits a row.
 UBC_FN void ubc_do_move_packets(const ubc_params &p) {
-	enum { R = UBC_MAX_RANKS };
+	enum { R = UBC_PARAM_RANKS }; // whose packets are waited for at once
 	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
 	ubc_u64 target = ubc_post_target(p);
-	ubc_u32 e = ubc_next_epoch(last), wanted = 0;
+	ubc_u32 e = ubc_next_epoch(last);
 	if (ubc_broken_before(broken, e))
 		return;
-	ubc_u64 bytes = p.count * p.size, from[R];
+	ubc_u64 bytes = p.count * p.size;
 	ubc_u64 first = 8ull * (UBC_BLOCK * UBC_THREADS + UBC_THREAD), step = 8ull * (UBC_BLOCKS * UBC_THREADS);
 	// Parts are `bytes` apart where there are several in a buffer.
 	ubc_u32 in = ubc_pair_width(p.src | ubc_route_between(p, 0, 1, bytes).src, bytes);
@@ -212,25 +212,32 @@ UBC_FN void ubc_do_move_packets(const ubc_params &p) {
 			ubc_route to = ubc_route_between(p, p.rank, peer, bytes);
 			if (to.any) {
 				ubc_pair v = ubc_load_pair(p.src + to.src + at, bytes - at, in);
-				ubc_store_packet(ubc_packets_to(p, e, ubc_select(p.area, i), i) + 2 * at, v, e);
+				ubc_store_packet(ubc_packets_to(p, e, ubc_area(p, i), i) + 2 * at, v, e);
 			}
 		}
 	ubc_post_desc(p, e, target);
 	ubc_copy_own(p, bytes, UBC_BLOCK, UBC_BLOCKS);
-	UBC_UNROLL
-	for (ubc_u32 r = 0; r < R; r++) {
-		from[r] = ubc_packets_from(p, e, r);
-		if (r < p.ranks && r != p.rank && ubc_route_between(p, r, p.rank, bytes).any)
-			wanted |= 1u << r;
-	}
-	for (ubc_u64 at = first; wanted != 0 && at < bytes; at += step) {
-		ubc_pair v[R];
-		if (!ubc_recv_packets<R>(p, e, from, wanted, 2 * at, v))
-			break;
+	bool ok = true;
+	UBC_ROLLED
+	for (ubc_u32 some = 0; ok && some < (UBC_MANY ? p.ranks : 1); some += R) {
+		ubc_u64 from[R];
+		ubc_u32 wanted = 0;
 		UBC_UNROLL
-		for (ubc_u32 r = 0; r < R; r++)
-			if (wanted >> r & 1)
-				ubc_store_pair(p.dst + ubc_route_between(p, r, p.rank, bytes).dst + at, v[r], bytes - at, out);
+		for (ubc_u32 r = 0; r < R; r++) {
+			ubc_u32 peer = some + r;
+			from[r] = ubc_packets_from(p, e, peer);
+			if (peer < p.ranks && peer != p.rank && ubc_route_between(p, peer, p.rank, bytes).any)
+				wanted |= 1u << r;
+		}
+		for (ubc_u64 at = first; wanted != 0 && at < bytes; at += step) {
+			ubc_pair v[R];
+			if (!(ok = ubc_recv_packets<R>(p, e, from, wanted, 2 * at, v, some)))
+				break;
+			UBC_UNROLL
+			for (ubc_u32 r = 0; r < R; r++)
+				if (wanted >> r & 1)
+					ubc_store_pair(p.dst + ubc_route_between(p, some + r, p.rank, bytes).dst + at, v[r], bytes - at, out);
+		}
 	}
 	ubc_wait_descs(p, e);
 	ubc_finish(p, e);
@@ -246,7 +253,7 @@ template <class T> UBC_FN void ubc_send_parts(
 		ubc_u32 peer = ubc_peer(p, i);
 		ubc_route to = ubc_route_between(p, p.rank, peer, bytes);
 		if (to.any)
-			ubc_store_line(ubc_select(p.area, i) + at + ubc_row(p, p.rank, peer),
+			ubc_store_line(ubc_area(p, i) + at + ubc_row(p, p.rank, peer),
 				ubc_load_part<T>(t, p.src + to.src, tile, bytes, aligned), e, k);
 	}
 }
@@ -319,10 +326,11 @@ UBC_FN void ubc_do_barrier(const ubc_params &p) {
 	ubc_finish(p, e);
 }
 
-#define UBC_MOVE_KERNELS                              \
-	UBC_KERNEL(ubc_move, ubc_do_move)                 \
-	UBC_KERNEL(ubc_move_packets, ubc_do_move_packets) \
-	UBC_KERNEL_OF(ubc_params, ubc_move_lines, 2, ubc_do_move_lines) \
-	UBC_KERNEL(ubc_barrier, ubc_do_barrier)
+#define UBC_MOVE_KERNELS                                       \
+	UBC_KERNEL(UBC_NAMED(move), ubc_do_move)                 \
+	UBC_KERNEL(UBC_NAMED(move_packets), ubc_do_move_packets) \
+	UBC_KERNEL(UBC_NAMED(barrier), ubc_do_barrier)
+
+#define UBC_MOVE_LINES_KERNEL UBC_KERNEL_OF(ubc_params, ubc_move_lines, 2, ubc_do_move_lines)
 
 #endif

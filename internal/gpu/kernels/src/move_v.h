@@ -5,33 +5,60 @@
 
 #include "copy.h"
 
-// Where counts of all ranks lie in a block's shared memory: those that rank r sends, then those that it expects.
-UBC_FN ubc_u32 ubc_send_count(ubc_u32 from, ubc_u32 to) { return from * 2 * UBC_MAX_RANKS + to; }
-UBC_FN ubc_u32 ubc_recv_count(ubc_u32 from, ubc_u32 to) { return (to * 2 + 1) * UBC_MAX_RANKS + from; }
 
 // ubc_count_slot is where rank from posts its i-th count in an area.
 UBC_FN ubc_u64 ubc_count_slot(ubc_u64 area, ubc_u32 e, ubc_u32 from, ubc_u32 i) {
 	return area + UBC_AREA_COUNTS + (((e & 1) * UBC_MAX_RANKS + from) * 2 * UBC_MAX_RANKS + i) * UBC_PACKET;
 }
 
-// ubc_own_count is the i-th of this rank's counts.
-UBC_FN ubc_u64 ubc_own_count(const ubc_vector_params &v, ubc_u32 i) {
-	return i < UBC_MAX_RANKS ? ubc_select(v.send, i) : ubc_select(v.recv, i - UBC_MAX_RANKS);
+UBC_PARAM_WORDS(ubc_vector_params, UBC_NAMED(move_v), ubc_vector_word)
+
+// ubc_own_sent is how many elements this rank sends to rank r, and ubc_own_due how many it expects from there.
+UBC_FN ubc_u64 ubc_own_sent(const ubc_vector_params &v, ubc_u32 r) {
+	return ubc_vector_word(v, sizeof(ubc_params) + 16ull * r);
+}
+UBC_FN ubc_u64 ubc_own_due(const ubc_vector_params &v, ubc_u32 r) {
+	return ubc_vector_word(v, sizeof(ubc_params) + 16ull * r + 8);
 }
 
-// ubc_post_counts posts this rank's counts to all peers.
+// ubc_own_count is the i-th of these, in the order in which they are posted.
+UBC_FN ubc_u64 ubc_own_count(const ubc_vector_params &v, ubc_u32 i) {
+	return i < UBC_MAX_RANKS ? ubc_own_sent(v, i) : ubc_own_due(v, i - UBC_MAX_RANKS);
+}
+
+// Where a block has the counts of all ranks: in its shared memory or, where they are too many for that, where they are
+// posted, its own rank's among them.
+struct ubc_counts {
+	ubc_u64 *rows; // [ranks][2 * MAX_RANKS]
+	ubc_u64 area;
+	ubc_u32 e;
+};
+
+UBC_FN ubc_u64 ubc_count(const ubc_counts &c, ubc_u32 rank, ubc_u32 i) {
+	if (UBC_MANY)
+		return ubc_packet_data(ubc_load_packet(ubc_count_slot(c.area, c.e, rank, i)));
+	return c.rows[rank * 2 * UBC_MAX_RANKS + i];
+}
+
+// ubc_send_count is what rank `from` sends to rank `to`, and ubc_recv_count what that expects from it.
+UBC_FN ubc_u64 ubc_send_count(const ubc_counts &c, ubc_u32 from, ubc_u32 to) { return ubc_count(c, from, to); }
+UBC_FN ubc_u64 ubc_recv_count(const ubc_counts &c, ubc_u32 from, ubc_u32 to) {
+	return ubc_count(c, to, UBC_MAX_RANKS + from);
+}
+
+// ubc_post_counts posts this rank's counts to all who look for them there.
 UBC_FN void ubc_post_counts(const ubc_vector_params &v, ubc_u32 e) {
-	enum { K = 2 * UBC_MAX_RANKS };
+	enum { K = 2 * UBC_MAX_RANKS, NEAREST = UBC_MANY ? 0 : 1 };
 	if (UBC_BLOCK != 0)
 		return;
-	for (ubc_u32 t = UBC_THREAD; t < (v.p.ranks - 1) * K; t += UBC_THREADS)
-		ubc_store_packet(ubc_count_slot(ubc_select(v.p.area, t / K + 1), e, v.p.rank, t % K),
+	for (ubc_u32 t = UBC_THREAD; t < (v.p.ranks - NEAREST) * K; t += UBC_THREADS)
+		ubc_store_packet(ubc_count_slot(ubc_area(v.p, t / K + NEAREST), e, v.p.rank, t % K),
 			ubc_split(ubc_own_count(v, t % K)), e);
 }
 
 // ubc_wait_counts waits for the counts of all ranks, who are known to take part, and compares them: all ranks come to
 // the same verdict. The result is the same for the whole block.
-UBC_FN bool ubc_wait_counts(const ubc_vector_params &v, ubc_u32 e, ubc_u64 *rows) {
+UBC_FN bool ubc_wait_counts(const ubc_vector_params &v, ubc_u32 e, const ubc_counts &c) {
 	enum { R = UBC_MAX_RANKS, K = 2 * R };
 	const ubc_params &p = v.p;
 	bool ok = true;
@@ -39,12 +66,13 @@ UBC_FN bool ubc_wait_counts(const ubc_vector_params &v, ubc_u32 e, ubc_u64 *rows
 		ubc_u32 r = t / K;
 		ubc_u64 from = ubc_count_slot(p.area[0], e, r, t % K);
 		ubc_wait w = {0, 0};
-		if (r == p.rank)
-			rows[t] = ubc_own_count(v, t % K);
-		while (ok && r != p.rank) {
+		if (!UBC_MANY && r == p.rank)
+			c.rows[t] = ubc_own_count(v, t % K);
+		while (ok && (UBC_MANY || r != p.rank)) {
 			ubc_quad q = ubc_load_packet(from);
 			if (ubc_ready(q, e)) {
-				rows[t] = ubc_packet_data(q);
+				if (!UBC_MANY)
+					c.rows[t] = ubc_packet_data(q);
 				break;
 			}
 			ok = ubc_keep_polling(p, e, r, w, true);
@@ -53,14 +81,16 @@ UBC_FN bool ubc_wait_counts(const ubc_vector_params &v, ubc_u32 e, ubc_u64 *rows
 	if (!ubc_sync_and(ok))
 		return false;
 	for (ubc_u32 t = UBC_THREAD; t < p.ranks * R; t += UBC_THREADS)
-		ok = ok && (t % R >= p.ranks || rows[ubc_send_count(t / R, t % R)] == rows[ubc_recv_count(t / R, t % R)]);
+		ok = ok && (t % R >= p.ranks || ubc_send_count(c, t / R, t % R) == ubc_recv_count(c, t / R, t % R));
 	if (ubc_sync_and(ok))
 		return true;
 	if (UBC_THREAD == 0) // the first pair, so that all ranks name the same
 		for (ubc_u32 t = 0; t < p.ranks * R; t++) {
 			ubc_u32 s = t / R, d = t % R;
-			ubc_u64 sent = rows[ubc_send_count(s, d)], due = rows[ubc_recv_count(s, d)];
-			if (d < p.ranks && sent != due) {
+			if (d >= p.ranks)
+				continue;
+			ubc_u64 sent = ubc_send_count(c, s, d), due = ubc_recv_count(c, s, d);
+			if (sent != due) {
 				ubc_report(p, e, UBC_COUNTS, d, sent, (ubc_u64)s << 48 | due);
 				break;
 			}
@@ -87,13 +117,13 @@ UBC_FN bool ubc_plan_routes(const ubc_vector_params &v, ubc_routes *routes) {
 	ubc_u64 most = ubc_small(p);
 	for (ubc_u32 r = UBC_THREAD; r < UBC_MAX_RANKS; r += UBC_THREADS) {
 		ubc_u64 src = 0, dst = 0, out = 0, in = 0;
-		UBC_UNROLL
-		for (ubc_u32 q = 0; q < UBC_MAX_RANKS; q++) {
-			src += q < r && !gathers ? v.send[q] : 0;
-			dst += q < r ? v.recv[q] : 0;
-			out = q == r ? v.send[q] : out;
-			in = q == r ? v.recv[q] : in;
+		UBC_ROLLED
+		for (ubc_u32 q = 0; q < r; q++) {
+			src += gathers ? 0 : ubc_own_sent(v, q);
+			dst += ubc_own_due(v, q);
 		}
+		out = ubc_own_sent(v, r);
+		in = ubc_own_due(v, r);
 		routes->src[r] = src * p.size;
 		routes->dst[r] = dst * p.size;
 		routes->out[r] = out * p.size;
@@ -109,7 +139,7 @@ UBC_FN void ubc_send_part(
 	const ubc_params &p, ubc_u32 e, const ubc_routes *routes, ubc_u32 distance, ubc_u32 t, ubc_u32 threads) {
 	ubc_u32 peer = ubc_peer(p, distance);
 	ubc_u64 src = p.src + routes->src[peer], bytes = routes->out[peer];
-	ubc_u64 to = ubc_packets_to(p, e, ubc_select(p.area, distance), distance);
+	ubc_u64 to = ubc_packets_to(p, e, ubc_area(p, distance), distance);
 	ubc_u32 width = ubc_pair_width(src, bytes);
 	for (ubc_u64 at = 8ull * (UBC_BLOCK * threads + t); at < bytes; at += 8ull * UBC_BLOCKS * threads)
 		ubc_store_packet(to + 2 * at, ubc_load_pair(src + at, bytes - at, width), e);
@@ -137,14 +167,14 @@ UBC_FN void ubc_recv_part(
 }
 
 // ubc_part_lengths is what the counts of all ranks tell; the result, the longest part that one sends another.
-UBC_FN ubc_u64 ubc_part_lengths(const ubc_params &p, const ubc_u64 *rows, ubc_routes *routes) {
+UBC_FN ubc_u64 ubc_part_lengths(const ubc_params &p, const ubc_counts &c, ubc_routes *routes) {
 	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
 		ubc_u64 longest = 0, due = 0, before = 0;
 		for (ubc_u32 q = 0; q < p.ranks; q++) {
-			ubc_u64 sent = q != r ? rows[ubc_send_count(r, q)] : 0;
+			ubc_u64 sent = q != r ? ubc_send_count(c, r, q) : 0, expected = ubc_recv_count(c, q, r);
 			longest = longest > sent ? longest : sent;
-			due += q != r ? rows[ubc_recv_count(q, r)] : 0;
-			before += q < p.rank ? rows[ubc_recv_count(q, r)] : 0;
+			due += q != r ? expected : 0;
+			before += q < p.rank ? expected : 0;
 		}
 		routes->longest[r] = longest * p.size;
 		routes->due[r] = due;
@@ -221,7 +251,8 @@ UBC_FN void ubc_do_move_v(const ubc_vector_params &v) {
 	if (ubc_broken_before(broken, e))
 		return;
 	UBC_SHARED(ubc_u64, words, 3 * R, 1);
-	UBC_SHARED(ubc_u64, rows, 2 * R * R, 2);
+	UBC_SHARED(ubc_u64, rows, (UBC_MANY ? 1 : 2 * R * R), 2);
+	ubc_counts counts = {rows, p.area[0], e};
 	UBC_SHARED(ubc_routes, routes, 1, 3);
 	ubc_post_words(p, e, target);
 	ubc_post_counts(v, e);
@@ -230,8 +261,8 @@ UBC_FN void ubc_do_move_v(const ubc_vector_params &v) {
 	bool packets = ubc_plan_routes(v, routes);
 	if (packets && distance > 0 && distance < p.ranks)
 		ubc_send_part(p, e, routes, distance, t, threads);
-	if (ubc_entry_barrier(p, e, words) && ubc_wait_counts(v, e, rows)) {
-		ubc_u64 longest = ubc_part_lengths(p, rows, routes);
+	if (ubc_entry_barrier(p, e, words) && ubc_wait_counts(v, e, counts)) {
+		ubc_u64 longest = ubc_part_lengths(p, counts, routes);
 		ubc_u64 src = p.src + routes->src[p.rank], dst = p.dst + routes->dst[p.rank];
 		if (src != dst) // else it is in place
 			ubc_copy_any(dst, src, routes->out[p.rank]);
@@ -243,6 +274,6 @@ UBC_FN void ubc_do_move_v(const ubc_vector_params &v) {
 	ubc_finish(p, e);
 }
 
-#define UBC_MOVE_V_KERNELS UBC_KERNEL_OF(ubc_vector_params, ubc_move_v, 1, ubc_do_move_v)
+#define UBC_MOVE_V_KERNELS UBC_KERNEL_OF(ubc_vector_params, UBC_NAMED(move_v), 1, ubc_do_move_v)
 
 #endif

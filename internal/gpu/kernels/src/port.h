@@ -5,6 +5,13 @@
 
 #include "abi.h"
 
+// UBC_NAMED is what a kernel of this set is called.
+#ifdef UBC_WIDE
+#define UBC_NAMED(name) ubc_wide_##name
+#else
+#define UBC_NAMED(name) ubc_##name
+#endif
+
 struct ubc_pair { // 8 bytes of data: what a packet carries
 	ubc_u32 w[2];
 };
@@ -39,12 +46,13 @@ struct ubc_quad { // 16 bytes
 		ubc_grid_dependency();                                               \
 		body(p);                                                             \
 	}
-// NAME_word is 8 bytes of a kernel's parameters, at a place that the compiler does not know: by itself it would copy
+// word is 8 bytes of a kernel's parameters, at a place that the compiler does not know: by itself it would copy
 // them all to the stack first, or choose among all of them.
-#define UBC_PARAM_WORDS(T, name)                                        \
-	UBC_FN ubc_u64 name##_word(const T &, ubc_u64 at) {                   \
+#define UBC_QUOTED(name) #name
+#define UBC_PARAM_WORDS(T, name, word)                                  \
+	UBC_FN ubc_u64 word(const T &, ubc_u64 at) {                          \
 		ubc_u64 v;                                                          \
-		asm("{\n\t.reg .b64 a;\n\tmov.b64 a, " #name "_param_0;\n\t"       \
+		asm("{\n\t.reg .b64 a;\n\tmov.b64 a, " UBC_QUOTED(name) "_param_0;\n\t" \
 				"add.s64 a, a, %1;\n\tld.param.u64 %0, [a];\n\t}"             \
 				: "=l"(v) : "l"(at));                                           \
 		return v;                                                           \
@@ -295,8 +303,8 @@ void *emu_shared(int id, size_t n);
 #define UBC_FN [[maybe_unused]] static inline
 #define UBC_KERNEL_OF(T, name, grids, body) \
 	extern "C" void name(const T *q) { const T p = *q; body(p); }
-#define UBC_PARAM_WORDS(T, name) \
-	UBC_FN ubc_u64 name##_word(const T &p, ubc_u64 at) { return ubc_emu_load<ubc_u64>((uintptr_t)&p + at); }
+#define UBC_PARAM_WORDS(T, name, word) \
+	UBC_FN ubc_u64 word(const T &p, ubc_u64 at) { return ubc_emu_load<ubc_u64>((uintptr_t)&p + at); }
 #define UBC_SHARED(T, name, n, id) T *name = (T *)emu_shared(id, (n) * sizeof(T))
 #define UBC_OPAQUE(x)
 #define UBC_UNROLL

@@ -169,7 +169,7 @@ template <class E, int R> UBC_FN void ubc_twoshot_packets(const ubc_params &p) {
 				ubc_u32 peer = ubc_peer(p, i);
 				ubc_u64 length = ubc_slice_length(s, peer), a = p.src + ubc_slice_begin(s, peer) + at;
 				if (at < length)
-					ubc_store_packet(ubc_packets_to(p, o.e, ubc_select(p.area, i), i) + 2 * at,
+					ubc_store_packet(ubc_packets_to(p, o.e, ubc_area(p, i), i) + 2 * at,
 						ubc_load_source<E, ubc_pair>(o, a, length - at, aligned), o.e);
 			}
 		}

@@ -19,7 +19,14 @@ enum { UBC_RING_SLOTS = 2 };
 // Averages of types that are narrower than what they are combined as, the half types, are carried as fractions of the
 // sum, 1/2 of it with two ranks in it, 1/4 with three or four and so on: a sum may be too large for the type where the
 // average is not. The host's ring does the same.
-UBC_FN ubc_u32 ubc_fraction(ubc_u32 ranks) { return ranks <= 1 ? 1 : ranks <= 2 ? 2 : ranks <= 4 ? 4 : 8; }
+UBC_FN ubc_u32 ubc_fraction(ubc_u32 ranks) {
+	if (!UBC_MANY)
+		return ranks <= 1 ? 1 : ranks <= 2 ? 2 : ranks <= 4 ? 4 : 8;
+	ubc_u32 n = 1;
+	while (n < ranks)
+		n *= 2;
+	return n;
+}
 
 // ubc_reduce_two combines what has come with this rank's own source; n is what an average is divided by, 0: not yet, and
 // scale what has come is multiplied by before.
@@ -229,14 +236,14 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 			if (takes)
 				taken++;
 			if (UBC_THREAD == 0 && sends)
-				ubc_release64(ubc_flag(p.area[1], p.rank), (ubc_u64)o.e << 32 | sent);
+				ubc_release64(ubc_flag(UBC_MANY ? ubc_area(p, 1) : p.area[1], p.rank), (ubc_u64)o.e << 32 | sent);
 			if (UBC_THREAD == 1 && takes)
-				ubc_release64(ubc_select(p.area, n - 1) + UBC_AREA_CREDIT + 8ull * UBC_BLOCK, (ubc_u64)o.e << 32 | taken);
+				ubc_release64(ubc_area(p, n - 1) + UBC_AREA_CREDIT + 8ull * UBC_BLOCK, (ubc_u64)o.e << 32 | taken);
 		}
 	}
 	ubc_finish(p, o.e);
 }
 
-#define UBC_RING_KERNELS(T) UBC_KERNEL(ubc_ring_##T, ubc_do_ring<ubc_##T>)
+#define UBC_RING_KERNELS(T) UBC_KERNEL(UBC_NAMED(ring_##T), ubc_do_ring<ubc_##T>)
 
 #endif

@@ -36,16 +36,33 @@ UBC_FN ubc_u32 ubc_peer(const ubc_params &p, ubc_u32 d) {
 
 UBC_FN ubc_u32 ubc_distance(const ubc_params &p, ubc_u32 r) { return r < p.rank ? r + p.ranks - p.rank : r - p.rank; }
 
-// ubc_select is element i < MAX_RANKS of one of the parameters' arrays, for an i that the compiler does not know.
+// ubc_select is element i < PARAM_RANKS of one of the parameters' arrays, for an i that the compiler does not know.
 UBC_FN ubc_u64 ubc_select(const ubc_u64 *a, ubc_u32 i) {
 	ubc_u64 v = a[0];
 	UBC_UNROLL
-	for (ubc_u32 k = 1; k < UBC_MAX_RANKS; k++) {
+	for (ubc_u32 k = 1; k < UBC_PARAM_RANKS; k++) {
 		ubc_u64 x = a[k];
 		UBC_OPAQUE(x); // else it makes one load of the choice again
 		v = i == k ? x : v;
 	}
 	return v;
+}
+
+// ubc_area is the area of the rank at distance d, and ubc_table where its extents are mapped here.
+UBC_FN ubc_u64 ubc_area(const ubc_params &p, ubc_u32 d) {
+#ifdef UBC_WIDE
+	return d == 0 ? p.area[0] : ubc_get64(p.area[0] + UBC_AREA_PEERS + 8 * d);
+#else
+	return ubc_select(p.area, d);
+#endif
+}
+
+UBC_FN ubc_u64 ubc_table(const ubc_params &p, ubc_u32 d) {
+#ifdef UBC_WIDE
+	return ubc_get64(p.area[0] + UBC_AREA_PEERS + 8 * (UBC_MAX_RANKS + d));
+#else
+	return ubc_select(p.table, d);
+#endif
 }
 
 // ubc_desc_slot is where rank from posts its descriptor in an area.
@@ -150,10 +167,10 @@ UBC_FN bool ubc_keep_polling(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_w
 }
 
 // ubc_post_target is the area in which this thread posts the descriptor, or 0. The last threads of a block do it, which
-// have no data if there is little; a block has at least MAX_RANKS of them.
+// have no data if there is little; a block has at least as many as there are ranks.
 UBC_FN ubc_u64 ubc_post_target(const ubc_params &p) {
 	ubc_u32 d = UBC_THREADS - 1 - UBC_THREAD;
-	return UBC_BLOCK == 0 && d != 0 && d < p.ranks ? ubc_select(p.area, d) : 0;
+	return UBC_BLOCK == 0 && d != 0 && d < p.ranks ? ubc_area(p, d) : 0;
 }
 
 // ubc_post_desc posts this rank's descriptor to all peers: the signature, which is all that they want of packets.
@@ -237,7 +254,7 @@ UBC_FN void ubc_signal(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
 	ubc_sync();
 	for (ubc_u32 d = UBC_THREAD; d < p.ranks; d += UBC_THREADS)
 		if (d != 0)
-			ubc_release64(ubc_flag(ubc_select(p.area, d), p.rank), (ubc_u64)e << 32 | step);
+			ubc_release64(ubc_flag(ubc_area(p, d), p.rank), (ubc_u64)e << 32 | step);
 }
 
 // ubc_wait_signals waits for all peers' signals of step. The result is the same for the whole block.
@@ -288,7 +305,7 @@ UBC_FN void ubc_finish(const ubc_params &p, ubc_u32 e) {
 // ubc_resolve is where the buffer of a peer's word is mapped here: 0 if it is not, which has been reported.
 UBC_FN ubc_u64 ubc_resolve(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 word) {
 	ubc_u32 extent = UBC_EXTENT(word);
-	ubc_u64 base = extent < UBC_MAX_EXTENTS ? ubc_get64(ubc_select(p.table, ubc_distance(p, peer)) + 8 * extent) : 0;
+	ubc_u64 base = extent < UBC_MAX_EXTENTS ? ubc_get64(ubc_table(p, ubc_distance(p, peer)) + 8 * extent) : 0;
 	if (base == 0) {
 		ubc_abort(p, e, UBC_NO_EXTENT, peer, p.signature, word);
 		return 0;
@@ -310,10 +327,11 @@ UBC_FN ubc_u64 ubc_packets_from(const ubc_params &p, ubc_u32 e, ubc_u32 r) {
 	return ubc_packet_row(p, e, p.area[0], ubc_distance(p, r));
 }
 
-// ubc_recv_packets waits for a packet, at `at` of from[r], of each rank r < R whose bit is in wanted, all at once.
+// ubc_recv_packets waits for a packet, at `at` of from[r], of each rank first + r, r < R, whose bit is in wanted, all at
+// once.
 template <int R>
-UBC_FN bool ubc_recv_packets(
-	const ubc_params &p, ubc_u32 e, const ubc_u64 *from, ubc_u32 wanted, ubc_u64 at, ubc_pair *v) {
+UBC_FN bool ubc_recv_packets(const ubc_params &p, ubc_u32 e, const ubc_u64 *from, ubc_u32 wanted, ubc_u64 at, ubc_pair *v,
+	ubc_u32 first = 0) {
 	ubc_wait w = {0, 0};
 	for (;;) {
 		ubc_u32 missing = 0, late = 0;
@@ -336,7 +354,7 @@ UBC_FN bool ubc_recv_packets(
 		if (missing == 0)
 			return true;
 		wanted = missing;
-		if (!ubc_keep_polling(p, e, late, w, false))
+		if (!ubc_keep_polling(p, e, first + late, w, false))
 			return false;
 	}
 }
@@ -361,7 +379,7 @@ UBC_FN bool ubc_announced(const ubc_params &p, const ubc_u64 *words) {
 UBC_FN bool ubc_find_staging(const ubc_params &p, ubc_u32 e, const ubc_u64 *words, ubc_u32 r, ubc_u64 *at) {
 	ubc_u32 d = ubc_distance(p, r);
 	if (!ubc_announced(p, words))
-		at[d] = ubc_select(p.area, d) + UBC_AREA_PACKETS + 2ull * (p.ranks - 1) * p.row;
+		at[d] = ubc_area(p, d) + UBC_AREA_PACKETS + 2ull * (p.ranks - 1) * p.row;
 	else
 		at[d] = r == p.rank ? p.stage : ubc_resolve(p, e, r, words[2 * p.ranks + r]);
 	return at[d] != 0;

@@ -260,41 +260,55 @@ template <class E, int K> UBC_FN void ubc_divide_all(typename E::A *a, ubc_u32 n
 	}
 }
 
+// ubc_total is what vectors have been combined to so far.
+template <class E, class V> struct ubc_total {
+	enum { K = sizeof(V) / sizeof(typename E::L) };
+	typename E::A a[K];
+};
+
+// ubc_widened is a vector as it is combined.
+template <class E, class V> UBC_FN ubc_total<E, V> ubc_widened(const V &v) {
+	ubc_total<E, V> t;
+	ubc_pack<V, typename E::L> u;
+	u.v = v;
+	UBC_UNROLL
+	for (int i = 0; i < t.K; i++)
+		t.a[i] = E::widen(u.e[i]);
+	return t;
+}
+
+// ubc_add combines t with one more vector.
+template <class E, class V> UBC_FN void ubc_add(ubc_total<E, V> &t, const V &v, ubc_u32 op) {
+	ubc_total<E, V> next = ubc_widened<E>(v);
+	ubc_apply_all<E, ubc_total<E, V>::K>(t.a, next.a, E::INTEGER ? op & UBC_OP : op, ubc_of_signed<E>(op));
+}
+
+// ubc_result is the vector that t, of n of them, comes to.
+template <class E, class V> UBC_FN V ubc_result(ubc_total<E, V> &t, ubc_u32 n, ubc_u32 op) {
+	ubc_pack<V, typename E::L> u;
+	if ((E::INTEGER ? op & UBC_OP : op) == UBC_AVG)
+		ubc_divide_all<E, ubc_total<E, V>::K>(t.a, n, ubc_of_signed<E>(op));
+	UBC_UNROLL
+	for (int i = 0; i < t.K; i++)
+		u.e[i] = E::narrow(t.a[i]);
+	if (ubc_of_bools<E>(op)) {
+		UBC_UNROLL
+		for (int i = 0; i < t.K; i++)
+			u.e[i] = E::truth(u.e[i]);
+	}
+	return u.v;
+}
+
 // ubc_combine reduces the vectors of n ranks, n <= R, in rank order.
 template <class E, int R, class V> UBC_FN V ubc_combine(const V *v, ubc_u32 n, ubc_u32 op) {
-	typedef typename E::L L;
-	typedef typename E::A A;
-	enum { K = sizeof(V) / sizeof(L) };
-	bool bools = ubc_of_bools<E>(op), is_signed = ubc_of_signed<E>(op);
-	if (E::INTEGER)
-		op &= UBC_OP;
-	ubc_pack<V, L> u;
-	A a[K], next[K];
-	u.v = v[0];
-	UBC_UNROLL
-	for (int i = 0; i < K; i++)
-		a[i] = E::widen(u.e[i]);
+	ubc_total<E, V> t = ubc_widened<E>(v[0]);
 	UBC_UNROLL
 	for (int r = 1; r < R; r++) {
 		if (r >= (int)n)
 			break;
-		u.v = v[r];
-		UBC_UNROLL
-		for (int i = 0; i < K; i++)
-			next[i] = E::widen(u.e[i]);
-		ubc_apply_all<E, K>(a, next, op, is_signed);
+		ubc_add<E>(t, v[r], op);
 	}
-	if (op == UBC_AVG)
-		ubc_divide_all<E, K>(a, n, is_signed);
-	UBC_UNROLL
-	for (int i = 0; i < K; i++)
-		u.e[i] = E::narrow(a[i]);
-	if (bools) {
-		UBC_UNROLL
-		for (int i = 0; i < K; i++)
-			u.e[i] = E::truth(u.e[i]);
-	}
-	return u.v;
+	return ubc_result<E>(t, n, op);
 }
 
 #endif

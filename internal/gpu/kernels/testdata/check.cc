@@ -270,7 +270,7 @@ static void errors() {
 					o = random(0);
 			}
 		o.push = false;
-		o.staging = 0;
+		o.staging.assign(N, false);
 		for (unsigned r = 0; r < N; r++)
 			o.src[r].direct = o.dst[r].direct = true;
 		ops = {o};

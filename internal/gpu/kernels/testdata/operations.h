@@ -6,14 +6,20 @@
 
 #include <string>
 
+#ifdef UBC_WIDE
+#define KERNELS ubc_wide_emulated
+#else
+#define KERNELS ubc_emulated
+#endif
 extern "C" const struct entry {
 	const char *name;
 	kernel *f;
-} ubc_emulated[];
+} KERNELS[];
 
 static kernel *find(const std::string &name) {
-	for (const entry *e = ubc_emulated; e->name; e++)
-		if (name == e->name)
+	std::string own = UBC_MANY ? "ubc_wide" + name.substr(3) : name;
+	for (const entry *e = KERNELS; e->name; e++)
+		if (own == e->name)
 			return e->f;
 	FAIL("no kernel %s", name.c_str());
 }
@@ -24,7 +30,7 @@ struct operation {
 	std::string name;
 	unsigned blocks, threads;
 	bool push;
-	unsigned staging; // bits of the ranks that announce some of their own
+	std::vector<bool> staging; // the ranks that announce some of their own
 	int odd = -1; // the rank that does something else
 	bool refuses = false;
 	uint64_t sig, oddSig = 0;
@@ -119,7 +125,14 @@ static void lengths(operation &o) {
 	o.due = o.sent;
 }
 
-static std::string pick(std::initializer_list<const char *> names) { return names.begin()[below(names.size())]; }
+// pick is one of these, as far as this set of kernels has it.
+static std::string pick(std::initializer_list<const char *> names) {
+	for (;;) {
+		std::string name = names.begin()[below(names.size())];
+		if (!UBC_MANY || (name.find("lines") == std::string::npos && name != "ubc_packets_"))
+			return name;
+	}
+}
 static bool by_lines(const operation &o) { return o.name.find("lines") != std::string::npos; }
 
 static operation random(int only) {
@@ -167,14 +180,16 @@ static operation random(int only) {
 		o.name += elements;
 	} else if (reduction(o.kind)) {
 		// Kernels for more ranks than there are work too.
-		unsigned up = N <= 2 && chance(60) ? 2 : N <= 4 && chance(60) ? 4 : 8;
-		o.name += elements + "_" + std::to_string(up);
+		unsigned up = UBC_MANY ? 0 : N <= 2 && chance(60) ? 2 : N <= 4 && chance(60) ? 4 : 8;
+		o.name += elements + (up ? "_" + std::to_string(up) : "");
 	}
 	o.f = find(o.name);
 	o.blocks = 1 + below(3);
-	o.threads = by_lines(o) ? 16 * (1 + below(3)) : UBC_MAX_RANKS + below(9);
+	o.threads = by_lines(o) ? 16 * (1 + below(3)) : (N < 8 ? 8 : N) + below(9);
 	o.push = chance(40);
-	o.staging = chance(50) ? (1u << N) - 1 : chance(50) ? below(1u << N) : 0;
+	o.staging.assign(N, chance(50));
+	for (unsigned r = 0, some = chance(50); r < N; r++)
+		o.staging[r] = o.staging[r] || (some && chance(50));
 	o.sig = signature(o.kind, o.type, o.op, o.root, o.count);
 	bool allDirect = chance(40), placed = chance(35);
 	for (unsigned r = 0; r < N; r++) {
@@ -256,11 +271,13 @@ static ubc_vector_params params(operation &o, unsigned r) {
 	ubc_params &p = v.p;
 	memset(&v, 0, sizeof v);
 	for (unsigned q = 0; q < N && vectors(o.kind); q++) {
-		v.send[q] = o.sent[r][q];
-		v.recv[q] = o.due[q][r];
+		v.count[q].send = o.sent[r][q];
+		v.count[q].recv = o.due[q][r];
 	}
 	for (unsigned q = 0; q < N; q++) {
-		unsigned d = (q - r + N) % N;
+		unsigned d = (q + N - r) % N;
+		if (UBC_MANY && d > 0)
+			continue;
 		p.area[d] = (uint64_t)ranks[q].area;
 		p.table[d] = (uint64_t)ranks[r].table[q].data();
 	}
@@ -286,7 +303,7 @@ static ubc_vector_params params(operation &o, unsigned r) {
 	p.little = LITTLE;
 	p.large = LARGE;
 	p.stage = (uint64_t)ranks[r].stage;
-	if (o.staging >> r & 1)
+	if (o.staging[r])
 		p.stage_word = UBC_DIRECT | (uint64_t)(ranks[r].extent + BATCH) << 48;
 	if (by_lines(o)) {
 		unsigned turn = 15 * o.blocks * o.threads;
@@ -303,9 +320,11 @@ static ubc_vector_params params(operation &o, unsigned r) {
 
 static std::string describe(const operation &o) {
 	char s[400];
-	snprintf(s, sizeof s, "%s kind %d type %s op %d root %d count %zu grid %ux%u push %d staging %#x odd %d refuses %d",
-		o.name.c_str(), o.kind, types[o.type], o.op, o.root, o.count, o.blocks, o.threads, o.push, o.staging, o.odd, o.refuses);
+	snprintf(s, sizeof s, "%s kind %d type %s op %d root %d count %zu grid %ux%u push %d odd %d refuses %d staging",
+		o.name.c_str(), o.kind, types[o.type], o.op, o.root, o.count, o.blocks, o.threads, o.push, o.odd, o.refuses);
 	std::string d = s;
+	for (unsigned r = 0; r < N; r++)
+		d += o.staging[r] ? " 1" : " 0";
 	for (unsigned r = 0; r < N; r++) {
 		snprintf(s, sizeof s, "\n  rank %u: src %p%s dst %p%s", r, (void *)o.src[r].p, o.src[r].direct ? " direct" : "",
 			(void *)o.dst[r].p, o.dst[r].direct ? " direct" : "");

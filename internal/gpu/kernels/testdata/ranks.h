@@ -11,7 +11,7 @@ static scheduler &S = scheduler::self();
 static unsigned below(unsigned n) { return S.below(n); }
 static bool chance(unsigned percent) { return below(100) < percent; }
 
-enum { GUARD = 64, HEAP = 8 << 20, BATCH = 6 };
+enum { GUARD = 64, HEAP = UBC_MANY ? 64 << 20 : 8 << 20, BATCH = 6 };
 
 struct rank {
 	char *area = nullptr, *heap = nullptr, *stage = nullptr;
@@ -28,7 +28,7 @@ static unsigned N;
 static std::vector<rank> ranks;
 
 // Little staging, so that small operations go several rounds; rows for packets of 5000 elements, twice.
-enum { LITTLE = 4096, LARGE = 16384, ROW = 256 << 10 };
+enum { LITTLE = UBC_MANY ? 64 << 10 : 4096, LARGE = 4 * LITTLE, ROW = 256 << 10 };
 
 // lines is where rows of lines are. Two turns of the largest grid find room in one, 3 blocks of 48 threads.
 enum { LINE_ROW = 2 * 3 * 48 * 16 };
@@ -54,6 +54,10 @@ static void import() {
 				r.table[q][ranks[q].extent + i] = (uint64_t)ranks[q].heap;
 			r.table[q][ranks[q].extent + BATCH] = (uint64_t)ranks[q].stage;
 		}
+#ifdef UBC_WIDE
+		for (unsigned d = 0; d < N; d++)
+			((uint64_t *)(r.area + UBC_AREA_PEERS))[UBC_MAX_RANKS + d] = (uint64_t)r.table[(&r - &ranks[0] + d) % N].data();
+#endif
 	}
 }
 
@@ -66,6 +70,11 @@ static void reset() {
 		fresh(r.stage, 4 * LARGE);
 		r.extent = below(UBC_MAX_EXTENTS - BATCH - 1); // the last one is the staging memory's
 	}
+#ifdef UBC_WIDE
+	for (unsigned r = 0; r < N; r++) // where parameters do not name them
+		for (unsigned d = 0; d < N; d++)
+			((uint64_t *)(ranks[r].area + UBC_AREA_PEERS))[d] = (uint64_t)ranks[(r + d) % N].area;
+#endif
 	uint32_t epoch = chance(50) ? 0 : 0xfffffffc; // also around the end
 	for (rank &r : ranks) {
 		for (unsigned b = 0; b < UBC_MAX_BLOCKS; b++)
