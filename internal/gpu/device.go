@@ -100,7 +100,7 @@ func DeviceOf(c *engine.Comm) *Device {
 
 // The kernels are made for what transports are told.
 var (
-	_ [engine.MaxRanks - kernels.MaxRanks]struct{}
+	_ [engine.MaxRanks]struct{}   = [kernels.MaxRanks]struct{}{}
 	_ [engine.MaxExtents]struct{} = [kernels.MaxExtents]struct{}{}
 )
 

@@ -1,0 +1,111 @@
+package coll_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
+	"github.com/ubcoll/ubcoll/p2p"
+	"github.com/ubcoll/ubcoll/register"
+)
+
+// TestDevicesMany is TestDevices with more ranks than the kernels' parameters have room for.
+func TestDevicesMany(t *testing.T) {
+	if race.Enabled {
+		t.Skip("what is instrumented is the same with fewer ranks")
+	}
+	r := random{
+		ranks:  []int{9, 16},
+		trials: 2,
+		most:   200 << 10,
+		name:   func(w mode) string { return fmt.Sprintf("%s/%v", w.algorithm, w) },
+		modes: []mode{
+			{"", register.Auto, false, false},
+			{"", register.Explicit, true, true},
+			{"two-shot", register.Off, false, true},
+			{"push", register.Auto, false, false},
+			{"ring", register.Explicit, true, true},
+		},
+		trial: func(ctx context.Context, p place) error {
+			k := newTrial(p.same, p.c.Size(), 200<<10)
+			k.shift = p.own.IntN(8)
+			if err := k.run(ctx, p.c, p.a, p.b, p.sync); err != nil {
+				return err
+			}
+			return newParts(p.same, p.c.Size(), 200<<10).run(ctx, p.c, p.a, p.b, p.own.IntN(8), p.sync)
+		},
+	}
+	r.run(t)
+}
+
+// TestDevicesMost has as many ranks as can be: what each does with all others, in parts of the communicator, too, which
+// have kernels for few ranks.
+func TestDevicesMost(t *testing.T) {
+	if race.Enabled || testing.Short() {
+		t.Skip("as many ranks as there can be, each with kernels of its own")
+	}
+	const ranks = 72
+	gputest.Run(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		me := float32(c.Rank() + 1)
+		one, err := gputest.Floats(ctx, c, dev, 100, me)
+		if err != nil {
+			return err
+		}
+		all, err := gputest.Floats(ctx, c, dev, 4*ranks, -1)
+		if err != nil {
+			return err
+		}
+		if err := coll.Barrier(ctx, c); err != nil {
+			return err
+		}
+		if err := coll.AllGather(ctx, c, all.Vec(), one.Vec().Slice(0, 4)); err != nil {
+			return err
+		}
+		got := make([]float32, 4*ranks)
+		if err := all.CopyTo(ctx, got); err != nil {
+			return err
+		}
+		for i, x := range got {
+			if x != float32(i/4+1) {
+				return fmt.Errorf("rank %d: element %d of the all-gather is %v", c.Rank(), i, x)
+			}
+		}
+		var x p2p.Exchange // with every other rank, both ways, at once
+		for d := 1; d < ranks; d++ {
+			to, from := (c.Rank()+d)%ranks, (c.Rank()-d+ranks)%ranks
+			x.Send(to, one.Vec().Slice(0, 4))
+			x.Recv(from, all.Vec().Slice(4*(ranks-1-from), 4*(ranks-from)))
+		}
+		if err := x.Do(ctx, c); err != nil {
+			return err
+		}
+		if err := all.CopyTo(ctx, got); err != nil {
+			return err
+		}
+		for i, x := range got {
+			from := ranks - 1 - i/4
+			if from != c.Rank() && x != float32(from+1) {
+				return fmt.Errorf("rank %d: element %d, rank %d's message, is %v", c.Rank(), i, from, x)
+			}
+		}
+		if err := coll.AllReduce(ctx, c, one.Vec(), one.Vec(), ubcoll.Sum); err != nil {
+			return err
+		}
+		if err := gputest.All(ctx, c, one, ranks*(ranks+1)/2); err != nil {
+			return err
+		}
+		part, err := c.Split(ctx, c.Rank()%9, 0)
+		if err != nil {
+			return err
+		}
+		if err := coll.AllReduce(ctx, part, one.Vec(), one.Vec(), ubcoll.Max); err != nil {
+			return err
+		}
+		return errors.Join(gputest.All(ctx, c, one, ranks*(ranks+1)/2), part.Close())
+	})
+}
