@@ -50,6 +50,7 @@ func TestDevicesMost(t *testing.T) {
 		t.Skip("as many ranks as there can be, each with kernels of its own")
 	}
 	const ranks = 72
+	t.Setenv("UBCOLL_EMULATE_SMS", "132") // messages with so many need room
 	gputest.Run(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		me := float32(c.Rank() + 1)
 		one, err := gputest.Floats(ctx, c, dev, 100, me)
@@ -75,23 +76,9 @@ func TestDevicesMost(t *testing.T) {
 				return fmt.Errorf("rank %d: element %d of the all-gather is %v", c.Rank(), i, x)
 			}
 		}
-		var x p2p.Exchange // with every other rank, both ways, at once
-		for d := 1; d < ranks; d++ {
-			to, from := (c.Rank()+d)%ranks, (c.Rank()-d+ranks)%ranks
-			x.Send(to, one.Vec().Slice(0, 4))
-			x.Recv(from, all.Vec().Slice(4*(ranks-1-from), 4*(ranks-from)))
-		}
-		if err := x.Do(ctx, c); err != nil {
+		// The emulated device has no room for the blocks of more messages.
+		if err := exchangeWith(ctx, c, 1, one, all); err != nil {
 			return err
-		}
-		if err := all.CopyTo(ctx, got); err != nil {
-			return err
-		}
-		for i, x := range got {
-			from := ranks - 1 - i/4
-			if from != c.Rank() && x != float32(from+1) {
-				return fmt.Errorf("rank %d: element %d, rank %d's message, is %v", c.Rank(), i, from, x)
-			}
 		}
 		if err := coll.AllReduce(ctx, c, one.Vec(), one.Vec(), ubcoll.Sum); err != nil {
 			return err
@@ -108,4 +95,60 @@ func TestDevicesMost(t *testing.T) {
 		}
 		return errors.Join(gputest.All(ctx, c, one, ranks*(ranks+1)/2), part.Close())
 	})
+}
+
+// TestDeviceMessagesMany has more messages at once than one kernel takes lanes of.
+func TestDeviceMessagesMany(t *testing.T) {
+	if race.Enabled {
+		t.Skip("what is instrumented is the same with fewer ranks")
+	}
+	t.Setenv("UBCOLL_EMULATE_SMS", "132")
+	gputest.Run(t, 10, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		one, err := gputest.Floats(ctx, c, dev, 4, float32(c.Rank()+1))
+		if err != nil {
+			return err
+		}
+		all, err := gputest.Floats(ctx, c, dev, 4*c.Size(), -1)
+		if err != nil {
+			return err
+		}
+		for range 3 {
+			if err := exchangeWith(ctx, c, c.Size()-1, one, all); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// exchangeWith sends 4 elements of one, which are the rank's number and one more, to the next n ranks, and receives as much
+// of the last n, all at once: into all, where theirs are by rank.
+func exchangeWith(ctx context.Context, c *ubcoll.Comm, n int, one, all *ubcoll.Buffer[float32]) error {
+	var x p2p.Exchange
+	ranks := c.Size()
+	if err := all.CopyFrom(ctx, make([]float32, 4*ranks)); err != nil {
+		return err
+	}
+	for d := 1; d <= n; d++ {
+		to, from := (c.Rank()+d)%ranks, (c.Rank()-d+ranks)%ranks
+		x.Send(to, one.Vec().Slice(0, 4))
+		x.Recv(from, all.Vec().Slice(4*from, 4*(from+1)))
+	}
+	if err := x.Do(ctx, c); err != nil {
+		return err
+	}
+	got := make([]float32, 4*ranks)
+	if err := all.CopyTo(ctx, got); err != nil {
+		return err
+	}
+	for i, x := range got {
+		from, want := i/4, float32(0)
+		if d := (c.Rank() - from + ranks) % ranks; d >= 1 && d <= n {
+			want = float32(from + 1)
+		}
+		if x != want {
+			return fmt.Errorf("rank %d: element %d, of rank %d's message, is %v, not %v", c.Rank(), i%4, from, x, want)
+		}
+	}
+	return nil
 }

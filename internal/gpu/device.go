@@ -58,6 +58,8 @@ type Device struct {
 	graphs  map[*Graph]bool
 	extras  []*mem.Allocation // memory of Extras
 
+	Areas, Tables []uint64 // as in Params, of all ranks, by distance
+
 	Multiprocessors int     // that each rank's device has at least
 	Atomics         []error // by rank of the team: why this device cannot add to words of its device, or nil
 
@@ -179,8 +181,8 @@ func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
 	d.Blocks = min(d.Room.Collectives, kernels.MaxBlocks)
 	d.Threads = kernels.MaxThreads
 	lines := true
-	areas, tables := make([]uint64, len(cards)), make([]uint64, len(cards)) // by distance
-	areas[0] = d.Params.Area[0]
+	d.Areas, d.Tables = make([]uint64, len(cards)), make([]uint64, len(cards))
+	d.Areas[0] = d.Params.Area[0]
 	for r, k := range cards {
 		d.Threads = min(d.Threads, k.Threads)
 		lines = lines && k.Lines
@@ -191,16 +193,16 @@ func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
 		if err != nil {
 			return fmt.Sprintf("rank %d could not import the area of rank %d: %v", c.Rank(), d.name(r), err)
 		}
-		areas[d.Distance(r)], tables[d.Distance(r)] = uint64(at), uint64(c.DevicePeer(r).Row())
+		d.Areas[d.Distance(r)], d.Tables[d.Distance(r)] = uint64(at), uint64(c.DevicePeer(r).Row())
 	}
 	if len(cards) > kernels.Narrow {
-		offset, b := d.Layout.Peers(areas, tables)
+		offset, b := d.Layout.Peers(d.Areas, d.Tables)
 		if err := d.Domain.Copy(cuda.Addr(d.Area.Base())+cuda.Addr(offset), b, true); err != nil {
 			return fmt.Sprintf("rank %d could not list the areas of its peers: %v", c.Rank(), err)
 		}
 	} else {
-		copy(d.Params.Area[:], areas)
-		copy(d.Params.Table[:], tables)
+		copy(d.Params.Area[:], d.Areas)
+		copy(d.Params.Table[:], d.Tables)
 	}
 	if !lines || d.Layout.LineRow == 0 || d.Threads%kernels.LineThreads != 0 {
 		t := c.Team().Tuning()

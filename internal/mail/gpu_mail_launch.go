@@ -166,7 +166,7 @@ func (m *gpuMail) add(p *kernels.MailParams, lane, first int) *kernels.Lane {
 	p.Lanes++
 	peer := lane / 2
 	d := m.d.Distance(peer)
-	*l = kernels.Lane{Area: m.d.Params.Area[d], Table: m.d.Params.Table[d], Peer: uint32(peer), Receives: uint32(lane & 1),
+	*l = kernels.Lane{Area: m.d.Areas[d], Table: m.d.Tables[d], Peer: uint32(peer), Receives: uint32(lane & 1),
 		First: uint32(first), Blocks: 1}
 	switch at, extent, offset, ok := m.lanes[lane].fifo.Ready(); {
 	case ok:

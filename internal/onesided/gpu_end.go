@@ -82,7 +82,7 @@ func (g *gpuEnd) open(ctx context.Context, mine, theirs int, salt func(mine bool
 	g.status = all.status(mine)
 	g.params = kernels.ChannelParams{
 		Mine:   d.Params.Area[0] + uint64(d.Layout.Channel(mine)),
-		Theirs: d.Params.Area[d.Distance(g.rank)] + uint64(d.Layout.Channel(theirs)),
+		Theirs: d.Areas[d.Distance(g.rank)] + uint64(d.Layout.Channel(theirs)),
 		Status: d.StatusAddr(all.first + mine), Peer: uint32(g.rank),
 		SaltOut: uint32(salt(true)), SaltIn: uint32(salt(false))}
 	all.add(g)

@@ -15,15 +15,15 @@ static uint64_t number(const char *name, uint64_t otherwise) {
 int device_count(void) {
 	static int n = [] {
 		uint64_t n = number("UBCOLL_EMULATE_DEVICES", 4);
-		return n > 64 ? 64 : (int)n;
+		return n > most_devices ? most_devices : (int)n;
 	}();
 	return n;
 }
 
 device *device_at(int i) {
 	static device *all = [] {
-		device *a = new device[64]();
-		for (int i = 0; i < 64; i++)
+		device *a = new device[most_devices]();
+		for (int i = 0; i < most_devices; i++)
 			a[i].index = i;
 		return a;
 	}();

@@ -56,6 +56,7 @@ enum {
 	UNKNOWN = 999,
 };
 
+const int most_devices = 72;
 const size_t page = 4096, granularity = 2 << 20;
 const int max_blocks_a_multiprocessor = 32, threads_a_multiprocessor = 1024;
 const size_t shared_default = 48 << 10, shared_most = 227 << 10;
