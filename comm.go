@@ -62,7 +62,7 @@ func (c *Comm) LocalSize() int { return c.view().LocalSize() }
 func (c *Comm) Hostname(rank int) string { return c.view().Hostname(rank) }
 
 // GPU is this rank's device: that of its local rank among those that its process sees. The ranks of a host use devices
-// where each of them has one of its own, up to 8 ranks; else the error, which wraps [ErrNotSupported], says what is in
+// where each of them has one of its own, up to 72 ranks; else the error, which wraps [ErrNotSupported], says what is in
 // the way, and host memory is what there is. On a communicator with ranks on several hosts devices have memory and
 // streams, and operations only on communicators of a host's ranks. Local.
 func (c *Comm) GPU() (Device, error) {

@@ -43,13 +43,13 @@ func TestDevicesMany(t *testing.T) {
 	r.run(t)
 }
 
-// TestDevicesMost has as many ranks as can be: what each does with all others, in parts of the communicator, too, which
-// have kernels for few ranks.
-func TestDevicesMost(t *testing.T) {
-	if race.Enabled || testing.Short() {
-		t.Skip("as many ranks as there can be, each with kernels of its own")
+// TestDevicesParts has still more ranks, whose communicator has parts that go by the kernels of few. Of as many as there
+// can be, 72, a small machine cannot close the devices in time: the kernels alone are tried with those (TestCheck).
+func TestDevicesParts(t *testing.T) {
+	if race.Enabled {
+		t.Skip("what is instrumented is the same with fewer ranks")
 	}
-	const ranks = 72
+	const ranks = 24
 	t.Setenv("UBCOLL_EMULATE_SMS", "132") // messages with so many need room
 	gputest.Run(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		me := float32(c.Rank() + 1)
@@ -86,7 +86,7 @@ func TestDevicesMost(t *testing.T) {
 		if err := gputest.All(ctx, c, one, ranks*(ranks+1)/2); err != nil {
 			return err
 		}
-		part, err := c.Split(ctx, c.Rank()%9, 0)
+		part, err := c.Split(ctx, c.Rank()%4, 0)
 		if err != nil {
 			return err
 		}

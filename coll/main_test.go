@@ -6,4 +6,4 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
-func TestMain(m *testing.M) { gputest.Main(72, m.Run) }
+func TestMain(m *testing.M) { gputest.Main(24, m.Run) }

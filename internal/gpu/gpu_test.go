@@ -32,7 +32,7 @@ func TestAssignGPUs(t *testing.T) {
 		{"all see all", []string{"abcd", "abcd", "abcd"}, []int{0, 1, 2}, 100, ""},
 		{"each its own", []string{"c", "b"}, []int{0, 0}, 101, ""},
 		{"eight", strings.Split(strings.Repeat("abcdefgh ", 8), " ")[:8], []int{0, 1, 2, 3, 4, 5, 6, 7}, 100, ""},
-		{"nine", strings.Split(strings.Repeat("abcdefghi ", 9), " ")[:9], nil, 0, "9 ranks on a host, and devices work together for up to 8"},
+		{"73", strings.Split(strings.Repeat("a ", 73), " ")[:73], nil, 0, "73 ranks on a host, and devices work together for up to 72"},
 		{"too many", []string{"ab", "ab", "ab"}, nil, 0, "3 ranks and 2 CUDA devices"},
 		{"the same", []string{"ab", "ca"}, []int{0, 1}, 0, "ranks 1 and 3 have the same CUDA device"},
 		{"none", []string{"a", ""}, nil, 0, "rank 3 has no CUDA device: no driver"},
