@@ -35,7 +35,7 @@ func TestCheck(t *testing.T) {
 		{wide, "3", "100"}, {wide, "9", "100"}, {wide, "16", "80"}, {wide, "72", "4"}} {
 		ranks, program := run.ranks, run.program
 		for _, what := range []string{run.operations, "errors"} {
-			if what == "errors" && (ranks == "1" || ranks == "72") {
+			if what == "errors" && (ranks == "1" || ranks == "16" || ranks == "72") {
 				continue // nobody to be missing; too many for as many tries
 			}
 			t.Run(filepath.Base(program)+" "+ranks+" ranks "+what, func(t *testing.T) {
