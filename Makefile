@@ -14,8 +14,8 @@ run: ## install MPI if that may be done, build, run the main job on 4 ranks
 test: ## everything, as CI does it: installs both MPIs if that may be done
 	@scripts/test
 
-check: lint ## the daily minute: no MPI, no race detector
-	go test ./...
+check: lint ## the daily minute: no MPI, no race detector, nothing that takes long
+	go test -short ./...
 
 test-rdma: ## what needs an RDMA device, in virtual machines that have one, made of Debian's packages
 	@scripts/test-rdma
@@ -44,7 +44,7 @@ verify-gpu: ## every operation and type on 2, 3 and 4 GPUs, element by element; 
 kernels: ## rebuild the device kernels' PTX, with clang 19
 	@scripts/kernels
 
-lint: ## formatting and vet, also for other systems and with MPI
+lint: ## formatting, vet, also for other systems and with MPI, and staticcheck
 	@scripts/lint
 
 clean: ## what make has built

@@ -21,6 +21,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/enginetest"
 	"github.com/ubcoll/ubcoll/internal/hosts"
 	"github.com/ubcoll/ubcoll/internal/inside"
+	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
@@ -79,14 +80,19 @@ func checkAcross(c *ubcoll.Comm, n, turn int) error {
 }
 
 func TestAcross(t *testing.T) {
-	for _, hosts := range []string{"ab", "aabb", "abab", "aaab", "abc", "aabbc", "abcde", "aaaaaaaaaaaaaaaaaaaab"} {
+	layouts := []string{"ab", "aabb", "abab", "aaab", "abc", "aabbc", "abcde", "aaaaaaaaaaaaaaaaaaaab"}
+	sizes, turns := []int{0, 1, 5, 1000, 30000, 1 << 20, 3<<20 + 17}, 3
+	if race.Enabled || testing.Short() { // what is instrumented is the same for all
+		layouts, sizes, turns = []string{"abab", "aabbc"}, []int{0, 5, 1000, 30000, 300000}, 2
+	}
+	for _, hosts := range layouts {
 		t.Run(hosts, func(t *testing.T) {
 			requireAll(t, onHosts(t, hosts, func(c *ubcoll.Comm) error {
-				for turn := range 3 {
+				for turn := range turns {
 					if err := coll.Barrier(context.Background(), c); err != nil {
 						return err
 					}
-					for _, n := range []int{0, 1, 5, 1000, 30000, 1 << 20, 3<<20 + 17}[:7-len(hosts)/8] {
+					for _, n := range sizes[:len(sizes)-len(hosts)/8] {
 						if err := checkAcross(c, n, turn); err != nil {
 							return err
 						}
@@ -108,8 +114,12 @@ func letters(n int) string {
 }
 
 func TestAcross64Hosts(t *testing.T) {
+	sizes := []int{1, 100, 5000, 100000, 2}
+	if race.Enabled || testing.Short() {
+		sizes = sizes[:3]
+	}
 	requireAll(t, onHosts(t, letters(64), func(c *ubcoll.Comm) error {
-		for turn, n := range []int{1, 100, 5000, 100000, 2} {
+		for turn, n := range sizes {
 			if err := checkAcross(c, n, turn*17); err != nil {
 				return err
 			}
@@ -208,19 +218,21 @@ func wrongCall(c *ubcoll.Comm, kind, n, root int) error {
 }
 
 // TestAcrossMismatches: what any ranks of any host do wrong is the same error on all ranks, and the next call works.
-// TEST_PROGRAMS says how many calls are wrong.
+// TEST_PROGRAMS says how many calls of each seed are wrong.
 func TestAcrossMismatches(t *testing.T) {
-	counts, seeds := []int{100, 20}, []uint64{1, testkit.Seed(t)}
+	count := testkit.Often(100)
 	if s := os.Getenv("TEST_PROGRAMS"); s != "" {
-		count, err := strconv.Atoi(s)
+		var err error
+		count, err = strconv.Atoi(s)
 		require.NoError(t, err)
-		counts = []int{count, count}
 	}
-	for i, seed := range seeds {
-		count := counts[i]
+	for _, seed := range testkit.Seeds(t) {
 		t.Logf("%d calls of seed %d", count, seed)
 		const hosts = "abcabacc"
-		ranks := len(hosts)
+		ranks, most := len(hosts), 3<<20
+		if race.Enabled || testing.Short() {
+			most = 50000
+		}
 		var mu sync.Mutex
 		said := make([][]error, count)
 		for i := range said {
@@ -240,7 +252,7 @@ func TestAcrossMismatches(t *testing.T) {
 				mu.Lock()
 				said[i][c.Rank()] = err
 				mu.Unlock()
-				sent, more := putsOf(c)-before, []int{1, 2000, 2100, 20000, 400000, 3 << 20}[draw.IntN(6)]
+				sent, more := putsOf(c)-before, []int{1, 2000, 2100, 20000, 400000, most}[draw.IntN(6)]
 				if err := checkAcross(c, more, i); err != nil {
 					return fmt.Errorf("after wrong call %d (%v, %d elements): %w", i, wrong, n, err)
 				}

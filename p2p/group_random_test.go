@@ -14,7 +14,6 @@ import (
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
-	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -317,31 +316,34 @@ func (m *machine) one(ctx context.Context, seed uint64) error {
 // TestGroupRandom runs random programs of messages and collectives, in groups and not, blocking and on streams, against
 // what they must leave. TEST_PROGRAMS says how many.
 func TestGroupRandom(t *testing.T) {
-	seed, programs := testkit.Seed(t), 200
-	if race.Enabled {
-		programs = 40
-	}
+	programs := testkit.Often(400)
 	if s := os.Getenv("TEST_PROGRAMS"); s != "" {
 		var err error
 		programs, err = strconv.Atoi(s)
 		require.NoError(t, err)
 	}
-	for ranks := 1; ranks <= 4; ranks++ {
-		run := func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-			m := &machine{c: c, dev: dev}
-			for i := range m.streams {
-				var err error
-				if m.streams[i], err = ubcoll.NewStream(dev); err != nil {
-					return err
-				}
-			}
-			for i := range uint64(programs / 4) {
-				if err := m.one(ctx, seed+i); err != nil {
-					return fmt.Errorf("rank %d, program %d: %w", c.Rank(), seed+i, err)
-				}
-			}
-			return errors.Join(m.streams[0].Close(), m.streams[1].Close())
+	for i, seed := range testkit.Seeds(t) {
+		for ranks := 1 + i; ranks <= 4; ranks += 1 + i { // the fresh seed's are even
+			groupRandom(t, ranks, seed, programs/4)
 		}
-		t.Run(fmt.Sprint(ranks, " ranks"), func(t *testing.T) { places(t, ranks, run) })
 	}
+}
+
+func groupRandom(t *testing.T, ranks int, seed uint64, programs int) {
+	run := func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+		m := &machine{c: c, dev: dev}
+		for i := range m.streams {
+			var err error
+			if m.streams[i], err = ubcoll.NewStream(dev); err != nil {
+				return err
+			}
+		}
+		for i := range uint64(programs) {
+			if err := m.one(ctx, seed+i); err != nil {
+				return fmt.Errorf("rank %d, program %d: %w", c.Rank(), seed+i, err)
+			}
+		}
+		return errors.Join(m.streams[0].Close(), m.streams[1].Close())
+	}
+	t.Run(fmt.Sprint(ranks, " ranks"), func(t *testing.T) { places(t, ranks, run) })
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/p2p"
 )
@@ -20,10 +19,7 @@ import (
 // TestVerdicts: the sender of a large message hears how that went and nothing else, however many small ones are behind
 // it, good and bad, and however soon these are received. TEST_ROUNDS is how often.
 func TestVerdicts(t *testing.T) {
-	rounds := 4000
-	if race.Enabled {
-		rounds = 500
-	}
+	rounds := testkit.Often(10000)
 	if s := os.Getenv("TEST_ROUNDS"); s != "" {
 		var err error
 		rounds, err = strconv.Atoi(s)

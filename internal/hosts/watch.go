@@ -23,7 +23,7 @@ func (s *Stage) Flood(e *fault.Error) {
 	if s.peers == nil {
 		return // of a leader alone
 	}
-	is, text, about := s.Team.LostElsewhere(e)
+	text, about, is := s.Team.LostElsewhere(e)
 	s.tell(net.Message{Comm: s.ID, Kind: kindLost, Code: uint8(reason.Code(is)), About: int32(about), Text: text})
 }
 

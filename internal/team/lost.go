@@ -53,25 +53,25 @@ func (t *Team) PublishLost(e *fault.Error) {
 	t.Me.Lost.CompareAndSwap(0, code<<32|uint64(about+1))
 }
 
-// LostElsewhere is what ranks of other hosts are told of why the communicator broke: a sentinel, a text, and the rank
-// that it is about.
-func (t *Team) LostElsewhere(e *fault.Error) (is error, text string, about int) {
+// LostElsewhere is what ranks of other hosts are told of why the communicator broke: a text, the rank that it is about,
+// and a sentinel.
+func (t *Team) LostElsewhere(e *fault.Error) (text string, about int, is error) {
 	code, about := t.lostCode(e)
 	me, did := t.Name(t.rank), "failed"
 	text = e.Err.Error()
 	switch code {
 	case lostPeer:
-		return fault.ErrPeerLost, text, about
+		return text, about, fault.ErrPeerLost
 	case lostTimeout:
-		return fault.ErrTimeout, text, about
+		return text, about, fault.ErrTimeout
 	case lostAborted:
-		return fault.ErrAborted, text, about
+		return text, about, fault.ErrAborted
 	case lostMismatch:
-		return fault.ErrMismatch, text, about
+		return text, about, fault.ErrMismatch
 	case lostCancelled:
 		did = "gave up"
 	}
-	return fault.ErrAborted, fmt.Sprintf("rank %d %s: %s", me, did, text), me
+	return fmt.Sprintf("rank %d %s: %s", me, did, text), me, fault.ErrAborted
 }
 
 // LostError turns what a peer, by its rank in the team, published into this rank's error.

@@ -29,11 +29,14 @@ func Random(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
+// fixedSeed is the seed that is always the same.
+const fixedSeed = 1
+
 // FixedSeed is for what several processes draw alike: TEST_SEED, or 1.
 func FixedSeed() uint64 {
 	seed, err := strconv.ParseUint(os.Getenv(seedVar), 0, 64)
 	if err != nil {
-		return 1
+		return fixedSeed
 	}
 	return seed
 }

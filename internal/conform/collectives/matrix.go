@@ -100,26 +100,22 @@ func one[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, op ubcoll.Op, n int,
 			return err
 		}
 	}
-	for i := range dst.Slice {
-		dst.Slice[i] = encode[T](99)
-	}
-	for i := range src.Slice {
-		src.Slice[i] = encode[T](value(op, c.Rank(), i, salt))
-	}
+	fill(dst.Slice, pattern(n, func(int) T { return encode[T](99) }))
+	source := pattern(n, func(i int) T { return encode[T](value(op, c.Rank(), i, salt)) })
+	fill(src.Slice, source)
 	what := fmt.Sprintf("%v %v of %d, in place %v, source %v, destination %v", dtype.Of[T](), op, n, inPlace, ws, wd)
 	if err := coll.AllReduce(ctx, c, dst.Vec, src.Vec, op); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	rounds := op == ubcoll.Avg && c.LocalSize() < c.Size() // each host rounds its own average of half types
-	for i := range dst.Slice {
-		if got, want := dst.Slice[i], expect[T](op, c.Size(), i, salt); got != want && !(rounds && near(got, want)) {
-			return conform.Fail(c, "%s: element %d is %v, not %v (%s)", what, i, got, want, c.LastOp().String())
-		}
-		if !inPlace && src.Slice[i] != encode[T](value(op, c.Rank(), i, salt)) {
-			return conform.Fail(c, "%s: source element %d was changed", what, i)
-		}
+	result := pattern(n, func(i int) T { return expect[T](op, c.Size(), i, salt) })
+	if i := differs(dst.Slice, result, rounds); i >= 0 {
+		return conform.Fail(c, "%s: element %d is %v, not %v (%s)", what, i, dst.Slice[i], result[i%period], c.LastOp().String())
 	}
 	if !inPlace {
+		if i := differs(src.Slice, source, false); i >= 0 {
+			return conform.Fail(c, "%s: source element %d was changed", what, i)
+		}
 		if err := dst.Free(); err != nil {
 			return conform.Fail(c, "%s: free: %w", what, err)
 		}

@@ -2,15 +2,52 @@ package collectives
 
 import (
 	"math"
+	"slices"
 	"unsafe"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/dtype"
 )
 
+// period is how many elements differ before they begin again, so that most of the time goes to the library and not to
+// the making of data. It is a prime: what lies a chunk or a block away from its place is not what belongs there.
+const period = 4099
+
+// pattern is the first n elements of at, or one period of them.
+func pattern[T dtype.Elem](n int, at func(i int) T) []T {
+	p := make([]T, min(n, period))
+	for i := range p {
+		p[i] = at(i)
+	}
+	return p
+}
+
+// fill repeats the pattern in x.
+func fill[T dtype.Elem](x, pattern []T) {
+	for len(x) > 0 {
+		x = x[copy(x, pattern):]
+	}
+}
+
+// differs is the first element of x that does not repeat the pattern, or -1. Where steps round, it may be near.
+func differs[T dtype.Elem](x, pattern []T, rounds bool) int {
+	for at := 0; at < len(x); at += len(pattern) {
+		part := x[at:min(at+len(pattern), len(x))]
+		if slices.Equal(part, pattern[:len(part)]) {
+			continue
+		}
+		for i := range part {
+			if part[i] != pattern[i] && !(rounds && near(part[i], pattern[i])) {
+				return at + i
+			}
+		}
+	}
+	return -1
+}
+
 // value is a small whole number, so that every partial result is exact in every type, in any order of operations.
 func value(op ubcoll.Op, rank, i int, salt uint64) float64 {
-	h := (uint64(i)*2654435761 + uint64(rank)*40503 + salt*97) >> 3
+	h := (uint64(i%period)*2654435761 + uint64(rank)*40503 + salt*97) >> 3
 	if op == ubcoll.Prod {
 		return float64(1 + h%7/6) // 1, now and then 2
 	}

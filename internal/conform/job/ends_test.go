@@ -142,11 +142,7 @@ func joining(pid int) bool {
 
 // One rank is signalled: the others always exit with the same code.
 func TestSignalOne(t *testing.T) {
-	rounds := 20
-	if testing.Short() {
-		rounds = 5
-	}
-	for k := range rounds {
+	for k := range testkit.Often(40) {
 		t.Run(fmt.Sprint(k), func(t *testing.T) {
 			t.Parallel()
 			e := startEnding(t, 3, nil, "ends-wait")

@@ -20,12 +20,10 @@ import (
 // TestKill kills a random rank at a random moment, again and again: every survivor must say which one, long before its
 // own time is up, and nothing may be left behind. How soon they say so, two seconds by the documentation, is logged.
 func TestKill(t *testing.T) {
-	rounds := 50
-	if testing.Short() || race.Enabled {
-		rounds = 5
+	for _, seed := range testkit.Seeds(t) {
+		pick := rand.New(rand.NewPCG(seed, 0))
+		killRounds(t, "kill", testkit.Often(25), func() int { return 2 + pick.IntN(3) }, pick)
 	}
-	pick := rand.New(rand.NewPCG(testkit.Seed(t), 0))
-	killRounds(t, "kill", rounds, func() int { return 2 + pick.IntN(3) }, pick)
 }
 
 // TestKillMany is TestKill with so many ranks that they agree by group: the victim may lead one, or not.
@@ -34,25 +32,23 @@ func TestKillMany(t *testing.T) {
 		t.Skip("takes long")
 	}
 	pick := rand.New(rand.NewPCG(testkit.Seed(t), 0))
-	killRounds(t, "kill", 5, func() int { return 17 + pick.IntN(8) }, pick)
+	killRounds(t, "kill", testkit.Often(10), func() int { return 17 + pick.IntN(8) }, pick)
 }
 
 // TestKillP2P is TestKill with messages under way.
 func TestKillP2P(t *testing.T) {
-	pick := rand.New(rand.NewPCG(testkit.Seed(t), 0))
-	killRounds(t, "kill-p2p", 10, func() int { return 2 + pick.IntN(3) }, pick)
+	for _, seed := range testkit.Seeds(t) {
+		pick := rand.New(rand.NewPCG(seed, 0))
+		killRounds(t, "kill-p2p", testkit.Often(10), func() int { return 2 + pick.IntN(3) }, pick)
+	}
 }
 
 // TestKillWait kills a random rank while all signal and wait.
 func TestKillWait(t *testing.T) {
-	rounds := 15
-	if testing.Short() || race.Enabled {
-		rounds = 3
+	for _, seed := range testkit.Seeds(t) {
+		pick := rand.New(rand.NewPCG(seed, 1))
+		killRounds(t, "kill-wait", testkit.Often(20), func() int { return 2 + pick.IntN(3) }, pick)
 	}
-	seed := conform.Seed()
-	t.Logf("TEST_SEED=%d", seed)
-	pick := rand.New(rand.NewPCG(seed, 1))
-	killRounds(t, "kill-wait", rounds, func() int { return 2 + pick.IntN(3) }, pick)
 }
 
 // kill kills a rank, which is a process of its own, some time after all have said in dir that they are inside.

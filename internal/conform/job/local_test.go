@@ -39,7 +39,7 @@ func TestLocal(t *testing.T) {
 	sizes := []int{1, 2, 3, 4, 8}
 	suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "p2p", "programs", "exit-early"}
 	if race.Enabled || testing.Short() {
-		sizes, suites = []int{1, 3}, []string{"random", "moves", "bad", "order", "p2p", "programs", "exit-early"}
+		sizes, suites = []int{3}, []string{"random", "moves", "bad", "order", "p2p", "programs", "exit-early"}
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) { local(t, n, ubcoll.Options{}, suites...) })

@@ -9,26 +9,27 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/conform/mixed"
-	"github.com/ubcoll/ubcoll/internal/race"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// TestRandomPrograms runs 2000 random programs on goroutine ranks, or CONFORM_PROGRAMS. TEST_SEED repeats a run.
+// TestRandomPrograms runs random programs on goroutine ranks: 2000 where all are asked for, or CONFORM_PROGRAMS of each
+// seed. TEST_SEED repeats a run.
 func TestRandomPrograms(t *testing.T) {
-	programs := 2000
-	if race.Enabled || testing.Short() {
-		programs = 60
-	}
-	programs, err := conform.Number("CONFORM_PROGRAMS", programs)
+	programs, err := conform.Number("CONFORM_PROGRAMS", testkit.Often(1000))
 	require.NoError(t, err)
-	seed := testkit.Seed(t)
+	for _, seed := range testkit.Seeds(t) {
+		randomPrograms(t, seed, programs)
+	}
+}
+
+func randomPrograms(t *testing.T, seed uint64, programs int) {
 	options := []ubcoll.Options{{}, {Register: register.Explicit}, {Algorithm: "ring"}, {Register: register.Off},
 		{Algorithm: "two-shot"}, {Algorithm: "one-shot"}, {Algorithm: "push"}}
 	ranks := []int{2, 3, 4, 5}
 	each := (programs + len(ranks)*len(options) - 1) / (len(ranks) * len(options))
 	for k := range len(ranks)*len(options) + 1 {
-		o, n, programs := options[k%len(options)], 17, each/4 // so many agree by group
+		o, n, programs := options[k%len(options)], 17, (each+3)/4 // so many agree by group
 		if k < len(ranks)*len(options) {
 			n, programs = ranks[k/len(options)], each
 		}

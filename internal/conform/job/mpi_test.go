@@ -42,7 +42,11 @@ func runMPI(t *testing.T, processes, ranks int, extra []string, suites ...string
 }
 
 func TestMPI(t *testing.T) {
-	for _, n := range []int{1, 2, 3, 4, 8, 20} {
+	sizes := []int{1, 2, 3, 4, 8, 20}
+	if os.Getenv("MPI_NAME") == "mpich" { // the library is the same, and Open MPI's ranks have tried it
+		sizes = []int{2, 3, 8}
+	}
+	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
 			suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "p2p", "programs", "mixed", "exit-early"}
 			switch n {

@@ -16,7 +16,7 @@ var oneSided = []string{"family", "handles", "channels", "windows"}
 func TestOneSidedLocal(t *testing.T) {
 	sizes := []int{1, 2, 3, 4, 8}
 	if race.Enabled || testing.Short() {
-		sizes = []int{1, 2, 3}
+		sizes = []int{3}
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestOneSidedLocal(t *testing.T) {
 func TestOneSidedProcesses(t *testing.T) {
 	sizes := []int{2, 3, 4, 8}
 	if race.Enabled || testing.Short() {
-		sizes = []int{2, 3}
+		sizes = []int{3}
 	}
 	for _, n := range sizes {
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) {

@@ -3,22 +3,21 @@ package main
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 
 	"github.com/ubcoll/ubcoll"
-	"github.com/ubcoll/ubcoll/internal/conform"
 	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// programs is how many random programs each number of ranks from 2 to 8 runs: CONFORM_PROGRAMS, or 10,000 in all, and
-// fewer with the race detector.
+// programs is how many random programs each number of ranks from 2 to 8 runs: CONFORM_PROGRAMS, or 10,000 in all where
+// all is asked for.
 func programs(t *testing.T) string {
 	t.Helper()
-	n := "1430"
+	n := strconv.Itoa(testkit.Often(1430))
 	if s := os.Getenv("CONFORM_PROGRAMS"); s != "" {
 		n = s
-	} else if race.Enabled || testing.Short() {
-		n = "150"
 	}
 	t.Logf("%s programs for each number of ranks", n)
 	return n
@@ -27,19 +26,21 @@ func programs(t *testing.T) string {
 func TestProgramsLocal(t *testing.T) {
 	t.Setenv("CONFORM_PROGRAMS", programs(t))
 	for n := 2; n <= 8; n++ {
+		if (race.Enabled || testing.Short()) && n > 3 {
+			break
+		}
 		t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) { local(t, n, ubcoll.Options{}, "programs") })
 	}
 }
 
 func TestProgramsProcesses(t *testing.T) {
-	n := "CONFORM_PROGRAMS=" + programs(t)
-	t.Logf("TEST_SEED=%d", conform.Seed())
+	extra := []string{"CONFORM_PROGRAMS=" + programs(t), fmt.Sprintf("TEST_SEED=%d", testkit.Seed(t))}
 	for ranks := 2; ranks <= 8; ranks++ {
-		if race.Enabled && ranks > 3 { // what the detector sees lies within a process
+		if (race.Enabled || testing.Short()) && ranks > 3 { // what the detector sees lies within a process
 			break
 		}
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
-			start(t, ranks, []string{n}, "programs").succeed(t)
+			start(t, ranks, extra, "programs").succeed(t)
 		})
 	}
 }
