@@ -100,12 +100,21 @@ func windowRounds(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed u
 		if mine.IntN(2) == 0 { // out of the window itself
 			src, whole = p.buf.Vec().Slice(n*most, n*most+size), append(whole, data...)
 		}
-		if err := errors.Join(p.buf.CopyFrom(ctx, whole), other.CopyFrom(ctx, data), coll.Barrier(ctx, c)); err != nil {
+		if err := p.buf.CopyFrom(ctx, whole); err != nil {
+			return err
+		}
+		if err := other.CopyFrom(ctx, data); err != nil {
+			return err
+		}
+		if err := coll.Barrier(ctx, c); err != nil {
 			return err
 		}
 		for r := range n {
 			w := on()
-			err := errors.Join(w.Put(ctx, r, c.Rank()*most+at, src), on().Signal(ctx, r))
+			err := w.Put(ctx, r, c.Rank()*most+at, src)
+			if err == nil {
+				err = on().Signal(ctx, r)
+			}
 			if err != nil {
 				return fmt.Errorf("round %d, %d bytes to %d: %w", round, size, r, err)
 			}
@@ -115,7 +124,13 @@ func windowRounds(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed u
 				return err
 			}
 		}
-		if err := errors.Join(streams[0].Sync(ctx), streams[1].Sync(ctx), coll.Barrier(ctx, c)); err != nil {
+		if err := streams[0].Sync(ctx); err != nil {
+			return err
+		}
+		if err := streams[1].Sync(ctx); err != nil {
+			return err
+		}
+		if err := coll.Barrier(ctx, c); err != nil {
 			return err
 		}
 		for r := range n {
@@ -202,10 +217,34 @@ func TestWindowOnDevicesLarge(t *testing.T) {
 		}
 		peer := 1 - c.Rank()
 		mine, theirs := bytes.Repeat([]byte{byte(3 + c.Rank())}, n), bytes.Repeat([]byte{byte(3 + peer)}, n)
-		return errors.Join(p.buf.CopyFrom(ctx, mine), coll.Barrier(ctx, c), p.w.Put(ctx, peer, n, p.buf.Vec().Slice(0, n)),
-			p.w.Signal(ctx, peer), p.w.Wait(ctx, peer), holds(ctx, p.buf, n, theirs),
-			p.w.Get(ctx, peer, p.buf.Vec().Slice(0, n), n), holds(ctx, p.buf, 0, mine),
-			coll.Barrier(ctx, c), p.close())
+		if err := p.buf.CopyFrom(ctx, mine); err != nil {
+			return err
+		}
+		if err := coll.Barrier(ctx, c); err != nil {
+			return err
+		}
+		if err := p.w.Put(ctx, peer, n, p.buf.Vec().Slice(0, n)); err != nil {
+			return err
+		}
+		if err := p.w.Signal(ctx, peer); err != nil {
+			return err
+		}
+		if err := p.w.Wait(ctx, peer); err != nil {
+			return err
+		}
+		if err := holds(ctx, p.buf, n, theirs); err != nil {
+			return err
+		}
+		if err := p.w.Get(ctx, peer, p.buf.Vec().Slice(0, n), n); err != nil {
+			return err
+		}
+		if err := holds(ctx, p.buf, 0, mine); err != nil {
+			return err
+		}
+		if err := coll.Barrier(ctx, c); err != nil {
+			return err
+		}
+		return p.close()
 	})
 }
 
@@ -282,9 +321,25 @@ func TestWindowOnDevicesSplit(t *testing.T) {
 			return err
 		}
 		peer := 1 - d.Rank()
-		return errors.Join(p.buf.CopyFrom(ctx, []byte{byte(c.Rank())}), p.w.Put(ctx, peer, 50, p.buf.Vec().Slice(0, 1)),
-			p.w.Signal(ctx, peer), p.w.Wait(ctx, peer), holds(ctx, p.buf, 50, []byte{byte((c.Rank() + 2) % 4)}),
-			coll.Barrier(ctx, d), p.close(), d.Close())
+		if err := p.buf.CopyFrom(ctx, []byte{byte(c.Rank())}); err != nil {
+			return err
+		}
+		if err := p.w.Put(ctx, peer, 50, p.buf.Vec().Slice(0, 1)); err != nil {
+			return err
+		}
+		if err := p.w.Signal(ctx, peer); err != nil {
+			return err
+		}
+		if err := p.w.Wait(ctx, peer); err != nil {
+			return err
+		}
+		if err := holds(ctx, p.buf, 50, []byte{byte((c.Rank() + 2) % 4)}); err != nil {
+			return err
+		}
+		if err := coll.Barrier(ctx, d); err != nil {
+			return err
+		}
+		return errors.Join(p.close(), d.Close())
 	})
 }
 

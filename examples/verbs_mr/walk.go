@@ -145,7 +145,10 @@ func (a *walker) messages() error {
 		return err
 	}
 	a.say("WRITE_WITH_IMM %q, 7", a.text(0))
-	return errors.Join(a.ask("received"), a.ask("show"))
+	if err := a.ask("received"); err != nil {
+		return err
+	}
+	return a.ask("show")
 }
 
 // refusals asks for what B has not granted. Who asks learns it, by the status of the completion; B's memory is not touched, and
@@ -188,7 +191,10 @@ func (a *walker) gone() error {
 		return err
 	}
 	a.say("WRITE %q: the connection is as good as new", a.text(0))
-	if err := errors.Join(a.ask("show"), a.ask("deregister")); err != nil {
+	if err := a.ask("show"); err != nil {
+		return err
+	}
+	if err := a.ask("deregister"); err != nil {
 		return err
 	}
 	return a.refused("WRITE to what is not registered any more", w)
