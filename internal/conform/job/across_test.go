@@ -187,6 +187,7 @@ func places() (all []place) {
 
 // TestHostsBootstrap is the suite of bootstraps on Env, over TCP.
 func TestHostsBootstrap(t *testing.T) {
+	testkit.Long(t)
 	_, err := program() // makes the folder
 	require.NoError(t, err)
 	bin := filepath.Join(programDir, "bootstrap")
@@ -266,6 +267,7 @@ func TestMPIHosts(t *testing.T) {
 
 // TestHostsDeaths kills a rank or a host or cuts a link at a random moment: every survivor says which.
 func TestHostsDeaths(t *testing.T) {
+	testkit.Long(t)
 	deaths, err := conform.Number("CONFORM_KILLS", 5)
 	require.NoError(t, err)
 	if testing.Short() || race.Enabled {
@@ -518,6 +520,7 @@ func TestHostsBad(t *testing.T) {
 
 // TestHostsDeathInOpen kills a host while the others wait in Open for a rank that does not come: they need not wait for that.
 func TestHostsDeathInOpen(t *testing.T) {
+	testkit.Long(t)
 	bin, err := program()
 	require.NoError(t, err)
 	for _, k := range []struct{ dies, tells int }{{1, 0}, {0, 1}} {

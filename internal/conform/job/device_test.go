@@ -22,6 +22,7 @@ func gpus(t *testing.T) []string {
 
 // TestDeviceProcesses uses devices of several processes.
 func TestDeviceProcesses(t *testing.T) {
+	testkit.Long(t)
 	if race.Enabled {
 		t.Skip("the processes would be slow, and share what the detector does not see")
 	}
@@ -35,6 +36,7 @@ func TestDeviceProcesses(t *testing.T) {
 
 // TestDeviceKill kills a process whose peers' kernels wait for it.
 func TestDeviceKill(t *testing.T) {
+	testkit.Long(t)
 	if race.Enabled {
 		t.Skip("the processes would be slow")
 	}

@@ -23,6 +23,7 @@ const programVar = "CONFORM_PROGRAM"
 // TestDeviceKillQueued kills a process while much is queued on devices that waits for it. With CONFORM_FULL=1 and two
 // devices it queues as much as the suites say, and the others' errors must come within 2 s: CONFORM_ROUNDS=10 times.
 func TestDeviceKillQueued(t *testing.T) {
+	testkit.Long(t)
 	if race.Enabled {
 		t.Skip("the processes would be slow")
 	}

@@ -78,6 +78,9 @@ func leftovers(t *testing.T, tmp string) (left []string) {
 // killRounds does rounds side by side, as many as go test allows: survivors spend most of the time waiting before they
 // end. Who is killed, and when, is drawn beforehand, so that a seed repeats it.
 func killRounds(t *testing.T, suite string, rounds int, ranks func() int, pick *rand.Rand) {
+	if !race.Enabled { // that sees what others do not, in few rounds
+		testkit.Long(t)
+	}
 	for k := range rounds {
 		n, own := ranks(), rand.New(rand.NewPCG(pick.Uint64(), 0))
 		t.Run(fmt.Sprintf("%d/ranks=%d", k, n), func(t *testing.T) {

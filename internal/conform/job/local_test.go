@@ -74,6 +74,7 @@ func TestPolicies(t *testing.T) {
 }
 
 func TestChurnLocal(t *testing.T) {
+	testkit.Long(t)
 	if race.Enabled {
 		t.Skip("the race detector's own memory grows")
 	}
