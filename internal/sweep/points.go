@@ -174,7 +174,7 @@ func (s *Spec) impossible(p Point, ranks int) error {
 		err = cfg.Fits(p.Ranks)
 	}
 	if err == nil && p.Registration == goSlices && p.Device == bench.CUDA {
-		err = errors.New("Go slices are not on devices")
+		err = errors.New("slices of Go are not on devices")
 	}
 	return err
 }
