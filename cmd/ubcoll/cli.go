@@ -73,3 +73,11 @@ func unknownFlag(fs *flag.FlagSet, err error) error {
 	}
 	return fmt.Errorf("unknown flag %s%s", dashed(name), hint)
 }
+
+// noArguments is an error if a command that takes none was given some.
+func noArguments(fs *flag.FlagSet) error {
+	if fs.NArg() > 0 {
+		return usageError("%s: unexpected argument %q", fs.Name(), fs.Arg(0))
+	}
+	return nil
+}

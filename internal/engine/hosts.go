@@ -69,11 +69,10 @@ func (c *Comm) openStage(ctx context.Context, id uint64, on [][]int, mine int) (
 	return err
 }
 
-// sever ends what a broken communicator does with other hosts, before the caller has his memory again, and after they
-// have been told: he may end the process.
+// sever ends what a broken communicator does with other hosts, after they have been told: the caller may end the process.
 func (c *Comm) sever() {
 	c.telling.Lock()
-	//lint:ignore SA2001 Nothing is to be done under the lock: whoever holds it is still telling them.
+	//lint:ignore SA2001 Whoever holds it is still telling them.
 	c.telling.Unlock()
 	c.stage.Sever()
 }
