@@ -63,6 +63,19 @@ func TestOf(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { Of[i]() }))
 }
 
+// own imports packages of this module that were checked before; the default importer knows the standard library's alone.
+type own struct {
+	types.Importer
+	packages map[string]*types.Package
+}
+
+func (o own) Import(path string) (*types.Package, error) {
+	if p := o.packages[path]; p != nil {
+		return p, nil
+	}
+	return o.Importer.Import(path)
+}
+
 // TestElem has the compiler's own checker say which types are elements.
 func TestElem(t *testing.T) {
 	const programs = `package dtype
@@ -75,20 +88,26 @@ type (
 )
 var yes = []Type{Of[int](), Of[uint](), Of[bool](), Of[named](), Of[uint16](), Of[F16](), Of[BF16](), Of[alias]()}
 `
-	check := func(more string) error {
+	imported := own{importer.Default(), map[string]*types.Package{}}
+	check := func(path string, sources map[string]any) error {
 		files := token.NewFileSet()
 		var parsed []*ast.File
-		for name, text := range map[string]any{"dtype.go": nil, "half.go": nil, "user.go": programs + more} {
+		for name, text := range sources {
 			f, err := parser.ParseFile(files, name, text, 0)
 			require.NoError(t, err)
 			parsed = append(parsed, f)
 		}
-		_, err := (&types.Config{Importer: importer.Default()}).Check("dtype", files, parsed, nil)
+		p, err := (&types.Config{Importer: imported}).Check(path, files, parsed, nil)
+		imported.packages[path] = p
 		return err
 	}
-	require.NoError(t, check(""))
+	require.NoError(t, check("github.com/ubcoll/ubcoll/internal/nearest", map[string]any{"../internal/nearest/nearest.go": nil}))
+	user := func(more string) error {
+		return check("dtype", map[string]any{"dtype.go": nil, "half.go": nil, "user.go": programs + more})
+	}
+	require.NoError(t, user(""))
 	for _, not := range []string{"onUint", "onF16", "onBF16", "uintptr", "string", "complex64", "*int", "[2]int8"} {
-		require.ErrorContains(t, check("var no = Of["+not+"]()"), "does not satisfy Elem", not)
+		require.ErrorContains(t, user("var no = Of["+not+"]()"), "does not satisfy Elem", not)
 	}
 }
 

@@ -56,7 +56,7 @@ func TestUsageMR(t *testing.T) {
 		{"a file that is there", "-J " + there, "is there already"},
 		{"a timeout", "-T -1s", "timeout -1s is negative"},
 		{"an argument", "put", `unexpected argument "put"`},
-		{"an operation's flag", "-G 3", "not defined: -G"},
+		{"an operation's flag", "-G 3", "unknown flag -G"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			stdout, stderr, code := testkit.Program(t, nil, append([]string{"bench", "mr"}, strings.Fields(c.args)...)...)

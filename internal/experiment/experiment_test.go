@@ -362,6 +362,6 @@ func ExampleParse() {
 	_, err := Parse("job.toml", []byte("[allreduce]\ntype = \"float31\"\nelemnts = 4\n"))
 	fmt.Println(err)
 	// Output:
-	// job.toml:2: allreduce.type: unknown element type "float31" (one of [int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64 bool])
+	// job.toml:2: allreduce.type: unknown element type "float31" (one of [int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64 bool]): did you mean float32?
 	// job.toml:3: allreduce.elemnts: unknown key: did you mean elements?
 }
