@@ -51,6 +51,9 @@ func ledgerBytes(peers int) int {
 // ledgerAt is the ledger at p, for so many peers.
 func ledgerAt(p unsafe.Pointer, peers int) ledger {
 	l := ledger{ledgerHead: (*ledgerHead)(p)}
+	if peers == 0 {
+		return l // behind the head is other memory, perhaps none: Go allows no pointer there
+	}
 	p = unsafe.Add(p, unsafe.Sizeof(ledgerHead{}))
 	l.acks = unsafe.Slice((*[maxExtents]atomic.Uint64)(p), peers)
 	p = unsafe.Add(p, peers*ledgerAcks)
