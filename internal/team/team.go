@@ -37,6 +37,7 @@ type Team struct {
 	mine       int     // this rank's group
 	near       []int   // see Near
 	names      []int   // the communicator's ranks, by those of the team: see Name
+	all        int     // how many the communicator has
 
 	Work    Work             // the running operation; its wide stores must not cross cache lines: see TestWorkLines
 	Seq     uint64           // of that
@@ -44,7 +45,6 @@ type Team struct {
 	dsts    []unsafe.Pointer
 	scratch []unsafe.Pointer
 
-	all   int    // how many the communicator has
 	Hosts Hosts  // the communicator's other hosts, nil if there are none
 	Parts uint64 // how many of Seq operations were parts of others
 	Outer *Outer // the communicator's operation that the running one is a part of; nil: it is that itself

@@ -390,6 +390,8 @@ func TestDeviceAll(t *testing.T) {
 	}
 	for i, a := range all {
 		a.imported(t, extents[i])
+	}
+	for i, a := range all {
 		at := map[cuda.Addr]bool{}
 		for j, p := range peers[i] {
 			if p == nil {
