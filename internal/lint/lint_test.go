@@ -317,10 +317,10 @@ func TestWhere(t *testing.T) {
 			require.Empty(t, faults, "%s %s", c.file, c.symbol)
 			continue
 		}
-		require.Equal(t, []string{"docs/architecture.md:33: " + c.want}, faults)
+		require.Equal(t, []string{architecture + ":33: " + c.want}, faults)
 	}
 	faults, err := Check(fstest.MapFS{"LICENSE": {Data: []byte("Apache License")}, "README.md": {},
 		architecture: {Data: []byte("# Page\n")}})
 	require.NoError(t, err)
-	require.Equal(t, []string{`docs/architecture.md: "## Where is ..." has 0 rows, fewer than 25`}, faults)
+	require.Equal(t, []string{architecture + `: "## Where is ..." has 0 rows, fewer than 25`}, faults)
 }

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// architecture is the page that has a table of where things are, under whereHeading.
+// architecture is the page of the architecture that has a table of where things are, under whereHeading.
 const (
-	architecture = "docs/architecture.md"
+	architecture = "docs/architecture/rooms.md"
 	whereHeading = "## Where is ..."
 	whereLeast   = 25 // rows
 )
