@@ -84,23 +84,27 @@ func untilDirect(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
 
 // TestDeviceDirect shows that buffers become direct when the peers have imported them, and why they are not.
 func TestDeviceDirect(t *testing.T) {
-	gputest.Run(t, 3, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-		a, err := gputest.Floats(ctx, c, dev, 1000, 1)
-		if err != nil {
-			return err
-		}
-		if err := untilDirect(ctx, c, a.Vec()); err != nil {
-			return err
-		}
-		// Multiplied sources are sent.
-		if err := coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.PreMulSum(float64(c.Rank()))); err != nil {
-			return err
-		}
-		if o := c.LastOp(); o.Src.Direct || !o.Dst.Direct {
-			return fmt.Errorf("%v", o.String())
-		}
-		return errors.Join(gputest.All(ctx, c, a, 3), a.Free())
-	})
+	for _, n := range []int{3, 9} { // with kernels for few ranks, and for many
+		t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) {
+			gputest.Run(t, n, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
+				a, err := gputest.Floats(ctx, c, dev, 1000, 1)
+				if err != nil {
+					return err
+				}
+				if err := untilDirect(ctx, c, a.Vec()); err != nil {
+					return err
+				}
+				// Multiplied sources are sent.
+				if err := coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.PreMulSum(float64(c.Rank()))); err != nil {
+					return err
+				}
+				if o := c.LastOp(); o.Src.Direct || !o.Dst.Direct {
+					return fmt.Errorf("%v", o.String())
+				}
+				return errors.Join(gputest.All(ctx, c, a, float32(n*(n-1)/2)), a.Free())
+			})
+		})
+	}
 }
 
 // TestDeviceBad gives arguments that cannot be, on one rank or on all: typed errors on all ranks, and the next call works.
