@@ -55,7 +55,7 @@ var layers = [][]string{
 	{"internal/bench", "internal/experiment", "internal/conform", "internal/launch", "internal/doctor"},
 	{"internal/conform/*", "internal/bench/*", "internal/sweep"},
 	{"internal/lint"},
-	{programs, "cmd/*", "examples/*"},
+	{programs, "cmd/*", "examples", "examples/*"},
 }
 
 // programs stands for every main package, wherever it lies: it may import everything but what is for tests.

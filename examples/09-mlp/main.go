@@ -1,0 +1,161 @@
+// Command 09-mlp trains a small neural network (a multi-layer perceptron) on all ranks: each rank has a part of the data
+// and a copy of the network, and in every step they add up their gradients. The losses are those of one rank alone.
+//
+// It is a module of its own, so that programs that import ubcoll do not depend on gonum:
+//
+//	cd examples/09-mlp && NTHREADS=4 go run .
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"gonum.org/v1/gonum/mat"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/coll"
+)
+
+const (
+	samples = 240
+	inputs  = 2
+	hidden  = 16
+	steps   = 200
+	rate    = 0.2
+	numbers = inputs*hidden + hidden + hidden + 1 // weights and biases of both layers
+)
+
+func main() { ubcoll.Main(ubcoll.Options{}, run) }
+
+func run(ctx context.Context, c *ubcoll.Comm) error {
+	// All gradients lie in one registered buffer, and the loss behind them: one all-reduce for each step, without a copy.
+	buf, err := ubcoll.Alloc[float64](c, ubcoll.Host, numbers+1)
+	if err != nil {
+		return err
+	}
+	reg, err := buf.Register(c)
+	if err != nil {
+		return err
+	}
+	// All ranks must begin with the same weights: rank 0 chooses them.
+	weights := make([]float64, numbers)
+	if c.Rank() == 0 {
+		choose(weights)
+	}
+	if err := coll.Broadcast(ctx, c, ubcoll.Of(weights), 0); err != nil {
+		return err
+	}
+
+	x, y := data(c.Rank()*samples/c.Size(), (c.Rank()+1)*samples/c.Size()) // this rank's part
+	losses, err := train(weights, buf.Slice(), x, y, func() error {
+		return coll.AllReduce(ctx, c, buf.Vec(), buf.Vec(), ubcoll.Sum)
+	})
+	if err != nil {
+		return err
+	}
+	if err := reg.Close(); err != nil {
+		return err
+	}
+	if err := buf.Free(); err != nil {
+		return err
+	}
+	if c.Rank() != 0 {
+		return nil
+	}
+
+	// The same on rank 0 alone, with all the data, and nothing to add up.
+	choose(weights)
+	x, y = data(0, samples)
+	alone, err := train(weights, make([]float64, numbers+1), x, y, func() error { return nil })
+	if err != nil {
+		return err
+	}
+	// A sum of floats depends on its order in the last bits: here each rank's samples are added up first, and then the
+	// ranks' sums. It is sums that ranks add up, each divided by the number of all samples at the end; ranks with averages
+	// of their own would have to weigh them, and round once more. So what differs is some 1e-16 of a gradient in each step,
+	// and training that converges does not make it grow. On one and the same number of ranks, all ranks have bitwise the
+	// same gradients, and their weights stay the same without being sent again.
+	worst := 0.0
+	for i := range losses {
+		worst = max(worst, math.Abs(losses[i]-alone[i]))
+	}
+	if !(worst <= 1e-12) { // which NaN is not, either
+		return fmt.Errorf("the losses differ from one rank's by %g", worst)
+	}
+	fmt.Printf("%d ranks, %d samples, %d weights\n", c.Size(), samples, numbers)
+	for _, step := range []int{0, 50, 100, steps - 1} {
+		fmt.Printf("step %3d: loss %.6f\n", step, losses[step])
+	}
+	fmt.Println("all losses are within 1e-12 of one rank's")
+	return nil
+}
+
+// choose sets weights that are the same each time.
+func choose(weights []float64) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range weights {
+		weights[i] = random.NormFloat64() / 2
+	}
+}
+
+// data makes samples from to to-1. What they are depends on their numbers alone, and not on who makes them.
+func data(from, to int) (x, y *mat.Dense) {
+	n := to - from
+	x, y = mat.NewDense(n, inputs, nil), mat.NewDense(n, 1, nil)
+	for i := range n {
+		random := rand.New(rand.NewPCG(3, uint64(from+i)))
+		a, b := 2*random.Float64()-1, 2*random.Float64()-1
+		x.SetRow(i, []float64{a, b})
+		y.Set(i, 0, math.Sin(3*a)*b) // what the network is to learn
+	}
+	return x, y
+}
+
+// layers views weights, or gradients, as the matrices of both layers: they share memory.
+func layers(w []float64) (w1, b1, w2, b2 *mat.Dense) {
+	at := 0
+	next := func(rows, columns int) *mat.Dense {
+		at += rows * columns
+		return mat.NewDense(rows, columns, w[at-rows*columns:at])
+	}
+	return next(inputs, hidden), next(1, hidden), next(hidden, 1), next(1, 1)
+}
+
+// train goes down the gradient of the mean squared error, and returns the loss of each step. sum has gradients, and the
+// loss, of these samples; reduce adds up those of all ranks in it.
+func train(weights, sum []float64, x, y *mat.Dense, reduce func() error) ([]float64, error) {
+	w1, b1, w2, b2 := layers(weights)
+	g1, gb1, g2, gb2 := layers(sum[:numbers])
+	n, _ := x.Dims()
+	h, out, back := mat.NewDense(n, hidden, nil), mat.NewDense(n, 1, nil), mat.NewDense(n, hidden, nil)
+	ones := mat.NewDense(1, n, nil) // times a matrix: the sums of its columns
+	ones.Apply(func(int, int, float64) float64 { return 1 }, ones)
+	losses := make([]float64, steps)
+	for step := range losses {
+		// Forward: a hidden layer with tanh, and a linear one.
+		h.Mul(x, w1)
+		h.Apply(func(_, j int, v float64) float64 { return math.Tanh(v + b1.At(0, j)) }, h)
+		out.Mul(h, w2)
+		out.Apply(func(i, _ int, v float64) float64 { return v + b2.At(0, 0) - y.At(i, 0) }, out) // the error
+		loss := mat.Dot(out.ColView(0), out.ColView(0))
+		// Backward: the gradients of the sum of squared errors.
+		out.Scale(2, out)
+		g2.Mul(h.T(), out)
+		gb2.Mul(ones, out)
+		back.Mul(out, w2.T())
+		back.Apply(func(i, j int, v float64) float64 { return v * (1 - h.At(i, j)*h.At(i, j)) }, back)
+		g1.Mul(x.T(), back)
+		gb1.Mul(ones, back)
+		sum[numbers] = loss
+		if err := reduce(); err != nil {
+			return nil, err
+		}
+		losses[step] = sum[numbers] / samples
+		for i := range weights {
+			weights[i] -= rate * sum[i] / samples
+		}
+	}
+	return losses, nil
+}

@@ -1,0 +1,247 @@
+// Package examples has the test of the example programs, each of which has a folder of its own.
+package examples
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	_ "github.com/ubcoll/ubcoll/graph"
+	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
+	_ "github.com/ubcoll/ubcoll/internal/launch"
+	"github.com/ubcoll/ubcoll/internal/race"
+	"github.com/ubcoll/ubcoll/internal/testkit"
+	_ "github.com/ubcoll/ubcoll/p2p"
+)
+
+// example is a program, and where it runs. On 4 ranks it prints what stands in ranks4.golden in its folder.
+type example struct {
+	name  string
+	hosts bool // on several hosts too: it uses nothing that works on one only
+	mpi   bool // only under mpirun
+	own   bool // it is a module of its own
+}
+
+var examples = []example{
+	{name: "01-hello", hosts: true},
+	{name: "02-registered"},
+	{name: "03-halo"},
+	{name: "04-samplesort"},
+	{name: "05-window"},
+	{name: "06-channel"},
+	{name: "07-graph"},
+	{name: "08-gpu"},
+	{name: "09-mlp", hosts: true, own: true},
+	{name: "10-gompi", mpi: true},
+	{name: "11-hosts", hosts: true},
+}
+
+// launchVar names the script that starts a program under mpirun. scripts/conform-examples sets it.
+const launchVar = "CONFORM_LAUNCH"
+
+// programs is the folder of the programs.
+var programs string
+
+func TestMain(m *testing.M) {
+	var err error
+	if programs, err = os.MkdirTemp("", "ubcoll-examples"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := testkit.Main(m)
+	os.RemoveAll(programs)
+	os.Exit(code)
+}
+
+// built has the programs of this module, and the tool.
+var built = sync.OnceValue(func() error {
+	packages := []string{"../cmd/ubcoll"}
+	for _, e := range examples {
+		if !e.own && (!e.mpi || os.Getenv(launchVar) != "") {
+			packages = append(packages, "./"+e.name)
+		}
+	}
+	return build(".", packages...)
+})
+
+// build builds packages of the module in dir, with MPI if they are to run under it, and the race detector if this has it.
+func build(dir string, packages ...string) error {
+	args := []string{"build", "-o", programs + "/"}
+	if os.Getenv(launchVar) != "" {
+		args = append(args, "-tags", "mpi")
+	}
+	if race.Enabled {
+		args = append(args, "-race")
+	}
+	cmd := exec.Command("go", append(args, packages...)...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build %v: %w: %s", packages, err, out)
+	}
+	return nil
+}
+
+// program is the example's program.
+func (e example) program(t *testing.T) string {
+	t.Helper()
+	bin := filepath.Join(programs, e.name)
+	// go test does not see what the go command reads: so it learns of the program's text, and runs the test again when that
+	// has changed. The library is imported above for the same reason.
+	_, err := os.ReadFile(filepath.Join(e.name, "main.go"))
+	require.NoError(t, err)
+	if !e.own {
+		require.NoError(t, built())
+		return bin
+	}
+	if _, err := os.Stat(bin); err == nil {
+		return bin
+	}
+	download := exec.Command("go", "mod", "download", "gonum.org/v1/gonum")
+	download.Dir = e.name
+	if out, err := download.CombinedOutput(); err != nil { // scripts/test has tried it, and fails then
+		t.Skipf("gonum cannot be had here: %v: %s", err, out)
+	}
+	require.NoError(t, build(e.name, "."))
+	return bin
+}
+
+// golden is what the example prints, by the name of a file in its folder. HOST stands for this host's name.
+func (e example) golden(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(e.name, file))
+	require.NoError(t, err)
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	return strings.ReplaceAll(string(text), "HOST", host)
+}
+
+// run runs a command that must succeed, with variables more and without the library's settings of this process. GPUs are
+// off, since where there are some 08-gpu prints something else.
+func run(t *testing.T, environ []string, command ...string) (stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testkit.Limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "UBCOLL_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(append(cmd.Env, "UBCOLL_CUDA=off", testkit.NoSleep), environ...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	require.NoError(t, cmd.Run(), "%v: %s%s", command, &out, &errOut)
+	return out.String(), errOut.String()
+}
+
+// Goroutine ranks. On other numbers of ranks than 4 the programs check their results, and print something.
+func TestGoroutines(t *testing.T) {
+	for _, e := range examples {
+		t.Run(e.name, func(t *testing.T) {
+			if e.mpi {
+				t.Skip("it is a program for mpirun: see TestMPI")
+			}
+			bin := e.program(t)
+			for _, n := range []int{4, 1, 2, 3} {
+				stdout, stderr := run(t, []string{"NTHREADS=" + strconv.Itoa(n)}, bin)
+				require.Empty(t, stderr)
+				require.NotEmpty(t, stdout)
+				if n == 4 {
+					require.Equal(t, e.golden(t, "ranks4.golden"), stdout)
+				}
+			}
+		})
+	}
+}
+
+// A process for each rank, without MPI.
+func TestProcesses(t *testing.T) {
+	testkit.Long(t)
+	for _, e := range examples {
+		t.Run(e.name, func(t *testing.T) {
+			if e.mpi {
+				t.Skip("it is a program for mpirun: see TestMPI")
+			}
+			bin := e.program(t)
+			require.NoError(t, built()) // the tool
+			// The tool says that ranks take turns, where they do.
+			stdout, _ := run(t, nil, filepath.Join(programs, "ubcoll"), "launch", "-np", "4", "--", bin)
+			require.Equal(t, e.golden(t, "ranks4.golden"), stdout)
+		})
+	}
+}
+
+// Two hosts, which this one plays: processes that take it for different ones reach each other by TCP only.
+func TestHosts(t *testing.T) {
+	testkit.Long(t)
+	rsh := filepath.Join(t.TempDir(), "rsh")
+	require.NoError(t, os.WriteFile(rsh, []byte("#!/bin/sh\nexport UBCOLL_HOSTID=\"$1\"\nshift\nexec sh -c \"$*\"\n"), 0o755))
+	for _, e := range examples {
+		if !e.hosts {
+			continue
+		}
+		t.Run(e.name, func(t *testing.T) {
+			bin := e.program(t)
+			require.NoError(t, built()) // the tool
+			stdout, _ := run(t, []string{"UBCOLL_RSH=" + rsh}, filepath.Join(programs, "ubcoll"), "launch", "-hosts", "a:2,b:2", "--", bin)
+			file := "ranks4.golden"
+			if e.name == "11-hosts" {
+				file = "hosts2.golden"
+			}
+			require.Equal(t, e.golden(t, file), stdout)
+		})
+	}
+}
+
+// Emulated GPUs, of which each rank has one.
+func TestGPU(t *testing.T) {
+	testkit.Long(t)
+	e := example{name: "08-gpu"}
+	environ := append(emulated.Environ(emulated.Library(t)), "UBCOLL_CUDA=auto", "UBCOLL_EMULATE_DEVICES=2", "NTHREADS=2")
+	stdout, stderr := run(t, environ, e.program(t))
+	require.Empty(t, stderr)
+	require.Equal(t, e.golden(t, "gpu2.golden"), stdout)
+}
+
+// The MPI of scripts/conform-examples.
+func TestMPI(t *testing.T) {
+	launch := os.Getenv(launchVar)
+	if launch == "" {
+		testkit.Missing(t, "mpi", "runs under scripts/conform-examples, which sets "+launchVar)
+	}
+	for _, e := range examples {
+		t.Run(e.name, func(t *testing.T) {
+			stdout, _ := run(t, nil, launch, "-n", "4", "--", e.program(t)) // launchers say this and that on standard error
+			require.Equal(t, e.golden(t, "ranks4.golden"), stdout)
+		})
+	}
+}
+
+// The table has all examples, and the page lists them in order.
+func TestPage(t *testing.T) {
+	folders, err := filepath.Glob("[0-9]*")
+	require.NoError(t, err)
+	page, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	var names, listed []string
+	for _, e := range examples {
+		names = append(names, e.name)
+	}
+	for line := range strings.Lines(string(page)) {
+		if rest, ok := strings.CutPrefix(line, "| ["); ok {
+			name, _, _ := strings.Cut(rest, "]")
+			listed = append(listed, name)
+		}
+	}
+	require.Equal(t, folders, names)
+	require.Equal(t, folders, listed)
+}
