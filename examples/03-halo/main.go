@@ -30,7 +30,7 @@ type block struct {
 
 func (b *block) at(row, column int) int { return (row-b.top+1)*b.width + column - b.left + 1 }
 
-// start heats one corner region of the plate.
+// start heats one corner of the plate.
 func (b *block) start() {
 	for row := b.top; row < b.bottom; row++ {
 		for column := b.left; column < b.right; column++ {
@@ -49,8 +49,7 @@ func (b *block) step() {
 		}
 	}
 	for row := b.top; row < b.bottom; row++ { // the halo stays as it is
-		i, j := b.at(row, b.left), b.at(row, b.right)
-		copy(b.now[i:j], b.next[i:j])
+		copy(b.now[b.at(row, b.left):b.at(row, b.right)], b.next[b.at(row, b.left):])
 	}
 }
 
@@ -69,7 +68,7 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	height := b.bottom - b.top
 	b.width = b.right - b.left + 2
 	cells := (height + 2) * b.width
-	// The neighbours read and write this buffer directly. An automatic registration comes with its first use.
+	// The library registers memory of Alloc at its first use, and the neighbours reach it directly then.
 	plate, err := ubcoll.Alloc[float64](c, ubcoll.Host, cells)
 	if err != nil {
 		return err

@@ -34,32 +34,23 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
-	counts, err = sortRandom(ctx, half, uint64(2+color))
-	if err != nil {
+	if counts, err = sortRandom(ctx, half, uint64(2+color)); err != nil {
 		return err
 	}
-	if err := half.Close(); err != nil {
-		return err
-	}
-	// The first rank of each half knows the half's counts. Everybody else adds nothing.
-	totals := make([]int64, 2)
-	if counts != nil && c.Rank() == firstOf(color, c.Size()) {
-		totals[color] = sum(counts)
-	}
+	// Each rank adds what it has to its half's total.
+	totals := make([]int, 2)
+	totals[color] = counts[half.Rank()]
 	if err := coll.AllReduce(ctx, c, ubcoll.Of(totals), ubcoll.Of(totals), ubcoll.Sum); err != nil {
 		return err
 	}
 	if c.Rank() == 0 {
 		fmt.Printf("its halves sorted %d and %d numbers at the same time\n", totals[0], totals[1])
 	}
-	return nil
+	return half.Close()
 }
 
-// firstOf is the first rank whose 2*rank/size is color.
-func firstOf(color, size int) int { return (color*size + 1) / 2 }
-
 // sortRandom sorts random numbers on c's ranks, checks the result, and returns how many each rank has in the end.
-func sortRandom(ctx context.Context, c *ubcoll.Comm, seed uint64) ([]int64, error) {
+func sortRandom(ctx context.Context, c *ubcoll.Comm, seed uint64) ([]int, error) {
 	random := rand.New(rand.NewPCG(seed, uint64(c.Rank())))
 	keys := make([]int64, perRank)
 	for i := range keys {
@@ -91,24 +82,24 @@ func sampleSort(ctx context.Context, c *ubcoll.Comm, keys []int64) ([]int64, err
 
 	// 2. How many keys go to each rank? Rank r takes those from border r-1 up to border r. The keys are sorted, so that
 	// they lie in the right order for AllToAllV already.
-	send, from := make([]int64, n), 0
+	send, from := make([]int, n), 0
 	for r := range n {
 		to := len(keys)
 		if r < n-1 {
 			to, _ = slices.BinarySearch(keys, samples[(r+1)*n])
 		}
-		send[r] = int64(to - from)
+		send[r] = to - from
 		from = to
 	}
 	// Each rank tells each other one how many to expect.
-	receive := make([]int64, n)
+	receive := make([]int, n)
 	if err := coll.AllToAll(ctx, c, ubcoll.Of(receive), ubcoll.Of(send)); err != nil {
 		return nil, err
 	}
 
 	// 3. The keys move, and are sorted once more.
 	sorted := make([]int64, sum(receive))
-	if err := coll.AllToAllV(ctx, c, ubcoll.Of(sorted), ints(receive), ubcoll.Of(keys), ints(send)); err != nil {
+	if err := coll.AllToAllV(ctx, c, ubcoll.Of(sorted), receive, ubcoll.Of(keys), send); err != nil {
 		return nil, err
 	}
 	slices.Sort(sorted)
@@ -116,17 +107,17 @@ func sampleSort(ctx context.Context, c *ubcoll.Comm, keys []int64) ([]int64, err
 }
 
 // check gathers everything on the first rank, and compares it with what one rank makes of it.
-func check(ctx context.Context, c *ubcoll.Comm, keys, sorted []int64) ([]int64, error) {
+func check(ctx context.Context, c *ubcoll.Comm, keys, sorted []int64) ([]int, error) {
 	n := c.Size()
-	counts := make([]int64, n)
-	if err := coll.AllGather(ctx, c, ubcoll.Of(counts), ubcoll.Of([]int64{int64(len(sorted))})); err != nil {
+	counts := make([]int, n)
+	if err := coll.AllGather(ctx, c, ubcoll.Of(counts), ubcoll.Of([]int{len(sorted)})); err != nil {
 		return nil, err
 	}
 	var got, want []int64
 	if c.Rank() == 0 { // on the others they stay empty, since only the root's destination is used
 		got, want = make([]int64, sum(counts)), make([]int64, n*len(keys))
 	}
-	if err := coll.GatherV(ctx, c, ubcoll.Of(got), ints(counts), ubcoll.Of(sorted), 0); err != nil {
+	if err := coll.GatherV(ctx, c, ubcoll.Of(got), counts, ubcoll.Of(sorted), 0); err != nil {
 		return nil, err
 	}
 	if err := coll.Gather(ctx, c, ubcoll.Of(want), ubcoll.Of(keys), 0); err != nil {
@@ -139,18 +130,9 @@ func check(ctx context.Context, c *ubcoll.Comm, keys, sorted []int64) ([]int64, 
 	return counts, nil
 }
 
-func sum(counts []int64) (total int64) {
+func sum(counts []int) (total int) {
 	for _, n := range counts {
 		total += n
 	}
 	return total
-}
-
-// ints are counts as the collectives take them.
-func ints(counts []int64) []int {
-	all := make([]int, len(counts))
-	for i, n := range counts {
-		all[i] = int(n)
-	}
-	return all
 }

@@ -72,11 +72,10 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
-	// A sum of floats depends on its order in the last bits: here each rank's samples are added up first, and then the
-	// ranks' sums. It is sums that ranks add up, each divided by the number of all samples at the end; ranks with averages
-	// of their own would have to weigh them, and round once more. So what differs is some 1e-16 of a gradient in each step,
-	// and training that converges does not make it grow. On one and the same number of ranks, all ranks have bitwise the
-	// same gradients, and their weights stay the same without being sent again.
+	// The last bits of a sum of floats depend on the order of its terms. Here each rank adds up its own samples first, and
+	// then the ranks add up their sums. They are sums and not averages, since the ranks' parts may differ in size: the sum
+	// is divided once, by the number of all samples. So the gradients of each step differ by some 1e-16 of their size, and
+	// training that converges does not make that grow.
 	worst := 0.0
 	for i := range losses {
 		worst = max(worst, math.Abs(losses[i]-alone[i]))
@@ -153,7 +152,7 @@ func train(weights, sum []float64, x, y *mat.Dense, reduce func() error) ([]floa
 			return nil, err
 		}
 		losses[step] = sum[numbers] / samples
-		for i := range weights {
+		for i := range weights { // all ranks have bitwise the same sums, so that their weights stay the same
 			weights[i] -= rate * sum[i] / samples
 		}
 	}
