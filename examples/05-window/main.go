@@ -27,7 +27,6 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
-	defer w.Close() // for the returns below: an error would leave it open, and a second Close does no harm
 
 	// Each rank puts its square into its place in every rank's part. The other ranks do nothing for that. The source may
 	// be any memory, and is free to change when Put returns.

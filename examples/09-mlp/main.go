@@ -80,7 +80,7 @@ func run(ctx context.Context, c *ubcoll.Comm) error {
 	for i := range losses {
 		worst = max(worst, math.Abs(losses[i]-alone[i]))
 	}
-	if !(worst <= 1e-12) { // which NaN is not, either
+	if !(worst <= 1e-12) { // NaN is wrong, too
 		return fmt.Errorf("the losses differ from one rank's by %g", worst)
 	}
 	fmt.Printf("%d ranks, %d samples, %d weights\n", c.Size(), samples, numbers)
