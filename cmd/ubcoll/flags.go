@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -45,7 +46,7 @@ var flags = []struct {
 		number(func(o *options) *int { return &o.config.Cycles })},
 	{"c", "check", "how often to check every element (1)", number(func(o *options) *int { return &o.config.Checks })},
 	{"o", "op", "sum, prod, min, max, avg, mulsum (each source doubled first) or all (sum)", setReductions},
-	{"d", "datatype", "int8 ... uint64, half, bfloat16, float, double, bool or all (float)", setTypes},
+	{"d", "datatype", "int8 ... uint64, half, bfloat16, float, double, bool, several with commas, or all (float)", setTypes},
 	{"r", "root", "root of rooted operations; -1 = each in turn (0)",
 		number(func(o *options) *int { return &o.config.Root })},
 	{"", "device", "where the buffers are: auto (each rank's GPU where all have one and OP runs there), host, cuda (auto)",
@@ -226,7 +227,7 @@ func boolean(at func(*options) *bool) func(*options, string) error {
 }
 
 func setReductions(o *options, value string) error {
-	if value == "all" {
+	if value == all {
 		o.config.Reductions = []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg,
 			measure.MulSum}
 		return nil
@@ -241,14 +242,32 @@ func setReductions(o *options, value string) error {
 }
 
 func setTypes(o *options, value string) error {
-	if value == "all" {
-		o.config.Types = dtype.All()
-		return nil
+	types, err := parseTypes(value)
+	if err == nil {
+		o.config.Types = types
 	}
-	t, err := dtype.Parse(value)
-	o.config.Types = []dtype.Type{t}
 	return err
 }
+
+// parseTypes reads names of element types with commas between, or all.
+func parseTypes(value string) (types []dtype.Type, err error) {
+	if value == all {
+		return dtype.All(), nil
+	}
+	for name := range strings.SplitSeq(value, ",") {
+		t, err := dtype.Parse(name)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(types, t) {
+			types = append(types, t)
+		}
+	}
+	return types, nil
+}
+
+// all is every element type, reduction or operation.
+const all = "all"
 
 func setThreads(o *options, value string) error {
 	n, err := strconv.Atoi(value)

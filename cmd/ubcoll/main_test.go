@@ -150,6 +150,9 @@ func TestGraphsAndVerify(t *testing.T) {
 		"broadcast")
 	require.Equal(t, 0, code, stderr)
 	require.Regexp(t, `(?m)^verify: 3 ranks on host memory: \d+ calls of 2 operations .*: OK\n$`, stdout)
+	stdout, stderr, code = testkit.Program(t, nil, "verify", "-b", "5K", "-e", "5K", "-d", "float,int8", "-device", "host", "broadcast")
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, " calls of 1 operations on 2 types, 5120 to 5120 bytes, ")
 }
 
 // Two processes of a job, of two ranks each, have one table, and one exit code.
@@ -337,6 +340,10 @@ func TestParse(t *testing.T) {
 	require.Equal(t, ubcoll.Options{Timeout: 90 * time.Second, Algorithm: "ring", Register: ubcoll.RegisterExplicit}, o.job)
 	require.Equal(t, 3, o.threads)
 	require.Equal(t, "a.csv", o.output)
+
+	o, err = parse(strings.Fields("all_reduce -d half,int8,half"), io.Discard)
+	require.NoError(t, err)
+	require.Equal(t, []dtype.Type{dtype.Float16, dtype.Int8}, o.config.Types)
 
 	o, err = parse(strings.Fields("all_reduce -o all -d all -T 2m --loop 1"), io.Discard)
 	require.NoError(t, err)

@@ -56,6 +56,12 @@ func TestWrongUse(t *testing.T) {
 		{"bench: operation", "bench bcast", "did you mean broadcast?"},
 		{"bench mr: flag", "bench mr -gidd 1", "unknown flag --gidd: did you mean --gid?"},
 		{"verify: device", "verify -device gpu", "did you mean cuda?"},
+		{"verify: type", "verify -d flaot", "-d: unknown element type \"flaot\""},
+		{"verify: nearest type", "verify -d int8,flaot", "did you mean float?"},
+		{"verify: size", "verify -b 1x", "-b: invalid size \"1x\""},
+		{"verify: sizes that go down", "verify -b 2K -e 1K", "sizes from 2048 to 1024 bytes (-b, -e)"},
+		{"verify: size of no element", "verify -b 2 -d half,float", "2 bytes (-b) have no float32 (-d), which takes 4"},
+		{"verify: operation", "verify all_gater", "did you mean all_gather?"},
 		{"verify: flag", "verify -sed 1", "unknown flag --sed: did you mean --seed?"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"github.com/ubcoll/ubcoll"
 	measure "github.com/ubcoll/ubcoll/internal/bench"
 	"github.com/ubcoll/ubcoll/internal/experiment"
-	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
 // verify checks the collectives' results. It does not return if that fails: ubcoll.Main ends the job.
@@ -20,7 +19,9 @@ func verify(args []string, out io.Writer) error {
 	v := measure.Verification{}
 	fs := newFlags("verify")
 	fs.StringVar(&v.Device, "device", measure.Auto, "auto: GPUs where all ranks have one; host; cuda")
-	most := fs.String("e", "40M", "the largest size in bytes, from 1K")
+	least := fs.String("b", "8", "the smallest `size` of a rank's larger buffer, in bytes")
+	most := fs.String("e", "40M", "the largest `size`; from 40M on, sums only")
+	types := fs.String("d", "all", "element `types`: int8 ... uint64, half, bfloat16, float, double, bool, several with commas, or all")
 	fs.Uint64Var(&v.Seed, "seed", 1, "of the data, below 2^32")
 	threads := fs.Int("t", 0,
 		"goroutine ranks of each process, or of the only one (1 under a launcher, else NTHREADS, or 2)")
@@ -29,22 +30,35 @@ func verify(args []string, out io.Writer) error {
 		return err
 	}
 	v.Ops = fs.Args()
-	n, err := experiment.ParseSize(*most)
-	if err != nil {
-		return usageError("verify: -e: %w", err)
+	var faults []error
+	bad := func(err error) { faults = append(faults, err) }
+	for _, f := range []struct {
+		name, value string
+		to          *int
+	}{{"-b", *least, &v.MinBytes}, {"-e", *most, &v.MaxBytes}} {
+		n, err := experiment.ParseSize(f.value)
+		if err != nil {
+			bad(fmt.Errorf("%s: %w", f.name, err))
+		}
+		*f.to = int(n)
 	}
-	v.MaxBytes = int(n)
-	switch v.Device {
-	case measure.Auto, measure.Host, measure.CUDA:
-	default:
-		return usageError("verify: unknown device %q (auto, host or cuda)%s", v.Device,
-			nearest.Hint(v.Device, []string{measure.Auto, measure.Host, measure.CUDA}))
+	if *types != all {
+		var err error
+		if v.Types, err = parseTypes(*types); err != nil {
+			bad(fmt.Errorf("-d: %w", err))
+		}
+	}
+	if faults == nil {
+		bad(v.Validate())
 	}
 	if v.Seed >= 1<<32 {
-		return usageError("verify: -seed %d: want less than 2^32", v.Seed)
+		bad(fmt.Errorf("-seed %d: want less than 2^32", v.Seed))
 	}
 	if *timeout <= 0 {
-		return usageError("verify: -T %v: want more than 0", *timeout)
+		bad(fmt.Errorf("-T %v: want more than 0", *timeout))
+	}
+	if err := errors.Join(faults...); err != nil {
+		return usageError("verify: %w", err)
 	}
 	if _, err := ranksHere(*threads); err != nil {
 		return err
@@ -70,6 +84,7 @@ func verifyUsage() string {
 			not = append(not, name)
 		}
 	}
-	return fmt.Sprintf("verify [flags] [OP ...]\n\nOP is one of %s; by default all.\nNot %s, which have no result of their own to "+
+	return fmt.Sprintf("verify [flags] [OP ...]\n\nOP is one of %s; by default all.\nSizes take K, M and G "+
+		"(1024, ...). Verified are the smallest, the largest, and a few between.\nNot %s, which have no result of their own to "+
 		"check, or are checked by ubcoll bench.", strings.Join(measure.Verifiable(), ", "), strings.Join(not, ", "))
 }

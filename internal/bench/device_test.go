@@ -97,7 +97,7 @@ func TestFirstUse(t *testing.T) {
 // What is verified on devices has to fail there too.
 func TestVerifyOnDevices(t *testing.T) {
 	needDevices(t, 3)
-	v := Verification{Device: Auto, MaxBytes: 1 << 10, Ops: []string{"all_reduce", "gather"}, Seed: testkit.Seed(t) >> 32}
+	v := Verification{Device: Auto, MinBytes: 8, MaxBytes: 1 << 10, Ops: []string{"all_reduce", "gather"}, Seed: testkit.Seed(t) >> 32}
 	out, err := verifyOn(t, 3, v)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "verify: 3 ranks on CUDA devices: ")

@@ -19,10 +19,54 @@ import (
 
 // Verification is what to verify. All ranks have the same one.
 type Verification struct {
-	Device   string   // Auto, Host, CUDA
-	MaxBytes int      // how large the larger buffer of a call gets, from 1 KiB
-	Ops      []string // of Verifiable; none = all that run on the device
-	Seed     uint64   // of the data, and of what is drawn
+	Device   string // Auto, Host, CUDA
+	MinBytes int    // of the larger buffer of a call, from 1
+	MaxBytes int
+	Types    []dtype.Type // nil = all
+	Ops      []string     // of Verifiable; none = all that run on the device
+	Seed     uint64       // of the data, and of what is drawn
+}
+
+// Validate reports everything that is wrong with v in a job of any size.
+func (v *Verification) Validate() error {
+	var errs []error
+	bad := func(is bool, format string, args ...any) {
+		if is {
+			errs = append(errs, fmt.Errorf(format+": %w", append(args, ubcoll.ErrArgument)...))
+		}
+	}
+	devices := []string{Auto, Host, CUDA}
+	bad(!slices.Contains(devices, v.Device), "unknown device %q (auto, host or cuda)%s", v.Device, nearest.Hint(v.Device, devices))
+	bad(v.MinBytes < 1 || v.MaxBytes < v.MinBytes, "sizes from %d to %d bytes (-b, -e): want 1 at least, and the larger one last",
+		v.MinBytes, v.MaxBytes)
+	for _, t := range v.Types {
+		bad(t.Size() > v.MinBytes, "%d bytes (-b) have no %v (-d), which takes %d", v.MinBytes, t, t.Size())
+	}
+	for _, name := range v.Ops {
+		bad(!slices.Contains(Verifiable(), name), "%q cannot be verified (one of %s)%s", name, strings.Join(Verifiable(), ", "),
+			nearest.Hint(name, Verifiable()))
+	}
+	return errors.Join(errs...)
+}
+
+// sizes is, in ascending order, those of verified between the smallest and the largest, and these two.
+func (v *Verification) sizes() []int {
+	all := []int{v.MinBytes, v.MaxBytes}
+	for _, n := range verified {
+		if n > v.MinBytes && n < v.MaxBytes {
+			all = append(all, n)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// types is all that are verified.
+func (v *Verification) types() []dtype.Type {
+	if v.Types == nil {
+		return dtype.All()
+	}
+	return v.Types
 }
 
 // mostPrinted is how many calls with wrong elements are told of, beside their number.
@@ -35,8 +79,8 @@ const mostPrinted = 20
 // Options.Register is Explicit. Rank 0 writes to out what is wrong, and a last line that
 // sums up. The error wraps ErrFailed if any element is wrong.
 func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) (err error) {
-	if v.MaxBytes < 1<<10 {
-		return fmt.Errorf("sizes up to %d bytes: want 1024 at least: %w", v.MaxBytes, ubcoll.ErrArgument)
+	if err := v.Validate(); err != nil {
+		return err
 	}
 	if c.Rank() != 0 {
 		out = io.Discard
@@ -52,12 +96,6 @@ func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) 
 		asked := slices.Contains(v.Ops, o.name) || len(v.Ops) == 0 && (o.device || dev.IsHost())
 		if asked && o.name != barrier {
 			r.ops = append(r.ops, o)
-		}
-	}
-	for _, name := range v.Ops {
-		if !slices.Contains(Verifiable(), name) {
-			return fmt.Errorf("%q cannot be verified (one of %s)%s: %w", name, strings.Join(Verifiable(), ", "),
-				nearest.Hint(name, Verifiable()), ubcoll.ErrArgument)
 		}
 	}
 	if err := Room(ctx, c, fmt.Sprintf("buffers of %d bytes (-e)", v.MaxBytes), product(len(r.mem), v.MaxBytes)); err != nil {
@@ -79,9 +117,9 @@ func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) 
 	for _, path := range slices.Sorted(maps.Keys(r.paths)) {
 		fmt.Fprintf(out, "# %5d calls: %s\n", r.paths[path], path)
 	}
-	_, err = fmt.Fprintf(out, "verify: %d ranks on %s: %d calls of %d operations on %d types, up to %d bytes, seed %d, "+
-		"%.1f s: %d calls with wrong elements: %s\n", c.Size(), kindOf(dev), r.calls, len(r.ops), len(dtype.All()),
-		v.MaxBytes, v.Seed, time.Since(r.start).Seconds(), r.failed, verdict(r.failed == 0))
+	_, err = fmt.Fprintf(out, "verify: %d ranks on %s: %d calls of %d operations on %d types, %d to %d bytes, seed "+
+		"%d, %.1f s: %d calls with wrong elements: %s\n", c.Size(), kindOf(dev), r.calls, len(r.ops), len(v.types()),
+		v.MinBytes, v.MaxBytes, v.Seed, time.Since(r.start).Seconds(), r.failed, verdict(r.failed == 0))
 	if r.failed > 0 {
 		err = errors.Join(err, fmt.Errorf("%d of %d calls had wrong elements: %w", r.failed, r.calls, ErrFailed))
 	}
@@ -109,14 +147,17 @@ type verifier struct {
 	paths         map[string]int // how many calls took each path, as rank 0 saw it
 }
 
-// sizes in bytes, of which calls have as many elements as fit and, but for the first, a few more that nothing divides:
-// one packet, the algorithms for small, middle and large sizes, and several rounds of staging. The last takes long, so
-// that it is for sums of one type of each size only.
-var sizes = []int{8, 256, 10 << 10, 300 << 10, 2 << 20, 5 << 20, 40 << 20}
+// verified are sizes in bytes, of which calls have as many elements as fit and, but for the first, a few more that
+// nothing divides: one packet, the algorithms for small, middle and large sizes, and several rounds of staging. Other
+// sizes are made as they are.
+var verified = []int{8, 256, 10 << 10, 300 << 10, 2 << 20, 5 << 20, longest}
+
+// longest takes so long, as do all sizes above, that it is for sums, and, unless types are named, of one of each size.
+const longest = 40 << 20
 
 func (r *verifier) wants(bytes int, t dtype.Type, red ubcoll.Op) bool {
 	few := []dtype.Type{dtype.Int8, dtype.BFloat16, dtype.Float32, dtype.Float64}
-	return bytes <= r.v.MaxBytes && (bytes < 40<<20 || red == ubcoll.Sum && slices.Contains(few, t))
+	return bytes >= t.Size() && (bytes < longest || red == ubcoll.Sum && (r.v.Types != nil || slices.Contains(few, t)))
 }
 
 func (r *verifier) run(ctx context.Context) error {
@@ -126,17 +167,17 @@ func (r *verifier) run(ctx context.Context) error {
 		if !o.reduces {
 			reductions = reductions[:1]
 		}
-		for _, t := range dtype.All() {
+		for _, t := range r.v.types() {
 			for _, red := range reductions {
 				if !o.takes(t, red) {
 					continue
 				}
-				for _, bytes := range sizes {
+				for _, bytes := range r.v.sizes() {
 					if !r.wants(bytes, t, red) {
 						continue
 					}
 					count := bytes / t.Size()
-					if bytes > 8 {
+					if bytes > 8 && slices.Contains(verified, bytes) {
 						count += []int{1, 3, 7, 13}[r.dice.IntN(4)]
 					}
 					for _, inPlace := range []bool{false, true} {
