@@ -14,6 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
 	"github.com/ubcoll/ubcoll/dtype"
+	"github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/testkit"
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
@@ -77,13 +78,16 @@ func TestDeviceGroupTogether(t *testing.T) {
 	t.Logf("seed %d", seed)
 	const size = 400 << 10
 	for _, n := range []int{2, 3} {
-		for _, queued := range []bool{false, true} {
-			t.Run(fmt.Sprintf("ranks=%d/queued=%v", n, queued), func(t *testing.T) {
+		for _, k := range []struct {
+			name             string
+			queued, captured bool
+		}{{"blocking", false, false}, {"queued", true, false}, {"graph", false, true}, {"queued graph", true, true}} {
+			t.Run(fmt.Sprintf("ranks=%d/%s", n, k.name), func(t *testing.T) {
 				gputest.Run(t, n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					a, err1 := ubcoll.Alloc[byte](c, dev, size)
 					b, err2 := ubcoll.Alloc[byte](c, dev, size)
-					view, sync, end, err3 := gputest.View(ctx, c, dev, queued)
-					if err := errors.Join(err1, err2, err3); err != nil {
+					view, sync, end, err := gputest.View(ctx, c, dev, k.queued)
+					if err := errors.Join(err1, err2, err); err != nil {
 						return err
 					}
 					defer end()
@@ -100,14 +104,24 @@ func TestDeviceGroupTogether(t *testing.T) {
 							return err
 						}
 						before := c.Stats().Operations
-						err := ubcoll.Group(ctx, view, func(g *ubcoll.Comm) error {
-							for i := range parts {
-								if err := parts[i].call(ctx, g, a.Vec()); err != nil {
-									return err
+						group := func(c *ubcoll.Comm) error {
+							return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
+								for i := range parts {
+									if err := parts[i].call(ctx, g, a.Vec()); err != nil {
+										return err
+									}
 								}
-							}
-							return nil
-						})
+								return nil
+							})
+						}
+						if !k.captured {
+							err = group(view)
+						} else if g, failed := graph.Capture(ctx, view, group); failed != nil {
+							return failed
+						} else {
+							before = c.Stats().Operations // the capture's own are done
+							err = errors.Join(g.Launch(ctx), g.Close())
+						}
 						if err := errors.Join(err, sync()); err != nil {
 							return err
 						}

@@ -126,6 +126,24 @@ func TestDivergesOnDevice(t *testing.T) {
 			v = v.Slice(0, 50+c.Rank())
 			return coll.AllReduce(ctx, c, v, v, ubcoll.Sum)
 		}, ubcoll.ErrMismatch, "call 0"},
+		{"others in one group", func(ctx context.Context, c *ubcoll.Comm, v, _ ubcoll.Vec) error {
+			reduce := func(c *ubcoll.Comm) error { return coll.AllReduce(ctx, c, v, v, ubcoll.Sum) }
+			if c.Rank() == 0 {
+				if err := reduce(c); err != nil {
+					return err
+				}
+			}
+			err := ubcoll.Group(ctx, c, func(c *ubcoll.Comm) error {
+				if err := reduce(c); err != nil {
+					return err
+				}
+				return reduce(c)
+			})
+			if err == nil && c.Rank() == 1 {
+				err = reduce(c)
+			}
+			return err
+		}, ubcoll.ErrMismatch, "rank 1 calls the same collectives as rank 0, but others of them in one Group"},
 		{"host and device", func(ctx context.Context, c *ubcoll.Comm, v, h ubcoll.Vec) error {
 			return errors.Join(coll.AllReduce(ctx, c, v, v, ubcoll.Sum), coll.AllReduce(ctx, c, h, h, ubcoll.Sum))
 		}, ubcoll.ErrArgument, "call 1"},

@@ -49,7 +49,8 @@ type Graph struct {
 // graph works on; on a device, so do the operations behind it in that launch. Calls on device memory become a CUDA
 // graph, when the peers have imported the buffers; host and device memory in one graph is ErrArgument. So is a graph
 // without operations, and a collective that anybody calls on c itself while record runs: it is refused, and the capture
-// fails on all ranks. Not inside a group or another capture. Source: cudaStreamBeginCapture; NCCL's graph registration.
+// fails on all ranks. Allowed inside: [ubcoll.Group], whose small all-reduces on a device become one kernel, as outside
+// of a capture; there the ranks must make the same groups (ErrMismatch). Not inside a group or another capture. Source: cudaStreamBeginCapture; NCCL's graph registration.
 func Capture(ctx context.Context, c *ubcoll.Comm, record func(*ubcoll.Comm) error) (*Graph, error) {
 	v := (*inside.Comm)(c).View()
 	if v.Recorder != nil {
@@ -212,13 +213,14 @@ func (g *Graph) compare(ctx context.Context, c *ubcoll.Comm, own error) (device 
 			mine = append(mine, g.works[i].Signature())
 		}
 	}
-	tell := told{Collectives: int64(len(mine)), Messages: int64(g.messages()), Device: g.onDevice()}
+	tell := told{Collectives: int64(len(mine)), Messages: int64(g.messages()), Groups: g.groups(), Device: g.onDevice()}
 	record, err := binary.Append(nil, binary.LittleEndian, tell)
 	all, err := g.view.Comm.Exchange(ctx, team.KindCapture, record, errors.Join(own, err))
 	if err != nil {
 		return false, 0, err
 	}
-	longest := 0
+	var first told
+	longest, differs := 0, -1
 	for r := range all {
 		var t told
 		if _, err := binary.Decode(all[r], binary.LittleEndian, &t); err != nil {
@@ -226,13 +228,40 @@ func (g *Graph) compare(ctx context.Context, c *ubcoll.Comm, own error) (device 
 		}
 		longest, messages = max(longest, int(t.Collectives)), max(messages, int(t.Messages))
 		device = device || t.Device
+		if r == 0 {
+			first = t
+		} else if differs < 0 && t.Groups != first.Groups {
+			differs = r
+		}
 	}
 	if longest+messages == 0 {
 		return false, 0, fmt.Errorf("nothing was recorded: call the operations on the *Comm that Capture passes to its "+
 			"function: %w", fault.ErrArgument)
 	}
 	mine = append(mine, make([]uint64, longest-len(mine))...)
-	return device, messages, g.same(ctx, c, mine)
+	if err := g.same(ctx, c, mine); err != nil {
+		return false, 0, err
+	}
+	if device && differs > 0 {
+		return false, 0, fmt.Errorf("rank %d calls the same collectives as rank 0, but others of them in one Group: %w",
+			differs, fault.ErrMismatch)
+	}
+	return device, messages, nil
+}
+
+// groups is a hash of which collectives go on in a group: on a device they may be one kernel.
+func (g *Graph) groups() (hash uint64) {
+	n := uint64(0)
+	for i := range g.works {
+		w := &g.works[i]
+		if w.Kind == team.KindMessages {
+			continue
+		}
+		if n++; w.Together {
+			hash = (hash ^ n) * 0x9e3779b97f4a7c15
+		}
+	}
+	return hash
 }
 
 // same is an error, alike on all ranks, if they have not recorded the same calls, whose signatures are mine here, as
@@ -280,6 +309,7 @@ type difference struct {
 // told is what ranks tell each other of what they have recorded.
 type told struct {
 	Collectives, Messages int64
+	Groups                uint64 // Graph.groups
 	Device                bool
 }
 

@@ -92,7 +92,8 @@ func (v *View) SubmitAll(ctx context.Context, op string, ws []team.Work, after f
 		defer after()
 	}
 	if v.Recorder != nil {
-		for _, w := range ws {
+		for i, w := range ws {
+			w.Together = i+1 < len(ws) && ws[i+1].Other == nil
 			if err := v.Recorder.Record(v.Comm, w); err != nil {
 				return err
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ type Graph struct {
 	d     *Device
 	last  team.Work // of works
 	told  engine.Replay
+	ops   uint64    // of a launch, one kernel of several collectives being one; see Device.count
 	part  GraphPart // a client's, or nil
 	reads []read    // operations whose counts each launch reads
 
@@ -122,19 +124,31 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 			return nil, err
 		}
 	}
-	for i := range works { // before the capture
-		if w := &works[i]; w.Other == nil && !d.alone(w) {
-			if _, err := d.kernel(w.Kernel.Name, w.Type); err != nil {
-				return nil, err
-			}
+	for i, n := 0, 0; i < len(works); i += n { // before the capture
+		w := &works[i]
+		if n = d.captured(works[i:]); w.Other != nil || d.alone(w) {
+			continue
+		}
+		name := w.Kernel.Name
+		if n > 1 {
+			name = kernels.Group
+		}
+		if _, err := d.kernel(name, w.Type); err != nil {
+			return nil, err
 		}
 	}
 	if err := s.Driver.BeginCapture(); err != nil {
 		return nil, err
 	}
 	var bad error
-	for i := range works {
+	for i, n := 0, 0; i < len(works); i += n {
 		g.last = works[i]
+		if n = d.captured(works[i:]); n > 1 {
+			if bad = g.group(s, works[i:i+n]); bad != nil {
+				break
+			}
+			continue
+		}
 		if g.last.Other != nil {
 			var os []engine.OpInfo
 			if os, bad = part.Capture(s.Driver, &g.last); bad != nil {
@@ -155,6 +169,7 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 		var o engine.OpInfo
 		d.c.Describe(&o, &g.last, g.last.Kernel.Algorithm, 0)
 		g.told.Add(o)
+		g.ops++
 		g.last.Release() // the graph has the buffers
 		d.next.copy = nil
 		if bad != nil {
@@ -173,6 +188,45 @@ func (d *Device) capture(ctx context.Context, works []team.Work, part GraphPart)
 	d.graphs[g] = true
 	d.mu.Unlock()
 	return g, nil
+}
+
+// captured is how many of works, at their beginning, become one kernel of a graph, at least one.
+func (d *Device) captured(works []team.Work) int {
+	n := 1
+	for n < len(works) && works[n-1].Together {
+		n++
+	}
+	return d.together(works[:n])
+}
+
+// group records works, which go together, as one kernel on s.
+func (g *Graph) group(s *Stream, works []team.Work) error {
+	d := g.d
+	held := slices.Clone(works) // the graph keeps works, without buffers
+	defer func() {
+		for i := range held {
+			held[i].Release()
+		}
+	}()
+	for i := range held {
+		if err := held[i].Hold(); err != nil {
+			return err
+		}
+	}
+	if err := d.prepareGroup(held); err != nil {
+		return err
+	}
+	if err := d.start(s, s.Driver, false); err != nil {
+		return err
+	}
+	for i := range held {
+		var o engine.OpInfo
+		d.c.Describe(&o, &held[i], grouped(&held[i]), 0)
+		g.told.Add(o)
+	}
+	g.last = works[len(works)-1]
+	g.ops++
+	return nil
 }
 
 // Launch queues the graph on view's stream, or runs it and waits.
@@ -253,7 +307,7 @@ func (g *Graph) queue(s *Stream) (refusal, err error) {
 		at[1] = g.part.Number(g.told.Counts[1])
 	}
 	d.ops += g.told.Counts[0]
-	d.count(g.told.Counts[0])
+	d.count(g.ops)
 	d.c.NoteReplay(&g.told, at)
 	return refusal, nil
 }

@@ -54,6 +54,9 @@ func (d *Device) PerformSome(ctx context.Context, works []team.Work, group bool)
 	return 1, err
 }
 
+// grouped is the algorithm of w, one of several that go together.
+func grouped(w *team.Work) string { return w.Kernel.Algorithm + ", grouped" }
+
 func (d *Device) performGroup(ctx context.Context, works []team.Work) error {
 	if err := launchable(d.c, d.own.s); err != nil {
 		return err
@@ -96,7 +99,7 @@ func (d *Device) queueGroup(ctx context.Context, s *Stream, works []team.Work, f
 			bad, at = works[i].Hold(), i
 		}
 	}
-	algorithm := works[0].Kernel.Algorithm + ", grouped"
+	algorithm := grouped(&works[0])
 	if bad == nil {
 		err = d.prepareGroup(works)
 	} else {
