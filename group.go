@@ -93,6 +93,9 @@ func (b *batch) Record(c *engine.Comm, w team.Work) error {
 	case message:
 		b.messages = append(b.messages, t)
 	default:
+		if n := len(b.works); n > 0 {
+			b.works[n-1].Together = true
+		}
 		b.works = append(b.works, w)
 	}
 	return nil

@@ -92,8 +92,7 @@ func (v *View) SubmitAll(ctx context.Context, op string, ws []team.Work, after f
 		defer after()
 	}
 	if v.Recorder != nil {
-		for i, w := range ws {
-			w.Together = i+1 < len(ws) && ws[i+1].Other == nil
+		for _, w := range ws {
 			if err := v.Recorder.Record(v.Comm, w); err != nil {
 				return err
 			}

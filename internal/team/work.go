@@ -32,7 +32,7 @@ type Work struct {
 	Err error
 	// Ends says that, refused, it is all of a group.
 	Ends bool
-	// Together says that the next work of a graph was called in the same group.
+	// Together says that the next work was called in the same group.
 	Together bool
 	// Graph says that the work is a graph's, whose buffers are found among those that graphs hold.
 	Graph bool
