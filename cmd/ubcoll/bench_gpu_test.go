@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -55,9 +54,11 @@ func peersOf(t *testing.T) (run func(environ []string, args ...string) (stdout, 
 	binary, err := os.Executable()
 	require.NoError(t, err)
 	log = filepath.Join(dir, "log")
+	said, err := exec.Command("go", "build", "-o", filepath.Join(dir, "benchstats"), "../../tools/benchstats").CombinedOutput()
+	require.NoError(t, err, "%s", said)
 	for name, text := range map[string]string{
 		"bin/mpirun":             launcher,
-		"bin/go":                 "#!/bin/sh\n",
+		"bin/go":                 "#!/bin/sh\n[ \"$4\" != ./tools/benchstats ] || cp " + filepath.Join(dir, "benchstats") + " \"$3\"\n",
 		"bin/mpicc":              "#!/bin/sh\n[ \"$1\" != --showme:version ] || echo Open MPI\n",
 		"bin/python3":            "#!/bin/sh\ncase $2 in *find_spec*) echo \"$TORCH\" ;; *socket*) echo 1 ;; *executable*) echo python3 ;; esac\n",
 		"include/nccl.h":         "",
@@ -101,7 +102,8 @@ func row(t *testing.T, page string, first ...string) []string {
 	return nil
 }
 
-// The peers run in every mode once, and then in the best one of each size alone; the frontier is the best of them.
+// The peers run in every mode once, and then in the best one of each size alone. The figures are tested where they are made,
+// in tools/benchstats.
 func TestBenchGPU(t *testing.T) {
 	run, log := peersOf(t)
 	file := filepath.Join(t.TempDir(), "page.md")
@@ -140,19 +142,12 @@ func TestBenchGPU(t *testing.T) {
 	require.Equal(t, "600000", row(t, reduced, "128")[3])
 	require.NotEqual(t, "-", row(t, reduced, "128")[6], "ours")
 	require.Equal(t, []string{"256", "300000", "unregistered-in-place", "-", "-", "300000"}, row(t, rest, "256")[:6])
-	summary := row(t, rest, "2", "all_reduce")
-	require.Equal(t, "3", summary[2])
-	require.Equal(t, summary[5], row(t, reduced, summary[6])[8], "the ratio at the size of the least")
-	least, err := strconv.ParseFloat(summary[5], 64)
-	require.NoError(t, err)
-	for _, size := range []string{"64", "128", "256"} {
-		ratio, err := strconv.ParseFloat(row(t, reduced, size)[8], 64)
-		require.NoError(t, err)
-		require.LessOrEqual(t, least, ratio, size)
-	}
+	require.Equal(t, "3", row(t, rest, "2", "all_reduce")[2])
 	require.Equal(t, "3", row(t, rest, "2", "broadcast")[2])
 	page, err := os.ReadFile(file)
 	require.NoError(t, err)
+	tables, _, _ := strings.Cut(string(page), "## How\n")
+	require.True(t, strings.HasSuffix(stdout, tables), "printed, too")
 	require.Contains(t, string(page), "all_reduce nccl 2 256 400000.000 registered\n")
 	require.Contains(t, string(page), "Commit abc")
 	require.Contains(t, string(page), "# PyTorch 2.11\n")
