@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ubcoll/ubcoll"
@@ -36,10 +37,36 @@ func bench(args []string, out io.Writer) error {
 		if err := measure.Required(c); err != nil {
 			return err
 		}
-		rep, err := measure.Run(ctx, c, o.config, p, out, terminal(os.Stderr))
-		return measured(c, err, rep != nil, o.output, func() error { return rep.Write(o.output, o.add) }, out)
+		configs, err := o.possible(c, out)
+		if err != nil {
+			return err
+		}
+		reps, err := measure.RunAll(ctx, c, configs, p, out, terminal(os.Stderr))
+		return measured(c, err, len(reps) > 0, o.output, func() error {
+			if len(o.configs) > 1 {
+				return measure.WriteAll(reps, o.output, o.add)
+			}
+			return reps[0].Write(o.output, o.add)
+		}, out)
 	})
 	return nil
+}
+
+// possible is what to measure. Of all operations those are left out that cannot be measured so, which rank 0 says.
+func (o *options) possible(c *ubcoll.Comm, out io.Writer) ([]measure.Config, error) {
+	if !o.every {
+		return o.configs, nil
+	}
+	can, why := measure.Possible(o.configs, c.Size())
+	if len(can) == 0 {
+		return nil, errors.Join(why...)
+	}
+	for _, err := range why {
+		if c.Rank() == 0 {
+			fmt.Fprintf(out, "# Left out: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
+	}
+	return can, nil
 }
 
 // measured is the end of a measurement: rank 0 writes what was found, if anything was, to a file that is named, and data that

@@ -62,7 +62,7 @@ func completions() (all []completed) {
 		e := completed{name: c.name, help: c.help, flags: flagLines(help.String())}
 		switch c.name {
 		case "bench":
-			e.words = append(measure.Names(), "mr")
+			e.words = append(measure.Names(), everything, "mr")
 		case "verify":
 			e.words = measure.Verifiable()
 		case "completion":

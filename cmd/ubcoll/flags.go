@@ -19,7 +19,9 @@ import (
 
 // options is what the command line of bench says.
 type options struct {
-	config  measure.Config
+	configs []measure.Config // one for each operation
+	every   bool             // all operations, without those that cannot be measured so
+	config  measure.Config   // of the operation for which a flag is read
 	job     ubcoll.Options
 	threads int // 0 = not said
 	output  string
@@ -85,27 +87,26 @@ var elsewhere = []struct{ short, long, neutral string }{
 	{"V", "device_cta_count", "16"}, {"M", "memory", "0"}, {"u", "unalign", "0"},
 }
 
-// parse reads "OP [flags]". The error has every fault, and is flag.ErrHelp, with the usage on help, if asked for that.
+// parse reads "OP [OP ...] [flags]". The error has every fault, and is flag.ErrHelp, with the usage on help, if asked for
+// that.
 func parse(args []string, help io.Writer) (*options, error) {
 	o := &options{}
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
-		for _, a := range args {
-			if a == "-h" || a == "-help" || a == "--help" {
-				benchUsage(help)
-				return nil, flag.ErrHelp
-			}
-		}
-		return nil, usageError("bench: which operation? (%s, mr)", strings.Join(measure.Names(), ", "))
+	n := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "-") })
+	if n < 0 {
+		n = len(args)
 	}
-	o.config = measure.Default(args[0])
-	o.config.Cache, o.config.Device = true, measure.Auto
+	var faults, possible []error
+	// The flags go to the configuration of each operation, which have defaults of their own.
+	var given []func() error
 	fs := newFlags("bench")
-	var faults []error
 	for _, f := range flags {
 		set := func(value string) error {
-			if err := f.set(o, value); err != nil {
-				faults = append(faults, fmt.Errorf("%s: %w", names(f.short, f.long), err))
-			}
+			given = append(given, func() error {
+				if err := f.set(o, value); err != nil {
+					return fmt.Errorf("%s: %w", names(f.short, f.long), err)
+				}
+				return nil
+			})
 			return nil
 		}
 		if f.long == "append" {
@@ -124,16 +125,34 @@ func parse(args []string, help io.Writer) (*options, error) {
 		}
 		each(f.short, f.long, func(name string) { fs.Func(name, "", set) })
 	}
-	if err := fs.Parse(args[1:]); errors.Is(err, flag.ErrHelp) {
+	if err := fs.Parse(args[n:]); errors.Is(err, flag.ErrHelp) {
 		benchUsage(help)
 		return nil, err
+	} else if n == 0 {
+		return nil, usageError("bench: which operation? (%s, all, mr)", strings.Join(measure.Names(), ", "))
 	} else if err != nil {
 		faults = append(faults, unknownFlag(fs, err))
 	} else if fs.NArg() > 0 {
-		faults = append(faults, fmt.Errorf("unexpected argument %q", fs.Arg(0)))
+		faults = append(faults, fmt.Errorf("unexpected argument %q: operations come before flags", fs.Arg(0)))
 	}
-	if err := o.config.Validate(); err != nil {
-		faults = append(faults, err)
+	ops := o.operations(args[:n])
+	for i, op := range ops {
+		o.config = measure.Default(op)
+		o.config.Cache, o.config.Device = true, measure.Auto
+		for _, set := range given {
+			if err := set(); err != nil && i == 0 {
+				faults = append(faults, err)
+			}
+		}
+		if o.config.Op == "mr" {
+			faults = append(faults, errors.New("mr has flags of its own: ubcoll bench mr -h lists them"))
+			continue
+		}
+		possible = append(possible, o.config.Validate())
+		o.configs = append(o.configs, o.config)
+	}
+	if !o.every || !slices.Contains(possible, nil) {
+		faults = append(faults, distinct(possible)...)
 	}
 	if o.output != "" {
 		if err := measure.CheckOutput(o.output, o.add); err != nil {
@@ -158,8 +177,46 @@ func parse(args []string, help io.Writer) (*options, error) {
 	return nil, usageError("bench: %w", err)
 }
 
+// operations is what arguments name, with commas or blanks between, each once.
+func (o *options) operations(args []string) (ops []string) {
+	for _, op := range strings.Split(strings.Join(args, ","), ",") {
+		named := []string{op}
+		if op == everything {
+			o.every, named = true, measure.Names()
+		}
+		for _, op := range named {
+			if !slices.Contains(ops, op) {
+				ops = append(ops, op)
+			}
+		}
+	}
+	return ops
+}
+
+// distinct is the single errors that are joined in some of errs, each once: many are about all operations.
+func distinct(errs []error) (all []error) {
+	said := map[string]bool{}
+	for _, err := range errs {
+		if err == nil {
+			continue
+		}
+		single := []error{err}
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			single = joined.Unwrap()
+		}
+		for _, err := range single {
+			if !said[err.Error()] {
+				said[err.Error()] = true
+				all = append(all, err)
+			}
+		}
+	}
+	return all
+}
+
 func benchUsage(w io.Writer) {
-	fmt.Fprintf(w, "Usage: ubcoll bench OP [flags]\n\nOP is one of %s; mr, with flags of its own, is RDMA.\n"+
+	fmt.Fprintf(w, "Usage: ubcoll bench OP [OP ...] [flags]\n\nOP is one of %s, or all: a table for each, by one communicator.\n"+
+		"Commas may stand between, too. mr, which stands alone and has flags of its own, is RDMA.\n"+
 		"Sizes take K, M and G (1024, ...).\n\n",
 		strings.Join(measure.Names(), ", "))
 	for _, f := range flags {
@@ -227,7 +284,7 @@ func boolean(at func(*options) *bool) func(*options, string) error {
 }
 
 func setReductions(o *options, value string) error {
-	if value == all {
+	if value == everything {
 		o.config.Reductions = []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg,
 			measure.MulSum}
 		return nil
@@ -251,7 +308,7 @@ func setTypes(o *options, value string) error {
 
 // parseTypes reads names of element types with commas between, or all.
 func parseTypes(value string) (types []dtype.Type, err error) {
-	if value == all {
+	if value == everything {
 		return dtype.All(), nil
 	}
 	for name := range strings.SplitSeq(value, ",") {
@@ -266,8 +323,8 @@ func parseTypes(value string) (types []dtype.Type, err error) {
 	return types, nil
 }
 
-// all is every element type, reduction or operation.
-const all = "all"
+// everything is every element type, reduction or operation.
+const everything = "all"
 
 func setThreads(o *options, value string) error {
 	n, err := strconv.Atoi(value)

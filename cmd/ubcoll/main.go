@@ -39,7 +39,7 @@ type command struct {
 }
 
 var commands = []command{
-	{"bench", "measure a collective: ubcoll bench OP [flags], as nccl-tests' programs; -h lists the flags", bench},
+	{"bench", "measure collectives: ubcoll bench OP [OP ...] [flags], as nccl-tests' programs; -h lists the flags", bench},
 	{"run", "measure a sweep of points: ubcoll run FILE.toml [flags]; the same command again goes on", runSweep},
 	{"check", "say everything that is wrong with experiment files: ubcoll check FILE.toml ...", check},
 	{"compare", "two runs' times, as ratios with confidence intervals: ubcoll compare A B", compare},

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -96,6 +97,58 @@ func TestOutputIsThere(t *testing.T) {
 	all, err := os.ReadDir(filepath.Dir(file))
 	require.NoError(t, err)
 	require.Len(t, all, 1)
+}
+
+// Several operations have a table each below one header, and go to one file.
+func TestSeveralOperations(t *testing.T) {
+	for _, suffix := range []string{".json", ".jsonl", ".csv"} {
+		file := filepath.Join(t.TempDir(), "x"+suffix)
+		stdout, stderr, code := testkit.Program(t, nil, "bench", "all_reduce,broadcast", "barrier", "-b", "64", "-e", "64", "-n", "2",
+			"-device", "host", "-J", file)
+		require.Equal(t, 0, code, stderr)
+		for want, n := range map[string]int{"# ubcoll version ": 1, "# Using devices": 1, "#  Rank  0 ": 1, "# nThread 2 ": 3,
+			"# Collective test starting: ": 3, "# Avg bus bandwidth ": 3, "# Results written to ": 1} {
+			require.Equal(t, n, strings.Count(stdout, want), want)
+		}
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		type report struct {
+			Config struct{ Operation string }
+		}
+		var ops []string
+		switch suffix {
+		case ".json":
+			var all []report
+			require.NoError(t, json.Unmarshal(b, &all))
+			for _, r := range all {
+				ops = append(ops, r.Config.Operation)
+			}
+		case ".jsonl":
+			for line := range strings.Lines(string(b)) {
+				var r report
+				require.NoError(t, json.Unmarshal([]byte(line), &r))
+				ops = append(ops, r.Config.Operation)
+			}
+		case ".csv":
+			rows, err := csv.NewReader(bytes.NewReader(b)).ReadAll()
+			require.NoError(t, err)
+			at := slices.Index(rows[0], "operation")
+			for _, row := range rows[1:] {
+				ops = append(ops, row[at])
+			}
+		}
+		require.Equal(t, []string{"all_reduce", "broadcast", "barrier"}, slices.Compact(ops))
+	}
+	file := filepath.Join(t.TempDir(), "x.jsonl")
+	_, stderr, code := testkit.Program(t, nil, "bench", "all_reduce,broadcast", "-b", "64", "-e", "64", "-n", "2", "-device", "host",
+		"--min-busbw", "1e9", "-J", file)
+	require.Equal(t, 7, code)
+	require.Contains(t, stderr, "all_reduce: the average bus bandwidth")
+	require.Contains(t, stderr, "broadcast: the average bus bandwidth", "the others are measured all the same")
+	stdout, stderr, code := testkit.Program(t, nil, "bench", "all", "-b", "64", "-e", "64", "-n", "2", "-device", "host", "-R", "0")
+	require.Equal(t, 0, code, stderr)
+	require.Contains(t, stdout, "# Left out: channel moves registered memory only (-R 1): invalid argument\n")
+	require.Contains(t, stdout, "# Collective test concluded: sendrecv\n")
 }
 
 // timesIn is the out-of-place times of a file.
@@ -336,21 +389,49 @@ func TestParse(t *testing.T) {
 		Also: []int{1024, 12}, Iterations: 7,
 		Skip: 4, Aggregate: 2, Checks: 3, Types: []dtype.Type{dtype.Float16}, Reductions: []ubcoll.Op{ubcoll.Max}, Root: -1,
 		Average: measure.Mean, MinBusBW: 2.5, Seed: 9, PerCall: true, Timestamps: true, Paths: true, Cache: true,
-		Device: measure.Host, MinTime: 50 * time.Millisecond}, o.config)
+		Device: measure.Host, MinTime: 50 * time.Millisecond}, o.configs[0])
 	require.Equal(t, ubcoll.Options{Timeout: 90 * time.Second, Algorithm: "ring", Register: ubcoll.RegisterExplicit}, o.job)
 	require.Equal(t, 3, o.threads)
 	require.Equal(t, "a.csv", o.output)
 
 	o, err = parse(strings.Fields("all_reduce -d half,int8,half"), io.Discard)
 	require.NoError(t, err)
-	require.Equal(t, []dtype.Type{dtype.Float16, dtype.Int8}, o.config.Types)
+	require.Equal(t, []dtype.Type{dtype.Float16, dtype.Int8}, o.configs[0].Types)
 
 	o, err = parse(strings.Fields("all_reduce -o all -d all -T 2m --loop 1"), io.Discard)
 	require.NoError(t, err)
-	require.Equal(t, measure.MulSum, o.config.Reductions[5])
-	require.Equal(t, dtype.All(), o.config.Types)
+	require.Equal(t, measure.MulSum, o.configs[0].Reductions[5])
+	require.Equal(t, dtype.All(), o.configs[0].Types)
 	require.Equal(t, 2*time.Minute, o.job.Timeout)
-	require.True(t, o.config.Loop)
+	require.True(t, o.configs[0].Loop)
+
+	for _, c := range []struct {
+		args string
+		want []string
+	}{
+		{"all_reduce,broadcast -b 8 -e 8", []string{"all_reduce", "broadcast"}},
+		{"all_reduce broadcast,channel all_reduce", []string{"all_reduce", "broadcast", "channel"}},
+		{"all", measure.Names()},
+		{"window,all -R 0", append([]string{"window"}, slices.DeleteFunc(measure.Names(), func(n string) bool { return n == "window" })...)},
+	} {
+		o, err := parse(strings.Fields(c.args), io.Discard)
+		require.NoError(t, err, c.args)
+		var got []string
+		for _, cfg := range o.configs {
+			got = append(got, cfg.Op)
+		}
+		require.Equal(t, c.want, got, c.args)
+	}
+	o, err = parse(strings.Fields("channel all_reduce -b 8 -e 16"), io.Discard)
+	require.NoError(t, err)
+	for i, factor := range []int{2, 1} {
+		require.Equal(t, []int{8, 16, factor}, []int{o.configs[i].MinBytes, o.configs[i].MaxBytes, o.configs[i].StepFactor},
+			"flags are for all, defaults for each")
+	}
+	_, err = parse(strings.Fields("all_reduce,all_gather -n -1 -b 1x"), io.Discard)
+	for _, want := range []string{"-1 iterations", "-b, --minbytes: "} {
+		require.Equal(t, 1, strings.Count(err.Error(), want), "what is wrong for all is said once: %v", err)
+	}
 
 	_, err = parse([]string{"all_reduce", "-h"}, io.Discard)
 	require.ErrorIs(t, err, flag.ErrHelp)

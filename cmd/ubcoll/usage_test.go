@@ -54,6 +54,11 @@ func TestWrongUse(t *testing.T) {
 		{"bench: nearest type", "bench all_reduce -d flaot", "did you mean float?"},
 		{"bench: reduction", "bench all_reduce -o mean", "did you mean avg?"},
 		{"bench: operation", "bench bcast", "did you mean broadcast?"},
+		{"bench: second operation", "bench all_reduce,bcast", "did you mean broadcast?"},
+		{"bench: no operation between commas", "bench all_reduce,,barrier", `unknown operation ""`},
+		{"bench: operation behind flags", "bench all_reduce -n 2 broadcast", `unexpected argument "broadcast": operations come before flags`},
+		{"bench: mr with others", "bench all_reduce mr", "mr has flags of its own: ubcoll bench mr -h lists them"},
+		{"bench: all, none of which can be", "bench all -n -1", "-1 iterations (-n)"},
 		{"bench mr: flag", "bench mr -gidd 1", "unknown flag --gidd: did you mean --gid?"},
 		{"verify: device", "verify -device gpu", "did you mean cuda?"},
 		{"verify: type", "verify -d flaot", "-d: unknown element type \"flaot\""},
@@ -95,7 +100,7 @@ func TestCompletion(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		stdout, stderr, code := testkit.Program(t, nil, "completion", shell)
 		require.Equal(t, 0, code, stderr)
-		for _, want := range []string{"all_reduce", "minbytes", "launch", "prefix", "mr"} {
+		for _, want := range []string{"all_reduce", "all ", "minbytes", "launch", "prefix", "mr"} {
 			require.Contains(t, stdout, want, shell)
 		}
 	}

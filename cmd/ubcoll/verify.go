@@ -42,7 +42,7 @@ func verify(args []string, out io.Writer) error {
 		}
 		*f.to = int(n)
 	}
-	if *types != all {
+	if *types != everything {
 		var err error
 		if v.Types, err = parseTypes(*types); err != nil {
 			bad(fmt.Errorf("-d: %w", err))

@@ -292,6 +292,63 @@ func TestModes(t *testing.T) {
 	}
 }
 
+func TestPossible(t *testing.T) {
+	cfgs := []Config{Default("all_reduce"), Default("broadcast"), Default("channel")}
+	cfgs[1].Root, cfgs[2].Buffers = 2, GoSlices
+	for _, c := range []struct {
+		ranks int
+		can   []string
+		why   int
+	}{{2, []string{"all_reduce"}, 2}, {3, []string{"all_reduce", "broadcast"}, 1}} {
+		can, why := Possible(cfgs, c.ranks)
+		var names []string
+		for _, cfg := range can {
+			names = append(names, cfg.Op)
+		}
+		require.Equal(t, c.can, names)
+		require.Len(t, why, c.why)
+	}
+}
+
+// One operation that fails its verdict does not keep the others from being measured; a broken communicator does.
+func TestRunAll(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		change  func(*Config)
+		reports int
+		want    error
+	}{
+		{"good", func(*Config) {}, 3, nil},
+		{"too slow", func(c *Config) { c.MinBusBW = 1e9 }, 3, ErrFailed},
+		{"not valid", func(c *Config) { c.Root = 9 }, 1, ubcoll.ErrArgument},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			all := []Config{small("all_reduce"), small("broadcast"), small("all_gather")}
+			c.change(&all[1])
+			var out bytes.Buffer
+			var reps []*Report
+			err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
+				mine, err := RunAll(ctx, c, all, Program{Threads: 2}, &out, nil)
+				if c.Rank() == 0 {
+					reps = mine
+				}
+				return err
+			})
+			require.ErrorIs(t, err, c.want)
+			if err != nil {
+				require.ErrorContains(t, err, "broadcast: ")
+			}
+			require.Len(t, reps, c.reports)
+			require.Equal(t, 1, strings.Count(out.String(), "# Using devices"))
+			require.Equal(t, c.reports, strings.Count(out.String(), "# Collective test concluded"))
+			for i, rep := range reps {
+				require.Equal(t, all[i].Op, rep.Config.Op)
+				require.Len(t, rep.Ranks, 2)
+			}
+		})
+	}
+}
+
 func TestCombine(t *testing.T) {
 	for how, want := range map[int]float64{FromRank0: 1, Mean: 2, Min: 1, Max: 3} {
 		err := ubcoll.Local(t.Context(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {

@@ -271,8 +271,8 @@ func Has(name string) (reduces, inPlace bool, variants []string) {
 // element, or there is no such root.
 func (c *Config) Fits(ranks int) error {
 	o := operationOf(c.Op)
-	if c.Root >= ranks {
-		return fmt.Errorf("root %d of %d ranks: %w", c.Root, ranks, ubcoll.ErrArgument)
+	if err := c.fits(ranks); err != nil {
+		return err
 	}
 	if o.open != nil || o.name == barrier {
 		return nil
@@ -283,6 +283,26 @@ func (c *Config) Fits(ranks int) error {
 		}
 	}
 	return nil
+}
+
+// fits is what Fits says of the ranks themselves.
+func (c *Config) fits(ranks int) error {
+	if c.Root >= ranks {
+		return fmt.Errorf("root %d of %d ranks: %w", c.Root, ranks, ubcoll.ErrArgument)
+	}
+	return nil
+}
+
+// Possible divides what is to be measured on so many ranks into what can be, and why the rest cannot.
+func Possible(all []Config, ranks int) (can []Config, why []error) {
+	for _, c := range all {
+		if err := errors.Join(c.Validate(), c.fits(ranks)); err != nil {
+			why = append(why, err)
+		} else {
+			can = append(can, c)
+		}
+	}
+	return can, why
 }
 
 // Bandwidth is that of an operation whose calls move so many bytes and take us microseconds: in GB/s, and as it loads

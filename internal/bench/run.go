@@ -36,19 +36,49 @@ var ErrFailed = errors.New("failed")
 // there is one, with what was measured so far, also with an error; it is nil if cfg is not valid. Buffers are freed
 // again.
 func Run(ctx context.Context, c *ubcoll.Comm, cfg Config, p Program, out, progress io.Writer) (*Report, error) {
-	err := cfg.Validate()
-	if err == nil && cfg.Root >= c.Size() {
-		err = fmt.Errorf("root %d of %d ranks: %w", cfg.Root, c.Size(), ubcoll.ErrArgument)
+	return run(ctx, c, cfg, p, out, progress, nil)
+}
+
+// RunAll measures several operations as Run does, each with a table and a report of its own, and says only once who
+// measures. It goes on after one that ErrFailed is about; after any other error it returns the reports until then.
+// Collective.
+func RunAll(ctx context.Context, c *ubcoll.Comm, all []Config, p Program, out, progress io.Writer) ([]*Report, error) {
+	var reports []*Report
+	var errs []error
+	for _, cfg := range all {
+		var first *Report
+		if len(reports) > 0 {
+			first = reports[0]
+		}
+		rep, err := run(ctx, c, cfg, p, out, progress, first)
+		if rep != nil {
+			reports = append(reports, rep)
+		}
+		if err != nil && len(all) > 1 {
+			err = fmt.Errorf("%s: %w", cfg.Op, err)
+		}
+		if errs = append(errs, err); err != nil && !errors.Is(err, ErrFailed) {
+			break
+		}
 	}
-	if err != nil {
+	return reports, errors.Join(errs...)
+}
+
+// run is Run, after the operation whose report is first, if that is not nil.
+func run(ctx context.Context, c *ubcoll.Comm, cfg Config, p Program, out, progress io.Writer, first *Report) (*Report, error) {
+	if err := errors.Join(cfg.Validate(), cfg.fits(c.Size())); err != nil {
 		return nil, err
 	}
 	if c.Rank() != 0 {
 		out, progress = io.Discard, nil
 	}
 	r := &runner{c: c, cfg: &cfg, op: operationOf(cfg.Op), rep: newReport(c, &cfg, p),
-		text: &text{w: out, progress: progress, cfg: &cfg}}
-	if err := r.run(ctx); err != nil {
+		text: &text{w: out, progress: progress, cfg: &cfg, later: first != nil}}
+	err := r.run(ctx)
+	if d := r.rep.Device; d != nil && first != nil && first.Device != nil {
+		d.Open = first.Device.Open
+	}
+	if err != nil {
 		r.rep.Errors = append(r.rep.Errors, err.Error())
 		r.rep.End = time.Now().UTC()
 		return r.rep, err

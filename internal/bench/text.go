@@ -17,6 +17,7 @@ type text struct {
 	progress io.Writer // or nil
 	cfg      *Config
 	asked    string // the algorithm; "" = the library chooses
+	later    bool   // another table stands above, with the version and the devices
 	beat     int    // the length of the line on progress
 	err      error
 }
@@ -44,7 +45,10 @@ func (t *text) heartbeat(format string, args ...any) {
 func (t *text) header(r *Report) {
 	c := t.cfg
 	t.asked = r.Config.Algorithm
-	t.printf("# ubcoll version %s\n# Collective test starting: %s\n", r.Version, c.Op)
+	if !t.later {
+		t.printf("# ubcoll version %s\n", r.Version)
+	}
+	t.printf("# Collective test starting: %s\n", c.Op)
 	step, unit := c.StepBytes, "bytes"
 	if c.StepFactor > 1 {
 		step, unit = c.StepFactor, "factor"
@@ -62,6 +66,9 @@ func (t *text) header(r *Report) {
 			of = ", which all-reduces alone have"
 		}
 		t.printf("# Algorithm asked for: %s%s\n", t.asked, of)
+	}
+	if t.later {
+		return
 	}
 	t.printf("#\n# Using devices\n")
 	for _, i := range r.Ranks {

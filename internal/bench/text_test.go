@@ -250,6 +250,13 @@ func TestWriteKeepsFiles(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, all, 3, "no other files")
 
+	require.NoError(t, WriteAll([]*Report{r, r}, at("two.csv"), false))
+	b, err := os.ReadFile(at("two.csv"))
+	require.NoError(t, err)
+	two, err := csv.NewReader(bytes.NewReader(b)).ReadAll()
+	require.NoError(t, err)
+	require.Equal(t, rows, two, "as when one is added to the other")
+
 	require.NoError(t, r.Write(at("new.csv"), true), "to add to nothing is to begin")
 	require.NoError(t, os.WriteFile(at("other.csv"), []byte("a,b\n1,2\n"), 0o600))
 	require.ErrorContains(t, r.Write(at("other.csv"), true), "has other columns")

@@ -16,18 +16,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
-// formats is how reports are written, by the file's suffix.
-var formats = map[string]func(*Report, io.Writer) error{
-	".json":  (*Report).json,
-	".jsonl": (*Report).jsonl,
-	".csv":   (*Report).csv,
-}
+// formats are the suffixes of files that reports are written to.
+var formats = []string{".json", ".jsonl", ".csv"}
 
 // CheckOutput says whether Write would write to name: its suffix is known, its folder is there, and there is no such
 // file, or lines are to be added to it. To be asked before anything is measured.
 func CheckOutput(name string, add bool) error {
 	kind := filepath.Ext(name)
-	if formats[kind] == nil {
+	if !slices.Contains(formats, kind) {
 		return fmt.Errorf("output %q: want a name that ends in .json, .jsonl or .csv: %w", name, ubcoll.ErrArgument)
 	}
 	_, err := os.Lstat(name)
@@ -53,7 +49,13 @@ func CheckOutput(name string, add bool) error {
 
 // Write writes r to a file: one object as JSON, or a line for each variant of each row as JSONL (which repeats the
 // settings) or CSV. What CheckOutput refuses is an error; with add the lines go behind those that are there.
-func (r *Report) Write(name string, add bool) error {
+func (r *Report) Write(name string, add bool) error { return write(name, add, []*Report{r}, r) }
+
+// WriteAll writes several reports to a file as Write does; JSON is a list of the objects.
+func WriteAll(all []*Report, name string, add bool) error { return write(name, add, all, all) }
+
+// write writes reports; JSON is whole.
+func write(name string, add bool, all []*Report, whole any) error {
 	if err := CheckOutput(name, add); err != nil {
 		return err
 	}
@@ -63,12 +65,28 @@ func (r *Report) Write(name string, add bool) error {
 	}
 	return writeFile(name, how, func(f *os.File) ([]byte, error) {
 		var b bytes.Buffer
-		err := formats[filepath.Ext(name)](r, &b)
-		text := b.Bytes()
-		if i, serr := f.Stat(); serr == nil && i.Size() > 0 && filepath.Ext(name) == ".csv" {
-			_, text, _ = bytes.Cut(text, []byte("\n")) // it has its header
+		var err error
+		switch filepath.Ext(name) {
+		case ".json":
+			e := json.NewEncoder(&b)
+			e.SetIndent("", "\t")
+			err = e.Encode(whole)
+		case ".jsonl":
+			for _, r := range all {
+				err = errors.Join(err, r.jsonl(&b))
+			}
+		case ".csv":
+			w := csv.NewWriter(&b)
+			if i, serr := f.Stat(); serr != nil || i.Size() == 0 { // else it has its header
+				err = w.Write(header())
+			}
+			for _, r := range all {
+				err = errors.Join(err, r.csv(w))
+			}
+			w.Flush()
+			err = errors.Join(err, w.Error())
 		}
-		return text, err
+		return b.Bytes(), err
 	})
 }
 
@@ -119,12 +137,6 @@ func sameHeader(name string) error {
 			ubcoll.ErrArgument)
 	}
 	return nil
-}
-
-func (r *Report) json(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "\t")
-	return e.Encode(r)
 }
 
 // record is a line of JSONL: everything that the result depends on, and the result.
@@ -210,12 +222,8 @@ func ofSpread(value func(*stats.Spread) any) func(*Report, *Row, *Result) any {
 	}
 }
 
-func (r *Report) csv(w io.Writer) error {
-	out := csv.NewWriter(w)
-	line := header()
-	if err := out.Write(line); err != nil {
-		return err
-	}
+func (r *Report) csv(w *csv.Writer) error {
+	var line []string
 	for i := range r.Results {
 		row := &r.Results[i]
 		for _, v := range []*Result{row.Out, row.In} {
@@ -226,11 +234,10 @@ func (r *Report) csv(w io.Writer) error {
 			for _, c := range columns {
 				line = append(line, fmt.Sprint(c.value(r, row, v)))
 			}
-			if err := out.Write(line); err != nil {
+			if err := w.Write(line); err != nil {
 				return err
 			}
 		}
 	}
-	out.Flush()
-	return out.Error()
+	return nil
 }
