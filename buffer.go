@@ -24,10 +24,10 @@ var Host = hw.Host
 // CUDA is the i-th CUDA device of this process. A negative i is no device: using it is [ErrArgument].
 func CUDA(i int) Device { return hw.CUDA(i) }
 
-// Buffer is memory off the Go heap that peers can reach: what RegisterBuffer wants. It is owned by whoever made it;
-// nothing frees it but Free, or the close of the rank's last communicator. Its methods may be called from any
-// goroutine. In a Buffer of bools, as Go reads them, every byte must be 0 or 1: reductions leave no others, but what
-// peers send or put arrives as it is, and is for them to keep so.
+// Buffer is memory off the Go heap that peers can reach and that RegisterBuffer takes. Its maker owns it: nothing frees
+// it except Free, or the close of the rank's last communicator. Its methods may be called from any goroutine. In a
+// Buffer of bools, Go requires every byte to be 0 or 1. Reductions write only these, but messages and puts of peers
+// arrive as sent, so the senders must keep to it.
 type Buffer[T dtype.Elem] struct {
 	c   *engine.Comm
 	a   *mem.Allocation
@@ -35,12 +35,12 @@ type Buffer[T dtype.Elem] struct {
 	n   int
 }
 
-// Alloc makes a buffer of n elements on d, the host or this rank's device ([Comm.GPU]), zeroed and page-aligned, with
-// all its pages present. Local and blocking: it costs system calls, and the memory of a whole arena now and then; on a
-// device calls of the driver, and whole 2 MiB. Host memory of freed buffers is used again, and returned to the system
-// when much of it is free, at the latest when the rank's last communicator closes; device memory is returned at once.
-// [ErrLimit] says which limit was hit; [ErrArgument] is a negative n or another rank's device, [ErrClosed] a closed
-// [Comm], [ErrNotSupported] a device where the rank has none.
+// Alloc makes a zeroed, page-aligned buffer of n elements on d, the host or this rank's device ([Comm.GPU]), with all
+// its pages present. Local and blocking. On the host it costs system calls, and now and then the memory of a whole
+// arena; on a device it costs driver calls, in units of 2 MiB. The host memory of freed buffers is reused. It returns
+// to the system when much of it is free, at the latest when the rank's last communicator closes; device memory returns
+// at once. [ErrLimit] says which limit was hit; [ErrArgument] for a negative n or another rank's device, [ErrClosed]
+// for a closed [Comm], [ErrNotSupported] for a device if the rank has none.
 func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 	size := dtype.Of[T]().Size()
 	if n < 0 || n > (1<<62)/size {
@@ -54,12 +54,12 @@ func Alloc[T dtype.Elem](c *Comm, d Device, n int) (*Buffer[T], error) {
 }
 
 // Adopt makes a buffer of memory that belongs to C code, to mmap or to another library, on the host or on this rank's
-// device. The caller vouches that it stays mapped and stays the same until Free, which leaves the memory itself alone.
-// Host memory of others is staged: peers cannot reach it. Device memory can be that of cuMemAlloc or cudaMalloc, or of
-// a pool or mapping that can be exported as POSIX file descriptor; peers reach it, and if its owner frees it all the
-// same, registering it anew is [ErrStale]. The Go heap must not be adopted. Local. [ErrInUse] if the memory overlaps
-// another buffer; [ErrNotSupported] for device memory that cannot be shared, which says what can; [ErrArgument] also
-// for memory that is not d's; [ErrLimit], [ErrClosed] as in [Alloc].
+// device. The caller vouches that the memory stays mapped, at the same place, until Free; Free leaves the memory itself
+// alone. Adopted host memory is staged, because peers cannot reach it. Device memory may come from cuMemAlloc or
+// cudaMalloc, or from a pool or mapping that can be exported as a POSIX file descriptor. Peers reach it; if its owner
+// frees it too early, registering it again is [ErrStale]. Go heap memory must not be adopted. Local. [ErrInUse] if the
+// memory overlaps another buffer; [ErrNotSupported] for device memory that cannot be shared, with a list of what can;
+// [ErrArgument] also for memory that is not on d; [ErrLimit], [ErrClosed] as in [Alloc].
 func Adopt(c *Comm, d Device, p unsafe.Pointer, bytes int) (*Buffer[byte], error) {
 	a, err := c.view().Adopt(d, p, bytes)
 	if err != nil {
@@ -89,7 +89,7 @@ var errNoBuffer = engine.NilError("buffer", "Alloc and Adopt make one")
 
 func (b *Buffer[T]) nothing() bool { return b == nil || b.a == nil }
 
-// Vec views the buffer. That of a nil or zero Buffer is not valid.
+// Vec views the buffer. The Vec of a nil or zero Buffer is not valid.
 func (b *Buffer[T]) Vec() (v Vec) {
 	x := v.team() // as in Of
 	x.Type = dtype.Of[T]()
@@ -101,13 +101,13 @@ func (b *Buffer[T]) Vec() (v Vec) {
 	return v
 }
 
-// Register registers the buffer with c, a communicator of the rank that it was made by: short for
-// c.RegisterBuffer(b.Vec()), which says the rest. Local and blocking. [ErrArgument] if the buffer is nil, empty or
-// another rank's, [ErrStale] after Free, [ErrLimit], [ErrClosed], or why c broke.
+// Register registers the buffer with c, a communicator of the same rank. It is short for c.RegisterBuffer(b.Vec()): see
+// there. Local and blocking. [ErrArgument] if the buffer is nil, empty or another rank's; [ErrStale] after Free;
+// [ErrLimit]; [ErrClosed]; or the reason why c broke.
 func (b *Buffer[T]) Register(c *Comm) (*Registration, error) { return c.RegisterBuffer(b.Vec()) }
 
-// Slice is the buffer's memory; nil on a device, and after Free. The slice belongs to the buffer: using it after Free
-// faults, until other buffers of 32 GiB, or 65,536 of them, have been freed as well (fewer under `ulimit -v`).
+// Slice is the buffer's memory, or nil on a device and after Free. The slice belongs to the buffer: using it after Free
+// faults, until other buffers of 32 GiB in all, or 65,536 of them, have been freed as well (fewer under `ulimit -v`).
 func (b *Buffer[T]) Slice() []T {
 	if b.nothing() || !b.dev.IsHost() || !b.a.Live() {
 		return nil
@@ -115,16 +115,16 @@ func (b *Buffer[T]) Slice() []T {
 	return unsafe.Slice((*T)(b.a.Ptr), b.n)
 }
 
-// CopyFrom copies src, which may overlap the buffer, to the buffer's start. Local and blocking; on a device it does not
-// wait for what is queued on streams. [ErrArgument] if src is longer than the buffer, [ErrStale] after Free, ctx's
-// error if it had ended; an error copies nothing.
+// CopyFrom copies src, which may overlap the buffer, to the start of the buffer. Local and blocking; on a device it
+// does not wait for operations queued on streams. [ErrArgument] if src is longer than the buffer, [ErrStale] after
+// Free, ctx's error if ctx had ended; after an error nothing was copied.
 func (b *Buffer[T]) CopyFrom(ctx context.Context, src []T) error {
 	return b.copy(ctx, "copy_from", src, true)
 }
 
-// CopyTo fills dst, which may overlap the buffer, from the buffer's start. Local and blocking; on a device it does not
-// wait for what is queued on streams. [ErrArgument] if dst is longer than the buffer, [ErrStale] after Free, ctx's
-// error if it had ended; an error copies nothing.
+// CopyTo fills dst, which may overlap the buffer, from the start of the buffer. Local and blocking; on a device it does
+// not wait for operations queued on streams. [ErrArgument] if dst is longer than the buffer, [ErrStale] after Free,
+// ctx's error if ctx had ended; after an error nothing was copied.
 func (b *Buffer[T]) CopyTo(ctx context.Context, dst []T) error {
 	return b.copy(ctx, "copy_to", dst, false)
 }
@@ -153,19 +153,22 @@ func (b *Buffer[T]) copy(ctx context.Context, op string, s []T, in bool) error {
 	return nil
 }
 
-// move is copy, at which the runtime can stop: one of gigabytes would hold up the garbage collector.
+// move is a copy that the runtime can interrupt: one uninterruptible copy of gigabytes would hold up the garbage
+// collector.
 func move[T dtype.Elem](dst, src []T) {
 	cpu.Move(unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(src)),
 		min(len(dst), len(src))*int(unsafe.Sizeof(*new(T))))
 }
 
-// Free ends the buffer. Local: it returns at once, and completes when operations in flight leave; on a device it waits
-// for what is queued on this rank's streams, and for peers to give it up, for five seconds at most. [ErrInUse] while a
-// registration of it is open, or a graph holds it, or, of adopted memory of the host, while an operation uses it,
-// messages that are posted included; [ErrClosed] the second time. Any other error says what failed in the meantime: the
-// buffer has been freed all the same. [ErrTimeout] is a peer that still has device memory mapped, or what is queued and
-// has not ended, which is waited for without this call: leave what was adopted to its owner, but do not give it back to
-// the driver. What fails after Free has returned is logged, and counted in [Stats.Failures].
+// Free ends the buffer. Local. On the host it returns at once, and completes when operations in flight have ended. On a
+// device it waits, for at most five seconds, for the operations queued on this rank's streams and for peers to unmap
+// the memory. [ErrInUse] while a registration of it is open or a graph holds it; for adopted host memory also while an
+// operation uses it, posted messages included. [ErrClosed] the second time.
+//
+// After any other error the buffer has been freed all the same. [ErrTimeout] means that a peer still has the device
+// memory mapped, or that a queued operation has not ended. The library goes on waiting for it: leave adopted memory to
+// its owner, but do not give it back to the driver. Failures after Free has returned are logged, and counted in
+// [Stats.Failures].
 func (b *Buffer[T]) Free() error {
 	if b.nothing() {
 		return errNoBuffer
@@ -181,11 +184,11 @@ type registration = inside.Registration
 // errNoRegistration is what is wrong with a nil or zero Registration.
 var errNoRegistration = engine.NilError("registration", "Comm.RegisterBuffer makes one")
 
-// Close ends the registration. Local: it waits for a peer that is in the middle of a put or get, which ends within a
-// MiB of it; deregistration completes when operations in flight leave. [ErrTimeout] names a peer that has not come to
-// the end of that in a second, which may still write to the memory: the registration is closed, and once the memory is
-// freed nothing else will use it. On a device it waits as [Buffer.Free] does, for five seconds at most (ErrTimeout).
-// [ErrClosed] the second time, and after the Close or Abort of the communicator.
+// Close ends the registration. Local. It waits for a peer that is in the middle of a put or get, which stops within a
+// MiB; deregistration completes when operations in flight have ended. [ErrTimeout] names a peer that has not stopped
+// within a second and may still write to the memory: the registration is closed, and once the memory is freed nothing
+// else will use it. On a device it waits as [Buffer.Free] does, for at most five seconds (ErrTimeout). [ErrClosed] the
+// second time, and after the Close or Abort of the communicator.
 func (r *Registration) Close() error {
 	if r.engine() == nil {
 		return errNoRegistration
@@ -200,7 +203,7 @@ type Stream stream
 
 type stream = inside.Stream
 
-// NewStream makes a stream on d, the host or a device of this process. Local. [ErrArgument] for what is no device,
+// NewStream makes a stream on d, the host or a device of this process. Local. [ErrArgument] if d is no such device,
 // [ErrNotSupported] without CUDA.
 func NewStream(d Device) (*Stream, error) {
 	if d.IsHost() {
@@ -213,10 +216,10 @@ func NewStream(d Device) (*Stream, error) {
 	return newStream(s), nil
 }
 
-// StreamFrom makes a [Stream] of a CUDA stream of d's primary context that somebody else has made, by its CUstream
-// (cudaStream_t; 0 is the default stream): what is queued comes after what they have queued, and they may capture it,
-// with what it uses registered until the communicator closes. The stream stays theirs, and lives until Close. Local.
-// [ErrArgument] for the host, or a stream of another device; [ErrNotSupported] without CUDA.
+// StreamFrom makes a [Stream] from the CUstream (cudaStream_t; 0 is the default stream) of a CUDA stream of d's primary
+// context that other code has made. Operations queue after that code's own work. That code may capture the stream; the
+// memory that a capture uses stays registered until the communicator closes. The CUDA stream stays its owner's and must
+// live until Close. Local. [ErrArgument] for the host, or a stream of another device; [ErrNotSupported] without CUDA.
 func StreamFrom(d Device, cuStream uintptr) (*Stream, error) {
 	s, err := gpu.StreamFrom(d, cuStream)
 	if err != nil {
@@ -226,10 +229,10 @@ func StreamFrom(d Device, cuStream uintptr) (*Stream, error) {
 }
 
 // Sync waits until everything that was queued has run, and returns the errors since the last Sync, joined. Local and
-// blocking: each operation that is waited for has its own deadline. If ctx ends first, the operations go on.
+// blocking: each queued operation has its own deadline. If ctx ends first, the operations go on.
 func (s *Stream) Sync(ctx context.Context) error { return s.engine().Sync(ctx) }
 
-// Close ends the stream and returns the errors that no Sync has returned. Local, waits for nothing: [ErrBusy] while
+// Close ends the stream and returns the errors that no Sync has returned. Local, does not wait: [ErrBusy] while
 // operations are queued, [ErrClosed] the second time.
 func (s *Stream) Close() error { return s.engine().Close() }
 

@@ -1,9 +1,9 @@
-// Package ubcoll is collectives and point-to-point for Go programs on one or many processes, on buffers that the user
-// registers once. MPI (or nothing but the environment) starts the ranks, a registration cache remembers what is known
-// about each buffer, and transfers read and write registered memory directly; what is not registered goes through
-// staging memory. The ranks of one host have all of it, on the host's memory and on its NVIDIA GPUs. Communicators
-// whose ranks are on several hosts have barriers, all-reduces and broadcasts of host memory so far; what else is asked
-// for is an error that wraps [ErrNotSupported], and [Comm.Split] makes communicators of each host's ranks.
+// Package ubcoll provides collectives and point-to-point messages for Go programs of one or many processes, on buffers
+// that the user registers once. MPI starts the ranks, or the environment does without MPI. A registration cache
+// remembers what is known about each buffer. Transfers read and write registered memory directly; all other memory goes
+// through staging memory. On the ranks of one host everything works, on the host's memory and on its NVIDIA GPUs.
+// Communicators with ranks on several hosts have barriers, all-reduces and broadcasts of host memory so far; anything
+// else returns an error that wraps [ErrNotSupported]. [Comm.Split] makes a communicator for each host's ranks.
 //
 // This package has the nouns: [Comm], [Vec], [Buffer], [Registration], [Remote], [Window], [Stream], [Op], [Error],
 // [Options]. The verbs are in packages
@@ -20,20 +20,20 @@
 //
 // Run it as `mpirun -np 4 ./prog` (built with -tags mpi), or as `NTHREADS=4 ./prog`.
 //
-// Arguments are in one order: the context, the communicator, then whom it is with, then the destination before the
-// source, as in copy, then what is done to them. A peer that goes with only one of the two stands before it. Lengths of
-// a Vec and counts are elements; offsets into windows and channels, and the lengths beside them, are bytes.
+// Arguments have one order: the context, the communicator, the peer, the destination before the source (as in copy),
+// and then what the operation does with them. A peer that belongs to only one of the two buffers stands before that
+// buffer. The length of a Vec and all counts are in elements. Offsets into windows and channels, and the lengths beside
+// them, are in bytes.
 //
-// What a function's comment says: "local" means that other ranks need not call it, "collective" that all ranks of the
-// communicator must, in the same order. "Blocking" calls wait for this rank's part; none waits longer than
-// [Options.Timeout] for a peer, and the death of a peer's process ends it within two seconds. What says neither
-// "blocking" nor "waits" returns at once.
+// Words in a function's comment: "local" means that other ranks need not call it; "collective" means that all ranks of
+// the communicator must call it, in the same order. A "blocking" call waits for this rank's part. It waits for a peer
+// no longer than [Options.Timeout], and the death of a peer's process ends the wait within two seconds. A function
+// whose comment says neither "blocking" nor "waits" returns at once.
 //
-// Memory belongs to whoever made it. An operation uses the memory of its arguments until it is done (on a stream, until
-// [Stream.Sync]; in a group, until [Group] returns): the caller leaves it alone meanwhile. A Comm runs one collective
-// at a time ([ErrBusy]); everything else may be called from any goroutine, by several at once unless its comment says
-// otherwise.
+// Memory belongs to whoever made it. An operation uses the memory of its arguments until it is done (on a stream: until
+// [Stream.Sync]; in a group: until [Group] returns), and the caller must not touch that memory meanwhile. A Comm runs
+// one collective at a time ([ErrBusy]). Everything else may be called from any goroutine, and by several at once unless
+// its comment says otherwise.
 //
-// Errors of operations are [*Error]. All errors wrap one of the sentinels below, a context's error, or what the system
-// said.
+// Operations return [*Error]. Every error wraps one of the sentinels below, a context's error, or the system's error.
 package ubcoll

@@ -15,12 +15,16 @@ import "github.com/ubcoll/ubcoll/fault"
 //	Err    error  // why: what errors.Is and errors.As look at
 type Error = fault.Error
 
-// The reasons for failure. [ErrArgument], [ErrStale], [ErrLimit] and ErrNotSupported on one rank, and [ErrMismatch]
-// between ranks, are returned by all ranks before data moves, and the [Comm] stays usable; so is the error of a context
-// that had ended before the call. [ErrBusy] and [ErrInUse] are local and change nothing. After [ErrPeerLost],
-// [ErrTimeout], [ErrAborted], and a context that ended during the call, of a collective or a message, the Comm is
-// broken: Err says why, every collective returns that, and what is left to do is Close. docs/errors.md has them one by
-// one.
+// The reasons for failure, by what they leave behind:
+//
+//   - All ranks return [ErrArgument], [ErrStale], [ErrLimit] and ErrNotSupported of one rank, and [ErrMismatch] between
+//     ranks, before data moves, and the [Comm] stays usable. The same holds for a context that ended before the call.
+//   - [ErrBusy] and [ErrInUse] are local and change nothing.
+//   - [ErrPeerLost], [ErrTimeout], [ErrAborted] and a context that ended during the call break the Comm when a
+//     collective or a message returns them. Err then says why, every collective returns that error, and only Close is
+//     left to call.
+//
+// docs/errors.md describes them one by one.
 var (
 	ErrArgument = fault.ErrArgument // this rank's own arguments are wrong
 	ErrMismatch = fault.ErrMismatch // ranks called with different arguments
@@ -29,9 +33,9 @@ var (
 	ErrInUse    = fault.ErrInUse    // memory that is registered, or held by a graph or an operation
 	ErrClosed   = fault.ErrClosed   // closed already
 	ErrPeerLost = fault.ErrPeerLost // a peer died, exited, or closed its communicator
-	ErrTimeout  = fault.ErrTimeout  // Options.Timeout ran out, or what Free and Close wait for did not come
+	ErrTimeout  = fault.ErrTimeout  // Options.Timeout ran out, or Free or Close waited in vain
 	ErrAborted  = fault.ErrAborted  // some rank called Abort
 	ErrLimit    = fault.ErrLimit    // a limit of the library, the process or the system
 
-	ErrNotSupported = fault.ErrNotSupported // what this version, this build or this machine cannot do
+	ErrNotSupported = fault.ErrNotSupported // not possible with this version, build or machine
 )

@@ -7,7 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// The exit codes. An error with an ExitCode() int method may have its own; a signal gives 128 plus its number.
+// The exit codes. An error with a method ExitCode() int may have its own; a signal gives 128 plus its number.
 const (
 	exitInternal  = 1
 	exitPanic     = 2
@@ -17,7 +17,7 @@ const (
 	exitUsage     = 6
 )
 
-// ExitCode is what [Main] exits with after err, and what a program that calls [Run] should:
+// ExitCode is the code that [Main] exits with after err, and that a program which calls [Run] should exit with:
 //
 //	0      nil
 //	1      none of the below
@@ -28,8 +28,8 @@ const (
 //	6      ErrArgument
 //	128+n  signal n, which ended Main's context
 //
-// An error that has, or wraps one that has, a method ExitCode() int has that code instead, if it is 1 to 255: os/exec
-// has -1 of a child that a signal killed. Local.
+// If err has a method ExitCode() int, or wraps an error that has one, its code counts instead, as long as it is 1 to
+// 255: os/exec reports -1 for a child that a signal killed. Local.
 func ExitCode(err error) int {
 	if err == nil {
 		return 0

@@ -13,35 +13,37 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Group collects the collectives and the messages (p2p.Send, Recv and SendRecv) that calls makes on g and does them as
-// one: the collectives run in call order, and nothing else of this communicator comes between; the messages start
-// together, so that their order in the group cannot make ranks wait for each other, and between two ranks it is the
-// order of the messages. A message has exactly as many elements as its receive ([ErrMismatch]), so that Recv returns
-// dst.Len() at once. What a message that touches what a collective of the group writes sends or leaves is undefined.
+// Group records the collectives and the messages (p2p.Send, Recv and SendRecv) that calls makes on g, and then runs
+// them as one operation. The collectives run in call order, and nothing else of this communicator runs between them.
+// The messages start together, so their order in the group cannot make ranks wait for each other; between two ranks,
+// messages match in group order. A message must have exactly as many elements as its receive ([ErrMismatch]), so Recv
+// returns dst.Len() at once. A message that touches memory which a collective of the group writes sends or leaves
+// undefined data.
 //
-// Collective if there are collectives: all ranks make the same. Messages may differ between ranks, and a group of
-// messages alone is the business of those that have them. It blocks until all is done, or queues it, on a view made by
-// On. calls runs on the caller's goroutine; its own calls on g wait for nothing, and g is of no use after it
+// A group with collectives is collective: all ranks make the same ones. Messages may differ between ranks, and a group
+// of messages alone concerns only the ranks that have them. Group blocks until all is done; on a view made by On it
+// queues the group. calls runs on the caller's goroutine. Its own calls on g do not wait, and g is unusable afterwards
 // ([ErrClosed]).
 //
-// The first collective that fails ends the group, on all ranks alike, and Group returns its error: then none of the
-// messages has been sent or received (but on a stream of a device, where they are queued already). The errors of
-// messages are joined (of those on a device the first one is told).
+// The first collective that fails ends the group on all ranks alike, and Group returns its error. None of the messages
+// has then been sent or received, except on a stream of a device, where they are queued already. Errors of messages are
+// joined; on a device only the first one is reported.
 //
-// If calls itself returns an error, or a call on g has failed, nothing of this rank is run, and Group returns it. If a
-// collective had been called before, or has failed, or nothing had been called, the other ranks are told, and on a stream of a device, where they
-// have queued what waits for this rank's messages, the communicator breaks if it had called one. Otherwise nobody is
-// told, as of any message that is not sent: who waits for it, or for a collective that was to follow, goes on to wait.
+// If calls returns an error, or a call on g has failed, this rank runs nothing, and Group returns that error. The other
+// ranks are told if a collective had been called before, if a collective failed, or if nothing had been called. On a
+// stream of a device the communicator then breaks if this rank had called a message, because the peers have queued
+// operations that wait for it. In all other cases nobody is told, as with any message that is not sent: a rank that
+// waits for such a message, or for a collective that was to follow, keeps waiting.
 //
-// Of device memory, small all-reduces of one type that follow each other in the group are done together, by one kernel:
-// if one of those fails, none of them has been done. What goes together is a function of types and lengths, so ranks
-// whose groups differ in these may find that kernels do not meet, which is ErrMismatch and breaks the communicator.
+// On device memory, one kernel runs small all-reduces of one type that follow each other in the group: if one of them
+// fails, none has been done. Types and lengths alone decide what runs together. If ranks' groups differ in these, their
+// kernels may not meet, which is ErrMismatch and breaks the communicator.
 //
-// One group at a time is recorded on a communicator, messages alone included: for several goroutines there are
-// [Comm.Dup] and p2p.Exchange. A collective that anybody calls on c itself while calls runs, and which would run
-// before the group, is [ErrArgument], and so is the group; messages may be sent on c meanwhile. What returns a request
-// (p2p.ISend, IRecv, Exchange) is ErrArgument in a group, whose own end is the end of all. A group without calls is
-// nil, and costs nothing. Allowed in capture, with messages of device memory. Source: NCCL's ncclGroupStart and
+// A communicator records one group at a time, groups of messages alone included; several goroutines can use [Comm.Dup]
+// and p2p.Exchange. While calls runs, a collective that any goroutine calls on c itself would run before the group: it
+// is [ErrArgument], and so is the group. Messages may be sent on c meanwhile. Calls that return a request (p2p.ISend,
+// IRecv, Exchange) are ErrArgument in a group, because the messages of a group end together. A group without calls
+// returns nil and costs nothing. Allowed in capture, with messages of device memory. Source: NCCL's ncclGroupStart and
 // ncclGroupEnd.
 func Group(ctx context.Context, c *Comm, calls func(g *Comm) error) error {
 	v, b := c.view(), &batch{}
@@ -69,7 +71,6 @@ type batch struct {
 	done     bool
 }
 
-// end is the end of the recording.
 func (b *batch) end() {
 	b.mu.Lock()
 	b.done = true
@@ -112,7 +113,7 @@ func (b *batch) submit(ctx context.Context, v *inside.View) error {
 	case v.Recorder != nil:
 		return v.SubmitAll(ctx, "group", works, nil)
 	case len(b.works) == 0:
-		if err := t.Usable(ctx); err != nil { // nobody has heard of it
+		if err := t.Usable(ctx); err != nil { // no peer knows of it yet
 			return err
 		}
 		return t.Do(ctx)
@@ -120,8 +121,8 @@ func (b *batch) submit(ctx context.Context, v *inside.View) error {
 	return v.SubmitAll(ctx, "group", works, t.Withdraw)
 }
 
-// refuse runs nothing, since own has gone wrong on this rank with call, the zero Work if that is not known. The peers
-// wait for the group's collectives, on the host or on their devices: they are told.
+// refuse runs nothing, because call failed on this rank with own; call is the zero Work if it is not known. The peers
+// wait for the group's collectives, on the host or on their devices, so refuse tells them.
 func (b *batch) refuse(ctx context.Context, v *inside.View, call team.Work, own error) error {
 	messages := len(b.messages) > 0 || call.Kind == team.KindMessages
 	switch {
@@ -131,7 +132,7 @@ func (b *batch) refuse(ctx context.Context, v *inside.View, call team.Work, own 
 		call.Kind = team.KindMessages
 	}
 	if v.Recorder != nil || call.Kind == team.KindMessages {
-		if v.Recorder != nil { // whoever records this one tells the peers
+		if v.Recorder != nil { // the recorder of this group tells the peers
 			v.FailRecording(call, own)
 		}
 		var e *Error

@@ -6,9 +6,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/onesided"
 )
 
-// MarshalBinary is the registration as bytes, its handle: what a peer needs for [Comm.Import]. Send them any way you
+// MarshalBinary returns the registration's handle: the bytes that a peer needs for [Comm.Import]. Send them any way you
 // like. The handle names the host, the process, the memory and its exact bytes, and is signed with the job's secret. It
-// holds until this registration is closed, even if the memory is registered again. Local. [ErrNotSupported] if peers
+// is valid until this registration closes, even if the memory is registered again. Local. [ErrNotSupported] if peers
 // cannot reach the memory ([Adopt]), [ErrStale] after Close, [ErrLimit].
 func (r *Registration) MarshalBinary() ([]byte, error) {
 	if r.engine() == nil {
@@ -17,7 +17,7 @@ func (r *Registration) MarshalBinary() ([]byte, error) {
 	return onesided.MarshalHandle(r.engine())
 }
 
-// Remote is memory of a peer, made by [Comm.Import]: what p2p.NewChannel wants. Its methods may be called from any
+// Remote is a peer's memory, made by [Comm.Import]: p2p.NewChannel takes it. Its methods may be called from any
 // goroutine.
 type Remote remote
 
@@ -26,12 +26,12 @@ type remote = inside.Remote
 // errNoRemote is what is wrong with a nil or zero Remote.
 var errNoRemote = engine.NilError("remote", "Comm.Import makes one")
 
-// Import makes a peer's registration known from its handle. Local and blocking: the first import of new memory may cost
-// system calls. The memory stays the peer's, who may close the registration at any time: every use looks, and then
-// returns [ErrStale]. Nothing of a handle is believed: [ErrArgument] for bytes that are no handle, too few, of another
-// version, changed, or this rank's own; ErrStale if it comes from another job (another [Open] is one), from a process
-// that is no rank of c, or from a registration that has been closed; [ErrNotSupported] from another host, and where c
-// has ranks on several hosts.
+// Import makes a peer's memory usable here from the handle of its registration. Local and blocking: the first import of
+// new memory may cost system calls. The memory stays the peer's, who may close the registration at any time: every use
+// checks this and then returns [ErrStale]. Import checks everything in the handle. [ErrArgument]: the bytes are no
+// handle, too few, of another version, changed, or this rank's own handle. ErrStale: it comes from another job (another
+// [Open] counts as one), from a process that is no rank of c, or from a closed registration. [ErrNotSupported]: it
+// comes from another host, or c has ranks on several hosts.
 func (c *Comm) Import(handle []byte) (*Remote, error) {
 	m, err := c.view().Space.Import(handle)
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *Comm) Import(handle []byte) (*Remote, error) {
 	return (*Remote)(inside.NewRemote(m)), nil
 }
 
-// Rank is the rank whose memory it is. Local.
+// Rank is the rank that owns the memory. Local.
 func (m *Remote) Rank() int {
 	if m.onesided() == nil {
 		return -1
@@ -56,7 +56,7 @@ func (m *Remote) Len() int {
 	return m.onesided().Len()
 }
 
-// Close ends the import: channels made with it return [ErrClosed]. Local, waits for nothing; ErrClosed the second time.
+// Close ends the import: channels made with it return [ErrClosed]. Local, does not wait; ErrClosed the second time.
 func (m *Remote) Close() error {
 	if m.onesided() == nil {
 		return errNoRemote

@@ -13,19 +13,20 @@ import (
 	"github.com/ubcoll/ubcoll/bootstrap"
 )
 
-// abortGrace is how long a rank that has failed waits before it ends the job: its peers say what they have seen, and
-// launchers pass on what was written, which MPICH's may not do any more once a job is being ended.
+// abortGrace is how long a failed rank waits before it ends the job. In this time its peers report their own errors,
+// and the launcher passes on what was written, which MPICH's may not do any more once a job is being ended.
 const abortGrace = 500 * time.Millisecond
 
-// Main is [Run] for programs that are the job and nothing else: it returns when run has succeeded. If run fails,
-// panics, or a signal (SIGINT, SIGTERM) comes, it says so once on standard error, with rank and host, aborts the job on
-// all ranks, and exits with [ExitCode]'s code. A signal is said at once, ends ctx, and counts whatever run makes of it;
-// a second one kills the process.
+// Main is [Run] for programs that do nothing but the job. It returns when run has succeeded. If run fails or panics, or
+// a signal (SIGINT, SIGTERM) comes, Main reports it once on standard error, with rank and host, aborts the job on all
+// ranks, and exits with [ExitCode]'s code. It reports a signal at once and ends ctx; the signal decides the exit code,
+// whatever run returns. A second signal kills the process.
 //
-// The ranks are: with UBCOLL_RANK in the environment, this process, by [bootstrap.Env]; under a launcher (mpirun,
-// srun), this process, by [bootstrap.MPI]; else NTHREADS goroutines of this process, one by default. In a job of
-// processes, UBCOLL_RANKS_PER_PROCESS has each of them run that many ranks, goroutines, by [bootstrap.PerProcess]: one
-// for each of several GPUs, say. Collective: it opens and closes the [Comm] around run.
+// Main finds the ranks thus. With UBCOLL_RANK in the environment, this process is one rank, by [bootstrap.Env]. Under a
+// launcher (mpirun, srun), this process is one rank, by [bootstrap.MPI]. Otherwise NTHREADS goroutines of this process
+// are the ranks, one by default. In a job of processes, UBCOLL_RANKS_PER_PROCESS makes each process run that many
+// goroutine ranks, by [bootstrap.PerProcess]: one for each of several GPUs, say. Collective: Main opens and closes the
+// [Comm] around run.
 func Main(o Options, run func(context.Context, *Comm) error) {
 	ctx, stop := withSignals(context.Background())
 	codes := make(chan int, 1)
@@ -38,8 +39,8 @@ func Main(o Options, run func(context.Context, *Comm) error) {
 	}
 }
 
-// waitFor is the job's exit code. Until the job has been joined, which may take long and knows no context, a signal
-// ends the wait.
+// waitFor returns the job's exit code. Joining the job may take long and knows no context: until the job has been
+// joined, a signal ends the wait.
 func waitFor(ctx context.Context, joined <-chan struct{}, codes <-chan int) int {
 	select {
 	case code := <-codes:
@@ -56,7 +57,7 @@ func waitFor(ctx context.Context, joined <-chan struct{}, codes <-chan int) int 
 	}
 }
 
-// mainJob is the job's exit code. It closes joined once it knows which ranks it runs.
+// mainJob runs the job and returns its exit code. It closes joined once it knows which ranks it runs.
 func mainJob(ctx context.Context, joined chan<- struct{}, o Options, run func(context.Context, *Comm) error) int {
 	j, err := join()
 	close(joined)
@@ -77,12 +78,12 @@ func mainJob(ctx context.Context, joined chan<- struct{}, o Options, run func(co
 	return mainRanks(ctx, j.ranks, o, run)
 }
 
-// mainRanks is this process's part of a job of processes. The first rank that fails ends it.
+// mainRanks runs this process's ranks of a job of processes. The first rank that fails ends the job.
 func mainRanks(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run func(context.Context, *Comm) error) int {
 	codes := make(chan int, 1)
 	var once sync.Once
 	leave := func(b bootstrap.Bootstrap, rank int, err error) error {
-		if len(bs) == 1 { // with others, what they return counts too
+		if len(bs) == 1 { // with several ranks, it also depends on the others' errors
 			err = because(ctx, err)
 		}
 		if err == nil {
@@ -107,8 +108,8 @@ func mainRanks(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run fun
 	return <-codes
 }
 
-// abort says err, ends the job, and returns its exit code. A signal that comes while the peers say what they have seen
-// counts as one that came before err, which may be of its having come to a peer first.
+// abort reports err, ends the job, and returns its exit code. A signal that comes during abortGrace counts as if it had
+// come before err: err may be the consequence of the same signal at a peer.
 func abort(ctx context.Context, b bootstrap.Bootstrap, rank int, err error) int {
 	say(rank, err)
 	time.Sleep(abortGrace)
@@ -117,7 +118,7 @@ func abort(ctx context.Context, b bootstrap.Bootstrap, rank int, err error) int 
 	return code
 }
 
-// say prints err once, in one write so that ranks do not mix, and returns its exit code.
+// say prints err in one write, so that ranks' lines do not mix, and returns its exit code.
 func say(rank int, err error) int {
 	host, _ := os.Hostname()
 	who := fmt.Sprintf("host %s", host)
@@ -128,17 +129,17 @@ func say(rank int, err error) int {
 	return ExitCode(err)
 }
 
-// signalError is why a context ended.
+// signalError is the cause of a context that a signal ended.
 type signalError struct{ sig syscall.Signal }
 
 func (e signalError) Error() string { return "signal: " + e.sig.String() }
 func (e signalError) Unwrap() error { return context.Canceled }
 
-// ExitCode is what a shell makes of the signal.
+// ExitCode is the code that a shell reports for the signal.
 func (e signalError) ExitCode() int { return 128 + int(e.sig) }
 
-// because is err, which may be nil, behind the signal that ended ctx, if one did: whatever a rank's function makes of
-// that, it is why the job ends.
+// because puts the signal that ended ctx, if one did, before err, which may be nil: the signal is why the job ends,
+// whatever error a rank's function makes of it.
 func because(ctx context.Context, err error) error {
 	sig, ok := errors.AsType[signalError](context.Cause(ctx))
 	switch {
@@ -150,7 +151,8 @@ func because(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", sig, err)
 }
 
-// withSignals ends the context on SIGINT and SIGTERM, and says so. A second signal finds the default handling.
+// withSignals ends the context on SIGINT and SIGTERM, and reports the signal. A second signal meets the default
+// handling.
 func withSignals(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	ch := make(chan os.Signal, 1)

@@ -17,11 +17,11 @@ type Op op
 type op = inside.Op
 
 // The reductions. Integers wrap around on overflow. Min and Max give NaN if any operand is NaN. Avg is the sum divided
-// by the number of ranks, truncated toward zero for integers. Half types are computed in float32, and rounded once; the
-// ring, which is only taken for them if it is asked for, rounds them at each of its steps, so that a sum or a product
-// that does not stay within the type on the way is lost there, while an average never leaves it. The order of operands
-// is the algorithm's, and the result is bitwise the same on all ranks. Of bools Max is or and Min is and, and there is
-// nothing else, which is [ErrArgument] on all ranks; bytes other than 0 count as 1, and results are 0 or 1.
+// by the number of ranks, truncated toward zero for integers. Half types are computed in float32 and rounded once. The
+// ring, which takes them only if it is asked for, rounds them at each step: a sum or product that leaves the type's
+// range on the way is lost, while an average cannot leave it. The algorithm decides the order of operands, and the
+// result is bitwise the same on all ranks. For bools only Max (or) and Min (and) exist; the others are [ErrArgument] on
+// all ranks. Bytes other than 0 count as true (1), and results are 0 or 1.
 var (
 	Sum  = reduction(redSum)
 	Prod = reduction(redProd)
@@ -45,8 +45,8 @@ func reduction(r team.Reduction) Op { return Op(inside.NewOp(team.Op{Red: r})) }
 // the product goes through staging memory. Source: NCCL's ncclRedOpCreatePreMulSum.
 func PreMulSum(x float64) Op { return Op(inside.NewOp(team.Op{Red: team.PreMulSum, Factor: x})) }
 
-// ParseOp reads what [Op.String] gives: "sum", "prod", "min", "max", "avg", "premulsum(0.5)"; anything else is
-// [ErrArgument]. Local.
+// ParseOp parses the words that [Op.String] returns: "sum", "prod", "min", "max", "avg", "premulsum(0.5)"; anything
+// else is [ErrArgument]. Local.
 func ParseOp(s string) (Op, error) {
 	if text, ok := strings.CutPrefix(s, "premulsum("); ok {
 		text, ok = strings.CutSuffix(text, ")")

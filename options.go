@@ -14,24 +14,25 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Options are what all ranks of a communicator agree on, but for the Logger; [Open] compares them. The zero Options are
-// the defaults, which the variables UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_ALGO and UBCOLL_CUDA change.
+// Options configure a communicator. All ranks must give the same, except for the Logger; [Open] compares them. The zero
+// Options are the defaults, which the variables UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_ALGO and UBCOLL_CUDA change.
 type Options struct {
 	Timeout   time.Duration // longest wait inside one operation; 0 = 10 minutes
 	Register  Policy        // which buffers the library registers
-	Algorithm Algorithm     // of all-reduces on one host, where it can be had
+	Algorithm Algorithm     // of all-reduces on one host, where it is possible
 	Devices   DevicePolicy  // whether the ranks use their GPUs
 
-	// Logger takes this rank's messages of the communicator, and of those that Split and Dup make of it; what its handler
-	// leaves out is not written, whatever UBCOLL_LOG says. Nil: text on standard error, from UBCOLL_LOG's level on. At
-	// Warn: what no call can return as an error, and long waits; at Info: what was opened, found, broken and closed; at
-	// Debug: how each collective went, if it is enabled when the communicator is made. It is not compared. Its handler is
-	// called from any goroutine, while the library holds locks: it must call nothing of this library.
+	// Logger takes the log of this rank for this communicator and for those that Split and Dup make of it. Its handler
+	// alone decides what is written, whatever UBCOLL_LOG says. Nil logs text to standard error, from UBCOLL_LOG's level
+	// on. Warn has what no call can return as an error, and long waits; Info has what was opened, found, broken and
+	// closed; Debug has how each collective went, if it is enabled when the communicator is made. Open does not compare
+	// Loggers. The library calls the handler from any goroutine, while it holds locks: the handler must not call the
+	// library.
 	Logger *slog.Logger `toml:"-"`
 }
 
-// Policy is which buffers operations use directly by their registration; all others are staged. It has the methods
-// String, MarshalText and UnmarshalText, whose words are "auto", "explicit" and "off".
+// Policy decides which buffers operations use directly through a registration; all others are staged. It has the
+// methods String, MarshalText and UnmarshalText, whose words are "auto", "explicit" and "off".
 type Policy = register.Policy
 
 // The policies.
@@ -41,14 +42,14 @@ const (
 	RegisterOff      = register.Off      // none
 )
 
-// Algorithm is how the data of an all-reduce travels on one host. On a communicator of several hosts none can be asked
-// for, neither between them nor within them: the library chooses, and LastOp says what.
+// Algorithm is how the data of an all-reduce travels on one host. A communicator of several hosts accepts only
+// AlgorithmAuto: the library chooses, between hosts and within them, and LastOp says what it chose.
 type Algorithm string
 
-// The algorithms. The two-shot works with every mix of buffers, and stands in where another cannot be had; what is
-// small enough to travel with the agreement does so, unless the ring is asked for.
+// The algorithms. The two-shot works with every mix of buffers and replaces another algorithm that is not possible.
+// Data small enough to travel with the agreement does so, unless the ring is asked for.
 const (
-	// AlgorithmAuto has the library choose.
+	// AlgorithmAuto lets the library choose.
 	AlgorithmAuto Algorithm = ""
 	// AlgorithmRing goes around all ranks.
 	AlgorithmRing Algorithm = "ring"
@@ -56,27 +57,27 @@ const (
 	AlgorithmOneShot Algorithm = "one-shot"
 	// AlgorithmTwoShot has every rank combine its part and read the others'.
 	AlgorithmTwoShot Algorithm = "two-shot"
-	// AlgorithmPush has every rank combine its part and write it to the others; on devices it is a two-shot that reads no
-	// peer's memory.
+	// AlgorithmPush has every rank combine its part and write it to the others. On devices it is a two-shot without
+	// reads of peers' memory.
 	AlgorithmPush Algorithm = "push"
 )
 
-// Algorithms are those that can be asked for by name: all but [AlgorithmAuto]. The caller owns the slice.
+// Algorithms returns the algorithms that can be asked for by name: all but [AlgorithmAuto]. The caller owns the slice.
 func Algorithms() []Algorithm {
 	return []Algorithm{AlgorithmRing, AlgorithmOneShot, AlgorithmTwoShot, AlgorithmPush}
 }
 
-// DevicePolicy is whether the ranks of a communicator, and of those that Split and Dup make of it, use their GPUs.
+// DevicePolicy decides whether the ranks of a communicator, and of those that Split and Dup make of it, use their GPUs.
 type DevicePolicy int
 
-// The policies of devices. With UBCOLL_CUDA=off in the environment auto is off, and none can be required.
+// The policies for devices. With UBCOLL_CUDA=off in the environment, auto means off, and requiring devices fails.
 const (
-	// DevicesAuto uses them where each rank has one of its own: see Comm.GPU.
+	// DevicesAuto uses devices if each rank has one of its own: see Comm.GPU.
 	DevicesAuto DevicePolicy = iota
-	// DevicesOff takes no device memory and does not load the driver. What asks for a device is ErrNotSupported.
+	// DevicesOff takes no device memory and does not load the driver. Calls that need a device return ErrNotSupported.
 	DevicesOff
-	// DevicesRequired has Open, Split and Dup fail on all ranks, with ErrNotSupported that names the rank and what is in
-	// the way, where they could not be used.
+	// DevicesRequired makes Open, Split and Dup fail on all ranks if devices cannot be used: ErrNotSupported names the
+	// rank and the obstacle.
 	DevicesRequired
 )
 
@@ -85,7 +86,7 @@ func (p DevicePolicy) known() bool { return p >= DevicesAuto && p <= DevicesRequ
 // String is "auto", "off" or "required".
 func (p DevicePolicy) String() string { return team.DevicePolicy(p).String() }
 
-// MarshalText is String for a known policy, and else [ErrArgument].
+// MarshalText returns String of a known policy, and [ErrArgument] for any other.
 func (p DevicePolicy) MarshalText() ([]byte, error) {
 	if !p.known() {
 		return nil, fmt.Errorf("device policy %d is unknown: %w", int(p), ErrArgument)
@@ -93,7 +94,7 @@ func (p DevicePolicy) MarshalText() ([]byte, error) {
 	return []byte(p.String()), nil
 }
 
-// UnmarshalText knows "auto", "off" and "required"; all else is [ErrArgument], which names the nearest.
+// UnmarshalText accepts "auto", "off" and "required"; anything else is [ErrArgument], which names the nearest.
 func (p *DevicePolicy) UnmarshalText(text []byte) error {
 	var names []string
 	for q := DevicesAuto; q.known(); q++ {
@@ -130,8 +131,8 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// fromEnvironment fills what o leaves open from UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_ALGO and UBCOLL_CUDA. Values
-// that are malformed are left: the engine's Open has an error for all variables.
+// fromEnvironment sets the fields that o leaves open from UBCOLL_TIMEOUT, UBCOLL_REGISTER, UBCOLL_ALGO and UBCOLL_CUDA.
+// It ignores malformed values: the engine's Open reports those of all variables.
 func (o Options) fromEnvironment() Options {
 	if o.Timeout == 0 {
 		o.Timeout, _ = env.Timeout.Get()

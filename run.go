@@ -15,20 +15,20 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Run runs run as those ranks of the job that are this process's, each with a [Comm], and returns when all of them
-// have: nil, or the first error (a panic is one, with its stack). It is for programs that have ends of their own, and
-// that [Main] would end: it finds the ranks as Main does, but installs no signal handler, prints nothing but by
-// o.Logger, and ends no process. Collective over the job and blocking, as long as run does; it opens and closes the
-// Comms around run. ctx is run's, and [Open]'s; the other processes are waited for before, for a minute at most by
-// [bootstrap.Env], and by MPI without a limit.
+// Run calls run once for each rank of the job that this process has, each with a [Comm], and returns when all calls
+// have returned: nil, or the first error (a panic is one, with its stack). Run is for programs that must not end with
+// the job: it finds the ranks as [Main] does, but installs no signal handler, prints nothing except through o.Logger,
+// and does not exit. Collective over the job; blocking, as long as run takes. It opens and closes the Comms around run,
+// and passes ctx to run and to [Open]. Before that it waits for the other processes: with [bootstrap.Env] for a minute
+// at most, with MPI without limit.
 //
-// A rank that fails aborts its Comm: whatever the others wait for on it is [ErrAborted] and names that rank, and so is
-// their Run where run returns it. A failure leaves MPI unfinalized, since finalizing may wait for ranks that are gone:
-// the program has nothing left to do there then but to exit, with ExitCode(err), which has the launcher end the
-// processes that have not heard of it. MPI starts once in a process: under a launcher a second Run is [ErrClosed].
+// A rank that fails aborts its Comm: the other ranks' waits return [ErrAborted], which names that rank, and their Run
+// returns it if run does. A failure leaves MPI unfinalized, since finalizing may wait for ranks that are gone. All that
+// is left for the program is to exit, with ExitCode(err), so that the launcher ends the processes that have not heard
+// of the failure. MPI starts only once in a process: under a launcher a second Run is [ErrClosed].
 //
 // [ErrArgument] if run or ctx is nil, or a variable of the environment is malformed; [ErrNotSupported] under a launcher
-// of several ranks, if the program was built without MPI; and what Open returns.
+// of several ranks, if the program was built without MPI; otherwise the errors of Open.
 func Run(ctx context.Context, o Options, run func(context.Context, *Comm) error) error {
 	j, err := join()
 	switch {
@@ -39,7 +39,7 @@ func Run(ctx context.Context, o Options, run func(context.Context, *Comm) error)
 	case j.whole == nil:
 		return Local(ctx, j.local, o, run)
 	}
-	// All ranks leave together: those that have succeeded must not have finalized MPI when another one fails.
+	// All ranks leave together: a rank that succeeded must not finalize MPI before it is known that no other one fails.
 	rank, err := runRanks(ctx, j.ranks, o, run, func(b bootstrap.Bootstrap, _ int, err error) error {
 		j.quit(b, err)
 		return nil
@@ -51,15 +51,15 @@ func Run(ctx context.Context, o Options, run func(context.Context, *Comm) error)
 	return ofRank(rank, err)
 }
 
-// job is those ranks of a job that are this process's.
+// job is this process's part of the job.
 type job struct {
-	local int                   // how many they are, if they are the job
-	whole bootstrap.Bootstrap   // else the process in its job,
-	mpi   bool                  // which is MPI's, and
-	ranks []bootstrap.Bootstrap // each of them
+	local int                   // number of goroutine ranks, if this process is the whole job
+	whole bootstrap.Bootstrap   // otherwise: this process in the job of processes
+	mpi   bool                  // whole is MPI's
+	ranks []bootstrap.Bootstrap // this process's ranks, in a job of processes
 }
 
-// join finds the job that this process was started as a part of. With an error it may have got as far as whole.
+// join finds the job that this process was started for. With an error, j.whole may still be set.
 func join() (j job, err error) {
 	j.whole, j.mpi, err = findJob()
 	switch {
@@ -79,7 +79,7 @@ func join() (j job, err error) {
 	return j, err
 }
 
-// findJob is the job that this process was started as a rank of, or nil, and whether it is MPI's.
+// findJob returns the job of processes that this process was started in, or nil, and whether it is MPI's.
 func findJob() (b bootstrap.Bootstrap, mpi bool, err error) {
 	if env.Rank.IsSet() || env.Size.IsSet() {
 		b, err = bootstrap.Env()
@@ -99,7 +99,7 @@ func findJob() (b bootstrap.Bootstrap, mpi bool, err error) {
 	return b, true, nil
 }
 
-// rank is this process in its job, -1 if it is all of it.
+// rank is this process's rank in the job, or -1 if the process is the whole job.
 func (j *job) rank() int {
 	if j.whole == nil {
 		return -1
@@ -107,22 +107,22 @@ func (j *job) rank() int {
 	return j.whole.Rank()
 }
 
-// quit has b, a rank of this process or all of it, given up because of err, unless that is nil: what closes it then
-// waits for nobody. The others are told, but for MPI's, whose Abort would end this process: there b refuses its part in
-// an exchange, after which MPI is not finalized any more.
+// quit makes b, one of this process's ranks or the whole process, give up because of err; it does nothing if err is
+// nil. Closing b then waits for nobody. quit tells the others through Abort, except with MPI, whose Abort would end
+// this process: there b refuses its part in an exchange, after which MPI is no longer finalized.
 func (j *job) quit(b bootstrap.Bootstrap, err error) {
 	switch {
 	case b == nil || err == nil:
 	case j.mpi:
 		ctx, cancel := context.WithCancelCause(context.Background())
 		cancel(oneLine(err))
-		_, _ = b.AllGather(ctx, nil) // what it returns is that it refuses
+		_, _ = b.AllGather(ctx, nil) // the error says only that it refuses
 	default:
 		b.Abort(ExitCode(err))
 	}
 }
 
-// close ends this process's part of the job. An error is the first, and of a rank.
+// close ends this process's part of the job. It returns the first error and the rank that had it.
 func (j *job) close() (rank int, first error) {
 	for _, b := range j.ranks {
 		if err := b.Close(); err != nil && first == nil {
@@ -133,15 +133,15 @@ func (j *job) close() (rank int, first error) {
 }
 
 // Local runs run as n goroutine ranks of this process, each with a [Comm] of its own, and returns when all have
-// returned: nil, or the first error (a panic is one). When one rank fails, the others' waits end with [ErrAborted].
-// Local and blocking, as long as run does; it opens and closes the Comms around run. For tests, examples and laptops;
-// the ranks share memory as processes do. [ErrArgument] if n is below 1, [ErrLimit] if this process has no room for so
-// many.
+// returned: nil, or the first error (a panic is one). If one rank fails, the others' waits end with [ErrAborted].
+// Local; blocking, as long as run takes. It opens and closes the Comms around run. For tests, examples and laptops; the
+// ranks share memory as processes do. [ErrArgument] if n is below 1 or ctx is nil, [ErrLimit] if this process has no
+// room for n ranks.
 func Local(ctx context.Context, n int, o Options, run func(context.Context, *Comm) error) error {
 	return ofRank(runLocal(ctx, n, o, run))
 }
 
-// ofRank is err, which may be nil, with the rank whose it is.
+// ofRank adds the rank to err, which may be nil, unless err names it already.
 func ofRank(rank int, err error) error {
 	if e := (*Error)(nil); err == nil || errors.As(err, &e) {
 		return err
@@ -149,7 +149,7 @@ func ofRank(rank int, err error) error {
 	return fmt.Errorf("rank %d: %w", rank, err)
 }
 
-// runLocal is Local, with the rank whose error it is.
+// runLocal is Local, and also returns the rank that failed.
 func runLocal(ctx context.Context, n int, o Options, run func(context.Context, *Comm) error) (rank int, err error) {
 	if n < 1 {
 		return -1, &Error{Op: "local", Rank: -1, Peer: -1, Err: fmt.Errorf("%d ranks: %w", n, ErrArgument)}
@@ -168,9 +168,9 @@ func runLocal(ctx context.Context, n int, o Options, run func(context.Context, *
 	})
 }
 
-// runRanks runs run as the ranks of bs, each on a goroutine of its own, and returns when all have returned: the first
-// error, and which rank's it is. leave is called as each of them has returned, and ends its part of the job: with the
-// first error, and whose it is, if it has failed.
+// runRanks runs run as the ranks of bs, each on a goroutine of its own. When all have returned, it returns the first
+// error and its rank. As each rank returns, runRanks calls leave, which ends that rank's part of the job. If the rank
+// has failed, leave gets the first error and the rank that had it.
 func runRanks(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run func(context.Context, *Comm) error,
 	leave func(b bootstrap.Bootstrap, rank int, err error) error) (rank int, first error) {
 	var (
@@ -183,7 +183,7 @@ func runRanks(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run func
 				once.Do(func() { rank, first = b.Rank(), err })
 			}
 		}
-		// The cause is noted before the other ranks can hear of it, and fail of it.
+		// note comes before the other ranks can learn of the failure and fail because of it.
 		noted := func(ctx context.Context, c *Comm) error {
 			err := errGoexit
 			defer func() { note(err) }()
@@ -206,7 +206,7 @@ func runRanks(ctx context.Context, bs []bootstrap.Bootstrap, o Options, run func
 	return rank, first
 }
 
-// rankJob is one rank's whole job but for the bootstrap's end.
+// rankJob is one rank's whole job, except for closing the bootstrap.
 func rankJob(ctx context.Context, b bootstrap.Bootstrap, o Options, run func(context.Context, *Comm) error) error {
 	c, err := Open(ctx, b, o)
 	if err != nil {
@@ -236,7 +236,7 @@ type panicError struct {
 
 func (p *panicError) Error() string { return fmt.Sprintf("panic: %v\n\n%s", p.value, p.stack) }
 
-// oneLine is err as the other ranks are told it: the stack of a panic stays with the rank that panicked.
+// oneLine is err for the other ranks: the stack of a panic stays on the rank that panicked.
 func oneLine(err error) error {
 	if p, ok := errors.AsType[*panicError](err); ok {
 		line, _, _ := strings.Cut(fmt.Sprintf("panic: %v", p.value), "\n")
@@ -245,12 +245,12 @@ func oneLine(err error) error {
 	return err
 }
 
-// ExitCode is what the Go runtime exits with.
+// ExitCode is the code that the Go runtime exits with after a panic.
 func (p *panicError) ExitCode() int { return exitPanic }
 
 var errGoexit = errors.New("the job's function called runtime.Goexit")
 
-// protect calls run and makes an error of a panic.
+// protect calls run and turns a panic into an error.
 func protect(ctx context.Context, c *Comm, run func(context.Context, *Comm) error) (err error) {
 	if run == nil {
 		return c.view().LocalError("run", fmt.Errorf("the job's function is nil: %w", ErrArgument))

@@ -10,19 +10,20 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Vec is an untyped view of memory: what operations read and write. It is a small value, made by [Of], by [Buffer.Vec],
-// or from another Vec; making one is local, costs nothing and registers nothing. The memory stays the maker's. A Vec
-// that could not be made (Slice out of range, say) is not valid, and the operation that it is given to says why, on all
+// Vec is an untyped view of memory that operations read and write. It is a small value, made by [Of], by [Buffer.Vec],
+// or from another Vec; making one is local, costs nothing and registers nothing. The memory stays its maker's. A Vec
+// that could not be made (Slice out of range, say) is not valid: an operation that gets it reports the reason on all
 // ranks.
 type Vec vec
 
 type vec = inside.Vec
 
-// Of views a Go slice. It works with every operation, through staging memory; a slice is never registered, peers never
-// touch it, and it must not be changed or read by the caller while an operation that uses it runs. Of the slice of a
-// [Buffer] it is the same as [Buffer.Vec]. T is any type of [dtype.Elem]: int and types of the program's own do.
+// Of views a Go slice. It works with every operation, through staging memory. A slice is never registered, and peers
+// never touch it. The caller must not change or read it while an operation that uses it runs. For the slice of a
+// [Buffer], Of gives the same as [Buffer.Vec]. T is any type of [dtype.Elem], int and the program's own types included.
 func Of[T dtype.Elem](s []T) (v Vec) {
-	// What v.team gives, of which no more fits what the compiler inlines; and a Vec of its own would be copied.
+	// This writes what v.team points to. Calling v.team would make Of too large to inline, and building a separate Vec
+	// would copy it.
 	*(*team.Vec)(unsafe.Pointer(&v)) = team.Vec{Ptr: unsafe.Pointer(unsafe.SliceData(s)), Len: len(s), Type: dtype.Of[T]()}
 	return v
 }
@@ -33,7 +34,7 @@ func (v Vec) Len() int { return v.team().Len }
 // Type is the element type.
 func (v Vec) Type() dtype.Type { return v.team().Type }
 
-// Slice views elements i to j-1, without a copy. Out of range, it gives a Vec that is not valid.
+// Slice views elements i to j-1, without a copy. A range out of bounds gives a Vec that is not valid.
 func (v Vec) Slice(i, j int) Vec {
 	x := v.team()
 	if x.Err != nil {
@@ -43,15 +44,15 @@ func (v Vec) Slice(i, j int) Vec {
 		return newVec(team.Vec{Type: x.Type, Err: fmt.Errorf("slice [%d:%d] of %d elements: %w", i, j, x.Len,
 			fault.ErrArgument)})
 	}
-	if i < j { // else keep the pointer inside the memory
+	if i < j { // an empty slice at the end must not point past the memory
 		x.Ptr = unsafe.Add(x.Ptr, i*x.Type.Size())
 	}
 	x.Len = j - i
 	return v
 }
 
-// As views the same bytes as elements of another type, without a copy. Their number must come out even, or it gives a
-// Vec that is not valid.
+// As views the same bytes as elements of another type, without a copy. If the bytes are not a whole number of elements,
+// the Vec is not valid.
 func (v Vec) As(t dtype.Type) Vec {
 	x := v.team()
 	if x.Err != nil {
@@ -66,5 +67,5 @@ func (v Vec) As(t dtype.Type) Vec {
 
 func (v *Vec) team() *team.Vec { return (*inside.Vec)(v).Team() }
 
-// newVec is v as users hold it.
+// newVec converts v to the exported type.
 func newVec(v team.Vec) Vec { return Vec(inside.NewVec(v)) }

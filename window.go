@@ -8,40 +8,40 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// WindowFlags say what the ranks promise of a window, and want of it; all ranks give the same. They are numbered as NCCL
-// has them, and may be combined.
+// WindowFlags are promises of the ranks about a window and wishes for it; all ranks give the same. They have NCCL's
+// numbers, and may be combined.
 type WindowFlags uint32
 
 // The flags.
 const (
-	// WindowDefault: the same size on all ranks.
+	// WindowDefault promises the same size on all ranks.
 	WindowDefault WindowFlags = 0
-	// WindowCollSymmetric: at the same offset of their allocations too. It is checked.
+	// WindowCollSymmetric promises the same offset within the ranks' allocations, too. RegisterWindow checks it.
 	WindowCollSymmetric WindowFlags = 1 << 0
-	// WindowStrictOrdering: a rank's puts and signals to one peer are seen in the order in which they were made. They
-	// always are, on devices because each is done before the next one to that peer begins.
+	// WindowStrictOrdering: a peer sees one rank's puts and signals in the order of the calls. This always holds; on
+	// devices because each one is done before the next one to that peer begins.
 	WindowStrictOrdering WindowFlags = 1 << 1
 )
 
 // String is "default", or the names of the flags.
 func (f WindowFlags) String() string { return onesided.WindowFlags(f).String() }
 
-// Window is memory of every rank of a communicator, which each of them may write and read without the others' help;
-// made by [Comm.RegisterWindow]. Offsets are bytes from the start of a rank's part. The memory stays its rank's, and
-// the registration that the window holds keeps it from being freed ([ErrInUse]) until Close.
+// Window is memory of every rank of a communicator that all ranks may write and read without the owner's help. Made by
+// [Comm.RegisterWindow]. Offsets are bytes from the start of a rank's part. The memory stays its rank's; until Close,
+// the window's registration keeps it from being freed ([ErrInUse]).
 //
-// Its methods may be called from any goroutine, but Signal and Wait with one peer by one goroutine at a time each. They
-// are local, and leave the communicator as it was: [ErrArgument] for a bad rank, or a range outside of the peer's part;
-// [ErrStale] when the peer has closed its part; [ErrClosed] after Close, or the communicator's; and what the
-// communicator broke of.
+// Its methods may be called from any goroutine, but Signal and Wait with one peer by only one goroutine at a time each.
+// They are local. These errors leave the communicator as it was: [ErrArgument] for a bad rank, or a range outside the
+// peer's part; [ErrStale] if the peer has closed its part; [ErrClosed] after Close, or the communicator's Close. On a
+// broken communicator they return the reason why it broke.
 //
-// Over device memory each call is one kernel, or a copy by copy engine from 32 MiB on, which the host queues on the
-// stream of On, or on one of the window's own, and then waits for. What is copied must be this rank's device's, too; it
-// may be freed when the call has returned. Calls towards one peer run in the order in which they were made, whatever
-// the streams, but waits hold up none but waits; calls towards different peers are independent of each other. Signals
-// are counted on the device, so that CUDA graphs that somebody captures may hold such calls, for as long as the window
-// is open on both sides. A Wait that ends by [Options.Timeout], a context or the peer's Close ends the window towards
-// that peer: what is queued behind it does nothing, and all later calls return that error; the communicator stays
+// Over device memory each call is one kernel, or from 32 MiB on a copy by a copy engine. The host queues it on the
+// stream of On, or on a stream of the window's own, for which it then waits. The memory that is copied must be on this
+// rank's device, too; it may be freed when the call has returned. Calls towards one peer run in the order in which they
+// were made, whatever the streams, except that a Wait delays only other Waits. Calls towards different peers are
+// independent. The device counts signals, so a CUDA graph of the user may hold such calls, as long as the window is
+// open on both sides. A Wait that ends by [Options.Timeout], a context or the peer's Close ends the window towards that
+// peer: operations queued behind it do nothing, and all later calls return the same error. The communicator stays
 // usable.
 type Window struct {
 	w *onesided.Window
@@ -53,19 +53,19 @@ var errNoWindow = engine.NilError("window", "Comm.RegisterWindow makes one")
 
 func (w *Window) nothing() bool { return w == nil || w.w == nil }
 
-// RegisterWindow makes a window of v on every rank. Collective and blocking, on a view made by On too, after what is
-// queued. v is memory of [Alloc], of the same size on all ranks, and on the host of all ranks or on the devices of all;
-// a second window on the same memory, or a registration of it, adds to the first. If it fails on one rank, it fails on
-// all, with an error that names the rank, and the communicator stays usable: [ErrArgument] for Go memory, an empty v or
-// unknown flags, [ErrMismatch] for sizes, flags, offsets or kinds of memory that differ, [ErrNotSupported] for memory
-// that peers cannot reach (that of [Adopt] on the host, and devices whose link has no native atomic operations), and
-// where c has ranks on several hosts, [ErrStale], [ErrLimit]: over device memory a window takes the place of one
-// channel for each rank. Never a nil window without an error.
+// RegisterWindow makes a window of v on every rank. Collective and blocking, on a view made by On too, after the
+// operations queued there. v is memory of [Alloc], of the same size on all ranks, either on the host of all ranks or on
+// the devices of all ranks. The same memory may have another window or a registration besides. If it fails on one rank,
+// it fails on all, with an error that names the rank, and the communicator stays usable. [ErrArgument] for Go memory,
+// an empty v or unknown flags. [ErrMismatch] for sizes, flags, offsets or kinds of memory that differ.
+// [ErrNotSupported] for memory that peers cannot reach (host memory of [Adopt], and devices whose link has no native
+// atomic operations), and if c has ranks on several hosts. [ErrStale]. [ErrLimit]: over device memory a window takes
+// the place of one channel for each rank. The window is never nil without an error.
 //
-// In a group it is one of the group's operations: the window that it returns is empty, each use of it [ErrClosed],
-// until [Group] returns without an error for it; after an error, Close it. That, and a goroutine of its own for the
-// call, are what other libraries have non-blocking communicators for. Source: NCCL's ncclCommWindowRegister, nccl4py's
-// register_window.
+// In a group, RegisterWindow is one of the group's operations. It returns an empty window, and every use of it is
+// [ErrClosed] until [Group] returns without an error; after an error, Close it. Groups, and calls on a goroutine of
+// their own, serve the purpose of other libraries' non-blocking communicators. Source: NCCL's ncclCommWindowRegister,
+// nccl4py's register_window.
 func (c *Comm) RegisterWindow(ctx context.Context, v Vec, f WindowFlags) (*Window, error) {
 	x := c.view()
 	w, err := x.Space.RegisterWindow(ctx, &x.View, *v.team(), onesided.WindowFlags(f))
@@ -75,9 +75,10 @@ func (c *Comm) RegisterWindow(ctx context.Context, v Vec, f WindowFlags) (*Windo
 	return &Window{w: w}, nil
 }
 
-// On is the same window, whose operations queue on s (for a nil s, on none), and return once they are queued; their
-// errors come from s.Sync. The stream is of the host or of the device, as the memory is ([ErrArgument]). Over host
-// memory the operations run in the stream's order, and independently of what the communicator runs elsewhere. Local.
+// On is the same window with its operations queued on s (on no stream if s is nil). They return once they are queued,
+// and s.Sync returns their errors. The stream must be of the host or of the device, as the memory is ([ErrArgument]).
+// Over host memory the operations run in the stream's order, independently of what the communicator runs elsewhere.
+// Local.
 func (w *Window) On(s *Stream) *Window {
 	if w.nothing() {
 		return w
@@ -89,10 +90,10 @@ func (w *Window) On(s *Stream) *Window {
 	return d
 }
 
-// Put copies src, any memory of the same kind, to dstOff of peer's part. When it returns, src is free to change; peer
-// sees the bytes after a Signal. Local; it takes the time of the copy. In the order of this rank's calls towards peer.
-// [ErrArgument] for a bad rank, memory of another kind, or a range that is outside of the peer's part; [ErrStale] when
-// the peer has closed its part, [ErrClosed], and what the communicator broke of.
+// Put copies src, any memory of the same kind, to dstOff of peer's part. When it returns, src may be changed; peer sees
+// the bytes after a Signal. Local; it takes the time of the copy, and runs in the order of this rank's calls towards
+// peer. [ErrArgument] for a bad rank, memory of another kind, or a range outside the peer's part; [ErrStale] if the
+// peer has closed its part; [ErrClosed]; or the reason why the communicator broke.
 func (w *Window) Put(ctx context.Context, peer, dstOff int, src Vec) error {
 	if w.nothing() {
 		return errNoWindow
@@ -100,10 +101,11 @@ func (w *Window) Put(ctx context.Context, peer, dstOff int, src Vec) error {
 	return w.w.Copy(engine.Context(ctx), w.s, "put", peer, dstOff, *src.team(), true)
 }
 
-// Get copies to dst, any memory of the same kind, from srcOff of peer's part, as much as dst holds. Local; it takes the
-// time of the copy. In the order of this rank's calls towards peer. [ErrArgument] for a bad rank, memory of another
-// kind, or a range that is outside of the peer's part; [ErrStale] when the peer has closed its part, [ErrClosed], and
-// what the communicator broke of. After ErrStale dst holds anything, if the peer took its memory back during the copy.
+// Get fills dst, any memory of the same kind, from srcOff of peer's part. Local; it takes the time of the copy, and
+// runs in the order of this rank's calls towards peer. [ErrArgument] for a bad rank, memory of another kind, or a range
+// outside the peer's part; [ErrStale] if the peer has closed its part; [ErrClosed]; or the reason why the communicator
+// broke. After ErrStale the content of dst is undefined, because the peer may have taken its memory back during the
+// copy.
 func (w *Window) Get(ctx context.Context, peer int, dst Vec, srcOff int) error {
 	if w.nothing() {
 		return errNoWindow
@@ -111,9 +113,9 @@ func (w *Window) Get(ctx context.Context, peer int, dst Vec, srcOff int) error {
 	return w.w.Copy(engine.Context(ctx), w.s, "get", peer, srcOff, *dst.team(), false)
 }
 
-// Signal lets one Wait on peer for this rank go on, which then sees all that this rank wrote before. Signals are
-// counted, and none is lost. Local. In the order of this rank's calls towards peer. [ErrArgument] for a bad rank,
-// [ErrClosed], and what the communicator broke of; over device memory [ErrStale], too, when the peer has closed its
+// Signal lets one Wait on peer for this rank continue; peer then sees all that this rank wrote before. Signals are
+// counted, and none is lost. Local. In the order of this rank's calls towards peer. [ErrArgument] for a bad rank;
+// [ErrClosed]; the reason why the communicator broke; over device memory also [ErrStale] if the peer has closed its
 // part.
 func (w *Window) Signal(ctx context.Context, peer int) error {
 	if w.nothing() {
@@ -122,10 +124,11 @@ func (w *Window) Signal(ctx context.Context, peer int) error {
 	return w.w.Signal(engine.Context(ctx), w.s, peer)
 }
 
-// Wait waits for a signal of peer and takes it. Blocking, for [Options.Timeout] at most ([ErrTimeout]) or until ctx
-// ends; either takes no signal, and the communicator stays usable. [ErrArgument] for a bad rank; [ErrClosed] when peer
-// has closed its part and no signal is left, or when this one is closed meanwhile. A peer that died, aborted or closed
-// its communicator ends it within two seconds: [ErrPeerLost] or [ErrAborted], which break the communicator.
+// Wait waits for a signal from peer and takes it. Blocking, for at most [Options.Timeout] ([ErrTimeout]) or until ctx
+// ends; a Wait that ends so takes no signal, and the communicator stays usable. [ErrArgument] for a bad rank;
+// [ErrClosed] if peer has closed its part and no signal is left, or if this rank's part is closed meanwhile. If peer
+// dies, aborts or closes its communicator, Wait ends within two seconds with [ErrPeerLost] or [ErrAborted], which break
+// the communicator.
 func (w *Window) Wait(ctx context.Context, peer int) error {
 	if w.nothing() {
 		return errNoWindow
@@ -133,9 +136,10 @@ func (w *Window) Wait(ctx context.Context, peer int) error {
 	return w.w.Wait(engine.Context(ctx), w.s, peer)
 }
 
-// Flush completes this rank's puts and gets before it, on all peers: whatever this rank does next is seen after them,
-// and on a stream, whatever is queued there next. On host memory they are complete when they return, so it is a check
-// that the window is usable. It is no barrier: coll.Barrier is. Local. [ErrClosed], and what the communicator broke of.
+// Flush completes this rank's earlier puts and gets, to all peers: peers see them before anything that this rank does
+// next, on a stream before anything queued next. On host memory puts and gets are complete when they return, so Flush
+// only checks that the window is usable. It is no barrier: use coll.Barrier. Local. [ErrClosed], or the reason why the
+// communicator broke.
 func (w *Window) Flush(ctx context.Context) error {
 	if w.nothing() {
 		return errNoWindow
@@ -143,10 +147,10 @@ func (w *Window) Flush(ctx context.Context) error {
 	return w.w.Flush(engine.Context(ctx), w.s)
 }
 
-// Peer views rank's part, mapped into this process: the source or destination of other operations, which reach it by
-// way of a copy. Local. [ErrArgument] for a bad rank, [ErrStale] and [ErrClosed] as in Put. It is good until the window
-// closes on either rank; nothing checks that, and on a device what comes later faults, which takes the process's
-// context with it.
+// Peer views rank's part, mapped into this process. Other operations may use the Vec as source or destination, and copy
+// it. Local. [ErrArgument] for a bad rank, [ErrStale] and [ErrClosed] as in Put. The Vec is good until the window
+// closes on either rank, and nothing checks that: on a device a later use faults, and the process loses its CUDA
+// context.
 func (w *Window) Peer(rank int) (Vec, error) {
 	if w.nothing() {
 		return newVec(team.Vec{Err: errNoWindow}), errNoWindow
@@ -155,7 +159,7 @@ func (w *Window) Peer(rank int) (Vec, error) {
 	return newVec(v), err
 }
 
-// Flags are those that the window was made with. Local.
+// Flags are the flags that the window was made with. Local.
 func (w *Window) Flags() WindowFlags {
 	if w.nothing() {
 		return WindowDefault
@@ -171,13 +175,13 @@ func (w *Window) Bytes() int {
 	return w.w.Bytes()
 }
 
-// Close ends this rank's part. Local: it waits for this rank's calls under way, of which waits return [ErrClosed] at
-// once; for a peer that is in the middle of a copy, which ends within a MiB of it, or as [Registration.Close] says; and
-// over device memory for what is queued here, and for peers to unmap the memory: they do in a fraction of a second, or
-// only when they close theirs, if somebody has captured calls towards this rank. For all of that it waits five seconds
-// at most ([ErrTimeout]: it is closed, and what it has follows by itself). The peers' next puts and gets to it are
-// [ErrStale]. Windows also end with the communicator's Close or Abort; ErrClosed the second time, and then, so that it
-// may be deferred.
+// Close ends this rank's part. Local. It waits for at most five seconds in all, for: this rank's calls under way (its
+// Waits return [ErrClosed] at once); a peer that is in the middle of a copy, which stops within a MiB, or as
+// [Registration.Close] says; and over device memory for operations queued here, and for peers to unmap the memory.
+// Peers do that in a fraction of a second, or, if code has captured calls towards this rank, only when they close their
+// own part. After [ErrTimeout] the part is closed, and its resources follow by themselves. The peers' next puts and
+// gets to it are [ErrStale]. Windows also end with the communicator's Close or Abort; Close is ErrClosed then and the
+// second time, so it may be deferred.
 func (w *Window) Close() error {
 	if w.nothing() {
 		return errNoWindow
