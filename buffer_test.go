@@ -24,7 +24,7 @@ func alone(t *testing.T, f func(ctx context.Context, c *ubcoll.Comm) error) {
 	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, f))
 }
 
-// What is copied may be a part of the buffer.
+// The source and the destination of a copy may overlap.
 func TestCopyWithin(t *testing.T) {
 	alone(t, func(ctx context.Context, c *ubcoll.Comm) error {
 		const n = 300_000
@@ -53,8 +53,8 @@ func TestCopyWithin(t *testing.T) {
 	})
 }
 
-// A copy of much memory does not hold up the garbage collector: one that did would make the median as long as a copy.
-// Both are processor time of this process, so that what else the machine does decides nothing.
+// A large copy does not hold up the garbage collector; if it did, the median would be as long as a copy. Both times are
+// this process's processor time, so the machine's other load does not matter.
 func TestCopiesStop(t *testing.T) {
 	if runtime.GOMAXPROCS(0) < 2 {
 		t.Skip("needs two processors")
@@ -69,7 +69,7 @@ func TestCopiesStop(t *testing.T) {
 			call func(context.Context, []byte) error
 		}{{"CopyFrom", b.CopyFrom}, {"CopyTo", b.CopyTo}} {
 			t.Run(k.name, func(t *testing.T) {
-				require.NoError(t, k.call(ctx, s)) // brings the pages
+				require.NoError(t, k.call(ctx, s)) // makes the pages present
 				var stop atomic.Bool
 				calls, before := 0, testkit.ProcessorTime(t)
 				done := make(chan error, 1)
@@ -101,7 +101,7 @@ func TestCopiesStop(t *testing.T) {
 	})
 }
 
-// A communicator that broke keeps what is freed out of use until all ranks have closed it, and no longer.
+// A broken communicator quarantines freed memory until all ranks have closed it, and no longer.
 func TestQuarantineEnds(t *testing.T) {
 	if race.Enabled {
 		t.Skip("goroutine ranks have no memory files under the race detector")

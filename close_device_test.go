@@ -16,8 +16,8 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// TestCloseWaitsNoLonger closes everything while what is queued waits for a peer that does not come: no Close waits for
-// longer than it says, the second one is ErrClosed, and what they had is given back when the peer has come.
+// TestCloseWaitsNoLonger closes everything while queued operations wait for a peer that does not come. No Close waits
+// longer than it promises, the second Close is ErrClosed, and the resources are released once the peer has come.
 func TestCloseWaitsNoLonger(t *testing.T) {
 	usual := engine.CloseTimeout
 	defer func() { engine.CloseTimeout = usual }()
@@ -35,7 +35,7 @@ func TestCloseWaitsNoLonger(t *testing.T) {
 		if err := errors.Join(err1, err2); err != nil {
 			return err
 		}
-		if err := coll.AllReduce(ctx, c, z.Vec(), z.Vec(), ubcoll.Sum); err != nil { // which registers it
+		if err := coll.AllReduce(ctx, c, z.Vec(), z.Vec(), ubcoll.Sum); err != nil { // registers z
 			return err
 		}
 		failures := c.Stats().Failures
@@ -55,7 +55,7 @@ func TestCloseWaitsNoLonger(t *testing.T) {
 				z.Free(), u.Free(), coll.Barrier(ctx, c), d.Close())
 		}
 		peer, late, again := 1, ubcoll.ErrTimeout, ubcoll.ErrClosed
-		errs := []error{coll.AllReduce(ctx, c.On(n.s), x.Vec(), x.Vec(), ubcoll.Sum), // and behind it
+		errs := []error{coll.AllReduce(ctx, c.On(n.s), x.Vec(), x.Vec(), ubcoll.Sum), // waits, the next ones behind it
 			n.w.On(n.s).Signal(ctx, peer), n.ch.On(n.s).Signal(ctx), w.On(n.s).Signal(ctx, peer)}
 		engine.CloseTimeout = 50 * time.Millisecond
 		for _, k := range []struct {
@@ -68,7 +68,7 @@ func TestCloseWaitsNoLonger(t *testing.T) {
 		engine.CloseTimeout = usual
 		errs = append(errs, p2p.Send(ctx, c, peer, token), n.s.Sync(ctx), coll.Barrier(ctx, c), n.m.Close(), n.r.Close(),
 			n.s.Close())
-		for _, b := range []interface{ Free() error }{n.b, x, y, u} { // when what held them has gone
+		for _, b := range []interface{ Free() error }{n.b, x, y, u} { // once nothing holds them any more
 			var err error
 			testkit.Until(func() bool {
 				err = b.Free()

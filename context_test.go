@@ -18,16 +18,16 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// What the end of a context does is one table, in docs/errors.md. The tests here make the calls of its rows.
+// One table in docs/errors.md says what the end of a context does. The tests here make the calls of its rows.
 
 // ender is a call whose context ends.
 type ender struct {
 	name string
-	told bool // a context that has ended before the call is the peers' error too
+	told bool // if the context ended before the call, the peers return an error too
 	do   func(ctx context.Context, c *ubcoll.Comm, n nouns) error
 }
 
-// collectives are the first row, launches apart.
+// collectives are the table's first row, except launches.
 var collectives = []ender{
 	{"a collective", true, func(ctx context.Context, c *ubcoll.Comm, n nouns) error {
 		return coll.AllReduce(ctx, c, n.b.Vec(), n.b.Vec(), ubcoll.Max)
@@ -49,7 +49,7 @@ var collectives = []ender{
 	}},
 }
 
-// messages wait for their peer, but for a send of what is small.
+// messages wait for their peer, except a send of a small message.
 var messages = []ender{
 	{"Recv", false, func(ctx context.Context, c *ubcoll.Comm, n nouns) error {
 		return testkit.ErrOf(p2p.Recv(ctx, c, 1-c.Rank(), n.b.Vec()))
@@ -70,7 +70,7 @@ var messages = []ender{
 	}},
 }
 
-// oneSided are of windows and channels: first those that wait for their peer.
+// oneSided are the calls on windows and channels: first those that wait for their peer, then the others.
 func oneSided(dev ubcoll.Device) (waits, others []ender) {
 	waits = []ender{
 		{"Window.Wait", false, func(ctx context.Context, c *ubcoll.Comm, n nouns) error { return n.w.Wait(ctx, 1-c.Rank()) }},
@@ -127,8 +127,8 @@ func onHostAndDevice(t *testing.T, f func(ctx context.Context, c *ubcoll.Comm, d
 	t.Run("device", func(t *testing.T) { gputest.Run(t, 2, ubcoll.Options{}, f) })
 }
 
-// TestContextHasEnded makes calls with a context that had ended before: nothing is done, the error is the context's, and
-// the communicator works on.
+// TestContextHasEnded makes calls with a context that has already ended: nothing is done, the error is the context's,
+// and the communicator stays usable.
 func TestContextHasEnded(t *testing.T) {
 	onHostAndDevice(t, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		n, err := newNouns(ctx, c, dev)
@@ -172,7 +172,7 @@ func TestContextHasEnded(t *testing.T) {
 		for _, k := range alone {
 			errs = append(errs, testkit.WantsOf(c.Rank(), k.name, k.do(over, c, n), context.Canceled))
 		}
-		for _, k := range together { // ended on rank 0 alone
+		for _, k := range together { // the context has ended on rank 0 alone
 			now := ctx
 			if c.Rank() == 0 {
 				now = over
@@ -185,14 +185,14 @@ func TestContextHasEnded(t *testing.T) {
 		}
 		v := n.b.Vec()
 		errs = append(errs, coll.AllReduce(now, c.On(n.s), v, v, ubcoll.Max), coll.AllReduce(ctx, c.On(n.s), v, v, ubcoll.Max),
-			testkit.WantsOf(c.Rank(), "Sync", n.s.Sync(ctx), context.Canceled), // of the first one, on both
+			testkit.WantsOf(c.Rank(), "Sync", n.s.Sync(ctx), context.Canceled), // the first call's error, on both ranks
 			testkit.WantsOf(c.Rank(), "a message on a stream", testkit.ErrOf(p2p.Recv(over, c.On(n.s), 1-c.Rank(), v)),
 				context.Canceled))
 		return errors.Join(append(errs, coll.Barrier(ctx, c), c.Err(), n.g.Launch(ctx), n.close())...)
 	})
 }
 
-// ending is a context that ends a while after somebody has begun to look at it.
+// ending is a context that ends a while after a call has begun to look at it.
 type ending struct {
 	context.Context
 	look func()
@@ -213,8 +213,8 @@ func (e ending) Done() <-chan struct{} {
 	return e.Context.Done()
 }
 
-// TestContextEndsBreaks has rank 0's context end while it waits for rank 1, which comes to nothing but a barrier: the
-// communicator is broken on both.
+// TestContextEndsBreaks ends rank 0's context while rank 0 waits for rank 1, which only makes barriers: the
+// communicator breaks on both.
 func TestContextEndsBreaks(t *testing.T) {
 	onHostAndDevice(t, func(ctx context.Context, parent *ubcoll.Comm, dev ubcoll.Device) error {
 		all := append(append([]ender{}, collectives...), messages...)
@@ -224,7 +224,7 @@ func TestContextEndsBreaks(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				return errors.Join(testkit.Wants(r.Wait(ctx), context.Canceled), r.Wait(ctx)) // the same again
+				return errors.Join(testkit.Wants(r.Wait(ctx), context.Canceled), r.Wait(ctx)) // the same error again
 			}})
 		for _, k := range all {
 			c, err := parent.Dup(ctx)
@@ -239,7 +239,7 @@ func TestContextEndsBreaks(t *testing.T) {
 			if c.Rank() == 0 {
 				err = testkit.WantsOf(0, k.name, k.do(newEnding(ctx), c, n), context.Canceled)
 			} else {
-				for err = c.Err(); err == nil; err = c.Err() { // of rank 0's end it hears as it looks
+				for err = c.Err(); err == nil; err = c.Err() { // it hears of rank 0's failure when it looks
 					_, _ = p2p.Recv(ctx, c, 0, ubcoll.Of(make([]byte, 1)))
 				}
 				peer := errors.As(err, &e) && e.Peer == 0
@@ -261,7 +261,7 @@ func TestContextEndsBreaks(t *testing.T) {
 	})
 }
 
-// TestContextEndsWait has a context end in calls whose wait breaks nothing.
+// TestContextEndsWait ends a context in calls whose wait breaks nothing.
 func TestContextEndsWait(t *testing.T) {
 	onHostAndDevice(t, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		waits, _ := oneSided(dev)
@@ -276,11 +276,11 @@ func TestContextEndsWait(t *testing.T) {
 			if err = errors.Join(err, coll.Barrier(ctx, c), c.Err()); err != nil {
 				return err
 			}
-			if k.told { // the peer's call, which rank 0 has given up
+			if k.told { // the peer makes the call that rank 0 has given up
 				if c.Rank() == 1 {
 					err = testkit.WantsOf(1, k.name, k.do(ctx, c, n), ubcoll.ErrClosed)
 				}
-			} else if c.Rank() == 0 && !dev.IsHost() { // what the wait was of has ended
+			} else if c.Rank() == 0 && !dev.IsHost() { // the window or channel has ended
 				if again := k.do(ctx, c, n); again == nil || errors.Is(again, ubcoll.ErrTimeout) {
 					err = fmt.Errorf("%s again: %v", k.name, again)
 				}
@@ -289,7 +289,7 @@ func TestContextEndsWait(t *testing.T) {
 				return fmt.Errorf("%s: %w", k.name, err)
 			}
 		}
-		// Sync gives up nothing: what is queued goes on.
+		// Ending Sync's context does not end the queued operations.
 		s, err := ubcoll.NewStream(dev)
 		if err != nil {
 			return err

@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestNoDevice uses a device that cannot be, which is not the host.
+// TestNoDevice uses a device that cannot exist, and is not the host.
 func TestNoDevice(t *testing.T) {
 	none := ubcoll.CUDA(-1)
 	require.NotEqual(t, ubcoll.Host, none)

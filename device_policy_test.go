@@ -45,7 +45,7 @@ func TestDevicePolicyText(t *testing.T) {
 	}
 }
 
-// opened is what Open gives each rank of as many as there are options, which end what they have opened.
+// opened opens a communicator with one rank for each of the options, closes it, and returns each rank's error.
 func opened(t *testing.T, options ...ubcoll.Options) []error {
 	t.Helper()
 	return testkit.Each(bootstrap.Local(len(options)), func(b bootstrap.Bootstrap) error {
@@ -59,7 +59,7 @@ func opened(t *testing.T, options ...ubcoll.Options) []error {
 	})
 }
 
-// requireAbout requires an error of Open about a rank, -1 for the rank's own.
+// requireAbout requires an error of Open about a rank, or about the reporting rank itself if about is -1.
 func requireAbout(t *testing.T, err, is error, about int, text ...string) {
 	t.Helper()
 	var e *ubcoll.Error
@@ -77,13 +77,13 @@ func TestDevicesDiffer(t *testing.T) {
 	for _, err := range opened(t, ubcoll.Options{}, ubcoll.Options{}, ubcoll.Options{Devices: ubcoll.DevicesOff}) {
 		requireAbout(t, err, ubcoll.ErrMismatch, 2, "Options.Devices is auto on rank 0 and off on rank 2")
 	}
-	t.Setenv(env.CUDA.Name, "off") // which makes auto off
+	t.Setenv(env.CUDA.Name, "off") // turns auto into off
 	for _, err := range opened(t, ubcoll.Options{}, ubcoll.Options{Devices: ubcoll.DevicesOff}) {
 		require.NoError(t, err)
 	}
 }
 
-// Who requires what the environment has off is told so.
+// Requiring devices while the environment has them off is an error.
 func TestDevicesRequiredOff(t *testing.T) {
 	t.Setenv(env.CUDA.Name, "off")
 	o := ubcoll.Options{Devices: ubcoll.DevicesRequired}
@@ -93,7 +93,7 @@ func TestDevicesRequiredOff(t *testing.T) {
 	}
 }
 
-// TestDevicesRequired opens where there are four devices.
+// TestDevicesRequired opens communicators on a machine with four devices.
 func TestDevicesRequired(t *testing.T) {
 	emulated.Only(t)
 	t.Setenv(env.CUDA.Name, "auto")
@@ -122,7 +122,8 @@ func TestDevicesRequired(t *testing.T) {
 	}
 }
 
-// TestDevicesRequiredSplit fails the devices' part of another communicator: all ranks are told, and c stays usable.
+// TestDevicesRequiredSplit makes the device part of a new communicator fail: all ranks return the error, and c stays
+// usable.
 func TestDevicesRequiredSplit(t *testing.T) {
 	emulated.Only(t)
 	t.Setenv("UBCOLL_EMULATE_FAIL", "")
@@ -155,7 +156,7 @@ func TestDevicesRequiredSplit(t *testing.T) {
 	})
 }
 
-// TestDevicesOff asks for devices that the machine has and the options do not.
+// TestDevicesOff asks for devices that the machine has but the options turn off.
 func TestDevicesOff(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, with *ubcoll.Comm, dev ubcoll.Device) error {
 		v, err := ubcoll.Alloc[float32](with, dev, 100)
@@ -195,7 +196,7 @@ func TestDevicesOff(t *testing.T) {
 	})
 }
 
-// TestDevicesOffDriver looks whether a process has the driver in its memory.
+// TestDevicesOffDriver checks whether a process has loaded the driver.
 func TestDevicesOffDriver(t *testing.T) {
 	testkit.RunChild(t, "driver", env.CUDA.Name+"=auto")
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// A variable that is malformed is this rank's wrong argument, whichever it is, on all ranks.
+// A malformed variable on one rank is ErrArgument of that rank on all ranks, whichever variable it is.
 func TestMalformedVariables(t *testing.T) {
 	for _, v := range env.All() {
 		if v.Kind == "text" || v.Name == env.IBDevices.Name || !strings.HasPrefix(v.Name, "UBCOLL_") {
-			continue // any text, and a list that hw/verbs reads, whose words are its own
+			continue // any text is valid, or hw/verbs checks the list
 		}
 		t.Run(v.Name, func(t *testing.T) {
 			t.Setenv(v.Name, "-?")
@@ -49,7 +49,7 @@ func TestAlgorithmVariable(t *testing.T) {
 	require.Equal(t, strings.Join(names, "|"), env.Algorithm.Kind)
 }
 
-// logs are the lines that a job of two ranks writes at a level: none, or those of all levels to it.
+// logs returns the lines that rank 1 of logJob writes when UBCOLL_LOG is level; none for "error" and "warn".
 func logs(level string) (lines []string) {
 	const opened, closed, operation = `level=INFO msg="ubcoll: communicator opened" by=open rank=1 size=2 `,
 		`level=INFO msg="ubcoll: communicator closed" rank=1 size=2 operations=1 bytes=400000 staged=2 `,
@@ -65,7 +65,7 @@ func requireLogs(t *testing.T, level, out string) {
 	}
 }
 
-// logJob is that job.
+// logJob is a job of two ranks.
 func logJob(o ubcoll.Options) error {
 	return ubcoll.Local(context.Background(), 2, o, func(ctx context.Context, c *ubcoll.Comm) error {
 		x := make([]int32, 100_000)
@@ -75,7 +75,7 @@ func logJob(o ubcoll.Options) error {
 
 func childLog() error { return logJob(ubcoll.Options{}) }
 
-// Without a Logger, UBCOLL_LOG says what comes to standard error, whatever the program's own default logger.
+// Without a Logger, UBCOLL_LOG decides what goes to standard error, whatever the program's own default logger is.
 func TestLog(t *testing.T) {
 	for _, level := range []string{"error", "warn", "info", "debug"} {
 		t.Run(level, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// With one, its handler does.
+// With a Logger, its handler decides.
 func TestLogger(t *testing.T) {
 	for name, level := range map[string]slog.Level{"error": slog.LevelError, "warn": slog.LevelWarn, "info": slog.LevelInfo,
 		"debug": slog.LevelDebug} {
@@ -101,7 +101,7 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-// Each rank has the logger that it was given, and its families' messages go there.
+// Each rank logs to the Logger that it was given; so do communicators made from its own.
 func TestLoggerOfRank(t *testing.T) {
 	t.Setenv(env.Log.Name, "debug")
 	var out [2]*testkit.Log

@@ -57,7 +57,7 @@ func ExampleLocal() {
 	// <nil>
 }
 
-// A program that has an end of its own: Run finds the ranks as Main does, and comes back with the error.
+// A program that must not end with the job: Run finds the ranks as Main does, and returns the error.
 func ExampleRun() {
 	err := ubcoll.Run(context.Background(), ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		return coll.Barrier(ctx, c)
@@ -66,7 +66,7 @@ func ExampleRun() {
 	// Output: <nil> 0
 }
 
-// The calls of a group run in order as one.
+// The calls of a group run in order, as one operation.
 func ExampleGroup() {
 	err := ubcoll.Local(context.Background(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		x, least := []float64{float64(c.Rank() + 1)}, make([]float64, 1)
@@ -87,7 +87,7 @@ func ExampleGroup() {
 	// <nil>
 }
 
-// The messages of a group start together, so that their order in it cannot make ranks wait for each other.
+// The messages of a group start together, so their order in the group cannot make ranks wait for each other.
 func ExampleGroup_messages() {
 	err := ubcoll.Local(context.Background(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		left, right := (c.Rank()+2)%3, (c.Rank()+1)%3
@@ -112,7 +112,7 @@ func ExampleGroup_messages() {
 	// <nil>
 }
 
-// Operations on a stream are queued: the call returns at once, and Sync waits and has their errors.
+// Operations on a stream are queued: the call returns at once, and Sync waits and returns their errors.
 func ExampleComm_On() {
 	err := ubcoll.Local(context.Background(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		s, err := ubcoll.NewStream(ubcoll.Host)
@@ -137,7 +137,7 @@ func ExampleComm_On() {
 	// <nil>
 }
 
-// A call that differs on one rank is an error that names it, on all ranks, and the communicator stays usable.
+// If a call differs on one rank, all ranks return an error that names that rank, and the communicator stays usable.
 func ExampleError() {
 	err := ubcoll.Local(context.Background(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		x := make([]float32, 5)

@@ -36,7 +36,7 @@ func TestExitCode(t *testing.T) {
 		{coded(200), 200},
 		{coded(255), 255},
 		{coded(0), 1},
-		{coded(-1), 1}, // as os/exec has it of a child that a signal killed
+		{coded(-1), 1}, // as os/exec reports it for a child that a signal killed
 		{coded(256), 1},
 	} {
 		require.Equal(t, k.code, ubcoll.ExitCode(k.err), "%v", k.err)

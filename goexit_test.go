@@ -13,7 +13,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestGoexit ends a rank's function as testing.T.FailNow does: the others hear of it at once, and nothing stays open.
+// TestGoexit ends a rank's function by Goexit, as testing.T.FailNow does: the others hear of it at once, and nothing
+// stays open.
 func TestGoexit(t *testing.T) {
 	for name, start := range map[string]func(o ubcoll.Options, run func(context.Context, *ubcoll.Comm) error) error{
 		"Local": func(o ubcoll.Options, run func(context.Context, *ubcoll.Comm) error) error {

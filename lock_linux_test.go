@@ -16,7 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// Registered memory is locked as far as RLIMIT_MEMLOCK goes; what is not, and why, can be asked for.
+// Registered memory is locked as far as RLIMIT_MEMLOCK allows; Stats and Explain tell what is not locked, and why.
 func TestRegisteredMemoryIsLocked(t *testing.T) {
 	if race.Enabled {
 		t.Skip("goroutine ranks have no memory files under the race detector")
@@ -32,7 +32,7 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 	logger, out := testkit.Logs(slog.LevelInfo)
 
 	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{Logger: logger}, func(_ context.Context, c *ubcoll.Comm) error {
-		runtime.LockOSThread() // and the thread ends with the rank
+		runtime.LockOSThread() // never unlocked: the thread ends with the rank
 		if err := unprivileged(); err != nil {
 			return err
 		}
@@ -50,7 +50,7 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				r, err := c.RegisterBuffer(b.Vec().Slice(100, 200)) // all of the allocation is registered
+				r, err := c.RegisterBuffer(b.Vec().Slice(100, 200)) // registers the whole allocation
 				if err != nil {
 					return err
 				}
@@ -86,7 +86,7 @@ func TestRegisteredMemoryIsLocked(t *testing.T) {
 	require.Contains(t, out.String(), "ulimit -l")
 }
 
-// unprivileged has this thread bound by RLIMIT_MEMLOCK, whoever runs it.
+// unprivileged makes RLIMIT_MEMLOCK bind this thread, whichever user runs the test.
 func unprivileged() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData

@@ -21,10 +21,10 @@ import (
 
 const mib = 1 << 20
 
-// unregistered is for buffers that nobody registers: what peers need of them is staged.
+// unregistered are options under which no buffer is registered automatically, so all are staged.
 var unregistered = ubcoll.Options{Register: register.Explicit, Algorithm: "two-shot"}
 
-// taken looks at what the library takes of this rank's device: at most so many MiB.
+// taken checks that the library has taken at most that many MiB of this rank's device.
 func taken(c *ubcoll.Comm, after string, most int64) error {
 	if got := c.Stats().Memory.OwnBytes; got > most*mib {
 		return fmt.Errorf("rank %d, after %s: %.1f MiB of device memory, and %d are to do", c.Rank(), after, float64(got)/mib, most)
@@ -32,7 +32,7 @@ func taken(c *ubcoll.Comm, after string, most int64) error {
 	return nil
 }
 
-// The first communicator takes at most 24 MiB of a device, whatever it does, and each one that is made of it 1 MiB.
+// The first communicator takes at most 24 MiB of a device, whatever it does, and each one made from it takes 1 MiB.
 func TestDeviceMemory(t *testing.T) {
 	gputest.Run(t, 2, unregistered, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err := gputest.Floats(ctx, c, dev, 2*mib, float32(1+c.Rank()))
@@ -64,12 +64,12 @@ func TestDeviceMemory(t *testing.T) {
 		for _, d := range all {
 			errs = append(errs, d.Close())
 		}
-		errs = append(errs, coll.Barrier(ctx, c)) // and now nobody has any of them open
+		errs = append(errs, coll.Barrier(ctx, c)) // no rank has any of them open any more
 		d, err := ubcoll.Alloc[byte](c, dev, 1)
 		if err != nil {
 			return err
 		}
-		errs = append(errs, d.Free(), taken(c, "they were closed", 10)) // Free gives back what is to be given back
+		errs = append(errs, d.Free(), taken(c, "they were closed", 10)) // Free also gives back memory that waited for it
 		for _, what := range []string{"a staged all-reduce", "another one"} {
 			errs = append(errs, coll.AllReduce(ctx, c, b.Vec(), a.Vec(), ubcoll.Sum), gputest.All(ctx, c, b, 3), taken(c, what, 22))
 		}
@@ -86,7 +86,7 @@ func TestDeviceMemory(t *testing.T) {
 	})
 }
 
-// What Stats tells is what the driver has given.
+// Stats counts exactly the memory that the driver has given.
 func TestDeviceMemoryOfDriver(t *testing.T) {
 	emulated.Only(t)
 	ctxs := []*cuda.Context{emulated.Primary(t, 0), emulated.Primary(t, 1)}
@@ -105,7 +105,7 @@ func TestDeviceMemoryOfDriver(t *testing.T) {
 	require.Equal(t, before, []int{emulated.Used(t, ctxs[0]), emulated.Used(t, ctxs[1])})
 }
 
-// bulk is two buffers of 4 MiB, of which some ranks' are registered.
+// bulk makes two buffers of 4 MiB, which it registers if registered is set.
 func bulk(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, registered bool) (src, dst *ubcoll.Buffer[float32],
 	end func() error, err error) {
 	src, err1 := gputest.Floats(ctx, c, dev, mib, float32(1+c.Rank()))
@@ -132,7 +132,7 @@ func bulk(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, registered boo
 	}, nil
 }
 
-// A rank whose own buffers are direct learns from its kernels that staging memory is of use.
+// A rank whose own buffers are direct learns from its kernels that others need staging memory.
 func TestStagingForOthers(t *testing.T) {
 	gputest.Run(t, 2, unregistered, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		src, dst, end, err := bulk(ctx, c, dev, c.Rank() == 0)
@@ -150,7 +150,7 @@ func TestStagingForOthers(t *testing.T) {
 	})
 }
 
-// What is direct needs none.
+// Direct buffers need no staging memory.
 func TestNoStagingForDirect(t *testing.T) {
 	o := ubcoll.Options{Register: register.Explicit, Algorithm: "two-shot"}
 	gputest.Run(t, 2, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -159,7 +159,7 @@ func TestNoStagingForDirect(t *testing.T) {
 			return err
 		}
 		before := c.Stats().Memory.OwnBytes
-		for direct := []int32{0}; direct[0] == 0 && err == nil; { // until all peers have imported them
+		for direct := []int32{0}; direct[0] == 0 && err == nil; { // repeat until all peers have imported them
 			err = coll.AllReduce(ctx, c, dst.Vec().Slice(0, 1000), src.Vec().Slice(0, 1000), ubcoll.Sum)
 			if o := c.LastOp(); o.Src.Direct && o.Dst.Direct {
 				direct[0] = 1
@@ -174,7 +174,7 @@ func TestNoStagingForDirect(t *testing.T) {
 	})
 }
 
-// Without memory for staging all goes on with what areas have.
+// If the device has no memory for more staging, operations use the areas' staging memory.
 func TestNoMemoryForStaging(t *testing.T) {
 	emulated.Only(t)
 	for _, call := range []string{"cuMemCreate", "cuMemMap", "cuMemExportToShareableHandle"} {
@@ -187,7 +187,7 @@ func TestNoMemoryForStaging(t *testing.T) {
 				before := c.Stats().Memory.OwnBytes
 				err = coll.Barrier(ctx, c)
 				if c.Rank() == 0 {
-					t.Setenv("UBCOLL_EMULATE_FAIL", call) // of one rank or the other
+					t.Setenv("UBCOLL_EMULATE_FAIL", call) // fails on one of the two ranks
 				}
 				err = errors.Join(err, coll.Barrier(ctx, c))
 				for range 3 {
@@ -204,7 +204,7 @@ func TestNoMemoryForStaging(t *testing.T) {
 	}
 }
 
-// A graph is captured with staging memory that the peers have mapped.
+// A graph is captured with staging memory that the peers have already mapped.
 func TestStagingInGraph(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{Algorithm: "push"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		src, dst, end, err := bulk(ctx, c, dev, false)
@@ -228,7 +228,7 @@ func TestStagingInGraph(t *testing.T) {
 	})
 }
 
-// A peer that goes while this rank makes staging memory, before it calls, leaves nothing behind, and nobody waiting.
+// If a peer closes while this rank makes staging memory for a call, nothing is left behind, and nobody waits.
 func TestGoneWhileStagingIsMade(t *testing.T) {
 	emulated.Only(t)
 	ctxs := []*cuda.Context{emulated.Primary(t, 0), emulated.Primary(t, 1)}

@@ -24,19 +24,19 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// noContext is what a program passes that has none.
+// noContext is the nil context of a program that has none.
 var noContext context.Context
 
-// trial is a call of fn with something that is not there, or not any more.
+// trial is a call of fn with an argument or receiver that is nil, zero, closed or freed.
 type trial struct {
 	fn   string // as in coll.AllReduce, Comm.Close, p2p.Channel.Put
 	with string
 	want error  // nil: the call has no error, or needs none
-	text string // what its error says, so that its reader knows what to do
+	text string // what its error must contain, so that the user knows what to do
 	do   func() error
 }
 
-// try does the trial: no panic, and the right error.
+// try makes the call and checks that it does not panic and returns the right error.
 func (k trial) try() (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -57,10 +57,10 @@ func (k trial) try() (err error) {
 	return nil
 }
 
-// void is a call without an error.
+// void wraps a call that returns no error.
 func void[T any](v T) error { return nil }
 
-// equal is for calls without an error, of which the result is looked at.
+// equal checks the result of a call that returns no error.
 func equal[T comparable](got, want T) error {
 	if got != want {
 		return fmt.Errorf("%v, not %v", got, want)
@@ -68,7 +68,7 @@ func equal[T comparable](got, want T) error {
 	return nil
 }
 
-// commTrials are all calls that take a communicator; want and text are for those with an error.
+// commTrials are all calls that take a communicator; want and text apply to those that return an error.
 func commTrials(ctx context.Context, with string, c *ubcoll.Comm, v ubcoll.Vec, want error, text string) []trial {
 	var all []trial
 	add := func(fn string, do func() error) { all = append(all, trial{fn, with, want, text, do}) }
@@ -157,7 +157,7 @@ func TestNoComm(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// TestNoCommOnDevices makes the calls of no communicator with memory or a stream of a device.
+// TestNoCommOnDevices makes the calls with a nil or zero communicator and memory or a stream of a device.
 func TestNoCommOnDevices(t *testing.T) {
 	gputest.Run(t, 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err1 := ubcoll.Alloc[int8](c, dev, 1)
@@ -188,7 +188,7 @@ func tryAll(t *testing.T, all []trial) {
 	}
 }
 
-// nounTrials are the methods of nouns that are nil or zero.
+// nounTrials are the methods of all other types, on nil and zero values.
 func nounTrials(ctx context.Context) []trial {
 	var all []trial
 	add := func(fn, with string, want error, text string, do func() error) {
@@ -299,10 +299,10 @@ func nounTrials(ctx context.Context) []trial {
 	return all
 }
 
-// TestNoNouns calls the methods of nouns that are nil or zero.
+// TestNoNouns calls the methods of nil and zero values.
 func TestNoNouns(t *testing.T) { tryAll(t, nounTrials(t.Context())) }
 
-// nouns are one of each kind that is closed, on a communicator of two ranks.
+// nouns has one value of each type that can be closed, on a communicator of two ranks.
 type nouns struct {
 	b  *ubcoll.Buffer[int8]
 	r  *ubcoll.Registration
@@ -352,7 +352,7 @@ func (n nouns) close() error {
 	return errors.Join(n.g.Close(), n.ch.Close(), n.w.Close(), n.m.Close(), n.r.Close(), n.b.Free(), n.s.Close())
 }
 
-// closeTrials close what has been closed, views of it included.
+// closeTrials close values that are closed already, views of them included.
 func (n nouns) closeTrials(with string) []trial {
 	closed := ubcoll.ErrClosed
 	return []trial{
@@ -368,8 +368,8 @@ func (n nouns) closeTrials(with string) []trial {
 	}
 }
 
-// TestNoArguments makes calls on a communicator that works, with arguments that are not there: on all ranks, which all
-// get the error, and the communicator works afterwards.
+// TestNoArguments makes calls on a working communicator with nil or zero arguments, on all ranks: all get the error,
+// and the communicator stays usable.
 func TestNoArguments(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		bad := ubcoll.ErrArgument
@@ -377,10 +377,10 @@ func TestNoArguments(t *testing.T) {
 		for _, k := range commTrials(noContext, "a nil context", c, ubcoll.Of([]int8{1, 2}), bad, "context.Background()") {
 			switch k.fn {
 			case "p2p.Connect":
-				continue // to itself
+				continue // would connect the rank to itself
 			case "coll.ReduceScatter", "coll.AllGather", "coll.Gather", "coll.Scatter", "coll.AllToAll", "coll.AllGatherV",
 				"coll.GatherV", "coll.ScatterV", "coll.AllToAllV", "Group", "graph.Capture":
-				k.text = "" // or another argument is told first
+				k.text = "" // the error may be about another argument
 			}
 			all = append(all, k)
 		}
@@ -474,7 +474,7 @@ func TestNoArguments(t *testing.T) {
 		})
 		add("Stream.Sync", nilCtx, says, func(ctx context.Context) error { return n.s.Sync(ctx) })
 		add("p2p.Request.Wait", nilCtx, says, func(ctx context.Context) error {
-			if done, err := q.Test(); done { // nothing to wait for
+			if done, err := q.Test(); done { // there is nothing to wait for
 				return errors.Join(err, &ubcoll.Error{Err: fmt.Errorf("%s: %w", says, bad)})
 			}
 			return q.Wait(ctx)
@@ -490,7 +490,7 @@ func TestNoArguments(t *testing.T) {
 	}))
 }
 
-// TestTooLate makes all calls on nouns that are closed.
+// TestTooLate makes all calls on closed values.
 func TestTooLate(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, parent *ubcoll.Comm) error {
 		c, err := parent.Dup(ctx)
@@ -545,7 +545,8 @@ func TestTooLate(t *testing.T) {
 	}))
 }
 
-// TestCloseTwice closes one of each noun twice, on host and device; and once more what has ended with its communicator.
+// TestCloseTwice closes one value of each type twice, on host and device, and then the values that have ended with
+// their communicator.
 func TestCloseTwice(t *testing.T) {
 	f := func(ctx context.Context, parent *ubcoll.Comm, dev ubcoll.Device) error {
 		c, err := parent.Dup(ctx)
@@ -567,7 +568,7 @@ func TestCloseTwice(t *testing.T) {
 			trial{"Comm.Close", "On of " + with, ubcoll.ErrClosed, says, c.On(left.s).Close})
 		for _, k := range left.closeTrials(with) {
 			switch k.fn {
-			case "Window.Close", "p2p.Channel.Close", "Registration.Close": // the others live as long as the parent
+			case "Window.Close", "p2p.Channel.Close", "Registration.Close": // these end with their communicator
 				all = append(all, k)
 			}
 		}
@@ -585,11 +586,11 @@ func TestCloseTwice(t *testing.T) {
 	t.Run("device", func(t *testing.T) { gputest.Run(t, 2, ubcoll.Options{}, f) })
 }
 
-// TestBusy makes calls while others run.
+// TestBusy makes calls while other calls run.
 func TestBusy(t *testing.T) {
 	gate := make(chan struct{})
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
-		if c.Rank() == 1 { // the other's calls last until then
+		if c.Rank() == 1 { // rank 0's calls last until the gate opens
 			<-gate
 			return errors.Join(coll.Barrier(ctx, c), coll.Barrier(ctx, c))
 		}
@@ -606,7 +607,7 @@ func TestBusy(t *testing.T) {
 			trial{"Stream.Close", "something queued", ubcoll.ErrBusy, "Sync waits", s.Close}.try(),
 		}
 		second := make(chan error, 2)
-		for range 2 { // one of them runs, behind what is queued
+		for range 2 { // one of them runs, behind the queued operations
 			go func() { second <- coll.Barrier(ctx, c) }()
 		}
 		refused := <-second
@@ -617,7 +618,7 @@ func TestBusy(t *testing.T) {
 	}))
 }
 
-// TestEveryCall holds the tables against what the public packages export: none is left out.
+// TestEveryCall compares the tables with the exports of the public packages: no call may be missing.
 func TestEveryCall(t *testing.T) {
 	tried := map[string]bool{}
 	for _, list := range [][]trial{commTrials(noContext, "", nil, ubcoll.Vec{}, nil, ""),
@@ -631,7 +632,7 @@ func TestEveryCall(t *testing.T) {
 		"Comm.Stats", "Comm.Explain", "Comm.Abort", // in TestNoComm
 		"p2p.NewChannel",                                                                // in TestNoArguments
 		"DevicePolicy.String", "DevicePolicy.MarshalText", "DevicePolicy.UnmarshalText", // in TestDevicePolicyText
-		"Main", "NewStream", "CUDA", "Algorithms", "ExitCode", // nothing can be missing
+		"Main", "NewStream", "CUDA", "Algorithms", "ExitCode", // they take nothing that can be nil or zero
 	} {
 		tried[fn] = true
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 )
 
-// What is mistyped is named, with what was meant.
+// Errors about mistyped words suggest the right one.
 func TestOptionsHints(t *testing.T) {
 	err := ubcoll.Options{Algorithm: "two-shots"}.Validate()
 	require.ErrorIs(t, err, ubcoll.ErrArgument)
@@ -29,7 +29,7 @@ func TestOptionsText(t *testing.T) {
 	require.Equal(t, "Timeout = \"1m30s\"\nRegister = \"explicit\"\nAlgorithm = \"one-shot\"\nDevices = \"required\"\n", string(text))
 }
 
-// All algorithms but that which the library chooses have names.
+// All algorithms except AlgorithmAuto have names.
 func TestAlgorithms(t *testing.T) {
 	require.Equal(t, []ubcoll.Algorithm{ubcoll.AlgorithmRing, ubcoll.AlgorithmOneShot, ubcoll.AlgorithmTwoShot,
 		ubcoll.AlgorithmPush}, ubcoll.Algorithms())

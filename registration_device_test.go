@@ -11,7 +11,7 @@ import (
 )
 
 // TestRegistrationsOnDevicesEnd ends the communicator that device memory was registered with: the memory can be freed,
-// and goes with the communicator at the latest.
+// or goes when the communicator closes.
 func TestRegistrationsOnDevicesEnd(t *testing.T) {
 	for _, abort := range []bool{false, true} {
 		gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {

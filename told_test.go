@@ -15,8 +15,8 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// TestToldAlone asks how operations of a communicator of one rank went, on the host and on a device: nothing is staged,
-// and nothing is direct, since there is nobody to reach it.
+// TestToldAlone checks LastOp on a communicator of one rank, on the host and on a device: nothing is staged, and
+// nothing is direct, because there are no peers.
 func TestToldAlone(t *testing.T) {
 	f := func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err1 := gputest.Floats(ctx, c, dev, 1000, 1)
@@ -59,7 +59,7 @@ func TestToldAlone(t *testing.T) {
 	t.Run("device", func(t *testing.T) { gputest.Run(t, 1, ubcoll.Options{}, f) })
 }
 
-// TestToldRefused asks how an operation went that a rank refused: its buffers were not used.
+// TestToldRefused checks LastOp after an operation that a rank refused: its buffers were not used.
 func TestToldRefused(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		v := ubcoll.Of(make([]float32, 100000))
@@ -108,7 +108,8 @@ func TestToldOneSided(t *testing.T) {
 			return nil
 		}
 		wrong := ch.Put(ctx, 4000, 0, 100)
-		// The first 2000 bytes of everybody's memory are only read; who writes has a place of its own behind them.
+		// Ranks only read the first 2000 bytes of each other's memory; each rank writes to a place of its own behind
+		// them.
 		if err := errors.Join(ch.Put(ctx, 2000, 0, 100), ch.Get(ctx, 3000, 0, 10), ch.PutWithSignal(ctx, 2000, 0, 1),
 			ch.Wait(ctx), ch.On(s).Put(ctx, 2000, 0, 1000), s.Sync(ctx), told("channel", 3, 1, 1111),
 			ch.Batch(ctx, func(b *p2p.Channel) error {
@@ -131,7 +132,7 @@ func TestToldOneSided(t *testing.T) {
 	t.Run("device", func(t *testing.T) { gputest.Run(t, 2, ubcoll.Options{}, f) })
 }
 
-// TestForgottenSync closes communicators whose operations on a stream have failed, with and without a Sync.
+// TestForgottenSync closes communicators after operations on a stream have failed, with and without a Sync.
 func TestForgottenSync(t *testing.T) {
 	f := func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err := gputest.Floats(ctx, c, dev, 100, 1)
@@ -140,8 +141,8 @@ func TestForgottenSync(t *testing.T) {
 		}
 		for _, k := range []struct {
 			name string
-			ask  func(s *ubcoll.Stream) error // returns what it says
-			want bool                         // that Close says it
+			ask  func(s *ubcoll.Stream) error // returns the stream's errors
+			want bool                         // Close returns the error
 		}{
 			{"nobody asks", func(*ubcoll.Stream) error { return ubcoll.ErrArgument }, true},
 			{"Sync", func(s *ubcoll.Stream) error { return s.Sync(ctx) }, false},
@@ -157,7 +158,7 @@ func TestForgottenSync(t *testing.T) {
 				bad = ubcoll.Op{}
 			}
 			if err := errors.Join(coll.AllReduce(ctx, d.On(s), a.Vec(), a.Vec(), bad),
-				coll.AllReduce(ctx, d, a.Vec(), a.Vec(), ubcoll.Sum)); err != nil { // behind it
+				coll.AllReduce(ctx, d, a.Vec(), a.Vec(), ubcoll.Sum)); err != nil { // queued behind the failed one
 				return err
 			}
 			if err := k.ask(s); !errors.Is(err, ubcoll.ErrArgument) {

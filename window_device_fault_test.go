@@ -15,7 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
-// about is an error unless err wraps want, and names rank as the reporter or the one it is about.
+// about returns an error unless err wraps want and names rank, as the reporting rank or as Peer.
 func about(err, want error, rank int) error {
 	var e *ubcoll.Error
 	if err := testkit.Wants(err, want); err != nil {
@@ -27,7 +27,8 @@ func about(err, want error, rank int) error {
 	return nil
 }
 
-// TestWindowOnDevicesRefused makes windows of what does not go together: all ranks learn it, and whose it is.
+// TestWindowOnDevicesRefused makes windows of parts that do not fit together: all ranks return an error that names the
+// rank at fault.
 func TestWindowOnDevicesRefused(t *testing.T) {
 	gputest.Run(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		on, err1 := ubcoll.Alloc[byte](c, dev, 4096)
@@ -64,12 +65,12 @@ func TestWindowOnDevicesRefused(t *testing.T) {
 				return fmt.Errorf("%s: %w", k.name, err)
 			}
 		}
-		// None of them has left anything behind.
+		// None of the failed calls has left anything behind.
 		return errors.Join(on.Free(), host.Free())
 	})
 }
 
-// TestWindowOnDevicesMisused passes bad arguments to calls, which change nothing.
+// TestWindowOnDevicesMisused passes bad arguments, which must change nothing.
 func TestWindowOnDevicesMisused(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		p, err := openPart(ctx, c, dev, 1000, 0)
@@ -97,7 +98,7 @@ func TestWindowOnDevicesMisused(t *testing.T) {
 			testkit.Wants(hp.w.Put(ctx, 0, 0, ten), ubcoll.ErrArgument), testkit.Wants(hp.w.Get(ctx, 1, ten, 0), ubcoll.ErrArgument),
 			testkit.Wants(p.w.Put(ctx, 1, 0, freed.Vec()), ubcoll.ErrStale),
 			testkit.Wants(p.w.Get(ctx, 1, ten.Slice(5, 1), 0), ubcoll.ErrArgument),
-			testkit.Wants(p.w.Put(ctx, c.Rank(), 9, ten), ubcoll.ErrArgument), // overlaps
+			testkit.Wants(p.w.Put(ctx, c.Rank(), 9, ten), ubcoll.ErrArgument), // source and destination overlap
 			testkit.Wants(p.w.Get(ctx, c.Rank(), p.buf.Vec().Slice(1, 11), 0), ubcoll.ErrArgument),
 			p.w.Put(ctx, c.Rank(), 0, ten), p.w.Put(ctx, c.Rank(), 10, ten),
 			testkit.Wants(testkit.ErrOf(p.w.Peer(2)), ubcoll.ErrArgument),
@@ -117,7 +118,7 @@ func TestWindowOnDevicesMisused(t *testing.T) {
 		over, cancel := context.WithCancel(ctx)
 		cancel()
 		errs = append(errs, testkit.Wants(p.w.Put(over, 1, 0, ten), context.Canceled),
-			// Nothing of that has sent a signal or ended the window.
+			// None of these calls has sent a signal or ended the window.
 			p.w.Signal(ctx, 1-c.Rank()), p.w.Wait(ctx, 1-c.Rank()), c.Err(), coll.Barrier(ctx, c), hp.close(), p.close(),
 			testkit.Wants(p.w.Put(ctx, 1, 0, ten), ubcoll.ErrClosed), testkit.Wants(p.w.On(device).Flush(ctx), ubcoll.ErrClosed),
 			testkit.Wants(testkit.ErrOf(p.w.Peer(0)), ubcoll.ErrClosed), testkit.Wants(p.w.Close(), ubcoll.ErrClosed),
@@ -126,8 +127,8 @@ func TestWindowOnDevicesMisused(t *testing.T) {
 	})
 }
 
-// TestWindowOnDevicesClosedThere closes one rank's part while the others go on with theirs: what reaches for it is
-// refused, signals that were sent are there, and the memory is given up, so that Close and Free succeed.
+// TestWindowOnDevicesClosedThere closes one rank's part while the others go on with theirs: calls towards it are
+// refused, signals sent before still arrive, and peers unmap its memory, so that Close and Free succeed.
 func TestWindowOnDevicesClosedThere(t *testing.T) {
 	gputest.Run(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		p, err := openPart(ctx, c, dev, 1<<20, 0)
@@ -151,7 +152,7 @@ func TestWindowOnDevicesClosedThere(t *testing.T) {
 			t.Logf("close and free took %v", time.Since(start))
 			return coll.Barrier(ctx, c)
 		}
-		if err := coll.Barrier(ctx, c); err != nil { // rank 0 has closed
+		if err := coll.Barrier(ctx, c); err != nil { // from here on, rank 0 has closed
 			return err
 		}
 		peer := 3 - c.Rank()
@@ -160,12 +161,12 @@ func TestWindowOnDevicesClosedThere(t *testing.T) {
 			testkit.Wants(testkit.ErrOf(p.w.Peer(0)), ubcoll.ErrStale), p.w.Wait(ctx, 0),
 			testkit.Wants(p.w.Wait(ctx, 0), ubcoll.ErrClosed),
 			testkit.Wants(p.w.Put(ctx, 0, 0, half), ubcoll.ErrStale),
-			// The others' parts are as they were.
+			// The other ranks' parts still work.
 			p.w.Put(ctx, peer, 1<<19, half), p.w.Signal(ctx, peer), p.w.Wait(ctx, peer), c.Err(), p.close())
 	})
 }
 
-// TestWindowOnDevicesEnds ends waits in all ways: the window towards that rank ends, and nothing else.
+// TestWindowOnDevicesEnds ends waits in all possible ways: only the window towards that rank ends.
 func TestWindowOnDevicesEnds(t *testing.T) {
 	for _, k := range []struct {
 		name string
@@ -174,7 +175,7 @@ func TestWindowOnDevicesEnds(t *testing.T) {
 	}{
 		{"timeout", ubcoll.ErrTimeout, func(ctx context.Context, p *part) error { return p.w.Wait(ctx, 1) }},
 		{"context", context.DeadlineExceeded, func(ctx context.Context, p *part) error {
-			ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // which ends when the wait has begun, not before
+			ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // long enough that the wait has begun
 			defer cancel()
 			return p.w.Wait(ctx, 1)
 		}},
@@ -183,7 +184,7 @@ func TestWindowOnDevicesEnds(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			// What is queued behind the wait is not done.
+			// Operations queued behind the wait do nothing.
 			w := p.w.On(s)
 			if err := errors.Join(w.Wait(ctx, 1), w.Put(ctx, 1, 0, p.buf.Vec().Slice(10, 20)), w.Signal(ctx, 1)); err != nil {
 				return err
@@ -197,7 +198,7 @@ func TestWindowOnDevicesEnds(t *testing.T) {
 		}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			over := make(chan struct{}) // rank 0's part, which the others await beside the communicator
+			over := make(chan struct{}) // rank 0's part is done; the others wait for it without the communicator
 			gputest.Run(t, 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 				p, err := openPart(ctx, c, dev, 1000, 0)
 				if err != nil {
@@ -231,7 +232,7 @@ func TestWindowOnDevicesEnds(t *testing.T) {
 	}
 }
 
-// TestWindowOnDevicesAborted has a peer abort, which ends waits and breaks the communicator.
+// TestWindowOnDevicesAborted makes a peer abort: waits end and the communicator breaks.
 func TestWindowOnDevicesAborted(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		p, err := openPart(ctx, c, dev, 1000, 0)

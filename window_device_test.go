@@ -34,7 +34,7 @@ func openPart(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, n int, f u
 
 func (p *part) close() error { return errors.Join(p.w.Close(), p.buf.Free()) }
 
-// holds is an error unless the buffer has these bytes at off.
+// holds returns an error unless the buffer has these bytes at off.
 func holds(ctx context.Context, b *ubcoll.Buffer[byte], off int, want []byte) error {
 	got := make([]byte, off+len(want))
 	if err := b.CopyTo(ctx, got); err != nil {
@@ -50,12 +50,12 @@ func holds(ctx context.Context, b *ubcoll.Buffer[byte], off int, want []byte) er
 	return nil
 }
 
-// noise is what rank has in a round.
+// noise is the data of rank in a round.
 func noise(seed uint64, round, rank, n int) []byte {
 	return testkit.Bytes(rand.New(rand.NewPCG(seed, uint64(round<<8+rank))), n)
 }
 
-// TestWindowOnDevices puts to all ranks and gets from all, this one included, from memory of all kinds, blocking and on
+// TestWindowOnDevices puts to and gets from all ranks, this one included, with memory of all kinds, blocking and on
 // streams.
 func TestWindowOnDevices(t *testing.T) {
 	seed := testkit.Seed(t)
@@ -83,7 +83,7 @@ func windowRounds(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed u
 	if err != nil {
 		return err
 	}
-	streams := make([]*ubcoll.Stream, 3) // nil: the call waits
+	streams := make([]*ubcoll.Stream, 3) // a nil stream: the call blocks
 	for i := range 2 {
 		if streams[i], err = ubcoll.NewStream(dev); err != nil {
 			return err
@@ -97,7 +97,7 @@ func windowRounds(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed u
 		at := all.IntN(40)
 		data := noise(seed, round, c.Rank(), size)
 		src, whole := other.Vec().Slice(0, size), make([]byte, n*most)
-		if mine.IntN(2) == 0 { // out of the window itself
+		if mine.IntN(2) == 0 { // the source is in the window itself
 			src, whole = p.buf.Vec().Slice(n*most, n*most+size), append(whole, data...)
 		}
 		if err := p.buf.CopyFrom(ctx, whole); err != nil {
@@ -137,7 +137,7 @@ func windowRounds(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed u
 			if err := holds(ctx, p.buf, r*most, append(make([]byte, at), noise(seed, round, r, size)...)); err != nil {
 				return fmt.Errorf("round %d, of rank %d: %w", round, r, err)
 			}
-			// What rank r has of another one.
+			// Get what another rank has put to rank r.
 			from := (r + round) % n
 			w := on()
 			if err := errors.Join(w.Get(ctx, r, other.Vec().Slice(0, size), from*most+at), w.Flush(ctx),
@@ -151,7 +151,7 @@ func windowRounds(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed u
 		if err := coll.Barrier(ctx, c); err != nil {
 			return err
 		}
-		// A peer's part as the source of something else.
+		// A peer's part is the source of another operation.
 		v, err := p.w.Peer((c.Rank() + 1) % n)
 		if err != nil {
 			return err
@@ -169,8 +169,8 @@ func windowRounds(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, seed u
 	return errors.Join(streams[0].Close(), streams[1].Close(), other.Free(), p.close())
 }
 
-// TestWindowOnDevicesReplayed captures calls on a stream of its own and replays them: signals are counted on the
-// device, and what was captured keeps its memory.
+// TestWindowOnDevicesReplayed captures calls on a stream of its own and replays them: the device counts signals, and
+// the captured graph keeps its memory.
 func TestWindowOnDevicesReplayed(t *testing.T) {
 	const n = 20_000
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -207,7 +207,7 @@ func TestWindowOnDevicesReplayed(t *testing.T) {
 	})
 }
 
-// TestWindowOnDevicesLarge goes by copy engine.
+// TestWindowOnDevicesLarge copies enough to use the copy engine.
 func TestWindowOnDevicesLarge(t *testing.T) {
 	const n = 33<<20 + 5
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -248,7 +248,7 @@ func TestWindowOnDevicesLarge(t *testing.T) {
 	})
 }
 
-// TestWindowOnDevicesMany makes windows one after the other: they leave neither ends nor memory behind.
+// TestWindowOnDevicesMany makes windows one after the other: they leave neither channel ends nor memory behind.
 func TestWindowOnDevicesMany(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err := ubcoll.Alloc[byte](c, dev, 4096)
@@ -256,7 +256,7 @@ func TestWindowOnDevicesMany(t *testing.T) {
 			return err
 		}
 		var before ubcoll.Stats
-		for k := range 300 { // with two ends each, and 512 there are
+		for k := range 300 { // each takes two of 512 channel ends
 			w, err := c.RegisterWindow(ctx, b.Vec(), 0)
 			if err != nil {
 				return fmt.Errorf("window %d: %w", k, err)
@@ -279,7 +279,7 @@ func TestWindowOnDevicesMany(t *testing.T) {
 	})
 }
 
-// TestWindowOnDevicesLimit opens windows until the ends are used up, which all ranks hear of.
+// TestWindowOnDevicesLimit opens windows until the channel ends are used up: all ranks return the error.
 func TestWindowOnDevicesLimit(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err := ubcoll.Alloc[byte](c, dev, 4096)
@@ -309,7 +309,7 @@ func TestWindowOnDevicesLimit(t *testing.T) {
 	})
 }
 
-// TestWindowOnDevicesSplit has a window of a part of the ranks.
+// TestWindowOnDevicesSplit makes a window of some of the ranks.
 func TestWindowOnDevicesSplit(t *testing.T) {
 	gputest.Run(t, 4, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		d, err := c.Split(ctx, c.Rank()%2, -c.Rank())

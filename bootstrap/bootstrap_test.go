@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) {
 	children := map[string]func() error{"stranger": stranger}
-	for name, rank := range bootstraps.Cases { // one rank of an Env job each
+	for name, rank := range bootstraps.Cases { // each is one rank of an Env job
 		children[name] = func() error {
 			b, err := bootstrap.Env()
 			if err != nil {
@@ -72,7 +72,7 @@ func perProcess(under []bootstrap.Bootstrap, n int) []bootstrap.Bootstrap {
 	return bs
 }
 
-// TestConformance is the suite on every kind that can run as goroutines.
+// TestConformance runs the suite on every kind that can run as goroutines.
 func TestConformance(t *testing.T) {
 	seed := testkit.Seed(t)
 	kinds := []struct {
@@ -97,14 +97,14 @@ func TestConformance(t *testing.T) {
 	}
 	for _, k := range kinds {
 		sizes := []int{1, 2, 3, 4, 8}
-		if race.Enabled { // which makes 8 ranks slow, and sees no more in them
+		if race.Enabled { // 8 ranks are slow then, and show nothing more
 			sizes = sizes[:3]
 		}
 		for _, n := range sizes {
 			for _, name := range []string{"healthy", "missing", "abort", "circle", "pair-missing", "pair-abort", "pair-closed"} {
 				pairs := name == "circle" || strings.HasPrefix(name, "pair")
 				if name != "healthy" && n != 1 && n != 4 || pairs && (n == 1 || k.group > 1) {
-					continue // these wait more than they work, or are for those that exchange
+					continue // these mostly wait, or need an Exchanger
 				}
 				t.Run(fmt.Sprintf("%s/%d/%s", k.name, n, name), func(t *testing.T) {
 					t.Parallel()
@@ -113,7 +113,7 @@ func TestConformance(t *testing.T) {
 					err := together(bs, func(b bootstrap.Bootstrap) error {
 						return bootstraps.Cases[name](b, bootstraps.Promises{Tells: true, Group: k.group}, seed)
 					})
-					if name == "pair-closed" { // which has closed the last one
+					if name == "pair-closed" { // the case has closed the last one
 						bs = bs[:n-1]
 					}
 					if name != "healthy" {
@@ -126,7 +126,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestEnvProcesses is the suite on Env with real processes.
+// TestEnvProcesses runs the suite on Env with real processes.
 func TestEnvProcesses(t *testing.T) {
 	for _, name := range []string{"healthy", "missing", "abort", "killed", "killed-root", "circle", "pair-missing", "pair-abort",
 		"pair-killed", "pair-closed"} {
@@ -180,7 +180,7 @@ func TestPerProcessNamesGlobalRanks(t *testing.T) {
 		e, ok := errors.AsType[*fault.Error](err)
 		want := 3 // rank 2 shares the process
 		if b.Rank() != 2 {
-			want = 2 // the others know the process only, and its first rank stands for it
+			want = 2 // the others know only the process, and name its first rank
 		}
 		if !ok || !errors.Is(err, fault.ErrAborted) || e.Rank != b.Rank() || e.Peer != want {
 			return fmt.Errorf("rank %d: %v", b.Rank(), err)
@@ -204,7 +204,7 @@ func TestPerProcessWithDifferentNumbers(t *testing.T) {
 	require.NoError(t, together(bs, bootstrap.Bootstrap.Close))
 }
 
-// A rank that has closed cannot take part any more, and whoever waits for it learns that.
+// A rank that has closed cannot take part any more, and ranks that wait for it learn that.
 func TestCloseWhileOthersGather(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -233,7 +233,7 @@ func TestCloseWhileOthersGather(t *testing.T) {
 	}
 }
 
-// Who has not come when a deadline passes is what all that came name, whosever deadline it was.
+// When a deadline passes, all ranks that came name the missing rank, whichever rank's deadline it was.
 func TestTimeoutNamesTheMissing(t *testing.T) {
 	for _, k := range []struct {
 		name    string
@@ -246,9 +246,9 @@ func TestTimeoutNamesTheMissing(t *testing.T) {
 		{"env rank 0", func() []bootstrap.Bootstrap { return joinAll(t, 4, abstract(t)) }, 0, 1},
 		{"per process", func() []bootstrap.Bootstrap { return perProcess(joinAll(t, 3, abstract(t)), 2) }, 3, 2},
 	} {
-		for _, first := range []int{-1, 1} { // all have a deadline, or one
+		for _, first := range []int{-1, 1} { // -1: all have a deadline; else only this rank
 			if first >= 0 && k.group > 1 {
-				continue // who waits within his process hears nothing from other processes
+				continue // a rank that waits within its process hears nothing from others
 			}
 			t.Run(fmt.Sprintf("%s/%d", k.name, first), func(t *testing.T) {
 				t.Parallel()
@@ -262,7 +262,7 @@ func TestTimeoutNamesTheMissing(t *testing.T) {
 	}
 }
 
-// namesMissing is false if some rank was too slow to come within the timeout.
+// namesMissing returns false if some rank was too slow to come within the timeout.
 func namesMissing(t *testing.T, bs []bootstrap.Bootstrap, missing, group, first int, timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -291,7 +291,7 @@ func namesMissing(t *testing.T, bs []bootstrap.Bootstrap, missing, group, first 
 			require.ErrorIs(t, err, fault.ErrTimeout, "rank %d", i)
 		}
 		if i/group == missing/group && group > 1 {
-			continue // they know of each other, or only that their process is named
+			continue // these wait within their process, or only know that their process is named
 		}
 		if i != missing && e.Peer != missing && e.Peer != missing/group*group {
 			t.Logf("rank %d after %v: %v", i, timeout, err)
@@ -302,7 +302,7 @@ func namesMissing(t *testing.T, bs []bootstrap.Bootstrap, missing, group, first 
 	return true
 }
 
-// A rank whose context had ended before it came is what the others hear of, in the first AllGather or a later one.
+// If a rank's context had ended before it came, the others hear about that rank, in the first AllGather or a later one.
 func TestContextEndedBefore(t *testing.T) {
 	expired, cancel := context.WithTimeout(context.Background(), 0)
 	defer cancel()
@@ -349,8 +349,8 @@ func TestContextEndedBefore(t *testing.T) {
 	}
 }
 
-// A context that is cancelled while other processes are waited for is its own rank's: the others of the process hear
-// that it gave up.
+// If a rank's context is cancelled while its process waits for others, the other ranks of the process hear that this
+// rank gave up.
 func TestCanceledAmongProcesses(t *testing.T) {
 	bs := perProcess(joinAll(t, 2, abstract(t)), 2)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -380,7 +380,7 @@ func TestCloseDuringAllGather(t *testing.T) {
 			done <- err
 		}()
 	}
-	require.ErrorIs(t, <-done, fault.ErrBusy) // so the other one is in
+	require.ErrorIs(t, <-done, fault.ErrBusy) // so the other call is under way
 	require.ErrorIs(t, b.Close(), fault.ErrBusy)
 	cancel()
 	err := <-done

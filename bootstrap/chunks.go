@@ -2,15 +2,15 @@
 
 package bootstrap
 
-// MPI counts in C ints, and a message of any length has to pass: parts travel in chunks of at most chunkSize bytes a
-// rank, and of at most maxChunk bytes in all.
+// MPI counts in C ints, but a message of any length must pass. So parts travel in chunks of at most chunkSize bytes of
+// each rank, and of at most maxChunk bytes in all.
 const (
 	chunkSize = 256 << 10
 	maxChunk  = 1 << 30
 )
 
-// chunks yields, until all lengths are used up, how many bytes of each rank's part the next chunk has, and where in
-// the parts they begin.
+// chunks yields each chunk in turn: the offset in the parts at which it begins, and how many bytes of each rank's part
+// it has.
 func chunks(lengths []int) func(yield func(from int, sizes []int) bool) {
 	block := max(1, min(chunkSize, maxChunk/len(lengths)))
 	return func(yield func(int, []int) bool) {
@@ -38,7 +38,7 @@ func sum(sizes []int) int {
 	return total
 }
 
-// scatter appends what a chunk brought, packed in rank order, to each rank's part.
+// scatter appends the content of a chunk, packed in rank order, to each rank's part.
 func scatter(parts [][]byte, packed []byte, sizes []int) {
 	for r, n := range sizes {
 		parts[r] = append(parts[r], packed[:n]...)

@@ -23,19 +23,19 @@ const closeTimeout = time.Minute
 
 // Env takes this process's rank from the environment: UBCOLL_RANK, UBCOLL_SIZE, UBCOLL_RENDEZVOUS (where rank 0
 // listens: host:port, unix:@name for an abstract socket, or unix:/path) and UBCOLL_SECRET (at least 16 bytes; ranks
-// prove to each other that they know it, it is never sent). It is for real processes without MPI. [EnvVars] writes the
-// four.
+// prove to each other that they know it, and never send it). It is for processes without MPI. [EnvVars] makes the four
+// variables.
 //
-// Env is collective over the processes of the job and blocks until all are there, for a minute at most. Missing or
-// malformed variables are ErrArgument, all named at once; two processes of one rank, ranks that disagree on the size
-// or the secret, are ErrMismatch; ranks that never come are ErrTimeout, on every rank that did.
+// Env is collective over the processes of the job and blocks until all are there, for at most a minute. ErrArgument
+// names all missing or malformed variables at once. ErrMismatch: two processes have the same rank, or ranks disagree on
+// the size or the secret. ErrTimeout, on every rank that came: some rank never came.
 //
-// All messages go through rank 0, those of an Exchange too ([Exchanger]; 64 MiB at most), over connections that are
-// authenticated when they open and not encrypted. A rank that dies is ErrPeerLost, naming it, on all others within 2
-// seconds; one whose host dies, within 5, unless something was on its way to it just then. Over Unix sockets,
-// connections of other users are closed before anything is read; connections that say nothing keep no rank out.
-// Abstract and TCP rendezvous leave nothing on disk however the job ends; a socket at a path is removed once all ranks
-// are there, and one that a killed process has left there makes room for the next job's.
+// All messages go through rank 0, those of an Exchange too ([Exchanger]; 64 MiB at most). The connections are
+// authenticated when they open, but not encrypted. If a rank dies, all others return ErrPeerLost with its name within 2
+// seconds; if a host dies, within 5, unless data was on its way to it just then. Over Unix sockets, rank 0 closes
+// connections of other users before it reads anything. Connections that stay silent keep no rank out. Abstract and TCP
+// rendezvous leave nothing on disk, however the job ends. A socket at a path is removed once all ranks are there, and
+// the next job removes one that a killed process has left.
 func Env() (Bootstrap, error) {
 	c, err := envConfig()
 	if err != nil {
@@ -44,7 +44,7 @@ func Env() (Bootstrap, error) {
 	return c.join(joinTimeout)
 }
 
-// EnvVars is what [Env] needs in the environment of one process of a job, as NAME=value for exec.Cmd.Env. Local.
+// EnvVars returns the variables that [Env] needs in one process of a job, as NAME=value for exec.Cmd.Env. Local.
 func EnvVars(rank, size int, rendezvous, secret string) []string {
 	return []string{
 		env.Rank.Name + "=" + strconv.Itoa(rank),
@@ -61,7 +61,7 @@ type config struct {
 	secret        []byte
 }
 
-// envConfig reads the variables, and reports all that is wrong with them at once.
+// envConfig reads the variables, and reports all faults at once.
 func envConfig() (config, error) {
 	var faults []error
 	var c config
@@ -108,7 +108,7 @@ func envConfig() (config, error) {
 	return c, nil
 }
 
-// rendezvous splits the variable's value into what the net package takes.
+// rendezvous splits the variable's value into the arguments of the net package.
 func rendezvous(s string) (network, addr string, err error) {
 	if path, ok := strings.CutPrefix(s, "unix:"); ok {
 		if len(path) < 2 || path[0] != '@' && path[0] != '/' {
@@ -129,7 +129,7 @@ func (c config) join(timeout time.Duration) (Bootstrap, error) {
 	find := c.host
 	if c.rank != 0 {
 		find = c.dial
-		timeout += handshakeTimeout // rank 0 knows who is missing, and its clock may have started later
+		timeout += handshakeTimeout // wait for rank 0's answer: it knows who is missing, and its clock may have started later
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -137,7 +137,7 @@ func (c config) join(timeout time.Duration) (Bootstrap, error) {
 	if err == nil {
 		return b, nil
 	}
-	if e, ok := errors.AsType[*fault.Error](err); ok { // about a rank that died meanwhile
+	if e, ok := errors.AsType[*fault.Error](err); ok { // some rank died meanwhile
 		return nil, e
 	}
 	return nil, &fault.Error{Op: "bootstrap", Rank: c.rank, Peer: -1, Step: "join at " + c.addr, Err: err}

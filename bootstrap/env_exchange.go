@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
-// key is what Keyed says: not the secret itself.
+// key is the secret that Key returns: derived from the job's secret, not the secret itself.
 func (c config) key() []byte {
 	h := hmac.New(sha256.New, c.secret)
 	io.WriteString(h, "key")
@@ -25,16 +25,16 @@ func (l *leaf) Key() []byte { return l.key }
 // Key implements Keyed.
 func (r *root) Key() []byte { return r.key }
 
-// swaps are the parts of Exchanges that other ranks have sent to this one.
+// swaps holds the parts that other ranks have sent to this one in Exchanges.
 type swaps struct {
 	mu   sync.Mutex
 	from map[int][][]byte // by rank
-	came chan struct{}    // holds a value when something has come
+	came chan struct{}    // holds a value when a part has come
 }
 
 func newSwaps() swaps { return swaps{from: map[int][][]byte{}, came: make(chan struct{}, 1)} }
 
-// maxSwaps is how many parts of a rank may be here: the one that this rank waits for, and the next.
+// maxSwaps is how many parts of one rank may be here: the one that this rank waits for, and the next.
 const maxSwaps = 2
 
 func (s *swaps) put(rank int, part []byte) error {
@@ -54,7 +54,7 @@ func (s *swaps) put(rank int, part []byte) error {
 	return nil
 }
 
-// take is the next part of a rank, or nil.
+// take returns the next part of a rank, or nil.
 func (s *swaps) take(rank int) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func (s *swaps) take(rank int) []byte {
 	return parts[0]
 }
 
-// await is the next part of a rank, or nil once the job has broken without it, or over is closed.
+// await waits for the next part of a rank. It returns nil if the job breaks, or over is closed, before the part comes.
 func (s *swaps) await(rank int, broken, over <-chan struct{}) []byte {
 	for {
 		if part := s.take(rank); part != nil {
@@ -75,7 +75,7 @@ func (s *swaps) await(rank int, broken, over <-chan struct{}) []byte {
 		select {
 		case <-s.came:
 		case <-broken:
-			return s.take(rank) // it may have come before
+			return s.take(rank) // it may have come before the job broke
 		case <-over:
 			return s.take(rank)
 		}
@@ -97,7 +97,7 @@ func (l *leaf) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, err
 	alone := func() { l.late(reason.Ended(ctx), frame{kind: kindAlone, seq: uint32(peer)}) }
 	stop := context.AfterFunc(ctx, alone) // also ends a send that rank 0 does not read
 	defer stop()
-	_ = l.wire.send(frame{kindSwap, uint32(peer), mine}) // where this fails, the reader knows why
+	_ = l.wire.send(frame{kindSwap, uint32(peer), mine}) // if this fails, the reader learns why
 	part := l.swaps.await(peer, l.broken, nil)
 	switch {
 	case part == nil && ctx.Err() != nil:
@@ -110,7 +110,8 @@ func (l *leaf) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, err
 	return part, nil
 }
 
-// without is the error of an Exchange with peer whose context has ended, about the rank that broke the job meanwhile.
+// without is the error of an Exchange with peer whose context has ended; it names the rank that broke the job, if one
+// did meanwhile.
 func (l *leaf) without(peer int, why error) error {
 	err := l.tooLate(why).(*fault.Error)
 	if err.Peer < 0 {
@@ -131,7 +132,7 @@ func (r *root) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, err
 	if err := r.check(ctx, mine); err != nil {
 		return nil, err
 	}
-	// A rank that reads nothing holds this up until ctx ends.
+	// A rank that does not read blocks relay until ctx ends.
 	stop := context.AfterFunc(ctx, func() { r.alone(peer, reason.Ended(ctx)) })
 	defer stop()
 	if err := r.relay(0, peer, mine); err != nil {
@@ -150,7 +151,7 @@ func (r *root) Exchange(ctx context.Context, peer int, mine []byte) ([]byte, err
 	return part, nil
 }
 
-// alone ends the job since rank 0's context has ended before peer had come.
+// alone ends the job: rank 0's context has ended before peer came.
 func (r *root) alone(peer int, why error) {
 	if reason.Late(why) {
 		r.fail(late([]int{peer}, 0))
@@ -159,7 +160,7 @@ func (r *root) alone(peer int, why error) {
 	}
 }
 
-// relay passes on a part of an Exchange. An error is of the rank that sent it.
+// relay passes on a part of an Exchange. An error means that the sending rank is at fault.
 func (r *root) relay(from, to int, part []byte) error {
 	if to < 0 || to >= r.size || to == from {
 		return fmt.Errorf("it has something for rank %d of %d: %w", to, r.size, fault.ErrMismatch)
@@ -181,7 +182,7 @@ func (r *root) relay(from, to int, part []byte) error {
 	if r.ahead[pair] = n; n == 0 {
 		delete(r.ahead, pair)
 	}
-	gone := r.left[to] && n != 0 // who has left may have had this rank's part already, and sent his
+	gone := r.left[to] && n != 0 // if n is 0, to has sent its part, and may leave
 	w := r.wires[to]
 	r.mu.Unlock()
 	switch {
@@ -190,7 +191,7 @@ func (r *root) relay(from, to int, part []byte) error {
 	case to == 0:
 		return r.swaps.put(from, append([]byte{}, part...))
 	default:
-		// Where this fails, the connection's reader knows why, once it has read all that came before.
+		// If this fails, the connection's reader learns why, once it has read all that came before.
 		_ = w.send(frame{kindSwap, uint32(from), part})
 	}
 	return nil

@@ -16,16 +16,16 @@ import (
 // After the handshake, Env's connections carry frames: "UB", a kind, a zero byte, a sequence number and the body's
 // length (both 32 bits, big endian), the body.
 const (
-	kindGather = iota + 1 // to rank 0: this rank's part of AllGather number seq
+	kindGather = iota + 1 // to rank 0: the sender's part of AllGather number seq
 	kindResult            // from rank 0: all parts
 	kindAbort             // rank, code: some rank called Abort
 	kindLost              // rank, text: some rank died or gave up
-	kindBye               // this rank has closed
+	kindBye               // the sender has closed
 	kindGo                // from rank 0: all ranks are there
 	kindRefuse            // from rank 0: text: the job cannot start
-	kindLate              // as kindLost, for want of time; empty to rank 0: this rank's for AllGather number seq is up
-	kindSwap              // to rank 0: this rank's part of an Exchange with rank seq; from rank 0: rank seq's
-	kindAlone             // to rank 0: this rank's time for an Exchange with rank seq is up
+	kindLate              // like kindLost, by timeout; empty, to rank 0: the sender's time for AllGather seq is up
+	kindSwap              // to rank 0: the sender's part of an Exchange with rank seq; from rank 0: rank seq's part
+	kindAlone             // to rank 0: the sender's time for an Exchange with rank seq is up
 	kindEnd
 )
 
@@ -49,7 +49,7 @@ func (f frame) append(b []byte) []byte {
 	return append(b, f.body...)
 }
 
-// readFrame reads one frame. Memory grows with what arrives, not with what a header claims.
+// readFrame reads one frame. It allocates for the bytes that arrive, not for the size that a header claims.
 func readFrame(r io.Reader) (frame, error) {
 	var h [headerSize]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {
@@ -78,7 +78,7 @@ func readFrame(r io.Reader) (frame, error) {
 	return f, nil
 }
 
-// about is the body of kindAbort (x is the code) and kindLost (text is the reason; x is 0).
+// about makes the body of kindAbort (x is the code) and kindLost (text is the reason, x is 0).
 func about(rank, x int, text string) []byte {
 	b := binary.BigEndian.AppendUint32(nil, uint32(rank))
 	b = binary.BigEndian.AppendUint32(b, uint32(int32(x)))
@@ -104,7 +104,7 @@ func (f frame) decode(size int) (cause, error) {
 	return c, nil
 }
 
-// encode is the frame that tells another rank of c.
+// encode makes the frame that tells another rank of c.
 func (c cause) encode() frame {
 	if errors.Is(c.err, fault.ErrAborted) {
 		return frame{kind: kindAbort, body: about(c.peer, c.code, "")}
@@ -134,7 +134,7 @@ func (w *wire) send(f frame) error {
 	return err
 }
 
-// owe makes b, a frame, what goes out before all else.
+// owe makes b, a frame, the next one to go out, before any other.
 func (w *wire) owe(b []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,9 +157,9 @@ func (w *wire) pay() error {
 // notice is how long a rank tries to tell another that the job broke.
 const notice = 2 * time.Second
 
-// sendNotice sends what breaks the job: it does not wait long for a peer that stopped reading, nor behind a send that
-// waits for such a peer.
+// sendNotice sends a frame that breaks the job. It waits at most notice for a peer that has stopped reading, or for
+// another send to such a peer.
 func (w *wire) sendNotice(f frame) {
 	_ = w.SetWriteDeadline(time.Now().Add(notice))
-	_ = w.send(f) // whoever cannot be told finds the connection closed
+	_ = w.send(f) // a peer that it does not reach finds the connection closed
 }

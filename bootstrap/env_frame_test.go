@@ -77,7 +77,7 @@ func TestCause(t *testing.T) {
 	require.LessOrEqual(t, len(about(0, 0, string(make([]byte, 2*maxText)))), maxText)
 }
 
-// A rank that has a result may break the job before the others have theirs: those get it first all the same.
+// A rank that has a result may break the job before the others have theirs: they still get the result first.
 func TestResultComesBeforeWhatFollowsIt(t *testing.T) {
 	here, there := net.Pipe()
 	defer here.Close()
@@ -87,7 +87,7 @@ func TestResultComesBeforeWhatFollowsIt(t *testing.T) {
 	sent := make(chan error, 1)
 	go func() {
 		w.sendNotice(aborted(1, 3).encode())
-		sent <- w.pay() // nothing any more
+		sent <- w.pay() // owes nothing any more
 	}()
 	for _, want := range []byte{kindResult, kindAbort} {
 		f, err := readFrame(there)
@@ -97,7 +97,7 @@ func TestResultComesBeforeWhatFollowsIt(t *testing.T) {
 	require.NoError(t, <-sent)
 }
 
-// FuzzFrame: whatever a connection brings is either refused or comes out as it went in.
+// FuzzFrame checks that any input is either refused or encodes back to the same bytes.
 func FuzzFrame(f *testing.F) {
 	f.Add(frame{kindGather, 1, []byte("part")}.append(nil))
 	f.Add(frame{kindResult, 1, packParts([][]byte{{1}, {2, 3}, nil})}.append(nil))
@@ -125,8 +125,8 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// A rank whose part was the last one that was missing, and which comes while the others are being told that the job
-// broke, must not have a result that they do not get.
+// The last missing part comes while the others are being told that the job broke: its rank must not get a result that
+// the others do not get.
 func TestNoResultAfterFailure(t *testing.T) {
 	r := newRoot(3)
 	var ends [3]net.Conn
@@ -144,7 +144,7 @@ func TestNoResultAfterFailure(t *testing.T) {
 		assert.ErrorIs(t, err, fault.ErrAborted)
 		r.hangUp()
 	})
-	time.Sleep(50 * time.Millisecond) // what must not happen has its time to
+	time.Sleep(50 * time.Millisecond) // time for what must not happen
 	for _, there := range ends[1:] {
 		all.Go(func() {
 			for {

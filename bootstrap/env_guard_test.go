@@ -19,7 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// join2 joins both ranks of a job of two, rank 1 after meanwhile, and leaves again.
+// join2 joins both ranks of a job of two, rank 1 after meanwhile has run, and closes them.
 func join2(t *testing.T, where string, timeout time.Duration, meanwhile func()) {
 	t.Helper()
 	bs, errs := make([]bootstrap.Bootstrap, 2), make([]error, 2)
@@ -43,8 +43,7 @@ func dialled(t *testing.T, where string) net.Conn {
 	return conn
 }
 
-// Connections that say nothing keep nobody out, however many there are, and though each may take as long as the ranks
-// have.
+// Silent connections keep nobody out, however many there are, even though each may last as long as the ranks have time.
 func TestEnvIdleConnections(t *testing.T) {
 	defer bootstrap.HandshakesFor(testkit.Limit)()
 	where := abstract(t)
@@ -56,10 +55,10 @@ func TestEnvIdleConnections(t *testing.T) {
 	})
 }
 
-// strangerVar names where a stranger connects to.
+// strangerVar names the address that a stranger connects to.
 const strangerVar = "BOOTSTRAP_TEST_STRANGER"
 
-// stranger is a process that connects again and again, and is told nothing.
+// stranger is a process that connects again and again, and must be told nothing.
 func stranger() error {
 	for range 100 {
 		conn, err := net.Dial("unix", os.Getenv(strangerVar))
@@ -76,7 +75,7 @@ func stranger() error {
 	return nil
 }
 
-// Another user's connections are closed before anything is said.
+// Another user's connections are closed before rank 0 says anything.
 func TestEnvAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
@@ -92,7 +91,7 @@ func TestEnvAnotherUser(t *testing.T) {
 	})
 }
 
-// A socket that a killed process has left makes room; what is somebody's stays.
+// Rank 0 replaces a socket that a killed process has left, and nothing else at that path.
 func TestEnvStalePath(t *testing.T) {
 	path := t.TempDir() + "/s"
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -113,7 +112,7 @@ func TestEnvStalePath(t *testing.T) {
 	require.FileExists(t, path)
 }
 
-// A rank that comes when rank 0 has given up hears why.
+// A rank that comes after rank 0 has given up hears why.
 func TestEnvComesTooLate(t *testing.T) {
 	defer bootstrap.LingerFor(testkit.Limit)()
 	where := abstract(t)
@@ -122,7 +121,7 @@ func TestEnvComesTooLate(t *testing.T) {
 	for i, r := range []int{0, 1, 1} {
 		wg.Go(func() { _, errs[i] = bootstrap.Join(r, 3, where, secret, testkit.Limit) })
 	}
-	testkit.Eventually(t, func() bool { // both that say they are rank 1 have come, and rank 0 has refused the job
+	testkit.Eventually(t, func() bool { // both processes that claim rank 1 have come, and rank 0 has refused the job
 		conn, err := net.Dial("unix", strings.TrimPrefix(where, "unix:"))
 		if err == nil {
 			conn.Close()
@@ -138,7 +137,7 @@ func TestEnvComesTooLate(t *testing.T) {
 	}
 }
 
-// Rank 0 that has listened, and does not any more, has given up.
+// If rank 0 has listened, and does not any more, it has given up.
 func TestEnvRankZeroGone(t *testing.T) {
 	for _, where := range []string{abstract(t), "unix:" + t.TempDir() + "/s"} {
 		l, err := net.Listen("unix", strings.TrimPrefix(where, "unix:"))

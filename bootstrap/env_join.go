@@ -23,9 +23,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
-// The handshake. Rank 0 greets with its nonce; the other rank answers with what it claims, a nonce of its own, and a
-// MAC over it all under the job's secret; rank 0 proves itself by a MAC over the same in its role. Only then do frames
-// follow. Nobody learns the secret, and a recorded handshake is of no use with other nonces.
+// The handshake. Rank 0 greets with its nonce. The other rank answers with its rank and size, a nonce of its own, and a
+// MAC over all of that under the job's secret. Rank 0 proves itself by a MAC over the same bytes, under its own role.
+// Frames follow only then. Nobody learns the secret, and a recorded handshake is useless because the nonces differ.
 const (
 	magic     = "ubcoll-2" // the digit is the wire version
 	nonceSize = 32
@@ -34,11 +34,11 @@ const (
 	maxHandshakes = 64 // at a time
 )
 
-// handshakeTimeout is how long one handshake may take. A variable for tests.
+// handshakeTimeout is how long one handshake may take. Tests change it.
 var handshakeTimeout = 5 * time.Second
 
-// alive has a connection fail some 4 s after the other side's host has died. One of which much is unread, since its process
-// is stopped, lasts: so there is no limit (TCP_USER_TIMEOUT) for what was sent.
+// alive makes a connection fail about 4 s after the other side's host has died. There is no such limit for sent data
+// (TCP_USER_TIMEOUT), because a stopped process leaves data unread, and its connection must last.
 var alive = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3}
 
 type greeting struct {
@@ -60,8 +60,8 @@ func (c config) mac(role string, g greeting, a answer) []byte {
 	return h.Sum(nil)
 }
 
-// greet is rank 0's side. It calls proved when the visitor has proved who it is, before the visitor is told. The error
-// says what was wrong with it.
+// greet is rank 0's side of the handshake. It calls proved when the visitor has proved its identity, before it tells
+// the visitor. The error says what was wrong with the visitor.
 func (c config) greet(conn net.Conn, proved func()) (answer, error) {
 	var a answer
 	g := greeting{Magic: [len(magic)]byte([]byte(magic))}
@@ -80,7 +80,7 @@ func (c config) greet(conn net.Conn, proved func()) (answer, error) {
 		return a, err
 	}
 	if !hmac.Equal(theirs[:], c.mac("rank", g, a)) {
-		_, _ = conn.Write(make([]byte, macSize)) // proves nothing, which says it
+		_, _ = conn.Write(make([]byte, macSize)) // a false proof tells the visitor that its secret is wrong
 		return a, fmt.Errorf("a process that says it is rank %d has another %s: %w",
 			a.Rank, env.Secret.Name, fault.ErrMismatch)
 	}
@@ -89,7 +89,7 @@ func (c config) greet(conn net.Conn, proved func()) (answer, error) {
 	return a, err
 }
 
-// introduce is the other side.
+// introduce is the other rank's side of the handshake.
 func (c config) introduce(conn net.Conn) error {
 	var g greeting
 	if err := binary.Read(conn, binary.BigEndian, &g); err != nil {
@@ -116,7 +116,7 @@ func (c config) introduce(conn net.Conn) error {
 	return nil
 }
 
-// visitor is what came of one connection to rank 0. conn is nil if it could not be taken.
+// visitor is the outcome of one connection to rank 0. conn is nil if it could not be accepted.
 type visitor struct {
 	conn net.Conn
 	answer
@@ -129,7 +129,7 @@ func (v visitor) hangUp() {
 	}
 }
 
-// host is rank 0's join: it listens until all others are there, then lets all go.
+// host is rank 0's join: it listens until all others are there, and then starts the job on all of them.
 func (c config) host(ctx context.Context) (Bootstrap, error) {
 	r := newRoot(c.size)
 	r.key = c.key()
@@ -158,10 +158,11 @@ func (c config) host(ctx context.Context) (Bootstrap, error) {
 	return r, nil
 }
 
-// linger is how long rank 0 tells those who come after it has given up why the job could not start. A variable for tests.
+// linger is how long rank 0, after it has given up, still tells ranks that come why the job could not start. Tests
+// change it.
 var linger = notice
 
-// turnAway tells the ranks that have not come yet, if they come soon, why the job could not start.
+// turnAway tells ranks that have not come yet why the job could not start, if they come within linger.
 func (r *root) turnAway(visitors <-chan visitor, why error) {
 	coming := map[int]bool{}
 	for rank := 1; rank < r.size; rank++ {
@@ -184,8 +185,7 @@ func (r *root) turnAway(visitors <-chan visitor, why error) {
 	}
 }
 
-// listen makes rank 0's socket. One at a path that nobody listens on any more, as a process leaves it that was killed,
-// makes room.
+// listen makes rank 0's socket. At a path it replaces a socket that a killed process has left and nobody listens on.
 func (c config) listen(ctx context.Context) (net.Listener, error) {
 	l, err := (&net.ListenConfig{KeepAliveConfig: alive}).Listen(ctx, c.network, c.addr)
 	if errors.Is(err, syscall.EADDRINUSE) && c.network == "unix" && c.addr[0] == '/' && c.removeStale(ctx) {
@@ -194,8 +194,8 @@ func (c config) listen(ctx context.Context) (net.Listener, error) {
 	return l, err
 }
 
-// removeStale removes the socket at the rendezvous if nobody listens on it and this user may. It is moved away first: if
-// it is another one by then, that goes back.
+// removeStale removes the socket at the rendezvous if nobody listens on it and this user may remove it. It first moves
+// the socket aside; if that turns out to be another one by then, it moves it back.
 func (c config) removeStale(ctx context.Context) bool {
 	found, err := os.Lstat(c.addr)
 	if err != nil || found.Mode().Type() != os.ModeSocket {
@@ -214,29 +214,29 @@ func (c config) removeStale(ctx context.Context) bool {
 	}
 	moved, err := os.Lstat(aside)
 	if err != nil || !os.SameFile(found, moved) {
-		_ = os.Link(aside, c.addr) // does not replace what may be there by now
+		_ = os.Link(aside, c.addr) // does not replace a socket that is there by now
 		_ = os.Remove(aside)
 		return false
 	}
 	return os.Remove(aside) == nil
 }
 
-// stranger reports whether conn, over a Unix socket, comes from another user, who has no business here.
+// stranger returns an error if conn, over a Unix socket, comes from another user.
 func (c config) stranger(conn net.Conn) error {
 	u, ok := conn.(*net.UnixConn)
 	if !ok {
 		return nil
 	}
 	err := shm.SameUser(u)
-	if errors.Is(err, fault.ErrNotSupported) { // the secret has to do, as over TCP
+	if errors.Is(err, fault.ErrNotSupported) { // the secret must suffice, as over TCP
 		return nil
 	}
 	return err
 }
 
-// handshakes are the connections that rank 0 shakes hands on, the oldest first. When there are too many the oldest is
-// dropped: whoever means it is done within a moment, or comes again, and whoever says nothing keeps nobody out. Who has
-// proved who it is is none of them any more: from then on it does not come again.
+// handshakes are the connections whose handshake is under way, the oldest first. If there are too many, the oldest is
+// dropped: an honest visitor finishes quickly or comes again, and a silent one keeps nobody out. A visitor that has
+// proved its identity is removed from the list, because from then on it would not come again.
 type handshakes struct {
 	mu    sync.Mutex
 	conns []net.Conn
@@ -258,7 +258,7 @@ func (s *handshakes) remove(conn net.Conn) {
 	s.conns = slices.DeleteFunc(s.conns, func(c net.Conn) bool { return c == conn })
 }
 
-// accept shakes hands with whoever connects until l closes; when ctx ends, it drops those who are at it.
+// accept shakes hands with each visitor until l closes. When ctx ends, it drops the handshakes under way.
 func (c config) accept(ctx context.Context, l net.Listener, visitors chan<- visitor) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -268,7 +268,7 @@ func (c config) accept(ctx context.Context, l net.Listener, visitors chan<- visi
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // out of descriptors, or the visitor left: neither is for good
+		if err != nil { // out of descriptors, or the visitor left: both are temporary
 			select {
 			case visitors <- visitor{err: cannotAccept(err)}:
 			case <-ctx.Done():
@@ -299,7 +299,7 @@ func (c config) accept(ctx context.Context, l net.Listener, visitors chan<- visi
 	}
 }
 
-// cannotAccept is err, of Accept, with what to do about it.
+// cannotAccept adds to err, an error of Accept, what the user can do about it.
 func cannotAccept(err error) error {
 	if errors.Is(err, syscall.EMFILE) {
 		return fmt.Errorf("rank 0 needs a descriptor for each process of the job, and has none left (raise `ulimit -n`): %w", err)
@@ -307,8 +307,8 @@ func cannotAccept(err error) error {
 	return fmt.Errorf("rank 0 could not take a connection: %w", err)
 }
 
-// gather takes visitors in until all ranks are there. Only an authenticated visitor can fail the job; anything else
-// that connects is sent away, and mentioned if the job never completes, as is at, where rank 0 listens.
+// gather takes visitors in until all ranks are there. Only an authenticated visitor can fail the job. Anything else
+// that connects is sent away, and mentioned in the error if the job never completes; so is at, where rank 0 listens.
 func (r *root) gather(ctx context.Context, c config, at string, visitors <-chan visitor) error {
 	var odd error
 	for n := 1; n < c.size; n++ {
@@ -364,7 +364,7 @@ func (r *root) admit(c config, v visitor) error {
 	return nil
 }
 
-// refusal tells a rank that the job cannot start; its sequence number carries which sentinel it is.
+// refusal tells a rank that the job cannot start; its sequence number says which sentinel err wraps.
 func refusal(err error) frame {
 	f := frame{kind: kindRefuse, body: []byte(err.Error())}
 	if errors.Is(err, fault.ErrTimeout) {
@@ -381,7 +381,7 @@ func (f frame) refused() error {
 	return &told{string(f.body), fault.ErrMismatch}
 }
 
-// told is an error in rank 0's words, which already name the sentinel.
+// told is an error in rank 0's words, which already contain the sentinel's text.
 type told struct {
 	text string
 	err  error
@@ -390,7 +390,7 @@ type told struct {
 func (e *told) Error() string { return "rank 0 says: " + e.text }
 func (e *told) Unwrap() error { return e.err }
 
-// name is the host name in the rendezvous, "" if that has an address.
+// name is the host name in the rendezvous, or "" if the rendezvous has an address.
 func (c config) name() string {
 	host, _, _ := net.SplitHostPort(c.addr)
 	if _, err := netip.ParseAddr(host); err == nil {
@@ -399,8 +399,8 @@ func (c config) name() string {
 	return host
 }
 
-// hint is what to do where other hosts do not reach at, an address of the rendezvous, since it is loopback. Debian has a
-// host's own name resolve to such a one.
+// hint says what to do if other hosts cannot reach at, an address of the rendezvous, because it is loopback. On Debian
+// a host's own name resolves to loopback.
 func (c config) hint(at string) string {
 	a, err := netip.ParseAddrPort(at)
 	if err != nil || !a.Addr().Unmap().IsLoopback() {
@@ -413,8 +413,8 @@ func (c config) hint(at string) string {
 	return fmt.Sprintf(" (%s: if there are other hosts, give rank 0's address in %s)", what, env.Rendezvous.Name)
 }
 
-// attempts are the addresses that one attempt to connect tried: several if a name has several, and at the same time if
-// it has some of IPv4 and some of IPv6.
+// attempts are the addresses that one attempt to connect tried: there are several if a name has several. Dial tries
+// IPv4 and IPv6 at the same time.
 type attempts struct {
 	mu  sync.Mutex
 	all []string
@@ -434,7 +434,7 @@ func (a *attempts) list() []string {
 	return slices.Clone(a.all)
 }
 
-// unheard is the error of a rank that found no rank 0 at the addresses tried; err is that of the last attempt.
+// unheard is the error of a rank that found no rank 0 at the addresses tried; err is the last attempt's.
 func (c config) unheard(tried []string, err error) error {
 	where := ""
 	if c.network == "tcp" && len(tried) > 0 {
@@ -447,11 +447,11 @@ func (c config) unheard(tried []string, err error) error {
 	return fmt.Errorf("rank 0 does not listen%s (%v): %w", where, err, fault.ErrTimeout)
 }
 
-// dial is the join of every rank but 0. It retries until rank 0 listens and has heard it out; once rank 0 has listened, it
-// must go on doing so.
+// dial is the join of every other rank. It retries until rank 0 listens and completes the handshake. If rank 0 stops
+// listening after that, it has given up.
 func (c config) dial(ctx context.Context) (Bootstrap, error) {
 	met := false
-	var last error // of an attempt that was not cut short, if there was one
+	var last error // of the last attempt that ctx did not cut short, if there was one
 	var tried []string
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		var now attempts
@@ -480,10 +480,10 @@ func (c config) dial(ctx context.Context) (Bootstrap, error) {
 	}
 }
 
-// errHungUp is the end of a connection before both sides have proved who they are.
+// errHungUp means that a connection ended before both sides had proved their identity.
 var errHungUp = errors.New("it hung up during the handshake")
 
-// enter joins over conn, and takes it over.
+// enter joins the job over conn, and takes conn over.
 func (c config) enter(ctx context.Context, conn net.Conn) (Bootstrap, error) {
 	if err := c.stranger(conn); err != nil {
 		conn.Close()

@@ -11,7 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
-// leaf is every other rank of an Env job: it has one connection, to rank 0.
+// leaf is any rank of an Env job except rank 0. It has one connection, to rank 0.
 type leaf struct {
 	rank, size int
 	key        []byte
@@ -20,9 +20,9 @@ type leaf struct {
 	swaps      swaps
 	wg         sync.WaitGroup // its reader
 
-	broken  chan struct{} // closed once failure is set and told
+	broken  chan struct{} // closed once failure is set and, if this rank is the cause, rank 0 is told
 	results chan []byte
-	seq     uint32 // of the present AllGather; its caller's
+	seq     uint32 // of the current AllGather; owned by its caller
 
 	mu      sync.Mutex
 	failure *cause
@@ -45,7 +45,7 @@ func newLeaf(rank, size int, key []byte, conn net.Conn) *leaf {
 func (l *leaf) Rank() int { return l.rank }
 func (l *leaf) Size() int { return l.size }
 
-// read takes what rank 0 sends until the connection ends.
+// read handles rank 0's frames until the connection ends.
 func (l *leaf) read() {
 	for seq := uint32(0); ; {
 		f, err := readFrame(&l.wire)
@@ -59,7 +59,7 @@ func (l *leaf) read() {
 	}
 }
 
-// take handles one frame; an error ends the connection. seq is the result that comes next.
+// take handles one frame; an error ends the connection. seq is the number of the next result.
 func (l *leaf) take(f frame, seq *uint32) error {
 	switch f.kind {
 	case kindResult:
@@ -89,8 +89,8 @@ func (l *leaf) take(f frame, seq *uint32) error {
 	return fmt.Errorf("it sent a frame of kind %d: %w", f.kind, fault.ErrMismatch)
 }
 
-// fail breaks the job for this rank; the first cause stays. If this rank is the cause, rank 0 is told before calls on
-// this rank return, since its process may exit next.
+// fail breaks the job for this rank; the first cause stays. If this rank is the cause, rank 0 is told before this
+// rank's calls return, because its process may exit next.
 func (l *leaf) fail(c cause) {
 	l.mu.Lock()
 	if l.closing {
@@ -117,7 +117,7 @@ func (l *leaf) reason() error {
 	return l.failure.on(l.rank)
 }
 
-// check is why mine cannot be sent, or nil.
+// check returns why mine cannot be sent, or nil.
 func (l *leaf) check(mine []byte) error {
 	select {
 	case <-l.broken:
@@ -146,7 +146,7 @@ func (l *leaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	l.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { l.late(reason.Ended(ctx), frame{kind: kindLate, seq: l.seq}) }) // also ends a send that rank 0 does not read
 	defer stop()
-	// Where this fails, the reader knows why: rank 0 may have told what broke the job before it went.
+	// If this fails, the reader learns why: rank 0 may have told what broke the job before it went.
 	_ = l.wire.send(frame{kindGather, l.seq, mine})
 	var body []byte
 	select {
@@ -171,19 +171,19 @@ func (l *leaf) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	}
 	all := make([][]byte, len(parts))
 	for i, p := range parts {
-		all[i] = append([]byte{}, p...) // memory of its own: a kept part does not keep the others
+		all[i] = append([]byte{}, p...) // a copy: keeping one part must not keep the whole message
 	}
 	return all, nil
 }
 
-// giveUp is this rank's error; the others learn that it left.
+// giveUp returns this rank's error and tells the others that this rank left.
 func (l *leaf) giveUp(why error) error {
 	l.fail(gaveUp(l.rank, why))
 	return &fault.Error{Op: "bootstrap", Rank: l.rank, Peer: -1, Err: why}
 }
 
-// late ends a call whose context has ended. Who is missing when a deadline passes, rank 0 knows, whom f asks; if that
-// says nothing, it is what is missing.
+// late ends a call whose context has ended. After a deadline, f asks rank 0, which knows who is missing; if rank 0 does
+// not answer, rank 0 itself is missing.
 func (l *leaf) late(why error, f frame) {
 	if !reason.Late(why) {
 		l.fail(gaveUp(l.rank, why))
@@ -197,7 +197,7 @@ func (l *leaf) late(why error, f frame) {
 	}
 }
 
-// tooLate is the error of a call whose context has ended, about the rank that rank 0 has named.
+// tooLate is the error of a call whose context has ended; it names the rank that rank 0 has named.
 func (l *leaf) tooLate(why error) error {
 	l.mu.Lock()
 	c := *l.failure

@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
-// root is rank 0 of an Env job: it has a connection to every other rank, puts the parts of an AllGather together, and
+// root is rank 0 of an Env job. It has a connection to every other rank, puts the parts of an AllGather together, and
 // passes on what breaks the job.
 type root struct {
 	size  int
@@ -21,20 +21,20 @@ type root struct {
 	wg    sync.WaitGroup // its readers
 	swaps swaps
 
-	started chan struct{} // closed once all ranks have been let go
-	broken  chan struct{} // closed once failure is set and told
-	full    chan struct{} // holds a value when all parts of the present AllGather are there
+	started chan struct{} // closed once the job has been started on all ranks
+	broken  chan struct{} // closed once failure is set and the others are told
+	full    chan struct{} // holds a value when all parts of the current AllGather are there
 	allLeft chan struct{} // closed once every other rank has said goodbye
 
 	mu      sync.Mutex
 	wires   []*wire // by rank; nil for 0
 	failure *cause
-	seq     uint32   // of the present AllGather
+	seq     uint32   // of the current AllGather
 	parts   [][]byte // nil where a rank has yet to send
 	n       int
 	left    []bool // by rank; [0] once Close has begun
 	nleft   int
-	ahead   map[[2]int]int // by pairs, the lower rank first: how many parts that has sent more than the other
+	ahead   map[[2]int]int // by pair, lower rank first: parts sent by the lower rank minus parts sent by the higher
 }
 
 func newRoot(size int) *root {
@@ -63,7 +63,8 @@ func (r *root) letGo() {
 	close(r.started)
 }
 
-// refuse ends a job that could not start. Whoever hears of it and hangs up must not pass for the reason.
+// refuse ends a job that could not start. It sets failure first, so that a rank that hears of it and hangs up does not
+// become the reason.
 func (r *root) refuse(why error) {
 	r.mu.Lock()
 	first := r.failure == nil
@@ -88,7 +89,7 @@ func (r *root) hangUp() {
 	r.wg.Wait()
 }
 
-// read takes what one rank sends until its connection ends.
+// read handles one rank's frames until its connection ends.
 func (r *root) read(rank int) {
 	for {
 		f, err := readFrame(r.wires[rank])
@@ -108,7 +109,7 @@ func (r *root) read(rank int) {
 	}
 }
 
-// lostText says in which way a connection ended.
+// lostText says how a connection ended.
 func lostText(err error) string {
 	if errors.Is(err, io.EOF) {
 		return "ended without closing its bootstrap"
@@ -125,7 +126,7 @@ func (r *root) take(rank int, f frame) error {
 		r.leave(rank)
 		return io.EOF
 	case kindSwap:
-		select { // nothing comes to a rank before it has been let go, however early others were
+		select { // relay nothing before the job has started on all ranks
 		case <-r.started:
 		case <-r.broken:
 		}
@@ -141,7 +142,7 @@ func (r *root) take(rank int, f frame) error {
 			r.late(rank, f.seq)
 			return nil
 		}
-		fallthrough // it gave up by itself
+		fallthrough // the sender gave up by itself
 	case kindAbort, kindLost:
 		c, err := f.decode(r.size)
 		if err != nil {
@@ -156,7 +157,7 @@ func (r *root) take(rank int, f frame) error {
 	return fmt.Errorf("it sent a frame of kind %d: %w", f.kind, fault.ErrMismatch)
 }
 
-// late ends the job since rank's time for AllGather number seq was up.
+// late ends the job: rank's time for AllGather number seq was up.
 func (r *root) late(rank int, seq uint32) {
 	missing := r.missing()
 	r.mu.Lock()
@@ -169,7 +170,8 @@ func (r *root) late(rank int, seq uint32) {
 	}
 }
 
-// place puts one rank's part into the present AllGather. Somebody who has left makes that impossible: the job breaks.
+// place puts one rank's part into the current AllGather. If some rank has left, the AllGather cannot complete, and the
+// job breaks.
 func (r *root) place(rank int, seq uint32, part []byte) error {
 	r.mu.Lock()
 	if r.failure != nil { // the others are being told: this rank must not go on without them
@@ -196,7 +198,7 @@ func (r *root) place(rank int, seq uint32, part []byte) error {
 	return nil
 }
 
-// firstLeft is a rank that has closed, or -1. The caller holds mu.
+// firstLeft is the first rank that has closed, or -1. The caller holds mu.
 func (r *root) firstLeft() int {
 	for rank, left := range r.left {
 		if left {
@@ -222,8 +224,8 @@ func (r *root) leave(rank int) {
 	}
 }
 
-// fail breaks the job and tells all other ranks; the first cause stays. Only when they have been told do calls on this
-// rank return, since its process may exit next.
+// fail breaks the job and tells all other ranks; the first cause stays. This rank's calls return only after the others
+// have been told, because its process may exit next.
 func (r *root) fail(c cause) {
 	r.mu.Lock()
 	first := r.failure == nil
@@ -234,7 +236,7 @@ func (r *root) fail(c cause) {
 	if first {
 		but := c.peer
 		if errors.Is(c.err, fault.ErrTimeout) {
-			but = -1 // it lives, and may come yet
+			but = -1 // c.peer lives, and must be told too
 		}
 		r.notify(but, c.encode())
 		close(r.broken)
@@ -248,7 +250,7 @@ func (r *root) reason() error {
 	return r.failure.on(0)
 }
 
-// notify tells every rank but one, which is dead or knows.
+// notify sends f to every rank except but, which is dead or knows already.
 func (r *root) notify(but int, f frame) {
 	r.mu.Lock()
 	var told sync.WaitGroup
@@ -261,7 +263,7 @@ func (r *root) notify(but int, f frame) {
 	told.Wait()
 }
 
-// toAll sends something to every other rank at once and gives the errors by rank.
+// toAll calls send for every other rank, all at once, and returns the errors by rank.
 func (r *root) toAll(send func(w *wire) error) map[int]error {
 	var mu sync.Mutex
 	var told sync.WaitGroup
@@ -307,7 +309,7 @@ func (r *root) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A rank that reads slowly holds this up; one that does not read at all is for ctx to end.
+	// A rank that reads slowly delays this; if a rank does not read at all, the end of ctx ends it.
 	stop := context.AfterFunc(ctx, func() { r.fail(gaveUp(0, reason.Ended(ctx))) })
 	defer stop()
 	for rank, err := range r.toAll((*wire).pay) {
@@ -320,9 +322,9 @@ func (r *root) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	return all, nil
 }
 
-// result ends AllGather number seq, whose parts are all there, and owes them to the others: all ranks have it, or none,
-// if the job has broken. A rank that has it may break the job at once: the others get it all the same, and before they
-// hear of that.
+// result ends AllGather number seq, whose parts are all there, and owes the result to the others. Either all ranks get
+// it or, if the job has broken before, none does. A rank that has it may break the job at once: the others still get
+// the result, before they hear of the break.
 func (r *root) result(seq uint32) ([][]byte, error) {
 	r.mu.Lock()
 	if r.failure != nil {
@@ -345,13 +347,13 @@ func (r *root) result(seq uint32) ([][]byte, error) {
 	b := frame{kindResult, seq, packParts(all)}.append(nil)
 	for _, w := range r.wires {
 		if w != nil {
-			w.owe(b) // nothing is being written: what breaks the job comes after failure
+			w.owe(b) // no other write is under way: notices are sent only after failure is set
 		}
 	}
 	return all, nil
 }
 
-// check is what has to hold before a part is sent.
+// check returns why mine cannot be sent, or nil.
 func (r *root) check(ctx context.Context, mine []byte) error {
 	select {
 	case <-r.broken:
@@ -367,7 +369,7 @@ func (r *root) check(ctx context.Context, mine []byte) error {
 	return nil
 }
 
-// giveUp is this rank's error; the others learn that it left.
+// giveUp returns this rank's error and tells the others that this rank left.
 func (r *root) giveUp(why error) error {
 	missing := r.missing()
 	if len(missing) == 0 || missing[0] == 0 {
@@ -381,7 +383,7 @@ func (r *root) giveUp(why error) error {
 	return waitingFor(missing, 0, why)
 }
 
-// missing are the ranks that have not come to the present AllGather, if any has.
+// missing are the ranks that have not come to the current AllGather; none if nobody has come.
 func (r *root) missing() (ranks []int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -404,7 +406,7 @@ func (r *root) Close() error {
 	if r.size == 1 {
 		return nil
 	}
-	// The others hear of an abort or a loss through this rank only, so it stays until the last one leaves.
+	// The others hear of an abort or a loss only through this rank, so it stays until the last one leaves.
 	select {
 	case <-r.broken:
 		return nil
@@ -415,7 +417,7 @@ func (r *root) Close() error {
 		return nil
 	case <-r.broken:
 		r.mu.Lock()
-		mine := r.failure.peer == 0 // another rank wants an AllGather that cannot be: its error, not ours
+		mine := r.failure.peer == 0 // another rank calls an AllGather after this Close: the error is that rank's
 		r.mu.Unlock()
 		if mine {
 			return nil

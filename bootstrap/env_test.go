@@ -21,8 +21,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// freePort is a port that nobody listens on, on an address of the loopback network that no other test takes, so that
-// nobody will.
+// freePort is a port that nobody listens on, at a random loopback address that no other test is likely to use.
 func freePort(t *testing.T) string {
 	t.Helper()
 	host := fmt.Sprintf("127.%d.%d.%d", mrand.IntN(256), mrand.IntN(256), 1+mrand.IntN(254))
@@ -97,13 +96,13 @@ type joiner struct {
 	secret     string
 }
 
-// TestEnvJoinFails: whatever keeps a job from starting is an error on every rank that came.
+// TestEnvJoinFails: whatever prevents a job from starting is an error on every rank that came.
 func TestEnvJoinFails(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		ranks   []joiner
 		want    error
-		texts   []string // of each rank's error, "" for no error expected to be checked
+		texts   []string // parts of each rank's error; "" is not checked
 		timeout time.Duration
 	}{
 		{"duplicate rank", []joiner{{0, 3, secret}, {1, 3, secret}, {1, 3, secret}}, fault.ErrMismatch,
@@ -155,7 +154,7 @@ func TestEnvWrongSecret(t *testing.T) {
 	require.NoError(t, together(bs, bootstrap.Bootstrap.Close))
 }
 
-// What connects and talks nonsense, or nothing, is dropped.
+// Connections that send nonsense, or nothing, are dropped.
 func TestEnvStrangers(t *testing.T) {
 	where := freePort(t)
 	bs := make([]bootstrap.Bootstrap, 2)
@@ -186,7 +185,7 @@ func TestEnvStrangers(t *testing.T) {
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
-// A path rendezvous is gone from the disk once all are there.
+// The socket of a path rendezvous is removed once all ranks are there.
 func TestEnvPathIsRemoved(t *testing.T) {
 	path := t.TempDir() + "/rendezvous"
 	bs := joinAll(t, 2, "unix:"+path)
@@ -213,7 +212,7 @@ func TestEnvLimit(t *testing.T) {
 	}
 }
 
-// Abort is told to ranks that are not in a call; their next call says so, long after too.
+// Ranks that are not in a call hear of an Abort in their next call, even long after.
 func TestEnvAbortIsHeardLater(t *testing.T) {
 	bs := joinAll(t, 4, abstract(t))
 	bs[2].Abort(5)

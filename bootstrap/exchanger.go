@@ -7,33 +7,34 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// Exchanger is what a [Bootstrap] can have beside its methods: bytes to and from one rank, in which no other takes part.
-// With it ranks on several hosts can tell each other where they are, a pair at a time, in as many steps as the logarithm
-// of the hosts, and nobody need hear from everybody. It is optional; where a bootstrap has none, AllGather has to do, which
-// brings every rank what all ranks tell: some 10 MB in a job of 4095 ranks, and 40 GB in all.
+// Exchanger is an optional interface of a [Bootstrap]: it exchanges bytes between two ranks, without the others. With
+// it, ranks on several hosts can tell each other their addresses in pairs, in a number of steps logarithmic in the
+// hosts, and no rank hears from all. Without it the library uses AllGather, which brings every rank what all ranks
+// tell: some 10 MB for each rank in a job of 4095 ranks, and 40 GB in all.
 //
-// [MPI], [Env] and [Local] have it. [Gompi] has not, since all it may do on the program's communicator is collective, nor
-// has [PerProcess].
+// [MPI], [Env] and [Local] implement it. [Gompi] does not, because it may only call collectives on the program's
+// communicator. Neither does [PerProcess].
 type Exchanger interface {
-	// Exchange gives mine to peer, and returns what peer passed. Both of the two call it, each with the other's rank; no
-	// other rank need. It blocks until peer has called it or ctx ends. The lengths may differ; nil and empty are allowed
-	// and arrive with length 0. 1 MiB is always possible; what is more than a kind can carry is ErrLimit. mine is only
-	// read, and not kept after the return; the result belongs to the caller.
+	// Exchange gives mine to peer, and returns what peer passed. Both ranks call it, each with the other's rank; no
+	// other rank needs to. It blocks until peer has called it or ctx ends. The lengths may differ; nil and empty are
+	// allowed, and arrive with length 0. Every kind carries 1 MiB; more than a kind can carry is ErrLimit. Exchange
+	// only reads mine and does not keep it; the result belongs to the caller.
 	//
-	// A rank makes one call at a time, of AllGather or of Exchange: a second one meanwhile, or a Close, is ErrBusy. A pair's
-	// exchanges are matched in the order in which each of the two makes them, which is the same in both, their AllGathers
-	// included. Nothing is given in advance: where the ranks wait for each other in a circle (0 for 1, 1 for 2, 2 for 0),
-	// all wait until a ctx ends. A peer that is no rank, or this one, is ErrArgument, and nothing has happened.
+	// A rank makes one call at a time, of AllGather or of Exchange: a second one meanwhile, or a Close, is ErrBusy. The
+	// exchanges of a pair match in the order in which the two ranks make them, which must be the same on both, their
+	// AllGathers included. Nothing is sent ahead: if ranks wait for each other in a circle (0 for 1, 1 for 2, 2 for 0),
+	// all wait until a ctx ends. If peer is this rank or no rank, Exchange returns ErrArgument and has done nothing.
 	//
-	// Any other error breaks the bootstrap for this rank, as one of AllGather does, and means the same: ErrAborted when a
-	// rank called Abort, ErrPeerLost when peer or another rank died, closed or gave up, ErrTimeout when another rank's ctx
-	// passed its deadline, the context's error when this one's ctx ended (its cause, if that is ErrTimeout). All name the
-	// rank that it is about as a *fault.Error's Peer: peer, if it did not come in time. The bytes may have reached peer all
-	// the same, whose call has succeeded then: what both must have comes with another exchange.
+	// Any other error breaks the bootstrap for this rank, as an error of AllGather does, and means the same: ErrAborted
+	// if a rank called Abort; ErrPeerLost if peer or another rank died, closed or gave up; ErrTimeout if another rank's
+	// ctx passed its deadline; the context's error if this rank's ctx ended (or its cause, if that is ErrTimeout).
+	// Every error is a *fault.Error whose Peer is the rank that it is about: peer, if it did not come in time. After an
+	// error the bytes may still have reached peer, whose call then succeeded. To be sure that both have them, use
+	// another exchange.
 	Exchange(ctx context.Context, peer int, mine []byte) ([]byte, error)
 }
 
-// checkPeer is why b cannot exchange with peer, or nil.
+// checkPeer returns why b cannot exchange with peer, or nil.
 func checkPeer(b Bootstrap, peer int) error {
 	if peer < 0 || peer >= b.Size() || peer == b.Rank() {
 		return fmt.Errorf("bootstrap: rank %d of %d cannot exchange with rank %d: %w", b.Rank(), b.Size(), peer, fault.ErrArgument)

@@ -11,10 +11,10 @@ func Join(rank, size int, where, secret string, timeout time.Duration) (Bootstra
 	return config{rank, size, network, addr, []byte(secret)}.join(timeout)
 }
 
-// LingerFor sets how long rank 0 stays after it has given up, and returns what restores it.
+// LingerFor sets how long rank 0 stays after it has given up, and returns a function that restores it.
 func LingerFor(d time.Duration) (restore func()) { return set(&linger, d) }
 
-// HandshakesFor sets how long a handshake may take, and returns what restores it.
+// HandshakesFor sets how long a handshake may take, and returns a function that restores it.
 func HandshakesFor(d time.Duration) (restore func()) { return set(&handshakeTimeout, d) }
 
 func set(v *time.Duration, d time.Duration) (restore func()) {

@@ -12,18 +12,19 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// Gompi takes a communicator of a program that runs MPI itself as the job. It is local and does not block. The program
-// keeps MPI: Gompi and what it returns never start or finalize it, and touch no other communicator. Signal handlers
-// that MPI installed without SA_ONSTACK are re-installed with it, as [MPI] does.
+// Gompi uses a communicator of a program that runs MPI itself as the job. It is local and does not block. The program
+// keeps MPI: neither Gompi nor its result starts or finalizes it, or touches another communicator. Signal handlers that
+// MPI installed without SA_ONSTACK are re-installed with it, as in [MPI].
 //
-// All MPI calls happen on the goroutine that calls AllGather or Abort, so that the program's own rule about threads
-// holds, and are collectives on c: no receive that the program has posted, wildcard or not, can match them. While an
+// All MPI calls happen on the goroutine that calls AllGather or Abort, so that the program's own threading rule holds.
+// All are collectives on c, so no receive that the program has posted, wildcard or not, can match them. While an
 // AllGather runs, the program must make no collective on c of its own. gompi can only wait without a limit: an
-// AllGather looks at its context before each exchange, not within. There is no [Exchanger]: messages between two ranks
-// could match a receive of the program. Close leaves c as it is and does not wait. Abort is MPI_Abort on c.
+// AllGather looks at its context before each exchange, not during one. There is no [Exchanger], because messages
+// between two ranks could match a receive of the program. Close leaves c as it is and does not wait. Abort is MPI_Abort
+// on c.
 //
-// A nil c and MPI not started are ErrArgument. A process that is no member of c must not call Gompi: gompi cannot tell,
-// and MPI ends the job at the first call.
+// ErrArgument for a nil c, and before MPI is started. A process that is no member of c must not call Gompi: gompi
+// cannot tell, and MPI ends the job at the first call.
 func Gompi(c *gompi.Communicator) (Bootstrap, error) {
 	if c == nil {
 		return nil, fmt.Errorf("bootstrap: nil communicator: %w", fault.ErrArgument)
@@ -35,7 +36,7 @@ func Gompi(c *gompi.Communicator) (Bootstrap, error) {
 	return &guest{c: c, rank: c.Rank(), size: c.Size()}, nil
 }
 
-// guest is this process in a communicator of the program.
+// guest is this process as a rank of a communicator of the program.
 type guest struct {
 	c          *gompi.Communicator
 	rank, size int
@@ -77,8 +78,8 @@ func (g *guest) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	return parts, nil
 }
 
-// or combines what the ranks pass, bit by bit: gompi has no all-gather, and where all but one rank have zeros this is
-// one. b is not empty.
+// or combines the ranks' bytes by bitwise or. gompi has no all-gather, and this is one where every byte is zero on all
+// ranks but one. b is not empty.
 func (g *guest) or(ctx context.Context, b []byte) ([]byte, error) {
 	err := ctx.Err()
 	all := make([]byte, len(b))

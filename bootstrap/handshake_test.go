@@ -16,7 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// queue is a listener whose visitors a test makes.
+// queue is a listener whose visitors come from the test.
 type queue struct {
 	net.Listener
 	conns  chan net.Conn
@@ -35,7 +35,7 @@ func (q *queue) Accept() (net.Conn, error) {
 	}
 }
 
-// proving has something happen before the second write, which is rank 0's proof.
+// proving calls a function before the second write, which is rank 0's proof.
 type proving struct {
 	net.Conn
 	writes    int
@@ -49,7 +49,8 @@ func (p *proving) Write(b []byte) (int, error) {
 	return p.Conn.Write(b)
 }
 
-// A rank that has proved who it is is not dropped any more, however many come while it is told so: it would not try again.
+// A rank that has proved its identity is not dropped, however many others come before it hears so: it would not try
+// again.
 func TestProvedIsNotDropped(t *testing.T) {
 	defer testkit.NoLeaks(t)()
 	c := config{rank: 1, size: 2, secret: []byte("0123456789abcdef-test")}
@@ -71,7 +72,7 @@ func TestProvedIsNotDropped(t *testing.T) {
 	told := make(chan error, 1)
 	go func() { told <- c.introduce(mine) }()
 	q.conns <- &proving{theirs, 0, func() {
-		for range maxHandshakes + 1 { // the last one is taken when the others have been noted
+		for range maxHandshakes + 1 { // when the last one is accepted, the others have been noted
 			silent, conn := net.Pipe()
 			t.Cleanup(func() { silent.Close() })
 			q.conns <- conn
@@ -79,7 +80,7 @@ func TestProvedIsNotDropped(t *testing.T) {
 	}}
 	for v := range visitors {
 		if v.err != nil && v.Rank == 0 {
-			continue // one that was silent
+			continue // a silent visitor
 		}
 		require.NoError(t, v.err)
 		require.Equal(t, uint32(1), v.Rank)
@@ -88,7 +89,7 @@ func TestProvedIsNotDropped(t *testing.T) {
 	require.NoError(t, <-told)
 }
 
-// A connection that rank 0 could not take since it had no descriptor left is why ranks did not come.
+// If rank 0 runs out of descriptors, the error about missing ranks says so.
 func TestOutOfDescriptors(t *testing.T) {
 	defer testkit.NoLeaks(t)()
 	c := config{size: 3, network: "unix", addr: "@x"}
@@ -102,7 +103,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	waiting, timeIsUp := context.WithCancel(context.Background())
 	r := newRoot(c.size)
 	go func() { gathered <- r.gather(waiting, c, "@x", visitors) }()
-	for range 2 { // the second is taken when the first has been told
+	for range 2 { // when the second is accepted, the first has been reported
 		q.errs <- &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
 	}
 	timeIsUp()
@@ -115,7 +116,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	require.ErrorContains(t, err, "`ulimit -n`")
 }
 
-// Rank 0 says where it has listened, and if that is where no other host gets to.
+// Rank 0's error says where it listened, and if other hosts cannot reach that address.
 func TestListensOnLoopback(t *testing.T) {
 	defer LingerFor(0)()
 	for _, k := range []struct{ host, hint string }{
@@ -144,7 +145,7 @@ func TestListensOnLoopback(t *testing.T) {
 				return err == nil || len(hosted) > 0
 			})
 			timeIsUp()
-			if err = <-hosted; !errors.Is(err, syscall.EADDRINUSE) { // somebody else has the port by now
+			if err = <-hosted; !errors.Is(err, syscall.EADDRINUSE) { // another process may have the port by now
 				break
 			}
 		}
@@ -154,7 +155,7 @@ func TestListensOnLoopback(t *testing.T) {
 	}
 }
 
-// A rank that finds no rank 0 says what it tried.
+// A rank that finds no rank 0 reports the addresses that it tried.
 func TestNobodyListens(t *testing.T) {
 	var err error
 	for timeout := time.Second; timeout < testkit.Limit; timeout *= 2 {

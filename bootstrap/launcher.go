@@ -5,17 +5,18 @@ import (
 	"strconv"
 )
 
-// launchers are the variables by which each launcher tells a process how many ranks the job has. The order matters: an
-// mpirun inside a Slurm job leaves both, and the mpirun is the one that counts.
+// launchers are the variables in which each launcher tells a process how many ranks the job has. The order matters: an
+// mpirun inside a Slurm job sets both, and then mpirun counts.
 var launchers = []struct{ name, size string }{
 	{"mpirun of Open MPI", "OMPI_COMM_WORLD_SIZE"},
 	{"mpirun of MVAPICH2", "MV2_COMM_WORLD_SIZE"},
 	{"mpirun of MPICH or Intel MPI", "PMI_SIZE"},
-	{"mpirun of MPICH or Intel MPI", "MPI_LOCALNRANKS"}, // of this host only, but more than one is what matters
+	{"mpirun of MPICH or Intel MPI", "MPI_LOCALNRANKS"}, // of this host only, but callers only ask whether there are several
 }
 
-// Launcher says which launcher started this process, by the environment alone, and how many ranks it says the job has:
-// "" and 0 when none did, size 0 when it does not say. It is local and does not block.
+// Launcher says which launcher started this process, and how many ranks the launcher says the job has, from the
+// environment alone. It returns "" and 0 if there is none, and size 0 if the launcher does not say. Local, does not
+// block.
 func Launcher() (name string, size int) {
 	for _, l := range launchers {
 		if s := os.Getenv(l.size); s != "" {
@@ -33,7 +34,7 @@ func Launcher() (name string, size int) {
 	return "", 0
 }
 
-// atoi is 0 for whatever is no count.
+// atoi is 0 for a string that is no count.
 func atoi(s string) int {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 {

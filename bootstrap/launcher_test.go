@@ -8,7 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll/bootstrap"
 )
 
-// clearLaunchers makes the test independent of what started it.
+// clearLaunchers makes the test independent of the launcher that started it.
 func clearLaunchers(t *testing.T) {
 	t.Helper()
 	for _, v := range []string{"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS",

@@ -14,28 +14,28 @@ import (
 )
 
 // Local makes a job of n ranks that are goroutines of this process, and returns the bootstrap of each; none if n is
-// below 1. It is local, does not block and starts no goroutine. AllGather is a meeting in memory; Abort wakes everybody.
+// below 1. It is local, does not block and starts no goroutine. The ranks exchange bytes in memory; Abort wakes all of
+// them.
 func Local(n int) []Bootstrap { return newMeeting(n, nil).ranks() }
 
-// PerProcess puts n ranks, goroutines of this process, where b has one: global rank b.Rank()*n + i for the i-th result.
-// It is local and does not block. Every process of b has to use the same n. The last of the n ranks to arrive makes the
-// exchange through b on its own goroutine, so b must not be bound to one (as [Gompi]'s is). PerProcess takes b over:
-// the last of the n ranks to close closes it. What b says as a [Hoster] and a [Keyed], its ranks do; they have no
-// [Exchanger], whatever b has.
+// PerProcess replaces each rank of b by n goroutine ranks of its process: the i-th result is rank b.Rank()*n + i. It is
+// local and does not block. Every process of b must use the same n. The last of the n ranks to arrive calls b on its
+// own goroutine, so b must not be bound to one (as [Gompi]'s is). PerProcess takes b over: the last of the n ranks to
+// close closes it. The ranks pass on b's [Hoster] and [Keyed]; they have no [Exchanger], even if b has one.
 func PerProcess(b Bootstrap, n int) []Bootstrap { return newMeeting(n, b).ranks() }
 
-// meeting is where the n goroutine ranks of one process meet, and, with under, whence they reach other processes.
+// meeting joins the n goroutine ranks of one process. If under is set, it connects them to other processes.
 type meeting struct {
 	n     int
 	under Bootstrap // nil: this process is the whole job
 
-	// broken ends when the job breaks; its cancel keeps the first cause only.
+	// broken ends when the job breaks. A context keeps only the first cause.
 	broken context.Context
 	cancel context.CancelCauseFunc
 
 	mu      sync.Mutex
 	now     *round
-	gone    []bool // by local index: has closed
+	gone    []bool // by local index: the rank has closed
 	ngone   int
 	failure *cause
 	swaps   map[[2]int]*swap // by pairs of local indices, the lower first
@@ -48,7 +48,7 @@ type round struct {
 	done  chan struct{} // closed once all is set
 	all   [][]byte      // by global rank
 
-	reach context.Context // of the exchange between processes
+	reach context.Context // ends the exchange between processes early
 	stop  context.CancelCauseFunc
 }
 
@@ -153,7 +153,7 @@ func (r *goRank) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	}
 }
 
-// arrive puts mine into the present round, and opens the next one when that completes it.
+// arrive puts mine into the current round. If that completes the round, it opens the next one.
 func (r *goRank) arrive(mine []byte) (now *round, last bool, err error) {
 	m := r.m
 	m.mu.Lock()
@@ -176,14 +176,14 @@ func (r *goRank) arrive(mine []byte) (now *round, last bool, err error) {
 	return now, true, nil
 }
 
-// exchange reaches the other processes, if any, and gives every part by global rank.
+// exchange exchanges the parts with the other processes, if any, and returns every part by global rank.
 func (m *meeting) exchange(ctx context.Context, now *round) ([][]byte, error) {
 	if m.under == nil {
 		return now.parts, nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// Another of our ranks may have given up or aborted meanwhile, or its time may be up.
+	// Another rank of this process may give up or abort meanwhile, or its time may be up.
 	stop1 := context.AfterFunc(m.broken, func() { cancel(nil) })
 	stop2 := context.AfterFunc(now.reach, func() { cancel(context.Cause(now.reach)) })
 	defer stop1()
@@ -214,14 +214,14 @@ func (r *goRank) exchangeFailed(ctx context.Context, err error) error {
 		return r.giveUp(nil, err)
 	}
 	c := cause{peer: r.Rank(), err: err}
-	if e, ok := errors.AsType[*fault.Error](err); ok && e.Peer >= 0 { // a process of under: name its ranks
+	if e, ok := errors.AsType[*fault.Error](err); ok && e.Peer >= 0 { // Peer is a process of under: name its ranks
 		first := e.Peer * m.n
 		c = cause{peer: first, err: fmt.Errorf("process %d with ranks %d to %d: %w", e.Peer, first, first+m.n-1, e.Err)}
 	} else if reason.Late(err) {
 		c.peer = -1 // under does not say who was missing
 	}
 	told := c
-	if reason.Late(err) { // whose context it was is not the others' business
+	if reason.Late(err) { // the others need not know whose context it was
 		told.why, told.err = err.Error(), fault.ErrTimeout
 	}
 	m.fail(told)
@@ -234,7 +234,7 @@ func (r *goRank) failure() error {
 	return r.m.failure.on(r.Rank())
 }
 
-// giveUp is this rank's error when its context ended; the others learn that it left.
+// giveUp returns this rank's error when its context ended, and tells the others that this rank left.
 func (r *goRank) giveUp(now *round, why error) error {
 	m := r.m
 	if now != nil && reason.Late(why) && m.under != nil && m.allHere(now) {
@@ -261,20 +261,20 @@ func (r *goRank) giveUp(now *round, why error) error {
 	return waitingFor(missing, r.Rank(), why)
 }
 
-// allHere reports whether now waits for other processes only.
+// allHere reports whether now waits only for other processes.
 func (m *meeting) allHere(now *round) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return now.n == m.n
 }
 
-// tooLate is giveUp while other processes are waited for: under knows which.
+// tooLate is giveUp while this process waits for other processes: only under knows which ones are missing.
 func (r *goRank) tooLate(now *round, why error) error {
 	m := r.m
 	now.stop(fmt.Errorf("the time of rank %d was up: %w", r.Rank(), fault.ErrTimeout))
 	select {
 	case <-m.broken.Done():
-	case <-now.done: // it came all the same, too late for this rank
+	case <-now.done: // the result came, but too late for this rank
 		m.fail(gaveUp(r.Rank(), why))
 	}
 	m.mu.Lock()
@@ -287,13 +287,13 @@ func (r *goRank) tooLate(now *round, why error) error {
 	return e
 }
 
-// waitingFor is the error of a rank whose context ended while others, missing, had not come.
+// waitingFor is the error of a rank whose context ended before the ranks of missing came.
 func waitingFor(missing []int, rank int, why error) error {
 	return &fault.Error{Op: "bootstrap", Rank: rank, Peer: missing[0],
 		Err: fmt.Errorf("waiting for %s: %w", rankList(missing), why)}
 }
 
-// copyOf gives this rank memory of its own.
+// copyOf copies all, so that this rank has memory of its own.
 func (r *goRank) copyOf(all [][]byte) [][]byte {
 	mine := make([][]byte, len(all))
 	for i, b := range all {
@@ -318,7 +318,7 @@ func (r *goRank) Close() error {
 	m.gone[r.i] = true
 	m.ngone++
 	last := m.ngone == m.n
-	if m.now.n > 0 || m.awaited(r.i) { // somebody waits for us in vain
+	if m.now.n > 0 || m.awaited(r.i) { // some rank waits for this one in vain
 		m.failLocked(lost(r.Rank(), "closed its bootstrap"))
 	}
 	m.mu.Unlock()

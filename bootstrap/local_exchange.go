@@ -7,10 +7,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
-// localRank is a rank of a job whose ranks are all of this process: a pair of them can meet without the others.
+// localRank is a rank of a job that has all its ranks in this process: two of them can exchange without the others.
 type localRank struct{ *goRank }
 
-// swap is an Exchange that one of a pair waits in.
+// swap is an Exchange that one rank of a pair waits in.
 type swap struct {
 	from       int // by local index
 	part, back []byte
@@ -52,7 +52,7 @@ func (r *localRank) Exchange(ctx context.Context, peer int, mine []byte) ([]byte
 	return nil, r.leaveWaiting(peer, reason.Ended(ctx))
 }
 
-// offer gives mine to peer if that waits for it, and else waits itself.
+// offer gives mine to peer if peer waits for it already; otherwise it leaves mine for peer, and the caller waits.
 func (r *localRank) offer(ctx context.Context, peer int, mine []byte) (*swap, error) {
 	m, pair := r.m, pairOf(r.i, peer)
 	m.mu.Lock()
@@ -79,8 +79,8 @@ func (r *localRank) offer(ctx context.Context, peer int, mine []byte) (*swap, er
 	return &swap{back: bytes.Clone(s.part), done: s.done}, nil
 }
 
-// leaveWaiting is this rank's error when its context ended before peer had come; the others learn that it left. The
-// caller holds mu.
+// leaveWaiting returns this rank's error when its context ended before peer came, and tells the others that this rank
+// left. The caller holds mu.
 func (r *localRank) leaveWaiting(peer int, why error) error {
 	if reason.Late(why) {
 		r.m.failLocked(late([]int{peer}, r.i))

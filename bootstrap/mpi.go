@@ -20,7 +20,7 @@ import (
 // startTimeout bounds the first exchange after MPI_Init.
 const startTimeout = time.Minute
 
-// mpiState is what this process has done with MPI through this package.
+// mpiState says whether this process has started or ended MPI through this package.
 var mpiState atomic.Int32
 
 const (
@@ -29,17 +29,17 @@ const (
 	mpiOver
 )
 
-// MPI starts MPI and takes its world as the job. It is collective over the world, and blocks until all processes are
-// there: MPI_Init has no deadline, nor has MPI_Finalize, which Close calls; every other wait has one. MPI lives on one
-// goroutine with a thread of its own, is called in AllGather, Exchange ([Exchanger]; 1 GiB at most), Abort and Close only,
-// and on a communicator of its own.
+// MPI starts MPI and uses its world as the job. It is collective over the world, and blocks until all processes are
+// there: MPI_Init has no deadline, and neither has MPI_Finalize, which Close calls; every other wait has one. All MPI
+// calls run on one goroutine that has a thread of its own, on a communicator of its own, and only during AllGather,
+// Exchange ([Exchanger]; 1 GiB at most), Abort and Close.
 //
-// A process can start MPI once: while a result of MPI is open, a second call is ErrBusy, afterwards ErrClosed. In a
-// program that started MPI itself it is ErrArgument; use [Gompi] there. Where a launcher started several ranks and MPI
+// A process can start MPI once: a second call is ErrBusy while the first result is open, and ErrClosed afterwards. In a
+// program that started MPI itself it is ErrArgument; use [Gompi] there. If a launcher started several ranks but MPI
 // sees one, it is [ErrLauncher]. After MPI_Init, signal handlers that MPI installed without SA_ONSTACK are re-installed
-// with it, because Go's runtime dies of them otherwise.
+// with it, because Go's runtime crashes without it.
 //
-// Whatever fails, on an error the process has to end by Abort or with a non-zero exit code, never by finalizing MPI.
+// After any error the process must end by Abort or with a non-zero exit code, never by finalizing MPI.
 func MPI() (Bootstrap, error) {
 	if !mpiState.CompareAndSwap(mpiUnused, mpiRunning) {
 		if mpiState.Load() == mpiRunning {
@@ -63,8 +63,7 @@ func MPI() (Bootstrap, error) {
 	return w, nil
 }
 
-// UsesMPI reports whether this process is a rank of a job of [MPI] that is not closed yet. It is local and does not
-// block.
+// UsesMPI reports whether this process is a rank of a job of [MPI] that is not closed yet. Local, does not block.
 func UsesMPI() bool { return mpiState.Load() == mpiRunning }
 
 // world is this process in MPI_COMM_WORLD.
@@ -74,7 +73,7 @@ type world struct {
 	failed     atomic.Bool // the job is broken: do not finalize
 
 	calls  chan func()   // for the MPI goroutine
-	aborts chan int      // likewise, seen during a wait too
+	aborts chan int      // likewise, but also read during a wait
 	ended  chan struct{} // closed when the MPI goroutine has ended
 }
 
@@ -103,7 +102,7 @@ func (w *world) do(f func()) {
 	<-done
 }
 
-// stop ends the MPI goroutine; MPI is as it is.
+// stop ends the MPI goroutine and leaves MPI as it is.
 func (w *world) stop() {
 	close(w.calls)
 	<-w.ended
@@ -146,7 +145,7 @@ func (w *world) Exchange(ctx context.Context, peer int, mine []byte) (theirs []b
 	return theirs, err
 }
 
-// call makes a call of which an error is about peer.
+// call runs f on the MPI goroutine; an error names peer.
 func (w *world) call(ctx context.Context, peer int, f func() error) (err error) {
 	if err := w.gate.enter(busy); err != nil {
 		return err
@@ -170,10 +169,10 @@ func (w *world) fail(peer int, err error) error {
 	return &fault.Error{Op: "bootstrap", Rank: w.rank, Peer: peer, Err: err}
 }
 
-// maxSwap is how many bytes an Exchange takes, since MPI counts in C ints.
+// maxSwap is how many bytes an Exchange can carry, because MPI counts in C ints.
 const maxSwap = 1 << 30
 
-// exchange swaps lengths with peer, then the parts. Buffers of what did not finish are left to MPI.
+// exchange swaps lengths with peer, then the parts. It leaves the buffers of unfinished operations to MPI.
 func (w *world) exchange(ctx context.Context, peer int, mine []byte) ([]byte, error) {
 	in, out := newCbuf(8), newCbuf(8)
 	binary.NativeEndian.PutUint64(in.get(), uint64(len(mine)))
@@ -183,7 +182,7 @@ func (w *world) exchange(ctx context.Context, peer int, mine []byte) ([]byte, er
 	n := int(binary.NativeEndian.Uint64(out.get()))
 	in.free()
 	out.free()
-	if max(n, len(mine)) > maxSwap { // both see it
+	if max(n, len(mine)) > maxSwap { // both ranks see it
 		return nil, fmt.Errorf("parts of %d and %d bytes, at most %d: %w", len(mine), n, maxSwap, fault.ErrLimit)
 	}
 	in, out = newCbuf(len(mine)), newCbuf(n)
@@ -197,8 +196,8 @@ func (w *world) exchange(ctx context.Context, peer int, mine []byte) ([]byte, er
 	return theirs, nil
 }
 
-// allGather exchanges the lengths, then the parts in chunks. Buffers of an exchange that did not finish are left to
-// MPI, which may still write them.
+// allGather exchanges the lengths, then the parts in chunks. It leaves the buffers of an unfinished exchange to MPI,
+// which may still write to them.
 func (w *world) allGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	in, out := newCbuf(8), newCbuf(8*w.size)
 	binary.NativeEndian.PutUint64(in.get(), uint64(len(mine)))
@@ -230,8 +229,8 @@ func (w *world) allGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	return parts, nil
 }
 
-// finish waits for what was started with err, until test says that it has completed, as long as ctx lasts. It looks often at first, then sleeps
-// in between: more ranks than cores must not starve each other.
+// finish waits for the operation that was started with err, until test says that it has completed or ctx ends. It tests
+// often at first, then sleeps in between, so that more ranks than cores do not starve each other.
 func (w *world) finish(ctx context.Context, test func() (bool, error), err error) error {
 	pause := time.Microsecond
 	for looks := 0; err == nil; looks++ {
@@ -262,7 +261,7 @@ func (w *world) Abort(code int) {
 	}
 	select {
 	case <-w.ended: // closed: there is no job to end
-	case <-time.After(10 * time.Second): // MPI_Abort does not return; let the caller exit where it fails to
+	case <-time.After(10 * time.Second): // MPI_Abort does not return; if it fails, the caller can exit
 	}
 }
 

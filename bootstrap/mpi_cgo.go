@@ -2,7 +2,8 @@
 
 package bootstrap
 
-// gompi's paths, because cgo flags are per package. The environment's flags (scripts/mpienv) come before these.
+// The same paths as in gompi, because cgo flags are per package. The flags of the environment (scripts/mpienv) come
+// first.
 
 /*
 #cgo linux CFLAGS: -I/usr/lib/x86_64-linux-gnu/openmpi/include/openmpi -I/usr/lib/x86_64-linux-gnu/openmpi/include -pthread
@@ -72,7 +73,7 @@ import (
 	"unsafe"
 )
 
-// mpiError gives the return code of an MPI call its text.
+// mpiError turns the return code of an MPI call into an error with MPI's text.
 func mpiError(call string, code C.int) error {
 	if code == C.MPI_SUCCESS {
 		return nil
@@ -82,8 +83,8 @@ func mpiError(call string, code C.int) error {
 	return fmt.Errorf("%s: %s", call, C.GoString(&text[0]))
 }
 
-// MPILibrary is the first line of what the linked MPI library says it is, or "" if there is none. Local, does not block; it
-// works before MPI starts and after it ends.
+// MPILibrary is the first line of the linked MPI library's version text, or "" if there is none. Local, does not block;
+// it works before MPI starts and after it ends.
 func MPILibrary() string {
 	var text [C.MPI_MAX_LIBRARY_VERSION_STRING]C.char
 	C.ub_library(&text[0])
@@ -105,19 +106,19 @@ func mpiTest() (bool, error) {
 	return done != 0, err
 }
 
-// mpiSwap starts sending all of in to peer, and receiving what fits out from it.
+// mpiSwap starts to send all of in to peer, and to receive from peer into out.
 func mpiSwap(in, out cbuf, peer int) error {
 	return mpiError("MPI_Isend and MPI_Irecv", C.ub_swap(in.p, C.int(in.n), out.p, C.int(out.n), C.int(peer)))
 }
 
-// mpiTestSwap reports whether both have completed.
+// mpiTestSwap reports whether both requests have completed.
 func mpiTestSwap() (bool, error) {
 	var done C.int
 	err := mpiError("MPI_Testall", C.ub_testswap(&done))
 	return done != 0, err
 }
 
-// cbuf is memory of the C heap, since MPI keeps pointers into it between calls.
+// cbuf is C memory, because MPI keeps pointers into it between calls.
 type cbuf struct {
 	p unsafe.Pointer
 	n int
@@ -132,8 +133,8 @@ func mpiAllGather(in, out cbuf) error {
 	return mpiError("MPI_Iallgather", C.ub_allgather(in.p, C.int(in.n), out.p))
 }
 
-// mpiAllGatherV starts the exchange of sizes[r] bytes from each rank r, packed in rank order. table has room for two
-// C ints a rank.
+// mpiAllGatherV starts the exchange of sizes[r] bytes from each rank r, packed in rank order. table has room for two C
+// ints for each rank.
 func mpiAllGatherV(in, out, table cbuf, sizes []int) error {
 	t := unsafe.Slice((*C.int)(table.p), 2*len(sizes))
 	counts, offsets := t[:len(sizes)], t[len(sizes):]

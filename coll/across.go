@@ -11,10 +11,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Collectives of a communicator that spans hosts. What is small travels with the hosts' blocks by which they agree:
-// each team's leader combines what the team has offered, and from all hosts' blocks the result, in the order of the
-// hosts. Of what is larger a part of the operation, among the team, brings its leader what it passes between the hosts,
-// and another one gives the team what has come, piece by piece.
+// Collectives of a communicator that spans hosts. Small data travels with the blocks by which the hosts agree: each
+// team's leader combines the team's sources, and then combines the blocks of all hosts, in the order of the hosts, into
+// the result. Larger data travels piece by piece: an operation within the team gives the leader the piece, the leaders
+// exchange pieces between the hosts, and another operation within the team hands out what has come.
 
 var (
 	acrossSmallPath     = team.Path{Name: "between hosts", Offer: offerToLeader, Contribute: contribute, Conclude: conclude, Run: takeOutcome}
@@ -23,9 +23,9 @@ var (
 )
 
 const (
-	// What goes with the hosts' blocks: so many bytes of all hosts together.
+	// smallAcross is how many bytes of data all hosts together may send with their blocks.
 	smallAcross = 128 << 10
-	// acrossPiece is how many bytes go through a team with several ranks at a time.
+	// acrossPiece is how many bytes go through a team of several ranks at a time.
 	acrossPiece = 4 << 20
 )
 
@@ -56,7 +56,7 @@ func offerToLeader(t *team.Team, w *team.Work) {
 	}
 }
 
-// contribute leaves what the team has offered, combined.
+// contribute writes the combined sources of the team to b, this host's block.
 func contribute(t *team.Team, w *team.Work, b []byte) int {
 	bytes := w.Count * w.Type.Size()
 	if bytes == 0 {
@@ -83,14 +83,14 @@ func contribute(t *team.Team, w *team.Work, b []byte) int {
 		}
 		div := 1
 		if w.Red == team.Avg && hosts.Halves(w.Type) {
-			div = t.Size() // averages of the hosts: see combine
+			div = t.Size() // the hosts send averages: see combine
 		}
 		cpu.ReduceN(w.Type, cpuOps[w.Red], to, srcs, w.Count, div, false)
 	}
 	return bytes
 }
 
-// conclude leaves the result where the team takes it, or, on a leader that is alone, in its destination.
+// conclude writes the result to where the team fetches it, or, if the leader is alone, to its destination.
 func conclude(t *team.Team, w *team.Work, all func(host int) []byte) error {
 	bytes := w.Count * w.Type.Size()
 	to := t.Outcome(bytes)
@@ -118,8 +118,8 @@ func conclude(t *team.Team, w *team.Work, all func(host int) []byte) error {
 	return nil
 }
 
-// combine combines what the hosts have left, in their order, so that all get the same bits. Of averages of half types
-// they have left their own, since a sum may be too large for the type.
+// combine combines the hosts' contributions in the order of the hosts, so that all get the same bits. For averages of
+// half types the hosts have sent their own averages, because a sum may be too large for the type.
 func combine(h team.Hosts, w *team.Work, to unsafe.Pointer, all func(host int) []byte) {
 	srcs := h.Scratch()
 	for i := range srcs {
@@ -152,7 +152,7 @@ func takeOutcome(_ context.Context, t *team.Team, w *team.Work) error {
 	return nil
 }
 
-// acquireNothing leaves it to the parts of the operation.
+// acquireNothing acquires no registrations: the parts of the operation do.
 func acquireNothing(*team.Team, *team.Work) error { return nil }
 
 // pieceAcross is how many elements go through the teams at a time.
@@ -202,7 +202,7 @@ func runAcrossReduce(ctx context.Context, t *team.Team, w *team.Work) error {
 	return nil
 }
 
-// shareOut broadcasts v of the rank that part names among the team.
+// shareOut broadcasts v within the team, from the rank that part names.
 func shareOut(ctx context.Context, t *team.Team, part *team.Work, v team.Vec, told *team.Buf) error {
 	part.Src, part.Dst = v, team.Vec{Type: v.Type}
 	buf := &part.SrcBuf
@@ -213,7 +213,7 @@ func shareOut(ctx context.Context, t *team.Team, part *team.Work, v team.Vec, to
 	return runPart(ctx, t, part, told, buf)
 }
 
-// runPart runs a part of w, and notes in told how its buffer, buf, took part in it.
+// runPart runs a part of w, and records in told whether part's buffer buf was direct.
 func runPart(ctx context.Context, t *team.Team, part *team.Work, told, buf *team.Buf) error {
 	chooseHere(t, part)
 	err := t.Hosts.Sub(ctx, part)
@@ -221,13 +221,13 @@ func runPart(ctx context.Context, t *team.Team, part *team.Work, told, buf *team
 	return err
 }
 
-// within is n elements of v from element off on.
+// within returns n elements of v, from element off on.
 func within(v team.Vec, off, n int) team.Vec {
 	v.Ptr, v.Len = unsafe.Add(v.Ptr, off*v.Type.Size()), n
 	return v
 }
 
-// leadersData is where the data is on a leader.
+// leadersData is the leader's copy of the data of a broadcast.
 func leadersData(w *team.Work) unsafe.Pointer {
 	if w.Dst.Ptr != nil {
 		return w.Dst.Ptr

@@ -18,7 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// untilError does all-reduces of so many elements until one fails, and returns its error.
+// untilError repeats all-reduces of n elements until one fails, and returns its error.
 func untilError(ctx context.Context, c *ubcoll.Comm, n int) error {
 	src, dst := make([]float32, n), make([]float32, n)
 	for {
@@ -28,14 +28,14 @@ func untilError(ctx context.Context, c *ubcoll.Comm, n int) error {
 	}
 }
 
-// TestAcrossEnds: whatever one rank of one host does in the middle of the others' calls, all ranks of all hosts learn of
-// it, and name that rank.
+// TestAcrossEnds: whatever one rank of one host does during the others' calls, all ranks of all hosts learn of it, and
+// name that rank.
 func TestAcrossEnds(t *testing.T) {
 	const layout = "aabbc"
 	for _, what := range []struct {
 		name string
 		is   error
-		do   func(c *ubcoll.Comm) error // what the one rank does; the others' calls do not end before
+		do   func(c *ubcoll.Comm) error // what the one rank does, during the others' calls
 	}{
 		{"abort", fault.ErrAborted, func(c *ubcoll.Comm) error {
 			time.AfterFunc(20*time.Millisecond, func() { c.Abort(fmt.Errorf("enough: %w", fault.ErrLimit)) })
@@ -56,7 +56,7 @@ func TestAcrossEnds(t *testing.T) {
 			return fault.ErrAborted
 		}},
 		{"nothing", fault.ErrTimeout, func(c *ubcoll.Comm) error {
-			// Until the others' deadline: who has no wires learns of it when its host's leader closes.
+			// Until the others' deadline: a rank without connections learns of it when its host's leader closes.
 			for c.Err() == nil && (c.LocalRank() == 0 || (*inside.Comm)(c).View().Team().ClosedPeer() < 0) {
 				time.Sleep(10 * time.Millisecond)
 			}
@@ -84,7 +84,7 @@ func TestAcrossEnds(t *testing.T) {
 						return nil
 					}
 					e, ok := errors.AsType[*fault.Error](err)
-					refused := what.name == "end of a context" && errors.Is(err, context.Canceled) // it ended between two calls
+					refused := what.name == "end of a context" && errors.Is(err, context.Canceled) // the context ended between two calls
 					if !ok || !errors.Is(err, what.is) && !refused || e.Peer != one {
 						t.Errorf("rank %d: %v, not about rank %d", c.Rank(), err, one)
 					}
@@ -96,8 +96,8 @@ func TestAcrossEnds(t *testing.T) {
 	}
 }
 
-// BenchmarkAcrossAbort is the time from the Abort of one rank until the last of all ranks has its error, of one
-// iteration each: in the middle of all-reduces of 4 MiB, and where all others wait.
+// BenchmarkAcrossAbort measures the time from one rank's Abort until the last rank has its error, with one iteration
+// each: during all-reduces of 4 MiB, and while all others wait.
 func BenchmarkAcrossAbort(b *testing.B) {
 	for name, busy := range map[string]bool{"traffic": true, "waiting": false} {
 		b.Run(name, func(b *testing.B) {

@@ -25,7 +25,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// onHosts runs do on goroutine ranks, and returns its errors. hosts has a letter for each: the host that it is on.
+// onHosts runs do on goroutine ranks, and returns their errors. hosts has a letter for each rank: its host.
 func onHosts(t testing.TB, hosts string, do func(c *ubcoll.Comm) error) []error {
 	t.Helper()
 	bs := enginetest.Hosts(bootstrap.Local(len(hosts)), func(r int) string { return "host-" + hosts[r:r+1] })
@@ -49,7 +49,7 @@ func requireAll(t *testing.T, errs []error) {
 	require.NoError(t, errors.Join(errs...))
 }
 
-// checkAcross does an all-reduce and a broadcast of n elements, and compares.
+// checkAcross runs an all-reduce and a broadcast of n elements, and checks the results.
 func checkAcross(c *ubcoll.Comm, n, turn int) error {
 	src, dst, size := make([]float32, n), make([]float32, n), c.Size()
 	at := func(k int) float32 { return float32((k + turn) % 100) }
@@ -82,7 +82,7 @@ func checkAcross(c *ubcoll.Comm, n, turn int) error {
 func TestAcross(t *testing.T) {
 	layouts := []string{"ab", "aabb", "abab", "aaab", "abc", "aabbc", "abcde", "aaaaaaaaaaaaaaaaaaaab"}
 	sizes, turns := []int{0, 1, 5, 1000, 30000, 1 << 20, 3<<20 + 17}, 3
-	if race.Enabled || testing.Short() { // what is instrumented is the same for all
+	if race.Enabled || testing.Short() { // the same code runs for fewer sizes
 		layouts, sizes, turns = []string{"abab", "aabbc"}, []int{0, 5, 1000, 30000, 300000}, 2
 	}
 	for _, hosts := range layouts {
@@ -104,7 +104,7 @@ func TestAcross(t *testing.T) {
 	}
 }
 
-// letters are so many hosts.
+// letters returns n different letters, one for each host.
 func letters(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -128,14 +128,14 @@ func TestAcross64Hosts(t *testing.T) {
 	}))
 }
 
-// putsOf is how many messages a rank has sent to other hosts.
+// putsOf returns how many messages a rank has sent to other hosts.
 func putsOf(c *ubcoll.Comm) uint64 {
 	return (*inside.Comm)(c).View().Team().Hosts.(*hosts.Stage).Puts()
 }
 
-// wantPuts is how many messages a host of so many sends in an operation on so many bytes, of elements of 4. The blocks go
-// in ceil(log2 hosts) messages; the hosts with less are those that send nothing else. What is beyond goes in chunks, of
-// which the receiver grants window at first, and then tells of each half a window.
+// wantPuts is how many messages a host must send in an operation on that many bytes, with elements of 4 bytes. Blocks
+// take ceil(log2 hosts) messages; small operations send nothing else. Larger ones send chunks. For these the receiver
+// grants a window at first, and then reports each half of a window.
 func wantPuts(kind string, hosts, host, root, bytes, most int) int {
 	rounds := bits.Len(uint(hosts - 1))
 	small := 128 << 10 / hosts
@@ -177,8 +177,8 @@ func wantPuts(kind string, hosts, host, root, bytes, most int) int {
 				if lo+slice*per >= n {
 					continue
 				}
-				// The slice's owner, who starts it, receives its last hop but one; the one before it sends one less.
-				steps := ((host-slice)%hosts + hosts) % hosts // hops that it has behind it when it comes here first
+				// The slice's owner, which starts it, receives its last hop but one; the host before it sends one less.
+				steps := ((host-slice)%hosts + hosts) % hosts // hops behind the slice when it first comes here
 				for t := steps; t <= 2*hosts-2; t += hosts {
 					if t > 0 {
 						receives++
@@ -193,7 +193,7 @@ func wantPuts(kind string, hosts, host, root, bytes, most int) int {
 	return rounds + sends + credits(receives)
 }
 
-// wrongCall is what one rank calls; the others call what kind 0 does.
+// wrongCall is what one rank calls; the others make the call of kind 0.
 func wrongCall(c *ubcoll.Comm, kind, n, root int) error {
 	ctx, v := context.Background(), ubcoll.Of(make([]int32, n))
 	ended, cancel := context.WithCancel(ctx)
@@ -217,8 +217,8 @@ func wrongCall(c *ubcoll.Comm, kind, n, root int) error {
 	return coll.AllReduce(ctx, c, v, ubcoll.Of(make([]int32, n)), ubcoll.Sum)
 }
 
-// TestAcrossMismatches: what any ranks of any host do wrong is the same error on all ranks, and the next call works.
-// TEST_PROGRAMS says how many calls of each seed are wrong.
+// TestAcrossMismatches: if any ranks of any host make a wrong call, all ranks return the same error, and the next call
+// works. TEST_PROGRAMS says how many calls of each seed are wrong.
 func TestAcrossMismatches(t *testing.T) {
 	count := testkit.Often(100)
 	if s := os.Getenv("TEST_PROGRAMS"); s != "" {
@@ -278,7 +278,7 @@ func TestAcrossMismatches(t *testing.T) {
 				require.True(t, ok)
 				require.Equal(t, r, e.Rank)
 				if e.Step == "" {
-					continue // its own refusal
+					continue // the rank's own refusal
 				}
 				if about == -2 {
 					about, text = e.Peer, e.Err.Error()

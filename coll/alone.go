@@ -9,7 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// runAlone is every collective of a team of one rank.
+// runAlone runs any collective of a team of one rank.
 func runAlone(_ context.Context, _ *team.Team, w *team.Work) error {
 	switch {
 	case w.Dst.Ptr == nil || w.Src.Ptr == nil || w.Dst.Ptr == w.Src.Ptr && !w.Changes():
@@ -21,7 +21,7 @@ func runAlone(_ context.Context, _ *team.Team, w *team.Work) error {
 	return nil
 }
 
-// aloneBools is runAlone of bools, which a reduction makes 0 or 1.
+// aloneBools is runAlone for bools: a reduction turns every byte into 0 or 1.
 func aloneBools(w *team.Work) {
 	if !w.Red.Valid() {
 		load(w, w.Dst.Ptr, w.Src.Ptr, w.Src.Len)

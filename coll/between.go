@@ -5,8 +5,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// choosePathBetween is choosePath for a communicator that spans hosts. What does not cross them yet is refused by all
-// ranks, each of its own: none has to hear of it from the others.
+// choosePathBetween is choosePath for a communicator that spans hosts. All ranks refuse operations that do not cross
+// hosts yet; each does so by itself, without hearing from the others.
 func choosePathBetween(c *engine.Comm, w *team.Work) {
 	switch w.Kind {
 	case team.KindAllReduce, team.KindBroadcast:

@@ -8,12 +8,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// call is a collective on which a team, the ranks of this host, has agreed, as one of them sees it.
+// call is one rank's view of a collective on which its team, the ranks of its host, has agreed.
 type call struct {
 	ctx   context.Context
 	t     *team.Team
 	w     *team.Work
-	n, me int // the team's ranks, and this one among them
+	n, me int // the number of the team's ranks, and this one's
 	size  int // of an element
 }
 
@@ -21,11 +21,11 @@ func newCall(ctx context.Context, t *team.Team, w *team.Work) call {
 	return call{ctx: ctx, t: t, w: w, n: t.Size(), me: t.Rank(), size: w.Type.Size()}
 }
 
-// next is the team's i-th rank after this one, those whose memory is near first: ranks begin with different peers, so
-// that they do not all crowd around one.
+// next is the team's i-th rank after this one, ranks with near memory first. Each rank begins with a different peer, so
+// that not all access the same one at once.
 func (k *call) next(i int) int { return k.t.Near(i) }
 
-// waitTeam waits until the team's other ranks have done so many steps.
+// waitTeam waits until all other ranks of the team have done that many steps.
 func (k *call) waitTeam(steps uint64, step string) error {
 	for i := 1; i < k.n; i++ {
 		if err := k.t.WaitProgress(k.ctx, k.next(i), steps, step); err != nil {
@@ -35,11 +35,11 @@ func (k *call) waitTeam(steps uint64, step string) error {
 	return nil
 }
 
-// cpuOps are the reductions without what comes before and after them.
+// cpuOps maps reductions to the CPU's operations, without the scaling before and after them.
 var cpuOps = [...]cpu.Op{team.Sum: cpu.Sum, team.Prod: cpu.Prod, team.Min: cpu.Min, team.Max: cpu.Max,
 	team.Avg: cpu.Sum, team.PreMulSum: cpu.Sum}
 
-// div is what the sum is divided by: the number of ranks in it.
+// div is what the sum is divided by: the number of ranks for averages, else 1.
 func (k *call) div() int {
 	if k.w.Red == team.Avg {
 		return k.n
@@ -47,7 +47,7 @@ func (k *call) div() int {
 	return 1
 }
 
-// reduce combines n elements of srcs, in rank order so that all of the team get the same bits.
+// reduce combines n elements of srcs in rank order, so that all of the team get the same bits.
 func (k *call) reduce(dst unsafe.Pointer, srcs []unsafe.Pointer, n int, stream bool) {
 	op := cpuOps[k.w.Red]
 	if len(srcs) == 2 && k.w.Red != team.Avg {
@@ -57,7 +57,7 @@ func (k *call) reduce(dst unsafe.Pointer, srcs []unsafe.Pointer, n int, stream b
 	cpu.ReduceN(k.w.Type, op, dst, srcs, n, k.div(), stream)
 }
 
-// load copies n elements of this rank's source, multiplied if the operation says so.
+// load copies n elements of this rank's source, and multiplies them for PreMulSum.
 func load(w *team.Work, dst, src unsafe.Pointer, n int) {
 	if w.Red == team.PreMulSum {
 		cpu.Scale(w.Type, dst, src, n, w.Factor)
@@ -68,5 +68,6 @@ func load(w *team.Work, dst, src unsafe.Pointer, n int) {
 
 const stagingHalf = team.StagingBytes / 2
 
-// streams reports whether a result of so many bytes, which is no rank's source, should be written past the caches.
+// streams reports whether a result of that many bytes, which no rank reads as a source, should be written past the
+// caches.
 func streams(t *team.Team, bytes int) bool { return bytes >= t.Tuning().StreamFrom }

@@ -7,7 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// The paths. Those that choose among algorithms as they run have the name of one.
+// The paths. A path that chooses among algorithms as it runs is named after one of them.
 var (
 	alonePath   = team.Path{Name: "copy", Run: runAlone}
 	barrierPath = team.Path{Name: "descriptors"}
@@ -19,7 +19,7 @@ var (
 	vectorPath  = team.Path{Name: "pull", Acquire: acquireVector, Offer: offerSource, Check: checkRows, Run: runMove}
 )
 
-// choosePath sets how a collective travels: a pure function of what the team agrees on, so that its ranks choose
+// choosePath sets how a collective travels. It is a pure function of what the team agrees on, so all ranks choose
 // alike.
 func choosePath(t *team.Team, w *team.Work) {
 	if t.Hosts != nil {
@@ -29,7 +29,7 @@ func choosePath(t *team.Team, w *team.Work) {
 	chooseHere(t, w)
 }
 
-// chooseHere is choosePath among the team, of a part of the operation where there are other hosts.
+// chooseHere is choosePath within the team. With other hosts it chooses for a part of the operation.
 func chooseHere(t *team.Team, w *team.Work) {
 	switch {
 	case isVector(w.Kind):
@@ -49,19 +49,18 @@ func chooseHere(t *team.Team, w *team.Work) {
 	}
 }
 
-// algorithm is how the data of operations beyond eager size travels.
+// algorithm is how the data of operations above eager size travels.
 type algorithm int
 
 const (
 	byTwoShot algorithm = iota
 	byOneShot
-	byPush  // an all-reduce, or a gather in which each rank delivers its part
+	byPush  // an all-reduce, or a gather in which each rank writes its part to the root
 	byPull  // each rank fetches its parts
-	byShare // a broadcast in which the root delivers as much as each of the others fetches
+	byShare // a broadcast in which the root writes a part to each rank, and the ranks fetch the rest
 )
 
-// allReduceAlgorithm is how an all-reduce of so many bytes travels: a function of the descriptors, which the team
-// sees.
+// allReduceAlgorithm chooses for an all-reduce of that many bytes, from the descriptors, which the whole team sees.
 func allReduceAlgorithm(t *team.Team, bytes int, how team.BufferLayout) algorithm {
 	switch asked := t.Algorithm(); {
 	case asked == "two-shot":
@@ -80,10 +79,10 @@ func allReduceAlgorithm(t *team.Team, bytes int, how team.BufferLayout) algorith
 	return byTwoShot
 }
 
-// algorithm is how a move travels: a function of the descriptors, which the team sees.
+// algorithm chooses how a move travels, from the descriptors, which the whole team sees.
 func (m *move) algorithm() algorithm {
 	switch m.w.Kind {
-	case team.KindGather, team.KindGatherV: // one rank would fetch, the others wait
+	case team.KindGather, team.KindGatherV: // by pull, only the root would copy, and the others would wait
 		if m.t.DirectDst(m.w.Root) {
 			return byPush
 		}

@@ -1,35 +1,36 @@
-// Package coll has the collectives. Every rank of the communicator calls the same ones in the same order with the same
-// count, type, operation and root; if they do not, all of them return an error that names the rank that differs.
-// Lengths and counts are in elements, and may be zero.
+// Package coll has the collectives. Every rank of the communicator must call the same ones in the same order with the
+// same count, type, operation and root; otherwise all ranks return an error that names the rank that differs. Lengths
+// and counts are in elements, and may be zero.
 //
-// They block until this rank's part is done and its buffers are the caller's again; on a view made by [ubcoll.Comm.On]
-// they are queued instead. Any memory will do: registered buffers are read and written by the peers directly, Go slices
-// go through staging memory, and ranks may differ in this. The source is not written to. Source and destination do not
-// overlap but for the ways of working in place that each function names. What is moved, not reduced, arrives as the
-// bytes that it was, of bools too. One communicator runs one collective at a time ([ubcoll.ErrBusy]). Groups are those
-// of [ubcoll.Group], captures those of [github.com/ubcoll/ubcoll/graph.Capture].
+// Collectives block until this rank's part is done and the caller may use its buffers again; on a view made by
+// [ubcoll.Comm.On] they are queued instead. All memory works, and ranks may differ in this: peers read and write
+// registered buffers directly, and Go slices go through staging memory. A collective does not write to its source.
+// Source and destination must not overlap, except in place as each function describes. Data that is moved, not reduced,
+// arrives bit for bit, bools included. A communicator runs one collective at a time ([ubcoll.ErrBusy]). "Groups" below
+// are those of [ubcoll.Group]; "capture" is that of [github.com/ubcoll/ubcoll/graph.Capture].
 //
-// All of an operation's memory, and its stream, is on the host or on this rank's device ([ubcoll.Comm.GPU]), on all
-// ranks alike. On devices kernels do the work, also for blocking calls, which run on a stream of the communicator's and
-// see nothing of what the program has queued on streams of its own.
+// All memory of an operation, and its stream, must be on the host, or on this rank's device ([ubcoll.Comm.GPU]), alike
+// on all ranks. On devices kernels do the work. Blocking calls run on a stream of the communicator, which is not
+// ordered after work that the program has queued on its own streams.
 //
-// Between hosts there are [Barrier], [AllReduce] and [Broadcast] of host memory so far. The others, and those of device
-// memory, are [ubcoll.ErrNotSupported] on all ranks of a communicator that has ranks on several hosts. There each host
-// rounds its own averages of float16 and bfloat16, and what an operation was to write may have been written on some
-// hosts when it is refused, or when the ranks differ.
+// Between hosts there are [Barrier], [AllReduce] and [Broadcast] of host memory so far. On a communicator with ranks on
+// several hosts, all other collectives, and all on device memory, return [ubcoll.ErrNotSupported] on all ranks. Each
+// host there rounds its own averages of float16 and bfloat16. If an operation is refused, or the ranks differ, some
+// hosts may already have written to its destinations.
 //
-// The memory stays the caller's, who leaves it alone until the operation is done. So do vectors of counts; launches of
-// package graph's graphs read them again, and replays of a capture that somebody else made of a device's stream have
-// those of the call. [ubcoll.Comm.LastOp] says by which algorithm an operation went, and why a buffer was staged.
+// The memory stays the caller's, who must not touch it until the operation is done. The same holds for vectors of
+// counts. Launches of package graph's graphs read these vectors again; replays of a CUDA graph that other code has
+// captured use the counts of the call. [ubcoll.Comm.LastOp] says which algorithm an operation used, and why a buffer
+// was staged.
 //
 // The usual errors are: [ubcoll.ErrArgument] for a Vec that is not valid, memory of a device that is not this rank's,
-// or a stream that is elsewhere than the memory; [ubcoll.ErrStale] for memory that was freed; [ubcoll.ErrLimit] for
-// 2^40 elements or more, and for more than 1023 ranks in the operations with counts; the error of a context that had
-// ended before the call. When one rank has such an error, and when there is [ubcoll.ErrMismatch] between them, all
-// ranks return that before data moves, and the communicator stays usable. [ubcoll.ErrPeerLost], [ubcoll.ErrTimeout],
-// [ubcoll.ErrAborted] and a context that ends during the call break it, and what dst holds is undefined.
-// [ubcoll.ErrBusy] and [ubcoll.ErrClosed] are this rank's alone, and change nothing. On a stream [ubcoll.Stream.Sync]
-// returns them, in a group Group does.
+// or a stream on another device than the memory; [ubcoll.ErrStale] for freed memory; [ubcoll.ErrLimit] for 2^40
+// elements or more, and for more than 1023 ranks in the operations with counts; the error of a context that had ended
+// before the call. If one rank has such an error, or ranks differ ([ubcoll.ErrMismatch]), all ranks return the error
+// before data moves, and the communicator stays usable. [ubcoll.ErrPeerLost], [ubcoll.ErrTimeout], [ubcoll.ErrAborted]
+// and a context that ends during the call break the communicator, and leave dst undefined. [ubcoll.ErrBusy] and
+// [ubcoll.ErrClosed] concern this rank alone and change nothing. For operations on a stream, [ubcoll.Stream.Sync]
+// returns these errors; in a group, Group does.
 package coll
 
 import (
@@ -43,14 +44,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// AllReduce combines src of all ranks element by element with op and leaves the result in dst on every rank, bitwise
-// the same. dst and src have the same length and type; in place when they are the same memory.
+// AllReduce combines src of all ranks element by element with op and stores the result in dst on every rank, bitwise
+// the same. dst and src have the same length and type. In place if they are the same memory.
 //
-// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Collective and blocking; queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
 // Allowed in groups and in capture. ErrMismatch if length, type or op differ between ranks; ErrArgument if dst and src
-// do not fit each other or overlap in another way, or op is none (the zero Op), or not one of bools (which have Min and
-// Max); and the usual ones of the package: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted
-// and a context's. Source: MPI_Allreduce (MPI-4.1, 6.9.6), ncclAllReduce.
+// do not fit each other or overlap otherwise, if op is the zero Op, or if op is not Min or Max on bools; and the
+// package's usual errors: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and the
+// context's. Source: MPI_Allreduce (MPI-4.1, 6.9.6), ncclAllReduce.
 func AllReduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op) error {
 	w, err := begin(c, team.KindAllReduce, dst, src, op, 0)
 	if err != nil {
@@ -61,14 +62,14 @@ func AllReduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubco
 	return end(ctx, c, w)
 }
 
-// ReduceScatter combines src of all ranks element by element with op and leaves slice r of the result in dst of rank r:
-// src is Size times as long as dst, and of the same type. In place when dst is this rank's slice of src.
+// ReduceScatter combines src of all ranks element by element with op and stores slice r of the result in dst of rank r.
+// src is Size times as long as dst, and of the same type. In place if dst is this rank's slice of src.
 //
-// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Collective and blocking; queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
 // Allowed in groups and in capture. ErrMismatch if length, type or op differ between ranks; ErrArgument if dst and src
-// do not fit each other or overlap in another way, or op is none (the zero Op), or not one of bools (which have Min and
-// Max); and the usual ones of the package: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted
-// and a context's. Source: MPI_Reduce_scatter_block (MPI-4.1, 6.10.1), ncclReduceScatter.
+// do not fit each other or overlap otherwise, if op is the zero Op, or if op is not Min or Max on bools; and the
+// package's usual errors: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and the
+// context's. Source: MPI_Reduce_scatter_block (MPI-4.1, 6.10.1), ncclReduceScatter.
 func ReduceScatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op) error {
 	w, err := begin(c, team.KindReduceScatter, dst, src, op, 0)
 	if err != nil {
@@ -79,14 +80,14 @@ func ReduceScatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op 
 	return end(ctx, c, w)
 }
 
-// Reduce combines src of all ranks element by element with op and leaves the result in dst of root, which has src's
-// length and type; the other ranks' dst is not used and may be the zero Vec. In place when root's dst is its src.
+// Reduce combines src of all ranks element by element with op and stores the result in root's dst, which has src's
+// length and type. The other ranks' dst is not used and may be the zero Vec. In place if root's dst is its src.
 //
-// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Collective and blocking; queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
 // Allowed in groups and in capture. ErrMismatch if length, type, op or root differ between ranks; ErrArgument if root's
-// dst and src do not fit each other or overlap in another way, root is no rank, or op is none (the zero Op), or not one
-// of bools (which have Min and Max); and the usual ones of the package: ErrStale, ErrLimit, ErrBusy, ErrClosed,
-// ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Reduce (MPI-4.1, 6.9.1), ncclReduce.
+// dst and src do not fit each other or overlap otherwise, if root is no rank, if op is the zero Op, or if op is not Min
+// or Max on bools; and the package's usual errors: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout,
+// ErrAborted and the context's. Source: MPI_Reduce (MPI-4.1, 6.9.1), ncclReduce.
 func Reduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.Op, root int) error {
 	w, err := begin(c, team.KindReduce, dst, src, op, root)
 	if err != nil {
@@ -102,13 +103,13 @@ func Reduce(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, op ubcoll.
 	return end(ctx, c, w)
 }
 
-// AllGather leaves src of rank r in slice r of dst, on every rank: dst is Size times as long as src, and of the same
-// type. In place when src is this rank's slice of dst.
+// AllGather stores src of rank r in slice r of dst, on every rank. dst is Size times as long as src, and of the same
+// type. In place if src is this rank's slice of dst.
 //
-// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Collective and blocking; queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
 // Allowed in groups and in capture. ErrMismatch if length or type differ between ranks; ErrArgument if dst and src do
-// not fit each other or overlap in another way; and the usual ones of the package: ErrStale, ErrLimit, ErrBusy,
-// ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Allgather (MPI-4.1, 6.7), ncclAllGather.
+// not fit each other or overlap otherwise; and the package's usual errors: ErrStale, ErrLimit, ErrBusy, ErrClosed,
+// ErrPeerLost, ErrTimeout, ErrAborted and the context's. Source: MPI_Allgather (MPI-4.1, 6.7), ncclAllGather.
 func AllGather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
 	w, err := begin(c, team.KindAllGather, dst, src, ubcoll.Op{}, 0)
 	if err != nil {
@@ -119,12 +120,12 @@ func AllGather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
 	return end(ctx, c, w)
 }
 
-// Broadcast leaves buf of root in buf of every rank, all of the same length and type.
+// Broadcast copies root's buf to buf of every rank. All have the same length and type.
 //
-// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Collective and blocking; queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
 // Allowed in groups and in capture. ErrMismatch if length, type or root differ between ranks; ErrArgument if root is no
-// rank; and the usual ones of the package: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted
-// and a context's. Source: MPI_Bcast (MPI-4.1, 6.4), ncclBroadcast.
+// rank; and the package's usual errors: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and
+// the context's. Source: MPI_Bcast (MPI-4.1, 6.4), ncclBroadcast.
 func Broadcast(ctx context.Context, c *ubcoll.Comm, buf ubcoll.Vec, root int) error {
 	w, err := begin(c, team.KindBroadcast, buf, buf, ubcoll.Op{}, root)
 	if err != nil {
@@ -140,14 +141,14 @@ func Broadcast(ctx context.Context, c *ubcoll.Comm, buf ubcoll.Vec, root int) er
 	return end(ctx, c, w)
 }
 
-// Gather leaves src of rank r in slice r of root's dst, which is Size times as long as src, and of the same type; the
-// other ranks' dst is not used and may be the zero Vec. In place when root's src is its slice of dst.
+// Gather stores src of rank r in slice r of root's dst, which is Size times as long as src, and of the same type. The
+// other ranks' dst is not used and may be the zero Vec. In place if root's src is its slice of dst.
 //
-// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Collective and blocking; queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
 // Allowed in groups and in capture. ErrMismatch if length, type or root differ between ranks; ErrArgument if root's dst
-// and src do not fit each other or overlap in another way, or root is no rank; and the usual ones of the package:
-// ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Gather
-// (MPI-4.1, 6.5), nccl-tests' gather.
+// and src do not fit each other or overlap otherwise, or root is no rank; and the package's usual errors: ErrStale,
+// ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and the context's. Source: MPI_Gather (MPI-4.1,
+// 6.5), nccl-tests' gather.
 func Gather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int) error {
 	w, err := begin(c, team.KindGather, dst, src, ubcoll.Op{}, root)
 	if err != nil {
@@ -163,14 +164,14 @@ func Gather(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int) 
 	return end(ctx, c, w)
 }
 
-// Scatter leaves slice r of root's src in dst of rank r: root's src is Size times as long as dst, and of the same type;
-// the other ranks' src is not used and may be the zero Vec. In place when root's dst is its slice of src.
+// Scatter stores slice r of root's src in dst of rank r. Root's src is Size times as long as dst, and of the same type.
+// The other ranks' src is not used and may be the zero Vec. In place if root's dst is its slice of src.
 //
-// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Collective and blocking; queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
 // Allowed in groups and in capture. ErrMismatch if length, type or root differ between ranks; ErrArgument if root's dst
-// and src do not fit each other or overlap in another way, or root is no rank; and the usual ones of the package:
-// ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Scatter
-// (MPI-4.1, 6.6), nccl-tests' scatter.
+// and src do not fit each other or overlap otherwise, or root is no rank; and the package's usual errors: ErrStale,
+// ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and the context's. Source: MPI_Scatter (MPI-4.1,
+// 6.6), nccl-tests' scatter.
 func Scatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int) error {
 	w, err := begin(c, team.KindScatter, dst, src, ubcoll.Op{}, root)
 	if err != nil {
@@ -186,14 +187,14 @@ func Scatter(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, root int)
 	return end(ctx, c, w)
 }
 
-// AllToAll leaves slice d of rank s's src in slice s of rank d's dst; dst and src have the same type and length, a
-// multiple of Size. Not in place.
+// AllToAll stores slice d of rank s's src in slice s of rank d's dst. dst and src have the same type and the same
+// length, a multiple of Size. Not in place.
 //
-// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Collective and blocking; queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
 // Allowed in groups and in capture. ErrMismatch if length or type differ between ranks; ErrArgument if dst and src do
-// not fit each other, overlap, or do not come out even; and the usual ones of the package: ErrStale, ErrLimit, ErrBusy,
-// ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Alltoall (MPI-4.1, 6.8), nccl-tests'
-// alltoall.
+// not fit each other, overlap, or have a length that is no multiple of Size; and the package's usual errors: ErrStale,
+// ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and the context's. Source: MPI_Alltoall (MPI-4.1,
+// 6.8), nccl-tests' alltoall.
 func AllToAll(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
 	w, err := begin(c, team.KindAllToAll, dst, src, ubcoll.Op{}, 0)
 	if err != nil {
@@ -209,9 +210,9 @@ func AllToAll(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
 
 // Barrier returns when all ranks have called it.
 //
-// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Collective and blocking; queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
 // Allowed in groups and in capture. It returns the usual errors of the package: ErrBusy, ErrClosed, ErrPeerLost,
-// ErrTimeout, ErrAborted and a context's. Source: MPI_Barrier (MPI-4.1, 6.3).
+// ErrTimeout, ErrAborted and the context's. Source: MPI_Barrier (MPI-4.1, 6.3).
 func Barrier(ctx context.Context, c *ubcoll.Comm) error {
 	v := (*inside.Comm)(c).View()
 	w, err := v.Begin()
@@ -225,7 +226,7 @@ func Barrier(ctx context.Context, c *ubcoll.Comm) error {
 	return v.End(ctx, w)
 }
 
-// begin starts to describe an operation; end has it done.
+// begin starts the description of an operation; end submits it.
 func begin(c *ubcoll.Comm, k team.OpKind, dst, src ubcoll.Vec, op ubcoll.Op, root int) (*team.Work, error) {
 	w, err := (*inside.Comm)(c).View().Begin()
 	if err != nil {
@@ -252,11 +253,11 @@ func end(ctx context.Context, c *ubcoll.Comm, w *team.Work) error {
 	return v.End(ctx, w)
 }
 
-// notInPlace is no distance between buffers that check accepts.
+// notInPlace is a distance that no two buffers have.
 const notInPlace = -1 << 62
 
-// check is what is wrong with this rank's arguments: dst and src must have so many elements, and do not overlap unless
-// dst begins distance bytes before src.
+// check returns what is wrong with this rank's arguments. dst and src must have that many elements, and must not
+// overlap unless dst begins distance bytes before src.
 func check(w *team.Work, dst, src, distance int) error {
 	if err := w.Src.Check(); err != nil {
 		return fmt.Errorf("source: %w", err)
@@ -279,7 +280,7 @@ func check(w *team.Work, dst, src, distance int) error {
 	return checkOverlap(&w.Dst, &w.Src, distance)
 }
 
-// checkReduction is what is wrong with the operation.
+// checkReduction returns what is wrong with the reduction.
 func checkReduction(w *team.Work) error {
 	switch {
 	case !w.Red.Valid():

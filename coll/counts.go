@@ -9,10 +9,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// What each of the team offers with its descriptor in the operations with vectors: how many elements it sends to each
-// of them, and how many it expects from each. So peers know where in its source their part begins, and all check all
-// pairs and come to the same verdict. Behind these rows stands whether the source travels with them, and the source if
-// it does: if it is small, which may be the case on some ranks and not on others.
+// In operations with vectors, each rank of the team offers a row with its descriptor: how many elements it sends to
+// each rank, and how many it expects from each. So every reader knows where its part of a source begins, and all ranks
+// check all pairs and come to the same verdict. A word behind the row says whether the rank's source travels with it,
+// as small sources do, and the source follows; ranks may differ in this.
 const maxVectorRanks = (team.EagerBytes - 8) / 16
 
 func rows(t *team.Team, rank int) (send, recv []uint64) {
@@ -26,7 +26,7 @@ func carried(t *team.Team, rank int) *int64 {
 	return (*int64)(unsafe.Add(t.Eager(rank), 16*t.Size()))
 }
 
-// carriedAt is where such a source begins in the eager slot.
+// carriedAt is the offset of the source in the eager slot.
 func carriedAt(t *team.Team) int { return (16*t.Size() + 8 + 63) &^ 63 }
 
 // carries reports whether this rank's source is small enough to travel with the rows.
@@ -35,7 +35,7 @@ func carries(t *team.Team, w *team.Work) bool {
 	return n <= team.EagerBytes-carriedAt(t) && n*t.Size() <= t.Tuning().EagerTotal
 }
 
-// acquireVector also offers the rows, which a graph's launch can find to be wrong.
+// acquireVector also writes this rank's rows. A graph's launch may find here that the counts are wrong.
 func acquireVector(t *team.Team, w *team.Work) error {
 	send, recv := rows(t, t.Rank())
 	if err := w.Counts(t.Rank(), send, recv); err != nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// onDevice reports whether w may be one for a device: a call on host memory and a plain view costs three comparisons.
+// onDevice reports whether w may be a device operation. For host memory and a plain view it costs three comparisons.
 func onDevice(v *inside.View, w *team.Work) bool {
 	return !w.Src.Dev.IsHost() || !w.Dst.Dev.IsHost() || v.Stream != nil && !v.Stream.Device().IsHost()
 }
 
-// placeOnDevice makes w, for which onDevice is true, a device's operation. It reports whether it is one: otherwise,
-// which needs an error, the peers are told on the host.
+// placeOnDevice turns w, for which onDevice is true, into a device operation, and reports whether it did. If not, w has
+// an error, and the peers learn it on the host.
 func placeOnDevice(v *inside.View, w *team.Work) bool {
 	mine, err := v.Comm.GPU()
 	onto, disagree := side(v, w)
@@ -42,8 +42,8 @@ func placeOnDevice(v *inside.View, w *team.Work) bool {
 	return true
 }
 
-// side is the device that w's buffers and the view's stream are on. An empty buffer is on none, if something else is on
-// one.
+// side is the device of w's buffers and of the view's stream. An empty buffer does not count if something else is on a
+// device.
 func side(v *inside.View, w *team.Work) (hw.Device, error) {
 	src, dst := w.Src.Dev, w.Dst.Dev
 	switch {

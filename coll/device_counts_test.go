@@ -19,7 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// parts is one operation with vectors of counts, the same on all ranks but for where memory lies.
+// parts is one operation with vectors of counts; everything but the memory's place is the same on all ranks.
 type parts struct {
 	data    verify.Data
 	kind    string
@@ -30,7 +30,7 @@ type parts struct {
 
 var partKinds = []string{"all_gather_v", "gather_v", "scatter_v", "all_to_all_v"}
 
-// newParts draws lengths of which none, some or all are too long for packets.
+// newParts draws lengths; none, some or all are too long for packets.
 func newParts(r *rand.Rand, n, most int) parts {
 	k := parts{kind: partKinds[r.IntN(len(partKinds))], root: r.IntN(n), inPlace: r.IntN(2) == 0, counts: make([][]int, n)}
 	k.data = verify.Data{Type: dtype.Type(1 + r.IntN(int(dtype.Bool))), Ranks: n, Seed: r.Uint64()}
@@ -60,7 +60,7 @@ func (k parts) String() string {
 	return fmt.Sprintf("%s of %v %v, root %d, in place %v", k.kind, k.counts, k.data.Type, k.root, k.inPlace)
 }
 
-// sends and expects are a rank's counts, of which gather, scatter and all-gather send all of the source to each.
+// sends and expects are a rank's counts. Gather, scatter and all-gather send the whole source to each receiver.
 func (k parts) sends(r int) []int { return k.counts[r] }
 
 func (k parts) expects(r int) []int {
@@ -78,7 +78,7 @@ func total(counts []int) (n int) {
 	return n
 }
 
-// lens are the elements of a rank's source and destination.
+// lens returns the lengths of a rank's source and destination, in elements.
 func (k parts) lens(r int) (src, dst int) {
 	src, dst = total(k.sends(r)), total(k.expects(r))
 	if k.kind == "all_gather_v" {
@@ -87,7 +87,7 @@ func (k parts) lens(r int) (src, dst int) {
 	return src, dst
 }
 
-// call makes the call; counts[from][to] is what sender and receiver name.
+// call makes the call; counts[from][to] is the count that the sender and the receiver give.
 func (k parts) call(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
 	me := c.Rank()
 	switch k.kind {
@@ -153,7 +153,7 @@ func (k parts) run(ctx context.Context, c *ubcoll.Comm, a, b *memory, shift int,
 	return nil
 }
 
-// TestDeviceCounts does operations with random vectors of counts, direct and staged, blocking and on a stream.
+// TestDeviceCounts runs operations with random vectors of counts, direct and staged, blocking and on a stream.
 func TestDeviceCounts(t *testing.T) {
 	const most = 400 << 10
 	r := random{
@@ -172,12 +172,12 @@ func TestDeviceCounts(t *testing.T) {
 		},
 	}
 	if race.Enabled {
-		r.trials = 3 // data are made and checked element by element
+		r.trials = 3 // making and checking data element by element is slow
 	}
 	r.run(t)
 }
 
-// TestDeviceCountsBad has counts that do not fit: all ranks name the same pair, and the next call works.
+// TestDeviceCountsBad passes counts that do not match: all ranks name the same pair, and the next call works.
 func TestDeviceCountsBad(t *testing.T) {
 	const n, root = 3, 1
 	same := [][]int{{4, 5, 6}, {7, 8, 9}, {10, 11, 12}}
@@ -187,9 +187,9 @@ func TestDeviceCountsBad(t *testing.T) {
 		name string
 		kind string
 		base [][]int
-		from int // whose part is longer for the receiver
+		from int // the receiver expects a longer part from this rank
 		to   int
-		more int // by so much
+		more int // longer by this much
 		want string
 	}{
 		{"a longer part", "all_to_all_v", same, 1, 2, 1, "rank 2 expects 10 elements from rank 1, which sends 9"},
@@ -224,7 +224,7 @@ func TestDeviceCountsBad(t *testing.T) {
 					}
 					if c.Rank() == k.to {
 						bad.counts[k.from][k.to] += k.more
-						if k.kind == "all_to_all_v" && k.from == k.to { // what it sends stays
+						if k.kind == "all_to_all_v" && k.from == k.to { // keep what it sends
 							err := coll.AllToAllV(ctx, view, b.buf.Vec().As(dtype.Int32).Slice(0, total(bad.expects(k.to))),
 								bad.expects(k.to), a.buf.Vec().As(dtype.Int32).Slice(0, total(good.sends(k.to))), good.sends(k.to))
 							bad.kind = ""
@@ -250,7 +250,7 @@ func TestDeviceCountsBad(t *testing.T) {
 	}
 }
 
-// TestDeviceCountsRefused gives arguments of one rank that cannot be.
+// TestDeviceCountsRefused passes invalid arguments on one rank.
 func TestDeviceCountsRefused(t *testing.T) {
 	for _, k := range []struct {
 		name string
@@ -303,7 +303,7 @@ func TestDeviceCountsRefused(t *testing.T) {
 	}
 }
 
-// TestDeviceBroadcastLong has broadcasts so long that the ranks pass them on if there are several, direct and staged.
+// TestDeviceBroadcastLong makes broadcasts so long that several ranks pass them on, direct and staged.
 func TestDeviceBroadcastLong(t *testing.T) {
 	for _, k := range []struct {
 		n         int

@@ -19,8 +19,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
-// TestDeviceSetup fails calls of the driver while communicators are made. Open works all the same; ranks use their
-// devices all or none, and say why not.
+// TestDeviceSetup makes driver calls fail while communicators are made. Open still works; either all ranks use their
+// devices or none does, and each says why not.
 func TestDeviceSetup(t *testing.T) {
 	emulated.Only(t)
 	for _, call := range []string{"cuDevicePrimaryCtxRetain", "cuMemCreate", "cuMemAddressReserve", "cuMemMap",
@@ -59,7 +59,7 @@ func TestDeviceSetup(t *testing.T) {
 	}
 }
 
-// TestDeviceFails fails calls of the driver while operations are queued: the communicator breaks on all ranks, soon.
+// TestDeviceFails makes driver calls fail while operations are queued: the communicator soon breaks on all ranks.
 func TestDeviceFails(t *testing.T) {
 	emulated.Only(t)
 	for _, call := range []string{"cuLaunchKernelEx", "cuStreamQuery", "cuStreamWaitEvent", "cuEventRecord"} {
@@ -85,7 +85,7 @@ func TestDeviceFails(t *testing.T) {
 					return err
 				}
 				begin := time.Now()
-				for k := 0; err == nil && k < 10; k++ { // in turn, so that streams wait for each other
+				for k := 0; err == nil && k < 10; k++ { // on the streams in turn, so that they wait for each other
 					err = coll.AllReduce(ctx, c.On([]*ubcoll.Stream{s, u}[k%2]), a.Vec(), a.Vec(), ubcoll.Sum)
 				}
 				err = errors.Join(err, s.Sync(ctx), u.Sync(ctx))

@@ -19,7 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
-// groupPart is a call of a group: where its buffers are is this rank's own business.
+// groupPart is a call of a group; the places of its buffers may differ between ranks.
 type groupPart struct {
 	typ      dtype.Type
 	op       ubcoll.Op
@@ -32,12 +32,12 @@ func (p *groupPart) call(ctx context.Context, c *ubcoll.Comm, m ubcoll.Vec) erro
 	return coll.AllReduce(ctx, c, at(p.dst), at(p.src), p.op)
 }
 
-// drawGroup draws a group within so many bytes: all is what the ranks agree on, and mine where this rank has it, which
-// may be on what other calls read or write.
+// drawGroup draws a group within size bytes. all draws what the ranks must agree on, and mine the places of this rank's
+// buffers, which may overlap those of other calls.
 func drawGroup(all, mine *rand.Rand, rank, size int) []groupPart {
 	parts := make([]groupPart, 1+all.IntN(20))
 	typ := dtype.Int8 + dtype.Type(all.IntN(int(dtype.Bool)))
-	apart := mine.IntN(2) == 0 // no call touches what another one does
+	apart := mine.IntN(2) == 0 // no two calls touch the same memory
 	for i := range parts {
 		if all.IntN(10) == 0 {
 			typ = dtype.Int8 + dtype.Type(all.IntN(int(dtype.Bool)))
@@ -49,7 +49,7 @@ func drawGroup(all, mine *rand.Rand, rank, size int) []groupPart {
 			p.op = ops[all.IntN(2)]
 		}
 		if all.IntN(30) == 0 {
-			p.n = 66 << 10 / typ.Size() // too long for others beside it
+			p.n = 66 << 10 / typ.Size() // too long to be combined with others
 		}
 		room := p.n * typ.Size()
 		draw := func() int {
@@ -58,7 +58,7 @@ func drawGroup(all, mine *rand.Rand, rank, size int) []groupPart {
 			}
 			return mine.IntN((size-room)/8-1) * 8
 		}
-		off := mine.IntN(2) * typ.Size() % 8 // on no multiple of 8, of some types
+		off := mine.IntN(2) * typ.Size() % 8 // for some types no multiple of 8
 		p.src = draw() + off
 		p.dst = p.src
 		if mine.IntN(3) == 0 {
@@ -71,8 +71,8 @@ func drawGroup(all, mine *rand.Rand, rank, size int) []groupPart {
 	return parts
 }
 
-// TestDeviceGroupTogether draws groups, and makes their calls one by one on the same data: the memory is the same, and so
-// is what is told.
+// TestDeviceGroupTogether draws groups, and also makes their calls one by one on the same data: both must leave the
+// same memory and report the same.
 func TestDeviceGroupTogether(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -163,8 +163,8 @@ func TestDeviceGroupTogether(t *testing.T) {
 	}
 }
 
-// TestDeviceGroupDiffers makes groups whose calls do not fit: all ranks learn it, and the next one works, unless what
-// went together did not.
+// TestDeviceGroupDiffers makes groups that differ between ranks: all ranks learn it. The next group works, unless calls
+// that one kernel runs together differed.
 func TestDeviceGroupDiffers(t *testing.T) {
 	type call struct {
 		n  int
@@ -226,7 +226,7 @@ func TestDeviceGroupDiffers(t *testing.T) {
 					case k.broken:
 						return testkit.WantsOf(c.Rank(), "the communicator", c.Err(), ubcoll.ErrMismatch)
 					}
-					// The next group works; and an error behind both has the number of its operation.
+					// The next group works, and an error after both has the right sequence number.
 					if err := group(eight()); err != nil {
 						return err
 					}
@@ -242,7 +242,7 @@ func TestDeviceGroupDiffers(t *testing.T) {
 	}
 }
 
-// TestDeviceGroupFails has one rank leave a group that the others make: they learn it.
+// TestDeviceGroupFails makes one rank leave a group that the others make: the others learn it.
 func TestDeviceGroupFails(t *testing.T) {
 	for _, queued := range []bool{false, true} {
 		t.Run(fmt.Sprintf("queued=%v", queued), func(t *testing.T) {
@@ -275,7 +275,7 @@ func TestDeviceGroupFails(t *testing.T) {
 	}
 }
 
-// TestDeviceGroupCaptured has somebody else capture a group.
+// TestDeviceGroupCaptured captures a group in a foreign CUDA graph.
 func TestDeviceGroupCaptured(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		m, err1 := gputest.Floats(ctx, c, dev, 100, 1)

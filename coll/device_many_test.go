@@ -43,8 +43,8 @@ func TestDevicesMany(t *testing.T) {
 	r.run(t)
 }
 
-// TestDevicesParts has still more ranks, whose communicator has parts that go by the kernels of few. Of as many as there
-// can be, 72, a small machine cannot close the devices in time: the kernels alone are tried with those (TestCheck).
+// TestDevicesParts has still more ranks, and communicators of some of them, which run the kernels for few ranks. A
+// small machine cannot close the devices of the maximum, 72 ranks, in time: TestCheck tries the kernels alone with 72.
 func TestDevicesParts(t *testing.T) {
 	if race.Enabled {
 		t.Skip("what is instrumented is the same with fewer ranks")
@@ -97,7 +97,7 @@ func TestDevicesParts(t *testing.T) {
 	})
 }
 
-// TestDeviceMessagesMany has more messages at once than one kernel takes lanes of.
+// TestDeviceMessagesMany sends more messages at once than one kernel has lanes for.
 func TestDeviceMessagesMany(t *testing.T) {
 	if race.Enabled {
 		t.Skip("what is instrumented is the same with fewer ranks")
@@ -121,8 +121,8 @@ func TestDeviceMessagesMany(t *testing.T) {
 	})
 }
 
-// exchangeWith sends 4 elements of one, which are the rank's number and one more, to the next n ranks, and receives as much
-// of the last n, all at once: into all, where theirs are by rank.
+// exchangeWith sends the 4 elements of one, the rank's number plus one, to each of the next n ranks, and receives as
+// many from each of the last n, all at once, into all, ordered by rank.
 func exchangeWith(ctx context.Context, c *ubcoll.Comm, n int, one, all *ubcoll.Buffer[float32]) error {
 	var x p2p.Exchange
 	ranks := c.Size()

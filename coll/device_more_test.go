@@ -18,7 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
-// TestDeviceAdopt uses memory of another library, which peers reach as they reach the library's own.
+// TestDeviceAdopt uses another library's memory, which peers reach like this library's own.
 func TestDeviceAdopt(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		const n = 5000
@@ -66,7 +66,7 @@ func TestDeviceAdopt(t *testing.T) {
 	})
 }
 
-// TestDeviceGroup makes groups, blocking and on a stream, of which one fails on one rank.
+// TestDeviceGroup makes groups, blocking and on a stream; one of them fails on one rank.
 func TestDeviceGroup(t *testing.T) {
 	for _, queued := range []bool{false, true} {
 		t.Run(fmt.Sprintf("queued=%v", queued), func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestDeviceGroup(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				// One call of several that one rank gets wrong: nobody is left behind.
+				// One rank gets one of several calls wrong: no rank is left behind.
 				err = ubcoll.Group(ctx, view, func(g *ubcoll.Comm) error {
 					return errors.Join(coll.AllReduce(ctx, g, a.Vec(), a.Vec().Slice(0, 100-50*c.Rank()), ubcoll.Sum),
 						coll.Barrier(ctx, g), coll.AllReduce(ctx, g, a.Vec(), a.Vec(), ubcoll.Sum))
@@ -109,7 +109,7 @@ func TestDeviceGroup(t *testing.T) {
 	}
 }
 
-// TestDeviceClose closes what is in use.
+// TestDeviceClose closes things that are in use.
 func TestDeviceClose(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err1 := gputest.Floats(ctx, c, dev, 100, 1)
@@ -162,8 +162,8 @@ func TestDevicePeerClosed(t *testing.T) {
 	})
 }
 
-// TestDeviceAndHost has one rank call on host memory what the others call on their devices: all learn it, though
-// neither operation sees the other. Their ranks end at once, whatever the deadline.
+// TestDeviceAndHost makes one rank call on host memory while the others call on their devices. All learn it, although
+// neither operation sees the other; they return at once, whatever the deadline.
 func TestDeviceAndHost(t *testing.T) {
 	for _, n := range []int{2, 3} {
 		for _, how := range []string{"blocking", "stream", "graph"} {
@@ -193,7 +193,7 @@ func deviceAndHost(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, how s
 	if err != nil {
 		return err
 	}
-	// What goes on together does not trouble anyone, in whichever order ranks get to it.
+	// Host and device operations that run at the same time do no harm, in whichever order ranks reach them.
 	x := []float32{1}
 	for range 20 {
 		if err := errors.Join(on(c.On(s)), coll.AllReduce(ctx, c, ubcoll.Of(x), ubcoll.Of(x), ubcoll.Max), on(c),

@@ -20,8 +20,8 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// TestDeviceOrder queues on two streams in turn, without a wait: each operation sees what the one before it did. Buffers
-// are freed while what uses them is queued.
+// TestDeviceOrder queues on two streams in turn, without a wait: each operation sees the results of the one before it.
+// Buffers are freed while operations that use them are queued.
 func TestDeviceOrder(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		for _, count := range []int{10, 70000} {
@@ -82,7 +82,7 @@ func untilDirect(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec) error {
 	}
 }
 
-// TestDeviceDirect shows that buffers become direct when the peers have imported them, and why they are not.
+// TestDeviceDirect shows that buffers become direct once the peers have imported them, and why they were not before.
 func TestDeviceDirect(t *testing.T) {
 	for _, n := range []int{3, 9} { // with kernels for few ranks, and for many
 		t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestDeviceDirect(t *testing.T) {
 				if err := untilDirect(ctx, c, a.Vec()); err != nil {
 					return err
 				}
-				// Multiplied sources are sent.
+				// Multiplied sources are sent, not read in place.
 				if err := coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.PreMulSum(float64(c.Rank()))); err != nil {
 					return err
 				}
@@ -107,7 +107,7 @@ func TestDeviceDirect(t *testing.T) {
 	}
 }
 
-// TestDeviceBad gives arguments that cannot be, on one rank or on all: typed errors on all ranks, and the next call works.
+// TestDeviceBad passes invalid arguments on one rank or on all: all ranks return typed errors, and the next call works.
 func TestDeviceBad(t *testing.T) {
 	for _, k := range []struct {
 		name        string
@@ -199,7 +199,7 @@ func TestDeviceBad(t *testing.T) {
 	}
 }
 
-// TestDeviceLocal are errors that no peer hears of.
+// TestDeviceLocal causes errors that no peer hears of.
 func TestDeviceLocal(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		a, err := gputest.Floats(ctx, c, dev, 100, 1)
@@ -230,12 +230,12 @@ func TestDeviceLocal(t *testing.T) {
 	})
 }
 
-// TestDeviceBroken are failures that break the communicator: on all ranks, long before Options.Timeout is over, and with
-// the reason.
+// TestDeviceBroken causes failures that break the communicator on all ranks, long before Options.Timeout is over, and
+// with the reason.
 func TestDeviceBroken(t *testing.T) {
 	for _, k := range []struct {
 		name  string
-		abort bool // rank 1 aborts instead of the call; else it comes when the others have given up
+		abort bool // rank 1 aborts instead of calling; else it calls after the others have given up
 		want  error
 	}{
 		{"missing", false, ubcoll.ErrTimeout},
@@ -244,7 +244,7 @@ func TestDeviceBroken(t *testing.T) {
 		for _, queued := range []bool{false, true} {
 			for _, algorithm := range []ubcoll.Algorithm{"one-shot", "two-shot"} {
 				t.Run(fmt.Sprintf("%s/queued=%v/%s", k.name, queued, algorithm), func(t *testing.T) {
-					gave := make(chan struct{}, 2) // up, each of the others
+					gave := make(chan struct{}, 2) // has a value for each of the others that gave up
 					gputest.Run(t, 3, ubcoll.Options{Algorithm: algorithm}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 						if c.Rank() != 1 {
 							defer func() { gave <- struct{}{} }()
@@ -253,7 +253,7 @@ func TestDeviceBroken(t *testing.T) {
 						if err != nil {
 							return err
 						}
-						if err := coll.Barrier(ctx, c); err != nil { // all are there
+						if err := coll.Barrier(ctx, c); err != nil { // all ranks have come
 							return err
 						}
 						switch {
@@ -264,7 +264,7 @@ func TestDeviceBroken(t *testing.T) {
 							<-gave
 							<-gave
 						case !k.abort:
-							(*inside.Comm)(c).View().SetTimeout(2 * time.Second) // which is not to be over before both of them wait
+							(*inside.Comm)(c).View().SetTimeout(2 * time.Second) // long enough that both are waiting by then
 						}
 						start := time.Now()
 						view, sync, end, err := gputest.View(ctx, c, dev, queued)
@@ -272,7 +272,7 @@ func TestDeviceBroken(t *testing.T) {
 							return err
 						}
 						defer end()
-						// A rank that comes late may have all that it needs for one operation.
+						// A rank that comes late may find all that it needs for one operation.
 						for i := 0; err == nil && i < 3; i++ {
 							if err = coll.AllReduce(ctx, view, a.Vec(), a.Vec(), ubcoll.Sum); err == nil {
 								err = sync()
@@ -315,14 +315,14 @@ func TestDeviceCancel(t *testing.T) {
 				coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum), context.Canceled)
 		}
 		<-cancelled
-		for i := 0; err == nil && i < 3; i++ { // the first has all that it needs
+		for i := 0; err == nil && i < 3; i++ { // the first one may find all that it needs
 			err = coll.AllReduce(ctx, c, a.Vec(), a.Vec(), ubcoll.Sum)
 		}
 		return testkit.WantsOf(c.Rank(), "the other", err, ubcoll.ErrAborted)
 	})
 }
 
-// TestDeviceFamily uses communicators of one domain beside each other, and after the first has closed.
+// TestDeviceFamily uses communicators that share memory beside each other, and after the first has closed.
 func TestDeviceFamily(t *testing.T) {
 	gputest.Run(t, 4, ubcoll.Options{Algorithm: "two-shot"}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		half, err := c.Split(ctx, c.Rank()%2, -c.Rank())
@@ -360,7 +360,7 @@ func TestDeviceFamily(t *testing.T) {
 	})
 }
 
-// TestForeignCapture captures a stream of another library, and replays it after the program has let go of everything.
+// TestForeignCapture captures a stream of another library, and replays it after the program has closed everything.
 func TestForeignCapture(t *testing.T) {
 	o := ubcoll.Options{Algorithm: "two-shot", Register: register.Auto}
 	gputest.Run(t, 2, o, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -397,7 +397,7 @@ func TestForeignCapture(t *testing.T) {
 	})
 }
 
-// TestNoDevice is a communicator whose ranks have no device each.
+// TestNoDevice has a communicator whose ranks do not each have a device.
 func TestNoDevice(t *testing.T) {
 	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		_, why := c.GPU()
@@ -410,7 +410,7 @@ func TestNoDevice(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestDeviceBrokenBehind breaks the communicator behind an error that nobody has asked for: Sync returns both.
+// TestDeviceBrokenBehind breaks the communicator after an error that no Sync has returned: Sync returns both.
 func TestDeviceBrokenBehind(t *testing.T) {
 	synced, gave := make(chan struct{}), make(chan struct{})
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -431,7 +431,7 @@ func TestDeviceBrokenBehind(t *testing.T) {
 		err := coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum)
 		<-synced
 		(*inside.Comm)(c).View().SetTimeout(500 * time.Millisecond)
-		err = errors.Join(err, coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum)) // which rank 1 does not call
+		err = errors.Join(err, coll.AllReduce(ctx, c.On(s), v, v, ubcoll.Sum)) // rank 1 does not call it
 		if err != nil {
 			return err
 		}

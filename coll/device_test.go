@@ -19,7 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// memory is a buffer on a device, of which a test uses a part in the middle: what is around must stay as it is.
+// memory is a buffer on a device. A test uses a part in the middle; the memory around it must not change.
 type memory struct {
 	buf        *ubcoll.Buffer[byte]
 	host       []byte
@@ -33,7 +33,7 @@ func newMemory(c *ubcoll.Comm, dev ubcoll.Device, most int) (*memory, error) {
 	return &memory{buf: b, host: make([]byte, most+256)}, err
 }
 
-// use takes n bytes from 64+shift on, poisons everything, and is a view of them.
+// use fills the whole buffer with a pattern, fills n bytes from 64+shift on, and returns a view of these.
 func (m *memory) use(ctx context.Context, shift, n int, t dtype.Type, fill func(p unsafe.Pointer)) (ubcoll.Vec, error) {
 	m.at, m.length = 64+shift, n
 	for i := range m.host {
@@ -46,7 +46,7 @@ func (m *memory) use(ctx context.Context, shift, n int, t dtype.Type, fill func(
 	return m.buf.Vec().Slice(m.at, m.at+n).As(t), err
 }
 
-// fetch reads everything back and looks at what is around the view.
+// fetch reads everything back and checks the memory around the view.
 func (m *memory) fetch(ctx context.Context) (unsafe.Pointer, error) {
 	if err := m.buf.CopyTo(ctx, m.host); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ var deviceOps = []struct {
 }{{ubcoll.Sum, cpu.Sum, false}, {ubcoll.Prod, cpu.Prod, false}, {ubcoll.Min, cpu.Min, false},
 	{ubcoll.Max, cpu.Max, false}, {ubcoll.Avg, cpu.Sum, true}}
 
-// trial is one collective with random arguments, the same on all ranks but for where memory lies.
+// trial is one collective with random arguments; everything but the memory's place is the same on all ranks.
 type trial struct {
 	data    verify.Data
 	op      ubcoll.Op
@@ -111,7 +111,7 @@ func (k trial) String() string {
 		k.data.Average, k.root, k.inPlace)
 }
 
-// run does the trial with two pieces of memory, which must each have room for all ranks' data.
+// run does the trial with two pieces of memory; each must have room for all ranks' data.
 func (k trial) run(ctx context.Context, c *ubcoll.Comm, a, b *memory, sync func() error) error {
 	size, me, n := k.data.Type.Size(), c.Rank(), c.Size()
 	one := k.count * size
@@ -195,7 +195,7 @@ func (k trial) run(ctx context.Context, c *ubcoll.Comm, a, b *memory, sync func(
 	return k.check(p, me, n, one)
 }
 
-// check looks at the result at p.
+// check checks the result at p.
 func (k trial) check(p unsafe.Pointer, me, n, one int) error {
 	var wrong int
 	var at verify.Mismatch
@@ -242,7 +242,7 @@ func (k trial) check(p unsafe.Pointer, me, n, one int) error {
 	return nil
 }
 
-// mode is how operations are done on devices.
+// mode is how operations run on devices.
 type mode struct {
 	algorithm ubcoll.Algorithm
 	policy    register.Policy
@@ -253,12 +253,12 @@ type mode struct {
 // String leaves out the algorithm.
 func (w mode) String() string { return fmt.Sprintf("%v/some=%v/queued=%v", w.policy, w.some, w.queued) }
 
-// place is where a rank does random operations.
+// place is where a rank runs random operations.
 type place struct {
-	c         *ubcoll.Comm // on a stream if they are queued
+	c         *ubcoll.Comm // on a stream if operations are queued
 	sync      func() error // waits for the stream
 	a, b      *memory
-	same, own *rand.Rand // what all ranks draw alike, and what this one draws
+	same, own *rand.Rand // for what all ranks draw alike, and for what this rank draws
 }
 
 // random is a test of random operations.
@@ -271,7 +271,7 @@ type random struct {
 	trial  func(context.Context, place) error
 }
 
-// run makes a subtest of each number of ranks and each mode.
+// run makes a subtest for each number of ranks and each mode.
 func (r random) run(t *testing.T) {
 	start := testkit.Seed(t)
 	for _, n := range r.ranks {
@@ -308,8 +308,8 @@ func (r random) run(t *testing.T) {
 	}
 }
 
-// TestDevices does collectives with random arguments on device memory, every mode, direct and staged, blocking and on a
-// stream.
+// TestDevices runs collectives with random arguments on device memory, in every mode, direct and staged, blocking and
+// on a stream.
 func TestDevices(t *testing.T) {
 	const most = 600 << 10
 	r := random{
@@ -334,7 +334,7 @@ func TestDevices(t *testing.T) {
 			return k.run(ctx, p.c, p.a, p.b, p.sync)
 		},
 	}
-	if race.Enabled { // what is instrumented is the same for all, and data are made and checked element by element
+	if race.Enabled { // fewer trials run the same code, and checking element by element is slow
 		r.ranks, r.trials = []int{2, 3}, 2
 	}
 	r.run(t)

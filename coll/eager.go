@@ -8,10 +8,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Eager collectives are for small data: the source of each of the team travels with its descriptor, as the
-// descriptor's payload or in the rank's eager slot, so that agreement is all the waiting there is, and each computes
-// its own result. (Flags beside the data in every cache line, as NCCL's LL protocol has them, were tried: looking at
-// lines before they are written takes them away from their writer, and from 128 bytes on it was slower.)
+// Eager collectives are for small data. Each rank's source travels with its descriptor, as the descriptor's payload or
+// in the rank's eager slot. So ranks wait only for agreement, and each computes its own result. (Flags beside the data
+// in every cache line, as in NCCL's LL protocol, were slower from 128 bytes on: a reader that polls a line before it is
+// written takes the line away from its writer.)
 
 // eagerBytes is the size of the largest source: a function of what the team agrees on.
 func eagerBytes(t *team.Team, w *team.Work) int {
@@ -27,7 +27,7 @@ func eagerBytes(t *team.Team, w *team.Work) int {
 func tryEager(t *team.Team, w *team.Work) bool {
 	n := eagerBytes(t, w)
 	if n > team.PayloadSize && (n > team.EagerBytes || n*t.Size() > t.Tuning().EagerTotal) {
-		return false // beyond that, two steps with less to read cost less
+		return false // beyond that, two steps that read less are quicker
 	}
 	setEager(w, &eagerPath, n)
 	return true
@@ -47,7 +47,7 @@ func offerEager(t *team.Team, w *team.Work) {
 	}
 }
 
-// slot is where the source of one of the team travels.
+// slot is where a rank's source travels.
 func slot(t *team.Team, w *team.Work, rank int) unsafe.Pointer {
 	if eagerBytes(t, w) <= team.PayloadSize {
 		return t.Payload(rank)

@@ -9,7 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 )
 
-// Four ranks add up two numbers of each. Each of them has the result.
+// Four ranks add two elements each. Every rank has the result.
 func ExampleAllReduce() {
 	err := ubcoll.Local(context.Background(), 4, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		src, dst := []int32{1, int32(c.Rank())}, make([]int32, 2)
@@ -74,7 +74,7 @@ func ExampleAllGatherV() {
 	// Output: rank 0: [0 1 1 2 2 2]
 }
 
-// The root's elements come to every rank, in the same memory.
+// Every rank receives the root's elements, in the same memory.
 func ExampleBroadcast() {
 	const root = 2
 	onRanks(3, 0, func(ctx context.Context, c *ubcoll.Comm) ([]int32, error) {

@@ -8,16 +8,16 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Small reductions of a team with more ranks than agree each with each go by group: sources travel as in eager
-// collectives, each group's leader combines those of its group before it says that the group agrees, and everybody who
-// wants the result combines the partial results of all groups. So a rank reads no more sources than a group has ranks,
-// and one partial result of each group, and waits for nothing but agreement.
+// Small reductions in a team that has too many ranks for each to agree with each go by groups. Sources travel as in
+// eager collectives. Each group's leader combines the sources of its group before it announces that the group agrees,
+// and every rank that wants the result combines the partial results of all groups. So a rank reads at most the sources
+// of one group and one partial result of each group, and waits only for agreement.
 //
-// Sources are combined in rank order within a group, and the groups in the order of their leaders: all of the team get
-// the same bits, but not those that combining in rank order gives.
+// Sources are combined in rank order within a group, and groups in the order of their leaders. All ranks of the team
+// get the same bits, but these may differ from those of plain rank order.
 
-// tryGroups makes w go by the groups that there are if that is possible, and quicker than otherwise. Half types are
-// not combined in two steps: between them a sum would be rounded, and might overflow.
+// tryGroups makes w go by groups if that is possible, and quicker than otherwise. Half types are excluded: between the
+// two steps a sum would be rounded, and might overflow.
 func tryGroups(t *team.Team, w *team.Work) bool {
 	if w.Kind != team.KindAllReduce && w.Kind != team.KindReduce ||
 		w.Type == dtype.Float16 || w.Type == dtype.BFloat16 {

@@ -20,8 +20,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/inside"
 )
 
-// TestGroupsBits reduces numbers whose sum depends on the order: all ranks get the same bits, those of combining in
-// rank order within the groups and then the groups in order, for what fits the descriptor's line and what does not.
+// TestGroupsBits reduces numbers whose sum depends on the order. All ranks get the same bits: those of combining in
+// rank order within the groups, and then the groups in order. It tries sizes that fit the descriptor's line and larger
+// ones.
 func TestGroupsBits(t *testing.T) {
 	const ranks, root = 20, 7
 	groups := [][]int{{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11, 12}, {13, 14, 15, 16, 17, 18, 19}}
@@ -102,7 +103,7 @@ func TestGroupsBits(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestGroupsChosen asks for what goes by group, and what does not.
+// TestGroupsChosen checks which operations go by groups.
 func TestGroupsChosen(t *testing.T) {
 	for _, k := range []struct {
 		name, algorithm string
@@ -158,7 +159,8 @@ func sum[T dtype.Elem](n int) func(context.Context, *ubcoll.Comm) error {
 	}
 }
 
-// TestGroupsMismatch has one rank of a large job call something else, in every role a rank has, and the next call work.
+// TestGroupsMismatch makes one rank of a large job call something else, once in every role that a rank has; the next
+// call works.
 func TestGroupsMismatch(t *testing.T) {
 	const ranks = 20
 	err := ubcoll.Local(t.Context(), ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {

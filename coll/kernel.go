@@ -7,8 +7,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
-// kernel chooses how w goes on the devices of a team of n ranks, which asked for an algorithm or for none, and whose rows
-// have room for so many bytes of data as packets: a pure function of what they agree on.
+// kernel chooses how w runs on the devices of a team of n ranks. asked is the algorithm that the team asked for, or "";
+// data is how many bytes of packet data a rank's row holds. It is a pure function of what the ranks agree on.
 func kernel(t *tuning.GPU, asked string, w *team.Work, n, data int) team.Kernel {
 	bytes := w.Count * w.Type.Size()
 	switch {
@@ -29,8 +29,8 @@ func kernel(t *tuning.GPU, asked string, w *team.Work, n, data int) team.Kernel 
 	return team.Kernel{Name: cudakernels.Move, Blocks: bulkBlocks(t, bytes*n), Algorithm: "push", Words: true}
 }
 
-// countsBlocks is how many blocks an operation with vectors of counts has. Ranks whose counts do not fit may come to
-// different numbers, since no block then waits for one of its number.
+// countsBlocks is how many blocks an operation with vectors of counts has. Ranks whose counts do not match may come to
+// different numbers; that is safe because no block waits for the block with its number.
 func countsBlocks(t *tuning.GPU, w *team.Work, n, data int) int {
 	total := w.Dst.Bytes()
 	switch {
@@ -42,7 +42,7 @@ func countsBlocks(t *tuning.GPU, w *team.Work, n, data int) int {
 	return bulkBlocks(t, total)
 }
 
-// reduceKernel is kernel for reductions of so many bytes: of a slice for reduce-scatter, else of the whole.
+// reduceKernel is kernel for reductions. bytes is the size of a slice for reduce-scatter, else of the whole.
 func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, bytes, n, data int) team.Kernel {
 	slice, total := ((bytes+n-1)/n+15)&^15, bytes // slices end on multiples of 16 bytes
 	if k == team.KindReduceScatter {
@@ -60,7 +60,7 @@ func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, by
 			}
 		}
 	case n > cudakernels.Narrow:
-		oneShotMost, packets = t.OneShotMany*cudakernels.Narrow/n, 0 // by packets in two steps goes nothing
+		oneShotMost, packets = t.OneShotMany*cudakernels.Narrow/n, 0 // no two-shot by packets
 	case n > 4:
 		oneShotMost = t.OneShotMany
 	}
@@ -71,10 +71,10 @@ func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, by
 	}
 	two := total <= packets && slice <= room
 	half := typ == dtype.Float16 || typ == dtype.BFloat16 // a ring rounds at every step
-	none := asked == "" || asked == "ring"                // which not everything can be
+	none := asked == "" || asked == "ring"                // not every operation can be a ring
 	ring := asked == "ring" || asked == "" && bytes >= t.RingFrom && n > 2 && !half
 	switch {
-	case ring && k == team.KindAllReduce && (n > 1 || typ != dtype.Bool): // of one rank it is a copy
+	case ring && k == team.KindAllReduce && (n > 1 || typ != dtype.Bool): // with one rank it is a copy
 		return team.Kernel{Name: cudakernels.Ring, Blocks: bulkBlocks(t, total), Algorithm: "ring", Words: true}
 	case none && n > 1 && !one && !two && total <= lines:
 		return team.Kernel{Name: cudakernels.Lines, Blocks: lineBlocks(t, part), Algorithm: "lines", Lines: part}
@@ -93,7 +93,7 @@ func reduceKernel(t *tuning.GPU, asked string, k team.OpKind, typ dtype.Type, by
 	return team.Kernel{Name: cudakernels.TwoShot, Blocks: bulkBlocks(t, total), Algorithm: "two-shot", Words: true}
 }
 
-// packetBlocks is how many blocks send so many bytes in packets.
+// packetBlocks is how many blocks send that many bytes in packets.
 func packetBlocks(t *tuning.GPU, bytes int) int {
 	blocks := (bytes + t.PacketBlockBytes - 1) / t.PacketBlockBytes
 	if blocks <= 1 {
@@ -102,12 +102,12 @@ func packetBlocks(t *tuning.GPU, bytes int) int {
 	return min(max(blocks, t.PacketBlocksMin), t.PacketBlocksMax)
 }
 
-// lineBlocks is how many blocks send so many bytes to a rank by lines.
+// lineBlocks is how many blocks send that many bytes to a rank by lines.
 func lineBlocks(t *tuning.GPU, bytes int) int {
 	return min(max((bytes+t.LineBlockBytes-1)/t.LineBlockBytes, 1), t.BulkBlocksMax)
 }
 
-// bulkBlocks is how many blocks move so many bytes.
+// bulkBlocks is how many blocks move that many bytes.
 func bulkBlocks(t *tuning.GPU, bytes int) int {
 	return min(max(bytes/t.BulkBlockBytes, 1), t.BulkBlocksMax)
 }

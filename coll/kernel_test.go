@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/tuning"
 )
 
-// TestReduceKernel looks at the choice of kernels, and that no choice is more than the kernel can do.
+// TestReduceKernel checks the choice of kernels, and that each chosen kernel can do the operation.
 func TestReduceKernel(t *testing.T) {
 	gpu := tuning.DefaultGPU()
 	const pushed = cudakernels.TwoShot + ", pushed"
@@ -85,14 +85,14 @@ func TestReduceKernel(t *testing.T) {
 				got := reduceKernel(&gpu, "", kind, dtype.Float32, bytes, n, data)
 				slice := bytes
 				if kind != team.KindReduceScatter {
-					slice = ((bytes+n-1)/n + 15) / 16 * 16 // as kernels cut
+					slice = ((bytes+n-1)/n + 15) / 16 * 16 // as kernels cut slices
 				}
 				require.True(t, got.Blocks >= 1 && got.Blocks <= cudakernels.MaxBlocks)
 				if got.Name == cudakernels.OneShot {
 					require.True(t, kind != team.KindReduceScatter && bytes <= data)
 				}
 				if got.Name == cudakernels.Packets {
-					room := data / 2 // results have the other half
+					room := data / 2 // results have the other half of a row
 					if kind == team.KindReduceScatter {
 						room = data
 					}
@@ -103,7 +103,7 @@ func TestReduceKernel(t *testing.T) {
 	}
 }
 
-// TestMoveKernel looks at the choice of kernels for what only moves data.
+// TestMoveKernel checks the choice of kernels for operations that only move data.
 func TestMoveKernel(t *testing.T) {
 	gpu := tuning.DefaultGPU()
 	for n := 2; n <= cudakernels.MaxRanks; n++ {
@@ -149,5 +149,5 @@ func TestMoveKernel(t *testing.T) {
 	}
 }
 
-// room is what fits the rows of a communicator that Open makes.
+// room is how many bytes fit the rows of a communicator that Open makes.
 func room(n int) int { return cudakernels.First(n).Data() }

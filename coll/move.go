@@ -10,16 +10,16 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// move is the operations that only move data, beyond eager size: each of the team gets its parts of the others'
-// sources. A small source of an operation with vectors is in its rank's eager slot.
+// move is an operation that only moves data, above eager size: each rank of the team gets its parts of the others'
+// sources. In operations with vectors, a small source is in its rank's eager slot.
 type move struct {
 	call
 	stage  bool // this rank's source goes through staging memory
-	parts  int  // 1: the whole team reads the same of a source; n: each reader its own part
+	parts  int  // 1: all ranks read the same part of a source; n: each reads its own
 	window int  // bytes of a part in one round
 }
 
-// movesDone is the last step of progress, beyond those of rounds.
+// movesDone is the last step of progress, larger than the step of any round.
 const movesDone = 1 << 31
 
 func runMove(ctx context.Context, t *team.Team, w *team.Work) error {
@@ -39,7 +39,7 @@ func runMove(ctx context.Context, t *team.Team, w *team.Work) error {
 	return m.pull()
 }
 
-// part is what rank d fetches from rank s: n bytes from byte src of s's source on, to byte dst of d's destination on.
+// part is what rank d fetches from rank s: n bytes, from byte src of s's source, to byte dst of d's destination.
 func (m *move) part(s, d int) (src, dst, n int) {
 	w := m.w
 	bytes := w.Count * m.size
@@ -86,7 +86,7 @@ func (m *move) partOfRows(s, d int) (src, dst, n int) {
 // carried reports whether a rank's source came with its descriptor.
 func (m *move) carried(rank int) bool { return isVector(m.w.Kind) && *carried(m.t, rank) != 0 }
 
-// take fetches this rank's part of rank s's source, if it needs no rounds.
+// take fetches this rank's part of rank s's source, unless it comes in rounds.
 func (m *move) take(s int) error {
 	src, dst, n := m.part(s, m.me)
 	if n == 0 {
@@ -103,7 +103,7 @@ func (m *move) take(s int) error {
 	return nil
 }
 
-// source is where n bytes of a rank's source are, from byte off on; nil if they come in rounds.
+// source is the address of n bytes of a rank's source, from byte off on, or nil if they come in rounds.
 func (m *move) source(rank, off, n int) (unsafe.Pointer, error) {
 	if rank == m.me || !m.carried(rank) {
 		return m.t.Source(rank, off, n)

@@ -6,16 +6,15 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 )
 
-// Each round is two steps of progress.
+// Each round has two steps of progress.
 const (
 	stepShown = 1 + iota
 	stepTaken
 	stepsOfMove = stepTaken
 )
 
-// pull has each of the team fetch its parts of the others' sources. A direct source is read where it is, once they
-// have agreed; a staged one comes in rounds through its rank's staging memory, each half of which serves every other
-// round.
+// pull lets each rank fetch its parts of the others' sources. A direct source is read in place, once the ranks have
+// agreed. A staged one comes in rounds through its rank's staging memory; the two halves of that memory alternate.
 func (m *move) pull() error {
 	if err := m.takeDirect(); err != nil {
 		return err
@@ -27,7 +26,7 @@ func (m *move) pull() error {
 	}
 	m.t.Progress(movesDone)
 	if m.stage || m.carried(m.me) {
-		return nil // peers read nothing of the caller's
+		return nil // peers do not read the caller's memory
 	}
 	for i := 1; i < m.n; i++ {
 		p := m.next(i)
@@ -40,7 +39,7 @@ func (m *move) pull() error {
 	return nil
 }
 
-// takeDirect fetches from this rank itself, and from those of the team whose source needs no rounds.
+// takeDirect fetches this rank's own part, and the parts from ranks whose source needs no rounds.
 func (m *move) takeDirect() error {
 	for i := range m.n {
 		if err := m.take(m.next(i)); err != nil {
@@ -50,7 +49,7 @@ func (m *move) takeDirect() error {
 	return nil
 }
 
-// rounds is how many rounds this rank takes part in, showing or taking.
+// rounds is how many rounds this rank takes part in, as source or as reader.
 func (m *move) rounds() int {
 	longest := 0
 	for p := range m.n {
@@ -69,7 +68,7 @@ func (m *move) rounds() int {
 	return (longest + m.window - 1) / m.window
 }
 
-// at is where part of a rank's source is in round r.
+// at is the address of a part of a rank's source in round r.
 func (m *move) at(rank, r, part int) unsafe.Pointer {
 	if m.parts == 1 {
 		part = 0
@@ -101,7 +100,7 @@ func (m *move) round(r int) error {
 	return nil
 }
 
-// show copies this round's part of the source into staging memory, after its readers have done with what was there.
+// show copies this round's part of the source into staging memory, once its readers have read what was there before.
 func (m *move) show(r, lo int, base uint64) error {
 	if r >= 2 {
 		for i := 1; i < m.n; i++ {

@@ -7,7 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// push computes one slice of the result from the sources of the whole team, and writes it to all its destinations.
+// push computes one slice of the result from the sources of the whole team, and writes it to all destinations.
 func (k *call) push(srcs, dsts []unsafe.Pointer, how team.BufferLayout) error {
 	k.w.Algorithm = "push"
 	slice := alignedSlice(k.w.Count, k.n, k.size)

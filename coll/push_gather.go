@@ -6,11 +6,11 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 )
 
-// push delivers this rank's part to the root of a gather, which waits for the whole team.
+// push writes this rank's part to the root of a gather. The root waits for the whole team.
 func (m *move) push() error {
 	m.w.Algorithm = "push"
 	if m.me != m.w.Root && m.carried(m.me) {
-		return nil // the root takes it
+		return nil // the root fetches it
 	}
 	src, dst, n := m.part(m.me, m.w.Root)
 	to, err := m.t.Destination(m.w.Root, dst, n)

@@ -13,8 +13,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// TestMissingWaitIsCaught shows that the race detector would see a wait that the ring forgot: the test runs itself with
-// one wait taken out, and wants the report.
+// TestMissingWaitIsCaught shows that the race detector would see a missing wait in the ring: the test runs itself with
+// one wait removed, and expects the report.
 func TestMissingWaitIsCaught(t *testing.T) {
 	if !race.Enabled {
 		t.Skip("needs the race detector")

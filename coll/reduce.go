@@ -6,7 +6,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// runReduce is the reduce family beyond eager size.
+// runReduce runs the reductions above eager size.
 func runReduce(ctx context.Context, t *team.Team, w *team.Work) error {
 	if w.Count == 0 {
 		return nil
@@ -17,7 +17,7 @@ func runReduce(ctx context.Context, t *team.Team, w *team.Work) error {
 		srcBytes *= k.n
 	}
 	if w.Kind != team.KindAllReduce {
-		dstBytes = 0 // nobody reads or writes another rank's
+		dstBytes = 0 // no rank reads or writes another rank's destination
 	}
 	srcs, dsts, how, err := t.Buffers(srcBytes, dstBytes)
 	if err != nil {
@@ -34,7 +34,7 @@ func runReduce(ctx context.Context, t *team.Team, w *team.Work) error {
 	return k.twoShot(srcs, dsts, how)
 }
 
-// alignedSlice cuts count elements of a size into n slices of whole cache lines.
+// alignedSlice is the length of the slices when count elements are cut into n slices of whole cache lines.
 func alignedSlice(count, n, size int) int {
 	line := 64/size - 1
 	return ((count+n-1)/n + line) &^ line

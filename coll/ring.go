@@ -10,18 +10,19 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// The ring all-reduce (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-// 2009) of the team's ranks, as a chain of reads: each rank reads what its left neighbour has reduced so far, straight
-// from the neighbour's destination, adds its own source, and writes its own destination.
+// The ring all-reduce of the team's ranks (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+// workstations", 2009), as a chain of reads: each rank reads the partial result of its left neighbour, straight from
+// the neighbour's destination, adds its own source, and writes its own destination.
 //
-// The data is cut into rounds of n slices, each slice into chunks. In step 0 of a round a rank offers its own slice as
-// it is; in steps 1 to n-1 it reduces, the last of which gives a finished slice; in steps n to 2n-2 it copies finished
-// slices on. One (step, chunk) is an item; a rank announces each item that it has done, and item i needs the left
-// neighbour's item i minus one step. So chunks flow around the ring in a pipeline, and no step needs a barrier.
+// The data is cut into rounds of n slices, and each slice into chunks. In step 0 of a round a rank offers its own slice
+// unchanged. In steps 1 to n-1 it reduces; step n-1 gives a finished slice. In steps n to 2n-2 it copies finished
+// slices on. One (step, chunk) is an item. A rank announces each item that it has done, and item i needs the left
+// neighbour's item of the same chunk one step earlier. So chunks flow around the ring in a pipeline, and no step needs
+// a barrier.
 //
-// What a rank offers lies in its own registered buffer, or, for a buffer that is not registered, in its staging memory,
-// a window of ringWindow chunks. Then the rank must not get ahead of its right neighbour by more than the window, which
-// holds more than one step, or the ring would stop.
+// A rank offers data in its own registered buffer, or, if the buffer is not registered, in its staging memory, a window
+// of ringWindow chunks. Then the rank must not get ahead of its right neighbour by more than the window. The window
+// must hold more than one step, or the ring would deadlock.
 const (
 	ringChunk  = 64 << 10
 	ringChunks = 4 // in a slice, at most
@@ -39,7 +40,7 @@ type ring struct {
 
 	src, dst         unsafe.Pointer // this rank's
 	leftSrc, leftDst unsafe.Pointer // nil if the left neighbour stages it
-	stageSrc         bool           // this rank stages what it offers from its source, or from its destination
+	stageSrc         bool           // this rank stages what it offers from its source; stageDst: from its destination
 	stageDst         bool
 
 	// The current round.
@@ -79,9 +80,9 @@ func runRing(ctx context.Context, t *team.Team, w *team.Work) error {
 		r.first += uint64((2*n - 1) * r.chunks)
 	}
 	if r.stageSrc && r.stageDst {
-		return nil // the window is not written again before the neighbour's next descriptor
+		return nil // the window is next written after the neighbour's next descriptor, when it has read it
 	}
-	// The right neighbour has read this rank's buffers when it has done its last item.
+	// When the right neighbour has done its last item, it has read this rank's buffers.
 	return t.WaitProgress(ctx, r.right, r.cursor, "exit")
 }
 
@@ -104,13 +105,13 @@ func (r *ring) round() error {
 	return nil
 }
 
-// item does one chunk of one step: n elements from element lo on.
+// item does one chunk of one step: n elements, from element lo on.
 func (r *ring) item(step, lo, n int) error {
 	if n == 0 {
 		return nil // nothing to wait for: the neighbour's item is empty too
 	}
 	off := lo * r.size
-	last := step == 2*r.n-2 // nobody reads what this step leaves
+	last := step == 2*r.n-2 // no rank reads the result of this step
 	out := unsafe.Add(r.dst, off)
 	if step == 0 {
 		if !r.stageSrc {
@@ -153,7 +154,7 @@ func (r *ring) item(step, lo, n int) error {
 	return nil
 }
 
-// waitLeft waits for the left neighbour. A variable, so that a test can take the wait out and see it missed.
+// waitLeft waits for the left neighbour. A test replaces it to show that a missing wait is noticed.
 var waitLeft = func(ctx context.Context, t *team.Team, left int, items uint64, step string) error {
 	return t.WaitProgress(ctx, left, items, step)
 }
@@ -165,7 +166,7 @@ func stepName(step, n int) string {
 	return "all-gather"
 }
 
-// offered is where the left neighbour's item of the given step is.
+// offered is the address of the left neighbour's item of the given step.
 func (r *ring) offered(step, off int, item uint64) unsafe.Pointer {
 	p := r.leftDst
 	if step == 0 {
@@ -181,7 +182,7 @@ func (r *ring) window(rank int, item uint64) unsafe.Pointer {
 	return unsafe.Add(r.t.Staging(rank), int(item%ringWindow)*ringChunk)
 }
 
-// room waits until the right neighbour has read what the window holds in the place of the next item.
+// room waits until the right neighbour has read the item whose place in the window the next item takes.
 func (r *ring) room() error {
 	if r.cursor < ringWindow {
 		return nil
@@ -189,16 +190,16 @@ func (r *ring) room() error {
 	old := r.cursor - ringWindow
 	step := uint64(r.chunks)
 	if old < r.first {
-		step = ringChunks // of a round before, and only the last round has shorter slices
+		step = ringChunks // an item of an earlier round: only the last round has shorter slices
 	}
 	return r.t.WaitProgress(r.ctx, r.right, old+step+1, "staging")
 }
 
-// reduce adds this rank's source to what has come, which has those of step ranks.
+// reduce adds this rank's source to in, the combined sources of step ranks.
 //
-// Averages of half types are carried as fractions of the sum, 1/2 of it with two ranks in it, 1/4 with three or four and
-// so on: a sum may be too large for the type where the average is not. Such fractions are rounded as the sum itself would
-// be, as long as they are normal numbers.
+// Averages of half types travel as fractions of the sum: 1/2 of a sum over two ranks, 1/4 over three or four, and so
+// on, because a sum may be too large for the type when the average is not. Rounding such a fraction loses no more than
+// rounding the sum itself, as long as it is a normal number.
 func (r *ring) reduce(out, in unsafe.Pointer, off, n, step int) {
 	own := unsafe.Add(r.src, off)
 	op := cpuOps[r.w.Red]
@@ -222,5 +223,5 @@ func (r *ring) reduce(out, in unsafe.Pointer, off, n, step int) {
 	}
 }
 
-// fraction is the smallest power of two that is not smaller than ranks, at least 1.
+// fraction is the smallest power of two that is at least ranks.
 func fraction(ranks int) int { return 1 << bits.Len(uint(ranks-1)) }

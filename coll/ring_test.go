@@ -16,8 +16,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
-// TestRingAverage has averages of half types around the ring, of elements whose sum is beyond the type: they are within
-// the roundings of one for each step, and the bits of a type's exact sums are right.
+// TestRingAverage averages half types around the ring, with elements whose sum is beyond the type's range. Errors must
+// be within one rounding for each step, and results whose sums are exact in the type must have the exact bits.
 func TestRingAverage(t *testing.T) {
 	for _, n := range []int{2, 3, 4, 5, 7, 8} {
 		for _, typ := range []dtype.Type{dtype.Float16, dtype.BFloat16} {
@@ -37,7 +37,7 @@ func TestRingAverage(t *testing.T) {
 }
 
 func ringAverage(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, typ dtype.Type) error {
-	// More than the eager size, which the ring takes as well, and not even.
+	// Above eager size, which the ring takes as well, and not a multiple of the ranks.
 	const count = 4007
 	narrow, widen := func(x float64) uint16 { return uint16(dtype.ToF16(float32(x))) },
 		func(v uint16) float64 { return float64(dtype.F16(v).Float32()) }
@@ -51,9 +51,9 @@ func ringAverage(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, typ dty
 	value := func(r, i int) float64 {
 		random := float64((uint64(r)<<32|uint64(i))*0x9e3779b97f4a7c15>>11) / (1 << 53)
 		switch i % 4 {
-		case 0: // the sum is beyond the type, and of float16 the one of two ranks
+		case 0: // the sum is beyond the type's range; for float16 already the sum over two ranks
 			return widen(narrow(largest * 0.4))
-		case 1: // around the largest, both signs; of bfloat16 the float32 sum must be finite as well
+		case 1: // around the largest, both signs; for bfloat16 the float32 sum must be finite too
 			return widen(narrow((random - 0.5) * 2 * largest / math.Max(1, float64(typ-dtype.Float16)*n)))
 		case 2: // exact sums
 			return float64(int(random*31) - 15)
@@ -95,7 +95,7 @@ func ringAverage(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, typ dty
 		if i%4 == 2 && v != narrow(float64(float32(sum)/float32(n))) {
 			return fmt.Errorf("rank %d: element %d is %v, not %v exactly", c.Rank(), i, got, want)
 		}
-		// One rounding to nearest at each step, of what cannot be larger than the sum of the absolutes.
+		// One rounding to nearest at each step, of values no larger than the sum of the absolute values.
 		most := n * math.Max(size/n*math.Ldexp(1, -digits), least)
 		if d := math.Abs(got - want); !(d <= most) {
 			return fmt.Errorf("rank %d: element %d is %v, not %v: off by %v, more than %v", c.Rank(), i, got, want, d, most)

@@ -6,11 +6,11 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 )
 
-// sharePiece is how much of the source the root writes to the others of the team while it is in its cache.
+// sharePiece is how much of the source the root writes to all others while it is in the root's cache.
 const sharePiece = 32 << 10
 
-// share is a broadcast: the root, which would only wait, writes the last share of the data to the others of the team,
-// which fetch the rest.
+// share is a broadcast. The root, which would otherwise only wait, writes the last part of the data to the other ranks,
+// and they fetch the rest.
 func (m *move) share() error {
 	m.w.Algorithm = "share"
 	bytes := m.w.Count * m.size

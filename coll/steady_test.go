@@ -91,7 +91,7 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// TestNoAllocationOnDevice counts those of calls that are queued on a stream of a device.
+// TestNoAllocationOnDevice counts Go-heap allocations of calls that are queued on a stream of a device.
 func TestNoAllocationOnDevice(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")
@@ -137,7 +137,8 @@ func TestNoAllocationOnDevice(t *testing.T) {
 								failed = err
 							}
 						}
-						// What is used for the first time is registered and loaded, and the peer imports it in the background.
+						// The first use registers the buffer and loads the kernel; the peer imports the buffer in the
+						// background.
 						for imported := false; !imported; {
 							call()
 							o := q.LastOp()

@@ -7,14 +7,13 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// directSlice is how many bytes of a slice one round of a two-shot takes when nothing is staged.
+// directSlice is how many bytes of a slice one round of a two-shot handles if nothing is staged.
 const directSlice = 256 << 10
 
-// twoShot computes slices in two steps, in rounds: each of the team reduces its slice of the round from all its
-// sources, and then whoever wants the result fetches the slices of the others. It works with any mix of direct and
-// staged buffers: a rank whose source is staged first copies what the others will read of it into its staging memory,
-// and one whose result cannot be read where it is leaves it there too. Each half of the staging memory serves every
-// other round.
+// twoShot runs in rounds of two steps. First each rank reduces its slice of the round from all sources; then each rank
+// that wants the result fetches the others' slices. It works with any mix of direct and staged buffers. A rank whose
+// source is staged first copies what the others will read into its staging memory. A rank whose result cannot be read
+// in place writes it to its staging memory, too. The two halves of the staging memory alternate between rounds.
 type twoShot struct {
 	call
 	srcs, dsts []unsafe.Pointer
@@ -24,7 +23,7 @@ type twoShot struct {
 	stride     int  // bytes of a slice in staging memory
 }
 
-// Each round is three steps of progress.
+// Each round has three steps of progress.
 const (
 	stepExposed = 1 + iota
 	stepReduced
@@ -60,12 +59,12 @@ func (k *call) twoShot(srcs, dsts []unsafe.Pointer, how team.BufferLayout) error
 		}
 	}
 	if t.stageSrc && (t.stageOut || k.w.Kind != team.KindAllReduce) {
-		return nil // peers read nothing of the caller's
+		return nil // peers do not read the caller's memory
 	}
 	return k.waitTeam(uint64(rounds*stepsOfRound), "exit")
 }
 
-// slice is slice q of round r: n elements, from element off of the source and element dst of the destination on.
+// slice is slice q of round r: n elements, from element off of the source and from element dst of the destination.
 func (t *twoShot) slice(r, q int) (off, dst, n int) {
 	count := t.w.Count
 	if t.w.Kind == team.KindReduceScatter {
@@ -79,7 +78,7 @@ func (t *twoShot) slice(r, q int) (off, dst, n int) {
 	return base + lo, base + lo, min(lo+sl, rest) - lo
 }
 
-// window is slice q of a round in a rank's staging memory; slice n is its result.
+// window is slice q of a round in a rank's staging memory; slice n holds the rank's result.
 func (t *twoShot) window(rank, r, q int) unsafe.Pointer {
 	return unsafe.Add(t.t.Staging(rank), r&1*stagingHalf+q*t.stride)
 }

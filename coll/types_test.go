@@ -20,8 +20,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/verify"
 )
 
-// bools all-reduces n bools, which are any bytes, with both operations, in place and not, by f, which is told where the
-// source is in buf and where the result goes, and leaves that in buf.
+// bools all-reduces n bools, which are any bytes, with both operations, in place and not. It calls f to do it: f gets
+// the places of the source and the destination in buf, and leaves the result there.
 func bools(c *ubcoll.Comm, n int, f func(buf []byte, dst, src int, op ubcoll.Op) error) error {
 	for i, op := range []ubcoll.Op{ubcoll.Max, ubcoll.Min} {
 		d := verify.Data{Type: dtype.Bool, Op: []cpu.Op{cpu.Max, cpu.Min}[i], Ranks: c.Size(), Seed: uint64(n)}
@@ -40,7 +40,7 @@ func bools(c *ubcoll.Comm, n int, f func(buf []byte, dst, src int, op ubcoll.Op)
 	return nil
 }
 
-// TestBools has bytes of any value reduced to 0 and 1, whatever way they go.
+// TestBools reduces bytes of any value to 0 and 1, by every algorithm.
 func TestBools(t *testing.T) {
 	for _, ranks := range []int{1, 2, 3, 20} { // 20 agree by groups
 		for _, algorithm := range append(ubcoll.Algorithms(), ubcoll.AlgorithmAuto) {
@@ -111,7 +111,8 @@ func TestBoolsOnDevices(t *testing.T) {
 	}
 }
 
-// TestBoolsHaveNoSums asks for what there is not, on all ranks and on one: all have the error, and go on.
+// TestBoolsHaveNoSums asks for reductions that bools do not have, on all ranks and on one: all ranks return the error,
+// and the communicator stays usable.
 func TestBoolsHaveNoSums(t *testing.T) {
 	const text = "no sum of bools, only max, which is or, and min, which is and"
 	ops := map[ubcoll.Op]string{ubcoll.Sum: text, ubcoll.Prod: "no prod of bools", ubcoll.Avg: "no avg of bools",
@@ -149,7 +150,7 @@ func TestBoolsHaveNoSums(t *testing.T) {
 		}))
 }
 
-// TestOwnTypes sums what each rank calls by another name, as the same type.
+// TestOwnTypes sums elements whose Go types differ between ranks but are the same element type.
 func TestOwnTypes(t *testing.T) {
 	type count int
 	require.NoError(t, ubcoll.Local(t.Context(), 3, ubcoll.Options{Timeout: testkit.Limit},

@@ -9,14 +9,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// AllGatherV is [AllGather] with lengths that differ: counts[r] elements come from rank r, one after the other in dst,
-// which has as many as counts in all; src has this rank's. counts is the same on all ranks; the caller leaves it alone
-// until it is done. In place when src is this rank's part of dst.
+// AllGatherV is [AllGather] with lengths that differ: rank r contributes counts[r] elements, and dst holds them in rank
+// order. dst is as long as the sum of counts, and src as long as this rank's entry. counts is the same on all ranks;
+// the caller must not change it until the operation is done. In place if src is this rank's part of dst.
 //
-// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
-// Allowed in groups and in capture. ErrMismatch if counts or type differ between ranks; ErrArgument if counts has not
-// one entry, 0 or more, for each rank, or dst and src do not fit it, or overlap in another way; and the usual ones of
-// the package: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source:
+// Collective and blocking; queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Allowed in groups and in capture. ErrMismatch if counts or type differ between ranks; ErrArgument if counts does not
+// have one entry, 0 or more, for each rank, or dst and src do not fit it, or overlap otherwise; and the package's usual
+// errors: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and the context's. Source:
 // MPI_Allgatherv (MPI-4.1, 6.7).
 func AllGatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []int, src ubcoll.Vec) error {
 	w, err := begin(c, team.KindAllGatherV, dst, src, ubcoll.Op{}, 0)
@@ -31,15 +31,15 @@ func AllGatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []in
 	return end(ctx, c, w)
 }
 
-// GatherV is [Gather] with lengths that differ: counts[r] elements come from rank r, one after the other in root's dst,
-// which has as many as counts in all; src has this rank's. counts and dst matter on root alone, which leaves counts
-// alone until it is done. In place when root's src is its part of dst.
+// GatherV is [Gather] with lengths that differ: rank r contributes counts[r] elements, and root's dst holds them in
+// rank order. dst is as long as the sum of counts, and src as long as this rank's entry. counts and dst matter only on
+// root, which must not change counts until the operation is done. In place if root's src is its part of dst.
 //
-// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Collective and blocking; queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
 // Allowed in groups and in capture. ErrMismatch if type or root differ between ranks, or a rank's src is not as long as
-// root's counts have it; ErrArgument if counts has not one entry, 0 or more, for each rank, root's dst or src do not
-// fit it, or overlap in another way, or root is no rank; and the usual ones of the package: ErrStale, ErrLimit,
-// ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Gatherv (MPI-4.1, 6.5).
+// its entry in root's counts; ErrArgument if counts does not have one entry, 0 or more, for each rank, root's dst or
+// src do not fit it, or overlap otherwise, or root is no rank; and the package's usual errors: ErrStale, ErrLimit,
+// ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and the context's. Source: MPI_Gatherv (MPI-4.1, 6.5).
 func GatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []int, src ubcoll.Vec, root int) error {
 	w, err := begin(c, team.KindGatherV, dst, src, ubcoll.Op{}, root)
 	if err != nil {
@@ -58,15 +58,15 @@ func GatherV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, counts []int, 
 	return end(ctx, c, w)
 }
 
-// ScatterV is [Scatter] with lengths that differ: counts[r] elements go to rank r, one after the other in root's src,
-// which has as many as counts in all; dst has this rank's. counts and src matter on root alone, which leaves counts
-// alone until it is done. In place when root's dst is its part of src.
+// ScatterV is [Scatter] with lengths that differ: rank r gets counts[r] elements, which root's src holds in rank order.
+// src is as long as the sum of counts, and dst as long as this rank's entry. counts and src matter only on root, which
+// must not change counts until the operation is done. In place if root's dst is its part of src.
 //
-// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Collective and blocking; queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
 // Allowed in groups and in capture. ErrMismatch if type or root differ between ranks, or a rank's dst is not as long as
-// root's counts have it; ErrArgument if counts has not one entry, 0 or more, for each rank, root's src or dst do not
-// fit it, or overlap in another way, or root is no rank; and the usual ones of the package: ErrStale, ErrLimit,
-// ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's. Source: MPI_Scatterv (MPI-4.1, 6.6).
+// its entry in root's counts; ErrArgument if counts does not have one entry, 0 or more, for each rank, root's src or
+// dst do not fit it, or overlap otherwise, or root is no rank; and the package's usual errors: ErrStale, ErrLimit,
+// ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and the context's. Source: MPI_Scatterv (MPI-4.1, 6.6).
 func ScatterV(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, counts []int, root int) error {
 	w, err := begin(c, team.KindScatterV, dst, src, ubcoll.Op{}, root)
 	if err != nil {
@@ -86,15 +86,15 @@ func ScatterV(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec, counts [
 	return end(ctx, c, w)
 }
 
-// AllToAllV is [AllToAll] with lengths that differ: sendCounts[d] elements go to rank d, one after the other in src,
-// and recvCounts[s] come from rank s, one after the other in dst. Rank s's sendCounts[d] equals rank d's recvCounts[s].
-// The caller leaves the counts alone until it is done. Not in place.
+// AllToAllV is [AllToAll] with lengths that differ: sendCounts[d] elements go to rank d, and recvCounts[s] come from
+// rank s; src and dst hold them in rank order. Rank s's sendCounts[d] must equal rank d's recvCounts[s]. The caller
+// must not change the counts until the operation is done. Not in place.
 //
-// Collective and blocking, queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
-// Allowed in groups and in capture. ErrMismatch if the type or such a pair of counts differ between ranks; ErrArgument
-// if the counts have not one entry, 0 or more, for each rank, or dst and src do not fit them, or overlap; and the usual
-// ones of the package: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted and a context's.
-// Source: MPI_Alltoallv (MPI-4.1, 6.8), nccl-tests' alltoallv.
+// Collective and blocking; queued on a view made by [ubcoll.Comm.On]; collectives of a communicator run in call order.
+// Allowed in groups and in capture. ErrMismatch if the type differs between ranks, or a pair's two counts differ;
+// ErrArgument if the counts do not have one entry, 0 or more, for each rank, or dst and src do not fit them, or
+// overlap; and the package's usual errors: ErrStale, ErrLimit, ErrBusy, ErrClosed, ErrPeerLost, ErrTimeout, ErrAborted
+// and the context's. Source: MPI_Alltoallv (MPI-4.1, 6.8), nccl-tests' alltoallv.
 func AllToAllV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, recvCounts []int, src ubcoll.Vec, sendCounts []int) error {
 	w, err := begin(c, team.KindAllToAllV, dst, src, ubcoll.Op{}, 0)
 	if err != nil {
@@ -111,7 +111,7 @@ func AllToAllV(ctx context.Context, c *ubcoll.Comm, dst ubcoll.Vec, recvCounts [
 	return end(ctx, c, w)
 }
 
-// sumCounts checks a vector of counts: their sum, this rank's, and the sum of those before it.
+// sumCounts checks a vector of counts and returns its sum, this rank's entry, and the sum of the entries before it.
 func sumCounts(counts []int, c *ubcoll.Comm, name string) (total, mine, before int, err error) {
 	if len(counts) != c.Size() {
 		return 0, 0, 0, fmt.Errorf("%s has %d entries for %d ranks: %w", name, len(counts), c.Size(), fault.ErrArgument)

@@ -11,8 +11,8 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 )
 
-// TestVectorsMixed has ranks whose sources travel with their counts beside ranks whose sources do not, and each rank
-// overwrite its source as soon as its call returns.
+// TestVectorsMixed mixes ranks whose sources travel with their counts with ranks whose sources do not. Each rank
+// overwrites its source as soon as its call returns.
 func TestVectorsMixed(t *testing.T) {
 	const ranks, root, calls = 3, 1, 5
 	for _, lens := range [][ranks]int{{0, 0, 0}, {1, 2, 3}, {341, 342, 340}, {1, 400, 50000}, {50000, 3, 7}, {9, 50000, 0}} {
@@ -31,7 +31,8 @@ func TestVectorsMixed(t *testing.T) {
 						}
 						return b.Vec(), b.Slice(), nil
 					}
-					// To each rank its length from each other, and in the operations with one destination all of it.
+					// Each rank gets its length from each other rank; in operations with one destination, that gets all
+					// of it.
 					total := lens[0] + lens[1] + lens[2]
 					same := []int{lens[me], lens[me], lens[me]}
 					src, from, err := hold(ranks * lens[me])
@@ -45,7 +46,7 @@ func TestVectorsMixed(t *testing.T) {
 					for k := range calls {
 						for _, op := range []struct {
 							name string
-							part int // elements between what one rank and the next get of a source
+							part int // elements between two ranks' parts of a source
 							call func() error
 						}{
 							{"all-to-all", 1, func() error { return coll.AllToAllV(ctx, c, dst, lens[:], src, same) }},

@@ -9,7 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// TestVersion: ranks of two builds must choose one way between hosts, or be told at Open that they do not.
+// TestVersion: ranks of two builds must choose alike between hosts; otherwise Open must say that they differ.
 func TestVersion(t *testing.T) {
 	require.Equal(t, []int{8, 128 << 10, 4 << 20, 48, 8 << 10},
 		[]int{roster.Version, smallAcross, acrossPiece, team.PayloadSize, team.PartialBytes},
