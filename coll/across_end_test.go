@@ -84,7 +84,7 @@ func TestAcrossEnds(t *testing.T) {
 						return nil
 					}
 					e, ok := errors.AsType[*fault.Error](err)
-					refused := what.name == "end of a context" && errors.Is(err, context.Canceled) // the context ended between two calls
+					refused := what.name == "end of a context" && errors.Is(err, context.Canceled) // it ended between two calls
 					if !ok || !errors.Is(err, what.is) && !refused || e.Peer != one {
 						t.Errorf("rank %d: %v, not about rank %d", c.Rank(), err, one)
 					}

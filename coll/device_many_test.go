@@ -50,7 +50,7 @@ func TestDevicesParts(t *testing.T) {
 		t.Skip("what is instrumented is the same with fewer ranks")
 	}
 	const ranks = 24
-	t.Setenv("UBCOLL_EMULATE_SMS", "132") // messages with so many need room
+	t.Setenv("UBCOLL_EMULATE_SMS", "132") // enough multiprocessors for the messages
 	gputest.Run(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		me := float32(c.Rank() + 1)
 		one, err := gputest.Floats(ctx, c, dev, 100, me)

@@ -12,33 +12,35 @@ import (
 )
 
 // Channel is one end of a one-sided connection between two ranks: this rank's registered memory, the peer's, and a
-// semaphore each way. Put and Get copy between the two memories without the peer's help; Signal and Wait tell when.
+// semaphore each way. Put and Get copy between the two memories without the peer's help; Signal and Wait synchronize.
 // Source: MSCCL++'s MemoryChannel.
 //
-// Offsets and sizes are in bytes, from the start of what was registered, and are checked on both sides. The memory
-// stays its owners'. What puts, gets and signals is for one goroutine at a time, and so is what waits, polls and takes
-// packets; the two may be different, and Close may come from any.
+// Offsets and sizes are in bytes, from the start of the registered memory, and are checked for both sides. The memory
+// stays its owners'. One goroutine at a time may put, get and signal; one goroutine at a time, perhaps another, may
+// wait, poll and take packets. Any goroutine may call Close.
 //
-// Errors of all calls but [Connect] and [NewChannel]: ErrArgument for a range that is outside of either memory,
-// ErrStale when either rank has closed its registration, ErrClosed when this end, the remote memory or the communicator
-// is closed, and what the communicator broke of. They are local, and the channel stays as it was.
+// Errors of all calls but [Connect] and [NewChannel]: ErrArgument for a range outside either memory; ErrStale if either
+// rank has closed its registration; ErrClosed if this end, the remote memory or the communicator is closed; or the
+// reason why the communicator broke. They are local, and the channel stays as it was.
 //
-// Over device memory, on both sides, a call is one kernel that the host queues on the stream of On, or on one of the
-// channel's own, and then waits for; Batch makes one kernel of several. Those of one end run in the order of the calls,
-// whatever the streams; but what waits or takes packets does not hold up what puts, gets and signals. Kernels count the
-// signals, so that a CUDA graph that somebody captures may hold calls of a channel, for as long as that is open; but
-// only outside of such captures does a small kernel start before the one before it in the stream has ended, which saves
-// some tenths of a microsecond. A Wait or GetPackets that ends by [ubcoll.Options.Timeout] or a context ends the
-// channel there: what is queued behind it does nothing, and all later calls return that error; the communicator stays
-// usable. Puts and gets of 32 MiB and more go by copy engine. The memory of both sides stays mapped until the channel
-// is closed; a registration that is closed before ends puts and gets, and waits until the other side has unmapped it: a
-// fraction of a second, or if calls were captured there, until that channel is closed, for five seconds at most.
+// Over device memory, on both sides, a call is one kernel. The host queues it on the stream of On, or on a stream of
+// the channel's own, for which it then waits; Batch makes one kernel of several calls. Kernels of one end run in the
+// order of the calls, whatever the streams, except that calls that wait or take packets do not delay puts, gets and
+// signals. Kernels count the signals, so a CUDA graph of the user may hold calls of a channel, as long as the channel
+// is open. Outside of such captures, a small kernel may start before the previous one in the stream has ended, which
+// saves some tenths of a microsecond. Copy engines do puts and gets of 32 MiB and more.
+//
+// A Wait or GetPackets that ends by [ubcoll.Options.Timeout] or a context ends the channel on devices: calls queued
+// behind it do nothing, and all later calls return that error; the communicator stays usable. The memory of both sides
+// stays mapped until the channel is closed. Closing a registration before that ends puts and gets, and waits until the
+// other side has unmapped the memory. That takes a fraction of a second; if calls were captured there, it lasts until
+// that channel is closed, for at most five seconds.
 type Channel struct {
 	end     *onesided.Channel
 	local   *engine.Registration
 	stream  *engine.Stream
 	packets *packets
-	record  *[]onesided.Step // of Batch, or nil
+	record  *[]onesided.Step // Batch's recording, or nil
 	device  bool             // between memory of devices
 }
 
@@ -47,22 +49,24 @@ var errNoChannel = engine.NilError("channel", "Connect and NewChannel make one")
 
 func (ch *Channel) nothing() bool { return ch == nil || ch.end == nil }
 
-// Connect makes a channel to peer over r here and what the peer connects with there. The peer must call Connect or
-// [NewChannel] too: the k-th call of the one for the other is met by the k-th of the other. Blocking until then, for
-// [ubcoll.Options.Timeout] at most or until ctx ends; no other rank takes part. r stays the caller's and must stay open
-// as long as the channel is used. At most 512 channels of a rank are open at a time (ErrLimit), and in a communicator
-// that Split or Dup has made at most 32 of them over memory of devices. ErrArgument for a bad rank, or memory of a device
-// on one side only, ErrNotSupported for memory that peers cannot reach ([ubcoll.Adopt]), or
-// of devices whose link has no native atomic operations: the peer learns it at once. ErrTimeout and a context's end
-// leave the communicator usable; the peer's call then fails too, or its channel is closed. ErrPeerLost breaks it, and
-// so does what has broken it on a peer (ErrAborted, ErrTimeout there). On a view made by [ubcoll.Comm.On] it is as on
-// the communicator itself; in a group or a capture it is ErrArgument.
+// Connect makes a channel to peer between the memory of r here and the memory that the peer connects with. The peer
+// must call Connect or [NewChannel] too: the k-th call of one rank for the other matches the other's k-th call.
+// Blocking until then, for at most [ubcoll.Options.Timeout] or until ctx ends; no other rank takes part. r stays the
+// caller's and must stay open while the channel is used. A rank has at most 512 open channels (ErrLimit); in a
+// communicator that Split or Dup made, at most 32 over device memory.
+//
+// ErrArgument for a bad rank, or device memory on one side only. ErrNotSupported for memory that peers cannot reach
+// ([ubcoll.Adopt]), or of devices whose link has no native atomic operations; the peer learns this at once. ErrTimeout
+// and a context's end leave the communicator usable; the peer's call then fails too, or its channel is closed.
+// ErrPeerLost breaks the communicator, and so does an error that has broken it on a peer (ErrAborted, ErrTimeout
+// there). On a view made by [ubcoll.Comm.On], Connect works as on the communicator itself; in a group or a capture it
+// is ErrArgument.
 func Connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registration) (*Channel, error) {
 	return connect(ctx, c, peer, r, nil)
 }
 
-// NewChannel is [Connect] over memory of the peer's that was imported: it may be another registration than that which
-// the peer's end has. The remote memory stays the caller's and must stay open as long as the channel is used.
+// NewChannel is [Connect] to imported memory of the peer, which may be another registration than the one of the peer's
+// end. The remote memory stays the caller's and must stay open while the channel is used.
 func NewChannel(ctx context.Context, c *ubcoll.Comm, r *ubcoll.Registration, m *ubcoll.Remote) (*Channel, error) {
 	remote := (*inside.Remote)(m).Onesided()
 	if remote == nil {
@@ -85,7 +89,7 @@ func connect(ctx context.Context, c *ubcoll.Comm, peer int, r *ubcoll.Registrati
 	return &Channel{end: end, local: local, packets: newPackets(end), device: end.OnDevice()}, nil
 }
 
-// Peer is the other end's rank. Local.
+// Peer is the rank of the other end. Local.
 func (ch *Channel) Peer() int {
 	if ch.nothing() {
 		return -1
@@ -93,23 +97,23 @@ func (ch *Channel) Peer() int {
 	return ch.end.Peer()
 }
 
-// Put copies n bytes at srcOff of this rank's memory to dstOff of the peer's. When it returns, the source is free to
-// change; the peer sees the bytes after a Signal. Local; it takes the time of the copy. In the order of this end's
-// puts, gets and signals. ErrArgument for a range that is outside of either memory, ErrStale when either rank has
-// closed its registration, ErrClosed, and what the communicator broke of.
+// Put copies n bytes at srcOff of this rank's memory to dstOff of the peer's. When it returns, the source may be
+// changed; the peer sees the bytes after a Signal. Local; it takes the time of the copy, and runs in the order of this
+// end's puts, gets and signals. ErrArgument for a range outside either memory, ErrStale if either rank has closed its
+// registration, ErrClosed, or the reason why the communicator broke.
 func (ch *Channel) Put(ctx context.Context, dstOff, srcOff, n int) error {
 	return ch.copy(ctx, transfer{"put", srcOff, dstOff, n, true, false})
 }
 
-// PutWithSignal is Put and then Signal, with Put's errors, after which nothing is signalled.
+// PutWithSignal is Put and then Signal. After an error, which is one of Put's, nothing is signalled.
 func (ch *Channel) PutWithSignal(ctx context.Context, dstOff, srcOff, n int) error {
 	return ch.copy(ctx, transfer{"put_with_signal", srcOff, dstOff, n, true, true})
 }
 
-// Get copies n bytes at srcOff of the peer's memory to dstOff of this rank's. Local; it takes the time of the copy. In
-// the order of this end's puts, gets and signals. ErrArgument for a range that is outside of either memory, ErrStale
-// when either rank has closed its registration, ErrClosed, and what the communicator broke of. ErrStale also means that
-// the destination holds anything, if the peer took its memory back during the copy.
+// Get copies n bytes at srcOff of the peer's memory to dstOff of this rank's. Local; it takes the time of the copy, and
+// runs in the order of this end's puts, gets and signals. ErrArgument for a range outside either memory, ErrStale if
+// either rank has closed its registration, ErrClosed, or the reason why the communicator broke. After ErrStale the
+// content of the destination is undefined, because the peer may have taken its memory back during the copy.
 func (ch *Channel) Get(ctx context.Context, dstOff, srcOff, n int) error {
 	return ch.copy(ctx, transfer{"get", dstOff, srcOff, n, false, false})
 }
@@ -154,9 +158,9 @@ func (ch *Channel) copyNow(ctx context.Context, t transfer) error {
 	return nil
 }
 
-// Signal lets one Wait of the peer go on, which then sees all that this rank wrote before, by Put or otherwise. Local;
-// signals are counted, and none is lost. In the order of this end's puts, gets and signals. ErrClosed, and what the
-// communicator broke of; over device memory ErrStale, too, when either rank has closed its registration.
+// Signal lets one Wait of the peer continue; the peer then sees all that this rank wrote before, by Put or otherwise.
+// Local; signals are counted, and none is lost. In the order of this end's puts, gets and signals. ErrClosed, or the
+// reason why the communicator broke; over device memory also ErrStale if either rank has closed its registration.
 func (ch *Channel) Signal(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel
@@ -170,8 +174,8 @@ func (ch *Channel) Signal(ctx context.Context) error {
 	return ch.signal(ctx)
 }
 
-// RelaxedSignal is a Signal that promises no order: for signals that carry nothing but themselves. On host memory it
-// costs the same, and orders the same. Errors as in Signal.
+// RelaxedSignal is a Signal without ordering, for signals that announce no data. On host memory it costs and orders the
+// same as Signal. Errors as in Signal.
 func (ch *Channel) RelaxedSignal(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel
@@ -191,10 +195,10 @@ func (ch *Channel) signal(ctx context.Context) error {
 	return nil
 }
 
-// Wait waits for a signal of the peer and takes it. Blocking, for [ubcoll.Options.Timeout] at most (ErrTimeout) or
-// until ctx ends; either takes no signal, and the communicator stays usable. ErrClosed when the peer has closed its end
-// and no signal is left. A peer that died, aborted or closed its communicator ends it within two seconds: ErrPeerLost
-// or ErrAborted, which break the communicator, as whatever has broken it on a peer does.
+// Wait waits for a signal from the peer and takes it. Blocking, for at most [ubcoll.Options.Timeout] (ErrTimeout) or
+// until ctx ends; a Wait that ends so takes no signal, and the communicator stays usable. ErrClosed if the peer has
+// closed its end and no signal is left. If the peer dies, aborts or closes its communicator, Wait ends within two
+// seconds with ErrPeerLost or ErrAborted. These break the communicator, as does an error that has broken it on a peer.
 func (ch *Channel) Wait(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel
@@ -220,9 +224,9 @@ func (ch *Channel) wait(ctx context.Context) error {
 	return nil
 }
 
-// Poll looks once whether there is a signal, and takes it if so. Local, waits for nothing. ErrClosed when this end is
-// closed, and what the communicator broke of. On device memory, whose signals the device counts, it is ErrNotSupported,
-// and in a Batch ErrArgument.
+// Poll checks once for a signal, and takes it if there is one. Local, does not wait. ErrClosed if this end is closed,
+// or the reason why the communicator broke. ErrNotSupported on device memory, where the device counts signals;
+// ErrArgument in a Batch.
 func (ch *Channel) Poll() (bool, error) {
 	switch {
 	case ch.nothing():
@@ -240,9 +244,10 @@ func (ch *Channel) Poll() (bool, error) {
 	return ok, nil
 }
 
-// Flush waits until the puts before it are done: their source is free, and what comes after is seen after them. On host
-// memory a put that has returned is done, so it is a check that the channel is usable. Local. ErrClosed, and what the
-// communicator broke of; over device memory ErrStale, too, when either rank has closed its registration.
+// Flush waits until the puts before it are done: their source may be changed, and the peer sees them before anything
+// that follows. On host memory a put that has returned is done, so Flush only checks that the channel is usable. Local.
+// ErrClosed, or the reason why the communicator broke; over device memory also ErrStale if either rank has closed its
+// registration.
 func (ch *Channel) Flush(ctx context.Context) error {
 	if ch.nothing() {
 		return errNoChannel
@@ -264,8 +269,8 @@ func (ch *Channel) flush(ctx context.Context) error {
 	return nil
 }
 
-// On is the same channel, whose operations but Poll queue on s (for a nil s, on none): they return once they are
-// queued, and their errors come from s.Sync. They run in the stream's order, and are independent of what the
+// On is the same channel with its operations, except Poll, queued on s (on no stream if s is nil). They return once
+// they are queued, and s.Sync returns their errors. They run in the stream's order, independently of what the
 // communicator runs elsewhere. Local.
 func (ch *Channel) On(s *ubcoll.Stream) *Channel {
 	if ch.nothing() {
@@ -279,16 +284,16 @@ func (ch *Channel) On(s *ubcoll.Stream) *Channel {
 	return &d
 }
 
-// do does f, or queues it.
+// do queues f on the channel's stream.
 func (ch *Channel) do(ctx context.Context, f func(context.Context) error) error {
 	return ch.stream.Do(ctx, ch.end.Comm(), f, nil)
 }
 
-// Close ends this end. Local: it waits for this rank's calls under way, of which waits return ErrClosed at once. The
-// other end's memory is no longer reached from here, the peer's waits end with ErrClosed once they have taken the
-// signals that were sent, and when it has closed too, the place is free for another channel. Over device memory it
-// waits for what this end has queued, of which waits end at once, for five seconds at most (ErrTimeout: it is closed, and
-// what it has follows by itself). ErrClosed the second time, and after the communicator's Close or Abort.
+// Close ends this end. Local: it waits for this rank's calls under way; Waits among them return ErrClosed at once. This
+// end then no longer reaches the peer's memory. The peer's waits return ErrClosed once they have taken the signals that
+// were sent. When the peer has closed too, the channel's place is free for another one. Over device memory Close waits
+// for what this end has queued, where waits end at once, for at most five seconds (ErrTimeout: the end is closed, and
+// its resources follow by themselves). ErrClosed the second time, and after the communicator's Close or Abort.
 func (ch *Channel) Close() error {
 	if ch.nothing() {
 		return errNoChannel

@@ -9,11 +9,11 @@ import (
 	"github.com/ubcoll/ubcoll/internal/onesided"
 )
 
-// Batch does the operations that f calls on its argument, in order, as one: f only records them. Over device memory
-// they are one kernel, if there are at most eight and none touches what another one writes; else as few as that takes.
-// On host memory they are done one after the other, and the first error ends the batch. Over device memory a bad
-// argument is found before any of it is done. On a view made by On, the whole is queued. If f returns an error, so does
-// Batch, and nothing is done. ErrArgument inside of another batch; else the errors of the calls.
+// Batch runs the operations that f calls on its argument, in order, as one; f only records them. Over device memory
+// they are one kernel if there are at most eight and none touches bytes that another one writes; otherwise they are as
+// few kernels as possible, and Batch finds a bad argument before it runs any of them. On host memory they run one after
+// the other, and the first error ends the batch. On a view made by On, the whole batch is queued. If f returns an
+// error, Batch returns it and runs nothing. ErrArgument inside another batch; otherwise the errors of the calls.
 func (ch *Channel) Batch(ctx context.Context, f func(b *Channel) error) error {
 	switch {
 	case ch.nothing():
@@ -32,7 +32,7 @@ func (ch *Channel) Batch(ctx context.Context, f func(b *Channel) error) error {
 	return ch.steps(ctx, steps...)
 }
 
-// steps does steps, or records them.
+// steps runs steps, queues them, or records them.
 func (ch *Channel) steps(ctx context.Context, steps ...onesided.Step) error {
 	ctx = engine.Context(ctx)
 	switch {
@@ -47,7 +47,7 @@ func (ch *Channel) steps(ctx context.Context, steps ...onesided.Step) error {
 	return ch.stepsNow(ctx, steps)
 }
 
-// stepsNow does steps on host memory.
+// stepsNow runs steps on host memory.
 func (ch *Channel) stepsNow(ctx context.Context, steps []onesided.Step) error {
 	for _, s := range steps {
 		var err error
@@ -74,7 +74,7 @@ func (ch *Channel) stepsNow(ctx context.Context, steps []onesided.Step) error {
 	return nil
 }
 
-// steps are what t is made of.
+// steps returns the steps of t.
 func (t transfer) steps() []onesided.Step {
 	s := onesided.Step{Kind: onesided.StepPut, Dst: t.there, Src: t.here, N: t.n}
 	if !t.put {

@@ -13,7 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// benchChannel runs f as rank 0 of two, for whom the other end answers every signal until it closes.
+// benchChannel runs f as rank 0 of two; rank 1 answers every signal until rank 0 closes the channel.
 func benchChannel(b *testing.B, f func(ctx context.Context, ch *p2p.Channel)) {
 	err := ubcoll.Local(b.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		m, err := ubcoll.Alloc[byte](c, ubcoll.Host, 1<<21)
@@ -78,7 +78,7 @@ func BenchmarkPut(b *testing.B) {
 	})
 }
 
-// TestOneSidedAllocations: what channels and windows do at once in host memory costs no memory.
+// TestOneSidedAllocations: immediate calls of channels and windows on host memory allocate nothing.
 func TestOneSidedAllocations(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")

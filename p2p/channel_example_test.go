@@ -26,7 +26,7 @@ func ExampleConnect() {
 		}
 		defer ch.Close()
 		n := copy(b.Slice(), fmt.Sprintf("hello from rank %d", c.Rank()))
-		if err := ch.PutWithSignal(ctx, 64, 0, n); err != nil { // to the second half there
+		if err := ch.PutWithSignal(ctx, 64, 0, n); err != nil { // to the second half of the peer's memory
 			return err
 		}
 		if err := ch.Wait(ctx); err != nil {
@@ -59,7 +59,7 @@ func ExampleNewChannel() {
 		if err != nil {
 			return err
 		}
-		peer, handle := 1-c.Rank(), make([]byte, len(mine)) // all handles are of one length
+		peer, handle := 1-c.Rank(), make([]byte, len(mine)) // all handles have the same length
 		if _, err := p2p.SendRecv(ctx, c, peer, ubcoll.Of(handle), peer, ubcoll.Of(mine)); err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/onesided"
 )
 
-// PacketWidth is the size of a packet in bytes, of which one half is data and the other a flag.
+// PacketWidth is the size of a packet in bytes. One half is data, the other half a flag.
 type PacketWidth int
 
 // The widths. A packet of 8 bytes is one word; of 16, two. Source: MSCCL++'s LL8Packet and LL16Packet.
@@ -19,8 +19,8 @@ const (
 	Packet16 PacketWidth = 16
 )
 
-// packets tells those of one call from those of the next, and of other channels over the same memory, by flags that
-// both ends can compute.
+// packets counts the calls, so that flags, which both ends compute, tell one call's packets from the next call's. The
+// salts tell them from those of other channels over the same memory.
 type packets struct {
 	out, in         uint64 // calls so far
 	saltOut, saltIn uint64
@@ -30,7 +30,7 @@ func newPackets(end *onesided.Channel) *packets {
 	return &packets{saltOut: end.Salt(true), saltIn: end.Salt(false)}
 }
 
-// flag is the flag of call k: never 0, which is what fresh memory holds.
+// flag is the flag of call k. It is never 0, the content of fresh memory.
 func flag(w PacketWidth, salt, k uint64) uint64 {
 	f := salt + k
 	if w == Packet8 {
@@ -39,7 +39,7 @@ func flag(w PacketWidth, salt, k uint64) uint64 {
 	return max(f, 1)
 }
 
-// size is the bytes that n bytes take as packets.
+// size is how many bytes n bytes of data take as packets.
 func (w PacketWidth) size(n int) int {
 	half := int(w) / 2
 	return (n + half - 1) / half * int(w)
@@ -57,13 +57,13 @@ func (w PacketWidth) check(n int, p unsafe.Pointer) error {
 	return nil
 }
 
-// PutPackets copies n bytes at srcOff of this rank's memory to dstOff of the peer's as packets: twice the size, but
-// with its own signals: the peer's GetPackets takes each as it comes. The k-th PutPackets is met by the peer's k-th
-// GetPackets, of the same size and width; the bytes at dstOff should hold nothing but packets, and none that the peer
-// has not taken yet. Local; it takes the time of the copy, and says nothing of whether the peer takes them. ErrArgument
-// for a range that is outside of either memory, and packets that are not aligned to their width; ErrStale when either
-// rank has closed its registration, but not once all packets are there: a peer that has taken them may close at once.
-// ErrClosed, and what the communicator broke of.
+// PutPackets copies n bytes at srcOff of this rank's memory to dstOff of the peer's as packets. These take twice the
+// space, but need no signal: the peer's GetPackets takes each packet as it arrives. The k-th PutPackets matches the
+// peer's k-th GetPackets, of the same size and width. The bytes at dstOff should hold nothing but packets, and none
+// that the peer has not taken yet. Local; it takes the time of the copy, and does not tell whether the peer takes the
+// packets. ErrArgument for a range outside either memory, and for packets not aligned to their width; ErrStale if
+// either rank has closed its registration, except after all packets have arrived, because a peer that has taken them
+// may close at once; ErrClosed; or the reason why the communicator broke.
 func (ch *Channel) PutPackets(ctx context.Context, dstOff, srcOff, n int, w PacketWidth) error {
 	if ch.nothing() {
 		return errNoChannel
@@ -101,7 +101,7 @@ func (ch *Channel) putPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 		for done := 0; done < n && err == nil; {
 			piece := min(packPiece, n-done)
 			pack(w, unsafe.Add(dst, w.size(done)), unsafe.Add(src, done), piece, f)
-			if done += piece; done < n { // with the last packet the peer may have all, and close
+			if done += piece; done < n { // after the last packet the peer may close at once
 				err = ch.end.Live() // a peer that takes its memory back waits for this
 			}
 		}
@@ -115,8 +115,8 @@ func (ch *Channel) putPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 }
 
 // GetPackets takes n bytes that the peer puts as packets at srcOff of this rank's memory, and copies them to dstOff of
-// this rank's memory, which does not overlap the packets. Blocking until the last one has come; errors as in Wait and
-// PutPackets. After an error the same call may be made again.
+// this rank's memory, which must not overlap the packets. Blocking until the last packet has arrived; errors as in Wait
+// and PutPackets. After an error the same call may be made again.
 func (ch *Channel) GetPackets(ctx context.Context, dstOff, srcOff, n int, w PacketWidth) error {
 	if ch.nothing() {
 		return errNoChannel
@@ -163,10 +163,10 @@ func (ch *Channel) getPackets(ctx context.Context, dstOff, srcOff, n int, w Pack
 	return nil
 }
 
-// packPiece is how many bytes are written between two looks at the peer's grant.
+// packPiece is how many bytes pack writes between two checks of the peer's grant.
 const packPiece = 1 << 20
 
-// pack writes n bytes as packets. A flag is written with its data, or after it.
+// pack writes n bytes as packets. It writes a flag together with its data, or after it.
 func pack(w PacketWidth, dst, src unsafe.Pointer, n int, f uint64) {
 	half := int(w) / 2
 	for ; n >= half; n -= half {
@@ -185,10 +185,10 @@ func pack(w PacketWidth, dst, src unsafe.Pointer, n int, f uint64) {
 	}
 }
 
-// unpack reads n bytes that come as packets.
+// unpack reads n bytes that arrive as packets.
 func unpack(ctx context.Context, end *onesided.Channel, w PacketWidth, dst, src unsafe.Pointer, n int, f uint64) error {
 	half := int(w) / 2
-	at, mask := 8, uint64(1<<64-1) // of the flag
+	at, mask := 8, uint64(1<<64-1) // place and mask of the flag in a packet
 	if w == Packet8 {
 		at, mask, f = 0, 0xffffffff<<32, f<<32
 	}

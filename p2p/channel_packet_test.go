@@ -18,13 +18,13 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestPutPacketsWhilePeerCloses has the peer take its memory back before the first look at the grant that comes after
-// some of the packets, or after all of them: that is no error of a put whose packets have all come.
+// TestPutPacketsWhilePeerCloses makes the peer take its memory back just before a check of the grant, when some or all
+// of the packets have arrived. A put whose packets have all arrived succeeds.
 func TestPutPacketsWhilePeerCloses(t *testing.T) {
 	for _, k := range []struct {
 		name  string
 		n     int
-		taken bool // the peer takes all packets before
+		taken bool // the peer takes all packets first
 		want  error
 	}{
 		{"taken, a part of a piece", 13, true, nil},
@@ -60,7 +60,7 @@ func TestPutPacketsWhilePeerCloses(t *testing.T) {
 				src := unsafe.Slice((*byte)(mem[1]), k.n)
 				copy(src, testkit.Bytes(testkit.Random(t), k.n))
 
-				// A packet's last word is its flag, or has it.
+				// A packet's last word is its flag, or contains it.
 				came := func(end int) bool {
 					return atomic.LoadUint64((*uint64)(unsafe.Add(mem[0], room+end-8))) != 0
 				}

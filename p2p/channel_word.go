@@ -4,5 +4,5 @@ package p2p
 
 import "sync/atomic"
 
-// storeWord stores v after all that was stored before it.
+// storeWord stores v after all earlier stores.
 func storeWord(p *uint64, v uint64) { atomic.StoreUint64(p, v) }

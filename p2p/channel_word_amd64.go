@@ -2,6 +2,6 @@
 
 package p2p
 
-// storeWord stores v after all that was stored before it, as amd64 does with plain stores; an atomic one would wait for
+// storeWord stores v after all earlier stores. On amd64 plain stores keep this order; an atomic store would wait for
 // each.
 func storeWord(p *uint64, v uint64) { *p = v }

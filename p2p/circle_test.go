@@ -19,7 +19,8 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// TestCircle has ranks wait for each other: all of them are told what all are in, and what helps.
+// TestCircle makes ranks wait for each other in a circle: each rank's error names the calls of all, and says what
+// helps.
 func TestCircle(t *testing.T) {
 	x, y := ubcoll.Of(make([]byte, 16<<10)), ubcoll.Of(make([]byte, 16<<10))
 	send := func(ctx context.Context, c *ubcoll.Comm) error {
@@ -84,7 +85,7 @@ func TestCircle(t *testing.T) {
 	}
 }
 
-// giveUp has all ranks time out when they have said what they wait in.
+// giveUp makes all ranks time out once they have published what they wait for.
 func giveUp(mu *sync.Mutex, comms *[]*ubcoll.Comm, c *ubcoll.Comm) {
 	testkit.Until(func() bool {
 		waits := 0
@@ -106,7 +107,7 @@ func giveUp(mu *sync.Mutex, comms *[]*ubcoll.Comm, c *ubcoll.Comm) {
 	})
 }
 
-// TestBlame: of ranks that wait for one another, all name the one that waits for nobody.
+// TestBlame: when ranks wait for one another in a chain, all name the one that waits for nobody.
 func TestBlame(t *testing.T) {
 	var mu sync.Mutex
 	var comms []*ubcoll.Comm
@@ -139,7 +140,7 @@ func TestBlame(t *testing.T) {
 	}))
 }
 
-// TestWaitIsOver: who has waited says so no more.
+// TestWaitIsOver: a rank whose wait is over no longer publishes it.
 func TestWaitIsOver(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		peer, x, y := 1-c.Rank(), ubcoll.Of(make([]byte, 16<<10)), ubcoll.Of(make([]byte, 16<<10))

@@ -26,8 +26,8 @@ func (h handler) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestSendWhileClosing has the program's log handler send on the communicator, and free memory, of whose Close it is
-// told: Close holds nothing any more that they wait for.
+// TestSendWhileClosing makes the program's log handler send on the communicator that is closing, and free memory: Close
+// no longer holds a lock that these need.
 func TestSendWhileClosing(t *testing.T) {
 	told := func(slog.Record) {}
 	o := ubcoll.Options{Logger: slog.New(handler{slog.DiscardHandler, func(r slog.Record) { told(r) }})}

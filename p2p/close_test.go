@@ -21,7 +21,7 @@ import (
 
 var errStop = errors.New("stop")
 
-// posted is a duplicate of c, and a request there for 8 bytes from peer.
+// posted returns a duplicate of c, and a request on it for 8 bytes from peer.
 func posted(ctx context.Context, c *ubcoll.Comm, peer int) (d *ubcoll.Comm, g *p2p.Exchange, r *p2p.Request, err error) {
 	if d, err = c.Dup(ctx); err != nil {
 		return nil, nil, nil, err
@@ -32,8 +32,8 @@ func posted(ctx context.Context, c *ubcoll.Comm, peer int) (d *ubcoll.Comm, g *p
 	return d, g, r, err
 }
 
-// TestCloseUnderWait closes an aborted communicator under a receive that waits, and is busy with the messages of another
-// one: Close waits until it has left what both look at.
+// TestCloseUnderWait closes an aborted communicator while one of its receives waits and is moving the messages of
+// another communicator: Close waits until the receive no longer uses what both share.
 func TestCloseUnderWait(t *testing.T) {
 	var held atomic.Bool
 	entered, release := make(chan bool), make(chan bool)
@@ -77,8 +77,8 @@ func TestCloseUnderWait(t *testing.T) {
 	}))
 }
 
-// TestRequestAfterClose asks for requests of a communicator that has been closed: those that were done are, the others
-// say why not. Waits of another communicator do not look after them any more.
+// TestRequestAfterClose tests requests of a closed communicator: completed ones stay so, and the others return the
+// reason. Waits of another communicator do not move them any more.
 func TestRequestAfterClose(t *testing.T) {
 	for _, broken := range []bool{false, true} {
 		t.Run(fmt.Sprintf("broken=%v", broken), func(t *testing.T) {
@@ -116,8 +116,8 @@ func TestRequestAfterClose(t *testing.T) {
 	}
 }
 
-// TestCloseRaces closes a communicator while operations of another goroutine come and go: Close is ErrBusy, or they are
-// ErrClosed from then on, and never ErrBusy.
+// TestCloseRaces closes a communicator while another goroutine makes calls. Either Close is ErrBusy, or all later calls
+// are ErrClosed, never ErrBusy.
 func TestCloseRaces(t *testing.T) {
 	x, y := ubcoll.Of(make([]byte, 8)), ubcoll.Of(make([]byte, 8))
 	for _, k := range []struct {
@@ -162,7 +162,7 @@ func TestCloseRaces(t *testing.T) {
 	}
 }
 
-// TestCloseTwice has two goroutines close: one does, and the other is told.
+// TestCloseTwice closes from two goroutines: one succeeds, and the other gets ErrClosed.
 func TestCloseTwice(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		for round := range 30 {
@@ -192,8 +192,8 @@ func TestCloseTwice(t *testing.T) {
 	}))
 }
 
-// TestAbandoned has a call begin on a communicator that has broken since the call was checked: it leaves the messages
-// alone whose memory has been given back.
+// TestAbandoned begins a call on a communicator that breaks after the call has checked it. The call must not touch
+// messages whose memory has been released.
 func TestAbandoned(t *testing.T) {
 	posted, sent := make(chan bool), make(chan bool)
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {

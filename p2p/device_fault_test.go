@@ -17,8 +17,8 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// TestChannelOnDevicesReplayed captures a round on a stream of its own and replays it: signals and packets are counted on
-// the device.
+// TestChannelOnDevicesReplayed captures a round on a stream of its own and replays it: the device counts signals and
+// packets.
 func TestChannelOnDevicesReplayed(t *testing.T) {
 	const n = 30000
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) (err error) {
@@ -67,7 +67,7 @@ func TestChannelOnDevicesReplayed(t *testing.T) {
 	})
 }
 
-// TestChannelOnDevicesLarge goes by copy engine, and steps that touch each other's bytes take their turns.
+// TestChannelOnDevicesLarge uses the copy engine; steps that touch the same bytes run one after the other.
 func TestChannelOnDevicesLarge(t *testing.T) {
 	const n = 33 << 20
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -80,7 +80,7 @@ func TestChannelOnDevicesLarge(t *testing.T) {
 			return err
 		}
 		err = e.ch.Batch(ctx, func(b *p2p.Channel) error {
-			return errors.Join(b.Put(ctx, n, 0, n), b.Signal(ctx), b.Wait(ctx), // the peer's bytes come to n,
+			return errors.Join(b.Put(ctx, n, 0, n), b.Signal(ctx), b.Wait(ctx), // the peer's bytes arrive at n,
 				b.Get(ctx, 2*n, 0, n), b.Put(ctx, 3*n, n, 1<<20), b.Signal(ctx), b.Wait(ctx), b.Put(ctx, 3*n+1, 2*n, 99),
 				b.Put(ctx, 3*n+2, 2*n, 100), b.Signal(ctx), b.Wait(ctx))
 		})
@@ -146,7 +146,7 @@ func TestChannelOnDevicesRefused(t *testing.T) {
 		if err := testkit.Wants(err, ubcoll.ErrArgument); err != nil {
 			return err
 		}
-		// The peer's registration is closed: what reaches for it is refused, signals are not.
+		// The peer's registration is closed: calls that reach its memory are refused, signals are not.
 		if err := errors.Join(e.ch.Signal(ctx), e.ch.Wait(ctx)); err != nil {
 			return err
 		}
@@ -170,7 +170,7 @@ func TestChannelOnDevicesRefused(t *testing.T) {
 	})
 }
 
-// TestChannelOnDevicesEnds ends waits in all ways, none of which breaks the communicator.
+// TestChannelOnDevicesEnds ends waits in all possible ways; none breaks the communicator.
 func TestChannelOnDevicesEnds(t *testing.T) {
 	for _, k := range []struct {
 		name string
@@ -183,7 +183,7 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 			return e.ch.GetPackets(ctx, 0, 512, 200, p2p.Packet8)
 		}, nil},
 		{"context", context.DeadlineExceeded, func(ctx context.Context, e *end) error {
-			ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // which ends when the wait has begun, not before
+			ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // long enough that the wait has begun
 			defer cancel()
 			return e.ch.Wait(ctx)
 		}, nil},
@@ -204,7 +204,7 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			// What is queued behind the wait is not done.
+			// Operations queued behind the wait do nothing.
 			err = errors.Join(e.ch.On(s).Wait(ctx), e.ch.On(s).Put(ctx, 0, 0, 10), e.ch.On(s).Signal(ctx))
 			if err != nil {
 				return err
@@ -242,7 +242,7 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 				case k.peer != nil:
 					err = k.peer(ctx, c, e)
 				}
-				// The communicator works, on host and device.
+				// The communicator still works, on host and device.
 				if err := errors.Join(err, coll.Barrier(ctx, c), coll.AllReduce(ctx, c, e.buf.Vec(), e.buf.Vec(), ubcoll.Max)); err != nil {
 					return err
 				}
@@ -250,14 +250,14 @@ func TestChannelOnDevicesEnds(t *testing.T) {
 				if err := e.buf.CopyTo(ctx, got); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{2}, 1024)) {
 					return fmt.Errorf("wrong data: %w", err)
 				}
-				e.ch.Close() // may be closed
+				e.ch.Close() // it may be closed already
 				return errors.Join(e.reg.Close(), e.buf.Free())
 			})
 		})
 	}
 }
 
-// TestChannelOnDevicesAborted has a peer abort.
+// TestChannelOnDevicesAborted makes a peer abort.
 func TestChannelOnDevicesAborted(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		e, err := openEnd(ctx, c, dev, 1-c.Rank(), 1024)

@@ -20,8 +20,8 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// TestBesideCollectives has a small device full of an all-reduce, which the peer comes to only behind messages, or steps
-// of a channel, that are queued later here.
+// TestBesideCollectives fills a small device with an all-reduce. The peer calls it only after messages, or steps of a
+// channel, that this rank queues later.
 func TestBesideCollectives(t *testing.T) {
 	emulated.Only(t)
 	type side struct {
@@ -35,10 +35,10 @@ func TestBesideCollectives(t *testing.T) {
 	}
 	for _, k := range []struct {
 		name         string
-		first, other func(x *side) error // of rank 0, and of rank 1, which has one stream
+		first, other func(x *side) error // rank 0's calls, and those of rank 1, which has one stream
 	}{
 		{"messages", func(x *side) error {
-			_, err := p2p.Recv(x.ctx, x.c.On(x.s[0]), 1, x.mine.Slice(x.n, 2*x.n)) // which comes last
+			_, err := p2p.Recv(x.ctx, x.c.On(x.s[0]), 1, x.mine.Slice(x.n, 2*x.n)) // this message comes last
 			return errors.Join(err, x.sum(x.c.On(x.s[1])), p2p.Send(x.ctx, x.c.On(x.s[2]), 1, x.mine.Slice(0, x.n)))
 		}, func(x *side) error {
 			_, err := p2p.Recv(x.ctx, x.c.On(x.s[0]), 0, x.mine.Slice(x.n, 2*x.n))
@@ -72,7 +72,7 @@ func TestBesideCollectives(t *testing.T) {
 						if err != nil {
 							return err
 						}
-						b, err := ubcoll.Alloc[byte](c, dev, 2*n) // which is not registered, unless messages do
+						b, err := ubcoll.Alloc[byte](c, dev, 2*n) // only a message may register it
 						if err != nil {
 							return err
 						}
@@ -117,7 +117,8 @@ func TestBesideCollectives(t *testing.T) {
 	}
 }
 
-// TestNoAtomics has links over which signals cannot be counted: channels and windows are refused, messages work.
+// TestNoAtomics emulates links without native atomic operations, so signals cannot be counted: channels and windows are
+// refused, messages work.
 func TestNoAtomics(t *testing.T) {
 	emulated.Only(t)
 	t.Setenv("UBCOLL_EMULATE_ATOMICS", "0")

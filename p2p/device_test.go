@@ -48,7 +48,7 @@ type trade struct {
 
 const (
 	part  = 1 << 20
-	parts = 5 // source, destination, packets of two rounds, and what all of it is compared with
+	parts = 5 // source, destination, packets of two rounds, and the data to compare with
 )
 
 func newTrade(r *rand.Rand) trade {
@@ -68,7 +68,7 @@ func newTrade(r *rand.Rand) trade {
 	return x
 }
 
-// run moves this rank's source to the peer's destination, both ways at once.
+// run moves this rank's source to the peer's destination, in both directions at once.
 func (x trade) run(ctx context.Context, ch *p2p.Channel, packets int) error {
 	do := func(b *p2p.Channel) error {
 		switch x.how {
@@ -90,13 +90,13 @@ func (x trade) run(ctx context.Context, ch *p2p.Channel, packets int) error {
 func TestChannelOnDevices(t *testing.T) {
 	seed := testkit.Seed(t)
 	ranks := []int{2, 3}
-	if race.Enabled { // what is instrumented is the same for both
+	if race.Enabled { // the same code runs for both
 		ranks = []int{2}
 	}
 	for _, n := range ranks {
 		t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) {
 			gputest.Run(t, n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
-				// A channel to each other rank; ranks meet in pairs in the same order.
+				// A channel to each other rank; all pairs connect in the same order.
 				for peer := range n {
 					if peer == c.Rank() {
 						continue
@@ -129,7 +129,7 @@ func trades(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, peer int, se
 		if err := e.buf.CopyFrom(ctx, host); err != nil {
 			return err
 		}
-		// The peer's memory is ready when it has signalled that.
+		// The peer's memory is ready once its signal has come.
 		if err := errors.Join(e.ch.Signal(ctx), e.ch.Wait(ctx)); err != nil {
 			return err
 		}
@@ -160,7 +160,8 @@ func trades(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, peer int, se
 	return errors.Join(s.Close(), e.close())
 }
 
-// TestChannelOnDevicesOrder has calls on two streams and on none take their turns, and reaches memory by a handle.
+// TestChannelOnDevicesOrder makes calls on two streams and on none, which must run in call order, and reaches memory by
+// a handle.
 func TestChannelOnDevicesOrder(t *testing.T) {
 	seed := testkit.Seed(t)
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -184,7 +185,7 @@ func TestChannelOnDevicesOrder(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		var streams [3]*ubcoll.Stream // nil: the call waits
+		var streams [3]*ubcoll.Stream // a nil stream: the call blocks
 		for i := range 2 {
 			if streams[i], err = ubcoll.NewStream(dev); err != nil {
 				return err
@@ -209,7 +210,7 @@ func TestChannelOnDevicesOrder(t *testing.T) {
 				return err
 			}
 		}
-		// One signal more would end a wait that nobody has signalled.
+		// A surplus signal would end a wait too early.
 		if err := errors.Join(streams[0].Sync(ctx), streams[1].Sync(ctx), ch.Signal(ctx), ch.Wait(ctx)); err != nil {
 			return err
 		}

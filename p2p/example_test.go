@@ -53,8 +53,8 @@ func ExampleRecv() {
 	// <nil>
 }
 
-// A halo exchange: each rank has four cells of a ring, and around them room for the last cell of its left neighbour and
-// the first one of its right neighbour.
+// A halo exchange on a ring: each rank has four cells, and on both sides room for a neighbour's cell, the left one's
+// last and the right one's first.
 func ExampleSendRecv() {
 	err := ubcoll.Local(context.Background(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		r, n := c.Rank(), c.Size()
@@ -78,10 +78,10 @@ func ExampleSendRecv() {
 	// <nil>
 }
 
-// A persistent exchange, which allocates nothing when it is done again.
+// A persistent exchange; repeating it allocates nothing.
 func ExampleExchange() {
 	err := ubcoll.Local(context.Background(), 4, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
-		// Everybody sends to both neighbours and receives from both, in one step.
+		// Each rank sends to both neighbours and receives from both, in one step.
 		left, right := (c.Rank()+3)%4, (c.Rank()+1)%4
 		mine, l, r := []int32{0}, make([]int32, 1), make([]int32, 1)
 		var x p2p.Exchange
@@ -108,7 +108,7 @@ func ExampleExchange() {
 	// 13 11
 }
 
-// A message is on its way while the rank does something else; its memory is the rank's again after Wait.
+// The message is on its way while the rank does something else. After Wait the rank may use its memory again.
 func ExampleISend() {
 	err := ubcoll.Local(context.Background(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		x := make([]float64, 3)
@@ -129,7 +129,7 @@ func ExampleISend() {
 	// Output: [1 2 3]
 }
 
-// The receive is there before the message may come.
+// The receive is posted before the message comes.
 func ExampleIRecv() {
 	err := ubcoll.Local(context.Background(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		if c.Rank() == 1 {

@@ -13,13 +13,13 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Exchange is sends and receives that start together, so that their order in it cannot make ranks wait for each other;
-// between two ranks it is the order of the messages. The zero Exchange is empty and ready. It may be done again and
-// again, on any communicator, and allocates nothing then if it blocks and is of host memory. Its memory is the host's,
-// or all of one device (ErrArgument): then it is one kernel, unless it has more than 64 messages. On a stream it is
-// queued, and a receive has exactly as many elements as are sent (ErrMismatch). Allowed in capture if it is of device
-// memory, and not in a group (ErrArgument), which is one itself. One goroutine at a time. Source: MPI's persistent
-// requests (MPI-4.1, 3.9).
+// Exchange is a set of sends and receives that start together, so their order in it cannot make ranks wait for each
+// other; between two ranks, messages match in the order of the set. The zero Exchange is empty and ready. It may be
+// done repeatedly, on any communicator; a blocking exchange of host memory then allocates nothing. All its memory is on
+// the host, or all on one device (ErrArgument); on a device it is one kernel, unless it has more than 64 messages. On a
+// stream it is queued, and a receive must have exactly as many elements as are sent (ErrMismatch). Allowed in capture
+// if it is of device memory. Not allowed in a group, which is itself an exchange (ErrArgument). One goroutine at a
+// time. Source: MPI's persistent requests (MPI-4.1, 3.9).
 type Exchange struct {
 	op       string // "" for "exchange"
 	calls    []mail.Call
@@ -28,7 +28,7 @@ type Exchange struct {
 	running  bool
 }
 
-// What is wrong with exchanges and requests.
+// Errors of exchanges and requests.
 var (
 	errNoExchange = engine.NilError("exchange", "new(p2p.Exchange) makes one")
 	errNoRequest  = engine.NilError("request", "ISend, IRecv and Exchange.Start make one")
@@ -38,20 +38,20 @@ var (
 
 func (r *Request) nothing() bool { return r == nil || r.x == nil }
 
-// Send adds a send of src to peer. Local; what is wrong with it is reported by Do and Start.
+// Send adds a send of src to peer. Local; Do and Start report its errors.
 func (x *Exchange) Send(peer int, src ubcoll.Vec) { x.add(peer, &src, false) }
 
-// Recv adds a receive of the next message from peer into dst. Local; what is wrong with it is reported by Do and Start.
+// Recv adds a receive of the next message from peer into dst. Local; Do and Start report its errors.
 func (x *Exchange) Recv(peer int, dst ubcoll.Vec) { x.add(peer, &dst, true) }
 
 func (x *Exchange) add(peer int, v *ubcoll.Vec, recv bool) {
-	if x != nil { // else Do and Start say so
+	if x != nil { // Do and Start report a nil Exchange
 		x.calls = append(x.calls, mail.Call{Vec: *(*inside.Vec)(v).Team(), Peer: peer, Recv: recv})
 	}
 }
 
-// Received is how many elements each Recv got, in the order in which they were added, when the exchange was last done.
-// The slice is the exchange's, until it is started again. Local.
+// Received is how many elements each Recv got in the last exchange, in the order in which the Recvs were added. The
+// slice belongs to the Exchange and is valid until the next start. Local.
 func (x *Exchange) Received() []int {
 	if x == nil {
 		return nil
@@ -72,11 +72,11 @@ func (x *Exchange) Reset() error {
 	return nil
 }
 
-// Do sends and receives everything. Blocking until all is done; the errors of single messages are joined (on a device,
-// the first one is told). If anything is wrong with a call, nothing is sent or received.
+// Do sends and receives everything. Blocking until all is done. The errors of the messages are joined; on a device only
+// the first is reported. If the arguments of any message are wrong, nothing is sent or received.
 //
-// Errors as of Send and Recv; ErrArgument also in a group, for memory that is not in one place, and a nil Exchange;
-// ErrBusy while a request of x is not done.
+// Errors as in Send and Recv; ErrArgument also in a group, for memory on more than one device or on host and device,
+// and for a nil Exchange; ErrBusy while a request of x is not done.
 func (x *Exchange) Do(ctx context.Context, c *ubcoll.Comm) error {
 	r, err := x.start(ctx, c, true)
 	if err != nil {
@@ -85,48 +85,48 @@ func (x *Exchange) Do(ctx context.Context, c *ubcoll.Comm) error {
 	return r.Wait(ctx)
 }
 
-// Start begins what Do does, and returns without waiting. The caller calls Wait, or Test until it is done, before
-// [ubcoll.Comm.Close]; the memory is the caller's again after that. No goroutine of its own moves the messages: they
-// move while this rank tests, or waits for anything, collectives and other communicators included. On a device they
-// move by themselves, and 127 requests at most are under way ([ubcoll.ErrLimit]); on a stream, or in a capture, the
-// request is done at once.
+// Start begins what Do does, and returns without waiting. The caller must call Wait, or Test until it reports true,
+// before [ubcoll.Comm.Close]; after that it may use the memory again. No goroutine of the library moves the messages:
+// they move while this rank tests, or waits for anything, collectives and other communicators included. On a device
+// they move by themselves, and at most 127 requests may be under way ([ubcoll.ErrLimit]). On a stream, or in a capture,
+// the request is done at once.
 //
-// Errors of the arguments are those of Do, here; those of the messages come from the request.
+// Start returns the errors of the arguments, as Do does; the request returns the errors of the messages.
 func (x *Exchange) Start(ctx context.Context, c *ubcoll.Comm) (*Request, error) {
 	r, err := x.start(ctx, c, false)
 	if err != nil {
 		return nil, err
 	}
-	// What can go at once does.
+	// Messages that can move at once do so now.
 	if _, err := r.Test(); err != nil && !r.done {
 		return nil, err
 	}
 	return &r, nil
 }
 
-// ISend begins to send src to peer, and returns without waiting, whatever the size; the request's Wait, or Test, ends
-// it. src is the caller's again then. On a stream it is queued, and the request is done at once. It takes its place
-// among the messages to peer now. Not in a group or, of host memory, in a capture (ErrArgument). Errors of the
-// arguments are those of [Send], here; those of the message come from the request. Any goroutine. Source: MPI_Isend
-// (MPI-4.1, 3.7.2).
+// ISend begins to send src to peer, and returns without waiting, whatever the size. The message takes its place among
+// the messages to peer now. The request's Wait, or Test, ends it, and src is then the caller's again. On a stream it is
+// queued, and the request is done at once. Not in a group or, for host memory, in a capture (ErrArgument). ISend
+// returns the errors of the arguments, as [Send] does; the request returns those of the message. Any goroutine. Source:
+// MPI_Isend (MPI-4.1, 3.7.2).
 func ISend(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) (*Request, error) {
 	x := &Exchange{op: "isend"}
 	x.Send(peer, src)
 	return x.Start(ctx, c)
 }
 
-// IRecv begins to receive the next message from peer into dst, and returns without waiting; the request's Wait, or
-// Test, ends it, and Received says how many elements it had. dst is left alone until then. On a stream it is queued,
-// the request is done at once, and dst has exactly as many elements as are sent. Not in a group or, of host memory, in
-// a capture (ErrArgument). Errors of the arguments are those of [Recv], here; those of the message come from the
-// request. Any goroutine. Source: MPI_Irecv (MPI-4.1, 3.7.2).
+// IRecv begins to receive the next message from peer into dst, and returns without waiting. The request's Wait, or
+// Test, ends it, and Received then says how many elements came. The caller must not touch dst until then. On a stream
+// it is queued, the request is done at once, and dst must have exactly as many elements as are sent. Not in a group or,
+// for host memory, in a capture (ErrArgument). IRecv returns the errors of the arguments, as [Recv] does; the request
+// returns those of the message. Any goroutine. Source: MPI_Irecv (MPI-4.1, 3.7.2).
 func IRecv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (*Request, error) {
 	x := &Exchange{op: "irecv"}
 	x.Recv(peer, dst)
 	return x.Start(ctx, c)
 }
 
-// start begins, and may wait for what others have begun.
+// start begins the exchange. If wait is set, it may first wait for exchanges that others have begun.
 func (x *Exchange) start(ctx context.Context, c *ubcoll.Comm, wait bool) (Request, error) {
 	if x == nil {
 		return Request{}, errNoExchange
@@ -174,7 +174,7 @@ func (x *Exchange) start(ctx context.Context, c *ubcoll.Comm, wait bool) (Reques
 	return Request{x: x, c: e.Comm, m: m, messages: x.messages[:len(x.calls)]}, nil
 }
 
-// name is an error of call i.
+// name adds the number of call i to err, if there are several calls.
 func (x *Exchange) name(i int, err error) error {
 	if len(x.calls) == 1 && x.op != "exchange" {
 		return err
@@ -182,7 +182,7 @@ func (x *Exchange) name(i int, err error) error {
 	return fmt.Errorf("call %d: %w", i, err)
 }
 
-// onDevice reports whether the messages are on a device: those of empty memory go with the others.
+// onDevice reports whether the messages are on a device. Messages of empty memory go with the others.
 func (x *Exchange) onDevice(e *inside.View) bool {
 	for i := range x.calls {
 		if mail.OnDevice(e.Stream, &x.calls[i].Vec) {
@@ -192,7 +192,7 @@ func (x *Exchange) onDevice(e *inside.View) bool {
 	return false
 }
 
-// startTogether starts what is on a device, queued or recorded.
+// startTogether starts an exchange that is on a device, queued or recorded.
 func (x *Exchange) startTogether(ctx context.Context, e *inside.View, onDevice, wait bool) (Request, error) {
 	t := e.Mail.Together(e.Stream, x.op, onDevice, acquire)
 	t.Requests = true
@@ -216,11 +216,11 @@ func (x *Exchange) startTogether(ctx context.Context, e *inside.View, onDevice, 
 			return Request{}, err
 		}
 	}
-	r.finishDevice(nil) // queued, or captured: that was all
+	r.finishDevice(nil) // queued or captured: the request is done
 	return r, nil
 }
 
-// Request is messages that have been started. One goroutine at a time.
+// Request is a set of messages that have been started. One goroutine at a time.
 type Request struct {
 	x    *Exchange
 	c    *engine.Comm
@@ -230,12 +230,12 @@ type Request struct {
 	err  error
 
 	messages []*mail.Message
-	device   *mail.Transfer // of device memory, instead of messages
+	device   *mail.Transfer // for device memory, instead of messages
 	received int
 }
 
-// Received is how many elements its receives got, together: 0 until it is done. On a stream it is as many as were asked
-// for. Local.
+// Received is how many elements the request's receives got, in all; 0 until it is done. On a stream it is the number
+// asked for. Local.
 func (r *Request) Received() int {
 	if r.nothing() {
 		return 0
@@ -244,15 +244,15 @@ func (r *Request) Received() int {
 }
 
 // Wait waits until everything is done, and returns the errors of the messages, joined. Blocking. ErrMismatch for a
-// message that has another type than its receive, or does not fit; ErrPeerLost, ErrTimeout, ErrAborted, and a context
-// that ends first, which break the communicator. Calling it again returns the same.
+// message that has another type than its receive, or does not fit. ErrPeerLost, ErrTimeout, ErrAborted and a context
+// that ends first break the communicator. Calling it again returns the same.
 func (r *Request) Wait(ctx context.Context) error {
 	switch {
 	case r.nothing():
 		return errNoRequest
 	case r.done:
 		return r.err
-	case ctx == nil: // which would break the communicator
+	case ctx == nil: // waiting with it would break the communicator
 		return r.c.LocalError(r.x.op, engine.ErrNilContext)
 	}
 	if r.device != nil {
@@ -265,8 +265,8 @@ func (r *Request) Wait(ctx context.Context) error {
 	return r.finish(ms)
 }
 
-// Test moves the messages on as far as they go at once, and reports whether everything is done; only then its error is
-// that of the messages, or why the communicator is broken. Local, does not wait.
+// Test moves the messages as far as they go at once, and reports whether everything is done. Only when it is done, the
+// error is that of the messages, or the reason why the communicator broke. Local, does not wait.
 func (r *Request) Test() (bool, error) {
 	switch {
 	case r.nothing():
@@ -292,7 +292,7 @@ func (r *Request) Test() (bool, error) {
 	return false, nil
 }
 
-// fail ends the request with its communicator, whose lanes keep the messages.
+// fail ends the request with its communicator, which keeps the messages in its lanes.
 func (r *Request) fail(err error) error {
 	r.done, r.err = true, err
 	r.x.messages, r.x.running = nil, false
@@ -312,7 +312,7 @@ func (r *Request) finish(ms []*mail.Message) error {
 			x.received = append(x.received, h.Got)
 			r.received += h.Got
 		}
-		h.Vec = team.Vec{} // keep nobody's memory alive
+		h.Vec = team.Vec{} // do not keep the memory alive
 	}
 	x.running = false
 	r.p.Over(r.m)
@@ -323,7 +323,7 @@ func (r *Request) finish(ms []*mail.Message) error {
 	return r.err
 }
 
-// finishDevice ends a request of a device, or of what was queued.
+// finishDevice ends a request that is on a device or was queued.
 func (r *Request) finishDevice(err error) error {
 	x := r.x
 	x.running = false

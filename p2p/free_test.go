@@ -18,20 +18,20 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// there reports whether the memory of b, freed or not, is there.
+// there reports whether the memory of b, freed or not, is still mapped.
 func there(c *ubcoll.Comm, b *ubcoll.Buffer[byte]) bool {
 	x := inside.Vec(b.Vec())
 	v := x.Team()
 	return (*inside.Comm)(c).View().Domain().Heap.Lookup(uintptr(v.Ptr), v.Len) != nil
 }
 
-// TestFreeUnderMessage frees the memory of messages that are posted: they go on as if nothing had happened, and then it
-// is gone.
+// TestFreeUnderMessage frees the memory of posted messages: the messages complete normally, and then the memory is
+// gone.
 func TestFreeUnderMessage(t *testing.T) {
 	for _, policy := range []register.Policy{register.Auto, register.Off} {
 		for _, n := range []int{8, 1500, 4000, 70000, 1 << 20} {
 			for _, recv := range []bool{true, false} {
-				for _, slice := range []bool{false, true} { // the view is one of the buffer's slice
+				for _, slice := range []bool{false, true} { // the message views the buffer's slice
 					t.Run(fmt.Sprintf("policy=%v/bytes=%d/recv=%v/slice=%v", policy, n, recv, slice), func(t *testing.T) {
 						require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{Register: policy},
 							func(ctx context.Context, c *ubcoll.Comm) error {
@@ -47,10 +47,10 @@ func TestFreeUnderMessage(t *testing.T) {
 	}
 }
 
-// ahead is so many small messages that what comes after them is not sent at once.
+// ahead is enough small messages that a message after them is not sent at once.
 const ahead = 9
 
-// freeUnder posts a message of n bytes, frees its memory, has the other rank do its part, and looks at the message.
+// freeUnder posts a message of n bytes, frees its memory, lets the other rank do its part, and checks the message.
 func freeUnder(ctx context.Context, c *ubcoll.Comm, n int, recv, slice bool) error {
 	peer := 1 - c.Rank()
 	b, err := ubcoll.Alloc[byte](c, ubcoll.Host, n)
@@ -125,7 +125,8 @@ func theOther(ctx context.Context, c *ubcoll.Comm, n int, recv bool) error {
 	return nil
 }
 
-// TestFreeOfAbandoned frees the memory of messages that nobody waits for, on a communicator that is aborted and closed.
+// TestFreeOfAbandoned frees the memory of messages that no call waits for, on a communicator that is aborted and
+// closed.
 func TestFreeOfAbandoned(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		d, err := c.Dup(ctx)
@@ -146,7 +147,7 @@ func TestFreeOfAbandoned(t *testing.T) {
 			}
 		}
 		r, err := g.Start(ctx, d)
-		if err = errors.Join(err, coll.Barrier(ctx, c)); err != nil { // before the other one aborts
+		if err = errors.Join(err, coll.Barrier(ctx, c)); err != nil { // before the other rank aborts
 			return err
 		}
 		for i, b := range bs {
@@ -166,7 +167,7 @@ func TestFreeOfAbandoned(t *testing.T) {
 	}))
 }
 
-// TestFreeOfAdopted frees memory of others under a message: not before that is done with it.
+// TestFreeOfAdopted frees adopted memory under a message: that works only after the message is done.
 func TestFreeOfAdopted(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		x := make([]byte, 100) // it does not move
@@ -192,7 +193,7 @@ func TestFreeOfAdopted(t *testing.T) {
 	}))
 }
 
-// TestFreeRaces frees buffers under calls of another goroutine: these are done with, or ErrStale.
+// TestFreeRaces frees buffers while another goroutine makes calls with them: each call succeeds or is ErrStale.
 func TestFreeRaces(t *testing.T) {
 	rounds := 500
 	if race.Enabled {
@@ -227,7 +228,8 @@ func TestFreeRaces(t *testing.T) {
 	}
 }
 
-// toItself sends v to this rank and receives it, and the other way round, so that nothing stays behind if v is freed.
+// toItself sends v to this rank and receives it in other, and the other way round, so that no message is left if v is
+// freed.
 func toItself(ctx context.Context, c *ubcoll.Comm, v, other ubcoll.Vec) error {
 	if v.Len() > (*inside.Comm)(c).View().Mail.EagerLimit() {
 		_, err := p2p.SendRecv(ctx, c, 0, other, 0, v)

@@ -18,17 +18,17 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// A random program is steps, which all ranks know; a step is calls, which are made as a group or one by one. Each call
-// has memory of its own, of its count for each rank, so that what it leaves is known from the program alone.
+// A random program is a list of steps that all ranks know. A step is a list of calls, made as a group or one by one.
+// Each call has memory of its own, with room for its count from each rank, so the program alone determines the result.
 type (
 	program [][]programCall
 
 	programCall struct {
 		kind     int
-		from, to int // of a message; from is a root
+		from, to int // of a message; from is also the root
 		n        int
 		salt     uint64
-		at       int // where its memory begins, in parts of one element
+		at       int // where its memory begins, in elements
 	}
 )
 
@@ -76,7 +76,7 @@ func (k *programCall) value(rank, j int) int32 {
 	return int32(k.salt) + int32(rank)*1000 + int32(j)
 }
 
-// apply does a call to a rank's memory as it is meant to.
+// apply makes the changes of a call in a rank's memory, as the call should.
 func (k *programCall) apply(dst []int32, me, ranks int) {
 	switch d := dst[k.at:]; k.kind {
 	case callMessage:
@@ -120,7 +120,7 @@ type machine struct {
 	r        *rand.Rand // this rank's own
 }
 
-// call makes a call on c. In a group a message to oneself is two calls.
+// call makes a call on c. In a group a message to this rank itself is two calls.
 func (m *machine) call(ctx context.Context, c *ubcoll.Comm, k *programCall, group bool) error {
 	me, ranks := c.Rank(), c.Size()
 	src, dst := m.src.Slice(k.at, k.at+k.n), m.dst.Slice(k.at, k.at+k.n)
@@ -134,7 +134,7 @@ func (m *machine) call(ctx context.Context, c *ubcoll.Comm, k *programCall, grou
 	case callAllToAll:
 		return coll.AllToAll(ctx, c, m.dst.Slice(k.at, k.at+ranks*k.n), m.src.Slice(k.at, k.at+ranks*k.n))
 	case callBarrier:
-		if !m.dev.IsHost() { // where that of a stream is the device's, and one that blocks is not
+		if !m.dev.IsHost() { // on a stream it is the device's barrier, but a blocking one is the host's
 			return nil
 		}
 		return coll.Barrier(ctx, c)
@@ -153,8 +153,8 @@ func (m *machine) call(ctx context.Context, c *ubcoll.Comm, k *programCall, grou
 	return nil
 }
 
-// group makes the calls of a step in an order of this rank's own, as far as that is free: collectives come in the same
-// order, and so do the messages of two ranks. Some are in a group in the group.
+// group makes the calls of a step in an order of this rank's own, as far as the order is free: collectives keep their
+// order, and so do the messages of two ranks. Some calls are in a nested group.
 func (m *machine) group(ctx context.Context, c *ubcoll.Comm, step []programCall) error {
 	step = slices.Clone(step)
 	rank := map[int]int{}
@@ -185,7 +185,7 @@ func (m *machine) group(ctx context.Context, c *ubcoll.Comm, step []programCall)
 	return ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return call(g, step, true) })
 }
 
-// exchange makes the calls of a step, all of them messages, as one exchange, or as requests if they need not wait for
+// exchange makes the calls of a step, all of them messages, as one exchange, or as requests if they do not wait for
 // each other on a stream.
 func (m *machine) exchange(ctx context.Context, c *ubcoll.Comm, step []programCall) error {
 	var x p2p.Exchange
@@ -223,8 +223,8 @@ func (m *machine) exchange(ctx context.Context, c *ubcoll.Comm, step []programCa
 	return errors.Join(errs...)
 }
 
-// run runs a program, whose steps are groups or not as all says, which is the same on all ranks; this rank's own
-// generator says what runs on which stream, and what blocks.
+// run runs a program. all, the same on all ranks, decides which steps are groups; this rank's own generator decides
+// what runs on which stream, and what blocks.
 func (m *machine) run(ctx context.Context, p program, all *rand.Rand) error {
 	var queued []*ubcoll.Stream
 	for i, step := range p {
@@ -233,7 +233,7 @@ func (m *machine) run(ctx context.Context, p program, all *rand.Rand) error {
 		c := m.c
 		if s := m.r.IntN(3); s < 2 {
 			c, queued = c.On(m.streams[s]), append(queued, m.streams[s])
-		} else { // not before what is queued
+		} else { // not before the queued operations
 			for _, s := range queued {
 				if err := s.Sync(ctx); err != nil {
 					return fmt.Errorf("before step %d: %w", i, err)
@@ -262,7 +262,7 @@ func (m *machine) run(ctx context.Context, p program, all *rand.Rand) error {
 	return errors.Join(errs...)
 }
 
-// one runs program number seed and looks at all memory.
+// one runs program number seed and checks all memory.
 func (m *machine) one(ctx context.Context, seed uint64) error {
 	c, all := m.c, rand.New(rand.NewPCG(seed, 0))
 	m.r = rand.New(rand.NewPCG(seed, 1+uint64(c.Rank())))
@@ -288,7 +288,7 @@ func (m *machine) one(ctx context.Context, seed uint64) error {
 	}
 	m.src, m.dst = a.Vec(), b.Vec()
 	got := make([]int32, total)
-	if m.dev.IsHost() && m.r.IntN(3) == 0 { // Go's memory, which is not registered
+	if m.dev.IsHost() && m.r.IntN(3) == 0 { // Go memory, which is never registered
 		m.src, m.dst = ubcoll.Of(src), ubcoll.Of(got)
 		copy(got, want)
 	}
@@ -313,8 +313,8 @@ func (m *machine) one(ctx context.Context, seed uint64) error {
 	return errors.Join(a.Free(), b.Free())
 }
 
-// TestGroupRandom runs random programs of messages and collectives, in groups and not, blocking and on streams, against
-// what they must leave. TEST_PROGRAMS says how many.
+// TestGroupRandom runs random programs of messages and collectives, in groups and not, blocking and on streams, and
+// checks the results. TEST_PROGRAMS says how many.
 func TestGroupRandom(t *testing.T) {
 	programs := testkit.Often(400)
 	if s := os.Getenv("TEST_PROGRAMS"); s != "" {
@@ -323,7 +323,7 @@ func TestGroupRandom(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for i, seed := range testkit.Seeds(t) {
-		for ranks := 1 + i; ranks <= 4; ranks += 1 + i { // the fresh seed's are even
+		for ranks := 1 + i; ranks <= 4; ranks += 1 + i { // the fresh seed runs on even numbers of ranks
 			groupRandom(t, ranks, seed, programs/4)
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// places are what the tests of groups and streams run on: the host, and devices.
+// places runs f on the host, and on devices.
 func places(t *testing.T, ranks int, f func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error) {
 	t.Run("host", func(t *testing.T) {
 		require.NoError(t, ubcoll.Local(t.Context(), ranks, ubcoll.Options{Timeout: 20 * time.Second},
@@ -29,7 +29,7 @@ func places(t *testing.T, ranks int, f func(ctx context.Context, c *ubcoll.Comm,
 	t.Run("device", func(t *testing.T) { gputest.Run(t, ranks, ubcoll.Options{Timeout: 20 * time.Second}, f) })
 }
 
-// recv is a receive of exactly what there is room for.
+// recv receives exactly as many elements as v has room for.
 func recv(ctx context.Context, c *ubcoll.Comm, peer int, v ubcoll.Vec) error {
 	n, err := p2p.Recv(ctx, c, peer, v)
 	if err == nil && n != v.Len() {
@@ -38,7 +38,8 @@ func recv(ctx context.Context, c *ubcoll.Comm, peer int, v ubcoll.Vec) error {
 	return err
 }
 
-// TestGroupMessages has sends before receives, each too large to go without its receive, beside collectives.
+// TestGroupMessages has sends before receives, beside collectives. Each send is too large to complete without its
+// receive.
 func TestGroupMessages(t *testing.T) {
 	const n = 100 << 10
 	for _, queued := range []bool{false, true} {
@@ -77,7 +78,7 @@ func TestGroupMessages(t *testing.T) {
 	}
 }
 
-// TestGroupOfMessagesAlone is the business of two of three ranks.
+// TestGroupOfMessagesAlone makes a group on only two of three ranks.
 func TestGroupOfMessagesAlone(t *testing.T) {
 	places(t, 3, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		if c.Rank() == 2 {
@@ -108,7 +109,7 @@ func TestGroupOfMessagesAlone(t *testing.T) {
 	})
 }
 
-// TestGroupExact has receives that have more room than is sent, and less, of every form that a message has.
+// TestGroupExact has receives with more and with less room than is sent, for every way that messages travel.
 func TestGroupExact(t *testing.T) {
 	for _, n := range []int{3, 200, 5000, 100 << 10} {
 		for _, room := range []int{n - 1, n + 1} {
@@ -124,7 +125,7 @@ func TestGroupExact(t *testing.T) {
 					src := make([]int32, n)
 					if c.Rank() == 0 {
 						err = ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error { return p2p.Send(ctx, g, 1, ubcoll.Of(src)) })
-						if 4*n > 2<<10 { // else it has been sent for good
+						if 4*n > 2<<10 { // smaller ones have been sent already
 							err = testkit.Wants(err, ubcoll.ErrMismatch)
 						}
 					} else {
@@ -134,7 +135,7 @@ func TestGroupExact(t *testing.T) {
 							err = errors.Join(err, errors.New("memory for what does not fit has been written"))
 						}
 					}
-					// The message is consumed, and the two go on.
+					// The message is consumed, and both ranks go on.
 					return errors.Join(err, c.Err(), coll.Barrier(ctx, c), usable(ctx, c), b.Free())
 				}))
 			})
@@ -144,12 +145,12 @@ func TestGroupExact(t *testing.T) {
 
 var errOwn = errors.New("own")
 
-// TestGroupFails has groups of which a rank runs nothing, or whose collectives disagree: no message of them is sent, and
-// the communicator is usable.
+// TestGroupFails has groups of which a rank runs nothing, or whose collectives differ: none of their messages is sent,
+// and the communicator stays usable.
 func TestGroupFails(t *testing.T) {
 	for _, k := range []struct {
 		name string
-		bad  func(ctx context.Context, g *ubcoll.Comm, x ubcoll.Vec) error // rank 1's, beside its receive
+		bad  func(ctx context.Context, g *ubcoll.Comm, x ubcoll.Vec) error // rank 1's calls, beside its receive
 		want [2]error
 	}{
 		{"own error", func(context.Context, *ubcoll.Comm, ubcoll.Vec) error { return errOwn }, [2]error{nil, errOwn}},
@@ -204,7 +205,7 @@ func TestGroupFails(t *testing.T) {
 			}
 		})
 	}
-	t.Run("before its collectives", func(t *testing.T) { // of which nobody can know
+	t.Run("before its collectives", func(t *testing.T) { // the peers cannot know of these
 		require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 			err := testkit.Wants(ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
 				if err := p2p.Send(ctx, g, 2, ubcoll.Of([]int32{1})); err != nil {
@@ -215,7 +216,7 @@ func TestGroupFails(t *testing.T) {
 			return errors.Join(err, coll.Barrier(ctx, c), usable(ctx, c))
 		}))
 	})
-	t.Run("in another one", func(t *testing.T) { // which fails with it, whoever looks
+	t.Run("in another one", func(t *testing.T) { // the outer group fails with it, even if calls ignores the error
 		require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 			var inner error
 			err := testkit.WantsOf(c.Rank(), "outer", ubcoll.Group(ctx, c, func(g *ubcoll.Comm) error {
@@ -231,7 +232,7 @@ func TestGroupFails(t *testing.T) {
 				usable(ctx, c))
 		}))
 	})
-	t.Run("freed inside", func(t *testing.T) { // and the peers hear of it
+	t.Run("freed inside", func(t *testing.T) { // the peers hear of it
 		require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 			b, err := ubcoll.Alloc[int32](c, ubcoll.Host, 5000)
 			if err != nil {
@@ -269,7 +270,8 @@ func TestGroupFails(t *testing.T) {
 	})
 }
 
-// TestGroupFailsOnDeviceStream has a rank that runs nothing of a group whose messages its peer has queued on its device.
+// TestGroupFailsOnDeviceStream has a rank that runs nothing of a group, while its peer has queued the group's messages
+// on its device.
 func TestGroupFailsOnDeviceStream(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		x, err := gputest.Floats(ctx, c, dev, 100<<10, 1)
@@ -299,7 +301,7 @@ func TestGroupFailsOnDeviceStream(t *testing.T) {
 	})
 }
 
-// usable sends a large message each way, which finds no others before it.
+// usable sends a large message each way, which must find no others before it.
 func usable(ctx context.Context, c *ubcoll.Comm) error {
 	const n = 10 << 10
 	src, dst := slices.Repeat([]int32{int32(c.Rank()) + 5}, n), make([]int32, n)
@@ -312,11 +314,11 @@ func usable(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// ignore is for what a broken communicator makes of it.
+// ignore drops an error whose value does not matter on a broken communicator.
 func ignore(error) error { return nil }
 
-// TestMessagesOnHostStreams has messages among what else a stream does, in its order, and among each other in the order
-// of their calls.
+// TestMessagesOnHostStreams queues messages among other operations of a stream: they run in the stream's order, and
+// match in the order of their calls.
 func TestMessagesOnHostStreams(t *testing.T) {
 	places(t, 2, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		peer := 1 - c.Rank()
@@ -335,7 +337,7 @@ func TestMessagesOnHostStreams(t *testing.T) {
 			testkit.ErrOf(p2p.SendRecv(ctx, v, peer, b.Vec(), peer, a.Vec())),
 			coll.AllReduce(ctx, v, b.Vec(), b.Vec(), ubcoll.Sum)) // 4
 		if c.Rank() == 0 {
-			// The place is that of the call: it is sent after what waits on s.
+			// The message takes its place at the call: it is sent after the one that waits on s.
 			err = errors.Join(err, p2p.Send(ctx, v, 1, b.Vec()), p2p.Send(ctx, w, 1, d.Vec()))
 		} else {
 			err = errors.Join(err, recv(ctx, w, 0, a.Vec()), recv(ctx, v, 0, d.Vec()))
@@ -350,7 +352,7 @@ func TestMessagesOnHostStreams(t *testing.T) {
 	})
 }
 
-// TestHostStreamWithdraws has messages with places that never run: their peers' others are not held up.
+// TestHostStreamWithdraws queues messages that never run: the peers' other messages are not delayed.
 func TestHostStreamWithdraws(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		closed, err := ubcoll.NewStream(ubcoll.Host)
@@ -367,8 +369,8 @@ func TestHostStreamWithdraws(t *testing.T) {
 	}))
 }
 
-// TestCloseWithQueuedMessages closes a communicator, and frees memory, under a message that waits on a stream, and has it
-// arrive all the same.
+// TestCloseWithQueuedMessages closes a communicator, and frees memory, while a message waits on a stream; the message
+// must still arrive.
 func TestCloseWithQueuedMessages(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		x := slices.Repeat([]int32{-1}, 5000)
@@ -396,7 +398,7 @@ func wrong(got []int32, want int32) error {
 	return nil
 }
 
-// TestAbortWithQueuedMessages aborts, and closes at once, under messages that wait on a stream, one behind the other.
+// TestAbortWithQueuedMessages aborts, and closes at once, while messages wait on a stream, one behind the other.
 func TestAbortWithQueuedMessages(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		b, err1 := ubcoll.Alloc[int32](c, ubcoll.Host, 5000)
@@ -416,7 +418,7 @@ func TestAbortWithQueuedMessages(t *testing.T) {
 	}))
 }
 
-// TestGroupOfHostAndDevice has messages of both in one group, which start together.
+// TestGroupOfHostAndDevice has messages of host and device memory in one group; they start together.
 func TestGroupOfHostAndDevice(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		const n = 100 << 10
@@ -444,7 +446,7 @@ func TestGroupOfHostAndDevice(t *testing.T) {
 	})
 }
 
-// TestGroupNested is a group in a group, which is part of it, and one in a capture.
+// TestGroupNested has a group in a group, which becomes part of it, and a group in a capture.
 func TestGroupNested(t *testing.T) {
 	places(t, 2, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		peer := 1 - c.Rank()
@@ -474,8 +476,8 @@ func TestGroupNested(t *testing.T) {
 	})
 }
 
-// TestMessagesOfGoroutinesOnOneStream has several goroutines that queue messages for the same peer on one stream: what is
-// before another one there is before it among the messages, too.
+// TestMessagesOfGoroutinesOnOneStream has several goroutines that queue messages for the same peer on one stream: the
+// order on the stream is also the order of the messages.
 func TestMessagesOfGoroutinesOnOneStream(t *testing.T) {
 	const goroutines, calls = 4, 500
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{Timeout: 20 * time.Second},
@@ -503,8 +505,8 @@ func TestMessagesOfGoroutinesOnOneStream(t *testing.T) {
 		}))
 }
 
-// TestBehindQueuedMessage waits behind a message whose turn on its stream is long in coming: neither a peer that has sent
-// all and closed, nor the deadline, is held against it.
+// TestBehindQueuedMessage waits behind a message that is queued for long on its stream. It must not fail because of the
+// deadline, or because a peer has sent all and closed.
 func TestBehindQueuedMessage(t *testing.T) {
 	closed := make(chan struct{})
 	require.NoError(t, ubcoll.Local(t.Context(), 3, ubcoll.Options{Timeout: 300 * time.Millisecond},
@@ -537,7 +539,7 @@ func TestBehindQueuedMessage(t *testing.T) {
 		}))
 }
 
-// TestBehindQueuedRequest is that of a request, which is asked at once, and again and again.
+// TestBehindQueuedRequest is the same for a request that is tested again and again.
 func TestBehindQueuedRequest(t *testing.T) {
 	closed := make(chan struct{})
 	require.NoError(t, ubcoll.Local(t.Context(), 3, ubcoll.Options{Timeout: testkit.Limit},
@@ -583,7 +585,7 @@ func TestBehindQueuedEnds(t *testing.T) {
 				return err
 			}
 			v := c.On(s)
-			err = errors.Join(coll.Barrier(ctx, v), recv(ctx, v, 1, ubcoll.Of(make([]int32, 1)))) // to which nobody comes
+			err = errors.Join(coll.Barrier(ctx, v), recv(ctx, v, 1, ubcoll.Of(make([]int32, 1)))) // no peer calls these
 			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
 			err = errors.Join(err, testkit.Wants(recv(short, c, 1, ubcoll.Of(make([]int32, 1))), context.DeadlineExceeded))
@@ -591,7 +593,8 @@ func TestBehindQueuedEnds(t *testing.T) {
 		}))
 }
 
-// TestExchangeChangedUnderWay adds to an exchange while it runs: what was started ends, and its request's count stays.
+// TestExchangeChangedUnderWay adds to an exchange while it runs: the messages that were started complete, and the
+// request's count stays.
 func TestExchangeChangedUnderWay(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		var x p2p.Exchange
@@ -611,7 +614,7 @@ func TestExchangeChangedUnderWay(t *testing.T) {
 	}))
 }
 
-// TestRequestsOnDevice has as many as there can be under way, and one more.
+// TestRequestsOnDevice starts the maximum number of requests, and one more.
 func TestRequestsOnDevice(t *testing.T) {
 	gputest.Run(t, 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		b, err := ubcoll.Alloc[byte](c, dev, 1)
@@ -638,7 +641,8 @@ func TestRequestsOnDevice(t *testing.T) {
 	})
 }
 
-// TestEndedContext has messages with a context that has ended for a reason of its own: its error and the reason are told.
+// TestEndedContext makes calls with a context that has ended with a cause: errors have both the context's error and the
+// cause.
 func TestEndedContext(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 1, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		s, err := ubcoll.NewStream(ubcoll.Host)

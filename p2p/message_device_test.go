@@ -18,7 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// guard is what lies around a buffer, and must not change.
+// guard is how many bytes around a buffer must not change.
 const guard = 64
 
 // cell is memory on a device with guards around it.
@@ -28,7 +28,7 @@ type cell struct {
 	n   int
 }
 
-// newCell makes n bytes that begin at some odd byte.
+// newCell makes n bytes that begin odd bytes off alignment.
 func newCell(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, n, odd int, content []byte) (*cell, error) {
 	b, err := ubcoll.Alloc[byte](c, dev, n+2*guard)
 	if err != nil {
@@ -55,7 +55,7 @@ func (x *cell) is(ctx context.Context, odd int, want []byte) error {
 	return nil
 }
 
-// pattern is n bytes that only this seed has.
+// pattern is n bytes that are specific to a seed.
 func pattern(n int, seed ...uint64) []byte {
 	s := uint64(n)
 	for _, x := range seed {
@@ -64,14 +64,14 @@ func pattern(n int, seed ...uint64) []byte {
 	return testkit.Bytes(rand.New(rand.NewPCG(s, 1)), n)
 }
 
-// sizes are those at which something changes.
+// sizes are those around which the transport changes.
 var sizes = []int{0, 1, 7, 8, 100, 1 << 10, 4095, 4097, kernels.EagerBytes - 1, kernels.EagerBytes, kernels.EagerBytes + 1,
 	100003, 1<<20 + 5}
 
-// TestMessagesOnDevices sends every size around a ring of ranks, from and to odd places.
+// TestMessagesOnDevices sends every size around a ring of ranks, from and to unaligned addresses.
 func TestMessagesOnDevices(t *testing.T) {
 	ranks := []int{1, 2, 3}
-	if race.Enabled { // what is instrumented is the same for all
+	if race.Enabled { // the same code runs with fewer ranks
 		ranks = []int{2}
 	}
 	for _, n := range ranks {
@@ -114,8 +114,8 @@ func TestMessagesOnDevices(t *testing.T) {
 	}
 }
 
-// TestMessagesDirect goes straight to where the receiver wants it once the sender has imported that, and not before all
-// of it is there does the receive end.
+// TestMessagesDirect sends until messages go straight to the receiver's buffer, which the sender must import first. The
+// receive must not end before all of the message is there.
 func TestMessagesDirect(t *testing.T) {
 	const n = 3 << 20
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
@@ -149,7 +149,7 @@ func TestMessagesDirect(t *testing.T) {
 			} else if o.Dst.Why == "" {
 				return fmt.Errorf("no reason: %v", o.String())
 			}
-			// Until both have gone that way as often.
+			// Repeat until both ranks have sent that way equally often.
 			if err := coll.AllReduce(ctx, c, ubcoll.Of(mine), ubcoll.Of(mine), ubcoll.Min); err != nil {
 				return err
 			}

@@ -21,7 +21,7 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// works sends a byte each way, which proves that the lanes have not lost count.
+// works sends a message each way, which proves that the lanes' counts still agree.
 func works(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[byte]) error {
 	peer, n := 1-c.Rank(), b.Len()
 	if err := b.CopyFrom(ctx, bytes.Repeat([]byte{byte(c.Rank() + 1)}, n)); err != nil {
@@ -37,15 +37,15 @@ func works(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[byte]) error {
 	return nil
 }
 
-// TestMessagesDisagree sends what is not received: the receiver says so, and the sender too unless the message is small;
-// the next messages arrive.
+// TestMessagesDisagree sends messages that do not match their receives: the receiver returns an error, and so does the
+// sender unless the message is small; the next messages arrive.
 func TestMessagesDisagree(t *testing.T) {
 	const small, large, larger = 1000, 200 << 10, 300 << 10
 	for _, k := range []struct {
 		name       string
 		sent, want int // bytes
 		typ        dtype.Type
-		told       bool // the sender
+		told       bool // the sender returns the error too
 	}{
 		{"longer", small, small - 4, dtype.Uint8, false},
 		{"shorter", small - 4, small, dtype.Uint8, false},
@@ -73,7 +73,7 @@ func TestMessagesDisagree(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					for round := range 3 { // both parities
+					for round := range 3 { // both parities of the lane's count
 						if c.Rank() == 0 {
 							err := errors.Join(p2p.Send(ctx, view, 1, b.Vec().Slice(0, k.sent)), sync())
 							if k.told != errors.Is(err, ubcoll.ErrMismatch) || !k.told && err != nil {
@@ -89,7 +89,7 @@ func TestMessagesDisagree(t *testing.T) {
 							}
 						}
 						if round == 1 {
-							continue // the next one follows at once
+							continue // here the next message follows at once
 						}
 						if err := works(ctx, c, b); err != nil {
 							return err
@@ -102,8 +102,8 @@ func TestMessagesDisagree(t *testing.T) {
 	}
 }
 
-// TestMessagesDisagreeBehindEachOther queues messages that do not match: the error of the first has the number of the
-// others, and what comes while it is being taken is told by the next Sync.
+// TestMessagesDisagreeBehindEachOther queues several messages that do not match: the error of the first one gives the
+// number of the others, and the next Sync returns errors that come meanwhile.
 func TestMessagesDisagreeBehindEachOther(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		const n = 1000
@@ -128,7 +128,7 @@ func TestMessagesDisagreeBehindEachOther(t *testing.T) {
 			}
 			err := sync()
 			switch more := fmt.Sprintf("and %d more messages", bad-1); {
-			case c.Rank() == 0 && err != nil: // small messages are gone when that shows
+			case c.Rank() == 0 && err != nil: // the sender of small messages does not learn it
 				return err
 			case c.Rank() == 1 && (!errors.Is(err, ubcoll.ErrMismatch) || strings.Contains(err.Error(), more) != (bad > 1)):
 				return fmt.Errorf("%d messages: %w", bad, err)
@@ -189,7 +189,7 @@ func TestMessagesDisagreeInGroup(t *testing.T) {
 	}
 }
 
-// TestMessagesRefused has what is wrong before anything is sent.
+// TestMessagesRefused makes calls that fail before anything is sent.
 func TestMessagesRefused(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		peer := 1 - c.Rank()
@@ -272,7 +272,7 @@ func TestMessagesAlone(t *testing.T) {
 		{"large send", ubcoll.ErrTimeout, "nothing from it", call(true, large), nil},
 		{"many small sends", ubcoll.ErrTimeout, "nothing from it", func(ctx context.Context, c *ubcoll.Comm,
 			b *ubcoll.Buffer[byte]) error {
-			for range 2 { // for which there is room
+			for range 2 { // there is room for these
 				if err := call(true, 100)(ctx, c, b); err != nil {
 					return fmt.Errorf("it waits: %v", err)
 				}
@@ -322,7 +322,7 @@ func TestMessagesAlone(t *testing.T) {
 							return err
 						}
 					}
-					<-over // else its own calls time out as well
+					<-over // otherwise this rank's own calls time out as well
 					return nil
 				}
 				defer close(over)
@@ -340,14 +340,14 @@ func TestMessagesAlone(t *testing.T) {
 				if errors.Is(err, ubcoll.ErrTimeout) && (!errors.As(err, &e) || e.Peer != 1) {
 					return fmt.Errorf("it does not name rank 1: %w", err)
 				}
-				// It stays so, and for all.
+				// The error stays, for all calls.
 				return errors.Join(testkit.Wants(call(true, 1)(ctx, c, b), k.want), testkit.Wants(c.Err(), k.want))
 			})
 		})
 	}
 }
 
-// TestMessagesFail fails calls of the driver while messages are queued: the communicator breaks on both ranks, soon.
+// TestMessagesFail makes driver calls fail while messages are queued: the communicator soon breaks on both ranks.
 func TestMessagesFail(t *testing.T) {
 	emulated.Only(t)
 	for _, call := range []string{"cuLaunchKernelEx", "cuEventQuery", "cuEventRecord", "cuStreamWaitEvent", "cuStreamCreate"} {
@@ -368,7 +368,7 @@ func TestMessagesFail(t *testing.T) {
 				begin, peer := time.Now(), 1-c.Rank()
 				src, dst := b.Vec().Slice(0, 100<<10), b.Vec().Slice(100<<10, 200<<10)
 				var err error
-				for k := 0; err == nil && k < 10; k++ { // in turn, so that they wait for each other
+				for k := 0; err == nil && k < 10; k++ { // on the streams in turn, so that they wait for each other
 					_, err = p2p.SendRecv(ctx, []*ubcoll.Comm{c, c.On(s)}[k%2], peer, dst, peer, src)
 				}
 				err = errors.Join(err, s.Sync(ctx))
@@ -384,7 +384,7 @@ func TestMessagesFail(t *testing.T) {
 	}
 }
 
-// TestMessagesClosed has a peer close its communicator: what it has sent arrives, and no more.
+// TestMessagesClosed has a peer that closes its communicator: what it had sent arrives, and nothing else.
 func TestMessagesClosed(t *testing.T) {
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 		d, err := c.Dup(ctx)

@@ -15,7 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// TestMessagesApart has a call that waits not hold up those of other lanes, nor collectives.
+// TestMessagesApart makes a call wait: it must not delay calls of other lanes, nor collectives.
 func TestMessagesApart(t *testing.T) {
 	for _, large := range []bool{false, true} {
 		n := 100
@@ -35,7 +35,7 @@ func TestMessagesApart(t *testing.T) {
 					_, err := p2p.Recv(ctx, c, 1, a)
 					got <- err
 				}()
-				// Rank 1 sends that only when it has had this, and this rank something from rank 2.
+				// Rank 1 sends that only after it has received this message, and rank 0 must first hear from rank 2.
 				if _, err := p2p.Recv(ctx, c, 2, z); err != nil {
 					return err
 				}
@@ -88,7 +88,7 @@ func TestMessagesOrder(t *testing.T) {
 		if err := b.CopyFrom(ctx, host); err != nil {
 			return err
 		}
-		var streams [3]*ubcoll.Stream // nil: the call waits
+		var streams [3]*ubcoll.Stream // a nil stream: the call blocks
 		for i := range 2 {
 			if streams[i], err = ubcoll.NewStream(dev); err != nil {
 				return err
@@ -117,12 +117,12 @@ func TestMessagesOrder(t *testing.T) {
 	})
 }
 
-// TestMessagesMany has more messages in a group than one kernel takes.
+// TestMessagesMany has more messages in a group than one kernel can have.
 func TestMessagesMany(t *testing.T) {
 	const n = 700
 	for _, k := range []struct{ ranks, each int }{{1, 150}, {2, 150}, {3, 150}, {2, 30}, {3, 20}, {8, 10}} {
 		for _, queued := range []bool{false, true} {
-			ranks, each := k.ranks, k.each // of a kernel: a part of a lane's messages, or some lanes'
+			ranks, each := k.ranks, k.each // a kernel has part of a lane's messages, or some lanes'
 			t.Run(fmt.Sprintf("%d ranks, %d each/queued=%v", ranks, each, queued), func(t *testing.T) {
 				gputest.Run(t, ranks, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 					src, err1 := ubcoll.Alloc[byte](c, dev, ranks*each*n)
@@ -137,7 +137,7 @@ func TestMessagesMany(t *testing.T) {
 					}
 					var g p2p.Exchange
 					for peer := range ranks {
-						for i := range each { // all of a kind first
+						for i := range each { // all sends or all receives first
 							at := (peer*each + i) * n
 							g.Send(peer, src.Vec().Slice(at, at+n-i))
 						}
@@ -176,8 +176,8 @@ func TestMessagesMany(t *testing.T) {
 	}
 }
 
-// TestMessagesParted has rank 0 exchange more messages with all at once than one kernel takes. Another rank comes to its
-// part only after a third one is done with its own: that takes all kernels of rank 0 to run at the same time.
+// TestMessagesParted has rank 0 exchange more messages at once with all ranks than one kernel can have. One other rank
+// starts its part only after a third one is done, so all kernels of rank 0 must run at the same time.
 func TestMessagesParted(t *testing.T) {
 	const ranks, each, n = 4, 20, 300
 	for _, queued := range []bool{false, true} {
@@ -233,7 +233,7 @@ func TestMessagesParted(t *testing.T) {
 	}
 }
 
-// TestMessagesCaptured captures groups on a stream of somebody else's, and replays them beside other messages.
+// TestMessagesCaptured captures groups on a foreign stream, and replays them beside other messages.
 func TestMessagesCaptured(t *testing.T) {
 	const small, large, many = 1000, 150 << 10, 80
 	gputest.Run(t, 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {

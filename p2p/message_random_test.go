@@ -28,7 +28,7 @@ const letterMost = 200 << 10
 
 func newLetters(r *rand.Rand, ranks int) []letter {
 	all := make([]letter, 1+r.IntN(4*ranks))
-	one := r.IntN(3) == 0 // all between the same two
+	one := r.IntN(3) == 0 // all between the same two ranks
 	a, b := r.IntN(ranks), r.IntN(ranks)
 	for i := range all {
 		l := letter{from: r.IntN(ranks), to: r.IntN(ranks), srcOdd: 4 * r.IntN(16), dstOdd: 4 * r.IntN(16), salt: r.Uint64()}
@@ -52,8 +52,8 @@ func newLetters(r *rand.Rand, ranks int) []letter {
 	return all
 }
 
-// mailbag is a rank's memory for a program: the same two buffers all the time, so that they are registered and direct
-// sooner or later, and two new ones.
+// mailbag is a rank's memory for a program: two buffers that all programs share, so that they become registered and
+// direct sooner or later, and two fresh ones.
 type mailbag struct {
 	old, fresh [2]*ubcoll.Buffer[byte]
 	s          [2]*ubcoll.Stream
@@ -73,14 +73,14 @@ func (m *mailbag) parts(l letter, i int) (src, dst ubcoll.Vec) {
 	return src.As(t), dst.As(t)
 }
 
-// run does this rank's part of letters in one of the ways in which that cannot wait for itself.
+// run does this rank's part of letters, in one of several ways that cannot deadlock.
 func (m *mailbag) run(ctx context.Context, c *ubcoll.Comm, letters []letter, r *rand.Rand) (how string, err error) {
 	me, streams := c.Rank(), r.IntN(2) == 0
 	switch r.IntN(4) {
-	case 0: // one group, whose order counts between two ranks only
+	case 0: // one group, where order matters only between two ranks
 		var g p2p.Exchange
 		first := r.IntN(2)
-		for k := range 2 { // sends first, or receives
+		for k := range 2 { // sends or receives first
 			for i, l := range letters {
 				src, dst := m.parts(l, i)
 				if l.from == me && k == first {
@@ -105,7 +105,7 @@ func (m *mailbag) run(ctx context.Context, c *ubcoll.Comm, letters []letter, r *
 			return "request", err
 		}
 		return "group", g.Do(ctx, c)
-	case 1: // all in the same order
+	case 1: // one by one, in the same order on all ranks
 		for i, l := range letters {
 			src, dst := m.parts(l, i)
 			var err error
@@ -122,7 +122,7 @@ func (m *mailbag) run(ctx context.Context, c *ubcoll.Comm, letters []letter, r *
 			}
 		}
 		return "in order", nil
-	case 2: // sends and receives, each in that order
+	case 2: // sends apart from receives, each in that order
 		if !streams {
 			var w sync.WaitGroup
 			var errs [2]error
@@ -135,10 +135,10 @@ func (m *mailbag) run(ctx context.Context, c *ubcoll.Comm, letters []letter, r *
 		return "two streams", errors.Join(m.half(ctx, c.On(m.s[0]), letters, false), m.half(ctx, c.On(m.s[1]), letters, true),
 			m.s[0].Sync(ctx), m.s[1].Sync(ctx))
 	}
-	// Each in a goroutine of its own.
+	// Each call in a goroutine of its own.
 	var w sync.WaitGroup
 	errs := make([]error, 2*len(letters))
-	lanes := map[[2]int]chan struct{}{} // calls of one lane are made in order
+	lanes := map[[2]int]chan struct{}{} // keeps the calls of one lane in order
 	for i, l := range letters {
 		src, dst := m.parts(l, i)
 		for k, mine := range []bool{l.from == me, l.to == me} {
@@ -171,7 +171,7 @@ func (m *mailbag) half(ctx context.Context, c *ubcoll.Comm, letters []letter, re
 	for i, l := range letters {
 		src, dst := m.parts(l, i)
 		var err error
-		var g p2p.Exchange // which may send to this rank itself
+		var g p2p.Exchange // an exchange, because this rank may send to itself
 		switch {
 		case recv && l.to == c.Rank():
 			_, err = p2p.Recv(ctx, c, l.from, dst)
@@ -188,11 +188,11 @@ func (m *mailbag) half(ctx context.Context, c *ubcoll.Comm, letters []letter, re
 	return nil
 }
 
-// TestMessagesRandom runs programs of messages, each rank in ways of its own, against what must arrive.
+// TestMessagesRandom runs programs of messages, each rank in ways of its own, and checks what arrives.
 func TestMessagesRandom(t *testing.T) {
 	seed := testkit.Seed(t)
 	ranks, rounds := []int{1, 2, 3, 4, 8}, 40
-	if race.Enabled { // what is instrumented is the same for all
+	if race.Enabled { // the same code runs with fewer ranks
 		ranks, rounds = []int{1, 2, 3}, 12
 	}
 	for _, n := range ranks {

@@ -12,18 +12,18 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Send sends src to peer, which calls [Recv]. Blocking until src is the caller's again: a message of 2 KiB at most
-// (less for more than 16 ranks) is copied and does not wait for its Recv, unless 8 such messages are on their way to
-// that peer already; a larger one does wait. To this rank itself only what does not wait can be sent so (ErrArgument,
-// ErrLimit): use [SendRecv] or a Group. Of device memory 64 KiB and 2 messages take the place of 2 KiB and 8; a third
-// one to this rank itself waits for a Recv of another goroutine or stream. On a stream it is queued, and src is the
-// stream's until that has come by; in a Group it starts with the group. Allowed in capture if src is of device memory.
-// Any goroutine. Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
+// Send sends src to peer, which calls [Recv]. Blocking until the caller may change src again. A message of at most 2
+// KiB (less for more than 16 ranks) is copied and does not wait for its Recv, unless 8 such messages are on their way
+// to that peer already; a larger one waits for its Recv. A message to this rank itself must not need to wait
+// (ErrArgument, ErrLimit): otherwise use [SendRecv] or a Group. For device memory the limits are 64 KiB and 2 messages;
+// a third one to this rank itself waits for a Recv of another goroutine or stream. On a stream it is queued, and src
+// must not change until the stream has run it; in a Group it starts with the group. Allowed in capture if src is device
+// memory. Any goroutine. Source: MPI_Send (MPI-4.1, 3.2.1), ncclSend.
 //
-// ErrArgument for a peer that is no rank, a Vec that is not valid, and a stream that is elsewhere than the memory;
-// ErrStale, ErrLimit, ErrClosed and the error of a context that had ended: nothing is sent. ErrMismatch if it has
-// another type than its receive, or does not fit: a message that is copied does not learn that. ErrPeerLost,
-// ErrTimeout, ErrAborted and a context that ends meanwhile break the communicator.
+// ErrArgument for a peer that is no rank, a Vec that is not valid, and a stream on another device than the memory;
+// ErrStale, ErrLimit, ErrClosed and the error of a context that had ended: nothing is sent. ErrMismatch if the message
+// has another type than its receive, or does not fit; the sender of a message that was copied does not learn this.
+// ErrPeerLost, ErrTimeout, ErrAborted and a context that ends during the call break the communicator.
 func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 	e, v := (*inside.Comm)(c).View(), (*inside.Vec)(&src).Team()
 	if !waits(e, v) {
@@ -45,15 +45,15 @@ func Send(ctx context.Context, c *ubcoll.Comm, peer int, src ubcoll.Vec) error {
 	return err
 }
 
-// Recv receives the next message from peer into dst, and returns how many elements it had; dst may be longer, but on a
-// device, on a stream or in a Group (ErrMismatch). Blocking until they are there; on a stream it is queued, and in a
-// Group it comes with the group, and returns dst.Len(). Allowed in capture if dst is of device memory. Any goroutine.
-// Source: MPI_Recv (MPI-4.1, 3.2.4), ncclRecv.
+// Recv receives the next message from peer into dst, and returns how many elements it had. dst may be longer, except on
+// a device, on a stream or in a Group (ErrMismatch). Blocking until the elements are there. On a stream it is queued.
+// In a Group the message comes with the group, and Recv returns dst.Len(). Allowed in capture if dst is device memory.
+// Any goroutine. Source: MPI_Recv (MPI-4.1, 3.2.4), ncclRecv.
 //
-// ErrArgument for a peer that is no rank, a Vec that is not valid, and a stream that is elsewhere than the memory;
+// ErrArgument for a peer that is no rank, a Vec that is not valid, and a stream on another device than the memory;
 // ErrStale, ErrLimit, ErrClosed and the error of a context that had ended: nothing is received. ErrMismatch if the
-// message has another type or does not fit: it is consumed, and dst is as it was. ErrPeerLost, ErrTimeout, ErrAborted
-// and a context that ends meanwhile break the communicator.
+// message has another type or does not fit: it is consumed, and dst is unchanged. ErrPeerLost, ErrTimeout, ErrAborted
+// and a context that ends during the call break the communicator.
 func Recv(ctx context.Context, c *ubcoll.Comm, peer int, dst ubcoll.Vec) (int, error) {
 	e, v := (*inside.Comm)(c).View(), (*inside.Vec)(&dst).Team()
 	if !waits(e, v) {
@@ -72,12 +72,11 @@ func recvFrom(ctx context.Context, m *mail.Mail, op string, peer int, v *team.Ve
 	return m.Do(ctx, op, mail.NewMessage(peer, v, true, acquire))
 }
 
-// SendRecv receives from one peer into dst and sends src to another, or the same, or this rank itself, at the same
-// time, and returns how many elements it received. Blocking until both are done; on a stream or in a Group as [Send]
-// and [Recv]. Allowed in capture if both are of device memory. Any goroutine. Source: MPI_Sendrecv (MPI-4.1, 3.10).
+// SendRecv receives from one peer into dst and at the same time sends src to another peer, the same peer, or this rank
+// itself. It returns how many elements it received. Blocking until both are done; on a stream or in a Group as [Send]
+// and [Recv]. Allowed in capture if both are device memory. Any goroutine. Source: MPI_Sendrecv (MPI-4.1, 3.10).
 //
-// Errors as of Send and Recv, of both if both fail. If one of them has an argument that is wrong, nothing is sent or
-// received.
+// Errors as in Send and Recv, joined if both fail. If an argument of either is wrong, nothing is sent or received.
 func SendRecv(ctx context.Context, c *ubcoll.Comm, from int, dst ubcoll.Vec, to int, src ubcoll.Vec) (int, error) {
 	e, v, w := (*inside.Comm)(c).View(), (*inside.Vec)(&src).Team(), (*inside.Vec)(&dst).Team()
 	if !waits(e, v) || !w.Dev.IsHost() {
@@ -114,7 +113,7 @@ func SendRecv(ctx context.Context, c *ubcoll.Comm, from int, dst ubcoll.Vec, to 
 	return n, err
 }
 
-// check is what is wrong with a call on host memory that waits.
+// check returns what is wrong with a blocking call on host memory.
 func check(ctx context.Context, e *inside.View, op string, peer int, v *team.Vec) error {
 	if uint(peer) < uint(e.Mail.Size()) && ctx != nil && ctx.Err() == nil {
 		if err := v.Check(); err != nil {
@@ -131,14 +130,13 @@ func check(ctx context.Context, e *inside.View, op string, peer int, v *team.Vec
 	return e.Mail.Check(op, peer, v)
 }
 
-// waits reports whether a call on v is one that runs at once and waits, on host memory: not one of a device, and
-// neither queued nor recorded.
+// waits reports whether a call on v runs at once and blocks, on host memory: it is not on a device, queued or recorded.
 func waits(e *inside.View, v *team.Vec) bool {
 	return e.Stream == nil && e.Recorder == nil && v.Dev.IsHost()
 }
 
-// together makes calls that do not wait, or not on the host. n is how many elements the last one receives: as many as
-// there is room for, or it is an error.
+// together makes calls that do not block, or are not on the host. n is how many elements the last one receives: all
+// that it has room for, because any other number is an error.
 func together(ctx context.Context, e *inside.View, op string, calls ...mail.Call) (n int, err error) {
 	onDevice := false
 	for i := range calls {
@@ -155,7 +153,7 @@ func together(ctx context.Context, e *inside.View, op string, calls ...mail.Call
 	return calls[len(calls)-1].Vec.Len, nil
 }
 
-// submit has t done, queued or recorded, unless something is wrong with it, of which a recorder hears as well.
+// submit runs, queues or records t. If something is wrong with t, it only tells a recorder.
 func submit(ctx context.Context, e *inside.View, t *mail.Together, wrong error) error {
 	if e.Recorder != nil {
 		err := e.Recorder.Record(e.Comm, team.Work{Kind: team.KindMessages, Other: t, Err: wrong})

@@ -5,8 +5,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mail"
 )
 
-// acquire finds or makes the registration of a large message's memory, by the policy that collectives go by. A message
-// to oneself goes through the window: registered or not, it is this rank alone that copies.
+// acquire finds or makes the registration of a large message's memory, under the same policy as for collectives. A
+// message to this rank itself needs none: this rank alone copies it, through the window.
 func acquire(c *engine.Comm, h *mail.Message) error {
 	switch {
 	case h.Peer == c.Rank():

@@ -18,7 +18,7 @@ import (
 
 func value(i int) byte { return byte(i*7 + i>>8) }
 
-// TestSizes sends to and fro, registered and not on either side.
+// TestSizes sends back and forth, with registered and unregistered memory on either side.
 func TestSizes(t *testing.T) {
 	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		for _, n := range []int{0, 1, 48, 112, 113, 2048, 2049, 16383, 16384, 20000, 262144, 262145, 300000, 1 << 20, 8<<20 + 1} {
@@ -52,7 +52,7 @@ func TestSizes(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// exchange has rank 0 send v, and rank 1 send it back.
+// exchange sends v from rank 0 to rank 1 and back.
 func exchange(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec, n int) error {
 	peer := 1 - c.Rank()
 	for step := range 2 {
@@ -69,7 +69,7 @@ func exchange(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec, n int) error {
 	return nil
 }
 
-// TestAllocations: messages cost no memory once the first have gone.
+// TestAllocations: messages allocate nothing after the first ones.
 func TestAllocations(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")
@@ -97,7 +97,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestTimeout is a receive that nothing comes for.
+// TestTimeout has a receive without a message.
 func TestTimeout(t *testing.T) {
 	quit := make(chan struct{})
 	err := ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
@@ -120,7 +120,7 @@ func TestTimeout(t *testing.T) {
 	require.Equal(t, "recv", e.Op)
 }
 
-// TestCancel is a send of much whose context ends, and its peer.
+// TestCancel ends the context of a large send, and checks its peer.
 func TestCancel(t *testing.T) {
 	errs := make([]error, 2)
 	require.Error(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
@@ -131,7 +131,7 @@ func TestCancel(t *testing.T) {
 			errs[0] = p2p.Send(ctx, c, 1, x)
 			return errs[0]
 		}
-		for errs[1] == nil { // rank 0 sends this rank nothing
+		for errs[1] == nil { // rank 0 sends nothing to this rank
 			_, errs[1] = p2p.Recv(ctx, c, 1, x)
 		}
 		return errs[1]
@@ -164,7 +164,7 @@ func TestProgress(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestDamage: what no rank writes breaks the communicator, and nothing else.
+// TestDamage: values in shared memory that no rank can have written break the communicator, and nothing else.
 func TestDamage(t *testing.T) {
 	for _, k := range []struct {
 		name string

@@ -16,8 +16,8 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// TestVerdicts: the sender of a large message hears how that went and nothing else, however many small ones are behind
-// it, good and bad, and however soon these are received. TEST_ROUNDS is how often.
+// TestVerdicts: the sender of a large message learns how that message went and nothing else, however many small
+// messages, good and bad, follow it, and however soon these are received. TEST_ROUNDS says how many rounds.
 func TestVerdicts(t *testing.T) {
 	rounds := testkit.Often(10000)
 	if s := os.Getenv("TEST_ROUNDS"); s != "" {
@@ -45,8 +45,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// verdicts sends the large message v with small ones behind it, rounds times; r says, alike on both ranks, which of them
-// are for a receive that has too little room.
+// verdicts sends the large message v and small ones behind it, rounds times. r decides, alike on both ranks, which of
+// them get a receive with too little room.
 func verdicts(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec, rounds, behind int, r *rand.Rand) error {
 	var g p2p.Exchange
 	g.Send(1, v)
@@ -55,7 +55,7 @@ func verdicts(ctx context.Context, c *ubcoll.Comm, v ubcoll.Vec, rounds, behind 
 	}
 	for round := range rounds {
 		bad := r.IntN(2) == 0
-		smalls := r.IntN(3) // bad: none, all, or any
+		smalls := r.IntN(3) // which small messages are bad: none, all, or any
 		if c.Rank() == 0 {
 			if err := g.Do(ctx, c); errors.Is(err, ubcoll.ErrMismatch) != bad || !bad && err != nil {
 				return fmt.Errorf("round %d, bad %v: the sender gets %v", round, bad, err)
