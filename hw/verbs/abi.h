@@ -1,9 +1,10 @@
-// The part of libibverbs' interface that this package binds, declared here so that building needs no rdma-core. Names are
-// those of infiniband/verbs.h with ubv_ for ibv_; a test compares every size, offset and value with that header where it is
-// installed. It is the interface of IBVERBS_1.1 and later, which rdma-core keeps for programs that are compiled already.
+// The part of libibverbs' interface that this package binds, declared here so that building needs no rdma-core. Names
+// are those of infiniband/verbs.h, with ubv_ for ibv_. Where that header is installed, a test compares every size,
+// offset and value with it. This is the interface of IBVERBS_1.1 and later, which rdma-core keeps stable for compiled
+// programs.
 //
-// What user space calls often (post, poll, notify) is reached through the context's table of functions, as the header's
-// inline functions do; all else are exports of libibverbs.so.1.
+// The functions that user space calls often (post, poll, notify) are reached through the context's table of functions,
+// as the header's inline functions do. All others are exports of libibverbs.so.1.
 #ifndef UBV_ABI_H
 #define UBV_ABI_H
 
@@ -59,7 +60,7 @@ enum { // enum ibv_wr_opcode
 
 enum { UBV_SEND_FENCE = 1, UBV_SEND_SIGNALED = 2, UBV_SEND_SOLICITED = 4, UBV_SEND_INLINE = 8 };
 
-enum { // enum ibv_wc_status, of which the texts are the library's
+enum { // enum ibv_wc_status; ibv_wc_status_str has the texts
 	UBV_WC_SUCCESS,
 	UBV_WC_LOC_LEN_ERR,
 	UBV_WC_LOC_QP_OP_ERR,
@@ -145,7 +146,7 @@ typedef struct {
 	uint8_t local_ca_ack_delay, phys_port_cnt;
 } ubv_device_attr;
 
-typedef struct { // ibv_device_attr_ex as far as it is read; the library fills as much as it is told there is
+typedef struct { // the beginning of ibv_device_attr_ex; the library fills in as many bytes as the caller has
 	ubv_device_attr orig;
 	uint32_t comp_mask;
 	struct {
@@ -208,7 +209,7 @@ typedef struct ubv_send_wr {
 			uint32_t rkey;
 		} atomic;
 	} wr;
-	uint64_t rest[7]; // of other kinds of queue pair, and of memory windows
+	uint64_t rest[7]; // for other kinds of queue pair, and for memory windows
 } ubv_send_wr;
 
 typedef struct ubv_recv_wr {
@@ -267,7 +268,7 @@ typedef struct {
 
 typedef struct {
 	void *srq_context;
-	uint32_t max_wr, max_sge, srq_limit; // the limit counts in modify_srq only
+	uint32_t max_wr, max_sge, srq_limit; // srq_limit takes effect in modify_srq only
 } ubv_srq_init_attr;
 
 enum { UBV_SRQ_LIMIT = 2 }; // enum ibv_srq_attr_mask
@@ -318,7 +319,7 @@ struct ubv_qp {
 
 struct ubv_context {
 	ubv_device *device;
-	struct { // struct ibv_context_ops; what is skipped are places of old
+	struct { // struct ibv_context_ops; skipped are entries that are no longer used
 		void *skip1[11];
 		int (*poll_cq)(ubv_cq *, int, ubv_wc *);
 		int (*req_notify_cq)(ubv_cq *, int);
@@ -331,11 +332,11 @@ struct ubv_context {
 	} ops;
 	int cmd_fd, async_fd, num_comp_vectors;
 	pthread_mutex_t mutex;
-	void *abi_compat; // (void *)UINTPTR_MAX where a ubv_extension stands before the context
+	void *abi_compat; // (void *)UINTPTR_MAX if a ubv_extension precedes the context
 };
 
-// struct verbs_context as far as it is read, from its end, where it meets the context: new fields grow at its beginning,
-// and sz says how long the whole is.
+// The end of struct verbs_context, as far as it is read, up to the context. New fields are added at its beginning; sz
+// is its whole length.
 typedef struct {
 	int (*query_port)(ubv_context *, uint8_t, ubv_port_attr *, size_t);
 	void *skip1[26];
@@ -346,8 +347,9 @@ typedef struct {
 	ubv_context context;
 } ubv_extension;
 
-// The exports that are called: result, name, parameters. Those of UBV_OPTIONAL came with later versions (reg_dmabuf_mr with
-// 34, query_qp_data_in_order with 41, is_fork_initialized with 37), or are asked for only where they help.
+// The exports that are called: result, name, parameters. UBV_OPTIONAL has those that came with later versions
+// (reg_dmabuf_mr with 34, query_qp_data_in_order with 41, is_fork_initialized with 37) or that are used only where they
+// help.
 #define UBV_CALLS(F) \
 	F(ubv_device **, get_device_list, (int *)) \
 	F(void, free_device_list, (ubv_device **)) \
@@ -385,6 +387,7 @@ typedef struct {
 	F(int, query_qp_data_in_order, (ubv_qp *, int, uint32_t)) \
 	F(int, is_fork_initialized, (void))
 
-// _ibv_query_gid_table, whose name begins otherwise, is called beside these. rdma-core 33 has it, and all above.
+// _ibv_query_gid_table, whose name has an underscore, is loaded beside these. rdma-core 33 has it, and all of the
+// above.
 
 #endif

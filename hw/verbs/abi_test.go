@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestABI compares abi.h with rdma-core's header, where that is installed.
+// TestABI compares abi.h with rdma-core's header, if that is installed.
 func TestABI(t *testing.T) {
 	if _, err := os.Stat("/usr/include/infiniband/verbs.h"); err != nil {
 		t.Skip("no infiniband/verbs.h (libibverbs-dev)")

@@ -7,23 +7,24 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// Access is what may be done with a memory region (enum ibv_access_flags). This process may always read it.
+// Access says what a device may do with a memory region (enum ibv_access_flags). This process may always read it.
 type Access uint32
 
-// The flags. RemoteWrite and RemoteAtomic want LocalWrite beside them.
+// The flags. RemoteWrite and RemoteAtomic require LocalWrite as well.
 const (
-	LocalWrite   Access = 1 << 0 // receives, and what reads and atomics bring, may be written here
+	LocalWrite   Access = 1 << 0 // receives, and the results of reads and atomics, may be written here
 	RemoteWrite  Access = 1 << 1
 	RemoteRead   Access = 1 << 2
 	RemoteAtomic Access = 1 << 3
-	// OnDemand pins nothing: the device asks for pages as it meets them (on-demand paging), where it can ([Limits]).
+	// OnDemand pins nothing: the device asks for pages when it needs them (on-demand paging). [Limits] says whether it
+	// can.
 	OnDemand Access = 1 << 6
-	// RelaxedOrdering lets writes become visible in another order than they came: faster on some machines, and then
-	// nobody may poll the last byte. A device that does not know it ignores it.
+	// RelaxedOrdering lets writes become visible in another order than they came in. This is faster on some machines,
+	// but then the last byte must not be polled. A device that does not know the flag ignores it.
 	RelaxedOrdering Access = 1 << 20
 )
 
-// Remote is all that peers may do.
+// Remote is everything that peers can be allowed to do.
 const Remote = RemoteWrite | RemoteRead | RemoteAtomic
 
 const known = LocalWrite | Remote | OnDemand | RelaxedOrdering
@@ -52,7 +53,7 @@ func (a Access) String() string {
 	return strings.Join(names, "|")
 }
 
-// Check reports what no device accepts.
+// Check refuses combinations that no device accepts.
 func (a Access) Check() error {
 	switch {
 	case a&^known != 0:

@@ -9,9 +9,10 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// ChooseGID picks the row of a port's table that a queue pair sends from. want >= 0 asks for that row. On InfiniBand it is
-// row 0. On Ethernet it is RoCE v2 before v1, and of one type an IPv4 address before an IPv6 one, with addresses of the link
-// only last, the lowest row of the best kind: the order of UCX (uct_ib_device_select_gid), with its sense of scope.
+// ChooseGID picks the row of a port's table of GIDs that a queue pair sends from. want >= 0 asks for that row.
+// Otherwise InfiniBand takes row 0, and Ethernet takes the best row by this order: RoCE v2 before v1, then wider scope
+// before link-local addresses, then IPv4 before IPv6, then the lowest index. This is the order of UCX
+// (uct_ib_device_select_gid), and its sense of scope.
 func ChooseGID(link LinkLayer, table []GIDEntry, want int) (GIDEntry, error) {
 	if want < 0 && link == LinkInfiniBand {
 		want = 0
@@ -38,10 +39,10 @@ func ChooseGID(link LinkLayer, table []GIDEntry, want int) (GIDEntry, error) {
 	return best, nil
 }
 
-// maxGID is the last row that a queue pair can name: tables may be longer.
+// maxGID is the last row that a queue pair can name. Tables may be longer.
 const maxGID = 255
 
-// cost orders rows: the version first, then the family, then the scope.
+// cost orders rows: by version first, then by scope, then by family.
 func cost(e GIDEntry) int {
 	c := 0
 	if e.Type != GIDRoCEv2 {
@@ -68,7 +69,7 @@ func rows(table []GIDEntry) string {
 	return strings.Join(s, ", ")
 }
 
-// Selection says which devices and ports are used. The zero Selection is all.
+// Selection says which devices and ports to use. The zero Selection selects all.
 type Selection struct {
 	not, exact bool
 	names      []port
@@ -79,9 +80,9 @@ type port struct {
 	port int // 0: any
 }
 
-// ParseSelection reads a list of devices in the form of NCCL_IB_HCA: names with commas between, each the beginning of a
-// device's name, with ":port" behind where one port only is meant; "=" before the list asks for whole names, "^" excludes
-// what is listed, "^=" both. "" is all devices.
+// ParseSelection reads a list of devices in the form of NCCL_IB_HCA: prefixes of device names, separated by commas,
+// each with an optional ":port". A leading "=" means whole names instead of prefixes, "^" means all devices except
+// those listed, and "^=" means both. "" selects all devices.
 func ParseSelection(s string) (Selection, error) {
 	var sel Selection
 	list := s
@@ -125,7 +126,7 @@ func (s Selection) Match(device string, number int) bool {
 	return s.not
 }
 
-// String is s as ParseSelection reads it.
+// String returns s in the form that ParseSelection reads.
 func (s Selection) String() string {
 	var b strings.Builder
 	if s.not {

@@ -211,7 +211,7 @@ func TestAccess(t *testing.T) {
 		{LocalWrite | OnDemand | RelaxedOrdering, "LOCAL_WRITE|ON_DEMAND|RELAXED_ORDERING", true},
 		{RemoteWrite, "REMOTE_WRITE", false},
 		{RemoteAtomic | RemoteRead, "REMOTE_READ|REMOTE_ATOMIC", false},
-		{1 << 4, "0x10", false}, // MW_BIND, which this package has no use for
+		{1 << 4, "0x10", false}, // MW_BIND, which this package does not use
 		{1 << 5, "0x20", false}, // ZERO_BASED
 	} {
 		t.Run(c.text, func(t *testing.T) {

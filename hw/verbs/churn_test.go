@@ -19,8 +19,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestChurn registers and deregisters 1000 times while other regions of the same device carry traffic: no byte is wrong, and
-// the kernel counts as many regions, queue pairs and descriptors as before.
+// TestChurn registers and deregisters 1000 times while other regions of the same device carry traffic: no byte is
+// wrong, and afterwards the kernel counts as many regions, queue pairs and descriptors as before.
 func TestChurn(t *testing.T) {
 	d := device(t)
 	before, files := resources(t, d.Name()), openFiles(t)
@@ -67,7 +67,7 @@ func TestChurn(t *testing.T) {
 	require.Equal(t, before, resources(t, d.Name()))
 }
 
-// TestCloseBeside closes everything beside goroutines that use it: they end with ErrClosed, and with nothing that is not theirs.
+// TestCloseBeside closes everything while goroutines use it: they end with ErrClosed and no other error.
 func TestCloseBeside(t *testing.T) {
 	name := device(t).Name()
 	m := memory(t, 4096)
@@ -134,12 +134,12 @@ func TestCloseBeside(t *testing.T) {
 						if errors.Is(err, fault.ErrClosed) {
 							return
 						}
-						// A queue that is full is no news, nor is a wait that was cut short.
+						// A full queue and a wait that was cut short are expected.
 						if err != nil && !errors.Is(err, fault.ErrLimit) && !errors.Is(err, context.DeadlineExceeded) {
 							t.Error(err)
 							return
 						}
-						time.Sleep(100 * time.Microsecond) // so that what they make is gone now and then
+						time.Sleep(100 * time.Microsecond) // so that objects are closed and made again now and then
 					}
 				})
 			}
@@ -154,7 +154,7 @@ func TestCloseBeside(t *testing.T) {
 	}
 }
 
-// resources is what the kernel counts of a device, empty over the double, whose own counts TestDouble looks at.
+// resources returns what the kernel counts for a device; "" over the double, whose counts TestDouble checks.
 func resources(t *testing.T, device string) string {
 	t.Helper()
 	out, err := exec.Command("rdma", "resource", "show", device).CombinedOutput()
@@ -164,6 +164,6 @@ func resources(t *testing.T, device string) string {
 		}
 		t.Fatalf("rdma resource show %s: %v: %s", device, err, out)
 	}
-	// The kernel's own queue pairs and regions are among them, which stay.
+	// The counts include the kernel's own queue pairs and regions, which stay.
 	return regexp.MustCompile(`\s+`).ReplaceAllString(string(out), " ")
 }

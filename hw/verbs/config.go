@@ -7,34 +7,35 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// QPConfig is how a queue pair is made.
+// QPConfig says how to make a queue pair.
 type QPConfig struct {
-	Send, Receive *CQ // where work and receives complete; may be the same
+	Send, Receive *CQ // where work and receives complete; may be the same queue
 	Shared        *SRQ
-	// Work and Receives are how many may be posted at a time, at least; Receives is 0 with Shared.
+	// Work and Receives say how many can be posted at a time, at least. With Shared, Receives is 0.
 	Work, Receives int
-	// Inline is the longest message, in bytes, that travels inside its work request, at least: [QP.Inline] is what the device
-	// takes, and one that takes less refuses. 0: none travels so. Post copies such messages itself, so that all that is sent
-	// from a queue pair with Inline has to be memory of the host.
+	// Inline asks that messages of up to this many bytes travel inside their work requests; 0: none do. The device may
+	// take longer ones ([QP.Inline]); a device that cannot take this many refuses. Post copies such messages with the
+	// processor, so a queue pair with Inline can send only from host memory.
 	Inline int
 }
 
-// Path is how packets of a queue pair travel. The defaults are NCCL's.
+// Path says how packets of a queue pair travel. The defaults are NCCL's.
 type Path struct {
 	Port         int   // from 1
 	GIDIndex     int   // NCCL_IB_GID_INDEX, 0 to 255; < 0: see [ChooseGID]
 	PKeyIndex    int   // NCCL_IB_PKEY: a place in the port's table, not a key
 	ServiceLevel uint8 // NCCL_IB_SL, 0 to 15; on RoCE, the VLAN's priority
-	TrafficClass uint8 // NCCL_IB_TC; on RoCE v2, the DSCP times 4. Packets within an InfiniBand subnet bear none
-	// Timeout: an answer is waited for 4.096 us * 2^Timeout, 1 to 31, before a retry; 0 waits forever. NCCL_IB_TIMEOUT
+	TrafficClass uint8 // NCCL_IB_TC; on RoCE v2, the DSCP times 4. Packets within an InfiniBand subnet have none
+	// Timeout, 1 to 31: the device waits 4.096 us * 2^Timeout for an answer before it retries; 0 waits forever.
+	// NCCL_IB_TIMEOUT
 	Timeout uint8
 	Retries uint8 // NCCL_IB_RETRY_CNT, 0 to 7
-	// NotReady: retries while the peer has no receive posted, 0 to 6; 7 never gives up.
+	// NotReady is how often to retry while the peer has no receive posted, 0 to 6; 7 never gives up.
 	NotReady uint8
 }
 
-// DefaultPath is port 1 with NCCL's values: a peer that answers nothing is given up after 34 s or, since a device may take up to
-// four times its timeout, some two minutes; one that has no receive posted is waited for as long as it takes.
+// DefaultPath is port 1 with NCCL's values. The device gives up a peer that does not answer after 34 s, or after some
+// two minutes, since it may take up to four times its timeout. It waits forever for a peer that has no receive posted.
 func DefaultPath() Path { return Path{Port: 1, GIDIndex: -1, Timeout: 20, Retries: 7, NotReady: 7} }
 
 func (p Path) check(ports int) error {
@@ -56,14 +57,15 @@ func (p Path) check(ports int) error {
 	return nil
 }
 
-// Address is what a queue pair's peer must know of it.
+// Address is what the peer of a queue pair needs to know about it.
 type Address struct {
 	QP   uint32 // 24 bits
 	PSN  uint32 // the first packet's number, 24 bits
 	MTU  uint16 // bytes
 	LID  uint16 // InfiniBand
 	Link LinkLayer
-	// ReadsOut and ReadsIn: reads and atomics under way that it may send, and answers.
+	// ReadsOut is how many reads and atomics it may have under way, ReadsIn how many of its peer's it can answer at a
+	// time.
 	ReadsOut, ReadsIn uint8
 	GID               GID
 }
@@ -81,7 +83,7 @@ func (a Address) Append(b []byte) []byte {
 	return append(b, a.GID[:]...)
 }
 
-// ParseAddress reads what Append wrote, and refuses what no port can have.
+// ParseAddress reads what Append wrote, and refuses values that no port can have.
 func ParseAddress(b []byte) (Address, error) {
 	if len(b) != AddressSize {
 		return Address{}, fmt.Errorf("an address of a queue pair has %d bytes, not %d: %w", AddressSize, len(b), fault.ErrArgument)

@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 )
 
-// counters reads the numbers below a device's folder for one port: those of the InfiniBand standard and the driver's own.
+// counters reads one port's counters below a device's folder: those of the InfiniBand standard and the driver's own.
 func counters(device string, port int) (map[string]uint64, error) {
 	all := map[string]uint64{}
 	var failed error
@@ -27,11 +27,11 @@ func counters(device string, port int) (map[string]uint64, error) {
 		found = found || err == nil
 		for _, e := range entries {
 			if e.Name() == "lifespan" {
-				continue // a setting: for how many milliseconds the kernel gives the same numbers again
+				continue // a setting: for how many milliseconds the kernel returns cached numbers
 			}
 			b, err := os.ReadFile(filepath.Join(dir, e.Name()))
 			if err != nil {
-				continue // some are there for others to read, or not on this kind of port
+				continue // this user may not read it, or this kind of port does not have it
 			}
 			if n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil {
 				all[e.Name()] = n

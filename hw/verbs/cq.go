@@ -14,7 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// Channel tells when completion queues that ask for it have something ([CQ.Notify]). (ibv_comp_channel)
+// Channel tells when a completion queue that asked for it ([CQ.Notify]) has a completion. (ibv_comp_channel)
 type Channel struct {
 	owner
 	device  *Device
@@ -42,8 +42,8 @@ func (d *Device) CreateChannel() (*Channel, error) {
 	return &Channel{device: d, channel: raw, ready: ready}, nil
 }
 
-// FD is the channel's descriptor, for poll(2): readable when Wait would not block. It is the channel's, and non-blocking; -1
-// once the channel is closed.
+// FD is the channel's descriptor, for poll(2): it is readable when Wait would not block. It belongs to the channel and
+// is non-blocking. FD returns -1 once the channel is closed.
 func (c *Channel) FD() int {
 	fd, err := c.use(func() C.int { return c.channel.fd })
 	if err != nil {
@@ -52,9 +52,9 @@ func (c *Channel) FD() int {
 	return int(fd)
 }
 
-// Wait blocks until one of the channel's queues, which had asked by Notify, has a completion, or until ctx ends, and then
-// returns its cause. The queue has to be polled before it is asked again, and once more after that: what came between is not
-// told. One goroutine waits at a time; others wait for their turn. (ibv_get_cq_event)
+// Wait blocks until one of the channel's queues that asked by Notify has a completion. If ctx ends first, Wait returns
+// its cause. After Wait, poll the queue, call Notify again, and poll once more: completions that arrived before that
+// Notify raise no event. One goroutine waits at a time; others wait for their turn. (ibv_get_cq_event)
 func (c *Channel) Wait(ctx context.Context) error {
 	var result error
 	err := c.ready.wait(ctx, func() bool {
@@ -62,7 +62,7 @@ func (c *Channel) Wait(ctx context.Context) error {
 		code, err := c.use(func() C.int {
 			code := C.ubv_get_event(c.channel, &cq)
 			if code == 0 {
-				C.ubv_ack(cq, 1) // at once: a queue cannot be destroyed before
+				C.ubv_ack(cq, 1) // at once: the queue cannot be destroyed before this
 			}
 			return code
 		})
@@ -105,8 +105,9 @@ type CQ struct {
 	entries int
 }
 
-// CreateCQ makes a queue for that many completions at least, which the channel, if there is one, can tell of. A queue that is
-// given more than it holds breaks, and all that uses it: sizes are the caller's to see to. (ibv_create_cq)
+// CreateCQ makes a queue for at least that many completions. channel may be nil; without it, Notify fails. A queue that
+// gets more completions than it holds breaks, with everything that uses it: the caller has to choose the size.
+// (ibv_create_cq)
 func (d *Device) CreateCQ(entries int, channel *Channel) (*CQ, error) {
 	if entries < 1 || entries > d.limits.CQEntries {
 		return nil, fmt.Errorf("a completion queue of %d entries: %s offers 1 to %d: %w", entries, d.name, d.limits.CQEntries,
@@ -137,7 +138,7 @@ func (d *Device) CreateCQ(entries int, channel *Channel) (*CQ, error) {
 	return c, nil
 }
 
-// leave takes the queue from what it was made of.
+// leave takes the queue off the counts of the objects that it was made of.
 func (c *CQ) leave() {
 	if c.channel != nil {
 		c.channel.unmake("completion queue")
@@ -148,16 +149,16 @@ func (c *CQ) leave() {
 // Entries is how many completions the queue holds.
 func (c *CQ) Entries() int { return c.entries }
 
-// A Completion is a ubv_wc, and Work and Receive are what lib.h declares.
+// A Completion has the layout of ubv_wc, and Work and Receive have the layouts that lib.h declares.
 var (
 	_ [unsafe.Sizeof(Completion{})]byte = [C.sizeof_ubv_wc]byte{}
 	_ [unsafe.Sizeof(Work{})]byte       = [C.sizeof_ubv_work]byte{}
 	_ [unsafe.Sizeof(Receive{})]byte    = [C.sizeof_ubv_receive]byte{}
 )
 
-// Poll takes what has completed, and says how much of done it has filled. It looks up to tries times, at least once, before it
-// comes back with nothing: a look takes a few nanoseconds, a call from Go ten times that. It allocates nothing. What has failed
-// is among the completions; [CQ.Failure] says how. (ibv_poll_cq)
+// Poll takes completions and returns how many of done it has filled. It looks up to tries times, at least once, before
+// it returns 0: a look takes a few nanoseconds, a call from Go ten times that. Failed work is among the completions;
+// [CQ.Failure] says how it failed. Poll allocates nothing. (ibv_poll_cq)
 func (c *CQ) Poll(done []Completion, tries int) (int, error) {
 	if len(done) == 0 {
 		return 0, fmt.Errorf("completion queue of %s: no room for completions: %w", c.device.name, fault.ErrArgument)
@@ -172,7 +173,7 @@ func (c *CQ) Poll(done []Completion, tries int) (int, error) {
 	return int(n), c.device.check("ibv_poll_cq", "", code)
 }
 
-// Failure is nil of a completion that succeeded, else a *[CompletionError].
+// Failure returns nil for a completion that succeeded, else a *[CompletionError].
 func (c *CQ) Failure(done *Completion) error {
 	if done.Status == Success {
 		return nil
@@ -183,14 +184,14 @@ func (c *CQ) Failure(done *Completion) error {
 		pair := q.(*QP)
 		e.Peer, e.Work = pair.posted(done.ID)
 		if pair.config.Send != c {
-			e.Work = nil // this is a receive's
+			e.Work = nil // this completion is a receive's
 		}
 	}
 	return e
 }
 
-// Notify asks that the channel tell of the next completion, or, if solicited, of the next one that the peer has marked so or
-// that has failed. (ibv_req_notify_cq)
+// Notify asks the channel to tell of the next completion or, if solicited, of the next one that failed or that the peer
+// marked Solicited. (ibv_req_notify_cq)
 func (c *CQ) Notify(solicited bool) error {
 	if c.channel == nil {
 		return fmt.Errorf("completion queue of %s: it has no channel: %w", c.device.name, fault.ErrArgument)
@@ -206,7 +207,7 @@ func (c *CQ) Notify(solicited bool) error {
 	return c.device.check("ibv_req_notify_cq", "", code)
 }
 
-// Close destroys the queue; what is in it is lost. (ibv_destroy_cq)
+// Close destroys the queue. Completions in it are lost. (ibv_destroy_cq)
 func (c *CQ) Close() error {
 	if err := c.end("completion queue of "+c.device.name, "ibv_destroy_cq", c.device.name, func() C.int {
 		return C.ubv_destroy_cq(c.cq)

@@ -27,7 +27,7 @@ type Device struct {
 	pairs sync.Map // by number: *QP
 }
 
-// Open opens the device of a name. (ibv_open_device)
+// Open opens the device of that name. (ibv_open_device)
 func Open(name string) (*Device, error) {
 	d := &Device{name: name}
 	found, code := false, C.int(0)
@@ -79,7 +79,7 @@ func (d *Device) describe() error {
 		return err
 	}
 	o := &a.orig
-	// Some drivers say -1 or nonsense where they know no limit.
+	// Some drivers return -1 or nonsense where they know no limit.
 	most := func(n C.int) int { return max(int(n), 0) }
 	d.limits = Limits{
 		Firmware: C.GoString(&o.fw_ver[0]), Vendor: uint32(o.vendor_id), Part: uint32(o.vendor_part_id),
@@ -93,10 +93,10 @@ func (d *Device) describe() error {
 	return nil
 }
 
-// onDemandOps is what a region with OnDemand has to be good for. Few devices do atomics there.
+// onDemandOps are the operations that OnDemand regions must support. Few devices do atomics on such regions.
 const onDemandOps = C.UBV_ODP_SEND | C.UBV_ODP_RECV | C.UBV_ODP_WRITE | C.UBV_ODP_READ
 
-// check makes an error of a call's result.
+// check makes an error of the result of a call.
 func (d *Device) check(call, what string, code C.int) error {
 	if code == 0 {
 		return nil
@@ -107,10 +107,10 @@ func (d *Device) check(call, what string, code C.int) error {
 // Name is the device's name, as "mlx5_0".
 func (d *Device) Name() string { return d.name }
 
-// Limits is what the device can do, as it said when it was opened.
+// Limits returns what the device said that it can do when it was opened.
 func (d *Device) Limits() Limits { return d.limits }
 
-// Port asks for the state of a port, from 1. (ibv_query_port)
+// Port asks for the state of a port; ports count from 1. (ibv_query_port)
 func (d *Device) Port(number int) (Port, error) {
 	var a C.ubv_port_attr
 	if number < 1 || number > d.limits.Ports {
@@ -127,20 +127,20 @@ func (d *Device) Port(number int) (Port, error) {
 		MaxMTU: mtuBytes(int(a.max_mtu)), MaxMessage: int(a.max_msg_sz), LID: uint16(a.lid), GIDs: int(a.gid_tbl_len),
 		PKeys: int(a.pkey_tbl_len), grh: a.flags&C.UBV_GRH_REQUIRED != 0}
 	if p.Link != LinkEthernet {
-		p.Link = LinkInfiniBand // 0, unspecified, is of drivers older than link layers
+		p.Link = LinkInfiniBand // drivers older than link layers say 0, unspecified
 	}
 	p.Gbits = gbits(p.Link, uint8(a.active_width), uint8(a.active_speed))
 	return p, nil
 }
 
-// GIDs is the port's table of GIDs, without the rows that are empty. (ibv_query_gid_table)
+// GIDs returns the port's table of GIDs, without empty rows. (ibv_query_gid_table)
 func (d *Device) GIDs(number int) ([]GIDEntry, error) {
 	p, err := d.Port(number)
 	if err != nil {
 		return nil, err
 	}
 	most := 0
-	for n := 1; n <= d.limits.Ports; n++ { // the call lists all ports'
+	for n := 1; n <= d.limits.Ports; n++ { // the call lists the GIDs of all ports
 		other, err := d.Port(n)
 		if err != nil {
 			return nil, err
@@ -173,7 +173,8 @@ func (d *Device) GIDs(number int) ([]GIDEntry, error) {
 	return table, nil
 }
 
-// PKey is an entry of the port's table of partition keys, bit 15 of which says that the port is a full member. (ibv_query_pkey)
+// PKey returns an entry of the port's table of partition keys. Its bit 15 says that the port is a full member.
+// (ibv_query_pkey)
 func (d *Device) PKey(number, index int) (uint16, error) {
 	p, err := d.Port(number)
 	if err != nil {

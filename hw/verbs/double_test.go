@@ -20,7 +20,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestDouble runs this package's tests over the double, in other processes: what they find on soft-RoCE is what it must do.
+// TestDouble runs this package's tests over the double, in other processes: the double must pass what soft-RoCE passes.
 func TestDouble(t *testing.T) {
 	for name, knobs := range map[string]verbstest.Knobs{
 		"InfiniBand":                  {"SYSFS": verbstest.Sysfs(t)},
@@ -37,7 +37,7 @@ func TestDouble(t *testing.T) {
 	}
 }
 
-// TestDoubleLimit: memory that may not be locked is refused by name, with what to do, and what fits still registers.
+// TestDoubleLimit: memory beyond the limit is refused by name, with what to do; smaller memory still registers.
 func TestDoubleLimit(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"MEMLOCK": "65536"}, func(t *testing.T) {
 		e := newEnd(t, device(t), config{})
@@ -51,7 +51,7 @@ func TestDoubleLimit(t *testing.T) {
 	})
 }
 
-// TestDoubleNoMemory: ENOMEM is laid to RLIMIT_MEMLOCK where that can be why, and nowhere else.
+// TestDoubleNoMemory: the error for ENOMEM blames RLIMIT_MEMLOCK only where it can be the cause.
 func TestDoubleNoMemory(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"ODP": "31", "DMABUF": "1"}, func(t *testing.T) {
 		d := device(t)
@@ -95,7 +95,7 @@ func TestDoubleNoMemory(t *testing.T) {
 	})
 }
 
-// TestDoubleEvents: a port that goes down and comes back, and a shared queue that runs short.
+// TestDoubleEvents: a port goes down and comes back, and a shared queue runs short.
 func TestDoubleEvents(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"PORT": "down_after:2"}, func(t *testing.T) {
 		a, b := pair(t, config{})
@@ -152,7 +152,7 @@ func TestDoubleGlobal(t *testing.T) {
 	})
 }
 
-// TestDoubleFailures: calls and work that fail as the double is told to, by name, and leave nothing behind.
+// TestDoubleFailures: calls and work that the double fails are errors that name them, and leave nothing behind.
 func TestDoubleFailures(t *testing.T) {
 	verbstest.Over(t, nil, func(t *testing.T) {
 		d := device(t)
@@ -220,7 +220,7 @@ func TestDoubleFailures(t *testing.T) {
 	})
 }
 
-// TestDoubleKept: what the library does not destroy is there still, is counted, and closes later.
+// TestDoubleKept: an object that the library failed to destroy still exists, is counted, and closes later.
 func TestDoubleKept(t *testing.T) {
 	verbstest.Over(t, nil, func(t *testing.T) {
 		d, pd, channel, cq, srq, qp, mr := oneOfEach(t)
@@ -253,7 +253,7 @@ func TestDoubleKept(t *testing.T) {
 	})
 }
 
-// TestDoubleWithout: a library that lacks a function says so if it is needed, and does without if it is not.
+// TestDoubleWithout: if the library lacks a function, calls that need it say so, and all others work.
 func TestDoubleWithout(t *testing.T) {
 	t.Run("needed", func(t *testing.T) {
 		verbstest.Over(t, verbstest.Knobs{"WITHOUT": "_ibv_query_gid_table"}, func(t *testing.T) {

@@ -28,12 +28,12 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 )
 
-// library is what is loaded; tests set another before the first call.
+// library names the library to load; tests set another before the first call.
 var library = "libibverbs.so.1"
 
-// load loads the library, once a process. It makes fork safe where the kernel does not (before 5.12), as UCX and NCCL do:
-// there, a child of fork would take registered pages away from the parent. Go itself starts programs without copying
-// memory. That this cannot be had is no reason to fail.
+// load loads the library, once per process. Where the kernel does not make fork safe (before 5.12), load does, as UCX
+// and NCCL do: else a child of fork would take registered pages away from the parent. If that fails, load goes on: Go
+// itself starts programs without copying memory.
 var load = sync.OnceValue(func() error {
 	path := C.CString(library)
 	defer C.free(unsafe.Pointer(path))
@@ -50,7 +50,7 @@ var load = sync.OnceValue(func() error {
 	return nil
 })
 
-// Have says whether libibverbs and an RDMA device are there.
+// Have says whether this host has libibverbs and an RDMA device.
 func Have() hw.Probe {
 	names, err := Devices()
 	if err == nil && len(names) == 0 {
@@ -92,14 +92,14 @@ func each(do func(d *C.ubv_device) bool) error {
 	return nil
 }
 
-// owner is what others are made of: it counts them, and refuses to close while there are any.
+// owner is embedded in objects that others are made from. It counts those, and refuses to close while there are any.
 type owner struct {
 	mu     sync.Mutex
 	made   map[string]int // by kind
 	closed bool
 }
 
-// make counts one that is about to be made of o.
+// make counts an object of this kind that is about to be made from o.
 func (o *owner) make(kind string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -119,7 +119,7 @@ func (o *owner) unmake(kind string) {
 	o.made[kind]--
 }
 
-// use calls do unless o is closed, and holds off its end meanwhile.
+// use calls do unless o is closed. o cannot close meanwhile.
 func (o *owner) use(do func() C.int) (C.int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -129,7 +129,7 @@ func (o *owner) use(do func() C.int) (C.int, error) {
 	return do(), nil
 }
 
-// end closes o by destroy, unless something made of it is there.
+// end closes o by destroy, unless an object made from it is still open.
 func (o *owner) end(what, call, device string, destroy func() C.int) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

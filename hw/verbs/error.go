@@ -8,11 +8,11 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 )
 
-// Error is a failure of a call.
+// Error is the failure of a call of libibverbs.
 type Error struct {
 	Call   string // "ibv_reg_mr"
 	Device string // "mlx5_0", "" if none is open yet
-	What   string // what was to be done, and, where that is known, what to do about it
+	What   string // what the call was to do, and, where known, what the user can do about it
 	Errno  syscall.Errno
 }
 
@@ -28,7 +28,7 @@ func (e *Error) Error() string {
 	return s + ": " + e.Errno.Error()
 }
 
-// Unwrap is the errno, and the sentinel of its class where it has one.
+// Unwrap returns the errno, and the sentinel of its class if it has one.
 func (e *Error) Unwrap() []error {
 	errs := []error{e.Errno}
 	switch e.Errno {
@@ -46,18 +46,19 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
-// CompletionError is a work request that has failed. Of errors.Is it is fault.ErrStale where the peer's memory refused it
-// (RemoteAccess): the region is not there any more, or never allowed it.
+// CompletionError is a work request that failed. errors.Is matches it with fault.ErrStale if the peer's memory refused
+// it (RemoteAccess): the region was deregistered, or never allowed it.
 type CompletionError struct {
 	Status Status
 	Text   string // libibverbs' words for it
 	Vendor uint32
 	Device string
 	QP     uint32
-	Peer   string // what [QP.Connect] was told of it
+	Peer   string // the name that [QP.Connect] was given
 	ID     uint64
-	// Work is the last work request that was posted with ID, nil if that was too long ago to know, or never. A failure does not
-	// say whose it is: where work and receives complete in one queue, they want different IDs.
+	// Work is the last work request that was posted with ID; nil if there was none, or too long ago. A failed
+	// completion does not say whether it is of work or of a receive: if both complete in one queue, give them different
+	// IDs.
 	Work *Work
 }
 
@@ -78,7 +79,7 @@ func (e *CompletionError) Error() string {
 	return s
 }
 
-// Unwrap is the sentinel of the failure's class, nil if it is of none.
+// Unwrap returns the sentinel of the failure's class, nil if it has none.
 func (e *CompletionError) Unwrap() error {
 	switch e.Status {
 	case RemoteAccess:

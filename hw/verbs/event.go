@@ -5,12 +5,12 @@ import "fmt"
 // EventType is enum ibv_event_type.
 type EventType int
 
-// The events of interest.
+// The events that matter here.
 const (
-	EventCQ           EventType = 0 // a completion queue broke: it was given more than it holds
+	EventCQ           EventType = 0 // a completion queue overflowed and broke
 	EventQPFatal      EventType = 1
 	EventQPRequest    EventType = 2
-	EventQPAccess     EventType = 3 // a peer asked for what it may not
+	EventQPAccess     EventType = 3 // a peer asked for access that it does not have
 	EventDevice       EventType = 8 // the device broke
 	EventPortActive   EventType = 9
 	EventPortDown     EventType = 10
@@ -19,13 +19,13 @@ const (
 	EventGIDs         EventType = 18 // a port's table of GIDs has changed
 )
 
-// Event is something that happened to a device, and to what.
+// Event is something that happened to a device, a port or a queue pair.
 type Event struct {
 	Type   EventType
 	Text   string // libibverbs' words
 	Device string
-	Port   int    // of a port's events
-	QP     uint32 // of a queue pair's: its number
+	Port   int    // for events of a port
+	QP     uint32 // for events of a queue pair: its number
 }
 
 // String is like "rxe0: port error: port 1".

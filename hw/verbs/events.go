@@ -11,8 +11,9 @@ import (
 	"syscall"
 )
 
-// NextEvent blocks until something happens to the device, or until ctx ends, and then returns its cause. Events wait for it in
-// order. One goroutine waits at a time; others wait for their turn. (ibv_get_async_event)
+// NextEvent blocks until something happens to the device, and returns it. If ctx ends first, it returns its cause.
+// Events queue up in order until they are taken. One goroutine waits at a time; others wait for their turn.
+// (ibv_get_async_event)
 func (d *Device) NextEvent(ctx context.Context) (Event, error) {
 	event := Event{Device: d.name}
 	var result error
@@ -39,8 +40,9 @@ func (d *Device) NextEvent(ctx context.Context) (Event, error) {
 	return event, nil
 }
 
-// Counters reads a port's counters by name: those of the InfiniBand standard, of which port_xmit_data and port_rcv_data count
-// 4 bytes each, and the driver's own, which may be some 10 ms old. One that cannot be read is left out. (sysfs)
+// Counters reads a port's counters by name: those of the InfiniBand standard and the driver's own. port_xmit_data and
+// port_rcv_data count units of 4 bytes; the driver's own may be some 10 ms old. Counters that cannot be read are left
+// out. (sysfs)
 func (d *Device) Counters(port int) (map[string]uint64, error) {
 	if _, err := d.Port(port); err != nil {
 		return nil, err

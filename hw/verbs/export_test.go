@@ -2,5 +2,5 @@
 
 package verbs
 
-// SetLibrary names another library than the system's, before the first call.
+// SetLibrary names the library to load instead of the system's. Call it before the first use.
 func SetLibrary(path string) { library = path }

@@ -31,7 +31,7 @@ func device(t testing.TB) *verbs.Device {
 	return d
 }
 
-// oneOfEach makes one of each kind of object, all of a device that it opens, for the caller to close.
+// oneOfEach opens a device and makes one object of each kind. The caller closes them.
 func oneOfEach(t *testing.T) (*verbs.Device, *verbs.PD, *verbs.Channel, *verbs.CQ, *verbs.SRQ, *verbs.QP, *verbs.MR) {
 	t.Helper()
 	d, err := verbs.Open(device(t).Name())
@@ -51,7 +51,7 @@ func oneOfEach(t *testing.T) (*verbs.Device, *verbs.PD, *verbs.Channel, *verbs.C
 	return d, pd, channel, cq, srq, qp, mr
 }
 
-// end is one side of a connection: everything of its own but the device.
+// end is one side of a connection. It shares nothing but the device.
 type end struct {
 	device  *verbs.Device
 	pd      *verbs.PD
@@ -111,7 +111,7 @@ func newEnd(t testing.TB, d *verbs.Device, c config) *end {
 func (e *end) init(t testing.TB, c config) {
 	t.Helper()
 	path := verbs.DefaultPath()
-	path.Timeout = 14 // 67 ms: soft-RoCE loses packets of a busy machine
+	path.Timeout = 14 // 67 ms: soft-RoCE loses packets on a busy machine
 	if c.path != nil {
 		c.path(&path)
 	}
@@ -130,7 +130,7 @@ func connect(t testing.TB, a, b *end) {
 	require.NoError(t, b.qp.Connect(a.address, "a"))
 }
 
-// pair is two ends, connected.
+// pair makes two connected ends.
 func pair(t testing.TB, c config) (a, b *end) {
 	t.Helper()
 	d := device(t)
@@ -139,7 +139,7 @@ func pair(t testing.TB, c config) (a, b *end) {
 	return a, b
 }
 
-// memory is n bytes that are not the garbage collector's, mapped until the test ends.
+// memory returns n bytes outside the Go heap, mapped until the test ends.
 func memory(t testing.TB, n int) []byte {
 	t.Helper()
 	m, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -158,7 +158,7 @@ func (e *end) register(t testing.TB, m []byte, access verbs.Access) *verbs.MR {
 	return mr
 }
 
-// work is between the beginnings of two regions.
+// work makes a work request between the beginnings of two regions.
 func work(op verbs.Op, from, to *verbs.MR, n int) verbs.Work {
 	w := verbs.Work{ID: nextID.Add(1), Op: op, Flags: verbs.Signaled, Length: uint32(n)}
 	if from != nil {
@@ -172,7 +172,7 @@ func work(op verbs.Op, from, to *verbs.MR, n int) verbs.Work {
 
 var nextID atomic.Uint64
 
-// do posts one work request and waits for its end.
+// do posts one work request and waits for its completion.
 func (e *end) do(t testing.TB, w verbs.Work) error {
 	t.Helper()
 	n, err := e.qp.Post(w)
@@ -204,7 +204,7 @@ func (e *end) poll(t testing.TB, limit time.Duration) (verbs.Completion, bool) {
 	return verbs.Completion{}, false
 }
 
-// again makes a connection anew that has failed.
+// again restores a connection that has failed.
 func again(t testing.TB, a, b *end, c config) {
 	t.Helper()
 	for _, e := range []*end{a, b} {

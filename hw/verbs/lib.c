@@ -1,6 +1,6 @@
 //go:build linux && cgo && (amd64 || arm64)
 
-// libibverbs, loaded once and never unloaded: its providers do not survive that.
+// libibverbs is loaded once and never unloaded: its providers do not survive unloading.
 #include "lib.h"
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -41,7 +41,7 @@ int ubv_has_dmabuf(void) { return ubv.reg_dmabuf_mr != 0; }
 const char *ubv_status(int status) { return ubv.wc_status_str(status); }
 const char *ubv_event_name(int type) { return ubv.event_type_str(type); }
 
-// error is what went wrong, from what a call returned: an errno, its negative, or -1 with the errno beside it.
+// error turns the result of a call into an errno: calls return an errno, its negative, or -1 and set errno.
 static int error(int r) {
 	if (r == 0)
 		return 0;
@@ -52,7 +52,7 @@ static int error(int r) {
 	return errno ? errno : EIO;
 }
 
-// MAKE calls what returns a pointer, or null with errno. EIO stands for an errno that was not set.
+// MAKE is for calls that return a pointer, or null and set errno. If they set none, the result is EIO.
 #define MAKE(to, call) \
 	do { \
 		errno = 0; \
@@ -65,8 +65,8 @@ static int error(int r) {
 		return error(call); \
 	} while (0)
 
-// Where the kernel copies registered pages at a fork (UBV_FORK_UNNEEDED), what ibv_fork_init does would cost each registration
-// a madvise and split huge pages for nothing, and it does not look itself.
+// Kernels that copy registered pages at a fork (UBV_FORK_UNNEEDED) do not need ibv_fork_init. There it would cost a
+// madvise for each registration and split huge pages, and it does not check for this itself.
 void ubv_fork_init(void) {
 	if (!ubv.is_fork_initialized || ubv.is_fork_initialized() != UBV_FORK_UNNEEDED)
 		ubv.fork_init();
@@ -78,7 +78,7 @@ ubv_device *ubv_device_at(ubv_device **list, int i) { return list[i]; }
 int ubv_open(ubv_device *device, ubv_context **context) { MAKE(context, ubv.open_device(device)); }
 int ubv_close(ubv_context *context) { DO(ubv.close_device(context)); }
 
-// extension is what stands before a context, if it reaches back to the field at offset.
+// extension returns the structure that precedes a context, or 0 if it is too old to have the field at offset.
 static ubv_extension *extension(ubv_context *context, size_t offset) {
 	if ((uintptr_t)context->abi_compat != UINTPTR_MAX)
 		return 0;
@@ -100,7 +100,7 @@ int ubv_port(ubv_context *context, int port, ubv_port_attr *attr) {
 	ubv_extension *x = extension(context, offsetof(ubv_extension, query_port));
 	if (x && x->query_port)
 		DO(x->query_port(context, port, attr, sizeof *attr));
-	DO(ubv.query_port(context, port, attr)); // fills what an older form of it had
+	DO(ubv.query_port(context, port, attr)); // fills in only the fields of an older struct ibv_port_attr
 }
 
 int ubv_pkey(ubv_context *context, int port, int index, uint16_t *key) {
@@ -121,7 +121,7 @@ int ubv_gids(ubv_context *context, ubv_gid_entry *entries, int max, int *n) {
 int ubv_alloc_pd(ubv_context *context, ubv_pd **pd) { MAKE(pd, ubv.alloc_pd(context)); }
 int ubv_dealloc_pd(ubv_pd *pd) { DO(ubv.dealloc_pd(pd)); }
 
-// Plain ibv_reg_mr hands optional flags on to kernels that refuse them; ibv_reg_mr_iova2 leaves them out there.
+// Plain ibv_reg_mr passes optional flags to kernels that refuse them; ibv_reg_mr_iova2 drops them for such kernels.
 int ubv_reg(ubv_pd *pd, uintptr_t address, size_t length, unsigned access, ubv_mr **mr) {
 	if (access & UBV_ACCESS_RELAXED_ORDERING)
 		MAKE(mr, ubv.reg_mr_iova2(pd, (void *)address, length, address, access));
@@ -176,7 +176,7 @@ int ubv_create_srq(ubv_pd *pd, uint32_t work, uint32_t limit, ubv_srq **srq, uin
 		return errno ? errno : EIO;
 	if (!limit)
 		return 0;
-	// Drivers need not look at a limit when they create the queue: ibv_create_srq(3).
+	// Drivers may ignore the limit when they create the queue: ibv_create_srq(3).
 	int r = error(ubv.modify_srq(*srq, &(ubv_srq_attr){.srq_limit = limit}, UBV_SRQ_LIMIT));
 	if (r)
 		ubv.destroy_srq(*srq);
@@ -207,7 +207,7 @@ int ubv_in_order(ubv_qp *qp, int op) {
 	return ubv.query_qp_data_in_order && ubv.query_qp_data_in_order(qp, op, 0) == 1;
 }
 
-enum { BATCH = 32 }; // work requests that one call of the provider gets
+enum { BATCH = 32 }; // work requests for one call of the provider
 
 int ubv_post(ubv_qp *qp, const ubv_work *work, int n, uint32_t inline_max, int *posted, int *inlined) {
 	ubv_send_wr wr[BATCH];
@@ -278,7 +278,7 @@ int ubv_post_receive(ubv_qp *qp, ubv_srq *srq, const ubv_receive *work, int n, i
 	return 0;
 }
 
-// An event is acknowledged at once: what it is about cannot be destroyed before.
+// Acknowledges the event at once: else the object that it is about could not be destroyed.
 int ubv_get_async(ubv_context *context, int *type, int *port, uint32_t *qp) {
 	ubv_async_event event = {0};
 	errno = 0;

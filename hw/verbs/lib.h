@@ -1,5 +1,5 @@
-// What Go calls of libibverbs: one call here for one there, but for posting and polling, which take arrays so that a batch is
-// one call from Go. Each returns 0 or an errno, whatever libibverbs' own habit is.
+// The functions that Go calls. Each stands for one of libibverbs, except that posting and polling take arrays, so that
+// a batch is one call from Go. Each returns 0 or an errno, whatever libibverbs' function returns.
 #ifndef UBV_LIB_H
 #define UBV_LIB_H
 
@@ -65,7 +65,7 @@ int ubv_query_qp(ubv_qp *qp, int *state);
 int ubv_destroy_qp(ubv_qp *qp);
 int ubv_in_order(ubv_qp *qp, int op);
 int ubv_post(ubv_qp *qp, const ubv_work *work, int n, uint32_t inline_max, int *posted, int *inlined);
-int ubv_post_receive(ubv_qp *qp, ubv_srq *srq, const ubv_receive *work, int n, int *posted); // to one of both
+int ubv_post_receive(ubv_qp *qp, ubv_srq *srq, const ubv_receive *work, int n, int *posted); // to qp, or to srq if it is not 0
 
 int ubv_get_async(ubv_context *context, int *type, int *port, uint32_t *qp);
 

@@ -18,7 +18,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestMemoryLimit: an ordinary user who may lock 1 MiB is told so by name, with what to do, and what fits still registers.
+// TestMemoryLimit: if an ordinary user may lock 1 MiB only, the error names the limit and says what to do; less memory
+// still registers.
 func TestMemoryLimit(t *testing.T) {
 	device(t)
 	if overDouble() {
@@ -70,7 +71,7 @@ func init() {
 		if !strings.Contains(err.Error(), want) {
 			return fmt.Errorf("%w does not say %q", err, want)
 		}
-		_, err = pd.Register(address(m)+100, limit, verbs.LocalWrite) // of one page more
+		_, err = pd.Register(address(m)+100, limit, verbs.LocalWrite) // this spans one page more
 		want = fmt.Sprintf("raise it to %d or more", limit+os.Getpagesize()+limit/2)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			return fmt.Errorf("%w does not say %q", err, want)

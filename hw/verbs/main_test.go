@@ -18,5 +18,5 @@ func TestMain(m *testing.M) {
 	os.Exit(testkit.Main(m))
 }
 
-// children are what tests run in processes of their own.
+// children are functions that tests run in processes of their own.
 var children = map[string]func() error{}

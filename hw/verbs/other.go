@@ -18,7 +18,7 @@ func Have() hw.Probe { return hw.Probe{Name: "RDMA verbs", Err: errOther} }
 // Devices is not supported here.
 func Devices() ([]string, error) { return nil, errOther }
 
-// Open is not supported here, so that there is none of what follows.
+// Open is not supported here, so none of the types below is ever made.
 func Open(string) (*Device, error) { return nil, errOther }
 
 // Device cannot be made here.

@@ -30,14 +30,14 @@ type QP struct {
 	gid      GIDEntry
 	psn      uint32
 	peer     string
-	noReads  bool // of connected ones: a read would wait for ever
+	noReads  bool // once connected: the peer answers no reads, so one would wait forever
 	counts   PostCounts
-	last     []Work // the work that was posted last, a ring: what may still complete
-	sequence uint64 // of what has been posted
+	last     []Work // the work posted last, a ring: all work that may still complete
+	sequence uint64 // how many were posted
 }
 
-// CreateQP makes a queue pair, in state RESET. Its completions may be lost if a queue's entries do not hold all that can be
-// under way. (ibv_create_qp)
+// CreateQP makes a queue pair in state RESET. Its completion queues must hold all completions that can be under way,
+// else some may be lost. (ibv_create_qp)
 func (p *PD) CreateQP(config QPConfig) (*QP, error) {
 	d := p.device
 	if err := config.check(p); err != nil {
@@ -64,7 +64,7 @@ func (p *PD) CreateQP(config QPConfig) (*QP, error) {
 		return nil, err
 	}
 	q := &QP{pd: p, config: config, qp: raw, number: uint32(raw.qp_num), last: make([]Work, max(int(caps.max_send_wr), config.Work))}
-	if config.Inline > 0 { // else what devices offer unasked is not for memory that a processor cannot read
+	if config.Inline > 0 { // some devices offer inline unasked, but then Post could not take memory that the processor cannot read
 		q.inlineMax = int(caps.max_inline_data)
 	}
 	d.pairs.Store(q.number, q)
@@ -92,7 +92,7 @@ func (c QPConfig) check(p *PD) error {
 	return nil
 }
 
-// make counts the queue pair with what it uses.
+// make counts the queue pair as a user of its completion queues and shared receive queue.
 func (c QPConfig) make() error {
 	made := []*owner{}
 	for _, o := range c.owners() {
@@ -127,10 +127,11 @@ func (c QPConfig) owners() []*owner {
 // Number is the queue pair's number, which its completions carry.
 func (q *QP) Number() uint32 { return q.number }
 
-// Inline is the longest message, in bytes, that travels inside its work request: 0, or what [QPConfig] asks for, or more.
+// Inline is the longest message, in bytes, that travels inside its work request: 0 if [QPConfig] asked for none, else
+// at least what it asked for.
 func (q *QP) Inline() int { return q.inlineMax }
 
-// Posted is what has been posted so far.
+// Posted counts what has been posted so far.
 func (q *QP) Posted() PostCounts {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -153,8 +154,8 @@ func (q *QP) modify(what string, attr *C.ubv_qp_attr, mask C.int) error {
 	return q.pd.device.check("ibv_modify_qp", fmt.Sprintf("%v: %s", q, what), code)
 }
 
-// Init binds the queue pair to a port, and says what peers may do with the regions of its domain, beyond what each region says
-// for itself. Receives may be posted from then on. Its result is what the peer's Connect needs. (ibv_modify_qp, INIT)
+// Init binds the queue pair to a port. access bounds what peers may do with the regions of its domain; each region
+// bounds it further. Receives may be posted from then on. Give the result to the peer's Connect. (ibv_modify_qp, INIT)
 func (q *QP) Init(path Path, access Access) (Address, error) {
 	d := q.pd.device
 	if err := path.check(d.limits.Ports); err != nil {
@@ -192,10 +193,11 @@ func (q *QP) Init(path Path, access Access) (Address, error) {
 		ReadsOut: uint8(min(d.limits.ReadsOut, 255)), ReadsIn: uint8(min(d.limits.ReadsIn, 255)), GID: gid.GID}, nil
 }
 
-// Connect connects the queue pair with its peer, whose name is for errors. Both ends must have returned before either
-// uses it: a message that comes sooner is dropped, and tried again after the sender's timeout. On RoCE it may block for some
-// seconds, while the kernel asks the network for the peer's address; that nobody answers is ErrPeerLost. What each end may
-// have under way, and the MTU, is the lesser of both. After an error the queue pair needs Reset. (ibv_modify_qp, RTR and RTS)
+// Connect connects the queue pair with its peer; name is the peer's name in errors. Connect must have returned at both
+// ends before either uses the connection: a message that comes sooner is dropped, and tried again after the sender's
+// timeout. On RoCE it may block for some seconds while the kernel asks the network for the peer's address; no answer is
+// ErrPeerLost. The MTU, and the number of reads under way, is the lesser of what both ends can do. After an error the
+// queue pair needs Reset. (ibv_modify_qp, RTR and RTS)
 func (q *QP) Connect(peer Address, name string) error {
 	if err := peer.check(); err != nil {
 		return fmt.Errorf("%v: its peer's address: %w", q, err)
@@ -216,7 +218,7 @@ func (q *QP) Connect(peer Address, name string) error {
 		rq_psn: C.uint32_t(peer.PSN), max_dest_rd_atomic: C.uint8_t(min(l.ReadsIn, int(peer.ReadsOut), 255)),
 		min_rnr_timer: minNotReady}
 	attr.ah.port_num, attr.ah.sl, attr.ah.dlid = C.uint8_t(q.path.Port), C.uint8_t(q.path.ServiceLevel), C.uint16_t(peer.LID)
-	// Of InfiniBand, what leaves the subnet has a global header, and what a port wants one for.
+	// On InfiniBand, a packet needs a global header if it leaves the subnet, or if the port demands one.
 	if q.port.Link == LinkEthernet || q.port.grh || q.gid.GID != (GID{}) && !peer.GID.Zero() && [8]byte(q.gid.GID[:8]) != [8]byte(peer.GID[:8]) {
 		attr.ah.is_global, attr.ah.sgid_index, attr.ah.hop_limit = 1, C.uint8_t(q.gid.Index), 255
 		attr.ah.traffic_class = C.uint8_t(q.path.TrafficClass)
@@ -240,15 +242,19 @@ func (q *QP) Connect(peer Address, name string) error {
 	return nil
 }
 
-// minNotReady is the code of 0.64 ms, after which a peer that found no receive tries again: NCCL's.
+// minNotReady is the code for 0.64 ms, NCCL's value: a peer that finds no receive here tries again after this time.
 const minNotReady = 12
 
-// Post hands over work requests, in order, and says how many were taken: all, unless there is an error. Each is one message;
-// all of one call are one call of libibverbs, up to 32. Those that write or send no more than Inline bytes travel inside: their
-// memory is free when Post returns. Of others it is in use until they complete, or until something later on this queue pair
-// has, if they are not Signaled. A queue that is full, for want of completions that were polled, is ErrLimit; of a call with
-// a request that no device takes (ErrArgument), or a read of who answers none (ErrNotSupported), nothing is posted. It
-// allocates nothing. (ibv_post_send)
+// Post hands over work requests in order, and returns how many were taken: all, unless there is an error. Each is one
+// message. Up to 32 work requests are one call of libibverbs.
+//
+// Writes and sends of up to Inline bytes travel inside their work requests: their memory is free when Post returns. All
+// other memory is in use until its work completes; for work that is not Signaled, until later work on this queue pair
+// completes.
+//
+// Post fails with ErrLimit if the queue is full because completions have not been polled. It posts nothing if one of
+// the requests is one that no device takes (ErrArgument), or a read or atomic where the peer answers none
+// (ErrNotSupported). It allocates nothing. (ibv_post_send)
 func (q *QP) Post(work ...Work) (int, error) {
 	if len(work) == 0 {
 		return 0, nil
@@ -306,7 +312,7 @@ func (q *QP) postFailed(w *Work, i int, errno syscall.Errno) error {
 	return e
 }
 
-// posted is the peer's name and the work that was last posted with an ID, nil if that is too long ago.
+// posted returns the peer's name, and the work that was last posted with this ID; nil if that was too long ago.
 func (q *QP) posted(id uint64) (peer string, w *Work) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -319,8 +325,8 @@ func (q *QP) posted(id uint64) (peer string, w *Work) {
 	return q.peer, nil
 }
 
-// PostReceive adds receives, and says how many it took: all, unless there is an error. Their memory is in use until they
-// complete. (ibv_post_recv)
+// PostReceive adds receives, and returns how many were taken: all, unless there is an error. Their memory is in use
+// until they complete. (ibv_post_recv)
 func (q *QP) PostReceive(work ...Receive) (int, error) {
 	if len(work) == 0 {
 		return 0, nil
@@ -341,7 +347,7 @@ func (q *QP) PostReceive(work ...Receive) (int, error) {
 	return int(n), nil
 }
 
-// State asks for the queue pair's state: StateError once any of its work has failed. (ibv_query_qp)
+// State asks the device for the queue pair's state; it is StateError once any of its work has failed. (ibv_query_qp)
 func (q *QP) State() (QPState, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -353,16 +359,16 @@ func (q *QP) State() (QPState, error) {
 	return QPState(state), q.pd.device.check("ibv_query_qp", q.String(), code)
 }
 
-// Fail ends the connection: all work and receives that are posted complete as Flushed, or as they had ended; receives of a
-// shared queue stay there. The peer is not told. (ibv_modify_qp, ERR)
+// Fail ends the connection: all posted work and receives complete, with the status that they had reached or else as
+// Flushed. Receives of a shared queue stay there. The peer is not told. (ibv_modify_qp, ERR)
 func (q *QP) Fail() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.modify("to ERR", &C.ubv_qp_attr{qp_state: C.UBV_QPS_ERR}, C.UBV_QP_STATE)
 }
 
-// Reset forgets the connection and all that is posted, without completions; the queue pair then begins again with Init.
-// Completions of before may still be in the queues. (ibv_modify_qp, RESET)
+// Reset forgets the connection and everything posted, without completions. The queue pair then starts again with Init.
+// Earlier completions may still be in the queues. (ibv_modify_qp, RESET)
 func (q *QP) Reset() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -373,22 +379,22 @@ func (q *QP) Reset() error {
 	return nil
 }
 
-// InOrder reports whether the bytes of an operation are sure to be written in order, so that the last one may be polled. False
-// where libibverbs or the device does not say. (ibv_query_qp_data_in_order)
+// InOrder reports whether the device writes the bytes of this operation in order for sure, so that the last byte may be
+// polled. It is false if libibverbs or the device does not say. (ibv_query_qp_data_in_order)
 func (q *QP) InOrder(op Op) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return !q.closed && C.ubv_in_order(q.qp, C.int(op)) != 0
 }
 
-// Close destroys the queue pair, with what is under way; completions of it may still be in the queues. (ibv_destroy_qp)
+// Close destroys the queue pair with all work under way. Its completions may still be in the queues. (ibv_destroy_qp)
 func (q *QP) Close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
 		return fmt.Errorf("%v: %w", q, fault.ErrClosed)
 	}
-	// Before, since its number may be another's as soon as it is free.
+	// Delete first: another queue pair may get the number as soon as it is free.
 	q.pd.device.pairs.Delete(q.number)
 	if err := q.pd.device.check("ibv_destroy_qp", q.String(), C.ubv_destroy_qp(q.qp)); err != nil {
 		q.pd.device.pairs.Store(q.number, q)

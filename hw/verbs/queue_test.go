@@ -17,7 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestOnePost: a put is one work request in one call, inline as far as the queue pair goes; a batch is one call as well.
+// TestOnePost: a put is one work request in one call, inline if it is short enough; a batch is one call as well.
 func TestOnePost(t *testing.T) {
 	a, b := pair(t, config{work: 128, inline: 64})
 	most := a.qp.Inline()
@@ -35,11 +35,11 @@ func TestOnePost(t *testing.T) {
 		}
 		require.Equal(t, want, a.qp.Posted(), "%d bytes", n)
 	}
-	require.NoError(t, a.do(t, work(verbs.Read, mine, theirs, 8))) // has nothing to carry
+	require.NoError(t, a.do(t, work(verbs.Read, mine, theirs, 8))) // carries no data to the peer
 	want.Calls, want.Work = want.Calls+1, want.Work+1
 	require.Equal(t, want, a.qp.Posted())
 
-	// What travels inline needs no region, and its memory is free at once.
+	// Inline data need no region, and their memory is free at once.
 	loose := memory(t, 4096)
 	copy(loose, "inline")
 	w := work(verbs.Write, nil, theirs, 6)
@@ -52,7 +52,7 @@ func TestOnePost(t *testing.T) {
 	require.NoError(t, a.cq.Failure(&c))
 	require.Equal(t, "inline", string(dst[:6]))
 
-	// 100 in one call, of which the last alone completes.
+	// 100 in one call; only the last completes.
 	var batch []verbs.Work
 	for i := range 100 {
 		w := work(verbs.Write, mine, theirs, 64)
@@ -75,7 +75,7 @@ func TestOnePost(t *testing.T) {
 	require.False(t, more)
 }
 
-// TestNoInline: without Inline no message is read by the processor, which need not be able to.
+// TestNoInline: without Inline the processor never reads a message; it may not be able to.
 func TestNoInline(t *testing.T) {
 	a, b := pair(t, config{})
 	require.Zero(t, a.qp.Inline())
@@ -85,13 +85,13 @@ func TestNoInline(t *testing.T) {
 	mine, theirs := a.register(t, src, verbs.LocalWrite), b.register(t, dst, verbs.LocalWrite|verbs.Remote)
 	require.NoError(t, unix.Mprotect(src, unix.PROT_NONE))
 	require.NoError(t, a.do(t, work(verbs.Write, mine, theirs, 8)))
-	if !overDouble() { // which has no other way to read it
+	if !overDouble() { // the double has no other way to read it
 		require.Equal(t, want, dst[:8])
 	}
 	require.Zero(t, a.qp.Posted().Inline)
 }
 
-// TestAllocates: what is done per message allocates nothing.
+// TestAllocates: calls for each message allocate nothing.
 func TestAllocates(t *testing.T) {
 	a, b := pair(t, config{inline: 32})
 	src, dst := memory(t, 4096), memory(t, 4096)
@@ -116,12 +116,13 @@ func TestAllocates(t *testing.T) {
 	require.Zero(t, allocs)
 }
 
-// TestFull: more than a queue holds is refused by name, nothing of it is lost, and it is there for more once it has completed.
+// TestFull: work beyond a queue's size is refused by name, nothing is lost, and the queue takes more once work has
+// completed.
 func TestFull(t *testing.T) {
 	a, b := pair(t, config{work: 4, queue: 4096})
 	src, dst := memory(t, 4096), memory(t, 4096)
 	mine, theirs := a.register(t, src, verbs.LocalWrite), b.register(t, dst, verbs.LocalWrite|verbs.Remote)
-	// A send that nobody has a receive for keeps what is behind it in the queue.
+	// A send for which the peer has no receive keeps the work behind it in the queue.
 	posted := 0
 	var failed error
 	for range 1000 {
@@ -146,7 +147,7 @@ func TestFull(t *testing.T) {
 	require.NoError(t, a.do(t, work(verbs.Write, mine, theirs, 8)))
 }
 
-// TestFlush: Fail completes all that is posted.
+// TestFlush: Fail completes all posted work.
 func TestFlush(t *testing.T) {
 	a, b := pair(t, config{})
 	src := memory(t, 4096)
@@ -171,7 +172,7 @@ func TestFlush(t *testing.T) {
 	require.NoError(t, a.do(t, work(verbs.Write, mine, theirs, 8)))
 }
 
-// TestWhose: a receive that fails is not taken for the work of the same ID where queues tell them apart.
+// TestWhose: with separate queues, a failed receive is not mistaken for work with the same ID.
 func TestWhose(t *testing.T) {
 	e := newEnd(t, device(t), config{})
 	other, err := e.device.CreateCQ(16, nil)
@@ -202,7 +203,7 @@ func TestWhose(t *testing.T) {
 	}
 }
 
-// TestChannel: a completion wakes who waits; who stops waiting is free.
+// TestChannel: a completion wakes a waiter; a waiter can stop waiting.
 func TestChannel(t *testing.T) {
 	a, b := pair(t, config{})
 	src, dst := memory(t, 4096), memory(t, 4096)
@@ -259,14 +260,14 @@ func TestChannel(t *testing.T) {
 	})
 }
 
-// TestChannelClose: closing a channel ends who waits.
+// TestChannelClose: closing a channel ends a wait.
 func TestChannelClose(t *testing.T) {
 	d := device(t)
 	c, err := d.CreateChannel()
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- c.Wait(context.Background()) }()
-	time.Sleep(5 * time.Millisecond) // so that it mostly waits already; both orders must do
+	time.Sleep(5 * time.Millisecond) // so that it usually waits already; both orders must work
 	require.GreaterOrEqual(t, c.FD(), 0)
 	require.NoError(t, c.Close())
 	require.Equal(t, -1, c.FD())
@@ -319,7 +320,7 @@ func TestSharedReceives(t *testing.T) {
 	}
 }
 
-// TestArguments: what is asked for wrongly is said before the library is asked.
+// TestArguments: wrong arguments are refused before the library is called.
 func TestArguments(t *testing.T) {
 	d := device(t)
 	e := newEnd(t, d, config{})
@@ -387,7 +388,7 @@ func TestArguments(t *testing.T) {
 	require.Zero(t, n)
 }
 
-// TestNoReads: reads of a peer that answers none, which would wait for ever and all that is behind them, are refused.
+// TestNoReads: reads from a peer that answers none are refused: they, and all work behind them, would wait forever.
 func TestNoReads(t *testing.T) {
 	d := device(t)
 	a, b := newEnd(t, d, config{}), newEnd(t, d, config{})
@@ -404,7 +405,7 @@ func TestNoReads(t *testing.T) {
 	require.NoError(t, a.do(t, work(verbs.Read, mine, theirs, 8)))
 }
 
-// TestDevice: what a device says of itself.
+// TestDevice: what a device says about itself.
 func TestDevice(t *testing.T) {
 	d := device(t)
 	l := d.Limits()
@@ -426,7 +427,7 @@ func TestDevice(t *testing.T) {
 	t.Logf("%s: %+v; %+v; %v; P_Key %#x", d.Name(), l, p, table, key)
 }
 
-// TestCounters: what has been sent shows in some counter.
+// TestCounters: sent data shows in some counter.
 func TestCounters(t *testing.T) {
 	a, b := pair(t, config{})
 	src := a.register(t, memory(t, 65536), 0)

@@ -19,7 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 )
 
-// PD is a protection domain: queue pairs reach the regions of their own one only.
+// PD is a protection domain: a queue pair reaches only the regions of its own domain.
 type PD struct {
 	owner
 	device *Device
@@ -65,9 +65,9 @@ type MR struct {
 	closed atomic.Bool
 }
 
-// Register pins [address, address+bytes) and lets the device use it, as far as access goes. It may block as long as pinning
-// takes: the kernel touches every page. The memory stays the caller's, mapped until Close. Any address and length will do.
-// Peers name the memory by its address here: regions are never zero-based. (ibv_reg_mr)
+// Register pins [address, address+bytes) and lets the device use it as access allows. Any address and length will do.
+// It may block as long as pinning takes: the kernel touches every page. The memory stays the caller's, who must keep it
+// mapped until Close. Peers name the memory by its address here: regions are never zero-based. (ibv_reg_mr)
 func (p *PD) Register(address uintptr, bytes int, access Access) (*MR, error) {
 	d := p.device
 	what := fmt.Sprintf("%d bytes at %#x, %v", bytes, address, access)
@@ -84,10 +84,10 @@ func (p *PD) Register(address uintptr, bytes int, access Access) (*MR, error) {
 	})
 }
 
-// RegisterDMABuf registers [offset, offset+bytes) of a dma-buf, memory of another device that a descriptor stands for; peers
-// and work requests name it by address, which has to be at the same place within a page as offset. The descriptor stays the
-// caller's, who may close it afterwards. It may block as long as the memory's driver takes. Work on memory that the
-// processor cannot read is for queue pairs without Inline ([QPConfig]). (ibv_reg_dmabuf_mr)
+// RegisterDMABuf registers [offset, offset+bytes) of a dma-buf: memory of another device, given as a descriptor. Peers
+// and work requests name it by address, which must have the same offset within a page as offset. The descriptor stays
+// the caller's, who may close it afterwards. It may block as long as the memory's driver takes. If the processor cannot
+// read the memory, use queue pairs without Inline ([QPConfig]). (ibv_reg_dmabuf_mr)
 func (p *PD) RegisterDMABuf(fd int, offset uint64, address uintptr, bytes int, access Access) (*MR, error) {
 	d := p.device
 	what := fmt.Sprintf("%d bytes at %d of dma-buf %d as %#x, %v", bytes, offset, fd, address, access)
@@ -107,7 +107,7 @@ func (p *PD) RegisterDMABuf(fd int, offset uint64, address uintptr, bytes int, a
 	})
 }
 
-// refuse says what no registration may be.
+// refuse returns an error for arguments that no registration can have.
 func (p *PD) refuse(address uint64, bytes int, access Access) error {
 	l := p.device.limits
 	switch {
@@ -123,7 +123,7 @@ func (p *PD) refuse(address uint64, bytes int, access Access) error {
 	return access.Check()
 }
 
-// region makes a region by a call that pins that much of this process's memory.
+// region makes a region by calling register, which pins up to pins bytes of this process's memory.
 func (p *PD) region(call, what string, base uint64, bytes int, pins uint64, access Access, register func(**C.ubv_mr) C.int) (*MR, error) {
 	if err := p.make("memory region"); err != nil {
 		return nil, fmt.Errorf("protection domain of %s: %w", p.device.name, err)
@@ -142,7 +142,8 @@ func (p *PD) region(call, what string, base uint64, bytes int, pins uint64, acce
 	return &MR{pd: p, mr: mr, base: base, bytes: bytes, access: access, lkey: LKey(mr.lkey), rkey: RKey(mr.rkey)}, nil
 }
 
-// noMemory says what ENOMEM of a call means that pins that much: the kernel gives it at RLIMIT_MEMLOCK, and for want of memory.
+// noMemory says what ENOMEM means for a call that pins that many bytes: the kernel returns it at RLIMIT_MEMLOCK, and if
+// it has no memory.
 func noMemory(pins uint64) string {
 	const none = "the system has no memory, or the device no room, for it"
 	var r unix.Rlimit
@@ -160,7 +161,7 @@ func noMemory(pins uint64) string {
 		"systemd unit, memlock in limits.conf), or register less", r.Cur, now, now+pins)
 }
 
-// checkQueue is check for calls that make queues, which drivers allocate and pin as they like.
+// checkQueue is check for calls that make queues. Drivers allocate and pin queue memory as they like.
 func (d *Device) checkQueue(call, what string, code C.int) error {
 	var r unix.Rlimit
 	if syscall.Errno(code) == syscall.ENOMEM && unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) == nil && r.Cur != unix.RLIM_INFINITY {
@@ -185,26 +186,26 @@ func pinned() uint64 {
 	return 0
 }
 
-// Address is where the region begins; peers name it so.
+// Address is where the region begins. Peers use the same address.
 func (m *MR) Address() uint64 { return m.base }
 
 // Bytes is the region's length.
 func (m *MR) Bytes() int { return m.bytes }
 
-// Access is what was asked for.
+// Access is the access that was asked for.
 func (m *MR) Access() Access { return m.access }
 
 // LKey is for this process's own work requests on this device.
 func (m *MR) LKey() LKey { return m.lkey }
 
-// RKey is for peers. It is worth nothing after Close, until a later region happens to be given the same number.
+// RKey is for peers. It is invalid after Close, until a later region happens to get the same number.
 func (m *MR) RKey() RKey { return m.rkey }
 
 // PD is the region's protection domain.
 func (m *MR) PD() *PD { return m.pd }
 
-// Close takes the memory from the device and unpins it. Work under way there then fails: the peer's with RemoteAccess. It may
-// block as long as unpinning takes. After an error the region is there still. (ibv_dereg_mr)
+// Close takes the memory from the device and unpins it. Work that still uses it fails; at the peer, with RemoteAccess.
+// It may block as long as unpinning takes. After an error the region is still there. (ibv_dereg_mr)
 func (m *MR) Close() error {
 	if m.closed.Swap(true) {
 		return fmt.Errorf("%v of %s: %w", m.rkey, m.pd.device.name, fault.ErrClosed)

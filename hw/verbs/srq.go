@@ -20,8 +20,8 @@ type SRQ struct {
 	size int
 }
 
-// CreateSRQ makes a shared queue for that many receives at least. With a limit, an event ([Device.NextEvent]) tells once that
-// fewer than that are left, where the device can. (ibv_create_srq)
+// CreateSRQ makes a shared queue for at least that many receives. With a limit above 0, an event ([Device.NextEvent])
+// tells once when fewer than limit are left, if the device can do that. (ibv_create_srq)
 func (p *PD) CreateSRQ(receives, limit int) (*SRQ, error) {
 	d := p.device
 	if receives < 1 || receives > d.limits.SRQWork || limit < 0 || limit > receives {
@@ -44,7 +44,8 @@ func (p *PD) CreateSRQ(receives, limit int) (*SRQ, error) {
 // Size is how many receives it holds.
 func (s *SRQ) Size() int { return s.size }
 
-// Post adds receives, and says how many it took: all, unless there is an error. (ibv_post_srq_recv)
+// Post adds receives, and returns how many were taken: all, unless there is an error. Their memory is in use until they
+// complete. (ibv_post_srq_recv)
 func (s *SRQ) Post(work ...Receive) (int, error) {
 	if len(work) == 0 {
 		return 0, nil
@@ -62,7 +63,7 @@ func (s *SRQ) Post(work ...Receive) (int, error) {
 	return int(n), nil
 }
 
-// Close destroys the queue; receives that are posted are forgotten. (ibv_destroy_srq)
+// Close destroys the queue and forgets the receives posted to it. (ibv_destroy_srq)
 func (s *SRQ) Close() error {
 	if err := s.end("shared receive queue of "+s.pd.device.name, "ibv_destroy_srq", s.pd.device.name, func() C.int {
 		return C.ubv_destroy_srq(s.srq)

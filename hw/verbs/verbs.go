@@ -1,22 +1,23 @@
-// Package verbs binds libibverbs, the interface to RDMA devices: InfiniBand, RoCE and what emulates them. The library is
-// loaded when it is first asked for, so that one binary runs where it is and where it is not ([Have]).
+// Package verbs binds libibverbs, the interface to RDMA devices: InfiniBand, RoCE, and software that emulates them. It
+// loads the library at the first use, so one binary runs with and without it ([Have]).
 //
-// "Only registered memory can be used in RDMA operations": [PD.Register] pins memory and gives it two keys. The local one
-// ([LKey]) goes into this process's own work requests; the remote one ([RKey]) is given to peers, with the memory's address,
-// and lets them write, read or update it as far as its [Access] allows, until [MR.Close]. Peers are reached by queue pairs
-// of the reliable connected kind: [PD.CreateQP], [QP.Init], an exchange of [Address] by whatever means, [QP.Connect]. Work is
-// posted ([QP.Post]) and completes in a completion queue ([CQ.Poll]).
+// An RDMA device can use registered memory only. [PD.Register] pins memory and gives it two keys. The local key
+// ([LKey]) goes into this process's own work requests. The remote key ([RKey]) is given to peers together with the
+// memory's address. It lets them write, read or update the memory as far as its [Access] allows, until [MR.Close].
+// Queue pairs of the reliable connected kind reach peers: [PD.CreateQP], [QP.Init], an exchange of [Address] by any
+// means, [QP.Connect]. Work is posted ([QP.Post]) and completes in a completion queue ([CQ.Poll]).
 //
-// Objects are made from one another, device, protection domain, the rest, and are closed in the other order: who has
-// something made of it open refuses to close, with what that is ([fault.ErrInUse]). All methods are local, and safe for
-// concurrent use. None blocks but those that say so. Closing twice is an error that wraps [fault.ErrClosed], as is every
-// use after it.
+// Objects are made from one another: device, protection domain, the rest. Close them in reverse order: an object
+// refuses to close while objects made from it are open, and its error names them ([fault.ErrInUse]). All methods are
+// local and safe for concurrent use. None blocks unless it says so. Closing twice, or any use after Close, is an error
+// that wraps [fault.ErrClosed].
 //
-// Addresses are numbers, since this package hands memory to devices, which look at it at any time: memory that is
-// registered or named in a work request must not belong to Go's garbage collector, and must stay mapped as long.
+// Addresses are numbers, since devices access the memory at any time. Memory that is registered or named in a work
+// request must not belong to Go's garbage collector, and must stay mapped until it is deregistered or the work has
+// completed.
 //
-// Sources: the InfiniBand Architecture Specification, volume 1, chapters 9 to 11, and rdma-core's manual pages, whose calls
-// the methods name.
+// Sources: the InfiniBand Architecture Specification, volume 1, chapters 9 to 11, and rdma-core's manual pages; each
+// method names its call there.
 package verbs
 
 import (
@@ -24,7 +25,7 @@ import (
 	"net/netip"
 )
 
-// LKey lets this process's own work requests use a memory region, on the device that gave it.
+// LKey lets this process's own work requests use a memory region, on the region's device.
 type LKey uint32
 
 // RKey lets a peer's work requests use a memory region.
@@ -45,7 +46,7 @@ func (g GID) String() string { return netip.AddrFrom16(g).Unmap().String() }
 // Zero reports whether g is no address.
 func (g GID) Zero() bool { return g == GID{} }
 
-// GIDType is how packets of a GID look on the wire.
+// GIDType says how packets look on the wire that are sent from a GID.
 type GIDType uint32
 
 // The types of GID.
@@ -71,7 +72,7 @@ type GIDEntry struct {
 	Interface int // the network interface's index (RoCE), or 0
 }
 
-// LinkLayer is what a port is connected by.
+// LinkLayer is the kind of network that a port is connected to.
 type LinkLayer uint8
 
 // The link layers.
@@ -94,7 +95,7 @@ func (l LinkLayer) String() string {
 // PortState is enum ibv_port_state.
 type PortState int
 
-// The states of interest; work is done in [PortActive] only.
+// The states that matter here. A port works in [PortActive] only.
 const (
 	PortDown   PortState = 1
 	PortActive PortState = 4
@@ -115,7 +116,7 @@ func (s PortState) String() string {
 	return fmt.Sprintf("port state %d", int(s))
 }
 
-// Port is what ibv_query_port says of a port.
+// Port is the result of ibv_query_port.
 type Port struct {
 	Number     int // from 1
 	State      PortState
@@ -124,17 +125,18 @@ type Port struct {
 	MaxMTU     int
 	MaxMessage int    // the longest message, bytes
 	LID        uint16 // InfiniBand: its address within the subnet
-	GIDs       int    // rows of its table
+	GIDs       int    // rows of its table of GIDs
 	PKeys      int
-	// Gbits is the rate of all lanes for data, as negotiated, in Gbit/s; 0 where the code is not known. Lanes faster than
-	// 100 Gbit/s (XDR) have no code of their own there: they look like 100.
+	// Gbits is the negotiated data rate of all lanes together, in Gbit/s; 0 if the device's code for it is not known.
+	// Lanes faster than 100 Gbit/s (XDR) have no code of their own in this call: they look like 100.
 	Gbits float64
 
-	grh bool // InfiniBand: packets need a global header, as of functions that share a port
+	grh bool // InfiniBand: packets need a global header, e.g. because functions share the port
 }
 
-// gbits is the rate of a port's lanes for data, by their codes. Those of InfiniBand signal at 10/8 of it up to 10 Gbaud, at
-// 66/64 beyond; Ethernet's bear the codes that come near, whatever they signal at.
+// gbits computes a port's data rate from its codes for width and speed. InfiniBand lanes signal at 10/8 of their data
+// rate up to 10 Gbaud, and at 66/64 of it beyond. Ethernet ports report the code that comes nearest, whatever they
+// signal at.
 func gbits(link LinkLayer, width, speed uint8) float64 {
 	lanes := map[uint8]float64{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[width]
 	lane := map[uint8]float64{1: 2, 2: 4, 4: 8, 8: 10, 16: 14.0625 * 64 / 66, 32: 25, 64: 50, 128: 100}[speed]
@@ -149,11 +151,11 @@ func gbits(link LinkLayer, width, speed uint8) float64 {
 	return lanes * lane
 }
 
-// Atomics says whom a device's atomic operations are atomic to.
+// Atomics says which other accesses a device's atomic operations are atomic to.
 type Atomics int
 
-// AtomicsDevice is among operations through this device only: an update by a processor, or by another device, is not
-// atomic to them.
+// AtomicsDevice: atomic among operations through this device only, not towards updates by a processor or another
+// device.
 const (
 	AtomicsNone Atomics = iota
 	AtomicsDevice
@@ -168,7 +170,7 @@ func (a Atomics) String() string {
 	return [...]string{"none", "device", "global"}[a]
 }
 
-// Limits is what ibv_query_device_ex says of a device.
+// Limits is the result of ibv_query_device_ex.
 type Limits struct {
 	Firmware     string
 	Vendor, Part uint32
@@ -183,9 +185,9 @@ type Limits struct {
 	CQEntries    int
 	SRQs         int
 	SRQWork      int
-	ReadsOut     int // reads and atomics that a queue pair may have under way
-	ReadsIn      int // of peers', that it can answer at a time
+	ReadsOut     int // how many reads and atomics a queue pair may have under way
+	ReadsIn      int // how many of its peer's a queue pair can answer at a time
 	Atomics      Atomics
-	OnDemand     bool // registers memory without pinning it, for all that Post offers but atomics
-	DMABuf       bool // libibverbs can register dma-bufs; whether the driver can, only trying tells
+	OnDemand     bool // can register memory without pinning it, for all operations that Post has except atomics
+	DMABuf       bool // libibverbs can register dma-bufs; only trying tells whether the driver can
 }

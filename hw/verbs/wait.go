@@ -12,14 +12,14 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// waiter waits until a descriptor of the library can be read, without taking a thread.
+// waiter waits until a descriptor of the library is readable, without blocking a thread.
 type waiter struct {
-	turn   chan struct{} // full while one waits
+	turn   chan struct{} // full while a goroutine waits
 	file   *os.File
 	closed atomic.Bool
 }
 
-// newWaiter makes fd non-blocking, and keeps a descriptor of its own of the same file.
+// newWaiter makes fd non-blocking, and keeps its own duplicate of it.
 func newWaiter(fd int, name string) (*waiter, error) {
 	if err := syscall.SetNonblock(fd, true); err != nil {
 		return nil, os.NewSyscallError("fcntl", err)
@@ -31,8 +31,8 @@ func newWaiter(fd int, name string) (*waiter, error) {
 	return &waiter{turn: make(chan struct{}, 1), file: os.NewFile(own, name)}, nil
 }
 
-// wait calls try, and again when there is something to read, until it returns true or ctx ends. Who comes while another waits
-// waits for its turn first, as long as ctx lets it.
+// wait calls try, and again whenever the descriptor is readable, until try returns true or ctx ends. If another
+// goroutine waits already, it waits for its turn first, until ctx ends.
 func (w *waiter) wait(ctx context.Context, try func() bool) error {
 	select {
 	case w.turn <- struct{}{}:
@@ -49,7 +49,7 @@ func (w *waiter) wait(ctx context.Context, try func() bool) error {
 		})
 		defer func() {
 			if !stop() {
-				<-ended // else the deadline would be that of who waits next
+				<-ended // else it might set the deadline of the next goroutine's wait
 			}
 		}()
 		var raw syscall.RawConn

@@ -13,7 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// waits makes a waiter of a pipe's end, with what writes a byte, and a try that takes one.
+// waits makes a waiter on one end of a pipe, a function that writes a byte, and a try that reads one.
 func waits(t *testing.T) (w *waiter, write func(), take func() bool) {
 	t.Helper()
 	var p [2]int
@@ -29,7 +29,7 @@ func waits(t *testing.T) (w *waiter, write func(), take func() bool) {
 	return w, write, func() bool { n, _ := syscall.Read(p[0], make([]byte, 1)); return n == 1 }
 }
 
-// TestWaiterTurn: who waits behind another stops with its own context, and when the waiter closes.
+// TestWaiterTurn: a goroutine that waits for its turn stops when its own context ends, and when the waiter closes.
 func TestWaiterTurn(t *testing.T) {
 	w, _, take := waits(t)
 	first, second := make(chan error, 1), make(chan error, 1)
@@ -53,7 +53,7 @@ func TestWaiterTurn(t *testing.T) {
 	require.ErrorIs(t, <-second, fault.ErrClosed)
 }
 
-// TestWaiterEnd: a context that ends as its wait does has no part in the next one.
+// TestWaiterEnd: a context that ends together with its wait does not affect the next wait.
 func TestWaiterEnd(t *testing.T) {
 	w, write, take := waits(t)
 	for range 2000 {

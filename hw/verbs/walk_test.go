@@ -16,7 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/verbs"
 )
 
-// TestWalk is what a user of RDMA does: register, exchange (address, rkey), post, complete, deregister.
+// TestWalk does what a user of RDMA does: register, exchange (address, rkey), post, complete, deregister.
 func TestWalk(t *testing.T) {
 	a, b := pair(t, config{inline: 32})
 	src, dst := memory(t, 3<<20), memory(t, 3<<20)
@@ -107,7 +107,7 @@ func requireRemoteAccess(t *testing.T, err error) *verbs.CompletionError {
 	return e
 }
 
-// TestRefused: what the peer's memory does not allow fails by name on who asked for it, and touches nothing.
+// TestRefused: what the peer's memory does not allow fails by name at the initiator, and changes no memory.
 func TestRefused(t *testing.T) {
 	c := config{}
 	a, b := pair(t, c)
@@ -116,7 +116,7 @@ func TestRefused(t *testing.T) {
 	open := b.register(t, dst[4096:8192], verbs.LocalWrite|verbs.Remote)
 	readOnly := b.register(t, dst[8192:12288], verbs.RemoteRead)
 	writeOnly := b.register(t, dst[12288:16384], verbs.LocalWrite|verbs.RemoteWrite)
-	elsewhere := a.register(t, dst[16384:20480], verbs.LocalWrite|verbs.Remote) // of a's domain
+	elsewhere := a.register(t, dst[16384:20480], verbs.LocalWrite|verbs.Remote) // of the other end's domain
 	gone := b.register(t, dst[20480:24576], verbs.LocalWrite|verbs.Remote)
 	require.NoError(t, gone.Close())
 
@@ -157,7 +157,7 @@ func TestRefused(t *testing.T) {
 			require.Equal(t, verbs.StateError, state)
 			again(t, a, b, config{})
 			if c.name == "a large write beyond the end" {
-				// A device may have placed packets of it that lie inside before it met the one that does not.
+				// A device may have placed the packets inside the region before it met the one outside.
 				require.Equal(t, bytesOf(0x55, 4096), dst[:4096])
 				require.Equal(t, bytesOf(0x55, len(dst)-8192), dst[8192:])
 			} else {
@@ -201,7 +201,7 @@ func TestQueuePairAccess(t *testing.T) {
 	require.Contains(t, []verbs.Status{verbs.RemoteAccess, verbs.RemoteInvalid}, e.Status)
 }
 
-// TestRegister: what registers, and what is refused before or by the driver.
+// TestRegister: memory that registers, and memory that is refused before the driver is asked or by the driver.
 func TestRegister(t *testing.T) {
 	d := device(t)
 	e := newEnd(t, d, config{})
@@ -267,7 +267,7 @@ func TestRegister(t *testing.T) {
 	})
 }
 
-// TestOrder: who has something made of it does not close.
+// TestOrder: an object does not close while an object made from it is open.
 func TestOrder(t *testing.T) {
 	d, pd, channel, cq, srq, qp, mr := oneOfEach(t)
 

@@ -8,11 +8,11 @@ type Op uint8
 // The operations of reliable connections.
 const (
 	Write          Op = iota
-	WriteImmediate    // a write that also takes one of the peer's receives, to tell it a number
+	WriteImmediate    // a write that also takes one of the peer's receives, and gives it a number
 	Send
 	SendImmediate
 	Read
-	CompareSwap // of 8 bytes, aligned, in the peer's byte order; the old value comes to Local
+	CompareSwap // of 8 bytes, aligned, in the peer's byte order; the old value is written to Local
 	FetchAdd
 	ops
 )
@@ -26,26 +26,26 @@ func (o Op) String() string {
 		"fetch and add"}[o]
 }
 
-// reads reports whether o asks the peer for something.
+// reads reports whether o brings data back from the peer.
 func (o Op) reads() bool { return o >= Read }
 
-// oneSided reports whether o names the peer's memory.
+// oneSided reports whether o addresses the peer's memory.
 func (o Op) oneSided() bool { return o != Send && o != SendImmediate }
 
-// Flag is how a work request is done (enum ibv_send_flags). That short ones travel inline is [QP.Post]'s to know.
+// Flag modifies a work request (enum ibv_send_flags). There is none for inline: [QP.Post] decides that.
 type Flag uint8
 
 // The flags.
 const (
-	Fence     Flag = 1 << 0 // waits for the reads and atomics before it
-	Signaled  Flag = 1 << 1 // completes in the queue; one that fails does so in any case
-	Solicited Flag = 1 << 2 // wakes a peer that asked its queue for solicited completions only
+	Fence     Flag = 1 << 0 // starts only after all earlier reads and atomics have completed
+	Signaled  Flag = 1 << 1 // completes in the queue when it succeeds; failures always do
+	Solicited Flag = 1 << 2 // wakes a peer whose Notify asked for solicited completions only
 )
 
 const flags = Fence | Signaled | Solicited
 
-// wrong reports what no device is to be asked for, or what would break this process: a short message without memory is copied
-// when it is posted.
+// wrong reports whether w is one that no device accepts, or that would crash this process: Post copies short messages,
+// so Local must not be 0.
 func (w *Work) wrong() bool {
 	return w.Op >= ops || w.Flags&^flags != 0 || w.Op > Read && w.Length != 8 || w.Length != 0 && w.Local == 0
 }
@@ -55,8 +55,8 @@ type Work struct {
 	ID     uint64 // comes back in the completion
 	Local  uint64 // address
 	Length uint32
-	Key    LKey   // of Local's region; not looked at if the work travels inline
-	Remote uint64 // address, of what names the peer's memory
+	Key    LKey   // of Local's region; ignored if the work travels inline
+	Remote uint64 // address in the peer's memory
 	Peer   RKey
 	Value  uint32 // the number of WriteImmediate and SendImmediate
 	Add    uint64 // FetchAdd: what is added; CompareSwap: what must be there
@@ -86,7 +86,7 @@ type Receive struct {
 // Status is how a work request ended (enum ibv_wc_status).
 type Status int32
 
-// The ends that have a cause that a program can do something about.
+// The statuses that a program can do something about.
 const (
 	Success         Status = 0
 	LocalLength     Status = 1  // longer than the port's MaxMessage, or than the receive
@@ -102,21 +102,21 @@ const (
 	General         Status = 21
 )
 
-// completed is enum ibv_wc_opcode.
+// Values of enum ibv_wc_opcode, and a flag.
 const (
 	completedReceive          = 128
 	completedReceiveImmediate = 129
 	withImmediate             = 2
 )
 
-// Completion is the end of one work request, as ibv_poll_cq gives it. Of one that has failed, only ID, Status, Vendor and QP
-// mean something.
+// Completion is the end of one work request or receive, as ibv_poll_cq returns it. If it failed, only ID, Status,
+// Vendor and QP are valid.
 type Completion struct {
 	ID     uint64
 	Status Status
 	op     int32
 	Vendor uint32 // the device's own code for what failed
-	Bytes  uint32 // of a receive: how many came; of a write with immediate into it, how many were written
+	Bytes  uint32 // of a receive: how many arrived; of a write with immediate: how many it wrote
 	value  uint32
 	QP     uint32 // the number of the queue pair
 	_      uint32
@@ -124,7 +124,7 @@ type Completion struct {
 	_      [8]byte
 }
 
-// Received reports whether this is a message's or a write with immediate's arrival, and not the end of own work.
+// Received reports whether a message or a write with immediate arrived. If not, own work has ended.
 func (c *Completion) Received() bool { return c.op >= completedReceive }
 
 // Immediate is the number that a peer's WriteImmediate or SendImmediate brought.
@@ -132,17 +132,17 @@ func (c *Completion) Immediate() (value uint32, ok bool) {
 	return c.value, c.Received() && c.flags&withImmediate != 0
 }
 
-// PostCounts is what has been posted to a queue pair.
+// PostCounts counts what has been posted to a queue pair.
 type PostCounts struct {
-	Calls  int64 // of Post, each of which is one call of libibverbs for each 32 work requests
+	Calls  int64 // of Post; each makes one call of libibverbs for every 32 work requests
 	Work   int64 // work requests
-	Inline int64 // of those, how many travelled inside
+	Inline int64 // how many of them travelled inline
 }
 
 // QPState is enum ibv_qp_state.
 type QPState int
 
-// The states of interest.
+// The states that matter here.
 const (
 	StateReset QPState = 0
 	StateInit  QPState = 1

@@ -1,4 +1,4 @@
-// Compiled by TestABI only: every size, offset and value of abi.h against the installed header.
+// Compiled by TestABI only: compares every size, offset and value of abi.h with the installed header.
 #include "../abi.h"
 #include <infiniband/verbs.h>
 
@@ -103,7 +103,7 @@ SAME(context, device) SAME(context, ops.poll_cq) SAME(context, ops.req_notify_cq
 SAME(context, ops.post_send) SAME(context, ops.post_recv) SAME(context, cmd_fd) SAME(context, async_fd)
 SAME(context, num_comp_vectors) SAME(context, mutex) SAME(context, abi_compat)
 
-// From the end: a later header may have grown at the beginning.
+// Offsets count from the end: a later header may have added fields at the beginning.
 #define BACK(ours, theirs) \
 	_Static_assert(sizeof(ubv_extension) - offsetof(ubv_extension, ours) == \
 		sizeof(struct verbs_context) - offsetof(struct verbs_context, theirs), "verbs_context." #theirs);

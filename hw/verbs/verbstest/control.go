@@ -22,7 +22,7 @@ import (
 	"unsafe"
 )
 
-// function is one of the double's own. It is for processes over the double.
+// function returns one of the double's own functions. Only processes over the double may call it.
 func function(t testing.TB, name string) unsafe.Pointer {
 	t.Helper()
 	lib, call := C.CString(os.Getenv(libraryVar)), C.CString(name)
@@ -35,9 +35,9 @@ func function(t testing.TB, name string) unsafe.Pointer {
 	return f
 }
 
-// Count is, in a process over the double, how often a function was called ("reg_mr", "post_send"), how much there was of
-// "work" (requests), "inline", "signaled" and "receives", or how many objects there are: "context", "pd", "mr", "qp", "cq",
-// "srq", "channel"; of regions "odp", and "pinned" bytes.
+// Count is for processes over the double. It returns how often a function was called ("reg_mr", "post_send"), how much
+// work there was ("work" for requests, "inline", "signaled", "receives"), or how many objects exist ("context", "pd",
+// "mr", "qp", "cq", "srq", "channel"; "odp" for on-demand regions, and "pinned" for bytes).
 func Count(t testing.TB, what string) int {
 	t.Helper()
 	f := function(t, "verbstest_count")
@@ -50,7 +50,7 @@ func Count(t testing.TB, what string) int {
 	return n
 }
 
-// Set sets a knob of the double that this process runs over. FAIL and STATUS count from here on.
+// Set sets a knob of the double that this process runs over. The numbers in FAIL and STATUS count from this call on.
 func Set(t testing.TB, knob, value string) {
 	t.Helper()
 	f := function(t, "verbstest_set")

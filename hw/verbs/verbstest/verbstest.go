@@ -1,13 +1,13 @@
-// Package verbstest lets tests of what stands on hw/verbs run where there is no RDMA device, over a double of libibverbs:
-// NICs of one process, between whose queue pairs data move in memory. It reaches what soft-RoCE, the kernel's own
-// emulation, cannot produce, and holds its users to rules that soft-RoCE lets pass; what both can do, tests of hw/verbs run
-// on both. It says nothing about how fast a device is, or about waiting for one.
+// Package verbstest runs tests of code that uses hw/verbs where there is no RDMA device, over a double of libibverbs:
+// NICs of one process, whose queue pairs move data in memory. The double produces what soft-RoCE, the kernel's own
+// emulation, cannot, and enforces rules that soft-RoCE does not. The tests of hw/verbs run on both as far as both can.
+// The double says nothing about the speed of a device, or about waiting for one.
 //
-// What the double does, and its knobs, is written in testdata/double.h. It needs Linux, a C compiler (CC, cc, gcc or clang)
-// and this source tree, where it is built at the first use; it is kept in the user's cache folder.
+// testdata/double.h says what the double does, and has its knobs. It needs Linux, a C compiler (CC, cc, gcc or clang)
+// and this source tree. It is built at the first use and kept in the user's cache folder.
 //
-// A process loads one library, whose knobs are its environment. So a test names its knobs and runs itself over the double in
-// a process of its own:
+// A process loads one library, whose knobs are environment variables. So a test names its knobs and runs itself over
+// the double in a process of its own:
 //
 //	func TestMemlock(t *testing.T) {
 //		verbstest.Over(t, verbstest.Knobs{"MEMLOCK": "65536"}, func(t *testing.T) {
@@ -34,22 +34,22 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// Knobs are the double's, by their names without VERBSTEST_ ("FAIL", "LINK"), and "WITHOUT": names of functions that the
-// library lacks, between commas ("ibv_reg_dmabuf_mr,_ibv_query_gid_table").
+// Knobs are the double's knobs, by their names without VERBSTEST_ ("FAIL", "LINK"). One more, "WITHOUT", lists
+// functions that the library lacks, separated by commas ("ibv_reg_dmabuf_mr,_ibv_query_gid_table").
 type Knobs map[string]string
 
-// Variables by which a test and its process over the double agree.
+// Variables that tell the process over the double what to do.
 const (
-	libraryVar = "UBCOLL_TEST_LIBRARY" // which hw/verbs's own tests load
+	libraryVar = "UBCOLL_TEST_LIBRARY" // the library that hw/verbs's own tests load
 	overVar    = "UBCOLL_TEST_OVER"    // the test that runs over the double
 	prefix     = "VERBSTEST_"
 )
 
 var flags = []string{"-std=gnu11", "-O2", "-g", "-Wall", "-Werror", "-fPIC", "-fvisibility=hidden", "-pthread"}
 
-// Library builds the double without these functions, unless that was done before, and returns its path; it is named
-// libibverbs.so.1, so that its folder can stand in LD_LIBRARY_PATH. The test is skipped where there is no compiler, and
-// fails there if UBCOLL_REQUIRE has verbs.
+// Library builds the double without the functions named in without, unless it has been built before, and returns its
+// path. The file is named libibverbs.so.1, so that its folder can stand in LD_LIBRARY_PATH. Without a compiler it skips
+// the test, or fails it if UBCOLL_REQUIRE has verbs.
 func Library(t testing.TB, without ...string) string {
 	t.Helper()
 	sources, err := filepath.Glob(filepath.Join(home(t), "hw/verbs/verbstest/testdata/*.c"))
@@ -86,7 +86,7 @@ func Library(t testing.TB, without ...string) string {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// Who builds it at the same time builds the same.
+	// Processes that build it at the same time build the same file, and rename is atomic.
 	part := fmt.Sprintf("%s.%d", lib, os.Getpid())
 	command = append(append(command, "-o", part), sources...)
 	if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
@@ -98,7 +98,7 @@ func Library(t testing.TB, without ...string) string {
 	return lib
 }
 
-// compiler is the C compiler, perhaps with flags.
+// compiler returns the C compiler, perhaps with flags.
 func compiler(t testing.TB) []string {
 	t.Helper()
 	for _, cc := range []string{os.Getenv("CC"), "cc", "gcc", "clang"} {
@@ -120,7 +120,8 @@ func missing(t testing.TB, what string) {
 	t.Skip(what)
 }
 
-// home is the root of the source tree, above the working directory, which for a test is its package's.
+// home returns the root of the source tree. It searches upwards from the working directory, which for a test is its
+// package's folder.
 func home(t testing.TB) string {
 	t.Helper()
 	at, err := os.Getwd()
@@ -136,8 +137,9 @@ func home(t testing.TB) string {
 	return ""
 }
 
-// Environ is the environment of a process over the double with these knobs and no others: this one's, in which
-// LD_LIBRARY_PATH finds the double first. Programs that load libibverbs.so.1 by its name get it, whoever starts them.
+// Environ returns the environment for a process over the double with these knobs and no others. It is this process's
+// environment, with a LD_LIBRARY_PATH that finds the double first: a program that loads libibverbs.so.1 by its name
+// gets it.
 func Environ(t testing.TB, knobs Knobs) []string {
 	t.Helper()
 	without := strings.FieldsFunc(knobs["WITHOUT"], func(r rune) bool { return r == ',' })
@@ -156,8 +158,8 @@ func Environ(t testing.TB, knobs Knobs) []string {
 	return environ
 }
 
-// Again runs this test program over the double with these arguments ("-test.run=^TestX$"), and returns what it wrote. It
-// fails t if that fails. There, Again skips its test.
+// Again runs this test program over the double with these arguments ("-test.run=^TestX$"), and returns its output. If
+// the program fails, so does t. In that process Again skips its test.
 func Again(t testing.TB, knobs Knobs, args ...string) string {
 	t.Helper()
 	if os.Getenv(libraryVar) != "" {
@@ -178,11 +180,12 @@ func again(t testing.TB, environ []string, args ...string) string {
 	return string(out)
 }
 
-// over has the names of tests that have called Over.
+// over has the names of the tests that have called Over.
 var over sync.Map
 
-// Over runs f over the double with these knobs, in another process, which runs the calling test from its beginning; f's t
-// is that of the test there. What it says, and whether it fails, is this test's. A test calls it once; its subtests may, too.
+// Over runs f over the double with these knobs, in another process. That process runs the calling test from its
+// beginning; f gets that test's t there. Its output and its failure become this test's. A test calls Over once; its
+// subtests may, too.
 func Over(t *testing.T, knobs Knobs, f func(t *testing.T)) {
 	t.Helper()
 	if _, twice := over.LoadOrStore(t.Name(), true); twice {
@@ -194,7 +197,7 @@ func Over(t *testing.T, knobs Knobs, f func(t *testing.T)) {
 	case t.Name():
 		f(t)
 		return
-	default: // that process is another test's, on its way to this one or beyond it
+	default: // that process runs f of another test
 		return
 	}
 	var levels []string
@@ -211,8 +214,8 @@ func Over(t *testing.T, knobs Knobs, f func(t *testing.T)) {
 	t.Log(out)
 }
 
-// Sysfs makes what stands for /sys/class/infiniband, with the counters of these devices, or of double0, and returns its path
-// for the knob SYSFS: the double counts there.
+// Sysfs makes a folder that stands for /sys/class/infiniband, with counters of these devices, or of double0. It returns
+// its path for the knob SYSFS: the double counts there.
 func Sysfs(t testing.TB, devices ...string) string {
 	t.Helper()
 	root := t.TempDir()

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDouble holds the double to its rules, with a program in C that can break each.
+// TestDouble checks the double's rules with a program in C that can break each of them.
 func TestDouble(t *testing.T) {
 	lib := Library(t)
 	walk := filepath.Join(t.TempDir(), "walk")
@@ -80,7 +80,7 @@ func TestDouble(t *testing.T) {
 	})
 }
 
-// TestWithout: what is left out is not there, and what never was cannot be.
+// TestWithout: functions that are left out are missing, and unknown functions cannot be left out.
 func TestWithout(t *testing.T) {
 	whole, less := Library(t), Library(t, "ibv_reg_dmabuf_mr", "_ibv_query_gid_table")
 	require.NotEqual(t, whole, less)
@@ -112,7 +112,7 @@ func TestFails(t *testing.T) {
 	require.Contains(t, string(out), "as it should")
 }
 
-// TestOver: a test runs over the double as its knobs have it.
+// TestOver: a test runs over the double with its knobs.
 func TestOver(t *testing.T) {
 	Over(t, Knobs{"MEMLOCK": "77"}, func(t *testing.T) {
 		require.Equal(t, "77", os.Getenv("VERBSTEST_MEMLOCK"))

@@ -1,4 +1,4 @@
-// Devices, events and what waits for them.
+// Devices, events, and waiting for events.
 #include "double.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@ void push(notes *n, void *of, int type, uint32_t *reported) {
 		last = &(*last)->next;
 	*x = (note){0, of, type, reported};
 	*last = x;
-	eventfd_write(n->fd, 1); // whoever polls for edges wants one for each
+	eventfd_write(n->fd, 1); // edge-triggered pollers need one for each
 }
 
 static void remove_note(notes *n, note **at) {
@@ -39,7 +39,7 @@ void forget(notes *n, void *of) {
 			at = &(*at)->next;
 }
 
-// take waits for an event, unless its descriptor does not block: then it gives -1.
+// take waits for an event. If the descriptor is non-blocking, it returns -1 instead of waiting.
 static int take(notes *n, note *out) {
 	for (;;) {
 		pthread_mutex_lock(&lock);
@@ -60,7 +60,7 @@ static int take(notes *n, note *out) {
 
 void raise_event(context *c, int type, void *of, uint32_t *reported) { push(&c->events, of, type, reported); }
 
-// wait_acked is the end of a destruction: it waits until all events that were taken are acknowledged.
+// wait_acked ends a destruction: it waits until all events that were taken are acknowledged.
 void wait_acked(const char *what, uint32_t *reported, uint32_t *acknowledged) {
 	struct timespec until;
 	clock_gettime(CLOCK_REALTIME, &until);
@@ -127,7 +127,7 @@ static int query_port(ubv_context *v, uint8_t port, ubv_port_attr *a, size_t n) 
 }
 
 int ibv_query_port(ubv_context *v, uint8_t port, ubv_port_attr *a) {
-	return query_port(v, port, a, offsetof(ubv_port_attr, flags)); // the structure was shorter when this was the only one
+	return query_port(v, port, a, offsetof(ubv_port_attr, flags)); // this older function knows a shorter structure
 }
 
 int ibv_query_pkey(ubv_context *v, uint8_t port, int index, uint16_t *key) {
@@ -216,7 +216,7 @@ int ibv_get_async_event(ubv_context *v, ubv_async_event *event) {
 		return -1;
 	event->type = n.type;
 	if (n.of)
-		event->element.qp = n.of; // which member it is makes no difference
+		event->element.qp = n.of; // all members of the union are pointers
 	else
 		event->element.port = 1;
 	return 0;

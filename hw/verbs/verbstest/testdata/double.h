@@ -1,17 +1,17 @@
-// A libibverbs for tests: NICs of one process, with reliable connected queue pairs between them, in memory. It is a fake. It
-// exists to reach what the kernel's soft-RoCE cannot produce (a call that fails, a port that goes down, an InfiniBand link, a
-// status of the test's choice, keys that come back) and to hold its user to rules that soft-RoCE lets pass. The tests of
-// hw/verbs that are about verbs and not about this file run on it and on the real library.
+// A libibverbs for tests: NICs of one process, with reliable connected queue pairs between them, in memory. It is a
+// fake. It produces what the kernel's soft-RoCE cannot (a call that fails, a port that goes down, an InfiniBand link, a
+// status of the test's choice, keys that come back), and it enforces rules that soft-RoCE does not. The tests of
+// hw/verbs run on both, unless they are about this file.
 //
-// What it does as NICs do: access rules of regions, keys, states and their attributes, capacities, order within a queue pair,
-// errors at both ends and what they flush, completion channels, asynchronous events. Where a NIC may do one thing or another
-// it does what a careless user does not expect: lkey and rkey differ, a completion that failed has no opcode, the end of a
-// message is written before its beginning, events come only for what completes after the request for them.
+// It does what NICs do: access rules of regions, keys, states and their attributes, capacities, order within a queue
+// pair, errors at both ends and what they flush, completion channels, asynchronous events. Where NICs may differ, it
+// does what a careless user does not expect: lkey and rkey differ, a failed completion has no opcode, the end of a
+// message is written before its beginning, and a completion raises an event only if it comes after the request for one.
 //
-// What it does not: time (retries are exceeded at once; only a peer in INIT, which is being connected, is waited for), packets
-// (a message has one PSN), other processes (nobody is there), pinning (what is unmapped after its registration takes writes
-// that nobody sees and reads as 0xdb, but a new mapping at the same address is hit). A misuse that verbs leave undefined
-// (a destroyed object, an event acknowledged twice or never) ends the process with a message.
+// It does not do: time (retries run out at once; it waits only for a peer in INIT, which is about to be connected),
+// packets (a message has one PSN), other processes (nobody is there), pinning (writes to memory that was unmapped after
+// its registration are lost, and reads return 0xdb, but a new mapping at the same address is hit). A misuse that verbs
+// leave undefined (use of a destroyed object, an event acknowledged twice or never) ends the process with a message.
 //
 // Knobs are environment variables, VERBSTEST_ and a name below, read when the library is loaded; verbstest_set sets one later.
 //   DEVICES=n                      NICs, "double0" and so on (1); at load only
@@ -52,15 +52,15 @@ enum {
 #undef CALL
 };
 
-// One lock guards everything; who blocks does so without it.
+// One lock guards everything. Callers that block release it meanwhile.
 extern pthread_mutex_t lock;
 
 __attribute__((noreturn)) void die(const char *format, ...);
 int enter(int call); // locks, counts the call, gives the errno to fail with
 void leave(int *unused);
 
-// LOCKED is for functions of which some answer is no failure, ENTER for those that return an errno, ENTER_MAKE for those
-// that return a pointer and set errno. All leave at the end of their scope.
+// LOCKED is for functions some of whose answers are no failure, ENTER for those that return an errno, ENTER_MAKE for
+// those that return a pointer and set errno. All unlock at the end of their scope.
 #define LOCKED(name) __attribute__((cleanup(leave), unused)) int refused = enter(CALL_##name)
 #define ENTER(name) \
 	LOCKED(name); \
@@ -77,10 +77,10 @@ typedef struct note { // an event that waits to be taken
 	struct note *next;
 	void *of;
 	int type;
-	uint32_t *reported; // counts those that were taken
+	uint32_t *reported; // counts the events that were taken
 } note;
 
-typedef struct { // readable as long as it holds something
+typedef struct { // its descriptor is readable while it holds something
 	int fd;
 	note *first;
 } notes;
@@ -93,7 +93,7 @@ typedef struct {
 	uint64_t guid;
 	uint16_t lid;
 	int down;
-	long work, down_after; // work requests so far; 0 is never
+	long work, down_after; // work requests so far; down_after 0: never goes down
 	uint32_t qps;          // made so far
 	uint64_t counters[COUNTERS];
 } device;
@@ -103,7 +103,7 @@ typedef struct context {
 	device *dev;
 	notes events;
 	int children, dead;
-	ubv_extension x; // ends with what the user has
+	ubv_extension x; // its last member is the context that the user has
 } context;
 
 typedef struct {
@@ -113,7 +113,7 @@ typedef struct {
 
 typedef struct {
 	ubv_mr v;
-	char *base; // of iova
+	char *base; // where iova is in this process
 	uint64_t iova;
 	unsigned access;
 	long pinned;
@@ -135,7 +135,7 @@ typedef struct { // a receive queue
 	} *ring;
 	ubv_sge *sges;
 	uint32_t max, max_sge;
-	uint64_t posted, taken, freed; // a place is free when its completion was polled
+	uint64_t posted, taken, freed; // a place is free once its completion was polled
 } receives;
 
 typedef struct {
@@ -150,8 +150,8 @@ typedef struct qp qp;
 typedef struct {
 	ubv_wc wc;
 	qp *of;
-	receives *queue; // of a receive
-	uint64_t upto;   // of a send: the places before it are free when this is polled
+	receives *queue; // for a receive
+	uint64_t upto;   // for a send: polling this frees all places before it
 } entry;
 
 typedef struct {
@@ -169,7 +169,7 @@ typedef struct {
 	int op, n, tried;
 	unsigned flags;
 	ubv_sge *sge;
-	char *data; // room for what is inline
+	char *data; // room for inline data
 } request;
 
 struct qp {
@@ -177,7 +177,7 @@ struct qp {
 	qp *next;
 	device *dev;
 	int state, all_signaled, stuck, dead;
-	ubv_qp_attr attr; // as far as it was set
+	ubv_qp_attr attr; // the attributes that were set so far
 	request *ring;
 	ubv_sge *sges;
 	char *data;
@@ -186,7 +186,7 @@ struct qp {
 	receives own, *r; // the queue pair's receives, or its SRQ's
 };
 
-// What a destroyed object was is kept, to tell who uses it.
+// Destroyed objects are kept, to detect their use.
 #define ALIVE(object, what) ((object)->dead ? die("%s: this " what " was destroyed", __func__) : (void)0)
 
 extern device devices[16];
@@ -206,14 +206,14 @@ extern struct counts { // work asked for so far; objects that live
 static inline context *of(ubv_context *c) { return (context *)((char *)c - offsetof(context, x.context)); }
 
 // knobs.c
-typedef struct { // what FAIL and STATUS hold
-	int what;   // a call, an operation
-	long n, at; // the number of the one to fail, 0 for all; how many there were
+typedef struct { // an item of FAIL or STATUS
+	int what;   // a call, or an operation
+	long n, at; // n: which one fails, 0 for all; at: how many there were
 	int result, vendor;
 } rule;
 enum { LATER = -1, NEVER = -2, OP_RECV = 7, OPS = 8, STATUSES = 22 };
 extern const char *const status_names[STATUSES];
-rule *told(int op); // what STATUS says of the next one of that kind
+rule *told(int op); // what STATUS says about the next one of this kind
 void bump(device *d, int counter, uint64_t n);
 void turn_port(device *d, int down);
 
@@ -234,7 +234,7 @@ void transfer(place *to, place *from, int n_from);
 uint64_t update(char *at, const request *r);
 
 // work.c
-extern int dirty; // something has changed for which queues may get on
+extern int dirty; // set if a change may let some queue proceed
 void settle(void);
 void to_error(qp *q, int event);
 void purge(cq *c, qp *q);

@@ -1,4 +1,4 @@
-// Knobs, what calls are told to fail, counts, the devices and their ports.
+// Knobs, the calls that are told to fail, counts, the devices and their ports.
 #include "double.h"
 #include <fcntl.h>
 #include <stdarg.h>
@@ -37,7 +37,7 @@ static const char *const op_names[OPS] = {
 	"WRITE", "WRITE_WITH_IMM", "SEND", "SEND_WITH_IMM", "READ", "CMP_SWAP", "FETCH_ADD", "RECV",
 };
 
-// ruled is the rule that applies to this one, the next of its kind.
+// ruled counts a call or operation, and returns the rule that applies to it, 0 if none does.
 static rule *ruled(rule *rules, int n, int what) {
 	rule *found = 0;
 	for (rule *r = rules; r < rules + n; r++)
@@ -75,9 +75,9 @@ void bump(device *d, int counter, uint64_t n) {
 	snprintf(path, sizeof path, "%s/%s/ports/1/%s", knob.sysfs, d->v.name, counter_files[counter]);
 	int fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
-		return; // a driver that does not count this
+		return; // this driver does not have the counter
 	int length = snprintf(text, sizeof text, "%llu\n", (unsigned long long)d->counters[counter]);
-	if (pwrite(fd, text, length, 0) != length) // numbers grow: nothing of the old one stays
+	if (pwrite(fd, text, length, 0) != length) // numbers only grow, so the new one covers the old
 		die("%s: cannot write", path);
 	close(fd);
 }
@@ -124,7 +124,7 @@ static int errno_of(const char *s) {
 	return n;
 }
 
-// set_rules reads what:n:result[:vendor],... of FAIL and of STATUS.
+// set_rules reads what:n:result[:vendor],..., the form of FAIL and STATUS.
 static int set_rules(const char *knob, char *value, rule *rules) {
 	int n = 0, fail = strcmp(knob, "FAIL") == 0;
 	for (char *rest = 0, *item = strtok_r(value, ",", &rest); item; item = strtok_r(0, ",", &rest)) {
@@ -169,7 +169,7 @@ static void set_ports(char *value) {
 
 static int loaded;
 
-// set is 0 if there is no such knob.
+// set returns 0 if there is no such knob.
 static int set(const char *name, const char *text) {
 	static const struct {
 		const char *name;
@@ -210,7 +210,7 @@ static int set(const char *name, const char *text) {
 	return 1;
 }
 
-// make_device gives the i-th its addresses. Its table of GIDs is that of its kind, with a hole.
+// make_device gives the i-th device its addresses, and a table of GIDs of its link's kind, with an empty row in it.
 static void make_device(int i) {
 	device *d = &devices[i];
 	ubv_device *v = &d->v;
@@ -221,7 +221,7 @@ static void make_device(int i) {
 	snprintf(v->ibdev_path, sizeof v->ibdev_path, "%s/double%d", *knob.sysfs ? knob.sysfs : "/sys/class/infiniband", i);
 	uint8_t link[16] = {0xfe, 0x80, [8] = 0x02, 0xd0, 0xb1, 0xff, 0xfe, 0, 0, 1 + i};
 	uint8_t ip[16] = {[10] = 0xff, 0xff, 192, 0, 2, 1 + i};
-	memcpy(&d->guid, link + 8, 8); // in network byte order, as it is kept
+	memcpy(&d->guid, link + 8, 8); // kept in network byte order
 	if (!knob.ethernet) {
 		d->lid = 1 + i;
 		d->gids[0] = (ubv_gid_entry){.index = 0, .port = 1, .type = UBV_GID_IB};
@@ -247,7 +247,7 @@ __attribute__((constructor)) static void load(void) {
 			continue;
 		snprintf(name, value - *e - 9, "%s", *e + 10);
 		if (!strcmp(name, "PORT"))
-			ports = value + 1; // once there are devices
+			ports = value + 1; // set only after the devices exist
 		else if (!set(name, value + 1))
 			die("there is no knob %s=%s", name, value + 1);
 	}
@@ -258,7 +258,7 @@ __attribute__((constructor)) static void load(void) {
 		set("PORT", ports);
 }
 
-// verbstest_set sets a knob in a running program. It is 0 if there is none of that name that can be set then.
+// verbstest_set sets a knob in a running program. It returns 0 if no knob of that name can be set then.
 EXPORT int verbstest_set(const char *name, const char *value) {
 	pthread_mutex_lock(&lock);
 	int ok = set(name, value);
@@ -266,9 +266,9 @@ EXPORT int verbstest_set(const char *name, const char *value) {
 	return ok;
 }
 
-// verbstest_count is how often a call was made ("reg_mr", "post_send"), how much work there was ("work", "inline", "signaled",
-// "receives"), or how many objects live ("mr", "pd", ...; "odp" of the regions, "pinned" in bytes). It is -1 if there is no such
-// thing.
+// verbstest_count returns how often a call was made ("reg_mr", "post_send"), how much work there was ("work", "inline",
+// "signaled", "receives"), or how many objects live ("mr", "pd", ...; "odp" for on-demand regions, "pinned" for bytes).
+// It returns -1 if it knows no such name.
 EXPORT long verbstest_count(const char *what) {
 	static const struct {
 		const char *name;

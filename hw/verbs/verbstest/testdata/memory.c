@@ -1,4 +1,4 @@
-// Protection domains, memory regions and what is done with their memory.
+// Protection domains, memory regions, and access to their memory.
 #include "double.h"
 #include <sched.h>
 #include <stdio.h>
@@ -11,17 +11,17 @@
 static struct {
 	mr *mr;
 	uint32_t tag, next_free;
-} *keys; // by a key's bits 8 to 30; 0 is none
+} *keys; // indexed by bits 8 to 30 of a key; 0 is not used
 static uint32_t n_keys = 1, free_key;
 
-static int sink; // open from the beginning: tests count descriptors
+static int sink; // open from the beginning, since tests count descriptors
 
 __attribute__((constructor)) static void open_sink(void) {
 	if ((sink = memfd_create("verbstest", MFD_CLOEXEC)) < 0)
 		die("no memory file");
 }
 
-// present reports whether all of it can be read: the kernel tries a byte of each page.
+// present reports whether all n bytes can be read: the kernel tries a byte of each page.
 static int present(const char *p, size_t n) {
 	const uintptr_t page = 4096;
 	struct iovec some[256];
@@ -35,7 +35,7 @@ static int present(const char *p, size_t n) {
 	return 1;
 }
 
-// writable reports whether all of it is mapped for writing.
+// writable reports whether all n bytes are mapped for writing.
 static int writable(const char *p, size_t n) {
 	FILE *maps = fopen("/proc/self/maps", "re");
 	if (!maps)
@@ -46,7 +46,7 @@ static int writable(const char *p, size_t n) {
 	int ok = 0;
 	while (!ok && fgets(line, sizeof line, maps)) {
 		if (sscanf(line, "%lx-%lx %4s", &from, &to, mode) != 3 || to <= at)
-			continue; // of another region, or the rest of a long line
+			continue; // another mapping, or the rest of a long line
 		if (from > at || mode[1] != 'w')
 			break;
 		at = to;
@@ -56,7 +56,8 @@ static int writable(const char *p, size_t n) {
 	return ok;
 }
 
-// reach is where a key leads, 0 if it leads nowhere or does not allow this.
+// reach returns the address that a key and an address lead to; 0 if there is none, or if the region does not allow the
+// access.
 char *reach(ubv_pd *pd, uint32_t key, int remote, uint64_t at, uint64_t n, unsigned access) {
 	uint32_t i = (key & 0x7fffffff) >> 8;
 	mr *m = i && i < n_keys ? keys[i].mr : 0;
@@ -77,16 +78,16 @@ int places(ubv_pd *pd, const ubv_sge *sge, int n, unsigned access, place *out) {
 	return 1;
 }
 
-// copy writes in order if IN_ORDER is on, else the end first.
+// copy writes in order if IN_ORDER is set, else the end first.
 static void copy(char *to, const char *from, size_t n) {
 	if (!present(to, n))
-		return; // unmapped since: a NIC writes to pages that nobody sees
+		return; // unmapped since registration: a NIC would write to pages that nobody sees
 	if (!present(from, n)) {
 		memset(to, 0xdb, n);
 	} else if (!knob.in_order) {
 		memcpy(to + n / 2, from + n / 2, n - n / 2);
 		if (n > 8)
-			sched_yield(); // so that who polls the last byte finds the first ones missing
+			sched_yield(); // so that a poller of the last byte finds the first ones missing
 		memcpy(to, from, n / 2);
 	} else if ((uintptr_t)to % 8 == 0 && n % 8 == 0) {
 		for (size_t i = 0; i < n; i += 8) {
@@ -114,7 +115,7 @@ void transfer(place *to, place *from, int n_from) {
 		}
 }
 
-// update is an atomic operation, and what was there.
+// update does an atomic operation and returns the old value.
 uint64_t update(char *at, const request *r) {
 	uint64_t old = r->compare;
 	if (!present(at, 8))
@@ -122,7 +123,7 @@ uint64_t update(char *at, const request *r) {
 	if (r->op == UBV_WR_FETCH_ADD)
 		return __atomic_fetch_add((uint64_t *)at, r->compare, __ATOMIC_SEQ_CST);
 	__atomic_compare_exchange_n((uint64_t *)at, &old, r->swap, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-	return old; // what was compared, where that was there
+	return old; // if they differ, the builtin has stored the old value here
 }
 
 ubv_pd *ibv_alloc_pd(ubv_context *v) {
@@ -146,7 +147,7 @@ int ibv_dealloc_pd(ubv_pd *v) {
 	return 0;
 }
 
-// new_mr is a region of n bytes at base, which peers and work requests call iova.
+// new_mr makes a region of n bytes at base. Peers and work requests name it by iova.
 static ubv_mr *new_mr(ubv_pd *v, void *base, size_t n, uint64_t iova, unsigned access, long pinned) {
 	uint32_t i = free_key;
 	if (i) {
@@ -154,7 +155,7 @@ static ubv_mr *new_mr(ubv_pd *v, void *base, size_t n, uint64_t iova, unsigned a
 	} else {
 		if (n_keys == 1 << 22)
 			NONE(ENOMEM);
-		if ((n_keys & (n_keys - 1)) == 0) // a power of 2 is full
+		if ((n_keys & (n_keys - 1)) == 0) // the array is full at a power of 2
 			keys = realloc(keys, 2 * n_keys * sizeof *keys);
 		memset(&keys[i = n_keys++], 0, sizeof *keys);
 	}
@@ -200,7 +201,7 @@ ubv_mr *ibv_reg_mr(ubv_pd *v, void *p, size_t n, int access) {
 	return reg(v, p, n, (uintptr_t)p, access);
 }
 
-// Flags that a device may ignore are refused by what does not know of them: ibv_reg_mr as older kernels are.
+// Flags that a device may ignore. Here ibv_reg_mr refuses them, as older kernels do.
 enum { OPTIONAL = 0x3ff << 20 };
 
 ubv_mr *ibv_reg_mr_iova2(ubv_pd *v, void *p, size_t n, uint64_t iova, unsigned access) {
@@ -230,7 +231,7 @@ ubv_mr *ibv_reg_dmabuf_mr(ubv_pd *v, uint64_t offset, size_t n, uint64_t iova, i
 	}
 	((mr *)m)->mapped = p;
 	((mr *)m)->mapped_length = all;
-	m->addr = 0; // it has none
+	m->addr = 0; // the memory has no address here
 	return m;
 }
 

@@ -11,7 +11,7 @@ static void make_receives(receives *r, uint32_t max, uint32_t max_sge) {
 		r->ring[i].sge = r->sges + (size_t)i * max_sge;
 }
 
-// round_up is how drivers give more than was asked for.
+// round_up gives more than was asked for, as drivers do.
 static uint32_t round_up(uint32_t n, uint32_t least) {
 	while (least < n)
 		least *= 2;
@@ -27,7 +27,7 @@ ubv_srq *ibv_create_srq(ubv_pd *v, ubv_srq_init_attr *a) {
 	s->v = (ubv_srq){.context = v->context, .srq_context = a->srq_context, .pd = v};
 	a->max_wr = round_up(a->max_wr, 2);
 	a->max_sge = a->max_sge ? a->max_sge : 1;
-	make_receives(&s->r, a->max_wr, a->max_sge); // the limit is not for here: ibv_create_srq(3)
+	make_receives(&s->r, a->max_wr, a->max_sge); // the limit is ignored here: ibv_create_srq(3)
 	((pd *)v)->children++;
 	of(v->context)->children++;
 	count.srq++;
@@ -75,11 +75,12 @@ ubv_qp *ibv_create_qp(ubv_pd *v, ubv_qp_init_attr *a) {
 	c->max_recv_wr = a->srq ? 0 : round_up(c->max_recv_wr, 1);
 	c->max_send_sge = c->max_send_sge ? c->max_send_sge : 1;
 	c->max_recv_sge = a->srq ? 0 : c->max_recv_sge ? c->max_recv_sge : 1;
-	uint32_t more = (c->max_inline_data + 32) & ~31; // as drivers do, who asks for none gets some, too
+	uint32_t more = (c->max_inline_data + 32) & ~31; // as with drivers, a caller that asks for none gets some, too
 	c->max_inline_data = more < knob.max_inline ? more : knob.max_inline;
 	qp *q = calloc(1, sizeof *q);
 	device *d = of(v->context)->dev;
-	// Each device counts its own, so that two may have the same number; processes do not.
+	// Each device counts its own queue pairs, so queue pairs of two devices may have the same number, but not those of
+	// two processes.
 	uint32_t number = (getpid() & 0x7f) << 16 | (++d->qps & 0xffff);
 	q->v = (ubv_qp){.context = v->context, .qp_context = a->qp_context, .pd = v, .send_cq = a->send_cq,
 		.recv_cq = a->recv_cq, .srq = a->srq, .handle = number, .qp_num = number, .qp_type = UBV_QPT_RC};
@@ -108,7 +109,7 @@ ubv_qp *ibv_create_qp(ubv_pd *v, ubv_qp_init_attr *a) {
 	return &q->v;
 }
 
-// address checks where a queue pair is to be connected to.
+// address checks the address of the peer to connect to.
 static int address(qp *q, const ubv_ah_attr *ah) {
 	if (ah->port_num != 1 || (knob.ethernet ? !ah->is_global : !ah->dlid) || (knob.grh && !ah->is_global))
 		return EINVAL;
@@ -118,7 +119,7 @@ static int address(qp *q, const ubv_ah_attr *ah) {
 }
 
 int ibv_modify_qp(ubv_qp *v, ubv_qp_attr *a, int mask) {
-	// What each way between states has to have, and what it may have, of the InfiniBand specification's section 11.2.5.3.
+	// The attributes that each transition must and may have: InfiniBand specification, section 11.2.5.3.
 	static const struct {
 		int from, to, has, may;
 	} ways[] = {
@@ -239,7 +240,7 @@ int ibv_destroy_qp(ubv_qp *v) {
 	of(v->context)->children--;
 	count.qp--;
 	dirty = 1;
-	settle(); // what waits for it
+	settle(); // for peers that wait for this transition
 	return 0;
 }
 

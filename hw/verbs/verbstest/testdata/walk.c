@@ -1,5 +1,5 @@
-// What the double has to do, rule by rule, in C: hw/verbs keeps most misuse from it. The argument names a part; the
-// knobs that it wants are set by the test that runs it.
+// What the double has to do, rule by rule, in C, since hw/verbs prevents most misuse of it. The argument names a part;
+// the test that runs it sets the knobs that the part needs.
 #define _GNU_SOURCE
 #include "../../abi.h"
 #include <arpa/inet.h>
@@ -38,7 +38,7 @@ static ubv_cq *cq[2];
 static ubv_comp_channel *channel[2];
 static ubv_qp *qp[2];
 static ubv_mr *mr[2];
-static ubv_srq *srq; // of the second, if its part wants it
+static ubv_srq *srq; // of the second end, if the part wants one
 static char *mem[2];
 static int rnr_retry = 7, entries = 64, ethernet;
 
@@ -131,7 +131,7 @@ static void close_pair(void) {
 		COUNT(all[i], 0);
 }
 
-// A work request of the first end on n bytes of both ends' memory.
+// wr makes a work request of the first end, on n bytes of both ends' memory.
 static ubv_sge sge[2];
 static ubv_send_wr wr(int op, uint32_t n) {
 	sge[0] = (ubv_sge){(uintptr_t)mem[0], n, mr[0]->lkey};
@@ -202,7 +202,7 @@ static void data(void) {
 	memset(mem[0], 0, N);
 	does(wr(UBV_WR_READ, 999), 0);
 	CHECK(wc.opcode == UBV_WC_READ && wc.byte_len == 999 && memcmp(mem[0], mem[1], 999) == 0 && mem[0][999] == 0);
-	// Two segments, an immediate, two places.
+	// Two segments, an immediate, two destinations.
 	ubv_send_wr w = wr(UBV_WR_SEND_WITH_IMM, 10);
 	sge[0] = (ubv_sge){(uintptr_t)mem[0], 10, mr[0]->lkey};
 	sge[1] = (ubv_sge){(uintptr_t)mem[0] + 100, 20, mr[0]->lkey};
@@ -235,7 +235,7 @@ static void data(void) {
 		does(w, 0);
 		CHECK(*here == 42 && *there == (hit ? 7u : 42u));
 	}
-	// What is inline is copied when it is posted, whatever its key, and counted; nothing is heard of what is not signaled.
+	// Inline data are copied when they are posted, whatever the key, and counted; unsignaled work raises no completion.
 	sge[0] = (ubv_sge){(uintptr_t)mem[0], 30, 0xbad};
 	w = wr(UBV_WR_WRITE, 30);
 	sge[0].lkey = 0xbad;
@@ -247,7 +247,7 @@ static void data(void) {
 	w = wr(UBV_WR_WRITE, 65);
 	w.send_flags |= UBV_SEND_INLINE;
 	CHECK(post(&w) == EINVAL);
-	// Nothing needs no key.
+	// Work without data needs no key.
 	w = wr(UBV_WR_WRITE, 0);
 	w.num_sge = 0;
 	w.wr.rdma.rkey = 0xbad;
@@ -318,20 +318,20 @@ static void refusals(void) {
 		fprintf(stderr, "case %zu\n", i);
 		refused_at_remote(w, all[i].status, all[i].event);
 	}
-	// The queue pair's own access.
+	// The access flags of the queue pair itself.
 	connect_pair();
 	CHECK(ibv_modify_qp(qp[1], &(ubv_qp_attr){.qp_access_flags = UBV_ACCESS_REMOTE_READ}, UBV_QP_ACCESS_FLAGS) == 0);
 	does(wr(UBV_WR_READ, 8), 0);
 	does(wr(UBV_WR_WRITE, 8), UBV_WC_REM_INV_REQ_ERR);
 	event(1, UBV_EVENT_QP_REQ_ERR);
-	// This side's memory.
+	// Memory of this end.
 	connect_pair();
 	ubv_mr *local = ibv_reg_mr(pd[0], mem[0], N, 0);
 	ubv_send_wr w = wr(UBV_WR_WRITE, 8);
 	sge[0].lkey = local->lkey;
 	does(w, 0);
 	w = wr(UBV_WR_READ, 8);
-	sge[0].lkey = local->lkey; // to be written
+	sge[0].lkey = local->lkey; // which the read would write
 	does(w, UBV_WC_LOC_PROT_ERR);
 	for (int i = 0; i < 3; i++) {
 		connect_pair();
@@ -343,7 +343,7 @@ static void refusals(void) {
 		does(w, UBV_WC_LOC_PROT_ERR);
 		CHECK(state(1) == UBV_QPS_RTS);
 	}
-	// Receives that are too small, or nowhere.
+	// Receives that are too small, or whose memory is not registered.
 	connect_pair();
 	CHECK(receive(1, 10) == 0);
 	does(wr(UBV_WR_SEND, 11), UBV_WC_REM_INV_REQ_ERR);
@@ -352,7 +352,7 @@ static void refusals(void) {
 	CHECK(receive(1, N + 10) == 0);
 	does(wr(UBV_WR_SEND, 11), UBV_WC_REM_OP_ERR);
 	completes(1, 1, UBV_WC_LOC_PROT_ERR);
-	// Too long for the port; reads that were not asked for.
+	// Longer than the port allows; reads that the peer was not told to expect.
 	connect_pair();
 	SET("MAX_MSG", "100");
 	does(wr(UBV_WR_WRITE, 101), UBV_WC_LOC_LEN_ERR);
@@ -383,9 +383,9 @@ static void regions(void) {
 	CHECK(ibv_dereg_mr(m) == 0);
 	int fd = memfd_create("short", 0);
 	CHECK(ftruncate(fd, N) == 0);
-	char *cut = mmap(0, 2 * N, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0); // whose second page faults
+	char *cut = mmap(0, 2 * N, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0); // its second page faults
 	FAILS(ibv_reg_mr(pd[0], cut, 2 * N, ALL), EFAULT);
-	// Keys come back, at once if they are to.
+	// Keys come back, at once if TAGS says so.
 	SET("TAGS", "2");
 	uint32_t key[5];
 	for (int i = 0; i < 5; i++) {
@@ -394,7 +394,7 @@ static void regions(void) {
 		CHECK(ibv_dereg_mr(m) == 0);
 	}
 	CHECK(key[0] != key[1] && key[0] == key[2] && key[1] == key[3] && key[0] == key[4]);
-	// Memory that may be locked.
+	// The limit of locked memory.
 	COUNT("pinned", 2 * N);
 	SET("MEMLOCK", "16384");
 	FAILS(ibv_reg_mr(pd[0], p + 1, 2 * N, ALL), ENOMEM); // three pages
@@ -402,7 +402,7 @@ static void regions(void) {
 	COUNT("pinned", 4 * N);
 	FAILS(ibv_reg_mr(pd[0], p, 1, ALL), ENOMEM);
 	CHECK(ibv_dereg_mr(m) == 0);
-	// Where paging is on demand, memory may come later, and is missed when it is used.
+	// With on-demand paging, memory may be mapped later; if it is missing, the access fails.
 	SET("ODP", "31");
 	CHECK(m = ibv_reg_mr(pd[1], hole + N, N, ALL | UBV_ACCESS_ON_DEMAND));
 	COUNT("odp", 1);
@@ -415,7 +415,7 @@ static void regions(void) {
 	CHECK(mmap(hole + N, N, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == hole + N);
 	does(w, 0);
 	CHECK(memcmp(hole + N, mem[0], 8) == 0 && ibv_dereg_mr(m) == 0);
-	// A dma-buf, with addresses of the caller's choice.
+	// A dma-buf, with an address of the caller's choice.
 	SET("DMABUF", "1");
 	CHECK(m = ibv_reg_dmabuf_mr(pd[1], 0, N, 0x10000, fd, ALL));
 	w.wr.rdma.remote_addr = 0x10000 + 8;
@@ -424,7 +424,7 @@ static void regions(void) {
 	CHECK(memcmp(cut + 8, mem[0], 8) == 0 && ibv_dereg_mr(m) == 0);
 	FAILS(ibv_reg_dmabuf_mr(pd[1], 0, 2 * N, 0, fd, ALL), EINVAL);
 	FAILS(ibv_reg_dmabuf_mr(pd[1], 0, N, 0, -1, ALL), EBADF);
-	// What is unmapped later stays pinned.
+	// Memory that is unmapped later stays pinned.
 	char *later = mmap(0, N, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(m = ibv_reg_mr(pd[1], later, N, ALL));
 	munmap(later, N);
@@ -480,7 +480,7 @@ static void states(void) {
 	CHECK(ibv_modify_qp(q, &b, TO_RTS) == EINVAL);
 	CHECK(dev[0]->ops.post_recv(q, &r, &bad_r) == 0);
 	CHECK(ibv_modify_qp(q, &(ubv_qp_attr){.qp_state = UBV_QPS_RESET}, UBV_QP_STATE) == 0);
-	nothing(); // RESET takes completions along
+	nothing(); // RESET removes its completions from the queue
 	CHECK(ibv_destroy_qp(q) == 0);
 	close_pair();
 }
@@ -490,7 +490,7 @@ static void capacity(void) {
 	ubv_send_wr w = wr(UBV_WR_WRITE, 8);
 	w.num_sge = 3;
 	CHECK(post(&w) == EINVAL);
-	// Places are free when a completion behind them was polled.
+	// Places are free once a later completion was polled.
 	w = wr(UBV_WR_WRITE, 8);
 	w.send_flags = 0;
 	for (int i = 0; i < 7; i++)
@@ -538,7 +538,7 @@ static void waits(void) {
 	CHECK(post(&w) == 0);
 	completes(0, w.wr_id, 0);
 	completes(1, 1, 0);
-	CHECK(post(&w) == 0 && post(&then) == 0); // waits for a receive, and holds up what is behind it
+	CHECK(post(&w) == 0 && post(&then) == 0); // waits for a receive, and holds up the work behind it
 	nothing();
 	CHECK(receive(2, 8) == 0);
 	completes(0, w.wr_id, 0);
@@ -550,7 +550,8 @@ static void waits(void) {
 	rnr_retry = 6;
 	connect_pair();
 	does(w, UBV_WC_RNR_RETRY_EXC_ERR);
-	// A peer that is being connected is waited for; one that is gone, or knows another packet number, is not.
+	// The double waits for a peer that is being connected, but not for one that is gone or expects another packet
+	// number.
 	for (int i = 0; i < 2; i++) {
 		CHECK(ibv_modify_qp(qp[i], &(ubv_qp_attr){.qp_state = UBV_QPS_RESET}, UBV_QP_STATE) == 0);
 		CHECK(to_init(qp[i]) == 0);
@@ -601,8 +602,8 @@ static void shared(void) {
 	CHECK(receive(9, 100) == 0);
 	CHECK(ibv_modify_qp(qp[1], &(ubv_qp_attr){.qp_state = UBV_QPS_ERR}, UBV_QP_STATE) == 0);
 	event(1, UBV_EVENT_QP_LAST_WQE_REACHED);
-	nothing(); // what is posted is not this queue pair's
-	// A completion that goes with its queue pair frees its place.
+	nothing(); // the posted receives are the shared queue's
+	// When a queue pair takes its completions along, their places are free.
 	connect_pair();
 	does(wr(UBV_WR_SEND, 8), 0);
 	for (int i = 0; i < 3; i++)
@@ -625,9 +626,9 @@ static void channels(void) {
 		CHECK(receive(i, 8) == 0);
 	ubv_send_wr w = wr(UBV_WR_SEND, 8);
 	does(w, 0);
-	CHECK(poll(&fd, 1, 0) == 0); // nobody has asked
+	CHECK(poll(&fd, 1, 0) == 0); // nobody has asked for an event
 	CHECK(dev[1]->ops.req_notify_cq(cq[1], 0) == 0);
-	CHECK(poll(&fd, 1, 0) == 0); // what has completed before does not count
+	CHECK(poll(&fd, 1, 0) == 0); // earlier completions do not count
 	does(w, 0);
 	does(w, 0);
 	CHECK(poll(&fd, 1, 0) == 1);
@@ -642,9 +643,9 @@ static void channels(void) {
 	fcntl(channel[1]->fd, F_SETFL, 0);
 	CHECK(ibv_get_cq_event(channel[1], &c, &user) == 0 && c == cq[1]);
 	ibv_ack_cq_events(cq[1], 2);
-	CHECK(dev[1]->ops.req_notify_cq(cq[1], 1) == 0); // failures are heard in any case
+	CHECK(dev[1]->ops.req_notify_cq(cq[1], 1) == 0); // failures raise an event in any case
 	CHECK(ibv_modify_qp(qp[1], &(ubv_qp_attr){.qp_state = UBV_QPS_ERR}, UBV_QP_STATE) == 0);
-	CHECK(poll(&fd, 1, 0) == 1); // not taken: it goes with its queue
+	CHECK(poll(&fd, 1, 0) == 1); // not taken: the event goes with its queue
 	close_pair();
 }
 
@@ -688,7 +689,7 @@ static void ports(void) {
 	event(0, UBV_EVENT_PORT_ACTIVE);
 	connect_pair();
 	does(wr(UBV_WR_WRITE, 8), 0);
-	SET("PORT", "double1=down"); // the peer's
+	SET("PORT", "double1=down"); // the peer's port
 	does(wr(UBV_WR_WRITE, 8), UBV_WC_RETRY_EXC_ERR);
 	event(1, UBV_EVENT_PORT_ERR);
 	close_pair();
@@ -726,7 +727,7 @@ static void told(void) {
 	close_pair();
 }
 
-// described is what is told of a device; the rest of the arguments is what it should be.
+// described checks what a device says about itself against the arguments.
 static void described(int argc, char **argv) {
 	open_pair(0);
 	ubv_port_attr p;

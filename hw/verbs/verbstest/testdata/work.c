@@ -1,9 +1,9 @@
-// Work requests, what they do at both ends, and completions.
+// Work requests, their effects at both ends, and completions.
 #include "double.h"
 #include <string.h>
 
 int dirty;
-static int waiting; // some queue
+static int waiting; // some queue waits
 qp *qps;
 
 static void complete(cq *c, entry e, int solicited) {
@@ -17,7 +17,7 @@ static void complete(cq *c, entry e, int solicited) {
 				to_error(q, UBV_EVENT_QP_FATAL);
 		return;
 	}
-	if (e.wc.status) { // the rest is not valid, and no user may look at it
+	if (e.wc.status) { // the other fields are not valid, and no user may read them
 		if (!e.wc.vendor_err)
 			e.wc.vendor_err = 0x80 | e.wc.status;
 		e.wc.opcode = e.wc.byte_len = e.wc.imm_data = e.wc.wc_flags = 0x5a5a5a5a;
@@ -53,7 +53,7 @@ static struct receive *next_receive(qp *q) {
 	return r->taken == r->posted ? 0 : &r->ring[r->taken % r->max];
 }
 
-// to_error breaks a queue pair: all that is posted is flushed, as is what will be. An event below 0 is none.
+// to_error breaks a queue pair: all posted work is flushed, and so is later work. event < 0 raises no event.
 void to_error(qp *q, int event) {
 	if (q->state == UBV_QPS_ERR)
 		return;
@@ -93,7 +93,7 @@ static int reachable(device *d, qp *q) {
 	return found && (knob.ethernet || d->lid == ah->dlid) && !d->down && !q->dev->down;
 }
 
-// find is the queue pair that q is connected to: it exists, its port is reached by q's address and it expects q.
+// find returns the queue pair that q is connected to: it exists, q's address reaches its port, and it expects q.
 static qp *find(qp *q) {
 	for (qp *p = qps; p; p = p->next)
 		if (p->v.qp_num == q->attr.dest_qp_num && reachable(p->dev, q)) {
@@ -106,8 +106,8 @@ static qp *find(qp *q) {
 	return 0;
 }
 
-// perform does a work request, as far as the rules of both ends let it. It gives the initiator's status, LATER or NEVER. A
-// peer that is to break is left in *broken, with its event.
+// perform does a work request as far as the rules of both ends allow it. It returns the initiator's status, LATER or
+// NEVER. If the peer must break, *broken is the peer and *event its event.
 static int perform(qp *q, request *s, int *vendor, qp **broken, int *event) {
 	place here[MAX_SGE], there[MAX_SGE];
 	uint64_t n = 0;
@@ -135,7 +135,7 @@ static int perform(qp *q, request *s, int *vendor, qp **broken, int *event) {
 
 	qp *p = find(q);
 	if (!p) {
-		if (knob.silent || !q->attr.timeout) // no time-out is for ever
+		if (knob.silent || !q->attr.timeout) // timeout 0 waits forever
 			return NEVER;
 		bump(q->dev, TIMEOUT, 1);
 		return UBV_WC_RETRY_EXC_ERR;
@@ -146,8 +146,8 @@ static int perform(qp *q, request *s, int *vendor, qp **broken, int *event) {
 	static const unsigned needs[] = {UBV_ACCESS_REMOTE_WRITE, UBV_ACCESS_REMOTE_WRITE, 0, 0, UBV_ACCESS_REMOTE_READ,
 		UBV_ACCESS_REMOTE_ATOMIC, UBV_ACCESS_REMOTE_ATOMIC};
 	unsigned access = needs[s->op];
-	// More reads than the responder keeps track of are an error only if they are under way together; the initiator's limit
-	// says that they might be.
+	// A responder fails only if more reads are under way together than it keeps track of. The initiator's limit says
+	// that this can happen.
 	if (access & ~p->attr.qp_access_flags || (reads && q->attr.max_rd_atomic > p->attr.max_dest_rd_atomic) ||
 		(atomic && (s->remote % 8 || !knob.atomics)))
 		return *broken = p, *event = UBV_EVENT_QP_REQ_ERR, UBV_WC_REM_INV_REQ_ERR;
@@ -170,7 +170,7 @@ static int perform(qp *q, request *s, int *vendor, qp **broken, int *event) {
 		p->r->taken++;
 		srq *shared = (srq *)p->v.srq;
 		if (shared && p->r->posted - p->r->taken < shared->limit) {
-			shared->limit = 0; // until it is set again
+			shared->limit = 0; // until the user sets a limit again
 			raise_event(of(p->v.context), UBV_EVENT_SRQ_LIMIT_REACHED, shared, &shared->reported);
 		}
 		int result = UBV_WC_REM_OP_ERR;
@@ -224,7 +224,7 @@ static int perform(qp *q, request *s, int *vendor, qp **broken, int *event) {
 	return UBV_WC_SUCCESS;
 }
 
-// advance does what is posted, in order, until something has to wait.
+// advance does posted work in order, until it has to wait.
 static void advance(qp *q) {
 	while (q->state == UBV_QPS_RTS && !q->stuck && q->done < q->posted) {
 		uint64_t at = q->done;
@@ -239,7 +239,7 @@ static void advance(qp *q) {
 			q->stuck = 1;
 			return;
 		}
-		if (q->done == at) { // an overrun of the peer's completion queue, which may be q's, has not flushed it
+		if (q->done == at) { // false if the peer's completion queue overran and that flushed this work: the queue may be q's own
 			complete_send(q, status, vendor);
 			if (status)
 				to_error(q, -1);
@@ -249,7 +249,7 @@ static void advance(qp *q) {
 	}
 }
 
-// settle lets all queues get on for which something may have changed.
+// settle lets all queues proceed that may be able to.
 void settle(void) {
 	while (dirty) {
 		dirty = waiting = 0;
@@ -374,8 +374,8 @@ int req_notify_cq(ubv_cq *v, int solicited) {
 	ENTER(req_notify_cq);
 	ALIVE(c, "completion queue");
 	if (!c->v.channel)
-		return 0; // nobody will hear of it
-	if (c->armed != ARMED) // a request for all outlives one for fewer
+		return 0; // nobody would hear of it
+	if (c->armed != ARMED) // a request for any completion is not narrowed by one for solicited ones
 		c->armed = solicited ? ARMED_SOLICITED : ARMED;
 	return 0;
 }
