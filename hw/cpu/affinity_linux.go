@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Affinity is the processors that the calling thread may run on, in order; on systems that do not say, the processors
-// from 0 to runtime.NumCPU()-1.
+// Affinity returns the processors that the calling thread may run on, in order. If the system does not say, it returns
+// processors 0 to runtime.NumCPU()-1.
 func Affinity() (set []int) {
 	var mask unix.CPUSet
 	if unix.SchedGetaffinity(0, &mask) == nil {
@@ -19,7 +19,7 @@ func Affinity() (set []int) {
 		}
 		return set
 	}
-	for c := range runtime.NumCPU() { // more processors than a CPUSet holds
+	for c := range runtime.NumCPU() { // there are more processors than a CPUSet holds
 		set = append(set, c)
 	}
 	return set

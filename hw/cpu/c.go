@@ -24,8 +24,8 @@ import (
 
 func bestLevel() level { return level(C.ubc_best()) }
 
-// ptr types a pointer as one to bytes: cgo would search the whole object behind an unsafe.Pointer for Go pointers, and
-// panic if the elements share it with some, which the kernels never touch.
+// ptr returns a pointer to bytes, for cgo's pointer check: behind an unsafe.Pointer, it would search the whole object
+// for Go pointers, and panic if the object has some beside the elements. The kernels touch elements only.
 func ptr(p unsafe.Pointer, at int) *C.uint8_t { return (*C.uint8_t)(unsafe.Add(p, at)) }
 
 func flag(b bool) C.int {
@@ -39,8 +39,8 @@ func reducePiece(t dtype.Type, op Op, dst, a, b unsafe.Pointer, n int, stream bo
 	C.ubc_reduce2(C.int(current), C.int(t), C.int(op), C.long(n), flag(stream), ptr(dst, 0), ptr(a, 0), ptr(b, 0))
 }
 
-// reduceMultiPiece reduces at most maxSources sources, on top of the accumulators in unless it is nil, into the
-// accumulators out or, when it is nil, into at most maxDests destinations.
+// reduceMultiPiece reduces up to maxSources sources. It starts from the accumulators in, unless in is nil. The result
+// goes to the accumulators out or, if out is nil, to up to maxDests destinations.
 func reduceMultiPiece(p piece, in, out unsafe.Pointer, srcs, dsts []unsafe.Pointer) {
 	var s [maxSources]*C.uint8_t
 	var d [maxDests]*C.uint8_t

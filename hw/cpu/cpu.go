@@ -1,17 +1,17 @@
-// Package cpu reduces, scales and copies host memory with the widest instructions that the machine has, waits between
-// two looks at a word (package spin), and says which processors and caches the process may use.
+// Package cpu reduces, scales and copies host memory with the widest instructions that the machine has. It also says
+// which processors and caches the process may use. Package spin has what a wait loop needs between two looks at a word.
 //
-// Everything here is local and never blocks, and what touches elements never allocates. The memory is the caller's, on
-// the Go heap or off it; it must stay valid and, but for concurrent readers of the sources, untouched by others during
-// the call. Pointers must be aligned to the element, and an operand must not overlap a destination unless it is exactly
-// it, but in Move. Types and operations must be valid and counts not negative; otherwise the functions do nothing.
+// Everything here is local and never blocks. Functions on elements never allocate. The memory is the caller's, on or
+// off the Go heap. It must stay valid during the call, and others may only read the sources meanwhile. Pointers must be
+// aligned to the element. An operand must be exactly a destination, or not overlap it; Move alone takes any overlap.
+// With an invalid type or operation, or a negative count, the functions do nothing.
 //
-// Long calls come back to Go every 64 KiB, so that they never hold up the garbage collector.
+// Long calls return to Go every 64 KiB, so they never hold up the garbage collector.
 //
-// Results do not depend on the level of instructions, bit for bit, but for the sign and payload of a NaN: integers
-// wrap; floats are combined in the order given, half types in float32 with one rounding (to nearest even) at the end;
-// Min and Max are those of Go: a NaN operand gives NaN, and -0 is less than +0. Of bools Max is or and Min is and: bytes
-// other than 0 count as 1, results are 0 or 1, and there are no other operations.
+// Results are the same bit for bit at every level of instructions, except for the sign and payload of a NaN. Integers
+// wrap. Floats are combined in the order given; half types are computed in float32 and rounded once, to nearest even,
+// at the end. Min and Max are those of Go: a NaN operand gives NaN, and -0 is less than +0. Bools have only Max, which
+// is or, and Min, which is and: bytes other than 0 count as 1, and results are 0 or 1.
 package cpu
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 )
 
-// Op is how two elements become one. An average is Sum with a division at the end.
+// Op combines two elements into one. An average is Sum with a division at the end.
 type Op uint8
 
 // The operations.
@@ -42,18 +42,18 @@ func (o Op) String() string {
 }
 
 const (
-	pieceBytes = 64 << 10 // between two returns to Go
-	maxSources = 16       // pointers that one call of a kernel takes
+	pieceBytes = 64 << 10 // bytes between two returns to Go
+	maxSources = 16       // how many pointers one call of a kernel takes
 	maxDests   = 8
 )
 
-// Below these numbers of elements plain Go is done before a call into C has begun; half types take it longer.
+// Below these numbers of elements, plain Go finishes before a call into C has begun. For half types it is slower.
 const (
 	tinyElements = 96
 	tinyHalves   = 4
 )
 
-// tiny reports whether n elements from each source are better left to Go, as everything is when there are no kernels.
+// tiny reports whether Go should reduce n elements from each source: there are few, or there are no kernels.
 func tiny(t dtype.Type, n, sources int) bool {
 	if sources > 2 {
 		n *= sources - 1
@@ -69,8 +69,8 @@ func reducible(t dtype.Type, op Op) bool {
 	return t.Valid() && op <= Max && (t != dtype.Bool || op >= Min)
 }
 
-// Reduce sets dst[i] = a[i] op b[i] for n elements. dst may be a, b or both. With stream the result goes past the
-// caches, which pays when dst is larger than they are; it is visible to other processors when Reduce returns.
+// Reduce sets dst[i] = a[i] op b[i] for n elements. dst may be a, b or both. With stream the stores bypass the caches,
+// which pays if dst is larger than the caches. The result is visible to other processors when Reduce returns.
 func Reduce(t dtype.Type, op Op, dst, a, b unsafe.Pointer, n int, stream bool) {
 	if n <= 0 || !reducible(t, op) {
 		return
@@ -91,16 +91,16 @@ func Reduce(t dtype.Type, op Op, dst, a, b unsafe.Pointer, n int, stream bool) {
 	}
 }
 
-// ReduceN sets dst[i] = ((srcs[0][i] op srcs[1][i]) op srcs[2][i]) ... for n elements, in one pass over memory, and
-// divides the result by div if div is larger than 1: floats exactly (half types before their one rounding), integers
+// ReduceN sets dst[i] = ((srcs[0][i] op srcs[1][i]) op srcs[2][i]) ... for n elements, in one pass over memory. If div
+// is larger than 1 it divides the result by div: floats exactly (half types before their one rounding), integers
 // truncating toward zero, bools not at all. dst may be one of the sources. stream is as in Reduce.
 func ReduceN(t dtype.Type, op Op, dst unsafe.Pointer, srcs []unsafe.Pointer, n, div int, stream bool) {
 	dsts := [1]unsafe.Pointer{dst}
 	ReduceMulti(t, op, dsts[:], srcs, n, div, stream)
 }
 
-// ReduceMulti is ReduceN with the same result, to the bit, stored to every destination. Each destination may be one
-// of the sources, but not another destination.
+// ReduceMulti is ReduceN with the same result stored to every destination, bit for bit. Each destination may be one of
+// the sources, but not another destination.
 func ReduceMulti(t dtype.Type, op Op, dsts, srcs []unsafe.Pointer, n, div int, stream bool) {
 	if n <= 0 || !reducible(t, op) || len(srcs) == 0 || len(dsts) == 0 {
 		return
@@ -124,7 +124,7 @@ func ReduceMulti(t dtype.Type, op Op, dsts, srcs []unsafe.Pointer, n, div int, s
 	}
 }
 
-// piece is what one call of a kernel is told beside the operands: at is its place in them, in bytes.
+// piece is the work of one kernel call, without its operands; at is where the piece begins in them, in bytes.
 type piece struct {
 	t          dtype.Type
 	op         Op
@@ -135,8 +135,8 @@ type piece struct {
 // accumulators are aligned for every type.
 type accumulators [2 << 10]uint64
 
-// reduceMany does in rounds what is too much for the arguments of one call. The accumulators, float32 for half types,
-// wait on this stack between rounds, so that half types are rounded once here too.
+// reduceMany handles more operands than one call of a kernel takes, in several calls for each block. The accumulators,
+// float32 for half types, stay on its stack between the calls, so half types are rounded only once here too.
 func reduceMany(t dtype.Type, op Op, dsts, srcs []unsafe.Pointer, n, div int, stream bool) {
 	var acc accumulators
 	size := t.Size()
@@ -158,7 +158,7 @@ func reduceMany(t dtype.Type, op Op, dsts, srcs []unsafe.Pointer, n, div int, st
 }
 
 // Accumulate sets dst[i] = (sum[i] * scale + x[i]) / div for n elements of a half type, computed in float32 and rounded
-// once: a sum that is carried as a fraction of itself cannot overflow before it is divided. Other types are left alone.
+// once. It serves sums that are carried already divided, so that they do not overflow. For other types it does nothing.
 // dst may be sum or x.
 func Accumulate(t dtype.Type, dst, sum, x unsafe.Pointer, n, scale, div int) {
 	if n <= 0 || t != dtype.Float16 && t != dtype.BFloat16 {
@@ -180,8 +180,8 @@ func Accumulate(t dtype.Type, dst, sum, x unsafe.Pointer, n, scale, div int) {
 }
 
 // Weigh sets dst[i] = (sum[i] * a + x[i] * b) / (a + b) for n elements of a half type, computed in float32 and rounded
-// once: an average of a ranks is carried on to b more. Other types are left alone. dst may be sum or x. It is quick where
-// b divides a.
+// once: it merges the averages of a ranks and of b ranks. For other types it does nothing. dst may be sum or x. It is
+// fast if b divides a.
 func Weigh(t dtype.Type, dst, sum, x unsafe.Pointer, n, a, b int) {
 	switch {
 	case n <= 0 || t != dtype.Float16 && t != dtype.BFloat16:
@@ -194,7 +194,7 @@ func Weigh(t dtype.Type, dst, sum, x unsafe.Pointer, n, a, b int) {
 	}
 }
 
-// Scale sets dst[i] = src[i] * factor for n elements: floats multiply by factor in their own type (half types in
+// Scale sets dst[i] = src[i] * factor for n elements. Floats multiply by factor in their own type (half types in
 // float32), integers by factor's integer part, wrapping; bools are left alone. dst may be src.
 func Scale(t dtype.Type, dst, src unsafe.Pointer, n int, factor float64) {
 	if n <= 0 || !t.Valid() || t == dtype.Bool {
@@ -212,11 +212,11 @@ func Scale(t dtype.Type, dst, src unsafe.Pointer, n int, factor float64) {
 	}
 }
 
-// Copy copies bytes from src to dst, which are the same or do not overlap. stream is as in Reduce.
+// Copy copies bytes from src to dst. They are the same memory or do not overlap. stream is as in Reduce.
 func Copy(dst, src unsafe.Pointer, bytes int, stream bool) {
 	for i := 0; i < bytes; i += pieceBytes {
 		d, s, n := unsafe.Add(dst, i), unsafe.Add(src, i), min(pieceBytes, bytes-i)
-		// A last piece that is not whole is not worth the call.
+		// Streaming a last piece that is not whole is not worth the call.
 		if stream && current != levelGo && n == pieceBytes {
 			streamPiece(d, s, n)
 		} else {
@@ -225,21 +225,21 @@ func Copy(dst, src unsafe.Pointer, bytes int, stream bool) {
 	}
 }
 
-// Move is Copy, not streamed, for memory that may overlap.
+// Move is Copy without streaming, for memory that may overlap.
 func Move(dst, src unsafe.Pointer, bytes int) {
 	if on := uintptr(dst) - uintptr(src); on == 0 || on >= uintptr(bytes) {
 		Copy(dst, src, bytes, false)
 		return
 	}
-	for bytes > 0 { // dst begins within src: from the end
+	for bytes > 0 { // dst begins within src: copy from the end
 		n := min(pieceBytes, bytes)
 		bytes -= n
 		copyPiece(unsafe.Add(dst, bytes), unsafe.Add(src, bytes), n)
 	}
 }
 
-// copyPiece is a call that the runtime can stop at, unlike the assembly inside: a function that calls another one
-// checks its stack first.
+// copyPiece is a point at which the runtime can stop the goroutine, unlike the assembly inside it: a function that
+// calls another one checks its stack first.
 //
 //go:noinline
 func copyPiece(dst, src unsafe.Pointer, n int) {

@@ -17,7 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestSixteenBitsExhaustive combines every 16-bit value with every special one and some random ones.
+// TestSixteenBitsExhaustive combines every 16-bit value with every special value and some random ones.
 func TestSixteenBitsExhaustive(t *testing.T) {
 	r := testkit.Random(t)
 	const n = 1 << 16
@@ -58,7 +58,7 @@ func TestSixteenBitsExhaustive(t *testing.T) {
 	}
 }
 
-// TestAccumulate adds to sums that are carried as fractions, in all lengths around the blocks, in place and not.
+// TestAccumulate adds to sums that are carried divided, in all lengths around the blocks, in place and not.
 func TestAccumulate(t *testing.T) {
 	r := testkit.Random(t)
 	for _, ty := range []dtype.Type{dtype.Float16, dtype.BFloat16} {
@@ -102,7 +102,7 @@ func TestAccumulate(t *testing.T) {
 	require.Equal(t, []byte{1, 2, 3, 4}, got, "a type that is not for it")
 }
 
-// eachLevelQuietly is eachLevel without a subtest each, for many small cases.
+// eachLevelQuietly is eachLevel without subtests, for many small cases.
 func eachLevelQuietly(f func(l level)) {
 	was := current
 	defer func() { current = was }()
@@ -150,7 +150,7 @@ func TestReduce(t *testing.T) {
 						stream := r.IntN(2) == 0
 						Reduce(ty, op, at(d), at(a), at(b), n, stream)
 						same(t, ty, w, d, op, n, l, mode, stream)
-						if l != levelGo && n > 0 { // sizes that Reduce leaves to Go
+						if l != levelGo && n > 0 { // sizes that Reduce would leave to Go
 							if copy(a, srcs[0]); mode != "all one" {
 								copy(b, srcs[1])
 							}
@@ -178,7 +178,7 @@ func TestReduceMulti(t *testing.T) {
 				ops := opsOf(ty)
 				op, div, nd := ops[r.IntN(len(ops))], divs[r.IntN(len(divs))], 1+r.IntN(10)
 				if ty == dtype.Float32 && n < 16 {
-					op, div = Sum, 0 // has code of its own
+					op, div = Sum, 0 // Sum of few float32 has code of its own
 				}
 				var srcs, kept [][]byte
 				for range ns {
@@ -205,7 +205,7 @@ func TestReduceMulti(t *testing.T) {
 					for i := range srcs {
 						copy(srcs[i], kept[i])
 					}
-					if l != levelGo && ns <= maxSources { // sizes that ReduceMulti leaves to Go
+					if l != levelGo && ns <= maxSources { // sizes that ReduceMulti would leave to Go
 						d := elements(r, ty, n)
 						p := piece{t: ty, op: op, n: n, div: div, stream: stream}
 						if ty == dtype.Bool {
@@ -220,7 +220,7 @@ func TestReduceMulti(t *testing.T) {
 	}
 }
 
-// TestHalfRoundsOnce sums what would be lost if every step rounded to the half type.
+// TestHalfRoundsOnce sums values that would be lost if every step rounded to the half type.
 func TestHalfRoundsOnce(t *testing.T) {
 	eachLevel(t, func(t *testing.T) {
 		for _, n := range []int{3, 5000} {
@@ -245,14 +245,14 @@ func TestScale(t *testing.T) {
 	r := testkit.Random(t)
 	for _, ty := range dtype.All() {
 		if ty == dtype.Bool {
-			continue // has no products: TestBadArgumentsDoNothing
+			continue // bools have no products: TestBadArgumentsDoNothing
 		}
 		for _, n := range lengths() {
 			for _, factor := range []float64{0, 1, -3.75, 0.1, 1e10, -1e300, math.Inf(1), math.NaN()} {
 				src := elements(r, ty, n)
 				k := elements(r, ty, 1)
 				switch whole := math.Trunc(factor); {
-				case ty == dtype.Float16: // the factor is a float32 there: compare by hand below
+				case ty == dtype.Float16: // computed in float32: compared below
 				case ty == dtype.BFloat16:
 				case ty == dtype.Float32:
 					store(ty, k, 0, uint64(math.Float32bits(float32(factor))))
@@ -330,7 +330,7 @@ func TestBadArgumentsDoNothing(t *testing.T) {
 	require.Equal(t, "invalid", (Max + 1).String())
 }
 
-// TestMemoryBesidePointers reduces elements that share their object with Go pointers, which cgo's own check refuses.
+// TestMemoryBesidePointers reduces elements of an object that also holds Go pointers, which cgo's own check refuses.
 func TestMemoryBesidePointers(t *testing.T) {
 	type mixed struct {
 		name *string
@@ -383,9 +383,9 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestTheCollectorIsNotHeldUp stops the world again and again while another goroutine does nothing but long calls: a
-// copy that could not be stopped inside would make the median as long as a call. Both are processor time of this
-// process, so that what else the machine does decides nothing.
+// TestTheCollectorIsNotHeldUp stops the world again and again while another goroutine makes only long calls. If a copy
+// could not be stopped inside, the median stop would take as long as a call. Both are measured in processor time of
+// this process, so the machine's other work has no influence.
 func TestTheCollectorIsNotHeldUp(t *testing.T) {
 	if runtime.GOMAXPROCS(0) < 2 {
 		t.Skip("needs two processors")
@@ -395,7 +395,7 @@ func TestTheCollectorIsNotHeldUp(t *testing.T) {
 		n = 32 << 20
 	}
 	a, b := make([]byte, n), make([]byte, n)
-	for i := 0; i < n; i += 4096 { // or they share one page of zeroes
+	for i := 0; i < n; i += 4096 { // else they share one page of zeroes
 		a[i], b[i] = 1, 1
 	}
 	for _, c := range []struct {

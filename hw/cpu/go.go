@@ -7,8 +7,8 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 )
 
-// The reductions in plain Go: for what is too small for a call into C, for builds without C or with the race
-// detector, and as what the kernels are tested against. The runtime can stop these loops anywhere.
+// The reductions in plain Go. They serve operands too small for a call into C, and builds without C or with the race
+// detector; and the kernels are tested against them. The runtime can stop these loops anywhere.
 
 type number interface {
 	int8 | uint8 | int16 | uint16 | int32 | uint32 | int64 | uint64 | float32 | float64
@@ -21,7 +21,7 @@ type half interface {
 
 const block = 64 // accumulators on the stack
 
-// view is the n elements from the i-th on behind p.
+// view returns the n elements behind p that begin with the i-th.
 func view[T any](p unsafe.Pointer, i, n int) []T {
 	var z T
 	return unsafe.Slice((*T)(unsafe.Add(p, i*int(unsafe.Sizeof(z)))), n)
@@ -55,8 +55,8 @@ func reduceGo(t dtype.Type, op Op, dst, a, b unsafe.Pointer, n int) {
 	}
 }
 
-// addFloat32 and sumFloat32 are the commonest reduction at its smallest sizes, where calls and blocks cost more than
-// the sums.
+// addFloat32 and sumFloat32 do the commonest reduction at its smallest sizes, where the calls and blocks of the general
+// code cost more than the sums.
 func addFloat32(dst, a, b unsafe.Pointer, n int) {
 	d, x, y := unsafe.Slice((*float32)(dst), n), unsafe.Slice((*float32)(a), n), unsafe.Slice((*float32)(b), n)
 	for i := range d {
@@ -112,7 +112,7 @@ func reduceMultiGo(t dtype.Type, op Op, dsts, srcs []unsafe.Pointer, n, div int)
 	}
 }
 
-// reduceBools has what the bytes come to, in which 0 is least, as 0 or 1.
+// reduceBools reduces the bytes as numbers, of which 0 is the least, and makes the results 0 or 1.
 func reduceBools(op Op, dsts, srcs []unsafe.Pointer, n int) {
 	reduceNumbers[uint8](op, dsts[:1], srcs, n, 0)
 	d := view[uint8](dsts[0], 0, n)
@@ -186,7 +186,7 @@ func apply[T number](op Op, d, a, b []T) {
 	}
 }
 
-// divide divides integers as int64 or uint64, since div may be more than their own type holds.
+// divide divides integers as int64 or uint64, since div may exceed the range of their type.
 func divide[T number](d []T, div int) {
 	if div <= 1 {
 		return
@@ -212,7 +212,7 @@ func divide[T number](d []T, div int) {
 
 func scaleGo(t dtype.Type, dst, src unsafe.Pointer, n int, factor float64) {
 	k := integerFactor(factor)
-	switch t { // a product's low bits are those of the unsigned type
+	switch t { // the low bits of a product are those of the unsigned product
 	case dtype.Int8, dtype.Uint8:
 		scaleNumbers(dst, src, n, uint8(k))
 	case dtype.Int16, dtype.Uint16:
@@ -270,8 +270,8 @@ func weighHalves[T half](dst, sum, x unsafe.Pointer, n int, a, b float32, round 
 	}
 }
 
-// integerFactor is the integer part of f modulo 2^64: a negative one is its two's complement. What no 64-bit integer
-// holds counts as 0, since processors differ there.
+// integerFactor returns the integer part of f modulo 2^64; a negative one as two's complement. Values that no 64-bit
+// integer holds count as 0, since processors differ there.
 func integerFactor(f float64) uint64 {
 	switch f = math.Trunc(f); {
 	case f >= 0 && f < 1<<64:

@@ -1,10 +1,11 @@
 //go:build cgo && !race
 
-// The reductions in C, one set of kernels per level of instructions, chosen by the caller. They are bit for bit what
-// go.go computes (but for the payload of a NaN), so nothing here may reassociate or contract.
+// The reductions in C, one set of kernels for each level of instructions; the caller chooses the level. Results equal
+// those of go.go bit for bit (except for the payload of a NaN), so nothing here may reassociate or contract.
 
 #if defined(__GNUC__) && !defined(__clang__)
-// Comparisons of NaNs raise no exception that anyone looks at, and without this the compiler would not vectorize them.
+// Comparisons with NaN may raise floating-point exceptions, which nobody checks. Without this the compiler would not
+// vectorize them.
 #pragma GCC optimize("O3", "no-trapping-math", "no-math-errno")
 #define INDEPENDENT _Pragma("GCC ivdep")
 #else
@@ -23,7 +24,7 @@
 #endif
 
 enum { INT8 = 1, FLOAT16 = 9, BFLOAT16, FLOAT32, FLOAT64, BOOL, TYPES }; // as in package dtype
-enum { BLOCK = 4096, STREAM_BLOCK = 1024 }; // bytes of accumulators, which stay in the first-level cache
+enum { BLOCK = 4096, STREAM_BLOCK = 1024 }; // bytes of accumulators, which fit in the first-level cache
 
 static const size_t sizes[TYPES] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1};
 
@@ -42,7 +43,7 @@ static inline float float32(uint32_t u) { float f; memcpy(&f, &u, 4); return f; 
 static inline uint64_t bits64(double f) { uint64_t u; memcpy(&u, &f, 8); return u; }
 static inline double float64(uint64_t u) { double f; memcpy(&f, &u, 8); return f; }
 
-// As Go's min and max: a NaN wins, and -0 is less than +0 (equal operands differ in the sign of a zero at most).
+// As Go's min and max: a NaN wins, and -0 is less than +0 (equal operands differ at most in the sign of a zero).
 #define MINMAX(s, T, U, bits, value)                          \
 	static inline T min_##s(T x, T y) {                       \
 		T r = x < y ? x : y;                                  \
@@ -66,7 +67,7 @@ static inline uint16_t bf16_of_float(float f) {
 
 static inline float float_of_f16(uint16_t h) {
 	uint32_t u = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
-	uint32_t small = bits32(float32(u + 0x38800000) - 0x1p-14f); // zero and subnormals, exact
+	uint32_t small = bits32(float32(u + 0x38800000) - 0x1p-14f); // zero and subnormals; exact
 	uint32_t r = u < 0x00800000 ? small : u + 0x38000000;
 	r = u >= 0x0f800000 ? u | 0x7f800000 : r;
 	return float32(r | sign);
@@ -91,7 +92,7 @@ static inline uint16_t f16_of_float(float f) {
 
 #if defined(__x86_64__)
 
-// bf16_of_float for a register.
+// bf16_of_float for 8 values in a register.
 __attribute__((target("avx2"))) static inline __m128i narrow8(__m256 f) {
 	__m256i b = _mm256_castps_si256(f), r = _mm256_srli_epi32(b, 16);
 	__m256i quiet = _mm256_or_si256(r, _mm256_set1_epi32(0x40));
@@ -140,7 +141,7 @@ static const struct level *const levels[UBC_LEVELS] = {&level_portable, 0, &leve
 int ubc_best(void) {
 	unsigned a, b, c = 0, d;
 	__get_cpuid(1, &a, &b, &c, &d);
-	if (!__builtin_cpu_supports("avx2") || !(c & bit_F16C)) // avx2 implies that the system saves the registers
+	if (!__builtin_cpu_supports("avx2") || !(c & bit_F16C)) // avx2 implies that the operating system saves the registers
 		return UBC_PORTABLE;
 	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
 		__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
@@ -161,7 +162,7 @@ static void fence(void) { _mm_sfence(); }
 
 static const struct level *const levels[UBC_LEVELS] = {&level_portable, &level_neon, 0, 0};
 
-int ubc_best(void) { return UBC_NEON; } // every arm64 has it
+int ubc_best(void) { return UBC_NEON; } // every arm64 has NEON
 
 static void fence(void) {}
 
@@ -181,18 +182,18 @@ static void reduce(const struct level *l, int type, int op, size_t n, long div, 
 	uint8_t *out, int ns, const uint8_t *const *s, int nd, uint8_t *const *d) {
 	const size_t size = sizes[type];
 	const int half = type == FLOAT16 || type == BFLOAT16;
-	const int wide = half ? FLOAT32 : type; // the accumulators' type
+	const int wide = half ? FLOAT32 : type; // the type of the accumulators
 	const size_t wsize = sizes[wide];
 	binary_fn *f = l->binary[wide][op];
 	unary_fn *widen = l->widen[type == BFLOAT16], *narrow = l->narrow[type == BFLOAT16];
-	// A power of two is divided by exactly, as by a multiplication, which is quicker.
+	// Division by a power of two is exact as a multiplication, too, which is faster.
 	const int shift = wide >= FLOAT32 && div > 1 && (div & (div - 1)) == 0;
 	unary_fn *post = shift ? l->scale[wide] : l->divide[wide];
 	const double factor = shift ? 1.0 / (double)div : (double)div;
-	// Reading and streaming alternate; the shorter the turns, the better memory is kept busy.
+	// Computing and streaming alternate; short turns keep the memory busy.
 	const size_t block = (stream ? STREAM_BLOCK : BLOCK) / wsize;
 	_Alignas(64) uint8_t acc[BLOCK], tmp[BLOCK];
-	// The last kernel of a block writes its one destination itself when nothing is left to be done to the result.
+	// If the result needs nothing more, the last kernel of a block writes the one destination directly.
 	const int direct = !half && !out && nd == 1 && div <= 1 && !stream;
 
 	for (size_t i = 0, k; i < n; i += k) {
@@ -203,7 +204,7 @@ static void reduce(const struct level *l, int type, int op, size_t n, long div, 
 			widen(acc, r, k, 0, 0);
 			r = acc;
 		}
-		if (type == BOOL && !in && ns == 1) { // which is not 0 or 1 yet
+		if (type == BOOL && !in && ns == 1) { // r holds source bytes, not yet 0 or 1
 			f(acc, r, r, k);
 			r = acc;
 		}

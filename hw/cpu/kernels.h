@@ -1,14 +1,14 @@
-// One level of the kernels. kernels.c includes this file once per level, with LEVEL (the suffix of every name) and
-// TARGET (the function attribute that lets the compiler use the level's instructions) defined. The loops are plain C
-// for the compiler to vectorize; only what it cannot see by itself (conversions of half types, non-temporal stores) is
-// given by macros: WIDEN_F16 and the like convert HALF_STEP elements, STREAM stores STREAM_BYTES past the caches.
+// One level of the kernels. kernels.c includes this file once for each level, with LEVEL (the suffix of every name) and
+// TARGET (the function attribute that lets the compiler use the level's instructions) defined. The loops are plain C,
+// and the compiler vectorizes them. Macros give only what it cannot derive: WIDEN_F16 and the like convert HALF_STEP
+// elements of a half type, STREAM stores STREAM_BYTES past the caches.
 
 #define GLUE_(a, b) a##_##b
 #define GLUE(a, b) GLUE_(a, b)
 #define NAME(x) GLUE(x, LEVEL)
 
-// d[i] = expr of x = a[i] and y = b[i]. d may equal a or b: each element is read before it is written, and
-// INDEPENDENT tells the compiler that this is all the overlap there is.
+// d[i] = expr of x = a[i] and y = b[i]. d may equal a or b: each element is read before it is written. INDEPENDENT
+// tells the compiler that there is no other overlap.
 #define BINARY(name, T, expr)                                                      \
 	TARGET static void NAME(name)(void *d_, const void *a_, const void *b_, size_t n) { \
 		T *d = d_;                                                                 \
@@ -31,7 +31,7 @@
 		}                                                                          \
 	}
 
-// Sums and products of integers wrap, which C allows for unsigned types only, and the same bits serve both signs.
+// Sums and products of integers wrap, which C allows for unsigned types only. The bits are the same for signed types.
 #define UNSIGNED(s, T)                  \
 	BINARY(sum_u##s, T, 1u * x + y)     \
 	BINARY(prod_u##s, T, 1u * x * y)    \
@@ -66,8 +66,8 @@ FLOATING(f64, double)
 BINARY(min_bool, uint8_t, (x < y ? x : y) != 0)
 BINARY(max_bool, uint8_t, (x | y) != 0)
 
-// Integer division truncates. A float has room for the quotient of 16-bit integers, a double for that of 32-bit ones:
-// the rounded quotient never reaches the next integer, and these divisions are vectorized.
+// Integer division truncates. A float can hold the quotient of 16-bit integers, and a double that of 32-bit ones: the
+// rounded quotient never reaches the next integer. These divisions are vectorized.
 UNARY(div_i8, int8_t, int8_t, (int32_t)((float)x / (float)f))
 UNARY(div_u8, uint8_t, uint8_t, (int32_t)((float)x / (float)f))
 UNARY(div_i16, int16_t, int16_t, (int32_t)((float)x / (float)f))
@@ -77,7 +77,7 @@ UNARY(div_u32, uint32_t, uint32_t, (uint32_t)((double)x / f))
 UNARY(div_i64, int64_t, int64_t, x / (int64_t)k)
 UNARY(div_u64, uint64_t, uint64_t, x / k)
 
-// A conversion by CONVERT, which takes HALF_STEP elements: what is left over is converted in a copy.
+// A conversion by CONVERT, which takes HALF_STEP elements. The rest is converted in a copy.
 #define CONVERSION(name, D, S, CONVERT)                                            \
 	TARGET static void NAME(name)(void *d_, const void *a_, size_t n, double f, uint64_t k) { \
 		D *d = d_, out[HALF_STEP];                                                 \
@@ -108,8 +108,8 @@ UNARY(widen_bf16, float, uint16_t, float_of_bf16(x))
 UNARY(narrow_bf16, uint16_t, float, bf16_of_float(x))
 #endif
 
-// Copies bytes past the caches, in whole lines of d; the head and the tail go the ordinary way. Four pages take turns,
-// line by line, which keeps more of the memory's banks busy than one would. The caller fences.
+// Copies bytes past the caches, in whole lines of d; the head and the tail are copied normally. Lines of four pages
+// take turns, which keeps more banks of the memory busy than one page would. The caller fences.
 TARGET static void NAME(stream)(void *d_, const void *s_, size_t bytes) {
 #ifdef STREAM
 	uint8_t *d = d_;
@@ -134,7 +134,7 @@ TARGET static void NAME(stream)(void *d_, const void *s_, size_t bytes) {
 #endif
 }
 
-// The rows are in dtype's order; the half types have no binary kernels of their own, being widened first.
+// The rows are in dtype's order. Half types are widened first, so they have no binary kernels of their own.
 static const struct level NAME(level) = {
 	.binary = {
 		{0},

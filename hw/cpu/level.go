@@ -7,7 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
-// level is a set of instructions; from levelPortable on as in cpu.h.
+// level is a set of instructions. From levelPortable on, the values are those of cpu.h.
 type level int
 
 const (
@@ -25,7 +25,7 @@ var levelNames = map[string]level{
 // current is the level in use, set once before main; tests change it between calls.
 var current, errLevel = fromEnvironment()
 
-// fromEnvironment is the level that UBCOLL_CPU asks for, or the best with the error.
+// fromEnvironment returns the level that UBCOLL_CPU asks for, or the best one and an error.
 func fromEnvironment() (level, error) {
 	name, err := env.CPU.Get()
 	if err != nil {
@@ -35,7 +35,7 @@ func fromEnvironment() (level, error) {
 	return choose(name)
 }
 
-// String is the level's name as UBCOLL_CPU takes it.
+// String returns the level's name in UBCOLL_CPU.
 func (l level) String() string {
 	for name, x := range levelNames {
 		if x == l {
@@ -45,8 +45,8 @@ func (l level) String() string {
 	return "invalid"
 }
 
-// choose is the best level of this machine and build, or the one asked for by name. If there is no such level, it is
-// the best one and an error.
+// choose returns the best level of this machine and build, or the one with that name. If there is no such level, it
+// returns the best one and an error.
 func choose(name string) (level, error) {
 	best := bestLevel()
 	if name == "" {
@@ -74,11 +74,11 @@ func (l level) available() bool {
 	return best >= l
 }
 
-// Level is the name of the instructions in use: "avx512", "avx2", "neon", "portable" (compiled C) or "go". The
-// variable UBCOLL_CPU forces one; programs without cgo and those built with the race detector, which sees what Go
-// touches only, have "go".
+// Level is the name of the instructions in use: "avx512", "avx2", "neon", "portable" (compiled C) or "go". UBCOLL_CPU
+// forces one. Programs without cgo have "go", and so have those built with the race detector, which sees only memory
+// accesses by Go.
 func Level() string { return current.String() }
 
-// LevelError is nil, or says why the level that UBCOLL_CPU asks for is not the one in use: unknown, or one that wraps
-// hw.ErrNotSupported.
+// LevelError is nil, or says why the level that UBCOLL_CPU asks for is not in use: its name is unknown, or this machine
+// or build does not have it (an error that wraps hw.ErrNotSupported).
 func LevelError() error { return errLevel }

@@ -33,7 +33,7 @@ func TestChoose(t *testing.T) {
 	require.Equal(t, runtime.GOARCH == "arm64" && best > levelGo, levelNEON.available())
 }
 
-// TestLevelOfVariable runs itself with the variable set.
+// TestLevelOfVariable runs itself in another process with the variable set.
 func TestLevelOfVariable(t *testing.T) {
 	if want := os.Getenv("CPU_TEST_LEVEL"); want != "" {
 		require.Equal(t, want, Level())
@@ -76,7 +76,7 @@ func TestTopology(t *testing.T) {
 	require.Zero(t, cacheIn(dir, 9))
 }
 
-// Near on machines that are not at hand: two sockets with a cache and a node each.
+// Near on a simulated machine: two sockets with a cache and a memory node each.
 func TestNear(t *testing.T) {
 	dir := t.TempDir()
 	write := func(content string, path ...string) {

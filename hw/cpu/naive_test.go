@@ -35,7 +35,7 @@ func opsOf(t dtype.Type) []Op {
 	return allOps
 }
 
-// load is the element's bits, store writes them.
+// load returns the element's bits; store writes them.
 func load(t dtype.Type, b []byte, i int) uint64 {
 	var w [8]byte
 	copy(w[:], b[i*t.Size():(i+1)*t.Size()])
@@ -48,7 +48,7 @@ func store(t dtype.Type, b []byte, i int, v uint64) {
 	copy(b[i*t.Size():(i+1)*t.Size()], w[:])
 }
 
-// extend makes an integer's bits a 64-bit integer's: of a sum or product it drops what does not fit.
+// extend makes a 64-bit integer of an integer's bits, and drops the bits of a sum or product that do not fit.
 func extend(t dtype.Type, v uint64) uint64 {
 	drop := 64 - 8*t.Size()
 	if t.Signed() {
@@ -153,7 +153,7 @@ func naive(t dtype.Type, op Op, srcs [][]byte, i, div int) uint64 {
 	return r
 }
 
-// nan reports whether an element's bits are a NaN.
+// nan reports whether the element is a NaN.
 func nan(t dtype.Type, v uint64) bool {
 	switch t {
 	case dtype.Float16:
@@ -168,7 +168,7 @@ func nan(t dtype.Type, v uint64) bool {
 	return false
 }
 
-// same fails if an element of got is not want's, bit for bit or both NaN.
+// same fails if an element of got is neither want's bit for bit nor, like want's, a NaN.
 func same(t testing.TB, ty dtype.Type, want, got []byte, msg ...any) {
 	t.Helper()
 	if string(want) == string(got) {
@@ -184,7 +184,7 @@ func same(t testing.TB, ty dtype.Type, want, got []byte, msg ...any) {
 	}
 }
 
-// special is values at the edges, by their bits; an integer's are among the halves of the bits of floats.
+// special returns the bits of edge values.
 func special(t dtype.Type) []uint64 {
 	switch t {
 	case dtype.Float16:
@@ -201,14 +201,15 @@ func special(t dtype.Type) []uint64 {
 			math.Float64bits(math.MaxFloat64), math.Float64bits(math.Inf(1)), math.Float64bits(math.Inf(-1)),
 			math.Float64bits(math.NaN()), 0xfff4000000000001}
 	}
-	if t == dtype.Bool { // which are 0 in 1 of 256 otherwise
+	if t == dtype.Bool { // random bytes are 0 only once in 256
 		return []uint64{0, 0, 0, 1}
 	}
 	top := uint64(1) << (8*t.Size() - 1)
 	return []uint64{0, 1, 2, top - 1, top, top + 1, 2*top - 2, 2*top - 1}
 }
 
-// elements is a view of n random elements, every eighth of them special, or every other one of bools, at a random element-aligned address.
+// elements returns n random elements at a random address that is aligned for them. Every eighth is special; of bools,
+// every other one.
 func elements(r *rand.Rand, t dtype.Type, n int) []byte {
 	words := make([]uint64, n+16)
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), 8*len(words))
@@ -233,7 +234,7 @@ func ats(bs [][]byte) (ps []unsafe.Pointer) {
 	return ps
 }
 
-// naiveAll is the naive result for all n elements.
+// naiveAll returns the naive result for all n elements.
 func naiveAll(t dtype.Type, op Op, srcs [][]byte, n, div int) []byte {
 	want := make([]byte, n*t.Size())
 	for i := range n {

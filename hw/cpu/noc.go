@@ -8,7 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 )
 
-// Without C there is levelGo only, which leaves no work for the functions below.
+// Without C there is only levelGo, which never calls the functions below.
 
 func bestLevel() level { return levelGo }
 

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// Quota is how much of the processors' time a control group lets its processes have together.
+// Quota is how much processor time the processes of a control group may use together.
 type Quota struct {
 	Group string  `json:"group"` // its identity on this host, the same in every container
 	CPUs  float64 `json:"cpus"`
 }
 
-// Quotas are the limits of the control groups that this process is in (cpu.max of version 2, cpu.cfs_quota_us of version
-// 1), as far as it sees them; none if nothing limits it. Local.
+// Quotas returns the limits of the control groups that this process is in (cpu.max of version 2, cpu.cfs_quota_us of
+// version 1), as far as it can see them; none if nothing limits it. Local.
 func Quotas() []Quota {
 	groups, err1 := os.ReadFile("/proc/self/cgroup")
 	mounts, err2 := os.ReadFile("/proc/self/mountinfo")
@@ -36,14 +36,15 @@ func Quotas() []Quota {
 	return all
 }
 
-// hierarchy is where a process stands among control groups.
+// hierarchy is a control group hierarchy, and this process's group in it.
 type hierarchy struct {
 	mount string // where the groups are mounted
 	dir   string // the process's own group: mount, or below it
 	read  func(dir string) (cpus float64)
 }
 
-// hierarchies are those that limit processors, by the contents of /proc/self/cgroup and /proc/self/mountinfo.
+// hierarchies returns the hierarchies that limit processor time. Its arguments are the contents of /proc/self/cgroup
+// and /proc/self/mountinfo.
 func hierarchies(groups, mounts string) (hs []hierarchy) {
 	var v1, v2 string // the process's groups
 	for line := range strings.Lines(groups) {
@@ -73,8 +74,8 @@ func hierarchies(groups, mounts string) (hs []hierarchy) {
 	return hs
 }
 
-// below is where the group is that is called path, if its ancestor root is mounted at mount. A container may see the
-// path that the host sees, and its own group alone.
+// below returns the directory of the group called path, where root is the group that is mounted at mount. A container
+// may see the path that the host sees, but only its own group: then below returns mount.
 func below(mount, root, path string) string {
 	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(root, "/"))
 	if !ok || rest != "" && rest[0] != '/' {
@@ -87,7 +88,7 @@ func below(mount, root, path string) string {
 	return dir
 }
 
-// unescape undoes the octal escapes of mountinfo.
+// unescape decodes the octal escapes of mountinfo.
 func unescape(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -114,7 +115,8 @@ func quota1(dir string) float64 {
 	return parseQuota1(string(quota), string(period))
 }
 
-// parseQuota2 reads "$MAX $PERIOD", in microseconds; 0 is no limit ("max"), or nothing that makes sense.
+// parseQuota2 reads "$MAX $PERIOD", in microseconds. It returns 0 for no limit ("max"), or for text that makes no
+// sense.
 func parseQuota2(text string) float64 {
 	f := strings.Fields(text)
 	if len(f) == 1 {
@@ -126,7 +128,7 @@ func parseQuota2(text string) float64 {
 	return parseQuota1(f[0], f[1])
 }
 
-// parseQuota1 reads the two files of version 1; 0 is no limit (-1), or nothing that makes sense.
+// parseQuota1 reads the two files of version 1. It returns 0 for no limit (-1), or for text that makes no sense.
 func parseQuota1(quota, period string) float64 {
 	q, err1 := strconv.ParseUint(strings.TrimSpace(quota), 10, 63)
 	p, err2 := strconv.ParseUint(strings.TrimSpace(period), 10, 63)

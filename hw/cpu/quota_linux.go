@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// identity names the directory of a control group, which may be mounted in many places.
+// identity identifies a control group by its directory's device and inode: it may be mounted in many places.
 func identity(dir string) string {
 	var st syscall.Stat_t
 	if err := syscall.Stat(dir, &st); err != nil {

@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// sysCPU is where Linux describes its processors; elsewhere it does not exist, and the answers are the fallbacks.
+// sysCPU is where Linux describes the processors. On other systems it does not exist, and the functions return their
+// fallbacks.
 const sysCPU = "/sys/devices/system/cpu"
 
-// Cores is how many physical cores the processors of Affinity belong to: processors that share a core count once. It
-// is the number of processors where the system does not say.
+// Cores returns how many physical cores the processors of Affinity belong to: processors that share a core count once.
+// If the system does not say, it returns the number of processors.
 func Cores() int { return coresIn(sysCPU, Affinity()) }
 
 func coresIn(dir string, cpus []int) int {
@@ -27,8 +28,8 @@ func coresIn(dir string, cpus []int) int {
 	return len(cores)
 }
 
-// LastLevelCacheBytes is the size of the largest cache of the first processor of Affinity, which it may share with
-// others; 0 if the system does not say.
+// LastLevelCacheBytes returns the size of the largest cache of the first processor of Affinity, which other processors
+// may share; 0 if the system does not say.
 func LastLevelCacheBytes() int {
 	cpus := Affinity()
 	if len(cpus) == 0 {
@@ -42,7 +43,7 @@ func cacheIn(dir string, cpu int) int {
 	return bytes
 }
 
-// largestCache is where the largest cache of a processor is described, "" if nowhere, and its size.
+// largestCache returns the path that describes a processor's largest cache, and its size; "" if there is none.
 func largestCache(dir string, cpu int) (path string, largest int) {
 	caches, _ := filepath.Glob(filepath.Join(dir, "cpu"+strconv.Itoa(cpu), "cache", "index*"))
 	for _, c := range caches {
@@ -60,8 +61,8 @@ func largestCache(dir string, cpu int) (path string, largest int) {
 	return path, largest
 }
 
-// Near says near what memory the processors of Affinity are: the last-level cache that they share, named by its first
-// processor, and their memory node; -1 each if they do not share one, or if the system does not say.
+// Near says which memory the processors of Affinity are close to: the last-level cache that they share, named by its
+// first processor, and their memory node. Either is -1 if they do not share one, or if the system does not say.
 func Near() (cache, node int) { return nearIn(sysCPU, Affinity()) }
 
 func nearIn(dir string, cpus []int) (cache, node int) {
@@ -87,7 +88,7 @@ func containsAll(set, cpus []int) bool {
 	return !slices.ContainsFunc(cpus, func(c int) bool { return !slices.Contains(set, c) })
 }
 
-// readList reads processors written as in "0-3,8"; what cannot be read is not in it.
+// readList reads a list of processors like "0-3,8", and leaves out what it cannot parse.
 func readList(path ...string) (cpus []int) {
 	line, _ := readLine(path...)
 	for part := range strings.SplitSeq(line, ",") {
@@ -112,7 +113,7 @@ func readLine(path ...string) (line string, ok bool) {
 	return strings.TrimSpace(string(b)), err == nil
 }
 
-// Vendor is who made the processor, as in /proc/cpuinfo: "GenuineIntel", "AuthenticAMD"; "" if the system does not say.
+// Vendor is the processor's maker, as in /proc/cpuinfo: "GenuineIntel", "AuthenticAMD"; "" if the system does not say.
 func Vendor() string {
 	b, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(b)) {

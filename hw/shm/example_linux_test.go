@@ -7,7 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 )
 
-// One process makes a memory file and tells its peers the Ref; a peer, here the same process, opens and maps it.
+// One process makes a memory file and gives its peers the Ref. A peer, here the same process, opens and maps it.
 func ExampleOpen() {
 	mine, err := shm.Create("example", 1)
 	if err != nil {

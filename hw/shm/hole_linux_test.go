@@ -13,7 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// mapped is how many bytes of [p, p+n) some mapping covers, and how many of those may be touched.
+// mapped returns how many bytes of [p, p+n) are mapped, and how many of those may be touched.
 func mapped(t *testing.T, p unsafe.Pointer, n int) (all, open int) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/maps")
@@ -34,14 +34,14 @@ func mapped(t *testing.T, p unsafe.Pointer, n int) (all, open int) {
 	return all, open
 }
 
-// A mapping over a reservation that fails may have removed what was there before: whatever the kernel maps next, for
-// another thread, may lie in the hole, and must not be replaced later.
+// A mapping over a reservation may fail after the kernel has removed what was there. Another thread may then get a
+// mapping in the hole, which must not be replaced later.
 func TestFailingMapLeavesNoHole(t *testing.T) {
 	const n = 16
 	p, err := Reserve(n * PageSize)
 	require.NoError(t, err)
 	defer Unmap(p, n*PageSize)
-	// The kernel asks a socket whether it can be mapped when it has made room already.
+	// The kernel asks a socket whether it can be mapped only after it has made room.
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	f := &File{fd: fd, ref: Ref{FD: fd, Size: n * PageSize}}
@@ -59,12 +59,12 @@ func TestFailingMapLeavesNoHole(t *testing.T) {
 	}
 }
 
-// What fails before the kernel has removed anything cannot be told from a hole that another thread has filled.
+// A failure before the kernel removes anything looks like a hole that another thread has filled.
 func TestMapOverWhatIsThere(t *testing.T) {
 	p, err := Reserve(2 * PageSize)
 	require.NoError(t, err)
 	defer Unmap(p, 2*PageSize)
-	f := &File{fd: -1, ref: Ref{Size: 2 * PageSize}} // a descriptor that is none
+	f := &File{fd: -1, ref: Ref{Size: 2 * PageSize}} // an invalid descriptor
 	err = f.MapAt(p, 0, PageSize)
 	require.ErrorIs(t, err, unix.EBADF)
 	require.ErrorIs(t, err, ErrLost)

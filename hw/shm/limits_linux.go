@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// FreeMemory is how many bytes this process could still be given: what the system has, or what its control group and
-// those above it allow, whichever is less. What a process asks for beyond that has the kernel end processes.
+// FreeMemory returns how many more bytes this process can get: what the system has left, or what its control group and
+// those above it allow, whichever is less. If a process uses more, the kernel kills processes.
 func FreeMemory() int {
 	return min(systemMemory(), cgroupMemory("/sys/fs/cgroup", "/proc/self/cgroup"))
 }
 
-// MaxMappings is how many mappings a process may have (vm.max_map_count), or no limit if the system does not say.
+// MaxMappings returns how many mappings a process may have (vm.max_map_count); no limit if the system does not say.
 func MaxMappings() int {
 	if n, ok := readInt("/proc/sys/vm/max_map_count"); ok {
 		return n
@@ -23,7 +23,7 @@ func MaxMappings() int {
 	return math.MaxInt
 }
 
-// systemMemory is what the system could still give, or no limit if it does not say.
+// systemMemory returns how many bytes the system has left; no limit if it does not say.
 func systemMemory() int {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -43,8 +43,8 @@ func systemMemory() int {
 	return free
 }
 
-// cgroupMemory is what the process' control group, of version 2 or 1, and those above it allow beyond what they use.
-// Page cache counts as used though the kernel would give it up, but for the inactive part.
+// cgroupMemory returns how much the process's control group, of version 2 or 1, and those above it allow beyond what
+// they use. Inactive page cache does not count as used; active page cache does, though the kernel could drop it.
 func cgroupMemory(root, self string) int {
 	b, err := os.ReadFile(self)
 	if err != nil {
@@ -65,14 +65,15 @@ func cgroupMemory(root, self string) int {
 	return free
 }
 
-// groupMemory is the least that a group and those above it, up to root, allow, by the names of the files that say so.
+// groupMemory returns the least that a group and those above it, up to root, have left. limit, used and inactive are
+// the names of the files and of the entry in memory.stat that say so.
 func groupMemory(root, path, limit, used, inactive string) int {
 	free := math.MaxInt
 	for dir := filepath.Join(root, path); strings.HasPrefix(dir, root); dir = filepath.Dir(dir) {
 		most, ok1 := readInt(filepath.Join(dir, limit))
 		now, ok2 := readInt(filepath.Join(dir, used))
 		if !ok1 || !ok2 {
-			continue // "max", or no such controller or group here
+			continue // no limit ("max"), or no such controller or group here
 		}
 		stat, _ := os.ReadFile(filepath.Join(dir, "memory.stat"))
 		for line := range strings.Lines(string(stat)) {

@@ -13,7 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// ordinary runs f on a thread that may not lock more than RLIMIT_MEMLOCK, which is n bytes meanwhile.
+// ordinary runs f on a thread that may not lock more than RLIMIT_MEMLOCK, and sets that to n bytes meanwhile.
 func ordinary(t *testing.T, n uint64, f func()) {
 	t.Helper()
 	var was unix.Rlimit
@@ -27,7 +27,7 @@ func ordinary(t *testing.T, n uint64, f func()) {
 	go func() {
 		var err error
 		defer func() { done <- err }()
-		runtime.LockOSThread() // and the thread ends here
+		runtime.LockOSThread() // never unlocked, so the thread ends with this goroutine
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var caps [2]unix.CapUserData
 		if err = unix.Capget(&header, &caps[0]); err != nil {

@@ -35,13 +35,13 @@ func TestMain(m *testing.M) {
 
 func say(v any) { json.NewEncoder(os.Stdout).Encode(v) }
 
-// childGroup says which group it is in.
+// childGroup prints its group.
 func childGroup() error {
 	_, err := fmt.Print(shm.Group())
 	return err
 }
 
-// childOwn owns a memory file, under a name that is hard to read past in /proc/PID/stat.
+// childOwn owns a memory file. Its process name is hard to skip when parsing /proc/PID/stat.
 func childOwn() error {
 	f, err := shm.Create("child", 100)
 	if err != nil {
@@ -60,7 +60,7 @@ func childOwn() error {
 	return err
 }
 
-// childSleep sleeps on a word of the file that it is told, and says how long that took.
+// childSleep sleeps on a word of the file that it is given, and prints how long that took.
 func childSleep() error {
 	var r shm.Ref
 	if err := json.NewDecoder(os.Stdin).Decode(&r); err != nil {
@@ -129,8 +129,7 @@ func childFileSize() error {
 	return nil
 }
 
-// childNoMemory asks for more memory than there is. Should it get that far, it is the process to kill, none of the
-// machine's others.
+// childNoMemory asks for more memory than there is. If it got that far, the kernel should kill it and no other process.
 func childNoMemory() error {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0); err != nil {
 		return err

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// SameUser checks that the process at the other end of a Unix socket runs as this one's user: else an error that wraps
-// os.ErrPermission.
+// SameUser checks that the process at the other end of a Unix socket runs as the same user as this one. If not, its
+// error wraps os.ErrPermission.
 func SameUser(conn syscall.Conn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {

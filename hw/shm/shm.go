@@ -1,6 +1,6 @@
 // Package shm makes memory that several processes of one host can share: sealed memory files (memfd), their mappings,
-// and the identity of the processes that own them. It is Linux only; elsewhere every call returns an error that wraps
-// hw.ErrNotSupported. Everything here is local.
+// and the identity of the processes that own them. It works on Linux only; elsewhere every call returns an error that
+// wraps hw.ErrNotSupported. Everything here is local.
 package shm
 
 import (
@@ -8,22 +8,22 @@ import (
 	"fmt"
 )
 
-// ErrLost says that addresses of a reservation may be somebody else's.
+// ErrLost says that another thread may have mapped something at addresses of a reservation.
 var ErrLost = errors.New("the addresses are not used again")
 
-// Process identifies a process for as long as the host is up: a process id alone may be used again, and means another
-// process in each pid namespace.
+// Process identifies a process for as long as the host is up. A process id alone does not: it may be used again, and
+// means another process in each pid namespace.
 type Process struct {
 	PID       int    `json:"pid"`
 	Start     uint64 `json:"start"`               // clock ticks after boot, /proc/PID/stat field 22
-	Namespace uint32 `json:"namespace,omitempty"` // inode of its pid namespace, 0: this process's own
+	Namespace uint32 `json:"namespace,omitempty"` // inode of its pid namespace; 0: this process's own
 }
 
 // String is "pid 123".
 func (p Process) String() string { return fmt.Sprintf("pid %d", p.PID) }
 
-// Ref names a memory file of some process, for that process' peers: enough to open it and to notice if it is not the
-// one that was meant.
+// Ref names a memory file of a process for that process's peers. It is enough to open the file and to notice if it is
+// another one.
 type Ref struct {
 	Process Process `json:"process"`
 	FD      int     `json:"fd"`
@@ -31,13 +31,13 @@ type Ref struct {
 	Size    int     `json:"size"`
 }
 
-// File is an open memory file, one's own or a peer's.
+// File is an open memory file of this process or of a peer.
 type File struct {
 	fd  int
 	ref Ref
 }
 
-// Ref names f for the process' peers.
+// Ref names f for the process's peers.
 func (f *File) Ref() Ref { return f.ref }
 
 // FD is f's descriptor; it belongs to f.

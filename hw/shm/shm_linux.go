@@ -29,19 +29,19 @@ var Self = sync.OnceValues(func() (Process, error) {
 	p := Process{PID: os.Getpid(), Start: start}
 	var st unix.Stat_t
 	if unix.Stat("/proc/self/ns/pid", &st) == nil {
-		p.Namespace = uint32(st.Ino) // the kernel's own numbers have 32 bits
+		p.Namespace = uint32(st.Ino) // the kernel's inode number has 32 bits
 	}
 	return p, err
 })
 
-// foreignProc reports whether /proc is that of another pid namespace than this process's, as after unshare(1) without
+// foreignProc reports whether /proc belongs to another pid namespace than this process, as after unshare(1) without
 // --mount-proc.
 var foreignProc = sync.OnceValue(func() bool {
 	name, err := os.Readlink("/proc/self")
 	return err == nil && name != strconv.Itoa(os.Getpid())
 })
 
-// visible is why the process id of p says nothing here, or nil.
+// visible returns why this process cannot look up p by its process id, or nil.
 func (p Process) visible() error {
 	self, err := Self()
 	switch {
@@ -55,13 +55,13 @@ func (p Process) visible() error {
 	return nil
 }
 
-// startTime is when a process started; pid may be "self".
+// startTime returns when a process started; pid may be "self".
 func startTime(pid any) (uint64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%v/stat", pid))
 	if err != nil {
 		return 0, limit("identify a process", 0, err)
 	}
-	// The command name, field 2, is in parentheses and may hold anything: count the fields after it.
+	// The command name, field 2, is in parentheses and may contain anything, so count the fields after it.
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	if len(f) < 20 {
 		return 0, fmt.Errorf("/proc/%v/stat has only %d fields", pid, len(f)+2)
@@ -69,8 +69,8 @@ func startTime(pid any) (uint64, error) {
 	return strconv.ParseUint(f[19], 10, 64)
 }
 
-// Check reports whether p is still the process it was: an error that wraps fault.ErrPeerLost says that it is not, one
-// that wraps os.ErrPermission that this process cannot see.
+// Check reports whether p still runs. An error that wraps fault.ErrPeerLost says that it does not; one that wraps
+// os.ErrPermission says that this process cannot see p.
 func (p Process) Check() error {
 	if err := p.visible(); err != nil {
 		return err
@@ -89,9 +89,9 @@ func (p Process) Check() error {
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// Create makes a memory file of n bytes, rounded up to whole pages: pages allocated, so that a later touch cannot fail
-// for want of memory, and sealed, so that nobody can shrink it under a peer's mapping (which would raise SIGBUS). It
-// has no name in any file system and goes with its last descriptor and mapping.
+// Create makes a memory file of n bytes, rounded up to whole pages. Its pages are allocated, so a later touch cannot
+// fail for lack of memory. It is sealed, so nobody can shrink it under a peer's mapping (which would raise SIGBUS). It
+// has no name in any file system, and goes with its last descriptor and mapping.
 func Create(name string, n int) (*File, error) {
 	if n <= 0 {
 		return nil, fmt.Errorf("a memory file of %d bytes: %w", n, fault.ErrArgument)
@@ -128,7 +128,7 @@ func (f *File) prepare(n int) error {
 	return nil
 }
 
-// Fill allocates the pages of [off, off+n) that Punch has given back.
+// Fill allocates the pages of [off, off+n) that Punch gave back.
 func (f *File) Fill(off, n int) error {
 	if err := room(n); err != nil {
 		return limit("fallocate", n, err)
@@ -139,8 +139,8 @@ func (f *File) Fill(off, n int) error {
 	return nil
 }
 
-// Punch gives the pages of [off, off+n) back to the system, though they stay mapped: where they were, mappings of all
-// processes read zeros. Who writes there gets new pages, or SIGBUS if the system has none, unless Fill was called.
+// Punch gives the pages of [off, off+n) back to the system. Mappings stay, in all processes, and read zeros there. A
+// write there gets a new page, or SIGBUS if the system has none; Fill prevents that.
 func (f *File) Punch(off, n int) error {
 	err := retry(func() error {
 		return unix.Fallocate(f.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(off), int64(n))
@@ -148,8 +148,8 @@ func (f *File) Punch(off, n int) error {
 	return os.NewSyscallError("fallocate(PUNCH_HOLE)", err)
 }
 
-// room refuses what fallocate must not try: without memory it would not fail but have the kernel kill processes, this
-// one or others.
+// room refuses sizes for which there is no memory. fallocate would not fail on them: the kernel would kill this process
+// or others.
 func room(n int) error {
 	if n > FreeMemory() {
 		return unix.ENOMEM
@@ -157,7 +157,8 @@ func room(n int) error {
 	return nil
 }
 
-// limit says what ran out in a call that failed with err, if something did; n is the size that it asked for, if any.
+// limit returns err with the name of the resource that ran out, if one did. n is the size that the call asked for, 0 if
+// none.
 func limit(call string, n int, err error) error {
 	if n > 0 {
 		call = fmt.Sprintf("%s of %d bytes of shared memory", call, n)
@@ -184,9 +185,9 @@ func retry(f func() error) error {
 	}
 }
 
-// Open opens a peer's memory file through /proc and checks that it is the one that r names, that its owner is the
-// process r names, and that it is sealed. An error that wraps os.ErrPermission means that this way is closed to the
-// caller: take the descriptor over a socket and use Adopt.
+// Open opens a peer's memory file through /proc. It checks that the file is the one that r names, that the process that
+// r names owns it, and that it is sealed. An error that wraps os.ErrPermission means that this process may not open it:
+// take the descriptor over a socket and use Adopt.
 func Open(r Ref) (*File, error) {
 	if err := r.Process.visible(); err != nil {
 		return nil, err
@@ -200,7 +201,7 @@ func Open(r Ref) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Only now: had the process id been used again before the open, the start time would tell.
+	// Check after the open: if another process had taken the process id before it, the start time differs.
 	if err := r.Process.Check(); err != nil {
 		f.Close()
 		return nil, err
@@ -222,8 +223,8 @@ func openError(r Ref, path string, err error) error {
 	return &os.PathError{Op: "open", Path: path, Err: err}
 }
 
-// Adopt takes over fd, which came from a peer, after the checks of Open that a descriptor allows. It closes fd if they
-// fail.
+// Adopt takes over fd, which came from a peer. It makes the checks of Open that are possible for a descriptor, and
+// closes fd if they fail.
 func Adopt(fd int, r Ref) (*File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -249,8 +250,8 @@ func Adopt(fd int, r Ref) (*File, error) {
 // Close closes the descriptor. Mappings stay.
 func (f *File) Close() error { return os.NewSyscallError("close", unix.Close(f.fd)) }
 
-// Map maps n bytes of f from offset off, both whole pages, for reading and writing. populate fills the page tables, so
-// that no page fault is left for later.
+// Map maps n bytes of f from offset off, both whole pages, for reading and writing. With populate it fills the page
+// tables, so no page fault happens later.
 func (f *File) Map(off, n int, populate bool) (unsafe.Pointer, error) {
 	if err := f.inside(off, n); err != nil {
 		return nil, err
@@ -258,8 +259,8 @@ func (f *File) Map(off, n int, populate bool) (unsafe.Pointer, error) {
 	return f.mapAt(nil, off, n, 0, populate)
 }
 
-// MapAt maps as Map does, populated, over part of a Reservation. After an error the part holds nothing, as before; but
-// if the error wraps ErrLost it may be somebody else's: it must be neither used nor unmapped.
+// MapAt maps as Map does, populated, over part of a Reservation. After an error the part is reserved as before. If the
+// error wraps ErrLost, another thread may have mapped something there: neither use nor unmap the part.
 func (f *File) MapAt(addr unsafe.Pointer, off, n int) error {
 	if err := f.inside(off, n); err != nil {
 		return err
@@ -271,12 +272,12 @@ func (f *File) MapAt(addr unsafe.Pointer, off, n int) error {
 	return err
 }
 
-// refill reserves the hole that a failing MAP_FIXED may leave: the kernel can find out that a mapping cannot be made
-// after it has removed what was there. False if there is something, which may be what was there or what another thread
-// has mapped meanwhile: nobody can tell.
+// refill reserves the hole that a failed MAP_FIXED may leave: the kernel may find that it cannot make a mapping after
+// it has removed the old one. It returns false if something is mapped there: the old mapping, or one that another
+// thread has made meanwhile. Nobody can tell which.
 func refill(p unsafe.Pointer, n int) bool {
 	got, err := unix.MmapPtr(-1, 0, p, uintptr(n), unix.PROT_NONE, reserved|unix.MAP_FIXED_NOREPLACE)
-	if err == nil && got != p { // before Linux 4.17, which takes the address for a wish
+	if err == nil && got != p { // before Linux 4.17 the address is only a hint
 		unix.MunmapPtr(got, uintptr(n))
 	}
 	return err == nil && got == p
@@ -311,7 +312,7 @@ func Unmap(p unsafe.Pointer, n int) error {
 
 const reserved = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
 
-// Reserve takes n bytes of address space that hold nothing: a touch faults.
+// Reserve takes n bytes of address space without memory: a touch faults.
 func Reserve(n int) (unsafe.Pointer, error) {
 	p, err := unix.MmapPtr(-1, 0, nil, uintptr(n), unix.PROT_NONE, reserved)
 	if err != nil {
@@ -320,8 +321,8 @@ func Reserve(n int) (unsafe.Pointer, error) {
 	return p, nil
 }
 
-// Retire puts [p, p+n), which lies in a reservation, back to holding nothing, so that a stale pointer faults. After an
-// error what was there stays.
+// Retire makes [p, p+n), part of a reservation, empty again, so that a stale pointer faults. After an error the old
+// mapping stays.
 func Retire(p unsafe.Pointer, n int) error {
 	_, err := unix.MmapPtr(-1, 0, p, uintptr(n), unix.PROT_NONE, reserved|unix.MAP_FIXED)
 	if err != nil && refill(p, n) {
@@ -330,17 +331,17 @@ func Retire(p unsafe.Pointer, n int) error {
 	return os.NewSyscallError("mmap(PROT_NONE)", err)
 }
 
-// Lock keeps the pages of [p, p+n), whole pages of a mapping that is populated, in memory, all of them or none.
-// fault.ErrLimit says that RLIMIT_MEMLOCK (ulimit -l) leaves no room, which does not bind who may lock as much as he
-// likes (CAP_IPC_LOCK). Locks do not nest.
+// Lock keeps the pages of [p, p+n), whole pages of a populated mapping, in memory: all of them or none. fault.ErrLimit
+// says that RLIMIT_MEMLOCK (ulimit -l) leaves no room; the limit does not bind processes with CAP_IPC_LOCK. Locks do
+// not nest.
 func Lock(p unsafe.Pointer, n int) error {
-	// Pages that are mapped are locked at once all the same, which is what mlock would look at each of them for.
+	// ONFAULT still locks pages that are mapped at once. Plain mlock would also visit each page to fault it in.
 	_, _, err := unix.Syscall(unix.SYS_MLOCK2, uintptr(p), uintptr(n), unix.MLOCK_ONFAULT)
 	switch err {
 	case 0:
 		return nil
 	case unix.ENOMEM, unix.EPERM, unix.EAGAIN:
-		Unlock(p, n) // what came before the failure
+		Unlock(p, n) // the pages locked before the failure
 		limit := "unknown"
 		var r unix.Rlimit
 		if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) == nil {
@@ -357,34 +358,34 @@ func Unlock(p unsafe.Pointer, n int) error {
 	return os.NewSyscallError("munlock", unix.Munlock(unsafe.Slice((*byte)(p), n)))
 }
 
-// Populate fills the page tables of [p, p+n), whole pages of a mapping. Kernels before 5.14 cannot; there each page is
-// touched.
+// Populate fills the page tables of [p, p+n), whole pages of a mapping. Before Linux 5.14 it touches each page instead.
 func Populate(p unsafe.Pointer, n int) {
 	b := unsafe.Slice((*byte)(p), n)
 	if unix.Madvise(b, unix.MADV_POPULATE_WRITE) == nil {
 		return
 	}
 	for i := 0; i < n; i += PageSize {
-		atomic.LoadUint32((*uint32)(unsafe.Add(p, i))) // which no compiler leaves out
+		atomic.LoadUint32((*uint32)(unsafe.Add(p, i))) // a load that no compiler leaves out
 	}
 }
 
-// Yield gives the processor to another process.
+// Yield gives the processor to another process of the same Group.
 func Yield() {
-	// Through Syscall, so that a stop-the-world does not wait for this thread to be scheduled again.
+	// Syscall tells the runtime, so that a stop-the-world does not wait until this thread runs again.
 	unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 }
 
-// Nap gives the processor to processes that Yield does not give it to, those of another Group. It sleeps for the least
-// time there is, which the kernel rounds up to 50 us, its timer slack: with less of that, who naps was found to take
+// Nap gives the processor to processes of other Groups, which Yield does not. It sleeps for the shortest time possible,
+// which the kernel rounds up to 50 us, its timer slack. With a smaller slack, measurements showed that the sleeper took
 // the processor back before the others had done anything.
 func Nap() {
 	ts := unix.Timespec{Nsec: 1}
 	unix.Syscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0)
 }
 
-// Group names the processes that share processors with this one as if they were one: a session's, where the kernel
-// groups processes so (sched_autogroup, sched(7)). It is "" where it does not, and for what is older than any session.
+// Group names the group of processes that share processors with others as if they were one: those of a session, if the
+// kernel groups sessions (sched_autogroup, sched(7)). It is "" if the kernel does not, or if the process is older than
+// any session.
 func Group() string {
 	if b, err := os.ReadFile("/proc/sys/kernel/sched_autogroup_enabled"); err != nil || strings.TrimSpace(string(b)) != "1" {
 		return ""
@@ -397,21 +398,21 @@ func Group() string {
 	return name
 }
 
-// FutexWait sleeps while *word is val, until a FutexWake or for d nanoseconds at most.
+// FutexWait sleeps while *word is val, until a FutexWake, for d nanoseconds at most.
 func FutexWait(word *uint32, val uint32, d int64) {
 	ts := unix.NsecToTimespec(d)
 	unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), 0 /* FUTEX_WAIT, shared */, uintptr(val),
 		uintptr(unsafe.Pointer(&ts)), 0, 0)
 }
 
-// FutexWake wakes all that sleep on word, in any process that maps it.
+// FutexWake wakes all threads that sleep on word, in any process that maps it.
 func FutexWake(word *uint32) {
 	unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), 1 /* FUTEX_WAKE, shared */, 1<<30, 0, 0, 0)
 }
 
-// HostID tells hosts apart: the kernel's boot id, the network namespace and the host's name. Processes with equal HostIDs
-// may be on one host, which they are if they can map each other's memory: what the system does not tell is left out. A
-// pid namespace makes no difference, since descriptors pass between those over sockets.
+// HostID tells hosts apart: the kernel's boot id, the network namespace and the host's name. Equal HostIDs mean that
+// two processes may be on one host; they are if they can map each other's memory. Values that the system does not tell
+// are left out. The pid namespace is not included, since sockets can pass descriptors between those.
 func HostID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -422,7 +423,7 @@ func HostID() (string, error) {
 	return name + "/" + strings.TrimSpace(string(b)) + "/" + net, err
 }
 
-// Have probes for what this package needs.
+// Have checks that the system has what this package needs.
 func Have() hw.Probe {
 	f, err := Create("probe", PageSize)
 	if err == nil {

@@ -84,7 +84,7 @@ func TestSeals(t *testing.T) {
 	require.NotZero(t, flags&unix.FD_CLOEXEC, "programs that the user starts must not inherit it")
 }
 
-// Two mappings, made through two descriptors, are one memory.
+// Two mappings, made through two descriptors, show the same memory.
 func TestOpen(t *testing.T) {
 	f := create(t, 3*shm.PageSize)
 	g, err := shm.Open(f.Ref())
@@ -153,7 +153,7 @@ func TestOpenRefused(t *testing.T) {
 			f.Close()
 		}
 	}()
-	// as is a Ref of descriptor fd that is right in all but what kind of file it is.
+	// as returns a Ref of descriptor fd in which only the kind of file is wrong.
 	as := func(fd int) shm.Ref {
 		var st unix.Stat_t
 		require.NoError(t, unix.Fstat(fd, &st))
@@ -185,7 +185,7 @@ func TestOpenRefused(t *testing.T) {
 		{"a half sealed memory file", as(half), fault.ErrStale},
 		{"a file on disk", as(int(disk.Fd())), fault.ErrStale},
 		{"a folder", as(int(dir.Fd())), fault.ErrStale},
-		{"the running program", as(int(program.Fd())), nil}, // busy, or not ours to write
+		{"the running program", as(int(program.Fd())), nil}, // busy, or not writable for us
 		{"a socket", as(pair[0]), fault.ErrStale},
 		{"a pipe", as(int(pipe.Fd())), fault.ErrStale},
 	} {
@@ -201,7 +201,7 @@ func TestOpenRefused(t *testing.T) {
 	}
 }
 
-// Adopt checks what Open checks, and closes what it refuses.
+// Adopt checks what Open checks, and closes the descriptors that it refuses.
 func TestAdopt(t *testing.T) {
 	f, other := create(t, 1), create(t, 1)
 	before := testkit.Descriptors(t)
@@ -321,7 +321,7 @@ func TestWatch(t *testing.T) {
 		require.False(t, one.Dead() || two.Dead())
 	}
 	require.NoError(t, first.Cmd.Process.Kill())
-	// Not waited for yet: a zombie is dead to its peers.
+	// Not waited for yet: for its peers, a zombie is dead.
 	testkit.Eventually(t, func() bool { w.Look(); return one.Dead() })
 	first.Cmd.Wait()
 	w.Look()
@@ -355,7 +355,7 @@ func TestWatch(t *testing.T) {
 	require.LessOrEqual(t, testkit.Descriptors(t), before)
 }
 
-// A descriptor that a process has made of itself does for those that cannot see it.
+// A descriptor that a process makes of itself serves peers that cannot see the process.
 func TestWatchAdopt(t *testing.T) {
 	before := testkit.Descriptors(t)
 	var w shm.Watch
@@ -460,7 +460,7 @@ func TestGroup(t *testing.T) {
 		return string(out)
 	}
 	require.Equal(t, mine, child(false))
-	// What started before anything made a session is in no group of its own, also where the kernel groups.
+	// A process that is older than any session has no group, even where the kernel groups sessions.
 	enabled, err := os.ReadFile("/proc/sys/kernel/sched_autogroup_enabled")
 	if err == nil && string(bytes.TrimSpace(enabled)) == "1" {
 		require.NotEqual(t, mine, child(true), "a session's own")

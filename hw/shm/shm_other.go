@@ -69,10 +69,10 @@ func Unlock(p unsafe.Pointer, n int) error { return errOther }
 // Populate does nothing here.
 func Populate(p unsafe.Pointer, n int) {}
 
-// FreeMemory is not known here: no limit.
+// FreeMemory returns no limit here.
 func FreeMemory() int { return math.MaxInt }
 
-// MaxMappings is not known here: no limit.
+// MaxMappings returns no limit here.
 func MaxMappings() int { return math.MaxInt }
 
 // Watch is not supported here.

@@ -13,25 +13,25 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 )
 
-// Watch holds processes so that their deaths can be seen: one descriptor for each process, and one system call for a
-// look at all of them. The zero Watch is ready for use; its methods may be called from any goroutine.
+// Watch sees when processes die. It has one descriptor for each process, and looks at all of them with one system call.
+// The zero Watch is ready for use. Its methods may be called from any goroutine.
 type Watch struct {
 	mu     sync.Mutex
 	known  map[Process]*Watched
 	living []*Watched
-	fds    []unix.PollFd // of living, in the same order
+	fds    []unix.PollFd // one for each of living, in the same order
 	closed bool
 }
 
 // Watched is a process that a Watch holds.
 type Watched struct{ dead atomic.Bool }
 
-// Dead reports whether the process had ended when its Watch last looked. Nil never has.
+// Dead reports whether the process had ended when its Watch last looked. It is false for nil.
 func (p *Watched) Dead() bool { return p != nil && p.dead.Load() }
 
-// Add watches p too, by a pidfd (pidfd_open(2), Linux 5.3). A process that is watched already costs nothing more. The
-// error wraps fault.ErrPeerLost if p has ended, and os.ErrPermission if this process cannot see p: then ask p for a
-// descriptor of its own making, and use Adopt.
+// Add watches p too, by a pidfd (pidfd_open(2), Linux 5.3). Adding a process again costs nothing more. The error wraps
+// fault.ErrPeerLost if p has ended, and os.ErrPermission if this process cannot see p: then ask p for a descriptor that
+// it makes with OwnPIDFD, and use Adopt.
 func (w *Watch) Add(p Process) (*Watched, error) {
 	return w.add(p, func() (int, error) {
 		if err := p.visible(); err != nil {
@@ -41,7 +41,7 @@ func (w *Watch) Add(p Process) (*Watched, error) {
 		if err != nil {
 			return -1, err
 		}
-		if err := p.Check(); err != nil { // only now: the process id may have been used again before
+		if err := p.Check(); err != nil { // only now: the process id may have been reused before pidfd_open
 			unix.Close(fd)
 			return -1, err
 		}
@@ -49,7 +49,7 @@ func (w *Watch) Add(p Process) (*Watched, error) {
 	})
 }
 
-// Adopt watches p by fd, which p made of itself with OwnPIDFD. It takes fd over.
+// Adopt watches p by fd, which p made with OwnPIDFD. It takes fd over.
 func (w *Watch) Adopt(p Process, fd int) (*Watched, error) {
 	took := false
 	one, err := w.add(p, func() (int, error) {
@@ -65,7 +65,7 @@ func (w *Watch) Adopt(p Process, fd int) (*Watched, error) {
 	return one, err
 }
 
-// OwnPIDFD is a pidfd of this process, for a peer that cannot make it. The caller closes it.
+// OwnPIDFD returns a pidfd of this process, for a peer that cannot make one. The caller closes it.
 func OwnPIDFD() (int, error) {
 	self, err := Self()
 	if err != nil {
@@ -110,8 +110,8 @@ func (w *Watch) add(p Process, open func() (int, error)) (*Watched, error) {
 	return one, nil
 }
 
-// Look notes which of the processes have ended since the last look. It makes one system call and does not wait; whoever
-// finds another goroutine at it leaves it to that one.
+// Look notes which of the processes have ended since the last look. It makes one system call and does not wait. If
+// another goroutine is looking already, it returns at once.
 func (w *Watch) Look() {
 	if !w.mu.TryLock() {
 		return
@@ -128,14 +128,14 @@ func (w *Watch) Look() {
 			continue
 		}
 		w.living[i].dead.Store(true)
-		unix.Close(int(w.fds[i].Fd)) // it says nothing new any more
+		unix.Close(int(w.fds[i].Fd)) // it has nothing more to say
 		last := len(w.fds) - 1
 		w.fds[i], w.living[i] = w.fds[last], w.living[last]
 		w.fds, w.living = w.fds[:last], w.living[:last]
 	}
 }
 
-// Close ends the watch; a Look afterwards sees nothing.
+// Close ends the watch. A Look afterwards sees nothing.
 func (w *Watch) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,7 +1,7 @@
 //go:build amd64 || arm64
 
-// Package spin has the instructions that words shared between cores want. It is apart from package cpu because Go
-// assembly and cgo do not share a package.
+// Package spin has instructions for words that cores share. It is separate from package cpu because Go assembly and cgo
+// cannot be in one package.
 package spin
 
 import (
@@ -11,14 +11,15 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// Pause tells the core that this is a wait loop (PAUSE, YIELD; nothing on other processors), which leaves its
-// resources to a sibling and makes leaving the loop cheaper. It takes some 10 to 50 ns, is local, blocks nobody, and is
-// no point at which the runtime can stop the goroutine: a loop needs a real Go call every few hundred rounds.
+// Pause tells the core that this is a wait loop (PAUSE, YIELD; nothing on other processors). That leaves the core's
+// resources to a sibling thread and makes leaving the loop cheaper. It is local, does not block, and takes some 10 to
+// 50 ns. The runtime cannot stop the goroutine at a Pause: the loop needs a real Go call every few hundred rounds.
 func Pause()
 
-// Release stores v in w with release order: whoever loads v sees what this core wrote before. Unlike atomic.Uint64.Store
-// it does not wait until earlier stores have left the core (on x86 that one is a locked exchange, which costs a trip to
-// the other core for each line on its way), so it orders nothing after it.
+// Release stores v in w with release order: a core that loads v sees everything that this core wrote before. Unlike
+// atomic.Uint64.Store it does not wait until earlier stores have left the core, so it does not order later accesses
+// after it. (On x86, that Store is a locked exchange, which costs a trip to the other core for each line still on its
+// way.)
 func Release(w *atomic.Uint64, v uint64) {
 	if race.Enabled {
 		w.Store(v)
@@ -30,13 +31,14 @@ func Release(w *atomic.Uint64, v uint64) {
 //go:noescape
 func release(w *uint64, v uint64)
 
-// Claim begins to fetch the cache line at p for writing, without waiting for it.
+// Claim starts to fetch the cache line at p for writing, without waiting for it.
 //
 //go:noescape
 func Claim(p unsafe.Pointer)
 
-// Demote says that another core will read the n bytes at p next: they may move to the cache that cores share, from where
-// that core gets them sooner than out of this one's own. A hint, where the processor knows it (x86: CLDEMOTE).
+// Demote says that another core will read the n bytes at p next. The processor may move them to the cache that the
+// cores share, where the other core gets them sooner than from this core's own cache. It is a hint, and does nothing if
+// the processor does not know it (x86: CLDEMOTE).
 //
 //go:noescape
 func Demote(p unsafe.Pointer, n int)

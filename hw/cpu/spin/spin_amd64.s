@@ -9,7 +9,7 @@ TEXT ·Pause(SB), NOSPLIT, $0-0
 TEXT ·release(SB), NOSPLIT, $0-16
 	MOVQ w+0(FP), AX
 	MOVQ v+8(FP), CX
-	MOVQ CX, (AX) // x86 stores are seen in order
+	MOVQ CX, (AX) // x86 stores become visible in order
 	RET
 
 // func Claim(p unsafe.Pointer)
@@ -28,7 +28,7 @@ TEXT ·Demote(SB), NOSPLIT, $0-16
 loop:
 	CMPQ AX, CX
 	JAE  done
-	BYTE $0x0F; BYTE $0x1C; BYTE $0x00 // CLDEMOTE (AX), a NOP where it is not known
+	BYTE $0x0F; BYTE $0x1C; BYTE $0x00 // CLDEMOTE (AX); a NOP on processors that do not know it
 	ADDQ $64, AX
 	JMP  loop
 

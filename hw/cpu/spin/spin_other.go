@@ -1,6 +1,6 @@
 //go:build !amd64 && !arm64
 
-// Package spin has the instructions that words shared between cores want.
+// Package spin has instructions for words that cores share.
 package spin
 
 import (

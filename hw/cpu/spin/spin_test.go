@@ -23,7 +23,7 @@ func ExamplePause() {
 	// Output: ready
 }
 
-// Hints change nothing, also where n bytes do not begin or end with a cache line.
+// Hints change no memory, even if the n bytes do not begin or end with a cache line.
 func TestHints(t *testing.T) {
 	b := make([]byte, 1000)
 	for i := range b {

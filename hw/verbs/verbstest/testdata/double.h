@@ -16,20 +16,20 @@
 // Knobs are environment variables, VERBSTEST_ and a name below, read when the library is loaded; verbstest_set sets one later.
 //   DEVICES=n                      NICs, "double0" and so on (1); at load only
 //   LINK=InfiniBand | Ethernet     LIDs, or GIDs as RoCE has them (InfiniBand); at load only
-//   FAIL=call:n[:errno],...        the n-th call from here on, or all (*), of "reg_mr" or any other fails (EIO)
-//   STATUS=op:n:status[:vendor]    the n-th work request, or all (*), of "WRITE", "RECV" or any other completes with "RETRY_EXC_ERR"
-//                                  or any other; NEVER is none at all
-//   PORT=[device=]down | up | down_after:n   n work requests from here on
-//   SILENT=1                       peers that do not answer: no completion, as soft-RoCE has it, instead of RETRY_EXC_ERR
+//   FAIL=call:n[:errno],...        the n-th call of this name ("reg_mr") from here on, or every one (*), fails (EIO)
+//   STATUS=op:n:status[:vendor]    the n-th work request of this kind ("WRITE", "RECV") from here on, or every one (*),
+//                                  completes with this status ("RETRY_EXC_ERR"); NEVER: it never completes
+//   PORT=[device=]down | up | down_after:n   down after n more work requests
+//   SILENT=1                       work to a peer that does not answer never completes, as on soft-RoCE; else RETRY_EXC_ERR
 //   MAX_MSG, MAX_INLINE, MEMLOCK   bytes (1 GiB, 220, no limit)
 //   ODP=mask                       the operations of rc_odp_caps (0: no on-demand paging; 31: all)
 //   ATOMICS=0 | 1 | 2              enum ibv_atomic_cap (1)
-//   DMABUF=1                       a memory file's descriptor stands for a dma-buf's (0)
+//   DMABUF=1                       descriptors of memory files count as dma-bufs (0)
 //   IN_ORDER=1                     data are written in order, and query_qp_data_in_order says so (0)
-//   GRH=1                          InfiniBand ports that want a global header of all packets (0)
-//   TAGS=n                         a key comes back when its place was used n times (256)
-//   EXTENSION=none | short         contexts without what stands before them, or with less
-//   PATIENCE=seconds               for an event to be acknowledged that holds up a destruction (10)
+//   GRH=1                          InfiniBand ports demand a global header on all packets (0)
+//   TAGS=n                         a key comes back when its entry was used n times (256)
+//   EXTENSION=none | short         contexts without the structure that precedes them, or with a shorter one
+//   PATIENCE=seconds               how long a destruction waits for an event to be acknowledged (10)
 //   SYSFS=folder                   stands for /sys/class/infiniband; counters are kept there
 #ifndef VERBSTEST_DOUBLE_H
 #define VERBSTEST_DOUBLE_H
