@@ -10,13 +10,13 @@ import (
 
 // The limits of a message's forms.
 const (
-	SendSlots   = 8 // messages to one peer that it has not taken yet
+	SendSlots   = 8 // messages to one peer that the peer has not taken yet
 	maxAnswers  = 2 * SendSlots
-	inlineBytes = 112 // travel in a slot
+	inlineBytes = 112 // the longest message that travels in its slot
 )
 
-// EagerLimit is the size of the largest message that a Send does not wait for its Recv with: it is copied to the
-// sender's shared memory, of which there is the less for each peer the more ranks there are.
+// EagerLimit is the size of the largest message whose Send does not wait for its Recv. Such messages are copied to the
+// sender's shared memory, which has less room for each peer the more ranks there are.
 func (m *Mail) EagerLimit() int { return m.eager }
 
 func eagerLimit(ranks int) int {
@@ -29,7 +29,7 @@ func eagerLimit(ranks int) int {
 	return 256
 }
 
-// slot announces a message. What follows Head is the message itself, or where it is: a zero location is the sender's
+// slot announces a message. After Head comes the message itself or its location; a zero location means the sender's
 // window.
 type slot struct {
 	Seq  atomic.Uint64 // number of the message to this peer, from 1; written last
@@ -37,36 +37,37 @@ type slot struct {
 	data [inlineBytes]byte
 }
 
-// place is where the message is, in the place of its data.
+// place is the message's location, which lies where a short message has its data.
 func (s *slot) place() *mem.Location { return (*mem.Location)(unsafe.Pointer(&s.data)) }
 
-// outbox is what one rank writes for one other. Each group of words has a pair of cache lines to itself. Words that
-// belong to one message hold the low bits of its number beside the count, see word.
+// outbox is written by one rank, for one other rank. Each group of words has a pair of cache lines to itself. Counts
+// that belong to one message also hold the low bits of its number, see word.
 type outbox struct {
 	Slots [SendSlots]slot
 
-	// Of the oldest message that the peer has not taken, if it is a large one: pieces that this rank, its sender,
-	// begins with, is done with, and has really copied.
+	// About the oldest message that the peer has not taken, if that is large: how many pieces this rank, its sender,
+	// has begun, is done with, and has really copied.
 	claimed, done, kept atomic.Uint64
-	window              mem.Location // memory that unregistered messages pass through
+	window              mem.Location // where unregistered messages pass through
 	_                   [80]byte
 
-	// As the receiver of the peer's messages: how many it has taken, and a byte each for how the last ones went.
+	// As the receiver of the peer's messages: how many it has taken, and one byte each for the verdicts on the last
+	// ones.
 	taken, verdicts atomic.Uint64
 	_               [112]byte
 
-	// As the receiver of large messages, by number: a sender may still look at one when the receiver has taken all that
-	// was sent and says where it wants what comes next.
+	// As the receiver of large messages, by number. There are more answers than slots, since a sender may still read an
+	// old one after the receiver has taken all that was sent and says where it wants the next ones.
 	answers [maxAnswers]answer
 }
 
-// answer says where the receiver wants message Seq, often before that is sent.
+// answer says where the receiver wants message Seq. It is often written before that message is sent.
 type answer struct {
-	Seq    atomic.Uint64 // written after what follows
+	Seq    atomic.Uint64 // written after into, Type and Bytes
 	into   mem.Location
-	Type   uint64        // and exactly
-	Bytes  uint64        // that there is room for
-	pulled atomic.Uint64 // pieces that the receiver begins with, or has taken out of the window
+	Type   uint64        // the element type, and exactly
+	Bytes  uint64        // room at into
+	pulled atomic.Uint64 // pieces that the receiver has begun, or has taken out of the window
 	_      uint64
 }
 
@@ -76,10 +77,10 @@ func init() {
 	}
 }
 
-// exactly is set in answer.Type if no message of fewer bytes fits.
+// exactly is set in answer.Type if the message must have exactly Bytes bytes.
 const exactly = 1 << 63
 
-// fits reports whether h, which is being sent, is what the receiver wants.
+// fits reports whether h, which is being sent, fits the receiver's answer.
 func (a *answer) fits(h *Message) bool {
 	if a.Type&exactly != 0 && a.Bytes != uint64(h.Bytes) {
 		return false
@@ -92,19 +93,19 @@ func AreaBytes(ranks int) int {
 	return ranks * (int(unsafe.Sizeof(outbox{})) + SendSlots*eagerLimit(ranks))
 }
 
-// Box is this rank's side of its messages with one peer, which may be itself.
+// Box is this rank's side of its messages with one peer, which may be this rank itself.
 type Box struct {
 	Peer              int
-	Out, in           *outbox // for the peer, and the peer's for this rank
+	Out, in           *outbox // this rank's for the peer, and the peer's for this rank
 	outEager, inEager unsafe.Pointer
 	Send, Recv        Lane
 
 	outWindow  unsafe.Pointer // this rank's window for the peer, or nil; under Send's lock
-	inWindow   unsafe.Pointer // the peer's window for this rank, and where that is; under Recv's lock
+	inWindow   unsafe.Pointer // the peer's window for this rank, and its location; under Recv's lock
 	inWindowAt mem.Location
 }
 
-// growWindow makes b's window of n bytes. The caller holds b.Send.
+// growWindow makes b's window of n bytes, if there is none yet. The caller holds b.Send.
 func (m *Mail) growWindow(b *Box, n int) error {
 	if b.outWindow != nil {
 		return nil
@@ -118,7 +119,7 @@ func (m *Mail) growWindow(b *Box, n int) error {
 	return nil
 }
 
-// window is the peer's window of n bytes for this rank. The caller holds b.Recv, and has seen a message that is there.
+// window returns the peer's window of n bytes for this rank. The caller holds b.Recv, and has seen a message in it.
 func (m *Mail) window(b *Box, n int) (unsafe.Pointer, error) {
 	l := b.in.window
 	if b.inWindow != nil && b.inWindowAt == l {
@@ -131,10 +132,10 @@ func (m *Mail) window(b *Box, n int) (unsafe.Pointer, error) {
 	return p, err
 }
 
-// resolve is where n bytes of a rank's memory are in this process. The location is checked.
+// resolve returns where n bytes of a rank's memory are in this process. It checks the location.
 func (m *Mail) resolve(rank int, l mem.Location, n int) (unsafe.Pointer, error) {
 	if rank == m.rank {
-		return m.boxes[rank].outWindow, nil // the one memory that a rank shows to itself
+		return m.boxes[rank].outWindow, nil // a rank shows itself no other memory
 	}
 	return m.team.Peers[rank].Mem.Resolve(l, n)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit/gputest"
 )
 
-// TestCloseWithoutShut closes the messages of a communicator that did not come to be, and has met its device: nobody
-// has locked their lanes, and nothing goes into them afterwards.
+// TestCloseWithoutShut closes the messages of a communicator that was never opened but has a device: nobody has locked
+// their lanes, and no message can be started afterwards.
 func TestCloseWithoutShut(t *testing.T) {
 	gputest.Run(t, 1, ubcoll.Options{}, func(_ context.Context, c *ubcoll.Comm, _ ubcoll.Device) error {
 		e := (*inside.Comm)(c).View().Comm
@@ -25,6 +25,6 @@ func TestCloseWithoutShut(t *testing.T) {
 		}
 		b := m.Box(0)
 		return errors.Join(testkit.Wants(b.Send.Enter(), ubcoll.ErrClosed), testkit.Wants(b.Recv.Enter(), ubcoll.ErrClosed),
-			testkit.Wants(m.Shut(false), ubcoll.ErrClosed)) // of the device's
+			testkit.Wants(m.Shut(false), ubcoll.ErrClosed)) // from the device's lanes
 	})
 }

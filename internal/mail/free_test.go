@@ -12,7 +12,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// A message that comes and goes under its lane's lock may register memory that is being freed: that ends with it.
+// A message that starts and finishes under its lane's lock may register memory that is being freed. The registration
+// must end with the memory.
 func TestFreeForgetsWhatMessagesRegister(t *testing.T) {
 	c := enginetest.Open(t, 1, engine.Options{})[0]
 	a, err := c.Alloc(hw.Host, 4096)

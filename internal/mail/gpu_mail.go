@@ -13,41 +13,42 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
-// gpuMail is a communicator's messages of device memory. Kernels do them, and count them in the device areas, apart for
-// each lane: for each peer and direction. The host orders kernels of a lane as the calls came, and waits for nobody.
+// gpuMail does a communicator's messages of device memory. Kernels move them, and count them in the device areas
+// separately for each lane: for each peer and direction. The host keeps a lane's kernels in call order and never waits
+// for a peer.
 type gpuMail struct {
 	mail  *Mail
 	d     *gpu.Device
-	first int       // status line
+	first int       // the status line that is line 0 here
 	lanes []gpuLane // two for each rank: see laneOf
-	spare chan int  // status lines that no call has
-	more  uint32    // of the streams' line: what collect has told of Status.More; under d.mu
+	spare chan int  // status lines that are free
+	more  uint32    // how much of Status.More of the streams' line Collect has reported; under d.mu
 
-	batches sync.Pool // that are not in use
+	batches sync.Pool // of *batch
 
 	mu     sync.Mutex
 	f      *cuda.Function // nil until it is first used
 	shares *gpu.LaneShares
-	ops    uint64 // that were queued
+	ops    uint64 // how many were queued
 	free   []*mark
 	all    []*mark
-	strays []*gpu.Stream // with something that no mark is after
+	strays []*gpu.Stream // streams that may have work queued after their last mark
 	holds  []hold
 
 	branches gpu.Branches
 
-	using sync.RWMutex // held for reading while events are looked at, for writing to close them
+	using sync.RWMutex // held for reading while an event is queried, for writing to close them
 	gone  bool
 }
 
-// hold is memory of a peer that copy engines write, until what was queued is done.
+// hold keeps a peer's memory, which copy engines write, until the work queued up to after is done.
 type hold struct {
 	peer   engine.DevicePeer
 	extent uint32
 	after  *mark // or nil
 }
 
-// deviceMail is the messages of device memory, or nil without a device.
+// deviceMail returns the messages of device memory, or nil without a device.
 func (m *Mail) deviceMail() *gpuMail {
 	if m.gpu == nil || gpu.DeviceOf(m.c) == nil {
 		return nil
@@ -95,7 +96,7 @@ func (m *gpuMail) load() (*cuda.Function, error) {
 	return f, nil
 }
 
-// Close gives up what the messages have on the device, once all that was queued has ended. Nothing is queued any more.
+// Close frees what the messages have on the device, after all queued work has ended. Nothing more is queued by then.
 func (m *gpuMail) Close() error {
 	var errs []error
 	m.mu.Lock()
@@ -109,8 +110,8 @@ func (m *gpuMail) Close() error {
 			s.Quiet()
 		}
 	}
-	for _, k := range marks { // not those that are free, but these have been reached
-		k.event.Sync() // a device that has ceased to work has said so
+	for _, k := range marks { // includes marks that others hold; free ones have been reached already
+		k.event.Sync() // no error check: a device that failed has reported it
 	}
 	errs = append(errs, m.release(true))
 	m.using.Lock()
@@ -129,7 +130,7 @@ func (m *gpuMail) Close() error {
 	return errors.Join(errs...)
 }
 
-// release gives up the memory of peers that nothing writes any more, or all of it.
+// release releases the memory of peers that nothing queued writes any more; all of it if all.
 func (m *gpuMail) release(all bool) error {
 	m.mu.Lock()
 	holds := m.holds

@@ -5,30 +5,30 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
-// batch is messages that are started together, while kernels' parameters are made of them.
+// batch is a set of messages that start together, while they are turned into kernels' parameters.
 type batch struct {
 	p      kernels.MailParams
 	ms     []DeviceMessage
 	lanes  gpu.LaneSet
-	blocks gpu.LaneBlocks // that each lane gets
+	blocks gpu.LaneBlocks // for each lane
 	each   []batchLane
-	most   int  // lanes of a kernel
-	copies bool // by copy engines
+	most   int  // most lanes that a kernel takes
+	copies bool // copy engines do some
 }
 
 // batchLane is a batch's messages of one lane.
 type batchLane struct {
 	messages int
 	copies   bool
-	row      uint32 // of p.Lane, while the lane is in a kernel that is laid out
+	row      uint32 // index in p.Lane, while the lane is in the kernel that is being laid out
 }
 
-// newBatch is one for so many lanes.
+// newBatch makes a batch for that many lanes.
 func newBatch(lanes int) *batch {
 	return &batch{blocks: make(gpu.LaneBlocks, lanes), each: make([]batchLane, lanes), most: kernels.MaxLanes}
 }
 
-// set makes b that of ms.
+// set makes b the batch of ms.
 func (b *batch) set(ms []DeviceMessage) {
 	b.ms, b.lanes, b.copies = ms, gpu.LaneSet{}, false
 	clear(b.each)
@@ -43,12 +43,12 @@ func (b *batch) set(ms []DeviceMessage) {
 	}
 }
 
-// apart reports whether a lane's messages take more than one kernel.
+// apart reports whether a lane's messages need more than one kernel.
 func (b *batch) apart(lane int) bool {
 	return b.each[lane].copies || b.each[lane].messages > kernels.MaxMessages
 }
 
-// part takes from left, some of b's lanes, the first one and those that find room in a kernel with it.
+// part removes from left, a set of b's lanes, the first lane and all lanes that fit into one kernel with it.
 func (b *batch) part(left *gpu.LaneSet) (part gpu.LaneSet) {
 	lanes, messages := 0, 0
 	for lane := left.Next(0); lane >= 0 && lanes < b.most; lane = left.Next(lane + 1) {

@@ -14,7 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// listed are the lanes of a set.
+// listed returns the lanes of a set.
 func listed(s gpu.LaneSet) (all []int) {
 	for i := s.Next(0); i >= 0; i = s.Next(i + 1) {
 		all = append(all, i)
@@ -22,8 +22,8 @@ func listed(s gpu.LaneSet) (all []int) {
 	return all
 }
 
-// Whatever messages start together, each lane is in one part, and each part is one kernel's or one lane's that takes more
-// than that.
+// For any messages that start together, each lane is in exactly one part, and each part fits one kernel or is a single
+// lane that needs several.
 func TestParts(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	check := func(t *testing.T, ranks, most int, ms []DeviceMessage) (parts int) {
@@ -74,7 +74,7 @@ func TestParts(t *testing.T) {
 		name         string
 		ranks, times int
 		most         int
-		copies       int // the sends to so many ranks
+		copies       int // sends to this many ranks
 		parts        int
 	}{
 		{"one", 1, 1, 16, 0, 1},
@@ -105,7 +105,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// A batch is used again, for others.
+// A batch can be used again, for other messages.
 func TestBatchAgain(t *testing.T) {
 	b := newBatch(4)
 	many := slices.Repeat([]DeviceMessage{message(1, true, 5, 0)}, 70)
@@ -117,7 +117,7 @@ func TestBatchAgain(t *testing.T) {
 	require.False(t, b.apart(2) || b.apart(3) || b.copies, fmt.Sprint(b.each))
 }
 
-// What the host does for each message allocates nothing, however many ranks there are.
+// The host's work for each message allocates nothing, however many ranks there are.
 func TestBatchAllocs(t *testing.T) {
 	for _, ranks := range []int{2, engine.MaxRanks} {
 		m := newGPUMail(newMail(0, ranks), &gpu.Device{Room: gpu.RoomOf(132, ranks)})

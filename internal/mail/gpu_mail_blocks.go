@@ -5,16 +5,16 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
-// Sizes of messages, in bytes, and of what does them.
+// Sizes in bytes, and numbers of blocks.
 const (
-	mailPacketBlock = 4 << 10  // that a block puts into packets at once
-	mailPushBlock   = 16 << 10 // less is not worth a block
-	mailPieceBlock  = 64 << 10 // likewise, of what comes through the FIFO
-	mailPushBlocks  = 32       // that send one message; twice as many are a few percent faster
-	mailTakeBlocks  = 16       // that take one out of the FIFO, or send or take packets
+	mailPacketBlock = 4 << 10  // what a block puts into packets at once
+	mailPushBlock   = 16 << 10 // a block for less is not worth it
+	mailPieceBlock  = 64 << 10 // likewise, through the FIFO
+	mailPushBlocks  = 32       // most blocks that push a message; twice as many are a few percent faster
+	mailTakeBlocks  = 16       // most blocks that take a message out of the FIFO, or send or take packets
 )
 
-// blocks is how many blocks do a message best.
+// blocks returns how many blocks do a message best.
 func (h *DeviceMessage) blocks() int32 {
 	n := h.Vec.Bytes()
 	want, most := n/mailPushBlock, mailPushBlocks
@@ -22,15 +22,15 @@ func (h *DeviceMessage) blocks() int32 {
 	case n <= kernels.EagerBytes:
 		want, most = (n+mailPacketBlock-1)/mailPacketBlock, mailTakeBlocks
 	case h.Recv && h.word != 0:
-		want = 1 // which waits
+		want = 1 // it only waits
 	case h.Recv:
 		want, most = n/mailPieceBlock, mailTakeBlocks
 	}
 	return int32(max(1, min(want, most)))
 }
 
-// share sets blocks to how many each lane of ms gets; keep is as LaneShares.Take has it. The lanes are locked, unless ms
-// are a graph's.
+// share sets blocks to the number of blocks that each lane of ms gets. keep is as in LaneShares.Take. The caller has
+// locked the lanes, unless ms belong to a graph.
 func (m *gpuMail) share(blocks gpu.LaneBlocks, ms []DeviceMessage, keep *gpu.LaneBlocks) {
 	clear(blocks)
 	for i := range ms {
@@ -47,15 +47,15 @@ func (m *gpuMail) share(blocks gpu.LaneBlocks, ms []DeviceMessage, keep *gpu.Lan
 	m.shares.Take(m.d.Room.Messages, blocks, keep)
 }
 
-// giveUp gives a graph's blocks up.
+// giveUp returns a graph's blocks.
 func (m *gpuMail) giveUp(graph *gpu.LaneBlocks) {
 	m.mu.Lock()
 	m.shares.GiveUp(graph)
 	m.mu.Unlock()
 }
 
-// forget looks whether all that was queued on the lane has ended, so that its blocks can be another lane's. The caller
-// has mu, which forget gives up while it asks the driver.
+// forget frees a lane's blocks for other lanes if all work queued on the lane has ended. The caller has mu; forget
+// unlocks it while it asks the driver.
 func (m *gpuMail) forget(lane int) {
 	k := m.lanes[lane].last
 	if k == nil {

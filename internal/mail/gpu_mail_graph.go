@@ -16,20 +16,20 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// A graph's messages: whoever captures knows where its receives are, and tells the senders, whose copy engines write
-// there. That takes the same graph on both sides: elsewhere the host knows of no receive which send it will meet, since
-// the devices count, and other graphs may be launched as often as each rank likes.
+// A rank that captures knows where its receives are. It tells the senders, so that their copy engines can write there.
+// This works only if both sides have the same graph: otherwise the host cannot know which send a receive will meet,
+// since the devices count messages, and each rank launches other graphs as often as it likes.
 
-// mailGraph is the messages of a graph. Implements gpu.GraphPart.
+// mailGraph is the messages of a graph. It implements gpu.GraphPart.
 type mailGraph struct {
 	m        *gpuMail
 	works    []team.Work
 	received [][]uint64
 
 	lanes  gpu.LaneSet
-	blocks gpu.LaneBlocks // that they hold
-	holds  []hold         // of what copy engines write
-	after  *mark          // the last launch, if there are holds
+	blocks gpu.LaneBlocks // held by the graph
+	holds  []hold         // on memory that its copy engines write
+	after  *mark          // after the last launch, if there are holds
 }
 
 func (g *mailGraph) Prepare(ctx context.Context) error {
@@ -63,7 +63,7 @@ func (g *mailGraph) Unlock()                { g.m.unlock(g.lanes) }
 func (g *mailGraph) Number(n uint64) uint64 { return g.m.number(n) }
 func (g *mailGraph) Collect() error         { return g.m.Collect() }
 
-// Launch queues the graph in the order of its lanes.
+// Launch queues the graph, in order with other work of its lanes.
 func (g *mailGraph) Launch(of *gpu.Graph, s *gpu.Stream, cu *cuda.Stream) error {
 	m := g.m
 	k, err := m.take(s)
@@ -107,11 +107,11 @@ func (g *mailGraph) Close() error {
 	return m.release(false)
 }
 
-// ReceivedWords is how many words Received has for each receive.
+// ReceivedWords is how many words Received returns for each receive.
 const ReceivedWords = 3
 
-// Received is what this rank receives in works, in order: from whom, where, and what. It waits until the peers have
-// imported the memory, or cannot.
+// Received describes the receives in works, in order: from which rank, where to, and the message's head. It blocks
+// until the peers have imported the memory, or failed to.
 func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error) {
 	g := m.deviceMail()
 	if g == nil {
@@ -127,7 +127,7 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 			err := g.d.UntilImported(ctx, start, func() (late bool, err error) {
 				err = g.acquire(h, true)
 				if h.buf.Claim != nil {
-					h.buf.Claim.Release() // the graph has it
+					h.buf.Claim.Release() // the graph holds it
 					h.buf.Claim = nil
 				}
 				late = h.buf.Late
@@ -147,8 +147,8 @@ func (m *Mail) Received(ctx context.Context, works []team.Work) ([]uint64, error
 	return all, nil
 }
 
-// address finds out which sends of works copy engines can do: those that are large, of lanes whose receives have been
-// captured as well, all of them. It holds the memory that they write.
+// address finds the sends of works that copy engines can do: large ones, of lanes whose receives have all been captured
+// as well. It holds the memory that they write.
 func (g *mailGraph) address(ctx context.Context, works []team.Work, received [][]uint64) error {
 	mail := g.m.mail
 	for peer := range mail.boxes {
@@ -187,7 +187,7 @@ func (g *mailGraph) address(ctx context.Context, works []team.Work, received [][
 	return nil
 }
 
-// match is where a peer receives each of the sends to it, if they are all, and what it expects.
+// match returns where a peer receives each of sends. ok is false unless the peer's receives are exactly these messages.
 func match(sends []*DeviceMessage, received []uint64, rank int) (words []uint64, ok bool) {
 	for ; len(received) >= ReceivedWords; received = received[ReceivedWords:] {
 		if received[0] != uint64(rank) {
@@ -201,7 +201,7 @@ func match(sends []*DeviceMessage, received []uint64, rank int) (words []uint64,
 	return words, len(words) == len(sends)
 }
 
-// unhold gives up what a graph that is not made after all was to write.
+// unhold releases the memory that a graph would have written, which is not made after all.
 func (g *mailGraph) unhold() error {
 	var errs []error
 	for _, h := range g.holds {
@@ -211,7 +211,7 @@ func (g *mailGraph) unhold() error {
 	return errors.Join(errs...)
 }
 
-// Capture is gpu.Capture of works of which some are messages. received is what each rank's Received has said.
+// Capture is gpu.Capture of works that may contain messages. received is each rank's result of Received.
 func (m *Mail) Capture(ctx context.Context, works []team.Work, received [][]uint64) (*gpu.Graph, error) {
 	messages := slices.ContainsFunc(works, func(w team.Work) bool { return w.Other != nil })
 	if g := m.deviceMail(); messages && g != nil {

@@ -9,16 +9,16 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu"
 )
 
-// gpuLane is the messages from, or to, one rank.
+// gpuLane is the messages from one rank, or to it.
 type gpuLane struct {
-	mu     sync.Mutex  // held while something is queued, which the driver may hold up
-	own    *gpu.Stream // of blocking calls; nil until the first
-	last   *mark       // after what was queued last; or nil
-	fifo   gpu.Extra   // of large messages that are received and staged, beside the small one of the area
+	mu     sync.Mutex  // held while something is queued; the driver may block meanwhile
+	own    *gpu.Stream // for blocking calls; nil until the first
+	last   *mark       // after the work queued last; or nil
+	fifo   gpu.Extra   // for large staged receives, in addition to the small FIFO of the area
 	closed bool
 }
 
-// laneOf is the lane of messages to peer, or from it.
+// laneOf returns the lane of messages to peer or, if recv, from it.
 func laneOf(peer int, recv bool) int {
 	if recv {
 		return 2*peer + 1
@@ -26,18 +26,18 @@ func laneOf(peer int, recv bool) int {
 	return 2 * peer
 }
 
-// mark is an event after something that was queued on a stream.
+// mark is an event recorded after work on a stream.
 type mark struct {
 	event  *cuda.Event
 	stream *gpu.Stream
 	users  int // under gpuMail.mu
 }
 
-// lock locks the lanes of a set, for something to be queued.
+// lock locks the lanes of a set, so that work can be queued on them.
 func (m *gpuMail) lock(lanes gpu.LaneSet) error {
 	for i := lanes.Next(0); i >= 0; i = lanes.Next(i + 1) {
 		m.lanes[i].mu.Lock()
-		if m.lanes[i].closed { // as all are: nobody closes one while another one is locked
+		if m.lanes[i].closed { // then all are: nobody closes one while another one is locked
 			m.lanes[i].mu.Unlock()
 			return fault.ErrClosed
 		}
@@ -51,8 +51,7 @@ func (m *gpuMail) unlock(lanes gpu.LaneSet) {
 	}
 }
 
-// order has what is queued next on cu begin after what the lanes have queued on other streams than s. The caller has
-// them locked.
+// order makes the next work on cu wait for the lanes' work on other streams than s. The caller has locked the lanes.
 func (m *gpuMail) order(lanes gpu.LaneSet, s *gpu.Stream, cu *cuda.Stream) error {
 	for i := lanes.Next(0); i >= 0; i = lanes.Next(i + 1) {
 		if last := m.lanes[i].last; last != nil && last.stream != s {
@@ -64,7 +63,7 @@ func (m *gpuMail) order(lanes gpu.LaneSet, s *gpu.Stream, cu *cuda.Stream) error
 	return nil
 }
 
-// take takes a mark for what will be queued on s. The caller lets it go.
+// take returns a mark for work to be queued on s. The caller gives it back with letGo.
 func (m *gpuMail) take(s *gpu.Stream) (*mark, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,7 +82,7 @@ func (m *gpuMail) take(s *gpu.Stream) (*mark, error) {
 	return k, nil
 }
 
-// set puts k after what has been queued on cu, as the last thing of the lanes, which the caller has locked.
+// set records k after the work queued on cu, as the last mark of the lanes, which the caller has locked.
 func (m *gpuMail) set(k *mark, lanes gpu.LaneSet, cu *cuda.Stream) error {
 	if err := k.event.Record(cu); err != nil {
 		return err
@@ -100,7 +99,7 @@ func (m *gpuMail) set(k *mark, lanes gpu.LaneSet, cu *cuda.Stream) error {
 	return nil
 }
 
-// stray remembers that something may be queued on s which no mark is after.
+// stray remembers that s may have work queued after its last mark.
 func (m *gpuMail) stray(s *gpu.Stream) {
 	m.mu.Lock()
 	m.strays = append(m.strays, s)
@@ -124,7 +123,7 @@ func (m *gpuMail) drop(k *mark) {
 	}
 }
 
-// reached reports whether k has been reached; also when its communicator has gone meanwhile.
+// reached reports whether the work before k has ended. It is true if the communicator has been closed meanwhile.
 func (m *gpuMail) reached(k *mark) (bool, error) {
 	m.using.RLock()
 	defer m.using.RUnlock()
@@ -134,7 +133,7 @@ func (m *gpuMail) reached(k *mark) (bool, error) {
 	return k.event.Done()
 }
 
-// busy reports whether something that was queued on the lane has not ended. It takes no lock that a launch may hold.
+// busy reports whether work queued on the lane has not ended. It takes no lock that a launch may hold.
 func (m *gpuMail) busy(lane int) bool {
 	m.mu.Lock()
 	k := m.lanes[lane].last
@@ -150,7 +149,7 @@ func (m *gpuMail) busy(lane int) bool {
 	return err == nil && !done
 }
 
-// anyBusy is a lane that is busy, or -1.
+// anyBusy returns a busy lane, or -1.
 func (m *gpuMail) anyBusy() int {
 	for i := range m.lanes {
 		if m.busy(i) {
@@ -160,7 +159,7 @@ func (m *gpuMail) anyBusy() int {
 	return -1
 }
 
-// Stuck is a peer that has closed its communicator while messages with it are queued, or -1.
+// Stuck returns a peer that has closed its communicator while messages with it are queued, or -1.
 func (m *gpuMail) Stuck() int {
 	for i := range m.lanes {
 		r := i / 2
@@ -171,8 +170,8 @@ func (m *gpuMail) Stuck() int {
 	return -1
 }
 
-// shut lets nothing be queued any more, until reopen; fault.ErrBusy if something is, on a communicator that still
-// works.
+// shut stops all queueing until reopen. It fails with fault.ErrBusy while queued work runs, unless the communicator is
+// broken.
 func (m *gpuMail) shut(broken bool) error {
 	all := gpu.LanesTo(len(m.lanes))
 	if err := m.lock(all); err != nil {
@@ -186,7 +185,7 @@ func (m *gpuMail) shut(broken bool) error {
 	return nil
 }
 
-// reopen ends shut, for good if closed.
+// reopen ends shut. If closed, the lanes stay closed.
 func (m *gpuMail) reopen(closed bool) {
 	for i := range m.lanes {
 		m.lanes[i].closed = closed
@@ -194,7 +193,7 @@ func (m *gpuMail) reopen(closed bool) {
 	m.unlock(gpu.LanesTo(len(m.lanes)))
 }
 
-// own is a lane's own stream. The caller has the lane locked.
+// own returns the lane's own stream. The caller has locked the lane.
 func (m *gpuMail) own(lane int) (*gpu.Stream, error) {
 	l := &m.lanes[lane]
 	if l.own == nil {

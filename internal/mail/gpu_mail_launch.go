@@ -8,8 +8,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
-// queue queues ms on s, or on a stream of their first lane's own, and returns a mark after them, which the caller lets
-// go. begun says that an error has left something queued, or has kept from the peers what they wait for.
+// queue queues ms on s, or if s is nil on their first lane's own stream. It returns a mark after them, which the caller
+// gives back with letGo. begun says that after an error some work may be queued, or that peers may wait in vain.
 func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, begun bool, err error) {
 	lanes := lanesOf(ms)
 	if err := m.lock(lanes); err != nil {
@@ -29,7 +29,7 @@ func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, b
 	m.d.Watch()
 	err = s.Use(func(cu *cuda.Stream) error {
 		begun = true
-		if s.Capturing() { // when it runs, and after what, is for whoever captures it to say
+		if s.Capturing() { // whoever captures decides when it runs, and after what
 			return m.launch(cu, line, ms, m.shares.Kept())
 		}
 		if err := m.order(lanes, s, cu); err != nil {
@@ -38,7 +38,7 @@ func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, b
 		if err := m.launch(cu, line, ms, nil); err != nil {
 			return err
 		}
-		s.Follows(0, 0) // messages have room of their own
+		s.Follows(0, 0) // the room of messages is separate from that of collectives
 		return m.set(k, lanes, cu)
 	})
 	if err != nil {
@@ -51,8 +51,8 @@ func (m *gpuMail) queue(s *gpu.Stream, line int, ms []DeviceMessage) (k *mark, b
 	return k, false, nil
 }
 
-// launch queues ms on cu: in one kernel, unless they are too many, or copy engines do some. In a capture, keep gets the
-// blocks.
+// launch queues ms on cu: as one kernel, unless they are too many or copy engines do some. In a capture, the blocks are
+// added to keep.
 func (m *gpuMail) launch(cu *cuda.Stream, line int, ms []DeviceMessage, keep *gpu.LaneBlocks) error {
 	if len(ms) == 0 {
 		return nil
@@ -76,7 +76,7 @@ func (m *gpuMail) launch(cu *cuda.Stream, line int, ms []DeviceMessage, keep *gp
 	return m.fork(cu, b, &first, &left, keep != nil)
 }
 
-// run queues a part of b on cu: as one kernel, or as the several that its only lane takes.
+// run queues a part of b on cu: as one kernel, or as several if its only lane needs that.
 func (m *gpuMail) run(cu *cuda.Stream, b *batch, part *gpu.LaneSet) error {
 	if lane := part.Next(0); b.apart(lane) {
 		return m.chain(cu, b, lane)
@@ -84,8 +84,8 @@ func (m *gpuMail) run(cu *cuda.Stream, b *batch, part *gpu.LaneSet) error {
 	return m.kernel(cu, &b.p, m.lay(b, part, 0))
 }
 
-// lay makes b's parameters do a part of it: all of each message, or what comes before a copy, or after it, by one block
-// each. It returns how many blocks that takes.
+// lay sets b's parameters for a part of b and returns how many blocks it takes. Form 0 means each whole message; other
+// forms mean what comes before a copy, or after it, with one block for each lane.
 func (m *gpuMail) lay(b *batch, part *gpu.LaneSet, form int) (grid int) {
 	p := &b.p
 	p.Lanes = 0
@@ -117,9 +117,9 @@ func (m *gpuMail) lay(b *batch, part *gpu.LaneSet, form int) (grid int) {
 	return grid
 }
 
-// oneCopy is the send of b that a copy engine does, if it is the only one, and all others are receives that the
-// senders write straight to, of a lane each, and all go into one kernel; or nil. Then what is before the copy waits for
-// nothing but that send's receiver.
+// oneCopy returns the send of b that a copy engine does, or nil unless it is the only one and all other messages are
+// receives that the senders write directly, each in its own lane, and all fit into one kernel. Then the copy waits for
+// nothing but its receiver.
 func (b *batch) oneCopy() (send *DeviceMessage) {
 	if !b.copies || len(b.ms) > min(b.most, kernels.MaxMessages) || b.lanes.Len() != len(b.ms) {
 		return nil
@@ -135,8 +135,8 @@ func (b *batch) oneCopy() (send *DeviceMessage) {
 	return send
 }
 
-// around queues messages of which copy engines do one, that of oneCopy, without a branch: a kernel that tells the senders
-// where to write, and waits for the receiver; the copy; and a kernel that tells the receiver, and waits for the senders.
+// around queues messages with one copy, that of oneCopy, without a branch: a kernel tells the senders where to write
+// and waits for the receiver; then the copy; then a kernel tells the receiver and waits for the senders.
 func (m *gpuMail) around(cu *cuda.Stream, b *batch, send *DeviceMessage) error {
 	if err := m.kernel(cu, &b.p, m.lay(b, &b.lanes, kernels.Await)); err != nil {
 		return err
@@ -147,12 +147,12 @@ func (m *gpuMail) around(cu *cuda.Stream, b *batch, send *DeviceMessage) error {
 	return m.kernel(cu, &b.p, m.lay(b, &b.lanes, kernels.Done))
 }
 
-// copy queues the copy of a send that a copy engine does.
+// copy queues the copy of h, a send that a copy engine does.
 func (h *DeviceMessage) copy(cu *cuda.Stream) error {
 	return cu.Copy(cuda.Addr(h.to), cuda.Addr(uintptr(h.Vec.Ptr)), h.Vec.Bytes())
 }
 
-// fill sets what is the same for all kernels.
+// fill sets the parameters that all kernels have in common.
 func (m *gpuMail) fill(p *kernels.MailParams, line int) {
 	d := &m.d.Params
 	p.Area, p.Status, p.Timeout = d.Area[0], m.d.StatusAddr(m.first+line), d.Timeout
@@ -160,7 +160,7 @@ func (m *gpuMail) fill(p *kernels.MailParams, line int) {
 	p.Boxes, p.Slots, p.Slot, p.Rank = uint64(l.Boxes()), uint32(l.Slots), uint32(l.Slot), d.Rank
 }
 
-// add adds a lane to p, of one block, whose messages are to be the first-th and those behind it.
+// add adds a lane with one block to p. Its messages begin at index first.
 func (m *gpuMail) add(p *kernels.MailParams, lane, first int) *kernels.Lane {
 	l := &p.Lane[p.Lanes]
 	p.Lanes++
@@ -171,7 +171,7 @@ func (m *gpuMail) add(p *kernels.MailParams, lane, first int) *kernels.Lane {
 	switch at, extent, offset, ok := m.lanes[lane].fifo.Ready(); {
 	case ok:
 		l.FIFO, l.FIFOWord = at, kernels.Through(extent, offset)
-	case d == 0: // to itself a rank stages nothing
+	case d == 0: // a rank stages no messages to itself
 	case lane&1 == 1:
 		l.FIFO = m.d.Params.Area[0] + uint64(m.d.Layout.FIFO(d))
 	default:
@@ -180,7 +180,7 @@ func (m *gpuMail) add(p *kernels.MailParams, lane, first int) *kernels.Lane {
 	return l
 }
 
-// put adds a message to l, a lane of p.
+// put adds a message to l, a lane of p, behind those it has.
 func put(p *kernels.MailParams, l *kernels.Lane, x kernels.Message) {
 	p.Message[l.First+l.Messages] = x
 	l.Messages++
@@ -191,14 +191,15 @@ func (m *gpuMail) kernel(cu *cuda.Stream, p *kernels.MailParams, grid int) error
 	return m.f.Launch(cu, cuda.Launch{Grid: grid, Block: min(kernels.MaxThreads, m.f.MaxThreads)}, kernels.Bytes(p))
 }
 
-// fork queues what does not fit into one kernel, or is done by copy engines too: first on cu, each further part of left as
-// a branch, on another stream, which cu joins. So all lanes run at the same time, as those of one kernel do: share has
-// left each room for a block, and each waits for its own peer only, whose lanes run likewise. Nothing deadlocks then,
-// whichever lanes are in a kernel together, and in whatever order the peers queue theirs. Parts one after the other would,
-// in any order: a peer may wait in another call for the last part, before it queues what the first one waits for.
+// fork queues messages that do not fit into one kernel, or that need copy engines. It queues first on cu and each
+// further part of left as a branch on another stream, which cu joins. All lanes thus run at the same time, as they do
+// in one kernel: share has left room for a block of each, and each waits only for its own peer, whose lanes also run.
+// So nothing deadlocks, however lanes are divided into kernels and in whatever order peers queue theirs. Parts in
+// sequence could deadlock: a peer may wait, in another call, for the last part before it queues what the first part
+// waits for.
 //
-// What joins the branches is queued behind all their kernels: streams may share a queue of the device's, where a kernel
-// would wait behind an event for the kernel before that.
+// The joins are queued after all branches' kernels: streams may share a device queue, where a kernel behind a join
+// would wait for the kernel before the join.
 func (m *gpuMail) fork(cu *cuda.Stream, b *batch, first, left *gpu.LaneSet, capturing bool) (err error) {
 	if capturing {
 		m.branches.Lock()
@@ -252,8 +253,8 @@ func (m *gpuMail) fork(cu *cuda.Stream, b *batch, first, left *gpu.LaneSet, capt
 	return nil
 }
 
-// branch is a stream for a branch from cu that has lane, which cu's part has not, and is none of those that are taken:
-// the lane's own one, whose turn it is, or, in a capture, one that is in no other.
+// branch returns a stream for a branch from cu that begins with lane and is not among taken: the lane's own stream,
+// which this call has locked, or, in a capture, one that is in no other capture.
 func (m *gpuMail) branch(cu *cuda.Stream, lane int, capturing bool, taken []*cuda.Stream) (*cuda.Stream, error) {
 	if capturing {
 		return m.branches.Take(m.d.Domain.Context, cu, taken)
@@ -265,7 +266,7 @@ func (m *gpuMail) branch(cu *cuda.Stream, lane int, capturing bool, taken []*cud
 	return s.Driver, nil
 }
 
-// chain queues a lane's messages, in order.
+// chain queues a lane's messages in order, with copies between the kernels.
 func (m *gpuMail) chain(cu *cuda.Stream, b *batch, lane int) error {
 	p := &b.p
 	p.Lanes = 0

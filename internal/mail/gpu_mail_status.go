@@ -9,8 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
-// mailLines are the status lines: the first one is that of all that is queued on streams, the others are for one call
-// each.
+// mailLines is the number of status lines. Line 0 is for all work on streams; each other line is for one call.
 const mailLines = 128
 
 func (m *gpuMail) StatusLines() int     { return mailLines }
@@ -26,8 +25,8 @@ func (m *gpuMail) status(line int) *kernels.Status {
 	return m.d.Status(m.first + line)
 }
 
-// told is what kernels say in a line of the status page, and whether it breaks the communicator. The caller keeps the
-// page from going.
+// told returns what kernels report in a line of the status page, and whether that breaks the communicator. The caller
+// has locked the status page.
 func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool) {
 	peer := s.About(len(m.mail.boxes))
 	code := s.Error.Load()
@@ -59,7 +58,7 @@ func (m *gpuMail) told(op string, s *kernels.Status) (e *fault.Error, fatal bool
 	return about(s.Broke(code, time.Duration(m.mail.team.Timeout.Load()), more)), true
 }
 
-// hint says what else has come from a peer that is waited for.
+// hint says what else has come from a peer that this rank waits for.
 func (m *gpuMail) hint(peer int) string {
 	if peer < 0 || peer == m.mail.rank {
 		return ""
@@ -75,7 +74,7 @@ func (m *gpuMail) hint(peer int) string {
 	return " (but a message of host memory)"
 }
 
-// Fatal is what has ended all messages, if something has. The caller keeps the page from going.
+// Fatal returns the error that ended all messages, or nil. The caller has locked the status page.
 func (m *gpuMail) Fatal() (first *fault.Error) {
 	for i := range mailLines {
 		e, fatal := m.told("", m.status(i))
@@ -86,14 +85,14 @@ func (m *gpuMail) Fatal() (first *fault.Error) {
 	return first
 }
 
-// Collect takes what kernels on streams have said.
+// Collect returns the error that kernels on streams have reported, if any.
 func (m *gpuMail) Collect() error {
 	d := m.d
 	if !d.LockStatus() {
 		return nil
 	}
 	s := m.status(0)
-	more := s.More.Load() // before the error is taken: what fails behind it is told or counted, by its own Sync at the latest
+	more := s.More.Load() // read before the error is cleared: later failures are reported or counted by their own Sync at the latest
 	e, fatal := m.told("", s)
 	switch n := more - m.more; {
 	case fatal:

@@ -19,15 +19,14 @@ func message(peer int, recv bool, n int, word uint64) DeviceMessage {
 	return DeviceMessage{Call: Call{team.Vec{Len: n, Type: dtype.Uint8}, peer, recv}, word: word}
 }
 
-// shared is what m.share has made of ms.
+// shared returns the blocks that m.share gives to ms.
 func shared(m *gpuMail, ms []DeviceMessage, keep *gpu.LaneBlocks) gpu.LaneBlocks {
 	blocks := make(gpu.LaneBlocks, len(m.lanes))
 	m.share(blocks, ms, keep)
 	return blocks
 }
 
-// All lanes of a rank find room at the same time, whatever is in them, in whatever order they come, and beside a
-// collective.
+// All lanes of a rank find room at the same time, whatever messages they have, in any order, beside a collective.
 func TestMailRoom(t *testing.T) {
 	for _, sms := range []int{4, 60, 108, 114, 132, 148} {
 		for _, ranks := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33, 71, engine.MaxRanks} {
@@ -45,7 +44,7 @@ func TestMailRoom(t *testing.T) {
 				if sms >= 60 {
 					require.GreaterOrEqual(t, room.Messages, 2*ranks, "a block for each lane")
 				}
-				most := max(room.Messages, 2*ranks) // lanes have a block each, whether it finds room or not
+				most := max(room.Messages, 2*ranks) // each lane gets a block, even where there is no room
 				if sms > 100 && ranks <= 8 {
 					require.Equal(t, min(sms/6, 20), left)
 				}
@@ -99,7 +98,7 @@ func TestMailRoom(t *testing.T) {
 	}
 }
 
-// A send is a copy engine's only if all messages of its lane have been captured on both sides.
+// A copy engine does a send only if all messages of its lane have been captured on both sides.
 func TestMatch(t *testing.T) {
 	const me, other = 3, 4
 	received := func(ms ...DeviceMessage) (all []uint64) {

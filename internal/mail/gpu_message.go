@@ -14,16 +14,16 @@ import (
 type DeviceMessage struct {
 	Call
 
-	buf  team.Buf // of a receive
-	word uint64   // where it is for the sender; 0: staged
-	to   uint64   // of a send that a copy engine does: where to, here, and what the receiver's word must be then
+	buf  team.Buf // for a receive
+	word uint64   // the address that the sender uses; 0: staged
+	to   uint64   // for a send by a copy engine: its destination here, and the word that the receiver must have announced
 	want uint64
-	seq  uint64 // of what was queued
+	seq  uint64 // number of the queued operation
 }
 
 type deviceMessages []DeviceMessage
 
-// messagesOf are those that w is, or nil.
+// messagesOf returns w's messages of device memory, or nil.
 func messagesOf(w *team.Work) deviceMessages {
 	if t, ok := w.Other.(*Together); ok {
 		return t.device
@@ -31,12 +31,12 @@ func messagesOf(w *team.Work) deviceMessages {
 	return nil
 }
 
-// OnDevice reports whether v is a message's memory on a device, or is to be, on s, a stream of one.
+// OnDevice reports whether v is memory on a device, or s is a device's stream: the message is then a device's.
 func OnDevice(s *engine.Stream, v *team.Vec) bool {
 	return !v.Dev.IsHost() || gpu.StreamOf(s) != nil
 }
 
-// checkDevice is what is wrong with a message for s, or for none, as an error of op, or nil.
+// checkDevice returns what is wrong with a message for stream s (or none), as an error of op, or nil.
 func (m *Mail) checkDevice(s *engine.Stream, op string, h *DeviceMessage) error {
 	peer, err := h.Peer, m.unfitDevice(s, h)
 	if uint(peer) >= uint(len(m.boxes)) {
@@ -48,7 +48,7 @@ func (m *Mail) checkDevice(s *engine.Stream, op string, h *DeviceMessage) error 
 	return m.Error(op, peer, "", err)
 }
 
-// unfitDevice is what is wrong with a message, or nil.
+// unfitDevice returns what is wrong with a message, or nil.
 func (m *Mail) unfitDevice(s *engine.Stream, h *DeviceMessage) error {
 	mine, none := m.c.GPU()
 	switch dev := h.Vec.Dev; {
@@ -70,7 +70,7 @@ func (m *Mail) unfitDevice(s *engine.Stream, h *DeviceMessage) error {
 	return h.Vec.Check()
 }
 
-// prepare holds the memory of ms, and finds the registrations of what is received. held is how many it holds.
+// prepare holds the memory of ms, and registers the receives' memory. held is how many of ms it holds.
 func (m *gpuMail) prepare(ms []DeviceMessage, graph bool) (held int, err error) {
 	for i := range ms {
 		h := &ms[i]
@@ -98,7 +98,7 @@ func letGo(ms []DeviceMessage, held int) {
 	}
 }
 
-// acquire finds or makes the registration of what is received, unless it is small, or comes from this rank itself.
+// acquire finds or makes the registration of a receive's memory, unless it is small or comes from this rank itself.
 func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 	switch {
 	case h.Vec.Bytes() <= kernels.EagerBytes:
@@ -118,7 +118,7 @@ func (m *gpuMail) acquire(h *DeviceMessage, graph bool) error {
 	return nil
 }
 
-// throughFIFO is the lane's FIFO that h comes through, or is to, if the small one is little for it; else nil.
+// throughFIFO returns the lane's large FIFO if h is, or should be, received through it; nil if the small one is enough.
 func (m *gpuMail) throughFIFO(h *DeviceMessage) *gpu.Extra {
 	l := &m.d.Layout
 	if !h.Recv || h.word != 0 || h.buf.Late || h.Vec.Bytes() <= max(kernels.EagerBytes, fifoLeast*l.Slots*l.Slot) {
@@ -127,11 +127,11 @@ func (m *gpuMail) throughFIFO(h *DeviceMessage) *gpu.Extra {
 	return &m.lanes[laneOf(h.Peer, true)].fifo
 }
 
-// fifoLeast is how often a message must fill a small FIFO to have a larger one made.
+// fifoLeast is how often a message must fill the small FIFO before a larger one is made.
 const fifoLeast = 4
 
-// note keeps for LastOp and Stats how ms went, of which LastOp tells the last one. How a receive's bytes come is the
-// sender's business: it is told as this rank's own sends went.
+// note records ms for LastOp and Stats; LastOp shows the last of them. Only the sender knows how a receive's bytes
+// come, so a receive is recorded like this rank's own sends.
 func (m *gpuMail) note(ms []DeviceMessage) {
 	seq := m.number(1) + 1
 	for i := range ms {
@@ -141,7 +141,7 @@ func (m *gpuMail) note(ms []DeviceMessage) {
 	}
 }
 
-// number takes n sequence numbers: those after the one that it returns.
+// number reserves the n sequence numbers after the one that it returns.
 func (m *gpuMail) number(n uint64) uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -149,7 +149,7 @@ func (m *gpuMail) number(n uint64) uint64 {
 	return m.ops - n
 }
 
-// went is how a message goes that is started with all.
+// went returns how a message goes that is started together with all.
 func (h *DeviceMessage) went(all []DeviceMessage) (k team.OpKind, algorithm string, b engine.BufferInfo) {
 	k, algorithm, b = team.KindSend, "push", team.BufferInfo{Used: h.Vec.Bytes() > 0, Direct: true}
 	for i := range all {
@@ -166,7 +166,7 @@ func (h *DeviceMessage) went(all []DeviceMessage) (k team.OpKind, algorithm stri
 	return k, algorithm, b
 }
 
-// lanesOf is the set of lanes of ms.
+// lanesOf returns the set of lanes of ms.
 func lanesOf(ms []DeviceMessage) (lanes gpu.LaneSet) {
 	for i := range ms {
 		lanes.Add(laneOf(ms[i].Peer, ms[i].Recv))
@@ -174,7 +174,7 @@ func lanesOf(ms []DeviceMessage) (lanes gpu.LaneSet) {
 	return lanes
 }
 
-// message is h for the kernel.
+// message returns h as a kernel's parameter.
 func (h *DeviceMessage) message() kernels.Message {
 	form := kernels.ByPackets
 	if h.Vec.Bytes() > kernels.EagerBytes {
@@ -184,7 +184,7 @@ func (h *DeviceMessage) message() kernels.Message {
 		Head: kernels.Head(form, h.Vec.Type, h.Vec.Len)}
 }
 
-// half is what of h comes before a copy, or after it.
+// half returns the part of h before a copy, or after it, as a kernel's parameter.
 func (h *DeviceMessage) half(form int) kernels.Message {
 	word := h.word
 	if !h.Recv {
@@ -193,7 +193,7 @@ func (h *DeviceMessage) half(form int) kernels.Message {
 	return kernels.Message{Word: word, Head: kernels.Head(form, h.Vec.Type, h.Vec.Len)}
 }
 
-// messageInfos is what is to be told of messages that are started together; those of a graph have no numbers.
+// messageInfos describes messages that are started together; those of a graph have no numbers.
 func messageInfos(ms []DeviceMessage) (os []engine.OpInfo) {
 	for i := range ms {
 		k, algorithm, b := ms[i].went(ms)

@@ -14,19 +14,18 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Transfer is messages that were started together.
+// Transfer is a set of messages of device memory that were started together.
 type Transfer struct {
 	m     *gpuMail
 	op    string
-	line  int // of the status page
+	line  int // in the status page
 	after *mark
 	done  bool
 	err   error
 }
 
-// transfer starts ms together. On a stream that is all, and the Transfer is nil; else the caller waits for it. If
-// anything is wrong with one of them, none is started; so it is, unless it may wait, while too many others are not
-// over.
+// transfer starts ms together. On a stream nothing more is to do, and the Transfer is nil; else the caller waits for
+// it. If one of ms is wrong, none is started. If too many calls are under way, it waits if wait is set, else it fails.
 func (m *Mail) transfer(ctx context.Context, s *engine.Stream, op string, ms []DeviceMessage, wait bool) (*Transfer,
 	error) {
 	if err := m.c.Err(); err != nil {
@@ -45,7 +44,7 @@ func (m *Mail) transfer(ctx context.Context, s *engine.Stream, op string, ms []D
 	return t, err
 }
 
-// lostPeer is why what is queued now would wait in vain, or nil: a rank has seen a failure.
+// lostPeer returns an error if a rank has seen a failure: messages queued now would wait in vain.
 func (m *Mail) lostPeer(op string) error {
 	w := team.WaitState{Op: op, Step: "launch"}
 	return m.gated(op, -1, func() *fault.Error {
@@ -58,7 +57,7 @@ func (m *Mail) lostPeer(op string) error {
 	})
 }
 
-// start queues ms on s, or on a stream of a lane's own.
+// start queues ms on s, or if s is nil on a lane's own stream.
 func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []DeviceMessage, wait bool) (*Transfer,
 	error) {
 	if _, err := m.load(); err != nil {
@@ -92,7 +91,7 @@ func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []Devi
 	t.after, begun, err = m.queue(s, t.line, ms)
 	switch {
 	case begun, err != nil && !errors.Is(err, fault.ErrClosed) && !errors.Is(err, fault.ErrLimit):
-		return nil, m.mail.c.FailOpen(m.error(op, "device", err)) // the line stays with what may be queued
+		return nil, m.mail.c.FailOpen(m.error(op, "device", err)) // queued work may still write the line, so it is not given back
 	case err != nil:
 		m.giveBack(t.line)
 		return nil, err
@@ -105,7 +104,7 @@ func (m *gpuMail) start(ctx context.Context, s *gpu.Stream, op string, ms []Devi
 	return t, nil
 }
 
-// statusLine is one that no call has.
+// statusLine returns a free status line.
 func (m *gpuMail) statusLine(ctx context.Context, wait bool) (int, error) {
 	select {
 	case line := <-m.spare:
@@ -124,7 +123,7 @@ func (m *gpuMail) statusLine(ctx context.Context, wait bool) (int, error) {
 	}
 }
 
-// Test reports whether all messages are done; then its error is theirs.
+// Test reports whether all messages are done, and then their error.
 func (t *Transfer) Test() (bool, error) {
 	if t.done {
 		return true, t.err
@@ -136,16 +135,16 @@ func (t *Transfer) Test() (bool, error) {
 	return true, t.finish(err)
 }
 
-// Wait waits until all are done. If ctx ends first, the communicator is broken, and they end at once.
+// Wait waits until all are done. If ctx ends first, it breaks the communicator, and they end at once.
 func (t *Transfer) Wait(ctx context.Context) error {
 	if t.done {
 		return t.err
 	}
 	c := t.m.mail.c
-	var since time.Time // that the communicator is broken
+	var since time.Time // when the communicator was first seen broken
 	err := gpu.Await(func() (bool, error) { return t.m.reached(t.after) }, func(time.Duration) error {
 		if ctx.Err() != nil {
-			c.FailOpen(t.m.error(t.op, "wait", reason.Ended(ctx))) // kernels end soon, and until then they use the memory
+			c.FailOpen(t.m.error(t.op, "wait", reason.Ended(ctx))) // kernels use the memory until they end, soon
 		}
 		switch {
 		case c.Broken() == nil:
@@ -159,7 +158,7 @@ func (t *Transfer) Wait(ctx context.Context) error {
 	return t.finish(err)
 }
 
-// finish takes what the kernels have said; err is what the driver says.
+// finish collects the kernels' report; err is the driver's error.
 func (t *Transfer) finish(err error) error {
 	m := t.m
 	c := m.mail.c
@@ -167,7 +166,7 @@ func (t *Transfer) finish(err error) error {
 	t.done, t.after = true, nil
 	if err != nil {
 		t.err = c.FailOpen(m.error(t.op, "device", err))
-		return t.err // the line stays with what may still write it
+		return t.err // the line is not given back: something may still write it
 	}
 	var e *fault.Error
 	var fatal bool
@@ -195,5 +194,5 @@ func (t *Transfer) finish(err error) error {
 	case e != nil:
 		t.err = e
 	}
-	return t.err // nil for messages that were done before another one broke the communicator
+	return t.err // nil for messages that finished before another message broke the communicator
 }

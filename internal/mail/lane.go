@@ -7,11 +7,11 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
-// Lane is one direction. Whoever waits for any message of a lane moves the first one on, under the lane's lock.
+// Lane is one direction. A goroutine that waits for any message of a lane advances the lane's first, under its lock.
 type Lane struct {
 	sync.Mutex
-	Seq     uint64 // number of the last message that was posted, or taken
-	taken   uint64 // of those sent: the last one known to be taken
+	Seq     uint64 // number of the last message posted, or taken
+	taken   uint64 // of the messages sent: the last one known to be taken
 	Open    messageList
 	waiting messageList
 	closed  bool
@@ -36,7 +36,7 @@ func (l *messageList) pop() *Message {
 	return m
 }
 
-// remove takes m out.
+// remove takes m out of the list.
 func (l *messageList) remove(m *Message) {
 	var before *Message
 	for w := l.Head; w != nil; before, w = w, w.next {
@@ -56,10 +56,10 @@ func (l *messageList) remove(m *Message) {
 	}
 }
 
-// idle reports whether nothing is on its way.
+// idle reports whether no message is under way.
 func (l *Lane) idle() bool { return l.Open.Head == nil && l.waiting.Head == nil }
 
-// tryEnter locks the lane if that can be had at once, and the communicator has not been closed.
+// tryEnter locks the lane if it is free and the communicator has not been closed.
 func (l *Lane) tryEnter() bool {
 	if !l.TryLock() {
 		return false
@@ -71,7 +71,7 @@ func (l *Lane) tryEnter() bool {
 	return true
 }
 
-// Enter locks the lane for a new message; it fails when the communicator has been closed.
+// Enter locks the lane for a new message. It fails if the communicator has been closed.
 func (l *Lane) Enter() error {
 	l.Lock()
 	if l.closed {
@@ -81,7 +81,7 @@ func (l *Lane) Enter() error {
 	return nil
 }
 
-// lanes are all lanes, with the peers' ranks.
+// lanes yields all lanes with their peers' ranks.
 func (m *Mail) lanes() iter.Seq2[*Lane, int] {
 	return func(yield func(*Lane, int) bool) {
 		for r := range m.boxes {

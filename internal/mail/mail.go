@@ -1,4 +1,4 @@
-// Package mail is the messages of a communicator: boxes and their memory, the protocol of both sides, and messages of
+// Package mail has the messages of a communicator: boxes and their memory, the protocol of both sides, and messages of
 // device memory.
 package mail
 
@@ -11,9 +11,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Mail is the messages of one communicator: of host memory, which the ranks move by themselves, and of device memory.
-// Messages go from an outbox, which one rank writes for one other, to that rank, which answers in its own outbox for
-// the first. All outboxes of a rank follow its staging memory.
+// Mail is the messages of one communicator: of host memory, which the ranks move themselves, and of device memory. For
+// each peer, a rank has an outbox that only it writes: for its messages to the peer, and for its answers to the peer's
+// messages. A rank's outboxes lie behind its staging memory.
 type Mail struct {
 	c      *engine.Comm
 	team   *team.Team
@@ -23,10 +23,10 @@ type Mail struct {
 	boxes  []Box // by rank of the peer
 	domain *mailroom
 	shut   bool     // the lanes are locked
-	gpu    *gpuMail // of device memory; see deviceMail
+	gpu    *gpuMail // messages of device memory; see deviceMail
 }
 
-// New makes c's messages.
+// New makes the messages of c.
 func New(c *engine.Comm, sibling engine.Attachment) engine.Attachment {
 	m := newMail(c.Rank(), c.Size())
 	m.c, m.team, m.looks = c, c.Team(), c.Team().Looks()
@@ -36,7 +36,7 @@ func New(c *engine.Comm, sibling engine.Attachment) engine.Attachment {
 	return m
 }
 
-// newMail is that of a rank that is alone with its memory.
+// newMail makes those of a rank without peers' memory.
 func newMail(rank, ranks int) *Mail {
 	m := &Mail{rank: rank, eager: eagerLimit(ranks), boxes: make([]Box, ranks), domain: &mailroom{}}
 	for r := range m.boxes {
@@ -45,7 +45,7 @@ func newMail(rank, ranks int) *Mail {
 	return m
 }
 
-// Of is c's. Those of a communicator that has none say why: it has no ranks, or they are on several hosts.
+// Of returns the messages of c. If c has none, they say why: c has no ranks, or they are on several hosts.
 func Of(c *engine.Comm) *Mail {
 	if m, ok := engine.Attached[*Mail](c); ok {
 		return m
@@ -53,16 +53,16 @@ func Of(c *engine.Comm) *Mail {
 	return &Mail{c: c, team: c.Team(), rank: c.Rank()}
 }
 
-// Size is the number of ranks that messages go between: 0 of a communicator that has none.
+// Size is the number of ranks that can exchange messages; 0 if the communicator has no messages.
 func (m *Mail) Size() int { return len(m.boxes) }
 
-// Box is the messages with a peer.
+// Box returns the messages with a peer.
 func (m *Mail) Box(peer int) *Box { return &m.boxes[peer] }
 
 // AreaBytes implements engine.Attachment.
 func (m *Mail) AreaBytes() int { return AreaBytes(len(m.boxes)) }
 
-// Lay implements engine.Attachment: it sets where a rank's outboxes are.
+// Lay implements engine.Attachment: it sets the address of a rank's outboxes.
 func (m *Mail) Lay(rank int, at unsafe.Pointer) {
 	if rank == m.rank {
 		for r := range m.boxes {
@@ -75,7 +75,7 @@ func (m *Mail) Lay(rank int, at unsafe.Pointer) {
 	b.in, b.inEager = m.outbox(at, m.rank)
 }
 
-// outbox is what a rank whose outboxes are at base has for rank to, and its eager slots.
+// outbox returns the outbox for rank to, and its eager slots, of a rank whose outboxes are at base.
 func (m *Mail) outbox(base unsafe.Pointer, to int) (*outbox, unsafe.Pointer) {
 	const size = int(unsafe.Sizeof(outbox{}))
 	return (*outbox)(unsafe.Add(base, to*size)), unsafe.Add(base, len(m.boxes)*size+to*SendSlots*m.eager)
@@ -127,7 +127,7 @@ func (m *Mail) Reopen() {
 
 // Close implements engine.Attachment.
 func (m *Mail) Close() error {
-	if !m.shut { // it did not come to be
+	if !m.shut { // the communicator was never opened
 		if err := m.Shut(true); err != nil {
 			return err
 		}
@@ -148,12 +148,12 @@ func (m *Mail) Close() error {
 	return nil
 }
 
-// Error is an error about a message.
+// Error makes an error about a message.
 func (m *Mail) Error(op string, peer int, step string, err error) *fault.Error {
 	return &fault.Error{Op: op, Rank: m.rank, Peer: peer, Host: m.c.Hostname(m.rank), Step: step, Err: err}
 }
 
-// Fail breaks the communicator with what ended a message, and returns what broke it.
+// Fail breaks the communicator with the error that ended a message, and returns the error that broke it.
 func (m *Mail) Fail(op string, peer int, err error) error {
 	e, ok := err.(*fault.Error)
 	if !ok {
@@ -162,19 +162,20 @@ func (m *Mail) Fail(op string, peer int, err error) error {
 	return m.c.FailOpen(e)
 }
 
-// damaged is the error for what a peer cannot have written.
+// damaged is the error for a value that a correct peer never writes.
 func (m *Mail) damaged(peer int, what string, v uint64) error {
 	return m.Error("mail", peer, "", fmt.Errorf("its mailbox is damaged (%s %#x): %w", what, v, fault.ErrPeerLost))
 }
 
-// waitsForItself is what is wrong with a send to this rank itself of n bytes, more than most, which travel at once.
+// waitsForItself is the error for a send of n bytes to this rank itself; only up to most bytes are sent without
+// waiting.
 func waitsForItself(n, most int) error {
 	return fmt.Errorf(
 		"%d bytes to this rank itself, more than %d, would wait for a Recv that comes later (use SendRecv or a Group): %w",
 		n, most, fault.ErrArgument)
 }
 
-// usable is why no message moves any more, since the communicator broke, or nil.
+// usable returns why messages no longer move: the communicator broke. It is nil if they do.
 func (m *Mail) usable() error {
 	if e := m.c.Broken(); e != nil {
 		return e
@@ -182,7 +183,7 @@ func (m *Mail) usable() error {
 	return nil
 }
 
-// gated is the error of look, which looks at what Close gives back, or, after that, why the communicator has ended.
+// gated returns look's error; once Close frees what look reads, it returns why the communicator has ended instead.
 func (m *Mail) gated(op string, peer int, look func() *fault.Error) error {
 	defer m.c.Polls.Leave()
 	if !m.c.Polls.Enter() {

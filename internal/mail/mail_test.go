@@ -25,14 +25,13 @@ func TestMessageList(t *testing.T) {
 	}
 	l.push(&ms[0])
 	require.Same(t, &ms[0], l.pop())
-	l.push(&ms[1]) // after it has been empty
+	l.push(&ms[1]) // after the list has been empty
 	l.push(&ms[2])
 	require.Same(t, &ms[1], l.pop())
 	require.Same(t, &ms[2], l.pop())
 }
 
-// fakeMail is the mail of rank 0 of a communicator that has nothing else; all areas are its own. The area of rank 0 is at
-// base.
+// fakeMail is the mail of rank 0 of a communicator that has nothing else. All areas are its own; rank 0's is at base.
 func fakeMail(ranks int) (m *Mail, base unsafe.Pointer) {
 	m = newMail(0, ranks)
 	for r := range ranks {
@@ -86,7 +85,7 @@ func TestCloseMail(t *testing.T) {
 	require.ErrorContains(t, m.Shut(false), "rank 1")
 	open()
 	require.NoError(t, m.Shut(true))
-	m.Reopen() // something else is busy
+	m.Reopen() // as if something else were busy
 	open()
 	require.NoError(t, m.Shut(true), "what is broken can be closed")
 	require.NoError(t, m.Close())

@@ -5,17 +5,17 @@ import (
 	"sync/atomic"
 )
 
-// mailroom knows the communicators of a domain, and which of them have open requests: whatever this rank waits for
-// meanwhile, its peers may wait for those.
+// mailroom knows the communicators of a domain, and which of them have open requests. Every wait of this rank moves
+// those requests' messages, since its peers may be waiting for them.
 type mailroom struct {
 	all   sync.Map // *Mail
 	open  atomic.Int32
 	mu    sync.Mutex
 	mails map[*Mail]int // with open requests
-	first func()        // what comes before their messages are moved, or nil; for tests
+	first func()        // runs before their messages are moved, or nil; for tests
 }
 
-// pass waits for whoever has a lane now.
+// pass waits until the current holders of all lanes have let go of them.
 func (r *mailroom) pass() {
 	for m := range r.all.Range {
 		for l := range m.(*Mail).lanes() {
@@ -35,13 +35,13 @@ func (r *mailroom) leave(m *Mail) {
 	delete(r.mails, m)
 }
 
-// move is a load when no request is open.
+// move moves the messages of open requests. Without any, it is only a load.
 func (r *mailroom) move() {
 	if r.open.Load() == 0 {
 		return
 	}
 	if !r.mu.TryLock() {
-		return // another goroutine is at it
+		return // another goroutine does it
 	}
 	defer r.mu.Unlock()
 	for m := range r.mails {
@@ -52,7 +52,7 @@ func (r *mailroom) move() {
 	}
 }
 
-// OpenRequest has the waits of this rank move the messages of m, until as many calls of CloseRequest.
+// OpenRequest makes the waits of this rank move the messages of m, until as many calls of CloseRequest.
 func (m *Mail) OpenRequest() {
 	r := m.domain
 	r.mu.Lock()
@@ -64,7 +64,7 @@ func (m *Mail) OpenRequest() {
 	r.open.Add(1)
 }
 
-// CloseRequest ends what OpenRequest began, unless the communicator has been closed meanwhile.
+// CloseRequest undoes one OpenRequest, unless the communicator has been closed meanwhile.
 func (m *Mail) CloseRequest() {
 	r := m.domain
 	r.mu.Lock()
@@ -80,7 +80,7 @@ func (m *Mail) CloseRequest() {
 	r.open.Add(-1)
 }
 
-// BeforeMove has a wait call f before it moves the messages of any communicator of the domain. For tests.
+// BeforeMove makes waits call f before they move the messages of any communicator of the domain. For tests.
 func (m *Mail) BeforeMove(f func()) {
 	m.domain.mu.Lock()
 	m.domain.first = f

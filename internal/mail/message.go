@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Message is one send or receive on its way. It is the caller's until it is put into a lane, and again once it is Done.
+// Message is one send or receive under way. It is the caller's until it is put into a lane, and again once it is Done.
 type Message struct {
 	Vec  team.Vec
 	Buf  team.Buf
@@ -22,9 +22,9 @@ type Message struct {
 	Err  error
 	Got  int // elements received
 
-	exact  bool           // a receive takes as many elements as it has room for
-	queued bool           // it has its place, on a stream that has not come to it yet; under the lane's lock
-	told   *engine.OpInfo // how it went, for a group; or nil
+	exact  bool           // a receive that takes exactly as many elements as it has room for
+	queued bool           // it has its place in the lane, but its stream has not reached it yet; under the lane's lock
+	told   *engine.OpInfo // how it went, to be filled in for a group; or nil
 
 	// The transfer, under the lane's lock.
 	seq      uint64
@@ -32,7 +32,7 @@ type Message struct {
 	piece    int // bytes
 	pieces   int
 	moved    int            // pieces done
-	src, dst unsafe.Pointer // of the transfer, as far as it is known
+	src, dst unsafe.Pointer // of the transfer, once known
 	offered  bool
 	started  bool
 	answered bool
@@ -41,8 +41,8 @@ type Message struct {
 	// acquire finds or makes the registration of the memory of a large message.
 	acquire Acquire
 
-	lane *Lane           // that it is in
-	held *mem.Allocation // the memory, which is not freed before the message is done or abandoned
+	lane *Lane           // the lane that it is in
+	held *mem.Allocation // its memory, kept from being freed until the message is done or abandoned
 	next *Message
 }
 
@@ -53,7 +53,7 @@ func (h *Message) kind() team.OpKind {
 	return team.KindSend
 }
 
-// Number is that of h among the messages to or from its peer, or 0 if somebody is at the lane.
+// Number is h's number among the messages to or from its peer; 0 if another goroutine has the lane.
 func (h *Message) Number() uint64 {
 	l := h.lane
 	if !l.TryLock() {
@@ -72,7 +72,7 @@ func (h *Message) Number() uint64 {
 	return 0
 }
 
-// hold keeps the memory of h, as far as it is known whose it is, until release.
+// hold keeps the memory of h, if the heap knows it, until release.
 func (m *Mail) hold(h *Message) error {
 	a := h.Vec.Alloc
 	if a == nil {
@@ -88,16 +88,16 @@ func (m *Mail) hold(h *Message) error {
 	return nil
 }
 
-// Freed reports whether the memory of h has been freed since it was held: it is there, and not registered any more.
+// Freed reports whether the memory of h has been freed since hold: it still exists, but its registrations are gone.
 func (h *Message) Freed() bool { return h.held != nil && !h.held.Live() }
 
-// quick reports whether a message of v may come and go under the lock of its lane without being held: who frees v waits
-// for that lock. The caller has the lane.
+// quick reports whether a message of v may start and finish under its lane's lock without hold: a goroutine that frees
+// v waits for that lock. The caller has the lane.
 func (m *Mail) quick(v *team.Vec) bool {
 	return v.Alloc == nil || v.Alloc.Heap() == m.c.Domain().Heap && v.Alloc.Live()
 }
 
-// release gives back what h holds. The caller has the lane, if h is in one.
+// release releases what h holds. The caller has the lane, if h is in one.
 func (h *Message) release() {
 	if h.Buf.Claim != nil {
 		h.Buf.Claim.Release()
@@ -112,20 +112,20 @@ func (h *Message) release() {
 // Acquire finds or makes the registration of a large message's memory.
 type Acquire func(*engine.Comm, *Message) error
 
-// unused are messages that are not in use.
+// unused has messages to use again.
 var unused = sync.Pool{New: func() any { return new(Message) }}
 
-// NewMessage is a message that PutBack takes back.
+// NewMessage returns a message that PutBack takes back.
 func NewMessage(peer int, v *team.Vec, recv bool, acquire Acquire) *Message {
 	h := unused.Get().(*Message)
 	h.Set(peer, v, recv, acquire)
 	return h
 }
 
-// PutBack is for a message of NewMessage that is done.
+// PutBack takes back a message of NewMessage that is done.
 func (h *Message) PutBack() { unused.Put(h) }
 
-// Set makes h one that has not been sent or received.
+// Set makes h a new message that has not been started.
 func (h *Message) Set(peer int, v *team.Vec, recv bool, acquire Acquire) {
 	*h = Message{Peer: peer, Vec: *v, Recv: recv, Bytes: v.Bytes(), acquire: acquire}
 }

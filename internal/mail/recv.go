@@ -8,7 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// arrived is the peer's next message for this rank, or nil. The caller holds the lane.
+// arrived returns the peer's next message for this rank, or nil. The caller holds the lane.
 func (b *Box) arrived() *slot {
 	seq := b.Recv.Seq + 1
 	if s := &b.in.Slots[seq%SendSlots]; s.Seq.Load() == seq {
@@ -17,9 +17,9 @@ func (b *Box) arrived() *slot {
 	return nil
 }
 
-// take receives a message that does not take long: it has come with its announcement, or is in registered memory and so
-// short that the sender need not help. The message is done, or it is one of the others; the error of one that is done
-// is the receiver's alone, else it is fatal.
+// take receives a message if that is quick: it came with its announcement, or is in registered memory and so short that
+// the sender need not help. If done, the message is over, and err is the receiver's alone. If not done, err is fatal;
+// nil means that the message is not a quick one.
 func (m *Mail) take(b *Box, s *slot, h header, v *team.Vec, exact bool) (n int, done bool, err error) {
 	place := *s.place()
 	if h.form == formLarge && (place.Generation == 0 || h.bytes >= sharedBytes) {
@@ -44,7 +44,7 @@ func (m *Mail) take(b *Box, s *slot, h header, v *team.Vec, exact bool) (n int, 
 	return h.count, true, nil
 }
 
-// taken says that this rank has done with the next message.
+// taken tells the sender that this rank is done with the next message.
 func (b *Box) taken(verdict uint8) {
 	l := &b.Recv
 	l.Seq++
@@ -92,7 +92,7 @@ func (m *Mail) advanceRecv(b *Box) (moved bool, err error) {
 	return moved, err
 }
 
-// match begins with the message that the first receive gets.
+// match starts to receive the message that belongs to the first receive.
 func (m *Mail) match(b *Box, h *Message, s *slot) error {
 	hd, err := m.readHead(b, s.Head)
 	if err != nil {
@@ -118,7 +118,7 @@ func (m *Mail) match(b *Box, h *Message, s *slot) error {
 	direct := s.place().Generation != 0
 	h.seq = b.Recv.Seq + 1
 	n, number := pieces(hd.bytes, direct)
-	if !h.offered && (direct || number > windowPieces) { // else all of it comes through the window
+	if !h.offered && (direct || number > windowPieces) { // else all of it fits into the window
 		if err := m.offer(b, h); err != nil {
 			return err
 		}
@@ -134,7 +134,7 @@ func (m *Mail) match(b *Box, h *Message, s *slot) error {
 	return err
 }
 
-// offer lets the sender of the next message write to where h is, if that is registered.
+// offer lets the sender of the next message write directly to h's memory, if that is registered.
 func (m *Mail) offer(b *Box, h *Message) error {
 	h.seq, h.offered = b.Recv.Seq+1, true
 	a := b.reply(h)
@@ -150,12 +150,12 @@ func (m *Mail) offer(b *Box, h *Message) error {
 	return nil
 }
 
-// reply is what this rank, the receiver of h, says about it.
+// reply is where this rank, the receiver of h, answers.
 func (b *Box) reply(h *Message) *answer {
 	return &b.Out.answers[h.seq%maxAnswers]
 }
 
-// pull copies the next piece of a message from registered memory, the first one first; see share.
+// pull copies the next piece of a message from registered memory, from the first piece upwards; see share.
 func (m *Mail) pull(b *Box, h *Message) error {
 	if !h.answered {
 		h.copyPiece(h.Vec.Ptr, h.src, h.moved)
@@ -181,7 +181,7 @@ func (m *Mail) pull(b *Box, h *Message) error {
 	return nil
 }
 
-// meet waits for what the sender still copies, and copies the piece where both met if the sender has not.
+// meet waits for pieces that the sender still copies. If the sender skipped the piece where both met, it copies that.
 func (b *Box) meet(h *Message) (done bool) {
 	if !h.answered {
 		return true
@@ -195,8 +195,8 @@ func (b *Box) meet(h *Message) (done bool) {
 	return true
 }
 
-// drain copies the next piece of a message out of the sender's window, or waits for the sender to have written the
-// rest.
+// drain copies the next piece of a message out of the sender's window. Once that is done, it waits until the sender has
+// written the rest.
 func (m *Mail) drain(b *Box, h *Message) (moved, done bool, err error) {
 	k, ready := h.moved, count(b.in.done.Load(), h.seq)
 	if h.answered && k >= windowPieces {
@@ -217,8 +217,8 @@ func (m *Mail) drain(b *Box, h *Message) (moved, done bool, err error) {
 	return true, h.moved == h.pieces, nil
 }
 
-// RecvNow receives a message that comes soon and takes little time, if no other receive waits. It is given the box as
-// SendNow is.
+// RecvNow receives a message that comes soon and takes little time, if no other receive waits. Like SendNow it takes
+// the box.
 func (m *Mail) RecvNow(b *Box, v *team.Vec) (n int, done bool, err error) {
 	if v.Bytes() >= sharedBytes {
 		return 0, false, nil

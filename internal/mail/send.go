@@ -21,9 +21,8 @@ func (m *Mail) room(b *Box) (bool, error) {
 	return l.Seq-l.taken < SendSlots, err
 }
 
-// refresh looks at how many messages the peer has taken, and finishes those of them that were open. A message counts as
-// taken only when its verdict has been read: the peer gives the next one in that place to a message for which there is
-// no room until then.
+// refresh reads how many messages the peer has taken, and finishes those of them that were open. It reads their
+// verdicts before it sets l.taken, which makes room for the messages whose verdicts overwrite these.
 func (m *Mail) refresh(b *Box) (finished bool, err error) {
 	l := &b.Send
 	t := b.in.taken.Load()
@@ -43,7 +42,7 @@ func (m *Mail) refresh(b *Box) (finished bool, err error) {
 	return finished, nil
 }
 
-// postSmall sends a message that travels at once. The caller holds the lane, and there is room.
+// postSmall sends a message that does not wait for its receive. The caller holds the lane, and there is room.
 func (m *Mail) postSmall(b *Box, v *team.Vec, n int) {
 	seq := b.Send.Seq + 1
 	s, form := &b.Out.Slots[seq%SendSlots], formInline
@@ -61,14 +60,14 @@ func (m *Mail) postSmall(b *Box, v *team.Vec, n int) {
 	m.c.NoteSmall(seq, n)
 }
 
-// eagerSlot is the eager slot of a message.
+// eagerSlot returns the eager slot of a message.
 func (m *Mail) eagerSlot(base unsafe.Pointer, seq uint64) unsafe.Pointer {
 	return unsafe.Add(base, int(seq%SendSlots)*m.eager)
 }
 
-const claimBytes = 1 << 10 // about what a core can have under way
+const claimBytes = 1 << 10 // about what a core can have in flight
 
-// publish lets the peer see the message, and begins to fetch what a next one of the same size will be written to.
+// publish makes the message visible to the peer, and prefetches the memory of a next message of the same size.
 func (m *Mail) publish(b *Box, s *slot, seq uint64, n int) {
 	b.Send.Seq = seq
 	spin.Release(&s.Seq, seq)
@@ -119,7 +118,7 @@ func (m *Mail) post(b *Box, h *Message) {
 	m.note(h, h.Buf.Direct())
 }
 
-// note keeps how a large message went, whose source is direct or not.
+// note records how a large message went. direct says whether its source is registered.
 func (m *Mail) note(h *Message, direct bool) {
 	o := team.MessageInfo(h.kind(), h.seq, h.Bytes, h.algorithm(direct),
 		team.BufferInfo{Used: true, Direct: h.Buf.Direct(), Why: h.Buf.Why})
@@ -129,7 +128,7 @@ func (m *Mail) note(h *Message, direct bool) {
 	m.c.NoteMessage(o)
 }
 
-// noteSmall is for h of a group that has travelled with its announcement.
+// noteSmall records, for a group, that h travelled with its announcement.
 func (h *Message) noteSmall(seq uint64) {
 	if h.told != nil {
 		*h.told = team.SmallInfo(h.kind(), seq, h.Bytes)
@@ -147,7 +146,7 @@ func (h *Message) algorithm(direct bool) string {
 	return "shared copy"
 }
 
-// begin makes the counts of this rank's outbox those of h.
+// begin sets the counts of this rank's outbox to zero for h.
 func (b *Box) begin(h *Message) {
 	h.started = true
 	spin.Release(&b.Out.kept, word(h.seq, 0))
@@ -199,12 +198,12 @@ func (m *Mail) advanceSend(b *Box) (moved bool, err error) {
 	return moved || staged, err
 }
 
-// answer is what the receiver of h says about it.
+// answer returns the receiver's answer about h.
 func (b *Box) answer(h *Message) *answer {
 	return &b.in.answers[h.seq%maxAnswers]
 }
 
-// answered reports whether the receiver has said where its buffer is, and that is one for this message.
+// answered reports whether the receiver has said where its buffer is, and whether that fits this message.
 func (m *Mail) answered(b *Box, h *Message) (bool, error) {
 	a := b.answer(h)
 	if h.answered || a.Seq.Load() != h.seq || !a.fits(h) {
@@ -212,7 +211,7 @@ func (m *Mail) answered(b *Box, h *Message) (bool, error) {
 	}
 	dst, err := m.resolve(b.Peer, a.into, h.Bytes)
 	if err != nil {
-		// The receiver may have pulled everything meanwhile, and freed its buffer.
+		// The receiver may have pulled everything meanwhile and freed its buffer.
 		if gone, e := m.refresh(b); gone || e != nil {
 			return false, e
 		}
@@ -222,14 +221,14 @@ func (m *Mail) answered(b *Box, h *Message) (bool, error) {
 	return true, nil
 }
 
-// copyPiece copies piece i of h from src to dst, which are those of the whole message.
+// copyPiece copies piece i of h. src and dst are the beginnings of the whole message.
 func (h *Message) copyPiece(dst, src unsafe.Pointer, i int) {
 	off := i * h.piece
 	cpu.Copy(unsafe.Add(dst, off), unsafe.Add(src, off), min(h.piece, h.Bytes-off), false)
 }
 
-// share copies one of the last pieces of a message that the receiver copies from the first one on. Each side says which
-// piece it takes and then looks again at what the other one has taken; where they meet, the sender gives in.
+// share copies one of the last pieces of a message that the receiver copies from the first on. Each side claims a
+// piece, then looks again at the other side's claims. If both claimed the same piece, the sender skips it.
 func (m *Mail) share(b *Box, h *Message) (bool, error) {
 	if h.ending {
 		return false, nil
@@ -252,8 +251,8 @@ func (m *Mail) share(b *Box, h *Message) (bool, error) {
 	return true, nil
 }
 
-// left is how many pieces the receiver has not taken: none if it is at another message, which is a later one, since it
-// began with this one before it answered.
+// left returns how many pieces the receiver has not claimed. It is 0 if the receiver's count is of another message:
+// that is a later one, since the receiver began with this one before it answered.
 func (b *Box) left(h *Message) int {
 	w := b.answer(h).pulled.Load()
 	if !of(w, h.seq) {
@@ -262,8 +261,8 @@ func (b *Box) left(h *Message) int {
 	return h.pieces - count(w, h.seq)
 }
 
-// stage moves one piece of a message from unregistered memory: to the window, or, once that has been full and if the
-// receiver is registered, to its destination.
+// stage moves one piece of a message from unregistered memory: to the window or, once the window has been filled and if
+// the receiver's memory is registered, directly to its destination.
 func (m *Mail) stage(b *Box, h *Message) (bool, error) {
 	k := h.moved
 	if k == h.pieces {
@@ -272,9 +271,9 @@ func (m *Mail) stage(b *Box, h *Message) (bool, error) {
 	off := k * h.piece
 	src, n := unsafe.Add(h.Vec.Ptr, off), min(h.piece, h.Bytes-off)
 	if k >= windowPieces {
-		pulled := count(b.answer(h).pulled.Load(), h.seq) // before the answer, which the receiver gives before it pulls
+		pulled := count(b.answer(h).pulled.Load(), h.seq) // read before the answer: the receiver answers before it pulls
 		switch ok, err := m.answered(b, h); {
-		case err != nil || b.Send.Open.Head != h: // it is done, and its caller's
+		case err != nil || b.Send.Open.Head != h: // h is done, and its caller's again
 			return false, err
 		case !ok && k-pulled >= windowPieces:
 			return false, nil
@@ -292,8 +291,8 @@ func (m *Mail) stage(b *Box, h *Message) (bool, error) {
 	return true, nil
 }
 
-// SendNow sends a message of n bytes that does not wait for its receive, if there is room, and nothing is before it:
-// free. It is given the box, and not the peer: else the compiler adds that up anew at every use.
+// SendNow sends a message of n bytes that does not wait for its receive, if there is room and nothing waits before it;
+// free says so. It takes the box, not the peer, else the compiler computes the box's address at every use.
 func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int) (sent, free bool, err error) {
 	if n > m.eager {
 		return false, false, nil
@@ -314,7 +313,7 @@ func (m *Mail) SendNow(op string, b *Box, v *team.Vec, n int) (sent, free bool, 
 	return sent, free, err
 }
 
-// SelfError is for a send of n bytes to this rank itself that would wait: SendNow has not sent it.
+// SelfError returns the error for a send of n bytes to this rank itself that SendNow did not send: it would wait.
 func (m *Mail) SelfError(n int) error {
 	if n > m.eager {
 		return m.Error("send", m.rank, "", waitsForItself(n, m.eager))
@@ -324,7 +323,7 @@ func (m *Mail) SelfError(n int) error {
 			"or a Group): %w", SendSlots, fault.ErrLimit))
 }
 
-// prepare makes ready what a large message is sent from: registered memory, or the window.
+// prepare prepares the source of a large message: its registration, or the window.
 func (m *Mail) prepare(b *Box, h *Message) error {
 	if h.Bytes > maxBytes {
 		return fmt.Errorf("a message of %d bytes, more than %d: %w", h.Bytes, maxBytes, fault.ErrLimit)

@@ -15,8 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// TestVerdictBeforeRoom: there is room for a message only when the verdict in whose place the next one comes has been
-// read.
+// TestVerdictBeforeRoom: there is room for a message only after the verdict that its own will overwrite has been read.
 func TestVerdictBeforeRoom(t *testing.T) {
 	require.NoError(t, ubcoll.Local(t.Context(), 2, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		x := ubcoll.Of(make([]byte, 4000))
@@ -41,7 +40,7 @@ func TestVerdictBeforeRoom(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := coll.Barrier(ctx, c); err != nil { // which may move them
+		if err := coll.Barrier(ctx, c); err != nil { // a barrier may move them
 			return err
 		}
 		m := (*inside.Comm)(c).View().Mail

@@ -14,7 +14,7 @@ func (m *Mail) Do(ctx context.Context, op string, h *Message) (int, error) {
 	}
 	h.lane = l
 	l.waiting.push(h)
-	err := m.usable() // since the call was checked: whoever failed has taken its memory back
+	err := m.usable() // since the call was checked: a rank that failed has taken its memory back
 	b := m.Box(h.Peer)
 	for i := m.looks; i > 0 && err == nil && !h.Done.Load(); i-- {
 		_, err = advance(m, b)
@@ -34,7 +34,7 @@ func (m *Mail) Do(ctx context.Context, op string, h *Message) (int, error) {
 	return n, err
 }
 
-// lane is where h goes, and what moves it on there.
+// lane returns h's lane and the function that advances it.
 func (m *Mail) lane(h *Message) (*Lane, func(*Mail, *Box) (bool, error)) {
 	if h.Recv {
 		return &m.Box(h.Peer).Recv, (*Mail).advanceRecv
@@ -42,8 +42,7 @@ func (m *Mail) lane(h *Message) (*Lane, func(*Mail, *Box) (bool, error)) {
 	return &m.Box(h.Peer).Send, (*Mail).advanceSend
 }
 
-// Start gives ms their places in the order. An error says that memory has been freed, or the communicator closed,
-// meanwhile.
+// Start gives ms their places in the order. It fails if memory has been freed or the communicator closed meanwhile.
 func (m *Mail) Start(op string, ms []*Message) error {
 	for i, h := range ms {
 		if err := m.hold(h); err != nil {
@@ -54,7 +53,7 @@ func (m *Mail) Start(op string, ms []*Message) error {
 	for i, h := range ms {
 		l, _ := m.lane(h)
 		if err := l.Enter(); err != nil {
-			letGoAll(ms[i:]) // those before have been abandoned with their lanes
+			letGoAll(ms[i:]) // those before were abandoned with their lanes
 			return m.Error(op, h.Peer, "", err)
 		}
 		h.lane = l
@@ -70,7 +69,7 @@ func letGoAll(ms []*Message) {
 	}
 }
 
-// Move moves all messages on as far as they go at once.
+// Move moves all messages as far as they go without waiting.
 func (m *Mail) Move() {
 	for r := range len(m.boxes) {
 		b := m.Box(r)
@@ -81,7 +80,7 @@ func (m *Mail) Move() {
 
 func (m *Mail) moveLane(b *Box, l *Lane, advance func(*Mail, *Box) (bool, error)) {
 	if !l.tryEnter() {
-		return // somebody else is at it, or the communicator has been closed
+		return // another goroutine does it, or the communicator has been closed
 	}
 	moved, err := true, m.usable()
 	for moved && err == nil {

@@ -13,37 +13,38 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Call is a send, or a receive, as the caller asked for it.
+// Call is a send or receive as the caller asked for it.
 type Call struct {
 	Vec  team.Vec
 	Peer int
 	Recv bool
 }
 
-// Together is messages that start together: a group's, or those of a call that goes on a stream, or that somebody
-// records. A receive takes exactly as many elements as it has room for. Implements team.Operation.
+// Together is messages that start together: those of a group, or of a call on a stream or under recording. A receive
+// takes exactly as many elements as it has room for. It implements team.Operation.
 type Together struct {
-	Requests bool // somebody wants to ask when they are done
-	AtOnce   bool // and does not wait for others to be
+	Requests bool // the caller wants Requests, to ask when they are done
+	AtOnce   bool // and fails instead of waiting if too many are not done
 
 	m        *Mail
 	stream   *engine.Stream
 	op       string
 	onDevice bool
 	group    bool
-	turn     bool // it is the communicator's turn when they run
+	turn     bool // they run in the communicator's turn
 	acquire  Acquire
 	host     []Call
 	device   deviceMessages
-	placed   []*Message // of host memory, which have their places on a stream
+	placed   []*Message // messages of host memory that have their places, on a stream
 }
 
-// Together makes messages for a call op on s, or on no stream if that is nil; of host memory, or of memory on a device.
+// Together makes messages for a call op on s; nil is no stream. They are of host memory or, if onDevice, of device
+// memory.
 func (m *Mail) Together(s *engine.Stream, op string, onDevice bool, acquire Acquire) *Together {
 	return &Together{m: m, stream: s, op: op, onDevice: onDevice, acquire: acquire}
 }
 
-// Usable is why nothing can be sent or received now, or nil.
+// Usable returns why nothing can be sent or received now, or nil.
 func (t *Together) Usable(ctx context.Context) error {
 	if err := t.m.Usable(t.op); err != nil {
 		return err
@@ -54,7 +55,7 @@ func (t *Together) Usable(ctx context.Context) error {
 	return nil
 }
 
-// Usable is why the communicator has no messages now, as op's error, or nil.
+// Usable returns why the communicator cannot do messages now, as an error of op, or nil.
 func (m *Mail) Usable(op string) error {
 	if err := m.c.Err(); err != nil {
 		return err
@@ -65,7 +66,7 @@ func (m *Mail) Usable(op string) error {
 	return nil
 }
 
-// Call adds a message, if nothing is wrong with it.
+// Call adds a message, or returns what is wrong with it.
 func (t *Together) Call(k Call) error {
 	if t.onDevice {
 		h := DeviceMessage{Call: k}
@@ -82,7 +83,7 @@ func (t *Together) Call(k Call) error {
 	return nil
 }
 
-// Check is what is wrong with a message of host memory, as an error of op, or nil.
+// Check returns what is wrong with a message of host memory, as an error of op, or nil.
 func (m *Mail) Check(op string, peer int, v *team.Vec) error {
 	if uint(peer) >= uint(len(m.boxes)) {
 		return m.Error(op, -1, "", fmt.Errorf("rank %d of %d ranks: %w", peer, len(m.boxes), fault.ErrArgument))
@@ -93,8 +94,8 @@ func (m *Mail) Check(op string, peer int, v *team.Vec) error {
 	return nil
 }
 
-// Group makes messages of all of ts, which are on the same stream, for a group: one that runs collectives before them,
-// or has none.
+// Group makes one Together of ts, which are all on the same stream, for a group. collectives says that the group runs
+// collectives before them.
 func (m *Mail) Group(ts []*Together, collectives bool) *Together {
 	g := &Together{m: m, stream: ts[0].stream, op: "group", group: true, turn: collectives, acquire: ts[0].acquire}
 	for _, t := range ts {
@@ -139,7 +140,7 @@ func (t *Together) Alone() error {
 	return t.m.Error(t.op, t.m.rank, "", waitsForItself(v.Bytes(), most))
 }
 
-// peer is that of the first message.
+// peer is the peer of the first message.
 func (t *Together) peer() int {
 	if len(t.host) > 0 {
 		return t.host[0].Peer
@@ -147,7 +148,7 @@ func (t *Together) peer() int {
 	return t.device[0].Peer
 }
 
-// Do sends and receives, or queues that on the stream.
+// Do sends and receives, or queues this on the stream.
 func (t *Together) Do(ctx context.Context) error {
 	ctx = engine.Context(ctx)
 	if err := t.Alone(); err != nil {
@@ -160,8 +161,8 @@ func (t *Together) Do(ctx context.Context) error {
 }
 
 // Place implements team.Operation. It gives messages of host memory that do not go at once their places in the order,
-// where they wait for Run, or for Withdraw: those of one rank for another go in the order of their calls, whatever the
-// streams. The caller gives them their places on the stream, or their turn, in the same step.
+// where they wait for Run or Withdraw: messages from one rank to another keep the order of the calls, whatever their
+// streams. In the same step, the caller takes their places on the stream, or their turn.
 func (t *Together) Place() error {
 	if len(t.host) == 0 {
 		return nil
@@ -177,7 +178,7 @@ func (t *Together) Place() error {
 	return nil
 }
 
-// Withdraw takes back what has been placed and is not to run.
+// Withdraw takes back placed messages that are not to run.
 func (t *Together) Withdraw() {
 	for _, h := range t.placed {
 		h.lane.Lock()
@@ -200,7 +201,7 @@ func (t *Together) messages() []*Message {
 	return ms
 }
 
-// Run implements team.Operation. On a stream of a device it queues them.
+// Run implements team.Operation. On a device's stream it queues them.
 func (t *Together) Run(ctx context.Context) error {
 	ms := t.placed
 	t.placed = nil
@@ -239,7 +240,7 @@ func (t *Together) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// await waits for messages of host memory. The errors of single ones are joined.
+// await waits for messages of host memory. It joins the errors of single messages.
 func (t *Together) await(ctx context.Context, ms []*Message) (infos []engine.OpInfo, err error) {
 	if err := t.m.Await(ctx, t.op, ms); err != nil {
 		return nil, err
@@ -256,8 +257,8 @@ func (t *Together) await(ctx context.Context, ms []*Message) (infos []engine.OpI
 	return infos, errors.Join(errs...)
 }
 
-// Transfer starts messages of memory on a device. On a stream that is all, and the Transfer is nil; else the caller
-// waits for it.
+// Transfer starts messages of device memory. On a stream nothing more is to do, and the Transfer is nil; else the
+// caller waits for it.
 func (t *Together) Transfer(ctx context.Context) (*Transfer, error) {
 	return t.m.transfer(engine.Context(ctx), t.stream, t.op, t.device, !t.AtOnce)
 }

@@ -7,16 +7,16 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// step moves the lane of h on once. It reports whether anything moved.
+// step advances the lane of h once. It reports whether anything moved.
 func (m *Mail) step(h *Message, looks int) (moved bool, err error) {
 	b := m.Box(h.Peer)
 	l, advance := m.lane(h)
 	if !l.tryEnter() {
-		return false, nil // somebody else is at it, or has been
+		return false, nil // another goroutine does it, or has done it
 	}
 	defer l.Unlock()
 	if err := m.usable(); err != nil {
-		return false, err // whoever failed has taken its memory back
+		return false, err // a rank that failed has taken its memory back
 	}
 	for range looks {
 		if moved, err = advance(m, b); moved || err != nil {
@@ -26,7 +26,7 @@ func (m *Mail) step(h *Message, looks int) (moved bool, err error) {
 	return moved, err
 }
 
-// round moves all of ms on once. open is one that is not done yet, or nil; which one changes with turn.
+// round moves each of ms on once. open is one that is not done yet, or nil; turn varies which one.
 func (m *Mail) round(ms []*Message, looks, turn int) (open *Message, moved bool, err error) {
 	for i := range ms {
 		h := ms[(i+turn)%len(ms)]
@@ -45,7 +45,7 @@ func (m *Mail) round(ms []*Message, looks, turn int) (open *Message, moved bool,
 	return open, moved, nil
 }
 
-// Await moves ms on until all are done. Its error has broken the communicator, and ms are abandoned.
+// Await moves ms until all are done. If it returns an error, the communicator is broken and ms are abandoned.
 func (m *Mail) Await(ctx context.Context, op string, ms []*Message) error {
 	var p Patience
 	looks := m.looks
@@ -80,8 +80,8 @@ func (m *Mail) Await(ctx context.Context, op string, ms []*Message) error {
 	}
 }
 
-// Test moves ms on as far as they go at once, and reports whether all are done. p is that of all their Tests; Over is
-// due after the last one. An error has broken the communicator, and ms are abandoned.
+// Test moves ms as far as they go without waiting, and reports whether all are done. All Tests of ms share p; call Over
+// after the last one. If it returns an error, the communicator is broken and ms are abandoned.
 func (m *Mail) Test(p *Patience, op string, ms []*Message) (done bool, err error) {
 	for {
 		p.turn++
@@ -103,8 +103,8 @@ func (m *Mail) Test(p *Patience, op string, ms []*Message) (done bool, err error
 	}
 }
 
-// arrivedAfterAll moves ms on for as long as they move: what a peer did before it went counts. Unlike who waits, it
-// does not leave a lane to others who are at it.
+// arrivedAfterAll moves ms for as long as they move: what a peer did before it ended counts. Unlike a wait, it does not
+// leave a lane to the goroutine that has it.
 func (m *Mail) arrivedAfterAll(ms []*Message) bool {
 	for _, h := range ms {
 		l, advance := m.lane(h)
@@ -123,8 +123,8 @@ func (m *Mail) arrivedAfterAll(ms []*Message) bool {
 	return true
 }
 
-// abandon takes the memory of messages back from a broken communicator: nobody moves its messages any more, once
-// whoever is at it has let go of the lane.
+// abandon takes back the messages' memory from a broken communicator. Once the goroutine that has a lane lets it go,
+// nobody moves the lane's messages any more.
 func (m *Mail) abandon(ms []*Message, err error) error {
 	for _, h := range ms {
 		l, _ := m.lane(h)
@@ -137,20 +137,20 @@ func (m *Mail) abandon(ms []*Message, err error) error {
 	return err
 }
 
-// Patience is the housekeeping of a wait for messages. The zero value begins one.
+// Patience is the state of a wait for messages. The zero value begins a wait.
 type Patience struct {
 	w    team.WaitState
 	turn int // of Test
 }
 
-// poll looks after abort, deadline, dead peers and other goroutines, as Wait does. Its error says why the wait for h,
-// and perhaps several others, is over; it has not broken the communicator yet.
+// poll checks for abort, deadline and dead peers, and lets other goroutines run, as Wait does. Its error says why the
+// wait for h, and for others if several, is over; it has not broken the communicator yet.
 func (p *Patience) poll(ctx context.Context, m *Mail, op string, h *Message, several bool) error {
 	p.about(ctx, op, h, several)
 	return m.gated(op, h.Peer, func() *fault.Error { return m.team.Poll(&p.w) })
 }
 
-// look is poll for those who do not wait: it does not give the processor away.
+// look is poll for callers that do not wait: it does not give the processor away.
 func (p *Patience) look(m *Mail, op string, h *Message, several bool) error {
 	p.about(context.Background(), op, h, several)
 	if err := m.usable(); err != nil {
@@ -159,20 +159,19 @@ func (p *Patience) look(m *Mail, op string, h *Message, several bool) error {
 	return m.gated(op, h.Peer, func() *fault.Error { return m.team.PollClock(&p.w) })
 }
 
-// about says what is waited for.
+// about records what the wait is for.
 func (p *Patience) about(ctx context.Context, op string, h *Message, several bool) {
 	w := &p.w
 	w.Ctx, w.Op, w.Peer, w.Kind, w.Item, w.Several = ctx, op, h.Peer, h.kind(), h, several
 }
 
-// restart says that something has come: the deadline begins anew.
+// restart says that something has arrived: the deadline starts anew.
 func (p *Patience) restart(m *Mail) {
 	p.Over(m)
 	p.w = team.WaitState{}
 }
 
-// behindQueued reports whether all of ms that are not done wait behind messages of this rank whose turns on their streams
-// have not come.
+// behindQueued reports whether all unfinished ms wait behind messages of this rank whose streams have not reached them.
 func (m *Mail) behindQueued(ms []*Message) bool {
 	for _, h := range ms {
 		if h.Done.Load() {
@@ -189,7 +188,7 @@ func (m *Mail) behindQueued(ms []*Message) bool {
 	return true
 }
 
-// Over says that the wait, or the last Test, is over.
+// Over ends the wait, after the last Test too.
 func (p *Patience) Over(m *Mail) {
 	if p.w.Said == 0 {
 		return

@@ -8,14 +8,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// The forms of a message, as its slot says.
+// The forms of a message, as given in its slot.
 const (
 	formInline = 1 + iota // in the slot
-	formEager             // in the sender's eager slot of the same number
-	formLarge             // where the slot says, or through the sender's window
+	formEager             // in the sender's eager slot with the same index
+	formLarge             // at the location in the slot, or through the sender's window
 )
 
-// A head is what a slot says of its message: form 8 bits, type 8, count 48.
+// A head describes a slot's message: form 8 bits, type 8, count 48.
 func head(form int, t dtype.Type, count int) uint64 {
 	return uint64(form)<<56 | uint64(t)<<48 | uint64(count)
 }
@@ -46,8 +46,8 @@ func (m *Mail) readHead(b *Box, v uint64) (header, error) {
 	return h, nil
 }
 
-// Counts of pieces are words with the low 40 bits of the message's number above them, so that what is left of another
-// message counts as nothing.
+// Counts of pieces have the low 40 bits of the message's number above them, so that a count left by another message
+// reads as 0.
 const countBits = 24
 
 func word(seq uint64, n int) uint64 { return seq<<countBits | uint64(n) }
@@ -61,30 +61,30 @@ func count(w, seq uint64) int {
 	return int(w & (1<<countBits - 1))
 }
 
-// Large messages go in pieces.
+// Large messages travel in pieces; sizes in bytes.
 const (
-	windowPiece    = 32 << 10 // of messages through the window, at most
+	windowPiece    = 32 << 10 // largest piece through the window
 	windowPieces   = 8
 	windowParts    = 4
 	minWindowPiece = 2 << 10
-	minPiece       = 8 << 10 // of messages that both sides copy
+	minPiece       = 8 << 10 // smallest and largest piece of messages that both sides copy
 	maxPiece       = 64 << 10
-	sharedBytes    = 16 << 10 // from here on the sender copies too
+	sharedBytes    = 16 << 10 // from this size on the sender copies, too
 	maxBytes       = 1 << (countBits + 13)
 )
 
-// pieces is how a message of n bytes is cut.
+// pieces returns the size and number of the pieces of a message of n bytes.
 func pieces(n int, direct bool) (size, number int) {
 	if direct {
-		size = min(max((n/2+63)&^63, minPiece), maxPiece) // two halves, while that is little
+		size = min(max((n/2+63)&^63, minPiece), maxPiece) // two halves, while the message is small
 	} else {
 		size = min(max(n/8&^1023, minWindowPiece), windowPiece)
 	}
 	return size, (n + size - 1) / size
 }
 
-// windowAt is where piece k of a message is in the window. Short messages take turns with its parts: what the receiver
-// read last is the slowest to write again.
+// windowAt returns the offset of piece k in the window. Short messages use its parts in turn, since memory that the
+// receiver has just read is the slowest to write again.
 func (h *Message) windowAt(k int) int {
 	const part = windowPieces * windowPiece / windowParts
 	if h.Bytes <= part {
@@ -93,7 +93,7 @@ func (h *Message) windowAt(k int) int {
 	return k % windowPieces * windowPiece
 }
 
-// Verdicts of the receiver on a message.
+// The receiver's verdicts on a message.
 const (
 	verdictOK = iota
 	verdictType
@@ -101,7 +101,7 @@ const (
 	verdictShort
 )
 
-// judge is what the receiver thinks of a message for v, all of it or not, and says about it.
+// judge returns the receiver's verdict on a message for v, and its own error. exact: the message must fill v.
 func judge(h header, v *team.Vec, exact bool) (verdict uint8, err error) {
 	switch {
 	case h.typ != v.Type:
@@ -116,7 +116,7 @@ func judge(h header, v *team.Vec, exact bool) (verdict uint8, err error) {
 	return verdictOK, nil
 }
 
-// sentence is what the sender says about a verdict.
+// sentence returns the sender's error for a verdict.
 func sentence(verdict uint8, v *team.Vec) error {
 	switch verdict {
 	case verdictOK:

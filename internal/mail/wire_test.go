@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestPieces: pieces cover a message exactly, and fit where they go.
+// TestPieces: pieces cover a message exactly, and fit into their memory.
 func TestPieces(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 1<<24).Draw(t, "bytes")
@@ -24,7 +24,7 @@ func TestPieces(t *testing.T) {
 	require.Less(t, number, 1<<24, "the number of pieces fits into its word")
 }
 
-// TestWords: what another message has left counts as nothing, also where the numbers wrap around.
+// TestWords: a count left by another message reads as 0, also where the numbers wrap around.
 func TestWords(t *testing.T) {
 	for _, k := range []struct {
 		name       string
