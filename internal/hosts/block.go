@@ -7,25 +7,25 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// A block is what one host says of one operation: what its team wants, and what the others need of its data if that is
-// little. Blocks travel one behind the other.
+// block is what one host tells the others about one operation: what its team wants and, if the others need data of it
+// and that is small, the data. Blocks travel one behind the other.
 type block struct {
 	host int
 	seq  uint64
-	sig  uint64 // 0: the host's ranks differ, or one refused
+	sig  uint64 // 0: the host's ranks disagree, or one refused
 	data []byte
 }
 
-// blockHead is the bytes of a block before its data: host, length, sequence, signature, and 8 that are left.
+// blockHead is the size of a block's head: host, length, sequence, signature, and 8 bytes reserved.
 const blockHead = 32
 
-// MaxBlocks is how many bytes the data of all blocks of an operation may have together.
+// MaxBlocks is the most bytes that the data of all blocks of an operation may have together.
 const MaxBlocks = 256 << 10
 
-// padded keeps what follows a block aligned for every element type.
+// padded rounds n up, so that what follows a block stays aligned for every element type.
 func padded(n int) int { return (n + 15) &^ 15 }
 
-// head writes a block's head before n bytes of data.
+// head writes a block's head, for n bytes of data.
 func (b *block) head(to []byte, n int) {
 	binary.LittleEndian.PutUint32(to, uint32(b.host))
 	binary.LittleEndian.PutUint32(to[4:], uint32(n))
@@ -33,11 +33,11 @@ func (b *block) head(to []byte, n int) {
 	binary.LittleEndian.PutUint64(to[16:], b.sig)
 }
 
-// blockBytes is what a block with so many bytes of data takes.
+// blockBytes is the size of a block with n bytes of data.
 func blockBytes(n int) int { return blockHead + padded(n) }
 
-// parseBlocks reads so many blocks from the front of b, into by host. What they say of themselves is checked: they must
-// be those of hosts first, first+1 and so on, around, of operation seq. It returns the bytes that they take.
+// parseBlocks reads count blocks from the front of b into all, by host. It checks their heads: they must be of
+// operation seq and of hosts first, first+1 and so on, modulo the number of hosts. It returns how many bytes they take.
 func parseBlocks(b []byte, all []block, first, count int, seq uint64) (int, error) {
 	at := 0
 	for i := range count {

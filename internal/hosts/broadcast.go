@@ -7,15 +7,15 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// The broadcast between hosts is a chain, as a pipeline: each host passes on to the next one around what has come, but
-// for the one before the root's.
+// chain is the broadcast between hosts, a pipeline: each host passes what it receives on to the next host; the host
+// before the root's passes on nothing.
 type chain struct {
 	s     *Stage
 	w     *team.Work
 	p     unsafe.Pointer
 	piece int
 	size  int
-	root  int // its host
+	root  int // the root's host
 }
 
 // ExpectBroadcast implements team.Hosts.

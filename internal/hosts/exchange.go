@@ -9,16 +9,16 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// exchange gathers all hosts' blocks on all leaders: Bruck's algorithm (Bruck, Ho, Kipnis, Upfal and Weathersby,
+// exchange gathers all hosts' blocks on all leaders by Bruck's algorithm (Bruck, Ho, Kipnis, Upfal and Weathersby,
 // "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997). In round k a host
-// sends the blocks that it has, its own and those of the 2^k - 1 hosts behind it, to the host 2^k before it, and gets
-// as many from the host 2^k behind it. So there are ceil(log2 hosts) rounds of one message.
+// has its own block and those of the next 2^k - 1 hosts. It sends them to the host 2^k before it, and receives as many
+// from the host 2^k behind it. So there are ceil(log2 hosts) rounds with one message each.
 //
-// Slots need no credit. Who sends for operation s+2 has all blocks of s+1, the receiver's too, which that one sent when
-// it had done with s, and with the slots of s.
+// Slots need no credit: a host sends for operation s+2 only after it has all blocks of s+1. The receiver sent its block
+// of s+1 only after it was done with s, so the slots of s are free.
 //
-// The own block has n bytes of data, in own(). After it s.blocks has all; the data are the leader's until it ends the
-// operation.
+// The host's own block has n bytes of data, in own(). Afterwards s.blocks has all blocks; their data belong to the
+// leader until it ends the operation.
 func (s *Stage) exchange(ctx context.Context, set int, own block, n int) error {
 	seq := s.seq
 	if set == forReports {
@@ -30,7 +30,7 @@ func (s *Stage) exchange(ctx context.Context, set int, own block, n int) error {
 	s.blocks[s.me] = own
 	end := blockBytes(n)
 	have := 1
-	first := 0 // bytes of the blocks that go out: all, but in the last round
+	first := 0 // size of the blocks to send: all, except in the last round
 	for k := range s.rounds {
 		count := min(have, s.n-have)
 		if first = end; count < have {
@@ -57,7 +57,7 @@ func (s *Stage) exchange(ctx context.Context, set int, own block, n int) error {
 	return s.flush(ctx)
 }
 
-// keep puts blocks that have come behind those that go out, which end at end, and returns where they end then.
+// keep appends received blocks to the blocks to send, which end at end. It returns their new end.
 func (s *Stage) keep(end int, blocks []byte) (int, error) {
 	if len(blocks) > len(s.buf)-end {
 		return 0, fmt.Errorf("blocks of %d bytes, and %d are the most: %w", end+len(blocks), len(s.buf), fault.ErrMismatch)
@@ -65,7 +65,7 @@ func (s *Stage) keep(end int, blocks []byte) (int, error) {
 	return end + copy(s.buf[end:], blocks), nil
 }
 
-// bytesOf is what the first blocks of buf take.
+// bytesOf is the size of the first count blocks of buf.
 func (s *Stage) bytesOf(count int) (n int) {
 	for i := range count {
 		n += blockBytes(len(s.blocks[(s.me+i)%s.n].data))
@@ -73,5 +73,5 @@ func (s *Stage) bytesOf(count int) (n int) {
 	return n
 }
 
-// own is where the data of this host's block is made.
+// own is where the data of this host's block is written.
 func (s *Stage) own() []byte { return s.buf[blockHead:] }

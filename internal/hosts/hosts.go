@@ -1,8 +1,8 @@
-// Package hosts is what the hosts of a communicator do together, beyond their teams: they make one verdict of what each
-// team has agreed on, and move data between the teams' leaders.
+// Package hosts does what the hosts of a communicator do together: it makes one verdict of what their teams have agreed
+// on, and moves data between the teams' leaders.
 //
-// A team's leader is its first rank. Leaders alone have wires; the other ranks of a team wait for what theirs says in
-// its area.
+// A team's leader is its first rank. Only leaders have wires. The other ranks of a team wait for what their leader
+// writes in its area.
 package hosts
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/net"
 )
 
-// Config is what a stage takes from its communicator.
+// Config is what a stage gets from its communicator.
 type Config struct {
 	ID    uint64     // of the communicator
 	Team  *team.Team // of this rank's host
@@ -30,10 +30,10 @@ type Config struct {
 	Names []string   // of the hosts
 
 	Network *Network           // of the domain
-	World   func(rank int) int // the number that a rank has in the job
-	// Break breaks the communicator if why says so. Any goroutine.
+	World   func(rank int) int // a rank's number in the job
+	// Break breaks the communicator if why returns an error. It may be called from any goroutine.
 	Break func(why func() *fault.Error)
-	// RunPart runs a collective of the team alone, as a part of the communicator's operation.
+	// RunPart runs a collective of this team alone, as part of the communicator's operation.
 	RunPart func(ctx context.Context, w *team.Work) error
 }
 
@@ -41,50 +41,51 @@ type Config struct {
 type Stage struct {
 	Config
 	n     int    // hosts
-	me    int    // this one
+	me    int    // this host
 	ranks int    // of the communicator
-	most  int    // ranks that a host has
+	most  int    // most ranks on one host
 	seq   uint64 // of the running operation, the same on all ranks
-	bad   uint64 // operations on which the hosts did not agree: numbers the exchanges of reports
-	leads bool   // this rank is its team's leader: the others use nothing of what follows
+	bad   uint64 // operations on which the hosts disagreed: numbers the exchanges of reports
+	leads bool   // this rank is its team's leader; other ranks use none of the fields below
 
-	peers  []*peer // by host; nil: there is no link
+	peers  []*peer // by host; nil: no link to it
 	rounds int     // of an exchange
 
 	srcs   []unsafe.Pointer      // see Scratch
 	dataOf func(host int) []byte // of blocks
 	blocks []block               // of the running exchange, by host
-	buf    []byte                // this host's block, and then those that have come, in the order in which they do
-	slots  [][]byte              // in which blocks land
+	buf    []byte                // this host's block, followed by received ones in order of arrival
+	slots  [][]byte              // where blocks land
 
 	pipe pipe
 
-	ending  sync.Mutex // Close, and what looks at links from outside of the communicator's turn
+	ending  sync.Mutex // held by Close, and by users of links outside of the communicator's turn
 	closed  bool
 	severed bool // the links are closed
 }
 
-// peer is the leader of another host to whom this one has a link.
+// peer is the leader of another host that this leader has a link to.
 type peer struct {
 	host, rank int // rank of the communicator
 	world      int
 	wire       *net.Wire
 	link       *net.Link
-	// left is 1 + the last operation that it has done, once it has closed the communicator.
+	// left is 0 until the peer closes the communicator, then 1 + the last operation that it has completed.
 	left atomic.Uint64
-	// misses is 1 + the rank that it has said to wait for, or itself; 0: it was not asked.
+	// misses is 1 + the rank that the peer says it waits for (itself if for nobody); 0: no answer.
 	misses atomic.Int32
-	asks   atomic.Uint32 // waits for it that were long: answers to others are late
+	asks   atomic.Uint32 // counts long waits for it, to recognize late answers about earlier ones
 }
 
-// Begin has the stage hear what the network tells: why the communicator breaks, to begin with.
+// Begin lets the stage receive messages from the network, such as that the communicator broke.
 func (s *Stage) Begin() {
 	if s.leads {
 		s.Network.add(s)
 	}
 }
 
-// Open makes this rank's side, which Begin completes. Collective over the leaders: each connects to those that it exchanges with.
+// Open makes this rank's side; Begin completes it. Collective over the leaders: each connects to those that it
+// exchanges with.
 func Open(ctx context.Context, c Config) (*Stage, error) {
 	s := &Stage{Config: c, n: len(c.Hosts), me: c.Mine, leads: c.Team.Rank() == 0, rounds: bits.Len(uint(len(c.Hosts) - 1))}
 	for _, ranks := range c.Hosts {
@@ -103,7 +104,7 @@ func Open(ctx context.Context, c Config) (*Stage, error) {
 	return s, nil
 }
 
-// partners are the hosts that this one exchanges with.
+// partners returns the hosts that this one exchanges with.
 func (s *Stage) partners() (hosts []int) {
 	for k := range s.rounds {
 		for _, h := range [2]int{s.me + 1<<k, s.me - 1<<k + s.n} {
@@ -115,7 +116,7 @@ func (s *Stage) partners() (hosts []int) {
 	return hosts
 }
 
-// connect makes the links, all at the same time: each of two leaders waits for the other.
+// connect makes all links at the same time, since each of two leaders waits for the other.
 func (s *Stage) connect(ctx context.Context) error {
 	hosts := s.partners()
 	errs := make([]error, len(hosts))
@@ -141,22 +142,23 @@ func (s *Stage) connect(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Places of a link. Those of exchanges come first, two for each round, by the parity of the exchange's number; a second
-// set is for reports. Then come those of the pipe from the host before, and the word that the host behind raises.
+// Places of a link. First come those of exchanges: two for each round, for even and odd exchanges; then a second set of
+// these for reports. Then come those for pipe items from the host before, and the credit word that the host behind
+// raises.
 func (s *Stage) slot(set, round int, seq uint64) int { return (set*s.rounds+round)*2 + int(seq&1) }
 func (s *Stage) pipePlace() int                      { return 2 * sets * s.rounds }
 func (s *Stage) creditPlace() int                    { return s.pipePlace() + s.pipe.window }
 func (s *Stage) places() int                         { return 2*sets*s.rounds + pipeWindow(s.n) + 1 }
 
-// The sets of slots: of an operation's exchange, and of that of reports when something is wrong with it.
+// The sets of slots: for the exchange of an operation, and for the exchange of reports if something is wrong with it.
 const (
 	forBlocks = iota
 	forReports
 	sets
 )
 
-// lay makes the memory of exchanges, and has the peers fill it: the first two operations'. Hosts that are not in the same
-// operation may have more data together than any operation has.
+// lay makes the memory for exchanges, and grants the peers the slots of the first two operations. There is extra room
+// since hosts that are in different operations may together have more data than any one operation has.
 func (s *Stage) lay() {
 	room := [sets]int{forBlocks: s.n*blockBytes(0) + MaxBlocks*3/2 + s.n*16, forReports: s.n * blockBytes(reportBytes)}
 	s.blocks, s.buf = make([]block, s.n), make([]byte, max(room[forBlocks], room[forReports]))
@@ -176,7 +178,7 @@ func (s *Stage) lay() {
 	}
 }
 
-// grant lets the host from which round k's blocks come write those of operation seq.
+// grant lets the host that sends round k's blocks write those of operation seq.
 func (s *Stage) grant(set, k int, seq uint64) {
 	i := s.slot(set, k, seq)
 	b := s.slots[i]
@@ -186,13 +188,13 @@ func (s *Stage) grant(set, k int, seq uint64) {
 // Size is the number of hosts. Implements team.Hosts.
 func (s *Stage) Size() int { return s.n }
 
-// Host is this rank's. Implements team.Hosts.
+// Host is this rank's host. Implements team.Hosts.
 func (s *Stage) Host() int { return s.me }
 
 // Ranks is the number of the communicator's ranks. Implements team.Hosts.
 func (s *Stage) Ranks() int { return s.ranks }
 
-// Most is the number of ranks that the host with most of them has. Implements team.Hosts.
+// Most is the number of ranks on the host that has most of them. Implements team.Hosts.
 func (s *Stage) Most() int { return s.most }
 
 // Of is the host of a rank of the communicator. Implements team.Hosts.
@@ -200,7 +202,7 @@ func (s *Stage) Of(rank int) int {
 	return slices.IndexFunc(s.Hosts, func(ranks []int) bool { return slices.Contains(ranks, rank) })
 }
 
-// On is how many ranks a host has. Implements team.Hosts.
+// On is how many ranks are on a host. Implements team.Hosts.
 func (s *Stage) On(host int) int { return len(s.Hosts[host]) }
 
 // Scratch implements team.Hosts.
@@ -209,8 +211,8 @@ func (s *Stage) Scratch() []unsafe.Pointer { return s.srcs }
 // Sub implements team.Hosts.
 func (s *Stage) Sub(ctx context.Context, w *team.Work) error { return s.RunPart(ctx, w) }
 
-// Puts is how many messages this rank has sent to other hosts: in an operation without errors a number that follows from
-// what it is (see the test).
+// Puts is how many messages this rank has sent to other hosts. In operations without errors the number follows from the
+// operation (see the test).
 func (s *Stage) Puts() (n uint64) {
 	for _, p := range s.peers {
 		if p != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/net"
 )
 
-// Network is what a rank has of the network, for all of its communicators that span hosts. Methods are safe for
+// Network is a rank's end of the network, for all of its communicators that span hosts. Its methods are safe for
 // concurrent use.
 type Network struct {
 	node *net.Node
@@ -20,7 +20,8 @@ type Network struct {
 	stages map[uint64]*Stage // by communicator
 }
 
-// Listen makes the network of a rank of a job, whose secret this is. row is what each rank of the job has told with Row.
+// Listen makes the network of a rank of a job with this secret. row returns what each rank of the job published with
+// Row.
 func Listen(rank int, secret []byte, log *slog.Logger, row func(rank int) []byte) (n *Network, err error) {
 	n = &Network{row: row, stages: map[uint64]*Stage{}}
 	n.node, err = net.New(net.Config{Rank: rank, Secret: secret, Log: log, Heard: n.heard, Down: n.down, Tick: n.tick})
@@ -33,14 +34,14 @@ func Listen(rank int, secret []byte, log *slog.Logger, row func(rank int) []byte
 // Row is what other ranks need to reach this one.
 func (n *Network) Row() []byte { return n.node.Row().Append(nil) }
 
-// reach is how a rank of the job is reached.
+// reach returns how to reach a rank of the job.
 func (n *Network) reach(rank int) (net.Row, error) { return net.ParseRow(n.row(rank)) }
 
-// closeTimeout is how long Close waits until peers have taken what is on its way: less than the 5 s after which who closes
-// goes on without an answer.
+// closeTimeout is how long Close waits for peers to take data under way. It is less than the 5 s after which a closing
+// communicator goes on without an answer.
 const closeTimeout = 4500 * time.Millisecond
 
-// Close ends it, after its stages. It says what peers have not taken in that time.
+// Close ends the network, after its stages. Its error says what peers did not take in time.
 func (n *Network) Close() error {
 	if err := n.node.Close(closeTimeout); err != nil {
 		return fmt.Errorf("the network: %w", err)
@@ -75,21 +76,21 @@ func (n *Network) list() (all []*Stage) {
 	return all
 }
 
-// heard takes what another leader tells.
+// heard handles a message from another leader.
 func (n *Network) heard(from int, m net.Message) {
 	if s := n.find(m.Comm); s != nil {
 		s.Break(func() *fault.Error { return s.heard(from, m) })
 	}
 }
 
-// down takes the end of a wire.
+// down handles the end of a wire.
 func (n *Network) down(peer int, down *net.Down) {
 	for _, s := range n.list() {
 		s.Break(func() *fault.Error { return s.down(peer, down) })
 	}
 }
 
-// tick looks at the teams of this host, for those who wait on others.
+// tick checks this host's teams on behalf of the hosts that wait for them.
 func (n *Network) tick() {
 	for _, s := range n.list() {
 		if s.Team.Broken() == nil {

@@ -9,30 +9,31 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// The pipe: items in order, from each host to the next one around. The receiver grants each item its place before it
-// is sent: the next window items' at any time. So many are granted before the hosts agree on an operation, so that the
-// first need no word; from then on the receiver raises a word of the sender's as it grants more.
+// pipe carries items in order from each host to the next one. The receiver grants each item its place before the sender
+// sends it: at any time, the places of the next window items. It grants the first window before the hosts agree on an
+// operation, so the sender needs no word for these. For later items it raises a credit word at the sender.
 type pipe struct {
-	before, behind *peer // from which items come, and to which they go
+	before, behind *peer // items come from before, and go to behind
 	window         int
-	chunk          int    // bytes of an item, at most
-	land           []byte // for items that have no place of their own
+	chunk          int    // size of an item in bytes, at most
+	land           []byte // landing memory, for items without a place of their own
 
-	plan    plan                     // of the operation, nil outside of one that uses the pipe
-	grants  walk                     // of items to be granted
-	first   struct{ in, out uint64 } // sequences that this operation's items count from: both neighbours have the same
-	in, out uint64                   // items that have come, and have gone
-	granted uint64                   // that may come
-	told    uint64                   // granted, as the sender knows
-	all     bool                     // all of the operation's items are granted
+	plan    plan                     // of the operation; nil outside of operations that use the pipe
+	grants  walk                     // goes through the items to be granted
+	first   struct{ in, out uint64 } // sequences at which this operation's items start; both neighbours have the same
+	in, out uint64                   // items received and sent
+	granted uint64                   // items granted
+	told    uint64                   // how much of granted the sender knows
+	all     bool                     // all items of the operation are granted
 }
 
 const (
-	landing  = 2 << 20 // bytes: of two hosts an item is half a mebibyte, as much as one call on a socket moves
+	landing  = 2 << 20 // bytes; with two hosts an item is half a mebibyte, as much as one call on a socket moves
 	minChunk = 4 << 10
 )
 
-// pipeWindow is how many items of n hosts may be under way: more than a host sends before it needs one (see reduction).
+// pipeWindow is how many items may be under way between n hosts: twice what a host sends before it needs one (see
+// reduction).
 func pipeWindow(n int) int { return 2 * (2*n - 2) }
 
 func (p *pipe) lay(s *Stage) {
@@ -42,23 +43,23 @@ func (p *pipe) lay(s *Stage) {
 	p.before, p.behind = s.peers[(s.me-1+s.n)%s.n], s.peers[(s.me+1)%s.n]
 }
 
-// plan is what an operation does with the pipe.
+// plan is how an operation uses the pipe.
 type plan interface {
-	// walk is all steps, in order.
+	// walk goes through all steps, in order.
 	walk() walk
-	// place is where what a step receives belongs: nil is in landing memory.
+	// place returns where a step's received item belongs; nil means in landing memory.
 	place(step) unsafe.Pointer
 }
 
-// walk goes through steps.
+// walk enumerates steps.
 type walk interface {
-	// next is the next step; false at the end.
+	// next returns the next step, or false at the end.
 	next() (step, bool)
 }
 
-// step is one chunk of an operation: what a host receives in it, and what it does.
+// step is one chunk of an operation: what a host receives, and what it does then.
 type step struct {
-	t        int // of an algorithm: see there
+	t        int // the algorithm's step number: see there
 	off, n   int // elements
 	bytes    int
 	receives bool
@@ -73,10 +74,10 @@ func (s *Stage) expect(p plan) {
 	q.plan, q.grants = p, p.walk()
 	q.in, q.out, q.granted, q.all = 0, 0, 0, false
 	s.grantItems()
-	q.told = q.granted // as the sender assumes
+	q.told = q.granted // the sender assumes that these are granted
 }
 
-// grantItems grants as many items as may be under way.
+// grantItems grants items until the window is full.
 func (s *Stage) grantItems() {
 	q := &s.pipe
 	for q.granted < q.in+uint64(q.window) {
@@ -98,12 +99,12 @@ func (s *Stage) grantItems() {
 	}
 }
 
-// landed is where item i is in landing memory.
+// landed is the address of item i in landing memory.
 func (q *pipe) landed(i uint64) unsafe.Pointer {
 	return unsafe.Pointer(&q.land[int(i%uint64(q.window))*q.chunk])
 }
 
-// receive waits for the next item, which is where it was granted.
+// receive waits for the next item, and returns the address where it was granted.
 func (s *Stage) receive(ctx context.Context, k step, what string) (in unsafe.Pointer, err error) {
 	q := &s.pipe
 	i := s.pipePlace() + int(q.in%uint64(q.window))
@@ -121,7 +122,7 @@ func (s *Stage) receive(ctx context.Context, k step, what string) (in unsafe.Poi
 	return in, nil
 }
 
-// taken says that the item that was received last is not needed any more where it landed.
+// taken says that the item received last no longer needs its place.
 func (s *Stage) taken() {
 	q := &s.pipe
 	q.in++
@@ -132,11 +133,11 @@ func (s *Stage) taken() {
 	}
 }
 
-// send passes bytes at p on as the next item: they stay as they are until the operation ends.
+// send sends bytes at p as the next item. They must not change until the operation ends.
 func (s *Stage) send(ctx context.Context, p unsafe.Pointer, bytes int, what string) error {
 	q := &s.pipe
 	l := q.behind.link
-	if q.out >= uint64(q.window) { // the first were granted before the verdict
+	if q.out >= uint64(q.window) { // the receiver granted the first ones before the verdict
 		if err := s.await(ctx, q.behind, l.Word(s.creditPlace()), q.first.out+q.out+1, what); err != nil {
 			return err
 		}
@@ -147,8 +148,8 @@ func (s *Stage) send(ctx context.Context, p unsafe.Pointer, bytes int, what stri
 	return nil
 }
 
-// withdraw takes the grants of an operation back on which the hosts do not agree. Their sequences are not used again, by
-// nobody: what some host has granted is a window at most.
+// withdraw takes back the grants of an operation on which the hosts do not agree. No host uses their sequences again:
+// all skip a window, the most that any of them has granted.
 func (s *Stage) withdraw() {
 	q := &s.pipe
 	if q.plan != nil {
@@ -161,7 +162,7 @@ func (s *Stage) withdraw() {
 	q.first.out += uint64(q.window)
 }
 
-// ended ends an operation whose items have all come and gone.
+// ended ends an operation, all of whose items have been received and sent.
 func (s *Stage) ended(ctx context.Context) error {
 	q := &s.pipe
 	q.plan = nil

@@ -9,22 +9,22 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Records of all ranks, of a few bytes each: a host's go in its block, and the leader leaves those of all in its staging
-// memory.
+// Records are a few bytes from each rank. A host's records travel in its block, and the leader leaves those of all
+// hosts in its staging memory.
 
 const recordHead = 8 // rank and length
 
-// MostRecord is how long a record of t's communicator may be.
+// MostRecord is the longest record, in bytes, that a rank of t's communicator may have.
 func MostRecord(t *team.Team) int { return MaxBlocks/t.Hosts.Ranks() - recordHead }
 
-// AppendRecord puts a rank's record into the data of a block.
+// AppendRecord appends a rank's record to the data of a block.
 func AppendRecord(b []byte, rank int, record []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(rank))
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(record)))
 	return append(b, record...)
 }
 
-// LeaveRecords leaves those of all hosts for the team, on its leader.
+// LeaveRecords runs on the leader. It leaves the records of all hosts for the team.
 func LeaveRecords(t *team.Team, _ *team.Work, all func(host int) []byte) error {
 	b := unsafe.Slice((*byte)(t.Staging(t.Rank())), team.StagingBytes)
 	n := 8
@@ -35,7 +35,7 @@ func LeaveRecords(t *team.Team, _ *team.Work, all func(host int) []byte) error {
 	return nil
 }
 
-// Records are what the leader has left, by rank of the communicator: copies.
+// Records returns copies of the records that the leader has left, by rank of the communicator.
 func Records(t *team.Team) ([][]byte, int, error) {
 	all := make([][]byte, t.Whole())
 	b := unsafe.Slice((*byte)(t.Staging(0)), team.StagingBytes)

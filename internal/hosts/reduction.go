@@ -9,20 +9,21 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// The all-reduce between hosts is the ring (Patarasuk and Yuan, 2009), as a pipeline. The data is cut into rounds, one
-// chunk for each host: its slice. In step 0 of a round a host sends its own chunk of its slice; in steps 1 to n-1 it adds
-// its own data to what has come, the last of which gives a finished slice; in steps n to 2n-2 finished slices go on, to
-// where they belong. Rounds follow each other one step behind: in each turn a host does step 0 of one round, step 1 of
-// the round before, and so on. What a host receives in one turn, the host before it has sent in its turn before. So a
-// host sends 2n-2 items before it needs one of the same turn of the others, which the window has to hold, twice.
+// reduction is the all-reduce between n hosts: the ring (Patarasuk and Yuan, 2009) as a pipeline. The data is cut into
+// rounds of n chunks, one for each host: its slice. In step 0 of a round a host sends its own data of its slice. In
+// steps 1 to n-1 it adds its own data to the chunk that it receives; after the last of these a slice is finished. In
+// steps n to 2n-2 finished slices go around to all hosts. Rounds overlap: in each turn a host does step 0 of one round,
+// step 1 of the round before, and so on. In each turn a host receives what the host before it sent in the previous
+// turn. So a host may send 2n-2 items before it needs an item that others send in the same turn; the window holds twice
+// as many.
 //
-// What has not been finished lands in landing memory, and what is finished in the destination. A partial result is sent
-// from the destination, too, where the own source, if it is the same memory, is not needed any more by then; the finished
-// one comes to the same place only after that has reached all others.
+// Unfinished chunks land in landing memory, finished ones in the destination. Partial results are sent from the
+// destination: if that is also the source, the source's data there is no longer needed then. The finished chunk comes
+// to the same place only after the partial result has passed through all other hosts.
 type reduction struct {
 	s     *Stage
 	w     *team.Work
-	piece int // elements: what comes together is cut into rounds
+	piece int // in elements; each piece is cut into rounds
 	size  int // of an element
 	own   unsafe.Pointer
 }
@@ -45,14 +46,14 @@ func (r *reduction) walk() walk {
 	return &reductionWalk{r: r}
 }
 
-// reductionWalk is the steps of a reduction, of all pieces or of one.
+// reductionWalk enumerates the steps of a reduction, for all pieces or for one.
 type reductionWalk struct {
 	r       *reduction
 	base    int // first element of the piece
 	turn, t int
 }
 
-// chunk is how many elements a chunk of a piece has, and how many rounds there are.
+// chunk returns how many elements each chunk of a piece has, and how many rounds the piece has.
 func (r *reduction) chunk(count int) (chunk, rounds int) {
 	n := r.s.n
 	chunk = r.s.pipe.chunk / r.size
@@ -156,17 +157,17 @@ func (r *reduction) do(ctx context.Context, k step) error {
 	return s.send(ctx, out, k.bytes, what)
 }
 
-// multiplies reports whether this rank's source is to be multiplied first: where there are others on its host, that has
-// been done.
+// multiplies reports whether this rank must multiply its source first. If its host has other ranks, they have done that
+// already.
 func (r *reduction) multiplies() bool { return r.w.Red == team.PreMulSum && r.s.Team.Size() == 1 }
 
-// Ops are the reductions without what comes before and after them.
+// Ops maps each reduction to its inner operation, without what comes before and after it.
 var Ops = [...]cpu.Op{team.Sum: cpu.Sum, team.Prod: cpu.Prod, team.Min: cpu.Min, team.Max: cpu.Max,
 	team.Avg: cpu.Sum, team.PreMulSum: cpu.Sum}
 
-// add combines what has come, of t hosts, with this host's.
+// add combines the received partial result of t hosts with this host's.
 //
-// Averages of half types are carried as such: a sum may be too large for the type where the average is not.
+// For half types it keeps averages instead of sums: a sum may overflow the type where the average does not.
 func (r *reduction) add(out, in, own unsafe.Pointer, k step) {
 	w := r.w
 	if w.Red == team.Avg && Halves(w.Type) {
@@ -185,5 +186,5 @@ func (r *reduction) add(out, in, own unsafe.Pointer, k step) {
 	cpu.Reduce(w.Type, Ops[w.Red], out, in, own, k.n, false)
 }
 
-// Halves reports whether a type is a half type.
+// Halves reports whether t is a half type.
 func Halves(t dtype.Type) bool { return t == dtype.Float16 || t == dtype.BFloat16 }

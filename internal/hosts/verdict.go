@@ -11,18 +11,20 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// The verdict. A team agrees first, as on one host. Its leader then says in a block what the team has agreed on, or that
-// it has not, with what the others need of its data if that is little. Whoever has all blocks knows whether all hosts
-// want the same. If not, the leaders exchange what their ranks have published, and come to the same error, since that is
-// a function of it. The leader then leaves the verdict in its area, where the others of its team wait for it.
+// The verdict. Each team agrees first, as on one host. Its leader then writes a block: the signature of the operation
+// that the team agreed on, or 0 if it disagreed; and the team's data if that is small and other hosts need it. A leader
+// that has all blocks knows whether all hosts want the same. If not, the leaders exchange reports of what their ranks
+// have published, and each computes the same error from them. The leader then leaves the verdict in its area, where the
+// other ranks of its team wait for it.
 //
-// The law of slots holds over hosts: a leader's block of s+1 says that its whole host has finished s, since all of the
+// Slots can be reused as on one host: a leader's block of s+1 says that its whole host has finished s, since all of the
 // team have published s+1.
 
-// Agree is the verdict of all hosts on the running operation. mine is the team's, bad why this rank refuses. The error,
-// which is the same fact on all ranks of all hosts, leaves the communicator usable, unless that has broken.
+// Agree returns the verdict of all hosts on the running operation. mine is the team's own verdict; bad is why this rank
+// refuses, or nil. An error states the same fact on all ranks of all hosts. It leaves the communicator usable, unless
+// that has broken.
 func (s *Stage) Agree(ctx context.Context, w *team.Work, bad, mine error) error {
-	if e := s.Team.Broken(); e != nil { // perhaps since the team has agreed
+	if e := s.Team.Broken(); e != nil { // perhaps after the team agreed
 		if mine != nil {
 			return mine
 		}
@@ -41,7 +43,7 @@ func (s *Stage) Agree(ctx context.Context, w *team.Work, bad, mine error) error 
 	return err
 }
 
-// lead is Agree on the leader.
+// lead is Agree on a leader.
 func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	t := s.Team
 	var own block
@@ -77,7 +79,7 @@ func (s *Stage) lead(ctx context.Context, w *team.Work, differ bool) error {
 	return verdict
 }
 
-// judge exchanges reports, and finds what is wrong.
+// judge exchanges reports and returns the error that they show.
 func (s *Stage) judge(ctx context.Context) (*fault.Error, error) {
 	s.bad++
 	mine := s.Team.Tally()
@@ -86,7 +88,7 @@ func (s *Stage) judge(ctx context.Context) (*fault.Error, error) {
 		return nil, err
 	}
 	var all team.Tally
-	for h := range s.blocks { // in the same order everywhere
+	for h := range s.blocks { // in the same order on all hosts
 		y, err := parseReport(s.blocks[h].data, s.ranks)
 		if err != nil {
 			return nil, s.comm(s.Hosts[h][0], err)
@@ -116,7 +118,7 @@ func (s *Stage) say(e *fault.Error) {
 	spin.Release(&d.Seq, t.Seq)
 }
 
-// follow takes the verdict from the leader.
+// follow waits for the leader's verdict.
 func (s *Stage) follow(ctx context.Context) error {
 	t := s.Team
 	a := t.Peers[0].Area
@@ -133,14 +135,14 @@ func (s *Stage) follow(ctx context.Context) error {
 		reason.Told(a.VerdictText.Get(), reason.OfCode(int(uint32(d.Refusal)))))
 }
 
-// A report is a tally as bytes: the first refusal, and so many votes; of more the host has no room to tell.
+// A report is a tally as bytes: the first refusal and up to maxVotes votes. A host has no room to report more.
 const (
 	maxVotes    = 8
 	voteBytes   = 24
 	reportBytes = 32 + maxVotes*voteBytes + team.TextBytes
 )
 
-// writeReport fills b from the front, and returns how far.
+// writeReport fills b from the front, and returns how many bytes it wrote.
 func writeReport(b []byte, y *team.Tally) int {
 	le := binary.LittleEndian
 	text := ""
@@ -166,7 +168,7 @@ func writeReport(b []byte, y *team.Tally) int {
 
 var errReport = fmt.Errorf("a report that is damaged: %w", fault.ErrMismatch)
 
-// parseReport reads what writeReport wrote, on a communicator of so many ranks.
+// parseReport reads what writeReport wrote, for a communicator of this many ranks.
 func parseReport(b []byte, ranks int) (y team.Tally, err error) {
 	le := binary.LittleEndian
 	if len(b) < 32 {

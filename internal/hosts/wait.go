@@ -12,18 +12,18 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/net"
 )
 
-// How a wait for another host goes: it receives from that host's wire as fast as it can, so that what comes is seen at
-// once; looks after the team and the rest of the network now and then; and blocks in the kernel, a millisecond at most,
-// when nothing has come for a while.
+// A wait for another host first receives from that host's wire in a loop, so that it sees data at once. Now and then it
+// checks the team and the other wires. When nothing has come for a while it blocks in the kernel, a millisecond at
+// most.
 const (
 	looksPerPoll    = 16                     // receives between looks at the team, and at the other wires
-	blockAfter      = 200 * time.Microsecond // when nothing comes
-	blockAfterShort = 5 * time.Microsecond   // where other ranks need the processor
+	blockAfter      = 200 * time.Microsecond // after this long without data
+	blockAfterShort = 5 * time.Microsecond   // the same, if other ranks need the processor
 	longestBlock    = time.Millisecond
-	askEvery        = time.Second // whom the one waits for that is awaited
+	askEvery        = time.Second // asks the peer which rank it waits for itself
 )
 
-// await waits until *w is at least target, for peer p to do what step says.
+// await waits until *w is at least target, which means that peer p has done what step says.
 func (s *Stage) await(ctx context.Context, p *peer, w *atomic.Uint64, target uint64, step string) error {
 	for range looksPerPoll {
 		if team.Reached(w.Load(), target) {
@@ -34,7 +34,7 @@ func (s *Stage) await(ctx context.Context, p *peer, w *atomic.Uint64, target uin
 	return s.awaitLong(ctx, p, func() bool { return team.Reached(w.Load(), target) }, step)
 }
 
-// flush waits until the kernel has taken all that was put: the memory is the caller's again.
+// flush waits until the kernel has taken all puts. Their memory is then the caller's again.
 func (s *Stage) flush(ctx context.Context) error {
 	for _, p := range s.peers {
 		if p == nil || p.link.Sent() >= p.link.Queued() {
@@ -56,7 +56,7 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 	start, asked := time.Now(), time.Duration(0)
 	number := p.asks.Add(1)
 	p.misses.Store(0)
-	answered := true // what was asked
+	answered := true // the last question was answered
 	for {
 		if over() {
 			s.Team.EndWait(&w)
@@ -68,7 +68,7 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 		if err := s.Team.Check(&w); err != nil {
 			if over() {
 				s.Team.EndWait(&w)
-				return nil // it came all the same
+				return nil // it came after all
 			}
 			return s.fail(err)
 		}
@@ -77,13 +77,13 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 		if waited > idle {
 			s.Network.node.Wait(longestBlock)
 		}
-		if waited-asked > askEvery && answered { // who does not read is not asked again
+		if waited-asked > askEvery && answered { // a peer that does not read is not asked again
 			asked, answered = waited, false
 			p.wire.Tell(net.Message{Comm: s.ID, Kind: kindAsk, Code: uint8(number)})
 		}
 		if m := p.misses.Swap(0); m != 0 {
 			answered = true
-			w.Far = int(m) // who waits for who waits
+			w.Far = int(m) // the rank that the peer waits for
 		}
 		for range looksPerPoll {
 			if over() {
@@ -94,7 +94,7 @@ func (s *Stage) awaitLong(ctx context.Context, p *peer, over func() bool, step s
 	}
 }
 
-// lost is why what p should do will not come any more, or nil.
+// lost returns why p will never do what is awaited, or nil.
 func (s *Stage) lost(p *peer, over func() bool, step string) error {
 	if down := p.link.Err(); down != nil {
 		p.link.Poll() // what came before the end

@@ -10,18 +10,18 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/net"
 )
 
-// What leaders tell each other beside the data.
+// What leaders tell each other besides data.
 const (
 	kindLost = 1 + iota // the communicator broke: Code, About and Text say why
-	kindBye             // its sender has closed the communicator, after as many operations as Text says
-	kindAsk             // whom do you wait for?
-	kindMiss            // the answer: About, which is its sender if it waits for nobody
+	kindBye             // the sender has closed the communicator, after as many operations as Text says
+	kindAsk             // which rank do you wait for?
+	kindMiss            // the answer: About is that rank, or the sender itself if it waits for nobody
 )
 
-// Flood tells the other hosts that the communicator broke. Any goroutine.
+// Flood tells the other hosts that the communicator broke. It may be called from any goroutine.
 func (s *Stage) Flood(e *fault.Error) {
 	if s.peers == nil {
-		return // of a leader alone
+		return // only leaders have peers
 	}
 	text, about, is := s.Team.LostElsewhere(e)
 	s.tell(net.Message{Comm: s.ID, Kind: kindLost, Code: uint8(reason.Code(is)), About: int32(about), Text: text})
@@ -35,7 +35,8 @@ func (s *Stage) tell(m net.Message) {
 	}
 }
 
-// heard takes a message of another leader. It returns why the communicator breaks, or nil. Any goroutine.
+// heard handles a message from another leader. It returns why the communicator breaks, or nil. It may be called from
+// any goroutine.
 func (s *Stage) heard(from int, m net.Message) *fault.Error {
 	i := slices.IndexFunc(s.peers, func(p *peer) bool { return p != nil && p.world == from })
 	if i < 0 {
@@ -70,7 +71,8 @@ func (s *Stage) heard(from int, m net.Message) *fault.Error {
 	return nil
 }
 
-// down takes the end of the wire to a peer. It returns why the communicator breaks, or nil. Any goroutine.
+// down handles the end of the wire to a peer. It returns why the communicator breaks, or nil. It may be called from any
+// goroutine.
 func (s *Stage) down(world int, down *net.Down) *fault.Error {
 	for _, p := range s.peers {
 		if p != nil && p.world == world && p.left.Load() == 0 {
@@ -80,7 +82,7 @@ func (s *Stage) down(world int, down *net.Down) *fault.Error {
 	return nil
 }
 
-// downError is why a wire that ended breaks the communicator.
+// downError says why the end of a wire breaks the communicator.
 func (s *Stage) downError(p *peer, down *net.Down, step string) *fault.Error {
 	here, there := s.Names[s.me], s.Names[p.host]
 	var err error
@@ -97,26 +99,26 @@ func (s *Stage) downError(p *peer, down *net.Down, step string) *fault.Error {
 	return s.error(step, p.rank, err)
 }
 
-// error is an error that is not of this rank's running operation, or not surely.
+// error makes an error that may not belong to this rank's running operation.
 func (s *Stage) error(step string, about int, err error) *fault.Error {
 	w := team.WaitState{Op: "communicator", Step: step}
 	return s.Team.ErrorOf(&w, about, err)
 }
 
-// watch looks at the team, for those who wait on other hosts: it returns why the communicator breaks, or nil. Any
-// goroutine.
+// watch checks the team on behalf of other hosts that wait for it. It returns why the communicator breaks, or nil. It
+// may be called from any goroutine.
 func (s *Stage) watch() *fault.Error {
 	return s.Team.PollHealth(&team.WaitState{Op: "communicator", Peer: s.Team.Rank(), Step: "watch", PassOn: true})
 }
 
-// fail breaks the communicator, and returns why it broke: that may have been something else, a moment before.
+// fail breaks the communicator and returns why it broke: another error may have broken it just before.
 func (s *Stage) fail(e *fault.Error) error {
 	s.Team.Fail(e)
 	return s.Team.Broken()
 }
 
-// Sever gives up the links of a communicator that has broken: nothing is written to this rank's memory any more, nor read
-// of it. It is the communicator's turn.
+// Sever closes the links of a broken communicator. Afterwards nothing is written to this rank's memory, and nothing is
+// read from it. The caller has the communicator's turn.
 func (s *Stage) Sever() {
 	s.ending.Lock()
 	defer s.ending.Unlock()
@@ -132,9 +134,10 @@ func (s *Stage) cut() {
 	s.severed = true
 }
 
-// Close gives up the links, and tells the other hosts. What they still receive of this one's last operation is on its way.
+// Close closes the links and tells the other hosts. Data of the last operation that they have not received yet is under
+// way.
 func (s *Stage) Close() {
-	if s == nil { // of a communicator on one host
+	if s == nil { // the communicator is on one host
 		return
 	}
 	s.ending.Lock()
@@ -145,7 +148,7 @@ func (s *Stage) Close() {
 	s.closed = true
 	s.Network.remove(s)
 	if e := s.watch(); e != nil && s.Team.Broken() == nil {
-		s.Flood(e) // what the network's goroutine has not seen yet is no end in order
+		s.Flood(e) // a failure that the network's goroutine has not seen yet makes this no orderly end
 	}
 	s.tell(net.Message{Comm: s.ID, Kind: kindBye, Text: fmt.Sprint(s.seq)})
 	s.cut()

@@ -20,17 +20,17 @@ import (
 
 const (
 	dialLimit = 5 * time.Second        // for one address
-	stagger   = 200 * time.Millisecond // before the next address is tried beside it
+	stagger   = 200 * time.Millisecond // before it tries the next address as well
 )
 
-// arrival is what has come from a peer that dials, until Connect takes it.
+// arrival holds the connections that a peer has dialled, until Connect takes them.
 type arrival struct {
-	taking  chan struct{} // full while a Connect takes it
+	taking  chan struct{} // full while a Connect takes them
 	attempt [16]byte
 	key     [32]byte
-	fds     []int         // by index, -1: missing; nil: nothing
-	news    chan struct{} // closed, and made anew, at each change
-	err     error         // of a peer that has proved itself
+	fds     []int         // by index; -1: missing; nil: none has arrived
+	news    chan struct{} // closed and replaced at each change
+	err     error         // of a peer that has proved its identity
 }
 
 func (a *arrival) complete() bool {
@@ -56,7 +56,7 @@ func (a *arrival) tell() {
 	a.news = make(chan struct{})
 }
 
-// arrival is called under the lock.
+// arrival returns the peer's arrival, and makes it if there is none. The caller holds the lock.
 func (n *Node) arrival(peer int) *arrival {
 	a := n.peers[peer]
 	if a == nil {
@@ -66,10 +66,10 @@ func (n *Node) arrival(peer int) *arrival {
 	return a
 }
 
-// Connect connects to a peer, whose node's row this is: both sides call it, the lower rank dials. It blocks until there is
-// a wire whose connections have carried a full-size frame both ways, or until ctx ends. If there is a wire already, that
-// is the result. Several may run at once. The error says which address failed how; it wraps fault.ErrPeerLost,
-// fault.ErrTimeout where nothing answered, or fault.ErrLimit where this process may have no more descriptors.
+// Connect connects to a peer with the row at. Both sides call it; the lower rank dials. It blocks until there is a
+// wire, whose connections have then carried a full-size frame both ways, or until ctx ends. If there is a wire already,
+// it returns that. Several calls may run at once. The error says how each address failed. It wraps fault.ErrPeerLost,
+// fault.ErrTimeout if nothing answered, or fault.ErrLimit if this process may have no more descriptors.
 func (n *Node) Connect(ctx context.Context, peer int, at Row) (*Wire, error) {
 	if peer == n.config.Rank || peer < 0 {
 		return nil, fmt.Errorf("network: rank %d connects to rank %d: %w", n.config.Rank, peer, fault.ErrArgument)
@@ -107,8 +107,8 @@ func (n *Node) Connect(ctx context.Context, peer int, at Row) (*Wire, error) {
 	return w, nil
 }
 
-// connected is the wire to a peer. One that ended before it had a link is none: it failed while it was made, at the other
-// end, where somebody may try again. It is called under the lock.
+// connected returns the wire to a peer, or nil. A wire that ended before it had a link does not count: the other end
+// failed to make it, and may try again. The caller holds the lock.
 func (n *Node) connected(peer int) *Wire {
 	if w := n.wires[peer]; w == nil || w.Err() == nil || w.linked.Load() {
 		return w
@@ -117,7 +117,7 @@ func (n *Node) connected(peer int) *Wire {
 	return nil
 }
 
-// await takes what the peer has dialled.
+// await waits for the connections that the peer dials, and makes a wire of them.
 func (n *Node) await(ctx context.Context, peer int, at Row, a *arrival) (*Wire, error) {
 	for {
 		n.mu.Lock()
@@ -158,7 +158,7 @@ func (n *Node) await(ctx context.Context, peer int, at Row, a *arrival) (*Wire, 
 	}
 }
 
-// dial makes all connections of a wire, at the first address that answers.
+// dial makes all connections of a wire, to the first address that answers.
 func (n *Node) dial(ctx context.Context, peer int, at Row, _ *arrival) (*Wire, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -190,7 +190,7 @@ func (n *Node) dial(ctx context.Context, peer int, at Row, _ *arrival) (*Wire, e
 	}
 }
 
-// race dials all addresses, one a little after the other, and takes the first that proves itself.
+// race dials all addresses, starting each a little after the one before, and takes the first whose peer proves itself.
 func (n *Node) race(ctx context.Context, h hello, at Row) (stdnet.Conn, netip.AddrPort, error) {
 	type result struct {
 		c    stdnet.Conn
@@ -246,8 +246,8 @@ func (n *Node) race(ctx context.Context, h hello, at Row) (stdnet.Conn, netip.Ad
 	return nil, won.addr, errors.Join(errs...)
 }
 
-// attempt is a connection whose ends have proved themselves. A peer that many strangers dial may have no room for this one
-// at once.
+// attempt makes a connection whose ends have proved themselves. It tries a few times, since a peer that many strangers
+// dial may have no room for it at first.
 func (n *Node) attempt(ctx context.Context, h hello, addr netip.AddrPort, key [32]byte) (stdnet.Conn, error) {
 	for again := 0; ; again++ {
 		c, err := n.attemptOnce(ctx, h, addr, key)
@@ -279,16 +279,16 @@ func (n *Node) attemptOnce(ctx context.Context, h hello, addr netip.AddrPort, ke
 	return c, nil
 }
 
-// tried probes a connection, and takes its socket.
+// tried probes a connection and takes its socket.
 func (n *Node) tried(ctx context.Context, c stdnet.Conn, control, dialled bool) (int, error) {
 	defer c.Close()
-	fd, err := adopt(c.(*stdnet.TCPConn)) // before the probe: the other side has a wire when that is over
+	fd, err := adopt(c.(*stdnet.TCPConn)) // before the probe: after it, the other side has a wire
 	if err != nil {
 		return 0, err
 	}
 	err = probe(ctx, c, dialled)
 	if err == nil {
-		err = watch(fd, control) // only now: the probe has a limit of its own, and says what it found
+		err = watch(fd, control) // after the probe, which has its own time limit and error
 	}
 	if err != nil {
 		closeSocket(fd)
@@ -297,7 +297,7 @@ func (n *Node) tried(ctx context.Context, c stdnet.Conn, control, dialled bool) 
 	return fd, nil
 }
 
-// reasoned adds the reason for failure to what the system says.
+// reasoned adds the reason for failure to a system error.
 func reasoned(err error) error {
 	switch {
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
@@ -312,7 +312,7 @@ func reasoned(err error) error {
 	return fmt.Errorf("%w: %w", err, fault.ErrPeerLost)
 }
 
-// accept takes connections until the listener is closed.
+// accept accepts connections until the listener is closed.
 func (n *Node) accept(l stdnet.Listener) {
 	for {
 		c, err := l.Accept()
@@ -339,7 +339,7 @@ func (n *Node) accept(l stdnet.Listener) {
 	}
 }
 
-// greet is a handshake of somebody who has dialled.
+// greet does the handshake with a dialler.
 func (n *Node) greet(c stdnet.Conn) {
 	_ = c.SetDeadline(time.Now().Add(strangerLimit))
 	h, err := n.welcome(c)
@@ -380,7 +380,7 @@ func (n *Node) greet(c stdnet.Conn) {
 	a.fds[h.index] = fd
 }
 
-// queue is the connections that have proved nothing yet, the oldest first.
+// queue has the connections that have not proved themselves yet, oldest first.
 type queue struct {
 	mu     sync.Mutex
 	list   []stranger
@@ -389,11 +389,11 @@ type queue struct {
 
 type stranger struct {
 	stdnet.Conn
-	spoke bool // has sent what a rank sends first
+	spoke bool // has sent a hello
 }
 
-// add says whether there is still a handshake for c. Where there are too many the oldest makes room that has not spoken, if
-// there is one: who only connects, however often, does not keep ranks out.
+// add reports whether c may do its handshake. If there are too many, it closes the oldest that has not spoken, or else
+// the oldest. So strangers that only connect, however often, do not keep ranks out.
 func (q *queue) add(c stdnet.Conn) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -410,7 +410,7 @@ func (q *queue) add(c stdnet.Conn) bool {
 	return true
 }
 
-// speaks notes that c has sent what a rank sends first.
+// speaks notes that c has sent a hello.
 func (q *queue) speaks(c stdnet.Conn) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -419,12 +419,12 @@ func (q *queue) speaks(c stdnet.Conn) {
 	}
 }
 
-// find is called under the lock.
+// find returns c's index, or -1. The caller holds the lock.
 func (q *queue) find(c stdnet.Conn) int {
 	return slices.IndexFunc(q.list, func(s stranger) bool { return s.Conn == c })
 }
 
-// remove says whether c was there, and not closed.
+// remove reports whether c was in the queue, so that add has not closed it.
 func (q *queue) remove(c stdnet.Conn) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

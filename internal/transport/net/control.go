@@ -11,12 +11,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
-// A control connection carries messages: "UC", a kind, 0, the length of what follows (4 bytes, little endian).
+// A control connection carries messages: "UC", a kind, 0, the length of the body (4 bytes, little endian), the body.
 const (
 	controlTell   = iota + 1 // a Message: communicator (8), kind, code, 0, 0, about (4), text
 	controlTaken             // how many bytes of messages this side has read since it last said so (4)
-	controlBye               // this side closes: nothing comes after what it has sent
-	controlBroken            // text: what this side saw the other do wrong
+	controlBye               // this side closes: nothing comes after this
+	controlBroken            // text: how the other side broke the protocol
 	controlEnd
 )
 
@@ -25,13 +25,13 @@ const (
 	tellFixed     = 16
 	maxControl    = controlHeader + tellFixed + MaxText
 
-	window = 16 << 10 // bytes of messages that the peer has not read: so many fit its socket, and are acknowledged by its kernel
-	held   = 64 << 10 // bytes that wait for the window
+	window = 16 << 10 // most bytes of messages that the peer has not read: they fit its socket, so its kernel acknowledges them
+	held   = 64 << 10 // most bytes that wait for the window
 	taken  = window / 4
 )
 
-// control is the connection of messages: who is alive, what has failed. Kept small, so that what the peer does not read
-// for long fits its socket: then silence of its kernel is the death of its host.
+// control is the connection for messages: who is alive, what has failed. The window is small, so that messages that the
+// peer does not read for long still fit its socket: if its kernel is silent then, its host is dead.
 type control struct {
 	wire *Wire
 	end  end
@@ -40,17 +40,17 @@ type control struct {
 	fd        int // -1 once closed, under both locks
 	in        [2 * maxControl]byte
 	have      int
-	unsaid    int // bytes read that the peer was not told of
+	unsaid    int // bytes that were read without telling the peer yet
 	bye, eof  bool
 
 	sending sync.Mutex
-	out     []byte // for the socket
-	held    []byte // for the window
-	unread  int    // bytes sent that the peer has not said it read
+	out     []byte // to be sent
+	held    []byte // waiting for the window
+	unread  int    // bytes that were sent and that the peer has not confirmed
 	wanted  bool
 	said    bool  // bye is in out or held, or sent
-	ended   bool  // nothing can be sent any more
-	broke   error // what the socket said to a send
+	ended   bool  // nothing more can be sent
+	broke   error // the socket's error on a send
 }
 
 func encodeControl(b []byte, kind byte, body []byte) []byte {
@@ -71,7 +71,7 @@ func decodeMessage(b []byte) Message {
 		About: int32(binary.LittleEndian.Uint32(b[12:])), Text: string(b[tellFixed:])}
 }
 
-// parseControl takes the first message of b, whose size is 0 while it is not all there. Errors wrap tcp.ErrFrame.
+// parseControl parses the first message of b. size is 0 while the message is incomplete. Errors wrap tcp.ErrFrame.
 func parseControl(b []byte) (kind byte, body []byte, size int, err error) {
 	if len(b) < controlHeader {
 		return 0, nil, 0, nil
@@ -96,7 +96,7 @@ func parseControl(b []byte) (kind byte, body []byte, size int, err error) {
 	return kind, b[controlHeader:size], size, nil
 }
 
-// tell queues a message, sends what can be, and says whether there was room.
+// tell queues a message, sends what it can, and reports whether there was room.
 func (c *control) tell(kind byte, body []byte) bool {
 	c.sending.Lock()
 	defer c.sending.Unlock()
@@ -105,7 +105,7 @@ func (c *control) tell(kind byte, body []byte) bool {
 	}
 	size := controlHeader + len(body)
 	switch {
-	case kind == controlBroken: // it ends the wire, and whoever broke the rules may not read
+	case kind == controlBroken: // the wire ends with it, and a peer that broke the protocol may not read
 		c.out = encodeControl(c.out, kind, body)
 	case len(c.held) == 0 && c.unread+size <= window:
 		c.unread += size
@@ -120,10 +120,10 @@ func (c *control) tell(kind byte, body []byte) bool {
 	return true
 }
 
-// flush is called under the lock.
+// flush sends what it can. The caller holds the lock.
 func (c *control) flush() {
 	if c.ended {
-		c.out = nil // what the peer has been told by the bye, at the latest
+		c.out = nil // what is left are confirmations, which a peer that got the bye does not need
 	}
 	for c.fd >= 0 && c.broke == nil && len(c.out) > 0 {
 		n, err := sendTo(c.fd, c.out)
@@ -133,7 +133,7 @@ func (c *control) flush() {
 			c.wants(true)
 			return
 		case err != nil:
-			c.broke = err // who receives tells
+			c.broke = err // receive returns it
 			return
 		default:
 			c.out = c.out[:copy(c.out, c.out[n:])]
@@ -156,14 +156,14 @@ func (c *control) send() {
 	c.flush()
 }
 
-// drained reports whether the kernel has all that was told.
+// drained reports whether the kernel has taken all messages.
 func (c *control) drained() bool {
 	c.sending.Lock()
 	defer c.sending.Unlock()
 	return len(c.out) == 0 && len(c.held) == 0
 }
 
-// silent reports whether the peer's kernel does not answer.
+// silent reports whether the peer's kernel has stopped answering.
 func (c *control) silent() bool {
 	c.sending.Lock()
 	defer c.sending.Unlock()
@@ -179,8 +179,8 @@ func (c *control) shut() {
 	}
 }
 
-// receive reads what is there. The error is io.EOF after a bye, io.ErrUnexpectedEOF without, tcp.ErrFrame, errTold, or what
-// the system says.
+// receive reads and handles what has arrived. The error is io.EOF after a bye, io.ErrUnexpectedEOF without one,
+// tcp.ErrFrame, errTold, or a system error.
 func (c *control) receive() error {
 	if !c.receiving.TryLock() {
 		return nil
@@ -193,12 +193,12 @@ func (c *control) receive() error {
 			continue
 		case errors.Is(err, syscall.EAGAIN):
 			return nil
-		case err != nil && c.bye: // it has closed, and not read all that it was told
+		case err != nil && c.bye: // the peer has closed without reading all that it was told
 			c.eof, n = true, 0
 		case err != nil:
 			c.sending.Lock()
 			defer c.sending.Unlock()
-			if c.broke != nil { // the socket tells each error once
+			if c.broke != nil { // the socket reports each error only once
 				return c.broke
 			}
 			return err
@@ -224,7 +224,7 @@ func (c *control) receive() error {
 	return io.ErrUnexpectedEOF
 }
 
-// read takes the messages that are there.
+// read handles the complete messages that have been received.
 func (c *control) read() error {
 	b := c.in[:c.have]
 	for {
@@ -267,7 +267,7 @@ func (c *control) read() error {
 	return nil
 }
 
-// lift sends what waits for the window: a peer that has said bye reads all that comes, and acknowledges no more.
+// lift sends the messages that wait for the window: a peer that has said bye reads everything, but confirms no more.
 func (c *control) lift() {
 	c.sending.Lock()
 	defer c.sending.Unlock()
@@ -277,7 +277,7 @@ func (c *control) lift() {
 
 var errTold = errors.New("the peer ended the wire")
 
-// credit is what the peer has read.
+// credit notes that the peer has read n more bytes.
 func (c *control) credit(n int) error {
 	c.sending.Lock()
 	defer c.sending.Unlock()

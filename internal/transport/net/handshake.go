@@ -20,7 +20,7 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// A connection begins so, the dialling side first:
+// A connection begins like this. The messages further right are the accepting side's:
 //
 //	hello       both ranks, which connection of which attempt it is, a nonce, the public key     helloSize bytes
 //	       nonce
@@ -30,22 +30,22 @@ import (
 //	       probe
 //	seal        one byte: all has come both ways
 //
-// The key of the proofs comes from the X25519 exchange of both public keys and the job's secret. Who dials proves himself
-// first: nobody makes a node sign anything.
+// The key of the proofs is derived from the X25519 exchange of both public keys and from the job's secret. The dialling
+// side proves itself first, so strangers cannot make a node sign anything.
 const (
 	helloSize = 8 + 4 + 4 + 4 + 4 + 16 + 32 + 32
 	nonceSize = 32
 	probeSize = 64 << 10
 
-	strangers = 64 // connections at most that have proved nothing yet: see queue.add
+	strangers = 64 // at most so many connections may be unproved: see queue.add
 )
 
 var helloMagic = [8]byte{'u', 'b', 'c', 'o', 'l', 'l', 0, 1}
 
-// Tests make these short.
+// Variables, so that tests can make them short.
 var (
-	strangerLimit = 5 * time.Second  // for all that comes before the proofs
-	probeLimit    = 10 * time.Second // for the probes: they are the first data on the way, and the machine may be busy
+	strangerLimit = 5 * time.Second  // for everything before the proofs
+	probeLimit    = 10 * time.Second // for the probes: they are the first large messages on the path, and the machine may be busy
 )
 
 // hello is the first message of a connection.
@@ -53,9 +53,9 @@ type hello struct {
 	from, to uint32
 	index    uint32   // 0: the control connection; else data connection index-1
 	count    uint32   // how many connections the wire has
-	attempt  [16]byte // of Connect: which connections belong together
+	attempt  [16]byte // made by Connect: tells which connections belong together
 	nonce    [32]byte
-	key      [32]byte // the public one
+	key      [32]byte // the public key
 }
 
 func (h hello) bytes() []byte {
@@ -70,7 +70,7 @@ func (h hello) bytes() []byte {
 
 var errStranger = errors.New("not of this job")
 
-// parseHello takes a hello for rank, from a lower one. Nothing of it is believed before the proof.
+// parseHello parses a hello from a lower rank for rank. Its contents are not trusted before the proof.
 func parseHello(b []byte, rank int) (hello, error) {
 	u := func(i int) uint32 { return binary.LittleEndian.Uint32(b[8+4*i:]) }
 	if len(b) != helloSize || !bytes.Equal(b[:8], helloMagic[:]) {
@@ -87,7 +87,7 @@ func parseHello(b []byte, rank int) (hello, error) {
 	return h, nil
 }
 
-// pairKey is what both ends of a pair can know, and nobody else: the lower rank dials.
+// pairKey derives the key that only both ends of a pair can know; the lower rank dials.
 func (n *Node) pairKey(peer [32]byte, dial, accept uint32, dialKey, acceptKey [32]byte) ([]byte, error) {
 	p, err := ecdh.X25519().NewPublicKey(peer[:])
 	if err != nil {
@@ -109,7 +109,7 @@ func proof(key []byte, side string, hello, nonce []byte) []byte {
 	return m.Sum(nil)
 }
 
-// meet is the dialling side's part until both ends are proved.
+// meet is the dialling side of the handshake, until both ends are proved.
 func (n *Node) meet(c stdnet.Conn, h hello, peer [32]byte) error {
 	if _, err := rand.Read(h.nonce[:]); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (n *Node) meet(c stdnet.Conn, h hello, peer [32]byte) error {
 	return nil
 }
 
-// welcome is the accepting side's part of that.
+// welcome is the accepting side of the same.
 func (n *Node) welcome(c stdnet.Conn) (hello, error) {
 	first := make([]byte, helloSize)
 	if _, err := io.ReadFull(c, first); err != nil {
@@ -172,7 +172,7 @@ func (n *Node) welcome(c stdnet.Conn) (hello, error) {
 	return h, err
 }
 
-// probeBytes is a pattern that no middle box makes up.
+// probeBytes returns a pattern that no middlebox would produce.
 func probeBytes() []byte {
 	b := make([]byte, probeSize)
 	for i := range b {
@@ -181,10 +181,10 @@ func probeBytes() []byte {
 	return b
 }
 
-var errNoProbe = errors.New("closed before the probe") // of two addresses that both answered, the other was taken
+var errNoProbe = errors.New("closed before the probe") // the other side took another address, which answered, too
 
-// probe sends and receives a full-size frame: what only small packets pass must not become a wire. Once who dials has sent
-// the seal, the other side has a wire: from then on the end of ctx is no error.
+// probe sends and receives a full-size frame: a path that only small packets pass must not become a wire. Once the
+// dialling side has sent the seal, the other side has a wire: from then on the end of ctx is not an error.
 func probe(ctx context.Context, c stdnet.Conn, dialled bool) error {
 	mine, theirs, seal := probeBytes(), make([]byte, probeSize), []byte{1}
 	k, limit := 0, probeLimit
@@ -198,16 +198,16 @@ func probe(ctx context.Context, c stdnet.Conn, dialled bool) error {
 	steps := []func() error{send, receive, func() error { _, err := c.Write(seal); return err }}
 	if !dialled {
 		steps = []func() error{receive, send, func() error { _, err := io.ReadFull(c, seal); return err }}
-		limit += limit / 4 // who dials gives up first, and says why
+		limit += limit / 4 // the dialling side gives up first, and says why
 	}
 	_ = c.SetDeadline(time.Now().Add(limit))
-	defer untilDone(ctx, c)() // behind the deadline, which it takes away
+	defer untilDone(ctx, c)() // called after SetDeadline, which would undo it
 	for _, step := range steps {
 		switch err := step(); {
 		case err == nil:
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case !dialled && k == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)): // with our proof unread
+		case !dialled && k == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)): // before it read our proof
 			return errNoProbe
 		case errors.Is(err, os.ErrDeadlineExceeded), !dialled && errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 			return fmt.Errorf("small messages pass, and %d bytes do not within %v (%w): is the MTU the same on the whole way? %w",
@@ -219,7 +219,7 @@ func probe(ctx context.Context, c stdnet.Conn, dialled bool) error {
 	return nil
 }
 
-// untilDone sets a deadline that is past when ctx ends, which ends all calls on c. stop is to be called before c is used otherwise.
+// untilDone ends all calls on c when ctx ends, by a deadline in the past. Call stop before using c in any other way.
 func untilDone(ctx context.Context, c stdnet.Conn) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 }

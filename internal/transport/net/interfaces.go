@@ -15,7 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
-// local is an address of this host, as its interface has it.
+// local is an address of this host, on one of its interfaces.
 type local struct {
 	name   string
 	prefix netip.Prefix
@@ -24,7 +24,7 @@ type local struct {
 
 func (l local) loopback() bool { return l.prefix.Addr().IsLoopback() }
 
-// locals are this host's addresses but link-local ones, which mean nothing without their interface.
+// locals returns this host's addresses, except link-local ones, which mean nothing without their interface.
 func locals() ([]local, error) {
 	all, err := stdnet.Interfaces()
 	if err != nil {
@@ -34,7 +34,7 @@ func locals() ([]local, error) {
 	for _, i := range all {
 		addrs, err := i.Addrs()
 		if err != nil {
-			continue // it has gone
+			continue // the interface is gone
 		}
 		for _, a := range addrs {
 			p, err := netip.ParsePrefix(a.String())
@@ -47,8 +47,9 @@ func locals() ([]local, error) {
 	return found, nil
 }
 
-// chosen are the addresses to listen on, those of IPv4 first: all that the variable's words name, or, without words, the
-// first MaxAddrs of the interfaces that are up, of loopback only if there is nothing else. rest are those beyond MaxAddrs.
+// chosen returns the addresses to listen on, IPv4 first: all addresses that the variable's words name; without words,
+// the first MaxAddrs of interfaces that are up, with loopback only if there is nothing else. rest are those beyond
+// MaxAddrs.
 func chosen(all []local, words []string) (found, rest []local, _ error) {
 	for _, w := range words {
 		some, err := named(all, w)
@@ -87,7 +88,7 @@ func chosen(all []local, words []string) (found, rest []local, _ error) {
 	return found[:n], found[n:], nil
 }
 
-// list is the addresses in words: "10.0.0.5 of eth0, 10.1.0.5 of eth1".
+// list lists addresses: "10.0.0.5 of eth0, 10.1.0.5 of eth1".
 func list(addrs []local) string {
 	var all []string
 	for _, l := range addrs {
@@ -96,7 +97,7 @@ func list(addrs []local) string {
 	return strings.Join(all, ", ")
 }
 
-// named are the addresses that a word stands for: an interface, a subnet, or an address.
+// named returns the addresses that a word stands for: an interface, a subnet, or an address.
 func named(all []local, word string) ([]local, error) {
 	subnet, err := netip.ParsePrefix(word)
 	if err != nil {
@@ -139,7 +140,7 @@ func named(all []local, word string) ([]local, error) {
 		strings.Join(names, ", "), fault.ErrArgument)
 }
 
-// inOrder has those addresses first that are in a subnet of this host's.
+// inOrder puts addresses first that are in one of this host's subnets.
 func inOrder(addrs []netip.Addr, mine []local) []netip.Addr {
 	far := func(a netip.Addr) int {
 		if slices.ContainsFunc(mine, func(l local) bool { return l.prefix.Contains(a) }) {
@@ -152,14 +153,14 @@ func inOrder(addrs []netip.Addr, mine []local) []netip.Addr {
 	return addrs
 }
 
-// listen listens on one port of all addresses: one of the range, of which every rank begins somewhere else. An address that
-// cannot be used yet, as one of IPv6 of which the system still asks whether others have it, is left out where leave is
-// not nil, which is told; one at least is left.
+// listen listens on one port of all addresses, a port of the range; each rank starts the search elsewhere. If leave is
+// not nil, listen reports an address to it and skips the address if it cannot be used yet (like an IPv6 address that
+// the system still checks for duplicates), except that one address must remain.
 func listen(on []local, ports env.PortRange, rank int, leave func(l local, err error)) ([]stdnet.Listener, uint16, error) {
 	tries := int(ports.Last) - int(ports.First) + 1
 	any := ports == env.PortRange{}
 	if any {
-		tries = 16 // the system's choice for one address can be in use on another
+		tries = 16 // a port that the system chooses for one address may be in use on another
 	}
 	var last error
 	for i := range tries {

@@ -22,10 +22,10 @@ import (
 const (
 	tick       = 20 * time.Millisecond
 	quiet      = 5 * time.Millisecond // how often the node's goroutine looks while others make progress
-	unanswered = 3 * time.Second      // how long a control connection's bytes may stay without acknowledgement
+	unanswered = 3 * time.Second      // how long bytes of a control connection may stay unacknowledged
 )
 
-// Node is a process's end of the network. Methods are local and safe for concurrent use.
+// Node is a process's end of the network. Its methods are local and safe for concurrent use.
 type Node struct {
 	config  Config
 	private *ecdh.PrivateKey
@@ -33,22 +33,22 @@ type Node struct {
 	mine    []local // addresses of this host
 
 	poll    *poll
-	waiting sync.Mutex // of who is in waiter
+	waiting sync.Mutex // held by the goroutine that uses waiter
 	waiter  *waiter
 	server  *waiter     // of the node's goroutine
-	busy    atomic.Bool // somebody else has made progress since the node's goroutine looked
+	busy    atomic.Bool // another goroutine has made progress since the node's goroutine looked
 
 	listeners []stdnet.Listener
-	ctx       context.Context // of handshakes
+	ctx       context.Context // for handshakes
 	cancel    context.CancelFunc
-	handshake sync.WaitGroup // accepting goroutines, and those of handshakes
+	handshake sync.WaitGroup // counts the goroutines that accept and those that do handshakes
 	strangers queue
-	full      atomic.Pointer[error] // why nobody can be accepted now: no descriptor is left
+	full      atomic.Pointer[error] // why no connection can be accepted now: no descriptor is left
 
 	mu      sync.Mutex
 	wires   map[int]*Wire
 	peers   map[int]*arrival
-	running chan struct{} // closed when the node's goroutine has ended; nil: it has not begun
+	running chan struct{} // closed when the node's goroutine has ended; nil before it starts
 	closing bool
 	closed  atomic.Bool
 }
@@ -60,8 +60,8 @@ type end struct {
 	ready func()
 }
 
-// New makes a node, which listens on the interfaces of UBCOLL_NET and a port of UBCOLL_PORTS. It raises the process's soft
-// limit on descriptors. Errors name the variable, the interface and the port.
+// New makes a node that listens on the interfaces of UBCOLL_NET and a port of UBCOLL_PORTS. It raises the process's
+// soft limit on descriptors. Errors name the variable, the interface and the port.
 func New(c Config) (*Node, error) {
 	if len(c.Secret) < 16 {
 		return nil, fmt.Errorf("network: a secret of %d bytes: %w", len(c.Secret), fault.ErrArgument)
@@ -126,7 +126,7 @@ func New(c Config) (*Node, error) {
 	return n, nil
 }
 
-// release gives back what New took.
+// release frees what New took.
 func (n *Node) release() {
 	for _, w := range []*waiter{n.waiter, n.server} {
 		if w != nil {
@@ -136,21 +136,21 @@ func (n *Node) release() {
 	n.poll.close()
 }
 
-// Row is what peers need to connect to this node.
+// Row returns what peers need to connect to this node.
 func (n *Node) Row() Row {
 	r := n.row
 	r.Addrs = slices.Clone(r.Addrs)
 	return r
 }
 
-// Progress moves what can be moved on all wires, without waiting: one system call if nothing can. It does nothing while
-// somebody else does.
+// Progress moves all data that can move on all wires, without waiting. If there is none it costs one system call. It
+// does nothing while another goroutine makes progress.
 func (n *Node) Progress() {
 	n.moves()
 	n.progress()
 }
 
-// moves tells the node's goroutine that it is not needed.
+// moves tells the node's goroutine that it is not needed now.
 func (n *Node) moves() {
 	if !n.busy.Load() {
 		n.busy.Store(true)
@@ -159,8 +159,8 @@ func (n *Node) moves() {
 
 func (n *Node) progress() bool { return !n.closed.Load() && n.poll.progress() }
 
-// Wait blocks until something can be moved, and moves it; d at most, and less where others make progress too. The goroutine
-// parks: its processor is free for others.
+// Wait blocks until some data can move, and moves it. It blocks for d at most, and less if others make progress, too.
+// The goroutine parks, so its processor is free for others.
 func (n *Node) Wait(d time.Duration) {
 	n.moves()
 	if n.progress() {
@@ -175,7 +175,7 @@ func (n *Node) Wait(d time.Duration) {
 	n.progress()
 }
 
-// serve is the node's goroutine: it makes progress while nobody else does, and ticks.
+// serve is the node's goroutine: it makes progress while nobody else does, and calls Tick.
 func (n *Node) serve() {
 	defer close(n.running)
 	for next := time.Now().Add(tick); !n.closed.Load(); {
@@ -197,7 +197,8 @@ func (n *Node) serve() {
 	}
 }
 
-// look notes whose hosts do not answer, and ends wires whose peers have closed a part of them and say nothing more.
+// look notes peers whose hosts do not answer, and ends wires of which a peer has closed only a part and then fallen
+// silent.
 func (n *Node) look(now time.Time) {
 	for _, w := range n.all() {
 		w.silent(now)
@@ -205,7 +206,7 @@ func (n *Node) look(now time.Time) {
 	}
 }
 
-// all are the wires that there are.
+// all returns all wires.
 func (n *Node) all() []*Wire {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -216,8 +217,9 @@ func (n *Node) all() []*Wire {
 	return all
 }
 
-// Close says bye to all peers, sends what is queued, for limit at most, and ends all connections and the node's goroutine.
-// What it had to leave is its error, which wraps fault.ErrTimeout. Nobody else uses the node or a link meanwhile, or after.
+// Close says bye to all peers, sends what is queued, for limit at most, and ends all connections and the node's
+// goroutine. If something was left unsent, its error says what, and wraps fault.ErrTimeout. Nobody may use the node or
+// its links meanwhile or afterwards.
 func (n *Node) Close(limit time.Duration) error {
 	n.mu.Lock()
 	if n.closing {
@@ -267,7 +269,7 @@ func (n *Node) Close(limit time.Duration) error {
 
 var errClosed = errors.New("this rank has closed its network")
 
-// limit says of an error for want of descriptors how many there may be.
+// limit adds the limit to an error for lack of descriptors.
 func limit(err error) error {
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 		return fmt.Errorf("this process may have %d descriptors (ulimit -n), and has them: %w: %w", descriptors(), err, fault.ErrLimit)

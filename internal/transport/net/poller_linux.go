@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poll is the set of a node's sockets, and how one waits for it.
+// poll is the set of a node's sockets, and how a goroutine waits for it.
 //
-// A call that blocks in the kernel takes its processor with it, until the runtime's monitor takes that back: with
-// GOMAXPROCS=1 a goroutine in epoll_wait halves the speed of a rank that computes. So nobody blocks in one here: who waits
-// parks in Go's own poller, on a set that has the node's set in it. That is armed only while somebody waits: data that come
-// while a rank polls wake nobody.
+// A call that blocks in the kernel keeps its processor until the runtime's monitor takes it back: with GOMAXPROCS=1, a
+// goroutine in epoll_wait halves the speed of a rank that computes. So no goroutine blocks in the kernel here. A
+// waiting goroutine parks in Go's own poller, on an outer epoll set that contains the node's set. The outer set is
+// armed only while a goroutine waits, so data that come while a rank polls wake nobody.
 type poll struct {
 	fd int
 
-	mu   sync.Mutex // ends
+	mu   sync.Mutex // guards ends
 	ends map[int32]*end
 	next int32
 
@@ -37,7 +37,7 @@ func newPoll() (*poll, error) {
 	return &poll{fd: fd, ends: map[int32]*end{}}, nil
 }
 
-// add watches a socket for what can be read. ready is called by one goroutine at a time.
+// add watches a socket until there is something to read, and then calls ready, from one goroutine at a time.
 func (p *poll) add(e *end) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -50,7 +50,7 @@ func (p *poll) add(e *end) error {
 	return nil
 }
 
-// want says whether e is to be ready when its socket takes more, too.
+// want says whether e is also ready when its socket takes more data.
 func (p *poll) want(e *end, room bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,7 +63,7 @@ func (p *poll) want(e *end, room bool) {
 	}
 }
 
-// remove ends the watch, before the socket is closed. It may be called again.
+// remove ends the watch. Call it before the socket is closed. It may be called again.
 func (p *poll) remove(e *end) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,7 +73,8 @@ func (p *poll) remove(e *end) {
 	}
 }
 
-// progress calls those that are ready, without waiting, and says whether any was. It does nothing while somebody else does.
+// progress calls ready of the ends that are, without waiting, and reports whether any was. It does nothing while
+// another goroutine makes progress.
 func (p *poll) progress() bool {
 	if !p.moving.TryLock() {
 		return false
@@ -91,7 +92,7 @@ func (p *poll) progress() bool {
 	return k > 0
 }
 
-// wait looks, and does not wait.
+// wait looks for events and does not block.
 func wait(fd int, events []unix.EpollEvent) int {
 	r, _, e := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(fd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
 		0, 0, 0)
@@ -108,10 +109,10 @@ func (p *poll) close() {
 	p.fd = -1
 }
 
-// waiter is one goroutine's way to wait for the set.
+// waiter lets one goroutine wait for the set.
 type waiter struct {
 	set   *poll
-	outer int // the set that has the node's in it
+	outer int // the set that contains the node's set
 	file  *os.File
 	conn  syscall.RawConn
 	look  func(uintptr) bool
@@ -132,7 +133,7 @@ func (p *poll) waiter() (*waiter, error) {
 	if w.conn, err = w.file.SyscallConn(); err == nil {
 		err = w.file.SetReadDeadline(time.Time{})
 	}
-	if err != nil { // the runtime does not take it
+	if err != nil { // the runtime's poller does not take it
 		_ = w.file.Close()
 		return nil, fmt.Errorf("network: epoll: %w", err)
 	}
@@ -140,7 +141,7 @@ func (p *poll) waiter() (*waiter, error) {
 	return w, nil
 }
 
-// wait parks until the set has something, for d at most.
+// wait parks until the set has an event, for d at most.
 func (w *waiter) wait(d time.Duration) {
 	_ = unix.EpollCtl(w.outer, unix.EPOLL_CTL_MOD, w.set.fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: 1})
 	_ = w.file.SetReadDeadline(time.Now().Add(d))
@@ -170,7 +171,7 @@ func adopt(c syscall.Conn) (fd int, err error) {
 	return fd, err
 }
 
-// watch sets after what silence a connection ends: what is not acknowledged, of the control connection.
+// watch sets after how long without acknowledgements a control connection ends. Data connections never end so.
 func watch(fd int, control bool) (err error) {
 	set := func(level, option, value int) {
 		if err == nil {
@@ -183,15 +184,16 @@ func watch(fd int, control bool) (err error) {
 		set(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 1)
 		set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
 		set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unanswered/time.Millisecond))
-	} else { // a peer that is stopped, and reads nothing, is alive
+	} else { // a peer that is stopped and reads nothing is alive
 		set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
 		set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 0)
 	}
 	return err
 }
 
-// silent reports whether the peer's kernel does not answer: it has not acknowledged what was sent, also repeated twice, or a
-// probe, for half the time after which a control connection ends. What the peer sends may come all the same.
+// silent reports whether the peer's kernel does not answer: data was retransmitted at least twice without
+// acknowledgement, or a probe was, and nothing was acknowledged for half the time after which a control connection
+// ends. Data from the peer may still come.
 func silent(fd int) bool {
 	i, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	return err == nil && (i.Retransmits > 1 || i.Probes > 0 && time.Duration(i.Last_ack_recv)*time.Millisecond > unanswered/2)
@@ -219,16 +221,16 @@ func shutdown(fd int) { _ = unix.Shutdown(fd, unix.SHUT_WR) }
 
 func closeSocket(fd int) { _ = unix.Close(fd) }
 
-// raiseLimit lets this process have as many descriptors as it may.
+// raiseLimit raises this process's limit on descriptors as far as it may.
 func raiseLimit() {
 	var r unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) == nil && r.Cur < r.Max {
 		r.Cur = r.Max
-		_ = unix.Prlimit(0, unix.RLIMIT_NOFILE, &r, nil) // who may not is told when they run out
+		_ = unix.Prlimit(0, unix.RLIMIT_NOFILE, &r, nil) // if it fails, the user learns when descriptors run out
 	}
 }
 
-// descriptors is how many this process may have.
+// descriptors is how many descriptors this process may have.
 func descriptors() uint64 {
 	var r unix.Rlimit
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &r)

@@ -8,16 +8,16 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// Row is what others need to reach a node. It is made by Node.Row, and travels as bytes (Append, ParseRow).
+// Row is what others need to reach a node. Node.Row makes it, and it travels as bytes (Append, ParseRow).
 type Row struct {
 	Key   [32]byte     // the node's public key (X25519)
-	Port  uint16       // on all of the addresses
+	Port  uint16       // the same on all addresses
 	Addrs []netip.Addr // where it listens, MaxAddrs at most
-	PID   int32        // its process, and since when that runs (clock ticks since its host's start)
+	PID   int32        // its process, and when that started (clock ticks since its host's start)
 	Start uint64
 }
 
-// MaxAddrs is how many addresses a Row has at most, MaxRow how many bytes its binary form.
+// MaxAddrs is the most addresses that a Row has, MaxRow the most bytes that its binary form has.
 const (
 	MaxAddrs = 4
 	MaxRow   = 128
@@ -40,7 +40,7 @@ func (r Row) Append(b []byte) []byte {
 	return b
 }
 
-// ParseRow reads what Row.Append wrote, and nothing else: bytes left over are an error. Errors wrap fault.ErrMismatch.
+// ParseRow parses what Row.Append wrote. Bytes left over are an error. Errors wrap fault.ErrMismatch.
 func ParseRow(b []byte) (Row, error) {
 	const fixed = 1 + 1 + 2 + 4 + 8 + 32
 	if len(b) < fixed || b[0] != rowVersion || b[1] == 0 || b[1] > MaxAddrs || len(b) != fixed+16*int(b[1]) {

@@ -15,32 +15,32 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
-// dataConnections is how many a wire has beside the control connection: place p goes by number p mod dataConnections. Two
-// cost 6% at 8 bytes, for each has to be looked at, and gain nothing at 2 to 64 MiB between hosts of one core each.
+// dataConnections is how many data connections a wire has; place p uses number p mod dataConnections. Two cost 6% at 8
+// bytes, since each has to be polled, and gain nothing at 2 to 64 MiB between hosts of one core each.
 const dataConnections = 1
 
 const (
-	silence = time.Second     // for the control connection to say why a data connection ended
-	closure = 5 * time.Second // for a peer that said bye, and sends nothing any more, to end its stream
+	silence = time.Second     // how long the control connection has to say why a data connection ended
+	closure = 5 * time.Second // how long a peer that said bye has to end its stream
 )
 
-// Wire is what connects this process to a peer. Methods are safe for concurrent use.
+// Wire connects this process to a peer. Its methods are safe for concurrent use.
 type Wire struct {
 	node    *Node
 	peer    int
 	control control
 	data    [dataConnections]data
 	down    atomic.Pointer[Down]
-	ended   atomic.Bool  // somebody ends it
-	linked  atomic.Bool  // it has or had a link, which is told how it ended
-	idle    atomic.Int64 // polls that found nothing
+	ended   atomic.Bool  // some goroutine ends it
+	linked  atomic.Bool  // it has or had a link, so its end is reported
+	idle    atomic.Int64 // empty polls so far
 
-	silentAt atomic.Int64 // when the peer's kernel was last seen not to answer
+	silentAt atomic.Int64 // when the peer's kernel was last found not to answer
 
-	mu     sync.Mutex                           // of who changes links
+	mu     sync.Mutex                           // held by goroutines that change links
 	links  atomic.Pointer[map[uint64]*Link]     // by communicator, until both sides have closed theirs
-	recent atomic.Pointer[Link]                 // the last that was looked for
-	part   struct{ data, control atomic.Int64 } // when the end of a part was seen, or data after that
+	recent atomic.Pointer[Link]                 // the one last looked up
+	part   struct{ data, control atomic.Int64 } // when a part was seen to end, or data came after that
 
 	shut struct{ data, control bool } // by Close
 }
@@ -49,11 +49,11 @@ type Wire struct {
 type data struct {
 	*tcp.Conn
 	end  end
-	over atomic.Bool // nothing more comes
+	over atomic.Bool // nothing more comes on it
 	err  error       // why; written before over
 }
 
-// wire makes a wire of connected sockets, and closes them if it cannot.
+// wire makes a wire of connected sockets. If it cannot, it closes them.
 func (n *Node) wire(peer int, fds []int) (*Wire, error) {
 	w := &Wire{node: n, peer: peer}
 	w.links.Store(&map[uint64]*Link{})
@@ -87,7 +87,8 @@ func (n *Node) wire(peer int, fds []int) (*Wire, error) {
 	return w, nil
 }
 
-// sockets are all, data before control: who dies ends all at once, and the data that came before are taken.
+// sockets returns all sockets, data before control: a peer that dies ends all at once, and data that came before must
+// be taken.
 func (w *Wire) sockets() []*end {
 	var all []*end
 	for i := range w.data {
@@ -96,7 +97,7 @@ func (w *Wire) sockets() []*end {
 	return append(all, &w.control.end)
 }
 
-// close closes all sockets. Once it returns no memory of a caller is in use.
+// close closes all sockets. Once it returns, no memory of a caller is in use.
 func (w *Wire) close() {
 	for _, e := range w.sockets() {
 		w.node.poll.remove(e)
@@ -110,11 +111,11 @@ func (w *Wire) close() {
 // Peer is the rank at the other end.
 func (w *Wire) Peer() int { return w.peer }
 
-// Err is why the wire is of no more use, or nil: one load.
+// Err says why the wire is no longer of use, or is nil. It costs one load.
 func (w *Wire) Err() *Down { return w.down.Load() }
 
-// Tell sends m on the control connection. It never blocks: what the peer has not read yet is kept here. Where it has read
-// none of 80 KiB, m is dropped, and the log says so; after Err it does nothing.
+// Tell sends m on the control connection. It never blocks: messages that the peer has not read yet are kept here. If
+// the peer leaves 80 KiB unread, m is dropped, and the log says so. After Err it does nothing.
 func (w *Wire) Tell(m Message) {
 	if !w.control.tell(controlTell, m.encode()) {
 		w.node.config.Log.Warn("network: a message was dropped: the peer reads none", "peer", w.peer, "kind", m.Kind)
@@ -127,7 +128,7 @@ func (w *Wire) hear() {
 	w.control.send()
 }
 
-// heard takes what receiving on the control connection came to.
+// heard handles the result of receiving on the control connection.
 func (w *Wire) heard(err error) {
 	switch {
 	case err == nil || w.ended.Load():
@@ -145,8 +146,8 @@ func (w *Wire) heard(err error) {
 	}
 }
 
-// silent reports whether the peer's kernel does not answer, or did not a moment ago: the last packet of one that has given
-// up may acknowledge something.
+// silent reports whether the peer's kernel does not answer, or did not a moment ago: the last packet of a peer that has
+// given up may still acknowledge something.
 func (w *Wire) silent(now time.Time) bool {
 	if w.control.silent() {
 		w.silentAt.Store(now.UnixNano())
@@ -154,8 +155,8 @@ func (w *Wire) silent(now time.Time) bool {
 	return now.Sub(time.Unix(0, w.silentAt.Load())) < 2*silence
 }
 
-// lost ends the wire for an error of a socket. Where packets are lost in one direction only, the peer may have given up
-// first, and its end of the connection comes through: no news of a death, if its kernel has not answered before.
+// lost ends the wire after an error of a socket. If packets get lost in one direction only, the peer may give up first,
+// and its end of stream may arrive. If its kernel did not answer before, that does not mean that its process died.
 func (w *Wire) lost(what string, err error) {
 	switch {
 	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH),
@@ -168,14 +169,14 @@ func (w *Wire) lost(what string, err error) {
 	}
 }
 
-// move receives on a data connection, sends what is queued there, and says whether anything came.
+// move receives on a data connection, sends what is queued there, and reports whether anything came.
 func (w *Wire) move(i int) bool {
 	d := &w.data[i]
 	moved, err := d.Receive()
 	if err != nil && !d.over.Load() {
 		w.over(d, err)
 	}
-	if moved && w.part.control.Load() != 0 { // it has said bye, and what it put before is still on its way
+	if moved && w.part.control.Load() != 0 { // the peer has said bye, and its earlier puts are still arriving
 		w.part.control.Store(time.Now().UnixNano())
 	}
 	if d.Queued() > 0 {
@@ -184,7 +185,7 @@ func (w *Wire) move(i int) bool {
 	return moved
 }
 
-// over takes the end of a data connection: why it ended is for the control connection to say.
+// over handles the end of a data connection. The control connection will tell why it ended.
 func (w *Wire) over(d *data, err error) {
 	w.mu.Lock()
 	first := !d.over.Load()
@@ -206,7 +207,7 @@ func (w *Wire) over(d *data, err error) {
 	w.settle()
 }
 
-// settle ends the wire once the peer's bye and the end of all streams are there.
+// settle ends the wire once the peer's bye and the end of all streams have come.
 func (w *Wire) settle() {
 	if w.part.control.Load() == 0 {
 		return
@@ -219,7 +220,7 @@ func (w *Wire) settle() {
 	w.finish(Left, fmt.Errorf("it has closed its network"))
 }
 
-// overdue ends a wire of which a part has ended, and the rest does not.
+// overdue ends a wire if a part of it has ended and the rest does not follow in time.
 func (w *Wire) overdue(now time.Time) {
 	if w.ended.Load() {
 		return
@@ -252,7 +253,7 @@ func (w *Wire) finish(kind DownKind, err error) {
 		w.control.tell(controlBroken, []byte(text[:min(len(text), MaxText)]))
 	}
 	if kind == Died || kind == Cut {
-		for i := range w.data { // what came before the end has its place
+		for i := range w.data { // data that came before the end still lands
 			_ = w.data[i].Drain()
 		}
 	}
@@ -265,7 +266,8 @@ func (w *Wire) finish(kind DownKind, err error) {
 	}
 }
 
-// leave does what can be done without waiting to end the wire in order: data, bye, end of stream; and says whether it has.
+// leave ends the wire in order, as far as it can without waiting: data, bye, end of stream. It reports whether the wire
+// has ended.
 func (w *Wire) leave() bool {
 	if w.ended.Load() {
 		return true
@@ -290,7 +292,7 @@ func (w *Wire) leave() bool {
 	return w.ended.Load()
 }
 
-// left is what leave could not do.
+// left says what leave could not do.
 func (w *Wire) left() string {
 	puts := 0
 	for i := range w.data {
@@ -307,7 +309,7 @@ func (w *Wire) left() string {
 	return "has not closed its end"
 }
 
-// sink is where the frames of a data connection go.
+// sink is the tcp.Sink of a data connection.
 type sink struct {
 	w *Wire
 	i int
@@ -364,7 +366,7 @@ func (s sink) Landed(h tcp.Header) {
 	x.word.Store(h.Seq)
 }
 
-// Over implements tcp.Sink. A communicator that is not known here has failed to open before this side made its link.
+// Over implements tcp.Sink. A communicator that is unknown here failed to open before this side made its link.
 func (s sink) Over(comm uint64) error {
 	w := s.w
 	w.mu.Lock()
@@ -383,7 +385,7 @@ func (s sink) Over(comm uint64) error {
 	return nil
 }
 
-// put changes the link of a communicator; nil: there is none any more. It is called under mu.
+// put sets the link of a communicator; nil removes it. The caller holds mu.
 func (w *Wire) put(comm uint64, l *Link) {
 	links := maps.Clone(*w.links.Load())
 	if links[comm] = l; l == nil {
@@ -393,8 +395,9 @@ func (w *Wire) put(comm uint64, l *Link) {
 	w.recent.Store(nil)
 }
 
-// Link makes communicator comm's use of the wire, with that many places on each side, numbered from 0. Both sides do so
-// before either puts. ErrInUse: comm has a link here, or had one that the peer has not closed. Err's, if the wire has ended.
+// Link makes communicator comm's use of the wire, with this many places on each side, numbered from 0. Both sides must
+// call it before either puts. It fails with ErrInUse if comm has a link here, or had one that the peer has not closed,
+// and with Err's error if the wire has ended.
 func (w *Wire) Link(comm uint64, places int) (*Link, error) {
 	if d := w.Err(); d != nil {
 		return nil, d
@@ -405,7 +408,7 @@ func (w *Wire) Link(comm uint64, places int) (*Link, error) {
 		return nil, fmt.Errorf("network: communicator %#x has a link to rank %d: %w", comm, w.peer, fault.ErrInUse)
 	}
 	w.linked.Store(true)
-	if d := w.Err(); d != nil { // of which nobody may have been told
+	if d := w.Err(); d != nil { // perhaps before linked was set, so that nobody was told
 		return nil, d
 	}
 	l := &Link{wire: w, comm: comm, places: make([]place, places)}

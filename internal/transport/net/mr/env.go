@@ -11,9 +11,9 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// FromEnv opens the backend that the environment asks for. It is nil, and absent is why, if that is none (UBCOLL_IB=off) or
-// if none could be had (auto), of which log is told where it is not for want of a device; else (on) that is err. What is
-// malformed is err, whatever UBCOLL_IB is. keep is [Config.Keep].
+// FromEnv opens the backend that the environment asks for. If there is none, b is nil, and absent says why:
+// UBCOLL_IB=off, or auto and no device could be used. With on the latter is err. With auto log is told, unless the
+// reason is that there is no device. Malformed variables are err in any case. keep is [Config.Keep].
 func FromEnv(log *slog.Logger, keep func(register.Memory)) (b *Backend, absent, err error) {
 	when, err1 := env.IB.Get()
 	config, err2 := ConfigFromEnv()
@@ -36,7 +36,7 @@ func FromEnv(log *slog.Logger, keep func(register.Memory)) (b *Backend, absent, 
 	return nil, err, nil
 }
 
-// ConfigFromEnv is which devices the environment selects, and how they register.
+// ConfigFromEnv returns which devices the environment selects, and how they register.
 func ConfigFromEnv() (Config, error) {
 	devices, err1 := env.IBDevices.Get()
 	relaxed, err2 := env.IBRelaxed.Get()

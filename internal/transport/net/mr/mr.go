@@ -1,17 +1,18 @@
-// Package mr is the backend NET of the registration cache: it registers memory with this host's RDMA devices, its NICs, so
-// that peers on other hosts can reach it, and says by which keys.
+// Package mr is the backend NET of the registration cache. It registers memory with this host's RDMA devices, its NICs,
+// so that peers on other hosts can reach it, and it hands out the keys.
 //
-// The cache has whole allocations registered: a [Region], with one memory region (MR) on each NIC over all of it and for all
-// that a NIC can do there. Its keys are for operations that are under way; they are given to nobody who keeps them. What a
-// handle or a window exports has a Region of its own over exactly those bytes ([Backend.Exact]), so that closing it takes
-// that access away and no other.
+// The cache registers whole allocations: a [Region] has one memory region (MR) on each NIC, over the whole allocation
+// and for everything that the NIC can do there. Its keys are for operations under way; nobody who gets them may keep
+// them. A handle or window that is exported has a Region of its own over exactly its bytes ([Backend.Exact]), so
+// closing it ends that access and no other.
 //
-// NICs give keys again: in time a registration at the same address gets the rkey of one that has ended, and what a peer puts
-// there by the old key is no error to the NIC. So each Region has a generation, which none of its backend has after it. A
-// [Token] carries it beside the keys, and [Backend.Valid] knows a stale token, whatever the NIC makes of its keys.
+// NICs reuse keys: sooner or later a new registration at the same address gets the rkey of one that has ended. The NIC
+// sees no error when a peer then puts data there by the old key. So each Region has a generation, which no later Region
+// of its backend has. A [Token] carries the generation beside the keys, and [Backend.Valid] recognizes a stale token
+// even if the NIC accepts its keys.
 //
 // Everything here is local, not collective, and safe for concurrent use. No lock is held while a NIC registers or
-// deregisters, which takes as long as pinning the memory does.
+// deregisters, which takes as long as pinning the memory.
 package mr
 
 import (
@@ -29,28 +30,28 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Config is which NICs a backend has, and how they register.
+// Config says which NICs a backend uses, and how they register.
 type Config struct {
-	Select verbs.Selection // of the devices whose ports are active
-	// Relaxed lets NICs write in another order than the data came ([verbs.RelaxedOrdering]): who is told of data by a
-	// completion does not notice, who polls memory does.
+	Select verbs.Selection // chooses among devices with active ports
+	// Relaxed lets NICs write in another order than the data came ([verbs.RelaxedOrdering]). Users that learn of data
+	// by a completion do not notice; users that poll memory do.
 	Relaxed bool
-	// DMABuf makes a descriptor of a device's memory, all of m, which begins at an offset of it; the backend closes it.
-	// nil: memory of devices is fault.ErrNotSupported.
+	// DMABuf makes a descriptor for m, device memory; m begins at offset in it. The backend closes the descriptor.
+	// Without DMABuf, registering device memory is fault.ErrNotSupported.
 	DMABuf func(m register.Memory) (fd int, offset uint64, err error)
-	// Keep is told of memory that a NIC has not let go of, before Deregister or Close returns that: whoever uses it for
-	// something else may find it written by a peer. Or nil.
+	// Keep, if not nil, is called for memory that a NIC has failed to deregister, before Deregister or Close returns
+	// the error. Such memory must not be used for anything else: a peer may still write it.
 	Keep func(m register.Memory)
-	Log  *slog.Logger // told once that memory could not be registered; or nil
+	Log  *slog.Logger // or nil; told once that memory could not be registered
 }
 
-// NIC is an RDMA device that a backend has open. It is the backend's.
+// NIC is an RDMA device that a backend has open. It belongs to the backend.
 type NIC struct {
 	Device *verbs.Device
-	PD     *verbs.PD // of all that this backend registers there
-	Ports  []int     // those that are selected and active
+	PD     *verbs.PD // for everything that this backend registers there
+	Ports  []int     // the ports that are selected and active
 
-	access verbs.Access // for what whole allocations are registered
+	access verbs.Access // with which whole allocations are registered
 }
 
 // Backend implements [register.Backend].
@@ -59,16 +60,16 @@ type Backend struct {
 	nics   []NIC
 	told   sync.Once
 
-	mu       sync.RWMutex // for what follows
+	mu       sync.RWMutex // guards the fields below
 	closed   bool
 	making   int                // registrations under way
 	last     uint64             // generation
 	live     map[uint64]*Region // by generation
-	stubborn []*verbs.MR        // that a NIC did not let go of
+	stubborn []*verbs.MR        // that a NIC failed to deregister
 }
 
-// Open opens the NICs, in the order of their names. Blocking. fault.ErrNotSupported says why there is none: there is no RDMA
-// here, or no port is both selected and active. A device that is selected and cannot be opened is an error.
+// Open opens the NICs, in the order of their names. It may block. fault.ErrNotSupported says why there is none: this
+// host has no RDMA, or no port is both selected and active. If a selected device cannot be opened, that is an error.
 func Open(config Config) (*Backend, error) {
 	names, err := verbs.Devices()
 	if err != nil {
@@ -98,7 +99,7 @@ func Open(config Config) (*Backend, error) {
 	return b, nil
 }
 
-// selected reports whether some port of a device may be.
+// selected reports whether s may select some port of a device.
 func selected(s verbs.Selection, name string) bool {
 	for port := 1; port <= 255; port++ {
 		if s.Match(name, port) {
@@ -108,7 +109,7 @@ func selected(s verbs.Selection, name string) bool {
 	return false
 }
 
-// open adds a device if some port of it is of use, and says which are not.
+// open adds a device if one of its ports is selected and active. idle describes those that are selected and not active.
 func (b *Backend) open(name string) (idle []string, err error) {
 	d, err := verbs.Open(name)
 	if err != nil {
@@ -145,15 +146,15 @@ func (b *Backend) open(name string) (idle []string, err error) {
 	return idle, nil
 }
 
-// NICs are those that the backend has; keys and tokens have theirs in this order. The caller must not change it.
+// NICs returns the backend's NICs. Keys and tokens list theirs in the same order. The caller must not change the slice.
 func (b *Backend) NICs() []NIC { return b.nics }
 
 // Kind implements [register.Backend].
 func (b *Backend) Kind() register.BackendKind { return register.NET }
 
-// Register implements [register.Backend]: the handle is a *Region over all of m. Memory that this process may only read is
-// registered for that. Either all NICs have registered it or none has: the error names the first one that did not.
-// fault.ErrLimit says which limit it was, and how to raise it.
+// Register implements [register.Backend]. The handle is a *Region over all of m. If this process may only read the
+// memory, it is registered for reading. Either all NICs have registered it or none has: then the error names the first
+// NIC that failed. fault.ErrLimit says which limit was reached, and how to raise it.
 func (b *Backend) Register(m register.Memory) (any, error) {
 	r, err := b.region(m, uint64(m.Base), m.Bytes, nil)
 	if err != nil {
@@ -168,13 +169,13 @@ func (b *Backend) Register(m register.Memory) (any, error) {
 	return r, nil
 }
 
-// Deregister implements [register.Backend]. Its keys are stale before the first NIC is asked. What a NIC does not let go of
-// is an error; Close asks it again.
+// Deregister implements [register.Backend]. The keys are stale before the first NIC is asked. If a NIC fails to
+// deregister, that is an error; Close tries again.
 func (b *Backend) Deregister(_ register.Memory, handle any) error { return b.end(handle.(*Region)) }
 
-// Exact registers exactly the n bytes at address, a part of m, for what peers, and work requests of this process, may do
-// there. Blocking; errors as of Register, and fault.ErrArgument for bytes that are not in m. The caller closes it before m
-// is freed.
+// Exact registers exactly the n bytes at address, a part of m; access says what peers and this process's work requests
+// may do there. It may block. Errors are as for Register, and fault.ErrArgument for bytes outside of m. The caller
+// closes the Export before m is freed.
 func (b *Backend) Exact(m register.Memory, address uintptr, n int, access verbs.Access) (*Export, error) {
 	if err := access.Check(); err != nil {
 		return nil, err
@@ -190,9 +191,9 @@ func (b *Backend) Exact(m register.Memory, address uintptr, n int, access verbs.
 	return &Export{Region: r}, nil
 }
 
-// Valid reports whether what a peer does by t reaches the memory that t was made for: nil, or fault.ErrStale when that
-// registration has ended, also where a later one has its keys. Who is about to use a token, or to say that something done
-// by it has succeeded, has its maker ask this first: that the NIC has completed it is no proof. It does not block.
+// Valid returns nil if a peer that uses t reaches the memory that t was made for. It returns fault.ErrStale if that
+// registration has ended, even if a later one has the same keys. Before using a token, or reporting that an operation
+// by it succeeded, let its maker check it: a completion by the NIC is no proof. Valid does not block.
 func (b *Backend) Valid(t Token) error {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -214,8 +215,8 @@ func (b *Backend) Valid(t Token) error {
 
 func isKey(k Key, r verbs.RKey) bool { return k.Remote == r }
 
-// Close closes the NICs: fault.ErrInUse, and nothing is done, while something is registered. It is an error if a NIC still
-// does not let go of what it did not deregister; the system takes that back with the process. A nil backend closes as well.
+// Close closes the NICs. While something is registered it does nothing but return fault.ErrInUse. It is an error if a
+// NIC again fails to deregister memory; the system frees that when the process ends. A nil backend closes, too.
 func (b *Backend) Close() error {
 	if b == nil {
 		return nil
@@ -234,7 +235,7 @@ func (b *Backend) Close() error {
 	return errors.Join(errs...)
 }
 
-// shut ends registering, unless something is registered.
+// shut stops registering, unless something is registered.
 func (b *Backend) shut() ([]*verbs.MR, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

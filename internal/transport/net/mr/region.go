@@ -14,27 +14,27 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Region is memory that all NICs of a backend have registered.
+// Region is memory that is registered with all NICs of a backend.
 type Region struct {
 	backend    *Backend
 	memory     register.Memory
 	address    uint64
 	bytes      int
 	generation uint64
-	access     verbs.Access // of all NICs
+	access     verbs.Access // on every NIC
 	keys       []Key
 	mrs        []*verbs.MR
 	readOnly   bool // this process may not write it
 }
 
-// Key is how a NIC names a Region, at the memory's own address: regions are never zero-based.
+// Key is a NIC's keys for a Region. Work requests use the memory's own address: regions are never zero-based.
 type Key struct {
 	Local  verbs.LKey // for this process's work requests
-	Remote verbs.RKey // for those of peers
+	Remote verbs.RKey // for work requests of peers
 }
 
-// Token is what a peer needs to reach a Region: where it is, its rkey on each of the backend's NICs, and which registration
-// gave these.
+// Token is what a peer needs to reach a Region: its address, its rkey on each of the backend's NICs, and the
+// registration that the keys belong to.
 type Token struct {
 	Address    uint64
 	Bytes      int
@@ -47,15 +47,16 @@ func (t Token) String() string {
 	return fmt.Sprintf("registration %d of [%#x,+%d)", t.Generation, t.Address, t.Bytes)
 }
 
-// Export is a Region over exact bytes, which whoever asked for it closes.
+// Export is a Region over exact bytes. Whoever asked for it closes it.
 type Export struct {
 	*Region
 	closed atomic.Bool
 }
 
-// Close takes the memory from the NICs: tokens of it are stale before the first of them is asked, what peers do by it then
-// fails at them, and registrations that overlap it stay as they are. It may block as long as unpinning takes. What a NIC does
-// not let go of is an error, and the backend's. A second Close is fault.ErrClosed.
+// Close deregisters the memory. Its tokens are stale before the first NIC is asked. Operations that peers then do by
+// them fail at the peers; overlapping registrations stay as they are. Close may block as long as unpinning takes. If a
+// NIC fails to deregister, that is an error, and the backend tries again when it closes. A second Close is
+// fault.ErrClosed.
 func (e *Export) Close() error {
 	if e.closed.Swap(true) {
 		return fmt.Errorf("%v: %w", e.Token(), fault.ErrClosed)
@@ -63,12 +64,12 @@ func (e *Export) Close() error {
 	return e.backend.end(e.Region)
 }
 
-// ErrAccess is a miss: the memory is registered, but not for all that was asked for.
+// ErrAccess says that memory is registered, but not for all the access that was asked for.
 var ErrAccess = fmt.Errorf("it is not registered for that: %w", fault.ErrNotSupported)
 
-// For is the keys by which the region may be used with access, in the order of [Backend.NICs]. The error says what is missing, and
-// wraps ErrAccess. The caller must not change the keys, which are good as long as the region is. Without an error it costs a
-// comparison.
+// For returns the keys for using the region with access, in the order of [Backend.NICs]. If some access is missing, the
+// error says which, and wraps ErrAccess. The caller must not change the keys; they are valid as long as the region.
+// Success costs one comparison.
 func (r *Region) For(access verbs.Access) ([]Key, error) {
 	if r.access.Has(access) {
 		return r.keys, nil
@@ -90,7 +91,7 @@ func (r *Region) For(access verbs.Access) ([]Key, error) {
 		access&^r.access, strings.Join(why, "; "), ErrAccess)
 }
 
-// Token is what peers are given.
+// Token returns what peers need.
 func (r *Region) Token() Token {
 	t := Token{Address: r.address, Bytes: r.bytes, Generation: r.generation, Keys: make([]verbs.RKey, len(r.keys))}
 	for i, k := range r.keys {
@@ -102,13 +103,13 @@ func (r *Region) Token() Token {
 // Memory is the allocation.
 func (r *Region) Memory() register.Memory { return r.memory }
 
-// Address is where the region begins, and what work requests and peers call that place.
+// Address is where the region begins. Work requests and peers use the same address.
 func (r *Region) Address() uint64 { return r.address }
 
 // Bytes is its length.
 func (r *Region) Bytes() int { return r.bytes }
 
-// String is like "rxe0, rxe1: LOCAL_WRITE|REMOTE_READ", without the keys: who knows those may use them.
+// String is like "rxe0, rxe1: LOCAL_WRITE|REMOTE_READ". It omits the keys, since anybody who knows them can use them.
 func (r *Region) String() string {
 	var names []string
 	for _, n := range r.backend.nics {
@@ -117,7 +118,7 @@ func (r *Region) String() string {
 	return fmt.Sprintf("%s: %v", strings.Join(names, ", "), r.access)
 }
 
-// region registers n bytes at address for access, or nil for whatever can be had.
+// region registers n bytes at address for access; nil means for everything possible.
 func (b *Backend) region(m register.Memory, address uint64, n int, access *verbs.Access) (*Region, error) {
 	generation, err := b.begin()
 	if err != nil {
@@ -138,7 +139,7 @@ func (b *Backend) region(m register.Memory, address uint64, n int, access *verbs
 	return r, nil
 }
 
-// begin counts a registration that is under way, and gives it its generation.
+// begin counts a registration that is under way, and returns its generation.
 func (b *Backend) begin() (generation uint64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,7 +151,7 @@ func (b *Backend) begin() (generation uint64, err error) {
 	return b.last, nil
 }
 
-// pin registers r with the NICs. After an error some may have it.
+// pin registers r with the NICs. After an error some NICs may have it.
 func (b *Backend) pin(r *Region, access *verbs.Access) error {
 	register := func(n NIC, a verbs.Access) (*verbs.MR, error) { return n.PD.Register(uintptr(r.address), r.bytes, a) }
 	if m := r.memory; !m.Device.IsHost() {
@@ -192,7 +193,7 @@ func (b *Backend) pin(r *Region, access *verbs.Access) error {
 	return nil
 }
 
-// failed says of which NIC an error is, and what it has room for.
+// failed adds to err which NIC failed, and the NIC's limits.
 func (b *Backend) failed(i int, err error) error {
 	n := b.nics[i].Device
 	where := fmt.Sprintf("RDMA device %s, %d of %d", n.Name(), i+1, len(b.nics))
@@ -211,7 +212,7 @@ func (r *Region) add(m *verbs.MR) {
 	r.keys = append(r.keys, Key{m.LKey(), m.RKey()})
 }
 
-// end takes a region from the NICs. Tokens are stale before that.
+// end deregisters a region. Its tokens are stale before that.
 func (b *Backend) end(r *Region) error {
 	b.mu.Lock()
 	delete(b.live, r.generation)
@@ -224,7 +225,7 @@ func (b *Backend) end(r *Region) error {
 	return err
 }
 
-// unpin deregisters with every NIC that has r, whatever the others say.
+// unpin deregisters with every NIC that has r, even if one fails.
 func (b *Backend) unpin(r *Region) error {
 	var errs []error
 	var stubborn []*verbs.MR

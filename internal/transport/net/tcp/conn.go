@@ -9,36 +9,37 @@ import (
 	"unsafe"
 )
 
-// inline is the largest payload that is copied behind its header, so that it goes out, and comes in, with it in one call.
+// inline is the largest payload that is copied behind its header, so that one call sends or receives both.
 const inline = 4 << 10
 
-// ahead is how much is read with a header, and may have to be copied to its place: cheaper than a call of its own.
+// ahead is how much is read together with a header. Copying some of it to its place is cheaper than another call.
 const ahead = 16 << 10
 
-// batch is about how many bytes Receive, Put and Flush move at most, each time: whoever waits looks at his words in between.
+// batch is about how many bytes one Receive, Put or Flush moves at most, so that a waiting caller can look at its words
+// in between.
 const batch = 1 << 20
 
-// Sink is where frames go. Its methods are called by one goroutine at a time, and must not call the connection.
+// Sink receives frames. Its methods are called by one goroutine at a time, and must not call the connection.
 type Sink interface {
-	// Place says where the payload goes. Not ok: it is read and dropped. An error ends the connection.
+	// Place returns where the payload goes. If not ok, it is read and dropped. An error ends the connection.
 	Place(h Header) (p unsafe.Pointer, ok bool, err error)
 	// Landed is called once all of a frame is where Place said.
 	Landed(h Header)
-	// Over is called for a frame that says so of a communicator. An error ends the connection.
+	// Over is called for a frame that says that a communicator is over. An error ends the connection.
 	Over(comm uint64) error
 }
 
-// Conn is one data connection. Methods are local and safe for concurrent use; none waits for the peer.
+// Conn is one data connection. Its methods are local and safe for concurrent use. None waits for the peer.
 type Conn struct {
-	fd   int // -1 once closed, which takes both locks
+	fd   int // -1 once closed; written under both locks
 	sink Sink
-	want func(room bool) // whether it is to be told when the socket takes more
+	want func(room bool) // tells whether the connection wants to know when the socket takes more
 
 	receiving sync.Mutex
 	in        [HeaderSize + ahead]byte
-	at, have  int    // in[at:have] is not looked at yet
+	at, have  int    // in[at:have] has not been handled yet
 	now       Header // the frame whose payload is being read
-	rest      int    // how much of it is missing; 0: none is
+	rest      int    // how much of it is missing; 0: no frame is being read
 	base      unsafe.Pointer
 	end       error
 	into      [2]iovec
@@ -51,7 +52,7 @@ type Conn struct {
 	from    [2 * together]iovec
 	message scatter
 
-	inbox struct { // what was put while somebody else was sending
+	inbox struct { // puts that came while another goroutine was sending
 		sync.Mutex
 		puts []put
 	}
@@ -59,26 +60,26 @@ type Conn struct {
 }
 
 const (
-	together = 8         // puts that go out in one call
+	together = 8         // puts that one call sends
 	most     = 512 << 10 // bytes of puts and payloads that one call moves: see the system calls
 )
 
-// put is a frame on its way.
+// put is a frame under way.
 type put struct {
 	header  [HeaderSize]byte
 	p       unsafe.Pointer
-	n, done int // payload; how much is sent, the header included
+	n, done int // n: size of the payload; done: bytes sent, including the header
 	comm    uint64
 	sent    *atomic.Uint64
 }
 
-// New makes a connection of a socket that does not block, and is its from now on. want tells whether it is to be
-// told (Flush) once the socket takes more.
+// New makes a connection of a non-blocking socket, and owns it from now on. want tells whether the connection wants
+// Flush to be called once the socket takes more.
 func New(fd int, sink Sink, want func(room bool)) *Conn { return &Conn{fd: fd, sink: sink, want: want} }
 
-// Receive reads what is there, up to about 1 MiB, and says whether that was anything: one system call if nothing is. It
-// does nothing while somebody else receives. The error, the same each time, is io.EOF after the peer's last frame,
-// io.ErrUnexpectedEOF within one, ErrFrame, what the Sink said or a syscall.Errno.
+// Receive reads what has arrived, up to about 1 MiB, and reports whether there was anything; if not it costs one system
+// call. It does nothing while another goroutine receives. Once there is an error, every call returns it: io.EOF after
+// the peer's last frame, io.ErrUnexpectedEOF within a frame, ErrFrame, an error of the Sink, or a syscall.Errno.
 func (c *Conn) Receive() (moved bool, err error) {
 	if !c.receiving.TryLock() {
 		return false, nil
@@ -88,7 +89,7 @@ func (c *Conn) Receive() (moved bool, err error) {
 	return moved, err
 }
 
-// Drain receives all that is there, once whoever receives now has done so. The error is Receive's.
+// Drain waits until no other goroutine receives, and then receives all that has arrived. Its error is Receive's.
 func (c *Conn) Drain() error {
 	c.receiving.Lock()
 	defer c.receiving.Unlock()
@@ -114,7 +115,7 @@ func (c *Conn) receive() (moved bool, err error) {
 			asked = min(c.rest, most)
 			n, e = skip(c.fd, asked)
 		default:
-			// What follows the payload comes with its last bytes: mostly the next header.
+			// Reads beyond the payload, too: usually that is the next header.
 			k := min(c.rest, most)
 			c.into[0] = element(unsafe.Add(c.base, int(c.now.Length)-c.rest), k)
 			c.into[1] = element(unsafe.Pointer(&c.in[0]), HeaderSize+inline)
@@ -148,7 +149,7 @@ func (c *Conn) receive() (moved bool, err error) {
 	return moved, c.end
 }
 
-// arrived takes n bytes that were read: first for the payload that is under way, then into the buffer.
+// arrived handles n bytes that were read: they belong first to the current payload, then to the buffer.
 func (c *Conn) arrived(n int) error {
 	if c.rest > 0 {
 		k := min(n, c.rest)
@@ -198,7 +199,7 @@ func (c *Conn) arrived(n int) error {
 	return nil
 }
 
-// Stop runs f while nothing is received, and then drops what is left of the frame under way if f says so of its header.
+// Stop runs f while nothing is received. If f says so of the current frame's header, the rest of that frame is dropped.
 func (c *Conn) Stop(f func(h Header) (drop bool)) {
 	c.receiving.Lock()
 	defer c.receiving.Unlock()
@@ -207,8 +208,8 @@ func (c *Conn) Stop(f func(h Header) (drop bool)) {
 	}
 }
 
-// Put sends a frame, at once as far as the kernel takes it, and queues the rest. p is in use until sent is raised by 1, or
-// Drop or Close has returned. After Close it does nothing.
+// Put sends a frame as far as the kernel takes it at once, and queues the rest. p is in use until sent is raised by 1,
+// or Drop or Close has returned. After Close, Put does nothing.
 func (c *Conn) Put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	var direct bool
 	if c.queued.Load() == 0 && c.sending.TryLock() {
@@ -225,13 +226,14 @@ func (c *Conn) Put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 		c.queued.Add(1)
 		c.inbox.Unlock()
 	}
-	// Who put something meanwhile found this one sending; if the socket is full, that is for later.
+	// Goroutines that put meanwhile found this one sending, so send for them. If the socket is full, a later Flush
+	// does.
 	if !direct || c.queued.Load() > 0 {
 		c.Flush()
 	}
 }
 
-// put sends a frame before which nothing is queued.
+// put sends a frame. Nothing is queued before it.
 func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	if c.fd < 0 {
 		return
@@ -258,7 +260,7 @@ func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 		return
 	}
 	if e != 0 {
-		done = 0 // who receives learns why, unless it is for later
+		done = 0 // EAGAIN, or an error that Receive will report
 	}
 	x := put{p: p, n: n, done: done, comm: h.Comm, sent: sent}
 	h.Encode(x.header[:])
@@ -269,7 +271,8 @@ func (c *Conn) put(h Header, p unsafe.Pointer, sent *atomic.Uint64) {
 	}
 }
 
-// Flush sends what is queued as far as the kernel takes it. It does nothing while somebody else sends, who looks again.
+// Flush sends what is queued as far as the kernel takes it. It does nothing while another goroutine sends, which will
+// look again.
 func (c *Conn) Flush() {
 	for c.queued.Load() > 0 && c.sending.TryLock() {
 		full := c.flush()
@@ -280,7 +283,7 @@ func (c *Conn) Flush() {
 	}
 }
 
-// flush reports whether the socket takes no more, or has taken enough for once.
+// flush returns true if the socket takes no more, or has taken enough for one call.
 func (c *Conn) flush() (full bool) {
 	for left := batch; ; {
 		c.collect()
@@ -341,10 +344,10 @@ func (c *Conn) flush() (full bool) {
 	}
 }
 
-// collect moves the inbox into the queue.
+// collect moves puts from the inbox into the queue.
 func (c *Conn) collect() {
 	c.inbox.Lock()
-	if c.head > len(c.queue)/2 { // a queue that is never empty must not grow for ever
+	if c.head > len(c.queue)/2 { // so that a queue that is never empty does not grow forever
 		k := copy(c.queue, c.queue[c.head:])
 		clear(c.queue[k:])
 		c.queue, c.head = c.queue[:k], 0
@@ -362,9 +365,9 @@ func (c *Conn) wants(room bool) {
 	}
 }
 
-// Drop forgets the puts of a communicator: those that have not begun are not sent. What is left of the one that has, there
-// is one at most, is sent from memory of the connection's own: the peer sees a whole put, of what was put. Once it returns
-// their memory is not read any more.
+// Drop forgets the puts of a communicator. Those that have not begun are not sent. The rest of one that has begun
+// (there is at most one) is copied and sent from the copy, so that the peer sees a whole put. Once Drop returns, the
+// puts' memory is not read any more.
 func (c *Conn) Drop(comm uint64) {
 	c.alone(func() {
 		c.collect()
@@ -381,13 +384,13 @@ func (c *Conn) Drop(comm uint64) {
 		}
 		clear(c.queue[len(kept):])
 		c.queue, c.head = kept, 0
-		if len(kept) == 0 { // nobody flushes an empty queue, and a socket that takes more would wake whoever waits for ever
+		if len(kept) == 0 { // nobody flushes an empty queue, so a writable socket would wake waiters again and again
 			c.wants(false)
 		}
 	})
 }
 
-// alone runs f while nobody sends, and then sends what was put meanwhile: who put it found this one sending.
+// alone runs f while nobody sends. Then it sends what was put meanwhile by goroutines that found this one sending.
 func (c *Conn) alone(f func()) {
 	c.sending.Lock()
 	f()
@@ -405,10 +408,10 @@ func (x *put) own() {
 	x.p, x.n, x.done = unsafe.Pointer(unsafe.SliceData(b)), len(b), x.done-done
 }
 
-// Queued is how many puts the kernel has not taken all of.
+// Queued is how many puts the kernel has not taken completely.
 func (c *Conn) Queued() int { return int(c.queued.Load()) }
 
-// Shut says that nothing more is sent: the peer finds the end of the stream after what was.
+// Shut says that nothing more is sent: after all data, the peer finds the end of the stream.
 func (c *Conn) Shut() {
 	c.alone(func() {
 		if c.fd >= 0 {
@@ -417,7 +420,7 @@ func (c *Conn) Shut() {
 	})
 }
 
-// Close ends the connection. Once it returns, no memory of puts and places is in use. It may be called again.
+// Close ends the connection. Once it returns, it uses no memory of puts and places. It may be called again.
 func (c *Conn) Close() {
 	c.receiving.Lock()
 	defer c.receiving.Unlock()
@@ -437,7 +440,7 @@ func (c *Conn) forget() {
 	c.queue, c.head = nil, 0
 }
 
-// Refused is an error of a Sink about a frame.
+// Refused is the error of a Sink about a frame.
 func Refused(h Header, why string) error {
 	return fmt.Errorf("%w: %d bytes for place %d of communicator %#x, sequence %d: %s", ErrFrame, h.Length, h.Place, h.Comm,
 		h.Seq, why)

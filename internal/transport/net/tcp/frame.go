@@ -1,5 +1,5 @@
-// Package tcp moves puts over a TCP connection: a frame is a header of 32 bytes and the payload, which the receiver reads
-// straight into the place that it reserved.
+// Package tcp moves puts over a TCP connection. A frame is a header of 32 bytes and the payload. The receiver reads the
+// payload straight into the place that it reserved.
 package tcp
 
 import (
@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// HeaderSize is how many bytes a frame has before its payload, MaxLength how many of these there are at most.
+// HeaderSize is the size of a frame's header, MaxLength the largest payload, in bytes.
 const (
 	HeaderSize = 32
 	MaxLength  = 1 << 40
@@ -21,17 +21,17 @@ const (
 	kindOver = 2
 )
 
-// ErrFrame is what a frame that breaks the rules ends its connection with.
+// ErrFrame says that a frame broke the protocol, which ends its connection.
 var ErrFrame = errors.New("a frame breaks the rules")
 
-// Header says what a frame's payload is: all that the peer tells of a put. In bytes, little endian: magic (2), kind (1), 0
-// (1), place (4), communicator (8), sequence (8), length (8).
+// Header describes a frame's payload: all that the peer says about a put. Its bytes, little endian: magic (2), kind
+// (1), 0 (1), place (4), communicator (8), sequence (8), length (8).
 type Header struct {
 	Place  uint32
 	Comm   uint64
 	Seq    uint64 // over 0
-	Length uint64 // of the payload; with 0 it raises the place's word, and that is all
-	Over   bool   // no put: the peer sends nothing more of the communicator on this connection; all but Comm is 0
+	Length uint64 // of the payload; 0 only raises the place's word
+	Over   bool   // not a put: the peer sends nothing more of the communicator on this connection; all other fields but Comm are 0
 }
 
 // Encode writes h to the first HeaderSize bytes of b.

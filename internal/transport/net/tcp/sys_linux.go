@@ -9,10 +9,11 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// Sockets are set not to block, and no call moves more than most bytes: none lasts much longer than a fifth of a millisecond.
-// So the runtime is not told of them. With syscall.Syscall its monitor takes the processor from each call of more than
-// 20 us, wakes a thread for it, and the call's own goroutine queues to have it back: with GOMAXPROCS=1 that cost
-// an all-reduce of 2 MiB 0.4 of its speed. What waits for a call to end is a collection's pause.
+// Sockets are non-blocking, and no call moves more than most bytes, so no call lasts much longer than a fifth of a
+// millisecond. These calls therefore bypass the runtime. With syscall.Syscall, the runtime's monitor takes the
+// processor from each call of more than 20 us and wakes a thread for it, and the calling goroutine queues to get it
+// back: with GOMAXPROCS=1 that made an all-reduce of 2 MiB 0.4 times slower. The price is that a garbage collection's
+// pause waits for such a call.
 
 const (
 	again       = syscall.EAGAIN
@@ -35,7 +36,7 @@ func receive(fd int, p unsafe.Pointer, n int) (int, syscall.Errno) {
 	return int(r), e
 }
 
-// skip reads n bytes at most, and writes them nowhere.
+// skip reads up to n bytes and discards them.
 func skip(fd, n int) (int, syscall.Errno) {
 	r, _, e := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(fd), 0, uintptr(n),
 		unix.MSG_DONTWAIT|unix.MSG_TRUNC, 0, 0)
@@ -61,7 +62,7 @@ func send(fd int, b []byte) (int, syscall.Errno) {
 	return int(r), e
 }
 
-// scatter has its header with the connection, so that calls allocate nothing.
+// scatter keeps its header in the connection, so that calls allocate nothing.
 type scatter struct{ unix.Msghdr }
 
 func (m *scatter) send(fd int, v []iovec) (int, syscall.Errno) {
