@@ -1,4 +1,4 @@
-// Package doctor looks for what keeps jobs from running, or from running fast, on a machine: checks with a name, a
+// Package doctor looks for what keeps jobs on a machine from running, or from running fast. Each check has a name, a
 // reason and a cure.
 package doctor
 
@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// Status is what came of a check.
+// Status is the outcome of a check.
 type Status string
 
-// The outcomes. Fail means that jobs will not run as they are meant to, Warn that they may be slow or limited, Skip that
+// The outcomes. Fail means that jobs will not run as they should; Warn, that they may be slow or limited; Skip, that
 // the check does not apply here or could not look.
 const (
 	Pass Status = "PASS"
@@ -22,15 +22,15 @@ const (
 	Skip Status = "SKIP"
 )
 
-// Finding is one check's answer.
+// Finding is the result of one check.
 type Finding struct {
 	Check  string `json:"check"`
 	Status Status `json:"status"`
 	Reason string `json:"reason"`
-	Cure   string `json:"cure,omitempty"` // of what is no PASS
+	Cure   string `json:"cure,omitempty"` // unless the status is PASS
 }
 
-// View is what the checks see of a system. Tests put another in its place.
+// View is what the checks see of a system. Tests make their own.
 type View struct {
 	FS     fs.FS                     // the root folder
 	Getenv func(name string) string  // of this process
@@ -42,8 +42,8 @@ type View struct {
 	Cores      int
 
 	BuiltMPI string // the linked MPI library; "" = none
-	Launcher string // that started this process; "" = none
-	Ranks    int    // as it says
+	Launcher string // what started this process; "" = none
+	Ranks    int    // as the launcher says
 	Mpirun   func() (string, error)
 
 	GPUs   []GPU
@@ -57,7 +57,7 @@ type View struct {
 	Interfaces []Interface
 }
 
-// GPU is a device, and the others whose memory it cannot reach.
+// GPU is a device, with the devices whose memory it cannot reach.
 type GPU struct {
 	Name        string
 	Unreachable []string
@@ -71,7 +71,7 @@ type Port struct {
 	State  string
 }
 
-// Interface is an interface of the network.
+// Interface is a network interface.
 type Interface struct {
 	Name      string
 	Up        bool
@@ -79,7 +79,7 @@ type Interface struct {
 	Addresses []string
 }
 
-// checks are all, in the order in which they are printed.
+// checks are all checks, in printing order.
 var checks = []struct {
 	name string
 	look func(v *View) Finding
@@ -122,7 +122,7 @@ func found(s Status, reason, cure string, args ...any) Finding {
 	return Finding{Status: s, Reason: fmt.Sprintf(reason, args...), Cure: cure}
 }
 
-// family is which MPI a text is of.
+// family returns the MPI implementation that a text names.
 func family(text string) string {
 	text = strings.ToLower(text)
 	for _, f := range []struct{ word, name string }{
@@ -136,7 +136,7 @@ func family(text string) string {
 	return ""
 }
 
-// kin reports whether one's launcher starts the other's programs: those that descend from MPICH do.
+// kin reports whether the launcher of one starts programs of the other: all but Open MPI descend from MPICH.
 func kin(a, b string) bool { return a == b || a != "Open MPI" && b != "Open MPI" }
 
 func mpi(v *View) Finding {

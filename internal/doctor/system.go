@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// littleLock is less locked memory than registration is good for: the library's own areas take about this much.
+// littleLock: less locked memory than this is too little for registration; the library's own areas take about this
+// much.
 const littleLock = 64 << 20
 
 func memlock(v *View) Finding {
@@ -40,7 +41,7 @@ func memlock(v *View) Finding {
 	return found(Skip, "the system does not say how much memory may be locked", "")
 }
 
-// littleShared is less than jobs under MPI are content with; containers have this much unless they are told.
+// littleShared: less shared memory than this may be too little for jobs under MPI; containers have less by default.
 const littleShared = 256 << 20
 
 func shared(v *View) Finding {

@@ -23,17 +23,17 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 )
 
-// Rooms are those of the root.
+// Rooms are the rooms that the root package uses.
 var Rooms = engine.Rooms{IPC: ipc.New, Accelerators: gpu.Accelerators, Attachments: []engine.NewAttachment{mail.New, onesided.NewSpace}}
 
-// RoomsWith is Rooms with a transport of a test's own.
+// RoomsWith is Rooms with a test's own transport.
 func RoomsWith(newIPC engine.NewIPC) engine.Rooms {
 	r := Rooms
 	r.IPC = newIPC
 	return r
 }
 
-// Open opens a communicator of n goroutine ranks, which the test closes if it has not.
+// Open opens a communicator of n goroutine ranks. The end of the test closes it if the test has not.
 func Open(t *testing.T, n int, o engine.Options) []*engine.Comm {
 	t.Helper()
 	comms, errs := OpenOver(bootstrap.Local(n), o)
@@ -48,7 +48,7 @@ func Open(t *testing.T, n int, o engine.Options) []*engine.Comm {
 	return comms
 }
 
-// OpenOver opens a communicator over bs, which it closes. What is there, and what went wrong, is by rank.
+// OpenOver opens a communicator over bs, which it closes. Both results are by rank.
 func OpenOver(bs []bootstrap.Bootstrap, o engine.Options) ([]*engine.Comm, []error) {
 	comms := make([]*engine.Comm, len(bs))
 	errs := testkit.Each(bs, func(b bootstrap.Bootstrap) (err error) {
@@ -59,7 +59,7 @@ func OpenOver(bs []bootstrap.Bootstrap, o engine.Options) ([]*engine.Comm, []err
 	return comms, errs
 }
 
-// Submit does w on v, as package coll does.
+// Submit starts w on v, as package coll does.
 func Submit(ctx context.Context, v *engine.View, w team.Work) error {
 	p, err := v.Begin()
 	if err != nil {
@@ -69,7 +69,7 @@ func Submit(ctx context.Context, v *engine.View, w team.Work) error {
 	return v.End(ctx, p)
 }
 
-// Run does w on c, and waits.
+// Run runs w on c and waits for it.
 func Run(ctx context.Context, c *engine.Comm, w team.Work) error {
 	return Submit(ctx, &engine.View{Comm: c}, w)
 }
@@ -79,8 +79,8 @@ func Barrier(c *engine.Comm) error {
 	return Run(context.Background(), c, team.Work{Kind: team.KindBarrier, Path: &team.Path{Name: "descriptors"}})
 }
 
-// RequireWaiting waits until all ranks but one have come to their n-th operation, and until leaders have said so of
-// their groups: the one that is missing is what all wait for.
+// RequireWaiting waits until all ranks but one have reached their n-th operation, and group leaders have reported it
+// for their groups: then all wait for the rank that is missing.
 func RequireWaiting(t *testing.T, comms []*engine.Comm, n uint64, missing int) {
 	t.Helper()
 	there := func(c *engine.Comm) bool {
@@ -94,7 +94,7 @@ func RequireWaiting(t *testing.T, comms []*engine.Comm, n uint64, missing int) {
 	})
 }
 
-// Registered is n bytes of c's, registered.
+// Registered allocates n bytes of c's memory and registers them.
 func Registered(t *testing.T, c *engine.Comm, n int) (team.Vec, *engine.Registration) {
 	t.Helper()
 	a, err := c.Alloc(hw.Host, n)
@@ -102,11 +102,11 @@ func Registered(t *testing.T, c *engine.Comm, n int) (team.Vec, *engine.Registra
 	v := team.Vec{Ptr: a.Ptr, Len: n, Type: dtype.Uint8, Alloc: a}
 	r, err := c.RegisterBuffer(v)
 	require.NoError(t, err)
-	t.Cleanup(func() { r.Close() }) // before the communicator
+	t.Cleanup(func() { r.Close() }) // runs before the communicator is closed
 	return v, r
 }
 
-// Recorder keeps what is recorded, as far as it has room.
+// Recorder records up to Room operations.
 type Recorder struct {
 	Room int
 
@@ -114,7 +114,7 @@ type Recorder struct {
 	works []team.Work
 }
 
-// ErrFull is Record's error when there is no room.
+// ErrFull is Record's error if there is no room.
 var ErrFull = errors.New("full")
 
 // Record implements engine.Recorder.
@@ -128,7 +128,7 @@ func (r *Recorder) Record(_ *engine.Comm, w team.Work) error {
 	return nil
 }
 
-// Works are those that were recorded.
+// Works returns the recorded operations.
 func (r *Recorder) Works() []team.Work {
 	r.mu.Lock()
 	defer r.mu.Unlock()

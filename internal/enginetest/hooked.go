@@ -16,14 +16,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/ipc"
 )
 
-// Hooks are what a transport calls first.
+// Hooks are functions that a transport calls before its own.
 type Hooks struct {
 	Look func()
 	Live func()
 	Dead func() bool
 }
 
-// hooked is a transport of which a test hears some calls first.
+// hooked is a transport that calls a test's hooks before some of its calls.
 type hooked struct {
 	engine.IPC
 	h Hooks
@@ -48,7 +48,7 @@ func (h *hooked) Attach(ctx context.Context, card json.RawMessage) (team.PeerMem
 func (p *hookedPeer) Live(l mem.Location) bool { p.h.Live(); return p.PeerMemory.Live(l) }
 func (p *hookedPeer) Dead() bool               { return p.h.Dead() || p.PeerMemory.Dead() }
 
-// OpenHooked opens a communicator of two ranks, rank 1's over a transport with hooks.
+// OpenHooked opens a communicator of two ranks. Rank 1's transport has hooks.
 func OpenHooked(t *testing.T, h Hooks) []*engine.Comm {
 	t.Helper()
 	bs, comms, errs := bootstrap.Local(2), make([]*engine.Comm, 2), make([]error, 2)

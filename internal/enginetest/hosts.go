@@ -2,7 +2,7 @@ package enginetest
 
 import "github.com/ubcoll/ubcoll/bootstrap"
 
-// Hosts is bs, of which each says that its rank is on the host that name makes of it.
+// Hosts returns bs with each rank on the host that name returns for it.
 func Hosts(bs []bootstrap.Bootstrap, name func(rank int) string) []bootstrap.Bootstrap {
 	on := make([]bootstrap.Bootstrap, len(bs))
 	for i, b := range bs {
@@ -11,7 +11,7 @@ func Hosts(bs []bootstrap.Bootstrap, name func(rank int) string) []bootstrap.Boo
 	return on
 }
 
-// Host is b, which says that its rank is on host name.
+// Host returns b with its rank on host name.
 func Host(b bootstrap.Bootstrap, name string) bootstrap.Bootstrap {
 	if x, ok := b.(bootstrap.Exchanger); ok {
 		return struct {

@@ -14,8 +14,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
-// decode stores table, as the TOML parser read it, into the struct v and reports every key that v does not have and
-// every value that does not fit. The parser's own decoding stops at the first fault, which is why the walk is ours.
+// decode stores table, from the TOML parser, in the struct v. It reports every key that v does not have and every value
+// that does not fit. It walks the table itself because the parser's own decoding stops at the first fault.
 func decode(md *toml.MetaData, table map[string]toml.Primitive, v reflect.Value) (Faults, lineTable) {
 	d := decoder{md: md, all: leaves(v.Type(), ""), lines: lineTable{}}
 	d.table(table, v, nil)
@@ -25,14 +25,14 @@ func decode(md *toml.MetaData, table map[string]toml.Primitive, v reflect.Value)
 type decoder struct {
 	md     *toml.MetaData
 	faults Faults
-	all    []string // every key there is, to hint at the right table
+	all    []string // every valid key, to hint at the right table
 	lines  lineTable
 }
 
 // lineTable has the lines of keys, by their paths joined with NUL.
 type lineTable map[string]int
 
-// of is the line of path, or of the innermost table around it that has one, or 0.
+// of returns the line of path, or of the innermost table around it that has one, or 0.
 func (t lineTable) of(path []string) int {
 	for n := len(path); n > 0; n-- {
 		if line := t[strings.Join(path[:n], "\x00")]; line > 0 {
@@ -42,13 +42,13 @@ func (t lineTable) of(path []string) int {
 	return 0
 }
 
-// value is what p holds, and its line. The parser tells of a key's place in errors alone, so that this makes one.
+// value returns p's value and its line. The parser gives the position of a key only in errors, so value provokes one.
 func (d *decoder) value(p toml.Primitive) (value any, line int) {
 	var at toml.ParseError
 	if err := d.md.PrimitiveDecode(p, &refusal{&value}); errors.As(err, &at) {
 		line = at.Position.Line
 	}
-	if _, table := value.(map[string]any); table && line == 0 { // one that only its keys name: a.b = 1
+	if _, table := value.(map[string]any); table && line == 0 { // a table that only its keys name: a.b = 1
 		var keys map[string]toml.Primitive
 		if d.md.PrimitiveDecode(p, &keys) == nil {
 			for _, k := range keys {
@@ -61,7 +61,7 @@ func (d *decoder) value(p toml.Primitive) (value any, line int) {
 	return value, line
 }
 
-// refusal takes a value and says that it is wrong.
+// refusal takes a value and returns an error.
 type refusal struct{ value *any }
 
 // UnmarshalTOML keeps v. It implements toml.Unmarshaler.
@@ -101,7 +101,7 @@ func (d *decoder) table(table map[string]toml.Primitive, v reflect.Value, path [
 	}
 }
 
-// hint names the nearest key of the same table, or the same key of another table, or all keys of this one.
+// hint names the nearest key of the same table, or the same key in another table, or all keys of this one.
 func (d *decoder) hint(key string, v reflect.Value) string {
 	var here []string
 	for i := range v.NumField() {
@@ -118,11 +118,10 @@ func (d *decoder) hint(key string, v reflect.Value) string {
 	return " (known here: " + strings.Join(here, ", ") + ")"
 }
 
-// Set stores text in the value that key names, as a flag of a command line does: Set("allreduce.type", "half").
+// Set stores text in the value that key names, like a flag of a command line: Set("allreduce.type", "half").
 func (e *Experiment) Set(key, text string) error { return Set(e, key, text) }
 
-// Set stores text in the value that key names of the struct that e points to. A list takes its values with commas
-// between.
+// Set stores text in the value that key names in the struct that e points to. Values of a list are separated by commas.
 func Set(e any, key, text string) error {
 	v := reflect.ValueOf(e).Elem()
 	whole := v.Type()
@@ -146,7 +145,7 @@ func Set(e any, key, text string) error {
 	return nil
 }
 
-// valueOf is text as TOML would have it for a t.
+// valueOf converts text to the TOML value for a field of type t.
 func valueOf(t reflect.Type, text string) (any, error) {
 	if t.Kind() == reflect.Slice {
 		var all []any
@@ -159,7 +158,7 @@ func valueOf(t reflect.Type, text string) (any, error) {
 		}
 		return all, nil
 	}
-	switch t { // these two are no strings in TOML
+	switch t { // these two are not strings in TOML
 	case reflect.TypeFor[int]():
 		i, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
@@ -176,9 +175,9 @@ func valueOf(t reflect.Type, text string) (any, error) {
 	return text, nil
 }
 
-// set stores a value of TOML in f, which is not a table.
+// set stores a TOML value in f, which is not a table.
 func set(f reflect.Value, value any) error {
-	if f.Kind() == reflect.Pointer { // a value that may be left out
+	if f.Kind() == reflect.Pointer { // an optional value
 		p := reflect.New(f.Type().Elem())
 		if err := set(p.Elem(), value); err != nil {
 			return err
@@ -224,7 +223,7 @@ func set(f reflect.Value, value any) error {
 	return fmt.Errorf("values of type %v are not read yet", f.Type()) // a test decodes into every field
 }
 
-// setList stores the values of a list, or the only one.
+// setList stores the values of a list, or a single value as a list.
 func setList(f reflect.Value, value any) error {
 	values, many := value.([]any)
 	if !many {
@@ -243,7 +242,7 @@ func setList(f reflect.Value, value any) error {
 	return nil
 }
 
-// kindOf is what people call the TOML value.
+// kindOf is the usual name of the TOML value's type.
 func kindOf(value any) string {
 	switch value := value.(type) {
 	case string:
@@ -262,7 +261,7 @@ func kindOf(value any) string {
 	return "a date or time"
 }
 
-// field is the field of the struct v whose tag is key; not valid if there is none.
+// field returns the field of the struct v with tag key; it is invalid if there is none.
 func field(v reflect.Value, key string) reflect.Value {
 	for i := range v.NumField() {
 		if tag(v.Type().Field(i)) == key {

@@ -1,6 +1,6 @@
 // Package experiment reads the TOML files of configs/: what to run, on what sizes and types, with which options.
-// Reading is strict: a key that nobody knows, a value of the wrong type and a value out of range are all errors, and
-// one reading reports all of them, each with its line. Everything here is local and blocks on nothing but the file.
+// Reading is strict: an unknown key, a value of the wrong type and a value out of range are errors, and one reading
+// reports all of them, each with its line. Everything here is local, and blocks on nothing but the file.
 package experiment
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Experiment is one file. Default gives the values of what a file leaves out.
+// Experiment is the contents of one file. Default has the values for what a file leaves out.
 type Experiment struct {
 	Title     string    `toml:"title,omitempty"`
 	Job       Job       `toml:"job"`
@@ -45,16 +45,16 @@ type AllReduce struct {
 	Iterations   int             `toml:"iterations"`
 	InPlace      bool            `toml:"in_place"`
 	Registration register.Policy `toml:"registration"` // explicit: by the job; auto: by the library; off: never
-	Device       string          `toml:"device"`       // auto: each rank's GPU where all have one, else host; host; cuda
+	Device       string          `toml:"device"`       // host; cuda; auto: each rank's GPU if all have one, else host
 }
 
-// Options are the library's, as ubcoll.Options has them.
+// Options are options of the library, as in ubcoll.Options.
 type Options struct {
-	Timeout   Duration `toml:"timeout,omitempty"` // 0: as the environment or the library has it
+	Timeout   Duration `toml:"timeout,omitempty"` // 0: from the environment, or the library's default
 	Algorithm string   `toml:"algorithm"`         // "": the library chooses
 }
 
-// The words that the string values may be. In each the first is the default.
+// The values that strings may have. The first of each is the default.
 var (
 	Ops     = []string{"sum", "prod", "min", "max", "avg"}
 	Devices = []string{"auto", "host", "cuda"}
@@ -73,8 +73,8 @@ func Default() *Experiment {
 	}
 }
 
-// Load reads the experiment in the file at path. A file that cannot be read is an error that says why; a file with
-// faults gives a Faults with all of them.
+// Load reads the experiment in the file at path. If the file cannot be read, the error says why. If it has faults, the
+// error is a Faults with all of them.
 func Load(path string) (*Experiment, error) {
 	data, err := ReadFile(path)
 	if err != nil {
@@ -83,7 +83,7 @@ func Load(path string) (*Experiment, error) {
 	return Parse(path, data)
 }
 
-// ReadFile is the text of the file at path, or as much of it as is too long to be parsed.
+// ReadFile returns the text of the file at path; of a file that is too long to be parsed, enough to see that.
 func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -97,8 +97,8 @@ func ReadFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// Parse reads an experiment from data; name is what its faults call it. Keys that data leaves out have their
-// defaults. The error, if any, is a Faults in the order of the lines.
+// Parse reads an experiment from data. name is the file name in its faults. Keys that data leaves out have their
+// defaults. The error, if any, is a Faults in the order of lines.
 func Parse(name string, data []byte) (*Experiment, error) {
 	e := Default()
 	if err := ParseInto(name, data, e); err != nil {
@@ -107,8 +107,8 @@ func Parse(name string, data []byte) (*Experiment, error) {
 	return e, nil
 }
 
-// ParseInto is Parse for files of another kind: e points to a struct with their keys as tags, which has the defaults.
-// Its Validate, which reports Faults by Key, is called in any case.
+// ParseInto is Parse for files of another kind. e points to a struct that has their keys as tags, and the defaults.
+// e.Validate, which reports Faults by Key, is called in any case.
 func ParseInto(name string, data []byte, e interface{ Validate() error }) error {
 	if line, msg := limits(string(data)); msg != "" {
 		return Faults{{File: name, Line: line, Msg: msg, limit: true}}
@@ -119,7 +119,7 @@ func ParseInto(name string, data []byte, e interface{ Validate() error }) error 
 		return Faults{syntaxFault(name, err)}
 	}
 	faults, lines := decode(&md, table, reflect.ValueOf(e).Elem())
-	// A value that could not be read has its default, which is valid, so nothing is reported twice.
+	// A value that could not be read keeps its default, which is valid, so nothing is reported twice.
 	var invalid Faults
 	if errors.As(e.Validate(), &invalid) {
 		faults = append(faults, invalid...)
@@ -140,8 +140,8 @@ func ParseInto(name string, data []byte, e interface{ Validate() error }) error 
 	return faults
 }
 
-// syntaxFault is what the TOML parser says, with its line. The parser stops at the first such fault, since what
-// follows one cannot be read reliably.
+// syntaxFault returns the TOML parser's error with its line. The parser stops at the first one, since it cannot
+// reliably read what follows.
 func syntaxFault(name string, err error) Fault {
 	var pe toml.ParseError
 	if !errors.As(err, &pe) {
@@ -210,7 +210,7 @@ func (e *Experiment) Validate() error {
 	return faults
 }
 
-// Count is the number of elements per buffer of a valid experiment.
+// Count returns the number of elements per buffer of a valid experiment.
 func (a *AllReduce) Count() int {
 	switch {
 	case a.Elements != nil:
@@ -221,13 +221,13 @@ func (a *AllReduce) Count() int {
 	return defaultBytes / a.Type.Size()
 }
 
-// String is the whole experiment, defaults included, as TOML that Parse reads back to an equal one.
+// String returns the whole experiment, defaults included, as TOML. Parse reads it back to an equal one.
 func (e *Experiment) String() string {
 	var b bytes.Buffer
 	enc := toml.NewEncoder(&b)
 	enc.Indent = ""
 	if err := enc.Encode(e); err != nil {
-		return fmt.Sprintf("# %v\n", err) // only an experiment that is not valid cannot be written
+		return fmt.Sprintf("# %v\n", err) // only an invalid experiment cannot be written
 	}
 	return b.String()
 }
@@ -235,13 +235,13 @@ func (e *Experiment) String() string {
 // Duration is a time.Duration that reads and prints as "10m".
 type Duration time.Duration
 
-// String is the duration as time.Duration has it: "10m0s".
+// String returns the duration in time.Duration's form: "10m0s".
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// MarshalText gives String.
+// MarshalText returns String.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText reads what time.ParseDuration reads.
+// UnmarshalText parses what time.ParseDuration parses.
 func (d *Duration) UnmarshalText(b []byte) error {
 	v, err := time.ParseDuration(string(b))
 	if err != nil {

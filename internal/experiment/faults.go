@@ -15,7 +15,7 @@ type Fault struct {
 	Msg  string // what is wrong, and what would be right
 
 	path  []string // Key before quoting, to find the line
-	limit bool     // more than is read
+	limit bool     // it exceeds a limit of what is read
 }
 
 // String is "file:line: key: what is wrong".
@@ -34,8 +34,8 @@ func (f Fault) String() string {
 	return b.String() + f.Msg
 }
 
-// Faults is everything that is wrong with an experiment. It wraps ErrArgument, or ErrLimit where that is why it was not
-// read.
+// Faults is everything that is wrong with an experiment. It wraps ErrArgument, or ErrLimit if the file was not read
+// because it exceeds a limit.
 type Faults []Fault
 
 // Error has one line for each fault.
@@ -47,7 +47,7 @@ func (fs Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap makes errors.Is(err, ubcoll.ErrArgument), or ErrLimit, true.
+// Unwrap returns ErrArgument, or ErrLimit, for errors.Is.
 func (fs Faults) Unwrap() error {
 	for _, f := range fs {
 		if f.limit {

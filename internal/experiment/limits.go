@@ -5,25 +5,25 @@ import (
 	"strings"
 )
 
-// What no experiment needs more of. Beyond that the TOML parser takes gigabytes: it keeps every table on the way of each
-// key.
+// No experiment needs more than this. Beyond it the TOML parser takes gigabytes: it keeps every table on the path of
+// each key.
 const (
 	maxFile  = 64 << 10
-	maxDepth = 8   // brackets within each other
+	maxDepth = 8   // nested brackets
 	maxParts = 8   // of a dotted key
 	maxKey   = 256 // bytes of a dotted key
 )
 
-// limits looks at a text before the parser does, in one pass that keeps nothing: a fault if it has more of something than
-// the limits allow.
+// limits checks a text before the parser does, in one pass that stores nothing. It returns a fault if the text exceeds
+// a limit.
 func limits(text string) (line int, msg string) {
 	if len(text) > maxFile {
 		return 0, fmt.Sprintf("longer than %d bytes: this is no experiment", maxFile)
 	}
 	s := scanner{text: strings.TrimPrefix(text, "\ufeff"), line: 1}
 	depth, parts := 0, 1
-	begin, start := 0, 0 // of the line, and of what may be a key
-	header := false      // the line begins with a bracket, and what is in it is a key
+	begin, start := 0, 0 // beginnings of the line, and of what may be a key
+	header := false      // the line begins with a bracket, so what is in it is a key
 	for s.pos < len(s.text) {
 		switch c := s.peek(); c {
 		case '"', '\'':

@@ -2,14 +2,14 @@ package experiment
 
 import "strings"
 
-// scanner walks over a text that may be TOML. It knows strings, so that what is in them counts for nothing.
+// scanner walks over a text that may be TOML. It recognizes strings, so that their contents are skipped.
 type scanner struct {
 	text string
 	pos  int
 	line int
 }
 
-// peek is the next byte, 0 at the end.
+// peek returns the next byte, 0 at the end.
 func (s *scanner) peek() byte {
 	if s.pos < len(s.text) {
 		return s.text[s.pos]

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// Size is a number of bytes or elements that reads and prints as "4M": K, M and G are 1024, 1024² and 1024³, as in
-// nccl-tests and every other program that sends such sizes.
+// Size is a number of bytes or elements that is read and printed as "4M". K, M and G are 1024, 1024² and 1024³, as in
+// nccl-tests and other benchmarks.
 type Size int64
 
 const units = "KMG"
 
-// ParseSize reads a Size: digits, then possibly one of K, M, G in either case. There are no fractions, so that a size
-// is exact.
+// ParseSize parses a Size: digits, optionally followed by one of K, M, G in either case. There are no fractions, so a
+// size is exact.
 func ParseSize(s string) (Size, error) {
 	digits, shift := s, 0
 	if n := len(s); n > 0 {
@@ -32,7 +32,7 @@ func ParseSize(s string) (Size, error) {
 	return Size(v << shift), nil
 }
 
-// String is the shortest form that ParseSize reads back exactly.
+// String returns the shortest form that ParseSize reads back exactly.
 func (s Size) String() string {
 	suffix := ""
 	for i := 0; i < len(units) && s != 0 && s%1024 == 0; i++ {
@@ -41,10 +41,10 @@ func (s Size) String() string {
 	return strconv.FormatInt(int64(s), 10) + suffix
 }
 
-// MarshalText gives String.
+// MarshalText returns String.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what ParseSize reads.
+// UnmarshalText parses what ParseSize parses.
 func (s *Size) UnmarshalText(b []byte) error {
 	v, err := ParseSize(string(b))
 	if err == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// stageOf is one of so many hosts, without anything to talk by.
+// stageOf returns a stage of one of so many hosts, without links.
 func stageOf(hosts, me int) *Stage {
 	s := &Stage{n: hosts, me: me}
 	for h := range hosts {
@@ -23,7 +23,7 @@ func stageOf(hosts, me int) *Stage {
 	return s
 }
 
-// item is what travels: of which elements, and whose sources are in it.
+// item is what travels: its elements, and whose sources are combined in it.
 type item struct {
 	off, n int
 	from   map[int]bool
@@ -33,12 +33,12 @@ type item struct {
 type player struct {
 	steps walk
 	next  *step
-	have  map[int]map[int]bool // by chunk: whose sources are in what this host has
-	in    []item               // granted by window at most
+	have  map[int]map[int]bool // by chunk: whose sources are combined in this host's data
+	in    []item               // at most window of them are granted
 	over  bool
 }
 
-// play does what steps say on all hosts, in an order that changes, with queues of window items, until nobody gets on.
+// play does the steps on all hosts, in a varying order, with queues of window items, until no host can proceed.
 func play(t *testing.T, hosts int, at func(me int) (*Stage, plan), do func(s *Stage, p *player, k step, in *item) (out *item)) []*player {
 	var all []*player
 	var stages []*Stage
@@ -88,7 +88,7 @@ func play(t *testing.T, hosts int, at func(me int) (*Stage, plan), do func(s *St
 	return all
 }
 
-// TestVersion: ranks of two builds must cut items alike, or be told at Open that they do not.
+// TestVersion: ranks of two builds must cut items the same way, or Open must tell them that they do not.
 func TestVersion(t *testing.T) {
 	s := stageOf(5, 0)
 	require.Equal(t, []int{8, 16, 128 << 10, 2 << 20, 4 << 10},
@@ -96,8 +96,8 @@ func TestVersion(t *testing.T) {
 		"who changes one of these raises roster.Version, and the numbers here")
 }
 
-// TestReductionSchedule: whatever the number of hosts and elements, each host ends with all sources in every element, once
-// each, the same on all; and with windows as they are nobody waits for ever.
+// TestReductionSchedule: for any number of hosts and elements, each host ends with every source exactly once in each
+// element, combined in the same order on all; and with the windows as they are, no host waits forever.
 func TestReductionSchedule(t *testing.T) {
 	for _, hosts := range []int{2, 3, 4, 5, 7, 8, 13, 16, 31, 64} {
 		chunk := stageOf(hosts, 0).pipe.chunk / 4
@@ -133,7 +133,7 @@ func TestReductionSchedule(t *testing.T) {
 				}
 				steps := (&reduction{s: stageOf(hosts, 0), w: w, piece: piece, size: 4}).walk()
 				for k, ok := steps.next(); ok; k, ok = steps.next() {
-					if k.t >= hosts-1 { // what is finished
+					if k.t >= hosts-1 { // finished chunks
 						covered += k.n
 					}
 				}
@@ -170,8 +170,8 @@ func TestBroadcastSchedule(t *testing.T) {
 	}
 }
 
-// Blocks of which each is in order, and which are more together than any operation has, are an error, and nothing is written
-// beyond the room for them.
+// Blocks that are each in order, but together more than any operation has, are an error, and nothing is written beyond
+// their room.
 func TestKeepBlocks(t *testing.T) {
 	s := &Stage{buf: make([]byte, 100, 200)}
 	end, err := s.keep(32, make([]byte, 48))

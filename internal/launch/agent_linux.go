@@ -23,15 +23,15 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 )
 
-// Agent runs the ranks of one host, as the launcher at the other end of in and out says. It returns when they have all
-// ended. When in ends, the launcher is gone, however it died: then the ranks get SIGTERM, and SIGKILL after the grace
-// period. When the agent dies, the kernel kills its ranks.
+// Agent runs the ranks of one host, as the launcher orders over in and out. It returns when all have ended. If in ends,
+// the launcher is gone, however it died: then the ranks get SIGTERM, and SIGKILL after the grace period. If the agent
+// dies, the kernel kills its ranks.
 func Agent(in io.Reader, out io.Writer) error {
-	runtime.LockOSThread() // the kernel counts the death of the thread that started a rank as its parent's
+	runtime.LockOSThread() // for Pdeathsig, a rank's parent is the thread that started it
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	a := agent{out: json.NewEncoder(out), ended: make(chan int)}
-	listener, err := net.Listen("tcp", ":0") // holds a port until rank 0 may want it
+	listener, err := net.Listen("tcp", ":0") // reserves a port in case rank 0 needs it
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func Agent(in io.Reader, out io.Writer) error {
 			}
 			a.signal(syscall.Signal(o.Signal))
 		case got := <-signals:
-			if got != syscall.SIGPIPE { // which only says that nobody reads
+			if got != syscall.SIGPIPE { // it only says that nobody reads the output
 				leave()
 			}
 		case <-kill:
@@ -91,11 +91,11 @@ func Agent(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// agent is the ranks of one host. Its own goroutine alone touches pids.
+// agent has the ranks of one host. Only its own goroutine touches pids.
 type agent struct {
 	mu    sync.Mutex
 	out   *json.Encoder
-	pids  []int // 0 = it has ended, or never started
+	pids  []int // 0 = the rank has ended, or never started
 	ended chan int
 }
 
@@ -109,16 +109,16 @@ func (a *agent) running() bool {
 	return slices.ContainsFunc(a.pids, func(pid int) bool { return pid != 0 })
 }
 
-// signal goes to the ranks and to the processes that they have started.
+// signal sends s to the ranks and to the processes that they have started.
 func (a *agent) signal(s syscall.Signal) {
 	for _, pid := range a.pids {
 		if pid != 0 {
-			_ = syscall.Kill(-pid, s) // it may have ended just now
+			_ = syscall.Kill(-pid, s) // the rank may have ended just now
 		}
 	}
 }
 
-// startAll starts the ranks; those that cannot start have ended with a reason.
+// startAll starts the ranks. A rank that cannot start is reported as ended, with a reason.
 func (a *agent) startAll(s start) {
 	err := os.Chdir(s.Dir)
 	for i := range s.Ranks {
@@ -128,13 +128,13 @@ func (a *agent) startAll(s start) {
 			pid, err = a.start(i, rank, s)
 		}
 		if err != nil {
-			_ = a.send(event{Rank: rank, Ended: true, Code: startCode(err), Fault: err.Error()}) // whom to tell otherwise?
+			_ = a.send(event{Rank: rank, Ended: true, Code: startCode(err), Fault: err.Error()}) // there is nobody else to tell
 		}
 		a.pids = append(a.pids, pid)
 	}
 }
 
-// startCode is a shell's: 127 for what is not there, 126 for what cannot be run.
+// startCode returns a shell's exit code: 127 if there is no such program, 126 if it cannot be run.
 func startCode(err error) int {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
 		return 127
@@ -146,7 +146,8 @@ func (a *agent) start(i, rank int, s start) (pid int, err error) {
 	cmd := exec.Command(s.Args[0], s.Args[1:]...)
 	cmd.Env = append(append(slices.DeleteFunc(os.Environ(), ofJob), s.Env...),
 		bootstrap.EnvVars(rank, s.Size, s.Rendezvous, s.Secret)...)
-	// A group of its own: signals reach what a rank has started, and the terminal's reach the launcher alone.
+	// A process group of its own: signals reach all processes that the rank starts, and the terminal's signals go to
+	// the launcher only.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var ours, theirs [2]*os.File
 	for k := range ours {
@@ -163,9 +164,9 @@ func (a *agent) start(i, rank int, s start) (pid int, err error) {
 	readers.Go(func() { a.pass(ours[0], func(text []byte) event { return event{Rank: rank, Out: text} }) })
 	readers.Go(func() { a.pass(ours[1], func(text []byte) event { return event{Rank: rank, Err: text} }) })
 	go func() {
-		_ = cmd.Wait() // the state has it
+		_ = cmd.Wait() // ProcessState has the result
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		for _, f := range ours { // what has left the group may hold the other end
+		for _, f := range ours { // processes that left the group may still hold the other end
 			_ = f.SetReadDeadline(time.Now().Add(lastWords))
 		}
 		readers.Wait()
@@ -180,11 +181,11 @@ func (a *agent) start(i, rank int, s start) (pid int, err error) {
 }
 
 const (
-	lastWords = time.Second // for what a rank wrote before it ended
-	longest   = 1 << 20     // line that is passed on whole
+	lastWords = time.Second // to read what a rank wrote before it ended
+	longest   = 1 << 20     // longest line that is passed on whole
 )
 
-// pass sends on whole lines as they come, as many at once as there are. The last one gets its end if it has none.
+// pass sends on complete lines as they come, as many at once as there are. If the last line has no end, it gets one.
 func (a *agent) pass(from *os.File, as func([]byte) event) {
 	defer from.Close()
 	r := bufio.NewReaderSize(from, 1<<16)
@@ -193,7 +194,7 @@ func (a *agent) pass(from *os.File, as func([]byte) event) {
 		_, err := r.Peek(1)
 		b, _ := r.Peek(r.Buffered())
 		text = append(text, b...)
-		_, _ = r.Discard(len(b)) // which are there
+		_, _ = r.Discard(len(b)) // already in the buffer
 		n := bytes.LastIndexByte(text, '\n') + 1
 		if err != nil && n < len(text) {
 			text, n = append(text, '\n'), len(text)+1
@@ -202,7 +203,7 @@ func (a *agent) pass(from *os.File, as func([]byte) event) {
 			n = len(text)
 		}
 		if n > 0 {
-			_ = a.send(as(text[:n])) // without a launcher nobody reads it
+			_ = a.send(as(text[:n])) // if it fails, the launcher is gone
 			text = append(text[:0], text[n:]...)
 		}
 		if err != nil {
@@ -211,13 +212,13 @@ func (a *agent) pass(from *os.File, as func([]byte) event) {
 	}
 }
 
-// ofJob is for variables that are of the job around this one, if there is one.
+// ofJob reports whether a variable belongs to the job around this one, if there is one.
 func ofJob(variable string) bool {
 	name, _, _ := strings.Cut(variable, "=")
 	return slices.Contains(ofRanks, name)
 }
 
-// addresses are those by which another host might reach this one.
+// addresses returns the addresses by which another host might reach this one.
 func addresses() (list []string) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -228,7 +229,7 @@ func addresses() (list []string) {
 		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 {
 			continue
 		}
-		of, _ := i.Addrs() // an interface that has just gone has none
+		of, _ := i.Addrs() // an interface that has just disappeared has none
 		for _, a := range of {
 			n, ok := a.(*net.IPNet)
 			switch {
@@ -243,5 +244,5 @@ func addresses() (list []string) {
 	return append(list, six...)
 }
 
-// apart has the terminal's signals go to the launcher alone, which passes them on.
+// apart makes the terminal's signals go to the launcher only, which passes them on.
 func apart() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -1,6 +1,6 @@
-// Package launch starts the ranks of a job without MPI: as processes of this host, or of several over ssh.
+// Package launch starts the ranks of a job without MPI: as processes of this host, or of several hosts over ssh.
 //
-// On each host, this one included, an agent starts the ranks, passes on what they write, and ends them when the launcher
+// On each host, this one included, an agent starts the ranks, passes on their output, and ends them when the launcher
 // is gone. An agent is the same program with another first argument.
 package launch
 
@@ -30,12 +30,12 @@ import (
 // Job is what Run starts.
 type Job struct {
 	Hosts  []Host // none: this one
-	Counts []int  // of ranks, for each host, as Place has them; the first host has the first ranks
+	Counts []int  // ranks on each host, as Place returns them; the first host has the first ranks
 	Args   []string
 	Dir    string
-	Env    []string // NAME=value: what other hosts are given of the environment
-	Agent  []string // the words that start an agent: a program that lies at that path on all hosts, and arguments
-	RSH    []string // the words before host and command, in place of ssh
+	Env    []string // NAME=value: the part of the environment that other hosts get
+	Agent  []string // command line of an agent: a program that has this path on all hosts, and arguments
+	RSH    []string // the words before host and command, instead of ssh
 	Prefix bool     // each line begins with the rank that wrote it
 	Grace  time.Duration
 	Stdout io.Writer
@@ -43,16 +43,15 @@ type Job struct {
 }
 
 const (
-	greeting = time.Minute     // for all agents to answer
-	settling = time.Second     // in which ranks notice by themselves that one has failed, and say so
-	vanish   = 2 * time.Second // for agents to end after their ranks have
+	greeting = time.Minute     // limit for all agents to answer
+	settling = time.Second     // after a failure, the time for other ranks to notice it and say so
+	vanish   = 2 * time.Second // limit for agents to end after their ranks
 )
 
-// Run starts the ranks and waits for them. It returns the exit code of the first rank that failed, or 0, and is about as
-// long as the job. Signals that come go to all ranks. A rank that fails, or SIGINT, SIGTERM and SIGHUP, end the job:
-// ranks that are left get SIGTERM, and after Grace SIGKILL; another such signal, half a second later or more, does that
-// at once. The error is
-// about a job that could not start.
+// Run starts the ranks and waits for them: it takes as long as the job. It returns the exit code of the first rank that
+// failed, or 0. It passes signals on to all ranks. A rank that fails ends the job, and so do SIGINT, SIGTERM and
+// SIGHUP: the remaining ranks get SIGTERM, and SIGKILL after Grace, or at once if another such signal comes half a
+// second later or more. The error says why a job could not start.
 func Run(j Job, signals <-chan os.Signal) (code int, err error) {
 	l := &launcher{Job: j, size: sum(j.Counts), heard: make(chan news)}
 	defer l.end()
@@ -69,7 +68,7 @@ func Run(j Job, signals <-chan os.Signal) (code int, err error) {
 	return l.wait(signals), nil
 }
 
-// launcher is the state of a Run. Readers touch nothing but the channel and, under the lock, the output.
+// launcher is the state of a Run. Goroutines that read touch only the channel and, under its lock, the output.
 type launcher struct {
 	Job
 	size   int
@@ -91,15 +90,15 @@ type remote struct {
 	gone  bool
 }
 
-// news is what an agent said, or that it has ended.
+// news is what an agent said, or says that the agent has ended.
 type news struct {
 	of    *remote
 	hello *hello
 	event *event
-	ended error // io.EOF, or what its process came to
+	ended error // io.EOF, or how its process ended
 }
 
-// agents starts one on each host that has ranks.
+// agents starts an agent on each host that has ranks.
 func (l *launcher) agents() error {
 	l.over = make(chan struct{})
 	hosts := l.Hosts
@@ -137,7 +136,7 @@ func (l *launcher) agents() error {
 	return nil
 }
 
-// local is for this host by one of its own names, which needs no ssh.
+// local reports whether name is this host, by one of its own names: then ssh is not needed.
 func local(name string) bool {
 	host, err := os.Hostname()
 	if ip := net.ParseIP(name); ip != nil && ip.IsLoopback() || name == "localhost" {
@@ -166,7 +165,7 @@ func (l *launcher) listen(r *remote, from io.ReadCloser) {
 		if !greeted {
 			var h hello
 			if json.Unmarshal(line, &h) != nil || h.Agent == 0 {
-				l.write(l.Stderr, line) // a login shell's own
+				l.write(l.Stderr, line) // output of a login shell
 				continue
 			}
 			greeted = true
@@ -175,9 +174,9 @@ func (l *launcher) listen(r *remote, from io.ReadCloser) {
 		}
 		var e event
 		if json.Unmarshal(line, &e) != nil || e.Rank < r.first || e.Rank >= r.first+r.ranks {
-			_ = from.Close() // so that it writes to nobody, and ends
+			_ = from.Close() // so that the agent's output fails, and it ends
 			tell(news{ended: fmt.Errorf("it said %.80q", line)})
-			_ = r.cmd.Wait() // nobody asks for more
+			_ = r.cmd.Wait() // its result is not needed
 			return
 		}
 		l.write(l.Stdout, l.prefixed(e.Rank, e.Out))
@@ -188,12 +187,12 @@ func (l *launcher) listen(r *remote, from io.ReadCloser) {
 	}
 }
 
-// write is one call for whole lines, so that ranks do not tear each other's.
+// write makes one call for whole lines, so that ranks do not tear each other's lines.
 func (l *launcher) write(to io.Writer, text []byte) {
 	if len(text) > 0 {
 		l.output.Lock()
 		defer l.output.Unlock()
-		_, _ = to.Write(text) // whoever closed it wants no more
+		_, _ = to.Write(text) // a reader that has closed it wants no more
 	}
 }
 
@@ -212,7 +211,7 @@ func (l *launcher) say(format string, args ...any) {
 	l.write(l.Stderr, fmt.Appendf(nil, "ubcoll launch: "+format+"\n", args...))
 }
 
-// greet waits for all agents, and returns where the ranks will meet.
+// greet waits for all agents, and returns the address of the rendezvous.
 func (l *launcher) greet(signals <-chan os.Signal) (where string, err error) {
 	late := time.After(greeting)
 	for range l.hosts {
@@ -252,8 +251,8 @@ func (l *launcher) greet(signals <-chan os.Signal) (where string, err error) {
 	return rendezvous(l.hosts, net.DefaultResolver.LookupHost), nil
 }
 
-// rendezvous is where the ranks meet: on one host a socket without a name on disk; else on the first host, by the
-// address that its name has here, unless that is loopback, else by its own first.
+// rendezvous returns where the ranks meet. On one host that is a socket without a name on disk. On several it is on the
+// first host: at the address that its name has here, unless that is loopback, else at its own first address.
 func rendezvous(hosts []*remote, lookup func(context.Context, string) ([]string, error)) string {
 	first := hosts[0]
 	if len(hosts) == 1 {
@@ -261,7 +260,7 @@ func rendezvous(hosts []*remote, lookup func(context.Context, string) ([]string,
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	found, _ := lookup(ctx, first.name) // a name that only ssh knows has none
+	found, _ := lookup(ctx, first.name) // a name that only ssh knows has no address
 	host := "127.0.0.1"
 	if len(first.hello.Addresses) > 0 {
 		host = first.hello.Addresses[0]
@@ -275,7 +274,7 @@ func rendezvous(hosts []*remote, lookup func(context.Context, string) ([]string,
 	return net.JoinHostPort(host, strconv.Itoa(first.hello.Port))
 }
 
-// order has the agents start their ranks.
+// order makes the agents start their ranks.
 func (l *launcher) order(where string) error {
 	secret := rand.Text()
 	for _, r := range l.hosts {
@@ -287,12 +286,12 @@ func (l *launcher) order(where string) error {
 	return nil
 }
 
-// wait is the job's exit code once all ranks have ended, or will not.
+// wait returns the job's exit code once all ranks have ended, or can no longer be waited for.
 func (l *launcher) wait(signals <-chan os.Signal) (code int) {
 	left := l.size
 	failed, ending := false, 0 // ending: 0 no, 1 soon SIGTERM, 2 SIGTERM sent, 3 SIGKILL sent
 	var timer <-chan time.Time
-	var asked time.Time // by a signal to end
+	var asked time.Time // when the first signal to end came
 	advance := func(to int) {
 		if to <= ending {
 			return
@@ -379,7 +378,7 @@ func (l *launcher) wait(signals <-chan os.Signal) (code int) {
 	return code
 }
 
-// codeLost is the library's own exit code for a peer that is lost.
+// codeLost is the library's exit code for a lost peer.
 const codeLost = 3
 
 // how says how a rank ended.
@@ -396,15 +395,15 @@ func (e *event) how() string {
 func (l *launcher) signal(s syscall.Signal) {
 	for _, r := range l.hosts {
 		if !r.gone {
-			_ = json.NewEncoder(r.in).Encode(order{int(s)}) // an agent that is gone says so by its end
+			_ = json.NewEncoder(r.in).Encode(order{int(s)}) // if it fails, the agent is gone, and its end says so
 		}
 	}
 }
 
-// end has the agents end, and does not wait for those that will not.
+// end makes the agents end, and kills those that do not in time.
 func (l *launcher) end() {
 	for _, r := range l.hosts {
-		_ = r.in.Close() // closed already, where the agent has ended
+		_ = r.in.Close() // closed already if the agent has ended
 	}
 	late := time.After(l.Grace + vanish)
 	for _, r := range l.hosts {
@@ -421,7 +420,7 @@ func (l *launcher) end() {
 	close(l.over)
 }
 
-// status is how a process ended, in words.
+// status describes how a process ended.
 func status(err error) string {
 	if err == nil {
 		return "exit status 0"
@@ -429,18 +428,18 @@ func status(err error) string {
 	return err.Error()
 }
 
-// signalError is that a signal came before there were ranks.
+// signalError says that a signal came before there were ranks.
 type signalError struct{ sig os.Signal }
 
 func (e signalError) Error() string { return "signal while the job was starting: " + e.sig.String() }
 
-// ExitCode is what a shell makes of the signal.
+// ExitCode is the exit code that a shell gives for the signal.
 func (e signalError) ExitCode() int {
 	sig, _ := e.sig.(syscall.Signal)
 	return 128 + int(sig)
 }
 
-// Line is the words as one line for a shell.
+// Line joins words into one command line for a shell.
 func Line(words []string) string {
 	var quoted []string
 	for _, w := range words {
@@ -463,8 +462,8 @@ func sum(counts []int) (n int) {
 	return n
 }
 
-// Travels picks from environ what other hosts are given: the project's own variables but those that say where a rank is
-// and how to start it, and those that names lists, as NAME or NAME=value.
+// Travels picks from environ the variables that other hosts get: the project's own, except those that tell each rank
+// where it is and how to start it; and those that names lists, as NAME or NAME=value.
 func Travels(environ, names []string) ([]string, error) {
 	var list []string
 	have := map[string]string{}
@@ -495,5 +494,5 @@ func Travels(environ, names []string) ([]string, error) {
 	return list, errors.Join(faults...)
 }
 
-// ofRanks are the variables that are each rank's own.
+// ofRanks are the variables that differ from rank to rank.
 var ofRanks = []string{env.Rank.Name, env.Size.Name, env.Rendezvous.Name, env.Secret.Name}

@@ -13,8 +13,7 @@ type Host struct {
 	Slots int // 0 = not said
 }
 
-// ParseHosts reads "a,b" or "a:2,b:2". An IPv6 address stands in brackets. A host that is named twice has the slots of
-// both.
+// ParseHosts parses "a,b" or "a:2,b:2". An IPv6 address stands in brackets. If a host is named twice, its slots add up.
 func ParseHosts(s string) ([]Host, error) {
 	var hosts []Host
 	at := map[string]int{}
@@ -61,9 +60,9 @@ func parseHost(word string) (Host, error) {
 	return Host{name, n}, nil
 }
 
-// Place is how many of the ranks each host runs: the first host the first ranks, and so on. Hosts without slots share
-// the ranks evenly. Hosts with slots are filled one after the other; ranks that are left when all are full go round
-// once more, since more ranks than processors are allowed. With 0 ranks there are as many as slots.
+// Place returns how many ranks each host runs: the first host has the first ranks, and so on. Hosts without slots share
+// the ranks evenly. Hosts with slots are filled one after the other. Ranks that are left when all are full go round
+// again, since there may be more ranks than processors. With ranks = 0 there are as many as slots.
 func Place(hosts []Host, ranks int) ([]int, error) {
 	var slots []int
 	said, total := false, 0
@@ -102,5 +101,5 @@ func Place(hosts []Host, ranks int) ([]int, error) {
 	return counts, nil
 }
 
-// maxRanks only catches nonsense: the library's own limit is told by Open.
+// maxRanks only catches nonsense: Open checks the library's own limit.
 const maxRanks = 1 << 16

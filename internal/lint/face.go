@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// face is the packages that users hold: what go doc shows of them is promised.
+// face lists the packages that users use directly: what go doc shows of them is a promise.
 var face = []string{"", "coll", "p2p", "graph", "bootstrap", "dtype", "fault"}
 
 // source is the text of a file.
@@ -21,9 +21,9 @@ type source struct {
 	data []byte
 }
 
-// face looks at what go doc shows of those packages, whatever the build: no name of an internal package in declarations
-// and comments, a comment for each field and each method of an interface too, and links that lead somewhere. A tree with
-// a go.mod is whole: each of those packages is there.
+// face checks what go doc shows of those packages, for all builds: no declaration or comment names an internal package,
+// each field and each interface method has a comment, and links lead somewhere. In a tree with a go.mod all of those
+// packages must exist.
 func (c *checker) face() {
 	hidden := []string{"internal"}
 	for room := range c.lines {
@@ -67,7 +67,7 @@ func (c *checker) face() {
 	}
 }
 
-// parse is nil for what has been reported already.
+// parse returns nil for a file that does not parse, which has been reported already.
 func (c *checker) parse(s source) *ast.File {
 	f, err := parser.ParseFile(c.fset, s.name, s.data, parser.ParseComments)
 	if err != nil {
@@ -76,7 +76,7 @@ func (c *checker) parse(s source) *ast.File {
 	return f
 }
 
-// exported is what a page has an anchor for: Name, or Type.Member.
+// exported returns the names that have an anchor on the page: Name, or Type.Member.
 func exported(page *doc.Package) map[string]bool {
 	names := map[string]bool{}
 	values := func(list []*doc.Value) {
@@ -113,7 +113,7 @@ func exported(page *doc.Package) map[string]bool {
 	return names
 }
 
-// shown checks a file that has nothing but what is exported.
+// shown checks a file from which all that is not exported has been removed.
 func (c *checker) shown(f *ast.File, named *regexp.Regexp, page *doc.Package, symbols map[string]map[string]bool) {
 	inside := map[string]bool{}
 	for _, spec := range f.Imports {
@@ -165,10 +165,10 @@ func (c *checker) members(what string, list *ast.FieldList) {
 	}
 }
 
-// bracketed is what was meant as a link: [Name], [Type.Member], [package.Name].
+// bracketed matches text that is meant as a link: [Name], [Type.Member], [package.Name].
 var bracketed = regexp.MustCompile(`(?:^|\W)(\[\*?([\w/.]+\.)?[A-Z]\w*\])`)
 
-// links checks that what a comment has in brackets is a link, and leads to something that is exported.
+// links checks that bracketed text in a comment is a link to something exported.
 func (c *checker) links(g *ast.CommentGroup, page *doc.Package, symbols map[string]map[string]bool) {
 	text := func(list []comment.Text) {
 		for _, t := range list {

@@ -1,6 +1,7 @@
-// Package lint checks what the compiler does not: which package may import which, that none sets another's variables,
-// how large one may be, where C and system calls may stand, that exported names are documented, what go doc shows to
-// users, that the architecture's table of where things are is true. Its test runs it on the whole project.
+// Package lint checks what the compiler does not: which package may import which; that no package sets another's
+// variables; how large a package may be; where C and system calls may be used; that exported names are documented; what
+// go doc shows to users; and that the architecture's table of where things are is true. Its test runs it on the whole
+// project.
 package lint
 
 import (
@@ -18,8 +19,8 @@ import (
 // module is the path of the project's module.
 const module = "github.com/ubcoll/ubcoll"
 
-// layers is the order of the rooms: a package may import only packages on lines above its own (and, in hw, those of
-// its own line). "" is the root package; a star stands for everything below a folder.
+// layers is the order of the rooms. A package may import only packages on lines above its own (in hw, also those on its
+// own line). "" is the root package. A star stands for everything below a folder.
 var layers = [][]string{
 	{"internal/nearest", "scripts"},
 	{"hw", "dtype", "internal/race", "internal/stats"},
@@ -58,27 +59,28 @@ var layers = [][]string{
 	{programs, "cmd/*", "examples", "examples/*"},
 }
 
-// programs stands for every main package, wherever it lies: it may import everything but what is for tests.
+// programs stands for every main package, wherever it is. It may import everything except packages for tests.
 const programs = "main"
 
-// rooms that may hold C, and those that may make system calls through x/sys.
+// cgoRooms may contain C; sysRooms may make system calls through x/sys.
 var (
 	cgoRooms = []string{"hw/*", "bootstrap"}
 	sysRooms = []string{"hw", "hw/*", "internal/mem", "bootstrap", "internal/transport/*"}
 )
 
-// testRooms are for tests: nobody else may import them but each other, programs neither.
+// testRooms are for tests. Only tests and each other may import them, programs may not.
 var testRooms = []string{"internal/testkit", "internal/testkit/*", "internal/enginetest", "internal/gpu/emulated",
 	"hw/verbs/verbstest", "internal/conform", "internal/conform/*"}
 
-// largest is how many lines of Go a package may have without its tests.
+// largest is the most lines of Go that a package may have, without its tests.
 const largest = 3500
 
-// wherePrivate are beginnings of paths that exist on one machine only. They are split so that this file passes.
+// wherePrivate are beginnings of paths that exist on one machine only. They are split so that this file passes the
+// check.
 var wherePrivate = []string{"/wo" + "rk/", "/ro" + "ot/"}
 
-// Check reads the tree and returns one line for each rule broken in each place: "file:line: what is wrong". Folders
-// with a go.mod of their own, hidden ones, testdata, bin and build are not entered.
+// Check reads the tree and returns one line for each place where a rule is broken: "file:line: what is wrong". It does
+// not enter folders with a go.mod of their own, hidden folders, testdata, bin and build.
 func Check(tree fs.FS) ([]string, error) {
 	c := &checker{tree: tree, fset: token.NewFileSet(), variables: map[string]token.Pos{}, read: map[string]bool{},
 		lines: map[string]int{}, start: map[string]*start{}, sources: map[string][]source{}}
@@ -89,7 +91,7 @@ func Check(tree fs.FS) ([]string, error) {
 		if d.IsDir() {
 			return c.enter(name)
 		}
-		if name == ".git" { // of a linked working tree
+		if name == ".git" { // a linked working tree has a file of this name
 			return nil
 		}
 		return c.file(name)
@@ -118,11 +120,11 @@ type checker struct {
 	faults []string
 
 	variables map[string]token.Pos // those of internal/env, by their Go names
-	read      map[string]bool      // of those
+	read      map[string]bool      // which of them other rooms read
 
-	lines   map[string]int      // by rooms
-	start   map[string]*start   // by rooms
-	sources map[string][]source // by rooms: what go doc reads
+	lines   map[string]int      // by room
+	start   map[string]*start   // by room
+	sources map[string][]source // by room: what go doc reads
 }
 
 func (c *checker) fault(where, format string, args ...any) {
@@ -189,7 +191,7 @@ func (c *checker) file(name string) error {
 	return nil
 }
 
-// imports checks the order of the rooms (tests may look up: Go itself refuses cycles), C and x/sys.
+// imports checks the order of the rooms, C and x/sys. Tests may import upwards: Go itself refuses cycles.
 func (c *checker) imports(f *ast.File, room string, test bool) {
 	mine, known := layer(room), true
 	if f.Name.Name == "main" {
@@ -244,7 +246,7 @@ func (c *checker) calls(f *ast.File, room string) {
 			if room == "internal/env" || len(n.Args) == 0 || name != "os.Getenv" && name != "os.LookupEnv" {
 				break
 			}
-			// Test hooks are no settings: they stay out of the table that users read.
+			// Test hooks are not settings: they stay out of the table that users read.
 			if s := text(n.Args[0]); strings.HasPrefix(s, "UBCOLL_") && !strings.HasPrefix(s, "UBCOLL_TEST_") &&
 				!strings.HasPrefix(s, "UBCOLL_EMULATE") {
 				c.fault(c.at(n.Pos()), "%s is read outside internal/env, the table of all variables", s)
@@ -312,7 +314,7 @@ func (c *checker) documented(f *ast.File) {
 	}
 }
 
-// project checks the files that every reader looks for.
+// project checks the files that readers of any project look for.
 func (c *checker) project() {
 	if b, err := fs.ReadFile(c.tree, "LICENSE"); err != nil || !strings.Contains(string(b), "Apache License") {
 		c.fault("LICENSE", "must be there, with the Apache License")
@@ -324,7 +326,7 @@ func (c *checker) project() {
 	}
 }
 
-// layer is the line of room in the order, -1 if it has none.
+// layer returns the line of room in the order, -1 if it has none.
 func layer(room string) int {
 	return slices.IndexFunc(layers, func(rooms []string) bool { return within(room, rooms) })
 }
@@ -336,7 +338,7 @@ func within(room string, rooms []string) bool {
 	})
 }
 
-// called is "os.Getenv" for that expression, "" for what is no name of a package.
+// called returns "os.Getenv" for that expression, "" for an expression that is no name of a package.
 func called(e ast.Expr) string {
 	if s, ok := e.(*ast.SelectorExpr); ok {
 		if x, ok := s.X.(*ast.Ident); ok {
@@ -362,7 +364,7 @@ func text(e ast.Expr) string {
 
 func exportedReceiver(recv *ast.FieldList) bool { return ast.IsExported(receiver(recv)) }
 
-// receiver is the name of a method's type.
+// receiver returns the name of a method's type.
 func receiver(recv *ast.FieldList) string {
 	t := recv.List[0].Type
 	for {

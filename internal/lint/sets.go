@@ -8,22 +8,22 @@ import (
 	"strings"
 )
 
-// code is a part of a file, and what tells the names of other packages of this module in it.
+// code is a part of a file, with a function that recognizes names of other packages of this module in it.
 type code struct {
 	node ast.Node
 	of   func(e ast.Expr) string
 }
 
-// start is what a package does when the program starts.
+// start is the code of a package that runs when the program starts.
 type start struct {
 	inits     []code            // bodies of init functions
 	values    []code            // specifications of variables
-	functions map[string][]code // bodies of functions, by name; some are there once for each build
+	functions map[string][]code // bodies of functions, by name; several if builds differ
 }
 
-// sets checks that f sets no variable of another package: it is not assigned to, nor is an element, a field or what it
-// points to, nor is its address taken. What methods do to a variable, or who has a pointer or a map out of it, is not
-// seen. It notes what f does at the start.
+// sets checks that f sets no variable of another package: it must not assign to the variable, its elements, its fields
+// or what it points to, and must not take its address. The check does not see methods that change a variable, or
+// pointers and maps that somebody got from it. sets also notes f's code that runs at the start.
 func (c *checker) sets(f *ast.File, room string) {
 	of := c.others(f)
 	set := func(to ast.Expr) {
@@ -54,8 +54,8 @@ func (c *checker) sets(f *ast.File, room string) {
 	}
 }
 
-// others is what tells the name, as "engine.F", of what a package of this module has and an expression is or is in; ""
-// for all else. A dot import, which would hide such names, is a fault.
+// others returns a function that names, as in "engine.F", the object of another package of this module that an
+// expression is, or is part of; "" for any other expression. A dot import would hide such names, and is reported.
 func (c *checker) others(f *ast.File) (of func(e ast.Expr) string) {
 	ours := map[string]bool{}
 	for _, spec := range f.Imports {
@@ -97,7 +97,7 @@ func (c *checker) others(f *ast.File) (of func(e ast.Expr) string) {
 	}
 }
 
-// starts notes what f does at the start.
+// starts notes f's code that runs at the start.
 func (c *checker) starts(f *ast.File, room string, of func(ast.Expr) string) {
 	s := c.start[room]
 	if s == nil {
@@ -124,10 +124,10 @@ func (c *checker) starts(f *ast.File, room string, of func(ast.Expr) string) {
 	}
 }
 
-// atStart checks that no package but a program's main makes itself known to another one at the start: what a room is
-// given it is given by calls. An init calls no function of another package of this module. What sets a package's
-// variables may call one for its result, which is not thrown away: neither as _, nor as a statement. Both hold in what
-// they call of their own package's functions, by name. Methods of the own package are not followed.
+// atStart checks that no package, except a program's main, registers itself with another one at the start: rooms are
+// connected by calls. An init must not call functions of other packages of this module. The values of a package's
+// variables may call them if the result is used, so neither assigned to _ nor dropped by a statement. Both rules cover
+// the functions of the same package that they call by name, but not its methods.
 func (c *checker) atStart() {
 	for _, s := range c.start {
 		seen := map[ast.Node]bool{}
@@ -141,8 +141,9 @@ func (c *checker) atStart() {
 	}
 }
 
-// called finds the calls of other packages in k, and in what k calls of its own package: all if it is of an init, else
-// those whose result is thrown away, outside function literals that are not called where they stand.
+// called finds the calls of other packages in k and in the functions of its own package that k calls. If init is set it
+// finds all of them; else those whose result is dropped, except in function literals that are not called where they
+// stand.
 func (c *checker) called(s *start, k code, init bool, seen map[ast.Node]bool) {
 	if seen[k.node] {
 		return

@@ -9,22 +9,22 @@ import (
 	"strings"
 )
 
-// architecture is the page of the architecture that has a table of where things are, under whereHeading.
+// architecture is the page that has, under whereHeading, a table of where things are.
 const (
 	architecture = "docs/architecture/rooms.md"
 	whereHeading = "## Where is ..."
 	whereLeast   = 25 // rows
 )
 
-// place is a row of that table: question, file, symbol.
+// place matches a row of that table: question, file, symbol.
 var place = regexp.MustCompile("^\\| (.+) \\| `([^`|]+)` \\| `([^`|]+)` \\|$")
 
-// where checks that the files of the table exist, and that each declares its symbol: a function, a type, a constant or a
-// variable by its name; a method or a field as Type.Name. Of a file that is no Go it is enough that it has the word.
+// where checks that the table's files exist, and that each declares its symbol: a function, type, constant or variable
+// by name, a method or field as Type.Name. A file that is not Go need only contain the word.
 func (c *checker) where() {
 	page, err := fs.ReadFile(c.tree, architecture)
 	if err != nil {
-		return // the test looks that it is there
+		return // the test checks that the page exists
 	}
 	rows, table := 0, false
 	for i, line := range strings.Split(string(page), "\n") {
@@ -62,7 +62,7 @@ func declares(file string, data []byte, symbol string) bool {
 	}
 	f, err := parser.ParseFile(token.NewFileSet(), file, data, 0)
 	if err != nil {
-		return false // which file says
+		return false // c.file reports it
 	}
 	of, name, member := strings.Cut(symbol, ".")
 	for _, d := range f.Decls {

@@ -7,19 +7,19 @@ import (
 
 // Ratio compares two samples of positive values.
 type Ratio struct {
-	Value      float64 // the second sample's median over the first one's
+	Value      float64 // the second sample's median divided by the first's
 	Low, High  float64 // the confidence interval of the ratio
-	Confidence float64 // of that interval, 0 to 1
+	Confidence float64 // confidence of that interval, 0 to 1
 }
 
-// RatioOf is how much larger b's values are than a's: 1 says equal. NaN if a or b is empty.
+// RatioOf returns how much larger b's values are than a's: 1 means equal. It is NaN if a or b is empty.
 //
-// The interval is Moses', which inverts the rank sum test of Wilcoxon, Mann and Whitney, here on logarithms, so that it
-// is one of a ratio: it goes from the k-th smallest to the k-th largest of all ratios of a value of b to one of a. It
-// assumes nothing of the distribution but that b's is a's times a factor. k is the largest with which the confidence is
-// at least the wanted one. Samples of fewer than four values do not have 95 %: then the interval spans all ratios, and
-// Confidence says what that is worth (90 % for three beside three, 0 for one beside one).
-// Source: Hollander, Wolfe, Chicken: Nonparametric Statistical Methods, 3rd edition (2014), section 4.3.
+// The interval is that of Moses, which inverts the rank sum test of Wilcoxon, Mann and Whitney. It is computed on
+// logarithms, so it is one of a ratio: it goes from the k-th smallest to the k-th largest of all ratios of a value of b
+// to a value of a. Its only assumption on the distributions is that b's is a's times a factor. k is the largest value
+// that gives at least the wanted confidence. Samples of fewer than four values cannot reach 95 %: then the interval
+// spans all ratios, and Confidence is what that achieves (90 % for three values each, 0 for one each). Source:
+// Hollander, Wolfe, Chicken: Nonparametric Statistical Methods, 3rd edition (2014), section 4.3.
 func RatioOf(a, b []float64, confidence float64) Ratio {
 	if len(a) == 0 || len(b) == 0 {
 		nan := math.NaN()
@@ -40,17 +40,18 @@ func RatioOf(a, b []float64, confidence float64) Ratio {
 	return Ratio{Median(b) / Median(a), all[k-1], all[len(all)-k], max(0, 1-2*below(k-1))}
 }
 
-// exactPairs is up to how many pairs of values the distribution is counted out.
+// exactPairs is the most pairs of values for which the distribution is computed exactly.
 const exactPairs = 2500
 
-// belowOf gives the probability that the Mann-Whitney statistic of n and m values that do not differ is u or less.
+// belowOf returns the probability that the Mann-Whitney statistic of n and m values from the same distribution is u or
+// less.
 func belowOf(n, m int) func(u int) float64 {
 	if n*m > exactPairs {
 		mean, deviation := float64(n*m)/2, math.Sqrt(float64(n*m)*float64(n+m+1)/12)
 		return func(u int) float64 { return math.Erfc((mean-float64(u)-0.5)/deviation/math.Sqrt2) / 2 }
 	}
 	// p[j][u] is the probability for the values so far and j of the m others. The largest value is one of the n with
-	// probability n/(n+m), and then is above all m others: Mann and Whitney's recurrence.
+	// probability n/(n+m), and then it is above all m others: the recurrence of Mann and Whitney.
 	p := make([][]float64, m+1)
 	for j := range p {
 		p[j] = make([]float64, n*m+1)

@@ -1,4 +1,4 @@
-// Package stats sums up the times of a measurement, and compares those of two. Everything in it is local arithmetic.
+// Package stats sums up the times of a measurement, and compares those of two measurements. It is all local arithmetic.
 package stats
 
 import (
@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Spread is what the times of many calls come to.
+// Spread sums up the times of many calls.
 type Spread struct {
 	Calls  int     `json:"calls"`
 	Min    float64 `json:"min_us"`
@@ -20,7 +20,7 @@ type Spread struct {
 	CV     float64 `json:"cv_pct"`
 }
 
-// SpreadOf sorts us, of which there is at least one, and sums it up.
+// SpreadOf sorts us, which must not be empty, and sums it up.
 func SpreadOf(us []float64) Spread {
 	slices.Sort(us)
 	n := len(us)
@@ -40,12 +40,13 @@ func SpreadOf(us []float64) Spread {
 	return s
 }
 
-// Percentile is the smallest value that p thousandths of the sorted values do not exceed.
+// Percentile returns the smallest value that at least p thousandths of the sorted values do not exceed.
 func Percentile(sorted []float64, p int) float64 {
 	return sorted[max(0, (len(sorted)*p+999)/1000-1)]
 }
 
-// Median is the middle one of values, or the mean of the middle two; NaN if there are none. It leaves values as they are.
+// Median returns the middle one of values, or the mean of the middle two; NaN if there are none. It does not change
+// values.
 func Median(values []float64) float64 {
 	s := slices.Sorted(slices.Values(values))
 	n := len(s)

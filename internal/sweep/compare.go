@@ -8,12 +8,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
-// confidence is that of the intervals that Compare prints, where there are enough repeats.
+// confidence is the confidence of the intervals that Compare prints, if there are enough repeats.
 const confidence = 0.95
 
-// Compare writes to out, for each point that both runs have, how much longer B takes than A: the ratio of the medians
-// over the repeats, with the confidence interval of stats.RatioOf; and below the geometric mean. It returns the points
-// that are slower by more than threshold percent with their whole interval, and whether the mean is.
+// Compare writes to out how much longer B takes than A, for each point that both runs have: the ratio of the medians
+// over the repeats, with the confidence interval of stats.RatioOf; and at the end the geometric mean. It returns the
+// points whose whole interval is slower by more than threshold percent, and whether the mean is.
 func Compare(a, b []Record, threshold float64, out io.Writer) (slower []Point, mean bool, err error) {
 	times := func(records []Record) (order []Point, of map[Point][]float64) {
 		of = map[Point][]float64{}
@@ -39,7 +39,7 @@ func Compare(a, b []Record, threshold float64, out io.Writer) (slower []Point, m
 		r := stats.RatioOf(as[p], bs[p], confidence)
 		if !(r.Value > 0) || r.Value > 1e300 {
 			fmt.Fprintf(out, "%10.2f  %10.2f  %7s  %-16s  %5s  %v\n", stats.Median(as[p]), stats.Median(bs[p]), "-", "-", "-", p)
-			continue // a time of 0 compares with nothing
+			continue // a time of 0 cannot be compared
 		}
 		ratios = append(ratios, r.Value)
 		mark := ""

@@ -11,7 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll"
 )
 
-// lock takes a file for this process, as long as that is open: also a process that is killed gives it back.
+// lock locks a file for this process as long as it is open. A process that is killed releases it, too.
 func lock(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Point is one combination: what a result depends on. An axis that an operation does not have is "".
+// Point is one combination: all that a result depends on. An axis that an operation does not have is "".
 type Point struct {
 	Operation    string `json:"operation"`
 	Bytes        int    `json:"bytes"`
@@ -30,7 +30,7 @@ type Point struct {
 	InPlace      bool   `json:"in_place"`
 }
 
-// String is the point for people, in one line without what it does not have.
+// String returns the point in one line for people, without the axes that it does not have.
 func (p Point) String() string {
 	words := []string{p.Operation, experiment.Size(p.Bytes).String(), p.Type, p.Reduction, p.Variant, p.Algorithm, p.Registration,
 		p.Device}
@@ -44,7 +44,7 @@ func (p Point) String() string {
 	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " ")
 }
 
-// Skipped is combinations that cannot be measured, and why.
+// Skipped are combinations that cannot be measured, with the reason.
 type Skipped struct {
 	Why   string
 	Count int
@@ -54,13 +54,13 @@ type Skipped struct {
 // Plan is what a run measures.
 type Plan struct {
 	Points  []Point
-	Skipped []Skipped // by reason
+	Skipped []Skipped // one for each reason
 	Repeats int
 	seed    uint64
 }
 
-// Plan is what s comes to in a job of so many ranks: every combination once, in the order of the lists. An error, if
-// none is possible.
+// Plan returns the plan of s in a job of that many ranks: every combination once, in the order of the lists. It fails
+// if none is possible.
 func (s *Spec) Plan(ranks int) (*Plan, error) {
 	p := &Plan{Repeats: s.Run.Repeats, seed: uint64(s.Run.Seed)}
 	seen := map[Point]bool{}
@@ -93,7 +93,7 @@ func (p *Plan) skip(x Point, why error) {
 	p.Skipped = append(p.Skipped, Skipped{text, 1, x})
 }
 
-// skips is a line for each reason.
+// skips returns a line for each reason.
 func (p *Plan) skips() string {
 	var b strings.Builder
 	for _, s := range p.Skipped {
@@ -122,7 +122,7 @@ func (s *Spec) each(ranks int, do func(Point)) {
 			vs = variants
 		}
 		types := x.Type
-		if variants != nil { // bytes
+		if variants != nil { // one-sided operations count bytes
 			types = []dtype.Type{dtype.Uint8}
 		}
 		of := sizes
@@ -145,7 +145,7 @@ func (s *Spec) each(ranks int, do func(Point)) {
 	}
 }
 
-// ways calls do for p in every way to make its calls.
+// ways calls do for p with every way to make its calls.
 func (s *Spec) ways(p Point, algorithms []string, do func(Point)) {
 	x := &s.Sweep
 	for _, p.Algorithm = range algorithms {
@@ -161,7 +161,7 @@ func (s *Spec) ways(p Point, algorithms []string, do func(Point)) {
 	}
 }
 
-// impossible is why p cannot be measured in a job of so many ranks.
+// impossible returns why p cannot be measured in a job of that many ranks, or nil.
 func (s *Spec) impossible(p Point, ranks int) error {
 	if p.Ranks > ranks {
 		return fmt.Errorf("%d ranks in a job of %d", p.Ranks, ranks)
@@ -179,7 +179,7 @@ func (s *Spec) impossible(p Point, ranks int) error {
 	return err
 }
 
-// config is what bench measures for p.
+// config returns the bench configuration for p.
 func (s *Spec) config(p Point) (bench.Config, error) {
 	c := bench.Default(p.Operation)
 	t, err := dtype.Parse(p.Type)
@@ -213,7 +213,7 @@ func (s *Spec) config(p Point) (bench.Config, error) {
 	return c, nil
 }
 
-// policy is the library's registration policy for p.
+// policy returns the library's registration policy for p.
 func (p *Point) policy() register.Policy {
 	switch p.Registration {
 	case auto:
@@ -226,12 +226,12 @@ func (p *Point) policy() register.Policy {
 
 // Turn is one measurement of a run.
 type Turn struct {
-	Point  int // of Plan.Points
+	Point  int // index in Plan.Points
 	Repeat int // from 0
 }
 
-// Turns is the order of a run, the same for the same plan: all points once, then all of them again, each time in
-// another order, so that what drifts does so for all of them.
+// Turns returns the order of a run, the same for the same plan. It has all points once for each repeat, each time in
+// another order, so that a drift of the machine affects all of them.
 func (p *Plan) Turns() []Turn {
 	var all []Turn
 	for r := range p.Repeats {
@@ -243,7 +243,7 @@ func (p *Plan) Turns() []Turn {
 	return all
 }
 
-// Print writes what is skipped, and with points set every point.
+// Print describes what is skipped and, with points set, every point.
 func (p *Plan) Print(points bool) string {
 	var b strings.Builder
 	if points {

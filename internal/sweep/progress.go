@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// every is how often a run says in a log how far it is.
+// every is how often a run reports its progress in a log.
 const every = 30 * time.Second
 
-// Progress says how far a run is: on a terminal in a bar, which is one line, and else in a line now and then.
+// Progress reports how far a run is: on a terminal as a bar of one line, else as a line now and then.
 type Progress struct {
 	W        io.Writer // nil: nowhere
 	Terminal bool
 
 	begun  time.Time
-	first  int // measurements that were there
+	first  int // measurements that existed before
 	last   time.Time
 	length int // of the line on the terminal
 }
 
-// step says that done of all measurements are there, and what comes next.
+// step reports that done of all measurements exist, and which is next.
 func (p *Progress) step(now time.Time, done, all int, next string) {
 	if p.W == nil {
 		return

@@ -22,21 +22,21 @@ import (
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
-// Job is a run of a file.
+// Job is a run of an experiment file.
 type Job struct {
 	Spec    *Spec
 	Config  string // the file's text
 	Dir     string // of the results
-	Fresh   bool   // begin anew where Dir has another run's
+	Fresh   bool   // start anew if Dir has another run's results
 	Program bench.Program
 	Out     io.Writer
 	Progress
 }
 
-// Measure measures all points of j that are not in its folder yet. Collective: all ranks of c call it with the same j;
-// rank 0 alone writes, to files and to Out. Every measurement is in the folder before the next one starts, so that after
-// an error, a signal or a crash the same call goes on where this one was. An error wraps bench.ErrFailed if all were
-// made and some had wrong elements.
+// Measure measures all points of j that are not in its folder yet. Collective: all ranks of c call it with the same j.
+// Only rank 0 writes, to files and to Out. Every measurement is in the folder before the next one starts, so after an
+// error, a signal or a crash the same call continues the run. The error wraps bench.ErrFailed if all points were
+// measured and some had wrong elements.
 func Measure(ctx context.Context, c *ubcoll.Comm, j *Job) (err error) {
 	plan, err := j.Spec.Plan(c.Size())
 	if err != nil {
@@ -53,7 +53,7 @@ func Measure(ctx context.Context, c *ubcoll.Comm, j *Job) (err error) {
 	if err := r.agree(ctx); err != nil {
 		return err
 	}
-	done := make([]uint8, len(r.turns)+1) // never empty
+	done := make([]uint8, len(r.turns)+1) // one more, so that it is never empty
 	if c.Rank() == 0 {
 		start := j.start(c.Size(), hosts)
 		if r.store, err = Open(j.Dir, start, j.Fresh); err != nil {
@@ -91,21 +91,21 @@ type run struct {
 	c     *ubcoll.Comm
 	plan  *Plan
 	turns []Turn
-	store *Store // on rank 0
-	wrong int    // elements
+	store *Store // on rank 0 only
+	wrong int    // how many elements were wrong
 
-	child *ubcoll.Comm // for the points that are measured; nil on ranks that take no part
-	open  family       // what child is
+	child *ubcoll.Comm // for the ranks that take part in the current point; nil on others
+	open  family       // the family of child
 }
 
-// family is what a communicator of a point depends on.
+// family is what the communicator of a point depends on.
 type family struct {
 	ranks     int
 	algorithm string
 	policy    ubcoll.Policy
 }
 
-// settings are the values in force, by their keys.
+// settings returns the values in force, by their keys.
 func (s *Spec) settings() map[string]string {
 	all := map[string]string{}
 	var walk func(v reflect.Value, prefix string)
@@ -124,7 +124,7 @@ func (s *Spec) settings() map[string]string {
 	return all
 }
 
-// text is a value as a flag would have it.
+// text returns a value in a flag's form.
 func text(v reflect.Value) string {
 	if v.Kind() == reflect.Slice {
 		var parts []string
@@ -142,7 +142,7 @@ func text(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// agree is an error if the ranks have different plans.
+// agree returns an error if the ranks have different plans.
 func (r *run) agree(ctx context.Context) error {
 	sum := sha256.Sum256(fmt.Append(nil, r.Spec.settings()))
 	mine, first := sum[:], make([]byte, len(sum))
@@ -164,7 +164,7 @@ func (r *run) agree(ctx context.Context) error {
 	return nil
 }
 
-// start is what is known of this start.
+// start describes this start of the run.
 func (j *Job) start(ranks int, hosts []string) Start {
 	launcher, _ := bootstrap.Launcher()
 	sum := sha256.Sum256([]byte(j.Config))
@@ -181,7 +181,7 @@ func (j *Job) start(ranks int, hosts []string) Start {
 		MPI: bootstrap.UsesMPI(), Launcher: launcher, Hosts: hosts, Environment: env}
 }
 
-// mark says which turns are in the folder.
+// mark marks in done the turns that are in the folder.
 func (r *run) mark(done []uint8) {
 	type key struct {
 		Point
@@ -201,7 +201,7 @@ func (r *run) mark(done []uint8) {
 	}
 }
 
-// all measures what is not done.
+// all measures the turns that are not done.
 func (r *run) all(ctx context.Context, done []uint8) (err error) {
 	defer func() { err = errors.Join(err, r.close()) }()
 	ready, skipped := 0, map[int]bool{}
@@ -218,7 +218,7 @@ func (r *run) all(ctx context.Context, done []uint8) (err error) {
 		if err != nil {
 			return err
 		}
-		if ready++; why != nil { // the other repeats would be too
+		if ready++; why != nil { // other repeats would be skipped, too
 			skipped[t.Point] = true
 			r.Progress.clear()
 			fmt.Fprintf(r.Out, "skipped %v: %v\n", p, why)
@@ -233,8 +233,8 @@ func (r *run) all(ctx context.Context, done []uint8) (err error) {
 	return nil
 }
 
-// point measures p, on those ranks that take part, and writes the result. why is what this machine has not for it, the
-// same on all ranks.
+// point measures p on the ranks that take part, and writes the result. why says what this machine lacks for it; it is
+// the same on all ranks.
 func (r *run) point(ctx context.Context, p Point, repeat int) (why, err error) {
 	if err := r.split(ctx, family{p.Ranks, strings.TrimPrefix(p.Algorithm, auto), p.policy()}); err != nil {
 		return nil, err
@@ -244,10 +244,10 @@ func (r *run) point(ctx context.Context, p Point, repeat int) (why, err error) {
 	if r.child != nil && failed == nil {
 		rep, failed = bench.Run(ctx, r.child, cfg, r.Program, io.Discard, nil)
 	}
-	if errors.Is(failed, bench.ErrFailed) { // which the record says
+	if errors.Is(failed, bench.ErrFailed) { // the record says so
 		failed = nil
 	}
-	// What the machine lacks is an error for all ranks of the point; those that waited hear of it here.
+	// If the machine lacks something, all ranks of the point have that error. The ranks that waited learn it here.
 	verdict := []int32{0}
 	switch {
 	case errors.Is(failed, fault.ErrNotSupported), errors.Is(failed, fault.ErrLimit):
@@ -291,7 +291,7 @@ func (r *run) record(p Point, repeat int, rep *bench.Report) error {
 	return r.store.Write(x)
 }
 
-// split has child be a communicator of that family, on all ranks of the job.
+// split makes child a communicator of family f. All ranks of the job call it.
 func (r *run) split(ctx context.Context, f family) (err error) {
 	if r.open == f {
 		return nil

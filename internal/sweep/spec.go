@@ -1,6 +1,6 @@
-// Package sweep runs experiments: a TOML file names lists of operations, sizes, types and ways to make calls; every
-// combination is a point, which internal/bench measures; and each result goes to a file at once, so that an interrupted
-// run goes on where it was.
+// Package sweep runs experiments. A TOML file lists operations, sizes, types and ways to make calls. Every combination
+// is a point, which internal/bench measures. Each result is written to a file at once, so an interrupted run can
+// continue.
 package sweep
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/nearest"
 )
 
-// Spec is one file. Default gives the values of what a file leaves out.
+// Spec is the contents of one file. Default has the values for what a file leaves out.
 type Spec struct {
 	Title string `toml:"title,omitempty"`
 	Sweep Axes   `toml:"sweep"`
@@ -32,40 +32,40 @@ type Axes struct {
 	Bytes        []Sizes      `toml:"bytes"`
 	Type         []dtype.Type `toml:"type"`
 	Reduction    []string     `toml:"reduction"`
-	Variant      []string     `toml:"variant"`      // of one-sided operations; "all"
-	Algorithm    []string     `toml:"algorithm"`    // of all-reduces; "auto": the library chooses
+	Variant      []string     `toml:"variant"`      // for one-sided operations; "all"
+	Algorithm    []string     `toml:"algorithm"`    // for all-reduces; "auto": the library chooses
 	Registration []string     `toml:"registration"` // explicit, auto, off, slices
 	Device       []string     `toml:"device"`
-	Graph        []int        `toml:"graph"` // launches; 0: no graph
-	Ranks        []int        `toml:"ranks"` // the first ones; 0: all
+	Graph        []int        `toml:"graph"` // launches of the graph; 0: no graph
+	Ranks        []int        `toml:"ranks"` // only the first ranks; 0: all
 	InPlace      []bool       `toml:"in_place"`
 }
 
 // Run is how each point is measured.
 type Run struct {
 	Repeats    int                 `toml:"repeats"`
-	Seed       int                 `toml:"seed"`       // of the order and of the data
-	Iterations int                 `toml:"iterations"` // 0: by size and time, as ubcoll bench has it
-	Warmup     int                 `toml:"warmup"`     // -1: a tenth of them
+	Seed       int                 `toml:"seed"`       // for the order and the data
+	Iterations int                 `toml:"iterations"` // 0: from size and time, as in ubcoll bench
+	Warmup     int                 `toml:"warmup"`     // -1: a tenth of Iterations
 	MinTime    experiment.Duration `toml:"min_time"`
 	Checks     int                 `toml:"checks"`
 	Loop       bool                `toml:"loop"`  // calls back to back on untouched buffers
-	Churn      bool                `toml:"churn"` // also what registering costs
+	Churn      bool                `toml:"churn"` // also measure registering
 	Root       int                 `toml:"root"`
-	Timeout    experiment.Duration `toml:"timeout"` // 0: as the library has it
+	Timeout    experiment.Duration `toml:"timeout"` // 0: the library's default
 }
 
-// The words of Axes.Registration.
+// The values of Axes.Registration.
 const (
-	explicit = "explicit" // buffers of Alloc, which are registered
-	auto     = "auto"     // of Alloc, which the library registers
-	off      = "off"      // of Alloc, which are staged
+	explicit = "explicit" // buffers of Alloc; the job registers them
+	auto     = "auto"     // buffers of Alloc; the library registers them
+	off      = "off"      // buffers of Alloc; calls stage them
 	goSlices = "slices"   // Go slices
 )
 
 var registrations = []string{explicit, auto, off, goSlices}
 
-// auto is the word of Axes.Algorithm for the library's choice, too, and all that of Axes.Variant for every one.
+// auto is also the value of Axes.Algorithm for the library's choice. all is the value of Axes.Variant for all variants.
 const all = "all"
 
 const (
@@ -74,7 +74,7 @@ const (
 	maxCalls   = 10_000_000
 )
 
-// Default is the sweep of an empty file: one point, as ubcoll bench all_reduce has it.
+// Default is the sweep of an empty file: one point, with the defaults of ubcoll bench all_reduce.
 func Default() *Spec {
 	d := bench.Default("all_reduce")
 	return &Spec{
@@ -85,13 +85,13 @@ func Default() *Spec {
 	}
 }
 
-// Sizes is a size, or those from one to another that are multiplied by a factor: "8", "64K", "8..64M x4".
+// Sizes is one size, or the sizes from one to another by a factor: "8", "64K", "8..64M x4".
 type Sizes struct {
 	From, To experiment.Size
 	Factor   int
 }
 
-// UnmarshalText reads "FROM", or "FROM..TO xFACTOR", where the factor is 2 if it is left out.
+// UnmarshalText parses "FROM", or "FROM..TO xFACTOR", where the factor is 2 if left out.
 func (s *Sizes) UnmarshalText(b []byte) error {
 	from, rest, many := strings.Cut(string(b), "..")
 	var err error
@@ -121,7 +121,7 @@ func (s *Sizes) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText writes the form that UnmarshalText parses.
 func (s Sizes) MarshalText() ([]byte, error) {
 	if s.Factor == 1 {
 		return s.From.MarshalText()
@@ -129,7 +129,7 @@ func (s Sizes) MarshalText() ([]byte, error) {
 	return fmt.Appendf(nil, "%v..%v x%d", s.From, s.To, s.Factor), nil
 }
 
-// list is the sizes.
+// list returns the sizes.
 func (s Sizes) list() []int {
 	var l []int
 	for n := s.From; ; n *= experiment.Size(s.Factor) {
@@ -140,7 +140,7 @@ func (s Sizes) list() []int {
 	}
 }
 
-// Parse reads a sweep from data; name is what its faults call it. The error, if any, is experiment.Faults.
+// Parse reads a sweep from data. name is the file name in its faults. The error, if any, is experiment.Faults.
 func Parse(name string, data []byte) (*Spec, error) {
 	s := Default()
 	if err := experiment.ParseInto(name, data, s); err != nil {
@@ -149,7 +149,7 @@ func Parse(name string, data []byte) (*Spec, error) {
 	return s, nil
 }
 
-// FromEnvironment has UBCOLL_ALGO, UBCOLL_REGISTER and UBCOLL_TIMEOUT, where they are set, replace what s says.
+// FromEnvironment replaces values of s by UBCOLL_ALGO, UBCOLL_REGISTER and UBCOLL_TIMEOUT, as far as they are set.
 func (s *Spec) FromEnvironment() error {
 	var errs []error
 	set := func(is bool, key, value string, err error) {
@@ -221,7 +221,7 @@ func (s *Spec) Validate() error {
 	return faults
 }
 
-// product is how many combinations there are.
+// product returns the number of combinations.
 func (s *Spec) product() float64 {
 	x, sizes := &s.Sweep, 0
 	for _, b := range x.Bytes {
@@ -245,7 +245,7 @@ func algorithms() []string {
 	return names
 }
 
-// variants are those of any one-sided operation.
+// variants returns the variants of all one-sided operations.
 func variants() []string {
 	var names []string
 	for _, op := range bench.Names() {
@@ -256,5 +256,5 @@ func variants() []string {
 	return slices.Compact(names)
 }
 
-// minTime is how long the calls of a point take together at least.
+// minTime returns the minimum time for all calls of a point together.
 func (r *Run) minTime() time.Duration { return time.Duration(r.MinTime) }

@@ -19,15 +19,15 @@ import (
 
 // The files of a run's folder.
 const (
-	PointsFile = "points.jsonl" // a Start for each time the run was started, and a Record for each measurement
-	CSVFile    = "points.csv"   // the records once more, when all are there
+	PointsFile = "points.jsonl" // a Start for each time that the run was started, and a Record for each measurement
+	CSVFile    = "points.csv"   // the records again, once all exist
 	lockFile   = "lock"
 )
 
-// Schema is the version of those files. It changes when a key changes its meaning or goes.
+// Schema is the version of those files. It changes when a key changes its meaning or is removed.
 const Schema = 1
 
-// Start is where records come from. One stands before the records of each time the run was started.
+// Start says where records come from. Each start of the run writes one, before its records.
 type Start struct {
 	Kind        string            `json:"kind"` // "run"
 	Schema      int               `json:"schema_version"`
@@ -36,31 +36,31 @@ type Start struct {
 	Args        []string          `json:"args"`
 	Config      string            `json:"config"`      // the file's text
 	SHA256      string            `json:"config_hash"` // of that text
-	Settings    map[string]string `json:"settings"`    // what was in force, flags and environment counted in
+	Settings    map[string]string `json:"settings"`    // the values in force, including flags and environment
 	Ranks       int               `json:"ranks"`
 	Version     string            `json:"ubcoll_version"` // with the commit
 	Go          string            `json:"go_version"`
 	Platform    string            `json:"platform"`
 	MPI         bool              `json:"mpi"`
 	Launcher    string            `json:"launcher"`
-	Hosts       []string          `json:"hosts"`       // of the ranks, in order
-	Environment map[string]string `json:"environment"` // the project's variables but for secrets, and those of Go and OpenMP
+	Hosts       []string          `json:"hosts"`       // of all ranks, in order
+	Environment map[string]string `json:"environment"` // the project's variables except secrets, and those of Go and OpenMP
 }
 
 // Record is one measurement.
 type Record struct {
 	Kind   string `json:"kind"` // "point"
 	Repeat int    `json:"repeat"`
-	At     string `json:"at"` // when it was there
+	At     string `json:"at"` // when it was written
 	Point
-	Size   int    `json:"size"`          // bytes that were moved: Bytes, rounded down to whole elements
+	Size   int    `json:"size"`          // bytes that were moved: Bytes rounded down to whole elements
 	Placed string `json:"actual_device"` // where the buffers were: "host", "cuda"
 	*bench.Result
 	Setup *bench.Setup      `json:"setup,omitempty"`
 	Cache *bench.CacheTimes `json:"cache,omitempty"`
 }
 
-// Store is a run's folder, which one process has at a time.
+// Store is a run's folder. One process has it at a time.
 type Store struct {
 	dir     string
 	lock    *os.File
@@ -68,9 +68,9 @@ type Store struct {
 	Records []Record
 }
 
-// Open opens the folder of a run, which is made if it is not there, and reads the records that it has. It is an error if
-// those are of a run with other settings or another number of ranks, which says what differs; with fresh, they are moved
-// aside. A last line that was not written whole is cut off.
+// Open opens the folder of a run, or makes it, and reads its records. If they belong to a run with other settings or
+// another number of ranks, Open fails and says what differs; with fresh, it moves them aside instead. It cuts off a
+// last line that was not written completely.
 func Open(dir string, start Start, fresh bool) (_ *Store, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("results: %w", err)
@@ -116,7 +116,7 @@ func seekTo(f *os.File, at int64) error {
 	return err
 }
 
-// aside gives a file another name, if it is there.
+// aside renames a file, if it exists.
 func aside(name string) error {
 	for i := 1; ; i++ {
 		to := fmt.Sprintf("%s.%d", name, i)
@@ -130,7 +130,8 @@ func aside(name string) error {
 	}
 }
 
-// differs says, in lines, what keeps the measurements of two starts from being of one run; "" if nothing does.
+// differs describes, in lines, the differences because of which two starts cannot belong to one run; "" if there are
+// none.
 func differs(was, is Start) string {
 	var b strings.Builder
 	line := func(what string, was, is any) {
@@ -162,7 +163,7 @@ func sorted(keys map[string]bool) []string {
 	return l
 }
 
-// Write adds a line, which is on disk when it returns.
+// Write adds a line, and returns when it is on disk.
 func (s *Store) Write(v any) error {
 	b, err := json.Marshal(v)
 	if err == nil {
@@ -180,7 +181,7 @@ func (s *Store) Write(v any) error {
 	return nil
 }
 
-// Close lets others have the folder.
+// Close releases the folder to other processes.
 func (s *Store) Close() error {
 	var errs []error
 	for _, f := range []*os.File{s.file, s.lock} {
@@ -191,7 +192,7 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// Read is the records of a run: of its folder, or of its points.jsonl.
+// Read returns the records of a run. name is its folder or its points.jsonl.
 func Read(name string) ([]Start, []Record, error) {
 	if i, err := os.Stat(name); err == nil && i.IsDir() {
 		name = filepath.Join(name, PointsFile)
@@ -200,7 +201,7 @@ func Read(name string) ([]Start, []Record, error) {
 	return starts, records, err
 }
 
-// read is what a file has, and how many bytes of it are whole lines.
+// read returns a file's contents, and how many of its bytes are complete lines.
 func read(name string) (starts []Start, records []Record, whole int64, err error) {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -213,12 +214,12 @@ func read(name string) (starts []Start, records []Record, whole int64, err error
 	return starts, records, whole, nil
 }
 
-// parse is read on the text. A last line without its end, or of nothing that JSON knows, was not written whole.
+// parse is read for a text. A last line that has no end, or is not JSON, was not written completely.
 func parse(b []byte) (starts []Start, records []Record, whole int64, err error) {
 	lines := bufio.NewReader(bytes.NewReader(b))
 	for n := 1; ; n++ {
 		line, err := lines.ReadBytes('\n')
-		if err != nil { // its end is missing
+		if err != nil { // the line's end is missing
 			return starts, records, whole, nil
 		}
 		var kind struct{ Kind string }
@@ -254,7 +255,7 @@ func parse(b []byte) (starts []Start, records []Record, whole int64, err error) 
 	}
 }
 
-// columns are those of CSV.
+// columns are the columns of the CSV file.
 var columns = []struct {
 	name  string
 	value func(*Record) any
@@ -289,7 +290,7 @@ var columns = []struct {
 	{"cache_misses", func(r *Record) any { return r.Misses }},
 }
 
-// WriteCSV writes the records, in the order of the plan, beside the others.
+// WriteCSV writes the records as CSV to the folder, in the order of the plan.
 func (s *Store) WriteCSV(p *Plan) error {
 	at := map[Point]int{}
 	for i, x := range p.Points {

@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// ErrOf is the error of a call with another result.
+// ErrOf returns the error of a call that also has another result.
 func ErrOf[T any](_ T, err error) error { return err }
 
-// Wants is an error unless err wraps all of want.
+// Wants returns an error unless err wraps all of want.
 func Wants(err error, want ...error) error {
 	for _, w := range want {
 		if !errors.Is(err, w) {
@@ -18,7 +18,7 @@ func Wants(err error, want ...error) error {
 	return nil
 }
 
-// WantsOf is Wants of one check among several: what it says names the rank, and what was looked at.
+// WantsOf is Wants for one check among several: its error names the rank and what was checked.
 func WantsOf(rank int, what string, err error, want ...error) error {
 	if err := Wants(err, want...); err != nil {
 		return fmt.Errorf("rank %d: %s: %w", rank, what, err)

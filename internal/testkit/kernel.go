@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Descriptors is the number of this process's open descriptors. Where there is no /proc it skips t.
+// Descriptors is the number of this process's open descriptors. It skips t if there is no /proc.
 func Descriptors(t testing.TB) int {
 	t.Helper()
 	d, err := os.ReadDir("/proc/self/fd")
@@ -26,7 +26,7 @@ func Descriptors(t testing.TB) int {
 	return len(d)
 }
 
-// Status is a size of this process in /proc/self/status, as "VmLck", in bytes.
+// Status returns a size from this process's /proc/self/status, such as "VmLck", in bytes.
 func Status(name string) (n int) {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -39,7 +39,7 @@ func Status(name string) (n int) {
 	return n << 10
 }
 
-// ResidentKiB is how much of the mapping that begins at p has been touched.
+// ResidentKiB returns how much of the mapping at p has been touched.
 func ResidentKiB(t testing.TB, p unsafe.Pointer) (kib int) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/smaps")
@@ -52,7 +52,7 @@ func ResidentKiB(t testing.TB, p unsafe.Pointer) (kib int) {
 	return kib
 }
 
-// ProcessorTime is what this process has had of the processors, which says more than the clock where others have them.
+// ProcessorTime is how long this process has used processors. It says more than the clock if others use them, too.
 func ProcessorTime(t testing.TB) time.Duration {
 	t.Helper()
 	var u syscall.Rusage

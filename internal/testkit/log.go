@@ -6,13 +6,13 @@ import (
 	"sync"
 )
 
-// Log is what a logger has written.
+// Log holds what a logger has written.
 type Log struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-// Logs is a logger from a level on, and what it will have written.
+// Logs returns a logger for a level and above, and what it will write.
 func Logs(level slog.Level) (*slog.Logger, *Log) {
 	out := &Log{}
 	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})), out
@@ -25,7 +25,7 @@ func (l *Log) Write(b []byte) (int, error) {
 	return l.b.Write(b)
 }
 
-// String is all of it.
+// String returns all of it.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs m's tests, and then fails if goroutines stay behind. Its result is for os.Exit.
+// Main runs m's tests, and then fails if goroutines are left behind. Pass its result to os.Exit.
 func Main(m *testing.M) int {
 	code := m.Run()
 	if code != 0 {
@@ -24,7 +24,7 @@ func Main(m *testing.M) int {
 	return 0
 }
 
-// NoLeaks fails t if goroutines stay behind of what it does between this call and that of the result.
+// NoLeaks returns a function that fails t if goroutines started since this call are left behind.
 func NoLeaks(t testing.TB) (check func()) {
 	before := goleak.IgnoreCurrent()
 	return func() {
@@ -35,7 +35,7 @@ func NoLeaks(t testing.TB) (check func()) {
 	}
 }
 
-// leaks is about goroutines that do not end, which take their time to.
+// leaks returns an error for goroutines that do not end. It gives them time to.
 func leaks(options ...goleak.Option) error {
 	for start := time.Now(); ; {
 		err := goleak.Find(options...)
@@ -45,8 +45,8 @@ func leaks(options ...goleak.Option) error {
 	}
 }
 
-// Rapid is for the TestMain of a package with random tests by rapid: settings are its flags, as "checks=60", which the
-// command line can change. TEST_SEED repeats a run: rapid logs the seed of what fails. No test writes a file.
+// Rapid is for the TestMain of a package with random tests by rapid. settings are rapid's flags, like "checks=60"; the
+// command line can change them. TEST_SEED repeats a run: rapid logs the seed of a failure. No test writes a file.
 func Rapid(settings ...string) {
 	set := func(name, value string) error { return flag.Set("rapid."+name, value) }
 	for _, s := range append(settings, "nofailfile=true") {

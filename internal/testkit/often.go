@@ -8,8 +8,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// Often is how often a test does what it draws at random, which is full times where UBCOLL_TEST_FULL=1, by hand. Else it
-// is a tenth of that, and a twentieth in short runs and with the race detector, but once at least.
+// Often returns how often a test repeats what it draws at random. That is full times with UBCOLL_TEST_FULL=1, which is
+// set by hand. Else it is a tenth of that, or a twentieth in short runs and with the race detector, and at least once.
 func Often(full int) int {
 	switch {
 	case os.Getenv("UBCOLL_TEST_FULL") == "1":
@@ -20,8 +20,8 @@ func Often(full int) int {
 	return (full + 9) / 10
 }
 
-// Seeds are the seeds that a random test runs with: one that is always the same, so that a change that breaks it is
-// found by whoever makes it, and a fresh one, which is logged. TEST_SEED is the only one where it is set.
+// Seeds returns the seeds that a random test runs with: a fixed one, so that whoever breaks the test notices, and a
+// fresh one, which is logged. If TEST_SEED is set, it is the only one.
 func Seeds(t testing.TB) []uint64 {
 	t.Helper()
 	if os.Getenv(seedVar) != "" {
@@ -32,7 +32,7 @@ func Seeds(t testing.TB) []uint64 {
 	return []uint64{fixedSeed, fresh}
 }
 
-// Long skips what takes long in short runs, which make check has, and says so.
+// Long skips a long test in short runs, like those of make check, and says so.
 func Long(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

@@ -16,15 +16,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ChildVar names what a test program does that runs as another process: one of its Children.
+// ChildVar names what a test program does when it runs as another process: one of its Children.
 const ChildVar = "UBCOLL_TEST_CHILD"
 
-// NoSleep is a variable for children that have nothing left to report when they exit: with the race detector in it a
-// program sleeps for a second then.
+// NoSleep is a variable for children that have nothing left to report when they exit: with the race detector, a program
+// otherwise sleeps for a second then.
 const NoSleep = "GORACE=atexit_sleep_ms=0"
 
-// Children is for the TestMain of a package whose tests start their program as another process: there it does what Child
-// has named, and ends.
+// Children is for the TestMain of a package whose tests start their own program as another process. There it runs the
+// function that Child named, and ends the process.
 func Children(children map[string]func() error) {
 	name := os.Getenv(ChildVar)
 	if name == "" {
@@ -37,9 +37,9 @@ func Children(children map[string]func() error) {
 	os.Exit(0)
 }
 
-// Child is the command that starts this test program as the child of that name, with variables more.
+// Child returns the command that starts this test program as the child of that name, with more environment variables.
 func Child(name string, environ ...string) *exec.Cmd {
-	program := "/proc/self/exe" // which works for another user, too
+	program := "/proc/self/exe" // works for another user, too
 	if _, err := os.Stat(program); err != nil {
 		program = os.Args[0]
 	}
@@ -55,8 +55,8 @@ func RunChild(t testing.TB, name string, environ ...string) {
 	require.NoError(t, err, "%s", out)
 }
 
-// Process is a running child that answers in lines of JSON. It ends when its standard input does, or with the test, or
-// when it does not answer.
+// Process is a running child that answers in lines of JSON. It ends when its standard input ends, when the test ends,
+// or when it does not answer.
 type Process struct {
 	Cmd *exec.Cmd
 	In  io.WriteCloser
@@ -80,7 +80,8 @@ func Start(t testing.TB, child *exec.Cmd) *Process {
 	return &Process{child, in, bufio.NewReader(out)}
 }
 
-// Read reads the child's next line. A child that is silent for Limit is killed, so that no test waits for it for ever.
+// Read reads the child's next line. If the child is silent for Limit, Read kills it, so that no test waits for it
+// forever.
 func (p *Process) Read(t testing.TB, v any) {
 	t.Helper()
 	silent := time.AfterFunc(Limit, func() { p.Cmd.Process.Kill() })
@@ -90,14 +91,14 @@ func (p *Process) Read(t testing.TB, v any) {
 	require.NoError(t, json.Unmarshal(line, v), "%s", line)
 }
 
-// ProgramVar is set in the environment of a test binary that is to do what its program does.
+// ProgramVar is set for a test binary that is to do what its program does.
 const ProgramVar = "UBCOLL_TEST_MAIN"
 
-// IsProgram is for the TestMain of a command, whose tests run it as users do: this test binary started again by Program,
-// which then does what main does.
+// IsProgram is for the TestMain of a command whose tests run it as users do: Program starts the test binary again, and
+// there IsProgram is true, so that TestMain does what main does.
 func IsProgram() bool { return os.Getenv(ProgramVar) != "" }
 
-// Program runs the command with args and variables more, and gives what it wrote and how it ended.
+// Program runs the command with args and more environment variables, and returns its output and exit code.
 func Program(t testing.TB, environ []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	cmd := Command(t, environ, args...)
@@ -112,10 +113,11 @@ func Program(t testing.TB, environ []string, args ...string) (stdout, stderr str
 	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
 }
 
-// Command is the command with args and variables more, not started yet. It is killed where t ends before it.
+// Command returns the command with args and more environment variables, not started yet. If t ends first, the command
+// is killed.
 func Command(t testing.TB, environ []string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	for _, v := range os.Environ() { // no launcher and no settings but the test's own
+	for _, v := range os.Environ() { // only the test's own launcher and settings
 		if name, _, _ := strings.Cut(v, "="); name != "NTHREADS" && !strings.Contains(name, "UBCOLL_") &&
 			!strings.Contains(name, "MPI") && !strings.Contains(name, "PMI") && !strings.HasPrefix(name, "SLURM_") {
 			cmd.Env = append(cmd.Env, v)
@@ -125,7 +127,8 @@ func Command(t testing.TB, environ []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Compiler is the first of these compilers that there is; machines that only run the tests may lack them, and skip t.
+// Compiler returns the first of these compilers that exists. Machines that only run the tests may have none: then it
+// skips t.
 func Compiler(t testing.TB, names ...string) string {
 	t.Helper()
 	for _, name := range names {

@@ -2,7 +2,7 @@ package testkit
 
 import "sync"
 
-// Each runs f for every rank at once, and gives their errors by rank.
+// Each runs f for all ranks at once, and returns the errors by rank.
 func Each[R any](ranks []R, f func(r R) error) []error {
 	errs := make([]error, len(ranks))
 	var wg sync.WaitGroup

@@ -6,7 +6,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
-// Missing ends a test that cannot run here, and why says why: it is skipped, or fails if UBCOLL_REQUIRE lists what.
+// Missing ends a test that cannot run here; why is the reason. It skips the test, or fails it if UBCOLL_REQUIRE lists
+// what.
 func Missing(t testing.TB, what string, why any) {
 	t.Helper()
 	if env.Requires(what) {

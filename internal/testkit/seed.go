@@ -9,7 +9,7 @@ import (
 
 const seedVar = "TEST_SEED"
 
-// Seed is a random seed, or what TEST_SEED says, which repeats a run. It is logged.
+// Seed returns a random seed, or that of TEST_SEED, which repeats a run. It logs the seed.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed := rand.Uint64()
@@ -23,7 +23,7 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// Random is a generator of that seed.
+// Random returns a generator with a seed of Seed.
 func Random(t testing.TB) *rand.Rand {
 	t.Helper()
 	return rand.New(rand.NewPCG(Seed(t), 0))
@@ -32,7 +32,7 @@ func Random(t testing.TB) *rand.Rand {
 // fixedSeed is the seed that is always the same.
 const fixedSeed = 1
 
-// FixedSeed is for what several processes draw alike: TEST_SEED, or 1.
+// FixedSeed is a seed for what several processes draw alike: TEST_SEED, or 1.
 func FixedSeed() uint64 {
 	seed, err := strconv.ParseUint(os.Getenv(seedVar), 0, 64)
 	if err != nil {
@@ -41,7 +41,7 @@ func FixedSeed() uint64 {
 	return seed
 }
 
-// Bytes is n random bytes.
+// Bytes returns n random bytes.
 func Bytes(r *rand.Rand, n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

@@ -1,7 +1,6 @@
-// Package testkit is what tests of several packages need: how they wait, for what is to come, and long enough that a
-// machine whose processors are busy with something else fails no test (one that passes waits no longer than it takes);
-// seeds; the test program as another process; logs; what the kernel says of this process. Ranks on devices are for
-// gputest.
+// Package testkit has what tests of several packages need: waiting, with limits so long that a busy machine fails no
+// test (a test that passes waits only as long as it must); seeds; the test program as another process; logs; what the
+// kernel says about this process. Package gputest is for ranks on devices.
 package testkit
 
 import (
@@ -10,10 +9,10 @@ import (
 	"time"
 )
 
-// Limit is how long a test waits for what comes soon, before it takes it for something that never comes.
+// Limit is how long a test waits for what should come soon, before it decides that it never comes.
 const Limit = 2 * time.Minute
 
-// Until waits until done says that it is done, Limit at most, and returns what it says.
+// Until waits until done returns true, Limit at most, and returns done's last result.
 func Until(done func() bool) bool { return UntilFor(Limit, done) }
 
 // UntilFor is Until with a limit of its own.
@@ -26,8 +25,8 @@ func UntilFor(limit time.Duration, done func() bool) bool {
 	return true
 }
 
-// Eventually fails t at once unless done is true before long. What it says of that is a format with its arguments, which
-// are pointers if they change meanwhile.
+// Eventually fails t at once unless done becomes true in time. message is a format with its arguments; pass pointers to
+// those that change meanwhile.
 func Eventually(t testing.TB, done func() bool, message ...any) {
 	t.Helper()
 	if Until(done) {

@@ -7,7 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 )
 
-// Mix is the finalizer of splitmix64: every bit of x changes about half of the result's.
+// Mix is the finalizer of splitmix64: each bit of x affects about half of the result's bits.
 func Mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -15,7 +15,7 @@ func Mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// Extend makes an integer's bits those of the 64-bit integer of the same value, of a larger result what is left of it.
+// Extend converts an integer of type t to a 64-bit integer of the same value. It drops bits that do not fit t.
 func Extend(t dtype.Type, bits uint64) uint64 {
 	unused := 64 - 8*t.Size()
 	if t.Signed() {
@@ -24,7 +24,7 @@ func Extend(t dtype.Type, bits uint64) uint64 {
 	return bits << unused >> unused
 }
 
-// Decode is the value of a float's bits.
+// Decode returns the value of a float's bits.
 func Decode(t dtype.Type, bits uint64) float64 {
 	switch t {
 	case dtype.Float16:
@@ -37,7 +37,7 @@ func Decode(t dtype.Type, bits uint64) float64 {
 	return math.Float64frombits(bits)
 }
 
-// Encode is the bits of the float of the type that is nearest to x, rounded by way of a float32 where the type is smaller.
+// Encode returns the bits of the float nearest to x. Types smaller than float32 are rounded by way of a float32.
 func Encode(t dtype.Type, x float64) uint64 {
 	switch t {
 	case dtype.Float16:

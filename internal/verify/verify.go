@@ -1,11 +1,11 @@
-// Package verify fills buffers with data whose reduction everybody can compute, and checks every element of the
-// result, bit for bit. Everything here is local, never blocks, touches only the memory that the caller owns and hands
-// it, and may be called concurrently.
+// Package verify fills buffers with data whose reduction every rank can compute, and checks every element of the
+// result, bit for bit. Everything here is local, never blocks, touches only the memory that the caller owns and passes,
+// and may be called concurrently.
 //
-// No tolerance is needed, since the data are chosen so that every order of combining them is exact: sums of floats are
-// sums of integers that the type holds with room for all ranks, products are of powers of two; integers wrap, which
-// any order does alike; and the averages' one division is rounded once. Bools are any bytes, and as
-// often 0 as makes a missing rank show.
+// It needs no tolerance: the data are chosen so that combining them is exact in any order. Sums of floats are sums of
+// integers that the type can hold for all ranks; products are of powers of two; integers wrap, in the same way for any
+// order; an average's one division is rounded once. Bools are arbitrary bytes, and are 0 often enough that a missing
+// rank shows.
 package verify
 
 import (
@@ -16,9 +16,9 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 )
 
-// Data is what is reduced: every rank has the same one. Type, Op (of bools Min or Max, unless nothing is reduced) and
-// Ranks (at least 1) must be valid; Average, with Op Sum, divides the sum by Ranks; Factor, with Op Sum, is a small power
-// of two that the reduction multiplies every input by first, 0 for none.
+// Data describes the data of a reduction. It must be the same on every rank. Type, Op (for bools Min or Max, unless
+// nothing is reduced) and Ranks (at least 1) must be valid. Average, with Op Sum, divides the sum by Ranks. Factor,
+// with Op Sum, is a small power of two by which the reduction multiplies every input first; 0 means none.
 type Data struct {
 	Type    dtype.Type
 	Op      cpu.Op
@@ -28,8 +28,8 @@ type Data struct {
 	Seed    uint64
 }
 
-// Mismatch is a wrong element: its index in the whole buffer, and its value and the right one in decimal (floats that
-// look the same there differ in the sign of a zero or in a NaN's bits).
+// Mismatch is a wrong element: its index in the whole buffer, its value and the right value in decimal. Floats that
+// look the same there differ in the sign of a zero or in a NaN's bits.
 type Mismatch struct {
 	Index     int
 	Got, Want string
@@ -43,21 +43,21 @@ func (m Mismatch) String() string {
 // Fill writes rank's n input elements to p.
 func (d Data) Fill(p unsafe.Pointer, n, rank int) { d.FillPart(p, 0, n, rank) }
 
-// FillPart writes n of rank's input elements, from first on, to p.
+// FillPart writes n of rank's input elements to p, from element first on.
 func (d Data) FillPart(p unsafe.Pointer, first, n, rank int) {
 	for i := range n {
 		store(d.Type, p, i, d.input(rank, first+i))
 	}
 }
 
-// Check compares the n elements at p with the elements from first on of all ranks' reduction. It returns how many are
+// Check compares the n elements at p with those of all ranks' reduction, from element first on. It returns how many are
 // wrong, and the first of them.
 func (d Data) Check(p unsafe.Pointer, first, n int) (wrong int, at Mismatch) {
 	return d.compare(p, first, n, d.reduced)
 }
 
-// CheckInput compares the n elements at p with the elements from first on of rank's input, as a collective that only
-// moves data leaves them. It returns how many are wrong, and the first of them.
+// CheckInput compares the n elements at p with those of rank's input, from element first on: the result of a collective
+// that only moves data. It returns how many are wrong, and the first of them.
 func (d Data) CheckInput(p unsafe.Pointer, first, n, rank int) (wrong int, at Mismatch) {
 	return d.compare(p, first, n, func(i int) uint64 { return d.input(rank, i) })
 }
@@ -76,35 +76,35 @@ func (d Data) compare(p unsafe.Pointer, first, n int, right func(i int) uint64) 
 	return wrong, at
 }
 
-// input is the bits of rank's i-th element.
+// input returns the bits of rank's i-th element.
 func (d Data) input(rank, i int) uint64 {
 	h := Mix(d.Seed + Mix(uint64(rank)<<40+uint64(i)))
 	bits := 8 * d.Type.Size()
 	random := h >> (64 - bits)
 	switch {
 	case d.Type == dtype.Bool && (h%uint64(max(d.Ranks, 2)) == 0) != (d.Op == cpu.Max):
-		return 0 // of most ranks if any other byte decides, else of few
+		return 0 // for Max 0 on most ranks, else on few: so each rank can decide the result
 	case !d.Type.Float() && d.Op == cpu.Prod:
-		return random | 1 // even factors would soon leave nothing but zeros
+		return random | 1 // with even factors the result would soon be 0
 	case !d.Type.Float():
 		return random
 	case d.Op == cpu.Sum:
 		return Encode(d.Type, d.summand(h, rank, i))
-	case d.Op == cpu.Prod: // neighbours cancel out, or many ranks would overflow
+	case d.Op == cpu.Prod: // neighbours cancel out, else many ranks would overflow
 		x := [2]float64{2, 0.5}[rank&1]
 		if h>>63 != 0 {
 			x = -x
 		}
 		return Encode(d.Type, x)
 	}
-	if x := Decode(d.Type, random); x-x != 0 { // min and max take anything but NaN and the infinities
-		random ^= 1 << (bits - 2) // the exponent's upper bit
+	if x := Decode(d.Type, random); x-x != 0 { // min and max take any values except NaN and the infinities
+		random ^= 1 << (bits - 2) // second highest bit of the exponent
 	}
 	return random
 }
 
-// summand is an integer; the sums of all ranks' have no more digits than the type. With more ranks than even that
-// allows, only as many as fit have something else than 0.
+// summand returns an integer such that the sum over all ranks needs no more digits than the type has. If there are too
+// many ranks for that, only as many as fit have an integer other than 0.
 func (d Data) summand(h uint64, rank, i int) float64 {
 	limit := 1 << 53
 	switch d.Type {
@@ -125,7 +125,7 @@ func (d Data) summand(h uint64, rank, i int) float64 {
 	return float64(int64(h%(2*largest+1)) - int64(largest))
 }
 
-// reduced is the bits of the i-th element of the result.
+// reduced returns the bits of the i-th element of the result.
 func (d Data) reduced(i int) uint64 {
 	if !d.Type.Float() {
 		return d.reducedInteger(i)
@@ -185,7 +185,7 @@ func (d Data) reducedInteger(i int) uint64 {
 	return r << unused >> unused
 }
 
-// reducedBool is 1 if any rank's element is not 0, or, with Min, if all are.
+// reducedBool returns 1 if any rank's element is not 0; with Min, if all are not 0.
 func (d Data) reducedBool(i int) uint64 {
 	for rank := range d.Ranks {
 		switch x := d.input(rank, i); {
@@ -201,7 +201,7 @@ func (d Data) reducedBool(i int) uint64 {
 	return 1
 }
 
-// format is the element in decimal.
+// format returns the element in decimal.
 func (d Data) format(bits uint64) string {
 	switch {
 	case d.Type.Float():

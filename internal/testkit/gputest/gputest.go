@@ -1,4 +1,4 @@
-// Package gputest is what tests of several packages need to run ranks on devices.
+// Package gputest has what tests of several packages need to run ranks on devices.
 package gputest
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// Main is for the TestMain of a package whose tests have no devices but where they ask for them, as Run does: so those
-// of host memory are the same everywhere. It is emulated.Main, whose emulated driver has so many devices, with run.
+// Main is for the TestMain of a package whose tests have devices only where they ask for them by Run, so that tests of
+// host memory are the same everywhere. It calls emulated.Main, whose emulated driver has this many devices, with run.
 func Main(devices int, run func() int) {
 	os.Setenv("UBCOLL_EMULATE_DEVICES", strconv.Itoa(devices))
 	emulated.Main(func() int {
@@ -29,8 +29,9 @@ func Main(devices int, run func() int) {
 	})
 }
 
-// Run runs f on n goroutine ranks that have a device each. Where there are none it skips the test, or fails it if
-// UBCOLL_REQUIRE has cuda; fewer than n skip it in any case. No wait lasts longer than testkit.Limit unless o says so.
+// Run runs f on n goroutine ranks that have a device each. Without devices it skips the test, or fails it if
+// UBCOLL_REQUIRE has cuda. With fewer than n it skips the test in any case. No wait lasts longer than testkit.Limit
+// unless o says so.
 func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.Comm, ubcoll.Device) error) {
 	t.Helper()
 	t.Setenv(env.CUDA.Name, "auto")
@@ -55,7 +56,7 @@ func Run(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.
 	}
 }
 
-// Enough skips the test where there are devices, but fewer than n.
+// Enough skips the test if there are devices, but fewer than n.
 func Enough(t *testing.T, n int) {
 	t.Helper()
 	if d := cuda.Have(); d.Err == nil {
@@ -67,7 +68,7 @@ func Enough(t *testing.T, n int) {
 	}
 }
 
-// Floats is a new buffer of n elements on dev, all of which are x. The caller frees it.
+// Floats returns a new buffer of n elements on dev, all equal to x. The caller frees it.
 func Floats(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, n int, x float32) (*ubcoll.Buffer[float32], error) {
 	b, err := ubcoll.Alloc[float32](c, dev, n)
 	if err != nil {
@@ -76,7 +77,7 @@ func Floats(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, n int, x flo
 	return b, b.CopyFrom(ctx, slices.Repeat([]float32{x}, n))
 }
 
-// All is an error, which names c's rank, unless all elements of b are x.
+// All returns an error, which names c's rank, unless all elements of b are x.
 func All(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[float32], x float32) error {
 	got := make([]float32, b.Len())
 	if err := b.CopyTo(ctx, got); err != nil {
@@ -90,8 +91,9 @@ func All(ctx context.Context, c *ubcoll.Comm, b *ubcoll.Buffer[float32], x float
 	return nil
 }
 
-// View is c itself, whose calls are blocking, or if queued c on a new stream of dev, which may be the host. sync waits
-// for what is queued and has its errors, and end closes the stream; after blocking calls both have nothing to do.
+// View returns a communicator for blocking calls: c itself; or, if queued is set, one for queued calls: c on a new
+// stream of dev, which may be the host. sync waits for queued calls and returns their errors. end closes the stream.
+// For blocking calls both do nothing.
 func View(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, queued bool) (
 	view *ubcoll.Comm, sync, end func() error, err error) {
 	if !queued {
@@ -105,7 +107,8 @@ func View(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, queued bool) (
 	return c.On(s), func() error { return s.Sync(ctx) }, s.Close, nil
 }
 
-// Foreign makes a stream of dev behind the library's back, which tests capture themselves, and borrows it. end closes both.
+// Foreign makes a stream of dev without the library, for tests that capture it themselves, and borrows it. end closes
+// both.
 func Foreign(dev ubcoll.Device) (cu *cuda.Stream, s *ubcoll.Stream, end func() error, err error) {
 	c, err := cuda.Primary(dev)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// The other rank, as a goroutine or as a process: it answers what comes to place 0 in its own place 0, of the same size, and
-// tells in place 2 of what came to place 1.
+// answer is the other rank, as a goroutine or a process: it answers a put to place 0 with one of the same size in the
+// peer's place 0, and reports puts to place 1 in place 2.
 func answer(l *Link, stop func() bool) {
 	buf, large := make([]byte, 64<<10), make([]byte, streamPut)
 	l.Grant(0, 1, at(buf), len(buf))
@@ -51,7 +51,7 @@ const (
 	streamPlaces = 8
 )
 
-// echo is that as a process: rows by standard input and output.
+// echo does that as a process; rows go over standard input and output.
 func echo() error {
 	n, err := New(Config{Rank: 1, Secret: secret})
 	if err != nil {
@@ -86,7 +86,7 @@ func echo() error {
 	return n.Close(5 * time.Second)
 }
 
-// process is a node with a link to one in another process, which answers.
+// process is a node with a link to a node in another process, which answers.
 type process struct {
 	*testkit.Process
 	n    *Node
@@ -188,7 +188,7 @@ func measure(b *testing.B, l *Link) {
 	})
 }
 
-// What there is to compare with: two sockets, polled in loops, that know neither frames nor grants.
+// For comparison: two sockets, polled in loops, without frames or grants.
 func BenchmarkRaw(b *testing.B) {
 	c := testkit.Child("raw")
 	c.Stderr = os.Stderr
@@ -273,7 +273,7 @@ func rawReceive(fd int, b []byte) error {
 	return nil
 }
 
-// raw is the other process: it answers messages, whose first word says how long they are, and the end of a stream.
+// raw is the other process. It answers messages, whose first word is their length, and the end of a stream.
 func raw() error {
 	buf := make([]byte, 32+64<<10)
 	for {

@@ -18,7 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/net/tcp"
 )
 
-// Messages come in order, also far more than the peer reads at once, and before the end of who sent them.
+// Messages come in order, even many more than the peer reads at once, and before their sender's end.
 func TestTell(t *testing.T) {
 	p := newPair(t, 1)
 	want := Message{Comm: 1 << 60, Kind: 3, Code: 4, About: -1, Text: strings.Repeat("x", MaxText)}
@@ -30,7 +30,7 @@ func TestTell(t *testing.T) {
 	p.ab.Tell(Message{Text: strings.Repeat("y", MaxText+1)})
 	testkit.Eventually(t, func() bool { return len(p.toldA.messages()) == 50 && len(p.toldB.messages()) == 51 })
 	for range 50 {
-		p.ab.Tell(want) // some are still here when both close
+		p.ab.Tell(want) // some are not sent yet when both close
 		p.ba.Tell(want)
 	}
 	p.close(t)
@@ -44,7 +44,7 @@ func TestTell(t *testing.T) {
 	require.Len(t, p.toldA.messages(), 100)
 }
 
-// Whoever reads nothing has few bytes of messages unread: the rest waits, and what is too much is dropped.
+// If a peer reads nothing, only a few bytes of messages are sent; the rest waits, and what is too much is dropped.
 func TestTellWindow(t *testing.T) {
 	p := newPair(t, 1)
 	p.ba.control.receiving.Lock() // reads nothing
@@ -62,13 +62,13 @@ func TestTellWindow(t *testing.T) {
 	require.Len(t, p.toldB.messages(), window/(controlHeader+tellFixed+MaxText)+held/(controlHeader+tellFixed+MaxText))
 }
 
-// A process that ends without a bye has died: told once, after what it said before, and every link has the error.
+// A process that ends without a bye has died. This is reported once, after its messages, and every link has the error.
 func TestDeath(t *testing.T) {
 	for _, part := range []string{"all", "data", "control"} {
 		t.Run(part, func(t *testing.T) {
 			p := newPair(t, 1)
 			p.ab.Tell(Message{Kind: 9})
-			p.ab.ended.Store(true) // as a process that is gone: it sees nothing of this
+			p.ab.ended.Store(true) // as in a process that is gone: it notices nothing
 			for _, e := range p.ab.sockets() {
 				p.a.poll.remove(e)
 			}
@@ -96,12 +96,12 @@ func TestDeath(t *testing.T) {
 	}
 }
 
-// What came of a process before it died lands.
+// Data that a process sent before it died lands.
 func TestDeathAfterPut(t *testing.T) {
 	p := newPair(t, 1)
 	from, to := bytes.Repeat([]byte("x"), 1<<20), make([]byte, 1<<20)
 	p.lb.Grant(0, 1, at(to), len(to))
-	p.b.poll.moving.Lock() // looks later
+	p.b.poll.moving.Lock() // does not look before the end
 	p.la.Put(0, 1, at(from), len(from))
 	testkit.Eventually(t, func() bool { p.la.Poll(); return p.la.Sent() == 1 })
 	p.ab.ended.Store(true)
@@ -113,7 +113,7 @@ func TestDeathAfterPut(t *testing.T) {
 	p.close(t)
 }
 
-// It lands also while somebody else receives as the end is seen.
+// It also lands if another goroutine receives when the end is seen.
 func TestDeathBesideReader(t *testing.T) {
 	p := newPair(t, 1)
 	from, to := bytes.Repeat([]byte("x"), 32<<10), make([]byte, 32<<10)
@@ -121,7 +121,7 @@ func TestDeathBesideReader(t *testing.T) {
 	held, release := make(chan struct{}), make(chan struct{})
 	var all sync.WaitGroup
 	all.Go(func() {
-		p.ba.data[0].Stop(func(tcp.Header) bool { close(held); <-release; return false }) // as a reader
+		p.ba.data[0].Stop(func(tcp.Header) bool { close(held); <-release; return false }) // like a reader
 	})
 	<-held
 	p.la.Put(0, 1, at(from), len(from))
@@ -131,7 +131,7 @@ func TestDeathBesideReader(t *testing.T) {
 	})
 	all.Go(func() { p.ba.finish(Died, fault.ErrPeerLost) })
 	testkit.Eventually(t, p.ba.ended.Load)
-	time.Sleep(5 * time.Millisecond) // until it waits: only a mistake depends on it
+	time.Sleep(5 * time.Millisecond) // until it waits, to catch a mistake: correct code passes without this
 	close(release)
 	all.Wait()
 	require.EqualValues(t, 1, p.lb.Word(0).Load())
@@ -139,7 +139,7 @@ func TestDeathBesideReader(t *testing.T) {
 	p.close(t)
 }
 
-// A peer that has said bye has left, though its kernel resets the connections: it has not read all that it was told.
+// A peer that has said bye has left, even if its kernel resets the connections since it has not read everything.
 func TestLeftByReset(t *testing.T) {
 	p := newPair(t, 1)
 	p.ab.control.tell(controlBye, nil)
@@ -155,7 +155,7 @@ func TestLeftByReset(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
-// A peer that has said bye is not given up while what it put before still comes.
+// A peer that has said bye is not given up while its earlier puts are still arriving.
 func TestByeBeforeData(t *testing.T) {
 	p := newPair(t, 1)
 	seen := time.Now().Add(-time.Millisecond).UnixNano()
@@ -167,7 +167,7 @@ func TestByeBeforeData(t *testing.T) {
 	p.close(t)
 }
 
-// What the kernel says of a host that does not answer is a cut, and nobody's death.
+// If the kernel says that a host does not answer, that is a cut, not a death.
 func TestCut(t *testing.T) {
 	for _, e := range []syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH} {
 		p := newPair(t, 1)
@@ -180,7 +180,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// Where the packets of one direction are lost the peer may give up first, and its end comes through: that is no death.
+// If packets of one direction are lost, the peer may give up first, and its end of stream arrives: that is no death.
 func TestCutOneWay(t *testing.T) {
 	ends := map[string]func(p *pair){
 		"all": func(p *pair) { p.ba.finish(Cut, syscall.ETIMEDOUT) },
@@ -198,7 +198,7 @@ func TestCutOneWay(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %v", name, cut), func(t *testing.T) {
 				p := newPair(t, 1)
 				if cut {
-					drop := [1]unix.SockFilter{{Code: unix.BPF_RET}} // what comes for the socket is dropped: nothing is acknowledged
+					drop := [1]unix.SockFilter{{Code: unix.BPF_RET}} // drops what comes for the socket, so nothing is acknowledged
 					require.NoError(t, unix.SetsockoptSockFprog(p.ba.control.end.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 						&unix.SockFprog{Len: 1, Filter: &drop[0]}))
 					testkit.Eventually(t, func() bool { return p.ab.control.silent() || p.la.Err() != nil })
@@ -217,7 +217,7 @@ func TestCutOneWay(t *testing.T) {
 	}
 }
 
-// What breaks the rules ends the wire, with what it was at both ends, and nothing is written.
+// A peer that breaks the protocol ends the wire. Both ends learn how it did, and nothing is written.
 func TestViolations(t *testing.T) {
 	good := tcp.Header{Place: 1, Comm: comm, Seq: 5, Length: 8}
 	edit := func(f func(b []byte)) []byte {
@@ -257,7 +257,7 @@ func TestViolations(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		next   tcp.Header
-		closed bool // here, too
+		closed bool // this side, too
 	}{
 		"put after the last":               {good, false},
 		"put after the last of a closed":   {good, true},
@@ -289,7 +289,7 @@ func TestViolations(t *testing.T) {
 	})
 }
 
-// Frames that are older than what is granted, or come twice, are read and dropped.
+// Frames that are older than the grant, or come twice, are read and dropped.
 func TestOld(t *testing.T) {
 	p := newPair(t, 2)
 	to := make([]byte, 8)
@@ -313,7 +313,7 @@ func TestOld(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
-// Close drains: what was put and told before comes, though the peer looks late.
+// Close drains: earlier puts and messages arrive, even if the peer looks late.
 func TestCloseDrains(t *testing.T) {
 	p := newPair(t, 1)
 	from, to := bytes.Repeat([]byte("x"), 32<<20), make([]byte, 32<<20)
@@ -336,10 +336,10 @@ func TestCloseDrains(t *testing.T) {
 	p.a.Wait(time.Millisecond)
 }
 
-// Close waits no longer than it may for a peer that reads nothing, and says what it leaves.
+// Close waits no longer than its limit for a peer that reads nothing, and says what it leaves.
 func TestCloseLimit(t *testing.T) {
 	p := newPair(t, 1)
-	p.b.poll.moving.Lock() // stands still
+	p.b.poll.moving.Lock() // stops receiving
 	from := make([]byte, 32<<20)
 	p.la.Put(0, 1, at(from), len(from))
 	err := p.a.Close(50 * time.Millisecond)
@@ -347,11 +347,11 @@ func TestCloseLimit(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrTimeout)
 	require.Equal(t, Left, p.la.Err().Kind)
 	p.b.poll.moving.Unlock()
-	testkit.Eventually(t, func() bool { return p.lb.Err() != nil }) // the grant is missing, too
+	testkit.Eventually(t, func() bool { return p.lb.Err() != nil }) // there is no grant, either
 	p.close(t)
 }
 
-// Nothing stays behind: no goroutine (TestMain looks) and no descriptor, after many wires and however they end.
+// Nothing stays behind after many wires, however they end: no goroutine (TestMain checks) and no descriptor.
 func TestNothingStays(t *testing.T) {
 	newPair(t, 1).close(t)
 	before := descriptorsOpen(t)
@@ -368,7 +368,7 @@ func TestNothingStays(t *testing.T) {
 	testkit.Eventually(t, func() bool { return descriptorsOpen(t) <= before })
 }
 
-// The tick comes while there is a wire, also beside somebody who makes progress all the time.
+// Tick is called while there is a wire, even if another goroutine makes progress all the time.
 func TestTick(t *testing.T) {
 	p := newPair(t, 1)
 	ticks := func(h *told) int { h.mu.Lock(); defer h.mu.Unlock(); return h.ticks }

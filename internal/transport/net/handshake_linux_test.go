@@ -36,7 +36,7 @@ func dialled(t *testing.T, n *Node) stdnet.Conn {
 	return c
 }
 
-// refused fails unless the node ends the connection, having said no more than a nonce.
+// refused fails unless the node ends the connection after sending a nonce at most.
 func refused(t *testing.T, c stdnet.Conn) {
 	t.Helper()
 	_ = c.SetDeadline(time.Now().Add(testkit.Limit))
@@ -54,7 +54,7 @@ func newHello(t *testing.T, from, to int) (hello, *ecdh.PrivateKey) {
 	return h, key
 }
 
-// No stranger gets past the handshake, whatever it sends, and nothing of it stays.
+// No stranger gets past the handshake, whatever it sends, and it leaves nothing behind.
 func TestStrangers(t *testing.T) {
 	p := newPair(t, 1)
 	goroutines, fds := runtime.NumGoroutine(), descriptorsOpen(t)
@@ -91,7 +91,7 @@ func TestStrangers(t *testing.T) {
 	p.close(t)
 }
 
-// recorder keeps what is written.
+// recorder keeps what is written to a connection.
 type recorder struct {
 	stdnet.Conn
 	all bytes.Buffer
@@ -102,8 +102,8 @@ func (r *recorder) Write(b []byte) (int, error) {
 	return r.Conn.Write(b)
 }
 
-// A thousand strangers of all kinds come to two ranks that send each other data all the time: none gets past the handshake,
-// nothing of them stays, and the data is right.
+// A thousand strangers of all kinds dial two ranks that exchange data all the time: none gets past the handshake, none
+// leaves anything behind, and the data is right.
 func TestStrangersBesideTraffic(t *testing.T) {
 	count := 1000
 	if testing.Short() || race.Enabled {
@@ -112,7 +112,7 @@ func TestStrangersBesideTraffic(t *testing.T) {
 	p := newPair(t, 2)
 	fds := descriptorsOpen(t)
 
-	// What a rank of the job sends, to be replayed: it proves itself, and goes before the probe.
+	// The recorded messages of a rank, to be replayed: it proves itself, and leaves before the probe.
 	genuine := &recorder{Conn: dialled(t, p.b)}
 	h, _ := newHello(t, 0, 1)
 	h.key = p.a.row.Key
@@ -125,7 +125,7 @@ func TestStrangersBesideTraffic(t *testing.T) {
 	var rounds [2]int
 	var all sync.WaitGroup
 	for i, side := range []struct{ from, to *Link }{{p.la, p.lb}, {p.lb, p.la}} {
-		// Place 0 says which round may come, place 1 has its data.
+		// Place 0 says which round may come; place 1 has its data.
 		var last atomic.Bool
 		size := func(round uint64) int { return []int{1, 100, 4096, 5000, 64 << 10, 300 << 10}[round%6] }
 		pattern := func(round uint64) []byte {
@@ -185,7 +185,7 @@ func TestStrangersBesideTraffic(t *testing.T) {
 	for begin := 0; begin < count; begin += together {
 		var open []stdnet.Conn
 		for k := range together {
-			// Two strangers of a kind in turn come to both ranks.
+			// In turn, two strangers of each kind dial both ranks.
 			open = append(open, dialled(t, []*Node{p.a, p.b}[k%2]))
 		}
 		for k, c := range open {
@@ -216,7 +216,7 @@ func TestStrangersBesideTraffic(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
-// parked waits until a word is there, and leaves the processor to others meanwhile. It says whether it has come.
+// parked waits for a word, parks meanwhile, and reports whether the word has come.
 func (l *Link) parked(t testing.TB, place int, seq uint64) bool {
 	for begin := time.Now(); l.Word(place).Load() < seq; l.wire.node.Wait(time.Millisecond) {
 		if d := l.Err(); d != nil || time.Since(begin) > testkit.Limit {
@@ -227,7 +227,7 @@ func (l *Link) parked(t testing.TB, place int, seq uint64) bool {
 	return true
 }
 
-// Who knows all but the secret is a stranger, and so is who replays what a rank has sent.
+// A dialler that knows everything but the secret is a stranger. So is one that replays a rank's messages.
 func TestProof(t *testing.T) {
 	a, _ := node(t, 0)
 	b, _ := node(t, 1)
@@ -250,7 +250,7 @@ func TestProof(t *testing.T) {
 		require.ErrorContains(t, err, "does not answer as a rank")
 	})
 	t.Run("replay", func(t *testing.T) {
-		// A relay between the ranks records what rank 0 sends.
+		// A relay between the ranks records the messages of rank 0.
 		l, err := stdnet.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		defer l.Close()
@@ -301,7 +301,7 @@ func TestProof(t *testing.T) {
 	closeAll(t, b)
 }
 
-// Who answers in a rank's place cannot prove that it is that, whatever it makes of what it has been told.
+// An impostor that answers in a rank's place cannot prove to be that rank, whatever it does with the messages it gets.
 func TestImpostor(t *testing.T) {
 	a, _ := node(t, 0)
 	b, _ := node(t, 1)
@@ -340,7 +340,7 @@ func TestImpostor(t *testing.T) {
 	closeAll(t, a, b)
 }
 
-// Connections of a peer that has proved itself, beside those of its wire, are closed.
+// If a peer that has proved itself makes more connections than its wire has, they are closed.
 func TestDuplicates(t *testing.T) {
 	p := newPair(t, 1)
 	fds := descriptorsOpen(t)
@@ -358,7 +358,7 @@ func TestDuplicates(t *testing.T) {
 	p.close(t)
 }
 
-// The same connection twice, before Connect takes the first, and attempts that are given up, leave nothing.
+// Duplicate connections before Connect takes the first, and attempts that were given up, leave nothing behind.
 func TestDuplicatesBeforeConnect(t *testing.T) {
 	a, _ := node(t, 0)
 	b, _ := node(t, 1)
@@ -370,12 +370,12 @@ func TestDuplicatesBeforeConnect(t *testing.T) {
 		require.NoError(t, probe(t.Context(), c, true))
 		c.Close()
 	}
-	testkit.Eventually(t, func() bool { return descriptorsOpen(t) <= fds+1 }) // the last attempt's
+	testkit.Eventually(t, func() bool { return descriptorsOpen(t) <= fds+1 }) // of the last attempt
 	connect(t, a, b)
 	closeAll(t, a, b)
 }
 
-// However many connections say nothing, ranks find each other.
+// Ranks find each other, however many connections are silent.
 func TestSilentStrangers(t *testing.T) {
 	a, _ := node(t, 0)
 	b, _ := node(t, 1)
@@ -389,7 +389,7 @@ func TestSilentStrangers(t *testing.T) {
 	closeAll(t, a, b)
 }
 
-// Who has spoken as a rank does outlasts all who have not; among those who have, the oldest makes room.
+// Strangers that have sent a hello outlast all that have not. Among those that have, the oldest is closed first.
 func TestStrangersInLine(t *testing.T) {
 	var q queue
 	open := func() stdnet.Conn {
@@ -419,7 +419,7 @@ func TestStrangersInLine(t *testing.T) {
 	q.close()
 }
 
-// A connection that says nothing is closed after some seconds.
+// A silent connection is closed after some seconds.
 func TestSilence(t *testing.T) {
 	defer func(d time.Duration) { strangerLimit = d }(strangerLimit)
 	strangerLimit = 300 * time.Millisecond
@@ -431,7 +431,7 @@ func TestSilence(t *testing.T) {
 	closeAll(t, b)
 }
 
-// All ranks connect to all others at once, some twice, and have one wire each.
+// All ranks connect to all others at once, some twice. Each pair has one wire.
 func TestConnectAll(t *testing.T) {
 	const ranks = 6
 	var nodes []*Node
@@ -465,7 +465,7 @@ func TestConnectAll(t *testing.T) {
 	closeAll(t, nodes...)
 }
 
-// Errors of Connect say what failed where.
+// Errors of Connect say what failed and where.
 func TestConnectErrors(t *testing.T) {
 	a, _ := node(t, 0)
 	b, _ := node(t, 1)
@@ -496,7 +496,7 @@ func TestConnectErrors(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrTimeout)
 	require.ErrorContains(t, err, l.Addr().String())
 
-	// The first address is no good, the second is.
+	// The first address fails, the second works.
 	row := b.Row()
 	row.Addrs = append([]netip.Addr{netip.MustParseAddr("127.0.0.99")}, row.Addrs...)
 	_, err = a.Connect(t.Context(), 1, row)
@@ -506,7 +506,7 @@ func TestConnectErrors(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrClosed)
 }
 
-// A way on which only small packets pass is an error of Connect, which says so.
+// If only small packets pass, Connect fails and says so.
 func TestSmallPacketsOnly(t *testing.T) {
 	defer func(d time.Duration) { probeLimit = d }(probeLimit)
 	probeLimit = 500 * time.Millisecond
@@ -526,7 +526,7 @@ func TestSmallPacketsOnly(t *testing.T) {
 			return
 		}
 		relays.Go(func() { _, _ = io.Copy(c, d); c.Close() })
-		_, _ = io.CopyN(d, c, helloSize+32) // the proof is the last small one
+		_, _ = io.CopyN(d, c, helloSize+32) // the proof is the last small message
 		for !stop.Load() {
 			time.Sleep(time.Millisecond)
 		}
@@ -564,7 +564,7 @@ func TestHello(t *testing.T) {
 	require.Len(t, h.bytes(), helloSize)
 }
 
-// Where there are many strangers all the time, ranks connect all the same.
+// Ranks connect even if many strangers dial all the time.
 func TestStrangersAllTheTime(t *testing.T) {
 	a, _ := node(t, 0)
 	b, _ := node(t, 1)
@@ -614,14 +614,14 @@ func TestIPv6(t *testing.T) {
 	closeAll(t, a, b)
 }
 
-// Who runs out of descriptors is told how many he may have.
+// If descriptors run out, the error says how many the process may have.
 func TestDescriptors(t *testing.T) {
 	a, _ := node(t, 0)
 	b, _ := node(t, 1)
 	var before unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
 	few := before
-	next, err := unix.Dup(0) // the lowest that is free
+	next, err := unix.Dup(0) // the lowest free number
 	require.NoError(t, err)
 	require.NoError(t, unix.Close(next))
 	few.Cur = uint64(next)
@@ -635,7 +635,7 @@ func TestDescriptors(t *testing.T) {
 	closeAll(t, a, b)
 }
 
-// Whose context has ended waits for no probe, also where that ended as the probe began.
+// If ctx has ended, probe does not wait, even if ctx ended as it began.
 func TestProbeDone(t *testing.T) {
 	l, err := stdnet.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -652,7 +652,7 @@ func TestProbeDone(t *testing.T) {
 	}
 }
 
-// Connect waits for another that connects to the same peer no longer than its own context lasts.
+// Connect waits for another Connect to the same peer only until its own context ends.
 func TestConnectBeside(t *testing.T) {
 	a, _ := node(t, 0)
 	b, _ := node(t, 1)
@@ -672,7 +672,7 @@ func TestConnectBeside(t *testing.T) {
 	closeAll(t, a, b)
 }
 
-// noRoom is a listener of a process that has no descriptors left.
+// noRoom is a listener in a process that has no descriptors left.
 type noRoom struct {
 	stdnet.Listener
 	stop atomic.Bool
@@ -685,7 +685,7 @@ func (l *noRoom) Accept() (stdnet.Conn, error) {
 	return nil, &stdnet.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
 }
 
-// Who can accept nobody for want of descriptors says so, until somebody is accepted.
+// A node that can accept nobody for lack of descriptors says so, until it accepts a connection again.
 func TestAcceptLimit(t *testing.T) {
 	a, _ := node(t, 0)
 	b, _ := node(t, 1)
@@ -705,12 +705,12 @@ func TestAcceptLimit(t *testing.T) {
 	closeAll(t, a, b)
 }
 
-// A wire that fails before it has a link is nobody's death, and does not stand in the way of the next attempt.
+// A wire that fails before it has a link is not reported as a death, and does not block the next attempt.
 func TestWireWithoutLink(t *testing.T) {
 	a, toldA := node(t, 0)
 	b, toldB := node(t, 1)
 	ab, ba := connect(t, a, b)
-	ab.ended.Store(true) // as one whose making failed at the dialling end
+	ab.ended.Store(true) // as if making it failed at the dialling end
 	ab.close()
 	a.mu.Lock()
 	delete(a.wires, 1)

@@ -98,7 +98,7 @@ func TestPorts(t *testing.T) {
 	require.ErrorContains(t, err, "interface eth9")
 }
 
-// Addresses that cannot be used yet are left out, but the last.
+// Addresses that cannot be used yet are left out, but not the last one.
 func TestListenLeaves(t *testing.T) {
 	no := host("eth9", "203.0.113.1/24")
 	var left []string
@@ -148,7 +148,7 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// FuzzRow: what is read at all reads the same again.
+// FuzzRow: a row that parses is the same after Append and ParseRow.
 func FuzzRow(f *testing.F) {
 	r := Row{Port: 4000, PID: 7, Start: 9, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("::1")}}
 	f.Add(r.Append(nil))

@@ -15,7 +15,7 @@ import (
 
 var secret = []byte("the secret of the tests")
 
-// told is what a node was told, of its peers.
+// told records what a node reports about its peers.
 type told struct {
 	mu    sync.Mutex
 	heard []Message
@@ -34,7 +34,7 @@ func (t *told) downs() []*Down {
 	return append([]*Down(nil), t.down...)
 }
 
-// node is a node on loopback, which ends with the test if it has not before.
+// node makes a node on loopback, and closes it at the end of the test if the test has not.
 func node(t testing.TB, rank int) (*Node, *told) {
 	t.Helper()
 	t.Setenv("UBCOLL_NET", "lo")
@@ -64,7 +64,7 @@ func connect(t testing.TB, a, b *Node) (ab, ba *Wire) {
 	return ab, ba
 }
 
-// pair is two nodes with a wire and a link.
+// pair is two nodes with a wire and a link between them.
 type pair struct {
 	a, b         *Node
 	toldA, toldB *told
@@ -93,7 +93,7 @@ func links(t testing.TB, ab, ba *Wire, comm uint64, places int) (*Link, *Link) {
 	return la, lb
 }
 
-// close closes both nodes, as ranks do: at the same time.
+// close closes both nodes at the same time, as ranks do.
 func (p *pair) close(t testing.TB) {
 	t.Helper()
 	closeAll(t, p.a, p.b)
@@ -114,7 +114,7 @@ func closeAll(t testing.TB, nodes ...*Node) {
 
 func at(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
 
-// until makes progress on a link until a word is there.
+// until makes progress on a link until the word has come.
 func (l *Link) until(t testing.TB, place int, seq uint64) {
 	for begin := time.Now(); l.Word(place).Load() < seq; l.Poll() {
 		if d := l.Err(); d != nil {
@@ -128,7 +128,7 @@ func (l *Link) until(t testing.TB, place int, seq uint64) {
 	}
 }
 
-// descriptorsOpen is how many this process has.
+// descriptorsOpen is how many descriptors this process has open.
 func descriptorsOpen(t testing.TB) int {
 	t.Helper()
 	l, err := os.ReadDir("/proc/self/fd")

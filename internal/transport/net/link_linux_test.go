@@ -15,7 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// Every size lands whole, with its word after it.
+// Puts of every size land whole, followed by their word.
 func TestPut(t *testing.T) {
 	p := newPair(t, 4)
 	for seq, n := range []int{0, 1, 8, 4095, 4096, 4097, 1 << 20, 20 << 20} {
@@ -42,7 +42,7 @@ func TestPut(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
-// Several links, places, sizes, both directions, readers that are slow, and that wait in different ways: all bytes land
+// Several links, places and sizes, in both directions, with slow readers and different ways to wait: all bytes land
 // where they belong.
 func TestTraffic(t *testing.T) {
 	r := testkit.Random(t)
@@ -54,7 +54,7 @@ func TestTraffic(t *testing.T) {
 		if k > 0 {
 			la, lb = links(t, p.ab, p.ba, uint64(100+k), places)
 		}
-		// Each side grants a place and says so by the word of the peer's place 0; it then gets the data there.
+		// Each side grants a place, announces it by the word of the peer's place 0, and then gets the data there.
 		for _, side := range []struct {
 			from, to *Link
 			seed     uint64
@@ -65,7 +65,7 @@ func TestTraffic(t *testing.T) {
 			pattern := func(seq uint64) []byte {
 				return bytes.Repeat([]byte{byte(seq), byte(seq >> 8), byte(side.seed)}, size(seq)/3+1)[:size(seq)]
 			}
-			var granted atomic.Uint64 // out of band: what this test is about goes the other way
+			var granted atomic.Uint64 // out of band, since the data goes the other way
 			all.Go(func() {
 				for seq := uint64(1); seq <= rounds; seq++ {
 					for begin := time.Now(); granted.Load() < seq && time.Since(begin) < testkit.Limit; {
@@ -99,7 +99,7 @@ func TestTraffic(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
-// The node's goroutine alone lands what comes for a rank that does something else.
+// The node's goroutine alone lands data for a rank that does something else.
 func TestNobodyPolls(t *testing.T) {
 	p := newPair(t, 1)
 	from, to := bytes.Repeat([]byte("x"), 8<<20), make([]byte, 8<<20)
@@ -110,7 +110,7 @@ func TestNobodyPolls(t *testing.T) {
 	p.close(t)
 }
 
-// What was taken back is not written any more, though it is on its way, and what comes later is.
+// Data for a grant that was taken back is not written, even if it is under way; later data is.
 func TestTakenBack(t *testing.T) {
 	p := newPair(t, 2)
 	r := testkit.Random(t)
@@ -151,7 +151,8 @@ func TestTakenBack(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
-// What is taken back, or closed, in the middle of a frame: the rest of it is read and written nowhere.
+// If a grant is taken back, or the link closed, in the middle of a frame, the rest of the frame is read and written
+// nowhere.
 func TestTakenBackMidway(t *testing.T) {
 	for name, take := range map[string]func(l *Link){
 		"grant": func(l *Link) { l.Grant(0, 1, nil, 0) },
@@ -161,7 +162,7 @@ func TestTakenBackMidway(t *testing.T) {
 			p := newPair(t, 1)
 			oa, ob := links(t, p.ab, p.ba, 8, 1)
 			from, to := bytes.Repeat([]byte("x"), 32<<20), make([]byte, 32<<20)
-			p.b.poll.moving.Lock() // the test alone receives
+			p.b.poll.moving.Lock() // only the test receives
 			p.lb.Grant(0, 1, at(to), len(to))
 			p.la.Put(0, 1, at(from), len(from))
 			oa.Put(0, 1, nil, 0)
@@ -178,7 +179,8 @@ func TestTakenBackMidway(t *testing.T) {
 	}
 }
 
-// A closed link's puts are read and dropped, also one under way; others' go on. Its own are not read any more.
+// Puts to a closed link are read and dropped, even one under way; those to other links go on. Memory of the closed
+// link's own puts is not read any more.
 func TestLinkClose(t *testing.T) {
 	p := newPair(t, 1)
 	oa, ob := links(t, p.ab, p.ba, 8, 1)
@@ -204,7 +206,7 @@ func TestLinkClose(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
-// Links that both sides have closed leave nothing, in whatever order, and whatever was under way.
+// Links that both sides have closed leave nothing behind, in any order, whatever was under way.
 func TestLinksGo(t *testing.T) {
 	p := newPair(t, 1)
 	r := testkit.Random(t)
@@ -219,7 +221,7 @@ func TestLinksGo(t *testing.T) {
 			both.Go(func() { la.Put(1, 1, at(buf), n); la.Close() })
 			both.Go(func() {
 				time.Sleep(first)
-				if k%2 == 0 { // the peer has closed before
+				if k%2 == 0 { // the peer has closed first
 					testkit.Eventually(t, func() bool { lb.Poll(); return lb.over.Load() != 0 })
 				}
 				lb.Put(0, 1, nil, 0)
@@ -237,7 +239,7 @@ func TestLinksGo(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
-// A link that one side makes and closes before the other side has made its own ends nothing.
+// A link that one side makes and closes before the other side has made its own does not end the wire.
 func TestLinkClosedEarly(t *testing.T) {
 	p := newPair(t, 1)
 	la, err := p.ab.Link(9, 1)
@@ -253,7 +255,7 @@ func TestLinkClosedEarly(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
-// A put that is severed on its way comes whole or not at all: its word is never raised with bytes that were not put.
+// A put that is cut off under way arrives whole or not at all: its word never comes with other bytes than were put.
 func TestSevered(t *testing.T) {
 	p := newPair(t, 2)
 	from, to := bytes.Repeat([]byte("x"), 32<<20), make([]byte, 32<<20)
@@ -274,7 +276,7 @@ func TestSevered(t *testing.T) {
 	require.Empty(t, p.toldB.downs())
 }
 
-// Nothing on the path allocates.
+// Nothing on the data path allocates.
 func TestAllocations(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")

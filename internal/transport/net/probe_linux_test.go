@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who has taken another address closes a connection whose ends have proved themselves: with the last of it read or not.
+// A side that has taken another address closes a connection whose ends have proved themselves, with the last message
+// read or not.
 func TestNoProbe(t *testing.T) {
 	l, err := stdnet.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// A process that is killed is told as dead.
+// A killed process is reported as dead.
 func TestKilled(t *testing.T) {
 	p := startProcess(t)
 	p.l.until(t, 2, 1)
@@ -22,8 +22,8 @@ func TestKilled(t *testing.T) {
 	closeAll(t, p.n)
 }
 
-// A process that is stopped for longer than any timeout of the kernel is alive, with data in flight to it and messages
-// unread; then all comes.
+// A process that is stopped for longer than any timeout of the kernel is alive, even with data in flight to it and
+// unread messages. Later everything arrives.
 func TestStopped(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes 8 s")

@@ -48,7 +48,8 @@ func cache(t testing.TB, backends ...register.Backend) *register.Cache {
 	return c
 }
 
-// TestCache: in the cache adopted memory of the host is complete with NET, whatever IPC says, and told apart.
+// TestCache: in the cache, adopted host memory is complete with NET, whatever IPC says, and each backend keeps its own
+// handle.
 func TestCache(t *testing.T) {
 	b := open(t, mr.Config{})
 	m, _ := memory(t, 8192)
@@ -81,7 +82,7 @@ func TestCache(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// TestOrder: NET is deregistered before IPC, in which its token is stale already.
+// TestOrder: NET is deregistered before IPC; by the time IPC is, the token is stale.
 func TestOrder(t *testing.T) {
 	b := open(t, mr.Config{})
 	m, _ := memory(t, 4096)
@@ -102,7 +103,7 @@ func TestOrder(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// lookup is what an operation does with a buffer that is registered.
+// lookup does what an operation does with a registered buffer.
 func lookup(c *register.Cache, m register.Memory) error {
 	claim := c.FindLocal(m.Base+8, 64, m.Generation)
 	if claim == nil {
@@ -134,9 +135,9 @@ func TestHit(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// TestHitCalls: nor does it make a system call.
+// TestHitCalls: a hit makes no system call.
 func TestHitCalls(t *testing.T) {
-	open(t, mr.Config{}) // or there is no device here
+	open(t, mr.Config{}) // skips without a device
 	if race.Enabled {
 		return // the detector makes system calls of its own
 	}
@@ -162,7 +163,7 @@ func TestHitCalls(t *testing.T) {
 			break
 		}
 		switch {
-		case of != thread, strings.Contains(call, " resumed>"): // of a call that has begun before
+		case of != thread, strings.Contains(call, " resumed>"): // calls of other threads, and ends of earlier calls
 		case ofRuntime.MatchString(call):
 			parked++
 		default:
@@ -173,12 +174,12 @@ func TestHitCalls(t *testing.T) {
 	require.Less(t, parked, lookups/100)
 }
 
-// ofRuntime is what the Go runtime does of itself, now and then: it stops goroutines, and has threads wait.
+// ofRuntime matches system calls that the Go runtime makes now and then: it stops goroutines, and has threads wait.
 var ofRuntime = regexp.MustCompile(`SIGURG|rt_sigreturn|futex|nanosleep|sched_yield|getpid|tgkill`)
 
 const lookups = 10000
 
-// hits looks a buffer up between two marks.
+// hits looks a buffer up between two marker calls.
 func hits() error {
 	runtime.LockOSThread()
 	b, err := mr.Open(mr.Config{})
@@ -209,7 +210,7 @@ func hits() error {
 	return errors.Join(ref.Close(), c.Close(), b.Close())
 }
 
-// first selects the first device alone.
+// first selects only the first device.
 func first(t testing.TB) verbs.Selection {
 	names, err := verbs.Devices()
 	if err != nil || len(names) == 0 {

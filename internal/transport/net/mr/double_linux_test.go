@@ -40,7 +40,7 @@ func TestDouble(t *testing.T) {
 	}
 }
 
-// left is what the double has of what a backend makes.
+// left counts the double's objects that a backend makes.
 func left(t testing.TB) []int {
 	t.Helper()
 	var n []int
@@ -52,7 +52,7 @@ func left(t testing.TB) []int {
 
 var nothing = []int{0, 0, 0, 0}
 
-// TestDoubleFailures: a NIC that fails leaves nothing on the others, and is named with what it said.
+// TestDoubleFailures: if a NIC fails, the others keep nothing, and the error has its name and its own error.
 func TestDoubleFailures(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"DEVICES": "3"}, func(t *testing.T) {
 		var kept []register.Memory
@@ -98,7 +98,7 @@ func TestDoubleFailures(t *testing.T) {
 	})
 }
 
-// TestDoubleStubborn: what a NIC never lets go of is told by Close, and no other NIC suffers.
+// TestDoubleStubborn: Close reports a region that a NIC never deregisters, and no other NIC is affected.
 func TestDoubleStubborn(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"DEVICES": "2"}, func(t *testing.T) {
 		b, err := mr.Open(mr.Config{})
@@ -116,7 +116,7 @@ func TestDoubleStubborn(t *testing.T) {
 	})
 }
 
-// TestDoubleClosing: who closes a registration is told of each backend's failure, NET's first.
+// TestDoubleClosing: closing a registration reports the failure of each backend, NET's first.
 func TestDoubleClosing(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"DEVICES": "2"}, func(t *testing.T) {
 		b := open(t, mr.Config{})
@@ -134,7 +134,7 @@ func TestDoubleClosing(t *testing.T) {
 	})
 }
 
-// TestDoubleOpening: what stops the opening of one device leaves none open.
+// TestDoubleOpening: if one device fails to open, none stays open.
 func TestDoubleOpening(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"DEVICES": "3"}, func(t *testing.T) {
 		for _, fail := range []string{"open_device:2:EACCES", "alloc_pd:2:ENOMEM", "query_port:2:EIO"} {
@@ -147,7 +147,7 @@ func TestDoubleOpening(t *testing.T) {
 	})
 }
 
-// TestDoubleSelection: NICs are the selected devices with an active port, by name.
+// TestDoubleSelection: the NICs are the selected devices with an active port, by name.
 func TestDoubleSelection(t *testing.T) {
 	for name, c := range map[string]struct {
 		port, list string
@@ -186,7 +186,7 @@ func TestDoubleSelection(t *testing.T) {
 	}
 }
 
-// TestDoubleAtomics: a NIC without atomics registers all the same.
+// TestDoubleAtomics: a NIC without atomics can still register.
 func TestDoubleAtomics(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"ATOMICS": "0"}, func(t *testing.T) {
 		b := open(t, mr.Config{})
@@ -201,14 +201,15 @@ func TestDoubleAtomics(t *testing.T) {
 	})
 }
 
-// TestDoubleLimit: what NICs have no room for fails by the limit's name, once aloud, and where another backend has it all goes on.
+// TestDoubleLimit: memory beyond the NICs' limit fails by the limit's name, is logged once, and works on where another
+// backend has it all.
 func TestDoubleLimit(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"DEVICES": "2", "MEMLOCK": "65536"}, func(t *testing.T) {
 		log, said := testkit.Logs(slog.LevelWarn)
 		b := open(t, mr.Config{Log: log})
 		c := cache(t, b, &other{kind: register.IPC})
 		small, _ := memory(t, 16384)
-		large, _ := memory(t, 40960) // on both
+		large, _ := memory(t, 40960) // on both NICs
 		more, _ := memory(t, 40960)
 		for _, m := range []register.Memory{small, large, more} {
 			ref, err := c.Register(m, m.Base, m.Bytes)
@@ -231,7 +232,7 @@ func TestDoubleLimit(t *testing.T) {
 	})
 }
 
-// TestDoubleDMABuf: memory of a device is registered by a descriptor, which is closed.
+// TestDoubleDMABuf: device memory is registered by a descriptor, which is then closed.
 func TestDoubleDMABuf(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"DEVICES": "2", "DMABUF": "1"}, func(t *testing.T) {
 		fd, err := unix.MemfdCreate("stands for a device's memory", unix.MFD_CLOEXEC)
@@ -244,7 +245,7 @@ func TestDoubleDMABuf(t *testing.T) {
 			dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 			return dup, 4096, err
 		}})
-		m, _ := memory(t, 4*4096) // whose addresses are not looked at
+		m, _ := memory(t, 4*4096) // its addresses are not used
 		m.Device = hw.CUDA(0)
 		open := testkit.Descriptors(t)
 		r := registered(t, b, m)
@@ -268,7 +269,7 @@ func TestDoubleDMABuf(t *testing.T) {
 	})
 }
 
-// TestDoubleFromEnv: where there is no device, or it cannot be opened, auto goes on, and on does not.
+// TestDoubleFromEnv: if there is no device, or it cannot be opened, auto goes on, and on fails.
 func TestDoubleFromEnv(t *testing.T) {
 	for name, c := range map[string]struct {
 		devices, fail, says string

@@ -11,7 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/transport/net/mr"
 )
 
-// TestConfigFromEnv: devices and relaxed ordering are as the environment has them.
+// TestConfigFromEnv: the environment sets devices and relaxed ordering.
 func TestConfigFromEnv(t *testing.T) {
 	for _, c := range []struct {
 		devices, relaxed string

@@ -18,7 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// open opens a backend, which the test closes with nothing left of it.
+// open opens a backend. The end of the test closes it, and checks that nothing is left.
 func open(t testing.TB, c mr.Config) *mr.Backend {
 	t.Helper()
 	if p := verbs.Have(); p.Err != nil {
@@ -32,7 +32,7 @@ func open(t testing.TB, c mr.Config) *mr.Backend {
 
 var lastID atomic.Uint64
 
-// memory is n bytes that are not the garbage collector's, mapped until the test ends.
+// memory returns n bytes outside the Go heap, mapped until the test ends.
 func memory(t testing.TB, n int) (register.Memory, []byte) {
 	t.Helper()
 	return mapped(t, n, unix.PROT_READ|unix.PROT_WRITE)
@@ -61,7 +61,7 @@ func export(t testing.TB, b *mr.Backend, m register.Memory, off, n int, access v
 	return e
 }
 
-// peer is a connection from a NIC to itself, whose near end is who puts by tokens.
+// peer is a connection from a NIC to itself; its near end puts by tokens.
 type peer struct {
 	nic   int
 	b     *mr.Backend
@@ -103,7 +103,7 @@ func (p *peer) connect(t testing.TB) {
 	require.NoError(t, p.z.Connect(a, "a"))
 }
 
-// do moves n bytes between the beginning of p's memory and off in the region of a token, and says what the NIC says.
+// do moves n bytes between the beginning of p's memory and off in the region of a token, and returns the NIC's error.
 func (p *peer) do(t testing.TB, op verbs.Op, to mr.Token, off, n int) error {
 	t.Helper()
 	keys, err := p.mine.For(verbs.LocalWrite)
@@ -137,7 +137,7 @@ func (p *peer) do(t testing.TB, op verbs.Op, to mr.Token, off, n int) error {
 
 var long = flag.Bool("long", false, "register until soft-RoCE gives a key again, which takes minutes")
 
-// mustRecur fails t where keys have to come again.
+// mustRecur fails t where keys have to recur.
 func mustRecur(t *testing.T) {
 	t.Helper()
 	if *long || os.Getenv("VERBSTEST_DEVICES") != "" {

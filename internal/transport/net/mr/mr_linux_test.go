@@ -20,7 +20,7 @@ import (
 
 const all = verbs.LocalWrite | verbs.Remote
 
-// TestWhole: an allocation is registered on every NIC, over all of it, under its own addresses.
+// TestWhole: an allocation is registered whole on every NIC, at its own addresses.
 func TestWhole(t *testing.T) {
 	for name, c := range map[string]mr.Config{"strict": {}, "relaxed": {Relaxed: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// TestAccess: asking for more than there is is a miss, and says what is missing.
+// TestAccess: asking for access that a region does not have is a miss, which says what is missing.
 func TestAccess(t *testing.T) {
 	b := open(t, mr.Config{})
 	m, _ := memory(t, 8192)
@@ -98,7 +98,7 @@ func TestAccess(t *testing.T) {
 	})
 }
 
-// TestExact: an export is its exact bytes, and its end is that of its own access.
+// TestExact: an export covers exactly its bytes, and closing it ends only its own access.
 func TestExact(t *testing.T) {
 	b := open(t, mr.Config{})
 	m, mem := memory(t, 3*4096)
@@ -142,7 +142,7 @@ func TestExact(t *testing.T) {
 	require.NoError(t, e.Close())
 }
 
-// TestValid: a token is good for the registration that it is of.
+// TestValid: a token is valid only as long as its own registration.
 func TestValid(t *testing.T) {
 	b := open(t, mr.Config{})
 	m, _ := memory(t, 4096)
@@ -163,10 +163,10 @@ func TestValid(t *testing.T) {
 	require.ErrorIs(t, b.Valid(mr.Token{}), fault.ErrStale)
 }
 
-// TestKeyRecurs registers and deregisters adopted memory at one address until the NIC gives a key again, and then puts by the
-// old token: the NIC sees nothing wrong, and the generation does.
+// TestKeyRecurs registers and deregisters adopted memory at one address until the NIC reuses a key, and then puts by
+// the old token: the NIC sees no error, but the generation shows it.
 func TestKeyRecurs(t *testing.T) {
-	tries := 2000 // soft-RoCE gives half a million others first
+	tries := 2000 // soft-RoCE gives half a million other keys first
 	if *long {
 		tries = 2 << 20
 	}
@@ -202,7 +202,7 @@ func TestKeyRecurs(t *testing.T) {
 	mustRecur(t)
 }
 
-// TestClose: a backend does not close under what it has registered.
+// TestClose: a backend does not close while it has registrations.
 func TestClose(t *testing.T) {
 	b := open(t, mr.Config{})
 	other, err := mr.Open(mr.Config{})
@@ -223,12 +223,12 @@ func TestClose(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrClosed)
 	_, err = other.Exact(m, m.Base, 1, 0)
 	require.ErrorIs(t, err, fault.ErrClosed)
-	r = registered(t, b, m) // one backend's end is no other's
+	r = registered(t, b, m) // closing one backend does not close another
 	require.NoError(t, b.Deregister(m, r))
 	require.NoError(t, (*mr.Backend)(nil).Close())
 }
 
-// TestRefused: what no NIC can register.
+// TestRefused: memory that no NIC can register.
 func TestRefused(t *testing.T) {
 	b := open(t, mr.Config{})
 	gone, _ := memory(t, 4096)
@@ -246,7 +246,7 @@ func TestRefused(t *testing.T) {
 	require.ErrorContains(t, err, b.NICs()[0].Device.Name()+" is not selected")
 }
 
-// TestNoLock: while one registration takes its time nothing else waits for it, but the end of all.
+// TestNoLock: while one registration takes long, nothing else waits for it, except Close.
 func TestNoLock(t *testing.T) {
 	entered, hold := make(chan struct{}), make(chan struct{})
 	b := open(t, mr.Config{DMABuf: func(register.Memory) (int, uint64, error) {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// model takes frames of places 0 to 3 in memory of 64 bytes each, drops those of 4 to 7, and refuses the others.
+// model takes frames for places 0 to 3 into memory of 64 bytes each, drops those for 4 to 7, and refuses all others.
 type model struct {
 	memory [4][64]byte
 	placed int
@@ -63,8 +63,8 @@ func pair(t testing.TB) (fds [2]int) {
 	return fds
 }
 
-// FuzzFrames: whatever comes, in whatever pieces, frames land as a plain reader takes them, up to the first that breaks a
-// rule.
+// FuzzFrames: whatever arrives, in whatever pieces, frames land as a plain reader would take them, up to the first that
+// breaks the protocol.
 func FuzzFrames(f *testing.F) {
 	frame := func(place uint32, length int) []byte {
 		b := make([]byte, HeaderSize+length)
@@ -154,8 +154,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// Puts that find the socket full go out later in their order. What is dropped is not sent where it had not begun; where it
-// had, the peer gets the bytes that were put, whatever becomes of their memory.
+// Puts that find the socket full are sent later, in order. A dropped put is not sent if it had not begun. If it had,
+// the peer gets the bytes that were put, whatever happens to their memory.
 func TestQueue(t *testing.T) {
 	fds := pair(t)
 	room := false
@@ -205,8 +205,8 @@ func TestQueue(t *testing.T) {
 	require.EqualValues(t, 52, sent.Load())
 }
 
-// A put that has begun is sent whole though it is dropped, wherever the socket was full: within its header, after it, in
-// its payload.
+// A put that has begun is sent whole even if it is dropped, wherever the socket got full: within its header, after it,
+// or in its payload.
 func TestDropAnywhere(t *testing.T) {
 	const n = 1000
 	for done := 1; done < HeaderSize+n; done += 13 {
@@ -241,7 +241,8 @@ func TestDropAnywhere(t *testing.T) {
 	}
 }
 
-// Who drops all that was queued waits for room no more: a socket that has some would wake him for ever.
+// After dropping everything queued, a connection stops waiting for room: a writable socket would wake it again and
+// again.
 func TestDropAll(t *testing.T) {
 	fds := pair(t)
 	wanted := true
@@ -259,7 +260,7 @@ func TestDropAll(t *testing.T) {
 	require.NoError(t, unix.Close(fds[1]))
 }
 
-// What is put while somebody holds the sending side, to drop, shut or close, goes out once he is done.
+// Puts made while another goroutine holds the sending lock, to drop, shut or close, are sent once it is done.
 func TestPutMeanwhile(t *testing.T) {
 	fds := pair(t)
 	c := New(fds[0], &model{}, func(bool) {})
@@ -270,7 +271,7 @@ func TestPutMeanwhile(t *testing.T) {
 	require.Zero(t, c.Queued())
 	require.EqualValues(t, 1, sent.Load())
 
-	// Drop has the lock, and is about to look into the inbox.
+	// Drop has the lock and is about to look into the inbox.
 	c.inbox.Lock()
 	dropped := make(chan struct{})
 	go func() { c.Drop(99); close(dropped) }()
@@ -282,7 +283,7 @@ func TestPutMeanwhile(t *testing.T) {
 	Header{Comm: 1, Seq: 1, Length: 8}.Encode(x.header[:])
 	c.inbox.puts = append(c.inbox.puts, x)
 	c.queued.Add(1)
-	c.Flush() // as Put does, in vain
+	c.Flush() // as Put does; it cannot send
 	require.Equal(t, 1, c.Queued())
 	c.inbox.Unlock()
 	<-dropped
@@ -295,15 +296,15 @@ func TestPutMeanwhile(t *testing.T) {
 	require.NoError(t, unix.Close(fds[1]))
 }
 
-// The race detector is told what the network orders: memory of what has been put may be written once the answer is there,
-// by whoever reads that.
+// The race detector knows what the network orders: once an answer has come, the goroutine that reads it may write the
+// memory of the put.
 func TestOrder(t *testing.T) {
 	fds := pair(t)
 	var here, there model
 	a, b := New(fds[0], &here, func(bool) {}), New(fds[1], &there, func(bool) {})
 	defer a.Close()
 	defer b.Close()
-	data := &here.memory[0] // of the put, and where the answer lands
+	data := &here.memory[0] // the memory of the put, and the place of the answer
 	received := func(c *Conn, m *model) {
 		for len(m.landed) == 0 {
 			if _, err := c.Receive(); err != nil {
@@ -313,7 +314,7 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	answered := make(chan struct{})
-	go func() { // receives at both ends, and is not told of the put in another way
+	go func() { // receives at both ends; knows about the put only from the network
 		defer close(answered)
 		received(b, &there)
 		b.Put(Header{Place: 0, Seq: 1, Length: 64}, unsafe.Pointer(&there.memory[1]), new(atomic.Uint64))
