@@ -14,10 +14,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// Layout is on which host each rank of a job is.
+// Layout says on which host each rank of a job is.
 type Layout []int
 
-// Block is so many ranks on each host, one host after the other.
+// Block places sizes[h] ranks on host h, one host after the other.
 func Block(sizes ...int) (l Layout) {
 	for h, n := range sizes {
 		for range n {
@@ -27,7 +27,7 @@ func Block(sizes ...int) (l Layout) {
 	return l
 }
 
-// Cyclic is so many ranks on each host, in turn while there is room.
+// Cyclic places sizes[h] ranks on host h, cycling over the hosts that have room.
 func Cyclic(sizes ...int) (l Layout) {
 	for i := 0; ; i++ {
 		full := true
@@ -42,7 +42,7 @@ func Cyclic(sizes ...int) (l Layout) {
 	}
 }
 
-// Layouts are those that suites across hosts run on: even and uneven, and ranks in both orders.
+// Layouts are the layouts for suites across hosts: even and uneven, with ranks in both orders.
 func Layouts() (all []Layout) {
 	for _, sizes := range [][]int{{2, 2}, {3, 1}, {1, 1, 1}, {2, 2, 1}} {
 		all = append(all, Block(sizes...))
@@ -53,7 +53,7 @@ func Layouts() (all []Layout) {
 	return all
 }
 
-// Most is how many ranks the host with the most has.
+// Most is the number of ranks on the host with the most.
 func (l Layout) Most() int {
 	counts := map[int]int{}
 	for _, h := range l {
@@ -71,7 +71,7 @@ func (l Layout) String() string {
 	return b.String()
 }
 
-// Run runs s on goroutine ranks, which claim to be on the hosts of l.
+// Run runs s on goroutine ranks that claim to be on the hosts of l.
 func (l Layout) Run(ctx context.Context, o ubcoll.Options, s Suite) error {
 	bs := enginetest.Hosts(bootstrap.Local(len(l)), func(rank int) string { return fmt.Sprintf("host%c", 'a'+l[rank]) })
 	errs := testkit.Each(bs, func(b bootstrap.Bootstrap) error {
@@ -87,7 +87,7 @@ func (l Layout) Run(ctx context.Context, o ubcoll.Options, s Suite) error {
 	var others []error
 	for r, err := range errs {
 		switch {
-		case err != nil && !errors.Is(err, ubcoll.ErrAborted): // which has ended the others
+		case err != nil && !errors.Is(err, ubcoll.ErrAborted): // this rank's error has ended the others
 			return fmt.Errorf("%v: rank %d: %w", l, r, err)
 		case err != nil:
 			others = append(others, err)

@@ -11,13 +11,13 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// Where is how a rank holds a buffer; ranks of one call may differ.
+// Where says how a rank holds a buffer. The ranks of a call may differ.
 type Where int
 
 // Where a buffer lies.
 const (
 	GoSlice Where = iota
-	Alloced       // of Alloc, not registered by the program
+	Alloced       // by Alloc, not registered by the program
 	Registered
 	Adopted
 	NumWhere
@@ -69,7 +69,7 @@ func Hold[T dtype.Elem](c *ubcoll.Comm, w Where, n int) (Memory[T], error) {
 	return m, nil
 }
 
-// Region is one rank's registered memory for channels: what it sends in the first half, what it gets in the second.
+// Region is one rank's registered memory for channels. The first half has what it sends, the second what it gets.
 type Region struct {
 	Buf *ubcoll.Buffer[byte]
 	Reg *ubcoll.Registration
@@ -89,10 +89,10 @@ func NewRegion(c *ubcoll.Comm, n int) (*Region, error) {
 	return &Region{b, r, b.Slice()}, nil
 }
 
-// Free gives the region back.
+// Free frees the region.
 func (r *Region) Free() error { return errors.Join(r.Reg.Close(), r.Buf.Free()) }
 
-// Pattern is what a rank sends in a round.
+// Pattern returns what a rank sends in a round.
 func Pattern(rank, round, n int) []byte {
 	return testkit.Bytes(rand.New(rand.NewPCG(Seed(), uint64(rank)<<32|uint64(round))), n)
 }

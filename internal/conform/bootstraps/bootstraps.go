@@ -1,5 +1,6 @@
-// Package bootstraps is what every kind of bootstrap has to do, as functions that each rank runs: goroutines of a test,
-// processes of one, or ranks under an MPI launcher. A nil result means that this rank saw what it should.
+// Package bootstraps tests what every kind of bootstrap has to do, by functions that each rank runs. The ranks are
+// goroutines of a test, processes of a test, or ranks under an MPI launcher. A nil result means that this rank saw what
+// it should.
 package bootstraps
 
 import (
@@ -20,14 +21,14 @@ import (
 // patience is the longest that any exchange here may take on a slow, oversubscribed machine.
 const patience = 60 * time.Second
 
-// Promises is what a bootstrap promises beyond the interface.
+// Promises says what a bootstrap promises beyond the interface.
 type Promises struct {
-	Tells     bool // a rank that is lost, aborts or gives up is told to the others, by rank
-	Group     int  // ranks that share a process: others may hear only of the first of them
-	OneThread bool // calls have to come from the goroutine that made it
+	Tells     bool // the other ranks learn which rank is lost, aborts or gives up
+	Group     int  // ranks that share a process: errors may name only the first of them
+	OneThread bool // all calls have to come from the goroutine that made it
 }
 
-// Brief is the least that shows that ranks and exchanges are right. It leaves b open.
+// Brief is the shortest check that ranks and exchanges are right. It leaves b open.
 func Brief(b bootstrap.Bootstrap, seed uint64) error {
 	if err := identity(b, seed); err != nil {
 		return err
@@ -35,7 +36,7 @@ func Brief(b bootstrap.Bootstrap, seed uint64) error {
 	return lengths(b, seed)
 }
 
-// Healthy runs everything that leaves a job whole, and closes b.
+// Healthy runs all cases that leave a job whole, and closes b.
 func Healthy(b bootstrap.Bootstrap, p Promises, seed uint64) error {
 	for _, c := range []struct {
 		name string
@@ -75,7 +76,7 @@ func gather(b bootstrap.Bootstrap, mine []byte) ([][]byte, error) {
 	return all, err
 }
 
-// exchange gathers what part makes of each rank, and compares.
+// exchange gathers each rank's part(rank), and compares.
 func exchange(b bootstrap.Bootstrap, part func(rank int) []byte) error {
 	all, err := gather(b, part(b.Rank()))
 	if err != nil {
@@ -89,7 +90,7 @@ func exchange(b bootstrap.Bootstrap, part func(rank int) []byte) error {
 	return nil
 }
 
-// part is n bytes that differ between ranks and salts.
+// part returns n bytes that differ between ranks and salts.
 func part(n, rank int, salt uint64) []byte {
 	var key [32]byte
 	binary.LittleEndian.PutUint64(key[:], salt)
@@ -113,7 +114,7 @@ func lengths(b bootstrap.Bootstrap, seed uint64) error {
 		func(r int) []byte { return part(r*1001, r, seed) },            // rank 0 has none
 		func(r int) []byte { return part((b.Size()-1-r)*7, r, seed) },  // the last has none
 		func(r int) []byte { return part(r%2*(256<<10+1), r, seed) },   // only odd ranks
-		func(r int) []byte { return part(256<<10, r, seed) },           // just a chunk of MPI's
+		func(r int) []byte { return part(256<<10, r, seed) },           // exactly one chunk of MPI's
 		func(r int) []byte { return part(256<<10*(r%3)+r, r, seed+1) }, // different numbers of chunks
 	} {
 		if err := exchange(b, part); err != nil {
@@ -141,7 +142,7 @@ func rounds(b bootstrap.Bootstrap, seed uint64) error {
 	return nil
 }
 
-// ownership: what a rank does to its part and its result afterwards is nobody else's business.
+// ownership: what a rank writes to its part and its result afterwards affects no other rank.
 func ownership(b bootstrap.Bootstrap, seed uint64) error {
 	mine := part(100, b.Rank(), seed)
 	first, err := gather(b, mine)
@@ -163,15 +164,15 @@ func ownership(b bootstrap.Bootstrap, seed uint64) error {
 	return nil
 }
 
-// oneAtATime: of two calls at once on rank 0, one is refused and the other unharmed. Calls that did not meet have both
-// taken part, each in an exchange of its own: then rank 0 tries again, until it tells that they have.
+// oneAtATime: if rank 0 makes two calls at once, one is refused and the other succeeds. Calls that did not overlap both
+// succeed, each in its own exchange: then rank 0 tries again, until it tells the others that they have overlapped.
 func oneAtATime(b bootstrap.Bootstrap) error {
 	if b.Size() == 1 {
 		return nil
 	}
 	met := []byte("met")
 	for b.Rank() != 0 {
-		time.Sleep(5 * time.Millisecond) // for rank 0's calls to meet
+		time.Sleep(5 * time.Millisecond) // so that rank 0's calls overlap
 		all, err := gather(b, nil)
 		if err != nil || bytes.Equal(all[0], met) {
 			return err
@@ -195,8 +196,8 @@ func oneAtATime(b bootstrap.Bootstrap) error {
 	}
 }
 
-// Missing: the last rank stays away, and the others get away when their context ends. The job is broken afterwards;
-// b is not closed.
+// Missing: the last rank stays away, and the others return when their context ends. The job is broken afterwards. b is
+// not closed.
 func Missing(b bootstrap.Bootstrap, p Promises, _ uint64) error {
 	for away := time.Second; ; away *= 2 {
 		if came, err := missing(b, p, away); !came {
@@ -205,8 +206,8 @@ func Missing(b bootstrap.Bootstrap, p Promises, _ uint64) error {
 	}
 }
 
-// missing has the last rank stay away for so long. If it came all the same before another's context had begun, as all
-// ranks see, they have to do it again.
+// missing makes the last rank stay away for that long. If it arrived before the context of another rank had ended,
+// which all ranks see, they have to try again.
 func missing(b bootstrap.Bootstrap, p Promises, away time.Duration) (came bool, err error) {
 	last := b.Size() - 1
 	if b.Rank() == last && last > 0 {
@@ -236,7 +237,7 @@ func missing(b bootstrap.Bootstrap, p Promises, away time.Duration) (came bool, 
 	return false, fmt.Errorf("%v, want the context's error", err)
 }
 
-// Abort: rank 1 (or 0 of 1) aborts while the others are in an AllGather. Where the bootstrap tells, they hear of it.
+// Abort: rank 1 (or 0 of 1) aborts while the others are in an AllGather. If the bootstrap tells, they learn of it.
 func Abort(b bootstrap.Bootstrap, p Promises, _ uint64) error {
 	culprit := min(1, b.Size()-1)
 	if b.Rank() == culprit {
@@ -264,7 +265,7 @@ func about(err, want error, peer int, p Promises) error {
 	return nil
 }
 
-// killedLast: the last rank ends without a word while the others are in an AllGather.
+// killedLast: the last rank is killed while the others are in an AllGather.
 func killedLast(b bootstrap.Bootstrap, p Promises, _ uint64) error { return killed(b, p, b.Size()-1) }
 
 // killedRoot is killedLast for rank 0.
@@ -284,7 +285,7 @@ func killed(b bootstrap.Bootstrap, p Promises, victim int) error {
 	return about(err, fault.ErrPeerLost, victim, p)
 }
 
-// Exit: the last rank exits with a code of its own while the others are in an AllGather: only a launcher can see that.
+// Exit: the last rank exits with this code while the others are in an AllGather. Only a launcher can see that.
 func Exit(code int) func(bootstrap.Bootstrap, Promises, uint64) error {
 	return func(b bootstrap.Bootstrap, _ Promises, _ uint64) error {
 		if b.Rank() == b.Size()-1 {

@@ -25,7 +25,7 @@ func swap(b bootstrap.Bootstrap, peer int, mine []byte) ([]byte, error) {
 	return b.(bootstrap.Exchanger).Exchange(ctx, peer, mine)
 }
 
-// pairs: what two ranks tell each other arrives, whoever the others talk to meanwhile, and all-gathers go between.
+// pairs: what two ranks tell each other arrives, whatever other pairs do meanwhile, and with all-gathers in between.
 func pairs(b bootstrap.Bootstrap, seed uint64) error {
 	if !Exchanges(b) {
 		return nil
@@ -53,7 +53,7 @@ func pairs(b bootstrap.Bootstrap, seed uint64) error {
 			default:
 				continue
 			}
-			// Several in a row: one of the two may be ahead of the other by one.
+			// Several in a row: one of the two ranks may be one ahead of the other.
 			for j := range uint64(random64(seed, i, uint64(k)) % 4) {
 				mine, want := part(max(n-b.Rank(), 0), b.Rank(), seed+i+j), part(max(n-peer, 0), peer, seed+i+j)
 				got, err := swap(b, peer, mine)
@@ -63,7 +63,7 @@ func pairs(b bootstrap.Bootstrap, seed uint64) error {
 				if err != nil {
 					return fmt.Errorf("step %d: exchange with rank %d: %w", i, peer, err)
 				}
-				clear(got) // is this rank's own, as mine is after the call
+				clear(got) // the result is this rank's own, and so is mine after the call
 				clear(mine)
 			}
 		}
@@ -79,7 +79,7 @@ func random64(seed ...uint64) uint64 {
 	return s
 }
 
-// ended checks that a context's end, here or on another rank, is what err says, about peer if it is this rank's.
+// ended checks that err says that a context has ended, here or on another rank; if here, that it is about peer.
 func ended(ctx context.Context, err error, peer int, p Promises) error {
 	e, ok := errors.AsType[*fault.Error](err)
 	switch {
@@ -95,7 +95,8 @@ func ended(ctx context.Context, err error, peer int, p Promises) error {
 	return nil
 }
 
-// circle: ranks that wait for each other in a circle wait until a context ends. Three ranks or more. b is not closed.
+// circle: ranks that wait for each other in a circle wait until a context ends. It needs three ranks or more. b is not
+// closed.
 func circle(b bootstrap.Bootstrap, p Promises, _ uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()
@@ -121,7 +122,7 @@ func pairMissing(b bootstrap.Bootstrap, p Promises, _ uint64) error {
 		if _, err := swap(b, last, nil); err == nil {
 			return errors.New("an exchange after one that failed went well")
 		}
-	default: // who waits for it too hears of that
+	default: // other ranks that wait for it learn of that, too
 		if p.Tells {
 			_, err := swap(b, last, nil)
 			return about(err, fault.ErrTimeout, last, p)
@@ -149,7 +150,7 @@ func pairAbort(b bootstrap.Bootstrap, p Promises, _ uint64) error {
 	return about(err, fault.ErrAborted, 1, p)
 }
 
-// pairKilled: the last rank ends without a word while rank 0 waits for it, and the others for each other.
+// pairKilled: the last rank is killed while rank 0 waits for it, and the others for rank 0.
 func pairKilled(b bootstrap.Bootstrap, p Promises, _ uint64) error {
 	last := b.Size() - 1
 	if b.Rank() == last {
@@ -163,17 +164,17 @@ func pairKilled(b bootstrap.Bootstrap, p Promises, _ uint64) error {
 	}
 	peer := last
 	if b.Rank() > 0 {
-		peer = 0 // which does not come
+		peer = 0 // never comes
 	}
 	_, err := swap(b, peer, nil)
 	return about(err, fault.ErrPeerLost, last, p)
 }
 
-// pairClosed: the last rank closes, which rank 0 waits for or will; whom it has exchanged with before is not held up. b is
-// closed on the last rank only. For bootstraps that tell.
+// pairClosed: the last rank closes while rank 0 waits for it, or before. Ranks that have exchanged with it are not held
+// up. b is closed on the last rank only. It needs a bootstrap that tells.
 func pairClosed(b bootstrap.Bootstrap, p Promises, _ uint64) error {
 	last := b.Size() - 1
-	for r := range last { // the last rank closes while the others have no more than its answer
+	for r := range last { // afterwards the others may still be reading the last rank's answer when it closes
 		if b.Rank() == last || b.Rank() == r {
 			if _, err := swap(b, last-b.Rank()+r, []byte("the last word")); err != nil {
 				return fmt.Errorf("the last exchange: %w", err)
@@ -184,7 +185,7 @@ func pairClosed(b bootstrap.Bootstrap, p Promises, _ uint64) error {
 		return b.Close()
 	}
 	if b.Rank() > 0 {
-		_, err := swap(b, 0, nil) // which does not come
+		_, err := swap(b, 0, nil) // never comes
 		return about(err, fault.ErrPeerLost, last, p)
 	}
 	_, err := swap(b, last, nil)

@@ -15,11 +15,11 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// Bad makes calls that are wrong on one rank, and checks that every rank gets the error, that it names that rank, and
-// that the communicator works afterwards.
+// Bad makes calls that are wrong on one rank. It checks that every rank gets an error that names that rank, and that
+// the communicator works afterwards.
 func Bad(ctx context.Context, c *ubcoll.Comm) error {
 	n := c.Size()
-	bad := n - 1 // the rank that errs
+	bad := n - 1 // the rank that makes the mistake
 	mine := c.Rank() == bad
 	x, y := make([]float32, 64), make([]float32, 64)
 	call := func(dst, src ubcoll.Vec, op ubcoll.Op) error { return coll.AllReduce(ctx, c, dst, src, op) }
@@ -37,7 +37,7 @@ func Bad(ctx context.Context, c *ubcoll.Comm) error {
 		name string
 		call func() error
 		want error
-		text string // in the error of the other ranks
+		text string // must be in the error of the other ranks
 	}{
 		{"count differs", func() error {
 			if mine {
@@ -129,7 +129,7 @@ func refuse(mine bool, wrong, right func() error) func() error {
 	return right
 }
 
-// badLocal makes local calls that are wrong.
+// badLocal makes wrong local calls.
 func badLocal(ctx context.Context, c *ubcoll.Comm) error {
 	b, err := ubcoll.Alloc[float64](c, ubcoll.Host, 1000)
 	if err != nil {
@@ -171,8 +171,8 @@ func badLocal(ctx context.Context, c *ubcoll.Comm) error {
 	return errors.Join(errs...)
 }
 
-// badConcurrent calls from two goroutines at once: one of them is inside, and waits there for rank 0, which comes only
-// when all others have seen that the second call, whichever that is, and Close are refused.
+// badConcurrent calls from two goroutines at once. One call waits inside for rank 0, which comes only after all other
+// ranks have seen that the second call, whichever it is, and Close are refused.
 func badConcurrent(ctx context.Context, c, beside *ubcoll.Comm) error {
 	if c.Size() == 1 {
 		return nil
@@ -200,8 +200,8 @@ func badConcurrent(ctx context.Context, c, beside *ubcoll.Comm) error {
 	return errors.Join(tell(ctx, c, beside), <-done)
 }
 
-// tell and hear are how rank 0 learns that all others have come to a point while their collectives wait for it: by
-// messages, or between hosts, where there are none, by collectives of beside, a Dup.
+// tell and hear let rank 0 learn that all others have reached a point while their collectives wait for it. They use
+// messages; between hosts, where there are none, collectives of beside, a Dup.
 func tell(ctx context.Context, c, beside *ubcoll.Comm) error {
 	if beside != nil {
 		return coll.Barrier(ctx, beside)
@@ -221,7 +221,7 @@ func hear(ctx context.Context, c, beside *ubcoll.Comm) error {
 	return nil
 }
 
-// badGroup has one rank fail while it collects a group: its peers are told at once.
+// badGroup makes one rank fail while it collects a group: its peers learn of it at once.
 func badGroup(ctx context.Context, c *ubcoll.Comm) error {
 	x := []int64{1}
 	v := ubcoll.Of(x)
@@ -251,7 +251,7 @@ func badGroup(ctx context.Context, c *ubcoll.Comm) error {
 }
 
 // badFree frees buffers while operations of every size use them: Free returns at once, and the memory goes when the
-// operation is over. A Free that comes before its rank's call holds the buffer has the operation refused on all ranks:
+// operation is over. If a Free comes before its rank's call holds the buffer, the operation is refused on all ranks;
 // then they try again, with more time for the call.
 func badFree(ctx context.Context, c, beside *ubcoll.Comm) error {
 	for _, n := range []int{1, 300, 100000} {
@@ -266,7 +266,8 @@ func badFree(ctx context.Context, c, beside *ubcoll.Comm) error {
 	return nil
 }
 
-// freeDuring has all ranks but 0 free a buffer some time after they began an operation on it, which waits for rank 0.
+// freeDuring makes all ranks but 0 start an operation on a buffer, which waits for rank 0, and free the buffer some
+// time later.
 func freeDuring(ctx context.Context, c, beside *ubcoll.Comm, n int, head time.Duration) error {
 	b, err := ubcoll.Alloc[float32](c, ubcoll.Host, n)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform"
 )
 
-// Imports allocates more and more, so that new arenas come between calls, and reduces from each at once.
+// Imports allocates more and more, so that new arenas appear between calls, and reduces from each at once.
 func Imports(ctx context.Context, c *ubcoll.Comm) error {
 	for k := 0; k < 9; k++ {
 		n := 1 << (12 + k)

@@ -14,14 +14,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform"
 )
 
-// Counts of elements that the matrix goes through: none, one, around the number of ranks, not divisible, around the
-// chunks of the ring, several of its rounds.
+// counts returns the counts of elements that the matrix uses: none, one, around the number of ranks, not divisible,
+// around the chunks of the ring, several of its rounds.
 func counts(n int) []int {
 	return []int{0, 1, n - 1, n + 1, 17, 1000, 16384*n + 3, 70001}
 }
 
 // Matrix reduces every type with every operation, in and out of place, in all counts, from memory of a kind that
-// differs between ranks, and checks every element and that all ranks have the same bits.
+// differs between ranks. It checks every element, and that all ranks have the same bits.
 func Matrix(ctx context.Context, c *ubcoll.Comm) error {
 	return errors.Join(
 		matrixOf[int8](ctx, c), matrixOf[uint8](ctx, c), matrixOf[int16](ctx, c), matrixOf[uint16](ctx, c),
@@ -31,7 +31,7 @@ func Matrix(ctx context.Context, c *ubcoll.Comm) error {
 		matrixOf[answer](ctx, c))
 }
 
-// Types as a program defines them.
+// Types that a program may define.
 type (
 	celsius float32
 	answer  bool
@@ -56,7 +56,7 @@ func matrixOf[T dtype.Elem](ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// Random makes calls with everything drawn at random, from a seed that all ranks share.
+// Random makes calls with random arguments, drawn from a seed that all ranks share.
 func Random(ctx context.Context, c *ubcoll.Comm) error {
 	all := rand.New(rand.NewPCG(conform.Seed(), 1))
 	mine := rand.New(rand.NewPCG(conform.Seed(), 1000+uint64(c.Rank())))
@@ -126,7 +126,7 @@ func one[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, op ubcoll.Op, n int,
 	return nil
 }
 
-// near reports whether values of half types are equal but for the rounding of some steps; others are not.
+// near reports whether values of half types differ only by the rounding of some steps. For other types it is false.
 func near[T dtype.Elem](got, want T) bool {
 	var a, b, least float64
 	switch g := any(got).(type) {

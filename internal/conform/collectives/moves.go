@@ -13,18 +13,18 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// Moves makes every collective but all-reduce, with lengths and kinds of memory drawn at random, out of place and in
-// place, and checks every element.
+// Moves makes every collective except all-reduce, out of place and in place, with random lengths and kinds of memory,
+// and checks every element.
 func Moves(ctx context.Context, c *ubcoll.Comm) error {
 	all := rand.New(rand.NewPCG(conform.Seed(), 2))
 	mine := rand.New(rand.NewPCG(conform.Seed(), 2000+uint64(c.Rank())))
 	sizes := []int{0, 1, 5, 48, 1000, 5000, 30000, 150001}
-	if race.Enabled { // what is instrumented is the same for all
+	if race.Enabled { // the instrumented code is the same for all sizes
 		sizes = sizes[:len(sizes)-1]
 	}
 	rounds := 4 * len(sizes)
 	if c.Size() > 16 {
-		rounds /= 2 // which move as much
+		rounds /= 2 // with more ranks, half as many move as much
 	}
 	for k := range rounds {
 		n, root, inPlace := sizes[k%len(sizes)], all.IntN(c.Size()), all.IntN(2) == 0
@@ -55,7 +55,7 @@ type mover[T dtype.Elem] struct {
 	inPlace bool
 	salt    uint64
 	ws, wd  conform.Where
-	vals    [][]T // by ranks, or by pairs of them: what val has made
+	vals    [][]T // results of val, by rank or by pair of ranks
 }
 
 func (m *mover[T]) val(rank, i int) T {
@@ -70,14 +70,15 @@ func (m *mover[T]) val(rank, i int) T {
 	return v[i%period]
 }
 
-// expect is what the reduction of all ranks' values is, element by element.
+// expect returns the reduction of all ranks' values, by element.
 func (m *mover[T]) expect(op ubcoll.Op) func(i int) T {
 	p := m.c.Size()
 	v := pattern(m.n*p, func(i int) T { return expect[T](op, p, i, m.salt) })
 	return func(i int) T { return v[i%period] }
 }
 
-// run holds src and dst elements, fills the source, calls, and checks the destination where want says.
+// run holds src and dst elements, fills the source, makes the call, and checks the elements of the destination against
+// want.
 func (m *mover[T]) run(what string, src, dst int, fill func(i int) T, call func(d, s ubcoll.Vec) error, want func(i int) T) error {
 	s, err := conform.Hold[T](m.c, m.ws, src)
 	if err != nil {
@@ -113,7 +114,8 @@ func (m *mover[T]) run(what string, src, dst int, fill func(i int) T, call func(
 	return errors.Join(s.Free(), d.Free())
 }
 
-// runInPlace holds one buffer of total elements, fills those from lo to hi, calls, and checks from check to end.
+// runInPlace holds one buffer of total elements, fills those from lo to hi, makes the call, and checks those from check
+// to end.
 func (m *mover[T]) runInPlace(what string, total, lo, hi int, fill func(i int) T, call func(v ubcoll.Vec) error,
 	check, end int, want func(i int) T) error {
 	b, err := conform.Hold[T](m.c, m.ws, total)
@@ -252,7 +254,7 @@ func (m *mover[T]) allToAll() error {
 	}, func(i int) T { return m.val(i/m.n, me*m.n+i%m.n) })
 }
 
-// find is the rank and place in its part of element i of parts that follow each other.
+// find returns the rank, and the place in its part, of element i of parts in a row.
 func find(i int, counts []int) (rank, at int) {
 	for r, n := range counts {
 		if i < n {

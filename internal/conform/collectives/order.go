@@ -22,7 +22,7 @@ func Order(ctx context.Context, c *ubcoll.Comm) error {
 	n := int64(c.Size())
 	x := []int64{1}
 	v := ubcoll.Of(x)
-	// Each step multiplies x by n; a wrong order or a lost one shows.
+	// Each step multiplies x by n, so a wrong order or a lost step shows.
 	want := int64(1)
 	for k := 0; k < 5; k++ {
 		if err := coll.AllReduce(ctx, c.On(s1), v, v, ubcoll.Sum); err != nil {
@@ -50,7 +50,7 @@ func Order(ctx context.Context, c *ubcoll.Comm) error {
 			return conform.Fail(c, "group: %v, %d, not %d", err, x[0], want)
 		}
 	}
-	// A group on a stream, and one that fails on its second call.
+	// A group on a stream, and a group that fails on its second call.
 	y := []int64{int64(c.Rank())}
 	err = ubcoll.Group(ctx, c.On(s1), func(g *ubcoll.Comm) error {
 		return errors.Join(coll.AllReduce(ctx, g, ubcoll.Of(y), ubcoll.Of(y), ubcoll.Sum),

@@ -9,11 +9,11 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 )
 
-// period is how many elements differ before they begin again, so that most of the time goes to the library and not to
-// the making of data. It is a prime: what lies a chunk or a block away from its place is not what belongs there.
+// period is how many elements differ before they repeat, so that most of the time is spent in the library and not on
+// making data. It is a prime, so data that is off by a chunk or a block is wrong.
 const period = 4099
 
-// pattern is the first n elements of at, or one period of them.
+// pattern returns the first n elements of at, or one period of them.
 func pattern[T dtype.Elem](n int, at func(i int) T) []T {
 	p := make([]T, min(n, period))
 	for i := range p {
@@ -22,14 +22,15 @@ func pattern[T dtype.Elem](n int, at func(i int) T) []T {
 	return p
 }
 
-// fill repeats the pattern in x.
+// fill fills x with repeats of the pattern.
 func fill[T dtype.Elem](x, pattern []T) {
 	for len(x) > 0 {
 		x = x[copy(x, pattern):]
 	}
 }
 
-// differs is the first element of x that does not repeat the pattern, or -1. Where steps round, it may be near.
+// differs returns the first element of x that differs from the repeated pattern, or -1. With rounds, a near value is
+// equal.
 func differs[T dtype.Elem](x, pattern []T, rounds bool) int {
 	for at := 0; at < len(x); at += len(pattern) {
 		part := x[at:min(at+len(pattern), len(x))]
@@ -45,7 +46,7 @@ func differs[T dtype.Elem](x, pattern []T, rounds bool) int {
 	return -1
 }
 
-// value is a small whole number, so that every partial result is exact in every type, in any order of operations.
+// value is a small whole number, so that every partial result is exact in every type, in any order.
 func value(op ubcoll.Op, rank, i int, salt uint64) float64 {
 	h := (uint64(i%period)*2654435761 + uint64(rank)*40503 + salt*97) >> 3
 	if op == ubcoll.Prod {
@@ -82,7 +83,7 @@ func expect[T dtype.Elem](op ubcoll.Op, ranks, i int, salt uint64) T {
 	return encode[T](acc)
 }
 
-// encode is x as a T, as a bool whether it is not 0.
+// encode returns x as a T; as a bool, whether it is not 0.
 func encode[T dtype.Elem](x float64) (e T) {
 	p := unsafe.Pointer(&e)
 	switch dtype.Of[T]() {

@@ -1,4 +1,4 @@
-// Package devices has the suite of what runs on the ranks' devices.
+// Package devices has the suite for the ranks' devices.
 package devices
 
 import (
@@ -21,9 +21,9 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// Device does collectives and messages on the ranks' devices with random arguments, blocking, on a stream and as graphs, on buffers
-// that come and go, and checks every element. Where ranks have no devices it says so and does nothing, unless
-// UBCOLL_REQUIRE has cuda.
+// Device does collectives and messages on the ranks' devices with random arguments: blocking, on a stream and as
+// graphs, on buffers that come and go. It checks every element. If ranks have no devices, it says so and does nothing,
+// unless UBCOLL_REQUIRE has cuda.
 func Device(ctx context.Context, c *ubcoll.Comm) error {
 	dev, err := c.GPU()
 	if err != nil {
@@ -58,7 +58,7 @@ func Device(ctx context.Context, c *ubcoll.Comm) error {
 	return s.Close()
 }
 
-// windowDevice puts around a ring through a window, by kernels and by copy engine.
+// windowDevice puts around a ring through a window, by kernels and by copy engines.
 func windowDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device, s *ubcoll.Stream) error {
 	const most = 32<<20 + 100
 	b, err := ubcoll.Alloc[byte](c, dev, 2*most)
@@ -106,8 +106,8 @@ type onDevice struct {
 	data    verify.Data
 }
 
-// run makes a source and a destination of so many elements, of which the source is filled (in place: the destination,
-// from element at on), has call do its work, and check look at the destination.
+// run makes a source and a destination of this many elements and fills the source; in place, it fills the destination
+// from element at on. It calls call, and then check on the destination.
 func (d *onDevice) run(src, dst, at int, call func(c *ubcoll.Comm, dst, src ubcoll.Vec) error,
 	check func(p unsafe.Pointer) (int, verify.Mismatch)) error {
 	size := d.data.Type.Size()
@@ -117,7 +117,7 @@ func (d *onDevice) run(src, dst, at int, call func(c *ubcoll.Comm, dst, src ubco
 		return err
 	}
 	from, to := a.Vec().As(d.data.Type), b.Vec().As(d.data.Type)
-	host := make([]byte, max(src, dst)*size+8) // there is a first byte
+	host := make([]byte, max(src, dst)*size+8) // so that there is a first byte
 	d.data.Fill(unsafe.Pointer(&host[0]), src, d.c.Rank())
 	in := func() error { return a.CopyFrom(d.ctx, host[:src*size]) }
 	if d.inPlace {
@@ -181,7 +181,7 @@ func (d *onDevice) broadcast(root int) error {
 		return coll.Broadcast(d.ctx, c, dst, root)
 	}, func(p unsafe.Pointer) (int, verify.Mismatch) {
 		if d.c.Rank() == root && !d.inPlace {
-			return 0, verify.Mismatch{} // it was not written
+			return 0, verify.Mismatch{} // its buffer was not written
 		}
 		return d.data.CheckInput(p, 0, d.n, root)
 	})

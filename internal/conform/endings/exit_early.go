@@ -9,7 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform"
 )
 
-// ExitEarly has the last rank return before a collective that the others call.
+// ExitEarly makes the last rank return before a collective that the others call.
 func ExitEarly(ctx context.Context, c *ubcoll.Comm) error {
 	if err := coll.Barrier(ctx, c); err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// Kill reduces without end, from registered and from Go memory in turn, until a peer is lost, and writes what it then
-// knows to a file of its own: the rank it names and when. The test kills some rank at some moment, and looks into the
+// Kill reduces without end, from registered and from Go memory in turn, until a peer is lost. Then it writes the rank
+// that its error names, and the time, to a file of its own. The test kills some rank at some moment and reads the
 // files.
 func Kill(ctx context.Context, c *ubcoll.Comm) error {
 	return untilLost(c, func(v ubcoll.Vec) error { return coll.AllReduce(ctx, c, v, v, ubcoll.Max) })
@@ -27,10 +27,10 @@ func KillP2P(ctx context.Context, c *ubcoll.Comm) error {
 	})
 }
 
-// untilLost says that this rank is inside, and calls, from registered and from Go memory in turn, until a peer is lost;
-// from then on no call works.
+// untilLost reports that this rank is ready, and makes calls from registered and from Go memory in turn until a peer is
+// lost. From then on no call may work.
 func untilLost(c *ubcoll.Comm, call func(v ubcoll.Vec) error) error {
-	dir, err := ready(c) // now, so that a kill can hit Alloc
+	dir, err := ready(c) // before Alloc, so that a kill can hit that
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func untilLost(c *ubcoll.Comm, call func(v ubcoll.Vec) error) error {
 	return err
 }
 
-// callUntilLost calls until a peer is lost, which it reports in dir.
+// callUntilLost calls until a peer is lost, and reports that in dir.
 func callUntilLost(c *ubcoll.Comm, dir string, call func(k int) error) (err error) {
 	for k := 0; err == nil; k++ {
 		err = call(k)

@@ -9,7 +9,7 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// KillDevice is Kill with operations on the ranks' devices, and signals around a ring through a window there.
+// KillDevice is Kill with operations on the ranks' devices, and with signals around a ring through a window there.
 func KillDevice(ctx context.Context, c *ubcoll.Comm) error {
 	dev, err := c.GPU()
 	if err != nil {
@@ -36,7 +36,7 @@ func KillDevice(ctx context.Context, c *ubcoll.Comm) error {
 	})
 }
 
-// KillDeviceP2P is Kill with messages of the ranks' devices around the ring.
+// KillDeviceP2P is Kill with messages between the ranks' devices around the ring.
 func KillDeviceP2P(ctx context.Context, c *ubcoll.Comm) error {
 	dev, err := c.GPU()
 	if err != nil {

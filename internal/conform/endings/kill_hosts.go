@@ -13,8 +13,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// KillHosts is Kill across hosts, with all that crosses them in turn: the test kills a rank or a host, or cuts a link,
-// looks into the files that survivors write, and says when it has seen enough.
+// KillHosts is Kill across hosts, with everything that crosses them in turn. The test kills a rank or a host, or cuts a
+// link, reads the files that survivors write, and says when it has seen enough.
 func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 	dir, err := ready(c)
 	if err != nil {
@@ -49,8 +49,8 @@ func KillHosts(ctx context.Context, c *ubcoll.Comm) error {
 	return err
 }
 
-// CloseStopped has rank 0 close its Comm when the test has stopped rank 1, on another host: it ends all the same, and says
-// who has not taken what it sent.
+// CloseStopped makes rank 0 close its Comm after the test has stopped rank 1, on another host. Close ends all the same,
+// and says who has not taken what it sent.
 func CloseStopped(_ context.Context, c *ubcoll.Comm) error {
 	dir, err := ready(c)
 	if err != nil {
@@ -67,8 +67,8 @@ func CloseStopped(_ context.Context, c *ubcoll.Comm) error {
 	return errors.Join(writeReport(c, dir, err, time.Now()), testkit.WantsOf(0, "close", err, ubcoll.ErrTimeout))
 }
 
-// Stopped reduces 64 MiB until the test, which stops a host's processes for CONFORM_STOPPED seconds (6) meanwhile, has
-// seen enough.
+// Stopped reduces 64 MiB until the test has seen enough. The test meanwhile stops a host's processes for
+// CONFORM_STOPPED seconds (6).
 func Stopped(ctx context.Context, c *ubcoll.Comm) error {
 	dir, err := ready(c)
 	if err != nil {

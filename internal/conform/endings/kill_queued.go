@@ -14,13 +14,13 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// Variables of what is killed while much is queued on devices.
+// Variables for kills while much is queued on devices.
 const (
-	VictimVar = "CONFORM_VICTIM" // the rank that is to be killed; it queues half of what the others do
-	FullVar   = "CONFORM_FULL"   // 1: as much as real devices can take
+	VictimVar = "CONFORM_VICTIM" // the rank to be killed; it queues half of what the others do
+	FullVar   = "CONFORM_FULL"   // 1: queue as much as real devices can take
 )
 
-// amount is few, or many if the machine can take that.
+// amount returns few, or many if the machine can take that.
 func amount(few, many int) int {
 	if os.Getenv(FullVar) == "1" {
 		return many
@@ -93,9 +93,8 @@ func KillQueuedChannel(ctx context.Context, c *ubcoll.Comm) error {
 		})
 }
 
-// queueUntilLost queues many calls of what prepare makes, on a stream, and waits for them. The victim queues half of
-// them, and waits until it is killed. The others write what they then know as Kill does, and that nothing can be queued
-// any more.
+// queueUntilLost queues many calls of what prepare makes, on a stream, and waits for them. The victim queues half as
+// many, and waits until it is killed. The others report as Kill does, and check that nothing can be queued any more.
 func queueUntilLost(ctx context.Context, c *ubcoll.Comm, times, elements int, prepare func(s *ubcoll.Stream,
 	b *ubcoll.Buffer[float32], r *ubcoll.Registration) (call func() error, err error)) error {
 	victim, err := strconv.Atoi(os.Getenv(VictimVar))
@@ -119,7 +118,7 @@ func queueUntilLost(ctx context.Context, c *ubcoll.Comm, times, elements int, pr
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(call(), s.Sync(ctx), coll.Barrier(ctx, c)); err != nil { // all is loaded
+	if err := errors.Join(call(), s.Sync(ctx), coll.Barrier(ctx, c)); err != nil { // everything is loaded
 		return err
 	}
 	dir, err := ready(c)
@@ -133,7 +132,7 @@ func queueUntilLost(ctx context.Context, c *ubcoll.Comm, times, elements int, pr
 		<-ctx.Done()
 		return conform.Fail(c, "not killed: %w", errors.Join(err, ctx.Err()))
 	}
-	for i := 0; err == nil && i < times; i++ { // the driver takes about 1000, and then has the call wait
+	for i := 0; err == nil && i < times; i++ { // the driver takes about 1000; then calls wait
 		err = call()
 	}
 	if err == nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// KillWait signals around a ring of ranks without end, over channels and a window in turn, until a peer is lost, and
-// writes what it then knows as Kill does.
+// KillWait signals around a ring of ranks without end, over channels and a window in turn, until a peer is lost. Then
+// it reports as Kill does.
 func KillWait(ctx context.Context, c *ubcoll.Comm) error {
 	r, err := conform.NewRegion(c, 1<<20)
 	if err != nil {

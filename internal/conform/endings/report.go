@@ -12,23 +12,23 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// ReadyFile is where a rank says that it is inside, with its process id. Ranks and tests meet by files in CONFORM_DIR.
+// ReadyFile is where a rank writes its process id when it is ready. Ranks and tests meet by files in CONFORM_DIR.
 func ReadyFile(dir string, rank int) string {
 	return filepath.Join(dir, fmt.Sprintf("rank-%d.ready", rank))
 }
 
-// EnoughFile is where a test says that ranks may come to an end.
+// EnoughFile is how a test says that ranks may end.
 func EnoughFile(dir string) string { return filepath.Join(dir, "enough") }
 
-// RoundsFile is where rank 0 says how often something was done.
+// RoundsFile is where rank 0 writes how often something was done.
 func RoundsFile(dir string) string { return filepath.Join(dir, "rounds") }
 
-// RunFile is where this process says what Run has given it.
+// RunFile is where this process writes what Run has returned.
 func RunFile(dir string) string { return filepath.Join(dir, fmt.Sprintf("run-%d", os.Getpid())) }
 
-// RunFiles are the files of the processes that have said so.
+// RunFiles returns the files of the processes that have written one.
 func RunFiles(dir string) []string {
-	files, _ := filepath.Glob(filepath.Join(dir, "run-*")) // its pattern is right
+	files, _ := filepath.Glob(filepath.Join(dir, "run-*")) // the pattern is valid
 	return files
 }
 
@@ -36,7 +36,7 @@ func reportFile(dir string, rank int) string {
 	return filepath.Join(dir, fmt.Sprintf("rank-%d.report", rank))
 }
 
-// ready says that this rank is inside. It returns the folder for what else there is to say.
+// ready reports that this rank is ready. It returns the folder for its other files.
 func ready(c *ubcoll.Comm) (dir string, err error) {
 	if dir, err = conform.Dir(); err != nil {
 		return "", err
@@ -44,13 +44,13 @@ func ready(c *ubcoll.Comm) (dir string, err error) {
 	return dir, write(ReadyFile(dir, c.Rank()), fmt.Sprint(os.Getpid()))
 }
 
-// write makes a file that has the text as soon as it is there.
+// write makes a file that is complete from the moment it appears.
 func write(name, text string) error {
 	return errors.Join(os.WriteFile(name+".tmp", []byte(text), 0o600), os.Rename(name+".tmp", name))
 }
 
-// report writes which rank a lost peer's survivor names, and when, and stays until the other survivors have done so:
-// what follows, in Main, may end them.
+// report writes which rank the error of this survivor names, and when. It waits until the other survivors have done so,
+// since Main may end them when this one returns.
 func report(c *ubcoll.Comm, dir string, err error) error {
 	if err := writeReport(c, dir, err, time.Now()); err != nil {
 		return err
@@ -81,7 +81,7 @@ type Report struct {
 	About int // the rank that it names
 	At    time.Time
 	Lost  bool   // its error is ErrPeerLost
-	Text  string // all of it
+	Text  string // the whole error
 }
 
 // ReadReport reads the report of a rank.

@@ -11,22 +11,22 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// Ways to end. The first four say that they are ready, and go on until a signal comes.
+// Ways to end. The first four report that they are ready, and go on until a signal comes.
 
-// EndsWait is in calls that know the context.
+// EndsWait makes calls that use the context.
 func EndsWait(ctx context.Context, c *ubcoll.Comm) error { return barriers(ctx, c) }
 
-// EndsSwallow takes the signal for a good end.
+// EndsSwallow takes the signal as a good end.
 func EndsSwallow(ctx context.Context, c *ubcoll.Comm) error {
 	return wait(ctx, c, nil)
 }
 
-// EndsPlain has an error of its own that says nothing of the signal.
+// EndsPlain returns an error of its own that does not mention the signal.
 func EndsPlain(ctx context.Context, c *ubcoll.Comm) error {
 	return wait(ctx, c, errors.New("something went wrong"))
 }
 
-// EndsIgnore is in calls that do not know the context, until the test has a file "enough" for it.
+// EndsIgnore makes calls that do not use the context, until the test makes a file "enough".
 func EndsIgnore(ctx context.Context, c *ubcoll.Comm) error {
 	return barriers(context.Background(), c)
 }
@@ -47,7 +47,7 @@ func EndsError(ctx context.Context, c *ubcoll.Comm) error {
 	return barriers(ctx, c)
 }
 
-// EndsFirst fails on rank 1, after which the others go on until that rank's process has reported what Run has given it.
+// EndsFirst fails on rank 1. The others go on until that rank's process has reported what Run has returned.
 func EndsFirst(ctx context.Context, c *ubcoll.Comm) error {
 	if c.Rank() == 1 {
 		return errors.New("no luck")
@@ -63,7 +63,7 @@ func EndsFirst(ctx context.Context, c *ubcoll.Comm) error {
 	return err
 }
 
-// wait waits for the signal, and ends with err.
+// wait waits for the signal, and returns err.
 func wait(ctx context.Context, c *ubcoll.Comm, err error) error {
 	if _, err := ready(c); err != nil {
 		return err
@@ -72,7 +72,7 @@ func wait(ctx context.Context, c *ubcoll.Comm, err error) error {
 	return err
 }
 
-// barriers is in collectives until some rank is told that it is enough.
+// barriers calls collectives until some rank is told that it is enough.
 func barriers(ctx context.Context, c *ubcoll.Comm) error {
 	dir, err := ready(c)
 	if err != nil {

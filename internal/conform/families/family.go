@@ -1,4 +1,4 @@
-// Package families has the suite of communicators that are split and duplicated from each other.
+// Package families has the suite for communicators that are split or duplicated from each other.
 package families
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// Family splits and duplicates communicators, and uses them beside and after their parents.
+// Family splits and duplicates communicators, and uses them together with and after their parents.
 func Family(ctx context.Context, c *ubcoll.Comm) error {
 	return conform.Each(ctx, c, splitHalves, splitReversed, splitNone, nested, childOutlives, sharedMemory, beside,
 		messages, familyMisuse, manyChildren)
@@ -38,7 +38,7 @@ func splitHalves(ctx context.Context, c *ubcoll.Comm) error {
 	return errors.Join(conform.SumOf(ctx, d, int64(c.Rank()), want), d.Close())
 }
 
-// splitReversed orders by key, and then has rank 0 of the new communicator broadcast its old rank.
+// splitReversed orders by key. Then rank 0 of the new communicator broadcasts its old rank.
 func splitReversed(ctx context.Context, c *ubcoll.Comm) error {
 	d, err := c.Split(ctx, 7, -c.Rank())
 	if err != nil {
@@ -131,7 +131,7 @@ func childOutlives(ctx context.Context, c *ubcoll.Comm) error {
 	return errors.Join(b.Free(), e.Close())
 }
 
-// sharedMemory registers once and finds the registration with every communicator.
+// sharedMemory registers once, and finds the registration with every communicator.
 func sharedMemory(ctx context.Context, c *ubcoll.Comm) error {
 	d, err := c.Dup(ctx)
 	if err != nil {
@@ -185,9 +185,9 @@ func beside(ctx context.Context, c *ubcoll.Comm) error {
 	return errors.Join(append(errs, comms[1].Close(), comms[2].Close())...)
 }
 
-// messages sends around the ring of a communicator and of its reversed child, whose messages are apart.
+// messages sends around the ring of a communicator and of its reversed child, whose messages are separate.
 func messages(ctx context.Context, c *ubcoll.Comm) error {
-	if c.Size() == 1 || c.LocalSize() < c.Size() { // there are none between hosts
+	if c.Size() == 1 || c.LocalSize() < c.Size() { // there are no messages between hosts
 		return nil
 	}
 	d, err := c.Split(ctx, 0, -c.Rank())
@@ -216,7 +216,7 @@ func messages(ctx context.Context, c *ubcoll.Comm) error {
 }
 
 func familyMisuse(ctx context.Context, c *ubcoll.Comm) error {
-	// A rank whose context has ended takes no part; all learn of it, and the communicator goes on.
+	// A rank whose context has ended takes no part. All learn of it, and the communicator goes on.
 	mine, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if c.Rank() == c.Size()-1 {
@@ -226,7 +226,7 @@ func familyMisuse(ctx context.Context, c *ubcoll.Comm) error {
 		return conform.Fail(c, "split with an ended context: %v", err)
 	}
 	if c.Size() > 1 {
-		// A rank that calls something else.
+		// A rank that makes another call.
 		var err error
 		if c.Rank() == 0 {
 			_, err = c.Dup(ctx)
@@ -247,7 +247,7 @@ func familyMisuse(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// manyChildren makes and closes more than could be open at a time, and leaks nothing.
+// manyChildren makes and closes more communicators than could be open at a time, and leaks nothing.
 func manyChildren(ctx context.Context, c *ubcoll.Comm) error {
 	var before ubcoll.Stats
 	for k := range 60 {

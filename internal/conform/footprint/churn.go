@@ -28,7 +28,7 @@ func Churn(ctx context.Context, c *ubcoll.Comm) error {
 		}
 		return b.Free()
 	}
-	// First as many rounds as it takes for the Go heap to find its size, on all ranks, which may share the process.
+	// First enough rounds for the Go heap to reach its size, on all ranks: they may share the process.
 	for k := 0; k < 1000; k++ {
 		if err := round(k); err != nil {
 			return err
@@ -52,6 +52,6 @@ func Churn(ctx context.Context, c *ubcoll.Comm) error {
 	if err := coll.Barrier(ctx, c); err != nil {
 		return err
 	}
-	before.maps, before.kib = before.maps+8, before.kib+8<<10 // the Go heap adds to the mappings now and then
+	before.maps, before.kib = before.maps+8, before.kib+8<<10 // the Go heap adds mappings now and then
 	return settled(ctx, c, before)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform"
 )
 
-// Descriptors makes many communicators of the ranks that one has already reached: each rank holds one descriptor of each
-// peer's process, whatever their number.
+// Descriptors makes many communicators of ranks that one communicator has already reached. Each rank holds one
+// descriptor for each peer's process, however many communicators there are.
 func Descriptors(ctx context.Context, c *ubcoll.Comm) error {
 	comms := []*ubcoll.Comm{c}
 	for k := range 16 {
@@ -39,7 +39,7 @@ func Descriptors(ctx context.Context, c *ubcoll.Comm) error {
 			n++
 		}
 	}
-	if n < c.Size()-1 || n > c.Size() { // the Go runtime may have one
+	if n < c.Size()-1 || n > c.Size() { // the Go runtime may have one of its own
 		return conform.Fail(c, "%d descriptors of processes with %d communicators of %d ranks", n, len(comms), c.Size())
 	}
 	for _, k := range comms[1:] {

@@ -1,5 +1,5 @@
-// Package footprint has the suites that look at what a process holds: descriptors, mappings, goroutines and memory,
-// which must not grow however often something is made and ended.
+// Package footprint has the suites that look at what a process holds: descriptors, mappings, goroutines and memory.
+// These must not grow, however often something is made and ended.
 package footprint
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// foot is what this process has: descriptors, mappings, goroutines and resident memory.
+// foot counts what this process holds: descriptors, mappings, goroutines and resident memory.
 type foot struct{ fds, maps, routines, kib int }
 
 func footprint() (f foot, err error) {
@@ -38,11 +38,11 @@ func footprint() (f foot, err error) {
 	return foot{len(es), bytes.Count(maps, []byte("\n")), runtime.NumGoroutine(), rss * os.Getpagesize() / 1024}, err
 }
 
-// settled waits until this process has no more than most.
+// settled waits until this process holds no more than most.
 func settled(ctx context.Context, c *ubcoll.Comm, most foot) error {
 	var after foot
 	var err error
-	done := testkit.UntilFor(testkit.Limit/4, func() bool { // what is ending takes its time to
+	done := testkit.UntilFor(testkit.Limit/4, func() bool { // what is ending takes some time
 		after, err = footprint()
 		return err != nil || after.fds <= most.fds && after.maps <= most.maps && after.routines <= most.routines &&
 			after.kib <= most.kib

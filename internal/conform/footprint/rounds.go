@@ -12,9 +12,9 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// Rounds splits and duplicates communicators, uses them in all ways, and closes them, each rank in an order of its own
-// and with or without what was made with them: afterwards there are as many allocations as before, and descriptors,
-// mappings and memory have not grown.
+// Rounds splits and duplicates communicators, uses them in all ways, and closes them. Each rank closes in an order of
+// its own, with or without closing first what was made with them. Afterwards there are as many allocations as before,
+// and descriptors, mappings and memory have not grown.
 func Rounds(ctx context.Context, c *ubcoll.Comm) error {
 	rounds, err := conform.Number("CONFORM_ROUNDS", 300)
 	if err != nil {
@@ -22,7 +22,7 @@ func Rounds(ctx context.Context, c *ubcoll.Comm) error {
 	}
 	r := &childRounds{c: c, all: rand.New(rand.NewPCG(conform.Seed(), 9)),
 		mine: rand.New(rand.NewPCG(conform.Seed(), 900+uint64(c.Rank())))}
-	if err := r.run(ctx, 100); err != nil { // what the first ones cost for good
+	if err := r.run(ctx, 100); err != nil { // the first rounds have lasting costs
 		return err
 	}
 	memory := c.Stats().Memory
@@ -37,7 +37,7 @@ func Rounds(ctx context.Context, c *ubcoll.Comm) error {
 		after.HeldBytes != memory.HeldBytes {
 		return conform.Fail(c, "the heap: %+v before, %+v after", memory, after)
 	}
-	// The heap keeps a few arenas for later, which are a descriptor each. Ranks may share the process.
+	// The heap keeps a few arenas for later, with one descriptor each. Ranks may share the process.
 	n := c.Size()
 	before.fds, before.maps, before.kib = before.fds+4*n, before.maps+16*n, before.kib+n*32<<10
 	return settled(ctx, c, before)
@@ -50,7 +50,7 @@ type childRounds struct {
 	open []*child
 }
 
-// child is a communicator, and what was made with it. All but the communicator may be nil.
+// child is a communicator and what was made with it. Everything but the communicator may be nil.
 type child struct {
 	d       *ubcoll.Comm
 	buf     *ubcoll.Buffer[int64]
@@ -79,7 +79,7 @@ func (r *childRounds) run(ctx context.Context, rounds int) error {
 	if err := coll.Barrier(ctx, r.c); err != nil {
 		return err
 	}
-	// What a rank shares is given back when it next frees something and all others have closed their part.
+	// Memory that a rank shares is released when the rank next frees something after all others have closed their part.
 	b, err := ubcoll.Alloc[byte](r.c, ubcoll.Host, 1)
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (r *childRounds) one(ctx context.Context) (err error) {
 	if r.all.IntN(2) == 0 {
 		k.d, err = r.c.Dup(ctx)
 	} else {
-		colors := r.all.IntN(3) // the last rank of some takes no part
+		colors := r.all.IntN(3) // some splits leave the last rank out
 		color := ubcoll.NoColor
 		if colors == 0 || r.c.Rank() < r.c.Size()-1 {
 			color = r.c.Rank() % max(colors, 1)
@@ -161,7 +161,7 @@ func (r *childRounds) one(ctx context.Context) (err error) {
 	return nil
 }
 
-// close ends one of what is open.
+// close closes one of the open children.
 func (r *childRounds) close() error {
 	i := r.mine.IntN(len(r.open))
 	k := r.open[i]
@@ -178,7 +178,7 @@ func (r *childRounds) close() error {
 	r.mine.Shuffle(len(acts), func(i, j int) { acts[i], acts[j] = acts[j], acts[i] })
 	var errs []error
 	for _, do := range acts {
-		if err := do(); !errors.Is(err, ubcoll.ErrClosed) { // with the communicator
+		if err := do(); !errors.Is(err, ubcoll.ErrClosed) { // closed with its communicator
 			errs = append(errs, err)
 		}
 	}

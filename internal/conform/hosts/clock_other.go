@@ -2,5 +2,5 @@
 
 package hosts
 
-// clock is never asked for: there are no communicators here.
+// clock is never called: there are no communicators here.
 func clock() uint64 { return 0 }

@@ -17,7 +17,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/verify"
 )
 
-// memory is n elements, held in some way. Behind them is a guard, which nobody may write to.
+// memory is n elements, held in some way. Behind them is a guard that nobody may write to.
 type memory struct {
 	conform.Memory[uint64]
 	typ dtype.Type
@@ -40,10 +40,10 @@ func (m *memory) ptr() unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(m
 
 func (m *memory) bytes() []byte { return unsafe.Slice((*byte)(m.ptr()), m.n*m.typ.Size()) }
 
-// vec is the elements.
+// vec returns the elements.
 func (m *memory) vec() ubcoll.Vec { return m.Vec.As(dtype.Uint8).Slice(0, m.n*m.typ.Size()).As(m.typ) }
 
-// free gives it back, and says whether something was written behind it.
+// free frees the memory, and returns an error if something was written behind it.
 func (m *memory) free() error {
 	last := m.Slice[len(m.Slice)-1]
 	if err := m.Free(); err != nil {
@@ -55,7 +55,7 @@ func (m *memory) free() error {
 	return nil
 }
 
-// reduction is how a test reduces, and what of.
+// reduction describes how a test reduces, and its data.
 type reduction struct {
 	verify.Data
 	op      ubcoll.Op
@@ -63,12 +63,12 @@ type reduction struct {
 	inPlace bool
 }
 
-// String says what it is.
+// String describes it.
 func (r *reduction) String() string {
 	return fmt.Sprintf("%v of %d %v, in place %v", r.op, r.n, r.Type, r.inPlace)
 }
 
-// reductions are those that a type has.
+// reductions returns the reductions that a type has.
 func reductions(t dtype.Type, ranks int) (all []reduction) {
 	add := func(op ubcoll.Op, d verify.Data) {
 		d.Type, d.Ranks = t, ranks
@@ -85,10 +85,10 @@ func reductions(t dtype.Type, ranks int) (all []reduction) {
 	return all
 }
 
-// anywhere is a way to hold memory.
+// anywhere returns a random way to hold memory.
 func anywhere(r *rand.Rand) conform.Where { return conform.Where(r.IntN(int(conform.NumWhere))) }
 
-// prepare makes r's source on this rank, and its destination, which are the same in place.
+// prepare makes r's source and destination on this rank; in place they are the same.
 func (r *reduction) prepare(c *ubcoll.Comm, mine *rand.Rand) (src, dst memory, err error) {
 	if src, err = hold(c, anywhere(mine), r.Type, r.n); err != nil {
 		return src, dst, err
@@ -104,7 +104,7 @@ func (r *reduction) prepare(c *ubcoll.Comm, mine *rand.Rand) (src, dst memory, e
 	return src, dst, err
 }
 
-// check looks at the result, and at the source, and frees both.
+// check checks the result and the source, and frees both.
 func (r *reduction) check(c *ubcoll.Comm, src, dst memory) error {
 	if wrong, at := r.Check(dst.ptr(), 0, r.n); wrong > 0 && !(Spans(c) && r.Average && r.near(dst)) {
 		return fmt.Errorf("%d elements are wrong, the first: %v (%s)", wrong, at, c.LastOp().String())
@@ -118,8 +118,8 @@ func (r *reduction) check(c *ubcoll.Comm, src, dst memory) error {
 	return errors.Join(src.free(), dst.free())
 }
 
-// near reports whether a result of a half type is right but for the rounding of some steps: each host rounds its own
-// average. Others are not.
+// near reports whether a result of a half type differs only by the rounding of some steps: each host rounds its own
+// average. For other types it is false.
 func (r *reduction) near(dst memory) bool {
 	least := map[dtype.Type]float64{dtype.Float16: 0x1p-9, dtype.BFloat16: 0x1p-6}[r.Type]
 	sums, largest, in := make([]float64, r.n), make([]float64, r.n), make([]uint16, r.n)
@@ -153,7 +153,7 @@ func (r *reduction) run(ctx context.Context, c *ubcoll.Comm, mine *rand.Rand) er
 	return fail(c, r, err)
 }
 
-// small is a number of elements, of none to some ten thousand bytes.
+// small returns a number of elements that take from no bytes to some ten thousand.
 func small(all *rand.Rand, size int) int {
 	few := []int{0, 1, 2, 3, 7, 8, 9, 31, 48 / size, 48/size + 1, 255, 4096 / size, 16384 / size, 16384/size + 1, 9973}
 	if all.IntN(3) > 0 {
@@ -179,13 +179,13 @@ func Reduce(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// broadcast is one of n elements.
+// broadcast is a broadcast of n elements.
 type broadcast struct {
 	verify.Data
 	n, root int
 }
 
-// String says what it is.
+// String describes it.
 func (b *broadcast) String() string {
 	return fmt.Sprintf("broadcast of %d %v from rank %d", b.n, b.Type, b.root)
 }
@@ -197,7 +197,7 @@ func newBroadcast(all *rand.Rand, ranks int, t dtype.Type, n, root int) broadcas
 func (b *broadcast) prepare(c *ubcoll.Comm, mine *rand.Rand) (memory, error) {
 	m, err := hold(c, anywhere(mine), b.Type, b.n)
 	if err == nil {
-		b.Fill(m.ptr(), b.n, c.Rank()) // other data on each rank
+		b.Fill(m.ptr(), b.n, c.Rank()) // different data on each rank
 	}
 	return m, err
 }
@@ -234,7 +234,7 @@ func Broadcast(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// Large does a few operations of up to 8 MiB, around the sizes at which ways and pieces change.
+// Large does a few operations of up to 8 MiB, around the sizes at which algorithms and pieces change.
 func Large(ctx context.Context, c *ubcoll.Comm) error {
 	all, mine := draws(c, 13)
 	types := dtype.All()
@@ -252,8 +252,8 @@ func Large(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// SameBits all-reduces floats whose sums and products depend on the order in which they are combined: the ranks have the
-// same bits all the same.
+// SameBits all-reduces floats whose sums and products depend on the order of combining. All ranks must have the same
+// bits anyway.
 func SameBits(ctx context.Context, c *ubcoll.Comm) error {
 	all, mine := draws(c, 14)
 	for _, t := range []dtype.Type{dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64} {

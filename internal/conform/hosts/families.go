@@ -19,7 +19,7 @@ func Families(ctx context.Context, c *ubcoll.Comm) error {
 	return errors.Join(byHost(ctx, c), across(ctx, c), alone(ctx, c), random(ctx, c), generations(ctx, c), atOnce(ctx, c))
 }
 
-// host is the number of this rank's host: the first rank there.
+// host identifies this rank's host by the first rank there.
 func host(c *ubcoll.Comm) int {
 	for r := range c.Size() {
 		if c.Hostname(r) == c.Hostname(c.Rank()) {
@@ -29,7 +29,7 @@ func host(c *ubcoll.Comm) int {
 	return -1
 }
 
-// byHost makes a communicator of each host, which has everything.
+// byHost makes a communicator for each host, which can do everything.
 func byHost(ctx context.Context, c *ubcoll.Comm) error {
 	d, err := c.Split(ctx, host(c), 0)
 	if err != nil {
@@ -38,7 +38,7 @@ func byHost(ctx context.Context, c *ubcoll.Comm) error {
 	if d.Rank() != c.LocalRank() || d.Size() != c.LocalSize() || Spans(d) || d.Hostname(0) != c.Hostname(c.Rank()) {
 		return conform.Fail(c, "split by host: rank %d of %d on %s", d.Rank(), d.Size(), d.Hostname(0))
 	}
-	// Waits of the one move the messages of the other.
+	// Waits in one communicator move the messages of the other.
 	all := make([]int32, d.Size())
 	if err := coll.AllGather(ctx, d, ubcoll.Of(all), ubcoll.Of([]int32{int32(c.Rank())})); err != nil {
 		return err
@@ -58,8 +58,8 @@ func byHost(ctx context.Context, c *ubcoll.Comm) error {
 	return errors.Join(conform.SumOf(ctx, c, int64(c.Rank()), n*(n-1)/2), d.Close())
 }
 
-// messages sends around a child on one host while a collective of the parent waits: the sends are from memory that the
-// parent has allocated.
+// messages sends around a child on one host while a collective of the parent waits. The parent has allocated the memory
+// of the sends.
 func messages(ctx context.Context, c, d *ubcoll.Comm) error {
 	if d.Size() < 2 {
 		return conform.SumOf(ctx, c, 1, int64(c.Size()))
@@ -82,7 +82,7 @@ func messages(ctx context.Context, c, d *ubcoll.Comm) error {
 	if err != nil {
 		return err
 	}
-	// Nobody waits for the messages yet, which move all the same.
+	// No rank waits for the messages yet; they move anyway.
 	if err := conform.SumOf(ctx, c, 1, int64(c.Size())); err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func messages(ctx context.Context, c, d *ubcoll.Comm) error {
 }
 
 // memoryOf registers memory with the parent, and uses it with a child on one host: a window, a handle, a channel. The
-// handle is of no use on another host.
+// handle is useless on another host.
 func memoryOf(ctx context.Context, c, d *ubcoll.Comm) error {
 	g, err := conform.NewRegion(c, 4096)
 	if err != nil {
@@ -143,7 +143,7 @@ func memoryOf(ctx context.Context, c, d *ubcoll.Comm) error {
 	return errors.Join(w.Close(), coll.Barrier(ctx, d), g.Free())
 }
 
-// across makes communicators that have one rank of each host, in the opposite order.
+// across makes communicators with one rank of each host, in reverse order.
 func across(ctx context.Context, c *ubcoll.Comm) error {
 	d, err := c.Split(ctx, c.LocalRank(), -c.Rank())
 	if err != nil {
@@ -152,14 +152,14 @@ func across(ctx context.Context, c *ubcoll.Comm) error {
 	if d.LocalSize() != 1 || d.LocalRank() != 0 {
 		return conform.Fail(c, "split across: rank %d of %d of the host", d.LocalRank(), d.LocalSize())
 	}
-	all, mine := draws(d, 31) // the same in all of them
+	all, mine := draws(d, 31) // the same in all of these communicators
 	r := reductions(1, d.Size())[0]
 	r.Seed, r.n = all.Uint64(), 70_001
 	b := newBroadcast(all, d.Size(), 8, 5000, d.Size()-1)
 	return errors.Join(Places(ctx, d), r.run(ctx, d, mine), b.run(ctx, d, mine), d.Close())
 }
 
-// alone makes one of each rank, and none of some.
+// alone makes a communicator of each single rank, and none for some ranks.
 func alone(ctx context.Context, c *ubcoll.Comm) error {
 	d, err := c.Split(ctx, c.Rank(), 5)
 	if err != nil {
@@ -197,7 +197,7 @@ func random(ctx context.Context, c *ubcoll.Comm) error {
 		for r := range colors {
 			colors[r], keys[r] = all.IntN(3), all.IntN(4)
 		}
-		var want []int // the ranks of this one's
+		var want []int // the ranks with this rank's color
 		for r := range colors {
 			if colors[r] == colors[c.Rank()] {
 				want = append(want, r)
@@ -224,7 +224,7 @@ func random(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// spread has each rank of a communicator be the root once.
+// spread makes each rank of a communicator the root once.
 func spread(ctx context.Context, c *ubcoll.Comm) error {
 	for root := range c.Size() {
 		b := newBroadcast(rand.New(rand.NewPCG(uint64(root), 1)), c.Size(), 6, 1000*root, root)
@@ -235,7 +235,7 @@ func spread(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// generations has children outlive their parents.
+// generations lets children outlive their parents.
 func generations(ctx context.Context, c *ubcoll.Comm) error {
 	n := int64(c.Size())
 	d, err := c.Dup(ctx)
@@ -264,7 +264,8 @@ func generations(ctx context.Context, c *ubcoll.Comm) error {
 	return errors.Join(Places(ctx, f), conform.SumOf(ctx, f, 1, n), f.Close())
 }
 
-// atOnce uses communicators from several goroutines: they share what connects the hosts, and do not wait for each other.
+// atOnce uses communicators from several goroutines: they share the links between hosts, and do not wait for each
+// other.
 func atOnce(ctx context.Context, c *ubcoll.Comm) error {
 	comms := []*ubcoll.Comm{c}
 	for k := range 3 {

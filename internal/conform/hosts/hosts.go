@@ -1,5 +1,6 @@
-// Package hosts has the suites of communicators that span hosts: what crosses them, in all ways and with everything that
-// can be wrong, and what does not. On one host they do the same, but for what is not there between hosts.
+// Package hosts has the suites for communicators that span hosts: everything that crosses hosts, in all ways and with
+// every mistake, and everything that does not. On one host they do the same, except for Refused, which does nothing
+// there.
 package hosts
 
 import (
@@ -15,7 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform"
 )
 
-// Hosts is all of it.
+// Hosts runs all of them.
 func Hosts(ctx context.Context, c *ubcoll.Comm) error {
 	return conform.Each(ctx, c, Places, Barriers, Reduce, Broadcast, Large, SameBits, Streams, Groups, Graphs, Families,
 		Wrong, Refused)
@@ -24,12 +25,12 @@ func Hosts(ctx context.Context, c *ubcoll.Comm) error {
 // Spans reports whether a communicator spans hosts.
 func Spans(c *ubcoll.Comm) bool { return c.LocalSize() != c.Size() }
 
-// draws are two sources of random numbers: one that all ranks share, and one of this rank's own.
+// draws returns two sources of random numbers: one that all ranks share, and one of this rank's own.
 func draws(c *ubcoll.Comm, what uint64) (all, mine *rand.Rand) {
 	return rand.New(rand.NewPCG(conform.Seed(), what)), rand.New(rand.NewPCG(conform.Seed(), 1000*what+uint64(c.Rank())+1))
 }
 
-// share is every rank's row of so many numbers.
+// share gathers every rank's row of numbers.
 func share(ctx context.Context, c *ubcoll.Comm, mine ...uint64) ([][]uint64, error) {
 	n := len(mine)
 	all := make([]uint64, n*c.Size())
@@ -50,7 +51,7 @@ func hash(b []byte) uint64 {
 	return h.Sum64()
 }
 
-// Places checks where the ranks are said to be.
+// Places checks on which hosts the ranks are reported to be.
 func Places(ctx context.Context, c *ubcoll.Comm) error {
 	rows, err := share(ctx, c, hash([]byte(c.Hostname(c.Rank()))), uint64(c.LocalRank()), uint64(c.LocalSize()))
 	if err != nil {
@@ -76,8 +77,8 @@ func Places(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// Barriers has one rank after the other come late, and nobody leave before it has come, as far as all ranks are on one
-// machine, whose clock they share.
+// Barriers makes one rank after the other late: no rank may leave before it has come. It checks this only if all ranks
+// are on one machine and so share a clock.
 func Barriers(ctx context.Context, c *ubcoll.Comm) error {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -13,14 +13,15 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// operation is one that does not cross hosts.
+// operation is an operation that does not cross hosts.
 type operation struct {
 	name string
-	not  string // how the ways begin in which it is an error of another kind
+	not  string // prefix of the ways in which its error is of another kind
 	call func(c *ubcoll.Comm) error
 }
 
-// Refused calls everything that does not cross hosts yet, in all ways: ErrNotSupported, which says so, on all ranks.
+// Refused calls everything that does not cross hosts yet, in all ways. Each call fails on all ranks with
+// ErrNotSupported, and says why.
 func Refused(ctx context.Context, c *ubcoll.Comm) error {
 	if !Spans(c) {
 		return nil
@@ -52,7 +53,8 @@ func Refused(ctx context.Context, c *ubcoll.Comm) error {
 	return errors.Join(reg.Close(), buf.Free())
 }
 
-// refusedAlike checks that this rank, as all, has the error of what is not between hosts, and a communicator that works.
+// refusedAlike checks that this rank, like all, has the error for operations that do not work between hosts, and that
+// the communicator still works.
 func refusedAlike(ctx context.Context, c *ubcoll.Comm, err error) error {
 	if !errors.Is(err, ubcoll.ErrNotSupported) || !strings.Contains(err.Error(), "between hosts is not supported yet") {
 		return fmt.Errorf("%v, not that it is not supported between hosts", err)
@@ -60,7 +62,7 @@ func refusedAlike(ctx context.Context, c *ubcoll.Comm, err error) error {
 	return errors.Join(c.Err(), conform.SumOf(ctx, c, 1, int64(c.Size())))
 }
 
-// way is how an operation is called.
+// way is a way to call an operation.
 type way struct {
 	name string
 	call func(o operation) error
@@ -117,7 +119,7 @@ func collective(ctx context.Context, c *ubcoll.Comm, buf *ubcoll.Buffer[int32]) 
 	}
 }
 
-// others are messages and what is one-sided: no matter of all ranks, but here all call it.
+// others are messages and one-sided operations. They are not collective, but here all ranks call them.
 func others(ctx context.Context, c *ubcoll.Comm, buf *ubcoll.Buffer[int32], reg *ubcoll.Registration) []operation {
 	next, last := conform.Ring(c)
 	src, dst := buf.Vec().Slice(0, 2), buf.Vec().Slice(2, 4)
@@ -172,7 +174,7 @@ func others(ctx context.Context, c *ubcoll.Comm, buf *ubcoll.Buffer[int32], reg 
 	}
 }
 
-// onDevice calls what devices do not do between hosts.
+// onDevice calls what devices cannot do between hosts.
 func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 	b, err := ubcoll.Alloc[int32](c, dev, 4)
 	if err != nil {
@@ -220,7 +222,7 @@ func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 	if err := refusedAlike(ctx, c, errors.Join(coll.Barrier(ctx, c.On(s)), s.Sync(ctx))); err != nil {
 		return conform.Fail(c, "barrier on a stream of the device: %w", err)
 	}
-	// A rank that calls on its device what the others call on the host refuses for all.
+	// If a rank calls on its device what the others call on the host, all refuse.
 	if c.Rank() == c.Size()-1 {
 		err = coll.AllReduce(ctx, c, b.Vec().Slice(0, 1), b.Vec().Slice(0, 1), ubcoll.Sum)
 	} else {
@@ -229,7 +231,7 @@ func onDevice(ctx context.Context, c *ubcoll.Comm, dev ubcoll.Device) error {
 	if !errors.Is(err, ubcoll.ErrNotSupported) || c.Err() != nil {
 		return conform.Fail(c, "device memory on one rank gave %v, and %v", err, c.Err())
 	}
-	// On one host there is all of it.
+	// On one host all of it works.
 	d, err := c.Split(ctx, host(c), 0)
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform"
 )
 
-// batch is operations of which the last ones are looked at when all are over.
+// batch is a set of operations; check checks the last ones after all are over.
 type batch struct {
 	checks []func() error
 	text   string
@@ -49,10 +49,10 @@ func (b *batch) add(ctx context.Context, c *ubcoll.Comm, all, mine *rand.Rand) e
 	return coll.AllReduce(ctx, c, dst.vec(), src.vec(), k.op)
 }
 
-// String has the operations.
+// String lists the operations.
 func (b *batch) String() string { return b.text }
 
-// check looks at all.
+// check makes all checks.
 func (b *batch) check() error {
 	var errs []error
 	for _, k := range b.checks {
@@ -61,7 +61,7 @@ func (b *batch) check() error {
 	return errors.Join(errs...)
 }
 
-// Streams queues operations on two streams, and blocking ones between.
+// Streams queues operations on two streams, with blocking ones in between.
 func Streams(ctx context.Context, c *ubcoll.Comm) error {
 	all, mine := draws(c, 21)
 	for range 4 {
@@ -93,7 +93,7 @@ func Streams(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// Groups does operations as one, blocking and on a stream.
+// Groups does operations as one group, blocking and on a stream.
 func Groups(ctx context.Context, c *ubcoll.Comm) error {
 	all, mine := draws(c, 22)
 	s, err := ubcoll.NewStream(ubcoll.Host)
@@ -124,8 +124,8 @@ func Groups(ctx context.Context, c *ubcoll.Comm) error {
 	return s.Close()
 }
 
-// Graphs captures operations and launches them with other data each time; those that differ between ranks are refused
-// alike.
+// Graphs captures operations and launches them with other data each time. Captures that differ between ranks are
+// refused on all.
 func Graphs(ctx context.Context, c *ubcoll.Comm) error {
 	all, _ := draws(c, 23)
 	s, err := ubcoll.NewStream(ubcoll.Host)
@@ -177,7 +177,7 @@ func Graphs(ctx context.Context, c *ubcoll.Comm) error {
 	return s.Close()
 }
 
-// unlike captures what differs on one rank.
+// unlike captures something else on one rank.
 func unlike(ctx context.Context, c *ubcoll.Comm, all *rand.Rand) error {
 	if c.Size() == 1 {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform"
 )
 
-// same checks that all ranks have the same error, which wraps want and has the text.
+// same checks that all ranks have the same error, that it wraps want, and that it has the text.
 func same(ctx context.Context, c *ubcoll.Comm, err, want error, text string) error {
 	e, ok := errors.AsType[*ubcoll.Error](err)
 	if !ok || !errors.Is(err, want) || !strings.Contains(err.Error(), text) {
@@ -31,7 +31,7 @@ func same(ctx context.Context, c *ubcoll.Comm, err, want error, text string) err
 	return nil
 }
 
-// call is one that a rank makes.
+// call is a call that a rank makes.
 type call struct {
 	kind kind
 	typ  dtype.Type
@@ -50,24 +50,24 @@ const (
 	kinds
 )
 
-// fault is what is wrong with a rank's arguments.
+// fault is a mistake in a rank's arguments.
 type fault int
 
 const (
 	nothing fault = iota
-	short         // the destination
+	short         // a destination that is too short
 	overlapping
 	noOp
 	noRoot
 	freed
-	ended // the context
+	ended // a context that has ended
 	faults
 )
 
 var sentinels = [faults]error{short: ubcoll.ErrArgument, overlapping: ubcoll.ErrArgument, noOp: ubcoll.ErrArgument,
 	noRoot: ubcoll.ErrArgument, freed: ubcoll.ErrStale, ended: context.Canceled}
 
-// signature is what ranks must have in common.
+// signature is what all ranks must have in common.
 func (k *call) signature() string {
 	switch k.kind {
 	case reduces:
@@ -79,13 +79,13 @@ func (k *call) signature() string {
 }
 
 func draw(all *rand.Rand, ranks int) call {
-	t := dtype.Type(1 + all.IntN(int(dtype.Bool)-1)) // bools do not have all operations
+	t := dtype.Type(1 + all.IntN(int(dtype.Bool)-1)) // not bool, which lacks some operations
 	ops := []ubcoll.Op{ubcoll.Sum, ubcoll.Prod, ubcoll.Min, ubcoll.Max, ubcoll.Avg, ubcoll.PreMulSum(2)}
-	n := small(all, t.Size()) + 3 // so that parts of it overlap
+	n := small(all, t.Size()) + 3 // so that parts of it can overlap
 	return call{kind: kind(all.IntN(int(kinds))), typ: t, op: ops[all.IntN(len(ops))], n: n, root: all.IntN(ranks)}
 }
 
-// change makes another call of it, or one that is wrong.
+// change turns it into another call, or makes a mistake in it.
 func (k *call) change(all *rand.Rand, ranks int, blocking bool) {
 	other := draw(all, ranks)
 	switch all.IntN(7) {
@@ -109,7 +109,7 @@ func (k *call) change(all *rand.Rand, ranks int, blocking bool) {
 	}
 }
 
-// has reports whether the call can have that.
+// has reports whether the call can have that mistake.
 func (k *call) has(bad fault) bool {
 	switch k.kind {
 	case reduces:
@@ -164,8 +164,8 @@ func (k *call) do(ctx context.Context, c *ubcoll.Comm, mine *rand.Rand) (free fu
 	return func() error { return errors.Join(src.free(), dst.free()) }, err
 }
 
-// expectation is what comes of the calls of all ranks: nobody has an error, or all have one about a rank, but that who
-// refused has its own.
+// expectation is the result of the calls of all ranks: either no rank has an error, or all have one about the same
+// rank, except that the rank that refused has its own.
 type expectation struct {
 	about int // -1: all is well
 	err   error
@@ -197,8 +197,8 @@ func expect(calls []call) expectation {
 	return expectation{about: -1}
 }
 
-// Wrong makes calls of which some ranks' differ, or are wrong in themselves: all have the same error, which names the
-// same rank, and the communicator is as it was. CONFORM_MISMATCHES says how many.
+// Wrong makes calls that differ on some ranks, or are wrong in themselves. All ranks get the same error, which names
+// the same rank, and the communicator works as before. CONFORM_MISMATCHES says how many calls.
 func Wrong(ctx context.Context, c *ubcoll.Comm) error {
 	rounds, err := conform.Number("CONFORM_MISMATCHES", 60)
 	if err != nil || c.Size() == 1 {
@@ -251,7 +251,7 @@ func Wrong(ctx context.Context, c *ubcoll.Comm) error {
 	return s.Close()
 }
 
-// holds checks this rank's error, and that those who did not refuse have the same.
+// holds checks this rank's error, and that all ranks that did not refuse have the same.
 func (x expectation) holds(ctx context.Context, c *ubcoll.Comm, calls []call, err error) error {
 	text, about := uint64(0), uint64(0)
 	if e, ok := errors.AsType[*ubcoll.Error](err); ok {

@@ -1,4 +1,4 @@
-// Command job runs suites of package conform, one after the other, as whatever started it says.
+// Command job runs suites of package conform, named by its arguments, one after the other. Any launcher can start it.
 package main
 
 import (
@@ -19,7 +19,7 @@ func main() {
 	ubcoll.Main(o, run)
 }
 
-// run is one rank's part.
+// run is what one rank does.
 func run(ctx context.Context, c *ubcoll.Comm) error {
 	for _, name := range os.Args[1:] {
 		s := suites[name]

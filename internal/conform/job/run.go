@@ -16,20 +16,22 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// runVar has the program call ubcoll.Run, not Main, and says of how many processes, which report what came of it.
+// runVar makes the program call ubcoll.Run instead of Main. Its value is the number of processes, each of which reports
+// the result.
 const runVar = "CONFORM_RUN"
 
-// outcome is what came of Run in one process.
+// outcome is the result of Run in one process.
 type outcome struct {
 	Code    int
 	Aborted bool
-	Peer    int // -1 if it names none
+	Peer    int // -1 if the error names none
 	Text    string
-	Left    string // what stays behind
-	Again   string // the error of a second Run, if it is asked for
+	Left    string // what is left behind
+	Again   string // the error of a second Run, if one is made
 }
 
-// report calls Run, and gives its exit code when all processes have reported: launchers end a job of which one exits.
+// report calls Run, and returns its exit code after all processes have reported: launchers end a job when one process
+// exits.
 func report(o ubcoll.Options) int {
 	before := held()
 	err := ubcoll.Run(context.Background(), o, run)
@@ -65,7 +67,7 @@ func (r *outcome) write(name string) error {
 	return errors.Join(os.WriteFile(aside, b, 0o600), os.Rename(aside, name))
 }
 
-// holding is what Run could leave behind.
+// holding counts what Run could leave behind.
 type holding struct{ Goroutines, Descriptors, Mappings int }
 
 func held() holding {

@@ -16,7 +16,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform/onesided"
 )
 
-// suites are the suites by name.
+// suites has the suites by name.
 var suites = map[string]conform.Suite{
 	"matrix":          collectives.Matrix,
 	"random":          collectives.Random,
@@ -65,7 +65,7 @@ var suites = map[string]conform.Suite{
 	"kill-queued-channel":  endings.KillQueuedChannel,
 }
 
-// names lists the suites.
+// names returns the names of the suites.
 func names() []string {
 	var names []string
 	for n := range suites {

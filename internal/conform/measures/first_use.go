@@ -13,11 +13,11 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform"
 )
 
-// FirstUse measures the first all-reduce of a registered 1 MiB buffer that lies in a new, large arena, and how soon
-// rank 0's abort is seen.
+// FirstUse measures the first all-reduce of a registered 1 MiB buffer in a new, large arena, and how soon ranks see
+// rank 0's abort.
 func FirstUse(ctx context.Context, c *ubcoll.Comm) error {
 	for k := 0; k < 5; k++ {
-		big, err := ubcoll.Alloc[byte](c, ubcoll.Host, 48<<20<<(k/2)) // takes up the arenas there are
+		big, err := ubcoll.Alloc[byte](c, ubcoll.Host, 48<<20<<(k/2)) // fills the existing arenas
 		if err != nil {
 			return err
 		}

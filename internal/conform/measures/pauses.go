@@ -51,7 +51,7 @@ func Pauses(ctx context.Context, c *ubcoll.Comm) error {
 	} else if err := measure("wait", func() error { return coll.Barrier(ctx, c) }); err != nil {
 		return err
 	}
-	for i := 0; i < 2; i++ { // the first one faults pages in
+	for i := 0; i < 2; i++ { // the first round faults pages in
 		err := measure("64 MiB", func() error {
 			for k := 0; k < 150; k++ {
 				if err := coll.AllReduce(ctx, c, src.Vec, src.Vec, ubcoll.Max); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform"
 )
 
-// Begin and End mark in a rank's standard error where somebody counts its system calls.
+// Begin and End mark, in a rank's standard error, where a tracer is to count its system calls.
 const (
 	Begin = "steady: begin"
 	End   = "steady: end"
@@ -32,7 +32,7 @@ func steady(warm, times int, call func() error) error {
 	return nil
 }
 
-// Steady makes 100 large calls on registered memory for somebody who counts system calls.
+// Steady makes 100 large calls on registered memory, whose system calls a tracer counts.
 func Steady(ctx context.Context, c *ubcoll.Comm) error {
 	src, err := conform.Hold[float32](c, conform.Registered, 1<<20)
 	if err != nil {
@@ -51,7 +51,7 @@ func Steady(ctx context.Context, c *ubcoll.Comm) error {
 // SmallCalls is how many calls SteadySmall makes.
 const SmallCalls = 20000
 
-// SteadySmall is as Steady for calls of 32 KiB.
+// SteadySmall is Steady for calls of 32 KiB.
 func SteadySmall(ctx context.Context, c *ubcoll.Comm) error {
 	b, err := conform.Hold[float32](c, conform.Registered, 8<<10)
 	if err != nil {

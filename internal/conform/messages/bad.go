@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// bad makes wrong calls, and right ones after each.
+// bad makes wrong calls, and a right one after each.
 func bad(ctx context.Context, c *ubcoll.Comm) error {
 	s, err := ubcoll.NewStream(ubcoll.Host)
 	if err != nil {
@@ -45,14 +45,14 @@ func bad(ctx context.Context, c *ubcoll.Comm) error {
 	if peer < 0 {
 		return nil
 	}
-	eager := (*inside.Comm)(c).View().Mail.EagerLimit() // less for many ranks
+	eager := (*inside.Comm)(c).View().Mail.EagerLimit() // smaller with many ranks
 	for _, n := range []int{5, eager / 4, eager/4 + 1, 50000} {
 		src := make([]int32, n)
 		for i := range src {
 			src[i] = int32(i)
 		}
 		dst := make([]int32, n-1)
-		large := n*4 > eager // then the sender hears of it
+		large := n*4 > eager // then the sender gets the error, too
 		for _, into := range []ubcoll.Vec{ubcoll.Of(dst), ubcoll.Of(make([]float32, n))} {
 			if c.Rank() < peer {
 				if err := p2p.Send(ctx, c, peer, ubcoll.Of(src)); errors.Is(err, ubcoll.ErrMismatch) != large {
@@ -81,7 +81,7 @@ func bad(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// verdicts has large messages that fit and such that do not, with many small ones behind them.
+// verdicts sends large messages, some of which do not fit, with many small ones behind them.
 func verdicts(ctx context.Context, c *ubcoll.Comm) error {
 	const behind = 40
 	peer := conform.Partner(c)

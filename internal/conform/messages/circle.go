@@ -13,14 +13,14 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// Circle has each of three ranks send to the next one what waits for its receive: their errors say so, and what helps. It
-// ends the communicator.
+// Circle makes each of three ranks send a message to the next one that waits for its receive. Their errors say so, and
+// what helps. The communicator does not survive.
 func Circle(ctx context.Context, c *ubcoll.Comm) error {
 	if c.Size() != 3 {
 		return conform.Fail(c, "this suite is for three ranks")
 	}
 	set := make(chan struct{})
-	go func() { // no rank's time is up before all have said what they are in
+	go func() { // lets no rank time out before all have told what they wait in
 		defer close(set)
 		begin := time.Now()
 		for r := 0; r < c.Size() && c.Err() == nil && time.Since(begin) < testkit.Limit/2; {

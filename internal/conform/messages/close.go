@@ -11,7 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// free frees the memory of messages that are posted: they arrive all the same.
+// free frees the memory of messages that are posted: they arrive anyway.
 func free(ctx context.Context, c *ubcoll.Comm) error {
 	right, left := conform.Ring(c)
 	for _, size := range []int{8, 1500, 4000, 70000, 1 << 20} {
@@ -39,7 +39,7 @@ func free(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// abandoned aborts and closes communicators under receives that wait and requests that nobody waits for.
+// abandoned aborts and closes communicators while receives wait, and while requests are open that nobody waits for.
 func abandoned(ctx context.Context, c *ubcoll.Comm) error {
 	for round := range 5 {
 		d, err := c.Dup(ctx)

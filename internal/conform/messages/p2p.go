@@ -1,4 +1,4 @@
-// Package messages has the suites of messages between ranks: all sizes, random programs, wrong calls, a circle.
+// Package messages has the suites for messages between ranks: all sizes, random programs, wrong calls, a circle.
 package messages
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// P2P sends messages of all sizes between all kinds of memory, in order, to itself, from several goroutines, makes wrong
-// calls, and frees memory and closes communicators under messages.
+// P2P sends messages of all sizes between all kinds of memory, in order, to itself, and from several goroutines. It
+// makes wrong calls, and frees memory and closes communicators while messages are under way.
 func P2P(ctx context.Context, c *ubcoll.Comm) error {
 	return conform.Each(ctx, c, sizes, order, self, goroutines, requests,
 		bad, verdicts, free, abandoned)
@@ -22,7 +22,7 @@ func P2P(ctx context.Context, c *ubcoll.Comm) error {
 
 func value(salt, from, i int) byte { return byte(i ^ i>>8 ^ i>>16 + 31*salt + 7*from) }
 
-// sizes passes messages around the ring, each rank with its own kinds of memory.
+// sizes passes messages around the ring. Each rank has its own kinds of memory.
 func sizes(ctx context.Context, c *ubcoll.Comm) error {
 	sizes := []int{0, 1, 7, 48, 49, 111, 112, 113, 1000, 2048, 2049, 4095, 4096, 4097, 16383, 16384, 16385, 70000, 131072,
 		131073, 500001, 1 << 20, 8 << 20}
@@ -75,7 +75,7 @@ func sizes(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// order sends many messages of one and many elements in a row, in groups and alone, and looks at their order.
+// order sends many messages in a row, of one element and of many, in groups and alone, and checks their order.
 func order(ctx context.Context, c *ubcoll.Comm) error {
 	const messages = 100
 	peer := conform.Partner(c)
@@ -109,7 +109,7 @@ func order(ctx context.Context, c *ubcoll.Comm) error {
 	if err := g.Reset(); err != nil {
 		return err
 	}
-	// One side alone, so that the slots run full.
+	// Only one side sends, so that the slots run full.
 	for i := range src {
 		if c.Rank() < peer {
 			if err := p2p.Send(ctx, c, peer, ubcoll.Of(src[i])); err != nil {
@@ -162,7 +162,7 @@ func self(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// goroutines sends and receives from several goroutines at once, beside collectives.
+// goroutines sends and receives from several goroutines at once, during collectives.
 func goroutines(ctx context.Context, c *ubcoll.Comm) error {
 	const each, workers = 60, 3
 	n := c.Size()
@@ -220,7 +220,7 @@ func goroutines(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// requests starts groups and asks for them.
+// requests starts groups and tests their requests.
 func requests(ctx context.Context, c *ubcoll.Comm) error {
 	right, left := conform.Ring(c)
 	x, y := make([]float64, 30000), make([]float64, 30000)
@@ -254,7 +254,7 @@ func requests(ctx context.Context, c *ubcoll.Comm) error {
 	return busy(ctx, c)
 }
 
-// busy has a request that cannot be done before this rank sends.
+// busy has a request that cannot complete before this rank sends.
 func busy(ctx context.Context, c *ubcoll.Comm) error {
 	var g p2p.Exchange
 	g.Recv(c.Rank(), ubcoll.Of(make([]byte, 3)))

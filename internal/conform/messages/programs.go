@@ -14,7 +14,7 @@ import (
 )
 
 // Programs runs random programs of sends and receives: messages between random ranks, of random sizes, types and kinds
-// of memory, done as groups, as several requests, or in another order across peers, with delays.
+// of memory, as groups or as several requests, in varying order across peers, with delays.
 func Programs(ctx context.Context, c *ubcoll.Comm) error {
 	programs, err := conform.Number("CONFORM_PROGRAMS", 300)
 	if err != nil {
@@ -68,7 +68,7 @@ func runProgram(ctx context.Context, c *ubcoll.Comm, k int, all, mine *rand.Rand
 		pools[i].used = 0
 	}
 	types := []dtype.Type{dtype.Uint8, dtype.Int16, dtype.Float32, dtype.Float64}
-	var lanes [][]message // of this rank, by peer and direction
+	var lanes [][]message // this rank's messages, by peer and direction
 	at := map[[2]int]int{}
 	for id := range all.IntN(3 * c.Size()) {
 		m := message{from: all.IntN(c.Size()), to: all.IntN(c.Size()), typ: types[all.IntN(len(types))], id: 100*k + id}
@@ -108,7 +108,8 @@ func runProgram(ctx context.Context, c *ubcoll.Comm, k int, all, mine *rand.Rand
 	return perform(ctx, c, lanes, mine)
 }
 
-// perform mixes the lanes at random, each in its order, cuts the whole into requests, and waits for them in some order.
+// perform mixes the lanes at random, keeping the order within each, cuts the whole into requests, and waits for them in
+// some order.
 func perform(ctx context.Context, c *ubcoll.Comm, lanes [][]message, mine *rand.Rand) error {
 	var order []message
 	left := append([][]message(nil), lanes...)
@@ -150,7 +151,7 @@ func perform(ctx context.Context, c *ubcoll.Comm, lanes [][]message, mine *rand.
 				return err
 			}
 		}
-		if err := r.Wait(ctx); err != nil { // which moves the others too
+		if err := r.Wait(ctx); err != nil { // this moves the others, too
 			return err
 		}
 	}

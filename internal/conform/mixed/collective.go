@@ -9,7 +9,8 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 )
 
-// draw is a random call. Sources of floats are filled first if that is possible now; else such reductions are left out.
+// draw returns a random call. Reductions of floats are drawn only if floats says that their sources can be filled
+// first.
 func (m *program) draw(slots int, floats bool) *call {
 	k := &call{kind: operations[m.all.IntN(len(operations))], typ: dtype.Type(1 + m.all.IntN(int(dtype.Bool))),
 		red: reductions[m.all.IntN(len(reductions))], root: m.all.IntN(64), inPlace: m.all.IntN(3) == 0}
@@ -49,14 +50,14 @@ func (m *program) draw(slots int, floats bool) *call {
 	return k
 }
 
-// rooted is k for a communicator of n ranks.
+// rooted returns k for a communicator of n ranks.
 func (k *call) rooted(n int) *call {
 	c := *k
 	c.root = k.root % n
 	return &c
 }
 
-// in is k for t's communicator of this rank, with this rank's counts.
+// in returns k for this rank's communicator of t, with this rank's counts.
 func (k *call) in(t *siblings) *call {
 	n := len(t.members())
 	c := k.rooted(n)
@@ -124,14 +125,14 @@ func (m *program) call(t *siblings, view *ubcoll.Comm, k *call, dst, src ubcoll.
 	return coll.Barrier(ctx, view)
 }
 
-// apply does k of all groups of t to the reference.
+// apply does k for all groups of t in the reference.
 func (m *program) apply(t *siblings, k *call) {
 	for _, members := range t.groups {
 		k.rooted(len(members)).apply(m.want, members)
 	}
 }
 
-// drawFor is a call for t, whose root is one of each group's ranks.
+// drawFor draws a call for t. Its root is one rank in each group.
 func (m *program) drawFor(t *siblings, slots int, floats bool) *call {
 	k := m.draw(slots, floats)
 	m.note("%v by %v", k, t.groups)

@@ -8,11 +8,11 @@ import (
 	"github.com/ubcoll/ubcoll/graph"
 )
 
-// captured is a graph of calls of siblings, and what is known of them.
+// captured is a graph of calls of siblings, and what is known about them.
 type captured struct {
 	t        *siblings
 	calls    []*call      // as drawn, with the counts of all ranks
-	own      []*call      // this rank's, whose counts the graph reads
+	own      []*call      // this rank's calls, whose counts the graph reads
 	g        *graph.Graph // nil if this rank is not in it
 	onStream bool
 }
@@ -53,7 +53,7 @@ func (m *program) capture() error {
 	return err
 }
 
-// recount draws other counts of an all-to-all, which fit into what was captured.
+// recount draws other counts for an all-to-all that fit into what was captured.
 func (m *program) recount(g *captured, k *call) {
 	counts := make([][]int, m.n)
 	for s := range counts {
@@ -62,7 +62,7 @@ func (m *program) recount(g *captured, k *call) {
 			counts[s][d] = m.all.IntN(k.fit[s][d] + 1)
 		}
 	}
-	if len(g.t.groups) == 1 && m.all.IntN(2) == 0 { // more for some pairs than at the capture, if there is room
+	if len(g.t.groups) == 1 && m.all.IntN(2) == 0 { // for some pairs more than at the capture, if there is room
 		n := len(g.t.groups[0])
 		for range n * n {
 			s, d := m.all.IntN(n), m.all.IntN(n)

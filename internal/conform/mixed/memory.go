@@ -8,13 +8,13 @@ import (
 	"github.com/ubcoll/ubcoll/internal/verify"
 )
 
-// slot is this rank's memory of a slot.
+// slot is this rank's memory in a slot.
 type slot struct {
-	buf   *ubcoll.Buffer[byte] // of Alloc, or nil
+	buf   *ubcoll.Buffer[byte] // made by Alloc, or nil
 	reg   *ubcoll.Registration // or nil
 	bytes []byte
 	vec   ubcoll.Vec
-	free  func() error // of other memory
+	free  func() error // frees other memory
 }
 
 // allocate makes the memory of a slot.
@@ -63,7 +63,7 @@ func (m *program) release(s int) error {
 	return errors.Join(err, m.slots[s].free())
 }
 
-// fill gives a slot of all ranks new bytes, a quarter of them 0, since bools of any others are all alike.
+// fill gives a slot new bytes on all ranks. A quarter of them is 0: as bools, all others are the same.
 func (m *program) fill(s int) {
 	for r := range m.n {
 		seed := m.all.Uint64()
@@ -78,7 +78,7 @@ func (m *program) fill(s int) {
 	copy(m.slots[s].bytes, m.want[m.me][s])
 }
 
-// fillFloats gives the sources of k, by members, small whole numbers, all of whose results are exact in any order.
+// fillFloats gives the sources of k, on all members, small whole numbers: their results are exact in any order.
 func (m *program) fillFloats(members []int, k *call) {
 	seed := m.all.Uint64()
 	for r, w := range members {
@@ -98,7 +98,7 @@ func (m *program) fillFloats(members []int, k *call) {
 	}
 }
 
-// churn takes memory away and makes other, or registers what there is, or no longer.
+// churn replaces the memory of a slot, or registers or deregisters it.
 func (m *program) churn() error {
 	s := m.all.IntN(numSlots)
 	if s < ours && m.held() {

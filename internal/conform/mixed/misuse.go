@@ -13,8 +13,8 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// misuse makes a mistake whose error is known, on one rank of each group of siblings: all of them have the error, memory
-// stays as it is, and the next step shows that the communicator works.
+// misuse makes a mistake whose error is known, on one rank of each group of siblings. All of them get the error and
+// memory does not change; the next step shows that the communicator works.
 func (m *program) misuse() error {
 	t := m.drawSiblings()
 	odd, what := m.all.IntN(64), m.all.IntN(17)
@@ -109,7 +109,7 @@ func (m *program) misuse() error {
 			dstAt.n -= k.typ.Size()
 		}
 		return wrong("counts that differ", ubcoll.ErrMismatch, m.call(t, t.c, own, m.vec(dstAt, k.typ), m.vec(srcAt, k.typ), 0))
-	case 11: // in a group, which ends there
+	case 11: // in a group: the group fails
 		return other("a mistake in a group", ubcoll.ErrArgument, func() error {
 			return ubcoll.Group(m.ctx, t.c, func(g *ubcoll.Comm) error {
 				return coll.AllReduce(m.ctx, g, whole(0), whole(1), ubcoll.Op{})
@@ -121,7 +121,7 @@ func (m *program) misuse() error {
 			return coll.AllReduce(m.ctx, c, v, v, ubcoll.Sum)
 		})
 		return wrong("a capture of Go memory", ubcoll.ErrArgument, err)
-	case 13: // of everybody
+	case 13: // mistakes of all ranks
 		if m.slots[0].reg == nil {
 			if err := m.register(0); err != nil {
 				return err
@@ -130,7 +130,7 @@ func (m *program) misuse() error {
 		return wrong("free of registered memory", ubcoll.ErrInUse, m.slots[0].buf.Free())
 	case 14:
 		errs := []error{wrong("a message to nobody", ubcoll.ErrArgument, p2p.Send(m.ctx, t.c, size, whole(0)))}
-		if size > 1 && (t.rank == 0 || t.rank == 1) { // of another type: more than what does not wait is an error for both
+		if size > 1 && (t.rank == 0 || t.rank == 1) { // of another type: if the message is too large for an eager send, both ranks get the error
 			n := []int{8, m.room}[odd&1] &^ 7
 			to := p2p.Exchange{}
 			if t.rank == 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform"
 )
 
-// Mixed runs random programs of everything that works on host memory, CONFORM_PROGRAMS of them: see Programs.
+// Mixed runs CONFORM_PROGRAMS random programs of everything that works on host memory: see Programs.
 func Mixed(ctx context.Context, c *ubcoll.Comm) error {
 	programs, err := conform.Number("CONFORM_PROGRAMS", 30)
 	if err != nil {
@@ -23,16 +23,16 @@ func Mixed(ctx context.Context, c *ubcoll.Comm) error {
 	return Programs(conform.Seed(), programs)(ctx, c)
 }
 
-// Programs is so many random programs, the same on all ranks: collectives, blocking and on streams, in groups and
-// in graphs whose counts change between launches, messages, windows, channels, communicators and memory that come and
-// go, and misuse whose error is known beforehand. Each rank computes what all memory must hold, naively, and compares all
-// of its own with that, to the byte.
+// Programs runs this many random programs, the same on all ranks: collectives, blocking and on streams, in groups and
+// in graphs whose counts change between launches; messages, windows, channels; communicators and memory that come and
+// go; and misuse whose error is known beforehand. Each rank computes naively what all memory must hold, and compares
+// all of its own with that, byte for byte.
 func Programs(seed uint64, programs int) conform.Suite {
 	return func(ctx context.Context, c *ubcoll.Comm) error {
 		for k := range programs {
 			m := newProgram(ctx, c, seed, uint64(k))
 			if err := m.run(); err != nil {
-				for _, t := range m.splits { // but the world, which is for whoever opened it
+				for _, t := range m.splits { // not the world: whoever opened that closes it
 					if t.c != nil && t.c != c {
 						t.c.Abort(err)
 						t.c.Close()
@@ -47,8 +47,8 @@ func Programs(seed uint64, programs int) conform.Suite {
 }
 
 const (
-	ours     = 2 // slots of Alloc, which graphs, windows and channels can use
-	numSlots = 4 // the others are any memory
+	ours     = 2 // slots made by Alloc: graphs, windows and channels can use them
+	numSlots = 4 // the other slots are any memory
 )
 
 // program is one program as one rank sees it.
@@ -56,8 +56,8 @@ type program struct {
 	ctx       context.Context
 	world     *ubcoll.Comm
 	n, me     int
-	all, mine *rand.Rand // the same on all ranks, and this rank's
-	room      int        // bytes of a slot
+	all, mine *rand.Rand // the same on all ranks, and this rank's own
+	room      int        // bytes in a slot
 	want      memories
 	slots     [numSlots]slot
 	stream    *ubcoll.Stream
@@ -70,11 +70,11 @@ func newProgram(ctx context.Context, c *ubcoll.Comm, seed, k uint64) *program {
 	m := &program{ctx: ctx, world: c, n: c.Size(), me: c.Rank(), all: rand.New(rand.NewPCG(seed, k<<16)),
 		mine: rand.New(rand.NewPCG(seed, k<<16+uint64(c.Rank())+1))}
 	switch x := m.all.IntN(100); {
-	case x < 70: // mostly eager
+	case x < 70: // mostly eager messages
 		m.room = 1 << 10
 	case x < 97:
 		m.room = 12 << 10
-	default: // several chunks, and rounds of staging memory
+	default: // several chunks, and several rounds through staging memory
 		m.room = 300 << 10
 	}
 	return m
@@ -116,7 +116,7 @@ func (m *program) run() (err error) {
 	return m.end()
 }
 
-// end gives everything back.
+// end releases everything.
 func (m *program) end() error {
 	var errs []error
 	for len(m.graphs) > 0 {
@@ -125,7 +125,7 @@ func (m *program) end() error {
 	for len(m.splits) > 1 {
 		errs = append(errs, m.closeSiblings(1))
 	}
-	// Nobody takes memory away while a peer may still be in the program's last step.
+	// No rank frees memory while a peer may still be in the program's last step.
 	errs = append(errs, coll.Barrier(m.ctx, m.world), m.stream.Close())
 	for s := range m.slots {
 		errs = append(errs, m.release(s))
@@ -163,7 +163,7 @@ func (m *program) step() error {
 	return nil
 }
 
-// check compares this rank's memory with what it should be.
+// check compares this rank's memory with the reference.
 func (m *program) check() error {
 	for s := range m.slots {
 		got, want := m.slots[s].bytes, m.want[m.me][s]
@@ -179,7 +179,7 @@ func (m *program) check() error {
 	return nil
 }
 
-// expect is an error unless err is the sentinel, and c is as usable as before.
+// expect returns an error unless err wraps want, and c is as usable as before.
 func (m *program) expect(what string, c *ubcoll.Comm, err, want error) error {
 	if !errors.Is(err, want) {
 		return fmt.Errorf("%s: %v, not %w", what, err, want)

@@ -11,9 +11,9 @@ import (
 )
 
 // The naive reference of random programs: the memory of all ranks as bytes, and what each operation does to it, element
-// by element. It shares no code with what it is compared with.
+// by element. It shares no code with what it checks.
 
-// place is n bytes of a slot of some rank; nowhere has slot -1.
+// place is n bytes in a slot of some rank. nowhere has slot -1.
 type place struct{ slot, at, n int }
 
 var nowhere = place{slot: -1}
@@ -35,17 +35,17 @@ var operations = []string{"all_reduce", "reduce_scatter", "reduce", "all_gather"
 
 var reductions = []string{"sum", "prod", "min", "max", "avg", "premulsum"}
 
-// call is one collective, as all ranks see it. Ranks are those of the communicator.
+// call is one collective, as all ranks see it. Its ranks are those of the communicator.
 type call struct {
 	kind    string
 	typ     dtype.Type
 	red     string
-	factors []float64 // of premulsum, by rank
+	factors []float64 // for premulsum, by rank
 	root    int
 	count   int
-	counts  [][]int // of the operations with vectors: elements from and to each rank
-	fit     [][]int // those that the buffers are made for: launches of graphs change counts
-	src     place   // only where they begin
+	counts  [][]int // for operations with count vectors: elements from and to each rank
+	fit     [][]int // the counts that the buffers have room for: launches of graphs change counts
+	src     place   // only slot and beginning
 	dst     place
 	inPlace bool
 
@@ -65,7 +65,7 @@ func sumOfInts(xs []int) (n int) {
 	return n
 }
 
-// due is what comes to rank r of n from each, by counts.
+// due returns how much rank r of n gets from each rank, by counts.
 func due(counts [][]int, n, r int) []int {
 	out := make([]int, n)
 	for from := range out {
@@ -74,7 +74,7 @@ func due(counts [][]int, n, r int) []int {
 	return out
 }
 
-// places are the source and the destination of rank r of n.
+// places returns the source and the destination of rank r of n.
 func (k *call) places(n, r int) (src, dst place) {
 	size := k.typ.Size()
 	one := k.count * size
@@ -147,7 +147,7 @@ func (k *call) places(n, r int) (src, dst place) {
 	return src, dst
 }
 
-// apply does k to the memory of members, world ranks in the order of their ranks in the communicator.
+// apply does k to the memory of members: world ranks, in the order of their ranks in the communicator.
 func (k *call) apply(m memories, members []int) {
 	n := len(members)
 	srcs := make([][]byte, n)
@@ -163,7 +163,7 @@ func (k *call) apply(m memories, members []int) {
 	}
 }
 
-// result is what rank r of n gets, from the front of its destination on.
+// result returns what rank r of n gets, from the beginning of its destination.
 func (k *call) result(n, r int, srcs [][]byte) (out []byte) {
 	size := k.typ.Size()
 	one := k.count * size
@@ -242,7 +242,7 @@ func (k *call) reduceFloats(srcs [][]byte, i int) (acc float64) {
 	return acc
 }
 
-// reduceBools is whether any source's byte is not 0, or all of them are not.
+// reduceBools returns whether any source's byte is not 0 or, for min, all of them are not.
 func (k *call) reduceBools(srcs [][]byte, i int) uint64 {
 	trues := 0
 	for _, s := range srcs {
@@ -300,7 +300,7 @@ func setElement(t dtype.Type, b []byte, i int, v uint64) {
 	copy(b[i*t.Size():][:t.Size()], w[:])
 }
 
-// op is the reduction as rank r names it.
+// op returns the reduction that rank r passes.
 func (k *call) op(r int) ubcoll.Op {
 	switch k.red {
 	case "sum":

@@ -12,16 +12,16 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// What random programs do between two ranks.
+// Operations of random programs between two ranks.
 
-// transfer moves bytes from a rank of a communicator to another, or to itself.
+// transfer moves bytes from one rank of a communicator to another, or to itself.
 type transfer struct {
 	from, to int
 	src, dst place
 	typ      dtype.Type
 }
 
-// transfers draws what is moved in each group of t, from one slot to another; nothing overlaps where it arrives.
+// transfers draws what is moved in each group of t, from one slot to another. Destinations do not overlap.
 func (m *program) transfers(t *siblings, src, dst int) (all [][]transfer) {
 	for _, members := range t.groups {
 		var list []transfer
@@ -86,7 +86,7 @@ func (m *program) messages() error {
 
 func (m *program) shift(t *siblings, src, dst int) error {
 	n, by := m.all.IntN(m.room+1), 1+m.all.IntN(m.n)
-	room := n + m.all.IntN(m.room-n+1) // a receive may have more
+	room := n + m.all.IntN(m.room-n+1) // a receive may have more room
 	m.note("shift of %d by %d", n, by)
 	for _, members := range t.groups {
 		for r, w := range members {
@@ -105,7 +105,7 @@ func (m *program) shift(t *siblings, src, dst int) error {
 	return err
 }
 
-// row sends up to 16 messages from one rank of each group to another, one after the other.
+// row sends up to 16 messages in a row from one rank of each group to another.
 func (m *program) row(t *siblings, src, dst int) error {
 	from, to := m.all.IntN(64), m.all.IntN(64)
 	var lens []int
@@ -143,7 +143,7 @@ func (m *program) row(t *siblings, src, dst int) error {
 	return nil
 }
 
-// window makes one, puts and gets through it, and closes it.
+// window makes a window, puts and gets through it, and closes it.
 func (m *program) window() error {
 	t, own := m.drawSiblings(), m.all.IntN(ours)
 	other := (own + 1 + m.all.IntN(numSlots-1)) % numSlots
@@ -164,7 +164,7 @@ func (m *program) window() error {
 			}
 		}
 	}
-	if signals { // each rank that puts to another tells it
+	if signals { // each rank tells the ranks that it puts to
 		for p := range t.members() {
 			if err := w.Signal(m.ctx, p); err != nil {
 				return err
@@ -176,7 +176,7 @@ func (m *program) window() error {
 			}
 		}
 	}
-	// Nobody writes what others still put from, nor gets what they have not put.
+	// No rank may write what others still put from, or get what they have not put yet.
 	if err := errors.Join(w.Flush(m.ctx), coll.Barrier(m.ctx, t.c)); err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (m *program) channel() error {
 	half := m.room / 2
 	n, a, b, how := m.all.IntN(half/4), m.all.IntN(64), m.all.IntN(64), m.all.IntN(3)
 	from, to := m.all.IntN(half-n+1), half+m.all.IntN(half-n+1)
-	// Packets come to the end of the memory, whose bytes nobody can foretell; they are what others write next.
+	// Packets arrive at the end of the memory, in bytes that nobody can predict; later steps overwrite them.
 	width := []p2p.PacketWidth{p2p.Packet8, p2p.Packet16}[m.all.IntN(2)]
 	packets := m.room - 2*(n+int(width))&^15
 	if to+n > packets {
@@ -235,7 +235,7 @@ func (m *program) channel() error {
 		return err
 	}
 	switch how {
-	case 0: // once the peer is there, whose step before may have written it
+	case 0: // once the peer is there, whose previous step may have written it
 		err = errors.Join(ch.Signal(m.ctx), ch.Wait(m.ctx), ch.Get(m.ctx, to, from, n), ch.Signal(m.ctx), ch.Wait(m.ctx))
 	case 1:
 		err = errors.Join(ch.Put(m.ctx, to, from, n), ch.Flush(m.ctx), ch.Signal(m.ctx))

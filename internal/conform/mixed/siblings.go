@@ -9,20 +9,20 @@ import (
 	"github.com/ubcoll/ubcoll/coll"
 )
 
-// siblings are the communicators that one Split has made, of which this rank is in one or in none.
+// siblings are the communicators that one Split made. This rank is in one of them, or in none.
 type siblings struct {
 	c      *ubcoll.Comm // nil: this rank is in none of them
 	groups [][]int      // world ranks, in rank order
-	me     int          // which of them is this rank's
+	me     int          // index of this rank's group
 	rank   int
 }
 
-// members is this rank's group.
+// members returns this rank's group.
 func (t *siblings) members() []int { return t.groups[t.me] }
 
 func (m *program) drawSiblings() *siblings { return m.splits[m.all.IntN(len(m.splits))] }
 
-// split makes communicators of another's ranks.
+// split makes communicators from the ranks of another.
 func (m *program) split() error {
 	if len(m.splits) == 4 {
 		return m.closeSiblings(1 + m.all.IntN(3))
@@ -81,7 +81,7 @@ func (m *program) split() error {
 	return nil
 }
 
-// closeSiblings ends communicators, and the graphs of them.
+// closeSiblings closes communicators and their graphs.
 func (m *program) closeSiblings(i int) error {
 	if i >= len(m.splits) {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// Channels connects every pair of ranks, and moves data both ways in all manners.
+// Channels connects every pair of ranks, and moves data both ways in all possible ways.
 func Channels(ctx context.Context, c *ubcoll.Comm) error {
 	if c.Size() == 1 {
 		return nil
@@ -24,7 +24,7 @@ func Channels(ctx context.Context, c *ubcoll.Comm) error {
 
 const half = 3 << 20
 
-// channelData puts, gets and sends packets between all pairs at once, one goroutine a pair.
+// channelData puts, gets and sends packets between all pairs at once, with one goroutine for each pair.
 func channelData(ctx context.Context, c *ubcoll.Comm) error {
 	var wg sync.WaitGroup
 	errs := make([]error, c.Size())
@@ -69,7 +69,7 @@ func exchangeData(ctx context.Context, c *ubcoll.Comm, ch *p2p.Channel, mem []by
 			return nil
 		}
 		copy(mem[off:], sent)
-		// A put, with its signal or before it.
+		// A put with its signal, or followed by one.
 		var err error
 		if round%2 == 0 {
 			err = ch.PutWithSignal(ctx, to, off, n)
@@ -79,7 +79,7 @@ func exchangeData(ctx context.Context, c *ubcoll.Comm, ch *p2p.Channel, mem []by
 		if err = errors.Join(err, ch.Wait(ctx), same("put", to)); err != nil {
 			return err
 		}
-		// A get, once the peer has seen the put.
+		// A get, after the peer has seen the put.
 		clear(mem[half:])
 		err = errors.Join(ch.RelaxedSignal(ctx), ch.Wait(ctx), ch.Get(ctx, to, off, n), same("get", to))
 		if err != nil {
@@ -106,7 +106,7 @@ func exchangeData(ctx context.Context, c *ubcoll.Comm, ch *p2p.Channel, mem []by
 	return nil
 }
 
-// connect connects this rank with its partner, which is -1 if it has none, over a new region of n bytes.
+// connect connects this rank with its partner over a new region of n bytes. peer is -1 if it has none.
 func connect(ctx context.Context, c *ubcoll.Comm, n int) (peer int, r *conform.Region, ch *p2p.Channel, err error) {
 	if peer = conform.Partner(c); peer < 0 {
 		return peer, nil, nil, nil
@@ -118,8 +118,8 @@ func connect(ctx context.Context, c *ubcoll.Comm, n int) (peer int, r *conform.R
 	return peer, r, ch, err
 }
 
-// channelOrder makes several channels between two ranks: the k-th belongs to the k-th. And more than there is room for
-// one after the other.
+// channelOrder makes several channels between two ranks: the k-th on one side connects to the k-th on the other. It
+// also makes more channels, one after the other, than there is room for at a time.
 func channelOrder(ctx context.Context, c *ubcoll.Comm) error {
 	peer := conform.Partner(c)
 	if peer < 0 {

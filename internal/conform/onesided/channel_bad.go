@@ -64,7 +64,7 @@ func channelLimits(ctx context.Context, c *ubcoll.Comm) error {
 			return err
 		}
 	}
-	// All of it still works, and the peer's one signal is the only one.
+	// Everything still works, and the peer's one signal is the only one.
 	if err := errors.Join(ch.PutWithSignal(ctx, theirs-1, 0, 1), ch.Wait(ctx)); err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func channelLimits(ctx context.Context, c *ubcoll.Comm) error {
 	return r.Free()
 }
 
-// channelWaits lets waits end without a signal.
+// channelWaits ends waits without a signal.
 func channelWaits(ctx context.Context, c *ubcoll.Comm) error {
 	peer, r, ch, err := connect(ctx, c, 4096)
 	if err != nil || peer < 0 {
@@ -103,7 +103,7 @@ func channelWaits(ctx context.Context, c *ubcoll.Comm) error {
 	if _, err := p2p.SendRecv(ctx, c, peer, ubcoll.Of(make([]byte, 1)), peer, token); err != nil {
 		return err
 	}
-	// The signal that comes later is taken, once; the packets too.
+	// A signal that comes later is taken once; so are packets.
 	copy(r.Mem[1024:], []byte("a packet"))
 	if err := errors.Join(ch.PutPackets(ctx, 0, 1024, 8, p2p.Packet8), ch.GetPackets(ctx, 2048, 0, 8, p2p.Packet8),
 		ch.Signal(ctx), ch.Wait(ctx)); err != nil {
@@ -115,7 +115,7 @@ func channelWaits(ctx context.Context, c *ubcoll.Comm) error {
 	if ok, err := ch.Poll(); ok || err != nil {
 		return conform.Fail(c, "a second signal: %v", err)
 	}
-	// A Close from another goroutine ends it.
+	// A Close from another goroutine ends a wait.
 	time.AfterFunc(20*time.Millisecond, func() { ch.Close() })
 	if err := conform.Refused(c, "a wait on a channel that is closed", ch.Wait(ctx), ubcoll.ErrClosed); err != nil {
 		return err
@@ -123,14 +123,14 @@ func channelWaits(ctx context.Context, c *ubcoll.Comm) error {
 	return r.Free()
 }
 
-// channelEnds uses what is closed, here or there.
+// channelEnds uses what is closed, here or at the peer.
 func channelEnds(ctx context.Context, c *ubcoll.Comm) error {
 	peer, r, ch, err := connect(ctx, c, 4096)
 	if err != nil || peer < 0 {
 		return err
 	}
 	if c.Rank() < peer {
-		// Two signals, and the end.
+		// Two signals, then Close.
 		if err := errors.Join(ch.Signal(ctx), ch.Signal(ctx), ch.Close()); err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func channelEnds(ctx context.Context, c *ubcoll.Comm) error {
 			return err
 		}
 	}
-	// A registration closed under a channel is stale here and there.
+	// If a registration is closed, a channel over it is stale on both sides.
 	if ch, err = p2p.Connect(ctx, c, peer, r.Reg); err != nil {
 		return err
 	}

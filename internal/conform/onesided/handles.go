@@ -1,5 +1,5 @@
-// Package onesided has the suites of memory that peers reach by themselves: handles, channels, windows, and memory that
-// is taken back meanwhile.
+// Package onesided has the suites for memory that peers access directly: handles, channels, windows, and memory that is
+// taken back meanwhile.
 package onesided
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// Handles sends handles around, whole and damaged, of memory that is there, gone and made anew.
+// Handles sends handles around, whole and damaged, of memory that exists, was freed, or was allocated again.
 func Handles(ctx context.Context, c *ubcoll.Comm) error {
 	if c.Size() == 1 {
 		return nil
@@ -28,7 +28,7 @@ func Handles(ctx context.Context, c *ubcoll.Comm) error {
 	return conform.Each(ctx, c, wholeHandles, badHandles, staleHandles, adoptedHandles)
 }
 
-// swap is every rank's handle.
+// swap gathers every rank's handle.
 func swap(ctx context.Context, c *ubcoll.Comm, r *ubcoll.Registration) ([][]byte, error) {
 	h, err := r.MarshalBinary()
 	if err != nil {
@@ -112,8 +112,8 @@ func badHandles(ctx context.Context, c *ubcoll.Comm) error {
 	return r.Free()
 }
 
-// staleHandles has every rank free its memory and make other memory in its place. What peers knew of the first must not
-// lead to the second.
+// staleHandles makes every rank free its memory and allocate other memory in its place. What peers know about the first
+// must not lead to the second.
 func staleHandles(ctx context.Context, c *ubcoll.Comm) error {
 	const n = 128 << 10
 	reused := 0
@@ -150,7 +150,7 @@ func staleHandles(ctx context.Context, c *ubcoll.Comm) error {
 			return err
 		}
 		at := place(r.Buf)
-		// Round by round: freed; closed but kept; closed and registered again.
+		// In turn: freed; closed but kept; closed and registered again.
 		if err := r.Reg.Close(); err != nil {
 			return err
 		}
@@ -215,7 +215,7 @@ func staleHandles(ctx context.Context, c *ubcoll.Comm) error {
 	return nil
 }
 
-// place is where a buffer's memory is.
+// place returns where a buffer's memory is.
 func place(b *ubcoll.Buffer[byte]) mem.Location {
 	v := inside.Vec(b.Vec())
 	return v.Team().Alloc.At
@@ -239,7 +239,7 @@ func all(b []byte, v byte) bool {
 	return true
 }
 
-// adoptedHandles adopts memory of mmap at one address, twice: it cannot be exported, and says so.
+// adoptedHandles adopts memory of mmap at one address, twice. It cannot be exported, and the error says so.
 func adoptedHandles(ctx context.Context, c *ubcoll.Comm) error {
 	const n = 1 << 16
 	var where unsafe.Pointer

@@ -17,9 +17,9 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// TakeBack has two ranks put, get, send packets and messages to and from each other's memory while both close what
-// that goes by, in any order, free the memory and allocate it anew: what was freed must stay as its next owner wrote
-// it, and what was read without an error must be what the peer had there.
+// TakeBack lets two ranks put, get, and send packets and messages to and from each other's memory, while both close
+// what these go by, in any order, free the memory and allocate it again. Freed memory must stay as its next owner wrote
+// it, and data that was read without an error must be what the peer had there.
 func TakeBack(ctx context.Context, c *ubcoll.Comm) error {
 	if c.Size() != 2 {
 		return conform.Fail(c, "this suite is for two ranks")
@@ -58,31 +58,31 @@ type takeBack struct {
 	peer    int
 	all     *rand.Rand // the same on both ranks
 	mine    *rand.Rand
-	bank    [2][]byte       // what each rank's memory holds, from some place on
-	scratch *conform.Region // which is never taken back
+	bank    [2][]byte       // the contents of each rank's memory, from some offset on
+	scratch *conform.Region // never taken back
 
 	round         int
 	did           []string
-	mu            sync.Mutex // for what follows
+	mu            sync.Mutex // guards the fields below
 	well, refused int
 	err           error
 }
 
 // victim is what one round takes back.
 type victim struct {
-	d           *ubcoll.Comm // of the round, or the job's
-	n           int          // bytes of each half of buf: peers write to the first one, and read the second one
-	from        int          // where that begins in the bank, on both ranks
+	d           *ubcoll.Comm // a communicator of the round, or the job's
+	n           int          // bytes of each half of buf: peers write to the first half, and read the second
+	from        int          // where its contents begin in the bank, on both ranks
 	buf, letter *ubcoll.Buffer[byte]
 	reg         *ubcoll.Registration
 	remote      *ubcoll.Remote
 	win         *ubcoll.Window
 	plain       *p2p.Channel // between the two buffers
 	out, in     *p2p.Channel // from this scratch to the peer's buffer, and from the peer's to this buffer
-	packets     bool         // go by these
-	post        *p2p.Request // of letter
+	packets     bool         // out and in carry packets
+	post        *p2p.Request // the message of letter
 	receives    bool
-	kept        bool // letter is freed when the message is over
+	kept        bool // letter is freed only after the message is over
 }
 
 func (t *takeBack) run(ctx context.Context) error {
@@ -107,7 +107,7 @@ func (t *takeBack) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := coll.Barrier(ctx, t.c); err != nil { // no rank begins anything any more
+	if err := coll.Barrier(ctx, t.c); err != nil { // after this no rank starts anything
 		return err
 	}
 	for i, b := range next {
@@ -125,7 +125,7 @@ func (t *takeBack) run(ctx context.Context) error {
 	return nil
 }
 
-// content is n bytes that a rank writes in this round.
+// content returns n bytes that a rank writes in this round.
 func (t *takeBack) content(v *victim, rank, off, n int) []byte {
 	off = (v.from + off) % (bankBytes - n)
 	return t.bank[rank][off : off+n]
@@ -167,7 +167,7 @@ func (t *takeBack) open(ctx context.Context) (v *victim, err error) {
 	return v, err
 }
 
-// openImport makes a channel each way between scratch memory here and what the peer has exported.
+// openImport makes a channel each way between scratch memory here and the peer's exported memory.
 func (t *takeBack) openImport(ctx context.Context, v *victim) error {
 	h, err := v.reg.MarshalBinary()
 	if err != nil {
@@ -194,7 +194,7 @@ func (t *takeBack) openImport(ctx context.Context, v *victim) error {
 	return nil
 }
 
-// openLetter begins a message from one rank to the other.
+// openLetter starts a message from one rank to the other.
 func (t *takeBack) openLetter(ctx context.Context, v *victim) (err error) {
 	n := 1 + t.all.IntN(longest)
 	if v.letter, err = ubcoll.Alloc[byte](t.c, ubcoll.Host, n); err != nil {
@@ -213,7 +213,7 @@ func (t *takeBack) openLetter(ctx context.Context, v *victim) (err error) {
 	return err
 }
 
-// note counts a call that was made while the memory was taken back. It reports whether it went well.
+// note counts a call that was made while the memory was taken back. It reports whether the call succeeded.
 func (t *takeBack) note(what string, err error, wrong error) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -229,10 +229,10 @@ func (t *takeBack) note(what string, err error, wrong error) bool {
 	return err == nil
 }
 
-// calls is how often each kind of call is made at most: more than there is time for, if anything is closed early.
+// calls is the most calls of each kind: more than there is time for if anything is closed early.
 const calls = 40
 
-// attack does what is done to the peer's memory meanwhile.
+// attack accesses the peer's memory meanwhile.
 func (t *takeBack) attack(ctx context.Context, wg *sync.WaitGroup, v *victim) {
 	mine := t.content(v, t.c.Rank(), 3, v.n)
 	loop := func(what string, on bool, f func(pick *rand.Rand) (err, wrong error)) {
@@ -266,7 +266,7 @@ func (t *takeBack) attack(ctx context.Context, wg *sync.WaitGroup, v *victim) {
 		off, n := part(pick)
 		src := ubcoll.Of(mine[:n])
 		if pick.IntN(2) == 0 {
-			src = v.buf.Vec().Slice(v.n, v.n+n) // which may be freed meanwhile
+			src = v.buf.Vec().Slice(v.n, v.n+n) // may be freed meanwhile
 		}
 		return v.win.Put(ctx, t.peer, off, src), nil
 	})
@@ -296,7 +296,7 @@ func (t *takeBack) attack(ctx context.Context, wg *sync.WaitGroup, v *victim) {
 		}
 		return nil, same(t.scratch.Mem[:n], off)
 	})
-	// These waits end when the peer closes. If it closed its communicator that would break the one here.
+	// These waits end when the peer closes. If the peer closed its communicator, that would break this rank's, too.
 	if stays && v.packets {
 		n := min(v.n, longest/2)
 		wg.Go(func() {
@@ -333,14 +333,14 @@ func (t *takeBack) attack(ctx context.Context, wg *sync.WaitGroup, v *victim) {
 	}
 }
 
-// close takes the memory back, and returns what was allocated in its place.
+// close takes the memory back, and returns what it allocated in its place.
 func (t *takeBack) close(v *victim) (next []*ubcoll.Buffer[byte], err error) {
 	type act struct {
 		name string
 		do   func() error
 	}
 	var acts []act
-	// What is not closed ends with the round's communicator.
+	// What is not closed here ends with the round's communicator.
 	add := func(on bool, name string, do func() error) {
 		if on && (v.d == t.c || t.mine.IntN(3) > 0) {
 			acts = append(acts, act{name, do})
@@ -358,7 +358,7 @@ func (t *takeBack) close(v *victim) (next []*ubcoll.Buffer[byte], err error) {
 	if v.d != t.c {
 		acts = append(acts, act{"communicator", func() error {
 			for {
-				if err := v.d.Close(); !errors.Is(err, ubcoll.ErrBusy) { // this rank's own calls
+				if err := v.d.Close(); !errors.Is(err, ubcoll.ErrBusy) { // this rank's own calls are still running
 					return err
 				}
 				runtime.Gosched()
@@ -386,7 +386,7 @@ func (t *takeBack) close(v *victim) (next []*ubcoll.Buffer[byte], err error) {
 		do := func() {
 			err := a.do()
 			switch {
-			case errors.Is(err, ubcoll.ErrClosed) && v.d != t.c: // with the communicator
+			case errors.Is(err, ubcoll.ErrClosed) && v.d != t.c: // closed with the communicator
 			case errors.Is(err, ubcoll.ErrInUse) && a.name == "free":
 			case errors.Is(err, ubcoll.ErrTimeout): // the peer got no processor for a second
 			case err != nil:
@@ -418,7 +418,7 @@ func (t *takeBack) close(v *victim) (next []*ubcoll.Buffer[byte], err error) {
 	return next, nil
 }
 
-// pause takes up to some microseconds, without giving the processor away.
+// pause takes up to some microseconds without giving the processor away.
 func (t *takeBack) pause(most int) {
 	end := time.Now().Add(time.Duration(t.mine.IntN(most)) * time.Microsecond)
 	for time.Now().Before(end) {

@@ -31,7 +31,7 @@ func windowData(ctx context.Context, c *ubcoll.Comm) error {
 		return conform.Fail(c, "the window has %d bytes, %v", w.Bytes(), w.Flags())
 	}
 	for round := range 5 {
-		// Everybody puts to its place with everybody, itself included, from Go memory.
+		// Every rank puts to its place at every rank, itself included, from Go memory.
 		mine := conform.Pattern(c.Rank(), round, n)
 		for p := range c.Size() {
 			if err := errors.Join(w.Put(ctx, p, n*c.Rank(), ubcoll.Of(mine)), w.Signal(ctx, p)); err != nil {
@@ -61,7 +61,7 @@ func windowData(ctx context.Context, c *ubcoll.Comm) error {
 			if !bytes.Equal(got, conform.Pattern(from, round, n)[7:]) {
 				return conform.Fail(c, "round %d: get from rank %d: wrong data", round, p)
 			}
-			// A peer's part as an operand of something else.
+			// A peer's part as an operand of another operation.
 			v, err := w.Peer(p)
 			if err != nil {
 				return err
@@ -123,7 +123,7 @@ func windowFlags(ctx context.Context, c *ubcoll.Comm) error {
 	return b.Free()
 }
 
-// names checks that err is the sentinel and names rank.
+// names checks that err wraps want and names rank.
 func names(c *ubcoll.Comm, what string, err, want error, rank int) error {
 	var e *ubcoll.Error
 	if err := conform.Refused(c, what, err, want); err != nil {
@@ -185,7 +185,7 @@ func windowMisuse(ctx context.Context, c *ubcoll.Comm) error {
 		}
 		about := bad
 		if k.name == "unknown flags" {
-			about = c.Rank() // each its own
+			about = c.Rank() // each rank names itself
 		}
 		if err := names(c, k.name, err, k.want, about); err != nil {
 			return err
@@ -225,7 +225,7 @@ func windowMisuse(ctx context.Context, c *ubcoll.Comm) error {
 	return errors.Join(w.Close(), b.Free())
 }
 
-// windowTwice makes two windows and a registration of the same memory.
+// windowTwice makes two windows and a registration on the same memory.
 func windowTwice(ctx context.Context, c *ubcoll.Comm) error {
 	b, err := ubcoll.Alloc[int64](c, ubcoll.Host, 1000)
 	if err != nil {
@@ -263,7 +263,7 @@ func windowTwice(ctx context.Context, c *ubcoll.Comm) error {
 	return b.Free()
 }
 
-// windowEnds uses windows that are closed here, there, or with their communicator.
+// windowEnds uses windows that are closed here, at the peer, or with their communicator.
 func windowEnds(ctx context.Context, c *ubcoll.Comm) error {
 	b, err := ubcoll.Alloc[byte](c, ubcoll.Host, 4096)
 	if err != nil {
@@ -304,7 +304,7 @@ func windowEnds(ctx context.Context, c *ubcoll.Comm) error {
 			return err
 		}
 	}
-	// With the communicator: a window that nobody closed, and one after an abort.
+	// Closed with the communicator: a window that was left open, and one after an abort.
 	for _, abort := range []bool{false, true} {
 		d, err := c.Dup(ctx)
 		if err != nil {
@@ -366,7 +366,7 @@ func windowGroup(ctx context.Context, c *ubcoll.Comm) error {
 			return err
 		}
 	}
-	// One that fails, on all ranks.
+	// A window that fails, on all ranks.
 	v := b.Vec()
 	if c.Rank() == c.Size()-1 {
 		v = ubcoll.Of(make([]int64, 64))

@@ -10,7 +10,7 @@ import (
 
 func init() { suites["env"] = runEnv }
 
-// runEnv is one case of the suite on Env().
+// runEnv runs one case of the suite on Env().
 func runEnv(args []string) error {
 	if len(args) != 1 || bootstraps.Cases[args[0]] == nil {
 		return fmt.Errorf("want one case")

@@ -1,5 +1,5 @@
-// Command job is one rank of a job that runs the suite of bootstraps; scripts/conform-mpi starts it under MPI launchers,
-// by the name conform.
+// Command job is one rank of a job that runs the suite of bootstraps. scripts/conform-mpi starts it under MPI
+// launchers, by the name conform.
 //
 //	conform SUITE [args]
 package main
@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// suites is what this binary can run: each gets the rest of the command line, and an error makes the exit code 1.
+// suites is what this binary can run. Each gets the rest of the command line. An error makes the exit code 1.
 var suites = map[string]func(args []string) error{}
 
 func main() {

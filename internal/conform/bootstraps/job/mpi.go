@@ -24,8 +24,8 @@ func init() {
 	suites["launcher"] = runLauncher
 }
 
-// runMPI is one case of the suite on MPI(). A case that breaks the job ends it as Main would, by Abort, with code 5 if
-// this rank saw what it should.
+// runMPI runs one case of the suite on MPI(). A case that breaks the job ends it as Main would, by Abort, with code 5
+// if this rank saw what it should.
 func runMPI(args []string) error {
 	if len(args) != 1 || bootstraps.Cases[args[0]] == nil {
 		return fmt.Errorf("want one case")
@@ -63,7 +63,7 @@ func runMPI(args []string) error {
 	return errors.New("the call of Abort returned")
 }
 
-// signals: a handler that MPI installed must not be the end of a Go program, and Go's own faults must stay panics.
+// signals: a signal handler that MPI installed must not end a Go program, and Go's own faults must stay panics.
 func signals() error {
 	for range 20 {
 		if err := syscall.Kill(syscall.Getpid(), syscall.SIGUSR1); err != nil {
@@ -73,11 +73,11 @@ func signals() error {
 	}
 	defer func() { _ = recover() }()
 	var p *int
-	*p = 1 // SIGSEGV, which Go turns into the panic that is recovered above
+	*p = 1 // SIGSEGV, which Go turns into the panic recovered above
 	return errors.New("writing to nil went well")
 }
 
-// runGompi is a program that runs MPI itself: it keeps a wildcard receive posted on the communicator that it lends, and
+// runGompi is a program that runs MPI itself. It keeps a wildcard receive posted on the communicator that it lends, and
 // lends the world and groups of up to 4 ranks.
 func runGompi([]string) error {
 	if _, err := bootstrap.Gompi(nil); !errors.Is(err, fault.ErrArgument) {
@@ -92,7 +92,8 @@ func runGompi([]string) error {
 	rank, size := world.Rank(), world.Size()
 	fmt.Printf("rank %d of %d\n", rank, size)
 	got := make(chan []byte)
-	// One rank's is enough: MPICH's threads wait by spinning under one lock, and in a world of one never hand it over.
+	// One rank's receive is enough. In a world of one there is none: MPICH's threads wait by spinning under one lock,
+	// and with a single rank never hand it over.
 	if rank == 0 && size > 1 {
 		go func() {
 			runtime.LockOSThread()
@@ -104,7 +105,7 @@ func runGompi([]string) error {
 	if err := lend(world, size); err != nil {
 		world.Abort(1)
 	}
-	if err := signals(); err != nil { // Gompi has mended MPICH's handler by now
+	if err := signals(); err != nil { // by now Gompi has repaired MPICH's handler
 		return err
 	}
 	for _, n := range []int{1, 2, 3, 4} {
@@ -129,7 +130,7 @@ func runGompi([]string) error {
 		return errors.New("the library's traffic matched the program's receive")
 	default:
 	}
-	world.Barrier() // nobody sends before all have looked
+	world.Barrier() // no rank sends before all have looked
 	message := make([]byte, 64)
 	copy(message, "from the program")
 	if rank == size-1 && size > 1 {
@@ -170,6 +171,6 @@ func runLauncher([]string) error {
 		return fmt.Errorf("%v, want ErrLauncher", err)
 	}
 	fmt.Println(err)
-	os.Exit(5) // as a rank that failed; a launcher may judge a process that ends without MPI_Finalize
+	os.Exit(5) // like a rank that failed: a launcher may complain about a process that ends without MPI_Finalize
 	return nil
 }
