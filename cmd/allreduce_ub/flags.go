@@ -27,13 +27,13 @@ var flags = []struct{ name, short, key, help string }{
 	{"algorithm", "", "options.algorithm", "which algorithm (the plan chooses if empty)"},
 }
 
-// configure is the experiment that args ask for: the file of -config, or the defaults, and over it the flags. The
-// error has every fault of both. For -h it is flag.ErrHelp, with the usage on help.
+// configure returns the experiment that args ask for: the file of -config, or the defaults, changed by the flags. The
+// error has every fault of both. For -h it is flag.ErrHelp, with the usage written to help.
 func configure(args []string, help io.Writer) (*experiment.Experiment, error) {
 	fs := flag.NewFlagSet("allreduce_ub", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	config := fs.String("config", "", "")
-	given := map[string]string{} // by key; the last one counts
+	given := map[string]string{} // by key; the last value counts
 	for _, f := range flags {
 		store := func(value string) error { given[f.key] = value; return nil }
 		for _, name := range strings.Fields(f.name + " " + f.short) {
@@ -64,18 +64,18 @@ func configure(args []string, help io.Writer) (*experiment.Experiment, error) {
 			e = loaded
 		}
 	}
-	for _, v := range []struct { // the environment stands between the file and the flags
+	for _, v := range []struct { // the environment overrides the file, and flags override both
 		is        bool
 		name, key string
 	}{{env.Algorithm.IsSet(), env.Algorithm.Name, "options.algorithm"}, {env.Timeout.IsSet(), env.Timeout.Name, "options.timeout"},
 		{env.Register.IsSet(), env.Register.Name, "allreduce.registration"}} {
 		if _, flagged := given[v.key]; v.is && !flagged && *config != "" {
-			_ = e.Set(v.key, os.Getenv(v.name)) // what is malformed, Open has an error for
+			_ = e.Set(v.key, os.Getenv(v.name)) // Open reports malformed values
 		}
 	}
 	_, elements := given["allreduce.elements"]
 	_, bytes := given["allreduce.bytes"]
-	if elements || bytes { // a size here replaces the file's, whichever way that gives it
+	if elements || bytes { // a size here replaces the file's, in either unit
 		e.AllReduce.Elements, e.AllReduce.Bytes = nil, nil
 	}
 	for _, f := range flags {

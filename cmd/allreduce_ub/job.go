@@ -15,7 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
-// run is the job of one rank. Rank 0 alone writes, to out.
+// run is the job of one rank. Only rank 0 writes, to out.
 func run(ctx context.Context, c *ubcoll.Comm, e *experiment.Experiment, out io.Writer) error {
 	if err := bench.Required(c); err != nil {
 		return err
@@ -56,8 +56,8 @@ func run(ctx context.Context, c *ubcoll.Comm, e *experiment.Experiment, out io.W
 	return allReduce[float64](ctx, c, &e.AllReduce, p)
 }
 
-// noResult is what the receive buffers hold at first, so that an all-reduce which does nothing does not pass for one
-// whose result is 0: no result is 111, and no bool is what it is not.
+// noResult returns the first contents of the receive buffers, so that an all-reduce that does nothing cannot pass for
+// one whose result is 0. Numbers are 111, which is no result; bools are the opposite of the result.
 func noResult[T dtype.Elem](op string, n int) float64 {
 	if dtype.Of[T]() == dtype.Bool {
 		want, _ := expected[T](op, n)
@@ -66,7 +66,7 @@ func noResult[T dtype.Elem](op string, n int) float64 {
 	return 111
 }
 
-// allReduce is the job on elements of type T. What rank 0 prints about a rank has come from that rank.
+// allReduce is the job on elements of type T. What rank 0 prints about a rank came from that rank.
 func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.AllReduce, p *printer) error {
 	op, err := ubcoll.ParseOp(a.Op)
 	if err != nil {
@@ -76,7 +76,7 @@ func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.
 	if err != nil {
 		return err
 	}
-	copies := 3 // what goes into each buffer, and what is announced
+	copies := 3 // the input, the first contents of the result, and what is announced
 	if device.IsHost() {
 		copies += 2 // the buffers
 	}
@@ -205,8 +205,8 @@ func allReduce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, a *experiment.
 	return p.err
 }
 
-// timed prints how long the all-reduces after the first one, which makes what the others find, took on the slower rank:
-// the median, and the bandwidths as nccl-tests has them.
+// timed prints how long the all-reduces took on the slower rank, except the first, which sets up what the others use:
+// the median, and the bandwidths as in nccl-tests.
 func timed(ctx context.Context, c *ubcoll.Comm, us []float64, bytes int, p *printer) error {
 	if len(us) < 2 {
 		return nil
@@ -221,7 +221,7 @@ func timed(ctx context.Context, c *ubcoll.Comm, us []float64, bytes int, p *prin
 	return p.err
 }
 
-// announce prints what the send buffers of all ranks hold.
+// announce prints the contents of all ranks' send buffers.
 func announce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, send *ubcoll.Buffer[T], bytes uint64, p *printer) error {
 	first := make([]T, send.Vec().Len())
 	if err := send.CopyTo(ctx, first); err != nil {
@@ -238,7 +238,7 @@ func announce[T dtype.Elem](ctx context.Context, c *ubcoll.Comm, send *ubcoll.Bu
 	return p.err
 }
 
-// report prints what the ranks have found in their results, and fails if any of them found a wrong element.
+// report prints what the ranks have found in their results, and fails if any found a wrong element.
 func report(ctx context.Context, c *ubcoll.Comm, mine finding, p *printer) error {
 	found, err := gather(ctx, c, mine.words()...)
 	if err != nil {
@@ -261,13 +261,13 @@ func report(ctx context.Context, c *ubcoll.Comm, mine finding, p *printer) error
 		p.printf("Results verified correctly\n")
 		return p.err
 	}
-	// No rank may end the job before rank 0 has said what is wrong.
+	// No rank may end the job before rank 0 has printed what is wrong.
 	err = errors.Join(p.err, coll.Barrier(ctx, c))
 	return exitError{errors.Join(fmt.Errorf("wrong results on %d of %d ranks", failed, c.Size()), err), exitWrong}
 }
 
-// gather is the words of every rank in rank order: each rank fills its own slots of a vector, and the sum of the
-// vectors has them all.
+// gather returns the words of every rank, in rank order: each rank fills its own slots of a vector, and an all-reduce
+// adds the vectors.
 func gather(ctx context.Context, c *ubcoll.Comm, words ...uint64) ([]uint64, error) {
 	all := make([]uint64, c.Size()*len(words))
 	copy(all[c.Rank()*len(words):], words)
@@ -286,7 +286,7 @@ func (p *printer) printf(format string, args ...any) {
 	}
 }
 
-// size is n bytes in the largest unit that they fill, the number in the given format.
+// size formats n bytes in the largest unit that they fill.
 func size(format string, n uint64) string {
 	unit, v := "bytes", float64(n)
 	for _, u := range []string{"KB", "MB"} {

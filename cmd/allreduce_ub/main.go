@@ -45,7 +45,7 @@ func main() {
 		}
 		return run(ctx, c, e, os.Stdout)
 	})
-	// Main returns when every rank has closed its communicator, so that only here this is true.
+	// Main returns after every rank has closed its communicator, so the line is true only here.
 	if writer.Load() {
 		if _, err := fmt.Println("All resources cleaned up successfully"); err != nil {
 			os.Exit(1)
@@ -53,7 +53,7 @@ func main() {
 	}
 }
 
-// defaultRanks is how many goroutine ranks run if nobody says.
+// defaultRanks is how many goroutine ranks run if the environment does not say.
 func defaultRanks(e *experiment.Experiment) int {
 	if e.Job.Ranks > 0 {
 		return e.Job.Ranks
@@ -61,20 +61,20 @@ func defaultRanks(e *experiment.Experiment) int {
 	return 4
 }
 
-// The exit codes that are this program's own.
+// Exit codes of this program's own.
 const (
 	exitUsage = 6
 	exitWrong = 7
 )
 
-// exitError is an error with which ubcoll.Main exits with a code of ours.
+// exitError makes ubcoll.Main exit with a code of this program's own.
 type exitError struct {
 	error
 	code int
 }
 
-// ExitCode is what ubcoll.Main looks for.
+// ExitCode implements ubcoll.Main's interface for errors with an exit code.
 func (e exitError) ExitCode() int { return e.code }
 
-// Unwrap gives errors.Is and errors.As the reason.
+// Unwrap returns the reason, for errors.Is and errors.As.
 func (e exitError) Unwrap() error { return e.error }

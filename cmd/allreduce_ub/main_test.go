@@ -13,7 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// The tests run the program as users do: this test binary started again, with main for its tests.
+// The tests run the program as users do: this test binary is started again, and there runs main instead of its tests.
 func TestMain(m *testing.M) {
 	if testkit.IsProgram() {
 		main()
@@ -48,7 +48,7 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// Of several iterations it says time and bandwidth.
+// With several iterations it prints time and bandwidth.
 func TestIterations(t *testing.T) {
 	stdout, stderr, code := testkit.Program(t, []string{"UBCOLL_CUDA=off"}, "-in-place", "-n", "3")
 	require.Equal(t, 0, code, stderr)
@@ -59,7 +59,7 @@ func TestIterations(t *testing.T) {
 	require.Equal(t, strings.Count(string(want), "\n")+1, strings.Count(stdout, "\n"))
 }
 
-// A flag counts more than the environment, and that more than a file.
+// A flag overrides the environment, and that overrides a file.
 func TestPrecedence(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.toml")
 	require.NoError(t, os.WriteFile(file, []byte("[allreduce]\nregistration = \"explicit\"\n"), 0o644))
@@ -86,10 +86,10 @@ func TestEveryTypeAndOperation(t *testing.T) {
 	for _, ty := range dtype.All() {
 		for op, value := range want {
 			if op != "sum" && ty != dtype.Float16 && ty != dtype.Int8 && ty != dtype.Bool {
-				continue // the whole product is for package coll to test
+				continue // package coll tests the whole product
 			}
 			if ty == dtype.Bool && op != "max" && op != "min" {
-				continue // which it does not have
+				continue // bool does not have it
 			}
 			t.Run(ty.String()+"/"+op, func(t *testing.T) {
 				if op == "avg" && !ty.Float() || op == "max" && ty == dtype.Bool {
@@ -124,7 +124,7 @@ func TestRegistration(t *testing.T) {
 	}
 }
 
-// Asked for GPUs, the job does not run on the host instead.
+// If GPUs are asked for, the job does not run on the host instead.
 func TestNoGPU(t *testing.T) {
 	stdout, stderr, code := testkit.Program(t, []string{"UBCOLL_CUDA=off"}, "-device", "cuda", "-b=64")
 	require.Equal(t, 5, code, "%s%s", stdout, stderr)
@@ -132,7 +132,7 @@ func TestNoGPU(t *testing.T) {
 	require.NotContains(t, stdout, "cleaned up")
 }
 
-// What is required and not there is named, and nothing is done without it.
+// If something required is missing, the error names it, and nothing else is done.
 func TestRequired(t *testing.T) {
 	for _, what := range []string{"mpi", "cuda", "verbs"} {
 		t.Run(what, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestRequired(t *testing.T) {
 	require.Contains(t, stderr, "lists cuda")
 }
 
-// What looks like a setting and is none is told, once, and does not stop the job.
+// A variable that looks like a setting and is none is reported once, and does not stop the job.
 func TestUnknownVariable(t *testing.T) {
 	stdout, stderr, code := testkit.Program(t, []string{"UBCOLL_ALGORITHM=ring"}, "-b=64")
 	require.Equal(t, 0, code, "%s%s", stdout, stderr)
@@ -158,7 +158,7 @@ func TestUnknownVariable(t *testing.T) {
 	require.Empty(t, stderr)
 }
 
-// A malformed variable is bad usage, and said as such.
+// A malformed variable is bad usage, and reported as such.
 func TestMalformedVariables(t *testing.T) {
 	for _, v := range []string{"UBCOLL_TIMEOUT=soon", "UBCOLL_REGISTER=maybe", "UBCOLL_CUDA=on", "UBCOLL_MAX_REGIONS=-1",
 		"UBCOLL_LOG=nonsense", "UBCOLL_REQUIRE=gpu", "NTHREADS=many"} {
@@ -171,7 +171,7 @@ func TestMalformedVariables(t *testing.T) {
 	}
 }
 
-// What the machine cannot hold is refused before anything is taken.
+// What the machine cannot hold is refused before anything is allocated.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -9,8 +9,8 @@ import (
 	"github.com/ubcoll/ubcoll/dtype"
 )
 
-// corruptHook names the rank whose result is spoilt before it is verified. It exists to show, in tests, that a wrong
-// element makes the job fail.
+// corruptHook names the rank whose result is spoilt before it is verified. Tests use it to show that a wrong element
+// makes the job fail.
 const corruptHook = "UBCOLL_TEST_CORRUPT"
 
 // corrupt changes one element if the hook names this rank.
@@ -30,13 +30,13 @@ func corrupt[T dtype.Elem](rank int, got []T) error {
 	return nil
 }
 
-// finding is what a rank has found in its result: how many elements are wrong and the first of those, or element 0.
+// finding is what a rank has found in its result: how many elements are wrong, and the first of those; or element 0.
 type finding struct {
 	wrong, index  uint64
 	expected, got float64
 }
 
-// findingWords is how many words a finding travels in.
+// findingWords is how many words a finding takes to send.
 const findingWords = 4
 
 func (f finding) words() []uint64 {
@@ -52,7 +52,7 @@ func check[T dtype.Elem](got []T, op string, n int) finding {
 	want, tolerance := expected[T](op, n)
 	f := finding{expected: want, got: value(got[0])}
 	for i, g := range got {
-		if v := value(g); !(math.Abs(v-want) <= tolerance) { // also true of a NaN
+		if v := value(g); !(math.Abs(v-want) <= tolerance) { // also true for NaN
 			if f.wrong++; f.wrong == 1 {
 				f.index, f.got = uint64(i), v
 			}
@@ -61,8 +61,8 @@ func check[T dtype.Elem](got []T, op string, n int) finding {
 	return f
 }
 
-// expected is the reduction of 0 to n-1 by op as T holds it, and how far from it a right result may be: nothing for
-// integers, which wrap, and one rounding a rank for the others, whose order is the algorithm's.
+// expected returns the reduction of 0 to n-1 by op, as T holds it, and how far a right result may differ: not at all
+// for integers, which wrap; for others by one rounding per rank, since the algorithm chooses the order.
 func expected[T dtype.Elem](op string, n int) (want, tolerance float64) {
 	values := make([]float64, n) // as T holds them
 	for r := range n {
@@ -114,7 +114,7 @@ func epsilon[T dtype.Elem]() float64 {
 	return 0
 }
 
-// element is v as a T: rounded, or for an integer type wrapped, of which bool is one of a single bit.
+// element returns v as a T: rounded; wrapped for an integer type, where bool counts as one with a single bit.
 func element[T dtype.Elem](v float64) T {
 	var e any
 	switch dtype.Of[T]() {
@@ -148,7 +148,7 @@ func element[T dtype.Elem](v float64) T {
 	return e.(T)
 }
 
-// value is e as a float64, exact below 2^53.
+// value returns e as a float64, exact below 2^53.
 func value[T dtype.Elem](e T) float64 {
 	switch e := any(e).(type) {
 	case int8:
@@ -181,7 +181,7 @@ func value[T dtype.Elem](e T) float64 {
 		}
 		return 0
 	}
-	return math.NaN() // no job has other types
+	return math.NaN() // jobs have no other types
 }
 
 // fill sets every element of s to v.

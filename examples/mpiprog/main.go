@@ -1,9 +1,9 @@
 //go:build mpi && cgo
 
-// Command mpiprog is a program that runs MPI itself, through gompi, and lets ubcoll work on half of its ranks: it keeps
-// a receive posted that any message would match, makes a sub-communicator of its even ranks, reduces there with
-// ubcoll, goes on with its own messages, and finalizes MPI. ubcoll neither initializes MPI nor finalizes it, and sends
-// nothing on communicators that are not its own.
+// Command mpiprog is a program that runs MPI itself, through gompi, and uses ubcoll on half of its ranks. It keeps a
+// receive posted that any message would match, makes a sub-communicator of its even ranks, reduces there with ubcoll,
+// goes on with its own messages, and finalizes MPI. ubcoll neither initializes nor finalizes MPI, and sends nothing on
+// communicators that are not its own.
 //
 //	set -a; eval "$(../../scripts/mpienv)"; set +a
 //	go build -tags mpi -o ../../bin/mpiprog . && $MPIRUN -n 4 ../../bin/mpiprog
@@ -28,7 +28,7 @@ func main() {
 	world := mpi.NewCommunicator(nil)
 	if err := program(world); err != nil {
 		fmt.Fprintf(os.Stderr, "mpiprog: rank %d: %v\n", world.Rank(), err)
-		world.Abort(1) // a failing rank must not finalize: its peers would wait for it for ever
+		world.Abort(1) // a failing rank must not finalize: its peers would wait for it forever
 	}
 	mpi.Stop()
 }
@@ -39,7 +39,7 @@ func program(world *mpi.Communicator) error {
 		return err
 	}
 
-	// All ranks make the sub-communicator, the even ones are in it.
+	// All ranks call this to make the sub-communicator; only the even ones are in it.
 	var even []int
 	for r := 0; r < size; r += 2 {
 		even = append(even, r)
@@ -62,8 +62,8 @@ func program(world *mpi.Communicator) error {
 		}
 	}
 
-	// The program's own messages: each rank sends to the next, into the receive posted above. No rank sends before
-	// all have looked at theirs.
+	// The program's own messages: each rank sends to the next one, which receives by the receive posted above. No rank
+	// sends before all have checked theirs.
 	world.Barrier()
 	world.SendInt32(int32(1000+rank), (rank+1)%size, 7)
 	message, source, err := waitWildcard()
@@ -76,13 +76,13 @@ func program(world *mpi.Communicator) error {
 	if c == nil {
 		return nil
 	}
-	if err := reduce(c); err != nil { // MPI traffic between does not disturb the communicator
+	if err := reduce(c); err != nil { // MPI traffic in between does not disturb the communicator
 		return err
 	}
 	return c.Close()
 }
 
-// reduce sums the ranks of c in registered buffers, in the same steps as cmd/allreduce_ub.
+// reduce sums over the ranks of c in registered buffers, in the same steps as cmd/allreduce_ub.
 func reduce(c *ubcoll.Comm) error {
 	const n = 100_000
 	ctx := context.Background()

@@ -31,7 +31,7 @@ import "C"
 
 import "fmt"
 
-// gompi has no MPI_Irecv, so that this program has its own, as a real one would.
+// gompi has no MPI_Irecv, so this program has its own, as a real one would.
 
 func postWildcard() error {
 	if rc := C.post_wildcard(); rc != 0 {
@@ -49,7 +49,7 @@ func wildcardTaken() (bool, error) {
 	return done != 0, nil
 }
 
-// waitWildcard waits for the message and says what it was and who sent it.
+// waitWildcard waits for the message, and returns it and its sender.
 func waitWildcard() (message, source int, err error) {
 	var content, from C.int
 	if rc := C.wait_wildcard(&content, &from); rc != 0 {

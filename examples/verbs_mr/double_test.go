@@ -13,7 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/verbs/verbstest"
 )
 
-// TestDouble walks over a double of a device, which has both ends in one process.
+// TestDouble runs the walk over a double of a device, with both ends in one process.
 func TestDouble(t *testing.T) {
 	for name, knobs := range map[string]verbstest.Knobs{"InfiniBand": nil, "Ethernet": {"LINK": "Ethernet"},
 		"keys that come back at once": {"TAGS": "1"}} {
@@ -23,7 +23,7 @@ func TestDouble(t *testing.T) {
 	}
 }
 
-// TestOneProcess has A and B in one process.
+// TestOneProcess runs A and B in one process.
 func TestOneProcess(t *testing.T) {
 	need(t)
 	var out transcript
@@ -36,7 +36,7 @@ func TestOneProcess(t *testing.T) {
 	require.Equal(t, golden(t), lines(out.b.String()))
 }
 
-// transcript is written to by both.
+// transcript is written to by both A and B.
 type transcript struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -48,7 +48,7 @@ func (t *transcript) Write(p []byte) (int, error) {
 	return t.b.Write(p)
 }
 
-// A status that is not the one that it should be ends the walk, and a device without atomic operations does not.
+// A wrong status ends the walk. A device without atomic operations does not.
 func TestDoubleStatus(t *testing.T) {
 	verbstest.Over(t, nil, func(t *testing.T) {
 		walk := func() (string, error) {
@@ -60,7 +60,7 @@ func TestDoubleStatus(t *testing.T) {
 			}, &out)
 			return out.b.String(), err
 		}
-		verbstest.Set(t, "STATUS", "WRITE:2:REM_OP_ERR") // the first that is to be refused
+		verbstest.Set(t, "STATUS", "WRITE:2:REM_OP_ERR") // the first write that should be refused
 		_, err := walk()
 		require.ErrorContains(t, err, "WRITE with a wrong rkey: want a remote access error")
 		verbstest.Set(t, "STATUS", "READ:1:REM_ACCESS_ERR")

@@ -17,7 +17,7 @@ import (
 // page is how much memory each region has here. Any number of bytes at any address would do.
 const page = 4096
 
-// end is what one process has: its end of the connection, and its memory.
+// end is one process's end of the connection, and its memory.
 type end struct {
 	name   string // "A" or "B"
 	out    io.Writer
@@ -27,12 +27,12 @@ type end struct {
 	cq     *verbs.CQ
 	qp     *verbs.QP
 	memory []byte
-	undo   []func() error // what has been opened, to be closed in the other order
+	undo   []func() error // closes what has been opened, in reverse order
 }
 
 func (e *end) say(format string, args ...any) { fmt.Fprintf(e.out, e.name+": "+format+"\n", args...) }
 
-// open opens a device, and makes what connections and registrations are made of. Nothing is registered yet.
+// open opens a device, and makes the objects that connections and registrations need. It registers nothing yet.
 func open(name string, o options, out io.Writer) (*end, error) {
 	e := &end{name: name, out: out}
 	if err := e.open(o); err != nil {
@@ -54,13 +54,14 @@ func (e *end) open(o options) (err error) {
 	}
 	e.undo = append(e.undo, e.device.Close)
 
-	// A protection domain keeps users of a device apart: a queue pair reaches the regions of its own domain, and no other.
+	// A protection domain separates users of a device: a queue pair reaches only the regions of its own domain.
 	if e.pd, err = e.device.AllocPD(); err != nil {
 		return err
 	}
 	e.undo = append(e.undo, e.pd.Close)
 
-	// Work completes in a completion queue, which has room for all that may be under way: 4 work requests, 4 receives.
+	// Work completes in a completion queue. It must have room for all work that may be under way: 4 work requests, 4
+	// receives.
 	if e.cq, err = e.device.CreateCQ(8, nil); err != nil {
 		return err
 	}
@@ -70,14 +71,15 @@ func (e *end) open(o options) (err error) {
 	}
 	e.undo = append(e.undo, e.qp.Close)
 	e.path = verbs.DefaultPath()
-	e.path.GIDIndex, e.path.Timeout = o.gid, 14 // what is lost is sent again after 67 ms
+	e.path.GIDIndex, e.path.Timeout = o.gid, 14 // lost packets are sent again after 67 ms
 	port, err := e.device.Port(e.path.Port)
 	if err != nil {
 		return err
 	}
 	e.say("opened %s, port %d (%v, %v)", e.device.Name(), port.Number, port.Link, port.State)
 
-	// Go's garbage collector must not own what a device writes to at any time, so this memory is the system's.
+	// The device may write to the memory at any time, so it must not belong to Go's garbage collector: it comes from
+	// the system.
 	if e.memory, err = syscall.Mmap(-1, 0, 4*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE); err != nil {
 		return fmt.Errorf("mmap: %w", err)
 	}
@@ -85,9 +87,9 @@ func (e *end) open(o options) (err error) {
 	return nil
 }
 
-// register lets the device use page i of the memory, as far as access goes: this is ibv_reg_mr. The kernel pins the page, so
-// that it stays where it is, and tells the device where that is. Of the two keys, the lkey is for this process's own work
-// requests; whoever knows the rkey and the address can do from afar what the flags allow.
+// register lets the device use page i of the memory, as far as access allows: this is ibv_reg_mr. The kernel pins the
+// page, so that it stays in place, and tells the device where it is. The lkey is for this process's own work requests.
+// Whoever knows the rkey and the address can do from afar what the flags allow.
 func (e *end) register(i int, access verbs.Access) (*verbs.MR, error) {
 	mr, err := e.pd.Register(uintptr(unsafe.Pointer(&e.memory[i*page])), page, access)
 	if err != nil {
@@ -98,9 +100,10 @@ func (e *end) register(i int, access verbs.Access) (*verbs.MR, error) {
 	return mr, nil
 }
 
-// address makes the queue pair ready to be connected, for the first time or again after a failure, and says where it is.
+// address prepares the queue pair to be connected, for the first time or again after a failure, and returns its
+// address.
 func (e *end) address() ([]byte, error) {
-	if err := e.qp.Reset(); err != nil { // forgets what was under way
+	if err := e.qp.Reset(); err != nil { // forgets all work under way
 		return nil, err
 	}
 	var old [8]verbs.Completion
@@ -110,7 +113,7 @@ func (e *end) address() ([]byte, error) {
 			return nil, err
 		}
 	}
-	// The queue pair allows everything here; each region then allows what it was registered with.
+	// The queue pair allows everything here. Each region then allows what it was registered for.
 	a, err := e.qp.Init(e.path, verbs.LocalWrite|verbs.Remote)
 	if err != nil {
 		return nil, err
@@ -127,7 +130,7 @@ func (e *end) connect(peer []byte, name string) error {
 	return e.qp.Connect(a, name)
 }
 
-// completion waits for the next one. That it is a failure is no error of this.
+// completion waits for the next completion. A failed completion is not an error of this function.
 func (e *end) completion() (verbs.Completion, error) {
 	var c [1]verbs.Completion
 	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(50 * time.Microsecond) {
@@ -138,7 +141,7 @@ func (e *end) completion() (verbs.Completion, error) {
 	return c[0], fmt.Errorf("%s: nothing completes within %v: is the peer's machine there still?: %w", e.name, patience, fault.ErrTimeout)
 }
 
-// text is what stands in page i up to the first zero.
+// text returns the text in page i, up to the first zero.
 func (e *end) text(i int) string {
 	s, _, _ := strings.Cut(string(e.memory[i*page:][:page]), "\x00")
 	return s

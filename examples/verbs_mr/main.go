@@ -1,15 +1,17 @@
-// Command verbs_mr is a walk through memory registration: what an RDMA device may do with a program's memory, who gives
-// it leave, and what is refused. Two processes, A and B, register memory, tell each other addresses and keys over TCP,
-// connect, and then A writes, reads and updates B's memory while B's program does nothing; every refusal is shown as well.
+// Command verbs_mr is a walk through memory registration: what an RDMA device may do with a program's memory, who
+// allows it, and what is refused. Two processes, A and B, register memory, tell each other addresses and keys over TCP,
+// and connect. Then A writes, reads and updates B's memory while B's program does nothing. The walk also shows every
+// refusal.
 //
 //	verbs_mr                            # both, on this machine: it starts itself as B
 //	verbs_mr -listen :7000              # A, on one machine
 //	verbs_mr -connect 10.0.0.1:7000     # B, on another one
 //
-// Each prints its own part. Exit codes: 0 it went as it should, 5 there is no RDMA device, 6 bad usage, else 1 to 4.
+// Each prints its own part. Exit codes: 0 if all went as it should, 5 if there is no RDMA device, 6 for bad usage, else
+// 1 to 4.
 //
-// Where to read: walk.go is A's part, from top to bottom; peer.go is what B does when A asks; end.go is what both have,
-// and where memory is registered. This file only brings the two together.
+// Where to read: walk.go is A's part, from top to bottom. peer.go is what B does when A asks. end.go is what both
+// share; it registers memory. This file only brings the two together.
 package main
 
 import (
@@ -29,7 +31,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/verbs"
 )
 
-// patience is the longest wait, for the other process and for the device: nothing here takes a second.
+// patience is the longest wait for the other process and for the device. Nothing here normally takes a second.
 const patience = time.Minute
 
 func main() {
@@ -41,7 +43,7 @@ func main() {
 	os.Exit(ubcoll.ExitCode(err))
 }
 
-// options is the command line.
+// options are the options of the command line.
 type options struct {
 	listen, connect string
 	device          string
@@ -71,7 +73,7 @@ func run(args []string, out io.Writer) error {
 	case o.gid < -1:
 		return fmt.Errorf("-gid %d: want a row of the table, or -1: %w", o.gid, fault.ErrArgument)
 	}
-	// The library, libibverbs, is loaded when it is first asked for: this program runs everywhere, if only to say so.
+	// libibverbs is loaded at the first use, so this program starts everywhere, if only to say that there is no device.
 	if p := verbs.Have(); p.Err != nil {
 		return fmt.Errorf("this walk needs an RDMA device (ibv_devices lists them; soft-RoCE makes one: scripts/rdma-vm): %w", p.Err)
 	}
@@ -84,7 +86,7 @@ func run(args []string, out io.Writer) error {
 	return beA(o, "127.0.0.1:0", func(at net.Addr) (func() error, error) { return startB(o, at, out) }, out)
 }
 
-// beA listens, has B started, and walks.
+// beA listens, starts B by start, and walks.
 func beA(o options, address string, start func(net.Addr) (wait func() error, err error), out io.Writer) (err error) {
 	e, err := open("A", o, out)
 	if err != nil {
@@ -109,12 +111,12 @@ func beA(o options, address string, start func(net.Addr) (wait func() error, err
 		return errors.Join(fmt.Errorf("B has not come within %v (%w): start it with -connect: %w", patience, err, fault.ErrTimeout), wait())
 	}
 	a.link = newLink(conn)
-	// B ends when its connection does.
+	// B ends when its connection ends.
 	return errors.Join(a.walk(), conn.Close(), wait())
 }
 
-// startB starts this program again, as B. It writes to out what belongs between this one's lines, since B does only what A
-// asks for, and has written its line before it answers.
+// startB starts this program again, as B. Both write to out, and their lines come in the right order: B does only what
+// A asks for, and writes its line before it answers.
 func startB(o options, at net.Addr, out io.Writer) (wait func() error, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -130,13 +132,13 @@ func startB(o options, at net.Addr, out io.Writer) (wait func() error, err error
 	return func() error {
 		defer cancel()
 		if err := b.Wait(); err != nil {
-			return fmt.Errorf("B: %v", err) // whose exit code is not this one's
+			return fmt.Errorf("B: %v", err) // B's exit code is not this process's
 		}
 		return nil
 	}, nil
 }
 
-// beB finds A, which may start later, and serves it.
+// beB connects to A, which may start later, and serves it.
 func beB(o options, out io.Writer) error {
 	for begin := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		conn, err := net.DialTimeout("tcp", o.connect, patience)
@@ -153,7 +155,7 @@ func beB(o options, out io.Writer) error {
 	}
 }
 
-// link is how the two processes talk: RDMA itself has no way to tell a peer the first address and key.
+// link is how the two processes talk. RDMA itself has no way to tell a peer the first address and key.
 type link struct {
 	conn net.Conn
 	in   *json.Decoder

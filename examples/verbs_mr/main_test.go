@@ -15,7 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// The tests run the program as users do: this test binary started again, with main for its tests.
+// The tests run the program as users do: this test binary is started again, and there runs main instead of its tests.
 func TestMain(m *testing.M) {
 	if testkit.IsProgram() {
 		main()
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testkit.Main(m))
 }
 
-// need skips t where there is no RDMA device, unless there has to be one.
+// need skips t if there is no RDMA device, unless one is required.
 func need(t *testing.T) {
 	t.Helper()
 	if p := verbs.Have(); p.Err != nil {
@@ -32,7 +32,7 @@ func need(t *testing.T) {
 	}
 }
 
-// lines are the transcript's, without what differs from machine to machine and from run to run.
+// lines returns the transcript's lines, without what differs between machines and runs.
 func lines(transcript string) []string {
 	for _, c := range []struct{ what, by string }{
 		{`0x[0-9a-f]+`, "0x..."},
@@ -58,7 +58,7 @@ func TestWalk(t *testing.T) {
 	require.Equal(t, golden(t), lines(stdout))
 }
 
-// Each of two processes that were started apart prints its part.
+// If two processes are started separately, each prints its own part.
 func TestApart(t *testing.T) {
 	need(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -71,7 +71,7 @@ func TestApart(t *testing.T) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		stdout, stderr, code := testkit.Program(t, nil, "-connect", at) // which may come first
+		stdout, stderr, code := testkit.Program(t, nil, "-connect", at) // may start first
 		done <- result{stdout, stderr, code}
 	}()
 	stdout, stderr, code := testkit.Program(t, nil, "-listen", at)
@@ -81,7 +81,7 @@ func TestApart(t *testing.T) {
 	require.Equal(t, part(golden(t), "B: "), part(lines(b.stdout), ""))
 }
 
-// part is the lines that begin with prefix.
+// part returns the lines that begin with prefix.
 func part(lines []string, prefix string) (some []string) {
 	for _, l := range lines {
 		if l != "" && strings.HasPrefix(l, prefix) {
@@ -125,7 +125,7 @@ func TestUsage(t *testing.T) {
 	require.Contains(t, stdout, "Usage: verbs_mr ")
 }
 
-// A bad address, and a device that there is not, are bad usage.
+// A bad address, and a device that does not exist, are bad usage.
 func TestBadValues(t *testing.T) {
 	need(t)
 	for _, args := range []string{"-listen here", "-connect there", "-dev none0"} {
@@ -134,12 +134,12 @@ func TestBadValues(t *testing.T) {
 	}
 }
 
-// A peer that goes away in the middle is told of, on either side, and nobody waits for it.
+// If the peer goes away in the middle, either side says so, and does not wait for it.
 func TestPeerGone(t *testing.T) {
 	need(t)
 	t.Run("A", func(t *testing.T) {
 		here, there := net.Pipe()
-		go func() { // asks B to open, and is gone
+		go func() { // asks B to open, then leaves
 			l := newLink(there)
 			_ = l.send(request{Do: "open"})
 			_ = l.receive(&reply{})
@@ -156,7 +156,7 @@ func TestPeerGone(t *testing.T) {
 		err := beA(o, "127.0.0.1:0", func(at net.Addr) (func() error, error) {
 			c, err := net.Dial("tcp", at.String())
 			if err == nil {
-				go func() { // is asked to open, and gone
+				go func() { // is asked to open, then leaves
 					_ = newLink(c).receive(&request{})
 					c.Close()
 				}()
@@ -168,7 +168,7 @@ func TestPeerGone(t *testing.T) {
 	})
 }
 
-// What B does not know is an error on both sides.
+// A request that B does not know is an error on both sides.
 func TestUnknownRequest(t *testing.T) {
 	need(t)
 	here, there := net.Pipe()

@@ -13,16 +13,16 @@ import (
 // request is what A asks of B, reply what B answers.
 type request struct {
 	Do string
-	QP []byte // of connect: A's queue pair
+	QP []byte // for connect: A's queue pair
 }
 
 type reply struct {
 	Error   string
 	QP      []byte           // B's queue pair
-	Regions map[string]grant // of open
+	Regions map[string]grant // for open
 }
 
-// grant is what a peer must know to use memory from afar, and all that it must know.
+// grant is what a peer must know to use memory from afar. It needs nothing else.
 type grant struct {
 	Address uint64
 	Key     verbs.RKey
@@ -30,23 +30,23 @@ type grant struct {
 
 // B's pages.
 const (
-	openPage  = iota // for everything
-	readPage         // to be read by peers
-	writePage        // to be written by peers
-	mailPage         // for messages: no peer names it
+	openPage  = iota // peers may do everything
+	readPage         // peers may read
+	writePage        // peers may write
+	mailPage         // for messages: peers get no key for it
 )
 
-// counter is where in the open page the number is that peers update.
+// counter is the offset in the open page of the number that peers update.
 const counter = 1024
 
 // peer is B.
 type peer struct {
 	*end
 	regions map[int]*verbs.MR
-	before  []byte // the memory when A last asked to remember it
+	before  []byte // a copy of the memory, made when A asks for it
 }
 
-// serve does what A asks, first of all to open, until A is done or gone.
+// serve does what A asks for until A is done or gone. The first request must be open.
 func serve(l *link, o options, out io.Writer) (err error) {
 	var first request
 	if err := l.receive(&first); err != nil {
@@ -89,7 +89,7 @@ func (b *peer) do(q request) (r reply, err error) {
 		return r, b.connect(q.QP, "A")
 	case "show":
 		b.say("finds %q, and %d in the counter", b.text(openPage), b.count())
-	case "receive": // a place for A's next message; it has to be there before that
+	case "receive": // a receive for A's next message, which must be posted before A sends
 		_, err := b.qp.PostReceive(verbs.Receive{ID: 1, Local: b.regions[mailPage].Address(), Length: page, Key: b.regions[mailPage].LKey()})
 		return r, err
 	case "received":
@@ -115,7 +115,7 @@ func (b *peer) do(q request) (r reply, err error) {
 	return r, nil
 }
 
-// register registers B's pages, each with the flags that it is good for, and grants A what A may use.
+// register registers each of B's pages with its flags, and grants A what A may use.
 func (b *peer) register() (r reply, err error) {
 	copy(b.memory[readPage*page:], "B's own words")
 	r.Regions = map[string]grant{}
@@ -126,8 +126,8 @@ func (b *peer) register() (r reply, err error) {
 	}{
 		{openPage, "open", verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead | verbs.RemoteAtomic},
 		{readPage, "read", verbs.RemoteRead},
-		{writePage, "write", verbs.LocalWrite | verbs.RemoteWrite}, // who lets others write must be allowed to write
-		{mailPage, "", verbs.LocalWrite},                           // the device writes what is received, on B's behalf
+		{writePage, "write", verbs.LocalWrite | verbs.RemoteWrite}, // memory that others may write must be writable for this process, too
+		{mailPage, "", verbs.LocalWrite},                           // the device writes received messages on B's behalf
 	} {
 		mr, err := b.end.register(p.page, p.access)
 		if err != nil {
@@ -160,7 +160,7 @@ func (b *peer) received() error {
 
 func (b *peer) count() uint64 { return binary.NativeEndian.Uint64(b.memory[openPage*page+counter:]) }
 
-// shut deregisters what is registered still, and closes the rest.
+// shut deregisters what is still registered, and closes the rest.
 func (b *peer) shut() error {
 	var errs []error
 	for _, mr := range b.regions {

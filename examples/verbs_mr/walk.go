@@ -15,7 +15,7 @@ type walker struct {
 	link  *link
 	mine  *verbs.MR        // A's region, one page
 	peers map[string]grant // B's regions
-	id    uint64           // of the last work request
+	id    uint64           // ID of the last work request
 }
 
 // walk is the walk, from the first registration to the last end.
@@ -29,18 +29,18 @@ func (a *walker) walk() error {
 	return nil
 }
 
-// part closes all. Before a region is closed, all work on it must have completed; a queue pair closes before its queue,
-// regions before their domain, and the device is the last.
+// part closes everything. Before a region is closed, all work on it must have completed. A queue pair closes before its
+// completion queue, regions before their domain, and the device last.
 func (a *walker) part() error { return errors.Join(a.shut(), a.ask("close")) }
 
-// meet registers A's memory, and connects with B: what the two tell each other over TCP is where B's regions are, their
-// rkeys, and the addresses of the queue pairs.
+// meet registers A's memory, and connects with B. Over TCP they tell each other where B's regions are, their rkeys, and
+// the addresses of the queue pairs.
 func (a *walker) meet() (err error) {
-	// Whom should LOCAL_WRITE allow? A's device, to put down what it has read. That peers do anything here is not asked for.
+	// LOCAL_WRITE allows A's own device to write here what it has read. Peers get no access.
 	if a.mine, err = a.register(0, verbs.LocalWrite); err != nil {
 		return err
 	}
-	// Peers that may write what this process may not: no device registers that.
+	// Peers must not be allowed to write what this process may not: no device registers that.
 	if _, err := a.pd.Register(uintptr(a.mine.Address()), page, verbs.RemoteWrite); err == nil {
 		return errors.New("REMOTE_WRITE without LOCAL_WRITE was registered")
 	}
@@ -57,7 +57,7 @@ func (a *walker) meet() (err error) {
 	return nil
 }
 
-// connectWith connects both queue pairs. B's address is in hand.
+// connectWith connects both queue pairs; b is the address of B's.
 func (a *walker) connectWith(b []byte) error {
 	mine, err := a.address()
 	if err != nil {
@@ -70,7 +70,7 @@ func (a *walker) connectWith(b []byte) error {
 	return err
 }
 
-// oneSided writes to B's memory, and reads it. A names its own memory by address and lkey, B's by address and rkey.
+// oneSided writes to B's memory and reads it. A names its own memory by address and lkey, and B's by address and rkey.
 func (a *walker) oneSided() error {
 	n := copy(a.memory, "written by A\x00")
 	if err := a.must(a.work(verbs.Write, n, "open", 0)); err != nil {
@@ -93,7 +93,7 @@ func (a *walker) oneSided() error {
 	return nil
 }
 
-// atomics updates a number of B's, which other peers could do at the same time. The old number comes back.
+// atomics updates a number of B's that other peers could update at the same time. The old number comes back.
 func (a *walker) atomics() error {
 	if a.device.Limits().Atomics == verbs.AtomicsNone {
 		a.say("has a device without atomic operations")
@@ -102,8 +102,8 @@ func (a *walker) atomics() error {
 	for _, w := range []verbs.Work{
 		{Op: verbs.FetchAdd, Add: 40},
 		{Op: verbs.FetchAdd, Add: 2},
-		{Op: verbs.CompareSwap, Add: 42, Swap: 100}, // Add is what must be there
-		{Op: verbs.CompareSwap, Add: 42, Swap: 200}, // and is not any more: nothing happens
+		{Op: verbs.CompareSwap, Add: 42, Swap: 100}, // Add is the value that must be there
+		{Op: verbs.CompareSwap, Add: 42, Swap: 200}, // it is not any more: nothing happens
 	} {
 		full := a.work(w.Op, 8, "open", counter)
 		full.Add, full.Swap = w.Add, w.Swap
@@ -120,7 +120,8 @@ func (a *walker) atomics() error {
 	return a.ask("show")
 }
 
-// messages are what B takes part in: it has posted a receive, which says where a SEND goes. A names no address and no rkey.
+// messages shows work that B takes part in: B has posted a receive, which says where a SEND goes. A names no address
+// and no rkey.
 func (a *walker) messages() error {
 	if err := a.ask("receive"); err != nil {
 		return err
@@ -134,7 +135,7 @@ func (a *walker) messages() error {
 		return err
 	}
 
-	// A write with an immediate number takes a receive too, to tell B that it has come, but goes where A says.
+	// A write with an immediate number takes a receive, too, to tell B that it has come. Its data go where A says.
 	if err := a.ask("receive"); err != nil {
 		return err
 	}
@@ -151,8 +152,8 @@ func (a *walker) messages() error {
 	return a.ask("show")
 }
 
-// refusals asks for what B has not granted. Who asks learns it, by the status of the completion; B's memory is not touched, and
-// B's program does not notice. Then the connection has failed, and both ends begin it anew.
+// refusals asks for what B has not granted. A learns of the refusal by the status of the completion. B's memory does
+// not change, and B's program does not notice. Then the connection has failed, and both ends connect again.
 func (a *walker) refusals() error {
 	wrong := a.work(verbs.Write, 8, "open", 0)
 	wrong.Peer ^= 0x5a5a5a00
@@ -175,15 +176,15 @@ func (a *walker) refusals() error {
 			return err
 		}
 	}
-	// Of this process's own memory it is the same: what is not registered, under that lkey, the device does not touch. What
-	// the status is then, devices do not agree on. A whole page, since few bytes travel inside the work request, where Post
-	// has put them: nobody looks at an lkey then.
+	// The same holds for this process's own memory: the device does not touch memory that is not registered under that
+	// lkey. Devices differ in the status. It is a whole page, since Post copies shorter data into the work request, and
+	// then nobody checks the lkey.
 	w := a.work(verbs.Write, page, "open", 0)
 	w.Key ^= 0x5a5a5a00
 	return a.refused("WRITE with a wrong lkey", w)
 }
 
-// gone asks for what B has granted, and then deregistered.
+// gone asks for memory that B had granted, and then deregistered.
 func (a *walker) gone() error {
 	n := copy(a.memory, "written at last\x00")
 	w := a.work(verbs.Write, n, "open", 0)
@@ -200,7 +201,7 @@ func (a *walker) gone() error {
 	return a.refused("WRITE to what is not registered any more", w)
 }
 
-// refused posts what must fail, and connects anew.
+// refused posts work that must fail, and connects again.
 func (a *walker) refused(what string, w verbs.Work) error {
 	if err := a.ask("remember"); err != nil {
 		return err
@@ -239,7 +240,7 @@ func (a *walker) refused(what string, w verbs.Work) error {
 	return a.connectWith(r.QP)
 }
 
-// work is a work request between the beginning of A's page and a place in one of B's regions.
+// work returns a work request between the beginning of A's page and a place in one of B's regions.
 func (a *walker) work(op verbs.Op, n int, region string, offset int) verbs.Work {
 	a.id++
 	b := a.peers[region]
@@ -247,7 +248,7 @@ func (a *walker) work(op verbs.Op, n int, region string, offset int) verbs.Work 
 		Remote: b.Address + uint64(offset), Peer: b.Key}
 }
 
-// do posts work, and waits for its end: until then its memory is the device's.
+// do posts work and waits for its completion. Until then its memory belongs to the device.
 func (a *walker) do(w verbs.Work) error {
 	if _, err := a.qp.Post(w); err != nil {
 		return err
@@ -259,7 +260,7 @@ func (a *walker) do(w verbs.Work) error {
 	return a.cq.Failure(&c)
 }
 
-// must is do for what is allowed.
+// must is do for work that is allowed.
 func (a *walker) must(w verbs.Work) error {
 	if err := a.do(w); err != nil {
 		return fmt.Errorf("A: %w", err)
@@ -267,7 +268,7 @@ func (a *walker) must(w verbs.Work) error {
 	return nil
 }
 
-// ask has B do something.
+// ask asks B to do something.
 func (a *walker) ask(what string) error {
 	_, err := a.request(request{Do: what})
 	return err
@@ -286,7 +287,7 @@ func (a *walker) request(q request) (r reply, err error) {
 	return r, nil
 }
 
-// shut closes what is open still.
+// shut closes what is still open.
 func (a *walker) shut() (err error) {
 	if a.mine != nil {
 		err = a.mine.Close()

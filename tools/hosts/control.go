@@ -15,7 +15,7 @@ import (
 	"syscall"
 )
 
-// reply is the answer to a request, which is a list of words.
+// reply is the answer to a request. A request is a list of words.
 type reply struct{ Text, Err string }
 
 // serve answers requests while the login node lives.
@@ -43,14 +43,14 @@ func (n *node) serve() error {
 				if err != nil {
 					r.Err = err.Error()
 				}
-				_ = json.NewEncoder(c).Encode(r) // whoever has left does not want it
+				_ = json.NewEncoder(c).Encode(r) // if it fails, the client has left
 			}()
 		}
 	}()
 	return nil
 }
 
-// ask is the other side: it has the run do something.
+// ask sends a request to a run.
 func ask(id string, words []string) error {
 	c, err := net.Dial("unix", filepath.Join(runs, id, "control"))
 	if err != nil {
@@ -110,7 +110,7 @@ func (n *node) do(word string, args []string) (string, error) {
 	return "", fmt.Errorf("no command %q", word)
 }
 
-// kill is a power cut: the links are lost first, so that no packet tells of the dying processes.
+// kill is a power cut: it cuts the links first, so that no packet tells of the dying processes.
 func (n *node) kill(h int) error {
 	for net := range n.Nets {
 		if err := n.ip(loginHost, "link set %s down\n", port(net, h)); err != nil {
@@ -123,11 +123,11 @@ func (n *node) kill(h int) error {
 	return n.holders[h].Process.Kill()
 }
 
-// process is one of a host's, by its id on the login node and on the host; the latter is 0 of nsenter's, which wait for
-// processes of the host.
+// process is a process of a host, by its id on the login node and on the host. there is 0 for nsenter's own processes,
+// which wait for processes of the host.
 type process struct{ here, there int }
 
-// processes are those in the host's network, but for the first, which is no part of it.
+// processes returns the processes in the host's network, except the first, which is no part of the job.
 func (n *node) processes(h int) (all []process) {
 	first := n.holders[h].Process.Pid
 	network, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", first))
@@ -175,7 +175,7 @@ func (n *node) signal(h int, name string, pids []string) error {
 			continue
 		case p.there > 0:
 			found = true
-		case s != syscall.SIGCONT: // nsenter stops itself when what it waits for stops
+		case s != syscall.SIGCONT: // nsenter stops itself when the process that it waits for stops
 			continue
 		}
 		if err := syscall.Kill(p.here, s); err != nil && !errors.Is(err, syscall.ESRCH) {

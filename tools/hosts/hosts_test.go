@@ -51,8 +51,8 @@ func TestOptions(t *testing.T) {
 	require.LessOrEqual(t, len("ub"+strconv.FormatInt(1<<22, 36)), 7)
 }
 
-// A run's folder is nobody else's to remove while it is held, from its first moment on, and whoever comes next removes it
-// when it is not.
+// Nobody removes a run's folder while it is held, from its first moment on. Once it is not held, the next run removes
+// it.
 func TestClaim(t *testing.T) {
 	in := t.TempDir()
 	a, err := claim(in, "a")
@@ -82,7 +82,7 @@ func TestClaim(t *testing.T) {
 	require.Len(t, left, 1)
 }
 
-// build is the program, on a machine that makes hosts.
+// build builds the program, on a machine that can make hosts.
 func build(t *testing.T) (bin string) {
 	t.Helper()
 	bin = filepath.Join(t.TempDir(), "hosts")
@@ -96,7 +96,7 @@ func build(t *testing.T) (bin string) {
 	return bin
 }
 
-// Only a machine that makes no hosts is told by that exit code.
+// That exit code means only that the machine cannot make hosts.
 func TestExitCodes(t *testing.T) {
 	bin := build(t)
 	for _, k := range []struct {
@@ -111,7 +111,7 @@ func TestExitCodes(t *testing.T) {
 	err := exec.Command(bin, "2", "-before", "cut z", "--", "true").Run()
 	require.EqualError(t, err, "exit status 2")
 
-	// The login node alone is told to end, so that the code is its own.
+	// Only the login node is told to end, so the exit code is its own.
 	cmd := exec.Command(bin, "1", "-mpi", "none", "--", "sh", "-c", `trap "" TERM; echo up; while :; do sleep 1; done`)
 	up, err := cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -126,7 +126,7 @@ func TestExitCodes(t *testing.T) {
 	require.EqualError(t, cmd.Wait(), "exit status 1")
 }
 
-// Whatever ends a run, nothing of it stays but its folder, which the next one removes.
+// However a run ends, nothing of it is left except its folder, which the next run removes.
 func TestRemoved(t *testing.T) {
 	bin := build(t)
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
@@ -152,7 +152,7 @@ func TestRemoved(t *testing.T) {
 
 // running reports whether some process has this argument.
 func running(argument string) bool {
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // its pattern is right
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is valid
 	for _, f := range files {
 		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), "sleep\x00"+argument) {
 			return true

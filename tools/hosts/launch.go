@@ -16,7 +16,7 @@ import (
 	"syscall"
 )
 
-// enter is the command that runs another one on a host, in this folder; argv[0] is nsenter.
+// enter returns the command that runs another one on a host, in this folder; argv[0] is nsenter.
 func (n *node) enter(h, pid int, command ...string) []string {
 	args := []string{"nsenter", "-t", fmt.Sprint(pid), "-n", "-u", "-i", "-m"}
 	if !n.Shared {
@@ -33,7 +33,7 @@ func (n *node) enter(h, pid int, command ...string) []string {
 	return append(append(args, "sh", "-c", `cd "$0" && exec "$@"`, dir), command...)
 }
 
-// settings are a host's variables.
+// settings returns a host's variables.
 func (n *node) settings(h int) (vars []string) {
 	for _, s := range n.Set {
 		if at, v, _ := strings.Cut(s, ":"); at == letter(h) {
@@ -43,13 +43,13 @@ func (n *node) settings(h int) (vars []string) {
 	return vars
 }
 
-// commands are what to start on the login node: a launcher, or each process of a job without one.
+// commands returns what to start on the login node: a launcher or, without one, each process of the job.
 func (n *node) commands() ([]*exec.Cmd, error) {
 	text, err := json.Marshal(n.plan)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(n.dir, "plan"), text, 0o600); err != nil { // for agents
+	if err := os.WriteFile(filepath.Join(n.dir, "plan"), text, 0o600); err != nil { // read by agents
 		return nil, err
 	}
 	switch n.MPI {
@@ -63,7 +63,7 @@ func (n *node) commands() ([]*exec.Cmd, error) {
 	return n.env(), nil
 }
 
-// rendezvous is the port of rank 0 of jobs without MPI. It is in a network of its own.
+// rendezvous is the port of rank 0 in jobs without MPI. The network is the run's own, so the port is free.
 const rendezvous = 7077
 
 func (n *node) env() (cmds []*exec.Cmd) {
@@ -82,7 +82,7 @@ func (n *node) env() (cmds []*exec.Cmd) {
 	return cmds
 }
 
-// mpirun is the launcher of an MPI: $MPIRUN, or as Debian names it.
+// mpirun returns the launcher of an MPI: $MPIRUN, or Debian's name for it.
 func mpirun(name string) string {
 	if s := os.Getenv("MPIRUN"); s != "" {
 		return s
@@ -90,7 +90,8 @@ func mpirun(name string) string {
 	return "mpirun." + name
 }
 
-// openmpi is mpirun with the agent in place of ssh. Its own traffic takes the first network.
+// openmpi returns the command for Open MPI's mpirun with the agent instead of ssh. Its own traffic uses the first
+// network.
 func (n *node) openmpi() *exec.Cmd {
 	var hosts []string
 	for h, k := range n.Ranks {
@@ -118,7 +119,7 @@ func (n *node) openmpi() *exec.Cmd {
 	return c
 }
 
-// mpich is the same with Hydra. With UCX its ranks speak TCP, also within a host.
+// mpich is the same for Hydra. With UCX its ranks use TCP, also within a host.
 func (n *node) mpich() *exec.Cmd {
 	var hosts []string
 	for _, h := range n.order() {
@@ -134,7 +135,7 @@ func (n *node) mpich() *exec.Cmd {
 	return c
 }
 
-// preset adds a variable unless it is there.
+// preset adds a variable unless it is set.
 func preset(env []string, v string) []string {
 	name, _, _ := strings.Cut(v, "=")
 	for _, e := range env {
@@ -145,7 +146,8 @@ func preset(env []string, v string) []string {
 	return append(env, v)
 }
 
-// agent is what launchers call in place of ssh: [options] host command. The command's words make a line for the shell.
+// agent is what launchers call instead of ssh: [options] host command. The words of the command make one line for the
+// shell.
 func agent(args []string) error {
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		args = args[1:]

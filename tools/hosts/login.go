@@ -19,17 +19,17 @@ import (
 // patience is how long a command has to end after a signal.
 const patience = 3 * time.Second
 
-// node is the login node: the switches of all networks are in its network namespace, and the hosts' processes in its
-// pid namespace, so that the end of its first process is the end of them all.
+// node is the login node. The switches of all networks are in its network namespace, and the hosts' processes in its
+// pid namespace: when its first process ends, all end.
 type node struct {
 	*plan
 	dir     string
 	exe     string
-	mu      sync.Mutex // one change of the network at a time
+	mu      sync.Mutex // held while the network is changed
 	holders []*exec.Cmd
 }
 
-// login is the login node's first process.
+// login is the first process of the login node.
 func login(args []string) error {
 	n := &node{plan: &plan{}, dir: args[0]}
 	if err := json.Unmarshal([]byte(args[1]), n.plan); err != nil {
@@ -177,7 +177,7 @@ func (n *node) hostsFile() string {
 	return b.String()
 }
 
-// settle makes what a host has of its own, beside its network, in the namespaces that this process is the first of.
+// settle sets up what a host has of its own besides its network, in the namespaces whose first process this is.
 func settle(dir, name string, ownPIDs bool) error {
 	if err := syscall.Sethostname([]byte(name)); err != nil {
 		return fmt.Errorf("host name: %w", err)
@@ -196,12 +196,13 @@ func settle(dir, name string, ownPIDs bool) error {
 	if err := syscall.Mount(filepath.Join(dir, "hosts"), "/etc/hosts", "", syscall.MS_BIND, ""); err != nil {
 		return fmt.Errorf("/etc/hosts: %w", err)
 	}
-	// No name is asked of a server that these hosts do not reach. A machine without the file has none to ask.
+	// Names are not looked up at a server that these hosts cannot reach. A machine without the file has no server to
+	// ask.
 	_ = syscall.Mount(filepath.Join(dir, "resolv.conf"), "/etc/resolv.conf", "", syscall.MS_BIND, "")
 	return nil
 }
 
-// host is the first process of a host: it holds the namespaces, and buries the dead.
+// host is the first process of a host: it holds the namespaces, and reaps dead processes.
 func host(args []string) error {
 	dir, name, shared := args[0], args[1], args[2] == "true"
 	if err := settle(dir, name, !shared); err != nil {

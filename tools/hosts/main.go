@@ -1,7 +1,8 @@
 //go:build linux
 
-// Command hosts makes several hosts of this one, runs a command across them, and removes them again. A host is a set of
-// namespaces: its own network, host name, processes, IPC, /dev/shm and /etc/hosts. scripts/hosts builds and starts it.
+// Command hosts makes several hosts on this machine, runs a command across them, and removes them again. A host is a
+// set of namespaces: its own network, host name, processes, IPC, /dev/shm and /etc/hosts. scripts/hosts builds and
+// starts it.
 package main
 
 import (
@@ -33,10 +34,10 @@ cannot do it, and nothing else: a command's own 77 becomes 1.
 
 `
 
-// cannot is the exit code of a machine that may not make hosts.
+// cannot is the exit code on a machine that cannot make hosts.
 const cannot = 77
 
-// plan is what is to be made and run.
+// plan is what to make and run.
 type plan struct {
 	ID      string
 	Hosts   int
@@ -59,7 +60,7 @@ type plan struct {
 }
 
 func init() {
-	runtime.LockOSThread() // a child's death signal comes when the thread that made it ends: the main one does not
+	runtime.LockOSThread() // Pdeathsig is sent when the thread that made the child ends: the main thread does not
 }
 
 func main() {
@@ -90,7 +91,7 @@ func main() {
 	os.Exit(end(run(p)))
 }
 
-// exit is an error that is an exit code.
+// exit is an error with an exit code.
 type exit struct {
 	code int
 	err  error
@@ -113,7 +114,7 @@ func end(err error) int {
 }
 
 func parse(args []string) (*plan, error) {
-	p := &plan{ID: "ub" + strconv.FormatInt(int64(os.Getpid()), 36)} // up to 2^22: 5 digits
+	p := &plan{ID: "ub" + strconv.FormatInt(int64(os.Getpid()), 36)} // at most 2^22: 5 digits
 	f := flag.NewFlagSet("hosts", flag.ExitOnError)
 	f.Usage = func() { fmt.Fprint(f.Output(), usage); f.PrintDefaults() }
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
@@ -201,7 +202,7 @@ func parse(args []string) (*plan, error) {
 	return p, nil
 }
 
-// order is the host of each rank.
+// order returns the host of each rank.
 func (p *plan) order() (hosts []int) {
 	left := append([]int(nil), p.Ranks...)
 	for h := 0; ; h = (h + 1) % p.Hosts {
@@ -232,7 +233,7 @@ func (p *plan) has(name string) bool {
 	return len(name) == 1 && name >= letter(0) && name < letter(p.Hosts)
 }
 
-// find is the number of a host, by its letter or name.
+// find returns the number of a host, by its letter or name.
 func (p *plan) find(name string) (int, error) {
 	for h := range p.Hosts {
 		if name == letter(h) || name == p.hostname(h) || name == "host"+letter(h) {
@@ -245,5 +246,5 @@ func (p *plan) find(name string) (int, error) {
 func address(net, host int) string  { return fmt.Sprintf("10.77.%d.%d", net, host+1) }
 func address6(net, host int) string { return fmt.Sprintf("fd77:0:0:%d::%d", net+1, host+1) }
 
-// loginHost stands for the login node where addresses are made.
+// loginHost stands for the login node in addresses.
 const loginHost = 253

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// The names of links. Each host's own are eth0 and so on; the other end is a port of the network's bridge.
+// The names of links. A host's own end is eth0 and so on; the other end is a port of the network's bridge.
 func bridge(net int) string     { return fmt.Sprintf("br%d", net) }
 func port(net, host int) string { return fmt.Sprintf("port%s%d", letter(host), net) }
 func eth(net int) string        { return fmt.Sprintf("eth%d", net) }
@@ -40,8 +40,8 @@ func letterOrLogin(host int) string {
 	return letter(host)
 }
 
-// makeNetworks connects every host to a bridge for each network. TCP uses cubic, whatever this machine's default is: by
-// the routes, since a namespace may not choose another default.
+// makeNetworks connects every host to a bridge for each network. TCP uses cubic, whatever this machine's default is.
+// The routes say so, since a namespace may not choose another default.
 func (n *node) makeNetworks() error {
 	if err := n.ip(loginHost, "link set lo up\n"); err != nil {
 		return err
@@ -112,10 +112,11 @@ func tc(cmd *exec.Cmd) error {
 	return nil
 }
 
-// burst is what passes at once: what the rate is in 4 ms, a tick of many kernels, since less would not reach the rate.
+// burst returns what may pass at once: the rate's bytes in 4 ms, a tick of many kernels. With less, the rate is not
+// reached.
 func burst(rate string) string { return fmt.Sprint(max(64<<10, int(bitsPerSecond(rate)/8*0.004))) }
 
-// bitsPerSecond is a rate as tc has it, or 0 if it is none.
+// bitsPerSecond parses a rate as tc does; 0 if it is none.
 func bitsPerSecond(rate string) float64 {
 	digits := strings.TrimRight(strings.ToLower(rate), "abcdefghijklmnopqrstuvwxyz")
 	x, err := strconv.ParseFloat(digits, 64)
@@ -126,11 +127,11 @@ func bitsPerSecond(rate string) float64 {
 	return x * unit
 }
 
-// nowhere is nobody's hardware address: what is sent to it is lost without a word.
+// nowhere is a hardware address that nobody has: frames to it are silently lost.
 const nowhere = "02:00:00:00:77:77"
 
-// cut loses a host's link, or one direction of it, or what it sends to one other host; or restores it. Without a
-// direction the host loses its carrier, as by a pulled cable; else packets vanish, as in a switch.
+// cut cuts a host's link, or one direction of it, or its packets to one other host; or restores it. Without a direction
+// the host loses its carrier, as when a cable is pulled; else packets vanish, as in a switch.
 func (n *node) cut(args []string, lost bool) (string, error) {
 	if len(args) == 0 {
 		return "", fmt.Errorf("which host?")
@@ -153,7 +154,7 @@ func (n *node) cut(args []string, lost bool) (string, error) {
 	if which == "" {
 		return "", n.ip(loginHost, "link set %s %s\n", port(net, h), map[bool]string{true: "down", false: "up"}[lost])
 	}
-	var pairs [][2]int // from, to
+	var pairs [][2]int // sender, receiver
 	for o := range n.Hosts {
 		switch {
 		case o == h:
@@ -181,8 +182,8 @@ func (n *node) cut(args []string, lost bool) (string, error) {
 	return "", nil
 }
 
-// mtu changes what fits through the switch's end of a link, which neither end is told. The hosts' own ends then send no
-// packets that are cut up later than they are counted, which a link of this kind would let pass at any size.
+// mtu changes what fits through the switch's end of a link without telling either end. It also turns off segmentation
+// offload at the hosts' own ends: a link of this kind would pass such packets at any size.
 func (n *node) mtu(args []string) (string, error) {
 	if len(args) < 2 {
 		return "", fmt.Errorf("want a host and a number of bytes")
@@ -205,7 +206,7 @@ func (n *node) mtu(args []string) (string, error) {
 	return "", n.ip(loginHost, "link set %s mtu %d\n", port(net, h), size)
 }
 
-// bytes are the counters of each host's links.
+// bytes returns the counters of each host's links.
 func (n *node) bytes() (string, error) {
 	var b strings.Builder
 	for h, c := range n.holders {

@@ -11,9 +11,9 @@ import (
 	"unsafe"
 )
 
-// A link with a delay is a pair of TAP devices, and this process between them: kernels need not have netem.
+// A link with a delay is a pair of TAP devices with this process between them, since a kernel may lack netem.
 
-// waiting is how many frames a direction of a link holds; what comes beyond is lost, as in a switch.
+// waiting is how many frames a direction of a link holds. More are lost, as in a switch.
 const waiting = 4096
 
 type frame struct {
@@ -42,13 +42,13 @@ func (n *node) makeRelay(net, h int) error {
 	return nil
 }
 
-// forward hands frames on, each some time after it came.
+// forward passes frames on, each some time after it came.
 func (n *node) forward(from, to *os.File) {
 	frames := make(chan frame, waiting)
 	go func() {
 		for f := range frames {
 			time.Sleep(time.Until(f.due))
-			_, _ = to.Write(f.data) // an end that is down takes none
+			_, _ = to.Write(f.data) // fails if that end is down
 		}
 	}()
 	buf := make([]byte, 64<<10)
@@ -68,7 +68,7 @@ func (n *node) forward(from, to *os.File) {
 	}
 }
 
-// tap makes a TAP device, which lives as long as the file is open.
+// tap makes a TAP device that lives as long as the file is open.
 func tap(name string) (*os.File, error) {
 	fd, err := syscall.Open("/dev/net/tun", syscall.O_RDWR|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
 	if err != nil {

@@ -14,19 +14,19 @@ import (
 	"time"
 )
 
-// runs is where each run has its folder: its hosts file, its socket. Who made it holds a lock on it (flock), which ends
-// with that process, wherever it lives. Nothing else of a run outlives its processes: namespaces and links are nobody's
-// but theirs, and none of them outlives the login node's first.
+// runs is where each run has its folder, with its hosts file and its socket. The process that made the folder holds a
+// lock on it (flock), which ends with that process. Nothing else of a run outlives its processes: namespaces and links
+// belong to them, and none of them outlives the first process of the login node.
 const runs = "/run/ubcoll-hosts"
 
 const (
-	agentName = "agent" // the name by which launchers find this program
+	agentName = "agent" // launchers find this program by this name
 	runVar    = "HOSTS_RUN"
 )
 
 const apart = syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC
 
-// run makes the login node, which does the rest, and tidies up behind it.
+// run makes the login node, which does the rest, and cleans up after it.
 func run(p *plan) error {
 	if os.Geteuid() != 0 {
 		return exit{cannot, errors.New("making hosts needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")}
@@ -87,13 +87,13 @@ func run(p *plan) error {
 		if e.ExitCode() < 0 {
 			return fmt.Errorf("the login node: %w", err)
 		}
-		return exit{e.ExitCode(), nil} // which has said why
+		return exit{e.ExitCode(), nil} // it has said why
 	}
 	return err
 }
 
-// claim makes the folder of a run, locked, and removes those that killed runs have left. One does so at a time: so no
-// folder is seen before it is locked.
+// claim makes the folder of a run, locked, and removes those that killed runs have left. Only one process does this at
+// a time, so nobody sees a folder before it is locked.
 func claim(in, id string) (*os.File, error) {
 	all, err := lock(in, syscall.LOCK_EX)
 	if err != nil {
@@ -117,7 +117,7 @@ func claim(in, id string) (*os.File, error) {
 	return lock(dir, syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
-// lock opens a folder and locks it, until it is closed.
+// lock opens a folder and locks it until it is closed.
 func lock(dir string, how int) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -1,6 +1,7 @@
-// hostlimit measures what two cores of a host can do for an all-reduce (float32 sum) when each sees all buffers of both:
-// the bound that no library gets below by much. Two threads, on the first two processors that the process may use, by
-// the protocol of protocol.h, with the synchronization of entry and exit in the time. The bound is the lesser of
+// hostlimit measures how fast two cores of a host can do an all-reduce (float32 sum) when each sees all buffers of
+// both: the bound that no library beats by much. It runs two threads on the first two processors that the process may
+// use, by the protocol of protocol.h. The time includes the synchronization at entry and exit. The bound is the lesser
+// of
 //
 //	push: each reduces its half of the elements and writes it to both outputs,
 //	pull: each reduces all elements into its own output.
@@ -17,7 +18,7 @@
 #include <immintrin.h>
 #endif
 
-enum { STREAM = 8 << 20 }; // outputs from this size on go past the caches
+enum { STREAM = 8 << 20 }; // outputs of this size or more bypass the caches
 
 // A sum adds n floats of a and b into x and, unless that is NULL, y.
 typedef void sum_func(float *x, float *y, const float *a, const float *b, size_t n, int stream);
@@ -29,7 +30,7 @@ static void sum_portable(float *x, float *y, const float *a, const float *b, siz
 }
 
 #if defined(__x86_64__)
-// Both wide versions are one text. Streaming stores want outputs that are aligned.
+// Both wide versions share this text. Streaming stores need aligned outputs.
 #define WIDE(name, isa, vec, width, load, add, store, nontemporal)                                              \
 	__attribute__((target(isa))) static void name(float *x, float *y, const float *a, const float *b, size_t n, \
 	                                              int stream) {                                                 \
@@ -59,7 +60,7 @@ static sum_func *best(void) {
 	return sum_portable;
 }
 
-// Each side writes its own words, each on lines of its own (two, for processors that fetch pairs).
+// Each side writes its own words, each on cache lines of its own (two, since some processors fetch pairs).
 struct side {
 	_Alignas(128) _Atomic uint64_t start;
 	_Alignas(128) _Atomic uint64_t enter;
@@ -73,11 +74,11 @@ struct side {
 static struct side sides[2];
 static sum_func *sum;
 static double clock_us;
-static size_t count; // of the current size
+static size_t count; // elements at the current size
 static int timed, pull;
-static uint64_t base; // of the sequence numbers
+static uint64_t base; // where sequence numbers start
 
-// meet publishes that this side has come to step s of a, and waits for the other.
+// meet announces that this side has reached step s, and waits for the other side.
 static inline void meet(_Atomic uint64_t *mine, _Atomic uint64_t *other, uint64_t s) {
 	atomic_store_explicit(mine, s, memory_order_release);
 	while (atomic_load_explicit(other, memory_order_acquire) < s) relax();

@@ -1,22 +1,22 @@
-// nccl measures NCCL by nccl-tests' method, as `ubcoll bench -device cuda` does: calls follow each other on a stream,
-// or in a graph that is launched several times, at up to 20 places of the buffers in turn, and the mean of a call
-// counts, on the slowest rank. A first launch of each graph is not timed: it takes the graph to the device. One process
-// for each GPU, float32, sums, root 0. It prints lines "operation mode bytes microseconds", and lines that begin with
-// "#" for people.
+// nccl measures NCCL by the method of nccl-tests, as `ubcoll bench -device cuda` does. Calls follow each other on a
+// stream, or in a graph that is launched several times, using up to 20 places of the buffers in turn. The result is the
+// mean time of a call on the slowest rank. The first launch of each graph is not timed, since it moves the graph to the
+// device. There is one process for each GPU; data is float32, reductions are sums, the root is rank 0. It prints lines
+// "operation mode bytes microseconds", and lines for people that begin with "#".
 //
 //	mpirun -n 2 ./nccl 1073741824 20 20 symmetric:all_reduce:16,64 registered:all_gather:1048576
 //
-// The numbers are the bytes of each of the two buffers, which are the same whatever is measured, timed calls (5 come
-// before), and launches of a graph of them, 0 for none; a quarter of the launches is made from 64 MiB on. What to measure
-// follows: mode, operation and sizes. Buffers are made anew where the mode is another one than before.
+// The numbers are: bytes of each of the two buffers, the same for everything that is measured; timed calls (5 untimed
+// ones come before); launches of a graph of these calls, 0 for none. From 64 MiB on only a quarter of the launches is
+// made. The rest says what to measure: mode, operation and sizes. If the mode changes, new buffers are made.
 //
-// Modes are memory of cudaMalloc (unregistered), memory of ncclMemAlloc with ncclCommRegister (registered) or in
-// windows (symmetric), which versions before 2.27 leave out; calls are out of place, and in place with -in-place at the
-// mode's end, which all_reduce, reduce and broadcast have. Operations are those of nccl-tests, and so are sizes: of
-// all_gather, reduce_scatter, alltoall, scatter and gather they are of all ranks' parts together, of which each has
-// bytes/4/ranks floats, rounded down as `ubcoll bench` does it (nccl-tests rounds to 16 bytes: the same for powers of 2).
+// Modes: memory of cudaMalloc (unregistered), memory of ncclMemAlloc with ncclCommRegister (registered), or memory of
+// ncclMemAlloc in windows (symmetric), which versions before 2.27 leave out. Calls are out of place; all_reduce, reduce
+// and broadcast are in place if the mode ends with -in-place. Operations and sizes are those of nccl-tests: for
+// all_gather, reduce_scatter, alltoall, scatter and gather, a size is of all ranks' parts together. Each part has
+// bytes/4/ranks floats, rounded down as in `ubcoll bench` (nccl-tests rounds to 16 bytes: the same for powers of 2).
 //
-// NVLS stays off (NCCL_NVLS_ENABLE=0): the comparison is of what the link between the GPUs does.
+// NVLS stays off (NCCL_NVLS_ENABLE=0): the comparison is of what the link between the GPUs can do.
 #include <cuda_runtime.h>
 #include <mpi.h>
 #include <nccl.h>
@@ -27,7 +27,7 @@
 #include <time.h>
 
 #define WINDOWS (NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0))
-#define MOVES (NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)) // it has alltoall, gather and scatter itself
+#define MOVES (NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)) // NCCL has alltoall, gather and scatter
 
 static int rank, ranks;
 static ncclComm_t comm;
@@ -57,7 +57,7 @@ static double now_us(void) {
 
 enum { WARMUP = 5, SHIFTS = 20 };
 
-// buffers are in memory of one mode.
+// buffers are buffers in memory of one mode.
 struct buffers {
 	char *src, *dst;
 	size_t bytes;
@@ -66,7 +66,7 @@ struct buffers {
 
 static int is(const char *mode, const char *name) { return strcmp(mode, name) == 0; }
 
-// fill puts floats from 0.5 to 1 everywhere: zeros might travel faster.
+// fill writes floats from 0.5 to 1 everywhere: zeros might travel faster.
 static void fill(char *p, size_t bytes) {
 	size_t have = bytes < 1 << 20 ? bytes : 1 << 20;
 	unsigned *x = malloc(1 << 20);
@@ -80,7 +80,7 @@ static void fill(char *p, size_t bytes) {
 	}
 }
 
-// make says whether this NCCL has the mode here.
+// make returns whether this NCCL has the mode.
 static int make(struct buffers *b, const char *mode, size_t bytes) {
 	int have = 1;
 	char **at[2] = {&b->src, &b->dst};
@@ -118,7 +118,7 @@ static void drop(struct buffers *b, const char *mode) {
 	}
 }
 
-// Operations. n is the elements of a part where the size is that of all ranks' parts, else of everything.
+// Operations. n is the elements of one part if the size is of all ranks' parts, else of everything.
 static void all_reduce(char *src, char *dst, size_t n) { NCCL(ncclAllReduce(src, dst, n, ncclFloat, ncclSum, comm, stream)); }
 static void all_gather(char *src, char *dst, size_t n) { NCCL(ncclAllGather(src, dst, n, ncclFloat, comm, stream)); }
 static void reduce_scatter(char *src, char *dst, size_t n) {
@@ -127,7 +127,7 @@ static void reduce_scatter(char *src, char *dst, size_t n) {
 static void broadcast(char *src, char *dst, size_t n) { NCCL(ncclBroadcast(src, dst, n, ncclFloat, 0, comm, stream)); }
 static void reduce(char *src, char *dst, size_t n) { NCCL(ncclReduce(src, dst, n, ncclFloat, ncclSum, 0, comm, stream)); }
 
-// exchange sends parts of src to the ranks from `to` on, and receives parts of dst from those from `from` on.
+// exchange sends parts of src to the ranks from `to` on, and receives parts of dst from the ranks from `from` on.
 static void exchange(char *src, int to, int sends, char *dst, int from, int recvs, size_t n) {
 	NCCL(ncclGroupStart());
 	for (int i = 0; i < sends; i++) NCCL(ncclSend(src + i * n * sizeof(float), n, ncclFloat, to + i, comm, stream));
@@ -147,10 +147,10 @@ static void scatter(char *src, char *dst, size_t n) { exchange(src, 0, rank == 0
 static void gather(char *src, char *dst, size_t n) { exchange(src, 0, 1, dst, 0, rank == 0 ? ranks : 0, n); }
 #endif
 
-// given is the elements of a part of a rank's source, when results are checked.
+// given is the value of the elements in a part of a rank's source, when results are checked.
 static float given(int from, int part) { return from * ranks + part + 1; }
 
-// What a part of a result is then.
+// The expected value of a part of a result.
 static float from_root(int part) { return given(0, part); }
 static float from_part(int part) { return given(part, 0); }
 static float mine_from(int part) { return given(part, rank); }
@@ -162,12 +162,12 @@ static float sum_of(int part) {
 }
 static float sum_of_mine(int part) { return sum_of(rank + part); }
 
-enum { ONE, ALL, ROOT, ROOT_ALL }; // how many parts a result has; with ROOT, on rank 0 alone
+enum { ONE, ALL, ROOT, ROOT_ALL }; // how many parts a result has; with ROOT, only on rank 0
 
 static const struct operation {
 	const char *name;
 	void (*call)(char *src, char *dst, size_t n);
-	int parts; // the size is of all ranks' parts
+	int parts; // whether the size is of all ranks' parts
 	int in_place;
 	int result;
 	float (*want)(int part);
@@ -190,24 +190,24 @@ struct work {
 	int in_place;
 };
 
-// elements is how many a part has at this size.
+// elements returns how many elements a part has at this size.
 static size_t elements(const struct operation *op, size_t bytes) { return bytes / sizeof(float) / (op->parts ? ranks : 1); }
 
-// call makes the i-th call with n elements in each part.
+// call makes the i-th call, with n elements in each part.
 static void call(const struct work *w, size_t n, int i) {
 	size_t bytes = n * sizeof(float) * (w->op->parts ? ranks : 1), places = w->on->bytes / bytes;
 	size_t at = bytes * (i % (places < SHIFTS ? places : SHIFTS));
 	w->op->call(w->on->src + at, (w->in_place ? w->on->src : w->on->dst) + at, n);
 }
 
-// finish waits as nccl-tests does.
+// finish waits like nccl-tests.
 static void finish(void) {
 	cudaError_t e;
 	while ((e = cudaStreamQuery(stream)) == cudaErrorNotReady) sched_yield();
 	CUDA(e);
 }
 
-// check makes one call with numbers that everybody knows the result of.
+// check makes one call whose result is known, and checks it.
 static void check(const struct work *w, const char *mode) {
 	enum { N = 1000 };
 	float x[N];
@@ -267,7 +267,7 @@ static void usage(const char *what) {
 	MPI_Abort(MPI_COMM_WORLD, 6);
 }
 
-// open makes the communicator, on the GPU of the local rank.
+// open_comm makes the communicator, on the GPU of the local rank.
 static void open_comm(void) {
 	const char *nvls = getenv("NCCL_NVLS_ENABLE");
 	if (nvls && !is(nvls, "0")) fail("NCCL_NVLS_ENABLE", "must be 0 here");
@@ -290,7 +290,7 @@ static void open_comm(void) {
 			nvls ? "" : " (set by this program)");
 }
 
-// number reads text, up to a comma or its end.
+// number parses text up to a comma or its end.
 static size_t number(const char *text, size_t least) {
 	char *end;
 	size_t n = strtoull(text, &end, 10);
@@ -298,7 +298,7 @@ static size_t number(const char *text, size_t least) {
 	return n;
 }
 
-// each measures one argument's sizes in buffers of its mode.
+// each measures the sizes of one argument in buffers of its mode.
 static void each(const struct work *w, const char *mode, const char *sizes, int calls, int launches) {
 	check(w, mode);
 	for (const char *s = sizes; s; s = strchr(s, ',') ? strchr(s, ',') + 1 : NULL) {
@@ -320,8 +320,8 @@ int main(int argc, char **argv) {
 	open_comm();
 	static const char suffix[] = "-in-place";
 	struct buffers b;
-	char have[32] = ""; // the mode of b, or nothing
-	int had = 0;        // whether this NCCL has that
+	char have[32] = ""; // the mode of b, or ""
+	int had = 0;        // whether this NCCL has that mode
 	for (int i = 4; i < argc; i++) {
 		char *name = strchr(argv[i], ':'), *sizes = name ? strchr(name + 1, ':') : NULL, mode[32], full[sizeof mode];
 		if (!sizes || name - argv[i] >= (int)sizeof mode) usage(argv[i]);

@@ -1,4 +1,4 @@
-// peer measures one collective of an MPI on float32 by the protocol of protocol.h, and prints a line "bytes
+// peer measures one collective of an MPI on float32 by the protocol of protocol.h. It prints a line "bytes
 // microseconds" for each size. Sizes are those of `ubcoll bench`: bytes of the larger of a rank's two buffers.
 //
 //	mpicc -O2 -o peer peer.c && mpirun -n 2 ./peer all_reduce 4 67108864 4 [calls]
@@ -9,14 +9,14 @@ static int ranks, rank;
 
 struct buffers {
 	char *src, *dst;
-	int n;          // elements of one rank's part
+	int n;          // elements in one rank's part
 	size_t in, out; // bytes that this rank reads and writes
 };
 
 struct operation {
 	const char *name;
 	int parts;                              // whether the larger buffer has one part for each rank
-	int root_in, root_out, all_in, all_out; // parts of rank 0's buffers and of the others'; -1 is one for each rank
+	int root_in, root_out, all_in, all_out; // parts in rank 0's buffers and in the others'; -1: one for each rank
 	int (*call)(const struct buffers *);
 };
 
@@ -45,8 +45,8 @@ static int all_to_all(const struct buffers *b) {
 	return MPI_Alltoall(b->src, b->n, MPI_FLOAT, b->dst, b->n, MPI_FLOAT, MPI_COMM_WORLD);
 }
 
-// sent is how many elements go from one rank to another, as in `ubcoll bench alltoallv`: half as much as on average to
-// one peer, one and a half times as much to the next.
+// sent returns how many elements go from one rank to another, as in `ubcoll bench alltoallv`: half the average to one
+// peer, one and a half times the average to the next.
 static int sent(int from, int to, int n) {
 	int k = (to - from + ranks) % ranks;
 	if (ranks % 2 == 1 && k == ranks - 1) return n;
@@ -70,7 +70,7 @@ static int all_to_all_v(const struct buffers *b) {
 	return MPI_Alltoallv(b->src, sends, send_at, MPI_FLOAT, b->dst, receives, receive_at, MPI_FLOAT, MPI_COMM_WORLD);
 }
 
-// Half of a ping-pong's time is reported.
+// The reported time is half of a ping-pong's.
 static int ping_pong(const struct buffers *b) {
 	int peer = rank ^ 1;
 	if (peer >= ranks) return MPI_SUCCESS;
@@ -150,7 +150,7 @@ int main(int argc, char **argv) {
 		b.out = parts(rank == 0 ? op->root_out : op->all_out, part);
 		double m = measure(op, &b, calls(bytes, want), us, clock) / (op->call == ping_pong ? 2 : 1);
 		if (rank == 0) {
-			printf("%zu %.3f\n", b.in > b.out ? b.in : b.out, m); // one of the root's is the larger
+			printf("%zu %.3f\n", b.in > b.out ? b.in : b.out, m); // one of the root's buffers is the larger
 			fflush(stdout);
 		}
 		if (strcmp(op->name, "barrier") == 0) break;

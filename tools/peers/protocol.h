@@ -1,7 +1,7 @@
-// What peer.c and hostlimit.c share with `ubcoll bench`: the protocol for host memory. Before each timed call every rank
-// rewrites its whole input and reads its whole output, so that data really crosses cores; the ranks line up; each call
-// is timed by itself; the slower rank counts; the result is the median call. What two readings of the clock cost is
-// subtracted, here as there.
+// The protocol for host memory, which peer.c and hostlimit.c share with `ubcoll bench`. Before each timed call every
+// rank rewrites its whole input and reads its whole output, so that data really crosses cores; then the ranks line up.
+// Each call is timed separately. The slower rank counts. The result is the median call. The cost of two readings of the
+// clock is subtracted.
 #ifndef PROTOCOL_H
 #define PROTOCOL_H
 
@@ -44,7 +44,7 @@ static double median(double *v, int n) {
 	return v[(n + 1) / 2 - 1];
 }
 
-// clock_cost is the median of back-to-back readings.
+// clock_cost returns the median of back-to-back readings.
 static double clock_cost(void) {
 	enum { N = 1001 };
 	double d[N];
@@ -55,13 +55,13 @@ static double clock_cost(void) {
 	return median(d, N);
 }
 
-// calls is how many calls of this size are timed; a tenth as many come before.
+// calls returns how many calls of this size are timed. A tenth as many come before.
 static int calls(size_t bytes, int want) {
 	if (want > 0) return want;
 	return bytes < 64 << 10 ? 2000 : bytes < 4 << 20 ? 400 : 20;
 }
 
-// memory is page-aligned, shared between threads and all present.
+// memory returns page-aligned memory that threads share, with all pages present.
 static char *memory(size_t bytes) {
 	void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED) {
@@ -72,8 +72,8 @@ static char *memory(size_t bytes) {
 	return p;
 }
 
-// change_lines makes every line of p this core's own. It changes the lowest bit of a float, so that numbers stay
-// ordinary.
+// change_lines makes this core the owner of every line of p. It changes the lowest bit of a float, so that the numbers
+// stay ordinary.
 static inline void change_lines(char *p, size_t bytes) {
 	for (size_t i = 0; i < bytes; i += LINE) p[i] ^= 1;
 }

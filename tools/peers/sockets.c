@@ -1,9 +1,9 @@
-// sockets: half the time that 8 bytes take there and back between two processes over TCP that poll and never sleep: what a
-// message between hosts costs at least. One listens, the other one measures:
+// sockets measures half the time that 8 bytes take there and back over TCP between two processes that poll and never
+// sleep: the least that a message between hosts costs. One process listens, the other one measures:
 //
 //	sockets PORT
 //	sockets PORT ADDRESS [CALLS]
-#pragma GCC diagnostic ignored "-Wunused-function" // of the protocol only the clock is needed
+#pragma GCC diagnostic ignored "-Wunused-function" // only the clock of the protocol is used
 #include "protocol.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
 	} else {
 		check(inet_pton(AF_INET, argv[2], &at.sin_addr) != 1, argv[2]);
 		int tries = 0;
-		while (connect(s, (struct sockaddr *)&at, sizeof at)) { // the other one may not listen yet
+		while (connect(s, (struct sockaddr *)&at, sizeof at)) { // the other side may not listen yet
 			check(++tries > 1000, "connect");
 			usleep(10000);
 			close(s);

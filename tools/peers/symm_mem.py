@@ -20,7 +20,7 @@ import os
 import sys
 import time
 
-# Before torch is loaded, and whatever was set: it would make multicast objects by itself.
+# Set before torch is loaded, overriding any other values: torch would make multicast objects by itself.
 OFF = {"TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NCCL_NVLS_ENABLE": "0", "NVSHMEM_DISABLE_NVLS": "1"}
 os.environ.update(OFF, TORCH_SYMMMEM="CUDA")  # not by way of NVSHMEM or NCCL
 
@@ -70,13 +70,13 @@ if _SymmetricMemory.has_multicast_support(DeviceType.CUDA, rank):
     sys.exit("symm_mem: this PyTorch would use multicast, although it was told not to: not measured")
 os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
 os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-dist.init_process_group("nccl")  # of which the addresses alone are used: NCCL makes no communicator
+dist.init_process_group("nccl")  # only its addresses are used: NCCL makes no communicator
 store = dist.distributed_c10d._get_default_store()
 group = dist.group.WORLD.group_name
 stream = torch.cuda.Stream()
 torch.cuda.set_stream(stream)
 
-# src is in symmetric memory; so is barrier's, whose signals are its own.
+# src and flag are in symmetric memory; barrier uses flag's signals.
 src = symm_mem.empty(memory // 4, dtype=torch.float32, device=f"cuda:{rank}")
 symm_mem.rendezvous(src, group)
 dst = torch.empty(memory // 4, dtype=torch.float32, device=f"cuda:{rank}")
@@ -95,7 +95,8 @@ def gathered(a):
     return torch.ops._c10d_functional.wait_tensor(ops._low_contention_all_gather(a, group))
 
 
-# A way makes the call for elements [i, j) of the buffers, and names the tensor with the result.
+# A way returns a function that makes the call for elements [i, j) of the buffers and returns the tensor with the
+# result.
 def one_shot(i, j):
     a, b = src[i:j], dst[i:j]
     return lambda: ops.one_shot_all_reduce_out(a, "sum", group, b)
@@ -129,8 +130,8 @@ def total(part):
     return sum(given(r, part) for r in range(ranks))
 
 
-# By operation: how many parts its source and its result have, what a part of the result is when those of the sources are
-# given, and its ways.
+# For each operation: how many parts its source and its result have, the value of each part of the result if sources
+# have the values of given, and its ways.
 operations = {
     "all_reduce": (1, 1, total, {"one_shot": one_shot, "two_shot": two_shot, "two_shot_out": two_shot_out}),
     "reduce_scatter": (ranks, 1, lambda part: total(rank), {"pulled": pulled}),
@@ -185,7 +186,7 @@ def each(way, op, sizes):
     for size in sizes:
         n = size // 4 // max(sources, results) * max(sources, results)
         places = min(memory // 4 // n, SHIFTS)
-        # So small that sums that are added to again and again, in place, stay numbers.
+        # So small that sums that are added to again and again, in place, stay finite.
         src.uniform_(1, 2).mul_(2.0**-120)
         times = launches if size < 64 << 20 else max(launches // 4, min(launches, 2))
         us = measure([ways[way](n * i, n * (i + 1)) for i in range(places)], times)
@@ -194,14 +195,14 @@ def each(way, op, sizes):
 
 say(f"# PyTorch {torch.__version__}, symmetric memory without multicast")
 gc.disable()
-gc.freeze()  # each graph has it collect garbage
+gc.freeze()  # each graph triggers a garbage collection
 for argument in sys.argv[4:]:
     way, op, sizes = argument.split(":")
     if op not in operations or way not in operations[op][3]:
         sys.exit(f"symm_mem: {argument}: there is no such way")
     try:
         each(way, op, [int(x) for x in sizes.split(",")])
-    except (RuntimeError, AttributeError) as e:  # on all ranks alike
+    except (RuntimeError, AttributeError) as e:  # the same on all ranks
         say(f"# symmetric memory: {op}, {way}: {str(e).splitlines()[0]}")
 barrier()
-os._exit(0)  # the group is not destroyed, which would wait for NCCL
+os._exit(0)  # destroying the group would wait for NCCL

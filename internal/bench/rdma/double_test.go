@@ -25,17 +25,17 @@ func TestDouble(t *testing.T) {
 	}
 }
 
-// quick is a run of all tables.
+// quick returns a short run of all tables.
 func quick() Config {
 	return Config{MinBytes: 8, MaxBytes: 64, Iterations: 20, MaxRegion: leastRegion, GID: -1}
 }
 
-// What fails on one rank ends the run on both, by name, and leaves nothing behind.
+// A failure on one rank ends the run on both, by name, and leaves nothing behind.
 func TestDoubleFailures(t *testing.T) {
 	verbstest.Over(t, nil, func(t *testing.T) {
 		for _, c := range []struct {
 			name, knob, value string
-			is                error // nil: of which rank it is told first, and then as what, is chance
+			is                error // nil: it is random which rank's failure is reported first, and as what
 			says              string
 		}{
 			{"a put", "STATUS", "WRITE:1:RETRY_EXC_ERR", fault.ErrPeerLost, "put of 8 bytes: "},
@@ -66,7 +66,7 @@ func TestDoubleFailures(t *testing.T) {
 	})
 }
 
-// A device without atomic operations is measured without.
+// A device without atomic operations is measured without them.
 func TestDoubleNoAtomics(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"ATOMICS": "0"}, func(t *testing.T) {
 		rep, table, err := measure(t, 2, quick())
@@ -76,14 +76,14 @@ func TestDoubleNoAtomics(t *testing.T) {
 	})
 }
 
-// Where nobody has asked for a size, regions end with what can be locked.
+// If the user has not asked for a size, regions end with the largest that can be locked.
 func TestDoubleLockLimit(t *testing.T) {
 	verbstest.Over(t, verbstest.Knobs{"MEMLOCK": "131072"}, func(t *testing.T) {
 		cfg := quick()
 		cfg.MaxRegion = -1
 		rep, table, err := measure(t, 2, cfg)
 		require.NoError(t, err)
-		require.Len(t, rep.Registration, 3) // 4, 16 and 64 KiB; 256 are too many
+		require.Len(t, rep.Registration, 3) // 4, 16 and 64 KiB; 256 KiB are too many
 		require.Contains(t, rep.Limit, "ibv_reg_mr")
 		require.Contains(t, table, "# no larger region: ")
 		cfg.MaxRegion = 1 << 20
@@ -92,7 +92,7 @@ func TestDoubleLockLimit(t *testing.T) {
 	})
 }
 
-// A rank that lies down to sleep after it has been woken does not sleep.
+// A rank that was woken before it goes to sleep does not sleep.
 func TestDoubleWokenBefore(t *testing.T) {
 	verbstest.Over(t, nil, func(t *testing.T) {
 		cfg := quick()

@@ -20,23 +20,22 @@ import (
 )
 
 const (
-	outstanding = 16  // operations under way in tests of bandwidth
-	signaled    = 4   // of those, every how many is told to be complete: the others are then, too
-	pings       = 16  // the same of puts that are answered, where nobody waits for it
-	inlined     = 220 // bytes that travel inside a work request: perftest's for latencies
+	outstanding = 16  // operations under way in bandwidth tests
+	signaled    = 4   // every how many of them raise a completion, which covers those before
+	pings       = 16  // the same for puts that are answered, while nobody waits for completions
+	inlined     = 220 // bytes that travel inside a work request: perftest's value for latencies
 )
 
-// stall is how long a wait for one operation may last: who has lost the peer is not always told.
+// stall is how long a wait for one operation may last: the loss of the peer is not always reported.
 const stall = 30 * time.Second
 
-// looks is how often a wait looks at memory, or at a completion queue, before it looks at anything else. The first are of
-// nanoseconds each.
+// Looks at memory, or at a completion queue, between looks at anything else. A look at memory takes nanoseconds.
 const (
 	looksAtMemory = 1 << 14
 	looksAtQueue  = 1 << 10
 )
 
-// Side is what a rank says of itself.
+// Side describes a rank.
 type Side struct {
 	Rank     int    `json:"rank"`
 	PID      int    `json:"pid"`
@@ -47,16 +46,17 @@ type Side struct {
 	Link     string `json:"link"`
 	MTU      int    `json:"mtu"`
 	GID      string `json:"gid"`
-	GIDIndex int    `json:"gid_index"` // -1: chosen
+	GIDIndex int    `json:"gid_index"` // -1: chosen by default
 	Inline   int    `json:"inline_bytes"`
-	Most     int    `json:"most_bytes"` // of a message
+	Most     int    `json:"most_bytes"` // longest message
 	Atomics  bool   `json:"atomics"`
 
-	Why         string `json:"why,omitempty"` // it has none of that
+	Why         string `json:"why,omitempty"` // why it has none of the above
 	Unsupported bool   `json:"unsupported,omitempty"`
 }
 
-// end is one rank's end of the connection: a region whose first half is the source, and whose second is the destination.
+// end is one rank's end of the connection: a region whose first half is the source and whose second half is the
+// destination.
 type end struct {
 	c    *ubcoll.Comm
 	rank int
@@ -74,13 +74,13 @@ type end struct {
 		memory uint64
 		key    verbs.RKey
 	}
-	work   [1]verbs.Work // to be posted
-	count  uint64        // of puts that are answered, and of atomics, since prepare
+	work   [1]verbs.Work // the next work to post
+	count  uint64        // of answered puts, or of atomics, since prepare
 	done   [outstanding]verbs.Completion
-	unseen int // completions that will come
+	unseen int // completions still to come
 
 	team    *team.Team
-	waiting team.WaitState // the last wait that was not over at once,
+	waiting team.WaitState // the last wait that took longer,
 	since   time.Duration  // and when it began
 }
 
@@ -88,14 +88,14 @@ func newEnd(c *ubcoll.Comm, cfg *Config) *end {
 	return &end{c: c, rank: c.Rank(), team: (*inside.Comm)(c).View().Team(), half: (cfg.MaxBytes + 4095) / 4096 * 512}
 }
 
-// connect connects the two ranks, and says who they are. Collective; both succeed, or both fail.
+// connect connects the two ranks and describes them. Collective: both succeed, or both fail.
 func connect(ctx context.Context, c *ubcoll.Comm, cfg *Config) (*end, []Side, error) {
 	type record struct {
 		Side
 		Address     []byte
 		Memory      uint64
 		Key         uint32
-		Why         string // it has none of that
+		Why         string // why it has none of that
 		Unsupported bool
 	}
 	e := newEnd(c, cfg)
@@ -140,7 +140,7 @@ func shorten(s string, most int) string {
 	return s
 }
 
-// open makes all of this rank's end but the connection.
+// open makes all of this rank's end except the connection.
 func (e *end) open(cfg *Config) (s Side, address verbs.Address, err error) {
 	s = Side{Rank: e.rank, PID: os.Getpid(), Hostname: e.c.Hostname(e.rank), GIDIndex: cfg.GID}
 	d, port, err := choose(cfg.Devices)
@@ -165,7 +165,7 @@ func (e *end) open(cfg *Config) (s Side, address verbs.Address, err error) {
 	e.undo = append(e.undo, e.cq.Close)
 	q := verbs.QPConfig{Send: e.cq, Receive: e.cq, Work: 2 * outstanding, Receives: 1, Inline: inlined}
 	if e.qp, err = e.pd.CreateQP(q); err != nil {
-		q.Inline = 0 // which not every device has as much of
+		q.Inline = 0 // not every device has that much
 		if e.qp, err = e.pd.CreateQP(q); err != nil {
 			return s, address, err
 		}
@@ -173,7 +173,7 @@ func (e *end) open(cfg *Config) (s Side, address verbs.Address, err error) {
 	e.undo = append(e.undo, e.qp.Close)
 	s.Inline = e.qp.Inline()
 	path := verbs.DefaultPath()
-	path.Port, path.GIDIndex, path.Timeout = port.Number, cfg.GID, 14 // perftest's
+	path.Port, path.GIDIndex, path.Timeout = port.Number, cfg.GID, 14 // perftest's timeout
 	if address, err = e.qp.Init(path, access); err != nil {
 		return s, address, err
 	}
@@ -191,7 +191,7 @@ func (e *end) open(cfg *Config) (s Side, address verbs.Address, err error) {
 	return s, address, nil
 }
 
-// choose opens the first device of a selection that has an active port, and says which.
+// choose opens the first selected device that has an active port, and returns both.
 func choose(devices string) (*verbs.Device, verbs.Port, error) {
 	selection, err := verbs.ParseSelection(devices)
 	if err != nil {
@@ -239,13 +239,13 @@ func (e *end) close() error {
 	return errors.Join(errs...)
 }
 
-// word is what a source has at i. No count of calls is ever as large.
+// word is a source's word at i. Counts of calls never get as large.
 func word(rank, i int) uint64 { return uint64(rank+1)<<56 | uint64(i)*0x9e3779b1 }
 
 func (e *end) source() []uint64      { return e.words[:e.half] }
 func (e *end) destination() []uint64 { return e.words[e.half:] }
 
-// prepare gets the memory ready for op on n bytes, and says which work is to be done.
+// prepare prepares the memory for op on n bytes, and sets the work to do.
 func (e *end) prepare(op verbs.Op, n int) {
 	for i := range e.source()[:n/8] {
 		e.words[i] = word(e.rank, i)
@@ -266,13 +266,13 @@ func (e *end) prepare(op verbs.Op, n int) {
 	e.work[0] = w
 }
 
-// wrong is how many of the first n bytes' words here are not what they must be after so many operations, which the other
-// rank has answered or not.
+// wrong returns how many of the first n bytes' words are wrong here after that many operations. answered says whether
+// the other rank has answered them.
 func (e *end) wrong(op verbs.Op, n, operations int, answered bool) (words int) {
 	rank, got := e.rank, e.destination()[:n/8]
 	switch {
 	case op == verbs.FetchAdd || op == verbs.CompareSwap:
-		if got[0] != uint64(operations-1+rank) { // what came back of the last one, and what it left
+		if got[0] != uint64(operations-1+rank) { // the old value that the last one returned, and the value that it left
 			words = 1
 		}
 	case op == verbs.Read && rank == 0, op == verbs.Write && (rank == 1 || answered):
@@ -285,7 +285,7 @@ func (e *end) wrong(op verbs.Op, n, operations int, answered bool) (words int) {
 	return words
 }
 
-// pingPong makes puts that the other rank answers with the same, and gives what half of that took, microseconds.
+// pingPong makes puts that the other rank answers with the same. It returns half of each round trip, in microseconds.
 func (e *end) pingPong(ctx context.Context, count int) ([]float64, error) {
 	us := make([]float64, count)
 	last := len(e.source()[:e.work[0].Length/8]) - 1
@@ -308,7 +308,7 @@ func (e *end) pingPong(ctx context.Context, count int) ([]float64, error) {
 				return nil, err
 			}
 		}
-		// Soon, for the answer, or else the next, has come: the peer's device has this one.
+		// This is quick: the answer or the next put has arrived, so the peer's device has this one.
 		if err := e.drain(ctx); err != nil {
 			return nil, err
 		}
@@ -318,7 +318,7 @@ func (e *end) pingPong(ctx context.Context, count int) ([]float64, error) {
 	return us, nil
 }
 
-// oneByOne makes operations one after the other, and gives what they took, microseconds.
+// oneByOne makes operations one after the other, and returns how long each took, in microseconds.
 func (e *end) oneByOne(ctx context.Context, count int) ([]float64, error) {
 	us := make([]float64, count)
 	before := now()
@@ -335,7 +335,7 @@ func (e *end) oneByOne(ctx context.Context, count int) ([]float64, error) {
 	return us, nil
 }
 
-// stream keeps operations under way, and gives when each was posted, and when it was seen to be complete.
+// stream keeps operations under way. It returns when each was posted, and when it was seen to be complete.
 func (e *end) stream(ctx context.Context, count int) (began, ended []time.Duration, err error) {
 	began, ended = make([]time.Duration, count), make([]time.Duration, count)
 	for posted, completed := 0, 0; completed < count; {
@@ -358,8 +358,8 @@ func (e *end) stream(ctx context.Context, count int) (began, ended []time.Durati
 	return began, ended, nil
 }
 
-// rest gets a rank ready to be idle until the other one has called wake. The queue is asked to tell before there is a receive
-// for what it is to tell of: what comes sooner is not told.
+// rest prepares a rank to be idle until the other calls wake. It asks the queue for an event before it posts the
+// receive for the wake: an earlier completion would raise no event.
 func (e *end) rest() error {
 	if err := e.cq.Notify(false); err != nil {
 		return err
@@ -368,8 +368,8 @@ func (e *end) rest() error {
 	return err
 }
 
-// idle sleeps until the other rank has called wake: a rank that looks for that all the time takes its share of a machine
-// with few processors from the one that measures.
+// idle sleeps until the other rank has called wake. On a machine with few processors, polling would take processor time
+// from the rank that measures.
 func (e *end) idle(ctx context.Context) error {
 	defer e.team.EndWait(&e.waiting)
 	for {
@@ -386,7 +386,7 @@ func (e *end) idle(ctx context.Context) error {
 		case n > 0:
 			return e.cq.Failure(&e.done[0])
 		}
-		if err := e.wait(ctx, "end of what the other rank measures", false); err != nil { // which takes as long as it needs
+		if err := e.wait(ctx, "end of what the other rank measures", false); err != nil { // the other rank takes as long as it needs
 			return err
 		}
 	}
@@ -401,7 +401,7 @@ func (e *end) wake(ctx context.Context) error {
 	return e.drain(ctx)
 }
 
-// post hands over the work.
+// post posts the work.
 func (e *end) post(signal bool) error {
 	w := &e.work[0]
 	w.Flags = 0
@@ -412,7 +412,7 @@ func (e *end) post(signal bool) error {
 	switch w.Op {
 	case verbs.FetchAdd:
 		w.Add = 1
-	case verbs.CompareSwap: // each finds what the one before has left
+	case verbs.CompareSwap: // each finds the value that the one before has left
 		w.Add, w.Swap = e.count, e.count+1
 		e.count++
 	}
@@ -420,7 +420,7 @@ func (e *end) post(signal bool) error {
 	return err
 }
 
-// drain waits until nothing that will be told of is under way.
+// drain waits for all completions that are still to come.
 func (e *end) drain(ctx context.Context) error {
 	for e.unseen > 0 {
 		if _, err := e.completions(ctx); err != nil {
@@ -430,7 +430,7 @@ func (e *end) drain(ctx context.Context) error {
 	return nil
 }
 
-// completions waits for one completion at least.
+// completions waits for at least one completion.
 func (e *end) completions(ctx context.Context) (int, error) {
 	for long := false; ; long = true {
 		n, err := e.look(looksAtQueue)
@@ -468,7 +468,7 @@ func (e *end) arrival(ctx context.Context, at *atomic.Uint64, v uint64) error {
 				return nil
 			}
 		}
-		_, err := e.look(1) // an own put that failed is never answered
+		_, err := e.look(1) // if an own put failed, no answer will come
 		if err == nil {
 			err = e.wait(ctx, "put", long)
 		}
@@ -479,8 +479,8 @@ func (e *end) arrival(ctx context.Context, at *atomic.Uint64, v uint64) error {
 	}
 }
 
-// wait is one step of a wait's housekeeping: an error if the wait has lasted too long, the context has ended, or the other
-// rank has failed.
+// wait is the housekeeping of one step of a wait: it returns an error if the wait has lasted too long, the context has
+// ended, or the other rank has failed.
 func (e *end) wait(ctx context.Context, what string, long bool) error {
 	t := now()
 	if !long {
@@ -495,7 +495,7 @@ func (e *end) wait(ctx context.Context, what string, long bool) error {
 	if err := e.team.Check(&e.waiting); err != nil {
 		return err
 	}
-	return e.c.Err() // of a rank on another host
+	return e.c.Err() // the other rank is on another host
 }
 
 var epoch = time.Now()

@@ -1,5 +1,5 @@
-// Package rdma measures RDMA verbs between two ranks, by the method and in the columns of perftest, and what it costs to
-// register memory with an RDMA device.
+// Package rdma measures RDMA verbs between two ranks, by the method and in the columns of perftest; and what it costs
+// to register memory with an RDMA device.
 package rdma
 
 import (
@@ -19,21 +19,21 @@ import (
 	"github.com/ubcoll/ubcoll/internal/stats"
 )
 
-// Config is what to measure. Both ranks have the same one.
+// Config says what to measure. Both ranks need the same.
 type Config struct {
-	MinBytes, MaxBytes int // of messages; each is twice the one before
+	MinBytes, MaxBytes int // for messages; each size is twice the one before
 	Iterations         int // 0 = by size: 2000 below 64 KiB, 400 below 4 MiB, else 20
-	// MaxRegion is the largest region that is registered: 0 = none, -1 = 256 MiB, or what the limits of the process and
-	// of the machine allow.
+	// MaxRegion is the largest region to register: 0 = none, -1 = 256 MiB, or less if the limits of the process or the
+	// machine allow less.
 	MaxRegion int
-	Devices   string // see verbs.ParseSelection: the first active port of it is used
+	Devices   string // see verbs.ParseSelection: the first active port selected is used
 	GID       int    // index in the port's table; -1 = see verbs.ChooseGID
 }
 
 // Default is 8 bytes to 1 MiB, on the first device.
 func Default() Config { return Config{MinBytes: 8, MaxBytes: 1 << 20, MaxRegion: -1, GID: -1} }
 
-// The most of what makes lists that grow with it, and messages of an InfiniBand port.
+// Limits on values that determine the length of lists, and on the messages of an InfiniBand port.
 const (
 	mostIterations = 1_000_000
 	mostBytes      = 1 << 30
@@ -60,7 +60,7 @@ func (c *Config) Validate() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// sizes are those of messages.
+// sizes returns the message sizes.
 func (c *Config) sizes() (all []int) {
 	for n := c.MinBytes; n <= c.MaxBytes; n *= 2 {
 		all = append(all, n)
@@ -68,7 +68,7 @@ func (c *Config) sizes() (all []int) {
 	return all
 }
 
-// calls is how many operations of a size are timed, after a tenth of that untimed.
+// calls returns how many operations of a size are timed, and a tenth as many before that are not.
 func (c *Config) calls(bytes int) (warmup, timed int) {
 	if timed = c.Iterations; timed == 0 {
 		timed = bench.Iterations(bytes)
@@ -76,67 +76,67 @@ func (c *Config) calls(bytes int) (warmup, timed int) {
 	return max(1, timed/10), timed
 }
 
-// SchemaVersion is that of the files with a Report. It changes when a key changes its meaning or goes.
+// SchemaVersion is the version of files with a Report. It changes when a key changes its meaning or is removed.
 const SchemaVersion = 1
 
-// Report is everything that a run has found.
+// Report is all that a run has found.
 type Report struct {
 	Schema  int               `json:"schema_version"`
 	Version string            `json:"ubcoll_version"`
 	Args    []string          `json:"args"`
-	Env     map[string]string `json:"env"` // the project's own variables that are set, but for secrets
+	Env     map[string]string `json:"env"` // the project's variables that are set, except secrets
 	Start   time.Time         `json:"start_time"`
 	End     time.Time         `json:"end_time"`
 	Ranks   []Side            `json:"ranks"`
 
 	Registration []Registration `json:"registration"`
-	Limit        string         `json:"registration_limit"` // why there is no larger region, if that is not the one asked for
+	Limit        string         `json:"registration_limit"` // why there is no larger region, if the largest is not the one asked for
 	Latency      []Latency      `json:"latency"`
 	Bandwidth    []Bandwidth    `json:"bandwidth"`
 	Wrong        int            `json:"wrong"` // words that did not arrive as they were sent
 	Errors       []string       `json:"errors"`
 }
 
-// Registration is what one region costs: nothing moves, and rank 0 is alone.
+// Registration is the cost of one region. Nothing is transferred, and only rank 0 works.
 type Registration struct {
 	Bytes     int   `json:"bytes"`
-	Resident  Cost  `json:"resident"`  // memory all of whose pages are there
-	Untouched Cost  `json:"untouched"` // none is: the kernel makes and clears them
+	Resident  Cost  `json:"resident"`  // memory whose pages all exist
+	Untouched Cost  `json:"untouched"` // memory without pages: the kernel makes and clears them
 	Hit       Times `json:"cache_hit"` // looking the region up in the registration cache
 }
 
-// Cost is the two ends of a region's life.
+// Cost is the cost of making and of closing a region.
 type Cost struct {
 	Register   stats.Spread `json:"register"`
 	Deregister stats.Spread `json:"deregister"`
 }
 
-// Times are those of lookups, nanoseconds.
+// Times are times of lookups, in nanoseconds.
 type Times struct {
 	P50 float64 `json:"p50_ns"`
 	P99 float64 `json:"p99_ns"`
 }
 
-// Latency is what one operation takes when there is no other: of put, half the time until the peer, which waits for its
-// last word, has answered with the same; of others, until it is complete.
+// Latency is how long one operation takes with no other under way. For put it is half the time until the peer, which
+// polls for its last word, has answered with the same. For others it is the time until completion.
 type Latency struct {
 	Op    string `json:"operation"`
 	Bytes int    `json:"bytes"`
 	stats.Spread
 }
 
-// Bandwidth is what goes through when several operations are under way.
+// Bandwidth is the throughput with several operations under way.
 type Bandwidth struct {
 	Op          string  `json:"operation"`
 	Bytes       int     `json:"bytes"`
 	Iterations  int     `json:"iterations"`
 	Outstanding int     `json:"outstanding"`
-	Peak        float64 `json:"peak_mib_s"` // of the best stretch of operations that follow each other; 0 = not looked for
+	Peak        float64 `json:"peak_mib_s"` // of the fastest sequence of consecutive operations; 0 = not computed
 	Average     float64 `json:"average_mib_s"`
-	Rate        float64 `json:"rate_mpps"` // million operations a second
+	Rate        float64 `json:"rate_mpps"` // million operations per second
 }
 
-// The operations. Those of 8 bytes are atomic.
+// The operations. The atomic ones have 8 bytes.
 const (
 	put         = "put"
 	get         = "get"
@@ -157,10 +157,11 @@ var operations = []struct {
 	{compareSwap, verbs.CompareSwap, true, "ib_atomic_lat -A CMP_AND_SWAP", "ib_atomic_bw -A CMP_AND_SWAP"},
 }
 
-// Run measures what cfg says between the two ranks of c: rank 0 registers, puts and gets, and rank 1 answers puts where
-// they are timed, and else sleeps. Collective: both call it with the same cfg. Rank 0 writes the table to out as it grows,
-// and has the report, with what was measured so far, also with an error; it is nil if nothing could be. The error wraps
-// fault.ErrNotSupported if either rank has no RDMA device, and bench.ErrFailed if data did not arrive as they were sent.
+// Run measures what cfg says between the two ranks of c. Rank 0 registers, puts and gets. Rank 1 answers puts where
+// they are timed, and otherwise sleeps. Collective: both call it with the same cfg. Rank 0 writes the table to out as
+// it grows, and returns the report. With an error the report has what was measured before; it is nil if nothing was.
+// The error wraps fault.ErrNotSupported if either rank has no RDMA device, and bench.ErrFailed if data did not arrive
+// as they were sent.
 func Run(ctx context.Context, c *ubcoll.Comm, cfg Config, p bench.Program, out io.Writer) (_ *Report, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -200,7 +201,7 @@ type runner struct {
 }
 
 func (r *runner) run(ctx context.Context) error {
-	runtime.LockOSThread() // a thread that takes another's place in between costs more than a message
+	runtime.LockOSThread() // changing the thread in between would cost more than a message
 	defer runtime.UnlockOSThread()
 	r.text.header(r.rep)
 	if r.cfg.MaxRegion != 0 {
@@ -250,7 +251,7 @@ func (r *runner) run(ctx context.Context) error {
 	return nil
 }
 
-// measure times one operation on one size, and checks what has arrived.
+// measure times one operation at one size, and checks what has arrived.
 func (r *runner) measure(ctx context.Context, name string, op verbs.Op, n int, bandwidth bool) error {
 	e, sends := r.end, r.c.Rank() == 0
 	warmup, timed := r.cfg.calls(n)
@@ -261,7 +262,7 @@ func (r *runner) measure(ctx context.Context, name string, op verbs.Op, n int, b
 			return err
 		}
 	}
-	runtime.GC() // nothing is left to collect during the calls, which allocate nothing
+	runtime.GC() // so that nothing is left to collect during the calls, which allocate nothing
 	if err := coll.Barrier(ctx, r.c); err != nil {
 		return err
 	}
@@ -324,11 +325,12 @@ func (r *runner) bandwidth(name string, n int, began, ended []time.Duration) {
 
 const mib = 1 << 20
 
-// mostPeak is how many operations the best stretch is looked for in, whose search takes the square of that; perftest's limit.
+// mostPeak is the most operations for which the fastest sequence is searched, since that takes quadratic time. It is
+// perftest's limit.
 const mostPeak = 20_000
 
-// shortest is the least time of an operation, on average over some that follow each other, from when the first was posted
-// until the last was seen to be complete.
+// shortest returns the least average time of an operation over any consecutive operations, from when the first was
+// posted until the last was seen to be complete.
 func shortest(began, ended []time.Duration) time.Duration {
 	if len(began) > mostPeak {
 		return 0

@@ -54,7 +54,7 @@ func TestValidate(t *testing.T) {
 	require.Equal(t, []int{24, 48, 96}, (&Config{MinBytes: 24, MaxBytes: 191}).sizes())
 }
 
-// The best stretch is as perftest finds it: of all that follow each other, the one with the least time for each.
+// The fastest sequence is found as in perftest: of all consecutive operations, the ones with the least average time.
 func TestShortest(t *testing.T) {
 	us := func(times ...int) (d []time.Duration) {
 		for _, n := range times {
@@ -78,7 +78,7 @@ func TestShortest(t *testing.T) {
 	require.Zero(t, shortest(make([]time.Duration, mostPeak+1), make([]time.Duration, mostPeak+1)))
 }
 
-// What did not arrive as it was sent is counted.
+// Words that did not arrive as they were sent are counted.
 func TestWrong(t *testing.T) {
 	const n = 64
 	fill := func(e *end) {
@@ -120,7 +120,7 @@ func TestWrong(t *testing.T) {
 	}
 }
 
-// A wait ends with its context, after a while by itself, and when the other rank fails.
+// A wait ends with its context, by itself after a while, and when the other rank fails.
 func TestWait(t *testing.T) {
 	gone := errors.New("gone")
 	for _, c := range []struct {
@@ -204,7 +204,7 @@ func need(t *testing.T) {
 	}
 }
 
-// Every row of every table is there, and every number in it is one.
+// Every row of every table exists, and every number in it is plausible.
 func TestRun(t *testing.T) {
 	need(t)
 	rep, table, err := measure(t, 2, Config{MinBytes: 8, MaxBytes: 4096 << 4, Iterations: 10, MaxRegion: 1 << 20, GID: -1})
@@ -248,8 +248,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A message longer than the port takes, a device that there is not, and a row of GIDs that is empty are said by all ranks,
-// and nothing stays behind.
+// All ranks report a message that is longer than the port allows, a device that does not exist, and an empty row of
+// GIDs. Nothing is left behind.
 func TestRefused(t *testing.T) {
 	need(t)
 	for _, c := range []struct {

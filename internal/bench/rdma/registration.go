@@ -22,7 +22,7 @@ const (
 	defaultRegion = 256 << 20
 )
 
-// lives is how many regions of a size are made and closed.
+// lives returns how many regions of a size are made and closed.
 func (c *Config) lives(bytes int) int {
 	switch {
 	case c.Iterations > 0:
@@ -35,8 +35,8 @@ func (c *Config) lives(bytes int) int {
 	return 10
 }
 
-// registrations measures regions of 4 KiB and more, each four times the one before. Where nobody has asked for a size,
-// they end with the largest that can be had.
+// registrations measures regions of 4 KiB and more, each four times as large as the one before. If the user has not
+// asked for a size, they end with the largest that can be registered.
 func (r *runner) registrations(ctx context.Context) error {
 	most, asked := r.cfg.MaxRegion, r.cfg.MaxRegion > 0
 	if !asked {
@@ -59,7 +59,7 @@ func (r *runner) registrations(ctx context.Context) error {
 	return nil
 }
 
-// registration measures regions of n bytes, on a memory file as ubcoll.Alloc's memory is.
+// registration measures regions of n bytes, on a memory file like the memory of ubcoll.Alloc.
 func (r *runner) registration(ctx context.Context, n int) (reg Registration, err error) {
 	if free := shm.FreeMemory(); n > free {
 		return reg, fmt.Errorf("a region of %d bytes (-max), where %d can be had (MemAvailable, or the control group's limit): %w", n,
@@ -86,7 +86,7 @@ func (r *runner) registration(ctx context.Context, n int) (reg Registration, err
 	return reg, err
 }
 
-// cost registers the n bytes at p and closes that, again and again.
+// cost registers the n bytes at p and closes the region, again and again.
 func (r *runner) cost(ctx context.Context, p unsafe.Pointer, n int, before func() error) (c Cost, err error) {
 	lives := r.cfg.lives(n)
 	register, deregister := make([]float64, 0, lives), make([]float64, 0, lives)
@@ -117,11 +117,11 @@ func micros(d time.Duration) float64 { return float64(d) / 1e3 }
 const access = verbs.LocalWrite | verbs.Remote
 
 const (
-	hitBatch   = 64 // lookups between two readings of the clock, which costs as much as a lookup
+	hitBatch   = 64 // lookups between two readings of the clock, which cost as much as a lookup
 	hitBatches = 1000
 )
 
-// hits looks the n bytes at p up in a cache that knows them, and their keys: what a transfer does instead of registering.
+// hits looks up the n bytes at p in a cache that has them, and their keys: what a transfer does instead of registering.
 func (r *runner) hits(p unsafe.Pointer, n int) (t Times, err error) {
 	only, err := verbs.ParseSelection("=" + r.end.pd.Device().Name())
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// text writes the tables: perftest's columns, and lines of words that begin with "#".
+// text writes the tables: perftest's columns, and lines of text that begin with "#".
 type text struct {
 	w   io.Writer
 	err error

@@ -19,13 +19,13 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(5, func() int { return testkit.Main(m) }) }
 
-// suites are those of this folder, and of others what crosses hosts.
+// suites are those of this folder, and those of others that work across hosts.
 var suites = map[string]conform.Suite{"places": Places, "barriers": Barriers, "reduce": Reduce, "broadcast": Broadcast,
 	"large": Large, "same bits": SameBits, "streams": Streams, "groups": Groups, "graphs": Graphs, "families": Families,
 	"wrong": Wrong, "refused": Refused, "matrix": collectives.Matrix, "random": collectives.Random,
 	"order": collectives.Order, "bad": collectives.Bad, "family": families.Family}
 
-// run runs suites, each in a job of its own.
+// run runs each of these suites in a job of its own.
 func run(t *testing.T, l conform.Layout, names ...string) {
 	for _, name := range names {
 		t.Run(l.String()+"/"+name, func(t *testing.T) {
@@ -36,13 +36,13 @@ func run(t *testing.T, l conform.Layout, names ...string) {
 	}
 }
 
-// TestOneHost is what the suites are on one host; those of other folders have tests there.
+// TestOneHost runs this folder's suites on one host. The other folders' suites have tests there.
 func TestOneHost(t *testing.T) {
 	run(t, conform.Block(3), "places", "barriers", "reduce", "broadcast", "large", "same bits", "streams", "groups", "graphs",
 		"families", "wrong", "refused")
 }
 
-// layouts are all of them, and the most and the least orderly one in short runs and with the race detector.
+// layouts returns all layouts; in short runs and with the race detector, only the most orderly and the least orderly.
 func layouts() []conform.Layout {
 	all := conform.Layouts()
 	if race.Enabled || testing.Short() {
@@ -51,8 +51,8 @@ func layouts() []conform.Layout {
 	return all
 }
 
-// TestHosts is all that crosses hosts, on hosts of all sizes. What takes long is done on two of them, and not at all with
-// the race detector.
+// TestHosts runs everything that works across hosts, on hosts of all sizes. Long suites run on two layouts, and not at
+// all with the race detector.
 func TestHosts(t *testing.T) {
 	long := []string{"matrix", "large"}
 	for _, l := range layouts() {
@@ -64,7 +64,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// TestDevices is what ranks with devices do not do between hosts, and that they do it on each.
+// TestDevices: ranks with devices are refused what does not work between hosts, and can do it within each host.
 func TestDevices(t *testing.T) {
 	t.Setenv(env.CUDA.Name, "auto")
 	for _, l := range layouts() {

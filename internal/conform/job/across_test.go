@@ -29,9 +29,9 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// Jobs across hosts that tools/hosts makes of this one: real processes, real links.
+// Jobs across several hosts that tools/hosts makes on this machine: real processes, real links.
 
-// hostsTool is the program that makes hosts, built once, if this machine lets it.
+// hostsTool builds the program that makes hosts, once, if this machine can run it.
 var hostsTool = sync.OnceValues(func() (string, error) {
 	if _, err := program(); err != nil { // makes the folder
 		return "", err
@@ -52,7 +52,7 @@ var errCannot = errors.New("this machine makes no hosts of itself")
 
 var ids atomic.Int64
 
-// nextID is a name for a run that no other on this machine has, of 7 characters at most: process ids end at 2^22.
+// nextID returns a name for a run that is unique on this machine, of at most 7 characters: process ids end at 2^22.
 func nextID() string {
 	return fmt.Sprintf("t%s%c", strconv.FormatInt(int64(os.Getpid()), 36), 'a'+rune(ids.Add(1)%26))
 }
@@ -82,11 +82,11 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// runFolder is where tools/hosts has what it has of a run.
+// runFolder is the folder of a run of tools/hosts.
 func runFolder(id string) string { return "/run/ubcoll-hosts/" + id }
 
-// across starts a program, as options of tools/hosts say, with these variables more. It ends with this process, in
-// whatever way that does.
+// across starts a program with these options of tools/hosts and these environment variables. The job ends when this
+// process ends, in any way.
 func across(t *testing.T, n int, options, extra []string, command ...string) *hostsJob {
 	t.Helper()
 	bin, err := hostsTool()
@@ -102,7 +102,7 @@ func across(t *testing.T, n int, options, extra []string, command ...string) *ho
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	started, done := make(chan error), make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // the signal comes when the thread that made the process ends
+		runtime.LockOSThread() // Pdeathsig is sent when the thread that made the process ends
 		err := h.cmd.Start()
 		started <- err
 		if err == nil {
@@ -119,7 +119,7 @@ func across(t *testing.T, n int, options, extra []string, command ...string) *ho
 	return h
 }
 
-// do has something happen to the hosts, as the tool's commands say.
+// do runs a command of the tool on the job, for example to cut a link.
 func (h *hostsJob) do(t *testing.T, words ...string) string {
 	t.Helper()
 	out, err := exec.Command(h.bin, append([]string{words[0], h.id}, words[1:]...)...).CombinedOutput()
@@ -127,7 +127,7 @@ func (h *hostsJob) do(t *testing.T, words ...string) string {
 	return string(out)
 }
 
-// wait is how the job ended.
+// wait returns how the job ended.
 func (h *hostsJob) wait(t *testing.T) error {
 	t.Helper()
 	select {
@@ -146,7 +146,7 @@ func (h *hostsJob) succeed(t *testing.T) {
 	}
 }
 
-// place is so many ranks on each host, in one order or the other.
+// place says how many ranks are on each host, and in which order.
 type place struct {
 	ranks   []int
 	mapping string
@@ -167,7 +167,7 @@ func (p place) size() (n int) {
 	return n
 }
 
-// host is the one of a rank.
+// host returns the host of a rank.
 func (p place) host(rank int) int {
 	layout := conform.Block(p.ranks...)
 	if p.mapping == "cyclic" {
@@ -185,7 +185,7 @@ func places() (all []place) {
 	return all
 }
 
-// TestHostsBootstrap is the suite of bootstraps on Env, over TCP.
+// TestHostsBootstrap runs the suite of bootstraps on Env, over TCP.
 func TestHostsBootstrap(t *testing.T) {
 	testkit.Long(t)
 	_, err := program() // makes the folder
@@ -205,11 +205,11 @@ func TestHostsBootstrap(t *testing.T) {
 	}
 }
 
-// acrossSuites are what runs across hosts, in each layout. "matrix" takes longest, a minute under the race detector: it
-// does with two layouts, which are not those of short runs.
+// acrossSuites run across hosts, in each layout. "matrix" takes longest, a minute with the race detector: it runs in
+// only two layouts, and not in those of short runs.
 var acrossSuites = []string{"random", "order", "bad", "family", "hosts"}
 
-// TestHosts is what crosses hosts, without MPI.
+// TestHosts runs everything that works across hosts, without MPI.
 func TestHosts(t *testing.T) {
 	bin, err := program()
 	require.NoError(t, err)
@@ -232,12 +232,12 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// TestMPIHosts is TestHosts under the MPI that scripts/conform-jobs has.
+// TestMPIHosts is TestHosts under the MPI that scripts/conform-jobs sets.
 func TestMPIHosts(t *testing.T) {
 	mpiJob(t, 1) // skips without one
 	bin, mpi := os.Getenv(programVar), os.Getenv("MPI_NAME")
 	all := places()
-	if mpi == "mpich" { // the library is the same, and Open MPI's ranks have tried it
+	if mpi == "mpich" { // the library is the same, and Open MPI's run has all layouts
 		all = []place{{[]int{3, 1}, "block"}, {[]int{2, 2, 1}, "cyclic"}}
 	}
 	for _, p := range all {
@@ -252,7 +252,8 @@ func TestMPIHosts(t *testing.T) {
 				return true
 			}
 			if mpi == "mpich" && testkit.UntilFor(testkit.Limit, func() bool { return said() || len(h.ended) > 0 }) && said() {
-				// MPI_Finalize of MPICH before 4.2 hangs between hosts now and then, in any program (its pull request 6596).
+				// MPI_Finalize of MPICH before 4.2 sometimes hangs between hosts, in any program (its pull request
+				// 6596).
 				testkit.UntilFor(2*time.Second, func() bool { return len(h.ended) > 0 })
 				if len(h.ended) == 0 {
 					t.Log("MPI_Finalize hangs: the suites have passed")
@@ -265,7 +266,7 @@ func TestMPIHosts(t *testing.T) {
 	}
 }
 
-// TestHostsDeaths kills a rank or a host or cuts a link at a random moment: every survivor says which.
+// TestHostsDeaths kills a rank or a host or cuts a link at a random moment: every survivor must say which.
 func TestHostsDeaths(t *testing.T) {
 	testkit.Long(t)
 	deaths, err := conform.Number("CONFORM_KILLS", 5)
@@ -285,7 +286,7 @@ func TestHostsDeaths(t *testing.T) {
 		}
 		for k := range deaths {
 			own := rand.New(rand.NewPCG(pick.Uint64(), 0))
-			kind := []int{cutLink, killRank, killHost}[k%3] // two have what differs most: news of a death, and silence
+			kind := []int{cutLink, killRank, killHost}[k%3] // the first two differ most: silence, and news of a death
 			if seed != fixed {
 				kind = own.IntN(3)
 			}
@@ -294,17 +295,17 @@ func TestHostsDeaths(t *testing.T) {
 	}
 }
 
-// What a death is.
+// The kinds of death.
 const (
 	killRank = iota
 	killHost
 	cutLink
 )
 
-// busy is how much later news may be where processors are busy with something else.
+// busy is how much later errors may come where other work keeps the processors busy.
 const busy = 30 * time.Second
 
-// unreached is what an error says of a cut link.
+// unreached matches the error about a cut link.
 var unreached = regexp.MustCompile(`hosts (\S+) and (\S+) do not reach each other`)
 
 func death(t *testing.T, kind int, pick *rand.Rand) {
@@ -326,7 +327,7 @@ func death(t *testing.T, kind int, pick *rand.Rand) {
 	_, err = fmt.Sscan(string(b), &pid)
 	require.NoError(t, err)
 	dead := func(rank int) bool { return rank == victim }
-	other := -1 // the link is cut to this host, or to all
+	other := -1 // the link to this host is cut; -1: all links
 	switch kind {
 	case killRank:
 		h.do(t, "signal", letter, "KILL", fmt.Sprint(pid))
@@ -362,14 +363,14 @@ func death(t *testing.T, kind int, pick *rand.Rand) {
 			require.Equal(t, victim, report.About, report.Text)
 		case killHost:
 			require.Equal(t, host, p.host(report.About), report.Text)
-		case cutLink: // both ends of a link that is cut, from whichever side one sees it
+		case cutLink: // any rank may report it from its side: it must name both ends of the link
 			ends := unreached.FindStringSubmatch(report.Text)
 			require.NotNil(t, ends, report.Text)
 			require.NotEqual(t, ends[1], ends[2], report.Text)
 			require.Contains(t, ends[1:], fmt.Sprintf("%s-host%s", h.id, letter), report.Text)
 			require.GreaterOrEqual(t, report.About, 0, report.Text)
 			require.Contains(t, ends[1:], fmt.Sprintf("%s-host%c", h.id, 'a'+p.host(report.About)), report.Text)
-			if other >= 0 || len(p.ranks) == 2 { // else there are several such pairs, and those that are cut off hear of no other
+			if other >= 0 || len(p.ranks) == 2 { // else there are several such pairs, and hosts that are cut off learn of no other
 				if pair == nil {
 					pair = ends
 				}
@@ -388,7 +389,7 @@ func death(t *testing.T, kind int, pick *rand.Rand) {
 	require.Empty(t, leftovers(t, tmp))
 }
 
-// TestHostsStopped stops a host's processes for a while, which kills nobody.
+// TestHostsStopped stops a host's processes for a while, which must kill no rank.
 func TestHostsStopped(t *testing.T) {
 	seconds, err := conform.Number("CONFORM_STOPPED", 6)
 	require.NoError(t, err)
@@ -417,7 +418,8 @@ func TestHostsStopped(t *testing.T) {
 	h.succeed(t)
 }
 
-// TestHostsCloseStopped: what closes its Comm while another host stands still says so, and the job ends when that goes on.
+// TestHostsCloseStopped: a rank that closes its Comm while another host is stopped says so, and the job ends when that
+// host continues.
 func TestHostsCloseStopped(t *testing.T) {
 	if testing.Short() || race.Enabled {
 		t.Skip("takes long")
@@ -436,7 +438,7 @@ func TestHostsCloseStopped(t *testing.T) {
 	h.succeed(t)
 }
 
-// TestHostsCaller: hosts end with the test that made them, also where that is killed.
+// TestHostsCaller: hosts end with the test that made them, even if that is killed.
 func TestHostsCaller(t *testing.T) {
 	const as = "CONFORM_CALLER"
 	if os.Getenv(as) != "" {
@@ -446,7 +448,7 @@ func TestHostsCaller(t *testing.T) {
 		}
 		select {}
 	}
-	across(t, 1, nil, nil, "true").succeed(t) // skips where there are no hosts
+	across(t, 1, nil, nil, "true").succeed(t) // skips if hosts cannot be made
 	c := exec.Command(os.Args[0], "-test.run=^TestHostsCaller$")
 	c.Env = append(os.Environ(), as+"=1")
 	said, err := c.StdoutPipe()
@@ -462,7 +464,7 @@ func TestHostsCaller(t *testing.T) {
 	testkit.Eventually(t, func() bool { _, err := os.Stat(runFolder(id)); return errors.Is(err, os.ErrNotExist) })
 }
 
-// TestHostsBad is what can be wrong with hosts and their network: Open says it on all ranks.
+// TestHostsBad: every mistake with hosts and their network is an error of Open on all ranks.
 func TestHostsBad(t *testing.T) {
 	bin, err := program()
 	require.NoError(t, err)
@@ -470,11 +472,11 @@ func TestHostsBad(t *testing.T) {
 	eth1 := []string{env.Net.Name + "=eth1"}
 	for _, k := range []struct {
 		name    string
-		slow    bool // it takes as long as what does not come may take
+		slow    bool // takes as long as a missing rank or packet is waited for
 		options []string
 		extra   []string
 		command []string
-		want    string // each rank says one of these, with | between them
+		want    string // each rank must say one of these, separated by |
 	}{
 		{"no such interface", false, nil, []string{env.Net.Name + "=eth7"}, nil, "UBCOLL_NET: no interface eth7"},
 		{"no port left", false, []string{"-ranks", "2,1"}, []string{env.Ports.Name + "=7100-7100"}, nil,
@@ -518,7 +520,8 @@ func TestHostsBad(t *testing.T) {
 	}
 }
 
-// TestHostsDeathInOpen kills a host while the others wait in Open for a rank that does not come: they need not wait for that.
+// TestHostsDeathInOpen kills a host while the others wait in Open for a rank that does not come: they must not wait for
+// that rank to time out.
 func TestHostsDeathInOpen(t *testing.T) {
 	testkit.Long(t)
 	bin, err := program()
@@ -532,7 +535,7 @@ func TestHostsDeathInOpen(t *testing.T) {
 			for r := range 2 {
 				testkit.Eventually(t, func() bool { return strings.Contains(h.out.String(), fmt.Sprintf("rank %d has met", r)) })
 			}
-			time.Sleep(2 * time.Second) // they prove to each other who they are
+			time.Sleep(2 * time.Second) // meanwhile they prove their identities to each other
 			h.do(t, "kill", string(rune('a'+k.dies)))
 			at := time.Now()
 			want := regexp.MustCompile(fmt.Sprintf(`rank %d: peer rank %d: .*: peer lost`, k.tells, k.dies))

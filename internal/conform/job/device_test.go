@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// gpus is the environment in which processes have devices: none is added where there is a GPU.
+// gpus returns variables that give processes devices: none are needed where there is a GPU.
 func gpus(t *testing.T) []string {
 	if cuda.Have().Err == nil {
 		return nil
@@ -20,7 +20,7 @@ func gpus(t *testing.T) []string {
 	return append(emulated.Environ(emulated.Library(t)), "UBCOLL_EMULATE_DEVICES=8", "UBCOLL_REQUIRE=cuda")
 }
 
-// TestDeviceProcesses uses devices of several processes.
+// TestDeviceProcesses uses the devices of several processes.
 func TestDeviceProcesses(t *testing.T) {
 	testkit.Long(t)
 	if race.Enabled {

@@ -50,7 +50,7 @@ func (e *ending) awaitReady(t *testing.T, ranks int) {
 	awaitReady(t, e.dir, ranks, func(int) string { return e.said(0) })
 }
 
-// codes are the exit codes, 128+n for a process that signal n has killed.
+// codes returns the exit codes; 128+n for a process killed by signal n.
 func (e *ending) codes() []int {
 	var codes []int
 	for _, err := range e.wait() {
@@ -69,7 +69,7 @@ func (e *ending) codes() []int {
 	return codes
 }
 
-// However a job's function takes a signal, the process exits with 128 and its number.
+// However a job's function handles a signal, the process exits with 128 plus its number.
 func TestSignal(t *testing.T) {
 	for _, suite := range []string{"ends-wait", "ends-swallow", "ends-plain", "ends-ignore"} {
 		for _, k := range []struct {
@@ -111,7 +111,7 @@ func TestSecondSignalKills(t *testing.T) {
 	require.Equal(t, []int{128 + 15}, e.codes())
 }
 
-// A signal ends a process that still waits for the others to come.
+// A signal ends a process that still waits for the others to join.
 func TestSignalWhileJoining(t *testing.T) {
 	for rank := range 2 {
 		t.Run(fmt.Sprint("rank ", rank), func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestSignalWhileJoining(t *testing.T) {
 	}
 }
 
-// joining reports whether the process has opened a socket, as whoever joins has. It listens for signals by then.
+// joining reports whether the process has opened a socket, as a joining process does. By then it handles signals.
 func joining(pid int) bool {
 	es, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	for _, e := range es {
@@ -140,7 +140,7 @@ func joining(pid int) bool {
 	return false
 }
 
-// One rank is signalled: the others always exit with the same code.
+// One rank gets a signal: the others always exit with the same code.
 func TestSignalOne(t *testing.T) {
 	for k := range testkit.Often(40) {
 		t.Run(fmt.Sprint(k), func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestSignalOne(t *testing.T) {
 	}
 }
 
-// A panic's stack is printed by the rank that panicked; an error of one's own comes with its rank.
+// The rank that panicked prints the panic's stack. An error of the program's own is printed with its rank.
 func TestEnds(t *testing.T) {
 	for _, k := range []struct {
 		suite, name string

@@ -17,11 +17,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// programVar names a job program that was built before, for machines without Go.
+// programVar names a job program that was built elsewhere, for machines without Go.
 const programVar = "CONFORM_PROGRAM"
 
-// TestDeviceKillQueued kills a process while much is queued on devices that waits for it. With CONFORM_FULL=1 and two
-// devices it queues as much as the suites say, and the others' errors must come within 2 s: CONFORM_ROUNDS=10 times.
+// TestDeviceKillQueued kills a process while much work is queued on devices that waits for it. With CONFORM_FULL=1 and
+// two devices it queues as much as the suites say, and the others' errors must come within 2 s. CONFORM_ROUNDS=10 does
+// it 10 times.
 func TestDeviceKillQueued(t *testing.T) {
 	testkit.Long(t)
 	if race.Enabled {

@@ -17,8 +17,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestKill kills a random rank at a random moment, again and again: every survivor must say which one, long before its
-// own time is up, and nothing may be left behind. How soon they say so, two seconds by the documentation, is logged.
+// TestKill kills a random rank at a random moment, again and again. Every survivor must say which one, long before it
+// would time out, and nothing may be left behind. It logs how soon they say so; the documentation says two seconds.
 func TestKill(t *testing.T) {
 	for _, seed := range testkit.Seeds(t) {
 		pick := rand.New(rand.NewPCG(seed, 0))
@@ -26,7 +26,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestKillMany is TestKill with so many ranks that they agree by group: the victim may lead one, or not.
+// TestKillMany is TestKill with so many ranks that they agree by group. The victim may lead a group, or not.
 func TestKillMany(t *testing.T) {
 	if testing.Short() || race.Enabled {
 		t.Skip("takes long")
@@ -43,7 +43,7 @@ func TestKillP2P(t *testing.T) {
 	}
 }
 
-// TestKillWait kills a random rank while all signal and wait.
+// TestKillWait kills a random rank while all ranks signal and wait.
 func TestKillWait(t *testing.T) {
 	for _, seed := range testkit.Seeds(t) {
 		pick := rand.New(rand.NewPCG(seed, 1))
@@ -51,7 +51,7 @@ func TestKillWait(t *testing.T) {
 	}
 }
 
-// kill kills a rank, which is a process of its own, some time after all have said in dir that they are inside.
+// kill kills a rank, which is a process of its own, some time after all have reported in dir that they are ready.
 func (j *job) kill(t *testing.T, dir string, victim int, after time.Duration) (killed time.Time) {
 	t.Helper()
 	awaitReady(t, dir, len(j.cmds), j.said)
@@ -60,7 +60,7 @@ func (j *job) kill(t *testing.T, dir string, victim int, after time.Duration) (k
 	return time.Now()
 }
 
-// leftovers is what a job whose temporary files go to tmp has left behind, there and in /dev/shm.
+// leftovers returns what a job with temporary folder tmp has left behind, there and in /dev/shm.
 func leftovers(t *testing.T, tmp string) (left []string) {
 	t.Helper()
 	for _, dir := range []string{"/dev/shm", tmp} {
@@ -75,10 +75,10 @@ func leftovers(t *testing.T, tmp string) (left []string) {
 	return left
 }
 
-// killRounds does rounds side by side, as many as go test allows: survivors spend most of the time waiting before they
-// end. Who is killed, and when, is drawn beforehand, so that a seed repeats it.
+// killRounds does rounds in parallel, as many as go test allows: survivors spend most of the time waiting. The victim
+// and the moment are drawn beforehand, so a seed repeats them.
 func killRounds(t *testing.T, suite string, rounds int, ranks func() int, pick *rand.Rand) {
-	if !race.Enabled { // that sees what others do not, in few rounds
+	if !race.Enabled { // the detector finds more than repeats do, in few rounds
 		testkit.Long(t)
 	}
 	for k := range rounds {
@@ -100,7 +100,7 @@ func killOne(t *testing.T, suite string, n int, pick *rand.Rand) {
 	require.Empty(t, leftovers(t, tmp))
 }
 
-// awaitReady waits until all ranks have said in dir that they are inside.
+// awaitReady waits until all ranks have reported in dir that they are ready.
 func awaitReady(t *testing.T, dir string, ranks int, output func(rank int) string) {
 	t.Helper()
 	for r := range ranks {
@@ -111,7 +111,7 @@ func awaitReady(t *testing.T, dir string, ranks int, output func(rank int) strin
 	}
 }
 
-// checkReports looks at what the survivors of a rank report: that one, as lost.
+// checkReports checks that the survivors report the victim as lost.
 func checkReports(t *testing.T, dir string, n, victim int, killed time.Time, output func(int) string) {
 	t.Helper()
 	for r := 0; r < n; r++ {

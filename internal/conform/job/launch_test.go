@@ -20,7 +20,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// program is the job program, built once, when a test first asks for it.
+// program builds the job program, once, when a test first needs it.
 var program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "ubcoll-conform-")
 	if err != nil {
@@ -39,7 +39,7 @@ var program = sync.OnceValues(func() (string, error) {
 	return bin, nil
 })
 
-var programDir string // where program has built, if a test has asked
+var programDir string // where program has built it, if a test needed it
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -49,11 +49,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// script is a program of these lines of shell, which can start the job program in some way of their own.
+// script returns a program of these lines of shell, which can start the job program in some special way.
 func script(t *testing.T, format string, args ...any) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "job")
-	// A process that begins meanwhile would have it open, and what is open for writing does not run.
+	// A process forked meanwhile would keep it open for writing, and then it could not be executed.
 	syscall.ForkLock.RLock()
 	err := os.WriteFile(file, []byte("#!/bin/sh\n"+fmt.Sprintf(format, args...)+"\n"), 0o700)
 	syscall.ForkLock.RUnlock()
@@ -61,7 +61,7 @@ func script(t *testing.T, format string, args ...any) string {
 	return file
 }
 
-// job is a job of real processes that have nothing but their environment.
+// job is a job of real processes that get everything from their environment.
 type job struct {
 	cmds   []*exec.Cmd
 	output []*bytes.Buffer
@@ -72,7 +72,7 @@ func start(t *testing.T, n int, extra []string, args ...string) *job {
 	return startEach(t, n, each(extra...), args...)
 }
 
-// each is the same variables more for every rank.
+// each returns the same extra variables for every rank.
 func each(extra ...string) func(rank int) []string { return func(int) []string { return extra } }
 
 func startEach(t *testing.T, n int, extra func(rank int) []string, args ...string) *job {
@@ -104,7 +104,7 @@ func startProgram(t *testing.T, bin string, n int, extra func(rank int) []string
 	return j
 }
 
-// wait waits for all processes, and kills them when that takes too long.
+// wait waits for all processes, and kills them if they take too long.
 func (j *job) wait() []error {
 	timer := time.AfterFunc(4*testkit.Limit, func() {
 		for _, c := range j.cmds {
@@ -119,10 +119,10 @@ func (j *job) wait() []error {
 	return errs
 }
 
-// said is what a process has written.
+// said returns what a process has written.
 func (j *job) said(process int) string { return j.output[process].String() }
 
-// succeed waits for all processes, which exit with 0.
+// succeed waits for all processes, and requires that they exit with 0.
 func (j *job) succeed(t *testing.T) {
 	t.Helper()
 	for r, err := range j.wait() {

@@ -18,7 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// barrier is a collective that waits for everybody, with data.
+// barrier is a collective with data that waits for all ranks.
 func barrier(ctx context.Context, c *ubcoll.Comm, x ubcoll.Vec) error {
 	return coll.AllReduce(ctx, c, x, x, ubcoll.Sum)
 }
@@ -34,7 +34,7 @@ func local(t *testing.T, n int, o ubcoll.Options, run ...string) {
 	}
 }
 
-// TestLocal runs the suites as goroutine ranks. With the race detector, that shows that every hand-off is ordered.
+// TestLocal runs the suites as goroutine ranks. The race detector then checks that every hand-off is ordered.
 func TestLocal(t *testing.T) {
 	sizes := []int{1, 2, 3, 4, 8}
 	suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "p2p", "programs", "exit-early"}
@@ -46,7 +46,8 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestManyLocal runs suites with more ranks than agree each with each: 17 is the fewest, 40 leaves groups of unlike sizes.
+// TestManyLocal runs suites with so many ranks that they agree by group: 17 is the fewest; 40 makes groups of unequal
+// size.
 func TestManyLocal(t *testing.T) {
 	for _, k := range []struct {
 		ranks  int
@@ -81,7 +82,7 @@ func TestChurnLocal(t *testing.T) {
 	local(t, 2, ubcoll.Options{}, "churn")
 }
 
-// TestCancel cancels one rank's context during a call: that rank's error is the context's, and the others' names it.
+// TestCancel cancels one rank's context during a call: its error is the context's, and the others' errors name it.
 func TestCancel(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -91,10 +92,10 @@ func TestCancel(t *testing.T) {
 		switch c.Rank() {
 		case 0:
 			errs <- barrier(cancelled, c, x)
-		case 1: // never comes
+		case 1: // never makes the call
 			testkit.Until(func() bool { return (*inside.Comm)(c).View().WaitsIn(0) != "no wait" })
 			cancel()
-			<-ended // or rank 2 might find that this rank has closed
+			<-ended // else rank 2 might find that this rank has closed
 		case 2:
 			defer close(ended)
 			err := barrier(ctx, c, x)
@@ -109,10 +110,10 @@ func TestCancel(t *testing.T) {
 	require.ErrorIs(t, <-errs, context.Canceled)
 }
 
-// TestTimeout has one rank never come, and the time of another be up, which waits for that one first.
+// TestTimeout: one rank never comes. The rank that waits for it first runs out of time.
 func TestTimeout(t *testing.T) {
 	const limit = 300 * time.Millisecond
-	gave := make(chan struct{}, 2) // up, each of the others
+	gave := make(chan struct{}, 2) // ranks that have given up
 	err := ubcoll.Local(t.Context(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		if c.Rank() == 1 {
 			<-gave
@@ -138,7 +139,7 @@ func TestTimeout(t *testing.T) {
 	require.Equal(t, 1, e.Peer)
 }
 
-// TestPanic is a rank that panics: the job ends, and the panic is the error.
+// TestPanic: if a rank panics, the job ends, and its error is the panic.
 func TestPanic(t *testing.T) {
 	err := ubcoll.Local(t.Context(), 3, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
 		if c.Rank() == 2 {
@@ -149,8 +150,8 @@ func TestPanic(t *testing.T) {
 	require.ErrorContains(t, err, "panic: on purpose")
 }
 
-// TestOpenRegistrations ends a job with registrations and buffers open: they end with the last communicator, and
-// closing them then is ErrClosed.
+// TestOpenRegistrations ends a job with open registrations and buffers. They end with the last communicator; closing
+// them afterwards is ErrClosed.
 func TestOpenRegistrations(t *testing.T) {
 	var kept []*ubcoll.Registration
 	var buffer *ubcoll.Buffer[float32]

@@ -17,7 +17,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// traced is what each of n ranks does between the marks of a suite of package measures, by strace with options.
+// traced returns, for each of n ranks, what strace with these options shows between the marks of a suite of package
+// measures.
 func traced(t *testing.T, n int, options, suite string) (steady []string) {
 	t.Helper()
 	strace, err := exec.LookPath("strace")
@@ -41,8 +42,8 @@ func traced(t *testing.T, n int, options, suite string) (steady []string) {
 	return steady
 }
 
-// TestSteadyCalls looks at the system calls of a rank whose buffers are registered: after the first call there is no
-// opening, no making and no mapping of memory.
+// TestSteadyCalls checks the system calls of a rank whose buffers are registered: after the first call it opens, makes
+// and maps nothing.
 func TestSteadyCalls(t *testing.T) {
 	for r, steady := range traced(t, 4, "-e trace=openat,memfd_create,mmap,write", "steady") {
 		for _, line := range strings.Split(steady, "\n") {
@@ -51,8 +52,8 @@ func TestSteadyCalls(t *testing.T) {
 	}
 }
 
-// TestPauses looks at how long stop-the-world takes while ranks wait and reduce. It is no timed test: the median's bound
-// is thousands of times what a healthy build shows, and the figures are logged.
+// TestPauses checks how long stop-the-world takes while ranks wait and reduce. It does not depend on the machine's
+// speed: the bound on the median is thousands of times what a healthy build shows. It logs the figures.
 func TestPauses(t *testing.T) {
 	if race.Enabled || testing.Short() {
 		t.Skip("timing under the race detector says nothing")
@@ -71,21 +72,22 @@ func TestPauses(t *testing.T) {
 	}
 }
 
-// TestFirstUse logs how long the first use of a buffer takes, and when an abort is seen, with one processor a rank.
+// TestFirstUse logs how long the first use of a buffer takes, and when an abort is seen, with one processor for each
+// rank.
 func TestFirstUse(t *testing.T) {
 	if race.Enabled || testing.Short() {
 		t.Skip("timing under the race detector says nothing")
 	}
 	j := start(t, 2, []string{"GOMAXPROCS=1", conform.DirVar + "=" + t.TempDir()}, "first-use")
-	j.wait() // rank 0 aborts
+	j.wait() // rank 0 aborts, so some fail
 	for r := range j.cmds {
 		t.Log(j.output[r])
 	}
 	require.Contains(t, j.output[1].String(), "abort seen after ")
 }
 
-// TestSmallCalls looks at the system calls of ranks: small calls make none but those of a wait that lasts, which are as
-// many as the machine is busy with something else.
+// TestSmallCalls checks the system calls of ranks: small calls make none, except those of a long wait, whose number
+// depends on what else the machine does.
 func TestSmallCalls(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Skip("needs two processors")
@@ -109,6 +111,6 @@ func TestSmallCalls(t *testing.T) {
 	}
 }
 
-// passive matches what threads do to wait, which includes looks at the peers' processes, and signals, which are the Go
-// runtime's way to stop goroutines.
+// passive matches what threads do to wait, including looks at the peers' processes; and signals, by which the Go
+// runtime stops goroutines.
 var passive = regexp.MustCompile(`SIGURG|rt_sigreturn|futex|nanosleep|poll\(`)

@@ -13,8 +13,8 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// TestRandomPrograms runs random programs on goroutine ranks: 2000 where all are asked for, or CONFORM_PROGRAMS of each
-// seed. TEST_SEED repeats a run.
+// TestRandomPrograms runs random programs on goroutine ranks: 2000 in full runs, or CONFORM_PROGRAMS for each seed.
+// TEST_SEED repeats a run.
 func TestRandomPrograms(t *testing.T) {
 	programs, err := conform.Number("CONFORM_PROGRAMS", testkit.Often(1000))
 	require.NoError(t, err)
@@ -29,7 +29,7 @@ func randomPrograms(t *testing.T, seed uint64, programs int) {
 	ranks := []int{2, 3, 4, 5}
 	each := (programs + len(ranks)*len(options) - 1) / (len(ranks) * len(options))
 	for k := range len(ranks)*len(options) + 1 {
-		o, n, programs := options[k%len(options)], 17, (each+3)/4 // so many agree by group
+		o, n, programs := options[k%len(options)], 17, (each+3)/4 // 17 ranks agree by group
 		if k < len(ranks)*len(options) {
 			n, programs = ranks[k/len(options)], each
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// mpiJob is the command that starts the job program, built with MPI, as n ranks. scripts/conform-jobs sets what it
+// mpiJob returns the command that starts the job program, built with MPI, as n ranks. scripts/conform-jobs sets what it
 // needs.
 func mpiJob(t *testing.T, n int, args ...string) *exec.Cmd {
 	t.Helper()
@@ -29,7 +29,7 @@ func mpiJob(t *testing.T, n int, args ...string) *exec.Cmd {
 	return exec.Command(launch, append([]string{"-n", strconv.Itoa(n), "--", bin}, args...)...)
 }
 
-// runMPI runs suites on so many processes, which have so many ranks together.
+// runMPI runs suites on this many processes, which have this many ranks together.
 func runMPI(t *testing.T, processes, ranks int, extra []string, suites ...string) {
 	t.Helper()
 	cmd := mpiJob(t, processes, suites...)
@@ -43,7 +43,7 @@ func runMPI(t *testing.T, processes, ranks int, extra []string, suites ...string
 
 func TestMPI(t *testing.T) {
 	sizes := []int{1, 2, 3, 4, 8, 20}
-	if os.Getenv("MPI_NAME") == "mpich" { // the library is the same, and Open MPI's ranks have tried it
+	if os.Getenv("MPI_NAME") == "mpich" { // the library is the same, and Open MPI's run has all sizes
 		sizes = []int{2, 3, 8}
 	}
 	for _, n := range sizes {
@@ -52,7 +52,7 @@ func TestMPI(t *testing.T) {
 			switch n {
 			case 8:
 				suites = []string{"random", "moves", "bad", "order", "p2p", "programs", "mixed", "exit-early"}
-			case 20: // agree by group, and have few processors each
+			case 20: // 20 ranks agree by group, and share few processors
 				suites = []string{"bad", "order", "exit-early"}
 			}
 			runMPI(t, n, n, nil, suites...)
@@ -60,7 +60,7 @@ func TestMPI(t *testing.T) {
 	}
 }
 
-// TestMPIKill is as TestKill under an mpirun that is told to let the survivors live.
+// TestMPIKill is TestKill under an mpirun that is told to let the survivors live.
 func TestMPIKill(t *testing.T) {
 	if os.Getenv("MPI_NAME") == "mpich" {
 		t.Skip("MPICH's mpirun cannot be told to leave the survivors alive")
@@ -71,7 +71,7 @@ func TestMPIKill(t *testing.T) {
 	for k := 0; k < kills; k++ {
 		n := 2 + pick.IntN(3)
 		dir := t.TempDir()
-		require.NoError(t, os.Mkdir(dir+"/none", 0o700)) // mpirun has files of its own in TMPDIR, ranks have none
+		require.NoError(t, os.Mkdir(dir+"/none", 0o700)) // mpirun puts files into TMPDIR, ranks must not
 		cmd := mpiJob(t, n, "kill")
 		cmd.Env = append(os.Environ(), conform.DirVar+"="+dir, "OMPI_MCA_orte_abort_on_non_zero_status=0")
 		var out bytes.Buffer

@@ -10,7 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform"
 )
 
-// apart is a program that runs as rank 1 in namespaces of its own, and else as it is.
+// apart returns a program that runs as rank 1 in namespaces of its own, and otherwise as it is.
 func apart(t *testing.T, namespaces string) string {
 	t.Helper()
 	bin, err := program()
@@ -22,7 +22,7 @@ func apart(t *testing.T, namespaces string) string {
 exec %[2]s "$@"`, namespaces, bin)
 }
 
-// Ranks in different pid namespaces, as in several containers of one host, reach each other over their sockets.
+// Ranks in different pid namespaces, like several containers of one host, reach each other over their sockets.
 func TestPIDNamespaces(t *testing.T) {
 	for name, namespaces := range map[string]string{
 		"own /proc":       "--pid --mount-proc",
@@ -34,7 +34,7 @@ func TestPIDNamespaces(t *testing.T) {
 	}
 }
 
-// A rank that dies in another namespace is seen to, either way.
+// The death of a rank in another pid namespace is noticed, in both directions.
 func TestPIDNamespaceKill(t *testing.T) {
 	bin := apart(t, "--pid --mount-proc")
 	for victim := range 3 {
@@ -48,7 +48,7 @@ func TestPIDNamespaceKill(t *testing.T) {
 	}
 }
 
-// Where not even sockets reach, ranks that are said to be on one host are on several, which Open says on all ranks.
+// If not even sockets connect them, ranks that claim one host are on several. Open says so on all ranks.
 func TestNamespacesUnreachable(t *testing.T) {
 	where := "UBCOLL_RENDEZVOUS=unix:" + t.TempDir() + "/s"
 	j := startProgram(t, apart(t, "--pid --net --mount-proc"), 2, each(where, "UBCOLL_HOSTID=one"), "order")

@@ -10,7 +10,7 @@ import (
 )
 
 // oneSided are the suites of communicator families, handles, channels and windows. Windows come last: they abort a
-// communicator, and what is freed after that is not used again.
+// communicator, and memory that is freed after that is not reused.
 var oneSided = []string{"family", "handles", "channels", "windows"}
 
 func TestOneSidedLocal(t *testing.T) {

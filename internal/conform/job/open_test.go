@@ -10,7 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// TestOpenDisagrees opens jobs whose ranks cannot work together: every rank says why and exits with the same code.
+// TestOpenDisagrees opens jobs whose ranks cannot work together. Every rank says why, and exits with the same code.
 func TestOpenDisagrees(t *testing.T) {
 	odd := func(v string) func(int) []string {
 		return func(r int) []string {
@@ -46,7 +46,7 @@ func TestOpenDisagrees(t *testing.T) {
 	}
 }
 
-// TestOpenLimits opens jobs in which one rank may not have what it needs.
+// TestOpenLimits opens jobs in which a limit keeps one rank from what it needs.
 func TestOpenLimits(t *testing.T) {
 	bin, err := program()
 	require.NoError(t, err)

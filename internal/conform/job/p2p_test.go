@@ -11,8 +11,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// programs is how many random programs each number of ranks from 2 to 8 runs: CONFORM_PROGRAMS, or 10,000 in all where
-// all is asked for.
+// programs is how many random programs each number of ranks from 2 to 8 runs: CONFORM_PROGRAMS, or 10,000 in all in
+// full runs.
 func programs(t *testing.T) string {
 	t.Helper()
 	n := strconv.Itoa(testkit.Often(1430))
@@ -36,7 +36,7 @@ func TestProgramsLocal(t *testing.T) {
 func TestProgramsProcesses(t *testing.T) {
 	extra := []string{"CONFORM_PROGRAMS=" + programs(t), fmt.Sprintf("TEST_SEED=%d", testkit.Seed(t))}
 	for ranks := 2; ranks <= 8; ranks++ {
-		if (race.Enabled || testing.Short()) && ranks > 3 { // what the detector sees lies within a process
+		if (race.Enabled || testing.Short()) && ranks > 3 { // the race detector sees within one process only
 			break
 		}
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestProgramsProcesses(t *testing.T) {
 	}
 }
 
-// TestCircle has processes that all send first.
+// TestCircle runs processes that all send first.
 func TestCircle(t *testing.T) {
 	start(t, 3, nil, "circle").succeed(t)
 }

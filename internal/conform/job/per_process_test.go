@@ -11,8 +11,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// severalRanks are suites for processes of several ranks each: some peers are goroutines, others processes. What is for
-// devices runs apart, since some others want none.
+// severalRanks are suites for processes with several ranks each: some peers are goroutines, others processes. The suite
+// for devices runs separately, since some others need to have none.
 var severalRanks = [][]string{{"random", "bad", "order", "imports", "p2p", "family", "handles", "channels", "windows"},
 	{"device"}}
 
@@ -50,14 +50,14 @@ func TestMPIRanksPerProcess(t *testing.T) {
 	}
 }
 
-// TestMPIBench has processes of several ranks measure and verify, on host memory and on devices: one table, by rank 0,
-// and the exit code of what went wrong.
+// TestMPIBench measures and verifies with processes of several ranks, on host memory and on devices. Rank 0 writes one
+// table, and the exit code says what went wrong.
 func TestMPIBench(t *testing.T) {
 	for _, device := range []string{"host", "cuda"} {
 		for _, k := range []struct {
 			name, args string
 			code       int
-			once       string // in the output
+			once       string // must be in the output exactly once
 		}{
 			{"bench", "bench all_reduce FLAGS -b 64 -e 16K -f 16 -n 4", 0, "# Out of bounds values : 0 OK"},
 			{"window", "bench window FLAGS -b 1K -e 1K -n 4", 0, "# Out of bounds values : 0 OK"},
@@ -76,7 +76,7 @@ func TestMPIBench(t *testing.T) {
 				}
 				out, _ := cmd.CombinedOutput()
 				require.Equal(t, k.code, cmd.ProcessState.ExitCode(), "%s", out)
-				if k.code == 0 { // a job that is aborted may lose what it has written
+				if k.code == 0 { // an aborted job may lose its output
 					require.Equal(t, 1, strings.Count(string(out), k.once), "%s", out)
 				}
 			})

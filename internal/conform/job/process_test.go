@@ -8,7 +8,7 @@ import (
 )
 
 func TestProcesses(t *testing.T) {
-	sizes := []int{3, 8} // TestMPI has more
+	sizes := []int{3, 8} // TestMPI uses more
 	suites := []string{"matrix", "random", "moves", "bad", "order", "imports", "p2p", "programs", "mixed", "exit-early"}
 	if testing.Short() || race.Enabled {
 		sizes, suites = []int{3}, []string{"random", "moves", "bad", "order", "p2p", "programs", "mixed", "exit-early"}
@@ -20,7 +20,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// However many communicators there are, a rank holds one descriptor of each peer's process.
+// However many communicators there are, a rank holds one descriptor for each peer's process.
 func TestDescriptors(t *testing.T) {
 	start(t, 3, nil, "descriptors").succeed(t)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/conform/endings"
 )
 
-// runCase is a job of Run, and what its processes return.
+// runCase is a job that calls Run, and what its processes should return.
 type runCase struct {
 	name, suite string
 	processes   int
@@ -24,7 +24,7 @@ type runCase struct {
 	text        string
 }
 
-// failures are those of rank 1; with an MPI, which has all of one process or none, but for two ranks in each.
+// failures are cases for TestRun and TestMPIRun. Most of them fail on rank 1.
 var failures = []runCase{
 	{"succeeds", "order", 3, nil, []int{0, 0, 0}, ""},
 	{"fails", "ends-error", 3, nil, []int{1, 3, 3}, "no luck"},
@@ -35,12 +35,13 @@ var failures = []runCase{
 	{"bad variable", "order", 2, []string{"UBCOLL_RANKS_PER_PROCESS=many"}, []int{6, 6}, "want a whole number"},
 }
 
-// environ is what the job's processes are told.
+// environ returns the variables for the job's processes.
 func (k *runCase) environ(dir string) []string {
 	return append(slices.Clone(k.extra), conform.DirVar+"="+dir, fmt.Sprintf("%s=%d", runVar, k.processes))
 }
 
-// check checks what the processes have reported: who has failed says why, all others name it, and nothing is left.
+// check checks what the processes have reported: the one that failed says why, all others name it, and nothing is left
+// behind.
 func (k *runCase) check(t *testing.T, dir string) {
 	t.Helper()
 	files := endings.RunFiles(dir)
@@ -69,7 +70,7 @@ func (k *runCase) check(t *testing.T, dir string) {
 	require.Equal(t, k.codes, codes)
 }
 
-// Run gives each process its ranks' error, and says nothing itself.
+// Run returns each process its ranks' error, and prints nothing.
 func TestRun(t *testing.T) {
 	cases := append(slices.Clone(failures),
 		runCase{"goroutines succeed", "order", 1, alone, []int{0}, ""},
@@ -93,7 +94,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// Who fails before it opens a communicator tells those that wait for it to.
+// A process that fails before it opens a communicator tells those that wait for it.
 func TestRunFailsEarly(t *testing.T) {
 	k := runCase{"", "order", 3, nil, []int{3, 3, 6}, ""}
 	dir := t.TempDir()
@@ -106,7 +107,7 @@ func TestRunFailsEarly(t *testing.T) {
 	k.check(t, dir)
 }
 
-// Run may be called again where no MPI is.
+// Without MPI, Run may be called again.
 func TestRunAgain(t *testing.T) {
 	k := runCase{"", "order", 1, append([]string{"CONFORM_AGAIN=1"}, alone...), []int{0}, ""}
 	dir := t.TempDir()
@@ -126,7 +127,7 @@ func again(t *testing.T, dir string) string {
 	return r.Again
 }
 
-// A signal does to a program that calls Run what it does to every other.
+// A signal has the same effect on a program that calls Run as on any other.
 func TestRunSignal(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		dir := t.TempDir()
@@ -142,7 +143,7 @@ func TestRunSignal(t *testing.T) {
 	}
 }
 
-// Under an MPI, too; and the launcher ends the job.
+// Failures under an MPI; the launcher ends the job.
 func TestMPIRun(t *testing.T) {
 	for _, k := range failures {
 		t.Run(k.name, func(t *testing.T) {
@@ -157,7 +158,7 @@ func TestMPIRun(t *testing.T) {
 	}
 }
 
-// Where MPI has run, it does not again.
+// After MPI has run, it does not run again.
 func TestMPIRunAgain(t *testing.T) {
 	k := runCase{"", "order", 2, []string{"CONFORM_AGAIN=1"}, []int{0, 0}, ""}
 	dir := t.TempDir()

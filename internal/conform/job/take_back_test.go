@@ -11,7 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// rounds is how often something is done: what the variable says (10,000, say, for once), or as often as others, of full.
+// rounds is how often something is done: the variable's value (10,000, say, for one long run), or testkit.Often(full).
 func rounds(t *testing.T, variable string, full int) string {
 	t.Helper()
 	s := os.Getenv(variable)

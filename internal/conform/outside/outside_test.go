@@ -1,4 +1,4 @@
-// Package outside has what a module outside of this repository can do, and what it cannot.
+// Package outside tests what a module outside of this repository can do, and what it cannot.
 package outside
 
 import (
@@ -16,7 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	// What the other module imports: when it changes, what go test has cached of these tests is void.
+	// The packages that the other module imports: when they change, go test's cached results of these tests are
+	// invalid.
 	_ "github.com/ubcoll/ubcoll/graph"
 	"github.com/ubcoll/ubcoll/internal/race"
 	_ "github.com/ubcoll/ubcoll/p2p"
@@ -24,7 +25,8 @@ import (
 
 const repository = "../../.."
 
-// module makes a module in a folder of its own, which takes this one from where it is, and all else from the cache.
+// module makes a module in a folder of its own. It takes this module from its place here, and all else from the module
+// cache.
 func module(t *testing.T) string {
 	t.Helper()
 	if race.Enabled {
@@ -55,7 +57,7 @@ func copied(t *testing.T, from, to string) {
 	write(t, filepath.Dir(to), filepath.Base(to), string(b))
 }
 
-// run runs a command in a folder, without a network, and is what it said.
+// run runs a command in a folder, without a network, and returns its output.
 func run(t *testing.T, dir string, environment []string, name string, arguments ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -68,7 +70,7 @@ func run(t *testing.T, dir string, environment []string, name string, arguments 
 	return string(out), err
 }
 
-// The examples of the documentation, word by word, compile outside of the repository, and print what they should.
+// The examples of the documentation, word by word, compile outside of the repository and print what they should.
 func TestExamples(t *testing.T) {
 	dir := module(t)
 	for _, room := range []string{".", "coll", "p2p", "graph", "bootstrap", "dtype"} {
@@ -79,7 +81,7 @@ func TestExamples(t *testing.T) {
 			copied(t, f, filepath.Join(dir, room, filepath.Base(f)))
 		}
 	}
-	// vet would look for what is explained in the folder that explains it.
+	// vet would look for the documented names in the examples' own folder.
 	out, err := run(t, dir, nil, "go", "test", "-v", "-vet=off", "./...")
 	require.NoError(t, err, out)
 	for task, example := range map[string]string{
@@ -98,7 +100,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// functions is what a package exports of them.
+// functions returns the exported functions of a package.
 func functions(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -119,7 +121,7 @@ func functions(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// So does the README's first program.
+// The README's first program compiles and runs there, too.
 func TestFirstProgram(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(repository, "README.md"))
 	require.NoError(t, err)
@@ -138,7 +140,7 @@ func TestFirstProgram(t *testing.T) {
 	require.Equal(t, []string{"rank 0 of 4 has 6", "rank 1 of 4 has 6", "rank 2 of 4 has 6", "rank 3 of 4 has 6"}, lines)
 }
 
-// Nobody else reaches what is inside.
+// Other modules cannot use internal packages.
 func TestInside(t *testing.T) {
 	dir := module(t)
 	for _, c := range []struct{ name, imports, body, want string }{

@@ -13,7 +13,7 @@ import (
 	"github.com/ubcoll/ubcoll/p2p"
 )
 
-// memories are the page's tables: where the memory of the operations is.
+// memories are the page's tables: one for each place where the operations' memory may be.
 var memories = []struct {
 	heading    string
 	device     bool
@@ -28,35 +28,35 @@ var memories = []struct {
 	{"No memory, between hosts", false, true, others},
 }
 
-// env is a rank's memory: what operations read and write, and a window and a channel over more of it.
+// env is a rank's memory: what operations read and write, and a window and a channel over other memory.
 type env struct {
 	c        *ubcoll.Comm
-	own      *ubcoll.Comm // of this rank alone, between hosts
+	own      *ubcoll.Comm // a communicator of this rank alone, if the ranks are on different hosts
 	gpu      ubcoll.Device
 	src, dst *ubcoll.Buffer[int32]
-	shared   *ubcoll.Buffer[int32] // by the window and the channel
+	shared   *ubcoll.Buffer[int32] // the memory of the window and the channel
 	reg      *ubcoll.Registration
 	w, more  *ubcoll.Window
 	ch       *p2p.Channel
-	gates    map[ubcoll.Device]*ubcoll.Window // hold up streams
-	held     bool                             // they are held up
+	gates    map[ubcoll.Device]*ubcoll.Window // to hold up streams
+	held     bool                             // streams are held up
 	me       int                              // this rank in the communicator of the gates
-	turns    *turns                           // with the other rank
+	turns    *turns                           // shared with the other rank
 }
 
-// In bytes and elements.
+// Sizes in bytes and elements.
 const (
 	word  = 4
-	some  = 4        // of an operation
-	all   = 8 * some // of a buffer
-	there = 4 * some // in the shared memory: what the peer writes to
+	some  = 4        // for an operation
+	all   = 8 * some // for a buffer
+	there = 4 * some // in the shared memory: where the peer writes
 	width = p2p.Packet8
 )
 
 func open(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device, device, between bool) (*env, error) {
 	e := &env{c: c, gpu: gpu, gates: map[ubcoll.Device]*ubcoll.Window{}, me: c.Rank()}
 	own := c
-	if between { // where there are no windows
+	if between { // there are no windows between hosts
 		var err error
 		if own, err = c.Split(ctx, c.Rank(), 0); err != nil {
 			return nil, err
@@ -92,7 +92,7 @@ func open(ctx context.Context, c *ubcoll.Comm, gpu ubcoll.Device, device, betwee
 	return e, err
 }
 
-// close leaves what somebody has captured to the communicator, which keeps it until it closes.
+// close closes what the rank made, except what somebody has captured: the communicator keeps that until it closes.
 func (e *env) close() error {
 	if e.own != nil {
 		return errors.Join(e.reg.Close(), e.shared.Free(), e.own.Close())
@@ -113,13 +113,13 @@ func values(rank, from, n int) []int32 {
 	return x
 }
 
-// fill makes memory what it was at the start.
+// fill restores the memory's first contents.
 func (e *env) fill(ctx context.Context) error {
 	mine := values(e.c.Rank(), 0, all)
 	return errors.Join(e.src.CopyFrom(ctx, mine), e.shared.CopyFrom(ctx, mine), e.dst.CopyFrom(ctx, make([]int32, all)))
 }
 
-// expect is an error unless b holds want from an element on.
+// expect returns an error unless b holds want, from element from on.
 func expect(ctx context.Context, b *ubcoll.Buffer[int32], from int, want []int32) error {
 	got := make([]int32, all)
 	if err := b.CopyTo(ctx, got); err != nil {
@@ -133,7 +133,8 @@ func expect(ctx context.Context, b *ubcoll.Buffer[int32], from int, want []int32
 
 const root = 1
 
-// collective has a source and a destination of so many elements, and what is in the destination then.
+// collective makes an operation with src source elements, dst destination elements, and the destination's expected
+// contents.
 func collective(name string, src, dst int, call func(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error,
 	want func(rank int) []int32) operation {
 	return operation{false, name, func(ctx context.Context, e *env, at on) error {
@@ -143,7 +144,7 @@ func collective(name string, src, dst int, call func(ctx context.Context, c *ubc
 	}}
 }
 
-// sum is that of all ranks' sources, from an element on.
+// sum returns the sum of all ranks' sources, from element from on.
 func sum(from, n int) []int32 {
 	x := make([]int32, n)
 	for i := range x {
@@ -152,10 +153,10 @@ func sum(from, n int) []int32 {
 	return x
 }
 
-// both is n elements of each rank's source, from an element on.
+// both returns n elements of each rank's source, from element from on.
 func both(from, n int) []int32 { return append(values(0, from, n), values(1, from, n)...) }
 
-// onRoot is x there, and nothing elsewhere.
+// onRoot returns x on the root, and nothing elsewhere.
 func onRoot(rank int, x []int32) []int32 {
 	if rank == root {
 		return x
@@ -163,7 +164,7 @@ func onRoot(rank int, x []int32) []int32 {
 	return make([]int32, len(x))
 }
 
-// Rank r has r+1 elements in the operations with counts.
+// In operations with counts, rank r has r+1 elements.
 var counts = []int{1, 2}
 
 var collectives = []operation{
@@ -209,12 +210,12 @@ var collectives = []operation{
 		return coll.ScatterV(ctx, c, dst.Slice(0, counts[c.Rank()]), src, counts, root)
 	}, func(rank int) []int32 { return values(root, rank, counts[rank]) }),
 	collective("AllToAllV", some, some, func(ctx context.Context, c *ubcoll.Comm, dst, src ubcoll.Vec) error {
-		n := counts[c.Rank()] // rank 1 sends two elements to itself, and all else is one
+		n := counts[c.Rank()] // rank 1 sends two elements to itself; all else is one element
 		return coll.AllToAllV(ctx, c, dst.Slice(0, 1+n), []int{1, n}, src.Slice(0, 1+n), []int{1, n})
 	}, func(rank int) []int32 { return append(values(0, rank, 1), values(1, rank, counts[rank])...) }),
 }
 
-// message has one that every rank receives from its peer.
+// message makes an operation by which every rank receives from its peer.
 func message(name string, call func(ctx context.Context, c *ubcoll.Comm, peer int, dst, src ubcoll.Vec) error) operation {
 	return operation{false, name, func(ctx context.Context, e *env, at on) error {
 		return call(ctx, at.c, e.peer(), e.dst.Vec().Slice(0, some), e.src.Vec().Slice(0, some))
@@ -268,7 +269,7 @@ func exchange(peer int, dst, src ubcoll.Vec) *p2p.Exchange {
 	return x
 }
 
-// inGroup is a group of a message, and of a collective behind it.
+// inGroup makes a group of a message and, behind it, a collective.
 func inGroup(reduces bool) func(ctx context.Context, e *env, at on) error {
 	return func(ctx context.Context, e *env, at on) error {
 		src, dst := e.src.Vec().Slice(0, some), e.dst.Vec()
@@ -282,7 +283,7 @@ func inGroup(reduces bool) func(ctx context.Context, e *env, at on) error {
 	}
 }
 
-// signalled checks what the peer has put, which it tells by a signal.
+// signalled checks what the peer has put and announced by a signal.
 func signalled(from int, want func(e *env) []int32) func(context.Context, *env) error {
 	return func(ctx context.Context, e *env) error {
 		if err := errors.Join(e.w.Signal(ctx, e.peer()), e.w.Wait(ctx, e.peer())); err != nil {
@@ -323,7 +324,7 @@ var windows = []operation{
 	}, signalled(there, ofPeer)},
 }
 
-// called is one call of a channel without a result of its own.
+// called makes an operation of one channel call that returns only an error.
 func called(name string, call func(ctx context.Context, ch *p2p.Channel) error,
 	check func(context.Context, *env) error) operation {
 	return operation{false, name, func(ctx context.Context, e *env, at on) error { return call(ctx, e.ch.On(at.s)) }, check}
@@ -397,7 +398,7 @@ var channels = []operation{
 	}, signalled(there, ofPeer)),
 }
 
-// ends are what makes something that does things in a peer's memory.
+// ends are operations that make an object for accessing a peer's memory.
 var ends = []operation{windows[0], channels[0], {false, "Comm.Import", func(_ context.Context, e *env, at on) error {
 	h, err := e.reg.MarshalBinary()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package support holds docs/support.md to what it says: each cell of its tables is a call that is made.
+// Package support checks docs/support.md: it makes the call of each cell of its tables.
 package support
 
 import (
@@ -30,17 +30,17 @@ const (
 	page  = "../../../docs/support.md"
 )
 
-// What a cell says: that the operation works, that it works but is not part of the stream, group or graph, since it runs
-// before its call returns, or the error.
+// The contents of a cell: the operation works; it works, but runs before its call returns, so it is not part of the
+// stream, group or graph; or the error.
 const (
 	yes  = "yes"
 	once = "at once"
-	none = "-" // not to be called then, which is not tried
+	none = "-" // must not be called, and is not tried
 )
 
 var sentinels = map[string]error{"ErrArgument": ubcoll.ErrArgument, "ErrNotSupported": ubcoll.ErrNotSupported}
 
-// TestSupport does what the tables have, and nothing else is there to be done.
+// TestSupport does what the tables say. It also checks that they list every operation.
 func TestSupport(t *testing.T) {
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
@@ -89,7 +89,7 @@ func TestSupport(t *testing.T) {
 	}
 }
 
-// onHosts is gputest.Run with a host of its own for each rank.
+// onHosts is gputest.Run with each rank on a host of its own.
 func onHosts(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubcoll.Comm, ubcoll.Device) error) {
 	t.Helper()
 	t.Setenv(variables.CUDA.Name, "auto")
@@ -111,13 +111,13 @@ func onHosts(t *testing.T, n int, o ubcoll.Options, f func(context.Context, *ubc
 	}
 }
 
-// row is a line of a table: an operation, and one cell for each way to call it.
+// row is a line of a table: an operation, with one cell for each way to call it.
 type row struct {
 	name  string
 	cells []string
 }
 
-// parse is the page's tables by their headings.
+// parse returns the page's tables by heading.
 func parse(t *testing.T, text string) map[string][]row {
 	t.Helper()
 	head := "| Operation |"
@@ -147,14 +147,14 @@ func parse(t *testing.T, text string) map[string][]row {
 	return tables
 }
 
-// on is what a call is made on: a communicator's view, and a stream, if it is queued.
+// on is what a call is made on: a communicator's view, and a stream if it is queued.
 type on struct {
 	c *ubcoll.Comm
 	s *ubcoll.Stream
 }
 
-// operation is a call, and what is to be seen after it: if nothing is, it is a call that waits for the peer's. What makes
-// something is not for a CUDA graph.
+// operation is a call, and a check of its effect. Without a check it is a call that waits for the peer's. makes says
+// that it makes an object, so it must not be in a CUDA graph.
 type operation struct {
 	makes bool
 	name  string
@@ -162,7 +162,7 @@ type operation struct {
 	check func(ctx context.Context, e *env) error
 }
 
-// way is how a call is made. after is called once the call has returned, before it is waited for.
+// way is a way to make a call. after runs after the call has returned, before it is waited for.
 type way struct {
 	name string
 	make func(ctx context.Context, e *env, call func(at on) error, after func() error) error
@@ -194,7 +194,7 @@ var ways = []way{
 	}},
 	{graphs, func(ctx context.Context, e *env, call func(at on) error, after func() error) error {
 		g, err := graph.Capture(ctx, e.c, func(view *ubcoll.Comm) error {
-			if err := coll.Barrier(ctx, view); err != nil { // a graph without operations is ErrArgument
+			if err := coll.Barrier(ctx, view); err != nil { // a graph without operations would be ErrArgument
 				return err
 			}
 			if err := call(on{c: view}); err != nil {
@@ -230,7 +230,7 @@ var ways = []way{
 	}},
 }
 
-// onStream holds the stream up until after is done, if that looks for what the call does.
+// onStream holds the stream up until after is done, if after looks for the call's effect.
 func onStream(ctx context.Context, e *env, dev ubcoll.Device, call func(at on) error, after func() error) error {
 	s, err := ubcoll.NewStream(dev)
 	if err != nil {
@@ -252,7 +252,7 @@ func onStream(ctx context.Context, e *env, dev ubcoll.Device, call func(at on) e
 	return errors.Join(err, s.Sync(ctx), s.Close())
 }
 
-// holds is an error unless the operation, called that way, does what the cell says.
+// holds returns an error unless the operation, called that way, does what the cell says.
 func (e *env) holds(ctx context.Context, o operation, w way, cell string) error {
 	if (cell == none) != (o.makes && w.name == cudaGraph) {
 		return errors.New("it is what makes something in a CUDA graph that has that, and nothing else")
@@ -282,7 +282,7 @@ func (e *env) holds(ctx context.Context, o operation, w way, cell string) error 
 		return call()
 	}, func() error {
 		switch {
-		case queued: // and no more, here and at the peer, whose calls have both returned
+		case queued: // then nothing else has changed, here or at the peer: both calls have returned
 			mine := values(e.c.Rank(), 0, all)
 			if err := e.meet(ctx); err != nil {
 				return err
@@ -311,19 +311,19 @@ func (e *env) holds(ctx context.Context, o operation, w way, cell string) error 
 	return errors.Join(e.c.Err(), coll.Barrier(ctx, e.c))
 }
 
-// soon is how long a call waits that waits for what never comes, and early is how long a call is given to return that
-// ought to wait: only a wrong page can make a test fail by it, on a machine of any speed.
+// soon is how long a call waits for what never comes. early is how long a call gets to return although it should wait.
+// Only a wrong page can make a test fail by them, on a machine of any speed.
 const (
 	soon  = 20 * time.Second
 	early = 30 * time.Millisecond
 )
 
-// turns is what the two ranks, which are goroutines, tell each other without the library.
+// turns lets the two ranks, which are goroutines, synchronize without the library.
 type turns struct{ met, returned chan struct{} }
 
 func newTurns() *turns { return &turns{make(chan struct{}), make(chan struct{}, 1)} }
 
-// await is an error if the other rank does not do its part of ch.
+// await returns an error if the other rank does not do its part of ch.
 func await(ctx context.Context, send, receive chan struct{}) error {
 	select {
 	case send <- struct{}{}:
@@ -345,7 +345,7 @@ func (e *env) meet(ctx context.Context) error {
 	return await(ctx, nil, e.turns.met)
 }
 
-// second has rank 1 make its call when that of rank 0 has returned, which fails unless that is queued or recorded.
+// second lets rank 1 make its call after rank 0's has returned. That fails unless rank 0's is queued or recorded.
 func (e *env) second(ctx context.Context, call func() error) error {
 	if e.c.Rank() == 0 {
 		err := call()
@@ -358,7 +358,7 @@ func (e *env) second(ctx context.Context, call func() error) error {
 	return call()
 }
 
-// waits is an error if rank 0's call returns before rank 1 makes its own.
+// waits returns an error if rank 0's call returns before rank 1 makes its own.
 func (e *env) waits(ctx context.Context, call func() error) error {
 	if e.c.Rank() == 0 {
 		return e.second(ctx, call)
