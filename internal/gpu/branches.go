@@ -8,14 +8,14 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 )
 
-// Branches are streams for the branches of captures, which are used again once a capture has ended. Who takes one keeps
-// Branches locked until the stream is part of the capture, as others see then.
+// Branches are streams for the branches of captures. They are reused once a capture has ended. A caller of Take keeps
+// Branches locked until the stream is part of the capture, because only then do other callers see that it is in use.
 type Branches struct {
 	sync.Mutex
 	all []*cuda.Stream
 }
 
-// Take is a stream of ctx that is in no capture but cu's, and none of those that are taken.
+// Take returns a stream of ctx that is in no capture except cu's and is not one of taken. The stream belongs to b.
 func (b *Branches) Take(ctx *cuda.Context, cu *cuda.Stream, taken []*cuda.Stream) (*cuda.Stream, error) {
 	this, err := cu.Capture()
 	if err != nil {

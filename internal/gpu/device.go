@@ -1,5 +1,5 @@
-// Package gpu is a communicator's device side: areas, streams, launches, graphs, what kernels say, and the watchdog.
-// What else than collectives uses the device is its clients.
+// Package gpu is a communicator's device side: areas, streams, launches, graphs, errors of kernels, and the watchdog.
+// Other parts that use the device, beside collectives, are its clients.
 package gpu
 
 import (
@@ -19,49 +19,49 @@ import (
 )
 
 // Device is a communicator's side of this rank's device. Kernels of all ranks agree, and move data, through the areas
-// in their devices' memory; the host queues them and waits for nobody.
+// in their devices' memory. The host queues kernels and does not wait for peers.
 type Device struct {
 	c      *engine.Comm
 	Domain *Domain
-	Layout kernels.Layout // of areas
+	Layout kernels.Layout // layout of areas
 	Area   *mem.Allocation
-	page   *mem.Allocation // host memory, of status
+	page   *mem.Allocation // host memory of the status page
 
 	staging Extra
-	making  sync.WaitGroup // what makes extras
-	noExtra sync.Once      // that one could not be made is logged
-	hurries atomic.Bool    // a peer has not mapped something in time: nothing else is waited for
+	making  sync.WaitGroup // goroutines that make extras
+	noExtra sync.Once      // logs that an Extra could not be made
+	hurries atomic.Bool    // a peer took too long to map memory: await does not wait again
 
-	status  *kernels.Status // what kernels tell the host, and the host them
-	Params  kernels.Params  // what is the same for all operations; the caller of one fills the rest
-	Threads int             // of a block
-	Blocks  int             // of collectives, at most
+	status  *kernels.Status // line 0 of the status page: kernels report errors here, and the host aborts them
+	Params  kernels.Params  // the same for all operations; the caller of one fills in the rest
+	Threads int             // per block
+	Blocks  int             // of a collective, at most
 	Room    room
-	own     *Stream     // of blocking calls
+	own     *Stream     // for blocking calls
 	event   *cuda.Event // orders streams
-	ops     uint64      // that were queued; by whose turn it is
+	ops     uint64      // operations queued; the turn guards it
 
-	collectives, uncounted uint64 // see team/divergence.go; likewise
+	collectives, uncounted uint64 // see team/divergence.go; the turn guards them
 
-	next      launching            // likewise
-	functions map[kernelKey]loaded // likewise: those that were used
+	next      launching            // the turn guards it
+	functions map[kernelKey]loaded // kernels used so far; the turn guards them
 
-	kept engine.Keeper // what captures of others use
+	kept engine.Keeper // memory that users' own captures use
 
-	last     atomic.Pointer[Stream] // on which the last operation was queued
-	launches atomic.Uint64          // how many were, and
-	ended    atomic.Uint64          // how many when all were seen to have ended
+	last     atomic.Pointer[Stream] // the stream of the last operation
+	launches atomic.Uint64          // operations queued
+	ended    atomic.Uint64          // value of launches when all were last seen to have ended
 
 	mu      sync.Mutex
 	gone    bool
-	pending []error // that no Sync has returned
+	pending []error // errors that no Sync has returned yet
 	graphs  map[*Graph]bool
 	extras  []*mem.Allocation // memory of Extras
 
 	Areas, Tables []uint64 // as in Params, of all ranks, by distance
 
-	Multiprocessors int     // that each rank's device has at least
-	Atomics         []error // by rank of the team: why this device cannot add to words of its device, or nil
+	Multiprocessors int     // the least of all ranks' devices
+	Atomics         []error // by rank of the team: why this device cannot do atomics on that rank's device, or nil
 
 	clients []Client
 
@@ -70,18 +70,19 @@ type Device struct {
 	stopped  chan struct{} // nil until the watchdog runs
 }
 
-// statusLine is the size of a status line, of which there is one for collectives, and those of the clients.
+// statusLine is the size of a status line. Collectives have line 0, the clients those after it.
 const statusLine = 64
 
-// Status is what is said in a line of the status page.
+// Status returns line n of the status page.
 func (d *Device) Status(n int) *kernels.Status {
 	return (*kernels.Status)(unsafe.Add(unsafe.Pointer(d.status), statusLine*n))
 }
 
-// StatusAddr is where kernels find that line.
+// StatusAddr returns the address of line n for kernels.
 func (d *Device) StatusAddr(n int) uint64 { return d.Params.Status + uint64(statusLine*n) }
 
-// LockStatus keeps the status page from going until UnlockStatus; false if it has gone.
+// LockStatus keeps the status page from being freed until UnlockStatus. It returns false, unlocked, if the page is
+// gone.
 func (d *Device) LockStatus() bool {
 	d.mu.Lock()
 	if d.gone {
@@ -94,13 +95,13 @@ func (d *Device) LockStatus() bool {
 // UnlockStatus ends LockStatus.
 func (d *Device) UnlockStatus() { d.mu.Unlock() }
 
-// DeviceOf is c's side of its device, or nil.
+// DeviceOf returns c's side of its device, or nil.
 func DeviceOf(c *engine.Comm) *Device {
 	d, _ := c.Accelerator().(*Device)
 	return d
 }
 
-// The kernels are made for what transports are told.
+// The kernels' limits must be those of the engine.
 var (
 	_ [engine.MaxRanks]struct{}   = [kernels.MaxRanks]struct{}{}
 	_ [engine.MaxExtents]struct{} = [kernels.MaxExtents]struct{}{}
@@ -149,8 +150,8 @@ func (d *Device) Card(ctx context.Context) (card engine.DeviceCard, err error) {
 		return card, err
 	}
 	d.status = (*kernels.Status)(d.page.Ptr)
-	// Nothing is loaded later, when the driver would wait for kernels that wait for peers. If some do now, since this is
-	// the child of a communicator, it has kernels that were made for more ranks.
+	// Load now whatever may be needed, because later the driver would wait for kernels, which wait for peers. If
+	// kernels run now, c was made from a communicator with more ranks, and uses that communicator's kernels.
 	if g.idle() {
 		if err := g.Kernels.Load(ctx, ranks, ranks > 2 || c.Options().Algorithm == "ring"); err != nil {
 			return card, err
@@ -214,8 +215,8 @@ func (d *Device) Meet(ctx context.Context, cards []engine.DeviceCard) string {
 	return ""
 }
 
-// carriesLines is whether this device's links are its native ones to all others: those carry what a warp stores at once
-// whole, as they carry atomic operations.
+// carriesLines reports whether this device has native links to all others, which carry atomic operations. Such a link
+// also carries the store of a whole warp in one piece.
 func (d *Device) carriesLines() bool {
 	for _, why := range d.Atomics {
 		if why != nil {
@@ -225,7 +226,7 @@ func (d *Device) carriesLines() bool {
 	return true
 }
 
-// Distance is how far behind this rank rank r of the team is, which is how kernels count ranks.
+// Distance returns how far rank r of the team is from this rank: kernels number ranks this way.
 func (d *Device) Distance(r int) int {
 	n := d.c.Team().Size()
 	return (r - d.c.Team().Rank() + n) % n
@@ -253,7 +254,7 @@ func (d *Device) Busy() bool {
 	return err == nil && !done
 }
 
-// RunsBeside reports whether a collective may be running, or come to run, beside what is queued on s next.
+// RunsBeside reports whether a collective may run, now or later, at the same time as work queued on s next.
 func (d *Device) RunsBeside(s *Stream) bool {
 	if last := d.last.Load(); last == nil || last == s {
 		return false
@@ -295,8 +296,8 @@ func (d *Device) Close() error {
 	for g := range graphs {
 		errs = append(errs, g.release())
 	}
-	// An end of a channel that is here still was given up when the communicator broke, which has ended its waits: it
-	// may go when Abort reaches it no more.
+	// A channel end that still exists was given up when the communicator broke, which ended its waits. It may go once
+	// Abort no longer reaches it.
 	for _, k := range d.clients {
 		errs = append(errs, k.Close())
 	}

@@ -27,13 +27,13 @@ type accelerators struct{}
 // Accelerators makes the device sides of communicators.
 var Accelerators engine.Accelerators = accelerators{}
 
-// gpus are what a rank tells about its process's devices: all of them, since it does not know yet which one it gets.
+// gpus is what a rank tells the others about its process's devices. It names all, because ranks are not assigned yet.
 type gpus struct {
 	Devices []gpu  `json:"devices,omitempty"`
-	Why     string `json:"why,omitempty"` // there is none
+	Why     string `json:"why,omitempty"` // why there is none
 }
 
-// visibleGPUs asks the driver, unless they are off. That there is none is no error.
+// visibleGPUs asks the driver for devices, unless they are off. To have none is no error.
 func visibleGPUs(off bool) gpus {
 	if mode, err := env.CUDA.Get(); err != nil || mode == "off" {
 		return gpus{Why: env.CUDA.Name + " is off"}
@@ -55,9 +55,9 @@ func visibleGPUs(off bool) gpus {
 	return g
 }
 
-// assignGPUs gives the ranks of a host the devices that they see, in order. It returns the index of each rank's, and
-// the least number of multiprocessors; an error, the same on all of them, if they have not one each. name is what the
-// communicator calls them.
+// assignGPUs assigns each rank of a host one of the devices that it sees, in order. It returns each rank's device
+// index, and the least number of multiprocessors. If the ranks cannot have one device each, all of them get the same
+// error. name maps a rank to the communicator's name for it.
 func assignGPUs(all []gpus, name func(rank int) int) (index []int, multiprocessors int, err error) {
 	bad := func(format string, args ...any) ([]int, int, error) {
 		return nil, 0, fmt.Errorf(format+": %w", append(args, fault.ErrNotSupported)...)
@@ -94,8 +94,8 @@ func assignGPUs(all []gpus, name func(rank int) int) (index []int, multiprocesso
 	return index, multiprocessors, nil
 }
 
-// noAtomics is why kernels on device mine cannot add to words of rank r's device, or nil. Where this process does not
-// see that device, nobody can be asked.
+// noAtomics returns why kernels on device mine cannot do atomics on rank r's device, or nil. If this process does not
+// see that device, it cannot ask the driver, and returns nil.
 func noAtomics(r int, mine hw.Device, seen gpus, theirs gpu) error {
 	for i, d := range seen.Devices {
 		if d.UUID != theirs.UUID {
@@ -111,7 +111,7 @@ func noAtomics(r int, mine hw.Device, seen gpus, theirs gpu) error {
 	return nil
 }
 
-// Domain is what a domain has once on its device.
+// Domain is the state that all communicators of a domain share on its device.
 type Domain struct {
 	Context *cuda.Context
 	Kernels *kernels.Set
@@ -119,14 +119,14 @@ type Domain struct {
 	mu      sync.Mutex
 	streams map[*Stream]bool // see all
 
-	copying sync.Mutex   // for copies
-	copies  *cuda.Stream // between host and device; made when first used
+	copying sync.Mutex   // held during copies
+	copies  *cuda.Stream // for copies between host and device; made when first used
 }
 
 // Visible implements Accelerators.
 func (accelerators) Visible(off bool) (told json.RawMessage, why string) {
 	g := visibleGPUs(off)
-	told, _ = json.Marshal(g) // strings and numbers: it cannot fail
+	told, _ = json.Marshal(g) // only strings and numbers: it cannot fail
 	return told, g.Why
 }
 
@@ -159,8 +159,8 @@ func (accelerators) New(c *engine.Comm, told []json.RawMessage) (engine.Accelera
 	return d, nil
 }
 
-// useGPU makes dom's side of device i, with room for so many peers and an area of so many bytes. What an error leaves
-// behind goes with the domain.
+// useGPU makes dom's side of device i, with room for that many peers and an area of that many bytes. After an error the
+// domain owns what was made, and frees it when it closes.
 func useGPU(dom *engine.Domain, i, peers, area int) (*Domain, error) {
 	ctx, err := cuda.Primary(hw.CUDA(i))
 	if err != nil {
@@ -176,15 +176,15 @@ func useGPU(dom *engine.Domain, i, peers, area int) (*Domain, error) {
 	return g, dom.Exports.UseDevice(ctx, peers)
 }
 
-// quiesce waits until nothing that communicators of the domain have queued runs any more. Kernels end by themselves,
-// the latest when their deadline has passed.
+// quiesce waits until all work that communicators of the domain have queued has ended. Kernels end by themselves, at
+// the latest after their timeout.
 func (g *Domain) quiesce() {
 	for _, s := range g.all() {
 		s.Quiet()
 	}
 }
 
-// all are the streams on which communicators of the domain have queued.
+// all returns the streams on which communicators of the domain have queued work.
 func (g *Domain) all() (all []*Stream) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -194,7 +194,7 @@ func (g *Domain) all() (all []*Stream) {
 	return all
 }
 
-// idle reports whether nothing that communicators of the domain have queued runs any more.
+// idle reports whether all work that communicators of the domain have queued has ended.
 func (g *Domain) idle() bool {
 	for _, s := range g.all() {
 		if done, err := s.Done(); !done && err == nil {
@@ -211,7 +211,7 @@ func (g *Domain) Add(s *Stream) {
 	g.mu.Unlock()
 }
 
-// Remove says that they do not any more.
+// Remove says that communicators of the domain no longer queue on s.
 func (g *Domain) Remove(s *Stream) {
 	g.mu.Lock()
 	delete(g.streams, s)

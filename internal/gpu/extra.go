@@ -14,18 +14,19 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Extra is memory of this rank's device beside its area, which peers write: made when it is first of use, and used once
-// they all have it mapped, until the communicator ends. The zero Extra is not made. Where it cannot be made, areas do.
+// Extra is memory of this rank's device that peers write, beside the area. It is made when first needed, is used once
+// all peers have mapped it, and lives until the communicator ends. The zero Extra is not made. If it cannot be made,
+// operations use the areas instead.
 type Extra struct {
 	begin  sync.Once
-	made   atomic.Bool // or given up
+	made   atomic.Bool // or could not be made
 	at     *mem.Allocation
 	extent uint32
 	offset uint64
 	ready  atomic.Bool
 }
 
-// Ready reports whether all peers have it mapped, and where it is: here, and for them.
+// Ready reports whether all peers have mapped x. It returns the address here, and the extent and offset for peers.
 func (x *Extra) Ready() (at uint64, extent uint32, offset int, ok bool) {
 	if !x.ready.Load() {
 		return 0, 0, 0, false
@@ -33,8 +34,8 @@ func (x *Extra) Ready() (at uint64, extent uint32, offset int, ok bool) {
 	return uint64(x.at.Base()), x.extent, int(x.offset), true
 }
 
-// Make makes x, of so many bytes, in the background: the driver may have its reasons to wait for what runs. It reports
-// whether x may be ready later, but is not yet. It may be called by several goroutines.
+// Make makes x, of that many bytes, in the background, because the driver may wait for running work. It reports whether
+// x is not ready yet but may be later. Any goroutine may call it.
 func (d *Device) Make(x *Extra, bytes int) (late bool) {
 	x.begin.Do(func() {
 		d.mu.Lock()
@@ -71,11 +72,11 @@ func (d *Device) mapped(extent uint32) bool {
 	return peer < 0
 }
 
-// Await is Make, which waits for the peers.
+// Await is Make, but waits until peers have mapped x, or are late.
 func (d *Device) Await(x *Extra, bytes int) { d.await(func() bool { return !d.Make(x, bytes) }) }
 
-// await waits until there says that peers have mapped something, which takes them a millisecond or two, wherever they
-// are. If it takes them long, nothing is waited for any more.
+// await waits until there returns true, that is, until peers have mapped something. This takes them a millisecond or
+// two, whatever else they do. If it takes longer than patience, await never waits again.
 func (d *Device) await(there func() bool) {
 	for start := time.Now(); !there() && !d.hurries.Load(); time.Sleep(importPoll) {
 		d.c.Domain().IPC.Progress()
@@ -104,7 +105,7 @@ func (d *Device) makeExtra(x *Extra, bytes int) error {
 	return nil
 }
 
-// export is where peers find a: in which extent, and where in it.
+// export exports a, and returns the extent and offset where peers find it.
 func export(dom *engine.Domain, a *mem.Allocation) (extent uint32, offset uint64, err error) {
 	m, err := a.Inspect()
 	if err != nil {
@@ -114,8 +115,9 @@ func export(dom *engine.Domain, a *mem.Allocation) (extent uint32, offset uint64
 	return extent, uint64(cuda.Addr(a.Base()) - m.Base), err
 }
 
-// makeStaging makes the communicator's staging memory if w is likely to need it, and reports whether it may be ready
-// later: w does with that of areas, in many rounds. It is this communicator's turn, and w's buffers have been acquired.
+// makeStaging makes the communicator's extra staging memory if w is likely to need it, and reports whether it may be
+// ready later. Until then operations use the staging memory in areas, in many rounds. The caller has the turn, and has
+// acquired w's buffers.
 func (d *Device) makeStaging(w *team.Work, wait bool) (late bool) {
 	staged := func(v *team.Vec, b *team.Buf) bool { return v.Bytes() > 0 && b.Claim == nil && !b.Late }
 	switch {
@@ -134,5 +136,5 @@ func (d *Device) makeStaging(w *team.Work, wait bool) (late bool) {
 	return d.Make(&d.staging, kernels.StagingBytes)
 }
 
-// stagedLeast is how many of an area's staging buffers an operation must be larger than to have staging memory made.
+// stagedLeast: staging memory is made for operations of more than that many of an area's staging buffers.
 const stagedLeast = 8

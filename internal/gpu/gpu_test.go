@@ -10,7 +10,7 @@ import (
 )
 
 func TestAssignGPUs(t *testing.T) {
-	// sees is what a process tells that sees these devices, by a letter each.
+	// sees is what a process reports that sees these devices, one letter for each
 	sees := func(letters string) gpus {
 		var g gpus
 		for _, l := range letters {

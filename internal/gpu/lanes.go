@@ -6,10 +6,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/engine"
 )
 
-// LaneSet is a set of lanes of messages, of which there are two for each rank.
+// LaneSet is a set of message lanes; each rank has two.
 type LaneSet [(2*engine.MaxRanks + 63) / 64]uint64
 
-// LanesTo is the lanes below n.
+// LanesTo returns the lanes below n.
 func LanesTo(n int) (s LaneSet) {
 	for i := range n {
 		s.Add(i)
@@ -23,13 +23,13 @@ func (s *LaneSet) Add(lane int) { s[lane/64] |= 1 << (lane % 64) }
 // Remove removes a lane.
 func (s *LaneSet) Remove(lane int) { s[lane/64] &^= 1 << (lane % 64) }
 
-// Has reports whether a lane is in it.
+// Has reports whether a lane is in the set.
 func (s *LaneSet) Has(lane int) bool { return s[lane/64]>>(lane%64)&1 != 0 }
 
-// Empty reports whether none is.
+// Empty reports whether the set has no lane.
 func (s *LaneSet) Empty() bool { return *s == LaneSet{} }
 
-// Len is how many are.
+// Len returns the number of lanes in the set.
 func (s *LaneSet) Len() (n int) {
 	for _, w := range s {
 		n += bits.OnesCount64(w)
@@ -37,7 +37,7 @@ func (s *LaneSet) Len() (n int) {
 	return n
 }
 
-// Next is the first lane of the set from lane on, or -1.
+// Next returns the first lane of the set that is not below lane, or -1.
 func (s *LaneSet) Next(lane int) int {
 	for i := lane / 64; i < len(s); i++ {
 		if w := s[i] >> (lane % 64) << (lane % 64); w != 0 {
@@ -48,38 +48,39 @@ func (s *LaneSet) Next(lane int) int {
 	return -1
 }
 
-// LaneBlocks are blocks by lane.
+// LaneBlocks is a number of blocks for each lane.
 type LaneBlocks []int32
 
-// LaneShares is how the lanes of messages share the blocks that find room on a device. The blocks of all lanes find room
-// at the same time: one that waits for its peer must not keep out the one that this peer waits for. So a lane gets what
-// it wants as far as the others leave it, and those that have nothing queued leave all but one block. Its users lock.
+// LaneShares divides the blocks that fit on a device among the message lanes. The blocks of all lanes fit at the same
+// time: a block that waits for its peer must not keep out the block that this peer waits for. So a lane with nothing
+// queued reserves only one block, and the others get what they want as far as it fits. Callers do the locking.
 type LaneShares struct {
 	lanes  []laneShare
-	kept   LaneBlocks           // that captures of others hold
-	graphs map[*LaneBlocks]bool // and those of graphs
+	kept   LaneBlocks           // blocks of users' own captures
+	graphs map[*LaneBlocks]bool // blocks of graphs
 }
 
 type laneShare struct {
-	queued int32 // blocks of what is queued, at most
-	held   int32 // of what is captured, at most
+	queued int32 // most blocks of what is queued
+	held   int32 // most blocks of what is captured
 	open   bool  // something is being queued
 }
 
-// ShareLanes is for so many lanes.
+// ShareLanes returns the shares of that many lanes.
 func ShareLanes(lanes int) *LaneShares {
 	return &LaneShares{lanes: make([]laneShare, lanes), graphs: map[*LaneBlocks]bool{}}
 }
 
-// Kept is where blocks stay that somebody else's captures hold, as long as the communicator lives.
+// Kept holds the blocks of users' own captures, until the communicator ends.
 func (s *LaneShares) Kept() *LaneBlocks { return &s.kept }
 
-// Take cuts blocks, what each lane wants for what starts together, to what each gets where so many find room. What is
-// captured may run at any time: its blocks are added to keep, a graph's or Kept, until GiveUp; nil: it is queued now,
-// until Free.
+// Take reduces blocks, the number that each lane wants for messages that start together, to what each lane gets on a
+// device with room for that many. With keep nil the messages are queued now, and have the blocks until Free. With keep,
+// of a graph or Kept, they are captured and may run at any time: their blocks are added to it, and a graph's are taken
+// until GiveUp.
 func (s *LaneShares) Take(room int, blocks LaneBlocks, keep *LaneBlocks) {
-	free, more := int32(room), int32(0) // more: what is wanted beyond one block for each
-	again := s.graphs[keep]             // a graph runs one call after the other
+	free, more := int32(room), int32(0) // more: blocks wanted beyond one for each lane
+	again := s.graphs[keep]             // launches of one graph never overlap
 	for i, n := range blocks {
 		if n > 0 {
 			free--
@@ -115,7 +116,7 @@ func (s *LaneShares) Take(room int, blocks LaneBlocks, keep *LaneBlocks) {
 	}
 }
 
-// heldBut are the blocks that captured messages of a lane have, but for those of a graph.
+// heldBut returns how many blocks captured messages of a lane have, except those of graph.
 func (s *LaneShares) heldBut(lane int, graph *LaneBlocks) (n int32) {
 	if s.kept != nil {
 		n = s.kept[lane]
@@ -128,7 +129,7 @@ func (s *LaneShares) heldBut(lane int, graph *LaneBlocks) (n int32) {
 	return n
 }
 
-// GiveUp gives a graph's blocks up.
+// GiveUp gives up a graph's blocks.
 func (s *LaneShares) GiveUp(graph *LaneBlocks) {
 	if !s.graphs[graph] {
 		return
@@ -139,11 +140,11 @@ func (s *LaneShares) GiveUp(graph *LaneBlocks) {
 	}
 }
 
-// Queued says that what was being queued on a lane is.
+// Queued says that what was being queued on a lane has been queued.
 func (s *LaneShares) Queued(lane int) { s.lanes[lane].open = false }
 
-// Spare reports whether Free would give others blocks, once all that was queued on the lane has ended.
+// Spare reports whether Free would give blocks to other lanes, once all that is queued on the lane has ended.
 func (s *LaneShares) Spare(lane int) bool { return s.lanes[lane].queued > 1 && !s.lanes[lane].open }
 
-// Free frees what is queued on a lane.
+// Free frees the blocks of what was queued on a lane.
 func (s *LaneShares) Free(lane int) { s.lanes[lane].queued = 0 }

@@ -10,7 +10,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// listed are the lanes of a set, as Next finds them.
+// listed returns the lanes of a set as Next finds them.
 func (s *LaneSet) listed() (all []int) {
 	for i := s.Next(0); i >= 0; i = s.Next(i + 1) {
 		all = append(all, i)

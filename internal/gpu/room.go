@@ -1,37 +1,37 @@
 package gpu
 
-// Collectives, messages and channels are independent of each other: what waits for a peer must not keep out what that
-// peer waits for. So the kernels of collectives leave some multiprocessors to the others, whose blocks have so few
-// registers that two find room on one.
+// Collectives, messages and channels are independent: a kernel that waits for a peer must not keep out a kernel that
+// this peer waits for. So collectives leave some multiprocessors to the others, whose blocks use so few registers that
+// two fit on one.
 const (
-	roomPart    = 6  // one in so many multiprocessors is left,
-	roomMost    = 20 // no more than make messages fast,
-	roomLeast   = 2  // and no fewer than this for each rank, for its lanes;
-	roomRanks   = 8  // beyond so many, ranks add one each: room for a block of both their lanes, and no more
-	RoomBlocks  = 2  // of messages, channels and small collectives, on a multiprocessor
-	roomChannel = 5  // one in so many of those that are left, but for those of further ranks, is for channels
+	roomPart    = 6  // collectives leave one of so many multiprocessors,
+	roomMost    = 20 // at most as many as make messages fast,
+	roomLeast   = 2  // and at least so many for each rank, for its lanes
+	roomRanks   = 8  // beyond so many ranks, each adds just one: room for one block of each of its two lanes
+	RoomBlocks  = 2  // blocks of messages, channels and small collectives that fit on a multiprocessor
+	roomChannel = 5  // one of so many multiprocessors that are left is for channels, not counting those of ranks beyond
+	// roomRanks
 )
 
-// CopyEngineMin is from how many bytes on copy engines move faster than kernels.
+// CopyEngineMin is the size in bytes from which copy engines are faster than kernels.
 const CopyEngineMin = 32 << 20
 
-// room is how the multiprocessors of a device are shared.
+// room is how the work on a device shares its multiprocessors.
 type room struct {
 	Collectives int // blocks of a collective
-	Messages    int // blocks of all lanes together; 0: there is no room for them
-	Channels    int // blocks of a channel's kernel that waits, while collectives run
+	Messages    int // blocks of all lanes together; 0: there is no room for messages
+	Channels    int // blocks of a channel kernel that waits, while collectives run
 }
 
-// Follows has a kernel that takes so much room be the last one of the stream, and reports whether it may be launched
-// early: while it waits for the one before it, the two take no more room than collectives have, on so many
-// multiprocessors. One that is before both has ended by then. Room counts in parts of a multiprocessor, RoomBlocks of
-// it.
+// Follows makes a kernel of that room the last one of the stream, and reports whether it may be launched early. An
+// early kernel waits on the device beside the one before it, so the two together must fit into the multiprocessors that
+// collectives have. Any kernel before both has ended by then. Room is in units of 1/RoomBlocks of a multiprocessor.
 func (s *Stream) Follows(room int32, multiprocessors int) bool {
 	return int(s.taken.Swap(room)+room) <= RoomBlocks*multiprocessors
 }
 
-// RoomOf is how the multiprocessors of a device are shared by what ranks do on it. Up to roomRanks, lanes have a block each
-// even where there is no room for it; more ranks send no messages then.
+// RoomOf divides a device's multiprocessors among the work of that many ranks. Up to roomRanks ranks, each lane has at
+// least one block, even if they do not all fit. With more ranks that do not fit, there is no room for messages.
 func RoomOf(multiprocessors, ranks int) room {
 	few := min(ranks, roomRanks)
 	left := max(min(multiprocessors/roomPart, roomMost), roomLeast*few)
@@ -44,7 +44,7 @@ func RoomOf(multiprocessors, ranks int) room {
 	return room{Collectives: multiprocessors - left, Messages: messages, Channels: max(channels*RoomBlocks, 1)}
 }
 
-// LeastForMessages is how many multiprocessors devices need for messages between so many ranks.
+// LeastForMessages returns how many multiprocessors devices need for messages between that many ranks.
 func LeastForMessages(ranks int) (multiprocessors int) {
 	for RoomOf(multiprocessors, ranks).Messages == 0 {
 		multiprocessors++

@@ -7,8 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is launched early waits on the device beside the kernel before it. Where that fills what collectives have, it
-// would wait in the room of messages, which the kernel before it may be waiting for by way of a peer.
+// A kernel that is launched early waits on the device beside the kernel before it. If the two do not fit into the room
+// of collectives, it would wait in the room of messages, and the kernel before it may be waiting, through a peer, for
+// these.
 func TestRoomForEarlyKernels(t *testing.T) {
 	room := RoomOf(132, 2)
 	large, small := int32(RoomBlocks*room.Collectives), int32(64)
@@ -26,8 +27,8 @@ func TestRoomForEarlyKernels(t *testing.T) {
 	}
 }
 
-// Whatever ranks and devices there are, what shares a device finds room on it: the lanes of messages a block each at the
-// same time, beside a collective and a channel.
+// However many ranks and multiprocessors there are, all work that shares a device fits on it: one block of each message
+// lane, a collective and a channel, all at the same time.
 func TestRoomOf(t *testing.T) {
 
 	for _, k := range []struct {

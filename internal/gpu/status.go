@@ -12,14 +12,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// error is an error of an operation on the device, about one of the communicator's ranks, or -1.
+// error returns an error of an operation on the device. about is a rank of the communicator, or -1.
 func (d *Device) error(k team.OpKind, seq uint64, step string, about int, err error) *fault.Error {
 	c := d.c
 	return &fault.Error{Op: k.String(), Seq: seq, Rank: c.Rank(), Peer: about, Host: c.Hostname(c.Rank()),
 		Step: step, Device: d.Domain.Context.Device(), Err: err}
 }
 
-// Collect takes the errors that no stream has returned yet.
+// Collect returns the errors that no stream has returned yet.
 func (d *Device) Collect() []error {
 	err := d.take()
 	d.mu.Lock()
@@ -27,7 +27,8 @@ func (d *Device) Collect() []error {
 	d.pending = nil
 	d.mu.Unlock()
 	add := func(err error) {
-		if err != nil && (len(errs) == 0 || !errors.Is(errs[len(errs)-1], err)) { // a broken communicator says it twice
+		if err != nil && (len(errs) == 0 || !errors.Is(errs[len(errs)-1], err)) { // a broken communicator returns its
+			// error twice
 			errs = append(errs, err)
 		}
 	}
@@ -38,24 +39,24 @@ func (d *Device) Collect() []error {
 	return errs
 }
 
-// take takes what the kernels have said, once what was queued is done. An error that leaves the others waiting breaks
-// the communicator, and is then returned each time.
+// take takes the error that kernels have reported, after queued work has ended. An error that leaves the peers waiting
+// breaks the communicator, and take returns it from then on.
 func (d *Device) take() error {
 	d.mu.Lock()
 	if d.gone {
 		d.mu.Unlock()
 		return nil
 	}
-	// Kernels that break the communicator abort it as well, where they have no place to say why: nobody had taken the
-	// error before. One that still runs may be about to say it.
+	// A kernel that breaks the communicator also sets Abort. That is all it can do if the host has not taken an earlier
+	// error. If it still runs, it may be about to report the error.
 	aborted := d.status.Abort.Load() != 0 && d.c.Broken() == nil && !d.Busy()
 	code := d.status.Error.Load()
 	e, fatal := d.told(code)
-	if code != kernels.OK { // else what is told meanwhile would be lost
+	if code != kernels.OK { // else an error reported meanwhile would be lost
 		d.status.Error.Store(kernels.OK)
 	}
 	d.mu.Unlock()
-	var last error // what has broken the communicator
+	var last error // the error that has broken the communicator
 	switch {
 	case fatal:
 		last = d.c.FailOpen(e)
@@ -78,8 +79,8 @@ func (d *Device) take() error {
 	return nil
 }
 
-// told is what the status says with code, nil if there is no error, and whether it breaks the communicator. The caller
-// holds mu.
+// told returns the error in the status for code, nil if there is none, and whether it breaks the communicator. The
+// caller holds mu.
 func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
 	s := d.status
 	peer := d.name(s.About(d.c.Team().Size()))
@@ -94,7 +95,7 @@ func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
 				team.Describe(s.Theirs), team.Describe(s.Mine), fault.ErrMismatch)), true
 		}
 		if k == team.KindRefused {
-			return nil, false // by this rank itself, which knows
+			return nil, false // this rank itself refused, and has returned why
 		}
 		if team.OpKind(s.Theirs>>59) == team.KindRefused {
 			err := reason.OfCode(int(uint32(s.Theirs)))
@@ -113,7 +114,7 @@ func (d *Device) told(code uint32) (e *fault.Error, fatal bool) {
 	return about(s.Broke(code, time.Duration(d.c.Team().Timeout.Load()), "")), true
 }
 
-// name is what the communicator calls a rank of the team; -1 is none, and stays it.
+// name returns the communicator's name for a rank of the team. -1 means no rank, and stays -1.
 func (d *Device) name(rank int) int {
 	if rank < 0 || rank >= d.c.Team().Size() {
 		return rank
@@ -121,10 +122,10 @@ func (d *Device) name(rank int) int {
 	return d.c.Team().Name(rank)
 }
 
-// watchEvery is how often the watchdog looks.
+// watchEvery is the interval at which the watchdog looks.
 const watchEvery = 50 * time.Millisecond
 
-// Watch starts the watchdog: nobody on the host waits for what is queued on streams, and a kernel cannot see that a
+// Watch starts the watchdog. It is needed because no goroutine waits for queued work, and a kernel cannot see that a
 // peer's process has died.
 func (d *Device) Watch() {
 	d.watching.Do(func() {
@@ -139,7 +140,7 @@ func (d *Device) watchdog() {
 	defer close(d.stopped)
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	var closed time.Time // since when what is queued has not ended, and a peer has closed
+	var closed time.Time // since when a peer has closed while queued work goes on
 	for {
 		select {
 		case <-d.stop:
@@ -148,7 +149,7 @@ func (d *Device) watchdog() {
 		}
 		if d.c.Broken() != nil {
 			d.Abort()
-			continue // what is queued later ends as well
+			continue // what is queued later must end as well
 		}
 		for _, k := range d.clients {
 			k.Watch()
@@ -186,7 +187,7 @@ func (d *Device) watchdog() {
 	}
 }
 
-// stuck is a peer that has closed its communicator while something queued by a client still waits for it, or -1.
+// stuck returns a peer that has closed its communicator while a client's queued work still waits for it, or -1.
 func (d *Device) stuck() int {
 	for _, k := range d.clients {
 		if r := k.Stuck(); r >= 0 {
@@ -196,7 +197,7 @@ func (d *Device) stuck() int {
 	return -1
 }
 
-// fatal is what clients say has broken the communicator, or nil. The caller holds mu.
+// fatal returns a client's error that has broken the communicator, or nil. The caller holds mu.
 func (d *Device) fatal() *fault.Error {
 	for _, k := range d.clients {
 		if e := k.Fatal(); e != nil {
@@ -206,9 +207,9 @@ func (d *Device) fatal() *fault.Error {
 	return nil
 }
 
-// closedGrace is how long what is queued may go on after a peer has closed: it has what it needs from that peer, or
-// never will, and work of others may come before it. Less than the transport's wait for peers to unmap, and so than
-// engine.CloseTimeout: what a peer that closes still holds has ended by then.
+// closedGrace is how long queued work may go on after a peer has closed. The work may have all that it needs from that
+// peer, or other work may run first; else it never ends. It is shorter than the transport's wait for peers to unmap,
+// and so than engine.CloseTimeout: queued work ends before the closing peer gives up on it.
 const closedGrace = 3 * time.Second
 
 // Comm implements StreamUser.

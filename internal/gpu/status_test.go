@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// quiet is a Client that has nothing but an error.
+// quiet is a Client that has only an error.
 type quiet struct {
 	Client
 	err error
@@ -15,10 +15,10 @@ type quiet struct {
 
 func (q *quiet) Collect() error { return q.err }
 
-// Each Sync of a stream collects: it costs nothing while there are no errors.
+// Each Sync of a stream collects errors, so this must not allocate while there are none.
 func TestCollectAllocates(t *testing.T) {
 	q := &quiet{}
-	d := &Device{gone: true, clients: []Client{&quiet{}, q}} // it has no status page
+	d := &Device{gone: true, clients: []Client{&quiet{}, q}} // without a status page
 	require.Zero(t, testing.AllocsPerRun(100, func() { d.Collect() }))
 	q.err = errors.New("a message")
 	d.pending = []error{errors.New("before")}

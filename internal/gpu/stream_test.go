@@ -21,7 +21,7 @@ func TestNoStreamWithoutDevice(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrNotSupported)
 }
 
-// user is a communicator, or an end of a channel, which has nothing but an error.
+// user is a communicator, or a channel end, that has only an error.
 type user struct {
 	c   *engine.Comm
 	err error
@@ -32,7 +32,7 @@ func (u *user) Collect() []error         { return []error{u.err} }
 func (u *user) FailDevice(string, error) {}
 func (u *user) Closed(*Stream)           {}
 
-// Errors of communicators come before those of channels, which one may have ended.
+// Errors of communicators come before those of channels, because an error may have ended the channel.
 func TestOrderOfErrors(t *testing.T) {
 	g := &Domain{streams: map[*Stream]bool{}}
 	s := streamOn(hw.CUDA(0), &Stream{})
@@ -48,7 +48,7 @@ func TestOrderOfErrors(t *testing.T) {
 	require.EqualError(t, s.takeErrors(), "end 1\ncomm 1\ncomm 2\ncomm 3\nend 2\nend 3", "what has left said it before")
 }
 
-// Whoever may queue on a stream, since it has entered or another goroutine has, finds that the domain waits for it.
+// Once a user may queue on a stream, because it or another goroutine has entered, the domain waits for the stream.
 func TestNobodyQueuesBeforeTheDomainKnows(t *testing.T) {
 	g := &Domain{streams: map[*Stream]bool{}}
 	s, u := streamOn(hw.CUDA(0), &Stream{}), &user{c: &engine.Comm{}}

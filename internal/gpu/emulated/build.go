@@ -17,17 +17,17 @@ import (
 	"testing"
 )
 
-// flags of the compiler. The kernels are optimized a little: without, large data take too long.
+// flags of the compiler. Kernels are optimized a little; without that, large data takes too long.
 var flags = []string{"-std=c++17", "-O1", "-g", "-Wall", "-fPIC", "-shared", "-pthread", "-ftls-model=initial-exec",
 	"-DUBC_EMULATE", "-Wl,-z,now,-Bsymbolic"}
 
-// unavailable is why the library cannot be had here, which is no fault.
+// unavailable is why the library cannot be built here; the tests then skip.
 type unavailable string
 
 func (u unavailable) Error() string { return "no emulated GPU: " + string(u) }
 
-// Library builds the emulated driver unless that was done before and returns the folder with its libcuda.so.1, for
-// LD_LIBRARY_PATH of other processes. The test is skipped where there is no compiler.
+// Library builds the emulated driver, if that has not been done before, and returns the folder with its libcuda.so.1,
+// for LD_LIBRARY_PATH of other processes. It skips the test if there is no compiler.
 func Library(t testing.TB) string {
 	t.Helper()
 	dir, err := build()
@@ -40,7 +40,7 @@ func Library(t testing.TB) string {
 	return dir
 }
 
-// restart replaces this process by itself with the emulated driver. It returns if it could not.
+// restart replaces this process by itself, with the emulated driver. It returns only if it could not.
 func restart() error {
 	dir, err := build()
 	if no := unavailable(""); errors.As(err, &no) {
@@ -54,7 +54,7 @@ func restart() error {
 	return syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), Environ(dir)...))
 }
 
-// Environ is what a process needs in its environment, beside what this one has, to use the library of that folder.
+// Environ returns the variables that a process needs, in addition to this one's, to use the library in that folder.
 func Environ(dir string) []string {
 	path := dir
 	if old := os.Getenv("LD_LIBRARY_PATH"); old != "" {
@@ -63,8 +63,7 @@ func Environ(dir string) []string {
 	return []string{"LD_LIBRARY_PATH=" + path, started + "=1"}
 }
 
-// build makes the library once, whatever number of test programs wants it: its folder is named by a hash of all that it
-// is made of.
+// build makes the library once, however many test programs need it: a hash of all its sources names its folder.
 var build = sync.OnceValues(func() (string, error) {
 	cxx := compiler()
 	if cxx == nil {
@@ -74,7 +73,7 @@ var build = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var sources, made []string // to compile, to hash
+	var sources, made []string // to compile; to hash
 	own := filepath.Join("internal", "gpu", "emulated", "testdata")
 	for _, pattern := range []string{own + "/*.cc", own + "/*.h", "hw/cuda/driver.h", "internal/gpu/kernels/src/*"} {
 		found, err := filepath.Glob(filepath.Join(home, pattern))
@@ -127,7 +126,7 @@ var build = sync.OnceValues(func() (string, error) {
 	return dir, os.Rename(lib+".new", lib)
 })
 
-// compiler is the C++ compiler, perhaps with flags, or nil.
+// compiler returns the command of the C++ compiler, perhaps with flags, or nil.
 func compiler() []string {
 	for _, cxx := range []string{os.Getenv("CXX"), "c++", "g++", "clang++"} {
 		if words := strings.Fields(cxx); len(words) > 0 {
@@ -139,15 +138,15 @@ func compiler() []string {
 	return nil
 }
 
-// home is the root of the source tree: where this file was compiled, else above the working directory, which
-// for a test is its package's.
+// home returns the root of the source tree: as seen from this file where it was compiled, else above the working
+// directory, which for a test is its package's.
 func home() (string, error) {
 	good := func(dir string) bool {
 		_, err := os.Stat(filepath.Join(dir, "internal", "gpu", "emulated", "testdata", "fiber.cc"))
 		return err == nil
 	}
 	if _, file, _, ok := runtime.Caller(0); ok {
-		// It lies three folders below.
+		// This file is three folders below the root.
 		if dir := filepath.Join(filepath.Dir(file), "..", "..", ".."); good(dir) {
 			return dir, nil
 		}

@@ -1,12 +1,12 @@
-// Package emulated lets tests of what stands on hw/cuda run where there is no GPU, over an emulated one: a library in
-// place of the driver's libcuda.so.1 which runs the kernels' own source on the host's processors and memory, each
-// thread of a grid as a fiber. Processes share its memory as they share a GPU's, also under mpirun.
+// Package emulated lets tests of code above hw/cuda run on machines without a GPU. Its emulated driver is a library
+// that replaces libcuda.so.1 and runs the kernels' own source on the host's processors and memory, each thread of a
+// grid as a fiber. Processes share its memory as they share a GPU's, also under mpirun.
 //
-// What it is good for: that the logic of kernels, and of everything above them, is right in whatever order threads and
-// ranks come to run, since fibers take turns at random; that errors of the driver are dealt with; that freed memory is
-// not touched, which faults. What it says nothing about: how fast a GPU is, how its memory is ordered (the host's order
-// is stricter), and whether PTX is right, which is not read beyond the kernels' names. That a device was given access to
-// memory is checked of what copies and launches name, not of what kernels find in tables.
+// It can show that the logic of the kernels, and of everything above them, is right in whatever order threads and ranks
+// run, because fibers take turns at random; that errors of the driver are handled; that nobody touches freed memory,
+// because that faults. It says nothing about the speed of a GPU, about its memory ordering (the host's is stricter), or
+// about the PTX, of which it reads only the kernels' names. It checks access to another device's memory for the
+// addresses in copies and launches, but not for those that kernels find in tables.
 //
 // Its devices are named "Emulated GPU (tests only)". The library takes these variables:
 //
@@ -21,8 +21,8 @@
 //	                                    of memory or unknown; "cuMemMap:1=1,cuEventRecord" fails two calls, one with
 //	                                    that code of the driver's
 //
-// It is for 64-bit Linux with cgo and needs a C++ compiler (CXX, c++, g++ or clang++) and this source tree, where it is
-// built at the first use and kept in the user's cache folder.
+// It needs 64-bit Linux with cgo, a C++ compiler (CXX, c++, g++ or clang++), and this source tree. It is built at the
+// first use, and kept in the user's cache folder.
 package emulated
 
 import (
@@ -33,16 +33,17 @@ import (
 	"github.com/ubcoll/ubcoll/internal/env"
 )
 
-// Variables by which Main and whoever starts tests agree.
+// Variables through which Main and programs that start tests agree.
 const (
-	choice  = "UBCOLL_EMULATE"  // 0: never emulate. 1: also where there is a GPU
-	started = "UBCOLL_EMULATED" // set by Main in what it starts
+	choice  = "UBCOLL_EMULATE"  // 0: never emulate. 1: emulate even if there is a GPU
+	started = "UBCOLL_EMULATED" // Main sets it in the process that it starts
 )
 
-// Main is for a package's TestMain: it exits with what run (m.Run, say) returns. Where there is no GPU it first starts
-// the test program again, once, so that it and its children find the emulated driver; the library's variables are set
-// before, by os.Setenv say. Without a compiler it says so, and the tests run as they do without a GPU; so they do where
-// UBCOLL_REQUIRE has cuda, which wants a real one. UBCOLL_EMULATE=1 emulates whatever there is, UBCOLL_EMULATE=0 never.
+// Main is for a package's TestMain. It exits with the result of run, which is m.Run, say. If there is no GPU, it first
+// restarts the test program once, so that it and its children find the emulated driver; set the library's variables
+// before, with os.Setenv, say. Without a compiler it says so, and the tests run as on a machine without a GPU. They
+// also do if UBCOLL_REQUIRE has cuda, which demands a real one. UBCOLL_EMULATE=1 emulates always, UBCOLL_EMULATE=0
+// never.
 func Main(run func() int) {
 	if os.Getenv(started) == "" && wanted() {
 		if err := restart(); err != nil {
@@ -63,5 +64,5 @@ func wanted() bool {
 	return cuda.Have().Err != nil && !env.Requires("cuda")
 }
 
-// Active reports whether this process was started with the emulated driver by Main.
+// Active reports whether Main started this process with the emulated driver.
 func Active() bool { return os.Getenv(started) != "" }

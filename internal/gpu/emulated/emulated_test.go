@@ -34,13 +34,13 @@ func device(t *testing.T, i int) (*cuda.Context, *cuda.Stream) {
 	s, err := c.NewStream()
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		s.Close() // in a broken context it fails
+		s.Close() // fails in a broken context
 		require.NoError(t, c.Close())
 	})
 	return c, s
 }
 
-// add is the kernel that adds 1 to the 32-bit word at p.
+// add is a kernel that adds 1 to the 32-bit word at p.
 func add(t *testing.T, c *cuda.Context, s *cuda.Stream, p cuda.Addr) error {
 	ptx, err := os.ReadFile("../../../hw/cuda/testdata/kernels.ptx")
 	require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// Another program finds the library by its folder.
+// Another program finds the library in its folder.
 func TestLibrary(t *testing.T) {
 	dir := emulated.Library(t)
 	t.Log(dir)
@@ -114,7 +114,7 @@ func TestLibrary(t *testing.T) {
 	}
 }
 
-// What must not be touched breaks the context, which is whole again once all have given it up.
+// Touching forbidden memory breaks the context; it works again once all users have released it.
 func TestFaults(t *testing.T) {
 	for _, x := range []struct {
 		name string
@@ -183,7 +183,7 @@ func TestFaults(t *testing.T) {
 	require.NoError(t, c.Free(p))
 }
 
-// Go's own faults stay Go's.
+// Go's own faults still reach Go.
 func TestGoFaults(t *testing.T) {
 	c, s := device(t, 0)
 	p, err := c.Alloc(4)
@@ -203,7 +203,7 @@ func TestOutOfMemory(t *testing.T) {
 	m, p, n := mapped(t, c)
 	fd, err := c.Export(m)
 	require.NoError(t, err)
-	again, err := c.Import(fd) // is no memory of its own
+	again, err := c.Import(fd) // an import takes no memory
 	require.NoError(t, err)
 	require.NoError(t, unix.Close(fd))
 	q, err := c.Alloc(4 << 20)
@@ -245,7 +245,7 @@ func TestInjectedFailures(t *testing.T) {
 	require.Error(t, testkit.ErrOf(c.Alloc(1)), "it counts from anew")
 }
 
-// A large fill with zeros takes no memory, and is one all the same.
+// A large fill with zeros takes no memory, but must read as zeros.
 func TestZero(t *testing.T) {
 	c, s := device(t, 0)
 	const n = 64<<20 + 100
@@ -262,7 +262,7 @@ func TestZero(t *testing.T) {
 	require.NoError(t, c.Free(p))
 }
 
-// A capture takes other streams in by an event, and lets them go in the end.
+// A capture takes in another stream through an event, and releases it at the end.
 func TestForkedCapture(t *testing.T) {
 	c, s := device(t, 0)
 	_, side := device(t, 0)
@@ -304,7 +304,7 @@ func TestForkedCapture(t *testing.T) {
 	}
 }
 
-// A stream's thread goes with it.
+// A stream's thread ends with it.
 func TestThreads(t *testing.T) {
 	threads := func() int {
 		d, err := os.ReadDir("/proc/self/task")
@@ -323,14 +323,14 @@ func TestThreads(t *testing.T) {
 		require.NoError(t, x.Fill(p, 1, 1))
 		require.NoError(t, x.Close())
 	}
-	// The Go runtime may have started a few of its own.
+	// The Go runtime may have started some threads itself.
 	testkit.Eventually(t, func() bool { return threads() < before+50 })
 	require.NoError(t, c.Free(p))
 }
 
-// The checks of testdata/fibers.
+// Runs the checks of testdata/fibers.
 func TestFibers(t *testing.T) {
-	emulated.Library(t) // or there is no compiler
+	emulated.Library(t) // skips if there is no compiler
 	cxx := []string{"c++"}
 	if s := strings.Fields(os.Getenv("CXX")); len(s) > 0 {
 		cxx = s

@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestKernels runs a kernel of the library on two devices, which must have access to each other's memory first.
+// TestKernels runs a kernel of the library on two devices. Before that, they need access to each other's memory.
 func TestKernels(t *testing.T) {
 	run := func(t *testing.T, access bool) (errs [2]error, failed [2]uint32) {
 		const size = 64 << 20

@@ -9,8 +9,8 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 )
 
-// Primary is the primary context of device i, which the test needs and which is closed at its end. Without that device,
-// real or emulated, the test is skipped.
+// Primary returns the primary context of device i, and closes it when the test ends. It skips the test if there is no
+// such device, real or emulated.
 func Primary(t testing.TB, i int) *cuda.Context {
 	t.Helper()
 	if p := cuda.Have(); p.Err != nil {
@@ -27,7 +27,7 @@ func Primary(t testing.TB, i int) *cuda.Context {
 	return ctx
 }
 
-// Only skips a test of what a real driver cannot be made to do.
+// Only skips a test, on a real device, of something that a real driver cannot be made to do.
 func Only(t testing.TB) {
 	t.Helper()
 	if !Active() {
@@ -35,7 +35,7 @@ func Only(t testing.TB) {
 	}
 }
 
-// Used is how much of the device's memory this process takes. Only the emulated driver can tell.
+// Used returns how many bytes of the device's memory this process uses. Only the emulated driver knows; else it is 0.
 func Used(t testing.TB, ctx *cuda.Context) int {
 	t.Helper()
 	if !Active() {

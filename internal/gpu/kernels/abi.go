@@ -12,72 +12,73 @@ import (
 
 // Limits, as in src/abi.h.
 const (
-	MaxRanks    = 72        // ranks that one operation can have
-	Narrow      = 8         // up to so many go by kernels of their own, whose parameters name all areas; see Params.Area
+	MaxRanks    = 72        // ranks of one operation
+	Narrow      = 8         // up to so many ranks use the kernels whose parameters list all areas; see Params.Area
 	MaxBlocks   = 256       // blocks of a grid
-	MaxExtents  = 1024      // exported allocations of a rank at a time
-	MaxChannels = 512       // ends of channels of a rank at a time, at most: see Layout.Channels
-	MaxSteps    = 8         // of a channel's kernel
-	ChannelGrid = 128       // blocks of a channel's kernel
-	MaxLanes    = 16        // of a kernel of messages
-	MaxMessages = 64        // of a kernel of messages
-	MaxGroup    = 16        // operations of a group's kernel
-	EagerBytes  = 64 << 10  // of the largest message that travels as packets
-	SmallPart   = 128 << 10 // of the longest part that MoveV sends as packets
+	MaxExtents  = 1024      // allocations that a rank exports at a time
+	MaxChannels = 512       // channel ends that a rank has at a time, at most: see Layout.Channels
+	MaxSteps    = 8         // of a channel kernel
+	ChannelGrid = 128       // blocks of a channel kernel
+	MaxLanes    = 16        // of a message kernel
+	MaxMessages = 64        // of a message kernel
+	MaxGroup    = 16        // operations of a group kernel
+	EagerBytes  = 64 << 10  // largest message that goes as packets
+	SmallPart   = 128 << 10 // longest part that MoveV sends as packets
 )
 
-// ChannelBytes is the size of a channel's end.
+// ChannelBytes is the size of a channel end.
 const ChannelBytes = 2304
 
 const (
-	areaPackets = 64 << 10  // of areas for up to Narrow ranks,
-	widePackets = 644 << 10 // and for more
+	areaPackets = 64 << 10  // offset of packets in areas for up to Narrow ranks
+	widePackets = 644 << 10 // and for more ranks
 	widePeers   = 2048
 	boxBytes    = 4 * EagerBytes
-	large       = 3 << 20 // of each of four staging buffers in memory of their own
-	fifoSlots   = 32      // of a FIFO in memory of its own
+	large       = 3 << 20 // bytes of each of the four staging buffers in separate memory
+	fifoSlots   = 32      // of a FIFO in separate memory
 	fifoBytes   = 64 << 10
 )
 
-// StagingBytes is the size of a rank's staging memory beside its area, and FIFOBytes that of a FIFO there.
+// StagingBytes is the size of a rank's separate staging memory, and FIFOBytes that of a separate FIFO.
 const (
 	StagingBytes = 4 * large
 	FIFOBytes    = fifoSlots * fifoBytes
 )
 
-// What a kernel may find wrong (Status.Error).
+// Errors that a kernel reports (Status.Error).
 const (
 	OK       = 0
-	Mismatch = 1 // Peer wanted another operation, Theirs; what follows works. Detail is 1 for a message that comes
-	Refused  = 2 // Peer refused, with the code in the low half of Theirs; what follows works
+	Mismatch = 1 // Peer runs another operation, Theirs; later ones work. Detail is 1 if this rank receives the message
+	Refused  = 2 // Peer refused, with the code in the low half of Theirs; later operations work
 	Timeout  = 3 // waited for Peer longer than Params.Timeout
 	Aborted  = 4 // Abort was set while it waited for Peer
-	NoExtent = 5 // Peer named an extent that is not mapped here: Detail is its word
-	Counts   = 6 // Peer expects other counts of a rank than that sends: see CountsOf; what follows works
-	Astray   = 7 // Peer wants a message elsewhere (Detail) than where a copy engine is about to put it
+	NoExtent = 5 // Peer named an extent that is not mapped here; Detail is its word
+	Counts   = 6 // Peer expects another count than a rank sends: see CountsOf; later operations work
+	Astray   = 7 // Peer wants a message at Detail, which is not where a copy engine is about to put it
 )
 
-// Bytes is p, which a kernel takes, as a launch takes it: p's own memory, good while p is.
+// Bytes returns a kernel's parameters in the form that a launch takes. The result is p's own memory, valid as long as
+// p.
 func Bytes[P Params | GroupParams | ChannelParams | MailParams](p *P) []byte { return bytesOf(p, 0) }
 
-// bytesOf is p without its last bytes.
+// bytesOf returns p without its last `without` bytes.
 func bytesOf[P any](p *P, without uintptr) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p)-without)
 }
 
-// Params is what every kernel takes: ubc_params of src/abi.h, which says what the fields mean. A kernel's grid, and all
-// of Ranks, Op, Root, Size, Push and Count, must be the same on all ranks.
+// Params are the parameters of every kernel: ubc_params of src/abi.h, which says what the fields mean. All ranks must
+// use the same grid, and the same Ranks, Op, Root, Size, Push and Count.
 type Params struct {
-	// In order of distance: [0] is this rank's, [d] that of rank (Rank + d) mod Ranks. With more than Narrow ranks there is
-	// [0] alone, and the area itself has the rest: Layout.Peers.
+	// By distance: [0] is this rank's, [d] is of rank (Rank + d) mod Ranks. With more than Narrow ranks only [0] is
+	// set, and the others are in the area itself: see Layout.Peers.
 	Area      [Narrow]uint64 // device areas, as mapped here
 	Table     [Narrow]uint64 // in own memory: where each extent of that rank is mapped here
-	Status    uint64         // of this rank, as the device sees it
+	Status    uint64         // this rank's, as the device sees it
 	Src       uint64
 	Dst       uint64
 	SrcWord   uint64
 	DstWord   uint64
-	Stage     uint64 // staging memory beside the area, and its word: 0 until peers have it mapped
+	Stage     uint64 // separate staging memory and its word; 0 until peers have mapped it
 	StageWord uint64
 	Signature uint64
 	Count     uint64
@@ -98,33 +99,33 @@ type Params struct {
 	Steps     uint32
 }
 
-// SetLines sets what kernels that go by lines take beside what Layout.Fill sets, in a grid of up to Layout.LineBlocks: how
-// much one rank sends another in one step, at most, by how many blocks.
+// SetLines sets the parameters of kernels with lines that Layout.Fill does not set. bytes is the most that a rank sends
+// another in one step; the grid has that many blocks, up to Layout.LineBlocks.
 func (p *Params) SetLines(bytes, blocks, threads int) {
 	turn := blocks * threads * lineData
 	p.Turns, p.Steps = p.LineRow/uint32(blocks*threads*lineBytes), uint32(max((bytes+turn-1)/turn, 1))
 }
 
-// LineThreads is what a block of a kernel that goes by lines has a multiple of.
+// LineThreads divides the number of threads in a block of a kernel with lines.
 const LineThreads = 32
 
-// Of lines, a thread has so many bytes, and so many of data in the mean.
+// Bytes of a line for each of its threads, and bytes of data for each, on average.
 const (
 	lineBytes = 16
 	lineData  = 15
 )
 
-// VectorParams is what the kernel MoveV takes: ubc_vector_params of src/abi.h. Count is 0; parts lie one after the
-// other.
+// VectorParams are the parameters of the kernel MoveV: ubc_vector_params of src/abi.h. Count is 0; parts are
+// contiguous.
 type VectorParams struct {
 	Params
 	Counts [MaxRanks]struct {
-		Send uint64 // elements for each rank; of all-gather the same ones for all
+		Send uint64 // elements for each rank; all-gather sends the same ones to all
 		Recv uint64 // elements expected from each rank
 	}
 }
 
-// Bytes is p as the kernel for so many ranks takes it.
+// Bytes returns p in the form that the kernel for that many ranks takes. The result is p's own memory.
 func (p *VectorParams) Bytes(ranks int) []byte {
 	if ranks > Narrow {
 		return bytesOf(p, 0)
@@ -132,48 +133,49 @@ func (p *VectorParams) Bytes(ranks int) []byte {
 	return bytesOf(p, (MaxRanks-Narrow)*unsafe.Sizeof(p.Counts[0]))
 }
 
-// Part is an operation of a group: ubc_part of src/abi.h.
+// Part is one operation of a group: ubc_part of src/abi.h.
 type Part struct {
 	Src       uint64
 	Dst       uint64
 	Signature uint64
 	Factor    float64
-	Begin     uint32 // where its data begins among that of the group, in packets of 8 bytes
+	Begin     uint32 // where its data begins in the group's data, in packets of 8 bytes
 	_         uint32
 }
 
-// GroupParams is what the kernel Group takes: ubc_group_params of src/abi.h. Its grid is this rank's choice; one block if
-// it is ordered.
+// GroupParams are the parameters of the kernel Group: ubc_group_params of src/abi.h. Each rank chooses its own grid, of
+// one block if Ordered.
 type GroupParams struct {
 	Params
 	Parts   uint32
-	Ordered uint32 // 1: parts touch what others write
+	Ordered uint32 // 1: some parts use memory that other parts write
 	Part    [MaxGroup]Part
-	Packets uint64 // of all
+	Packets uint64 // of all parts
 }
 
-// Status is where a rank's kernels and its host meet: ubc_status of src/abi.h, zeroed, in page-locked host memory. The
-// host may set Abort at any time, and reads the other fields while Error is not OK; setting Error to OK lets kernels
-// report the next one.
+// Status is how a rank's kernels and its host communicate: ubc_status of src/abi.h, zeroed, in page-locked host memory.
+// The host may set Abort at any time, and reads the other fields while Error is not OK. After it sets Error to OK,
+// kernels can report the next error.
 type Status struct {
-	Abort  atomic.Uint32 // all waits end; set by a kernel that breaks the communicator, too
+	Abort  atomic.Uint32 // ends all waits; a kernel that breaks the communicator sets it, too
 	Error  atomic.Uint32
 	Peer   uint32
 	Epoch  uint32
 	Mine   uint64 // signatures, or heads of messages
 	Theirs uint64
 	Detail uint64
-	Claim  atomic.Uint32 // of Messages: 0 once the host has taken the error, after Error
-	More   atomic.Uint32 // of Messages: how many did not match that were not told; kernels alone write it
-	Narrow atomic.Uint32 // of the others: the last operation that staging memory in areas was little for; likewise
+	Claim  atomic.Uint32 // message kernels: the host sets 0 after it has taken the error, after Error
+	More   atomic.Uint32 // message kernels: mismatched messages that were not reported; only kernels write it
+	Narrow atomic.Uint32 // other kernels: the last operation for which staging memory in areas was too small; only
+	// kernels write it
 }
 
-// CountsOf is what the error Counts means: how many elements Peer expects, from whom, and how many that rank sends.
+// CountsOf explains the error Counts: Peer expects `expected` elements from rank from, which sends `sent`.
 func (s *Status) CountsOf() (expected, from, sent int) {
 	return int(s.Detail & (1<<48 - 1)), int(s.Detail >> 48), int(s.Theirs)
 }
 
-// About is the rank that an error is about, of so many, or -1.
+// About returns the rank, of that many, that an error is about, or -1.
 func (s *Status) About(ranks int) int {
 	if int(s.Peer) >= ranks {
 		return -1
@@ -181,8 +183,8 @@ func (s *Status) About(ranks int) int {
 	return int(s.Peer)
 }
 
-// Broke is what code means, one after which nothing works any more, and the step that it ended. Kernels wait for Peer as
-// long as timeout; more is what is to be said of that.
+// Broke returns the error for a code after which nothing works any more, and the step that failed. timeout is how long
+// kernels wait for Peer; more is added to the text about that.
 func (s *Status) Broke(code uint32, timeout time.Duration, more string) (step string, err error) {
 	switch code {
 	case Timeout:
@@ -198,104 +200,105 @@ func (s *Status) Broke(code uint32, timeout time.Duration, more string) (step st
 	return "status", fmt.Errorf("status %d of a kernel is unknown: %w", code, fault.ErrAborted)
 }
 
-// Word is how a rank tells its peers where its buffer is: at offset in the extent, which all of them have mapped. The
-// word of a buffer that is staged is 0.
+// Word tells peers where a rank's buffer is: at offset in an extent that all of them have mapped. A staged buffer's
+// word is 0.
 func Word(extent uint32, offset int) uint64 { return 1<<63 | uint64(extent)<<48 | uint64(offset) }
 
-// Through is the word of a FIFO in memory of its own, which a rank tells in place of a staged destination's.
+// Through is the word of a separate FIFO; a rank tells it in place of a staged destination's word.
 func Through(extent uint32, offset int) uint64 { return 1<<62 | uint64(extent)<<48 | uint64(offset) }
 
-// Sides of a channel, whose kernels may run at the same time.
+// Sides of a channel. Kernels of different sides may run at the same time.
 const (
 	SideOut  = 0 // puts, gets and signals
-	SideIn   = 1 // waits, and takes packets
-	SideBoth = 2 // alone
+	SideIn   = 1 // waits, and gets packets
+	SideBoth = 2 // no other side at the same time
 )
 
-// What a step of a channel's kernel does.
+// What a step of a channel kernel does.
 const (
-	StepCopy          = 1 // Bytes from Src to Dst, of which one is the peer's
+	StepCopy          = 1 // Bytes from Src to Dst, one of which is the peer's
 	StepSignal        = 2
 	StepRelaxedSignal = 3
 	StepWait          = 4
 	StepPutPackets    = 5 // Bytes from Src, as packets to the peer's Dst
-	StepGetPackets    = 6 // Bytes to Dst, which come as packets to Src
+	StepGetPackets    = 6 // Bytes to Dst, which arrive as packets at Src
 )
 
-// Step is one step of a channel's kernel: ubc_step of src/abi.h. No step may touch what another one of the same kernel
-// writes.
+// Step is one step of a channel kernel: ubc_step of src/abi.h. A step must not use memory that another step of the same
+// kernel writes.
 type Step struct {
-	What  uint64 // from bit 32 on: the bytes of a packet, 8 or 16
+	What  uint64 // with the bytes of a packet, 8 or 16, from bit 32 on
 	Dst   uint64
 	Src   uint64
 	Bytes uint64
 }
 
-// ChannelParams is what the kernel Channel takes: ubc_channel_params of src/abi.h. Its grid, of up to
-// ChannelGrid blocks, is this rank's choice.
+// ChannelParams are the parameters of the kernel Channel: ubc_channel_params of src/abi.h. Each rank chooses its own
+// grid, of up to ChannelGrid blocks.
 type ChannelParams struct {
-	Mine    uint64 // the two ends, in the areas
+	Mine    uint64 // the two ends, in the two areas
 	Theirs  uint64
 	Status  uint64 // of this end
-	Timeout uint64 // nanoseconds, of each wait
-	SaltOut uint32 // of the packets' flags
+	Timeout uint64 // nanoseconds, for each wait
+	SaltOut uint32 // added to the packets' flags
 	SaltIn  uint32
 	Peer    uint32
 	Side    uint32
 	Steps   uint32
-	Spread  uint32 // waits from this step on are one block's
+	Spread  uint32 // all blocks do the waits of earlier steps, block 0 alone the others
 	Step    [MaxSteps]Step
 }
 
-// The form of a message, in the upper 8 bits of its head.
+// How a message travels, in the upper 8 bits of its head.
 const (
 	ByPackets = 1 // up to EagerBytes
 	ByPush    = 2
-	Await     = 3 // by push, of which a copy engine does some sends: what comes before its copy,
-	Done      = 4 // and what comes after it
+	Await     = 3 // by push, but a copy engine moves the data of some sends: the part before its copy
+	Done      = 4 // and the part after it
 )
 
-// Head is the head of a message of so many elements of a type.
+// Head returns the head of a message of count elements.
 func Head(form int, t dtype.Type, count int) uint64 {
 	return uint64(form)<<56 | uint64(t)<<48 | uint64(count)
 }
 
-// DescribeHead is what a head without a form says, for people.
+// DescribeHead describes a head without a form, for people.
 func DescribeHead(h uint64) string {
 	return fmt.Sprintf("%d elements of %v", h&(1<<48-1), dtype.Type(h>>48))
 }
 
-// Message is a message of the kernel Messages: ubc_message of src/abi.h.
+// Message is one message of the kernel Messages: ubc_message of src/abi.h.
 type Message struct {
 	At    uint64 // the source or the destination
 	Bytes uint64
-	Word  uint64 // the destination's: of a receive, and of what a copy engine does; a rank's own has the address itself
-	Head  uint64
+	Word  uint64 // the destination's, for receives and for sends by a copy engine; in a message to oneself it is the
+	// address
+	Head uint64
 }
 
-// Lane is the messages with one rank, one way, of the kernel Messages: ubc_lane of src/abi.h.
+// Lane is the messages with one rank in one direction, of the kernel Messages: ubc_lane of src/abi.h.
 type Lane struct {
 	Area     uint64 // the peer's, as mapped here
-	Table    uint64 // of the peer's extents; 0 for this rank itself
-	FIFO     uint64 // of receives: where pieces come, of sends: the small one at the peer
-	FIFOWord uint64 // of receives: 0: that is the small one, else Through
+	Table    uint64 // of the peer's extents; 0: the peer is this rank itself
+	FIFO     uint64 // receives: where pieces arrive; sends: the small FIFO at the peer
+	FIFOWord uint64 // receives: 0 for the small FIFO, else Through
 	Peer     uint32
-	Receives uint32 // 1, or 0: sends
-	First    uint32 // of MailParams.Message
+	Receives uint32 // 1: receives, 0: sends
+	First    uint32 // index in MailParams.Message
 	Messages uint32
-	Block    uint32 // of the grid: the first one
+	Block    uint32 // first block in the grid
 	Blocks   uint32
 }
 
-// MailParams is what the kernel Messages takes: ubc_mail_params of src/abi.h. Its grid is this rank's choice. Kernels
-// that have a lane in common run one after the other, as the messages are sent and received.
+// MailParams are the parameters of the kernel Messages: ubc_mail_params of src/abi.h. Each rank chooses its own grid.
+// Kernels that share a lane must run one after the other, in the order of the messages.
 type MailParams struct {
 	Area    uint64 // this rank's
 	Status  uint64
-	Timeout uint64 // nanoseconds, of each wait
+	Timeout uint64 // nanoseconds, for each wait
 	Boxes   uint64
 	Slots   uint32 // of the small FIFOs
-	Slot    uint32 // bytes of one
+	Slot    uint32 // bytes of a slot
 	Rank    uint32
 	Lanes   uint32 // in order of their blocks
 	Lane    [MaxLanes]Lane

@@ -80,10 +80,13 @@ func TestABI(t *testing.T) {
 		"UBC_SIDE_BOTH": SideBoth, "UBC_COPY": StepCopy, "UBC_SIGNAL_STEP": StepSignal,
 		"UBC_RELAXED_SIGNAL": StepRelaxedSignal, "UBC_WAIT": StepWait, "UBC_PUT_PACKETS": StepPutPackets,
 		"UBC_GET_PACKETS":    StepGetPackets,
-		"UBC_CHANNEL_BLOCKS": ChannelGrid, "UBC_MAX_STEPS <= UBC_SIGNAL_SLOTS": 1, // no two signals of a kernel in one slot
-		"UBC_CHANNEL_BLOCKS <= UBC_SIGNAL_UNITS":                                            1, // each block has some units
-		"(UBC_SIGNAL_SLOTS & UBC_SIGNAL_SLOTS - 1) == 0":                                    1,
-		"UBC_SIGNAL_UNITS % UBC_SIGNAL_SLOTS":                                               0, // what 2^32 signals add to a slot is 0
+		"UBC_CHANNEL_BLOCKS": ChannelGrid, "UBC_MAX_STEPS <= UBC_SIGNAL_SLOTS": 1, // a kernel never has two signals in
+		// one slot
+		"UBC_CHANNEL_BLOCKS <= UBC_SIGNAL_UNITS": 1, // each block adds at
+		// least one unit
+		"(UBC_SIGNAL_SLOTS & UBC_SIGNAL_SLOTS - 1) == 0": 1,
+		"UBC_SIGNAL_UNITS % UBC_SIGNAL_SLOTS":            0, // 2^32 signals add 0 to
+		// a slot
 		"UBC_CHANNEL_SIGNALS + 4 * UBC_SIGNAL_SLOTS <= UBC_CHANNEL_FAILED":                  1,
 		"UBC_CHANNEL_COUNTS % 16 == 0 && UBC_CHANNEL_BYTES % 16 == 0":                       1,
 		"UBC_CHANNEL_COUNTS + 16 * UBC_CHANNEL_BLOCKS <= UBC_CHANNEL_BYTES":                 1,
@@ -129,11 +132,11 @@ func TestABI(t *testing.T) {
 	for _, t := range dtype.All() {
 		name := t.String()
 		signed := map[bool]uintptr{true: 1}[strings.HasPrefix(name, "int")]
-		if signed == 1 || strings.HasPrefix(name, "uint") { // of others nobody asks
+		if signed == 1 || strings.HasPrefix(name, "uint") { // the kernels ask only for integers
 			values[fmt.Sprintf("UBC_IS_SIGNED(3ull << 59 | %dull << 55 | 1ull << 52)", t)] = signed
 		}
 	}
-	// The emulated device has another one, so that small tests see longer parts, and it stands where no C compiler reads.
+	// The emulator has a smaller value, so that small tests have longer parts; a C compiler does not see it.
 	port, err := os.ReadFile("src/port.h")
 	require.NoError(t, err)
 	require.True(t, strings.Contains(string(port), fmt.Sprintf("\tUBC_SMALL = %d << 10,\n", SmallPart>>10)), "UBC_SMALL")
@@ -141,7 +144,7 @@ func TestABI(t *testing.T) {
 	cc := testkit.Compiler(t, os.Getenv("CC"), "cc", "gcc", "clang")
 	for _, set := range []struct {
 		name                 string
-		ranks                int // that it is for, up to
+		ranks                int // the most ranks that it is for
 		packets, peers, many uintptr
 	}{{"narrow", Narrow, areaPackets, 0, 0}, {"wide", MaxRanks, widePackets, widePeers, 1}} {
 		own := maps.Clone(values)

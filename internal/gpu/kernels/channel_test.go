@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	channelSlot = 5 // of the ends
-	slots       = 8 // of signals
+	channelSlot = 5 // slot of the channel ends
+	slots       = 8 // slots of signals
 	units       = 128
-	saltOf      = 1000 // of the packets to a rank, and its number
+	saltOf      = 1000 // salt of the packets to a rank, plus its number
 )
 
 // channel queues a kernel of rank r's end of a channel between ranks 0 and 1.
@@ -48,7 +48,7 @@ func (w *world) sync() {
 	}
 }
 
-// end is rank r's end as it lies in its area, read by way of s.
+// end reads rank r's end from its area, through s.
 func (w *world) end(r int, s *cuda.Stream) (in [slots]uint32, counts [ChannelGrid][4]uint32) {
 	b := make([]byte, ChannelBytes)
 	require.NoError(w.t, s.Download(b, w.ranks[r].area+cuda.Addr(w.layout.Channel(channelSlot))))
@@ -68,8 +68,8 @@ func (w *world) bytes(n int) []byte {
 	return b
 }
 
-// TestChannelAhead has one block of a kernel far ahead of the other one, which waits for packets: none of its signals
-// may make up for what the other one has not moved yet.
+// TestChannelAhead lets one block of a kernel run far ahead of the other one, which waits for packets. None of the
+// first block's signals may stand in for data that the other block has not moved yet.
 func TestChannelAhead(t *testing.T) {
 	w := newWorld(t, 2)
 	const threads, half = 32, 8 * 32 // bytes of a block
@@ -87,7 +87,7 @@ func TestChannelAhead(t *testing.T) {
 		require.NoError(t, m.stream.Fill(m.dst, poison, len(data)))
 		require.NoError(t, m.stream.Sync())
 	}
-	// Rank 1 reads what rank 0 has got as soon as the first signal says so.
+	// Rank 1 reads what rank 0 has sent as soon as the first signal has arrived.
 	w.channel(b.stream, 1, 2, threads, SideBoth, Step{What: StepWait},
 		Step{What: StepCopy, Dst: uint64(b.dst), Src: uint64(a.dst), Bytes: uint64(len(data))})
 	steps := []Step{{What: StepGetPackets | 16<<32, Dst: uint64(a.dst), Src: uint64(a.src), Bytes: uint64(len(data))}}
@@ -96,7 +96,7 @@ func TestChannelAhead(t *testing.T) {
 	}
 	require.NoError(t, beside.Upload(a.src, packets[:2*half]))
 	w.channel(a.stream, 0, 2, threads, SideBoth, steps...)
-	const mine = units - 1                                              // block 0's part of a signal
+	const mine = units - 1                                              // block 0's units of a signal
 	for start, sum := time.Now(), uint32(0); sum < (MaxSteps-1)*mine; { // until it has sent all its signals
 		require.Less(t, time.Since(start), testkit.Limit)
 		in, _ := w.end(1, beside)
@@ -123,9 +123,9 @@ func TestChannelAhead(t *testing.T) {
 	require.True(t, bytes.Equal(data, got))
 }
 
-// TestChannelCounts has kernels of all kinds and grids follow each other, and all counts wrap around on the way.
+// TestChannelCounts runs kernels of all kinds and grids one after the other; all counts wrap around on the way.
 func TestChannelCounts(t *testing.T) {
-	for _, before := range []uint32{0, 20} { // signals, until counts wrap around; 0: they begin
+	for _, before := range []uint32{0, 20} { // signals until counts wrap around; 0: fresh counts
 		t.Run(fmt.Sprint(before), func(t *testing.T) {
 			w := newWorld(t, 2)
 			start := -before
@@ -166,8 +166,9 @@ func TestChannelCounts(t *testing.T) {
 	}
 }
 
-// meet has both ranks do the same at once: move some of their bytes to the other one, and there to a second place as
-// soon as they have come. What takes signals and packets runs on streams of its own. It returns how many signals a rank has sent, and how often packets.
+// meet makes both ranks do the same at once: move some of their bytes to the other rank, and there to a second place as
+// soon as they have arrived. Waits and gets of packets run on their own streams. It returns how many signals a rank has
+// sent, and how often packets.
 func (w *world) meet(beside [2]*cuda.Stream) (signals, packed uint32) {
 	const part = 16 << 10
 	how, moves := w.rand.IntN(3), 1+w.rand.IntN(3)
@@ -181,13 +182,13 @@ func (w *world) meet(beside [2]*cuda.Stream) (signals, packed uint32) {
 		sent[r] = w.bytes(moves * part)
 		require.NoError(w.t, m.stream.Upload(m.src, sent[r]))
 		require.NoError(w.t, m.stream.Fill(m.dst, poison, 2*moves*part))
-		require.NoError(w.t, m.stream.Fill(m.src+1<<20, 0, moves*part)) // packets
+		require.NoError(w.t, m.stream.Fill(m.src+1<<20, 0, moves*part)) // for packets
 		require.NoError(w.t, m.stream.Sync())
 	}
 	for r, m := range w.ranks {
 		peer := w.ranks[1-r]
 		blocks, threads := 1+w.rand.IntN(6), 32
-		if how != 1 && w.rand.IntN(8) == 0 { // which need not all run at once: they do not wait between signals
+		if how != 1 && w.rand.IntN(8) == 0 { // these need not all run at once: they do not wait between signals
 			blocks, threads = ChannelGrid, 8
 		}
 		var out, in []Step
@@ -216,7 +217,7 @@ func (w *world) meet(beside [2]*cuda.Stream) (signals, packed uint32) {
 		w.queue(m.stream, r, blocks, threads, SideOut, out)
 		if how == 1 {
 			w.queue(m.stream, r, blocks, threads, SideBoth, in)
-		} else { // at the same time
+		} else { // the two sides at the same time
 			w.queue(beside[r], r, blocks, threads, SideIn, in)
 		}
 	}
@@ -243,7 +244,7 @@ func (w *world) meet(beside [2]*cuda.Stream) (signals, packed uint32) {
 	return uint32([]int{moves, 3 * moves, 0}[how]), uint32([]int{0, 0, moves}[how])
 }
 
-// queue queues steps as few kernels, some of them with other grids.
+// queue queues steps as a few kernels, some of them with other grids.
 func (w *world) queue(s *cuda.Stream, r, blocks, threads, side int, steps []Step) {
 	for len(steps) > 0 {
 		n := min(len(steps), MaxSteps)

@@ -23,7 +23,7 @@ func TestCheck(t *testing.T) {
 	}
 	t.Parallel()
 	cxx := testkit.Compiler(t, os.Getenv("CXX"), "c++", "g++", "clang++")
-	program := filepath.Join(t.TempDir(), "check") // which lasts until the parallel runs are over
+	program := filepath.Join(t.TempDir(), "check") // lasts until the parallel runs are over
 	wide := program + "-wide"
 	for of, more := range map[string][]string{program: {"src/emulate.cc"}, wide: {"src/emulate_wide.cc", "-DUBC_WIDE"}} {
 		out, err := exec.Command(cxx, append([]string{"-std=c++17", "-O1", "-ffp-contract=off", "-DUBC_EMULATE", "-o", of,
@@ -36,12 +36,12 @@ func TestCheck(t *testing.T) {
 		ranks, program := run.ranks, run.program
 		for _, what := range []string{run.operations, "errors"} {
 			if what == "errors" && (ranks == "1" || ranks == "16" || ranks == "72") {
-				continue // nobody to be missing; too many for as many tries
+				continue // with one rank nobody can be missing; many ranks would need as many runs
 			}
 			t.Run(filepath.Base(program)+" "+ranks+" ranks "+what, func(t *testing.T) {
 				t.Parallel()
 				seed := fmt.Sprint(rand.Uint32())
-				limit := 4 * time.Minute // many times what a busy machine needs; then the program says where it is
+				limit := 4 * time.Minute // many times what a busy machine needs; then the program prints where it is
 				ctx, stop := context.WithTimeout(t.Context(), limit+time.Minute)
 				defer stop()
 				seconds := fmt.Sprint(int(limit.Seconds()))

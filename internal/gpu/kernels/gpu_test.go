@@ -18,7 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// kernelsOf are the kernels that can do a kind with so many ranks.
+// kernelsOf returns the kernels that can do a kind with that many ranks.
 func kernelsOf(kind, ranks int) []string {
 	if ranks > Narrow {
 		return slices.DeleteFunc(kernelsOf(kind, Narrow), func(name string) bool {
@@ -47,7 +47,7 @@ func TestDevice(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4, 8, 16} {
 		t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) {
 			w := newWorld(t, n)
-			for _, typ := range dtype.All() { // before any kernel runs: loading may wait for those
+			for _, typ := range dtype.All() { // before any kernel runs, since loading may wait for kernels
 				for kind := allReduce; kind <= allToAllV; kind++ {
 					for _, k := range kernelsOf(kind, n) {
 						for _, m := range w.ranks {
@@ -98,7 +98,8 @@ func (w *world) pick(typ dtype.Type, kind int, kernel string, op int) operation 
 		if w.emulated {
 			o.count %= 3000
 		}
-		if kernel == OneShot || kernel == Packets || kernel == MovePackets { // as far as rows have room for both steps
+		if kernel == OneShot || kernel == Packets || kernel == MovePackets { // sizes for which rows have room for both
+			// steps
 			o.count = min(o.count, w.layout.Data()/2/typ.Size())
 		}
 	}
@@ -127,7 +128,7 @@ func (w *world) pick(typ dtype.Type, kind int, kernel string, op int) operation 
 	return o
 }
 
-// counts draws how much goes from each rank to each, most at most.
+// counts draws how much each rank sends to each, at most `most`.
 func (w *world) counts(kind, root, most int) [][]int {
 	n := len(w.ranks)
 	counts := make([][]int, n)
@@ -139,14 +140,14 @@ func (w *world) counts(kind, root, most int) [][]int {
 			case kind == allGatherV, kind == gatherV && to == root:
 				counts[from][to] = same
 			case kind == allToAllV, kind == scatterV && from == root:
-				counts[from][to] = max(0, w.rand.IntN(most+1+most/4)-most/4) // some nothing
+				counts[from][to] = max(0, w.rand.IntN(most+1+most/4)-most/4) // sometimes nothing
 			}
 		}
 	}
 	return counts
 }
 
-// TestDeviceLarge goes several rounds of staging memory, and straight.
+// TestDeviceLarge moves data both through several rounds of staging memory and directly.
 func TestDeviceLarge(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) {
@@ -186,8 +187,8 @@ func TestDeviceLarge(t *testing.T) {
 	}
 }
 
-// TestRoom looks at what the driver's assembler makes of the kernels: those that must find room twice on a multiprocessor
-// do.
+// TestRoom looks at the registers that the driver's assembler gives the kernels: those that must fit twice on a
+// multiprocessor do.
 func TestRoom(t *testing.T) {
 	w := newWorld(t, 1)
 	if w.emulated {
@@ -212,7 +213,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// loaded are all modules that Load makes for so many ranks.
+// loaded returns all modules that Load loads for that many ranks.
 func loaded(t *testing.T, ranks int, rings bool) (names []string) {
 	for name := range modules() {
 		if strings.HasPrefix(name, "wide") && ranks <= Narrow {
@@ -226,7 +227,7 @@ func loaded(t *testing.T, ranks int, rings bool) (names []string) {
 	return names
 }
 
-// TestLoad has nothing loaded behind Load.
+// TestLoad finds kernels that have to be loaded after Load.
 func TestLoad(t *testing.T) {
 	w := newWorld(t, 1)
 	if !w.emulated {
@@ -238,7 +239,7 @@ func TestLoad(t *testing.T) {
 	require.ElementsMatch(t, loaded(t, 3, true), slices.Collect(maps.Keys(s.modules)))
 	t.Setenv("UBCOLL_EMULATE_FAIL", "cuLibraryLoadData:1,cuLibraryGetKernel:1")
 	require.NoError(t, s.Load(t.Context(), 4, true), "all is there")
-	for ranks := 1; ranks <= 4; ranks++ { // children have fewer
+	for ranks := 1; ranks <= 4; ranks++ { // communicators made from this one have fewer ranks
 		for _, typ := range dtype.All() {
 			for _, name := range []string{OneShot, Packets, Lines, TwoShot, Group, Ring, Move, MovePackets, MoveLines,
 				Broadcast, MoveV, Barrier, Channel, Messages} {
@@ -251,7 +252,7 @@ func TestLoad(t *testing.T) {
 	require.Error(t, err, "that is not loaded")
 }
 
-// TestLoadFails has one of the modules fail, or the caller give up, and all well the next time.
+// TestLoadFails lets one of the modules fail, or the caller give up; the next Load must work.
 func TestLoadFails(t *testing.T) {
 	w := newWorld(t, 1)
 	if !w.emulated {
@@ -278,7 +279,7 @@ func TestLoadFails(t *testing.T) {
 	}
 }
 
-// TestLoadTogether has several load at the same time, on two devices, and nothing loaded twice.
+// TestLoadTogether lets several goroutines load at the same time, on two devices; nothing may be loaded twice.
 func TestLoadTogether(t *testing.T) {
 	w := newWorld(t, 2)
 	if !w.emulated {

@@ -1,7 +1,7 @@
-// Package kernels holds the collectives' device kernels: CUDA C++ in src, built into PTX, which the driver assembles
-// for the device when it is first needed. A kernel is one rank's part of one operation. It meets the other ranks'
-// kernels through memory alone, the device areas that all of them have mapped, so that the host only launches it: on
-// all ranks the same kernels, with the same grids, in the same order. src/abi.h says what host and kernels agree on.
+// Package kernels holds the device kernels: CUDA C++ in src, compiled to PTX, which the driver assembles for the device
+// when it is first needed. A kernel is one rank's part of one operation. It meets the other ranks' kernels only through
+// memory, the device areas that all ranks have mapped. The host only launches it: on all ranks the same kernels, with
+// the same grids, in the same order. src/abi.h defines the interface between host and kernels.
 package kernels
 
 import (
@@ -21,48 +21,49 @@ import (
 	"github.com/ubcoll/ubcoll/internal/reason"
 )
 
-// The kernels by name. OneShot, Packets, Lines, TwoShot, Group and Ring reduce, and there are some for each type of
-// elements; see kernelType. The others take bytes.
+// The kernels by name. OneShot, Packets, Lines, TwoShot, Group and Ring reduce, and have variants for the element
+// types; see kernelType. The others move bytes.
 const (
-	OneShot     = "oneshot"      // ALL_REDUCE and REDUCE of what a row holds: packets to every rank that wants the result
-	Packets     = "packets"      // ALL_REDUCE, REDUCE_SCATTER and REDUCE with slices of what half a row holds
-	Lines       = "lines"        // the same, of any size, over links that carry lines whole (Params.SetLines)
+	OneShot = "oneshot" // ALL_REDUCE and REDUCE of data that fits a row: packets to every rank that gets the
+	// result
+	Packets     = "packets"      // ALL_REDUCE, REDUCE_SCATTER and REDUCE with slices that fit half a row
+	Lines       = "lines"        // the same, of any size, over links that carry lines (Params.SetLines)
 	TwoShot     = "twoshot"      // the same, of any size
-	Group       = "group"        // up to MaxGroup of ALL_REDUCE, of one type whose data fit a row, with GroupParams
-	Ring        = "ring"         // ALL_REDUCE of any size, along a ring of the ranks; of bools two at least
+	Group       = "group"        // up to MaxGroup ALL_REDUCEs of one type whose data fits a row, with GroupParams
+	Ring        = "ring"         // ALL_REDUCE of any size, along a ring of the ranks; of bools at least two
 	Move        = "move"         // ALL_GATHER, BROADCAST, GATHER, SCATTER and ALL_TO_ALL of any size
-	MovePackets = "move_packets" // the same, with what a row holds from one rank to another
-	MoveLines   = "move_lines"   // the same, of any size, over links that carry lines whole (Params.SetLines)
-	Broadcast   = "broadcast"    // BROADCAST of any size, which the ranks pass on to each other
+	MovePackets = "move_packets" // the same, if what one rank sends another fits a row
+	MoveLines   = "move_lines"   // the same, of any size, over links that carry lines (Params.SetLines)
+	Broadcast   = "broadcast"    // BROADCAST of any size; ranks pass data on to each other
 	MoveV       = "move_v"       // ALL_GATHER_V, GATHER_V, SCATTER_V and ALL_TO_ALL_V, with VectorParams
-	Barrier     = "barrier"      // BARRIER; with a signature of kind 0, this rank's refusal of whatever the peers do
+	Barrier     = "barrier"      // BARRIER; with a signature of kind 0, this rank's refusal of whatever its peers do
 	Channel     = "channel"      // steps between two ranks, with ChannelParams
 	Messages    = "messages"     // sends and receives, with MailParams
 )
 
-// MaxThreads is the most threads that a block of these kernels can have, since more would not hide more; the
-// fewest are as many as there are ranks, and Narrow.
+// MaxThreads is the largest block of these kernels; more threads would not hide more latency. A block needs at least as
+// many threads as there are ranks, and at least Narrow.
 const MaxThreads = 512
 
-// Set is the kernels of one device. A module is loaded by Load, or when it is first asked for, when the driver may wait
-// until no kernel runs any more. Any goroutine may use it.
+// Set is the kernels of one device. Load loads modules, and so does Kernel when it needs one, but then the driver may
+// wait until no kernel runs. Any goroutine may use a Set.
 type Set struct {
 	ctx *cuda.Context
 
-	loading sync.Mutex // held to change what is below
-	mu      sync.Mutex // and to look at it; what is not loaded waits for nobody's loading
+	loading sync.Mutex // held to change the fields below
+	mu      sync.Mutex // held to access the fields below, so that looking up a loaded kernel never waits for loading
 
 	modules   map[string]*cuda.Module // nil once closed
 	functions map[string]*cuda.Function
 }
 
-// New makes the set of ctx's device, and loads nothing. The caller closes it before ctx.
+// New returns a set for ctx's device, and loads nothing. The caller closes it before ctx.
 func New(ctx *cuda.Context) *Set {
 	return &Set{ctx: ctx, modules: map[string]*cuda.Module{}, functions: map[string]*cuda.Function{}}
 }
 
-// kernelType is the type whose kernels reduce elements of type t: unsigned integers' also the signed ones of their width,
-// and uint8's bools as well. The kernels look at the signature.
+// kernelType returns the type whose kernels reduce elements of type t. Unsigned integers share kernels with signed ones
+// of their width, and uint8 with bools, too. The kernels look at the signature.
 func kernelType(t dtype.Type) dtype.Type {
 	switch t {
 	case dtype.Int8, dtype.Bool:
@@ -77,8 +78,8 @@ func kernelType(t dtype.Type) dtype.Type {
 	return t
 }
 
-// entry is the module of a kernel, and what it is called there. up is the number of ranks that it is made for. For more
-// than Narrow there are no Packets, Lines, MoveLines and Group.
+// entry returns a kernel's module, and its name there. up is the number of ranks that the variant is made for. There
+// are no Packets, Lines, MoveLines and Group for more than Narrow.
 func entry(name string, t dtype.Type, up int) (module, kernel string, err error) {
 	switch name {
 	case OneShot, Packets, Lines, TwoShot, Group, Ring:
@@ -93,7 +94,7 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 			return fmt.Sprintf("%s_%v", name, t), fmt.Sprintf("ubc_%s_%v", name, t), nil
 		}
 		return fmt.Sprintf("reduce_%v_%d", t, up), fmt.Sprintf("ubc_%s_%v_%d", name, t, up), nil
-	case Channel: // which has two ranks, whatever there are
+	case Channel: // it has two ranks, whatever the communicator has
 		return name, "ubc_" + name, nil
 	case Move, MovePackets, MoveLines, Barrier, Broadcast, MoveV, Messages:
 		module = name
@@ -108,12 +109,13 @@ func entry(name string, t dtype.Type, up int) (module, kernel string, err error)
 	return "", "", fmt.Errorf("no kernel %q: %w", name, fault.ErrArgument)
 }
 
-// Load loads all that communicators of so many ranks use, rings only if they do, so that nothing has to be loaded while
-// kernels run. The first time on a machine the driver's assembler takes some tenths of a second for each module, as many
-// at a time as there are processors; then it reads its cache. Once ctx has ended no other module is begun.
+// Load loads all kernels that communicators of that many ranks use, rings only on request, so that none must be loaded
+// while kernels run. The first time on a machine, the driver's assembler takes some tenths of a second for each module;
+// they are assembled on all processors. Later it finds them in its cache. After ctx has ended, no more modules are
+// started.
 func (s *Set) Load(ctx context.Context, ranks int, rings bool) error {
 	sets := []int{ranks}
-	if ranks > Narrow { // also what parts of the communicator have, some of which may be made while kernels run
+	if ranks > Narrow { // for smaller communicators made from this one too, perhaps while kernels run
 		sets = []int{ranks, Narrow}
 	}
 	var all []wanted
@@ -147,11 +149,11 @@ func (s *Set) Load(ctx context.Context, ranks int, rings bool) error {
 	return s.load(ctx, all...)
 }
 
-// wanted is a kernel and the module that it is in.
+// wanted names a kernel and its module.
 type wanted struct{ module, kernel string }
 
-// load loads those of the kernels that are not loaded. The error is of the first module that could not be, and then none
-// is loaded whose module was not.
+// load loads those kernels that are not loaded yet. Its error is of the first module that failed; then it keeps the
+// modules that it has made, and loads no kernels from them.
 func (s *Set) load(ctx context.Context, all ...wanted) error {
 	s.loading.Lock()
 	defer s.loading.Unlock()
@@ -186,7 +188,8 @@ func (s *Set) load(ctx context.Context, all ...wanted) error {
 	return nil
 }
 
-// assemble makes modules, on all processors, in this order. Also with an error it returns those that it has made.
+// assemble loads modules on all processors, and starts them in this order. With an error, too, it returns the modules
+// made.
 func (s *Set) assemble(ctx context.Context, names []string) (map[string]*cuda.Module, error) {
 	modules, errs := make([]*cuda.Module, len(names)), make([]error, len(names))
 	var next atomic.Int64
@@ -196,7 +199,7 @@ func (s *Set) assemble(ctx context.Context, names []string) (map[string]*cuda.Mo
 			for i := int(next.Add(1)) - 1; i < len(names); i = int(next.Add(1)) - 1 {
 				if modules[i], errs[i] = s.module(ctx, names[i]); errs[i] != nil {
 					errs[i] = fmt.Errorf("kernels of %s: %w", names[i], errs[i])
-					next.Store(int64(len(names))) // the others would fail too, or are of no use
+					next.Store(int64(len(names))) // the others would fail too, or are not needed
 				}
 			}
 		})
@@ -224,12 +227,12 @@ func (s *Set) module(ctx context.Context, name string) (*cuda.Module, error) {
 	return s.ctx.LoadModule(text)
 }
 
-// find is a kernel that has been loaded, for so many ranks or more, or nil.
+// find returns a loaded kernel for that many ranks or more, or nil.
 func (s *Set) find(name string, t dtype.Type, ranks int) (*cuda.Function, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, up := range made {
-		if up < upTo(ranks) || (up > Narrow) != (ranks > Narrow) { // areas differ
+		if up < upTo(ranks) || (up > Narrow) != (ranks > Narrow) { // their areas differ
 			continue
 		}
 		_, kernel, err := entry(name, t, up)
@@ -243,8 +246,9 @@ func (s *Set) find(name string, t dtype.Type, ranks int) (*cuda.Function, error)
 	return nil, nil
 }
 
-// Kernel is the kernel of that name for so many ranks, and, if it reduces, for elements of type t: one that is made for
-// more ranks, and a little slower, if that is loaded and the other is not. The Function goes with the Set.
+// Kernel returns the kernel of that name for that many ranks and, if it reduces, for elements of type t. If only a
+// variant for more ranks is loaded, which is a little slower, it returns that one. The Function is valid until the Set
+// is closed.
 func (s *Set) Kernel(name string, t dtype.Type, ranks int) (*cuda.Function, error) {
 	if f, err := s.find(name, t, ranks); f != nil || err != nil {
 		return f, err
@@ -259,10 +263,10 @@ func (s *Set) Kernel(name string, t dtype.Type, ranks int) (*cuda.Function, erro
 	return s.find(name, t, ranks)
 }
 
-// made are the numbers of ranks that reductions are made for.
+// made lists the numbers of ranks that reductions are made for.
 var made = []int{2, 4, Narrow, MaxRanks}
 
-// upTo is the least of them for so many ranks.
+// upTo returns the least of them that is enough for that many ranks.
 func upTo(ranks int) int {
 	for _, n := range made {
 		if ranks <= n {
@@ -272,7 +276,7 @@ func upTo(ranks int) int {
 	return MaxRanks
 }
 
-// Close unloads the modules, whose kernels must not be running. Closing it again is harmless.
+// Close unloads the modules. None of their kernels may be running. To close again is harmless.
 func (s *Set) Close() error {
 	s.loading.Lock()
 	defer s.loading.Unlock()

@@ -10,7 +10,7 @@ import (
 )
 
 func TestSet(t *testing.T) {
-	s := New(nil) // no device is asked before a module is loaded
+	s := New(nil) // no device is used before a module is loaded
 	_, err := s.Kernel("threeshot", dtype.Float32, 2)
 	require.ErrorIs(t, err, fault.ErrArgument)
 	require.ErrorContains(t, err, `no kernel "threeshot"`)

@@ -6,5 +6,5 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 )
 
-// TestMain has the tests of devices run over the emulated one where there is no other.
+// TestMain runs the tests of devices on the emulated one if there is no other.
 func TestMain(m *testing.M) { emulated.Main(m.Run) }

@@ -43,17 +43,18 @@ type operation struct {
 	t                    dtype.Type
 	count                int
 	push, inPlace        bool
-	blocks, threads, odd int // odd: the rank that wants something else; -1: none
+	blocks, threads, odd int // odd: the rank that runs another operation; -1: none
 
-	counts [][]int // from each rank to each, of operations with counts
-	from   int     // of whom the odd rank expects another count; -1: it has another signature
+	counts [][]int // from each rank to each, for operations with counts
+	from   int     // the rank from which the odd rank expects another count; -1: it has another signature
 }
 
 type plain operation // without String
 
 func (o operation) String() string { return fmt.Sprintf("%+v", plain(o)) }
 
-// lens are the elements of rank r's source and destination, and how much farther the destination begins if in place.
+// lens returns the elements of rank r's source and destination, and how much farther the destination begins if in
+// place.
 func (o operation) lens(r, n int) (src, dst, apart int) {
 	c, root := o.count, r == o.root
 	if o.kind >= allGatherV {
@@ -102,7 +103,7 @@ func (o operation) signature() uint64 {
 	return uint64(o.kind)<<59 | uint64(o.t)<<55 | uint64(o.op)<<52 | uint64(o.root)<<40 | uint64(o.count)
 }
 
-// quiet makes all NaNs alike, since their bits are nobody's promise.
+// quiet makes all NaNs alike, since nobody promises their bits.
 func quiet(t dtype.Type, b []byte) []byte {
 	b = bytes.Clone(b)
 	for i := 0; i+t.Size() <= len(b); i += t.Size() {
@@ -129,7 +130,7 @@ func quiet(t dtype.Type, b []byte) []byte {
 	return b
 }
 
-// want is what rank r's destination must hold.
+// want returns what rank r's destination must hold.
 func (w *world) want(o operation, r int) []byte {
 	n, size := len(w.ranks), o.t.Size()
 	part := func(from, i int) []byte { return w.ranks[from].input[i*o.count*size:][:o.count*size] }
@@ -180,7 +181,7 @@ func (w *world) want(o operation, r int) []byte {
 	}
 	out = out[:elements*size]
 	op := []cpu.Op{sum: cpu.Sum, prod: cpu.Prod, least: cpu.Min, most: cpu.Max, avg: cpu.Sum, premulsum: cpu.Sum}[o.op]
-	if o.kernel == Ring && n > 1 { // each slice from its own rank on, rounded at each step
+	if o.kernel == Ring && n > 1 { // each slice starts at its own rank, and is rounded at each step
 		stride := ((len(out)+n-1)/n + 15) / 16 * 16
 		for s := 0; s*stride < len(out); s++ {
 			at := s * stride

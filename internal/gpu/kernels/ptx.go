@@ -12,22 +12,22 @@ import (
 
 //go:generate ../../../scripts/kernels
 
-// Compressed, since every program that imports the collectives carries all of it: 2.2 MiB, not 11.
+// Compressed, since every program that imports the collectives carries all of it: 2.2 MiB instead of 11.
 //
 //go:embed ptx/*.ptx.gz
 var ptx embed.FS
 
-// variant is a module, for devices from sm_90 on or for older ones.
+// variant is a module for devices from sm_90 on (early), or for older ones.
 type variant struct {
 	module string
 	early  bool
 }
 
-// texts are those variants that were asked for, each a func() (string, error): a process decompresses a module once,
-// whatever number of its ranks loads it.
+// texts has the variants that were requested, each a func() (string, error): a process decompresses a module once,
+// however many of its ranks load it.
 var texts sync.Map
 
-// source is the PTX of a module for a device.
+// source returns the PTX of a module for a device.
 func source(module string, early bool) (string, error) {
 	v := variant{module, early}
 	text, ok := texts.Load(v)
@@ -40,10 +40,10 @@ func source(module string, early bool) (string, error) {
 	return text.(func() (string, error))()
 }
 
-// file is where the PTX of a module is.
+// file returns the name of a module's PTX in the embedded files.
 func file(module string) string { return "ptx/" + module + ".ptx.gz" }
 
-// decompress is a file of PTX as it was built.
+// decompress returns the PTX in a file as it was built.
 func decompress(from fs.FS, name string) (string, error) {
 	f, err := from.Open(name)
 	if err != nil {
@@ -61,8 +61,8 @@ func decompress(from fs.FS, name string) (string, error) {
 	return text.String(), nil
 }
 
-// assembly is PTX for a device: as it is, or with what devices from sm_90 on can do beyond, which stands in comments.
-// Kernels then wait for what is before them in their stream themselves, so that they can be launched early.
+// assembly returns PTX for a device. For early it enables the instructions for sm_90, which are in comments. With
+// these, kernels wait themselves for the kernel before them in their stream, so that they can be launched early.
 func assembly(text string, early bool) string {
 	if !early {
 		return text

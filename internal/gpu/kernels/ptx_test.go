@@ -18,7 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/race"
 )
 
-// modules are the modules with the kernels that each must have.
+// modules returns the modules, with the kernels that each must have.
 func modules() map[string][]string {
 	m := map[string][]string{"move": {"ubc_move", "ubc_move_packets", "ubc_move_lines", "ubc_barrier"}, "move_v": {"ubc_move_v"},
 		"broadcast": {"ubc_broadcast"}, "channel": {"ubc_channel"}, "messages": {"ubc_messages"},
@@ -26,7 +26,7 @@ func modules() map[string][]string {
 		"wide_move_v": {"ubc_wide_move_v"}, "wide_broadcast": {"ubc_wide_broadcast"}, "wide_messages": {"ubc_wide_messages"}}
 	for _, t := range dtype.All() {
 		if t != kernelType(t) {
-			continue // is reduced by the kernels of another
+			continue // another type's kernels reduce it
 		}
 		m[fmt.Sprintf("group_%v", t)] = []string{fmt.Sprintf("ubc_group_%v", t)}
 		m[fmt.Sprintf("ring_%v", t)] = []string{fmt.Sprintf("ubc_ring_%v", t)}
@@ -43,7 +43,7 @@ func modules() map[string][]string {
 	return m
 }
 
-// TestPTX finds PTX that is not of these sources, or that older drivers and devices would not take.
+// TestPTX finds PTX that was not built from these sources, or that older drivers and devices would reject.
 func TestPTX(t *testing.T) {
 	entries, err := ptx.ReadDir("ptx")
 	require.NoError(t, err)
@@ -93,9 +93,9 @@ func TestPTX(t *testing.T) {
 	require.Less(t, total, int64(5<<19), "bytes of PTX in every program")
 }
 
-// TestRebuild builds the PTX again where that compiler is: what moves data, one module for each number of ranks, and a
-// ring, of types drawn at random, since all types together take half a minute. That the others are of the same sources and
-// flags, TestPTX looks at.
+// TestRebuild builds some PTX again if that compiler is installed: the kernels that move data, one module for each
+// number of ranks, and a ring, of types drawn at random, because all types together take half a minute. TestPTX checks
+// that the others have the same sources and flags.
 func TestRebuild(t *testing.T) {
 	if testing.Short() || race.Enabled {
 		t.Skip("the compiler's work is the same in the plain run")
@@ -128,7 +128,7 @@ func TestRebuild(t *testing.T) {
 		require.Contains(t, modules(), name)
 		want, err := decompress(ptx, file(name))
 		require.NoError(t, err)
-		got, err := decompress(os.DirFS(dir), filepath.Base(file(name))) // which may have been compressed by another gzip
+		got, err := decompress(os.DirFS(dir), filepath.Base(file(name))) // another gzip may have compressed it
 		require.NoError(t, err)
 		require.True(t, want == got, "%s differs: run scripts/kernels", name)
 	}

@@ -21,10 +21,11 @@ const (
 	room     = 96 << 20 // of each buffer
 	poison   = 0xa5
 	guard    = 64
-	extentOf = 7 // of sources; destinations are the next, then staging memory
+	extentOf = 7 // of sources; destinations are in the next one, staging memory in the one after
 )
 
-// world is ranks on the devices in turn, so that one device is enough: the grids are small, and all run at once.
+// world is a number of ranks that share the devices in turn. One device is enough: the grids are small, and all run at
+// once.
 type world struct {
 	t        *testing.T
 	ranks    []*member
@@ -80,7 +81,7 @@ func newWorld(t *testing.T, n int) *world {
 		m.area, m.table = alloc(m, w.layout.Bytes()), alloc(m, n*MaxExtents*8)
 		m.staging = alloc(m, StagingBytes)
 		m.src, m.dst = alloc(m, room), alloc(m, room)
-		if !w.emulated { // whose memory is zero, and should not be touched without need
+		if !w.emulated { // the emulated device's memory is zero, and should not be touched without need
 			require.NoError(t, m.stream.Fill(m.area, 0, w.layout.Bytes()))
 		}
 		page, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
@@ -116,8 +117,8 @@ func newWorld(t *testing.T, n int) *world {
 	return w
 }
 
-// values are elements that all reductions can do something with, and some that are hard. They repeat after a prime
-// number of them, since drawing takes time.
+// values returns elements that suit all reductions, and some hard ones. They repeat after a prime number of elements,
+// because drawing takes time.
 func (w *world) values(t dtype.Type, n int) []byte {
 	const period = 65521
 	b := make([]byte, n*t.Size())
@@ -153,7 +154,7 @@ func (w *world) values(t dtype.Type, n int) []byte {
 	return b
 }
 
-// prepare fills rank r's buffers: at random alignment, with poison around them.
+// prepare fills rank r's buffers, which have random alignment and poison around them.
 func (w *world) prepare(o operation, r int) {
 	m, size := w.ranks[r], o.t.Size()
 	src, dst, apart := o.lens(r, len(w.ranks))

@@ -1,4 +1,4 @@
-// The module of the broadcast that is passed on.
+// The module of the broadcast in which ranks pass their part on.
 #include "broadcast.h"
 
 UBC_BROADCAST_KERNELS

@@ -1,11 +1,11 @@
-// The broadcast of what is large, to several ranks: the root sends a part of the data to each of them, who pass theirs
-// on to the others, so that no link carries more than the data once.
+// The broadcast of large data to several ranks: the root sends a different part of the data to each rank, and each rank
+// passes its part on to the others, so that no link carries more than the data once.
 #ifndef UBC_BROADCAST_H
 #define UBC_BROADCAST_H
 
 #include "copy.h"
 
-// ubc_copy_to_all copies bytes to each to[i], i < MAX_RANKS, that is not 0, tiles as in ubc_copy.
+// ubc_copy_to_all copies bytes to each to[i], i < MAX_RANKS, that is not 0, in the tiles of ubc_copy.
 UBC_FN void ubc_copy_to_all(const ubc_u64 *to, ubc_u64 src, ubc_u64 bytes) {
 	enum { R = UBC_MAX_RANKS, U = 4 };
 	ubc_u64 all = src;
@@ -46,10 +46,10 @@ UBC_FN void ubc_copy_to_all(const ubc_u64 *to, ubc_u64 src, ubc_u64 bytes) {
 		}
 }
 
-// The rank at distance d > 0 behind the root has slice d - 1. In rounds: the root sends the next window of each slice
-// to its rank; that rank passes it on as soon as it has come, and takes what the others have passed on a round before.
-// As in ubc_do_move, who writes a round has heard from all that they have read the last but three, but for the root,
-// which asks.
+// The rank at distance d > 0 from the root has slice d - 1. In each round the root sends the next window of each slice
+// to its rank. Each rank passes its window on as soon as it arrives, and takes what the others passed on a round
+// before. As in ubc_do_move, a rank writes to a buffer only after every peer has read it four rounds before: waiting
+// for peers' data implies this. The root gets no data, so it waits explicitly.
 UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
 	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
@@ -60,7 +60,7 @@ UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 	ubc_u64 bytes = p.count * p.size;
 	UBC_SHARED(ubc_u64, words, 3 * R, 1);
 	UBC_SHARED(ubc_u64, found, R, 2);
-	UBC_SHARED(ubc_u64, to, R, 3); // where this rank passes on a window of its slice, by distance
+	UBC_SHARED(ubc_u64, to, R, 3); // by distance: where this rank passes on a window of its slice
 	UBC_SHARED(ubc_u64, staging, R, 5);
 	ubc_post_words(p, e, target);
 	bool ok = ubc_entry_barrier(p, e, words), whole = true;
@@ -79,7 +79,7 @@ UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 	}
 	ubc_u64 stride = n > 1 ? ((bytes + n - 2) / (n - 1) + 15) / 16 * 16 : 0;
 	ubc_staging stage = ubc_staging_slots(p, words, staging, n); // a slot for what each peer sends
-	// About eight rounds, if each thread of the grid then has something to do.
+	// About eight rounds, if a window then still has a vector for each thread of the grid.
 	ubc_u64 window = (stride / 8 + 127) / 128 * 128, least = 16ull * UBC_BLOCKS * UBC_THREADS;
 	window = window > least ? window : least;
 	ubc_u64 most = whole ? 4ull * UBC_STAGING / n : stage.bytes;
@@ -87,7 +87,7 @@ UBC_FN void ubc_do_broadcast(const ubc_params &p) {
 	ubc_u32 rounds = ok ? (ubc_u32)((stride + window - 1) / window) : 0;
 	ubc_note_rounds(p, e, stage, rounds);
 	bool root = p.rank == p.root, staged = !root && ok && (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
-	ubc_u32 behind = ubc_distance(p, p.root); // how far the root is behind this rank: its distance
+	ubc_u32 behind = ubc_distance(p, p.root); // distance from this rank to the root
 	for (ubc_u32 i = 0; ok && rounds > 0 && i <= rounds; i++) {
 		ubc_u64 offset = i * window;
 		if (i < rounds && root) {

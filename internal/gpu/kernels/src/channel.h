@@ -1,8 +1,8 @@
-// Channels: steps between two ranks, done in order by one kernel of this rank. Kernels of the two ranks meet through
-// their ends, in the areas, alone: signals are counted there, so that a captured kernel can be replayed.
+// Channels: one kernel of this rank does steps between two ranks in order. Kernels of the two ranks meet only through
+// their channel ends, in the areas. These count signals, so that a captured kernel can be replayed.
 //
-// No block waits for another one of its kernel, or counts with it. Each block waits for the peer itself, copies its
-// share, adds its units to a signal, and has counts of its own.
+// Blocks of a kernel do not wait for each other and share no counts. Each block waits for the peer itself, copies its
+// share, adds its units to a signal, and keeps its own counts.
 #ifndef UBC_CHANNEL_H
 #define UBC_CHANNEL_H
 
@@ -31,8 +31,8 @@ UBC_FN bool ubc_keep_polling(const ubc_channel_params &p, ubc_wait &w) {
 	return false;
 }
 
-// ubc_signal sends signal k. If the blocks have moved something before it, each of them adds some of its units, behind its
-// share; else block 0 adds them all.
+// ubc_signal sends signal k. If the blocks have moved data before it, each of them adds some of the signal's units
+// after its share; else block 0 adds them all.
 UBC_FN void ubc_signal(const ubc_channel_params &p, ubc_u32 k, bool moved, bool relaxed) {
 	if (moved)
 		ubc_sync();
@@ -47,7 +47,7 @@ UBC_FN void ubc_signal(const ubc_channel_params &p, ubc_u32 k, bool moved, bool 
 		ubc_relaxed_add32(at, UBC_SIGNAL_UNITS);
 }
 
-// ubc_wait_signal waits until signal k of the peer is there. The result is the same for the whole block.
+// ubc_wait_signal waits until the peer's signal k has arrived. The result is the same for the whole block.
 UBC_FN bool ubc_wait_signal(const ubc_channel_params &p, ubc_u32 k) {
 	bool ok = true;
 	if (UBC_THREAD == 0) {
@@ -57,17 +57,19 @@ UBC_FN bool ubc_wait_signal(const ubc_channel_params &p, ubc_u32 k) {
 		do {
 			while (ok && (int)(ubc_get32(at) - units) < 0)
 				ok = ubc_keep_polling(p, w);
-			// Once, since it empties the multiprocessor's cache. An assembler drops it if nobody uses what it reads.
+			// Only once, since an acquire empties the multiprocessor's cache. An assembler drops it if its result is
+			// not used.
 		} while (ok && (int)(ubc_acquire32(at) - units) < 0);
 	}
 	return ubc_sync_and(ok);
 }
 
-// The flag of the k-th step's packets; 0 is what fresh memory holds.
+// ubc_packet_flag returns the flag of the packets of the k-th step with packets. It is never 0: fresh memory holds
+// that.
 UBC_FN ubc_u32 ubc_packet_flag(ubc_u32 salt, ubc_u32 k) { return salt + k == 0 ? 1 : salt + k; }
 
-// ubc_word_width is by what width the data of packets are read or written, as for ubc_pair_width; 4 bytes at a time
-// unless wide.
+// ubc_word_width returns the width of the accesses that move the data of packets, as ubc_pair_width does, or at most 4
+// if not wide.
 UBC_FN ubc_u32 ubc_word_width(ubc_u64 x, ubc_u64 bytes, bool wide) {
 	return wide ? ubc_pair_width(x, bytes) : ((x | bytes) & 3) == 0 ? 4 : 1;
 }
@@ -79,7 +81,7 @@ template <bool WIDE> UBC_FN void ubc_put_packet(ubc_u64 a, const ubc_pair &v, ub
 		ubc_put64(a, (ubc_u64)flag << 32 | v.w[0]);
 }
 
-// ubc_poll_packet reads a packet, and reports whether it is the one.
+// ubc_poll_packet loads a packet, and reports whether it has the flag.
 template <bool WIDE> UBC_FN bool ubc_poll_packet(ubc_u64 a, ubc_pair &v, ubc_u32 flag) {
 	if (WIDE) {
 		ubc_quad q = ubc_load_packet(a);
@@ -91,7 +93,7 @@ template <bool WIDE> UBC_FN bool ubc_poll_packet(ubc_u64 a, ubc_pair &v, ubc_u32
 	return (ubc_u32)(q >> 32) == flag;
 }
 
-// ubc_stride is how much data the whole grid puts at once.
+// ubc_stride returns how many bytes of data the whole grid puts at once.
 UBC_FN ubc_u64 ubc_stride(ubc_u32 half) {
 	ubc_u64 threads = UBC_THREADS;
 	UBC_OPAQUE(threads); // as in ubc_copy_by
@@ -101,8 +103,8 @@ UBC_FN ubc_u64 ubc_stride(ubc_u32 half) {
 UBC_FN ubc_u32 ubc_load4(ubc_u64 a) { return *(const volatile ubc_u32 *)a; }
 UBC_FN void ubc_store4(ubc_u64 a, ubc_u32 v) { *(volatile ubc_u32 *)a = v; }
 
-// Packets of 16 bytes carry 8, as everywhere; those of 8 bytes are a word of data and one of the flag. Whole ones go
-// several at a time, if what they carry is aligned.
+// Packets of 16 bytes carry 8, as everywhere; packets of 8 bytes are a word of data and a word of flag. If the data is
+// aligned, whole packets go several at a time.
 template <bool WIDE> UBC_FN void ubc_put_packets(const ubc_step &s, ubc_u32 flag) {
 	enum { U = WIDE ? 4 : 2, HALF = WIDE ? 8 : 4 };
 	ubc_u32 width = ubc_word_width(s.src, s.bytes, WIDE);
@@ -126,7 +128,8 @@ template <bool WIDE> UBC_FN void ubc_put_packets(const ubc_step &s, ubc_u32 flag
 	}
 }
 
-// ubc_wait_packets waits for U packets, whose data are `apart` bytes from each other, as far as they begin before end.
+// ubc_wait_packets waits for U packets; their data is `apart` bytes apart. It skips packets that begin at `end` or
+// later.
 template <bool WIDE, int U>
 UBC_FN bool ubc_wait_packets(
 	const ubc_channel_params &p, ubc_pair *v, ubc_u64 from, ubc_u64 at, ubc_u64 apart, ubc_u64 end, ubc_u32 flag) {
@@ -173,7 +176,7 @@ template <bool WIDE> UBC_FN bool ubc_get_packets(const ubc_channel_params &p, co
 	return true;
 }
 
-// ubc_store_counts stores a block's counts. A side that runs at the same time has the others.
+// ubc_store_counts stores a block's counts of this side. A kernel of the other side may run at the same time.
 UBC_FN void ubc_store_counts(const ubc_channel_params &p, ubc_u32 block, const ubc_quad &c) {
 	ubc_u64 at = p.mine + UBC_CHANNEL_COUNTS + 16ull * block;
 	if (p.side != UBC_SIDE_IN)
@@ -184,7 +187,7 @@ UBC_FN void ubc_store_counts(const ubc_channel_params &p, ubc_u32 block, const u
 
 UBC_FN void ubc_do_channel(const ubc_channel_params &p) {
 	ubc_quad c = ubc_load_packet(p.mine + UBC_CHANNEL_COUNTS + 16ull * UBC_BLOCK);
-	// Another block may fail while this one begins.
+	// Another block may fail while this one starts.
 	bool ok = ubc_sync_and(ubc_get32(p.mine + UBC_CHANNEL_FAILED) == 0), moved = false;
 	UBC_ROLLED
 	for (ubc_u32 i = 0; ok && i < p.steps; i++) {
@@ -225,7 +228,7 @@ UBC_FN void ubc_do_channel(const ubc_channel_params &p) {
 	}
 	if (!ok)
 		return;
-	// All have read their counts by now. Those of blocks that this kernel does not have are block 0's.
+	// All threads have loaded the counts by now. Blocks that this kernel does not have get block 0's counts.
 	if (UBC_THREAD == 0)
 		ubc_store_counts(p, UBC_BLOCK, c);
 	if (UBC_BLOCK == 0)

@@ -4,7 +4,7 @@
 
 #include "move.h"
 
-// ubc_copy_vectors copies the vectors of each tile from head on, as far as they lie in it.
+// ubc_copy_vectors copies the whole vectors of each tile, which begin at offset head in the tile.
 template <bool UNALIGNED> UBC_FN void ubc_copy_vectors(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 head) {
 	enum { U = 4 };
 	ubc_u64 at = 16ull * (UBC_BLOCK * UBC_THREADS + UBC_THREAD) + head, step = 16ull * UBC_BLOCKS * UBC_THREADS;
@@ -23,8 +23,8 @@ template <bool UNALIGNED> UBC_FN void ubc_copy_vectors(ubc_u64 dst, ubc_u64 src,
 	}
 }
 
-// ubc_copy_any copies bytes, in the tiles of ubc_copy: whole vectors of the destination, then what of each tile lies
-// before and behind them.
+// ubc_copy_any copies bytes in the tiles of ubc_copy: first the destination's whole vectors, then the bytes of each
+// tile before and after them.
 UBC_FN void ubc_copy_any(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
 	ubc_u32 head = (ubc_u32)(0 - dst) & 15;
 	if (((src + head) & 15) == 0)
@@ -32,7 +32,7 @@ UBC_FN void ubc_copy_any(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
 	else
 		ubc_copy_vectors<true>(dst, src, bytes, head);
 	ubc_u64 tile = 16ull * UBC_THREADS, step = tile * UBC_BLOCKS, first = tile * UBC_BLOCK;
-	if (head == 0) { // then only the last tile has such
+	if (head == 0) { // then only the last tile has such bytes
 		first += first < bytes ? (bytes - 1 - first) / step * step : 0;
 	}
 	for (ubc_u64 k = UBC_THREAD;; k += UBC_THREADS) {

@@ -1,4 +1,4 @@
-// All kernels for the emulator (-DUBC_EMULATE), by their names.
+// All kernels by name, for the emulator (-DUBC_EMULATE).
 #include "broadcast.h"
 #include "channel.h"
 #include "group.h"
@@ -43,7 +43,7 @@ const ubc_entry ubc_emulated[] = {
 	{"ubc_move_lines", ubc_move_lines},
 	{"ubc_barrier", ubc_barrier},
 	{"ubc_broadcast", ubc_broadcast},
-	{"ubc_move_v", (void (*)(const ubc_params *))ubc_move_v}, // the parameters of these are others
+	{"ubc_move_v", (void (*)(const ubc_params *))ubc_move_v}, // this and the next two have other parameters
 	{"ubc_channel", (void (*)(const ubc_params *))ubc_channel},
 	{"ubc_messages", (void (*)(const ubc_params *))ubc_messages},
 	UBC_TYPES(UBC_ENTRIES)

@@ -1,4 +1,4 @@
-// The kernels for many ranks for the emulator (-DUBC_EMULATE), by their names.
+// The kernels for many ranks by name, for the emulator (-DUBC_EMULATE).
 #ifndef UBC_WIDE
 #define UBC_WIDE
 #endif
@@ -36,7 +36,7 @@ const ubc_wide_entry ubc_wide_emulated[] = {
 	{"ubc_wide_move_packets", ubc_wide_move_packets},
 	{"ubc_wide_barrier", ubc_wide_barrier},
 	{"ubc_wide_broadcast", ubc_wide_broadcast},
-	{"ubc_wide_move_v", (void (*)(const ubc_params *))ubc_wide_move_v}, // the parameters of these are others
+	{"ubc_wide_move_v", (void (*)(const ubc_params *))ubc_wide_move_v}, // this and the next one have other parameters
 	{"ubc_wide_messages", (void (*)(const ubc_params *))ubc_wide_messages},
 	UBC_TYPES(UBC_ENTRIES)
 	{nullptr, nullptr},

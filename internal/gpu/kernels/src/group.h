@@ -1,17 +1,17 @@
-// A group's all-reduces of one type as one operation.
+// All-reduces of one type from a group, as one operation.
 #ifndef UBC_GROUP_H
 #define UBC_GROUP_H
 
 #include "reduce.h"
 
-// ubc_share is 8 bytes of a group's data, which one packet carries: whose they are, and where.
+// ubc_share is 8 bytes of a group's data, which one packet carries: the addresses in their part, and its reduction.
 template <class E> struct ubc_share {
-	ubc_u64 src, dst, left; // left: bytes from there on
+	ubc_u64 src, dst, left; // left: bytes from here to the end of the part
 	bool aligned;
 	ubc_u32 red;
 	typename E::F factor;
 
-	// Parts without data begin where the next one does.
+	// An empty part begins where the next part does.
 	UBC_FN ubc_share of(const ubc_part *part, ubc_u32 parts, ubc_u64 i) {
 		ubc_u32 k = 0;
 		UBC_ROLLED
@@ -35,12 +35,12 @@ template <class E> UBC_FN ubc_pair ubc_load_share(const ubc_share<E> &s) {
 	return s.red == UBC_PREMULSUM ? ubc_scale<E>(v, s.factor) : v;
 }
 
-// ubc_do_group: as ubc_oneshot, of all parts' data one behind the other. Where a part reads or writes what one before it
-// has written or read, they go one by one, by one block; the peers need not know.
+// ubc_do_group is like ubc_oneshot, for the concatenated data of all parts. If a part uses memory that an earlier part
+// writes, or writes memory that it reads, one block does the parts in order. Peers need not know.
 template <class E, int R> UBC_FN void ubc_do_group(const ubc_group_params &g) {
 	typedef typename E::T T;
 	const ubc_params &p = g.p;
-	UBC_SHARED(ubc_part, part, UBC_MAX_GROUP, 1); // where its elements are found by number
+	UBC_SHARED(ubc_part, part, UBC_MAX_GROUP, 1); // in shared memory, since it is indexed by variables
 	UBC_UNROLL
 	for (ubc_u32 k = 0; k < UBC_MAX_GROUP; k++)
 		if (UBC_THREAD == k % UBC_MAX_RANKS)
@@ -52,7 +52,7 @@ template <class E, int R> UBC_FN void ubc_do_group(const ubc_group_params &g) {
 		return;
 	ubc_sync();
 	ubc_u32 thread = UBC_BLOCK * UBC_THREADS + UBC_THREAD, threads = UBC_BLOCKS * UBC_THREADS;
-	ubc_u32 of = ubc_op<E>(p); // what makes an operation one of bools, or of signed integers
+	ubc_u32 of = ubc_op<E>(p); // flags for bools and signed integers
 	ubc_u64 to[R], from[R]; // as in ubc_oneshot
 	UBC_UNROLL
 	for (ubc_u32 i = 1; i < R; i++)
@@ -65,7 +65,7 @@ template <class E, int R> UBC_FN void ubc_do_group(const ubc_group_params &g) {
 	bool ok = true;
 	ubc_u64 end = 0;
 	UBC_ROLLED
-	for (ubc_u32 k = 0; k == 0 || (ok && end < g.packets); k++) { // in order: part by part; else once
+	for (ubc_u32 k = 0; k == 0 || (ok && end < g.packets); k++) { // if ordered, once per part; else once
 		ubc_u64 begin = end + thread;
 		end = g.ordered != 0 && k + 1 < g.parts ? part[k + 1].begin : g.packets;
 		ubc_pair first = {{0, 0}};
@@ -101,7 +101,8 @@ template <class E, int R> UBC_FN void ubc_do_group(const ubc_group_params &g) {
 	ubc_finish(p, e);
 }
 
-// One for all numbers of ranks: a packet more or less does not matter beside the launches that it saves.
+// One kernel for any number of ranks: the few packets more or less matter little beside the launches that a group
+// saves.
 #define UBC_GROUP_KERNEL(T) UBC_KERNEL_OF(ubc_group_params, ubc_group_##T, 1, (ubc_do_group<ubc_##T, UBC_MAX_RANKS>))
 
 #endif

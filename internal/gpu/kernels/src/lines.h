@@ -1,13 +1,13 @@
-// Lines: how data of middle size travels together with its flags, so that no wait stands between them.
+// Lines: data of medium size travels together with its flags, so that no separate signal is needed.
 //
-// A line is 128 bytes that eight neighbouring threads of a warp store at once, 120 of data and 8 of a flag, and that
-// eight threads load at once. Links by which GPUs reach each other's memory natively carry such a store whole, which
-// NCCL's protocol LL128 counts on as well: a line that has the flag is complete. Packets have as many flags as data, and
-// fill the link with them; but no thread of theirs waits for another one's.
+// A line is 128 bytes, 120 of data and 8 of a flag. Eight neighbouring threads of a warp store it at once, and eight
+// threads load it at once. Links that give GPUs native access to each other's memory carry such a store as a whole, as
+// NCCL's protocol LL128 assumes, too: a line that has the flag is complete. Packets spend half of the link on flags,
+// but their threads never wait for each other.
 //
-// Lines go to rows in the receiver's area, one for each sender and parity of the epoch, which nothing else is written to:
-// where a flag can be there never was anything but flags. A row has a number of turns; what is longer goes around, as soon
-// as the receivers have said that a turn is free.
+// Lines go to rows in the receiver's area, one for each sender and parity of the epoch. Nothing else is ever written to
+// rows, so data cannot be mistaken for a flag. A row has room for a number of turns. Longer operations reuse it: a
+// sender waits until the receivers have said that the place of a turn is free.
 #ifndef UBC_LINES_H
 #define UBC_LINES_H
 
@@ -17,14 +17,14 @@
 
 enum { UBC_LANES = 8 }; // threads of a line
 
-// A tile is what the block's threads move at once: 16 bytes each, but the last one of every line 8. The data of those
-// lies behind that of the others, so that neighbours load and store what lies side by side. A block has a multiple of 32
-// threads. Tiles go to the blocks one after the other: turn k is each block's k-th.
+// A tile is what a block's threads move at once: 16 bytes each, but only 8 for the last thread of each line. The data
+// of these last threads is behind the data of all others, so that neighbours load and store neighbouring addresses. A
+// block has a multiple of 32 threads. Tiles go to the blocks in turn: turn k is the k-th tile of each block.
 struct ubc_tiles {
-	ubc_u32 begin; // of this thread's part in a tile,
-	ubc_u32 part;  // and its bytes
-	ubc_u32 bytes; // of a tile: 15 a thread
-	ubc_u32 line;  // of a tile in lines: 16 a thread
+	ubc_u32 begin; // offset of this thread's part in a tile
+	ubc_u32 part;  // bytes of this part
+	ubc_u32 bytes; // bytes of a tile: 15 per thread
+	ubc_u32 line;  // bytes of a tile as lines: 16 per thread
 
 	UBC_FN ubc_tiles of() {
 		ubc_tiles t;
@@ -38,19 +38,19 @@ struct ubc_tiles {
 	}
 };
 
-// ubc_tile is where the block's tile of turn k begins, and ubc_turn_begin where the first block's does.
+// ubc_tile returns where this block's tile of turn k begins, and ubc_turn_begin where the first block's does.
 UBC_FN ubc_u64 ubc_turn_begin(const ubc_tiles &t, ubc_u32 k) { return (ubc_u64)(k * UBC_BLOCKS) * t.bytes; }
 UBC_FN ubc_u64 ubc_tile(const ubc_tiles &t, ubc_u32 k) { return ubc_turn_begin(t, k) + UBC_BLOCK * t.bytes; }
 
-// ubc_word is an unsigned integer of so many bytes.
+// ubc_word is an unsigned integer of BYTES bytes.
 template <int BYTES> struct ubc_word;
 template <> struct ubc_word<1> { typedef unsigned char T; };
 template <> struct ubc_word<2> { typedef unsigned short T; };
 template <> struct ubc_word<4> { typedef ubc_u32 T; };
 template <> struct ubc_word<8> { typedef ubc_u64 T; };
 
-// ubc_load_part is this thread's part of the tile at `tile` of so many bytes from a on, as far as there is one. aligned: a
-// is on a multiple of 16; else T is what it is aligned to.
+// ubc_load_part loads this thread's part of the tile at offset `tile` of the `bytes` at a; past their end it is short
+// or empty. aligned: a is a multiple of 16; else it is only aligned for T.
 template <class T> UBC_FN ubc_quad ubc_load_part(const ubc_tiles &t, ubc_u64 a, ubc_u64 tile, ubc_u64 bytes, bool aligned) {
 	typedef typename ubc_word<sizeof(T)>::T W;
 	ubc_u64 at = tile + t.begin, x = 0, y = 0;
@@ -89,8 +89,9 @@ UBC_FN void ubc_store_part(const ubc_tiles &t, ubc_u64 a, const ubc_quad &v, ubc
 		*(volatile W *)(a + i) = (W)((i < 8 ? x : y) >> 8 * (i & 7));
 }
 
-// Rows are in two stages, scatter and gather, each of both parities. ubc_rows is where those of the first stage are in an
-// area, for this thread; ubc_row is from there to the one for what rank `from` sends to rank `to`.
+// There are rows for two stages, scatter and gather, each for both parities. ubc_rows returns the offset in an area of
+// the first stage's rows, for this thread. ubc_row returns the offset from there of the row for what rank `from` sends
+// to rank `to`.
 UBC_FN ubc_u64 ubc_rows(const ubc_params &p, ubc_u32 e) {
 	return p.lines + (ubc_u64)((e & 1) * (p.ranks - 1)) * p.line_row + 16 * UBC_THREAD;
 }
@@ -99,16 +100,16 @@ UBC_FN ubc_u64 ubc_row(const ubc_params &p, ubc_u32 from, ubc_u32 to) {
 	return (ubc_u64)ubc_slot_index(p, from, to) * p.line_row;
 }
 
-// ubc_place is where the block's tile is in the n-th place of a row, of p.turns, and ubc_next the place of the next turn.
+// ubc_place returns the offset of this block's tile in place n of a row, n < p.turns; ubc_next returns the next place.
 UBC_FN ubc_u32 ubc_place(const ubc_tiles &t, ubc_u32 n) { return (n * UBC_BLOCKS + UBC_BLOCK) * t.line; }
 UBC_FN ubc_u32 ubc_next(const ubc_params &p, ubc_u32 n) { return n + 1 < p.turns ? n + 1 : 0; }
 
-// ubc_lag is how many turns a rank sends before it takes the first one: all, if a row has so many; what is in its way to
-// the peers does not wait for what comes from them.
+// ubc_lag returns how many turns a rank sends before it takes the first one: all, if a row has room for them, so that
+// sending does not wait for arrivals.
 UBC_FN ubc_u32 ubc_lag(const ubc_params &p) { return p.steps <= p.turns ? p.steps : 1; }
 
-// ubc_wait_lines waits for this thread's part of a line of turn k, at `at` in the row of each rank whose bit is in wanted:
-// of ranks up to R, or of peer alone if R is 1. All threads of a warp call it alike, and leave it alike.
+// ubc_wait_lines waits for this thread's part of a line of turn k, at offset `at` in the row of each rank below R whose
+// bit is in wanted; if R is 1, of peer alone. All threads of a warp call it together, and return the same result.
 template <int R>
 UBC_FN bool ubc_wait_lines(
 	const ubc_params &p, ubc_u32 e, ubc_u32 k, ubc_u32 wanted, ubc_u64 at, ubc_quad *v, ubc_u32 peer) {
@@ -124,7 +125,7 @@ UBC_FN bool ubc_wait_lines(
 			}
 		}
 		if (ubc_warp_and(ready)) {
-			if (!ubc_warp_and(together)) { // the lines are there: they are loaded now, if they were not
+			if (!ubc_warp_and(together)) { // the lines are complete now, so load them again
 				UBC_UNROLL
 				for (int r = 0; r < R; r++)
 					if (wanted >> r & 1)
@@ -137,9 +138,9 @@ UBC_FN bool ubc_wait_lines(
 	}
 }
 
-// ubc_free_turns has the whole block go on, or none of it if some thread is not ok, which it returns, and tells the peers
-// how many turns this block has taken, for which they wait as for a signal. What was read has come, so that nothing else
-// need be waited for before the peers may write there.
+// ubc_free_turns combines ok of all threads of the block, and returns it. If all are ok, it tells the peers how many
+// turns this block has taken; they wait for this as for a signal. The loads have completed, so the peers may write
+// there without a fence.
 UBC_FN bool ubc_free_turns(const ubc_params &p, ubc_u32 e, ubc_u32 taken, bool ok) {
 	ok = ubc_sync_and(ok);
 	for (ubc_u32 d = UBC_THREAD; ok && d < p.ranks; d += UBC_THREADS)

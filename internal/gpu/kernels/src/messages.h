@@ -1,38 +1,39 @@
-// Messages between two ranks. A lane is the messages from one rank to another: both count them in their areas, so that
-// a captured kernel can be replayed, and the k-th that is sent is the k-th that is received. Lanes know nothing of each
-// other. A kernel has blocks for each of its lanes, which all run at the same time.
+// Messages between two ranks. A lane is the messages from one rank to another. Both ranks count them in their areas, so
+// that a captured kernel can be replayed, and the k-th message sent is the k-th message received. Lanes are
+// independent. A kernel has blocks for each of its lanes, and all lanes run at the same time.
 //
-// A small message goes as packets into the receiver's box, beside a packet that says what it is, the head. There is room
-// for two: the sender waits for the credit of the message before the last one. For a large one the receiver posts where
-// it wants it, before it knows that it comes, in two packets: the destination's word, 0 if the sender cannot write
-// there, and what it is for. The sender writes it there and signals, or puts pieces into the slots of a FIFO of the
-// receiver's, the small one in its area or another that the word names, each with a signal of its own, and waits for the
-// credit of those that are in its way. Which one is the receiver's choice for each message: all pieces of the one before
-// have been taken when it posts. A receiver of a small message answers a large one's head in the same way. Both compare
-// what is sent with what is posted before any of it moves, the sender of a small message excepted.
+// A small message goes as packets to the receiver's box, together with one packet that describes it, the head. The box
+// has room for two messages: before message k the sender waits for the credit of message k-2. For a large message the
+// receiver posts two packets before it knows that the message comes: the destination's word, which is 0 if the sender
+// cannot write there, and a description of the message that it expects. The sender then writes to the destination and
+// signals. Or it puts pieces into the slots of a FIFO of the receiver, each with its own signal, and waits for a slot's
+// credit before it reuses the slot. The receiver chooses the FIFO for each message: the small one in its area, or
+// another one that the word names. It may, because it has taken all pieces of the message before when it posts. A
+// receiver that expects a small message posts in the same way if a large one's head arrives. Sender and receiver each
+// compare the two descriptions before any data moves, except the sender of a small message.
 //
-// A message's number is its flag. What is used again by parity, or in the next message, is free: a sender's head comes
-// after all its blocks have ended with the message before, and the receiver's answer likewise.
+// A message's number is its flag. A sender sends the head only after all its blocks have finished the message before,
+// and a receiver answers only then, too. So whatever they reuse, by parity or in the next message, is free.
 #ifndef UBC_MESSAGES_H
 #define UBC_MESSAGES_H
 
 #include "move.h"
 
-// ubc_lane_end is a block's part of a lane.
+// ubc_lane_end is what a block knows of its lane.
 struct ubc_lane_end {
-	ubc_u64 mine, theirs;         // the two ranks' mail with each other
-	ubc_u64 my_box, their_box;    // the peer's packets for this rank, and this one's for the peer
+	ubc_u64 mine, theirs;         // the two ranks' mail with each other, in their areas
+	ubc_u64 my_box, their_box;    // packets from the peer to this rank, and from this rank to the peer
 	ubc_u64 table;                // of the peer's extents
-	ubc_u64 fifo;                 // as in the lane, until a receiver names another one
-	ubc_u32 slots, slot_bytes;    // of it
-	ubc_u32 peer, block, blocks;  // this block's number in the lane
+	ubc_u64 fifo;                 // as in ubc_lane, unless a receiver names another one
+	ubc_u32 slots, slot_bytes;    // of the FIFO
+	ubc_u32 peer, block, blocks;  // block: this block's number in the lane
 };
 
-// 0 is what fresh memory holds.
+// ubc_seq_flag returns a message's flag. It is never 0: fresh memory holds that.
 UBC_FN ubc_u32 ubc_seq_flag(ubc_u64 seq) { return (ubc_u32)seq == 0 ? 1 : (ubc_u32)seq; }
 
-// ubc_report tells the host what is wrong with message seq of a lane. Errors that end all messages come first; of
-// others that come while the host has not taken one it learns the number.
+// ubc_report tells the host what is wrong with message seq of a lane. An error that ends all messages takes precedence.
+// If the host has not yet taken another error, any other error is only counted.
 UBC_FN void ubc_report(const ubc_mail_params &p, ubc_u32 code, ubc_u32 peer, ubc_u64 seq, ubc_u64 mine,
 	ubc_u64 theirs, ubc_u64 detail) {
 	bool ends = code != UBC_MISMATCH;
@@ -58,7 +59,7 @@ UBC_FN bool ubc_keep_polling(const ubc_mail_params &p, const ubc_lane_end &e, ub
 	return false;
 }
 
-// ubc_wait64 waits until the word at `at` is value or, unless it must be exactly that, more.
+// ubc_wait64 waits until the word at `at` is value or, unless exactly is set, greater.
 UBC_FN bool ubc_wait64(
 	const ubc_mail_params &p, const ubc_lane_end &e, ubc_u64 seq, ubc_u64 at, ubc_u64 value, bool exactly) {
 	ubc_wait w = {0, 0};
@@ -71,17 +72,17 @@ UBC_FN bool ubc_wait64(
 	}
 }
 
-// ubc_wait_turn has the blocks of a lane begin with a message when all have ended with the one before. The result is
-// the same for the whole block.
+// ubc_wait_turn holds the blocks of a lane back until all of them have finished the message before. The result is the
+// same for the whole block.
 UBC_FN bool ubc_wait_turn(
 	const ubc_mail_params &p, const ubc_lane_end &e, ubc_u64 seq, ubc_u32 i, ubc_u64 turn, bool ok) {
 	if (i > 0 && e.blocks > 1 && UBC_THREAD == 0 && ok)
 		ok = ubc_wait64(p, e, seq, e.mine + turn, seq, false);
-	return i == 0 ? true : ubc_sync_and(ok); // no barrier before the only message of most kernels
+	return i == 0 ? true : ubc_sync_and(ok); // most kernels have one message: no barrier for the first one
 }
 
-// ubc_last_block is true for one thread of the lane's block that comes last to the end of a message: all that the
-// blocks' threads have done before comes before what it does then.
+// ubc_last_block returns true for one thread of the block that is the last of the lane's to finish a message. What this
+// thread does then is ordered after all that the threads of these blocks did before.
 UBC_FN bool ubc_last_block(const ubc_lane_end &e, ubc_u64 arrivals) {
 	ubc_sync();
 	if (UBC_THREAD != 0)
@@ -96,12 +97,12 @@ UBC_FN bool ubc_last_block(const ubc_lane_end &e, ubc_u64 arrivals) {
 
 // --- sending
 
-// ubc_wait_credit waits until there is room for message seq. credit is what there was before.
+// ubc_wait_credit waits until there is room for message seq. credit is the count as loaded earlier.
 UBC_FN bool ubc_wait_credit(const ubc_mail_params &p, const ubc_lane_end &e, ubc_u64 seq, ubc_u64 credit) {
 	return credit + 2 >= seq || ubc_wait64(p, e, seq, e.mine + UBC_OUT_CREDIT, seq - 2, false);
 }
 
-// ubc_wire_head is the head as the receiver sees it.
+// ubc_wire_head returns the head as the receiver sees it.
 UBC_FN ubc_u64 ubc_wire_head(ubc_u64 head) {
 	return UBC_WAY(head) == UBC_BY_PACKETS ? head : UBC_WHAT(head) | (ubc_u64)UBC_BY_PUSH << 56;
 }
@@ -114,11 +115,11 @@ UBC_FN void ubc_send_small(const ubc_lane_end &e, const ubc_message &m, ubc_u64 
 		ubc_store_packet(to + 2 * at, ubc_load_pair(m.at + at, m.bytes - at, width), flag);
 }
 
-// ubc_piece_seq is the number of a piece, unlike those of all other messages.
+// ubc_piece_seq returns the number of a piece, which no piece of another message has.
 UBC_FN ubc_u64 ubc_piece_seq(ubc_u64 seq, ubc_u32 i) { return seq << 32 | (i + 1); }
 
-// ubc_send_pieces does this block's part of what goes straight to the destination, or of the pieces that go into the
-// FIFO (0).
+// ubc_send_pieces does this block's part of a message: of a copy to the destination, direct, or if that is 0, of the
+// pieces that go through the FIFO.
 UBC_FN bool ubc_send_pieces(
 	const ubc_mail_params &p, const ubc_lane_end &e, const ubc_message &m, ubc_u64 seq, ubc_u64 direct) {
 	bool fifo = direct == 0;
@@ -144,8 +145,8 @@ UBC_FN bool ubc_send_pieces(
 	return true;
 }
 
-// ubc_send_large sends a large message. pushed says that the destination has it. The result is the same for the whole
-// block.
+// ubc_send_large sends a large message. It sets pushed if it wrote to the destination itself. The result is the same
+// for the whole block.
 UBC_FN bool ubc_send_large(
 	const ubc_mail_params &p, ubc_lane_end e, const ubc_message &m, ubc_u64 seq, bool &pushed) {
 	UBC_SHARED(ubc_u64, posted, 2, 3);
@@ -187,7 +188,8 @@ UBC_FN bool ubc_send_large(
 		if (e.table != 0) {
 			ubc_u32 extent = UBC_EXTENT(word);
 			ubc_u64 base = extent < UBC_MAX_EXTENTS ? ubc_get64(e.table + 8 * extent) : 0;
-			if (!ubc_sync_and(base != 0)) { // it might come at any moment, and not all blocks miss it
+			if (!ubc_sync_and(base != 0)) { // an entry may appear at any moment, so that blocks, and threads, may
+			                                // differ
 				if (UBC_THREAD == 0)
 					ubc_report(p, UBC_NO_EXTENT, e.peer, seq, m.head, what, word);
 				return false;
@@ -226,7 +228,7 @@ UBC_FN void ubc_send_lane(const ubc_mail_params &p, const ubc_lane &l, const ubc
 		if (ok && way == UBC_BY_PACKETS)
 			ubc_send_small(e, m, seq);
 		if (!ubc_sync_and(ok)) {
-			if (e.block == 0 && UBC_THREAD == 0) // unless somebody else of this kernel has said it
+			if (e.block == 0 && UBC_THREAD == 0) // unless a block of this kernel has reported an error already
 				ubc_report(p, UBC_ABORTED, e.peer, seq, 0, 0, 0);
 			return;
 		}
@@ -245,7 +247,7 @@ UBC_FN void ubc_send_lane(const ubc_mail_params &p, const ubc_lane &l, const ubc
 
 // --- receiving
 
-// ubc_post_recv tells the sender where message seq is to go, and what is wanted.
+// ubc_post_recv tells the sender where message seq should go, and which message is expected.
 UBC_FN void ubc_post_recv(const ubc_lane &l, const ubc_lane_end &e, const ubc_message &m, ubc_u64 seq) {
 	ubc_u64 to = e.theirs + UBC_OUT_POSTED + (seq & 1) * (2 * UBC_PACKET);
 	ubc_u32 flag = ubc_seq_flag(seq);
@@ -253,8 +255,8 @@ UBC_FN void ubc_post_recv(const ubc_lane &l, const ubc_lane_end &e, const ubc_me
 	ubc_store_packet(to + UBC_PACKET, ubc_split(ubc_wire_head(m.head)), flag);
 }
 
-// ubc_recv_small takes this thread's packets of a small message, and its head, which others than the first thread may
-// do without.
+// ubc_recv_small takes this thread's packets of a small message, and its head. Threads without packets skip the head,
+// except the first one.
 UBC_FN bool ubc_recv_small(
 	const ubc_mail_params &p, const ubc_lane_end &e, const ubc_message &m, ubc_u64 seq, ubc_u64 &head) {
 	ubc_u64 from = e.my_box + (seq & 1) * (2 * UBC_EAGER_BYTES), at = 8ull * (e.block * UBC_THREADS + UBC_THREAD);
@@ -302,15 +304,14 @@ UBC_FN bool ubc_recv_pieces(const ubc_mail_params &p, const ubc_lane_end &e, con
 			return false;
 		ubc_u64 to = (ubc_u64)i * e.slot_bytes;
 		ubc_copy_share(m.at + to, e.fifo + (ubc_u64)slot * e.slot_bytes, ubc_clip(m.bytes, to, e.slot_bytes), 0, 1);
-		ubc_sync(); // what was read is in registers, or further: a fence would only wait for what was written
+		ubc_sync(); // all loads have completed; a fence would only wait for stores
 		if (UBC_THREAD == 0)
 			ubc_put64(e.theirs + UBC_OUT_FIFO_CREDIT + 8 * slot, ubc_piece_seq(seq, i));
 	}
 	return true;
 }
 
-// ubc_recv_large receives a large message. head is what the sender has said. The result is the same for the whole
-// block.
+// ubc_recv_large receives a large message. It sets head to the sender's. The result is the same for the whole block.
 UBC_FN bool ubc_recv_large(
 	const ubc_mail_params &p, const ubc_lane_end &e, const ubc_message &m, ubc_u64 seq, ubc_u64 &head) {
 	UBC_SHARED(ubc_u64, said, 1, 4);
@@ -367,12 +368,13 @@ UBC_FN void ubc_recv_lane(const ubc_mail_params &p, const ubc_lane &l, const ubc
 			return;
 		if (head != ubc_wire_head(m.head) && first) {
 			if (small && UBC_WAY(head) != UBC_BY_PACKETS)
-				ubc_post_recv(l, e, m, seq); // the sender waits for that
+				ubc_post_recv(l, e, m, seq); // the sender waits for an answer
 			ubc_report(p, UBC_MISMATCH, e.peer, seq, m.head, head, 1);
 		}
 		if (!ubc_last_block(e, UBC_IN_ARRIVALS))
 			continue;
-		ubc_put64(e.theirs + UBC_OUT_CREDIT, seq); // all has been read, and nothing that was written is for the peer
+		ubc_put64(e.theirs + UBC_OUT_CREDIT, seq); // no fence: all loads have completed, and no stores were for the
+		                                           // peer
 		if (i + 1 < l.messages)
 			ubc_release64(e.mine + UBC_IN_TURN, seq + 1);
 		else

@@ -1,7 +1,7 @@
-// The module of what does not depend on the type.
+// The module of the operations that do not depend on the type.
 #include "move.h"
 
 UBC_MOVE_KERNELS
-#ifndef UBC_WIDE // whose areas have no lines
+#ifndef UBC_WIDE // wide areas have no lines
 UBC_MOVE_LINES_KERNEL
 #endif

@@ -4,7 +4,7 @@
 
 #include "lines.h"
 
-// What travels between two ranks: bytes at src in the sender's source, to dst in the receiver's destination.
+// What one rank sends to another: bytes at src in the sender's source go to dst in the receiver's destination.
 struct ubc_route {
 	bool any;
 	ubc_u64 src, dst;
@@ -26,10 +26,10 @@ UBC_FN ubc_route ubc_route_between(const ubc_params &p, ubc_u32 from, ubc_u32 to
 	return {false, 0, 0};
 }
 
-// ubc_width is the largest power of two, up to 16, that all addresses and lengths or-ed into x are multiples of.
+// ubc_width returns the largest of 16, 8, 4 and 1 that divides x, which is all addresses and lengths or-ed together.
 UBC_FN ubc_u32 ubc_width(ubc_u64 x) { return (x & 15) == 0 ? 16 : (x & 7) == 0 ? 8 : (x & 3) == 0 ? 4 : 1; }
 
-// ubc_pair_width is by what width 8 bytes at a time are read or written: 8, 4 or 1. x is or-ed of all their places.
+// ubc_pair_width returns the width of the accesses that move 8 bytes: 8, 4 or 1. x is all addresses or-ed together.
 UBC_FN ubc_u32 ubc_pair_width(ubc_u64 x, ubc_u64 bytes) {
 	ubc_u32 width = ubc_width(x);
 	return width >= 8 ? 8 : width == 4 && bytes % 4 == 0 ? 4 : 1;
@@ -47,15 +47,15 @@ UBC_FN void ubc_store_pair(ubc_u64 a, const ubc_pair &v, ubc_u64 left, ubc_u32 w
 		ubc_store<ubc_pair, unsigned char>(a, v, left, width == 8);
 }
 
-// ubc_copy_by copies bytes / sizeof(T) elements. Tiles of 16 bytes a thread go to the blocks in turn, whatever T is, so
-// that what one block writes is what the block of its number reads.
+// ubc_copy_by copies bytes / sizeof(T) elements. Tiles of 16 bytes per thread go to the blocks in turn, whatever T is,
+// so that a block reads what the block of the same number wrote.
 template <class T>
 UBC_FN void ubc_copy_by(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 block, ubc_u32 blocks) {
 	enum { U = 16 / sizeof(T) };
 	ubc_u64 n = bytes / sizeof(T), threads = UBC_THREADS;
-	UBC_OPAQUE(threads); // what comes of it is not to be kept in registers from one call to the next
+	UBC_OPAQUE(threads); // keeps the compiler from holding its products in registers across calls
 	for (ubc_u64 i = U * threads * block + UBC_THREAD; i - UBC_THREAD < n; i += U * threads * blocks) {
-		T v[U] = {}; // else what an earlier call has left would be kept for those that nothing is loaded to
+		T v[U] = {}; // else the compiler keeps an earlier call's values for elements that are not loaded
 		UBC_UNROLL
 		for (int u = 0; u < U; u++)
 			if (i + u * threads < n)
@@ -67,7 +67,7 @@ UBC_FN void ubc_copy_by(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 block, 
 	}
 }
 
-// ubc_copy_share copies the share of one of so many blocks.
+// ubc_copy_share does one block's share of a copy by `blocks` blocks.
 UBC_FN void ubc_copy_share(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 block, ubc_u32 blocks) {
 	enum { U = 4 };
 	ubc_u32 width = ubc_width(dst | src);
@@ -96,32 +96,33 @@ UBC_FN void ubc_copy_share(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u32 bloc
 	default:
 		ubc_copy_by<unsigned char>(dst, src, full, block, blocks);
 	}
-	// What is left is less than one element, and its tile's block's.
+	// What is left is less than one element. It belongs to the block of its tile.
 	if (full < bytes && full / (16ull * UBC_THREADS) % blocks == block)
 		for (ubc_u64 i = full + UBC_THREAD; i < bytes; i += UBC_THREADS)
 			((volatile unsigned char *)dst)[i] = ((const volatile unsigned char *)src)[i];
 }
 
-// ubc_copy copies bytes.
+// ubc_copy copies bytes, with all blocks of the grid.
 UBC_FN void ubc_copy(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
 	ubc_copy_share(dst, src, bytes, UBC_BLOCK, UBC_BLOCKS);
 }
 
-// ubc_copy_own copies one block's share of what stays on this rank. In place it is there already.
+// ubc_copy_own does one block's share of copying what a rank sends to itself. In place there is nothing to copy.
 UBC_FN void ubc_copy_own(const ubc_params &p, ubc_u64 bytes, ubc_u32 block, ubc_u32 blocks) {
 	ubc_route own = ubc_route_between(p, p.rank, p.rank, bytes);
 	if (own.any && p.dst + own.dst != p.src + own.src)
 		ubc_copy_share(p.dst + own.dst, p.src + own.src, bytes, block, blocks);
 }
 
-// ubc_beside is how many of the blocks copy what stays on the rank, while the others move the rest: as many as are done
-// first. Ranks in place have none to copy, but all ranks' blocks work with those of their number.
+// ubc_beside returns how many of the blocks copy what stays on the rank, while the others move the rest: enough to
+// finish first. Ranks in place do not need them, but blocks of the same number must work together on all ranks.
+// ranks.
 UBC_FN ubc_u32 ubc_beside(const ubc_params &p) {
 	return p.ranks > 1 && UBC_KIND(p.signature) != UBC_BROADCAST ? UBC_BLOCKS / 7 : 0;
 }
 
-// Each rank writes its parts straight into the peers' destinations or, in rounds, into the staging memory of
-// those whose destination is staged.
+// Each rank writes its parts straight to the peers' destinations or, in rounds, to the staging memory of peers whose
+// destination is staged.
 UBC_FN void ubc_do_move(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
 	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
@@ -137,7 +138,7 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 	bool ok = ubc_entry_barrier(p, e, words), whole = true, copies = false;
 	if (ok && bytes > 0) {
 		for (ubc_u32 r = 0; r < p.ranks; r++) {
-			// A rank receives if any other one sends to it: its neighbour, or the root.
+			// A rank receives if any other rank sends to it; to ask about the next rank, or the root, is enough.
 			bool receives = ubc_route_between(p, r == p.root ? (r + 1) % p.ranks : p.root, r, bytes).any;
 			if (receives && (words[2 * r + 1] & UBC_DIRECT) == 0) {
 				whole = false;
@@ -163,7 +164,7 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 		ubc_copy_own(p, bytes, beside == 0 ? UBC_BLOCK : UBC_BLOCK - blocks, beside == 0 ? UBC_BLOCKS : beside);
 	if (UBC_BLOCK >= blocks)
 		rounds = 0;
-	for (ubc_u32 i = 0; ok && rounds > 0 && i <= rounds; i++) { // reading is a round behind writing
+	for (ubc_u32 i = 0; ok && rounds > 0 && i <= rounds; i++) { // reading is one round behind writing
 		if (i < rounds) {
 			ubc_u64 offset = i * window;
 			UBC_ROLLED
@@ -193,9 +194,9 @@ UBC_FN void ubc_do_move(const ubc_params &p) {
 	ubc_finish(p, e);
 }
 
-// The same with packets, which are read where they arrive. Each part fits a row.
+// The same with packets; receivers read them where they arrive. Each part fits into a row.
 UBC_FN void ubc_do_move_packets(const ubc_params &p) {
-	enum { R = UBC_PARAM_RANKS }; // whose packets are waited for at once
+	enum { R = UBC_PARAM_RANKS }; // ranks whose packets are awaited together
 	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
 	ubc_u64 target = ubc_post_target(p);
 	ubc_u32 e = ubc_next_epoch(last);
@@ -203,7 +204,7 @@ UBC_FN void ubc_do_move_packets(const ubc_params &p) {
 		return;
 	ubc_u64 bytes = p.count * p.size;
 	ubc_u64 first = 8ull * (UBC_BLOCK * UBC_THREADS + UBC_THREAD), step = 8ull * (UBC_BLOCKS * UBC_THREADS);
-	// Parts are `bytes` apart where there are several in a buffer.
+	// A buffer of several parts has them `bytes` apart.
 	ubc_u32 in = ubc_pair_width(p.src | ubc_route_between(p, 0, 1, bytes).src, bytes);
 	ubc_u32 out = ubc_pair_width(p.dst | ubc_route_between(p, 1, 0, bytes).dst, bytes);
 	for (ubc_u64 at = first; at < bytes; at += step)
@@ -243,8 +244,8 @@ UBC_FN void ubc_do_move_packets(const ubc_params &p) {
 	ubc_finish(p, e);
 }
 
-// ubc_send_parts sends turn k's tile of each part to its rank, and ubc_take_parts takes what the others send. T is what
-// parts are aligned to, unless to 16 bytes.
+// ubc_send_parts sends turn k's tile of each part to its rank, and ubc_take_parts takes what the others send. Parts
+// that are not aligned to 16 bytes are aligned to T.
 template <class T> UBC_FN void ubc_send_parts(
 	const ubc_params &p, const ubc_tiles &t, ubc_u32 e, ubc_u32 k, ubc_u32 place, ubc_u64 bytes, bool aligned) {
 	ubc_u64 at = ubc_rows(p, e) + ubc_place(t, place), tile = ubc_tile(t, k);
@@ -275,7 +276,7 @@ template <class T> UBC_FN bool ubc_take_parts(
 	return true;
 }
 
-// The same by lines, for what is longer.
+// The same with lines, for longer parts.
 UBC_FN void ubc_do_move_lines(const ubc_params &p) {
 	ubc_u64 bytes = p.count * p.size;
 	ubc_tiles t = ubc_tiles::of();
@@ -284,7 +285,7 @@ UBC_FN void ubc_do_move_lines(const ubc_params &p) {
 	ubc_u32 e = ubc_next_epoch(last);
 	if (ubc_broken_before(broken, e))
 		return;
-	// Parts are `bytes` apart where there are several in a buffer.
+	// A buffer of several parts has them `bytes` apart.
 	ubc_u64 places = p.src | p.dst | ubc_route_between(p, 0, 1, bytes).src | ubc_route_between(p, 1, 0, bytes).dst;
 	bool aligned = (places & 15) == 0, words = ((places | bytes) & 3) == 0, around = p.steps > p.turns, ok = true;
 	ubc_u32 lag = ubc_lag(p), sent = 0, taken = 0;
@@ -314,7 +315,7 @@ UBC_FN void ubc_do_move_lines(const ubc_params &p) {
 	ubc_finish(p, e);
 }
 
-// Descriptors only.
+// The barrier is an exchange of descriptors.
 UBC_FN void ubc_do_barrier(const ubc_params &p) {
 	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
 	ubc_u64 target = ubc_post_target(p);

@@ -1,19 +1,19 @@
-// The operations that move parts of lengths that differ. All ranks tell each other all their counts: each finds out
-// whether they fit, where its parts go, and which way all choose.
+// The operations that move parts of different lengths. All ranks tell each other all their counts. From these, each
+// rank finds out whether the counts agree, where its parts go, and which way of moving all ranks choose.
 #ifndef UBC_MOVE_V_H
 #define UBC_MOVE_V_H
 
 #include "copy.h"
 
 
-// ubc_count_slot is where rank from posts its i-th count in an area.
+// ubc_count_slot returns where rank `from` posts its i-th count in an area.
 UBC_FN ubc_u64 ubc_count_slot(ubc_u64 area, ubc_u32 e, ubc_u32 from, ubc_u32 i) {
 	return area + UBC_AREA_COUNTS + (((e & 1) * UBC_MAX_RANKS + from) * 2 * UBC_MAX_RANKS + i) * UBC_PACKET;
 }
 
 UBC_PARAM_WORDS(ubc_vector_params, UBC_NAMED(move_v), ubc_vector_word)
 
-// ubc_own_sent is how many elements this rank sends to rank r, and ubc_own_due how many it expects from there.
+// ubc_own_sent returns how many elements this rank sends to rank r, and ubc_own_due how many it expects from rank r.
 UBC_FN ubc_u64 ubc_own_sent(const ubc_vector_params &v, ubc_u32 r) {
 	return ubc_vector_word(v, sizeof(ubc_params) + 16ull * r);
 }
@@ -21,13 +21,13 @@ UBC_FN ubc_u64 ubc_own_due(const ubc_vector_params &v, ubc_u32 r) {
 	return ubc_vector_word(v, sizeof(ubc_params) + 16ull * r + 8);
 }
 
-// ubc_own_count is the i-th of these, in the order in which they are posted.
+// ubc_own_count returns the i-th of all these counts, in the order in which they are posted.
 UBC_FN ubc_u64 ubc_own_count(const ubc_vector_params &v, ubc_u32 i) {
 	return i < UBC_MAX_RANKS ? ubc_own_sent(v, i) : ubc_own_due(v, i - UBC_MAX_RANKS);
 }
 
-// Where a block has the counts of all ranks: in its shared memory or, where they are too many for that, where they are
-// posted, its own rank's among them.
+// Where a block finds the counts of all ranks: in its shared memory or, with too many ranks for that, in the area where
+// they are posted, including its own.
 struct ubc_counts {
 	ubc_u64 *rows; // [ranks][2 * MAX_RANKS]
 	ubc_u64 area;
@@ -40,13 +40,14 @@ UBC_FN ubc_u64 ubc_count(const ubc_counts &c, ubc_u32 rank, ubc_u32 i) {
 	return c.rows[rank * 2 * UBC_MAX_RANKS + i];
 }
 
-// ubc_send_count is what rank `from` sends to rank `to`, and ubc_recv_count what that expects from it.
+// ubc_send_count returns what rank `from` sends to rank `to`, and ubc_recv_count what rank `to` expects from rank
+// `from`.
 UBC_FN ubc_u64 ubc_send_count(const ubc_counts &c, ubc_u32 from, ubc_u32 to) { return ubc_count(c, from, to); }
 UBC_FN ubc_u64 ubc_recv_count(const ubc_counts &c, ubc_u32 from, ubc_u32 to) {
 	return ubc_count(c, to, UBC_MAX_RANKS + from);
 }
 
-// ubc_post_counts posts this rank's counts to all who look for them there.
+// ubc_post_counts posts this rank's counts to all ranks that read them there.
 UBC_FN void ubc_post_counts(const ubc_vector_params &v, ubc_u32 e) {
 	enum { K = 2 * UBC_MAX_RANKS, NEAREST = UBC_MANY ? 0 : 1 };
 	if (UBC_BLOCK != 0)
@@ -56,8 +57,8 @@ UBC_FN void ubc_post_counts(const ubc_vector_params &v, ubc_u32 e) {
 			ubc_split(ubc_own_count(v, t % K)), e);
 }
 
-// ubc_wait_counts waits for the counts of all ranks, who are known to take part, and compares them: all ranks come to
-// the same verdict. The result is the same for the whole block.
+// ubc_wait_counts waits for the counts of all ranks and compares them, so that all ranks come to the same verdict. All
+// ranks are known to take part. The result is the same for the whole block.
 UBC_FN bool ubc_wait_counts(const ubc_vector_params &v, ubc_u32 e, const ubc_counts &c) {
 	enum { R = UBC_MAX_RANKS, K = 2 * R };
 	const ubc_params &p = v.p;
@@ -84,7 +85,7 @@ UBC_FN bool ubc_wait_counts(const ubc_vector_params &v, ubc_u32 e, const ubc_cou
 		ok = ok && (t % R >= p.ranks || ubc_send_count(c, t / R, t % R) == ubc_recv_count(c, t / R, t % R));
 	if (ubc_sync_and(ok))
 		return true;
-	if (UBC_THREAD == 0) // the first pair, so that all ranks name the same
+	if (UBC_THREAD == 0) // the first pair, so that all ranks report the same one
 		for (ubc_u32 t = 0; t < p.ranks * R; t++) {
 			ubc_u32 s = t / R, d = t % R;
 			if (d >= p.ranks)
@@ -98,19 +99,21 @@ UBC_FN bool ubc_wait_counts(const ubc_vector_params &v, ubc_u32 e, const ubc_cou
 	return false;
 }
 
-// What travels between this rank and each other one, in bytes, in a block's shared memory.
+// What this rank and each other one send each other, in bytes, in a block's shared memory.
 struct ubc_routes {
-	ubc_u64 src[UBC_MAX_RANKS], out[UBC_MAX_RANKS]; // sent: where from in the own source, and how much
-	ubc_u64 dst[UBC_MAX_RANKS], in[UBC_MAX_RANKS];  // received: where to in the own destination, and how much
-	ubc_u64 to[UBC_MAX_RANKS];                      // sent: where to, first in the peer's destination; 0: staged
-	ubc_u64 longest[UBC_MAX_RANKS], due[UBC_MAX_RANKS]; // of each rank: the longest part that it sends; what it receives
+	ubc_u64 src[UBC_MAX_RANKS], out[UBC_MAX_RANKS]; // sent: offset in the own source, and length
+	ubc_u64 dst[UBC_MAX_RANKS], in[UBC_MAX_RANKS];  // received: offset in the own destination, and length
+	ubc_u64 to[UBC_MAX_RANKS];                      // sent: at first an offset in the peer's destination, then an
+	                                                // address; 0: staged
+	ubc_u64 longest[UBC_MAX_RANKS], due[UBC_MAX_RANKS]; // of each rank: the longest part that it sends; what it
+	                                                    // receives
 };
 
-// ubc_small is how long a part may be that goes as packets.
+// ubc_small returns the length up to which a part goes as packets.
 UBC_FN ubc_u64 ubc_small(const ubc_params &p) { return p.row / 2 < UBC_SMALL ? p.row / 2 : UBC_SMALL; }
 
-// ubc_plan_routes is what this rank's counts tell, and whether all its parts are small. The result is the same for the
-// whole block.
+// ubc_plan_routes fills in what follows from this rank's own counts, and reports whether all its parts are small. The
+// result is the same for the whole block.
 UBC_FN bool ubc_plan_routes(const ubc_vector_params &v, ubc_routes *routes) {
 	const ubc_params &p = v.p;
 	bool small = true, gathers = UBC_KIND(p.signature) == UBC_ALL_GATHER_V;
@@ -134,7 +137,7 @@ UBC_FN bool ubc_plan_routes(const ubc_vector_params &v, ubc_routes *routes) {
 	return ubc_sync_and(small);
 }
 
-// ubc_send_part sends what goes to one peer, threads of them, of which this one is the t-th, as packets.
+// ubc_send_part sends one peer's part as packets. `threads` threads of each block do it; this one is number t.
 UBC_FN void ubc_send_part(
 	const ubc_params &p, ubc_u32 e, const ubc_routes *routes, ubc_u32 distance, ubc_u32 t, ubc_u32 threads) {
 	ubc_u32 peer = ubc_peer(p, distance);
@@ -145,7 +148,7 @@ UBC_FN void ubc_send_part(
 		ubc_store_packet(to + 2 * at, ubc_load_pair(src + at, bytes - at, width), e);
 }
 
-// ubc_recv_part is the other end of it.
+// ubc_recv_part receives what ubc_send_part sends.
 UBC_FN void ubc_recv_part(
 	const ubc_params &p, ubc_u32 e, const ubc_routes *routes, ubc_u32 distance, ubc_u32 t, ubc_u32 threads) {
 	ubc_u32 peer = ubc_peer(p, distance);
@@ -166,7 +169,7 @@ UBC_FN void ubc_recv_part(
 	}
 }
 
-// ubc_part_lengths is what the counts of all ranks tell; the result, the longest part that one sends another.
+// ubc_part_lengths fills in what follows from all ranks' counts. It returns the longest part that a rank sends another.
 UBC_FN ubc_u64 ubc_part_lengths(const ubc_params &p, const ubc_counts &c, ubc_routes *routes) {
 	for (ubc_u32 r = UBC_THREAD; r < p.ranks; r += UBC_THREADS) {
 		ubc_u64 longest = 0, due = 0, before = 0;
@@ -187,8 +190,8 @@ UBC_FN ubc_u64 ubc_part_lengths(const ubc_params &p, const ubc_counts &c, ubc_ro
 	return longest;
 }
 
-// ubc_move_parts is ubc_do_move with lengths that differ. All ranks wait for all others, so that none ends, and
-// takes its destination away, before all have found that.
+// ubc_move_parts is ubc_do_move with different lengths. All ranks wait for all others: a rank that ended early could
+// release its destination before others have resolved it.
 UBC_FN void ubc_move_parts(
 	const ubc_params &p, ubc_u32 e, const ubc_u64 *words, ubc_routes *routes, ubc_u64 longest) {
 	UBC_SHARED(ubc_u64, staging, UBC_MAX_RANKS, 5);
@@ -212,7 +215,7 @@ UBC_FN void ubc_move_parts(
 	ubc_u64 window = whole ? longest : stage.bytes;
 	ubc_u32 rounds = (ubc_u32)((longest + window - 1) / window);
 	ubc_note_rounds(p, e, stage, rounds);
-	for (ubc_u32 i = 0; i <= rounds; i++) { // reading is a round behind writing
+	for (ubc_u32 i = 0; i <= rounds; i++) { // reading is one round behind writing
 		if (i < rounds) {
 			ubc_u64 offset = i * window;
 			UBC_ROLLED
@@ -240,8 +243,8 @@ UBC_FN void ubc_move_parts(
 	}
 }
 
-// Small parts go as packets, which are on their way before all counts are known. If any part of any rank is not small,
-// all go as in ubc_do_move.
+// Small parts go as packets, which are sent before all counts are known. If any part of any rank is not small, all
+// parts go as in ubc_do_move.
 UBC_FN void ubc_do_move_v(const ubc_vector_params &v) {
 	enum { R = UBC_MAX_RANKS };
 	const ubc_params &p = v.p;
@@ -256,7 +259,7 @@ UBC_FN void ubc_do_move_v(const ubc_vector_params &v) {
 	UBC_SHARED(ubc_routes, routes, 1, 3);
 	ubc_post_words(p, e, target);
 	ubc_post_counts(v, e);
-	// As many threads for each peer, and for what stays here.
+	// The same number of threads for each peer, and for what stays on this rank.
 	ubc_u32 threads = UBC_THREADS / p.ranks, distance = UBC_THREAD / threads, t = UBC_THREAD % threads;
 	bool packets = ubc_plan_routes(v, routes);
 	if (packets && distance > 0 && distance < p.ranks)

@@ -1,18 +1,18 @@
-// What the kernels take from the machine: for a GPU, by clang or nvcc, or for the emulator that tests run them on
-// (UBC_EMULATE), which is plain C++17. Addresses are integers, so that kernels do not care whose memory it is.
+// What the kernels need from the machine: for a GPU, compiled by clang or nvcc, or for the emulator that tests use
+// (UBC_EMULATE), which is plain C++17. Addresses are integers, so that kernels work alike on any device's memory.
 #ifndef UBC_PORT_H
 #define UBC_PORT_H
 
 #include "abi.h"
 
-// UBC_NAMED is what a kernel of this set is called.
+// UBC_NAMED is the name of a kernel in this set.
 #ifdef UBC_WIDE
 #define UBC_NAMED(name) ubc_wide_##name
 #else
 #define UBC_NAMED(name) ubc_##name
 #endif
 
-struct ubc_pair { // 8 bytes of data: what a packet carries
+struct ubc_pair { // 8 bytes of data, which one packet carries
 	ubc_u32 w[2];
 };
 
@@ -38,16 +38,16 @@ struct ubc_quad { // 16 bytes
 #define UBC_BLOCKS gridDim.x
 #endif
 
-// Everything is inlined: only so does the compiler leave the parameters where the launch has put them. A kernel has so
-// few registers that as many blocks as `grids` fit on a multiprocessor.
+// Everything is inlined: only then does the compiler leave the parameters where the launch has put them. A kernel's
+// registers are limited so that `grids` blocks fit on a multiprocessor.
 #define UBC_FN static __device__ inline __attribute__((always_inline))
 #define UBC_KERNEL_OF(T, name, grids, body) \
 	extern "C" __global__ void __launch_bounds__(512, grids) name(const T p) { \
 		ubc_grid_dependency();                                               \
 		body(p);                                                             \
 	}
-// word is 8 bytes of a kernel's parameters, at a place that the compiler does not know: by itself it would copy
-// them all to the stack first, or choose among all of them.
+// word returns 8 bytes of a kernel's parameters at an offset that the compiler does not know. By itself the compiler
+// would first copy all parameters to the stack, or select among all of them.
 #define UBC_QUOTED(name) #name
 #define UBC_PARAM_WORDS(T, name, word)                                  \
 	UBC_FN ubc_u64 word(const T &, ubc_u64 at) {                          \
@@ -62,9 +62,9 @@ struct ubc_quad { // 16 bytes
 #define UBC_UNROLL _Pragma("unroll")
 #define UBC_ROLLED _Pragma("unroll 1")
 
-// UBC_SMALL is the longest part that packets are for where lengths differ, if rows have room for it, UBC_CHUNK the longest
-// message of a ring, UBC_PIECE and UBC_FIFO_DEPTH the pieces of a long message and how many may be under way in a FIFO
-// of its own, UBC_NARROW of how many rounds on staging memory in areas is too little.
+// UBC_SMALL: the longest part that goes as packets where lengths differ, if rows have room for it. UBC_CHUNK: the
+// longest message of a ring. UBC_PIECE and UBC_FIFO_DEPTH: the pieces of a large message, and how many fit into a
+// separate FIFO. UBC_NARROW: with more rounds than this, staging memory in areas counts as too small.
 enum {
 	UBC_POLLS = 1024,
 	UBC_SMALL = 128 << 10,
@@ -76,14 +76,14 @@ enum {
 
 UBC_FN void ubc_sync() { asm volatile("bar.sync 0;" ::: "memory"); }
 
-// ubc_grid_dependency waits until the kernel before this one in the stream has ended, where this one was launched early,
-// and then lets the next one come: one at a time, so that kernels that only wait do not fill the device. The host takes
-// the comments away for devices that can do this.
+// ubc_grid_dependency waits until the kernel before this one in the stream has ended, in case this one was launched
+// early. Then it lets the next one launch, one at a time, so that kernels that only wait do not fill the device. The
+// host removes the comment marks for devices that have these instructions.
 UBC_FN void ubc_grid_dependency() {
 	asm volatile("/*sm_90 griddepcontrol.wait; sm_90*/\n\t/*sm_90 griddepcontrol.launch_dependents; sm_90*/" ::: "memory");
 }
 
-// ubc_sync_and is a barrier of the block, and whether ok was true of all its threads.
+// ubc_sync_and is a barrier of the block. It reports whether ok was true for all its threads.
 UBC_FN bool ubc_sync_and(bool ok) {
 	ubc_u32 r;
 	asm volatile("{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %1, 0;\n\tbar.red.and.pred q, 0, p;\n\t"
@@ -100,7 +100,7 @@ UBC_FN ubc_u64 ubc_now() {
 	return t;
 }
 
-// User data. No thread reads what another one writes but past a barrier or a flag.
+// User data. A thread reads what another one writes only after a barrier or a flag.
 UBC_FN ubc_pair ubc_load8(ubc_u64 a) {
 	ubc_pair v;
 	asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.w[0]), "=r"(v.w[1]) : "l"(a));
@@ -123,7 +123,7 @@ UBC_FN void ubc_store16(ubc_u64 a, ubc_quad v) {
 				 ::"l"(a), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
 }
 
-// A packet is one access of 16 bytes; all that the kernels count on is that its two halves of 8 are not torn.
+// A packet is one access of 16 bytes. Kernels rely only on this: neither of its halves of 8 bytes is torn.
 UBC_FN ubc_quad ubc_load_packet(ubc_u64 a) {
 	ubc_quad v;
 	asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -136,10 +136,10 @@ UBC_FN void ubc_store_packet(ubc_u64 a, ubc_pair v, ubc_u32 flag) {
 				 ::"l"(a), "r"(v.w[0]), "r"(flag), "r"(v.w[1]), "r"(flag) : "memory");
 }
 
-// A thread's part of a line, see lines.h, of which the last one of each eight has the flag in the upper half, of an epoch
-// and a number. All threads of a warp store or load theirs at once. Nothing promises that, though the assembler makes them
-// meet again after they have gone apart: so they look. If they are apart, the flags go behind the data, and what was
-// loaded does not count (together). Whether all threads of a warp have found their flags is asked of all of them.
+// Stores or loads a thread's part of a line (see lines.h). The last of eight threads has the flag, an epoch and a
+// number, in its upper half. All threads of a warp should access a line together. The assembler brings them back
+// together after they diverge, but nothing guarantees that, so they check. If they are apart, a store writes the flags
+// after the data, and a load clears together: its data does not count.
 UBC_FN void ubc_store_line(ubc_u64 a, const ubc_quad &v, ubc_u32 e, ubc_u32 number) {
 	bool last = UBC_THREAD % 8 == 7;
 	ubc_u32 x = last ? number << 4 | 8 : v.w[2], y = last ? e : v.w[3], mask;
@@ -173,7 +173,7 @@ UBC_FN bool ubc_warp_and(bool ok) {
 	return r != 0;
 }
 
-// Words that kernels, or a kernel and the host, share.
+// Words that kernels share with each other or with the host.
 UBC_FN ubc_u32 ubc_get32(ubc_u64 a) {
 	ubc_u32 v;
 	asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(v) : "l"(a) : "memory");
@@ -200,14 +200,15 @@ UBC_FN ubc_u32 ubc_exchange32(ubc_u64 a, ubc_u32 v) {
 	return old;
 }
 
-// ubc_fetch_add32 adds to a word of this device's kernels, and orders them as an acquire and a release.
+// ubc_fetch_add32 adds to a word of this device's kernels with acquire-release order.
 UBC_FN ubc_u32 ubc_fetch_add32(ubc_u64 a, ubc_u32 v) {
 	ubc_u32 old;
 	asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(a), "r"(v) : "memory");
 	return old;
 }
 
-// Words of any device's that several blocks add to, after what they have done or in no order.
+// Add to a word of any device to which several blocks add: after their earlier writes (release), or in any order
+// (relaxed).
 UBC_FN void ubc_release_add32(ubc_u64 a, ubc_u32 v) {
 	asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(a), "r"(v) : "memory");
 }
@@ -224,7 +225,7 @@ UBC_FN void ubc_release64(ubc_u64 a, ubc_u64 v) {
 	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(a), "l"(v) : "memory");
 }
 
-// The result of an acquire must be used.
+// Callers must use the result of an acquire, else the assembler drops it.
 UBC_FN ubc_u32 ubc_acquire32(ubc_u64 a) {
 	ubc_u32 v;
 	asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(a) : "memory");
@@ -237,7 +238,8 @@ UBC_FN ubc_u64 ubc_acquire64(ubc_u64 a) {
 	return v;
 }
 
-// ubc_divide leaves the choice of a shorter division to the assembler: the compiler's own is one beside this.
+// ubc_divide leaves it to the assembler to choose a shorter division. The compiler would add its own fast path to this
+// one.
 UBC_FN ubc_u32 ubc_divide(ubc_u32 x, ubc_u32 n) { return x / n; }
 UBC_FN ubc_u64 ubc_divide(ubc_u64 x, ubc_u32 n) {
 	ubc_u64 q;
@@ -310,7 +312,7 @@ void *emu_shared(int id, size_t n);
 #define UBC_UNROLL
 #define UBC_ROLLED
 
-// Little, so that small tests go several rounds.
+// Small values, so that small tests take several rounds.
 enum { UBC_POLLS = 64, UBC_SMALL = 1024, UBC_CHUNK = 512, UBC_PIECE = 8192, UBC_FIFO_DEPTH = 3, UBC_NARROW = 8 };
 
 UBC_FN void ubc_sync() { emu_sync(); }
@@ -321,7 +323,7 @@ UBC_FN bool ubc_sync_and(bool ok) {
 		*bad = 1;
 	emu_sync();
 	ok = *bad == 0;
-	emu_sync(); // nobody may say of a later barrier that it is bad before all have looked at this one
+	emu_sync(); // a later barrier must not set bad before all have read it
 	if (!ok) {
 		*bad = 0;
 		emu_sync();
@@ -340,7 +342,7 @@ template <class T> static inline T ubc_emu_load(ubc_u64 a) {
 
 template <class T> static inline void ubc_emu_store(ubc_u64 a, T v) { memcpy((void *)(uintptr_t)a, &v, sizeof v); }
 
-// A vector access faults where it is not aligned, as on a GPU.
+// A vector access traps if it is not aligned, as on a GPU.
 UBC_FN void ubc_aligned(ubc_u64 a, unsigned n) {
 	if (a % n != 0)
 		__builtin_trap();
@@ -369,7 +371,7 @@ UBC_FN ubc_u32 ubc_exchange32(ubc_u64 a, ubc_u32 v) {
 UBC_FN ubc_u32 ubc_fetch_add32(ubc_u64 a, ubc_u32 v) {
 	return __atomic_fetch_add((ubc_u32 *)(uintptr_t)a, v, __ATOMIC_ACQ_REL);
 }
-// Others may get far ahead of a block before what it adds is there.
+// Yields first, so that others may get far ahead of this block.
 UBC_FN void ubc_release_add32(ubc_u64 a, ubc_u32 v) {
 	emu_yield();
 	__atomic_fetch_add((ubc_u32 *)(uintptr_t)a, v, __ATOMIC_RELEASE);
@@ -380,7 +382,7 @@ UBC_FN void ubc_release64(ubc_u64 a, ubc_u64 v) { ubc_emu_put(a, v); }
 UBC_FN ubc_u32 ubc_acquire32(ubc_u64 a) { return ubc_emu_get<ubc_u32>(a); }
 UBC_FN ubc_u64 ubc_acquire64(ubc_u64 a) { return ubc_emu_get<ubc_u64>(a); }
 
-// The halves of a packet travel one by one, the second one sometimes much later.
+// The halves of a packet are written one by one; the second may be much later.
 UBC_FN ubc_quad ubc_load_packet(ubc_u64 a) {
 	ubc_u64 x = ubc_get64(a), y = ubc_get64(a + 8);
 	return {{(ubc_u32)x, (ubc_u32)(x >> 32), (ubc_u32)y, (ubc_u32)(y >> 32)}};
@@ -396,7 +398,7 @@ UBC_FN void ubc_store_packet(ubc_u64 a, ubc_pair v, ubc_u32 flag) {
 UBC_FN ubc_u32 ubc_divide(ubc_u32 x, ubc_u32 n) { return x / n; }
 UBC_FN ubc_u64 ubc_divide(ubc_u64 x, ubc_u32 n) { return x / n; }
 
-// The threads of a line store their parts one by one, and the flag counts them.
+// Each thread of a line stores its part by itself, and the flag counts the parts.
 UBC_FN void ubc_store_line(ubc_u64 a, const ubc_quad &v, ubc_u32 e, ubc_u32 number) {
 	ubc_aligned(a, 16);
 	ubc_u64 at = (a & ~127ull) + 120, none = (ubc_u64)e << 32 | number << 4, now;
@@ -418,7 +420,7 @@ UBC_FN bool ubc_load_line(ubc_u64 a, ubc_quad &v, ubc_u32 e, ubc_u32 number, boo
 	return true;
 }
 
-UBC_FN bool ubc_warp_and(bool ok) { return ok; } // threads go each by itself
+UBC_FN bool ubc_warp_and(bool ok) { return ok; } // each thread decides for itself
 
 UBC_FN ubc_u32 ubc_bits(float f) { return ubc_emu_load<ubc_u32>((uintptr_t)&f); }
 UBC_FN float ubc_of_bits(ubc_u32 u) { return ubc_emu_load<float>((uintptr_t)&u); }
@@ -433,7 +435,7 @@ UBC_FN float ubc_widen_f16(unsigned short h) {
 UBC_FN unsigned short ubc_narrow_f16(float f) {
 	ubc_u32 b = ubc_bits(f), sign = b >> 16 & 0x8000, abs = b & 0x7fffffff;
 	if (abs > 0x7f800000)
-		return 0x7fff; // as cvt has it
+		return 0x7fff; // like cvt
 	if (abs >= 0x477ff000)
 		return (unsigned short)(sign | 0x7c00);
 	if (abs < 0x38800000)
@@ -464,7 +466,7 @@ UBC_FN float ubc_max(float x, float y) {
 
 #define UBC_KERNEL(name, body) UBC_KERNEL_OF(ubc_params, name, 1, body)
 
-// PTX has no min of doubles in which a NaN wins.
+// PTX has no min or max of doubles in which a NaN wins.
 UBC_FN double ubc_min(double x, double y) {
 	if (x == y)
 		return __builtin_signbit(x) ? x : y;

@@ -4,11 +4,11 @@
 
 #include "lines.h"
 
-// What each of the reductions' kernels begins with.
+// What every reduction kernel starts with.
 template <class E> struct ubc_reduction {
-	ubc_u32 e; // set by the kernel
+	ubc_u32 e; // the kernel sets it
 	ubc_u32 n, op;
-	bool scaled; // the source is multiplied first
+	bool scaled; // the source must be multiplied first
 	typename E::F factor;
 	ubc_u64 bytes; // count in bytes
 	ubc_u32 thread, threads;
@@ -26,20 +26,20 @@ template <class E> struct ubc_reduction {
 	}
 };
 
-// ubc_load_source is this rank's own source, multiplied if need be.
+// ubc_load_source loads from this rank's own source, and multiplies if necessary.
 template <class E, class V>
 UBC_FN V ubc_load_source(const ubc_reduction<E> &o, ubc_u64 a, ubc_u64 left, bool aligned) {
 	V v = ubc_load<V, typename E::T>(a, left, aligned);
 	return o.scaled ? ubc_scale<E>(v, o.factor) : v;
 }
 
-// ubc_oneshot: every rank sends its source to all who want the result, as packets, and they reduce all sources
-// themselves. ALL_REDUCE and REDUCE.
+// ubc_oneshot: every rank sends its source as packets to all ranks that get the result, and these reduce all sources
+// themselves. For ALL_REDUCE and REDUCE.
 template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 	typedef typename E::T T;
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
 	bool aligned = ((p.src | p.dst) & 7) == 0;
-	ubc_pair first = {{0, 0}}; // on its way together with the epoch, without which nothing can be sent
+	ubc_pair first = {{0, 0}}; // its load overlaps with that of the epoch, which sending needs
 	if (8ull * o.thread < o.bytes)
 		first = ubc_load<ubc_pair, T>(p.src + 8ull * o.thread, o.bytes - 8ull * o.thread, aligned);
 	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
@@ -49,9 +49,9 @@ template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 		return;
 	if (o.scaled)
 		first = ubc_scale<E>(first, o.factor);
-	ubc_u64 to[R], from[R]; // peers from rank + 1 on; by rank
+	ubc_u64 to[R], from[R]; // by distance; by rank
 	bool one = UBC_KIND(p.signature) == UBC_REDUCE;
-	ubc_u32 wants = one ? ubc_distance(p, p.root) : 0; // who wants the result, if it is one
+	ubc_u32 wants = one ? ubc_distance(p, p.root) : 0; // distance of the only rank that gets the result, if `one`
 	UBC_UNROLL
 	for (ubc_u32 i = 1; i < R; i++)
 		to[i] = ubc_packets_to(p, o.e, p.area[i], i);
@@ -87,12 +87,12 @@ template <class E, int R> UBC_FN void ubc_oneshot(const ubc_params &p) {
 	ubc_finish(p, o.e);
 }
 
-// Which part of the data each rank reduces: its slice.
+// The part of the data that each rank reduces: its slice.
 struct ubc_slices {
 	ubc_u64 bytes;   // of all the data
-	ubc_u64 stride;  // from one slice's begin to the next's
+	ubc_u64 stride;  // from the beginning of a slice to that of the next
 	ubc_u64 longest;
-	bool scatter;    // REDUCE_SCATTER: destinations hold one slice
+	bool scatter;    // REDUCE_SCATTER: a destination holds one slice
 
 	UBC_FN ubc_slices of(const ubc_params &p, ubc_u64 bytes) {
 		ubc_slices s;
@@ -113,10 +113,10 @@ UBC_FN ubc_u64 ubc_slice_length(const ubc_slices &s, ubc_u32 r) {
 	return ubc_slice_begin(s, r + 1) - ubc_slice_begin(s, r);
 }
 
-// ubc_slice_dst is where slice r lies in a destination.
+// ubc_slice_dst returns where slice r lies in a destination.
 UBC_FN ubc_u64 ubc_slice_dst(const ubc_slices &s, ubc_u32 r) { return s.scatter ? 0 : ubc_slice_begin(s, r); }
 
-// ubc_receives is whether rank r's destination gets the slice of rank `slice`.
+// ubc_receives reports whether rank r's destination gets the slice of rank `slice`.
 UBC_FN bool ubc_receives(const ubc_params &p, ubc_u32 r, ubc_u32 slice) {
 	switch (UBC_KIND(p.signature)) {
 	case UBC_REDUCE_SCATTER:
@@ -127,15 +127,15 @@ UBC_FN bool ubc_receives(const ubc_params &p, ubc_u32 r, ubc_u32 slice) {
 	return true;
 }
 
-// ubc_twoshot_packets: each rank gets all parts of its slice as packets, reduces them, and sends the result as packets to
-// whoever receives it. Every element is touched by the same thread throughout, so that it works in place.
+// ubc_twoshot_packets: each rank gets all parts of its slice as packets, reduces them, and sends the result as packets
+// to the ranks that receive it. One thread handles each element throughout, so it works in place.
 template <class E, int R> UBC_FN void ubc_twoshot_packets(const ubc_params &p) {
 	typedef typename E::T T;
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
 	ubc_slices s = ubc_slices::of(p, o.bytes);
 	bool aligned = ((p.src | p.dst | s.stride) & 7) == 0;
 	ubc_u64 shortest = aligned ? ubc_slice_length(s, o.n - 1) : 0, begin = 8ull * o.thread, step = 8ull * o.threads;
-	ubc_pair next[R]; // of the peers from rank + 1 on; the first ones come together with the epoch
+	ubc_pair next[R]; // by distance; the first loads overlap with that of the epoch
 	UBC_UNROLL
 	for (ubc_u32 i = 1; i < R; i++)
 		if (i < o.n && begin + 8 <= shortest)
@@ -145,7 +145,7 @@ template <class E, int R> UBC_FN void ubc_twoshot_packets(const ubc_params &p) {
 	o.e = ubc_next_epoch(last);
 	if (ubc_broken_before(broken, o.e))
 		return;
-	// Where packets go, by the way from rank + 1 on, and come from, by rank; results lie in the second half of a row.
+	// Where packets go, by distance, and where they arrive, by rank. Results use the second half of a row.
 	ubc_u64 to[R], from[R], second = p.row / 2;
 	UBC_UNROLL
 	for (ubc_u32 i = 0; i < R; i++) {
@@ -218,19 +218,19 @@ template <class E, int R> UBC_FN void ubc_twoshot_packets(const ubc_params &p) {
 	ubc_finish(p, o.e);
 }
 
-// What an operation by lines is, for one thread.
+// What one thread knows of an operation by lines.
 template <class E, int R> struct ubc_line_work {
 	ubc_reduction<E> o;
 	ubc_slices s;
 	ubc_tiles t;
-	bool one;       // step: who wants the result reduces all
-	bool aligned;   // all is on multiples of 16
-	ubc_u64 rows;   // the first stage's, in an area
-	ubc_u64 gather; // from there to those of the second
-	ubc_u32 peers;  // ranks but this one
+	bool one;       // one step: every rank that gets the result reduces all data
+	bool aligned;   // all addresses are multiples of 16
+	ubc_u64 rows;   // offset in an area of the first stage's rows
+	ubc_u64 gather; // offset from there of the second stage's rows
+	ubc_u32 peers;  // bits of all ranks except this one
 };
 
-// ubc_part_begin and ubc_part_length are what rank r reduces of the data.
+// ubc_part_begin and ubc_part_length tell which part of the data rank r reduces.
 template <class E, int R> UBC_FN ubc_u64 ubc_part_begin(const ubc_line_work<E, R> &w, ubc_u32 r) {
 	return w.one ? 0 : ubc_slice_begin(w.s, r);
 }
@@ -242,7 +242,7 @@ UBC_FN ubc_u64 ubc_part_length(const ubc_params &p, const ubc_line_work<E, R> &w
 	return UBC_KIND(p.signature) != UBC_REDUCE || r == p.root ? w.o.bytes : 0;
 }
 
-// ubc_load_turn loads the tile of turn k that goes to the i-th peer.
+// ubc_load_turn loads the tile of turn k for the peer at distance i.
 template <class E, int R>
 UBC_FN ubc_quad ubc_load_turn(const ubc_params &p, const ubc_line_work<E, R> &w, ubc_u32 i, ubc_u32 k) {
 	ubc_u32 peer = ubc_peer(p, i);
@@ -250,7 +250,7 @@ UBC_FN ubc_quad ubc_load_turn(const ubc_params &p, const ubc_line_work<E, R> &w,
 		w.t, p.src + ubc_part_begin(w, peer), ubc_tile(w.t, k), ubc_part_length(p, w, peer), w.aligned);
 }
 
-// ubc_reduce_turn reduces what has come of turn k, and sends the result to those who want it.
+// ubc_reduce_turn reduces turn k when it has arrived, and sends the result to the ranks that get it.
 template <class E, int R>
 UBC_FN bool ubc_reduce_turn(const ubc_params &p, const ubc_line_work<E, R> &w, ubc_u32 k, ubc_u32 place) {
 	typedef typename E::T T;
@@ -296,22 +296,22 @@ UBC_FN bool ubc_gather_turn(const ubc_params &p, const ubc_line_work<E, R> &w, u
 	return true;
 }
 
-// ubc_by_lines: as by packets, of two ranks in one step, of more in two. In turns: a rank sends a turn of what each peer
-// reduces, reduces what has come of an earlier one, and takes the results of one before that. It works in place: what is
-// written has been sent.
+// ubc_by_lines is like the kernels with packets: one step for two ranks, two steps for more. In each turn a rank sends
+// what each peer reduces, reduces an earlier turn that has arrived, and takes the results of a still earlier one. It
+// works in place, because it has sent data before it overwrites them.
 template <class E, int R> UBC_FN void ubc_by_lines(const ubc_params &p) {
 	ubc_line_work<E, R> w;
 	w.o = ubc_reduction<E>::begin(p);
 	w.t = ubc_tiles::of();
 	ubc_u32 n = w.o.n;
 	bool scatter = UBC_KIND(p.signature) == UBC_REDUCE_SCATTER;
-	w.one = (R == 2 || n <= 2) && !scatter; // by what all ranks have alike, whatever kernels they have loaded
+	w.one = (R == 2 || n <= 2) && !scatter; // depends only on what all ranks agree on, not on which kernels they loaded
 	w.aligned = ((p.src | p.dst) & 15) == 0;
 	if (!w.one) {
 		w.s = ubc_slices::of(p, w.o.bytes);
 		w.aligned = w.aligned && (w.s.stride & 15) == 0;
 	}
-	ubc_quad next = {{0, 0, 0, 0}}; // for the first peer; this one comes together with the epoch
+	ubc_quad next = {{0, 0, 0, 0}}; // for the first peer; its load overlaps with that of the epoch
 	if (n > 1)
 		next = ubc_load_turn(p, w, 1, 0);
 	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
@@ -324,11 +324,11 @@ template <class E, int R> UBC_FN void ubc_by_lines(const ubc_params &p) {
 	w.gather = 2ull * (n - 1) * p.line_row;
 	bool gathers = !w.one && !scatter, takes = gathers && ubc_receives(p, p.rank, 0);
 	bool around = p.steps > p.turns, ok = true;
-	ubc_u32 lag = ubc_lag(p), end = p.steps + (gathers ? 2 : 1) * lag; // steps of the loop
-	ubc_u32 sent = 0, reduced = 0, gathered = 0;                       // places of a row
+	ubc_u32 lag = ubc_lag(p), end = p.steps + (gathers ? 2 : 1) * lag; // iterations of the loop
+	ubc_u32 sent = 0, reduced = 0, gathered = 0;                       // places in a row
 	for (ubc_u32 k = 0; k < end; k++) {
-		// A place is free when the peers have taken what was in it a row ago: what they reduce in the turn after it was sent,
-		// results in the one after that.
+		// A place is free when the peers have taken what was in it one row of turns ago. They have reduced sent data
+		// `lag` turns after it was sent, and taken results `lag` turns after that.
 		bool sends = k < p.steps, results = gathers && k < p.steps + lag;
 		if (around && (sends || results) && k >= p.turns && !ubc_wait_signals(p, e, k - p.turns + 1))
 			break;
@@ -366,10 +366,11 @@ template <class E, int R> UBC_FN void ubc_by_lines(const ubc_params &p) {
 	ubc_finish(p, e);
 }
 
-// What does not go by whole aligned vectors goes by elements, U of each input in flight: all of a block's tiles if full
-// is 0, else what is behind the last whole vector, if that is in one of them. A tile is a vector of each thread's.
+// Data that cannot be moved as whole aligned vectors is moved by elements, U of each input in flight. If full is 0
+// these are all of a block's tiles, else only the bytes after the last whole vector, if they are in one of its tiles. A
+// tile is one vector per thread.
 struct ubc_rest {
-	ubc_u64 at, step, bytes; // the first tile, and from one to the next
+	ubc_u64 at, step, bytes; // first tile, and distance to the block's next one
 
 	UBC_FN ubc_rest of(ubc_u64 full, ubc_u64 bytes) {
 		ubc_u64 tile = 16ull * UBC_THREADS, begin = tile * UBC_BLOCK;
@@ -381,16 +382,16 @@ struct ubc_rest {
 };
 
 template <class E> struct ubc_rest_of {
-	enum { SIZE = sizeof(typename E::T), U = SIZE < 8 ? 2 : 1 }; // a tile is several rounds
+	enum { SIZE = sizeof(typename E::T), U = SIZE < 8 ? 2 : 1 }; // a tile takes several rounds
 };
 
-// ubc_rest_at is where element u of a round is, or bytes: there is none.
+// ubc_rest_at returns the offset of element u of a round, or s.bytes if there is none.
 template <class E> UBC_FN ubc_u64 ubc_rest_at(const ubc_rest &s, ubc_u64 tile, ubc_u32 round, ubc_u32 u) {
 	ubc_u64 at = tile + (ubc_u64)((round * ubc_rest_of<E>::U + u) * UBC_THREADS + UBC_THREAD) * sizeof(typename E::T);
 	return at < s.bytes ? at : s.bytes;
 }
 
-// ubc_copy_source_rest copies what does not go by whole aligned vectors, of which there are full bytes.
+// ubc_copy_source_rest copies what does not go as whole aligned vectors; these have `full` bytes.
 template <class E>
 UBC_FN void ubc_copy_source_rest(const ubc_reduction<E> &o, ubc_u64 dst, ubc_u64 src, ubc_u64 bytes, ubc_u64 full) {
 	enum { U = ubc_rest_of<E>::U };
@@ -412,12 +413,12 @@ UBC_FN void ubc_copy_source_rest(const ubc_reduction<E> &o, ubc_u64 dst, ubc_u64
 	}
 }
 
-// ubc_vector_bytes is how many bytes go by whole aligned vectors.
+// ubc_vector_bytes returns how many bytes can go as whole aligned vectors.
 UBC_FN ubc_u64 ubc_vector_bytes(ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
 	return ((dst | src) & 15) == 0 ? bytes & ~15ull : 0;
 }
 
-// ubc_copy_source copies bytes of this rank's source, multiplied if need be, 4 vectors in flight.
+// ubc_copy_source copies from this rank's source, and multiplies if necessary, 4 vectors in flight.
 template <class E> UBC_FN void ubc_copy_source(const ubc_reduction<E> &o, ubc_u64 dst, ubc_u64 src, ubc_u64 bytes) {
 	enum { U = 4 };
 	ubc_u64 full = ubc_vector_bytes(dst, src, bytes), step = 16ull * o.threads;
@@ -435,12 +436,12 @@ template <class E> UBC_FN void ubc_copy_source(const ubc_reduction<E> &o, ubc_u6
 	ubc_copy_source_rest(o, dst, src, bytes, full);
 }
 
-// What a rank reduces at a time: in[r], r < n <= R, by rank, into each out[i] that is not 0, by distance.
+// What a rank reduces at a time: in[r] by rank, r < n <= R, to each out[i] that is not 0, by distance.
 template <int R> struct ubc_reduce_window {
 	ubc_u64 in[R], out[R];
-	ubc_u64 bytes, full; // full: of these, what goes by whole aligned vectors
+	ubc_u64 bytes, full; // full: how many of these bytes go as whole aligned vectors
 	ubc_u64 begin, step; // this thread's vectors
-	ubc_u32 own;         // the rank whose input is multiplied if need be
+	ubc_u32 own;         // the rank whose input must be multiplied, if o.scaled
 };
 
 // ubc_scale_own multiplies the input of rank own.
@@ -457,7 +458,7 @@ template <class E, int R, class V> UBC_FN void ubc_scale_own(V *v, ubc_u32 own, 
 			v[r] = mine;
 }
 
-// ubc_reduce_vectors does the whole vectors, U of each of n <= R inputs in flight.
+// ubc_reduce_vectors reduces the whole vectors, U of each of n <= R inputs in flight.
 template <class E, int R, int U>
 UBC_FN void ubc_reduce_vectors(const ubc_reduction<E> &o, const ubc_reduce_window<R> &m) {
 	for (ubc_u64 at = m.begin; at < m.full; at += U * m.step) {
@@ -484,7 +485,7 @@ UBC_FN void ubc_reduce_vectors(const ubc_reduction<E> &o, const ubc_reduce_windo
 	}
 }
 
-// ubc_reduce_rest does what is left, or all of it if anything is not aligned.
+// ubc_reduce_rest reduces what is left, or everything if an address is not aligned.
 template <class E, int R> UBC_FN void ubc_reduce_rest(const ubc_reduction<E> &o, const ubc_reduce_window<R> &m) {
 	enum { U = ubc_rest_of<E>::U };
 	ubc_rest s = ubc_rest::of(m.full, m.bytes);
@@ -517,8 +518,8 @@ template <class E, int R> UBC_FN void ubc_reduce_rest(const ubc_reduction<E> &o,
 	}
 }
 
-// ubc_scatter sends a window of each peer's slice to that peer, U vectors for each in flight: to all of them at once,
-// since ranks that go from peer to peer come to write to the same one, whose link is then too narrow.
+// ubc_scatter sends a window of each peer's slice to that peer, U vectors for each in flight. It sends to all peers at
+// once: ranks that go from peer to peer end up writing to the same one, whose link is then the bottleneck.
 template <class E, int R, int U>
 UBC_FN void ubc_scatter(const ubc_params &p, const ubc_reduction<E> &o, const ubc_slices &s, const ubc_staging &stage,
 	ubc_u32 round, ubc_u64 window) {
@@ -562,10 +563,10 @@ UBC_FN void ubc_scatter(const ubc_params &p, const ubc_reduction<E> &o, const ub
 	}
 }
 
-// ubc_twoshot: each rank reduces its slice, from where the sources are or after they have been pushed here, and writes the
-// result where it belongs or, by way of their staging memory, to ranks whose destination is staged. In rounds if
-// anything is staged. A block works with the peers' blocks of its number only: element i of a slice is the same
-// block's on all ranks. U vectors of each of up to R inputs are in flight.
+// ubc_twoshot: each rank reduces its slice. It reads the sources in place, or their ranks push them to its staging
+// memory first. It writes the result to the direct destinations, and to the staging memory of ranks whose destination
+// is staged. If anything is staged, it works in rounds. A block works only with the peers' blocks of its number:
+// element i of a slice belongs to the same block on all ranks. U vectors of each of up to R inputs are in flight.
 template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
 	ubc_u32 last = ubc_last_epoch(p), broken = ubc_broken_epoch(p);
@@ -574,13 +575,13 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	if (ubc_broken_before(broken, o.e))
 		return;
 	ubc_slices s = ubc_slices::of(p, o.bytes);
-	UBC_SHARED(ubc_u64, words, 3 * R, 1); // of all ranks: what they have announced
-	UBC_SHARED(ubc_u64, found, 2 * R, 2); // where that is, 0: staged
+	UBC_SHARED(ubc_u64, words, 3 * R, 1); // what each rank has announced
+	UBC_SHARED(ubc_u64, found, 2 * R, 2); // the addresses of that here, 0: staged
 	UBC_SHARED(ubc_u64, staging, R, 5);
 	ubc_post_words(p, o.e, target);
 	bool ok = ubc_entry_barrier(p, o.e, words);
 
-	// What all ranks find alike.
+	// All ranks come to the same values here.
 	bool pull = p.push == 0 && !o.scaled, whole = true;
 	if (ok)
 		for (ubc_u32 r = 0; r < o.n; r++) {
@@ -602,14 +603,14 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 		}
 		ok = ubc_sync_and(ok);
 	}
-	// Slots are for what peers send, then for their results.
+	// The first slots are for sources that peers push, the others for their results.
 	ubc_staging stage = ubc_staging_slots(p, words, staging, o.n == 1 ? 1 : (whole ? 1 : 2) * (o.n - 1));
 	ubc_u64 window = (pull && whole) || o.n == 1 ? s.longest : stage.bytes;
 	bool copies = ok && !s.scatter && ubc_receives(p, p.rank, p.rank) && (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
 	ubc_u32 rounds = ok && s.longest > 0 ? (ubc_u32)((s.longest + window - 1) / window) : 0;
 	ubc_note_rounds(p, o.e, stage, rounds);
-	// Three stages, a round each behind the one before, with one wait and one signal in each turn: that all have come to the
-	// end of the turn before, which is a while ago.
+	// Three stages in a pipeline, each one round behind the stage before. Each turn has one wait and one signal. The
+	// wait is for all peers to end the turn before, which they usually have done a while ago.
 	for (ubc_u32 i = pull ? 1 : 0; ok && rounds > 0 && i < rounds + 2; i++) {
 		if (i < rounds && !pull)
 			ubc_scatter<E, R, (R == 2 ? 4 : 1)>(p, o, s, stage, i, window);
@@ -670,8 +671,9 @@ template <class E, int R, int U> UBC_FN void ubc_twoshot(const ubc_params &p) {
 	ubc_finish(p, o.e);
 }
 
-// The kernels for up to R ranks: one of each for several R, since registers are few, and so is time. Those that are
-// launched early find room twice on a multiprocessor, but where many ranks take more registers.
+// The kernels for up to R ranks. There is a set for each of several R, because registers are few and every instruction
+// takes time. Kernels that may be launched early fit twice on a multiprocessor, except with many ranks, which take more
+// registers.
 #define UBC_REDUCE_KERNELS(T, R)                                                                           \
 	UBC_KERNEL_OF(ubc_params, ubc_oneshot_##T##_##R, (R <= 4 ? 2 : 1), (ubc_oneshot<ubc_##T, R>))            \
 	UBC_KERNEL_OF(ubc_params, ubc_packets_##T##_##R, (R <= 4 ? 2 : 1), (ubc_twoshot_packets<ubc_##T, R>))    \

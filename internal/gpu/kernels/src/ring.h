@@ -1,14 +1,15 @@
-// The ring all-reduce: reduce-scatter and all-gather along the ring of ranks, each of which sends to the next one only.
+// The ring all-reduce: a reduce-scatter and an all-gather along a ring of ranks. Each rank sends only to the next one.
 //
-// The data is cut into slices as for two-shot, and each slice into chunks, which go to the blocks in turn: a block
-// works with the neighbours' blocks of its number alone, one chunk of every slice after the other. In step 0 of those a
-// rank sends its source's part of its own slice, in steps 1 to n-2 what has come reduced with its own part, in step n-1
-// the result, which is its own and the next rank's as well, and in steps n to 2n-3 it passes results on. Each step but
-// the last sends one message, and each step but the first takes one; while a block's message is under way, other blocks
-// fill the link. The fewer and longer messages are, the better.
+// The data is cut into slices as for two-shot, and each slice into chunks, which go to the blocks in turn. A block
+// works only with the neighbours' blocks of its number, one chunk of every slice after the other. In step 0 a rank
+// sends its source's part of its own slice. In steps 1 to n-2 it reduces what has arrived with its own part, and sends
+// that. In step n-1 this gives the result, which it keeps and sends. In steps n to 2n-2 it takes results, and passes
+// all but the last on. Each step but the last sends one message, and each step but the first takes one. While a block's
+// message is under way, other blocks use the link. Fewer and longer messages are better.
 //
-// Messages lie in the next rank's staging memory, results in its destination if that is direct. A block has two slots
-// there, so that a message waits for that of the step before the last one to be taken, and no ring of ranks for itself.
+// Messages go to the next rank's staging memory, results straight to its destination if that is direct. A block has two
+// slots in the staging memory. So before it sends, a block waits only until the next rank has taken the message before
+// the last one, and ranks never wait for each other in a circle.
 #ifndef UBC_RING_H
 #define UBC_RING_H
 
@@ -16,9 +17,9 @@
 
 enum { UBC_RING_SLOTS = 2 };
 
-// Averages of types that are narrower than what they are combined as, the half types, are carried as fractions of the
-// sum, 1/2 of it with two ranks in it, 1/4 with three or four and so on: a sum may be too large for the type where the
-// average is not. The host's ring does the same.
+// Averages of the half types are carried as fractions of the sum: 1/2 of it with two ranks in it, 1/4 with three or
+// four, and so on. The types are narrower than their accumulators: the sum might not fit where the average does. The
+// host's ring does the same.
 UBC_FN ubc_u32 ubc_fraction(ubc_u32 ranks) {
 	if (!UBC_MANY)
 		return ranks <= 1 ? 1 : ranks <= 2 ? 2 : ranks <= 4 ? 4 : 8;
@@ -28,8 +29,8 @@ UBC_FN ubc_u32 ubc_fraction(ubc_u32 ranks) {
 	return n;
 }
 
-// ubc_reduce_two combines what has come with this rank's own source; n is what an average is divided by, 0: not yet, and
-// scale what has come is multiplied by before.
+// ubc_reduce_two combines what has arrived, times scale, with this rank's own source. An average is then divided by n,
+// unless n is 0. scale is for averages of half types.
 template <class E, class V> UBC_FN V ubc_reduce_two(const V &in, const V &own, ubc_u32 op, ubc_u32 scale, ubc_u32 n) {
 	typedef typename E::L L;
 	typedef typename E::A A;
@@ -62,16 +63,16 @@ template <class E, class V> UBC_FN V ubc_reduce_two(const V &in, const V &own, u
 	return x.v;
 }
 
-// What a block does with one chunk: in, which has come, or 0; own, this rank's source, or 0; reduced if it is both;
-// into each out that is not 0.
+// What a block does with one chunk. in: what has arrived, or 0. own: this rank's source, or 0. If there are both, they
+// are reduced. The result goes to each out that is not 0.
 struct ubc_ring_step {
 	ubc_u64 in, own, out[2];
 	ubc_u64 bytes;
 	ubc_u32 scale, divisor; // for ubc_reduce_two
 };
 
-// ubc_recv_reduce_send does it, for a chunk of whole vectors whose addresses are all aligned. Sources are multiplied if
-// need be.
+// ubc_recv_reduce_send does a step for a chunk of whole vectors with aligned addresses. It multiplies sources if
+// necessary.
 template <class E, bool IN, bool OWN> UBC_FN void ubc_recv_reduce_send(const ubc_reduction<E> &o, const ubc_ring_step &k) {
 	enum { U = 4 };
 	ubc_u64 step = 16ull * UBC_THREADS;
@@ -101,7 +102,7 @@ template <class E, bool IN, bool OWN> UBC_FN void ubc_recv_reduce_send(const ubc
 	}
 }
 
-// ubc_recv_reduce_send_elements does it for a chunk of any addresses, 4 elements in flight.
+// ubc_recv_reduce_send_elements does a step for a chunk at any addresses, 4 elements in flight.
 template <class E> UBC_FN void ubc_recv_reduce_send_elements(const ubc_reduction<E> &o, const ubc_ring_step &k) {
 	enum { U = 4, SIZE = sizeof(typename E::T) };
 	ubc_u64 step = (ubc_u64)SIZE * UBC_THREADS;
@@ -133,7 +134,8 @@ template <class E> UBC_FN void ubc_recv_reduce_send_elements(const ubc_reduction
 	}
 }
 
-// ubc_run_step does whole vectors at once if all is aligned, and what is left, or all, element by element.
+// ubc_run_step does the whole vectors if all addresses are aligned, and what is left, or everything, element by
+// element.
 template <class E> UBC_FN void ubc_run_step(const ubc_reduction<E> &o, const ubc_ring_step &k) {
 	ubc_ring_step part = k;
 	part.bytes = ((k.in | k.own | k.out[0] | k.out[1]) & 15) == 0 ? k.bytes & ~15ull : 0;
@@ -154,8 +156,8 @@ template <class E> UBC_FN void ubc_run_step(const ubc_reduction<E> &o, const ubc
 	ubc_recv_reduce_send_elements(o, part);
 }
 
-// ubc_wait_neighbours waits until the previous rank's block has sent so many messages, and the next one's has taken so
-// many. The result is the same for the whole block.
+// ubc_wait_neighbours waits until the previous rank's block has sent `sent` messages, and the next rank's block has
+// taken `taken`. The result is the same for the whole block.
 UBC_FN bool ubc_wait_neighbours(const ubc_params &p, ubc_u32 e, ubc_u32 sent, ubc_u32 taken) {
 	bool ok = true;
 	ubc_u32 previous = ubc_peer(p, p.ranks - 1);
@@ -174,7 +176,7 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 	if (ubc_broken_before(broken, o.e))
 		return;
 	UBC_SHARED(ubc_u64, words, 3 * UBC_MAX_RANKS, 1);
-	UBC_SHARED(ubc_u64, found, 1, 2); // where the next rank's destination is, 0: staged
+	UBC_SHARED(ubc_u64, found, 1, 2); // address of the next rank's destination, 0: staged
 	UBC_SHARED(ubc_u64, staging, UBC_MAX_RANKS, 5);
 	ubc_post_words(p, o.e, target);
 	bool ok = ubc_entry_barrier(p, o.e, words);
@@ -190,10 +192,12 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 	slot = slot < UBC_CHUNK ? slot : UBC_CHUNK;
 	ubc_u64 chunk = (s.stride / UBC_BLOCKS + row) / row * row;
 	chunk = chunk < slot ? chunk : slot;
-	ubc_u64 all = chunk * UBC_BLOCKS, first = chunk * UBC_BLOCK; // of a slice: what all blocks take in turn
+	ubc_u64 all = chunk * UBC_BLOCKS, first = chunk * UBC_BLOCK; // of a slice: one chunk for each block; where this
+	                                                             // block's is
 	ubc_u64 first_slot = UBC_RING_SLOTS * slot * UBC_BLOCK;
 	ubc_u32 chunks = ok && o.bytes > 0 && s.stride > first ? (ubc_u32)((s.stride - first + all - 1) / all) : 0;
-	// A block that has nothing to do must not look: the next rank does not wait for it before it ends.
+	// A block without chunks must not resolve the next rank's buffers: that rank does not wait for the block before it
+	// ends.
 	ubc_u32 next = ubc_peer(p, 1);
 	if (chunks > 0) {
 		ubc_u64 word = words[2 * next + 1];
@@ -205,7 +209,7 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 		ok = ubc_sync_and(ok);
 	}
 	ubc_note_rounds(p, o.e, stage, chunks);
-	bool staged = ok && (words[2 * p.rank + 1] & UBC_DIRECT) == 0; // the own destination
+	bool staged = ok && (words[2 * p.rank + 1] & UBC_DIRECT) == 0; // this rank's own destination
 	ubc_u32 sent = 0, taken = 0;
 	for (ubc_u32 c = 0; ok && c < chunks; c++) {
 		for (ubc_u32 step = 0; ok && step < 2 * n - 1; step++) {
@@ -217,11 +221,11 @@ template <class E> UBC_FN void ubc_do_ring(const ubc_params &p) {
 				break;
 			ubc_ring_step k;
 			k.bytes = ubc_clip(ubc_slice_length(s, slice), offset, chunk);
-			k.scale = E::FRACTIONS ? ubc_fraction(step) : 1; // of the ranks in what has come
+			k.scale = E::FRACTIONS ? ubc_fraction(step) : 1; // for the ranks in what has arrived
 			k.divisor = result ? n : E::FRACTIONS ? ubc_fraction(step + 1) : 0;
 			k.own = step < n ? p.src + at : 0;
 			k.in = takes ? staging[0] + first_slot + taken % UBC_RING_SLOTS * slot : 0;
-			// A result that has come lies in the destination, or has to go there.
+			// After step n-1 results arrive in the destination, if it is direct, or have to be copied there.
 			bool there = step >= n && !staged;
 			if (there)
 				k.in = sends ? p.dst + at : 0;

@@ -1,34 +1,35 @@
 // How the kernels of different ranks meet: epochs, descriptors, flags, and waits that end.
 //
-// Each kernel is one operation of its rank. All ranks run the same kernels in the same order, and none ends before it
-// has heard from every peer in this operation, so that no rank is ever more than one operation ahead. Memory that peers
-// write is therefore used again two operations later at the earliest (descriptors and packets, by the epoch's parity),
-// or after the peers' descriptors of the next operation have come (staging). So it is of no matter to an operation which
-// staging memory the one before it used.
+// Each kernel is one operation of its rank. All ranks run the same kernels in the same order. No kernel ends before it
+// has heard from every peer in this operation, so no rank is ever more than one operation ahead. Memory that peers
+// write is therefore reused two operations later at the earliest (descriptors and packets, by the epoch's parity), or
+// after the peers' descriptors of the next operation have arrived (staging). So consecutive operations may use
+// different staging memory.
 #ifndef UBC_SYNC_H
 #define UBC_SYNC_H
 
 #include "port.h"
 
-// ubc_next_epoch is the epoch after e. 0 is none: it is what memory holds that nobody has written yet.
+// ubc_next_epoch returns the epoch after e. 0 is no epoch: fresh memory holds it.
 UBC_FN ubc_u32 ubc_next_epoch(ubc_u32 e) { return e == 0xffffffff ? 2 : e + 1; }
 
-// ubc_last_epoch is the last epoch of this block. It comes from memory: what does not depend on it is for the time
-// until then.
+// ubc_last_epoch returns this block's last epoch. It loads it from memory: callers do what does not depend on it
+// meanwhile.
 UBC_FN ubc_u32 ubc_last_epoch(const ubc_params &p) { return ubc_get32(p.area[0] + UBC_AREA_EPOCH + 4 * UBC_BLOCK); }
 
-// ubc_broken_epoch is the operation that has broken the communicator, 0: none. It comes together with the last epoch.
+// ubc_broken_epoch returns the operation that broke the communicator, 0: none. Its load overlaps with that of the
+// epoch.
 UBC_FN ubc_u32 ubc_broken_epoch(const ubc_params &p) { return ubc_get32(p.area[0] + UBC_AREA_BROKEN); }
 
-// ubc_broken_before is whether an operation before e has broken the communicator. Then e does nothing, not even count:
-// whatever is queued ends as fast as it can be launched. It is the same for the whole block, since only that operation
-// has written the word, and has ended. Where e itself breaks it, blocks that begin later find that out as the others
-// do.
+// ubc_broken_before reports whether an operation before e broke the communicator. Then e does nothing and does not even
+// count, so that queued kernels end as fast as they can be launched. All threads of a block get the same answer: only
+// that operation wrote the word, and it has ended. If e itself breaks the communicator, blocks that start later find
+// out while they poll, as the other blocks do.
 UBC_FN bool ubc_broken_before(ubc_u32 broken, ubc_u32 e) { return broken != 0 && broken != e; }
 
-// Ranks are counted from this one on: the one at distance d, from 1 to ranks - 1, is the d-th behind it, and this rank
-// itself is at 0. The parameters list areas in that order, so that loops over peers find them at places that the
-// compiler knows: one that it does not would have it copy all parameters to the stack first.
+// Peers are numbered by distance: distance d, from 1 to ranks - 1, is the d-th rank after this one; 0 is this rank. The
+// parameters list areas in this order, so that unrolled loops over peers use constant indices. With an index that the
+// compiler does not know it would first copy all parameters to the stack.
 UBC_FN ubc_u32 ubc_peer(const ubc_params &p, ubc_u32 d) {
 	ubc_u32 r = p.rank + d;
 	return r < p.ranks ? r : r - p.ranks;
@@ -36,19 +37,19 @@ UBC_FN ubc_u32 ubc_peer(const ubc_params &p, ubc_u32 d) {
 
 UBC_FN ubc_u32 ubc_distance(const ubc_params &p, ubc_u32 r) { return r < p.rank ? r + p.ranks - p.rank : r - p.rank; }
 
-// ubc_select is element i < PARAM_RANKS of one of the parameters' arrays, for an i that the compiler does not know.
+// ubc_select returns element i < PARAM_RANKS of an array in the parameters, for an i that the compiler does not know.
 UBC_FN ubc_u64 ubc_select(const ubc_u64 *a, ubc_u32 i) {
 	ubc_u64 v = a[0];
 	UBC_UNROLL
 	for (ubc_u32 k = 1; k < UBC_PARAM_RANKS; k++) {
 		ubc_u64 x = a[k];
-		UBC_OPAQUE(x); // else it makes one load of the choice again
+		UBC_OPAQUE(x); // else the compiler turns the choice into a load with a variable index
 		v = i == k ? x : v;
 	}
 	return v;
 }
 
-// ubc_area is the area of the rank at distance d, and ubc_table where its extents are mapped here.
+// ubc_area returns the area of the rank at distance d, and ubc_table the table of where its extents are mapped here.
 UBC_FN ubc_u64 ubc_area(const ubc_params &p, ubc_u32 d) {
 #ifdef UBC_WIDE
 	return d == 0 ? p.area[0] : ubc_get64(p.area[0] + UBC_AREA_PEERS + 8 * d);
@@ -65,19 +66,19 @@ UBC_FN ubc_u64 ubc_table(const ubc_params &p, ubc_u32 d) {
 #endif
 }
 
-// ubc_desc_slot is where rank from posts its descriptor in an area.
+// ubc_desc_slot returns where rank `from` posts its descriptor in an area.
 UBC_FN ubc_u64 ubc_desc_slot(ubc_u64 area, ubc_u32 e, ubc_u32 from) {
 	return area + UBC_AREA_DESC + ((e & 1) * UBC_MAX_RANKS + from) * (4 * UBC_PACKET);
 }
 
-// ubc_ready is whether a packet has come: both flags are this epoch.
+// ubc_ready reports whether a packet has arrived: both flags are this epoch.
 UBC_FN bool ubc_ready(const ubc_quad &v, ubc_u32 e) { return v.w[1] == e && v.w[3] == e; }
 
-// ubc_packet_data is the 8 bytes that a packet carries, and ubc_split such 8 bytes.
+// ubc_packet_data returns the 8 bytes of data in a packet, and ubc_split turns 8 bytes into data for one.
 UBC_FN ubc_u64 ubc_packet_data(const ubc_quad &v) { return (ubc_u64)v.w[2] << 32 | v.w[0]; }
 UBC_FN ubc_pair ubc_split(ubc_u64 v) { return {{(ubc_u32)v, (ubc_u32)(v >> 32)}}; }
 
-// ubc_post_error puts an error where the host looks for it.
+// ubc_post_error writes an error to the host's status words.
 UBC_FN void ubc_post_error(
 	ubc_u64 status, ubc_u32 code, ubc_u32 peer, ubc_u32 e, ubc_u64 mine, ubc_u64 theirs, ubc_u64 detail) {
 	ubc_put32(status + 8, peer);
@@ -88,24 +89,24 @@ UBC_FN void ubc_post_error(
 	ubc_release32(status + 4, code);
 }
 
-// ubc_report tells the host of the operation's first error, unless it has not taken an earlier operation's yet. Epochs
-// are kernels, of which some were several operations.
+// ubc_report reports the operation's first error to the host, unless the host has not yet taken an earlier operation's.
+// Epochs count kernels, and some kernels were several operations; EXTRA corrects for that.
 UBC_FN void ubc_report(const ubc_params &p, ubc_u32 e, ubc_u32 code, ubc_u32 peer, ubc_u64 theirs, ubc_u64 detail) {
 	if (ubc_exchange32(p.area[0] + UBC_AREA_ERROR, e) == e || ubc_get32(p.status + 4) != UBC_OK)
 		return;
 	ubc_post_error(p.status, code, peer, e + ubc_get32(p.area[0] + UBC_AREA_EXTRA), p.signature, theirs, detail);
 }
 
-// ubc_abort is ubc_report for what ends all operations of the communicator. Should the host not have taken an earlier
-// error yet, it learns of this one by the abort.
+// ubc_abort is ubc_report for an error that ends all operations of the communicator. If the host has not yet taken an
+// earlier error, it learns of this one by the abort word.
 UBC_FN void ubc_abort(const ubc_params &p, ubc_u32 e, ubc_u32 code, ubc_u32 peer, ubc_u64 theirs, ubc_u64 detail) {
 	ubc_report(p, e, code, peer, theirs, detail);
 	if (ubc_exchange32(p.area[0] + UBC_AREA_BROKEN, e) != e)
 		ubc_release32(p.status, 1);
 }
 
-// ubc_matches compares a peer's signature with this rank's, and reports what differs. A rank that refuses does not
-// mind what its peers want, but for how many operations that is: the kernels that follow would not meet.
+// ubc_matches compares a peer's signature with this rank's, and reports a difference. A rank that refuses accepts any
+// signature of its peers with the same number of operations: with another number, later kernels would not match up.
 UBC_FN bool ubc_matches(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 theirs) {
 	if (theirs == p.signature)
 		return true;
@@ -123,13 +124,13 @@ UBC_FN bool ubc_matches(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 th
 // How long a wait has lasted.
 struct ubc_wait {
 	ubc_u32 polls;
-	ubc_u64 since; // 0: not long
+	ubc_u64 since; // 0: the wait is short so far
 };
 
-// ubc_check_abort is why a wait ends without what it waits for, abort or the deadline, or UBC_OK. It is asked
-// after each UBC_POLLS polls.
+// ubc_check_abort returns why a wait must end early, abort or the deadline, or UBC_OK. Callers call it every UBC_POLLS
+// polls.
 UBC_FN ubc_u32 ubc_check_abort(ubc_u64 status, ubc_u64 timeout, ubc_wait &w) {
-	// Abort is far away, in host memory. A wait sees it within some 10 ms.
+	// The abort word is far away, in host memory. A wait sees it within some 10 ms.
 	if (w.polls / UBC_POLLS % 8 == 1 && ubc_get32(status) != 0)
 		return UBC_ABORTED;
 	ubc_u64 now = ubc_now();
@@ -138,9 +139,10 @@ UBC_FN ubc_u32 ubc_check_abort(ubc_u64 status, ubc_u64 timeout, ubc_wait &w) {
 	return now - w.since > timeout ? UBC_TIMEOUT : UBC_OK;
 }
 
-// ubc_keep_polling is asked after each poll that found nothing from peer: whether to poll again. Once in a while it
-// looks at what else may have come: another thread's error, a descriptor that tells that the data never will, abort,
-// the deadline. With descriptors, the caller waits for them, and neither of the first two is a reason to stop.
+// ubc_keep_polling is called after each poll that found nothing from peer, and reports whether to poll again. Every
+// UBC_POLLS calls it looks for a reason to stop: another thread's error, a descriptor which says that the data will
+// never come, abort, the deadline. With descriptors, the caller waits for descriptors, and the first two are no reason
+// to stop.
 UBC_FN bool ubc_keep_polling(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_wait &w, bool descriptors) {
 	ubc_pause();
 	if (++w.polls % UBC_POLLS != 0)
@@ -166,20 +168,20 @@ UBC_FN bool ubc_keep_polling(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_w
 	return false;
 }
 
-// ubc_post_target is the area in which this thread posts the descriptor, or 0. The last threads of a block do it, which
-// have no data if there is little; a block has at least as many as there are ranks.
+// ubc_post_target returns the area in which this thread posts the descriptor, or 0. The last threads of block 0 post,
+// because they have no data if there is little; a block has at least as many threads as there are ranks.
 UBC_FN ubc_u64 ubc_post_target(const ubc_params &p) {
 	ubc_u32 d = UBC_THREADS - 1 - UBC_THREAD;
 	return UBC_BLOCK == 0 && d != 0 && d < p.ranks ? ubc_area(p, d) : 0;
 }
 
-// ubc_post_desc posts this rank's descriptor to all peers: the signature, which is all that they want of packets.
+// ubc_post_desc posts the signature to all peers: kernels that send packets need no more of the descriptor.
 UBC_FN void ubc_post_desc(const ubc_params &p, ubc_u32 e, ubc_u64 target) {
 	if (target != 0)
 		ubc_store_packet(ubc_desc_slot(target, e, p.rank), ubc_split(p.signature), e);
 }
 
-// ubc_post_words posts the descriptor with all words, for an operation that has an entry barrier.
+// ubc_post_words posts the descriptor with all words, for an operation with an entry barrier.
 UBC_FN void ubc_post_words(const ubc_params &p, ubc_u32 e, ubc_u64 target) {
 	if (target == 0)
 		return;
@@ -190,8 +192,8 @@ UBC_FN void ubc_post_words(const ubc_params &p, ubc_u32 e, ubc_u64 target) {
 	ubc_store_packet(at + 3 * UBC_PACKET, ubc_split(p.stage_word), e);
 }
 
-// ubc_wait_descs waits until every peer has posted this operation, as every kernel must before it ends, and compares.
-// One block does it.
+// ubc_wait_descs waits until every peer has posted this operation, and compares signatures. Every kernel must do this
+// before it ends; block 0 does it.
 UBC_FN void ubc_wait_descs(const ubc_params &p, ubc_u32 e) {
 	ubc_u32 r = UBC_THREADS - 1 - UBC_THREAD;
 	if (UBC_BLOCK != 0 || r == p.rank || r >= p.ranks)
@@ -208,8 +210,8 @@ UBC_FN void ubc_wait_descs(const ubc_params &p, ubc_u32 e) {
 	}
 }
 
-// ubc_entry_barrier waits until all descriptors have come, and is whether they agree. words gets every rank's source and
-// destination word, 2 for each, then their staging memory's, in the block's shared memory. Who wants another operation
+// ubc_entry_barrier waits for all descriptors, and reports whether they agree. It fills words, in the block's shared
+// memory: each rank's source and destination word, then each rank's staging word. A peer that runs another operation
 // may have posted its signature alone. The result is the same for the whole block.
 UBC_FN bool ubc_entry_barrier(const ubc_params &p, ubc_u32 e, ubc_u64 *words) {
 	bool ok = true;
@@ -230,7 +232,8 @@ UBC_FN bool ubc_entry_barrier(const ubc_params &p, ubc_u32 e, ubc_u64 *words) {
 				words[2 * r] = ubc_packet_data(src);
 				words[2 * r + 1] = ubc_packet_data(dst);
 				words[2 * p.ranks + r] = ubc_packet_data(stage);
-				// What the peer's memory held before is read after this. It is used, or the assembler would leave it out.
+				// Orders later reads after what the peer wrote before its descriptor. The result is used, else the
+				// assembler drops the load.
 				sig.w[0] = (ubc_u32)ubc_acquire64(from);
 				ok = ubc_matches(p, e, r, ubc_packet_data(sig)) && ok;
 				break;
@@ -248,8 +251,8 @@ UBC_FN ubc_u64 ubc_flag(ubc_u64 area, ubc_u32 from) {
 	return area + UBC_AREA_FLAG + (from * UBC_MAX_BLOCKS + UBC_BLOCK) * 8;
 }
 
-// ubc_signal tells the peers' blocks of this number that this one has done all up to step, which only grows within an
-// operation: what its threads wrote before, whoever waits for the step can read.
+// ubc_signal tells the peers' blocks of the same number that this block has finished step. Steps only grow within an
+// operation. A block that waits for the step can read everything that this block's threads wrote before.
 UBC_FN void ubc_signal(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
 	ubc_sync();
 	for (ubc_u32 d = UBC_THREAD; d < p.ranks; d += UBC_THREADS)
@@ -265,7 +268,7 @@ UBC_FN bool ubc_wait_signals(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
 		while (ok && r != p.rank) {
 			ubc_u64 v = ubc_acquire64(ubc_flag(p.area[0], r));
 			ubc_u32 at = (ubc_u32)(v >> 32);
-			// The peer may be in the next operation already. Anything else is old, however it compares.
+			// The peer may already be in the next operation. Any other epoch is old, even if it is a greater number.
 			if ((at == e && (ubc_u32)v >= step) || at == ubc_next_epoch(e))
 				break;
 			ok = ubc_keep_polling(p, e, r, w, false);
@@ -274,7 +277,7 @@ UBC_FN bool ubc_wait_signals(const ubc_params &p, ubc_u32 e, ubc_u32 step) {
 	return ubc_sync_and(ok);
 }
 
-// ubc_wait_flag waits until a flag of peer's block has step. One thread does it.
+// ubc_wait_flag waits until a flag that peer's block writes has reached step. One thread calls it.
 UBC_FN bool ubc_wait_flag(const ubc_params &p, ubc_u32 e, ubc_u32 step, ubc_u32 peer, ubc_u64 flag) {
 	ubc_wait w = {0, 0};
 	for (;;) {
@@ -287,7 +290,7 @@ UBC_FN bool ubc_wait_flag(const ubc_params &p, ubc_u32 e, ubc_u32 step, ubc_u32 
 	}
 }
 
-// ubc_finish ends the operation, also one that failed. Blocks that this kernel does not have come along.
+// ubc_finish ends the operation, even a failed one. It also sets the epoch of blocks that this kernel does not have.
 UBC_FN void ubc_finish(const ubc_params &p, ubc_u32 e) {
 	ubc_u64 at = p.area[0] + UBC_AREA_EPOCH;
 	ubc_sync();
@@ -302,7 +305,8 @@ UBC_FN void ubc_finish(const ubc_params &p, ubc_u32 e) {
 			ubc_put32(at + 4 * b, e);
 }
 
-// ubc_resolve is where the buffer of a peer's word is mapped here: 0 if it is not, which has been reported.
+// ubc_resolve returns where the buffer of a peer's word is mapped here. If it is not mapped, it reports that and
+// returns 0.
 UBC_FN ubc_u64 ubc_resolve(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64 word) {
 	ubc_u32 extent = UBC_EXTENT(word);
 	ubc_u64 base = extent < UBC_MAX_EXTENTS ? ubc_get64(ubc_table(p, ubc_distance(p, peer)) + 8 * extent) : 0;
@@ -313,13 +317,13 @@ UBC_FN ubc_u64 ubc_resolve(const ubc_params &p, ubc_u32 e, ubc_u32 peer, ubc_u64
 	return base + UBC_OFFSET(word);
 }
 
-// ubc_packet_row is where packets lie that came to an area from the rank that far behind its owner.
+// ubc_packet_row returns the row of packets, in an area, from the rank at that distance from the area's owner.
 UBC_FN ubc_u64 ubc_packet_row(const ubc_params &p, ubc_u32 e, ubc_u64 area, ubc_u32 distance) {
 	return area + UBC_AREA_PACKETS + (ubc_u64)((e & 1) * (p.ranks - 1) + distance - 1) * p.row;
 }
 
-// ubc_packets_to is this rank's row at the peer at distance d, whose area it is, and ubc_packets_from that of rank r
-// here; its own is none.
+// ubc_packets_to returns this rank's row in `area`, which belongs to the peer at distance d. ubc_packets_from returns
+// rank r's row here; this rank itself has none.
 UBC_FN ubc_u64 ubc_packets_to(const ubc_params &p, ubc_u32 e, ubc_u64 area, ubc_u32 d) {
 	return ubc_packet_row(p, e, area, p.ranks - d);
 }
@@ -327,8 +331,8 @@ UBC_FN ubc_u64 ubc_packets_from(const ubc_params &p, ubc_u32 e, ubc_u32 r) {
 	return ubc_packet_row(p, e, p.area[0], ubc_distance(p, r));
 }
 
-// ubc_recv_packets waits for a packet, at `at` of from[r], of each rank first + r, r < R, whose bit is in wanted, all at
-// once.
+// ubc_recv_packets waits for one packet of each rank first + r, r < R, whose bit is in wanted, at offset `at` of
+// from[r]. It polls all of them together.
 template <int R>
 UBC_FN bool ubc_recv_packets(const ubc_params &p, ubc_u32 e, const ubc_u64 *from, ubc_u32 wanted, ubc_u64 at, ubc_pair *v,
 	ubc_u32 first = 0) {
@@ -359,15 +363,16 @@ UBC_FN bool ubc_recv_packets(const ubc_params &p, ubc_u32 e, const ubc_u64 *from
 	}
 }
 
-// Staging memory is used in rounds, by turns of four buffers, each of slots of `bytes`. Four, because a rank writes the
-// next round's data before it has heard that the peers have read the last one's. Every area has some. Where all ranks
-// have announced memory of their own for it, that is used: what they find alike.
+// Staging memory is used in rounds, which take turns on four buffers, each made of slots of `bytes`. There are four
+// because a rank writes the next round's data before it knows that the peers have read the last round's. Every area has
+// a small staging memory. If all ranks have announced separate staging memory, they use that: all see the same
+// announcements.
 struct ubc_staging {
 	const ubc_u64 *at; // by distance, in the block's shared memory
 	ubc_u64 buffer, bytes;
 };
 
-// ubc_announced is whether all have, by the words of the entry barrier.
+// ubc_announced reports whether all ranks have announced it in the words of the entry barrier.
 UBC_FN bool ubc_announced(const ubc_params &p, const ubc_u64 *words) {
 	bool all = true;
 	for (ubc_u32 r = 0; r < p.ranks; r++)
@@ -375,7 +380,7 @@ UBC_FN bool ubc_announced(const ubc_params &p, const ubc_u64 *words) {
 	return all;
 }
 
-// ubc_find_staging finds where rank r's is, for one thread, and reports whether it is there.
+// ubc_find_staging stores where rank r's staging memory is, and reports whether it is mapped. One thread calls it.
 UBC_FN bool ubc_find_staging(const ubc_params &p, ubc_u32 e, const ubc_u64 *words, ubc_u32 r, ubc_u64 *at) {
 	ubc_u32 d = ubc_distance(p, r);
 	if (!ubc_announced(p, words))
@@ -385,29 +390,29 @@ UBC_FN bool ubc_find_staging(const ubc_params &p, ubc_u32 e, const ubc_u64 *word
 	return at[d] != 0;
 }
 
-// ubc_staging_slots is that memory in slots; at is good once all have been found.
+// ubc_staging_slots divides that memory into slots. `at` may still be filled in later.
 UBC_FN ubc_staging ubc_staging_slots(const ubc_params &p, const ubc_u64 *words, const ubc_u64 *at, ubc_u32 slots) {
 	ubc_u64 buffer = ubc_announced(p, words) ? p.large : p.little;
 	return {at, buffer, buffer / slots / 128 * 128};
 }
 
-// ubc_slot is where a slot of the rank at distance d is.
+// ubc_slot returns where a slot of the rank at distance d is.
 UBC_FN ubc_u64 ubc_slot(const ubc_staging &s, ubc_u32 d, ubc_u32 round, ubc_u32 slot) {
 	return s.at[d] + (round & 3) * s.buffer + slot * s.bytes;
 }
 
-// ubc_note_rounds tells the host if little memory makes for many rounds.
+// ubc_note_rounds tells the host if the staging memory in areas makes an operation take many rounds.
 UBC_FN void ubc_note_rounds(const ubc_params &p, ubc_u32 e, const ubc_staging &s, ubc_u64 rounds) {
 	if (rounds > UBC_NARROW && s.buffer == p.little && UBC_BLOCK == 0 && UBC_THREAD == 0)
 		ubc_put32(p.status + 48, e);
 }
 
-// ubc_slot_index is the slot of what rank `from` sends to rank `to`, of ranks - 1.
+// ubc_slot_index returns the slot, of ranks - 1, for what rank `from` sends to rank `to`.
 UBC_FN ubc_u32 ubc_slot_index(const ubc_params &p, ubc_u32 from, ubc_u32 to) {
 	return (from < to ? from + p.ranks - to : from - to) - 1;
 }
 
-// ubc_clip is how much of length lies in the window of size bytes from offset on.
+// ubc_clip returns how many of length bytes lie in the window of size bytes that begins at offset.
 UBC_FN ubc_u64 ubc_clip(ubc_u64 length, ubc_u64 offset, ubc_u64 size) {
 	ubc_u64 left = length > offset ? length - offset : 0;
 	return left < size ? left : size;

@@ -1,33 +1,33 @@
-// Element types and what the reductions do with them, bit for bit as on the host (hw/cpu): integers wrap, half types
-// are combined as float32 and rounded once, a NaN wins in min and max, and -0 is less than +0. Bools are reduced as
-// uint8, in which max is or, and min is and, of what is not 0; what that comes to is then made 0 or 1.
+// Element types and their reductions, bit for bit as on the host (hw/cpu): integers wrap, half types are combined as
+// float32 and rounded once, a NaN wins in min and max, and -0 is less than +0. Bools are reduced as uint8, where max is
+// a logical or, and min a logical and; the result is then made 0 or 1.
 //
-// Signed and unsigned integers have the same kernels, since they differ in min, max and averages only: the signature
-// says which they are. What is narrower than a word is reduced as whole words, all lanes of one at a time. Both keep the
-// kernels short, and the driver's assembler takes its time for each of their instructions.
+// Signed and unsigned integers share kernels, because they differ only in min, max and averages; the signature tells
+// which they are. Types narrower than a word are reduced as whole words, all lanes together. Both keep the kernels
+// short: the driver's assembler takes time for each instruction.
 #ifndef UBC_TYPES_H
 #define UBC_TYPES_H
 
 #include "port.h"
 
-// Integers T, of which L holds one or several: its lanes.
+// Integers T. An L holds one or several of them, its lanes.
 template <class T_, class L_> struct ubc_integer {
 	enum { BITS = 8 * sizeof(T_), LANES = sizeof(L_) / sizeof(T_) };
 	enum { INTEGER = 1, BOOLS = BITS == 8, FRACTIONS = 0 };
 	typedef T_ T;
-	typedef L_ L; // what vectors consist of
+	typedef L_ L; // element of vectors
 	typedef L A;  // accumulator
-	typedef L F;  // PREMULSUM's factor, in every lane
+	typedef L F;  // PREMULSUM's factor in every lane
 
-	UBC_FN L low() { return (T)~(T)0; } // the lowest lane's bits
-	UBC_FN L spread(L x) { return (x & low()) * (~(L)0 / low()); } // the lowest lane in every lane
+	UBC_FN L low() { return (T)~(T)0; } // mask of the lowest lane
+	UBC_FN L spread(L x) { return (x & low()) * (~(L)0 / low()); } // copies the lowest lane to all lanes
 	UBC_FN L top() { return spread((L)1 << (BITS - 1)); }
 	UBC_FN A widen(L x) { return x; }
 	UBC_FN L narrow(A x) { return x; }
 	UBC_FN A sum(A x, A y) {
 		return LANES == 1 ? x + y : ((x & ~top()) + (y & ~top())) ^ ((x ^ y) & top());
 	}
-	// A product's low bits come from its factors' low bits: whatever lanes are above does not reach them.
+	// The low bits of a product depend only on the low bits of the factors, so the lanes above do no harm.
 	UBC_FN A prod(A x, A y) {
 		L all = 0;
 		UBC_UNROLL
@@ -35,13 +35,13 @@ template <class T_, class L_> struct ubc_integer {
 			all |= ((x & low() << i * BITS) * (y >> i * BITS)) & low() << i * BITS;
 		return all;
 	}
-	// less has every bit of the lanes in which x < y; of several.
+	// less sets every bit of the lanes in which x < y, for several lanes.
 	UBC_FN L less(L x, L y) {
-		L below = ~((x | top()) - (y & ~top())); // without the top bits, which decide if they differ
+		L below = ~((x | top()) - (y & ~top())); // compares without the top bits, which decide if they differ
 		L less = (((x ^ y) & y) | (~(x ^ y) & below)) & top();
 		return (less >> (BITS - 1)) * low();
 	}
-	UBC_FN L flip(bool is_signed) { return is_signed ? top() : 0; } // makes order that of unsigned numbers
+	UBC_FN L flip(bool is_signed) { return is_signed ? top() : 0; } // maps signed order to unsigned order
 	UBC_FN A min(A x, A y, bool is_signed) {
 		if (LANES == 1)
 			return (y ^ flip(is_signed)) < (x ^ flip(is_signed)) ? y : x;
@@ -54,10 +54,10 @@ template <class T_, class L_> struct ubc_integer {
 		L m = less(x ^ flip(is_signed), y ^ flip(is_signed));
 		return (y & m) | (x & ~m);
 	}
-	// Towards 0.
+	// Rounds towards 0.
 	UBC_FN A divide(A x, ubc_u32 n, bool is_signed) {
 		UBC_ROLLED
-		for (int i = 0; i < LANES; i++) { // the lowest lane, which then goes to the top
+		for (int i = 0; i < LANES; i++) { // divides the lowest lane, and rotates it to the top
 			L negative = is_signed && (x >> (BITS - 1) & 1) != 0 ? ~(L)0 : 0;
 			L lane = ubc_divide(((x ^ negative) - negative) & low(), n);
 			lane = (lane ^ negative) - negative;
@@ -65,7 +65,7 @@ template <class T_, class L_> struct ubc_integer {
 		}
 		return x;
 	}
-	// The integer part modulo 2^64; what no 64-bit integer holds counts as 0.
+	// The integer part modulo 2^64, or 0 if no 64-bit integer holds it.
 	UBC_FN F factor(double f) {
 		if (f >= 0 && f < 18446744073709551616.0)
 			return spread((L)(ubc_u64)f);
@@ -74,7 +74,7 @@ template <class T_, class L_> struct ubc_integer {
 		return 0;
 	}
 	UBC_FN L scale(L x, F f) { return prod(x, f); }
-	UBC_FN L truth(L x) { // adding 127 carries into the upper bit of what is not 0
+	UBC_FN L truth(L x) { // adding 127 carries into the top bit unless the lane is 0
 		return (((x & ~top()) + ~top()) | x) >> (BITS - 1) & top() >> (BITS - 1);
 	}
 };
@@ -103,7 +103,7 @@ template <class T_> struct ubc_real : ubc_float<T_> {
 };
 
 template <float (*WIDEN)(unsigned short), unsigned short (*NARROW)(float)> struct ubc_half : ubc_float<float> {
-	enum { FRACTIONS = 1 }; // see ring.h
+	enum { FRACTIONS = 1 }; // see ubc_fraction in ring.h
 	typedef unsigned short T;
 	typedef unsigned short L;
 	typedef float A;
@@ -129,7 +129,7 @@ template <class V, class T> union ubc_pack {
 	T e[sizeof(V) / sizeof(T)];
 };
 
-// ubc_one is a vector of one element, in a lane of its own.
+// ubc_one is a vector of one element, in a lane by itself.
 template <class E> struct ubc_one {
 	typename E::L lane;
 };
@@ -148,8 +148,8 @@ UBC_FN void ubc_load_vector(ubc_u64 a, ubc_quad &v) { v = ubc_load16(a); }
 UBC_FN void ubc_store_vector(ubc_u64 a, const ubc_pair &v) { ubc_store8(a, v); }
 UBC_FN void ubc_store_vector(ubc_u64 a, const ubc_quad &v) { ubc_store16(a, v); }
 
-// ubc_load is the vector at a, or as much of it as there is, `left` bytes; the rest is 0. aligned: a is on a multiple
-// of V's size; else it is one of T's.
+// ubc_load loads the vector at a, or only `left` bytes of it if that is less; the rest is 0. aligned: a is a multiple
+// of V's size; else it is a multiple of T's.
 template <class V, class T> UBC_FN V ubc_load(ubc_u64 a, ubc_u64 left, bool aligned) {
 	ubc_pack<V, T> u;
 	if (aligned && left >= sizeof(V)) {
@@ -175,7 +175,7 @@ template <class V, class T> UBC_FN void ubc_store(ubc_u64 a, const V &v, ubc_u64
 			((volatile T *)a)[i] = u.e[i];
 }
 
-// ubc_scale multiplies what PREMULSUM's source holds.
+// ubc_scale multiplies a vector of PREMULSUM's source.
 template <class E, class V> UBC_FN V ubc_scale(const V &v, typename E::F f) {
 	ubc_pack<V, typename E::L> u;
 	u.v = v;
@@ -185,7 +185,7 @@ template <class E, class V> UBC_FN V ubc_scale(const V &v, typename E::F f) {
 	return u.v;
 }
 
-// A reduction of integers has one of these in it where they are bools, or signed.
+// Flags in the op of an integer reduction whose elements are bools, or signed.
 enum { UBC_OF_BOOLS = 8, UBC_OF_SIGNED = 16, UBC_OP = 7 };
 
 template <class E> UBC_FN ubc_u32 ubc_op(const ubc_params &p) {
@@ -198,8 +198,8 @@ template <class E> UBC_FN ubc_u32 ubc_op(const ubc_params &p) {
 template <class E> UBC_FN bool ubc_of_bools(ubc_u32 op) { return E::BOOLS && (op & UBC_OF_BOOLS) != 0; }
 template <class E> UBC_FN bool ubc_of_signed(ubc_u32 op) { return E::INTEGER && (op & UBC_OF_SIGNED) != 0; }
 
-// Where vectors have many lanes, their code would be long, and it is the same for each: a loop that is not unrolled finds
-// each of a in turn at a[0], and puts last what comes of it.
+// ubc_turn rotates a by one element, and puts `last` at the end. It keeps code for many lanes short: a loop that is not
+// unrolled finds each element in turn at a[0], and appends its result.
 template <int K, class A> UBC_FN void ubc_turn(A *a, A last) {
 	UBC_UNROLL
 	for (int i = 0; i + 1 < K; i++)
@@ -207,7 +207,7 @@ template <int K, class A> UBC_FN void ubc_turn(A *a, A last) {
 	a[K - 1] = last;
 }
 
-// ubc_apply is a and next combined.
+// ubc_apply combines a and next.
 template <class E> UBC_FN typename E::A ubc_apply(typename E::A a, typename E::A next, ubc_u32 op, bool is_signed) {
 	if (op == UBC_PROD)
 		return E::prod(a, next);
@@ -218,7 +218,7 @@ template <class E> UBC_FN typename E::A ubc_apply(typename E::A a, typename E::A
 	return E::sum(a, next);
 }
 
-// ubc_apply_all combines each of a with that of next.
+// ubc_apply_all combines each element of a with that of next.
 template <class E, int K>
 UBC_FN void ubc_apply_all(typename E::A *a, const typename E::A *next, ubc_u32 op, bool is_signed) {
 #define UBC_APPLY(x)            \
@@ -247,7 +247,7 @@ UBC_FN void ubc_apply_all(typename E::A *a, const typename E::A *next, ubc_u32 o
 #undef UBC_APPLY
 }
 
-// ubc_divide_all divides each of a, for an average. Divisions are long.
+// ubc_divide_all divides each element of a, for an average. Divisions are long, so most loops are not unrolled.
 template <class E, int K> UBC_FN void ubc_divide_all(typename E::A *a, ubc_u32 n, bool is_signed) {
 	if (K <= 2) {
 		UBC_UNROLL
@@ -260,13 +260,13 @@ template <class E, int K> UBC_FN void ubc_divide_all(typename E::A *a, ubc_u32 n
 	}
 }
 
-// ubc_total is what vectors have been combined to so far.
+// ubc_total is the combination of some vectors.
 template <class E, class V> struct ubc_total {
 	enum { K = sizeof(V) / sizeof(typename E::L) };
 	typename E::A a[K];
 };
 
-// ubc_widened is a vector as it is combined.
+// ubc_widened starts a total with a vector.
 template <class E, class V> UBC_FN ubc_total<E, V> ubc_widened(const V &v) {
 	ubc_total<E, V> t;
 	ubc_pack<V, typename E::L> u;
@@ -283,7 +283,7 @@ template <class E, class V> UBC_FN void ubc_add(ubc_total<E, V> &t, const V &v, 
 	ubc_apply_all<E, ubc_total<E, V>::K>(t.a, next.a, E::INTEGER ? op & UBC_OP : op, ubc_of_signed<E>(op));
 }
 
-// ubc_result is the vector that t, of n of them, comes to.
+// ubc_result returns the result of t, which combines n vectors.
 template <class E, class V> UBC_FN V ubc_result(ubc_total<E, V> &t, ubc_u32 n, ubc_u32 op) {
 	ubc_pack<V, typename E::L> u;
 	if ((E::INTEGER ? op & UBC_OP : op) == UBC_AVG)

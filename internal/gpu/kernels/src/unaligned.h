@@ -4,8 +4,8 @@
 
 #include "port.h"
 
-// ubc_load_unaligned is 16 bytes from a on, which is on no multiple of 16, by two aligned loads. They read up to 15
-// bytes on either side as well, which are of the same page.
+// ubc_load_unaligned loads 16 bytes from a, which is not a multiple of 16, with two aligned loads. These also read up
+// to 15 bytes before and after, which are on the same pages.
 UBC_FN ubc_quad ubc_load_unaligned(ubc_u64 a) {
 	ubc_quad lo = ubc_load16(a & ~15ull), hi = ubc_load16((a & ~15ull) + 16);
 	ubc_u64 x = (ubc_u64)lo.w[1] << 32 | lo.w[0], y = (ubc_u64)lo.w[3] << 32 | lo.w[2];

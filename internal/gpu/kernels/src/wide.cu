@@ -1,4 +1,4 @@
-// The module of the reductions of one element type on many ranks: -DUBC_WIDE -DUBC_TYPE=float32.
+// The module of the reductions of one element type, for many ranks: -DUBC_WIDE -DUBC_TYPE=float32.
 #include "ring.h"
 #include "wide.h"
 

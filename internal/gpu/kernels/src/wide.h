@@ -1,12 +1,12 @@
-// The reductions of more ranks than registers can hold the data of (-DUBC_WIDE): some ranks at a time, in rank order.
+// The reductions for more ranks than fit into registers (-DUBC_WIDE): UBC_SOME ranks at a time, in rank order.
 #ifndef UBC_WIDE_H
 #define UBC_WIDE_H
 
 #include "reduce.h"
 
-enum { UBC_SOME = 8 }; // ranks whose data is on its way at once
+enum { UBC_SOME = 8 }; // ranks whose data is in flight at once
 
-// ubc_wide_oneshot is ubc_oneshot.
+// ubc_wide_oneshot does what ubc_oneshot does.
 template <class E> UBC_FN void ubc_wide_oneshot(const ubc_params &p) {
 	typedef typename E::T T;
 	enum { R = UBC_SOME };
@@ -18,7 +18,7 @@ template <class E> UBC_FN void ubc_wide_oneshot(const ubc_params &p) {
 	if (ubc_broken_before(broken, o.e))
 		return;
 	bool one = UBC_KIND(p.signature) == UBC_REDUCE, ok = true;
-	ubc_u32 wants = one ? ubc_distance(p, p.root) : 0; // who wants the result, if it is one
+	ubc_u32 wants = one ? ubc_distance(p, p.root) : 0; // distance of the only rank that gets the result, if `one`
 	UBC_ROLLED
 	for (ubc_u64 i = o.thread; 8 * i < o.bytes; i += o.threads) {
 		ubc_pair v = ubc_load_source<E, ubc_pair>(o, p.src + 8 * i, o.bytes - 8 * i, aligned);
@@ -58,14 +58,15 @@ template <class E> UBC_FN void ubc_wide_oneshot(const ubc_params &p) {
 	ubc_finish(p, o.e);
 }
 
-// What a rank reduces at a time, in the block's shared memory: in[r] by rank, into each out[i] that is not 0, by distance.
+// What a rank reduces at a time, in the block's shared memory: in[r] by rank, to each out[i] that is not 0, by
+// distance.
 struct ubc_wide_window {
 	const ubc_u64 *in, *out;
-	ubc_u64 bytes, full; // full: of these, what goes by whole aligned vectors
-	ubc_u32 own;         // the rank whose input is multiplied if need be
+	ubc_u64 bytes, full; // full: how many of these bytes go as whole aligned vectors
+	ubc_u32 own;         // the rank whose input must be multiplied, if o.scaled
 };
 
-// ubc_wide_reduce_at reduces what lies at one place of each input, as LOAD has it, and stores it by STORE.
+// ubc_wide_reduce_at loads what each input has at offset `at`, reduces it, and stores the result.
 template <class E, class V, V (*LOAD)(ubc_u64), void (*STORE)(ubc_u64, V)>
 UBC_FN void ubc_wide_reduce_at(const ubc_reduction<E> &o, const ubc_wide_window &m, ubc_u64 at) {
 	enum { R = UBC_SOME };
@@ -99,7 +100,7 @@ UBC_FN void ubc_wide_reduce_at(const ubc_reduction<E> &o, const ubc_wide_window 
 UBC_FN ubc_quad ubc_wide_load(ubc_u64 a) { return ubc_load16(a); }
 UBC_FN void ubc_wide_store(ubc_u64 a, ubc_quad v) { ubc_store16(a, v); }
 
-// ubc_wide_reduce does the whole vectors, then what is left, or all of it if anything is not aligned.
+// ubc_wide_reduce reduces the whole vectors, then what is left, or everything if an address is not aligned.
 template <class E> UBC_FN void ubc_wide_reduce(const ubc_reduction<E> &o, const ubc_wide_window &m) {
 	UBC_ROLLED
 	for (ubc_u64 at = 16ull * o.thread; at < m.full; at += 16ull * o.threads)
@@ -116,7 +117,7 @@ template <class E> UBC_FN void ubc_wide_reduce(const ubc_reduction<E> &o, const 
 		}
 }
 
-// ubc_wide_twoshot is ubc_twoshot: see there.
+// ubc_wide_twoshot does what ubc_twoshot does.
 template <class E> UBC_FN void ubc_wide_twoshot(const ubc_params &p) {
 	enum { R = UBC_MAX_RANKS };
 	ubc_reduction<E> o = ubc_reduction<E>::begin(p);
@@ -126,15 +127,15 @@ template <class E> UBC_FN void ubc_wide_twoshot(const ubc_params &p) {
 	if (ubc_broken_before(broken, o.e))
 		return;
 	ubc_slices s = ubc_slices::of(p, o.bytes);
-	UBC_SHARED(ubc_u64, words, 3 * R, 1); // of all ranks: what they have announced
-	UBC_SHARED(ubc_u64, found, 2 * R, 2); // where that is, 0: staged
+	UBC_SHARED(ubc_u64, words, 3 * R, 1); // what each rank has announced
+	UBC_SHARED(ubc_u64, found, 2 * R, 2); // the addresses of that here, 0: staged
 	UBC_SHARED(ubc_u64, in, R, 3);
 	UBC_SHARED(ubc_u64, out, R, 4);
 	UBC_SHARED(ubc_u64, staging, R, 5);
 	ubc_post_words(p, o.e, target);
 	bool ok = ubc_entry_barrier(p, o.e, words);
 
-	// What all ranks find alike.
+	// All ranks come to the same values here.
 	bool pull = p.push == 0 && !o.scaled, whole = true;
 	for (ubc_u32 r = 0; ok && r < o.n; r++) {
 		pull = pull && (words[2 * r] & UBC_DIRECT) != 0;
@@ -162,7 +163,7 @@ template <class E> UBC_FN void ubc_wide_twoshot(const ubc_params &p) {
 	bool copies = ok && !s.scatter && ubc_receives(p, p.rank, p.rank) && (words[2 * p.rank + 1] & UBC_DIRECT) == 0;
 	ubc_u32 rounds = ok && s.longest > 0 ? (ubc_u32)((s.longest + window - 1) / window) : 0;
 	ubc_note_rounds(p, o.e, stage, rounds);
-	ubc_reduction<E> plain = o; // of what others have multiplied
+	ubc_reduction<E> plain = o; // for data that its rank has already multiplied
 	plain.scaled = false;
 	for (ubc_u32 i = pull ? 1 : 0; ok && rounds > 0 && i < rounds + 2; i++) {
 		if (i < rounds && !pull)
