@@ -8,12 +8,12 @@ typedef struct {
 } ubc_driver;
 extern ubc_driver ubc;
 
-// Makes ctx current, and calls that a capture on another thread would forbid (an allocation, say) permitted: they would
-// fail, and end that capture, which may be the user's. Returns what ubc_leave needs to restore both.
+// Makes ctx current, and permits calls (an allocation, say) that a capture on another thread would forbid. Forbidden
+// calls would fail, and also end that capture, which may be the user's. Returns what ubc_leave needs to restore both.
 int ubc_enter(ubc_result *r, uintptr_t ctx);
 void ubc_leave(ubc_result *r, int mode);
 
-// The context alone: ubc_push says whether it did, and then ubc_pop restores what was.
+// The context alone. ubc_push reports whether it succeeded; then ubc_pop restores the context that was current.
 int ubc_push(ubc_result *r, uintptr_t ctx);
 void ubc_pop(ubc_result *r);
 
@@ -24,8 +24,8 @@ void ubc_pop(ubc_result *r);
 	ubc_leave(&r, mode); \
 	return r
 
-// As ENTER and LEAVE, for calls that each operation makes and no capture forbids: what is queued on a stream is seen by
-// a capture of that stream and is no other capture's business, and a capture's state may be asked for at any time.
+// Like ENTER and LEAVE, for calls that every operation makes and that no capture forbids: only a capture of that stream
+// sees what is queued on it, and anyone may ask for a capture's state at any time.
 #define ENTER_QUICK(ctx) \
 	ubc_result r = {0}; \
 	int entered = ubc_push(&r, ctx)

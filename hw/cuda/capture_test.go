@@ -12,8 +12,8 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 )
 
-// A capture of another library, which forbids unsafe calls on all threads, neither hinders what this package does
-// meanwhile nor is ended by it.
+// Another library captures and forbids unsafe calls on all threads. This package must still work then, and must not end
+// that capture.
 func TestGlobalCapture(t *testing.T) {
 	c := gpu(t)
 	s, side, k := stream(t, c), stream(t, c), kernel(t, c, "add")
@@ -33,7 +33,7 @@ func TestGlobalCapture(t *testing.T) {
 	require.NoError(t, add(s))
 	other := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: on a thread of its own
+		runtime.LockOSThread() // never unlocked: the goroutine has its own thread
 		_, ended := side.Capture()
 		p, err := c.Alloc(1 << 20)
 		other <- errors.Join(err, ended, add(side), g.Launch(side), c.Free(p), side.Sync())

@@ -47,7 +47,7 @@ func TestError(t *testing.T) {
 	}
 }
 
-// A machine without a GPU says so, in the same words from every call.
+// On a machine without a GPU every call says so, in the same words.
 func TestAbsent(t *testing.T) {
 	p := cuda.Have()
 	if p.Err == nil {
@@ -67,7 +67,7 @@ func TestAbsent(t *testing.T) {
 	require.Equal(t, p.Err, err)
 }
 
-// Both builds of the package have the same face.
+// Both builds of the package export the same API.
 func TestTwins(t *testing.T) {
 	face := func(files ...string) []string {
 		var all []string

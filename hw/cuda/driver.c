@@ -1,6 +1,6 @@
 //go:build linux && cgo && (amd64 || arm64)
 
-// Loading the driver, and what needs no context of its own.
+// Loading the driver, and calls that need no current context.
 #include "call.h"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ int ubc_load(const char *path, char *why, size_t len, const char **missing) {
 		snprintf(why, len, "%s", dlerror());
 		return 0;
 	}
-	// The driver is never unloaded: it does not survive that.
+	// The driver is never unloaded: it would not survive that.
 #define LOAD(name, params) \
 	if (!(*(void **)&ubc.name = dlsym(lib, #name))) { \
 		*missing = #name; \
@@ -46,7 +46,7 @@ const char *ubc_error_string(int code) {
 	return s ? s : "";
 }
 
-// A driver that is older than an attribute refuses it, which means that it lacks the thing as well.
+// An older driver refuses an attribute that it does not know; then it does not support the feature, either.
 static int attribute(int a, int device) {
 	int v = 0;
 	return ubc.cuDeviceGetAttribute(&v, a, device) ? 0 : v;

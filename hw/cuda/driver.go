@@ -20,10 +20,10 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 )
 
-// library is what is loaded; tests set another before the first call.
+// library is the file to load; tests set another one before the first call.
 var library = "libcuda.so.1"
 
-// state is what loading and starting the driver gave, once a process.
+// state is the result of loading and starting the driver, once per process.
 type state struct {
 	devices int
 	version int // 13000 is 13.0
@@ -53,7 +53,7 @@ var driver = sync.OnceValue(func() state {
 	return state{int(r.a), int(r.b), err}
 })
 
-// check makes an error of a call's result.
+// check turns a call's result into an error.
 func check(r C.ubc_result) error {
 	if r.code == 0 {
 		return nil
@@ -69,16 +69,16 @@ func failed(r C.ubc_result) *Error {
 	return e
 }
 
-// Have says whether the driver and a device are there.
+// Have reports whether there are a driver and a device.
 func Have() hw.Probe { return hw.Probe{Name: "CUDA", Err: driver().err} }
 
-// Version is the newest version of CUDA that the driver supports.
+// Version returns the newest version of CUDA that the driver supports.
 func Version() (major, minor int, err error) {
 	d := driver()
 	return d.version / 1000, d.version % 1000 / 10, d.err
 }
 
-// ordinal is d's number for the driver.
+// ordinal returns d's number for the driver.
 func ordinal(d hw.Device) (C.int, error) {
 	if err := isDevice(d); err != nil {
 		return 0, err
@@ -131,7 +131,7 @@ func Describe(d hw.Device) (Info, error) {
 	}, nil
 }
 
-// P2P says how from reaches the memory of to, another device.
+// P2P describes how device from accesses the memory of device to; they must differ.
 func P2P(from, to hw.Device) (Link, error) {
 	i, err := ordinal(from)
 	if err != nil {
@@ -151,7 +151,8 @@ func P2P(from, to hw.Device) (Link, error) {
 	return Link{Access: l.access != 0, Atomics: l.atomics != 0, Performance: int(l.rank)}, nil
 }
 
-// Primary takes a reference of d's primary context, and makes the context if there is none, which takes some 0.2 s.
+// Primary takes a reference to d's primary context. It makes the context if there is none, which takes about 0.2 s. The
+// caller closes it.
 func Primary(d hw.Device) (*Context, error) {
 	i, err := ordinal(d)
 	if err != nil {
@@ -169,7 +170,8 @@ func Primary(d hw.Device) (*Context, error) {
 	return &Context{uintptr(r.a), d, info.DirectRDMAVMM, early}, nil
 }
 
-// Close gives the reference back. The last one to do so in the process destroys all that was made in the context.
+// Close gives the reference back. When the process closes its last reference, the driver destroys all that was made in
+// the context.
 func (c *Context) Close() error {
 	if c.h == 0 {
 		return nil
@@ -178,7 +180,8 @@ func (c *Context) Close() error {
 	return check(C.ubc_release(C.int(c.device.Index())))
 }
 
-// EnablePeer lets kernels and copies of c's device reach what Alloc made on peer's. It may be called again.
+// EnablePeer lets kernels and copies of c's device access memory that Alloc made on peer's device. Repeating it is
+// harmless.
 func (c *Context) EnablePeer(peer *Context) error {
 	if err := check(C.ubc_enable_peer(C.uintptr_t(both(c, peer).handle()), C.uintptr_t(peer.h))); err != nil {
 		return fmt.Errorf("access of %v to %v: %w", c.device, peer.device, err)

@@ -1,5 +1,5 @@
-// The part of NVIDIA's CUDA driver API that this package binds, declared here so that building needs no toolkit. The
-// calls are the documented exports of libcuda.so.1, by the names that carry their version, which the driver keeps.
+// The part of NVIDIA's CUDA driver API that this package binds. It is declared here so that building needs no toolkit.
+// The calls are the documented exports of libcuda.so.1, by their versioned names, which drivers keep.
 #ifndef UBC_CUDA_DRIVER_H
 #define UBC_CUDA_DRIVER_H
 
@@ -38,7 +38,7 @@ typedef struct {
 typedef struct {
 	int id;
 	int pad;
-	int value; // of those that are one
+	int value; // for attributes with an int value
 	char rest[60];
 } ubc_launch_attribute;
 
@@ -49,7 +49,7 @@ typedef struct {
 	unsigned count;
 } ubc_launch_config;
 
-typedef struct { // of the API's first version of it, which drivers keep
+typedef struct { // the API's first version of the struct, which drivers keep
 	uintptr_t function;
 	unsigned grid[3], block[3], shared;
 	void **params, **extra;
@@ -144,13 +144,13 @@ enum {
 
 	UBC_CLOSED = -1, // ours: the Go object was closed
 };
-// Words that cuLaunchKernelEx's last argument is made of.
+// Markers in cuLaunchKernelEx's last argument.
 #define UBC_PARAM_END ((void *)0)
 #define UBC_PARAM_POINTER ((void *)1)
 #define UBC_PARAM_SIZE ((void *)2)
 
-// Every call: its name and parameters. Handles (CUcontext, CUstream, ...) and CUdeviceptr are uintptr_t here; all
-// return CUresult, an int. Nothing that makes a multicast object may be in this list.
+// Every call: its name and parameters. Handles (CUcontext, CUstream, ...) and CUdeviceptr are uintptr_t here. All calls
+// return CUresult, an int. No call that makes a multicast object may be in this list.
 #define UBC_CALLS(X) \
 	X(cuInit, (unsigned flags)) \
 	X(cuDriverGetVersion, (int *version)) \
@@ -227,14 +227,14 @@ enum {
 	X(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *n, uintptr_t function, int threads, size_t shared)) \
 	X(cuLaunchKernelEx, (const ubc_launch_config *config, uintptr_t function, void **params, void **extra))
 
-// What a call says: the driver's code and which of its calls it was, or two values.
+// The result of a call: the driver's code and the name of the failed call, or two values.
 typedef struct {
 	int code;
 	const char *call;
 	uint64_t a, b;
 } ubc_result;
 
-// Loads the driver, once a process: false with the reason and, if a symbol is missing, which.
+// Loads the driver, once per process. Returns false with the reason or, if a symbol is missing, its name.
 int ubc_load(const char *path, char *why, size_t len, const char **missing);
 ubc_result ubc_init(void); // a: devices, b: version
 const char *ubc_error_name(int code);
@@ -254,7 +254,7 @@ typedef struct {
 } ubc_link;
 ubc_result ubc_p2p(int from, int to, ubc_link *l);
 
-// Below, each function makes ctx current on its thread, calls the driver, and restores what was current.
+// Each function below makes ctx current on its thread, calls the driver, and restores the previous context.
 ubc_result ubc_retain(int ordinal); // a: context
 ubc_result ubc_release(int ordinal);
 ubc_result ubc_enable_peer(uintptr_t ctx, uintptr_t peer);
@@ -304,7 +304,8 @@ ubc_result ubc_event_sync(uintptr_t ctx, uintptr_t e);
 ubc_result ubc_event_elapsed(uintptr_t ctx, uintptr_t from, uintptr_t to, float *ms);
 
 ubc_result ubc_capture_begin(uintptr_t ctx, uintptr_t s, int how);
-ubc_result ubc_capture_end(uintptr_t ctx, uintptr_t s, int keep); // a: an executable graph, b: what it was made of, if kept
+ubc_result ubc_capture_end(uintptr_t ctx, uintptr_t s, int keep); // a: an executable graph, b: the graph it was made
+                                                                  // from, if kept
 ubc_result ubc_capture_info(uintptr_t ctx, uintptr_t s); // a: the capture's id, 0 for none
 ubc_result ubc_capture_last(uintptr_t ctx, uintptr_t s); // a: the node that was captured last
 ubc_result ubc_graph_launch(uintptr_t ctx, uintptr_t g, uintptr_t s);

@@ -13,15 +13,16 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 )
 
-// TestEmulated runs this package's tests of a GPU over the emulated driver, in another process: what they found on real
-// ones is what it must do.
+// TestEmulated runs this package's tests of a GPU on the emulated driver, in another process. The emulated driver must
+// behave as these tests found real ones to do.
 func TestEmulated(t *testing.T) {
 	if os.Getenv("UBCOLL_TEST_LIBRARY") != "" {
 		t.Skip("this is that process")
 	}
 	lib := filepath.Join(emulated.Library(t), "libcuda.so.1")
 	skip := strings.Join([]string{
-		"TestEmulated", "TestFake", "TestProbe", "TestParity", "TestAbsent", // not about a GPU, or not about one that is there
+		"TestEmulated", "TestFake", "TestProbe", "TestParity", "TestAbsent", // not about a GPU, or about one that is
+		// absent
 		"TestModuleErrors/instruction", // the emulated driver does not read PTX
 	}, "|")
 	out := other(t, lib, []string{"UBCOLL_REQUIRE=cuda"}, "-test.run=^Test", "-test.skip="+skip, "-test.v")

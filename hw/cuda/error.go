@@ -35,10 +35,10 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// closedCode is UBC_CLOSED of driver.h, no code of the driver's.
+// closedCode is UBC_CLOSED of driver.h. The driver does not use it.
 const closedCode = -1
 
-// Unwrap is the sentinel of the failure's class, nil if it is of none.
+// Unwrap returns the sentinel of the failure's class, or nil if it has no class.
 func (e *Error) Unwrap() error {
 	switch e.Code {
 	case 2, // OUT_OF_MEMORY
@@ -67,7 +67,7 @@ func (e *Error) Unwrap() error {
 		4,   // DEINITIALIZED
 		709: // CONTEXT_IS_DESTROYED
 		return fault.ErrClosed
-	case 201: // INVALID_CONTEXT: somebody reset the device, or this process itself exported what it opens
+	case 201: // INVALID_CONTEXT: somebody reset the device, or this process opens its own export
 		if e.Call == "cuIpcOpenMemHandle_v2" {
 			return fault.ErrArgument
 		}

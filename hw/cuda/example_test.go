@@ -8,7 +8,7 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 )
 
-// Bytes go to a device and come back, where there is one.
+// If there is a device, bytes go to it and come back.
 func Example() {
 	err := func() error {
 		ctx, err := cuda.Primary(hw.CUDA(0))

@@ -2,8 +2,8 @@
 
 package cuda
 
-// SetLibrary names what is loaded in place of the driver. Only before the first call.
+// SetLibrary sets the file that is loaded in place of the driver. Call it before anything else.
 func SetLibrary(path string) { library = path }
 
-// BeginGlobalCapture is as other libraries capture: on one thread, and calls that are unsafe fail on all others.
+// BeginGlobalCapture captures as other libraries do: on one thread, and unsafe calls fail on all others.
 func (s *Stream) BeginGlobalCapture() error { return s.beginCapture(0) } // CU_STREAM_CAPTURE_MODE_GLOBAL

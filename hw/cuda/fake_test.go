@@ -20,7 +20,7 @@ import (
 
 func init() { setLibrary = cuda.SetLibrary }
 
-// TestParity compares driver.h with a toolkit's header, where there is one.
+// TestParity compares driver.h with a toolkit's header, if there is one.
 func TestParity(t *testing.T) {
 	cc := testkit.Compiler(t, os.Getenv("CC"), "cc", "gcc", "clang")
 	for _, home := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda", "/usr"} {
@@ -80,7 +80,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestFake runs itself over the fake driver, in another process.
+// TestFake runs itself on the fake driver, in another process.
 func TestFake(t *testing.T) {
 	if os.Getenv("UBCOLL_TEST_LIBRARY") == "" {
 		log := filepath.Join(t.TempDir(), "log")
@@ -112,7 +112,7 @@ func TestFake(t *testing.T) {
 
 type faked struct{ log string }
 
-// calls are the driver's calls since the last question.
+// calls returns the calls of the driver since the last time.
 func (f *faked) calls() string {
 	b, _ := os.ReadFile(f.log)
 	os.Remove(f.log)
@@ -145,11 +145,11 @@ const (
 	leave = " cuThreadExchangeStreamCaptureMode cuCtxPopCurrent_v2"
 )
 
-// quick are the calls that leave the thread's capture mode alone.
+// quick lists the calls that leave the thread's capture mode alone.
 var quick = map[string]bool{"cuStreamGetCaptureInfo_v2": true, "cuGraphLaunch": true, "cuLaunchKernelEx": true,
 	"cuGraphExecKernelNodeSetParams": true}
 
-// Whatever a call does and however it ends, what was current on the thread is current again.
+// Whatever a call does and however it ends, the thread's current context is the same afterwards.
 func (f *faked) restored(t *testing.T) {
 	c := f.context(t)
 	s, err := c.NewStream()
@@ -221,11 +221,11 @@ func (f *faked) restored(t *testing.T) {
 			err := x.do()
 			var e *cuda.Error
 			require.ErrorAs(t, err, &e)
-			e.Log = "" // the fake assembler always talks
+			e.Log = "" // the fake assembler always writes a log
 			require.Equal(t, cuda.Error{Call: x.call, Code: 2, Name: "CUDA_ERROR_OUT_OF_MEMORY", Text: "out of memory"}, *e)
 			require.ErrorIs(t, err, fault.ErrLimit)
 			require.Equal(t, enter+x.call+leave, f.calls())
-			// A context that is gone is not entered, so that nothing is left to restore.
+			// A destroyed context is not entered, so there is nothing to restore.
 			t.Setenv("UBCOLL_TEST_FAKE", "cuCtxPushCurrent_v2=709")
 			require.ErrorIs(t, x.do(), fault.ErrClosed)
 			require.Equal(t, "cuCtxPushCurrent_v2", f.calls())
@@ -308,7 +308,7 @@ func (f *faked) memory(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrArgument)
 }
 
-// What was closed is not used, not even with what is open.
+// A closed object is not used, even together with an open one.
 func (f *faked) closed(t *testing.T) {
 	c := f.context(t)
 	newStream := func() *cuda.Stream { s, err := c.NewStream(); require.NoError(t, err); return s }

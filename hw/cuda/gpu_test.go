@@ -21,7 +21,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// gpus is the contexts of n devices; a machine without any fails the test where UBCOLL_REQUIRE has cuda.
+// gpus returns the contexts of n devices. On a machine without any, the test skips, or fails if UBCOLL_REQUIRE has
+// cuda.
 func gpus(t testing.TB, n int) []*cuda.Context {
 	t.Helper()
 	if p := cuda.Have(); p.Err != nil {
@@ -98,7 +99,7 @@ func TestDevices(t *testing.T) {
 	require.NoError(t, err)
 	seen := map[[16]byte]bool{}
 	for i, d := range all {
-		type fields cuda.Info // without its String
+		type fields cuda.Info // without String
 		t.Logf("%+v", fields(d))
 		require.Equal(t, hw.CUDA(i), d.Device)
 		require.NotEmpty(t, d.Name)
@@ -204,7 +205,7 @@ func TestModuleErrors(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
-// A module is assembled while a kernel runs; its first function comes, at the latest, when that has ended.
+// A module is assembled while a kernel runs. Its first function is loaded at the latest when the kernel has ended.
 func TestModuleBeside(t *testing.T) {
 	if os.Getenv("CUDA_MODULE_LOADING") == "EAGER" {
 		t.Skip("then the driver waits for kernels")
@@ -245,7 +246,7 @@ type waitParams struct {
 	limit uint64
 }
 
-// A kernel that waits holds its stream and nothing else.
+// A kernel that waits holds up its stream and nothing else.
 func TestStreamsAndEvents(t *testing.T) {
 	c := gpu(t)
 	first, second := stream(t, c), stream(t, c)
@@ -325,7 +326,7 @@ func TestGraph(t *testing.T) {
 	l := cuda.Launch{Grid: 4, Block: 256}
 	require.NoError(t, k.Launch(s, l, params(addParams{a, n, 1})))
 	require.NoError(t, s.Copy(b, a, 4*n))
-	other := make(chan error) // a capture hinders no one else
+	other := make(chan error) // a capture does not hinder other goroutines
 	go func() {
 		p, err := c.Alloc(1 << 20)
 		if err == nil {
@@ -350,7 +351,7 @@ func TestGraph(t *testing.T) {
 	require.NoError(t, g.Close())
 	require.ErrorIs(t, g.Launch(s), fault.ErrClosed)
 
-	// A kernel's parameters change for launches to come, and not for those that are queued.
+	// A kernel's new parameters apply to later launches, not to those already queued.
 	require.NoError(t, s.Fill(a, 0, 4*n))
 	require.NoError(t, s.BeginCapture())
 	require.NoError(t, k.Launch(s, l, params(addParams{a, n, 1})))

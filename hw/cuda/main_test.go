@@ -11,7 +11,7 @@ import (
 
 var children = map[string]func() error{}
 
-// setLibrary names another library than the driver's, where there is one to load.
+// setLibrary sets the library to load in place of the driver's, in builds that load one.
 var setLibrary = func(path string) {}
 
 func TestMain(m *testing.M) {

@@ -8,7 +8,7 @@ ubc_result ubc_inspect(uintptr_t p, ubc_memory *m) {
 	static const int what[] = {UBC_PTR_MEMORY_TYPE, UBC_PTR_DEVICE, UBC_PTR_BUFFER_ID, UBC_PTR_MANAGED,
 		UBC_PTR_LEGACY_IPC, UBC_PTR_RANGE_START, UBC_PTR_RANGE_SIZE, UBC_PTR_HANDLE_TYPES, UBC_PTR_RDMA, UBC_PTR_POOL,
 		UBC_PTR_MAPPING_START, UBC_PTR_MAPPING_SIZE};
-	// The driver writes 1 to 8 bytes, by attribute: into zeroed words, on these little-endian machines.
+	// The driver writes 1 to 8 bytes, depending on the attribute, to zeroed words; these machines are little-endian.
 	void *to[] = {&m->type, &m->device, &m->id, &m->managed, &m->legacy_ipc, &m->start, &m->size, &m->handle_types,
 		&m->rdma, &m->pool, &m->map_start, &m->map_size};
 	TRY(cuPointerGetAttributes, sizeof what / sizeof *what, what, to, p);

@@ -17,8 +17,8 @@ import (
 	"github.com/ubcoll/ubcoll/hw"
 )
 
-// Inspect says what the driver knows about the memory at a. An address of memory that it does not know is no error but
-// of the Unknown kind.
+// Inspect returns what the driver knows about the memory at a. If it knows nothing, the result has type Unknown; that
+// is no error.
 func Inspect(a Addr) (Memory, error) {
 	if s := driver(); s.err != nil {
 		return Memory{}, s.err
@@ -27,7 +27,8 @@ func Inspect(a Addr) (Memory, error) {
 	if err := check(C.ubc_inspect(C.uintptr_t(a), &m)); err != nil {
 		return Memory{}, fmt.Errorf("memory at %#x: %w", uintptr(a), err)
 	}
-	// Several mappings can share a reserved range, and several allocations the driver's mapping: what is meant is in both.
+	// Several mappings can share a reserved range, and several allocations one of the driver's mappings, so take the
+	// intersection.
 	start, end := m.start, m.start+m.size
 	if m.map_size != 0 {
 		start, end = max(start, m.map_start), min(end, m.map_start+m.map_size)
@@ -50,7 +51,7 @@ func Inspect(a Addr) (Memory, error) {
 	return x, nil
 }
 
-// Available is how much of the device's memory is free, and how much there is.
+// Available returns how many bytes of the device's memory are free, and how many it has.
 func (c *Context) Available() (free, total int, err error) {
 	r := C.ubc_mem_info(C.uintptr_t(c.h))
 	return int(r.a), int(r.b), check(r)
@@ -71,7 +72,7 @@ func (c *Context) Alloc(n int) (Addr, error) {
 // Free frees what Alloc allocated. It may wait for work that is queued on the device.
 func (c *Context) Free(a Addr) error { return c.at(a, C.ubc_free(C.uintptr_t(c.h), C.uintptr_t(a))) }
 
-// at names the address that a call failed for.
+// at adds the address to the error of a failed call.
 func (c *Context) at(a Addr, r C.ubc_result) error {
 	if err := check(r); err != nil {
 		return fmt.Errorf("memory at %#x on %v: %w", uintptr(a), c.device, err)
@@ -79,8 +80,8 @@ func (c *Context) at(a Addr, r C.ubc_result) error {
 	return nil
 }
 
-// HostRegister page-locks n bytes of host memory for all contexts, and is their address on the device. The memory must be
-// off the Go heap, and stay mapped until HostUnregister.
+// HostRegister page-locks n bytes of host memory for all contexts, and returns their address on the device. The memory
+// must not be on the Go heap, and must stay mapped until HostUnregister.
 func (c *Context) HostRegister(p unsafe.Pointer, n int) (Addr, error) {
 	if err := size("host memory", n); err != nil {
 		return 0, err
@@ -92,13 +93,13 @@ func (c *Context) HostRegister(p unsafe.Pointer, n int) (Addr, error) {
 	return Addr(r.a), nil
 }
 
-// HostUnregister undoes HostRegister, by the same address.
+// HostUnregister undoes HostRegister; p is the same address.
 func (c *Context) HostUnregister(p unsafe.Pointer) error {
 	return check(C.ubc_host_unregister(C.uintptr_t(c.h), p))
 }
 
-// IPCHandle exports the whole allocation around a, which Alloc or the runtime's cudaMalloc made. Memory whose LegacyIPC
-// is false is refused.
+// IPCHandle exports the whole allocation around a, which Alloc or the runtime's cudaMalloc made. It refuses memory with
+// LegacyIPC false.
 func (c *Context) IPCHandle(a Addr) (IPCHandle, error) {
 	var h C.ubc_ipc
 	if err := c.at(a, C.ubc_ipc_get(C.uintptr_t(c.h), C.uintptr_t(a), &h)); err != nil {
@@ -107,8 +108,8 @@ func (c *Context) IPCHandle(a Addr) (IPCHandle, error) {
 	return *(*IPCHandle)(unsafe.Pointer(&h)), nil
 }
 
-// OpenIPC maps another process's allocation, from its base, until CloseIPC, and enables peer access to its device. The
-// exporter itself cannot open its handle. The owner must not free the memory before every CloseIPC.
+// OpenIPC maps another process's allocation until CloseIPC, returns its base, and enables peer access to its device. A
+// process cannot open its own handle. The owner must not free the memory before every CloseIPC.
 func (c *Context) OpenIPC(h IPCHandle) (Addr, error) {
 	r := C.ubc_ipc_open(C.uintptr_t(c.h), (*C.ubc_ipc)(unsafe.Pointer(&h)))
 	if err := check(r); err != nil {
@@ -122,13 +123,14 @@ func (c *Context) CloseIPC(a Addr) error {
 	return c.at(a, C.ubc_ipc_close(C.uintptr_t(c.h), C.uintptr_t(a)))
 }
 
-// Granularity is what the sizes of Create and Reserve must be multiples of, for the device to be fast.
+// Granularity returns the number of bytes by which sizes for Create and Reserve should be divisible, for speed.
 func (c *Context) Granularity() (int, error) {
 	r := C.ubc_granularity(C.uintptr_t(c.h), C.int(c.device.Index()))
 	return int(r.a), check(r)
 }
 
-// Create makes n bytes of device memory that can be exported, and reached by network cards where the device has that.
+// Create makes n bytes of device memory that can be exported and, if the device supports it, accessed by network cards.
+// The caller releases it.
 func (c *Context) Create(n int) (Allocation, error) {
 	if err := size("device memory", n); err != nil {
 		return 0, err
@@ -149,15 +151,15 @@ func (c *Context) Release(m Allocation) error {
 	return check(C.ubc_release_handle(C.uintptr_t(c.h), C.uint64_t(m)))
 }
 
-// Retain takes another reference of what is mapped at a, whoever mapped it. Memory that was not made by Create or the
-// driver's call for it is refused.
+// Retain takes another reference to the memory mapped at a, whoever mapped it. It refuses memory that was not made by
+// Create or the driver's call for it.
 func (c *Context) Retain(a Addr) (Allocation, error) {
 	r := C.ubc_retain_handle(C.uintptr_t(c.h), C.uintptr_t(a))
 	return Allocation(r.a), c.at(a, r)
 }
 
-// Export makes a file descriptor, closed on exec, that other processes can Import. The caller closes it; it keeps the
-// memory until then.
+// Export makes a file descriptor, closed on exec, that other processes can Import. The caller closes it; the memory
+// lives at least until then.
 func (c *Context) Export(m Allocation) (fd int, err error) {
 	r := C.ubc_export(C.uintptr_t(c.h), C.uint64_t(m))
 	if err := check(r); err != nil {
@@ -166,8 +168,8 @@ func (c *Context) Export(m Allocation) (fd int, err error) {
 	return int(C.int(r.a)), nil
 }
 
-// Import makes an Allocation of a descriptor that Export made, here or in another process. The descriptor stays the
-// caller's, and may be closed at once.
+// Import makes an Allocation from a descriptor that Export made, here or in another process. The caller keeps the
+// descriptor, and may close it at once. The caller releases the Allocation.
 func (c *Context) Import(fd int) (Allocation, error) {
 	if fd < 0 {
 		return 0, fmt.Errorf("import of descriptor %d: %w", fd, fault.ErrArgument)
@@ -179,7 +181,7 @@ func (c *Context) Import(fd int) (Allocation, error) {
 	return Allocation(r.a), nil
 }
 
-// Reserve takes n bytes of addresses, with nothing behind them, until Unreserve.
+// Reserve reserves n bytes of addresses, without memory, until Unreserve.
 func (c *Context) Reserve(n int) (Addr, error) {
 	if err := size("addresses", n); err != nil {
 		return 0, err
@@ -191,22 +193,22 @@ func (c *Context) Reserve(n int) (Addr, error) {
 	return Addr(r.a), nil
 }
 
-// Unreserve gives addresses of Reserve back, all n of them, once nothing is mapped there.
+// Unreserve returns all n bytes of addresses that Reserve gave at a. Nothing may be mapped there.
 func (c *Context) Unreserve(a Addr, n int) error {
 	return c.at(a, C.ubc_unreserve(C.uintptr_t(c.h), C.uintptr_t(a), C.size_t(n)))
 }
 
-// Map puts m, of n bytes, at a, which Reserve gave. No device can reach it before Access.
+// Map maps m, of n bytes, at address a from Reserve. No device can access it before Access.
 func (c *Context) Map(a Addr, n int, m Allocation) error {
 	return c.at(a, C.ubc_map(C.uintptr_t(c.h), C.uintptr_t(a), C.size_t(n), C.uint64_t(m)))
 }
 
-// Unmap undoes Map. It does not wait for work that is queued.
+// Unmap undoes Map. It does not wait for queued work.
 func (c *Context) Unmap(a Addr, n int) error {
 	return c.at(a, C.ubc_unmap(C.uintptr_t(c.h), C.uintptr_t(a), C.size_t(n)))
 }
 
-// Access lets d, the context's device or another that P2P has access for, read and write the n bytes mapped at a.
+// Access lets d read and write the n bytes mapped at a. d is the context's device, or one with access by P2P.
 func (c *Context) Access(a Addr, n int, d hw.Device) error {
 	i, err := ordinal(d)
 	if err != nil {

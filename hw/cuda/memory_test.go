@@ -55,7 +55,7 @@ func TestInspect(t *testing.T) {
 	}
 	t.Run("device", func(t *testing.T) {
 		p := alloc(t, c, 3<<20)
-		small, next := alloc(t, c, 1000), alloc(t, c, 1000) // in one of the driver's mappings
+		small, next := alloc(t, c, 1000), alloc(t, c, 1000) // in the same mapping of the driver
 		require.Equal(t, [2]int{1000, 1000}, [2]int{inspect(small).Size, inspect(next + 999).Size})
 		require.Equal(t, [2]cuda.Addr{small, next}, [2]cuda.Addr{inspect(small + 999).Base, inspect(next).Base})
 		require.NotEqual(t, inspect(small).ID, inspect(next).ID)
@@ -107,7 +107,7 @@ func TestInspect(t *testing.T) {
 			require.True(t, x.PosixFD)
 			require.False(t, x.LegacyIPC)
 		}
-		for range 3 { // mapped again at one address
+		for range 3 { // mapped several times at one address
 			require.NoError(t, c.Unmap(p, n))
 			require.NoError(t, c.Map(p, n, a))
 			require.NoError(t, c.Access(p, n, c.Device()))
@@ -217,7 +217,7 @@ func TestNoLeaks(t *testing.T) {
 		require.NoError(t, err)
 		return len(d)
 	}
-	for range 3 { // the driver keeps some memory of its own
+	for range 3 { // the driver keeps some memory for itself
 		round()
 	}
 	files := descriptors()

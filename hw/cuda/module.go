@@ -19,9 +19,9 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// LoadModule assembles PTX text for the context's device, which takes the driver's time and is cached by it on disk.
-// Several goroutines may do so at the same time, each on a processor of its own, and while kernels run. The caller closes
-// the module. The error has the assembler's words.
+// LoadModule assembles PTX text for the context's device. The driver takes time for that, and caches the result on
+// disk. Several goroutines may load at the same time, each on its own processor, also while kernels run. The caller
+// closes the module. The error contains the assembler's messages.
 func (c *Context) LoadModule(ptx string) (*Module, error) {
 	text := C.CString(ptx)
 	defer C.free(unsafe.Pointer(text))
@@ -35,7 +35,7 @@ func (c *Context) LoadModule(ptx string) (*Module, error) {
 	return &Module{c, uintptr(r.a)}, nil
 }
 
-// Close unloads the module, whose kernels must not be running.
+// Close unloads the module. None of its kernels may be running.
 func (m *Module) Close() error {
 	c := m.c
 	m.c = nil
@@ -45,8 +45,8 @@ func (m *Module) Close() error {
 	return check(C.ubc_module_unload(C.uintptr_t(c.handle()), C.uintptr_t(m.h)))
 }
 
-// Function finds a kernel by its name and loads it, so that its first launch waits for nothing. The module's first one may
-// wait until no kernel runs on the device.
+// Function finds a kernel by its name and loads it, so that its first launch waits for nothing. For the module's first
+// function the driver may wait until no kernel runs on the device.
 func (m *Module) Function(name string) (*Function, error) {
 	text := C.CString(name)
 	defer C.free(unsafe.Pointer(text))
@@ -58,7 +58,7 @@ func (m *Module) Function(name string) (*Function, error) {
 	return &Function{m, uintptr(r.a), name, int(threads), int(registers)}, nil
 }
 
-// AllowShared lets launches ask for up to n bytes of dynamic shared memory, where 48 KiB is the limit without.
+// AllowShared lets launches use up to n bytes of dynamic shared memory. Without it the limit is 48 KiB.
 func (f *Function) AllowShared(n int) error {
 	if n < 0 || n > math.MaxInt32 {
 		return fmt.Errorf("kernel %q: %d bytes of shared memory: %w", f.name, n, fault.ErrArgument)
@@ -66,8 +66,8 @@ func (f *Function) AllowShared(n int) error {
 	return f.check(C.ubc_function_shared(C.uintptr_t(f.module.c.handle()), C.uintptr_t(f.h), C.int(n)))
 }
 
-// Resident is how many blocks of l's shape fit on one multiprocessor at once. Blocks that wait for each other must not
-// be more than that times the multiprocessors.
+// Resident returns how many blocks of l's shape fit on one multiprocessor at a time. If blocks wait for each other, a
+// grid must not have more than that for each multiprocessor.
 func (f *Function) Resident(l Launch) (int, error) {
 	if err := f.shape(l); err != nil {
 		return 0, err
@@ -76,13 +76,13 @@ func (f *Function) Resident(l Launch) (int, error) {
 	return int(r.a), f.check(r)
 }
 
-// Launch queues the kernel on s, a stream of its device. params is a struct of plain words with the kernel's parameters
-// in order, each at its natural alignment, as Go and PTX both lay them out. The driver has copied it when Launch returns.
-// It does not check the size: parameters that are missing have any value.
+// Launch queues the kernel on s, a stream of its device. params is a struct of plain words: the kernel's parameters in
+// order, each at its natural alignment, which is how both Go and PTX lay them out. The driver has copied params when
+// Launch returns. It does not check the size: missing parameters have arbitrary values.
 //
 // With l.Early, which needs Context.Early, the kernel may start while the kernel before it in the stream still runs, if
-// that one lets it: it must wait for it itself (griddepcontrol.wait in PTX) before it touches memory. What is before it
-// there but no kernel, and what is in other streams, ends first as always.
+// that kernel permits it. It must then wait for that kernel itself (griddepcontrol.wait in PTX) before it touches
+// memory. All other work before it, in this stream or awaited from others, ends first as always.
 func (f *Function) Launch(s *Stream, l Launch, params []byte) error {
 	if err := f.shape(l); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (f *Function) Launch(s *Stream, l Launch, params []byte) error {
 		C.size_t(len(params))))
 }
 
-// shape refuses numbers that C would cut off; the driver refuses the rest.
+// shape refuses numbers that C would truncate; the driver refuses the rest.
 func (f *Function) shape(l Launch) error {
 	for _, n := range []int{l.Grid, l.Block, l.Shared} {
 		if n < 0 || n > math.MaxInt32 {

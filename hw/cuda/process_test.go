@@ -27,7 +27,7 @@ func init() {
 	children["destroyed"] = childDestroyed
 }
 
-// order is what a child is to do: to find want in the memory, and to leave Leave there.
+// order is a task for a child: find Want in the memory, and leave Leave there.
 type order struct {
 	Device      int // the child's
 	Size        int
@@ -56,7 +56,7 @@ func withOrder(do func(order, *cuda.Context, *cuda.Stream, *net.UnixConn) error)
 	return errors.Join(do(o, c, s, conn.(*net.UnixConn)), s.Close(), c.Close())
 }
 
-// check finds and leaves bytes.
+// check compares the memory with Want, and writes Leave.
 func (o order) check(s *cuda.Stream, p cuda.Addr) error {
 	got := make([]byte, o.Size)
 	if err := s.Download(got, p); err != nil {
@@ -104,7 +104,7 @@ func childIPC(o order, c *cuda.Context, s *cuda.Stream, _ *net.UnixConn) error {
 	return errors.Join(o.check(s, p), c.CloseIPC(p))
 }
 
-// childFault breaks its context; all later calls say so.
+// childFault breaks its context; all later calls must say so.
 func childFault() error {
 	c, err := cuda.Primary(hw.CUDA(0))
 	if err != nil {
@@ -141,7 +141,7 @@ func childFault() error {
 	return nil
 }
 
-// childDestroyed goes on with a context that went away behind its wrapper's back.
+// childDestroyed goes on after its context was destroyed without its wrapper.
 func childDestroyed() error {
 	c, err := cuda.Primary(hw.CUDA(0))
 	if err != nil {
@@ -160,7 +160,7 @@ func childDestroyed() error {
 	return nil
 }
 
-// child runs a child to its end. The descriptor fd goes to it over a Unix socket.
+// child runs a child to its end, and sends it the descriptor fd over a Unix socket.
 func child(t *testing.T, name string, o order, fd int) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -183,7 +183,7 @@ func child(t *testing.T, name string, o order, fd int) {
 	require.NoError(t, err, "%s", out)
 }
 
-// found checks what a child left.
+// found checks what a child left in memory.
 func found(t *testing.T, s *cuda.Stream, p cuda.Addr, n int, want byte) {
 	t.Helper()
 	require.NoError(t, order{Size: n, Want: want, Leave: want}.check(s, p))
@@ -203,7 +203,7 @@ func testVMM(t *testing.T, c *cuda.Context, device int) {
 	require.Equal(t, unix.FD_CLOEXEC, flags)
 	child(t, "vmm", order{Device: device, Size: n, Want: 11, Leave: 22}, fd)
 	found(t, s, p, n, 22)
-	// Someone who knows the address alone exports it as well.
+	// A second export of the memory, by its address alone.
 	again, err := c.Retain(p + 5)
 	require.NoError(t, err)
 	fd2, err := c.Export(again)
@@ -220,12 +220,12 @@ func testIPC(t *testing.T, c *cuda.Context, device int) {
 	p := alloc(t, c, n)
 	require.NoError(t, s.Fill(p, 11, n))
 	require.NoError(t, s.Sync())
-	h, err := c.IPCHandle(p + 4096) // of the whole
+	h, err := c.IPCHandle(p + 4096) // for the whole allocation
 	require.NoError(t, err)
 	child(t, "ipc", order{Device: device, Size: n, Want: 11, Leave: 22, Handle: h}, -1)
 	found(t, s, p, n, 22)
 
-	// Small allocations share a block of the driver's, but not their handles.
+	// Small allocations share a block of the driver's, but have different handles.
 	small := []cuda.Addr{alloc(t, c, 1000), alloc(t, c, 1000), alloc(t, c, 1000)}
 	for i, p := range small {
 		require.NoError(t, s.Fill(p, byte(i), 1000))

@@ -62,7 +62,7 @@ ubc_result ubc_fill(uintptr_t ctx, uintptr_t s, uintptr_t dst, int value, size_t
 	LEAVE();
 }
 
-// These wait, since the host memory may be of the Go heap, which is held in place for the length of a call only.
+// These wait, because cgo pins host memory, which may be on the Go heap, only for the length of a call.
 ubc_result ubc_upload(uintptr_t ctx, uintptr_t s, uintptr_t dst, const uint8_t *src, size_t n) {
 	ENTER(ctx);
 	TRY(cuMemcpyHtoDAsync_v2, dst, src, n, s);
@@ -188,8 +188,8 @@ ubc_result ubc_graph_destroy(uintptr_t ctx, uintptr_t g, uintptr_t kept) {
 	LEAVE();
 }
 
-// As one of the driver's libraries, which it assembles without a lock on the context, beside others and while kernels
-// run; a module of its it would assemble with one.
+// Loads PTX as one of the driver's libraries: the driver assembles these without a lock on the context, beside others
+// and while kernels run. It would assemble a module (cuModule...) with the lock held.
 ubc_result ubc_module_load(uintptr_t ctx, const char *ptx, char *log, size_t len) {
 	ENTER(ctx);
 	uintptr_t m = 0;
@@ -206,9 +206,9 @@ ubc_result ubc_module_unload(uintptr_t ctx, uintptr_t m) {
 	LEAVE();
 }
 
-// The first function of a library loads it, for which the driver waits for running kernels. Asking for an attribute also
-// loads a function that the driver would load lazily, at its first launch: it would wait for ever, if those wait for
-// this one.
+// The first function of a library loads it; for that the driver waits for running kernels. Asking for an attribute also
+// loads the function itself. Otherwise the driver might load it at its first launch, and wait for running kernels
+// there, forever if these wait for the launched kernel.
 ubc_result ubc_function(uintptr_t ctx, uintptr_t m, const char *name, int *threads, int *registers) {
 	ENTER(ctx);
 	uintptr_t k = 0, f = 0;

@@ -22,8 +22,8 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// bytes types a pointer as one to bytes: cgo would search the whole object behind an unsafe.Pointer for Go pointers, and
-// panic if the bytes share it with some.
+// bytes returns a typed pointer: behind an unsafe.Pointer, cgo would search the whole object for Go pointers, and panic
+// if there are some beside the bytes.
 func bytes(b []byte) *C.uint8_t { return (*C.uint8_t)(unsafe.SliceData(b)) }
 
 // NewStream makes a stream that does not wait for the default stream. The caller closes it.
@@ -35,9 +35,9 @@ func (c *Context) NewStream() (*Stream, error) {
 	return &Stream{c: c, h: uintptr(r.a), device: c.device}, nil
 }
 
-// StreamFrom borrows a stream that someone else made in c, by its CUstream (0 is the default stream). It must outlive
-// the Stream, whose Close leaves it alone. A stream of another device is refused; what is no stream at all, the driver
-// may crash on.
+// StreamFrom borrows a stream that someone else made in c, by its CUstream (0 is the default stream). That stream must
+// outlive the Stream; Close does not close it. StreamFrom refuses a stream of another device. The driver may crash on a
+// number that is no stream.
 func (c *Context) StreamFrom(cuStream uintptr) (*Stream, error) {
 	r := C.ubc_stream_check(C.uintptr_t(c.h), C.uintptr_t(cuStream))
 	if err := check(r); err != nil {
@@ -49,7 +49,7 @@ func (c *Context) StreamFrom(cuStream uintptr) (*Stream, error) {
 	return &Stream{c: c, h: cuStream, device: c.device, borrowed: true}, nil
 }
 
-// Close gives the stream up. Work that is queued on it is still done.
+// Close closes the stream. Work queued on it still runs.
 func (s *Stream) Close() error {
 	c := s.c
 	s.c = nil
@@ -60,24 +60,24 @@ func (s *Stream) Close() error {
 	return check(C.ubc_stream_destroy(C.uintptr_t(c.handle()), C.uintptr_t(s.h)))
 }
 
-// Done says whether all work queued on the stream is done, without waiting. The error is that of the work.
+// Done reports whether all work queued on the stream is done, without waiting. The error is of that work.
 func (s *Stream) Done() (bool, error) {
 	r := C.ubc_stream_query(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h))
 	return r.a != 0, check(r)
 }
 
-// Sync waits until all work queued on the stream is done, however long that is. The error is that of the work.
+// Sync waits, without a limit, until all work queued on the stream is done. The error is of that work.
 func (s *Stream) Sync() error {
 	return check(C.ubc_stream_sync(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h)))
 }
 
-// Wait queues a wait for what e has recorded, perhaps on another stream or device.
+// Wait queues a wait for the work that e has recorded, perhaps on another stream or device.
 func (s *Stream) Wait(e *Event) error {
 	return check(C.ubc_stream_wait(C.uintptr_t(both(s.c, e.c).handle()), C.uintptr_t(s.h), C.uintptr_t(e.h)))
 }
 
-// Copy queues a copy of n bytes between any two places that the device can reach. Host memory should be page-locked, or
-// the call may wait, and must be off the Go heap.
+// Copy queues a copy of n bytes between any two addresses that the device can access. Host memory must not be on the Go
+// heap; it should be page-locked, else the call may wait.
 func (s *Stream) Copy(dst, src Addr, n int) error {
 	if n < 0 {
 		return size("a copy", n)
@@ -93,7 +93,7 @@ func (s *Stream) Fill(dst Addr, b byte, n int) error {
 	return check(C.ubc_fill(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h), C.uintptr_t(dst), C.int(b), C.size_t(n)))
 }
 
-// Upload copies src to the device in the stream's order, and waits. src may be on the Go heap.
+// Upload copies src to the device, in the stream's order, and waits for the copy. src may be on the Go heap.
 func (s *Stream) Upload(dst Addr, src []byte) error {
 	if len(src) == 0 {
 		return nil
@@ -102,7 +102,7 @@ func (s *Stream) Upload(dst Addr, src []byte) error {
 		bytes(src), C.size_t(len(src))))
 }
 
-// Download copies from the device in the stream's order, and waits. dst may be on the Go heap.
+// Download copies from the device, in the stream's order, and waits for the copy. dst may be on the Go heap.
 func (s *Stream) Download(dst []byte, src Addr) error {
 	if len(dst) == 0 {
 		return nil
@@ -111,7 +111,7 @@ func (s *Stream) Download(dst []byte, src Addr) error {
 		bytes(dst), C.uintptr_t(src), C.size_t(len(dst))))
 }
 
-// NewEvent makes an event, with times if timing is wanted, which costs a little. The caller closes it.
+// NewEvent makes an event. With timing it records times, which costs a little. The caller closes it.
 func (c *Context) NewEvent(timing bool) (*Event, error) {
 	var t C.int
 	if timing {
@@ -124,7 +124,7 @@ func (c *Context) NewEvent(timing bool) (*Event, error) {
 	return &Event{c, uintptr(r.a)}, nil
 }
 
-// Close gives the event up.
+// Close closes the event.
 func (e *Event) Close() error {
 	c := e.c
 	e.c = nil
@@ -134,33 +134,33 @@ func (e *Event) Close() error {
 	return check(C.ubc_event_destroy(C.uintptr_t(c.handle()), C.uintptr_t(e.h)))
 }
 
-// Record marks the end of what is queued on s, a stream of the event's device.
+// Record marks the end of the work queued on s so far. s is a stream of the event's device.
 func (e *Event) Record(s *Stream) error {
 	return check(C.ubc_event_record(C.uintptr_t(both(e.c, s.c).handle()), C.uintptr_t(e.h), C.uintptr_t(s.h)))
 }
 
-// Done says whether what was recorded is done, without waiting; true if nothing was.
+// Done reports whether the recorded work is done, without waiting. It is true if nothing was recorded.
 func (e *Event) Done() (bool, error) {
 	r := C.ubc_event_query(C.uintptr_t(e.c.handle()), C.uintptr_t(e.h))
 	return r.a != 0, check(r)
 }
 
-// Sync waits until what was recorded is done.
+// Sync waits until the recorded work is done.
 func (e *Event) Sync() error {
 	return check(C.ubc_event_sync(C.uintptr_t(e.c.handle()), C.uintptr_t(e.h)))
 }
 
-// Since is the device's time from start, an earlier event, to e, which are both done and made with timing.
+// Since returns the device's time from start, an earlier event, to e. Both must be done and made with timing.
 func (e *Event) Since(start *Event) (time.Duration, error) {
 	var ms C.float
 	err := check(C.ubc_event_elapsed(C.uintptr_t(both(e.c, start.c).handle()), C.uintptr_t(start.h), C.uintptr_t(e.h), &ms))
 	return time.Duration(float64(ms) * float64(time.Millisecond)), err
 }
 
-// BeginCapture records what is queued on the stream from here on, and does not do it, until EndCapture. Both may be
-// called from any thread; other goroutines must not use the stream meanwhile.
+// BeginCapture records work queued on the stream from now on, instead of running it, until EndCapture. Any thread may
+// call either; other goroutines must not use the stream meanwhile.
 func (s *Stream) BeginCapture() error {
-	// A goroutine may end a capture on another thread than it began it on, which only relaxed captures allow.
+	// A goroutine may move to another thread before it ends the capture; only relaxed captures allow that.
 	err := s.beginCapture(C.UBC_CAPTURE_RELAXED)
 	if err == nil {
 		captures.Store(s.h, true)
@@ -172,18 +172,18 @@ func (s *Stream) beginCapture(mode C.int) error {
 	return check(C.ubc_capture_begin(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h), mode))
 }
 
-// captures has the handles of the streams that BeginCapture has begun to capture.
+// captures has the handles of streams with a capture from BeginCapture.
 var captures sync.Map
 
-// OwnCapture reports whether BeginCapture has begun to capture the stream, by this Stream or another one that borrows
-// the same: then EndCapture ends that, which knows of kernels that are launched with Launch.Early.
+// OwnCapture reports whether the stream's capture was begun by BeginCapture, by this Stream or another one that borrows
+// the same stream. Such a capture ends with EndCapture, and may contain kernels launched with Launch.Early.
 func (s *Stream) OwnCapture() bool {
 	_, own := captures.Load(s.h)
 	return own
 }
 
-// EndCapture ends the capture and makes a graph of it, which the caller closes. The stream can be used again, also after
-// an error.
+// EndCapture ends the capture and makes a graph from it, which the caller closes. The stream is usable again, even
+// after an error.
 func (s *Stream) EndCapture() (*Graph, error) {
 	captures.Delete(s.h)
 	var keep C.int
@@ -197,8 +197,8 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	return &Graph{s.c, uintptr(r.a), uintptr(r.b)}, nil
 }
 
-// Last is the place of what was queued last on the stream, one kernel, in the capture that BeginCapture has begun. It is
-// for the graph that EndCapture of the same Stream makes.
+// Last returns the place of the work queued last, which must be one kernel, in the capture that BeginCapture began. It
+// is valid for the graph that EndCapture of the same Stream makes.
 func (s *Stream) Last() (Node, error) {
 	r := C.ubc_capture_last(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h))
 	if err := check(r); err != nil {
@@ -208,20 +208,20 @@ func (s *Stream) Last() (Node, error) {
 	return Node{uintptr(r.a)}, nil
 }
 
-// Capture is the number of the capture that the stream takes part in, whoever began it, and 0 for none. A capture that
-// an error ended is an error.
+// Capture returns the number of the capture that the stream takes part in, whoever began it; 0 is none. If an error has
+// ended the capture, that is an error.
 func (s *Stream) Capture() (uint64, error) {
 	r := C.ubc_capture_info(C.uintptr_t(s.c.handle()), C.uintptr_t(s.h))
 	return uint64(r.a), check(r)
 }
 
-// Launch queues the graph on s, a stream of any context of its device. A graph runs once at a time.
+// Launch queues the graph on s, a stream in any context of its device. Launches of a graph run one after the other.
 func (g *Graph) Launch(s *Stream) error {
 	return check(C.ubc_graph_launch(C.uintptr_t(both(g.c, s.c).handle()), C.uintptr_t(g.h), C.uintptr_t(s.h)))
 }
 
-// SetKernel gives the kernel f at n other parameters, and another shape if l says so, in the launches to come; those
-// that are queued already stay as they are. l.Early is what it was. See Function.Launch.
+// SetKernel gives the kernel f at n other parameters, and another shape if l has one, in later launches; launches
+// already queued do not change. l.Early must stay the same. See Function.Launch.
 func (g *Graph) SetKernel(n Node, f *Function, l Launch, params []byte) error {
 	if err := f.shape(l); err != nil {
 		return err
@@ -231,7 +231,7 @@ func (g *Graph) SetKernel(n Node, f *Function, l Launch, params []byte) error {
 		C.size_t(len(params))))
 }
 
-// Close gives the graph up. A launch that is running ends first.
+// Close closes the graph. A running launch ends first.
 func (g *Graph) Close() error {
 	c := g.c
 	g.c = nil
