@@ -21,14 +21,14 @@ type Channel struct {
 	sp     *Space
 	c      *engine.Comm
 	peer   int
-	slot   int // of the table
+	slot   int // in the table of ends
 	key    uint64
 	mine   *channelEnd
-	theirs *channelEnd // nil until the other end is there
-	remote *Remote     // what the other end shows
-	gpu    *gpuEnd     // nil between memory of hosts
+	theirs *channelEnd // nil until the other end has been found
+	remote *Remote     // the memory that the other end exports
+	gpu    *gpuEnd     // nil for host memory
 
-	out, in       *atomic.Uint64 // signals
+	out, in       *atomic.Uint64 // counters of signals
 	sent, awaited uint64
 }
 
@@ -52,8 +52,8 @@ func (ch *Channel) Begin(ctx context.Context) error {
 // End ends a use.
 func (ch *Channel) End() { end(ch) }
 
-// Copy copies n bytes from here to off of what the other end shows, or the other way. An error says that the peer has
-// taken the memory back, so that what was read may be anything. Within a use.
+// Copy copies n bytes from here to offset off of the other end's memory, or the other way. An error says that the peer
+// has taken the memory back; then the bytes read are undefined. Call it within a use.
 func (ch *Channel) Copy(off int, here unsafe.Pointer, n int, put bool) error {
 	err := ch.remote.copy(&ch.mine.copying, off, here, n, put)
 	if err == nil {
@@ -62,29 +62,30 @@ func (ch *Channel) Copy(off int, here unsafe.Pointer, n int, put bool) error {
 	return err
 }
 
-// Count counts a put of n bytes that came by way of Reach.
+// Count counts a put of n bytes that used Reach.
 func (ch *Channel) Count(n int) { ch.countAlone(true, n) }
 
-// Reach is n bytes at off of what the other end shows; Done after the copy. Within a use. The peer, if it takes the
-// memory back, waits for the copy, so that a long one asks Live after every piece.
+// Reach returns the address of n bytes at offset off of the other end's memory; call Done after the copy. Call it
+// within a use. A peer that takes the memory back waits for the copy, so a long copy checks Live after every piece.
 func (ch *Channel) Reach(off, n int) (unsafe.Pointer, error) {
 	return ch.remote.begin(&ch.mine.copying, off, n)
 }
 
-// Live is why what the other end shows must not be used any more, or nil.
+// Live returns why the other end's memory must not be used any more, or nil.
 func (ch *Channel) Live() error { return ch.remote.live() }
 
-// Done ends a copy that began with Reach. It does not say whether the memory was taken back: what the copy wrote may
-// have told the peer that it is over.
+// Done ends a copy that began with Reach. It does not report whether the memory was taken back: the peer may have done
+// so because the copy's last bytes told it that the copy was over.
 func (ch *Channel) Done() { ch.mine.copying.Add(^uint64(0)) }
 
-// Signal lets one Wait of the other end go on; it sees all that this rank wrote before. Within a use.
+// Signal lets one Wait of the other end go on. That end then sees all that this rank wrote before. Call it within a
+// use.
 func (ch *Channel) Signal() {
 	ch.sent++
 	spin.Release(ch.out, ch.sent)
 }
 
-// Poll takes a signal if there is one. Within a use.
+// Poll takes a signal if there is one. Call it within a use.
 func (ch *Channel) Poll() bool {
 	next := ch.awaited + 1
 	if !team.Reached(ch.in.Load(), next) {
@@ -94,7 +95,7 @@ func (ch *Channel) Poll() bool {
 	return true
 }
 
-// Wait waits for a signal. Within a use.
+// Wait waits for a signal. Call it within a use.
 func (ch *Channel) Wait(ctx context.Context) error {
 	next := ch.awaited + 1
 	if err := waitSignal(ctx, ch.c, ch, &ch.theirs.state, ch.peer, ch.in, next); err != nil {
@@ -104,7 +105,7 @@ func (ch *Channel) Wait(ctx context.Context) error {
 	return nil
 }
 
-// wait waits until ready, which is called often, says so.
+// wait waits until ready, which it calls often, returns true.
 func (ch *Channel) wait(ctx context.Context, op, step string, ready func() bool) error {
 	const looks = team.LooksPerPoll / 8
 	if within(looks, ready) {
@@ -117,12 +118,13 @@ func (ch *Channel) wait(ctx context.Context, op, step string, ready func() bool)
 	return w.until(looks, ready)
 }
 
-// WaitWord waits until *w is v. Within a use.
+// WaitWord waits until *w, masked, is v. Call it within a use.
 func (ch *Channel) WaitWord(ctx context.Context, w *uint64, mask, v uint64, step string) error {
 	return ch.wait(ctx, "get_packets", step, func() bool { return atomic.LoadUint64(w)&mask == v })
 }
 
-// Salt is a number that both ends know and other channels hardly have: the from end's of its own direction.
+// Salt returns a number that both ends know, and that other channels are unlikely to have: mine, the one of this end's
+// direction, or else the other direction's.
 func (ch *Channel) Salt(mine bool) uint64 {
 	from, to := ch.c.Rank(), ch.peer
 	if !mine {
@@ -133,16 +135,16 @@ func (ch *Channel) Salt(mine bool) uint64 {
 	return roster.Hash("packets", b[:])
 }
 
-// Comm is the channel's communicator.
+// Comm returns the channel's communicator.
 func (ch *Channel) Comm() *engine.Comm { return ch.c }
 
-// Peer is the other end's rank.
+// Peer returns the other end's rank.
 func (ch *Channel) Peer() int { return ch.peer }
 
-// Error is an error of a call on the channel.
+// Error returns err as an error of a call on the channel.
 func (ch *Channel) Error(op string, err error) error { return aside(ch.c, op, ch.peer, err) }
 
-// Close ends this end.
+// Close closes this end.
 func (ch *Channel) Close() error {
 	if err := shutFor(ch, ch.c, ch.gpu != nil); err != nil {
 		return aside(ch.c, "close", ch.peer, err)
@@ -157,7 +159,7 @@ func (ch *Channel) giveUp(quick bool) error {
 	var err error
 	if ch.gpu != nil {
 		ch.gpu.fail(fmt.Errorf("%s: %w", ch.name(), fault.ErrClosed))
-		if !quick || ch.c.Broken() == nil { // else with the communicator
+		if !quick || ch.c.Broken() == nil { // else it is released with the communicator
 			err = ch.gpu.release()
 		}
 	}

@@ -9,31 +9,32 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// closable is a channel or a window: what ends by its own Close, or with its communicator.
+// closable is a channel or a window. It ends by its own Close, or with its communicator.
 type closable interface {
-	// use is its uses, and its end.
+	// use returns its uses, which know whether it has ended.
 	use() *uses
-	// giveUp ends it, once. quick: if the communicator is broken, what is on a device ends with it, later.
+	// giveUp ends it, once. quick: if the communicator is broken, the parts on a device end later, with the
+	// communicator.
 	giveUp(quick bool) error
-	// failed is for an error of giveUp that no Close returns.
+	// failed takes an error of giveUp that no Close returns.
 	failed(err error)
-	// name is what a user calls it.
+	// name returns the name for users.
 	name() string
-	// counts is what it has moved.
+	// counts returns what it has moved.
 	counts() *moved
 }
 
-// uses are those of something closable.
+// uses are the uses of a closable.
 type uses struct {
 	team.Gate
-	over atomic.Bool // it has been given up, with err
+	over atomic.Bool // giveUp has returned, with err
 	err  error
-	left atomic.Bool // no Close waits for that
+	left atomic.Bool // no Close waits for over
 }
 
 func (u *uses) use() *uses { return u }
 
-// begin begins a use of k: fault.ErrClosed after its end.
+// begin begins a use of k. After k has ended it returns fault.ErrClosed.
 func begin(k closable) error {
 	if k.use().Enter() {
 		return nil
@@ -58,7 +59,7 @@ func finish(k closable, quick bool) {
 	u.over.Store(true)
 }
 
-// shutFor is shut for the user of k, who does not wait for longer than engine.CloseTimeout for what is on devices.
+// shutFor is shut for the user of k. With parts on devices, it waits no longer than engine.CloseTimeout.
 func shutFor(k closable, c *engine.Comm, device bool) error {
 	if !device {
 		return shut(k, false)
@@ -66,8 +67,8 @@ func shutFor(k closable, c *engine.Comm, device bool) error {
 	return c.Within("close", func() error { return shut(k, false) })
 }
 
-// shut closes k, once. Without quick it waits until the last use has ended, so that what k held is free when it
-// returns: uses end soon, since copies are never long, and waits look whether what they belong to is closed.
+// shut closes k, once. Without quick it waits until the last use has ended, so that k's memory is free when it returns.
+// Uses end soon, because copies are short, and waits check whether k is closed.
 func shut(k closable, quick bool) error {
 	u := k.use()
 	if quick && !u.Closed() {

@@ -27,7 +27,7 @@ func (n *testClosable) name() string { return "the thing" }
 
 func (n *testClosable) giveUp(bool) error { n.ended.Add(1); return n.err }
 
-// TestGate has many goroutines use something while another closes it: it is given up once, after the last use.
+// TestGate lets many goroutines use something while another one closes it: it is given up once, after the last use.
 func TestGate(t *testing.T) {
 	for range 200 {
 		n := &testClosable{}
@@ -76,7 +76,7 @@ func TestGateWaitsForTheLastUse(t *testing.T) {
 			require.NoError(t, <-closed)
 		}
 		require.Error(t, begin(n))
-		time.Sleep(10 * time.Millisecond) // for Close not to return
+		time.Sleep(10 * time.Millisecond) // time in which Close must not return
 		require.Empty(t, closed)
 		require.Equal(t, int32(0), n.ended.Load())
 		end(n)
@@ -90,7 +90,7 @@ func TestGateWaitsForTheLastUse(t *testing.T) {
 	}
 }
 
-// lateClosable is closed by its owner when a communicator has seen that it is open.
+// lateClosable is closed by its owner after a communicator has seen that it is open.
 type lateClosable struct {
 	testClosable
 	looks int

@@ -10,8 +10,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Connect makes a channel to peer, which calls it too, and shows r there: the end of the wait for the other end is its
-// only deadline. A nil remote means what the peer shows.
+// Connect makes a channel to peer, which must call it, too, and exports r there. The timeout for the other end is its
+// only deadline. A nil remote means the memory that the peer's end exports. The caller closes the channel.
 func (sp *Space) Connect(ctx context.Context, peer int, r *engine.Registration, remote *Remote) (*Channel, error) {
 	const op = "connect"
 	c := sp.c
@@ -45,7 +45,7 @@ func (sp *Space) Connect(ctx context.Context, peer int, r *engine.Registration, 
 	return ch, nil
 }
 
-// shows checks what a channel is to be made of.
+// shows checks the arguments of Connect, and returns the export of r.
 func (sp *Space) shows(r *engine.Registration, remote *Remote, peer int) (engine.Export, error) {
 	c := sp.c
 	switch {
@@ -72,8 +72,8 @@ func (sp *Space) shows(r *engine.Registration, remote *Remote, peer int) (engine
 	return e, err
 }
 
-// newChannel takes a slot, publishes it, and begins a use. With an error, the one that it is given or one of its own,
-// the channel is there to tell the peer, if there is one.
+// newChannel takes a slot, publishes it, and begins a use. If there is an error, refused or a new one, it still returns
+// a channel if it could take a slot, which tells the peer the error.
 func (sp *Space) newChannel(peer int, e engine.Export, refused error) (*Channel, error) {
 	c := sp.c
 	sp.mu.Lock()
@@ -121,7 +121,7 @@ func (sp *Space) newChannel(peer int, e engine.Export, refused error) (*Channel,
 	return ch, refused
 }
 
-// makeTable makes this rank's table if there is none.
+// makeTable makes this rank's table, unless it exists.
 func (sp *Space) makeTable() error {
 	c := sp.c
 	if sp.table != nil {
@@ -140,7 +140,8 @@ func (sp *Space) makeTable() error {
 
 func (ch *Channel) otherKey() uint64 { return channelKey(ch.c.Rank(), uint32(ch.key)-1) }
 
-// otherEnd is the other end's words, and which of its table, or nil if it is not there: not yet, or not any more.
+// otherEnd finds the other end's words and its slot. They are nil if the end does not exist yet, or, with gone, any
+// more.
 func (ch *Channel) otherEnd() (s *channelEnd, slot int, gone bool, err error) {
 	c, sp := ch.c, ch.sp
 	p := &c.Team().Peers[ch.peer]
@@ -152,7 +153,7 @@ func (ch *Channel) otherEnd() (s *channelEnd, slot int, gone bool, err error) {
 		return nil, 0, false, fmt.Errorf("channel table of rank %d: %w", ch.peer, err)
 	}
 	t, key := (*endTable)(ptr), ch.otherKey()
-	gone = t.made(c.Rank()).Load() > uint64(uint32(key)-1) // looked at before the slots
+	gone = t.made(c.Rank()).Load() > uint64(uint32(key)-1) // loaded before the slots are searched
 	for i := range t {
 		if t[i].key.Load() == key {
 			return &t[i], i, false, nil
@@ -161,7 +162,7 @@ func (ch *Channel) otherEnd() (s *channelEnd, slot int, gone bool, err error) {
 	return nil, 0, gone, nil
 }
 
-// meet waits for the other end.
+// meet waits for the other end, and completes this one.
 func (ch *Channel) meet(ctx context.Context, op string, r *engine.Registration, remote *Remote) error {
 	var theirs *channelEnd
 	var failed, err error
@@ -180,7 +181,7 @@ func (ch *Channel) meet(ctx context.Context, op string, r *engine.Registration, 
 	}
 	e := theirs.shown.get()
 	if e.Bytes == 0 {
-		why := reason.OfCode(int(min(theirs.shown.slot, 1<<16))) // which no code is
+		why := reason.OfCode(int(min(theirs.shown.slot, 1<<16))) // no code is that large
 		if why == nil {
 			why = fault.ErrArgument
 		}
@@ -203,7 +204,8 @@ func (ch *Channel) meet(ctx context.Context, op string, r *engine.Registration, 
 	ch.c.Domain().WatchCopies(ch.reader(), ch.peer, &theirs.copying, &theirs.grant)
 	ch.mine.met.Store(1)
 	ch.mine.state.Store(endMet)
-	// Not before the other end has done the same may this rank copy: the peer would not wait for it.
+	// This rank may copy only after the other end has done the same, because until then the peer does not wait for
+	// copies.
 	if err := ch.wait(ctx, op, "the other end is complete", func() bool {
 		return theirs.state.Load() != team.StateOpen
 	}); err != nil {
@@ -219,7 +221,7 @@ func (ch *Channel) givenUp() error {
 	return fmt.Errorf("rank %d has given its end up: %w", ch.peer, fault.ErrClosed)
 }
 
-// reader is the other end.
+// reader returns the other end as a reader of this rank's memory.
 func (ch *Channel) reader() team.Reader {
 	p := &ch.c.Team().Peers[ch.peer]
 	return team.Reader{State: &ch.theirs.state, Mem: p.Mem, At: ch.sp.places[ch.peer].At.Location(), Key: &ch.theirs.key,

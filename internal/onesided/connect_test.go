@@ -18,7 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestCloseBusy closes a communicator during a wait on a channel: busy; and the channel with it afterwards.
+// TestCloseBusy closes a communicator during a wait on a channel: it is busy. Later its Close closes the channel, too.
 func TestCloseBusy(t *testing.T) {
 	comms := enginetest.Open(t, 2, engine.Options{})
 	channels, regs := make([]*onesided.Channel, 2), make([]*engine.Registration, 2)
@@ -44,25 +44,27 @@ func TestCloseBusy(t *testing.T) {
 	require.NoError(t, regs[0].Close())
 	require.NoError(t, comms[0].Close())
 	require.ErrorIs(t, channels[0].Begin(background), fault.ErrClosed)
-	// The other end sees it.
+	// The other end must see it.
 	require.NoError(t, channels[1].Begin(background))
 	err := channels[1].Wait(background)
 	require.True(t, errors.Is(err, fault.ErrClosed) || errors.Is(err, fault.ErrPeerLost), "%v", err)
 	channels[1].End()
 }
 
-// TestCloseBusyBroken closes a broken communicator while a channel or a window is in use: busy all the same.
+// TestCloseBusyBroken closes a broken communicator while a channel or a window is in use: it is busy, too.
 func TestCloseBusyBroken(t *testing.T) {
 	for _, window := range []bool{false, true} {
 		t.Run(fmt.Sprintf("window=%v", window), func(t *testing.T) {
 			e := newEnds(t, enginetest.Open(t, 2, engine.Options{}), window)[0]
 			_, done, err := e.reach(8)
 			require.NoError(t, err)
-			e.c.Fail(&fault.Error{Op: "test", Peer: -1, Err: fault.ErrPeerLost}) // Abort would close what is in use, too
-			over := time.AfterFunc(testkit.Limit, func() { done() })             // a Close that is not refused waits
+			e.c.Fail(&fault.Error{Op: "test", Peer: -1, Err: fault.ErrPeerLost}) // Abort would also close what is in
+			// use
+			over := time.AfterFunc(testkit.Limit, func() { done() }) // a Close that is not refused would
+			// wait
 			err = e.c.Close()
 			if over.Stop() {
-				done() // what has become of the copy is not the matter here
+				done() // the copy's result does not matter here
 			}
 			require.ErrorIs(t, err, fault.ErrBusy)
 			require.NoError(t, e.c.Close())
@@ -70,8 +72,8 @@ func TestCloseBusyBroken(t *testing.T) {
 	}
 }
 
-// TestConnectAlone connects to a peer that does not: the call ends with its context, the communicator goes on, and the
-// peer's own call, when it comes, fails too.
+// TestConnectAlone connects to a peer that does not: the call ends with its context, and the communicator goes on. The
+// peer's own call, made later, fails too.
 func TestConnectAlone(t *testing.T) {
 	comms := enginetest.Open(t, 2, engine.Options{})
 	_, r := enginetest.Registered(t, comms[0], 100)
@@ -89,10 +91,10 @@ func TestConnectAlone(t *testing.T) {
 		require.NoError(t, err)
 	}
 	_, q := enginetest.Registered(t, comms[1], 100)
-	// It would not wait for copies by a channel that it knows nothing of.
+	// The peer would not wait for copies through a channel that it does not know.
 	_, err := onesided.SpaceOf(comms[1]).Connect(background, 0, q, nil)
 	require.ErrorIs(t, err, fault.ErrClosed)
-	// The next two belong together.
+	// The next two calls make one channel.
 	for _, err := range testkit.Each(comms, func(c *engine.Comm) error {
 		l, err := onesided.SpaceOf(c).Connect(background, 1-c.Rank(), []*engine.Registration{r, q}[c.Rank()], nil)
 		if err != nil {
@@ -104,7 +106,7 @@ func TestConnectAlone(t *testing.T) {
 	}
 }
 
-// TestLastWord has a peer close its communicator right after what a wait is for: that is no loss.
+// TestLastWord lets a peer close its communicator right after it has done what a wait is for: the wait must succeed.
 func TestLastWord(t *testing.T) {
 	comms := enginetest.Open(t, 2, engine.Options{})
 	ends := newEnds(t, comms, false)
@@ -120,8 +122,8 @@ func TestLastWord(t *testing.T) {
 	e.channel.End()
 }
 
-// TestWaitOnBroken waits for a peer whose communicator has broken, for whatever reason: this rank's has then, too. What
-// ends the wait here alone leaves it as it was.
+// TestWaitOnBroken waits for a peer whose communicator breaks, for several reasons: then this rank's breaks, too. If
+// only this rank's wait ends, its communicator stays as it was.
 func TestWaitOnBroken(t *testing.T) {
 	for _, k := range []struct {
 		name string

@@ -22,14 +22,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// settleFor sets how long a peer may take for a copy, and returns what restores it.
+// settleFor sets how long a peer may take for a copy, and returns a function that restores it.
 func settleFor(d time.Duration) (restore func()) {
 	old := engine.SettleTimeout
 	engine.SettleTimeout = d
 	return func() { engine.SettleTimeout = old }
 }
 
-// oneSided is one rank's end of a channel, or of a window, of a communicator of its own.
+// oneSided is one rank's end of a channel, or of a window, in a separate communicator.
 type oneSided struct {
 	c       *engine.Comm
 	vec     team.Vec
@@ -65,7 +65,7 @@ func newOneSided(t *testing.T, c *engine.Comm, window bool) (*oneSided, error) {
 	return e, err
 }
 
-// newEnds is newOneSided of both ranks.
+// newEnds makes the ends of both ranks.
 func newEnds(t *testing.T, comms []*engine.Comm, window bool) []*oneSided {
 	t.Helper()
 	ends := make([]*oneSided, 2)
@@ -76,7 +76,7 @@ func newEnds(t *testing.T, comms []*engine.Comm, window bool) []*oneSided {
 	return ends
 }
 
-// abroad makes rank 0's copies go to memory that rank 1 has exported, and that its end does not show.
+// abroad makes rank 0's copies go to memory that rank 1 has exported, but not through its end.
 func abroad(t *testing.T, ends []*oneSided) (mine, theirs *oneSided) {
 	vec, reg := enginetest.Registered(t, ends[1].c, 4096)
 	h, err := onesided.MarshalHandle(reg)
@@ -111,7 +111,7 @@ func (e *oneSided) reach(n int) (unsafe.Pointer, func() error, error) {
 	}, err
 }
 
-// live is whether the peer's memory may be used.
+// live returns why the peer's memory must not be used any more, or nil.
 func (e *oneSided) live() error {
 	if e.window != nil {
 		return e.window.Live(1 - e.c.Rank())
@@ -119,7 +119,7 @@ func (e *oneSided) live() error {
 	return e.channel.Live()
 }
 
-// closedOnce is err, but for what closed with something else already.
+// closedOnce returns err, or nil if it only says that something was already closed.
 func closedOnce(err error) error {
 	if errors.Is(err, fault.ErrClosed) {
 		return nil
@@ -127,7 +127,7 @@ func closedOnce(err error) error {
 	return err
 }
 
-// TestCopyOfTheDead takes memory back while a peer is in the middle of a copy that has died meanwhile.
+// TestCopyOfTheDead takes memory back after a peer has died in the middle of a copy.
 func TestCopyOfTheDead(t *testing.T) {
 	defer settleFor(testkit.Limit / 4)()
 	var killed, dead atomic.Bool
@@ -142,13 +142,13 @@ func TestCopyOfTheDead(t *testing.T) {
 	done()
 }
 
-// TestCloseWaitsForCopies takes memory back while a peer is in the middle of a copy to it, in every order in which that
-// can be done: it waits for the end of the copy.
+// TestCloseWaitsForCopies takes memory back while a peer is copying to it, in every possible order: it must wait for
+// the copy to end.
 func TestCloseWaitsForCopies(t *testing.T) {
 	for _, k := range []struct {
 		name   string
 		window bool
-		abroad bool // the copy is by a channel over an import, which shows other memory
+		abroad bool // the copy goes through a channel over an import of other memory
 		close  func(e *oneSided) error
 	}{
 		{name: "registration", close: func(e *oneSided) error { return e.reg.Close() }},
@@ -192,7 +192,7 @@ func TestCloseWaitsForCopies(t *testing.T) {
 			closed := make(chan error, 1)
 			go func() { closed <- k.close(e) }()
 			testkit.Eventually(t, func() bool { return p.live() != nil }, "it is closing")
-			time.Sleep(20 * time.Millisecond) // longer than it takes where it does not wait
+			time.Sleep(20 * time.Millisecond) // longer than Close takes if it does not wait
 			require.Empty(t, closed, "closed during a copy")
 			require.ErrorIs(t, comms[1].Free(e.vec.Alloc), fault.ErrInUse)
 			*(*byte)(at) = 1
@@ -206,8 +206,8 @@ func TestCloseWaitsForCopies(t *testing.T) {
 	}
 }
 
-// TestCloseTwiceDuringCopy closes a registration again while the first Close waits for a peer's copy: the memory stays
-// registered until that is over.
+// TestCloseTwiceDuringCopy closes a registration again while the first Close waits for a peer's copy: the memory must
+// stay registered until the copy is over.
 func TestCloseTwiceDuringCopy(t *testing.T) {
 	defer settleFor(testkit.Limit)()
 	comms := enginetest.Open(t, 2, engine.Options{})
@@ -229,7 +229,7 @@ func TestCloseTwiceDuringCopy(t *testing.T) {
 	require.NoError(t, comms[1].Free(e.vec.Alloc))
 }
 
-// TestCopyThatDoesNotEnd takes memory back from a peer that stays in the middle of a copy: nobody else gets it.
+// TestCopyThatDoesNotEnd takes memory back from a peer that never ends its copy: nobody else may get that memory.
 func TestCopyThatDoesNotEnd(t *testing.T) {
 	if race.Enabled {
 		t.Skip("there the memory is the garbage collector's")
@@ -259,8 +259,8 @@ func TestCopyThatDoesNotEnd(t *testing.T) {
 	require.ErrorIs(t, done(), fault.ErrStale)
 }
 
-// TestAbortDuringUse aborts a communicator while a channel's and a window's calls are under way: what those give up
-// later has gone well.
+// TestAbortDuringUse aborts a communicator during calls on a channel and a window: both must be released later without
+// errors.
 func TestAbortDuringUse(t *testing.T) {
 	for _, window := range []bool{false, true} {
 		comms := enginetest.Open(t, 2, engine.Options{})

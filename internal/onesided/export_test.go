@@ -7,7 +7,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Made is how many channels to peer this rank has begun.
+// Made returns how many channels to peer this rank has begun.
 func (sp *Space) Made(peer int) uint64 {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
@@ -17,7 +17,7 @@ func (sp *Space) Made(peer int) uint64 {
 	return sp.table.made(peer).Load()
 }
 
-// Reach begins a copy of the first n bytes of peer's part; done ends it.
+// Reach begins a copy of the first n bytes of peer's part; calling done ends it.
 func (w *Window) Reach(peer, n int) (p unsafe.Pointer, done func() error, err error) {
 	if err := begin(w); err != nil {
 		return nil, nil, err
@@ -29,11 +29,11 @@ func (w *Window) Reach(peer, n int) (p unsafe.Pointer, done func() error, err er
 	return p, func() error { defer end(w); copies.Add(^uint64(0)); return k.live() }, err
 }
 
-// Live is why peer's part must not be used any more, or nil.
+// Live returns why peer's part must not be used any more, or nil.
 func (w *Window) Live(peer int) error { return w.ranks[peer].live() }
 
-// WaitPolls waits, with a look after each housekeeping, for what comes during that after which the peer's end is found.
-// looks is how often it has looked.
+// WaitPolls waits until the housekeeping that would notice that the peer has closed its end. looks is how often it has
+// called ready, which is once after each housekeeping.
 func (ch *Channel) WaitPolls() (looks int, err error) {
 	w := waiting{team.WaitState{Op: "wait", Ctx: context.Background(), Peer: ch.peer, Step: "polls"}, ch.c, ch,
 		&ch.theirs.state}
@@ -41,5 +41,5 @@ func (ch *Channel) WaitPolls() (looks int, err error) {
 	return looks, err
 }
 
-// Live is why the memory must not be used any more, or nil.
+// Live returns why the memory must not be used any more, or nil.
 func (m *Remote) Live() error { return m.live() }

@@ -9,11 +9,11 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// OnDevice reports whether the channel is between memory of devices: Launch does its steps.
+// OnDevice reports whether the channel is between device memory; then Launch does its steps.
 func (ch *Channel) OnDevice() bool { return ch.gpu != nil }
 
-// Launch queues steps on s, or on a stream of the channel's own, and waits: in as few kernels as can do them. If
-// anything is wrong with one of them, none is queued.
+// Launch queues steps on s, in as few kernels as possible. Without s it uses a stream of its own, and waits for the
+// steps. If any step is invalid, it queues none.
 func (ch *Channel) Launch(ctx context.Context, s *engine.Stream, steps []Step) error {
 	if len(steps) == 0 {
 		return nil
@@ -35,7 +35,7 @@ func (ch *Channel) Launch(ctx context.Context, s *engine.Stream, steps []Step) e
 	return nil
 }
 
-// openGPU makes the device's side of ch if what it is made of is on devices, as it must be on both sides or on none.
+// openGPU makes the device side of ch, or returns nil if all memory is on the host. A mixture is an error.
 func (ch *Channel) openGPU(ctx context.Context, r *engine.Registration, remote *Remote, peers bool,
 	theirs *channelEnd, theirSlot int) (*gpuEnd, error) {
 	claim, err := r.Acquire()

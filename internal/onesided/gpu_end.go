@@ -15,9 +15,9 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// gpuEnd is one end, of a channel or of a window towards one rank, over memory of devices: kernels do its steps, and
-// count its signals in the device areas. It keeps both memories where they are until it is closed, or the peer has
-// taken its own back and nothing here can reach for it any more.
+// gpuEnd is one end over device memory, of a channel or of a window towards one rank. Kernels do its steps, and count
+// its signals in the device areas. It keeps both memories mapped until it is closed. It gives up the peer's memory
+// earlier if the peer has taken that back and no step can use it any more.
 type gpuEnd struct {
 	sp     *Space
 	c      *engine.Comm
@@ -25,35 +25,35 @@ type gpuEnd struct {
 	of     closable // the channel or the window
 	op     string
 	name   string
-	rank   int         // of the peer, or for windows this one itself
-	gone   func() bool // whether the peer has closed its side
+	rank   int         // the peer, or this rank itself in windows
+	gone   func() bool // reports whether the peer has closed its side
 	r      *engine.Registration
-	claim  *register.Claim // of this rank's memory
-	remote *Remote         // the peer's
+	claim  *register.Claim // claim on this rank's memory
+	remote *Remote         // the peer's memory
 	here   cuda.Addr
 	there  cuda.Addr // the peer's memory, as mapped here
-	bytes  [2]int    // here and there
+	bytes  [2]int    // sizes: here and there
 
 	status *kernels.Status
 	f      *cuda.Function
 
-	launching sync.Mutex // which the driver may hold up while its queue is full
+	launching sync.Mutex // guards the fields below; launches may block with it while the driver's queue is full
 	held      bool       // the peer's memory stays mapped
-	captured  bool       // somebody captured steps, and may replay them at any time
+	captured  bool       // a user's capture has steps, which it may replay at any time
 	params    kernels.ChannelParams
-	own       [3]*gpu.Stream // of blocking calls, by side
+	own       [3]*gpu.Stream // streams for blocking calls, by side
 	streams   map[*gpu.Stream]bool
-	last      [3]*gpu.Stream // on which each side has queued
-	events    [3]*cuda.Event // after what each side has queued; nil until there are two streams
+	last      [3]*gpu.Stream // the stream on which each side queued last
+	events    [3]*cuda.Event // after each side's queued work; nil until that uses two streams
 
 	mu       sync.Mutex
-	why      error // why waits were ended from here
+	why      error // why this rank ended the waits
 	failed   error
-	reported bool // by a Sync
+	reported bool // a Sync has returned failed
 	released bool
 }
 
-// open maps the peer's memory, and lets the watchdog see g. The two slots are those of the end here and there.
+// open maps the peer's memory, and makes g known to the watchdog. mine and theirs are the slots of the two ends.
 func (g *gpuEnd) open(ctx context.Context, mine, theirs int, salt func(mine bool) uint64) (err error) {
 	if err := g.sp.noDevice(); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (g *gpuEnd) open(ctx context.Context, mine, theirs int, salt func(mine bool
 	return nil
 }
 
-// fail has all waits of this end's kernels end, with why, unless they have been ended before.
+// fail ends all waits of this end's kernels with the error why. Only the first call counts.
 func (g *gpuEnd) fail(why error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -100,7 +100,7 @@ func (g *gpuEnd) fail(why error) {
 	}
 }
 
-// watch is the watchdog's look.
+// watch is called at each tick of the watchdog.
 func (g *gpuEnd) watch() {
 	if g.rank == g.c.Rank() {
 		return
@@ -118,12 +118,11 @@ func (g *gpuEnd) watch() {
 				return
 			}
 		}
-		g.letGo() // its error is the peer's, which waits in vain
+		g.letGo() // the peer has closed the registration, and its Close reports the error
 	}
 }
 
-// letGo gives the peer's memory up: no step that is queued, or will be, reaches for it. The caller has launching
-// locked.
+// letGo gives up the peer's memory. No step, queued or later, may use it. The caller holds launching.
 func (g *gpuEnd) letGo() error {
 	if !g.held {
 		return nil
@@ -132,7 +131,7 @@ func (g *gpuEnd) letGo() error {
 	return g.c.DevicePeer(g.rank).Unhold(g.remote.at.Arena)
 }
 
-// told is the error that ended the channel, or nil: its kernels leave everything alone from then on.
+// told returns the error that ended the channel, or nil. After such an error its kernels do nothing.
 func (g *gpuEnd) told() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -166,7 +165,7 @@ func (g *gpuEnd) look() error {
 	return err
 }
 
-// collect is the error that ended the channel, for the first Sync that asks.
+// collect returns the error that ended the channel to the first Sync that asks.
 func (g *gpuEnd) collect() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -178,7 +177,7 @@ func (g *gpuEnd) collect() error {
 	return err
 }
 
-// release gives up what the end has, once, when nothing of it runs any more: waits have been ended.
+// release releases the end's resources, once. It waits for all queued work; its waits have been ended before.
 func (g *gpuEnd) release() error {
 	if !g.sp.gpu.remove(g) {
 		return nil
@@ -193,7 +192,7 @@ func (g *gpuEnd) release() error {
 	g.look()
 	g.released = true
 	g.mu.Unlock()
-	g.launching.Lock() // and with it what the watchdog looks at
+	g.launching.Lock() // guards against the watchdog
 	errs := []error{g.letGo()}
 	g.launching.Unlock()
 	for _, s := range g.own {
@@ -211,7 +210,7 @@ func (g *gpuEnd) release() error {
 	return errors.Join(errs...)
 }
 
-// endUser is an end that queues on streams. Implements gpu.StreamUser.
+// endUser is a gpuEnd that queues on streams. It implements gpu.StreamUser.
 type endUser struct{ g *gpuEnd }
 
 func (u endUser) Comm() *engine.Comm { return nil }

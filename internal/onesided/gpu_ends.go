@@ -10,11 +10,11 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
-// gpuEnds are the ends of channels and windows over memory of a device, each with a status line: that of its slot.
-// Implements gpu.Client.
+// gpuEnds are the ends of channels and windows over device memory. Each uses the status line of its slot. It implements
+// gpu.Client.
 type gpuEnds struct {
 	d     *gpu.Device
-	first int // status line
+	first int // the first status line
 
 	mu   sync.Mutex
 	open map[*gpuEnd]bool
@@ -28,7 +28,7 @@ func (sp *Space) OnDevice(d *gpu.Device) gpu.Client {
 	return sp.gpu
 }
 
-// noDevice is why there is nothing over memory of devices, or nil.
+// noDevice returns why this rank cannot use device memory, or nil.
 func (sp *Space) noDevice() error {
 	if gpu.DeviceOf(sp.c) == nil {
 		return sp.c.WhyNoGPU()
@@ -36,7 +36,7 @@ func (sp *Space) noDevice() error {
 	return nil
 }
 
-// noDeviceOf is why a peer's device cannot be reached, or nil.
+// noDeviceOf returns why this rank cannot use a peer's device, or nil.
 func (sp *Space) noDeviceOf(rank int) error {
 	if gpu.DeviceOf(sp.c) == nil || !sp.c.DevicePeer(rank).HasDevice() {
 		return sp.c.WhyNoGPU()
@@ -50,10 +50,10 @@ func (es *gpuEnds) Stuck() int           { return -1 }
 func (es *gpuEnds) Fatal() *fault.Error  { return nil }
 func (es *gpuEnds) Collect() error       { return nil }
 
-// status is that of the end in a slot.
+// status returns the status line of a slot.
 func (es *gpuEnds) status(slot int) *kernels.Status { return es.d.Status(es.first + slot) }
 
-// clear zeroes an end in the device area, which nobody uses.
+// clear zeroes an end that nobody uses, in the device area.
 func (es *gpuEnds) clear(slot int) error {
 	var zero [kernels.ChannelBytes]byte
 	es.status(slot).Abort.Store(0)
@@ -61,17 +61,17 @@ func (es *gpuEnds) clear(slot int) error {
 	return es.d.Domain.Copy(cuda.Addr(es.d.Area.Base())+cuda.Addr(es.d.Layout.Channel(slot)), zero[:], true)
 }
 
-// add has g end with the device.
+// add makes g end with the device.
 func (es *gpuEnds) add(g *gpuEnd) {
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	es.open[g] = true
-	if g.c.Broken() != nil { // abort has not seen it
+	if g.c.Broken() != nil { // then Abort may have missed it
 		g.status.Abort.Store(1)
 	}
 }
 
-// remove reports whether g was there.
+// remove reports whether g was open.
 func (es *gpuEnds) remove(g *gpuEnd) bool {
 	es.mu.Lock()
 	defer es.mu.Unlock()

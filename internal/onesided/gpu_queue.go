@@ -27,13 +27,13 @@ func (g *gpuEnd) launch(ctx context.Context, s *engine.Stream, steps []Step) err
 	return g.submit(ctx, s, steps, all)
 }
 
-// submit is launch, of steps that touch all, and are within the memories.
+// submit is launch for steps that use the memory `all`, which has been checked.
 func (g *gpuEnd) submit(ctx context.Context, s *engine.Stream, steps []Step, all []touch) error {
 	claim, err := g.r.Acquire()
 	if err != nil {
 		return err
 	}
-	claim.Release() // the end has one of its own
+	claim.Release() // the end has its own claim
 	on, err := queues(g.c, s)
 	if err != nil {
 		return err
@@ -52,7 +52,7 @@ func (g *gpuEnd) submit(ctx context.Context, s *engine.Stream, steps []Step, all
 	return g.wait(ctx, on)
 }
 
-// queues is where on s, which may be nil, what has no turn is queued.
+// queues returns the device's stream behind s; nil if s is nil. Work queued there needs no turn of the communicator.
 func queues(c *engine.Comm, s *engine.Stream) (*gpu.Stream, error) {
 	on := gpu.StreamOf(s)
 	switch {
@@ -65,8 +65,9 @@ func queues(c *engine.Comm, s *engine.Stream) (*gpu.Stream, error) {
 	return on, c.CheckDevice(s.Device())
 }
 
-// ready is the stream to queue steps on, unless the peer has taken back the memory that they reach for, or the end has
-// ended. The caller has launching locked, as it has until they are queued: watch gives no memory up meanwhile.
+// ready returns the stream on which to queue steps, or an error if the peer has taken back memory that they use, or the
+// end has ended. The caller holds launching until the steps are queued, so that watch does not give up the memory
+// meanwhile.
 func (g *gpuEnd) ready(s *gpu.Stream, side int, steps []Step) (*gpu.Stream, error) {
 	for i := range steps {
 		k := steps[i].Kind
@@ -89,8 +90,8 @@ func (g *gpuEnd) ready(s *gpu.Stream, side int, steps []Step) (*gpu.Stream, erro
 	return g.own[side], nil
 }
 
-// queue queues steps, cut where a step touches what one before it does: within a kernel, nothing but signals wait for
-// all blocks. The caller has launching locked.
+// queue queues steps. It starts a new kernel where a step uses memory that an earlier step uses, unless both only read
+// it: in a kernel, only signals wait for all blocks. The caller holds launching.
 func (g *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32) error {
 	if !g.streams[s] {
 		g.streams[s] = true
@@ -138,10 +139,10 @@ func (g *gpuEnd) queue(s *gpu.Stream, steps []Step, all []touch, side uint32) er
 	})
 }
 
-// order has what is queued next on s begin after what the same side of the channel has queued on other streams, as the
-// calls came: its kernels count alone.
+// order makes the next work on s start after the work that the same side of the channel queued on other streams. The
+// side's kernels must run in the order of the calls, because they count its signals.
 func (g *gpuEnd) order(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
-	if s.Capturing() { // when it runs, and after what, is for whoever captures it to say
+	if s.Capturing() { // users order captured work themselves
 		return nil
 	}
 	if err := g.follow(s, cu, side); err != nil {
@@ -151,13 +152,13 @@ func (g *gpuEnd) order(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
 	return nil
 }
 
-// follow is order for what is none of the channel's.
+// follow is order for work that does not belong to the channel.
 func (g *gpuEnd) follow(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
 	for k, last := range g.last {
 		if last == nil || last == s || uint32(k) != side && k != kernels.SideBoth && side != kernels.SideBoth {
 			continue
 		}
-		e := &g.events[k] // sides that run at the same time have one each
+		e := &g.events[k] // one for each side, since sides run at the same time
 		if *e == nil {
 			var err error
 			if *e, err = g.d.Domain.Context.NewEvent(false); err != nil {
@@ -171,7 +172,7 @@ func (g *gpuEnd) follow(s *gpu.Stream, cu *cuda.Stream, side uint32) error {
 	return nil
 }
 
-// failedWith breaks the communicator with what the driver said; a closed stream is the caller's.
+// failedWith breaks the communicator with a driver's error. A closed stream is the caller's error, and breaks nothing.
 func (g *gpuEnd) failedWith(err error) error {
 	if !errors.Is(err, fault.ErrClosed) {
 		g.d.FailDevice(g.op, err)
@@ -179,7 +180,7 @@ func (g *gpuEnd) failedWith(err error) error {
 	return err
 }
 
-// drain waits until what puts, gets and signals is done.
+// drain waits until all puts, gets and signals are done.
 func (g *gpuEnd) drain(ctx context.Context) error {
 	g.launching.Lock()
 	last := g.last
@@ -203,7 +204,7 @@ func (g *gpuEnd) drain(ctx context.Context) error {
 	return g.told()
 }
 
-// stopped is why this rank waits for nothing any more, or nil.
+// stopped returns why this rank must stop waiting, or nil.
 func (g *gpuEnd) stopped(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return reason.Ended(ctx)

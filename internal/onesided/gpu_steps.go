@@ -10,10 +10,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu/kernels"
 )
 
-// StepKind is what a step of a channel does.
+// StepKind is the kind of a channel's step.
 type StepKind uint8
 
-// The kinds.
+// The kinds of steps.
 const (
 	StepPut StepKind = 1 + iota
 	StepGet
@@ -25,15 +25,15 @@ const (
 	StepFlush
 )
 
-// Step is one operation on a channel. Offsets are from the start of the memory of the rank that has it.
+// Step is one operation on a channel. Dst and Src are offsets in the memory of the rank that has them.
 type Step struct {
 	Kind     StepKind
 	Dst, Src int
 	N        int // bytes of data
-	Width    int // of a packet
+	Width    int // bytes of a packet
 }
 
-// packed is how much memory the packets take.
+// packed returns how many bytes the packets take.
 func (s *Step) packed() int {
 	half := s.Width / 2
 	return (s.N + half - 1) / half * s.Width
@@ -41,22 +41,22 @@ func (s *Step) packed() int {
 
 var stepNames = [...]string{"", "put", "get", "signal", "signal", "wait", "put_packets", "get_packets", "flush"}
 
-// channelBlocks is how many blocks move 1 MiB, and the most that packets take, or a kernel that is launched early: two
-// of those fit on a device beside each other, and the kernels of the other side too.
+// channelBlocks is the number of blocks that move 1 MiB. It is also the limit for packets, and for a kernel that is
+// launched early: two of these fit on a device together, beside the kernels of the other side.
 const channelBlocks = 64
 
-// Sizes of copies of channels, in bytes.
+// Bytes that one block moves at a time.
 const (
-	copyBlock   = 1 << 20 / channelBlocks // that a block copies at once
-	packetBlock = 4 << 10                 // that a block puts into packets at once
+	copyBlock   = 1 << 20 / channelBlocks // by copies
+	packetBlock = 4 << 10                 // into packets
 )
 
-// span is bytes of one of the two memories.
+// span is a range of bytes in one of the two memories.
 type span struct{ at, n int }
 
 func (a span) meets(b span) bool { return a.at < b.at+b.n && b.at < a.at+a.n }
 
-// touch is what a step reads and writes: here (0) and there (1).
+// touch is the memory that a step reads and writes: here (0) and at the peer (1).
 type touch struct{ reads, writes [2]span }
 
 func (t *touch) meets(u *touch) bool {
@@ -68,7 +68,7 @@ func (t *touch) meets(u *touch) bool {
 	return false
 }
 
-// touches is what s reads and writes, after a check that the memories have it.
+// touches checks that s stays within the memories, and returns what it reads and writes.
 func (g *gpuEnd) touches(s *Step) (t touch, err error) {
 	n, half := s.N, 0
 	if s.Kind == StepPutPackets || s.Kind == StepGetPackets {
@@ -129,7 +129,7 @@ func sideOf(steps []Step) int {
 	return side
 }
 
-// addresses are where a copy goes and comes from.
+// addresses returns the destination and source of a step.
 func (g *gpuEnd) addresses(s *Step) (dst, src cuda.Addr) {
 	switch s.Kind {
 	case StepPut, StepPutPackets:
@@ -144,7 +144,7 @@ var stepCodes = [...]uint64{StepPut: kernels.StepCopy, StepGet: kernels.StepCopy
 	StepRelaxedSignal: kernels.StepRelaxedSignal, StepWait: kernels.StepWait, StepPutPackets: kernels.StepPutPackets,
 	StepGetPackets: kernels.StepGetPackets}
 
-// kernel queues one kernel, of so many blocks at most.
+// kernel queues one kernel, of at most `most` blocks.
 func (g *gpuEnd) kernel(on *gpu.Stream, cu *cuda.Stream, steps []Step, side uint32, most int, early bool) error {
 	p := &g.params
 	p.Timeout, p.Side, p.Steps, p.Spread = g.d.Params.Timeout, side, 0, 0
@@ -152,7 +152,7 @@ func (g *gpuEnd) kernel(on *gpu.Stream, cu *cuda.Stream, steps []Step, side uint
 	for i := range steps {
 		s := &steps[i]
 		if s.Kind == StepFlush {
-			continue // a kernel is done when the next one begins
+			continue // the next kernel begins only when this one is done
 		}
 		x := kernels.Step{What: stepCodes[s.Kind]}
 		if s.Kind != StepWait && s.Kind != StepSignal && s.Kind != StepRelaxedSignal {
@@ -172,11 +172,11 @@ func (g *gpuEnd) kernel(on *gpu.Stream, cu *cuda.Stream, steps []Step, side uint
 	if p.Steps == 0 {
 		return nil
 	}
-	// Few threads for few bytes: all of them do all steps.
+	// Use few threads for few bytes, because all threads do all steps.
 	l := cuda.Launch{Grid: min(blocks, g.d.Multiprocessors), Block: min((threads+warp-1)/warp*warp, g.d.Threads, g.f.MaxThreads)}
 	l.Early = on.Follows(int32(l.Grid), g.d.Blocks) && early && l.Grid <= channelBlocks
 	return g.f.Launch(cu, l, kernels.Bytes(p))
 }
 
-// warp is how many threads a device runs as one.
+// warp is the number of threads that a device runs together.
 const warp = 32

@@ -15,15 +15,15 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// gpuWindow is the part of a Window over memory of devices: an end towards every rank, this one included, as channels
-// have.
+// gpuWindow is the part of a Window over device memory. It has an end, like those of channels, towards every rank
+// including this one.
 type gpuWindow struct {
-	slots []int // of the ends, by rank
+	slots []int // slots of the ends, by rank
 	ends  []*gpuEnd
-	kept  engine.Keeper // what captures of others put or get, beside the window's own memory
+	kept  engine.Keeper // other memory that users' captures put or get
 }
 
-// windowSlot is a window's end towards one rank.
+// windowSlot is a window's end towards one rank, as the occupant of a slot.
 type windowSlot struct {
 	w    *Window
 	rank int
@@ -37,7 +37,7 @@ func (o windowSlot) left() bool {
 	return there.Done()
 }
 
-// takeSlots takes a slot for each rank. No peer writes to one before all ranks have agreed on the window.
+// takeSlots takes a slot for each rank. Peers write to the ends only after all ranks have agreed on the window.
 func (w *Window) takeSlots() error {
 	c, sp := w.c, w.sp
 	if err := sp.noDevice(); err != nil {
@@ -60,7 +60,7 @@ func (w *Window) takeSlots() error {
 	return nil
 }
 
-// openEnd makes the end towards rank r, which has its own towards this one in slot theirs.
+// openEnd makes the end towards rank r; r's end towards this rank is in slot k.slot.
 func (w *Window) openEnd(ctx context.Context, r int) error {
 	k := &w.ranks[r]
 	g := &gpuEnd{sp: w.sp, c: w.c, of: w, op: "window", name: "the window " + between(w.c, r), rank: r, r: w.reg,
@@ -73,7 +73,7 @@ func (w *Window) openEnd(ctx context.Context, r int) error {
 	return nil
 }
 
-// discard gives back what there is of a window that did not come to be.
+// discard releases the parts of a window that was not completed.
 func (u *gpuWindow) discard(sp *Space) error {
 	if u == nil {
 		return nil
@@ -90,21 +90,22 @@ func (u *gpuWindow) discard(sp *Space) error {
 	return errors.Join(errs...)
 }
 
-// close ends the ends. Peers are refused already; those that wait learn it when the window says that it is closed.
+// close closes the ends. Peers can no longer use the memory; those that wait find out when the window's state is
+// closed.
 func (u *gpuWindow) close(c *engine.Comm, quick bool) error {
 	var errs []error
 	for _, g := range u.ends {
 		g.fail(fmt.Errorf("%s: %w", g.name, fault.ErrClosed))
 	}
 	for _, g := range u.ends {
-		if !quick || c.Broken() == nil { // else with the communicator
+		if !quick || c.Broken() == nil { // else they are released with the communicator
 			errs = append(errs, g.release())
 		}
 	}
 	return errors.Join(append(errs, u.kept.Close())...)
 }
 
-// copyDevice is Copy by a kernel, or a copy engine, on s or a stream of the end's own.
+// copyDevice is Copy by a kernel or a copy engine, on s or a stream of the end's own.
 func (w *Window) copyDevice(ctx context.Context, s *engine.Stream, peer, off int, v team.Vec, put bool) error {
 	g, n := w.gpu.ends[peer], v.Bytes()
 	if most := w.ranks[peer].bytes; off < 0 || off > most || n > most-off {
@@ -113,14 +114,14 @@ func (w *Window) copyDevice(ctx context.Context, s *engine.Stream, peer, off int
 	if err := w.c.CheckDevice(v.Dev); err != nil {
 		return err
 	}
-	// A step's offsets are from where the window begins here, which v may be before.
+	// Offsets of a step count from the beginning of this rank's part; v may begin before that.
 	near := int(uintptr(v.Ptr)) - int(g.here)
 	if apart := near - off; peer == w.c.Rank() && apart != 0 && apart < n && -apart < n {
 		return fmt.Errorf("bytes [%d,+%d) of this rank's own part overlap what is copied: %w", off, n,
 			fault.ErrArgument)
 	}
 	if a := w.c.Allocation(v); a != nil && n > 0 {
-		// Once it is queued, whatever ends the memory waits for the stream.
+		// After it is queued, anything that frees the memory first waits for the stream.
 		if !a.Hold() {
 			return fmt.Errorf("the buffer at %p has been freed: %w", v.Ptr, fault.ErrStale)
 		}
@@ -143,7 +144,7 @@ func (w *Window) step(ctx context.Context, s *engine.Stream, peer int, step Step
 	return w.gpu.ends[peer].submit(ctx, s, []Step{step}, make([]touch, 1))
 }
 
-// keep registers a for as long as the window is open: somebody captures what uses it, and may replay that at any time.
+// keep registers a until the window is closed, because a user's capture uses a and may be replayed at any time.
 func (w *Window) keep(a *mem.Allocation) error {
 	if a == w.c.Allocation(w.vec) {
 		return nil
@@ -151,7 +152,7 @@ func (w *Window) keep(a *mem.Allocation) error {
 	return w.gpu.kept.Keep(w.c, a)
 }
 
-// flush has what is queued next on s begin after all puts and gets, or waits for them.
+// flush makes the next work on s start after all puts and gets; without s it waits for them.
 func (u *gpuWindow) flush(ctx context.Context, c *engine.Comm, s *engine.Stream) error {
 	on, err := queues(c, s)
 	if err != nil {
@@ -182,7 +183,7 @@ func (u *gpuWindow) flush(ctx context.Context, c *engine.Comm, s *engine.Stream)
 	return nil
 }
 
-// peerVec views a rank's part as it is mapped here.
+// peerVec returns a rank's part as it is mapped here.
 func (w *Window) peerVec(rank int) team.Vec {
 	return team.Vec{Ptr: *(*unsafe.Pointer)(unsafe.Pointer(&w.gpu.ends[rank].there)), Len: w.vec.Len, Type: w.vec.Type,
 		Dev: w.vec.Dev}

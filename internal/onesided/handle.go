@@ -13,8 +13,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/roster"
 )
 
-// A handle is a registration as bytes: who exports what, and a code by which any change shows. All numbers are little
-// endian.
+// A handle is a registration as bytes: who exports which memory, and a code that reveals any change. All numbers are
+// little endian.
 const (
 	handleMagic   = "ubrh"
 	handleVersion = 2
@@ -23,7 +23,7 @@ const (
 	codeBytes = 16
 )
 
-// marshal makes the handle of e.
+// marshal returns the handle of e.
 func marshal(d *roster.Identity, domain uint64, e engine.Export) []byte {
 	le := binary.LittleEndian
 	b := make([]byte, 0, handleBytes)
@@ -57,7 +57,7 @@ func code(d *roster.Identity, b []byte) []byte {
 	return m.Sum(nil)[:codeBytes]
 }
 
-// unmarshal is the export and the domain that a handle names, after all the checks that need no peer.
+// unmarshal returns the export and the domain that a handle names. It does all the checks that need no peer.
 func unmarshal(d *roster.Identity, b []byte) (e engine.Export, domain uint64, p shm.Process, err error) {
 	le := binary.LittleEndian
 	bad := func(format string, args ...any) (engine.Export, uint64, shm.Process, error) {
@@ -91,7 +91,7 @@ func unmarshal(d *roster.Identity, b []byte) (e engine.Export, domain uint64, p 
 	return e, domain, p, nil
 }
 
-// MarshalHandle is a handle of r, for Import on a peer.
+// MarshalHandle returns a handle of r, for Import on a peer.
 func MarshalHandle(r *engine.Registration) ([]byte, error) {
 	e, err := r.Export()
 	if err != nil {

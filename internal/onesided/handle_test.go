@@ -30,12 +30,13 @@ func TestHandleRoundTrip(t *testing.T) {
 	require.Equal(t, testIdentity.Process, p)
 }
 
-// TestHandleRefused has handles that are well signed but come from somewhere else, and those that are not well signed.
+// TestHandleRefused tries handles that are well signed but come from somewhere else, and handles that are not well
+// signed.
 func TestHandleRefused(t *testing.T) {
 	other := testIdentity
 	other.Secret = []byte("another")
 	other.Job = roster.Hash("job", other.Secret)
-	impostor := testIdentity // knows the job's name, not its secret
+	impostor := testIdentity // knows the job's number but not its secret
 	impostor.Secret = other.Secret
 	elsewhere := testIdentity
 	elsewhere.Host++
@@ -79,7 +80,7 @@ func TestHandleEveryBit(t *testing.T) {
 	}
 }
 
-// FuzzHandle looks for bytes that are taken for a handle and are not the one that was made.
+// FuzzHandle looks for bytes that are accepted as a handle although they differ from the one made.
 func FuzzHandle(f *testing.F) {
 	whole := marshal(&testIdentity, 99, testExport)
 	f.Add(whole)

@@ -9,13 +9,13 @@ import (
 // moved counts puts, gets and their bytes.
 type moved struct{ puts, gets, bytes atomic.Uint64 }
 
-// count counts a put or get, of any goroutine.
+// count counts a put or get. Any goroutine may call it.
 func (m *moved) count(put bool, n int) {
 	m.which(put).Add(1)
 	m.bytes.Add(uint64(n))
 }
 
-// countAlone is count for who is one goroutine at a time.
+// countAlone is count for callers that are never concurrent.
 func (m *moved) countAlone(put bool, n int) {
 	w := m.which(put)
 	spin.Release(w, w.Load()+1)

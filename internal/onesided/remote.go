@@ -12,12 +12,12 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Remote is memory of a peer that it exports.
+// Remote is memory that a peer exports.
 type Remote struct {
 	c      *engine.Comm
 	rank   int
 	mem    team.PeerMemory
-	ptr    unsafe.Pointer // nil on a device, where those that use it import it
+	ptr    unsafe.Pointer // nil on a device: there, users import the memory themselves
 	gpu    bool
 	at     mem.Location
 	bytes  int
@@ -25,7 +25,7 @@ type Remote struct {
 	closed atomic.Bool
 }
 
-// Import is the memory that a handle names.
+// Import returns the memory that a handle names. The caller closes it.
 func (sp *Space) Import(handle []byte) (*Remote, error) {
 	c := sp.c
 	if err := c.Usable("import"); err != nil {
@@ -61,7 +61,7 @@ func (sp *Space) Import(handle []byte) (*Remote, error) {
 	return nil, c.LocalError("import", fmt.Errorf("handle: its maker, %v, is not among the ranks: %w", p, fault.ErrStale))
 }
 
-// reach is another rank's export in this process.
+// reach returns another rank's export as memory in this process.
 func (sp *Space) reach(rank int, e engine.Export) (*Remote, error) {
 	c := sp.c
 	m := &Remote{c: c, rank: rank, mem: c.Team().Peers[rank].Mem, bytes: e.Bytes, grant: e.Grant, gpu: e.GPU,
@@ -83,13 +83,13 @@ func (sp *Space) reach(rank int, e engine.Export) (*Remote, error) {
 	return m, err
 }
 
-// Rank is the rank whose memory it is.
+// Rank returns the rank that owns the memory.
 func (m *Remote) Rank() int { return m.rank }
 
-// Len is its size in bytes.
+// Len returns the size in bytes.
 func (m *Remote) Len() int { return m.bytes }
 
-// Comm is the communicator that imported it.
+// Comm returns the communicator that imported the memory.
 func (m *Remote) Comm() *engine.Comm { return m.c }
 
 // Close ends the import.
@@ -110,12 +110,13 @@ func (m *Remote) live() error {
 	return nil
 }
 
-// copyPiece is what is copied between two looks at the grant: the peer that revokes it does not wait for longer.
+// copyPiece is how much is copied between two checks of the grant. A peer that revokes the grant waits no longer than
+// that.
 const copyPiece = 1 << 20
 
-// copy copies n bytes from here to off in the peer's memory, or the other way. An error says that the peer has taken
-// the memory back meanwhile, so that what was read may be anything. It looks after the last piece too: a signal that
-// comes later is what tells the peer of a put or a get, and no peer may close before.
+// copy copies n bytes from here to offset off in the peer's memory, or the other way. An error says that the peer has
+// taken the memory back meanwhile; then the bytes read are undefined. It checks after the last piece, too: only a later
+// signal tells the peer that the copy is done, and no peer may close the registration before that.
 func (m *Remote) copy(copies *atomic.Uint64, off int, here unsafe.Pointer, n int, put bool) error {
 	there, err := m.begin(copies, off, n)
 	if err != nil {
@@ -134,8 +135,8 @@ func (m *Remote) copy(copies *atomic.Uint64, off int, here unsafe.Pointer, n int
 	return err
 }
 
-// begin starts a copy from or to n bytes at off: the count keeps the peer from giving the memory to somebody else, and
-// the look at the grant comes after the count was raised. Whoever called it lowers the count.
+// begin starts a copy from or to n bytes at off. It raises the count, which keeps the peer from giving the memory to
+// somebody else, and only then checks the grant. The caller lowers the count after the copy.
 func (m *Remote) begin(copies *atomic.Uint64, off, n int) (unsafe.Pointer, error) {
 	if off < 0 || n < 0 || off > m.bytes || n > m.bytes-off {
 		return nil, engine.OutsideError(off, n, m.bytes, fmt.Sprintf("rank %d's memory", m.rank))

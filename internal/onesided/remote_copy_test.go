@@ -14,7 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// mortalPeer has memory that lives for some looks.
+// mortalPeer has memory that is live for a number of looks.
 type mortalPeer struct {
 	team.PeerMemory
 	looks int
@@ -22,7 +22,7 @@ type mortalPeer struct {
 
 func (p *mortalPeer) Live(mem.Location) bool { p.looks--; return p.looks >= 0 }
 
-// TestCopyLooks: a copy ends with the piece during which the peer has taken its memory back.
+// TestCopyLooks checks that a copy ends with the piece during which the peer has taken its memory back.
 func TestCopyLooks(t *testing.T) {
 	const n = 3*copyPiece + 5
 	for looks := range 6 {
@@ -38,7 +38,7 @@ func TestCopyLooks(t *testing.T) {
 			m := &Remote{c: &engine.Comm{}, mem: &mortalPeer{looks: looks}, ptr: unsafe.Pointer(&there[0]), bytes: n}
 			var copies atomic.Uint64
 			err := m.copy(&copies, 0, unsafe.Pointer(&here[0]), n, put)
-			if looks == 5 { // before it, and after each piece
+			if looks == 5 { // one before the copy, and one after each piece
 				require.NoError(t, err)
 			} else {
 				require.ErrorIs(t, err, fault.ErrStale)

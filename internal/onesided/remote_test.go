@@ -18,8 +18,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// TestImportOfAnotherOpen hands a handle to a communicator of another job, and to one whose ranks do not include its
-// maker.
+// TestImportOfAnotherOpen imports a handle in a communicator of another job, and in one whose ranks do not include the
+// handle's maker.
 func TestImportOfAnotherOpen(t *testing.T) {
 	comms, others := enginetest.Open(t, 3, engine.Options{}), enginetest.Open(t, 2, engine.Options{})
 	_, r := enginetest.Registered(t, comms[0], 100)
@@ -41,13 +41,13 @@ func TestImportOfAnotherOpen(t *testing.T) {
 	m, err := onesided.SpaceOf(comms[1]).Import(h)
 	require.NoError(t, err)
 	require.Equal(t, 0, m.Rank())
-	_, err = onesided.SpaceOf(subs[1]).Import(h) // ranks 1 and 2
+	_, err = onesided.SpaceOf(subs[1]).Import(h) // it has ranks 1 and 2
 	require.ErrorIs(t, err, fault.ErrStale)
 	require.ErrorContains(t, err, "not among the ranks")
 }
 
-// TestCloseWaitsForImport closes the rank's last communicator while another goroutine looks at what a peer exports: what
-// it looks at is mapped until it is done.
+// TestCloseWaitsForImport closes the rank's last communicator while another goroutine looks at a peer's export, which
+// must stay mapped until the look is done.
 func TestCloseWaitsForImport(t *testing.T) {
 	for _, k := range []struct {
 		name string
@@ -83,7 +83,7 @@ func TestCloseWaitsForImport(t *testing.T) {
 			<-looks
 			go func() { closed <- comms[1].Close() }()
 			testkit.Eventually(t, func() bool { return comms[1].Err() != nil })
-			time.Sleep(20 * time.Millisecond) // longer than it takes where it does not wait
+			time.Sleep(20 * time.Millisecond) // longer than Close takes if it does not wait
 			require.Empty(t, closed)
 			close(goOn)
 			if err := <-did; err != nil {
@@ -95,12 +95,12 @@ func TestCloseWaitsForImport(t *testing.T) {
 	}
 }
 
-// TestRegistrationsEnd closes or aborts the communicator that registrations were made with.
+// TestRegistrationsEnd closes or aborts the communicator that made registrations.
 func TestRegistrationsEnd(t *testing.T) {
 	for _, k := range []struct {
 		name string
 		end  func(c *engine.Comm) error
-		want error // of what comes later
+		want error // of later calls
 	}{
 		{"close", (*engine.Comm).Close, fault.ErrClosed},
 		{"abort", func(c *engine.Comm) error { c.Abort(errors.New("enough")); return nil }, fault.ErrAborted},

@@ -1,5 +1,5 @@
-// Package onesided is what a rank does with the memory of another without its help: handles and imports, channels,
-// windows, on the host and on devices.
+// Package onesided implements access to another rank's memory without that rank's help: handles and imports, channels,
+// and windows, on the host and on devices.
 package onesided
 
 import (
@@ -14,23 +14,24 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// Space is the channels and windows of a communicator. It is an Attachment of that.
+// Space is the channels and windows of a communicator. It is one of the communicator's Attachments.
 type Space struct {
 	c *engine.Comm
 
 	mu     sync.Mutex
 	open   map[closable]bool
-	gone   moved // what those that are not open any more have moved
+	gone   moved // moved by channels and windows that are no longer open
 	table  *endTable
-	used   [tableEnds]occupant // of the table's places: open, or closed here and not yet there
+	used   [tableEnds]occupant // slots of the table: open, or closed here and not yet at the peer
 	places []*team.Place       // where the ranks' tables are
 	gpu    *gpuEnds            // nil if there was never a device
 }
 
-// NewSpace makes c's.
+// NewSpace makes c's Space.
 func NewSpace(c *engine.Comm, _ engine.Attachment) engine.Attachment { return &Space{c: c} }
 
-// SpaceOf is c's. That of a communicator that has none says why: it has no ranks, or they are on several hosts.
+// SpaceOf returns c's Space. If c has none, because it has no ranks or they are on several hosts, it returns one whose
+// calls say why.
 func SpaceOf(c *engine.Comm) *Space {
 	if sp, ok := engine.Attached[*Space](c); ok {
 		return sp
@@ -41,7 +42,7 @@ func SpaceOf(c *engine.Comm) *Space {
 // AreaBytes implements engine.Attachment.
 func (sp *Space) AreaBytes() int { return int(unsafe.Sizeof(team.Place{})) }
 
-// Lay sets where ranks publish their tables. Implements engine.Attachment.
+// Lay sets where a rank publishes its table. It implements engine.Attachment.
 func (sp *Space) Lay(rank int, at unsafe.Pointer) {
 	if sp.places == nil {
 		sp.places = make([]*team.Place, sp.c.Size())
@@ -86,7 +87,7 @@ func (sp *Space) Close() error { return sp.closeAll(false) }
 // Abort implements engine.Attachment.
 func (sp *Space) Abort() { sp.closeAll(true) }
 
-// closeAll closes all. Without quick it waits until their uses have ended.
+// closeAll closes all channels and windows. Without quick it waits until their uses have ended.
 func (sp *Space) closeAll(quick bool) error {
 	var errs []error
 	for i := 0; ; i++ {
@@ -95,7 +96,7 @@ func (sp *Space) closeAll(quick bool) error {
 			if k.use().Closed() {
 				continue
 			}
-			if err := shut(k, quick); !errors.Is(err, fault.ErrClosed) { // by its owner, just now
+			if err := shut(k, quick); !errors.Is(err, fault.ErrClosed) { // its owner has closed it just now
 				errs = append(errs, err)
 			}
 		}
@@ -118,14 +119,14 @@ func (sp *Space) list() []closable {
 	return all
 }
 
-// add has k end with the communicator.
+// add makes k end with the communicator.
 func (sp *Space) add(k closable) {
 	sp.mu.Lock()
 	sp.put(k)
 	sp.mu.Unlock()
 }
 
-// put is add. The caller holds mu.
+// put is add for a caller that holds mu.
 func (sp *Space) put(k closable) {
 	if sp.open == nil {
 		sp.open = map[closable]bool{}
@@ -142,7 +143,7 @@ func (sp *Space) remove(k closable) {
 	sp.mu.Unlock()
 }
 
-// aside is an error of a call beside the collectives, about a peer.
+// aside returns err as an error about a peer, of a call that is no collective.
 func aside(c *engine.Comm, op string, peer int, err error) error {
 	var e *fault.Error
 	if errors.As(err, &e) {
@@ -151,7 +152,7 @@ func aside(c *engine.Comm, op string, peer int, err error) error {
 	return &fault.Error{Op: op, Rank: c.Rank(), Peer: peer, Host: c.Hostname(c.Rank()), Err: err}
 }
 
-// between names this rank and a peer, the same on both.
+// between names this rank and a peer, in the same way on both.
 func between(c *engine.Comm, peer int) string {
 	return fmt.Sprintf("between ranks %d and %d", min(c.Rank(), peer), max(c.Rank(), peer))
 }

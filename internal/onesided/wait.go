@@ -11,17 +11,17 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// waiting is a wait of a channel or window, of, for something of a peer. If it has not broken the communicator, its
-// error is of this call alone.
+// waiting is a wait of a channel or window for something from a peer. Its error concerns only this call, unless it has
+// broken the communicator.
 type waiting struct {
 	team.WaitState
 	c      *engine.Comm
 	of     closable
-	theirs *atomic.Uint64 // the state of the peer's side, or nil while that is not known
+	theirs *atomic.Uint64 // the state of the peer's side, or nil while that is unknown
 }
 
-// until waits until ready says so, at which its caller has looked already: so many times between two rounds of
-// housekeeping, of which the first comes at once.
+// until waits until ready returns true. Its caller has already called ready. It does housekeeping first, and again
+// after every `looks` calls of ready.
 func (w *waiting) until(looks int, ready func() bool) error {
 	defer w.c.Team().EndWait(&w.WaitState)
 	for {
@@ -37,7 +37,7 @@ func (w *waiting) until(looks int, ready func() bool) error {
 	}
 }
 
-// within reports whether ready says so within so many looks.
+// within reports whether ready returns true in one of so many calls.
 func within(looks int, ready func() bool) bool {
 	for range looks {
 		if ready() {
@@ -47,8 +47,8 @@ func within(looks int, ready func() bool) bool {
 	return false
 }
 
-// poll is the housekeeping, of which the peer may have closed its part. Its error has not broken the communicator yet:
-// see lost. What broke a peer's communicator comes before what that has closed.
+// poll does the housekeeping, and also notices if the peer has closed its side. Its errors do not break the
+// communicator: see lost. If a peer's communicator broke, that error takes precedence over the closed side.
 func (w *waiting) poll() error {
 	if err := w.c.Team().Poll(&w.WaitState); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (w *waiting) poll() error {
 	return nil
 }
 
-// closedMeanwhile is why a wait of k is over from here, or nil.
+// closedMeanwhile returns why this rank must stop a wait of k, or nil.
 func closedMeanwhile(c *engine.Comm, k closable) error {
 	if k.use().Closed() || c.Closing() {
 		return fmt.Errorf("%s was closed during the wait: %w", k.name(), fault.ErrClosed)
@@ -70,8 +70,8 @@ func closedMeanwhile(c *engine.Comm, k closable) error {
 	return nil
 }
 
-// lost is err, of poll, when what was waited for has not come after all: only the loss of a peer, and what broke the
-// communicator on one, is its end here.
+// lost returns the error of a wait that poll ended with err. The communicator breaks only if a peer is lost, a peer's
+// communicator has broken, or the ranks disagree.
 func (w *waiting) lost(err error) error {
 	var e *fault.Error
 	if errors.As(err, &e) && (w.Lost || errors.Is(err, fault.ErrPeerLost) || errors.Is(err, fault.ErrMismatch)) {
@@ -80,7 +80,7 @@ func (w *waiting) lost(err error) error {
 	return err
 }
 
-// waitSignal waits until the peer's signals, in word, are next at least.
+// waitSignal waits until word, the peer's count of signals, has reached next.
 func waitSignal(ctx context.Context, c *engine.Comm, of closable, theirs *atomic.Uint64, peer int, word *atomic.Uint64,
 	next uint64) error {
 	looks := c.Team().Looks()

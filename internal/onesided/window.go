@@ -18,7 +18,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// WindowFlags say what ranks promise of a window, and want of it.
+// WindowFlags say what the ranks promise about a window, and what they require.
 type WindowFlags uint32
 
 // The flags; they may be combined.
@@ -30,7 +30,7 @@ const (
 	allWindowFlags = WindowCollSymmetric | WindowStrictOrdering
 )
 
-// String is "default", or the names of the flags.
+// String returns "default", or the names of the flags.
 func (f WindowFlags) String() string {
 	var s []string
 	if f&WindowCollSymmetric != 0 {
@@ -61,52 +61,53 @@ type Window struct {
 	block  *mem.Allocation
 	mine   *windowBlock
 	ranks  []windowRank
-	filled atomic.Bool // it is complete
-	making sync.Mutex  // for what follows
-	begun  bool        // to be made, by whoever runs its group
-	given  bool        // up, before it was complete
-	ended  atomic.Bool // nothing of this rank touches another's part any more
+	filled atomic.Bool // the window is complete
+	making sync.Mutex  // guards the two fields below
+	begun  bool        // whoever runs its group is making it
+	given  bool        // closed before it was complete
+	ended  atomic.Bool // this rank no longer accesses other parts
 }
 
-// windowRank is what this rank knows of another's part; of its own, only signals.
+// windowRank is what this rank knows of another rank's part. For its own part, it has only signals.
 type windowRank struct {
 	*Remote
-	base    mem.Location // of its memory
+	base    mem.Location // of that rank's memory
 	block   *windowBlock
-	at      mem.Location // of block
-	slot    int          // of its end towards this rank, on devices
+	at      mem.Location // where block is
+	slot    int          // on devices: of that rank's end towards this one
 	signals *atomic.Uint64
-	sent    uint64 // to it
-	awaited uint64 // from it
+	sent    uint64 // signals to that rank
+	awaited uint64 // signals from that rank
 }
 
-// windowBlock is one rank's words: it alone writes them. Those for each rank follow.
+// windowBlock is one rank's words, which it alone writes. windowWords for each rank follow.
 type windowBlock struct {
 	state atomic.Uint64
 	_     [120]byte
 }
 
-// windowWords are those for one rank: what that one polls is apart from what is written at every copy.
+// windowWords are a rank's words for one other rank. The word that this other rank polls and the words that are written
+// at every copy are on different pairs of cache lines.
 type windowWords struct {
 	signals atomic.Uint64
 	_       [120]byte
-	copying atomic.Uint64 // copies under way in that rank's part
-	grant   atomic.Uint64 // by which they are
+	copying atomic.Uint64 // copies under way in the other rank's part
+	grant   atomic.Uint64 // the grant that they use
 	_       [112]byte
 }
 
-// windowBytes is the size of a rank's words.
+// windowBytes returns the size of a rank's words.
 func windowBytes(ranks int) int {
 	return int(unsafe.Sizeof(windowBlock{})) + ranks*int(unsafe.Sizeof(windowWords{}))
 }
 
-// to is the words for rank r.
+// to returns the words for rank r.
 func (b *windowBlock) to(r int) *windowWords {
 	return (*windowWords)(unsafe.Add(unsafe.Pointer(b),
 		int(unsafe.Sizeof(*b))+r*int(unsafe.Sizeof(windowWords{}))))
 }
 
-// begin begins a use of the window towards a rank.
+// begin begins a use of the window towards a rank; end(w) ends it.
 func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, error) {
 	c := w.c
 	if !w.filled.Load() {
@@ -132,10 +133,10 @@ func (w *Window) begin(ctx context.Context, op string, peer int) (*windowRank, e
 	return &w.ranks[peer], nil
 }
 
-// later reports whether a call on s, which may be nil, is queued as it is: on devices each step is queued by itself.
+// later reports whether to queue a whole call on s, which may be nil. On devices, steps are queued instead.
 func (w *Window) later(s *engine.Stream) bool { return s != nil && w.vec.Dev.IsHost() }
 
-// Copy copies all of v to off in peer's part, or from there to v; on s, or at once.
+// Copy copies all of v to offset off in peer's part, or from there to v, on s or at once.
 func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, off int, v team.Vec, put bool) error {
 	if w.later(s) {
 		return w.copyLater(ctx, s, op, peer, off, v, put)
@@ -183,12 +184,12 @@ func (w *Window) Copy(ctx context.Context, s *engine.Stream, op string, peer, of
 	return w.told(op, peer, err)
 }
 
-// copyLater queues Copy. In a function of its own, so that a Copy at once allocates nothing for it.
+// copyLater queues Copy. It is a separate function, so that a Copy at once allocates no closure.
 func (w *Window) copyLater(ctx context.Context, s *engine.Stream, op string, peer, off int, v team.Vec, put bool) error {
 	return s.Do(ctx, w.c, func(ctx context.Context) error { return w.Copy(ctx, nil, op, peer, off, v, put) }, nil)
 }
 
-// told is an error of a call about peer, or nil.
+// told returns err as an error of a call about peer, or nil.
 func (w *Window) told(op string, peer int, err error) error {
 	if err == nil {
 		return nil
@@ -196,12 +197,12 @@ func (w *Window) told(op string, peer int, err error) error {
 	return aside(w.c, op, peer, err)
 }
 
-// Signal lets one Wait for this rank on peer go on.
+// Signal lets one Wait for this rank go on at peer.
 func (w *Window) Signal(ctx context.Context, s *engine.Stream, peer int) error {
 	return w.signal(ctx, s, peer, StepSignal)
 }
 
-// Wait takes a signal of peer.
+// Wait waits for a signal of peer.
 func (w *Window) Wait(ctx context.Context, s *engine.Stream, peer int) error {
 	return w.signal(ctx, s, peer, StepWait)
 }
@@ -232,7 +233,7 @@ func (w *Window) signal(ctx context.Context, s *engine.Stream, peer int, kind St
 	return w.told(op, peer, err)
 }
 
-// Flush completes this rank's puts and gets; on the host they are complete when they return.
+// Flush completes this rank's puts and gets. On the host they are already complete when they return.
 func (w *Window) Flush(ctx context.Context, s *engine.Stream) error {
 	const op = "flush"
 	if w.later(s) {
@@ -248,7 +249,7 @@ func (w *Window) Flush(ctx context.Context, s *engine.Stream) error {
 	return nil
 }
 
-// Peer is a rank's part.
+// Peer returns a rank's part.
 func (w *Window) Peer(rank int) (team.Vec, error) {
 	k, err := w.begin(context.Background(), "peer", rank)
 	if err != nil {
@@ -267,13 +268,13 @@ func (w *Window) Peer(rank int) (team.Vec, error) {
 	return team.Vec{Ptr: k.ptr, Len: k.bytes / w.vec.Type.Size(), Type: w.vec.Type}, nil
 }
 
-// Flags are those that the window was made with.
+// Flags returns the flags that the window was made with.
 func (w *Window) Flags() WindowFlags { return w.flags }
 
-// Bytes is the size of each rank's part.
+// Bytes returns the size of each rank's part.
 func (w *Window) Bytes() int { return w.vec.Bytes() }
 
-// Close ends this rank's part.
+// Close closes this rank's part.
 func (w *Window) Close() error {
 	w.making.Lock()
 	if !w.filled.Load() { // its group failed, or has not ended
@@ -282,7 +283,7 @@ func (w *Window) Close() error {
 			return w.c.LocalError("close", fmt.Errorf("the window: %w", fault.ErrClosed))
 		}
 		w.given = true
-		if w.begun { // whoever makes it ends it
+		if w.begun { // then the maker ends it
 			return nil
 		}
 		return w.discard()
@@ -297,13 +298,13 @@ func (w *Window) Close() error {
 func (w *Window) name() string     { return "the window" }
 func (w *Window) failed(err error) { w.c.Domain().Failed(err) }
 
-// reader is a rank's side of the window's words.
+// reader returns a rank's side of the window, as a reader of this rank's memory.
 func (w *Window) reader(r int) team.Reader {
 	k := &w.ranks[r]
 	return team.Reader{State: &k.block.state, Mem: k.mem, At: k.at}
 }
 
-// giveUp closes the registration. The words stay until the other ranks have closed theirs.
+// giveUp closes the registration. The words stay until the other ranks have closed their parts.
 func (w *Window) giveUp(quick bool) error {
 	var readers []team.Reader
 	for r := range w.ranks {
@@ -315,7 +316,7 @@ func (w *Window) giveUp(quick bool) error {
 	if w.gpu != nil {
 		w.reg.Revoke()
 		err = w.gpu.close(w.c, quick)
-		// The registration's end waits until the peers have given the memory up, as those do that see this.
+		// The registration ends only after the peers have given up the memory; they do that when they see this state.
 		w.mine.state.Store(team.StateClosed)
 	}
 	err = errors.Join(err, w.deregister())
@@ -326,7 +327,7 @@ func (w *Window) giveUp(quick bool) error {
 	return err
 }
 
-// deregister ends the registration, which Abort, that waits for no call, may have done before.
+// deregister ends the registration. Abort, which does not wait for calls, may already have done so.
 func (w *Window) deregister() error {
 	if err := w.reg.End(); !errors.Is(err, fault.ErrClosed) {
 		return err

@@ -12,7 +12,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// windowRecord is what ranks tell each other of a window; on devices the slots of its ends follow, by rank, u32 each.
+// windowRecord is what ranks tell each other about a window. On devices, the slots of its ends follow: a u32 for each
+// rank.
 type windowRecord struct {
 	Flags    uint64
 	Bytes    uint64
@@ -23,7 +24,7 @@ type windowRecord struct {
 	Device   bool
 }
 
-// bytes is the record with its slots.
+// bytes returns the record, followed by the slots.
 func (x *windowRecord) bytes(slots []int) ([]byte, error) {
 	b, err := binary.Append(nil, binary.LittleEndian, x)
 	for _, slot := range slots {
@@ -32,7 +33,8 @@ func (x *windowRecord) bytes(slots []int) ([]byte, error) {
 	return b, err
 }
 
-// readWindowRecord is what rank r of so many has told, and the slot of its end towards rank mine.
+// readWindowRecord decodes the record of a rank. It also returns the slot of that rank's end towards rank mine. There
+// are `ranks` ranks.
 func readWindowRecord(b []byte, ranks, mine int) (x windowRecord, slot uint32, err error) {
 	n, err := binary.Decode(b, binary.LittleEndian, &x)
 	if err != nil {
@@ -51,8 +53,8 @@ func readWindowRecord(b []byte, ranks, mine int) (x windowRecord, slot uint32, e
 	return x, slot, nil
 }
 
-// RegisterWindow makes a window of v on every rank. Collective. On a view v that records, the window is complete
-// when what was recorded has run.
+// RegisterWindow makes a window of v on every rank. Collective. If v records, the window is complete when the recorded
+// calls have run. The caller closes the window.
 func (sp *Space) RegisterWindow(ctx context.Context, v *engine.View, vec team.Vec, flags WindowFlags) (*Window, error) {
 	w := &Window{sp: sp, c: sp.c, flags: flags, vec: vec}
 	tell := &engine.Gathering{Kind: team.KindWindow, Before: w.offer, Check: w.compare, Failed: w.unmade}
@@ -75,7 +77,7 @@ func (sp *Space) RegisterWindow(ctx context.Context, v *engine.View, vec team.Ve
 	return w, nil
 }
 
-// offer registers this rank's part, and says where it is.
+// offer registers this rank's part, and returns its record.
 func (w *Window) offer() ([]byte, error) {
 	c := w.c
 	w.making.Lock()
@@ -120,7 +122,7 @@ func (w *Window) offer() ([]byte, error) {
 	return x.bytes(w.gpu.slots)
 }
 
-// compare checks what must be equal on all ranks, and keeps what they said.
+// compare checks that the ranks agree, and keeps their records.
 func (w *Window) compare(all [][]byte) (int, error) {
 	var first windowRecord
 	w.ranks = make([]windowRank, w.c.Size())
@@ -192,7 +194,7 @@ func (w *Window) meet(ctx context.Context) error {
 	return nil
 }
 
-// complete makes the window usable. All ranks get here, or none.
+// complete makes the window usable. Either all ranks call it, or none.
 func (w *Window) complete([][]byte) {
 	for r := range w.ranks {
 		if r != w.c.Rank() {
@@ -210,7 +212,7 @@ func (w *Window) complete([][]byte) {
 	}
 }
 
-// unmade is for the group's end, if that failed.
+// unmade is called at the end of the group if it failed.
 func (w *Window) unmade(error) {
 	w.making.Lock()
 	defer w.making.Unlock()
@@ -220,7 +222,7 @@ func (w *Window) unmade(error) {
 	w.begun = false
 }
 
-// discard gives back what there is of a window that did not come to be.
+// discard releases the parts of a window that was not completed.
 func (w *Window) discard() error {
 	errs := []error{w.gpu.discard(w.sp)}
 	if w.reg != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/ubcoll/ubcoll/internal/team"
 )
 
-// TestCloseWindowInTheMaking closes a window while its group is under way: what it is made of lives until that is over,
-// and then goes, whether the window came to be or not.
+// TestCloseWindowInTheMaking closes a window while its group runs: its memory must live until the group has ended, and
+// must then be freed, whether the window was completed or not.
 func TestCloseWindowInTheMaking(t *testing.T) {
 	for _, k := range []struct {
 		name string

@@ -18,7 +18,7 @@ func TestWindowFlagsString(t *testing.T) {
 	}
 }
 
-// What a rank tells of a window has a slot for each rank, however many there are, and fits an exchange.
+// A rank's record of a window has a slot for each rank, and must fit an exchange with any number of ranks.
 func TestWindowRecord(t *testing.T) {
 	for _, ranks := range []int{1, 2, 8, engine.MaxRanks} {
 		t.Run(fmt.Sprint(ranks, " ranks"), func(t *testing.T) {
