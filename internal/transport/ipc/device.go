@@ -14,28 +14,29 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-// device is a rank's side of sharing device memory. Nothing of it is there in a rank that uses no device.
+// device is a rank's side of sharing device memory. A rank that uses no device has none.
 type device struct {
 	t      *Transport
 	ctx    *cuda.Context
-	page   *mem.Allocation // of the ledger
+	page   *mem.Allocation // memory of the ledger
 	ledger ledger
-	rows   *mem.Allocation // u64 [peers][maxExtents] on the device: where their extents are mapped, for kernels; or nil
+	rows   *mem.Allocation // u64 [peers][maxExtents] on the device: where peers' extents are mapped, for kernels; or
+	// nil
 
-	remotes []atomic.Pointer[remote] // as many as there may be, in the order of Attach, as in ledger.attached
-	looked  atomic.Uint32            // the doorbell's value when progress last looked
+	remotes []atomic.Pointer[remote] // one for each possible peer, in the order of Attach, as in ledger.attached
+	looked  atomic.Uint32            // the doorbell's value when progress last ran
 
-	// importing is held while the driver works, which takes long. Whoever holds it may wait for a peer's service, but
-	// not for its importing.
+	// importing is held while the driver works, which takes long. Its holder may wait for a peer's descriptor service,
+	// but not for a peer's importing.
 	importing sync.Mutex
 	opened    atomic.Uint64
-	stream    *cuda.Stream // for rows
+	stream    *cuda.Stream // for writing rows
 	closed    bool
 
 	exports exports
 }
 
-// UseDevice implements engine.DeviceTransport. The heap uses ctx already.
+// UseDevice implements engine.DeviceTransport. The heap already uses ctx.
 func (t *Transport) UseDevice(ctx *cuda.Context, peers int) error {
 	if t.device.Load() != nil {
 		return fmt.Errorf("use %v: this rank uses a device already: %w", ctx.Device(), fault.ErrInUse)
@@ -48,7 +49,7 @@ func (t *Transport) UseDevice(ctx *cuda.Context, peers int) error {
 		return fmt.Errorf("use %v: %w", ctx.Device(), errors.Join(err, d.free()))
 	}
 	t.device.Store(d)
-	if t.done == nil { // memory on the Go heap needs neither, that on devices does
+	if t.done == nil { // not there for a Go heap, but devices need it
 		t.server = serve(t.heap, t.secret, t.lend)
 		t.done = make(chan struct{})
 		go t.importer()
@@ -87,8 +88,8 @@ func (d *device) free() error {
 	return errors.Join(errs...)
 }
 
-// close ends sharing: first what this rank has imported, so that no peer waits for it, then what it exports. The
-// importer has ended.
+// close ends sharing: first this rank's imports, so that no peer waits for them, then its exports. The importer has
+// ended.
 func (d *device) close() error {
 	d.t.heap.Quiesce()
 	d.importing.Lock()
@@ -96,12 +97,12 @@ func (d *device) close() error {
 	var errs []error
 	for r := range d.all() {
 		for i := range r.maps {
-			r.maps[i].held = 0 // of communicators that were not closed
+			r.maps[i].held = 0 // by communicators that were not closed
 			err := r.drop(uint32(i))
 			if err == nil {
 				continue
 			}
-			if d.t.Look(); !r.over() && !r.p.Dead() { // else the peer may have taken the memory with it
+			if d.t.Look(); !r.over() && !r.p.Dead() { // else the memory may have gone with the peer
 				errs = append(errs, err)
 			}
 		}
@@ -113,12 +114,12 @@ func (d *device) close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), withdrawTimeout)
 	defer cancel()
-	d.settle(ctx, d.leaveAll()) // whom that leaves behind cannot be helped: the memory goes with this rank
+	d.settle(ctx, d.leaveAll()) // peers that have not unmapped by then lose the memory: it is freed now
 	d.t.device.Store(nil)
 	return errors.Join(append(errs, d.free())...)
 }
 
-// all are the attached peers that use a device.
+// all iterates over the attached peers that use a device.
 func (d *device) all() func(yield func(*remote) bool) {
 	return func(yield func(*remote) bool) {
 		for i := range d.remotes {
@@ -129,7 +130,7 @@ func (d *device) all() func(yield func(*remote) bool) {
 	}
 }
 
-// meet reaches the ledger that p has at at. The caller holds t.mu, so that peers are met one by one.
+// meet opens p's ledger, which is at `at`. The caller holds t.mu, so that there is one meet at a time.
 func (d *device) meet(p *peer, at mem.Location) (*remote, error) {
 	slot := 0
 	for range d.all() {
@@ -149,7 +150,7 @@ func (d *device) meet(p *peer, at mem.Location) (*remote, error) {
 	return r, nil
 }
 
-// ledger is the peer's, at at.
+// ledger returns the peer's ledger, which is at `at`.
 func (p *peer) ledger(at mem.Location) (ledger, error) {
 	ptr, err := p.Resolve(at, int(unsafe.Sizeof(ledgerHead{})))
 	if err != nil {
@@ -168,8 +169,8 @@ func (p *peer) ledger(at mem.Location) (ledger, error) {
 	return ledgerAt(ptr, peers), nil
 }
 
-// progress follows what peers export and withdraw. Who finds another goroutine at it leaves it all to that one, which
-// looks again before it goes.
+// progress follows the peers' exports and withdrawals. If another goroutine is doing that, progress leaves everything
+// to it: that goroutine looks again before it returns.
 func (d *device) progress(bell *atomic.Uint32) {
 	for v := bell.Load(); d.looked.Load() != v && d.importing.TryLock(); v = bell.Load() {
 		if !d.closed {
@@ -213,7 +214,7 @@ func (t *Transport) Missing(extent uint32) (peer int, why string) {
 	return -1, ""
 }
 
-// why says what it means that the peer's ack is got, for a version v.
+// why explains the peer's ack `got` for version v.
 func (r *remote) why(extent uint32, v, got uint64) string {
 	switch {
 	case !live(v):
@@ -227,22 +228,22 @@ func (r *remote) why(extent uint32, v, got uint64) string {
 	return "could not import it"
 }
 
-// remote is a peer that uses a device, as seen from this rank.
+// remote is a peer that uses a device, as this rank sees it.
 type remote struct {
 	d      *device
 	p      *peer
 	ledger ledger
 	at     mem.Location
-	slot   int          // of the peer here: in ledger.attached, acks, failures and rows
-	mine   atomic.Int32 // of this rank in the peer's ledger, -1 until it is known
-	silent atomic.Bool  // it let a Withdraw time out: later ones hardly wait for it
-	maps   []mapping    // of the extents that were ever exported; under device.importing
+	slot   int          // the peer's index here: in ledger.attached, acks, failures and rows
+	mine   atomic.Int32 // this rank's index in the peer's ledger, -1 until it is known
+	silent atomic.Bool  // a Withdraw timed out on it: later ones wait only briefly for it
+	maps   []mapping    // of all extents that were ever exported; device.importing guards it
 }
 
-// over reports whether the peer has closed, so that it follows nothing any more.
+// over reports whether the peer has closed; then it follows nothing any more.
 func (r *remote) over() bool { return r.ledger.closed.Load() != 0 || !r.p.Live(r.at) }
 
-// acked is how far the peer has followed this rank's extent.
+// acked returns how far the peer has followed this rank's extent.
 func (r *remote) acked(extent uint32) uint64 {
 	i := r.mine.Load()
 	if i < 0 {
@@ -253,7 +254,7 @@ func (r *remote) acked(extent uint32) uint64 {
 	return r.ledger.acks[i][extent].Load()
 }
 
-// find looks for this rank in the peer's list; -1 if the peer has not attached this rank yet.
+// find looks for this rank in the peer's list. It returns -1 if the peer has not attached this rank yet.
 func (r *remote) find() int32 {
 	for i := range r.ledger.attached {
 		if r.ledger.attached[i].Load() == r.d.t.heap.Domain {
@@ -278,7 +279,7 @@ func (p *peer) Row() cuda.Addr {
 	return p.remote.row(0)
 }
 
-// row is where the kernels' table has the address of the peer's extent.
+// row returns the address of the extent's entry in the kernels' table.
 func (r *remote) row(extent uint32) cuda.Addr {
 	return cuda.Addr(r.d.rows.Base()) + cuda.Addr(8*(r.slot*maxExtents+int(extent)))
 }
@@ -293,7 +294,7 @@ func (p *peer) Hold(ctx context.Context, extent uint32, offset uint64, n int) (c
 	return p.take(ctx, extent, offset, uint64(n), 1)
 }
 
-// take imports the extent, and adds holds of n bytes at offset.
+// take imports the extent, and adds `holds` holds for n bytes at offset.
 func (p *peer) take(ctx context.Context, extent uint32, offset, n uint64, holds int) (cuda.Addr, error) {
 	r := p.remote
 	if r == nil {
@@ -331,7 +332,7 @@ func (p *peer) Unhold(extent uint32) error {
 	r.d.importing.Lock()
 	defer r.d.importing.Unlock()
 	m := r.mapping(extent)
-	if m.held > 0 { // else Close has come before
+	if m.held > 0 { // else Close has already dropped the holds
 		m.held--
 	}
 	if m.held > 0 || r.d.closed || !r.p.Live(r.at) {
@@ -345,5 +346,5 @@ func (p *peer) Unhold(extent uint32) error {
 	return nil
 }
 
-// bytesOf is a word as the device has it.
+// bytesOf returns a word's bytes as the device stores them.
 func bytesOf(word *uint64) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(word)), 8) }

@@ -22,7 +22,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// A peer that dies has unmapped all that it had.
+// A peer that dies counts as having unmapped everything.
 func TestDevicePeerDies(t *testing.T) {
 	for _, when := range []string{"before", "during"} {
 		t.Run(when, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestDevicePeerDies(t *testing.T) {
 	}
 }
 
-// A peer that neither follows nor dies keeps the number, until it follows.
+// If a peer neither follows nor dies, the number stays taken until the peer follows.
 func TestDevicePeerLags(t *testing.T) {
 	emulated.Primary(t, 1)
 	a := newGPU(t, 0, false)
@@ -90,7 +90,7 @@ func TestDevicePeerLags(t *testing.T) {
 	require.NoError(t, a.Withdraw(time.Minute, made[0]), "it is over")
 }
 
-// Each call of the driver fails once: the owner is told, nothing is left, and asking again helps.
+// Each call of the driver fails once: the owner learns it, nothing leaks, and a second try succeeds.
 func TestDeviceImportFails(t *testing.T) {
 	one := emulated.Primary(t, 0)
 	emulated.Primary(t, 1)
@@ -114,7 +114,7 @@ func TestDeviceImportFails(t *testing.T) {
 			require.Contains(t, why, "could not import it: ")
 			require.Contains(t, why, call)
 			require.Contains(t, why, "OUT_OF_MEMORY")
-			foot.descriptors++ // the export's
+			foot.descriptors++ // the export's descriptor
 			requireFoot(t, foot)
 			require.Equal(t, memory, emulated.Used(t, one))
 			require.Zero(t, a.row(t, ab, extent))
@@ -129,7 +129,7 @@ func TestDeviceImportFails(t *testing.T) {
 	}
 }
 
-// The older kind of export: in one process the peer's device must be reachable, in two the handle is opened.
+// The older kind of export: within one process the peer's device must be accessible, between two the handle is opened.
 func TestDeviceHandleFails(t *testing.T) {
 	emulated.Primary(t, 1)
 	emulated.Only(t)
@@ -223,7 +223,7 @@ func TestDeviceTooMany(t *testing.T) {
 	x, err := a.heap.AdoptDevice(base, 4<<20)
 	require.NoError(t, err)
 	d := a.device.Load()
-	for i := range d.exports.numbers { // as if
+	for i := range d.exports.numbers { // as if all numbers were taken
 		d.exports.numbers[i] = &export{number: uint32(i), version: 1, fd: -1}
 	}
 	_, err = a.Export(x)
@@ -240,7 +240,7 @@ func TestDeviceTooMany(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrLimit)
 }
 
-// The service hands out what is exported now, to nobody else.
+// The service hands out current exports only, and only to peers with the secret.
 func TestDeviceService(t *testing.T) {
 	a := newGPU(t, 0, false)
 	x := a.make(t, 1, "", false)
@@ -306,7 +306,7 @@ func TestForgedCard(t *testing.T) {
 	require.Equal(t, 0, ab.remote.slot, "what failed takes no place")
 }
 
-// A peer that says that its ledger is larger than it can be, or than what it has mapped, is refused.
+// A peer is refused if its ledger claims to be larger than is possible, or than its memory.
 func TestForgedLedgerSize(t *testing.T) {
 	a, b := newGPU(t, 0, false), newGPU(t, 1, false)
 	peers := &b.device.Load().ledger.peers
@@ -335,7 +335,7 @@ func TestForgedLedgerSize(t *testing.T) {
 	a.attach(t, b.card(t))
 }
 
-// What a peer writes into its ledger harms nobody else.
+// Whatever a peer writes to its ledger, only imports from that peer can fail.
 func TestForgedLedger(t *testing.T) {
 	emulated.Primary(t, 0)
 	emulated.Only(t)

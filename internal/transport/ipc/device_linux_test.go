@@ -22,7 +22,7 @@ import (
 
 var background = context.Background()
 
-// memories runs a test on what AllocDevice makes, and on what cudaMalloc does.
+// memories runs a test on memory from AllocDevice, and on memory like cudaMalloc's.
 func memories(t *testing.T, f func(t *testing.T, legacy bool)) {
 	for _, legacy := range []bool{false, true} {
 		t.Run(map[bool]string{false: "made", true: "adopted"}[legacy], func(t *testing.T) { f(t, legacy) })
@@ -54,7 +54,7 @@ func TestDeviceOneProcess(t *testing.T) {
 				a.put(t, at+100, "by a")
 				require.Equal(t, "by a", b.take(t, cuda.Addr(x.Base())+100, 4))
 
-				// The other way round, to see that numbers are each rank's own.
+				// In the other direction: numbers are each rank's own.
 				y := a.make(t, 1, "of a", legacy)
 				back, err := a.Export(y)
 				require.NoError(t, err)
@@ -76,7 +76,7 @@ func TestDeviceOneProcess(t *testing.T) {
 				b.imported(t, third)
 				require.Equal(t, "new", a.take(t, a.row(t, ab, third), 3))
 				if legacy {
-					require.NoError(t, a.Withdraw(time.Minute, y)) // as its owner must before the memory goes
+					require.NoError(t, a.Withdraw(time.Minute, y)) // as its owner must do before the memory is freed
 				}
 				begin := time.Now()
 				a.close()
@@ -93,7 +93,7 @@ func TestDeviceOneProcess(t *testing.T) {
 	}
 }
 
-// Nothing is left of any number of rounds.
+// Nothing leaks in any number of rounds.
 func TestDeviceLeavesNothing(t *testing.T) {
 	one, two := emulated.Primary(t, 0), emulated.Primary(t, 1)
 	round := func() {
@@ -113,7 +113,7 @@ func TestDeviceLeavesNothing(t *testing.T) {
 		a.close()
 		b.close()
 	}
-	round() // what the driver keeps is made once
+	round() // what the driver keeps is made in the first round
 	foot, first, second := measure(t), emulated.Used(t, one), emulated.Used(t, two)
 	for range 3 {
 		round()
@@ -162,7 +162,7 @@ func TestDeviceTwoProcesses(t *testing.T) {
 	})
 }
 
-// Allocations in one of the driver's share its export.
+// Allocations in one allocation of the driver share its export.
 func TestDeviceShared(t *testing.T) {
 	a, b := newGPU(t, 0, false), newGPU(t, 1, false)
 	ab, _ := meet(t, a.rank, b.rank)
@@ -193,7 +193,7 @@ func TestDeviceShared(t *testing.T) {
 	require.Zero(t, a.row(t, ab, 0))
 	require.NoError(t, b.ctx.Free(base))
 
-	// Freed and made again: what was adopted is stale.
+	// Memory freed and made again: the adopted allocation is stale.
 	_, err = b.Register(register.Memory{Base: parts[0].Base(), Bytes: 1000, Generation: parts[0].At.Generation})
 	require.ErrorIs(t, err, fault.ErrStale)
 	again, err := b.ctx.Alloc(4 << 20)
@@ -230,7 +230,7 @@ func TestDeviceRefused(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrArgument, "another rank's")
 	require.ErrorIs(t, a.Withdraw(time.Minute, y), fault.ErrArgument)
 
-	// Numbers count all peers, device or not.
+	// Numbers count all peers, with or without a device.
 	ab, _ := meet(t, a.rank, b.rank)
 	require.Equal(t, 0, ap.Number())
 	require.Equal(t, 1, ab.Number())
@@ -250,14 +250,14 @@ func TestDeviceRefused(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { a.Missing(extent) }))
 }
 
-// Ranks export and withdraw at random, all at once; what the others are told is always what they find.
+// Ranks export and withdraw at random, all at once. What a peer is told must always match what it finds.
 func TestDeviceStress(t *testing.T) {
 	const ranks, rounds = 3, 40
 	var all [ranks]*gpu
 	for i := range all {
 		all[i] = newGPU(t, i, false)
 	}
-	var views [ranks][ranks]*peer // of the second by the first
+	var views [ranks][ranks]*peer // [i][j]: rank j as rank i sees it
 	for i := range all {
 		for j := range all {
 			if i != j {
@@ -333,7 +333,7 @@ func TestDeviceStress(t *testing.T) {
 	}
 }
 
-// What is held stays mapped, and its owner's withdrawal waits.
+// Held memory stays mapped, and its owner's withdrawal waits.
 func TestDeviceHeld(t *testing.T) {
 	a, b := newGPU(t, 0, false), newGPU(t, 1, false)
 	ab, _ := meet(t, a.rank, b.rank)
@@ -362,7 +362,7 @@ func TestDeviceHeld(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrStale)
 }
 
-// All ranks that there can be reach each other's memory, and each takes memory for as many as there are.
+// The largest possible number of ranks access each other's memory; each allocates memory for that many.
 func TestDeviceAll(t *testing.T) {
 	emulated.Primary(t, 0)
 	emulated.Only(t)
@@ -409,7 +409,7 @@ func TestDeviceAll(t *testing.T) {
 	requireFoot(t, foot)
 }
 
-// What a rank takes for its peers goes by how many they are.
+// The memory that a rank allocates for its peers depends on their number.
 func TestDeviceTables(t *testing.T) {
 	for _, peers := range []int{0, 1, 7, engine.MaxRanks - 1} {
 		t.Run(fmt.Sprint(peers, " peers"), func(t *testing.T) {

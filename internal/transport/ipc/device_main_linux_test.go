@@ -25,7 +25,7 @@ type gpu struct {
 	ctx *cuda.Context
 }
 
-// somePeers is how many peers ranks have room for, if a test says nothing else.
+// somePeers is how many peers ranks have room for by default.
 const somePeers = 3
 
 func newGPU(t testing.TB, i int, goHeap bool) *gpu {
@@ -33,7 +33,7 @@ func newGPU(t testing.TB, i int, goHeap bool) *gpu {
 	return newGPUOf(t, i, goHeap, somePeers)
 }
 
-// newGPUOf is newGPU of a rank that has room for so many peers.
+// newGPUOf is newGPU with room for that many peers.
 func newGPUOf(t testing.TB, i int, goHeap bool, peers int) *gpu {
 	t.Helper()
 	ctx := emulated.Primary(t, i)
@@ -43,19 +43,19 @@ func newGPUOf(t testing.TB, i int, goHeap bool, peers int) *gpu {
 	return &gpu{r, ctx}
 }
 
-// meet has two ranks attach each other: a's view of b, and b's of a.
+// meet attaches two ranks to each other. It returns a's view of b, and b's view of a.
 func meet(t testing.TB, a, b *rank) (*peer, *peer) {
 	t.Helper()
 	return a.attach(t, b.card(t)), b.attach(t, a.card(t))
 }
 
-// make allocates n bytes that begin with text; legacy ones as cudaMalloc does.
+// make allocates n bytes that begin with text; if legacy, as cudaMalloc does.
 func (g *gpu) make(t testing.TB, n int, text string, legacy bool) *mem.Allocation {
 	t.Helper()
 	a, err := makeDevice(g.heap, g.ctx, n, text, legacy)
 	require.NoError(t, err)
 	if legacy {
-		t.Cleanup(func() { g.ctx.Free(cuda.Addr(a.Base())) }) // or freed before
+		t.Cleanup(func() { g.ctx.Free(cuda.Addr(a.Base())) }) // a test may have freed it
 	}
 	return a
 }
@@ -105,7 +105,7 @@ func (g *gpu) take(t testing.TB, at cuda.Addr, n int) string {
 	return text
 }
 
-// row is what kernels find in the table of p's extents.
+// row returns what kernels find in the table for p's extents.
 func (g *gpu) row(t testing.TB, p engine.DevicePeer, extent uint32) cuda.Addr {
 	t.Helper()
 	return cuda.Addr(binary.LittleEndian.Uint64([]byte(g.take(t, p.Row()+cuda.Addr(8*extent), 8))))
@@ -145,7 +145,7 @@ func (c *childDevice) do(h *mem.Heap, tr engine.IPC, what []string) (r report, e
 		}
 	}
 	switch what[0] {
-	case "use": // device n
+	case "use": // use device n
 		if c.ctx, err = cuda.Primary(hw.CUDA(n)); err != nil {
 			return r, err
 		}
@@ -164,9 +164,9 @@ func (c *childDevice) do(h *mem.Heap, tr engine.IPC, what []string) (r report, e
 		if err = h.Retire(c.last); err == nil && legacy {
 			err = c.ctx.Free(cuda.Addr(c.last.Base()))
 		}
-	case "missing": // who has not imported extent n
+	case "missing": // which peer has not imported extent n
 		_, r.Text = tr.Missing(uint32(n))
-	case "read", "write": // extent n of the peer, so many bytes or a text
+	case "read", "write": // extent n of the peer: a number of bytes, or a text
 		var at cuda.Addr
 		if at, err = c.peer.(engine.DevicePeer).Import(context.Background(), uint32(n), 0, 0); err != nil {
 			return r, err

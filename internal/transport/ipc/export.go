@@ -14,36 +14,36 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-// withdrawTimeout bounds the waits of Deregister and Close for peers to unmap: less than engine.CloseTimeout, so that
-// the error names the peer. A variable for tests.
+// withdrawTimeout limits how long Deregister and Close wait for peers to unmap. It is less than engine.CloseTimeout, so
+// that the error names the peer. It is a variable for tests.
 var withdrawTimeout = 4 * time.Second
 
-// exports is what a rank exports.
+// exports are a rank's exports.
 type exports struct {
 	mu       sync.Mutex
 	numbers  [maxExtents]*export    // exported, or withdrawn and not yet unmapped by all peers
-	byUser   map[uint64]*export     // exported ones, by the generation of each allocation in them
-	byMemory map[driverName]*export // the same, by what they are to the driver
+	byUser   map[uint64]*export     // current exports by the generation of each allocation in them
+	byMemory map[driverName]*export // current exports by the driver's allocation
 }
 
-// driverName tells the driver's allocations apart.
+// driverName identifies an allocation of the driver.
 type driverName struct {
 	base cuda.Addr
 	id   uint64
 }
 
-// export is one of the driver's allocations, whole: several of the heap's can lie in it.
+// export is a whole allocation of the driver, which may contain several of the heap's allocations.
 type export struct {
 	number  uint32
 	version uint64
 	memory  cuda.Memory
-	fd      int             // -1 unless it is imported by descriptor
-	users   map[uint64]bool // generations of the heap's allocations
+	fd      int             // -1 unless peers import it by descriptor
+	users   map[uint64]bool // generations of the heap's allocations in it
 }
 
 func (e *export) name() driverName { return driverName{e.memory.Base, e.memory.ID} }
 
-// errNoDevice is for ranks that use none.
+// errNoDevice is for ranks that use no device.
 var errNoDevice = fmt.Errorf("this rank uses no device: %w", fault.ErrNotSupported)
 
 // Export implements engine.DeviceTransport.
@@ -75,7 +75,7 @@ func (t *Transport) export(a *mem.Allocation) (*export, error) {
 	return e, nil
 }
 
-// take makes a a user of an export, and the export if there is none.
+// take makes a a user of its export, and makes the export if necessary.
 func (x *exports) take(d *device, a *mem.Allocation) (e *export, fresh bool, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -136,7 +136,7 @@ func (x *exports) add(d *device, m cuda.Memory) (*export, error) {
 	return e, nil
 }
 
-// descriptor exports what is mapped at a.
+// descriptor exports the memory that is mapped at a.
 func descriptor(ctx *cuda.Context, a cuda.Addr) (int, error) {
 	m, err := ctx.Retain(a)
 	if err != nil {
@@ -149,7 +149,8 @@ func descriptor(ctx *cuda.Context, a cuda.Addr) (int, error) {
 	return fd, err
 }
 
-// lend is a descriptor of the extent, a new one that the caller closes, if version is that of its export now.
+// lend returns a new descriptor of the extent, if version is still its current version. The caller closes the
+// descriptor.
 func (t *Transport) lend(extent uint32, version uint64) (int, error) {
 	d := t.device.Load()
 	if d == nil || extent >= maxExtents {
@@ -179,18 +180,19 @@ func (t *Transport) withdraw(limit time.Duration, user uint64) error {
 	}
 	t.heap.Quiesce()
 	if t.heap.Quarantined() && d.exports.byFD(user) {
-		return nil // a peer that lags may still be at it: its mapping stays, and keeps the memory in being
+		return nil // a slow peer may still use the memory: its mapping stays, and keeps the memory alive
 	}
 	e, err := d.exports.leave(d, user)
 	if e == nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit) // from now on: what was queued is nobody else's fault
+	ctx, cancel := context.WithTimeout(context.Background(), limit) // only from now on: what was queued is not the
+	// peers' fault
 	defer cancel()
 	return errors.Join(err, d.settle(ctx, []*export{e}))
 }
 
-// byFD reports whether the user's export is one by descriptor.
+// byFD reports whether the user's export is by descriptor.
 func (x *exports) byFD(user uint64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -204,7 +206,7 @@ func (x *exports) has(user uint64) bool {
 	return x.byUser[user] != nil
 }
 
-// leave takes a user from its export, which it returns if that was the last one.
+// leave removes a user from its export, and returns the export if that was the last user.
 func (x *exports) leave(d *device, user uint64) (*export, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -230,8 +232,8 @@ func (d *device) leaveAll() (all []*export) {
 			all = append(all, e)
 			continue
 		}
-		// The peers' mappings keep it in being, and they keep them: kernels of theirs that began an operation which failed
-		// here may still be at it.
+		// The peers' mappings keep this memory alive, and are not withdrawn: after an operation that failed here,
+		// kernels of peers may still use it.
 		closeFD(e.fd)
 		e.fd = -1
 	}
@@ -239,7 +241,7 @@ func (d *device) leaveAll() (all []*export) {
 	return all
 }
 
-// end withdraws e; its number stays taken until all peers have unmapped it.
+// end withdraws e. Its number stays taken until all peers have unmapped it.
 func (x *exports) end(d *device, e *export) error {
 	delete(x.byMemory, e.name())
 	e.version++
@@ -252,7 +254,7 @@ func (x *exports) end(d *device, e *export) error {
 	return err
 }
 
-// settle waits until the peers have unmapped what was withdrawn.
+// settle waits until the peers have unmapped the withdrawn exports.
 func (d *device) settle(ctx context.Context, all []*export) error {
 	if len(all) == 0 {
 		return nil
@@ -291,15 +293,15 @@ func (e *export) done(d *device) bool {
 	return true
 }
 
-// unmapped reports whether the peer does not have e mapped, and will not map it. A peer that has not attached this rank
-// has not: and will read the new version when it has.
+// unmapped reports whether the peer does not have e mapped, and will not map it. This is so for a peer that has not
+// attached this rank yet: it will read the new version when it does.
 func (r *remote) unmapped(e *export) bool {
 	return r.acked(e.number) == ack(e.version, false) || r.mine.Load() < 0 || r.over() || r.p.Dead()
 }
 
-// await waits until the peer has unmapped e; not long if an earlier wait for it was in vain.
+// await waits until the peer has unmapped e; only briefly if an earlier wait for this peer timed out.
 func (r *remote) await(ctx context.Context, e *export) error {
-	const look = 20 * time.Millisecond // for its death
+	const look = 20 * time.Millisecond // interval of checks whether it has died
 	if r.silent.Load() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, 2*look)
@@ -315,7 +317,7 @@ func (r *remote) await(ctx context.Context, e *export) error {
 			return fmt.Errorf("peer %d (%v) has not unmapped extent %d of this rank's device memory, whose number stays "+
 				"taken: %w", r.p.number, r.p.card.Process, e.number, err)
 		}
-		r.d.t.Progress() // both may be waiting for each other
+		r.d.t.Progress() // the two ranks may be waiting for each other
 		time.Sleep(pause)
 		if time.Now().After(next) {
 			r.d.t.Look()

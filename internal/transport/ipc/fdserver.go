@@ -23,10 +23,10 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-// The descriptor service hands this rank's memory files to peers that may not open them through /proc (a hardened
-// kernel, a process that is not dumpable), and descriptors of exported device memory, which nobody can open so. It
-// listens on an abstract Unix socket, which leaves nothing on disk. A client must run as the same user and prove that
-// it knows the job's secret.
+// The descriptor service hands descriptors to peers: of this rank's memory files, if peers may not open them through
+// /proc (a hardened kernel, a process that is not dumpable), and of exported device memory, which cannot be opened that
+// way. It listens on an abstract Unix socket, which leaves nothing on disk. A client must run as the same user and
+// prove that it knows the job's secret.
 //
 //	server: 32 bytes of challenge
 //	client: 32 bytes HMAC-SHA256(secret, challenge + request), 24 bytes of request: descriptor, inode and size of a
@@ -43,10 +43,10 @@ type server struct {
 	serving  sync.WaitGroup
 
 	mu    sync.Mutex
-	conns map[*net.UnixConn]bool // being served; nil after close
+	conns map[*net.UnixConn]bool // connections being served; nil after close
 }
 
-// serve starts the service; nil if there can be none: then /proc is the only way.
+// serve starts the service. It returns nil if that fails; then peers can use only /proc.
 func serve(h *mem.Heap, secret []byte, lend func(extent uint32, version uint64) (fd int, err error)) *server {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
@@ -67,14 +67,14 @@ func (s *server) close() {
 	s.listener.Close()
 	s.mu.Lock()
 	for conn := range s.conns {
-		conn.Close() // its client may be silent
+		conn.Close() // its client may never send anything
 	}
 	s.conns = nil
 	s.mu.Unlock()
 	s.serving.Wait()
 }
 
-// hold notes conn, for close; false after it.
+// hold registers conn, so that close can close it. It returns false after close.
 func (s *server) hold(conn *net.UnixConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +100,7 @@ func (s *server) run() {
 			return
 		}
 		if err != nil {
-			time.Sleep(10 * time.Millisecond) // out of descriptors: others may close some
+			time.Sleep(10 * time.Millisecond) // probably out of descriptors: others may close some
 			continue
 		}
 		if !s.hold(conn) {
@@ -112,7 +112,7 @@ func (s *server) run() {
 			defer s.serving.Done()
 			defer s.done(conn)
 			conn.SetDeadline(time.Now().Add(requestTimeout))
-			s.answer(conn) // the client sees a closed connection if this fails
+			s.answer(conn) // if this fails, the client sees a closed connection
 		}()
 	}
 }
@@ -152,7 +152,7 @@ func (s *server) answer(conn *net.UnixConn) error {
 	return err
 }
 
-// fdRequest is what a client asks for.
+// fdRequest is a client's request.
 type fdRequest [3]uint64
 
 func fileRequest(r shm.Ref) fdRequest { return fdRequest{uint64(r.FD), r.Inode, uint64(r.Size)} }
@@ -161,7 +161,7 @@ func exportRequest(extent uint32, version uint64) fdRequest {
 	return fdRequest{uint64(extent), version, 0}
 }
 
-// processRequest asks for a pidfd of the server's process, for those that cannot see it.
+// processRequest asks for a pidfd of the server's process, for clients that cannot open one.
 var processRequest = fdRequest{math.MaxUint64, math.MaxUint64, math.MaxUint64}
 
 func (r fdRequest) String() string {
@@ -174,7 +174,7 @@ func (r fdRequest) String() string {
 	return fmt.Sprintf("descriptor %d", r[0])
 }
 
-// find is the descriptor that the client asks for, and whether it must be closed once it was sent.
+// find returns the requested descriptor, and whether to close it after it has been sent.
 func (s *server) find(req fdRequest) (fd int, owned bool, err error) {
 	if req == processRequest {
 		fd, err := shm.OwnPIDFD()
@@ -226,7 +226,7 @@ func request(ctx context.Context, name string, secret []byte, r shm.Ref) (*shm.F
 	return shm.Adopt(fd, r)
 }
 
-// requestFD asks the service called name for what req says. The caller closes the descriptor.
+// requestFD asks the service called name for the descriptor in req. The caller closes the descriptor.
 func requestFD(ctx context.Context, name string, secret []byte, req fdRequest) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -261,7 +261,7 @@ func requestFD(ctx context.Context, name string, secret []byte, req fdRequest) (
 	if err != nil {
 		return -1, err
 	}
-	fd, err := oneDescriptor(oob[:oobn]) // whatever the answer: what came must be closed
+	fd, err := oneDescriptor(oob[:oobn]) // whatever the answer: a received descriptor must be closed
 	if n != 1 || answer[0] != 1 {
 		if err == nil {
 			closeFD(fd)

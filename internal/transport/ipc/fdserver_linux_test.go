@@ -29,7 +29,7 @@ func dial(t testing.TB, r *rank) *net.UnixConn {
 	return c.(*net.UnixConn)
 }
 
-// ask answers the challenge for ref and returns the service's answer and how many bytes of control message it had.
+// ask answers the challenge for ref, and returns the service's answer and the length of its control message.
 func ask(t testing.TB, conn *net.UnixConn, secret []byte, ref shm.Ref) (answer []byte, oob int) {
 	t.Helper()
 	var challenge [32]byte
@@ -44,7 +44,7 @@ func ask(t testing.TB, conn *net.UnixConn, secret []byte, ref shm.Ref) (answer [
 	return receive(t, conn)
 }
 
-// receive reads all that the service sends, and takes care of descriptors.
+// receive reads everything that the service sends, and closes received descriptors.
 func receive(t testing.TB, conn *net.UnixConn) (answer []byte, oob int) {
 	t.Helper()
 	buf, control := make([]byte, 100), make([]byte, 100)
@@ -96,7 +96,7 @@ func TestService(t *testing.T) {
 			}
 			require.Equal(t, []byte{0}, answer)
 			require.Zero(t, oob, "no descriptor may come with a refusal")
-			// And the client says so.
+			// The client reports it, too.
 			c.ref.Process = self
 			_, err := request(context.Background(), a.server.name, c.secret, c.ref)
 			require.ErrorIs(t, err, os.ErrPermission)
@@ -122,7 +122,7 @@ func TestService(t *testing.T) {
 	})
 }
 
-// A rank with another secret is not let in, and says why.
+// A rank with another secret is not let in, and reports why.
 func TestWrongSecret(t *testing.T) {
 	viaSocket(t)
 	a, b := newRank(t, false, []byte("another")), newRank(t, false, secret)
@@ -133,14 +133,14 @@ func TestWrongSecret(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Neither clients that say nothing nor those that say half hold up a close.
+// Clients that send nothing, or only half a request, do not delay a close.
 func TestCloseWithSilentClients(t *testing.T) {
 	unhurried(t)
 	before := measure(t)
 	a := newRank(t, false, secret)
 	for i := range 10 {
 		conn := dial(t, a)
-		_, err := io.ReadFull(conn, make([]byte, 32)) // it is being served
+		_, err := io.ReadFull(conn, make([]byte, 32)) // wait until it is being served
 		require.NoError(t, err)
 		_, err = conn.Write(make([]byte, i*5))
 		require.NoError(t, err)
@@ -149,12 +149,12 @@ func TestCloseWithSilentClients(t *testing.T) {
 	start := time.Now()
 	a.close()
 	require.Less(t, time.Since(start), testkit.Limit)
-	requireFoot(t, left{before.descriptors + 10, before.mappings}) // the clients' own
+	requireFoot(t, left{before.descriptors + 10, before.mappings}) // the clients' own descriptors
 	_, err := net.Dial("unix", a.server.name)
 	require.Error(t, err)
 }
 
-// FuzzService: garbage gets no descriptor, whatever it is.
+// FuzzService checks that garbage gets no descriptor.
 func FuzzService(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
@@ -173,7 +173,7 @@ func FuzzService(f *testing.F) {
 	f.Fuzz(func(t *testing.T, garbage []byte) {
 		conn := dial(t, a)
 		if _, err := conn.Write(garbage); err != nil {
-			require.ErrorIs(t, err, syscall.EPIPE) // refused before it was all sent
+			require.ErrorIs(t, err, syscall.EPIPE) // refused before all of it was sent
 		}
 		conn.CloseWrite()
 		answer, oob := receive(t, conn)
@@ -188,13 +188,13 @@ func FuzzService(f *testing.F) {
 	})
 }
 
-// The client does not trust what answers: a service that is none of ours, however it answers, costs nothing but an error.
+// The client does not trust the service: a false service, whatever it sends, causes only an error.
 func TestFalseService(t *testing.T) {
 	f, err := shm.Create("false", 1)
 	require.NoError(t, err)
 	defer f.Close()
 	ref := f.Ref()
-	ref.Inode++ // what it sends is never what was asked for
+	ref.Inode++ // so that nothing it sends is right
 	rights := func(n int) []byte {
 		fds := make([]int, n)
 		for i := range fds {
@@ -207,7 +207,7 @@ func TestFalseService(t *testing.T) {
 		name   string
 		answer []byte
 		oob    []byte
-		want   error // nil: any
+		want   error // nil: any error
 	}{
 		{"closes at once", nil, nil, nil},
 		{"yes, and nothing", []byte{1}, nil, fault.ErrStale},

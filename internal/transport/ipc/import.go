@@ -12,17 +12,17 @@ import (
 	"github.com/ubcoll/ubcoll/internal/mem"
 )
 
-// mapping is what became of a peer's extent here. All of it is under device.importing.
+// mapping is the state of a peer's extent in this rank. device.importing guards it.
 type mapping struct {
-	version uint64    // of the export, as it was followed last
-	err     error     // why it could not be imported
-	addr    cuda.Addr // 0: it is not mapped
+	version uint64    // the export's version that this rank followed last
+	err     error     // why the import failed
+	addr    cuda.Addr // 0: not mapped
 	size    uint64
 	undo    func() error
-	held    int // by Hold: it stays mapped
+	held    int // number of Holds; while there are any, it stays mapped
 }
 
-// mapping is what became of an extent. The caller holds d.importing, as long as it uses the result.
+// mapping returns the state of an extent. The caller holds d.importing as long as it uses the result.
 func (r *remote) mapping(extent uint32) *mapping {
 	if n := int(extent) + 1; n > len(r.maps) {
 		r.maps = append(r.maps, make([]mapping, n-len(r.maps))...)
@@ -30,25 +30,26 @@ func (r *remote) mapping(extent uint32) *mapping {
 	return &r.maps[extent]
 }
 
-// sync follows all that the peer has exported and withdrawn. The caller holds d.importing, here and below.
+// sync follows all that the peer has exported and withdrawn. The caller holds d.importing; so do those of the functions
+// below.
 func (r *remote) sync(ctx context.Context) {
 	if !r.p.Live(r.at) {
-		return // what is mapped stays until Close: the peer waits for nothing any more
+		return // what is mapped stays until Close: the peer no longer waits for this rank
 	}
 	for i := range uint32(min(r.ledger.extents.Load(), maxExtents)) {
-		r.follow(ctx, i) // its error is for who asks for the extent; the peer reads it in the ledger
+		r.follow(ctx, i) // its error goes to callers that use the extent, and to the peer through the ledger
 	}
 }
 
-// follow does to the mapping what the peer has done to its extent, and acknowledges. Memory that the peer has withdrawn
-// is unmapped without waiting for what this rank has queued, which may wait for the peer in turn: an operation that names
-// an extent ends on its owner only when no peer touches the memory any more, and the owner withdraws nothing before its
-// operations have ended.
+// follow brings the mapping to the current version of the peer's extent, and acknowledges that. It unmaps withdrawn
+// memory without waiting for this rank's queued work, which might itself wait for the peer. This is safe: an operation
+// ends on the owner of an extent only when no peer accesses the memory any more, and the owner withdraws nothing before
+// its operations have ended.
 func (r *remote) follow(ctx context.Context, extent uint32) error {
 	m, e := r.mapping(extent), &r.ledger.exports[extent]
 	for v := e.version.Load(); v != m.version; v = e.version.Load() {
 		if err := r.drop(extent); err != nil {
-			return err // not acknowledged: the peer must not give the memory back
+			return err // no acknowledgement: the peer must not free the memory
 		}
 		if live(v) {
 			if m.err = r.load(ctx, extent, v); m.err != nil {
@@ -61,10 +62,10 @@ func (r *remote) follow(ctx context.Context, extent uint32) error {
 	return m.err
 }
 
-// errHeld keeps a mapping.
+// errHeld says that a mapping must stay.
 var errHeld = fmt.Errorf("a channel uses it: %w", fault.ErrBusy)
 
-// drop undoes load, if there is anything to undo.
+// drop undoes load, if it was loaded.
 func (r *remote) drop(extent uint32) error {
 	m := r.mapping(extent)
 	if m.held > 0 {
@@ -84,7 +85,7 @@ func (r *remote) drop(extent uint32) error {
 	return nil
 }
 
-// tell writes where the extent is into the kernels' table. It is there when tell returns.
+// tell writes the extent's address to the kernels' table. The write is complete when tell returns.
 func (r *remote) tell(extent uint32, addr cuda.Addr) error {
 	word := uint64(addr)
 	return r.d.stream.Upload(r.row(extent), bytesOf(&word))
@@ -124,7 +125,7 @@ func (r *remote) load(ctx context.Context, extent uint32, v uint64) error {
 	return nil
 }
 
-// mapDescriptor maps what the peer's service hands out. Such descriptors cannot be opened through /proc.
+// mapDescriptor maps memory by a descriptor from the peer's service. Such descriptors cannot be opened through /proc.
 func (r *remote) mapDescriptor(ctx context.Context, m *mapping, extent uint32, v uint64, size int) error {
 	if r.p.card.Socket == "" {
 		return fmt.Errorf("%v has no socket to hand out descriptors: %w", r.p.card.Process, fault.ErrNotSupported)
@@ -141,7 +142,7 @@ func (r *remote) mapDescriptor(ctx context.Context, m *mapping, extent uint32, v
 		return err
 	}
 	addr, err := mem.MapDevice(r.d.ctx, x, size)
-	err = errors.Join(err, r.d.ctx.Release(x)) // the mapping keeps the memory
+	err = errors.Join(err, r.d.ctx.Release(x)) // the mapping keeps the memory alive
 	undo := func() error { return mem.UnmapDevice(r.d.ctx, addr, size) }
 	if err != nil {
 		if addr != 0 {
@@ -153,7 +154,7 @@ func (r *remote) mapDescriptor(ctx context.Context, m *mapping, extent uint32, v
 	return nil
 }
 
-// openHandle maps memory of another process by the driver's older kind of handle.
+// openHandle maps another process's memory by the driver's older kind of handle.
 func (r *remote) openHandle(m *mapping, e *exported) error {
 	var words [8]uint64
 	for i := range words {
@@ -167,7 +168,7 @@ func (r *remote) openHandle(m *mapping, e *exported) error {
 	return nil
 }
 
-// borrow takes the peer's own address, since the driver opens no handle in the process that it comes from.
+// borrow uses the peer's own address, because the driver opens no handle in the process that exported it.
 func (r *remote) borrow(m *mapping, e *exported) error {
 	addr, index := cuda.Addr(e.base.Load()), e.device.Load()
 	x, err := cuda.Inspect(addr)

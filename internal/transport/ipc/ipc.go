@@ -1,7 +1,7 @@
-// Package ipc reaches the memory of other ranks on this host by mapping it: each rank's arenas are memory files, opened
-// through /proc/PID/fd of their owner, or received over a Unix socket where that is not allowed. Importing an arena
-// happens when its owner publishes it, in the background or while waiting; a call finds it mapped. Memory of devices
-// is exported and imported by its own ledger, each of the driver's allocations as an extent.
+// Package ipc maps the memory of other ranks on this host. Each rank's arenas are memory files. Peers open them through
+// /proc/PID/fd of their owner or, where that is not allowed, receive them over a Unix socket. Ranks import an arena
+// when its owner publishes it, in the background or while they wait, so that calls find it mapped. Device memory is
+// exported and imported through a separate ledger; each of the driver's allocations is an extent.
 package ipc
 
 import (
@@ -24,23 +24,23 @@ import (
 	"github.com/ubcoll/ubcoll/register"
 )
 
-// Transport is one rank's way to its peers' memory.
+// Transport is one rank's access to its peers' memory.
 type Transport struct {
 	heap   *mem.Heap
 	secret []byte
-	server *server // nil where no socket could be had
+	server *server // nil if there can be no socket
 
-	watch shm.Watch // of the peers' processes
+	watch shm.Watch // watches the peers' processes
 
 	mu     sync.Mutex
 	peers  map[uint64]*peer // by domain
 	closed atomic.Bool
-	seen   atomic.Uint32          // the doorbell's value when Progress last looked
+	seen   atomic.Uint32          // the doorbell's value when Progress last ran
 	done   chan struct{}          // closed when the importer has ended
 	device atomic.Pointer[device] // nil if this rank uses none
 }
 
-// New makes the transport of the rank whose heap is h. secret is the job's.
+// New makes the transport of the rank whose heap is h, with the job's secret. The caller closes it.
 func New(h *mem.Heap, secret []byte) (engine.IPC, error) {
 	t := &Transport{heap: h, secret: secret, peers: map[uint64]*peer{}}
 	if h.GoHeap() {
@@ -53,7 +53,7 @@ func New(h *mem.Heap, secret []byte) (engine.IPC, error) {
 	return t, nil
 }
 
-// card is what peers need to reach this rank.
+// card is what peers need to access this rank's memory.
 type card struct {
 	Domain    uint64      `json:"domain"`
 	Process   shm.Process `json:"process"`
@@ -79,7 +79,7 @@ func (t *Transport) Card() (json.RawMessage, error) {
 	return json.Marshal(k)
 }
 
-// Attach implements team.Transport. Communicators of one domain share what it reaches.
+// Attach implements team.Transport. Communicators of one domain share peers and their mappings.
 func (t *Transport) Attach(ctx context.Context, raw json.RawMessage) (team.PeerMemory, error) {
 	var k card
 	if err := json.Unmarshal(raw, &k); err != nil {
@@ -125,8 +125,9 @@ func (t *Transport) announce() {
 	}
 }
 
-// importer imports what peers publish while nobody waits. It sleeps on this rank's doorbell. It fills no page tables: all
-// ranks have as many arenas to fill as there are others, and do it on the processors of ranks that call each other.
+// importer imports what peers publish while this rank does not wait. It sleeps on this rank's doorbell. It does not
+// pre-fault: each rank would fill the page tables of all other ranks' arenas, on processors of ranks that run
+// operations.
 func (t *Transport) importer() {
 	defer close(t.done)
 	bell := &t.heap.Directory().Doorbell
@@ -134,7 +135,7 @@ func (t *Transport) importer() {
 		v := bell.Load()
 		t.Progress()
 		d := t.device.Load()
-		if t.seen.Load() != v || d != nil && d.looked.Load() != v { // somebody else held a lock
+		if t.seen.Load() != v || d != nil && d.looked.Load() != v { // another goroutine held a lock
 			time.Sleep(time.Millisecond)
 			continue
 		}
@@ -144,7 +145,7 @@ func (t *Transport) importer() {
 	}
 }
 
-// Progress implements team.Transport: a load and a comparison when nothing is pending.
+// Progress implements team.Transport. If nothing is pending, it costs a load and a comparison.
 func (t *Transport) Progress() {
 	bell := &t.heap.Directory().Doorbell
 	if v := bell.Load(); t.seen.Load() != v && t.mu.TryLock() {
@@ -190,8 +191,9 @@ func (t *Transport) Close() error {
 // Kind implements register.Backend.
 func (t *Transport) Kind() register.BackendKind { return register.IPC }
 
-// Register implements register.Backend: an allocation from an arena is reachable already, and its handle is where. That
-// of device memory is where it lies in its extent, whose number stands for the arena's.
+// Register implements register.Backend. Peers can already access an allocation from an arena, so its handle is its
+// location. The handle of device memory is its location in its extent, with the extent's number in place of the
+// arena's.
 func (t *Transport) Register(m register.Memory) (any, error) {
 	a := t.heap.Lookup(m.Base, m.Bytes)
 	switch {
@@ -210,8 +212,8 @@ func (t *Transport) Register(m register.Memory) (any, error) {
 	return a.At, nil
 }
 
-// Deregister implements register.Backend. Peers keep an arena mapped: handles end with the generation. Device memory is
-// withdrawn, which waits for the peers for some seconds.
+// Deregister implements register.Backend. Peers keep an arena mapped: its handles end with the generation. Device
+// memory is withdrawn; this waits for the peers, for some seconds at most.
 func (t *Transport) Deregister(m register.Memory, _ any) error {
 	return t.withdraw(withdrawTimeout, m.Generation)
 }
@@ -221,17 +223,17 @@ type peer struct {
 	t    *Transport
 	card card
 	ctx  context.Context // of Attach
-	heap *mem.Heap       // in this process, Go-heap domains only
+	heap *mem.Heap       // for Go-heap domains, which are in this process
 	dir  *mem.Directory
 
 	process *shm.Watched // nil for this process
 
-	number int     // of peers attached before
+	number int     // number of peers attached before it
 	remote *remote // its device memory; nil if one of the two ranks uses no device
 
-	mu     sync.Mutex              // for importing
-	arenas atomic.Pointer[[]arena] // as imported; grows only
-	failed error                   // why the last background import failed; under t.mu
+	mu     sync.Mutex              // held to import
+	arenas atomic.Pointer[[]arena] // imported so far; only grows
+	failed error                   // why the last background import failed; t.mu guards it
 }
 
 type arena struct {
@@ -259,8 +261,8 @@ func (p *peer) fetch(ctx context.Context, r shm.Ref) (*shm.File, error) {
 	return f, nil
 }
 
-// unreachable is the error where neither /proc nor the peer's socket has helped. Processes that may not see each other
-// are as if on different hosts.
+// unreachable returns the error if neither /proc nor the peer's socket has helped. Processes that may not see each
+// other are treated like processes on different hosts.
 func (p *peer) unreachable(proc, socket error) error {
 	err := fmt.Errorf("%w; over its socket: %w", proc, socket)
 	if errors.Is(proc, os.ErrPermission) {
@@ -269,7 +271,7 @@ func (p *peer) unreachable(proc, socket error) error {
 	return err
 }
 
-// follow watches the peer's process, if it is not this one.
+// follow watches the peer's process, unless it is this one.
 func (p *peer) follow() error {
 	self, err := shm.Self()
 	if err != nil || p.card.Process == self {
@@ -295,7 +297,7 @@ func (p *peer) Dead() bool { return p.process.Dead() }
 
 var errNoSocket = errors.New("it has none")
 
-// avoidProc makes tests take the socket.
+// avoidProc makes tests use the socket.
 var avoidProc atomic.Bool
 
 func (p *peer) open() error {
@@ -352,7 +354,7 @@ func (p *peer) grow(n int) error {
 	}
 }
 
-// load imports arena i. One that is no more has no size, so that everything is outside of it.
+// load imports arena i. An arena that its owner has released gets size 0, so that no location is inside it.
 func (p *peer) load(i int) (arena, error) {
 	ref := p.dir.Arena(i, p.card.Process)
 	if ref.Size == 0 {
@@ -365,7 +367,7 @@ func (p *peer) load(i int) (arena, error) {
 	defer cancel()
 	f, err := p.fetch(ctx, ref)
 	if err != nil {
-		if p.dir.Arena(i, p.card.Process).Size == 0 { // since just now
+		if p.dir.Arena(i, p.card.Process).Size == 0 { // released just now
 			return arena{}, nil
 		}
 		return arena{}, err
@@ -391,7 +393,7 @@ func (p *peer) Resolve(l mem.Location, n int) (unsafe.Pointer, error) {
 	return unsafe.Add(a.base, l.Offset), nil
 }
 
-// resolveNew is for a location in an arena that is not imported yet.
+// resolveNew resolves a location in an arena that is not imported yet.
 func (p *peer) resolveNew(l mem.Location, n int) (unsafe.Pointer, error) {
 	if int(l.Arena) >= p.dir.Arenas() {
 		return nil, fmt.Errorf("arena %d of %d: %w", l.Arena, p.dir.Arenas(), fault.ErrStale)
@@ -405,7 +407,7 @@ func (p *peer) resolveNew(l mem.Location, n int) (unsafe.Pointer, error) {
 // Live implements team.PeerMemory.
 func (p *peer) Live(l mem.Location) bool { return p.dir.Live(l) }
 
-// Close implements team.PeerMemory: the mappings are the domain's and go with it.
+// Close implements team.PeerMemory. The mappings belong to the domain, and end with it.
 func (p *peer) Close() error { return nil }
 
 func (p *peer) unmap() error {

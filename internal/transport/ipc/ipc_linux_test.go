@@ -64,7 +64,7 @@ func TestTwoProcesses(t *testing.T) {
 		c, r := startPeer(t, nil)
 		p := a.attach(t, r.Card)
 		require.Equal(t, "first", read(t, p, r.At, 5))
-		r = c.tell(t, "alloc 8388608 on-demand") // too large for the first arena; nobody rings for a
+		r = c.tell(t, "alloc 8388608 on-demand") // too large for the first arena; no doorbell rings
 		require.Equal(t, uint32(1), r.At.Arena)
 		require.Equal(t, "on-demand", read(t, p, r.At, 9))
 		c.tell(t, "attach "+string(a.card(t)))
@@ -101,13 +101,13 @@ func TestNewArenaInTheBackground(t *testing.T) {
 		testkit.Eventually(t, func() bool { return p.imported() == i+1 })
 		require.Equal(t, "new", read(t, p, x.At, 3))
 	}
-	// Nothing fills their page tables: that would take the processors of ranks that call each other.
+	// Nothing must fill their page tables: that would use processors of ranks that run operations.
 	time.Sleep(50 * time.Millisecond)
 	last := (*p.arenas.Load())[2]
 	require.Less(t, testkit.ResidentKiB(t, last.base), 1<<10, "of %d bytes", last.size)
 }
 
-// Waiting is progress: without its importer, a rank that waits imports.
+// Waiting makes progress: a rank without its importer imports while it waits.
 func TestProgress(t *testing.T) {
 	a, b := newRank(t, false, secret), newRank(t, false, secret)
 	p := a.attach(t, b.card(t))
@@ -167,7 +167,7 @@ func TestResolveRefused(t *testing.T) {
 	}
 }
 
-// FuzzResolve: whatever a peer's descriptor says, no address outside the peer's arenas comes out of it.
+// FuzzResolve checks that no location from a peer yields an address outside the peer's arenas.
 func FuzzResolve(f *testing.F) {
 	f.Add(uint32(0), uint32(0), uint64(1), uint64(0), 1)
 	f.Add(uint32(1), uint32(1), uint64(2), uint64(8<<20-1), 1)
@@ -241,7 +241,7 @@ func TestAttachRefused(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		card json.RawMessage
-		want error // nil: any
+		want error // nil: any error
 	}{
 		{"no card", nil, nil},
 		{"garbage", json.RawMessage(`{"domain": "x"`), nil},
@@ -263,7 +263,7 @@ func TestAttachRefused(t *testing.T) {
 			requireFoot(t, was)
 		})
 	}
-	a.attach(t, b.card(t)) // none of it spoiled it
+	a.attach(t, b.card(t)) // the failures must not have spoiled it
 	a.close()
 	_, err := a.Attach(context.Background(), b.card(t))
 	require.ErrorIs(t, err, fault.ErrClosed)
@@ -271,12 +271,12 @@ func TestAttachRefused(t *testing.T) {
 	testkit.Eventually(t, func() bool { return measure(t).descriptors == before.descriptors })
 }
 
-// An arena that its owner has given back has nothing for those who have not imported it; those after it are imported.
+// An arena that its owner has released has nothing for peers that have not imported it. Later arenas are imported.
 func TestReleasedArena(t *testing.T) {
 	ways(t, func(t *testing.T) {
 		a, b := newRank(t, false, secret), newRank(t, false, secret)
 		early := a.attach(t, b.card(t))
-		a.settle() // b has not attached a: nobody rings
+		a.settle() // b has not attached a: no doorbell rings
 		b.alloc(t, 1, "")
 		gone := b.alloc(t, 32<<20, "gone")
 		require.Equal(t, "gone", read(t, early, gone.At, 4))
@@ -294,7 +294,7 @@ func TestReleasedArena(t *testing.T) {
 	})
 }
 
-// A peer's directory is shared memory that the peer writes: what it says of arenas is checked.
+// A peer writes its own directory, so everything in it is checked.
 func TestForgedDirectory(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -370,7 +370,7 @@ func TestBackend(t *testing.T) {
 	require.ErrorIs(t, err, fault.ErrStale)
 }
 
-// Ranks that publish, import and resolve all at once.
+// Ranks publish, import and resolve all at once.
 func TestConcurrent(t *testing.T) {
 	ranks := []*rank{newRank(t, false, secret), newRank(t, false, secret), newRank(t, false, secret)}
 	for _, r := range ranks {
@@ -439,7 +439,7 @@ func TestNothingIsLeft(t *testing.T) {
 	// TestMain looks for goroutines.
 }
 
-// nobody is a user that this process may become and is not.
+// nobody is another user that this process may switch to.
 func nobody(t *testing.T) *syscall.SysProcAttr {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -12,27 +12,27 @@ import (
 )
 
 const (
-	maxExtents = engine.MaxExtents // exported at a time by one rank
+	maxExtents = engine.MaxExtents // that one rank exports at a time
 
 	ledgerMagic = 0x75622d6c64670002 // "ub-ldg", layout 2
 )
 
-// ledger is what a rank that uses a device tells its peers: what it exports, and how far it has followed their exports.
-// It lies in the rank's host memory, whose peers map it, and is written by its owner alone. Peers may write anything
-// into theirs: what is read there is checked before it is used, and the driver refuses handles that are none.
+// ledger is where a rank that uses a device tells its peers what it exports, and how far it has followed their exports.
+// It is in the rank's host memory, which peers map. Only the owner should write it, but a faulty peer may write
+// anything to its own ledger. So readers check every value before they use it, and the driver refuses invalid handles.
 type ledger struct {
 	*ledgerHead
-	attached []atomic.Uint64             // domains of the peers that it has attached, in this order
-	acks     [][maxExtents]atomic.Uint64 // of attached peer p's extents: see ack
-	failures []failure                   // the last one for each of them
+	attached []atomic.Uint64             // domains of the peers that the owner has attached, in this order
+	acks     [][maxExtents]atomic.Uint64 // for attached peer p's extents: see ack
+	failures []failure                   // the last failure for each peer
 }
 
-// ledgerHead is how a ledger begins. Behind it come the acks, failures and domains of so many peers.
+// ledgerHead is the beginning of a ledger. The acks, failures and domains of `peers` peers follow.
 type ledgerHead struct {
 	magic, domain uint64
 	peers         atomic.Uint64 // see ledgerAt
-	closed        atomic.Uint64 // 1 once the owner has unmapped all that it imported, and imports nothing any more
-	extents       atomic.Uint64 // entries of exports that were ever used
+	closed        atomic.Uint64 // 1 once the owner has unmapped all imports, and will import nothing any more
+	extents       atomic.Uint64 // number of entries of exports that were ever used
 	_             [88]byte
 	exports       [maxExtents]exported
 }
@@ -43,16 +43,16 @@ const (
 	ledgerDomains  = int(unsafe.Sizeof(atomic.Uint64{}))
 )
 
-// ledgerBytes is the size of a ledger with room for so many peers.
+// ledgerBytes returns the size of a ledger with room for that many peers.
 func ledgerBytes(peers int) int {
 	return int(unsafe.Sizeof(ledgerHead{})) + peers*(ledgerAcks+ledgerFailures+ledgerDomains)
 }
 
-// ledgerAt is the ledger at p, for so many peers.
+// ledgerAt returns the ledger at p, for that many peers.
 func ledgerAt(p unsafe.Pointer, peers int) ledger {
 	l := ledger{ledgerHead: (*ledgerHead)(p)}
 	if peers == 0 {
-		return l // behind the head is other memory, perhaps none: Go allows no pointer there
+		return l // behind the head is other memory, or none: Go allows no pointer there
 	}
 	p = unsafe.Add(p, unsafe.Sizeof(ledgerHead{}))
 	l.acks = unsafe.Slice((*[maxExtents]atomic.Uint64)(p), peers)
@@ -63,26 +63,26 @@ func ledgerAt(p unsafe.Pointer, peers int) ledger {
 	return l
 }
 
-// exported is one export. Everything but the version stands still while the version does.
+// exported is one export. The other fields change only together with the version.
 type exported struct {
-	version atomic.Uint64 // odd: exported; even: withdrawn. It only goes up
+	version atomic.Uint64 // odd: exported; even: withdrawn; only increases
 	how     atomic.Uint64
 	device  atomic.Uint64 // of the owner's process
 	base    atomic.Uint64 // address in the owner's process
 	size    atomic.Uint64
-	id      atomic.Uint64 // the driver's, in the owner's process
+	id      atomic.Uint64 // the driver's ID, in the owner's process
 	handle  [8]atomic.Uint64
 	_       [2]uint64
 }
 
-// How an export is imported.
+// How peers import an export.
 const (
 	byDescriptor = 1 // the owner's service hands out a descriptor
-	byHandle     = 2 // handle has the driver's older kind of export
+	byHandle     = 2 // handle has a handle of the driver's older kind
 )
 
-// An ack is the version that was followed, shifted by one, and whether that failed. Version 0 is that of an extent
-// which nobody has exported yet.
+// ack returns an acknowledgement: the version that was followed, shifted by one, and whether that failed. An extent
+// that was never exported has version 0.
 func ack(version uint64, failed bool) uint64 {
 	if failed {
 		return version<<1 | 1
@@ -90,27 +90,28 @@ func ack(version uint64, failed bool) uint64 {
 	return version << 1
 }
 
-// failure is why an import failed, for people.
+// failure is the text about a failed import.
 type failure struct {
-	ack  atomic.Uint64 // which; written last
+	ack  atomic.Uint64 // the ack it belongs to; written last
 	text [31]atomic.Uint64
 }
 
-// checkLedger checks that a ledger of domain begins at p, and returns for how many peers it says that it has room.
+// checkLedger checks that a ledger of domain begins at p, and returns the number of peers that it claims to have room
+// for.
 func checkLedger(p unsafe.Pointer, domain uint64) (peers int, err error) {
 	h := (*ledgerHead)(p)
 	if h.magic != ledgerMagic || h.domain != domain {
 		return 0, fmt.Errorf("ledger has magic %#x domain %#x, not %#x and %#x: %w",
 			h.magic, h.domain, uint64(ledgerMagic), domain, fault.ErrStale)
 	}
-	n := h.peers.Load() // once: the peer may change it
+	n := h.peers.Load() // load it once: the peer may change it
 	if n < 1 || n >= engine.MaxRanks {
 		return 0, fmt.Errorf("ledger has room for %d peers, not 1 to %d: %w", n, engine.MaxRanks-1, fault.ErrStale)
 	}
 	return int(n), nil
 }
 
-// live reports whether version is that of an export.
+// live reports whether an extent with this version is exported.
 func live(version uint64) bool { return version&1 == 1 }
 
 func (f *failure) write(ack uint64, text string) {
@@ -123,7 +124,7 @@ func (f *failure) write(ack uint64, text string) {
 	f.ack.Store(ack)
 }
 
-// read is the text for ack, "" if there is another one now. The peer may have written anything.
+// read returns the text for ack, or "" if the text belongs to another ack by now. The peer may have written anything.
 func (f *failure) read(ack uint64) string {
 	if f.ack.Load() != ack {
 		return ""

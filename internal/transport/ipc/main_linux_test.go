@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 func testMain(m *testing.M) int {
-	// A place of its own, so that what other tests leave is none of this one's.
+	// A separate folder, so that leftovers of other tests do not count.
 	dir, err := os.MkdirTemp("", "ipc-test-")
 	if err != nil {
 		panic(err)
@@ -87,7 +87,8 @@ func (r *rank) attach(t testing.TB, card json.RawMessage) *peer {
 	return p.(*peer)
 }
 
-// settle waits until the importer has looked at what peers have published so far, and imports nothing more unless one
+// settle waits until the importer has seen everything that peers have published. It imports nothing more until a
+// doorbell rings.
 // rings.
 func (r *rank) settle() {
 	for bell := &r.heap.Directory().Doorbell; r.seen.Load() != bell.Load(); runtime.Gosched() {
@@ -104,7 +105,7 @@ func (r *rank) alloc(t testing.TB, n int, text string) *mem.Allocation {
 	return a
 }
 
-// read is what p finds at l.
+// read returns what p has at l.
 func read(t testing.TB, p team.PeerMemory, l mem.Location, n int) string {
 	t.Helper()
 	ptr, err := p.Resolve(l, n)
@@ -112,13 +113,13 @@ func read(t testing.TB, p team.PeerMemory, l mem.Location, n int) string {
 	return string(unsafe.Slice((*byte)(ptr), n))
 }
 
-// viaSocket makes this process take the socket for the rest of the test.
+// viaSocket makes this process use the socket for the rest of the test.
 func viaSocket(t testing.TB) {
 	avoidProc.Store(true)
 	t.Cleanup(func() { avoidProc.Store(false) })
 }
 
-// imported is how many of the peer's arenas are mapped.
+// imported returns how many of the peer's arenas are mapped.
 func (p *peer) imported() int { return len(*p.arenas.Load()) }
 
 // left is what a rank could leave behind.
@@ -138,7 +139,7 @@ func measure(t testing.TB) left {
 	return left{len(fds), strings.Count(string(maps), "memfd:ubcoll")}
 }
 
-// requireFoot waits until this process has left behind no more than it should.
+// requireFoot waits until this process has left behind no more than allowed.
 func requireFoot(t testing.TB, want left) {
 	t.Helper()
 	var got left
@@ -146,7 +147,7 @@ func requireFoot(t testing.TB, want left) {
 		"%v, not %v", &got, want)
 }
 
-// unhurried has the service wait for clients, and clients for it, longer than a test lasts.
+// unhurried makes the service and its clients wait for each other for longer than a test lasts.
 func unhurried(t testing.TB) {
 	old := requestTimeout
 	requestTimeout = 2 * testkit.Limit
@@ -156,13 +157,13 @@ func unhurried(t testing.TB) {
 // process is another process that runs this program.
 type process struct{ *testkit.Process }
 
-// report is what a peer process says of itself and of its answers to what it is told.
+// report is a peer process's answer to a command.
 type report struct {
 	Card   json.RawMessage
 	At     mem.Location
-	Opened int // descriptors
+	Opened int // open descriptors
 	Extent uint32
-	Text   string // of device memory, or of an error
+	Text   string // in device memory, or of an error
 }
 
 func startPeer(t *testing.T, attr *syscall.SysProcAttr) (*process, report) {
@@ -180,7 +181,7 @@ func (p *process) read(t *testing.T) (r report) {
 	return r
 }
 
-// tell has the process do what childPeer knows.
+// tell makes the process run a command of childPeer.
 func (p *process) tell(t *testing.T, what string) report {
 	t.Helper()
 	_, err := fmt.Fprintln(p.In, what)
@@ -188,7 +189,7 @@ func (p *process) tell(t *testing.T, what string) report {
 	return p.read(t)
 }
 
-// stop stops the process: all its threads, once it returns.
+// stop stops the process; all its threads have stopped when it returns.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
 	require.NoError(t, p.Cmd.Process.Signal(syscall.SIGSTOP))
@@ -204,7 +205,7 @@ func (p *process) stop(t *testing.T) {
 	})
 }
 
-// childPeer is a rank that does what it is told.
+// childPeer is a rank that runs commands.
 func childPeer() error {
 	h, err := mem.New(1, false)
 	if err != nil {
@@ -252,7 +253,7 @@ func childPeer() error {
 	}
 }
 
-// childStranger runs as another user: nothing that it tries may work.
+// childStranger runs as another user: nothing that it tries may succeed.
 func childStranger() error {
 	var raw json.RawMessage
 	if err := json.NewDecoder(os.Stdin).Decode(&raw); err != nil {
@@ -278,7 +279,7 @@ func childStranger() error {
 	if err != nil {
 		return err
 	}
-	tr, err := New(h, secret) // the right one: it is the user that is wrong
+	tr, err := New(h, secret) // the right secret: only the user is wrong
 	if err != nil {
 		return err
 	}
