@@ -21,8 +21,7 @@ func TestEmulated(t *testing.T) {
 	}
 	lib := filepath.Join(emulated.Library(t), "libcuda.so.1")
 	skip := strings.Join([]string{
-		"TestEmulated", "TestFake", "TestProbe", "TestParity", "TestAbsent", // not about a GPU, or about one that is
-		// absent
+		"TestEmulated", "TestFake", "TestProbe", "TestParity", "TestAbsent", // about no GPU, or an absent one
 		"TestModuleErrors/instruction", // the emulated driver does not read PTX
 	}, "|")
 	out := other(t, lib, []string{"UBCOLL_REQUIRE=cuda"}, "-test.run=^Test", "-test.skip="+skip, "-test.v")

@@ -27,8 +27,7 @@ func (d *Device) Collect() []error {
 	d.pending = nil
 	d.mu.Unlock()
 	add := func(err error) {
-		if err != nil && (len(errs) == 0 || !errors.Is(errs[len(errs)-1], err)) { // a broken communicator returns its
-			// error twice
+		if err != nil && (len(errs) == 0 || !errors.Is(errs[len(errs)-1], err)) { // a broken one repeats its error
 			errs = append(errs, err)
 		}
 	}

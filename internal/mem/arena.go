@@ -9,22 +9,22 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 )
 
-// arena is a memory file that allocations are cut from. Its number is never used again.
+// arena is a memory file from which allocations are cut. Its number is never reused.
 type arena struct {
 	number uint32
 	file   *shm.File
 	free   spans
 	holes  spans // parts of free that were punched out: without memory until they are used again
-	used   int   // offsets from here on have never been handed out, so that they are zero
-	live   int   // allocations
+	used   int   // offsets from here on were never handed out, so they are zero
+	live   int   // number of live allocations
 }
 
 type span struct{ off, n int }
 
-// spans are by offset, and never adjacent.
+// spans are sorted by offset, and never adjacent.
 type spans []span
 
-// add adds [off, off+n), which is not in s.
+// add adds [off, off+n), which must not be in s.
 func (s *spans) add(off, n int) {
 	l := *s
 	i, _ := slices.BinarySearchFunc(l, off, func(s span, off int) int { return s.off - off })
@@ -40,7 +40,7 @@ func (s *spans) add(off, n int) {
 	*s = l
 }
 
-// cut takes [off, off+n) out of s, and reports whether any of it was in s.
+// cut removes [off, off+n) from s, and reports whether s had any of it.
 func (s *spans) cut(off, n int) bool {
 	var rest spans
 	for _, p := range *s {
@@ -63,7 +63,7 @@ func (s spans) sum() (n int) {
 	return n
 }
 
-// first takes n bytes of s, first fit.
+// first removes n bytes from the first span that has so many.
 func (s *spans) first(n int) (off int, ok bool) {
 	for i, p := range *s {
 		if p.n < n {
@@ -84,7 +84,7 @@ const (
 	arenaDoublings = 6 // each arena is twice the one before, up to 256 MiB; a larger request gets one of its own size
 )
 
-// fit takes n bytes of the first arena that has room. The caller holds h.mu.
+// fit takes n bytes of the first arena with room for them. The caller holds h.mu.
 func (h *Heap) fit(n int) (*arena, int, bool) {
 	for _, a := range h.arenas {
 		if off, ok := a.free.first(n); ok {
@@ -94,7 +94,7 @@ func (h *Heap) fit(n int) (*arena, int, bool) {
 	return nil, 0, false
 }
 
-// take is fit, of a new arena if none has room, with memory behind all of it.
+// take is fit, but makes a new arena if none has room, and restores memory that was punched out.
 func (h *Heap) take(n int) (a *arena, off int, grew bool, err error) {
 	a, off, ok := h.fit(n)
 	if !ok {
@@ -123,7 +123,7 @@ func (h *Heap) grow(n int) error {
 	h.trim(true)
 	size := max(n, firstArena<<min(len(h.arenas), arenaDoublings))
 	f, err := shm.Create("arena", size)
-	if err != nil { // short of memory: just what is needed, and nothing kept for later
+	if err != nil { // short of memory: take only what is needed, and keep no spare
 		h.spare = 0
 		h.trim(true)
 		f, err = shm.Create("arena", n)
@@ -138,8 +138,8 @@ func (h *Heap) grow(n int) error {
 	return nil
 }
 
-// give takes the memory of an allocation back. If a peer may still be at it, it is held: its pages go, and whatever the
-// peer writes goes where nobody looks.
+// give takes the memory of an allocation back. If a peer may still access it, it is held: its pages are punched out,
+// and whatever the peer writes there is never read.
 func (h *Heap) give(a *Allocation) error {
 	ar, at := a.arena, span{int(a.At.Offset), a.pages}
 	ar.live--
@@ -156,16 +156,17 @@ func (h *Heap) give(a *Allocation) error {
 	return err
 }
 
-// held is memory that was freed in quarantine, its own (kept) or the heap's.
+// held is memory freed in quarantine: its own (kept), or the heap's.
 type held struct {
 	arena *arena
 	span
 	kept bool
 }
 
-// trim gives arenas without allocations back to the system: the youngest first, as long as h.spare bytes are left; and
-// those that are in part held, if that part is all, or if none had room for what is asked for. What had to be made again
-// is kept the next time, so that a program that allocates and frees in turns pays for that once.
+// trim gives arenas without allocations back to the system. Arenas that are all free go, the youngest first, as long as
+// h.spare bytes are left. Arenas that are partly held go if nothing in them is free; with full, because no arena had
+// room, they go anyway. Arenas that had to be made again increase the spare, so a program that allocates and frees in
+// turns pays for that only once.
 func (h *Heap) trim(full bool) {
 	idle := 0
 	for _, a := range h.arenas {
@@ -189,17 +190,18 @@ func (h *Heap) trim(full bool) {
 	}
 }
 
-// release ends an arena. A peer that has mapped it keeps the mapping, which holds nothing, until its domain ends.
+// release ends an arena. A peer that has mapped it keeps the mapping, which has no memory, until the peer's domain
+// ends.
 func (h *Heap) release(a *arena) {
 	h.dir.withdraw(a.number)
-	a.file.Punch(0, a.file.Size()) // should it fail, the memory goes when the last peer unmaps it
+	a.file.Punch(0, a.file.Size()) // if this fails, the memory is freed when the last peer unmaps it
 	a.file.Close()
 	h.held = slices.DeleteFunc(h.held, func(s held) bool { return s.arena == a })
 }
 
-// Quarantine keeps what is freed from now on from being used again, until lift: a peer that was lost to a time-out may
-// still read or write it. Its memory goes back to the system all the same, but not its place. lift may be called more
-// than once, and after Close.
+// Quarantine keeps memory that is freed from now on from being reused, until lift: a peer that timed out may still read
+// or write it. Its pages go back to the system at once, but its offsets do not. lift may be called several times, and
+// after Close.
 func (h *Heap) Quarantine() (lift func()) {
 	h.mu.Lock()
 	h.quarantines++
@@ -221,7 +223,7 @@ func (h *Heap) Quarantine() (lift func()) {
 	})
 }
 
-// Quarantined reports whether a Quarantine has not been lifted.
+// Quarantined reports whether there is a Quarantine that has not been lifted.
 func (h *Heap) Quarantined() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// memory is what the pages of f's file take.
+// memory returns how much memory the pages of f's file take.
 func memory(t *testing.T, f *shm.File) int {
 	t.Helper()
 	var st unix.Stat_t
@@ -22,13 +22,13 @@ func memory(t *testing.T, f *shm.File) int {
 	return int(st.Blocks) * 512
 }
 
-// mapName is what /proc calls the mapping of size bytes at b.
+// mapName returns the name in /proc of the mapping of size bytes at b.
 func mapName(b []byte, size int) string {
 	at := uintptr(unsafe.Pointer(&b[0]))
 	return fmt.Sprintf("%x-%x", at, at+uintptr(size))
 }
 
-// peerView is the arena of a as a peer maps it, at a.
+// peerView maps the arena of a as a peer does, and returns a's bytes there.
 func peerView(t *testing.T, a *Allocation) []byte {
 	t.Helper()
 	f := a.arena.file
@@ -53,7 +53,7 @@ func TestQuarantine(t *testing.T) {
 	require.True(t, testkit.Faults(kept.Ptr))
 	require.Equal(t, all-size, memory(t, file), "the memory is the system's again")
 	require.Equal(t, make([]byte, size), laggard)
-	fill(laggard, 2) // as a peer does that was lost to a time-out: it faults nowhere, and nobody sees it
+	fill(laggard, 2) // like a peer that timed out: it must not fault, and nobody must see it
 	for range 20 {
 		a := alloc(t, h, size)
 		require.False(t, a.At.Arena == at.Arena && overlap(uintptr(a.At.Offset), size, uintptr(at.Offset), size))
@@ -69,7 +69,7 @@ func TestQuarantine(t *testing.T) {
 	require.True(t, h.Quarantined(), "the other one holds")
 	again()
 	require.False(t, h.Quarantined())
-	// What is used again has all its memory, and is clear.
+	// Reused memory is complete, and zero.
 	back := alloc(t, h, size)
 	for back.At.Arena != at.Arena || back.At.Offset != at.Offset {
 		require.Equal(t, at.Arena, back.At.Arena, "the place is used again")
@@ -85,7 +85,7 @@ func TestQuarantine(t *testing.T) {
 	h.Quarantine()()
 }
 
-// An allocation that a peer does not leave is kept out of use whatever happens to others.
+// An allocation that a peer never releases is not reused, whatever happens to others.
 func TestQuarantineOfOne(t *testing.T) {
 	h := newHeap(t, false)
 	one, two := alloc(t, h, 1<<20), alloc(t, h, 1<<20)
@@ -104,7 +104,7 @@ func TestQuarantineOfOne(t *testing.T) {
 	require.Equal(t, all-1<<20, memory(t, file))
 }
 
-// A program that goes on after a time-out, allocating and freeing, comes to no limit.
+// A program that keeps allocating and freeing after a time-out reaches no limit.
 func TestCyclesInQuarantine(t *testing.T) {
 	h := newHeap(t, false)
 	alloc(t, h, 1)
@@ -124,8 +124,7 @@ func TestCyclesInQuarantine(t *testing.T) {
 	require.LessOrEqual(t, measure(t).mappings, before.mappings+20)
 }
 
-// Memory that is freed goes back to the system, arena by arena; a program that frees and allocates in turns pays for
-// that once.
+// Freed memory goes back to the system, arena by arena. A program that frees and allocates in turns pays for that once.
 func TestArenasAreReleased(t *testing.T) {
 	h := newHeap(t, false)
 	alloc(t, h, 1)
@@ -145,7 +144,7 @@ func TestArenasAreReleased(t *testing.T) {
 	// A peer's mapping of it stays, and has no memory.
 	var st unix.Stat_t
 	f, err := unix.Open("/proc/self/map_files/"+mapName(view, ref.Size), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err == nil { // root only
+	if err == nil { // only if run as root
 		require.NoError(t, unix.Fstat(f, &st))
 		require.Equal(t, ref.Inode, st.Ino)
 		require.Zero(t, st.Blocks)
@@ -185,7 +184,7 @@ func childSpare() error {
 			return err
 		}
 	}
-	// A limit on descriptors stands for any other: just one more can be had.
+	// A limit on descriptors stands for any other limit: exactly one more fits.
 	fd, err := unix.Dup(0)
 	if err != nil {
 		return err
@@ -201,7 +200,7 @@ func childSpare() error {
 	return check(h.Stats().Arenas == 1 && a.At.Arena == 1, "the idle arena should have made room")
 }
 
-// Spans do what sets of numbers do.
+// Spans behave like sets of numbers.
 func TestSpans(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// BenchmarkCycle is what it costs to allocate and free.
+// BenchmarkCycle measures an allocation and its free.
 func BenchmarkCycle(b *testing.B) {
 	for _, n := range []int{4 << 10, 1 << 20, 64 << 20} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

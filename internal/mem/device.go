@@ -11,41 +11,42 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 )
 
-// device is a heap's side of the rank's device. Calls of the driver take long: they are made without the heap's lock,
+// device is a heap's side of the rank's device. The driver's calls take long. They are made without the heap's lock,
 // and counted, so that Close can wait for them.
 type device struct {
 	ctx     *cuda.Context
 	quiesce func()
-	stream  *cuda.Stream   // for clearing; made by the first AllocDevice
-	calls   sync.WaitGroup // AllocDevice and Retire, between entering and leaving
+	stream  *cuda.Stream   // for zeroing memory; made by the first AllocDevice
+	calls   sync.WaitGroup // AllocDevice and Retire calls under way
 
 	slicing sync.Mutex
 	slabs   []*slab
-	slab    *slab // that has most room, or nil
+	slab    *slab // the one with the most room, or nil
 }
 
-// UseDevice has the heap allocate on ctx's device. It is called once, before the heap is shared. ctx stays the
-// caller's, and open until after Close.
+// UseDevice makes the heap allocate on ctx's device. Call it once, before the heap is shared. The caller keeps ctx open
+// until after Close, and closes it.
 func (h *Heap) UseDevice(ctx *cuda.Context) { h.device.ctx = ctx }
 
-// OnQuiesce has f called, without any lock held, before device memory or an export goes: it waits until all work of
-// this rank that is queued on its device is over. It is set once, before the first AllocDevice.
+// OnQuiesce sets the function that the heap calls before it frees device memory or ends an export. f must wait until
+// all work of this rank that is queued on its device has ended. The heap calls it without holding locks. Call OnQuiesce
+// once, before the first AllocDevice.
 func (h *Heap) OnQuiesce(f func()) { h.device.quiesce = f }
 
-// Quiesce calls what OnQuiesce has set. It may wait for other ranks.
+// Quiesce calls the function that OnQuiesce has set. It may wait for other ranks.
 func (h *Heap) Quiesce() {
 	if h.device.quiesce != nil {
 		h.device.quiesce()
 	}
 }
 
-// AllocDevice hands out n bytes of device memory, zeroed. Their address is a multiple of the driver's granularity
-// (2 MiB), which is also what their size is rounded up to. Local; takes the driver's time, some 0.1 ms and more.
+// AllocDevice returns n bytes of device memory, zeroed. Their address is a multiple of the driver's granularity (2
+// MiB), and their size is rounded up to that. Local; the driver needs 0.1 ms or more.
 func (h *Heap) AllocDevice(n int) (*Allocation, error) {
 	return h.allocDevice(n, h.placeDevice)
 }
 
-// allocDevice makes an allocation of n bytes, which place finds.
+// allocDevice makes an allocation of n bytes; place finds the memory.
 func (h *Heap) allocDevice(n int, place func(*Allocation) error) (*Allocation, error) {
 	if err := h.checkDevice(n); err != nil {
 		return nil, err
@@ -66,7 +67,7 @@ func (h *Heap) allocDevice(n int, place func(*Allocation) error) (*Allocation, e
 	return a, nil
 }
 
-// beginDevice takes a slot, and has Close wait.
+// beginDevice takes a slot, and makes Close wait.
 func (h *Heap) beginDevice(a *Allocation) (err error) {
 	if err := h.enterDevice(); err != nil {
 		return err
@@ -79,14 +80,14 @@ func (h *Heap) beginDevice(a *Allocation) (err error) {
 	return err
 }
 
-// enterDevice has Close wait for calls.
+// enterDevice makes Close wait for a call.
 func (h *Heap) enterDevice() (err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		return fmt.Errorf("allocate after the rank's last communicator: %w", fault.ErrClosed)
 	}
-	if h.device.stream == nil { // quick, and under the lock it is made once
+	if h.device.stream == nil { // this is quick, and the lock ensures that it happens once
 		if h.device.stream, err = h.device.ctx.NewStream(); err != nil {
 			return fmt.Errorf("allocate: %w", err)
 		}
@@ -95,7 +96,7 @@ func (h *Heap) enterDevice() (err error) {
 	return nil
 }
 
-// placeDevice makes memory for a, maps and clears it.
+// placeDevice makes memory for a, maps it and zeroes it.
 func (h *Heap) placeDevice(a *Allocation) error {
 	ctx := h.device.ctx
 	grain, err := ctx.Granularity()
@@ -111,7 +112,7 @@ func (h *Heap) placeDevice(a *Allocation) error {
 		return err
 	}
 	at, err := MapDevice(ctx, m, a.pages)
-	if err = errors.Join(err, ctx.Release(m)); err != nil { // from here on the mapping keeps the memory
+	if err = errors.Join(err, ctx.Release(m)); err != nil { // from here on the mapping keeps the memory alive
 		if at != 0 {
 			err = errors.Join(err, UnmapDevice(ctx, at, a.pages))
 		}
@@ -120,15 +121,15 @@ func (h *Heap) placeDevice(a *Allocation) error {
 	if err := h.device.stream.Fill(at, 0, a.pages); err != nil {
 		return errors.Join(fmt.Errorf("clear %d bytes: %w", a.pages, err), UnmapDevice(ctx, at, a.pages))
 	}
-	if err := h.device.stream.Sync(); err != nil { // it may be written yet: it stays mapped for good
+	if err := h.device.stream.Sync(); err != nil { // the device may still write the memory, so it stays mapped forever
 		return fmt.Errorf("clear %d bytes: %w", a.pages, err)
 	}
 	a.Ptr = pointer(at)
 	return nil
 }
 
-// MapDevice maps the n bytes of m at an address of their own, for ctx's device. If it fails nothing is mapped, and the
-// address is 0.
+// MapDevice maps the n bytes of m at a new address, for ctx's device. On failure nothing is mapped, and the address is
+// 0. UnmapDevice undoes it.
 func MapDevice(ctx *cuda.Context, m cuda.Allocation, n int) (cuda.Addr, error) {
 	at, err := ctx.Reserve(n)
 	if err != nil {
@@ -146,19 +147,19 @@ func MapDevice(ctx *cuda.Context, m cuda.Allocation, n int) (cuda.Addr, error) {
 // UnmapDevice undoes MapDevice.
 func UnmapDevice(ctx *cuda.Context, at cuda.Addr, n int) error {
 	if err := ctx.Unmap(at, n); err != nil {
-		return err // the addresses are not free then
+		return err // then the addresses are not free
 	}
 	return ctx.Unreserve(at, n)
 }
 
-// pointer is a as Vecs and allocations carry it. Nobody on the host follows it.
+// pointer converts a to the form in Vecs and allocations. The host must not dereference it.
 func pointer(a cuda.Addr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&a)) }
 
-// AdoptDevice makes an allocation of n bytes at a, on the heap's device, that somebody else owns and that stay as they
-// are until Free: memory of cuMemAlloc or cudaMalloc, or of cuMemCreate with POSIX file descriptors. They may be a part
-// of what their owner allocated. The error is fault.ErrArgument for memory of the host, of another device or freed,
-// fault.ErrInUse for memory that overlaps other allocations of the heap, and fault.ErrNotSupported for memory that peers
-// cannot be given; then it says what can.
+// AdoptDevice makes an allocation of n bytes at a, on the heap's device. Somebody else owns the memory, and must keep
+// it until Free. It may be from cuMemAlloc or cudaMalloc, or from cuMemCreate with POSIX file descriptors, and may be a
+// part of what its owner allocated. The error is fault.ErrArgument for memory of the host or of another device, or
+// freed memory, fault.ErrInUse for memory that overlaps other allocations of the heap, and fault.ErrNotSupported for
+// memory that cannot be shared with peers; then the text says which memory can.
 func (h *Heap) AdoptDevice(a cuda.Addr, n int) (*Allocation, error) {
 	if h.device.ctx == nil {
 		return nil, fmt.Errorf("adopt device memory: this rank uses no device: %w", fault.ErrNotSupported)
@@ -186,8 +187,8 @@ func (h *Heap) AdoptDevice(a cuda.Addr, n int) (*Allocation, error) {
 const whatCan = "what can is memory of cuMemAlloc or cudaMalloc, and of cuMemCreate with POSIX file descriptors as " +
 	"its handle type"
 
-// retainable tries what the export of m will do first: memory of a pool that allows POSIX file descriptors has them for
-// the pool only.
+// retainable tries the call with which an export of m will begin. For memory of a pool that allows POSIX file
+// descriptors the driver reports these, but only the pool can be exported.
 func (h *Heap) retainable(m cuda.Memory) error {
 	x, err := h.device.ctx.Retain(m.Base)
 	if err != nil {
@@ -196,7 +197,7 @@ func (h *Heap) retainable(m cuda.Memory) error {
 	return h.device.ctx.Release(x)
 }
 
-// adoptable says what is wrong with n bytes at a, which the driver describes as m, as memory of device d.
+// adoptable returns why n bytes at a, which m describes, cannot be adopted as memory of device d, or nil.
 func adoptable(m cuda.Memory, a cuda.Addr, n int, d hw.Device) error {
 	switch {
 	case m.Type == cuda.Unknown:
@@ -219,9 +220,9 @@ func adoptable(m cuda.Memory, a cuda.Addr, n int, d hw.Device) error {
 	return nil
 }
 
-// Inspect is what the driver says about a, device memory, now: the driver's allocation around it, and how that can be
-// exported. The error is fault.ErrStale if a was freed, by Retire or behind the heap's back, even if other memory has
-// taken its address since.
+// Inspect asks the driver about a, which is device memory: the driver's allocation around it, and how that can be
+// exported. The error is fault.ErrStale if a was freed, by Retire or by its owner, even if its address now has other
+// memory.
 func (a *Allocation) Inspect() (cuda.Memory, error) {
 	if a.Dev.IsHost() {
 		return cuda.Memory{}, fmt.Errorf("memory at %p is the host's: %w", a.Ptr, fault.ErrArgument)
@@ -246,11 +247,11 @@ func (a *Allocation) Inspect() (cuda.Memory, error) {
 	return m, nil
 }
 
-// retireDevice is Retire for memory that AllocDevice made. Peers that still have it mapped keep it in being: what they
-// write harms nobody.
+// retireDevice is Retire for memory from AllocDevice. Peers that have it mapped keep it alive; what they write does no
+// harm.
 func (h *Heap) retireDevice(a *Allocation) error {
 	h.mu.Lock()
-	if h.closed { // Close frees it
+	if h.closed { // Close frees the memory
 		h.mu.Unlock()
 		if a.freed.Swap(true) {
 			return fmt.Errorf("free: %w", fault.ErrClosed)
@@ -271,7 +272,7 @@ func (h *Heap) retireDevice(a *Allocation) error {
 	return UnmapDevice(h.device.ctx, cuda.Addr(a.Base()), a.pages)
 }
 
-// closeDevice frees all device memory. The heap is closed: nothing new comes.
+// closeDevice frees all device memory. The heap is closed, so there are no new calls.
 func (h *Heap) closeDevice() error {
 	h.device.calls.Wait()
 	if h.device.stream == nil {

@@ -105,8 +105,8 @@ func TestDeviceMemoryRefused(t *testing.T) {
 	require.Equal(t, a.At.Slot+1, b.At.Slot, "failures must not use up slots")
 }
 
-// failing has each of the driver's calls in turn fail, and checks that nothing is left of what f began: more often than
-// mappings come from elsewhere, for the threads of the Go runtime and of the driver.
+// failing makes each of the driver's calls fail in turn, and checks that f leaks nothing. It repeats that more often
+// than the threads of the Go runtime and of the driver add mappings.
 func failing(t *testing.T, ctx *cuda.Context, calls []string, f func() error) {
 	const often, elsewhere = 50, 40
 	require.NoError(t, f(), "without failures")
@@ -217,7 +217,7 @@ func TestAdoptDevice(t *testing.T) {
 	require.NoError(t, other.Free(theirs))
 }
 
-// What can be exported is what can be adopted: the table has what the driver may say.
+// Memory can be adopted exactly if it can be exported. The table has all answers that the driver may give.
 func TestAdoptable(t *testing.T) {
 	good := cuda.Memory{Type: cuda.OnDevice, Device: hw.CUDA(0), Base: 1000, Size: 100, LegacyIPC: true}
 	for _, c := range []struct {
@@ -301,7 +301,7 @@ func TestDeviceMemoryFromManyGoroutines(t *testing.T) {
 					if got := h.Lookup(a.Base()+uintptr(i), 1); got != a {
 						return fmt.Errorf("worker %d found %v", w, got)
 					}
-					if i%2 == 0 { // the others are Close's
+					if i%2 == 0 { // the others are left to Close
 						if err := h.Retire(a); err != nil {
 							return err
 						}

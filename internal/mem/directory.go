@@ -9,11 +9,11 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 )
 
-// The directory is what a heap's peers read: which arenas there are and which allocations live. It is a memory file of
-// its own, written by the owner alone but for the doorbell.
+// The directory tells a heap's peers which arenas exist and which allocations are live. It is a separate memory file.
+// Only the owner writes it, except for the doorbell.
 const (
 	MaxArenas = 8192  // that a heap ever makes
-	MaxSlots  = 32768 // live allocations: each takes a mapping, and vm.max_map_count is 65530
+	MaxSlots  = 32768 // live allocations: each needs a mapping, and vm.max_map_count is 65530
 
 	directoryMagic = 0x75622d6469720002 // "ub-dir", layout 2
 )
@@ -21,7 +21,7 @@ const (
 type arenaEntry struct {
 	fd    uint64
 	inode uint64
-	size  atomic.Uint64 // 0 once the arena is no more
+	size  atomic.Uint64 // 0: the arena no longer exists
 	_     uint64
 }
 
@@ -29,15 +29,15 @@ type arenaEntry struct {
 type Directory struct {
 	magic    uint64
 	domain   uint64
-	arenas   atomic.Uint64 // entries of table that are complete
+	arenas   atomic.Uint64 // number of complete entries of table
 	_        [104]byte
-	Doorbell atomic.Uint32 // rung by peers that want this rank to look at their directories
+	Doorbell atomic.Uint32 // peers ring it to make this rank look at their directories
 	_        [124]byte
 	table    [MaxArenas]arenaEntry
 	slots    [MaxSlots]atomic.Uint64 // generation of the live allocation, or 0
 }
 
-// DirectorySize is the size of a directory in whole pages.
+// DirectorySize is the size of a directory, in whole pages.
 var DirectorySize = shm.RoundUp(int(unsafe.Sizeof(Directory{})))
 
 // CheckDirectory checks that the memory at p, DirectorySize bytes, is the directory of domain.
@@ -50,16 +50,16 @@ func CheckDirectory(p unsafe.Pointer, domain uint64) (*Directory, error) {
 	return d, nil
 }
 
-// Arenas is the number of arenas that the owner has published.
+// Arenas returns the number of arenas that the owner has published.
 func (d *Directory) Arenas() int { return int(min(d.arenas.Load(), MaxArenas)) }
 
-// Arena names arena i, below Arenas, of the process p that owns the directory. Its size is 0 once it is no more.
+// Arena names arena i, below Arenas, of process p, which owns the directory. Its size is 0 if it no longer exists.
 func (d *Directory) Arena(i int, p shm.Process) shm.Ref {
 	e := &d.table[i]
 	return shm.Ref{Process: p, FD: int(e.fd), Inode: e.inode, Size: int(e.size.Load())}
 }
 
-// Live reports whether the allocation of l still exists. It costs one load.
+// Live reports whether the allocation at l still exists. It costs one load.
 func (d *Directory) Live(l Location) bool {
 	return l.Slot < MaxSlots && l.Generation != 0 && d.slots[l.Slot].Load() == l.Generation
 }
@@ -72,5 +72,5 @@ func (d *Directory) publish(r shm.Ref) {
 	d.arenas.Store(i + 1)
 }
 
-// withdraw is for an arena in which nothing lives, before its descriptor closes.
+// withdraw removes an arena without live allocations, before its descriptor is closed.
 func (d *Directory) withdraw(i uint32) { d.table[i].size.Store(0) }

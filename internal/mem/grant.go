@@ -6,10 +6,10 @@ import (
 	"github.com/ubcoll/ubcoll/fault"
 )
 
-// A grant lets peers use part of an allocation until it is revoked: a slot of the directory with a generation of its
-// own, so that peers see in one load whether it still holds. Grants and allocations share MaxSlots.
+// A grant lets peers use part of an allocation until it is revoked. It is a slot of the directory with its own
+// generation, so that peers need one load to see whether it is still valid. Grants and allocations share MaxSlots.
 
-// Grant makes a grant. Of the location it returns, only Slot and Generation mean anything.
+// Grant makes a grant. Only Slot and Generation of the location are meaningful.
 func (h *Heap) Grant() (Location, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -25,7 +25,7 @@ func (h *Heap) Grant() (Location, error) {
 	return Location{Slot: slot, Generation: h.generation}, nil
 }
 
-// Revoke ends a grant: peers that look from now on see it. A second Revoke does nothing.
+// Revoke ends a grant: peers that check from now on see it. Revoking it again does nothing.
 func (h *Heap) Revoke(g Location) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -24,12 +24,12 @@ func TestGrant(t *testing.T) {
 		require.NotEqual(t, a.At.Generation, g.Generation)
 		h.Revoke(g)
 		require.False(t, dir.Live(g))
-		h.Revoke(g) // nothing
+		h.Revoke(g) // does nothing
 		next, err := h.Grant()
 		require.NoError(t, err)
 		require.Equal(t, g.Slot, next.Slot)
 		require.Greater(t, next.Generation, g.Generation)
-		h.Revoke(g) // not the one that has its slot now
+		h.Revoke(g) // must not revoke the grant that has the slot now
 		require.True(t, dir.Live(next))
 		require.Equal(t, 1, h.Stats().Allocations)
 		require.NoError(t, h.Close())

@@ -7,9 +7,9 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 )
 
-// Lock keeps a's pages in memory until Unlock or Retire; the caller sees to it that a lives meanwhile. It is for memory
-// of arenas, whose pages are nobody else's: locks do not nest, so that of memory that somebody else owns neither page
-// nor lock is the heap's. Then the error is fault.ErrNotSupported; fault.ErrLimit is that of the system.
+// Lock keeps a's pages in memory until Unlock or Retire; the caller keeps a alive meanwhile. It supports only memory of
+// arenas, and returns fault.ErrNotSupported for other memory: locks do not nest, so the heap must not lock and unlock
+// pages that somebody else owns. It returns fault.ErrLimit at the system's limit.
 func (a *Allocation) Lock() error {
 	switch {
 	case a.Origin != Arena:

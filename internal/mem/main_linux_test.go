@@ -42,7 +42,7 @@ var children = map[string]func() error{
 
 func limited(t *testing.T, name string, args ...string) {
 	t.Helper()
-	// C's allocator reserves 64 MiB of addresses for each thread that comes to need it: of a limit, that is most.
+	// C's allocator reserves 64 MiB of addresses for each thread that uses it, which would be most of the limit.
 	testkit.RunChild(t, name, append(args, "MALLOC_ARENA_MAX=1")...)
 }
 
@@ -70,7 +70,7 @@ func childSpace() error {
 		}
 		*(*byte)(a.Ptr) = 1
 	}
-	// The program itself must have been left some.
+	// The program itself must have some left.
 	var keep [4][]byte
 	for i := range keep {
 		keep[i] = make([]byte, 8<<20)
@@ -106,14 +106,14 @@ func childNoFile() error {
 		return fmt.Errorf("without descriptors: %w", err)
 	}
 	live := h.Stats().Allocations
-	a, err := h.Alloc(1) // room in the arenas there are needs none
+	a, err := h.Alloc(1) // fits into the arenas
 	if err != nil {
 		return err
 	}
 	return errors.Join(check(live == 1, "what failed is counted"), h.Retire(first), h.Retire(a), h.Close())
 }
 
-// childNoMemory asks for more than there is. Should it get that far, it is the process to kill.
+// childNoMemory requests more memory than there is. If memory runs out, this process is the one to kill.
 func childNoMemory() error {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0); err != nil {
 		return err
@@ -170,7 +170,7 @@ func alloc(t require.TestingT, h *Heap, n int) *Allocation {
 	return a
 }
 
-// fill sets b, which is not empty, by copies, which the race detector looks at once each.
+// fill sets b, which is not empty, by copies: the race detector checks each of them once.
 func fill(b []byte, with byte) {
 	b[0] = with
 	for n := 1; n < len(b); n *= 2 {

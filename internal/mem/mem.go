@@ -1,12 +1,12 @@
-// Package mem is the memory of one rank that its peers can reach: a few sealed, preallocated memory files (arenas),
-// which peers map whole, cut into allocations; and memory of the rank's device. It is off the Go heap, nothing frees it
-// but Free and Close, and every allocation has a generation that is never used again.
+// Package mem is the memory of one rank that its peers can access: a few sealed, preallocated memory files (arenas),
+// which peers map whole, cut into allocations; and memory of the rank's device. It is not on the Go heap. Only Free and
+// Close free it. Every allocation has a generation, which is never reused.
 //
-// After Free the pages and arena offsets are used again at once, virtual addresses as late as can be: each allocation is
-// mapped at an address of its own, and after Free that address holds nothing, so that a stale view faults instead of
-// reading somebody else's data. That ends when 32 GiB, or 65,536 pieces, of addresses that were freed later wait to be
-// used again; under a limit on address space (ulimit -v) when no other addresses are left. Device memory has the
-// driver's addresses, which it may use again.
+// Free makes the pages and arena offsets available again at once, but virtual addresses as late as possible: each
+// allocation is mapped at its own address, and after Free nothing is there, so that a stale view faults instead of
+// reading somebody else's data. An address is reused only when 32 GiB, or 65,536 pieces, of addresses freed later are
+// waiting, or, under a limit on address space (ulimit -v), when no other addresses are left. Device memory has the
+// driver's addresses, which the driver may reuse.
 package mem
 
 import (
@@ -23,15 +23,15 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 )
 
-// Origin is how an allocation came to be.
+// Origin says where an allocation comes from.
 type Origin uint8
 
 // The origins of allocations.
 const (
 	Arena         Origin = iota // cut from an arena: peers can map it
-	Adopted                     // memory of C code, mmap or another library; its owner vouches for its life
-	Device                      // of the rank's device, made by the heap
-	DeviceAdopted               // of the rank's device, made by another library; its owner vouches for its life
+	Adopted                     // memory of C code, mmap or another library, which its owner keeps alive
+	Device                      // memory of the rank's device, made by the heap
+	DeviceAdopted               // memory of the rank's device, made by another library, which its owner keeps alive
 )
 
 // String names the origin.
@@ -39,15 +39,15 @@ func (o Origin) String() string {
 	return [...]string{"arena", "adopted", "device", "adopted on the device"}[o]
 }
 
-// Location is where peers find (part of) an arena allocation: plain numbers, checked by whoever resolves them.
+// Location tells peers where (part of) an arena allocation is. It is plain numbers; whoever resolves them checks them.
 type Location struct {
 	Arena      uint32
 	Slot       uint32
 	Generation uint64
-	Offset     uint64 // from the start of the arena; in a GoHeap heap from the start of the allocation
+	Offset     uint64 // from the start of the arena; in a GoHeap heap, from the start of the allocation
 }
 
-// Add is the location n bytes further on.
+// Add returns the location n bytes further on.
 func (l Location) Add(n uintptr) Location {
 	l.Offset += uint64(n)
 	return l
@@ -55,29 +55,29 @@ func (l Location) Add(n uintptr) Location {
 
 // Allocation is memory of a Heap. Its fields do not change.
 type Allocation struct {
-	Ptr    unsafe.Pointer // not the host's to follow if Dev is no host
-	Bytes  int            // as asked for
+	Ptr    unsafe.Pointer // not for the host to dereference if Dev is a device
+	Bytes  int            // as requested
 	Origin Origin
 	Dev    hw.Device
-	At     Location // Origin Arena only; Slot and Generation identify those of other origins
+	At     Location // all of it for Origin Arena; for others only Slot and Generation
 
 	heap  *Heap
-	arena *arena // Origin Arena of a heap with files only
-	pages int    // bytes mapped: whole pages, on a device of its granularity
-	slab  *slab  // that it is a part of, or nil
-	id    uint64 // the driver's, DeviceAdopted only
+	arena *arena // for Origin Arena of a heap with files
+	pages int    // bytes mapped: whole pages, or a multiple of the device's granularity
+	slab  *slab  // the slab that it is a part of, or nil
+	id    uint64 // the driver's ID, DeviceAdopted only
 	freed atomic.Bool
-	leave sync.Mutex   // of its owner
-	left  atomic.Bool  // by its owner: nothing new uses it
+	leave sync.Mutex   // held by Leave
+	left  atomic.Bool  // Leave has succeeded: no new uses
 	kept  atomic.Bool  // see Quarantine
-	uses  atomic.Int64 // operations that use it, plus freeing once WhenIdle waits for them
+	uses  atomic.Int64 // operations that use it, plus freeing after WhenIdle
 	idle  func()
 	once  sync.Once // for idle
 }
 
 const freeing = 1 << 40
 
-// Hold keeps the memory from being given back until Release; false if it is on its way out already.
+// Hold keeps the memory from being freed until Release. It returns false if the memory is already being freed.
 func (a *Allocation) Hold() bool {
 	if a.uses.Add(1) < freeing {
 		return true
@@ -93,11 +93,11 @@ func (a *Allocation) Release() {
 	}
 }
 
-// Holders is how many hold it.
+// Holders returns how many Holds there are.
 func (a *Allocation) Holders() int { return int(a.uses.Load() & (freeing - 1)) }
 
-// WhenIdle has f called when nobody holds a any more, here if that is so now, and lets nobody hold it from now on. It
-// is called once.
+// WhenIdle calls f when the last Hold has ended; if there is none now, before it returns. No new Hold succeeds from now
+// on. Call it once.
 func (a *Allocation) WhenIdle(f func()) {
 	a.idle = f
 	if a.uses.Add(freeing) == freeing {
@@ -105,8 +105,8 @@ func (a *Allocation) WhenIdle(f func()) {
 	}
 }
 
-// Leave is for its owner, who wants to free it: if last returns nil, nothing new may use a from then on. It is
-// fault.ErrClosed the second time.
+// Leave is called by the owner before it frees a. If last returns nil, no new use of a may begin. The second time it
+// returns fault.ErrClosed.
 func (a *Allocation) Leave(last func() error) error {
 	a.leave.Lock()
 	defer a.leave.Unlock()
@@ -120,10 +120,10 @@ func (a *Allocation) Leave(last func() error) error {
 	return nil
 }
 
-// Base is the allocation's first address.
+// Base returns the allocation's first address.
 func (a *Allocation) Base() uintptr { return uintptr(a.Ptr) }
 
-// Heap is the heap a belongs to.
+// Heap returns the heap that a belongs to.
 func (a *Allocation) Heap() *Heap { return a.heap }
 
 // Live reports whether a has not been freed.
@@ -134,31 +134,31 @@ func (a *Allocation) Contains(p uintptr, n int) bool {
 	return p >= a.Base() && n >= 0 && n <= a.Bytes && p-a.Base() <= uintptr(a.Bytes-n)
 }
 
-// Heap allocates. All its methods may be called from any goroutine; none waits for another rank.
+// Heap allocates memory. Any goroutine may call its methods. Only those that say so wait for other ranks.
 type Heap struct {
-	Domain uint64 // identifies the heap among those of all processes of the job
+	Domain uint64 // identifies the heap in the job
 
-	// GoHeap heaps take memory from the Go heap, for race builds of goroutine ranks: their peers resolve locations by
-	// the slot, in this process.
+	// A goHeap heap allocates from the Go heap, for race builds in which ranks are goroutines. Its peers are in this
+	// process, and resolve locations by their slot.
 	goHeap bool
 
 	mu         sync.Mutex
 	dirFile    *shm.File
 	dir        *Directory
-	arenas     []*arena // by number, but for those that are no more
-	spare      int      // bytes of arenas without allocations that are kept
-	missed     int      // bytes of arenas that were given back, and were not made again
+	arenas     []*arena // by number, without those that no longer exist
+	spare      int      // bytes of arenas without allocations to keep
+	missed     int      // bytes of arenas that were given back and not made again
 	space      space
 	live       []*Allocation // by address
 	freeSlots  []uint32
 	nextSlot   uint32
 	generation uint64
-	low, high  atomic.Uintptr // where all is that was ever live
+	low, high  atomic.Uintptr // bounds of all memory that was ever live
 	closed     bool
 	slots      []atomic.Pointer[Allocation] // GoHeap only
 	device     device
 
-	quarantines int // not lifted
+	quarantines int // number not lifted
 	held        []held
 
 	onArena func() // called, without the lock, after an arena was published
@@ -166,7 +166,7 @@ type Heap struct {
 
 var heaps sync.Map // domain -> *Heap, GoHeap heaps only
 
-// Find is the GoHeap heap of this process with the given domain, or nil.
+// Find returns the GoHeap heap of this process with the given domain, or nil.
 func Find(domain uint64) *Heap {
 	if h, ok := heaps.Load(domain); ok {
 		return h.(*Heap)
@@ -174,7 +174,7 @@ func Find(domain uint64) *Heap {
 	return nil
 }
 
-// New makes the heap of one rank. domain must be unique in the job.
+// New makes the heap of one rank. domain must be unique in the job. The caller closes it.
 func New(domain uint64, goHeap bool) (*Heap, error) {
 	h := &Heap{Domain: domain, goHeap: goHeap, spare: firstArena, space: space{window: windowSize}}
 	if goHeap {
@@ -197,17 +197,17 @@ func New(domain uint64, goHeap bool) (*Heap, error) {
 	return h, nil
 }
 
-// OnArena has f called, without any lock held, whenever peers should look at the directory again. Call it before the
-// first Alloc.
+// OnArena sets a function that is called, without locks held, whenever peers should look at the directory again. Call
+// it before the first Alloc.
 func (h *Heap) OnArena(f func()) { h.onArena = f }
 
-// GoHeap reports whether the heap takes its memory from the Go heap.
+// GoHeap reports whether the heap allocates from the Go heap.
 func (h *Heap) GoHeap() bool { return h.goHeap }
 
-// Directory is what peers read.
+// Directory returns what peers read.
 func (h *Heap) Directory() *Directory { return h.dir }
 
-// DirectoryRef names the directory's memory file for peers; it is zero for a GoHeap heap.
+// DirectoryRef names the directory's memory file for peers. It is zero for a GoHeap heap.
 func (h *Heap) DirectoryRef() shm.Ref {
 	if h.goHeap {
 		return shm.Ref{}
@@ -215,7 +215,7 @@ func (h *Heap) DirectoryRef() shm.Ref {
 	return h.dirFile.Ref()
 }
 
-// File is the memory file that r names, or nil: the service that hands descriptors to peers must hand out no others.
+// File returns the memory file that r names, or nil: the descriptor service must hand out no other files.
 func (h *Heap) File(r shm.Ref) *shm.File {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -233,8 +233,8 @@ func (h *Heap) File(r shm.Ref) *shm.File {
 	return nil
 }
 
-// Alloc hands out n bytes, zeroed, page-aligned and populated. It costs system calls, and the making of an arena when
-// none has room.
+// Alloc returns n bytes, zeroed, page-aligned and populated. It costs system calls and, if no arena has room, the
+// making of an arena.
 func (h *Heap) Alloc(n int) (*Allocation, error) {
 	if n <= 0 {
 		return nil, fmt.Errorf("allocate %d bytes: %w", n, fault.ErrArgument)
@@ -270,7 +270,7 @@ func (h *Heap) alloc(n int) (a *Allocation, grew bool, err error) {
 	return a, grew, nil
 }
 
-// goPages is n bytes of Go heap at a page's start.
+// goPages returns n bytes of the Go heap that begin at a page.
 func goPages(n int) unsafe.Pointer {
 	b := make([]byte, n+shm.PageSize)
 	skip := -uintptr(unsafe.Pointer(&b[0])) & uintptr(shm.PageSize-1)
@@ -291,7 +291,7 @@ func (h *Heap) slot() (uint32, error) {
 	return h.nextSlot - 1, nil
 }
 
-// enter makes a known: to peers by its generation, to Find by its address.
+// enter makes a known: to peers by its generation, to Lookup by its address.
 func (h *Heap) enter(a *Allocation) {
 	h.generation++
 	a.At.Generation = h.generation
@@ -317,7 +317,7 @@ func byBase(a *Allocation, p uintptr) int {
 	return 0
 }
 
-// place finds a an arena offset and an address, and maps it.
+// place finds an arena offset and an address for a, and maps it.
 func (h *Heap) place(a *Allocation) (grew bool, err error) {
 	addr, err := h.space.take(a.pages)
 	if err != nil {
@@ -349,7 +349,7 @@ func (h *Heap) place(a *Allocation) (grew bool, err error) {
 //go:noinline
 func zeroPiece(p unsafe.Pointer, n int) { clear(unsafe.Slice((*byte)(p), n)) }
 
-// zero clears in pieces, so that the garbage collector is not held up by one long assembly routine.
+// zero clears in pieces, because the garbage collector has to wait for a long assembly routine.
 func zero(p unsafe.Pointer, n int) {
 	for n > 0 {
 		k := min(n, 64<<10)
@@ -358,8 +358,8 @@ func zero(p unsafe.Pointer, n int) {
 	}
 }
 
-// Adopt makes an allocation of memory that somebody else owns, off the Go heap, and that stays as it is until Free.
-// Peers cannot map it.
+// Adopt makes an allocation of memory that somebody else owns and keeps as it is until Free. It must not be on the Go
+// heap. Peers cannot map it.
 func (h *Heap) Adopt(p unsafe.Pointer, n int) (*Allocation, error) {
 	if p == nil || n <= 0 || uintptr(p)+uintptr(n) < uintptr(p) {
 		return nil, fmt.Errorf("adopt %d bytes at %p: %w", n, p, fault.ErrArgument)
@@ -400,7 +400,7 @@ func (h *Heap) adopt(a *Allocation) error {
 	return nil
 }
 
-// Lookup is the live allocation that holds [p, p+n), or nil: of most Go memory it knows that without the lock.
+// Lookup returns the live allocation that contains [p, p+n), or nil. For most Go memory it returns nil without locking.
 func (h *Heap) Lookup(p uintptr, n int) *Allocation {
 	if p < h.low.Load() || p > h.high.Load() {
 		return nil
@@ -417,8 +417,8 @@ func (h *Heap) Lookup(p uintptr, n int) *Allocation {
 	return nil
 }
 
-// Retire ends a's life for everybody: views of it fault, handles to it are refused. The caller has made sure that no
-// operation of this rank uses it; what is queued on the device, Retire waits for. A second Retire is ErrClosed.
+// Retire ends a's life for everybody: views of it fault, and handles to it are refused. No host operation of this rank
+// may use it; Retire waits for what is queued on the device. A second Retire returns fault.ErrClosed.
 func (h *Heap) Retire(a *Allocation) error {
 	if a.Origin == Device {
 		return h.retireDevice(a)
@@ -436,7 +436,7 @@ func (h *Heap) Retire(a *Allocation) error {
 		return nil
 	}
 	if err := shm.Retire(a.Ptr, a.pages); err != nil {
-		return err // views of it work on: neither its memory nor its addresses are used again
+		return err // views of it keep working, so neither its memory nor its addresses are reused
 	}
 	h.space.bury(a.Ptr, a.pages)
 	return h.give(a)
@@ -455,18 +455,18 @@ func (h *Heap) leave(a *Allocation) error {
 	return nil
 }
 
-// Quarantine keeps a from being used again once it has been freed, whatever Heap.Quarantine does: a peer does not come
-// to the end of a copy in it, or a device has not let go of it.
+// Quarantine keeps a from being reused after it has been freed, independently of Heap.Quarantine: a peer does not end a
+// copy in it, or a device has not released it.
 func (a *Allocation) Quarantine() { a.kept.Store(true) }
 
-// Keep is Quarantine of the n bytes at p, if they are still an allocation of that generation.
+// Keep quarantines the n bytes at p, if they are still an allocation of that generation.
 func (h *Heap) Keep(p uintptr, n int, generation uint64) {
 	if a := h.Lookup(p, n); a != nil && a.At.Generation == generation {
 		a.Quarantine()
 	}
 }
 
-// Resolve is where n bytes at l are in a GoHeap heap of this process.
+// Resolve returns the address of n bytes at l in a GoHeap heap of this process.
 func (h *Heap) Resolve(l Location, n int) (unsafe.Pointer, error) {
 	if l.Slot < MaxSlots {
 		if a := h.slots[l.Slot].Load(); a != nil && a.At.Generation == l.Generation &&
@@ -480,15 +480,15 @@ func (h *Heap) Resolve(l Location, n int) (unsafe.Pointer, error) {
 // Stats is a heap's use of memory.
 type Stats struct {
 	Arenas      int   // memory files
-	ArenaBytes  int64 // their size, all of it allocated but for what was held
+	ArenaBytes  int64 // their size; all of it has memory except what is held
 	Allocations int
-	LiveBytes   int64 // of host memory, as asked for
-	DeviceBytes int64 // of device memory, as asked for
-	OwnBytes    int64 // of device memory that the driver has given for the library's own use, which is in no buffer
-	HeldBytes   int64 // freed, and not to be used again as long as a peer may be at it; it takes no memory
+	LiveBytes   int64 // of host memory, as requested
+	DeviceBytes int64 // of device memory, as requested
+	OwnBytes    int64 // of device memory that the library has for itself, which is in no buffer
+	HeldBytes   int64 // freed, but not reused while a peer may access it; takes no memory
 }
 
-// Stats counts.
+// Stats returns the heap's use of memory.
 func (h *Heap) Stats() Stats {
 	var own int64
 	h.device.slicing.Lock()
@@ -515,7 +515,7 @@ func (h *Heap) Stats() Stats {
 	return s
 }
 
-// Close gives everything back, live allocations too: their views fault from now on.
+// Close frees everything, even live allocations: their views fault from now on.
 func (h *Heap) Close() error {
 	h.mu.Lock()
 	if h.closed {
@@ -524,7 +524,7 @@ func (h *Heap) Close() error {
 	}
 	h.closed = true
 	h.mu.Unlock()
-	errs := []error{h.closeDevice()} // without the lock: it waits
+	errs := []error{h.closeDevice()} // without the lock, because it waits
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, a := range h.live {

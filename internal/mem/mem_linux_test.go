@@ -71,7 +71,7 @@ func TestContains(t *testing.T) {
 	runtime.KeepAlive(a)
 }
 
-// What the kernel gave to an earlier allocation must not be seen in a later one, nor through an earlier view.
+// A new allocation must not show data of an earlier one, and an earlier view must not show the new one.
 func TestStaleViewFaults(t *testing.T) {
 	h := newHeap(t, false)
 	a := alloc(t, h, 3*shm.PageSize)
@@ -94,7 +94,7 @@ func TestStaleViewFaults(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	alloc(t, newHeap(t, false), 1) // what the first one costs for good
+	alloc(t, newHeap(t, false), 1) // what the first allocation costs for good
 	before, space := measure(t), testkit.Status("VmSize")
 	h, err := New(77, false)
 	require.NoError(t, err)
@@ -136,7 +136,7 @@ func TestOffsetsAreReused(t *testing.T) {
 	}
 	require.Equal(t, 1, h.Stats().Arenas)
 	require.Equal(t, 1, grew, "peers are told of new arenas only")
-	// Holes grow together again, whatever the order in which they were made.
+	// Holes are merged again, in whatever order they were made.
 	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {0, 2, 1, 3}, {1, 3, 0, 2}, {1, 2, 3, 0}} {
 		var as []*Allocation
 		for range 4 {
@@ -282,7 +282,7 @@ func TestMaxSlots(t *testing.T) {
 
 func TestMaxArenas(t *testing.T) {
 	h := newHeap(t, false)
-	alloc(t, h, firstArena) // full
+	alloc(t, h, firstArena) // the arena is full
 	h.dir.arenas.Store(MaxArenas)
 	_, err := h.Alloc(1)
 	require.ErrorIs(t, err, fault.ErrLimit)
@@ -349,7 +349,7 @@ func TestGoHeap(t *testing.T) {
 	require.NoError(t, h.Close())
 	require.Nil(t, Find(h.Domain))
 	require.ErrorIs(t, h.Close(), fault.ErrClosed)
-	bytesOf(b)[0] = 1 // it stays as long as somebody has it
+	bytesOf(b)[0] = 1 // Go keeps it as long as somebody refers to it
 }
 
 func TestConcurrent(t *testing.T) {
@@ -404,7 +404,7 @@ func TestConcurrent(t *testing.T) {
 	})
 }
 
-// One of many concurrent frees wins.
+// Exactly one of many concurrent frees succeeds.
 func TestConcurrentRetire(t *testing.T) {
 	h := newHeap(t, false)
 	a := alloc(t, h, 1)
@@ -445,7 +445,7 @@ func TestManyRounds(t *testing.T) {
 	for i := range 1000 {
 		round(i)
 	}
-	// The heap's memory only: what the runtime keeps for itself depends on processors and the race detector.
+	// The heap's memory only: the runtime's own depends on processors and the race detector.
 	inUse := func() uint64 {
 		var s runtime.MemStats
 		runtime.GC()

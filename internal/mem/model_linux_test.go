@@ -12,7 +12,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// modelled is an allocation as the naive model knows it.
+// modelled is an allocation in the naive model.
 type modelled struct {
 	a       *Allocation
 	base    uintptr
@@ -29,7 +29,7 @@ type model struct {
 	past        []modelled // freed
 	generations map[uint64]bool
 	foreign     unsafe.Pointer
-	quarantined []Location // with the bytes in quarantinedPages
+	quarantined []Location // their bytes are in quarantinedPages
 	sizes       []int
 	quarantine  bool
 	fill        byte
@@ -64,7 +64,7 @@ func (m *model) add(t *rapid.T, a *Allocation, adopted bool) {
 	m.fill++
 	if !adopted {
 		require.Equal(t, a.Bytes, bytes.Count(bytesOf(a), []byte{0}), "memory must be zeroed")
-		// What lies behind the end must be zeroed next time, too.
+		// Bytes behind the end must be zeroed next time, too.
 		fill(unsafe.Slice((*byte)(a.Ptr), shm.RoundUp(a.Bytes)), m.fill|1)
 	}
 	m.live = append(m.live, modelled{a, a.Base(), a.Bytes, adopted, m.fill | 1})
@@ -130,7 +130,7 @@ func (m *model) lookup(t *rapid.T) {
 	var want *Allocation
 	for _, o := range m.live {
 		if n >= 0 && from >= o.base && from+uintptr(n) <= o.base+uintptr(o.n) {
-			// An empty range between two neighbours is in both: the one that starts there is found.
+			// An empty range between two neighbours is in both; Lookup finds the one that starts there.
 			if want == nil || o.base == from {
 				want = o.a
 			}

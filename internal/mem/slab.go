@@ -7,19 +7,20 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cuda"
 )
 
-// slab is one of the driver's allocations, of which several of the heap's are parts, one behind the other: the driver
-// makes none of less than its granularity. No place is used twice, since a peer that is about to let go of a part may
-// still write there; the whole goes with the last part.
+// slab is one allocation of the driver, cut into several of the heap's, its parts, because the driver allocates at
+// least its granularity. Places are not reused, since a peer that has not yet released a part may still write there.
+// The slab is freed with its last part.
 type slab struct {
-	whole Allocation // of which Ptr and pages count
+	whole Allocation // only Ptr and pages are used
 	used  int        // bytes
-	parts int        // that live
+	parts int        // live ones
 }
 
-// partGrain is what parts begin at multiples of.
+// partGrain is the alignment of parts.
 const partGrain = 4096
 
-// ReserveDevice makes room for parts of n bytes in one of the driver's allocations. It goes with the last of them.
+// ReserveDevice makes room for parts of n bytes in one of the driver's allocations, which is freed with the last of
+// them.
 func (h *Heap) ReserveDevice(n int) error {
 	err := h.checkDevice(n)
 	if err == nil {
@@ -35,8 +36,8 @@ func (h *Heap) ReserveDevice(n int) error {
 	return err
 }
 
-// AllocDevicePart is AllocDevice of memory of the library's own: bytes that share an allocation of the driver's with
-// others, at a multiple of 4 KiB. Who exports it exports all of them.
+// AllocDevicePart is AllocDevice for the library's own memory. The bytes share one of the driver's allocations with
+// others, at a multiple of 4 KiB. To export one part exports them all.
 func (h *Heap) AllocDevicePart(n int) (*Allocation, error) {
 	return h.allocDevice(n, func(a *Allocation) error {
 		h.device.slicing.Lock()
@@ -53,7 +54,7 @@ func (h *Heap) AllocDevicePart(n int) (*Allocation, error) {
 	})
 }
 
-// slabOf is one that has room for n bytes. The caller holds slicing.
+// slabOf returns a slab with room for n bytes. The caller holds slicing.
 func (h *Heap) slabOf(n int) (*slab, error) {
 	d := &h.device
 	if d.slab != nil && d.slab.whole.pages-d.slab.used >= n {
@@ -70,7 +71,7 @@ func (h *Heap) slabOf(n int) (*slab, error) {
 	return s, nil
 }
 
-// endPart gives up a part, and with the last one all of them.
+// endPart releases a part, and with the last one the slab.
 func (h *Heap) endPart(s *slab) error {
 	d := &h.device
 	d.slicing.Lock()
@@ -90,7 +91,7 @@ func (h *Heap) endPart(s *slab) error {
 	return UnmapDevice(d.ctx, cuda.Addr(s.whole.Base()), s.whole.pages)
 }
 
-// checkDevice says what is wrong with n bytes of device memory, or nil.
+// checkDevice returns why n bytes of device memory cannot be allocated, or nil.
 func (h *Heap) checkDevice(n int) error {
 	switch {
 	case h.device.ctx == nil:

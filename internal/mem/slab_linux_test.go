@@ -11,7 +11,7 @@ import (
 	"github.com/ubcoll/ubcoll/internal/gpu/emulated"
 )
 
-// Parts share what the driver gives, which goes with the last of them, and no place of it is used twice.
+// Parts share the driver's allocation, which is freed with the last of them. No place in it is reused.
 func TestDeviceParts(t *testing.T) {
 	ctx := emulated.Primary(t, 0)
 	emulated.Only(t)

@@ -9,28 +9,28 @@ import (
 	"github.com/ubcoll/ubcoll/hw/shm"
 )
 
-// space is the addresses at which allocations are mapped. They come from windows, reservations that hold nothing else,
-// and the addresses of what was freed are used again in the order in which it was freed, and only if there are no
-// others: until then a stale view faults. While little waits in that queue, another window is made first, where address
+// space is the addresses at which allocations are mapped. They come from windows, which are reservations of address
+// space. Freed addresses wait in a queue, and are reused in the order in which they were freed, and only if there are
+// no others: until then a stale view faults. While the queue is short, space first makes another window, if address
 // space is not limited.
 type space struct {
 	window  int // size of a window
 	windows []span
 	free    spans
-	dead    []span // the queue: what was freed, in that order
-	queued  int    // bytes of it
-	lost    []span // perhaps somebody else's by now
+	dead    []span // the queue: freed addresses, oldest first
+	queued  int    // bytes in dead
+	lost    []span // may be used by others by now
 }
 
 const (
 	windowSize = 64 << 30
-	perWindow  = 4         // so many allocations of a size fit in a window that is made for it
-	spareSpace = 128 << 20 // address space to leave to the Go runtime, which does not survive the lack of it
-	deadPiece  = 64 << 20  // neighbours in the queue grow together up to this size,
-	deadPieces = 1 << 16   // and so many are queued
+	perWindow  = 4         // a window made for a larger allocation has room for so many of its size
+	spareSpace = 128 << 20 // address space left to the Go runtime, which crashes without any
+	deadPiece  = 64 << 20  // neighbours in the queue are merged up to this size
+	deadPieces = 1 << 16   // most pieces in the queue
 )
 
-// take is the address of n bytes that nothing is mapped at.
+// take returns the address of n bytes where nothing is mapped.
 func (s *space) take(n int) (unsafe.Pointer, error) {
 	for {
 		if at, ok := s.free.first(n); ok {
@@ -50,10 +50,10 @@ func (s *space) take(n int) (unsafe.Pointer, error) {
 	return pointer(cuda.Addr(at)), nil
 }
 
-// give takes back n bytes at p at which nothing was mapped.
+// give takes back n bytes at p where nothing was mapped.
 func (s *space) give(p unsafe.Pointer, n int) { s.free.add(int(uintptr(p)), n) }
 
-// bury queues n bytes at p, whose views fault from now on.
+// bury queues n bytes at p; views of them fault from now on.
 func (s *space) bury(p unsafe.Pointer, n int) {
 	s.queued += n
 	at := int(uintptr(p))
@@ -68,7 +68,8 @@ func (s *space) bury(p unsafe.Pointer, n int) {
 		}
 	}
 	if k := len(s.dead) - 1; k >= 0 && s.dead[k].n > deadPiece/2 {
-		// The kernel keeps the page tables of a small mapping that goes; those of all at once it frees.
+		// The kernel keeps page tables when it unmaps small mappings one by one; it frees them when a large range is
+		// unmapped.
 		shm.Retire(pointer(cuda.Addr(s.dead[k].off)), s.dead[k].n)
 	}
 	s.dead = append(s.dead, span{at, n})
@@ -77,7 +78,7 @@ func (s *space) bury(p unsafe.Pointer, n int) {
 	}
 }
 
-// age frees the first of the queue.
+// age frees the oldest entry of the queue.
 func (s *space) age() bool {
 	if len(s.dead) == 0 {
 		return false
@@ -89,11 +90,11 @@ func (s *space) age() bool {
 	return true
 }
 
-// lose is for n bytes at p that may be somebody else's: they are neither used again nor unmapped.
+// lose records n bytes at p that others may use by now. They are neither reused nor unmapped.
 func (s *space) lose(p unsafe.Pointer, n int) { s.lost = append(s.lost, span{int(uintptr(p)), n}) }
 
-// reserve makes a window for n bytes. If there is no address space for a whole one (ulimit -v), it takes a part of what
-// is left, if it may.
+// reserve makes a window for n bytes. If there is not enough address space for a whole one (ulimit -v), and part is
+// set, it takes part of what is left.
 func (s *space) reserve(n int, part bool) error {
 	size := max(s.window, min(n, 1<<46/perWindow)*perWindow)
 	keep := size
@@ -101,7 +102,7 @@ func (s *space) reserve(n int, part bool) error {
 	for err != nil && part && size/2 >= n {
 		size = shm.RoundUp(size / 2)
 		base, err = shm.Reserve(size + spareSpace)
-		keep = max(n, shm.RoundUp(size/4)) // the rest is for others
+		keep = max(n, shm.RoundUp(size/4)) // leave the rest to others
 	}
 	if err != nil {
 		return err
@@ -114,7 +115,7 @@ func (s *space) reserve(n int, part bool) error {
 	return nil
 }
 
-// unmap gives all addresses back, but for those that are lost.
+// unmap gives back all addresses except the lost ones.
 func (s *space) unmap() error {
 	var errs []error
 	slices.SortFunc(s.lost, func(a, b span) int { return a.off - b.off })

@@ -16,14 +16,14 @@ import (
 	"github.com/ubcoll/ubcoll/internal/testkit"
 )
 
-// smallSpace makes a heap whose windows are of n bytes.
+// smallSpace makes a heap with windows of n bytes.
 func smallSpace(t *testing.T, n int) *Heap {
 	h := newHeap(t, false)
 	h.space.window = n
 	return h
 }
 
-// pieces is how many mappings the windows are in.
+// pieces returns the number of mappings in the windows.
 func (s *space) pieces(t *testing.T) (n int) {
 	b, err := os.ReadFile("/proc/self/maps")
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func (s *space) pieces(t *testing.T) (n int) {
 	return n
 }
 
-// Addresses come from fresh windows while little has been freed, and then from what was freed first.
+// Addresses come from new windows while little has been freed, and then from the oldest freed ones.
 func TestAddressesAreReused(t *testing.T) {
 	const window, size = 64 << 20, 1 << 20
 	h := smallSpace(t, window)
@@ -64,7 +64,7 @@ func TestAddressesAreReused(t *testing.T) {
 	require.Len(t, first, window/size)
 }
 
-// While little waits to be used again, a full window is followed by another one.
+// While the queue is short, a full window is followed by another one.
 func TestFreshAddressesFirst(t *testing.T) {
 	const pages = 16
 	h := smallSpace(t, pages*shm.PageSize)
@@ -79,7 +79,7 @@ func TestFreshAddressesFirst(t *testing.T) {
 	require.Len(t, h.space.windows, 2)
 }
 
-// Allocations of all sizes, at random, never share an address with a live one, however often addresses are used again.
+// Random allocations never share an address with a live one, however often addresses are reused.
 func TestAddressesAtRandom(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -109,7 +109,7 @@ func TestAddressesAtRandom(t *testing.T) {
 	t.Logf("%d windows", len(h.space.windows))
 }
 
-// What is larger than a window gets one of its own, with room for some of its kind.
+// An allocation larger than a window gets its own window, with room for some more of its size.
 func TestLargeWindow(t *testing.T) {
 	space := testkit.Status("VmSize")
 	h := smallSpace(t, 1<<20)
@@ -123,19 +123,19 @@ func TestLargeWindow(t *testing.T) {
 	require.Less(t, testkit.Status("VmSize"), space+1<<30)
 }
 
-// Addresses that a failure may have left to others are neither used nor unmapped again.
+// Addresses that others may have after a failure are neither reused nor unmapped.
 func TestLostAddresses(t *testing.T) {
 	h := smallSpace(t, 16*shm.PageSize)
 	a := alloc(t, h, 1)
 	file := h.arenas[0].file
-	h.arenas[0].file = new(shm.File) // without a size: nothing is mapped
+	h.arenas[0].file = new(shm.File) // has no size: nothing is mapped
 	_, err := h.Alloc(shm.PageSize)
 	require.Error(t, err)
 	require.Empty(t, h.space.lost, "nothing was tried, so that nothing is lost")
 	closed, err := shm.Create("closed", shm.RoundUp(firstArena))
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())
-	h.arenas[0].file = closed // nobody can tell what the kernel has removed
+	h.arenas[0].file = closed // then nobody knows what the kernel has removed
 	_, err = h.Alloc(shm.PageSize)
 	require.ErrorIs(t, err, shm.ErrLost)
 	require.Len(t, h.space.lost, 1)
@@ -172,7 +172,7 @@ func TestLostAddresses(t *testing.T) {
 
 func pointerTo(at int) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&at)) }
 
-// state is what is at a page.
+// state returns the state of a page.
 func state(t *testing.T, at int) string {
 	var in byte
 	_, _, e := unix.Syscall(unix.SYS_MINCORE, uintptr(at), uintptr(shm.PageSize), uintptr(unsafe.Pointer(&in)))
@@ -231,7 +231,7 @@ func TestCyclesInLimitedSpace(t *testing.T) {
 	limited(t, "cycles")
 }
 
-// Page tables of addresses that wait to be used again are few.
+// Addresses in the queue must keep only few page tables.
 func TestPageTables(t *testing.T) {
 	h := newHeap(t, false)
 	const rounds, size = 20000, 128 << 10
@@ -245,7 +245,7 @@ func TestPageTables(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Left to the kernel they would be 4 KiB for 2 MiB, 5 MiB in all.
+	// The kernel by itself would keep 4 KiB for each 2 MiB, 5 MiB in all.
 	tables := testkit.Status("VmPTE") - before
 	t.Logf("%d bytes of page tables", tables)
 	require.Less(t, tables, rounds*size/512/4)

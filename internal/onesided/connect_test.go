@@ -58,10 +58,8 @@ func TestCloseBusyBroken(t *testing.T) {
 			e := newEnds(t, enginetest.Open(t, 2, engine.Options{}), window)[0]
 			_, done, err := e.reach(8)
 			require.NoError(t, err)
-			e.c.Fail(&fault.Error{Op: "test", Peer: -1, Err: fault.ErrPeerLost}) // Abort would also close what is in
-			// use
-			over := time.AfterFunc(testkit.Limit, func() { done() }) // a Close that is not refused would
-			// wait
+			e.c.Fail(&fault.Error{Op: "test", Peer: -1, Err: fault.ErrPeerLost}) // Abort would close it
+			over := time.AfterFunc(testkit.Limit, func() { done() })             // a Close that waits must end
 			err = e.c.Close()
 			if over.Stop() {
 				done() // the copy's result does not matter here

@@ -166,8 +166,7 @@ type Status struct {
 	Detail uint64
 	Claim  atomic.Uint32 // message kernels: the host sets 0 after it has taken the error, after Error
 	More   atomic.Uint32 // message kernels: mismatched messages that were not reported; only kernels write it
-	Narrow atomic.Uint32 // other kernels: the last operation for which staging memory in areas was too small; only
-	// kernels write it
+	Narrow atomic.Uint32 // other kernels: the last operation that needed more staging memory than areas have
 }
 
 // CountsOf explains the error Counts: Peer expects `expected` elements from rank from, which sends `sent`.
@@ -271,9 +270,8 @@ func DescribeHead(h uint64) string {
 type Message struct {
 	At    uint64 // the source or the destination
 	Bytes uint64
-	Word  uint64 // the destination's, for receives and for sends by a copy engine; in a message to oneself it is the
-	// address
-	Head uint64
+	Word  uint64 // for receives and sends by a copy engine: the destination's; to this rank itself: its address
+	Head  uint64
 }
 
 // Lane is the messages with one rank in one direction, of the kernel Messages: ubc_lane of src/abi.h.

@@ -80,13 +80,10 @@ func TestABI(t *testing.T) {
 		"UBC_SIDE_BOTH": SideBoth, "UBC_COPY": StepCopy, "UBC_SIGNAL_STEP": StepSignal,
 		"UBC_RELAXED_SIGNAL": StepRelaxedSignal, "UBC_WAIT": StepWait, "UBC_PUT_PACKETS": StepPutPackets,
 		"UBC_GET_PACKETS":    StepGetPackets,
-		"UBC_CHANNEL_BLOCKS": ChannelGrid, "UBC_MAX_STEPS <= UBC_SIGNAL_SLOTS": 1, // a kernel never has two signals in
-		// one slot
-		"UBC_CHANNEL_BLOCKS <= UBC_SIGNAL_UNITS": 1, // each block adds at
-		// least one unit
-		"(UBC_SIGNAL_SLOTS & UBC_SIGNAL_SLOTS - 1) == 0": 1,
-		"UBC_SIGNAL_UNITS % UBC_SIGNAL_SLOTS":            0, // 2^32 signals add 0 to
-		// a slot
+		"UBC_CHANNEL_BLOCKS": ChannelGrid, "UBC_MAX_STEPS <= UBC_SIGNAL_SLOTS": 1, // one signal of a kernel in a slot
+		"UBC_CHANNEL_BLOCKS <= UBC_SIGNAL_UNITS":                                            1, // all blocks add units
+		"(UBC_SIGNAL_SLOTS & UBC_SIGNAL_SLOTS - 1) == 0":                                    1,
+		"UBC_SIGNAL_UNITS % UBC_SIGNAL_SLOTS":                                               0, // 2^32 signals add 0
 		"UBC_CHANNEL_SIGNALS + 4 * UBC_SIGNAL_SLOTS <= UBC_CHANNEL_FAILED":                  1,
 		"UBC_CHANNEL_COUNTS % 16 == 0 && UBC_CHANNEL_BYTES % 16 == 0":                       1,
 		"UBC_CHANNEL_COUNTS + 16 * UBC_CHANNEL_BLOCKS <= UBC_CHANNEL_BYTES":                 1,

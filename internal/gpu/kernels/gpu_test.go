@@ -98,8 +98,7 @@ func (w *world) pick(typ dtype.Type, kind int, kernel string, op int) operation 
 		if w.emulated {
 			o.count %= 3000
 		}
-		if kernel == OneShot || kernel == Packets || kernel == MovePackets { // sizes for which rows have room for both
-			// steps
+		if kernel == OneShot || kernel == Packets || kernel == MovePackets { // rows must hold both steps
 			o.count = min(o.count, w.layout.Data()/2/typ.Size())
 		}
 	}

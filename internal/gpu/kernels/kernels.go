@@ -24,8 +24,7 @@ import (
 // The kernels by name. OneShot, Packets, Lines, TwoShot, Group and Ring reduce, and have variants for the element
 // types; see kernelType. The others move bytes.
 const (
-	OneShot = "oneshot" // ALL_REDUCE and REDUCE of data that fits a row: packets to every rank that gets the
-	// result
+	OneShot     = "oneshot"      // ALL_REDUCE and REDUCE of data that fits a row: packets to ranks that get the result
 	Packets     = "packets"      // ALL_REDUCE, REDUCE_SCATTER and REDUCE with slices that fit half a row
 	Lines       = "lines"        // the same, of any size, over links that carry lines (Params.SetLines)
 	TwoShot     = "twoshot"      // the same, of any size

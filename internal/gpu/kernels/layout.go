@@ -20,8 +20,7 @@ type Layout struct {
 // table of extents, so that a rank's whole memory, with separate staging memory and a FIFO, is 24 MiB.
 func First(ranks int) Layout {
 	peers := max(ranks-1, 1)
-	row := max(256<<10, 4*((256<<10)/max(ranks, 1))+4095) &^ 4095 // operations of two steps use half of it for each
-	// step
+	row := max(256<<10, 4*((256<<10)/max(ranks, 1))+4095) &^ 4095 // each of two steps uses half of it
 	l := Layout{Ranks: ranks, Row: row, Little: peers * (32 << 10), Slots: 8, Slot: 16 << 10, Channels: MaxChannels,
 		LineRow: 7 << 19}
 	switch {

@@ -20,8 +20,7 @@ type device struct {
 	ctx    *cuda.Context
 	page   *mem.Allocation // memory of the ledger
 	ledger ledger
-	rows   *mem.Allocation // u64 [peers][maxExtents] on the device: where peers' extents are mapped, for kernels; or
-	// nil
+	rows   *mem.Allocation // u64 [peers][maxExtents] on the device, for kernels: where extents are mapped; or nil
 
 	remotes []atomic.Pointer[remote] // one for each possible peer, in the order of Attach, as in ledger.attached
 	looked  atomic.Uint32            // the doorbell's value when progress last ran

@@ -186,8 +186,7 @@ func (t *Transport) withdraw(limit time.Duration, user uint64) error {
 	if e == nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit) // only from now on: what was queued is not the
-	// peers' fault
+	ctx, cancel := context.WithTimeout(context.Background(), limit) // peers do not cause earlier waits
 	defer cancel()
 	return errors.Join(err, d.settle(ctx, []*export{e}))
 }
