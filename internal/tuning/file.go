@@ -21,16 +21,16 @@ import (
 // Version is the version of the format.
 const Version = 2
 
-// File is what was measured of a table: sizes in bytes, by name. What it lacks is the default.
+// File has measured sizes of a table, in bytes by name. For a size that it lacks, the default holds.
 type File struct {
 	Version int            `json:"version"`
 	Machine string         `json:"machine,omitempty"` // where Host was measured
 	Host    map[string]int `json:"host,omitempty"`
-	Devices string         `json:"devices,omitempty"` // what Device was measured on
+	Devices string         `json:"devices,omitempty"` // where Device was measured
 	Device  map[string]int `json:"device,omitempty"`
 }
 
-// Parse reads a file; name is for errors. Unknown keys are errors.
+// Parse parses the content of a file; name is for errors. Unknown keys are errors.
 func Parse(name string, data []byte) (File, error) {
 	f, err := parse(data)
 	if err != nil {
@@ -56,7 +56,7 @@ func parse(data []byte) (f File, err error) {
 	return f, errors.Join(check("host", f.Host, t.sizes()), check("device", f.Device, t.GPU.Sizes()))
 }
 
-// check reports all that is wrong with a part of a file.
+// check reports everything that is wrong with a part of a file.
 func check(part string, sizes map[string]int, known map[string]*int) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(sizes)) {
@@ -70,9 +70,9 @@ func check(part string, sizes map[string]int, known map[string]*int) error {
 	return errors.Join(errs...)
 }
 
-// Load is the table by the file that UBCOLL_TUNING names, or the default, and what all ranks must have alike of it: the
-// file's hash. Defaults may differ between hosts: those of one host's ranks are the same, and nothing between hosts
-// depends on them.
+// Load returns the table from the file that UBCOLL_TUNING names, or the default. agreed must be the same on all ranks:
+// it is the file's hash. Default tables may still differ between hosts. The ranks of one host have the same one, and
+// nothing between hosts depends on it.
 func Load() (t Table, agreed string, err error) {
 	name, err := env.Tuning.Get()
 	if err != nil || name == "" {
@@ -94,10 +94,10 @@ func Read(name string) (File, error) {
 	return Parse(name, data)
 }
 
-// maxFile is more than any table has.
+// maxFile is longer than any table.
 const maxFile = 64 << 10
 
-// read is a file of tables' size. What is no file may have no end, or nobody who writes it.
+// read reads a file of a table's size. Other things than regular files might never end, or never have a writer.
 func read(name string) ([]byte, error) {
 	if i, err := os.Stat(name); err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func read(name string) ([]byte, error) {
 	return data, err
 }
 
-// Table is the default with what f has.
+// Table returns the default table, with f's sizes in place of its own.
 func (f File) Table() Table {
 	t := Default()
 	apply := func(sizes map[string]int, to map[string]*int, measured string) (is []string) {
@@ -132,7 +132,7 @@ func (f File) Table() Table {
 	return t
 }
 
-// SetHost makes t's sizes of the host those of f.
+// SetHost copies t's sizes for the host to f.
 func (f *File) SetHost(t Table) {
 	f.Machine, f.Host = t.Machine, map[string]int{}
 	for name, n := range t.sizes() {
@@ -140,15 +140,15 @@ func (f *File) SetHost(t Table) {
 	}
 }
 
-// Bytes is the file's content.
+// Bytes returns the file's content.
 func (f File) Bytes() []byte {
 	f.Version = Version
 	b, _ := json.MarshalIndent(f, "", "  ") // plain values: it cannot fail
 	return append(b, '\n')
 }
 
-// Hash is short, and differs if what ranks must decide alike differs. How a rank writes its results is its own affair,
-// and its default depends on the caches of the processor that it is bound to.
+// Hash is short, and differs if the ranks would decide something differently that they must decide alike. How a rank
+// writes its results does not count: its default depends on the caches of the processor to which the rank is bound.
 func (f File) Hash() string {
 	f.Machine, f.Devices, f.Host = "", "", maps.Clone(f.Host)
 	delete(f.Host, "stream_from")
