@@ -70,7 +70,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// Each size has a name of its own, so that a file can have it.
+// Each size has its own name, so that a file can have it.
 func TestSizes(t *testing.T) {
 	var table Table
 	for part, sizes := range map[string]map[string]*int{"host": table.sizes(), "device": table.GPU.Sizes()} {
@@ -160,7 +160,7 @@ func TestLoad(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// What has no end, or is no table by its size alone, is not read into memory.
+// An endless file, or one that is too large for a table, is not read into memory.
 func TestLoadLimits(t *testing.T) {
 	dir := t.TempDir()
 	long, pipe := filepath.Join(dir, "long"), filepath.Join(dir, "pipe")

@@ -1,6 +1,7 @@
-// Package tuning is the small table of measured sizes at which one algorithm of a collective begins to beat another, on
-// the host and on devices. `ubcoll tune` writes what it measures of it to a JSON file, which UBCOLL_TUNING names; the rest
-// is the default, of the processor or of the build. All ranks must have the same file: Open compares the hashes.
+// Package tuning is the small table of measured sizes at which one algorithm of a collective becomes faster than
+// another, on the host and on devices. `ubcoll tune` measures some of them and writes them to a JSON file, which
+// UBCOLL_TUNING names. The others have defaults, which depend on the processor or are built in. All ranks must have the
+// same file: Open compares the hashes.
 package tuning
 
 import (
@@ -9,59 +10,62 @@ import (
 	"github.com/ubcoll/ubcoll/hw/cpu"
 )
 
-// Table is where algorithms cross over, in bytes.
+// Table has the sizes at which the choice of algorithm changes, in bytes.
 type Table struct {
-	Machine string // where it was measured; a table of another machine is allowed, and may be slow
+	Machine string // where it was measured; a table of another machine works, but may be slow
 
-	// EagerTotal is how much all ranks' sources together may have to travel with the descriptors.
+	// EagerTotal: up to this size of all ranks' sources together, data may travel with the descriptors.
 	EagerTotal int
-	// OneShotTotal is up to how much of all ranks' sources together an all-reduce has every rank read everything.
+	// OneShotTotal: up to this size of all ranks' sources together, every rank of an all-reduce reads everything.
 	OneShotTotal int
-	// PushFrom is from which size an all-reduce has each rank write its slice to all destinations.
+	// PushFrom: from this size, each rank of an all-reduce writes its slice to all destinations.
 	PushFrom int
-	// StreamFrom is from which size results are written past the caches.
+	// StreamFrom: from this size, results are written past the caches.
 	StreamFrom int
-	// CombineUpTo is up to which size, of one rank's source, more than 16 ranks combine by group.
+	// CombineUpTo: up to this size of one rank's source, more than 16 ranks combine in groups.
 	CombineUpTo int
 
-	// GPU is the same for devices.
+	// GPU has the same for devices.
 	GPU GPU
 }
 
-// GPU is where algorithms on devices cross over, in bytes, and how many blocks their kernels have. The sizes are those
-// of one rank's buffer, unless they say otherwise.
+// GPU has the sizes at which the choice of algorithm on devices changes, in bytes, and the numbers of blocks of
+// kernels. A size is of one rank's buffer, unless its comment says otherwise.
 type GPU struct {
-	// OneShotPair, OneShotFew and OneShotMany are up to which size an all-reduce or a reduce of 2, of 3 and 4, and of more
-	// ranks has every rank send who wants the result its whole source as packets: the more ranks, the more each sends.
+	// OneShotPair, OneShotFew and OneShotMany: up to this size, each rank of an all-reduce or a reduce sends its whole
+	// source as packets to every rank that gets the result. They are for 2, for 3 and 4, and for more ranks: with more
+	// ranks each sends more.
 	OneShotPair, OneShotFew, OneShotMany int
-	// TwoShotPackets is up to which size of the whole data the other reductions go by packets, in two steps.
+	// TwoShotPackets: up to this size of the whole data, the other reductions use packets, in two steps.
 	TwoShotPackets int
-	// LinesPair and LinesMany are up to which size of the whole data reductions of 2 and of more ranks go by lines, if they
-	// do not by packets; MoveLines is the same for what only moves data, between two ranks. 0: links do not carry them.
+	// LinesPair and LinesMany: up to this size of the whole data, reductions of 2 and of more ranks use lines, unless
+	// they use packets. MoveLines: the same between two ranks, for operations that only move data. 0: links do not
+	// carry lines.
 	LinesPair, LinesMany, MoveLines int
-	// PushFrom is from which size of the whole data reductions push their sources, which is faster than reading them and
-	// takes more rounds; PushScatterFrom is the same for a reduce-scatter. Below PushWideFrom they have PushBlocks blocks at
-	// most, whose rounds are longer.
+	// PushFrom: from this size of the whole data, reductions push their sources; that is faster than to read peers'
+	// sources, but takes more rounds. PushScatterFrom: the same for a reduce-scatter. Below PushWideFrom they have at
+	// most PushBlocks blocks, because each round then moves more.
 	PushFrom, PushScatterFrom, PushWideFrom, PushBlocks int
-	// RingFrom is from which size an all-reduce of more than 2 ranks is a ring: a rank then writes to one other only,
-	// which fills the link best.
+	// RingFrom: from this size, an all-reduce of more than 2 ranks uses a ring: each rank then writes to only one other
+	// rank, which uses the link best.
 	RingFrom int
-	// MovePackets is up to which size between two ranks what only moves data goes by packets.
+	// MovePackets: up to this size between two ranks, operations that only move data use packets.
 	MovePackets int
-	// PassOnBeyond is how much more than one copy the root of a broadcast sends itself: beyond, ranks pass on what it
-	// sends.
+	// PassOnBeyond: the root of a broadcast sends up to this much more than one copy by itself; if it would have to
+	// send more, the ranks pass data on.
 	PassOnBeyond int
 
-	// PacketBlockBytes is what one block sends as packets at once. Kernels that send more have PacketBlocksMin blocks, or
-	// as many as that takes, up to PacketBlocksMax, beyond which more do not help.
+	// PacketBlockBytes: what one block sends as packets at a time. Kernels that send more have as many blocks as that
+	// takes, at least PacketBlocksMin and at most PacketBlocksMax; more do not help.
 	PacketBlockBytes, PacketBlocksMin, PacketBlocksMax int
-	// LineBlockBytes is how much one block sends another rank by lines before there are more blocks.
+	// LineBlockBytes: how much one block sends another rank by lines before there are more blocks.
 	LineBlockBytes int
-	// BulkBlockBytes is how much the other kernels have for each block, of which they have up to BulkBlocksMax.
+	// BulkBlockBytes: bytes for each block of the other kernels, which have at most BulkBlocksMax blocks.
 	BulkBlockBytes, BulkBlocksMax int
 }
 
-// WithoutLines is t where links do not carry lines whole: packets and bulk go further then, unless t was measured there.
+// WithoutLines returns t for links that do not carry lines. Packets and bulk then serve more sizes, unless t was
+// measured on such links.
 func (t GPU) WithoutLines() GPU {
 	if t.LinesPair == 0 && t.LinesMany == 0 && t.MoveLines == 0 {
 		return t
@@ -71,8 +75,8 @@ func (t GPU) WithoutLines() GPU {
 	return t
 }
 
-// DefaultGPU is what was measured on H200s linked by NVSwitch (docs/benchmarks); what is for more than 4 ranks, LinesMany,
-// and PassOnBeyond, a few microseconds of the root's link, are estimates.
+// DefaultGPU was measured on H200s linked by NVSwitch (docs/benchmarks). Estimated are: the sizes for more than 4
+// ranks, LinesMany, and PassOnBeyond, which is a few microseconds of the root's link.
 func DefaultGPU() GPU {
 	return GPU{
 		OneShotPair: 128 << 10, OneShotFew: 128 << 10, OneShotMany: 32 << 10, TwoShotPackets: 256 << 10,
@@ -80,20 +84,20 @@ func DefaultGPU() GPU {
 		PushFrom: 8 << 20, PushScatterFrom: 256 << 20, PushWideFrom: 32 << 20, PushBlocks: 64, RingFrom: 64 << 20,
 		MovePackets: 32 << 10, PassOnBeyond: 2 << 20,
 		PacketBlockBytes: 4 << 10, // a packet of 8 bytes for each of 512 threads
-		PacketBlocksMin:  16,      // one block took twice as long with more than one packet a thread
+		PacketBlocksMin:  16,      // one block took twice as long with more than one packet per thread
 		PacketBlocksMax:  64,
 		LineBlockBytes:   4 << 10,
 		BulkBlockBytes:   16 << 10, BulkBlocksMax: 128,
 	}
 }
 
-// Machine is a fingerprint of this machine, as far as tuning goes.
+// Machine returns a fingerprint of this machine, for tuning.
 func Machine() string {
 	return fmt.Sprintf("%s %s, last-level cache %d MiB", cpu.Vendor(), cpu.Level(), cpu.LastLevelCacheBytes()>>20)
 }
 
-// Default is what was measured on processors of this one's maker: Intel Sapphire Rapids, where a core is quick to write
-// lines that its neighbour has, and AMD Zen 4, where it had better read them.
+// Default was measured on processors of this one's maker: Intel Sapphire Rapids, where a core quickly writes lines that
+// are in its neighbour's cache, and AMD Zen 4, where it is better to read them.
 func Default() Table {
 	cache := max(cpu.LastLevelCacheBytes(), 8<<20)
 	t := Table{Machine: "default for " + cpu.Vendor(), EagerTotal: 4 << 10, OneShotTotal: 2 << 20,
@@ -104,13 +108,13 @@ func Default() Table {
 	return t
 }
 
-// sizes are those of the host by the names that files have for them.
+// sizes returns the host's sizes by their names in files.
 func (t *Table) sizes() map[string]*int {
 	return map[string]*int{"eager_total": &t.EagerTotal, "one_shot_total": &t.OneShotTotal, "push_from": &t.PushFrom,
 		"stream_from": &t.StreamFrom, "combine_up_to": &t.CombineUpTo}
 }
 
-// Sizes are those of t by the names that files have for them. Numbers of blocks are not among them: they are the build's.
+// Sizes returns t's sizes by their names in files. Numbers of blocks are not among them: they belong to the build.
 func (t *GPU) Sizes() map[string]*int {
 	return map[string]*int{"one_shot_pair": &t.OneShotPair, "one_shot_few": &t.OneShotFew, "one_shot_many": &t.OneShotMany,
 		"two_shot_packets": &t.TwoShotPackets, "lines_pair": &t.LinesPair, "lines_many": &t.LinesMany,
