@@ -145,10 +145,15 @@ func TestSeveralOperations(t *testing.T) {
 	require.Equal(t, 7, code)
 	require.Contains(t, stderr, "all_reduce: the average bus bandwidth")
 	require.Contains(t, stderr, "broadcast: the average bus bandwidth", "the others are measured all the same")
-	stdout, stderr, code := testkit.Program(t, nil, "bench", "all", "-b", "64", "-e", "64", "-n", "2", "-device", "host", "-R", "0")
+	stdout, stderr, code := testkit.Program(t, nil, "bench", "all", "-b", "64", "-e", "64", "-n", "2", "-device", "host", "-R", "0",
+		"-t", "3")
 	require.Equal(t, 0, code, stderr)
 	require.Contains(t, stdout, "# Left out: channel moves registered memory only (-R 1): invalid argument\n")
+	require.Contains(t, stdout, "# Left out: mbw_mr has rank i send to rank i+n/2: want an even number of ranks, not 3: ")
 	require.Contains(t, stdout, "# Collective test concluded: sendrecv\n")
+	_, stderr, code = testkit.Program(t, nil, "bench", "mbw_mr", "-t", "3", "-device", "host")
+	require.Equal(t, 6, code)
+	require.Contains(t, stderr, "want an even number of ranks, not 3")
 }
 
 // timesIn is the out-of-place times of a file.
@@ -360,7 +365,7 @@ func TestHelp(t *testing.T) {
 		require.Contains(t, stdout, "Usage: ubcoll ")
 	}
 	stdout, _, _ := testkit.Program(t, nil, "verify", "-h")
-	require.Contains(t, stdout, "Not barrier, channel, window, ", "what it refuses is not offered")
+	require.Contains(t, stdout, "Not mbw_mr, barrier, channel, window, ", "what it refuses is not offered")
 	require.NotContains(t, stdout, "sendrecv, barrier")
 }
 
@@ -379,7 +384,7 @@ func TestInfo(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	o, err := parse(strings.Fields("reduce -b 8 --maxbytes 1G -i 3 -f 2 -n 7 -w 0 -m 2 -N 0 -c 3 -o max -d half -r -1 -R 0 "+
+	o, err := parse(strings.Fields("reduce -b 8 --maxbytes 1G -i 3 -f 2 -n 7 -w 0 -m 2 -W 7 -N 0 -c 3 -o max -d half -r -1 -R 0 "+
 		"-a 1 -I 1 -K 4 -S 1 -t 3 -T 90 --output a.csv --paths 1 --min-busbw 2.5 --algorithm ring --seed 9 -g 1 -z 0 "+
 		"-device host -append --also 1K,12"),
 		io.Discard)
@@ -387,7 +392,7 @@ func TestParse(t *testing.T) {
 	require.True(t, o.add)
 	require.Equal(t, measure.Config{Op: "reduce", MinBytes: 8, MaxBytes: 1 << 30, StepBytes: 3, StepFactor: 2,
 		Also: []int{1024, 12}, Iterations: 7,
-		Skip: 4, Aggregate: 2, Checks: 3, Types: []dtype.Type{dtype.Float16}, Reductions: []ubcoll.Op{ubcoll.Max}, Root: -1,
+		Skip: 4, Aggregate: 2, Window: 7, Checks: 3, Types: []dtype.Type{dtype.Float16}, Reductions: []ubcoll.Op{ubcoll.Max}, Root: -1,
 		Average: measure.Mean, MinBusBW: 2.5, Seed: 9, PerCall: true, Timestamps: true, Paths: true, Cache: true,
 		Device: measure.Host, MinTime: 50 * time.Millisecond}, o.configs[0])
 	require.Equal(t, ubcoll.Options{Timeout: 90 * time.Second, Algorithm: "ring", Register: ubcoll.RegisterExplicit}, o.job)

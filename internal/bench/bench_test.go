@@ -48,7 +48,11 @@ func TestEveryOperation(t *testing.T) {
 		if operationOf(name).open != nil {
 			continue // see TestOneSided
 		}
-		for _, n := range []int{1, 2, 3, 5} {
+		ranks := []int{1, 2, 3, 5}
+		if name == multiPair {
+			ranks = []int{2, 4}
+		}
+		for _, n := range ranks {
 			for _, buffers := range []int{GoSlices, Registered} {
 				cfg := small(name)
 				cfg.Buffers, cfg.Root, cfg.Checks, cfg.Seed = buffers, n-1, 2, rng.Uint64()>>32
@@ -126,10 +130,13 @@ func TestChecksNotice(t *testing.T) {
 			t.Run(op.name+"/"+fault.name, func(t *testing.T) {
 				const count = 99
 				n := 3
-				if op.name == "pingpong" {
+				if op.name == "pingpong" || op.name == multiPair {
 					n = 4 // the last of 3 has no partner
 				}
 				root := n - 1
+				if op.name == multiPair {
+					root = 0 // has a source
+				}
 				var mu sync.Mutex
 				wrong := map[bool]int{}
 				err := ubcoll.Local(t.Context(), n, ubcoll.Options{}, func(ctx context.Context, c *ubcoll.Comm) error {
@@ -453,6 +460,7 @@ func TestValidate(t *testing.T) {
 		{"average", func(c *Config) { c.Average = -1 }, "average of kind -1"},
 		{"root", func(c *Config) { c.Root = -2 }, "root -2"},
 		{"type", func(c *Config) { c.Types = []dtype.Type{dtype.Bool} }, "no [sum] of [bool]: only max and min"},
+		{"window", func(c *Config) { c.Window = 0 }, "a window of 0 messages (-W)"},
 		{"graph", func(c *Config) { c.Aggregate, c.Iterations, c.Graphs = 5, -5, 2 }, "-5 iterations"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -66,6 +66,7 @@ type Config struct {
 	Graphs     int // launches of a graph that holds the timed calls, a quarter of them from 64 MiB on; 0 = no graph
 	Skip       int // the first timed calls that the statistics leave out
 	Aggregate  int // operations in one timed call, as one group
+	Window     int // messages in flight of each pair, of the operation that has several
 	Cycles     int // how often to go through all sizes; 0 = until interrupted
 	Loop       bool
 	Checks     int // how often to check every element, each time with other data; 0 = never
@@ -87,13 +88,16 @@ type Config struct {
 }
 
 // Default measures op on 32 MiB, float32 sums, registered; one-sided operations from 1 KiB to 128 MiB, between which
-// MSCCL++'s tutorial has its three rows.
+// MSCCL++'s tutorial has its three rows; several pairs as far as osu_mbw_mr goes.
 func Default(op string) Config {
 	c := Config{Op: op, MinBytes: 32 << 20, MaxBytes: 32 << 20, StepBytes: 1 << 20, StepFactor: 1, Warmup: -1,
-		Aggregate: 1, Cycles: 1, Checks: 1, Device: Host, Types: []dtype.Type{dtype.Float32},
+		Aggregate: 1, Window: defaultWindow, Cycles: 1, Checks: 1, Device: Host, Types: []dtype.Type{dtype.Float32},
 		Reductions: []ubcoll.Op{ubcoll.Sum}, Buffers: Registered, Average: Max, Seed: 1, MinTime: 50 * time.Millisecond}
 	if o := operationOf(op); o != nil && o.open != nil {
 		c.MinBytes, c.MaxBytes, c.StepFactor = 1<<10, 128<<20, 2
+	}
+	if op == multiPair {
+		c.MinBytes, c.MaxBytes, c.StepFactor = 8, 4<<20, 2
 	}
 	return c
 }
@@ -125,6 +129,7 @@ func (c *Config) Validate() error {
 	_, timed := c.calls(c.MaxBytes)
 	bad(c.Iterations == 0 && c.Skip >= timed, "%d calls to skip of %d (-K, -n)", c.Skip, timed)
 	bad(c.Aggregate < 1, "%d operations in a call (-m)", c.Aggregate)
+	bad(c.Window < 1, "a window of %d messages (-W)", c.Window)
 	bad(c.Cycles < 0, "%d cycles (-N)", c.Cycles)
 	bad(c.Checks < 0, "%d checks (-c)", c.Checks)
 	bad(len(c.Types) == 0, "no element type")
@@ -138,6 +143,7 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format+", more than %d: ask for less: %w", n, limit, ubcoll.ErrLimit))
 		}
 	}
+	most(c.Window, maxWindow, "a window of %d messages (-W)")
 	most(timed, maxIterations, "%d timed calls (-n)")
 	if c.StepBytes > 0 && c.StepFactor == 1 {
 		most((c.MaxBytes-c.MinBytes)/c.StepBytes, maxSizes, "%d sizes (-b, -e, -i, -f)")
@@ -228,7 +234,7 @@ func (c *Config) calls(bytes int) (warmup, timed int) {
 		return warmup, timed
 	}
 	if timed == 0 {
-		timed = Iterations(bytes)
+		timed = Iterations(product(bytes, c.messages()))
 	}
 	if warmup < 0 {
 		warmup = max(1, timed/10)
@@ -290,6 +296,10 @@ func (c *Config) fits(ranks int) error {
 	if c.Root >= ranks {
 		return fmt.Errorf("root %d of %d ranks: %w", c.Root, ranks, ubcoll.ErrArgument)
 	}
+	if c.Op == multiPair && ranks%2 == 1 {
+		return fmt.Errorf("%s has rank i send to rank i+n/2: want an even number of ranks, not %d: %w", multiPair, ranks,
+			ubcoll.ErrArgument)
+	}
 	return nil
 }
 
@@ -320,7 +330,7 @@ func Bandwidth(op string, ranks, bytes int, us float64) (alg, bus float64) {
 func Verifiable() []string {
 	var all []string
 	for _, o := range operations {
-		if o.name != barrier {
+		if o.name != barrier && o.name != multiPair { // whose messages are those of sendrecv
 			all = append(all, o.name)
 		}
 	}

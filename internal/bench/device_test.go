@@ -43,6 +43,9 @@ func TestOnDevices(t *testing.T) {
 			continue
 		}
 		n := 2 + i%2
+		if op.name == multiPair {
+			n = 4
+		}
 		cfg := small(op.name)
 		cfg.Device, cfg.Buffers, cfg.Checks, cfg.Graphs = Auto, i/2%2, 2*(i%3/2+1)%4, i%3
 		cfg.Types = []dtype.Type{dtype.All()[rng.IntN(len(dtype.All()))]}

@@ -75,7 +75,7 @@ func newTask(c *ubcoll.Comm, cfg *Config, op *operation, s shape, t dtype.Type, 
 	k := &task{c: c, op: op, shape: s, inPlace: inPlace, times: cfg.Aggregate, data: dataOf(t, red, c.Size()), in: from,
 		out: b}
 	for at := 0; at == 0 || at+size <= len(b.bytes) && at/size < shifts; at += size {
-		x := args{root: root, op: red, sends: s.sends, recvs: s.recvs}
+		x := args{root: root, op: red, sends: s.sends, recvs: s.recvs, window: cfg.Window}
 		src, dst := span{0, s.src.n}, span{0, s.dst.n}
 		if inPlace {
 			src, dst = s.src, s.dst

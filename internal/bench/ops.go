@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"math"
 
 	"github.com/ubcoll/ubcoll"
 	"github.com/ubcoll/ubcoll/coll"
@@ -63,6 +64,9 @@ type args struct {
 	op           ubcoll.Op
 	root         int
 	sends, recvs []int
+
+	window int           // messages in flight,
+	flight *p2p.Exchange // which are these, once a call has been made
 }
 
 func twice(n float64) float64 { return 2 * (n - 1) / n }
@@ -117,6 +121,8 @@ var operations = []operation{
 		}},
 	{name: "pingpong", device: true, apart: true, trips: 2, bus: once, shape: pairs, run: pingPong},
 	{name: "sendrecv", device: true, apart: true, trips: 1, bus: once, shape: chain, run: sendRecv},
+	{name: multiPair, device: true, apart: true, trips: 1, bus: func(ranks float64) float64 { return math.Floor(ranks / 2) },
+		shape: halves, run: sendWindow},
 	{name: barrier, device: true, apart: true, bus: none, shape: func(place, int) shape { return shape{} },
 		run: func(ctx context.Context, c *ubcoll.Comm, _ *args) error { return coll.Barrier(ctx, c) }},
 }

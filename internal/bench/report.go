@@ -48,7 +48,8 @@ type Settings struct {
 	Iterations   int    `json:"iterations"` // 0 = by size and time
 	Warmup       int    `json:"warmup_iters"`
 	Aggregate    int    `json:"aggregated_iterations"`
-	Graphs       int    `json:"graph"` // launches; a quarter of them from 64 MiB on; 0 = no graph
+	Window       int    `json:"window,omitempty"` // messages in flight of each pair
+	Graphs       int    `json:"graph"`            // launches; a quarter of them from 64 MiB on; 0 = no graph
 	Checks       int    `json:"validation"`
 	Registration string `json:"registration"` // "none", "local"
 	Device       string `json:"device"`       // "host", "cuda": where the buffers were
@@ -89,7 +90,8 @@ type Result struct {
 	Time   float64       `json:"time"` // microseconds: the median call, or with the loop the mean
 	AlgBW  float64       `json:"alg_bw"`
 	BusBW  float64       `json:"bus_bw"`
-	Wrong  *int          `json:"nwrong"` // elements, on all ranks and in all checks; null if not checked
+	Rate   float64       `json:"messages_per_second,omitempty"` // of all pairs
+	Wrong  *int          `json:"nwrong"`                        // elements, on all ranks and in all checks; null if not checked
 	Spread *stats.Spread `json:"per_iter"`
 
 	Algorithm   string `json:"algorithm"`

@@ -108,6 +108,9 @@ func newReport(c *ubcoll.Comm, cfg *Config, p Program) *Report {
 		Aggregate: cfg.Aggregate, Graphs: cfg.Graphs, Checks: cfg.Checks, Algorithm: (*inside.Comm)(c).View().Options().Algorithm,
 		Registration: []string{"none", "local", "", "none"}[cfg.Buffers],
 		Protocol:     "each", Average: []string{"rank0", "avg", "min", "max"}[cfg.Average], Level: cpu.Level()}
+	if cfg.Op == multiPair {
+		s.Window = cfg.Window
+	}
 	return &Report{Schema: SchemaVersion, Version: p.Version, Args: p.Args, Env: Environment(), Config: s,
 		Start: time.Now().UTC(), Results: []Row{}, Errors: []string{}}
 }
@@ -296,7 +299,7 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 		return nil, err
 	}
 	for i := range us {
-		us[i] /= float64(r.cfg.Aggregate * max(1, r.op.trips))
+		us[i] /= float64(r.cfg.Aggregate * max(1, r.op.trips) * r.cfg.messages())
 	}
 	s := stats.SpreadOf(us)
 	if r.rep.Config.Protocol == "each" {
@@ -305,6 +308,9 @@ func (r *runner) result(ctx context.Context, k *task, bytes int) (*Result, error
 	res.Time = s.Median
 	res.AlgBW, res.BusBW = Bandwidth(r.op.name, r.c.Size(), bytes, res.Time)
 	r.busBW = append(r.busBW, res.BusBW)
+	if r.op.name == multiPair {
+		res.Rate = messageRate(r.c.Size()/2, res.Time)
+	}
 	return res, nil
 }
 

@@ -169,7 +169,7 @@ func (t *text) path(name string, r *Result) {
 // themselves: perftest's typical time is the median.
 func (t *text) latencies(r *Report) {
 	o := operationOf(t.cfg.Op)
-	if o == nil || o.trips == 0 || len(r.Results) == 0 || !r.Results[0].timedEach() {
+	if o == nil || o.trips == 0 || o.name == multiPair || len(r.Results) == 0 || !r.Results[0].timedEach() {
 		return
 	}
 	redop := ""
@@ -221,6 +221,7 @@ func (t *text) spreads(r *Report) {
 
 func (t *text) footer(r *Report) {
 	t.latencies(r)
+	t.rates(r)
 	t.spreads(r)
 	if s := r.Setup; s != nil && t.cfg.Paths {
 		t.printf("# First touch of %d bytes: allocate %.1f us, register %.1f us\n", s.Bytes, s.Alloc, s.Register)

@@ -66,7 +66,7 @@ func sample(cfg *Config) *Report {
 		Cache: &CacheTimes{Hits: 99, Misses: 1, HitRate: 0.99, HitP50: 22.8, HitP99: 50, ChurnBytes: churnBytes,
 			Churn: *spread},
 		Results: []Row{
-			{8, 2, "float", "sum", -1, &Result{Time: 0.285, AlgBW: 0.028, BusBW: 0.028, Wrong: &zero, Spread: spread,
+			{8, 2, "float", "sum", -1, &Result{Time: 0.285, AlgBW: 0.028, BusBW: 0.028, Rate: 1e6 / 0.285, Wrong: &zero, Spread: spread,
 				Algorithm: "one-shot", Source: "direct", Destination: "direct", Hits: 40},
 				&Result{Time: 12.3456, AlgBW: 1.5, BusBW: 1.5, Wrong: &many, Spread: spread, Algorithm: "ring",
 					Source: "staged: a Go slice", Misses: 2}},
@@ -101,6 +101,7 @@ func TestTable(t *testing.T) {
 		{"percall", func(c *Config) { c.PerCall = true }},
 		{"paths", func(c *Config) { c.Paths = true }},
 		{"latency", func(c *Config) { c.Op = "channel" }}, // with perftest's columns
+		{"mbw_mr", func(c *Config) { c.Op = multiPair }}, // with osu_mbw_mr's
 		{"pingpong", func(c *Config) { c.Op = "pingpong" }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

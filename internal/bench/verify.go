@@ -94,7 +94,7 @@ func Verify(ctx context.Context, c *ubcoll.Comm, v Verification, out io.Writer) 
 	for i := range operations {
 		o := &operations[i]
 		asked := slices.Contains(v.Ops, o.name) || len(v.Ops) == 0 && (o.device || dev.IsHost())
-		if asked && o.name != barrier {
+		if asked && slices.Contains(Verifiable(), o.name) {
 			r.ops = append(r.ops, o)
 		}
 	}

@@ -210,6 +210,12 @@ var columns = []struct {
 	{"destination", func(_ *Report, _ *Row, v *Result) any { return v.Destination }},
 	{"cache_hits", func(_ *Report, _ *Row, v *Result) any { return v.Hits }},
 	{"cache_misses", func(_ *Report, _ *Row, v *Result) any { return v.Misses }},
+	{"messages_per_second", func(_ *Report, _ *Row, v *Result) any {
+		if v.Rate == 0 {
+			return ""
+		}
+		return v.Rate
+	}},
 }
 
 // ofSpread is a column that only calls timed by themselves have.

@@ -1,0 +1,83 @@
+package bench
+
+import (
+	"context"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/p2p"
+)
+
+// multiPair is the name of the operation that measures bandwidth and message rate of several pairs at once, as OSU's
+// osu_mbw_mr does.
+const multiPair = "mbw_mr"
+
+const (
+	defaultWindow = 64      // osu_mbw_mr's
+	maxWindow     = 1 << 16 // what a rank holds of messages stays small
+)
+
+// messages is how many messages a pair has in one operation whose time is that of one message.
+func (c *Config) messages() int {
+	if c.Op == multiPair {
+		return c.Window
+	}
+	return 1
+}
+
+// halves has the ranks of the first half send to those of the second: i to i+n/2.
+func halves(p place, count int) shape {
+	s := shape{size: count, param: count}
+	switch half := p.ranks / 2; {
+	case p.rank < half:
+		s.src.n = count
+	case p.rank < 2*half:
+		s.dst.n, s.want = count, []piece{{0, count, p.rank - half, 0}}
+	}
+	return s
+}
+
+// sendWindow has a window of messages in flight in each pair, and then an empty one that goes back, so that the sender's time is
+// that until all have arrived. All messages of a rank use the same buffer, as osu_mbw_mr's.
+func sendWindow(ctx context.Context, c *ubcoll.Comm, a *args) error {
+	half := c.Size() / 2
+	sends, peer := c.Rank() < half, (c.Rank()+half)%c.Size()
+	if a.flight == nil {
+		a.flight = new(p2p.Exchange)
+		for range a.window {
+			if sends {
+				a.flight.Send(peer, a.src)
+			} else {
+				a.flight.Recv(peer, a.dst)
+			}
+		}
+	}
+	if err := a.flight.Do(ctx, c); err != nil {
+		return err
+	}
+	if sends {
+		_, err := p2p.Recv(ctx, c, peer, a.dst)
+		return err
+	}
+	return p2p.Send(ctx, c, peer, a.src)
+}
+
+// messageRate is how many messages all pairs send in a second, if a message of one takes us microseconds.
+func messageRate(pairs int, us float64) float64 {
+	if us <= 0 {
+		return 0
+	}
+	return float64(pairs) * 1e6 / us
+}
+
+// rates is what osu_mbw_mr prints, of all pairs together.
+func (t *text) rates(r *Report) {
+	if t.cfg.Op != multiPair {
+		return
+	}
+	t.printf("#\n# [ pairs: %d ] [ window size: %d ]\n# %10s  %8s  %10s  %14s\n", r.Config.Ranks/2, t.cfg.Window, "size", "type",
+		"GB/s", "messages/s")
+	for _, row := range r.Results {
+		t.printf("# %10d  %8s  %10.2f  %14.2f\n", row.Size, row.Type, row.Out.BusBW, row.Out.Rate)
+	}
+	t.printf("#\n")
+}
