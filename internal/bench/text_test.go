@@ -101,7 +101,7 @@ func TestTable(t *testing.T) {
 		{"percall", func(c *Config) { c.PerCall = true }},
 		{"paths", func(c *Config) { c.Paths = true }},
 		{"latency", func(c *Config) { c.Op = "channel" }}, // with perftest's columns
-		{"mbw_mr", func(c *Config) { c.Op = multiPair }}, // with osu_mbw_mr's
+		{"mbw_mr", func(c *Config) { c.Op = multiPair }},  // with osu_mbw_mr's
 		{"pingpong", func(c *Config) { c.Op = "pingpong" }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
