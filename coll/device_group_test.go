@@ -32,19 +32,26 @@ func (p *groupPart) call(ctx context.Context, c *ubcoll.Comm, m ubcoll.Vec) erro
 	return coll.AllReduce(ctx, c, at(p.dst), at(p.src), p.op)
 }
 
+const slotBytes = 80 << 10 // more than the longest call has
+
 // drawGroup draws a group within size bytes. all draws what the ranks must agree on, and mine the places of this rank's
 // buffers, which may overlap those of other calls.
 func drawGroup(all, mine *rand.Rand, rank, size int) []groupPart {
 	parts := make([]groupPart, 1+all.IntN(20))
 	typ := dtype.Int8 + dtype.Type(all.IntN(int(dtype.Bool)))
-	apart := mine.IntN(2) == 0 // no two calls touch the same memory
+	const apart, slots = 0, 1 // no two calls touch the same memory, or those that do begin at the same address; else anything
+	places, shift := mine.IntN(3), mine.IntN(2)*4
+	most := 300
+	if all.IntN(4) == 0 {
+		most = 6000
+	}
 	for i := range parts {
 		if all.IntN(10) == 0 {
 			typ = dtype.Int8 + dtype.Type(all.IntN(int(dtype.Bool)))
 		}
 		ops := []ubcoll.Op{ubcoll.Max, ubcoll.Min, ubcoll.Sum, ubcoll.Prod, ubcoll.Avg, ubcoll.PreMulSum(float64(rank + 1))}
 		p := &parts[i]
-		p.typ, p.op, p.n = typ, ops[all.IntN(len(ops))], all.IntN(300)
+		p.typ, p.op, p.n = typ, ops[all.IntN(len(ops))], all.IntN(most)
 		if typ == dtype.Bool {
 			p.op = ops[all.IntN(2)]
 		}
@@ -53,12 +60,18 @@ func drawGroup(all, mine *rand.Rand, rank, size int) []groupPart {
 		}
 		room := p.n * typ.Size()
 		draw := func() int {
-			if apart && room < size/60 {
+			switch {
+			case places == slots:
+				return mine.IntN(size/slotBytes) * slotBytes
+			case places == apart && room < size/60:
 				return (i*size/20 + mine.IntN(size/20-room-16)) / 8 * 8
 			}
 			return mine.IntN((size-room)/8-1) * 8
 		}
 		off := mine.IntN(2) * typ.Size() % 8 // for some types no multiple of 8
+		if places == slots {
+			off = shift &^ (typ.Size() - 1)
+		}
 		p.src = draw() + off
 		p.dst = p.src
 		if mine.IntN(3) == 0 {

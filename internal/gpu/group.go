@@ -132,7 +132,7 @@ func (d *Device) prepareGroup(works []team.Work) error {
 	g := &d.next.group
 	*g = kernels.GroupParams{Params: d.Params, Parts: uint32(len(works))}
 	g.Signature, g.Count, g.Size = team.GroupSignature(works), uint64(len(works)), uint32(works[0].Type.Size())
-	blocks := 0
+	blocks, most := 0, 0
 	for i := range works {
 		w := &works[i]
 		if err := d.acquire(w, false); err != nil {
@@ -142,26 +142,47 @@ func (d *Device) prepareGroup(works []team.Work) error {
 			Factor: w.Factor, Begin: uint32(g.Packets)}
 		g.Packets += uint64(packetsOf(w))
 		blocks += w.Kernel.Blocks
+		most = max(most, w.Kernel.Blocks)
 	}
-	blocks = min(blocks, d.c.Team().Tuning().GPU.PacketBlocksMax)
-	if touching(works) {
+	switch touching(works) {
+	case same: // a thread has the same elements in each of them
+		g.Ordered, blocks = 1, most
+	case shifted: // a block waits for all its threads between them
 		g.Ordered, blocks = 1, 1
 	}
+	blocks = min(blocks, d.c.Team().Tuning().GPU.PacketBlocksMax)
 	d.next.f, d.next.args = k.f, kernels.Bytes(g)
 	d.shape(k, blocks, d.early(&works[0]))
 	return nil
 }
 
-// touching reports whether one of works touches what another one writes.
-func touching(works []team.Work) bool {
+// touch says how the works of a group touch what others of them write.
+type touch int
+
+const (
+	apart   touch = iota
+	same          // all that overlap begin at the same address
+	shifted       // some overlap and begin at different ones
+)
+
+func touching(works []team.Work) (t touch) {
 	for i := range works {
 		for j := range works {
-			if i != j && (overlap(&works[i].Dst, &works[j].Dst) || overlap(&works[i].Dst, &works[j].Src)) {
-				return true
+			if i == j {
+				continue
+			}
+			for _, v := range []*team.Vec{&works[j].Dst, &works[j].Src} {
+				switch {
+				case !overlap(&works[i].Dst, v):
+				case works[i].Dst.Ptr != v.Ptr:
+					return shifted
+				default:
+					t = same
+				}
 			}
 		}
 	}
-	return false
+	return t
 }
 
 func overlap(a, b *team.Vec) bool {
