@@ -55,6 +55,7 @@ var layers = [][]string{
 	{"internal/verify"},
 	{"internal/bench", "internal/experiment", "internal/conform", "internal/launch", "internal/doctor"},
 	{"internal/conform/*", "internal/bench/*", "internal/sweep"},
+	{"internal/chart"},
 	{"internal/lint"},
 	{programs, "cmd/*", "examples", "examples/*"},
 }

@@ -113,3 +113,34 @@ func TestGeometricMean(t *testing.T) {
 	require.InDelta(t, 1, GeometricMean([]float64{0.5, 2, 1}), 1e-12)
 	require.True(t, math.IsNaN(GeometricMean(nil)))
 }
+
+// The ranks of the interval are those of tables of the sign test: two-sided, 5 %.
+func TestMedianOf(t *testing.T) {
+	upTo := func(n int) (values []float64) {
+		for i := range n {
+			values = append(values, float64(n-i)) // 1 to n, not in order
+		}
+		return values
+	}
+	for _, c := range []struct {
+		name string
+		n    int
+		want Interval
+	}{
+		{"one", 1, Interval{1, 1, 1, 0}},
+		{"three have no 95 %", 3, Interval{2, 1, 3, 0.75}},
+		{"five neither", 5, Interval{3, 1, 5, 0.9375}},
+		{"six", 6, Interval{3.5, 1, 6, 0.96875}},
+		{"nine", 9, Interval{5, 2, 8, 1 - 2*10.0/512}},
+		{"twenty", 20, Interval{10.5, 6, 15, 0.95861}},
+		{"a thousand", 1000, Interval{500.5, 469, 532, 0.9537}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := MedianOf(upTo(c.n), 0.95)
+			require.InDelta(t, c.want.Confidence, got.Confidence, 1e-4)
+			got.Confidence = c.want.Confidence
+			require.Equal(t, c.want, got)
+		})
+	}
+	require.True(t, math.IsNaN(MedianOf(nil, 0.95).Median))
+}

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"fmt"
+	"image/color"
+	"io"
+	"math"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/text"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// A picture is as wide as the text of a page with two columns, and has letters as large as its captions'.
+const (
+	width  = 17.8 * vg.Centimeter
+	panel  = 6.4 * vg.Centimeter // its height
+	gap    = 0.5 * vg.Centimeter // between panels
+	edge   = 4 * vg.Millimeter / 4
+	large  = 9.5 // points
+	normal = 8
+	dots   = 300 // of PNG, per inch
+)
+
+var formats = map[string]func(*Figure, io.Writer) error{"svg": svg, "png": png}
+
+func svg(f *Figure, w io.Writer) error {
+	l := newLayout(f)
+	c := vgsvg.New(width, l.height)
+	l.draw(draw.New(c))
+	_, err := c.WriteTo(w)
+	return err
+}
+
+func png(f *Figure, w io.Writer) error {
+	l := newLayout(f)
+	c := vgimg.NewWith(vgimg.UseWH(width, l.height), vgimg.UseDPI(dots))
+	l.draw(draw.New(c))
+	_, err := vgimg.PngCanvas{Canvas: c}.WriteTo(w)
+	return err
+}
+
+// The colours are Okabe's and Ito's, which people see who do not see all; on grey paper dashes and marks tell lines apart.
+var (
+	colours = []color.Color{
+		color.RGBA{0x00, 0x72, 0xb2, 0xff}, color.RGBA{0xd5, 0x5e, 0x00, 0xff}, color.RGBA{0x00, 0x9e, 0x73, 0xff},
+		color.RGBA{0xcc, 0x79, 0xa7, 0xff}, color.RGBA{0xe6, 0x9f, 0x00, 0xff}, color.RGBA{0x56, 0xb4, 0xe9, 0xff},
+		color.RGBA{0x8c, 0x56, 0x4b, 0xff}, color.RGBA{0x70, 0x70, 0x70, 0xff},
+	}
+	dashes = [][]vg.Length{nil, {6, 2}, {2, 2}, {6, 2, 2, 2}}
+	marks  = []draw.GlyphDrawer{draw.CircleGlyph{}, draw.BoxGlyph{}, draw.PyramidGlyph{}, draw.RingGlyph{}, draw.SquareGlyph{},
+		draw.TriangleGlyph{}, draw.CrossGlyph{}, draw.PlusGlyph{}}
+	ink      = color.RGBA{0x00, 0x00, 0x00, 0xff}
+	paper    = color.RGBA{0xff, 0xff, 0xff, 0xff}
+	gridline = color.RGBA{0xdd, 0xdd, 0xdd, 0xff}
+	ofBound  = draw.LineStyle{Color: color.RGBA{0x55, 0x55, 0x55, 0xff}, Width: 1.2, Dashes: []vg.Length{1, 2}}
+)
+
+// look is how a series is drawn.
+type look struct {
+	line draw.LineStyle
+	mark draw.GlyphStyle
+}
+
+// looks are those of f's series, bounds apart.
+func looks(f *Figure) (all []look) {
+	i := 0
+	for _, s := range f.Series {
+		if s.Bound {
+			all = append(all, look{line: ofBound})
+			continue
+		}
+		c := colours[i%len(colours)]
+		all = append(all, look{
+			line: draw.LineStyle{Color: c, Width: 1.1, Dashes: dashes[(i+i/len(colours))%len(dashes)]},
+			mark: draw.GlyphStyle{Color: c, Radius: 2.2, Shape: marks[(i+i/len(colours))%len(marks)]},
+		})
+		i++
+	}
+	return all
+}
+
+// layout is where everything of a picture goes: the title, the legend, two panels beside each other, and the note.
+type layout struct {
+	f       *Figure
+	looks   []look
+	columns int       // of the legend
+	row     vg.Length // the height of one of its rows
+	height  vg.Length // of the picture
+}
+
+func newLayout(f *Figure) *layout {
+	l := &layout{f: f, looks: looks(f), row: vg.Points(normal * 1.4)}
+	widest := vg.Length(1)
+	for _, s := range f.Series {
+		widest = max(widest, letters(normal).Width(s.Name))
+	}
+	l.columns = min(len(f.Series), max(1, int((width-2*edge)/(widest+thumbnail+2*spacing))))
+	l.height = 2*edge + vg.Points(large*1.6) + l.row*vg.Length(l.rows()) + spacing + panel + vg.Points(normal*1.8)
+	return l
+}
+
+func (l *layout) rows() int { return (len(l.f.Series) + l.columns - 1) / l.columns }
+
+const (
+	thumbnail = 24 // points, of a line in the legend
+	spacing   = 6
+)
+
+func (l *layout) draw(c draw.Canvas) {
+	c.FillPolygon(paper, []vg.Point{{X: c.Min.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Max.Y}, {X: c.Min.X, Y: c.Max.Y}})
+	c = draw.Crop(c, edge, -edge, edge, -edge)
+	title := fitting(l.f.Title, large, c.Size().X)
+	title.XAlign, title.YAlign = text.XCenter, text.YTop
+	c.FillText(title, vg.Point{X: c.Center().X, Y: c.Max.Y}, l.f.Title)
+	top := c.Max.Y - vg.Points(large*1.6)
+	l.legend(draw.Crop(c, 0, 0, 0, top-c.Max.Y))
+	top -= l.row*vg.Length(l.rows()) + spacing
+	note := fitting(l.f.Note, normal-0.5, c.Size().X)
+	note.XAlign = text.XCenter
+	c.FillText(note, vg.Point{X: c.Center().X, Y: c.Min.Y + note.FontExtents().Descent}, l.f.Note)
+	panels := draw.Crop(c, 0, 0, vg.Points(normal*1.8), top-c.Max.Y)
+	plots := [][]*plot.Plot{{l.bandwidth(), l.time()}}
+	for i, at := range plot.Align(plots, draw.Tiles{Rows: 1, Cols: 2, PadX: gap}, panels)[0] {
+		plots[0][i].Draw(at)
+	}
+}
+
+// legend names the series, in rows from the top.
+func (l *layout) legend(c draw.Canvas) {
+	sty := letters(normal)
+	sty.YAlign = text.YCenter
+	column := c.Size().X / vg.Length(l.columns)
+	for i, s := range l.f.Series {
+		x := c.Min.X + column*vg.Length(i%l.columns)
+		if len(l.f.Series) <= l.columns { // one row stands in the middle
+			x += (column - thumbnail - spacing - sty.Width(s.Name)) / 2
+		}
+		y := c.Max.Y - l.row*(vg.Length(i/l.columns)+0.5)
+		c.StrokeLine2(l.looks[i].line, x, y, x+thumbnail, y)
+		if l.looks[i].mark.Shape != nil {
+			c.DrawGlyph(l.looks[i].mark, vg.Point{X: x + thumbnail/2, Y: y})
+		}
+		sty := fitting(s.Name, normal, c.Max.X-x-thumbnail-spacing)
+		sty.YAlign = text.YCenter
+		c.FillText(sty, vg.Point{X: x + thumbnail + spacing, Y: y}, s.Name)
+	}
+}
+
+// bandwidth is the left panel.
+func (l *layout) bandwidth() *plot.Plot {
+	p := l.panel("Bus bandwidth (GB/s)", func(p Point) Range { return p.BusBW })
+	p.Y.Tick.Marker = evenTicks{}
+	p.Y.Min = 0
+	high := p.Y.Max
+	for _, limit := range l.f.Limits {
+		high = max(high, limit.BusBW)
+		p.Add(&limitLine{limit})
+	}
+	p.Y.Max = max(high*1.06, 1e-9)
+	return p
+}
+
+// time is the right panel.
+func (l *layout) time() *plot.Plot {
+	p := l.panel("Time of a call", func(p Point) Range { return p.Time })
+	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, timeTicks{}
+	p.Y.Min, p.Y.Max = p.Y.Min/1.25, p.Y.Max*1.25
+	return p
+}
+
+// panel is a plot of all series against size.
+func (l *layout) panel(label string, of func(Point) Range) *plot.Plot {
+	p := plot.New()
+	p.BackgroundColor = nil // the picture has one
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, sizeTicks{}
+	p.X.Label.Text, p.Y.Label.Text = "Size", label
+	for _, a := range []*plot.Axis{&p.X, &p.Y} {
+		for _, sty := range []*text.Style{&a.Label.TextStyle, &a.Tick.Label} {
+			sty.Font.Variant, sty.Font.Size = "Sans", normal
+		}
+		a.Tick.Length, a.Label.Padding, a.Padding = 3, 2, 2
+		a.LineStyle.Width, a.Tick.LineStyle.Width = 0.6, 0.6
+	}
+	grid := plotter.NewGrid()
+	grid.Horizontal = draw.LineStyle{Color: gridline, Width: 0.4}
+	grid.Vertical = grid.Horizontal
+	p.Add(grid)
+	for i, s := range l.f.Series {
+		p.Add(&seriesLine{s.Points, of, l.looks[i]})
+	}
+	low, high := p.X.Min, p.X.Max
+	room := max(math.Pow(high/low, 0.03), 1.1)
+	p.X.Min, p.X.Max = low/room, high*room
+	return p
+}
+
+// seriesLine is the line of a series, with its marks and bars.
+type seriesLine struct {
+	points []Point
+	of     func(Point) Range
+	look   look
+}
+
+// Plot is what plot.Plotter wants.
+func (s *seriesLine) Plot(c draw.Canvas, p *plot.Plot) {
+	x, y := p.Transforms(&c)
+	var line []vg.Point
+	for _, at := range s.points {
+		line = append(line, vg.Point{X: x(float64(at.Bytes)), Y: y(s.of(at).Median)})
+	}
+	bar := s.look.line
+	bar.Width, bar.Dashes = 0.7, nil
+	for i, at := range s.points {
+		if r := s.of(at); r.Low < r.High && s.look.mark.Shape != nil {
+			low, high := y(r.Low), y(r.High)
+			const cap = 1.8
+			c.StrokeLine2(bar, line[i].X, low, line[i].X, high)
+			c.StrokeLine2(bar, line[i].X-cap, low, line[i].X+cap, low)
+			c.StrokeLine2(bar, line[i].X-cap, high, line[i].X+cap, high)
+		}
+	}
+	c.StrokeLines(s.look.line, line)
+	if s.look.mark.Shape != nil {
+		for _, at := range line {
+			c.DrawGlyph(s.look.mark, at)
+		}
+	}
+}
+
+// DataRange is what plot.DataRanger wants.
+func (s *seriesLine) DataRange() (left, right, low, high float64) {
+	left, low = math.Inf(1), math.Inf(1)
+	for _, p := range s.points {
+		r := s.of(p)
+		left, right = min(left, float64(p.Bytes)), max(right, float64(p.Bytes))
+		low, high = min(low, r.Low), max(high, r.High)
+	}
+	return left, right, low, high
+}
+
+// limitLine is a bandwidth across the whole panel, with its name.
+type limitLine struct{ Limit }
+
+// Plot is what plot.Plotter wants.
+func (l *limitLine) Plot(c draw.Canvas, p *plot.Plot) {
+	_, y := p.Transforms(&c)
+	at := y(l.BusBW)
+	c.StrokeLine2(ofBound, c.Min.X, at, c.Max.X, at)
+	name := fmt.Sprintf("%s %.4g GB/s", l.Name, l.BusBW)
+	sty := fitting(name, normal-0.5, c.Size().X)
+	sty.YAlign = text.YTop
+	c.FillText(sty, vg.Point{X: c.Min.X + spacing, Y: at - 1.5}, name)
+}
+
+// letters are those of everything, in a size of so many points.
+func letters(points float64) text.Style {
+	return text.Style{Color: ink, Font: font.From(font.Font{Typeface: "Liberation", Variant: "Sans"}, vg.Points(points)),
+		Handler: plot.DefaultTextHandler}
+}
+
+// fitting is letters that are small enough for a text in a space.
+func fitting(s string, points float64, space vg.Length) text.Style {
+	if w := letters(points).Width(s); w > space && space > 0 {
+		points *= float64(space / w)
+	}
+	return letters(points)
+}

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ubcoll/ubcoll/internal/chart"
+)
+
+const plotUsage = `plot RESULTS ... [flags]
+
+Draws bus bandwidth and time against size. RESULTS are folders of ubcoll run, files of ubcoll bench -J, or pages of the
+benchmark scripts; NAME=RESULTS gives one another name. All are in one figure, but each operation has its own: with
+several, their names go to the files' names. ubcoll-plot draws, beside ubcoll or in PATH:
+
+	go install github.com/ubcoll/ubcoll/cmd/ubcoll-plot@latest   # in a clone: go install -C cmd/ubcoll-plot .`
+
+// drawer is the program that draws. It is a module of its own, so that what it needs is not what ubcoll needs.
+const drawer = "ubcoll-plot"
+
+// plotted is what files plot writes, by their suffix; json is what the drawer reads.
+var plotted = []string{".svg", ".png", ".html", ".json"}
+
+// plotOptions is what the command line of plot says.
+type plotOptions struct {
+	runs    []*chart.Run
+	only    []chart.Only
+	limits  []chart.Limit
+	outputs []string
+	title   string
+}
+
+// plot draws figures of results, and writes reports.
+func plot(args []string, out io.Writer) error {
+	o, err := parsePlot(args, out)
+	if err != nil {
+		return err
+	}
+	figures, err := chart.Figures(o.runs, o.only, o.limits)
+	if err != nil {
+		return usageError("plot: %w", err)
+	}
+	if o.title != "" {
+		for i := range figures {
+			figures[i].Title = o.title
+			if len(figures) > 1 {
+				figures[i].Title += ": " + figures[i].Name
+			}
+		}
+	}
+	files, err := o.files(figures)
+	if err != nil {
+		return fmt.Errorf("plot: %w", err)
+	}
+	for _, f := range files { // all could be made
+		if err := os.WriteFile(f.name, f.text, 0o644); err != nil {
+			return fmt.Errorf("plot: %w", err)
+		}
+		fmt.Fprintln(out, f.name)
+	}
+	if n := chart.Wrong(figures); n > 0 {
+		fmt.Fprintf(os.Stderr, "ubcoll: plot: %d points have wrong elements: what was measured there is no result\n", n)
+	}
+	return nil
+}
+
+func parsePlot(args []string, help io.Writer) (*plotOptions, error) {
+	o := &plotOptions{}
+	fs := newFlags("plot")
+	fs.Func("o", "the `file` to write: .svg, .png, .html (a report with figures, numbers and where they come from) or .json (what "+
+		"ubcoll-plot reads); without suffix: .svg and .png; several times: several files (plot)", func(v string) error {
+		suffix := filepath.Ext(v)
+		switch {
+		case v == "":
+			return errors.New("want a file's name")
+		case slices.Contains(plotted, suffix):
+			o.outputs = append(o.outputs, v)
+		case suffix == "" || strings.Trim(suffix[1:], "0123456789") == "": // a number is no suffix
+			o.outputs = append(o.outputs, v+".svg", v+".png")
+		default:
+			return fmt.Errorf("%q: want a name that ends in %s, or in none of them", v, strings.Join(plotted, ", "))
+		}
+		return nil
+	})
+	fs.Func("only", "draw what has one of some values: `axis=value`,...; axes are called as in points.csv, as ranks=2,4, and "+
+		"algorithm, and run and contender for lines of different results; several times: all must hold", func(v string) error {
+		c, err := chart.ParseOnly(v)
+		o.only = append(o.only, c)
+		return err
+	})
+	fs.Func("bound", "a bus bandwidth that cannot be exceeded, as a line: `GB/s`, or NAME=GB/s; several times: several lines",
+		func(v string) error {
+			l := chart.Limit{Name: "bound"}
+			value := v
+			if i := strings.LastIndexByte(v, '='); i >= 0 {
+				l.Name, value = v[:i], v[i+1:]
+			}
+			var err error
+			if l.BusBW, err = strconv.ParseFloat(value, 64); err != nil || !(l.BusBW > 0 && l.BusBW < 1e9) {
+				return fmt.Errorf("%q: want GB/s, more than 0, as 450 or NVLink=450", v)
+			}
+			o.limits = append(o.limits, l)
+			return nil
+		})
+	fs.StringVar(&o.title, "title", "", "the `text` above the figures (what their lines have in common)")
+	names, err := parseMixed(fs, args, plotUsage, help)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, usageError("plot: which results? ubcoll plot RESULTS ..., as results/smoke; -h lists the flags")
+	}
+	if o.outputs == nil {
+		o.outputs = []string{"plot.svg", "plot.png"}
+	}
+	var faults []error
+	for _, name := range names {
+		r, err := chart.Read(name)
+		faults = append(faults, err)
+		o.runs = append(o.runs, r)
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, usageError("plot: %w", err)
+	}
+	return o, nil
+}
+
+// output is a file to write.
+type output struct {
+	name string
+	text []byte
+}
+
+// files are those that were asked for, each picture drawn once.
+func (o *plotOptions) files(figures []chart.Figure) (files []output, err error) {
+	pictures := map[string][][]byte{}
+	draw := func(format string) ([][]byte, error) {
+		if pictures[format] == nil {
+			if pictures[format], err = drawAll(figures, format); err != nil {
+				return nil, err
+			}
+		}
+		return pictures[format], nil
+	}
+	for _, name := range o.outputs {
+		suffix := filepath.Ext(name)
+		var texts [][]byte
+		switch suffix {
+		case ".html":
+			svg, err := draw("svg")
+			if err != nil {
+				return nil, err
+			}
+			title := o.title
+			for i := 0; title == "" && i < len(figures); i++ {
+				title = figures[0].Title
+				if len(figures) > 1 {
+					title = fmt.Sprintf("%d figures of %s", len(figures), strings.Join(runNames(o.runs), ", "))
+				}
+			}
+			var page bytes.Buffer
+			if err := chart.WriteReport(&page, title, o.runs, figures, svg, time.Now()); err != nil {
+				return nil, err
+			}
+			files = append(files, output{name, page.Bytes()})
+			continue
+		case ".json":
+			texts, err = describe(figures)
+		default:
+			texts, err = draw(suffix[1:])
+		}
+		if err != nil {
+			return nil, err
+		}
+		for i, text := range texts {
+			file := name
+			if len(figures) > 1 {
+				file = strings.TrimSuffix(name, suffix) + "-" + figures[i].Name + suffix
+			}
+			files = append(files, output{file, text})
+		}
+	}
+	return files, nil
+}
+
+func runNames(runs []*chart.Run) (names []string) {
+	for _, r := range runs {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+// describe is each figure as the drawer reads it.
+func describe(figures []chart.Figure) (texts [][]byte, err error) {
+	for _, f := range figures {
+		text, err := json.MarshalIndent(f, "", "\t")
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, append(text, '\n'))
+	}
+	return texts, nil
+}
+
+// drawAll has the drawer draw each figure.
+func drawAll(figures []chart.Figure, format string) (pictures [][]byte, err error) {
+	program, err := findDrawer()
+	if err != nil {
+		return nil, err
+	}
+	texts, err := describe(figures)
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range texts {
+		cmd := exec.Command(program, format)
+		var picture, said bytes.Buffer
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(text), &picture, &said
+		if err := cmd.Run(); err != nil {
+			return nil, fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(said.String()))
+		}
+		pictures = append(pictures, picture.Bytes())
+	}
+	return pictures, nil
+}
+
+// findDrawer is the drawer beside this program, which was built with it, or else in PATH.
+func findDrawer() (string, error) {
+	if self, err := os.Executable(); err == nil {
+		if beside, err := exec.LookPath(filepath.Join(filepath.Dir(self), drawer)); err == nil {
+			return beside, nil
+		}
+	}
+	program, err := exec.LookPath(drawer)
+	if err != nil {
+		return "", exitError{fmt.Errorf("%s, which draws, is neither beside ubcoll nor in PATH. To get it:\n"+
+			"  go install github.com/ubcoll/ubcoll/cmd/%[1]s@latest\nor in a clone:\n  go install -C cmd/%[1]s .", drawer), exitSupport}
+	}
+	return program, nil
+}

@@ -1,0 +1,119 @@
+// Package chart makes figures of results: it reads what ubcoll run, ubcoll bench and the benchmark scripts have written,
+// sums repeats up, and says what a drawing program draws. It also writes the report in HTML. Everything in it is local.
+package chart
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ubcoll/ubcoll/internal/nearest"
+)
+
+// What a measurement depends on, but for its size. Measurements that have all of it in common are a series.
+const (
+	theRun = iota
+	contender
+	operation
+	variant
+	elements
+	reduction
+	ranks
+	root
+	algorithm
+	registration
+	device
+	graphs
+	inPlace
+	protocol
+	average
+	axesCount
+)
+
+// key is a value for each of these, "" for what an operation does not have.
+type key [axesCount]string
+
+// axes are how they are called on the command line, which is as in points.csv, and how a figure says a value. Where all
+// series have the usual value, it goes without saying.
+var axes = [axesCount]struct {
+	name, usual string
+	say         func(value string) string
+}{
+	theRun:    {"run", "", as("%s")},
+	contender: {"contender", "", words(map[string]string{"openmpi": "Open MPI", "mpich": "MPICH", "nccl": "NCCL", "symm-mem": "symmetric memory"})},
+	operation: {"operation", "", as("%s")},
+	variant:   {"variant", "", as("%s")},
+	elements:  {"type", "", as("%s")},
+	reduction: {"reduction", "", as("%s")},
+	ranks:     {"ranks", "", as("%s ranks")},
+	root:      {"root", "0", as("root %s")},
+	algorithm: {"algorithm", "auto", words(map[string]string{"auto": "the library's choice"})},
+	registration: {"registration", "", words(map[string]string{"explicit": "registered", "auto": "registered by the library", "off": "staged", "slices": "Go slices",
+		"none": "not registered"})},
+	device:   {"device", "", words(map[string]string{"host": "host memory", "cuda": "GPUs"})},
+	graphs:   {"graph", "0", words(map[string]string{"0": "without graph"}, "graph launched %s times")},
+	inPlace:  {"in_place", "false", words(map[string]string{"false": "out of place", "true": "in place"})},
+	protocol: {"protocol", "each", words(map[string]string{"each": "calls one by one", "loop": "calls back to back"})},
+	average:  {"average", "max", words(map[string]string{"max": "slowest rank", "min": "fastest rank", "avg": "mean of the ranks", "rank0": "rank 0"})},
+}
+
+func as(format string) func(string) string {
+	return func(v string) string { return fmt.Sprintf(format, v) }
+}
+
+// words says a value by a table, and what the table lacks by a format.
+func words(table map[string]string, other ...string) func(string) string {
+	return func(v string) string {
+		return cmp.Or(table[v], fmt.Sprintf(append(other, "%s")[0], v))
+	}
+}
+
+// Only is a choice of measurements: those that have one of some values on an axis.
+type Only struct {
+	axis   int
+	values []string
+}
+
+// ParseOnly reads "AXIS=VALUE,...".
+func ParseOnly(text string) (Only, error) {
+	name, list, ok := strings.Cut(text, "=")
+	if !ok || list == "" {
+		return Only{}, fmt.Errorf("%q: want an axis and its values, as ranks=2,4", text)
+	}
+	var names []string
+	for i, a := range axes {
+		if a.name == name {
+			return Only{i, strings.Split(list, ",")}, nil
+		}
+		names = append(names, a.name)
+	}
+	return Only{}, fmt.Errorf("unknown axis %q (one of %s)%s", name, strings.Join(names, ", "), nearest.Hint(name, names))
+}
+
+// choose is the samples that all of the choices take. A value that no sample has is an error.
+func choose(samples []sample, choices []Only) ([]sample, error) {
+	for _, o := range choices {
+		have := valuesOf(samples, o.axis)
+		for _, v := range o.values {
+			if !slices.Contains(have, v) {
+				return nil, fmt.Errorf("no measurement has %s=%s: there is %s%s", axes[o.axis].name, v,
+					cmp.Or(strings.Join(have, ", "), "nothing of it"), nearest.Hint(v, have))
+			}
+		}
+		samples = slices.DeleteFunc(slices.Clone(samples), func(s sample) bool { return !slices.Contains(o.values, s.key[o.axis]) })
+	}
+	return samples, nil
+}
+
+// valuesOf is the values that samples have on an axis, each once, in their order.
+func valuesOf(samples []sample, axis int) (values []string) {
+	seen := map[string]bool{"": true}
+	for _, s := range samples {
+		if v := s.key[axis]; !seen[v] {
+			seen[v] = true
+			values = append(values, v)
+		}
+	}
+	return values
+}

@@ -1,0 +1,309 @@
+package chart
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/ubcoll/ubcoll"
+	"github.com/ubcoll/ubcoll/internal/stats"
+)
+
+// Version is that of Figure as JSON, which cmd/ubcoll-plot reads. It changes with every key.
+const Version = 1
+
+// Figure is what is drawn in one picture: bus bandwidth and time against size.
+type Figure struct {
+	Version int      `json:"version"`
+	Title   string   `json:"title"`
+	Note    string   `json:"note"` // what the points and the bars are
+	Series  []Series `json:"series"`
+	Limits  []Limit  `json:"limits"` // of the bandwidth
+
+	Name string `json:"-"` // for files: small letters, digits and dashes
+
+	first key
+}
+
+// Series is a line.
+type Series struct {
+	Name   string  `json:"name"`
+	Bound  bool    `json:"bound"`  // what the hardware can do: drawn without points
+	Points []Point `json:"points"` // by size
+}
+
+// Point is the measurements of one size.
+type Point struct {
+	Bytes int   `json:"bytes"`
+	Time  Range `json:"time_us"`
+	BusBW Range `json:"bus_bw"` // GB/s
+
+	Repeats    int      `json:"-"`
+	Confidence float64  `json:"-"` // of the bars; 0: they are the calls' spread, or there are none
+	Took       []string `json:"-"` // which algorithms
+	Wrong      int      `json:"-"` // elements
+}
+
+// Range is a median and its bar, whose ends are the median where there is none.
+type Range struct {
+	Median float64 `json:"median"`
+	Low    float64 `json:"low"`
+	High   float64 `json:"high"`
+}
+
+// Limit is a bandwidth that cannot be exceeded, the same for all sizes.
+type Limit struct {
+	Name  string  `json:"name"`
+	BusBW float64 `json:"bus_bw"` // GB/s
+}
+
+// confidence is that of the bars, where there are enough repeats.
+const confidence = 0.95
+
+// most is how many series one figure shows. The eye does not tell more apart.
+const most = 8
+
+// Figures are those of runs, one for each operation at least: series that one cannot show are split further.
+func Figures(runs []*Run, choices []Only, limits []Limit) ([]Figure, error) {
+	var samples []sample
+	names := map[string]string{}
+	for _, r := range runs {
+		if other, taken := names[r.Name]; taken {
+			return nil, fmt.Errorf("%s and %s are both called %s: give one another name, as new=%s: %w", other, r.File, r.Name, r.File,
+				ubcoll.ErrArgument)
+		}
+		names[r.Name] = r.File
+		for _, s := range r.samples {
+			s.key[theRun] = r.Name
+			samples = append(samples, s)
+		}
+	}
+	samples, err := choose(samples, choices)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, ubcoll.ErrArgument)
+	}
+	samples = slices.DeleteFunc(samples, func(s sample) bool { return s.bytes <= 0 || !(s.time > 0) }) // barriers
+	var figures []Figure
+	for _, of := range split(samples, operation) {
+		for _, some := range small(of) {
+			figures = append(figures, figure(some, limits))
+		}
+	}
+	if len(figures) == 0 {
+		return nil, fmt.Errorf("there is nothing to draw: no measurement with a size: %w", ubcoll.ErrArgument)
+	}
+	for i := range figures {
+		if n := len(figures[i].Series); n > 2*most {
+			return nil, fmt.Errorf("%s: %d lines are more than one figure can show: take fewer results, or choose (-only): %w",
+				figures[i].Title, n, ubcoll.ErrArgument)
+		}
+	}
+	name(figures)
+	return figures, nil
+}
+
+// name gives figures the names of their operations, and of what tells those of one operation apart.
+func name(figures []Figure) {
+	for i := range figures {
+		f := &figures[i]
+		words := []string{f.first[operation]}
+		for axis := range axes {
+			v := f.first[axis]
+			apart := func(g Figure) bool { return g.first[operation] == words[0] && g.first[axis] != v }
+			if axis > operation && v != "" && slices.ContainsFunc(figures, apart) {
+				words = append(words, axes[axis].name, v)
+			}
+		}
+		f.Name = notInNames.ReplaceAllString(strings.ToLower(strings.Join(words, "-")), "-")
+	}
+}
+
+// split is samples by their values on an axis, in the order of these.
+func split(samples []sample, axis int) (parts [][]sample) {
+	at := map[string]int{}
+	for _, s := range samples {
+		i, known := at[s.key[axis]]
+		if !known {
+			i = len(parts)
+			at[s.key[axis]] = i
+			parts = append(parts, nil)
+		}
+		parts[i] = append(parts[i], s)
+	}
+	return parts
+}
+
+// small splits samples until each part is of so few series that a figure shows them. Runs and contenders stay together.
+func small(samples []sample) [][]sample {
+	keys := map[key]bool{}
+	for _, s := range samples {
+		keys[s.key] = true
+	}
+	if len(keys) <= most {
+		return [][]sample{samples}
+	}
+	for _, axis := range []int{elements, ranks, reduction, variant, device, root, graphs, protocol, average, inPlace, registration, algorithm} {
+		if parts := split(samples, axis); len(parts) > 1 {
+			var all [][]sample
+			for _, p := range parts {
+				all = append(all, small(p)...)
+			}
+			return all
+		}
+	}
+	return [][]sample{samples}
+}
+
+// figure is one of samples, whose operation is the same.
+func figure(samples []sample, limits []Limit) Figure {
+	f := Figure{Version: Version, Limits: append([]Limit{}, limits...), first: samples[0].key}
+	var order []key
+	of := map[key][]sample{}
+	for _, s := range samples {
+		if of[s.key] == nil {
+			order = append(order, s.key)
+		}
+		of[s.key] = append(of[s.key], s)
+	}
+	// What all series have in common is in the title, and what tells them apart in their names.
+	var title []string
+	var apart []int
+	for i, a := range axes {
+		values := map[string]bool{}
+		for _, k := range order {
+			values[k[i]] = true
+		}
+		v := order[0][i]
+		switch {
+		case len(values) > 1:
+			apart = append(apart, i)
+		case v != "" && v != a.usual && i != theRun:
+			title = append(title, a.say(v))
+		}
+	}
+	f.Title = strings.Join(title, ", ")
+	for _, k := range order {
+		var name []string
+		for _, i := range apart {
+			if k[i] != "" {
+				name = append(name, axes[i].say(k[i]))
+			}
+		}
+		if name == nil {
+			name = []string{k[theRun]}
+		}
+		f.Series = append(f.Series, Series{Name: strings.Join(name, ", "), Bound: k[contender] == "bound", Points: points(of[k])})
+	}
+	f.Note = note(f.Series)
+	return f
+}
+
+var notInNames = regexp.MustCompile(`[^a-z0-9_]+`)
+
+// points are those of a series.
+func points(samples []sample) (all []Point) {
+	bySize := map[int][]sample{}
+	for _, s := range samples {
+		bySize[s.bytes] = append(bySize[s.bytes], s)
+	}
+	for _, bytes := range slices.Sorted(maps.Keys(bySize)) {
+		all = append(all, pointOf(bytes, bySize[bytes]))
+	}
+	return all
+}
+
+// pointOf sums the repeats of one size up.
+func pointOf(bytes int, repeats []sample) Point {
+	p := Point{Bytes: bytes, Repeats: len(repeats)}
+	var times, bandwidths []float64
+	for _, s := range repeats {
+		times, bandwidths = append(times, s.time), append(bandwidths, s.busBW)
+		p.Wrong += s.wrong
+		if s.took != "" && !slices.Contains(p.Took, s.took) {
+			p.Took = append(p.Took, s.took)
+		}
+	}
+	slices.Sort(p.Took)
+	t, b := stats.MedianOf(times, confidence), stats.MedianOf(bandwidths, confidence)
+	p.Time, p.BusBW, p.Confidence = Range{t.Median, t.Low, t.High}, Range{b.Median, b.Low, b.High}, t.Confidence
+	// Of one measurement its calls say something, which is no confidence interval.
+	if c := repeats[0].calls; len(repeats) == 1 && c != nil && c.Min > 0 {
+		p.Time.Low, p.Time.High = min(c.Min, t.Median), max(c.P95, t.Median)
+		p.BusBW.Low, p.BusBW.High = b.Median*t.Median/p.Time.High, b.Median*t.Median/p.Time.Low
+	}
+	return p
+}
+
+// note says what points and bars are.
+func note(series []Series) string {
+	few, many, least := math.MaxInt, 0, 1.0
+	spread, single := false, false
+	for _, s := range series {
+		for _, p := range s.Points {
+			switch {
+			case p.Repeats > 1:
+				few, many, least = min(few, p.Repeats), max(many, p.Repeats), min(least, p.Confidence)
+			case p.Time.Low < p.Time.High:
+				spread = true
+			default:
+				single = true
+			}
+		}
+	}
+	var says []string
+	if many > 0 {
+		repeats := fmt.Sprint(many)
+		if few < many {
+			repeats = fmt.Sprintf("%d to %d", few, many)
+		}
+		bars := "95 % confidence intervals"
+		if least < confidence {
+			bars = fmt.Sprintf("the whole range, which is a confidence interval of %.0f %%", math.Floor(100*least))
+		}
+		says = append(says, fmt.Sprintf("medians of %s repeats, bars: %s", repeats, bars))
+	}
+	if spread {
+		says = append(says, "medians of calls, bars: from the fastest call to the 95th percentile")
+	}
+	if single {
+		says = append(says, "single measurements without bars")
+	}
+	text := strings.Join(says, "; ")
+	return strings.ToUpper(text[:1]) + text[1:]
+}
+
+// Interval is the bar of a range for people, in brackets; "" if there is none.
+func (r Range) Interval() string {
+	if r.Low == r.High {
+		return ""
+	}
+	return "[" + number(r.Low) + ", " + number(r.High) + "]"
+}
+
+// Value is the median for people.
+func (r Range) Value() string { return number(r.Median) }
+
+// number has four digits that count, and no exponent.
+func number(x float64) string {
+	digits := 3
+	for limit := 10.0; digits > 0 && x >= limit; limit *= 10 {
+		digits--
+	}
+	return fmt.Sprintf("%.*f", digits, x)
+}
+
+// Wrong is how many measurements of the figures had wrong elements.
+func Wrong(figures []Figure) (n int) {
+	for _, f := range figures {
+		for _, s := range f.Series {
+			for _, p := range s.Points {
+				n += cmp.Compare(p.Wrong, 0)
+			}
+		}
+	}
+	return n
+}
